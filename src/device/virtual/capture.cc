@@ -1,0 +1,174 @@
+#include "device/virtual/capture.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "device/error.h"
+#include "device/label.h"
+#include "device/virtual/stream_state.h"
+
+namespace encore::device {
+
+namespace virtual_gpu {
+namespace {
+
+// Captures under way, for calls which know no stream.
+struct UnderWay {
+  std::mutex mutex;
+  std::vector<std::shared_ptr<Capture>> captures;
+  std::atomic<int> count{0};
+};
+UnderWay& under_way() {
+  static auto& under_way = *new UnderWay;
+  return under_way;
+}
+
+thread_local int relaxed_depth = 0;
+
+void remove_from_under_way(const Capture& capture) {
+  std::lock_guard lock(under_way().mutex);
+  under_way().count -= int(std::erase_if(under_way().captures, [&](auto& each) { return each.get() == &capture; }));
+}
+
+// "synchronizing ... (node Conv_1)"
+std::string with_label(std::string_view what) {
+  const std::string_view label = Label::current();
+  return label.empty() ? std::string(what) : text(what, " (node ", label, ")");
+}
+
+void add_all(std::vector<int>& to, const std::vector<int>& nodes) {
+  std::vector<int> all;
+  std::set_union(to.begin(), to.end(), nodes.begin(), nodes.end(), std::back_inserter(all));
+  to = std::move(all);
+}
+
+}  // namespace
+
+bool Program::same_topology(const Program& other) const {
+  return std::ranges::equal(nodes, other.nodes, [](const Node& a, const Node& b) {
+    return a.kind == b.kind && a.after == b.after && a.kind != NodeKind::allocate && a.kind != NodeKind::free;
+  });
+}
+
+void Capture::invalidate(std::string_view why) {
+  std::lock_guard lock(mutex_);
+  if (status_ != CaptureStatus::active) return;
+  why_ = with_label(why);
+  status_ = CaptureStatus::invalidated;
+}
+
+void Capture::forbid(std::string_view what) {
+  check();
+  invalidate(what);
+  throw Error(Code::capture_forbidden, text(with_label(what), " is forbidden; the capture is now invalid"));
+}
+
+void Capture::check() {
+  std::lock_guard lock(mutex_);
+  check_held();
+}
+
+void Capture::check_held() const {
+  if (status_ == CaptureStatus::invalidated)
+    fail(Code::capture_failed, "the stream's capture is invalid, because of ", why_, "; end it first");
+  if (status_ == CaptureStatus::none) fail(Code::capture_failed, "the capture was ended by another thread");
+}
+
+void Capture::add(int lane, NodeKind kind, std::string_view name, std::function<void()> run) {
+  std::lock_guard lock(mutex_);
+  check_held();
+  const int node = int(program_.nodes.size());
+  program_.nodes.push_back({kind, name, Label::current(), std::move(run), std::move(tails_[lane]), lane});
+  tails_[lane] = {node};
+}
+
+std::vector<int> Capture::tail(int lane) {
+  std::lock_guard lock(mutex_);
+  check_held();
+  return tails_[lane];
+}
+
+int Capture::fork(const std::vector<int>& after) {
+  std::lock_guard lock(mutex_);
+  check_held();
+  tails_.push_back(after);
+  return int(tails_.size()) - 1;
+}
+
+void Capture::join(int lane, const std::vector<int>& after) {
+  std::lock_guard lock(mutex_);
+  check_held();
+  add_all(tails_[lane], after);
+}
+
+void Capture::keep(std::shared_ptr<void> memory) {
+  std::lock_guard lock(mutex_);
+  check_held();
+  program_.memory.push_back(std::move(memory));
+}
+
+bool Capture::keeps(const void* memory) {
+  std::lock_guard lock(mutex_);
+  return std::ranges::any_of(program_.memory, [&](auto& each) { return each.get() == memory; });
+}
+
+void Capture::started(const std::shared_ptr<Capture>& capture) {
+  std::lock_guard lock(under_way().mutex);
+  under_way().captures.push_back(capture);
+  ++under_way().count;
+}
+
+std::shared_ptr<const Program> Capture::end() {
+  remove_from_under_way(*this);
+  std::lock_guard lock(mutex_);
+  const CaptureStatus was = status_.exchange(CaptureStatus::none);
+  if (was == CaptureStatus::invalidated) fail(Code::capture_failed, "the capture was invalidated by ", why_);
+  if (was == CaptureStatus::none) fail(Code::capture_failed, "the capture was ended by another thread");
+
+  // Every node must come before the end of the origin.
+  auto& nodes = program_.nodes;
+  std::vector<bool> joined(nodes.size());
+  for (int last : tails_[0]) joined[size_t(last)] = true;
+  for (size_t n = nodes.size(); n-- > 0;) {
+    if (!joined[n])
+      fail(Code::capture_failed,
+           "the capture was unjoined at its end: ", nodes[n].name.empty() ? "a copy" : nodes[n].name,
+           nodes[n].label.empty() ? "" : " of node ", nodes[n].label,
+           " runs on a forked stream for whose work the first stream does not wait");
+    for (int before : nodes[n].after) joined[size_t(before)] = true;
+  }
+  program_.lanes = int(tails_.size());
+  return std::make_shared<const Program>(std::move(program_));
+}
+
+void Capture::abandon() {
+  remove_from_under_way(*this);
+  std::lock_guard lock(mutex_);
+  status_ = CaptureStatus::none;
+  program_ = {};
+}
+
+void check_unsafe_call(std::string_view what) {
+  if (relaxed_depth > 0 || under_way().count.load() == 0) return;
+  const auto self = std::this_thread::get_id();
+  std::vector<std::shared_ptr<Capture>> broken;
+  {
+    std::lock_guard lock(under_way().mutex);
+    for (auto& capture : under_way().captures)
+      if (capture->mode == CaptureMode::global ||
+          (capture->mode == CaptureMode::thread_local_ && capture->owner == self))
+        broken.push_back(capture);
+  }
+  if (broken.empty()) return;
+  for (auto& capture : broken) capture->invalidate(what);
+  throw Error(Code::capture_forbidden, text(with_label(what), " is forbidden; the capture is now invalid"));
+}
+
+}  // namespace virtual_gpu
+
+using namespace virtual_gpu;
+
+RelaxedCapture::RelaxedCapture() : previous_(relaxed_depth) { ++relaxed_depth; }
+RelaxedCapture::~RelaxedCapture() { relaxed_depth = previous_; }
+
+}  // namespace encore::device

@@ -1,0 +1,79 @@
+// A capture in progress, with CUDA's rules of what is legal meanwhile.
+#pragma once
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "device/graph.h"
+
+namespace encore::device::virtual_gpu {
+
+struct StreamState;
+
+// What a graph runs. Shared by graphs, executables and launches under way; never changed once captured.
+struct Program {
+  struct Node {
+    NodeKind kind;
+    std::string_view name;
+    std::string label;
+    std::function<void()> run;
+    std::vector<int> after;  // earlier nodes, ascending
+    int lane;                // which stream of the capture it came from
+  };
+  std::vector<Node> nodes;
+  int lanes = 1;
+  std::vector<std::shared_ptr<void>> memory;  // allocated by the graph, alive as long as it is
+
+  bool same_topology(const Program& other) const;
+};
+
+class Capture {
+ public:
+  Capture(const StreamState* origin, CaptureMode mode)
+      : origin(origin), mode(mode), owner(std::this_thread::get_id()), tails_(1) {}
+
+  const StreamState* const origin;
+  const CaptureMode mode;
+  const std::thread::id owner;
+
+  CaptureStatus status() const { return status_.load(); }
+  void invalidate(std::string_view why);
+  // Invalidates and throws Error{capture_forbidden}; Error{capture_failed} if the capture is invalid already.
+  [[noreturn]] void forbid(std::string_view what);
+  // Throws Error{capture_failed} unless the capture is still valid.
+  void check();
+
+  // All of these check first.
+  void add(int lane, NodeKind kind, std::string_view name, std::function<void()> run);
+  std::vector<int> tail(int lane);
+  int fork(const std::vector<int>& after);  // returns the new lane
+  void join(int lane, const std::vector<int>& after);
+  void keep(std::shared_ptr<void> memory);
+  bool keeps(const void* memory);
+
+  // From now on the capture forbids unsafe calls, as its mode says, until it ends.
+  static void started(const std::shared_ptr<Capture>& capture);
+  // Ends the capture. Throws Error{capture_failed} if it is invalid, or a fork was not joined.
+  std::shared_ptr<const Program> end();
+  void abandon();
+
+ private:
+  void check_held() const;
+
+  std::atomic<CaptureStatus> status_{CaptureStatus::active};  // none: it has ended
+  std::mutex mutex_;
+  std::string why_;  // it is invalid
+  Program program_;
+  std::vector<std::vector<int>> tails_;  // of each lane, the nodes that its next one comes after
+};
+
+// Throws Error{capture_forbidden}, and invalidates, if a capture under way forbids this thread to make calls that may
+// synchronise the device, such as allocating from the driver.
+void check_unsafe_call(std::string_view what);
+
+}  // namespace encore::device::virtual_gpu

@@ -1,0 +1,19 @@
+// Knobs of the virtual GPU, for tests. The environment sets the same at start:
+//   ENCORE_VIRTUAL_DEVICES       how many devices there are, 0 to 16 (default 1)
+//   ENCORE_VIRTUAL_MEMORY_BYTES  capacity of each device (default 4 GiB)
+//   ENCORE_VIRTUAL_DELAY_US      every task sleeps a random time up to this before it runs (default 0)
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace encore::device::virtual_gpu {
+
+void set_device_count(int count);
+void set_memory_bytes(size_t bytes);
+void set_delay_us(int64_t most);
+
+size_t memory_bytes();
+// Sleeps as the delay asks; called before every task.
+void delay();
+
+}  // namespace encore::device::virtual_gpu

@@ -1,0 +1,102 @@
+#include "device/device.h"
+
+#include <atomic>
+#include <charconv>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "device/error.h"
+#include "device/virtual/control.h"
+#include "device/virtual/stream_state.h"
+
+namespace encore::device {
+
+namespace virtual_gpu {
+namespace {
+
+constexpr const char* kDevices = "ENCORE_VIRTUAL_DEVICES";
+constexpr const char* kMemoryBytes = "ENCORE_VIRTUAL_MEMORY_BYTES";
+constexpr const char* kDelayUs = "ENCORE_VIRTUAL_DELAY_US";
+
+// The variable's value; `otherwise` if it is not set, -1 if it is no number.
+int64_t from_environment(const char* variable, int64_t otherwise) {
+  const char* given = std::getenv(variable);
+  if (!given || !*given) return otherwise;
+  int64_t value = 0;
+  const char* end = given + std::strlen(given);
+  const auto [stopped, error] = std::from_chars(given, end, value);
+  return error == std::errc() && stopped == end && value >= 0 ? value : -1;
+}
+
+struct Settings {
+  std::atomic<int64_t> devices{from_environment(kDevices, 1)};
+  std::atomic<int64_t> memory_bytes{from_environment(kMemoryBytes, int64_t(4) << 30)};
+  std::atomic<int64_t> delay_us{from_environment(kDelayUs, 0)};
+};
+Settings& settings() {
+  static auto& settings = *new Settings;
+  return settings;
+}
+
+thread_local int current_device = 0;
+
+}  // namespace
+
+void set_device_count(int count) { settings().devices = count; }
+void set_memory_bytes(size_t bytes) { settings().memory_bytes = int64_t(bytes); }
+void set_delay_us(int64_t most) { settings().delay_us = most; }
+
+size_t memory_bytes() {
+  const int64_t bytes = settings().memory_bytes.load(std::memory_order_relaxed);
+  require(bytes >= 0, kMemoryBytes, " must be a number of bytes");
+  return size_t(bytes);
+}
+
+void delay() {
+  const int64_t most = settings().delay_us.load(std::memory_order_relaxed);
+  if (most <= 0) return;
+  thread_local std::minstd_rand random(unsigned(std::hash<std::thread::id>()(std::this_thread::get_id())));
+  std::this_thread::sleep_for(std::chrono::microseconds(std::uniform_int_distribution<int64_t>(0, most)(random)));
+}
+
+void check_device(int device) {
+  std::string why;
+  const int devices = count(&why);
+  if (device >= 0 && device < devices) return;
+  fail(Code::no_device, "there is no device ", device, ": ",
+       devices ? text("this machine has ", devices, " virtual device(s)") : why);
+}
+
+}  // namespace virtual_gpu
+
+const char* backend() { return "virtual"; }
+
+int count(std::string* why) {
+  const int64_t devices = virtual_gpu::settings().devices.load(std::memory_order_relaxed);
+  if (devices > 0 && devices <= kMaxDevices) return int(devices);
+  if (why)
+    *why = devices == 0 ? text(virtual_gpu::kDevices, " is 0")
+                        : text(virtual_gpu::kDevices, " must be a number from 0 to ", kMaxDevices);
+  return 0;
+}
+
+Description describe(int device) {
+  virtual_gpu::check_device(device);
+  return {.name = "Encore virtual GPU",
+          .compute_capability_major = 9,
+          .compute_capability_minor = 0,
+          .multiprocessors = 4,
+          .total_bytes = virtual_gpu::memory_bytes(),
+          .pci_bus_id = text("virtual:", device)};
+}
+
+Current::Current(int device) : previous_(virtual_gpu::current_device) {
+  virtual_gpu::check_device(device);
+  virtual_gpu::current_device = device;
+}
+Current::~Current() { virtual_gpu::current_device = previous_; }
+
+}  // namespace encore::device

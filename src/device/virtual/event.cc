@@ -1,0 +1,118 @@
+// Events. Recording makes a new marker and enqueues it; waiting makes the other stream's worker wait for the marker
+// that was the newest at the time of the call. In a capture an event is a set of nodes instead.
+#include <mutex>
+
+#include "device/error.h"
+#include "device/label.h"
+#include "device/stream.h"
+#include "device/virtual/capture.h"
+#include "device/virtual/stream_state.h"
+#include "device/virtual/trace.h"
+
+namespace encore::device {
+
+namespace virtual_gpu {
+namespace {
+
+struct Recorded {
+  std::shared_ptr<Marker> marker;    // null if never recorded, or recorded in a capture
+  const void* stream = nullptr;      // where the marker is
+  std::shared_ptr<Capture> capture;  // in which it was recorded
+  std::vector<int> nodes;            // after which it happens there
+};
+
+struct EventState {
+  std::mutex mutex;
+  Recorded recorded;
+};
+
+EventState& event_state(EventRef event) {
+  if (!event.native()) fail(Code::internal, "no event was given");
+  return *static_cast<EventState*>(event.native());
+}
+
+Recorded recorded(EventRef event) {
+  EventState& state = event_state(event);
+  std::lock_guard lock(state.mutex);
+  return state.recorded;
+}
+
+// Where a capturing stream waits, or where any stream waits for an event of a capture. The stream's mutex is held.
+void wait_in_capture(StreamState& stream, const Recorded& event) {
+  Capture* capture = stream.capturing();
+  if (!event.capture) capture->forbid("waiting for an event that was not recorded in the same capture");
+  if (!capture) {
+    event.capture->check();
+    stream.lane = event.capture->fork(event.nodes);
+    stream.capture = event.capture;
+  } else if (capture == event.capture.get()) {
+    capture->join(stream.lane, event.nodes);
+  } else {
+    event.capture->invalidate("another capture's wait for an event of this one");
+    capture->forbid("waiting for an event of another capture");
+  }
+}
+
+// An event of a capture happens at each replay, so it can be neither queried nor waited for on the host.
+void forbid_captured(const Recorded& event, std::string_view what) {
+  if (!event.capture) return;
+  if (event.capture->status() != CaptureStatus::none) event.capture->forbid(what);
+  throw Error(Code::capture_forbidden, text(what, " is forbidden: it was last recorded in a capture"));
+}
+
+}  // namespace
+}  // namespace virtual_gpu
+
+using namespace virtual_gpu;
+
+Event::Event(int device) {
+  check_device(device);
+  ref_ = EventRef(new EventState);
+}
+Event::~Event() { delete static_cast<EventState*>(ref_.native()); }
+
+void EventRef::record(StreamRef ref) const {
+  EventState& event = event_state(*this);
+  StreamState& stream = state_of(ref);
+  Recorded recorded;
+  {
+    std::unique_lock lock(stream.mutex);
+    if (Capture* capture = stream.capturing()) {
+      recorded.nodes = capture->tail(stream.lane);
+      recorded.capture = stream.capture;
+    } else {
+      recorded.marker = std::make_shared<Marker>();
+      recorded.stream = &stream;
+      stream.push(lock, {NodeKind::event, {}, Label::current(), [marker = recorded.marker] { marker->set(); }});
+    }
+  }
+  std::lock_guard lock(event.mutex);
+  event.recorded = std::move(recorded);
+}
+
+void EventRef::synchronize() const {
+  const Recorded event = recorded(*this);
+  forbid_captured(event, "synchronizing an event of a capture");
+  trace(event.stream, Traced::synchronize_event, {}, Label::current());
+  if (event.marker) event.marker->wait();
+}
+
+bool EventRef::done() const {
+  const Recorded event = recorded(*this);
+  forbid_captured(event, "querying an event of a capture");
+  trace(event.stream, Traced::query, {}, Label::current());
+  return !event.marker || event.marker->is_set();
+}
+
+void StreamRef::wait(EventRef ref) const {
+  StreamState& stream = state_of(*this);
+  const Recorded event = recorded(ref);
+  std::unique_lock lock(stream.mutex);
+  if (stream.capturing() || (event.capture && event.capture->status() != CaptureStatus::none))
+    return wait_in_capture(stream, event);
+  if (event.capture) fail(Code::capture_forbidden, "waiting for an event of a capture that has ended is forbidden");
+  if (!event.marker || event.stream == &stream || event.marker->is_set()) return;
+  stream.push(lock, {NodeKind::empty, {}, Label::current(), [marker = event.marker] { marker->wait(); }});
+}
+
+}  // namespace encore::device

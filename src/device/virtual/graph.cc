@@ -1,0 +1,190 @@
+#include "device/graph.h"
+
+#include <algorithm>
+#include <exception>
+#include <queue>
+#include <thread>
+
+#include "device/error.h"
+#include "device/label.h"
+#include "device/virtual/capture.h"
+#include "device/virtual/queue.h"
+#include "device/virtual/stream_state.h"
+
+namespace encore::device {
+
+using namespace virtual_gpu;
+
+struct Graph::State {
+  std::shared_ptr<const Program> program;
+};
+
+struct GraphExec::State {
+  std::shared_ptr<const Program> program;
+  std::shared_ptr<Marker> last;  // launch
+  std::mutex mutex;
+};
+
+namespace {
+
+void run_node(const void* stream, const Program::Node& node) {
+  run_traced(stream, node.kind, node.name, node.label, node.run);
+}
+
+// As captured, or as late as the dependencies allow.
+void run_in_turn(const void* stream, const Program& program, bool reversed) {
+  const auto& nodes = program.nodes;
+  if (!reversed) {
+    for (auto& node : nodes) run_node(stream, node);
+    return;
+  }
+  std::vector<int> missing(nodes.size());
+  std::vector<std::vector<int>> next(nodes.size());
+  std::priority_queue<int> ready;
+  for (int n = 0; n < int(nodes.size()); ++n) {
+    missing[size_t(n)] = int(nodes[size_t(n)].after.size());
+    for (int before : nodes[size_t(n)].after) next[size_t(before)].push_back(n);
+    if (!missing[size_t(n)]) ready.push(n);
+  }
+  while (!ready.empty()) {
+    const int n = ready.top();
+    ready.pop();
+    run_node(stream, nodes[size_t(n)]);
+    for (int later : next[size_t(n)])
+      if (--missing[size_t(later)] == 0) ready.push(later);
+  }
+}
+
+// Every captured stream's nodes on a thread of their own, so that TSan sees what the edges do not order.
+void run_in_lanes(const void* stream, const Program& program) {
+  const auto& nodes = program.nodes;
+  std::vector<Marker> done(nodes.size());
+  std::vector<std::exception_ptr> failures(size_t(program.lanes));
+  const auto run_lane = [&](int lane) {
+    for (size_t n = 0; n < nodes.size(); ++n) {
+      if (nodes[n].lane != lane) continue;
+      for (int before : nodes[n].after) done[size_t(before)].wait();
+      try {
+        if (!failures[size_t(lane)]) run_node(stream, nodes[n]);
+      } catch (...) {
+        failures[size_t(lane)] = std::current_exception();
+      }
+      done[n].set();
+    }
+  };
+  {
+    std::vector<std::jthread> lanes;
+    for (int lane = 1; lane < program.lanes; ++lane) lanes.emplace_back(run_lane, lane);
+    run_lane(0);
+  }
+  for (auto& failure : failures)
+    if (failure) std::rethrow_exception(failure);
+}
+
+void run_program(const void* stream, const Program& program) {
+  if (order() == Order::split && program.lanes > 1) return run_in_lanes(stream, program);
+  run_in_turn(stream, program, order() == Order::reversed);
+}
+
+}  // namespace
+
+Graph::Graph(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Graph::~Graph() = default;
+Graph::Graph(Graph&& other) noexcept = default;
+Graph& Graph::operator=(Graph&& other) noexcept = default;
+
+size_t Graph::size() const { return state_ ? state_->program->nodes.size() : 0; }
+
+std::vector<GraphNode> Graph::nodes() const {
+  std::vector<GraphNode> nodes;
+  if (state_)
+    for (auto& node : state_->program->nodes) nodes.push_back({node.kind, std::string(node.name), node.label});
+  return nodes;
+}
+
+GraphExec Graph::instantiate() const {
+  if (!state_) fail(Code::capture_failed, "there is no graph to instantiate");
+  auto state = std::make_unique<GraphExec::State>();
+  state->program = state_->program;
+  return GraphExec(std::move(state));
+}
+
+GraphExec::GraphExec(std::unique_ptr<State> state) : state_(std::move(state)) {}
+GraphExec::~GraphExec() = default;
+GraphExec::GraphExec(GraphExec&& other) noexcept = default;
+GraphExec& GraphExec::operator=(GraphExec&& other) noexcept = default;
+
+void GraphExec::launch(StreamRef ref) const {
+  if (!state_) fail(Code::internal, "there is no graph to launch");
+  StreamState& stream = state_of(ref);
+  std::lock_guard turn(state_->mutex);  // launches are enqueued in the order in which they wait for each other
+  std::unique_lock lock(stream.mutex);
+  if (Capture* capture = stream.capturing()) capture->forbid("launching a graph into a stream that captures");
+  auto done = std::make_shared<Marker>();
+  auto run = [&stream, program = state_->program, before = state_->last, done] {
+    struct Ending {
+      Marker& marker;
+      ~Ending() { marker.set(); }
+    } ending{*done};
+    if (before) before->wait();
+    if (!stream.failed) run_program(&stream, *program);
+  };
+  stream.push(lock, {NodeKind::graph, "a graph", Label::current(), std::move(run)});
+  state_->last = std::move(done);
+}
+
+void GraphExec::upload(StreamRef ref) const {
+  if (!state_) fail(Code::internal, "there is no graph to upload");
+  StreamState& stream = state_of(ref);
+  std::lock_guard lock(stream.mutex);
+  if (Capture* capture = stream.capturing()) capture->forbid("uploading a graph to a stream that captures");
+}
+
+bool GraphExec::update(const Graph& graph) {
+  if (!state_ || !graph) fail(Code::internal, "there is no graph to update with");
+  std::lock_guard lock(state_->mutex);
+  if (!state_->program->same_topology(*graph.state().program)) return false;
+  state_->program = graph.state().program;
+  return true;
+}
+
+void begin_capture(StreamRef ref, CaptureMode mode) {
+  StreamState& stream = state_of(ref);
+  std::lock_guard lock(stream.mutex);
+  if (Capture* capture = stream.capturing()) capture->forbid("beginning a capture on a stream that captures");
+  stream.capture = std::make_shared<Capture>(&stream, mode);
+  stream.lane = 0;
+  Capture::started(stream.capture);
+}
+
+namespace {
+// Takes the capture off the stream, if this thread may end it there.
+std::shared_ptr<Capture> ending(StreamState& stream) {
+  std::lock_guard lock(stream.mutex);
+  Capture* capture = stream.capturing();
+  if (!capture) fail(Code::capture_failed, "the stream does not capture");
+  if (capture->origin != &stream) {
+    capture->invalidate("ending it on a forked stream");
+    fail(Code::capture_failed, "a capture ends on the stream where it began, and this stream was forked from that one");
+  }
+  if (capture->mode != CaptureMode::relaxed && capture->owner != std::this_thread::get_id())
+    fail(Code::capture_failed, "a capture that is not relaxed ends in the thread where it began");
+  return std::move(stream.capture);
+}
+}  // namespace
+
+Graph end_capture(StreamRef stream) {
+  auto state = std::make_unique<Graph::State>();
+  state->program = ending(state_of(stream))->end();
+  return Graph(std::move(state));
+}
+
+void abandon_capture(StreamRef stream) noexcept {
+  if (!stream) return;
+  try {
+    ending(state_of(stream))->abandon();
+  } catch (const Error&) {  // not capturing: nothing to drop
+  }
+}
+
+}  // namespace encore::device

@@ -1,0 +1,106 @@
+#include "device/virtual/queue.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <string_view>
+#include <thread>
+
+#include "device/error.h"
+#include "device/launch.h"
+#include "device/virtual/stream_state.h"
+
+namespace encore::device::virtual_gpu {
+
+namespace {
+
+Order order_at_start() {
+  const char* given = std::getenv("ENCORE_VIRTUAL_ORDER");
+  const std::string_view wanted = given ? given : "";
+  if (wanted == "reversed") return Order::reversed;
+  if (wanted == "split") return Order::split;
+  require(wanted.empty() || wanted == "forward", "ENCORE_VIRTUAL_ORDER must be forward, reversed or split, not ",
+          wanted);
+  return Order::forward;
+}
+
+std::atomic<Order>& current_order() {
+  static std::atomic<Order> order{order_at_start()};
+  return order;
+}
+
+// A second thread for the first one's second halves. Nested halves get seconds of their own.
+class Second {
+ public:
+  Second() : shared_(std::make_shared<Shared>()) {
+    stay_loaded();
+    std::thread([shared = shared_] { serve(*shared); }).detach();
+  }
+  ~Second() { hand_over(kStop, nullptr); }
+
+  void start(const std::function<void()>& work) { hand_over(kWork, &work); }
+  void finish() {
+    shared_->state.wait(kWork, std::memory_order_acquire);
+    if (shared_->failure) std::rethrow_exception(std::exchange(shared_->failure, nullptr));
+  }
+
+ private:
+  enum : int { kIdle, kWork, kStop };
+  struct Shared {
+    std::atomic<int> state{kIdle};
+    const std::function<void()>* work = nullptr;
+    std::exception_ptr failure;
+  };
+  void hand_over(int state, const std::function<void()>* work) {
+    shared_->work = work;
+    shared_->state.store(state, std::memory_order_release);
+    shared_->state.notify_one();
+  }
+  static void serve(Shared& shared) {
+    for (;;) {
+      shared.state.wait(kIdle, std::memory_order_acquire);
+      if (shared.state.load(std::memory_order_acquire) == kStop) return;
+      try {
+        (*shared.work)();
+      } catch (...) {
+        shared.failure = std::current_exception();
+      }
+      shared.state.store(kIdle, std::memory_order_release);
+      shared.state.notify_one();
+    }
+  }
+  std::shared_ptr<Shared> shared_;
+};
+
+}  // namespace
+
+Order order() { return current_order().load(std::memory_order_relaxed); }
+void set_order(Order order) { current_order().store(order, std::memory_order_relaxed); }
+
+void run_both(const std::function<void()>& first, const std::function<void()>& second) {
+  thread_local Second other;
+  other.start(second);
+  try {
+    first();
+  } catch (...) {
+    try {
+      other.finish();  // before the second half's data goes out of scope
+    } catch (...) {    // the first half's failure is reported
+    }
+    throw;
+  }
+  other.finish();
+}
+
+void enqueue(StreamRef stream, std::string_view kernel, std::function<void()> task) {
+  submit(stream, NodeKind::kernel, kernel, std::move(task));
+}
+
+void check_grid(const Blocks& grid) {
+  require(grid.threads >= 32 && grid.threads <= 1024 && grid.threads % 32 == 0, "a block cannot have ", grid.threads,
+          " threads: it takes a multiple of 32, at most 1024");
+  require(grid.blocks <= 0x7fffffff, "a launch cannot have ", grid.blocks, " blocks");
+}
+
+}  // namespace encore::device::virtual_gpu

@@ -1,0 +1,146 @@
+#include "device/virtual/registry.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <shared_mutex>
+
+#include "device/device.h"
+#include "device/error.h"
+#include "device/virtual/control.h"
+#include "device/virtual/stream_state.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(address, bytes)
+#define ASAN_UNPOISON_MEMORY_REGION(address, bytes)
+#endif
+
+namespace encore::device {
+
+namespace virtual_gpu {
+namespace {
+
+struct Registry {
+  std::shared_mutex mutex;
+  std::map<uintptr_t, Allocation> allocations;  // by address
+  size_t used_bytes[kMaxDevices] = {};
+};
+Registry& registry() {
+  static auto& registry = *new Registry;
+  return registry;
+}
+
+const char* name(Origin origin) {
+  switch (origin) {
+    case Origin::driver: return "device memory";
+    case Origin::pool: return "memory of the stream-ordered pool";
+    case Origin::graph: return "memory of a graph";
+    case Origin::pinned: return "pinned memory";
+  }
+  return "memory";
+}
+
+constexpr size_t kAlignment = 256;
+
+}  // namespace
+
+void* take(Origin origin, int device, size_t bytes) {
+  if (origin != Origin::pinned) check_device(device);
+  const size_t total = origin == Origin::pinned ? SIZE_MAX : memory_bytes();
+  const auto refuse = [&](size_t free) {
+    if (origin == Origin::pinned)
+      fail(Code::out_of_memory, "pinned memory is exhausted: ", bytes, " bytes were wanted");
+    fail(Code::out_of_memory, "the memory of virtual device ", device, " is exhausted: ", bytes, " bytes were wanted, ",
+         free, " of ", total, " are free");
+  };
+  auto& all = registry();
+  {
+    std::lock_guard lock(all.mutex);
+    if (origin != Origin::pinned) {
+      const size_t used = all.used_bytes[device], free = total > used ? total - used : 0;
+      if (bytes > free) refuse(free);
+      all.used_bytes[device] += bytes;
+    }
+  }
+  void* address = bytes > SIZE_MAX - kAlignment
+                      ? nullptr
+                      : std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  std::lock_guard lock(all.mutex);
+  if (!address) {
+    if (origin != Origin::pinned) all.used_bytes[device] -= bytes;
+    refuse(0);
+  }
+  all.allocations[uintptr_t(address)] = {address, bytes, origin, origin == Origin::pinned ? -1 : device};
+  return address;
+}
+
+std::optional<Allocation> find(const void* address) {
+  auto& all = registry();
+  std::shared_lock lock(all.mutex);
+  auto after = all.allocations.upper_bound(uintptr_t(address));
+  if (after == all.allocations.begin()) return {};
+  const Allocation& candidate = std::prev(after)->second;
+  if (uintptr_t(address) - uintptr_t(candidate.address) >= candidate.bytes) return {};
+  return candidate;
+}
+
+void retire(Origin origin, int device, void* address) {
+  auto& all = registry();
+  std::lock_guard lock(all.mutex);
+  auto found = all.allocations.find(uintptr_t(address));
+  if (found == all.allocations.end() || found->second.freeing)
+    fail(Code::invalid_input, "cannot free ", address, ": it is not allocated");
+  Allocation& allocation = found->second;
+  if (allocation.origin != origin)
+    fail(Code::invalid_input, "cannot free ", address, " as ", name(origin), ": it is ", name(allocation.origin));
+  if (origin != Origin::pinned && allocation.device != device)
+    fail(Code::invalid_input, "cannot free ", address, " on device ", device, ": it belongs to device ",
+         allocation.device);
+  allocation.freeing = true;
+  if (allocation.device >= 0) all.used_bytes[allocation.device] -= allocation.bytes;
+}
+
+void give_back(void* address) {
+  auto& all = registry();
+  size_t bytes;
+  {
+    std::lock_guard lock(all.mutex);
+    auto node = all.allocations.extract(uintptr_t(address));
+    bytes = node.mapped().bytes;
+  }
+  ASAN_UNPOISON_MEMORY_REGION(address, bytes);
+  std::memset(address, kFreed, bytes);
+  std::free(address);
+}
+
+void make_fresh(void* address, [[maybe_unused]] size_t bytes) {
+  ASAN_UNPOISON_MEMORY_REGION(address, bytes);
+  std::memset(address, kFresh, bytes);
+}
+
+void make_freed(void* address, [[maybe_unused]] size_t bytes) {
+  std::memset(address, kFreed, bytes);
+  ASAN_POISON_MEMORY_REGION(address, bytes);
+}
+
+}  // namespace virtual_gpu
+
+using namespace virtual_gpu;
+
+Place place_of(const void* address) {
+  const auto found = find(address);
+  return found ? found->place() : Place::host;
+}
+
+MemoryInfo memory_info(int device) {
+  check_device(device);
+  const size_t total = memory_bytes();
+  std::shared_lock lock(registry().mutex);
+  const size_t used = registry().used_bytes[device];
+  return {total > used ? total - used : 0, total};
+}
+
+}  // namespace encore::device

@@ -1,0 +1,39 @@
+// Which memory is whose.
+#pragma once
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "device/memory.h"
+
+namespace encore::device::virtual_gpu {
+
+enum class Origin { driver, pool, graph, pinned };
+
+struct Allocation {
+  void* address = nullptr;
+  size_t bytes = 0;
+  Origin origin = Origin::driver;
+  int device = -1;       // of pinned memory: -1
+  bool freeing = false;  // a free is on its way in a stream
+  Place place() const { return origin == Origin::pinned ? Place::pinned : Place::device; }
+};
+
+inline constexpr unsigned char kFresh = 0xcb, kFreed = 0xdb;  // what memory holds before its first write, after its end
+
+// Heap memory, registered; throws Error{out_of_memory} beyond the device's capacity. Its contents are undefined.
+void* take(Origin origin, int device, size_t bytes);
+// The allocation that holds the address, if one does.
+std::optional<Allocation> find(const void* address);
+// Takes an allocation of this origin out of use, and its bytes off the device's account. Throws an Error that names the
+// address if there is none.
+void retire(Origin origin, int device, void* address);
+// Gives a retired allocation's memory, overwritten, back to the heap.
+void give_back(void* address);
+
+// Overwrites memory. Under ASan freed memory cannot be touched until it is fresh again.
+void make_fresh(void* address, size_t bytes);
+void make_freed(void* address, size_t bytes);
+
+}  // namespace encore::device::virtual_gpu

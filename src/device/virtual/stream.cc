@@ -1,0 +1,209 @@
+#include "device/stream.h"
+
+#include <dlfcn.h>
+
+#include <system_error>
+#include <thread>
+#include <unordered_map>
+
+#include "device/device.h"
+#include "device/error.h"
+#include "device/label.h"
+#include "device/virtual/capture.h"
+#include "device/virtual/control.h"
+#include "device/virtual/stream_state.h"
+#include "device/virtual/trace.h"
+
+namespace encore::device {
+
+namespace virtual_gpu {
+namespace {
+
+// Streams that somebody owns. Workers hold their own stream, so that one may be destroyed while it works.
+struct Owned {
+  std::mutex mutex;
+  std::unordered_map<StreamState*, std::shared_ptr<StreamState>> streams;
+};
+Owned& owned() {
+  static auto& owned = *new Owned;  // never destroyed: applications exit with streams alive
+  return owned;
+}
+
+Traced traced(NodeKind kind) {
+  switch (kind) {
+    case NodeKind::copy: return Traced::copy;
+    case NodeKind::fill: return Traced::fill;
+    case NodeKind::allocate: return Traced::allocate;
+    case NodeKind::free: return Traced::free;
+    case NodeKind::event: return Traced::record;
+    case NodeKind::empty: return Traced::wait;
+    case NodeKind::graph: return Traced::graph;
+    default: return Traced::kernel;
+  }
+}
+
+// What must happen even on a stream that has failed, so that nobody waits for ever and nothing leaks.
+bool runs_after_failure(NodeKind kind) {
+  return kind != NodeKind::kernel && kind != NodeKind::copy && kind != NodeKind::fill;
+}
+
+}  // namespace
+
+void stay_loaded() {
+  static const bool done = [] {
+    Dl_info here;
+    if (dladdr(reinterpret_cast<void*>(&stay_loaded), &here) && here.dli_fname)
+      dlopen(here.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
+    return true;
+  }();
+  (void)done;
+}
+
+void run_traced(const void* stream, NodeKind kind, std::string_view name, const std::string& label,
+                const std::function<void()>& run) {
+  delay();
+  if (kind != NodeKind::host) trace(stream, traced(kind), name, label);
+  const auto where = [&] { return text(name.empty() ? "a task" : name, label.empty() ? "" : " of node ", label); };
+  try {
+    run();
+  } catch (const std::exception& e) {
+    throw Error(Code::device_failed, text(where(), " failed: ", e.what()));
+  } catch (...) {
+    throw Error(Code::device_failed, text(where(), " failed"));
+  }
+}
+
+StreamState& state_of(StreamRef stream) {
+  if (!stream) fail(Code::internal, "no stream was given");
+  return *static_cast<StreamState*>(stream.native());
+}
+
+void submit(StreamRef ref, NodeKind kind, std::string_view name, std::function<void()> run) {
+  StreamState& stream = state_of(ref);
+  std::unique_lock lock(stream.mutex);
+  if (Capture* capture = stream.capturing()) return capture->add(stream.lane, kind, name, std::move(run));
+  stream.push(lock, {kind, name, Label::current(), std::move(run)});
+}
+
+Capture* StreamState::capturing() {
+  if (capture && capture->status() == CaptureStatus::none) capture.reset();
+  return capture.get();
+}
+
+void StreamState::push(std::unique_lock<std::mutex>& held, Task task) {
+  if (!started) {
+    stay_loaded();
+    try {
+      std::thread([self = shared_from_this()] { self->work(); }).detach();
+    } catch (const std::system_error& e) {
+      fail(Code::device_failed, "the worker of a virtual stream could not be started: ", e.what());
+    }
+    started = true;
+  }
+  queue.push_back(std::move(task));
+  ++submitted;
+  const bool wake_up = std::exchange(sleeping, false);
+  held.unlock();
+  if (wake_up) wake.notify_one();
+}
+
+void StreamState::work() {
+  std::vector<Task> tasks;
+  std::unique_lock lock(mutex);
+  for (;;) {
+    while (queue.empty()) {
+      if (closed) return;
+      sleeping = true;
+      wake.wait(lock);
+    }
+    sleeping = false;
+    tasks.swap(queue);
+    lock.unlock();
+    for (Task& task : tasks) {
+      if (!failed.load(std::memory_order_relaxed) || runs_after_failure(task.kind)) {
+        try {
+          run_traced(this, task.kind, task.name, task.label, task.run);
+        } catch (const std::exception& e) {
+          std::lock_guard guard(mutex);
+          if (!failed.exchange(true)) failure = e.what();
+        }
+      }
+      task.run = nullptr;  // what a task holds is gone when the stream is seen to be done
+      finished.fetch_add(1, std::memory_order_release);
+    }
+    tasks.clear();
+    lock.lock();
+  }
+}
+
+}  // namespace virtual_gpu
+
+using namespace virtual_gpu;
+
+Stream::Stream(int device) {
+  check_device(device);
+  auto state = std::make_shared<StreamState>(device);
+  ref_ = StreamRef(state.get(), device);
+  std::lock_guard lock(owned().mutex);
+  owned().streams.emplace(state.get(), std::move(state));
+}
+
+Stream::~Stream() {
+  if (!ref_) return;
+  std::shared_ptr<StreamState> state;
+  {
+    std::lock_guard lock(owned().mutex);
+    auto node = owned().streams.extract(static_cast<StreamState*>(ref_.native()));
+    state = std::move(node.mapped());
+  }
+  {
+    std::lock_guard lock(state->mutex);
+    if (Capture* capture = state->capturing()) capture->invalidate("a stream of it was destroyed");
+    state->closed = true;
+  }
+  state->wake.notify_one();
+}
+
+void StreamRef::synchronize() const {
+  StreamState& stream = state_of(*this);
+  std::unique_lock lock(stream.mutex);
+  if (Capture* capture = stream.capturing()) capture->forbid("synchronizing a stream that captures");
+  trace(native_, Traced::synchronize, {}, Label::current());
+  if (stream.finished.load(std::memory_order_acquire) != stream.submitted) {
+    auto marker = std::make_shared<Marker>();
+    stream.push(lock, {NodeKind::host, {}, {}, [marker] { marker->set(); }});
+    marker->wait();
+    lock.lock();
+  }
+  if (stream.failed) throw Error(Code::device_failed, stream.failure, "StreamRef::synchronize");
+}
+
+bool StreamRef::done() const {
+  StreamState& stream = state_of(*this);
+  std::unique_lock lock(stream.mutex);
+  if (Capture* capture = stream.capturing()) capture->forbid("querying a stream that captures");
+  trace(native_, Traced::query, {}, Label::current());
+  if (stream.finished.load(std::memory_order_acquire) != stream.submitted) return false;
+  if (stream.failed) throw Error(Code::device_failed, stream.failure, "StreamRef::done");
+  return true;
+}
+
+CaptureStatus StreamRef::capture_status() const {
+  StreamState& stream = state_of(*this);
+  std::lock_guard lock(stream.mutex);
+  Capture* capture = stream.capturing();
+  return capture ? capture->status() : CaptureStatus::none;
+}
+
+bool clear_error(int device) noexcept {
+  std::lock_guard lock(owned().mutex);
+  for (auto& [state, shared] : owned().streams) {
+    if (state->device != device) continue;
+    std::lock_guard guard(state->mutex);
+    state->failed = false;
+    state->failure.clear();
+  }
+  return device >= 0 && device < count();
+}
+
+}  // namespace encore::device

@@ -1,0 +1,78 @@
+// A virtual stream: a queue of tasks and the thread which runs them.
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "device/graph.h"
+#include "device/stream.h"
+
+namespace encore::device::virtual_gpu {
+
+class Capture;
+
+// Something that happens once, and can be waited for.
+class Marker {
+ public:
+  void set() {
+    happened_.store(1, std::memory_order_release);
+    happened_.notify_all();
+  }
+  bool is_set() const { return happened_.load(std::memory_order_acquire); }
+  void wait() const { happened_.wait(0, std::memory_order_acquire); }
+
+ private:
+  std::atomic<int> happened_{0};
+};
+
+struct Task {
+  NodeKind kind;
+  std::string_view name;  // of the kernel; kernels own their names
+  std::string label;
+  std::function<void()> run;
+};
+
+// Runs a task or a node of a graph: traced, delayed as tests ask, and errors name the kernel and the ONNX node.
+void run_traced(const void* stream, NodeKind kind, std::string_view name, const std::string& label,
+                const std::function<void()>& run);
+
+struct StreamState : std::enable_shared_from_this<StreamState> {
+  explicit StreamState(int device) : device(device) {}
+
+  const int device;
+  std::mutex mutex;
+  // Guarded by the mutex:
+  std::condition_variable wake;
+  std::vector<Task> queue;
+  uint64_t submitted = 0;
+  bool started = false, sleeping = false, closed = false;
+  std::shared_ptr<Capture> capture;  // may have ended: ask capturing()
+  int lane = 0;                      // this stream's place in the capture
+  std::string failure;               // why tasks are no longer run
+
+  std::atomic<uint64_t> finished{0};
+  std::atomic<bool> failed{false};
+
+  // With the mutex held:
+  Capture* capturing();
+  void push(std::unique_lock<std::mutex>& held, Task task);  // gives the mutex back
+
+  void work();
+};
+
+StreamState& state_of(StreamRef stream);
+// Appends to the stream or to its capture, under the current label.
+void submit(StreamRef stream, NodeKind kind, std::string_view name, std::function<void()> run);
+
+// Throws Error{no_device} for a device that does not exist.
+void check_device(int device);
+// Keeps this library loaded, because threads run its code. Called before the first one starts.
+void stay_loaded();
+
+}  // namespace encore::device::virtual_gpu
