@@ -1,0 +1,11 @@
+// DEVICE_FN: runs inside a kernel. BOTH_FN: runs inside a kernel and on the host. With the virtual GPU both are plain functions.
+#pragma once
+#ifdef __CUDACC__
+#define DEVICE_FN __device__ __forceinline__
+#define BOTH_FN __host__ __device__ __forceinline__
+#define UNROLL _Pragma("unroll")
+#else
+#define DEVICE_FN inline
+#define BOTH_FN inline
+#define UNROLL
+#endif

@@ -1,0 +1,52 @@
+// Matrix products: cuBLASLt on CUDA, Eigen on the virtual GPU.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "device/stream.h"
+#include "device/type.h"
+
+namespace encore::device {
+
+enum class Epilogue { none, relu, gelu_tanh };
+
+// c = epilogue(alpha * op(a) * op(b) + beta * c + bias), all row-major. a is m×k (k×m if transpose_a), b is k×n (n×k if
+// transpose_b), c is m×n; lda, ldb, ldc are the distances between stored rows. `bias` has n values of c's type.
+// Types: f32, f64, f16, bf16 for all three; i8 × i8 (or u8 on the virtual GPU) into i32.
+struct Gemm {
+  Type type = Type::f32;    // of a and b
+  Type output = Type::f32;  // of c and bias
+  int64_t m = 0, n = 0, k = 0;
+  bool transpose_a = false, transpose_b = false;
+  int64_t lda = 0, ldb = 0, ldc = 0;
+  int64_t batch = 1;
+  int64_t stride_a = 0, stride_b = 0, stride_c = 0;  // between batches, in elements; zero repeats the matrix
+  float alpha = 1, beta = 0;
+  Epilogue epilogue = Epilogue::none;
+  bool has_bias = false;
+  bool tf32 = false;  // f32 may use tensor cores with 10 bits of mantissa
+
+  bool operator==(const Gemm&) const = default;
+};
+void check(const Gemm& gemm);  // throws for what neither back end does; gemm() begins with it
+std::string describe(const Gemm& gemm);
+
+// One per session and device; safe to use from many threads. Algorithms are cached by problem and alignment.
+class Blas {
+ public:
+  explicit Blas(int device);  // opens the library; Error{library_missing} says which, which version and where it looked
+  ~Blas();
+  Blas(const Blas&) = delete;
+
+  // `workspace` is device memory of workspace_bytes(), used until the product is done on the stream.
+  size_t workspace_bytes() const;
+  void gemm(StreamRef stream, const Gemm& gemm, const void* a, const void* b, void* c, const void* bias, void* workspace);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace encore::device

@@ -1,0 +1,38 @@
+// Devices. The virtual build answers with its virtual GPUs, the cuda build with the machine's.
+#pragma once
+#include <cstddef>
+#include <string>
+
+namespace encore::device {
+
+inline constexpr int kMaxDevices = 16;
+
+struct Description {
+  std::string name;
+  int compute_capability_major = 0, compute_capability_minor = 0;
+  int multiprocessors = 0;
+  size_t total_bytes = 0;
+  std::string pci_bus_id;
+};
+
+// "cuda" or "virtual".
+const char* backend();
+// Number of usable devices; zero, with the reason in `why`, when there is none or no driver. Never throws.
+int count(std::string* why = nullptr);
+Description describe(int device);
+
+// Makes `device` the calling thread's current one until the end of the scope.
+class Current {
+ public:
+  explicit Current(int device);
+  ~Current();
+  Current(const Current&) = delete;
+
+ private:
+  int previous_;
+};
+
+// Clears what a failed call left behind for this thread. True when the device can still be used afterwards.
+bool clear_error(int device) noexcept;
+
+}  // namespace encore::device

@@ -1,0 +1,20 @@
+// Attribution: launches, copies and errors inside the scope belong to the named ONNX node.
+#pragma once
+
+namespace encore::device {
+
+class Label {
+ public:
+  // `text` must outlive every graph captured in the scope; kernels own their names.
+  explicit Label(const char* text) : previous_(current_) { current_ = text; }
+  ~Label() { current_ = previous_; }
+  Label(const Label&) = delete;
+  // Never null.
+  static const char* current() { return current_ ? current_ : ""; }
+
+ private:
+  const char* previous_;
+  static inline thread_local const char* current_ = nullptr;
+};
+
+}  // namespace encore::device

@@ -1,0 +1,50 @@
+// Kernels are named functors, launched by
+//   for_each_index(stream, n, f)                          f(i) for every i in [0, n)
+//   block_kernel<Shared>(stream, {blocks, threads}, body) body(b, shared) for every block
+// A body opens phases, `b.threads([&](int t, Shared& s) { ... })`; the end of a phase is the barrier. Code between
+// phases is uniform and writes nothing: it sees only a const Shared&. Collectives: b.reduce, b.scan, b.reduce_groups.
+// PerThread<T, kMaxThreads> is a register on CUDA and an array on the virtual GPU; index it by the phase's t.
+//
+//   struct RowSum {
+//     struct Shared { float first; };
+//     const float* x; float* y; int width;
+//     DEVICE_FN void operator()(Block<Shared>& b, const Shared& s) const {
+//       const float* row = x + int64_t(b.index()) * width;
+//       b.threads([&](int t, Shared& s) { if (t == 0) s.first = row[0]; });
+//       const float sum = b.reduce(0.f, [&](int t) { float v = 0; for (int i = t; i < width; i += b.size()) v += row[i]; return v; },
+//                                  [](float a, float c) { return a + c; });
+//       b.threads([&](int t, Shared&) { if (t == 0) y[b.index()] = sum - s.first; });
+//     }
+//   };
+#pragma once
+#include <cstdint>
+#include <string_view>
+
+#include "device/annotate.h"
+#include "device/stream.h"
+
+namespace encore::device {
+
+struct Blocks {
+  int64_t blocks;  // zero launches nothing
+  int threads;     // a multiple of 32, at most 1024
+};
+struct NoShared {};
+
+// The functor's type name, as listings of graphs show it.
+template <class F>
+constexpr std::string_view kernel_name() {
+  std::string_view all = __PRETTY_FUNCTION__;
+  const size_t from = all.find("F = ") + 4;
+  size_t to = all.find(';', from);
+  if (to == std::string_view::npos) to = all.rfind(']');
+  return all.substr(from, to - from);
+}
+
+}  // namespace encore::device
+
+#ifdef __CUDACC__
+#include "device/cuda/launch.h"
+#else
+#include "device/virtual/launch.h"
+#endif

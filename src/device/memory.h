@@ -1,0 +1,39 @@
+// Device and pinned memory, and copies. Everything here is raw; ownership and reuse live in the memory room.
+#pragma once
+#include <cstddef>
+
+#include "device/stream.h"
+
+namespace encore::device {
+
+enum class Place { host, pinned, device };
+// Where an address lives. Unknown addresses are host memory.
+Place place_of(const void* address);
+
+struct MemoryInfo {
+  size_t free_bytes = 0, total_bytes = 0;
+};
+MemoryInfo memory_info(int device);
+
+// From the driver, aligned to 256 bytes; throws Error{out_of_memory}. Forbidden in a thread whose stream captures,
+// unless inside a RelaxedCapture scope.
+void* allocate(int device, size_t bytes);
+void free(int device, void* address);  // the caller has seen to it that no work still uses it
+
+// From the device's stream-ordered pool. In a capture these become nodes of the graph.
+void* allocate_async(StreamRef stream, size_t bytes);
+void free_async(StreamRef stream, void* address);
+// Gives unused memory of the pool back to the driver, keeping at most `keep_bytes`.
+void trim_pool(int device, size_t keep_bytes);
+
+// Page-locked host memory, readable by kernels at the same address.
+void* allocate_pinned(size_t bytes);
+void free_pinned(void* address);
+
+// Asynchronous and ordered by the stream; both ends may be host, pinned or device. In a capture neither end may be
+// pageable host memory: Error{capture_forbidden}.
+void copy(StreamRef stream, void* to, const void* from, size_t bytes);
+void copy_peer(StreamRef stream, void* to, int to_device, const void* from, int from_device, size_t bytes);
+void fill(StreamRef stream, void* to, unsigned char value, size_t bytes);
+
+}  // namespace encore::device

@@ -1,0 +1,106 @@
+// Launches on the virtual GPU: a task on the stream's worker, captured by value, in which a phase is a loop.
+#pragma once
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <type_traits>
+
+#include "device/virtual/queue.h"
+
+namespace encore::device {
+
+template <class T, int kMaxThreads>
+struct PerThread {
+  T value[kMaxThreads];
+  T& operator[](int t) { return value[t]; }
+};
+
+template <class Shared>
+class Block {
+ public:
+  Block(int64_t index, int64_t count, int size, Shared& shared) : index_(index), count_(count), size_(size), shared_(shared) {}
+  int64_t index() const { return index_; }
+  int64_t count() const { return count_; }
+  int size() const { return size_; }
+
+  // A phase: f(thread, shared) for every thread of the block, in whatever order the virtual GPU was told to use.
+  template <class F>
+  void threads(F f) {
+    virtual_gpu::for_each(size_, [&](int64_t t) { f(int(t), shared_); });
+  }
+  // Combines value_of(thread) over the block; every thread sees the result.
+  template <class T, class F, class Op>
+  T reduce(T zero, F value_of, Op op) {
+    PerThread<T, 1024> values;
+    virtual_gpu::for_each(size_, [&](int64_t t) { values[int(t)] = value_of(int(t)); });
+    for (int t = 0; t < size_; ++t) zero = op(zero, values[t]);
+    return zero;
+  }
+  // The same within groups of kWidth neighbouring threads (a power of two up to 32); the result goes to each thread's slot.
+  template <int kWidth, class T, int kMax, class F, class Op>
+  void reduce_groups(PerThread<T, kMax>& out, F value_of, Op op) {
+    static_assert(kWidth <= 32 && (kWidth & (kWidth - 1)) == 0);
+    virtual_gpu::for_each(size_, [&](int64_t t) { out[int(t)] = value_of(int(t)); });
+    for (int first = 0; first < size_; first += kWidth) {
+      T all = out[first];
+      for (int t = first + 1; t < first + kWidth; ++t) all = op(all, out[t]);
+      for (int t = first; t < first + kWidth; ++t) out[t] = all;
+    }
+  }
+  // Exclusive scan over the block in thread order, starting from `zero`; returns the total.
+  template <class T, int kMax, class F, class Op>
+  T scan(PerThread<T, kMax>& out, T zero, F value_of, Op op) {
+    virtual_gpu::for_each(size_, [&](int64_t t) { out[int(t)] = value_of(int(t)); });
+    for (int t = 0; t < size_; ++t) {
+      const T value = out[t];
+      out[t] = zero;
+      zero = op(zero, value);
+    }
+    return zero;
+  }
+
+ private:
+  const int64_t index_, count_;
+  const int size_;
+  Shared& shared_;
+};
+
+template <class Shared, class Body>
+void block_kernel(StreamRef stream, Blocks grid, const Body& body) {
+  if (grid.blocks <= 0) return;
+  virtual_gpu::check_grid(grid);
+  virtual_gpu::enqueue(stream, kernel_name<Body>(), [grid, body] {
+    virtual_gpu::for_each(grid.blocks, [&](int64_t index) {
+      auto shared = std::unique_ptr<Shared>(new Shared);
+      if constexpr (!std::is_empty_v<Shared>) std::memset(static_cast<void*>(shared.get()), 0xff, sizeof(Shared));  // NaN
+      Block<Shared> block(index, grid.blocks, grid.threads, *shared);
+      body(block, static_cast<const Shared&>(*shared));
+    });
+  });
+}
+
+template <class F>
+void for_each_index(StreamRef stream, int64_t n, const F& f) {
+  if (n <= 0) return;
+  virtual_gpu::enqueue(stream, kernel_name<F>(), [n, f] { virtual_gpu::for_each(n, f); });
+}
+
+// Atomics on device memory.
+template <class T>
+T atomic_add(T* to, T value) {
+  return std::atomic_ref<T>(*to).fetch_add(value, std::memory_order_relaxed);
+}
+template <class T>
+T atomic_max(T* to, T value) {
+  std::atomic_ref<T> cell(*to);
+  T seen = cell.load(std::memory_order_relaxed);
+  while (seen < value && !cell.compare_exchange_weak(seen, value, std::memory_order_relaxed)) {}
+  return seen;
+}
+// Writes `value` if `*to` holds `expected`; returns what it held.
+inline int atomic_exchange_if(int* to, int expected, int value) {
+  std::atomic_ref<int>(*to).compare_exchange_strong(expected, value);
+  return expected;
+}
+
+}  // namespace encore::device
