@@ -1,0 +1,75 @@
+// Capture and replay policy of one session: for each thread a stream and a set of graphs by annotation id, each going
+// through warming up -> capturing -> ready, or refused.
+#pragma once
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "device/error.h"
+#include "device/graph.h"
+#include "device/stream.h"
+
+namespace encore::graph {
+
+inline constexpr int kEagerId = -1;
+
+enum class OnError { fail, eager };
+struct Settings {
+  bool enabled = false;
+  int warm_ups = 2;  // eager runs before the capture
+  OnError on_error = OnError::fail;
+  std::function<void(const std::string&)> warn = [](const std::string&) {};
+};
+
+enum class State { warming_up, capturing, ready, refused };
+const char* name(State state);
+
+struct Report {
+  int id = 0;
+  State state = State::warming_up;
+  size_t nodes = 0, held_bytes = 0;
+  int64_t replays = 0;
+  std::string refusal;  // why, if refused
+};
+
+class SessionGraphs {
+ public:
+  SessionGraphs(int device, Settings settings);
+  ~SessionGraphs();  // drops every thread's graphs, after their last launch has run
+  SessionGraphs(const SessionGraphs&) = delete;
+
+  // Whether runs are being captured at all: false once a refusal in mode `eager` has switched it off.
+  bool enabled() const;
+  // The calling thread's stream in this session, made on first use.
+  device::StreamRef stream();
+  // True between begin_run and end_run in this thread.
+  bool in_run() const;
+  // True while this thread captures.
+  bool capturing() const;
+
+  // Around every run that is not a replay. begin_run starts the capture when the warm-ups of this id are done. end_run
+  // ends it: on success the graph is instantiated, uploaded and launched once, so that the run's outputs are there. If
+  // the capture failed, or refuse() was called, it throws the reason with the way out (or, in mode `eager`, warns,
+  // disables capture for the session and returns false: the run did nothing and must be repeated eagerly).
+  void begin_run(int id);
+  bool end_run(bool succeeded);
+  // From inside a run: this run cannot be captured. Keeps the first reason. Returns whether a capture was going on.
+  bool refuse(const std::string& why);
+
+  bool is_captured(int id) const;  // by the calling thread
+  void replay(int id);             // enqueues only
+  void release(int id);            // in every thread; a no-op if there is none
+  std::vector<Report> reports() const;  // of the calling thread
+  std::vector<device::GraphNode> nodes(int id) const;
+
+  void synchronize();  // waits for the calling thread's stream only
+
+ private:
+  struct Shared;
+  std::shared_ptr<Shared> state_;
+};
+
+}  // namespace encore::graph

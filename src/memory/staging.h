@@ -1,0 +1,24 @@
+// A small ring of pinned buffers through which pageable host memory travels, so that the device side stays asynchronous.
+#pragma once
+#include <cstddef>
+#include <memory>
+
+#include "device/stream.h"
+
+namespace encore::memory {
+
+class Staging {
+ public:
+  explicit Staging(int device);
+  ~Staging();
+  // Copies from pageable memory; returns when `from` has been read, not when the copy has arrived.
+  void upload(device::StreamRef stream, void* to, const void* from, size_t bytes);
+  // Copies to pageable memory; returns when `to` has been written.
+  void download(device::StreamRef stream, void* to, const void* from, size_t bytes);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace encore::memory

@@ -1,0 +1,92 @@
+// What an operator is, and what it sees. Nothing here knows who calls: ONNX Runtime's kernel adapter is one caller.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "device/blas.h"
+#include "device/dnn.h"
+#include "device/error.h"
+#include "device/fault.h"
+#include "device/stream.h"
+#include "ops/tensor.h"
+
+namespace encore::ops {
+
+using device::StreamRef;
+
+// What is known of a node before it runs. Attributes of another type than asked for are an Error{invalid_input}.
+class NodeInfo {
+ public:
+  virtual ~NodeInfo() = default;
+  virtual const std::string& name() const = 0;
+  virtual const std::string& domain() const = 0;  // "" for ai.onnx
+  virtual const std::string& op_type() const = 0;
+  virtual int since_version() const = 0;  // of the schema which the node uses
+  virtual int input_count() const = 0;    // trailing absent inputs included
+  virtual int output_count() const = 0;
+  virtual bool has_input(int i) const = 0;
+  virtual bool has_output(int i) const = 0;
+  virtual Type input_type(int i) const = 0;  // undefined if absent or not a tensor
+  virtual Type output_type(int i) const = 0;
+  // Dimensions as far as the model tells them, -1 for unknown ones; empty optional if even the rank is unknown.
+  virtual std::optional<std::vector<int64_t>> input_dims(int i) const = 0;
+  // The values of an input which is a constant of the model, in host memory and valid while the NodeInfo lives; else null.
+  virtual const Tensor* constant_input(int i) const = 0;
+
+  virtual std::optional<int64_t> find_int(const char* attribute) const = 0;
+  virtual std::optional<float> find_float(const char* attribute) const = 0;
+  virtual std::optional<std::string> find_string(const char* attribute) const = 0;
+  virtual std::optional<std::vector<int64_t>> find_ints(const char* attribute) const = 0;
+  virtual std::optional<std::vector<float>> find_floats(const char* attribute) const = 0;
+  virtual std::optional<std::vector<std::string>> find_strings(const char* attribute) const = 0;
+  // A tensor attribute (ConstantOfShape's value); in host memory, valid while the NodeInfo lives.
+  virtual const Tensor* find_tensor(const char* attribute) const = 0;
+
+  int64_t get_int(const char* attribute, int64_t otherwise) const { return find_int(attribute).value_or(otherwise); }
+  float get_float(const char* attribute, float otherwise) const { return find_float(attribute).value_or(otherwise); }
+  std::string get_string(const char* attribute, const std::string& otherwise) const {
+    return find_string(attribute).value_or(otherwise);
+  }
+
+  // Settings of the session which ops may heed.
+  bool use_tf32 = true;
+};
+
+// One run of one node.
+class Context {
+ public:
+  virtual ~Context() = default;
+  virtual int input_count() const = 0;
+  virtual int output_count() const = 0;
+  // Null if the optional input is absent.
+  virtual const Tensor* find_input(int i) = 0;
+  // Makes output `i`; an output that nobody wants has a null `data` if optional (see wants_output).
+  virtual Tensor output(int i, const Shape& shape) = 0;
+  virtual bool wants_output(int i) const = 0;
+  virtual StreamRef stream() const = 0;
+  // Device memory for this run's launches; aligned to 256 bytes. Null for zero bytes.
+  virtual void* scratch(size_t bytes) = 0;
+  virtual device::Blas& blas() = 0;
+  virtual device::Dnn& dnn() = 0;
+  virtual device::FaultRef fault() = 0;
+
+  const Tensor& input(int i);  // Error{invalid_input} if absent
+};
+
+// An operator bound to a node. The constructor reads attributes and throws Error{not_supported} for what it cannot do:
+// the node is then declined with that reason. run() decides shapes and algorithm from its inputs first, makes outputs
+// and scratch, and then launches and does nothing else, so that it can be captured; it may be called from many threads.
+class Op {
+ public:
+  virtual ~Op() = default;
+  virtual void run(Context& context) const = 0;
+};
+
+// Reads an int32 or int64 tensor in host memory (shapes, axes, pads).
+std::vector<int64_t> host_ints(const Tensor& tensor, const char* what);
+
+}  // namespace encore::ops
