@@ -1,0 +1,193 @@
+#include "plugin/kernel_adapter.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "device/device.h"
+#include "device/label.h"
+#include "plugin/ep.h"
+#include "plugin/fence.h"
+#include "plugin/node_info.h"
+
+namespace encore::plugin {
+namespace {
+
+using ops::Tensor;
+using ops::Where;
+
+// What kernels of both kinds know of their node.
+struct Node {
+  Ep& ep;
+  std::string name, label;  // "conv1", "Conv node 'conv1'"
+  int input_count, output_count, fault_number = 0;
+  std::vector<bool> host_inputs, host_outputs, wants_output;
+
+  Node(Ep& ep, const ops::NodeInfo& info)
+      : ep(ep), name(info.name()), label(text(info.op_type(), " node '", info.name(), "'")), input_count(info.input_count()),
+        output_count(info.output_count()) {
+    host_inputs.resize(size_t(input_count));
+    host_outputs.resize(size_t(output_count));
+    for (int i = 0; i < output_count; ++i) wants_output.push_back(info.has_output(i));
+  }
+};
+
+Ep& ep_of(const OrtKernelInfo* info) {
+  const OrtEp* ep = nullptr;
+  check(ort().ep->KernelInfo_GetEp(info, &ep));
+  return Ep::from(ep);
+}
+
+// One run of a kernel. Inputs are looked up when asked for; scratch goes back when the launches are enqueued, since
+// the stream's order keeps it safe.
+class KernelRun final : public ops::Context {
+ public:
+  KernelRun(const Node& node, OrtKernelContext* context) : node_(node), context_(context) {
+    void* handle = nullptr;
+    check(ort().api->KernelContext_GetGPUComputeStream(context, &handle));
+    stream_ = node.ep.compute_stream(handle);
+    if (node.input_count > int(few_.size())) many_.resize(size_t(node.input_count));
+  }
+  ~KernelRun() override {
+    for (void* block : scratch_)
+      if (block) node_.ep.arena().free(block);
+    for (void* block : more_scratch_) node_.ep.arena().free(block);
+  }
+
+  int input_count() const override { return node_.input_count; }
+  int output_count() const override { return node_.output_count; }
+  bool wants_output(int i) const override { return i < node_.output_count && node_.wants_output[size_t(i)]; }
+  ops::StreamRef stream() const override { return stream_; }
+  device::Blas& blas() override { return node_.ep.blas(); }
+  device::Dnn& dnn() override { return node_.ep.dnn(); }
+  device::FaultRef fault() override { return {node_.ep.fault_cell(), node_.fault_number}; }
+
+  const Tensor* find_input(int i) override {
+    if (i < 0 || i >= node_.input_count) return nullptr;
+    std::optional<Tensor>& slot = many_.empty() ? few_[size_t(i)] : many_[size_t(i)];
+    if (!slot) {
+      const OrtValue* value = nullptr;
+      check(ort().api->KernelContext_GetInput(context_, size_t(i), &value));
+      if (!value) return nullptr;
+      slot = tensor_of(value, node_.host_inputs[size_t(i)] ? Where::host : Where::device);
+    }
+    return &*slot;
+  }
+
+  Tensor output(int i, const ops::Shape& shape) override {
+    OrtValue* value = nullptr;
+    check(ort().api->KernelContext_GetOutput(context_, size_t(i), shape.dims().data(), shape.dims().size(), &value));
+    if (!value) return {ops::Type::undefined, Where::device, shape, nullptr};
+    return tensor_of(value, node_.host_outputs[size_t(i)] ? Where::host : Where::device);
+  }
+
+  void* scratch(size_t bytes) override {
+    if (bytes == 0) return nullptr;
+    void* block = node_.ep.arena().allocate(bytes, stream_);
+    for (void*& slot : scratch_)
+      if (!slot) return slot = block;
+    more_scratch_.push_back(block);
+    return block;
+  }
+
+ private:
+  const Node& node_;
+  OrtKernelContext* context_;
+  ops::StreamRef stream_;
+  std::array<std::optional<Tensor>, 6> few_;
+  std::vector<std::optional<Tensor>> many_;
+  std::array<void*, 4> scratch_{};
+  std::vector<void*> more_scratch_;
+};
+
+// Runs `body` as the node: its name is on every launch and in every error, and an error also ends a capture with the
+// reason at hand.
+template <class Body>
+OrtStatus* run_as(const Node& node, Body body) noexcept {
+  return guarded(node.label.c_str(), [&] {
+    device::Current current(node.ep.device());
+    device::Label label(node.name.c_str());
+    try {
+      body();
+    } catch (const std::exception& error) {
+      node.ep.run_failed(text(node.label, ": ", error.what()));
+      throw;
+    }
+  });
+}
+
+struct Kernel : OrtKernelImpl {
+  Node node;
+  std::unique_ptr<ops::Op> op;
+
+  Kernel(Ep& ep, const ops::OpRow& row, const KernelNodeInfo& info) : OrtKernelImpl{}, node(ep, info) {
+    const auto mark = [](const std::vector<int>& list, std::vector<bool>& flags) {
+      for (int i : list)
+        if (size_t(i) < flags.size()) flags[size_t(i)] = true;
+    };
+    mark(row.host_inputs, node.host_inputs);
+    mark(row.host_outputs, node.host_outputs);
+    node.fault_number = ep.fault_node(node.label);
+    op = row.make(info);
+    ort_version_supported = ort().version;
+    Compute = [](OrtKernelImpl* self, OrtKernelContext* context) noexcept -> OrtStatus* {
+      auto& kernel = *static_cast<Kernel*>(self);
+      return run_as(kernel.node, [&] {
+        KernelRun run(kernel.node, context);
+        kernel.op->run(run);
+      });
+    };
+    Release = [](OrtKernelImpl* self) noexcept { delete static_cast<Kernel*>(self); };
+  }
+};
+
+struct MemcpyKernel : OrtKernelImpl {
+  Node node;
+  bool to_host;
+
+  MemcpyKernel(Ep& ep, const KernelNodeInfo& info) : OrtKernelImpl{}, node(ep, info), to_host(info.op_type() == "MemcpyToHost") {
+    ort_version_supported = ort().version;
+    (to_host ? node.host_outputs : node.host_inputs)[0] = true;
+    Compute = [](OrtKernelImpl* self, OrtKernelContext* context) noexcept -> OrtStatus* {
+      auto& kernel = *static_cast<MemcpyKernel*>(self);
+      return run_as(kernel.node, [&] {
+        KernelRun run(kernel.node, context);
+        const Tensor& from = run.input(0);
+        const Tensor to = run.output(0, from.shape);
+        require(device::size_bytes(from.type) > 0, "a tensor of ", device::name(from.type), " cannot be on the device");
+        if (from.bytes() == 0) return;
+        if (kernel.node.ep.capturing())
+          fail(Code::capture_forbidden, "a copy between host and device inside the model cannot be captured; keep the nodes around it on one side");
+        if (kernel.to_host) kernel.node.ep.staging().download(run.stream(), to.data, from.data, from.bytes());
+        else kernel.node.ep.staging().upload(run.stream(), to.data, from.data, from.bytes());
+      });
+    };
+    Release = [](OrtKernelImpl* self) noexcept { delete static_cast<MemcpyKernel*>(self); };
+  }
+};
+
+}  // namespace
+
+OrtStatus* create_kernel(void* state, const OrtKernelInfo* info, OrtKernelImpl** kernel) noexcept {
+  return guarded("kernel creation", [&] {
+    const auto& row = *static_cast<const ops::OpRow*>(state);
+    Ep& ep = ep_of(info);
+    KernelNodeInfo node(info, row.host_inputs, ep.device());
+    node.use_tf32 = ep.options().use_tf32;
+    try {
+      *kernel = new Kernel(ep, row, node);
+    } catch (const Error& error) {
+      throw Error(error.code(), text(node.op_type(), " node '", node.name(), "': ", error.what()));
+    }
+  });
+}
+
+OrtStatus* create_memcpy_kernel(void*, const OrtKernelInfo* info, OrtKernelImpl** kernel) noexcept {
+  return guarded("kernel creation", [&] {
+    static const std::vector<int> kNone;
+    Ep& ep = ep_of(info);
+    *kernel = new MemcpyKernel(ep, KernelNodeInfo(info, kNone, ep.device()));
+  });
+}
+
+}  // namespace encore::plugin

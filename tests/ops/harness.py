@@ -1,0 +1,288 @@
+"""Runs one operator under stock onnxruntime: on the CPU EP for reference, then on Encore eagerly, captured, and replayed
+twice with new contents.
+
+    @pytest.mark.parametrize("case", [Case("Relu", [floats(3, 5)], dtype=t) for t in FLOATS], ids=str)
+    def test_relu(case): check(case)
+"""
+import dataclasses
+import os
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import TensorProto, helper
+
+from tolerance import tolerance
+
+FLOATS = ["float32", "float16", "bfloat16", "float64"]
+INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
+NVIDIA = 0x10DE
+ORT_VERSION = tuple(int(part) for part in ort.__version__.split(".")[:2])
+HAS_GRAPHS = ORT_VERSION >= (1, 26)
+
+rng = np.random.default_rng(7)
+
+
+def floats(*shape, low=-3.0, high=3.0):
+    return rng.uniform(low, high, shape).astype(np.float32)
+
+
+def integers(dtype, *shape, low=None, high=None):
+    info = np.iinfo(dtype)
+    low = max(info.min, -100) if low is None else low
+    high = min(info.max, 100) if high is None else high
+    return rng.integers(low, high, shape, endpoint=True).astype(dtype)
+
+
+def bools(*shape):
+    return rng.integers(0, 2, shape).astype(bool)
+
+
+SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 88.0, -88.0, 1e-7, -1e-7], np.float32)
+
+
+@dataclasses.dataclass
+class Const:
+    """An input which is a constant of the model (an initializer): shapes, axes, pads."""
+
+    value: np.ndarray
+
+
+@dataclasses.dataclass
+class Case:
+    op: str
+    inputs: list  # arrays, Const, or None for an absent input; float32 arrays take the type `dtype`
+    attrs: dict = dataclasses.field(default_factory=dict)
+    dtype: str = "float32"
+    outputs: int = 1  # how many; a list of booleans tells which are wanted
+    family: str = "elementwise"
+    domain: str = ""
+    opset: int = 21
+    name: str = ""  # of the variant, for the test's id
+    tolerance: tuple | None = None  # only where the family's does not fit, with the reason beside it
+    reference: object = None  # f(*arrays) -> list of arrays, where the CPU EP has no kernel
+    misaligned: bool = False  # inputs start one element past an aligned address
+    capture: bool = True
+
+    def __str__(self):
+        shapes = "_".join("x".join(map(str, np.shape(getattr(i, "value", i)))) or "scalar" for i in self.inputs if i is not None)
+        return "-".join(filter(None, [self.op, str(self.opset), self.dtype, self.name, shapes, "misaligned" * self.misaligned]))
+
+
+def registered():
+    """Registers the library once a process; the EP's name."""
+    name = os.environ.get("ENCORE_EP_NAME", "CudaPluginExecutionProvider")
+    if not any(d.ep_name == name for d in ort.get_ep_devices()):
+        import onnxruntime_ep_encore
+
+        ort.register_execution_provider_library(name, onnxruntime_ep_encore.get_library_path())
+        assert any(d.ep_name == name for d in ort.get_ep_devices()), "Encore offers no device here"
+    return name
+
+
+def session(model, **options):
+    name = registered()
+    so = ort.SessionOptions()
+    so.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    so.log_severity_level = 3
+    so.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    devices = [d for d in ort.get_ep_devices() if d.ep_name == name][:1]
+    so.add_provider_for_devices(devices, {"use_tf32": "0", **options})
+    out = ort.InferenceSession(model.SerializeToString(), so)
+    out.disable_fallback()
+    return out
+
+
+def nodes_on(sess):
+    """{EP name: [op types]} of a session made by session()."""
+    out = {}
+    for part in sess.get_provider_graph_assignment_info():
+        out.setdefault(part.ep_name, []).extend(n.op_type for n in part.get_nodes())
+    return out
+
+
+def _onnx_type(dtype):
+    if dtype == "bfloat16":
+        return TensorProto.BFLOAT16
+    if dtype == "float8e4m3fn":
+        return TensorProto.FLOAT8E4M3FN
+    if dtype == "float8e5m2":
+        return TensorProto.FLOAT8E5M2
+    return helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+
+
+class _Model:
+    """The case as a model in one float type. bfloat16 has no numpy type, so there the model casts at both ends."""
+
+    def __init__(self, case, dtype):
+        narrow = dtype == "bfloat16"
+        self.feeds, names, nodes, inits, inputs = {}, [], [], [], []
+        for i, given in enumerate(case.inputs):
+            if given is None:
+                names.append("")
+                continue
+            name = f"x{i}"
+            value = given.value if isinstance(given, Const) else np.asarray(given)
+            is_float = value.dtype == np.float32
+            if isinstance(given, Const):
+                if is_float and not narrow:
+                    value = value.astype(dtype)
+                inits.append(onnx.numpy_helper.from_array(value, name))
+            else:
+                if is_float and not narrow:
+                    with np.errstate(over="ignore"):
+                        value = value.astype(dtype)
+                self.feeds[name] = np.ascontiguousarray(value)
+                inputs.append(helper.make_tensor_value_info(name, _onnx_type(value.dtype), value.shape))
+            if is_float and narrow:
+                nodes.append(helper.make_node("Cast", [name], [name + "_n"], to=TensorProto.BFLOAT16))
+                name += "_n"
+            names.append(name)
+        wanted = [True] * case.outputs if isinstance(case.outputs, int) else case.outputs
+        outs = [f"y{i}" if w else "" for i, w in enumerate(wanted)]
+        attrs = dict(case.attrs)
+        nodes.append(helper.make_node(case.op, names, outs, name="it", domain=case.domain, **attrs))
+        self.outputs = [n for n in outs if n]
+        opsets = [helper.make_opsetid("", case.opset)]
+        if case.domain:
+            opsets.append(helper.make_opsetid(case.domain, 1))
+        self.model = self._finish(case, nodes, inputs, inits, opsets, narrow)
+
+    def _finish(self, case, nodes, inputs, inits, opsets, narrow):
+        def build(nodes, outputs):
+            graph = helper.make_graph(nodes, "case", inputs, [helper.make_empty_tensor_value_info(n) for n in outputs], inits)
+            return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+        if not narrow:
+            return build(nodes, self.outputs)
+        # Which outputs are bfloat16 only type inference knows.
+        inferred = onnx.shape_inference.infer_shapes(build(nodes, self.outputs))
+        types = {v.name: v.type.tensor_type.elem_type for v in list(inferred.graph.output) + list(inferred.graph.value_info)}
+        renamed = []
+        for name in self.outputs:
+            if types.get(name, 0) in (TensorProto.BFLOAT16, 0):
+                nodes = nodes + [helper.make_node("Cast", [name], [name + "_w"], to=TensorProto.FLOAT)]
+                renamed.append(name + "_w")
+            else:
+                renamed.append(name)
+        self.outputs = renamed
+        return build(nodes, renamed)
+
+
+def _round(array, dtype):
+    """What the type makes of float32 contents."""
+    if dtype == "bfloat16":
+        bits = array.astype(np.float32).view(np.uint32).astype(np.uint64)
+        rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16 << 16).astype(np.uint32).view(np.float32)
+        return np.where(np.isnan(array), array, rounded).reshape(array.shape)
+    with np.errstate(over="ignore"):
+        return array.astype(dtype).astype(np.float32) if dtype == "float16" else array
+
+
+def _reference(case, feeds):
+    """Outputs of the CPU EP. Half types are computed in float32 from inputs rounded to the type."""
+    wide = {"float16": "float32", "bfloat16": "float32"}.get(case.dtype, case.dtype)
+    inputs = []
+    for i, given in enumerate(case.inputs):
+        if given is None:
+            inputs.append(None)
+            continue
+        value = given.value if isinstance(given, Const) else feeds[f"x{i}"]
+        if value.dtype in (np.float32, np.float16) and np.asarray(getattr(given, "value", given)).dtype == np.float32:
+            value = _round(value.astype(np.float32), case.dtype)
+        inputs.append(Const(value) if isinstance(given, Const) else value)
+    if case.reference is not None:
+        return [np.asarray(y) for y in case.reference(*[getattr(i, "value", i) for i in inputs])]
+    model = _Model(dataclasses.replace(case, inputs=inputs), wide)
+    so = ort.SessionOptions()
+    so.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    so.log_severity_level = 4
+    try:
+        return ort.InferenceSession(model.model.SerializeToString(), so, providers=["CPUExecutionProvider"]).run(model.outputs, model.feeds)
+    except ort.capi.onnxruntime_pybind11_state.NotImplemented:
+        from onnx.reference import ReferenceEvaluator
+
+        return ReferenceEvaluator(model.model).run(model.outputs, model.feeds)
+
+
+def compare(case, got, wanted, when):
+    for i, (g, w) in enumerate(zip(got, wanted, strict=True)):
+        w = np.asarray(w)
+        assert g.shape == w.shape, f"{when}: output {i} has shape {g.shape}, not {w.shape}"
+        if w.dtype.kind != "f":
+            np.testing.assert_array_equal(g, w, err_msg=f"{when}: output {i}")
+            continue
+        w = _round(w.astype(np.float32), case.dtype) if case.dtype in ("float16", "bfloat16") else w
+        rtol, atol = case.tolerance or tolerance(case.family, case.dtype)
+        np.testing.assert_allclose(g.astype(np.float64), w.astype(np.float64), rtol=rtol, atol=atol, err_msg=f"{when}: output {i}")
+
+
+def _fresh(feeds):
+    """The same values elsewhere: still in range for indices, still with the NaNs."""
+    return {n: rng.permutation(v.reshape(-1)).reshape(v.shape) for n, v in feeds.items()}
+
+
+def device_value(array):
+    return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), "gpu", 0, NVIDIA)
+
+
+def device_empty(shape, dtype):
+    return ort.OrtValue.ortvalue_from_shape_and_type(list(shape), np.dtype(dtype), "gpu", 0, NVIDIA)
+
+
+def _bind_misaligned(binding, name, array, keep):
+    """Binds a copy that starts one element past an aligned address."""
+    padded = np.concatenate([np.zeros(1, array.dtype), array.reshape(-1)])
+    value = device_value(padded)
+    keep.append(value)
+    device = ort.capi.onnxruntime_pybind11_state.OrtDevice(1, 0, NVIDIA, 0)
+    binding._iobinding.bind_input(name, device, array.dtype, list(array.shape), value.data_ptr() + array.dtype.itemsize)
+
+
+def check(case):
+    model = _Model(case, case.dtype)
+    wanted = _reference(case, model.feeds)
+    graphs = HAS_GRAPHS and case.capture
+    sess = session(model.model, **({"enable_cuda_graph": "1", "min_num_runs_before_cuda_graph_capture": "1"} if graphs else {}))
+    placed = nodes_on(sess)
+    assert list(placed) == [registered()], f"nodes are elsewhere: {placed}"
+
+    eager = ort.RunOptions()
+    eager.add_run_config_entry("gpu_graph_id", "-1")
+    binding, keep = sess.io_binding(), {}
+    for name, value in model.feeds.items():
+        if case.misaligned and value.size:
+            _bind_misaligned(binding, name, value, keep.setdefault("padded", []))
+        else:
+            keep[name] = device_value(value)
+            binding.bind_ortvalue_input(name, keep[name])
+    types = {o.name: o.type for o in sess.get_outputs()}
+    outputs = {}
+    for name, w in zip(model.outputs, wanted):
+        outputs[name] = device_empty(w.shape, _NUMPY[types[name]])
+        binding.bind_ortvalue_output(name, outputs[name])
+
+    def results():
+        return [outputs[n].numpy() for n in model.outputs]
+
+    sess.run_with_iobinding(binding, eager)
+    compare(case, results(), wanted, "eager")
+    if not graphs:
+        return
+    for when in ("captured", "replayed", "replayed again"):
+        if when != "captured" and not case.misaligned:
+            feeds = _fresh(model.feeds)
+            for name, value in feeds.items():
+                keep[name].update_inplace(value)
+            wanted = _reference(case, feeds)
+        for value in outputs.values():
+            if np.prod(value.shape()):
+                value.update_inplace(np.ones(value.shape(), value.numpy().dtype))
+        sess.run_with_iobinding(binding)
+        compare(case, results(), wanted, when)
+
+
+_NUMPY = {
+    "tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64, "tensor(bool)": bool,
+    **{f"tensor({t})": np.dtype(t) for t in INTEGERS},
+}

@@ -1,0 +1,28 @@
+"""How far Encore's result may be from the reference, per element type and family. Written once, here.
+
+elementwise  float: a few ulps, since exp, tanh, erf and pow differ between math libraries. Half types: one rounding of a
+             result computed in float, so one ulp of the type, plus the rounding of the reference's own inputs (none).
+reduce       the order of summation differs: the error grows with the square root of the length; 2^12 long at most here.
+matmul       as reduce; on CUDA float products run in TF32 by default (10 bits of mantissa), so the tests turn that off.
+exact        integers, booleans, movement, comparisons: not a bit may differ.
+"""
+TOLERANCE = {  # (family, type) -> (relative, absolute)
+    ("elementwise", "float32"): (2e-6, 2e-7),
+    ("elementwise", "float64"): (1e-12, 1e-13),
+    ("elementwise", "float16"): (1.0e-3, 1e-6),
+    ("elementwise", "bfloat16"): (8e-3, 1e-6),
+    ("reduce", "float32"): (2e-5, 2e-5),
+    ("reduce", "float64"): (1e-11, 1e-11),
+    ("reduce", "float16"): (2e-3, 2e-3),
+    ("reduce", "bfloat16"): (1.6e-2, 1.6e-2),
+    ("matmul", "float32"): (3e-5, 3e-5),
+    ("matmul", "float64"): (1e-11, 1e-11),
+    ("matmul", "float16"): (4e-3, 4e-3),
+    ("matmul", "bfloat16"): (3e-2, 3e-2),
+}
+
+
+def tolerance(family, dtype):
+    if family == "exact":
+        return 0.0, 0.0
+    return TOLERANCE.get((family, str(dtype)), (0.0, 0.0))
