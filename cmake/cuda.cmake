@@ -1,6 +1,10 @@
 # The real GPU: kernels by nvcc, the static CUDA runtime, everything else opened when first needed.
+if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc has C++20
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+endif()
 target_include_directories(encore_rooms PUBLIC ${CUDAToolkit_INCLUDE_DIRS})
 target_compile_definitions(encore_rooms PUBLIC ENCORE_CUDA)
-target_compile_options(encore_rooms PRIVATE
+target_compile_options(encore_rooms PUBLIC
   "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;--extended-lambda;-Xcompiler=-fvisibility=hidden;-Xcompiler=-Wall;-diag-suppress=20012,177>")
 target_link_libraries(encore_rooms PUBLIC CUDA::cudart_static)

@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 
 #include <cstring>
+#include <type_traits>
 
 #include "device/cuda/check.h"
 
@@ -15,30 +16,27 @@ struct PerThread {
 };
 
 namespace detail {
-// A shuffle of any trivially copyable type, four bytes at a time.
-template <class T>
-__device__ __forceinline__ T shuffle_xor(T value, int mask) {
-  if constexpr (sizeof(T) == 4 || sizeof(T) == 8) {
-    if constexpr (sizeof(T) == 4) {
-      unsigned raw;
-      memcpy(&raw, &value, 4);
-      raw = __shfl_xor_sync(0xffffffffu, raw, mask);
-      memcpy(&value, &raw, 4);
-    } else {
-      unsigned long long raw;
-      memcpy(&raw, &value, 8);
-      raw = __shfl_xor_sync(0xffffffffu, raw, mask);
-      memcpy(&value, &raw, 8);
-    }
-    return value;
-  } else {
-    constexpr int kWords = (sizeof(T) + 3) / 4;
-    unsigned raw[kWords] = {};
-    memcpy(raw, &value, sizeof(T));
-    UNROLL for (int i = 0; i < kWords; ++i) raw[i] = __shfl_xor_sync(0xffffffffu, raw[i], mask);
-    memcpy(&value, raw, sizeof(T));
-    return value;
-  }
+// Applies a warp shuffle to any trivially copyable type, in words of four or eight bytes.
+template <class T, class F>
+__device__ __forceinline__ T shuffle(const T& value, F shuffle_word) {
+  using Word = std::conditional_t<sizeof(T) % 8 == 0, unsigned long long, unsigned>;
+  constexpr int kWords = int((sizeof(T) + sizeof(Word) - 1) / sizeof(Word));
+  Word words[kWords] = {};
+  memcpy(words, &value, sizeof(T));
+  UNROLL for (int i = 0; i < kWords; ++i) words[i] = shuffle_word(words[i]);
+  T shuffled;
+  memcpy(&shuffled, words, sizeof(T));
+  return shuffled;
+}
+
+// The most threads that a block of this body may have. The fewer, the more registers each gets: Body::kMaxThreads, else
+// 1024.
+template <class Body>
+constexpr int max_threads() {
+  if constexpr (requires { Body::kMaxThreads; })
+    return Body::kMaxThreads;
+  else
+    return 1024;
 }
 }  // namespace detail
 
@@ -46,7 +44,7 @@ template <class Shared>
 class Block {
  public:
   __device__ __forceinline__ Block(Shared& shared, unsigned char* lanes) : shared_(shared), lanes_(lanes) {}
-  __device__ __forceinline__ int64_t index() const { return blockIdx.x; }
+  __device__ __forceinline__ int64_t index() const { return int64_t(blockIdx.x); }
   __device__ __forceinline__ int64_t count() const { return gridDim.x; }
   __device__ __forceinline__ int size() const { return int(blockDim.x); }
 
@@ -55,15 +53,20 @@ class Block {
     f(int(threadIdx.x), shared_);
     __syncthreads();
   }
+  // Combines value_of(thread) over the block; every thread sees the same bits. `op` must be associative; its operands
+  // are in thread order.
   template <class T, class F, class Op>
   __device__ __forceinline__ T reduce(T zero, F value_of, Op op) {
-    static_assert(sizeof(T) <= 16);
-    T value = in_group<32>(value_of(int(threadIdx.x)), op);
-    if (blockDim.x == 32) return op(zero, value);
+    static_assert(sizeof(T) <= kLaneBytes);
+    const T value = in_group<32>(value_of(int(threadIdx.x)), op);
+    const int warps = int(blockDim.x) / 32;
+    if (warps == 1) {
+      __syncwarp();  // a phase that follows may overwrite what value_of read
+      return op(zero, value);
+    }
     T* lanes = reinterpret_cast<T*>(lanes_);
     if (threadIdx.x % 32 == 0) lanes[threadIdx.x / 32] = value;
     __syncthreads();
-    const int warps = int(blockDim.x) / 32;
     T all = zero;
     if (warps == 32) {
       all = op(zero, in_group<32>(lanes[threadIdx.x % 32], op));
@@ -73,41 +76,57 @@ class Block {
     __syncthreads();
     return all;
   }
+  // The same within groups of kWidth neighbouring threads (a power of two up to 32); the result goes to each thread's
+  // slot.
   template <int kWidth, class T, int kMax, class F, class Op>
   __device__ __forceinline__ void reduce_groups(PerThread<T, kMax>& out, F value_of, Op op) {
     static_assert(kWidth <= 32 && (kWidth & (kWidth - 1)) == 0);
     out.value = in_group<kWidth>(value_of(int(threadIdx.x)), op);
+    // A phase that follows may overwrite what value_of read: anywhere in Shared, else only values of its own group.
+    if constexpr (std::is_empty_v<Shared>)
+      __syncwarp();
+    else
+      __syncthreads();
   }
   // Exclusive scan over the block in thread order, starting from `zero`; returns the total. `op` must be associative.
   template <class T, int kMax, class F, class Op>
   __device__ __forceinline__ T scan(PerThread<T, kMax>& out, T zero, F value_of, Op op) {
-    static_assert(sizeof(T) == 4 || sizeof(T) == 8);
+    static_assert(sizeof(T) <= kLaneBytes);
     const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32, warps = int(blockDim.x) / 32;
-    const T own = value_of(int(threadIdx.x));
-    T running = own;
+    T running = value_of(int(threadIdx.x));
     UNROLL for (int offset = 1; offset < 32; offset *= 2) {
-      const T before = __shfl_up_sync(0xffffffffu, running, offset);
+      const T before = from_below(running, offset);
       if (lane >= offset) running = op(before, running);
     }
     T* lanes = reinterpret_cast<T*>(lanes_);
     if (lane == 31) lanes[warp] = running;
-    T before_in_warp = __shfl_up_sync(0xffffffffu, running, 1);
+    const T before = from_below(running, 1);
     __syncthreads();
     T base = zero, total = zero;
     for (int w = 0; w < warps; ++w) {
       if (w == warp) base = total;
       total = op(total, lanes[w]);
     }
-    out.value = lane == 0 ? base : op(base, before_in_warp);
+    out.value = lane == 0 ? base : op(base, before);
     __syncthreads();
     return total;
   }
 
+  static constexpr int kLaneBytes = 16;  // of scratch for each warp
+
  private:
+  // The lower thread's value is always the left operand, so that all threads compute the very same.
   template <int kWidth, class T, class Op>
   __device__ __forceinline__ T in_group(T value, Op op) {
-    UNROLL for (int mask = kWidth / 2; mask > 0; mask /= 2) value = op(value, detail::shuffle_xor(value, mask));
+    UNROLL for (int mask = 1; mask < kWidth; mask *= 2) {
+      const T other = detail::shuffle(value, [&](auto word) { return __shfl_xor_sync(0xffffffffu, word, mask); });
+      value = threadIdx.x & mask ? op(other, value) : op(value, other);
+    }
     return value;
+  }
+  template <class T>
+  __device__ __forceinline__ T from_below(const T& value, int distance) {
+    return detail::shuffle(value, [&](auto word) { return __shfl_up_sync(0xffffffffu, word, distance); });
   }
   Shared& shared_;
   unsigned char* lanes_;
@@ -115,9 +134,10 @@ class Block {
 
 namespace cuda {
 template <class Shared, class Body>
-__global__ void __launch_bounds__(1024) block_entry(const __grid_constant__ Body body) {
-  __shared__ alignas(16) unsigned char shared[sizeof(Shared)];
-  __shared__ alignas(16) unsigned char lanes[32 * 16];
+__global__ void __launch_bounds__(detail::max_threads<Body>()) block_entry(const __grid_constant__ Body body) {
+  __shared__ alignas(16) alignas(Shared) unsigned char shared[sizeof(Shared)];
+  __shared__ alignas(16) unsigned char lanes[32 * Block<Shared>::kLaneBytes];
+  static_assert(sizeof(shared) + sizeof(lanes) <= 48 * 1024, "Shared is too large for a block");
   Shared& typed = *reinterpret_cast<Shared*>(shared);
   Block<Shared> block(typed, lanes);
   body(block, static_cast<const Shared&>(typed));
@@ -127,37 +147,64 @@ __global__ void __launch_bounds__(256) index_entry(int64_t n, const __grid_const
   const int64_t step = int64_t(gridDim.x) * blockDim.x;
   for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += step) f(i);
 }
-// Launches and notes the label; throws Error{device_failed or capture_*} naming the kernel.
+// Launches, on the calling thread's current device; in a capture notes the Label. Errors name the kernel.
 void launch(StreamRef stream, const void* entry, Blocks grid, void** arguments, std::string_view kernel);
 }  // namespace cuda
 
 template <class Shared, class Body>
 void block_kernel(StreamRef stream, Blocks grid, const Body& body) {
+  static_assert(std::is_trivially_copyable_v<Body>);
   if (grid.blocks <= 0) return;
   void* arguments[] = {const_cast<Body*>(&body)};
-  cuda::launch(stream, reinterpret_cast<const void*>(&cuda::block_entry<Shared, Body>), grid, arguments, kernel_name<Body>());
+  cuda::launch(stream, reinterpret_cast<const void*>(&cuda::block_entry<Shared, Body>), grid, arguments,
+               kernel_name<Body>());
 }
 
 template <class F>
 void for_each_index(StreamRef stream, int64_t n, const F& f) {
+  static_assert(std::is_trivially_copyable_v<F>);
   if (n <= 0) return;
   constexpr int kThreads = 256;
-  constexpr int64_t kMostBlocks = 132 * 32;
+  constexpr int64_t kMostBlocks = 132 * 32;  // beyond that each thread takes several indices
   const int64_t blocks = (n + kThreads - 1) / kThreads;
   void* arguments[] = {&n, const_cast<F*>(&f)};
-  cuda::launch(stream, reinterpret_cast<const void*>(&cuda::index_entry<F>), {blocks < kMostBlocks ? blocks : kMostBlocks, kThreads},
-               arguments, kernel_name<F>());
+  cuda::launch(stream, reinterpret_cast<const void*>(&cuda::index_entry<F>),
+               {blocks < kMostBlocks ? blocks : kMostBlocks, kThreads}, arguments, kernel_name<F>());
 }
 
 // Atomics on device memory.
 template <class T>
 DEVICE_FN T atomic_add(T* to, T value) {
-  return atomicAdd(to, value);
+  if constexpr (std::is_integral_v<T> && sizeof(T) == 8)  // two's complement: the sign does not matter
+    return T(atomicAdd(reinterpret_cast<unsigned long long*>(to), static_cast<unsigned long long>(value)));
+  else
+    return atomicAdd(to, value);
 }
 template <class T>
 DEVICE_FN T atomic_max(T* to, T value) {
-  return atomicMax(to, value);
+  if constexpr (std::is_integral_v<T>) {
+    using Long = std::conditional_t<std::is_signed_v<T>, long long, unsigned long long>;
+    if constexpr (sizeof(T) == 8)
+      return T(atomicMax(reinterpret_cast<Long*>(to), Long(value)));
+    else
+      return atomicMax(to, value);
+  } else {
+    using Word = std::conditional_t<sizeof(T) == 8, unsigned long long, unsigned>;
+    static_assert(sizeof(T) == sizeof(Word));
+    Word raw, wanted;
+    memcpy(&wanted, &value, sizeof(T));
+    T seen = *static_cast<volatile T*>(to);
+    while (seen < value) {
+      memcpy(&raw, &seen, sizeof(T));
+      const Word before = raw;
+      raw = atomicCAS(reinterpret_cast<Word*>(to), before, wanted);
+      memcpy(&seen, &raw, sizeof(T));
+      if (raw == before) break;
+    }
+    return seen;
+  }
 }
+// Writes `value` if `*to` holds `expected`; returns what it held. The host may look at `to` meanwhile.
 DEVICE_FN int atomic_exchange_if(int* to, int expected, int value) { return atomicCAS_system(to, expected, value); }
 
 }  // namespace encore::device

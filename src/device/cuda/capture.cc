@@ -1,0 +1,175 @@
+#include "device/cuda/capture.h"
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "device/cuda/check.h"
+#include "device/cuda/graph_state.h"
+#include "device/label.h"
+
+namespace encore::device {
+
+using cuda::check;
+using cuda::report;
+
+namespace {
+
+cudaStream_t of(StreamRef stream) { return static_cast<cudaStream_t>(stream.native()); }
+
+struct Capture {
+  void* stream;  // where it began
+  unsigned long long id;
+  cuda::Notes notes;
+};
+// Captures begun here and not yet ended: few, so a list will do.
+struct UnderWay {
+  std::mutex mutex;
+  std::vector<Capture> captures;
+};
+UnderWay& under_way() {
+  static auto& under_way = *new UnderWay;  // destructors of other statics may still use it
+  return under_way;
+}
+
+cuda::Notes take_notes(StreamRef stream) {
+  std::lock_guard lock(under_way().mutex);
+  auto& captures = under_way().captures;
+  const auto found = std::ranges::find(captures, stream.native(), &Capture::stream);
+  if (found == captures.end()) return {};
+  cuda::Notes notes = std::move(found->notes);
+  captures.erase(found);
+  --cuda::captures_under_way;
+  return notes;
+}
+
+bool is_capturing(StreamRef stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  return cudaStreamIsCapturing(of(stream), &status) == cudaSuccess && status != cudaStreamCaptureStatusNone;
+}
+
+}  // namespace
+
+namespace cuda {
+
+void note_new_nodes(StreamRef stream, std::string_view kernel) {
+  cudaStreamCaptureStatus status;
+  unsigned long long id;
+  const cudaGraphNode_t* last;
+  const cudaGraphEdgeData* edges;  // asked for because the call fails where there are some and nobody asks
+  size_t last_count = 0;
+  check(cudaStreamGetCaptureInfo(of(stream), &status, &id, nullptr, &last, &edges, &last_count),
+        "cudaStreamGetCaptureInfo");
+  if (status != cudaStreamCaptureStatusActive) return;
+  std::vector<cudaGraphNode_t> pending(last, last + last_count);
+
+  std::lock_guard lock(under_way().mutex);
+  auto& captures = under_way().captures;
+  const auto capture = std::ranges::find(captures, id, &Capture::id);
+  if (capture == captures.end()) return;  // begun by somebody else
+  // Walk back from the stream's end to nodes noted before.
+  Notes& notes = capture->notes;
+  std::vector<cudaGraphNode_t> fresh;
+  while (!pending.empty()) {
+    const cudaGraphNode_t node = pending.back();
+    pending.pop_back();
+    if (!notes.try_emplace(node, Note{Label::current(), {}, 0}).second) continue;
+    fresh.push_back(node);
+    size_t count = 0;
+    check(cudaGraphNodeGetDependencies(node, nullptr, nullptr, &count), "cudaGraphNodeGetDependencies");
+    if (count == 0) continue;
+    std::vector<cudaGraphNode_t> before(count);
+    std::vector<cudaGraphEdgeData> before_edges(count);
+    check(cudaGraphNodeGetDependencies(node, before.data(), before_edges.data(), &count),
+          "cudaGraphNodeGetDependencies");
+    pending.insert(pending.end(), before.begin(), before.begin() + count);
+  }
+  if (fresh.empty()) return;
+  if (!kernel.empty()) notes[fresh.front()].kernel = kernel;
+  int order = int(notes.size());
+  for (cudaGraphNode_t node : fresh) notes[node].order = --order;  // the newest came first
+}
+
+void forbid(StreamRef stream, const char* what, const char* call) {
+  const bool was_valid = stream.capture_status() == CaptureStatus::active;
+  cudaStreamQuery(of(stream));  // illegal, hence it invalidates
+  cudaGetLastError();
+  const std::string node = *Label::current() ? text(" (node ", Label::current(), ")") : "";
+  if (!was_valid)
+    throw Error(Code::capture_failed, text("the stream's capture is invalid; end it before ", what, node), call);
+  throw Error(Code::capture_forbidden,
+              text(what, node, " is forbidden while the stream captures; the capture is now invalid"), call);
+}
+
+void forget_capture(StreamRef stream) noexcept {
+  if (captures_under_way != 0) take_notes(stream);
+}
+
+}  // namespace cuda
+
+void begin_capture(StreamRef stream, CaptureMode mode) {
+  if (is_capturing(stream))
+    cuda::forbid(stream, "beginning a capture on a stream that captures", "cudaStreamBeginCapture");
+  const cudaStreamCaptureMode native = mode == CaptureMode::global          ? cudaStreamCaptureModeGlobal
+                                       : mode == CaptureMode::thread_local_ ? cudaStreamCaptureModeThreadLocal
+                                                                            : cudaStreamCaptureModeRelaxed;
+  check(cudaStreamBeginCapture(of(stream), native), "cudaStreamBeginCapture");
+  cudaStreamCaptureStatus status;
+  unsigned long long id = 0;
+  check(cudaStreamGetCaptureInfo(of(stream), &status, &id, nullptr, nullptr, nullptr, nullptr),
+        "cudaStreamGetCaptureInfo");
+  take_notes(stream);  // of a capture that somebody else ended
+  std::lock_guard lock(under_way().mutex);
+  under_way().captures.push_back({stream.native(), id, {}});
+  ++cuda::captures_under_way;
+}
+
+Graph end_capture(StreamRef stream) {
+  if (!is_capturing(stream)) throw Error(Code::capture_failed, "the stream does not capture", "cudaStreamEndCapture");
+  cudaGraph_t graph = nullptr;
+  const cudaError_t result = cudaStreamEndCapture(of(stream), &graph);
+  if (result == cudaSuccess && graph) {
+    auto state = std::make_unique<Graph::State>(graph);
+    state->notes = take_notes(stream);
+    return Graph(std::move(state));
+  }
+  cudaGetLastError();
+  if (graph) report(cudaGraphDestroy(graph), "cudaGraphDestroy");
+  if (is_capturing(stream) && result != cudaErrorStreamCaptureWrongThread) {  // it must not stay so
+    graph = nullptr;
+    cudaStreamEndCapture(of(stream), &graph);
+    if (graph) report(cudaGraphDestroy(graph), "cudaGraphDestroy");
+    cudaGetLastError();
+  }
+  if (!is_capturing(stream)) take_notes(stream);
+  if (result == cudaSuccess || result == cudaErrorStreamCaptureInvalidated)
+    throw Error(Code::capture_failed, "the capture was invalidated by a call that is illegal while a stream captures",
+                "cudaStreamEndCapture");
+  throw Error(Code::capture_failed, text(cudaGetErrorName(result), ": ", cudaGetErrorString(result)),
+              "cudaStreamEndCapture");
+}
+
+void abandon_capture(StreamRef stream) noexcept {
+  if (!stream || !is_capturing(stream)) return;
+  cudaGraph_t graph = nullptr;
+  const cudaError_t result = cudaStreamEndCapture(of(stream), &graph);
+  if (graph) report(cudaGraphDestroy(graph), "cudaGraphDestroy");
+  cudaGetLastError();
+  if (is_capturing(stream))
+    report(result, "abandon_capture");
+  else
+    take_notes(stream);
+}
+
+RelaxedCapture::RelaxedCapture() {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
+  previous_ = int(mode);
+}
+RelaxedCapture::~RelaxedCapture() {
+  auto mode = cudaStreamCaptureMode(previous_);
+  report(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
+}
+
+}  // namespace encore::device

@@ -1,0 +1,37 @@
+// What a capture knows of its nodes beyond CUDA: which label was in force, and the names of our own kernels.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <atomic>
+#include <string_view>
+#include <unordered_map>
+
+#include "device/stream.h"
+
+namespace encore::device::cuda {
+
+struct Note {
+  const char* label;
+  std::string_view kernel;  // empty unless launch() made the node
+  int order;                // in which the nodes were captured
+};
+using Notes = std::unordered_map<cudaGraphNode_t, Note>;
+
+inline std::atomic<int> captures_under_way{0};  // begun by begin_capture()
+void note_new_nodes(StreamRef stream, std::string_view kernel);
+
+// If the stream captures: gives the nodes that were captured since the last call the current Label. Call it after
+// every library call that launches; launch(), copy() and the like call it themselves. `kernel` names the last node.
+inline void note_capture(StreamRef stream, std::string_view kernel = {}) {
+  if (captures_under_way.load(std::memory_order_relaxed) != 0) [[unlikely]]
+    note_new_nodes(stream, kernel);
+}
+
+// Invalidates the stream's capture, as CUDA does at an illegal call, and throws Error{capture_forbidden}; or
+// Error{capture_failed} if it was invalid before.
+[[noreturn]] void forbid(StreamRef stream, const char* what, const char* call);
+
+// The stream is about to go.
+void forget_capture(StreamRef stream) noexcept;
+
+}  // namespace encore::device::cuda

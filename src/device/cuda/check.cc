@@ -1,0 +1,53 @@
+#include "device/cuda/check.h"
+
+#include <cstdio>
+
+namespace encore::device::cuda {
+
+Code code_of(cudaError_t result) {
+  switch (result) {
+    case cudaErrorMemoryAllocation: return Code::out_of_memory;
+
+    case cudaErrorStreamCaptureUnsupported:
+    case cudaErrorStreamCaptureMerge:
+    case cudaErrorStreamCaptureIsolation:
+    case cudaErrorStreamCaptureImplicit:
+    case cudaErrorCapturedEvent: return Code::capture_forbidden;
+
+    case cudaErrorStreamCaptureInvalidated:
+    case cudaErrorStreamCaptureUnmatched:
+    case cudaErrorStreamCaptureUnjoined:
+    case cudaErrorStreamCaptureWrongThread: return Code::capture_failed;
+
+    case cudaErrorInsufficientDriver:
+    case cudaErrorCallRequiresNewerDriver:
+    case cudaErrorStubLibrary:
+    case cudaErrorNoDevice:
+    case cudaErrorInvalidDevice:
+    case cudaErrorDevicesUnavailable:
+    case cudaErrorNoKernelImageForDevice:
+    case cudaErrorSystemNotReady:
+    case cudaErrorSystemDriverMismatch:
+    case cudaErrorCompatNotSupportedOnDevice: return Code::no_device;
+
+    default: return Code::device_failed;
+  }
+}
+
+void raise(cudaError_t result, const std::string& call) {
+  cudaGetLastError();
+  std::string what = text(cudaGetErrorName(result), ": ", cudaGetErrorString(result));
+  if (code_of(result) == Code::capture_forbidden) what += "; a capture under way is now invalid";
+  if (result == cudaErrorNoKernelImageForDevice) what += "; this build of Encore has no kernels for the device";
+  throw Error(code_of(result), what, call);
+}
+
+void report(cudaError_t result, const char* call) noexcept {
+  if (result == cudaSuccess) [[likely]]
+    return;
+  cudaGetLastError();
+  if (result == cudaErrorCudartUnloading) return;
+  std::fprintf(stderr, "encore: %s failed: %s: %s\n", call, cudaGetErrorName(result), cudaGetErrorString(result));
+}
+
+}  // namespace encore::device::cuda

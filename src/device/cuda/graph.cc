@@ -1,0 +1,160 @@
+#include "device/graph.h"
+
+#include <cuda.h>
+#include <cxxabi.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstdlib>
+
+#include "device/cuda/check.h"
+#include "device/cuda/graph_state.h"
+
+namespace encore::device {
+
+using cuda::check;
+using cuda::report;
+
+namespace {
+
+cudaStream_t of(StreamRef stream) { return static_cast<cudaStream_t>(stream.native()); }
+
+std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph) {
+  size_t count = 0;
+  check(cudaGraphGetNodes(graph, nullptr, &count), "cudaGraphGetNodes");
+  std::vector<cudaGraphNode_t> nodes(count);
+  if (count) check(cudaGraphGetNodes(graph, nodes.data(), &count), "cudaGraphGetNodes");
+  return nodes;
+}
+
+NodeKind kind_of(cudaGraphNode_t node) {
+  cudaGraphNodeType type;
+  check(cudaGraphNodeGetType(node, &type), "cudaGraphNodeGetType");
+  switch (type) {
+    case cudaGraphNodeTypeKernel: return NodeKind::kernel;
+    case cudaGraphNodeTypeMemcpy: return NodeKind::copy;
+    case cudaGraphNodeTypeMemset: return NodeKind::fill;
+    case cudaGraphNodeTypeMemAlloc: return NodeKind::allocate;
+    case cudaGraphNodeTypeMemFree: return NodeKind::free;
+    case cudaGraphNodeTypeHost: return NodeKind::host;
+    case cudaGraphNodeTypeWaitEvent:
+    case cudaGraphNodeTypeEventRecord:
+    case cudaGraphNodeTypeExtSemaphoreSignal:
+    case cudaGraphNodeTypeExtSemaphoreWait: return NodeKind::event;
+    case cudaGraphNodeTypeGraph:
+    case cudaGraphNodeTypeConditional: return NodeKind::graph;
+    default: return NodeKind::empty;
+  }
+}
+
+// The driver's function of that name, in the form that it had in `version`; null if it has none.
+template <class F>
+F driver_function(const char* name, unsigned version) {
+  void* address = nullptr;
+  cudaDriverEntryPointQueryResult found;
+  const cudaError_t result = cudaGetDriverEntryPointByVersion(name, &address, version, cudaEnableDefault, &found);
+  if (result == cudaSuccess && found == cudaDriverEntryPointSuccess) return reinterpret_cast<F>(address);
+  cudaGetLastError();
+  return nullptr;
+}
+
+// The name of any kernel, of libraries too: these launch functions that our runtime does not know, but the driver does.
+std::string name_of_kernel(cudaGraphNode_t node) {
+  static const auto get_params =
+      driver_function<CUresult (*)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS_v2*)>("cuGraphKernelNodeGetParams", 12000);
+  static const auto function_name = driver_function<decltype(&cuFuncGetName)>("cuFuncGetName", 12030);
+  static const auto kernel_name = driver_function<decltype(&cuKernelGetName)>("cuKernelGetName", 12030);
+  CUDA_KERNEL_NODE_PARAMS_v2 params = {};
+  const char* name = nullptr;
+  if (!get_params || get_params(node, &params) != CUDA_SUCCESS) return {};
+  if (params.func) {
+    if (!function_name || function_name(&name, params.func) != CUDA_SUCCESS) return {};
+  } else if (params.kern) {
+    if (!kernel_name || kernel_name(&name, params.kern) != CUDA_SUCCESS) return {};
+  }
+  if (!name) return {};
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> plain(abi::__cxa_demangle(name, nullptr, nullptr, &status),
+                                                          &std::free);
+  return status == 0 ? plain.get() : name;
+}
+
+}  // namespace
+
+Graph::State::~State() { report(cudaGraphDestroy(graph), "cudaGraphDestroy"); }
+
+Graph::Graph(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Graph::~Graph() = default;
+Graph::Graph(Graph&&) noexcept = default;
+Graph& Graph::operator=(Graph&&) noexcept = default;
+
+size_t Graph::size() const {
+  size_t count = 0;
+  if (state_) check(cudaGraphGetNodes(state_->graph, nullptr, &count), "cudaGraphGetNodes");
+  return count;
+}
+
+std::vector<GraphNode> Graph::nodes() const {
+  if (!state_) return {};
+  std::vector<cudaGraphNode_t> nodes = nodes_of(state_->graph);
+  const auto note_of = [&](cudaGraphNode_t node) {
+    const auto found = state_->notes.find(node);
+    return found == state_->notes.end() ? cuda::Note{"", {}, INT_MAX} : found->second;
+  };
+  std::ranges::stable_sort(nodes, {}, [&](cudaGraphNode_t node) { return note_of(node).order; });
+  std::vector<GraphNode> listed;
+  listed.reserve(nodes.size());
+  for (cudaGraphNode_t node : nodes) {
+    const cuda::Note note = note_of(node);
+    const NodeKind kind = kind_of(node);
+    std::string name(note.kernel);
+    if (kind == NodeKind::kernel && name.empty()) name = name_of_kernel(node);
+    listed.push_back({kind, std::move(name), note.label});
+  }
+  return listed;
+}
+
+GraphExec Graph::instantiate() const {
+  if (!state_) fail(Code::capture_failed, "there is no graph to instantiate");
+  // What a launch allocates and does not free must not keep the next launch from running.
+  const bool allocates = std::ranges::any_of(nodes_of(state_->graph),
+                                             [](cudaGraphNode_t node) { return kind_of(node) == NodeKind::allocate; });
+  cudaGraphExec_t exec = nullptr;
+  const cudaError_t result =
+      cudaGraphInstantiateWithFlags(&exec, state_->graph, allocates ? cudaGraphInstantiateFlagAutoFreeOnLaunch : 0);
+  check(result, "cudaGraphInstantiateWithFlags");
+  return GraphExec(std::make_unique<GraphExec::State>(exec));
+}
+
+// A launch under way still runs to its end.
+GraphExec::State::~State() { report(cudaGraphExecDestroy(exec), "cudaGraphExecDestroy"); }
+
+GraphExec::GraphExec(std::unique_ptr<State> state) : state_(std::move(state)) {}
+GraphExec::~GraphExec() = default;
+GraphExec::GraphExec(GraphExec&&) noexcept = default;
+GraphExec& GraphExec::operator=(GraphExec&&) noexcept = default;
+
+void GraphExec::launch(StreamRef stream) const {
+  // CUDA would record a child graph.
+  if (stream.capture_status() != CaptureStatus::none) [[unlikely]]
+    cuda::forbid(stream, "launching a graph", "cudaGraphLaunch");
+  check(cudaGraphLaunch(state_->exec, of(stream)), "cudaGraphLaunch");
+}
+
+void GraphExec::upload(StreamRef stream) const {
+  if (stream.capture_status() != CaptureStatus::none) cuda::forbid(stream, "uploading a graph", "cudaGraphUpload");
+  check(cudaGraphUpload(state_->exec, of(stream)), "cudaGraphUpload");
+}
+
+bool GraphExec::update(const Graph& graph) {
+  cudaGraphExecUpdateResultInfo info = {};
+  const cudaError_t result = cudaGraphExecUpdate(state_->exec, graph.state().graph, &info);
+  if (result == cudaErrorGraphExecUpdateFailure) {
+    cudaGetLastError();
+    return false;
+  }
+  check(result, "cudaGraphExecUpdate");
+  return true;
+}
+
+}  // namespace encore::device

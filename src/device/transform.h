@@ -1,0 +1,86 @@
+// Elementwise kernels: y[i] = f(x[i]...), moved in packs of up to 16 bytes.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "device/launch.h"
+
+namespace encore::device {
+
+// kCount neighbouring values, moved at once; kCount is a power of two.
+template <class T, int kCount>
+struct alignas(sizeof(T) * kCount) Pack {
+  T at[kCount];
+};
+
+// Whether packs of kCount values may be moved at this address.
+template <int kCount, class T>
+bool is_pack_aligned(const T* address) {
+  return reinterpret_cast<uintptr_t>(address) % sizeof(Pack<T, kCount>) == 0;
+}
+
+// `aligned` is the same for all threads. A pack of which only `count` (at least one) values are there repeats the
+// first.
+template <int kCount, class T>
+DEVICE_FN Pack<T, kCount> load_pack(const T* from, bool aligned, int count = kCount) {
+  if (aligned && count == kCount) return *reinterpret_cast<const Pack<T, kCount>*>(from);
+  Pack<T, kCount> pack;
+  UNROLL for (int i = 0; i < kCount; ++i) pack.at[i] = from[i < count ? i : 0];
+  return pack;
+}
+template <int kCount, class T>
+DEVICE_FN void store_pack(T* to, const Pack<T, kCount>& pack, bool aligned, int count = kCount) {
+  if (aligned && count == kCount) {
+    *reinterpret_cast<Pack<T, kCount>*>(to) = pack;
+    return;
+  }
+  UNROLL for (int i = 0; i < kCount; ++i) {
+    if (i < count) to[i] = pack.at[i];
+  }
+}
+
+// How many values a pack has if its widest type fills 16 bytes.
+template <class... T>
+constexpr int pack_size() {
+  size_t widest = 1;
+  ((widest = sizeof(T) > widest ? sizeof(T) : widest), ...);
+  return widest < 16 ? int(16 / widest) : 1;
+}
+
+template <class Out, class F, class... In>
+struct Transform {
+  static constexpr int kPack = pack_size<Out, In...>();
+
+  int64_t n;
+  Out* y;
+  const void* x[sizeof...(In) + 1];  // one more, since there may be no input
+  F f;
+  bool aligned;
+
+  DEVICE_FN void operator()(int64_t pack) const { apply(pack * kPack, std::index_sequence_for<In...>{}); }
+
+ private:
+  template <size_t... kInput>
+  DEVICE_FN void apply(int64_t first, std::index_sequence<kInput...>) const {
+    const int count = n - first < kPack ? int(n - first) : kPack;
+    store_pack(y + first, map(load_pack<kPack>(static_cast<const In*>(x[kInput]) + first, aligned, count)...), aligned,
+               count);
+  }
+  DEVICE_FN Pack<Out, kPack> map(const Pack<In, kPack>&... in) const {
+    Pack<Out, kPack> out;
+    UNROLL for (int i = 0; i < kPack; ++i) out.at[i] = Out(f(in.at[i]...));
+    return out;
+  }
+};
+
+// y[i] = Out(f(x[i]...)) for i in [0, n). y may be one of the x, but may not overlap one in part. f is pure: the last
+// pack may call it again for values it has seen.
+template <class Out, class F, class... In>
+void transform(StreamRef stream, int64_t n, Out* y, F f, const In*... x) {
+  using Kernel = Transform<Out, F, In...>;
+  const bool aligned = is_pack_aligned<Kernel::kPack>(y) && (is_pack_aligned<Kernel::kPack>(x) && ...);
+  for_each_index(stream, (n + Kernel::kPack - 1) / Kernel::kPack, Kernel{n, y, {x..., nullptr}, f, aligned});
+}
+
+}  // namespace encore::device
