@@ -1,0 +1,101 @@
+"""The subcommands of ./encore. Standard library alone: this runs before anything is set up."""
+
+import argparse
+import os
+import shutil
+import sys
+
+import environment as env
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        prog="./encore",
+        description="Encore: a CUDA execution provider for stock onnxruntime. "
+        "Each command first sets up what it needs (packages, virtual environment, build).",
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def command(name, function, help, **options):
+        made = commands.add_parser(name, help=help, description=help, **options)
+        made.set_defaults(function=function)
+        return made
+
+    command(
+        "demo", demo, "read text from a picture with pretrained models: CPU, Encore, captured graphs", add_help=False
+    )
+    test = command("test", run_tests, "run the whole suite, as CI does")
+    test.add_argument(
+        "--quick", action="store_true", help="only the virtual build, its C++ tests and the newest onnxruntime"
+    )
+    test.add_argument(
+        "-k", metavar="EXPRESSION", help="only the Python tests that match, as pytest takes it (implies --quick)"
+    )
+    made = command("build", build, "build a preset")
+    made.add_argument("preset", nargs="?", default="virtual", help=f"one of {', '.join(env.PRESETS)}; default: virtual")
+    made.add_argument("--target", action="append", default=[], help="only this target of CMake; may be repeated")
+    command(
+        "doctor", doctor, "say what is here and what is missing: device, driver, libraries, onnxruntime", add_help=False
+    )
+    layout = command("format", format_sources, "lay out C++, CUDA and Python sources")
+    layout.add_argument("--check", action="store_true", help="change nothing; fail if something would change")
+    fresh = command("setup", setup, "install what is missing: system packages, virtual environment")
+    fresh.add_argument("--all", action="store_true", help="also the older onnxruntimes that the tests use")
+    clean = command("clean", remove, "remove the builds")
+    clean.add_argument("--all", action="store_true", help="also the virtual environment")
+
+    arguments, rest = parser.parse_known_args()
+    if rest and arguments.function not in (demo, doctor):
+        parser.error(f"unknown: {' '.join(rest)}")
+    arguments.rest = rest
+    try:
+        return arguments.function(arguments)
+    except env.Failed as failure:
+        print(f"encore: {failure}", file=sys.stderr)
+        return 1
+
+
+def setup(arguments):
+    env.setup()
+    for version in env.OLDER_ORTS if arguments.all else ():
+        env.ort_folder(version)
+    env.say(f"ready: {env.VENV}")
+
+
+def build(arguments):
+    seconds = env.build(arguments.preset, *arguments.target)
+    env.say(f"built {arguments.preset} in {seconds:.0f} s: {env.ROOT / 'build' / arguments.preset}")
+
+
+def demo(arguments):
+    return _tool("demo.py", arguments.rest)
+
+
+def doctor(arguments):
+    env.setup()
+    return _tool("doctor.py", arguments.rest)
+
+
+def run_tests(arguments):
+    import suite
+
+    return suite.run(quick=arguments.quick or bool(arguments.k), expression=arguments.k)
+
+
+def format_sources(arguments):
+    env.format_sources(arguments.check)
+
+
+def remove(arguments):
+    for folder in [env.ROOT / "build", *([env.VENV] if arguments.all else [])]:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _tool(name, arguments):
+    """Becomes the tool, in the virtual environment."""
+    env.setup()
+    os.execve(env.PYTHON, [str(env.PYTHON), str(env.ROOT / "tools" / name), *arguments], env.variables())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
