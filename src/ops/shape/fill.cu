@@ -1,0 +1,83 @@
+// ConstantOfShape and Range.
+#include <cmath>
+#include <cstring>
+
+#include "device/launch.h"
+#include "ops/dispatch.h"
+#include "ops/shape/shape_ops.h"
+
+namespace encore::ops {
+namespace {
+
+template <class T>
+struct Fill {
+  T* out;
+  T value;
+  DEVICE_FN void operator()(int64_t i) const { out[i] = value; }
+};
+
+class ConstantOfShape : public Op {
+ public:
+  explicit ConstantOfShape(const NodeInfo& node) {
+    if (const Tensor* value = node.find_tensor("value")) {
+      require(value->count() == 1, "value has ", value->count(), " elements; it must have one");
+      bytes_ = device::size_bytes(value->type);
+      require(bytes_ > 0 && bytes_ <= sizeof value_, "a value of type ", device::name(value->type), " cannot be filled in");
+      std::memcpy(&value_, value->data, bytes_);
+    }
+  }
+  void run(Context& context) const override {
+    const Tensor out = context.output(0, Shape(host_ints(context.input(0), "shape")));
+    dispatch_size(bytes_, [&]<class T>() {
+      if constexpr (sizeof(T) <= sizeof value_) {
+        T value;
+        std::memcpy(&value, &value_, sizeof(T));
+        device::for_each_index(context.stream(), out.count(), Fill<T>{out.as<T>(), value});
+      }
+    });
+  }
+
+ private:
+  uint64_t value_ = 0;
+  size_t bytes_ = sizeof(float);  // zero of type float where nothing is said
+};
+
+template <class T>
+struct Count {
+  T* out;
+  T start, delta;
+  DEVICE_FN void operator()(int64_t i) const { out[i] = T(start + T(i) * delta); }
+};
+using RangeTypes = TypeList<float, double, int16_t, int32_t, int64_t>;
+
+class Range : public Op {
+ public:
+  explicit Range(const NodeInfo&) {}
+  void run(Context& context) const override {
+    dispatch(RangeTypes{}, context.input(0).type, [&]<class T>() {
+      const auto scalar = [&](int i, const char* what) {
+        const Tensor& given = context.input(i);
+        require(given.count() == 1 && given.type == context.input(0).type, what, " must be one value of the type of start");
+        return *given.as<const T>();
+      };
+      const T start = scalar(0, "start"), limit = scalar(1, "limit"), delta = scalar(2, "delta");
+      require(delta != T(0), "delta is 0");
+      const double steps = std::ceil((double(limit) - double(start)) / double(delta));
+      require(!(steps > 9e15), "a range of ", steps, " elements");
+      const int64_t count = steps > 0 ? int64_t(steps) : 0;  // NaN gives none
+      const Tensor out = context.output(0, Shape{count});
+      device::for_each_index(context.stream(), count, Count<T>{out.as<T>(), start, delta});
+    });
+  }
+};
+
+}  // namespace
+
+std::vector<OpRow> fill_rows() {
+  return {
+      {kOnnx, "ConstantOfShape", 9, kNewestOpset, {out(0, kFixedSize)}, make<ConstantOfShape>, {0}},
+      {kOnnx, "Range", 11, kNewestOpset, {in(0, Types{Type::f32, Type::f64, Type::i16, Type::i32, Type::i64})}, make<Range>, {0, 1, 2}},
+  };
+}
+
+}  // namespace encore::ops

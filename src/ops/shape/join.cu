@@ -1,0 +1,156 @@
+// Concat and Split: rows of several tensors side by side in one, in one launch for up to kParts tensors.
+#include <algorithm>
+
+#include "device/divide.h"
+#include "device/launch.h"
+#include "ops/dispatch.h"
+#include "ops/shape/shape_ops.h"
+
+namespace encore::ops {
+namespace {
+
+constexpr int kParts = 16;
+
+struct Part {
+  void* data;
+  int64_t first, width;  // columns of the joined rows, in elements
+};
+
+// joined[row, part.first + c] <-> part[row, c]
+template <class T, bool kSplit>
+struct MoveParts {
+  T* joined;
+  int64_t row_width, first, width;  // of the joined rows; the columns that these parts cover
+  device::Divider by_width;
+  Part parts[kParts];
+  int count;
+  DEVICE_FN void operator()(int64_t i) const {
+    int64_t column;
+    const int64_t row = by_width(i, column);
+    column += first;
+    int p = 0;
+    while (p + 1 < count && column >= parts[p + 1].first) ++p;
+    T& in_joined = joined[row * row_width + column];
+    T& in_part = static_cast<T*>(parts[p].data)[row * parts[p].width + column - parts[p].first];
+    if constexpr (kSplit) in_part = in_joined;
+    else in_joined = in_part;
+  }
+};
+
+template <bool kSplit>
+void move_parts(StreamRef stream, void* joined, int64_t rows, std::vector<Part> parts, size_t bytes) {
+  int64_t row_width = 0;
+  for (const Part& part : parts) row_width += part.width;
+  std::erase_if(parts, [](const Part& part) { return part.width == 0 || !part.data; });
+  if (rows == 0 || parts.empty()) return;
+  // Wider elements while every boundary allows it.
+  const auto even = [&] {
+    uintptr_t address = reinterpret_cast<uintptr_t>(joined);
+    int64_t columns = row_width;
+    for (const Part& part : parts) {
+      address |= reinterpret_cast<uintptr_t>(part.data);
+      columns |= part.first | part.width;
+    }
+    return bytes < 16 && columns % 2 == 0 && address % (2 * bytes) == 0;
+  };
+  while (even()) {
+    row_width /= 2;
+    bytes *= 2;
+    for (Part& part : parts) part = {part.data, part.first / 2, part.width / 2};
+  }
+  dispatch_size(bytes, [&]<class T>() {
+    for (size_t from = 0; from < parts.size();) {
+      // Parts with a gap between them (unwanted outputs) go into launches of their own.
+      size_t to = from + 1;
+      while (to < parts.size() && to - from < kParts && parts[to].first == parts[to - 1].first + parts[to - 1].width) ++to;
+      const int64_t first = parts[from].first, width = parts[to - 1].first + parts[to - 1].width - first;
+      MoveParts<T, kSplit> move{static_cast<T*>(joined), row_width, first, width, device::Divider(width, rows * width), {}, int(to - from)};
+      std::copy(parts.begin() + ptrdiff_t(from), parts.begin() + ptrdiff_t(to), move.parts);
+      device::for_each_index(stream, rows * width, move);
+      from = to;
+    }
+  });
+}
+
+class Concat : public Op {
+ public:
+  explicit Concat(const NodeInfo& node) : axis_(node.get_int("axis", 1)) {}  // opset 1 had a default
+  void run(Context& context) const override {
+    const Tensor& first = context.input(0);
+    const int axis = checked_axis(axis_, first.shape.rank());
+    int64_t total = 0;
+    for (int i = 0; i < context.input_count(); ++i) {
+      const Shape& shape = context.input(i).shape;
+      require(shape.rank() == first.shape.rank() && shape.with(axis, 0) == first.shape.with(axis, 0), "input ", i, " of shape ",
+              shape.str(), " cannot be joined to ", first.shape.str(), " along axis ", axis);
+      require(!__builtin_add_overflow(total, shape[axis], &total), "the joined dimension overflows");
+    }
+    const Tensor out = context.output(0, first.shape.with(axis, total));
+    const int64_t inner = out.shape.count(axis + 1, out.shape.rank());
+    std::vector<Part> parts;
+    int64_t column = 0;
+    for (int i = 0; i < context.input_count(); ++i) {
+      const Tensor& in = context.input(i);
+      parts.push_back({in.data, column, in.shape[axis] * inner});
+      column += parts.back().width;
+    }
+    move_parts<false>(context.stream(), out.data, out.shape.count(0, axis), std::move(parts), device::size_bytes(out.type));
+  }
+
+ private:
+  int64_t axis_;
+};
+
+class Split : public Op {
+ public:
+  explicit Split(const NodeInfo& node)
+      : axis_(node.get_int("axis", 0)), split_(node.find_ints("split")), equal_(node.find_int("num_outputs")) {}
+  void run(Context& context) const override {
+    const Tensor& in = context.input(0);
+    const int axis = checked_axis(axis_, in.shape.rank());
+    const int64_t dim = in.shape[axis];
+    const int outputs = context.output_count();
+    std::vector<int64_t> sizes;
+    if (const Tensor* given = context.find_input(1)) sizes = host_ints(*given, "split");
+    else if (split_) sizes = *split_;
+    if (sizes.empty()) {
+      require(!equal_ || *equal_ == outputs, "num_outputs is ", equal_.value_or(0), " but the node has ", outputs, " outputs");
+      require(equal_ || dim % outputs == 0, "dimension ", dim, " cannot be split evenly into ", outputs);
+      const int64_t each = (dim + outputs - 1) / outputs;  // the last one may be smaller since opset 18
+      for (int i = 0; i < outputs; ++i) sizes.push_back(std::clamp<int64_t>(dim - i * each, 0, each));
+    }
+    require(int(sizes.size()) == outputs, "split has ", sizes.size(), " sizes for ", outputs, " outputs");
+    int64_t sum = 0;
+    for (int64_t size : sizes) {
+      require(size >= 0, "split holds ", size);
+      require(!__builtin_add_overflow(sum, size, &sum), "the sizes of split overflow");
+    }
+    require(sum == dim, "the sizes of split add up to ", sum, ", the dimension is ", dim);
+    const int64_t inner = in.shape.count(axis + 1, in.shape.rank());
+    std::vector<Part> parts;
+    int64_t column = 0;
+    for (int i = 0; i < outputs; ++i) {
+      const int64_t width = sizes[size_t(i)] * inner;
+      void* data = context.wants_output(i) ? context.output(i, in.shape.with(axis, sizes[size_t(i)])).data : nullptr;
+      parts.push_back({data, column, width});
+      column += width;
+    }
+    move_parts<true>(context.stream(), in.data, in.shape.count(0, axis), std::move(parts), device::size_bytes(in.type));
+  }
+
+ private:
+  int64_t axis_;
+  std::optional<std::vector<int64_t>> split_;
+  std::optional<int64_t> equal_;
+};
+
+}  // namespace
+
+std::vector<OpRow> join_rows() {
+  return {
+      {kOnnx, "Concat", 1, kNewestOpset, {in_all(0, kFixedSize)}, make<Concat>},
+      {kOnnx, "Split", 1, kNewestOpset, {in(0, kFixedSize)}, make<Split>, {1}},
+  };
+}
+
+}  // namespace encore::ops

@@ -1,0 +1,153 @@
+// Ops that are one strided copy.
+#include <algorithm>
+
+#include "ops/shape/shape_ops.h"
+#include "ops/shape/strided.h"
+
+namespace encore::ops {
+namespace {
+
+class Transpose : public Op {
+ public:
+  explicit Transpose(const NodeInfo& node) : perm_(node.find_ints("perm")) {}
+  void run(Context& context) const override {
+    const Tensor& in = context.input(0);
+    const int rank = in.shape.rank();
+    require(!perm_ || int(perm_->size()) == rank, "perm has ", perm_ ? perm_->size() : 0, " axes, the input has ", rank);
+    std::array<int, kMaxRank> from{};
+    std::array<bool, kMaxRank> seen{};
+    std::vector<int64_t> dims;
+    for (int i = 0; i < rank; ++i) {
+      const int axis = from[size_t(i)] = perm_ ? checked_axis((*perm_)[size_t(i)], rank, "perm's axis") : rank - 1 - i;
+      require(!seen[size_t(axis)], "perm names axis ", axis, " twice");
+      seen[size_t(axis)] = true;
+      dims.push_back(in.shape[axis]);
+    }
+    const Tensor out = context.output(0, Shape(dims));
+    const auto in_strides = strides_of(in.shape), out_strides = strides_of(out.shape);
+    StridedCopy copy;
+    for (int i = 0; i < rank; ++i) copy.add(dims[size_t(i)], in_strides[size_t(from[size_t(i)])], out_strides[size_t(i)]);
+    copy.run(context.stream(), in.data, out.data, device::size_bytes(in.type));
+  }
+
+ private:
+  std::optional<std::vector<int64_t>> perm_;
+};
+
+class Slice : public Op {
+ public:
+  explicit Slice(const NodeInfo& node)
+      : starts_(node.find_ints("starts")), ends_(node.find_ints("ends")), axes_(node.find_ints("axes")) {}
+
+  void run(Context& context) const override {
+    const Tensor& in = context.input(0);
+    const int rank = in.shape.rank();
+    const std::vector<int64_t> starts = starts_ ? *starts_ : host_ints(context.input(1), "starts");
+    const std::vector<int64_t> ends = ends_ ? *ends_ : host_ints(context.input(2), "ends");
+    require(starts.size() == ends.size(), "starts has ", starts.size(), " values, ends ", ends.size());
+    std::vector<int64_t> axes, steps(starts.size(), 1);
+    if (const Tensor* given = context.find_input(3)) axes = host_ints(*given, "axes");
+    else if (axes_) axes = *axes_;
+    else for (size_t i = 0; i < starts.size(); ++i) axes.push_back(int64_t(i));
+    if (const Tensor* given = context.find_input(4)) steps = host_ints(*given, "steps");
+    require(axes.size() == starts.size() && steps.size() == starts.size(), "starts has ", starts.size(), " values, axes ",
+            axes.size(), " and steps ", steps.size());
+
+    const auto in_strides = strides_of(in.shape);
+    std::array<int64_t, kMaxRank> dims{}, step_of{};
+    int64_t offset = 0;
+    for (int i = 0; i < rank; ++i) {
+      dims[size_t(i)] = in.shape[i];
+      step_of[size_t(i)] = 1;
+    }
+    std::array<bool, kMaxRank> seen{};
+    for (size_t i = 0; i < axes.size(); ++i) {
+      const auto axis = size_t(checked_axis(axes[i], rank));
+      require(!seen[axis], "axis ", axes[i], " is there twice");
+      seen[axis] = true;
+      const int64_t dim = in.shape[int(axis)], step = steps[i];
+      require(step != 0, "a step is 0");
+      // Anything beyond the ends means the end; adding the dimension must not overflow.
+      const auto absolute = [&](int64_t at) { return at < 0 ? (at < -dim ? int64_t(-1) : at + dim) : at; };
+      int64_t start = absolute(starts[i]), end = absolute(ends[i]), length = 0;
+      if (step > 0) {
+        start = std::clamp<int64_t>(start, 0, dim);
+        end = std::clamp<int64_t>(end, 0, dim);
+        if (end > start) length = 1 + (end - start - 1) / step;
+      } else {
+        start = starts[i] < -dim ? -1 : std::clamp<int64_t>(start, -1, dim - 1);
+        end = ends[i] < -dim ? -1 : std::clamp<int64_t>(end, -1, dim - 1);
+        // -step overflows for the smallest integer, which no dimension reaches anyway.
+        if (start > end) length = 1 + (start - end - 1) / (step == INT64_MIN ? INT64_MAX : -step);
+      }
+      dims[axis] = length;
+      step_of[axis] = length > 1 ? step : 1;
+      if (length > 0) offset += start * in_strides[axis];
+    }
+    const Tensor out = context.output(0, Shape(std::span<const int64_t>(dims.data(), size_t(rank))));
+    if (out.count() == 0) return;
+    const auto out_strides = strides_of(out.shape);
+    const size_t bytes = device::size_bytes(in.type);
+    StridedCopy copy;
+    for (int i = 0; i < rank; ++i) copy.add(dims[size_t(i)], in_strides[size_t(i)] * step_of[size_t(i)], out_strides[size_t(i)]);
+    copy.run(context.stream(), in.as<const char>() + offset * int64_t(bytes), out.data, bytes);
+  }
+
+ private:
+  std::optional<std::vector<int64_t>> starts_, ends_, axes_;
+};
+
+class Expand : public Op {
+ public:
+  explicit Expand(const NodeInfo&) {}
+  void run(Context& context) const override {
+    const Tensor& in = context.input(0);
+    const Shape shape = broadcast(in.shape, Shape(host_ints(context.input(1), "shape")));
+    const Tensor out = context.output(0, shape);
+    const auto in_strides = strides_of(in.shape), out_strides = strides_of(shape);
+    const int lead = shape.rank() - in.shape.rank();
+    StridedCopy copy;
+    for (int i = 0; i < shape.rank(); ++i) {
+      const bool repeated = i < lead || in.shape[i - lead] == 1;
+      copy.add(shape[i], repeated ? 0 : in_strides[size_t(i - lead)], out_strides[size_t(i)]);
+    }
+    copy.run(context.stream(), in.data, out.data, device::size_bytes(in.type));
+  }
+};
+
+class Tile : public Op {
+ public:
+  explicit Tile(const NodeInfo&) {}
+  void run(Context& context) const override {
+    const Tensor& in = context.input(0);
+    const int rank = in.shape.rank();
+    const std::vector<int64_t> repeats = host_ints(context.input(1), "repeats");
+    require(int(repeats.size()) == rank, "repeats has ", repeats.size(), " values, the input has rank ", rank);
+    std::vector<int64_t> dims;
+    for (int i = 0; i < rank; ++i) {
+      require(repeats[size_t(i)] >= 0, "repeats holds ", repeats[size_t(i)]);
+      dims.push_back(checked_product(in.shape[i], repeats[size_t(i)]));
+    }
+    const Tensor out = context.output(0, Shape(dims));
+    const auto in_strides = strides_of(in.shape), out_strides = strides_of(out.shape);
+    StridedCopy copy;
+    for (int i = 0; i < rank; ++i) {
+      copy.add(repeats[size_t(i)], 0, in.shape[i] * out_strides[size_t(i)]);
+      copy.add(in.shape[i], in_strides[size_t(i)], out_strides[size_t(i)]);
+    }
+    copy.run(context.stream(), in.data, out.data, device::size_bytes(in.type));
+  }
+};
+
+}  // namespace
+
+std::vector<OpRow> move_rows() {
+  return {
+      {kOnnx, "Transpose", 1, kNewestOpset, {in(0, kFixedSize)}, make<Transpose>},
+      {kOnnx, "Slice", 1, kNewestOpset, {in(0, kFixedSize)}, make<Slice>, {1, 2, 3, 4}},
+      {kOnnx, "Expand", 8, kNewestOpset, {in(0, kFixedSize)}, make<Expand>, {1}},
+      {kOnnx, "Tile", 6, kNewestOpset, {in(0, kFixedSize)}, make<Tile>, {1}},
+  };
+}
+
+}  // namespace encore::ops

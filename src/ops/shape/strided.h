@@ -1,0 +1,35 @@
+// Copies between two strided views of the same shape: the engine behind every op that only moves elements.
+#pragma once
+#include <array>
+#include <cstdint>
+
+#include "device/stream.h"
+#include "ops/shape.h"
+
+namespace encore::ops {
+
+// Dimensions with a stride for each side, in elements; outermost first. Strides may be zero (repeat) or negative.
+class StridedCopy {
+ public:
+  static constexpr int kMaxDims = 2 * kMaxRank;
+  void add(int64_t dim, int64_t in_stride, int64_t out_stride);
+  // Copies elements of `element_bytes` bytes: 1, 2, 4, 8 or 16.
+  void run(device::StreamRef stream, const void* in, void* out, size_t element_bytes);
+
+ private:
+  void merge();
+  void widen(const void* in, void* out, size_t& element_bytes);
+  int find_read_dim() const;
+
+  struct Dim {
+    int64_t size, in_stride, out_stride;
+  };
+  std::array<Dim, kMaxDims> dims_;
+  int rank_ = 0;
+  int64_t count_ = 1;
+};
+
+// The same bytes elsewhere, or nothing if they are there already.
+void copy_bytes(device::StreamRef stream, const void* in, void* out, int64_t bytes);
+
+}  // namespace encore::ops

@@ -1,0 +1,165 @@
+// Ops that give the same elements another shape. Where onnxruntime lets output and input share memory nothing is moved.
+#include <algorithm>
+
+#include "ops/rooms.h"
+#include "ops/shape/shape_ops.h"
+#include "ops/shape/strided.h"
+
+namespace encore::ops {
+namespace {
+
+void same_elements(Context& context, const Tensor& in, const Shape& shape) {
+  const Tensor out = context.output(0, shape);
+  copy_bytes(context.stream(), in.data, out.data, int64_t(in.bytes()));
+}
+
+// Axes from the input of opset 13, else from the attribute; empty if neither is there.
+std::optional<std::vector<int64_t>> axes_of(Context& context, const std::optional<std::vector<int64_t>>& attribute) {
+  if (const Tensor* axes = context.find_input(1)) return host_ints(*axes, "axes");
+  return attribute;
+}
+
+class Identity : public Op {
+ public:
+  explicit Identity(const NodeInfo&) {}
+  void run(Context& context) const override { same_elements(context, context.input(0), context.input(0).shape); }
+};
+
+class Reshape : public Op {
+ public:
+  explicit Reshape(const NodeInfo& node) : allow_zero_(node.get_int("allowzero", 0) != 0), shape_(node.find_ints("shape")) {}
+  void run(Context& context) const override {
+    const Tensor& in = context.input(0);
+    std::vector<int64_t> dims = shape_ ? *shape_ : host_ints(context.input(1), "shape");
+    require(dims.size() <= size_t(kMaxRank), "a shape of rank ", dims.size(), ": Encore handles up to ", kMaxRank, " dimensions");
+    int64_t known = 1;
+    int unknown = -1;
+    for (size_t i = 0; i < dims.size(); ++i) {
+      if (dims[i] == 0 && !allow_zero_) {
+        require(int(i) < in.shape.rank(), "shape asks to keep dimension ", i, " of ", in.shape.str());
+        dims[i] = in.shape[int(i)];
+      }
+      require(dims[i] >= -1, "shape holds ", dims[i]);
+      if (dims[i] == -1) {
+        require(unknown < 0, "shape holds more than one -1");
+        unknown = int(i);
+      } else {
+        known = checked_product(known, dims[i]);
+      }
+    }
+    if (unknown >= 0) {
+      require(known != 0 && in.count() % known == 0, "cannot infer the -1: ", in.shape.str(), " has ", in.count(), " elements");
+      dims[size_t(unknown)] = in.count() / known;
+    }
+    const Shape shape(dims);
+    require(shape.count() == in.count(), in.shape.str(), " cannot be reshaped to ", shape.str());
+    same_elements(context, in, shape);
+  }
+
+ private:
+  bool allow_zero_;
+  std::optional<std::vector<int64_t>> shape_;
+};
+
+class Flatten : public Op {
+ public:
+  explicit Flatten(const NodeInfo& node) : axis_(node.get_int("axis", 1)) {}
+  void run(Context& context) const override {
+    const Tensor& in = context.input(0);
+    const int rank = in.shape.rank();
+    require(axis_ >= -rank && axis_ <= rank, "axis ", axis_, " is outside [", -rank, ",", rank, "]");
+    const int axis = int(axis_ < 0 ? axis_ + rank : axis_);
+    same_elements(context, in, Shape{in.shape.count(0, axis), in.shape.count(axis, rank)});
+  }
+
+ private:
+  int64_t axis_;
+};
+
+class Squeeze : public Op {
+ public:
+  explicit Squeeze(const NodeInfo& node) : axes_(node.find_ints("axes")) {}
+  void run(Context& context) const override {
+    const Tensor& in = context.input(0);
+    std::array<bool, kMaxRank> drop{};
+    if (const auto axes = axes_of(context, axes_)) {
+      for (int64_t given : *axes) {
+        const int axis = checked_axis(given, in.shape.rank());
+        require(in.shape[axis] == 1, "axis ", given, " of ", in.shape.str(), " is not 1 and cannot be squeezed");
+        drop[size_t(axis)] = true;
+      }
+    } else {
+      for (int i = 0; i < in.shape.rank(); ++i) drop[size_t(i)] = in.shape[i] == 1;
+    }
+    std::vector<int64_t> dims;
+    for (int i = 0; i < in.shape.rank(); ++i)
+      if (!drop[size_t(i)]) dims.push_back(in.shape[i]);
+    same_elements(context, in, Shape(dims));
+  }
+
+ private:
+  std::optional<std::vector<int64_t>> axes_;
+};
+
+class Unsqueeze : public Op {
+ public:
+  explicit Unsqueeze(const NodeInfo& node) : axes_(node.find_ints("axes")) {}
+  void run(Context& context) const override {
+    const Tensor& in = context.input(0);
+    const auto axes = axes_of(context, axes_);
+    require(axes.has_value(), "axes are missing");
+    const int rank = in.shape.rank() + int(axes->size());
+    require(rank <= kMaxRank, "the result would have rank ", rank, ": Encore handles up to ", kMaxRank, " dimensions");
+    std::array<bool, kMaxRank> added{};
+    for (int64_t given : *axes) {
+      const int axis = checked_axis(given, rank);
+      require(!added[size_t(axis)], "axis ", given, " is there twice");
+      added[size_t(axis)] = true;
+    }
+    std::vector<int64_t> dims;
+    for (int i = 0, from = 0; i < rank; ++i) dims.push_back(added[size_t(i)] ? 1 : in.shape[from++]);
+    same_elements(context, in, Shape(dims));
+  }
+
+ private:
+  std::optional<std::vector<int64_t>> axes_;
+};
+
+class ShapeOf : public Op {
+ public:
+  explicit ShapeOf(const NodeInfo& node) : start_(node.get_int("start", 0)), end_(node.find_int("end")) {}
+  void run(Context& context) const override {
+    const Shape& shape = context.input(0).shape;
+    const int64_t rank = shape.rank();
+    const auto clamped = [&](int64_t at) { return std::clamp<int64_t>(at < 0 ? at + rank : at, 0, rank); };
+    const int64_t first = clamped(start_), last = std::max(first, clamped(end_.value_or(rank)));
+    const Tensor out = context.output(0, Shape{last - first});
+    std::copy(shape.dims().begin() + first, shape.dims().begin() + last, out.as<int64_t>());
+  }
+
+ private:
+  int64_t start_;
+  std::optional<int64_t> end_;
+};
+
+class Size : public Op {
+ public:
+  explicit Size(const NodeInfo&) {}
+  void run(Context& context) const override { *context.output(0, Shape{}).as<int64_t>() = context.input(0).count(); }
+};
+
+}  // namespace
+
+std::vector<OpRow> view_rows() {
+  return {
+      {kOnnx, "Identity", 1, kNewestOpset, {in(0, kFixedSize)}, make<Identity>, {}, {}, {{0, 0}}},
+      {kOnnx, "Reshape", 1, kNewestOpset, {in(0, kFixedSize)}, make<Reshape>, {1}, {}, {{0, 0}}},
+      {kOnnx, "Flatten", 1, kNewestOpset, {in(0, kFixedSize)}, make<Flatten>, {}, {}, {{0, 0}}},
+      {kOnnx, "Squeeze", 1, kNewestOpset, {in(0, kFixedSize)}, make<Squeeze>, {1}, {}, {{0, 0}}},
+      {kOnnx, "Unsqueeze", 1, kNewestOpset, {in(0, kFixedSize)}, make<Unsqueeze>, {1}, {}, {{0, 0}}},
+      {kOnnx, "Shape", 1, kNewestOpset, {in(0, kFixedSize)}, make<ShapeOf>, {}, {0}},
+      {kOnnx, "Size", 1, kNewestOpset, {in(0, kFixedSize)}, make<Size>, {}, {0}},
+  };
+}
+
+}  // namespace encore::ops
