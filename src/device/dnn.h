@@ -25,6 +25,7 @@ struct Convolution {
 
   bool operator==(const Convolution&) const = default;
 };
+std::string describe(const Convolution& problem);
 
 class Dnn {
  public:
@@ -34,9 +35,14 @@ class Dnn {
 
   // Whether cuDNN could be opened; if not, `why` says which version was wanted and where it was looked for.
   bool available(std::string* why = nullptr);
-  // Builds (or finds) the plan for this problem and returns the scratch it needs. During a capture a plan must be there
-  // already: Error{capture_forbidden} asks for a warm-up with these shapes.
-  size_t prepare(StreamRef stream, const Convolution& problem);
+  struct Prepared {
+    size_t workspace_bytes;
+    bool fused;  // if not, cuDNN has the convolution alone: run() leaves bias, residual and relu to the caller
+  };
+  // Builds (or finds) the plan for this problem. During a capture a plan must be there already: Error{capture_forbidden}
+  // asks for a warm-up with these shapes. Plans, and so this object, must outlive the graphs that were captured.
+  Prepared prepare(StreamRef stream, const Convolution& problem);
+  // Every address must be aligned to 16 bytes.
   void run(StreamRef stream, const Convolution& problem, const void* x, const void* w, const void* bias,
            const void* residual, void* y, void* workspace);
 

@@ -19,7 +19,7 @@ bool Dnn::available(std::string* why) {
   if (why) *why = kWhy;
   return false;
 }
-size_t Dnn::prepare(StreamRef, const Convolution&) { fail(Code::library_missing, kWhy); }
+Dnn::Prepared Dnn::prepare(StreamRef, const Convolution&) { fail(Code::library_missing, kWhy); }
 void Dnn::run(StreamRef, const Convolution&, const void*, const void*, const void*, const void*, void*, void*) {
   fail(Code::library_missing, kWhy);
 }

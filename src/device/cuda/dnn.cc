@@ -1,0 +1,295 @@
+// Convolutions by cuDNN's graph API. One graph holds the convolution and what follows it; where cuDNN has no engine for
+// the whole, the convolution alone.
+#include "device/dnn.h"
+
+#define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
+#define CUDNN_FRONTEND_SKIP_JSON_LIB
+#include <cudnn_frontend.h>
+
+#include <mutex>
+#include <unordered_map>
+
+#include "device/cuda/capture.h"
+#include "device/cuda/check.h"
+#include "device/cuda/library.h"
+#include "device/device.h"
+#include "device/error.h"
+#include "device/graph.h"
+
+// The frontend looks its symbols up here.
+void* cudnn_frontend::cudnn_dlhandle = nullptr;
+
+namespace encore::device {
+namespace {
+
+namespace fe = cudnn_frontend;
+using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
+
+constexpr uintptr_t kAlignment = 16;  // what the frontend promises for every tensor
+constexpr int64_t kMostWorkspaceBytes = int64_t{1} << 30;
+
+// Tensors by their id; addresses are handed over in this order.
+enum Id : int64_t { kX = 1, kW, kResidual, kBias, kY };
+
+struct Hash {
+  size_t operator()(const Convolution& p) const {
+    uint64_t hash = uint64_t(p.type) | uint64_t(p.groups) << 8 | uint64_t(p.transposed) << 40 |
+                    uint64_t(p.has_bias) << 41 | uint64_t(p.has_residual) << 42 | uint64_t(p.relu) << 43 |
+                    uint64_t(p.tf32) << 44;
+    for (const auto* list : {&p.x, &p.w, &p.y, &p.pads_begin, &p.pads_end, &p.strides, &p.dilations})
+      for (const int64_t value : *list) {
+        hash = (hash ^ uint64_t(value)) * 0x9e3779b97f4a7c15u;
+        hash ^= hash >> 32;
+      }
+    return hash;
+  }
+};
+
+struct Plan {
+  fe::graph::Graph graph;
+  size_t workspace_bytes = 0;
+  bool fused = true;
+};
+
+void check(const Convolution& p) {
+  const size_t spatial = p.x.size() < 3 ? 0 : p.x.size() - 2;
+  require(spatial >= 1 && spatial <= 3 && p.w.size() == p.x.size() && p.y.size() == p.x.size() &&
+              p.pads_begin.size() == spatial && p.pads_end.size() == spatial && p.strides.size() == spatial &&
+              p.dilations.size() == spatial,
+          describe(p), ": one to three spatial dimensions are wanted, of the same number everywhere");
+  for (const auto* dims : {&p.x, &p.w})
+    for (const int64_t size : *dims) require(size > 0, describe(p), ": a dimension of x or w is ", size);
+  for (size_t i = 0; i < spatial; ++i)
+    require(p.strides[i] > 0 && p.dilations[i] > 0 && p.pads_begin[i] >= 0 && p.pads_end[i] >= 0, describe(p),
+            ": cuDNN takes no negative pads, and strides and dilations from 1 on");
+  const int64_t per_group = p.w[1];
+  const bool fits = p.groups > 0 && p.x[0] == p.y[0] &&
+                    (p.transposed ? p.w[0] == p.x[1] && per_group * p.groups == p.y[1] && p.x[1] % p.groups == 0
+                                  : p.w[0] == p.y[1] && per_group * p.groups == p.x[1] && p.y[1] % p.groups == 0);
+  require(fits, describe(p), ": batch, channels and groups don't fit together");
+}
+
+fe::DataType_t type_of(const Convolution& p) {
+  switch (p.type) {
+    case Type::f32: return fe::DataType_t::FLOAT;
+    case Type::f64: return fe::DataType_t::DOUBLE;
+    case Type::f16: return fe::DataType_t::HALF;
+    case Type::bf16: return fe::DataType_t::BFLOAT16;
+    default: fail(Code::not_supported, describe(p), ": no such type in cuDNN");
+  }
+}
+
+// cuDNN wants at least two spatial dimensions: a line is a picture of height 1.
+std::vector<int64_t> widened(std::vector<int64_t> values, size_t spatial, int64_t neutral) {
+  if (spatial == 1) values.insert(values.end() - 1, neutral);
+  return values;
+}
+
+std::vector<int64_t> packed(const std::vector<int64_t>& dims) {
+  std::vector<int64_t> strides(dims.size(), 1);
+  for (size_t i = dims.size() - 1; i-- > 0;) strides[i] = strides[i + 1] * dims[i + 1];
+  return strides;
+}
+
+void check(const fe::error_t& result) {
+  if (result.is_bad()) throw std::runtime_error(result.err_msg);
+}
+
+// Throws std::exception with the frontend's words if no engine does it.
+std::unique_ptr<Plan> build(cudnnHandle_t handle, int sm_version, const Convolution& p, bool fused,
+                            bool deterministic) {
+  auto plan = std::make_unique<Plan>();
+  plan->fused = fused;
+  fe::graph::Graph& graph = plan->graph;
+  const fe::DataType_t type = type_of(p);
+  const fe::DataType_t inner = p.type == Type::f64 ? fe::DataType_t::DOUBLE : fe::DataType_t::FLOAT;
+  graph.set_io_data_type(type).set_intermediate_data_type(inner).set_compute_data_type(inner);
+  graph.set_sm_version(sm_version);  // else the frontend would ask a CUDA runtime of its own
+
+  const size_t spatial = p.x.size() - 2;
+  const auto tensor = [&](Id id, const char* name, const std::vector<int64_t>& dims) {
+    return graph.tensor(fe::graph::Tensor_attributes()
+                            .set_name(name)
+                            .set_uid(id)
+                            .set_dim(dims)
+                            .set_stride(packed(dims))
+                            .set_data_type(type));
+  };
+  const std::vector<int64_t> y_dims = widened(p.y, spatial, 1);
+  const auto shaped = [&](Tensor made) {
+    made->set_dim(y_dims).set_stride(packed(y_dims));
+    return made;
+  };
+  const auto with_shape = [&](auto attributes) {
+    attributes.set_pre_padding(widened(p.pads_begin, spatial, 0))
+        .set_post_padding(widened(p.pads_end, spatial, 0))
+        .set_stride(widened(p.strides, spatial, 1))
+        .set_dilation(widened(p.dilations, spatial, 1));
+    return attributes;
+  };
+  const auto pointwise = [](fe::PointwiseMode_t mode) { return fe::graph::Pointwise_attributes().set_mode(mode); };
+
+  const Tensor x = tensor(kX, "x", widened(p.x, spatial, 1)), w = tensor(kW, "w", widened(p.w, spatial, 1));
+  Tensor last = shaped(p.transposed ? graph.conv_dgrad(x, w, with_shape(fe::graph::Conv_dgrad_attributes()))
+                                    : graph.conv_fprop(x, w, with_shape(fe::graph::Conv_fprop_attributes())));
+  if (fused) {  // in the order for which cuDNN has compiled engines
+    if (p.has_residual)
+      last = shaped(graph.pointwise(last, tensor(kResidual, "residual", y_dims), pointwise(fe::PointwiseMode_t::ADD)));
+    if (p.has_bias) {
+      std::vector<int64_t> dims(y_dims.size(), 1);
+      dims[1] = y_dims[1];
+      last = shaped(graph.pointwise(last, tensor(kBias, "bias", dims), pointwise(fe::PointwiseMode_t::ADD)));
+    }
+    if (p.relu) last = shaped(graph.pointwise(last, pointwise(fe::PointwiseMode_t::RELU_FWD)));
+  }
+  last->set_name("y").set_uid(kY).set_output(true).set_data_type(type);
+
+  check(graph.validate());
+  check(graph.build_operation_graph(handle));
+  check(graph.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}));
+  std::vector<fe::NumericalNote_t> unwanted;
+  if (deterministic) unwanted.push_back(fe::NumericalNote_t::NONDETERMINISTIC);
+  if (p.type == Type::f32) {
+    unwanted.push_back(fe::NumericalNote_t::DOWN_CONVERT_INPUTS);
+    if (!p.tf32) unwanted.push_back(fe::NumericalNote_t::TENSOR_CORE);
+  }
+  graph.deselect_numeric_notes(unwanted).deselect_workspace_greater_than(kMostWorkspaceBytes);
+  check(graph.check_support());
+  check(graph.build_plans(fe::BuildPlanPolicy_t::HEURISTICS_CHOICE));
+  int64_t bytes = 0;
+  check(graph.get_workspace_size(bytes));
+  plan->workspace_bytes = size_t(std::max<int64_t>(bytes, 0));
+  return plan;
+}
+
+std::string status_text(cudnnStatus_t status) {
+  return cuda::cudnn().find<decltype(cudnnGetErrorString)>("cudnnGetErrorString")(status);
+}
+
+}  // namespace
+
+struct Dnn::State {
+  int device;
+  int sm_version = 0;
+  std::mutex mutex;  // of everything: a handle serves one thread at a time, and so do plans
+  cudnnHandle_t handle = nullptr;
+  StreamRef stream;  // the handle's
+  std::unordered_map<Convolution, std::unique_ptr<Plan>, Hash> plans;
+
+  void open() {
+    if (handle) return;
+    const cuda::Library& library = cuda::cudnn();
+    cudnn_frontend::cudnn_dlhandle = library.handle();
+    const Description description = describe(device);
+    sm_version = description.compute_capability_major * 10 + description.compute_capability_minor;
+    const Current current(device);
+    const RelaxedCapture relaxed;
+    const cudnnStatus_t status = library.find<decltype(cudnnCreate)>("cudnnCreate")(&handle);
+    if (status == CUDNN_STATUS_SUCCESS) return;
+    handle = nullptr;
+    cudaGetLastError();
+    throw Error(status == CUDNN_STATUS_ALLOC_FAILED ? Code::out_of_memory : Code::library_missing,
+                text("cuDNN at ", library.path(), " could not be started: ", status_text(status)), "cudnnCreate");
+  }
+
+  // The whole if cuDNN has it, else the convolution alone, else one whose sums may differ from run to run.
+  std::unique_ptr<Plan> build_best(const Convolution& problem) {
+    const Current current(device);
+    const RelaxedCapture relaxed;  // another stream of this thread may be capturing
+    const bool alone = !problem.has_bias && !problem.has_residual && !problem.relu;
+    std::string reasons;
+    for (const auto& [fused, deterministic] : {std::pair{true, true}, {false, true}, {alone, false}}) {
+      if (!fused && alone) continue;
+      try {
+        return build(handle, sm_version, problem, fused, deterministic);
+      } catch (const Error&) {
+        throw;
+      } catch (const std::exception& error) {
+        reasons +=
+            text("\n  ", fused ? "as one" : "alone", deterministic ? "" : ", nondeterministic", ": ", error.what());
+      }
+    }
+    cudaGetLastError();
+    fail(Code::not_supported, describe(problem), ": cuDNN has no engine for it:", reasons);
+  }
+
+  Plan& find(StreamRef wanted, const Convolution& problem) {
+    if (auto known = plans.find(problem); known != plans.end()) return *known->second;
+    if (wanted.capture_status() != CaptureStatus::none)
+      cuda::forbid(wanted, "cuDNN has no plan for this convolution yet; run once with these shapes before capturing",
+                   "cudnnBackendFinalize");
+    check(problem);
+    open();
+    return *plans.emplace(problem, build_best(problem)).first->second;
+  }
+};
+
+Dnn::Dnn(int device) : state_(std::make_unique<State>()) { state_->device = device; }
+
+Dnn::~Dnn() {
+  state_->plans.clear();
+  // A handle that can't be given back is lost with the process; there is nothing else to do about it.
+  if (state_->handle) fe::detail::destroy_handle(state_->handle);
+}
+
+bool Dnn::available(std::string* why) {
+  try {
+    const std::lock_guard lock(state_->mutex);
+    state_->open();
+    return true;
+  } catch (const Error& error) {
+    if (why) *why = error.what();
+    return false;
+  }
+}
+
+Dnn::Prepared Dnn::prepare(StreamRef stream, const Convolution& problem) {
+  for (const int64_t size : problem.y)
+    if (size == 0) return {0, true};
+  const std::lock_guard lock(state_->mutex);
+  const Plan& plan = state_->find(stream, problem);
+  return {plan.workspace_bytes, plan.fused};
+}
+
+void Dnn::run(StreamRef stream, const Convolution& problem, const void* x, const void* w, const void* bias,
+              const void* residual, void* y, void* workspace) {
+  for (const int64_t size : problem.y)
+    if (size == 0) return;
+  const std::lock_guard lock(state_->mutex);
+  Plan& plan = state_->find(stream, problem);
+
+  void* addresses[5];
+  int count = 0;
+  const auto add = [&](const void* address, const char* name) {
+    require(reinterpret_cast<uintptr_t>(address) % kAlignment == 0, name, " at ", address, " is not aligned to ",
+            kAlignment, " bytes, as cuDNN wants it: bind a buffer which is");
+    if (!address) fail(Code::internal, describe(problem), ": no address of ", name, " was given");
+    addresses[count++] = const_cast<void*>(address);
+  };
+  add(x, "x");
+  add(w, "w");
+  if (plan.fused && problem.has_residual) add(residual, "residual");
+  if (plan.fused && problem.has_bias) add(bias, "bias");
+  add(y, "y");
+  if (plan.workspace_bytes > 0 && !workspace) fail(Code::internal, describe(problem), ": no workspace was given");
+
+  if (!(state_->stream == stream)) {  // dear: cuDNN asks the driver much about a stream
+    const cudnnStatus_t status = fe::detail::set_stream(state_->handle, static_cast<cudaStream_t>(stream.native()));
+    if (status != CUDNN_STATUS_SUCCESS) throw Error(Code::device_failed, status_text(status), "cudnnSetStream");
+    state_->stream = stream;
+  }
+  std::string failure;
+  try {
+    const fe::error_t result = plan.graph.execute(state_->handle, addresses, count, workspace);
+    if (result.is_good()) return cuda::note_capture(stream);
+    failure = result.err_msg;
+  } catch (const std::exception& error) {
+    failure = error.what();
+  }
+  const cudaError_t cause = cudaGetLastError();
+  throw Error(cause == cudaSuccess ? Code::device_failed : cuda::code_of(cause),
+              text(describe(problem), ": ", failure, cause == cudaSuccess ? "" : text(", ", cudaGetErrorString(cause))),
+              "cudnnBackendExecute");
+}
+
+}  // namespace encore::device

@@ -1,0 +1,381 @@
+// Matrix products against loops in double, on whichever back end is built.
+#include "device/blas.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "device/device.h"
+#include "device/error.h"
+#include "device/graph.h"
+#include "device/memory.h"
+#include "on_device.h"
+
+namespace encore::device {
+namespace {
+
+bool on_cuda() { return std::string(backend()) == "cuda"; }
+
+template <class T>
+struct Numbers {
+  static constexpr bool kInteger = false;
+  using Out = T;
+};
+template <>
+struct Numbers<int8_t> {
+  static constexpr bool kInteger = true;
+  using Out = int32_t;
+};
+template <>
+struct Numbers<uint8_t> {
+  static constexpr bool kInteger = true;
+  using Out = int32_t;
+};
+
+// The relative rounding error of one operation's result.
+template <class T>
+constexpr double kUnit = 0;
+template <>
+constexpr double kUnit<float> = 0x1p-24;
+template <>
+constexpr double kUnit<double> = 0x1p-53;
+template <>
+constexpr double kUnit<Half> = 0x1p-11;
+template <>
+constexpr double kUnit<BFloat16> = 0x1p-8;
+
+template <class T>
+std::vector<T> random_values(size_t count, uint32_t seed) {
+  std::mt19937 engine(seed);
+  std::vector<T> values(count);
+  for (T& value : values) {
+    if constexpr (Numbers<T>::kInteger)
+      value = T(engine());
+    else
+      value = T((float(engine() >> 8) / float(1 << 23)) - 1.0f);
+  }
+  return values;
+}
+
+template <class T>
+double number(T value) {
+  if constexpr (std::is_arithmetic_v<T>)
+    return double(value);
+  else
+    return double(float(value));
+}
+
+double after(Epilogue epilogue, double value) {
+  if (epilogue == Epilogue::relu) return value < 0 ? 0 : value;
+  if (epilogue == Epilogue::gelu_tanh)
+    return 0.5 * value * (1 + std::tanh(std::sqrt(2 / M_PI) * (value + 0.044715 * value * value * value)));
+  return value;
+}
+
+size_t extent(int64_t rows, int64_t columns, int64_t distance, int64_t batch, int64_t stride) {
+  if (rows == 0 || columns == 0 || batch == 0) return 0;
+  return size_t((batch - 1) * stride + (rows - 1) * distance + columns);
+}
+
+// Operands of one problem on the host, with NaN (or garbage) wherever a product must not look.
+template <class T>
+struct Case {
+  using Out = typename Numbers<T>::Out;
+  Gemm gemm;
+  std::vector<T> a, b;
+  std::vector<Out> c, bias;
+
+  explicit Case(Gemm g, uint32_t seed = 1) : gemm(g) {
+    gemm.type = kTypeOf<T>;
+    gemm.output = kTypeOf<Out>;
+    if (!gemm.lda) gemm.lda = g.transpose_a ? g.m : g.k;
+    if (!gemm.ldb) gemm.ldb = g.transpose_b ? g.k : g.n;
+    if (!gemm.ldc) gemm.ldc = g.n;
+    const int64_t a_rows = g.transpose_a ? g.k : g.m, a_columns = g.transpose_a ? g.m : g.k;
+    const int64_t b_rows = g.transpose_b ? g.n : g.k, b_columns = g.transpose_b ? g.k : g.n;
+    a = random_values<T>(extent(a_rows, a_columns, gemm.lda, g.batch, g.stride_a), seed);
+    b = random_values<T>(extent(b_rows, b_columns, gemm.ldb, g.batch, g.stride_b), seed + 1);
+    c = random_values<Out>(extent(g.m, g.n, gemm.ldc, g.batch, g.stride_c), seed + 2);
+    if constexpr (Numbers<T>::kInteger) {
+      for (Out& value : c) value &= 0xffff;
+    } else {
+      if (g.beta == 0)
+        for (Out& value : c) value = Out(std::numeric_limits<float>::quiet_NaN());
+    }
+    if (g.has_bias) bias = random_values<Out>(size_t(g.n), seed + 3);
+  }
+
+  // Also the sum of the magnitudes, which bounds what rounding may do.
+  double exact(int64_t i, int64_t row, int64_t column, double& magnitude) const {
+    double sum = 0;
+    magnitude = 0;
+    for (int64_t k = 0; k < gemm.k; ++k) {
+      const T left = a[size_t(i * gemm.stride_a + (gemm.transpose_a ? k * gemm.lda + row : row * gemm.lda + k))];
+      const T right = b[size_t(i * gemm.stride_b + (gemm.transpose_b ? column * gemm.ldb + k : k * gemm.ldb + column))];
+      sum += number(left) * number(right);
+      magnitude += std::abs(number(left) * number(right));
+    }
+    sum *= gemm.alpha;
+    magnitude *= std::abs(gemm.alpha);
+    const auto add = [&](double more) { sum += more, magnitude += std::abs(more); };
+    if (gemm.beta != 0) add(gemm.beta * number(c[size_t(i * gemm.stride_c + row * gemm.ldc + column)]));
+    if (gemm.has_bias) add(number(bias[size_t(column)]));
+    return after(gemm.epilogue, sum);
+  }
+
+  void expect_equal(const std::vector<Out>& got) const {
+    ASSERT_EQ(got.size(), c.size());
+    std::vector<bool> written(c.size(), false);
+    int wrong = 0;
+    for (int64_t i = 0; i < gemm.batch; ++i)
+      for (int64_t row = 0; row < gemm.m; ++row)
+        for (int64_t column = 0; column < gemm.n; ++column) {
+          const size_t at = size_t(i * gemm.stride_c + row * gemm.ldc + column);
+          written[at] = true;
+          double magnitude = 0;
+          const double want = exact(i, row, column, magnitude);
+          double slack = 0;
+          if constexpr (!Numbers<T>::kInteger) {
+            const double inner = std::is_same_v<T, double> ? 0x1p-53 : gemm.tf32 && on_cuda() ? 0x1p-10 : 0x1p-24;
+            slack = inner * double(gemm.k + 8) * magnitude + 2 * kUnit<Out> * std::abs(want) +
+                    0x1p-24 * (kUnit<Out> > 0x1p-24);
+            if (gemm.epilogue == Epilogue::gelu_tanh) slack += (on_cuda() ? 1e-3 : 4 * inner) * (1 + std::abs(want));
+          }
+          const double have = number(got[at]);
+          if (!(std::abs(have - want) <= slack) && ++wrong <= 3)
+            ADD_FAILURE() << describe(gemm) << " [" << i << "][" << row << "][" << column << "] is " << have << ", not "
+                          << want;
+        }
+    EXPECT_EQ(wrong, 0);
+    for (size_t at = 0; at < c.size(); ++at)
+      if (!written[at]) {
+        ASSERT_EQ(std::memcmp(&got[at], &c[at], sizeof(Out)), 0)
+            << describe(gemm) << " wrote between its rows, at " << at;
+      }
+  }
+};
+
+class BlasTest : public ::testing::Test {
+ protected:
+  template <class T>
+  std::vector<typename Numbers<T>::Out> run(const Case<T>& problem, int offset = 0) {
+    using Out = typename Numbers<T>::Out;
+    DeviceArray<T> a(shifted(problem.a, offset)), b(shifted(problem.b, offset));
+    DeviceArray<Out> c(shifted(problem.c, offset)), bias(shifted(problem.bias, offset));
+    blas.gemm(stream, problem.gemm, a.data() + offset, b.data() + offset, c.data() + offset,
+              problem.gemm.has_bias ? bias.data() + offset : nullptr, workspace.data());
+    std::vector<Out> got = c.download(stream);
+    got.erase(got.begin(), got.begin() + offset);
+    return got;
+  }
+  template <class T>
+  static std::vector<T> shifted(std::vector<T> values, int offset) {
+    values.insert(values.begin(), size_t(offset), T{});
+    return values;
+  }
+  template <class T>
+  void check(Gemm gemm, int offset = 0) {
+    const Case<T> problem(gemm);
+    problem.expect_equal(run(problem, offset));
+  }
+
+  Stream stream{0};
+  Blas blas{0};
+  DeviceArray<char> workspace{blas.workspace_bytes() + 1};
+};
+
+template <class T>
+class FloatBlasTest : public BlasTest {};
+using Floats = ::testing::Types<float, double, Half, BFloat16>;
+TYPED_TEST_SUITE(FloatBlasTest, Floats);
+
+constexpr int64_t kSizes[][3] = {{1, 1, 1},    {7, 5, 3},     {1, 37, 64},  {33, 1, 19},
+                                 {16, 16, 16}, {65, 33, 129}, {128, 96, 64}};
+
+TYPED_TEST(FloatBlasTest, AllTransposesAndSizes) {
+  for (const auto& [m, n, k] : kSizes)
+    for (int t = 0; t < 4; ++t)
+      this->template check<TypeParam>({.m = m, .n = n, .k = k, .transpose_a = t % 2 == 1, .transpose_b = t / 2 == 1});
+}
+
+TYPED_TEST(FloatBlasTest, RowsLieApart) {
+  for (int t = 0; t < 4; ++t)
+    this->template check<TypeParam>({.m = 9,
+                                     .n = 12,
+                                     .k = 10,
+                                     .transpose_a = t % 2 == 1,
+                                     .transpose_b = t / 2 == 1,
+                                     .lda = 16,
+                                     .ldb = 24,
+                                     .ldc = 20});
+}
+
+TYPED_TEST(FloatBlasTest, BatchesAndRepeatedMatrices) {
+  for (const int64_t stride_a : {0, 8 * 6 + 5})
+    for (const int64_t stride_b : {0, 6 * 10})
+      this->template check<TypeParam>(
+          {.m = 8, .n = 10, .k = 6, .batch = 3, .stride_a = stride_a, .stride_b = stride_b, .stride_c = 8 * 10 + 7});
+}
+
+TYPED_TEST(FloatBlasTest, AlphaAndBeta) {
+  for (const float beta : {0.0f, 1.0f, -0.5f})
+    this->template check<TypeParam>({.m = 17, .n = 8, .k = 40, .alpha = 0.25f, .beta = beta});
+  this->template check<TypeParam>({.m = 4, .n = 8, .k = 8, .alpha = 0, .beta = 2});
+}
+
+TYPED_TEST(FloatBlasTest, EpiloguesAndBias) {
+  for (const Epilogue epilogue : {Epilogue::none, Epilogue::relu, Epilogue::gelu_tanh})
+    for (const bool has_bias : {false, true})
+      for (const int64_t batch : {1, 2})
+        this->template check<TypeParam>({.m = 24,
+                                         .n = 16,
+                                         .k = 32,
+                                         .batch = batch,
+                                         .stride_a = 24 * 32,
+                                         .stride_b = 0,
+                                         .stride_c = 24 * 16,
+                                         .epilogue = epilogue,
+                                         .has_bias = has_bias});
+  this->template check<TypeParam>({.m = 5, .n = 3, .k = 7, .beta = 1, .epilogue = Epilogue::relu, .has_bias = true});
+}
+
+TYPED_TEST(FloatBlasTest, WithoutDepthOnlyBetaAndBiasRemain) {
+  for (const float beta : {0.0f, 2.0f})
+    for (const bool has_bias : {false, true})
+      for (const Epilogue epilogue : {Epilogue::none, Epilogue::relu})
+        this->template check<TypeParam>({.m = 5,
+                                         .n = 12,
+                                         .k = 0,
+                                         .batch = 2,
+                                         .stride_c = 60,
+                                         .beta = beta,
+                                         .epilogue = epilogue,
+                                         .has_bias = has_bias});
+}
+
+TYPED_TEST(FloatBlasTest, EmptyResultsAreLeftAlone) {
+  this->template check<TypeParam>({.m = 0, .n = 4, .k = 3});
+  this->template check<TypeParam>({.m = 4, .n = 0, .k = 3});
+  this->template check<TypeParam>({.m = 4, .n = 4, .k = 3, .batch = 0});
+}
+
+TYPED_TEST(FloatBlasTest, AddressesNeedNoMoreThanTheTypesAlignment) {
+  this->template check<TypeParam>({.m = 24, .n = 16, .k = 32, .has_bias = true}, 1);
+  this->template check<TypeParam>({.m = 13, .n = 9, .k = 21}, 3);
+}
+
+TYPED_TEST(FloatBlasTest, TheSameBitsEveryTime) {
+  const Case<TypeParam> problem(Gemm{.m = 64, .n = 48, .k = 300});
+  const auto first = this->run(problem), second = this->run(problem);
+  EXPECT_EQ(std::memcmp(first.data(), second.data(), first.size() * sizeof first[0]), 0);
+}
+
+TEST_F(BlasTest, Tf32MayRoundTheOperandsOnly) {
+  for (const auto& [m, n, k] : kSizes) check<float>({.m = m, .n = n, .k = k, .tf32 = true});
+}
+
+TEST_F(BlasTest, WithoutTf32FloatsKeepTheirBits) {
+  // 1 + 2^-20 is 1 in TF32.
+  Case<float> problem(Gemm{.m = 16, .n = 16, .k = 16});
+  for (float& value : problem.a) value = 1 + 0x1p-20f;
+  for (float& value : problem.b) value = 1;
+  for (const float value : run(problem)) EXPECT_EQ(value, 16 + 0x1p-16f);
+}
+
+TEST_F(BlasTest, SmallIntegers) {
+  for (int t = 0; t < 4; ++t) {
+    const Gemm gemm{.m = 16, .n = 32, .k = 64, .transpose_a = t % 2 == 1, .transpose_b = t / 2 == 1};
+    check<int8_t>(gemm);
+    if (!on_cuda()) check<uint8_t>(gemm);
+  }
+  check<int8_t>({.m = 8,
+                 .n = 16,
+                 .k = 32,
+                 .transpose_b = true,
+                 .batch = 3,
+                 .stride_a = 8 * 32,
+                 .stride_b = 16 * 32,
+                 .stride_c = 8 * 16});
+  check<int8_t>({.m = 8, .n = 16, .k = 32, .transpose_b = true, .alpha = 2, .beta = -3});
+  check<int8_t>({.m = 8, .n = 16, .k = 0, .transpose_b = true, .beta = 1});
+}
+
+TEST_F(BlasTest, SmallIntegersOfAwkwardSizeWorkOrSayWhatIsWanted) {
+  try {
+    check<int8_t>({.m = 3, .n = 5, .k = 7});
+  } catch (const Error& error) {
+    ASSERT_TRUE(on_cuda()) << error.what();
+    EXPECT_EQ(error.code(), Code::not_supported);
+    EXPECT_NE(std::string(error.what()).find("multiples of 4"), std::string::npos) << error.what();
+  }
+}
+
+TEST_F(BlasTest, RefusesWhatNoBackEndDoes) {
+  const auto code_of = [&](Gemm gemm) {
+    try {
+      blas.gemm(stream, gemm, nullptr, nullptr, nullptr, nullptr, workspace.data());
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("m=4 n=4 k=4"), std::string::npos) << error.what();
+      return error.code();
+    }
+    ADD_FAILURE() << "accepted " << describe(gemm);
+    return Code::internal;
+  };
+  const Gemm good{.m = 4, .n = 4, .k = 4, .lda = 4, .ldb = 4, .ldc = 4};
+  const auto with = [&](auto change) {
+    Gemm gemm = good;
+    change(gemm);
+    return code_of(gemm);
+  };
+  EXPECT_EQ(with([](Gemm& g) { g.output = Type::f64; }), Code::not_supported);
+  EXPECT_EQ(with([](Gemm& g) { g.type = g.output = Type::i64; }), Code::not_supported);
+  EXPECT_EQ(with([](Gemm& g) { g.lda = 3; }), Code::invalid_input);
+  EXPECT_EQ(with([](Gemm& g) { g.ldc = 3; }), Code::invalid_input);
+  EXPECT_EQ(with([](Gemm& g) { g.batch = 2; }), Code::invalid_input);
+  EXPECT_EQ(with([](Gemm& g) { g.batch = -1; }), Code::invalid_input);
+  EXPECT_EQ(with([](Gemm& g) { g.stride_a = -4; }), Code::invalid_input);
+  const auto integers = [](Gemm& g) { g.type = Type::i8, g.output = Type::i32; };
+  EXPECT_EQ(with([&](Gemm& g) { integers(g), g.has_bias = true; }), Code::not_supported);
+  EXPECT_EQ(with([&](Gemm& g) { integers(g), g.alpha = 0.5f; }), Code::not_supported);
+}
+
+TEST_F(BlasTest, ReplaysWithNewContents) {
+  const Gemm gemm{.m = 48, .n = 40, .k = 56, .epilogue = Epilogue::relu, .has_bias = true};
+  const Case<float> first(gemm, 1), second(gemm, 100);
+  const auto eager = run(first);  // also warms up
+  DeviceArray<float> a(first.a), b(first.b), c(first.c), bias(first.bias);
+  begin_capture(stream, CaptureMode::thread_local_);
+  blas.gemm(stream, first.gemm, a.data(), b.data(), c.data(), bias.data(), workspace.data());
+  const GraphExec exec = end_capture(stream).instantiate();
+  exec.launch(stream);
+  EXPECT_EQ(c.download(stream), eager);
+  a.upload(stream, second.a), b.upload(stream, second.b), bias.upload(stream, second.bias);
+  exec.launch(stream);
+  second.expect_equal(c.download(stream));
+}
+
+TEST_F(BlasTest, ThreadsShareAlgorithmsButNotBiases) {
+  const auto work = [&](uint32_t seed) {
+    const Current current(0);
+    const Stream own(0);
+    const Case<float> problem(Gemm{.m = 32, .n = 32, .k = 32, .has_bias = true}, seed);
+    DeviceArray<float> a(problem.a), b(problem.b), c(problem.c), bias(problem.bias);
+    DeviceArray<char> scratch(blas.workspace_bytes() + 1);
+    for (int i = 0; i < 50; ++i) {
+      c.upload(own, problem.c);
+      blas.gemm(own, problem.gemm, a.data(), b.data(), c.data(), bias.data(), scratch.data());
+      problem.expect_equal(c.download(own));
+    }
+  };
+  std::thread other(work, 7);
+  work(70);
+  other.join();
+}
+
+}  // namespace
+}  // namespace encore::device

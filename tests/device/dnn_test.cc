@@ -1,0 +1,300 @@
+// Convolutions against loops in double where there is a cuDNN; on the virtual GPU, that it says it has none.
+#include "device/dnn.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <type_traits>
+
+#include "device/device.h"
+#include "device/error.h"
+#include "device/graph.h"
+#include "on_device.h"
+
+namespace encore::device {
+namespace {
+
+#ifdef ENCORE_VIRTUAL
+
+TEST(DnnTest, TheVirtualGpuHasNoneAndSaysSo) {
+  Dnn dnn(0);
+  std::string why;
+  EXPECT_FALSE(dnn.available(&why));
+  EXPECT_NE(why.find("cuDNN"), std::string::npos) << why;
+  const Stream stream(0);
+  const Convolution problem{.x = {1, 1, 4},
+                            .w = {1, 1, 3},
+                            .y = {1, 1, 2},
+                            .pads_begin = {0},
+                            .pads_end = {0},
+                            .strides = {1},
+                            .dilations = {1}};
+  EXPECT_ERROR(dnn.prepare(stream, problem), Code::library_missing);
+  EXPECT_ERROR(dnn.run(stream, problem, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr), Code::library_missing);
+}
+
+#else
+
+using Dims = std::vector<int64_t>;
+
+int64_t volume(const Dims& dims) {
+  int64_t all = 1;
+  for (const int64_t size : dims) all *= size;
+  return all;
+}
+
+template <class T>
+double number(T value) {
+  if constexpr (std::is_arithmetic_v<T>)
+    return double(value);
+  else
+    return double(float(value));
+}
+
+template <class T>
+std::vector<T> random_values(int64_t count, uint32_t seed) {
+  std::mt19937 engine(seed);
+  std::vector<T> values(static_cast<size_t>(count));
+  for (T& value : values) value = T((float(engine() >> 8) / float(1 << 23)) - 1.0f);
+  return values;
+}
+
+// The problem with y worked out from the rest, as ONNX does; `extra` is output_padding.
+Convolution sized(Convolution p, int64_t extra = 0) {
+  const size_t spatial = p.x.size() - 2;
+  for (Dims* pads : {&p.pads_begin, &p.pads_end})
+    if (pads->empty()) pads->assign(spatial, 0);
+  for (Dims* ones : {&p.strides, &p.dilations})
+    if (ones->empty()) ones->assign(spatial, 1);
+  p.y = {p.x[0], p.transposed ? p.w[1] * p.groups : p.w[0]};
+  for (size_t i = 0; i < spatial; ++i) {
+    const int64_t reach = p.dilations[i] * (p.w[i + 2] - 1) + 1, pads = p.pads_begin[i] + p.pads_end[i],
+                  size = p.x[i + 2];
+    p.y.push_back(p.transposed ? (size - 1) * p.strides[i] + reach - pads + extra
+                               : (size + pads - reach) / p.strides[i] + 1);
+  }
+  return p;
+}
+
+template <class T>
+struct Case {
+  Convolution problem;
+  std::vector<T> x, w, bias, residual;
+
+  explicit Case(Convolution p, uint32_t seed = 1) : problem(std::move(p)) {
+    problem.type = kTypeOf<T>;
+    x = random_values<T>(volume(problem.x), seed);
+    w = random_values<T>(volume(problem.w), seed + 1);
+    bias = random_values<T>(problem.y[1], seed + 2);
+    residual = random_values<T>(volume(problem.y), seed + 3);
+  }
+
+  // Sums in double, and what rounding may add up to.
+  void sums(std::vector<double>& sum, std::vector<double>& magnitude) const {
+    const Convolution& p = problem;
+    const auto three = [](const Dims& values, size_t skip, int64_t neutral) {
+      Dims padded(3 - (values.size() - skip), neutral);
+      padded.insert(padded.end(), values.begin() + std::ptrdiff_t(skip), values.end());
+      return padded;
+    };
+    // A transposed convolution is the plain one with the roles of its ends swapped.
+    const Dims big = three(p.transposed ? p.y : p.x, 2, 1), small = three(p.transposed ? p.x : p.y, 2, 1),
+               window = three(p.w, 2, 1);
+    const Dims pads = three(p.pads_begin, 0, 0), strides = three(p.strides, 0, 1), dilations = three(p.dilations, 0, 1);
+    const int64_t big_channels = p.w[1], small_channels = p.w[0] / p.groups;  // of one group
+    sum.assign(size_t(volume(p.y)), 0), magnitude.assign(size_t(volume(p.y)), 0);
+    for (int64_t n = 0; n < p.x[0]; ++n)
+      for (int64_t g = 0; g < p.groups; ++g)
+        for (int64_t s = 0; s < small_channels; ++s)
+          for (int64_t b = 0; b < big_channels; ++b)
+            for (int64_t at = 0; at < volume(small); ++at)
+              for (int64_t tap = 0; tap < volume(window); ++tap) {
+                const int64_t out[3] = {at / (small[1] * small[2]), at / small[2] % small[1], at % small[2]};
+                const int64_t in_window[3] = {tap / (window[1] * window[2]), tap / window[2] % window[1],
+                                              tap % window[2]};
+                int64_t flat = 0;
+                bool inside = true;
+                for (int d = 0; d < 3; ++d) {
+                  const int64_t position =
+                      out[d] * strides[size_t(d)] - pads[size_t(d)] + in_window[d] * dilations[size_t(d)];
+                  inside = inside && position >= 0 && position < big[size_t(d)];
+                  flat = flat * big[size_t(d)] + position;
+                }
+                if (!inside) continue;
+                const size_t big_at = size_t(((n * p.groups + g) * big_channels + b) * volume(big) + flat);
+                const size_t small_at = size_t(((n * p.groups + g) * small_channels + s) * volume(small) + at);
+                const size_t w_at = size_t(((g * small_channels + s) * big_channels + b) * volume(window) + tap);
+                const double term = number(x[p.transposed ? small_at : big_at]) * number(w[w_at]);
+                sum[p.transposed ? big_at : small_at] += term;
+                magnitude[p.transposed ? big_at : small_at] += std::abs(term);
+              }
+  }
+
+  void expect_equal(const std::vector<T>& got, bool fused) const {
+    std::vector<double> sum, magnitude;
+    sums(sum, magnitude);
+    const double inner = std::is_same_v<T, double> ? 0x1p-50 : problem.tf32 ? 0x1p-10 : 0x1p-20;
+    const double unit = std::is_same_v<T, Half> ? 0x1p-11 : std::is_same_v<T, BFloat16> ? 0x1p-8 : 0;
+    const int64_t plane = volume(problem.y) / problem.y[0] / problem.y[1];
+    int wrong = 0;
+    for (size_t i = 0; i < got.size(); ++i) {
+      double want = sum[i], slack = inner * magnitude[i];
+      if (fused && problem.has_bias) want += number(bias[size_t(int64_t(i) / plane % problem.y[1])]);
+      if (fused && problem.has_residual) want += number(residual[i]);
+      if (fused && problem.relu) want = std::max(want, 0.0);
+      slack += 2 * unit * (std::abs(want) + magnitude[i] / 8) + inner;
+      const double have = number(got[i]);
+      if (!(std::abs(have - want) <= slack) && ++wrong <= 3)
+        ADD_FAILURE() << describe(problem) << " [" << i << "] is " << have << ", not " << want;
+    }
+    EXPECT_EQ(wrong, 0);
+  }
+};
+
+class DnnTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string why;
+    ASSERT_TRUE(dnn.available(&why)) << why;
+  }
+  template <class T>
+  void check(const Convolution& problem) {
+    const Case<T> c(problem);
+    const Dnn::Prepared prepared = dnn.prepare(stream, c.problem);
+    DeviceArray<T> x(c.x), w(c.w), bias(c.bias), residual(c.residual), y(c.residual.size());
+    DeviceArray<char> workspace(prepared.workspace_bytes);
+    dnn.run(stream, c.problem, x.data(), w.data(), bias.data(), residual.data(), y.data(), workspace.data());
+    c.expect_equal(y.download(stream), prepared.fused);
+    if (problem.has_bias || problem.has_residual || problem.relu)
+      std::cout << (prepared.fused ? "  as one: " : "  alone: ") << describe(c.problem) << "\n";
+  }
+  template <class T>
+  void check_all_shapes() {
+    check<T>(sized({.x = {2, 8, 15, 17}, .w = {16, 8, 3, 3}, .pads_begin = {1, 1}, .pads_end = {1, 1}}));
+    check<T>(
+        sized({.x = {1, 3, 20, 20}, .w = {5, 3, 5, 3}, .pads_begin = {2, 1}, .pads_end = {2, 1}, .strides = {2, 3}}));
+    check<T>(
+        sized({.x = {2, 4, 18, 18}, .w = {4, 4, 3, 3}, .pads_begin = {2, 2}, .pads_end = {2, 2}, .dilations = {2, 2}}));
+    check<T>(sized({.x = {2, 8, 10, 10}, .w = {12, 2, 3, 3}, .pads_begin = {1, 1}, .pads_end = {1, 1}, .groups = 4}));
+    check<T>(sized({.x = {2, 16, 12, 12}, .w = {16, 1, 3, 3}, .pads_begin = {1, 1}, .pads_end = {1, 1}, .groups = 16}));
+    check<T>(sized({.x = {1, 4, 9, 9}, .w = {8, 4, 1, 1}}));
+    check<T>(sized({.x = {2, 6, 33}, .w = {10, 6, 5}, .pads_begin = {2}, .pads_end = {2}, .strides = {2}}));
+    check<T>(sized({.x = {1, 4, 6, 7, 8}, .w = {8, 4, 3, 3, 3}, .pads_begin = {1, 1, 1}, .pads_end = {1, 1, 1}}));
+  }
+
+  Stream stream{0};
+  Dnn dnn{0};
+};
+
+TEST_F(DnnTest, Floats) { check_all_shapes<float>(); }
+TEST_F(DnnTest, Doubles) { check_all_shapes<double>(); }
+TEST_F(DnnTest, Halves) { check_all_shapes<Half>(); }
+TEST_F(DnnTest, BFloats) { check_all_shapes<BFloat16>(); }
+
+TEST_F(DnnTest, UnequalPads) {
+  check<float>(
+      sized({.x = {1, 4, 12, 12}, .w = {6, 4, 3, 3}, .pads_begin = {0, 1}, .pads_end = {1, 2}, .strides = {2, 2}}));
+  check<float>(sized({.x = {1, 4, 15}, .w = {6, 4, 4}, .pads_begin = {1}, .pads_end = {2}}));
+}
+
+TEST_F(DnnTest, Transposed) {
+  for (const bool tf32 : {false, true}) {
+    check<float>(sized({.x = {2, 8, 7, 9},
+                        .w = {8, 4, 3, 3},
+                        .pads_begin = {1, 1},
+                        .pads_end = {1, 1},
+                        .strides = {2, 2},
+                        .transposed = true,
+                        .tf32 = tf32},
+                       1));
+    check<float>(sized(
+        {.x = {1, 8, 6, 6}, .w = {8, 3, 2, 2}, .strides = {2, 2}, .groups = 2, .transposed = true, .tf32 = tf32}));
+  }
+  check<Half>(sized({.x = {1, 8, 6, 6}, .w = {8, 16, 2, 2}, .strides = {2, 2}, .transposed = true}));
+  check<double>(sized({.x = {1, 4, 6, 6}, .w = {4, 2, 3, 3}, .transposed = true}));
+  check<float>(
+      sized({.x = {1, 4, 9}, .w = {4, 6, 4}, .pads_begin = {1}, .pads_end = {1}, .strides = {2}, .transposed = true}));
+  check<float>(sized({.x = {1, 4, 3, 4, 5}, .w = {4, 2, 2, 2, 2}, .strides = {2, 2, 2}, .transposed = true}));
+}
+
+TEST_F(DnnTest, WhatFollowsTheConvolution) {
+  for (int i = 1; i < 8; ++i) {
+    const Convolution problem = sized({.x = {2, 16, 14, 14},
+                                       .w = {32, 16, 3, 3},
+                                       .pads_begin = {1, 1},
+                                       .pads_end = {1, 1},
+                                       .has_bias = (i & 1) != 0,
+                                       .has_residual = (i & 2) != 0,
+                                       .relu = (i & 4) != 0});
+    check<float>(problem);
+    check<Half>(problem);
+    check<double>(problem);
+    Convolution faster = problem;
+    faster.tf32 = true;
+    check<float>(faster);
+  }
+}
+
+TEST_F(DnnTest, WithoutTf32FloatsKeepTheirBits) {
+  // 1 + 2^-20 is 1 in TF32.
+  const Convolution problem = sized({.x = {1, 16, 8, 8}, .w = {16, 16, 1, 1}});
+  DeviceArray<float> x(std::vector<float>(16 * 64, 1 + 0x1p-20f)), w(std::vector<float>(256, 1)), y(16 * 64);
+  DeviceArray<char> workspace(dnn.prepare(stream, problem).workspace_bytes);
+  dnn.run(stream, problem, x.data(), w.data(), nullptr, nullptr, y.data(), workspace.data());
+  for (const float value : y.download(stream)) ASSERT_EQ(value, 16 + 0x1p-16f);
+}
+
+TEST_F(DnnTest, EmptyBatchesLaunchNothing) {
+  const Convolution problem = sized({.x = {0, 4, 8, 8}, .w = {4, 4, 3, 3}});
+  EXPECT_EQ(dnn.prepare(stream, problem).workspace_bytes, 0u);
+  dnn.run(stream, problem, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr);
+}
+
+TEST_F(DnnTest, CapturesOnlyWhatWasPrepared) {
+  const Case<float> first(sized({.x = {1, 4, 8, 8}, .w = {4, 4, 3, 3}}), 1), second(first.problem, 50);
+  begin_capture(stream, CaptureMode::thread_local_);
+  EXPECT_ERROR(dnn.prepare(stream, first.problem), Code::capture_forbidden);
+  abandon_capture(stream);
+
+  const Dnn::Prepared prepared = dnn.prepare(stream, first.problem);
+  DeviceArray<float> x(first.x), w(first.w), y(first.residual.size());
+  DeviceArray<char> workspace(prepared.workspace_bytes);
+  const auto run = [&] {
+    dnn.run(stream, first.problem, x.data(), w.data(), nullptr, nullptr, y.data(), workspace.data());
+  };
+  run();
+  const std::vector<float> eager = y.download(stream);
+  begin_capture(stream, CaptureMode::thread_local_);
+  run();
+  const GraphExec exec = end_capture(stream).instantiate();
+  exec.launch(stream);
+  EXPECT_EQ(y.download(stream), eager);
+  x.upload(stream, second.x), w.upload(stream, second.w);
+  exec.launch(stream);
+  second.expect_equal(y.download(stream), true);
+}
+
+TEST_F(DnnTest, RefusesWhatIsWrong) {
+  const Convolution good = sized({.x = {1, 4, 8, 8}, .w = {4, 4, 3, 3}});
+  const auto with = [&](auto change) {
+    Convolution problem = good;
+    change(problem);
+    dnn.prepare(stream, problem);
+  };
+  EXPECT_ERROR(with([](Convolution& p) { p.groups = 3; }), Code::invalid_input);
+  EXPECT_ERROR(with([](Convolution& p) { p.w[1] = 5; }), Code::invalid_input);
+  EXPECT_ERROR(with([](Convolution& p) { p.strides[0] = 0; }), Code::invalid_input);
+  EXPECT_ERROR(with([](Convolution& p) { p.pads_begin[0] = -1; }), Code::invalid_input);
+  EXPECT_ERROR(with([](Convolution& p) { p.strides.pop_back(); }), Code::invalid_input);
+  EXPECT_ERROR(with([](Convolution& p) { p.type = Type::i32; }), Code::not_supported);
+  EXPECT_ERROR(with([](Convolution& p) { p.y[2] += 1; }), Code::not_supported);  // cuDNN's own check
+  DeviceArray<float> memory(4096);
+  EXPECT_ERROR(dnn.run(stream, good, memory.data() + 1, memory.data(), nullptr, nullptr, memory.data(), memory.data()),
+               Code::invalid_input);
+}
+
+#endif
+
+}  // namespace
+}  // namespace encore::device
