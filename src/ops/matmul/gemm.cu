@@ -1,0 +1,76 @@
+// Gemm: alpha * a * b + beta * c, where c broadcasts to the result.
+#include <algorithm>
+
+#include "device/divide.h"
+#include "device/launch.h"
+#include "ops/dispatch.h"
+#include "ops/matmul/product.h"
+
+namespace encore::ops {
+namespace {
+
+// out[row, column] = c[row or 0, column or 0], so that the product can be added to it.
+template <class T>
+struct SpreadAddend {
+  const T* c;
+  T* out;
+  int64_t row_stride, column_stride;
+  device::Divider by_columns;
+  DEVICE_FN void operator()(int64_t i) const {
+    int64_t column;
+    const int64_t row = by_columns(i, column);
+    out[i] = c[row * row_stride + column * column_stride];
+  }
+};
+
+class Gemm : public Op {
+ public:
+  explicit Gemm(const NodeInfo& node)
+      : alpha_(node.get_float("alpha", 1)), beta_(node.get_float("beta", 1)), transpose_a_(node.get_int("transA", 0) != 0),
+        transpose_b_(node.get_int("transB", 0) != 0), tf32_(node.use_tf32) {}
+  void run(Context& context) const override {
+    const Tensor &a = context.input(0), &b = context.input(1);
+    const Tensor* c = context.find_input(2);
+    require(a.shape.rank() == 2 && b.shape.rank() == 2, "A and B must be matrices: ", a.shape.str(), " and ", b.shape.str());
+    const int64_t m = a.shape[transpose_a_ ? 1 : 0], k = a.shape[transpose_a_ ? 0 : 1], n = b.shape[transpose_b_ ? 0 : 1];
+    require(k == b.shape[transpose_b_ ? 1 : 0], "inner dimensions differ: ", a.shape.str(), " and ", b.shape.str());
+    const Shape shape{m, n};
+    if (c) require(c->shape.rank() <= 2 && broadcast(c->shape, shape) == shape, "C of shape ", c->shape.str(), " does not broadcast to ", shape.str());
+    const Tensor out = context.output(0, shape);
+    if (out.count() == 0) return;
+
+    device::Gemm gemm;
+    gemm.type = gemm.output = a.type;
+    gemm.m = m, gemm.n = n, gemm.k = k;
+    gemm.transpose_a = transpose_a_, gemm.transpose_b = transpose_b_;
+    gemm.lda = std::max<int64_t>(a.shape[1], 1), gemm.ldb = std::max<int64_t>(b.shape[1], 1), gemm.ldc = n;
+    gemm.alpha = alpha_;
+    gemm.tf32 = tf32_;
+    const void* bias = nullptr;
+    if (c && beta_ != 0) {
+      const int64_t columns = c->shape.rank() > 0 ? c->shape.back() : 1, rows = c->shape.rank() > 1 ? c->shape[0] : 1;
+      if (beta_ == 1 && rows == 1 && columns == n) {
+        bias = c->data;
+        gemm.has_bias = true;
+      } else {
+        dispatch(FloatList{}, out.type, [&]<class T>() {
+          device::for_each_index(context.stream(), out.count(), SpreadAddend<T>{c->as<const T>(), out.as<T>(), rows == 1 ? 0 : columns,
+                                                                               columns == 1 ? 0 : 1, device::Divider(n, out.count())});
+        });
+        gemm.beta = beta_;
+      }
+    }
+    void* workspace = context.scratch(context.blas().workspace_bytes());
+    context.blas().gemm(context.stream(), gemm, a.data, b.data, out.data, bias, workspace);
+  }
+
+ private:
+  float alpha_, beta_;
+  bool transpose_a_, transpose_b_, tf32_;
+};
+
+}  // namespace
+
+std::vector<OpRow> gemm_rows() { return {{kOnnx, "Gemm", 7, kNewestOpset, {in(0, kFloats), in(1, kFloats), in(2, kFloats)}, make<Gemm>}}; }
+
+}  // namespace encore::ops

@@ -1,0 +1,74 @@
+#include "ops/matmul/product.h"
+
+#include <vector>
+
+namespace encore::ops {
+namespace {
+
+struct Axis {
+  int64_t size, a_stride, b_stride;  // strides in matrices; zero where the side is repeated
+};
+
+// The batch axes, neighbours merged where both sides allow; outermost first.
+std::vector<Axis> batch_axes(const Shape& a, const Shape& b, const Shape& batch) {
+  std::vector<Axis> axes;
+  int64_t a_step = 1, b_step = 1;
+  for (int i = batch.rank() - 1; i >= 0; --i) {
+    const int ia = i - (batch.rank() - a.rank()), ib = i - (batch.rank() - b.rank());
+    const int64_t da = ia < 0 ? 1 : a[ia], db = ib < 0 ? 1 : b[ib];
+    if (batch[i] != 1) axes.insert(axes.begin(), Axis{batch[i], da == 1 ? 0 : a_step, db == 1 ? 0 : b_step});
+    a_step *= da;
+    b_step *= db;
+  }
+  for (size_t i = 1; i < axes.size();) {
+    Axis &outer = axes[i - 1], &inner = axes[i];
+    if (outer.a_stride == inner.a_stride * inner.size && outer.b_stride == inner.b_stride * inner.size) {
+      outer = {outer.size * inner.size, inner.a_stride, inner.b_stride};
+      axes.erase(axes.begin() + ptrdiff_t(i));
+    } else {
+      ++i;
+    }
+  }
+  return axes;
+}
+
+}  // namespace
+
+void batched_product(Context& context, device::Gemm gemm, const void* a, const Shape& a_batch, const void* b, const Shape& b_batch,
+                     void* out, const Shape& batch) {
+  std::vector<Axis> axes = batch_axes(a_batch, b_batch, batch);
+  const int64_t a_matrix = gemm.lda * (gemm.transpose_a ? gemm.k : gemm.m), b_matrix = gemm.ldb * (gemm.transpose_b ? gemm.n : gemm.k);
+  const int64_t c_matrix = gemm.m * gemm.n;
+  Axis inner{1, 0, 0};
+  if (!axes.empty()) {
+    inner = axes.back();
+    axes.pop_back();
+  }
+  // Many matrices times one: the rows of all of them make one tall matrix.
+  if (inner.b_stride == 0 && inner.a_stride == 1 && !gemm.transpose_a) {
+    gemm.m *= inner.size;
+    inner = {1, 0, 0};
+  }
+  gemm.batch = inner.size;
+  gemm.stride_a = inner.a_stride * a_matrix;
+  gemm.stride_b = inner.b_stride * b_matrix;
+  gemm.stride_c = c_matrix;
+  const int64_t done = gemm.m * gemm.n * gemm.batch;  // elements of one call
+
+  void* workspace = context.scratch(context.blas().workspace_bytes());
+  const auto bytes = int64_t(device::size_bytes(gemm.type)), out_bytes = int64_t(device::size_bytes(gemm.output));
+  int64_t calls = 1;
+  for (const Axis& axis : axes) calls *= axis.size;
+  for (int64_t call = 0; call < calls; ++call) {
+    int64_t rest = call, a_at = 0, b_at = 0;
+    for (size_t i = axes.size(); i-- > 0;) {
+      a_at += rest % axes[i].size * axes[i].a_stride;
+      b_at += rest % axes[i].size * axes[i].b_stride;
+      rest /= axes[i].size;
+    }
+    context.blas().gemm(context.stream(), gemm, static_cast<const char*>(a) + a_at * a_matrix * bytes,
+                        static_cast<const char*>(b) + b_at * b_matrix * bytes, static_cast<char*>(out) + call * done * out_bytes, nullptr, workspace);
+  }
+}
+
+}  // namespace encore::ops
