@@ -1,0 +1,122 @@
+// Elementwise kernels of several operands under NumPy's broadcasting.
+#pragma once
+#include <initializer_list>
+#include <span>
+#include <utility>
+
+#include "device/divide.h"
+#include "device/fault.h"
+#include "device/transform.h"
+#include "ops/op.h"
+
+namespace encore::ops {
+
+using device::Compute;
+using device::FaultRef;
+
+// How operands are walked to make an output: dimensions that every operand walks alike are one. The innermost that is
+// left has a stride of 1, or of 0 where an operand repeats one value.
+class Walk {
+ public:
+  static constexpr int kMostInputs = 4;
+
+  // Every input must be broadcastable to `output`.
+  Walk(const Shape& output, std::span<const Shape> inputs);
+
+  // Whether `count` outputs, from a multiple of it on, are neighbours in every operand that does not repeat.
+  bool keeps_together(int count) const { return rank_ == 1 || sizes_[0].divisor() % count == 0; }
+  DEVICE_FN bool repeats(int input) const { return strides_[0][input] == 0; }
+
+  // Where the operands of output `i` are.
+  template <int kInputs>
+  DEVICE_FN void find(int64_t i, int64_t (&at)[kInputs]) const {
+    UNROLL for (int k = 0; k < kInputs; ++k) at[k] = 0;
+    for (int d = 0; d + 1 < rank_; ++d) {
+      int64_t index;
+      i = sizes_[d](i, index);
+      UNROLL for (int k = 0; k < kInputs; ++k) at[k] += index * strides_[d][k];
+    }
+    UNROLL for (int k = 0; k < kInputs; ++k) at[k] += i * strides_[rank_ - 1][k];
+  }
+
+ private:
+  int rank_ = 0;
+  device::Divider sizes_[kMaxRank];  // innermost first, as the strides
+  int64_t strides_[kMaxRank][kMostInputs] = {};
+};
+
+// y[i] = f(x[i]...), computed in float for half types. An f with is_bad(x...) and a FaultRef `fault` reports bad
+// operands.
+template <class Out, class F, class... In>
+struct Broadcast {
+  static constexpr int kInputs = sizeof...(In), kPack = device::pack_size<Out, In...>();
+  static constexpr bool kChecks = requires(F f, Compute<In>... x) { f.is_bad(x...); };
+
+  Walk walk;
+  int64_t n;
+  Out* y;
+  const void* x[kInputs];
+  F f;
+  bool packed, aligned;
+
+  DEVICE_FN void operator()(int64_t i) const { apply(i, std::index_sequence_for<In...>{}); }
+
+ private:
+  template <size_t... kInput>
+  DEVICE_FN void apply(int64_t i, std::index_sequence<kInput...>) const {
+    const int64_t first = packed ? i * kPack : i;
+    int64_t at[kInputs];
+    walk.find(first, at);
+    if (packed) {
+      const int count = n - first < kPack ? int(n - first) : kPack;
+      store_pack(y + first, map(load<In>(int(kInput), at[kInput], count)...), aligned, count);
+    } else {
+      y[first] = map(device::Pack<In, 1>{{static_cast<const In*>(x[kInput])[at[kInput]]}}...).at[0];
+    }
+  }
+  template <class T>
+  DEVICE_FN device::Pack<T, kPack> load(int input, int64_t at, int count) const {
+    const T* from = static_cast<const T*>(x[input]) + at;
+    if (!walk.repeats(input)) return device::load_pack<kPack>(from, aligned, count);
+    const T value = *from;
+    device::Pack<T, kPack> pack;
+    UNROLL for (int i = 0; i < kPack; ++i) pack.at[i] = value;
+    return pack;
+  }
+  template <int kCount>
+  DEVICE_FN device::Pack<Out, kCount> map(const device::Pack<In, kCount>&... in) const {
+    device::Pack<Out, kCount> out;
+    UNROLL for (int i = 0; i < kCount; ++i) out.at[i] = Out(f(Compute<In>(in.at[i])...));
+    if constexpr (kChecks) {
+      bool bad = false;
+      UNROLL for (int i = 0; i < kCount; ++i) bad |= f.is_bad(Compute<In>(in.at[i])...);
+      if (bad) f.fault.report(F::kFault, 0, 0);
+    }
+    return out;
+  }
+};
+
+// Launches Broadcast for an output of `shape`. `y` may be an input that is not broadcast.
+template <class Out, class... In, class F>
+void transform_broadcast(StreamRef stream, const Shape& shape, void* y, F f,
+                         const std::pair<Shape, const void*> (&x)[sizeof...(In)]) {
+  using Kernel = Broadcast<Out, F, In...>;
+  static_assert(Kernel::kInputs <= Walk::kMostInputs);
+  const int64_t n = shape.count();
+  if (n == 0) return;
+  Shape shapes[Kernel::kInputs];
+  for (int k = 0; k < Kernel::kInputs; ++k) shapes[k] = x[k].first;
+  Kernel kernel{Walk(shape, shapes), n, static_cast<Out*>(y), {}, f};
+  kernel.packed = kernel.walk.keeps_together(Kernel::kPack);
+  kernel.aligned = device::is_pack_aligned<Kernel::kPack>(kernel.y);
+  int k = 0;
+  ((kernel.x[k] = x[k].second,
+    kernel.aligned &= device::is_pack_aligned<Kernel::kPack>(static_cast<const In*>(x[k].second)), ++k),
+   ...);
+  device::for_each_index(stream, kernel.packed ? (n + Kernel::kPack - 1) / Kernel::kPack : n, kernel);
+}
+
+// For arithmetic and comparisons which do not care about the sign: int8 becomes uint8, and bool too.
+Type as_unsigned(Type type);
+
+}  // namespace encore::ops

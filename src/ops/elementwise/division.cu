@@ -1,0 +1,71 @@
+// Division and remainders. An integer divided by zero is a fault, and gives 0.
+#include <cmath>
+
+#include "ops/elementwise/binary.h"
+
+namespace encore::ops {
+namespace {
+
+using device::FaultKind;
+
+struct Quotient {
+  static constexpr FaultKind kFault = FaultKind::divide_by_zero;
+  FaultRef fault;
+
+  template <class T>
+  DEVICE_FN bool is_bad(T, T divisor) const {
+    return std::is_integral_v<T> && divisor == T(0);
+  }
+  template <class T>
+  DEVICE_FN T operator()(T a, T b) const {
+    if constexpr (std::is_integral_v<T>) {
+      if (b == T(0)) return 0;
+      if constexpr (std::is_signed_v<T>) {
+        if (b == T(-1))
+          return T(std::make_unsigned_t<T>(0) - std::make_unsigned_t<T>(a));  // the least integer is its own
+      }
+    }
+    return T(a / b);
+  }
+};
+
+struct Remainder {
+  static constexpr FaultKind kFault = FaultKind::divide_by_zero;
+  FaultRef fault;
+  bool like_dividend;  // its sign is the dividend's, as C has it; else the divisor's, as Python has it
+
+  Remainder() = default;
+  explicit Remainder(const NodeInfo& node) : like_dividend(node.get_int("fmod", 0) != 0) {
+    if (!like_dividend && kFloats.has(node.input_type(0)))
+      fail(Code::not_supported,
+           "attribute fmod is 0 and the inputs are floating-point numbers: ONNX wants fmod=1 for these");
+  }
+  template <class T>
+  DEVICE_FN bool is_bad(T, T divisor) const {
+    return std::is_integral_v<T> && divisor == T(0);
+  }
+  template <class T>
+  DEVICE_FN T operator()(T a, T b) const {
+    if constexpr (!std::is_integral_v<T>) {
+      return std::fmod(a, b);
+    } else {
+      if (b == T(0)) return 0;
+      if constexpr (std::is_signed_v<T>) {
+        if (b == T(-1)) return 0;
+      }
+      const T rest = T(a % b);
+      return !like_dividend && rest != T(0) && (rest < T(0)) != (b < T(0)) ? T(rest + b) : rest;
+    }
+  }
+};
+
+}  // namespace
+
+std::vector<OpRow> division_rows() {
+  return {
+      binary_row<Quotient, NumberList>("Div", 7, kNumbers),
+      binary_row<Remainder, NumberList>("Mod", 10, kNumbers),
+  };
+}
+
+}  // namespace encore::ops

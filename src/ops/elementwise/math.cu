@@ -1,0 +1,157 @@
+// Arithmetic of one operand, rounding, and tests of a value.
+#include <cmath>
+#include <type_traits>
+
+#include "ops/elementwise/unary.h"
+
+namespace encore::ops {
+namespace {
+
+// -x, where the negative of the least integer is itself.
+template <class T>
+DEVICE_FN T negative(T x) {
+  if constexpr (std::is_integral_v<T>)
+    return T(std::make_unsigned_t<T>(0) - std::make_unsigned_t<T>(x));
+  else
+    return -x;
+}
+struct Abs {
+  template <class T>
+  DEVICE_FN T operator()(T x) const {
+    if constexpr (std::is_floating_point_v<T>)
+      return std::fabs(x);
+    else
+      return x < T(0) ? negative(x) : x;
+  }
+};
+struct Neg {
+  template <class T>
+  DEVICE_FN T operator()(T x) const {
+    return negative(x);
+  }
+};
+struct Sign {
+  template <class T>
+  DEVICE_FN T operator()(T x) const {
+    return T(int(x > T(0)) - int(x < T(0)));
+  }
+};
+struct Exp {
+  template <class T>
+  DEVICE_FN T operator()(T x) const {
+    return std::exp(x);
+  }
+};
+struct Log {
+  template <class T>
+  DEVICE_FN T operator()(T x) const {
+    return std::log(x);
+  }
+};
+struct Sqrt {
+  template <class T>
+  DEVICE_FN T operator()(T x) const {
+    return std::sqrt(x);
+  }
+};
+struct Reciprocal {
+  template <class T>
+  DEVICE_FN T operator()(T x) const {
+    return T(1) / x;
+  }
+};
+struct Erf {
+  template <class T>
+  DEVICE_FN T operator()(T x) const {
+    return std::erf(x);
+  }
+};
+struct Ceil {
+  template <class T>
+  DEVICE_FN T operator()(T x) const {
+    return std::ceil(x);
+  }
+};
+struct Floor {
+  template <class T>
+  DEVICE_FN T operator()(T x) const {
+    return std::floor(x);
+  }
+};
+struct Round {  // halves go to the even neighbour
+  template <class T>
+  DEVICE_FN T operator()(T x) const {
+    return std::rint(x);
+  }
+};
+
+struct Inverted {
+  DEVICE_FN uint8_t operator()(uint8_t x) const { return x == 0; }
+};
+class Not : public Op {
+ public:
+  explicit Not(const NodeInfo&) {}
+  void run(Context& context) const override {
+    const Tensor& x = context.input(0);
+    const Tensor y = context.output(0, x.shape);
+    device::transform(context.stream(), x.count(), y.as<uint8_t>(), Inverted{}, x.as<const uint8_t>());
+  }
+};
+
+struct Unordered {
+  template <class T>
+  DEVICE_FN bool operator()(T x) const {
+    return x != x;
+  }
+};
+// The NaNs of an 8-bit float are `count` neighbouring patterns from `first` on, once masked.
+struct NanByte {
+  uint8_t mask, first, count;
+  DEVICE_FN bool operator()(uint8_t bits) const { return uint8_t((bits & mask) - first) < count; }
+};
+class IsNan : public Op {
+ public:
+  explicit IsNan(const NodeInfo&) {}
+  void run(Context& context) const override {
+    const Tensor& x = context.input(0);
+    const Tensor y = context.output(0, x.shape);
+    auto test_bytes = [&](NanByte nan) {
+      device::transform(context.stream(), x.count(), y.as<bool>(), nan, x.as<const uint8_t>());
+    };
+    switch (x.type) {
+      case Type::f8e4m3: return test_bytes({0x7f, 0x7f, 1});
+      case Type::f8e5m2: return test_bytes({0x7f, 0x7d, 3});
+      case Type::f8e4m3fnuz:
+      case Type::f8e5m2fnuz: return test_bytes({0xff, 0x80, 1});
+      default: break;
+    }
+    dispatch(FloatList{}, x.type, [&]<class T> {
+      device::transform(context.stream(), x.count(), y.as<bool>(), Computed<Unordered>{}, x.as<const T>());
+    });
+  }
+};
+
+using SignedNumberList = TypeList<float, Half, BFloat16, double, int8_t, int16_t, int32_t, int64_t>;
+constexpr Types kFloat8Kinds{Type::f8e4m3, Type::f8e5m2, Type::f8e4m3fnuz, Type::f8e5m2fnuz};
+
+}  // namespace
+
+std::vector<OpRow> math_rows() {
+  return {
+      unary_row<Abs, NumberList>("Abs", 6, kNumbers),
+      unary_row<Neg, SignedNumberList>("Neg", 6, kFloats | kSigned),
+      unary_row<Sign, NumberList>("Sign", 9, kNumbers),
+      unary_row<Exp, FloatList>("Exp", 6, kFloats),
+      unary_row<Log, FloatList>("Log", 6, kFloats),
+      unary_row<Sqrt, FloatList>("Sqrt", 6, kFloats),
+      unary_row<Reciprocal, FloatList>("Reciprocal", 6, kFloats),
+      unary_row<Erf, FloatList>("Erf", 9, kFloats),
+      unary_row<Ceil, FloatList>("Ceil", 6, kFloats),
+      unary_row<Floor, FloatList>("Floor", 6, kFloats),
+      unary_row<Round, FloatList>("Round", 11, kFloats),
+      {kOnnx, "Not", 1, kNewestOpset, {in(0, kBool)}, make<Not>, {}, {}, {}, {{0, 0}}},
+      {kOnnx, "IsNaN", 9, kNewestOpset, {in(0, kFloats | kFloat8Kinds)}, make<IsNan>},
+  };
+}
+
+}  // namespace encore::ops

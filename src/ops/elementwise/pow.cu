@@ -1,0 +1,83 @@
+// Pow: the result has the type of the base; the exponent may have another.
+#include <cmath>
+
+#include "ops/elementwise/binary.h"
+#include "ops/elementwise/convert.h"
+
+namespace encore::ops {
+namespace {
+
+// By squaring; it wraps around. Negative exponents give 1 / x^-y towards zero, and 0 for the infinity of x = 0.
+template <class T>
+DEVICE_FN T integer_power(T x, int64_t exponent) {
+  if (exponent < 0) return x == T(1) ? T(1) : x == T(-1) ? T(exponent % 2 ? -1 : 1) : T(0);
+  using Bits = std::make_unsigned_t<T>;
+  Bits power = 1, square = Bits(x);
+  for (; exponent > 0; exponent >>= 1) {
+    if (exponent & 1) power *= square;
+    square *= square;
+  }
+  return T(power);
+}
+
+struct Power {
+  template <class T, class Exponent>
+  DEVICE_FN T operator()(T x, Exponent y) const {
+    if constexpr (std::is_same_v<Exponent, int64_t>) {
+      return integer_power(x, y);
+    } else if constexpr (std::is_integral_v<T>) {
+      return truncated<T>(std::pow(double(x), y));
+    } else {
+      if (y == T(2)) return x * x;
+      return std::pow(x, y);
+    }
+  }
+};
+
+class Pow : public Op {
+ public:
+  explicit Pow(const NodeInfo&) {}
+  void run(Context& context) const override {
+    const Tensor &x = context.input(0), &exponent = context.input(1);
+    const Shape shape = broadcast(x.shape, exponent.shape);
+    const Tensor y = context.output(0, shape);
+    if (shape.count() == 0) return;
+    const void* exponents = exponent.data;
+    const Type type = exponent_type(x.type, exponent.type);
+    if (type != exponent.type) {
+      void* converted = context.scratch(size_t(exponent.count()) * device::size_bytes(type));
+      convert(context.stream(), exponent.count(), exponent.type, exponent.data, type, converted);
+      exponents = converted;
+    }
+    dispatch(TypeList<float, Half, BFloat16, double, int32_t, int64_t>{}, x.type, [&]<class T> {
+      auto launch = [&]<class Exponent>(Exponent) {
+        transform_broadcast<T, T, Exponent>(context.stream(), shape, y.data, Power{},
+                                            {{x.shape, x.data}, {exponent.shape, exponents}});
+      };
+      if constexpr (std::is_integral_v<T>) {
+        type == Type::i64 ? launch(int64_t()) : launch(double());
+      } else if constexpr (std::is_same_v<T, Compute<T>>) {
+        launch(T());
+      } else {
+        type == x.type ? launch(T()) : launch(float());
+      }
+    });
+  }
+
+ private:
+  // The type in which an exponent is read, which loses nothing that the result could show.
+  static Type exponent_type(Type base, Type exponent) {
+    if (base == Type::f64 || base == exponent) return base == Type::i32 ? Type::i64 : base;
+    if (kFloats.has(base)) return Type::f32;
+    return kFloats.has(exponent) ? Type::f64 : Type::i64;
+  }
+};
+
+}  // namespace
+
+OpRow pow_row() {
+  constexpr Types kBases = kFloats | kIndices;
+  return {kOnnx, "Pow", 7, kNewestOpset, {in(0, kBases), in(1, kNumbers)}, make<Pow>, {}, {}, {}, {{0, 0}}};
+}
+
+}  // namespace encore::ops

@@ -1,0 +1,102 @@
+// Min, Max, Sum and Mean of any number of tensors: up to four a launch.
+#include <algorithm>
+
+#include "ops/elementwise/binary.h"
+
+namespace encore::ops {
+namespace {
+
+// The greatest or the least; NaN if any is.
+struct Extreme {
+  bool least;
+  static Extreme of(const NodeInfo& node) { return {node.op_type() == "Min"}; }
+  static Extreme at_end(Extreme f, int) { return f; }
+  template <class T>
+  DEVICE_FN T combine(T a, T b) const {
+    return (least ? a < b : b < a) || a != a ? a : b;
+  }
+  template <class T>
+  DEVICE_FN T finish(T all) const {
+    return all;
+  }
+};
+struct Total {
+  bool is_mean;
+  float divisor;
+  static Total of(const NodeInfo& node) { return {node.op_type() == "Mean", 1}; }
+  static Total at_end(Total f, int inputs) { return {f.is_mean, f.is_mean ? float(inputs) : 1}; }
+  template <class T>
+  DEVICE_FN T combine(T a, T b) const {
+    return a + b;
+  }
+  template <class T>
+  DEVICE_FN T finish(T all) const {
+    return all / T(divisor);
+  }
+};
+
+template <class F>
+struct Combined {
+  F f;
+  int inputs;
+  template <class T>
+  DEVICE_FN T operator()(T a, T b, T c, T d) const {
+    T all = a;
+    if (inputs > 1) all = f.combine(all, b);
+    if (inputs > 2) all = f.combine(all, c);
+    if (inputs > 3) all = f.combine(all, d);
+    return f.finish(all);
+  }
+};
+
+template <class F, class List>
+class Variadic : public Op {
+ public:
+  explicit Variadic(const NodeInfo& node) : f_(F::of(node)) {}
+  void run(Context& context) const override {
+    const int count = context.input_count();
+    const Type type = context.input(0).type;
+    Shape shape = context.input(0).shape;
+    for (int i = 1; i < count; ++i) {
+      require(context.input(i).type == type, "inputs have different types");
+      shape = broadcast(shape, context.input(i).shape);
+    }
+    const Tensor y = context.output(0, shape);
+    dispatch(List{}, type, [&]<class T> {
+      for (int next = 0; next < count;) {
+        // After the first launch the output holds what has been combined so far.
+        std::pair<Shape, const void*> x[4];
+        int used = 0;
+        if (next > 0) x[used++] = {shape, y.data};
+        while (used < 4 && next < count) {
+          const Tensor& input = context.input(next++);
+          x[used++] = {input.shape, input.data};
+        }
+        for (int k = used; k < 4; ++k) x[k] = {Shape{}, x[0].second};  // not looked at
+        const F f = next == count ? F::at_end(f_, count) : f_;
+        transform_broadcast<T, T, T, T, T>(context.stream(), shape, y.data, Combined<F>{f, used}, x);
+      }
+    });
+  }
+
+ private:
+  F f_;
+};
+
+template <class F, class List>
+OpRow variadic_row(const char* name, Types types) {
+  return {kOnnx, name, 6, kNewestOpset, {in_all(0, types)}, make<Variadic<F, List>>, {}, {}, {}, {{0, 0}}};
+}
+
+}  // namespace
+
+std::vector<OpRow> variadic_rows() {
+  return {
+      variadic_row<Extreme, NumberList>("Max", kNumbers),
+      variadic_row<Extreme, NumberList>("Min", kNumbers),
+      variadic_row<Total, FloatList>("Sum", kFloats),
+      variadic_row<Total, FloatList>("Mean", kFloats),
+  };
+}
+
+}  // namespace encore::ops
