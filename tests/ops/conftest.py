@@ -1,4 +1,7 @@
-import os
-import sys
+"""Lets the cases import the harness, and the harness the tests' common parts."""
 
-sys.path.insert(0, os.path.dirname(__file__))
+import sys
+from pathlib import Path
+
+here = Path(__file__).parent
+sys.path[:0] = [str(here), str(here.parent)]

@@ -5,20 +5,16 @@ twice with new contents.
     def test_relu(case): check(case)
 """
 import dataclasses
-import os
 
 import numpy as np
 import onnx
 import onnxruntime as ort
+from encore_session import EAGER, HAS_GRAPHS, NVIDIA, assert_all_on_encore, empty_on_device, make_session, on_device, run_options
 from onnx import TensorProto, helper
-
 from tolerance import tolerance
 
 FLOATS = ["float32", "float16", "bfloat16", "float64"]
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
-NVIDIA = 0x10DE
-ORT_VERSION = tuple(int(part) for part in ort.__version__.split(".")[:2])
-HAS_GRAPHS = ORT_VERSION >= (1, 26)
 
 rng = np.random.default_rng(7)
 
@@ -69,36 +65,12 @@ class Case:
         return "-".join(filter(None, [self.op, str(self.opset), self.dtype, self.name, shapes, "misaligned" * self.misaligned]))
 
 
-def registered():
-    """Registers the library once a process; the EP's name."""
-    name = os.environ.get("ENCORE_EP_NAME", "CudaPluginExecutionProvider")
-    if not any(d.ep_name == name for d in ort.get_ep_devices()):
-        import onnxruntime_ep_encore
-
-        ort.register_execution_provider_library(name, onnxruntime_ep_encore.get_library_path())
-        assert any(d.ep_name == name for d in ort.get_ep_devices()), "Encore offers no device here"
-    return name
-
-
 def session(model, **options):
-    name = registered()
-    so = ort.SessionOptions()
-    so.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    so.log_severity_level = 3
-    so.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    devices = [d for d in ort.get_ep_devices() if d.ep_name == name][:1]
-    so.add_provider_for_devices(devices, {"use_tf32": "0", **options})
-    out = ort.InferenceSession(model.SerializeToString(), so)
-    out.disable_fallback()
-    return out
-
-
-def nodes_on(sess):
-    """{EP name: [op types]} of a session made by session()."""
-    out = {}
-    for part in sess.get_provider_graph_assignment_info():
-        out.setdefault(part.ep_name, []).extend(n.op_type for n in part.get_nodes())
-    return out
+    """A session that runs the model as it is written, on Encore."""
+    plain = ort.SessionOptions()
+    plain.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    plain.log_severity_level = 3
+    return make_session(model, plain, use_tf32=0, **options)
 
 
 def _onnx_type(dtype):
@@ -222,18 +194,10 @@ def _fresh(feeds):
     return {n: rng.permutation(v.reshape(-1)).reshape(v.shape) for n, v in feeds.items()}
 
 
-def device_value(array):
-    return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), "gpu", 0, NVIDIA)
-
-
-def device_empty(shape, dtype):
-    return ort.OrtValue.ortvalue_from_shape_and_type(list(shape), np.dtype(dtype), "gpu", 0, NVIDIA)
-
-
 def _bind_misaligned(binding, name, array, keep):
     """Binds a copy that starts one element past an aligned address."""
     padded = np.concatenate([np.zeros(1, array.dtype), array.reshape(-1)])
-    value = device_value(padded)
+    value = on_device(padded)
     keep.append(value)
     device = ort.capi.onnxruntime_pybind11_state.OrtDevice(1, 0, NVIDIA, 0)
     binding._iobinding.bind_input(name, device, array.dtype, list(array.shape), value.data_ptr() + array.dtype.itemsize)
@@ -243,29 +207,26 @@ def check(case):
     model = _Model(case, case.dtype)
     wanted = _reference(case, model.feeds)
     graphs = HAS_GRAPHS and case.capture
-    sess = session(model.model, **({"enable_cuda_graph": "1", "min_num_runs_before_cuda_graph_capture": "1"} if graphs else {}))
-    placed = nodes_on(sess)
-    assert list(placed) == [registered()], f"nodes are elsewhere: {placed}"
+    sess = session(model.model, **({"enable_cuda_graph": 1, "min_num_runs_before_cuda_graph_capture": 1} if graphs else {}))
+    assert_all_on_encore(sess)
 
-    eager = ort.RunOptions()
-    eager.add_run_config_entry("gpu_graph_id", "-1")
     binding, keep = sess.io_binding(), {}
     for name, value in model.feeds.items():
         if case.misaligned and value.size:
             _bind_misaligned(binding, name, value, keep.setdefault("padded", []))
         else:
-            keep[name] = device_value(value)
+            keep[name] = on_device(value)
             binding.bind_ortvalue_input(name, keep[name])
     types = {o.name: o.type for o in sess.get_outputs()}
     outputs = {}
     for name, w in zip(model.outputs, wanted):
-        outputs[name] = device_empty(w.shape, _NUMPY[types[name]])
+        outputs[name] = empty_on_device(w.shape, _NUMPY[types[name]])
         binding.bind_ortvalue_output(name, outputs[name])
 
     def results():
         return [outputs[n].numpy() for n in model.outputs]
 
-    sess.run_with_iobinding(binding, eager)
+    sess.run_with_iobinding(binding, run_options(EAGER))
     compare(case, results(), wanted, "eager")
     if not graphs:
         return

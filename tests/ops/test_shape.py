@@ -1,0 +1,106 @@
+"""Views and movement: not a bit may change."""
+
+import numpy as np
+import pytest
+from harness import FLOATS, INTEGERS, SPECIAL, Case, Const, bools, check, floats, integers
+
+
+def ints(*values):
+    return Const(np.array(values, np.int64))
+
+
+def exact(op, inputs, attrs=None, **rest):
+    return Case(op, inputs, attrs or {}, family="exact", **rest)
+
+
+def in_types(op, make, attrs=None, **rest):
+    """The case in each float type, in integers of each size and in booleans."""
+    cases = [exact(op, make(floats), attrs, dtype=t, **rest) for t in FLOATS]
+    cases += [exact(op, make(lambda *shape, t=t: integers(t, *shape)), attrs, name=t, **rest) for t in INTEGERS]
+    return cases + [exact(op, make(bools), attrs, name="bool", **rest)]
+
+
+VIEWS = [
+    *in_types("Identity", lambda x: [x(2, 3)]),
+    *in_types("Reshape", lambda x: [x(2, 3, 4), ints(4, -1)]),
+    exact("Reshape", [floats(2, 3, 4), ints(0, 12)]),
+    exact("Reshape", [floats(0, 3), ints(3, 0)], {"allowzero": 1}, capture=False),
+    exact("Reshape", [floats(1), ints()], name="to-scalar"),
+    exact("Reshape", [floats(4, 6), ints(2, 12)], opset=5),
+    exact("Flatten", [floats(2, 3, 4)], {"axis": 2}),
+    exact("Flatten", [floats(2, 3, 4)], {"axis": -1}),
+    exact("Flatten", [floats(2, 3, 4)], {"axis": 0}),
+    exact("Squeeze", [floats(1, 3, 1, 2), ints(0, -2)]),
+    exact("Squeeze", [floats(1, 3, 1, 2)], name="all"),
+    exact("Squeeze", [floats(1, 3, 1, 2)], {"axes": [2]}, opset=11),
+    exact("Unsqueeze", [floats(3, 2), ints(0, -1)]),
+    exact("Unsqueeze", [floats(3, 2)], {"axes": [1]}, opset=11),
+    exact("Unsqueeze", [np.float32(2.5), ints(0)]),
+]
+
+MOVES = [
+    *in_types("Transpose", lambda x: [x(3, 5, 7)], {"perm": [2, 0, 1]}),
+    *[exact("Transpose", [floats(64, 100)], dtype=t) for t in FLOATS],
+    exact("Transpose", [floats(2, 33, 5, 47)], {"perm": [0, 3, 1, 2]}),
+    exact("Transpose", [floats(2, 33, 5, 48)], {"perm": [0, 2, 1, 3]}, dtype="float16"),
+    exact("Transpose", [floats(3, 2, 2, 5, 4)], {"perm": [2, 0, 3, 1, 4]}),
+    exact("Transpose", [floats(5)]),
+    exact("Transpose", [np.float32(1.5)]),
+    exact("Transpose", [floats(0, 3)]),
+    exact("Transpose", [floats(1025, 1023)], name="large"),
+    exact("Transpose", [floats(65, 130)], dtype="float16", misaligned=True),
+    *in_types("Slice", lambda x: [x(6, 8), ints(1, 2), ints(5, 8), ints(0, 1), ints(2, 3)]),
+    exact("Slice", [floats(6, 8), ints(-1), ints(-100), ints(0), ints(-2)]),
+    exact("Slice", [floats(6, 8), ints(7), ints(-2**63), ints(1), ints(-3)]),
+    exact("Slice", [floats(6, 8), ints(2), ints(2**63 - 1), ints(-1)]),
+    exact("Slice", [floats(6, 8), ints(5), ints(2), ints(0)], name="empty", capture=False),
+    exact("Slice", [floats(6, 8)], {"starts": [1, -3], "ends": [4, 2**31], "axes": [0, 1]}, opset=9),
+    exact("Slice", [floats(64, 129, 33), ints(1, 0), ints(63, 32), ints(1, 2)], name="large", dtype="float16"),
+    *in_types("Expand", lambda x: [x(3, 1), ints(2, 1, 4)]),
+    exact("Expand", [np.float32(3), ints(2, 3)]),
+    exact("Expand", [floats(1, 0), ints(3, 0)], capture=False),
+    *in_types("Tile", lambda x: [x(2, 3), ints(2, 3)]),
+    exact("Tile", [floats(2, 1, 3), ints(1, 4, 2)]),
+    exact("Tile", [floats(2, 3), ints(0, 2)], capture=False),
+]
+
+JOINS = [
+    *in_types("Concat", lambda x: [x(2, 3), x(2, 5)], {"axis": 1}),
+    exact("Concat", [floats(2, 3, 4), floats(5, 3, 4), floats(0, 3, 4)], {"axis": 0}),
+    exact("Concat", [floats(3, i % 4) for i in range(20)], {"axis": -1}, name="many"),
+    exact("Concat", [floats(130, 64), floats(130, 32)], {"axis": 1}, dtype="float16", name="wide"),
+    exact("Concat", [floats(130, 64), floats(130, 32)], {"axis": 1}, dtype="float16", misaligned=True),
+    exact("Concat", [floats(1)], {"axis": 0}, name="one"),
+    *in_types("Split", lambda x: [x(6, 4), ints(2, 4)], {"axis": 0}, outputs=2),
+    exact("Split", [floats(6, 9)], {"axis": 1, "num_outputs": 3}, outputs=3),
+    exact("Split", [floats(6, 7)], {"axis": 1, "num_outputs": 3}, outputs=3, name="uneven"),
+    exact("Split", [floats(6, 9)], {"axis": -1, "split": [2, 7]}, outputs=2, opset=11),
+    exact("Split", [floats(4, 20), ints(*[1] * 20)], {"axis": 1}, outputs=20, name="many"),
+    exact("Split", [floats(4, 6), ints(0, 6)], {"axis": 1}, outputs=2, name="empty-part", capture=False),
+]
+
+FILLS = [
+    exact("Range", [Const(np.float32(1)), Const(np.float32(10)), Const(np.float32(2.5))]),
+    exact("Range", [Const(np.int64(10)), Const(np.int64(-3)), Const(np.int64(-4))]),
+    exact("Range", [Const(np.int32(5)), Const(np.int32(5)), Const(np.int32(1))], name="empty", capture=False),
+    exact("ConstantOfShape", [ints(2, 3)]),
+]
+
+PADS = [
+    *in_types("Pad", lambda x: [x(3, 4), ints(1, 0, 2, 3)]),
+    exact("Pad", [floats(3, 4), ints(1, 0, 2, 3), Const(np.float32(7.5))], name="value"),
+    exact("Pad", [floats(3, 4), ints(2, 1, 2, 3)], {"mode": "reflect"}),
+    exact("Pad", [floats(3, 4), ints(2, 1, 5, 3)], {"mode": "edge"}),
+    exact("Pad", [floats(3, 4), ints(2, 1, 2, 3)], {"mode": "wrap"}),
+    exact("Pad", [floats(3, 4), ints(-1, 0, 2, -2)], name="negative"),
+    exact("Pad", [floats(3, 4, 5), ints(1, 2), None, ints(-1)], name="axes"),
+    exact("Pad", [floats(3, 4)], {"pads": [0, 1, 0, 1], "value": 2.0}, opset=10),
+    exact("Pad", [SPECIAL.reshape(4, 4), ints(1, 1, 1, 1)], {"mode": "edge"}, name="special"),
+]
+
+
+@pytest.mark.parametrize("case", VIEWS + MOVES + JOINS + FILLS + PADS, ids=str)
+def test_shape(case):
+    check(case)
+
+
