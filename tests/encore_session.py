@@ -1,0 +1,97 @@
+"""Sessions on Encore under any onnxruntime from 1.24 on: registration, placement, values in device memory."""
+
+import os
+
+import numpy as np
+import onnxruntime as ort
+import onnxruntime_ep_encore
+
+EP_NAME = os.environ.get("ENCORE_EP_NAME", "CudaPluginExecutionProvider")
+ORT_VERSION = tuple(int(part) for part in ort.__version__.split(".")[:2])
+NVIDIA = 0x10DE  # onnxruntime tells vendors apart by their PCI ids
+HAS_GRAPHS = ORT_VERSION >= (1, 26)  # before, it doesn't ask a plugin to capture
+EAGER = -1  # the graph id under which a run isn't captured
+
+
+def registered():
+    """Registers the library, once in a process; the EP's name."""
+    name = onnxruntime_ep_encore.register(EP_NAME)
+    assert onnxruntime_ep_encore.devices(name), "Encore offers no device here"
+    return name
+
+
+def make_session(model, session_options=None, config=None, **options):
+    """A session that has Encore first and never falls back to the CPU unseen.
+
+    `model` is a ModelProto, its bytes or a path; `options` are the provider's, `config` the session's.
+    """
+    session_options = session_options or ort.SessionOptions()
+    session_options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    for key, value in (config or {}).items():
+        session_options.add_session_config_entry(key, str(value))
+    device = onnxruntime_ep_encore.devices(registered())[0]
+    session_options.add_provider_for_devices([device], {key: str(value) for key, value in options.items()})
+    if hasattr(model, "SerializeToString"):
+        model = model.SerializeToString()
+    session = ort.InferenceSession(model, session_options)
+    # onnxruntime's Python makes a session on the CPU alone if the provider refuses: green, with nothing run.
+    assert EP_NAME in session.get_providers(), f"the session is on {session.get_providers()} alone"
+    session.disable_fallback()
+    return session
+
+
+def nodes_on(session):
+    """The names of the operators by execution provider, for a session of make_session()."""
+    placed = {}
+    for part in session.get_provider_graph_assignment_info():
+        placed.setdefault(part.ep_name, []).extend(node.op_type for node in part.get_nodes())
+    return placed
+
+
+def assert_all_on_encore(session):
+    placed = nodes_on(session)
+    assert list(placed) == [EP_NAME], f"nodes are elsewhere: {placed}"
+
+
+def run_options(graph_id=None, **entries):
+    """Run options with a graph's id (EAGER for none) and other entries."""
+    options = ort.RunOptions()
+    if graph_id is not None:
+        options.add_run_config_entry("gpu_graph_id", str(graph_id))
+    for key, value in entries.items():
+        options.add_run_config_entry(key, str(value))
+    return options
+
+
+def on_device(array):
+    """A copy of an array in device memory."""
+    return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), "gpu", 0, NVIDIA)
+
+
+def empty_on_device(shape, dtype=np.float32):
+    return ort.OrtValue.ortvalue_from_shape_and_type(list(shape), np.dtype(dtype), "gpu", 0, NVIDIA)
+
+
+class Bound:
+    """A session with all inputs and outputs in device memory, where they stay: what a captured graph needs.
+
+    Outputs have the shapes of the arrays in `outputs`, a dictionary of (shape, dtype).
+    """
+
+    def __init__(self, session, feeds, outputs):
+        self.session = session
+        self.binding = session.io_binding()
+        self.inputs = {name: on_device(array) for name, array in feeds.items()}
+        self.outputs = {name: empty_on_device(*form) for name, form in outputs.items()}
+        for name, value in self.inputs.items():
+            self.binding.bind_ortvalue_input(name, value)
+        for name, value in self.outputs.items():
+            self.binding.bind_ortvalue_output(name, value)
+
+    def run(self, feeds=None, graph_id=None, **entries):
+        """Runs with new contents, if given, in the same memory; the outputs as arrays by name."""
+        for name, array in (feeds or {}).items():
+            self.inputs[name].update_inplace(np.ascontiguousarray(array))
+        options = run_options(graph_id, **entries) if graph_id is not None or entries else None
+        self.session.run_with_iobinding(self.binding, options)
+        return {name: value.numpy() for name, value in self.outputs.items()}

@@ -1,0 +1,76 @@
+"""Rooms include only the rooms below them, and each secret (CUDA, onnxruntime's ABI) is kept in one room."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).resolve().parents[1] / "src"
+BELOW = {
+    "device": set(),
+    "memory": {"device"},
+    "graph": {"device", "memory"},
+    "ops": {"device"},
+    "plugin": {"device", "graph", "memory", "ops"},
+}
+BACK_ENDS = ("device/cuda/", "device/virtual/")
+ABI = "ort_abi.h"  # generated, so it isn't in src
+# What is neither ours nor of standard C++, whose headers have neither dot nor slash in their names.
+OTHERS = {
+    "device/half.h": {"cuda_bf16.h", "cuda_fp16.h", "cuda_fp8.h"},  # where nvcc compiles it, for the intrinsics
+    "device/virtual/": {"Eigen/", "sanitizer/"},
+    "": {"cxxabi.h", "dlfcn.h", "pthread.h", "unistd.h"},  # POSIX and the compiler
+}
+FOREIGN_WORD = re.compile(r"\b(Ort[A-Z]\w*|ORT|onnxruntime\w*|CUDA|cuda\w*|cublas\w*|cudnn\w*)\b")
+
+
+def sources():
+    return [file for file in sorted(SRC.rglob("*")) if file.suffix in (".h", ".cc", ".cu", ".cuh")]
+
+
+def name_of(file):
+    return file.relative_to(SRC).as_posix()
+
+
+def includes(file, opened):
+    """The names that a file includes with `"` or with `<`."""
+    return re.findall(rf'^\s*#\s*include\s*{opened}([^">]+)[">]', file.read_text(), re.MULTILINE)
+
+
+def starts_with_one_of(name, beginnings):
+    return any(name.startswith(beginning) for beginning in beginnings)
+
+
+every_source = pytest.mark.parametrize("file", sources(), ids=name_of)
+
+
+def test_the_rooms_are_those_of_the_design():
+    assert {name_of(file).split("/")[0] for file in sources()} == set(BELOW)
+
+
+@every_source
+def test_a_room_includes_only_rooms_below(file):
+    room = name_of(file).split("/")[0]
+    for name in includes(file, '"'):
+        if name == ABI:
+            assert room == "plugin", "only src/plugin knows onnxruntime's ABI"
+            continue
+        assert (SRC / name).is_file(), f"{name} isn't a path from src on"
+        assert name.split("/")[0] in {room, *BELOW[room]}, f"{room} may not know of {name}"
+        if room != "device":
+            assert not starts_with_one_of(name, BACK_ENDS), f"{name} is behind the seam"
+
+
+@every_source
+def test_headers_of_others_stay_where_they_belong(file):
+    if name_of(file).startswith("device/cuda/"):
+        return
+    allowed = {other for place, others in OTHERS.items() if name_of(file).startswith(place) for other in others}
+    for name in includes(file, "<"):
+        assert re.fullmatch(r"[a-z_0-9]+", name) or starts_with_one_of(name, allowed), f"<{name}> doesn't belong here"
+
+
+@pytest.mark.parametrize("file", sorted((SRC / "ops").rglob("*.*")), ids=name_of)
+def test_ops_name_neither_onnxruntime_nor_cuda(file):
+    for number, line in enumerate(file.read_text().splitlines(), 1):
+        assert not FOREIGN_WORD.search(line), f"{name_of(file)}:{number}: {line.strip()}"

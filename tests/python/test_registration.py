@@ -1,0 +1,148 @@
+"""From the package to a run: where the library is, what it is called, what it offers."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import encore_session
+import numpy as np
+import onnxruntime as ort
+import onnxruntime_ep_encore
+import pytest
+from onnx import helper
+
+pytestmark = pytest.mark.core
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def relu(make_model):
+    return make_model([helper.make_node("Relu", ["x"], ["y"], "relu")], {"x": [2, 3]}, {"y": [2, 3]})
+
+
+def in_new_process(code, **variables):
+    """The words of a Python process which has registered nothing yet."""
+    env = {**os.environ, **variables}
+    env["PYTHONPATH"] = os.pathsep.join([str(ROOT / "python"), env.get("PYTHONPATH", "")])
+    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+
+
+def register_as(name):
+    code = f"""
+import onnxruntime_ep_encore as encore
+name = encore.register({name!r})
+assert encore.register({name!r}) == name, "a second time does nothing"
+print(name, len(encore.devices(name)))"""
+    done = in_new_process(code)
+    assert done.returncode == 0, done.stderr
+    provider, count = done.stdout.split()
+    assert int(count) >= 1
+    return provider
+
+
+# ---- the library
+
+
+def test_library_path_is_a_file():
+    assert Path(onnxruntime_ep_encore.get_library_path()).is_file()
+
+
+def test_environment_names_the_library(tmp_path, monkeypatch):
+    copy = shutil.copy(onnxruntime_ep_encore.get_library_path(), tmp_path / "other.so")
+    monkeypatch.setenv("ENCORE_LIBRARY", str(copy))
+    assert onnxruntime_ep_encore.get_library_path() == str(copy)
+
+
+def test_a_missing_library_is_named_with_the_way_out(tmp_path, monkeypatch):
+    monkeypatch.setenv("ENCORE_LIBRARY", str(tmp_path / "nowhere.so"))
+    with pytest.raises(FileNotFoundError, match="ENCORE_LIBRARY names .*nowhere.so, which is not a file"):
+        onnxruntime_ep_encore.get_library_path()
+
+
+def test_a_package_without_its_library_says_where_it_looked(tmp_path):
+    package = tmp_path / "onnxruntime_ep_encore"
+    shutil.copytree(Path(onnxruntime_ep_encore.__file__).parent, package, ignore=shutil.ignore_patterns("*.so"))
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import onnxruntime_ep_encore as e; e.get_library_path()"
+    done = in_new_process(code, ENCORE_LIBRARY="")
+    assert re.search(f"is missing: reinstall.*\n  {re.escape(str(package))}/libonnx", done.stderr), done.stderr
+
+
+def test_a_file_that_is_no_library_is_refused(tmp_path):
+    (tmp_path / "broken.so").write_text("not a library")
+    code = "import onnxruntime_ep_encore as e; e.register()"
+    done = in_new_process(code, ENCORE_LIBRARY=str(tmp_path / "broken.so"))
+    assert done.returncode == 1
+    assert "broken.so" in done.stderr
+
+
+def test_exports_are_the_two_that_onnxruntime_looks_up():
+    command = ["nm", "-D", "--defined-only", onnxruntime_ep_encore.get_library_path()]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert sorted(line.split()[-1] for line in lines) == ["CreateEpFactories", "ReleaseEpFactory"]
+
+
+# ---- names and devices
+
+
+def test_names():
+    assert onnxruntime_ep_encore.get_ep_names() == [onnxruntime_ep_encore.get_ep_name()] == ["CUDAExecutionProvider"]
+
+
+@pytest.mark.parametrize("name", ["CudaPluginExecutionProvider", "CUDAExecutionProvider"])
+def test_a_registration_name_with_the_ending_is_the_providers(name):
+    assert register_as(name) == name
+
+
+@pytest.mark.parametrize("name", ["encore", "cuda.virtual", None])
+def test_any_other_registration_name_gives_the_usual_one(name):
+    assert register_as(name) == onnxruntime_ep_encore.get_ep_name()
+
+
+def test_a_device_says_what_it_is(encore):
+    device = onnxruntime_ep_encore.devices(encore)[0]
+    assert device.device.type == ort.OrtHardwareDeviceType.GPU
+    assert device.device.vendor_id == encore_session.NVIDIA
+    assert device.ep_metadata["version"] == onnxruntime_ep_encore.__version__
+    assert device.ep_metadata["cuda_device_id"] == "0"
+    assert device.ep_metadata["cuda_device_name"]
+    assert re.fullmatch(r"\d+\.\d+", device.ep_metadata["cuda_compute_capability"])
+    assert device.ep_options["device_id"] == "0"
+
+
+def test_one_version_everywhere():
+    stated = re.search(r"project\(encore VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
+    assert stated == onnxruntime_ep_encore.__version__
+
+
+# ---- a run
+
+
+def test_a_model_runs_on_encore(encore, relu):
+    session = encore_session.make_session(relu)
+    encore_session.assert_all_on_encore(session)
+    x = np.float32([[-1, 2, -3], [4, -5, 6]])
+    (y,) = session.run(None, {"x": x})
+    np.testing.assert_array_equal(y, np.maximum(x, 0))
+
+
+def test_a_run_from_device_memory_to_device_memory(encore, relu):
+    x = np.float32([[-1, 2, -3], [4, -5, 6]])
+    bound = encore_session.Bound(encore_session.make_session(relu), {"x": x}, {"y": ([2, 3], np.float32)})
+    np.testing.assert_array_equal(bound.run()["y"], np.maximum(x, 0))
+    np.testing.assert_array_equal(bound.run({"x": -x})["y"], np.maximum(-x, 0))
+
+
+def test_unregistering_under_a_live_session_leaves_it_working(relu):
+    done = in_new_process(f"""
+import sys; sys.path.insert(0, {str(ROOT / "tests")!r})
+import encore_session, numpy, onnx, onnxruntime
+session = encore_session.make_session({relu.SerializeToString()!r})
+onnxruntime.unregister_execution_provider_library(encore_session.EP_NAME)
+x = -numpy.ones((2, 3), numpy.float32)
+print(session.run(None, {{"x": x}})[0].sum())
+del session""")
+    assert (done.returncode, done.stdout.split()) == (0, ["0.0"]), done.stderr

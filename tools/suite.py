@@ -1,0 +1,179 @@
+"""The stages of `./encore test`, from the cheapest on. One that fails doesn't keep the others from being run."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import environment as env
+
+sys.path.insert(0, str(env.ROOT / "python"))
+from onnxruntime_ep_encore import gpu_works
+
+IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
+OLDEST_ORT, *CORE_ORTS = env.OLDER_ORTS
+LARGEST_CUDA_BYTES = 12_000_000
+EXPORTS = ["CreateEpFactories", "ReleaseEpFactory"]
+# Each writes files that are in the repository, and with --check says whether they are as it would write them.
+GENERATORS = [env.ROOT / "tools" / "generate_docs.py"]
+SANITIZERS = {
+    "virtual-asan": {"UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1"},
+    "virtual-tsan": {"TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1"},
+}
+# How a test runner's last line looks.
+CLOSING = re.compile(r"^(=* ?\d+ (passed|failed|error).* in [\d.]+s.*|\d+% tests passed.*)$")
+
+
+@dataclass
+class Stage:
+    name: str
+    run: object
+    needs: tuple = ()
+    seconds: float = 0
+    outcome: str = "not run"
+    closings: list = field(default_factory=list)
+
+
+def run(quick=False, expression=None):
+    """Runs the stages; 0 if all passed."""
+    start = time.monotonic()
+    env.setup()
+    stages = _of_expression(expression) if expression else _quick() if quick else _all()
+    for stage in stages:
+        _run_stage(stage, {other.name: other for other in stages})
+    _print_summary(stages, time.monotonic() - start)
+    return 0 if all(stage.outcome == "passed" for stage in stages) else 1
+
+
+def _of_expression(expression):
+    return [_build("virtual"), Stage("Python tests", lambda: _pytest("-k", expression), ("build virtual",))]
+
+
+def _quick():
+    newest = Stage(f"Python, onnxruntime {env.NEWEST_ORT}", lambda: _pytest(), ("build virtual",))
+    return [_build("virtual"), _native("virtual"), newest]
+
+
+def _all():
+    stages = [Stage("format", _format), _build("virtual"), Stage("generated files", _generated, ("build virtual",))]
+    stages += [_native("virtual")]
+    for preset in SANITIZERS:
+        stages += [_build(preset), _native(preset)]
+    if IN_CI or env.nvcc():
+        stages += [_build("cuda"), Stage("library", _check_library, ("build cuda",))]
+        if gpu_works():
+            on_gpu = lambda: _pytest(preset="cuda")
+            stages += [_native("cuda"), Stage("Python, on the GPU", on_gpu, ("build cuda",))]
+    for version in CORE_ORTS:
+        core = lambda version=version: _pytest("-m", "core", ort=version)
+        stages.append(Stage(f"Python core set, onnxruntime {version}", core, ("build virtual",)))
+    for version in (OLDEST_ORT, env.NEWEST_ORT):
+        whole = lambda version=version: _pytest(ort=version)
+        stages.append(Stage(f"Python, onnxruntime {version}", whole, ("build virtual",)))
+    return stages
+
+
+def _build(preset):
+    return Stage(f"build {preset}", lambda: env.build(preset))
+
+
+def _native(preset):
+    return Stage(f"C++ tests, {preset}", lambda: _ctest(preset), (f"build {preset}",))
+
+
+# ---- what stages do
+
+
+def _format():
+    env.format_sources(check=True)
+
+
+def _generated():
+    for generator in filter(Path.exists, GENERATORS):
+        env.run(env.PYTHON, generator, "--check", env=_on("virtual"))
+
+
+def _ctest(preset):
+    folder = env.ROOT / "build" / preset
+    command = ["ctest", "--test-dir", folder, "--no-tests=error", "--output-on-failure"]
+    if preset == "virtual-tsan" and subprocess.run(["setarch", "-R", "true"], capture_output=True).returncode == 0:
+        command = ["setarch", "-R", *command]  # TSan of older compilers can't live with much randomised addresses
+    closings = _stream(command, _on(preset, **SANITIZERS.get(preset, {})))
+    log = (folder / "Testing" / "Temporary" / "LastTest.log").read_text(errors="replace")
+    skipped = sorted(set(re.findall(r"\[  SKIPPED \] (\S+)", log)))
+    if skipped and IN_CI:
+        raise env.Failed(f"skipped, which CI does not allow: {' '.join(skipped)}")
+    return closings
+
+
+def _pytest(*options, ort=env.NEWEST_ORT, preset="virtual"):
+    command = [env.PYTHON, "-m", "pytest", "-q", "-n", env.JOBS, *options, env.ROOT / "tests"]
+    return _stream(command, _on(preset, ort))
+
+
+def _check_library():
+    """The library exports what onnxruntime looks up and nothing else, and is no larger than it may be."""
+    library = env.library("cuda")
+    lines = subprocess.run(["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True).stdout
+    exports = sorted(line.split()[-1] for line in lines.splitlines())
+    if exports != EXPORTS:
+        raise env.Failed(f"{library} exports {' '.join(exports)}; it has to be {' and '.join(EXPORTS)} alone")
+    stripped = library.with_suffix(".stripped")
+    env.run("strip", "-o", stripped, library)
+    size = stripped.stat().st_size
+    print(f"{library}: {size / 1e6:.2f} MB stripped")
+    if size >= LARGEST_CUDA_BYTES:
+        raise env.Failed(f"the library has {size} bytes; fewer than {LARGEST_CUDA_BYTES} are allowed")
+
+
+def _on(preset, ort=env.NEWEST_ORT, **more):
+    return env.variables(ort, ENCORE_LIBRARY=str(env.library(preset)), **more)
+
+
+def _stream(command, variables):
+    """Runs a test runner in plain sight; returns its closing lines."""
+    closings = []
+    command = [str(part) for part in command]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+    with subprocess.Popen(command, cwd=env.ROOT, env=variables, **options) as process:
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            if CLOSING.match(line.strip()):
+                closings.append(line.strip())
+    if process.returncode:
+        raise env.Failed("; ".join(closings) or f"{Path(command[0]).name} ended with {process.returncode}")
+    return closings
+
+
+# ---- running and telling
+
+
+def _run_stage(stage, by_name):
+    env.say(f"\n-- {stage.name}")
+    broken = [name for name in stage.needs if by_name[name].outcome != "passed"]
+    if broken:
+        stage.outcome = f"not run: {broken[0]} failed"
+        return print(stage.outcome)
+    start = time.monotonic()
+    try:
+        closings = stage.run()
+        stage.closings = closings if isinstance(closings, list) else []
+        stage.outcome = "passed"
+    except env.Failed as failure:
+        stage.outcome = f"FAILED: {failure}"
+        print(stage.outcome)
+    stage.seconds = time.monotonic() - start
+
+
+def _print_summary(stages, seconds):
+    env.say(f"\n-- {len(stages)} stages in {seconds:.0f} s")
+    for stage in stages:
+        print(f"{stage.seconds:6.0f} s  {stage.name}: {'; '.join([stage.outcome, *stage.closings])}")
+    if shutil.which("ccache"):
+        subprocess.run(["ccache", "--show-stats"], check=False, env=env.variables())
+    for closing in (closing for stage in stages for closing in stage.closings):
+        print(closing)
