@@ -32,7 +32,7 @@ struct Report {
   State state = State::warming_up;
   size_t nodes = 0, held_bytes = 0;
   int64_t replays = 0;
-  std::string refusal;  // why, if refused
+  std::string refusal;  // why, if refused; a refused id warms up again at its next run
 };
 
 class SessionGraphs {
@@ -47,28 +47,45 @@ class SessionGraphs {
   device::StreamRef stream();
   // True between begin_run and end_run in this thread.
   bool in_run() const;
-  // True while this thread captures.
+  // True while this thread captures in this session.
   bool capturing() const;
 
   // Around every run that is not a replay. begin_run starts the capture when the warm-ups of this id are done. end_run
   // ends it: on success the graph is instantiated, uploaded and launched once, so that the run's outputs are there. If
-  // the capture failed, or refuse() was called, it throws the reason with the way out (or, in mode `eager`, warns,
-  // disables capture for the session and returns false: the run did nothing and must be repeated eagerly).
+  // the capture failed, or refuse() was called, it throws the reason with the way out, and the id warms up anew; in
+  // mode `eager` it warns, disables capture for the session and returns false: the run did nothing and must be
+  // repeated. A run that fails by itself, inside a valid capture, ends it quietly: the next run of the id captures
+  // again. Beginning a run while this thread captures, here or in another session, is an error: the graph would lack
+  // its work. If it captures here, that capture is ended.
   void begin_run(int id);
   bool end_run(bool succeeded);
-  // From inside a run: this run cannot be captured. Keeps the first reason. Returns whether a capture was going on.
+  // From inside a run: this run cannot be captured. Keeps the first reason. True if the run is lost: the caller then
+  // fails. False if the caller may just go on, because nothing captures, or because in mode `eager` what was captured
+  // so far has been launched, capture is switched off and the rest of the run is eager.
   bool refuse(const std::string& why);
 
-  bool is_captured(int id) const;  // by the calling thread
+  bool is_captured(int id) const;  // by the calling thread; false once capture is switched off
   void replay(int id);             // enqueues only
-  void release(int id);            // in every thread; a no-op if there is none
+  // In every thread, once its last launch has run; a no-op if there is none, or none yet.
+  void release(int id);
   std::vector<Report> reports() const;  // of the calling thread
   std::vector<device::GraphNode> nodes(int id) const;
 
   void synchronize();  // waits for the calling thread's stream only
 
  private:
+  struct Context;  // of one thread
   struct Shared;
+  struct Mine;  // the contexts of one thread
+  static Mine& mine();
+  Context* find() const;  // the calling thread's; null if it has none yet
+  Context& context();
+  void begin_capture(Context& context, size_t peak_bytes);
+  device::Graph leave_capture(Context& context);
+  device::GraphExec launch_once(Context& context, const device::Graph& graph);
+  void mark_refused(Context& context);
+  bool give_up(Context& context);
+
   std::shared_ptr<Shared> state_;
 };
 

@@ -2,19 +2,18 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <unordered_map>
-#include <vector>
 
 #include "device/memory.h"
 #include "device/stream.h"
+#include "memory/streams.h"
 
 namespace encore::memory {
 
 struct Limits {
-  size_t max_bytes = SIZE_MAX;  // of everything the arena holds
+  size_t max_bytes = SIZE_MAX;  // of everything held, graph pools that allocated through this arena included
   size_t first_chunk_bytes = size_t(1) << 20;
   size_t largest_growth_bytes = size_t(1) << 30;
   bool grow_by_doubling = true;  // else by what is asked for
@@ -26,11 +25,13 @@ struct Stats {
 };
 
 // Memory private to one captured graph: what is allocated while it is captured. It goes back to the driver when the
-// graph has let go of it and no tensor lives in it any more.
+// graph has let go of it, no tensor lives in it any more and the device's streams have run what they then held.
 class GraphPool {
  public:
-  GraphPool(int device, size_t first_chunk_bytes);
+  // `grew(bytes)` is called in the allocating thread when more is needed than `first_chunk_bytes`, which may be zero.
+  GraphPool(int device, size_t first_chunk_bytes, std::function<void(size_t bytes)> grew = {});
   ~GraphPool();
+  GraphPool(const GraphPool&) = delete;
   size_t held_bytes() const;
   // Things that live as long as the pool, such as host memory that the graph's copies read.
   void keep(std::shared_ptr<void> thing);
@@ -38,7 +39,7 @@ class GraphPool {
  private:
   friend class Arena;
   struct State;
-  std::unique_ptr<State> state_;
+  std::shared_ptr<State> state_;
 };
 
 // While in scope, the calling thread's allocations on any arena of the pool's device come from the pool.
@@ -47,34 +48,51 @@ class PoolScope {
   explicit PoolScope(std::shared_ptr<GraphPool> pool);
   ~PoolScope();
   PoolScope(const PoolScope&) = delete;
+  // The calling thread's; null outside of any scope.
   static const std::shared_ptr<GraphPool>& current();
 
  private:
-  std::shared_ptr<GraphPool> previous_;
+  const std::shared_ptr<GraphPool> pool_;
+  PoolScope* const previous_;
+};
+
+// While in scope, measures what the calling thread allocates from arenas.
+class Meter {
+ public:
+  Meter();
+  ~Meter();
+  Meter(const Meter&) = delete;
+  size_t peak_bytes() const { return peak_bytes_; }  // the most that was in use at one time
+
+ private:
+  friend class Arena;
+  const uint64_t serial_;
+  Meter* const previous_;
+  size_t bytes_ = 0, peak_bytes_ = 0;
 };
 
 class Arena {
  public:
   Arena(int device, Limits limits, std::string owner);  // the owner is named in errors
-  ~Arena();                                             // blocks still in use stay valid until freed elsewhere: see .cc
+  // Gives all chunks back, except those with blocks in use: tensors may outlive their session, and since nobody could
+  // free them any more, their memory stays for the rest of the process, and one line on stderr says so. Whoever hands
+  // out blocks therefore keeps the arena alive as long as they may come back.
+  ~Arena();
   Arena(const Arena&) = delete;
 
-  // Aligned to 256 bytes; null for zero bytes. With a stream, the memory may be reused by that stream as soon as it is
-  // freed; without one, only when all work that was on the device's streams at the time of the free is done.
-  // Error{out_of_memory} says wanted, held, limit and the device's free memory.
+  // Aligned to 256 bytes; null for zero bytes. With a stream, which must be enlisted, the memory may be reused by that
+  // stream as soon as it is freed; without one, only when all work that was on the device's enlisted streams at the
+  // time of the free is done. Error{out_of_memory} says wanted, held, limit and the device's free memory.
   void* allocate(size_t bytes, device::StreamRef stream);
-  void* reserve(size_t bytes);  // exactly, from the driver: for what lives as long as the session
+  void* reserve(size_t bytes);  // exactly, from the driver, for what lives as long as the session; free() gives it back
   void free(void* address) noexcept;
   void shrink();  // gives chunks without a block in use back to the driver
   Stats stats() const;
 
  private:
+  friend void delist(device::StreamRef stream) noexcept;
   struct State;
   std::shared_ptr<State> state_;
 };
-
-// Streams which may hold work on memory that is freed without a stream. Streams enlist themselves while they live.
-void enlist(device::StreamRef stream);
-void delist(device::StreamRef stream);
 
 }  // namespace encore::memory

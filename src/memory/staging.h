@@ -1,4 +1,5 @@
-// A small ring of pinned buffers through which pageable host memory travels, so that the device side stays asynchronous.
+// A small ring of pinned buffers through which pageable host memory travels, so that the device side stays
+// asynchronous.
 #pragma once
 #include <cstddef>
 #include <memory>

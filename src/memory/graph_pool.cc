@@ -1,0 +1,133 @@
+#include "memory/graph_pool.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "device/error.h"
+#include "device/graph.h"
+
+namespace encore::memory {
+
+namespace {
+constexpr size_t kSmallestGrowth = size_t(64) << 10, kLargestGrowth = size_t(64) << 20;
+}
+
+void* take_chunk(int device, size_t bytes) {
+  device::RelaxedCapture relaxed;
+  return device::allocate(device, bytes);
+}
+
+void release_chunk(int device, void* chunk) noexcept {
+  try {
+    device::RelaxedCapture relaxed;
+    device::free(device, chunk);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "encore: device memory could not be given back: %s\n", e.what());
+  }
+}
+
+GraphPool::State::State(int device, size_t first_chunk_bytes, std::function<void(size_t)> grew)
+    : device(device), grew(std::move(grew)) {
+  if (first_chunk_bytes == 0) return;
+  first_chunk.second = whole_units(first_chunk_bytes);
+  first_chunk.first = static_cast<char*>(take_chunk(device, first_chunk.second));
+  chunks.push_back(first_chunk.first);
+  held_bytes = first_chunk.second;
+}
+
+GraphPool::State::~State() {
+  // Work on any stream may still read what the graph wrote. If the device cannot say when it is done, the memory stays.
+  bool idle = false;
+  try {
+    idle = wait_for(tails(device));
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "encore: the memory of a graph is lost: %s\n", e.what());
+  }
+  if (account) account->held_bytes -= held_bytes;
+  if (idle)
+    for (void* chunk : chunks) release_chunk(device, chunk);
+}
+
+GraphPool::State::Taken GraphPool::State::take(size_t bytes, device::StreamRef stream,
+                                               const std::shared_ptr<Account>& payer) {
+  std::lock_guard lock(mutex);
+  if (!account) {
+    if (!payer->charge(held_bytes)) fail(Code::out_of_memory, "the limit is reached");
+    account = payer;
+  }
+  auto found = std::ranges::find(lanes, stream.native(), [](const auto& lane) { return lane->stream; });
+  if (found == lanes.end()) {
+    lanes.push_back(std::make_unique<Lane>(stream.native()));
+    found = lanes.end() - 1;
+  }
+  Lane& lane = **found;
+  if (first_chunk.first && stream) {
+    lane.blocks.add(first_chunk.first, first_chunk.second);
+    first_chunk = {};
+  }
+  if (Block* block = lane.blocks.take(bytes)) return {&lane, block, 0};
+
+  const size_t roomy = std::max(bytes, std::clamp(whole_units(held_bytes), kSmallestGrowth, kLargestGrowth));
+  for (size_t growth : {roomy, bytes}) {
+    if (!account->charge(growth)) {
+      if (growth == bytes) fail(Code::out_of_memory, "the limit is reached");
+      continue;
+    }
+    try {
+      chunks.reserve(chunks.size() + 1);
+      auto* chunk = static_cast<char*>(take_chunk(device, growth));
+      chunks.push_back(chunk);
+      held_bytes += growth;
+      lane.blocks.add(chunk, growth);
+      return {&lane, lane.blocks.take(bytes), growth};
+    } catch (const Error& e) {
+      account->held_bytes -= growth;
+      if (e.code() != Code::out_of_memory || growth == bytes) throw;
+    }
+  }
+  fail(Code::internal, "a graph's memory could not grow");
+}
+
+void GraphPool::State::put(Lane* lane, Block* block) {
+  std::lock_guard lock(mutex);
+  if (lane->stream) lane->blocks.put(block);
+}
+
+GraphPool::GraphPool(int device, size_t first_chunk_bytes, std::function<void(size_t)> grew)
+    : state_(std::make_shared<State>(device, first_chunk_bytes, std::move(grew))) {}
+GraphPool::~GraphPool() = default;
+
+size_t GraphPool::held_bytes() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->held_bytes;
+}
+
+void GraphPool::keep(std::shared_ptr<void> thing) {
+  std::lock_guard lock(state_->mutex);
+  state_->kept.push_back(std::move(thing));
+}
+
+PoolScope::PoolScope(std::shared_ptr<GraphPool> pool) : pool_(std::move(pool)), previous_(here.scope) {
+  here.scope = this;
+}
+PoolScope::~PoolScope() {
+  if (here.scope == this) here.scope = previous_;
+}
+const std::shared_ptr<GraphPool>& PoolScope::current() {
+  static const std::shared_ptr<GraphPool> none;
+  return here.scope ? here.scope->pool_ : none;
+}
+
+namespace {
+uint64_t next_serial() {
+  static std::atomic<uint64_t> serial{0};
+  return ++serial;
+}
+}  // namespace
+
+Meter::Meter() : serial_(next_serial()), previous_(here.meter) { here.meter = this; }
+Meter::~Meter() {
+  if (here.meter == this) here.meter = previous_;
+}
+
+}  // namespace encore::memory

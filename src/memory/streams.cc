@@ -1,0 +1,128 @@
+#include "memory/streams.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <mutex>
+
+#include "device/error.h"
+#include "device/graph.h"
+
+namespace encore::memory {
+
+using device::CaptureStatus;
+using device::Event;
+using device::StreamRef;
+
+namespace {
+
+struct Enlisted {
+  StreamRef stream;
+  int count = 0;
+  bool capturing = false;
+  Tail before_capture;
+};
+struct Register {
+  std::mutex mutex;
+  std::vector<Enlisted> streams;  // few
+
+  Enlisted* find(StreamRef stream) {
+    const auto found = std::ranges::find(streams, stream, &Enlisted::stream);
+    return found == streams.end() ? nullptr : &*found;
+  }
+};
+Register& all() {
+  static auto& all = *new Register;  // threads that end late still use it
+  return all;
+}
+
+Tail record(StreamRef stream) {
+  if (stream.capture_status() != CaptureStatus::none) return {};
+  auto event = std::make_shared<Event>(stream.device());
+  event->record(stream);
+  return event;
+}
+
+Tail tail_of(const Enlisted& enlisted) {
+  return enlisted.capturing ? enlisted.before_capture : record(enlisted.stream);
+}
+
+}  // namespace
+
+void enlist(StreamRef stream) {
+  if (!stream) fail(Code::internal, "no stream was given to enlist");
+  std::lock_guard lock(all().mutex);
+  if (Enlisted* found = all().find(stream))
+    ++found->count;
+  else
+    all().streams.push_back({.stream = stream, .count = 1});
+}
+
+bool detail::is_enlisted(StreamRef stream) {
+  std::lock_guard lock(all().mutex);
+  return all().find(stream);
+}
+
+bool detail::drop(StreamRef stream) {
+  std::lock_guard lock(all().mutex);
+  Enlisted* found = all().find(stream);
+  if (!found || --found->count > 0) return false;
+  all().streams.erase(all().streams.begin() + (found - all().streams.data()));
+  return true;
+}
+
+void capture_begins(StreamRef stream) {
+  std::lock_guard lock(all().mutex);
+  Enlisted* found = all().find(stream);
+  if (!found) fail(Code::internal, "a stream that is not enlisted cannot capture");
+  found->before_capture = record(stream);
+  found->capturing = true;
+}
+
+void capture_ends(StreamRef stream) noexcept {
+  std::lock_guard lock(all().mutex);
+  Enlisted* found = all().find(stream);
+  if (!found) return;
+  found->capturing = false;
+  found->before_capture.reset();
+}
+
+Tail tail(StreamRef stream) {
+  std::lock_guard lock(all().mutex);
+  const Enlisted* found = all().find(stream);
+  return found ? tail_of(*found) : record(stream);
+}
+
+std::vector<Tail> tails(int device) {
+  std::vector<Tail> tails;
+  std::lock_guard lock(all().mutex);
+  for (const Enlisted& enlisted : all().streams) {
+    if (enlisted.stream.device() != device) continue;
+    if (Tail tail = tail_of(enlisted)) tails.push_back(std::move(tail));
+  }
+  return tails;
+}
+
+bool is_done(const std::vector<Tail>& tails) noexcept {
+  if (tails.empty()) return true;
+  try {
+    device::RelaxedCapture relaxed;
+    return std::ranges::all_of(tails, [](const Tail& tail) { return !tail || tail->done(); });
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+bool wait_for(const std::vector<Tail>& tails) noexcept {
+  if (tails.empty()) return true;
+  try {
+    device::RelaxedCapture relaxed;
+    for (const Tail& tail : tails)
+      if (tail) tail->synchronize();
+    return true;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "encore: waiting for a stream failed: %s\n", e.what());
+    return false;
+  }
+}
+
+}  // namespace encore::memory

@@ -1,0 +1,33 @@
+// Streams which may hold work on memory that is freed without naming a stream, and how to wait for that work.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "device/stream.h"
+
+namespace encore::memory {
+
+// Every stream that allocates from an arena, or whose work uses an arena's memory, is enlisted while it lives. Counted:
+// two sessions may enlist one caller's stream. The last delist comes before the stream is destroyed, and waits for what
+// is enqueued on it; then its memory in all arenas may serve other streams.
+void enlist(device::StreamRef stream);
+void delist(device::StreamRef stream) noexcept;
+
+// Around a capture of an enlisted stream: what was enqueued before stays waitable meanwhile.
+void capture_begins(device::StreamRef stream);
+void capture_ends(device::StreamRef stream) noexcept;
+
+// What is enqueued on a stream up to now; null if nothing can be. Of a capture, only what came before it.
+using Tail = std::shared_ptr<device::Event>;
+Tail tail(device::StreamRef stream);
+std::vector<Tail> tails(int device);  // of all enlisted streams of the device; no nulls
+// Both may be used in a thread that captures. False also if the device cannot tell any more.
+bool is_done(const std::vector<Tail>& tails) noexcept;
+bool wait_for(const std::vector<Tail>& tails) noexcept;
+
+namespace detail {
+bool is_enlisted(device::StreamRef stream);
+bool drop(device::StreamRef stream);  // one enlistment; true if it was the last
+}  // namespace detail
+
+}  // namespace encore::memory
