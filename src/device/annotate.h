@@ -4,8 +4,10 @@
 #define DEVICE_FN __device__ __forceinline__
 #define BOTH_FN __host__ __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
+#define NO_UNROLL _Pragma("unroll 1")
 #else
 #define DEVICE_FN inline
 #define BOTH_FN inline
 #define UNROLL
+#define NO_UNROLL
 #endif

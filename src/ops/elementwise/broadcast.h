@@ -25,13 +25,13 @@ class Walk {
 
   // Whether `count` outputs, from a multiple of it on, are neighbours in every operand that does not repeat.
   bool keeps_together(int count) const { return rank_ == 1 || sizes_[0].divisor() % count == 0; }
-  DEVICE_FN bool repeats(int input) const { return strides_[0][input] == 0; }
+  BOTH_FN bool repeats(int input) const { return strides_[0][input] == 0; }
 
   // Where the operands of output `i` are.
   template <int kInputs>
   DEVICE_FN void find(int64_t i, int64_t (&at)[kInputs]) const {
     UNROLL for (int k = 0; k < kInputs; ++k) at[k] = 0;
-    for (int d = 0; d + 1 < rank_; ++d) {
+    NO_UNROLL for (int d = 0; d + 1 < rank_; ++d) {
       int64_t index;
       i = sizes_[d](i, index);
       UNROLL for (int k = 0; k < kInputs; ++k) at[k] += index * strides_[d][k];
@@ -45,42 +45,42 @@ class Walk {
   int64_t strides_[kMaxRank][kMostInputs] = {};
 };
 
-// y[i] = f(x[i]...), computed in float for half types. An f with is_bad(x...) and a FaultRef `fault` reports bad
-// operands.
+// y[i] = f(x[i]...), computed in float for half types: first in packs, then what is left one by one. An f with
+// is_bad(x...) and a FaultRef `fault` reports bad operands.
 template <class Out, class F, class... In>
 struct Broadcast {
   static constexpr int kInputs = sizeof...(In), kPack = device::pack_size<Out, In...>();
   static constexpr bool kChecks = requires(F f, Compute<In>... x) { f.is_bad(x...); };
 
   Walk walk;
-  int64_t n;
+  int64_t packs;
   Out* y;
   const void* x[kInputs];
   F f;
-  bool packed, aligned;
 
-  DEVICE_FN void operator()(int64_t i) const { apply(i, std::index_sequence_for<In...>{}); }
-
- private:
-  template <size_t... kInput>
-  DEVICE_FN void apply(int64_t i, std::index_sequence<kInput...>) const {
-    const int64_t first = packed ? i * kPack : i;
+  DEVICE_FN void operator()(int64_t i) const {
+    const bool packed = i < packs;
+    const int64_t first = packed ? i * kPack : i + packs * (kPack - 1);
     int64_t at[kInputs];
     walk.find(first, at);
-    if (packed) {
-      const int count = n - first < kPack ? int(n - first) : kPack;
-      store_pack(y + first, map(load<In>(int(kInput), at[kInput], count)...), aligned, count);
-    } else {
-      y[first] = map(device::Pack<In, 1>{{static_cast<const In*>(x[kInput])[at[kInput]]}}...).at[0];
-    }
+    if (packed)
+      apply<kPack>(first, at, std::index_sequence_for<In...>{});
+    else
+      apply<1>(first, at, std::index_sequence_for<In...>{});
   }
-  template <class T>
-  DEVICE_FN device::Pack<T, kPack> load(int input, int64_t at, int count) const {
+
+ private:
+  template <int kCount, size_t... kInput>
+  DEVICE_FN void apply(int64_t first, const int64_t (&at)[kInputs], std::index_sequence<kInput...>) const {
+    device::store_pack<kCount>(y + first, map(load<kCount, In>(int(kInput), at[kInput])...), true);
+  }
+  template <int kCount, class T>
+  DEVICE_FN device::Pack<T, kCount> load(int input, int64_t at) const {
     const T* from = static_cast<const T*>(x[input]) + at;
-    if (!walk.repeats(input)) return device::load_pack<kPack>(from, aligned, count);
+    if (kCount == 1 || !walk.repeats(input)) return device::load_pack<kCount>(from, true);
     const T value = *from;
-    device::Pack<T, kPack> pack;
-    UNROLL for (int i = 0; i < kPack; ++i) pack.at[i] = value;
+    device::Pack<T, kCount> pack;
+    UNROLL for (int i = 0; i < kCount; ++i) pack.at[i] = value;
     return pack;
   }
   template <int kCount>
@@ -106,14 +106,19 @@ void transform_broadcast(StreamRef stream, const Shape& shape, void* y, F f,
   if (n == 0) return;
   Shape shapes[Kernel::kInputs];
   for (int k = 0; k < Kernel::kInputs; ++k) shapes[k] = x[k].first;
-  Kernel kernel{Walk(shape, shapes), n, static_cast<Out*>(y), {}, f};
-  kernel.packed = kernel.walk.keeps_together(Kernel::kPack);
-  kernel.aligned = device::is_pack_aligned<Kernel::kPack>(kernel.y);
+  Kernel kernel{Walk(shape, shapes), 0, static_cast<Out*>(y), {}, f};
+  bool in_packs = kernel.walk.keeps_together(Kernel::kPack) && device::is_pack_aligned<Kernel::kPack>(kernel.y);
   int k = 0;
-  ((kernel.x[k] = x[k].second,
-    kernel.aligned &= device::is_pack_aligned<Kernel::kPack>(static_cast<const In*>(x[k].second)), ++k),
-   ...);
-  device::for_each_index(stream, kernel.packed ? (n + Kernel::kPack - 1) / Kernel::kPack : n, kernel);
+  (
+      [&] {
+        kernel.x[k] = x[k].second;
+        in_packs = in_packs && (kernel.walk.repeats(k) ||
+                                device::is_pack_aligned<Kernel::kPack>(static_cast<const In*>(x[k].second)));
+        ++k;
+      }(),
+      ...);
+  if (in_packs) kernel.packs = n / Kernel::kPack;
+  device::for_each_index(stream, n - kernel.packs * (Kernel::kPack - 1), kernel);
 }
 
 // For arithmetic and comparisons which do not care about the sign: int8 becomes uint8, and bool too.

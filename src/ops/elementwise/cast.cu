@@ -19,76 +19,83 @@ Through through(Type from) {
   return (kFloats | kFloat8).has(from) ? Through::f32 : Through::i64;
 }
 
+// In packs first, then what is left one by one.
 template <class To>
 struct CastTo {
   static constexpr int kPack = 8;
+  using Last = std::conditional_t<std::is_arithmetic_v<To>, To, float>;  // half types and float8 are made from floats
 
-  int64_t n;
+  int64_t packs;
   const void* x;
   To* y;
   Type from;
   Through by;
-  bool aligned, saturate;
+  bool saturate;
 
-  DEVICE_FN void operator()(int64_t pack) const {
-    const int64_t first = pack * kPack;
-    const int count = n - first < kPack ? int(n - first) : kPack;
-    Pack<To, kPack> out;
-    switch (by) {
-      case Through::f32: out = map(read_floats(first, count)); break;
-      case Through::f64: out = map(read<double, double>(first, count)); break;
-      case Through::i64: out = map(read_integers(first, count)); break;
-      case Through::u64: out = map(read<uint64_t, uint64_t>(first, count)); break;
-    }
-    device::store_pack(y + first, out, aligned, count);
+  DEVICE_FN void operator()(int64_t i) const {
+    if (i < packs)
+      device::store_pack<kPack>(y + i * kPack, take<kPack>(i * kPack), true);
+    else
+      y[i + packs * (kPack - 1)] = take<1>(i + packs * (kPack - 1)).at[0];
   }
 
  private:
-  template <class By, class From>
-  DEVICE_FN Pack<By, kPack> read(int64_t first, int count) const {
-    const auto in = device::load_pack<kPack>(static_cast<const From*>(x) + first, aligned, count);
-    Pack<By, kPack> out;
-    UNROLL for (int i = 0; i < kPack; ++i) out.at[i] = By(in.at[i]);
+  template <int kCount>
+  DEVICE_FN Pack<To, kCount> take(int64_t first) const {
+    Pack<Last, kCount> values;
+    switch (by) {
+      case Through::f32: values = map<Last>(read_floats<kCount>(first)); break;
+      case Through::f64: values = map<Last>(read<double, double, kCount>(first)); break;
+      case Through::i64: values = map<Last>(read_integers<kCount>(first)); break;
+      case Through::u64: values = map<Last>(read<uint64_t, uint64_t, kCount>(first)); break;
+    }
+    return map<To>(values);
+  }
+  template <class By, class From, int kCount>
+  DEVICE_FN Pack<By, kCount> read(int64_t first) const {
+    const auto in = device::load_pack<kCount>(static_cast<const From*>(x) + first, true);
+    Pack<By, kCount> out;
+    UNROLL for (int i = 0; i < kCount; ++i) out.at[i] = By(in.at[i]);
     return out;
   }
-  DEVICE_FN Pack<float, kPack> read_floats(int64_t first, int count) const {
+  template <int kCount>
+  DEVICE_FN Pack<float, kCount> read_floats(int64_t first) const {
     switch (from) {
-      case Type::f16: return read<float, Half>(first, count);
-      case Type::bf16: return read<float, BFloat16>(first, count);
-      case Type::f8e4m3: return read<float, Float8E4M3>(first, count);
-      case Type::f8e5m2: return read<float, Float8E5M2>(first, count);
-      default: return read<float, float>(first, count);
+      case Type::f16: return read<float, Half, kCount>(first);
+      case Type::bf16: return read<float, BFloat16, kCount>(first);
+      case Type::f8e4m3: return read<float, Float8E4M3, kCount>(first);
+      case Type::f8e5m2: return read<float, Float8E5M2, kCount>(first);
+      default: return read<float, float, kCount>(first);
     }
   }
-  DEVICE_FN Pack<int64_t, kPack> read_integers(int64_t first, int count) const {
+  template <int kCount>
+  DEVICE_FN Pack<int64_t, kCount> read_integers(int64_t first) const {
     switch (from) {
-      case Type::i8: return read<int64_t, int8_t>(first, count);
-      case Type::i16: return read<int64_t, int16_t>(first, count);
-      case Type::i32: return read<int64_t, int32_t>(first, count);
-      case Type::u16: return read<int64_t, uint16_t>(first, count);
-      case Type::u32: return read<int64_t, uint32_t>(first, count);
-      case Type::i64: return read<int64_t, int64_t>(first, count);
-      default: return read<int64_t, uint8_t>(first, count);  // and bool, which is 0 or 1
+      case Type::i8: return read<int64_t, int8_t, kCount>(first);
+      case Type::i16: return read<int64_t, int16_t, kCount>(first);
+      case Type::i32: return read<int64_t, int32_t, kCount>(first);
+      case Type::u16: return read<int64_t, uint16_t, kCount>(first);
+      case Type::u32: return read<int64_t, uint32_t, kCount>(first);
+      case Type::i64: return read<int64_t, int64_t, kCount>(first);
+      default: return read<int64_t, uint8_t, kCount>(first);  // and bool, which is 0 or 1
     }
   }
-  template <class By>
-  DEVICE_FN Pack<To, kPack> map(const Pack<By, kPack>& in) const {
-    Pack<To, kPack> out;
-    UNROLL for (int i = 0; i < kPack; ++i) out.at[i] = one(in.at[i]);
+  template <class Next, class By, int kCount>
+  DEVICE_FN Pack<Next, kCount> map(const Pack<By, kCount>& in) const {
+    Pack<Next, kCount> out;
+    UNROLL for (int i = 0; i < kCount; ++i) out.at[i] = one<Next>(in.at[i]);
     return out;
   }
-  template <class By>
-  DEVICE_FN To one(By value) const {
-    if constexpr (std::is_same_v<To, bool>)
+  template <class Next, class By>
+  DEVICE_FN Next one(By value) const {
+    if constexpr (std::is_same_v<Next, bool>)
       return value != By(0);
-    else if constexpr (std::is_same_v<To, Float8E4M3> || std::is_same_v<To, Float8E5M2>)
-      return To(float(value), saturate);
-    else if constexpr (std::is_integral_v<To> && std::is_floating_point_v<By>)
-      return truncated<To>(value);
-    else if constexpr (std::is_arithmetic_v<To>)
-      return To(value);
+    else if constexpr (std::is_same_v<Next, Float8E4M3> || std::is_same_v<Next, Float8E5M2>)
+      return Next(value, saturate);
+    else if constexpr (std::is_integral_v<Next> && std::is_floating_point_v<By>)
+      return truncated<Next>(value);
     else
-      return To(float(value));
+      return Next(value);
   }
 };
 
@@ -121,8 +128,9 @@ void convert(StreamRef stream, int64_t n, Type from, const void* x, Type to, voi
     using Kernel = CastTo<To>;
     const bool aligned = device::is_pack_aligned<Kernel::kPack>(static_cast<To*>(y)) &&
                          reinterpret_cast<uintptr_t>(x) % (Kernel::kPack * device::size_bytes(from)) == 0;
-    device::for_each_index(stream, (n + Kernel::kPack - 1) / Kernel::kPack,
-                           Kernel{n, x, static_cast<To*>(y), from, through(from), aligned, saturate});
+    const int64_t packs = aligned ? n / Kernel::kPack : 0;
+    device::for_each_index(stream, n - packs * (Kernel::kPack - 1),
+                           Kernel{packs, x, static_cast<To*>(y), from, through(from), saturate});
   });
 }
 

@@ -52,9 +52,11 @@ struct Remainder {
       if (b == T(0)) return 0;
       if constexpr (std::is_signed_v<T>) {
         if (b == T(-1)) return 0;
+        const T rest = T(a % b);
+        return !like_dividend && rest != T(0) && (rest < T(0)) != (b < T(0)) ? T(rest + b) : rest;
+      } else {
+        return T(a % b);
       }
-      const T rest = T(a % b);
-      return !like_dividend && rest != T(0) && (rest < T(0)) != (b < T(0)) ? T(rest + b) : rest;
     }
   }
 };

@@ -20,8 +20,10 @@ struct Abs {
   DEVICE_FN T operator()(T x) const {
     if constexpr (std::is_floating_point_v<T>)
       return std::fabs(x);
-    else
+    else if constexpr (std::is_signed_v<T>)
       return x < T(0) ? negative(x) : x;
+    else
+      return x;
   }
 };
 struct Neg {
@@ -33,7 +35,10 @@ struct Neg {
 struct Sign {
   template <class T>
   DEVICE_FN T operator()(T x) const {
-    return T(int(x > T(0)) - int(x < T(0)));
+    if constexpr (std::is_signed_v<T>)
+      return T(int(x > T(0)) - int(x < T(0)));
+    else
+      return x > T(0);
   }
 };
 struct Exp {
