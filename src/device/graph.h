@@ -23,7 +23,7 @@ class GraphExec;
 // What a capture recorded.
 class Graph {
  public:
-  Graph() = default;
+  Graph();
   ~Graph();
   Graph(Graph&& other) noexcept;
   Graph& operator=(Graph&& other) noexcept;
@@ -42,7 +42,7 @@ class Graph {
 // A graph ready to launch. Launches of one GraphExec never overlap: each waits for the one before, on the device.
 class GraphExec {
  public:
-  GraphExec() = default;
+  GraphExec();
   ~GraphExec();
   GraphExec(GraphExec&& other) noexcept;
   GraphExec& operator=(GraphExec&& other) noexcept;

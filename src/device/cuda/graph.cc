@@ -84,6 +84,7 @@ std::string name_of_kernel(cudaGraphNode_t node) {
 Graph::State::~State() { report(cudaGraphDestroy(graph), "cudaGraphDestroy"); }
 
 Graph::Graph(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Graph::Graph() = default;
 Graph::~Graph() = default;
 Graph::Graph(Graph&&) noexcept = default;
 Graph& Graph::operator=(Graph&&) noexcept = default;
@@ -130,6 +131,7 @@ GraphExec Graph::instantiate() const {
 GraphExec::State::~State() { report(cudaGraphExecDestroy(exec), "cudaGraphExecDestroy"); }
 
 GraphExec::GraphExec(std::unique_ptr<State> state) : state_(std::move(state)) {}
+GraphExec::GraphExec() = default;
 GraphExec::~GraphExec() = default;
 GraphExec::GraphExec(GraphExec&&) noexcept = default;
 GraphExec& GraphExec::operator=(GraphExec&&) noexcept = default;

@@ -58,7 +58,6 @@ void Capture::invalidate(std::string_view why) {
 }
 
 void Capture::forbid(std::string_view what) {
-  check();
   invalidate(what);
   throw Error(Code::capture_forbidden, text(with_label(what), " is forbidden; the capture is now invalid"));
 }

@@ -43,7 +43,7 @@ class Capture {
 
   CaptureStatus status() const { return status_.load(); }
   void invalidate(std::string_view why);
-  // Invalidates and throws Error{capture_forbidden}; Error{capture_failed} if the capture is invalid already.
+  // Invalidates and throws Error{capture_forbidden}.
   [[noreturn]] void forbid(std::string_view what);
   // Throws Error{capture_failed} unless the capture is still valid.
   void check();
@@ -72,8 +72,8 @@ class Capture {
   std::vector<std::vector<int>> tails_;  // of each lane, the nodes that its next one comes after
 };
 
-// Throws Error{capture_forbidden}, and invalidates, if a capture under way forbids this thread to make calls that may
-// synchronise the device, such as allocating from the driver.
+// Throws Error{capture_forbidden}, and invalidates, if a capture under way forbids this thread the calls that CUDA
+// holds for potentially unsafe: those which may wait for a device, or allocate.
 void check_unsafe_call(std::string_view what);
 
 }  // namespace encore::device::virtual_gpu

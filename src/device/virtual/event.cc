@@ -40,6 +40,8 @@ Recorded recorded(EventRef event) {
 // Where a capturing stream waits, or where any stream waits for an event of a capture. The stream's mutex is held.
 void wait_in_capture(StreamState& stream, const Recorded& event) {
   Capture* capture = stream.capturing();
+  if (capture) capture->check();
+  if (!event.capture && !event.marker) return;  // never recorded
   if (!event.capture) capture->forbid("waiting for an event that was not recorded in the same capture");
   if (!capture) {
     event.capture->check();
@@ -54,8 +56,8 @@ void wait_in_capture(StreamState& stream, const Recorded& event) {
 }
 
 // An event of a capture happens at each replay, so it can be neither queried nor waited for on the host.
-void forbid_captured(const Recorded& event, std::string_view what) {
-  if (!event.capture) return;
+void check_host_call(const Recorded& event, std::string_view what) {
+  if (!event.capture) return check_unsafe_call(what);
   if (event.capture->status() != CaptureStatus::none) event.capture->forbid(what);
   throw Error(Code::capture_forbidden, text(what, " is forbidden: it was last recorded in a capture"));
 }
@@ -92,14 +94,14 @@ void EventRef::record(StreamRef ref) const {
 
 void EventRef::synchronize() const {
   const Recorded event = recorded(*this);
-  forbid_captured(event, "synchronizing an event of a capture");
+  check_host_call(event, "synchronizing an event");
   trace(event.stream, Traced::synchronize_event, {}, Label::current());
   if (event.marker) event.marker->wait();
 }
 
 bool EventRef::done() const {
   const Recorded event = recorded(*this);
-  forbid_captured(event, "querying an event of a capture");
+  check_host_call(event, "querying an event");
   trace(event.stream, Traced::query, {}, Label::current());
   return !event.marker || event.marker->is_set();
 }

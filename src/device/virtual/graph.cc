@@ -89,6 +89,7 @@ void run_program(const void* stream, const Program& program) {
 }  // namespace
 
 Graph::Graph(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Graph::Graph() = default;
 Graph::~Graph() = default;
 Graph::Graph(Graph&& other) noexcept = default;
 Graph& Graph::operator=(Graph&& other) noexcept = default;
@@ -104,12 +105,14 @@ std::vector<GraphNode> Graph::nodes() const {
 
 GraphExec Graph::instantiate() const {
   if (!state_) fail(Code::capture_failed, "there is no graph to instantiate");
+  check_unsafe_call("instantiating a graph");
   auto state = std::make_unique<GraphExec::State>();
   state->program = state_->program;
   return GraphExec(std::move(state));
 }
 
 GraphExec::GraphExec(std::unique_ptr<State> state) : state_(std::move(state)) {}
+GraphExec::GraphExec() = default;
 GraphExec::~GraphExec() = default;
 GraphExec::GraphExec(GraphExec&& other) noexcept = default;
 GraphExec& GraphExec::operator=(GraphExec&& other) noexcept = default;
@@ -151,7 +154,10 @@ bool GraphExec::update(const Graph& graph) {
 void begin_capture(StreamRef ref, CaptureMode mode) {
   StreamState& stream = state_of(ref);
   std::lock_guard lock(stream.mutex);
-  if (Capture* capture = stream.capturing()) capture->forbid("beginning a capture on a stream that captures");
+  if (Capture* capture = stream.capturing()) {
+    capture->check();
+    capture->forbid("beginning a capture on a stream that captures");
+  }
   stream.capture = std::make_shared<Capture>(&stream, mode);
   stream.lane = 0;
   Capture::started(stream.capture);
@@ -168,7 +174,7 @@ std::shared_ptr<Capture> ending(StreamState& stream) {
     fail(Code::capture_failed, "a capture ends on the stream where it began, and this stream was forked from that one");
   }
   if (capture->mode != CaptureMode::relaxed && capture->owner != std::this_thread::get_id())
-    fail(Code::capture_failed, "a capture that is not relaxed ends in the thread where it began");
+    capture->invalidate("ending it in another thread than it began in, which only a relaxed capture may");
   return std::move(stream.capture);
 }
 }  // namespace

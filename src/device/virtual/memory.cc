@@ -16,7 +16,6 @@ using namespace virtual_gpu;
 void* allocate(int device, size_t bytes) {
   check_unsafe_call("allocating from the driver");
   trace(nullptr, Traced::driver_allocate, {}, Label::current());
-  if (bytes == 0) return nullptr;
   void* address = take(Origin::driver, device, bytes);
   make_fresh(address, bytes);
   return address;
@@ -33,7 +32,6 @@ void free(int device, void* address) {
 void* allocate_pinned(size_t bytes) {
   check_unsafe_call("allocating pinned memory");
   trace(nullptr, Traced::driver_allocate, {}, Label::current());
-  if (bytes == 0) return nullptr;
   void* address = take(Origin::pinned, -1, bytes);
   make_fresh(address, bytes);
   return address;
@@ -48,11 +46,13 @@ void free_pinned(void* address) {
 }
 
 void* allocate_async(StreamRef ref, size_t bytes) {
-  if (bytes == 0) return nullptr;
   StreamState& stream = state_of(ref);
   std::unique_lock lock(stream.mutex);
   Capture* capture = stream.capturing();
-  if (capture) capture->check();
+  if (capture)
+    capture->check();
+  else
+    check_unsafe_call("allocating from the pool for a stream that does not capture");
   const Origin origin = capture ? Origin::graph : Origin::pool;
   void* address = take(origin, stream.device, bytes);
   // Fresh in stream order, so that work which does not wait for the allocation races with it.
@@ -78,15 +78,19 @@ void free_async(StreamRef ref, void* address) {
     capture->check();
     const auto found = find(address);
     if (!found || found->address != address || found->origin != Origin::graph || !capture->keeps(address))
-      capture->forbid(text("freeing ", address, ", which this capture did not allocate,"));
+      fail(Code::invalid_input, "cannot free ", address, ": this capture did not allocate it");
     return capture->add(stream.lane, NodeKind::free, {},
                         [address, bytes = found->bytes] { make_freed(address, bytes); });
   }
+  check_unsafe_call("giving memory back to the pool in a stream that does not capture");
   retire(Origin::pool, stream.device, address);
   stream.push(lock, {NodeKind::free, {}, Label::current(), [address] { give_back(address); }});
 }
 
-void trim_pool(int device, size_t) { check_device(device); }  // the pool keeps nothing
+void trim_pool(int device, size_t) {
+  check_unsafe_call("trimming the pool");
+  check_device(device);  // the pool keeps nothing
+}
 
 namespace {
 
@@ -105,12 +109,14 @@ Place place_of_range(const void* address, size_t bytes, const char* what) {
 
 void copy(StreamRef ref, void* to, const void* from, size_t bytes) {
   if (bytes == 0) return;
-  const bool pageable = place_of_range(to, bytes, "the target of a copy,") == Place::host ||
-                        place_of_range(from, bytes, "the source of a copy,") == Place::host;
+  const Place to_place = place_of_range(to, bytes, "the target of a copy,");
+  const Place from_place = place_of_range(from, bytes, "the source of a copy,");
+  const bool pageable = to_place == Place::host || from_place == Place::host;
   auto run = [to, from, bytes] { std::memcpy(to, from, bytes); };
   StreamState& stream = state_of(ref);
   std::unique_lock lock(stream.mutex);
   if (Capture* capture = stream.capturing()) {
+    capture->check();
     if (pageable) capture->forbid("copying to or from pageable host memory");
     return capture->add(stream.lane, NodeKind::copy, {}, run);
   }

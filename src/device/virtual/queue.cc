@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <deque>
 #include <exception>
 #include <memory>
 #include <string_view>
@@ -30,7 +31,7 @@ std::atomic<Order>& current_order() {
   return order;
 }
 
-// A second thread for the first one's second halves. Nested halves get seconds of their own.
+// A second thread for second halves.
 class Second {
  public:
   Second() : shared_(std::make_shared<Shared>()) {
@@ -79,7 +80,14 @@ Order order() { return current_order().load(std::memory_order_relaxed); }
 void set_order(Order order) { current_order().store(order, std::memory_order_relaxed); }
 
 void run_both(const std::function<void()>& first, const std::function<void()>& second) {
-  thread_local Second other;
+  // One for each depth: while a launch's second half runs, its first half splits its phases.
+  thread_local std::deque<Second> seconds;
+  thread_local size_t depth = 0;
+  if (seconds.size() == depth) seconds.emplace_back();
+  Second& other = seconds[depth++];
+  struct Leave {
+    ~Leave() { --depth; }
+  } leave;
   other.start(second);
   try {
     first();

@@ -1,5 +1,6 @@
 #include "device/virtual/registry.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -49,6 +50,7 @@ constexpr size_t kAlignment = 256;
 
 void* take(Origin origin, int device, size_t bytes) {
   if (origin != Origin::pinned) check_device(device);
+  bytes = std::max<size_t>(bytes, 1);  // every allocation has an address of its own
   const size_t total = origin == Origin::pinned ? SIZE_MAX : memory_bytes();
   const auto refuse = [&](size_t free) {
     if (origin == Origin::pinned)

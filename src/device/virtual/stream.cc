@@ -158,7 +158,7 @@ Stream::~Stream() {
   }
   {
     std::lock_guard lock(state->mutex);
-    if (Capture* capture = state->capturing()) capture->invalidate("a stream of it was destroyed");
+    if (Capture* capture = state->capturing(); capture && capture->origin == state.get()) capture->abandon();
     state->closed = true;
   }
   state->wake.notify_one();
@@ -168,6 +168,7 @@ void StreamRef::synchronize() const {
   StreamState& stream = state_of(*this);
   std::unique_lock lock(stream.mutex);
   if (Capture* capture = stream.capturing()) capture->forbid("synchronizing a stream that captures");
+  check_unsafe_call("synchronizing a stream");
   trace(native_, Traced::synchronize, {}, Label::current());
   if (stream.finished.load(std::memory_order_acquire) != stream.submitted) {
     auto marker = std::make_shared<Marker>();
@@ -182,6 +183,7 @@ bool StreamRef::done() const {
   StreamState& stream = state_of(*this);
   std::unique_lock lock(stream.mutex);
   if (Capture* capture = stream.capturing()) capture->forbid("querying a stream that captures");
+  check_unsafe_call("querying a stream");
   trace(native_, Traced::query, {}, Label::current());
   if (stream.finished.load(std::memory_order_acquire) != stream.submitted) return false;
   if (stream.failed) throw Error(Code::device_failed, stream.failure, "StreamRef::done");

@@ -1,0 +1,299 @@
+// Capture and replay. What is legal during a capture stands in capture_rules_test.cu.
+#include "device/graph.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "device/label.h"
+#include "kernels.h"
+
+namespace encore::device::tests {
+namespace {
+
+Graph captured(StreamRef stream, auto work) {
+  begin_capture(stream, CaptureMode::thread_local_);
+  work();
+  return end_capture(stream);
+}
+
+TEST(Graph, CaptureRunsNothing) {
+  Stream stream(0);
+  DeviceArray<int> x(std::vector<int>{1, 2, 3});
+  Graph graph = captured(stream, [&] { for_each_index(stream, 3, AddTo{x.data(), 1}); });
+  EXPECT_TRUE(graph);
+  EXPECT_EQ(graph.size(), 1u);
+  EXPECT_EQ(x.download(stream), (std::vector<int>{1, 2, 3}));
+}
+
+TEST(Graph, ReplaysWithNewContents) {
+  Stream stream(0);
+  DeviceArray<int> x(std::vector<int>(1000, 0)), y(1000);
+  Graph graph = captured(stream, [&] {
+    copy(stream, y.data(), x.data(), 4000);
+    for_each_index(stream, 1000, MultiplyBy{y.data(), 3});
+    for_each_index(stream, 1000, AddTo{y.data(), 1});
+    fill(stream, y.data(), 0, 4);
+  });
+  GraphExec exec = graph.instantiate();
+  exec.upload(stream);
+  for (int value : {5, 6, -7}) {
+    x.upload(stream, std::vector<int>(1000, value));
+    exec.launch(stream);
+    std::vector<int> expected(1000, value * 3 + 1);
+    expected[0] = 0;
+    EXPECT_EQ(y.download(stream), expected);
+  }
+}
+
+TEST(Graph, ListsItsNodes) {
+  Stream stream(0);
+  DeviceArray<int> x(4), y(4);
+  Graph graph = captured(stream, [&] {
+    Label outer("Add_7");
+    for_each_index(stream, 4, AddTo{x.data(), 1});
+    {
+      Label inner("Copy_8");
+      copy(stream, y.data(), x.data(), 16);
+    }
+    for_each_index(stream, 4, MultiplyBy{x.data(), 1});
+    Label last("Fill_9");
+    fill(stream, x.data(), 0, 16);
+  });
+  const std::vector<GraphNode> nodes = graph.nodes();
+  ASSERT_EQ(nodes.size(), 4u);
+  EXPECT_EQ(graph.size(), 4u);
+  EXPECT_EQ(nodes[0].kind, NodeKind::kernel);
+  EXPECT_NE(nodes[0].name.find("AddTo"), std::string::npos) << nodes[0].name;
+  EXPECT_EQ(nodes[0].label, "Add_7");
+  EXPECT_EQ(nodes[1].kind, NodeKind::copy);
+  EXPECT_EQ(nodes[1].name, "");
+  EXPECT_EQ(nodes[1].label, "Copy_8");
+  EXPECT_NE(nodes[2].name.find("MultiplyBy"), std::string::npos) << nodes[2].name;
+  EXPECT_EQ(nodes[2].label, "Add_7");
+  EXPECT_EQ(nodes[3].kind, NodeKind::fill);
+  EXPECT_EQ(nodes[3].label, "Fill_9");
+}
+
+TEST(Graph, KeepsCopiesOfLabels) {
+  Stream stream(0);
+  DeviceArray<int> x(4);
+  std::string name = "a name that is longer than any short string";
+  Graph graph = captured(stream, [&] {
+    Label label(name.c_str());
+    for_each_index(stream, 4, AddTo{x.data(), 1});
+  });
+  EXPECT_EQ(graph.nodes().at(0).label, name);
+}
+
+TEST(Graph, ForksAndJoins) {
+  Stream stream(0), left(0), right(0);
+  constexpr int kSize = 5000;
+  DeviceArray<int> x(std::vector<int>(kSize, 0)), a(kSize), b(kSize);
+  Event start(0), left_done(0), right_done(0);
+  Graph graph = captured(stream, [&] {
+    for_each_index(stream, kSize, AddTo{x.data(), 1});
+    start.record(stream);
+    left.ref().wait(start);
+    right.ref().wait(start);
+    EXPECT_EQ(left.ref().capture_status(), CaptureStatus::active);
+    for_each_index(left, kSize, CopyTo{a.data(), x.data()});
+    for_each_index(right, kSize, CopyTo{b.data(), x.data()});
+    for_each_index(left, kSize, MultiplyBy{a.data(), 2});
+    for_each_index(right, kSize, MultiplyBy{b.data(), 3});
+    left_done.record(left);
+    right_done.record(right);
+    stream.ref().wait(left_done);
+    stream.ref().wait(right_done);
+    for_each_index(stream, kSize, CopyTo{x.data(), b.data()});
+  });
+  EXPECT_EQ(left.ref().capture_status(), CaptureStatus::none);
+  EXPECT_EQ(graph.size(), 6u);
+  EXPECT_EQ(std::ranges::count(graph.nodes(), NodeKind::kernel, &GraphNode::kind), 6);
+  GraphExec exec = graph.instantiate();
+  for (int i = 0; i < 3; ++i) exec.launch(stream);
+  // x: 1 → 3 → (3+1)*3=12 → 39; a is twice the x of the last replay.
+  EXPECT_EQ(x.download(stream), std::vector<int>(kSize, 39));
+  EXPECT_EQ(a.download(stream), std::vector<int>(kSize, 26));
+  // The forks are ordinary streams again.
+  for_each_index(left, kSize, AddTo{a.data(), 1});
+  EXPECT_EQ(a.download(left), std::vector<int>(kSize, 27));
+}
+
+TEST(Graph, LaunchesOfOneNeverOverlap) {
+  Gate gate;
+  Stream capturing(0), first(0), second(0);
+  DeviceArray<int> x(std::vector<int>(1000, 0));
+  GraphExec exec = captured(capturing, [&] {
+                     for_each_index(capturing, 1000, MultiplyBy{x.data(), 2});
+                     for_each_index(capturing, 1000, AddTo{x.data(), 1});
+                   }).instantiate();
+  exec.upload(first);
+  first.ref().synchronize();
+  gate.close(first);
+  exec.launch(first);
+  exec.launch(second);
+  exec.launch(first);
+  EXPECT_FALSE(second.ref().done());
+  gate.open();
+  first.ref().synchronize();
+  second.ref().synchronize();
+  EXPECT_EQ(x.download(first), std::vector<int>(1000, 7));
+}
+
+TEST(Graph, LivesInItsExecutable) {
+  Stream stream(0);
+  DeviceArray<int> x(std::vector<int>{0});
+  GraphExec exec;
+  EXPECT_FALSE(exec);
+  {
+    Graph graph = captured(stream, [&] { for_each_index(stream, 1, AddTo{x.data(), 1}); });
+    GraphExec other = graph.instantiate();
+    exec = graph.instantiate();
+    other.launch(stream);
+  }
+  exec.launch(stream);
+  EXPECT_EQ(x.download(stream)[0], 2);
+}
+
+TEST(Graph, MayBeReleasedWhileItRuns) {
+  Gate gate;
+  Stream stream(0);
+  DeviceArray<int> x(std::vector<int>{0});
+  gate.close(stream);
+  {
+    GraphExec exec = captured(stream, [&] { for_each_index(stream, 1, AddTo{x.data(), 1}); }).instantiate();
+    exec.launch(stream);
+  }
+  gate.open();
+  EXPECT_EQ(x.download(stream)[0], 1);
+}
+
+TEST(Graph, Moves) {
+  Stream stream(0);
+  DeviceArray<int> x(std::vector<int>{0});
+  Graph a = captured(stream, [&] { for_each_index(stream, 1, AddTo{x.data(), 1}); });
+  Graph b(std::move(a));
+  EXPECT_FALSE(a);
+  EXPECT_EQ(b.size(), 1u);
+  a = std::move(b);
+  GraphExec exec = a.instantiate(), other;
+  other = std::move(exec);
+  EXPECT_TRUE(other);
+  other.launch(stream);
+  EXPECT_EQ(x.download(stream)[0], 1);
+}
+
+TEST(Graph, MayBeEmpty) {
+  Stream stream(0);
+  Graph graph = captured(stream, [] {});
+  EXPECT_EQ(graph.size(), 0u);
+  EXPECT_TRUE(graph.nodes().empty());
+  GraphExec exec = graph.instantiate();
+  exec.launch(stream);
+  stream.ref().synchronize();
+}
+
+TEST(Graph, UpdatesParameters) {
+  Stream stream(0);
+  DeviceArray<int> x(std::vector<int>(10, 1)), y(std::vector<int>(10, 1));
+  const auto program = [&](int* on, int value) {
+    return captured(stream, [&] {
+      for_each_index(stream, 10, MultiplyBy{on, value});
+      for_each_index(stream, 10, AddTo{on, value});
+    });
+  };
+  GraphExec exec = program(x.data(), 2).instantiate();
+  exec.launch(stream);
+  EXPECT_TRUE(exec.update(program(y.data(), 5)));
+  exec.launch(stream);
+  EXPECT_EQ(x.download(stream), std::vector<int>(10, 4));
+  EXPECT_EQ(y.download(stream), std::vector<int>(10, 10));
+
+  Graph longer = captured(stream, [&] {
+    for (int i = 0; i < 3; ++i) for_each_index(stream, 10, AddTo{x.data(), 1});
+  });
+  EXPECT_FALSE(exec.update(longer));
+  Graph other_kind = captured(stream, [&] {
+    for_each_index(stream, 10, MultiplyBy{x.data(), 1});
+    fill(stream, x.data(), 0, 40);
+  });
+  EXPECT_FALSE(exec.update(other_kind));
+  exec.launch(stream);  // as it was
+  EXPECT_EQ(x.download(stream), std::vector<int>(10, 4));
+  EXPECT_EQ(y.download(stream), std::vector<int>(10, 55));
+}
+
+TEST(Graph, AllocatesItsOwnMemory) {
+  Stream stream(0);
+  DeviceArray<int> x(std::vector<int>(100, 1));
+  Graph graph = captured(stream, [&] {
+    int* scratch = static_cast<int*>(allocate_async(stream, 400));
+    for_each_index(stream, 100, CopyTo{scratch, x.data()});
+    for_each_index(stream, 100, MultiplyBy{scratch, 2});
+    for_each_index(stream, 100, CopyTo{x.data(), scratch});
+    free_async(stream, scratch);
+  });
+  ASSERT_EQ(graph.size(), 5u);
+  EXPECT_EQ(graph.nodes().front().kind, NodeKind::allocate);
+  EXPECT_EQ(graph.nodes().back().kind, NodeKind::free);
+  GraphExec exec = graph.instantiate();
+  for (int i = 0; i < 3; ++i) exec.launch(stream);
+  EXPECT_EQ(x.download(stream), std::vector<int>(100, 8));
+}
+
+// With thousands of nodes, as models have.
+TEST(Graph, TakesManyNodes) {
+  Stream stream(0);
+  DeviceArray<int> x(std::vector<int>(8, 0));
+  Graph graph = captured(stream, [&] {
+    for (int i = 0; i < 3000; ++i) for_each_index(stream, 8, AddTo{x.data(), 1});
+  });
+  EXPECT_EQ(graph.size(), 3000u);
+  EXPECT_EQ(graph.nodes().size(), 3000u);
+  GraphExec exec = graph.instantiate();
+  exec.launch(stream);
+  exec.launch(stream);
+  EXPECT_EQ(x.download(stream), std::vector<int>(8, 6000));
+}
+
+TEST(Graph, CapturesInTwoThreadsDoNotMeet) {
+  const auto work = [](int value) {
+    Stream stream(0);
+    PinnedArray<int> x(16, 0);
+    for (int round = 0; round < 10; ++round) {
+      GraphExec exec = captured(stream, [&] {
+                         for (int i = 0; i < 20; ++i) for_each_index(stream, 16, AddTo{x.data(), value});
+                       }).instantiate();
+      exec.launch(stream);
+      stream.ref().synchronize();
+    }
+    for (int i = 0; i < 16; ++i) EXPECT_EQ(x[size_t(i)], 200 * value);
+  };
+  std::thread other(work, 3);
+  work(4);
+  other.join();
+}
+
+TEST(Graph, AbandonedCaptureLeavesTheStreamUsable) {
+  Stream stream(0);
+  DeviceArray<int> x(std::vector<int>{1});
+  begin_capture(stream, CaptureMode::thread_local_);
+  for_each_index(stream, 1, AddTo{x.data(), 1});
+  abandon_capture(stream);
+  EXPECT_EQ(stream.ref().capture_status(), CaptureStatus::none);
+  EXPECT_EQ(x.download(stream)[0], 1);
+  abandon_capture(stream);  // nothing to drop
+  begin_capture(stream, CaptureMode::thread_local_);
+  EXPECT_THROW(stream.ref().synchronize(), Error);
+  EXPECT_EQ(stream.ref().capture_status(), CaptureStatus::invalidated);
+  abandon_capture(stream);
+  EXPECT_EQ(stream.ref().capture_status(), CaptureStatus::none);
+  Graph graph = captured(stream, [&] { for_each_index(stream, 1, AddTo{x.data(), 1}); });
+  graph.instantiate().launch(stream);
+  EXPECT_EQ(x.download(stream)[0], 2);
+}
+
+}  // namespace
+}  // namespace encore::device::tests
