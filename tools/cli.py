@@ -42,7 +42,9 @@ def main():
     fresh = command("setup", setup, "install what is missing: system packages, virtual environment")
     fresh.add_argument("--all", action="store_true", help="also the older onnxruntimes that the tests use")
     clean = command("clean", remove, "remove the builds")
-    clean.add_argument("--all", action="store_true", help="also the virtual environment")
+    clean.add_argument(
+        "--all", action="store_true", help="also what was downloaded: the virtual environment, the older onnxruntimes"
+    )
 
     arguments, rest = parser.parse_known_args()
     if rest and arguments.function not in (demo, doctor):
@@ -72,7 +74,6 @@ def demo(arguments):
 
 
 def doctor(arguments):
-    env.setup()
     return _tool("doctor.py", arguments.rest)
 
 
@@ -87,7 +88,9 @@ def format_sources(arguments):
 
 
 def remove(arguments):
-    for folder in [env.ROOT / "build", *([env.VENV] if arguments.all else [])]:
+    builds = (env.ROOT / "build").glob("*")
+    downloads = {env.ROOT / "build" / "ort"}
+    for folder in [env.ROOT / "build", env.VENV] if arguments.all else set(builds) - downloads:
         shutil.rmtree(folder, ignore_errors=True)
 
 

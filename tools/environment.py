@@ -1,5 +1,7 @@
 """What building and running need: system packages, the virtual environment, other onnxruntimes, and the builds."""
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
@@ -62,8 +64,17 @@ def variables(ort=NEWEST_ORT, **more):
 
 def setup():
     """Does what is missing, and nothing if nothing is."""
-    _system_packages()
-    _virtual_environment()
+    with _one_at_a_time():
+        _system_packages()
+        _virtual_environment()
+
+
+@contextlib.contextmanager
+def _one_at_a_time():
+    """So that two of these may be started at once in one checkout."""
+    with open(ROOT / "requirements.txt") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _system_packages():
@@ -111,8 +122,9 @@ def _virtual_environment():
     stamp = VENV / "requirements.sha256"
     if PYTHON.exists() and stamp.exists() and stamp.read_text() == key:
         return
-    say(f"making {VENV} with Python {sysconfig.get_python_version()}")
-    run(sys.executable, "-m", "venv", "--clear", VENV)
+    say(f"installing what requirements.txt lists into {VENV}, Python {sysconfig.get_python_version()}")
+    same_python = (VENV / "bin" / f"python{sysconfig.get_python_version()}").exists()
+    run(sys.executable, "-m", "venv", *([] if same_python else ["--clear"]), VENV)
     pip(lists[0])
     pip(lists[1], "--no-deps")
     if _cmake_version() < OLDEST_CMAKE:
@@ -137,12 +149,14 @@ def ort_folder(version):
         raise Failed(f"onnxruntime {version} isn't one of {', '.join((*OLDER_ORTS, NEWEST_ORT))}")
     # Wheels differ from Python to Python.
     folder = ROOT / "build" / "ort" / f"{version}-py{sysconfig.get_python_version()}"
-    if not folder.exists():
-        say(f"installing onnxruntime {version} into {folder}")
-        partial = folder.with_name(f"{folder.name}.{os.getpid()}")
-        # What it depends on comes from the virtual environment.
-        pip(f"onnxruntime=={version}", "--no-deps", "--target", partial)
-        partial.replace(folder)
+    with _one_at_a_time():
+        if not folder.exists():
+            say(f"installing onnxruntime {version} into {folder}")
+            partial = folder.with_name(f"{folder.name}.partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            # What it depends on comes from the virtual environment.
+            pip(f"onnxruntime=={version}", "--no-deps", "--target", partial)
+            partial.replace(folder)
     return folder
 
 
