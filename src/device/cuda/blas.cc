@@ -218,6 +218,8 @@ Prepared prepare(cublasLtHandle_t handle, const Problem& problem, const Pointers
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, problem.align_b);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, problem.align_a);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, problem.align_c);
+  // Partial sums are added in float, never in the narrower type of the result.
+  set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
   // There is no preference for the bias, which the epilogue may read as wide as it writes the result.
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, std::min(problem.align_c, problem.align_bias));
 

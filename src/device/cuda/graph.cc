@@ -127,8 +127,11 @@ GraphExec Graph::instantiate() const {
   return GraphExec(std::make_unique<GraphExec::State>(exec));
 }
 
-// A launch under way still runs to its end.
-GraphExec::State::~State() { report(cudaGraphExecDestroy(exec), "cudaGraphExecDestroy"); }
+// A launch under way still runs to its end. Without the scope this would invalidate a capture of the same thread.
+GraphExec::State::~State() {
+  const RelaxedCapture relaxed;
+  report(cudaGraphExecDestroy(exec), "cudaGraphExecDestroy");
+}
 
 GraphExec::GraphExec(std::unique_ptr<State> state) : state_(std::move(state)) {}
 GraphExec::GraphExec() = default;

@@ -205,6 +205,6 @@ DEVICE_FN T atomic_max(T* to, T value) {
   }
 }
 // Writes `value` if `*to` holds `expected`; returns what it held. The host may look at `to` meanwhile.
-DEVICE_FN int atomic_exchange_if(int* to, int expected, int value) { return atomicCAS_system(to, expected, value); }
+DEVICE_FN int atomic_exchange_if(int* to, int expected, int value) { return atomicCAS(to, expected, value); }
 
 }  // namespace encore::device
