@@ -1,0 +1,159 @@
+"""Times whole models on Encore, eagerly and replayed from a captured graph, beside torch where it is installed.
+
+    ./encore bench [--models resnet50_f16,chain_f32] [--batch 1] [--seconds 1] [--peer torch] [--json FILE]
+
+Inputs and outputs stay in device memory. Figures are medians in microseconds:
+  eager    a run without a graph, the wait for its end included
+  replay   a replayed run, the wait included
+  host     what an asynchronous replay costs the calling thread (disable_synchronize_execution_providers=1)
+  torch    a replayed CUDA graph of the same architecture in eager torch, the wait included
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests"), str(ROOT / "tests" / "models")]
+
+import encore_session as es  # noqa: E402
+import numpy as np  # noqa: E402
+import onnxruntime as ort  # noqa: E402
+import zoo  # noqa: E402
+
+DEFAULT = ["resnet50_f32", "resnet50_f16", "mobilenet_v3_f16", "vit_b16_f16", "bert_base_f32", "bert_base_f16", "chain_f32"]
+NUMPY = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int64)": np.int64, "tensor(bool)": bool}
+
+
+def median_us(run, seconds, warm=5):
+    for _ in range(warm):
+        run()
+    times, end = [], time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times) * 1e6
+
+
+def make(name, batch):
+    """The model's bytes or path, and feeds."""
+    if name == "chain_f32":
+        return zoo.chain(batch=8), {"x": np.random.default_rng(0).standard_normal((8, 256)).astype(np.float32)}
+    return zoo.load(name, batch=batch), zoo.inputs(name, batch=batch)
+
+
+def bind(session, feeds):
+    binding, keep = session.io_binding(), []
+    for item in session.get_inputs():
+        keep.append(es.on_device(feeds[item.name]))
+        binding.bind_ortvalue_input(item.name, keep[-1])
+    for item in session.get_outputs():
+        keep.append(es.empty_on_device(item.shape, NUMPY[item.type]))
+        binding.bind_ortvalue_output(item.name, keep[-1])
+    return binding, keep
+
+
+def encore_figures(name, batch, seconds):
+    model, feeds = make(name, batch)
+    start = time.perf_counter()
+    session = es.make_session(model, enable_cuda_graph=1)
+    created = time.perf_counter() - start
+    binding, keep = bind(session, feeds)
+    placed = es.nodes_on(session)
+    eager, waits = es.run_options(es.EAGER), es.run_options(0)
+    asynchronous = es.run_options(0, disable_synchronize_execution_providers=1)
+    out = {"model": name, "batch": batch, "nodes": len(placed.get(es.EP_NAME, [])), "on_cpu": sum(len(v) for k, v in placed.items() if k != es.EP_NAME)}
+    out["create_ms"] = created * 1e3
+    out["eager_us"] = median_us(lambda: session.run_with_iobinding(binding, eager), seconds)
+    session.run_with_iobinding(binding, waits)  # captures
+    out["replay_us"] = median_us(lambda: session.run_with_iobinding(binding, waits), seconds)
+
+    def burst():  # a few launches without waiting, so that the device's queue never fills
+        for _ in range(20):
+            session.run_with_iobinding(binding, asynchronous)
+
+    times = []
+    for _ in range(10):
+        start = time.perf_counter()
+        burst()
+        times.append((time.perf_counter() - start) / 20)
+        binding.synchronize_outputs()
+    out["host_us"] = statistics.median(times) * 1e6
+    out["eager_host_us"] = None
+    eager_async = es.run_options(es.EAGER, disable_synchronize_execution_providers=1)
+    times = []
+    for _ in range(10):
+        start = time.perf_counter()
+        session.run_with_iobinding(binding, eager_async)
+        times.append(time.perf_counter() - start)
+        binding.synchronize_outputs()
+    out["eager_host_us"] = statistics.median(times) * 1e6
+    return out
+
+
+def torch_figure(name, batch, seconds):
+    """A CUDA graph of the same architecture in eager torch; None where torch has none of it."""
+    import torch
+
+    dtype = torch.float16 if name.endswith("f16") else torch.float32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cudnn.benchmark = True
+    if name.startswith("bert"):
+        import transformers
+
+        module = transformers.BertModel(transformers.BertConfig())
+        inputs = (torch.randint(0, 1000, (batch, 128)).cuda(), torch.ones(batch, 128, dtype=torch.int64).cuda())
+    elif name.startswith(("resnet50", "mobilenet_v3", "vit_b16")):
+        import torchvision
+
+        builder = {"mobilenet_v3": "mobilenet_v3_large"}.get(name.rsplit("_", 1)[0], name.rsplit("_", 1)[0])
+        module = getattr(torchvision.models, builder)(weights=None)
+        inputs = (torch.randn(batch, 3, 224, 224, dtype=dtype).cuda(),)
+    else:
+        return None
+    module = module.to(dtype).cuda().eval()
+    with torch.inference_mode():
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                module(*inputs)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            module(*inputs)
+
+    def run():
+        graph.replay()
+        torch.cuda.synchronize()
+
+    return median_us(run, seconds)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default=",".join(DEFAULT))
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--peer", choices=["torch"])
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    ort.set_default_logger_severity(3)
+    rows = []
+    header = ["model", "batch", "nodes", "on_cpu", "create_ms", "eager_us", "eager_host_us", "replay_us", "host_us", "torch_us"]
+    print("| " + " | ".join(header) + " |\n|" + "---|" * len(header), flush=True)
+    for name in args.models.split(","):
+        row = encore_figures(name, args.batch, args.seconds)
+        row["torch_us"] = torch_figure(name, args.batch, args.seconds) if args.peer else None
+        rows.append(row)
+        cells = [f"{row[k]:.1f}" if isinstance(row[k], float) else str(row[k] if row[k] is not None else "") for k in header]
+        print("| " + " | ".join(cells) + " |", flush=True)
+    if args.json:
+        args.json.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()
