@@ -1,0 +1,190 @@
+#include "plugin/allocator.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "device/graph.h"
+#include "device/memory.h"
+#include "plugin/factory.h"
+#include "plugin/fence.h"
+#include "plugin/stream.h"
+
+namespace encore::plugin {
+namespace {
+
+constexpr size_t kSmallestPinnedBytes = 256;
+
+thread_local std::string allocation_failure;
+
+// What both kinds share: onnxruntime's callbacks and the fence around them.
+class Allocator : public OrtAllocator {
+ public:
+  Allocator(std::shared_ptr<Factory> factory, const OrtMemoryInfo* info)
+      : OrtAllocator{}, factory_(std::move(factory)), info_(info) {
+    version = ort().version;
+    Alloc = [](OrtAllocator* self, size_t bytes) noexcept {
+      return from(self).attempt([&](Allocator& mine) { return mine.allocate(bytes, {}); });
+    };
+    AllocOnStream = [](OrtAllocator* self, size_t bytes, OrtSyncStream* stream) noexcept {
+      return from(self).attempt([&](Allocator& mine) { return mine.allocate(bytes, SyncStream::work_of(stream)); });
+    };
+    Reserve = [](OrtAllocator* self, size_t bytes) noexcept {
+      return from(self).attempt([&](Allocator& mine) { return mine.reserve(bytes); });
+    };
+    Free = [](OrtAllocator* self, void* address) noexcept { from(self).free(address); };
+    Info = [](const OrtAllocator* self) noexcept { return static_cast<const Allocator*>(self)->info_; };
+    GetStats = [](const OrtAllocator* self, OrtKeyValuePairs** out) noexcept -> OrtStatus* {
+      return guarded("GetStats", [&] {
+        ort().api->CreateKeyValuePairs(out);
+        for (const auto& [key, value] : static_cast<const Allocator*>(self)->stats())
+          ort().api->AddKeyValuePair(*out, key, std::to_string(value).c_str());
+      });
+    };
+    if (host_has(kAllocatorShrinkApi))
+      Shrink = [](OrtAllocator* self) noexcept -> OrtStatus* { return guarded("Shrink", [&] { from(self).shrink(); }); };
+  }
+  virtual ~Allocator() = default;
+
+ protected:
+  using Stats = std::vector<std::pair<const char*, uint64_t>>;
+  virtual void* allocate(size_t bytes, device::StreamRef stream) = 0;
+  virtual void* reserve(size_t bytes) = 0;
+  virtual void free(void* address) noexcept = 0;
+  virtual void shrink() = 0;
+  virtual Stats stats() const = 0;
+
+ private:
+  static Allocator& from(OrtAllocator* allocator) { return *static_cast<Allocator*>(allocator); }
+
+  template <class Allocate>
+  void* attempt(Allocate&& allocate) noexcept {
+    try {
+      return allocate(*this);
+    } catch (const std::exception& error) {
+      factory_->log().error(error.what());
+      try {
+        allocation_failure = error.what();
+      } catch (...) {  // the log has it
+      }
+      return nullptr;
+    }
+  }
+
+  std::shared_ptr<Factory> factory_;
+  const OrtMemoryInfo* info_;
+};
+
+class DeviceAllocator final : public Allocator {
+ public:
+  DeviceAllocator(std::shared_ptr<Factory> factory, const OrtMemoryInfo* info, std::shared_ptr<memory::Arena> arena)
+      : Allocator(std::move(factory), info), arena_(std::move(arena)) {}
+
+ private:
+  void* allocate(size_t bytes, device::StreamRef stream) override { return arena_->allocate(bytes, stream); }
+  void* reserve(size_t bytes) override { return arena_->reserve(bytes); }
+  void free(void* address) noexcept override { arena_->free(address); }
+  void shrink() override { arena_->shrink(); }
+  Stats stats() const override {
+    const memory::Stats s = arena_->stats();
+    return {{"Limit", s.limit_bytes},       {"InUse", s.in_use_bytes},
+            {"TotalAllocated", s.held_bytes}, {"MaxInUse", s.peak_in_use_bytes},
+            {"NumAllocs", uint64_t(s.allocations)}, {"NumArenaExtensions", uint64_t(s.driver_allocations)}};
+  }
+
+  std::shared_ptr<memory::Arena> arena_;
+};
+
+class PinnedAllocator final : public Allocator {
+ public:
+  PinnedAllocator(std::shared_ptr<Factory> factory, const OrtMemoryInfo* info, std::shared_ptr<PinnedPool> pool)
+      : Allocator(std::move(factory), info), pool_(std::move(pool)) {}
+
+ private:
+  void* allocate(size_t bytes, device::StreamRef) override { return pool_->allocate(bytes); }
+  void* reserve(size_t bytes) override { return pool_->allocate(bytes); }
+  void free(void* address) noexcept override { pool_->free(address); }
+  void shrink() override { pool_->shrink(); }
+  Stats stats() const override {
+    const PinnedPool::Stats s = pool_->stats();
+    return {{"InUse", s.in_use_bytes},
+            {"TotalAllocated", s.held_bytes},
+            {"MaxInUse", s.peak_in_use_bytes},
+            {"NumAllocs", uint64_t(s.allocations)},
+            {"NumArenaExtensions", uint64_t(s.driver_allocations)}};
+  }
+
+  std::shared_ptr<PinnedPool> pool_;
+};
+
+}  // namespace
+
+PinnedPool::~PinnedPool() {
+  for (const auto& [address, bytes] : sizes_) {
+    try {
+      device::free_pinned(address);
+    } catch (const std::exception&) {  // the driver is gone, and the memory with it
+    }
+  }
+}
+
+void* PinnedPool::allocate(size_t bytes) {
+  if (bytes == 0) return nullptr;
+  if (bytes > SIZE_MAX / 2) fail(Code::out_of_memory, bytes, " bytes of pinned memory were asked for");
+  const size_t rounded = std::bit_ceil(std::max(bytes, kSmallestPinnedBytes));
+  const std::lock_guard lock(mutex_);
+  void* address = nullptr;
+  if (const auto kept = kept_.find(rounded); kept != kept_.end()) {
+    address = kept->second;
+    kept_.erase(kept);
+  } else {
+    const device::RelaxedCapture relaxed;  // page-locking memory is no work of any stream
+    address = device::allocate_pinned(rounded);
+    sizes_.emplace(address, rounded);
+    stats_.held_bytes += rounded;
+    ++stats_.driver_allocations;
+  }
+  stats_.in_use_bytes += rounded;
+  stats_.peak_in_use_bytes = std::max(stats_.peak_in_use_bytes, stats_.in_use_bytes);
+  ++stats_.allocations;
+  return address;
+}
+
+void PinnedPool::free(void* address) noexcept {
+  if (!address) return;
+  const std::lock_guard lock(mutex_);
+  const size_t bytes = sizes_.at(address);
+  kept_.emplace(bytes, address);
+  stats_.in_use_bytes -= bytes;
+}
+
+void PinnedPool::shrink() {
+  const std::lock_guard lock(mutex_);
+  const device::RelaxedCapture relaxed;
+  while (!kept_.empty()) {
+    const auto [bytes, address] = *kept_.begin();
+    kept_.erase(kept_.begin());
+    sizes_.erase(address);
+    stats_.held_bytes -= bytes;
+    device::free_pinned(address);
+  }
+}
+
+PinnedPool::Stats PinnedPool::stats() const {
+  const std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+OrtAllocator* make_device_allocator(std::shared_ptr<Factory> factory, const OrtMemoryInfo* info,
+                                    std::shared_ptr<memory::Arena> arena) {
+  return new DeviceAllocator(std::move(factory), info, std::move(arena));
+}
+OrtAllocator* make_pinned_allocator(std::shared_ptr<Factory> factory, const OrtMemoryInfo* info,
+                                    std::shared_ptr<PinnedPool> pool) {
+  return new PinnedAllocator(std::move(factory), info, std::move(pool));
+}
+void release_allocator(OrtAllocator* allocator) noexcept { delete static_cast<Allocator*>(allocator); }
+
+std::string take_allocation_failure() { return std::exchange(allocation_failure, {}); }
+
+}  // namespace encore::plugin

@@ -1,0 +1,51 @@
+// Device and pinned memory as onnxruntime's allocators.
+#pragma once
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "memory/arena.h"
+#include "plugin/api_version.h"
+
+namespace encore::plugin {
+
+class Factory;
+
+// Freed blocks are kept by size, since page-locking costs far more than an allocation; they go back with the pool.
+class PinnedPool {
+ public:
+  PinnedPool() = default;
+  ~PinnedPool();
+  PinnedPool(const PinnedPool&) = delete;
+  void* allocate(size_t bytes);
+  void free(void* address) noexcept;
+  void shrink();
+
+  struct Stats {
+    size_t in_use_bytes = 0, held_bytes = 0, peak_in_use_bytes = 0;
+    int64_t allocations = 0, driver_allocations = 0;
+  };
+  Stats stats() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::unordered_map<void*, size_t> sizes_;       // of every block
+  std::multimap<size_t, void*> kept_;             // not in use
+  Stats stats_;
+};
+
+// Allocators keep the factory and their memory alive: onnxruntime may release one after the session is gone.
+OrtAllocator* make_device_allocator(std::shared_ptr<Factory> factory, const OrtMemoryInfo* info,
+                                    std::shared_ptr<memory::Arena> arena);
+OrtAllocator* make_pinned_allocator(std::shared_ptr<Factory> factory, const OrtMemoryInfo* info,
+                                    std::shared_ptr<PinnedPool> pool);
+void release_allocator(OrtAllocator* allocator) noexcept;
+
+// onnxruntime's allocators can only answer null. Why this thread's last allocation that failed did so, for the error
+// of whoever meets the null; taking it clears it.
+std::string take_allocation_failure();
+
+}  // namespace encore::plugin

@@ -1,0 +1,275 @@
+#include "plugin/ep.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <utility>
+
+#include "device/device.h"
+#include "device/graph.h"
+#include "device/memory.h"
+#include "plugin/capability.h"
+#include "plugin/factory.h"
+#include "plugin/fence.h"
+#include "plugin/report.h"
+#include "plugin/stream.h"
+
+namespace encore::plugin {
+namespace {
+
+// What the calling thread is in the middle of.
+struct ThreadRun {
+  const Ep* ep = nullptr;
+  bool failed = false;
+  const Ep* repeat = nullptr;  // the session whose last run has to be repeated, since its capture came to nothing
+};
+thread_local ThreadRun thread_run;
+
+int graph_id_of(const OrtRunOptions* options) {
+  const char* const entry = options ? ort().api->GetRunConfigEntry(options, "gpu_graph_id") : nullptr;
+  if (!entry) return 0;
+  int id = 0;
+  const char* const end = entry + std::strlen(entry);
+  const auto [stopped, error] = std::from_chars(entry, end, id);
+  require(error == std::errc() && stopped == end && id >= graph::kEagerId, "run option 'gpu_graph_id' is '", entry,
+          "'; it must be a number from 0, or -1 to run eagerly");
+  return id;
+}
+
+std::string joined(const std::vector<std::string>& parts, size_t most) {
+  std::string all;
+  for (size_t i = 0; i < std::min(parts.size(), most); ++i) all += (i ? "; " : "") + parts[i];
+  return parts.size() > most ? text(all, "; and ", parts.size() - most, " more") : all;
+}
+
+std::string describe(const device::FaultCell& cell) {
+  switch (static_cast<device::FaultKind>(cell.kind)) {
+    case device::FaultKind::index_out_of_range:
+      return text("index ", cell.value, " is outside [", -cell.limit, ", ", cell.limit, ")");
+    case device::FaultKind::divide_by_zero: return "an integer was divided by zero";
+    default: return text("a value is not allowed: ", cell.value, " (limit ", cell.limit, ")");
+  }
+}
+
+}  // namespace
+
+Ep::Ep(std::shared_ptr<Factory> factory, Options options, Log log)
+    : OrtEp{},
+      factory_(std::move(factory)),
+      options_(options),
+      log_(log),
+      arena_(std::make_shared<memory::Arena>(options.device_id,
+                                             memory::Limits{.max_bytes = options.gpu_mem_limit,
+                                                            .grow_by_doubling = options.grow_by_doubling},
+                                             "the session")),
+      staging_(options.device_id) {
+  if (options_.enable_cuda_graph && !host_has(kGraphCaptureApi))
+    log_.warning("enable_cuda_graph needs onnxruntime 1.26 or newer; this is " + ort().text + ", so every run is eager");
+  else if (options_.enable_cuda_graph)
+    graphs_ = std::make_unique<graph::SessionGraphs>(
+        device(), graph::Settings{.enabled = true,
+                                  .warm_ups = options_.min_num_runs_before_cuda_graph_capture,
+                                  .on_error = options_.graph_on_error,
+                                  .warn = [this](const std::string& message) { log_.warning(message); }});
+  const device::RelaxedCapture relaxed;
+  fault_cell_ = new (device::allocate_pinned(sizeof(device::FaultCell))) device::FaultCell;
+  fill_callbacks();
+}
+
+Ep::~Ep() {
+  graphs_.reset();  // waits for launches that may report faults
+  try {
+    const device::RelaxedCapture relaxed;
+    device::free_pinned(fault_cell_);
+  } catch (const std::exception& error) {
+    factory_->log().error(text("the fault cell could not be freed: ", error.what()));
+  }
+}
+
+device::Blas& Ep::blas() {
+  if (device::Blas* open = open_blas_.load(std::memory_order_acquire)) return *open;
+  const std::lock_guard lock(opening_);
+  if (!blas_) blas_ = std::make_unique<device::Blas>(device());
+  open_blas_.store(blas_.get(), std::memory_order_release);
+  return *blas_;
+}
+
+device::Dnn& Ep::dnn() {
+  if (device::Dnn* open = open_dnn_.load(std::memory_order_acquire)) return *open;
+  const std::lock_guard lock(opening_);
+  if (!dnn_) dnn_ = std::make_unique<device::Dnn>(device());
+  open_dnn_.store(dnn_.get(), std::memory_order_release);
+  return *dnn_;
+}
+
+void Ep::run_failed(const std::string& why) {
+  if (thread_run.ep == this) thread_run.failed = true;
+  if (capturing()) graphs_->refuse(why);
+}
+
+int Ep::fault_node(std::string who) {
+  const std::lock_guard lock(fault_nodes_mutex_);
+  fault_nodes_.push_back(std::move(who));
+  return int(fault_nodes_.size());
+}
+
+void Ep::check_faults() {
+  const std::atomic_ref<int> node(fault_cell_->node);
+  const int number = node.load(std::memory_order_acquire);
+  if (number == 0) return;
+  const device::FaultCell found = *fault_cell_;
+  fault_cell_->kind = 0;
+  node.store(0, std::memory_order_release);
+  const std::lock_guard lock(fault_nodes_mutex_);
+  const size_t index = size_t(number) - 1;
+  fail(Code::invalid_input, index < fault_nodes_.size() ? fault_nodes_[index] : text("node ", number), ": ",
+       describe(found));
+}
+
+void Ep::enlist(SyncStream* stream) {
+  const std::lock_guard lock(streams_mutex_);
+  streams_.insert(stream);
+}
+void Ep::delist(SyncStream* stream) {
+  const std::lock_guard lock(streams_mutex_);
+  streams_.erase(stream);
+}
+
+void Ep::synchronize() {
+  if (graphs_) {
+    graphs_->synchronize();
+  } else {
+    const std::lock_guard lock(streams_mutex_);
+    for (SyncStream* stream : streams_) stream->ref().synchronize();
+  }
+  check_faults();
+}
+
+void Ep::start_run(const OrtRunOptions* options) {
+  thread_run = {this};
+  if (!graphs_) return;
+  const device::Current current(device());
+  graphs_->begin_run(captures() ? graph_id_of(options) : graph::kEagerId);
+}
+
+// Without graphs the end of a run is the Flush of its streams.
+void Ep::end_run(const OrtRunOptions*, bool synchronous) {
+  const bool failed = std::exchange(thread_run, {}).failed;
+  if (!graphs_) return;
+  const device::Current current(device());
+  if (!graphs_->end_run(!failed)) thread_run.repeat = this;
+  else if (synchronous) synchronize();
+}
+
+void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
+  const OrtNode* parent = nullptr;
+  check(ort().api->Graph_GetParentNode(graph, &parent));
+  const Claim claim = examine(graph, support, factory_->name(), options_.use_tf32);
+  for (const OrtNode* node : claim.nodes) check(ort().ep->EpGraphSupportInfo_AddSingleNode(support, node));
+
+  const auto log = [&](const std::string& line) { options_.log_placement ? log_.warning(line) : log_.verbose(line); };
+  for (const auto* left : {&claim.declined, &claim.shape_arithmetic})
+    for (const auto& [node, why] : *left) log(node + " is not on Encore: " + why);
+  log(text("Encore takes ", claim.nodes.size(), " of ", claim.node_count, " nodes",
+           parent ? " of a subgraph" : "", "; ", claim.shape_arithmetic.size(), " of the others are shape arithmetic"));
+
+  // Asked for subgraphs first, and again if onnxruntime changes the layout: what counts is the last answer for the
+  // model itself.
+  if (parent) {
+    for (const auto& [node, why] : claim.declined) uncapturable_.push_back(node + ": " + why);
+    return;
+  }
+  signature_ = Signature(graph);
+  std::vector<std::string> obstacles = std::exchange(uncapturable_, {});
+  for (const auto& [node, why] : claim.declined) obstacles.push_back(node + ": " + why);
+  for (const std::string& crossing : claim.crossings) obstacles.push_back("a copy between host and device: " + crossing);
+  cannot_capture_ = false;
+  if (!graphs_ || obstacles.empty()) return;
+  constexpr size_t kMostListed = 5;
+  const std::string list = joined(obstacles, kMostListed);
+  cannot_capture_ = options_.graph_on_error == graph::OnError::eager;
+  log_.warning(cannot_capture_ ? "the model can't be captured, so every run is eager: " + list
+                               : "onnxruntime may refuse to capture the model, because of: " + list);
+}
+
+void Ep::set_dynamic_option(const std::string& key, const std::string& value) {
+  std::string bare = key;
+  for (const std::string& prefix : option_prefixes(factory_->name()))
+    if (key.starts_with(prefix)) bare = key.substr(prefix.size());
+  require(bare == "report_graphs", "unknown dynamic option '", key, "'; the known one is 'ep.cuda.report_graphs'");
+  write_report(graphs_ ? graphs_->reports() : std::vector<graph::Report>(), value);
+}
+
+void Ep::fill_callbacks() {
+  ort_version_supported = ort().version;
+  GetName = [](const OrtEp* self) noexcept { return from(self).factory_->name().c_str(); };
+  GetCapability = [](OrtEp* self, const OrtGraph* graph, OrtEpGraphSupportInfo* support) noexcept -> OrtStatus* {
+    return guarded("GetCapability", [&] { from(self).find_nodes(graph, support); });
+  };
+  GetKernelRegistry = [](OrtEp* self, const OrtKernelRegistry** registry) noexcept -> OrtStatus* {
+    return guarded("GetKernelRegistry", [&] { *registry = from(self).factory_->registry(); });
+  };
+  SetDynamicOptions = [](OrtEp* self, const char* const* keys, const char* const* values,
+                         size_t count) noexcept -> OrtStatus* {
+    return guarded("SetDynamicOptions", [&] {
+      for (size_t i = 0; i < count; ++i) from(self).set_dynamic_option(keys[i], values[i]);
+    });
+  };
+  OnRunStart = [](OrtEp* self, const OrtRunOptions* options) noexcept -> OrtStatus* {
+    return guarded("OnRunStart", [&] { from(self).start_run(options); });
+  };
+  OnRunEnd = [](OrtEp* self, const OrtRunOptions* options, bool synchronous) noexcept -> OrtStatus* {
+    return guarded("OnRunEnd", [&] { from(self).end_run(options, synchronous); });
+  };
+  CreateAllocator = [](OrtEp* self, const OrtMemoryInfo* info, OrtAllocator** allocator) noexcept -> OrtStatus* {
+    return guarded("CreateAllocator", [&] {
+      Ep& ep = from(self);
+      const bool own = int(ort().ep->MemoryDevice_GetDeviceId(ort().ep->MemoryInfo_GetMemoryDevice(info))) == ep.device();
+      *allocator = ep.factory_->make_allocator(info, own ? ep.arena_ : nullptr);
+    });
+  };
+  CreateSyncStreamForDevice = [](OrtEp* self, const OrtMemoryDevice*, OrtSyncStreamImpl** stream) noexcept -> OrtStatus* {
+    return guarded("CreateSyncStreamForDevice", [&] { *stream = new SyncStream(from(self)); });
+  };
+  IsConcurrentRunSupported = [](OrtEp*, bool* supported) noexcept -> OrtStatus* {
+    *supported = true;
+    return nullptr;
+  };
+  if (host_has(kSyncApi))
+    Sync = [](OrtEp* self) noexcept -> OrtStatus* { return guarded("Sync", [&] { from(self).synchronize(); }); };
+  if (host_has(kDefaultMemoryDeviceApi))
+    GetDefaultMemoryDevice = [](const OrtEp* self, const OrtMemoryDevice** memory) noexcept -> OrtStatus* {
+      return guarded("GetDefaultMemoryDevice", [&] {
+        const Ep& ep = from(self);
+        *memory = ort().ep->MemoryInfo_GetMemoryDevice(ep.factory_->devices().memory_info(ep.device(), false));
+      });
+    };
+  if (!graphs_) return;
+  // After a capture that came to nothing onnxruntime has to be told once more that capture is on: then it repeats the
+  // run, which is eager this time.
+  IsGraphCaptureEnabled = [](const OrtEp* self) noexcept {
+    const Ep& ep = from(self);
+    return ep.captures() || thread_run.repeat == &ep;
+  };
+  IsGraphCaptured = [](const OrtEp* self, int id) noexcept {
+    const Ep& ep = from(self);
+    return id >= 0 && ep.graphs_->is_captured(id);
+  };
+  ReplayGraph = [](OrtEp* self, int id) noexcept -> OrtStatus* {
+    return guarded("ReplayGraph", [&] {
+      Ep& ep = from(self);
+      ep.graphs_->replay(id);
+      if (ort().minor < int(kSyncAfterReplayHost)) ep.synchronize();
+    });
+  };
+  // Shapes are computed on the CPU; what they are needed for is on the device.
+  GetGraphCaptureNodeAssignmentPolicy = [](const OrtEp*) noexcept {
+    return OrtGraphCaptureNodeAssignmentPolicy_ALLOW_CPU_FOR_SHAPES;
+  };
+  if (host_has(kReleaseCapturedGraphApi))
+    ReleaseCapturedGraph = [](OrtEp* self, int id) noexcept -> OrtStatus* {
+      return guarded("ReleaseCapturedGraph", [&] { from(self).graphs_->release(id); });
+    };
+}
+
+}  // namespace encore::plugin

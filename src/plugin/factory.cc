@@ -1,0 +1,144 @@
+#include "plugin/factory.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "plugin/ep.h"
+#include "plugin/kernel_registry.h"
+#include "plugin/options.h"
+#include "plugin/stream.h"
+
+namespace encore::plugin {
+namespace {
+
+std::map<std::string, std::string> config_of(const OrtSessionOptions* session) {
+  OrtKeyValuePairs* raw = nullptr;
+  check(ort().api->GetSessionOptionsConfigEntries(session, &raw));
+  const auto pairs = owned(raw, ort().api->ReleaseKeyValuePairs);
+  const char* const* keys = nullptr;
+  const char* const* values = nullptr;
+  size_t count = 0;
+  ort().api->GetKeyValuePairs(raw, &keys, &values, &count);
+  std::map<std::string, std::string> config;
+  for (size_t i = 0; i < count; ++i) config.emplace(keys[i], values[i]);
+  return config;
+}
+
+void check_device(const Options& options, const OrtKeyValuePairs* const* metadata, size_t device_count) {
+  std::string chosen;
+  for (size_t i = 0; i < device_count; ++i) {
+    const int device = Devices::from_metadata(metadata[i]);
+    if (device == options.device_id) return;
+    chosen += text(i ? ", " : "", device);
+  }
+  fail(Code::invalid_input, "provider option 'device_id' is ", options.device_id, ", but the session was given device ",
+       chosen, "; leave the option out, or pass the OrtEpDevice with that cuda_device_id");
+}
+
+}  // namespace
+
+std::string ep_name_for(const std::string& registration_name) {
+  return registration_name.ends_with("ExecutionProvider") ? registration_name : "CUDAExecutionProvider";
+}
+
+OrtEpFactory* Factory::create(const std::string& registration_name, const OrtLogger* logger) {
+  auto factory = std::make_shared<Factory>(ep_name_for(registration_name), Log(logger));
+  factory->self_ = factory;
+  return factory.get();
+}
+
+void Factory::let_go(OrtEpFactory* factory) noexcept {
+  const std::shared_ptr<Factory> last = std::move(from(factory).self_);
+}
+
+Factory::Factory(std::string name, Log log)
+    : OrtEpFactory{}, name_(std::move(name)), log_(log), devices_(log), pinned_(std::make_shared<PinnedPool>()) {
+  fill_callbacks();
+}
+
+const OrtKernelRegistry* Factory::registry() {
+  const std::lock_guard lock(mutex_);
+  if (!registry_) registry_ = make_kernel_registry(name_);
+  return registry_.get();
+}
+
+Copies& Factory::copies(int device) {
+  const std::lock_guard lock(mutex_);
+  return copies_.try_emplace(device, device).first->second;
+}
+
+std::shared_ptr<memory::Arena> Factory::shared_arena(int device) {
+  const std::lock_guard lock(mutex_);
+  auto& arena = arenas_[device];
+  if (!arena) arena = std::make_shared<memory::Arena>(device, memory::Limits{}, "the tensors outside of sessions");
+  return arena;
+}
+
+OrtAllocator* Factory::make_allocator(const OrtMemoryInfo* info, std::shared_ptr<memory::Arena> arena) {
+  const OrtMemoryDevice* const memory = ort().ep->MemoryInfo_GetMemoryDevice(info);
+  const int device = int(ort().ep->MemoryDevice_GetDeviceId(memory));
+  const bool pinned = is_pinned_memory(memory);
+  require(pinned || is_device_memory(memory), "Encore was asked for an allocator of memory that it does not offer");
+  const OrtMemoryInfo* const own_info = devices_.memory_info(device, pinned);
+  if (pinned) return make_pinned_allocator(shared_from_this(), own_info, pinned_);
+  return make_device_allocator(shared_from_this(), own_info, arena ? std::move(arena) : shared_arena(device));
+}
+
+OrtEp* Factory::create_ep(const OrtKeyValuePairs* const* metadata, size_t device_count,
+                          const OrtSessionOptions* session, Log log) {
+  Options options;
+  try {
+    options = parse_options(name_, config_of(session));
+    check_device(options, metadata, device_count);
+    if (options.enable_cuda_graph && host_has(ort_abi::since::OrtApi::GetSessionExecutionMode)) {
+      ExecutionMode mode = ORT_SEQUENTIAL;
+      check(ort().api->GetSessionExecutionMode(session, &mode));
+      require(mode == ORT_SEQUENTIAL,
+              "enable_cuda_graph and the parallel execution mode exclude each other: a graph is captured in one thread");
+    }
+    return new Ep(shared_from_this(), options, log);
+  } catch (const std::exception& error) {
+    // onnxruntime's Python goes on with the CPU provider after this, and prints the reason only to stdout.
+    log.error(error.what());
+    throw;
+  }
+}
+
+void Factory::fill_callbacks() {
+  ort_version_supported = ort().version;
+  GetName = [](const OrtEpFactory* self) noexcept { return static_cast<const Factory*>(self)->name_.c_str(); };
+  GetVendor = [](const OrtEpFactory*) noexcept { return "Encore"; };
+  GetVendorId = [](const OrtEpFactory*) noexcept -> uint32_t { return kNvidia; };
+  GetVersion = [](const OrtEpFactory*) noexcept { return ENCORE_VERSION; };
+  GetSupportedDevices = [](OrtEpFactory* self, const OrtHardwareDevice* const* listed, size_t listed_count,
+                           OrtEpDevice** offered, size_t most, size_t* offered_count) noexcept -> OrtStatus* {
+    return guarded("GetSupportedDevices", [&] {
+      from(self).devices_.offer(self, listed, listed_count, offered, most, offered_count);
+    });
+  };
+  CreateEp = [](OrtEpFactory* self, const OrtHardwareDevice* const*, const OrtKeyValuePairs* const* metadata,
+                size_t device_count, const OrtSessionOptions* session, const OrtLogger* logger,
+                OrtEp** ep) noexcept -> OrtStatus* {
+    return guarded("CreateEp", [&] { *ep = from(self).create_ep(metadata, device_count, session, Log(logger)); });
+  };
+  ReleaseEp = [](OrtEpFactory*, OrtEp* ep) noexcept { delete static_cast<Ep*>(ep); };
+  CreateAllocator = [](OrtEpFactory* self, const OrtMemoryInfo* info, const OrtKeyValuePairs*,
+                       OrtAllocator** allocator) noexcept -> OrtStatus* {
+    return guarded("CreateAllocator", [&] { *allocator = from(self).make_allocator(info, nullptr); });
+  };
+  ReleaseAllocator = [](OrtEpFactory*, OrtAllocator* allocator) noexcept { release_allocator(allocator); };
+  CreateDataTransfer = [](OrtEpFactory* self, OrtDataTransferImpl** transfer) noexcept -> OrtStatus* {
+    return guarded("CreateDataTransfer", [&] { *transfer = make_data_transfer(from(self).shared_from_this()); });
+  };
+  IsStreamAware = [](const OrtEpFactory*) noexcept { return true; };
+  CreateSyncStreamForDevice = [](OrtEpFactory* self, const OrtMemoryDevice* memory, const OrtKeyValuePairs*,
+                                 OrtSyncStreamImpl** stream) noexcept -> OrtStatus* {
+    return guarded("CreateSyncStreamForDevice", [&] {
+      const int device = int(ort().ep->MemoryDevice_GetDeviceId(memory));
+      *stream = new SyncStream(from(self).shared_from_this(), device);
+    });
+  };
+}
+
+}  // namespace encore::plugin

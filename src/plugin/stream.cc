@@ -1,0 +1,122 @@
+#include "plugin/stream.h"
+
+#include "memory/arena.h"
+#include "plugin/ep.h"
+#include "plugin/factory.h"
+#include "plugin/fence.h"
+
+namespace encore::plugin {
+namespace {
+
+class Notification : public OrtSyncNotificationImpl {
+ public:
+  explicit Notification(SyncStream& producer)
+      : OrtSyncNotificationImpl{}, producer_(producer), event_(producer.ref().device()) {
+    ort_version_supported = ort().version;
+    Release = [](OrtSyncNotificationImpl* self) noexcept { delete static_cast<Notification*>(self); };
+    Activate = [](OrtSyncNotificationImpl* self) noexcept -> OrtStatus* {
+      return guarded("Activate", [&] { from(self).activate(); });
+    };
+    WaitOnDevice = [](OrtSyncNotificationImpl* self, OrtSyncStream* consumer) noexcept -> OrtStatus* {
+      return guarded("WaitOnDevice", [&] { from(self).wait_on_device(consumer); });
+    };
+    WaitOnHost = [](OrtSyncNotificationImpl* self) noexcept -> OrtStatus* {
+      return guarded("WaitOnHost", [&] { from(self).wait_on_host(); });
+    };
+  }
+
+ private:
+  static Notification& from(OrtSyncNotificationImpl* self) { return *static_cast<Notification*>(self); }
+
+  void activate() {
+    recorded_on_ = producer_.ref();
+    event_.record(recorded_on_);
+  }
+
+  // A consumer that isn't ours can only be made to wait by waiting here.
+  void wait_on_device(const OrtSyncStream* consumer) {
+    const device::StreamRef stream = SyncStream::work_of(consumer);
+    if (!stream) return wait_on_host();
+    if (stream != recorded_on_) stream.wait(event_);
+  }
+
+  void wait_on_host() {
+    constexpr const char* kWhy = "a node on the CPU waits for one on the device, which no graph can hold";
+    if (Ep* ep = producer_.ep(); ep && ep->capturing()) {
+      if (ep->graphs()->refuse(kWhy)) fail(Code::capture_forbidden, kWhy);
+      activate();  // what was captured has been launched; the event was a part of the graph
+    }
+    event_.synchronize();
+    if (Ep* ep = producer_.ep()) ep->check_faults();
+  }
+
+  SyncStream& producer_;
+  device::Event event_;
+  device::StreamRef recorded_on_;
+};
+
+void release_stream(OrtSyncStreamImpl* stream) noexcept { delete static_cast<SyncStream*>(stream); }
+
+}  // namespace
+
+SyncStream::SyncStream(Ep& ep) : OrtSyncStreamImpl{}, ep_(&ep) {
+  if (ep.graphs()) {
+    handle_ = ep.graphs()->stream();
+  } else {
+    own_ = device::Stream(ep.device());
+    handle_ = own_;
+    memory::enlist(own_);
+  }
+  fill_callbacks();
+  ep.enlist(this);
+}
+
+SyncStream::SyncStream(std::shared_ptr<Factory> factory, int device)
+    : OrtSyncStreamImpl{}, factory_(std::move(factory)), own_(device), handle_(own_) {
+  memory::enlist(own_);
+  fill_callbacks();
+}
+
+SyncStream::~SyncStream() {
+  if (ep_) ep_->delist(this);
+  if (own_.ref()) memory::delist(own_);  // waits for the stream
+}
+
+SyncStream* SyncStream::from(const OrtSyncStream* stream) {
+  const OrtSyncStreamImpl* const impl = stream ? ort().ep->SyncStream_GetImpl(stream) : nullptr;
+  if (!impl || impl->Release != &release_stream) return nullptr;  // another provider's
+  return static_cast<SyncStream*>(const_cast<OrtSyncStreamImpl*>(impl));
+}
+
+device::StreamRef SyncStream::work_of(const OrtSyncStream* stream) {
+  const SyncStream* const mine = from(stream);
+  return mine ? mine->ref() : device::StreamRef();
+}
+
+device::StreamRef SyncStream::ref() const { return ep_ && ep_->graphs() ? ep_->graphs()->stream() : handle_; }
+
+memory::Staging& SyncStream::staging() { return ep_ ? ep_->staging() : factory_->copies(handle_.device()).staging; }
+
+void SyncStream::fill_callbacks() {
+  ort_version_supported = ort().version;
+  Release = &release_stream;
+  GetHandle = [](OrtSyncStreamImpl* self) noexcept { return static_cast<SyncStream*>(self)->handle_.native(); };
+  CreateNotification = [](OrtSyncStreamImpl* self, OrtSyncNotificationImpl** notification) noexcept -> OrtStatus* {
+    return guarded("CreateNotification", [&] { *notification = new Notification(*static_cast<SyncStream*>(self)); });
+  };
+  // The end of a run, or of a loop's iteration. With graphs OnRunEnd has seen to everything.
+  Flush = [](OrtSyncStreamImpl* self) noexcept -> OrtStatus* {
+    auto& stream = *static_cast<SyncStream*>(self);
+    return guarded("Flush", [&] {
+      if (stream.own_.ref()) stream.synchronize();
+    });
+  };
+  OnSessionRunEnd = [](OrtSyncStreamImpl*) noexcept -> OrtStatus* { return nullptr; };
+}
+
+void SyncStream::synchronize() {
+  ref().synchronize();
+  if (ep_) ep_->check_faults();
+}
+
+}  // namespace encore::plugin

@@ -1,0 +1,43 @@
+// onnxruntime's streams and notifications.
+#pragma once
+#include <memory>
+
+#include "device/stream.h"
+#include "memory/staging.h"
+#include "plugin/api_version.h"
+
+namespace encore::plugin {
+
+class Ep;
+class Factory;
+
+// onnxruntime pools its streams and hands them to whichever thread runs next, but a graph belongs to the thread that
+// captured it. So in a session with graphs this is only a token, and the work goes to the calling thread's own stream;
+// otherwise it owns a stream.
+class SyncStream : public OrtSyncStreamImpl {
+ public:
+  explicit SyncStream(Ep& ep);                              // of a session
+  SyncStream(std::shared_ptr<Factory> factory, int device);  // of an application
+  ~SyncStream();
+  SyncStream(const SyncStream&) = delete;
+
+  // Null if the stream is null or not Encore's.
+  static SyncStream* from(const OrtSyncStream* stream);
+  // Where work on the stream goes, from the calling thread; none if the stream is null or not Encore's.
+  static device::StreamRef work_of(const OrtSyncStream* stream);
+
+  device::StreamRef ref() const;
+  Ep* ep() const { return ep_; }  // null if it is an application's
+  memory::Staging& staging();
+  void synchronize();  // and fails with what kernels have reported
+
+ private:
+  void fill_callbacks();
+
+  std::shared_ptr<Factory> factory_;
+  Ep* ep_ = nullptr;
+  device::Stream own_;
+  device::StreamRef handle_;
+};
+
+}  // namespace encore::plugin

@@ -1,0 +1,131 @@
+#include "plugin/transfer.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "device/device.h"
+#include "device/memory.h"
+#include "memory/arena.h"
+#include "ops/tensor.h"
+#include "plugin/allocator.h"
+#include "plugin/devices.h"
+#include "plugin/ep.h"
+#include "plugin/factory.h"
+#include "plugin/fence.h"
+#include "plugin/node_info.h"
+#include "plugin/stream.h"
+
+namespace encore::plugin {
+namespace {
+
+using ops::Tensor;
+using ops::Where;
+
+struct Place {
+  Where where;
+  int device;  // of device memory
+};
+
+Place place_of(const OrtValue* value) {
+  const OrtMemoryDevice* const memory = ort().ep->Value_GetMemoryDevice(value);
+  if (is_device_memory(memory)) return {Where::device, int(ort().ep->MemoryDevice_GetDeviceId(memory))};
+  if (is_host_memory(memory)) return {Where::host, 0};
+  fail(Code::not_supported, "Encore was asked to copy a tensor that is neither on the host nor on its device");
+}
+
+class Transfer : public OrtDataTransferImpl {
+ public:
+  explicit Transfer(std::shared_ptr<Factory> factory) : OrtDataTransferImpl{}, factory_(std::move(factory)) {
+    ort_version_supported = ort().version;
+    Release = [](OrtDataTransferImpl* self) noexcept { delete static_cast<Transfer*>(self); };
+    CanCopy = [](const OrtDataTransferImpl*, const OrtMemoryDevice* from, const OrtMemoryDevice* to) noexcept {
+      return (is_device_memory(from) && (is_device_memory(to) || is_host_memory(to))) ||
+             (is_device_memory(to) && is_host_memory(from)) ||
+             // Host to host is left to onnxruntime, except that it may not know of pinned memory.
+             (is_host_memory(from) && is_host_memory(to) && (is_pinned_memory(from) || is_pinned_memory(to)));
+    };
+    CopyTensors = [](OrtDataTransferImpl* self, const OrtValue** from, OrtValue** to, OrtSyncStream** streams,
+                     size_t count) noexcept -> OrtStatus* {
+      return guarded("CopyTensors", [&] { static_cast<Transfer*>(self)->copy_all(from, to, streams, count); });
+    };
+  }
+
+ private:
+  // A batch: all copies are enqueued before any is waited for.
+  void copy_all(const OrtValue** from, OrtValue** to, OrtSyncStream** streams, size_t count) {
+    std::vector<device::StreamRef> waits;
+    Ep* waiting_session = nullptr;
+    for (size_t i = 0; i < count; ++i) {
+      SyncStream* const stream = SyncStream::from(streams ? streams[i] : nullptr);
+      const Place source = place_of(from[i]), target = place_of(to[i]);
+      const Tensor what = tensor_of(from[i], source.where);
+      void* const address = tensor_of(to[i], target.where).data;
+      const size_t bytes = what.bytes();
+      if (bytes == 0) continue;
+      if (!address || !what.data) {
+        const std::string why = take_allocation_failure();
+        fail(Code::out_of_memory, "a tensor has no memory to be copied ", address ? "from" : "to", why.empty() ? "" : ": ",
+             why);
+      }
+      if (source.where == Where::host && target.where == Where::host) {
+        std::copy_n(what.as<const char>(), bytes, static_cast<char*>(address));
+        continue;
+      }
+      const int device = target.where == Where::device ? target.device : source.device;
+      const device::Current current(device);
+      const bool across_border = source.where != target.where;
+      if (across_border && stream && stream->ep()) refuse_capture(*stream->ep(), what, source.where == Where::host);
+      if (!stream || stream->ref().device() != device) {
+        Copies& copies = factory_->copies(device);
+        copy(copies.stream, copies.staging, address, target, what.data, source, bytes);
+        if (std::find(waits.begin(), waits.end(), copies.stream.ref()) == waits.end()) waits.push_back(copies.stream);
+      } else {
+        copy(stream->ref(), stream->staging(), address, target, what.data, source, bytes);
+        if (target.where == Where::host) waiting_session = stream->ep();
+      }
+    }
+    for (const device::StreamRef& stream : waits) stream.synchronize();
+    if (waiting_session) waiting_session->check_faults();
+  }
+
+  static void copy(device::StreamRef stream, memory::Staging& staging, void* to, Place target, const void* from,
+                   Place source, size_t bytes) {
+    if (source.where == Where::device && target.where == Where::device) {
+      if (source.device == target.device) device::copy(stream, to, from, bytes);
+      else device::copy_peer(stream, to, target.device, from, source.device, bytes);
+    } else if (device::place_of(source.where == Where::host ? from : to) == device::Place::pinned) {
+      device::copy(stream, to, from, bytes);
+      if (target.where == Where::host) stream.synchronize();  // the host may read it when this returns
+    } else if (source.where == Where::host) {
+      staging.upload(stream, to, from, bytes);
+    } else {
+      staging.download(stream, to, from, bytes);
+    }
+  }
+
+  // onnxruntime copies host tensors inside the run that is captured, frees them afterwards, and never copies again when
+  // the graph is replayed.
+  static void refuse_capture(Ep& ep, const Tensor& tensor, bool is_input) {
+    if (!ep.capturing()) return;
+    const std::vector<int64_t> dims(tensor.shape.dims().begin(), tensor.shape.dims().end());
+    const std::string which = is_input ? ep.signature().describe_input(tensor.type, dims)
+                                       : ep.signature().describe_output(tensor.type, dims);
+    const std::string why =
+        text(which, is_input ? " is in host memory" : " is wanted in host memory",
+             ", but a replayed graph copies nothing between host and device; bind every input and output to device "
+             "memory (OrtValue.ortvalue_from_numpy(x, 'cuda', ", ep.device(),
+             "), io_binding.bind_ortvalue_input, bind_ortvalue_output) and use run_with_iobinding");
+    if (ep.graphs()->refuse(why)) fail(Code::capture_forbidden, why);
+  }
+
+  std::shared_ptr<Factory> factory_;
+};
+
+}  // namespace
+
+Copies::Copies(int device) : stream(device), staging(device) { memory::enlist(stream); }
+Copies::~Copies() { memory::delist(stream); }
+
+OrtDataTransferImpl* make_data_transfer(std::shared_ptr<Factory> factory) { return new Transfer(std::move(factory)); }
+
+}  // namespace encore::plugin
