@@ -65,7 +65,7 @@ def run_options(graph_id=None, **entries):
 
 def on_device(array):
     """A copy of an array in device memory."""
-    return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), "gpu", 0, NVIDIA)
+    return ort.OrtValue.ortvalue_from_numpy(np.asarray(array, order="C"), "gpu", 0, NVIDIA)
 
 
 def empty_on_device(shape, dtype=np.float32):
@@ -91,7 +91,7 @@ class Bound:
     def run(self, feeds=None, graph_id=None, **entries):
         """Runs with new contents, if given, in the same memory; the outputs as arrays by name."""
         for name, array in (feeds or {}).items():
-            self.inputs[name].update_inplace(np.ascontiguousarray(array))
+            self.inputs[name].update_inplace(np.asarray(array, order="C"))
         options = run_options(graph_id, **entries) if graph_id is not None or entries else None
         self.session.run_with_iobinding(self.binding, options)
         return {name: value.numpy() for name, value in self.outputs.items()}

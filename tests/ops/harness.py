@@ -104,7 +104,7 @@ class _Model:
                 if is_float and not narrow:
                     with np.errstate(over="ignore"):
                         value = value.astype(dtype)
-                self.feeds[name] = np.ascontiguousarray(value)
+                self.feeds[name] = np.asarray(value, order="C")
                 inputs.append(helper.make_tensor_value_info(name, _onnx_type(value.dtype), value.shape))
             if is_float and narrow:
                 nodes.append(helper.make_node("Cast", [name], [name + "_n"], to=TensorProto.BFLOAT16))

@@ -1,0 +1,57 @@
+"""Whole models as torch exports them: every node on Encore, results as on the CPU, replays as eager runs to the bit."""
+
+import encore_session as es
+import numpy as np
+import onnxruntime as ort
+import pytest
+import zoo
+
+NUMPY = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int64)": np.int64, "tensor(bool)": bool}
+# Largest relative distance (in the Euclidean norm) from float32 on the CPU: the order of sums, and for float16 the
+# roundings of some hundred layers.
+DISTANCE = {"f32": 2e-5, "f16": 1e-2}
+
+
+def distance(got, wanted):
+    got, wanted = got.astype(np.float64), wanted.astype(np.float64)
+    return np.linalg.norm(got - wanted) / np.linalg.norm(wanted)
+
+
+def on_cpu(model, feeds):
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"]).run(None, feeds)
+
+
+@pytest.mark.parametrize("name", [n for n in zoo.names() if n != "chain_f32"])
+def test_model(name):
+    stem, precision = name.rsplit("_", 1)
+    session = es.make_session(zoo.load(name, batch=1), use_tf32=0, **({"enable_cuda_graph": 1} if es.HAS_GRAPHS else {}))
+    placed = es.nodes_on(session)
+    assert list(placed) == [es.EP_NAME], f"nodes are elsewhere: {placed}"
+
+    reference = zoo.load(stem + "_f32", batch=1)
+    outputs = {o.name: (o.shape, NUMPY[o.type]) for o in session.get_outputs()}
+    bound = None
+    for seed in range(3):
+        feeds = zoo.inputs(name, seed=seed)
+        bound = bound or es.Bound(session, feeds, outputs)
+        eager = bound.run(feeds, graph_id=es.EAGER)
+        wanted = on_cpu(reference, zoo.inputs(stem + "_f32", seed=seed))
+        for (output, got), want in zip(eager.items(), wanted, strict=True):
+            assert distance(got, want) < DISTANCE[precision], f"{output}, inputs {seed}"
+        again = bound.run()
+        for output in eager:
+            assert np.array_equal(again[output], eager[output]), f"{output}: a replay differs from the eager run, inputs {seed}"
+
+
+def test_chain():
+    session = es.make_session(zoo.chain(batch=8), **({"enable_cuda_graph": 1} if es.HAS_GRAPHS else {}))
+    name = session.get_inputs()[0].name
+    output = session.get_outputs()[0].name
+    rng = np.random.default_rng(1)
+    bound = es.Bound(session, {name: np.zeros((8, 256), np.float32)}, {output: ((8, 256), np.float32)})
+    for _ in range(3):
+        x = rng.standard_normal((8, 256)).astype(np.float32)
+        wanted = on_cpu(zoo.chain(batch=8), {name: x})[0]
+        np.testing.assert_allclose(bound.run({name: x})[output], wanted, rtol=1e-5, atol=1e-6)
