@@ -36,7 +36,7 @@ struct Sign {
   template <class T>
   DEVICE_FN T operator()(T x) const {
     if constexpr (std::is_signed_v<T>)
-      return T(int(x > T(0)) - int(x < T(0)));
+      return x > T(0) ? T(1) : x < T(0) ? T(-1) : x;  // 0 and NaN are their own
     else
       return x > T(0);
   }

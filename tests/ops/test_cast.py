@@ -1,0 +1,125 @@
+"""Cast between all types of numbers, against the CPU EP."""
+
+import numpy as np
+import pytest
+from encore_session import EP_NAME, assert_all_on_encore, nodes_on
+from harness import INTEGERS, SPECIAL, Case, check, floats, integers, session
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+
+NUMPY = ["float32", "float16", "float64", *INTEGERS, "bool"]
+FLOAT8 = {"float8e4m3fn": TensorProto.FLOAT8E4M3FN, "float8e5m2": TensorProto.FLOAT8E5M2}
+LARGE = (1 << 20) + 3
+
+
+def onnx_type(dtype):
+    return helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+
+
+def contents(dtype, *shape):
+    """Values that every type can hold."""
+    if dtype == "bool":
+        return np.asarray(integers("int8", *shape, low=0, high=1)).astype(bool)
+    if dtype.startswith("float"):
+        return np.round(floats(*shape, low=0, high=100) * 4).astype(dtype) / np.dtype(dtype).type(4)
+    return integers(dtype, *shape, low=0, high=100)
+
+
+@pytest.mark.parametrize("to", NUMPY)
+@pytest.mark.parametrize("source", NUMPY)
+def test_all_pairs(source, to):
+    x = contents(source, 3, 37)
+    check(Case("Cast", [x], {"to": onnx_type(to)}, dtype=source, name=to, family="exact", reference=lambda x: [x.astype(to)]))
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (2, 0), (1,), (8,), (LARGE,)], ids=str)
+@pytest.mark.parametrize("source,to", [("float32", "float16"), ("float16", "float32"), ("int64", "int32"), ("bool", "float32")])
+def test_shapes(source, to, shape):
+    x = np.asarray(contents(source, *shape)).reshape(shape)
+    check(Case("Cast", [x], {"to": onnx_type(to)}, dtype=source, name=to, family="exact", reference=lambda x: [x.astype(to)]))
+
+
+@pytest.mark.parametrize("source", ["int64", "uint64", "int32", "uint32"])
+@pytest.mark.parametrize("to", ["int64", "uint64", "int32", "uint32", "int16", "uint8", "float64", "float32"])
+def test_integers_are_exact(source, to):
+    info = np.iinfo(source)
+    x = np.array([info.max, info.max - 1, info.min, info.min + 1, (1 << 53) + 1 if info.bits == 64 else 12345, 77], source)
+    check(Case("Cast", [x], {"to": onnx_type(to)}, dtype=source, name=to, family="exact", reference=lambda x: [x.astype(to)]))
+
+
+@pytest.mark.parametrize("to", ["float32", "float16", "float64", "bool"])
+@pytest.mark.parametrize("source", ["float32", "float16", "float64"])
+def test_special_values(source, to):
+    x = np.concatenate([SPECIAL, [65504, 65520, 70000, 6e-8, 2e-8, 1e30, 1e-40]]).astype(np.float32)
+    check(Case("Cast", [x], {"to": onnx_type(to)}, dtype=source, name=to, reference=_narrow(to)))
+
+
+def _narrow(to):
+    def cast(x):
+        with np.errstate(over="ignore"):
+            return [x.astype(np.float32).astype(to)]
+
+    return cast
+
+
+@pytest.mark.parametrize("to", [t for t in INTEGERS])
+def test_fractions_go_towards_zero(to):
+    x = np.array([0.5, 1.5, 2.9999, 99.999, 0.0, *([-0.5, -1.5, -99.9] if to[0] == "i" else [])], np.float32)
+    check(Case("Cast", [x], {"to": onnx_type(to)}, name=to, reference=lambda x: [x.astype(to)]))
+
+
+@pytest.mark.parametrize("to", ["int32", "int64"])
+@pytest.mark.parametrize("source", ["float32", "float64"])
+def test_what_is_too_large_becomes_the_greatest(source, to):
+    x = np.array([1e30, -1e30, np.inf, -np.inf, np.nan], np.float32)
+    info = np.iinfo(to)
+    wanted = np.array([info.max, info.min, info.max, info.min, 0], to)
+    check(Case("Cast", [x], {"to": onnx_type(to)}, dtype=source, name=to, capture=False, reference=lambda x: [wanted]))
+
+
+def _model(nodes, source, to, shape):
+    graph = helper.make_graph(nodes, "casts", [helper.make_tensor_value_info("x", source, shape)], [helper.make_tensor_value_info("y", to, shape)])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+@pytest.mark.parametrize("saturate", [0, 1])
+@pytest.mark.parametrize("to", FLOAT8)
+def test_float8(to, saturate):
+    """Against onnx's reference: without saturation the CPU EP rounds 480 to 448, but 479 to NaN."""
+    steps = np.arange(0, 0x7F80, 3, dtype=np.uint32) << 16  # every magnitude of float, roughly
+    edges = np.array([448, 463.9, 464, 464.1, 480, 61439, 61440, 61441, 1e5], np.float32)
+    x = np.concatenate([SPECIAL, edges, -edges, steps.view(np.float32), -steps.view(np.float32), floats(999, low=-500, high=500)])
+    there = helper.make_node("Cast", ["x"], ["n"], to=FLOAT8[to], saturate=saturate)
+    back = helper.make_node("Cast", ["n"], ["y"], to=TensorProto.FLOAT)
+    model = _model([there, back], TensorProto.FLOAT, TensorProto.FLOAT, x.shape)
+    sess = session(model)
+    assert_all_on_encore(sess)
+    np.testing.assert_array_equal(sess.run(None, {"x": x})[0], ReferenceEvaluator(model).run(None, {"x": x})[0])
+
+
+@pytest.mark.parametrize("other", ["float16", "float64", "int8", "int32", "int64", "uint8", "uint64", "bool"])
+@pytest.mark.parametrize("to", FLOAT8)
+def test_float8_from_and_to_other_types(to, other):
+    x = np.arange(17).astype(other)  # most are exact
+    there = helper.make_node("Cast", ["x"], ["n"], to=FLOAT8[to])
+    back = helper.make_node("Cast", ["n"], ["y"], to=onnx_type(other))
+    sess = session(_model([there, back], onnx_type(other), onnx_type(other), x.shape))
+    wanted = ReferenceEvaluator(_model([there, helper.make_node("Cast", ["n"], ["y"], to=1)], onnx_type(other), 1, x.shape)).run(None, {"x": x})[0]
+    assert_all_on_encore(sess)
+    np.testing.assert_array_equal(sess.run(None, {"x": x})[0], wanted.astype(other))
+
+
+def test_strings_stay_on_the_cpu():
+    sess = session(_model([helper.make_node("Cast", ["x"], ["y"], to=TensorProto.STRING)], TensorProto.FLOAT, TensorProto.STRING, (2,)))
+    assert EP_NAME not in nodes_on(sess)
+    assert sess.run(None, {"x": np.array([1, 2], np.float32)})[0].tolist() == ["1", "2"]
+
+
+@pytest.mark.parametrize("source,to", [("float32", "float16"), ("uint8", "float32"), ("float16", "int64")])
+def test_misaligned(source, to):
+    x = contents(source, 1001)
+    check(Case("Cast", [x], {"to": onnx_type(to)}, dtype=source, name=to, misaligned=True, reference=lambda x: [x.astype(to)]))
+
+
+def test_cast_like():
+    check(Case("CastLike", [floats(3, 37), np.zeros(1, np.int32)], opset=19, reference=lambda x, like: [x.astype(np.int32)]))

@@ -1,0 +1,244 @@
+"""Operators of several tensors under NumPy's broadcasting, against the CPU EP."""
+
+import numpy as np
+import pytest
+from encore_session import EP_NAME, nodes_on
+from harness import FLOATS, INTEGERS, SPECIAL, Case, bools, check, floats, integers, session
+from onnx import TensorProto, helper
+
+LARGE = (1 << 20) + 3  # does not divide into packs
+SHAPES = [
+    ((3, 5), (3, 5)),
+    ((), ()),
+    ((2, 3), ()),
+    ((), (2, 3)),
+    ((1,), (7,)),
+    ((2, 3, 64), (64,)),  # a bias that divides into packs, and one that does not
+    ((2, 3, 5), (5,)),
+    ((2, 3, 4, 4), (3, 1, 1)),  # a channel likewise
+    ((2, 3, 7, 7), (3, 1, 1)),
+    ((4, 1), (1, 5)),
+    ((2, 1, 16), (1, 3, 1)),
+    ((3, 1, 2, 1, 2, 1, 3, 1), (1, 2, 1, 3, 1, 2, 1, 4)),
+    ((0, 3), (1, 3)),
+    ((2, 0), (1,)),
+    ((LARGE,), (LARGE,)),
+    ((LARGE,), ()),
+    ((64, 128, 33), (128, 1)),
+]
+ARITHMETIC = ["Add", "Sub", "Mul", "Div"]
+ORDERS = ["Greater", "GreaterOrEqual", "Less", "LessOrEqual"]
+
+
+def of(dtype, *shape, low=-3.0, high=3.0):
+    made = floats(*shape, low=low, high=high) if dtype in FLOATS else integers(dtype, *shape, low=max(low, np.iinfo(dtype).min), high=high)
+    return np.asarray(made).reshape(shape)
+
+
+@pytest.mark.parametrize("a,b", SHAPES, ids=str)
+@pytest.mark.parametrize("op", ["Sub", "Div"])
+def test_shapes(op, a, b):
+    check(Case(op, [of("float32", *a), of("float32", *b, low=0.5)]))
+
+
+@pytest.mark.parametrize("a,b", [s for s in SHAPES if LARGE not in s[0]], ids=str)
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float64"])
+def test_shapes_in_other_sizes(dtype, a, b):
+    check(Case("Sub", [of(dtype, *a, low=-9, high=9), of(dtype, *b, low=-9, high=9)], dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", FLOATS + INTEGERS)
+@pytest.mark.parametrize("op", ARITHMETIC)
+def test_arithmetic(op, dtype):
+    check(Case(op, [of(dtype, 5, 37, low=-11, high=11), of(dtype, 5, 37, low=1, high=11)], dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("op", ARITHMETIC + ["Max", "Min", "Sum", "Mean"])
+def test_special_values(op, dtype):
+    a, b = np.meshgrid(SPECIAL[:8], SPECIAL[:8])
+    check(Case(op, [a.reshape(-1), b.reshape(-1)], dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("op", ["Add", "Sub", "Mul"])
+def test_integers_wrap_around(op, dtype):
+    info = np.iinfo(dtype)
+    a, b = np.meshgrid(*[np.array([info.min, info.max, 1, 2, info.max // 2 + 1], dtype)] * 2)
+    f = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply}[op]
+    check(Case(op, [a.reshape(-1), b.reshape(-1)], dtype=dtype, reference=lambda a, b: [f(a, b)]))
+
+
+@pytest.mark.parametrize("dtype", [t for t in INTEGERS if t[0] == "i"])
+@pytest.mark.parametrize("op,wanted", [("Div", None), ("Mod", 0)])
+def test_least_integer_by_minus_one(op, wanted, dtype):
+    least = np.array([np.iinfo(dtype).min, 5], dtype)
+    minus_one = np.array([-1, -1], dtype)
+    check(Case(op, [least, minus_one], dtype=dtype, reference=lambda a, b: [np.negative(a) if wanted is None else a * 0]))
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("fmod", [0, 1])
+def test_mod_of_integers(fmod, dtype):
+    a, b = of(dtype, 400, low=-99, high=99), of(dtype, 400, low=-9, high=9)
+    b[b == 0] = 7
+    f = np.fmod if fmod else np.mod
+    check(Case("Mod", [a, b], {"fmod": fmod}, dtype=dtype, reference=lambda a, b: [f(a, b)]))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_mod_of_floats(dtype):
+    a, b = of(dtype, 400, low=-9, high=9), of(dtype, 400, low=0.5, high=3)
+    check(Case("Mod", [a, b], {"fmod": 1}, dtype=dtype, opset=13))
+
+
+@pytest.mark.parametrize("dtype", FLOATS + ["int32", "int64"])
+@pytest.mark.parametrize("exponent", ["same", "float32", "float64", "int32", "int64"])
+def test_pow(exponent, dtype):
+    x = of(dtype, 5, 9, low=1 if dtype in FLOATS else -4, high=4)
+    whole = exponent.startswith("int") or (exponent == "same" and dtype not in FLOATS)
+    y = integers("int64" if exponent == "same" else exponent, 5, 9, low=0, high=4) if whole else floats(5, 9, low=0, high=3)
+    if dtype not in FLOATS and not whole:
+        y = np.round(y)  # a product that ends just below a whole number would be truncated to the one before
+    y = y.astype({"same": np.float32 if dtype in FLOATS else dtype}.get(exponent, exponent))
+    check(Case("Pow", [x, y], dtype=dtype, name=exponent, tolerance=(4e-6, 1e-6) if dtype == "float32" else None,
+               reference=_power if dtype not in FLOATS or y.dtype == np.float64 else None))  # fmt: skip
+
+
+def _power(x, y):
+    return [np.power(x, y).astype(x.dtype) if x.dtype.kind == "f" else np.rint(np.power(x.astype(np.float64), y)).astype(x.dtype)]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("exponent", [2.0, 3.0, 0.5, -1.0])
+def test_pow_by_one_number(exponent, dtype):
+    check(Case("Pow", [of(dtype, 5, 33, low=0.3), np.asarray(np.float32(exponent))], dtype=dtype, name=str(exponent)))
+
+
+def test_pow_special_values():
+    x, y = np.meshgrid(SPECIAL[:8], SPECIAL[:13])
+    check(Case("Pow", [x.reshape(-1), y.reshape(-1)]))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("slope", [(2, 3, 4, 4), (3, 1, 1), (1,), (4,)], ids=str)
+def test_prelu(slope, dtype):
+    check(Case("PRelu", [of(dtype, 2, 3, 4, 4), of(dtype, *slope)], dtype=dtype, opset=16))
+
+
+@pytest.mark.parametrize("dtype", FLOATS + INTEGERS)
+@pytest.mark.parametrize("op", ["Equal", *ORDERS])
+def test_comparisons(op, dtype):
+    a, b = of(dtype, 5, 37, low=-2, high=2), of(dtype, 5, 37, low=-2, high=2)
+    f = {"Equal": np.equal, "Greater": np.greater, "GreaterOrEqual": np.greater_equal, "Less": np.less, "LessOrEqual": np.less_equal}[op]
+    b[:2] = a[:2]
+    check(Case(op, [a, b], dtype=dtype, opset=16, reference=lambda a, b: [f(a, b)]))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("op", ["Equal", *ORDERS])
+def test_comparisons_of_special_values(op, dtype):
+    a, b = np.meshgrid(SPECIAL[:8], SPECIAL[:8])
+    check(Case(op, [a.reshape(-1), b.reshape(-1)], dtype=dtype, opset=16))
+
+
+def test_equal_of_booleans():
+    check(Case("Equal", [bools(5, 37), bools(37)], dtype="bool"))
+
+
+@pytest.mark.parametrize("a,b", SHAPES[:10], ids=str)
+@pytest.mark.parametrize("op", ["And", "Or", "Xor"])
+def test_logic(op, a, b):
+    check(Case(op, [np.asarray(bools(*a)).reshape(a), np.asarray(bools(*b)).reshape(b)], dtype="bool"))
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, "bool"])
+def test_where(dtype):
+    a, b = (bools(5, 37), bools(37)) if dtype == "bool" else (of(dtype, 5, 37), of(dtype, 37))
+    check(Case("Where", [bools(5, 37), a, b], dtype=dtype, reference=lambda c, a, b: [np.where(c, a, b)]))
+
+
+@pytest.mark.parametrize("shapes", [((5, 1), (1, 6), ()), ((), (4,), (3, 1)), ((2, 3, 1), (3, 16), (2, 1, 16)), ((0, 1), (3,), ()), ((LARGE,),) * 3], ids=str)
+def test_where_shapes(shapes):
+    condition, *values = shapes
+    check(Case("Where", [np.asarray(bools(*condition)).reshape(condition), *[of("float32", *s) for s in values]]))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 9])
+@pytest.mark.parametrize("op", ["Max", "Min", "Sum", "Mean"])
+def test_any_number_of_inputs(op, count):
+    check(Case(op, [of("float32", 4, 33) for _ in range(count)], name=str(count)))
+
+
+@pytest.mark.parametrize("op", ["Max", "Min", "Sum", "Mean"])
+def test_inputs_of_other_shapes(op):
+    check(Case(op, [of("float32", *s) for s in [(), (3, 1), (1, 16), (2, 1, 1), (16,), (2, 3, 16)]]))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("op", ["Sum", "Mean", "Max", "Min"])
+def test_variadic_floats(op, dtype):
+    check(Case(op, [of(dtype, 3, 5) for _ in range(3)], dtype=dtype, opset=13))
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("op", ["Max", "Min"])
+def test_variadic_integers(op, dtype):
+    f = {"Max": np.maximum, "Min": np.minimum}[op]
+    check(Case(op, [of(dtype, 3, 37, low=-50, high=50), of(dtype, 37, low=-50, high=50)], dtype=dtype, reference=lambda a, b: [f(a, b)]))
+
+
+@pytest.mark.parametrize("opset", [7, 8, 13, 14, 21])
+@pytest.mark.parametrize("op", ["Add", "Equal", "Max", "Pow", "Sum"])
+def test_opsets(op, opset):
+    dtype = "int32" if op == "Equal" else "float32"
+    check(Case(op, [of(dtype, 3, 5, low=1), of(dtype, 3, 5)], dtype=dtype, opset=opset))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])
+@pytest.mark.parametrize("op", ["Add", "Max", "Less"])
+def test_misaligned(op, dtype):
+    check(Case(op, [of(dtype, 1001, low=0), of(dtype, 1001, low=0)], dtype=dtype, misaligned=True))
+
+
+def _model(op, elem_type, a, b, **attrs):
+    """Two inputs whose dimensions are not known before the run."""
+    inputs = [helper.make_tensor_value_info(n, elem_type, [None] * len(s)) for n, s in (("a", a), ("b", b))]
+    node = helper.make_node(op, ["a", "b"], ["y"], name="the_node", **attrs)
+    graph = helper.make_graph([node], "two", inputs, [helper.make_empty_tensor_value_info("y")])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+@pytest.mark.parametrize("op", ["Div", "Mod"])
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integer_divided_by_zero_is_an_error_with_the_name(op, dtype):
+    sess = session(_model(op, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), (33,), (33,)))
+    a, b = np.full(33, 7, dtype), np.full(33, 2, dtype)
+    b[20] = 0
+    with pytest.raises(Exception, match="the_node.*an integer was divided by zero"):
+        sess.run(None, {"a": a, "b": b})
+    b[20] = 1
+    assert sess.run(None, {"a": a, "b": b})[0][20] == (7 if op == "Div" else 0)  # and the session goes on
+
+
+@pytest.mark.parametrize("op", ["Add", "Pow", "Less", "Max"])
+def test_shapes_that_do_not_fit_are_an_error_with_both(op):
+    sess = session(_model(op, TensorProto.FLOAT, (2, 3), (4,)))
+    with pytest.raises(Exception, match=r"the_node.*\[2,3\] and \[4\] cannot be broadcast together"):
+        sess.run(None, {"a": floats(2, 3), "b": floats(4)})
+
+
+def test_slope_larger_than_its_operand_is_an_error():
+    sess = session(_model("PRelu", TensorProto.FLOAT, (3,), (2, 3)))
+    with pytest.raises(Exception, match=r"the_node.*slope, of shape \[2,3\], cannot be broadcast to \[3\]"):
+        sess.run(None, {"a": floats(3), "b": floats(2, 3)})
+
+
+def test_mod_of_floats_without_fmod_is_declined():
+    """ONNX does not allow it; the CPU EP says so."""
+    try:
+        placed = nodes_on(session(_model("Mod", TensorProto.FLOAT, (3,), (3,))))
+    except Exception as error:
+        assert "fmod" in str(error)  # the CPU EP refuses it already when the session is made
+    else:
+        assert EP_NAME not in placed
