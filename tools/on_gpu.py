@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""Runs the suites on a machine with a GPU from prebuilt libraries, with the machine's own Python, onnxruntime and pytest.
+
+    tools/on_gpu.py FOLDER [--only native,memcheck,racecheck,python,sanitized,bench] [--logs FOLDER] [--jobs 8]
+
+FOLDER holds libonnxruntime_providers_cuda_plugin.so and the *_tests programs of the cuda preset. Prints a line a stage
+and exits with 1 if one failed. Stages:
+  native     the C++ suites
+  memcheck   the seam's kernels under compute-sanitizer's memcheck, racecheck the same for races in shared memory
+  python     operator cases, end-to-end tests and models
+  sanitized  operator cases under memcheck
+  bench      bench/models.py beside torch
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+KERNELS = "--gtest_filter=Launch*:Block*:Half*:Fault*:Divid*:ForEach*:Collective*:Transform*"
+
+
+def pytest(jobs, *arguments):
+    return [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", str(jobs), *arguments]
+
+
+def stages(folder, jobs):
+    native = sorted(folder.glob("*_tests"))
+    sanitizer = ["compute-sanitizer", "--error-exitcode", "1", "--print-limit", "20"]
+    yield "native", [[str(program), "--gtest_brief=1"] for program in native]
+    yield "memcheck", [[*sanitizer, "--tool", "memcheck", str(folder / "device_tests"), KERNELS]]
+    yield "racecheck", [[*sanitizer, "--tool", "racecheck", str(folder / "device_tests"), KERNELS]]
+    yield "python", [pytest(jobs, "tests/ops", "tests/python")]
+    yield "sanitized", [[*sanitizer, "--tool", "memcheck", "--target-processes", "all", *pytest(jobs, "tests/ops", "-x")]]
+    yield "bench", [[sys.executable, "bench/models.py", "--peer", "torch"]]
+
+
+def run(commands, log, environment):
+    failed = 0
+    with open(log, "w") as out:
+        for command in commands:
+            print("+", " ".join(command), file=out, flush=True)
+            done = subprocess.run(command, cwd=ROOT, env=environment, stdout=out, stderr=subprocess.STDOUT)
+            failed += done.returncode != 0
+    return failed
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", default="native,memcheck,racecheck,python,sanitized,bench")
+    parser.add_argument("--logs", type=Path, default=Path("."))
+    parser.add_argument("--jobs", type=int, default=8)
+    args = parser.parse_args()
+    folder = args.folder.resolve()
+    environment = dict(os.environ, ENCORE_LIBRARY=str(folder / "libonnxruntime_providers_cuda_plugin.so"), CI="true")
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")])
+    args.logs.mkdir(parents=True, exist_ok=True)
+    wanted, failures = args.only.split(","), 0
+    for name, commands in stages(folder, args.jobs):
+        if name not in wanted:
+            continue
+        start, log = time.monotonic(), args.logs / f"{name}.log"
+        failed = run(commands, log, environment)
+        failures += failed
+        last = log.read_text(errors="replace").strip().splitlines()[-1:] or [""]
+        print(f"{name:10} {'FAILED' if failed else 'passed':7} {time.monotonic() - start:6.1f} s  {last[0][:120]}", flush=True)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
