@@ -7,6 +7,8 @@ import sys
 
 import environment as env
 
+BENCHMARK = env.ROOT / "bench" / "models.py"
+
 
 def main():
     parser = argparse.ArgumentParser(
@@ -37,6 +39,10 @@ def main():
     command(
         "doctor", doctor, "say what is here and what is missing: device, driver, libraries, onnxruntime", add_help=False
     )
+    pages = command("docs", write_docs, "write the pages of docs/ that are printed from tables in the code")
+    pages.add_argument("--check", action="store_true", help="change nothing; fail if something would change")
+    if BENCHMARK.exists():
+        command("bench", bench, "time whole models, eagerly and replayed", add_help=False)
     layout = command("format", format_sources, "lay out C++, CUDA and Python sources")
     layout.add_argument("--check", action="store_true", help="change nothing; fail if something would change")
     fresh = command("setup", setup, "install what is missing: system packages, virtual environment")
@@ -47,7 +53,7 @@ def main():
     )
 
     arguments, rest = parser.parse_known_args()
-    if rest and arguments.function not in (demo, doctor):
+    if rest and arguments.function not in (bench, demo, doctor):
         parser.error(f"unknown: {' '.join(rest)}")
     arguments.rest = rest
     try:
@@ -70,11 +76,21 @@ def build(arguments):
 
 
 def demo(arguments):
-    return _tool("demo.py", arguments.rest)
+    return _become(env.ROOT / "tools" / "demo.py", arguments.rest)
 
 
 def doctor(arguments):
-    return _tool("doctor.py", arguments.rest)
+    return _become(env.ROOT / "tools" / "doctor.py", arguments.rest)
+
+
+def bench(arguments):
+    return _become(BENCHMARK, arguments.rest, ENCORE_LIBRARY=env.library_for())
+
+
+def write_docs(arguments):
+    import generated
+
+    generated.write(arguments.check)
 
 
 def run_tests(arguments):
@@ -94,10 +110,10 @@ def remove(arguments):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _tool(name, arguments):
-    """Becomes the tool, in the virtual environment."""
+def _become(program, arguments, **variables):
+    """Runs a program of the repository in the virtual environment."""
     env.setup()
-    os.execve(env.PYTHON, [str(env.PYTHON), str(env.ROOT / "tools" / name), *arguments], env.variables())
+    os.execve(env.PYTHON, [str(env.PYTHON), str(program), *arguments], env.variables(**variables))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=2, help="how long each model is timed in each way; default: 2")
     arguments = parser.parse_args()
 
-    build(arguments.device)
+    os.environ["ENCORE_LIBRARY"] = env.library_for(arguments.device)
     device = encore.devices(encore.register())[0]
     facts = device.ep_metadata
     print(f"onnxruntime {ort.__version__}, Encore {encore.__version__}: {encore.get_library_path()}")
@@ -43,21 +43,6 @@ def main():
     if "virtual" in facts["cuda_device_name"].lower():
         print("\nThis is the virtual GPU, which computes on the CPU: its times say nothing about any GPU.")
     return verdict(readings, on_encore, eager_runs)
-
-
-def build(device):
-    """Builds the library for the device, unless ENCORE_LIBRARY names one."""
-    if os.environ.get("ENCORE_LIBRARY"):
-        return
-    works = encore.gpu_works()
-    if device == "cuda" and not works:
-        raise env.Failed("no GPU works here; `./encore doctor` says why")
-    preset = device or ("cuda" if works and (env.nvcc() or env.library("cuda").exists()) else "virtual")
-    if works and preset == "virtual" and not device:
-        print("A GPU is here, but no nvcc to build for it and no build: this is the virtual GPU.")
-    if preset == "virtual" or env.nvcc():
-        env.build(preset, "onnxruntime_providers_cuda_plugin")
-    os.environ["ENCORE_LIBRARY"] = str(env.library(preset))
 
 
 def draw(texts):

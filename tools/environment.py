@@ -12,6 +12,9 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "python"))
+from onnxruntime_ep_encore import gpu_works
+
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 PRESETS = ("virtual", "virtual-asan", "virtual-tsan", "cuda")
@@ -179,6 +182,24 @@ def build(preset, *targets):
     wanted = ["--target", *targets] if targets else []
     run("cmake", "--build", "--preset", preset, "-j", JOBS, *wanted, cwd=ROOT, env=variables())
     return time.monotonic() - start
+
+
+def library_for(device=None):
+    """Builds the library for `cuda` or `virtual`, by default for what works here; returns its path.
+
+    $ENCORE_LIBRARY is taken as it is. Where there is no nvcc, an earlier build for cuda is.
+    """
+    if os.environ.get("ENCORE_LIBRARY"):
+        return os.environ["ENCORE_LIBRARY"]
+    works = gpu_works()
+    if device == "cuda" and not works:
+        raise Failed("no GPU works here; `./encore doctor` says why")
+    preset = device or ("cuda" if works and (nvcc() or library("cuda").exists()) else "virtual")
+    if works and not device and preset == "virtual":
+        say("A GPU is here, but neither nvcc nor a build for it: this is the virtual GPU.")
+    if preset == "virtual" or nvcc():
+        build(preset, "onnxruntime_providers_cuda_plugin")
+    return str(library(preset))
 
 
 # ---- layout of the sources

@@ -4,22 +4,17 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import environment as env
-
-sys.path.insert(0, str(env.ROOT / "python"))
-from onnxruntime_ep_encore import gpu_works
+import generated
 
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
 OLDEST_ORT, *CORE_ORTS = env.OLDER_ORTS
 LARGEST_CUDA_BYTES = 12_000_000
 EXPORTS = ["CreateEpFactories", "ReleaseEpFactory"]
-# Each writes files that are in the repository, and with --check says whether they are as it would write them.
-GENERATORS = [env.ROOT / "tools" / "generate_docs.py"]
 SANITIZERS = {
     "virtual-asan": {"UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1"},
     "virtual-tsan": {"TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1"},
@@ -65,7 +60,7 @@ def _all():
         stages += [_build(preset), _native(preset)]
     if IN_CI or env.nvcc():
         stages += [_build("cuda"), Stage("library", _check_library, ("build cuda",))]
-        if gpu_works():
+        if env.gpu_works():
             on_gpu = lambda: _pytest(preset="cuda")
             stages += [_native("cuda"), Stage("Python, on the GPU", on_gpu, ("build cuda",))]
     for version in CORE_ORTS:
@@ -93,8 +88,7 @@ def _format():
 
 
 def _generated():
-    for generator in filter(Path.exists, GENERATORS):
-        env.run(env.PYTHON, generator, "--check", env=_on("virtual"))
+    generated.write(check=True)
 
 
 def _ctest(preset):
