@@ -326,6 +326,16 @@ TEST(CaptureRules, ForksAndEnds) {
   for (const Row& row : kForks) run_row(row, CaptureMode::thread_local_, Who::same_thread, row.expected);
 }
 
+TEST(CaptureRules, WaitForAnotherCaptureInvalidatesBoth) {
+  World world;
+  begin_capture(world.capturing, CaptureMode::thread_local_);
+  begin_capture(world.other, CaptureMode::thread_local_);
+  world.event.record(world.other);
+  EXPECT_ERROR(world.capturing.ref().wait(world.event), Code::capture_forbidden);
+  EXPECT_EQ(world.capturing.ref().capture_status(), CaptureStatus::invalidated);
+  EXPECT_EQ(world.other.ref().capture_status(), CaptureStatus::invalidated);
+}
+
 // Whatever went wrong, both streams can be used and captured again.
 TEST(CaptureRules, StreamsRecover) {
   for (const Row& row : kForks) {

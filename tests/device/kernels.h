@@ -39,8 +39,16 @@ inline const int kKernelsAreLoadedEarly = setenv("CUDA_MODULE_LOADING", "EAGER",
 struct WaitForGate {
   int* open;
   DEVICE_FN void operator()(int64_t) const {
-    while (atomic_exchange_if(open, 1, 1) != 1) {
+    while (!is_open()) {
     }
+  }
+  // Only reads: across PCIe an atomic of the GPU might overwrite what the host stores.
+  DEVICE_FN bool is_open() const {
+#ifdef __CUDA_ARCH__
+    return *static_cast<volatile int*>(open);
+#else
+    return std::atomic_ref<int>(*open).load();
+#endif
   }
 };
 class Gate {

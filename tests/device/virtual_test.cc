@@ -220,9 +220,27 @@ TEST(VirtualOrder, ReplayObeysDependenciesInAnyOrder) {
   for (Order order : {Order::forward, Order::reversed, Order::split}) {
     InOrder in(order);
     x.upload(stream, std::vector<int>(100, 4));
+    y.upload(stream, std::vector<int>(100, 0));
     exec.launch(stream);
     EXPECT_EQ(x.download(stream), std::vector<int>(100, 50));
   }
+}
+
+TEST(VirtualGraph, LaunchWaitsForTheOneBefore) {
+  Gate gate;
+  Stream first(0), second(0);
+  PinnedArray<int> x(1, 0);
+  begin_capture(first, CaptureMode::thread_local_);
+  for_each_index(first, 1, AddTo{x.data(), 1});
+  GraphExec exec = end_capture(first).instantiate();
+  gate.close(first);
+  exec.launch(first);
+  exec.launch(second);
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  EXPECT_FALSE(second.ref().done());
+  gate.open();
+  second.ref().synchronize();
+  EXPECT_EQ(x[0], 2);
 }
 
 TEST(VirtualMemory, IsPoisonedWhenFresh) {
