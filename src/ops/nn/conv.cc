@@ -1,0 +1,153 @@
+// Conv and ConvTranspose: cuDNN where it is there, Encore's own kernels and matrix products elsewhere.
+#include <mutex>
+
+#include "ops/nn/convolve.h"
+#include "ops/rooms.h"
+
+namespace encore::ops {
+namespace {
+
+class ConvBase : public Op {
+ public:
+  explicit ConvBase(const NodeInfo& node)
+      : attributes_(node), groups_(node.get_int("group", 1)), use_tf32_(node.use_tf32) {
+    require(groups_ >= 1, "group is ", groups_, "; it must be at least 1");
+    const auto x = node.input_dims(0), w = node.input_dims(1);
+    if (w) require(w->size() >= 3 && (!x || w->size() == x->size()), "W has rank ", w->size(), ", not that of X");
+  }
+
+ protected:
+  // The weights' spatial dimensions, which kernel_shape may only repeat.
+  std::span<const int64_t> kernel_of(const Tensor& x, const Tensor& w) const {
+    require(x.shape.rank() >= 3, "X has shape ", x.shape.str(), "; it needs batch, channels and spatial dimensions");
+    require(w.shape.rank() == x.shape.rank(), "W has shape ", w.shape.str(), ", whose rank is not that of X ",
+            x.shape.str());
+    require(w.type == x.type, "W is ", device::name(w.type), " and X is ", device::name(x.type));
+    const auto kernel = w.shape.dims().subspan(2);
+    if (const auto& given = attributes_.kernel_shape())
+      require(std::equal(kernel.begin(), kernel.end(), given->begin(), given->end()), "kernel_shape is ",
+              Shape(*given).str(), ", the weights have ", Shape(kernel).str());
+    return kernel;
+  }
+  const void* bias_of(Context& context, Type type, int64_t channels) const {
+    const Tensor* bias = context.find_input(2);
+    if (!bias) return nullptr;
+    require(bias->shape == Shape{channels} && bias->type == type, "B has shape ", bias->shape.str(), " of ",
+            device::name(bias->type), "; [", channels, "] of ", device::name(type), " is wanted");
+    return bias->data;
+  }
+
+  // cuDNN has no double precision worth its while, and wants aligned addresses.
+  bool suits_dnn(Context& context, const ConvProblem& problem, const Tensor& x, const Tensor& w,
+                 const ConvData& data) const {
+    if (problem.type == Type::f64 || x.count() == 0 || w.count() == 0) return false;
+    for (const void* address : {data.x, data.w, data.bias, static_cast<const void*>(data.y)})
+      if (reinterpret_cast<uintptr_t>(address) % 16 != 0) return false;
+    // Looking for a library that is not there takes long: once a node is often enough.
+    std::call_once(asked_, [&] { dnn_available_ = context.dnn().available(); });
+    return dnn_available_;
+  }
+
+  void run_dnn(Context& context, const ConvProblem& problem, bool transposed, const Tensor& x, const Tensor& w,
+               const Tensor& y, const ConvData& data) const {
+    const auto list = [](const Shape& shape) { return std::vector<int64_t>(shape.dims().begin(), shape.dims().end()); };
+    const auto spatial = [&](const int(&values)[kSpatial]) {
+      return std::vector<int64_t>(values + kSpatial - (x.shape.rank() - 2), values + kSpatial);
+    };
+    const Window& window = problem.window;
+    device::Convolution convolution;
+    convolution.type = problem.type;
+    convolution.x = list(x.shape);
+    convolution.w = list(w.shape);
+    convolution.y = list(y.shape);
+    convolution.pads_begin = spatial(window.before);
+    convolution.pads_end = spatial(window.after);
+    convolution.strides = spatial(window.stride);
+    convolution.dilations = spatial(window.dilation);
+    convolution.groups = problem.groups;
+    convolution.transposed = transposed;
+    convolution.has_bias = data.bias != nullptr;
+    convolution.tf32 = problem.tf32;
+    device::Dnn& dnn = context.dnn();
+    const auto prepared = dnn.prepare(context.stream(), convolution);
+    void* workspace = context.scratch(prepared.workspace_bytes);
+    dnn.run(context.stream(), convolution, data.x, data.w, data.bias, nullptr, data.y, workspace);
+    if (data.bias && !prepared.fused)
+      add_bias(context, problem.type, problem.images, problem.out_channels, y.shape.count(2, y.shape.rank()), data.bias,
+               data.y);
+  }
+
+  WindowAttributes attributes_;
+  int64_t groups_;
+  bool use_tf32_;
+
+ private:
+  mutable std::once_flag asked_;
+  mutable bool dnn_available_ = false;
+};
+
+class Conv : public ConvBase {
+ public:
+  using ConvBase::ConvBase;
+  void run(Context& context) const override {
+    const Tensor &x = context.input(0), &w = context.input(1);
+    const auto kernel = kernel_of(x, w);
+    const int64_t in_channels = x.shape[1], out_channels = w.shape[0];
+    require(checked_product(w.shape[1], groups_) == in_channels, "X has ", in_channels, " channels; W ", w.shape.str(),
+            " with group ", groups_, " wants ", w.shape[1], " x ", groups_);
+    require(out_channels % groups_ == 0, "the ", out_channels, " output channels cannot be divided by group ", groups_);
+    const ConvProblem problem{x.type,  attributes_.slide(x.shape, kernel), x.shape[0], in_channels, out_channels,
+                              groups_, use_tf32_ && x.type == Type::f32};
+    const void* bias = bias_of(context, x.type, out_channels);
+    const Tensor y = context.output(0, with_spatial(x.shape, out_channels, problem.window.out));
+    if (y.count() == 0) return;
+    const ConvData data{x.data, w.data, bias, y.data};
+    if (is_fast_depthwise(problem))
+      convolve_depthwise(context, problem, data);
+    else if (suits_dnn(context, problem, x, w, data))
+      run_dnn(context, problem, false, x, w, y, data);
+    else if (is_depthwise(problem))
+      convolve_depthwise(context, problem, data);
+    else
+      convolve(context, problem, data);
+  }
+};
+
+class ConvTranspose : public ConvBase {
+ public:
+  using ConvBase::ConvBase;
+  void run(Context& context) const override {
+    const Tensor &x = context.input(0), &w = context.input(1);
+    const auto kernel = kernel_of(x, w);
+    const int64_t in_channels = x.shape[1], out_channels = checked_product(w.shape[1], groups_);
+    require(w.shape[0] == in_channels, "X has ", in_channels, " channels; W ", w.shape.str(), " wants ", w.shape[0]);
+    require(in_channels % groups_ == 0, "the ", in_channels, " input channels cannot be divided by group ", groups_);
+    const ConvProblem problem{x.type,
+                              attributes_.slide_transposed(x.shape, kernel),
+                              x.shape[0],
+                              in_channels,
+                              out_channels,
+                              groups_,
+                              use_tf32_ && x.type == Type::f32};
+    const void* bias = bias_of(context, x.type, out_channels);
+    const Tensor y = context.output(0, with_spatial(x.shape, out_channels, problem.window.in));
+    if (y.count() == 0) return;
+    const ConvData data{x.data, w.data, bias, y.data};
+    // For cuDNN the result has to be the input of a convolution that gives just x.
+    if (problem.window.is_exact() && suits_dnn(context, problem, x, w, data))
+      run_dnn(context, problem, true, x, w, y, data);
+    else
+      convolve_transposed(context, problem, data);
+  }
+};
+
+}  // namespace
+
+std::vector<OpRow> conv_rows() {
+  return {
+      {kOnnx, "Conv", 1, kNewestOpset, {in(0, kFloats)}, make<Conv>},
+      {kOnnx, "ConvTranspose", 1, kNewestOpset, {in(0, kFloats)}, make<ConvTranspose>},
+  };
+}
+
+}  // namespace encore::ops

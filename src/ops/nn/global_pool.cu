@@ -1,0 +1,152 @@
+// GlobalAveragePool and GlobalMaxPool: one number for each plane.
+#include <limits>
+
+#include "device/transform.h"
+#include "ops/dispatch.h"
+#include "ops/nn/nn.h"
+#include "ops/op.h"
+
+namespace encore::ops {
+namespace {
+
+using device::Block;
+using device::Compute;
+using device::NoShared;
+using device::PerThread;
+
+struct Mean {
+  template <class C>
+  DEVICE_FN static C zero() {
+    return C(0);
+  }
+  template <class C>
+  DEVICE_FN static C join(C a, C b) {
+    return a + b;
+  }
+  template <class C>
+  DEVICE_FN static C finish(C all, int64_t count) {
+    return all / C(count);
+  }
+};
+struct Maximum {  // NaN wins
+  template <class C>
+  DEVICE_FN static C zero() {
+    return -std::numeric_limits<C>::infinity();
+  }
+  template <class C>
+  DEVICE_FN static C join(C a, C b) {
+    return a > b || a != a ? a : b;
+  }
+  template <class C>
+  DEVICE_FN static C finish(C all, int64_t) {
+    return all;
+  }
+};
+
+// What `lanes` threads see of a plane, `lane` being one of them.
+template <class Pooling, class T>
+DEVICE_FN Compute<T> partial(const T* plane, int64_t width, bool aligned, int lane, int lanes) {
+  using C = Compute<T>;
+  constexpr int kPack = device::pack_size<T>();
+  C all = Pooling::template zero<C>();
+  if (aligned) {
+    for (int64_t i = int64_t(lane) * kPack; i < width; i += int64_t(lanes) * kPack) {
+      const auto values = device::load_pack<kPack>(plane + i, true);
+      UNROLL for (int k = 0; k < kPack; ++k) all = Pooling::join(all, C(values.at[k]));
+    }
+  } else {
+    for (int64_t i = lane; i < width; i += lanes) all = Pooling::join(all, C(plane[i]));
+  }
+  return all;
+}
+
+constexpr int kThreads = 256;
+
+template <class T, class Pooling>
+struct PoolLargePlane {  // a block each
+  const T* x;
+  T* y;
+  int64_t width;
+  bool aligned;
+  DEVICE_FN void operator()(Block<NoShared>& b, const NoShared&) const {
+    using C = Compute<T>;
+    const T* plane = x + b.index() * width;
+    const C all = b.reduce(
+        Pooling::template zero<C>(), [&](int t) { return partial<Pooling>(plane, width, aligned, t, b.size()); },
+        [](C left, C right) { return Pooling::join(left, right); });
+    b.threads([&](int t, NoShared&) {
+      if (t == 0) y[b.index()] = T(Pooling::finish(all, width));
+    });
+  }
+};
+
+template <class T, class Pooling, int kLanes>
+struct PoolSmallPlane {  // kLanes threads each
+  static constexpr int kMaxThreads = kThreads, kPlanes = kThreads / kLanes;
+  const T* x;
+  T* y;
+  int64_t planes, width;
+  bool aligned;
+  DEVICE_FN void operator()(Block<NoShared>& b, const NoShared&) const {
+    using C = Compute<T>;
+    const int64_t first = b.index() * kPlanes;
+    PerThread<C, kMaxThreads> all;
+    b.template reduce_groups<kLanes>(
+        all,
+        [&](int t) {
+          const int64_t plane = first + t / kLanes;
+          return plane < planes ? partial<Pooling>(x + plane * width, width, aligned, t % kLanes, kLanes) : C(0);
+        },
+        [](C left, C right) { return Pooling::join(left, right); });
+    b.threads([&](int t, NoShared&) {
+      const int64_t plane = first + t / kLanes;
+      if (t % kLanes == 0 && plane < planes) y[plane] = T(Pooling::finish(all[t], width));
+    });
+  }
+};
+
+template <class Pooling>
+class GlobalPool : public Op {
+ public:
+  explicit GlobalPool(const NodeInfo& node) {
+    const auto x = node.input_dims(0);
+    require(!x || x->size() >= 2, "the input has rank ", x ? x->size() : 0, "; it needs batch and channels");
+  }
+  void run(Context& context) const override {
+    const Tensor& x = context.input(0);
+    const int rank = x.shape.rank();
+    require(rank >= 2, "the input has shape ", x.shape.str(), "; it needs batch and channels");
+    Shape shape = x.shape;
+    for (int i = 2; i < rank; ++i) shape = shape.with(i, 1);
+    const int64_t planes = shape.count(), width = x.shape.count(2, rank);
+    require(width > 0 || planes == 0, "the input ", x.shape.str(), " has nothing to pool");
+    const Tensor y = context.output(0, shape);
+    dispatch(FloatList{}, x.type, [&]<class T>() {
+      constexpr int kPack = device::pack_size<T>();
+      const bool aligned = width % kPack == 0 && device::is_pack_aligned<kPack>(x.as<const T>());
+      const auto small = [&]<int kLanes>() {
+        using Kernel = PoolSmallPlane<T, Pooling, kLanes>;
+        device::block_kernel<NoShared>(context.stream(), {(planes + Kernel::kPlanes - 1) / Kernel::kPlanes, kThreads},
+                                       Kernel{x.as<const T>(), y.as<T>(), planes, width, aligned});
+      };
+      if (width <= 64)
+        small.template operator()<8>();
+      else if (width <= 2048)
+        small.template operator()<32>();
+      else
+        device::block_kernel<NoShared>(context.stream(), {planes, kThreads},
+                                       PoolLargePlane<T, Pooling>{x.as<const T>(), y.as<T>(), width, aligned});
+    });
+  }
+};
+
+}  // namespace
+
+std::vector<OpRow> global_pool_rows() {
+  return {
+      {kOnnx, "GlobalAveragePool", 1, kNewestOpset, {in(0, kFloats)}, make<GlobalPool<Mean>>},
+      {kOnnx, "GlobalMaxPool", 1, kNewestOpset, {in(0, kFloats)}, make<GlobalPool<Maximum>>},
+  };
+}
+
+}  // namespace encore::ops

@@ -1,0 +1,166 @@
+// MaxPool and AveragePool.
+#include <limits>
+#include <type_traits>
+
+#include "device/launch.h"
+#include "ops/dispatch.h"
+#include "ops/nn/nn.h"
+#include "ops/nn/window.h"
+
+namespace encore::ops {
+namespace {
+
+using device::Compute;
+
+// The taps of a window along one dimension that lie in [-before, in + after).
+struct Taps {
+  int first, last;
+  DEVICE_FN Taps(const Window& w, int d, int at, int before, int after) {
+    const int start = at * w.stride[d] - w.before[d], room = w.in[d] + after - start;
+    first = start < -before ? up(-before - start, w.dilation[d]) : 0;
+    last = room <= 0 ? 0 : up(room, w.dilation[d]);
+    if (last > w.kernel[d]) last = w.kernel[d];
+  }
+  DEVICE_FN int count() const { return last > first ? last - first : 0; }
+
+ private:
+  DEVICE_FN static int up(int distance, int step) { return step == 1 ? distance : (distance + step - 1) / step; }
+};
+
+// Calls f(offset in the plane, value) for every value under the window.
+template <class T, class F>
+DEVICE_FN void for_each_tap(const Window& w, const int (&at)[kSpatial], const T* plane, F f) {
+  const Taps a(w, 0, at[0], 0, 0), b(w, 1, at[1], 0, 0), c(w, 2, at[2], 0, 0);
+  const int left = at[2] * w.stride[2] - w.before[2];
+  for (int i = a.first; i < a.last; ++i) {
+    const int64_t z = at[0] * w.stride[0] - w.before[0] + i * w.dilation[0];
+    for (int j = b.first; j < b.last; ++j) {
+      const int64_t row = (z * w.in[1] + at[1] * w.stride[1] - w.before[1] + j * w.dilation[1]) * w.in[2];
+      for (int k = c.first; k < c.last; ++k) {
+        const int64_t offset = row + left + k * w.dilation[2];
+        f(offset, plane[offset]);
+      }
+    }
+  }
+}
+
+// NaN wins, as in a reduction.
+template <class T, bool kIndices>
+struct MaxWindow {
+  const T* x;
+  T* y;
+  int64_t* indices;
+  bool by_columns;  // indices count the first spatial dimension fastest
+  Window w;
+  Positions positions;
+  DEVICE_FN void operator()(int64_t i) const {
+    using C = Compute<T>;
+    int at[kSpatial];
+    const int64_t plane = positions(i, at);
+    C best = std::numeric_limits<C>::lowest();
+    int64_t where = -1;
+    for_each_tap(w, at, x + plane * w.in_count(), [&](int64_t offset, T value) {
+      const C v = C(value);
+      if (!(v > best) && where >= 0) {
+        if constexpr (std::is_integral_v<C>) return;
+        if (v == v || best != best) return;
+      }
+      best = v;
+      where = offset;
+    });
+    y[i] = T(best);
+    if constexpr (kIndices) indices[i] = plane * w.in_count() + (by_columns ? transposed(where) : where);
+  }
+
+ private:
+  DEVICE_FN int64_t transposed(int64_t offset) const {
+    const int64_t c = offset % w.in[2], b = offset / w.in[2] % w.in[1], a = offset / w.in[2] / w.in[1];
+    return a + w.in[0] * (b + w.in[1] * c);
+  }
+};
+
+template <class T>
+struct MeanWindow {
+  const T* x;
+  T* y;
+  bool count_padding;
+  Window w;
+  Positions positions;
+  DEVICE_FN void operator()(int64_t i) const {
+    int at[kSpatial];
+    const int64_t plane = positions(i, at);
+    Compute<T> sum = 0;
+    for_each_tap(w, at, x + plane * w.in_count(), [&](int64_t, T value) { sum += Compute<T>(value); });
+    int64_t count = 1;
+    UNROLL for (int d = 0; d < kSpatial; ++d) count *=
+        count_padding ? Taps(w, d, at[d], w.before[d], w.after[d]).count() : Taps(w, d, at[d], 0, 0).count();
+    y[i] = T(count ? sum / Compute<T>(count) : Compute<T>(0));
+  }
+};
+
+class PoolBase : public Op {
+ public:
+  explicit PoolBase(const NodeInfo& node) : attributes_(node) {
+    require(attributes_.kernel_shape().has_value(), "kernel_shape is missing");
+  }
+
+ protected:
+  Window window(const Tensor& x) const { return attributes_.slide(x.shape, *attributes_.kernel_shape()); }
+  WindowAttributes attributes_;
+};
+
+class MaxPool : public PoolBase {
+ public:
+  explicit MaxPool(const NodeInfo& node) : PoolBase(node), by_columns_(node.get_int("storage_order", 0) != 0) {}
+  void run(Context& context) const override {
+    const Tensor& x = context.input(0);
+    const Window w = window(x);
+    const Shape shape = with_spatial(x.shape, x.shape[1], w.out);
+    const Tensor y = context.output(0, shape);
+    const bool indexed = context.wants_output(1);
+    int64_t* indices = indexed ? context.output(1, shape).as<int64_t>() : nullptr;
+    dispatch(TypeList<float, Half, BFloat16, double, int8_t, uint8_t>{}, x.type, [&]<class T>() {
+      const auto launch = [&](auto with_indices) {
+        device::for_each_index(context.stream(), y.count(),
+                               MaxWindow<T, decltype(with_indices)::value>{
+                                   x.as<const T>(), y.as<T>(), indices, by_columns_, w, Positions(w.out, y.count())});
+      };
+      if (indexed)
+        launch(std::true_type{});
+      else
+        launch(std::false_type{});
+    });
+  }
+
+ private:
+  bool by_columns_;
+};
+
+class AveragePool : public PoolBase {
+ public:
+  explicit AveragePool(const NodeInfo& node)
+      : PoolBase(node), count_padding_(node.get_int("count_include_pad", 0) != 0) {}
+  void run(Context& context) const override {
+    const Tensor& x = context.input(0);
+    const Window w = window(x);
+    const Tensor y = context.output(0, with_spatial(x.shape, x.shape[1], w.out));
+    dispatch(FloatList{}, x.type, [&]<class T>() {
+      device::for_each_index(context.stream(), y.count(),
+                             MeanWindow<T>{x.as<const T>(), y.as<T>(), count_padding_, w, Positions(w.out, y.count())});
+    });
+  }
+
+ private:
+  bool count_padding_;
+};
+
+}  // namespace
+
+std::vector<OpRow> window_pool_rows() {
+  return {
+      {kOnnx, "MaxPool", 1, kNewestOpset, {in(0, kFloats | Types{Type::i8, Type::u8})}, make<MaxPool>},
+      {kOnnx, "AveragePool", 1, kNewestOpset, {in(0, kFloats)}, make<AveragePool>},
+  };
+}
+
+}  // namespace encore::ops

@@ -1,0 +1,186 @@
+// Resize and Upsample: what their many attributes and inputs say of each dimension.
+#include "ops/nn/resize.h"
+
+#include <cmath>
+#include <limits>
+
+#include "ops/dispatch.h"
+#include "ops/nn/nn.h"
+
+namespace encore::ops {
+namespace {
+
+template <class E>
+struct Named {
+  const char* name;
+  E value;
+};
+// The attribute's value by its name.
+template <class E, size_t kCount>
+E read(const NodeInfo& node, const char* attribute, const char* otherwise, const Named<E> (&all)[kCount]) {
+  const std::string given = node.get_string(attribute, otherwise);
+  for (const auto& [name, value] : all)
+    if (given == name) return value;
+  fail(Code::not_supported, attribute, " is '", given, "', which is not known");
+}
+
+// Float values in host memory.
+std::vector<float> host_floats(const Tensor& tensor, const char* what) {
+  require(tensor.where == Where::host, what, " is not in host memory");
+  std::vector<float> values(size_t(tensor.count()));
+  dispatch(FloatList{}, tensor.type, [&]<class T>() {
+    for (size_t i = 0; i < values.size(); ++i) values[i] = float(tensor.as<const T>()[i]);
+  });
+  return values;
+}
+
+enum class Aspect { stretch, not_larger, not_smaller };
+
+class Resize : public Op {
+ public:
+  explicit Resize(const NodeInfo& node)
+      : first_(node.op_type() == "Upsample" || node.since_version() == 10), scales_(node.find_floats("scales")) {
+    rule_.mode = read<ResizeMode>(
+        node, "mode", "nearest",
+        {{"nearest", ResizeMode::nearest}, {"linear", ResizeMode::linear}, {"cubic", ResizeMode::cubic}});
+    if (first_) {
+      if (rule_.mode == ResizeMode::cubic)
+        fail(Code::not_supported, "mode is 'cubic', which this version does not have");
+      rule_.coordinates = Coordinates::asymmetric;
+      rule_.nearest = Nearest::simple;
+      return;
+    }
+    rule_.coordinates = read<Coordinates>(node, "coordinate_transformation_mode", "half_pixel",
+                                          {{"half_pixel", Coordinates::half_pixel},
+                                           {"half_pixel_symmetric", Coordinates::half_pixel_symmetric},
+                                           {"pytorch_half_pixel", Coordinates::pytorch_half_pixel},
+                                           {"align_corners", Coordinates::align_corners},
+                                           {"asymmetric", Coordinates::asymmetric},
+                                           {"tf_half_pixel_for_nn", Coordinates::tf_half_pixel_for_nn},
+                                           {"tf_crop_and_resize", Coordinates::tf_crop_and_resize}});
+    rule_.nearest = read<Nearest>(node, "nearest_mode", "round_prefer_floor",
+                                  {{"round_prefer_floor", Nearest::round_prefer_floor},
+                                   {"round_prefer_ceil", Nearest::round_prefer_ceil},
+                                   {"floor", Nearest::floor},
+                                   {"ceil", Nearest::ceil}});
+    rule_.cubic_coefficient = node.get_float("cubic_coeff_a", -0.75f);
+    rule_.exclude_outside = node.get_int("exclude_outside", 0) != 0;
+    rule_.extrapolation = node.get_float("extrapolation_value", 0);
+    aspect_ = read<Aspect>(
+        node, "keep_aspect_ratio_policy", "stretch",
+        {{"stretch", Aspect::stretch}, {"not_larger", Aspect::not_larger}, {"not_smaller", Aspect::not_smaller}});
+    axes_ = node.find_ints("axes");
+    if (node.get_int("antialias", 0) != 0 && rule_.mode != ResizeMode::nearest)
+      fail(Code::not_supported, "antialias is set; only interpolation without it is supported");
+    const bool floating = Types(kFloats).has(node.input_type(0));
+    if (rule_.mode == ResizeMode::cubic && !floating)
+      fail(Code::not_supported, "cubic interpolation of ", device::name(node.input_type(0)),
+           "; only of floating-point types");
+  }
+
+  void run(Context& context) const override {
+    const Tensor& x = context.input(0);
+    const std::vector<ResizeAxis> axes = plan(context, x.shape);
+    std::vector<int64_t> dims;
+    for (const ResizeAxis& axis : axes) dims.push_back(axis.out);
+    const Tensor y = context.output(0, Shape(dims));
+    require(y.count() == 0 || x.count() > 0, "the empty input ", x.shape.str(), " cannot be resized to ",
+            y.shape.str());
+    resize(context.stream(), rule_, axes, x, y);
+  }
+
+ private:
+  static int sized(double value, const char* what) {
+    require(value >= 0 && value <= std::numeric_limits<int>::max(), what, " ", value, " is outside [0,",
+            std::numeric_limits<int>::max(), "]");
+    return int(value);
+  }
+
+  std::vector<ResizeAxis> plan(Context& context, const Shape& x) const {
+    const int rank = x.rank();
+    std::vector<ResizeAxis> all;
+    for (int i = 0; i < rank; ++i) {
+      const int size = sized(double(x[i]), "a dimension");
+      all.push_back({size, size, 1});
+    }
+    // The dimensions that are spoken of, in the order of the inputs' values.
+    std::vector<ResizeAxis*> named;
+    std::vector<bool> seen(size_t(rank), false);
+    for (int i = 0; i < (axes_ ? int(axes_->size()) : rank); ++i) {
+      const auto axis = size_t(axes_ ? checked_axis((*axes_)[size_t(i)], rank, "axes") : i);
+      require(!seen[axis], "axes names dimension ", axis, " twice");
+      seen[axis] = true;
+      named.push_back(&all[axis]);
+    }
+    const auto check_count = [&](size_t count, size_t wanted, const char* what) {
+      require(count == wanted, what, " has ", count, " values; ", wanted, " are wanted for ", named.size(),
+              " dimensions");
+    };
+    const auto given = [&](int i) {
+      const Tensor* tensor = context.find_input(i);
+      return tensor && tensor->count() > 0 ? tensor : nullptr;
+    };
+
+    const Tensor* scales = scales_ ? nullptr : given(first_ ? 1 : 2);
+    const Tensor* sizes = first_ ? nullptr : given(3);
+    require(bool(scales_ || scales) + bool(sizes) == 1 || named.empty(),
+            "either scales or sizes must be given, and not both");
+    if (scales_ || scales) {
+      const std::vector<float> values = scales_ ? *scales_ : host_floats(*scales, "scales");
+      check_count(values.size(), named.size(), "scales");
+      for (size_t i = 0; i < values.size(); ++i) {
+        require(values[i] > 0 && std::isfinite(values[i]), "scales holds ", values[i]);
+        named[i]->scale = values[i];
+        named[i]->out = sized(std::floor(values[i] * float(named[i]->in)), "an output dimension");
+      }
+    } else if (sizes) {
+      const std::vector<int64_t> values = host_ints(*sizes, "sizes");
+      check_count(values.size(), named.size(), "sizes");
+      for (size_t i = 0; i < values.size(); ++i) named[i]->out = sized(double(values[i]), "sizes:");
+      apply_sizes(named);
+    }
+    if (rule_.coordinates == Coordinates::tf_crop_and_resize) {
+      const std::vector<float> roi = host_floats(context.input(1), "roi");
+      check_count(roi.size(), 2 * named.size(), "roi");
+      for (size_t i = 0; i < named.size(); ++i) {
+        named[i]->roi_start = roi[i];
+        named[i]->roi_end = roi[named.size() + i];
+      }
+    }
+    return all;
+  }
+
+  void apply_sizes(const std::vector<ResizeAxis*>& named) const {
+    float common = aspect_ == Aspect::not_smaller ? 0 : std::numeric_limits<float>::max();
+    for (ResizeAxis* axis : named) {
+      if (axis->in == 0) continue;  // run() looks after these
+      axis->scale = float(axis->out) / float(axis->in);
+      common = aspect_ == Aspect::not_smaller ? std::max(common, axis->scale) : std::min(common, axis->scale);
+    }
+    if (aspect_ == Aspect::stretch) return;
+    for (ResizeAxis* axis : named) {
+      if (axis->in == 0) continue;
+      axis->scale = common;
+      axis->out = sized(std::round(common * float(axis->in)), "an output dimension");
+    }
+  }
+
+  bool first_;  // the meaning before opset 11
+  ResizeRule rule_;
+  Aspect aspect_ = Aspect::stretch;
+  std::optional<std::vector<float>> scales_;
+  std::optional<std::vector<int64_t>> axes_;
+};
+
+}  // namespace
+
+std::vector<OpRow> resize_rows() {
+  const Types types = kFloats | Types{Type::i8, Type::u8, Type::i32};
+  return {
+      {kOnnx, "Upsample", 7, 9, {in(0, types)}, make<Resize>, {1}},
+      {kOnnx, "Resize", 10, 10, {in(0, types)}, make<Resize>, {1}},
+      {kOnnx, "Resize", 11, kNewestOpset, {in(0, types)}, make<Resize>, {1, 2, 3}},
+  };
+}
+
+}  // namespace encore::ops

@@ -1,0 +1,48 @@
+// Interpolation between grids: the arithmetic behind Resize and Upsample.
+#pragma once
+#include <vector>
+
+#include "ops/op.h"
+
+namespace encore::ops {
+
+enum class ResizeMode { nearest, linear, cubic };
+// How a position in the result maps to one in the input.
+enum class Coordinates {
+  half_pixel,
+  half_pixel_symmetric,
+  pytorch_half_pixel,
+  align_corners,
+  asymmetric,
+  tf_half_pixel_for_nn,
+  tf_crop_and_resize
+};
+enum class Nearest {
+  round_prefer_floor,
+  round_prefer_ceil,
+  floor,
+  ceil,
+  simple,  // of Upsample and the first Resize: down when enlarging, up when reducing
+};
+
+// What becomes of one dimension.
+struct ResizeAxis {
+  int in, out;
+  float scale;
+  float roi_start = 0, roi_end = 1;  // for tf_crop_and_resize
+};
+
+struct ResizeRule {
+  ResizeMode mode = ResizeMode::nearest;
+  Coordinates coordinates = Coordinates::half_pixel;
+  Nearest nearest = Nearest::round_prefer_floor;
+  float cubic_coefficient = -0.75f;
+  bool exclude_outside = false;
+  float extrapolation = 0;  // where tf_crop_and_resize looks outside the input
+};
+
+// One axis for each dimension of x.
+void resize(StreamRef stream, const ResizeRule& rule, const std::vector<ResizeAxis>& axes, const Tensor& x,
+            const Tensor& y);
+
+}  // namespace encore::ops

@@ -1,0 +1,14 @@
+#include "ops/nn/nn.h"
+#include "ops/rooms.h"
+
+namespace encore::ops {
+
+std::vector<OpRow> pool_rows() {
+  std::vector<OpRow> all;
+  for (auto* file : {window_pool_rows, global_pool_rows, resize_rows, dropout_rows})
+    for (OpRow& row : file()) all.push_back(std::move(row));
+  all.push_back(batch_norm_row());
+  return all;
+}
+
+}  // namespace encore::ops

@@ -1,0 +1,72 @@
+// Windows that slide over up to three spatial dimensions: what convolutions and pools share.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "device/divide.h"
+#include "ops/op.h"
+
+namespace encore::ops {
+
+inline constexpr int kSpatial = 3;
+
+// Spatial dimensions that a tensor lacks come first and have size one. All sizes, padded ones too, fit an int.
+struct Window {
+  int in[kSpatial] = {1, 1, 1}, out[kSpatial] = {1, 1, 1};
+  int kernel[kSpatial] = {1, 1, 1}, stride[kSpatial] = {1, 1, 1}, dilation[kSpatial] = {1, 1, 1};
+  int before[kSpatial] = {}, after[kSpatial] = {};  // padding
+
+  BOTH_FN int64_t in_count() const { return int64_t(in[0]) * in[1] * in[2]; }
+  BOTH_FN int64_t out_count() const { return int64_t(out[0]) * out[1] * out[2]; }
+  BOTH_FN int64_t taps() const { return int64_t(kernel[0]) * kernel[1] * kernel[2]; }
+  // Whether every output position reads its own input position and nothing else.
+  bool is_pointwise() const;
+  // Whether the window, slid over `in` with its padding, gives just `out`.
+  bool is_exact() const;
+};
+
+// The attributes of a node with a window; the constructor refuses what no input could make right.
+class WindowAttributes {
+ public:
+  explicit WindowAttributes(const NodeInfo& node);
+
+  // The window that slides over x, channels first. `kernel` is kernel_shape where there is that attribute.
+  Window slide(const Shape& x, std::span<const int64_t> kernel) const;
+  // The window that slides over the result of a transposed convolution and gives x.
+  Window slide_transposed(const Shape& x, std::span<const int64_t> kernel) const;
+
+  const std::optional<std::vector<int64_t>>& kernel_shape() const { return kernel_; }
+
+ private:
+  enum class AutoPad { notset, valid, same_upper, same_lower };
+  void check_lengths(size_t spatial) const;
+  Window begin(const Shape& x, std::span<const int64_t> kernel) const;
+
+  AutoPad auto_pad_;
+  bool ceil_;
+  std::optional<std::vector<int64_t>> kernel_, strides_, dilations_, pads_, output_padding_, output_shape_;
+};
+
+// [batch, channels, the last spatial dimensions of these]
+Shape with_spatial(const Shape& x, int64_t channels, const int (&spatial)[kSpatial]);
+
+// Splits the index of an element of a channels-first tensor into its plane and position.
+struct Positions {
+  device::Divider dims[kSpatial];
+
+  Positions(const int (&sizes)[kSpatial], int64_t elements) {
+    for (int d = 0; d < kSpatial; ++d) dims[d] = device::Divider(sizes[d], elements);
+  }
+  DEVICE_FN int64_t operator()(int64_t index, int (&at)[kSpatial]) const {
+    int64_t rest;
+    UNROLL for (int d = kSpatial - 1; d >= 0; --d) {
+      index = dims[d](index, rest);
+      at[d] = int(rest);
+    }
+    return index;
+  }
+};
+
+}  // namespace encore::ops

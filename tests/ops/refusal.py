@@ -1,0 +1,37 @@
+"""Nodes that Encore must not take, and runs that must fail with the reason."""
+
+import pytest
+from encore_session import EP_NAME, assert_all_on_encore, nodes_on
+from harness import _onnx_type, session
+from onnx import helper
+
+
+def _session(op, inputs, attrs, opset, outputs, ranks):
+    """Of the node "it"; every dimension is unknown, or even the ranks are."""
+    names = [f"x{i}" for i in range(len(inputs))]
+    node = helper.make_node(op, [n if v is not None else "" for n, v in zip(names, inputs)],
+                            [f"y{i}" for i in range(outputs)], name="it", **attrs)
+    values = [helper.make_tensor_value_info(n, _onnx_type(v.dtype), [f"{n}_{d}" for d in range(v.ndim)] if ranks else None)
+              for n, v in zip(names, inputs) if v is not None]
+    graph = helper.make_graph([node], "case", values, [helper.make_empty_tensor_value_info(f"y{i}") for i in range(outputs)])
+    return session(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10))
+
+
+def declined(op, inputs, attrs, opset=21, outputs=1):
+    """Leaves the node to the CPU EP, which may take it or refuse it."""
+    try:
+        sess = _session(op, inputs, attrs, opset, outputs, ranks=True)
+    except AssertionError:
+        raise
+    except Exception as error:
+        assert "Encore" not in str(error)
+        return
+    assert EP_NAME not in nodes_on(sess)
+
+
+def fails(op, inputs, attrs, words, opset=21, outputs=1, ranks=True):
+    sess = _session(op, inputs, attrs, opset, outputs, ranks)
+    assert_all_on_encore(sess)
+    with pytest.raises(Exception, match=words) as caught:
+        sess.run(None, {f"x{i}": v for i, v in enumerate(inputs) if v is not None})
+    assert "'it'" in str(caught.value)

@@ -1,0 +1,141 @@
+"""Conv and ConvTranspose, with every way to say where the window lies."""
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from harness import Case, check, floats
+from refusal import declined, fails
+
+
+def conv(x, w, bias=False, op="Conv", dtype="float32", opset=21, name="", **attrs):
+    channels = w[0] if op == "Conv" else w[1] * attrs.get("group", 1)
+    # Weights small enough that sums stay near one.
+    deep = np.sqrt(np.prod(w[1:]) if op == "Conv" else w[0])
+    inputs = [floats(*x, low=-1, high=1), floats(*w, low=-1, high=1) / np.float32(deep)]
+    if bias:
+        inputs.append(floats(channels))
+    name = name or "_".join(f"{k}={v}".replace(" ", "") for k, v in attrs.items())
+    return Case(op, inputs, attrs, dtype=dtype, family="matmul", opset=opset, name=name + "_bias" * bias)
+
+
+def transposed(x, w, bias=False, **more):
+    return conv(x, w, bias, op="ConvTranspose", **more)
+
+
+CONVOLUTIONS = [
+    conv((2, 8, 9, 7), (6, 8, 3, 3), bias=True),
+    conv((2, 8, 9, 7), (6, 8, 1, 1), bias=True),
+    conv((2, 8, 9, 7), (6, 8, 1, 1), strides=[2, 2]),
+    conv((1, 3, 21, 20), (16, 3, 7, 7), bias=True, strides=[2, 2], pads=[3, 3, 3, 3], kernel_shape=[7, 7]),
+    conv((2, 4, 8, 8), (4, 4, 3, 3), pads=[0, 1, 2, 3]),
+    conv((2, 4, 12, 11), (4, 4, 3, 3), dilations=[2, 3], pads=[1, 1, 1, 1]),
+    conv((2, 8, 6, 6), (12, 2, 3, 3), bias=True, group=4),
+    conv((1, 8, 6, 6), (12, 2, 3, 3), bias=True, group=4),
+    conv((3, 8, 6, 6), (8, 4, 1, 1), group=2),
+    conv((2, 4, 30), (6, 4, 5), bias=True, strides=[2], pads=[2, 1]),
+    conv((2, 3, 6, 7, 8), (5, 3, 3, 2, 3), bias=True, strides=[1, 2, 1], pads=[1, 0, 1, 1, 0, 1]),
+    conv((1, 2, 7, 7), (3, 2, 3, 3), auto_pad="SAME_UPPER", strides=[2, 2]),
+    conv((1, 2, 8, 7), (3, 2, 4, 2), auto_pad="SAME_UPPER"),
+    conv((1, 2, 8, 7), (3, 2, 4, 2), auto_pad="SAME_LOWER"),
+    conv((1, 2, 8, 7), (3, 2, 4, 2), auto_pad="VALID"),
+    conv((0, 2, 8, 7), (3, 2, 3, 3), bias=True),
+    conv((64, 16, 33, 33), (8, 16, 3, 3), pads=[1, 1, 1, 1], name="large"),
+]
+DEPTHWISE = [
+    conv((2, 8, k + 6, k + 9), (8, 1, k, k), bias=True, group=8, strides=[s, s], pads=[k // 2] * 4)
+    for k in (3, 5, 7)
+    for s in (1, 2)
+] + [
+    conv((2, 8, 7, 7), (8, 1, 3, 3), group=8),
+    conv((1, 4, 2, 1), (4, 1, 5, 5), bias=True, group=4, pads=[2, 2, 2, 2], name="smaller_than_kernel"),
+    conv((2, 3, 10, 10), (6, 1, 3, 3), bias=True, group=3, pads=[1, 0, 0, 1], name="two_for_each"),
+    conv((2, 3, 10, 12), (6, 1, 3, 2), bias=True, group=3, dilations=[2, 1], name="two_for_each_dilated"),
+    conv((2, 8, 20), (8, 1, 9), bias=True, group=8, pads=[4, 4]),
+    conv((1, 4, 5, 6, 7), (4, 1, 3, 3, 3), group=4, pads=[1, 1, 1, 1, 1, 1]),
+    conv((2, 8, 9, 9), (8, 1, 3, 3), group=8, auto_pad="SAME_LOWER", strides=[2, 2]),
+]
+TRANSPOSED = [
+    transposed((2, 6, 5, 4), (6, 3, 2, 2), bias=True, strides=[2, 2]),
+    transposed((2, 6, 5, 4), (6, 3, 3, 3), bias=True, strides=[2, 2], pads=[1, 1, 1, 1]),
+    transposed((1, 6, 5, 4), (6, 3, 3, 3), strides=[2, 2], output_padding=[1, 1]),
+    transposed((1, 6, 5, 4), (6, 3, 3, 3), strides=[3, 2], output_shape=[16, 9]),
+    transposed((1, 6, 5, 4), (6, 3, 3, 3), strides=[3, 2], output_shape=[14, 8], auto_pad="SAME_UPPER"),
+    transposed((2, 6, 5, 4), (6, 2, 3, 3), bias=True, group=3, strides=[2, 1], dilations=[1, 2]),
+    transposed((1, 6, 5, 4), (6, 2, 3, 3), bias=True, group=3),
+    transposed((1, 4, 5, 4), (4, 3, 3, 2), auto_pad="SAME_UPPER", strides=[2, 2]),
+    transposed((1, 4, 5, 4), (4, 3, 4, 3), auto_pad="SAME_LOWER", strides=[1, 2]),
+    transposed((2, 4, 9), (4, 3, 4), bias=True, strides=[2], pads=[1, 2]),
+    transposed((1, 4, 3, 4, 5), (4, 3, 2, 3, 2), bias=True, strides=[2, 1, 2]),
+    transposed((0, 4, 3, 4), (4, 3, 2, 2), bias=True),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("case", CONVOLUTIONS + DEPTHWISE + TRANSPOSED, ids=str)
+def test_convolutions(case, dtype):
+    check(replace(case, dtype=dtype, opset=22))
+
+
+# The CPU EP has no kernel for double, and onnx's own is slow.
+@pytest.mark.parametrize(
+    "case", [CONVOLUTIONS[0], CONVOLUTIONS[6], DEPTHWISE[0], DEPTHWISE[9], TRANSPOSED[0], TRANSPOSED[2]], ids=str
+)
+def test_double(case):
+    check(replace(case, dtype="float64"))
+
+
+@pytest.mark.parametrize("opset", [1, 10, 11, 21, 26])
+@pytest.mark.parametrize("case", [CONVOLUTIONS[0], TRANSPOSED[1]], ids=str)
+def test_versions(case, opset):
+    check(replace(case, opset=opset))
+
+
+@pytest.mark.parametrize("case", [CONVOLUTIONS[0], CONVOLUTIONS[1], DEPTHWISE[0], TRANSPOSED[0]], ids=str)
+def test_misaligned(case):
+    check(replace(case, misaligned=True))
+
+
+def test_columns_in_parts():
+    """The columns of one image take more than 256 MiB, so it is convolved in parts."""
+    check(Case("Conv", [floats(1, 3, 900, 800, low=-1, high=1), floats(2, 3, 7, 7, low=-0.1, high=0.1), floats(2)],
+               {"pads": [3, 3, 3, 3]}, family="matmul", capture=False, name="in_parts"))
+
+
+def test_not_a_number():
+    x = floats(1, 2, 6, 6)
+    x[0, 0, 2, 3], x[0, 1, 5, 5] = np.nan, np.inf
+    check(Case("Conv", [x, floats(3, 2, 3, 3)], family="matmul", name="nan"))
+
+
+@pytest.mark.parametrize(
+    "op, attrs",
+    [
+        ("Conv", {"strides": [0, 1]}),
+        ("Conv", {"dilations": [1, -1]}),
+        ("Conv", {"pads": [-1, 0, 0, 0]}),
+        ("Conv", {"pads": [1, 1]}),
+        ("Conv", {"group": 0}),
+        ("Conv", {"auto_pad": "HALF"}),
+        ("ConvTranspose", {"output_padding": [-1, 0]}),
+    ],
+)
+def test_hostile_attributes_are_declined(op, attrs):
+    declined(op, [floats(1, 4, 5, 5), floats(4, 4, 3, 3)], attrs)
+
+
+@pytest.mark.parametrize(
+    "op, x, w, attrs, words",
+    [
+        ("Conv", (1, 4, 5, 5), (4, 4, 3, 3), {"kernel_shape": [3, 2]}, "kernel_shape"),
+        ("Conv", (1, 4, 5, 5), (4, 3, 3, 3), {}, "channels"),
+        ("Conv", (1, 4, 5, 5), (3, 2, 3, 3), {"group": 2}, "group"),
+        ("Conv", (1, 4, 5, 5), (4, 4, 7, 3), {}, "window spans 7"),
+        ("ConvTranspose", (1, 4, 5, 5), (3, 4, 3, 3), {}, "channels"),
+        ("ConvTranspose", (1, 6, 5, 4), (6, 3, 3, 3), {"strides": [3, 2], "output_shape": [18, 12]}, "output_shape"),
+        ("ConvTranspose", (1, 4, 2, 2), (4, 4, 1, 1), {"pads": [3, 3, 3, 3]}, "pads"),
+    ],
+)
+def test_shapes_that_do_not_fit(op, x, w, attrs, words):
+    """Shapes are unknown until the run, which fails and says why."""
+    fails(op, [floats(*x), floats(*w)], attrs, words)
