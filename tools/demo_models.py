@@ -82,8 +82,9 @@ def run_options(graph_id, wait=True):
 
 
 def nodes_on(session, provider):
+    """The operators of a session's nodes that are on the execution provider."""
     parts = session.get_provider_graph_assignment_info()
-    return sum(len(part.get_nodes()) for part in parts if part.ep_name == provider)
+    return [node.op_type for part in parts if part.ep_name == provider for node in part.get_nodes()]
 
 
 def milliseconds(run, seconds, between=lambda: None):
