@@ -29,22 +29,56 @@ def contents(dtype, *shape):
 @pytest.mark.parametrize("source", NUMPY)
 def test_all_pairs(source, to):
     x = contents(source, 3, 37)
-    check(Case("Cast", [x], {"to": onnx_type(to)}, dtype=source, name=to, family="exact", reference=lambda x: [x.astype(to)]))
+    check(
+        Case(
+            "Cast",
+            [x],
+            {"to": onnx_type(to)},
+            dtype=source,
+            name=to,
+            family="exact",
+            reference=lambda x: [x.astype(to)],
+        )
+    )
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (2, 0), (1,), (8,), (LARGE,)], ids=str)
-@pytest.mark.parametrize("source,to", [("float32", "float16"), ("float16", "float32"), ("int64", "int32"), ("bool", "float32")])
+@pytest.mark.parametrize(
+    "source,to", [("float32", "float16"), ("float16", "float32"), ("int64", "int32"), ("bool", "float32")]
+)
 def test_shapes(source, to, shape):
     x = np.asarray(contents(source, *shape)).reshape(shape)
-    check(Case("Cast", [x], {"to": onnx_type(to)}, dtype=source, name=to, family="exact", reference=lambda x: [x.astype(to)]))
+    check(
+        Case(
+            "Cast",
+            [x],
+            {"to": onnx_type(to)},
+            dtype=source,
+            name=to,
+            family="exact",
+            reference=lambda x: [x.astype(to)],
+        )
+    )
 
 
 @pytest.mark.parametrize("source", ["int64", "uint64", "int32", "uint32"])
 @pytest.mark.parametrize("to", ["int64", "uint64", "int32", "uint32", "int16", "uint8", "float64", "float32"])
 def test_integers_are_exact(source, to):
     info = np.iinfo(source)
-    x = np.array([info.max, info.max - 1, info.min, info.min + 1, (1 << 53) + 1 if info.bits == 64 else 12345, 77], source)
-    check(Case("Cast", [x], {"to": onnx_type(to)}, dtype=source, name=to, family="exact", reference=lambda x: [x.astype(to)]))
+    x = np.array(
+        [info.max, info.max - 1, info.min, info.min + 1, (1 << 53) + 1 if info.bits == 64 else 12345, 77], source
+    )
+    check(
+        Case(
+            "Cast",
+            [x],
+            {"to": onnx_type(to)},
+            dtype=source,
+            name=to,
+            family="exact",
+            reference=lambda x: [x.astype(to)],
+        )
+    )
 
 
 @pytest.mark.parametrize("to", ["float32", "float16", "float64", "bool"])
@@ -78,7 +112,12 @@ def test_what_is_too_large_becomes_the_greatest(source, to):
 
 
 def _model(nodes, source, to, shape):
-    graph = helper.make_graph(nodes, "casts", [helper.make_tensor_value_info("x", source, shape)], [helper.make_tensor_value_info("y", to, shape)])
+    graph = helper.make_graph(
+        nodes,
+        "casts",
+        [helper.make_tensor_value_info("x", source, shape)],
+        [helper.make_tensor_value_info("y", to, shape)],
+    )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
 
@@ -88,7 +127,9 @@ def test_float8(to, saturate):
     """Against onnx's reference: without saturation the CPU EP rounds 480 to 448, but 479 to NaN."""
     steps = np.arange(0, 0x7F80, 3, dtype=np.uint32) << 16  # every magnitude of float, roughly
     edges = np.array([448, 463.9, 464, 464.1, 480, 61439, 61440, 61441, 1e5], np.float32)
-    x = np.concatenate([SPECIAL, edges, -edges, steps.view(np.float32), -steps.view(np.float32), floats(999, low=-500, high=500)])
+    x = np.concatenate(
+        [SPECIAL, edges, -edges, steps.view(np.float32), -steps.view(np.float32), floats(999, low=-500, high=500)]
+    )
     there = helper.make_node("Cast", ["x"], ["n"], to=FLOAT8[to], saturate=saturate)
     back = helper.make_node("Cast", ["n"], ["y"], to=TensorProto.FLOAT)
     model = _model([there, back], TensorProto.FLOAT, TensorProto.FLOAT, x.shape)
@@ -104,13 +145,19 @@ def test_float8_from_and_to_other_types(to, other):
     there = helper.make_node("Cast", ["x"], ["n"], to=FLOAT8[to])
     back = helper.make_node("Cast", ["n"], ["y"], to=onnx_type(other))
     sess = session(_model([there, back], onnx_type(other), onnx_type(other), x.shape))
-    wanted = ReferenceEvaluator(_model([there, helper.make_node("Cast", ["n"], ["y"], to=1)], onnx_type(other), 1, x.shape)).run(None, {"x": x})[0]
+    wanted = ReferenceEvaluator(
+        _model([there, helper.make_node("Cast", ["n"], ["y"], to=1)], onnx_type(other), 1, x.shape)
+    ).run(None, {"x": x})[0]
     assert_all_on_encore(sess)
     np.testing.assert_array_equal(sess.run(None, {"x": x})[0], wanted.astype(other))
 
 
 def test_strings_stay_on_the_cpu():
-    sess = session(_model([helper.make_node("Cast", ["x"], ["y"], to=TensorProto.STRING)], TensorProto.FLOAT, TensorProto.STRING, (2,)))
+    sess = session(
+        _model(
+            [helper.make_node("Cast", ["x"], ["y"], to=TensorProto.STRING)], TensorProto.FLOAT, TensorProto.STRING, (2,)
+        )
+    )
     assert EP_NAME not in nodes_on(sess)
     assert sess.run(None, {"x": np.array([1, 2], np.float32)})[0].tolist() == ["1", "2"]
 
@@ -118,8 +165,22 @@ def test_strings_stay_on_the_cpu():
 @pytest.mark.parametrize("source,to", [("float32", "float16"), ("uint8", "float32"), ("float16", "int64")])
 def test_misaligned(source, to):
     x = contents(source, 1001)
-    check(Case("Cast", [x], {"to": onnx_type(to)}, dtype=source, name=to, misaligned=True, reference=lambda x: [x.astype(to)]))
+    check(
+        Case(
+            "Cast",
+            [x],
+            {"to": onnx_type(to)},
+            dtype=source,
+            name=to,
+            misaligned=True,
+            reference=lambda x: [x.astype(to)],
+        )
+    )
 
 
 def test_cast_like():
-    check(Case("CastLike", [floats(3, 37), np.zeros(1, np.int32)], opset=19, reference=lambda x, like: [x.astype(np.int32)]))
+    check(
+        Case(
+            "CastLike", [floats(3, 37), np.zeros(1, np.int32)], opset=19, reference=lambda x, like: [x.astype(np.int32)]
+        )
+    )

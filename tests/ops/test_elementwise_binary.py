@@ -31,7 +31,11 @@ ORDERS = ["Greater", "GreaterOrEqual", "Less", "LessOrEqual"]
 
 
 def of(dtype, *shape, low=-3.0, high=3.0):
-    made = floats(*shape, low=low, high=high) if dtype in FLOATS else integers(dtype, *shape, low=max(low, np.iinfo(dtype).min), high=high)
+    made = (
+        floats(*shape, low=low, high=high)
+        if dtype in FLOATS
+        else integers(dtype, *shape, low=max(low, np.iinfo(dtype).min), high=high)
+    )
     return np.asarray(made).reshape(shape)
 
 
@@ -74,7 +78,9 @@ def test_integers_wrap_around(op, dtype):
 def test_least_integer_by_minus_one(op, wanted, dtype):
     least = np.array([np.iinfo(dtype).min, 5], dtype)
     minus_one = np.array([-1, -1], dtype)
-    check(Case(op, [least, minus_one], dtype=dtype, reference=lambda a, b: [np.negative(a) if wanted is None else a * 0]))
+    check(
+        Case(op, [least, minus_one], dtype=dtype, reference=lambda a, b: [np.negative(a) if wanted is None else a * 0])
+    )
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
@@ -97,7 +103,11 @@ def test_mod_of_floats(dtype):
 def test_pow(exponent, dtype):
     x = of(dtype, 5, 9, low=1 if dtype in FLOATS else -4, high=4)
     whole = exponent.startswith("int") or (exponent == "same" and dtype not in FLOATS)
-    y = integers("int64" if exponent == "same" else exponent, 5, 9, low=0, high=4) if whole else floats(5, 9, low=0, high=3)
+    y = (
+        integers("int64" if exponent == "same" else exponent, 5, 9, low=0, high=4)
+        if whole
+        else floats(5, 9, low=0, high=3)
+    )
     if dtype not in FLOATS and not whole:
         y = np.round(y)  # a product that ends just below a whole number would be truncated to the one before
     y = y.astype({"same": np.float32 if dtype in FLOATS else dtype}.get(exponent, exponent))
@@ -106,7 +116,11 @@ def test_pow(exponent, dtype):
 
 
 def _power(x, y):
-    return [np.power(x, y).astype(x.dtype) if x.dtype.kind == "f" else np.rint(np.power(x.astype(np.float64), y)).astype(x.dtype)]
+    return [
+        np.power(x, y).astype(x.dtype)
+        if x.dtype.kind == "f"
+        else np.rint(np.power(x.astype(np.float64), y)).astype(x.dtype)
+    ]
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -130,7 +144,13 @@ def test_prelu(slope, dtype):
 @pytest.mark.parametrize("op", ["Equal", *ORDERS])
 def test_comparisons(op, dtype):
     a, b = of(dtype, 5, 37, low=-2, high=2), of(dtype, 5, 37, low=-2, high=2)
-    f = {"Equal": np.equal, "Greater": np.greater, "GreaterOrEqual": np.greater_equal, "Less": np.less, "LessOrEqual": np.less_equal}[op]
+    f = {
+        "Equal": np.equal,
+        "Greater": np.greater,
+        "GreaterOrEqual": np.greater_equal,
+        "Less": np.less,
+        "LessOrEqual": np.less_equal,
+    }[op]
     b[:2] = a[:2]
     check(Case(op, [a, b], dtype=dtype, opset=16, reference=lambda a, b: [f(a, b)]))
 
@@ -158,7 +178,11 @@ def test_where(dtype):
     check(Case("Where", [bools(5, 37), a, b], dtype=dtype, reference=lambda c, a, b: [np.where(c, a, b)]))
 
 
-@pytest.mark.parametrize("shapes", [((5, 1), (1, 6), ()), ((), (4,), (3, 1)), ((2, 3, 1), (3, 16), (2, 1, 16)), ((0, 1), (3,), ()), ((LARGE,),) * 3], ids=str)
+@pytest.mark.parametrize(
+    "shapes",
+    [((5, 1), (1, 6), ()), ((), (4,), (3, 1)), ((2, 3, 1), (3, 16), (2, 1, 16)), ((0, 1), (3,), ()), ((LARGE,),) * 3],
+    ids=str,
+)
 def test_where_shapes(shapes):
     condition, *values = shapes
     check(Case("Where", [np.asarray(bools(*condition)).reshape(condition), *[of("float32", *s) for s in values]]))
@@ -185,7 +209,14 @@ def test_variadic_floats(op, dtype):
 @pytest.mark.parametrize("op", ["Max", "Min"])
 def test_variadic_integers(op, dtype):
     f = {"Max": np.maximum, "Min": np.minimum}[op]
-    check(Case(op, [of(dtype, 3, 37, low=-50, high=50), of(dtype, 37, low=-50, high=50)], dtype=dtype, reference=lambda a, b: [f(a, b)]))
+    check(
+        Case(
+            op,
+            [of(dtype, 3, 37, low=-50, high=50), of(dtype, 37, low=-50, high=50)],
+            dtype=dtype,
+            reference=lambda a, b: [f(a, b)],
+        )
+    )
 
 
 @pytest.mark.parametrize("opset", [7, 8, 13, 14, 21])

@@ -108,15 +108,12 @@ void transform_broadcast(StreamRef stream, const Shape& shape, void* y, F f,
   for (int k = 0; k < Kernel::kInputs; ++k) shapes[k] = x[k].first;
   Kernel kernel{Walk(shape, shapes), 0, static_cast<Out*>(y), {}, f};
   bool in_packs = kernel.walk.keeps_together(Kernel::kPack) && device::is_pack_aligned<Kernel::kPack>(kernel.y);
-  int k = 0;
-  (
-      [&] {
-        kernel.x[k] = x[k].second;
-        in_packs = in_packs && (kernel.walk.repeats(k) ||
-                                device::is_pack_aligned<Kernel::kPack>(static_cast<const In*>(x[k].second)));
-        ++k;
-      }(),
-      ...);
+  int next = 0;
+  const bool aligned[] = {device::is_pack_aligned<Kernel::kPack>(static_cast<const In*>(x[next++].second))...};
+  for (int k = 0; k < Kernel::kInputs; ++k) {
+    kernel.x[k] = x[k].second;
+    in_packs = in_packs && (kernel.walk.repeats(k) || aligned[k]);
+  }
   if (in_packs) kernel.packs = n / Kernel::kPack;
   device::for_each_index(stream, n - kernel.packs * (Kernel::kPack - 1), kernel);
 }
