@@ -42,7 +42,9 @@ class Allocator : public OrtAllocator {
       });
     };
     if (host_has(kAllocatorShrinkApi))
-      Shrink = [](OrtAllocator* self) noexcept -> OrtStatus* { return guarded("Shrink", [&] { from(self).shrink(); }); };
+      Shrink = [](OrtAllocator* self) noexcept -> OrtStatus* {
+        return guarded("Shrink", [&] { from(self).shrink(); });
+      };
   }
   virtual ~Allocator() = default;
 
@@ -87,9 +89,12 @@ class DeviceAllocator final : public Allocator {
   void shrink() override { arena_->shrink(); }
   Stats stats() const override {
     const memory::Stats s = arena_->stats();
-    return {{"Limit", s.limit_bytes},       {"InUse", s.in_use_bytes},
-            {"TotalAllocated", s.held_bytes}, {"MaxInUse", s.peak_in_use_bytes},
-            {"NumAllocs", uint64_t(s.allocations)}, {"NumArenaExtensions", uint64_t(s.driver_allocations)}};
+    return {{"Limit", s.limit_bytes},
+            {"InUse", s.in_use_bytes},
+            {"TotalAllocated", s.held_bytes},
+            {"MaxInUse", s.peak_in_use_bytes},
+            {"NumAllocs", uint64_t(s.allocations)},
+            {"NumArenaExtensions", uint64_t(s.driver_allocations)}};
   }
 
   std::shared_ptr<memory::Arena> arena_;

@@ -32,8 +32,8 @@ class PinnedPool {
 
  private:
   mutable std::mutex mutex_;
-  std::unordered_map<void*, size_t> sizes_;       // of every block
-  std::multimap<size_t, void*> kept_;             // not in use
+  std::unordered_map<void*, size_t> sizes_;  // of every block
+  std::multimap<size_t, void*> kept_;        // not in use
   Stats stats_;
 };
 

@@ -12,11 +12,11 @@ struct Claim {
     std::string node;  // "Loop node 'decode'"
     std::string why;
   };
-  std::vector<const OrtNode*> nodes;         // to be claimed
-  size_t node_count = 0;                     // of the graph
-  std::vector<Declined> declined;            // no kernel, or not for this node
-  std::vector<Declined> shape_arithmetic;    // could be claimed, but belongs on the CPU
-  std::vector<std::string> crossings;        // copies between host and device that onnxruntime has to insert
+  std::vector<const OrtNode*> nodes;       // to be claimed
+  size_t node_count = 0;                   // of the graph
+  std::vector<Declined> declined;          // no kernel, or not for this node
+  std::vector<Declined> shape_arithmetic;  // could be claimed, but belongs on the CPU
+  std::vector<std::string> crossings;      // copies between host and device that onnxruntime has to insert
 };
 
 // `use_tf32` as the session's options say.

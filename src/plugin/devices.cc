@@ -36,7 +36,8 @@ std::vector<const OrtHardwareDevice*> match(const std::vector<device::Descriptio
   if (device::backend() == std::string_view("virtual")) return matched;  // a listed GPU is another device
   for (size_t i = 0; i < listed_count; ++i) {
     const OrtHardwareDevice* hardware = listed[i];
-    if (api.HardwareDevice_Type(hardware) != OrtHardwareDeviceType_GPU || api.HardwareDevice_VendorId(hardware) != kNvidia)
+    if (api.HardwareDevice_Type(hardware) != OrtHardwareDeviceType_GPU ||
+        api.HardwareDevice_VendorId(hardware) != kNvidia)
       continue;
     const std::string bus_id = bus_id_of(hardware);
     if (bus_id.empty()) anonymous.push_back(hardware);
@@ -100,7 +101,10 @@ bool is_host_memory(const OrtMemoryDevice* where) {
 Devices::Entry& Devices::entry(int device) {
   const auto known = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) { return e.device == device; });
   if (known != entries_.end()) return *known;
-  return entries_.emplace_back(Entry{device, device::describe(device), nullptr, {},
+  return entries_.emplace_back(Entry{device,
+                                     device::describe(device),
+                                     nullptr,
+                                     {},
                                      make_memory_info("Cuda", device, OrtDeviceMemoryType_DEFAULT),
                                      make_memory_info("CudaPinned", device, OrtDeviceMemoryType_HOST_ACCESSIBLE)});
 }

@@ -58,13 +58,14 @@ Ep::Ep(std::shared_ptr<Factory> factory, Options options, Log log)
       factory_(std::move(factory)),
       options_(options),
       log_(log),
-      arena_(std::make_shared<memory::Arena>(options.device_id,
-                                             memory::Limits{.max_bytes = options.gpu_mem_limit,
-                                                            .grow_by_doubling = options.grow_by_doubling},
-                                             "the session")),
+      arena_(std::make_shared<memory::Arena>(
+          options.device_id,
+          memory::Limits{.max_bytes = options.gpu_mem_limit, .grow_by_doubling = options.grow_by_doubling},
+          "the session")),
       staging_(options.device_id) {
   if (options_.enable_cuda_graph && !host_has(kGraphCaptureApi))
-    log_.warning("enable_cuda_graph needs onnxruntime 1.26 or newer; this is " + ort().text + ", so every run is eager");
+    log_.warning("enable_cuda_graph needs onnxruntime 1.26 or newer; this is " + ort().text +
+                 ", so every run is eager");
   else if (options_.enable_cuda_graph)
     graphs_ = std::make_unique<graph::SessionGraphs>(
         device(), graph::Settings{.enabled = true,
@@ -157,8 +158,10 @@ void Ep::end_run(const OrtRunOptions*, bool synchronous) {
   const bool failed = std::exchange(thread_run, {}).failed;
   if (!graphs_) return;
   const device::Current current(device());
-  if (!graphs_->end_run(!failed)) thread_run.repeat = this;
-  else if (synchronous) synchronize();
+  if (!graphs_->end_run(!failed))
+    thread_run.repeat = this;
+  else if (synchronous)
+    synchronize();
 }
 
 void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
@@ -170,8 +173,8 @@ void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
   const auto log = [&](const std::string& line) { options_.log_placement ? log_.warning(line) : log_.verbose(line); };
   for (const auto* left : {&claim.declined, &claim.shape_arithmetic})
     for (const auto& [node, why] : *left) log(node + " is not on Encore: " + why);
-  log(text("Encore takes ", claim.nodes.size(), " of ", claim.node_count, " nodes",
-           parent ? " of a subgraph" : "", "; ", claim.shape_arithmetic.size(), " of the others are shape arithmetic"));
+  log(text("Encore takes ", claim.nodes.size(), " of ", claim.node_count, " nodes", parent ? " of a subgraph" : "",
+           "; ", claim.shape_arithmetic.size(), " of the others are shape arithmetic"));
 
   // Asked for subgraphs first, and again if onnxruntime changes the layout: what counts is the last answer for the
   // model itself.
@@ -182,7 +185,8 @@ void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
   signature_ = Signature(graph);
   std::vector<std::string> obstacles = std::exchange(uncapturable_, {});
   for (const auto& [node, why] : claim.declined) obstacles.push_back(node + ": " + why);
-  for (const std::string& crossing : claim.crossings) obstacles.push_back("a copy between host and device: " + crossing);
+  for (const std::string& crossing : claim.crossings)
+    obstacles.push_back("a copy between host and device: " + crossing);
   cannot_capture_ = false;
   if (!graphs_ || obstacles.empty()) return;
   constexpr size_t kMostListed = 5;
@@ -224,11 +228,13 @@ void Ep::fill_callbacks() {
   CreateAllocator = [](OrtEp* self, const OrtMemoryInfo* info, OrtAllocator** allocator) noexcept -> OrtStatus* {
     return guarded("CreateAllocator", [&] {
       Ep& ep = from(self);
-      const bool own = int(ort().ep->MemoryDevice_GetDeviceId(ort().ep->MemoryInfo_GetMemoryDevice(info))) == ep.device();
+      const bool own =
+          int(ort().ep->MemoryDevice_GetDeviceId(ort().ep->MemoryInfo_GetMemoryDevice(info))) == ep.device();
       *allocator = ep.factory_->make_allocator(info, own ? ep.arena_ : nullptr);
     });
   };
-  CreateSyncStreamForDevice = [](OrtEp* self, const OrtMemoryDevice*, OrtSyncStreamImpl** stream) noexcept -> OrtStatus* {
+  CreateSyncStreamForDevice = [](OrtEp* self, const OrtMemoryDevice*,
+                                 OrtSyncStreamImpl** stream) noexcept -> OrtStatus* {
     return guarded("CreateSyncStreamForDevice", [&] { *stream = new SyncStream(from(self)); });
   };
   IsConcurrentRunSupported = [](OrtEp*, bool* supported) noexcept -> OrtStatus* {

@@ -94,8 +94,9 @@ OrtEp* Factory::create_ep(const OrtKeyValuePairs* const* metadata, size_t device
     if (options.enable_cuda_graph && host_has(ort_abi::since::OrtApi::GetSessionExecutionMode)) {
       ExecutionMode mode = ORT_SEQUENTIAL;
       check(ort().api->GetSessionExecutionMode(session, &mode));
-      require(mode == ORT_SEQUENTIAL,
-              "enable_cuda_graph and the parallel execution mode exclude each other: a graph is captured in one thread");
+      require(
+          mode == ORT_SEQUENTIAL,
+          "enable_cuda_graph and the parallel execution mode exclude each other: a graph is captured in one thread");
     }
     return new Ep(shared_from_this(), options, log);
   } catch (const std::exception& error) {
@@ -113,9 +114,8 @@ void Factory::fill_callbacks() {
   GetVersion = [](const OrtEpFactory*) noexcept { return ENCORE_VERSION; };
   GetSupportedDevices = [](OrtEpFactory* self, const OrtHardwareDevice* const* listed, size_t listed_count,
                            OrtEpDevice** offered, size_t most, size_t* offered_count) noexcept -> OrtStatus* {
-    return guarded("GetSupportedDevices", [&] {
-      from(self).devices_.offer(self, listed, listed_count, offered, most, offered_count);
-    });
+    return guarded("GetSupportedDevices",
+                   [&] { from(self).devices_.offer(self, listed, listed_count, offered, most, offered_count); });
   };
   CreateEp = [](OrtEpFactory* self, const OrtHardwareDevice* const*, const OrtKeyValuePairs* const* metadata,
                 size_t device_count, const OrtSessionOptions* session, const OrtLogger* logger,

@@ -41,7 +41,9 @@ inline OrtErrorCode ort_code(Code code) {
 // The exception in flight as a status; null only if onnxruntime has no memory for it.
 inline OrtStatus* status_of_current_exception(const OrtApi* api, const char* where) noexcept {
   try {
-    const auto status = [api](OrtErrorCode code, const std::string& what) { return api->CreateStatus(code, what.c_str()); };
+    const auto status = [api](OrtErrorCode code, const std::string& what) {
+      return api->CreateStatus(code, what.c_str());
+    };
     try {
       throw;
     } catch (const Error& error) {

@@ -57,8 +57,9 @@ OrtPtr<OrtKernelRegistry> make_kernel_registry(const std::string& ep_name) {
     try {
       add_kernel(raw, ep_name, row, create_kernel);
     } catch (const OrtError& error) {
-      throw OrtError(error.code(), text("the kernel for ", row.domain, row.domain[0] ? "." : "", row.name, " of versions ",
-                                        row.since, " to ", row.until, " can't be registered: ", error.what()));
+      throw OrtError(error.code(),
+                     text("the kernel for ", row.domain, row.domain[0] ? "." : "", row.name, " of versions ", row.since,
+                          " to ", row.until, " can't be registered: ", error.what()));
     }
   }
   add_kernel(raw, ep_name, kFromHost, create_memcpy_kernel);

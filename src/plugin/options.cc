@@ -46,10 +46,12 @@ constexpr int kMostWarmUps = 6;
 constexpr OptionRow kRows[] = {
     {"device_id", true, "0", "the number of a device", "The CUDA device to run on.",
      [](std::string_view value, Options& o) { return take(number(value, 0, 1 << 16), o.device_id); }},
-    {"enable_cuda_graph", true, "0", "0 or 1", "Capture the model into a CUDA graph, and replay it (onnxruntime 1.26 or newer).",
+    {"enable_cuda_graph", true, "0", "0 or 1",
+     "Capture the model into a CUDA graph, and replay it (onnxruntime 1.26 or newer).",
      [](std::string_view value, Options& o) { return take(flag(value), o.enable_cuda_graph); }},
     {"min_num_runs_before_cuda_graph_capture", false, "2",
-     "a number from 1 to 6 (onnxruntime gives up after eight runs in a row)", "Eager runs before the capture, in each thread and for each graph id.",
+     "a number from 1 to 6 (onnxruntime gives up after eight runs in a row)",
+     "Eager runs before the capture, in each thread and for each graph id.",
      [](std::string_view value, Options& o) {
        return take(number(value, 1, kMostWarmUps), o.min_num_runs_before_cuda_graph_capture);
      }},
@@ -64,9 +66,11 @@ constexpr OptionRow kRows[] = {
      [](std::string_view value, Options& o) { return take(flag(value), o.use_tf32); }},
     {"enable_cudnn", false, "1", "0 or 1", "Use cuDNN for convolutions; if not, they are lowered to matrix products.",
      [](std::string_view value, Options& o) { return take(flag(value), o.enable_cudnn); }},
-    {"gpu_mem_limit", true, "18446744073709551615", "a number of bytes, more than zero", "The most device memory that the session's arena may hold, in bytes.",
+    {"gpu_mem_limit", true, "18446744073709551615", "a number of bytes, more than zero",
+     "The most device memory that the session's arena may hold, in bytes.",
      [](std::string_view value, Options& o) { return take(number<size_t>(value, 1, SIZE_MAX), o.gpu_mem_limit); }},
-    {"arena_extend_strategy", true, "kNextPowerOfTwo", "kNextPowerOfTwo or kSameAsRequested", "Grow the arena by doubling, or by what is asked for.",
+    {"arena_extend_strategy", true, "kNextPowerOfTwo", "kNextPowerOfTwo or kSameAsRequested",
+     "Grow the arena by doubling, or by what is asked for.",
      [](std::string_view value, Options& o) {
        if (value != "kNextPowerOfTwo" && value != "kSameAsRequested") return false;
        o.grow_by_doubling = value == "kNextPowerOfTwo";
@@ -116,14 +120,16 @@ Options parse_options(std::string_view ep_name, const std::map<std::string, std:
   const std::vector<std::string> prefixes = option_prefixes(ep_name);
   std::map<std::string, std::pair<std::string, std::string>> given;  // option: the full key and the value it came from
   for (const auto& [key, value] : config) {
-    const auto prefix = std::find_if(prefixes.begin(), prefixes.end(), [&](const auto& p) { return key.starts_with(p); });
+    const auto prefix =
+        std::find_if(prefixes.begin(), prefixes.end(), [&](const auto& p) { return key.starts_with(p); });
     const std::string bare = prefix == prefixes.end() ? key : key.substr(prefix->size());
     const OptionRow* const row = find_option(bare);
     if (prefix == prefixes.end() && !(row && row->bare)) continue;
     if (!row) {
       std::vector<std::string> known;
       for (const OptionRow& r : kRows) known.emplace_back(r.key);
-      fail(Code::invalid_input, "unknown provider option '", key, "'; did you mean '", *prefix, nearest(bare, known), "'?");
+      fail(Code::invalid_input, "unknown provider option '", key, "'; did you mean '", *prefix, nearest(bare, known),
+           "'?");
     }
     require(row->parse(value, options), "provider option '", key, "' is '", value, "'; it must be ", row->allowed);
     const auto [before, first] = given.try_emplace(bare, key, value);

@@ -44,8 +44,10 @@ Reach reach(const PlacementGraph& graph, const std::vector<bool>& device_only) {
       bool reads_host = false, host_only = true;
       for (int value : node.inputs) {
         if (value < 0) continue;
-        if (reach.values[size_t(value)]) reads_host = true;
-        else if (!graph.host_friendly[size_t(value)]) host_only = false;
+        if (reach.values[size_t(value)])
+          reads_host = true;
+        else if (!graph.host_friendly[size_t(value)])
+          host_only = false;
       }
       if (!reads_host || !host_only) continue;
       reach.nodes[n] = changed = true;
@@ -83,7 +85,8 @@ std::vector<bool> shape_arithmetic(const PlacementGraph& graph) {
       for (int value : graph.nodes[n].outputs)
         if (value >= 0)
           for (const Use& use : links.uses[size_t(value)])
-            wanted_on_device |= !host.nodes[size_t(use.node)] && graph.nodes[size_t(use.node)].claimable && !use.on_host;
+            wanted_on_device |=
+                !host.nodes[size_t(use.node)] && graph.nodes[size_t(use.node)].claimable && !use.on_host;
       std::vector<int> moving;
       if (!wanted_on_device || !can_move(int(n), moving)) continue;
       for (int m : moving) device_only[size_t(m)] = moved = true;

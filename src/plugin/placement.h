@@ -6,11 +6,11 @@
 namespace encore::plugin {
 
 struct PlacementNode {
-  std::string name;                            // as it stands in messages
-  std::vector<int> inputs, outputs;            // numbers of values; -1 where absent
-  std::vector<bool> host_inputs, host_outputs; // slots that the kernel wants in host memory
-  bool claimable = false;                      // there is a kernel for it
-  bool shape_like = false;                     // its tensors have the types and sizes of shape arithmetic
+  std::string name;                             // as it stands in messages
+  std::vector<int> inputs, outputs;             // numbers of values; -1 where absent
+  std::vector<bool> host_inputs, host_outputs;  // slots that the kernel wants in host memory
+  bool claimable = false;                       // there is a kernel for it
+  bool shape_like = false;                      // its tensors have the types and sizes of shape arithmetic
 };
 
 struct PlacementGraph {

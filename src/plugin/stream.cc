@@ -83,8 +83,8 @@ SyncStream::~SyncStream() {
 }
 
 SyncStream* SyncStream::from(const OrtSyncStream* stream) {
-  // Up to onnxruntime 1.28 a run's first block comes with a stream that has neither handle nor implementation, and asking
-  // for the latter reads what isn't there.
+  // Up to onnxruntime 1.28 a run's first block comes with a stream that has neither handle nor implementation, and
+  // asking for the latter reads what isn't there.
   if (!stream || !ort().api->SyncStream_GetHandle(const_cast<OrtSyncStream*>(stream))) return nullptr;
   const OrtSyncStreamImpl* const impl = ort().ep->SyncStream_GetImpl(stream);
   if (!impl || impl->Release != &release_stream) return nullptr;  // another provider's

@@ -16,7 +16,7 @@ class Factory;
 // otherwise it owns a stream.
 class SyncStream : public OrtSyncStreamImpl {
  public:
-  explicit SyncStream(Ep& ep);                              // of a session
+  explicit SyncStream(Ep& ep);                               // of a session
   SyncStream(std::shared_ptr<Factory> factory, int device);  // of an application
   ~SyncStream();
   SyncStream(const SyncStream&) = delete;

@@ -5,7 +5,7 @@
 
 #include "device/device.h"
 #include "device/memory.h"
-#include "memory/arena.h"
+#include "memory/streams.h"
 #include "ops/tensor.h"
 #include "plugin/allocator.h"
 #include "plugin/devices.h"
@@ -64,8 +64,8 @@ class Transfer : public OrtDataTransferImpl {
       if (bytes == 0) continue;
       if (!address || !what.data) {
         const std::string why = take_allocation_failure();
-        fail(Code::out_of_memory, "a tensor has no memory to be copied ", address ? "from" : "to", why.empty() ? "" : ": ",
-             why);
+        fail(Code::out_of_memory, "a tensor has no memory to be copied ", address ? "from" : "to",
+             why.empty() ? "" : ": ", why);
       }
       if (source.where == Where::host && target.where == Where::host) {
         std::copy_n(what.as<const char>(), bytes, static_cast<char*>(address));
@@ -77,6 +77,7 @@ class Transfer : public OrtDataTransferImpl {
       if (across_border && stream && stream->ep()) refuse_capture(*stream->ep(), what, source.where == Where::host);
       if (!stream || stream->ref().device() != device) {
         Copies& copies = factory_->copies(device);
+        if (!host_has(kSyncApi)) wait_for_everything(copies.stream);
         copy(copies.stream, copies.staging, address, target, what.data, source, bytes);
         if (std::find(waits.begin(), waits.end(), copies.stream.ref()) == waits.end()) waits.push_back(copies.stream);
       } else {
@@ -88,11 +89,19 @@ class Transfer : public OrtDataTransferImpl {
     if (waiting_session) waiting_session->check_faults();
   }
 
+  // Where onnxruntime never calls Sync, an application that switched off the wait after each run has no other way to
+  // wait than to read its outputs.
+  static void wait_for_everything(device::StreamRef stream) {
+    for (const memory::Tail& tail : memory::tails(stream.device())) stream.wait(*tail);
+  }
+
   static void copy(device::StreamRef stream, memory::Staging& staging, void* to, Place target, const void* from,
                    Place source, size_t bytes) {
     if (source.where == Where::device && target.where == Where::device) {
-      if (source.device == target.device) device::copy(stream, to, from, bytes);
-      else device::copy_peer(stream, to, target.device, from, source.device, bytes);
+      if (source.device == target.device)
+        device::copy(stream, to, from, bytes);
+      else
+        device::copy_peer(stream, to, target.device, from, source.device, bytes);
     } else if (device::place_of(source.where == Where::host ? from : to) == device::Place::pinned) {
       device::copy(stream, to, from, bytes);
       if (target.where == Where::host) stream.synchronize();  // the host may read it when this returns
@@ -108,13 +117,13 @@ class Transfer : public OrtDataTransferImpl {
   static void refuse_capture(Ep& ep, const Tensor& tensor, bool is_input) {
     if (!ep.capturing()) return;
     const std::vector<int64_t> dims(tensor.shape.dims().begin(), tensor.shape.dims().end());
-    const std::string which = is_input ? ep.signature().describe_input(tensor.type, dims)
-                                       : ep.signature().describe_output(tensor.type, dims);
+    const std::string which =
+        is_input ? ep.signature().describe_input(tensor.type, dims) : ep.signature().describe_output(tensor.type, dims);
     const std::string why =
         text(which, is_input ? " is in host memory" : " is wanted in host memory",
              ", but a replayed graph copies nothing between host and device; bind every input and output to device "
-             "memory (OrtValue.ortvalue_from_numpy(x, 'cuda', ", ep.device(),
-             "), io_binding.bind_ortvalue_input, bind_ortvalue_output) and use run_with_iobinding");
+             "memory (OrtValue.ortvalue_from_numpy(x, 'cuda', ",
+             ep.device(), "), io_binding.bind_ortvalue_input, bind_ortvalue_output) and use run_with_iobinding");
     if (ep.graphs()->refuse(why)) fail(Code::capture_forbidden, why);
   }
 

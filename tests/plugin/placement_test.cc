@@ -1,0 +1,138 @@
+#include "plugin/placement.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+namespace encore::plugin {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+// Graphs written as op(inputs) -> outputs. In the names of inputs and outputs a leading '#' marks a host slot.
+class Sketch {
+ public:
+  Sketch& constant(const std::string& name) { return friendly_.insert(name), *this; }
+  Sketch& input(const std::string& name) { return outside_.insert(name), *this; }
+  Sketch& node(const std::string& name, const std::vector<std::string>& inputs, const std::vector<std::string>& outputs,
+               bool claimable = true, bool shape_like = true) {
+    PlacementNode node{.name = name, .claimable = claimable, .shape_like = shape_like};
+    for (const auto& slot : inputs) add(slot, node.inputs, node.host_inputs);
+    for (const auto& slot : outputs) add(slot, node.outputs, node.host_outputs);
+    graph_.nodes.push_back(node);
+    return *this;
+  }
+  PlacementGraph graph() const {
+    PlacementGraph graph = graph_;
+    graph.host_friendly.resize(numbers_.size());
+    graph.from_outside.resize(numbers_.size());
+    for (const auto& [name, number] : numbers_) {
+      graph.host_friendly[size_t(number)] = friendly_.contains(name);
+      graph.from_outside[size_t(number)] = outside_.contains(name);
+    }
+    return graph;
+  }
+  std::vector<std::string> on_cpu() const {
+    const auto flags = shape_arithmetic(graph());
+    std::vector<std::string> names;
+    for (size_t i = 0; i < flags.size(); ++i)
+      if (flags[i]) names.push_back(graph_.nodes[i].name);
+    return names;
+  }
+  std::vector<std::string> copies() const { return crossings(graph(), shape_arithmetic(graph())); }
+
+ private:
+  void add(const std::string& slot, std::vector<int>& values, std::vector<bool>& host) {
+    host.push_back(slot.starts_with('#'));
+    const std::string name = slot.starts_with('#') ? slot.substr(1) : slot;
+    values.push_back(name.empty() ? -1 : numbers_.try_emplace(name, int(numbers_.size())).first->second);
+  }
+  PlacementGraph graph_;
+  std::map<std::string, int> numbers_;
+  std::set<std::string> friendly_, outside_;
+};
+
+TEST(Placement, TheShapeOfAReshapeIsComputedOnTheCpu) {
+  Sketch s;
+  s.input("x").constant("zero").constant("tail");
+  s.node("Shape", {"x"}, {"#s"}).node("Gather", {"s", "zero"}, {"n"}).node("Concat", {"n", "tail"}, {"d"});
+  s.node("Reshape", {"x", "#d"}, {"y"}, true, false);
+  EXPECT_THAT(s.on_cpu(), ElementsAre("Gather", "Concat"));
+  EXPECT_THAT(s.copies(), IsEmpty());
+}
+
+TEST(Placement, TheOrderOfNodesDoesNotMatter) {
+  Sketch s;
+  s.input("x").constant("zero");
+  s.node("Reshape", {"x", "#d"}, {"y"}, true, false);
+  s.node("Unsqueeze", {"n", "#zero"}, {"d"}).node("Gather", {"s", "zero"}, {"n"}).node("Shape", {"x"}, {"#s"});
+  EXPECT_THAT(s.on_cpu(), ElementsAre("Unsqueeze", "Gather"));
+}
+
+TEST(Placement, WhatStartsFromDeviceDataStaysOnTheDevice) {
+  Sketch s;
+  s.input("ids").constant("one");
+  s.node("Add", {"ids", "one"}, {"a"}).node("Gather", {"table", "a"}, {"y"}, true, false);
+  EXPECT_THAT(s.on_cpu(), IsEmpty());
+  EXPECT_THAT(s.copies(), IsEmpty());
+}
+
+// Positions: Range takes its ends from host memory and writes what the device wants; no copy is needed.
+TEST(Placement, RangeWhoseResultIsWantedOnTheDeviceMovesThere) {
+  Sketch s;
+  s.input("x").constant("zero").constant("one");
+  s.node("Shape", {"x"}, {"#s"}).node("Gather", {"s", "one"}, {"n"});
+  s.node("Range", {"#zero", "#n", "#one"}, {"r"}).node("Unsqueeze", {"r", "#zero"}, {"u"});
+  s.node("Embed", {"table", "u"}, {"y"}, true, false);
+  EXPECT_THAT(s.on_cpu(), ElementsAre("Gather"));
+  EXPECT_THAT(s.copies(), IsEmpty());
+}
+
+// The shape of an Expand as torch writes it: Where(Equal(shape, -1), ones, shape).
+TEST(Placement, ConstantOfShapeWithinShapeArithmeticStaysOnTheCpu) {
+  Sketch s;
+  s.input("x").constant("minus");
+  s.node("Shape", {"x"}, {"#s"}).node("ShapeOf", {"s"}, {"#ss"}).node("ConstantOfShape", {"#ss"}, {"ones"});
+  s.node("Mul", {"ones", "minus"}, {"m"}).node("Equal", {"s", "m"}, {"e"}).node("Where", {"e", "ones", "s"}, {"w"});
+  s.node("Expand", {"x", "#w"}, {"y"}, true, false);
+  EXPECT_THAT(s.on_cpu(), ElementsAre("ShapeOf", "ConstantOfShape", "Mul", "Equal", "Where"));
+  EXPECT_THAT(s.copies(), IsEmpty());
+}
+
+TEST(Placement, AScaleFromAShapeHasToBeCopiedOnce) {
+  Sketch s;
+  s.input("x").constant("one");
+  s.node("Shape", {"x"}, {"#s"}).node("Gather", {"s", "one"}, {"n"}).node("Cast", {"n"}, {"f"});
+  s.node("Div", {"x", "f"}, {"y"}, true, false);
+  EXPECT_THAT(s.on_cpu(), ElementsAre("Gather", "Cast"));
+  EXPECT_THAT(s.copies(), ElementsAre("Cast -> Div"));
+}
+
+TEST(Placement, CopiesAroundANodeWithoutKernelAreSeen) {
+  Sketch s;
+  s.input("x");
+  s.node("Relu", {"x"}, {"a"}, true, false).node("Unknown", {"a"}, {"b"}, false, false);
+  s.node("Abs", {"b"}, {"y"}, true, false);
+  EXPECT_THAT(s.on_cpu(), IsEmpty());
+  EXPECT_THAT(s.copies(), ElementsAre("Relu -> Unknown", "Unknown -> Abs"));
+}
+
+TEST(Placement, AnInputReadOnBothSidesIsCopied) {
+  Sketch s;
+  s.input("x");
+  s.node("Relu", {"x"}, {"a"}, true, false).node("Unknown", {"x"}, {"b"}, false, false);
+  EXPECT_THAT(s.copies(), ElementsAre("an input of the model -> Unknown"));
+}
+
+TEST(Placement, AConstantReadOnBothSidesIsNot) {
+  Sketch s;
+  s.constant("c");
+  s.node("Relu", {"c"}, {"a"}, true, false).node("Unknown", {"c"}, {"b"}, false, false);
+  EXPECT_THAT(s.copies(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace encore::plugin

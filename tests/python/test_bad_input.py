@@ -1,0 +1,219 @@
+"""What is wrong with an option, a model or its data is said clearly, and the session goes on or fails cleanly."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import encore_session
+import numpy as np
+import onnxruntime as ort
+import onnxruntime_ep_encore
+import pytest
+from encore_session import EAGER, HAS_GRAPHS, make_session
+from onnx import TensorProto, helper, numpy_helper
+
+pytestmark = pytest.mark.core
+
+ROOT = Path(__file__).resolve().parents[2]
+FLOAT = np.float32
+INT64 = TensorProto.INT64
+X = FLOAT([[-1, 2, -3], [4, -5, 6]])
+
+
+@pytest.fixture
+def relu(make_model):
+    return make_model([helper.make_node("Relu", ["x"], ["y"], "relu")], {"x": ["n", 3]}, {"y": ["n", 3]})
+
+
+def works(session):
+    np.testing.assert_array_equal(session.run(None, {"x": X}, encore_session.run_options(EAGER))[0], np.maximum(X, 0))
+
+
+# ---- options
+
+
+def refusal(model, capfd, **options):
+    """What Encore says of options. onnxruntime's Python goes on with the CPU alone: its log is where one reads why."""
+    session_options = ort.SessionOptions()
+    device = onnxruntime_ep_encore.devices(encore_session.EP_NAME)[0]
+    session_options.add_provider_for_devices([device], {key: str(value) for key, value in options.items()})
+    session = ort.InferenceSession(model.SerializeToString(), session_options)
+    assert session.get_providers() == ["CPUExecutionProvider"], "the options were accepted"
+    return capfd.readouterr().err
+
+
+def refusal_of_entry(model, capfd, key, value):
+    session_options = ort.SessionOptions()
+    session_options.add_session_config_entry(key, value)
+    device = onnxruntime_ep_encore.devices(encore_session.EP_NAME)[0]
+    session_options.add_provider_for_devices([device], {})
+    session = ort.InferenceSession(model.SerializeToString(), session_options)
+    assert session.get_providers() == ["CPUExecutionProvider"], "the entry was accepted"
+    return capfd.readouterr().err
+
+
+def test_an_unknown_option_names_the_nearest(encore, relu, capfd):
+    said = refusal(relu, capfd, enable_cuda_grph=1)
+    assert "enable_cuda_grph'; did you mean" in said
+    assert "enable_cuda_graph'?" in said
+
+
+@pytest.mark.parametrize(
+    "key, value, allowed",
+    [
+        ("use_tf32", "maybe", "it must be 0 or 1"),
+        ("gpu_mem_limit", "4GB", "it must be a number of bytes"),
+        ("graph_on_error", "ignore", "it must be fail or eager"),
+        ("min_num_runs_before_cuda_graph_capture", "0", "it must be a number from 1 to 6"),
+        ("min_num_runs_before_cuda_graph_capture", "7", "it must be a number from 1 to 6"),
+    ],
+)
+def test_a_bad_value_is_named_with_what_is_allowed(encore, relu, capfd, key, value, allowed):
+    said = refusal(relu, capfd, **{key: value})
+    assert f"{key}' is '{value}'; {allowed}" in said
+
+
+def test_options_of_the_session_are_checked_too(encore, relu, capfd):
+    assert "'ep.cuda.use_tf32' is 'x'" in refusal_of_entry(relu, capfd, "ep.cuda.use_tf32", "x")
+    assert "'gpu_mem_limit' is '-5'" in refusal_of_entry(relu, capfd, "gpu_mem_limit", "-5")
+    assert "did you mean 'ep.cuda.device_id'?" in refusal_of_entry(relu, capfd, "ep.cuda.divice_id", "0")
+
+
+def test_contradictions_are_refused(encore, relu, capfd):
+    said = refusal(relu, capfd, device_id=3)
+    assert "'device_id' is 3, but the session was given device 0" in said
+
+
+@pytest.mark.parametrize("graph_id", ["-2", "99999999999"])
+def test_a_bad_graph_id_is_refused(encore, relu, graph_id):
+    session = make_session(relu, enable_cuda_graph=1)
+    options = ort.RunOptions()
+    options.add_run_config_entry("gpu_graph_id", graph_id)
+    with pytest.raises(Exception, match=graph_id):
+        session.run(None, {"x": X}, options)
+    works(session)
+
+
+test_a_bad_graph_id_is_refused.__test__ = HAS_GRAPHS
+
+
+def test_an_unknown_dynamic_option_is_refused(encore, relu):
+    session = make_session(relu)
+    with pytest.raises(Exception, match="unknown dynamic option 'ep.cuda.reprot'.*report_graphs"):
+        session.set_ep_dynamic_options({"ep.cuda.reprot": "1"})
+    with pytest.raises(Exception, match="can't be written to '/nowhere/graphs.json'"):
+        session.set_ep_dynamic_options({"ep.cuda.report_graphs": "/nowhere/graphs.json"})
+    works(session)
+
+
+# ---- models
+
+
+def test_a_declined_node_is_named_with_the_reason(encore, make_model, capfd):
+    nodes = [helper.make_node("NonZero", ["x"], ["y"], "where"), helper.make_node("Neg", ["x"], ["z"], "minus")]
+    model = make_model(nodes, {"x": [4]}, {"y": ([1, "n"], INT64), "z": [4]})
+    session = make_session(model, config={"ep.cuda.log_placement": "1"})
+    said = capfd.readouterr().err
+    assert "NonZero node 'where' is not on Encore: Encore has no kernel for NonZero" in said
+    assert "Encore takes 1 of 2 nodes" in said
+    y, z = session.run(None, {"x": FLOAT([0, 1, 0, 2])})
+    np.testing.assert_array_equal(y, [[1, 3]])
+    np.testing.assert_array_equal(z, [0, -1, 0, -2])
+
+
+def test_a_type_without_kernel_is_named(encore, make_model, capfd):
+    strings = (["n"], TensorProto.STRING)
+    model = make_model([helper.make_node("Identity", ["x"], ["y"], "same")], {"x": strings}, {"y": strings})
+    session = make_session(model, config={"ep.cuda.log_placement": "1"})
+    assert "Identity node 'same' is not on Encore: input 0 has type string" in capfd.readouterr().err
+    assert session.run(None, {"x": np.array(["a", "b"], object)})[0].tolist() == ["a", "b"]
+
+
+@pytest.mark.parametrize("index", [5, -6, 2**40])
+def test_a_gather_index_out_of_range_fails_the_run(encore, make_model, index):
+    node = helper.make_node("Gather", ["x", "i"], ["y"], "lookup")
+    session = make_session(make_model([node], {"x": [5, 2], "i": (["n"], INT64)}, {"y": ["n", 2]}))
+    x = np.arange(10, dtype=FLOAT).reshape(5, 2)
+    with pytest.raises(Exception, match=rf"Gather node 'lookup': index {index} is outside \[-5, 5\)"):
+        session.run(None, {"x": x, "i": np.int64([0, index, 1])})
+    np.testing.assert_array_equal(session.run(None, {"x": x, "i": np.int64([-5, 4])})[0], x[[0, 4]])
+
+
+@pytest.mark.parametrize(
+    "target, said",
+    [
+        ([7], r"Reshape"),
+        ([-1, -1], r"Reshape"),
+        ([-2, 6], r"Reshape"),
+        ([2**40, 2**40], r"Reshape"),
+    ],
+)
+def test_an_impossible_shape_fails_the_run(encore, make_model, target, said):
+    node = helper.make_node("Reshape", ["x", "to"], ["y"], "reshape")
+    session = make_session(make_model([node], {"x": [2, 3], "to": (["r"], INT64)}, {"y": None}))
+    with pytest.raises(Exception, match=said):
+        session.run(None, {"x": X, "to": np.int64(target)})
+    np.testing.assert_array_equal(session.run(None, {"x": X, "to": np.int64([3, 2])})[0], X.reshape(3, 2))
+
+
+@pytest.mark.parametrize("sizes", [[-1], [2**40, 2**40], [2**62]])
+def test_a_negative_or_overflowing_size_fails_the_run(encore, make_model, sizes):
+    node = helper.make_node("ConstantOfShape", ["sizes"], ["y"], "fill")
+    session = make_session(make_model([node], {"sizes": (["r"], INT64)}, {"y": None}))
+    with pytest.raises(Exception, match="ConstantOfShape"):
+        session.run(None, {"sizes": np.int64(sizes)})
+    assert session.run(None, {"sizes": np.int64([2, 0])})[0].shape == (2, 0)
+
+
+def test_shapes_that_do_not_broadcast_fail_the_run(encore, make_model):
+    node = helper.make_node("Add", ["a", "b"], ["y"], "sum")
+    session = make_session(make_model([node], {"a": ["n"], "b": ["m"]}, {"y": None}))
+    with pytest.raises(Exception, match="(?s)sum.*[34].*[34]"):
+        session.run(None, {"a": np.zeros(3, FLOAT), "b": np.zeros(4, FLOAT)})
+    assert session.run(None, {"a": np.zeros(3, FLOAT), "b": np.zeros(1, FLOAT)})[0].shape == (3,)
+
+
+# ---- memory and devices
+
+
+def in_new_process(code, **variables):
+    paths = [str(ROOT / "python"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
+    env = {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(paths)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_exhausted_memory_fails_the_run_and_the_session_goes_on(encore, make_model, capfd):
+    n = 1 << 20
+    w = numpy_helper.from_array(np.zeros((1, 64), FLOAT), "w")
+    model = make_model([helper.make_node("Mul", ["x", "w"], ["y"], "outer")], {"x": ["n", 1]}, {"y": ["n", 64]}, [w])
+    session = make_session(model, gpu_mem_limit=32 << 20)
+    for _ in range(2):
+        with pytest.raises(Exception):
+            session.run(None, {"x": np.zeros((n, 1), FLOAT)})
+        said = capfd.readouterr().err
+        assert "device memory is exhausted" in said
+        assert "the limit is 33554432 bytes" in said
+    assert session.run(None, {"x": np.zeros((2, 1), FLOAT)})[0].shape == (2, 64)
+
+
+def test_a_limit_below_the_weights_fails_the_session(encore, make_model, capfd):
+    w = numpy_helper.from_array(np.zeros(1 << 20, FLOAT), "w")
+    model = make_model([helper.make_node("Add", ["x", "w"], ["y"])], {"x": [1]}, {"y": [1 << 20]}, [w])
+    with pytest.raises(Exception):
+        make_session(model, gpu_mem_limit=1 << 20)
+    said = capfd.readouterr().err
+    assert "device memory is exhausted: 4194304 bytes" in said
+    assert "the limit is 1048576 bytes" in said
+
+
+def test_no_device_is_said_at_registration():
+    done = in_new_process(
+        "import onnxruntime_ep_encore as e; print(len(e.devices(e.register())))",
+        ENCORE_VIRTUAL_DEVICES="0",
+        CUDA_VISIBLE_DEVICES="",
+    )
+    assert done.stdout.split() == ["0"]
+    assert "Encore offers no device: " in done.stderr
