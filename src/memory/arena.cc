@@ -21,7 +21,7 @@ struct Arena::State {
   struct Lane {
     StreamRef stream;     // none: the common lane, or one whose stream is gone; nothing uses its free memory then
     uint32_t tenant = 0;  // counts the streams that had it
-    size_t next_chunk_bytes;
+    size_t held_bytes = 0;
     BlockIndex blocks;
   };
   struct Use {   // of a block
@@ -45,9 +45,7 @@ struct Arena::State {
   using Lock = std::unique_lock<std::mutex>;
 
   State(int device, Limits limits, std::string owner)
-      : device(device), limits(limits), owner(std::move(owner)), account(std::make_shared<Account>(limits.max_bytes)) {
-    common.next_chunk_bytes = limits.first_chunk_bytes;
-  }
+      : device(device), limits(limits), owner(std::move(owner)), account(std::make_shared<Account>(limits.max_bytes)) {}
 
   const int device;
   const Limits limits;
@@ -74,7 +72,8 @@ struct Arena::State {
   void* chunk_of(size_t bytes);  // null if the limit or the device has no more
   void recycle(void* address, const Use& use);
   bool harvest(bool wait);
-  bool release_empty();
+  bool release_empty(bool wait);  // of lanes that are idle, or will be
+
   bool make_room();  // whatever it takes
   [[noreturn]] void exhausted(size_t bytes) const;
   void count(size_t bytes);
@@ -111,7 +110,6 @@ Arena::State::Lane& Arena::State::lane_of(StreamRef stream) {
     found = std::ranges::find(lanes, StreamRef(), [](const auto& lane) { return lane->stream; });
     if (found == lanes.end()) {
       lanes.push_back(std::make_unique<Lane>());
-      lanes.back()->next_chunk_bytes = limits.first_chunk_bytes;
       found = lanes.end() - 1;
     }
     (*found)->stream = stream;
@@ -138,21 +136,18 @@ Block* Arena::State::grow(Lane& lane, size_t bytes) {
     if (lane.stream && lane.stream.capture_status() != device::CaptureStatus::none)
       ++stats.driver_allocations_in_capture;
     lane.blocks.add(static_cast<char*>(chunk), chunk_bytes);
+    lane.held_bytes += chunk_bytes;
     return lane.blocks.take(bytes);
   };
   if (limits.grow_by_doubling) {
-    const size_t roomy = std::max(bytes, whole_units(lane.next_chunk_bytes));
-    if (Block* block = add_chunk(roomy)) {
-      lane.next_chunk_bytes =
-          std::max(lane.next_chunk_bytes, std::min(lane.next_chunk_bytes * 2, limits.largest_growth_bytes));
-      return block;
-    }
+    const size_t twice = std::min(std::max(lane.held_bytes, limits.first_chunk_bytes), limits.largest_growth_bytes);
+    if (Block* block = add_chunk(std::max(bytes, whole_units(twice)))) return block;
   }
   if (Block* block = add_chunk(bytes)) return block;
-  if (make_room()) {
+  if (harvest(true))
     if (Block* block = lane.blocks.take(bytes)) return block;
-    if (Block* block = add_chunk(bytes)) return block;
-  }
+  release_empty(true);
+  if (Block* block = add_chunk(bytes)) return block;
   exhausted(bytes);
 }
 
@@ -268,13 +263,14 @@ bool Arena::State::harvest(bool wait) {
   return any;
 }
 
-bool Arena::State::release_empty() {
+bool Arena::State::release_empty(bool wait) {
   size_t released = 0;
   const auto release = [&](Lane& lane) {
     if (!lane.blocks.has_empty_chunk()) return;
-    if (lane.stream && !wait_for({tail(lane.stream)})) return;
-    released += lane.blocks.remove_empty([this](char* chunk, size_t) { release_chunk(device, chunk); });
-    if (lane.blocks.free_bytes() == 0) lane.next_chunk_bytes = limits.first_chunk_bytes;
+    if (lane.stream && !(wait ? wait_for({tail(lane.stream)}) : is_idle(lane.stream))) return;
+    const size_t bytes = lane.blocks.remove_empty([this](char* chunk, size_t) { release_chunk(device, chunk); });
+    lane.held_bytes -= bytes;
+    released += bytes;
   };
   release(common);
   for (auto& lane : lanes) release(*lane);
@@ -284,7 +280,7 @@ bool Arena::State::release_empty() {
 
 bool Arena::State::make_room() {
   const bool harvested = harvest(true);
-  return release_empty() || harvested;
+  return release_empty(true) || harvested;
 }
 
 Arena::Arena(int device, Limits limits, std::string owner)
@@ -334,7 +330,7 @@ void Arena::free(void* address) noexcept {
 void Arena::shrink() {
   std::lock_guard lock(state_->mutex);
   state_->harvest(false);
-  state_->release_empty();
+  state_->release_empty(false);
 }
 
 Stats Arena::stats() const {

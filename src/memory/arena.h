@@ -86,7 +86,8 @@ class Arena {
   void* allocate(size_t bytes, device::StreamRef stream);
   void* reserve(size_t bytes);  // exactly, from the driver, for what lives as long as the session; free() gives it back
   void free(void* address) noexcept;
-  void shrink();  // gives chunks without a block in use back to the driver
+  // Gives chunks back to the driver, those without a block in use and whose stream has nothing left to do. Never waits.
+  void shrink();
   Stats stats() const;
 
  private:

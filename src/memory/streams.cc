@@ -112,6 +112,18 @@ bool is_done(const std::vector<Tail>& tails) noexcept {
   }
 }
 
+bool is_idle(StreamRef stream) noexcept {
+  try {
+    device::RelaxedCapture relaxed;
+    std::lock_guard lock(all().mutex);
+    const Enlisted* found = all().find(stream);
+    if (found && found->capturing) return found->before_capture->done();
+    return stream.capture_status() == CaptureStatus::none && stream.done();
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
 bool wait_for(const std::vector<Tail>& tails) noexcept {
   if (tails.empty()) return true;
   try {

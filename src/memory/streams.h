@@ -21,8 +21,9 @@ void capture_ends(device::StreamRef stream) noexcept;
 using Tail = std::shared_ptr<device::Event>;
 Tail tail(device::StreamRef stream);
 std::vector<Tail> tails(int device);  // of all enlisted streams of the device; no nulls
-// Both may be used in a thread that captures. False also if the device cannot tell any more.
+// These may be used in a thread that captures. False also if the device cannot tell any more.
 bool is_done(const std::vector<Tail>& tails) noexcept;
+bool is_idle(device::StreamRef stream) noexcept;
 bool wait_for(const std::vector<Tail>& tails) noexcept;
 
 namespace detail {

@@ -1,0 +1,184 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <barrier>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "graph/session_graphs.h"
+#include "model.h"
+
+namespace encore::graph {
+namespace {
+
+using namespace encore::test;
+
+TEST(Threads, have_streams_and_graphs_of_their_own) {
+  SessionGraphs graphs(0, {.enabled = true, .warm_ups = 0});
+  Model model(graphs);
+  EXPECT_TRUE(model.run(0));
+  std::thread([&] {
+    EXPECT_FALSE(graphs.is_captured(0));
+    EXPECT_THROW(graphs.replay(0), Error);
+    EXPECT_TRUE(graphs.reports().empty());
+    Model mine(graphs);
+    EXPECT_TRUE(mine.run(0));
+    EXPECT_TRUE(graphs.is_captured(0));
+    mine.set_input(2);
+    graphs.replay(0);
+    EXPECT_EQ(mine.output(), mine.expected(2));
+  }).join();
+  model.set_input(3);
+  graphs.replay(0);
+  EXPECT_EQ(model.output(), model.expected(3));
+}
+
+TEST(Threads, leave_nothing_behind_when_they_end) {
+  memory::Arena arena(0, {.grow_by_doubling = false}, "test");
+  SessionGraphs graphs(0, {.enabled = true, .warm_ups = 1});
+  for (int round = 0; round < 20; ++round) {
+    std::thread([&] {
+      Model model(graphs, arena);
+      for (int i = 0; i < 4; ++i) model.run_or_replay(i % 2);
+    }).join();
+    arena.shrink();
+    ASSERT_EQ(arena.stats().held_bytes, 0u);
+  }
+}
+
+TEST(Threads, may_outlive_the_session) {
+  memory::Arena arena(0, {.grow_by_doubling = false}, "test");
+  auto graphs = std::make_unique<SessionGraphs>(0, Settings{.enabled = true, .warm_ups = 0});
+  std::barrier captured(4), destroyed(4);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&] {
+      {
+        Model model(*graphs, arena);
+        model.run(0);
+        graphs->replay(0);
+      }
+      captured.arrive_and_wait();
+      destroyed.arrive_and_wait();
+      SessionGraphs next(0, {.enabled = true, .warm_ups = 0});  // perhaps where the other one was
+      EXPECT_FALSE(next.is_captured(0));
+      Model model(next, arena);
+      model.set_input(1);
+      model.run(0);
+      EXPECT_EQ(model.output(), model.expected(1));
+    });
+  }
+  captured.arrive_and_wait();
+  graphs.reset();
+  arena.shrink();
+  EXPECT_EQ(arena.stats().held_bytes, 0u);
+  destroyed.arrive_and_wait();
+  for (auto& thread : threads) thread.join();
+}
+
+TEST(Threads, may_end_while_the_session_ends) {
+  for (int round = 0; round < 50; ++round) {
+    memory::Arena arena(0, {}, "test");
+    auto graphs = std::make_unique<SessionGraphs>(0, Settings{.enabled = true, .warm_ups = 0});
+    std::barrier captured(3);
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 2; ++t) {
+      threads.emplace_back([&] {
+        { Model(*graphs, arena).run(0); }
+        captured.arrive_and_wait();
+      });
+    }
+    captured.arrive_and_wait();
+    graphs.reset();
+    for (auto& thread : threads) thread.join();
+  }
+}
+
+TEST(Threads, capture_and_replay_side_by_side) {
+  constexpr int kThreads = 4, kIds = 4;
+  memory::Arena arena(0, {.first_chunk_bytes = 1 << 16}, "test");
+  SessionGraphs graphs(0, {.enabled = true, .warm_ups = 1});
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      std::vector<std::unique_ptr<Model>> models;
+      for (int id = 0; id < kIds; ++id) models.push_back(std::make_unique<Model>(graphs, arena));
+      for (int round = 0; round < 24; ++round) {
+        Model& model = *models[size_t(round % kIds)];
+        const float input = float(t * 1000 + round);
+        model.set_input(input);
+        model.run_or_replay(round % kIds);
+        EXPECT_EQ(model.output(), model.expected(input));
+        if (round == 15) arena.shrink();
+      }
+      EXPECT_EQ(graphs.reports().size(), size_t(kIds));
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+TEST(Threads, release_what_others_replay) {
+  memory::Arena arena(0, {.first_chunk_bytes = 1 << 16}, "test");
+  SessionGraphs graphs(0, {.enabled = true, .warm_ups = 0});
+  std::atomic<bool> stop = false;
+  std::thread releaser([&] {
+    while (!stop) {
+      graphs.release(0);
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+  });
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 2; ++t) {
+    threads.emplace_back([&] {
+      Model model(graphs, arena);
+      for (int round = 0; round < 100; ++round) {
+        model.set_input(float(round));
+        if (graphs.is_captured(0)) {
+          try {
+            graphs.replay(0);
+          } catch (const Error& e) {
+            EXPECT_EQ(e.code(), Code::invalid_input);  // released in between
+            model.run(0);
+          }
+        } else {
+          model.run(0);
+        }
+        EXPECT_EQ(model.output(), model.expected(float(round)));
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  stop = true;
+  releaser.join();
+}
+
+TEST(Threads, capture_while_others_run_eagerly_and_allocate) {
+  memory::Arena arena(0, {.first_chunk_bytes = 1 << 14}, "test");
+  SessionGraphs graphs(0, {.enabled = true, .warm_ups = 0});
+  std::atomic<bool> stop = false;
+  std::thread eager([&] {
+    Model model(graphs, arena);
+    for (int round = 0; !stop; ++round) {
+      void* block = arena.allocate(size_t(1) << (10 + round % 8), {});  // from the driver now and then
+      arena.free(block);
+      model.set_input(float(round));
+      model.run(kEagerId);
+      EXPECT_EQ(model.output(), model.expected(float(round)));
+      arena.shrink();
+    }
+  });
+  Model model(graphs, arena);
+  for (int round = 0; round < 60; ++round) {
+    model.set_input(float(round));
+    EXPECT_TRUE(model.run(round));
+    ASSERT_TRUE(graphs.is_captured(round));
+    EXPECT_EQ(model.output(), model.expected(float(round)));
+  }
+  stop = true;
+  eager.join();
+}
+
+}  // namespace
+}  // namespace encore::graph

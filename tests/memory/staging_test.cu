@@ -1,0 +1,101 @@
+#include "memory/staging.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include "device/graph.h"
+#include "gate.h"
+
+namespace encore::memory {
+namespace {
+
+using namespace encore::test;
+
+std::vector<unsigned char> noise(size_t bytes, unsigned seed) {
+  std::vector<unsigned char> values(bytes);
+  for (auto& value : values) value = (unsigned char)((seed = seed * 1664525 + 1013904223) >> 24);
+  return values;
+}
+
+class DeviceBuffer {
+ public:
+  explicit DeviceBuffer(size_t bytes) : data_(device::allocate(0, bytes)) {}
+  ~DeviceBuffer() { device::free(0, data_); }
+  void* get() const { return data_; }
+
+ private:
+  void* data_;
+};
+
+TEST(Staging, brings_any_size_there_and_back) {
+  EnlistedStream stream;
+  Staging staging(0);
+  for (size_t bytes : {size_t(1), size_t(5000), size_t(1) << 20, (size_t(1) << 20) + 1, (size_t(6) << 20) + 3}) {
+    DeviceBuffer buffer(bytes);
+    const auto sent = noise(bytes, unsigned(bytes));
+    auto source = sent;
+    staging.upload(stream, buffer.get(), source.data(), bytes);
+    std::ranges::fill(source, (unsigned char)(0));  // it has been read
+    std::vector<unsigned char> received(bytes);
+    staging.download(stream, received.data(), buffer.get(), bytes);
+    EXPECT_EQ(received, sent) << bytes;
+  }
+  staging.upload(stream, nullptr, nullptr, 0);
+  staging.download(stream, nullptr, nullptr, 0);
+}
+
+TEST(Staging, uploads_without_waiting_for_the_stream) {
+  EnlistedStream stream;
+  Staging staging(0);
+  DeviceBuffer buffer(4096);
+  const auto sent = noise(4096, 1);
+  Gate gate;
+  gate.hold(stream);
+  staging.upload(stream, buffer.get(), sent.data(), sent.size());  // hangs if it waits
+  gate.open();
+  std::vector<unsigned char> received(sent.size());
+  staging.download(stream, received.data(), buffer.get(), sent.size());
+  EXPECT_EQ(received, sent);
+}
+
+TEST(Staging, serves_many_threads) {
+  Staging staging(0);
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < 5; ++t) {
+    threads.emplace_back([&, t] {
+      EnlistedStream stream;
+      const size_t bytes = (size_t(1) << 20) * (1 + t % 3) + t * 77;
+      DeviceBuffer buffer(bytes);
+      for (unsigned round = 0; round < 3; ++round) {
+        const auto sent = noise(bytes, t * 100 + round);
+        staging.upload(stream, buffer.get(), sent.data(), bytes);
+        std::vector<unsigned char> received(bytes);
+        staging.download(stream, received.data(), buffer.get(), bytes);
+        EXPECT_TRUE(received == sent);
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+TEST(Staging, refuses_a_capturing_stream_and_leaves_the_capture_valid) {
+  EnlistedStream stream, other;
+  Staging staging(0);
+  DeviceBuffer buffer(64);
+  char host[64] = {};
+  device::begin_capture(stream, device::CaptureMode::thread_local_);
+  EXPECT_THAT(message_of([&] { staging.upload(stream, buffer.get(), host, 64); }, Code::capture_forbidden),
+              testing::HasSubstr("bind device memory"));
+  EXPECT_THROW(staging.download(stream, host, buffer.get(), 64), Error);
+  staging.upload(other, buffer.get(), host, 64);  // another stream's copies go on in this thread
+  staging.download(other, host, buffer.get(), 64);
+  EXPECT_EQ(device::end_capture(stream).size(), 0u);
+}
+
+}  // namespace
+}  // namespace encore::memory
