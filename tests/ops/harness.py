@@ -42,6 +42,7 @@ class Const:
     """An input which is a constant of the model (an initializer): shapes, axes, pads."""
 
     value: np.ndarray
+    fixed: bool = False  # stays float32 whatever the case's type: Resize's scales
 
 
 @dataclasses.dataclass
@@ -95,7 +96,7 @@ class _Model:
                 continue
             name = f"x{i}"
             value = given.value if isinstance(given, Const) else np.asarray(given)
-            is_float = value.dtype == np.float32
+            is_float = value.dtype == np.float32 and not getattr(given, "fixed", False)
             if isinstance(given, Const):
                 if is_float and not narrow:
                     value = value.astype(dtype)
@@ -158,6 +159,9 @@ def _reference(case, feeds):
     for i, given in enumerate(case.inputs):
         if given is None:
             inputs.append(None)
+            continue
+        if getattr(given, "fixed", False):
+            inputs.append(given)
             continue
         value = given.value if isinstance(given, Const) else feeds[f"x{i}"]
         if value.dtype in (np.float32, np.float16) and np.asarray(getattr(given, "value", given)).dtype == np.float32:

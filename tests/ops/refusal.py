@@ -2,18 +2,28 @@
 
 import pytest
 from encore_session import EP_NAME, assert_all_on_encore, nodes_on
-from harness import _onnx_type, session
-from onnx import helper
+from harness import Const, _onnx_type, session
+from onnx import helper, numpy_helper
 
 
 def _session(op, inputs, attrs, opset, outputs, ranks):
     """Of the node "it"; every dimension is unknown, or even the ranks are."""
     names = [f"x{i}" for i in range(len(inputs))]
-    node = helper.make_node(op, [n if v is not None else "" for n, v in zip(names, inputs)],
-                            [f"y{i}" for i in range(outputs)], name="it", **attrs)
-    values = [helper.make_tensor_value_info(n, _onnx_type(v.dtype), [f"{n}_{d}" for d in range(v.ndim)] if ranks else None)
-              for n, v in zip(names, inputs) if v is not None]
-    graph = helper.make_graph([node], "case", values, [helper.make_empty_tensor_value_info(f"y{i}") for i in range(outputs)])
+    node = helper.make_node(
+        op,
+        [n if v is not None else "" for n, v in zip(names, inputs)],
+        [f"y{i}" for i in range(outputs)],
+        name="it",
+        **attrs,
+    )
+    values = [
+        helper.make_tensor_value_info(n, _onnx_type(v.dtype), [f"{n}_{d}" for d in range(v.ndim)] if ranks else None)
+        for n, v in zip(names, inputs)
+        if v is not None and not isinstance(v, Const)
+    ]
+    constants = [numpy_helper.from_array(v.value, n) for n, v in zip(names, inputs) if isinstance(v, Const)]
+    results = [helper.make_empty_tensor_value_info(f"y{i}") for i in range(outputs)]
+    graph = helper.make_graph([node], "case", values, results, constants)
     return session(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10))
 
 
@@ -33,5 +43,5 @@ def fails(op, inputs, attrs, words, opset=21, outputs=1, ranks=True):
     sess = _session(op, inputs, attrs, opset, outputs, ranks)
     assert_all_on_encore(sess)
     with pytest.raises(Exception, match=words) as caught:
-        sess.run(None, {f"x{i}": v for i, v in enumerate(inputs) if v is not None})
+        sess.run(None, {f"x{i}": v for i, v in enumerate(inputs) if v is not None and not isinstance(v, Const)})
     assert "'it'" in str(caught.value)

@@ -1,9 +1,9 @@
 """Conv and ConvTranspose, with every way to say where the window lies."""
+
 from dataclasses import replace
 
 import numpy as np
 import pytest
-
 from harness import Case, check, floats
 from refusal import declined, fails
 
@@ -98,8 +98,16 @@ def test_misaligned(case):
 
 def test_columns_in_parts():
     """The columns of one image take more than 256 MiB, so it is convolved in parts."""
-    check(Case("Conv", [floats(1, 3, 900, 800, low=-1, high=1), floats(2, 3, 7, 7, low=-0.1, high=0.1), floats(2)],
-               {"pads": [3, 3, 3, 3]}, family="matmul", capture=False, name="in_parts"))
+    check(
+        Case(
+            "Conv",
+            [floats(1, 3, 900, 800, low=-1, high=1), floats(2, 3, 7, 7, low=-0.1, high=0.1), floats(2)],
+            {"pads": [3, 3, 3, 3]},
+            family="matmul",
+            capture=False,
+            name="in_parts",
+        )
+    )
 
 
 def test_not_a_number():

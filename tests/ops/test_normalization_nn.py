@@ -1,0 +1,94 @@
+"""BatchNormalization at inference, and Dropout, which is nothing then."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from harness import FLOATS, Case, Const, check, floats
+from refusal import declined, fails
+
+
+def batch_norm(*shape, opset=15, **attrs):
+    channels = shape[1] if len(shape) > 1 else 1
+    x = [
+        floats(*shape),
+        floats(channels),
+        floats(channels),
+        floats(channels, low=-1, high=1),
+        floats(channels, low=0.5, high=2),
+    ]
+    return Case("BatchNormalization", x, attrs, opset=opset, family="reduce", name="_".join(map(str, attrs)))
+
+
+SHAPES = [(2, 5, 4, 4), (2, 5, 7, 7), (3, 6), (2, 3, 1, 1), (2, 3, 9), (1, 3, 3, 4, 5), (0, 3, 4, 4), (8, 16, 91, 90)]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("it", [batch_norm(*shape) for shape in SHAPES] + [batch_norm(2, 3, 4, epsilon=0.1)], ids=str)
+def test_batch_norm(it, dtype):
+    check(replace(it, dtype=dtype))
+
+
+@pytest.mark.parametrize("opset", [7, 9, 14, 15, 26])
+def test_versions(opset):
+    check(batch_norm(2, 5, 4, 3, opset=opset))
+
+
+@pytest.mark.parametrize("it", [batch_norm(2, 5, 4, 4), batch_norm(2, 5, 7, 7)], ids=str)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_misaligned(it, dtype):
+    check(replace(it, dtype=dtype, misaligned=True))
+
+
+def _by_hand(x, scale, bias, mean, variance):
+    wide = [v.astype(np.float32).reshape(1, -1, 1, 1) for v in (scale, bias, mean, variance)]
+    return [((x.astype(np.float32) - wide[2]) / np.sqrt(wide[3] + 1e-5) * wide[0] + wide[1]).astype(x.dtype)]
+
+
+@pytest.mark.parametrize("wide", [(3, 4), (1, 2, 3, 4)])
+def test_parameters_of_another_type(wide):
+    """float16 values; the statistics, or all parameters, in float64 so that the harness leaves them alone."""
+    it = batch_norm(2, 5, 4, 4)
+    inputs = [v.astype(np.float64) if i in wide else v for i, v in enumerate(it.inputs)]
+    check(replace(it, inputs=inputs, dtype="float16", reference=_by_hand))
+
+
+def test_not_a_number():
+    it = batch_norm(1, 3, 4, 4)
+    it.inputs[0][0, 1, 2, 2], it.inputs[0][0, 0, 0, 0] = np.nan, np.inf
+    check(it)
+
+
+def test_training_is_declined():
+    it = batch_norm(2, 5, 4, 4)
+    declined("BatchNormalization", it.inputs, {"training_mode": 1}, outputs=3)
+    declined("BatchNormalization", it.inputs, {"spatial": 0}, opset=7)
+
+
+def test_parameters_that_do_not_fit():
+    it = batch_norm(2, 5, 4, 4)
+    fails("BatchNormalization", [it.inputs[0], it.inputs[1][:4], *it.inputs[2:]], {}, "scale", opset=15)
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+@pytest.mark.parametrize(
+    "opset, dtype", [(7, "float32"), (10, "float16"), (12, "float64"), *((13, d) for d in FLOATS), (22, "float32")]
+)
+def test_dropout(opset, outputs, dtype):
+    check(Case("Dropout", [floats(3, 5)], dtype=dtype, opset=opset, outputs=outputs, family="exact"))
+
+
+def test_dropout_that_is_told_not_to_train():
+    check(
+        Case(
+            "Dropout",
+            [floats(3, 5), Const(np.array(0.5, np.float32)), Const(np.array(False))],
+            outputs=2,
+            family="exact",
+        )
+    )
+
+
+def test_dropout_in_training():
+    declined("Dropout", [floats(3, 5), Const(np.array(0.5, np.float32)), Const(np.array(True))], {})
+    fails("Dropout", [floats(3, 5), np.array(0.5, np.float32), np.array(True)], {}, "training_mode")

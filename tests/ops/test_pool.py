@@ -1,0 +1,138 @@
+"""MaxPool, AveragePool and the global pools."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from harness import FLOATS, Case, check, floats, integers
+from refusal import declined, fails
+
+
+def case(op, x, outputs=1, opset=22, name="", **attrs):
+    name = name or "_".join(f"{k}={v}".replace(" ", "") for k, v in attrs.items())
+    family = "exact" if "Max" in op else "reduce"
+    return Case(
+        op,
+        [x if isinstance(x, np.ndarray) else floats(*x)],
+        attrs,
+        outputs=outputs,
+        opset=opset,
+        family=family,
+        name=name,
+    )
+
+
+WINDOWS = [
+    ((2, 3, 9, 7), dict(kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])),
+    ((2, 3, 9, 7), dict(kernel_shape=[2, 2], auto_pad="SAME_UPPER")),
+    ((2, 3, 9, 8), dict(kernel_shape=[4, 3], strides=[2, 3], auto_pad="SAME_LOWER")),
+    ((2, 3, 9, 7), dict(kernel_shape=[3, 2], strides=[3, 2], auto_pad="VALID")),
+    ((2, 3, 10, 8), dict(kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1)),
+    ((2, 3, 10, 9), dict(kernel_shape=[3, 3], strides=[2, 3], pads=[1, 0, 2, 1], ceil_mode=1)),
+    ((2, 3, 5, 5), dict(kernel_shape=[2, 2], strides=[3, 3], pads=[1, 1, 1, 1], ceil_mode=1)),
+    ((2, 3, 12, 11), dict(kernel_shape=[3, 2], dilations=[2, 3])),
+    ((2, 3, 21), dict(kernel_shape=[4], strides=[2], pads=[1, 2])),
+    ((2, 3, 7, 6, 5), dict(kernel_shape=[3, 2, 3], strides=[2, 1, 1], pads=[1, 0, 1, 1, 1, 1])),
+    ((0, 3, 7, 6), dict(kernel_shape=[3, 2])),
+    ((4, 16, 128, 129), dict(kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])),
+]
+MAXIMA = [case("MaxPool", x, **attrs) for x, attrs in WINDOWS]
+MEANS = [
+    case("AveragePool", x, **attrs, **({"count_include_pad": 1} if c else {})) for x, attrs in WINDOWS for c in (0, 1)
+]
+GLOBAL = [
+    (2, 5, 7, 7),
+    (3, 40, 1, 1),
+    (2, 3, 5),
+    (1, 2, 3, 4, 5),
+    (1, 9, 50, 20),
+    (2, 3, 64, 64),
+    (1, 2, 75, 83),
+    (0, 3, 4, 4),
+    (1, 1, 1 << 10, (1 << 10) + 3),
+]
+GLOBALS = [case(op, shape) for op in ("GlobalAveragePool", "GlobalMaxPool") for shape in GLOBAL]
+
+
+def _global(of):
+    return lambda x: [of(x, tuple(range(2, x.ndim)), keepdims=True)]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("it", MAXIMA + MEANS + GLOBALS, ids=str)
+def test_pools(it, dtype):
+    if "Global" in it.op and dtype == "float64":  # the CPU EP has no kernel, and onnx's own fails
+        it = replace(it, reference=_global(np.mean if "Average" in it.op else np.max))
+    check(replace(it, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("window", [WINDOWS[0], WINDOWS[4], WINDOWS[7]], ids=str)
+def test_max_of_bytes(window, dtype):
+    shape, attrs = window
+    check(Case("MaxPool", [integers(dtype, *shape)], attrs, dtype=dtype, family="exact"))
+
+
+@pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.parametrize("window", [WINDOWS[0], WINDOWS[1], WINDOWS[5], WINDOWS[7], WINDOWS[8], WINDOWS[9]], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+def test_indices(window, order, dtype):
+    shape, attrs = window
+    # All different, also as half floats.
+    x = np.random.default_rng(1).permutation(np.prod(shape)).astype(np.float32).reshape(shape)
+    check(replace(case("MaxPool", x, outputs=2, storage_order=order, **attrs), dtype=dtype))
+
+
+def test_first_of_equals():
+    check(case("MaxPool", np.ones((1, 2, 5, 5), np.float32), outputs=2, kernel_shape=[3, 3], pads=[1, 1, 1, 1]))
+
+
+@pytest.mark.parametrize("opset", [7, 8, 10, 11, 12, 18, 19, 22, 26])
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool"])
+def test_versions(op, opset):
+    attrs = {} if "Global" in op else dict(kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 1])
+    check(case(op, (2, 3, 9, 8), opset=opset, **attrs))
+
+
+@pytest.mark.parametrize("it", [MAXIMA[0], MEANS[0], GLOBALS[0], GLOBALS[5], GLOBALS[6]], ids=str)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_misaligned(it, dtype):
+    check(replace(it, dtype=dtype, misaligned=True))
+
+
+def _max_windows(x):
+    """NaN wins. The CPU EP lets it win or lose by its place in the window."""
+    return [np.max(np.lib.stride_tricks.sliding_window_view(x, (2, 2), (2, 3)), (-1, -2))]
+
+
+def test_not_a_number():
+    x = floats(1, 2, 6, 6)
+    x[0, 0, 2, 3], x[0, 1, 5, 5], x[0, 1, 0, 0] = np.nan, np.inf, -np.inf
+    check(replace(case("MaxPool", x, kernel_shape=[2, 2], name="nan"), reference=_max_windows))
+    check(case("AveragePool", x, kernel_shape=[2, 2], name="nan"))
+    check(case("GlobalAveragePool", x, name="nan"))
+    check(replace(case("GlobalMaxPool", x, name="nan"), reference=_global(np.max)))
+
+
+def test_nothing_but_minus_infinity():
+    check(case("MaxPool", np.full((1, 1, 4, 4), -np.inf, np.float32), outputs=2, kernel_shape=[2, 2]))
+
+
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        dict(kernel_shape=[0, 2]),
+        dict(kernel_shape=[2, 2], strides=[0, 1]),
+        dict(kernel_shape=[2, 2], pads=[-1, 0, 0, 0]),
+        dict(kernel_shape=[2, 2], dilations=[0, 1]),
+        dict(kernel_shape=[2, 2, 2]),
+    ],
+    ids=str,
+)
+def test_hostile_attributes_are_declined(attrs):
+    declined("MaxPool", [floats(1, 2, 5, 5)], attrs)
+
+
+def test_shapes_that_do_not_fit():
+    fails("MaxPool", [floats(1, 2, 5, 5)], dict(kernel_shape=[6, 2]), "window spans 6")
+    fails("GlobalAveragePool", [floats(1, 2, 0, 5)], {}, "nothing to pool")

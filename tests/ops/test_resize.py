@@ -1,0 +1,186 @@
+"""Resize and Upsample."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from harness import Case, Const, check, floats, integers
+from refusal import declined, fails
+
+COORDINATES = ["half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric"]
+NEAREST = ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"]
+
+
+def resize(x, scales=None, sizes=None, roi=None, opset=19, **attrs):
+    inputs = [x if isinstance(x, np.ndarray) else floats(*x), None, None, None]
+    if roi:
+        inputs[1] = Const(np.array(roi, np.float32), fixed=True)
+    if scales:
+        inputs[2] = Const(np.array(scales, np.float32), fixed=True)
+    if sizes:
+        inputs[3] = Const(np.array(sizes, np.int64))
+    if opset < 13:  # not optional yet, but may be empty
+        for i in (1, 2):
+            inputs[i] = inputs[i] or Const(np.zeros(0, np.float32), fixed=True)
+    while inputs[-1] is None:
+        inputs.pop()
+    name = "_".join(str(v).replace(" ", "") for v in (*(scales or sizes), *attrs.values()))
+    family = "exact" if attrs.get("mode", "nearest") == "nearest" else "reduce"
+    return Case("Resize", inputs, attrs, opset=opset, family=family, name=name)
+
+
+SCALES = [(1, 1, 2, 2), (1, 1, 0.55, 0.7), (1, 1, 1.7, 2.3), (1, 1, 1, 3), (1, 1, 2, 0.5)]
+
+
+@pytest.mark.parametrize("scales", SCALES, ids=str)
+@pytest.mark.parametrize("nearest", NEAREST)
+@pytest.mark.parametrize("coordinates", COORDINATES)
+def test_nearest(coordinates, nearest, scales):
+    check(resize((2, 3, 5, 7), scales, coordinate_transformation_mode=coordinates, nearest_mode=nearest))
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("scales", SCALES, ids=str)
+@pytest.mark.parametrize("coordinates", COORDINATES)
+def test_interpolation(coordinates, scales, mode):
+    check(resize((2, 3, 5, 7), scales, mode=mode, coordinate_transformation_mode=coordinates))
+
+
+SHAPES = [
+    resize((2, 3, 5, 7), sizes=(2, 3, 9, 4), mode=mode, coordinate_transformation_mode=coordinates)
+    for mode in ("nearest", "linear", "cubic")
+    for coordinates in ("half_pixel", "align_corners")
+] + [
+    resize((2, 3, 5, 7), sizes=(2, 3, 1, 1), mode="linear", coordinate_transformation_mode="pytorch_half_pixel"),
+    resize((2, 3, 5, 7), sizes=(2, 3, 1, 1), mode="linear", coordinate_transformation_mode="align_corners"),
+    resize((2, 3, 5, 7), scales=(2, 1, 1, 2)),
+    resize((2, 3, 5, 7), scales=(1.5, 2, 0.5, 2), coordinate_transformation_mode="asymmetric"),
+    resize((2, 3, 5, 7, 2, 3), scales=(1, 2, 1, 2, 1, 2)),
+    resize((2, 5, 7, 3), scales=(1, 2, 3, 1), mode="linear"),
+    resize((2, 5, 7, 3), scales=(1, 2, 3, 1), mode="nearest"),
+    resize((5, 7), scales=(2.5, 0.7), mode="linear"),
+    resize((2, 3, 4, 5, 6), scales=(1, 1, 2, 1.5, 0.7), mode="linear"),
+    resize((2, 3, 5, 7), scales=(1, 1, 1, 1), mode="linear"),
+    resize((2, 3, 0, 7), scales=(1, 1, 2, 2)),
+    resize((2, 3, 5, 7), scales=(1, 1, 1.3, 1.4), mode="cubic", cubic_coeff_a=-0.5, exclude_outside=1),
+    resize((2, 3, 5, 7), scales=(1, 1, 0.4, 0.6), mode="cubic", exclude_outside=1),
+    resize((2, 3, 5, 7), scales=(2.0, 1.5), axes=[2, 3], mode="linear"),
+    resize((2, 3, 5, 7), scales=(2.0, 1.5), axes=[-1, -2], mode="linear"),
+    resize((2, 3, 5, 7), sizes=(8, 9), axes=[2, 3], keep_aspect_ratio_policy="not_larger"),
+    resize((2, 3, 5, 7), sizes=(8, 9), axes=[2, 3], keep_aspect_ratio_policy="not_smaller", mode="linear"),
+    resize((4, 64, 64, 65), scales=(1, 1, 2, 2), coordinate_transformation_mode="asymmetric", nearest_mode="floor"),
+    resize((4, 32, 64, 65), scales=(1, 1, 2, 2), mode="linear"),
+]
+CROPPED = [
+    resize(
+        (1, 2, 5, 7),
+        sizes=(1, 2, 4, 6),
+        roi=(0, 0, 0.1, -0.2, 1, 1, 0.8, 1.3),
+        mode=mode,
+        extrapolation_value=9.0,
+        coordinate_transformation_mode="tf_crop_and_resize",
+    )
+    for mode in ("nearest", "linear", "cubic")
+] + [
+    resize(
+        (1, 2, 5, 7),
+        sizes=(4, 1),
+        roi=(0.1, -0.2, 0.8, 1.3),
+        mode="linear",
+        axes=[2, 3],
+        coordinate_transformation_mode="tf_crop_and_resize",
+    ),
+    resize(
+        (1, 2, 5, 7),
+        scales=(1, 1, 2, 2),
+        roi=(0, 0, 0.2, 0.3, 1, 1, 0.7, 0.9),
+        mode="linear",
+        coordinate_transformation_mode="tf_crop_and_resize",
+    ),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("it", SHAPES + CROPPED, ids=str)
+def test_shapes(it, dtype):
+    check(replace(it, dtype=dtype))
+
+
+# The CPU EP has no double: the reference is onnx's own, whose cubic weights add up to one only within 5e-7.
+@pytest.mark.parametrize("mode, tolerance", [("nearest", None), ("linear", None), ("cubic", (2e-6, 2e-6))])
+def test_double(mode, tolerance):
+    check(replace(resize((1, 2, 5, 7), (1, 1, 1.5, 2), mode=mode), dtype="float64", tolerance=tolerance))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32"])
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize("scales", [SCALES[0], (1, 1, 4, 0.5)], ids=str)  # weights are exact, for fractions are cut off
+def test_integers(scales, mode, dtype):
+    check(replace(resize(integers(dtype, 2, 3, 5, 7), scales, mode=mode), dtype=dtype, family="exact"))
+
+
+@pytest.mark.parametrize("opset", [11, 13, 18, 19, 26])
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_versions(mode, opset):
+    check(resize((2, 3, 5, 7), (1, 1, 1.7, 0.6), opset=opset, mode=mode))
+    check(resize((2, 3, 5, 7), sizes=(2, 3, 8, 4), opset=opset, mode=mode))
+
+
+def test_half_pixel_for_nearest_of_tensorflow():
+    check(resize((2, 3, 5, 7), (1, 1, 1.7, 0.6), opset=11, coordinate_transformation_mode="tf_half_pixel_for_nn"))
+
+
+@pytest.mark.parametrize("op, opset", [("Upsample", 9), ("Resize", 10), ("Upsample", 7)])
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize("scales", [SCALES[0], (1, 1, 1.7, 2.3), (1, 1, 0.6, 0.7)], ids=str)
+def test_first_versions(scales, mode, op, opset):
+    if op == "Upsample" and min(scales) < 1:
+        scales = (1, 1, 3, 1)
+    x, attrs = [floats(2, 3, 5, 7)], {"mode": mode}
+    if opset == 7:
+        attrs["scales"] = [float(s) for s in scales]
+    else:
+        x.append(Const(np.array(scales, np.float32), fixed=True))
+    check(Case(op, x, attrs, opset=opset, family="reduce" if mode == "linear" else "exact"))
+
+
+@pytest.mark.parametrize("it", [SHAPES[0], SHAPES[2], SHAPES[4]], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_misaligned(it, dtype):
+    check(replace(it, dtype=dtype, misaligned=True))
+
+
+def test_not_a_number():
+    x = floats(1, 1, 5, 5)
+    x[0, 0, 2, 3], x[0, 0, 4, 0] = np.nan, np.inf
+    for mode in ("nearest", "linear"):
+        check(resize(x, (1, 1, 1.7, 1.7), mode=mode))
+
+
+def test_declined():
+    x, scales = floats(1, 2, 5, 7), Const(np.array([1, 1, 2, 2], np.float32))
+    declined("Resize", [x, None, scales], {"mode": "linear", "antialias": 1}, opset=19)
+    declined("Resize", [integers("uint8", 1, 2, 5, 7), None, scales], {"mode": "cubic"}, opset=19)
+    declined("Resize", [x, None, scales], {"coordinate_transformation_mode": "upside_down"}, opset=19)
+
+
+@pytest.mark.parametrize(
+    "scales, sizes, words",
+    [
+        ([1, 1, 0, 2], None, "scales holds 0"),
+        ([1, 1, -1, 2], None, "scales holds -1"),
+        ([1, 1, np.inf, 2], None, "scales holds inf"),
+        ([1, 1, 1e30, 2], None, "output dimension"),
+        ([1, 2], None, "scales has 2 values"),
+        (None, [1, 2, -3, 4], "sizes: -3"),
+        (None, [1, 2, 2**40, 4], "sizes: "),
+        (None, [1, 2], "sizes has 2 values"),
+        ([], None, "must be given"),
+    ],
+)
+def test_hostile_inputs(scales, sizes, words):
+    given = [
+        None if scales is None else np.array(scales, np.float32),
+        None if sizes is None else np.array(sizes, np.int64),
+    ]
+    fails("Resize", [floats(1, 2, 5, 7), None, *given], {}, words, opset=13, ranks=False)
