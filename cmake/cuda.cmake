@@ -6,6 +6,6 @@ endif()
 target_include_directories(encore_rooms PUBLIC ${CUDAToolkit_INCLUDE_DIRS})
 target_compile_definitions(encore_rooms PUBLIC ENCORE_CUDA)
 target_compile_options(encore_rooms PUBLIC
-  "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;--extended-lambda;-Xcompiler=-fvisibility=hidden;-Xcompiler=-Wall;-diag-suppress=20012,177>")
+  "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;--extended-lambda;--compress-mode=size;-Xcompiler=-fvisibility=hidden;-Xcompiler=-Wall;-diag-suppress=20012,177>")
 target_link_libraries(encore_rooms PUBLIC CUDA::cudart_static)
 include(${CMAKE_CURRENT_LIST_DIR}/cudnn_frontend.cmake)

@@ -1,0 +1,267 @@
+// Softmax, LogSoftmax and com.microsoft's BiasSoftmax. A row of -inf, or one with NaN or +inf, gives NaN, as it does on
+// the CPU.
+#include <cmath>
+#include <limits>
+
+#include "device/divide.h"
+#include "ops/dispatch.h"
+#include "ops/norm/norm_ops.h"
+#include "ops/reduce/team.h"
+
+namespace encore::ops {
+namespace {
+
+using device::Block;
+using device::Compute;
+using device::NoShared;
+using device::Pack;
+using device::PerThread;
+
+template <class C>
+inline constexpr C kLowest = -std::numeric_limits<C>::infinity();
+
+// Added to rows before the softmax; null data adds nothing. Row r takes the addend's row r / group % rows.
+template <class T>
+struct Addend {
+  const T* data = nullptr;
+  device::Divider group, rows;
+  DEVICE_FN const T* of(int64_t row, int64_t width) const {
+    int64_t own;
+    rows(group(row, own), own);
+    return data + own * width;
+  }
+};
+
+// Rows whose values are neighbours.
+template <class T, int kPack, int kLanes, int kKeep>
+struct SoftmaxRows {
+  using C = Compute<T>;
+  using Together = Team<kLanes>;
+  static constexpr int kMaxThreads = Together::kMaxThreads;
+  using Packs = Deal<kPack, kKeep>;
+  using Kept = typename Packs::template Kept<C>;
+
+  const T* x;
+  T* y;
+  int64_t rows, width;
+  bool log;
+  Addend<T> addend;
+
+  DEVICE_FN void operator()(Block<NoShared>& b, const NoShared&) const {
+    PerThread<Kept, kMaxThreads> kept;
+    auto top = Together::reduce(
+        b, kLowest<C>,
+        [&](int t) {
+          C most = kLowest<C>;
+          each(b, t, [&](int k, int64_t at) {
+            load(kept[t].at[k], at);
+            UNROLL for (int j = 0; j < kPack; ++j) most = Larger()(most, kept[t].at[k][j]);
+          });
+          return most;
+        },
+        Larger());
+    auto sum = Together::reduce(
+        b, C(0),
+        [&](int t) {
+          C all = 0;
+          each(b, t, [&](int k, int64_t at) {
+            if constexpr (kKeep == 0) load(kept[t].at[k], at);
+            UNROLL for (int j = 0; j < kPack; ++j) {
+              const C power = std::exp(kept[t].at[k][j] - top[t]);
+              all += power;
+              if (kKeep != 0 && !log) kept[t].at[k][j] = power;
+            }
+          });
+          return all;
+        },
+        Plus());
+    b.threads([&](int t, NoShared&) {
+      const C scale = C(1) / sum[t], shift = top[t], log_sum = log ? std::log(sum[t]) : C(0);
+      each(b, t, [&](int k, int64_t at) {
+        if constexpr (kKeep == 0) load(kept[t].at[k], at);
+        Pack<T, kPack> out;
+        UNROLL for (int j = 0; j < kPack; ++j) {
+          C value = kept[t].at[k][j];
+          if (log)
+            value = value - shift - log_sum;
+          else
+            value = (kKeep ? value : std::exp(value - shift)) * scale;
+          out.at[j] = T(value);
+        }
+        device::store_pack(y + at, out, true);
+      });
+    });
+  }
+
+ private:
+  // f(pack, where its first value is in x)
+  template <class F>
+  DEVICE_FN void each(const Block<NoShared>& b, int t, F f) const {
+    const int64_t row = Together::index(b, t);
+    if (row >= rows) return;
+    Packs::each(width, Together::lane(t), Together::size(b), [&](int k, auto first) { f(k, row * width + first); });
+  }
+  DEVICE_FN void load(C (&values)[kPack], int64_t at) const {
+    const Pack<T, kPack> pack = device::load_pack<kPack>(x + at, true);
+    UNROLL for (int j = 0; j < kPack; ++j) values[j] = C(pack.at[j]);
+    if (!addend.data) return;
+    const int64_t row = at / width;
+    const Pack<T, kPack> more = device::load_pack<kPack>(addend.of(row, width) + (at - row * width), true);
+    UNROLL for (int j = 0; j < kPack; ++j) values[j] += C(more.at[j]);
+  }
+};
+
+// Values of a row are `inner` apart: neighbouring threads take neighbouring rows, and several share a row if it is
+// long.
+template <class T>
+struct SoftmaxColumns {
+  using C = Compute<T>;
+  static constexpr int kThreads = 256, kMaxThreads = kThreads;
+  struct Shared {
+    C value[kThreads];
+  };
+  const T* x;
+  T* y;
+  int64_t columns, axis, inner;
+  device::Divider by_inner;
+  int parts;  // threads a row, a power of two
+  bool log;
+
+  DEVICE_FN void operator()(Block<Shared>& b, const Shared& s) const {
+    PerThread<C, kThreads> top, sum;
+    b.threads([&](int t, Shared& s) {
+      C most = kLowest<C>;
+      each(b, t, [&](int64_t i) { most = Larger()(most, C(x[i])); });
+      s.value[t] = most;
+    });
+    combine(b, Larger());
+    b.threads([&](int t, Shared&) { top[t] = s.value[t % (kThreads / parts)]; });
+    b.threads([&](int t, Shared& s) {
+      C all = 0;
+      each(b, t, [&](int64_t i) { all += std::exp(C(x[i]) - top[t]); });
+      s.value[t] = all;
+    });
+    combine(b, Plus());
+    b.threads([&](int t, Shared&) {
+      sum[t] = s.value[t % (kThreads / parts)];
+      const C scale = C(1) / sum[t], log_sum = log ? std::log(sum[t]) : C(0);
+      each(b, t, [&](int64_t i) {
+        const C below = C(x[i]) - top[t];
+        y[i] = T(log ? below - log_sum : std::exp(below) * scale);
+      });
+    });
+  }
+
+ private:
+  template <class F>
+  DEVICE_FN void each(const Block<Shared>& b, int t, F f) const {
+    const int lanes = kThreads / parts;
+    const int64_t column = b.index() * lanes + t % lanes;
+    if (column >= columns) return;
+    int64_t in_row;
+    const int64_t outer = by_inner(column, in_row), first = outer * axis * inner + in_row;
+    for (int64_t i = t / lanes; i < axis; i += parts) f(first + i * inner);
+  }
+  template <class Op>
+  DEVICE_FN void combine(Block<Shared>& b, Op op) const {
+    for (int half = parts / 2; half > 0; half /= 2)
+      b.threads([&](int t, Shared& s) {
+        const int lanes = kThreads / parts;
+        if (t < half * lanes) s.value[t] = op(s.value[t], s.value[t + half * lanes]);
+      });
+  }
+};
+
+template <class T>
+void softmax_rows_of(StreamRef stream, const T* x, T* y, int64_t rows, int64_t width, bool log, Addend<T> addend = {}) {
+  constexpr int kWide = device::pack_size<T>();
+  const bool aligned = width % kWide == 0 && device::is_pack_aligned<kWide>(x) && device::is_pack_aligned<kWide>(y) &&
+                       device::is_pack_aligned<kWide>(addend.data);
+  with_packs<kWide>(aligned, [&]<int kPack> {
+    spread_rows<kPack, sizeof(T) == 8>(rows, width, [&]<int kLanes, int kKeep>(device::Blocks grid) {
+      device::block_kernel<NoShared>(stream, grid, SoftmaxRows<T, kPack, kLanes, kKeep>{x, y, rows, width, log, addend});
+    });
+  });
+}
+
+template <class T>
+void softmax_columns_of(StreamRef stream, const T* x, T* y, int64_t outer, int64_t axis, int64_t inner, bool log) {
+  using Kernel = SoftmaxColumns<T>;
+  const int64_t columns = outer * inner;
+  int parts = 1;  // while a thread would take many values and the GPU is not full
+  while (parts < 32 && axis >= 16 * parts && columns * parts < int64_t(1) << 19) parts *= 2;
+  const int lanes = Kernel::kThreads / parts;
+  device::block_kernel<typename Kernel::Shared>(
+      stream, {(columns + lanes - 1) / lanes, Kernel::kThreads},
+      Kernel{x, y, columns, axis, inner, device::Divider(inner, columns + lanes), parts, log});
+}
+
+template <bool kLog>
+class Softmax : public Op {
+ public:
+  explicit Softmax(const NodeInfo& node)
+      : flattens_(node.since_version() < 13), axis_(node.get_int("axis", flattens_ ? 1 : -1)) {}
+
+  void run(Context& context) const override {
+    const Tensor& x = context.input(0);
+    const int rank = x.shape.rank();
+    // Before opset 13 all dimensions from the axis on were one row, and a scalar or vector had the axis 1 by default.
+    const bool after_last = flattens_ && axis_ == rank;
+    const int axis = after_last || rank == 0 ? rank : checked_axis(axis_, rank);
+    const Tensor y = context.output(0, x.shape);
+    if (x.count() == 0) return;
+    const int row_end = flattens_ || rank == 0 ? rank : axis + 1;
+    const int64_t outer = x.shape.count(0, axis), width = x.shape.count(axis, row_end),
+                  inner = x.shape.count(row_end, rank);
+    dispatch(FloatList{}, x.type, [&]<class T> {
+      if (inner == 1)
+        softmax_rows_of(context.stream(), x.as<const T>(), y.as<T>(), outer, width, kLog);
+      else
+        softmax_columns_of(context.stream(), x.as<const T>(), y.as<T>(), outer, width, inner, kLog);
+    });
+  }
+
+ private:
+  bool flattens_;
+  int64_t axis_;
+};
+
+// softmax(data + bias) over all dimensions from the axis on. The bias has fewer rows: each serves a group of
+// neighbouring rows, or they take turns.
+class BiasSoftmax : public Op {
+ public:
+  explicit BiasSoftmax(const NodeInfo& node)
+      : axis_(node.get_int("axis", 1)), neighbours_(node.get_int("is_inner_broadcast", 0) != 0) {}
+
+  void run(Context& context) const override {
+    const Tensor &x = context.input(0), &bias = context.input(1);
+    require(x.type == bias.type, "data has type ", device::name(x.type), ", bias ", device::name(bias.type));
+    const int rank = x.shape.rank(), axis = checked_axis(axis_, rank);
+    const Tensor y = context.output(0, x.shape);
+    if (x.count() == 0) return;
+    const int64_t rows = x.shape.count(0, axis), width = x.shape.count(axis, rank), bias_rows = bias.count() / width;
+    require(bias_rows > 0 && bias_rows * width == bias.count() && rows % bias_rows == 0, "bias ", bias.shape.str(),
+            " does not fit data ", x.shape.str(), " from axis ", axis, " on");
+    dispatch(FloatList{}, x.type, [&]<class T> {
+      const device::Divider group(neighbours_ ? rows / bias_rows : 1, rows), turns(bias_rows, rows);
+      softmax_rows_of(context.stream(), x.as<const T>(), y.as<T>(), rows, width, false,
+                      Addend<T>{bias.as<const T>(), group, turns});
+    });
+  }
+
+ private:
+  int64_t axis_;
+  bool neighbours_;
+};
+
+}  // namespace
+
+std::vector<OpRow> softmax_rows() {
+  return {
+      {kOnnx, "Softmax", 1, kNewestOpset, {in(0, kFloats)}, make<Softmax<false>>, {}, {}, {}, {{0, 0}}},
+      {kOnnx, "LogSoftmax", 1, kNewestOpset, {in(0, kFloats)}, make<Softmax<true>>, {}, {}, {}, {{0, 0}}},
+      {kMicrosoft, "BiasSoftmax", 1, 1, {in(0, kFloats), in(1, kFloats)}, make<BiasSoftmax>, {}, {}, {}, {{0, 0}}},
+  };
+}
+
+}  // namespace encore::ops

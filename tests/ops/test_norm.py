@@ -1,0 +1,184 @@
+"""Softmax, LogSoftmax and layer normalisation against the CPU EP."""
+
+import numpy as np
+import pytest
+from harness import FLOATS, SPECIAL, Case, check, floats
+
+# The CPU's exp is a polynomial. Logarithms of sums near one cancel.
+ROUGH = {"float32": (1e-5, 1e-6), "float64": (1e-11, 1e-12)}
+LOG_ROUGH = {"float16": (2e-3, 2e-3), "bfloat16": (1.6e-2, 1.6e-2)}
+
+# Every way in which rows are spread over threads: few values, a warp's, a block's, more than registers hold; with packs of
+# 16 bytes and without.
+WIDTHS = [(5, 1), (3, 7), (9, 32), (4, 128), (3, 129), (530, 512), (531, 1000), (530, 97), (2, 1021), (2, 3072), (2, 9001), (1, 40000), (2, 70001)]
+
+
+def softmax(op, x, dtype="float32", **attrs):
+    opset = attrs.pop("opset", 21)
+    misaligned = attrs.pop("misaligned", False)
+    rough = LOG_ROUGH if op == "LogSoftmax" else {}
+    return Case(op, [x], attrs, dtype=dtype, opset=opset, misaligned=misaligned, tolerance=rough.get(dtype, ROUGH.get(dtype)))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", WIDTHS, ids=str)
+def test_softmax_rows(shape, dtype):
+    check(softmax("Softmax", floats(*shape), dtype))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(3, 7), (4, 128), (530, 512), (2, 3072), (1, 70000)], ids=str)
+def test_log_softmax_rows(shape, dtype):
+    check(softmax("LogSoftmax", floats(*shape), dtype))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape,axis", [((2, 5, 3), 1), ((7, 4), 0), ((2, 3, 1, 5), -4), ((3, 1000, 2), 1), ((4, 21, 33, 17), 1), ((600, 2), 0)], ids=str)
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
+def test_softmax_along_an_axis(op, shape, axis, dtype):
+    check(softmax(op, floats(*shape), dtype, axis=axis))
+
+
+@pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 4), (1,), (1, 1, 1), (6,)], ids=str)
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
+def test_softmax_of_little(op, shape):
+    check(softmax(op, floats(*shape)))
+
+
+@pytest.mark.parametrize("opset", [1, 11])
+@pytest.mark.parametrize("axis", [None, 0, 1, 2, -1])
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
+def test_softmax_flattens_before_opset_13(op, axis, opset):
+    if opset == 1 and axis == -1:
+        axis = 3  # negative axes came with 11
+    check(softmax(op, floats(2, 3, 4, 5), opset=opset, **({} if axis is None else {"axis": axis})))
+
+
+@pytest.mark.parametrize("shape", [(4, 8), (16, 130), (2, 5000)], ids=str)
+def test_softmax_misaligned(shape):
+    check(softmax("Softmax", floats(*shape), misaligned=True))
+    check(softmax("Softmax", floats(*shape), "float16", misaligned=True))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
+def test_softmax_special_values(op, axis, dtype):
+    inf, nan = np.inf, np.nan
+    rows = [[-inf] * 4, [inf, 1, 2, 3], [nan, 1, 2, 3], [-inf, 1, 2, -inf], [1e4, -1e4, 0, 1e4], [-0.0, 0, 0, 1]]
+    x = np.array(rows, np.float32)
+    check(softmax(op, x if axis == 1 else np.ascontiguousarray(x.T), dtype, axis=axis))
+
+
+def layer_norm(shape, axis, dtype="float32", bias=True, outputs=1, **more):
+    width = shape[axis:]
+    inputs = [floats(*shape), floats(*width)] + ([floats(*width)] if bias else [])
+    attrs = {"axis": axis, **more.pop("attrs", {})}
+    return Case(more.pop("op", "LayerNormalization"), inputs, attrs, dtype=dtype, outputs=outputs, family="reduce", **more)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", ""])
+@pytest.mark.parametrize("shape", [*WIDTHS[1:], (2, 197, 768)], ids=str)
+def test_layer_norm_rows(shape, bias, dtype):
+    check(layer_norm(shape, -1, dtype, bias))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("outputs", [2, 3, [True, False, True]], ids=str)
+def test_layer_norm_statistics(outputs, dtype):
+    # onnx says that the statistics are float; the CPU EP's are of the input's type.
+    def reference(x, scale, bias):
+        x = x.astype(np.float64)
+        mean = x.mean((1, 2), keepdims=True)
+        inverse = 1 / np.sqrt(((x - mean) ** 2).mean((1, 2), keepdims=True) + 0.5)
+        y = (x - mean) * inverse * scale + bias
+        all = [y.astype(dtype), mean.astype(np.float32), inverse.astype(np.float32)]
+        return [v for v, wanted in zip(all, outputs if isinstance(outputs, list) else [True] * outputs) if wanted]
+
+    c = layer_norm((3, 4, 10), 1, dtype, outputs=outputs, attrs={"epsilon": 0.5}, reference=reference)
+    c.inputs = [x.astype(dtype) for x in c.inputs]
+    c.tolerance = (2e-5, 2e-5)
+    check(c)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -2])
+def test_layer_norm_axes(axis):
+    check(layer_norm((3, 4, 10), axis))
+
+
+@pytest.mark.parametrize("shape", [(0, 8), (1, 1), (2, 3, 1)], ids=str)
+def test_layer_norm_of_little(shape):
+    check(layer_norm(shape, -1))
+
+
+def test_layer_norm_before_opset_17():
+    check(layer_norm((5, 64), -1, opset=13))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("width", [8, 768])
+def test_layer_norm_misaligned(width, dtype):
+    check(layer_norm((6, width), -1, dtype, misaligned=True))
+
+
+def test_layer_norm_far_from_zero():
+    """The mean of squares less the square of the mean would have no digit left."""
+    c = layer_norm((4, 256), -1)
+    c.inputs[0] = (4096 + np.round(c.inputs[0] * 8)).astype(np.float32)
+    check(c)
+
+
+def test_layer_norm_special_values():
+    check(Case("LayerNormalization", [np.stack([SPECIAL, np.zeros(16, np.float32)]), floats(16), floats(16)], family="reduce"))
+
+
+@pytest.mark.parametrize("half", [np.float16])
+@pytest.mark.parametrize("width", [24, 768, 5000, 9])
+def test_half_rows_with_a_float_scale(half, width):
+    def reference(x, scale):
+        x = x.astype(np.float64)
+        return [(x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * scale).astype(np.float32)]
+
+    x, scale = floats(7, width).astype(half), floats(width)
+    check(Case("SimplifiedLayerNormalization", [x, scale], reference=reference, family="reduce", tolerance=(1e-5, 1e-5)))
+    narrow = floats(width).astype(half)
+    rounded = Case("SimplifiedLayerNormalization", [floats(7, width), narrow], family="reduce", name="half scale")
+    rounded.reference = lambda x, scale: [reference(x, scale)[0].astype(half)]
+    rounded.tolerance = (1e-3, 1e-3)
+    check(rounded)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("op,opset", [("SimplifiedLayerNormalization", 17), ("RMSNormalization", 23)])
+def test_root_mean_square(op, opset, dtype):
+    for shape in [(6, 96), (2, 3, 77)]:
+        x, scale = floats(*shape), floats(shape[-1])
+
+        def reference(x, scale):
+            x = x.astype(np.float64)
+            y = x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * scale
+            return [y.astype(np.float64 if dtype == "float64" else np.float32)]
+
+        # A numpy reference, since onnx' own rounds in steps.
+        check(Case(op, [x, scale], {"axis": -1}, dtype=dtype, opset=opset, reference=reference, family="reduce"))
+
+
+def bias_softmax(data, bias, attrs):
+    """onnxruntime's CPU EP has no kernel: the sum's softmax, where neighbouring rows share a row of the bias or take turns."""
+    axis = attrs["axis"]
+    rows = data.reshape(int(np.prod(data.shape[:axis])), -1).astype(np.float64)
+    addends = bias.reshape(-1, rows.shape[1]).astype(np.float64)
+    times = len(rows) // len(addends)
+    total = rows + (np.repeat(addends, times, axis=0) if attrs["is_inner_broadcast"] else np.tile(addends, (times, 1)))
+    powers = np.exp(total - total.max(axis=1, keepdims=True))
+    return [(powers / powers.sum(axis=1, keepdims=True)).reshape(data.shape).astype(np.float32)]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("inner, bias", [(1, (2, 1, 1, 24)), (0, (1, 1, 5, 24)), (0, (2, 3, 5, 24))])
+def test_bias_softmax(dtype, inner, bias):
+    attrs = {"axis": 3, "is_inner_broadcast": inner}
+    case = Case("BiasSoftmax", [floats(2, 3, 5, 24), floats(*bias)], attrs, dtype=dtype, domain="com.microsoft", family="reduce")
+    case.reference = lambda data, more: bias_softmax(data, more, attrs)
+    check(case)
