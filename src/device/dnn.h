@@ -29,7 +29,7 @@ std::string describe(const Convolution& problem);
 
 class Dnn {
  public:
-  explicit Dnn(int device);  // opens nothing yet
+  explicit Dnn(int device, bool wanted = true);  // opens nothing yet; never available if not wanted
   ~Dnn();
   Dnn(const Dnn&) = delete;
 

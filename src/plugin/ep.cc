@@ -98,14 +98,15 @@ device::Blas& Ep::blas() {
 device::Dnn& Ep::dnn() {
   if (device::Dnn* open = open_dnn_.load(std::memory_order_acquire)) return *open;
   const std::lock_guard lock(opening_);
-  if (!dnn_) dnn_ = std::make_unique<device::Dnn>(device());
+  if (!dnn_) dnn_ = std::make_unique<device::Dnn>(device(), options_.enable_cudnn);
   open_dnn_.store(dnn_.get(), std::memory_order_release);
   return *dnn_;
 }
 
-void Ep::run_failed(const std::string& why) {
+void Ep::run_failed(const std::string& why, Code code) {
   if (thread_run.ep == this) thread_run.failed = true;
-  if (capturing()) graphs_->refuse(why);
+  // Bad input fails the run alone: the next one is captured again.
+  if (capturing() && code != Code::invalid_input && code != Code::not_supported) graphs_->refuse(why);
 }
 
 int Ep::fault_node(std::string who) {

@@ -51,7 +51,7 @@ class Ep : public OrtEp {
     return graphs_ ? graphs_->stream() : device::StreamRef(handle, device());
   }
   // A node failed in the calling thread's run: what it has captured so far is worth nothing.
-  void run_failed(const std::string& why);
+  void run_failed(const std::string& why, Code code);
 
   // Bad values that kernels report: `who` gets a number for its FaultRef, and is named in the error.
   device::FaultCell* fault_cell() const { return fault_cell_; }

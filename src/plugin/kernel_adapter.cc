@@ -6,6 +6,7 @@
 
 #include "device/device.h"
 #include "device/label.h"
+#include "plugin/allocator.h"
 #include "plugin/ep.h"
 #include "plugin/fence.h"
 #include "plugin/node_info.h"
@@ -78,7 +79,10 @@ class KernelRun final : public ops::Context {
     OrtValue* value = nullptr;
     check(ort().api->KernelContext_GetOutput(context_, size_t(i), shape.dims().data(), shape.dims().size(), &value));
     if (!value) return {ops::Type::undefined, Where::device, shape, nullptr};
-    return tensor_of(value, node_.host_outputs[size_t(i)] ? Where::host : Where::device);
+    const Tensor made = tensor_of(value, node_.host_outputs[size_t(i)] ? Where::host : Where::device);
+    // onnxruntime passes on the null of an allocator that has no memory left.
+    if (!made.data && made.count() > 0) fail(Code::out_of_memory, "output ", i, ": ", take_allocation_failure());
+    return made;
   }
 
   void* scratch(size_t bytes) override {
@@ -109,8 +113,11 @@ OrtStatus* run_as(const Node& node, Body body) noexcept {
     device::Label label(node.name.c_str());
     try {
       body();
+    } catch (const Error& error) {
+      node.ep.run_failed(text(node.label, ": ", error.what()), error.code());
+      throw;
     } catch (const std::exception& error) {
-      node.ep.run_failed(text(node.label, ": ", error.what()));
+      node.ep.run_failed(text(node.label, ": ", error.what()), Code::internal);
       throw;
     }
   });

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "device/device.h"
 #include "device/memory.h"
 #include "plugin/fence.h"
 

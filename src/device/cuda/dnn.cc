@@ -170,6 +170,7 @@ std::string status_text(cudnnStatus_t status) {
 
 struct Dnn::State {
   int device;
+  bool wanted;
   int sm_version = 0;
   std::mutex mutex;  // of everything: a handle serves one thread at a time, and so do plans
   cudnnHandle_t handle = nullptr;
@@ -178,6 +179,7 @@ struct Dnn::State {
 
   void open() {
     if (handle) return;
+    if (!wanted) fail(Code::library_missing, "cuDNN is switched off");
     const cuda::Library& library = cuda::cudnn();
     cudnn_frontend::cudnn_dlhandle = library.handle();
     const Description description = describe(device);
@@ -224,7 +226,10 @@ struct Dnn::State {
   }
 };
 
-Dnn::Dnn(int device) : state_(std::make_unique<State>()) { state_->device = device; }
+Dnn::Dnn(int device, bool wanted) : state_(std::make_unique<State>()) {
+  state_->device = device;
+  state_->wanted = wanted;
+}
 
 Dnn::~Dnn() {
   state_->plans.clear();

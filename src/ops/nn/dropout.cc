@@ -18,7 +18,7 @@ class Dropout : public Op {
     const Tensor y = context.output(0, x.shape);
     copy_bytes(context.stream(), x.data, y.data, int64_t(x.bytes()));
     if (!context.wants_output(1)) return;
-    // All true; before opset 12 onnxruntime leaves it at zero.
+    // All true; before opset 12 the reference leaves it at zero.
     const Tensor mask = context.output(1, x.shape);
     if (mask.bytes() > 0) device::fill(context.stream(), mask.data, mask_value_, mask.bytes());
   }

@@ -1,4 +1,4 @@
-// Ops that give the same elements another shape. Where onnxruntime lets output and input share memory nothing is moved.
+// Ops that give the same elements another shape. Where output and input share memory nothing is moved.
 #include <algorithm>
 
 #include "ops/rooms.h"

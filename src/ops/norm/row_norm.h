@@ -1,0 +1,33 @@
+// Layer normalisation of rows, with what models put around it: a residual and a bias added before, only the root of the
+// mean square (no centring), the statistics as outputs.
+#pragma once
+#include <cstdint>
+
+#include "device/stream.h"
+#include "ops/tensor.h"
+
+namespace encore::ops {
+
+// x, skip, bias and sum have one type, gamma, beta and y another, which may be the same.
+struct RowNorm {
+  int64_t rows, width;
+  const void* x;
+  const void* skip = nullptr;  // added to x; its rows repeat
+  int64_t skip_rows = 1;
+  const void* bias = nullptr;  // one row, added too
+  void* sum = nullptr;         // x + skip + bias
+  const void* gamma;
+  const void* beta = nullptr;
+  void* y;
+  void* mean = nullptr;  // of each row
+  void* inverse_deviation = nullptr;
+  bool double_statistics = false;  // mean and inverse_deviation are double, else float
+  bool centred = true;             // false: the mean is taken as zero
+  double epsilon = 1e-5;
+};
+
+// Whether there are kernels for these types of x and gamma.
+bool can_normalize(Type x, Type gamma);
+void normalize_rows(device::StreamRef stream, const RowNorm& norm, Type x, Type gamma);
+
+}  // namespace encore::ops
