@@ -102,12 +102,10 @@ class Conv : public ConvBase {
     const Tensor y = context.output(0, with_spatial(x.shape, out_channels, problem.window.out));
     if (y.count() == 0) return;
     const ConvData data{x.data, w.data, bias, y.data};
-    if (is_fast_depthwise(problem))
+    if (is_depthwise(problem))  // cuDNN is slow at these
       convolve_depthwise(context, problem, data);
     else if (suits_dnn(context, problem, x, w, data))
       run_dnn(context, problem, false, x, w, y, data);
-    else if (is_depthwise(problem))
-      convolve_depthwise(context, problem, data);
     else
       convolve(context, problem, data);
   }

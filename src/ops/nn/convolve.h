@@ -21,9 +21,8 @@ struct ConvData {
 void convolve(Context& context, const ConvProblem& problem, const ConvData& data);
 void convolve_transposed(Context& context, const ConvProblem& problem, const ConvData& data);
 
-// One group a channel. `is_fast` tells whether the shape has a kernel of its own.
+// One group a channel.
 bool is_depthwise(const ConvProblem& problem);
-bool is_fast_depthwise(const ConvProblem& problem);
 void convolve_depthwise(Context& context, const ConvProblem& problem, const ConvData& data);
 
 void add_bias(Context& context, Type type, int64_t images, int64_t channels, int64_t width, const void* bias, void* y);

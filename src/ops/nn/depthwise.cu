@@ -35,7 +35,7 @@ struct DepthwiseSquare {
     const T* from = x + (image * in_channels() + in_channel) * w.in_count() + int64_t(top) * w.in[2] + left;
     UNROLL for (int r = 0; r < (kRun - 1) * kStride + kKernel; ++r) {
       const bool inside = unsigned(top + r) < unsigned(w.in[1]);
-      UNROLL for (int b = 0; b < kKernel; ++b) {
+      UNROLL for (int b = 0; b < kKernel; ++b) {  // loads without branches around them overlap
         const C value = inside && unsigned(left + b) < unsigned(w.in[2]) ? C(from[b]) : C(0);
         UNROLL for (int o = 0; o < kRun; ++o) {
           if (r >= o * kStride && r < o * kStride + kKernel) sums[o] += value * taps[r - o * kStride][b];
@@ -105,20 +105,21 @@ void launch_square(Context& context, const ConvProblem& p, const ConvData& data)
              Divider(p.out_channels / p.in_channels, p.out_channels)});
 }
 
+// Whether DepthwiseSquare does it.
+bool is_square(const ConvProblem& p) {
+  const Window& w = p.window;
+  return p.type != Type::f64 && w.in[0] == 1 && w.kernel[0] == 1 && w.out[0] == 1 && w.kernel[1] == w.kernel[2] &&
+         (w.kernel[2] == 3 || w.kernel[2] == 5 || w.kernel[2] == 7) && w.stride[1] == w.stride[2] && w.stride[2] <= 2 &&
+         w.dilation[1] == 1 && w.dilation[2] == 1;
+}
+
 }  // namespace
 
 bool is_depthwise(const ConvProblem& p) { return p.groups == p.in_channels && p.groups > 1; }
 
-bool is_fast_depthwise(const ConvProblem& p) {
-  const Window& w = p.window;
-  return is_depthwise(p) && p.type != Type::f64 && w.in[0] == 1 && w.kernel[0] == 1 && w.out[0] == 1 &&
-         w.kernel[1] == w.kernel[2] && (w.kernel[2] == 3 || w.kernel[2] == 5 || w.kernel[2] == 7) &&
-         w.stride[1] == w.stride[2] && w.stride[2] <= 2 && w.dilation[1] == 1 && w.dilation[2] == 1;
-}
-
 void convolve_depthwise(Context& context, const ConvProblem& p, const ConvData& data) {
   const Window& w = p.window;
-  if (!is_fast_depthwise(p)) {
+  if (!is_square(p)) {
     const int64_t n = p.images * p.out_channels * w.out_count();
     dispatch(FloatList{}, p.type, [&]<class T>() {
       device::for_each_index(

@@ -27,7 +27,7 @@ struct Taps {
   DEVICE_FN static int up(int distance, int step) { return step == 1 ? distance : (distance + step - 1) / step; }
 };
 
-// Calls f(offset in the plane, value) for every value under the window.
+// Calls f(row's offset in the plane, column, value) for every value under the window.
 template <class T, class F>
 DEVICE_FN void for_each_tap(const Window& w, const int (&at)[kSpatial], const T* plane, F f) {
   const Taps a(w, 0, at[0], 0, 0), b(w, 1, at[1], 0, 0), c(w, 2, at[2], 0, 0);
@@ -36,12 +36,21 @@ DEVICE_FN void for_each_tap(const Window& w, const int (&at)[kSpatial], const T*
     const int64_t z = at[0] * w.stride[0] - w.before[0] + i * w.dilation[0];
     for (int j = b.first; j < b.last; ++j) {
       const int64_t row = (z * w.in[1] + at[1] * w.stride[1] - w.before[1] + j * w.dilation[1]) * w.in[2];
+      const T* values = plane + row;
       for (int k = c.first; k < c.last; ++k) {
-        const int64_t offset = row + left + k * w.dilation[2];
-        f(offset, plane[offset]);
+        const int column = left + k * w.dilation[2];
+        f(row, column, values[column]);
       }
     }
   }
+}
+
+template <class C>
+DEVICE_FN C lowest() {
+  if constexpr (std::is_integral_v<C>)
+    return std::numeric_limits<C>::lowest();
+  else
+    return -std::numeric_limits<C>::infinity();
 }
 
 // NaN wins, as in a reduction.
@@ -57,16 +66,14 @@ struct MaxWindow {
     using C = Compute<T>;
     int at[kSpatial];
     const int64_t plane = positions(i, at);
-    C best = std::numeric_limits<C>::lowest();
+    C best = lowest<C>();
     int64_t where = -1;
-    for_each_tap(w, at, x + plane * w.in_count(), [&](int64_t offset, T value) {
+    for_each_tap(w, at, x + plane * w.in_count(), [&](int64_t row, int column, T value) {
       const C v = C(value);
-      if (!(v > best) && where >= 0) {
-        if constexpr (std::is_integral_v<C>) return;
-        if (v == v || best != best) return;
-      }
+      const bool wins = v > best || (v != v && best == best) || (kIndices && where < 0);
+      if (!wins) return;
       best = v;
-      where = offset;
+      if constexpr (kIndices) where = row + column;
     });
     y[i] = T(best);
     if constexpr (kIndices) indices[i] = plane * w.in_count() + (by_columns ? transposed(where) : where);
@@ -90,7 +97,7 @@ struct MeanWindow {
     int at[kSpatial];
     const int64_t plane = positions(i, at);
     Compute<T> sum = 0;
-    for_each_tap(w, at, x + plane * w.in_count(), [&](int64_t, T value) { sum += Compute<T>(value); });
+    for_each_tap(w, at, x + plane * w.in_count(), [&](int64_t, int, T value) { sum += Compute<T>(value); });
     int64_t count = 1;
     UNROLL for (int d = 0; d < kSpatial; ++d) count *=
         count_padding ? Taps(w, d, at[d], w.before[d], w.after[d]).count() : Taps(w, d, at[d], 0, 0).count();
