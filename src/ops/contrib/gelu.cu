@@ -1,0 +1,83 @@
+// The Gelu family of com.microsoft, with the bias that some of them add first.
+#include <cmath>
+
+#include "ops/contrib/contrib_ops.h"
+#include "ops/dispatch.h"
+#include "ops/elementwise/broadcast.h"
+
+namespace encore::ops {
+namespace {
+
+struct Erf {
+  template <class C>
+  DEVICE_FN C operator()(C x) const {
+    return C(0.5) * x * (C(1) + std::erf(x * C(0.7071067811865476)));
+  }
+};
+struct Fast {
+  template <class C>
+  DEVICE_FN C operator()(C x) const {
+    return C(0.5) * x * (C(1) + std::tanh(x * (C(0.7978845608028654) + C(0.035677408136300125) * x * x)));
+  }
+};
+struct Quick {
+  float alpha;
+  Quick() = default;
+  explicit Quick(const NodeInfo& node) : alpha(node.get_float("alpha", 1.702f)) {}
+  template <class C>
+  DEVICE_FN C operator()(C x) const {
+    return x / (C(1) + std::exp(-C(alpha) * x));
+  }
+};
+
+// f(x + bias) in the type to compute in.
+template <class F>
+struct Biased {
+  F f;
+  template <class T>
+  DEVICE_FN auto operator()(T x) const {
+    return f(Compute<T>(x));
+  }
+  template <class C>
+  DEVICE_FN C operator()(C x, C bias) const {
+    return f(x + bias);
+  }
+};
+
+template <class F>
+class Gelu : public Op {
+ public:
+  explicit Gelu([[maybe_unused]] const NodeInfo& node) {
+    if constexpr (std::is_constructible_v<F, const NodeInfo&>) f_ = {F(node)};
+  }
+  void run(Context& context) const override {
+    const Tensor& x = context.input(0);
+    const Tensor* bias = context.input_count() > 1 ? context.find_input(1) : nullptr;
+    require(!bias || (bias->shape.rank() == 1 && x.shape.rank() > 0 && bias->count() == x.shape.back()), "bias ",
+            bias ? bias->shape.str() : "", " must be a vector as long as the last dimension of ", x.shape.str());
+    const Tensor y = context.output(0, x.shape);
+    dispatch(FloatList{}, x.type, [&]<class T> {
+      if (bias)
+        transform_broadcast<T, T, T>(context.stream(), x.shape, y.data, f_,
+                                     {{x.shape, x.data}, {bias->shape, bias->data}});
+      else
+        device::transform(context.stream(), x.count(), y.as<T>(), f_, x.as<const T>());
+    });
+  }
+
+ private:
+  Biased<F> f_;
+};
+
+template <class F>
+OpRow gelu_row(const char* name) {
+  return {kMicrosoft, name, 1, kNewestOpset, {in(0, kFloats)}, make<Gelu<F>>, {}, {}, {}, {{0, 0}}};
+}
+
+}  // namespace
+
+std::vector<OpRow> gelu_rows() {
+  return {gelu_row<Erf>("Gelu"), gelu_row<Erf>("BiasGelu"), gelu_row<Fast>("FastGelu"), gelu_row<Quick>("QuickGelu")};
+}
+
+}  // namespace encore::ops

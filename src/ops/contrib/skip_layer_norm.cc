@@ -1,0 +1,61 @@
+// SkipLayerNormalization and SkipSimplifiedLayerNormalization: the residual is added and the sum normalised.
+#include "ops/contrib/contrib_ops.h"
+#include "ops/norm/row_norm.h"
+
+namespace encore::ops {
+namespace {
+
+template <bool kCentred>
+class SkipLayerNorm : public Op {
+ public:
+  explicit SkipLayerNorm(const NodeInfo& node) : epsilon_(node.get_float("epsilon", 1e-12f)) {
+    for (int i : {1, 2})
+      if (node.has_output(i)) fail(Code::not_supported, "output ", i, " (statistics for training) is not supported");
+  }
+
+  void run(Context& context) const override {
+    const Tensor &x = context.input(0), &skip = context.input(1), &gamma = context.input(2);
+    const int rank = x.shape.rank();
+    require(rank == 2 || rank == 3, "input ", x.shape.str(), " must have two or three dimensions");
+    const int64_t width = x.shape.back(), rows = x.shape.count(0, rank - 1);
+    // The skip has the shape of the input, or lacks its batch, or has a batch of one.
+    const int skip_rank = skip.shape.rank();
+    bool fits = skip_rank == 2 || skip_rank == 3;
+    for (int i = 1; fits && i <= skip_rank; ++i) {
+      const int64_t dim = skip.shape[skip_rank - i];
+      fits = i <= rank ? dim == x.shape[rank - i] || (i == 3 && dim == 1) : dim == 1;
+    }
+    require(fits, "skip ", skip.shape.str(), " does not fit input ", x.shape.str());
+    const auto vector = [&](int input, const char* what) -> const void* {
+      const Tensor* tensor = input < context.input_count() ? context.find_input(input) : nullptr;
+      require(!tensor || (tensor->shape.rank() == 1 && tensor->count() == width), what, " must be a vector of ", width,
+              " values");
+      return tensor ? tensor->data : nullptr;
+    };
+    RowNorm norm{rows, width, x.data, skip.data, width ? skip.count() / width : 0};
+    norm.gamma = vector(2, "gamma");
+    if (kCentred) norm.beta = vector(3, "beta");
+    norm.bias = vector(kCentred ? 4 : 3, "bias");
+    norm.y = context.output(0, x.shape).data;
+    if (context.output_count() > 3 && context.wants_output(3)) norm.sum = context.output(3, x.shape).data;
+    norm.centred = kCentred;
+    norm.epsilon = epsilon_;
+    normalize_rows(context.stream(), norm, x.type, gamma.type);
+  }
+
+ private:
+  float epsilon_;
+};
+
+}  // namespace
+
+std::vector<OpRow> skip_layer_norm_rows() {
+  const Types types = kHalves | Types{Type::f32};
+  const std::vector<TypeRule> rules = {in_all(0, types)};
+  return {
+      {kMicrosoft, "SkipLayerNormalization", 1, kNewestOpset, rules, make<SkipLayerNorm<true>>},
+      {kMicrosoft, "SkipSimplifiedLayerNormalization", 1, kNewestOpset, rules, make<SkipLayerNorm<false>>},
+  };
+}
+
+}  // namespace encore::ops

@@ -1,0 +1,91 @@
+// ArgMax and ArgMin. Of equal values the first counts, or the last if so asked; NaN counts as more extreme than any
+// number.
+#include <limits>
+#include <type_traits>
+
+#include "ops/dispatch.h"
+#include "ops/reduce/reduce.h"
+#include "ops/reduce/reduce_ops.h"
+
+namespace encore::ops {
+namespace {
+
+using device::Compute;
+
+template <class C>
+struct Found {
+  C value;
+  int64_t index;  // -1: nothing yet
+};
+
+template <class T>
+struct Arg {
+  using C = Compute<T>;
+  static constexpr int kBatch = 1;
+  using In = T;
+  using Out = int64_t;
+  using Acc = Found<C>;
+  bool max, last;
+
+  DEVICE_FN Acc zero() const { return {C(0), -1}; }
+  DEVICE_FN void take(Acc& acc, T x, int64_t index) const {
+    const C value = C(x);  // a thread sees indices in ascending order
+    if (acc.index < 0 || beats(value, acc.value) || (last && !beats(acc.value, value))) acc = {value, index};
+  }
+  DEVICE_FN Acc merge(Acc a, Acc b) const {
+    if (a.index < 0 || b.index < 0) return a.index < 0 ? b : a;
+    if (beats(a.value, b.value)) return a;
+    if (beats(b.value, a.value)) return b;
+    return (a.index < b.index) != last ? a : b;
+  }
+  DEVICE_FN Out finish(Acc acc) const { return acc.index; }
+
+ private:
+  DEVICE_FN bool beats(C a, C b) const {
+    if constexpr (std::is_floating_point_v<C>)
+      if (a != a || b != b) return b == b;
+    return max ? a > b : a < b;
+  }
+};
+
+using List = TypeList<float, Half, BFloat16, double, int32_t, int64_t>;
+
+template <bool kMax>
+class ArgExtreme : public Op {
+ public:
+  explicit ArgExtreme(const NodeInfo& node)
+      : axis_(node.get_int("axis", 0)),
+        keep_dims_(node.get_int("keepdims", 1) != 0),
+        last_(node.get_int("select_last_index", 0) != 0) {}
+
+  void run(Context& context) const override {
+    const Tensor& x = context.input(0);
+    AxisSet reduced{};
+    // A scalar has an axis too, for the CPU.
+    const int axis = x.shape.rank() ? checked_axis(axis_, x.shape.rank()) : 0;
+    if (x.shape.rank()) reduced[size_t(axis)] = true;
+    const ReducePlan plan = plan_reduction(x.shape, reduced);
+    require(x.count() != 0 || plan.outputs() == 0, "there is nothing to choose from along axis ", axis_, " of ",
+            x.shape.str());
+    const Tensor y = context.output(0, reduced_shape(x.shape, reduced, keep_dims_));
+    dispatch(List{}, x.type, [&]<class T> {
+      reduce(context, plan, x.as<const T>(), y.as<int64_t>(), Arg<T>{kMax, last_});
+    });
+  }
+
+ private:
+  int64_t axis_;
+  bool keep_dims_, last_;
+};
+
+}  // namespace
+
+std::vector<OpRow> arg_rows() {
+  const Types types = kFloats | Types{Type::i32, Type::i64};
+  return {
+      {kOnnx, "ArgMax", 1, kNewestOpset, {in(0, types)}, make<ArgExtreme<true>>},
+      {kOnnx, "ArgMin", 1, kNewestOpset, {in(0, types)}, make<ArgExtreme<false>>},
+  };
+}
+
+}  // namespace encore::ops

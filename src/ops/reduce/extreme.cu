@@ -1,0 +1,61 @@
+// ReduceMax and ReduceMin. A NaN among floats is the result, as in NumPy; the CPU's answer depends on where it stands.
+#include <limits>
+#include <type_traits>
+
+#include "ops/dispatch.h"
+#include "ops/reduce/reduce.h"
+#include "ops/reduce/reduce_ops.h"
+
+namespace encore::ops {
+namespace {
+
+using device::Compute;
+
+template <class T>
+struct Extreme {
+  static constexpr int kBatch = 4;
+  using In = T;
+  using Out = T;
+  using Acc = Compute<T>;
+  bool max;
+
+  DEVICE_FN Acc zero() const {
+    using Limits = std::numeric_limits<Acc>;
+    if constexpr (std::is_floating_point_v<Acc>)
+      return max ? -Limits::infinity() : Limits::infinity();
+    else
+      return max ? Limits::lowest() : Limits::max();
+  }
+  DEVICE_FN void take(Acc& acc, T x, int64_t) const { acc = merge(acc, Acc(x)); }
+  DEVICE_FN Acc merge(Acc a, Acc b) const {
+    if constexpr (std::is_floating_point_v<Acc>) {
+      if (a != a) return a;
+      return (max ? b <= a : b >= a) ? a : b;
+    } else {
+      return (max ? b < a : a < b) ? a : b;
+    }
+  }
+  DEVICE_FN Out finish(Acc acc) const { return T(acc); }
+};
+
+template <bool kMax>
+struct MakeExtreme {
+  template <class T>
+  static Extreme<T> functor(int64_t) {
+    return {kMax};
+  }
+};
+
+using List = TypeList<float, Half, BFloat16, double, int8_t, uint8_t, int32_t, int64_t, bool>;
+constexpr Types kTypes = kFloats | kBool | Types{Type::i8, Type::u8, Type::i32, Type::i64};
+
+}  // namespace
+
+std::vector<OpRow> extreme_rows() {
+  return {
+      reduce_row<Reduce<MakeExtreme<true>, List>>("ReduceMax", kTypes),
+      reduce_row<Reduce<MakeExtreme<false>, List>>("ReduceMin", kTypes),
+  };
+}
+
+}  // namespace encore::ops

@@ -1,0 +1,69 @@
+// Reductions that add: ReduceSum, ReduceMean, ReduceLogSum, ReduceL1, ReduceSumSquare, ReduceL2.
+#include <cmath>
+#include <type_traits>
+
+#include "ops/dispatch.h"
+#include "ops/reduce/reduce.h"
+#include "ops/reduce/reduce_ops.h"
+
+namespace encore::ops {
+namespace {
+
+using device::Compute;
+
+enum class Term { value, magnitude, square };
+enum class Ending { none, mean, root, log };
+
+template <class T>
+struct Sum {
+  static constexpr int kBatch = 4;
+  using In = T;
+  using Out = T;
+  using Acc = std::conditional_t<std::is_integral_v<T>, int64_t, Compute<T>>;
+  Term term;
+  Ending ending;
+  int64_t count;
+
+  DEVICE_FN Acc zero() const { return Acc(0); }
+  DEVICE_FN void take(Acc& acc, T x, int64_t) const {
+    const Acc value = Acc(x);
+    // One kernel for all terms: two instructions more, which reading from memory hides.
+    acc += value * (term == Term::square ? value : term == Term::magnitude && value < Acc(0) ? Acc(-1) : Acc(1));
+  }
+  DEVICE_FN Acc merge(Acc a, Acc b) const { return a + b; }
+  DEVICE_FN Out finish(Acc acc) const {
+    using Real = std::conditional_t<std::is_integral_v<T>, double, Acc>;
+    switch (ending) {
+      case Ending::mean: return T(count ? acc / Acc(count) : Acc(0));  // of nothing: 0, as on the CPU
+      case Ending::root: return T(std::sqrt(Real(acc)));
+      case Ending::log: return T(std::log(Real(acc)));
+      default: return T(acc);
+    }
+  }
+};
+
+template <Term kTerm, Ending kEnding>
+struct MakeSum {
+  template <class T>
+  static Sum<T> functor(int64_t count) {
+    return {kTerm, kEnding, count};
+  }
+};
+
+using List = TypeList<float, Half, BFloat16, double, int32_t, int64_t>;
+constexpr Types kTypes = kFloats | Types{Type::i32, Type::i64};
+
+}  // namespace
+
+std::vector<OpRow> sum_rows() {
+  return {
+      reduce_row<Reduce<MakeSum<Term::value, Ending::none>, List>>("ReduceSum", kTypes),
+      reduce_row<Reduce<MakeSum<Term::value, Ending::mean>, List>>("ReduceMean", kTypes),
+      reduce_row<Reduce<MakeSum<Term::value, Ending::log>, FloatList>>("ReduceLogSum", kFloats),
+      reduce_row<Reduce<MakeSum<Term::magnitude, Ending::none>, List>>("ReduceL1", kTypes),
+      reduce_row<Reduce<MakeSum<Term::square, Ending::none>, List>>("ReduceSumSquare", kTypes),
+      reduce_row<Reduce<MakeSum<Term::square, Ending::root>, List>>("ReduceL2", kTypes),
+  };
+}
+
+}  // namespace encore::ops

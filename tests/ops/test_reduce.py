@@ -1,0 +1,235 @@
+"""Reductions, ArgMax and ArgMin against the CPU EP."""
+
+import numpy as np
+import pytest
+from harness import FLOATS, Case, Const, _Model, bools, check, floats, integers, session
+from onnx import TensorProto, helper
+
+SUMS = ["ReduceSum", "ReduceMean", "ReduceL1", "ReduceL2", "ReduceSumSquare"]
+LOGS = ["ReduceLogSum", "ReduceLogSumExp"]
+EXTREMES = ["ReduceMax", "ReduceMin"]
+ALL = [*SUMS, *LOGS, *EXTREMES, "ReduceProd"]
+LARGE = (1 << 20) + 3
+
+
+def axes(*values):
+    return Const(np.array(values, np.int64))
+
+
+def case(op, x, over=None, dtype="float32", **attrs):
+    """With the axes as an input, as since opset 18; `opset` 13 or less makes them an attribute but for ReduceSum's."""
+    opset = attrs.pop("opset", 20 if op in EXTREMES else 18)
+    more = {k: attrs.pop(k) for k in ("misaligned", "tolerance", "reference", "name") if k in attrs}
+    inputs = [x]
+    if over is not None:
+        if opset >= 18 or (opset == 13 and op == "ReduceSum"):
+            inputs.append(axes(*over))
+        else:
+            attrs["axes"] = list(over)
+    return Case(op, inputs, attrs, dtype=dtype, opset=opset, family="exact" if op in EXTREMES else "reduce", **more)
+
+
+def values(op, *shape):
+    if op == "ReduceLogSum":
+        return floats(*shape, low=0.5, high=2)
+    return floats(*shape, low=0.9, high=1.1) if op == "ReduceProd" else floats(*shape)
+
+
+# The ways that a reduction can go: runs and columns; one dimension and several; a few threads, a warp, a block.
+PATTERNS = [
+    ((3, 5), (1,)), ((3, 5), (0,)), ((3, 5), (0, 1)), ((4, 3, 5), (1,)), ((4, 3, 5), (0, 2)), ((2, 3, 4, 5), (0, 2)),
+    ((2, 3, 4, 5), (1, 3)), ((2, 1, 3, 1), (1, 3)), ((2, 3, 2, 3, 2, 3, 2), (0, 2, 4, 6)),
+    ((2, 3, 2, 3, 2, 3, 2), (1, 3, 5)), ((3, 8, 7, 7), (2, 3)), ((2, 16, 8, 8), (-2, -1)), ((5, 96), (1,)),
+    ((3, 600), (1,)), ((2, 4096), (-1,)), ((700, 256), (1,)), ((600, 33), (0,)), ((64, 3), (0,)),
+    ((2, 200, 24), (1,)), ((1100, 2, 40), (0, 1)), ((3, 2, 501), (0, 2)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape,over", PATTERNS, ids=str)
+@pytest.mark.parametrize("op", ["ReduceSum", "ReduceMax", "ReduceMean"])
+def test_patterns(op, shape, over, dtype):
+    check(case(op, values(op, *shape), over, dtype))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("op", ALL)
+def test_every_operator(op, keepdims, dtype):
+    for shape, over in [((3, 40), (1,)), ((40, 6), (0,)), ((2, 3, 5), None)]:
+        check(case(op, values(op, *shape), over, dtype, keepdims=keepdims))
+
+
+BIG = [
+    ((LARGE,), None), ((1 << 20,), (0,)), ((3, 350001), (1,)), ((350001, 3), (0,)), ((2, 70000, 8), (1,)),
+    ((5000, 2, 105), (0, 2)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape,over", BIG, ids=str)
+@pytest.mark.parametrize("op", ["ReduceSum", "ReduceMin", "ReduceLogSumExp", "ReduceL2"])
+def test_large(op, shape, over):
+    """Against NumPy in double: the CPU EP adds a million floats one after the other."""
+
+    def reference(x, *_):
+        x = x.astype(np.float64)
+        kwargs = {"axis": over, "keepdims": True}
+        y = {
+            "ReduceSum": lambda: x.sum(**kwargs),
+            "ReduceMin": lambda: x.min(**kwargs),
+            "ReduceLogSumExp": lambda: np.log(np.exp(x).sum(**kwargs)),
+            "ReduceL2": lambda: np.sqrt((x * x).sum(**kwargs)),
+        }[op]()
+        return [y.astype(np.float32)]
+
+    # A sum of values of both signs is small beside them.
+    tolerance = {"ReduceSum": (1e-5, 2e-2), "ReduceMin": None}.get(op, (2e-5, 1e-5))
+    check(case(op, values(op, *shape), over, tolerance=tolerance, reference=reference))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_large_of_other_types(dtype):
+    rough = (1e-3, 0.05) if dtype == "float16" else None
+    check(case("ReduceMean", floats(2, 300001), (1,), dtype, tolerance=rough))
+    check(case("ReduceMax", floats(300001), None, dtype))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("op", [*SUMS, "ReduceProd"])
+def test_integers(op, dtype):
+    low, high = (1, 3) if op == "ReduceProd" else (-100, 100)
+    check(case(op, integers(dtype, 4, 9, 5, low=low, high=high), (1,)))
+    check(case(op, integers(dtype, 4, 9, low=low, high=high), (1,)))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64"])
+@pytest.mark.parametrize("op", EXTREMES)
+def test_extremes_of_integers(op, dtype):
+    for shape, over in [((4, 9, 5), (1,)), ((3, 700), (1,)), ((70000,), None)]:
+        check(case(op, integers(dtype, *shape), over))
+
+
+@pytest.mark.parametrize("op", EXTREMES)
+def test_extremes_of_bools(op):
+    check(case(op, bools(4, 3, 5), (1,)))
+    check(case(op, bools(6, 40), (1,)))
+
+
+@pytest.mark.parametrize("op", ALL)
+def test_empty(op):
+    """Of nothing there is what adding nothing to it would leave."""
+    for shape, over in [((2, 0, 3), (1,)), ((0,), None), ((0, 4), (1,)), ((3, 0), (1,)), ((0, 4), (0,))]:
+        check(case(op, floats(*shape), over))
+
+
+@pytest.mark.parametrize("op", EXTREMES)
+def test_empty_integers(op):
+    check(case(op, np.zeros((2, 0), np.int32), (1,)))
+    check(case(op, np.zeros((2, 0), np.uint8), (1,)))
+
+
+@pytest.mark.parametrize("op", ALL)
+def test_scalar_and_single(op):
+    check(case(op, np.float32(1.5).reshape(())))
+    check(case(op, np.full((1, 1, 1), 1.5, np.float32), (1,), keepdims=0))
+
+
+@pytest.mark.parametrize("op", ALL)
+def test_no_axes(op):
+    x = values(op, 3, 7)
+    check(case(op, x, (), noop_with_empty_axes=1))
+    check(case(op, x, None, noop_with_empty_axes=1))
+    check(case(op, x, (), noop_with_empty_axes=0))
+
+
+@pytest.mark.parametrize("opset", [1, 11, 13])
+@pytest.mark.parametrize("op", ALL)
+def test_older_opsets(op, opset):
+    check(case(op, values(op, 2, 3, 5), (0, 2), opset=opset))
+    check(case(op, values(op, 2, 3, 5), None, opset=opset, keepdims=0))
+
+
+def test_negative_and_repeated_axes():
+    check(case("ReduceSum", floats(2, 3, 5), (-1, 2)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("shape,over", [((3, 8), (1,)), ((3, 4096), (1,)), ((64, 16), (0,))], ids=str)
+def test_misaligned(shape, over, dtype):
+    check(case("ReduceSum", floats(*shape), over, dtype, misaligned=True))
+
+
+@pytest.mark.parametrize("op,numpy_op", [("ReduceMax", np.max), ("ReduceMin", np.min)])
+def test_nan_is_the_extreme(op, numpy_op):
+    """As in NumPy; the CPU EP's answer depends on where the NaN stands."""
+    x = np.array([[1, np.nan, 3, 0], [np.nan, 1, 3, 0], [1, 3, 0, np.nan], [1, np.inf, -np.inf, 0]], np.float32)
+    for axis in (0, 1):
+        check(case(op, x, (axis,), keepdims=0, reference=lambda x, _, axis=axis: [numpy_op(x, axis)]))
+
+
+def test_special_values_in_sums():
+    inf, nan = np.inf, np.nan
+    rows = [[inf, 1], [-inf, 1], [inf, -inf], [nan, 1], [inf, inf], [-inf, -inf], [200, 201], [-200, -201]]
+    x = np.array(rows, np.float32)
+    for op in ["ReduceSum", "ReduceL2", "ReduceL1"]:
+        check(case(op, x, (1,)))
+    # The CPU EP says -inf of [-inf, -200].
+    check(case("ReduceLogSumExp", x, (1,), reference=lambda x, _: [np.logaddexp.reduce(x, 1, keepdims=True)]))
+
+
+def arg(op, x, dtype="float32", **attrs):
+    more = {k: attrs.pop(k) for k in ("misaligned", "reference", "opset") if k in attrs}
+    return Case(op, [x], attrs, dtype=dtype, family="exact", **{"opset": 13, **more})
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("last", [0, 1])
+@pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
+def test_arg(op, last, dtype):
+    for shape, axis in [((3, 7), 1), ((3, 7), 0), ((4, 30, 6), 1), ((3, 5000), -1), ((6, 1), 1)]:
+        # Few values, so that many are equal.
+        check(arg(op, np.round(floats(*shape)), dtype, axis=axis, keepdims=last, select_last_index=last))
+
+
+@pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
+def test_arg_large(op):
+    check(arg(op, floats(LARGE), axis=0))
+    check(arg(op, floats(400001, 2), axis=0))
+    check(arg(op, floats(3, 1 << 18), axis=1, misaligned=True))
+
+
+@pytest.mark.parametrize("opset", [1, 11, 12])
+def test_arg_older_opsets(opset):
+    check(arg("ArgMax", floats(3, 4), opset=opset))
+    check(arg("ArgMin", floats(3, 4), opset=opset, axis=1, keepdims=0))
+
+
+def test_arg_of_integers():
+    check(arg("ArgMax", integers("int32", 5, 77), axis=1))
+    check(arg("ArgMin", integers("int64", 77, 5), axis=0, reference=lambda x: [np.argmin(x, 0)[None]]))
+
+
+def test_arg_empty():
+    check(arg("ArgMax", floats(0, 4), axis=1))
+
+
+@pytest.mark.parametrize("op,numpy_op", [("ArgMax", np.argmax), ("ArgMin", np.argmin)])
+def test_arg_nan(op, numpy_op):
+    x = np.array([[1, np.nan, 3, np.nan], [np.nan, 1, 3, 0], [1, 3, 0, np.nan]], np.float32)
+    check(arg(op, x, axis=1, keepdims=0, reference=lambda x: [numpy_op(x, 1)]))
+
+
+def test_arg_of_nothing_is_refused():
+    c = arg("ArgMax", floats(2, 0), axis=1)
+    model = _Model(c, "float32")
+    with pytest.raises(Exception, match="nothing to choose"):
+        session(model.model).run(None, model.feeds)
+
+
+def test_an_axis_out_of_range_is_refused():
+    model = _Model(case("ReduceSum", floats(2, 3)), "float32")
+    node = model.model.graph.node[0]
+    node.input.append("axes")
+    model.model.graph.input.append(helper.make_tensor_value_info("axes", TensorProto.INT64, [1]))
+    with pytest.raises(Exception, match=r"axes.*2.*is outside|outside.*\[-2"):
+        session(model.model).run(None, {**model.feeds, "axes": np.array([2])})
