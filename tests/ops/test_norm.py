@@ -193,10 +193,14 @@ def bias_softmax(data, bias, attrs):
     times = len(rows) // len(addends)
     total = rows + (np.repeat(addends, times, axis=0) if attrs["is_inner_broadcast"] else np.tile(addends, (times, 1)))
     powers = np.exp(total - total.max(axis=1, keepdims=True))
-    return [(powers / powers.sum(axis=1, keepdims=True)).reshape(data.shape).astype(np.float32)]
+    return [
+        (powers / powers.sum(axis=1, keepdims=True))
+        .reshape(data.shape)
+        .astype(np.promote_types(data.dtype, np.float32))
+    ]
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("dtype", [t for t in FLOATS if t != "bfloat16"])  # which its schema lacks
 @pytest.mark.parametrize("inner, bias", [(1, (2, 1, 1, 24)), (0, (1, 1, 5, 24)), (0, (2, 3, 5, 24))])
 def test_bias_softmax(dtype, inner, bias):
     attrs = {"axis": 3, "is_inner_broadcast": inner}

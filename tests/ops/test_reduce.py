@@ -49,7 +49,9 @@ PATTERNS = [
 @pytest.mark.parametrize("shape,over", PATTERNS, ids=str)
 @pytest.mark.parametrize("op", ["ReduceSum", "ReduceMax", "ReduceMean"])
 def test_patterns(op, shape, over, dtype):
-    check(case(op, values(op, *shape), over, dtype))
+    # The CPU adds up to 2200 values one after the other: its sums pass far from zero, and may end near it.
+    rough = (2e-5, 3e-4) if (op, dtype) == ("ReduceSum", "float32") else None
+    check(case(op, values(op, *shape), over, dtype, tolerance=rough))
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
