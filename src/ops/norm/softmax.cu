@@ -26,11 +26,19 @@ struct Addend {
   const T* data = nullptr;
   device::Divider group, rows;
   DEVICE_FN const T* of(int64_t row, int64_t width) const {
+    if (!data) return nullptr;
     int64_t own;
     rows(group(row, own), own);
     return data + own * width;
   }
 };
+
+// e^x, with as many digits as T keeps.
+template <class T, class C>
+DEVICE_FN C power_of(C x) {
+  if constexpr (sizeof(T) == 2) return std::exp2(x * C(1.4426950408889634));
+  return std::exp(x);
+}
 
 // Rows whose values are neighbours.
 template <class T, int kPack, int kLanes, int kKeep>
@@ -53,8 +61,8 @@ struct SoftmaxRows {
         b, kLowest<C>,
         [&](int t) {
           C most = kLowest<C>;
-          each(b, t, [&](int k, int64_t at) {
-            load(kept[t].at[k], at);
+          each(b, t, [&](int k, const Row& row, auto first) {
+            row.load(kept[t].at[k], first);
             UNROLL for (int j = 0; j < kPack; ++j) most = Larger()(most, kept[t].at[k][j]);
           });
           return most;
@@ -64,10 +72,10 @@ struct SoftmaxRows {
         b, C(0),
         [&](int t) {
           C all = 0;
-          each(b, t, [&](int k, int64_t at) {
-            if constexpr (kKeep == 0) load(kept[t].at[k], at);
+          each(b, t, [&](int k, const Row& row, auto first) {
+            if constexpr (kKeep == 0) row.load(kept[t].at[k], first);
             UNROLL for (int j = 0; j < kPack; ++j) {
-              const C power = std::exp(kept[t].at[k][j] - top[t]);
+              const C power = power_of<T>(kept[t].at[k][j] - top[t]);
               all += power;
               if (kKeep != 0 && !log) kept[t].at[k][j] = power;
             }
@@ -77,37 +85,41 @@ struct SoftmaxRows {
         Plus());
     b.threads([&](int t, NoShared&) {
       const C scale = C(1) / sum[t], shift = top[t], log_sum = log ? std::log(sum[t]) : C(0);
-      each(b, t, [&](int k, int64_t at) {
-        if constexpr (kKeep == 0) load(kept[t].at[k], at);
+      each(b, t, [&](int k, const Row& row, auto first) {
+        if constexpr (kKeep == 0) row.load(kept[t].at[k], first);
         Pack<T, kPack> out;
         UNROLL for (int j = 0; j < kPack; ++j) {
           C value = kept[t].at[k][j];
           if (log)
             value = value - shift - log_sum;
           else
-            value = (kKeep ? value : std::exp(value - shift)) * scale;
+            value = (kKeep ? value : power_of<T>(value - shift)) * scale;
           out.at[j] = T(value);
         }
-        device::store_pack(y + at, out, true);
+        device::store_pack(row.y + first, out, true);
       });
     });
   }
 
  private:
-  // f(pack, where its first value is in x)
+  struct Row {
+    const T *x, *addend;
+    T* y;
+    DEVICE_FN void load(C (&values)[kPack], int64_t first) const {
+      const Pack<T, kPack> own = device::load_pack<kPack>(x + first, true);
+      UNROLL for (int j = 0; j < kPack; ++j) values[j] = C(own.at[j]);
+      if (!addend) return;
+      const Pack<T, kPack> more = device::load_pack<kPack>(addend + first, true);
+      UNROLL for (int j = 0; j < kPack; ++j) values[j] += C(more.at[j]);
+    }
+  };
+  // f(pack, row, first value of the pack in the row)
   template <class F>
   DEVICE_FN void each(const Block<NoShared>& b, int t, F f) const {
-    const int64_t row = Together::index(b, t);
-    if (row >= rows) return;
-    Packs::each(width, Together::lane(t), Together::size(b), [&](int k, auto first) { f(k, row * width + first); });
-  }
-  DEVICE_FN void load(C (&values)[kPack], int64_t at) const {
-    const Pack<T, kPack> pack = device::load_pack<kPack>(x + at, true);
-    UNROLL for (int j = 0; j < kPack; ++j) values[j] = C(pack.at[j]);
-    if (!addend.data) return;
-    const int64_t row = at / width;
-    const Pack<T, kPack> more = device::load_pack<kPack>(addend.of(row, width) + (at - row * width), true);
-    UNROLL for (int j = 0; j < kPack; ++j) values[j] += C(more.at[j]);
+    const int64_t index = Together::index(b, t);
+    if (index >= rows) return;
+    const Row row{x + index * width, addend.of(index, width), y + index * width};
+    Packs::each(width, Together::lane(t), Together::size(b), [&](int k, auto first) { f(k, row, first); });
   }
 };
 
@@ -138,7 +150,7 @@ struct SoftmaxColumns {
     b.threads([&](int t, Shared&) { top[t] = s.value[t % (kThreads / parts)]; });
     b.threads([&](int t, Shared& s) {
       C all = 0;
-      each(b, t, [&](int64_t i) { all += std::exp(C(x[i]) - top[t]); });
+      each(b, t, [&](int64_t i) { all += power_of<T>(C(x[i]) - top[t]); });
       s.value[t] = all;
     });
     combine(b, Plus());
@@ -147,7 +159,7 @@ struct SoftmaxColumns {
       const C scale = C(1) / sum[t], log_sum = log ? std::log(sum[t]) : C(0);
       each(b, t, [&](int64_t i) {
         const C below = C(x[i]) - top[t];
-        y[i] = T(log ? below - log_sum : std::exp(below) * scale);
+        y[i] = T(log ? below - log_sum : power_of<T>(below) * scale);
       });
     });
   }
@@ -179,7 +191,8 @@ void softmax_rows_of(StreamRef stream, const T* x, T* y, int64_t rows, int64_t w
                        device::is_pack_aligned<kWide>(addend.data);
   with_packs<kWide>(aligned, [&]<int kPack> {
     spread_rows<kPack, sizeof(T) == 8>(rows, width, [&]<int kLanes, int kKeep>(device::Blocks grid) {
-      device::block_kernel<NoShared>(stream, grid, SoftmaxRows<T, kPack, kLanes, kKeep>{x, y, rows, width, log, addend});
+      device::block_kernel<NoShared>(stream, grid,
+                                     SoftmaxRows<T, kPack, kLanes, kKeep>{x, y, rows, width, log, addend});
     });
   });
 }

@@ -209,7 +209,7 @@ template <class F>
 void reduce(Context& context, const ReducePlan& plan, const typename F::In* x, typename F::Out* y, const F& f) {
   using Acc = typename F::Acc;
   static_assert(sizeof(Acc) <= 16);
-  constexpr int64_t kBlocks = 132 * 8, kLeast = 32;  // packs that each thread has if outputs are split
+  constexpr int64_t kBlocks = 132 * 8, kLeast = 8;  // packs that each thread has if outputs are split
   const int64_t outputs = plan.outputs();
   if (outputs == 0) return;
   const StreamRef stream = context.stream();

@@ -88,7 +88,7 @@ void spread_rows(int64_t rows, int64_t width, F f) {
   if constexpr (kFew || kPack == 1) {
     if (packs <= 32 * kMost) return f.template operator()<32, kMost>(teams(32));
   } else {
-    if (packs <= 8) return f.template operator()<8, 1>(teams(8));
+    if (packs <= 16) return f.template operator()<8, 2>(teams(8));
     if (packs <= 32) return f.template operator()<32, 1>(teams(32));
     if (rows >= kBusy && packs <= 32 * kSome) return f.template operator()<32, kSome>(teams(32));
     if (rows >= kBusy && packs <= 32 * kMost) return f.template operator()<32, kMost>(teams(32));
