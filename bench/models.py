@@ -60,7 +60,7 @@ def bind(session, feeds):
 def encore_figures(name, batch, seconds):
     model, feeds = make(name, batch)
     start = time.perf_counter()
-    session = es.make_session(model, enable_cuda_graph=1)
+    session = es.make_session(model, enable_cuda_graph=1, use_tf32=1)
     created = time.perf_counter() - start
     binding, keep = bind(session, feeds)
     placed = es.nodes_on(session)
@@ -110,8 +110,8 @@ def torch_figure(name, batch, seconds):
     elif name.startswith(("resnet50", "mobilenet_v3", "vit_b16")):
         import torchvision
 
-        builder = {"mobilenet_v3": "mobilenet_v3_large"}.get(name.rsplit("_", 1)[0], name.rsplit("_", 1)[0])
-        module = getattr(torchvision.models, builder)(weights=None)
+        builders = {"resnet50": "resnet50", "mobilenet_v3": "mobilenet_v3_large", "vit_b16": "vit_b_16"}
+        module = getattr(torchvision.models, builders[name.rsplit("_", 1)[0]])(weights=None)
         inputs = (torch.randn(batch, 3, 224, 224, dtype=dtype).cuda(),)
     else:
         return None

@@ -23,8 +23,10 @@ def registered():
 def make_session(model, session_options=None, config=None, **options):
     """A session that has Encore first and never falls back to the CPU unseen.
 
-    `model` is a ModelProto, its bytes or a path; `options` are the provider's, `config` the session's.
+    `model` is a ModelProto, its bytes or a path; `options` are the provider's, `config` the session's. Float products are
+    exact to float unless use_tf32=1 asks otherwise.
     """
+    options.setdefault("use_tf32", 0)
     session_options = session_options or ort.SessionOptions()
     session_options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     for key, value in (config or {}).items():

@@ -1,4 +1,4 @@
-// Convolutions through cuDNN's graph API. The virtual GPU has none: there, and on machines without cuDNN, the ops
+// Convolutions of f32, f16 and bf16 through cuDNN's graph API (it scales doubles by a float: f64 is refused). The virtual GPU has none: there, and on machines without cuDNN, the ops
 // room lowers convolutions to im2col and a matrix product.
 #pragma once
 #include <cstddef>
@@ -27,9 +27,14 @@ struct Convolution {
 };
 std::string describe(const Convolution& problem);
 
+struct DnnSettings {
+  bool wanted = true;   // if not, it is never available
+  bool measure = true;  // time the candidates for each new problem, else trust cuDNN's heuristics
+};
+
 class Dnn {
  public:
-  explicit Dnn(int device, bool wanted = true);  // opens nothing yet; never available if not wanted
+  explicit Dnn(int device, DnnSettings settings = {});  // opens nothing yet
   ~Dnn();
   Dnn(const Dnn&) = delete;
 
@@ -39,7 +44,7 @@ class Dnn {
     size_t workspace_bytes;
     bool fused;  // if not, cuDNN has the convolution alone: run() leaves bias, residual and relu to the caller
   };
-  // Builds (or finds) the plan for this problem. During a capture a plan must be there already: Error{capture_forbidden}
+  // Builds (or finds) the plan for this problem; measuring it uses memory and time of the device, but not the stream. During a capture a plan must be there already: Error{capture_forbidden}
   // asks for a warm-up with these shapes. Plans, and so this object, must outlive the graphs that were captured.
   Prepared prepare(StreamRef stream, const Convolution& problem);
   // Every address must be aligned to 16 bytes.

@@ -66,6 +66,13 @@ constexpr OptionRow kRows[] = {
      [](std::string_view value, Options& o) { return take(flag(value), o.use_tf32); }},
     {"enable_cudnn", false, "1", "0 or 1", "Use cuDNN for convolutions; if not, they are lowered to matrix products.",
      [](std::string_view value, Options& o) { return take(flag(value), o.enable_cudnn); }},
+    {"cudnn_conv_algo_search", true, "EXHAUSTIVE", "EXHAUSTIVE, HEURISTIC or DEFAULT",
+     "Time cuDNN's candidates for each new convolution in the first run, or trust its heuristics (the other two).",
+     [](std::string_view value, Options& o) {
+       if (value != "EXHAUSTIVE" && value != "HEURISTIC" && value != "DEFAULT") return false;
+       o.measure_convolutions = value == "EXHAUSTIVE";
+       return true;
+     }},
     {"gpu_mem_limit", true, "18446744073709551615", "a number of bytes, more than zero",
      "The most device memory that the session's arena may hold, in bytes.",
      [](std::string_view value, Options& o) { return take(number<size_t>(value, 1, SIZE_MAX), o.gpu_mem_limit); }},

@@ -19,6 +19,7 @@ struct Options {
   graph::OnError graph_on_error = graph::OnError::fail;
   bool use_tf32 = true;
   bool enable_cudnn = true;
+  bool measure_convolutions = true;
   size_t gpu_mem_limit = SIZE_MAX;
   bool grow_by_doubling = true;
   bool log_placement = false;

@@ -188,7 +188,6 @@ class DnnTest : public ::testing::Test {
 };
 
 TEST_F(DnnTest, Floats) { check_all_shapes<float>(); }
-TEST_F(DnnTest, Doubles) { check_all_shapes<double>(); }
 TEST_F(DnnTest, Halves) { check_all_shapes<Half>(); }
 TEST_F(DnnTest, BFloats) { check_all_shapes<BFloat16>(); }
 
@@ -212,7 +211,6 @@ TEST_F(DnnTest, Transposed) {
         {.x = {1, 8, 6, 6}, .w = {8, 3, 2, 2}, .strides = {2, 2}, .groups = 2, .transposed = true, .tf32 = tf32}));
   }
   check<Half>(sized({.x = {1, 8, 6, 6}, .w = {8, 16, 2, 2}, .strides = {2, 2}, .transposed = true}));
-  check<double>(sized({.x = {1, 4, 6, 6}, .w = {4, 2, 3, 3}, .transposed = true}));
   check<float>(
       sized({.x = {1, 4, 9}, .w = {4, 6, 4}, .pads_begin = {1}, .pads_end = {1}, .strides = {2}, .transposed = true}));
   check<float>(sized({.x = {1, 4, 3, 4, 5}, .w = {4, 2, 2, 2, 2}, .strides = {2, 2, 2}, .transposed = true}));
@@ -229,7 +227,6 @@ TEST_F(DnnTest, WhatFollowsTheConvolution) {
                                        .relu = (i & 4) != 0});
     check<float>(problem);
     check<Half>(problem);
-    check<double>(problem);
     Convolution faster = problem;
     faster.tf32 = true;
     check<float>(faster);
@@ -287,7 +284,8 @@ TEST_F(DnnTest, RefusesWhatIsWrong) {
   EXPECT_ERROR(with([](Convolution& p) { p.strides[0] = 0; }), Code::invalid_input);
   EXPECT_ERROR(with([](Convolution& p) { p.pads_begin[0] = -1; }), Code::invalid_input);
   EXPECT_ERROR(with([](Convolution& p) { p.strides.pop_back(); }), Code::invalid_input);
-  EXPECT_ERROR(with([](Convolution& p) { p.type = Type::i32; }), Code::not_supported);
+  for (const Type type : {Type::i32, Type::f64})
+    EXPECT_ERROR(with([&](Convolution& p) { p.type = type; }), Code::not_supported);
   EXPECT_ERROR(with([](Convolution& p) { p.y[2] += 1; }), Code::not_supported);  // cuDNN's own check
   DeviceArray<float> memory(4096);
   EXPECT_ERROR(dnn.run(stream, good, memory.data() + 1, memory.data(), nullptr, nullptr, memory.data(), memory.data()),

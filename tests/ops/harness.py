@@ -71,7 +71,7 @@ def session(model, **options):
     plain = ort.SessionOptions()
     plain.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     plain.log_severity_level = 3
-    return make_session(model, plain, use_tf32=0, **options)
+    return make_session(model, plain, **options)
 
 
 def _onnx_type(dtype):

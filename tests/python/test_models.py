@@ -26,7 +26,7 @@ def on_cpu(model, feeds):
 @pytest.mark.parametrize("name", [n for n in zoo.names() if n != "chain_f32"])
 def test_model(name):
     stem, precision = name.rsplit("_", 1)
-    session = es.make_session(zoo.load(name, batch=1), use_tf32=0, **({"enable_cuda_graph": 1} if es.HAS_GRAPHS else {}))
+    session = es.make_session(zoo.load(name, batch=1), **({"enable_cuda_graph": 1} if es.HAS_GRAPHS else {}))
     placed = es.nodes_on(session)
     assert list(placed) == [es.EP_NAME], f"nodes are elsewhere: {placed}"
 

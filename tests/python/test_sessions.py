@@ -149,12 +149,12 @@ def test_shrinking_the_arena_after_a_run(encore, layer):
 
 def test_two_sessions_have_their_own_options(encore, layer, capfd):
     model, expected = layer
-    tight = make_session(model, gpu_mem_limit=8 << 20)
+    tight = make_session(model, gpu_mem_limit=64 << 20)
     free = make_session(model)
-    big = some(1 << 19)
+    big = some(1 << 21)
     with pytest.raises(Exception):
         tight.run(None, {"x": big})
-    assert "the limit is 8388608 bytes" in capfd.readouterr().err
+    assert "the limit is 67108864 bytes" in capfd.readouterr().err
     close(free.run(None, {"x": big})[0], expected(big))
     close(tight.run(None, {"x": some()})[0], expected(some()))
 

@@ -6,8 +6,11 @@
 #define CUDNN_FRONTEND_SKIP_JSON_LIB
 #include <cudnn_frontend.h>
 
+#include <algorithm>
+#include <limits>
 #include <mutex>
 #include <unordered_map>
+#include <vector>
 
 #include "device/cuda/capture.h"
 #include "device/cuda/check.h"
@@ -15,6 +18,7 @@
 #include "device/device.h"
 #include "device/error.h"
 #include "device/graph.h"
+#include "device/memory.h"
 
 // The frontend looks its symbols up here.
 void* cudnn_frontend::cudnn_dlhandle = nullptr;
@@ -47,8 +51,17 @@ struct Hash {
 
 struct Plan {
   fe::graph::Graph graph;
+  int64_t candidate = -1;  // of the graph's execution plans; -1: the one that the heuristics chose
   size_t workspace_bytes = 0;
   bool fused = true;
+  float time_us = 0;  // if it was measured
+};
+
+// What is handed to a plan: addresses in the order of their ids.
+struct Addresses {
+  void* list[5];
+  int count = 0;
+  void add(const void* address) { list[count++] = const_cast<void*>(address); }
 };
 
 void check(const Convolution& p) {
@@ -72,7 +85,6 @@ void check(const Convolution& p) {
 fe::DataType_t type_of(const Convolution& p) {
   switch (p.type) {
     case Type::f32: return fe::DataType_t::FLOAT;
-    case Type::f64: return fe::DataType_t::DOUBLE;
     case Type::f16: return fe::DataType_t::HALF;
     case Type::bf16: return fe::DataType_t::BFLOAT16;
     default: fail(Code::not_supported, describe(p), ": no such type in cuDNN");
@@ -102,8 +114,9 @@ std::unique_ptr<Plan> build(cudnnHandle_t handle, int sm_version, const Convolut
   plan->fused = fused;
   fe::graph::Graph& graph = plan->graph;
   const fe::DataType_t type = type_of(p);
-  const fe::DataType_t inner = p.type == Type::f64 ? fe::DataType_t::DOUBLE : fe::DataType_t::FLOAT;
-  graph.set_io_data_type(type).set_intermediate_data_type(inner).set_compute_data_type(inner);
+  graph.set_io_data_type(type)
+      .set_intermediate_data_type(fe::DataType_t::FLOAT)
+      .set_compute_data_type(fe::DataType_t::FLOAT);
   graph.set_sm_version(sm_version);  // else the frontend would ask a CUDA runtime of its own
 
   const size_t spatial = p.x.size() - 2;
@@ -162,6 +175,11 @@ std::unique_ptr<Plan> build(cudnnHandle_t handle, int sm_version, const Convolut
   return plan;
 }
 
+fe::error_t execute(cudnnHandle_t handle, const Plan& plan, Addresses& addresses, void* workspace) {
+  if (plan.candidate < 0) return plan.graph.execute(handle, addresses.list, addresses.count, workspace);
+  return plan.graph.execute_plan_at_index(handle, addresses.list, addresses.count, workspace, plan.candidate);
+}
+
 std::string status_text(cudnnStatus_t status) {
   return cuda::cudnn().find<decltype(cudnnGetErrorString)>("cudnnGetErrorString")(status);
 }
@@ -170,7 +188,7 @@ std::string status_text(cudnnStatus_t status) {
 
 struct Dnn::State {
   int device;
-  bool wanted;
+  DnnSettings settings;
   int sm_version = 0;
   std::mutex mutex;  // of everything: a handle serves one thread at a time, and so do plans
   cudnnHandle_t handle = nullptr;
@@ -179,7 +197,7 @@ struct Dnn::State {
 
   void open() {
     if (handle) return;
-    if (!wanted) fail(Code::library_missing, "cuDNN is switched off");
+    if (!settings.wanted) fail(Code::library_missing, "cuDNN is switched off");
     const cuda::Library& library = cuda::cudnn();
     cudnn_frontend::cudnn_dlhandle = library.handle();
     const Description description = describe(device);
@@ -194,16 +212,29 @@ struct Dnn::State {
                 text("cuDNN at ", library.path(), " could not be started: ", status_text(status)), "cudnnCreate");
   }
 
-  // The whole if cuDNN has it, else the convolution alone, else one whose sums may differ from run to run.
+  void use(StreamRef wanted) {
+    if (stream == wanted) return;  // dear: cuDNN asks the driver much about a stream
+    const cudnnStatus_t status = fe::detail::set_stream(handle, static_cast<cudaStream_t>(wanted.native()));
+    if (status != CUDNN_STATUS_SUCCESS) throw Error(Code::device_failed, status_text(status), "cudnnSetStream");
+    stream = wanted;
+  }
+
+  // The whole if cuDNN has it, else the convolution alone, else one whose sums may differ from run to run. With
+  // measuring, the faster of whole and alone.
   std::unique_ptr<Plan> build_best(const Convolution& problem) {
     const Current current(device);
     const RelaxedCapture relaxed;  // another stream of this thread may be capturing
     const bool alone = !problem.has_bias && !problem.has_residual && !problem.relu;
     std::string reasons;
+    std::unique_ptr<Plan> best;
     for (const auto& [fused, deterministic] : {std::pair{true, true}, {false, true}, {alone, false}}) {
       if (!fused && alone) continue;
+      if (best && (!deterministic || !settings.measure)) break;
       try {
-        return build(handle, sm_version, problem, fused, deterministic);
+        std::unique_ptr<Plan> plan = build(handle, sm_version, problem, fused, deterministic);
+        if (settings.measure) measure(*plan, problem);
+        if (!plan->fused) plan->time_us += time_of_rest_us(problem);
+        if (!best || plan->time_us < best->time_us) best = std::move(plan);
       } catch (const Error&) {
         throw;
       } catch (const std::exception& error) {
@@ -212,7 +243,77 @@ struct Dnn::State {
       }
     }
     cudaGetLastError();
+    if (best) return best;
     fail(Code::not_supported, describe(problem), ": cuDNN has no engine for it:", reasons);
+  }
+
+  // Of what follows a convolution that is done alone: a launch, and reading and writing y. For choosing, not for show.
+  static float time_of_rest_us(const Convolution& problem) {
+    double bytes = double(size_bytes(problem.type));
+    for (const int64_t size : problem.y) bytes *= double(size);
+    return float(2 + 2 * bytes / 3.5e6);
+  }
+
+  // Runs the first candidates on memory of its own and keeps the fastest. Out of memory leaves the heuristics' choice.
+  void measure(Plan& plan, const Convolution& problem) {
+    constexpr int64_t kMostCandidates = 8;
+    constexpr int kRounds = 3, kRunsARound = 4;
+    const Stream side(device);
+    std::vector<void*> blocks;
+    const auto block = [&](const std::vector<int64_t>& dims) {
+      size_t bytes = size_bytes(problem.type);
+      for (const int64_t size : dims) bytes *= size_t(size);
+      blocks.push_back(allocate_async(side, bytes));
+      fill(side, blocks.back(), 0x2c, bytes);  // small numbers in every type
+      return blocks.back();
+    };
+    cudaEvent_t start = nullptr, end = nullptr;
+    try {
+      Addresses addresses;
+      addresses.add(block(problem.x));
+      addresses.add(block(problem.w));
+      if (plan.fused && problem.has_residual) addresses.add(block(problem.y));
+      if (plan.fused && problem.has_bias) addresses.add(block({problem.y[1]}));
+      addresses.add(block(problem.y));
+      cuda::check(cudaEventCreate(&start), "cudaEventCreate");
+      cuda::check(cudaEventCreate(&end), "cudaEventCreate");
+      use(side);
+      const auto native = static_cast<cudaStream_t>(side.ref().native());
+      const int64_t count = std::min(plan.graph.get_execution_plan_count(), kMostCandidates);
+      float best = std::numeric_limits<float>::infinity();
+      for (int64_t i = 0; i < count; ++i) {
+        int64_t bytes = 0;
+        if (plan.graph.build_plan_at_index(i).is_bad() || plan.graph.get_workspace_size_plan_at_index(i, bytes).is_bad()) continue;
+        void* workspace = nullptr;
+        if (bytes > 0) blocks.push_back(workspace = allocate_async(side, size_t(bytes)));
+        const auto run = [&] {
+          return plan.graph.execute_plan_at_index(handle, addresses.list, addresses.count, workspace, i).is_good();
+        };
+        if (!run()) continue;
+        float fastest = std::numeric_limits<float>::infinity();
+        for (int round = 0; round < kRounds; ++round) {
+          cuda::check(cudaEventRecord(start, native), "cudaEventRecord");
+          for (int j = 0; j < kRunsARound; ++j) run();
+          cuda::check(cudaEventRecord(end, native), "cudaEventRecord");
+          side.ref().synchronize();
+          float ms = 0;
+          cuda::check(cudaEventElapsedTime(&ms, start, end), "cudaEventElapsedTime");
+          fastest = std::min(fastest, ms * 1000 / kRunsARound);
+        }
+        if (fastest >= best) continue;
+        best = fastest;
+        plan.candidate = i;
+        plan.workspace_bytes = size_t(bytes);
+      }
+      if (plan.candidate >= 0) plan.time_us = best;
+    } catch (const Error& error) {
+      if (error.code() != Code::out_of_memory) throw;
+    }
+    side.ref().synchronize();
+    stream = {};  // the side stream goes
+    for (void* used : blocks) free_async(side, used);
+    if (start) cudaEventDestroy(start);
+    if (end) cudaEventDestroy(end);
   }
 
   Plan& find(StreamRef wanted, const Convolution& problem) {
@@ -226,9 +327,9 @@ struct Dnn::State {
   }
 };
 
-Dnn::Dnn(int device, bool wanted) : state_(std::make_unique<State>()) {
+Dnn::Dnn(int device, DnnSettings settings) : state_(std::make_unique<State>()) {
   state_->device = device;
-  state_->wanted = wanted;
+  state_->settings = settings;
 }
 
 Dnn::~Dnn() {
@@ -263,13 +364,12 @@ void Dnn::run(StreamRef stream, const Convolution& problem, const void* x, const
   const std::lock_guard lock(state_->mutex);
   Plan& plan = state_->find(stream, problem);
 
-  void* addresses[5];
-  int count = 0;
+  Addresses addresses;
   const auto add = [&](const void* address, const char* name) {
     require(reinterpret_cast<uintptr_t>(address) % kAlignment == 0, name, " at ", address, " is not aligned to ",
             kAlignment, " bytes, as cuDNN wants it: bind a buffer which is");
     if (!address) fail(Code::internal, describe(problem), ": no address of ", name, " was given");
-    addresses[count++] = const_cast<void*>(address);
+    addresses.add(address);
   };
   add(x, "x");
   add(w, "w");
@@ -278,14 +378,10 @@ void Dnn::run(StreamRef stream, const Convolution& problem, const void* x, const
   add(y, "y");
   if (plan.workspace_bytes > 0 && !workspace) fail(Code::internal, describe(problem), ": no workspace was given");
 
-  if (!(state_->stream == stream)) {  // dear: cuDNN asks the driver much about a stream
-    const cudnnStatus_t status = fe::detail::set_stream(state_->handle, static_cast<cudaStream_t>(stream.native()));
-    if (status != CUDNN_STATUS_SUCCESS) throw Error(Code::device_failed, status_text(status), "cudnnSetStream");
-    state_->stream = stream;
-  }
+  state_->use(stream);
   std::string failure;
   try {
-    const fe::error_t result = plan.graph.execute(state_->handle, addresses, count, workspace);
+    const fe::error_t result = execute(state_->handle, plan, addresses, workspace);
     if (result.is_good()) return cuda::note_capture(stream);
     failure = result.err_msg;
   } catch (const std::exception& error) {

@@ -12,7 +12,7 @@ constexpr const char* kWhy = "the virtual GPU has no cuDNN; convolutions run as 
 
 struct Dnn::State {};
 
-Dnn::Dnn(int device, bool) { virtual_gpu::check_device(device); }
+Dnn::Dnn(int device, DnnSettings) { virtual_gpu::check_device(device); }
 Dnn::~Dnn() = default;
 
 bool Dnn::available(std::string* why) {

@@ -26,6 +26,8 @@ struct Power {
     if constexpr (std::is_same_v<Exponent, int64_t>) {
       return integer_power(x, y);
     } else if constexpr (std::is_integral_v<T>) {
+      // A device's pow may end just below a whole number, which would lose one.
+      if (y == std::floor(y) && std::abs(y) < 0x1p53) return integer_power(x, int64_t(y));
       return truncated<T>(std::pow(double(x), y));
     } else {
       if (y == T(2)) return x * x;
