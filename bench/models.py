@@ -24,7 +24,15 @@ import numpy as np  # noqa: E402
 import onnxruntime as ort  # noqa: E402
 import zoo  # noqa: E402
 
-DEFAULT = ["resnet50_f32", "resnet50_f16", "mobilenet_v3_f16", "vit_b16_f16", "bert_base_f32", "bert_base_f16", "chain_f32"]
+DEFAULT = [
+    "resnet50_f32",
+    "resnet50_f16",
+    "mobilenet_v3_f16",
+    "vit_b16_f16",
+    "bert_base_f32",
+    "bert_base_f16",
+    "chain_f32",
+]
 NUMPY = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int64)": np.int64, "tensor(bool)": bool}
 
 
@@ -66,7 +74,12 @@ def encore_figures(name, batch, seconds):
     placed = es.nodes_on(session)
     eager, waits = es.run_options(es.EAGER), es.run_options(0)
     asynchronous = es.run_options(0, disable_synchronize_execution_providers=1)
-    out = {"model": name, "batch": batch, "nodes": len(placed.get(es.EP_NAME, [])), "on_cpu": sum(len(v) for k, v in placed.items() if k != es.EP_NAME)}
+    out = {
+        "model": name,
+        "batch": batch,
+        "nodes": len(placed.get(es.EP_NAME, [])),
+        "on_cpu": sum(len(v) for k, v in placed.items() if k != es.EP_NAME),
+    }
     out["create_ms"] = created * 1e3
     out["eager_us"] = median_us(lambda: session.run_with_iobinding(binding, eager), seconds)
     session.run_with_iobinding(binding, waits)  # captures
@@ -143,13 +156,26 @@ def main():
     args = parser.parse_args()
     ort.set_default_logger_severity(3)
     rows = []
-    header = ["model", "batch", "nodes", "on_cpu", "create_ms", "eager_us", "eager_host_us", "replay_us", "host_us", "torch_us"]
+    header = [
+        "model",
+        "batch",
+        "nodes",
+        "on_cpu",
+        "create_ms",
+        "eager_us",
+        "eager_host_us",
+        "replay_us",
+        "host_us",
+        "torch_us",
+    ]
     print("| " + " | ".join(header) + " |\n|" + "---|" * len(header), flush=True)
     for name in args.models.split(","):
         row = encore_figures(name, args.batch, args.seconds)
         row["torch_us"] = torch_figure(name, args.batch, args.seconds) if args.peer else None
         rows.append(row)
-        cells = [f"{row[k]:.1f}" if isinstance(row[k], float) else str(row[k] if row[k] is not None else "") for k in header]
+        cells = [
+            f"{row[k]:.1f}" if isinstance(row[k], float) else str(row[k] if row[k] is not None else "") for k in header
+        ]
         print("| " + " | ".join(cells) + " |", flush=True)
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1))

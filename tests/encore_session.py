@@ -23,8 +23,8 @@ def registered():
 def make_session(model, session_options=None, config=None, **options):
     """A session that has Encore first and never falls back to the CPU unseen.
 
-    `model` is a ModelProto, its bytes or a path; `options` are the provider's, `config` the session's. Float products are
-    exact to float unless use_tf32=1 asks otherwise.
+    `model` is a ModelProto, its bytes or a path; `options` are the provider's, `config` the session's. Float products
+    keep float's precision unless use_tf32=1 asks otherwise.
     """
     options.setdefault("use_tf32", 0)
     session_options = session_options or ort.SessionOptions()

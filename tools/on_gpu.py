@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the suites on a machine with a GPU from prebuilt libraries, with the machine's own Python, onnxruntime and pytest.
+"""Runs the suites on a machine with a GPU: prebuilt libraries, the machine's own Python, onnxruntime and pytest.
 
     tools/on_gpu.py FOLDER [--only native,memcheck,racecheck,python,sanitized,bench] [--logs FOLDER] [--jobs 8]
 
@@ -34,7 +34,10 @@ def stages(folder, jobs):
     yield "memcheck", [[*sanitizer, "--tool", "memcheck", str(folder / "device_tests"), KERNELS]]
     yield "racecheck", [[*sanitizer, "--tool", "racecheck", str(folder / "device_tests"), KERNELS]]
     yield "python", [pytest(jobs, "tests/ops", "tests/python")]
-    yield "sanitized", [[*sanitizer, "--tool", "memcheck", "--target-processes", "all", *pytest(jobs, "tests/ops", "-x")]]
+    yield (
+        "sanitized",
+        [[*sanitizer, "--tool", "memcheck", "--target-processes", "all", *pytest(jobs, "tests/ops", "-x")]],
+    )
     yield "bench", [[sys.executable, "bench/models.py", "--peer", "torch"]]
 
 
@@ -67,7 +70,10 @@ def main():
         failed = run(commands, log, environment)
         failures += failed
         last = log.read_text(errors="replace").strip().splitlines()[-1:] or [""]
-        print(f"{name:10} {'FAILED' if failed else 'passed':7} {time.monotonic() - start:6.1f} s  {last[0][:120]}", flush=True)
+        print(
+            f"{name:10} {'FAILED' if failed else 'passed':7} {time.monotonic() - start:6.1f} s  {last[0][:120]}",
+            flush=True,
+        )
     return 1 if failures else 0
 
 

@@ -10,8 +10,10 @@
 namespace {
 
 void operators() {
-  std::cout << "# Operators\n\nMade from the table in the code by `./encore docs`; the opset versions are those of the operators' schemas.\n"
-               "A node outside these versions and types stays with another execution provider; `ep.cuda.log_placement=1` says why.\n\n"
+  std::cout << "# Operators\n\nMade from the table in the code by `./encore docs`; the opset versions are those of the "
+               "operators' schemas.\n"
+               "A node outside these versions and types stays with another execution provider; "
+               "`ep.cuda.log_placement=1` says why.\n\n"
                "| domain | operator | versions | types | in host memory |\n|---|---|---|---|---|\n";
   auto rows = encore::ops::rows();
   std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) {
@@ -28,29 +30,37 @@ void operators() {
     for (const auto& rule : row.types) {
       std::string& slots = by_types[rule.types.str()];
       if (slots.empty()) order.push_back(rule.types.str());
-      slots += (slots.empty() ? "" : ", ") + std::string(rule.output ? "out " : "in ") + std::to_string(rule.index) + (rule.and_following ? "…" : "");
+      slots += (slots.empty() ? "" : ", ") + std::string(rule.output ? "out " : "in ") + std::to_string(rule.index) +
+               (rule.and_following ? "…" : "");
     }
     for (size_t i = 0; i < order.size(); ++i) std::cout << (i ? "; " : "") << by_types[order[i]] << ": " << order[i];
     std::cout << " | ";
     for (size_t i = 0; i < row.host_inputs.size(); ++i) std::cout << (i ? ", " : "") << "in " << row.host_inputs[i];
-    for (size_t i = 0; i < row.host_outputs.size(); ++i) std::cout << (i || !row.host_inputs.empty() ? ", " : "") << "out " << row.host_outputs[i];
+    for (size_t i = 0; i < row.host_outputs.size(); ++i)
+      std::cout << (i || !row.host_inputs.empty() ? ", " : "") << "out " << row.host_outputs[i];
     std::cout << " |\n";
   }
 }
 
 void options() {
-  std::cout << "# Options\n\nMade from the table in the code by `./encore docs`. Give them with `add_provider_for_devices`, as provider options, or "
-               "as session config entries\n`ep.cuda.KEY` or `ep.<name of the provider in lower case>.KEY`; those marked with * also as bare keys.\n\n"
+  std::cout << "# Options\n\nMade from the table in the code by `./encore docs`. Give them with "
+               "`add_provider_for_devices`, as provider options, or "
+               "as session config entries\n`ep.cuda.KEY` or `ep.<name of the provider in lower case>.KEY`; those "
+               "marked with * also as bare keys.\n\n"
                "| key | default | allowed | |\n|---|---|---|---|\n";
   for (const auto& row : encore::plugin::option_rows())
-    std::cout << "| `" << row.key << "`" << (row.bare ? "*" : "") << " | " << row.otherwise << " | " << row.allowed << " | " << row.doc << " |\n";
+    std::cout << "| `" << row.key << "`" << (row.bare ? "*" : "") << " | " << row.otherwise << " | " << row.allowed
+              << " | " << row.doc << " |\n";
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::string what = argc == 2 ? argv[1] : "";
-  if (what == "operators") operators();
-  else if (what == "options") options();
-  else return std::cerr << "tables operators|options\n", 2;
+  if (what == "operators")
+    operators();
+  else if (what == "options")
+    options();
+  else
+    return std::cerr << "tables operators|options\n", 2;
 }

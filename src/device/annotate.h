@@ -1,4 +1,5 @@
-// DEVICE_FN: runs inside a kernel. BOTH_FN: runs inside a kernel and on the host. With the virtual GPU both are plain functions.
+// DEVICE_FN: runs inside a kernel. BOTH_FN: runs inside a kernel and on the host. With the virtual GPU both are plain
+// functions.
 #pragma once
 #ifdef __CUDACC__
 #define DEVICE_FN __device__ __forceinline__

@@ -42,7 +42,8 @@ class Blas {
 
   // `workspace` is device memory of workspace_bytes(), used until the product is done on the stream.
   size_t workspace_bytes() const;
-  void gemm(StreamRef stream, const Gemm& gemm, const void* a, const void* b, void* c, const void* bias, void* workspace);
+  void gemm(StreamRef stream, const Gemm& gemm, const void* a, const void* b, void* c, const void* bias,
+            void* workspace);
 
  private:
   struct State;

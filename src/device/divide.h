@@ -10,10 +10,12 @@ class Divider {
  public:
   Divider() = default;
   // `largest` is the largest value that will be divided.
-  Divider(int64_t divisor, int64_t largest) : divisor_(divisor), small_(largest < (int64_t(1) << 31) && divisor < (int64_t(1) << 31)) {
+  Divider(int64_t divisor, int64_t largest)
+      : divisor_(divisor), small_(largest < (int64_t(1) << 31) && divisor < (int64_t(1) << 31)) {
     if (!small_ || divisor <= 0) return;
     while ((int64_t(1) << shift_) < divisor) ++shift_;
-    multiplier_ = uint32_t(((uint64_t(1) << 32) * ((uint64_t(1) << shift_) - uint64_t(divisor))) / uint64_t(divisor) + 1);
+    multiplier_ =
+        uint32_t(((uint64_t(1) << 32) * ((uint64_t(1) << shift_) - uint64_t(divisor))) / uint64_t(divisor) + 1);
   }
   // value / divisor; the remainder goes to `rest`.
   DEVICE_FN int64_t operator()(int64_t value, int64_t& rest) const {

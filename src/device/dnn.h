@@ -1,5 +1,6 @@
-// Convolutions of f32, f16 and bf16 through cuDNN's graph API (it scales doubles by a float: f64 is refused). The virtual GPU has none: there, and on machines without cuDNN, the ops
-// room lowers convolutions to im2col and a matrix product.
+// Convolutions of f32, f16 and bf16 through cuDNN's graph API (it scales doubles by a float: f64 is refused). The
+// virtual GPU has none: there, and on machines without cuDNN, the ops room lowers convolutions to im2col and a matrix
+// product.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -44,8 +45,9 @@ class Dnn {
     size_t workspace_bytes;
     bool fused;  // if not, cuDNN has the convolution alone: run() leaves bias, residual and relu to the caller
   };
-  // Builds (or finds) the plan for this problem; measuring it uses memory and time of the device, but not the stream. During a capture a plan must be there already: Error{capture_forbidden}
-  // asks for a warm-up with these shapes. Plans, and so this object, must outlive the graphs that were captured.
+  // Builds (or finds) the plan for this problem; measuring it uses memory and time of the device, but not the stream.
+  // During a capture a plan must be there already: Error{capture_forbidden} asks for a warm-up with these shapes.
+  // Plans, and so this object, must outlive the graphs that were captured.
   Prepared prepare(StreamRef stream, const Convolution& problem);
   // Every address must be aligned to 16 bytes.
   void run(StreamRef stream, const Convolution& problem, const void* x, const void* w, const void* bias,

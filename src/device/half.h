@@ -42,7 +42,8 @@ BOTH_FN float widen(uint32_t bits) {
   const uint32_t sign = bits >> (kExponent + kMantissa) << 31;
   const uint32_t exponent = (bits >> kMantissa) & ((1u << kExponent) - 1), mantissa = bits & ((1u << kMantissa) - 1);
   constexpr int kBias = (1 << (kExponent - 1)) - 1;
-  if (exponent == (1u << kExponent) - 1) return std::bit_cast<float>(sign | 0x7f800000u | (mantissa << (23 - kMantissa)));
+  if (exponent == (1u << kExponent) - 1)
+    return std::bit_cast<float>(sign | 0x7f800000u | (mantissa << (23 - kMantissa)));
   if (exponent) return std::bit_cast<float>(sign | ((exponent + 127 - kBias) << 23) | (mantissa << (23 - kMantissa)));
   // Subnormal: mantissa * 2^(1 - bias - kMantissa), exact in float.
   const float scale = std::bit_cast<float>(uint32_t(127 + 1 - kBias - kMantissa) << 23);
@@ -102,14 +103,17 @@ struct Float8E4M3 {
   BOTH_FN explicit Float8E4M3(float value, bool saturate = true) {
     const uint32_t raw = std::bit_cast<uint32_t>(value), magnitude = raw & 0x7fffffffu;
     const uint8_t sign = uint8_t(raw >> 31 << 7);
-    if (magnitude > 0x7f800000u) bits = sign | 0x7f;
-    else if (std::bit_cast<float>(magnitude) > 464.0f) bits = sign | (saturate ? 0x7e : 0x7f);
+    if (magnitude > 0x7f800000u)
+      bits = sign | 0x7f;
+    else if (std::bit_cast<float>(magnitude) > 464.0f)
+      bits = sign | (saturate ? 0x7e : 0x7f);
     else if (std::bit_cast<float>(magnitude) >= 256.0f) {  // the exponent that IEEE would give to infinity
       const uint32_t steps = uint32_t(int(std::bit_cast<float>(magnitude) / 32.0f));
       const float rest = std::bit_cast<float>(magnitude) / 32.0f - float(steps);
       const uint32_t kept = steps + (rest > 0.5f || (rest == 0.5f && (steps & 1)));
       bits = uint8_t(sign | (0x78 + (kept > 14 ? 14 : kept) - 8));
-    } else bits = uint8_t(detail::narrow<4, 3>(value));
+    } else
+      bits = uint8_t(detail::narrow<4, 3>(value));
   }
   BOTH_FN operator float() const {
     const uint32_t exponent = (bits >> 3) & 15;
@@ -121,11 +125,27 @@ struct Float8E4M3 {
 };
 
 // What a kernel computes in for a storage type.
-template <class T> struct ComputeOf { using type = T; };
-template <> struct ComputeOf<Half> { using type = float; };
-template <> struct ComputeOf<BFloat16> { using type = float; };
-template <> struct ComputeOf<Float8E4M3> { using type = float; };
-template <> struct ComputeOf<Float8E5M2> { using type = float; };
-template <class T> using Compute = typename ComputeOf<T>::type;
+template <class T>
+struct ComputeOf {
+  using type = T;
+};
+template <>
+struct ComputeOf<Half> {
+  using type = float;
+};
+template <>
+struct ComputeOf<BFloat16> {
+  using type = float;
+};
+template <>
+struct ComputeOf<Float8E4M3> {
+  using type = float;
+};
+template <>
+struct ComputeOf<Float8E5M2> {
+  using type = float;
+};
+template <class T>
+using Compute = typename ComputeOf<T>::type;
 
 }  // namespace encore::device

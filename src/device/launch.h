@@ -11,7 +11,8 @@
 //     DEVICE_FN void operator()(Block<Shared>& b, const Shared& s) const {
 //       const float* row = x + int64_t(b.index()) * width;
 //       b.threads([&](int t, Shared& s) { if (t == 0) s.first = row[0]; });
-//       const float sum = b.reduce(0.f, [&](int t) { float v = 0; for (int i = t; i < width; i += b.size()) v += row[i]; return v; },
+//       const float sum = b.reduce(0.f, [&](int t) { float v = 0; for (int i = t; i < width; i += b.size()) v +=
+//       row[i]; return v; },
 //                                  [](float a, float c) { return a + c; });
 //       b.threads([&](int t, Shared&) { if (t == 0) y[b.index()] = sum - s.first; });
 //     }

@@ -3,20 +3,35 @@
 namespace encore::device {
 
 const char* name(Type type) {
-  static constexpr const char* kNames[] = {"undefined", "float", "uint8", "int8", "uint16", "int16", "int32", "int64", "string",
-                                           "bool", "float16", "double", "uint32", "uint64", "complex64", "complex128", "bfloat16",
-                                           "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "uint4", "int4", "float4e2m1"};
+  static constexpr const char* kNames[] = {"undefined",      "float",    "uint8",        "int8",           "uint16",
+                                           "int16",          "int32",    "int64",        "string",         "bool",
+                                           "float16",        "double",   "uint32",       "uint64",         "complex64",
+                                           "complex128",     "bfloat16", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2",
+                                           "float8e5m2fnuz", "uint4",    "int4",         "float4e2m1"};
   const auto index = static_cast<size_t>(type);
   return index < std::size(kNames) ? kNames[index] : "unknown";
 }
 
 size_t size_bytes(Type type) {
   switch (type) {
-    case Type::u8: case Type::i8: case Type::boolean:
-    case Type::f8e4m3: case Type::f8e4m3fnuz: case Type::f8e5m2: case Type::f8e5m2fnuz: return 1;
-    case Type::u16: case Type::i16: case Type::f16: case Type::bf16: return 2;
-    case Type::f32: case Type::i32: case Type::u32: return 4;
-    case Type::f64: case Type::i64: case Type::u64: case Type::complex64: return 8;
+    case Type::u8:
+    case Type::i8:
+    case Type::boolean:
+    case Type::f8e4m3:
+    case Type::f8e4m3fnuz:
+    case Type::f8e5m2:
+    case Type::f8e5m2fnuz: return 1;
+    case Type::u16:
+    case Type::i16:
+    case Type::f16:
+    case Type::bf16: return 2;
+    case Type::f32:
+    case Type::i32:
+    case Type::u32: return 4;
+    case Type::f64:
+    case Type::i64:
+    case Type::u64:
+    case Type::complex64: return 8;
     case Type::complex128: return 16;
     default: return 0;
   }

@@ -14,7 +14,8 @@ using device::Half;
 using FloatList = TypeList<float, Half, BFloat16, double>;
 using SignedList = TypeList<int8_t, int16_t, int32_t, int64_t>;
 using UnsignedList = TypeList<uint8_t, uint16_t, uint32_t, uint64_t>;
-using NumberList = TypeList<float, Half, BFloat16, double, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t>;
+using NumberList =
+    TypeList<float, Half, BFloat16, double, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t>;
 
 // Calls f.template operator()<T>() for the T of the list that `type` stands for.
 template <class... T, class F>

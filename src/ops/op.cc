@@ -12,9 +12,12 @@ std::vector<int64_t> host_ints(const Tensor& tensor, const char* what) {
   require(tensor.where == Where::host, what, " is not in host memory");
   std::vector<int64_t> out(static_cast<size_t>(tensor.count()));
   for (size_t i = 0; i < out.size(); ++i) {
-    if (tensor.type == Type::i64) out[i] = tensor.as<const int64_t>()[i];
-    else if (tensor.type == Type::i32) out[i] = tensor.as<const int32_t>()[i];
-    else fail(Code::invalid_input, what, " has type ", device::name(tensor.type), "; it must be int64 or int32");
+    if (tensor.type == Type::i64)
+      out[i] = tensor.as<const int64_t>()[i];
+    else if (tensor.type == Type::i32)
+      out[i] = tensor.as<const int32_t>()[i];
+    else
+      fail(Code::invalid_input, what, " has type ", device::name(tensor.type), "; it must be int64 or int32");
   }
   return out;
 }

@@ -34,7 +34,8 @@ class NodeInfo {
   virtual Type output_type(int i) const = 0;
   // Dimensions as far as the model tells them, -1 for unknown ones; empty optional if even the rank is unknown.
   virtual std::optional<std::vector<int64_t>> input_dims(int i) const = 0;
-  // The values of an input which is a constant of the model, in host memory and valid while the NodeInfo lives; else null.
+  // The values of an input which is a constant of the model, in host memory and valid while the NodeInfo lives; else
+  // null.
   virtual const Tensor* constant_input(int i) const = 0;
 
   virtual std::optional<int64_t> find_int(const char* attribute) const = 0;

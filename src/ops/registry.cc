@@ -45,7 +45,8 @@ std::string why_declined(const OpRow& row, const NodeInfo& node) {
       if (!(rule.output ? node.has_output(i) : node.has_input(i))) continue;
       const Type type = rule.output ? node.output_type(i) : node.input_type(i);
       if (!rule.types.has(type))
-        return text(rule.output ? "output " : "input ", i, " has type ", device::name(type), "; supported: ", rule.types.str());
+        return text(rule.output ? "output " : "input ", i, " has type ", device::name(type),
+                    "; supported: ", rule.types.str());
     }
   }
   try {

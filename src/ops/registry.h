@@ -63,8 +63,8 @@ struct OpRow {
   int since, until;  // schema versions, inclusive
   std::vector<TypeRule> types;
   MakeOp make;
-  std::vector<int> host_inputs = {};   // inputs that must be in host memory
-  std::vector<int> host_outputs = {};  // outputs that are written in host memory
+  std::vector<int> host_inputs = {};                // inputs that must be in host memory
+  std::vector<int> host_outputs = {};               // outputs that are written in host memory
   std::vector<std::pair<int, int>> alias = {};      // (input, output) which are the same memory: Reshape
   std::vector<std::pair<int, int>> may_reuse = {};  // (input, output) where the output may overwrite the input
 };

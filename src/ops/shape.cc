@@ -13,7 +13,8 @@ int64_t checked_product(int64_t a, int64_t b) {
 }
 
 Shape::Shape(std::span<const int64_t> dims) : rank_(int(dims.size())) {
-  require(dims.size() <= size_t(kMaxRank), "a tensor of rank ", dims.size(), ": Encore handles up to ", kMaxRank, " dimensions");
+  require(dims.size() <= size_t(kMaxRank), "a tensor of rank ", dims.size(), ": Encore handles up to ", kMaxRank,
+          " dimensions");
   bool empty = false;
   for (int i = 0; i < rank_; ++i) {
     require(dims[i] >= 0, "dimension ", i, " of a shape is negative: ", dims[i]);
@@ -21,8 +22,10 @@ Shape::Shape(std::span<const int64_t> dims) : rank_(int(dims.size())) {
     empty |= dims[i] == 0;
   }
   // An empty tensor may have dimensions whose product would not fit.
-  if (empty) count_ = 0;
-  else for (int i = 0; i < rank_; ++i) count_ = checked_product(count_, dims_[i]);
+  if (empty)
+    count_ = 0;
+  else
+    for (int i = 0; i < rank_; ++i) count_ = checked_product(count_, dims_[i]);
 }
 
 int64_t Shape::count(int from, int to) const {

@@ -98,7 +98,8 @@ device::Blas& Ep::blas() {
 device::Dnn& Ep::dnn() {
   if (device::Dnn* open = open_dnn_.load(std::memory_order_acquire)) return *open;
   const std::lock_guard lock(opening_);
-  if (!dnn_) dnn_ = std::make_unique<device::Dnn>(
+  if (!dnn_)
+    dnn_ = std::make_unique<device::Dnn>(
         device(), device::DnnSettings{.wanted = options_.enable_cudnn, .measure = options_.measure_convolutions});
   open_dnn_.store(dnn_.get(), std::memory_order_release);
   return *dnn_;

@@ -25,7 +25,10 @@ struct Node {
   std::vector<bool> host_inputs, host_outputs, wants_output;
 
   Node(Ep& ep, const ops::NodeInfo& info)
-      : ep(ep), name(info.name()), label(text(info.op_type(), " node '", info.name(), "'")), input_count(info.input_count()),
+      : ep(ep),
+        name(info.name()),
+        label(text(info.op_type(), " node '", info.name(), "'")),
+        input_count(info.input_count()),
         output_count(info.output_count()) {
     host_inputs.resize(size_t(input_count));
     host_outputs.resize(size_t(output_count));
@@ -152,7 +155,8 @@ struct MemcpyKernel : OrtKernelImpl {
   Node node;
   bool to_host;
 
-  MemcpyKernel(Ep& ep, const KernelNodeInfo& info) : OrtKernelImpl{}, node(ep, info), to_host(info.op_type() == "MemcpyToHost") {
+  MemcpyKernel(Ep& ep, const KernelNodeInfo& info)
+      : OrtKernelImpl{}, node(ep, info), to_host(info.op_type() == "MemcpyToHost") {
     ort_version_supported = ort().version;
     (to_host ? node.host_outputs : node.host_inputs)[0] = true;
     Compute = [](OrtKernelImpl* self, OrtKernelContext* context) noexcept -> OrtStatus* {
@@ -164,9 +168,13 @@ struct MemcpyKernel : OrtKernelImpl {
         require(device::size_bytes(from.type) > 0, "a tensor of ", device::name(from.type), " cannot be on the device");
         if (from.bytes() == 0) return;
         if (kernel.node.ep.capturing())
-          fail(Code::capture_forbidden, "a copy between host and device inside the model cannot be captured; keep the nodes around it on one side");
-        if (kernel.to_host) kernel.node.ep.staging().download(run.stream(), to.data, from.data, from.bytes());
-        else kernel.node.ep.staging().upload(run.stream(), to.data, from.data, from.bytes());
+          fail(Code::capture_forbidden,
+               "a copy between host and device inside the model cannot be captured; keep the nodes around it on one "
+               "side");
+        if (kernel.to_host)
+          kernel.node.ep.staging().download(run.stream(), to.data, from.data, from.bytes());
+        else
+          kernel.node.ep.staging().upload(run.stream(), to.data, from.data, from.bytes());
       });
     };
     Release = [](OrtKernelImpl* self) noexcept { delete static_cast<MemcpyKernel*>(self); };

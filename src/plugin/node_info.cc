@@ -212,10 +212,15 @@ bool ok(OrtStatus* status) {
 KernelNodeInfo::KernelNodeInfo(const OrtKernelInfo* info, const std::vector<int>& host_inputs, int device)
     : info_(info), host_inputs_(host_inputs), device_(device) {
   const OrtApi& api = *ort().api;
-  name_ = read_string([&](char* out, size_t* size) { return api.KernelInfo_GetNodeName(info, out, size); }).value_or("");
-  domain_ = read_string([&](char* out, size_t* size) { return api.KernelInfo_GetOperatorDomain(info, out, size); }).value_or("");
+  name_ =
+      read_string([&](char* out, size_t* size) { return api.KernelInfo_GetNodeName(info, out, size); }).value_or("");
+  domain_ = read_string([&](char* out, size_t* size) {
+              return api.KernelInfo_GetOperatorDomain(info, out, size);
+            }).value_or("");
   if (domain_ == "ai.onnx") domain_.clear();
-  op_type_ = read_string([&](char* out, size_t* size) { return api.KernelInfo_GetOperatorType(info, out, size); }).value_or("");
+  op_type_ = read_string([&](char* out, size_t* size) {
+               return api.KernelInfo_GetOperatorType(info, out, size);
+             }).value_or("");
   check(api.KernelInfo_GetOperatorSinceVersion(info, &since_version_));
   const auto read = [&](auto count_of, auto name_of, auto type_of, std::vector<Slot>& slots) {
     size_t count;
@@ -227,7 +232,8 @@ KernelNodeInfo::KernelNodeInfo(const OrtKernelInfo* info, const std::vector<int>
         slots.emplace_back();
         continue;
       }
-      std::unique_ptr<OrtTypeInfo, void (*)(OrtTypeInfo*)> owned(type, [](OrtTypeInfo* p) { ort().api->ReleaseTypeInfo(p); });
+      std::unique_ptr<OrtTypeInfo, void (*)(OrtTypeInfo*)> owned(type,
+                                                                 [](OrtTypeInfo* p) { ort().api->ReleaseTypeInfo(p); });
       slots.push_back(slot_of(type));
     }
   };
@@ -264,7 +270,8 @@ std::optional<float> KernelNodeInfo::find_float(const char* name) const {
   return ok(ort().api->KernelInfoGetAttribute_float(info_, name, &value)) ? std::optional(value) : std::nullopt;
 }
 std::optional<std::string> KernelNodeInfo::find_string(const char* name) const {
-  return read_string([&](char* out, size_t* size) { return ort().api->KernelInfoGetAttribute_string(info_, name, out, size); });
+  return read_string(
+      [&](char* out, size_t* size) { return ort().api->KernelInfoGetAttribute_string(info_, name, out, size); });
 }
 std::optional<std::vector<int64_t>> KernelNodeInfo::find_ints(const char* name) const {
   return read_attribute_array<int64_t>(
@@ -275,7 +282,8 @@ std::optional<std::vector<float>> KernelNodeInfo::find_floats(const char* name) 
       [&](float* out, size_t* size) { return ort().api->KernelInfoGetAttributeArray_float(info_, name, out, size); });
 }
 std::optional<std::vector<std::string>> KernelNodeInfo::find_strings(const char* name) const {
-  if (!host_has(kStringArrayAttributeApi)) fail(Code::not_supported, "attribute '", name, "' needs onnxruntime 1.25 or newer");
+  if (!host_has(kStringArrayAttributeApi))
+    fail(Code::not_supported, "attribute '", name, "' needs onnxruntime 1.25 or newer");
   OrtAllocator* allocator;
   check(ort().api->GetAllocatorWithDefaultOptions(&allocator));
   char** strings = nullptr;

@@ -26,8 +26,12 @@ class NodeInfoBase : public ops::NodeInfo {
   int output_count() const override { return int(outputs_.size()); }
   bool has_input(int i) const override { return i < input_count() && inputs_[size_t(i)].present; }
   bool has_output(int i) const override { return i < output_count() && outputs_[size_t(i)].present; }
-  ops::Type input_type(int i) const override { return i < input_count() ? inputs_[size_t(i)].type : ops::Type::undefined; }
-  ops::Type output_type(int i) const override { return i < output_count() ? outputs_[size_t(i)].type : ops::Type::undefined; }
+  ops::Type input_type(int i) const override {
+    return i < input_count() ? inputs_[size_t(i)].type : ops::Type::undefined;
+  }
+  ops::Type output_type(int i) const override {
+    return i < output_count() ? outputs_[size_t(i)].type : ops::Type::undefined;
+  }
   std::optional<std::vector<int64_t>> input_dims(int i) const override {
     return i < input_count() ? inputs_[size_t(i)].dims : std::nullopt;
   }

@@ -1,15 +1,25 @@
-"""Runs one operator under stock onnxruntime: on the CPU EP for reference, then on Encore eagerly, captured, and replayed
-twice with new contents.
+"""Runs one operator under stock onnxruntime: on the CPU EP for reference, then on Encore eagerly, captured, and
+replayed twice with new contents.
 
     @pytest.mark.parametrize("case", [Case("Relu", [floats(3, 5)], dtype=t) for t in FLOATS], ids=str)
     def test_relu(case): check(case)
 """
+
 import dataclasses
 
 import numpy as np
 import onnx
 import onnxruntime as ort
-from encore_session import EAGER, HAS_GRAPHS, NVIDIA, assert_all_on_encore, empty_on_device, make_session, on_device, run_options
+from encore_session import (
+    EAGER,
+    HAS_GRAPHS,
+    NVIDIA,
+    assert_all_on_encore,
+    empty_on_device,
+    make_session,
+    on_device,
+    run_options,
+)
 from onnx import TensorProto, helper
 from tolerance import tolerance
 
@@ -34,7 +44,9 @@ def bools(*shape):
     return rng.integers(0, 2, shape).astype(bool)
 
 
-SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 88.0, -88.0, 1e-7, -1e-7], np.float32)
+SPECIAL = np.array(
+    [np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 88.0, -88.0, 1e-7, -1e-7], np.float32
+)
 
 
 @dataclasses.dataclass
@@ -62,8 +74,12 @@ class Case:
     capture: bool = True
 
     def __str__(self):
-        shapes = "_".join("x".join(map(str, np.shape(getattr(i, "value", i)))) or "scalar" for i in self.inputs if i is not None)
-        return "-".join(filter(None, [self.op, str(self.opset), self.dtype, self.name, shapes, "misaligned" * self.misaligned]))
+        shapes = "_".join(
+            "x".join(map(str, np.shape(getattr(i, "value", i)))) or "scalar" for i in self.inputs if i is not None
+        )
+        return "-".join(
+            filter(None, [self.op, str(self.opset), self.dtype, self.name, shapes, "misaligned" * self.misaligned])
+        )
 
 
 def session(model, **options):
@@ -123,14 +139,18 @@ class _Model:
 
     def _finish(self, case, nodes, inputs, inits, opsets, narrow):
         def build(nodes, outputs):
-            graph = helper.make_graph(nodes, "case", inputs, [helper.make_empty_tensor_value_info(n) for n in outputs], inits)
+            graph = helper.make_graph(
+                nodes, "case", inputs, [helper.make_empty_tensor_value_info(n) for n in outputs], inits
+            )
             return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
         if not narrow:
             return build(nodes, self.outputs)
         # Which outputs are bfloat16 only type inference knows.
         inferred = onnx.shape_inference.infer_shapes(build(nodes, self.outputs))
-        types = {v.name: v.type.tensor_type.elem_type for v in list(inferred.graph.output) + list(inferred.graph.value_info)}
+        types = {
+            v.name: v.type.tensor_type.elem_type for v in list(inferred.graph.output) + list(inferred.graph.value_info)
+        }
         renamed = []
         for name in self.outputs:
             if types.get(name, 0) in (TensorProto.BFLOAT16, 0):
@@ -174,7 +194,9 @@ def _reference(case, feeds):
     so.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     so.log_severity_level = 4
     try:
-        return ort.InferenceSession(model.model.SerializeToString(), so, providers=["CPUExecutionProvider"]).run(model.outputs, model.feeds)
+        return ort.InferenceSession(model.model.SerializeToString(), so, providers=["CPUExecutionProvider"]).run(
+            model.outputs, model.feeds
+        )
     except ort.capi.onnxruntime_pybind11_state.NotImplemented:
         from onnx.reference import ReferenceEvaluator
 
@@ -190,7 +212,9 @@ def compare(case, got, wanted, when):
             continue
         w = _round(w.astype(np.float32), case.dtype) if case.dtype in ("float16", "bfloat16") else w
         rtol, atol = case.tolerance or tolerance(case.family, case.dtype)
-        np.testing.assert_allclose(g.astype(np.float64), w.astype(np.float64), rtol=rtol, atol=atol, err_msg=f"{when}: output {i}")
+        np.testing.assert_allclose(
+            g.astype(np.float64), w.astype(np.float64), rtol=rtol, atol=atol, err_msg=f"{when}: output {i}"
+        )
 
 
 def _fresh(feeds):
@@ -211,7 +235,9 @@ def check(case):
     model = _Model(case, case.dtype)
     wanted = _reference(case, model.feeds)
     graphs = HAS_GRAPHS and case.capture
-    sess = session(model.model, **({"enable_cuda_graph": 1, "min_num_runs_before_cuda_graph_capture": 1} if graphs else {}))
+    sess = session(
+        model.model, **({"enable_cuda_graph": 1, "min_num_runs_before_cuda_graph_capture": 1} if graphs else {})
+    )
     assert_all_on_encore(sess)
 
     binding, keep = sess.io_binding(), {}
@@ -248,6 +274,9 @@ def check(case):
 
 
 _NUMPY = {
-    "tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64, "tensor(bool)": bool,
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(double)": np.float64,
+    "tensor(bool)": bool,
     **{f"tensor({t})": np.dtype(t) for t in INTEGERS},
 }

@@ -20,7 +20,10 @@ CASES = [
     exact("Gather", [floats(5, 3), np.zeros((0,), np.int64)], name="empty", capture=False),
     exact("Gather", [floats(1000, 768), indices("int64", 4, 128, low=0, high=999)], dtype="float16", name="embedding"),
     exact("Gather", [floats(100, 33), indices("int64", 40, low=0, high=99)], dtype="float16", misaligned=True),
-    *[exact("GatherElements", [floats(4, 5), indices("int64", 4, 3, low=-5, high=4)], {"axis": 1}, dtype=t) for t in FLOATS],
+    *[
+        exact("GatherElements", [floats(4, 5), indices("int64", 4, 3, low=-5, high=4)], {"axis": 1}, dtype=t)
+        for t in FLOATS
+    ],
     exact("GatherElements", [integers("int64", 4, 5), indices("int32", 2, 5, low=0, high=3)], {"axis": 0}),
     exact("GatherElements", [floats(3, 4, 5), indices("int64", 3, 2, 5, low=0, high=3)], {"axis": -2}),
     *[exact("GatherND", [floats(4, 5, 6), indices("int64", 3, 2, low=-4, high=3)], dtype=t) for t in FLOATS],

@@ -27,18 +27,29 @@ SHAPES = [
     ((127, 129), (129, 65)),
 ]
 MATMULS = [
-    product("MatMul", [unit(*a), unit(*b)], dtype=t, capture=0 not in (*a[:-1], *b[1:])) for a, b in SHAPES for t in FLOATS
+    product("MatMul", [unit(*a), unit(*b)], dtype=t, capture=0 not in (*a[:-1], *b[1:]))
+    for a, b in SHAPES
+    for t in FLOATS
 ]
-MATMULS += [
-    product("MatMul", [unit(130, 64), unit(64, 96)], dtype=t, misaligned=True) for t in ("float32", "float16")
-]
+MATMULS += [product("MatMul", [unit(130, 64), unit(64, 96)], dtype=t, misaligned=True) for t in ("float32", "float16")]
 FUSED = [
-    product("FusedMatMul", [unit(3, 5, 4), unit(3, 6, 5)], {"transA": 1, "transB": 1, "alpha": 0.25}, domain="com.microsoft", dtype=t)
+    product(
+        "FusedMatMul",
+        [unit(3, 5, 4), unit(3, 6, 5)],
+        {"transA": 1, "transB": 1, "alpha": 0.25},
+        domain="com.microsoft",
+        dtype=t,
+    )
     for t in ("float32", "float16")
 ] + [product("FusedMatMul", [unit(4, 5), unit(2, 6, 5)], {"transB": 1}, domain="com.microsoft")]
 GEMMS = [
     *[product("Gemm", [unit(4, 5), unit(5, 3), unit(3)], dtype=t) for t in FLOATS],
-    *[product("Gemm", [unit(5, 4), unit(3, 5), unit(4, 3)], {"transA": 1, "transB": 1, "alpha": 0.5, "beta": 2.0}, dtype=t) for t in FLOATS],
+    *[
+        product(
+            "Gemm", [unit(5, 4), unit(3, 5), unit(4, 3)], {"transA": 1, "transB": 1, "alpha": 0.5, "beta": 2.0}, dtype=t
+        )
+        for t in FLOATS
+    ],
     product("Gemm", [unit(4, 5), unit(5, 3)], name="no-c"),
     product("Gemm", [unit(4, 5), unit(5, 3), unit(4, 1)], name="column"),
     product("Gemm", [unit(4, 5), unit(5, 3), unit(1)], name="one"),

@@ -1,11 +1,12 @@
 """How far Encore's result may be from the reference, per element type and family. Written once, here.
 
-elementwise  float: a few ulps, since exp, tanh, erf and pow differ between math libraries. Half types: one rounding of a
-             result computed in float, so one ulp of the type, plus the rounding of the reference's own inputs (none).
+elementwise  float: a few ulps, since exp, tanh, erf and pow differ between math libraries. Half types: one rounding of
+             a result computed in float, so one ulp of the type.
 reduce       the order of summation differs: the error grows with the square root of the length; 2^12 long at most here.
 matmul       as reduce; on CUDA float products run in TF32 by default (10 bits of mantissa), so the tests turn that off.
 exact        integers, booleans, movement, comparisons: not a bit may differ.
 """
+
 TOLERANCE = {  # (family, type) -> (relative, absolute)
     ("elementwise", "float32"): (2e-6, 2e-7),
     ("elementwise", "float64"): (1e-12, 1e-13),

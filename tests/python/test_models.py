@@ -42,7 +42,9 @@ def test_model(name):
             assert distance(got, want) < DISTANCE[precision], f"{output}, inputs {seed}"
         again = bound.run()
         for output in eager:
-            assert np.array_equal(again[output], eager[output]), f"{output}: a replay differs from the eager run, inputs {seed}"
+            assert np.array_equal(again[output], eager[output]), (
+                f"{output}: a replay differs from the eager run, inputs {seed}"
+            )
 
 
 def test_chain():

@@ -283,7 +283,9 @@ struct Dnn::State {
       float best = std::numeric_limits<float>::infinity();
       for (int64_t i = 0; i < count; ++i) {
         int64_t bytes = 0;
-        if (plan.graph.build_plan_at_index(i).is_bad() || plan.graph.get_workspace_size_plan_at_index(i, bytes).is_bad()) continue;
+        if (plan.graph.build_plan_at_index(i).is_bad() ||
+            plan.graph.get_workspace_size_plan_at_index(i, bytes).is_bad())
+          continue;
         void* workspace = nullptr;
         if (bytes > 0) blocks.push_back(workspace = allocate_async(side, size_t(bytes)));
         const auto run = [&] {

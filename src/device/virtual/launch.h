@@ -18,7 +18,8 @@ struct PerThread {
 template <class Shared>
 class Block {
  public:
-  Block(int64_t index, int64_t count, int size, Shared& shared) : index_(index), count_(count), size_(size), shared_(shared) {}
+  Block(int64_t index, int64_t count, int size, Shared& shared)
+      : index_(index), count_(count), size_(size), shared_(shared) {}
   int64_t index() const { return index_; }
   int64_t count() const { return count_; }
   int size() const { return size_; }
@@ -36,7 +37,8 @@ class Block {
     for (int t = 0; t < size_; ++t) zero = op(zero, values[t]);
     return zero;
   }
-  // The same within groups of kWidth neighbouring threads (a power of two up to 32); the result goes to each thread's slot.
+  // The same within groups of kWidth neighbouring threads (a power of two up to 32); the result goes to each thread's
+  // slot.
   template <int kWidth, class T, int kMax, class F, class Op>
   void reduce_groups(PerThread<T, kMax>& out, F value_of, Op op) {
     static_assert(kWidth <= 32 && (kWidth & (kWidth - 1)) == 0);
@@ -72,7 +74,8 @@ void block_kernel(StreamRef stream, Blocks grid, const Body& body) {
   virtual_gpu::enqueue(stream, kernel_name<Body>(), [grid, body] {
     virtual_gpu::for_each(grid.blocks, [&](int64_t index) {
       auto shared = std::unique_ptr<Shared>(new Shared);
-      if constexpr (!std::is_empty_v<Shared>) std::memset(static_cast<void*>(shared.get()), 0xff, sizeof(Shared));  // NaN
+      if constexpr (!std::is_empty_v<Shared>)
+        std::memset(static_cast<void*>(shared.get()), 0xff, sizeof(Shared));  // NaN
       Block<Shared> block(index, grid.blocks, grid.threads, *shared);
       body(block, static_cast<const Shared&>(*shared));
     });
@@ -94,7 +97,8 @@ template <class T>
 T atomic_max(T* to, T value) {
   std::atomic_ref<T> cell(*to);
   T seen = cell.load(std::memory_order_relaxed);
-  while (seen < value && !cell.compare_exchange_weak(seen, value, std::memory_order_relaxed)) {}
+  while (seen < value && !cell.compare_exchange_weak(seen, value, std::memory_order_relaxed)) {
+  }
   return seen;
 }
 // Writes `value` if `*to` holds `expected`; returns what it held.

@@ -35,7 +35,13 @@ void for_each(int64_t n, const F& f) {
       for (int64_t i = n; i-- > 0;) f(i);
       break;
     case Order::split:
-      run_both([&] { for (int64_t i = 0; i < n / 2; ++i) f(i); }, [&] { for (int64_t i = n / 2; i < n; ++i) f(i); });
+      run_both(
+          [&] {
+            for (int64_t i = 0; i < n / 2; ++i) f(i);
+          },
+          [&] {
+            for (int64_t i = n / 2; i < n; ++i) f(i);
+          });
       break;
   }
 }

@@ -102,15 +102,18 @@ class GatherElements : public Op {
   void run(Context& context) const override {
     const Tensor &in = context.input(0), &indices = context.input(1);
     const int rank = in.shape.rank(), axis = checked_axis(axis_, rank);
-    require(indices.shape.rank() == rank, "indices of shape ", indices.shape.str(), " for data of shape ", in.shape.str());
+    require(indices.shape.rank() == rank, "indices of shape ", indices.shape.str(), " for data of shape ",
+            in.shape.str());
     for (int d = 0; d < rank; ++d)
-      require(d == axis || indices.shape[d] <= in.shape[d], "indices of shape ", indices.shape.str(), " exceed data of shape ", in.shape.str());
+      require(d == axis || indices.shape[d] <= in.shape[d], "indices of shape ", indices.shape.str(),
+              " exceed data of shape ", in.shape.str());
     const Tensor out = context.output(0, indices.shape);
     if (out.count() == 0) return;
     require(in.shape[axis] > 0, "nothing can be gathered along axis ", axis, " of ", in.shape.str());
     const auto strides = strides_of(in.shape);
     dispatch_size(device::size_bytes(in.type), [&]<class T>() {
-      GatherOne<T> gather{in.as<const T>(), out.as<T>(), indices_of(indices), rank, axis, {}, {}, in.shape[axis], context.fault()};
+      GatherOne<T> gather{in.as<const T>(), out.as<T>(),    indices_of(indices), rank, axis, {}, {},
+                          in.shape[axis],   context.fault()};
       for (int d = 0; d < rank; ++d) {
         gather.sizes[d] = Divider(indices.shape[d], out.count());
         gather.strides[d] = strides[size_t(d)];
@@ -151,12 +154,14 @@ class GatherND : public Op {
   void run(Context& context) const override {
     const Tensor &in = context.input(0), &indices = context.input(1);
     const int rank = in.shape.rank(), index_rank = indices.shape.rank();
-    require(index_rank >= 1 && batch_dims_ < index_rank && batch_dims_ <= rank, "batch_dims ", batch_dims_, " does not fit indices of shape ",
-            indices.shape.str());
+    require(index_rank >= 1 && batch_dims_ < index_rank && batch_dims_ <= rank, "batch_dims ", batch_dims_,
+            " does not fit indices of shape ", indices.shape.str());
     const int batch = int(batch_dims_);
     const int64_t depth = indices.shape.back();
     require(depth >= 1 && depth <= rank - batch, "indices of depth ", depth, " for data of shape ", in.shape.str());
-    for (int d = 0; d < batch; ++d) require(in.shape[d] == indices.shape[d], "batch dimension ", d, " differs: ", in.shape.str(), " and ", indices.shape.str());
+    for (int d = 0; d < batch; ++d)
+      require(in.shape[d] == indices.shape[d], "batch dimension ", d, " differs: ", in.shape.str(), " and ",
+              indices.shape.str());
     std::vector<int64_t> dims(indices.shape.dims().begin(), indices.shape.dims().end() - 1);
     dims.insert(dims.end(), in.shape.dims().begin() + batch + depth, in.shape.dims().end());
     const Tensor out = context.output(0, Shape(dims));
@@ -169,9 +174,17 @@ class GatherND : public Op {
     const int64_t slices = indices.shape.count(0, index_rank - 1), factor = narrow / inner;
     const auto strides = strides_of(in.shape);
     dispatch_size(bytes, [&]<class T>() {
-      GatherSlices<T> gather{in.as<const T>(), out.as<T>(), indices_of(indices), int(depth), inner,
-                             in.shape.count(batch, rank) / factor, Divider(inner, slices * inner),
-                             Divider(indices.shape.count(batch, index_rank - 1), slices * inner), {}, {}, context.fault()};
+      GatherSlices<T> gather{in.as<const T>(),
+                             out.as<T>(),
+                             indices_of(indices),
+                             int(depth),
+                             inner,
+                             in.shape.count(batch, rank) / factor,
+                             Divider(inner, slices * inner),
+                             Divider(indices.shape.count(batch, index_rank - 1), slices * inner),
+                             {},
+                             {},
+                             context.fault()};
       for (int d = 0; d < int(depth); ++d) {
         gather.dims[d] = in.shape[batch + d];
         gather.strides[d] = strides[size_t(batch + d)] / factor;

@@ -26,16 +26,23 @@ struct SpreadAddend {
 class Gemm : public Op {
  public:
   explicit Gemm(const NodeInfo& node)
-      : alpha_(node.get_float("alpha", 1)), beta_(node.get_float("beta", 1)), transpose_a_(node.get_int("transA", 0) != 0),
-        transpose_b_(node.get_int("transB", 0) != 0), tf32_(node.use_tf32) {}
+      : alpha_(node.get_float("alpha", 1)),
+        beta_(node.get_float("beta", 1)),
+        transpose_a_(node.get_int("transA", 0) != 0),
+        transpose_b_(node.get_int("transB", 0) != 0),
+        tf32_(node.use_tf32) {}
   void run(Context& context) const override {
     const Tensor &a = context.input(0), &b = context.input(1);
     const Tensor* c = context.find_input(2);
-    require(a.shape.rank() == 2 && b.shape.rank() == 2, "A and B must be matrices: ", a.shape.str(), " and ", b.shape.str());
-    const int64_t m = a.shape[transpose_a_ ? 1 : 0], k = a.shape[transpose_a_ ? 0 : 1], n = b.shape[transpose_b_ ? 0 : 1];
+    require(a.shape.rank() == 2 && b.shape.rank() == 2, "A and B must be matrices: ", a.shape.str(), " and ",
+            b.shape.str());
+    const int64_t m = a.shape[transpose_a_ ? 1 : 0], k = a.shape[transpose_a_ ? 0 : 1],
+                  n = b.shape[transpose_b_ ? 0 : 1];
     require(k == b.shape[transpose_b_ ? 1 : 0], "inner dimensions differ: ", a.shape.str(), " and ", b.shape.str());
     const Shape shape{m, n};
-    if (c) require(c->shape.rank() <= 2 && broadcast(c->shape, shape) == shape, "C of shape ", c->shape.str(), " does not broadcast to ", shape.str());
+    if (c)
+      require(c->shape.rank() <= 2 && broadcast(c->shape, shape) == shape, "C of shape ", c->shape.str(),
+              " does not broadcast to ", shape.str());
     const Tensor out = context.output(0, shape);
     if (out.count() == 0) return;
 
@@ -54,8 +61,9 @@ class Gemm : public Op {
         gemm.has_bias = true;
       } else {
         dispatch(FloatList{}, out.type, [&]<class T>() {
-          device::for_each_index(context.stream(), out.count(), SpreadAddend<T>{c->as<const T>(), out.as<T>(), rows == 1 ? 0 : columns,
-                                                                               columns == 1 ? 0 : 1, device::Divider(n, out.count())});
+          device::for_each_index(context.stream(), out.count(),
+                                 SpreadAddend<T>{c->as<const T>(), out.as<T>(), rows == 1 ? 0 : columns,
+                                                 columns == 1 ? 0 : 1, device::Divider(n, out.count())});
         });
         gemm.beta = beta_;
       }
@@ -71,6 +79,8 @@ class Gemm : public Op {
 
 }  // namespace
 
-std::vector<OpRow> gemm_rows() { return {{kOnnx, "Gemm", 7, kNewestOpset, {in(0, kFloats), in(1, kFloats), in(2, kFloats)}, make<Gemm>}}; }
+std::vector<OpRow> gemm_rows() {
+  return {{kOnnx, "Gemm", 7, kNewestOpset, {in(0, kFloats), in(1, kFloats), in(2, kFloats)}, make<Gemm>}};
+}
 
 }  // namespace encore::ops

@@ -10,14 +10,17 @@ namespace {
 class MatMul : public Op {
  public:
   explicit MatMul(const NodeInfo& node)
-      : alpha_(node.get_float("alpha", 1)), transpose_a_(node.get_int("transA", 0) != 0), transpose_b_(node.get_int("transB", 0) != 0),
+      : alpha_(node.get_float("alpha", 1)),
+        transpose_a_(node.get_int("transA", 0) != 0),
+        transpose_b_(node.get_int("transB", 0) != 0),
         tf32_(node.use_tf32) {
     if (node.get_int("transBatchA", 0) || node.get_int("transBatchB", 0))
       fail(Code::not_supported, "transBatchA and transBatchB are not supported");
   }
   void run(Context& context) const override {
     const Tensor &a = context.input(0), &b = context.input(1);
-    require(a.shape.rank() > 0 && b.shape.rank() > 0, "a scalar cannot be multiplied as a matrix: ", a.shape.str(), " and ", b.shape.str());
+    require(a.shape.rank() > 0 && b.shape.rank() > 0, "a scalar cannot be multiplied as a matrix: ", a.shape.str(),
+            " and ", b.shape.str());
     // A vector is a matrix of one row on the left, of one column on the right; transposing one changes nothing.
     const bool row = a.shape.rank() == 1, column = b.shape.rank() == 1;
     const bool ta = transpose_a_ && !row, tb = transpose_b_ && !column;
@@ -26,7 +29,8 @@ class MatMul : public Op {
     const int64_t b_rows = column ? b.shape[0] : b.shape[rb - 2], b_columns = column ? 1 : b.shape[rb - 1];
     const int64_t m = ta ? a_columns : a_rows, k = ta ? a_rows : a_columns, n = tb ? b_rows : b_columns;
     require(k == (tb ? b_columns : b_rows), "inner dimensions differ: ", a.shape.str(), " and ", b.shape.str());
-    const Shape a_batch(a.shape.dims().first(size_t(row ? 0 : ra - 2))), b_batch(b.shape.dims().first(size_t(column ? 0 : rb - 2)));
+    const Shape a_batch(a.shape.dims().first(size_t(row ? 0 : ra - 2))),
+        b_batch(b.shape.dims().first(size_t(column ? 0 : rb - 2)));
     const Shape batch = broadcast(a_batch, b_batch);
     std::vector<int64_t> dims(batch.dims().begin(), batch.dims().end());
     if (!row) dims.push_back(m);

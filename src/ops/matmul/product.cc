@@ -34,10 +34,11 @@ std::vector<Axis> batch_axes(const Shape& a, const Shape& b, const Shape& batch)
 
 }  // namespace
 
-void batched_product(Context& context, device::Gemm gemm, const void* a, const Shape& a_batch, const void* b, const Shape& b_batch,
-                     void* out, const Shape& batch) {
+void batched_product(Context& context, device::Gemm gemm, const void* a, const Shape& a_batch, const void* b,
+                     const Shape& b_batch, void* out, const Shape& batch) {
   std::vector<Axis> axes = batch_axes(a_batch, b_batch, batch);
-  const int64_t a_matrix = gemm.lda * (gemm.transpose_a ? gemm.k : gemm.m), b_matrix = gemm.ldb * (gemm.transpose_b ? gemm.n : gemm.k);
+  const int64_t a_matrix = gemm.lda * (gemm.transpose_a ? gemm.k : gemm.m),
+                b_matrix = gemm.ldb * (gemm.transpose_b ? gemm.n : gemm.k);
   const int64_t c_matrix = gemm.m * gemm.n;
   Axis inner{1, 0, 0};
   if (!axes.empty()) {
@@ -67,7 +68,8 @@ void batched_product(Context& context, device::Gemm gemm, const void* a, const S
       rest /= axes[i].size;
     }
     context.blas().gemm(context.stream(), gemm, static_cast<const char*>(a) + a_at * a_matrix * bytes,
-                        static_cast<const char*>(b) + b_at * b_matrix * bytes, static_cast<char*>(out) + call * done * out_bytes, nullptr, workspace);
+                        static_cast<const char*>(b) + b_at * b_matrix * bytes,
+                        static_cast<char*>(out) + call * done * out_bytes, nullptr, workspace);
   }
 }
 

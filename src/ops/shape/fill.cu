@@ -22,7 +22,8 @@ class ConstantOfShape : public Op {
     if (const Tensor* value = node.find_tensor("value")) {
       require(value->count() == 1, "value has ", value->count(), " elements; it must have one");
       bytes_ = device::size_bytes(value->type);
-      require(bytes_ > 0 && bytes_ <= sizeof value_, "a value of type ", device::name(value->type), " cannot be filled in");
+      require(bytes_ > 0 && bytes_ <= sizeof value_, "a value of type ", device::name(value->type),
+              " cannot be filled in");
       std::memcpy(&value_, value->data, bytes_);
     }
   }
@@ -57,7 +58,8 @@ class Range : public Op {
     dispatch(RangeTypes{}, context.input(0).type, [&]<class T>() {
       const auto scalar = [&](int i, const char* what) {
         const Tensor& given = context.input(i);
-        require(given.count() == 1 && given.type == context.input(0).type, what, " must be one value of the type of start");
+        require(given.count() == 1 && given.type == context.input(0).type, what,
+                " must be one value of the type of start");
         return *given.as<const T>();
       };
       const T start = scalar(0, "start"), limit = scalar(1, "limit"), delta = scalar(2, "delta");
@@ -76,7 +78,13 @@ class Range : public Op {
 std::vector<OpRow> fill_rows() {
   return {
       {kOnnx, "ConstantOfShape", 9, kNewestOpset, {out(0, kFixedSize)}, make<ConstantOfShape>, {0}},
-      {kOnnx, "Range", 11, kNewestOpset, {in(0, Types{Type::f32, Type::f64, Type::i16, Type::i32, Type::i64})}, make<Range>, {0, 1, 2}},
+      {kOnnx,
+       "Range",
+       11,
+       kNewestOpset,
+       {in(0, Types{Type::f32, Type::f64, Type::i16, Type::i32, Type::i64})},
+       make<Range>,
+       {0, 1, 2}},
   };
 }
 

@@ -32,8 +32,10 @@ struct MoveParts {
     while (p + 1 < count && column >= parts[p + 1].first) ++p;
     T& in_joined = joined[row * row_width + column];
     T& in_part = static_cast<T*>(parts[p].data)[row * parts[p].width + column - parts[p].first];
-    if constexpr (kSplit) in_part = in_joined;
-    else in_joined = in_part;
+    if constexpr (kSplit)
+      in_part = in_joined;
+    else
+      in_joined = in_part;
   }
 };
 
@@ -62,9 +64,11 @@ void move_parts(StreamRef stream, void* joined, int64_t rows, std::vector<Part> 
     for (size_t from = 0; from < parts.size();) {
       // Parts with a gap between them (unwanted outputs) go into launches of their own.
       size_t to = from + 1;
-      while (to < parts.size() && to - from < kParts && parts[to].first == parts[to - 1].first + parts[to - 1].width) ++to;
+      while (to < parts.size() && to - from < kParts && parts[to].first == parts[to - 1].first + parts[to - 1].width)
+        ++to;
       const int64_t first = parts[from].first, width = parts[to - 1].first + parts[to - 1].width - first;
-      MoveParts<T, kSplit> move{static_cast<T*>(joined), row_width, first, width, device::Divider(width, rows * width), {}, int(to - from)};
+      MoveParts<T, kSplit> move{
+          static_cast<T*>(joined), row_width, first, width, device::Divider(width, rows * width), {}, int(to - from)};
       std::copy(parts.begin() + ptrdiff_t(from), parts.begin() + ptrdiff_t(to), move.parts);
       device::for_each_index(stream, rows * width, move);
       from = to;
@@ -81,8 +85,8 @@ class Concat : public Op {
     int64_t total = 0;
     for (int i = 0; i < context.input_count(); ++i) {
       const Shape& shape = context.input(i).shape;
-      require(shape.rank() == first.shape.rank() && shape.with(axis, 0) == first.shape.with(axis, 0), "input ", i, " of shape ",
-              shape.str(), " cannot be joined to ", first.shape.str(), " along axis ", axis);
+      require(shape.rank() == first.shape.rank() && shape.with(axis, 0) == first.shape.with(axis, 0), "input ", i,
+              " of shape ", shape.str(), " cannot be joined to ", first.shape.str(), " along axis ", axis);
       require(!__builtin_add_overflow(total, shape[axis], &total), "the joined dimension overflows");
     }
     const Tensor out = context.output(0, first.shape.with(axis, total));
@@ -94,7 +98,8 @@ class Concat : public Op {
       parts.push_back({in.data, column, in.shape[axis] * inner});
       column += parts.back().width;
     }
-    move_parts<false>(context.stream(), out.data, out.shape.count(0, axis), std::move(parts), device::size_bytes(out.type));
+    move_parts<false>(context.stream(), out.data, out.shape.count(0, axis), std::move(parts),
+                      device::size_bytes(out.type));
   }
 
  private:
@@ -111,10 +116,13 @@ class Split : public Op {
     const int64_t dim = in.shape[axis];
     const int outputs = context.output_count();
     std::vector<int64_t> sizes;
-    if (const Tensor* given = context.find_input(1)) sizes = host_ints(*given, "split");
-    else if (split_) sizes = *split_;
+    if (const Tensor* given = context.find_input(1))
+      sizes = host_ints(*given, "split");
+    else if (split_)
+      sizes = *split_;
     if (sizes.empty()) {
-      require(!equal_ || *equal_ == outputs, "num_outputs is ", equal_.value_or(0), " but the node has ", outputs, " outputs");
+      require(!equal_ || *equal_ == outputs, "num_outputs is ", equal_.value_or(0), " but the node has ", outputs,
+              " outputs");
       require(equal_ || dim % outputs == 0, "dimension ", dim, " cannot be split evenly into ", outputs);
       const int64_t each = (dim + outputs - 1) / outputs;  // the last one may be smaller since opset 18
       for (int i = 0; i < outputs; ++i) sizes.push_back(std::clamp<int64_t>(dim - i * each, 0, each));

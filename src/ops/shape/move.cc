@@ -13,7 +13,8 @@ class Transpose : public Op {
   void run(Context& context) const override {
     const Tensor& in = context.input(0);
     const int rank = in.shape.rank();
-    require(!perm_ || int(perm_->size()) == rank, "perm has ", perm_ ? perm_->size() : 0, " axes, the input has ", rank);
+    require(!perm_ || int(perm_->size()) == rank, "perm has ", perm_ ? perm_->size() : 0, " axes, the input has ",
+            rank);
     std::array<int, kMaxRank> from{};
     std::array<bool, kMaxRank> seen{};
     std::vector<int64_t> dims;
@@ -26,7 +27,8 @@ class Transpose : public Op {
     const Tensor out = context.output(0, Shape(dims));
     const auto in_strides = strides_of(in.shape), out_strides = strides_of(out.shape);
     StridedCopy copy;
-    for (int i = 0; i < rank; ++i) copy.add(dims[size_t(i)], in_strides[size_t(from[size_t(i)])], out_strides[size_t(i)]);
+    for (int i = 0; i < rank; ++i)
+      copy.add(dims[size_t(i)], in_strides[size_t(from[size_t(i)])], out_strides[size_t(i)]);
     copy.run(context.stream(), in.data, out.data, device::size_bytes(in.type));
   }
 
@@ -46,12 +48,15 @@ class Slice : public Op {
     const std::vector<int64_t> ends = ends_ ? *ends_ : host_ints(context.input(2), "ends");
     require(starts.size() == ends.size(), "starts has ", starts.size(), " values, ends ", ends.size());
     std::vector<int64_t> axes, steps(starts.size(), 1);
-    if (const Tensor* given = context.find_input(3)) axes = host_ints(*given, "axes");
-    else if (axes_) axes = *axes_;
-    else for (size_t i = 0; i < starts.size(); ++i) axes.push_back(int64_t(i));
+    if (const Tensor* given = context.find_input(3))
+      axes = host_ints(*given, "axes");
+    else if (axes_)
+      axes = *axes_;
+    else
+      for (size_t i = 0; i < starts.size(); ++i) axes.push_back(int64_t(i));
     if (const Tensor* given = context.find_input(4)) steps = host_ints(*given, "steps");
-    require(axes.size() == starts.size() && steps.size() == starts.size(), "starts has ", starts.size(), " values, axes ",
-            axes.size(), " and steps ", steps.size());
+    require(axes.size() == starts.size() && steps.size() == starts.size(), "starts has ", starts.size(),
+            " values, axes ", axes.size(), " and steps ", steps.size());
 
     const auto in_strides = strides_of(in.shape);
     std::array<int64_t, kMaxRank> dims{}, step_of{};
@@ -89,7 +94,8 @@ class Slice : public Op {
     const auto out_strides = strides_of(out.shape);
     const size_t bytes = device::size_bytes(in.type);
     StridedCopy copy;
-    for (int i = 0; i < rank; ++i) copy.add(dims[size_t(i)], in_strides[size_t(i)] * step_of[size_t(i)], out_strides[size_t(i)]);
+    for (int i = 0; i < rank; ++i)
+      copy.add(dims[size_t(i)], in_strides[size_t(i)] * step_of[size_t(i)], out_strides[size_t(i)]);
     copy.run(context.stream(), in.as<const char>() + offset * int64_t(bytes), out.data, bytes);
   }
 

@@ -32,8 +32,10 @@ struct PadElements {
           out[i] = value;
           return;
         }
-        if (mode == PadMode::edge) at = at < 0 ? 0 : dim - 1;
-        else if (mode == PadMode::wrap) at = (at % dim + dim) % dim;
+        if (mode == PadMode::edge)
+          at = at < 0 ? 0 : dim - 1;
+        else if (mode == PadMode::wrap)
+          at = (at % dim + dim) % dim;
         else {  // reflect, without repeating the edge, as often as the padding is long
           const int64_t period = dim > 1 ? 2 * (dim - 1) : 1;
           at = (at % period + period) % period;
@@ -51,11 +53,16 @@ class Pad : public Op {
   explicit Pad(const NodeInfo& node) : pads_(node.find_ints("pads")), value_(node.get_float("value", 0)) {
     if (!pads_) pads_ = node.find_ints("paddings");  // opset 1
     const std::string mode = node.get_string("mode", "constant");
-    if (mode == "constant") mode_ = PadMode::constant;
-    else if (mode == "reflect") mode_ = PadMode::reflect;
-    else if (mode == "edge") mode_ = PadMode::edge;
-    else if (mode == "wrap") mode_ = PadMode::wrap;
-    else fail(Code::not_supported, "mode '", mode, "' is not one of constant, reflect, edge, wrap");
+    if (mode == "constant")
+      mode_ = PadMode::constant;
+    else if (mode == "reflect")
+      mode_ = PadMode::reflect;
+    else if (mode == "edge")
+      mode_ = PadMode::edge;
+    else if (mode == "wrap")
+      mode_ = PadMode::wrap;
+    else
+      fail(Code::not_supported, "mode '", mode, "' is not one of constant, reflect, edge, wrap");
   }
 
   void run(Context& context) const override {
@@ -63,8 +70,10 @@ class Pad : public Op {
     const int rank = in.shape.rank();
     const std::vector<int64_t> given = pads_ ? *pads_ : host_ints(context.input(1), "pads");
     std::vector<int64_t> axes;
-    if (const Tensor* named = context.find_input(3)) axes = host_ints(*named, "axes");
-    else for (int i = 0; i < rank; ++i) axes.push_back(i);
+    if (const Tensor* named = context.find_input(3))
+      axes = host_ints(*named, "axes");
+    else
+      for (int i = 0; i < rank; ++i) axes.push_back(i);
     require(given.size() == 2 * axes.size(), "pads has ", given.size(), " values for ", axes.size(), " axes");
     std::array<int64_t, kMaxRank> before{}, after{}, dims{};
     for (size_t i = 0; i < axes.size(); ++i) {
@@ -74,9 +83,11 @@ class Pad : public Op {
     }
     for (int i = 0; i < rank; ++i) {
       int64_t& dim = dims[size_t(i)];
-      require(!__builtin_add_overflow(in.shape[i], before[size_t(i)], &dim) && !__builtin_add_overflow(dim, after[size_t(i)], &dim) && dim >= 0,
+      require(!__builtin_add_overflow(in.shape[i], before[size_t(i)], &dim) &&
+                  !__builtin_add_overflow(dim, after[size_t(i)], &dim) && dim >= 0,
               "padding ", before[size_t(i)], " and ", after[size_t(i)], " do not fit dimension ", in.shape[i]);
-      require(mode_ == PadMode::constant || in.shape[i] > 0 || dim == 0, "an empty dimension can only be padded with a constant");
+      require(mode_ == PadMode::constant || in.shape[i] > 0 || dim == 0,
+              "an empty dimension can only be padded with a constant");
     }
     const Tensor out = context.output(0, Shape(std::span<const int64_t>(dims.data(), size_t(rank))));
     if (out.count() == 0) return;

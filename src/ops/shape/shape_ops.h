@@ -6,10 +6,10 @@
 
 namespace encore::ops {
 
-std::vector<OpRow> view_rows();   // view.cc: Reshape and its kin, Shape, Size
-std::vector<OpRow> move_rows();   // move.cc: Transpose, Slice, Expand, Tile
-std::vector<OpRow> join_rows();   // join.cu: Concat, Split
-std::vector<OpRow> fill_rows();   // fill.cu: ConstantOfShape, Range
-std::vector<OpRow> pad_rows();    // pad.cu
+std::vector<OpRow> view_rows();  // view.cc: Reshape and its kin, Shape, Size
+std::vector<OpRow> move_rows();  // move.cc: Transpose, Slice, Expand, Tile
+std::vector<OpRow> join_rows();  // join.cu: Concat, Split
+std::vector<OpRow> fill_rows();  // fill.cu: ConstantOfShape, Range
+std::vector<OpRow> pad_rows();   // pad.cu
 
 }  // namespace encore::ops

@@ -40,7 +40,8 @@ struct CopyStrided {
   }
 };
 
-// Reads along one dimension and writes along another, through a tile in shared memory, so that both sides are coalesced.
+// Reads along one dimension and writes along another, through a tile in shared memory, so that both sides are
+// coalesced.
 constexpr int kTile = 32, kTileRows = 8;
 template <class T>
 struct TransposeTiles {
@@ -62,12 +63,14 @@ struct TransposeTiles {
     b.threads([&](int t, Shared& s) {
       const int x = t % kTile;
       for (int y = t / kTile; y < kTile; y += kTileRows)
-        if (read0 + x < read_size && write0 + y < write_size) s.tile[y][x] = in[from + (write0 + y) * write_in_stride + read0 + x];
+        if (read0 + x < read_size && write0 + y < write_size)
+          s.tile[y][x] = in[from + (write0 + y) * write_in_stride + read0 + x];
     });
     b.threads([&](int t, Shared& s) {
       const int x = t % kTile;
       for (int y = t / kTile; y < kTile; y += kTileRows)
-        if (write0 + x < write_size && read0 + y < read_size) out[to + (read0 + y) * read_out_stride + write0 + x] = s.tile[x][y];
+        if (write0 + x < write_size && read0 + y < read_size)
+          out[to + (read0 + y) * read_out_stride + write0 + x] = s.tile[x][y];
     });
   }
 };
@@ -86,7 +89,8 @@ void StridedCopy::merge() {
     const Dim& inner = dims_[size_t(d)];
     if (outer.in_stride == inner.in_stride * inner.size && outer.out_stride == inner.out_stride * inner.size)
       outer = {outer.size * inner.size, inner.in_stride, inner.out_stride};
-    else dims_[size_t(++kept)] = inner;
+    else
+      dims_[size_t(++kept)] = inner;
   }
   if (rank_) rank_ = kept + 1;
 }
@@ -114,7 +118,8 @@ void StridedCopy::widen(const void* in, void* out, size_t& bytes) {
 int StridedCopy::find_read_dim() const {
   if (rank_ < 2 || dims_[size_t(rank_ - 1)].out_stride != 1 || dims_[size_t(rank_ - 1)].in_stride == 1) return -1;
   for (int d = 0; d < rank_ - 1; ++d)
-    if (dims_[size_t(d)].in_stride == 1) return dims_[size_t(d)].size >= 8 && dims_[size_t(rank_ - 1)].size >= 8 ? d : -1;
+    if (dims_[size_t(d)].in_stride == 1)
+      return dims_[size_t(d)].size >= 8 && dims_[size_t(rank_ - 1)].size >= 8 ? d : -1;
   return -1;
 }
 
@@ -145,8 +150,8 @@ void StridedCopy::run(device::StreamRef stream, const void* in, void* out, size_
     const int64_t blocks = outer * read_tiles * write_tiles;
     device::block_kernel<typename TransposeTiles<T>::Shared>(
         stream, {blocks, kTile * kTileRows},
-        TransposeTiles<T>{from, to, read.size, write.size, read.out_stride, write.in_stride, Divider(read_tiles, blocks),
-                          Divider(write_tiles, blocks), walk});
+        TransposeTiles<T>{from, to, read.size, write.size, read.out_stride, write.in_stride,
+                          Divider(read_tiles, blocks), Divider(write_tiles, blocks), walk});
   });
 }
 

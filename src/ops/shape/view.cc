@@ -27,11 +27,13 @@ class Identity : public Op {
 
 class Reshape : public Op {
  public:
-  explicit Reshape(const NodeInfo& node) : allow_zero_(node.get_int("allowzero", 0) != 0), shape_(node.find_ints("shape")) {}
+  explicit Reshape(const NodeInfo& node)
+      : allow_zero_(node.get_int("allowzero", 0) != 0), shape_(node.find_ints("shape")) {}
   void run(Context& context) const override {
     const Tensor& in = context.input(0);
     std::vector<int64_t> dims = shape_ ? *shape_ : host_ints(context.input(1), "shape");
-    require(dims.size() <= size_t(kMaxRank), "a shape of rank ", dims.size(), ": Encore handles up to ", kMaxRank, " dimensions");
+    require(dims.size() <= size_t(kMaxRank), "a shape of rank ", dims.size(), ": Encore handles up to ", kMaxRank,
+            " dimensions");
     int64_t known = 1;
     int unknown = -1;
     for (size_t i = 0; i < dims.size(); ++i) {
@@ -48,7 +50,8 @@ class Reshape : public Op {
       }
     }
     if (unknown >= 0) {
-      require(known != 0 && in.count() % known == 0, "cannot infer the -1: ", in.shape.str(), " has ", in.count(), " elements");
+      require(known != 0 && in.count() % known == 0, "cannot infer the -1: ", in.shape.str(), " has ", in.count(),
+              " elements");
       dims[size_t(unknown)] = in.count() / known;
     }
     const Shape shape(dims);
