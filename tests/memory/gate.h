@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "../device/kernels.h"
 #include "device/error.h"
 #include "device/fault.h"
 #include "device/launch.h"
@@ -16,13 +17,6 @@
 
 namespace encore::test {
 
-struct WaitForGate {
-  int* open;
-  DEVICE_FN void operator()(int64_t) const {
-    while (device::atomic_exchange_if(open, 1, 1) != 1) {
-    }
-  }
-};
 struct Fill {
   float* to;
   float value;
@@ -43,23 +37,21 @@ struct CountOther {
   }
 };
 
-// Holds a stream up until it is opened.
+// Holds streams up until it is opened, and waits for them in the end.
 class Gate {
  public:
-  Gate() : open_(static_cast<int*>(device::allocate_pinned(sizeof(int)))) { *open_ = 0; }
   ~Gate() {
     open();
     for (device::StreamRef stream : held_) stream.synchronize();
-    device::free_pinned(open_);
   }
   void hold(device::StreamRef stream) {
-    device::for_each_index(stream, 1, WaitForGate{open_});
+    gate_.close(stream);
     held_.push_back(stream);
   }
-  void open() { std::atomic_ref<int>(*open_).store(1); }
+  void open() { gate_.open(); }
 
  private:
-  int* open_;
+  device::tests::Gate gate_;
   std::vector<device::StreamRef> held_;
 };
 

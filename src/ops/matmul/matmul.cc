@@ -7,50 +7,67 @@
 namespace encore::ops {
 namespace {
 
+// How the matrices of an operand lie. With `rows_first` (transBatchA, transBatchB) the batch stands between rows and
+// columns: [rows, batch.., columns].
+struct Layout {
+  int64_t rows, columns, leading;
+  Matrices matrices;
+};
+Layout layout_of(const Tensor& tensor, bool vector_is_row, bool rows_first) {
+  const Shape& shape = tensor.shape;
+  const int rank = shape.rank();
+  require(rank > 0, "a scalar cannot be multiplied as a matrix");
+  if (rank == 1) {
+    const int64_t rows = vector_is_row ? 1 : shape[0], columns = vector_is_row ? shape[0] : 1;
+    return {rows, columns, columns, {tensor.data, Shape{}, rows * columns}};
+  }
+  const int64_t columns = shape[rank - 1];
+  if (rows_first && rank > 2) {
+    const Shape batch(shape.dims().subspan(1, size_t(rank - 2)));
+    return {shape[0], columns, batch.count() * columns, {tensor.data, batch, columns}};
+  }
+  const int64_t rows = shape[rank - 2];
+  return {rows, columns, columns, {tensor.data, Shape(shape.dims().first(size_t(rank - 2))), rows * columns}};
+}
+
 class MatMul : public Op {
  public:
   explicit MatMul(const NodeInfo& node)
       : alpha_(node.get_float("alpha", 1)),
         transpose_a_(node.get_int("transA", 0) != 0),
         transpose_b_(node.get_int("transB", 0) != 0),
-        tf32_(node.use_tf32) {
-    if (node.get_int("transBatchA", 0) || node.get_int("transBatchB", 0))
-      fail(Code::not_supported, "transBatchA and transBatchB are not supported");
-  }
+        a_rows_first_(node.get_int("transBatchA", 0) != 0),
+        b_rows_first_(node.get_int("transBatchB", 0) != 0),
+        tf32_(node.use_tf32) {}
+
   void run(Context& context) const override {
-    const Tensor &a = context.input(0), &b = context.input(1);
-    require(a.shape.rank() > 0 && b.shape.rank() > 0, "a scalar cannot be multiplied as a matrix: ", a.shape.str(),
-            " and ", b.shape.str());
     // A vector is a matrix of one row on the left, of one column on the right; transposing one changes nothing.
+    const Tensor &a = context.input(0), &b = context.input(1);
     const bool row = a.shape.rank() == 1, column = b.shape.rank() == 1;
-    const bool ta = transpose_a_ && !row, tb = transpose_b_ && !column;
-    const int ra = a.shape.rank(), rb = b.shape.rank();
-    const int64_t a_rows = row ? 1 : a.shape[ra - 2], a_columns = a.shape[ra - 1];
-    const int64_t b_rows = column ? b.shape[0] : b.shape[rb - 2], b_columns = column ? 1 : b.shape[rb - 1];
-    const int64_t m = ta ? a_columns : a_rows, k = ta ? a_rows : a_columns, n = tb ? b_rows : b_columns;
-    require(k == (tb ? b_columns : b_rows), "inner dimensions differ: ", a.shape.str(), " and ", b.shape.str());
-    const Shape a_batch(a.shape.dims().first(size_t(row ? 0 : ra - 2))),
-        b_batch(b.shape.dims().first(size_t(column ? 0 : rb - 2)));
-    const Shape batch = broadcast(a_batch, b_batch);
+    const Layout left = layout_of(a, true, a_rows_first_), right = layout_of(b, false, b_rows_first_);
+    device::Gemm gemm;
+    gemm.transpose_a = transpose_a_ && !row, gemm.transpose_b = transpose_b_ && !column;
+    gemm.m = gemm.transpose_a ? left.columns : left.rows;
+    gemm.k = gemm.transpose_a ? left.rows : left.columns;
+    gemm.n = gemm.transpose_b ? right.rows : right.columns;
+    require(gemm.k == (gemm.transpose_b ? right.columns : right.rows), "inner dimensions differ: ", a.shape.str(),
+            " and ", b.shape.str());
+    const Shape batch = broadcast(left.matrices.batch, right.matrices.batch);
     std::vector<int64_t> dims(batch.dims().begin(), batch.dims().end());
-    if (!row) dims.push_back(m);
-    if (!column) dims.push_back(n);
+    if (!row) dims.push_back(gemm.m);
+    if (!column) dims.push_back(gemm.n);
     const Tensor out = context.output(0, Shape(dims));
     if (out.count() == 0) return;
-
-    device::Gemm gemm;
     gemm.type = gemm.output = a.type;
-    gemm.m = m, gemm.n = n, gemm.k = k;
-    gemm.transpose_a = ta, gemm.transpose_b = tb;
-    gemm.lda = std::max<int64_t>(a_columns, 1), gemm.ldb = std::max<int64_t>(b_columns, 1), gemm.ldc = n;
+    gemm.lda = std::max<int64_t>(left.leading, 1), gemm.ldb = std::max<int64_t>(right.leading, 1), gemm.ldc = gemm.n;
     gemm.alpha = alpha_;
     gemm.tf32 = tf32_;
-    batched_product(context, gemm, a.data, a_batch, b.data, b_batch, out.data, batch);
+    batched_product(context, gemm, left.matrices, right.matrices, out.data, batch);
   }
 
  private:
   float alpha_;
-  bool transpose_a_, transpose_b_, tf32_;
+  bool transpose_a_, transpose_b_, a_rows_first_, b_rows_first_, tf32_;
 };
 
 }  // namespace

@@ -34,11 +34,9 @@ std::vector<Axis> batch_axes(const Shape& a, const Shape& b, const Shape& batch)
 
 }  // namespace
 
-void batched_product(Context& context, device::Gemm gemm, const void* a, const Shape& a_batch, const void* b,
-                     const Shape& b_batch, void* out, const Shape& batch) {
-  std::vector<Axis> axes = batch_axes(a_batch, b_batch, batch);
-  const int64_t a_matrix = gemm.lda * (gemm.transpose_a ? gemm.k : gemm.m),
-                b_matrix = gemm.ldb * (gemm.transpose_b ? gemm.n : gemm.k);
+void batched_product(Context& context, device::Gemm gemm, const Matrices& a, const Matrices& b, void* out,
+                     const Shape& batch) {
+  std::vector<Axis> axes = batch_axes(a.batch, b.batch, batch);
   const int64_t c_matrix = gemm.m * gemm.n;
   Axis inner{1, 0, 0};
   if (!axes.empty()) {
@@ -46,13 +44,13 @@ void batched_product(Context& context, device::Gemm gemm, const void* a, const S
     axes.pop_back();
   }
   // Many matrices times one: the rows of all of them make one tall matrix.
-  if (inner.b_stride == 0 && inner.a_stride == 1 && !gemm.transpose_a) {
+  if (inner.b_stride == 0 && inner.a_stride == 1 && !gemm.transpose_a && a.distance == gemm.m * gemm.lda) {
     gemm.m *= inner.size;
     inner = {1, 0, 0};
   }
   gemm.batch = inner.size;
-  gemm.stride_a = inner.a_stride * a_matrix;
-  gemm.stride_b = inner.b_stride * b_matrix;
+  gemm.stride_a = inner.a_stride * a.distance;
+  gemm.stride_b = inner.b_stride * b.distance;
   gemm.stride_c = c_matrix;
   const int64_t done = gemm.m * gemm.n * gemm.batch;  // elements of one call
 
@@ -67,8 +65,8 @@ void batched_product(Context& context, device::Gemm gemm, const void* a, const S
       b_at += rest % axes[i].size * axes[i].b_stride;
       rest /= axes[i].size;
     }
-    context.blas().gemm(context.stream(), gemm, static_cast<const char*>(a) + a_at * a_matrix * bytes,
-                        static_cast<const char*>(b) + b_at * b_matrix * bytes,
+    context.blas().gemm(context.stream(), gemm, static_cast<const char*>(a.data) + a_at * a.distance * bytes,
+                        static_cast<const char*>(b.data) + b_at * b.distance * bytes,
                         static_cast<char*>(out) + call * done * out_bytes, nullptr, workspace);
   }
 }

@@ -5,9 +5,16 @@
 
 namespace encore::ops {
 
-// `gemm` describes one matrix; batches of a and b broadcast to `batch`.
-void batched_product(Context& context, device::Gemm gemm, const void* a, const Shape& a_batch, const void* b,
-                     const Shape& b_batch, void* out, const Shape& batch);
+// The matrices of one side: the shape of their batch, and how many elements lie between one and the next.
+struct Matrices {
+  const void* data;
+  Shape batch;
+  int64_t distance;
+};
+
+// `gemm` describes one product; the batches of a and b broadcast to `batch`.
+void batched_product(Context& context, device::Gemm gemm, const Matrices& a, const Matrices& b, void* out,
+                     const Shape& batch);
 
 std::vector<OpRow> gemm_rows();  // gemm.cu
 
