@@ -43,12 +43,12 @@ FUSED = [
     for t in ("float32", "float16")
 ] + [product("FusedMatMul", [unit(4, 5), unit(2, 6, 5)], {"transB": 1}, domain="com.microsoft")]
 # transBatchA and transBatchB: [rows, batch.., columns]
+TURNED = {"transBatchA": 1, "transA": 1, "transBatchB": 1, "transB": 1, "alpha": 2.0}
 FUSED += [
     product("FusedMatMul", [unit(4, 2, 3, 5), unit(2, 3, 5, 6)], {"transBatchA": 1}, domain="com.microsoft"),
-    product("FusedMatMul", [unit(5, 3, 4), unit(6, 3, 5)], {"transBatchA": 1, "transA": 1, "transBatchB": 1, "transB": 1,
-            "alpha": 2.0}, domain="com.microsoft", dtype="float16"),
+    product("FusedMatMul", [unit(5, 3, 4), unit(6, 3, 5)], TURNED, domain="com.microsoft", dtype="float16"),
     product("FusedMatMul", [unit(5, 3, 4), unit(4, 6)], {"transBatchA": 1}, domain="com.microsoft", name="one-b"),
-]  # fmt: skip
+]
 GEMMS = [
     *[product("Gemm", [unit(4, 5), unit(5, 3), unit(3)], dtype=t) for t in FLOATS],
     *[
