@@ -122,6 +122,18 @@ def _check_library():
     print(f"{library}: {size / 1e6:.2f} MB stripped")
     if size >= LARGEST_CUDA_BYTES:
         raise env.Failed(f"the library has {size} bytes; fewer than {LARGEST_CUDA_BYTES} are allowed")
+    if not env.gpu_works():
+        _check_missing_gpu(library)
+
+
+def _check_missing_gpu(library):
+    """Where there is no GPU the library still loads, offers no device, and says why."""
+    script = "import onnxruntime_ep_encore as e; assert not e.devices(e.register())"
+    command = [env.PYTHON, "-c", script]
+    done = subprocess.run(command, env=env.variables(ENCORE_LIBRARY=str(library)), capture_output=True, text=True)
+    said = done.stdout + done.stderr
+    if done.returncode or "Encore offers no device: " not in said:
+        raise env.Failed(f"without a GPU, registering {library} said: {said[-2000:]}")
 
 
 def _on(preset, ort=env.NEWEST_ORT, **more):
