@@ -4,22 +4,11 @@
 #include "ops/contrib/contrib_ops.h"
 #include "ops/dispatch.h"
 #include "ops/elementwise/broadcast.h"
+#include "ops/elementwise/gelu.h"
 
 namespace encore::ops {
 namespace {
 
-struct Erf {
-  template <class C>
-  DEVICE_FN C operator()(C x) const {
-    return C(0.5) * x * (C(1) + std::erf(x * C(0.7071067811865476)));
-  }
-};
-struct Fast {
-  template <class C>
-  DEVICE_FN C operator()(C x) const {
-    return C(0.5) * x * (C(1) + std::tanh(x * (C(0.7978845608028654) + C(0.035677408136300125) * x * x)));
-  }
-};
 struct Quick {
   float alpha;
   Quick() = default;
@@ -77,7 +66,8 @@ OpRow gelu_row(const char* name) {
 }  // namespace
 
 std::vector<OpRow> gelu_rows() {
-  return {gelu_row<Erf>("Gelu"), gelu_row<Erf>("BiasGelu"), gelu_row<Fast>("FastGelu"), gelu_row<Quick>("QuickGelu")};
+  return {gelu_row<GeluByErf>("Gelu"), gelu_row<GeluByErf>("BiasGelu"), gelu_row<GeluByTanh>("FastGelu"),
+          gelu_row<Quick>("QuickGelu")};
 }
 
 }  // namespace encore::ops

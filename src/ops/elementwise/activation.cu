@@ -2,6 +2,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "ops/elementwise/gelu.h"
 #include "ops/elementwise/unary.h"
 
 namespace encore::ops {
@@ -91,9 +92,7 @@ struct Gelu {
   }
   template <class T>
   DEVICE_FN T operator()(T x) const {
-    const T half = T(0.5) * x;
-    if (by_tanh) return half * (T(1) + std::tanh(T(0.7978845608028654) * (x + T(0.044715) * x * x * x)));
-    return half * (T(1) + std::erf(x * T(0.7071067811865476)));
+    return by_tanh ? GeluByTanh()(x) : GeluByErf()(x);
   }
 };
 
