@@ -55,7 +55,7 @@ def _quick():
 
 def _all():
     stages = [Stage("format", _format), _build("virtual"), Stage("generated files", _generated, ("build virtual",))]
-    stages += [_native("virtual")]
+    stages += [_native("virtual"), Stage("demo", _demo, ("build virtual",))]
     for preset in SANITIZERS:
         stages += [_build(preset), _native(preset)]
     if IN_CI or env.nvcc():
@@ -89,6 +89,11 @@ def _format():
 
 def _generated():
     generated.write(check=True)
+
+
+def _demo():
+    """All three ways have to read the same text, and replays to equal eager runs."""
+    env.run(env.PYTHON, env.ROOT / "tools" / "demo.py", "--device", "virtual", "--seconds", "0.2")
 
 
 def _ctest(preset):
