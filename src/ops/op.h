@@ -43,7 +43,6 @@ class NodeInfo {
   virtual std::optional<std::string> find_string(const char* attribute) const = 0;
   virtual std::optional<std::vector<int64_t>> find_ints(const char* attribute) const = 0;
   virtual std::optional<std::vector<float>> find_floats(const char* attribute) const = 0;
-  virtual std::optional<std::vector<std::string>> find_strings(const char* attribute) const = 0;
   // A tensor attribute (ConstantOfShape's value); in host memory, valid while the NodeInfo lives.
   virtual const Tensor* find_tensor(const char* attribute) const = 0;
 

@@ -149,19 +149,6 @@ std::optional<std::vector<float>> GraphNodeInfo::find_floats(const char* name) c
   return read_array<float>(attribute, ORT_OP_ATTR_FLOATS);
 }
 
-std::optional<std::vector<std::string>> GraphNodeInfo::find_strings(const char* name) const {
-  const OrtOpAttr* attribute = find(name, ORT_OP_ATTR_STRINGS);
-  if (!attribute) return std::nullopt;
-  std::vector<std::string> out;  // they come as zero-terminated strings, one after the other
-  const std::vector<char> chars = read_array<char>(attribute, ORT_OP_ATTR_STRINGS);
-  for (auto at = chars.begin(); at != chars.end();) {
-    const auto end = std::find(at, chars.end(), '\0');
-    out.emplace_back(at, end);
-    at = end == chars.end() ? end : end + 1;
-  }
-  return out;
-}
-
 const Tensor* GraphNodeInfo::find_tensor(const char* name) const {
   const OrtOpAttr* attribute = find(name, ORT_OP_ATTR_TENSOR);
   if (!attribute) return nullptr;
@@ -281,20 +268,6 @@ std::optional<std::vector<float>> KernelNodeInfo::find_floats(const char* name) 
   return read_attribute_array<float>(
       [&](float* out, size_t* size) { return ort().api->KernelInfoGetAttributeArray_float(info_, name, out, size); });
 }
-std::optional<std::vector<std::string>> KernelNodeInfo::find_strings(const char* name) const {
-  if (!host_has(kStringArrayAttributeApi))
-    fail(Code::not_supported, "attribute '", name, "' needs onnxruntime 1.25 or newer");
-  OrtAllocator* allocator;
-  check(ort().api->GetAllocatorWithDefaultOptions(&allocator));
-  char** strings = nullptr;
-  size_t count = 0;
-  if (!ok(ort().api->KernelInfoGetAttributeArray_string(info_, name, allocator, &strings, &count))) return std::nullopt;
-  std::vector<std::string> out(strings, strings + count);
-  for (size_t i = 0; i < count; ++i) allocator->Free(allocator, strings[i]);
-  if (strings) allocator->Free(allocator, strings);
-  return out;
-}
-
 const Tensor* KernelNodeInfo::find_tensor(const char* name) const {
   OrtAllocator* allocator;
   check(ort().api->GetAllocatorWithDefaultOptions(&allocator));

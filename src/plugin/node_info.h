@@ -62,7 +62,6 @@ class GraphNodeInfo : public NodeInfoBase {
   std::optional<std::string> find_string(const char* attribute) const override;
   std::optional<std::vector<int64_t>> find_ints(const char* attribute) const override;
   std::optional<std::vector<float>> find_floats(const char* attribute) const override;
-  std::optional<std::vector<std::string>> find_strings(const char* attribute) const override;
   const ops::Tensor* find_tensor(const char* attribute) const override;
 
  private:
@@ -85,7 +84,6 @@ class KernelNodeInfo : public NodeInfoBase {
   std::optional<std::string> find_string(const char* attribute) const override;
   std::optional<std::vector<int64_t>> find_ints(const char* attribute) const override;
   std::optional<std::vector<float>> find_floats(const char* attribute) const override;
-  std::optional<std::vector<std::string>> find_strings(const char* attribute) const override;
   const ops::Tensor* find_tensor(const char* attribute) const override;
 
  private:
