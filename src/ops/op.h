@@ -18,6 +18,12 @@ namespace encore::ops {
 
 using device::StreamRef;
 
+// What a session asks of its operators.
+struct Settings {
+  bool use_tf32 = true;                 // float products and convolutions may
+  bool strict_skip_layer_norm = false;  // SkipLayerNormalization's statistics in twice the precision
+};
+
 // What is known of a node before it runs. Attributes of another type than asked for are an Error{invalid_input}.
 class NodeInfo {
  public:
@@ -52,8 +58,7 @@ class NodeInfo {
     return find_string(attribute).value_or(otherwise);
   }
 
-  // Settings of the session which ops may heed.
-  bool use_tf32 = true;
+  Settings settings;
 };
 
 // One run of one node.

@@ -35,8 +35,9 @@ bool is_shape_like(const ops::NodeInfo& node) {
 
 class Examination {
  public:
-  Examination(const OrtGraph* graph, OrtEpGraphSupportInfo* support, const std::string& ep_name, bool use_tf32)
-      : support_(support), ep_name_(ep_name), use_tf32_(use_tf32) {
+  Examination(const OrtGraph* graph, OrtEpGraphSupportInfo* support, const std::string& ep_name,
+              const ops::Settings& settings)
+      : support_(support), ep_name_(ep_name), settings_(settings) {
     size_t count = 0;
     check(api_.Graph_GetNumNodes(graph, &count));
     nodes_.resize(count);
@@ -62,7 +63,7 @@ class Examination {
  private:
   void add(const OrtNode* node, Claim& claim) {
     GraphNodeInfo info(node);
-    info.use_tf32 = use_tf32_;
+    info.settings = settings_;
     const ops::OpRow* const row = ops::find_row(info.domain(), info.op_type(), info.since_version());
     PlacementNode place;
     place.name = text(info.op_type(), " node '", info.name(), "'");
@@ -142,7 +143,7 @@ class Examination {
   const OrtApi& api_ = *ort().api;
   OrtEpGraphSupportInfo* support_;
   const std::string& ep_name_;
-  bool use_tf32_;
+  const ops::Settings& settings_;
   std::vector<const OrtNode*> nodes_;
   PlacementGraph placement_;
   std::unordered_map<std::string, int> numbers_;
@@ -150,8 +151,9 @@ class Examination {
 
 }  // namespace
 
-Claim examine(const OrtGraph* graph, OrtEpGraphSupportInfo* support, const std::string& ep_name, bool use_tf32) {
-  return Examination(graph, support, ep_name, use_tf32).run();
+Claim examine(const OrtGraph* graph, OrtEpGraphSupportInfo* support, const std::string& ep_name,
+              const ops::Settings& settings) {
+  return Examination(graph, support, ep_name, settings).run();
 }
 
 }  // namespace encore::plugin

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/op.h"
 #include "plugin/api_version.h"
 
 namespace encore::plugin {
@@ -19,7 +20,7 @@ struct Claim {
   std::vector<std::string> crossings;      // copies between host and device that onnxruntime has to insert
 };
 
-// `use_tf32` as the session's options say.
-Claim examine(const OrtGraph* graph, OrtEpGraphSupportInfo* support, const std::string& ep_name, bool use_tf32);
+Claim examine(const OrtGraph* graph, OrtEpGraphSupportInfo* support, const std::string& ep_name,
+              const ops::Settings& settings);
 
 }  // namespace encore::plugin

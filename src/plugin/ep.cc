@@ -100,9 +100,14 @@ device::Dnn& Ep::dnn() {
   const std::lock_guard lock(opening_);
   if (!dnn_)
     dnn_ = std::make_unique<device::Dnn>(
-        device(), device::DnnSettings{.wanted = options_.enable_cudnn, .measure = options_.measure_convolutions});
+        device(), device::DnnSettings{.wanted = options_.enable_cudnn,
+                                      .measure = options_.conv_search == ConvSearch::exhaustive});
   open_dnn_.store(dnn_.get(), std::memory_order_release);
   return *dnn_;
+}
+
+ops::Settings Ep::settings() const {
+  return {.use_tf32 = options_.use_tf32, .strict_skip_layer_norm = options_.strict_skip_layer_norm};
 }
 
 void Ep::run_failed(const std::string& why, Code code) {
@@ -170,7 +175,7 @@ void Ep::end_run(const OrtRunOptions*, bool synchronous) {
 void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
   const OrtNode* parent = nullptr;
   check(ort().api->Graph_GetParentNode(graph, &parent));
-  const Claim claim = examine(graph, support, factory_->name(), options_.use_tf32);
+  const Claim claim = examine(graph, support, factory_->name(), settings());
   for (const OrtNode* node : claim.nodes) check(ort().ep->EpGraphSupportInfo_AddSingleNode(support, node));
 
   const auto log = [&](const std::string& line) { options_.log_placement ? log_.warning(line) : log_.verbose(line); };

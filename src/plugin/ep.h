@@ -14,6 +14,7 @@
 #include "graph/session_graphs.h"
 #include "memory/arena.h"
 #include "memory/staging.h"
+#include "ops/op.h"
 #include "plugin/api_version.h"
 #include "plugin/log.h"
 #include "plugin/options.h"
@@ -35,6 +36,7 @@ class Ep : public OrtEp {
   int device() const { return options_.device_id; }
   const Options& options() const { return options_; }
   const Log& log() const { return log_; }
+  ops::Settings settings() const;  // as the options say
   const Signature& signature() const { return signature_; }
 
   memory::Arena& arena() { return *arena_; }

@@ -188,7 +188,7 @@ OrtStatus* create_kernel(void* state, const OrtKernelInfo* info, OrtKernelImpl**
     const auto& row = *static_cast<const ops::OpRow*>(state);
     Ep& ep = ep_of(info);
     KernelNodeInfo node(info, row.host_inputs, ep.device());
-    node.use_tf32 = ep.options().use_tf32;
+    node.settings = ep.settings();
     try {
       *kernel = new Kernel(ep, row, node);
     } catch (const Error& error) {

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <numeric>
-#include <optional>
 
 #include "device/error.h"
 
@@ -17,79 +15,55 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-template <class T>
-std::optional<T> number(std::string_view text, T least, T most) {
-  T value{};
-  const char* const end = text.data() + text.size();
-  const auto [stopped, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc() || stopped != end || value < least || value > most) return std::nullopt;
-  return value;
-}
-
-template <class T>
-bool take(std::optional<T> value, T& into) {
-  if (value) into = *value;
-  return value.has_value();
-}
-
-std::optional<bool> flag(std::string_view text) {
-  const std::string value = lower(text);
-  if (value == "1" || value == "true") return true;
-  if (value == "0" || value == "false") return false;
-  return std::nullopt;
-}
-
-// onnxruntime runs a model at most eight times in a row to get it captured; with more than six warm-ups its own
-// count can run out before the capture has happened.
-constexpr int kMostWarmUps = 6;
-
-constexpr OptionRow kRows[] = {
-    {"device_id", true, "0", "the number of a device", "The CUDA device to run on.",
-     [](std::string_view value, Options& o) { return take(number(value, 0, 1 << 16), o.device_id); }},
-    {"enable_cuda_graph", true, "0", "0 or 1",
-     "Capture the model into a CUDA graph, and replay it (onnxruntime 1.26 or newer).",
-     [](std::string_view value, Options& o) { return take(flag(value), o.enable_cuda_graph); }},
-    {"min_num_runs_before_cuda_graph_capture", false, "2",
-     "a number from 1 to 6 (onnxruntime gives up after eight runs in a row)",
-     "Eager runs before the capture, in each thread and for each graph id.",
-     [](std::string_view value, Options& o) {
-       return take(number(value, 1, kMostWarmUps), o.min_num_runs_before_cuda_graph_capture);
-     }},
-    {"graph_on_error", false, "fail", "fail or eager",
-     "When a model can't be captured: fail the run with the reason, or warn and go on without graphs.",
-     [](std::string_view value, Options& o) {
-       if (value != "fail" && value != "eager") return false;
-       o.graph_on_error = value == "fail" ? graph::OnError::fail : graph::OnError::eager;
-       return true;
-     }},
-    {"use_tf32", true, "1", "0 or 1", "Let float matrix products and convolutions use TF32 tensor cores.",
-     [](std::string_view value, Options& o) { return take(flag(value), o.use_tf32); }},
-    {"enable_cudnn", false, "1", "0 or 1", "Use cuDNN for convolutions; if not, they are lowered to matrix products.",
-     [](std::string_view value, Options& o) { return take(flag(value), o.enable_cudnn); }},
-    {"cudnn_conv_algo_search", true, "EXHAUSTIVE", "EXHAUSTIVE, HEURISTIC or DEFAULT",
-     "Time cuDNN's candidates for each new convolution in the first run, or trust its heuristics (the other two).",
-     [](std::string_view value, Options& o) {
-       if (value != "EXHAUSTIVE" && value != "HEURISTIC" && value != "DEFAULT") return false;
-       o.measure_convolutions = value == "EXHAUSTIVE";
-       return true;
-     }},
-    {"gpu_mem_limit", true, "18446744073709551615", "a number of bytes, more than zero",
-     "The most device memory that the session's arena may hold, in bytes.",
-     [](std::string_view value, Options& o) { return take(number<size_t>(value, 1, SIZE_MAX), o.gpu_mem_limit); }},
-    {"arena_extend_strategy", true, "kNextPowerOfTwo", "kNextPowerOfTwo or kSameAsRequested",
-     "Grow the arena by doubling, or by what is asked for.",
-     [](std::string_view value, Options& o) {
-       if (value != "kNextPowerOfTwo" && value != "kSameAsRequested") return false;
-       o.grow_by_doubling = value == "kNextPowerOfTwo";
-       return true;
-     }},
-    {"log_placement", false, "0", "0 or 1", "Log, as warnings, each node that is left to another provider, and why.",
-     [](std::string_view value, Options& o) { return take(flag(value), o.log_placement); }},
-};
-
 const OptionRow* find_option(std::string_view key) {
-  const auto row = std::find_if(std::begin(kRows), std::end(kRows), [&](const OptionRow& r) { return key == r.key; });
-  return row == std::end(kRows) ? nullptr : row;
+  const auto rows = option_rows();
+  const auto row = std::find_if(rows.begin(), rows.end(), [&](const OptionRow& r) { return key == r.key; });
+  return row == rows.end() ? nullptr : &*row;
+}
+
+// Option: the full key and the value it came from.
+using Given = std::map<std::string, std::pair<std::string, std::string>>;
+
+// What one option means for others.
+void settle(Options& options, const Given& given) {
+  const bool denied = given.contains("has_user_compute_stream") && !options.has_user_compute_stream;
+  require(
+      !options.has_user_compute_stream || options.user_compute_stream,
+      "provider option 'has_user_compute_stream' is 1, but 'user_compute_stream' gives no stream; pass its address, "
+      "such as torch.cuda.Stream().cuda_stream");
+  require(!denied || !options.user_compute_stream,
+          "provider option 'has_user_compute_stream' is 0, but 'user_compute_stream' gives one; leave one of them out");
+  options.has_user_compute_stream = options.user_compute_stream != nullptr;
+
+  const ExternalAllocator& external = options.external;
+  require(
+      !external.allocate || external.free,
+      "provider option 'gpu_external_alloc' is given without 'gpu_external_free'; what is allocated has to be freed");
+  require(!external.free || external.allocate,
+          "provider option 'gpu_external_free' is given without 'gpu_external_alloc'; give both or neither");
+  require(!external.empty_cache || external.allocate,
+          "provider option 'gpu_external_empty_cache' is given without 'gpu_external_alloc' and 'gpu_external_free'");
+  if (external.allocate) {
+    require(!options.has_user_compute_stream,
+            "provider options 'user_compute_stream' and 'gpu_external_alloc' exclude each other: nothing tells the "
+            "allocator what the stream still uses; leave one of them out");
+    require(!options.use_mempool,
+            "provider options 'arena.use_cuda_mempool' and 'gpu_external_alloc' exclude each other: both say where the "
+            "session's device memory comes from; leave one of them out");
+    require(!given.contains("gpu_mem_limit"),
+            "provider options 'gpu_mem_limit' and 'gpu_external_alloc' exclude each other: the memory is the external "
+            "allocator's, and so is its limit; leave one of them out");
+  }
+  require(options.use_arena || !options.use_mempool,
+          "provider options 'use_arena=0' and 'arena.use_cuda_mempool=1' exclude each other; leave one of them out");
+  if (!options.use_mempool)
+    for (const char* key : {"arena.cuda_mempool_release_threshold", "arena.cuda_mempool_bytes_to_keep_on_shrink"})
+      require(!given.contains(key) || given.at(key).second == "0", "provider option '", key,
+              "' needs 'arena.use_cuda_mempool=1'");
+  require(!options.tunable_op_tuning || options.tunable_op,
+          "provider option 'tunable_op_tuning_enable' needs 'tunable_op_enable=1', which uses what tuning finds");
+  require(!options.tunable_op_tuning || !options.deterministic,
+          "provider options 'tunable_op_tuning_enable' and 'deterministic' exclude each other: tuning chooses by time");
 }
 
 size_t edits_between(std::string_view a, std::string_view b) {
@@ -109,8 +83,6 @@ size_t edits_between(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-std::span<const OptionRow> option_rows() { return kRows; }
-
 std::vector<std::string> option_prefixes(std::string_view ep_name) {
   return {"ep." + lower(ep_name) + ".", "ep.cuda."};
 }
@@ -125,7 +97,7 @@ std::string nearest(std::string_view key, std::span<const std::string> candidate
 Options parse_options(std::string_view ep_name, const std::map<std::string, std::string>& config) {
   Options options;
   const std::vector<std::string> prefixes = option_prefixes(ep_name);
-  std::map<std::string, std::pair<std::string, std::string>> given;  // option: the full key and the value it came from
+  Given given;
   for (const auto& [key, value] : config) {
     const auto prefix =
         std::find_if(prefixes.begin(), prefixes.end(), [&](const auto& p) { return key.starts_with(p); });
@@ -134,15 +106,16 @@ Options parse_options(std::string_view ep_name, const std::map<std::string, std:
     if (prefix == prefixes.end() && !(row && row->bare)) continue;
     if (!row) {
       std::vector<std::string> known;
-      for (const OptionRow& r : kRows) known.emplace_back(r.key);
+      for (const OptionRow& r : option_rows()) known.emplace_back(r.key);
       fail(Code::invalid_input, "unknown provider option '", key, "'; did you mean '", *prefix, nearest(bare, known),
            "'?");
     }
     require(row->parse(value, options), "provider option '", key, "' is '", value, "'; it must be ", row->allowed);
-    const auto [before, first] = given.try_emplace(bare, key, value);
+    const auto [before, first] = given.try_emplace(row->same_as ? row->same_as : bare, key, value);
     require(first || before->second.second == value, "provider option '", key, "' is '", value, "', but '",
             before->second.first, "' is '", before->second.second, "'; give one of them");
   }
+  settle(options, given);
   return options;
 }
 

@@ -12,17 +12,56 @@
 
 namespace encore::plugin {
 
+// Callbacks of an application that owns the device memory; all null if there are none.
+struct ExternalAllocator {
+  void* (*allocate)(size_t bytes) = nullptr;
+  void (*free)(void* address) = nullptr;
+  void (*empty_cache)() = nullptr;  // optional
+  bool operator==(const ExternalAllocator&) const = default;
+};
+
+enum class ConvSearch { exhaustive, heuristic, standard };
+
 struct Options {
   int device_id = 0;
+
   bool enable_cuda_graph = false;
   int min_num_runs_before_cuda_graph_capture = 2;
   graph::OnError graph_on_error = graph::OnError::fail;
-  bool use_tf32 = true;
-  bool enable_cudnn = true;
-  bool measure_convolutions = true;
+
+  bool has_user_compute_stream = false;
+  void* user_compute_stream = nullptr;
+  bool do_copy_in_default_stream = true;
+  bool use_ep_level_unified_stream = false;
+
   size_t gpu_mem_limit = SIZE_MAX;
+  bool use_arena = true;
   bool grow_by_doubling = true;
+  size_t initial_chunk_bytes = size_t(1) << 20;
+  size_t initial_growth_bytes = 0;  // none: as large as the initial chunk
+  size_t largest_growth_bytes = size_t(1) << 30;
+  size_t dead_bytes_per_chunk = 0;
+  bool use_mempool = false;
+  size_t mempool_release_threshold = 0;
+  size_t mempool_keep_on_shrink = 0;
+  ExternalAllocator external;
+
+  bool use_tf32 = true;
+  bool deterministic = false;
+  bool enable_cudnn = true;
+  ConvSearch conv_search = ConvSearch::exhaustive;
+  bool conv_max_workspace = true;
+  bool conv1d_pad_to_nc1d = false;
+  bool fuse_conv_bias = false;
+  bool prefer_nhwc = false;
+  int sdpa_kernel = 0;
+  bool strict_skip_layer_norm = false;
+  bool tunable_op = false, tunable_op_tuning = false;
+  int tunable_op_max_ms = 0;  // for one problem; zero: no limit
+
   bool log_placement = false;
+
+  bool operator==(const Options&) const = default;
 };
 
 struct OptionRow {
@@ -32,14 +71,16 @@ struct OptionRow {
   const char* allowed;    // "0 or 1": completes "it must be ..."
   const char* doc;
   bool (*parse)(std::string_view value, Options& options);  // false: not allowed
+  const char* same_as = nullptr;                            // another spelling of that option
 };
 std::span<const OptionRow> option_rows();
 
 // "ep.<lower-case name>." and "ep.cuda."; onnxruntime uses either, by version.
 std::vector<std::string> option_prefixes(std::string_view ep_name);
 
-// Reads a session's config entries. An unknown key under one of the prefixes, a bad value, or one option given twice
-// with different values is an Error{invalid_input}. Other keys without a prefix are not Encore's to judge.
+// Reads a session's config entries. An unknown key under one of the prefixes, a bad value, one option given twice with
+// different values, or options that exclude each other are an Error{invalid_input}. Other keys without a prefix are not
+// Encore's to judge.
 Options parse_options(std::string_view ep_name, const std::map<std::string, std::string>& config);
 
 // The candidate with the fewest edits between, for "did you mean".

@@ -2,9 +2,12 @@
 
 import math
 
+import encore_session
 import numpy as np
+import onnx
 import pytest
 from harness import FLOATS, SPECIAL, Case, check, floats
+from onnx import helper
 
 MICROSOFT = "com.microsoft"
 # Far below zero, 1 + erf and 1 + tanh have few digits left.
@@ -129,3 +132,33 @@ def test_skip_layer_norm_misaligned(dtype):
 
 def test_skip_layer_norm_of_nothing():
     check(skip_layer_norm((0, 3, 16)))
+
+
+def test_strict_skip_layer_norm_is_closer_to_the_truth():
+    """Far from zero floats lose what the normalisation needs; in strict mode double keeps it."""
+    rng = np.random.default_rng(5)
+    x = (rng.standard_normal((8, 4096)) + 3000).astype(np.float32)
+    skip = np.zeros_like(x)
+    gamma = np.ones(4096, np.float32)
+    node = helper.make_node(
+        "SkipLayerNormalization", ["x", "skip", "gamma"], ["y"], domain="com.microsoft", epsilon=0.0
+    )
+    inputs = [helper.make_tensor_value_info(name, 1, value.shape) for name, value in zip(("x", "skip"), (x, skip))]
+    graph = helper.make_graph(
+        [node],
+        "strict",
+        inputs,
+        [helper.make_tensor_value_info("y", 1, x.shape)],
+        [onnx.numpy_helper.from_array(gamma, "gamma")],
+    )
+    domains = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=domains, ir_version=8)
+    wide = x.astype(np.float64)
+    truth = (wide - wide.mean(1, keepdims=True)) / wide.std(1, keepdims=True)
+    errors = []
+    for strict in (0, 1):
+        session = encore_session.make_session(model, enable_skip_layer_norm_strict_mode=strict)
+        encore_session.assert_all_on_encore(session)
+        errors.append(np.abs(session.run(None, {"x": x, "skip": skip})[0] - truth).max())
+    assert errors[1] < errors[0] / 10, errors
+    assert errors[1] < 1e-6, errors

@@ -23,17 +23,11 @@ std::string refusal(const Config& config) {
 
 TEST(Options, DefaultsAreWhatTheTableSays) {
   const Options made = parse_options(kName, {});
-  Options parsed;
-  for (const OptionRow& row : option_rows()) EXPECT_TRUE(row.parse(row.otherwise, parsed)) << row.key;
-  EXPECT_EQ(made.device_id, parsed.device_id);
-  EXPECT_EQ(made.enable_cuda_graph, parsed.enable_cuda_graph);
-  EXPECT_EQ(made.min_num_runs_before_cuda_graph_capture, parsed.min_num_runs_before_cuda_graph_capture);
-  EXPECT_EQ(made.graph_on_error, parsed.graph_on_error);
-  EXPECT_EQ(made.use_tf32, parsed.use_tf32);
-  EXPECT_EQ(made.enable_cudnn, parsed.enable_cudnn);
-  EXPECT_EQ(made.gpu_mem_limit, parsed.gpu_mem_limit);
-  EXPECT_EQ(made.grow_by_doubling, parsed.grow_by_doubling);
-  EXPECT_EQ(made.log_placement, parsed.log_placement);
+  for (const OptionRow& row : option_rows()) {
+    Options parsed = made;
+    EXPECT_TRUE(row.parse(row.otherwise, parsed)) << row.key;
+    EXPECT_EQ(made, parsed) << row.key;
+  }
 }
 
 TEST(Options, AreReadUnderEachPrefixAndBare) {
@@ -86,6 +80,45 @@ TEST(Options, ContradictionsNameBoth) {
   EXPECT_EQ(refusal({{"ep.cuda.use_tf32", "0"}, {"use_tf32", "1"}}),
             "provider option 'use_tf32' is '1', but 'ep.cuda.use_tf32' is '0'; give one of them");
   EXPECT_EQ(refusal({{"ep.cuda.use_tf32", "0"}, {"use_tf32", "0"}}), "accepted");
+}
+
+TEST(Options, AddressesAreDecimalOrHexadecimal) {
+  for (const char* value : {"65536", "0x10000", "0X10000"}) {
+    const Options options = parse_options(kName, {{"user_compute_stream", value}});
+    EXPECT_EQ(options.user_compute_stream, reinterpret_cast<void*>(0x10000));
+    EXPECT_TRUE(options.has_user_compute_stream);
+  }
+  for (const char* value : {"", "0x", "stream", "-1", "0x1g", "99999999999999999999"})
+    EXPECT_TRUE(refusal({{"user_compute_stream", value}}).ends_with("an address, decimal or with 0x")) << value;
+}
+
+TEST(Options, SpellingsOfOneOptionAgree) {
+  EXPECT_EQ(parse_options(kName, {{"ep.cuda.arena.max_mem", "4096"}}).gpu_mem_limit, 4096u);
+  EXPECT_FALSE(parse_options(kName, {{"ep.cuda.arena.extend_strategy", "1"}}).grow_by_doubling);
+  EXPECT_TRUE(parse_options(kName, {{"ep.cuda.prefer_nhwc_layout", "1"}}).prefer_nhwc);
+  EXPECT_EQ(refusal({{"ep.cuda.arena.max_mem", "4096"}, {"gpu_mem_limit", "8192"}}),
+            "provider option 'gpu_mem_limit' is '8192', but 'ep.cuda.arena.max_mem' is '4096'; give one of them");
+}
+
+TEST(Options, WhatExcludesEachOtherIsRefused) {
+  const std::string p = "ep.cuda.";
+  const std::pair<Config, const char*> cases[] = {
+      {{{"has_user_compute_stream", "1"}}, "'user_compute_stream' gives no stream"},
+      {{{"has_user_compute_stream", "1"}, {"user_compute_stream", "0"}}, "gives no stream"},
+      {{{"has_user_compute_stream", "0"}, {"user_compute_stream", "0x10"}}, "leave one of them out"},
+      {{{"gpu_external_alloc", "16"}}, "without 'gpu_external_free'"},
+      {{{"gpu_external_free", "16"}}, "without 'gpu_external_alloc'"},
+      {{{"gpu_external_empty_cache", "16"}}, "without 'gpu_external_alloc'"},
+      {{{"gpu_external_alloc", "16"}, {"gpu_external_free", "16"}, {"user_compute_stream", "16"}}, "'user_compute_s"},
+      {{{"gpu_external_alloc", "16"}, {"gpu_external_free", "16"}, {"gpu_mem_limit", "16"}}, "'gpu_mem_limit'"},
+      {{{"gpu_external_alloc", "16"}, {"gpu_external_free", "16"}, {p + "arena.use_cuda_mempool", "1"}}, "mempool"},
+      {{{p + "use_arena", "0"}, {p + "arena.use_cuda_mempool", "1"}}, "'use_arena=0'"},
+      {{{p + "arena.cuda_mempool_release_threshold", "1"}}, "needs 'arena.use_cuda_mempool=1'"},
+      {{{"tunable_op_tuning_enable", "1"}}, "needs 'tunable_op_enable=1'"},
+      {{{"tunable_op_tuning_enable", "1"}, {"tunable_op_enable", "1"}, {p + "deterministic", "1"}}, "deterministic"},
+  };
+  for (const auto& [config, told] : cases) EXPECT_NE(refusal(config).find(told), std::string::npos) << refusal(config);
+  EXPECT_EQ(refusal({{"gpu_external_alloc", "16"}, {"gpu_external_free", "16"}}), "accepted");
 }
 
 TEST(Options, TheCudaNameHasBothPrefixes) {

@@ -8,7 +8,8 @@ namespace {
 template <bool kCentred>
 class SkipLayerNorm : public Op {
  public:
-  explicit SkipLayerNorm(const NodeInfo& node) : epsilon_(node.get_float("epsilon", 1e-12f)) {
+  explicit SkipLayerNorm(const NodeInfo& node)
+      : epsilon_(node.get_float("epsilon", 1e-12f)), strict_(node.settings.strict_skip_layer_norm) {
     for (int i : {1, 2})
       if (node.has_output(i)) fail(Code::not_supported, "output ", i, " (statistics for training) is not supported");
   }
@@ -40,11 +41,13 @@ class SkipLayerNorm : public Op {
     if (context.output_count() > 3 && context.wants_output(3)) norm.sum = context.output(3, x.shape).data;
     norm.centred = kCentred;
     norm.epsilon = epsilon_;
+    norm.strict = strict_;
     normalize_rows(context.stream(), norm, x.type, gamma.type);
   }
 
  private:
   float epsilon_;
+  bool strict_;
 };
 
 }  // namespace

@@ -30,7 +30,7 @@ class Gemm : public Op {
         beta_(node.get_float("beta", 1)),
         transpose_a_(node.get_int("transA", 0) != 0),
         transpose_b_(node.get_int("transB", 0) != 0),
-        tf32_(node.use_tf32) {}
+        tf32_(node.settings.use_tf32) {}
   void run(Context& context) const override {
     const Tensor &a = context.input(0), &b = context.input(1);
     const Tensor* c = context.find_input(2);

@@ -38,7 +38,7 @@ class MatMul : public Op {
         transpose_b_(node.get_int("transB", 0) != 0),
         a_rows_first_(node.get_int("transBatchA", 0) != 0),
         b_rows_first_(node.get_int("transBatchB", 0) != 0),
-        tf32_(node.use_tf32) {}
+        tf32_(node.settings.use_tf32) {}
 
   void run(Context& context) const override {
     // A vector is a matrix of one row on the left, of one column on the right; transposing one changes nothing.

@@ -10,7 +10,7 @@ namespace {
 class ConvBase : public Op {
  public:
   explicit ConvBase(const NodeInfo& node)
-      : attributes_(node), groups_(node.get_int("group", 1)), use_tf32_(node.use_tf32) {
+      : attributes_(node), groups_(node.get_int("group", 1)), use_tf32_(node.settings.use_tf32) {
     require(groups_ >= 1, "group is ", groups_, "; it must be at least 1");
     const auto x = node.input_dims(0), w = node.input_dims(1);
     if (w) require(w->size() >= 3 && (!x || w->size() == x->size()), "W has rank ", w->size(), ", not that of X");

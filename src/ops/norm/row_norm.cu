@@ -17,9 +17,9 @@ using device::NoShared;
 using device::Pack;
 using device::PerThread;
 
-template <class X, class V, bool kAdds, int kPack, int kLanes, int kKeep>
+// X is the type of the values, V of scale and result, C what is computed in.
+template <class X, class V, class C, bool kAdds, int kPack, int kLanes, int kKeep>
 struct NormalizeRows {
-  using C = Compute<X>;
   using Together = Team<kLanes>;
   static constexpr int kMaxThreads = Together::kMaxThreads;
   using Packs = Deal<kPack, kKeep>;
@@ -134,7 +134,7 @@ struct NormalizeRows {
   }
 };
 
-template <class X, class V, bool kAdds>
+template <class X, class V, bool kAdds, class C = Compute<X>>
 void normalize(StreamRef stream, const RowNorm& norm) {
   constexpr int kWide = device::pack_size<X, V>();
   bool aligned = norm.width % kWide == 0;
@@ -144,10 +144,10 @@ void normalize(StreamRef stream, const RowNorm& norm) {
     aligned &= device::is_pack_aligned<kWide>(static_cast<const V*>(v));
   const device::Divider by_skip_rows(norm.skip_rows, norm.rows);
   with_packs<kWide>(aligned, [&]<int kPack> {
-    spread_rows<kPack, sizeof(X) == 8 || kAdds || !std::is_same_v<X, V>>(
+    spread_rows<kPack, sizeof(C) == 8 || kAdds || !std::is_same_v<X, V>>(
         norm.rows, norm.width, [&]<int kLanes, int kKeep>(device::Blocks grid) {
           device::block_kernel<NoShared>(stream, grid,
-                                         NormalizeRows<X, V, kAdds, kPack, kLanes, kKeep>{norm, by_skip_rows});
+                                         NormalizeRows<X, V, C, kAdds, kPack, kLanes, kKeep>{norm, by_skip_rows});
         });
   });
 }
@@ -178,6 +178,7 @@ void normalize_rows(StreamRef stream, const RowNorm& norm, Type x, Type gamma) {
   if (norm.skip || norm.bias || norm.sum) {
     require(x == gamma, "a sum of type ", device::name(x), " with a scale of type ", device::name(gamma),
             " is not supported");
+    if (norm.strict && x == Type::f32) return normalize<float, float, true, double>(stream, norm);
     dispatch(TypeList<float, Half, BFloat16>{}, x, [&]<class T> { normalize<T, T, true>(stream, norm); });
   } else {
     dispatch_pair(x, gamma, [&]<class X, class V> { normalize<X, V, false>(stream, norm); });

@@ -23,6 +23,7 @@ struct RowNorm {
   void* inverse_deviation = nullptr;
   bool double_statistics = false;  // mean and inverse_deviation are double, else float
   bool centred = true;             // false: the mean is taken as zero
+  bool strict = false;             // compute in twice the precision, where there is a sum and it is float
   double epsilon = 1e-5;
 };
 
