@@ -44,13 +44,15 @@ std::string why_declined(const OpRow& row, const NodeInfo& node) {
     for (int i = rule.index; i <= last && i < count; ++i) {
       if (!(rule.output ? node.has_output(i) : node.has_input(i))) continue;
       const Type type = rule.output ? node.output_type(i) : node.input_type(i);
-      if (!rule.types.has(type))
-        return text(rule.output ? "output " : "input ", i, " has type ", device::name(type),
-                    "; supported: ", rule.types.str());
+      if (rule.types.has(type)) continue;
+      const std::string slot = text(rule.output ? "output " : "input ", i);
+      return text(slot,
+                  type == Type::undefined ? " is not known to be a tensor" : text(" has type ", device::name(type)),
+                  "; supported: ", rule.types.str());
     }
   }
   try {
-    row.make(node);
+    if (row.make) row.make(node);
   } catch (const Error& error) {
     return error.what();
   }

@@ -62,7 +62,7 @@ struct OpRow {
   const char* name;
   int since, until;  // schema versions, inclusive
   std::vector<TypeRule> types;
-  MakeOp make;
+  MakeOp make;                                      // null for control flow: the caller runs its bodies
   std::vector<int> host_inputs = {};                // inputs that must be in host memory
   std::vector<int> host_outputs = {};               // outputs that are written in host memory
   std::vector<std::pair<int, int>> alias = {};      // (input, output) which are the same memory: Reshape

@@ -24,6 +24,74 @@ bool is_small(const std::optional<std::vector<int64_t>>& dims) {
 // What shapes are computed with; anything onnxruntime's CPU provider has kernels for.
 constexpr ops::Types kShapeTypes{ops::Type::i64, ops::Type::i32, ops::Type::boolean, ops::Type::f32, ops::Type::f64};
 
+std::vector<const OrtNode*> nodes_of(const OrtGraph* graph) {
+  size_t count = 0;
+  check(ort().api->Graph_GetNumNodes(graph, &count));
+  std::vector<const OrtNode*> nodes(count);
+  check(ort().api->Graph_GetNodes(graph, nodes.data(), count));
+  return nodes;
+}
+
+std::vector<const OrtGraph*> subgraphs_of(const OrtNode* node) {
+  size_t count = 0;
+  check(ort().api->Node_GetNumSubgraphs(node, &count));
+  std::vector<const OrtGraph*> graphs(count);
+  if (count) check(ort().api->Node_GetSubgraphs(node, graphs.data(), count, nullptr));
+  return graphs;
+}
+
+std::string_view ep_of(const OrtNode* node) {
+  const char* ep = nullptr;
+  check(ort().api->Node_GetEpName(node, &ep));
+  return ep ? ep : "";
+}
+
+// Whether Encore lacks kernels for all of a body that was claimed before its node: what goes from iteration to
+// iteration would only travel to the device and back.
+bool runs_elsewhere(const OrtGraph* body, const std::string& ep_name) {
+  bool lacking = false;
+  for (const OrtNode* node : nodes_of(body)) {
+    if (ep_of(node) == ep_name) return false;
+    const GraphNodeInfo info(node);
+    const ops::OpRow* const row = ops::find_row(info.domain(), info.op_type(), info.since_version());
+    lacking |= !row || !ops::why_declined(*row, info).empty();
+  }
+  return lacking;
+}
+
+template <class Count, class Get>
+std::vector<std::string> names_of(const OrtGraph* graph, Count count_of, Get get) {
+  size_t count = 0;
+  check(count_of(graph, &count));
+  std::vector<const OrtValueInfo*> values(count);
+  check(get(graph, values.data(), count));
+  std::vector<std::string> names;
+  for (const OrtValueInfo* value : values) {
+    const char* name = nullptr;
+    check(ort().api->GetValueInfoName(value, &name));
+    names.emplace_back(name);
+  }
+  return names;
+}
+std::vector<std::string> inputs_of(const OrtGraph* graph) {
+  return names_of(graph, ort().api->Graph_GetNumInputs, ort().api->Graph_GetInputs);
+}
+std::vector<std::string> outputs_of(const OrtGraph* graph) {
+  return names_of(graph, ort().api->Graph_GetNumOutputs, ort().api->Graph_GetOutputs);
+}
+
+// If and Scan give each output of a body its memory beforehand. What no node of the body writes there, since the value
+// is an input of Scan's body or another output too, is left as it was. Loop's outputs have memory of their own.
+std::string lost_output(const std::string& op, const OrtGraph* body) {
+  std::vector<std::string> taken;
+  if (op == "Scan") taken = inputs_of(body);
+  for (const std::string& name : outputs_of(body)) {
+    if (std::find(taken.begin(), taken.end(), name) != taken.end()) return name;
+    taken.push_back(name);
+  }
+  return {};
+}
+
 bool is_shape_like(const ops::NodeInfo& node) {
   if (!node.domain().empty()) return false;
   for (int i = 0; i < node.input_count(); ++i)
@@ -37,11 +105,13 @@ class Examination {
  public:
   Examination(const OrtGraph* graph, OrtEpGraphSupportInfo* support, const std::string& ep_name,
               const ops::Settings& settings)
-      : support_(support), ep_name_(ep_name), settings_(settings) {
-    size_t count = 0;
-    check(api_.Graph_GetNumNodes(graph, &count));
-    nodes_.resize(count);
-    check(api_.Graph_GetNodes(graph, nodes_.data(), count));
+      : support_(support), ep_name_(ep_name), settings_(settings), nodes_(nodes_of(graph)) {
+    const OrtNode* parent = nullptr;
+    check(api_.Graph_GetParentNode(graph, &parent));
+    is_body_ = parent;
+    if (!parent || GraphNodeInfo(parent).op_type() != "Loop") return;
+    on_host_ = inputs_of(graph);  // the iteration number and the condition are the first two
+    on_host_.resize(std::min<size_t>(on_host_.size(), 2));
   }
 
   Claim run() {
@@ -72,7 +142,15 @@ class Examination {
       place.claimable = why.empty();
       if (!why.empty()) claim.declined.push_back({place.name, std::move(why)});
     }
-    place.shape_like = is_shape_like(info);
+    const std::vector<const OrtGraph*> bodies = subgraphs_of(node);
+    if (!bodies.empty()) claim.control_flow.push_back(place.name);
+    if (info.op_type() == "If" || info.op_type() == "Scan")
+      for (const OrtGraph* body : bodies)
+        if (const std::string lost = lost_output(info.op_type(), body); !lost.empty())
+          claim.ill_formed.push_back(text(place.name, " hands on '", lost, "', an output of its body that is ",
+                                          "another output too, or an input, and onnxruntime loses such values; ",
+                                          "put an Identity between"));
+    place.shape_like = bodies.empty() && is_shape_like(info);
     place.inputs = number(node, api_.Node_GetNumInputs, api_.Node_GetInputs, &info);
     place.outputs = number(node, api_.Node_GetNumOutputs, api_.Node_GetOutputs, nullptr);
     place.host_inputs = flags(place.inputs.size(), row ? row->host_inputs : std::vector<int>());
@@ -81,9 +159,8 @@ class Examination {
   }
 
   bool is_taken_by_another(const OrtNode* node) const {
-    const char* ep = nullptr;
-    check(api_.Node_GetEpName(node, &ep));
-    return ep != nullptr && *ep != 0 && ep_name_ != ep;
+    const std::string_view ep = ep_of(node);
+    return !ep.empty() && ep != ep_name_;
   }
 
   std::string why_not(const ops::OpRow* row, const GraphNodeInfo& info, const OrtNode* node) const {
@@ -91,6 +168,10 @@ class Examination {
     if (!row) return text("Encore has no kernel for ", op, " of version ", info.since_version());
     std::string why = ops::why_declined(*row, info);
     if (!why.empty()) return why;
+    if (info.op_type() == "Loop" || info.op_type() == "Scan")
+      for (const OrtGraph* body : subgraphs_of(node))
+        if (runs_elsewhere(body, ep_name_))
+          return "no node of its body is on Encore, so each iteration would copy to the device and back";
     const OrtKernelDef* kernel = nullptr;
     check(ort().ep->EpGraphSupportInfo_LookUpKernel(support_, node, &kernel));
     return kernel ? "" : text("onnxruntime finds no kernel of Encore's for ", op, " of version ", info.since_version());
@@ -118,9 +199,10 @@ class Examination {
         check(api_.ValueInfo_IsConstantInitializer(values[i], &constant));
         check(api_.ValueInfo_IsRequiredGraphInput(values[i], &required));
         check(api_.ValueInfo_IsOptionalGraphInput(values[i], &optional));
-        const bool input = required || optional;
+        const bool input = !is_body_ && (required || optional);  // a body's are where its node puts them
         placement_.host_friendly.push_back(info && is_host_friendly(*info, int(i), constant, input));
         placement_.from_outside.push_back(input && !constant);
+        placement_.on_host.push_back(std::find(on_host_.begin(), on_host_.end(), name) != on_host_.end());
       }
     }
     return numbers;
@@ -145,6 +227,8 @@ class Examination {
   const std::string& ep_name_;
   const ops::Settings& settings_;
   std::vector<const OrtNode*> nodes_;
+  bool is_body_ = false;
+  std::vector<std::string> on_host_;  // values by name
   PlacementGraph placement_;
   std::unordered_map<std::string, int> numbers_;
 };

@@ -17,6 +17,8 @@ struct Claim {
   size_t node_count = 0;                   // of the graph
   std::vector<Declined> declined;          // no kernel, or not for this node
   std::vector<Declined> shape_arithmetic;  // could be claimed, but belongs on the CPU
+  std::vector<std::string> control_flow;   // nodes that run subgraphs, wherever they are
+  std::vector<std::string> ill_formed;     // nodes that onnxruntime runs wrongly without a word, and what to change
   std::vector<std::string> crossings;      // copies between host and device that onnxruntime has to insert
 };
 

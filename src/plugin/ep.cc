@@ -21,6 +21,7 @@ namespace {
 struct ThreadRun {
   const Ep* ep = nullptr;
   bool failed = false;
+  std::vector<device::StreamRef> streams;  // where its kernels went, in a session without graphs
   const Ep* repeat = nullptr;  // the session whose last run has to be repeated, since its capture came to nothing
 };
 thread_local ThreadRun thread_run;
@@ -87,6 +88,14 @@ Ep::~Ep() {
   }
 }
 
+Ep& Ep::of(const OrtKernelInfo* kernel) {
+  const OrtEp* ep = nullptr;
+  check(ort().ep->KernelInfo_GetEp(kernel, &ep));
+  Ep& found = from(ep);
+  require(found.impossible_.empty(), found.impossible_);
+  return found;
+}
+
 device::Blas& Ep::blas() {
   if (device::Blas* open = open_blas_.load(std::memory_order_acquire)) return *open;
   const std::lock_guard lock(opening_);
@@ -108,6 +117,14 @@ device::Dnn& Ep::dnn() {
 
 ops::Settings Ep::settings() const {
   return {.use_tf32 = options_.use_tf32, .strict_skip_layer_norm = options_.strict_skip_layer_norm};
+}
+
+device::StreamRef Ep::compute_stream(void* handle) {
+  if (graphs_) return graphs_->stream();
+  const device::StreamRef stream(handle, device());
+  auto& seen = thread_run.streams;
+  if (thread_run.ep == this && std::find(seen.begin(), seen.end(), stream) == seen.end()) seen.push_back(stream);
+  return stream;
 }
 
 void Ep::run_failed(const std::string& why, Code code) {
@@ -161,12 +178,16 @@ void Ep::start_run(const OrtRunOptions* options) {
   graphs_->begin_run(captures() ? graph_id_of(options) : graph::kEagerId);
 }
 
-// Without graphs the end of a run is the Flush of its streams.
 void Ep::end_run(const OrtRunOptions*, bool synchronous) {
-  const bool failed = std::exchange(thread_run, {}).failed;
-  if (!graphs_) return;
+  const ThreadRun run = std::exchange(thread_run, {});
   const device::Current current(device());
-  if (!graphs_->end_run(!failed))
+  if (!graphs_) {
+    // The streams' Flush, which follows, waits too; but nobody hears what it finds.
+    if (!synchronous) return;
+    for (const device::StreamRef& stream : run.streams) stream.synchronize();
+    return check_faults();
+  }
+  if (!graphs_->end_run(!run.failed))
     thread_run.repeat = this;
   else if (synchronous)
     synchronize();
@@ -184,14 +205,13 @@ void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
   log(text("Encore takes ", claim.nodes.size(), " of ", claim.node_count, " nodes", parent ? " of a subgraph" : "",
            "; ", claim.shape_arithmetic.size(), " of the others are shape arithmetic"));
 
+  if (!claim.ill_formed.empty()) log_.error(impossible_ = claim.ill_formed.front());
   // Asked for subgraphs first, and again if onnxruntime changes the layout: what counts is the last answer for the
   // model itself.
-  if (parent) {
-    for (const auto& [node, why] : claim.declined) uncapturable_.push_back(node + ": " + why);
-    return;
-  }
+  if (parent) return;
   signature_ = Signature(graph);
-  std::vector<std::string> obstacles = std::exchange(uncapturable_, {});
+  std::vector<std::string> obstacles = claim.control_flow;
+  for (std::string& node : obstacles) node += ": control flow";
   for (const auto& [node, why] : claim.declined) obstacles.push_back(node + ": " + why);
   for (const std::string& crossing : claim.crossings)
     obstacles.push_back("a copy between host and device: " + crossing);
@@ -200,6 +220,14 @@ void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
   constexpr size_t kMostListed = 5;
   const std::string list = joined(obstacles, kMostListed);
   cannot_capture_ = options_.graph_on_error == graph::OnError::eager;
+  if (!claim.control_flow.empty() && !cannot_capture_) {
+    // onnxruntime refuses these without a name. It isn't asked to capture, and the first kernel to be made refuses.
+    impossible_ = "enable_cuda_graph=1 is impossible with this model, because of " +
+                  joined(claim.control_flow, kMostListed) +
+                  ": onnxruntime captures no model with control flow. Switch it off, or set graph_on_error=eager";
+    cannot_capture_ = !claim.nodes.empty();
+    return log_.error(impossible_);
+  }
   log_.warning(cannot_capture_ ? "the model can't be captured, so every run is eager: " + list
                                : "onnxruntime may refuse to capture the model, because of: " + list);
 }

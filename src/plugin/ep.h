@@ -31,6 +31,9 @@ class Ep : public OrtEp {
   ~Ep();
   Ep(const Ep&) = delete;
   static Ep& from(const OrtEp* ep) { return *static_cast<Ep*>(const_cast<OrtEp*>(ep)); }
+  // The session of a kernel that is being made. Throws if its model cannot be run, as found while claiming nodes:
+  // onnxruntime ends a session's creation for no earlier error.
+  static Ep& of(const OrtKernelInfo* kernel);
 
   Factory& factory() const { return *factory_; }
   int device() const { return options_.device_id; }
@@ -49,9 +52,7 @@ class Ep : public OrtEp {
   graph::SessionGraphs* graphs() const { return graphs_.get(); }
   bool capturing() const { return graphs_ && graphs_->capturing(); }
   // Where the calling thread's work goes, given the handle that a kernel gets from onnxruntime.
-  device::StreamRef compute_stream(void* handle) const {
-    return graphs_ ? graphs_->stream() : device::StreamRef(handle, device());
-  }
+  device::StreamRef compute_stream(void* handle);
   // A node failed in the calling thread's run: what it has captured so far is worth nothing.
   void run_failed(const std::string& why, Code code);
 
@@ -93,8 +94,8 @@ class Ep : public OrtEp {
   std::vector<std::string> fault_nodes_;
   std::mutex streams_mutex_;
   std::set<SyncStream*> streams_;
-  std::vector<std::string> uncapturable_;  // nodes and copies that no graph can hold, found while claiming nodes
   bool cannot_capture_ = false;
+  std::string impossible_;  // why the model cannot be run, if so
   std::unique_ptr<graph::SessionGraphs> graphs_;
 };
 

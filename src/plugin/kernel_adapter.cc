@@ -4,12 +4,9 @@
 #include <array>
 #include <optional>
 
-#include "device/device.h"
-#include "device/label.h"
 #include "plugin/allocator.h"
-#include "plugin/ep.h"
-#include "plugin/fence.h"
 #include "plugin/node_info.h"
+#include "plugin/run_as.h"
 
 namespace encore::plugin {
 namespace {
@@ -18,29 +15,17 @@ using ops::Tensor;
 using ops::Where;
 
 // What kernels of both kinds know of their node.
-struct Node {
-  Ep& ep;
-  std::string name, label;  // "conv1", "Conv node 'conv1'"
+struct Node : NamedNode {
   int input_count, output_count, fault_number = 0;
   std::vector<bool> host_inputs, host_outputs, wants_output;
 
   Node(Ep& ep, const ops::NodeInfo& info)
-      : ep(ep),
-        name(info.name()),
-        label(text(info.op_type(), " node '", info.name(), "'")),
-        input_count(info.input_count()),
-        output_count(info.output_count()) {
+      : NamedNode(ep, info), input_count(info.input_count()), output_count(info.output_count()) {
     host_inputs.resize(size_t(input_count));
     host_outputs.resize(size_t(output_count));
     for (int i = 0; i < output_count; ++i) wants_output.push_back(info.has_output(i));
   }
 };
-
-Ep& ep_of(const OrtKernelInfo* info) {
-  const OrtEp* ep = nullptr;
-  check(ort().ep->KernelInfo_GetEp(info, &ep));
-  return Ep::from(ep);
-}
 
 // One run of a kernel. Inputs are looked up when asked for; scratch goes back when the launches are enqueued, since
 // the stream's order keeps it safe.
@@ -107,25 +92,6 @@ class KernelRun final : public ops::Context {
   std::vector<void*> more_scratch_;
 };
 
-// Runs `body` as the node: its name is on every launch and in every error, and an error also ends a capture with the
-// reason at hand.
-template <class Body>
-OrtStatus* run_as(const Node& node, Body body) noexcept {
-  return guarded(node.label.c_str(), [&] {
-    device::Current current(node.ep.device());
-    device::Label label(node.name.c_str());
-    try {
-      body();
-    } catch (const Error& error) {
-      node.ep.run_failed(text(node.label, ": ", error.what()), error.code());
-      throw;
-    } catch (const std::exception& error) {
-      node.ep.run_failed(text(node.label, ": ", error.what()), Code::internal);
-      throw;
-    }
-  });
-}
-
 struct Kernel : OrtKernelImpl {
   Node node;
   std::unique_ptr<ops::Op> op;
@@ -186,7 +152,7 @@ struct MemcpyKernel : OrtKernelImpl {
 OrtStatus* create_kernel(void* state, const OrtKernelInfo* info, OrtKernelImpl** kernel) noexcept {
   return guarded("kernel creation", [&] {
     const auto& row = *static_cast<const ops::OpRow*>(state);
-    Ep& ep = ep_of(info);
+    Ep& ep = Ep::of(info);
     KernelNodeInfo node(info, row.host_inputs, ep.device());
     node.settings = ep.settings();
     try {
@@ -200,7 +166,7 @@ OrtStatus* create_kernel(void* state, const OrtKernelInfo* info, OrtKernelImpl**
 OrtStatus* create_memcpy_kernel(void*, const OrtKernelInfo* info, OrtKernelImpl** kernel) noexcept {
   return guarded("kernel creation", [&] {
     static const std::vector<int> kNone;
-    Ep& ep = ep_of(info);
+    Ep& ep = Ep::of(info);
     *kernel = new MemcpyKernel(ep, KernelNodeInfo(info, kNone, ep.device()));
   });
 }

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "ops/registry.h"
+#include "plugin/control_flow.h"
 #include "plugin/kernel_adapter.h"
 
 namespace encore::plugin {
@@ -55,7 +56,7 @@ OrtPtr<OrtKernelRegistry> make_kernel_registry(const std::string& ep_name) {
   auto registry = owned(raw, ort().ep->ReleaseKernelRegistry);
   for (const ops::OpRow& row : ops::rows()) {
     try {
-      add_kernel(raw, ep_name, row, create_kernel);
+      add_kernel(raw, ep_name, row, row.make ? create_kernel : create_control_flow_kernel);
     } catch (const OrtError& error) {
       throw OrtError(error.code(),
                      text("the kernel for ", row.domain, row.domain[0] ? "." : "", row.name, " of versions ", row.since,

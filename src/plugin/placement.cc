@@ -32,7 +32,7 @@ struct Reach {
   std::vector<bool> nodes, values;
 };
 Reach reach(const PlacementGraph& graph, const std::vector<bool>& device_only) {
-  Reach reach{std::vector<bool>(graph.nodes.size()), std::vector<bool>(graph.host_friendly.size())};
+  Reach reach{std::vector<bool>(graph.nodes.size()), graph.on_host};
   for (const PlacementNode& node : graph.nodes)
     for (size_t i = 0; node.claimable && i < node.outputs.size(); ++i)
       if (node.host_outputs[i] && node.outputs[i] >= 0) reach.values[size_t(node.outputs[i])] = true;

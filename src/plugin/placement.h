@@ -17,6 +17,7 @@ struct PlacementGraph {
   std::vector<PlacementNode> nodes;  // in any order
   std::vector<bool> host_friendly;   // by value: costs nothing to have on the host (small constants and inputs)
   std::vector<bool> from_outside;    // by value: inputs of the model
+  std::vector<bool> on_host;         // by value: in host memory before any node runs (a loop's iteration number)
 };
 
 // The nodes that compute only with what is in host memory anyway (Shape's output, small constants), and whose results

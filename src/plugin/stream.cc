@@ -107,19 +107,15 @@ void SyncStream::fill_callbacks() {
   CreateNotification = [](OrtSyncStreamImpl* self, OrtSyncNotificationImpl** notification) noexcept -> OrtStatus* {
     return guarded("CreateNotification", [&] { *notification = new Notification(*static_cast<SyncStream*>(self)); });
   };
-  // The end of a run, or of a loop's iteration. With graphs OnRunEnd has seen to everything.
+  // The end of a run, or of a loop's iteration. onnxruntime only logs an error, so what kernels have reported is left
+  // for those whose errors end the run. With graphs OnRunEnd has seen to everything.
   Flush = [](OrtSyncStreamImpl* self) noexcept -> OrtStatus* {
     auto& stream = *static_cast<SyncStream*>(self);
     return guarded("Flush", [&] {
-      if (stream.own_.ref()) stream.synchronize();
+      if (stream.own_.ref()) stream.ref().synchronize();
     });
   };
   OnSessionRunEnd = [](OrtSyncStreamImpl*) noexcept -> OrtStatus* { return nullptr; };
-}
-
-void SyncStream::synchronize() {
-  ref().synchronize();
-  if (ep_) ep_->check_faults();
 }
 
 }  // namespace encore::plugin

@@ -29,7 +29,6 @@ class SyncStream : public OrtSyncStreamImpl {
   device::StreamRef ref() const;
   Ep* ep() const { return ep_; }  // null if it is an application's
   memory::Staging& staging();
-  void synchronize();  // and fails with what kernels have reported
 
  private:
   void fill_callbacks();

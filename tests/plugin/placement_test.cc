@@ -17,6 +17,7 @@ class Sketch {
  public:
   Sketch& constant(const std::string& name) { return friendly_.insert(name), *this; }
   Sketch& input(const std::string& name) { return outside_.insert(name), *this; }
+  Sketch& on_host(const std::string& name) { return on_host_.insert(name), *this; }
   Sketch& node(const std::string& name, const std::vector<std::string>& inputs, const std::vector<std::string>& outputs,
                bool claimable = true, bool shape_like = true) {
     PlacementNode node{.name = name, .claimable = claimable, .shape_like = shape_like};
@@ -29,9 +30,11 @@ class Sketch {
     PlacementGraph graph = graph_;
     graph.host_friendly.resize(numbers_.size());
     graph.from_outside.resize(numbers_.size());
+    graph.on_host.resize(numbers_.size());
     for (const auto& [name, number] : numbers_) {
       graph.host_friendly[size_t(number)] = friendly_.contains(name);
       graph.from_outside[size_t(number)] = outside_.contains(name);
+      graph.on_host[size_t(number)] = on_host_.contains(name);
     }
     return graph;
   }
@@ -52,7 +55,7 @@ class Sketch {
   }
   PlacementGraph graph_;
   std::map<std::string, int> numbers_;
-  std::set<std::string> friendly_, outside_;
+  std::set<std::string> friendly_, outside_, on_host_;
 };
 
 TEST(Placement, TheShapeOfAReshapeIsComputedOnTheCpu) {
@@ -118,6 +121,15 @@ TEST(Placement, CopiesAroundANodeWithoutKernelAreSeen) {
   s.node("Abs", {"b"}, {"y"}, true, false);
   EXPECT_THAT(s.on_cpu(), IsEmpty());
   EXPECT_THAT(s.copies(), ElementsAre("Relu -> Unknown", "Unknown -> Abs"));
+}
+
+// The body of a loop: its iteration number and condition are on the host, what it carries is not.
+TEST(Placement, WhatALoopMakesOfItsConditionAndIterationNumberStaysOnTheCpu) {
+  Sketch s;
+  s.on_host("i").on_host("go").constant("last");
+  s.node("Less", {"i", "last"}, {"more"}).node("And", {"more", "go"}, {"go_on"});
+  s.node("Add", {"i", "carried"}, {"sum"}).node("Gather", {"table", "i"}, {"row"}, true, false);
+  EXPECT_THAT(s.on_cpu(), ElementsAre("Less", "And"));
 }
 
 TEST(Placement, AnInputReadOnBothSidesIsCopied) {

@@ -144,6 +144,16 @@ def test_a_gather_index_out_of_range_fails_the_run(encore, make_model, index):
     np.testing.assert_array_equal(session.run(None, {"x": x, "i": np.int64([-5, 4])})[0], x[[0, 4]])
 
 
+def test_so_it_does_with_all_values_bound_on_the_device(encore, make_model):
+    node = helper.make_node("Gather", ["x", "i"], ["y"], "lookup")
+    session = make_session(make_model([node], {"x": [5, 2], "i": (["n"], INT64)}, {"y": ["n", 2]}))
+    x = np.arange(10, dtype=FLOAT).reshape(5, 2)
+    run = encore_session.Bound(session, {"x": x, "i": np.int64([9])}, {"y": ([1, 2], FLOAT)})
+    with pytest.raises(Exception, match=r"Gather node 'lookup': index 9 is outside \[-5, 5\)"):
+        run.run()
+    np.testing.assert_array_equal(run.run({"i": np.int64([4])})["y"], x[4:])
+
+
 @pytest.mark.parametrize(
     "target, said",
     [

@@ -26,8 +26,12 @@ EXCLUDED = {
     r"^test_resize_.*antialias": "declined with a reason: antialias",
     r"^test_resize_downsample_scales_(linear|cubic)_align_corners": "onnxruntime's CPU EP gives Encore's result too",
     r"^test_mod_.*fmod_0": "floats without fmod, new in an opset that no onnxruntime has released",
+    r"^test_scan_sum$": "Scan of version 8, of which onnxruntime lets no plugin make a kernel",
+    r"^test_(if_seq|if_opt|loop13_seq|loop16_seq_none)$": "sequences and optionals as values of If and Loop",
     r"^test_constant$": "becomes an initializer: no node is left",
 }
+# For tests with one of these, all nodes but those may be elsewhere: their bodies hold shape arithmetic, and conditions.
+CONTROL_FLOW = {"If", "Loop", "Scan"}
 
 
 def listed():
@@ -56,9 +60,9 @@ def cases():
         warnings.simplefilter("ignore")
         found = loader.load_model_tests(kind="node")
     for case in found:
-        if any(re.search(pattern, case.name) for pattern in EXCLUDED) or not has_numpy_types(case):
-            continue
-        if all(n.domain == "" and n.op_type in operators for n in case.model.graph.node):
+        used = {n.domain + n.op_type for n in case.model.graph.node}
+        excluded = [p for p in EXCLUDED if re.search(p, case.name) and not (p == "_expanded" and used & CONTROL_FLOW)]
+        if not excluded and has_numpy_types(case) and (used & CONTROL_FLOW or used <= set(operators)):
             yield pytest.param(case, id=case.name)
 
 
@@ -73,7 +77,10 @@ def test_node(case):
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3
     session = es.make_session(model, options)
-    es.assert_all_on_encore(session)
+    if any(n.op_type in CONTROL_FLOW for n in model.graph.node):
+        assert not CONTROL_FLOW & set(es.nodes_on(session).get("CPUExecutionProvider", []))
+    else:
+        es.assert_all_on_encore(session)
     for given, wanted in case.data_sets:
         feeds = {item.name: value for item, value in zip(session.get_inputs(), given, strict=True)}
         for got, want in zip(session.run(None, feeds), wanted, strict=True):

@@ -4,6 +4,7 @@
 #include "device/divide.h"
 #include "device/launch.h"
 #include "ops/dispatch.h"
+#include "ops/shape/movement.h"
 #include "ops/shape/shape_ops.h"
 
 namespace encore::ops {
@@ -153,6 +154,13 @@ class Split : public Op {
 };
 
 }  // namespace
+
+void concatenate(StreamRef stream, std::span<const void* const> parts, size_t part_bytes, void* out) {
+  const auto width = int64_t(part_bytes);
+  std::vector<Part> row;
+  for (const void* part : parts) row.push_back({const_cast<void*>(part), int64_t(row.size()) * width, width});
+  move_parts<false>(stream, out, 1, std::move(row), 1);
+}
 
 std::vector<OpRow> join_rows() {
   return {

@@ -1,6 +1,7 @@
 // Ops that are one strided copy.
 #include <algorithm>
 
+#include "ops/shape/movement.h"
 #include "ops/shape/shape_ops.h"
 #include "ops/shape/strided.h"
 
@@ -25,11 +26,7 @@ class Transpose : public Op {
       dims.push_back(in.shape[axis]);
     }
     const Tensor out = context.output(0, Shape(dims));
-    const auto in_strides = strides_of(in.shape), out_strides = strides_of(out.shape);
-    StridedCopy copy;
-    for (int i = 0; i < rank; ++i)
-      copy.add(dims[size_t(i)], in_strides[size_t(from[size_t(i)])], out_strides[size_t(i)]);
-    copy.run(context.stream(), in.data, out.data, device::size_bytes(in.type));
+    transpose(context.stream(), in, std::span(from).first(size_t(rank)), out);
   }
 
  private:
@@ -146,6 +143,14 @@ class Tile : public Op {
 };
 
 }  // namespace
+
+void transpose(device::StreamRef stream, const Tensor& in, std::span<const int> from, const Tensor& out) {
+  const auto in_strides = strides_of(in.shape), out_strides = strides_of(out.shape);
+  StridedCopy copy;
+  for (int i = 0; i < out.shape.rank(); ++i)
+    copy.add(out.shape[i], in_strides[size_t(from[size_t(i)])], out_strides[size_t(i)]);
+  copy.run(stream, in.data, out.data, device::size_bytes(in.type));
+}
 
 std::vector<OpRow> move_rows() {
   return {

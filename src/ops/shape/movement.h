@@ -1,0 +1,16 @@
+// Movement of whole tensors, for ops and for callers who have no node for it.
+#pragma once
+#include <span>
+
+#include "device/stream.h"
+#include "ops/tensor.h"
+
+namespace encore::ops {
+
+// Dimension i of `out` is dimension from[i] of `in`.
+void transpose(device::StreamRef stream, const Tensor& in, std::span<const int> from, const Tensor& out);
+
+// The parts, all of `part_bytes` bytes, one after the other.
+void concatenate(device::StreamRef stream, std::span<const void* const> parts, size_t part_bytes, void* out);
+
+}  // namespace encore::ops

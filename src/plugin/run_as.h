@@ -1,0 +1,40 @@
+// Work on behalf of a node.
+#pragma once
+#include <string>
+
+#include "device/device.h"
+#include "device/label.h"
+#include "ops/op.h"
+#include "plugin/ep.h"
+#include "plugin/fence.h"
+
+namespace encore::plugin {
+
+struct NamedNode {
+  Ep& ep;
+  std::string name, label;  // "conv1", "Conv node 'conv1'"
+
+  NamedNode(Ep& ep, const ops::NodeInfo& info)
+      : ep(ep), name(info.name()), label(text(info.op_type(), " node '", info.name(), "'")) {}
+};
+
+// Runs `body` as the node: its name is on every launch and in every error, and an error also ends a capture with the
+// reason at hand.
+template <class Body>
+OrtStatus* run_as(const NamedNode& node, Body body) noexcept {
+  return guarded(node.label.c_str(), [&] {
+    device::Current current(node.ep.device());
+    device::Label label(node.name.c_str());
+    try {
+      body();
+    } catch (const Error& error) {
+      node.ep.run_failed(text(node.label, ": ", error.what()), error.code());
+      throw;
+    } catch (const std::exception& error) {
+      node.ep.run_failed(text(node.label, ": ", error.what()), Code::internal);
+      throw;
+    }
+  });
+}
+
+}  // namespace encore::plugin
