@@ -13,6 +13,19 @@ HAS_GRAPHS = ORT_VERSION >= (1, 26)  # before, it doesn't ask a plugin to captur
 EAGER = -1  # the graph id under which a run isn't captured
 
 
+def only_if(applies):
+    """Tests what this onnxruntime has. Not a skip: elsewhere there is nothing to test."""
+
+    def mark(test):
+        test.__test__ = applies
+        return test
+
+    return mark
+
+
+needs_graphs = only_if(HAS_GRAPHS)  # it asks plugins to capture
+
+
 def registered():
     """Registers the library, once in a process; the EP's name."""
     name = onnxruntime_ep_encore.register(EP_NAME)

@@ -11,7 +11,7 @@ import encore_session
 import numpy as np
 import onnxruntime_ep_encore
 import pytest
-from encore_session import EAGER, HAS_GRAPHS, ORT_VERSION, Bound, make_session
+from encore_session import EAGER, HAS_GRAPHS, ORT_VERSION, Bound, make_session, needs_graphs, only_if
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state as capi
 
@@ -19,19 +19,6 @@ pytestmark = pytest.mark.core
 
 ROOT = Path(__file__).resolve().parents[2]
 FLOAT = np.float32
-
-
-def only_if(applies):
-    """Tests what this onnxruntime has. Not a skip: elsewhere there is nothing to test."""
-
-    def mark(test):
-        test.__test__ = applies
-        return test
-
-    return mark
-
-
-needs_graphs = only_if(HAS_GRAPHS)  # it asks plugins to capture
 
 
 def rng(seed=0):
