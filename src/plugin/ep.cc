@@ -236,7 +236,9 @@ void Ep::set_dynamic_option(const std::string& key, const std::string& value) {
   std::string bare = key;
   for (const std::string& prefix : option_prefixes(factory_->name()))
     if (key.starts_with(prefix)) bare = key.substr(prefix.size());
-  require(bare == "report_graphs", "unknown dynamic option '", key, "'; the known one is 'ep.cuda.report_graphs'");
+  if (bare == "trace") return trace(value);
+  require(bare == "report_graphs", "unknown dynamic option '", key,
+          "'; the known ones are 'ep.cuda.report_graphs' and 'ep.cuda.trace'");
   write_report(graphs_ ? graphs_->reports() : std::vector<graph::Report>(), value);
 }
 

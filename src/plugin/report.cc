@@ -1,5 +1,6 @@
 #include "plugin/report.h"
 
+#include <cstdint>
 #include <cstdio>
 #include <fstream>
 
@@ -24,6 +25,13 @@ std::string quoted(const std::string& text) {
   return out + "\"";
 }
 
+void write(const char* what, const std::string& content, const std::string& path) {
+  std::ofstream file(path);
+  file << content;
+  file.close();
+  require(!file.fail(), what, " can't be written to '", path, "'");
+}
+
 }  // namespace
 
 std::string as_json(const std::vector<graph::Report>& reports) {
@@ -35,11 +43,20 @@ std::string as_json(const std::vector<graph::Report>& reports) {
   return json + "]\n";
 }
 
+std::string as_json_line(const device::TraceEntry& entry) {
+  return text("{\"stream\": ", reinterpret_cast<uintptr_t>(entry.stream), ", \"what\": ", quoted(name(entry.what)),
+              ", \"name\": ", quoted(entry.name), ", \"label\": ", quoted(entry.label), "}\n");
+}
+
 void write_report(const std::vector<graph::Report>& reports, const std::string& path) {
-  std::ofstream file(path);
-  file << as_json(reports);
-  file.close();
-  require(!file.fail(), "the report of graphs can't be written to '", path, "'");
+  write("the report of graphs", as_json(reports), path);
+}
+
+void trace(const std::string& value) {
+  if (value == "start") return device::start_trace();
+  std::string lines;
+  for (const device::TraceEntry& entry : device::stop_trace()) lines += as_json_line(entry);
+  write("the trace", lines, value);
 }
 
 }  // namespace encore::plugin

@@ -14,9 +14,9 @@
 #include "device/dnn.h"
 #include "device/graph.h"
 #include "device/label.h"
+#include "device/trace.h"
 #include "device/virtual/control.h"
 #include "device/virtual/queue.h"
-#include "device/virtual/trace.h"
 #include "kernels.h"
 
 namespace encore::device::tests {
@@ -24,7 +24,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using virtual_gpu::Order;
-using virtual_gpu::Traced;
 
 // Restores the order at its end.
 class InOrder {
@@ -461,7 +460,7 @@ TEST(VirtualTrace, ShowsWhatStreamsDid) {
   Stream stream(0), other(0);
   Event event(0);
   DeviceArray<int> x(std::vector<int>(4, 0)), y(4);
-  virtual_gpu::start_trace();
+  start_trace();
   {
     Label label("Add_1");
     for_each_index(stream, 4, AddTo{x.data(), 1});
@@ -479,7 +478,7 @@ TEST(VirtualTrace, ShowsWhatStreamsDid) {
   GraphExec exec = end_capture(stream).instantiate();
   exec.launch(other);
   other.ref().synchronize();
-  const auto entries = virtual_gpu::stop_trace();
+  const auto entries = stop_trace();
 
   std::vector<std::string> seen;
   for (const auto& entry : entries)
@@ -488,14 +487,14 @@ TEST(VirtualTrace, ShowsWhatStreamsDid) {
           text(entry.stream == stream.ref().native() ? "stream" : "other", ' ', name(entry.what), ' ', entry.label));
   EXPECT_EQ(seen, (std::vector<std::string>{"stream kernel Add_1", "stream copy ", "stream record ", "other fill ",
                                             "other graph ", "other kernel Mul_2"}));
-  EXPECT_EQ(std::ranges::count(entries, Traced::synchronize, &virtual_gpu::TraceEntry::what), 3);
-  const auto kernel = std::ranges::find(entries, Traced::kernel, &virtual_gpu::TraceEntry::what);
+  EXPECT_EQ(std::ranges::count(entries, Traced::synchronize, &TraceEntry::what), 3);
+  const auto kernel = std::ranges::find(entries, Traced::kernel, &TraceEntry::what);
   ASSERT_NE(kernel, entries.end());
   EXPECT_THAT(kernel->name, HasSubstr("AddTo"));
 
   for_each_index(stream, 4, Nothing{});
   stream.ref().synchronize();
-  EXPECT_TRUE(virtual_gpu::stop_trace().empty());
+  EXPECT_TRUE(stop_trace().empty());
 }
 
 TEST(VirtualDnn, SaysThatThereIsNone) {

@@ -17,5 +17,12 @@ TEST(Report, IsJson) {
             "\"refusal\": \"a \\\"quoted\\\"\\u000a\\\\ reason\"}]\n");
 }
 
+TEST(Report, TracesAreLinesOfJson) {
+  EXPECT_EQ(as_json_line(device::TraceEntry{reinterpret_cast<void*>(16), device::Traced::synchronize_event, "k<\"x\">", "n"}),
+            "{\"stream\": 16, \"what\": \"synchronize event\", \"name\": \"k<\\\"x\\\">\", \"label\": \"n\"}\n");
+  EXPECT_EQ(as_json_line(device::TraceEntry{nullptr, device::Traced::driver_free, "", ""}),
+            "{\"stream\": 0, \"what\": \"driver free\", \"name\": \"\", \"label\": \"\"}\n");
+}
+
 }  // namespace
 }  // namespace encore::plugin

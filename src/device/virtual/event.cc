@@ -113,7 +113,8 @@ void StreamRef::wait(EventRef ref) const {
   if (stream.capturing() || (event.capture && event.capture->status() != CaptureStatus::none))
     return wait_in_capture(stream, event);
   if (event.capture) fail(Code::capture_forbidden, "waiting for an event of a capture that has ended is forbidden");
-  if (!event.marker || event.stream == &stream || event.marker->is_set()) return;
+  if (!event.marker || event.stream == &stream) return;
+  if (event.marker->is_set() && !is_tracing()) return;  // a trace shows every wait
   stream.push(lock, {NodeKind::empty, {}, Label::current(), [marker = event.marker] { marker->wait(); }});
 }
 

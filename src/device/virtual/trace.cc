@@ -2,7 +2,9 @@
 
 #include <mutex>
 
-namespace encore::device::virtual_gpu {
+namespace encore::device {
+
+namespace virtual_gpu {
 
 namespace {
 struct Record {
@@ -24,24 +26,9 @@ void add_to_trace(const void* stream, Traced what, std::string_view name, std::s
 }
 }  // namespace detail
 
-const char* name(Traced what) {
-  switch (what) {
-    case Traced::kernel: return "kernel";
-    case Traced::copy: return "copy";
-    case Traced::fill: return "fill";
-    case Traced::allocate: return "allocate";
-    case Traced::free: return "free";
-    case Traced::record: return "record";
-    case Traced::wait: return "wait";
-    case Traced::graph: return "graph";
-    case Traced::synchronize: return "synchronize";
-    case Traced::synchronize_event: return "synchronize event";
-    case Traced::query: return "query";
-    case Traced::driver_allocate: return "driver allocate";
-    case Traced::driver_free: return "driver free";
-  }
-  return "unknown";
-}
+}  // namespace virtual_gpu
+
+using namespace virtual_gpu;
 
 void start_trace() {
   std::lock_guard lock(record().mutex);
@@ -55,4 +42,4 @@ std::vector<TraceEntry> stop_trace() {
   return std::move(record().entries);
 }
 
-}  // namespace encore::device::virtual_gpu
+}  // namespace encore::device
