@@ -1,6 +1,9 @@
 """Sessions on Encore under any onnxruntime from 1.24 on: registration, placement, values in device memory."""
 
+import json
 import os
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
@@ -14,10 +17,10 @@ EAGER = -1  # the graph id under which a run isn't captured
 
 
 def only_if(applies):
-    """Tests what this onnxruntime has. Not a skip: elsewhere there is nothing to test."""
+    """Tests what this onnxruntime or device has. Not a skip: elsewhere there is nothing to test."""
 
     def mark(test):
-        test.__test__ = applies
+        test.__test__ = applies and getattr(test, "__test__", True)
         return test
 
     return mark
@@ -31,6 +34,27 @@ def registered():
     name = onnxruntime_ep_encore.register(EP_NAME)
     assert onnxruntime_ep_encore.devices(name), "Encore offers no device here"
     return name
+
+
+def on_virtual_gpu():
+    return onnxruntime_ep_encore.devices(registered())[0].ep_metadata["cuda_device_name"] == "Encore virtual GPU"
+
+
+def make_stream():
+    """A stream as an application makes one; its get_handle() is what the option user_compute_stream takes."""
+    return onnxruntime_ep_encore.devices(registered())[0].create_sync_stream()
+
+
+def trace(session, work):
+    """What the virtual GPU does while work() runs: a list of {stream, what, name, label}."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "trace"
+        session.set_ep_dynamic_options({"ep.cuda.trace": "start"})
+        try:
+            work()
+        finally:
+            session.set_ep_dynamic_options({"ep.cuda.trace": str(file)})
+        return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 def make_session(model, session_options=None, config=None, **options):

@@ -10,6 +10,7 @@
 
 #include "device/device.h"
 #include "device/label.h"
+#include "graph/shared_stream.h"
 #include "memory/arena.h"
 
 namespace encore::graph {
@@ -72,20 +73,25 @@ const char* name(State state) {
 }
 
 struct SessionGraphs::Context {
-  explicit Context(int device) : stream(device) { memory::enlist(stream); }
+  Context(int device, const SharedStream* shared)
+      : own(shared ? device::Stream() : device::Stream(device)), stream(shared ? shared->ref() : own.ref()) {
+    if (own.ref()) memory::enlist(own);
+  }
+  // A shared stream may be gone already, if the thread ends after the session.
   ~Context() {
     if (capturing) {
       device::abandon_capture(stream);
+      memory::capture_ends(stream);
       if (thread == std::this_thread::get_id()) thread_captures = false;
     }
-    memory::capture_ends(stream);
     pool_scope.reset();
     meter.reset();
-    memory::delist(stream);  // waits for the stream
+    if (own.ref()) memory::delist(own);  // waits for the stream
     for (auto& [id, entry] : entries) destroy(std::move(entry));
   }
 
-  device::Stream stream;
+  const device::Stream own;  // none if the session's threads share one
+  const StreamRef stream;
   const std::thread::id thread = std::this_thread::get_id();
 
   // Only the thread itself uses these:
@@ -171,7 +177,7 @@ SessionGraphs::Context& SessionGraphs::context() {
   if (Context* found = find()) return *found;
   Mine& here = mine();
   std::erase_if(here.places, [](const auto& place) { return place.owner.expired(); });
-  auto made = std::make_unique<Context>(state_->device);
+  auto made = std::make_unique<Context>(state_->device, state_->settings.shared);
   Context* context = made.get();
   std::lock_guard lock(state_->mutex);
   here.places.push_back({state_->serial, state_, context});
@@ -204,6 +210,18 @@ void SessionGraphs::begin_run(int id) {
   if (!c.refusal.empty())
     fail(Code::capture_forbidden, "a run cannot begin while the same thread captures graph id ", c.id,
          " of this session; that capture has been ended. Finish one run before the next, or use another thread");
+  SharedStream* const shared = state_->settings.shared;
+  if (shared) shared->begin_run();
+  try {
+    start(c, id);
+  } catch (...) {
+    if (shared) shared->end_run();
+    throw;
+  }
+  c.in_run = true;
+}
+
+void SessionGraphs::start(Context& c, int id) {
   c.id = id;
   c.counts = false;
   c.meter.reset();
@@ -222,7 +240,6 @@ void SessionGraphs::begin_run(int id) {
       }
     }
   }
-  c.in_run = true;
 }
 
 // Refuses the id if it fails.
@@ -291,6 +308,12 @@ bool SessionGraphs::end_run(bool succeeded) {
   Context* found = find();
   if (!found) return true;
   Context& c = *found;
+  struct End {
+    SharedStream* shared;
+    ~End() {
+      if (shared) shared->end_run();
+    }
+  } end{state_->settings.shared};
   if (!std::exchange(c.in_run, false)) return c.refusal.empty() || give_up(c);
   if (std::exchange(c.counts, false) && succeeded) {
     std::lock_guard lock(c.mutex);
@@ -327,7 +350,7 @@ bool SessionGraphs::refuse(const std::string& why) {
   if (!c.capturing) return !c.refusal.empty();
   if (c.refusal.empty()) c.refusal = why;
   if (state_->settings.on_error == OnError::fail) return true;
-  if (c.stream.ref().capture_status() != device::CaptureStatus::active) return true;
+  if (c.stream.capture_status() != device::CaptureStatus::active) return true;
   const std::string reason = c.refusal;
   const device::Graph graph = leave_capture(c);
   if (!graph || !launch_once(c, graph)) return true;
@@ -372,6 +395,9 @@ bool SessionGraphs::is_captured(int id) const {
 // The lock keeps the graph alive until it is launched.
 void SessionGraphs::replay(int id) {
   check_no_capture_here(id);
+  const SharedStream* const shared = state_->settings.shared;
+  const auto turn = shared ? shared->turn() : SharedStream::Turn();
+  if (shared) shared->check_not_captured();
   if (Context* c = find()) {
     std::lock_guard lock(c->mutex);
     const auto found = c->entries.find(id);
@@ -425,7 +451,9 @@ std::vector<device::GraphNode> SessionGraphs::nodes(int id) const {
 }
 
 void SessionGraphs::synchronize() {
-  if (Context* c = find()) c->stream.ref().synchronize();
+  const SharedStream* const shared = state_->settings.shared;
+  const auto turn = shared ? shared->turn() : SharedStream::Turn();
+  if (Context* c = find()) c->stream.synchronize();
 }
 
 }  // namespace encore::graph

@@ -1,5 +1,5 @@
 // Capture and replay policy of one session: for each thread a stream and a set of graphs by annotation id, each going
-// through warming up -> capturing -> ready, or refused.
+// through warming up -> capturing -> ready, or refused. Threads that share a stream take turns.
 #pragma once
 #include <cstddef>
 #include <functional>
@@ -16,12 +16,16 @@ namespace encore::graph {
 
 inline constexpr int kEagerId = -1;
 
+class SharedStream;
+
 enum class OnError { fail, eager };
 struct Settings {
   bool enabled = false;
   int warm_ups = 2;  // eager runs before the capture
   OnError on_error = OnError::fail;
   std::function<void(const std::string&)> warn = [](const std::string&) {};
+  SharedStream* shared =
+      nullptr;  // where all threads work, instead of each on a stream of its own; outlives the session
 };
 
 enum class State { warming_up, capturing, ready, refused };
@@ -43,7 +47,7 @@ class SessionGraphs {
 
   // Whether runs are being captured at all: false once a refusal in mode `eager` has switched it off.
   bool enabled() const;
-  // The calling thread's stream in this session, made on first use.
+  // The calling thread's stream in this session, made on first use; the shared one if there is one.
   device::StreamRef stream();
   // True between begin_run and end_run in this thread.
   bool in_run() const;
@@ -80,6 +84,7 @@ class SessionGraphs {
   static Mine& mine();
   Context* find() const;  // the calling thread's; null if it has none yet
   Context& context();
+  void start(Context& context, int id);
   void begin_capture(Context& context, size_t peak_bytes);
   device::Graph leave_capture(Context& context);
   device::GraphExec launch_once(Context& context, const device::Graph& graph);

@@ -31,6 +31,8 @@ inline constexpr uint32_t kReleaseCapturedGraphApi = ort_abi::since::OrtEp::Rele
 inline constexpr uint32_t kKernelSyncStreamApi = ort_abi::since::OrtApi::KernelContext_GetSyncStream;
 inline constexpr uint32_t kPreallocatedOutputApi = ort_abi::since::OrtApi::KernelContext_GetPreallocatedOutput;
 
+inline constexpr uint32_t kExecutionModeApi = ort_abi::since::OrtApi::GetSessionExecutionMode;
+
 // Not a slot but a habit: the first host that calls OrtEp::Sync after a replay. Under an older one the replay itself
 // has to wait.
 inline constexpr uint32_t kSyncAfterReplayHost = 28;

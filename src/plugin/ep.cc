@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "device/device.h"
+#include "device/external_stream.h"
 #include "device/graph.h"
 #include "device/memory.h"
 #include "plugin/capability.h"
@@ -21,7 +22,11 @@ namespace {
 struct ThreadRun {
   const Ep* ep = nullptr;
   bool failed = false;
-  std::vector<device::StreamRef> streams;  // where its kernels went, in a session without graphs
+  struct Known {
+    void* handle;
+    device::StreamRef stream;
+  };
+  std::vector<Known> streams;  // where its kernels go
   const Ep* repeat = nullptr;  // the session whose last run has to be repeated, since its capture came to nothing
 };
 thread_local ThreadRun thread_run;
@@ -52,6 +57,20 @@ std::string describe(const device::FaultCell& cell) {
   }
 }
 
+// Null if the session has several streams.
+std::unique_ptr<graph::SharedStream> shared_stream(const Options& options) {
+  if (!options.has_user_compute_stream) {
+    if (!options.use_ep_level_unified_stream) return nullptr;
+    return std::make_unique<graph::SharedStream>(options.device_id);
+  }
+  try {
+    return std::make_unique<graph::SharedStream>(
+        device::external_stream(options.user_compute_stream, options.device_id, options.enable_cuda_graph));
+  } catch (const Error& error) {
+    throw Error(error.code(), text("provider option 'user_compute_stream': ", error.what()));
+  }
+}
+
 }  // namespace
 
 Ep::Ep(std::shared_ptr<Factory> factory, Options options, Log log)
@@ -63,7 +82,8 @@ Ep::Ep(std::shared_ptr<Factory> factory, Options options, Log log)
           options.device_id,
           memory::Limits{.max_bytes = options.gpu_mem_limit, .grow_by_doubling = options.grow_by_doubling},
           "the session")),
-      staging_(options.device_id) {
+      copies_(options.device_id, !options.do_copy_in_default_stream),
+      shared_(shared_stream(options)) {
   if (options_.enable_cuda_graph && !host_has(kGraphCaptureApi))
     log_.warning("enable_cuda_graph needs onnxruntime 1.26 or newer; this is " + ort().text +
                  ", so every run is eager");
@@ -72,14 +92,17 @@ Ep::Ep(std::shared_ptr<Factory> factory, Options options, Log log)
         device(), graph::Settings{.enabled = true,
                                   .warm_ups = options_.min_num_runs_before_cuda_graph_capture,
                                   .on_error = options_.graph_on_error,
-                                  .warn = [this](const std::string& message) { log_.warning(message); }});
+                                  .warn = [this](const std::string& message) { log_.warning(message); },
+                                  .shared = shared_.get()});
   const device::RelaxedCapture relaxed;
   fault_cell_ = new (device::allocate_pinned(sizeof(device::FaultCell))) device::FaultCell;
   fill_callbacks();
 }
 
 Ep::~Ep() {
-  graphs_.reset();  // waits for launches that may report faults
+  graphs_.reset();  // these wait for launches that may report faults
+  shared_.reset();
+  if (ran_elsewhere_) memory::wait_for(memory::tails(device()));
   try {
     const device::RelaxedCapture relaxed;
     device::free_pinned(fault_cell_);
@@ -119,14 +142,6 @@ ops::Settings Ep::settings() const {
   return {.use_tf32 = options_.use_tf32, .strict_skip_layer_norm = options_.strict_skip_layer_norm};
 }
 
-device::StreamRef Ep::compute_stream(void* handle) {
-  if (graphs_) return graphs_->stream();
-  const device::StreamRef stream(handle, device());
-  auto& seen = thread_run.streams;
-  if (thread_run.ep == this && std::find(seen.begin(), seen.end(), stream) == seen.end()) seen.push_back(stream);
-  return stream;
-}
-
 void Ep::run_failed(const std::string& why, Code code) {
   if (thread_run.ep == this) thread_run.failed = true;
   // Bad input fails the run alone: the next one is captured again.
@@ -161,7 +176,52 @@ void Ep::delist(SyncStream* stream) {
   streams_.erase(stream);
 }
 
+graph::SharedStream::Turn Ep::turn() const {
+  // Older hosts don't tell whether a run has several threads, which would wait for each other.
+  return shared_ && (graphs_ || host_has(kExecutionModeApi)) ? shared_->turn() : graph::SharedStream::Turn();
+}
+
+device::StreamRef Ep::compute_stream(void* handle, const OrtKernelContext* context) {
+  if (thread_run.ep != this) return find_stream(handle, context);
+  auto& known = thread_run.streams;
+  const auto seen = std::ranges::find(known, handle, &ThreadRun::Known::handle);
+  if (seen != known.end()) return seen->stream;
+  return known.emplace_back(handle, find_stream(handle, context)).stream;
+}
+
+device::StreamRef Ep::find_stream(void* handle, const OrtKernelContext* context) {
+  device::StreamRef given;
+  bool own = false;
+  if (context && host_has(kKernelSyncStreamApi)) {
+    OrtSyncStream* stream = nullptr;
+    check(ort().api->KernelContext_GetSyncStream(context, &stream));
+    const SyncStream* const mine = SyncStream::from(stream);
+    own = mine && mine->ep() == this;
+    if (mine) given = mine->ref();
+  } else {
+    given = SyncStream::of_application(handle);
+    const std::lock_guard lock(streams_mutex_);
+    own = std::ranges::any_of(streams_, [&](const SyncStream* stream) { return stream->handle() == handle; });
+  }
+  if (shared_ && handle == shared_->ref().native()) own = true;
+  if (own) return graphs_ ? graphs_->stream() : device::StreamRef(handle, device());
+
+  require(bool(given),
+          "the run was given a stream (RunOptionsSetSyncStream) that is none of Encore's: make it with "
+          "CreateSyncStreamForEpDevice for Encore's device, or give it as the provider option user_compute_stream");
+  require(given.device() == device(), "the run was given a stream of device ", given.device(),
+          " and the session is on ", device());
+  constexpr const char* kWhy =
+      "the run was given a stream (RunOptionsSetSyncStream), and a graph is captured and replayed on the session's "
+      "own; "
+      "give the stream as the provider option user_compute_stream instead";
+  if (capturing() && graphs_->refuse(kWhy)) fail(Code::capture_forbidden, kWhy);
+  ran_elsewhere_ = true;
+  return given;
+}
+
 void Ep::synchronize() {
+  const auto turn = this->turn();
   if (graphs_) {
     graphs_->synchronize();
   } else {
@@ -173,7 +233,7 @@ void Ep::synchronize() {
 
 void Ep::start_run(const OrtRunOptions* options) {
   thread_run = {this};
-  if (!graphs_) return;
+  if (!graphs_) return shared_ ? shared_->begin_run() : void();
   const device::Current current(device());
   graphs_->begin_run(captures() ? graph_id_of(options) : graph::kEagerId);
 }
@@ -182,15 +242,20 @@ void Ep::end_run(const OrtRunOptions*, bool synchronous) {
   const ThreadRun run = std::exchange(thread_run, {});
   const device::Current current(device());
   if (!graphs_) {
+    if (shared_) shared_->end_run();
     // The streams' Flush, which follows, waits too; but nobody hears what it finds.
     if (!synchronous) return;
-    for (const device::StreamRef& stream : run.streams) stream.synchronize();
+    const auto turn = this->turn();
+    for (const auto& known : run.streams) known.stream.synchronize();
     return check_faults();
   }
-  if (!graphs_->end_run(!run.failed))
+  if (!graphs_->end_run(!run.failed)) {
     thread_run.repeat = this;
-  else if (synchronous)
+  } else if (synchronous) {
+    for (const auto& known : run.streams)
+      if (known.stream != graphs_->stream()) known.stream.synchronize();  // the application's
     synchronize();
+  }
 }
 
 void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
@@ -275,8 +340,8 @@ void Ep::fill_callbacks() {
                                  OrtSyncStreamImpl** stream) noexcept -> OrtStatus* {
     return guarded("CreateSyncStreamForDevice", [&] { *stream = new SyncStream(from(self)); });
   };
-  IsConcurrentRunSupported = [](OrtEp*, bool* supported) noexcept -> OrtStatus* {
-    *supported = true;
+  IsConcurrentRunSupported = [](OrtEp* self, bool* supported) noexcept -> OrtStatus* {
+    *supported = !from(self).shared_;
     return nullptr;
   };
   if (host_has(kSyncApi))

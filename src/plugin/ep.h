@@ -12,10 +12,11 @@
 #include "device/dnn.h"
 #include "device/fault.h"
 #include "graph/session_graphs.h"
+#include "graph/shared_stream.h"
 #include "memory/arena.h"
-#include "memory/staging.h"
 #include "ops/op.h"
 #include "plugin/api_version.h"
+#include "plugin/host_copies.h"
 #include "plugin/log.h"
 #include "plugin/options.h"
 #include "plugin/signature.h"
@@ -44,15 +45,19 @@ class Ep : public OrtEp {
 
   memory::Arena& arena() { return *arena_; }
   const std::shared_ptr<memory::Arena>& shared_arena() const { return arena_; }
-  memory::Staging& staging() { return staging_; }
+  HostCopies& copies() { return copies_; }
   device::Blas& blas();  // opened on first use, as is dnn()
   device::Dnn& dnn();
 
   // Null if the session captures nothing.
   graph::SessionGraphs* graphs() const { return graphs_.get(); }
   bool capturing() const { return graphs_ && graphs_->capturing(); }
-  // Where the calling thread's work goes, given the handle that a kernel gets from onnxruntime.
-  device::StreamRef compute_stream(void* handle);
+  // The one stream of all the session's runs; null if there are several.
+  const graph::SharedStream* shared() const { return shared_.get(); }
+  // To be had while the calling thread uses the session's stream outside of its runs; empty if there are several.
+  graph::SharedStream::Turn turn() const;
+  // Where the calling thread's work goes, given what a kernel gets from onnxruntime; the context may be null.
+  device::StreamRef compute_stream(void* handle, const OrtKernelContext* context = nullptr);
   // A node failed in the calling thread's run: what it has captured so far is worth nothing.
   void run_failed(const std::string& why, Code code);
 
@@ -75,6 +80,7 @@ class Ep : public OrtEp {
   void start_run(const OrtRunOptions* options);
   void end_run(const OrtRunOptions* options, bool synchronous);
   void set_dynamic_option(const std::string& key, const std::string& value);
+  device::StreamRef find_stream(void* handle, const OrtKernelContext* context);
   bool captures() const { return graphs_ && graphs_->enabled() && !cannot_capture_; }
 
   // Destroyed from the bottom up: graphs refer to everything above.
@@ -83,7 +89,7 @@ class Ep : public OrtEp {
   Log log_;
   Signature signature_;
   std::shared_ptr<memory::Arena> arena_;
-  memory::Staging staging_;
+  HostCopies copies_;
   std::mutex opening_;
   std::unique_ptr<device::Blas> blas_;
   std::unique_ptr<device::Dnn> dnn_;
@@ -95,7 +101,9 @@ class Ep : public OrtEp {
   std::mutex streams_mutex_;
   std::set<SyncStream*> streams_;
   bool cannot_capture_ = false;
-  std::string impossible_;  // why the model cannot be run, if so
+  std::string impossible_;                  // why the model cannot be run, if so
+  std::atomic<bool> ran_elsewhere_{false};  // a run was on a stream of the application's
+  std::unique_ptr<graph::SharedStream> shared_;
   std::unique_ptr<graph::SessionGraphs> graphs_;
 };
 

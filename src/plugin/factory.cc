@@ -91,12 +91,15 @@ OrtEp* Factory::create_ep(const OrtKeyValuePairs* const* metadata, size_t device
   try {
     options = parse_options(name_, config_of(session));
     check_device(options, metadata, device_count);
-    if (options.enable_cuda_graph && host_has(ort_abi::since::OrtApi::GetSessionExecutionMode)) {
+    if (host_has(kExecutionModeApi)) {
       ExecutionMode mode = ORT_SEQUENTIAL;
       check(ort().api->GetSessionExecutionMode(session, &mode));
       require(
-          mode == ORT_SEQUENTIAL,
+          mode == ORT_SEQUENTIAL || !options.enable_cuda_graph,
           "enable_cuda_graph and the parallel execution mode exclude each other: a graph is captured in one thread");
+      require(mode == ORT_SEQUENTIAL || !(options.has_user_compute_stream || options.use_ep_level_unified_stream),
+              "the parallel execution mode and one stream for the whole session (user_compute_stream, "
+              "use_ep_level_unified_stream) exclude each other: there would be nothing in parallel");
     }
     return new Ep(shared_from_this(), options, log);
   } catch (const std::exception& error) {

@@ -34,7 +34,7 @@ class KernelRun final : public ops::Context {
   KernelRun(const Node& node, OrtKernelContext* context) : node_(node), context_(context) {
     void* handle = nullptr;
     check(ort().api->KernelContext_GetGPUComputeStream(context, &handle));
-    stream_ = node.ep.compute_stream(handle);
+    stream_ = node.ep.compute_stream(handle, context);
     if (node.input_count > int(few_.size())) many_.resize(size_t(node.input_count));
   }
   ~KernelRun() override {
@@ -138,9 +138,9 @@ struct MemcpyKernel : OrtKernelImpl {
                "a copy between host and device inside the model cannot be captured; keep the nodes around it on one "
                "side");
         if (kernel.to_host)
-          kernel.node.ep.staging().download(run.stream(), to.data, from.data, from.bytes());
+          kernel.node.ep.copies().download(run.stream(), to.data, from.data, from.bytes());
         else
-          kernel.node.ep.staging().upload(run.stream(), to.data, from.data, from.bytes());
+          kernel.node.ep.copies().upload(run.stream(), to.data, from.data, from.bytes());
       });
     };
     Release = [](OrtKernelImpl* self) noexcept { delete static_cast<MemcpyKernel*>(self); };

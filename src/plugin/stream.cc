@@ -1,5 +1,8 @@
 #include "plugin/stream.h"
 
+#include <map>
+#include <mutex>
+
 #include "memory/arena.h"
 #include "plugin/ep.h"
 #include "plugin/factory.h"
@@ -55,12 +58,24 @@ class Notification : public OrtSyncNotificationImpl {
   device::StreamRef recorded_on_;
 };
 
+// Applications' streams by handle: runs may be given one (RunOptionsSetSyncStream), of which kernels see the handle.
+struct Given {
+  std::mutex mutex;
+  std::map<void*, device::StreamRef> streams;
+};
+Given& given() {
+  static auto& given = *new Given;
+  return given;
+}
+
 void release_stream(OrtSyncStreamImpl* stream) noexcept { delete static_cast<SyncStream*>(stream); }
 
 }  // namespace
 
 SyncStream::SyncStream(Ep& ep) : OrtSyncStreamImpl{}, ep_(&ep) {
-  if (ep.graphs()) {
+  if (ep.shared()) {
+    handle_ = ep.shared()->ref();
+  } else if (ep.graphs()) {
     handle_ = ep.graphs()->stream();
   } else {
     own_ = device::Stream(ep.device());
@@ -75,10 +90,17 @@ SyncStream::SyncStream(std::shared_ptr<Factory> factory, int device)
     : OrtSyncStreamImpl{}, factory_(std::move(factory)), own_(device), handle_(own_) {
   memory::enlist(own_);
   fill_callbacks();
+  const std::lock_guard lock(given().mutex);
+  given().streams.emplace(handle_.native(), handle_);
 }
 
 SyncStream::~SyncStream() {
-  if (ep_) ep_->delist(this);
+  if (ep_) {
+    ep_->delist(this);
+  } else {
+    const std::lock_guard lock(given().mutex);
+    given().streams.erase(handle_.native());
+  }
   if (own_.ref()) memory::delist(own_);  // waits for the stream
 }
 
@@ -96,9 +118,15 @@ device::StreamRef SyncStream::work_of(const OrtSyncStream* stream) {
   return mine ? mine->ref() : device::StreamRef();
 }
 
+device::StreamRef SyncStream::of_application(void* handle) {
+  const std::lock_guard lock(given().mutex);
+  const auto found = given().streams.find(handle);
+  return found == given().streams.end() ? device::StreamRef() : found->second;
+}
+
 device::StreamRef SyncStream::ref() const { return ep_ && ep_->graphs() ? ep_->graphs()->stream() : handle_; }
 
-memory::Staging& SyncStream::staging() { return ep_ ? ep_->staging() : factory_->copies(handle_.device()).staging; }
+HostCopies& SyncStream::copies() { return ep_ ? ep_->copies() : factory_->copies(handle_.device()).host; }
 
 void SyncStream::fill_callbacks() {
   ort_version_supported = ort().version;
@@ -112,7 +140,9 @@ void SyncStream::fill_callbacks() {
   Flush = [](OrtSyncStreamImpl* self) noexcept -> OrtStatus* {
     auto& stream = *static_cast<SyncStream*>(self);
     return guarded("Flush", [&] {
-      if (stream.own_.ref()) stream.ref().synchronize();
+      if (stream.ep_ && stream.ep_->graphs()) return;
+      const auto turn = stream.ep_ ? stream.ep_->turn() : graph::SharedStream::Turn();
+      stream.ref().synchronize();
     });
   };
   OnSessionRunEnd = [](OrtSyncStreamImpl*) noexcept -> OrtStatus* { return nullptr; };

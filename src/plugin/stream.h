@@ -3,8 +3,8 @@
 #include <memory>
 
 #include "device/stream.h"
-#include "memory/staging.h"
 #include "plugin/api_version.h"
+#include "plugin/host_copies.h"
 
 namespace encore::plugin {
 
@@ -13,7 +13,7 @@ class Factory;
 
 // onnxruntime pools its streams and hands them to whichever thread runs next, but a graph belongs to the thread that
 // captured it. So in a session with graphs this is only a token, and the work goes to the calling thread's own stream;
-// otherwise it owns a stream.
+// likewise where the session has one stream for all. Otherwise it owns a stream.
 class SyncStream : public OrtSyncStreamImpl {
  public:
   explicit SyncStream(Ep& ep);                               // of a session
@@ -25,10 +25,13 @@ class SyncStream : public OrtSyncStreamImpl {
   static SyncStream* from(const OrtSyncStream* stream);
   // Where work on the stream goes, from the calling thread; none if the stream is null or not Encore's.
   static device::StreamRef work_of(const OrtSyncStream* stream);
+  // The live stream of an application with this handle; none if there is none.
+  static device::StreamRef of_application(void* handle);
 
   device::StreamRef ref() const;
   Ep* ep() const { return ep_; }  // null if it is an application's
-  memory::Staging& staging();
+  void* handle() const { return handle_.native(); }
+  HostCopies& copies();
 
  private:
   void fill_callbacks();

@@ -74,15 +74,18 @@ class Transfer : public OrtDataTransferImpl {
       const int device = target.where == Where::device ? target.device : source.device;
       const device::Current current(device);
       const bool across_border = source.where != target.where;
+      const auto turn = stream && stream->ep() ? stream->ep()->turn() : graph::SharedStream::Turn();
       if (across_border && stream && stream->ep()) refuse_capture(*stream->ep(), what, source.where == Where::host);
       if (!stream || stream->ref().device() != device) {
         Copies& copies = factory_->copies(device);
         if (!host_has(kSyncApi)) wait_for_everything(copies.stream);
-        copy(copies.stream, copies.staging, address, target, what.data, source, bytes);
+        copy(copies.stream, copies.host, address, target, what.data, source, bytes);
         if (std::find(waits.begin(), waits.end(), copies.stream.ref()) == waits.end()) waits.push_back(copies.stream);
       } else {
-        copy(stream->ref(), stream->staging(), address, target, what.data, source, bytes);
-        if (target.where == Where::host) waiting_session = stream->ep();
+        copy(stream->ref(), stream->copies(), address, target, what.data, source, bytes);
+        // What lies in pinned memory isn't there yet.
+        if (target.where == Where::host && device::place_of(address) != device::Place::pinned)
+          waiting_session = stream->ep();
       }
     }
     for (const device::StreamRef& stream : waits) stream.synchronize();
@@ -95,20 +98,17 @@ class Transfer : public OrtDataTransferImpl {
     for (const memory::Tail& tail : memory::tails(stream.device())) stream.wait(*tail);
   }
 
-  static void copy(device::StreamRef stream, memory::Staging& staging, void* to, Place target, const void* from,
-                   Place source, size_t bytes) {
+  static void copy(device::StreamRef stream, HostCopies& copies, void* to, Place target, const void* from, Place source,
+                   size_t bytes) {
     if (source.where == Where::device && target.where == Where::device) {
       if (source.device == target.device)
         device::copy(stream, to, from, bytes);
       else
         device::copy_peer(stream, to, target.device, from, source.device, bytes);
-    } else if (device::place_of(source.where == Where::host ? from : to) == device::Place::pinned) {
-      device::copy(stream, to, from, bytes);
-      if (target.where == Where::host) stream.synchronize();  // the host may read it when this returns
     } else if (source.where == Where::host) {
-      staging.upload(stream, to, from, bytes);
+      copies.upload(stream, to, from, bytes);
     } else {
-      staging.download(stream, to, from, bytes);
+      copies.download(stream, to, from, bytes);
     }
   }
 
@@ -132,7 +132,7 @@ class Transfer : public OrtDataTransferImpl {
 
 }  // namespace
 
-Copies::Copies(int device) : stream(device), staging(device) { memory::enlist(stream); }
+Copies::Copies(int device) : stream(device), host(device, false) { memory::enlist(stream); }
 Copies::~Copies() { memory::delist(stream); }
 
 OrtDataTransferImpl* make_data_transfer(std::shared_ptr<Factory> factory) { return new Transfer(std::move(factory)); }

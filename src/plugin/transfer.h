@@ -4,8 +4,8 @@
 #include <mutex>
 
 #include "device/stream.h"
-#include "memory/staging.h"
 #include "plugin/api_version.h"
+#include "plugin/host_copies.h"
 
 namespace encore::plugin {
 
@@ -16,7 +16,7 @@ struct Copies {
   explicit Copies(int device);
   ~Copies();
   device::Stream stream;
-  memory::Staging staging;
+  HostCopies host;
 };
 
 OrtDataTransferImpl* make_data_transfer(std::shared_ptr<Factory> factory);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "device/device.h"
+#include "device/external_stream.h"
 #include "kernels.h"
 
 namespace encore::device::tests {
@@ -189,6 +190,23 @@ TEST(Event, MayDieBeforeItHappens) {
   EXPECT_FALSE(second.ref().done());
   gate.open();
   EXPECT_EQ(x.download(second)[0], 20);
+}
+
+TEST(ExternalStream, IsBorrowed) {
+  const Stream stream(0);
+  EXPECT_EQ(external_stream(stream.ref().native(), 0, true), stream.ref());
+  DeviceArray<int> x(std::vector<int>(1, 1));
+  for_each_index(external_stream(stream.ref().native(), 0, false), 1, AddTo{x.data(), 1});
+  EXPECT_EQ(x.download(stream)[0], 2);
+}
+
+TEST(ExternalStream, ThatIsNoneOrElsewhereIsRefused) {
+  EXPECT_ERROR(external_stream(reinterpret_cast<void*>(0x7fff0000dead000), 0, false), Code::invalid_input);
+  EXPECT_ERROR(external_stream(reinterpret_cast<void*>(2), 0, false), Code::invalid_input);
+  EXPECT_ERROR(external_stream(reinterpret_cast<void*>(1), 0, true), Code::invalid_input);  // the legacy default stream
+  if (count() < 2) return;
+  const Stream other(1);
+  EXPECT_ERROR(external_stream(other.ref().native(), 0, false), Code::invalid_input);
 }
 
 TEST(Event, SynchronizeWaits) {

@@ -18,8 +18,9 @@ TEST(Report, IsJson) {
 }
 
 TEST(Report, TracesAreLinesOfJson) {
-  EXPECT_EQ(as_json_line(device::TraceEntry{reinterpret_cast<void*>(16), device::Traced::synchronize_event, "k<\"x\">", "n"}),
-            "{\"stream\": 16, \"what\": \"synchronize event\", \"name\": \"k<\\\"x\\\">\", \"label\": \"n\"}\n");
+  EXPECT_EQ(
+      as_json_line(device::TraceEntry{reinterpret_cast<void*>(16), device::Traced::synchronize_event, "k<\"x\">", "n"}),
+      "{\"stream\": 16, \"what\": \"synchronize event\", \"name\": \"k<\\\"x\\\">\", \"label\": \"n\"}\n");
   EXPECT_EQ(as_json_line(device::TraceEntry{nullptr, device::Traced::driver_free, "", ""}),
             "{\"stream\": 0, \"what\": \"driver free\", \"name\": \"\", \"label\": \"\"}\n");
 }

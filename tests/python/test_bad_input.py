@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime as ort
 import onnxruntime_ep_encore
 import pytest
-from encore_session import EAGER, HAS_GRAPHS, make_session
+from encore_session import EAGER, HAS_GRAPHS, make_session, only_if
 from onnx import TensorProto, helper, numpy_helper
 
 pytestmark = pytest.mark.core
@@ -54,6 +54,24 @@ def refusal_of_entry(model, capfd, key, value):
     said = capfd.readouterr()
     assert "EP Error" in said.out, "the entry was accepted"
     return said.err
+
+
+def test_a_stream_that_is_none_is_refused(encore, relu, capfd):
+    for address in ("0x7fff0000dead000", "4096"):
+        said = refusal(relu, capfd, user_compute_stream=address)
+        assert "provider option 'user_compute_stream': " in said and "is no " in said
+
+
+@only_if(encore_session.ORT_VERSION >= (1, 27))  # older ones don't tell a plugin the mode
+def test_one_stream_and_parallel_execution_are_refused(encore, relu, capfd):
+    session_options = ort.SessionOptions()
+    session_options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
+    device = onnxruntime_ep_encore.devices(encore_session.EP_NAME)[0]
+    session_options.add_provider_for_devices([device], {"use_ep_level_unified_stream": "1"})
+    ort.InferenceSession(relu.SerializeToString(), session_options)
+    said = capfd.readouterr()
+    assert "EP Error" in said.out
+    assert "parallel execution mode and one stream" in said.err
 
 
 def test_an_unknown_option_names_the_nearest(encore, relu, capfd):

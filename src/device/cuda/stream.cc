@@ -1,8 +1,14 @@
 #include "device/stream.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include "device/cuda/capture.h"
 #include "device/cuda/check.h"
 #include "device/device.h"
+#include "device/error.h"
+#include "device/external_stream.h"
+#include "device/graph.h"
 
 namespace encore::device {
 
@@ -20,6 +26,12 @@ bool is_done(cudaError_t result, const char* call) {
   }
   check(result, call);
   return true;
+}
+
+// The driver reads what a handle points to without asking whether it may.
+bool is_mapped(void* address) {
+  const auto page = uintptr_t(address) / size_t(sysconf(_SC_PAGESIZE)) * size_t(sysconf(_SC_PAGESIZE));
+  return msync(reinterpret_cast<void*>(page), 1, MS_ASYNC) == 0;
 }
 }  // namespace
 
@@ -48,6 +60,28 @@ Stream::~Stream() {
   if (!ref_) return;
   cuda::forget_capture(ref_);
   report(cudaStreamDestroy(of(ref_)), "cudaStreamDestroy");
+}
+
+StreamRef external_stream(void* native, int device, bool to_capture) {
+  require(native != cudaStreamPerThread,
+          "cudaStreamPerThread is another stream in every thread; create a stream and give that one");
+  if (native == nullptr || native == cudaStreamLegacy) {
+    require(
+        !to_capture,
+        "the default stream can't be captured; create a stream (cudaStreamCreateWithFlags, torch.cuda.Stream()) and "
+        "give that one, or do without graphs");
+    return {cudaStreamLegacy, device};
+  }
+  const RelaxedCapture relaxed;
+  require(is_mapped(native), native, " is no CUDA stream");
+  int home = -1;
+  const cudaError_t result = cudaStreamGetDevice(static_cast<cudaStream_t>(native), &home);
+  if (result != cudaSuccess) {
+    cudaGetLastError();
+    fail(Code::invalid_input, native, " is no CUDA stream: ", cudaGetErrorString(result));
+  }
+  require(home == device, "the stream ", native, " is one of device ", home, ", not of device ", device);
+  return {native, device};
 }
 
 void EventRef::record(StreamRef stream) const { check(cudaEventRecord(of(*this), of(stream)), "cudaEventRecord"); }

@@ -8,6 +8,7 @@
 
 #include "device/device.h"
 #include "device/error.h"
+#include "device/external_stream.h"
 #include "device/label.h"
 #include "device/virtual/capture.h"
 #include "device/virtual/control.h"
@@ -162,6 +163,16 @@ Stream::~Stream() {
     state->closed = true;
   }
   state->wake.notify_one();
+}
+
+StreamRef external_stream(void* native, int device, bool) {
+  check_device(device);
+  std::lock_guard lock(owned().mutex);
+  const auto found = owned().streams.find(static_cast<StreamState*>(native));
+  require(found != owned().streams.end(), native, " is no stream of the virtual GPU");
+  const int home = found->second->device;
+  require(home == device, "the stream ", native, " is one of device ", home, ", not of device ", device);
+  return {native, device};
 }
 
 void StreamRef::synchronize() const {

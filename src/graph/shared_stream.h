@@ -1,0 +1,39 @@
+// One stream for all threads of a session: the application's, which several sessions may have in common, or its own.
+#pragma once
+#include <memory>
+#include <mutex>
+
+#include "device/stream.h"
+
+namespace encore::graph {
+
+// What one thread enqueues while another captures would land in the graph. So a thread has the stream's turn from the
+// beginning of a run to its end, and whenever else it uses the stream.
+class SharedStream {
+ public:
+  explicit SharedStream(int device);                            // makes and owns the stream
+  explicit SharedStream(device::StreamRef of_the_application);  // which has to live as long as this
+  ~SharedStream();                                              // waits for what is enqueued
+  SharedStream(const SharedStream&) = delete;
+
+  device::StreamRef ref() const { return ref_; }
+
+  using Turn = std::unique_lock<std::recursive_mutex>;
+  // Waits until no other thread has it. A thread may have it several times.
+  Turn turn() const;
+  // From the beginning of a run to its end. Throws if the application captures the stream itself: its graph would use
+  // memory that later runs use as well. Without a begin_run() before it in the same thread, end_run() does nothing.
+  void begin_run();
+  void end_run() noexcept;
+  void check_not_captured() const;  // by anybody
+
+ private:
+  struct Turns;
+  static std::shared_ptr<Turns> turns_of(device::StreamRef stream);
+
+  device::Stream own_;
+  const device::StreamRef ref_;
+  const std::shared_ptr<Turns> turns_;  // of all sessions on the stream
+};
+
+}  // namespace encore::graph

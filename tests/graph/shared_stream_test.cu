@@ -1,0 +1,122 @@
+#include "graph/shared_stream.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "graph/session_graphs.h"
+#include "model.h"
+
+namespace encore::graph {
+namespace {
+
+using namespace encore::test;
+using ::testing::HasSubstr;
+
+// Captures and replays in a thread of its own; everything that it does outside of runs is in turn.
+void run_in_turn(SharedStream& shared, SessionGraphs& graphs, memory::Arena& arena, int ids, int rounds, float base) {
+  std::vector<std::unique_ptr<Model>> models;
+  {
+    const auto turn = shared.turn();
+    for (int id = 0; id < ids; ++id) models.push_back(std::make_unique<Model>(graphs, arena));
+  }
+  for (int round = 0; round < rounds; ++round) {
+    const int id = round % ids;
+    Model& model = *models[size_t(id)];
+    const float input = base + float(round);
+    {
+      const auto turn = shared.turn();
+      model.set_input(input);
+    }
+    model.run_or_replay(round % 5 == 4 ? kEagerId : id);
+    const auto turn = shared.turn();
+    EXPECT_EQ(model.output(), model.expected(input));
+  }
+  for (const Report& report : graphs.reports()) {
+    if (report.id == kEagerId) continue;
+    EXPECT_EQ(report.state, State::ready);
+    EXPECT_EQ(report.nodes, 3u) << "of this thread alone";
+  }
+  const auto turn = shared.turn();
+  models.clear();
+}
+
+TEST(SharedStream, threads_of_a_session_take_turns) {
+  memory::Arena arena(0, {}, "test");
+  SharedStream shared(0);
+  SessionGraphs graphs(0, {.enabled = true, .warm_ups = 1, .shared = &shared});
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] { run_in_turn(shared, graphs, arena, 2, 15, float(t * 100)); });
+  for (auto& thread : threads) thread.join();
+}
+
+TEST(SharedStream, sessions_on_one_stream_of_the_application_take_turns) {
+  const device::Stream stream(0);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&, t] {
+      memory::Arena arena(0, {}, "test");
+      SharedStream shared(stream.ref());
+      SessionGraphs graphs(0, {.enabled = true, .warm_ups = 1, .shared = &shared});
+      run_in_turn(shared, graphs, arena, 2, 15, float(t * 100));
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  stream.ref().synchronize();  // it is still there
+}
+
+TEST(SharedStream, is_where_everything_runs) {
+  const device::Stream stream(0);
+  SharedStream shared(stream.ref());
+  SessionGraphs graphs(0, {.enabled = true, .warm_ups = 0, .shared = &shared});
+  EXPECT_EQ(graphs.stream(), stream.ref());
+  std::thread([&] { EXPECT_EQ(graphs.stream(), stream.ref()); }).join();
+}
+
+TEST(SharedStream, that_the_application_captures_is_refused_and_left_alone) {
+  const device::Stream stream(0);
+  SharedStream shared(stream.ref());
+  SessionGraphs graphs(0, {.enabled = true, .warm_ups = 0, .shared = &shared});
+  Model model(graphs);
+  EXPECT_TRUE(model.run(0));
+  device::begin_capture(stream, device::CaptureMode::thread_local_);
+  for (auto use : {+[](SessionGraphs& g) { g.begin_run(1); }, +[](SessionGraphs& g) { g.begin_run(kEagerId); },
+                   +[](SessionGraphs& g) { g.replay(0); }}) {
+    try {
+      use(graphs);
+      FAIL() << "it was accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::capture_forbidden);
+      EXPECT_THAT(error.what(), HasSubstr("user_compute_stream"));
+    }
+  }
+  EXPECT_EQ(device::end_capture(stream).size(), 0u);
+  model.set_input(4);
+  graphs.replay(0);
+  EXPECT_EQ(model.output(), model.expected(4));
+}
+
+TEST(SharedStream, has_no_turn_left_over_after_runs_that_fail_or_nest) {
+  SharedStream shared(0);
+  SessionGraphs graphs(0, {.enabled = true, .warm_ups = 0, .shared = &shared});
+  graphs.begin_run(kEagerId);
+  graphs.begin_run(kEagerId);  // a node runs the session again
+  graphs.end_run(true);
+  graphs.end_run(true);
+  graphs.end_run(true);  // one that began nowhere
+  graphs.begin_run(0);
+  EXPECT_THROW(graphs.begin_run(0), Error);  // while it captures
+  EXPECT_THROW(graphs.end_run(true), Error);
+  shared.begin_run();
+  shared.end_run();
+  shared.end_run();
+  std::thread([&] { const auto turn = shared.turn(); }).join();  // hangs if one was kept
+}
+
+}  // namespace
+}  // namespace encore::graph

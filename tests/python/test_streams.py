@@ -1,0 +1,476 @@
+"""Streams: whose they are, what runs on which, who waits for whom, and that nobody waits without need.
+
+What ran where is read from the virtual GPU's trace; that results are right is tested on any device.
+"""
+
+import ctypes
+import gc
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import c_api
+import encore_session
+import numpy as np
+import onnxruntime as ort
+import onnxruntime_ep_encore
+import pytest
+from encore_session import (
+    EAGER,
+    HAS_GRAPHS,
+    ORT_VERSION,
+    Bound,
+    make_session,
+    make_stream,
+    needs_graphs,
+    only_if,
+    trace,
+)
+from onnx import TensorProto, helper, numpy_helper
+
+pytestmark = pytest.mark.core
+
+ROOT = Path(__file__).resolve().parents[2]
+FLOAT = np.float32
+ON_VIRTUAL_GPU = encore_session.on_virtual_gpu()
+traced = only_if(ON_VIRTUAL_GPU)  # only the virtual GPU records what it does
+WORK = ("kernel", "copy", "fill", "graph")
+HOST_WAITS = ("synchronize", "synchronize event", "query")
+ASYNC = {"disable_synchronize_execution_providers": "1"}
+SHAPE = (4, 8)
+
+
+@pytest.fixture(scope="module")
+def layer(make_model):
+    """y = relu(x @ w) + x, and what it should be."""
+    w = np.random.default_rng(0).standard_normal((8, 8)).astype(FLOAT)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], "mm"),
+        helper.make_node("Relu", ["a"], ["r"], "relu"),
+        helper.make_node("Add", ["r", "x"], ["y"], "add"),
+    ]
+    model = make_model(nodes, {"x": ["n", 8]}, {"y": ["n", 8]}, [numpy_helper.from_array(w, "w")])
+    return model, lambda x: np.maximum(x @ w, 0) + x
+
+
+@pytest.fixture(scope="module")
+def there_and_back(make_model):
+    """A node on the CPU between two on the device: y = -where(-x != 0)."""
+    nodes = [
+        helper.make_node("Neg", ["x"], ["a"], "before"),
+        helper.make_node("NonZero", ["a"], ["b"], "on_cpu"),
+        helper.make_node("Neg", ["b"], ["y"], "after"),
+    ]
+    model = make_model(nodes, {"x": [64]}, {"y": ([1, "n"], TensorProto.INT64)})
+    return model, lambda x: -np.array(np.nonzero(x))
+
+
+def some(seed=1, n=SHAPE[0]):
+    return np.random.default_rng(seed).standard_normal((n, 8)).astype(FLOAT)
+
+
+def bound(session, n=SHAPE[0]):
+    return Bound(session, {"x": np.zeros((n, 8), FLOAT)}, {"y": ((n, 8), FLOAT)})
+
+
+def close(a, b):
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+def streams(entries, *kinds):
+    return {entry["stream"] for entry in entries if entry["what"] in (kinds or WORK)}
+
+
+def waits(entries):
+    return [entry for entry in entries if entry["what"] in HOST_WAITS]
+
+
+def user_session(model, stream, **options):
+    return make_session(model, user_compute_stream=stream.get_handle(), **options)
+
+
+def in_threads(count, work):
+    """Runs work(i) in threads; the first failure is raised here."""
+    wrong = []
+
+    def guarded(i):
+        try:
+            work(i)
+        except BaseException as error:  # noqa: BLE001
+            wrong.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(i,)) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if wrong:
+        raise wrong[0]
+
+
+# ---- the application's stream
+
+
+@traced
+@pytest.mark.parametrize("graphs", [0, 1])
+def test_all_work_of_a_session_is_on_the_given_stream(encore, layer, graphs):
+    model, expected = layer
+    stream = make_stream()
+    session = user_session(model, stream, enable_cuda_graph=graphs)
+    run = bound(session)
+    run.inputs["x"].update_inplace(some())
+    for _ in range(3):  # with graphs: warm-ups and capture, then replays
+        entries = trace(session, lambda: session.run_with_iobinding(run.binding))
+        assert streams(entries) == {stream.get_handle()}
+    close(run.outputs["y"].numpy(), expected(some()))
+    if not graphs:
+        entries = trace(session, lambda: close(session.run(None, {"x": some(2)})[0], expected(some(2))))
+        assert streams(entries) == {stream.get_handle()}
+
+
+@pytest.mark.parametrize("graphs", [0, 1])
+def test_a_given_stream_outlives_its_sessions(encore, layer, graphs):
+    model, expected = layer
+    stream = make_stream()
+    for seed in range(3):
+        session = user_session(model, stream, enable_cuda_graph=graphs)
+        run = bound(session)
+        close(run.run({"x": some(seed)})["y"], expected(some(seed)))
+        del run, session
+        gc.collect()
+    from_value, to_value = encore_session.on_device(some(7)), encore_session.empty_on_device(SHAPE)
+    ort.copy_tensors([from_value], [to_value], stream)
+    host = ort.OrtValue.ortvalue_from_numpy(np.zeros(SHAPE, FLOAT))
+    ort.copy_tensors([to_value], [host], stream)
+    np.testing.assert_array_equal(host.numpy(), some(7))
+
+
+def pipeline(session, stream, xs):
+    """Copies each input in, runs, and copies the output to a place of its own, all on one stream; then waits once."""
+    run = bound(session)
+    session.run_with_iobinding(run.binding)  # warms up, and captures
+    inputs = [encore_session.on_device(x) for x in xs]
+    kept = [encore_session.empty_on_device(SHAPE) for _ in xs]
+    options = encore_session.run_options(**ASYNC)
+
+    def enqueue():
+        for x, y in zip(inputs, kept):
+            ort.copy_tensors([x], [run.inputs["x"]], stream)
+            session.run_with_iobinding(run.binding, options)
+            ort.copy_tensors([run.outputs["y"]], [y], stream)
+
+    entries = trace(session, enqueue) if ON_VIRTUAL_GPU else enqueue()
+    host = [ort.OrtValue.ortvalue_from_numpy(np.zeros(SHAPE, FLOAT)) for _ in xs]
+    ort.copy_tensors(kept, host, stream)
+    return [value.numpy() for value in host], entries
+
+
+@pytest.mark.parametrize("graphs", [0, 1])
+def test_copy_run_copy_on_one_stream_without_a_wait(encore, layer, graphs):
+    model, expected = layer
+    stream = make_stream()
+    session = user_session(model, stream, enable_cuda_graph=graphs)
+    xs = [some(seed) for seed in range(100)]
+    results, entries = pipeline(session, stream, xs)
+    for x, y in zip(xs, results):
+        close(y, expected(x))
+    if ON_VIRTUAL_GPU and (ORT_VERSION >= (1, 28) or not graphs):  # before, a replay itself waits
+        assert not waits(entries)
+    if ON_VIRTUAL_GPU:
+        assert streams(entries) <= {stream.get_handle()}
+
+
+@needs_graphs
+def test_threads_capture_and_replay_on_one_given_stream(encore, layer):
+    model, expected = layer
+    stream = make_stream()
+    session = user_session(model, stream, enable_cuda_graph=1)
+
+    def work(i):
+        runs = [bound(session, 2 + i) for _ in range(2)]
+        for seed in range(12):
+            x = some(seed, 2 + i)
+            close(runs[seed % 2].run({"x": x}, graph_id=seed % 2)["y"], expected(x))
+            close(session.run(None, {"x": x}, encore_session.run_options(EAGER))[0], expected(x))
+        assert {report["state"] for report in onnxruntime_ep_encore.graph_report(session)} == {"ready"}
+
+    in_threads(4, work)
+
+
+@needs_graphs
+def test_two_sessions_on_one_given_stream(encore, layer):
+    model, expected = layer
+    stream = make_stream()
+    sessions = [user_session(model, stream, enable_cuda_graph=graphs) for graphs in (1, 1, 0)]
+
+    def work(i):
+        run = bound(sessions[i])
+        for seed in range(20):
+            close(run.run({"x": some(seed)})["y"], expected(some(seed)))
+
+    in_threads(3, work)
+
+
+# ---- one stream for the session, and copies on one of their own
+
+
+@traced
+@pytest.mark.parametrize("unified", [0, 1])
+def test_the_unified_stream_has_all_runs_and_copies(encore, layer, unified):
+    model, expected = layer
+    session = make_session(model, use_ep_level_unified_stream=unified)
+    together = threading.Barrier(3)
+
+    def work(i):
+        together.wait()
+        for seed in range(20):
+            close(session.run(None, {"x": some(seed)})[0], expected(some(seed)))
+
+    session.run(None, {"x": some()})
+    entries = trace(session, lambda: in_threads(3, work))
+    assert len([entry for entry in entries if entry["what"] == "copy"]) == 3 * 20 * 2
+    if unified:
+        assert len(streams(entries)) == 1
+
+
+@needs_graphs
+@traced
+def test_the_unified_stream_with_graphs(encore, layer):
+    model, expected = layer
+    session = make_session(model, use_ep_level_unified_stream=1, enable_cuda_graph=1)
+    seen = set()
+
+    def work(i):
+        run = bound(session)
+        for seed in range(10):
+            run.inputs["x"].update_inplace(some(seed))
+            session.run_with_iobinding(run.binding)
+            close(run.outputs["y"].numpy(), expected(some(seed)))
+
+    seen = trace(session, lambda: in_threads(3, work))
+    assert len(streams(seen, "kernel", "graph")) == 1
+
+
+def copies_and_kernels(session, feeds):
+    session.run(None, feeds)
+    return trace(session, lambda: session.run(None, feeds))
+
+
+@traced
+def test_copies_are_on_the_stream_that_computes(encore, there_and_back):
+    model, _ = there_and_back
+    entries = copies_and_kernels(make_session(model), {"x": np.ones(64, FLOAT)})
+    assert streams(entries, "copy") == streams(entries, "kernel")
+
+
+@traced
+@pytest.mark.parametrize("given", [False, True])
+def test_copies_are_on_a_stream_of_their_own(encore, there_and_back, given):
+    model, expected = there_and_back
+    stream = make_stream() if given else None
+    options = {"user_compute_stream": stream.get_handle()} if given else {}
+    session = make_session(model, do_copy_in_default_stream=0, **options)
+    x = np.float32(np.arange(64) % 3)
+    entries = copies_and_kernels(session, {"x": x})
+    (compute,), (copying,) = streams(entries, "kernel"), streams(entries, "copy")
+    assert compute != copying
+    if given:
+        assert compute == stream.get_handle()
+    # Feed, to the CPU, from the CPU, fetch: each waits for what was computed, and is waited for.
+    order = [(entry["stream"] == copying, entry["what"]) for entry in entries if entry["what"] != "query"]
+    on_copying = [what for mine, what in order if mine]
+    copies = [i for i, what in enumerate(on_copying) if what == "copy"]
+    assert len(copies) == 4
+    assert all("wait" in on_copying[before:i] for before, i in zip([0, *copies], copies))
+    assert [what for mine, what in order if not mine].count("wait") >= 4
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], expected(x))
+
+
+# ---- no wait that nobody asked for
+
+
+@traced
+def test_an_eager_run_need_not_wait(encore, layer):
+    model, expected = layer
+    session = make_session(model)
+    run = bound(session)
+    run.run({"x": some()})
+    options = encore_session.run_options(**ASYNC)
+    run.inputs["x"].update_inplace(some(3))
+    entries = trace(session, lambda: [session.run_with_iobinding(run.binding, options) for _ in range(5)])
+    assert not waits(entries)
+    waiting = trace(session, lambda: session.run_with_iobinding(run.binding))
+    assert waits(waiting), "without the option it waits"
+    close(run.outputs["y"].numpy(), expected(some(3)))
+
+
+@traced
+@only_if(ON_VIRTUAL_GPU and ORT_VERSION >= (1, 28))  # before, a replay itself waits
+def test_neither_capture_nor_replay_need_wait(encore, layer):
+    model, expected = layer
+    session = make_session(model, enable_cuda_graph=1)
+    run = bound(session)
+    run.inputs["x"].update_inplace(some(3))
+    options = encore_session.run_options(**ASYNC)
+    for _ in range(3):
+        assert not waits(trace(session, lambda: session.run_with_iobinding(run.binding, options)))
+    (report,) = onnxruntime_ep_encore.graph_report(session)
+    assert report["replays"] == 2
+    run.binding.synchronize_outputs()
+    close(run.outputs["y"].numpy(), expected(some(3)))
+
+
+@traced
+def test_a_node_on_the_cpu_waits_for_an_event_of_its_producer(encore, there_and_back):
+    model, _ = there_and_back
+    session = make_session(model)
+    entries = copies_and_kernels(session, {"x": np.ones(64, FLOAT)})
+    kinds = [entry["what"] for entry in entries]
+    assert "record" in kinds and "synchronize event" in kinds
+    assert kinds.count("synchronize") <= 1, "only the end of the run may wait for all of the stream"
+
+
+@only_if(not ON_VIRTUAL_GPU)
+def test_cuda_keeps_no_trace(encore, layer):
+    model, _ = layer
+    with pytest.raises(Exception, match="only the virtual GPU"):
+        make_session(model).set_ep_dynamic_options({"ep.cuda.trace": "start"})
+
+
+# ---- delays, which let whatever isn't waited for overtake
+
+
+ARRANGEMENTS = {
+    "own streams": {},
+    "copies apart": {"do_copy_in_default_stream": 0},
+    "unified": {"use_ep_level_unified_stream": 1},
+    "given": {"user_compute_stream": "given"},
+    "given, copies apart": {"user_compute_stream": "given", "do_copy_in_default_stream": 0},
+}
+
+
+@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
+@pytest.mark.parametrize("graphs", [0, 1] if HAS_GRAPHS else [0])
+def test_results_are_right_under_random_delays(encore, layer, there_and_back, arrangement, graphs, tmp_path):
+    for name, (model, _) in {"layer": layer, "there_and_back": there_and_back}.items():
+        (tmp_path / name).write_bytes(model.SerializeToString())
+    code = f"""
+import sys, threading
+import encore_session as e, numpy as np, onnxruntime as ort
+options, graphs = {ARRANGEMENTS[arrangement]!r}, {graphs}
+stream = e.make_stream()
+if options.get("user_compute_stream"): options["user_compute_stream"] = stream.get_handle()
+rng = np.random.default_rng(0)
+cpu = ort.InferenceSession({str(tmp_path / "layer")!r})
+session = e.make_session({str(tmp_path / "layer")!r}, enable_cuda_graph=graphs, **options)
+wrong = []
+def work(i):
+    run = e.Bound(session, {{"x": np.zeros((4, 8), np.float32)}}, {{"y": ((4, 8), np.float32)}})
+    for seed in range(6):
+        x = np.random.default_rng(100 * i + seed).standard_normal((4, 8)).astype(np.float32)
+        for y in (run.run({{"x": x}})["y"], session.run(None, {{"x": x}}, e.run_options(e.EAGER))[0]):
+            if not np.allclose(y, cpu.run(None, {{"x": x}})[0], rtol=1e-4, atol=1e-4): wrong.append((i, seed))
+threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
+[t.start() for t in threads]; [t.join() for t in threads]
+between = e.make_session({str(tmp_path / "there_and_back")!r}, **options)
+for seed in range(10):
+    x = np.random.default_rng(seed).integers(0, 3, 64).astype(np.float32)
+    if not np.array_equal(between.run(None, {{"x": x}})[0], -np.array(np.nonzero(x))): wrong.append(seed)
+print("wrong:", wrong)
+"""
+    paths = [str(ROOT / "python"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
+    env = {**os.environ, "ENCORE_VIRTUAL_DELAY_US": "500", "PYTHONPATH": os.pathsep.join(paths)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "wrong: []", done.stdout + done.stderr
+
+
+# ---- a stream for one run (RunOptionsSetSyncStream), which onnxruntime's Python doesn't have
+
+
+class Application:
+    """A session on Encore through the C API, with an input and an output in device memory and a stream."""
+
+    def __init__(self, library, model, **options):
+        self.api = api = c_api.Api()
+        self.env = api.make("CreateEnv", 2, b"test")
+        api.call("RegisterExecutionProviderLibrary", self.env, encore_session.EP_NAME.encode(), str(library).encode())
+        found, count = ctypes.POINTER(ctypes.c_void_p)(), ctypes.c_size_t()
+        api.call("GetEpDevices", self.env, ctypes.pointer(found), ctypes.pointer(count))
+        names = [api.get("EpDevice_EpName", found[i], result=ctypes.c_char_p) for i in range(count.value)]
+        device = found[names.index(encore_session.EP_NAME.encode())]
+        self.stream = api.make("CreateSyncStreamForEpDevice", device, None)
+        session_options = api.make("CreateSessionOptions")
+        keys, values = c_api.strings(*options), c_api.strings(*map(str, options.values()))
+        append = "SessionOptionsAppendExecutionProvider_V2"
+        api.call(append, session_options, self.env, c_api.pointers(device), 1, keys, values, len(options))
+        model = model.SerializeToString()
+        self.session = api.make("CreateSessionFromArray", self.env, model, len(model), session_options)
+        memory = api.get("EpDevice_MemoryInfo", device, 0)
+        self.allocator = api.make("CreateAllocator", self.session, memory)
+        shape = (ctypes.c_int64 * 2)(*SHAPE)
+        self.x, self.y = (api.make("CreateTensorAsOrtValue", self.allocator, shape, 2, 1) for _ in "xy")
+        self.host = np.zeros(SHAPE, FLOAT)
+        cpu = api.make("CreateCpuMemoryInfo", 1, 0)
+        where = (self.host.ctypes.data, self.host.nbytes)
+        self.host_value = api.make("CreateTensorWithDataAsOrtValue", cpu, *where, shape, 2, 1)
+
+    def run(self, x, on_stream=True, **entries):
+        """Copies x in, runs, and copies the output back: all of it on the stream."""
+        api, run_options = self.api, self.api.make("CreateRunOptions")
+        for key, value in entries.items():
+            api.call("AddRunConfigEntry", run_options, key.encode(), str(value).encode())
+        if on_stream:
+            api.get("RunOptionsSetSyncStream", run_options, self.stream, result=None)
+        self.host[:] = x
+        self._copy(self.host_value, self.x)
+        ins, outs = c_api.pointers(self.x), c_api.pointers(self.y)
+        names = c_api.strings("x"), c_api.strings("y")
+        api.call("Run", self.session, run_options, names[0], ins, 1, names[1], 1, outs)
+        self._copy(self.y, self.host_value)
+        return self.host.copy()
+
+    def trace(self, work, file):
+        self._set("ep.cuda.trace", "start")
+        work()
+        self._set("ep.cuda.trace", str(file))
+        return [encore_session.json.loads(line) for line in file.read_text().splitlines()]
+
+    def handle(self):
+        return self.api.get("SyncStream_GetHandle", self.stream)
+
+    def _copy(self, source, target):
+        self.api.call("CopyTensors", self.env, c_api.pointers(source), c_api.pointers(target), self.stream, 1)
+
+    def _set(self, key, value):
+        self.api.call("SetEpDynamicOptions", self.session, c_api.strings(key), c_api.strings(value), 1)
+
+
+@pytest.fixture
+def make_application(encore, layer, tmp_path):
+    """Applications have an onnxruntime of their own, which takes a library file of its own."""
+    library = shutil.copy(onnxruntime_ep_encore.get_library_path(), tmp_path / "encore.so")
+    return lambda **options: Application(library, layer[0], use_tf32=0, **options)
+
+
+@pytest.mark.parametrize("graphs", [0, 1])
+def test_a_run_is_on_the_stream_it_was_given(make_application, layer, tmp_path, graphs):
+    application = make_application(enable_cuda_graph=graphs)
+    entries = {"gpu_graph_id": EAGER, **ASYNC}
+    for seed in range(20):
+        close(application.run(some(seed), **entries), layer[1](some(seed)))
+    if ON_VIRTUAL_GPU:
+        seen = application.trace(lambda: application.run(some(), **entries), tmp_path / "trace")
+        assert streams(seen) == {application.handle()}
+
+
+@needs_graphs
+def test_a_graph_is_not_captured_on_the_stream_of_a_run(make_application, layer):
+    application = make_application(enable_cuda_graph=1)
+    for _ in range(2):
+        with pytest.raises(c_api.Failed, match="user_compute_stream"):
+            application.run(some())
+    close(application.run(some(), gpu_graph_id=EAGER), layer[1](some()))
