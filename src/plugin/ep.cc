@@ -142,6 +142,22 @@ ops::Settings Ep::settings() const {
   return {.use_tf32 = options_.use_tf32, .strict_skip_layer_norm = options_.strict_skip_layer_norm};
 }
 
+void Ep::note_work(device::StreamRef stream) {
+  if (!graphs_ && thread_run.ep == this) compute_stream(stream.native());
+}
+
+void Ep::order_after_run(device::StreamRef later) {
+  const Ep* const ep = thread_run.ep;
+  if (!ep || ep->device() != later.device() || ep->capturing()) return;
+  device::Event done(later.device());
+  const auto order = [&](device::StreamRef earlier) {
+    done.record(earlier);
+    later.wait(done);
+  };
+  if (ep->graphs_) order(ep->graphs_->stream());
+  for (const auto& known : thread_run.streams) order(known.stream);
+}
+
 void Ep::run_failed(const std::string& why, Code code) {
   if (thread_run.ep == this) thread_run.failed = true;
   // Bad input fails the run alone: the next one is captured again.

@@ -58,6 +58,10 @@ class Ep : public OrtEp {
   graph::SharedStream::Turn turn() const;
   // Where the calling thread's work goes, given what a kernel gets from onnxruntime; the context may be null.
   device::StreamRef compute_stream(void* handle, const OrtKernelContext* context = nullptr);
+  // The calling thread's run, if it is in one, has work on the stream.
+  void note_work(device::StreamRef stream);
+  // Makes `later` wait for what the run that the calling thread is in, if any, has enqueued.
+  static void order_after_run(device::StreamRef later);
   // A node failed in the calling thread's run: what it has captured so far is worth nothing.
   void run_failed(const std::string& why, Code code);
 

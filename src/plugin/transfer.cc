@@ -79,9 +79,11 @@ class Transfer : public OrtDataTransferImpl {
       if (!stream || stream->ref().device() != device) {
         Copies& copies = factory_->copies(device);
         if (!host_has(kSyncApi)) wait_for_everything(copies.stream);
+        Ep::order_after_run(copies.stream);  // up to onnxruntime 1.30 a Loop's copies name no stream
         copy(copies.stream, copies.host, address, target, what.data, source, bytes);
         if (std::find(waits.begin(), waits.end(), copies.stream.ref()) == waits.end()) waits.push_back(copies.stream);
       } else {
+        if (stream->ep()) stream->ep()->note_work(stream->ref());
         copy(stream->ref(), stream->copies(), address, target, what.data, source, bytes);
         // What lies in pinned memory isn't there yet.
         if (target.where == Where::host && device::place_of(address) != device::Place::pinned)
