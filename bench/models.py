@@ -1,6 +1,7 @@
 """Times whole models on Encore, eagerly and replayed from a captured graph, beside torch where it is installed.
 
     ./encore bench [--models resnet50_f16,chain_f32] [--batch 1] [--seconds 1] [--peer torch] [--json FILE]
+                     [--options prefer_nhwc=1,enable_cudnn=1]
 
 Inputs and outputs stay in device memory. Figures are medians in microseconds:
   eager    a run without a graph, the wait for its end included
@@ -69,10 +70,10 @@ def bind(session, feeds):
     return binding, keep
 
 
-def encore_figures(name, batch, seconds):
+def encore_figures(name, batch, seconds, options):
     model, feeds = make(name, batch)
     start = time.perf_counter()
-    session = es.make_session(model, enable_cuda_graph=1, use_tf32=1)
+    session = es.make_session(model, **{"enable_cuda_graph": 1, "use_tf32": 1, **options})
     created = time.perf_counter() - start
     binding, keep = bind(session, feeds)
     placed = es.nodes_on(session)
@@ -156,8 +157,10 @@ def main():
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--peer", choices=["torch"])
+    parser.add_argument("--options", default="", help="of the provider: key=value,...")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    options = dict(pair.split("=", 1) for pair in args.options.split(",") if pair)
     ort.set_default_logger_severity(3)
     rows = []
     header = [
@@ -174,7 +177,7 @@ def main():
     ]
     print("| " + " | ".join(header) + " |\n|" + "---|" * len(header), flush=True)
     for name in args.models.split(","):
-        row = encore_figures(name, args.batch, args.seconds)
+        row = encore_figures(name, args.batch, args.seconds, options)
         row["torch_us"] = torch_figure(name, args.batch, args.seconds) if args.peer else None
         rows.append(row)
         cells = [

@@ -79,11 +79,12 @@ def make_session(model, session_options=None, config=None, **options):
     return session
 
 
-def nodes_on(session):
-    """The names of the operators by execution provider, for a session of make_session()."""
+def nodes_on(session, domain=None):
+    """The names of the operators, of one domain if it is given, by execution provider: of a make_session()."""
     placed = {}
     for part in session.get_provider_graph_assignment_info():
-        placed.setdefault(part.ep_name, []).extend(node.op_type for node in part.get_nodes())
+        nodes = [node.op_type for node in part.get_nodes() if domain is None or node.domain == domain]
+        placed.setdefault(part.ep_name, []).extend(nodes)
     return placed
 
 

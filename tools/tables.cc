@@ -13,7 +13,8 @@ void operators() {
   std::cout << "# Operators\n\nMade from the table in the code by `./encore docs`; the opset versions are those of the "
                "operators' schemas.\n"
                "A node outside these versions and types stays with another execution provider; "
-               "`ep.cuda.log_placement=1` says why.\n\n"
+               "`ep.cuda.log_placement=1` says why. `com.ms.internal.nhwc` is what ai.onnx's operators become where\n"
+               "onnxruntime changes the layout (`ep.cuda.prefer_nhwc=1`).\n\n"
                "| domain | operator | versions | types | in host memory |\n|---|---|---|---|---|\n";
   auto rows = encore::ops::rows();
   std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) {

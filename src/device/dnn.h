@@ -4,8 +4,11 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "device/stream.h"
@@ -21,6 +24,7 @@ struct Convolution {
   std::vector<int64_t> pads_begin, pads_end, strides, dilations;
   int64_t groups = 1;
   bool transposed = false;
+  bool channels_last = false;  // in memory, for all three: x and y as N[D]HWC, w as O[D]HWI
   bool has_bias = false, has_residual = false, relu = false;
   bool tf32 = false;
 
@@ -28,10 +32,27 @@ struct Convolution {
 };
 std::string describe(const Convolution& problem);
 
-struct DnnSettings {
-  bool wanted = true;   // if not, it is never available
-  bool measure = true;  // time the candidates for each new problem, else trust cuDNN's heuristics
+// How an engine is chosen for a new problem.
+enum class DnnSearch {
+  measured,    // by timing cuDNN's candidates
+  heuristics,  // as cuDNN's heuristics say
+  standard,    // the first of those that do without heuristics
 };
+
+struct DnnSettings {
+  bool wanted = true;  // if not, it is never available
+  DnnSearch search = DnnSearch::measured;
+  size_t most_workspace_bytes = size_t(1) << 30;
+  bool always_fuse = false;    // a convolution and what follows it as one, if cuDNN can; else only if measured faster
+  bool deterministic = false;  // only sums that don't differ from run to run, and nothing chosen by timing
+  bool lines_are_rows = true;  // one spatial dimension becomes [1, D], else [D, 1]
+  // Called once if convolutions want cuDNN and there is none, and for each problem that it has no engine for.
+  std::function<void(const std::string& message)> warn = {};
+};
+
+// What both back ends say.
+inline constexpr const char* kDnnSwitchedOff = "cuDNN is switched off";
+void warn_of_absence(const DnnSettings& settings, const std::string& why);
 
 class Dnn {
  public:
@@ -39,16 +60,21 @@ class Dnn {
   ~Dnn();
   Dnn(const Dnn&) = delete;
 
-  // Whether cuDNN could be opened; if not, `why` says which version was wanted and where it was looked for.
+  const DnnSettings& settings() const;
+  // Whether cuDNN could be opened, which is tried once; if not, `why` says which version was wanted and where it was
+  // looked for.
   bool available(std::string* why = nullptr);
   struct Prepared {
     size_t workspace_bytes;
     bool fused;  // if not, cuDNN has the convolution alone: run() leaves bias, residual and relu to the caller
+    int timed;   // how many candidates were timed
+    std::string_view engine;  // as cuDNN calls it
   };
   // Builds (or finds) the plan for this problem; measuring it uses memory and time of the device, but not the stream.
+  // Nothing if cuDNN has no engine for it that the settings allow.
   // During a capture a plan must be there already: Error{capture_forbidden} asks for a warm-up with these shapes.
   // Plans, and so this object, must outlive the graphs that were captured.
-  Prepared prepare(StreamRef stream, const Convolution& problem);
+  std::optional<Prepared> prepare(StreamRef stream, const Convolution& problem);
   // Every address must be aligned to 16 bytes.
   void run(StreamRef stream, const Convolution& problem, const void* x, const void* w, const void* bias,
            const void* residual, void* y, void* workspace);

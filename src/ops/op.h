@@ -82,6 +82,14 @@ class Context {
   const Tensor& input(int i);  // Error{invalid_input} if absent
 };
 
+// What an op keeps of a constant: launches on the stream are done before any run.
+class Prepack {
+ public:
+  virtual ~Prepack() = default;
+  virtual StreamRef stream() = 0;
+  virtual void* keep(size_t bytes) = 0;  // device memory that lives as long as the op
+};
+
 // An operator bound to a node. The constructor reads attributes and throws Error{not_supported} for what it cannot do:
 // the node is then declined with that reason. run() decides shapes and algorithm from its inputs first, makes outputs
 // and scratch, and then launches and does nothing else, so that it can be captured; it may be called from many threads.
@@ -89,6 +97,9 @@ class Op {
  public:
   virtual ~Op() = default;
   virtual void run(Context& context) const = 0;
+  // Offers an input which is a constant of the model, once and before any run. If the op keeps what it needs of it, in
+  // a form of its own, and says true, runs have that input no more.
+  virtual bool prepack(int /*input*/, const Tensor& /*constant*/, Prepack& /*prepack*/) { return false; }
 };
 
 // Reads an int32 or int64 tensor in host memory (shapes, axes, pads).

@@ -140,6 +140,7 @@ class Examination {
     if (!is_taken_by_another(node)) {
       std::string why = why_not(row, info, node);
       place.claimable = why.empty();
+      if (place.claimable && !fits_channels_last(info)) claim.fixed_layout.insert(info.op_type());
       if (!why.empty()) claim.declined.push_back({place.name, std::move(why)});
     }
     const std::vector<const OrtGraph*> bodies = subgraphs_of(node);
@@ -156,6 +157,12 @@ class Examination {
     place.host_inputs = flags(place.inputs.size(), row ? row->host_inputs : std::vector<int>());
     place.host_outputs = flags(place.outputs.size(), row ? row->host_outputs : std::vector<int>());
     placement_.nodes.push_back(std::move(place));
+  }
+
+  static bool fits_channels_last(const GraphNodeInfo& info) {
+    if (info.domain() == ops::kChannelsLast) return true;
+    const ops::OpRow* const row = ops::find_row(ops::kChannelsLast, info.op_type(), info.since_version());
+    return row && info.domain().empty() && ops::why_declined(*row, info).empty();
   }
 
   bool is_taken_by_another(const OrtNode* node) const {

@@ -1,5 +1,6 @@
 // Which nodes of a graph Encore takes, and why it leaves the others.
 #pragma once
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,8 @@ struct Claim {
   std::vector<std::string> control_flow;   // nodes that run subgraphs, wherever they are
   std::vector<std::string> ill_formed;     // nodes that onnxruntime runs wrongly without a word, and what to change
   std::vector<std::string> crossings;      // copies between host and device that onnxruntime has to insert
+  // Operators of which a node in nodes couldn't be claimed any more if its layout were changed.
+  std::set<std::string> fixed_layout;
 };
 
 Claim examine(const OrtGraph* graph, OrtEpGraphSupportInfo* support, const std::string& ep_name,

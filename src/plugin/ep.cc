@@ -18,6 +18,8 @@
 namespace encore::plugin {
 namespace {
 
+using device::DnnSearch;
+
 // What the calling thread is in the middle of.
 struct ThreadRun {
   const Ep* ep = nullptr;
@@ -133,7 +135,14 @@ device::Dnn& Ep::dnn() {
   if (!dnn_)
     dnn_ = std::make_unique<device::Dnn>(
         device(), device::DnnSettings{.wanted = options_.enable_cudnn,
-                                      .measure = options_.conv_search == ConvSearch::exhaustive});
+                                      .search = options_.conv_search == ConvSearch::exhaustive  ? DnnSearch::measured
+                                                : options_.conv_search == ConvSearch::heuristic ? DnnSearch::heuristics
+                                                                                                : DnnSearch::standard,
+                                      .most_workspace_bytes = size_t(options_.conv_max_workspace ? 1024 : 32) << 20,
+                                      .always_fuse = options_.fuse_conv_bias,
+                                      .deterministic = options_.deterministic,
+                                      .lines_are_rows = options_.conv1d_pad_to_nc1d,
+                                      .warn = [log = log_](const std::string& message) { log.warning(message); }});
   open_dnn_.store(dnn_.get(), std::memory_order_release);
   return *dnn_;
 }
@@ -277,14 +286,21 @@ void Ep::end_run(const OrtRunOptions*, bool synchronous) {
 void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
   const OrtNode* parent = nullptr;
   check(ort().api->Graph_GetParentNode(graph, &parent));
-  const Claim claim = examine(graph, support, factory_->name(), settings());
+  Claim claim = examine(graph, support, factory_->name(), settings());
   for (const OrtNode* node : claim.nodes) check(ort().ep->EpGraphSupportInfo_AddSingleNode(support, node));
 
-  const auto log = [&](const std::string& line) { options_.log_placement ? log_.warning(line) : log_.verbose(line); };
+  // Asked for subgraphs first, and for each graph again if onnxruntime changes the layout. What counts is the last
+  // answer; what is the same in both is said once.
+  const auto is_new = [&](const std::string& line) { return placement_.insert(line).second; };
+  const auto log = [&](const std::string& line) {
+    if (is_new(line)) options_.log_placement ? log_.warning(line) : log_.verbose(line);
+  };
   for (const auto* left : {&claim.declined, &claim.shape_arithmetic})
     for (const auto& [node, why] : *left) log(node + " is not on Encore: " + why);
   log(text("Encore takes ", claim.nodes.size(), " of ", claim.node_count, " nodes", parent ? " of a subgraph" : "",
            "; ", claim.shape_arithmetic.size(), " of the others are shape arithmetic"));
+
+  fixed_layout_ = std::move(claim.fixed_layout);
 
   if (!claim.ill_formed.empty()) log_.error(impossible_ = claim.ill_formed.front());
   // Asked for subgraphs first, and again if onnxruntime changes the layout: what counts is the last answer for the
@@ -309,8 +325,9 @@ void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
     cannot_capture_ = !claim.nodes.empty();
     return log_.error(impossible_);
   }
-  log_.warning(cannot_capture_ ? "the model can't be captured, so every run is eager: " + list
-                               : "onnxruntime may refuse to capture the model, because of: " + list);
+  const std::string warning = cannot_capture_ ? "the model can't be captured, so every run is eager: " + list
+                                              : "onnxruntime may refuse to capture the model, because of: " + list;
+  if (is_new(warning)) log_.warning(warning);
 }
 
 void Ep::set_dynamic_option(const std::string& key, const std::string& value) {
@@ -360,6 +377,20 @@ void Ep::fill_callbacks() {
     *supported = !from(self).shared_;
     return nullptr;
   };
+  if (options_.prefer_nhwc) {
+    GetPreferredDataLayout = [](OrtEp*, OrtEpDataLayout* layout) noexcept -> OrtStatus* {
+      *layout = OrtEpDataLayout_NHWC;
+      return nullptr;
+    };
+    ShouldConvertDataLayoutForOp = [](OrtEp* self, const char* domain, const char* op, OrtEpDataLayout layout,
+                                      int* should) noexcept -> OrtStatus* {
+      return guarded("ShouldConvertDataLayoutForOp", [&] {
+        const std::string_view from(domain);
+        *should = layout == OrtEpDataLayout_NHWC && (from.empty() || from == "ai.onnx") &&
+                  !Ep::from(self).fixed_layout_.contains(op);
+      });
+    };
+  }
   if (host_has(kSyncApi))
     Sync = [](OrtEp* self) noexcept -> OrtStatus* { return guarded("Sync", [&] { from(self).synchronize(); }); };
   if (host_has(kDefaultMemoryDeviceApi))

@@ -104,6 +104,8 @@ class Ep : public OrtEp {
   std::vector<std::string> fault_nodes_;
   std::mutex streams_mutex_;
   std::set<SyncStream*> streams_;
+  std::set<std::string> placement_;     // what has been logged of claiming nodes
+  std::set<std::string> fixed_layout_;  // operators of the graph that was looked at last
   bool cannot_capture_ = false;
   std::string impossible_;                  // why the model cannot be run, if so
   std::atomic<bool> ran_elsewhere_{false};  // a run was on a stream of the application's

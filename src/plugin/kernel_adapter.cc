@@ -92,9 +92,29 @@ class KernelRun final : public ops::Context {
   std::vector<void*> more_scratch_;
 };
 
+// Memory and a stream for what ops keep of constants, as long as the kernel lives.
+class KernelPrepack final : public ops::Prepack {
+ public:
+  KernelPrepack(Ep& ep, std::vector<void*>& kept) : ep_(ep), kept_(kept) {}
+  ops::StreamRef stream() override {
+    if (!stream_.ref().native()) stream_ = device::Stream(ep_.device());
+    return stream_;
+  }
+  void* keep(size_t bytes) override { return bytes ? kept_.emplace_back(ep_.arena().allocate(bytes, {})) : nullptr; }
+  void finish() const {
+    if (stream_.ref().native()) stream_.ref().synchronize();
+  }
+
+ private:
+  Ep& ep_;
+  std::vector<void*>& kept_;
+  device::Stream stream_;
+};
+
 struct Kernel : OrtKernelImpl {
   Node node;
   std::unique_ptr<ops::Op> op;
+  std::vector<void*> kept;
 
   Kernel(Ep& ep, const ops::OpRow& row, const KernelNodeInfo& info) : OrtKernelImpl{}, node(ep, info) {
     const auto mark = [](const std::vector<int>& list, std::vector<bool>& flags) {
@@ -113,7 +133,20 @@ struct Kernel : OrtKernelImpl {
         kernel.op->run(run);
       });
     };
+    PrePackWeight = [](OrtKernelImpl* self, const OrtValue* value, int input, OrtAllocator*,
+                       OrtSharedPrePackedWeightCache*, bool* is_packed) noexcept -> OrtStatus* {
+      auto& kernel = *static_cast<Kernel*>(self);
+      return run_as(kernel.node, [&] {
+        KernelPrepack prepack(kernel.node.ep, kernel.kept);
+        const Where where = kernel.node.host_inputs[size_t(input)] ? Where::host : Where::device;
+        *is_packed = kernel.op->prepack(input, tensor_of(value, where), prepack);
+        prepack.finish();
+      });
+    };
     Release = [](OrtKernelImpl* self) noexcept { delete static_cast<Kernel*>(self); };
+  }
+  ~Kernel() {
+    for (void* block : kept) node.ep.arena().free(block);
   }
 };
 

@@ -160,10 +160,13 @@ constexpr OptionRow kRows[] = {
     {"deterministic", false, "0", kFlag,
      "The same bits in every session: nothing is chosen by timing, and libraries' algorithms that vary are left out.",
      [](std::string_view value, Options& o) { return take(flag(value), o.deterministic); }},
-    {"enable_cudnn", false, "1", kFlag, "Use cuDNN for convolutions; if not, they are lowered to matrix products.",
+    {"enable_cudnn", false, "1", kFlag,
+     "Use cuDNN for convolutions; if not, or if there is none, they are lowered to matrix products, and the log says "
+     "so.",
      [](std::string_view value, Options& o) { return take(flag(value), o.enable_cudnn); }},
     {"cudnn_conv_algo_search", true, "EXHAUSTIVE", "EXHAUSTIVE, HEURISTIC or DEFAULT",
-     "Time cuDNN's candidates for each new convolution in the first run, or trust its heuristics (the other two).",
+     "How cuDNN's engine for a new convolution is chosen: EXHAUSTIVE times the candidates in the first run, HEURISTIC "
+     "trusts cuDNN's heuristics, DEFAULT takes the first engine that does without.",
      [](std::string_view value, Options& o) {
        if (value != "EXHAUSTIVE" && value != "HEURISTIC" && value != "DEFAULT") return false;
        o.conv_search = value == "EXHAUSTIVE"  ? ConvSearch::exhaustive
@@ -171,14 +174,17 @@ constexpr OptionRow kRows[] = {
                                               : ConvSearch::standard;
        return true;
      }},
-    {"cudnn_conv_use_max_workspace", true, "1", kFlag, "Let convolutions use as much scratch memory as they like.",
+    {"cudnn_conv_use_max_workspace", true, "1", kFlag,
+     "Let convolutions use up to 1 GiB of scratch memory (256 MiB without cuDNN) if that is faster; if not, 32 MiB.",
      [](std::string_view value, Options& o) { return take(flag(value), o.conv_max_workspace); }},
     {"cudnn_conv1d_pad_to_nc1d", true, "0", kFlag,
-     "Treat one-dimensional convolutions as [N, C, 1, D] instead of [N, C, D, 1].",
+     "Give one-dimensional convolutions to cuDNN as [N, C, 1, D] instead of [N, C, D, 1].",
      [](std::string_view value, Options& o) { return take(flag(value), o.conv1d_pad_to_nc1d); }},
-    {"fuse_conv_bias", true, "0", kFlag, "Add a convolution's bias inside cuDNN's own kernel wherever it can.",
+    {"fuse_conv_bias", true, "0", kFlag,
+     "Add a convolution's bias inside cuDNN's own kernel wherever it can; if not, only where timing found that faster.",
      [](std::string_view value, Options& o) { return take(flag(value), o.fuse_conv_bias); }},
-    {"prefer_nhwc", true, "0", kFlag, "Ask onnxruntime to lay images out with the channels last.",
+    {"prefer_nhwc", true, "0", kFlag,
+     "Ask onnxruntime to put the channels last in convolutions, pools and batch normalisation: it suits tensor cores.",
      [](std::string_view value, Options& o) { return take(flag(value), o.prefer_nhwc); }},
     {"prefer_nhwc_layout", false, "0", kFlag, "The same as `prefer_nhwc`.",
      [](std::string_view value, Options& o) { return take(flag(value), o.prefer_nhwc); }, "prefer_nhwc"},

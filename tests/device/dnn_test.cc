@@ -3,9 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <optional>
 #include <random>
 #include <type_traits>
+#include <utility>
 
 #include "device/device.h"
 #include "device/error.h"
@@ -32,6 +36,19 @@ TEST(DnnTest, TheVirtualGpuHasNoneAndSaysSo) {
                             .dilations = {1}};
   EXPECT_ERROR(dnn.prepare(stream, problem), Code::library_missing);
   EXPECT_ERROR(dnn.run(stream, problem, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr), Code::library_missing);
+}
+
+TEST(DnnTest, AbsenceIsToldOnce) {
+  std::vector<std::string> said;
+  Dnn dnn(0, {.warn = [&](const std::string& message) { said.push_back(message); }});
+  EXPECT_TRUE(said.empty());
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(dnn.available());
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_NE(said[0].find("virtual GPU"), std::string::npos) << said[0];
+
+  Dnn unwanted(0, {.wanted = false, .warn = [&](const std::string& message) { said.push_back(message); }});
+  EXPECT_FALSE(unwanted.available());
+  EXPECT_NE(said.back().find(kDnnSwitchedOff), std::string::npos) << said.back();
 }
 
 #else
@@ -75,6 +92,20 @@ Convolution sized(Convolution p, int64_t extra = 0) {
                                : (size + pads - reach) / p.strides[i] + 1);
   }
   return p;
+}
+
+// [a, b, spatial…] as channels-last memory has it, [a, spatial…, b]; or back.
+template <class T>
+std::vector<T> turned(const std::vector<T>& values, const Dims& dims, bool back = false) {
+  const int64_t inner = volume(dims) / std::max<int64_t>(dims[0] * dims[1], 1);
+  std::vector<T> out(values.size());
+  for (int64_t a = 0; a < dims[0]; ++a)
+    for (int64_t b = 0; b < dims[1]; ++b)
+      for (int64_t i = 0; i < inner; ++i) {
+        const auto first = size_t((a * dims[1] + b) * inner + i), last = size_t((a * inner + i) * dims[1] + b);
+        out[back ? first : last] = values[back ? last : first];
+      }
+  return out;
 }
 
 template <class T>
@@ -160,27 +191,46 @@ class DnnTest : public ::testing::Test {
   }
   template <class T>
   void check(const Convolution& problem) {
+    check<T>(dnn, problem);
+  }
+  // What was prepared, and y as cuDNN leaves it.
+  template <class T>
+  std::pair<Dnn::Prepared, std::vector<T> > check(Dnn& dnn, const Convolution& problem) {
     const Case<T> c(problem);
-    const Dnn::Prepared prepared = dnn.prepare(stream, c.problem);
-    DeviceArray<T> x(c.x), w(c.w), bias(c.bias), residual(c.residual), y(c.residual.size());
-    DeviceArray<char> workspace(prepared.workspace_bytes);
-    dnn.run(stream, c.problem, x.data(), w.data(), bias.data(), residual.data(), y.data(), workspace.data());
-    c.expect_equal(y.download(stream), prepared.fused);
-    if (problem.has_bias || problem.has_residual || problem.relu)
-      std::cout << (prepared.fused ? "  as one: " : "  alone: ") << describe(c.problem) << "\n";
+    const Convolution& p = c.problem;
+    const auto stored = [&](const std::vector<T>& values, const Dims& dims) {
+      return p.channels_last ? turned(values, dims) : values;
+    };
+    const std::optional<Dnn::Prepared> prepared = dnn.prepare(stream, p);
+    EXPECT_TRUE(prepared) << describe(p);
+    if (!prepared) return {};
+    DeviceArray<T> x(stored(c.x, p.x)), w(stored(c.w, p.w)), bias(c.bias), residual(stored(c.residual, p.y)),
+        y(c.residual.size());
+    DeviceArray<char> workspace(prepared->workspace_bytes);
+    dnn.run(stream, p, x.data(), w.data(), bias.data(), residual.data(), y.data(), workspace.data());
+    const std::vector<T> got = y.download(stream);
+    c.expect_equal(p.channels_last ? turned(got, p.y, true) : got, prepared->fused);
+    if (p.has_bias || p.has_residual || p.relu)
+      std::cout << (prepared->fused ? "  as one: " : "  alone: ") << describe(p) << "\n";
+    return {*prepared, got};
   }
   template <class T>
-  void check_all_shapes() {
-    check<T>(sized({.x = {2, 8, 15, 17}, .w = {16, 8, 3, 3}, .pads_begin = {1, 1}, .pads_end = {1, 1}}));
-    check<T>(
+  void check_all_shapes(bool channels_last = false) {
+    const auto check_one = [&](Convolution problem) {
+      problem.channels_last = channels_last;
+      check<T>(problem);
+    };
+    check_one(sized({.x = {2, 8, 15, 17}, .w = {16, 8, 3, 3}, .pads_begin = {1, 1}, .pads_end = {1, 1}}));
+    check_one(
         sized({.x = {1, 3, 20, 20}, .w = {5, 3, 5, 3}, .pads_begin = {2, 1}, .pads_end = {2, 1}, .strides = {2, 3}}));
-    check<T>(
+    check_one(
         sized({.x = {2, 4, 18, 18}, .w = {4, 4, 3, 3}, .pads_begin = {2, 2}, .pads_end = {2, 2}, .dilations = {2, 2}}));
-    check<T>(sized({.x = {2, 8, 10, 10}, .w = {12, 2, 3, 3}, .pads_begin = {1, 1}, .pads_end = {1, 1}, .groups = 4}));
-    check<T>(sized({.x = {2, 16, 12, 12}, .w = {16, 1, 3, 3}, .pads_begin = {1, 1}, .pads_end = {1, 1}, .groups = 16}));
-    check<T>(sized({.x = {1, 4, 9, 9}, .w = {8, 4, 1, 1}}));
-    check<T>(sized({.x = {2, 6, 33}, .w = {10, 6, 5}, .pads_begin = {2}, .pads_end = {2}, .strides = {2}}));
-    check<T>(sized({.x = {1, 4, 6, 7, 8}, .w = {8, 4, 3, 3, 3}, .pads_begin = {1, 1, 1}, .pads_end = {1, 1, 1}}));
+    check_one(sized({.x = {2, 8, 10, 10}, .w = {12, 2, 3, 3}, .pads_begin = {1, 1}, .pads_end = {1, 1}, .groups = 4}));
+    check_one(
+        sized({.x = {2, 16, 12, 12}, .w = {16, 1, 3, 3}, .pads_begin = {1, 1}, .pads_end = {1, 1}, .groups = 16}));
+    check_one(sized({.x = {1, 4, 9, 9}, .w = {8, 4, 1, 1}}));
+    check_one(sized({.x = {2, 6, 33}, .w = {10, 6, 5}, .pads_begin = {2}, .pads_end = {2}, .strides = {2}}));
+    check_one(sized({.x = {1, 4, 6, 7, 8}, .w = {8, 4, 3, 3, 3}, .pads_begin = {1, 1, 1}, .pads_end = {1, 1, 1}}));
   }
 
   Stream stream{0};
@@ -190,6 +240,73 @@ class DnnTest : public ::testing::Test {
 TEST_F(DnnTest, Floats) { check_all_shapes<float>(); }
 TEST_F(DnnTest, Halves) { check_all_shapes<Half>(); }
 TEST_F(DnnTest, BFloats) { check_all_shapes<BFloat16>(); }
+
+TEST_F(DnnTest, ChannelsLast) {
+  check_all_shapes<float>(true);
+  check_all_shapes<Half>(true);
+  check_all_shapes<BFloat16>(true);
+}
+
+TEST_F(DnnTest, LinesAsRowsAndAsColumns) {
+  for (const bool rows : {false, true})
+    for (const bool last : {false, true}) {
+      Dnn dnn(0, {.search = DnnSearch::heuristics, .lines_are_rows = rows});
+      const Convolution problem = sized({.x = {2, 8, 33},
+                                         .w = {16, 8, 5},
+                                         .pads_begin = {2},
+                                         .pads_end = {1},
+                                         .strides = {2},
+                                         .dilations = {2},
+                                         .channels_last = last});
+      check<float>(dnn, problem);
+      check<Half>(dnn, problem);
+    }
+}
+
+Convolution with_bias(bool channels_last) {
+  return sized({.x = {2, 64, 28, 28},
+                .w = {64, 64, 3, 3},
+                .pads_begin = {1, 1},
+                .pads_end = {1, 1},
+                .channels_last = channels_last,
+                .has_bias = true});
+}
+
+TEST_F(DnnTest, BiasIsPartOfThePlanIfAsked) {
+  for (const bool asked : {false, true}) {
+    Dnn dnn(0, {.search = DnnSearch::heuristics, .always_fuse = asked});
+    for (const bool last : {false, true}) EXPECT_EQ(check<Half>(dnn, with_bias(last)).first.fused, asked);
+  }
+}
+
+TEST_F(DnnTest, SearchesDiffer) {
+  for (const DnnSearch search : {DnnSearch::measured, DnnSearch::heuristics, DnnSearch::standard}) {
+    Dnn dnn(0, {.search = search});
+    const Dnn::Prepared prepared = check<Half>(dnn, with_bias(true)).first;
+    std::cout << "  search " << int(search) << ": " << prepared.timed << " timed, " << prepared.engine << "\n";
+    EXPECT_EQ(prepared.timed > 0, search == DnnSearch::measured);
+    EXPECT_FALSE(prepared.engine.empty());
+  }
+}
+
+TEST_F(DnnTest, DeterministicIsTheSameToTheBit) {
+  std::vector<Half> first;
+  for (int i = 0; i < 3; ++i) {
+    Dnn dnn(0, {.deterministic = true});
+    const auto [prepared, y] = check<Half>(dnn, with_bias(true));
+    EXPECT_EQ(prepared.timed, 0);
+    if (first.empty()) first = y;
+    ASSERT_EQ(y.size(), first.size());
+    EXPECT_EQ(std::memcmp(y.data(), first.data(), y.size() * sizeof(Half)), 0);
+  }
+}
+
+TEST_F(DnnTest, WorkspaceIsLimited) {
+  for (const size_t limit : {size_t{0}, size_t{1} << 20}) {
+    Dnn dnn(0, {.most_workspace_bytes = limit});
+    EXPECT_LE(check<float>(dnn, with_bias(false)).first.workspace_bytes, limit);
+  }
+}
 
 TEST_F(DnnTest, UnequalPads) {
   check<float>(
@@ -237,14 +354,14 @@ TEST_F(DnnTest, WithoutTf32FloatsKeepTheirBits) {
   // 1 + 2^-20 is 1 in TF32.
   const Convolution problem = sized({.x = {1, 16, 8, 8}, .w = {16, 16, 1, 1}});
   DeviceArray<float> x(std::vector<float>(16 * 64, 1 + 0x1p-20f)), w(std::vector<float>(256, 1)), y(16 * 64);
-  DeviceArray<char> workspace(dnn.prepare(stream, problem).workspace_bytes);
+  DeviceArray<char> workspace(dnn.prepare(stream, problem)->workspace_bytes);
   dnn.run(stream, problem, x.data(), w.data(), nullptr, nullptr, y.data(), workspace.data());
   for (const float value : y.download(stream)) ASSERT_EQ(value, 16 + 0x1p-16f);
 }
 
 TEST_F(DnnTest, EmptyBatchesLaunchNothing) {
   const Convolution problem = sized({.x = {0, 4, 8, 8}, .w = {4, 4, 3, 3}});
-  EXPECT_EQ(dnn.prepare(stream, problem).workspace_bytes, 0u);
+  EXPECT_EQ(dnn.prepare(stream, problem)->workspace_bytes, 0u);
   dnn.run(stream, problem, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr);
 }
 
@@ -254,7 +371,7 @@ TEST_F(DnnTest, CapturesOnlyWhatWasPrepared) {
   EXPECT_ERROR(dnn.prepare(stream, first.problem), Code::capture_forbidden);
   abandon_capture(stream);
 
-  const Dnn::Prepared prepared = dnn.prepare(stream, first.problem);
+  const Dnn::Prepared prepared = dnn.prepare(stream, first.problem).value();
   DeviceArray<float> x(first.x), w(first.w), y(first.residual.size());
   DeviceArray<char> workspace(prepared.workspace_bytes);
   const auto run = [&] {
@@ -272,6 +389,16 @@ TEST_F(DnnTest, CapturesOnlyWhatWasPrepared) {
   second.expect_equal(y.download(stream), true);
 }
 
+TEST_F(DnnTest, WithoutAnEngineItSaysSo) {
+  std::vector<std::string> said;
+  Dnn dnn(0, {.warn = [&](const std::string& message) { said.push_back(message); }});
+  Convolution problem = sized({.x = {1, 4, 8, 8}, .w = {4, 4, 3, 3}});
+  problem.y[2] += 1;  // cuDNN's own check finds that
+  for (int i = 0; i < 2; ++i) EXPECT_FALSE(dnn.prepare(stream, problem));
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_NE(said[0].find(describe(problem)), std::string::npos) << said[0];
+}
+
 TEST_F(DnnTest, RefusesWhatIsWrong) {
   const Convolution good = sized({.x = {1, 4, 8, 8}, .w = {4, 4, 3, 3}});
   const auto with = [&](auto change) {
@@ -286,7 +413,6 @@ TEST_F(DnnTest, RefusesWhatIsWrong) {
   EXPECT_ERROR(with([](Convolution& p) { p.strides.pop_back(); }), Code::invalid_input);
   for (const Type type : {Type::i32, Type::f64})
     EXPECT_ERROR(with([&](Convolution& p) { p.type = type; }), Code::not_supported);
-  EXPECT_ERROR(with([](Convolution& p) { p.y[2] += 1; }), Code::not_supported);  // cuDNN's own check
   DeviceArray<float> memory(4096);
   EXPECT_ERROR(dnn.run(stream, good, memory.data() + 1, memory.data(), nullptr, nullptr, memory.data(), memory.data()),
                Code::invalid_input);

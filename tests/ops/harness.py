@@ -12,11 +12,13 @@ import onnx
 import onnxruntime as ort
 from encore_session import (
     EAGER,
+    EP_NAME,
     HAS_GRAPHS,
     NVIDIA,
     assert_all_on_encore,
     empty_on_device,
     make_session,
+    nodes_on,
     on_device,
     run_options,
 )
@@ -72,13 +74,26 @@ class Case:
     reference: object = None  # f(*arrays) -> list of arrays, where the CPU EP has no kernel
     misaligned: bool = False  # inputs start one element past an aligned address
     capture: bool = True
+    channels_last: bool = False  # onnxruntime is asked to change the layout
+    options: dict = dataclasses.field(default_factory=dict)  # of the provider
 
     def __str__(self):
         shapes = "_".join(
             "x".join(map(str, np.shape(getattr(i, "value", i)))) or "scalar" for i in self.inputs if i is not None
         )
         return "-".join(
-            filter(None, [self.op, str(self.opset), self.dtype, self.name, shapes, "misaligned" * self.misaligned])
+            filter(
+                None,
+                [
+                    self.op,
+                    str(self.opset),
+                    self.dtype,
+                    self.name,
+                    shapes,
+                    "misaligned" * self.misaligned,
+                    "nhwc" * self.channels_last,
+                ],
+            )
         )
 
 
@@ -235,10 +250,13 @@ def check(case):
     model = _Model(case, case.dtype)
     wanted = _reference(case, model.feeds)
     graphs = HAS_GRAPHS and case.capture
-    sess = session(
-        model.model, **({"enable_cuda_graph": 1, "min_num_runs_before_cuda_graph_capture": 1} if graphs else {})
-    )
+    options = {"enable_cuda_graph": 1, "min_num_runs_before_cuda_graph_capture": 1} if graphs else {}
+    if case.channels_last:
+        options["prefer_nhwc"] = 1
+    sess = session(model.model, **options, **case.options)
     assert_all_on_encore(sess)
+    if case.channels_last:
+        assert case.op in nodes_on(sess, "com.ms.internal.nhwc")[EP_NAME], "the layout was not changed"
 
     binding, keep = sess.io_binding(), {}
     for name, value in model.feeds.items():

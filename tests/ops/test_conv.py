@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from harness import Case, check, floats
+from harness import Case, Const, check, floats
 from refusal import declined, fails
 
 
@@ -77,6 +77,55 @@ def test_convolutions(case, dtype):
     check(replace(case, dtype=dtype, opset=22))
 
 
+# Layouts in which channels come last exist where onnxruntime changes them, and it leaves ConvTranspose alone.
+LAST = (
+    CONVOLUTIONS
+    + DEPTHWISE
+    + [
+        conv((2, 4, 9, 8), (8, 1, 3, 3), bias=True, group=4, pads=[1, 1, 1, 1], name="two_each"),
+        conv((2, 16, 9, 9), (16, 1, 3, 3), bias=True, group=16, dilations=[2, 2], name="dilated"),
+        conv((2, 24, 12, 13), (24, 1, 5, 5), bias=True, group=24, pads=[2, 2, 2, 2], name="many"),
+        conv((2, 32, 9, 7), (48, 8, 3, 3), bias=True, group=4, pads=[1, 1, 1, 1], name="wide_groups"),
+        conv((2, 5, 9, 7), (7, 5, 3, 3), bias=True, name="odd"),
+    ]
+)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("case", LAST, ids=str)
+def test_channels_last(case, dtype):
+    check(replace(case, dtype=dtype, opset=22, channels_last=True))
+
+
+def with_constant_weights(case):
+    x, w, *bias = case.inputs
+    return replace(case, inputs=[x, Const(w), *map(Const, bias)], name=case.name + "_constant")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(
+    "case", [with_constant_weights(case) for case in CONVOLUTIONS[:10] + DEPTHWISE + LAST[-5:]], ids=str
+)
+def test_constant_weights_are_kept_in_the_form_that_is_wanted(case, dtype):
+    check(replace(case, dtype=dtype, channels_last=True))
+
+
+@pytest.mark.parametrize("case", [CONVOLUTIONS[0], CONVOLUTIONS[6], DEPTHWISE[0], DEPTHWISE[9]], ids=str)
+def test_channels_last_in_double(case):
+    check(replace(case, dtype="float64", channels_last=True))
+
+
+@pytest.mark.parametrize("opset", [11, 21, 26])
+def test_channels_last_versions(opset):
+    check(replace(CONVOLUTIONS[0], opset=opset, channels_last=True))
+
+
+@pytest.mark.parametrize("change", [{"opset": 1}, {"dtype": "bfloat16", "opset": 22}], ids=str)
+def test_a_layout_that_onnxruntime_cannot_change(change):
+    """It has no schema for these: asked for another layout it would refuse the model."""
+    check(replace(CONVOLUTIONS[0], options={"prefer_nhwc": 1}, **change))
+
+
 # The CPU EP has no kernel for double, and onnx's own is slow.
 @pytest.mark.parametrize(
     "case", [CONVOLUTIONS[0], CONVOLUTIONS[6], DEPTHWISE[0], DEPTHWISE[9], TRANSPOSED[0], TRANSPOSED[2]], ids=str
@@ -96,7 +145,8 @@ def test_misaligned(case):
     check(replace(case, misaligned=True))
 
 
-def test_columns_in_parts():
+@pytest.mark.parametrize("last", [False, True])
+def test_columns_in_parts(last):
     """The columns of one image take more than 256 MiB, so it is convolved in parts."""
     check(
         Case(
@@ -105,15 +155,17 @@ def test_columns_in_parts():
             {"pads": [3, 3, 3, 3]},
             family="matmul",
             capture=False,
+            channels_last=last,
             name="in_parts",
         )
     )
 
 
-def test_not_a_number():
+@pytest.mark.parametrize("last", [False, True])
+def test_not_a_number(last):
     x = floats(1, 2, 6, 6)
     x[0, 0, 2, 3], x[0, 1, 5, 5] = np.nan, np.inf
-    check(Case("Conv", [x, floats(3, 2, 3, 3)], family="matmul", name="nan"))
+    check(Case("Conv", [x, floats(3, 2, 3, 3)], family="matmul", name="nan", channels_last=last))
 
 
 @pytest.mark.parametrize(

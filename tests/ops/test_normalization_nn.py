@@ -29,9 +29,16 @@ def test_batch_norm(it, dtype):
     check(replace(it, dtype=dtype))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+@pytest.mark.parametrize("shape", [(2, 5, 4, 4), (2, 16, 7, 7), (2, 3, 9), (1, 3, 3, 4, 5), (0, 3, 4, 4)], ids=str)
+def test_channels_last(shape, dtype):
+    check(replace(batch_norm(*shape), dtype=dtype, channels_last=True))
+
+
+@pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("opset", [7, 9, 14, 15, 26])
-def test_versions(opset):
-    check(batch_norm(2, 5, 4, 3, opset=opset))
+def test_versions(opset, last):
+    check(replace(batch_norm(2, 5, 4, 3, opset=opset), channels_last=last))
 
 
 @pytest.mark.parametrize("it", [batch_norm(2, 5, 4, 4), batch_norm(2, 5, 7, 7)], ids=str)

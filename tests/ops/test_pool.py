@@ -66,6 +66,30 @@ def test_pools(it, dtype):
     check(replace(it, dtype=dtype))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("it", MAXIMA + MEANS + GLOBALS, ids=str)
+def test_channels_last(it, dtype):
+    check(replace(it, dtype=dtype, channels_last=True))
+
+
+@pytest.mark.parametrize("it", [MAXIMA[0], MEANS[0], GLOBALS[0]], ids=str)
+def test_bfloat16_stays_as_it_is(it):
+    """onnxruntime has no schema for it with channels last."""
+    check(replace(it, dtype="bfloat16", options={"prefer_nhwc": 1}))
+
+
+@pytest.mark.parametrize("it", [MAXIMA[0], MAXIMA[9], MEANS[1]], ids=str)
+def test_channels_last_in_double(it):
+    check(replace(it, dtype="float64", channels_last=True))
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool"])
+@pytest.mark.parametrize("opset", [8, 11, 12, 19, 22])
+def test_channels_last_versions(op, opset):
+    attrs = {} if "Global" in op else dict(kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 1])
+    check(replace(case(op, (2, 8, 9, 8), opset=opset, **attrs), channels_last=True))
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("window", [WINDOWS[0], WINDOWS[4], WINDOWS[7]], ids=str)
 def test_max_of_bytes(window, dtype):
@@ -80,7 +104,9 @@ def test_indices(window, order, dtype):
     shape, attrs = window
     # All different, also as half floats.
     x = np.random.default_rng(1).permutation(np.prod(shape)).astype(np.float32).reshape(shape)
-    check(replace(case("MaxPool", x, outputs=2, storage_order=order, **attrs), dtype=dtype))
+    it = replace(case("MaxPool", x, outputs=2, storage_order=order, **attrs), dtype=dtype)
+    check(it)
+    check(replace(it, channels_last=True))
 
 
 def test_first_of_equals():

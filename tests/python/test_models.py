@@ -23,12 +23,24 @@ def on_cpu(model, feeds):
     return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"]).run(None, feeds)
 
 
-@pytest.mark.parametrize("name", [n for n in zoo.names() if n != "chain_f32"])
-def test_model(name):
+NAMES = [n for n in zoo.names() if n != "chain_f32"]
+CONVOLUTIONAL = [n for n in NAMES if n.startswith(("resnet50", "mobilenet_v3"))]
+
+
+@pytest.mark.parametrize(
+    "name, options", [(n, {}) for n in NAMES] + [(n, {"prefer_nhwc": 1}) for n in CONVOLUTIONAL], ids=str
+)
+def test_model(name, options):
     stem, precision = name.rsplit("_", 1)
-    session = es.make_session(zoo.load(name, batch=1), **({"enable_cuda_graph": 1} if es.HAS_GRAPHS else {}))
+    if es.HAS_GRAPHS:
+        options = {**options, "enable_cuda_graph": 1}
+    session = es.make_session(zoo.load(name, batch=1), **options)
     placed = es.nodes_on(session)
     assert list(placed) == [es.EP_NAME], f"nodes are elsewhere: {placed}"
+    if "prefer_nhwc" in options:
+        transposes = placed[es.EP_NAME].count("Transpose")
+        assert "Conv" in es.nodes_on(session, "com.ms.internal.nhwc")[es.EP_NAME]
+        assert transposes <= 4, f"{transposes} transposes"
 
     reference = zoo.load(stem + "_f32", batch=1)
     outputs = {o.name: (o.shape, NUMPY[o.type]) for o in session.get_outputs()}

@@ -30,7 +30,6 @@ namespace fe = cudnn_frontend;
 using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 
 constexpr uintptr_t kAlignment = 16;  // what the frontend promises for every tensor
-constexpr int64_t kMostWorkspaceBytes = int64_t{1} << 30;
 
 // Tensors by their id; addresses are handed over in this order.
 enum Id : int64_t { kX = 1, kW, kResidual, kBias, kY };
@@ -39,7 +38,7 @@ struct Hash {
   size_t operator()(const Convolution& p) const {
     uint64_t hash = uint64_t(p.type) | uint64_t(p.groups) << 8 | uint64_t(p.transposed) << 40 |
                     uint64_t(p.has_bias) << 41 | uint64_t(p.has_residual) << 42 | uint64_t(p.relu) << 43 |
-                    uint64_t(p.tf32) << 44;
+                    uint64_t(p.tf32) << 44 | uint64_t(p.channels_last) << 45;
     for (const auto* list : {&p.x, &p.w, &p.y, &p.pads_begin, &p.pads_end, &p.strides, &p.dilations})
       for (const int64_t value : *list) {
         hash = (hash ^ uint64_t(value)) * 0x9e3779b97f4a7c15u;
@@ -54,7 +53,9 @@ struct Plan {
   int64_t candidate = -1;  // of the graph's execution plans; -1: the one that the heuristics chose
   size_t workspace_bytes = 0;
   bool fused = true;
-  float time_us = 0;  // if it was measured
+  int timed = 0;      // candidates
+  float time_us = 0;  // if any was
+  std::string engine;
 };
 
 // What is handed to a plan: addresses in the order of their ids.
@@ -91,15 +92,17 @@ fe::DataType_t type_of(const Convolution& p) {
   }
 }
 
-// cuDNN wants at least two spatial dimensions: a line is a picture of height 1.
-std::vector<int64_t> widened(std::vector<int64_t> values, size_t spatial, int64_t neutral) {
-  if (spatial == 1) values.insert(values.end() - 1, neutral);
-  return values;
-}
-
-std::vector<int64_t> packed(const std::vector<int64_t>& dims) {
-  std::vector<int64_t> strides(dims.size(), 1);
-  for (size_t i = dims.size() - 1; i-- > 0;) strides[i] = strides[i + 1] * dims[i + 1];
+std::vector<int64_t> packed(const std::vector<int64_t>& dims, bool channels_last) {
+  std::vector<int64_t> strides(dims.size());
+  int64_t step = 1;
+  const auto take = [&](size_t i) {
+    strides[i] = step;
+    step *= dims[i];
+  };
+  if (channels_last) take(1);
+  for (size_t i = dims.size(); i-- > 2;) take(i);
+  if (!channels_last) take(1);
+  take(0);
   return strides;
 }
 
@@ -108,8 +111,8 @@ void check(const fe::error_t& result) {
 }
 
 // Throws std::exception with the frontend's words if no engine does it.
-std::unique_ptr<Plan> build(cudnnHandle_t handle, int sm_version, const Convolution& p, bool fused,
-                            bool deterministic) {
+std::unique_ptr<Plan> build(cudnnHandle_t handle, int sm_version, const DnnSettings& settings, const Convolution& p,
+                            bool fused, bool deterministic) {
   auto plan = std::make_unique<Plan>();
   plan->fused = fused;
   fe::graph::Graph& graph = plan->graph;
@@ -119,30 +122,34 @@ std::unique_ptr<Plan> build(cudnnHandle_t handle, int sm_version, const Convolut
       .set_compute_data_type(fe::DataType_t::FLOAT);
   graph.set_sm_version(sm_version);  // else the frontend would ask a CUDA runtime of its own
 
-  const size_t spatial = p.x.size() - 2;
+  // cuDNN wants at least two spatial dimensions.
+  const auto widened = [&](std::vector<int64_t> values, int64_t neutral) {
+    if (p.x.size() == 3) values.insert(values.end() - (settings.lines_are_rows ? 1 : 0), neutral);
+    return values;
+  };
   const auto tensor = [&](Id id, const char* name, const std::vector<int64_t>& dims) {
     return graph.tensor(fe::graph::Tensor_attributes()
                             .set_name(name)
                             .set_uid(id)
                             .set_dim(dims)
-                            .set_stride(packed(dims))
+                            .set_stride(packed(dims, p.channels_last))
                             .set_data_type(type));
   };
-  const std::vector<int64_t> y_dims = widened(p.y, spatial, 1);
+  const std::vector<int64_t> y_dims = widened(p.y, 1);
   const auto shaped = [&](Tensor made) {
-    made->set_dim(y_dims).set_stride(packed(y_dims));
+    made->set_dim(y_dims).set_stride(packed(y_dims, p.channels_last));
     return made;
   };
   const auto with_shape = [&](auto attributes) {
-    attributes.set_pre_padding(widened(p.pads_begin, spatial, 0))
-        .set_post_padding(widened(p.pads_end, spatial, 0))
-        .set_stride(widened(p.strides, spatial, 1))
-        .set_dilation(widened(p.dilations, spatial, 1));
+    attributes.set_pre_padding(widened(p.pads_begin, 0))
+        .set_post_padding(widened(p.pads_end, 0))
+        .set_stride(widened(p.strides, 1))
+        .set_dilation(widened(p.dilations, 1));
     return attributes;
   };
   const auto pointwise = [](fe::PointwiseMode_t mode) { return fe::graph::Pointwise_attributes().set_mode(mode); };
 
-  const Tensor x = tensor(kX, "x", widened(p.x, spatial, 1)), w = tensor(kW, "w", widened(p.w, spatial, 1));
+  const Tensor x = tensor(kX, "x", widened(p.x, 1)), w = tensor(kW, "w", widened(p.w, 1));
   Tensor last = shaped(p.transposed ? graph.conv_dgrad(x, w, with_shape(fe::graph::Conv_dgrad_attributes()))
                                     : graph.conv_fprop(x, w, with_shape(fe::graph::Conv_fprop_attributes())));
   if (fused) {  // in the order for which cuDNN has compiled engines
@@ -159,19 +166,23 @@ std::unique_ptr<Plan> build(cudnnHandle_t handle, int sm_version, const Convolut
 
   check(graph.validate());
   check(graph.build_operation_graph(handle));
-  check(graph.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}));
+  std::vector<fe::HeurMode_t> modes{fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK};
+  if (settings.search == DnnSearch::standard) std::reverse(modes.begin(), modes.end());
+  check(graph.create_execution_plans(modes));
   std::vector<fe::NumericalNote_t> unwanted;
   if (deterministic) unwanted.push_back(fe::NumericalNote_t::NONDETERMINISTIC);
   if (p.type == Type::f32) {
     unwanted.push_back(fe::NumericalNote_t::DOWN_CONVERT_INPUTS);
     if (!p.tf32) unwanted.push_back(fe::NumericalNote_t::TENSOR_CORE);
   }
-  graph.deselect_numeric_notes(unwanted).deselect_workspace_greater_than(kMostWorkspaceBytes);
+  graph.deselect_numeric_notes(unwanted).deselect_workspace_greater_than(
+      int64_t(std::min<size_t>(settings.most_workspace_bytes, std::numeric_limits<int64_t>::max())));
   check(graph.check_support());
   check(graph.build_plans(fe::BuildPlanPolicy_t::HEURISTICS_CHOICE));
   int64_t bytes = 0;
   check(graph.get_workspace_size(bytes));
   plan->workspace_bytes = size_t(std::max<int64_t>(bytes, 0));
+  check(graph.get_plan_name(plan->engine));
   return plan;
 }
 
@@ -190,14 +201,30 @@ struct Dnn::State {
   int device;
   DnnSettings settings;
   int sm_version = 0;
-  std::mutex mutex;  // of everything: a handle serves one thread at a time, and so do plans
+  std::mutex mutex;  // of everything below: a handle serves one thread at a time, and so do plans
+  bool tried = false;
+  std::string missing;  // why, if it could not be opened
   cudnnHandle_t handle = nullptr;
-  StreamRef stream;  // the handle's
-  std::unordered_map<Convolution, std::unique_ptr<Plan>, Hash> plans;
+  StreamRef stream;                                                    // the handle's
+  std::unordered_map<Convolution, std::unique_ptr<Plan>, Hash> plans;  // null: cuDNN has no engine
+
+  bool measures() const { return settings.search == DnnSearch::measured && !settings.deterministic; }
+
+  bool available() {
+    if (tried) return handle;
+    tried = true;
+    try {
+      open();
+      return true;
+    } catch (const Error& error) {
+      missing = error.what();
+      warn_of_absence(settings, missing);
+      return false;
+    }
+  }
 
   void open() {
-    if (handle) return;
-    if (!settings.wanted) fail(Code::library_missing, "cuDNN is switched off");
+    if (!settings.wanted) fail(Code::library_missing, kDnnSwitchedOff);
     const cuda::Library& library = cuda::cudnn();
     cudnn_frontend::cudnn_dlhandle = library.handle();
     const Description description = describe(device);
@@ -219,20 +246,22 @@ struct Dnn::State {
     stream = wanted;
   }
 
-  // The whole if cuDNN has it, else the convolution alone, else one whose sums may differ from run to run. With
-  // measuring, the faster of whole and alone.
+  // The convolution and what follows it as one, or alone: whichever is faster if measured, else as the settings say;
+  // the other where cuDNN has no such engine. If all else fails, one whose sums may differ from run to run. Null if
+  // there is none.
   std::unique_ptr<Plan> build_best(const Convolution& problem) {
     const Current current(device);
     const RelaxedCapture relaxed;  // another stream of this thread may be capturing
     const bool alone = !problem.has_bias && !problem.has_residual && !problem.relu;
     std::string reasons;
     std::unique_ptr<Plan> best;
-    for (const auto& [fused, deterministic] : {std::pair{true, true}, {false, true}, {alone, false}}) {
-      if (!fused && alone) continue;
-      if (best && (!deterministic || !settings.measure)) break;
+    const bool first = alone || measures() || settings.always_fuse;
+    for (const auto& [fused, deterministic] : {std::pair{first, true}, {!first, true}, {alone, false}}) {
+      if ((!fused && alone) || (!deterministic && settings.deterministic)) continue;
+      if (best && (!deterministic || !measures() || settings.always_fuse)) break;
       try {
-        std::unique_ptr<Plan> plan = build(handle, sm_version, problem, fused, deterministic);
-        if (settings.measure) measure(*plan, problem);
+        std::unique_ptr<Plan> plan = build(handle, sm_version, settings, problem, fused, deterministic);
+        if (measures()) measure(*plan, problem);
         if (!plan->fused) plan->time_us += time_of_rest_us(problem);
         if (!best || plan->time_us < best->time_us) best = std::move(plan);
       } catch (const Error&) {
@@ -243,8 +272,10 @@ struct Dnn::State {
       }
     }
     cudaGetLastError();
-    if (best) return best;
-    fail(Code::not_supported, describe(problem), ": cuDNN has no engine for it:", reasons);
+    if (!best && settings.warn)
+      settings.warn(text(describe(problem), " runs as a matrix product, which is slower, for cuDNN has no ",
+                         settings.deterministic ? "deterministic " : "", "engine for it:", reasons));
+    return best;
   }
 
   // Of what follows a convolution that is done alone: a launch, and reading and writing y. For choosing, not for show.
@@ -302,12 +333,16 @@ struct Dnn::State {
           cuda::check(cudaEventElapsedTime(&ms, start, end), "cudaEventElapsedTime");
           fastest = std::min(fastest, ms * 1000 / kRunsARound);
         }
+        ++plan.timed;
         if (fastest >= best) continue;
         best = fastest;
         plan.candidate = i;
         plan.workspace_bytes = size_t(bytes);
       }
-      if (plan.candidate >= 0) plan.time_us = best;
+      if (plan.candidate >= 0) {
+        plan.time_us = best;
+        check(plan.graph.get_plan_name_at_index(plan.candidate, plan.engine));
+      }
     } catch (const Error& error) {
       if (error.code() != Code::out_of_memory) throw;
     }
@@ -318,20 +353,21 @@ struct Dnn::State {
     if (end) cudaEventDestroy(end);
   }
 
-  Plan& find(StreamRef wanted, const Convolution& problem) {
-    if (auto known = plans.find(problem); known != plans.end()) return *known->second;
+  // Null if cuDNN has no engine.
+  Plan* find(StreamRef wanted, const Convolution& problem) {
+    if (auto known = plans.find(problem); known != plans.end()) return known->second.get();
     if (wanted.capture_status() != CaptureStatus::none)
       cuda::forbid(wanted, "cuDNN has no plan for this convolution yet; run once with these shapes before capturing",
                    "cudnnBackendFinalize");
     check(problem);
-    open();
-    return *plans.emplace(problem, build_best(problem)).first->second;
+    if (!available()) fail(Code::library_missing, missing);
+    return plans.emplace(problem, build_best(problem)).first->second.get();
   }
 };
 
 Dnn::Dnn(int device, DnnSettings settings) : state_(std::make_unique<State>()) {
   state_->device = device;
-  state_->settings = settings;
+  state_->settings = std::move(settings);
 }
 
 Dnn::~Dnn() {
@@ -340,23 +376,22 @@ Dnn::~Dnn() {
   if (state_->handle) fe::detail::destroy_handle(state_->handle);
 }
 
+const DnnSettings& Dnn::settings() const { return state_->settings; }
+
 bool Dnn::available(std::string* why) {
-  try {
-    const std::lock_guard lock(state_->mutex);
-    state_->open();
-    return true;
-  } catch (const Error& error) {
-    if (why) *why = error.what();
-    return false;
-  }
+  const std::lock_guard lock(state_->mutex);
+  const bool is = state_->available();
+  if (why && !is) *why = state_->missing;
+  return is;
 }
 
-Dnn::Prepared Dnn::prepare(StreamRef stream, const Convolution& problem) {
+std::optional<Dnn::Prepared> Dnn::prepare(StreamRef stream, const Convolution& problem) {
   for (const int64_t size : problem.y)
-    if (size == 0) return {0, true};
+    if (size == 0) return Prepared{0, true, 0, {}};
   const std::lock_guard lock(state_->mutex);
-  const Plan& plan = state_->find(stream, problem);
-  return {plan.workspace_bytes, plan.fused};
+  const Plan* plan = state_->find(stream, problem);
+  if (!plan) return std::nullopt;
+  return Prepared{plan->workspace_bytes, plan->fused, plan->timed, plan->engine};
 }
 
 void Dnn::run(StreamRef stream, const Convolution& problem, const void* x, const void* w, const void* bias,
@@ -364,7 +399,9 @@ void Dnn::run(StreamRef stream, const Convolution& problem, const void* x, const
   for (const int64_t size : problem.y)
     if (size == 0) return;
   const std::lock_guard lock(state_->mutex);
-  Plan& plan = state_->find(stream, problem);
+  Plan* const found = state_->find(stream, problem);
+  if (!found) fail(Code::not_supported, describe(problem), ": cuDNN has no engine for it");
+  Plan& plan = *found;
 
   Addresses addresses;
   const auto add = [&](const void* address, const char* name) {

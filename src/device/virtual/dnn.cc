@@ -1,27 +1,38 @@
 // There is no cuDNN for the virtual GPU.
 #include "device/dnn.h"
 
+#include <mutex>
+
 #include "device/error.h"
 #include "device/virtual/stream_state.h"
 
 namespace encore::device {
 
 namespace {
-constexpr const char* kWhy = "the virtual GPU has no cuDNN; convolutions run as matrix products";
+constexpr const char* kWhy = "the virtual GPU has no cuDNN";
 }
 
-struct Dnn::State {};
+struct Dnn::State {
+  DnnSettings settings;
+  std::once_flag warned;
+  const char* why() const { return settings.wanted ? kWhy : kDnnSwitchedOff; }
+};
 
-Dnn::Dnn(int device, DnnSettings) { virtual_gpu::check_device(device); }
+Dnn::Dnn(int device, DnnSettings settings) : state_(new State{std::move(settings), {}}) {
+  virtual_gpu::check_device(device);
+}
 Dnn::~Dnn() = default;
 
+const DnnSettings& Dnn::settings() const { return state_->settings; }
+
 bool Dnn::available(std::string* why) {
-  if (why) *why = kWhy;
+  if (why) *why = state_->why();
+  std::call_once(state_->warned, [&] { warn_of_absence(state_->settings, state_->why()); });
   return false;
 }
-Dnn::Prepared Dnn::prepare(StreamRef, const Convolution&) { fail(Code::library_missing, kWhy); }
+std::optional<Dnn::Prepared> Dnn::prepare(StreamRef, const Convolution&) { fail(Code::library_missing, state_->why()); }
 void Dnn::run(StreamRef, const Convolution&, const void*, const void*, const void*, const void*, void*, void*) {
-  fail(Code::library_missing, kWhy);
+  fail(Code::library_missing, state_->why());
 }
 
 }  // namespace encore::device

@@ -4,6 +4,7 @@
 #include "ops/dispatch.h"
 #include "ops/nn/channel_map.h"
 #include "ops/nn/nn.h"
+#include "ops/nn/window.h"
 #include "ops/op.h"
 
 namespace encore::ops {
@@ -42,7 +43,8 @@ struct Normalize {
 
 class BatchNormalization : public Op {
  public:
-  explicit BatchNormalization(const NodeInfo& node) : epsilon_(node.get_float("epsilon", 1e-5f)) {
+  explicit BatchNormalization(const NodeInfo& node)
+      : layout_(layout_of(node)), epsilon_(node.get_float("epsilon", 1e-5f)) {
     const auto decline = [](bool it, const char* why) {
       if (it) fail(Code::not_supported, why);
     };
@@ -56,7 +58,10 @@ class BatchNormalization : public Op {
     const Tensor& x = context.input(0);
     const int rank = x.shape.rank();
     require(rank >= 1, "X is a scalar; it needs a batch dimension");
-    const int64_t channels = rank == 1 ? 1 : x.shape[1], width = rank == 1 ? 1 : x.shape.count(2, rank);
+    const bool last = layout_ == Layout::channels_last;
+    const int64_t channels = rank == 1 ? 1 : last ? x.shape.back() : x.shape[1];
+    const int64_t width = rank == 1 || last ? 1 : x.shape.count(2, rank);
+    const int64_t batch = last && rank > 1 ? x.shape.count(0, rank - 1) : x.shape[0];
     const auto parameter = [&](int i, const char* what) {
       const Tensor& given = context.input(i);
       require(given.shape == Shape{channels}, what, " has shape ", given.shape.str(), "; X ", x.shape.str(), " wants [",
@@ -67,28 +72,32 @@ class BatchNormalization : public Op {
                     variance = parameter(4, "var");
     const Tensor y = context.output(0, x.shape);
     dispatch(FloatList{}, x.type, [&]<class T>() {
-      map_channels(context.stream(), x.as<const T>(), y.as<T>(), x.shape[0], channels, width,
+      map_channels(context.stream(), x.as<const T>(), y.as<T>(), batch, channels, width,
                    Normalize<Compute<T>>{scale, bias, mean, variance, Compute<T>(epsilon_)});
     });
   }
 
  private:
+  Layout layout_;
   float epsilon_;
 };
 
 }  // namespace
 
-OpRow batch_norm_row() {
-  return {kOnnx,
-          "BatchNormalization",
-          7,
-          kNewestOpset,
-          {in(0, kFloats), in_all(1, kFloats)},
-          make<BatchNormalization>,
-          {},
-          {},
-          {},
-          {{0, 0}}};
+std::vector<OpRow> batch_norm_rows() {
+  std::vector<OpRow> rows;
+  for (const auto& [domain, types] : {std::pair{kOnnx, kFloats}, {kChannelsLast, kChannelsLastFloats}})
+    rows.push_back({domain,
+                    "BatchNormalization",
+                    7,
+                    kNewestOpset,
+                    {in(0, types), in_all(1, types)},
+                    make<BatchNormalization>,
+                    {},
+                    {},
+                    {},
+                    {{0, 0}}});
+  return rows;
 }
 
 }  // namespace encore::ops

@@ -1,6 +1,4 @@
 // Conv and ConvTranspose: cuDNN where it is there, Encore's own kernels and matrix products elsewhere.
-#include <mutex>
-
 #include "ops/nn/convolve.h"
 #include "ops/rooms.h"
 
@@ -10,7 +8,10 @@ namespace {
 class ConvBase : public Op {
  public:
   explicit ConvBase(const NodeInfo& node)
-      : attributes_(node), groups_(node.get_int("group", 1)), use_tf32_(node.settings.use_tf32) {
+      : attributes_(node),
+        layout_(layout_of(node)),
+        groups_(node.get_int("group", 1)),
+        use_tf32_(node.settings.use_tf32) {
     require(groups_ >= 1, "group is ", groups_, "; it must be at least 1");
     const auto x = node.input_dims(0), w = node.input_dims(1);
     if (w) require(w->size() >= 3 && (!x || w->size() == x->size()), "W has rank ", w->size(), ", not that of X");
@@ -43,23 +44,23 @@ class ConvBase : public Op {
     if (problem.type == Type::f64 || x.count() == 0 || w.count() == 0) return false;
     for (const void* address : {data.x, data.w, data.bias, static_cast<const void*>(data.y)})
       if (reinterpret_cast<uintptr_t>(address) % 16 != 0) return false;
-    // Looking for a library that is not there takes long: once a node is often enough.
-    std::call_once(asked_, [&] { dnn_available_ = context.dnn().available(); });
-    return dnn_available_;
+    return context.dnn().available();
   }
 
-  void run_dnn(Context& context, const ConvProblem& problem, bool transposed, const Tensor& x, const Tensor& w,
-               const Tensor& y, const ConvData& data) const {
+  // False if cuDNN has no engine for it.
+  bool run_dnn(Context& context, const ConvProblem& problem, bool transposed, const Shape& x, const Shape& w,
+               const Shape& y, const ConvData& data) const {
     const auto list = [](const Shape& shape) { return std::vector<int64_t>(shape.dims().begin(), shape.dims().end()); };
     const auto spatial = [&](const int(&values)[kSpatial]) {
-      return std::vector<int64_t>(values + kSpatial - (x.shape.rank() - 2), values + kSpatial);
+      return std::vector<int64_t>(values + kSpatial - (x.rank() - 2), values + kSpatial);
     };
     const Window& window = problem.window;
     device::Convolution convolution;
     convolution.type = problem.type;
-    convolution.x = list(x.shape);
-    convolution.w = list(w.shape);
-    convolution.y = list(y.shape);
+    convolution.x = list(x);
+    convolution.w = list(w);
+    convolution.y = list(y);
+    convolution.channels_last = problem.layout == Layout::channels_last;
     convolution.pads_begin = spatial(window.before);
     convolution.pads_end = spatial(window.after);
     convolution.strides = spatial(window.stride);
@@ -70,45 +71,63 @@ class ConvBase : public Op {
     convolution.tf32 = problem.tf32;
     device::Dnn& dnn = context.dnn();
     const auto prepared = dnn.prepare(context.stream(), convolution);
-    void* workspace = context.scratch(prepared.workspace_bytes);
+    if (!prepared) return false;
+    void* workspace = context.scratch(prepared->workspace_bytes);
     dnn.run(context.stream(), convolution, data.x, data.w, data.bias, nullptr, data.y, workspace);
-    if (data.bias && !prepared.fused)
-      add_bias(context, problem.type, problem.images, problem.out_channels, y.shape.count(2, y.shape.rank()), data.bias,
-               data.y);
+    if (data.bias && !prepared->fused) add_bias(context, problem, y.count(2, y.rank()), data.bias, data.y);
+    return true;
   }
 
   WindowAttributes attributes_;
+  Layout layout_;
   int64_t groups_;
   bool use_tf32_;
-
- private:
-  mutable std::once_flag asked_;
-  mutable bool dnn_available_ = false;
 };
 
 class Conv : public ConvBase {
  public:
   using ConvBase::ConvBase;
+
+  bool prepack(int input, const Tensor& constant, Prepack& prepack) override {
+    const Shape& shape = constant.shape;
+    if (input != 1 || layout_ != Layout::channels_last || shape.rank() < 3 || constant.count() == 0 ||
+        !wants_arranging(shape, groups_))
+      return false;
+    arranged_ = constant;
+    arranged_.data = prepack.keep(constant.bytes());
+    arrange_weights(prepack.stream(), constant, groups_, arranged_.data);
+    return true;
+  }
+
   void run(Context& context) const override {
-    const Tensor &x = context.input(0), &w = context.input(1);
+    Tensor x = context.input(0), w = arranged_.data ? arranged_ : context.input(1);
+    x.shape = channels_first(x.shape, layout_);
     const auto kernel = kernel_of(x, w);
     const int64_t in_channels = x.shape[1], out_channels = w.shape[0];
     require(checked_product(w.shape[1], groups_) == in_channels, "X has ", in_channels, " channels; W ", w.shape.str(),
             " with group ", groups_, " wants ", w.shape[1], " x ", groups_);
     require(out_channels % groups_ == 0, "the ", out_channels, " output channels cannot be divided by group ", groups_);
-    const ConvProblem problem{x.type,  attributes_.slide(x.shape, kernel), x.shape[0], in_channels, out_channels,
-                              groups_, use_tf32_ && x.type == Type::f32};
+    const ConvProblem problem{x.type,       layout_, attributes_.slide(x.shape, kernel), x.shape[0], in_channels,
+                              out_channels, groups_, use_tf32_ && x.type == Type::f32};
     const void* bias = bias_of(context, x.type, out_channels);
-    const Tensor y = context.output(0, with_spatial(x.shape, out_channels, problem.window.out));
+    const Shape shape = with_spatial(x.shape, out_channels, problem.window.out);
+    const Tensor y = context.output(0, stored(shape, layout_));
     if (y.count() == 0) return;
+    if (layout_ == Layout::channels_last && !arranged_.data && wants_arranging(w.shape, groups_)) {
+      const Tensor given = w;
+      w.data = context.scratch(w.bytes());
+      arrange_weights(context.stream(), given, groups_, w.data);
+    }
     const ConvData data{x.data, w.data, bias, y.data};
     if (is_depthwise(problem))  // cuDNN is slow at these
       convolve_depthwise(context, problem, data);
-    else if (suits_dnn(context, problem, x, w, data))
-      run_dnn(context, problem, false, x, w, y, data);
-    else
+    else if (!suits_dnn(context, problem, x, w, data) ||
+             !run_dnn(context, problem, false, x.shape, w.shape, shape, data))
       convolve(context, problem, data);
   }
+
+ private:
+  Tensor arranged_;  // the weights, if they are constant; with the shape of those given
 };
 
 class ConvTranspose : public ConvBase {
@@ -121,6 +140,7 @@ class ConvTranspose : public ConvBase {
     require(w.shape[0] == in_channels, "X has ", in_channels, " channels; W ", w.shape.str(), " wants ", w.shape[0]);
     require(in_channels % groups_ == 0, "the ", in_channels, " input channels cannot be divided by group ", groups_);
     const ConvProblem problem{x.type,
+                              layout_,
                               attributes_.slide_transposed(x.shape, kernel),
                               x.shape[0],
                               in_channels,
@@ -132,9 +152,8 @@ class ConvTranspose : public ConvBase {
     if (y.count() == 0) return;
     const ConvData data{x.data, w.data, bias, y.data};
     // For cuDNN the result has to be the input of a convolution that gives just x.
-    if (problem.window.is_exact() && suits_dnn(context, problem, x, w, data))
-      run_dnn(context, problem, true, x, w, y, data);
-    else
+    if (!problem.window.is_exact() || !suits_dnn(context, problem, x, w, data) ||
+        !run_dnn(context, problem, true, x.shape, w.shape, y.shape, data))
       convolve_transposed(context, problem, data);
   }
 };
@@ -144,6 +163,7 @@ class ConvTranspose : public ConvBase {
 std::vector<OpRow> conv_rows() {
   return {
       {kOnnx, "Conv", 1, kNewestOpset, {in(0, kFloats)}, make<Conv>},
+      {kChannelsLast, "Conv", 11, kNewestOpset, {in(0, kChannelsLastFloats)}, make<Conv>},
       {kOnnx, "ConvTranspose", 1, kNewestOpset, {in(0, kFloats)}, make<ConvTranspose>},
   };
 }

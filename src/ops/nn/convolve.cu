@@ -6,6 +6,7 @@
 #include "device/launch.h"
 #include "ops/dispatch.h"
 #include "ops/nn/channel_map.h"
+#include "ops/shape/strided.h"
 
 namespace encore::ops {
 namespace {
@@ -13,7 +14,10 @@ namespace {
 using device::Compute;
 using device::Divider;
 
-constexpr int64_t kMostColumnBytes = int64_t{256} << 20;
+// What columns may take at once.
+int64_t most_column_bytes(Context& context) {
+  return int64_t(std::min(context.dnn().settings().most_workspace_bytes, size_t{256} << 20));
+}
 
 template <class T>
 struct SetBias {
@@ -110,6 +114,31 @@ struct GatherColumns {
   }
 };
 
+// rows[group, position, tap, channel] = x at that tap of the window at that position, for the positions of all images
+// from `first` on. T is some of a group's channels, which are only moved.
+template <class T>
+struct TakeRows {
+  const T* x;
+  T* rows;
+  Window w;
+  int64_t first, count, channels;  // of a group
+  Divider by_channels, by_rows;
+  Positions taps, positions;
+  DEVICE_FN void operator()(int64_t i) const {
+    int64_t channel, row;
+    int tap[kSpatial], at[kSpatial];
+    const int64_t group = by_rows(taps(by_channels(i, channel), tap), row), image = positions(first + row, at);
+    int64_t place = image;
+    bool inside = true;
+    UNROLL for (int d = 0; d < kSpatial; ++d) {
+      const int where = at[d] * w.stride[d] - w.before[d] + tap[d] * w.dilation[d];
+      inside &= unsigned(where) < unsigned(w.in[d]);
+      place = place * w.in[d] + where;
+    }
+    rows[i] = inside ? x[place * channels + group * by_channels.divisor() + channel] : T{};
+  }
+};
+
 // One product for each group and image: as few calls as strides allow.
 class GroupedProduct {
  public:
@@ -141,7 +170,7 @@ void convolve_as(Context& context, const ConvProblem& p, const ConvData& data) {
   const bool direct = w.is_pointwise();
 
   // As many images at once as the columns of may take; of a very large image, a part.
-  const int64_t most = kMostColumnBytes / int64_t(sizeof(T));
+  const int64_t most = most_column_bytes(context) / int64_t(sizeof(T));
   const int64_t image_columns = std::max<int64_t>(checked_product(depth, positions), 1);
   const int64_t images = direct ? p.images : std::clamp<int64_t>(most / image_columns, 1, p.images);
   const int64_t part = direct || image_columns <= most
@@ -183,6 +212,52 @@ void convolve_as(Context& context, const ConvProblem& p, const ConvData& data) {
   }
 }
 
+// Positions are rows, so the bias goes with the product.
+void convolve_channels_last(Context& context, const ConvProblem& p, const ConvData& data) {
+  const Window& w = p.window;
+  const auto size = int64_t(device::size_bytes(p.type));
+  const int64_t channels = p.in_channels / p.groups, out_channels = p.out_channels / p.groups;
+  const int64_t depth = checked_product(channels, w.taps()), positions = p.images * w.out_count();
+  const bool direct = w.is_pointwise();
+  const int64_t row_bytes = checked_product(p.in_channels, w.taps()) * size;
+  const int64_t part =
+      direct ? positions
+             : std::clamp<int64_t>(most_column_bytes(context) / std::max<int64_t>(row_bytes, 1), 1, positions);
+  char* rows = direct ? nullptr : static_cast<char*>(context.scratch(size_t(checked_product(part, row_bytes))));
+  void* workspace = context.scratch(context.blas().workspace_bytes());
+
+  device::Gemm gemm;
+  gemm.type = gemm.output = p.type;
+  gemm.n = out_channels;
+  gemm.k = gemm.ldb = depth;
+  gemm.transpose_b = true;
+  gemm.lda = direct ? p.in_channels : depth;
+  gemm.ldc = p.out_channels;
+  gemm.has_bias = data.bias != nullptr;
+  gemm.tf32 = p.tf32;
+  const auto at = [&](const void* from, int64_t elements) { return static_cast<const char*>(from) + elements * size; };
+  for (int64_t first = 0; first < positions; first += part) {
+    gemm.m = std::min(part, positions - first);
+    if (!direct) {
+      // As wide as a group's channels and their address allow.
+      int64_t bytes = 16;
+      while (channels * size % bytes != 0 || reinterpret_cast<uintptr_t>(data.x) % size_t(bytes) != 0) bytes /= 2;
+      dispatch_size(size_t(bytes), [&]<class Moved>() {
+        const int64_t wide = channels * size / bytes, n = p.groups * gemm.m * w.taps() * wide;
+        device::for_each_index(context.stream(), n,
+                               TakeRows<Moved>{static_cast<const Moved*>(data.x), reinterpret_cast<Moved*>(rows), w,
+                                               first, gemm.m, wide * p.groups, Divider(wide, n), Divider(gemm.m, n),
+                                               Positions(w.kernel, n), Positions(w.out, positions)});
+      });
+    }
+    for (int64_t g = 0; g < p.groups; ++g)
+      context.blas().gemm(context.stream(), gemm, direct ? at(data.x, g * channels) : at(rows, g * gemm.m * depth),
+                          at(data.w, g * out_channels * depth),
+                          const_cast<char*>(at(data.y, first * p.out_channels + g * out_channels)),
+                          data.bias ? at(data.bias, g * out_channels) : nullptr, workspace);
+  }
+}
+
 template <class T>
 void convolve_transposed_as(Context& context, const ConvProblem& p, const ConvData& data) {
   const Window& w = p.window;
@@ -190,8 +265,8 @@ void convolve_transposed_as(Context& context, const ConvProblem& p, const ConvDa
   const int64_t group_in = p.in_channels / p.groups, group_height = height / p.groups;
   const int64_t image_in = p.in_channels * positions, image_out = p.out_channels * w.in_count();
   const int64_t image_columns = std::max<int64_t>(checked_product(height, positions), 1);
-  const int64_t images =
-      std::clamp<int64_t>(kMostColumnBytes / int64_t(sizeof(T)) / image_columns, 1, std::max<int64_t>(p.images, 1));
+  const int64_t images = std::clamp<int64_t>(most_column_bytes(context) / int64_t(sizeof(T)) / image_columns, 1,
+                                             std::max<int64_t>(p.images, 1));
   T* columns = static_cast<T*>(context.scratch(size_t(checked_product(images, image_columns)) * sizeof(T)));
   void* workspace = context.scratch(context.blas().workspace_bytes());
 
@@ -222,7 +297,27 @@ void convolve_transposed_as(Context& context, const ConvProblem& p, const ConvDa
 
 }  // namespace
 
+bool wants_arranging(const Shape& w, int64_t groups) {
+  const int64_t taps = w.count(2, w.rank());
+  return taps > 1 && (w[1] > 1 || (groups > 1 && w[0] > 1));
+}
+
+void arrange_weights(StreamRef stream, const Tensor& w, int64_t groups, void* into) {
+  const int64_t outputs = w.shape[0], channels = w.shape[1], taps = w.shape.count(2, w.shape.rank());
+  StridedCopy copy;
+  if (channels == 1 && groups > 1) {
+    copy.add(taps, 1, outputs);
+    copy.add(outputs, taps, 1);
+  } else {
+    copy.add(outputs, channels * taps, channels * taps);
+    copy.add(taps, 1, channels);
+    copy.add(channels, taps, 1);
+  }
+  copy.run(stream, w.data, into, device::size_bytes(w.type));
+}
+
 void convolve(Context& context, const ConvProblem& problem, const ConvData& data) {
+  if (problem.layout == Layout::channels_last) return convolve_channels_last(context, problem, data);
   dispatch(FloatList{}, problem.type, [&]<class T>() { convolve_as<T>(context, problem, data); });
 }
 
@@ -230,10 +325,11 @@ void convolve_transposed(Context& context, const ConvProblem& problem, const Con
   dispatch(FloatList{}, problem.type, [&]<class T>() { convolve_transposed_as<T>(context, problem, data); });
 }
 
-void add_bias(Context& context, Type type, int64_t images, int64_t channels, int64_t width, const void* bias, void* y) {
-  dispatch(FloatList{}, type, [&]<class T>() {
-    map_channels(context.stream(), static_cast<const T*>(y), static_cast<T*>(y), images, channels, width,
-                 AddBias<T>{static_cast<const T*>(bias)});
+void add_bias(Context& context, const ConvProblem& p, int64_t width, const void* bias, void* y) {
+  const bool last = p.layout == Layout::channels_last;
+  dispatch(FloatList{}, p.type, [&]<class T>() {
+    map_channels(context.stream(), static_cast<const T*>(y), static_cast<T*>(y), last ? p.images * width : p.images,
+                 p.out_channels, last ? 1 : width, AddBias<T>{static_cast<const T*>(bias)});
   });
 }
 

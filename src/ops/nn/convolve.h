@@ -9,14 +9,20 @@ namespace encore::ops {
 // window.in.
 struct ConvProblem {
   Type type;
+  Layout layout;
   Window window;
   int64_t images, in_channels, out_channels, groups;
   bool tf32;
 };
 struct ConvData {
-  const void *x, *w, *bias;  // no bias: null
+  const void *x, *w, *bias;  // w as arrange_weights() makes it; no bias: null
   void* y;
 };
+
+// Channels last wants the taps of all channels side by side: [output, channel, taps] become [output, taps, channel],
+// and if there is a group for each channel [taps, output].
+bool wants_arranging(const Shape& w, int64_t groups);
+void arrange_weights(StreamRef stream, const Tensor& w, int64_t groups, void* into);
 
 void convolve(Context& context, const ConvProblem& problem, const ConvData& data);
 void convolve_transposed(Context& context, const ConvProblem& problem, const ConvData& data);
@@ -25,6 +31,7 @@ void convolve_transposed(Context& context, const ConvProblem& problem, const Con
 bool is_depthwise(const ConvProblem& problem);
 void convolve_depthwise(Context& context, const ConvProblem& problem, const ConvData& data);
 
-void add_bias(Context& context, Type type, int64_t images, int64_t channels, int64_t width, const void* bias, void* y);
+// `width`: the positions of an image.
+void add_bias(Context& context, const ConvProblem& problem, int64_t width, const void* bias, void* y);
 
 }  // namespace encore::ops

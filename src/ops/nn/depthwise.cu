@@ -1,7 +1,8 @@
 // Convolutions with a group for each channel. There is nothing to multiply as matrices: they are bound by memory.
-#include "device/launch.h"
+#include "device/transform.h"
 #include "ops/dispatch.h"
 #include "ops/nn/convolve.h"
+#include "ops/registry.h"
 
 namespace encore::ops {
 namespace {
@@ -57,35 +58,82 @@ struct DepthwiseSquare {
   }
 };
 
-// Any window; one output a thread.
+// The same, channels last: a thread has a pack of channels of kRun outputs side by side. The weights are [taps,
+// channels].
+template <class T, int kKernel, int kStride>
+struct DepthwiseSquareLast {
+  static constexpr int kRun = 4, kPack = device::pack_size<T>(), kReach = (kRun - 1) * kStride + kKernel;
+  const T *x, *weights, *bias;
+  T* y;
+  Window w;
+  Divider by_packs, by_runs, by_rows;
+  DEVICE_FN void operator()(int64_t i) const {
+    using C = Compute<T>;
+    using Values = device::Pack<T, kPack>;
+    int64_t pack, run, row;
+    const int64_t image = by_rows(by_runs(by_packs(i, pack), run), row), channel = pack * kPack;
+    const int64_t channels = by_packs.divisor() * kPack;
+    C sums[kRun][kPack];
+    UNROLL for (int k = 0; k < kPack; ++k) {
+      const C base = bias ? C(bias[channel + k]) : C(0);
+      UNROLL for (int o = 0; o < kRun; ++o) sums[o][k] = base;
+    }
+    const int first = int(run) * kRun, left = first * kStride - w.before[2], top = int(row) * kStride - w.before[1];
+    NO_UNROLL for (int a = 0; a < kKernel; ++a) {
+      if (unsigned(top + a) >= unsigned(w.in[1])) continue;
+      const T* line = x + (image * w.in[1] + top + a) * w.in[2] * channels + channel;
+      Values values[kReach];
+      UNROLL for (int j = 0; j < kReach; ++j) {
+        if (unsigned(left + j) < unsigned(w.in[2])) {
+          values[j] = device::load_pack<kPack>(line + (left + j) * channels, true);
+        } else {
+          UNROLL for (int k = 0; k < kPack; ++k) values[j].at[k] = T(0.f);
+        }
+      }
+      UNROLL for (int b = 0; b < kKernel; ++b) {
+        const Values taps = device::load_pack<kPack>(weights + (a * kKernel + b) * channels + channel, true);
+        UNROLL for (int o = 0; o < kRun; ++o) UNROLL for (int k = 0; k < kPack; ++k) sums[o][k] +=
+            C(values[o * kStride + b].at[k]) * C(taps.at[k]);
+      }
+    }
+    T* to = y + ((image * w.out[1] + row) * w.out[2] + first) * channels + channel;
+    UNROLL for (int o = 0; o < kRun; ++o) {
+      if (first + o >= w.out[2]) break;
+      Values values;
+      UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = T(sums[o][k]);
+      device::store_pack(to + o * channels, values, true);
+    }
+  }
+};
+
+// Any window and layout; one output a thread.
 template <class T>
 struct Depthwise {
   const T *x, *weights, *bias;
   T* y;
   Window w;
-  Positions positions;
-  Divider by_channels, by_multiplier;
+  Elements elements;
+  Planes planes, taps;
+  Divider by_multiplier;
   DEVICE_FN void operator()(int64_t i) const {
     using C = Compute<T>;
     int at[kSpatial];
-    const int64_t plane = positions(i, at);
     int64_t channel, ignored;
-    const int64_t image = by_channels(plane, channel);
-    const int64_t in_plane = image * by_multiplier(by_channels.divisor(), ignored) + by_multiplier(channel, ignored);
-    const T* from = x + in_plane * w.in_count();
-    const T* tap = weights + channel * w.taps();
+    const int64_t image = elements(i, channel, at);
+    const T* from = x + planes(image, by_multiplier(channel, ignored));
+    const T* tap = weights + taps(0, channel);
     C sum = bias ? C(bias[channel]) : C(0);
     const int z0 = at[0] * w.stride[0] - w.before[0], y0 = at[1] * w.stride[1] - w.before[1];
     const int x0 = at[2] * w.stride[2] - w.before[2];
     for (int a = 0; a < w.kernel[0]; ++a) {
       const int z = z0 + a * w.dilation[0];
-      for (int b = 0; b < w.kernel[1]; ++b, tap += w.kernel[2]) {
+      for (int b = 0; b < w.kernel[1]; ++b, tap += w.kernel[2] * taps.step) {
         const int row = y0 + b * w.dilation[1];
         if (unsigned(z) >= unsigned(w.in[0]) || unsigned(row) >= unsigned(w.in[1])) continue;
-        const T* line = from + (int64_t(z) * w.in[1] + row) * w.in[2];
+        const T* line = from + (int64_t(z) * w.in[1] + row) * w.in[2] * planes.step;
         for (int c = 0; c < w.kernel[2]; ++c) {
           const int column = x0 + c * w.dilation[2];
-          if (unsigned(column) < unsigned(w.in[2])) sum += C(line[column]) * C(tap[c]);
+          if (unsigned(column) < unsigned(w.in[2])) sum += C(line[column * planes.step]) * C(tap[c * taps.step]);
         }
       }
     }
@@ -94,7 +142,21 @@ struct Depthwise {
 };
 
 template <class T, int kKernel, int kStride>
+void launch_square_last(Context& context, const ConvProblem& p, const ConvData& data) {
+  using Kernel = DepthwiseSquareLast<T, kKernel, kStride>;
+  const Window& w = p.window;
+  const int64_t packs = p.out_channels / Kernel::kPack, runs = (w.out[2] + Kernel::kRun - 1) / Kernel::kRun;
+  const int64_t n = p.images * w.out[1] * runs * packs;
+  device::for_each_index(
+      context.stream(), n,
+      Kernel{static_cast<const T*>(data.x), static_cast<const T*>(data.w), static_cast<const T*>(data.bias),
+             static_cast<T*>(data.y), w, Divider(packs, n), Divider(runs, n), Divider(w.out[1], n)});
+}
+
+template <class T, int kKernel, int kStride>
 void launch_square(Context& context, const ConvProblem& p, const ConvData& data) {
+  if constexpr (kChannelsLastFloats.has(device::kTypeOf<T>))
+    if (p.layout == Layout::channels_last) return launch_square_last<T, kKernel, kStride>(context, p, data);
   using Kernel = DepthwiseSquare<T, kKernel, kStride>;
   const Window& w = p.window;
   const int64_t runs = (w.out[1] + Kernel::kRun - 1) / Kernel::kRun, n = p.images * p.out_channels * runs * w.out[2];
@@ -105,9 +167,14 @@ void launch_square(Context& context, const ConvProblem& p, const ConvData& data)
              Divider(p.out_channels / p.in_channels, p.out_channels)});
 }
 
-// Whether DepthwiseSquare does it.
-bool is_square(const ConvProblem& p) {
+// Whether DepthwiseSquare does it, or the one for channels last.
+bool is_square(const ConvProblem& p, const ConvData& data) {
   const Window& w = p.window;
+  if (p.layout == Layout::channels_last) {
+    if (p.in_channels != p.out_channels || p.in_channels * int64_t(device::size_bytes(p.type)) % 16 != 0) return false;
+    for (const void* address : {data.x, data.w, static_cast<const void*>(data.y)})
+      if (reinterpret_cast<uintptr_t>(address) % 16 != 0) return false;
+  }
   return p.type != Type::f64 && w.in[0] == 1 && w.kernel[0] == 1 && w.out[0] == 1 && w.kernel[1] == w.kernel[2] &&
          (w.kernel[2] == 3 || w.kernel[2] == 5 || w.kernel[2] == 7) && w.stride[1] == w.stride[2] && w.stride[2] <= 2 &&
          w.dilation[1] == 1 && w.dilation[2] == 1;
@@ -119,13 +186,14 @@ bool is_depthwise(const ConvProblem& p) { return p.groups == p.in_channels && p.
 
 void convolve_depthwise(Context& context, const ConvProblem& p, const ConvData& data) {
   const Window& w = p.window;
-  if (!is_square(p)) {
+  if (!is_square(p, data)) {
     const int64_t n = p.images * p.out_channels * w.out_count();
     dispatch(FloatList{}, p.type, [&]<class T>() {
       device::for_each_index(
           context.stream(), n,
           Depthwise<T>{static_cast<const T*>(data.x), static_cast<const T*>(data.w), static_cast<const T*>(data.bias),
-                       static_cast<T*>(data.y), w, Positions(w.out, n), Divider(p.out_channels, n),
+                       static_cast<T*>(data.y), w, Elements(p.layout, p.out_channels, w.out, n),
+                       Planes(p.layout, p.in_channels, w.in_count()), Planes(p.layout, p.out_channels, w.taps()),
                        Divider(p.out_channels / p.in_channels, p.out_channels)});
     });
     return;

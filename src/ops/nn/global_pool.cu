@@ -4,7 +4,8 @@
 #include "device/transform.h"
 #include "ops/dispatch.h"
 #include "ops/nn/nn.h"
-#include "ops/op.h"
+#include "ops/nn/window.h"
+#include "ops/reduce/reduce.h"
 
 namespace encore::ops {
 namespace {
@@ -105,10 +106,24 @@ struct PoolSmallPlane {  // kLanes threads each
   }
 };
 
+// Channels last, it is a reduction over the dimensions between.
+template <class T, class Pooling>
+struct PoolBetween {
+  static constexpr int kBatch = 4;
+  using In = T;
+  using Out = T;
+  using Acc = Compute<T>;
+  int64_t count;
+  DEVICE_FN Acc zero() const { return Pooling::template zero<Acc>(); }
+  DEVICE_FN void take(Acc& acc, T x, int64_t) const { acc = Pooling::join(acc, Acc(x)); }
+  DEVICE_FN Acc merge(Acc a, Acc b) const { return Pooling::join(a, b); }
+  DEVICE_FN T finish(Acc acc) const { return T(Pooling::finish(acc, count)); }
+};
+
 template <class Pooling>
 class GlobalPool : public Op {
  public:
-  explicit GlobalPool(const NodeInfo& node) {
+  explicit GlobalPool(const NodeInfo& node) : layout_(layout_of(node)) {
     const auto x = node.input_dims(0);
     require(!x || x->size() >= 2, "the input has rank ", x ? x->size() : 0, "; it needs batch and channels");
   }
@@ -116,12 +131,22 @@ class GlobalPool : public Op {
     const Tensor& x = context.input(0);
     const int rank = x.shape.rank();
     require(rank >= 2, "the input has shape ", x.shape.str(), "; it needs batch and channels");
+    const bool last = layout_ == Layout::channels_last;
     Shape shape = x.shape;
-    for (int i = 2; i < rank; ++i) shape = shape.with(i, 1);
-    const int64_t planes = shape.count(), width = x.shape.count(2, rank);
+    AxisSet between{};
+    for (int i = 2; i < rank; ++i) {
+      const int axis = last ? i - 1 : i;
+      shape = shape.with(axis, 1);
+      between[size_t(axis)] = true;
+    }
+    const int64_t planes = shape.count(), width = last ? x.shape.count(1, rank - 1) : x.shape.count(2, rank);
     require(width > 0 || planes == 0, "the input ", x.shape.str(), " has nothing to pool");
     const Tensor y = context.output(0, shape);
     dispatch(FloatList{}, x.type, [&]<class T>() {
+      if constexpr (kChannelsLastFloats.has(device::kTypeOf<T>))
+        if (last && planes > 0)
+          return reduce(context, plan_reduction(x.shape, between), x.as<const T>(), y.as<T>(),
+                        PoolBetween<T, Pooling>{width});
       constexpr int kPack = device::pack_size<T>();
       const bool aligned = width % kPack == 0 && device::is_pack_aligned<kPack>(x.as<const T>());
       const auto small = [&]<int kLanes>() {
@@ -138,6 +163,9 @@ class GlobalPool : public Op {
                                        PoolLargePlane<T, Pooling>{x.as<const T>(), y.as<T>(), width, aligned});
     });
   }
+
+ private:
+  Layout layout_;
 };
 
 }  // namespace
@@ -146,6 +174,8 @@ std::vector<OpRow> global_pool_rows() {
   return {
       {kOnnx, "GlobalAveragePool", 1, kNewestOpset, {in(0, kFloats)}, make<GlobalPool<Mean>>},
       {kOnnx, "GlobalMaxPool", 1, kNewestOpset, {in(0, kFloats)}, make<GlobalPool<Maximum>>},
+      {kChannelsLast, "GlobalAveragePool", 1, kNewestOpset, {in(0, kChannelsLastFloats)}, make<GlobalPool<Mean>>},
+      {kChannelsLast, "GlobalMaxPool", 1, kNewestOpset, {in(0, kChannelsLastFloats)}, make<GlobalPool<Maximum>>},
   };
 }
 

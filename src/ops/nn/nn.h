@@ -8,7 +8,7 @@ namespace encore::ops {
 
 std::vector<OpRow> window_pool_rows();  // pool.cu: MaxPool, AveragePool
 std::vector<OpRow> global_pool_rows();  // global_pool.cu
-OpRow batch_norm_row();                 // batch_norm.cu
+std::vector<OpRow> batch_norm_rows();   // batch_norm.cu
 std::vector<OpRow> resize_rows();       // resize.cc: Resize, Upsample
 std::vector<OpRow> dropout_rows();      // dropout.cc
 

@@ -27,19 +27,20 @@ struct Taps {
   DEVICE_FN static int up(int distance, int step) { return step == 1 ? distance : (distance + step - 1) / step; }
 };
 
-// Calls f(row's offset in the plane, column, value) for every value under the window.
+// Calls f(row's offset in the plane, column, value) for every value under the window; those of the plane are `step`
+// apart.
 template <class T, class F>
-DEVICE_FN void for_each_tap(const Window& w, const int (&at)[kSpatial], const T* plane, F f) {
+DEVICE_FN void for_each_tap(const Window& w, const int (&at)[kSpatial], const T* plane, int64_t step, F f) {
   const Taps a(w, 0, at[0], 0, 0), b(w, 1, at[1], 0, 0), c(w, 2, at[2], 0, 0);
   const int left = at[2] * w.stride[2] - w.before[2];
   for (int i = a.first; i < a.last; ++i) {
     const int64_t z = at[0] * w.stride[0] - w.before[0] + i * w.dilation[0];
     for (int j = b.first; j < b.last; ++j) {
       const int64_t row = (z * w.in[1] + at[1] * w.stride[1] - w.before[1] + j * w.dilation[1]) * w.in[2];
-      const T* values = plane + row;
+      const T* values = plane + row * step;
       for (int k = c.first; k < c.last; ++k) {
         const int column = left + k * w.dilation[2];
-        f(row, column, values[column]);
+        f(row, column, values[column * step]);
       }
     }
   }
@@ -61,14 +62,16 @@ struct MaxWindow {
   int64_t* indices;
   bool by_columns;  // indices count the first spatial dimension fastest
   Window w;
-  Positions positions;
+  Elements elements;
+  Planes planes;
   DEVICE_FN void operator()(int64_t i) const {
     using C = Compute<T>;
     int at[kSpatial];
-    const int64_t plane = positions(i, at);
+    int64_t channel;
+    const int64_t image = elements(i, channel, at);
     C best = lowest<C>();
     int64_t where = -1;
-    for_each_tap(w, at, x + plane * w.in_count(), [&](int64_t row, int column, T value) {
+    for_each_tap(w, at, x + planes(image, channel), planes.step, [&](int64_t row, int column, T value) {
       const C v = C(value);
       const bool wins = v > best || (v != v && best == best) || (kIndices && where < 0);
       if (!wins) return;
@@ -76,7 +79,11 @@ struct MaxWindow {
       if constexpr (kIndices) where = row + column;
     });
     y[i] = T(best);
-    if constexpr (kIndices) indices[i] = plane * w.in_count() + (by_columns ? transposed(where) : where);
+    if constexpr (kIndices) {  // channels first in any layout, as onnxruntime leaves this output
+      const int64_t plane = image * elements.channels.divisor() + channel;
+      const int64_t position = (int64_t(at[0]) * w.out[1] + at[1]) * w.out[2] + at[2];
+      indices[plane * w.out_count() + position] = plane * w.in_count() + (by_columns ? transposed(where) : where);
+    }
   }
 
  private:
@@ -92,12 +99,15 @@ struct MeanWindow {
   T* y;
   bool count_padding;
   Window w;
-  Positions positions;
+  Elements elements;
+  Planes planes;
   DEVICE_FN void operator()(int64_t i) const {
     int at[kSpatial];
-    const int64_t plane = positions(i, at);
+    int64_t channel;
+    const int64_t image = elements(i, channel, at);
     Compute<T> sum = 0;
-    for_each_tap(w, at, x + plane * w.in_count(), [&](int64_t, int, T value) { sum += Compute<T>(value); });
+    for_each_tap(w, at, x + planes(image, channel), planes.step,
+                 [&](int64_t, int, T value) { sum += Compute<T>(value); });
     int64_t count = 1;
     UNROLL for (int d = 0; d < kSpatial; ++d) count *=
         count_padding ? Taps(w, d, at[d], w.before[d], w.after[d]).count() : Taps(w, d, at[d], 0, 0).count();
@@ -107,13 +117,14 @@ struct MeanWindow {
 
 class PoolBase : public Op {
  public:
-  explicit PoolBase(const NodeInfo& node) : attributes_(node) {
+  explicit PoolBase(const NodeInfo& node) : attributes_(node), layout_(layout_of(node)) {
     require(attributes_.kernel_shape().has_value(), "kernel_shape is missing");
   }
 
  protected:
-  Window window(const Tensor& x) const { return attributes_.slide(x.shape, *attributes_.kernel_shape()); }
+  Window window(const Shape& x) const { return attributes_.slide(x, *attributes_.kernel_shape()); }
   WindowAttributes attributes_;
+  Layout layout_;
 };
 
 class MaxPool : public PoolBase {
@@ -121,16 +132,19 @@ class MaxPool : public PoolBase {
   explicit MaxPool(const NodeInfo& node) : PoolBase(node), by_columns_(node.get_int("storage_order", 0) != 0) {}
   void run(Context& context) const override {
     const Tensor& x = context.input(0);
-    const Window w = window(x);
-    const Shape shape = with_spatial(x.shape, x.shape[1], w.out);
-    const Tensor y = context.output(0, shape);
+    const Shape from = channels_first(x.shape, layout_);
+    const Window w = window(from);
+    const Shape shape = with_spatial(from, from[1], w.out);
+    const Tensor y = context.output(0, stored(shape, layout_));
     const bool indexed = context.wants_output(1);
     int64_t* indices = indexed ? context.output(1, shape).as<int64_t>() : nullptr;
     dispatch(TypeList<float, Half, BFloat16, double, int8_t, uint8_t>{}, x.type, [&]<class T>() {
       const auto launch = [&](auto with_indices) {
-        device::for_each_index(context.stream(), y.count(),
-                               MaxWindow<T, decltype(with_indices)::value>{
-                                   x.as<const T>(), y.as<T>(), indices, by_columns_, w, Positions(w.out, y.count())});
+        device::for_each_index(
+            context.stream(), y.count(),
+            MaxWindow<T, decltype(with_indices)::value>{x.as<const T>(), y.as<T>(), indices, by_columns_, w,
+                                                        Elements(layout_, from[1], w.out, y.count()),
+                                                        Planes(layout_, from[1], w.in_count())});
       };
       if (indexed)
         launch(std::true_type{});
@@ -149,11 +163,14 @@ class AveragePool : public PoolBase {
       : PoolBase(node), count_padding_(node.get_int("count_include_pad", 0) != 0) {}
   void run(Context& context) const override {
     const Tensor& x = context.input(0);
-    const Window w = window(x);
-    const Tensor y = context.output(0, with_spatial(x.shape, x.shape[1], w.out));
+    const Shape from = channels_first(x.shape, layout_);
+    const Window w = window(from);
+    const Tensor y = context.output(0, stored(with_spatial(from, from[1], w.out), layout_));
     dispatch(FloatList{}, x.type, [&]<class T>() {
-      device::for_each_index(context.stream(), y.count(),
-                             MeanWindow<T>{x.as<const T>(), y.as<T>(), count_padding_, w, Positions(w.out, y.count())});
+      device::for_each_index(
+          context.stream(), y.count(),
+          MeanWindow<T>{x.as<const T>(), y.as<T>(), count_padding_, w, Elements(layout_, from[1], w.out, y.count()),
+                        Planes(layout_, from[1], w.in_count())});
     });
   }
 
@@ -164,9 +181,12 @@ class AveragePool : public PoolBase {
 }  // namespace
 
 std::vector<OpRow> window_pool_rows() {
+  const Types bytes{Type::i8, Type::u8};
   return {
-      {kOnnx, "MaxPool", 1, kNewestOpset, {in(0, kFloats | Types{Type::i8, Type::u8})}, make<MaxPool>},
+      {kOnnx, "MaxPool", 1, kNewestOpset, {in(0, kFloats | bytes)}, make<MaxPool>},
       {kOnnx, "AveragePool", 1, kNewestOpset, {in(0, kFloats)}, make<AveragePool>},
+      {kChannelsLast, "MaxPool", 1, kNewestOpset, {in(0, kChannelsLastFloats | bytes)}, make<MaxPool>},
+      {kChannelsLast, "AveragePool", 1, kNewestOpset, {in(0, kChannelsLastFloats)}, make<AveragePool>},
   };
 }
 

@@ -5,9 +5,8 @@ namespace encore::ops {
 
 std::vector<OpRow> pool_rows() {
   std::vector<OpRow> all;
-  for (auto* file : {window_pool_rows, global_pool_rows, resize_rows, dropout_rows})
+  for (auto* file : {window_pool_rows, global_pool_rows, batch_norm_rows, resize_rows, dropout_rows})
     for (OpRow& row : file()) all.push_back(std::move(row));
-  all.push_back(batch_norm_row());
   return all;
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "ops/registry.h"
+
 namespace encore::ops {
 namespace {
 
@@ -165,6 +167,24 @@ Window WindowAttributes::slide_transposed(const Shape& x, std::span<const int64_
     w.in[d] = sized(out, "an output dimension");
   }
   return w;
+}
+
+Layout layout_of(const NodeInfo& node) {
+  return node.domain() == kChannelsLast ? Layout::channels_last : Layout::channels_first;
+}
+
+Shape channels_first(const Shape& stored, Layout layout) {
+  if (layout == Layout::channels_first || stored.rank() < 3) return stored;
+  Shape shape = stored.with(1, stored.back());
+  for (int i = 2; i < stored.rank(); ++i) shape = shape.with(i, stored[i - 1]);
+  return shape;
+}
+
+Shape stored(const Shape& channels_first, Layout layout) {
+  if (layout == Layout::channels_first || channels_first.rank() < 3) return channels_first;
+  Shape shape = channels_first.with(channels_first.rank() - 1, channels_first[1]);
+  for (int i = 2; i < channels_first.rank(); ++i) shape = shape.with(i - 1, channels_first[i]);
+  return shape;
 }
 
 Shape with_spatial(const Shape& x, int64_t channels, const int (&spatial)[kSpatial]) {

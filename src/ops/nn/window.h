@@ -12,6 +12,12 @@ namespace encore::ops {
 
 inline constexpr int kSpatial = 3;
 
+// [batch, channels, spatial…] or [batch, spatial…, channels]. Shapes are always spoken of as the former.
+enum class Layout { channels_first, channels_last };
+Layout layout_of(const NodeInfo& node);  // as its domain says
+Shape channels_first(const Shape& stored, Layout layout);
+Shape stored(const Shape& channels_first, Layout layout);
+
 // Spatial dimensions that a tensor lacks come first and have size one. All sizes, padded ones too, fit an int.
 struct Window {
   int in[kSpatial] = {1, 1, 1}, out[kSpatial] = {1, 1, 1};
@@ -52,7 +58,7 @@ class WindowAttributes {
 // [batch, channels, the last spatial dimensions of these]
 Shape with_spatial(const Shape& x, int64_t channels, const int (&spatial)[kSpatial]);
 
-// Splits the index of an element of a channels-first tensor into its plane and position.
+// Splits an index into what is before the spatial dimensions and the position in them.
 struct Positions {
   device::Divider dims[kSpatial];
 
@@ -67,6 +73,31 @@ struct Positions {
     }
     return index;
   }
+};
+
+// Splits the index of an element into its image, channel and position.
+struct Elements {
+  bool last;
+  Positions positions;
+  device::Divider channels;
+
+  Elements(Layout layout, int64_t channels, const int (&sizes)[kSpatial], int64_t elements)
+      : last(layout == Layout::channels_last), positions(sizes, elements), channels(channels, elements) {}
+  DEVICE_FN int64_t operator()(int64_t index, int64_t& channel, int (&at)[kSpatial]) const {
+    if (last) return positions(channels(index, channel), at);
+    return channels(positions(index, at), channel);
+  }
+};
+
+// Where the planes of a tensor begin; neighbours in one are `step` apart.
+struct Planes {
+  int64_t image, channel, step;
+
+  Planes(Layout layout, int64_t channels, int64_t plane)
+      : image(channels * plane),
+        channel(layout == Layout::channels_last ? 1 : plane),
+        step(layout == Layout::channels_last ? channels : 1) {}
+  DEVICE_FN int64_t operator()(int64_t i, int64_t c) const { return i * image + c * channel; }
 };
 
 }  // namespace encore::ops

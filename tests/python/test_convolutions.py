@@ -1,0 +1,206 @@
+"""The options that decide how convolutions run; the operator's own cases are in tests/ops/test_conv.py."""
+
+import encore_session as es
+import numpy as np
+import onnxruntime
+import onnxruntime_ep_encore
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+ABSENT = "convolutions run as matrix products, which is slower"
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+def weights(name, *shape, dtype=np.float32, seed=0):
+    scale = np.sqrt(np.prod(shape[1:])) if len(shape) > 1 else 1
+    return numpy_helper.from_array((rng(seed).standard_normal(shape) / scale).astype(dtype), name)
+
+
+@pytest.fixture
+def make_network(make_model):
+    """Two convolutions with what stands between them in networks."""
+
+    def make(dtype=np.float32, size=24):
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        nodes = [
+            helper.make_node("Conv", ["x", "w1", "b1"], ["c1"], "conv1", pads=[1, 1, 1, 1]),
+            helper.make_node("Relu", ["c1"], ["r1"], "relu"),
+            helper.make_node("MaxPool", ["r1"], ["p1"], "pool", kernel_shape=[2, 2], strides=[2, 2]),
+            helper.make_node("Conv", ["p1", "w2", "b2"], ["c2"], "conv2"),
+            helper.make_node("GlobalAveragePool", ["c2"], ["y"], "mean"),
+        ]
+        constants = [
+            weights("w1", 16, 8, 3, 3, dtype=dtype),
+            weights("b1", 16, dtype=dtype, seed=1),
+            weights("w2", 32, 16, 3, 3, dtype=dtype, seed=2),
+            weights("b2", 32, dtype=dtype, seed=3),
+        ]
+        ends = {"x": ([2, 8, size, size], kind)}, {"y": ([2, 32, 1, 1], kind)}
+        return make_model(nodes, *ends, constants)
+
+    return make
+
+
+def images(size=24, dtype=np.float32, seed=7):
+    return rng(seed).standard_normal((2, 8, size, size)).astype(dtype)
+
+
+def on_cpu(model, **feeds):
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, feeds)[0]
+
+
+@pytest.mark.parametrize("layout", [{}, {"prefer_nhwc": 1}], ids=str)
+def test_without_cudnn_results_are_right_and_the_log_says_so_once(encore, make_network, capfd, layout):
+    model = make_network()
+    session = es.make_session(model, enable_cudnn=0, **layout)
+    capfd.readouterr()
+    for seed in range(3):
+        x = images(seed=seed)
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], on_cpu(model, x=x), rtol=3e-5, atol=3e-5)
+    said = capfd.readouterr().err
+    assert said.count(ABSENT) == 1, said
+    assert "cuDNN is switched off" in said
+
+
+def test_each_session_says_it_for_itself(encore, make_network, capfd):
+    model = make_network()
+    for _ in range(2):
+        es.make_session(model, enable_cudnn=0).run(None, {"x": images()})
+    assert capfd.readouterr().err.count(ABSENT) == 2
+
+
+def test_models_without_convolutions_do_not_ask_for_cudnn(encore, make_model, capfd):
+    model = make_model([helper.make_node("Relu", ["x"], ["y"], "relu")], {"x": [4]}, {"y": [4]})
+    es.make_session(model, enable_cudnn=0).run(None, {"x": np.ones(4, np.float32)})
+    assert ABSENT not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("key", ["prefer_nhwc", "prefer_nhwc_layout"])
+def test_the_layout_is_changed_where_encore_has_kernels(encore, make_network, key):
+    model = make_network()
+    assert not es.nodes_on(es.make_session(model), "com.ms.internal.nhwc")[es.EP_NAME]
+    session = es.make_session(model, **{key: 1})
+    es.assert_all_on_encore(session)
+    changed = es.nodes_on(session, "com.ms.internal.nhwc")[es.EP_NAME]
+    assert sorted(changed) == ["Conv", "Conv", "GlobalAveragePool", "MaxPool"]
+    # One on the way in; behind the global pool it is a view at most.
+    assert es.nodes_on(session)[es.EP_NAME].count("Transpose") <= 2
+    x = images()
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], on_cpu(model, x=x), rtol=3e-5, atol=3e-5)
+
+
+def test_what_changes_layout_is_said_once(encore, make_model, capfd):
+    """onnxruntime asks twice which nodes Encore takes."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], "conv"),
+        helper.make_node("NonZero", ["c"], ["y"], "where"),
+    ]
+    model = make_model(nodes, {"x": [1, 4, 8, 8]}, {"y": (["m", "n"], TensorProto.INT64)}, [weights("w", 4, 4, 3, 3)])
+    session = es.make_session(model, prefer_nhwc=1, config={"ep.cuda.log_placement": "1"})
+    assert capfd.readouterr().err.count("NonZero node 'where' is not on Encore") == 1
+    assert "Conv" in es.nodes_on(session, "com.ms.internal.nhwc")[es.EP_NAME]
+    x = images(8)[:1, :4]
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], on_cpu(model, x=x))
+
+
+def test_nodes_that_share_weights(encore, make_model):
+    """One node wants them in a form of its own, the other as they are."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["y"], "conv"),
+        helper.make_node("Mul", ["w", "s"], ["z"], "scale"),
+        helper.make_node("Conv", ["y", "w"], ["v"], "again"),
+    ]
+    w = weights("w", 4, 4, 3, 3)
+    model = make_model(nodes, {"x": [1, 4, 9, 9], "s": [1]}, {"v": [1, 4, 5, 5], "z": [4, 4, 3, 3]}, [w])
+    session = es.make_session(model, prefer_nhwc=1)
+    feeds = {"x": images(9)[:1, :4], "s": np.array([2], np.float32)}
+    v, z = session.run(None, feeds)
+    np.testing.assert_allclose(v, on_cpu(model, **feeds), rtol=3e-5, atol=3e-5)
+    np.testing.assert_array_equal(z, 2 * numpy_helper.to_array(w))
+
+
+def test_without_prepacking(encore, make_network):
+    """The session may forbid that constants are kept in another form."""
+    model = make_network()
+    session = es.make_session(model, prefer_nhwc=1, config={"session.disable_prepacking": "1"})
+    x = images()
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], on_cpu(model, x=x), rtol=3e-5, atol=3e-5)
+
+
+def graph_nodes(model, x, y, **options):
+    """How many nodes the captured graph has, and what it computes."""
+    session = es.make_session(model, enable_cuda_graph=1, **options)
+    bound = es.Bound(session, {"x": x}, {"y": y})
+    for _ in range(4):
+        result = bound.run()["y"]
+    (report,) = onnxruntime_ep_encore.graph_report(session)
+    assert report["state"] == "ready"
+    return report["nodes"], result
+
+
+@pytest.mark.parametrize("layout", [{}, {"prefer_nhwc": 1}], ids=str)
+def test_less_workspace_means_more_products(encore, make_model, layout):
+    """The columns of this convolution take 55 MB: all at once, or in parts of 32 MiB."""
+    model = make_model(
+        [helper.make_node("Conv", ["x", "w"], ["y"], "conv", pads=[1, 1, 1, 1])],
+        {"x": [1, 16, 310, 310]},
+        {"y": [1, 8, 310, 310]},
+        [weights("w", 8, 16, 3, 3)],
+    )
+    x, y = rng().standard_normal((1, 16, 310, 310)).astype(np.float32), ([1, 8, 310, 310], np.float32)
+    much, wanted = graph_nodes(model, x, y, enable_cudnn=0, **layout)
+    little, got = graph_nodes(model, x, y, enable_cudnn=0, cudnn_conv_use_max_workspace=0, **layout)
+    assert little == much + 2  # columns and product of a second part
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(got, on_cpu(model, x=x), rtol=3e-5, atol=3e-5)
+
+
+test_less_workspace_means_more_products.__test__ = es.HAS_GRAPHS
+
+
+@pytest.mark.parametrize("layout", [{}, {"prefer_nhwc": 1}], ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_deterministic_sessions_agree_to_the_bit(encore, make_network, layout, dtype):
+    model, x = make_network(dtype), images(dtype=dtype)
+    results = [es.make_session(model, deterministic=1, **layout).run(None, {"x": x})[0] for _ in range(2)]
+    np.testing.assert_array_equal(*results)
+    assert np.abs(results[0]).max() > 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"cudnn_conv_algo_search": "EXHAUSTIVE"},
+        {"cudnn_conv_algo_search": "HEURISTIC"},
+        {"cudnn_conv_algo_search": "DEFAULT"},
+        {"fuse_conv_bias": 0},
+        {"fuse_conv_bias": 1},
+        {"cudnn_conv_use_max_workspace": 0},
+        {"deterministic": 1},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("layout", [{}, {"prefer_nhwc": 1}], ids=str)
+def test_options_change_no_result(encore, make_network, options, layout):
+    model, x = make_network(), images()
+    session = es.make_session(model, **options, **layout)
+    for _ in range(2):
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], on_cpu(model, x=x), rtol=3e-5, atol=3e-5)
+
+
+@pytest.mark.parametrize("row", [0, 1])
+@pytest.mark.parametrize("layout", [{}, {"prefer_nhwc": 1}], ids=str)
+def test_lines_are_rows_or_columns(encore, make_model, row, layout):
+    model = make_model(
+        [helper.make_node("Conv", ["x", "w", "b"], ["y"], "conv", pads=[2, 1], strides=[2])],
+        {"x": [2, 8, 33]},
+        {"y": [2, 16, 16]},
+        [weights("w", 16, 8, 5), weights("b", 16)],
+    )
+    x = rng().standard_normal((2, 8, 33)).astype(np.float32)
+    session = es.make_session(model, cudnn_conv1d_pad_to_nc1d=row, **layout)
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], on_cpu(model, x=x), rtol=3e-5, atol=3e-5)
