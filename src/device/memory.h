@@ -1,6 +1,7 @@
 // Device and pinned memory, and copies. Everything here is raw; ownership and reuse live in the memory room.
 #pragma once
 #include <cstddef>
+#include <utility>
 
 #include "device/stream.h"
 
@@ -20,11 +21,32 @@ MemoryInfo memory_info(int device);
 void* allocate(int device, size_t bytes);
 void free(int device, void* address);  // the caller has seen to it that no work still uses it
 
-// From the device's stream-ordered pool. In a capture these become nodes of the graph.
+// From the device's stream-ordered pool, which everybody shares; free_async() also frees what a MemoryPool gave. In a
+// capture these become nodes of the graph.
 void* allocate_async(StreamRef stream, size_t bytes);
 void free_async(StreamRef stream, void* address);
 // Gives unused memory of the pool back to the driver, keeping at most `keep_bytes`.
 void trim_pool(int device, size_t keep_bytes);
+
+// A stream-ordered pool of its own.
+class MemoryPool {
+ public:
+  MemoryPool() = default;
+  // Whenever the host waits for the device, unused memory beyond `keep_bytes` goes back to the driver.
+  MemoryPool(int device, size_t keep_bytes);
+  ~MemoryPool();  // what is still allocated stays so until it is freed, with free_async()
+  MemoryPool(MemoryPool&& other) noexcept : native_(std::exchange(other.native_, nullptr)) {}
+  MemoryPool& operator=(MemoryPool&& other) noexcept {
+    std::swap(native_, other.native_);
+    return *this;
+  }
+  void* allocate(StreamRef stream, size_t bytes) const;  // as allocate_async()
+  void trim(size_t keep_bytes) const;
+  size_t held_bytes() const;  // of the driver's, in use or not
+
+ private:
+  void* native_ = nullptr;
+};
 
 // Page-locked host memory, readable by kernels at the same address.
 void* allocate_pinned(size_t bytes);

@@ -23,6 +23,7 @@ struct World {
   std::vector<int> pageable = std::vector<int>(kBytes / 4);
   Graph graph;
   GraphExec exec;
+  MemoryPool pool{0, 0};
   void* pooled;
   void* of_driver = allocate(0, kBytes);
   void* of_pinned = allocate_pinned(kBytes);
@@ -120,6 +121,8 @@ const Row kAlways[] = {
     {"allocate in the stream", [](World& w) { allocate_async(w.capturing, 64); }, kAllowed},
     {"allocate and free in the stream", [](World& w) { free_async(w.capturing, allocate_async(w.capturing, 64)); },
      kAllowed},
+    {"allocate and free in the stream, from a pool of its own",
+     [](World& w) { free_async(w.capturing, w.pool.allocate(w.capturing, 64)); }, kAllowed},
     {"free in the stream what was allocated outside", [](World& w) { free_async(w.capturing, w.pooled); }, kRefused},
     {"fill", [](World& w) { fill(w.capturing, w.x.data(), 0, kBytes); }, kAllowed},
     {"copy from device to device", [](World& w) { copy(w.capturing, w.x.data(), w.y.data(), kBytes); }, kAllowed},
@@ -170,6 +173,9 @@ const Row kUnsafe[] = {
     {"allocate in another stream", [](World& w) { free_async(w.third, allocate_async(w.third, 64)); }, kForbidden},
     {"free in another stream", [](World& w) { free_async(w.third, w.pooled), w.pooled = nullptr; }, kForbidden},
     {"trim the pool", [](World&) { trim_pool(0, 0); }, kForbidden},
+    {"allocate in another stream, from a pool of its own",
+     [](World& w) { free_async(w.third, w.pool.allocate(w.third, 64)); }, kForbidden},
+    {"trim a pool of its own", [](World& w) { w.pool.trim(0); }, kForbidden},
     {"instantiate a graph", [](World& w) { w.graph.instantiate(); }, kForbidden},
 };
 

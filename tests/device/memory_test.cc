@@ -204,6 +204,62 @@ TEST(Pool, ReusesWhatIsFreedOnTheStream) {
   trim_pool(0, 0);
 }
 
+constexpr size_t kMuch = size_t(64) << 20;
+
+TEST(MemoryPool, KeepsNothingUnlessAsked) {
+  Stream stream(0);
+  MemoryPool pool(0, 0);
+  EXPECT_EQ(pool.held_bytes(), 0u);
+  void* address = pool.allocate(stream, kMuch);
+  EXPECT_EQ(place_of(address), Place::device);
+  EXPECT_EQ(uintptr_t(address) % 256, 0u);
+  EXPECT_GE(pool.held_bytes(), kMuch);
+  free_async(stream, address);
+  stream.ref().synchronize();
+  EXPECT_EQ(pool.held_bytes(), 0u);
+}
+
+TEST(MemoryPool, KeepsWhatItIsAskedTo) {
+  Stream stream(0);
+  MemoryPool pool(0, kMuch);
+  for (void* address : {pool.allocate(stream, kMuch), pool.allocate(stream, kMuch)}) free_async(stream, address);
+  stream.ref().synchronize();
+  EXPECT_LE(pool.held_bytes(), kMuch);
+  EXPECT_GE(pool.held_bytes(), kMuch / 2);
+  const MemoryInfo before = memory_info(0);
+  pool.trim(0);
+  EXPECT_EQ(pool.held_bytes(), 0u);
+  EXPECT_GE(memory_info(0).free_bytes, before.free_bytes + kMuch / 4) << "the driver has it back";
+}
+
+TEST(MemoryPool, GoesBeforeItsMemory) {
+  Stream stream(0);
+  const MemoryInfo before = memory_info(0);
+  char* address;
+  {
+    MemoryPool pool(0, SIZE_MAX);
+    address = static_cast<char*>(pool.allocate(stream, kMuch));
+    free_async(stream, pool.allocate(stream, kMuch));
+  }
+  fill(stream, address, 7, kMuch);
+  char seen = 0;
+  copy(stream, &seen, address + kMuch - 1, 1);
+  stream.ref().synchronize();
+  EXPECT_EQ(seen, 7);
+  free_async(stream, address);
+  stream.ref().synchronize();
+  EXPECT_GE(memory_info(0).free_bytes + kMuch / 2, before.free_bytes);
+}
+
+TEST(MemoryPool, MovesAndRefuses) {
+  EXPECT_THROW(MemoryPool(count(), 0), Error);
+  Stream stream(0);
+  MemoryPool pool(0, 0), taken = std::move(pool);
+  EXPECT_ERROR(taken.allocate(stream, size_t(1) << 50), Code::out_of_memory);
+  free_async(stream, taken.allocate(stream, 1));
+  stream.ref().synchronize();
+}
+
 TEST(Pool, MemoryCrossesStreamsBehindAnEvent) {
   Stream first(0), second(0);
   int* x = static_cast<int*>(allocate_async(first, 4));

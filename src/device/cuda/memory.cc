@@ -40,6 +40,28 @@ void check_allocation(cudaError_t result, int device, size_t bytes, const char* 
               text("device ", device, " has no ", bytes, " bytes (", mebibytes(bytes), ") left; ", state), call);
 }
 
+cudaMemPool_t make_pool(int device, uint64_t keep_bytes) {
+  Current current(device);
+  RelaxedCapture relaxed;
+  cudaMemPoolProps properties = {};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.location = {.type = cudaMemLocationTypeDevice, .id = device};
+  cudaMemPool_t pool;
+  check(cudaMemPoolCreate(&pool, &properties), "cudaMemPoolCreate");
+  const cudaError_t result = cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep_bytes);
+  if (result != cudaSuccess) cudaMemPoolDestroy(pool);
+  check(result, "cudaMemPoolSetAttribute");
+  return pool;
+}
+
+void* allocate_from(cudaMemPool_t pool, StreamRef stream, size_t bytes) {
+  void* address = nullptr;
+  check_allocation(cudaMallocFromPoolAsync(&address, std::max<size_t>(bytes, 1), pool, of(stream)), stream.device(),
+                   bytes, "cudaMallocFromPoolAsync");
+  cuda::note_capture(stream);
+  return address;
+}
+
 // One pool a device, of our own: the device's default one belongs to everybody in the process. Never destroyed, since
 // what was allocated from it may outlive any object of ours.
 class Pools {
@@ -53,17 +75,7 @@ class Pools {
     if (cudaMemPool_t pool = find(device)) return pool;
     std::lock_guard lock(mutex_);
     if (cudaMemPool_t pool = find(device)) return pool;
-    Current current(device);
-    RelaxedCapture relaxed;
-    cudaMemPoolProps properties = {};
-    properties.allocType = cudaMemAllocationTypePinned;
-    properties.location = {.type = cudaMemLocationTypeDevice, .id = device};
-    cudaMemPool_t pool;
-    check(cudaMemPoolCreate(&pool, &properties), "cudaMemPoolCreate");
-    uint64_t keep = UINT64_MAX;  // otherwise every synchronisation would give the free memory back to the driver
-    const cudaError_t result = cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep);
-    if (result != cudaSuccess) cudaMemPoolDestroy(pool);
-    check(result, "cudaMemPoolSetAttribute");
+    const cudaMemPool_t pool = make_pool(device, UINT64_MAX);
     pools_[device].store(pool, std::memory_order_release);
     return pool;
   }
@@ -129,12 +141,7 @@ void free(int device, void* address) {
 }
 
 void* allocate_async(StreamRef stream, size_t bytes) {
-  void* address = nullptr;
-  const cudaMemPool_t pool = pools().get(stream.device());
-  check_allocation(cudaMallocFromPoolAsync(&address, std::max<size_t>(bytes, 1), pool, of(stream)), stream.device(),
-                   bytes, "cudaMallocFromPoolAsync");
-  cuda::note_capture(stream);
-  return address;
+  return allocate_from(pools().get(stream.device()), stream, bytes);
 }
 void free_async(StreamRef stream, void* address) {
   if (!address) return;
@@ -143,6 +150,23 @@ void free_async(StreamRef stream, void* address) {
 }
 void trim_pool(int device, size_t keep_bytes) {
   if (cudaMemPool_t pool = pools().find(device)) check(cudaMemPoolTrimTo(pool, keep_bytes), "cudaMemPoolTrimTo");
+}
+
+MemoryPool::MemoryPool(int device, size_t keep_bytes) : native_(make_pool(device, keep_bytes)) {}
+MemoryPool::~MemoryPool() {
+  if (native_) cuda::report(cudaMemPoolDestroy(static_cast<cudaMemPool_t>(native_)), "cudaMemPoolDestroy");
+}
+void* MemoryPool::allocate(StreamRef stream, size_t bytes) const {
+  return allocate_from(static_cast<cudaMemPool_t>(native_), stream, bytes);
+}
+void MemoryPool::trim(size_t keep_bytes) const {
+  check(cudaMemPoolTrimTo(static_cast<cudaMemPool_t>(native_), keep_bytes), "cudaMemPoolTrimTo");
+}
+size_t MemoryPool::held_bytes() const {
+  uint64_t held = 0;
+  check(cudaMemPoolGetAttribute(static_cast<cudaMemPool_t>(native_), cudaMemPoolAttrReservedMemCurrent, &held),
+        "cudaMemPoolGetAttribute");
+  return held;
 }
 
 void* allocate_pinned(size_t bytes) {

@@ -45,7 +45,9 @@ void free_pinned(void* address) {
   give_back(address);
 }
 
-void* allocate_async(StreamRef ref, size_t bytes) {
+namespace {
+
+void* allocate_from(std::shared_ptr<PoolState> pool, StreamRef ref, size_t bytes) {
   StreamState& stream = state_of(ref);
   std::unique_lock lock(stream.mutex);
   Capture* capture = stream.capturing();
@@ -54,7 +56,8 @@ void* allocate_async(StreamRef ref, size_t bytes) {
   else
     check_unsafe_call("allocating from the pool for a stream that does not capture");
   const Origin origin = capture ? Origin::graph : Origin::pool;
-  void* address = take(origin, stream.device, bytes);
+  if (capture) pool.reset();  // the memory is the graph's
+  void* address = take(origin, stream.device, bytes, std::move(pool));
   // Fresh in stream order, so that work which does not wait for the allocation races with it.
   auto become_fresh = [address, bytes] { make_fresh(address, bytes); };
   if (capture) {
@@ -69,6 +72,12 @@ void* allocate_async(StreamRef ref, size_t bytes) {
   }
   return address;
 }
+
+const std::shared_ptr<PoolState>& state_of(void* native) { return *static_cast<std::shared_ptr<PoolState>*>(native); }
+
+}  // namespace
+
+void* allocate_async(StreamRef stream, size_t bytes) { return allocate_from(nullptr, stream, bytes); }
 
 void free_async(StreamRef ref, void* address) {
   if (!address) return;
@@ -91,6 +100,27 @@ void trim_pool(int device, size_t) {
   check_unsafe_call("trimming the pool");
   check_device(device);  // the pool keeps nothing
 }
+
+MemoryPool::MemoryPool(int device, size_t keep_bytes) {
+  check_device(device);
+  native_ = new auto(std::make_shared<PoolState>(device, keep_bytes));
+}
+MemoryPool::~MemoryPool() {
+  if (!native_) return;
+  close(*state_of(native_));
+  delete &state_of(native_);
+}
+void* MemoryPool::allocate(StreamRef stream, size_t bytes) const {
+  const auto& pool = state_of(native_);
+  if (stream.device() != pool->device)
+    fail(Code::invalid_input, "the pool is of device ", pool->device, ", the stream of device ", stream.device());
+  return allocate_from(pool, stream, bytes);
+}
+void MemoryPool::trim(size_t keep_bytes) const {
+  check_unsafe_call("trimming a pool");
+  virtual_gpu::trim(*state_of(native_), keep_bytes);
+}
+size_t MemoryPool::held_bytes() const { return virtual_gpu::held_bytes(*state_of(native_)); }
 
 namespace {
 

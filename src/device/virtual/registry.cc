@@ -46,9 +46,41 @@ const char* name(Origin origin) {
 
 constexpr size_t kAlignment = 256;
 
+// With the registry's mutex held, as release() too.
+void trim_held(PoolState& pool, size_t keep_bytes) {
+  const size_t kept = std::max(pool.used_bytes, std::min(pool.held_bytes, keep_bytes));
+  registry().used_bytes[pool.device] -= pool.held_bytes - kept;
+  pool.held_bytes = kept;
+}
+
+// Takes bytes off the device's account. A pool does not put it off until the host waits, as CUDA's do.
+void release(int device, size_t bytes, PoolState* pool) {
+  if (!pool) {
+    registry().used_bytes[device] -= bytes;
+    return;
+  }
+  pool->used_bytes -= bytes;
+  trim_held(*pool, pool->keep_bytes);
+}
+
 }  // namespace
 
-void* take(Origin origin, int device, size_t bytes) {
+void trim(PoolState& pool, size_t keep_bytes) {
+  std::lock_guard lock(registry().mutex);
+  trim_held(pool, keep_bytes);
+}
+
+void close(PoolState& pool) {
+  std::lock_guard lock(registry().mutex);
+  trim_held(pool, pool.keep_bytes = 0);
+}
+
+size_t held_bytes(const PoolState& pool) {
+  std::shared_lock lock(registry().mutex);
+  return pool.held_bytes;
+}
+
+void* take(Origin origin, int device, size_t bytes, std::shared_ptr<PoolState> pool) {
   if (origin != Origin::pinned) check_device(device);
   bytes = std::max<size_t>(bytes, 1);  // every allocation has an address of its own
   const size_t total = origin == Origin::pinned ? SIZE_MAX : memory_bytes();
@@ -63,8 +95,10 @@ void* take(Origin origin, int device, size_t bytes) {
     std::lock_guard lock(all.mutex);
     if (origin != Origin::pinned) {
       const size_t used = all.used_bytes[device], free = total > used ? total - used : 0;
-      if (bytes > free) refuse(free);
-      all.used_bytes[device] += bytes;
+      const size_t spare = pool ? pool->held_bytes - pool->used_bytes : 0, wanted = bytes - std::min(bytes, spare);
+      if (wanted > free) refuse(free);
+      all.used_bytes[device] += wanted;
+      if (pool) pool->held_bytes += wanted, pool->used_bytes += bytes;
     }
   }
   void* address = bytes > SIZE_MAX - kAlignment
@@ -72,10 +106,12 @@ void* take(Origin origin, int device, size_t bytes) {
                       : std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
   std::lock_guard lock(all.mutex);
   if (!address) {
-    if (origin != Origin::pinned) all.used_bytes[device] -= bytes;
+    if (origin != Origin::pinned) release(device, bytes, pool.get());
     refuse(0);
   }
-  all.allocations[uintptr_t(address)] = {address, bytes, origin, origin == Origin::pinned ? -1 : device};
+  all.allocations[uintptr_t(address)] = {
+      .address = address, .bytes = bytes, .origin = origin, .device = origin == Origin::pinned ? -1 : device,
+      .pool = std::move(pool)};
   return address;
 }
 
@@ -102,7 +138,7 @@ void retire(Origin origin, int device, void* address) {
     fail(Code::invalid_input, "cannot free ", address, " on device ", device, ": it belongs to device ",
          allocation.device);
   allocation.freeing = true;
-  if (allocation.device >= 0) all.used_bytes[allocation.device] -= allocation.bytes;
+  if (allocation.device >= 0) release(allocation.device, allocation.bytes, allocation.pool.get());
 }
 
 void give_back(void* address) {
