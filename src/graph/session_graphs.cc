@@ -151,8 +151,10 @@ SessionGraphs::Mine& SessionGraphs::mine() {
   return mine;
 }
 
-SessionGraphs::SessionGraphs(int device, Settings settings)
-    : state_(std::make_shared<Shared>(device, std::move(settings))) {}
+SessionGraphs::SessionGraphs(int device, Settings settings) {
+  if (!settings.memory) settings.memory = std::make_shared<memory::PoolSource>(device);
+  state_ = std::make_shared<Shared>(device, std::move(settings));
+}
 
 SessionGraphs::~SessionGraphs() {
   decltype(state_->contexts) gone;
@@ -253,10 +255,10 @@ void SessionGraphs::begin_capture(Context& c, size_t peak_bytes) {
   std::shared_ptr<GraphPool> pool;
   try {
     try {
-      pool = std::make_shared<GraphPool>(state_->device, first_chunk_bytes(peak_bytes), grew);
+      pool = std::make_shared<GraphPool>(state_->settings.memory, first_chunk_bytes(peak_bytes), grew);
     } catch (const Error& e) {
       if (e.code() != Code::out_of_memory) throw;
-      pool = std::make_shared<GraphPool>(state_->device, 0, grew);  // what the arena can spare, bit by bit
+      pool = std::make_shared<GraphPool>(state_->settings.memory, 0, grew);  // what the arena can spare, bit by bit
     }
     memory::capture_begins(c.stream);
     device::begin_capture(c.stream, device::CaptureMode::thread_local_);

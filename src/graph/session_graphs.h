@@ -11,6 +11,7 @@
 #include "device/error.h"
 #include "device/graph.h"
 #include "device/stream.h"
+#include "memory/source.h"
 
 namespace encore::graph {
 
@@ -26,6 +27,7 @@ struct Settings {
   std::function<void(const std::string&)> warn = [](const std::string&) {};
   SharedStream* shared =
       nullptr;  // where all threads work, instead of each on a stream of its own; outlives the session
+  std::shared_ptr<memory::Source> memory = {};  // where graphs get theirs; null: from a pool of their own
 };
 
 enum class State { warming_up, capturing, ready, refused };

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cstdio>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
 
 #include "device/error.h"
+#include "device/label.h"
 #include "memory/graph_pool.h"
 
 namespace encore::memory {
@@ -16,7 +18,7 @@ using device::StreamRef;
 
 // A lane is the memory of one stream, which is reused in that stream's order. The common lane's free memory is idle,
 // and serves allocations without a stream. What is freed without a stream waits, with the tails of all streams, until
-// it is idle and goes to the common lane.
+// it is idle and goes to the common lane. When there is no more to be had, lanes lend and give memory to one another.
 struct Arena::State {
   struct Lane {
     StreamRef stream;     // none: the common lane, or one whose stream is gone; nothing uses its free memory then
@@ -24,18 +26,24 @@ struct Arena::State {
     size_t held_bytes = 0;
     BlockIndex blocks;
   };
-  struct Use {   // of a block
-    Lane* lane;  // null: reserved, a chunk of its own
-    Block* block;
-    uint32_t tenant;
+  static constexpr uint32_t kGuest = UINT32_MAX;  // the tenant of what another lane has borrowed
+  // Who asks.
+  struct For {
+    const char* label;
     uint64_t meter;
+  };
+  struct Use {  // of a block
+    Lane* lane;
+    Block* block;  // null: a piece of its own
+    uint32_t tenant;
     size_t bytes;
+    For whom;
   };
   struct PoolUse {
     std::shared_ptr<GraphPool::State> pool;
     GraphPool::State::Lane* lane;
     Block* block;
-    uint64_t meter;
+    For whom;
   };
   struct Freed {
     std::vector<Tail> tails;
@@ -44,13 +52,25 @@ struct Arena::State {
   };
   using Lock = std::unique_lock<std::mutex>;
 
-  State(int device, Limits limits, std::string owner)
-      : device(device), limits(limits), owner(std::move(owner)), account(std::make_shared<Account>(limits.max_bytes)) {}
+  // Memory on its way back to the source. To be settled, or destroyed, when no lock is held any more.
+  struct Leaving {
+    explicit Leaving(State& state) : state(state) {}
+    ~Leaving() { settle(); }
+    void settle() noexcept;
+
+    State& state;
+    std::vector<Tail> tails;  // to be waited for first
+    std::vector<std::pair<void*, size_t>> pieces;
+  };
+
+  State(int device, const Settings& settings, std::string owner);
 
   const int device;
-  const Limits limits;
+  const Settings settings;
   const std::string owner;
   const std::shared_ptr<Account> account;
+  PoolSource* ordered = nullptr;  // the source, if streams allocate from it themselves
+  std::shared_ptr<Source> source;
 
   mutable std::mutex mutex;  // guards the rest
   Lane common;
@@ -59,24 +79,38 @@ struct Arena::State {
   std::unordered_map<void*, Use> uses;
   std::unordered_map<void*, PoolUse> pool_uses;
   std::deque<Freed> freed;
+  bool shrunk = false;
   Stats stats;
 
-  void* allocate(size_t bytes, StreamRef stream, Meter* meter);
-  void* allocate_from(const GraphPool& pool, size_t bytes, StreamRef stream, Meter* meter);
-  void* reserve(size_t bytes);
+  void* allocate(size_t bytes, StreamRef stream, For whom);
+  void* allocate_from(const GraphPool& pool, size_t bytes, StreamRef stream, For whom);
+  void* reserve(size_t bytes, For whom);
   void free(void* address);
+  void shrink();
+  void drain();
+  std::vector<Holder> holders() const;
 
-  // All with the mutex held:
+  // With the mutex held:
   Lane& lane_of(StreamRef stream);
-  Block* grow(Lane& lane, size_t bytes);
-  void* chunk_of(size_t bytes);  // null if the limit or the device has no more
-  void recycle(void* address, const Use& use);
-  bool harvest(bool wait);
-  bool release_empty(bool wait);  // of lanes that are idle, or will be
-
-  bool make_room();  // whatever it takes
-  [[noreturn]] void exhausted(size_t bytes) const;
+  void* hand_out(Lane& lane, Block* block, size_t bytes, For whom, bool guest = false);
+  void* take(Lane& lane, size_t bytes, For whom);  // null if no block is large enough
+  size_t growth_bytes(const Lane& lane, size_t bytes) const;
+  void recycle(const Freed& idle, Leaving& leaving);
+  bool harvest(Leaving& leaving);
+  void collect_empty(Leaving& leaving, bool busy_too);
   void count(size_t bytes);
+
+  // With the mutex held, and given back meanwhile:
+  void* grow(Lock& lock, Lane& lane, size_t bytes, For whom);
+  void* add_chunk(Lock& lock, Lane& lane, size_t chunk_bytes, size_t bytes, For whom, std::string& why);
+  void* borrow(Lock& lock, Lane& lane, size_t bytes, For whom, bool busy_too);
+  void* borrow_from(Lane& other, Lock& lock, Lane& lane, size_t bytes, For whom, bool busy_too);
+  void harvest_all(Lock& lock, Leaving& leaving);
+  void* allocate_piece(Lock& lock, Lane& lane, size_t bytes, For whom);
+  [[noreturn]] void exhausted(Lock& lock, size_t bytes, const std::string& why) const;
+
+  // Without:
+  void* take_piece(StreamRef stream, size_t bytes, std::string& why);  // null, with the reason, if there is no more
 };
 
 namespace {
@@ -93,12 +127,47 @@ Arenas& arenas() {
 
 std::string mebibytes(size_t bytes) { return text(bytes, " bytes (", bytes >> 20, " MiB)"); }
 
+const char* label_or(const char* otherwise) {
+  const char* const label = device::Label::current();
+  return *label ? label : otherwise;
+}
+
+uint64_t meter_here() { return here.meter ? here.meter->serial() : 0; }
+
+std::shared_ptr<Source> source_of(int device, const Settings& settings) {
+  if (settings.external) return std::make_shared<ExternalSource>(device, settings.external);
+  if (settings.reuse != Reuse::stream_order) return std::make_shared<PoolSource>(device);
+  return std::make_shared<PoolSource>(device, settings.pool_keeps_bytes, settings.pool_keeps_on_shrink_bytes);
+}
+
 }  // namespace
+
+Arena::State::State(int device, const Settings& settings, std::string owner)
+    : device(device),
+      settings(settings),
+      owner(std::move(owner)),
+      account(std::make_shared<Account>(settings.max_bytes)),
+      source(source_of(device, settings)) {
+  if (settings.reuse == Reuse::stream_order) ordered = dynamic_cast<PoolSource*>(source.get());
+}
+
+void Arena::State::Leaving::settle() noexcept {
+  size_t bytes = 0;
+  const bool idle = wait_for(tails);  // if the device cannot tell any more, the memory is lost
+  for (const auto& [address, piece_bytes] : pieces) {
+    if (idle) state.source->give_back(address);
+    bytes += piece_bytes;
+  }
+  state.account->held_bytes -= bytes;
+  pieces.clear();
+  tails.clear();
+}
 
 void Arena::State::count(size_t bytes) {
   ++stats.allocations;
   stats.in_use_bytes += bytes;
   stats.peak_in_use_bytes = std::max(stats.peak_in_use_bytes, stats.in_use_bytes);
+  stats.largest_bytes = std::max(stats.largest_bytes, bytes);
 }
 
 Arena::State::Lane& Arena::State::lane_of(StreamRef stream) {
@@ -117,127 +186,217 @@ Arena::State::Lane& Arena::State::lane_of(StreamRef stream) {
   return *(last_lane = found->get());
 }
 
-void* Arena::State::allocate(size_t bytes, StreamRef stream, Meter* meter) {
-  std::lock_guard lock(mutex);
-  Lane& lane = lane_of(stream);
-  Block* block = lane.blocks.take(bytes);
-  if (!block) block = grow(lane, bytes);
-  uses.insert_or_assign(block->address, Use{&lane, block, lane.tenant, meter ? meter->serial_ : 0, bytes});
+void* Arena::State::hand_out(Lane& lane, Block* block, size_t bytes, For whom, bool guest) {
+  uses.insert_or_assign(block->address, Use{&lane, block, guest ? kGuest : lane.tenant, bytes, whom});
   count(bytes);
   return block->address;
 }
 
-Block* Arena::State::grow(Lane& lane, size_t bytes) {
-  if (harvest(false))
-    if (Block* block = lane.blocks.take(bytes)) return block;
-  const auto add_chunk = [&](size_t chunk_bytes) -> Block* {
-    void* chunk = chunk_of(chunk_bytes);
-    if (!chunk) return nullptr;
-    if (lane.stream && lane.stream.capture_status() != device::CaptureStatus::none)
-      ++stats.driver_allocations_in_capture;
-    lane.blocks.add(static_cast<char*>(chunk), chunk_bytes);
-    lane.held_bytes += chunk_bytes;
-    return lane.blocks.take(bytes);
-  };
-  if (limits.grow_by_doubling) {
-    const size_t twice = std::min(std::max(lane.held_bytes, limits.first_chunk_bytes), limits.largest_growth_bytes);
-    if (Block* block = add_chunk(std::max(bytes, whole_units(twice)))) return block;
-  }
-  if (Block* block = add_chunk(bytes)) return block;
-  if (harvest(true))
-    if (Block* block = lane.blocks.take(bytes)) return block;
-  release_empty(true);
-  if (Block* block = add_chunk(bytes)) return block;
-  exhausted(bytes);
+void* Arena::State::take(Lane& lane, size_t bytes, For whom) {
+  Block* block = lane.blocks.take(bytes, settings.dead_bytes);
+  return block ? hand_out(lane, block, bytes, whom) : nullptr;
 }
 
-void* Arena::State::chunk_of(size_t bytes) {
-  if (!account->charge(bytes)) return nullptr;
+void* Arena::State::allocate(size_t bytes, StreamRef stream, For whom) {
+  Lock lock(mutex);
+  Lane& lane = lane_of(stream);
+  if (settings.reuse != Reuse::blocks) return allocate_piece(lock, lane, bytes, whom);
+  if (void* address = take(lane, bytes, whom)) return address;
+  return grow(lock, lane, bytes, whom);
+}
+
+size_t Arena::State::growth_bytes(const Lane& lane, size_t bytes) const {
+  if (!settings.grow_by_doubling) return bytes;
+  const size_t least =
+      shrunk && settings.growth_after_shrink_bytes ? settings.growth_after_shrink_bytes : settings.first_chunk_bytes;
+  return std::max(bytes, whole_units(std::min(std::max(lane.held_bytes, least), settings.largest_growth_bytes)));
+}
+
+// From what costs nothing to what is the last resort.
+void* Arena::State::grow(Lock& lock, Lane& lane, size_t bytes, For whom) {
+  std::string why;
+  {
+    Leaving leaving(*this);
+    if (harvest(leaving))
+      if (void* address = take(lane, bytes, whom)) return lock.unlock(), address;
+    lock.unlock();  // before things leave
+  }
+  lock.lock();
+  const size_t growth = growth_bytes(lane, bytes);
+  for (const size_t chunk_bytes : {growth, bytes}) {
+    if (void* address = add_chunk(lock, lane, chunk_bytes, bytes, whom, why)) return address;
+    if (growth == bytes) break;
+  }
+  if (void* address = borrow(lock, lane, bytes, whom, false)) return address;
+  Leaving leaving(*this);
+  harvest_all(lock, leaving);
+  if (void* address = take(lane, bytes, whom)) return lock.unlock(), address;
+  if (void* address = borrow(lock, lane, bytes, whom, true)) return lock.unlock(), address;
+  collect_empty(leaving, true);
+  lock.unlock();
+  leaving.settle();
+  lock.lock();
+  if (void* address = add_chunk(lock, lane, bytes, bytes, whom, why)) return address;
+  exhausted(lock, bytes, why);
+}
+
+void* Arena::State::add_chunk(Lock& lock, Lane& lane, size_t chunk_bytes, size_t bytes, For whom, std::string& why) {
+  lock.unlock();
+  auto* const chunk = static_cast<char*>(take_piece({}, chunk_bytes, why));
+  lock.lock();
+  if (!chunk) return nullptr;
+  if (lane.stream && lane.stream.capture_status() != device::CaptureStatus::none) ++stats.driver_allocations_in_capture;
+  ++stats.driver_allocations;
+  lane.blocks.add(chunk, chunk_bytes);
+  lane.held_bytes += chunk_bytes;
+  return take(lane, bytes, whom);
+}
+
+void* Arena::State::take_piece(StreamRef stream, size_t bytes, std::string& why) {
+  if (!account->charge(bytes)) {
+    why.clear();  // the limit says it
+    return nullptr;
+  }
   try {
-    void* chunk = take_chunk(device, bytes);
-    ++stats.driver_allocations;
-    return chunk;
+    return ordered && stream ? ordered->allocate(stream, bytes) : source->take(bytes);
   } catch (const Error& e) {
     account->held_bytes -= bytes;
     if (e.code() != Code::out_of_memory) throw;
+    why = e.what();
     return nullptr;
   }
 }
 
-void Arena::State::exhausted(size_t bytes) const {
-  const device::MemoryInfo info = device::memory_info(device);
-  const size_t limit = limits.max_bytes, held = account->held_bytes;
-  fail(Code::out_of_memory, owner, ": device memory is exhausted: ", mebibytes(bytes), " wanted, ", mebibytes(held),
-       " held, of which ", mebibytes(stats.in_use_bytes), " in use; the limit is ",
-       limit == SIZE_MAX ? "none" : mebibytes(limit), "; device ", device, " has ", mebibytes(info.free_bytes), " of ",
-       mebibytes(info.total_bytes), " free",
-       limit != SIZE_MAX && bytes > limit - std::min(held, limit)
-           ? "; raise the limit or use smaller batches"
-           : "; use smaller batches or free memory of the device");
+// Whole chunks move to the lane; a free block of a chunk that is in use is lent, and returns to the chunk's lane.
+void* Arena::State::borrow(Lock& lock, Lane& lane, size_t bytes, For whom, bool busy_too) {
+  if (void* address = borrow_from(common, lock, lane, bytes, whom, busy_too)) return address;
+  for (size_t i = 0; i < lanes.size(); ++i)  // they may become more meanwhile
+    if (void* address = borrow_from(*lanes[i], lock, lane, bytes, whom, busy_too)) return address;
+  return nullptr;
 }
 
-void* Arena::State::allocate_from(const GraphPool& graph_pool, size_t bytes, StreamRef stream, Meter* meter) {
-  const std::shared_ptr<GraphPool::State> pool = graph_pool.state_;
-  GraphPool::State::Taken taken;
-  {
-    std::lock_guard lock(mutex);
-    const auto take = [&](bool last) {
-      try {
-        taken = pool->take(bytes, stream, account);
-        return true;
-      } catch (const Error& e) {
-        if (e.code() != Code::out_of_memory) throw;
-        if (last) exhausted(bytes);
-        return false;
-      }
-    };
-    if (!take(false)) {
-      make_room();
-      take(true);
-    }
-    pool_uses.insert_or_assign(taken.block->address,
-                               PoolUse{pool, taken.lane, taken.block, meter ? meter->serial_ : 0});
-    count(bytes);
-    if (taken.grown_bytes) {
-      ++stats.driver_allocations;
-      ++stats.driver_allocations_in_capture;
-    }
+void* Arena::State::borrow_from(Lane& other, Lock& lock, Lane& lane, size_t bytes, For whom, bool busy_too) {
+  if (&other == &lane || other.blocks.free_bytes() < bytes) return nullptr;
+  Tail busy;
+  if (other.stream && !is_idle(other.stream)) {
+    if (!busy_too || !(busy = tail(other.stream))) return nullptr;
   }
+  char* chunk = nullptr;
+  const size_t chunk_bytes = other.blocks.remove_empty([&](char* address, size_t size) {
+    if (chunk || size < bytes) return false;
+    chunk = address;
+    return true;
+  });
+  Block* const block = chunk ? nullptr : other.blocks.take(bytes, settings.dead_bytes);
+  if (!chunk && !block) return nullptr;
+  other.held_bytes -= chunk_bytes;
+
+  bool idle = true;
+  if (busy) {
+    lock.unlock();
+    idle = wait_for({busy});
+    lock.lock();
+  }
+  if (block) {
+    if (idle) return hand_out(other, block, bytes, whom, true);
+    other.blocks.put(block);
+    return nullptr;
+  }
+  Lane& home = idle ? lane : other;
+  home.blocks.add(chunk, chunk_bytes);
+  home.held_bytes += chunk_bytes;
+  return idle ? take(lane, bytes, whom) : nullptr;
+}
+
+void* Arena::State::allocate_piece(Lock& lock, Lane& lane, size_t bytes, For whom) {
+  Leaving leaving(*this);
+  const StreamRef stream = lane.stream;
+  std::string why;
+  harvest(leaving);
+  lock.unlock();
+  leaving.settle();
+  void* address = take_piece(stream, bytes, why);
+  if (!address) {
+    lock.lock();
+    harvest_all(lock, leaving);
+    collect_empty(leaving, true);
+    lock.unlock();
+    leaving.settle();
+    if (ordered) ordered->shrink();
+    address = take_piece(stream, bytes, why);
+  }
+  lock.lock();
+  if (!address) exhausted(lock, bytes, why);
+  uses.insert_or_assign(address, Use{&lane, nullptr, lane.tenant, bytes, whom});
+  count(bytes);
+  ++stats.driver_allocations;
+  return address;
+}
+
+void* Arena::State::reserve(size_t bytes, For whom) {
+  Lock lock(mutex);
+  ++stats.reserves;
+  return allocate_piece(lock, common, bytes, whom);
+}
+
+void* Arena::State::allocate_from(const GraphPool& graph_pool, size_t bytes, StreamRef stream, For whom) {
+  const std::shared_ptr<GraphPool::State> pool = graph_pool.state_;
+  std::string why;
+  const auto take = [&]() -> GraphPool::State::Taken {
+    try {
+      return pool->take(bytes, stream, account);
+    } catch (const Error& e) {
+      if (e.code() != Code::out_of_memory) throw;
+      why = e.what();
+      return {};
+    }
+  };
+  GraphPool::State::Taken taken = take();
+  if (!taken.block) {
+    drain();
+    taken = take();
+  }
+  Lock lock(mutex);
+  if (!taken.block) exhausted(lock, bytes, why);
+  pool_uses.insert_or_assign(taken.block->address, PoolUse{pool, taken.lane, taken.block, whom});
+  count(bytes);
+  if (taken.grown_bytes) {
+    ++stats.driver_allocations;
+    ++stats.driver_allocations_in_capture;
+  }
+  lock.unlock();
   if (taken.grown_bytes && pool->grew) pool->grew(taken.grown_bytes);
   return taken.block->address;
 }
 
-void* Arena::State::reserve(size_t bytes) {
-  std::lock_guard lock(mutex);
-  harvest(false);
-  void* chunk = chunk_of(bytes);
-  if (!chunk && make_room()) chunk = chunk_of(bytes);
-  if (!chunk) exhausted(bytes);
-  uses.insert_or_assign(chunk, Use{nullptr, nullptr, 0, 0, bytes});
-  count(bytes);
-  return chunk;
-}
-
 void Arena::State::free(void* address) {
-  const auto meter_free = [](uint64_t serial, size_t bytes) {
-    if (here.meter && here.meter->serial_ == serial) here.meter->bytes_ -= bytes;
+  const auto meter_free = [](const For& whom, size_t bytes) {
+    if (here.meter && whom.meter == here.meter->serial()) here.meter->free(bytes);
   };
   std::shared_ptr<GraphPool::State> last_holder;  // let go after the lock, because it may have to wait
+  Leaving leaving(*this);
   std::lock_guard lock(mutex);
   if (const auto found = uses.find(address); found != uses.end()) {
     const Use use = found->second;
     uses.erase(found);
     stats.in_use_bytes -= use.bytes;
-    meter_free(use.meter, use.bytes);
-    if (use.lane && use.lane->stream && use.lane->tenant == use.tenant) return use.lane->blocks.put(use.block);
-    std::vector<Tail> waited_for = tails(device);
-    if (waited_for.empty()) return recycle(address, use);
-    freed.push_back({std::move(waited_for), address, use});
+    meter_free(use.whom, use.bytes);
+    const bool in_order = use.lane->stream && use.lane->tenant == use.tenant;
+    if (in_order && use.block) return use.lane->blocks.put(use.block);
+    if (in_order && ordered && use.lane->stream.capture_status() == device::CaptureStatus::none) {
+      ordered->free(use.lane->stream, address);
+      account->held_bytes -= use.bytes;
+      return;
+    }
+    Freed now{tails(device), address, use};
+    if (now.tails.empty()) return recycle(now, leaving);
+    freed.push_back(std::move(now));
+    if (!use.block) harvest(leaving);  // nobody else may come by soon
   } else if (const auto in_pool = pool_uses.find(address); in_pool != pool_uses.end()) {
     PoolUse use = std::move(in_pool->second);
     pool_uses.erase(in_pool);
     stats.in_use_bytes -= use.block->bytes;
-    meter_free(use.meter, use.block->bytes);
+    meter_free(use.whom, use.block->bytes);
     use.pool->put(use.lane, use.block);
     last_holder = std::move(use.pool);
   } else {
@@ -245,46 +404,107 @@ void Arena::State::free(void* address) {
   }
 }
 
-// Of memory that is idle.
-void Arena::State::recycle(void* address, const Use& use) {
-  if (use.lane) return use.lane->blocks.put(use.block);
-  release_chunk(device, address);
-  account->held_bytes -= use.bytes;
+void Arena::State::recycle(const Freed& idle, Leaving& leaving) {
+  if (idle.use.block) return idle.use.lane->blocks.put(idle.use.block);
+  leaving.pieces.emplace_back(idle.address, idle.use.bytes);
 }
 
-bool Arena::State::harvest(bool wait) {
+bool Arena::State::harvest(Leaving& leaving) {
   bool any = false;
-  while (!freed.empty() && (wait ? wait_for(freed.front().tails) : is_done(freed.front().tails))) {
-    const Freed first = std::move(freed.front());
-    freed.pop_front();
-    recycle(first.address, first.use);
-    any = true;
-  }
+  for (; !freed.empty() && is_done(freed.front().tails); freed.pop_front(), any = true)
+    recycle(freed.front(), leaving);
   return any;
 }
 
-bool Arena::State::release_empty(bool wait) {
-  size_t released = 0;
-  const auto release = [&](Lane& lane) {
+void Arena::State::harvest_all(Lock& lock, Leaving& leaving) {
+  std::vector<Tail> waited_for;
+  for (const Freed& each : freed) waited_for.insert(waited_for.end(), each.tails.begin(), each.tails.end());
+  lock.unlock();
+  wait_for(waited_for);
+  lock.lock();
+  harvest(leaving);
+}
+
+void Arena::State::collect_empty(Leaving& leaving, bool busy_too) {
+  const auto collect = [&](Lane& lane) {
     if (!lane.blocks.has_empty_chunk()) return;
-    if (lane.stream && !(wait ? wait_for({tail(lane.stream)}) : is_idle(lane.stream))) return;
-    const size_t bytes = lane.blocks.remove_empty([this](char* chunk, size_t) { release_chunk(device, chunk); });
-    lane.held_bytes -= bytes;
-    released += bytes;
+    Tail busy;
+    if (lane.stream && !is_idle(lane.stream) && (!busy_too || !(busy = tail(lane.stream)))) return;
+    lane.held_bytes -= lane.blocks.remove_empty([&](char* chunk, size_t bytes) {
+      leaving.pieces.emplace_back(chunk, bytes);
+      return true;
+    });
+    if (busy) leaving.tails.push_back(std::move(busy));
   };
-  release(common);
-  for (auto& lane : lanes) release(*lane);
-  account->held_bytes -= released;
-  return released > 0;
+  collect(common);
+  for (auto& lane : lanes) collect(*lane);
 }
 
-bool Arena::State::make_room() {
-  const bool harvested = harvest(true);
-  return release_empty(true) || harvested;
+void Arena::State::shrink() {
+  {
+    Leaving leaving(*this);
+    std::lock_guard lock(mutex);
+    harvest(leaving);
+    collect_empty(leaving, false);
+    shrunk = true;
+    ++stats.shrinks;
+  }
+  source->shrink();
 }
 
-Arena::Arena(int device, Limits limits, std::string owner)
-    : state_(std::make_shared<State>(device, limits, std::move(owner))) {
+// Waits for everything, and gives back what can be.
+void Arena::State::drain() {
+  Leaving leaving(*this);
+  Lock lock(mutex);
+  harvest_all(lock, leaving);
+  collect_empty(leaving, true);
+  lock.unlock();
+}
+
+std::vector<Holder> Arena::State::holders() const {
+  std::map<const char*, Holder> by_label;
+  const auto add = [&](const char* label, size_t bytes) {
+    Holder& holder = by_label[label];
+    holder.bytes += bytes;
+    ++holder.blocks;
+  };
+  for (const auto& [address, use] : uses) add(use.whom.label, use.bytes);
+  for (const auto& [address, use] : pool_uses) add(use.whom.label, use.block->bytes);
+  std::vector<Holder> holders;
+  for (auto& [label, holder] : by_label) {
+    const auto same = std::ranges::find(holders, label, &Holder::name);  // by several addresses
+    if (same == holders.end()) {
+      holders.push_back({label, holder.bytes, holder.blocks});
+    } else {
+      same->bytes += holder.bytes;
+      same->blocks += holder.blocks;
+    }
+  }
+  std::ranges::stable_sort(holders, std::ranges::greater(), &Holder::bytes);
+  return holders;
+}
+
+void Arena::State::exhausted(Lock& lock, size_t bytes, const std::string& why) const {
+  constexpr size_t kMostHolders = 5;
+  const size_t limit = settings.max_bytes, held = account->held_bytes, in_use = stats.in_use_bytes;
+  std::string largest;
+  const std::vector<Holder> all = holders();
+  for (size_t i = 0; i < std::min(all.size(), kMostHolders); ++i)
+    largest += text(i ? ", " : "; the largest holders: ", all[i].name, " with ", all[i].bytes, " bytes in ",
+                    all[i].blocks, all[i].blocks == 1 ? " block" : " blocks");
+  lock.unlock();
+  const device::MemoryInfo info = device::memory_info(device);
+  fail(Code::out_of_memory, owner, ": device memory is exhausted: ", mebibytes(bytes), " wanted, ", mebibytes(held),
+       " held, of which ", mebibytes(in_use), " in use and ", mebibytes(account->graph_bytes),
+       " kept for captured graphs; the limit is ", limit == SIZE_MAX ? "none" : mebibytes(limit), "; device ", device,
+       " has ", mebibytes(info.free_bytes), " of ", mebibytes(info.total_bytes), " free", largest,
+       why.empty() ? "" : "; ", why,
+       why.empty() && limit != SIZE_MAX ? "; raise the limit or use smaller batches"
+                                        : "; use smaller batches or free memory of the device");
+}
+
+Arena::Arena(int device, Settings settings, std::string owner)
+    : state_(std::make_shared<State>(device, settings, std::move(owner))) {
   std::lock_guard lock(arenas().mutex);
   std::erase_if(arenas().states, [](const auto& state) { return state.expired(); });
   arenas().states.push_back(state_);
@@ -292,8 +512,8 @@ Arena::Arena(int device, Limits limits, std::string owner)
 
 Arena::~Arena() {
   try {
+    state_->drain();
     std::lock_guard lock(state_->mutex);
-    state_->make_room();
     const size_t left = state_->uses.size() + state_->pool_uses.size();
     if (left == 0 && state_->freed.empty()) return;
     std::fprintf(stderr,
@@ -308,15 +528,18 @@ Arena::~Arena() {
 void* Arena::allocate(size_t bytes, StreamRef stream) {
   if (bytes == 0) return nullptr;
   const size_t whole = whole_units(bytes);
-  Meter* meter = here.meter;
+  const State::For whom{label_or(stream ? kAheadOfRun : kOutsideOfRuns), meter_here()};
   const auto& pool = PoolScope::current();
-  void* address = pool && pool->state_->device == state_->device ? state_->allocate_from(*pool, whole, stream, meter)
-                                                                 : state_->allocate(whole, stream, meter);
-  if (meter) meter->peak_bytes_ = std::max(meter->peak_bytes_, meter->bytes_ += whole);
+  void* address = pool && pool->state_->source->device == state_->device
+                      ? state_->allocate_from(*pool, whole, stream, whom)
+                      : state_->allocate(whole, stream, whom);
+  if (here.meter) here.meter->add(whole);
   return address;
 }
 
-void* Arena::reserve(size_t bytes) { return bytes == 0 ? nullptr : state_->reserve(whole_units(bytes)); }
+void* Arena::reserve(size_t bytes) {
+  return bytes == 0 ? nullptr : state_->reserve(whole_units(bytes), {label_or(kReserved), 0});
+}
 
 void Arena::free(void* address) noexcept {
   if (!address) return;
@@ -327,19 +550,27 @@ void Arena::free(void* address) noexcept {
   }
 }
 
-void Arena::shrink() {
-  std::lock_guard lock(state_->mutex);
-  state_->harvest(false);
-  state_->release_empty(false);
-}
+void Arena::shrink() { state_->shrink(); }
 
 Stats Arena::stats() const {
-  std::lock_guard lock(state_->mutex);
-  Stats stats = state_->stats;
-  stats.held_bytes = state_->account->held_bytes;
-  stats.limit_bytes = state_->limits.max_bytes;
+  Stats stats;
+  {
+    std::lock_guard lock(state_->mutex);
+    stats = state_->stats;
+  }
+  const Account& account = *state_->account;
+  stats.held_bytes = state_->ordered ? state_->ordered->held_bytes() : size_t(account.held_bytes);
+  stats.graph_bytes = account.graph_bytes;
+  stats.limit_bytes = account.limit_bytes;
   return stats;
 }
+
+std::vector<Holder> Arena::holders() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->holders();
+}
+
+const std::shared_ptr<Source>& Arena::source() const { return state_->source; }
 
 // The stream's free memory is idle once it has been waited for. What is in use is freed with everybody's tails later,
 // because its tenant has changed.

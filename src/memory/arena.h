@@ -1,35 +1,64 @@
-// Device memory of one session: chunks from the driver, split and reused in stream order.
+// Device memory of one session: chunks from a source, split and reused in stream order.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
-#include "device/memory.h"
 #include "device/stream.h"
+#include "memory/source.h"
 #include "memory/streams.h"
 
 namespace encore::memory {
 
-struct Limits {
+// How freed memory is used again.
+enum class Reuse {
+  blocks,        // by the arena, which holds chunks and cuts them
+  stream_order,  // by a pool of the driver's; the arena holds nothing
+  none,          // it is not: once idle, it goes back
+};
+
+struct Settings {
   size_t max_bytes = SIZE_MAX;  // of everything held, graph pools that allocated through this arena included
-  size_t first_chunk_bytes = size_t(1) << 20;
-  size_t largest_growth_bytes = size_t(1) << 30;
+  Reuse reuse = Reuse::blocks;
+  External external;  // where memory comes from, if not from the driver
+
   bool grow_by_doubling = true;  // else by what is asked for
+  size_t first_chunk_bytes = size_t(1) << 20;
+  size_t growth_after_shrink_bytes = 0;  // the least, instead of first_chunk_bytes; zero: the same
+  size_t largest_growth_bytes = size_t(1) << 30;
+  size_t dead_bytes = 0;  // what may be wasted of a block, rather than cut it
+
+  size_t pool_keeps_bytes = 0, pool_keeps_on_shrink_bytes = 0;  // of unused memory, with Reuse::stream_order
+
+  bool operator==(const Settings&) const = default;
 };
 
 struct Stats {
-  size_t in_use_bytes = 0, held_bytes = 0, peak_in_use_bytes = 0, limit_bytes = 0;
-  int64_t allocations = 0, driver_allocations = 0, driver_allocations_in_capture = 0;
+  size_t in_use_bytes = 0, held_bytes = 0, graph_bytes = 0, peak_in_use_bytes = 0, limit_bytes = 0, largest_bytes = 0;
+  int64_t allocations = 0, reserves = 0, driver_allocations = 0, driver_allocations_in_capture = 0, shrinks = 0;
 };
+
+// Who has memory in use: an ONNX node, or one of the words below for what onnxruntime allocates by itself.
+struct Holder {
+  std::string name;
+  size_t bytes = 0;
+  int64_t blocks = 0;
+};
+
+inline constexpr const char* kReserved = "weights";
+inline constexpr const char* kOutsideOfRuns = "weights, and tensors made outside of runs";
+inline constexpr const char* kAheadOfRun = "inputs, outputs and blocks of intermediates made ahead of nodes";
 
 // Memory private to one captured graph: what is allocated while it is captured. It goes back to the driver when the
 // graph has let go of it, no tensor lives in it any more and the device's streams have run what they then held.
 class GraphPool {
  public:
   // `grew(bytes)` is called in the allocating thread when more is needed than `first_chunk_bytes`, which may be zero.
-  GraphPool(int device, size_t first_chunk_bytes, std::function<void(size_t bytes)> grew = {});
+  GraphPool(std::shared_ptr<Source> source, size_t first_chunk_bytes, std::function<void(size_t bytes)> grew = {});
   ~GraphPool();
   GraphPool(const GraphPool&) = delete;
   size_t held_bytes() const;
@@ -64,8 +93,12 @@ class Meter {
   Meter(const Meter&) = delete;
   size_t peak_bytes() const { return peak_bytes_; }  // the most that was in use at one time
 
+  // For arenas:
+  uint64_t serial() const { return serial_; }
+  void add(size_t bytes) { peak_bytes_ = std::max(peak_bytes_, bytes_ += bytes); }
+  void free(size_t bytes) { bytes_ -= bytes; }
+
  private:
-  friend class Arena;
   const uint64_t serial_;
   Meter* const previous_;
   size_t bytes_ = 0, peak_bytes_ = 0;
@@ -73,7 +106,7 @@ class Meter {
 
 class Arena {
  public:
-  Arena(int device, Limits limits, std::string owner);  // the owner is named in errors
+  Arena(int device, Settings settings, std::string owner);  // the owner is named in errors
   // Gives all chunks back, except those with blocks in use: tensors may outlive their session, and since nobody could
   // free them any more, their memory stays for the rest of the process, and one line on stderr says so. Whoever hands
   // out blocks therefore keeps the arena alive as long as they may come back.
@@ -82,13 +115,18 @@ class Arena {
 
   // Aligned to 256 bytes; null for zero bytes. With a stream, which must be enlisted, the memory may be reused by that
   // stream as soon as it is freed; without one, only when all work that was on the device's enlisted streams at the
-  // time of the free is done. Error{out_of_memory} says wanted, held, limit and the device's free memory.
+  // time of the free is done. Error{out_of_memory} says wanted, held, limit, the largest holders and the device's free
+  // memory; it comes only when nothing is left to be waited for. Holders are named by device::Label::current(), whose
+  // text has to outlive the memory.
   void* allocate(size_t bytes, device::StreamRef stream);
-  void* reserve(size_t bytes);  // exactly, from the driver, for what lives as long as the session; free() gives it back
+  void* reserve(size_t bytes);  // exactly, a chunk of its own, for what lives long; free() gives it back
   void free(void* address) noexcept;
-  // Gives chunks back to the driver, those without a block in use and whose stream has nothing left to do. Never waits.
+  // Gives chunks back, those without a block in use and whose stream has nothing left to do; waits for no stream.
   void shrink();
   Stats stats() const;
+  std::vector<Holder> holders() const;  // the largest first
+  // Where its memory comes from, for graphs to use the same.
+  const std::shared_ptr<Source>& source() const;
 
  private:
   friend void delist(device::StreamRef stream) noexcept;

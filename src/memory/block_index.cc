@@ -61,7 +61,7 @@ void BlockIndex::add(char* chunk, size_t bytes) {
   list(block);
 }
 
-Block* BlockIndex::take(size_t bytes) {
+Block* BlockIndex::take(size_t bytes, size_t dead_bytes) {
   // Only in the first bin may blocks be too small.
   Block* best = nullptr;
   for (int bin = next_filled(bin_of(bytes)); bin < kBins && !best; bin = next_filled(bin + 1))
@@ -69,7 +69,8 @@ Block* BlockIndex::take(size_t bytes) {
       if (block->bytes >= bytes && (!best || block->bytes < best->bytes)) best = block;
   if (!best) return nullptr;
 
-  Block* rest = best->bytes > bytes ? make_block() : nullptr;
+  const size_t left = best->bytes - bytes;
+  Block* rest = left > (left < bytes ? dead_bytes : 0) ? make_block() : nullptr;
   unlist(best);
   best->used = true;
   if (rest) {
@@ -105,15 +106,14 @@ void BlockIndex::put(Block* block) {
   list(block);
 }
 
-size_t BlockIndex::remove_empty(const std::function<void(char* chunk, size_t bytes)>& release) {
+size_t BlockIndex::remove_empty(const std::function<bool(char* chunk, size_t bytes)>& take) {
   size_t removed = 0;
   for (int bin = next_filled(0); bin < kBins; bin = next_filled(bin + 1)) {
     for (Block *block = bins_[size_t(bin)], *next; block; block = next) {
       next = block->next;
-      if (!is_empty_chunk(*block)) continue;
+      if (!is_empty_chunk(*block) || !take(block->address, block->bytes)) continue;
       unlist(block);
       removed += block->bytes;
-      release(block->address, block->bytes);
       drop(block);
     }
   }

@@ -27,11 +27,13 @@ class BlockIndex {
 
   // A new chunk, all free. Here and below, bytes are multiples of kAlignment and not zero.
   void add(char* chunk, size_t bytes);
-  // The smallest free block that is large enough, cut to size; null if there is none. Valid until it is put back.
-  Block* take(size_t bytes);
+  // The smallest free block that is large enough, cut to size; null if there is none. Valid until it is put back. Not cut
+  // if that would leave at most `dead_bytes`, and less than is taken.
+  Block* take(size_t bytes, size_t dead_bytes = 0);
   void put(Block* block);
-  // Takes every chunk without a used block out of the index, and hands it to `release`. Returns their bytes.
-  size_t remove_empty(const std::function<void(char* chunk, size_t bytes)>& release);
+  // Offers every chunk without a used block to `take`; those for which it answers true leave the index. Returns their
+  // bytes.
+  size_t remove_empty(const std::function<bool(char* chunk, size_t bytes)>& take);
 
   bool has_empty_chunk() const;
   size_t free_bytes() const { return free_bytes_; }

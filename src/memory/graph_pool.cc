@@ -4,7 +4,6 @@
 #include <cstdio>
 
 #include "device/error.h"
-#include "device/graph.h"
 
 namespace encore::memory {
 
@@ -12,25 +11,11 @@ namespace {
 constexpr size_t kSmallestGrowth = size_t(64) << 10, kLargestGrowth = size_t(64) << 20;
 }
 
-void* take_chunk(int device, size_t bytes) {
-  device::RelaxedCapture relaxed;
-  return device::allocate(device, bytes);
-}
-
-void release_chunk(int device, void* chunk) noexcept {
-  try {
-    device::RelaxedCapture relaxed;
-    device::free(device, chunk);
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "encore: device memory could not be given back: %s\n", e.what());
-  }
-}
-
-GraphPool::State::State(int device, size_t first_chunk_bytes, std::function<void(size_t)> grew)
-    : device(device), grew(std::move(grew)) {
+GraphPool::State::State(std::shared_ptr<Source> source, size_t first_chunk_bytes, std::function<void(size_t)> grew)
+    : source(std::move(source)), grew(std::move(grew)) {
   if (first_chunk_bytes == 0) return;
   first_chunk.second = whole_units(first_chunk_bytes);
-  first_chunk.first = static_cast<char*>(take_chunk(device, first_chunk.second));
+  first_chunk.first = static_cast<char*>(this->source->take(first_chunk.second));
   chunks.push_back(first_chunk.first);
   held_bytes = first_chunk.second;
 }
@@ -39,20 +24,23 @@ GraphPool::State::~State() {
   // Work on any stream may still read what the graph wrote. If the device cannot say when it is done, the memory stays.
   bool idle = false;
   try {
-    idle = wait_for(tails(device));
+    idle = wait_for(tails(source->device));
   } catch (const std::exception& e) {
     std::fprintf(stderr, "encore: the memory of a graph is lost: %s\n", e.what());
   }
-  if (account) account->held_bytes -= held_bytes;
   if (idle)
-    for (void* chunk : chunks) release_chunk(device, chunk);
+    for (void* chunk : chunks) source->give_back(chunk);
+  if (!account) return;
+  account->held_bytes -= held_bytes;
+  account->graph_bytes -= held_bytes;
 }
 
 GraphPool::State::Taken GraphPool::State::take(size_t bytes, device::StreamRef stream,
                                                const std::shared_ptr<Account>& payer) {
-  std::lock_guard lock(mutex);
+  std::unique_lock lock(mutex);
   if (!account) {
     if (!payer->charge(held_bytes)) fail(Code::out_of_memory, "the limit is reached");
+    payer->graph_bytes += held_bytes;
     account = payer;
   }
   auto found = std::ranges::find(lanes, stream.native(), [](const auto& lane) { return lane->stream; });
@@ -73,17 +61,22 @@ GraphPool::State::Taken GraphPool::State::take(size_t bytes, device::StreamRef s
       if (growth == bytes) fail(Code::out_of_memory, "the limit is reached");
       continue;
     }
+    chunks.reserve(chunks.size() + 1);
+    lock.unlock();
+    char* chunk = nullptr;
     try {
-      chunks.reserve(chunks.size() + 1);
-      auto* chunk = static_cast<char*>(take_chunk(device, growth));
-      chunks.push_back(chunk);
-      held_bytes += growth;
-      lane.blocks.add(chunk, growth);
-      return {&lane, lane.blocks.take(bytes), growth};
+      chunk = static_cast<char*>(source->take(growth));
     } catch (const Error& e) {
       account->held_bytes -= growth;
       if (e.code() != Code::out_of_memory || growth == bytes) throw;
     }
+    lock.lock();
+    if (!chunk) continue;
+    chunks.push_back(chunk);
+    held_bytes += growth;
+    account->graph_bytes += growth;
+    lane.blocks.add(chunk, growth);
+    return {&lane, lane.blocks.take(bytes), growth};
   }
   fail(Code::internal, "a graph's memory could not grow");
 }
@@ -93,8 +86,8 @@ void GraphPool::State::put(Lane* lane, Block* block) {
   if (lane->stream) lane->blocks.put(block);
 }
 
-GraphPool::GraphPool(int device, size_t first_chunk_bytes, std::function<void(size_t)> grew)
-    : state_(std::make_shared<State>(device, first_chunk_bytes, std::move(grew))) {}
+GraphPool::GraphPool(std::shared_ptr<Source> source, size_t first_chunk_bytes, std::function<void(size_t)> grew)
+    : state_(std::make_shared<State>(std::move(source), first_chunk_bytes, std::move(grew))) {}
 GraphPool::~GraphPool() = default;
 
 size_t GraphPool::held_bytes() const {

@@ -17,6 +17,7 @@ struct Account {
   explicit Account(size_t limit_bytes) : limit_bytes(limit_bytes) {}
   const size_t limit_bytes;
   std::atomic<size_t> held_bytes{0};
+  std::atomic<size_t> graph_bytes{0};  // of these, in graphs' pools
   bool charge(size_t bytes) {
     size_t held = held_bytes;
     do {
@@ -31,12 +32,8 @@ inline size_t whole_units(size_t bytes) {
   return bytes > SIZE_MAX - kAlignment ? SIZE_MAX : (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// From and to the driver, also in a thread that captures.
-void* take_chunk(int device, size_t bytes);
-void release_chunk(int device, void* chunk) noexcept;
-
 struct GraphPool::State {
-  State(int device, size_t first_chunk_bytes, std::function<void(size_t)> grew);
+  State(std::shared_ptr<Source> source, size_t first_chunk_bytes, std::function<void(size_t)> grew);
   ~State();
 
   struct Lane {
@@ -48,11 +45,11 @@ struct GraphPool::State {
     Block* block;
     size_t grown_bytes;
   };
-  // Error{out_of_memory} if the account or the driver has no more.
+  // Error{out_of_memory} if the account or the source has no more.
   Taken take(size_t bytes, device::StreamRef stream, const std::shared_ptr<Account>& account);
   void put(Lane* lane, Block* block);
 
-  const int device;
+  const std::shared_ptr<Source> source;
   const std::function<void(size_t)> grew;
 
   std::mutex mutex;                  // guards the rest

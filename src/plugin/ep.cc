@@ -82,7 +82,7 @@ Ep::Ep(std::shared_ptr<Factory> factory, Options options, Log log)
       log_(log),
       arena_(std::make_shared<memory::Arena>(
           options.device_id,
-          memory::Limits{.max_bytes = options.gpu_mem_limit, .grow_by_doubling = options.grow_by_doubling},
+          memory::Settings{.max_bytes = options.gpu_mem_limit, .grow_by_doubling = options.grow_by_doubling},
           "the session")),
       copies_(options.device_id, !options.do_copy_in_default_stream),
       shared_(shared_stream(options)) {

@@ -71,7 +71,7 @@ Copies& Factory::copies(int device) {
 std::shared_ptr<memory::Arena> Factory::shared_arena(int device) {
   const std::lock_guard lock(mutex_);
   auto& arena = arenas_[device];
-  if (!arena) arena = std::make_shared<memory::Arena>(device, memory::Limits{}, "the tensors outside of sessions");
+  if (!arena) arena = std::make_shared<memory::Arena>(device, memory::Settings{}, "the tensors outside of sessions");
   return arena;
 }
 

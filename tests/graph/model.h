@@ -17,7 +17,7 @@ class Model {
 
   explicit Model(graph::SessionGraphs& graphs)
       : graphs_(graphs),
-        own_arena_(std::make_unique<memory::Arena>(0, memory::Limits{}, "model")),
+        own_arena_(std::make_unique<memory::Arena>(0, memory::Settings{}, "model")),
         arena_(own_arena_.get()) {
     bind();
   }

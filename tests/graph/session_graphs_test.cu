@@ -223,7 +223,7 @@ TEST(SessionGraphs, frees_memory_after_the_last_launch) {
 }
 
 TEST(SessionGraphs, gives_everything_back_at_the_end) {
-  auto arena = std::make_unique<memory::Arena>(0, memory::Limits{.grow_by_doubling = false}, "test");
+  auto arena = std::make_unique<memory::Arena>(0, memory::Settings{.grow_by_doubling = false}, "test");
   {
     SessionGraphs graphs(0, {.enabled = true, .warm_ups = 1});
     Model model(graphs, *arena);

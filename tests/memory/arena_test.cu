@@ -21,7 +21,7 @@ using testing::HasSubstr;
 const StreamRef kNoStream{};
 
 // Every allocation that does not fit shows as a driver allocation.
-Limits exact(size_t max_bytes = SIZE_MAX) { return {.max_bytes = max_bytes, .grow_by_doubling = false}; }
+Settings exact(size_t max_bytes = SIZE_MAX) { return {.max_bytes = max_bytes, .grow_by_doubling = false}; }
 
 TEST(Arena, aligns_and_counts) {
   EnlistedStream stream;
@@ -216,8 +216,7 @@ TEST(Arena, keeps_memory_in_use_when_it_goes) {
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
               HasSubstr("session 'a': 1 blocks (1024 bytes) were still in use"));
   EXPECT_EQ(read(stream, kept, 256), std::vector<float>(256, 7.f));
-  stream->synchronize();
-  device::free(0, kept);  // a chunk of its own
+  device::free_async(stream, kept);  // a chunk of its own
 }
 
 TEST(Arena, reports_a_wrong_free) {

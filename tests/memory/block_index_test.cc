@@ -69,12 +69,12 @@ TEST(BlockIndex, removes_only_empty_chunks) {
   index.add(at(0x30000), 4096);
   Block* used = index.take(2048);
   std::vector<char*> released;
-  EXPECT_EQ(index.remove_empty([&](char* chunk, size_t) { released.push_back(chunk); }), 5120u);
+  EXPECT_EQ(index.remove_empty([&](char* chunk, size_t) { return released.push_back(chunk), true; }), 5120u);
   std::ranges::sort(released);
   EXPECT_EQ(released, (std::vector{at(0x10000), at(0x30000)}));
   EXPECT_EQ(index.free_bytes(), 0u);
   index.put(used);
-  EXPECT_EQ(index.remove_empty([](char*, size_t) {}), 2048u);
+  EXPECT_EQ(index.remove_empty([](char*, size_t) { return true; }), 2048u);
   EXPECT_EQ(index.take(256), nullptr);
 }
 
@@ -190,7 +190,7 @@ TEST(BlockIndex, does_as_the_naive_one_does) {
       }
     }
     for (Block* block : used) index.put(block);
-    EXPECT_EQ(index.remove_empty([](char*, size_t) {}), all) << "after all is put back, all chunks are whole";
+    EXPECT_EQ(index.remove_empty([](char*, size_t) { return true; }), all) << "after all is put back, all chunks are whole";
   }
 }
 

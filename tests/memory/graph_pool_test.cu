@@ -18,7 +18,7 @@ using testing::HasSubstr;
 TEST(GraphPool, serves_the_scope_and_no_one_else) {
   EnlistedStream stream;
   Arena arena(0, {.grow_by_doubling = false}, "test");
-  auto pool = std::make_shared<GraphPool>(0, 4096);
+  auto pool = std::make_shared<GraphPool>(arena.source(), 4096);
   EXPECT_EQ(pool->held_bytes(), 4096u);
   void *inside, *again, *outside;
   {
@@ -47,7 +47,7 @@ TEST(GraphPool, serves_the_scope_and_no_one_else) {
 TEST(GraphPool, never_reuses_what_has_no_stream) {
   EnlistedStream stream;
   Arena arena(0, {}, "test");
-  PoolScope scope(std::make_shared<GraphPool>(0, 0));
+  PoolScope scope(std::make_shared<GraphPool>(arena.source(), 0));
   void* block = arena.allocate(1024, device::StreamRef());
   arena.free(block);
   void* other = arena.allocate(1024, device::StreamRef());
@@ -59,7 +59,7 @@ TEST(GraphPool, says_when_it_grows) {
   EnlistedStream stream;
   Arena arena(0, {}, "test");
   std::vector<std::string> grown;
-  PoolScope scope(std::make_shared<GraphPool>(0, 1024, [&](size_t) { grown.push_back(device::Label::current()); }));
+  PoolScope scope(std::make_shared<GraphPool>(arena.source(), 1024, [&](size_t) { grown.push_back(device::Label::current()); }));
   device::Label first("Conv_0");
   void* a = arena.allocate(1024, stream);
   EXPECT_TRUE(grown.empty());
@@ -75,7 +75,7 @@ TEST(GraphPool, counts_against_the_limit) {
   EnlistedStream stream;
   Arena arena(0, {.max_bytes = 100 << 10, .grow_by_doubling = false}, "session 'a'");
   arena.free(arena.allocate(50 << 10, stream));
-  auto pool = std::make_shared<GraphPool>(0, 0);
+  auto pool = std::make_shared<GraphPool>(arena.source(), 0);
   {
     PoolScope scope(pool);
     void* a = arena.allocate(64 << 10, stream);  // the arena's empty chunk makes room
@@ -93,7 +93,7 @@ TEST(GraphPool, counts_against_the_limit) {
 TEST(GraphPool, lives_as_long_as_a_tensor_in_it) {
   EnlistedStream stream;
   Arena arena(0, {}, "test");
-  auto pool = std::make_shared<GraphPool>(0, 4096);
+  auto pool = std::make_shared<GraphPool>(arena.source(), 4096);
   float* block;
   {
     PoolScope scope(pool);
@@ -114,7 +114,7 @@ TEST(GraphPool, lives_as_long_as_a_tensor_in_it) {
 TEST(GraphPool, waits_for_work_on_its_memory) {
   EnlistedStream stream, reader;
   Arena arena(0, {}, "test");
-  auto pool = std::make_shared<GraphPool>(0, 4096);
+  auto pool = std::make_shared<GraphPool>(arena.source(), 4096);
   float* block;
   {
     PoolScope scope(pool);
