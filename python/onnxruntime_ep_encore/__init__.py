@@ -75,10 +75,19 @@ def devices(name: str | None = None, ort=None) -> list:
 
 def graph_report(session) -> list[dict]:
     """What a session's graphs are: id, state, nodes, held_bytes, replays, refusal."""
+    return _report(session, "report_graphs")
+
+
+def memory_report(session) -> dict:
+    """What a session's memory is: arena, holders, pinned, staging, device."""
+    return _report(session, "report_memory")
+
+
+def _report(session, option):
     # onnxruntime hands options to a provider and nothing back, so the provider writes a file.
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "graphs.json"
-        session.set_ep_dynamic_options({"ep.cuda.report_graphs": str(file)})
+        file = Path(folder) / "report.json"
+        session.set_ep_dynamic_options({f"ep.cuda.{option}": str(file)})
         return json.loads(file.read_text())
 
 

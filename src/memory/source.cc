@@ -2,11 +2,12 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <utility>
 
 #include "device/device.h"
 #include "device/error.h"
 #include "device/graph.h"
-#include "memory/block_index.h"
+#include "memory/graph_pool.h"
 
 namespace encore::memory {
 
@@ -20,14 +21,36 @@ void check_size(size_t bytes) {
 }  // namespace
 
 PoolSource::PoolSource(int device, size_t keep_bytes, size_t keep_on_shrink_bytes)
-    : Source(device), keep_on_shrink_bytes_(keep_on_shrink_bytes), pool_(device, keep_bytes), stream_(device) {}
+    : Source(device), keep_bytes_(keep_bytes), keep_on_shrink_bytes_(keep_on_shrink_bytes) {}
+
+PoolSource::~PoolSource() {
+  try {
+    const device::RelaxedCapture relaxed;
+    made_.reset();
+  } catch (const std::exception&) {  // the driver is gone, and the memory with it
+  }
+}
+
+const PoolSource::Pool& PoolSource::pool() {
+  std::call_once(once_, [this] {
+    made_.reset(new Pool{device::MemoryPool(device, keep_bytes_), device::Stream(device)});
+    pool_.store(made_.get(), std::memory_order_release);
+  });
+  return *made_;
+}
+
+size_t PoolSource::held_bytes() const {
+  const Pool* const pool = pool_.load(std::memory_order_acquire);
+  return pool ? pool->pool.held_bytes() : 0;
+}
 
 void* PoolSource::take(size_t bytes) {
   check_size(bytes);
   const device::Current current(device);
   const device::RelaxedCapture relaxed;
-  void* chunk = pool_.allocate(stream_, bytes);
-  stream_.ref().synchronize();
+  const auto& [pool, stream] = this->pool();
+  void* chunk = pool.allocate(stream, bytes);
+  stream.ref().synchronize();
   return chunk;
 }
 
@@ -35,22 +58,23 @@ void PoolSource::give_back(void* chunk) noexcept {
   try {
     const device::Current current(device);
     const device::RelaxedCapture relaxed;
-    device::free_async(stream_, chunk);
-    stream_.ref().synchronize();  // only then does the pool let go of memory
+    device::free_async(pool().stream, chunk);
+    pool().stream.ref().synchronize();  // only then does the pool let go of memory
   } catch (const std::exception& e) {
     std::fprintf(stderr, "encore: device memory could not be given back: %s\n", e.what());
   }
 }
 
 void PoolSource::shrink() {
+  if (!pool_) return;
   const device::RelaxedCapture relaxed;
-  pool_.trim(keep_on_shrink_bytes_);
+  pool().pool.trim(keep_on_shrink_bytes_);
 }
 
 void* PoolSource::allocate(device::StreamRef stream, size_t bytes) {
   check_size(bytes);
   const device::RelaxedCapture relaxed;
-  return pool_.allocate(stream, bytes);
+  return pool().pool.allocate(stream, bytes);
 }
 
 void PoolSource::free(device::StreamRef stream, void* address) {
@@ -58,13 +82,34 @@ void PoolSource::free(device::StreamRef stream, void* address) {
   device::free_async(stream, address);
 }
 
+namespace {
+
+// What an application does in its callbacks is no part of the capture or the run that led to them.
+struct Elsewhere {
+  const Here before = std::exchange(here, {});
+  ~Elsewhere() { here = before; }
+};
+
+}  // namespace
+
 void* ExternalSource::take(size_t bytes) {
+  const Elsewhere elsewhere;
   void* const chunk = external_.allocate(bytes);
   if (!chunk) fail(Code::out_of_memory, "gpu_external_alloc has no ", bytes, " bytes");
   if (uintptr_t(chunk) % kAlignment == 0) return chunk;
   external_.free(chunk);
   fail(Code::invalid_input, "gpu_external_alloc gave ", chunk, ", which is not aligned to ", kAlignment,
        " bytes, as device memory has to be");
+}
+
+void ExternalSource::give_back(void* chunk) noexcept {
+  const Elsewhere elsewhere;
+  external_.free(chunk);
+}
+
+void ExternalSource::shrink() {
+  const Elsewhere elsewhere;
+  if (external_.empty_cache) external_.empty_cache();
 }
 
 }  // namespace encore::memory

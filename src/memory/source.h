@@ -1,7 +1,9 @@
 // Where arenas and graphs get device memory, and where they give it back.
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <memory>
+#include <mutex>
 
 #include "device/memory.h"
 #include "device/stream.h"
@@ -31,6 +33,7 @@ class PoolSource final : public Source {
  public:
   // The pool keeps up to so much unused memory when the host waits for the device, and when it is shrunk.
   explicit PoolSource(int device, size_t keep_bytes = 0, size_t keep_on_shrink_bytes = 0);
+  ~PoolSource() override;
 
   void* take(size_t bytes) override;
   void give_back(void* chunk) noexcept override;
@@ -38,12 +41,19 @@ class PoolSource final : public Source {
 
   void* allocate(device::StreamRef stream, size_t bytes);  // in the stream's order; for this stream at once
   void free(device::StreamRef stream, void* address);      // taken or allocated
-  size_t held_bytes() const { return pool_.held_bytes(); }
+  size_t held_bytes() const;
 
  private:
-  const size_t keep_on_shrink_bytes_;
-  device::MemoryPool pool_;
-  device::Stream stream_;  // with nothing on it but what take() and give_back() wait for
+  struct Pool {
+    device::MemoryPool pool;
+    device::Stream stream;  // with nothing on it but what take() and give_back() wait for
+  };
+  const Pool& pool();  // made on first use, since the driver takes its time to wake up
+
+  const size_t keep_bytes_, keep_on_shrink_bytes_;
+  std::once_flag once_;
+  std::unique_ptr<const Pool> made_;
+  std::atomic<const Pool*> pool_{nullptr};
 };
 
 // An application's own allocator. It has to outlive every tensor that lies in its memory.
@@ -59,10 +69,8 @@ class ExternalSource final : public Source {
  public:
   ExternalSource(int device, External external) : Source(device), external_(external) {}
   void* take(size_t bytes) override;
-  void give_back(void* chunk) noexcept override { external_.free(chunk); }
-  void shrink() override {
-    if (external_.empty_cache) external_.empty_cache();
-  }
+  void give_back(void* chunk) noexcept override;
+  void shrink() override;
 
  private:
   const External external_;

@@ -1,6 +1,7 @@
 #include "memory/staging.h"
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <cstdio>
 #include <cstring>
@@ -29,6 +30,7 @@ struct Staging::State {
   std::mutex mutex;
   std::condition_variable given_back;
   std::deque<Slot*> free;  // the longest unused first
+  std::atomic<size_t> held_bytes{0};
 
   explicit State(int device) : device(device) {
     for (Slot& slot : slots) free.push_back(&slot);
@@ -65,7 +67,10 @@ class Lease {
       device::RelaxedCapture relaxed;
       for (Slot* slot : slots) {
         if (!slot->last.ref().native()) slot->last = device::Event(state_.device);
-        if (!slot->pinned) slot->pinned = static_cast<char*>(device::allocate_pinned(kSlotBytes));
+        if (!slot->pinned) {
+          slot->pinned = static_cast<char*>(device::allocate_pinned(kSlotBytes));
+          state_.held_bytes += kSlotBytes;
+        }
         slot->last.synchronize();
       }
     } catch (...) {
@@ -102,6 +107,7 @@ size_t slots_for(size_t bytes) { return std::min(kSlots, (bytes + kSlotBytes - 1
 
 Staging::Staging(int device) : state_(std::make_unique<State>(device)) {}
 Staging::~Staging() = default;
+size_t Staging::held_bytes() const { return state_->held_bytes; }
 
 void Staging::upload(device::StreamRef stream, void* to, const void* from, size_t bytes) {
   if (bytes == 0) return;

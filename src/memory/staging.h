@@ -16,6 +16,7 @@ class Staging {
   void upload(device::StreamRef stream, void* to, const void* from, size_t bytes);
   // Copies to pageable memory; returns when `to` has been written.
   void download(device::StreamRef stream, void* to, const void* from, size_t bytes);
+  size_t held_bytes() const;  // pinned
 
  private:
   struct State;

@@ -94,7 +94,10 @@ class DeviceAllocator final : public Allocator {
             {"TotalAllocated", s.held_bytes},
             {"MaxInUse", s.peak_in_use_bytes},
             {"NumAllocs", uint64_t(s.allocations)},
-            {"NumArenaExtensions", uint64_t(s.driver_allocations)}};
+            {"NumReserves", uint64_t(s.reserves)},
+            {"NumArenaExtensions", uint64_t(s.driver_allocations)},
+            {"NumArenaShrinkages", uint64_t(s.shrinks)},
+            {"MaxAllocSize", s.largest_bytes}};
   }
 
   std::shared_ptr<memory::Arena> arena_;
@@ -112,17 +115,36 @@ class PinnedAllocator final : public Allocator {
   void shrink() override { pool_->shrink(); }
   Stats stats() const override {
     const PinnedPool::Stats s = pool_->stats();
-    return {{"InUse", s.in_use_bytes},
+    return {{"Limit", SIZE_MAX},
+            {"InUse", s.in_use_bytes},
             {"TotalAllocated", s.held_bytes},
             {"MaxInUse", s.peak_in_use_bytes},
             {"NumAllocs", uint64_t(s.allocations)},
-            {"NumArenaExtensions", uint64_t(s.driver_allocations)}};
+            {"NumReserves", 0},
+            {"NumArenaExtensions", uint64_t(s.driver_allocations)},
+            {"NumArenaShrinkages", uint64_t(s.shrinks)},
+            {"MaxAllocSize", s.largest_bytes}};
   }
 
   std::shared_ptr<PinnedPool> pool_;
 };
 
 }  // namespace
+
+memory::Settings memory_settings(const Options& options) {
+  return {.max_bytes = options.gpu_mem_limit,
+          .reuse = options.use_mempool ? memory::Reuse::stream_order
+                   : options.use_arena ? memory::Reuse::blocks
+                                       : memory::Reuse::none,
+          .external = options.external,
+          .grow_by_doubling = options.grow_by_doubling,
+          .first_chunk_bytes = options.initial_chunk_bytes,
+          .growth_after_shrink_bytes = options.initial_growth_bytes,
+          .largest_growth_bytes = options.largest_growth_bytes,
+          .dead_bytes = options.dead_bytes_per_chunk,
+          .pool_keeps_bytes = options.mempool_release_threshold,
+          .pool_keeps_on_shrink_bytes = options.mempool_keep_on_shrink};
+}
 
 PinnedPool::~PinnedPool() {
   for (const auto& [address, bytes] : sizes_) {
@@ -151,6 +173,7 @@ void* PinnedPool::allocate(size_t bytes) {
   }
   stats_.in_use_bytes += rounded;
   stats_.peak_in_use_bytes = std::max(stats_.peak_in_use_bytes, stats_.in_use_bytes);
+  stats_.largest_bytes = std::max(stats_.largest_bytes, rounded);
   ++stats_.allocations;
   return address;
 }
@@ -165,6 +188,7 @@ void PinnedPool::free(void* address) noexcept {
 
 void PinnedPool::shrink() {
   const std::lock_guard lock(mutex_);
+  ++stats_.shrinks;
   const device::RelaxedCapture relaxed;
   while (!kept_.empty()) {
     const auto [bytes, address] = *kept_.begin();

@@ -9,10 +9,14 @@
 
 #include "memory/arena.h"
 #include "plugin/api_version.h"
+#include "plugin/options.h"
 
 namespace encore::plugin {
 
 class Factory;
+
+// What the options say of a session's device memory.
+memory::Settings memory_settings(const Options& options);
 
 // Freed blocks are kept by size, since page-locking costs far more than an allocation; they go back with the pool.
 class PinnedPool {
@@ -25,8 +29,8 @@ class PinnedPool {
   void shrink();
 
   struct Stats {
-    size_t in_use_bytes = 0, held_bytes = 0, peak_in_use_bytes = 0;
-    int64_t allocations = 0, driver_allocations = 0;
+    size_t in_use_bytes = 0, held_bytes = 0, peak_in_use_bytes = 0, largest_bytes = 0;
+    int64_t allocations = 0, driver_allocations = 0, shrinks = 0;
   };
   Stats stats() const;
 

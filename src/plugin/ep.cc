@@ -75,15 +75,13 @@ std::unique_ptr<graph::SharedStream> shared_stream(const Options& options) {
 
 }  // namespace
 
-Ep::Ep(std::shared_ptr<Factory> factory, Options options, Log log)
+Ep::Ep(std::shared_ptr<Factory> factory, Options options, Log log, std::shared_ptr<memory::Arena> arena)
     : OrtEp{},
       factory_(std::move(factory)),
       options_(options),
       log_(log),
-      arena_(std::make_shared<memory::Arena>(
-          options.device_id,
-          memory::Settings{.max_bytes = options.gpu_mem_limit, .grow_by_doubling = options.grow_by_doubling},
-          "the session")),
+      arena_(arena ? std::move(arena)
+                   : std::make_shared<memory::Arena>(options.device_id, memory_settings(options), "the session")),
       copies_(options.device_id, !options.do_copy_in_default_stream),
       shared_(shared_stream(options)) {
   if (options_.enable_cuda_graph && !host_has(kGraphCaptureApi))
@@ -95,7 +93,8 @@ Ep::Ep(std::shared_ptr<Factory> factory, Options options, Log log)
                                   .warm_ups = options_.min_num_runs_before_cuda_graph_capture,
                                   .on_error = options_.graph_on_error,
                                   .warn = [this](const std::string& message) { log_.warning(message); },
-                                  .shared = shared_.get()});
+                                  .shared = shared_.get(),
+                                  .memory = arena_->source()});
   const device::RelaxedCapture relaxed;
   fault_cell_ = new (device::allocate_pinned(sizeof(device::FaultCell))) device::FaultCell;
   fill_callbacks();
@@ -335,9 +334,19 @@ void Ep::set_dynamic_option(const std::string& key, const std::string& value) {
   for (const std::string& prefix : option_prefixes(factory_->name()))
     if (key.starts_with(prefix)) bare = key.substr(prefix.size());
   if (bare == "trace") return trace(value);
-  require(bare == "report_graphs", "unknown dynamic option '", key,
-          "'; the known ones are 'ep.cuda.report_graphs' and 'ep.cuda.trace'");
-  write_report(graphs_ ? graphs_->reports() : std::vector<graph::Report>(), value);
+  if (bare == "report_graphs")
+    return write_report(as_json(graphs_ ? graphs_->reports() : std::vector<graph::Report>()), value);
+  if (bare == "report_memory")
+    return write_report(as_json({.arena = arena_->stats(),
+                                 .holders = arena_->holders(),
+                                 .pinned = factory_->pinned().stats(),
+                                 .staging_bytes = copies_.held_bytes(),
+                                 .device = device::memory_info(device())}),
+                        value);
+  if (bare == "report_tuning") return write_report(as_json(blas().tuned()), value);
+  fail(Code::invalid_input, "unknown dynamic option '", key,
+       "'; the known ones are 'ep.cuda.report_graphs', 'ep.cuda.report_memory', 'ep.cuda.report_tuning' and "
+       "'ep.cuda.trace'");
 }
 
 void Ep::fill_callbacks() {

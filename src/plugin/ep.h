@@ -28,7 +28,8 @@ class SyncStream;
 
 class Ep : public OrtEp {
  public:
-  Ep(std::shared_ptr<Factory> factory, Options options, Log log);
+  // `arena` is the one to share with other sessions; null for one of its own.
+  Ep(std::shared_ptr<Factory> factory, Options options, Log log, std::shared_ptr<memory::Arena> arena);
   ~Ep();
   Ep(const Ep&) = delete;
   static Ep& from(const OrtEp* ep) { return *static_cast<Ep*>(const_cast<OrtEp*>(ep)); }

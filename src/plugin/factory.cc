@@ -12,6 +12,8 @@
 namespace encore::plugin {
 namespace {
 
+constexpr const char* kSharesAllocators = "session.use_env_allocators";
+
 std::map<std::string, std::string> config_of(const OrtSessionOptions* session) {
   OrtKeyValuePairs* raw = nullptr;
   check(ort().api->GetSessionOptionsConfigEntries(session, &raw));
@@ -89,7 +91,8 @@ OrtEp* Factory::create_ep(const OrtKeyValuePairs* const* metadata, size_t device
                           const OrtSessionOptions* session, Log log) {
   Options options;
   try {
-    options = parse_options(name_, config_of(session));
+    const auto config = config_of(session);
+    options = parse_options(name_, config);
     check_device(options, metadata, device_count);
     if (host_has(kExecutionModeApi)) {
       ExecutionMode mode = ORT_SEQUENTIAL;
@@ -101,7 +104,14 @@ OrtEp* Factory::create_ep(const OrtKeyValuePairs* const* metadata, size_t device
               "the parallel execution mode and one stream for the whole session (user_compute_stream, "
               "use_ep_level_unified_stream) exclude each other: there would be nothing in parallel");
     }
-    return new Ep(shared_from_this(), options, log);
+    std::shared_ptr<memory::Arena> arena;
+    if (const auto shares = config.find(kSharesAllocators); shares != config.end() && shares->second == "1") {
+      require(memory_settings(options) == memory::Settings(), kSharesAllocators,
+              "=1 gives the session the environment's memory, so gpu_mem_limit, use_arena, arena_extend_strategy, "
+              "arena.* and gpu_external_* have nothing to say; leave them or ", kSharesAllocators, " out");
+      arena = shared_arena(options.device_id);
+    }
+    return new Ep(shared_from_this(), options, log, std::move(arena));
   } catch (const std::exception& error) {
     // onnxruntime's Python goes on with the CPU provider after this, and prints the reason only to stdout.
     log.error(error.what());

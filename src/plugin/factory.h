@@ -36,6 +36,7 @@ class Factory : public OrtEpFactory, public std::enable_shared_from_this<Factory
   // Shared by all sessions; each is made on first use.
   const OrtKernelRegistry* registry();
   Copies& copies(int device);
+  const PinnedPool& pinned() const { return *pinned_; }
   // An allocator for `info`; device memory comes from `arena`, or without one from the arena that sessions share.
   OrtAllocator* make_allocator(const OrtMemoryInfo* info, std::shared_ptr<memory::Arena> arena);
 

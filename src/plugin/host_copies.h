@@ -15,6 +15,8 @@ class HostCopies {
   void upload(device::StreamRef stream, void* to, const void* from, size_t bytes);
   void download(device::StreamRef stream, void* to, const void* from, size_t bytes);
 
+  size_t held_bytes() const { return staging_.held_bytes(); }  // pinned
+
  private:
   template <class Copy>
   void run(device::StreamRef stream, const Copy& copy);

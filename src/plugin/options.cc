@@ -35,7 +35,7 @@ void settle(Options& options, const Given& given) {
           "provider option 'has_user_compute_stream' is 0, but 'user_compute_stream' gives one; leave one of them out");
   options.has_user_compute_stream = options.user_compute_stream != nullptr;
 
-  const ExternalAllocator& external = options.external;
+  const memory::External& external = options.external;
   require(
       !external.allocate || external.free,
       "provider option 'gpu_external_alloc' is given without 'gpu_external_free'; what is allocated has to be freed");

@@ -9,16 +9,9 @@
 #include <vector>
 
 #include "graph/session_graphs.h"
+#include "memory/source.h"
 
 namespace encore::plugin {
-
-// Callbacks of an application that owns the device memory; all null if there are none.
-struct ExternalAllocator {
-  void* (*allocate)(size_t bytes) = nullptr;
-  void (*free)(void* address) = nullptr;
-  void (*empty_cache)() = nullptr;  // optional
-  bool operator==(const ExternalAllocator&) const = default;
-};
 
 enum class ConvSearch { exhaustive, heuristic, standard };
 
@@ -44,7 +37,7 @@ struct Options {
   bool use_mempool = false;
   size_t mempool_release_threshold = 0;
   size_t mempool_keep_on_shrink = 0;
-  ExternalAllocator external;
+  memory::External external;
 
   bool use_tf32 = true;
   bool deterministic = false;

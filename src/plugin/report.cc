@@ -48,9 +48,34 @@ std::string as_json_line(const device::TraceEntry& entry) {
               ", \"name\": ", quoted(entry.name), ", \"label\": ", quoted(entry.label), "}\n");
 }
 
-void write_report(const std::vector<graph::Report>& reports, const std::string& path) {
-  write("the report of graphs", as_json(reports), path);
+std::string as_json(const MemoryReport& r) {
+  std::string holders;
+  for (const memory::Holder& holder : r.holders)
+    holders += text(holders.empty() ? "" : ",\n  ", "{\"name\": ", quoted(holder.name), ", \"bytes\": ", holder.bytes,
+                    ", \"blocks\": ", holder.blocks, "}");
+  return text("{\"arena\": {\"in_use_bytes\": ", r.arena.in_use_bytes, ", \"held_bytes\": ", r.arena.held_bytes,
+              ", \"graph_bytes\": ", r.arena.graph_bytes, ", \"peak_in_use_bytes\": ", r.arena.peak_in_use_bytes,
+              ", \"limit_bytes\": ", r.arena.limit_bytes, ", \"largest_bytes\": ", r.arena.largest_bytes,
+              ", \"allocations\": ", r.arena.allocations, ", \"reserves\": ", r.arena.reserves,
+              ", \"driver_allocations\": ", r.arena.driver_allocations, ", \"shrinks\": ", r.arena.shrinks,
+              "},\n \"holders\": [", holders, "],\n \"pinned\": {\"in_use_bytes\": ", r.pinned.in_use_bytes,
+              ", \"held_bytes\": ", r.pinned.held_bytes, ", \"peak_in_use_bytes\": ", r.pinned.peak_in_use_bytes,
+              ", \"allocations\": ", r.pinned.allocations, ", \"driver_allocations\": ", r.pinned.driver_allocations,
+              "},\n \"staging\": {\"held_bytes\": ", r.staging_bytes,
+              "},\n \"device\": {\"free_bytes\": ", r.device.free_bytes,
+              ", \"total_bytes\": ", r.device.total_bytes, "}}\n");
 }
+
+std::string as_json(const std::vector<device::TunedProduct>& tuned) {
+  std::string json = "[";
+  for (const device::TunedProduct& one : tuned)
+    json += text(json.size() > 1 ? ",\n " : "", "{\"problem\": ", quoted(one.problem),
+                 ", \"candidates\": ", one.candidates, ", \"chosen\": ", one.chosen, ", \"first_us\": ", one.first_us,
+                 ", \"chosen_us\": ", one.chosen_us, "}");
+  return json + "]\n";
+}
+
+void write_report(const std::string& json, const std::string& path) { write("the report", json, path); }
 
 void trace(const std::string& value) {
   if (value == "start") return device::start_trace();

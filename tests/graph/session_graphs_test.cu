@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -232,6 +233,38 @@ TEST(SessionGraphs, gives_everything_back_at_the_end) {
   }
   arena->shrink();
   EXPECT_EQ(arena->stats().held_bytes, 0u);
+}
+
+// Of this process; sanitizers keep what is freed.
+size_t resident_bytes() {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return 0;
+#else
+  size_t all = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> all >> resident;
+  return resident * 4096;
+#endif
+}
+
+TEST(SessionGraphs, captures_and_releases_without_growth) {
+  constexpr size_t kSlack = size_t(4) << 20;
+  SessionGraphs graphs(0, {.enabled = true, .warm_ups = 0});
+  Model model(graphs);
+  const auto capture_and_release = [&](int times) {
+    for (int i = 0; i < times; ++i) {
+      ASSERT_TRUE(model.run(i % 3));
+      graphs.release(i % 3);
+    }
+    graphs.synchronize();
+  };
+  capture_and_release(100);
+  const size_t held = model.arena().stats().held_bytes, free = device::memory_info(0).free_bytes;
+  const size_t host = resident_bytes();
+  capture_and_release(1000);
+  EXPECT_EQ(model.arena().stats().held_bytes, held);
+  EXPECT_EQ(model.arena().stats().graph_bytes, 0u);
+  EXPECT_GE(device::memory_info(0).free_bytes + kSlack, free);
+  EXPECT_LE(resident_bytes(), host + kSlack);
 }
 
 TEST(SessionGraphs, replays_without_waiting) {

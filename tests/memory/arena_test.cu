@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <mutex>
 #include <random>
 #include <thread>
 #include <vector>
 
 #include "device/graph.h"
+#include "device/label.h"
 #include "gate.h"
 
 namespace encore::memory {
@@ -110,13 +112,139 @@ TEST(Arena, waits_when_the_limit_is_reached) {
   arena.free(block);
 }
 
-TEST(Arena, gives_up_other_streams_empty_chunks_when_the_limit_is_reached) {
+TEST(Arena, moves_other_streams_empty_chunks_when_the_limit_is_reached) {
   EnlistedStream one, other;
   Arena arena(0, exact(4096), "test");
-  arena.free(arena.allocate(4096, one));
+  void* chunk = arena.allocate(4096, one);
+  arena.free(chunk);
   void* block = arena.allocate(2048, other);
-  EXPECT_EQ(arena.stats().held_bytes, 2048u);
+  EXPECT_EQ(block, chunk);
+  EXPECT_EQ(arena.stats().driver_allocations, 1);
   arena.free(block);
+  EXPECT_EQ(arena.allocate(4096, other), chunk) << "it is the other stream's now";
+  arena.free(chunk);
+}
+
+TEST(Arena, gives_up_other_streams_small_chunks_for_a_large_one) {
+  EnlistedStream one, other;
+  Arena arena(0, exact(4096), "test");
+  void *a = arena.allocate(2048, one), *b = arena.allocate(2048, one);
+  arena.free(a);
+  arena.free(b);
+  arena.free(arena.allocate(4096, other));
+  EXPECT_EQ(arena.stats().held_bytes, 4096u);
+}
+
+TEST(Arena, lends_what_is_free_in_a_chunk_that_is_in_use) {
+  EnlistedStream one, other;
+  Arena arena(0, exact(4096), "test");
+  void* chunk = arena.allocate(4096, one);
+  arena.free(chunk);
+  void* in_use = arena.allocate(1024, one);
+  Gate gate;
+  gate.hold(one);  // not idle: the lender has to be waited for
+  std::thread opener([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    gate.open();
+  });
+  void* lent = arena.allocate(3072, other);
+  opener.join();
+  EXPECT_EQ(lent, static_cast<char*>(chunk) + 1024);
+  EXPECT_EQ(arena.stats().driver_allocations, 1);
+  Gate busy;
+  busy.hold(other);
+  arena.free(lent);
+  EXPECT_THAT(message_of([&] { arena.allocate(3328, one); }, Code::out_of_memory), HasSubstr("3328 bytes"));
+  arena.free(in_use);
+}
+
+// Every stream in turn needs nearly all there is, while others still run on it.
+TEST(Arena, serves_many_streams_from_a_little_memory) {
+  Arena arena(0, {.max_bytes = 256 << 10, .first_chunk_bytes = 1 << 14}, "test");
+  Counter wrong;
+  std::vector<std::thread> threads;
+  std::mutex turn;
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&, t] {
+      EnlistedStream stream;
+      for (int round = 0; round < 40; ++round) {
+        const int64_t count = 1000 * (1 + (round * 7 + t) % 20);
+        std::lock_guard lock(turn);
+        auto* small = static_cast<float*>(arena.allocate(4096, stream));
+        auto* large = static_cast<float*>(arena.allocate(size_t(count) * sizeof(float), stream));
+        device::for_each_index(stream, 1024, Fill{small, 1});
+        device::for_each_index(stream, count, Fill{large, float(t)});
+        device::for_each_index(stream, count, CountOther{large, float(t), wrong.get()});
+        device::for_each_index(stream, 1024, CountOther{small, 1, wrong.get()});
+        arena.free(large);
+        arena.free(small);
+      }
+      stream->synchronize();
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(*wrong, 0);
+  EXPECT_LE(arena.stats().held_bytes, 256u << 10);
+}
+
+TEST(Arena, grows_otherwise_after_a_shrink) {
+  EnlistedStream stream;
+  Arena arena(0, {.first_chunk_bytes = 1024, .growth_after_shrink_bytes = 8192}, "test");
+  arena.free(arena.allocate(256, stream));
+  EXPECT_EQ(arena.stats().held_bytes, 1024u);
+  stream->synchronize();
+  arena.shrink();
+  EXPECT_EQ(arena.stats().held_bytes, 0u);
+  arena.free(arena.allocate(256, stream));
+  EXPECT_EQ(arena.stats().held_bytes, 8192u);
+  EXPECT_EQ(arena.stats().shrinks, 1);
+}
+
+TEST(Arena, hands_out_whole_what_would_leave_dead_bytes) {
+  EnlistedStream stream;
+  Arena arena(0, {.first_chunk_bytes = 2048, .dead_bytes = 512}, "test");
+  void* whole = arena.allocate(1536, stream);
+  void* other = arena.allocate(512, stream);
+  EXPECT_EQ(arena.stats().driver_allocations, 2) << "the 512 bytes left over are dead";
+  EXPECT_EQ(arena.stats().in_use_bytes, 2048u) << "dead bytes are in use by nobody";
+  arena.free(whole);
+  arena.free(other);
+  EXPECT_EQ(arena.stats().in_use_bytes, 0u);
+}
+
+TEST(Arena, names_the_largest_holders) {
+  EnlistedStream stream;
+  Arena arena(0, exact(1 << 20), "the session");
+  std::vector<void*> blocks{arena.reserve(5000), arena.allocate(300, stream), arena.allocate(300, kNoStream)};
+  {
+    device::Label label("conv_1");
+    for (int i = 0; i < 3; ++i) blocks.push_back(arena.allocate(100 << 10, stream));
+  }
+  const std::string same("conv_1");
+  {
+    device::Label label(same.c_str());
+    blocks.push_back(arena.allocate(1 << 10, stream));
+  }
+  auto pool = std::make_shared<GraphPool>(arena.source(), 64 << 10);
+  {
+    PoolScope scope(pool);
+    device::Label label("gemm");
+    blocks.push_back(arena.allocate(20 << 10, stream));
+  }
+  const auto holders = arena.holders();
+  ASSERT_EQ(holders.size(), 5u);
+  EXPECT_EQ(holders[0].name, "conv_1");
+  EXPECT_EQ(holders[0].bytes, 301u << 10);
+  EXPECT_EQ(holders[0].blocks, 4);
+  EXPECT_EQ(holders[1].name, "gemm");
+  EXPECT_EQ(holders[2].name, kReserved);
+  EXPECT_EQ(arena.stats().graph_bytes, 64u << 10);
+  const std::string said = message_of([&] { arena.allocate(1 << 20, stream); }, Code::out_of_memory);
+  EXPECT_THAT(said, HasSubstr("the largest holders: conv_1 with 308224 bytes in 4 blocks, gemm with 20480 bytes in 1 "
+                              "block, weights with 5120 bytes in 1 block"));
+  EXPECT_THAT(said, HasSubstr("65536 bytes (0 MiB) kept for captured graphs"));
+  for (void* block : blocks) arena.free(block);
+  EXPECT_TRUE(arena.holders().empty());
 }
 
 TEST(Arena, says_what_is_exhausted) {

@@ -78,6 +78,27 @@ TEST(BlockIndex, removes_only_empty_chunks) {
   EXPECT_EQ(index.take(256), nullptr);
 }
 
+TEST(BlockIndex, leaves_chunks_that_nobody_wants) {
+  BlockIndex index;
+  index.add(at(0x10000), 1024);
+  index.add(at(0x20000), 2048);
+  EXPECT_EQ(index.remove_empty([](char*, size_t bytes) { return bytes > 1024; }), 2048u);
+  EXPECT_EQ(index.free_bytes(), 1024u);
+}
+
+TEST(BlockIndex, wastes_no_more_than_it_may) {
+  BlockIndex index;
+  index.add(at(0x10000), 2048);
+  Block* whole = index.take(1536, 512);
+  EXPECT_EQ(whole->bytes, 2048u);
+  index.put(whole);
+  EXPECT_EQ(index.free_bytes(), 2048u);
+  Block* cut = index.take(1536, 256);
+  EXPECT_EQ(cut->bytes, 1536u) << "512 left are more than may be dead";
+  index.put(cut);
+  EXPECT_EQ(index.take(1024, 4096)->bytes, 1024u) << "as much left as taken is never dead";
+}
+
 TEST(BlockIndex, takes_sizes_of_any_magnitude) {
   BlockIndex index;
   const size_t most = size_t(1) << 60;

@@ -6,8 +6,8 @@ namespace encore::plugin {
 namespace {
 
 TEST(Report, IsJson) {
-  EXPECT_EQ(as_json({}), "[]\n");
-  EXPECT_EQ(as_json({{.id = 3,
+  EXPECT_EQ(as_json(std::vector<graph::Report>()), "[]\n");
+  EXPECT_EQ(as_json(std::vector<graph::Report>{{.id = 3,
                       .state = graph::State::refused,
                       .nodes = 1,
                       .held_bytes = 2,
@@ -23,6 +23,20 @@ TEST(Report, TracesAreLinesOfJson) {
       "{\"stream\": 16, \"what\": \"synchronize event\", \"name\": \"k<\\\"x\\\">\", \"label\": \"n\"}\n");
   EXPECT_EQ(as_json_line(device::TraceEntry{nullptr, device::Traced::driver_free, "", ""}),
             "{\"stream\": 0, \"what\": \"driver free\", \"name\": \"\", \"label\": \"\"}\n");
+}
+
+TEST(Report, TellsOfMemory) {
+  EXPECT_EQ(as_json(MemoryReport{.arena = {.in_use_bytes = 1, .held_bytes = 2, .graph_bytes = 3, .limit_bytes = 5},
+                                 .holders = {{"a \"b\"", 6, 7}, {"c", 8, 9}},
+                                 .pinned = {.held_bytes = 10},
+                                 .staging_bytes = 11,
+                                 .device = {12, 13}}),
+            "{\"arena\": {\"in_use_bytes\": 1, \"held_bytes\": 2, \"graph_bytes\": 3, \"peak_in_use_bytes\": 0, "
+            "\"limit_bytes\": 5, \"largest_bytes\": 0, \"allocations\": 0, \"reserves\": 0, "
+            "\"driver_allocations\": 0, \"shrinks\": 0},\n \"holders\": [{\"name\": \"a \\\"b\\\"\", \"bytes\": 6, "
+            "\"blocks\": 7},\n  {\"name\": \"c\", \"bytes\": 8, \"blocks\": 9}],\n \"pinned\": {\"in_use_bytes\": 0, "
+            "\"held_bytes\": 10, \"peak_in_use_bytes\": 0, \"allocations\": 0, \"driver_allocations\": 0},\n "
+            "\"staging\": {\"held_bytes\": 11},\n \"device\": {\"free_bytes\": 12, \"total_bytes\": 13}}\n");
 }
 
 }  // namespace
