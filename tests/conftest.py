@@ -6,6 +6,9 @@ import re
 import onnxruntime
 import pytest
 
+# The tests of several devices need some; read when the library is loaded.
+os.environ.setdefault("ENCORE_VIRTUAL_DEVICES", "2")
+
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
 
 

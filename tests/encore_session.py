@@ -57,7 +57,7 @@ def trace(session, work):
         return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def make_session(model, session_options=None, config=None, **options):
+def make_session(model, session_options=None, config=None, device=0, **options):
     """A session that has Encore first and never falls back to the CPU unseen.
 
     `model` is a ModelProto, its bytes or a path; `options` are the provider's, `config` the session's. Float products
@@ -68,8 +68,8 @@ def make_session(model, session_options=None, config=None, **options):
     session_options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     for key, value in (config or {}).items():
         session_options.add_session_config_entry(key, str(value))
-    device = onnxruntime_ep_encore.devices(registered())[0]
-    session_options.add_provider_for_devices([device], {key: str(value) for key, value in options.items()})
+    chosen = onnxruntime_ep_encore.devices(registered())[device]
+    session_options.add_provider_for_devices([chosen], {key: str(value) for key, value in options.items()})
     if hasattr(model, "SerializeToString"):
         model = model.SerializeToString()
     session = ort.InferenceSession(model, session_options)

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "device/stream.h"
 #include "device/type.h"
@@ -33,17 +34,41 @@ struct Gemm {
 void check(const Gemm& gemm);  // throws for what neither back end does; gemm() begins with it
 std::string describe(const Gemm& gemm);
 
+// Where a product's scratch memory comes from: device memory which stays valid until what is enqueued is done. Asked
+// again, it may hand out the same, for later work of the same stream.
+class Workspace {
+ public:
+  virtual void* at_least(size_t bytes) = 0;
+
+ protected:
+  ~Workspace() = default;
+};
+
+struct BlasSettings {
+  bool tune = false;      // time the best few algorithms for each new problem, outside of captures
+  int max_tuning_ms = 0;  // for one problem; zero: no limit
+};
+
+// What tuning found for one problem.
+struct TunedProduct {
+  std::string problem;
+  int candidates = 0, chosen = 0;  // chosen: 0 is the library's own first choice
+  double first_us = 0, chosen_us = 0;
+};
+
 // One per session and device; safe to use from many threads. Algorithms are cached by problem and alignment.
 class Blas {
  public:
-  explicit Blas(int device);  // opens the library; Error{library_missing} says which, which version and where it looked
+  // Opens the library; Error{library_missing} says which, which version and where it looked.
+  explicit Blas(int device, BlasSettings settings = {});
   ~Blas();
   Blas(const Blas&) = delete;
 
-  // `workspace` is device memory of workspace_bytes(), used until the product is done on the stream.
-  size_t workspace_bytes() const;
+  // The workspace is asked for no more than the problem needs. Tuning, which happens in the first call that is not
+  // captured, uses more of it, and waits for the stream.
   void gemm(StreamRef stream, const Gemm& gemm, const void* a, const void* b, void* c, const void* bias,
-            void* workspace);
+            Workspace& workspace);
+  std::vector<TunedProduct> tuned() const;
 
  private:
   struct State;

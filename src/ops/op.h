@@ -90,6 +90,21 @@ class Prepack {
   virtual void* keep(size_t bytes) = 0;  // device memory that lives as long as the op
 };
 
+// Scratch for the products of one run of one node.
+class ScratchWorkspace final : public device::Workspace {
+ public:
+  explicit ScratchWorkspace(Context& context) : context_(context) {}
+  void* at_least(size_t bytes) override {
+    if (bytes > bytes_) block_ = context_.scratch(bytes_ = bytes);
+    return block_;
+  }
+
+ private:
+  Context& context_;
+  void* block_ = nullptr;
+  size_t bytes_ = 0;
+};
+
 // An operator bound to a node. The constructor reads attributes and throws Error{not_supported} for what it cannot do:
 // the node is then declined with that reason. run() decides shapes and algorithm from its inputs first, makes outputs
 // and scratch, and then launches and does nothing else, so that it can be captured; it may be called from many threads.

@@ -123,7 +123,9 @@ Ep& Ep::of(const OrtKernelInfo* kernel) {
 device::Blas& Ep::blas() {
   if (device::Blas* open = open_blas_.load(std::memory_order_acquire)) return *open;
   const std::lock_guard lock(opening_);
-  if (!blas_) blas_ = std::make_unique<device::Blas>(device());
+  if (!blas_)
+    blas_ = std::make_unique<device::Blas>(device(), device::BlasSettings{.tune = options_.tunable_op_tuning,
+                                                                          .max_tuning_ms = options_.tunable_op_max_ms});
   open_blas_.store(blas_.get(), std::memory_order_release);
   return *blas_;
 }

@@ -71,7 +71,7 @@ class Transfer : public OrtDataTransferImpl {
         std::copy_n(what.as<const char>(), bytes, static_cast<char*>(address));
         continue;
       }
-      const int device = target.where == Where::device ? target.device : source.device;
+      const int device = device_for(stream, source, target);
       const device::Current current(device);
       const bool across_border = source.where != target.where;
       const auto turn = stream && stream->ep() ? stream->ep()->turn() : graph::SharedStream::Turn();
@@ -92,6 +92,13 @@ class Transfer : public OrtDataTransferImpl {
     }
     for (const device::StreamRef& stream : waits) stream.synchronize();
     if (waiting_session) waiting_session->check_faults();
+  }
+
+  // Either end's could copy between two devices: the stream knows what has to be done before.
+  static int device_for(const SyncStream* stream, Place source, Place target) {
+    const bool both = source.where == Where::device && target.where == Where::device;
+    if (both && stream && stream->ref().device() == source.device) return source.device;
+    return target.where == Where::device ? target.device : source.device;
   }
 
   // Where onnxruntime never calls Sync, an application that switched off the wait after each run has no other way to

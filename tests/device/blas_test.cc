@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <limits>
 #include <random>
 #include <thread>
@@ -162,6 +163,19 @@ struct Case {
   }
 };
 
+// Keeps all that it has handed out, since captured products still use it.
+class Scratch final : public Workspace {
+ public:
+  void* at_least(size_t bytes) override {
+    most_bytes = std::max(most_bytes, bytes);
+    return blocks_.emplace_back(std::vector<char>(bytes)).data();
+  }
+  size_t most_bytes = 0;
+
+ private:
+  std::deque<DeviceArray<char>> blocks_;
+};
+
 class BlasTest : public ::testing::Test {
  protected:
   template <class T>
@@ -170,7 +184,7 @@ class BlasTest : public ::testing::Test {
     DeviceArray<T> a(shifted(problem.a, offset)), b(shifted(problem.b, offset));
     DeviceArray<Out> c(shifted(problem.c, offset)), bias(shifted(problem.bias, offset));
     blas.gemm(stream, problem.gemm, a.data() + offset, b.data() + offset, c.data() + offset,
-              problem.gemm.has_bias ? bias.data() + offset : nullptr, workspace.data());
+              problem.gemm.has_bias ? bias.data() + offset : nullptr, workspace);
     std::vector<Out> got = c.download(stream);
     got.erase(got.begin(), got.begin() + offset);
     return got;
@@ -188,7 +202,7 @@ class BlasTest : public ::testing::Test {
 
   Stream stream{0};
   Blas blas{0};
-  DeviceArray<char> workspace{blas.workspace_bytes() + 1};
+  Scratch workspace;
 };
 
 template <class T>
@@ -320,7 +334,7 @@ TEST_F(BlasTest, SmallIntegersOfAwkwardSizeWorkOrSayWhatIsWanted) {
 TEST_F(BlasTest, RefusesWhatNoBackEndDoes) {
   const auto code_of = [&](Gemm gemm) {
     try {
-      blas.gemm(stream, gemm, nullptr, nullptr, nullptr, nullptr, workspace.data());
+      blas.gemm(stream, gemm, nullptr, nullptr, nullptr, nullptr, workspace);
     } catch (const Error& error) {
       EXPECT_NE(std::string(error.what()).find("m=4 n=4 k=4"), std::string::npos) << error.what();
       return error.code();
@@ -352,7 +366,7 @@ TEST_F(BlasTest, ReplaysWithNewContents) {
   const auto eager = run(first);  // also warms up
   DeviceArray<float> a(first.a), b(first.b), c(first.c), bias(first.bias);
   begin_capture(stream, CaptureMode::thread_local_);
-  blas.gemm(stream, first.gemm, a.data(), b.data(), c.data(), bias.data(), workspace.data());
+  blas.gemm(stream, first.gemm, a.data(), b.data(), c.data(), bias.data(), workspace);
   const GraphExec exec = end_capture(stream).instantiate();
   exec.launch(stream);
   EXPECT_EQ(c.download(stream), eager);
@@ -361,16 +375,50 @@ TEST_F(BlasTest, ReplaysWithNewContents) {
   second.expect_equal(c.download(stream));
 }
 
+TEST_F(BlasTest, TuningTimesSeveralAlgorithmsAndChangesNoResult) {
+  Blas tuning(0, {.tune = true});
+  const Case<Half> plain({.m = 512, .n = 512, .k = 512}), added({.m = 64, .n = 48, .k = 96, .beta = 2});
+  const auto product = [&](const Case<Half>& problem) {
+    DeviceArray<Half> a(problem.a), b(problem.b), c(problem.c);
+    tuning.gemm(stream, problem.gemm, a.data(), b.data(), c.data(), nullptr, workspace);
+    problem.expect_equal(c.download(stream));
+  };
+  for (int i = 0; i < 2; ++i) {
+    product(plain);
+    product(added);
+  }
+  const std::vector<TunedProduct> tuned = tuning.tuned();
+  if (!on_cuda()) return EXPECT_TRUE(tuned.empty());
+  ASSERT_EQ(tuned.size(), 2u) << "once for each problem";
+  for (const TunedProduct& one : tuned) {
+    EXPECT_GT(one.candidates, 1) << one.problem;
+    EXPECT_GT(one.chosen_us, 0) << one.problem;
+    EXPECT_LE(one.chosen_us, one.first_us) << one.problem;
+  }
+  EXPECT_TRUE(blas.tuned().empty());
+}
+
+TEST_F(BlasTest, NothingIsTunedInACapture) {
+  Blas tuning(0, {.tune = true});
+  const Case<float> problem({.m = 32, .n = 32, .k = 32});
+  DeviceArray<float> a(problem.a), b(problem.b), c(problem.c);
+  begin_capture(stream, CaptureMode::thread_local_);
+  tuning.gemm(stream, problem.gemm, a.data(), b.data(), c.data(), nullptr, workspace);
+  end_capture(stream).instantiate().launch(stream);
+  problem.expect_equal(c.download(stream));
+  EXPECT_TRUE(tuning.tuned().empty());
+}
+
 TEST_F(BlasTest, ThreadsShareAlgorithmsButNotBiases) {
   const auto work = [&](uint32_t seed) {
     const Current current(0);
     const Stream own(0);
     const Case<float> problem(Gemm{.m = 32, .n = 32, .k = 32, .has_bias = true}, seed);
     DeviceArray<float> a(problem.a), b(problem.b), c(problem.c), bias(problem.bias);
-    DeviceArray<char> scratch(blas.workspace_bytes() + 1);
+    Scratch scratch;
     for (int i = 0; i < 50; ++i) {
       c.upload(own, problem.c);
-      blas.gemm(own, problem.gemm, a.data(), b.data(), c.data(), bias.data(), scratch.data());
+      blas.gemm(own, problem.gemm, a.data(), b.data(), c.data(), bias.data(), scratch);
       problem.expect_equal(c.download(own));
     }
   };

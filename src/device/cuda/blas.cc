@@ -5,7 +5,10 @@
 #include <cublasLt.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <chrono>
+#include <deque>
 #include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
@@ -21,8 +24,8 @@
 namespace encore::device {
 namespace {
 
-constexpr size_t kAlgorithmBytes = size_t{32} << 20;  // what NVIDIA recommends for Hopper
-constexpr size_t kZeroBytes = size_t{1} << 20;        // operands of a product without depth
+constexpr size_t kMostWorkspaceBytes = size_t{32} << 20;  // what NVIDIA recommends for Hopper
+constexpr int kMostCandidates = 8;                        // that are timed
 
 // The functions of the library that are used here.
 struct Lt {
@@ -159,6 +162,13 @@ struct Prepared {
   cublasLtMatmulDescOpaque_t operation;
   cublasLtMatrixLayoutOpaque_t a, b, c;
   cublasLtMatmulAlgo_t algorithm;
+  size_t workspace_bytes;
+};
+
+// The library's candidates, best first.
+struct Candidates {
+  std::array<cublasLtMatmulHeuristicResult_t, kMostCandidates> at;
+  int count = 0;
 };
 
 template <class T>
@@ -194,7 +204,8 @@ cublasLtMatrixLayoutOpaque_t layout(cudaDataType_t type, int64_t rows, int64_t c
        ", lda, ldb, ldc are ", g.lda, ", ", g.ldb, ", ", g.ldc);
 }
 
-Prepared prepare(cublasLtHandle_t handle, const Problem& problem, const Pointers& at) {
+// All but the algorithm.
+Prepared describe_call(const Problem& problem, const Pointers& at) {
   const Gemm& g = problem.gemm;
   const Types types = types_of(g);
   if (g.batch > INT32_MAX) fail(Code::not_supported, describe(g), ": cuBLASLt counts batches in 31 bits");
@@ -211,10 +222,14 @@ Prepared prepare(cublasLtHandle_t handle, const Problem& problem, const Pointers
   made.a = layout(types.value, g.transpose_a ? g.k : g.m, g.transpose_a ? g.m : g.k, g.lda, g.batch, g.stride_a);
   made.b = layout(types.value, g.transpose_b ? g.n : g.k, g.transpose_b ? g.k : g.n, g.ldb, g.batch, g.stride_b);
   made.c = layout(types.result, g.m, g.n, g.ldc, g.batch, g.stride_c);
+  return made;
+}
 
+Candidates candidates(cublasLtHandle_t handle, const Problem& problem, Prepared& call, int most) {
+  const Gemm& g = problem.gemm;
   cublasLtMatmulPreferenceOpaque_t preference{};
   check(lt().init_preference(&preference, sizeof preference), "cublasLtMatmulPreferenceInit", {});
-  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{kAlgorithmBytes});
+  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{kMostWorkspaceBytes});
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, problem.align_b);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, problem.align_a);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, problem.align_c);
@@ -223,37 +238,163 @@ Prepared prepare(cublasLtHandle_t handle, const Problem& problem, const Pointers
   // There is no preference for the bias, which the epilogue may read as wide as it writes the result.
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, std::min(problem.align_c, problem.align_bias));
 
-  cublasLtMatmulHeuristicResult_t best{};
-  int found = 0;
-  const cublasStatus_t status =
-      lt().heuristic(handle, &made.operation, &made.b, &made.a, &made.c, &made.c, &preference, 1, &best, &found);
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && found == 0)) no_algorithm(g);
+  Candidates found;
+  const cublasStatus_t status = lt().heuristic(handle, &call.operation, &call.b, &call.a, &call.c, &call.c, &preference,
+                                               most, found.at.data(), &found.count);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && found.count == 0)) no_algorithm(g);
   check(status, "cublasLtMatmulAlgoGetHeuristic", describe(g));
-  check(best.state, "cublasLtMatmulAlgoGetHeuristic", describe(g));
-  made.algorithm = best.algo;
-  return made;
+  check(found.at[0].state, "cublasLtMatmulAlgoGetHeuristic", describe(g));
+  return found;
 }
+
+// Zeros at the beginning of a workspace, whose rest serves the product that reads them.
+class ZerosFirst final : public Workspace {
+ public:
+  ZerosFirst(StreamRef stream, Workspace& all, size_t bytes) : all_(all), bytes_((bytes + 255) / 256 * 256) {
+    zeros_ = all.at_least(bytes_);
+    fill(stream, zeros_, 0, bytes_);
+  }
+  const void* zeros() const { return zeros_; }
+  void* at_least(size_t bytes) override { return static_cast<char*>(all_.at_least(bytes_ + bytes)) + bytes_; }
+
+ private:
+  Workspace& all_;
+  size_t bytes_;
+  void* zeros_;
+};
+
+// Measures work on a stream.
+class Stopwatch {
+ public:
+  Stopwatch() {
+    cuda::check(cudaEventCreate(&start_), "cudaEventCreate");
+    cuda::check(cudaEventCreate(&stop_), "cudaEventCreate");
+  }
+  ~Stopwatch() {
+    for (cudaEvent_t event : {start_, stop_})
+      if (event) cudaEventDestroy(event);
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  template <class F>
+  double microseconds(cudaStream_t stream, F work) {
+    cuda::check(cudaEventRecord(start_, stream), "cudaEventRecord");
+    work();
+    cuda::check(cudaEventRecord(stop_, stream), "cudaEventRecord");
+    cuda::check(cudaEventSynchronize(stop_), "cudaEventSynchronize");
+    float milliseconds = 0;
+    cuda::check(cudaEventElapsedTime(&milliseconds, start_, stop_), "cudaEventElapsedTime");
+    return double(milliseconds) * 1e3;
+  }
+
+ private:
+  cudaEvent_t start_ = nullptr, stop_ = nullptr;
+};
 
 }  // namespace
 
 struct Blas::State {
-  cublasLtHandle_t handle = nullptr;
-  std::shared_mutex mutex;  // of the map; what it holds stays where it is and doesn't change
-  std::unordered_map<Problem, Prepared, Hash> prepared;
+  struct Known {
+    const Prepared* prepared;
+    bool settled;  // if not, the library's first choice serves until there is an occasion to tune
+  };
 
-  Prepared& find(const Problem& problem,
-                 const Pointers& at) {  // not const, for the library asks for it so; nobody writes
-    {
-      std::shared_lock lock(mutex);
-      if (auto known = prepared.find(problem); known != prepared.end()) return known->second;
-    }
-    const Prepared made = prepare(handle, problem, at);
-    std::unique_lock lock(mutex);
-    return prepared.try_emplace(problem, made).first->second;
+  explicit State(BlasSettings settings) : settings(settings) {}
+  const BlasSettings settings;
+  cublasLtHandle_t handle = nullptr;
+  std::shared_mutex mutex;  // of the next two; what is prepared stays where it is and doesn't change
+  std::unordered_map<Problem, Known, Hash> known;
+  std::deque<Prepared> prepared;
+  std::mutex tuning;  // of `tuned`; one at a time, or they would measure each other
+  std::vector<TunedProduct> tuned;
+
+  Known find(const Problem& problem) {
+    std::shared_lock lock(mutex);
+    const auto found = known.find(problem);
+    return found == known.end() ? Known{} : found->second;
   }
+  Known remember(const Problem& problem, const Prepared& made, bool settled) {
+    std::unique_lock lock(mutex);
+    return known.insert_or_assign(problem, Known{&prepared.emplace_back(made), settled}).first->second;
+  }
+
+  const Prepared& prepare(StreamRef stream, const Problem& problem, const Pointers& at, Workspace& workspace);
+  Prepared tune(StreamRef stream, const Problem& problem, const Pointers& at, Prepared call, Workspace& workspace);
+  cublasStatus_t multiply(StreamRef stream, const Gemm& g, const Prepared& call, const Pointers& at, void* result,
+                          void* workspace) const;
 };
 
-Blas::Blas(int device) : state_(std::make_unique<State>()) {
+const Prepared& Blas::State::prepare(StreamRef stream, const Problem& problem, const Pointers& at,
+                                     Workspace& workspace) {
+  const Known before = find(problem);
+  if (before.prepared && before.settled) return *before.prepared;
+  const bool may_tune = settings.tune && stream.capture_status() == CaptureStatus::none;
+  if (before.prepared && !may_tune) return *before.prepared;
+  if (may_tune) {
+    std::lock_guard lock(tuning);
+    if (const Known since = find(problem); since.prepared && since.settled) return *since.prepared;
+    return *remember(problem, tune(stream, problem, at, describe_call(problem, at), workspace), true).prepared;
+  }
+  Prepared made = describe_call(problem, at);
+  const Candidates found = candidates(handle, problem, made, 1);
+  made.algorithm = found.at[0].algo;
+  made.workspace_bytes = found.at[0].workspaceSize;
+  return *remember(problem, made, !settings.tune).prepared;
+}
+
+// Runs each candidate on the real operands, into the real result or, where that is an operand too, beside it.
+Prepared Blas::State::tune(StreamRef stream, const Problem& problem, const Pointers& at, Prepared call,
+                           Workspace& workspace) {
+  constexpr int kRepeats = 3;
+  const Gemm& g = problem.gemm;
+  const Candidates found = candidates(handle, problem, call, kMostCandidates);
+  const auto begin = std::chrono::steady_clock::now();
+  size_t most_bytes = 0;
+  for (int i = 0; i < found.count; ++i) most_bytes = std::max(most_bytes, found.at[size_t(i)].workspaceSize);
+  most_bytes = (most_bytes + 255) / 256 * 256;
+  const size_t result_bytes =
+      g.beta == 0 ? 0 : size_t((g.batch - 1) * g.stride_c + (g.m - 1) * g.ldc + g.n) * size_bytes(g.output);
+  auto* scratch = static_cast<char*>(workspace.at_least(std::max<size_t>(most_bytes + result_bytes, 1)));
+  void* result = result_bytes ? scratch + most_bytes : at.c;
+
+  Stopwatch watch;
+  TunedProduct best{.problem = describe(g)};
+  Prepared chosen{};
+  for (int i = 0; i < found.count; ++i) {
+    const cublasLtMatmulHeuristicResult_t& candidate = found.at[size_t(i)];
+    if (candidate.state != CUBLAS_STATUS_SUCCESS) continue;
+    call.algorithm = candidate.algo;
+    call.workspace_bytes = candidate.workspaceSize;
+    if (multiply(stream, g, call, at, result, scratch) != CUBLAS_STATUS_SUCCESS) continue;
+    const double us = watch.microseconds(static_cast<cudaStream_t>(stream.native()), [&] {
+                        for (int repeat = 0; repeat < kRepeats; ++repeat)
+                          check(multiply(stream, g, call, at, result, scratch), "cublasLtMatmul", describe(g));
+                      }) /
+                      kRepeats;
+    if (best.candidates++ == 0) best.first_us = us;
+    if (best.candidates == 1 || us < best.chosen_us) {
+      best.chosen_us = us;
+      best.chosen = best.candidates - 1;
+      chosen = call;
+    }
+    const auto spent = std::chrono::steady_clock::now() - begin;
+    if (settings.max_tuning_ms > 0 && spent > std::chrono::milliseconds(settings.max_tuning_ms)) break;
+  }
+  if (best.candidates == 0) no_algorithm(g);
+  tuned.push_back(best);
+  return chosen;
+}
+
+cublasStatus_t Blas::State::multiply(StreamRef stream, const Gemm& g, const Prepared& call, const Pointers& at,
+                                     void* result, void* workspace) const {
+  cublasLtMatmulDescOpaque_t operation = call.operation;  // other threads may be using the shared one with their bias
+  if (at.bias) set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, at.bias);
+  auto a = call.a, b = call.b, c = call.c;  // not const, for the library asks for it so
+  const Scale alpha(g.type, g.alpha), beta(g.type, g.beta);
+  return lt().matmul(handle, &operation, alpha.address(), at.b, &b, at.a, &a, beta.address(), at.c, &c, result, &c,
+                     &call.algorithm, workspace, call.workspace_bytes, static_cast<cudaStream_t>(stream.native()));
+}
+
+Blas::Blas(int device, BlasSettings settings) : state_(std::make_unique<State>(settings)) {
   const auto create = lt().create;
   const Current current(device);
   const RelaxedCapture relaxed;  // a first product may come while this thread captures
@@ -265,13 +406,15 @@ Blas::~Blas() {
   if (state_->handle) lt().destroy(state_->handle);
 }
 
-size_t Blas::workspace_bytes() const { return kAlgorithmBytes + kZeroBytes; }
+std::vector<TunedProduct> Blas::tuned() const {
+  std::lock_guard lock(state_->tuning);
+  return state_->tuned;
+}
 
 void Blas::gemm(StreamRef stream, const Gemm& g, const void* a, const void* b, void* c, const void* bias,
-                void* workspace) {
+                Workspace& workspace) {
   device::check(g);
   if (g.m == 0 || g.n == 0 || g.batch == 0) return;
-  if (!workspace) fail(Code::internal, describe(g), ": no workspace was given");
   if (g.has_bias != (bias != nullptr))
     fail(Code::internal, describe(g), ": has_bias and the bias given contradict each other");
 
@@ -282,25 +425,14 @@ void Blas::gemm(StreamRef stream, const Gemm& g, const void* a, const void* b, v
     flat.transpose_b = true;
     flat.stride_a = flat.stride_b = 0;
     const size_t bytes = size_t(std::max(g.m, g.n)) * 16 * size_bytes(g.type);
-    if (bytes > kZeroBytes) fail(Code::not_supported, describe(g), ": too large for a product without depth");
-    void* zeros = static_cast<char*>(workspace) + kAlgorithmBytes;
-    fill(stream, zeros, 0, bytes);
-    return gemm(stream, flat, zeros, zeros, c, bias, workspace);
+    ZerosFirst rest(stream, workspace, bytes);
+    return gemm(stream, flat, rest.zeros(), rest.zeros(), c, bias, rest);
   }
 
   const Pointers at{a, b, bias, c};
-  Prepared& known = state_->find(Problem(g, at), at);
-  cublasLtMatmulDescOpaque_t* operation = &known.operation;
-  cublasLtMatmulDescOpaque_t own;  // other threads may be using the shared one with their bias
-  if (bias) {
-    own = known.operation;
-    set(own, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-    operation = &own;
-  }
-  const Scale alpha(g.type, g.alpha), beta(g.type, g.beta);
-  const cublasStatus_t status =
-      lt().matmul(state_->handle, operation, alpha.address(), b, &known.b, a, &known.a, beta.address(), c, &known.c, c,
-                  &known.c, &known.algorithm, workspace, kAlgorithmBytes, static_cast<cudaStream_t>(stream.native()));
+  const Prepared& call = state_->prepare(stream, Problem(g, at), at, workspace);
+  void* scratch = call.workspace_bytes ? workspace.at_least(call.workspace_bytes) : nullptr;
+  const cublasStatus_t status = state_->multiply(stream, g, call, at, c, scratch);
   if (status != CUBLAS_STATUS_SUCCESS) check(status, "cublasLtMatmul", describe(g));
   cuda::note_capture(stream);
 }

@@ -109,12 +109,12 @@ void run(const Gemm& g, const void* a, const void* b, void* c, const void* bias)
 
 struct Blas::State {};
 
-Blas::Blas(int) {}
+Blas::Blas(int, BlasSettings) {}  // Eigen has one way to do it
 Blas::~Blas() = default;
 
-size_t Blas::workspace_bytes() const { return 0; }
+std::vector<TunedProduct> Blas::tuned() const { return {}; }
 
-void Blas::gemm(StreamRef stream, const Gemm& g, const void* a, const void* b, void* c, const void* bias, void*) {
+void Blas::gemm(StreamRef stream, const Gemm& g, const void* a, const void* b, void* c, const void* bias, Workspace&) {
   check(g);
   if (g.m == 0 || g.n == 0 || g.batch == 0) return;
   if (!g.has_bias) bias = nullptr;

@@ -68,7 +68,7 @@ class Gemm : public Op {
         gemm.beta = beta_;
       }
     }
-    void* workspace = context.scratch(context.blas().workspace_bytes());
+    ScratchWorkspace workspace(context);
     context.blas().gemm(context.stream(), gemm, a.data, b.data, out.data, bias, workspace);
   }
 

@@ -54,7 +54,7 @@ void batched_product(Context& context, device::Gemm gemm, const Matrices& a, con
   gemm.stride_c = c_matrix;
   const int64_t done = gemm.m * gemm.n * gemm.batch;  // elements of one call
 
-  void* workspace = context.scratch(context.blas().workspace_bytes());
+  ScratchWorkspace workspace(context);
   const auto bytes = int64_t(device::size_bytes(gemm.type)), out_bytes = int64_t(device::size_bytes(gemm.output));
   int64_t calls = 1;
   for (const Axis& axis : axes) calls *= axis.size;

@@ -146,7 +146,7 @@ class GroupedProduct {
   int64_t groups, images;
   int64_t group_a, group_b, group_c, image_b, image_c;  // distances; `a`, the weights, is the same for all images
 
-  void run(Context& context, const void* a, const void* b, void* c, void* workspace) const {
+  void run(Context& context, const void* a, const void* b, void* c, device::Workspace& workspace) const {
     const bool over_groups = images == 1;
     device::Gemm call = gemm;
     call.batch = over_groups ? groups : images;
@@ -177,7 +177,7 @@ void convolve_as(Context& context, const ConvProblem& p, const ConvData& data) {
                            ? positions
                            : std::clamp<int64_t>(most / std::max<int64_t>(depth, 1), 1, positions);
   T* columns = direct ? nullptr : static_cast<T*>(context.scratch(size_t(images * depth * part) * sizeof(T)));
-  void* workspace = context.scratch(context.blas().workspace_bytes());
+  ScratchWorkspace workspace(context);
 
   T* y = static_cast<T*>(data.y);
   if (data.bias)
@@ -268,7 +268,7 @@ void convolve_transposed_as(Context& context, const ConvProblem& p, const ConvDa
   const int64_t images = std::clamp<int64_t>(most_column_bytes(context) / int64_t(sizeof(T)) / image_columns, 1,
                                              std::max<int64_t>(p.images, 1));
   T* columns = static_cast<T*>(context.scratch(size_t(checked_product(images, image_columns)) * sizeof(T)));
-  void* workspace = context.scratch(context.blas().workspace_bytes());
+  ScratchWorkspace workspace(context);
 
   GroupedProduct product{};
   product.groups = p.groups;

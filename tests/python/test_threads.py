@@ -1,0 +1,124 @@
+"""Many threads, many graphs, many sessions at once."""
+
+import gc
+import threading
+
+import encore_session
+import numpy as np
+import onnxruntime_ep_encore
+from encore_session import EAGER, HAS_GRAPHS, Bound, make_session
+from onnx import helper, numpy_helper
+from test_sessions import close, graph_session, in_threads, layer, needs_graphs, some, states  # noqa: F401
+
+THREADS, IDS = 8, 4
+
+
+def rows_of(thread, graph_id):
+    """Every graph has a shape of its own, so that a mix-up shows."""
+    return 1 + thread + THREADS * graph_id
+
+
+def bound(session, rows):
+    return Bound(session, {"x": np.zeros((rows, 8), np.float32)}, {"y": ([rows, 8], np.float32)})
+
+
+@needs_graphs
+def test_eight_threads_with_four_graphs_each_and_eager_runs_between(encore, layer):  # noqa: F811
+    model, expected = layer
+    session = graph_session(model)
+    start = threading.Barrier(THREADS)
+
+    def work(thread):
+        runs = {graph_id: bound(session, rows_of(thread, graph_id)) for graph_id in range(IDS)}
+        start.wait()
+        for round_ in range(6):
+            for graph_id, run in runs.items():
+                x = some(rows_of(thread, graph_id), seed=100 * thread + round_)
+                close(run.run({"x": x}, graph_id=graph_id)["y"], expected(x))
+                close(session.run(None, {"x": x}, encore_session.run_options(EAGER))[0], expected(x))
+        assert states(session) == dict.fromkeys(range(IDS), "ready")
+
+    assert not in_threads(THREADS, work)
+
+
+@needs_graphs
+def test_threads_that_have_ended_leave_no_graphs_behind(encore, layer):  # noqa: F811
+    """Their memory serves the threads that come after: what a session holds doesn't grow."""
+    model, expected = layer
+    session = graph_session(model, gpu_mem_limit=64 << 20)
+    x = some(1 << 14)  # half a mebibyte; each graph holds several
+
+    def work(_):
+        run = bound(session, len(x))
+        close(run.run({"x": x})["y"], expected(x))
+        (report,) = onnxruntime_ep_encore.graph_report(session)
+        assert report["held_bytes"] > x.nbytes
+
+    for _ in range(100):  # more than the limit has room for
+        wrong = in_threads(1, work)
+        assert not wrong, wrong
+
+
+@needs_graphs
+def test_sessions_come_and_go_while_others_capture_and_run(encore, layer):  # noqa: F811
+    model, expected = layer
+    stop = threading.Event()
+    opened = []
+
+    def open_and_close():
+        while not stop.is_set():
+            close(make_session(model).run(None, {"x": some(100)})[0], expected(some(100)))
+            gc.collect()
+            opened.append(1)
+
+    def run_eagerly():
+        session = make_session(model)
+        for n in range(1, 100000):
+            if stop.is_set():
+                return
+            x = some(n % 300 + 1, n)
+            close(session.run(None, {"x": x})[0], expected(x))
+
+    def replay():
+        run = bound(graph_session(model), 4)
+        seed = 0
+        while not stop.is_set():
+            seed += 1
+            close(run.run({"x": some(4, seed)})["y"], expected(some(4, seed)))
+
+    def capture():
+        for n in range(1, 25):
+            session = graph_session(model)
+            for graph_id in range(3):
+                close(bound(session, n).run({"x": some(n)}, graph_id=graph_id)["y"], expected(some(n)))
+
+    busy = [open_and_close, run_eagerly, replay]
+    assert not in_threads(len(busy), lambda i: busy[i](), meanwhile=capture, finally_=stop.set)
+    assert opened
+
+
+@needs_graphs
+def test_a_failed_capture_leaves_the_other_graphs_alone(encore, make_model):
+    """One id's run fails inside its capture; the others replay, and it is captured once its input is good."""
+    table = np.arange(12, dtype=np.float32).reshape(4, 3)
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["r"], "reshape"),
+        helper.make_node("Add", ["r", "r"], ["y"], "double"),
+    ]
+    model = make_model(
+        nodes, {"x": ["n", 3]}, {"y": [4, 3]}, [numpy_helper.from_array(np.array([4, 3], np.int64), "shape")]
+    )
+    session = graph_session(model)
+    good = Bound(session, {"x": table}, {"y": ([4, 3], np.float32)})
+    np.testing.assert_array_equal(good.run(graph_id=0)["y"], 2 * table)
+    bad = Bound(session, {"x": table[:3]}, {"y": ([4, 3], np.float32)})
+    for _ in range(2):
+        try:
+            bad.run(graph_id=1)
+            raise AssertionError("three rows were made into four")
+        except Exception as error:  # noqa: BLE001
+            assert "reshape" in str(error), error
+        np.testing.assert_array_equal(good.run({"x": table + 1}, graph_id=0)["y"], 2 * (table + 1))
+    again = Bound(session, {"x": table}, {"y": ([4, 3], np.float32)})
+    np.testing.assert_array_equal(again.run(graph_id=1)["y"], 2 * table)
+    assert states(session)[0] == states(session)[1] == "ready"
