@@ -224,7 +224,7 @@ void convolve_channels_last(Context& context, const ConvProblem& p, const ConvDa
       direct ? positions
              : std::clamp<int64_t>(most_column_bytes(context) / std::max<int64_t>(row_bytes, 1), 1, positions);
   char* rows = direct ? nullptr : static_cast<char*>(context.scratch(size_t(checked_product(part, row_bytes))));
-  void* workspace = context.scratch(context.blas().workspace_bytes());
+  ScratchWorkspace workspace(context);
 
   device::Gemm gemm;
   gemm.type = gemm.output = p.type;
