@@ -120,9 +120,9 @@ def test_channels_last_versions(opset):
     check(replace(CONVOLUTIONS[0], opset=opset, channels_last=True))
 
 
-@pytest.mark.parametrize("change", [{"opset": 1}, {"dtype": "bfloat16", "opset": 22}], ids=str)
+@pytest.mark.parametrize("change", [{"opset": 10}, {"dtype": "bfloat16", "opset": 22}], ids=str)
 def test_a_layout_that_onnxruntime_cannot_change(change):
-    """It has no schema for these: asked for another layout it would refuse the model."""
+    """It has no schema for these: asked for another layout it would refuse the model. (Below 7 it takes no such EP.)"""
     check(replace(CONVOLUTIONS[0], options={"prefer_nhwc": 1}, **change))
 
 
