@@ -411,8 +411,7 @@ void Arena::State::recycle(const Freed& idle, Leaving& leaving) {
 
 bool Arena::State::harvest(Leaving& leaving) {
   bool any = false;
-  for (; !freed.empty() && is_done(freed.front().tails); freed.pop_front(), any = true)
-    recycle(freed.front(), leaving);
+  for (; !freed.empty() && is_done(freed.front().tails); freed.pop_front(), any = true) recycle(freed.front(), leaving);
   return any;
 }
 

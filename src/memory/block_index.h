@@ -27,8 +27,8 @@ class BlockIndex {
 
   // A new chunk, all free. Here and below, bytes are multiples of kAlignment and not zero.
   void add(char* chunk, size_t bytes);
-  // The smallest free block that is large enough, cut to size; null if there is none. Valid until it is put back. Not cut
-  // if that would leave at most `dead_bytes`, and less than is taken.
+  // The smallest free block that is large enough, cut to size; null if there is none. Valid until it is put back. Not
+  // cut if that would leave at most `dead_bytes`, and less than is taken.
   Block* take(size_t bytes, size_t dead_bytes = 0);
   void put(Block* block);
   // Offers every chunk without a used block to `take`; those for which it answers true leave the index. Returns their

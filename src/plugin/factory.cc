@@ -108,7 +108,8 @@ OrtEp* Factory::create_ep(const OrtKeyValuePairs* const* metadata, size_t device
     if (const auto shares = config.find(kSharesAllocators); shares != config.end() && shares->second == "1") {
       require(memory_settings(options) == memory::Settings(), kSharesAllocators,
               "=1 gives the session the environment's memory, so gpu_mem_limit, use_arena, arena_extend_strategy, "
-              "arena.* and gpu_external_* have nothing to say; leave them or ", kSharesAllocators, " out");
+              "arena.* and gpu_external_* have nothing to say; leave them or ",
+              kSharesAllocators, " out");
       arena = shared_arena(options.device_id);
     }
     return new Ep(shared_from_this(), options, log, std::move(arena));

@@ -62,8 +62,8 @@ std::string as_json(const MemoryReport& r) {
               ", \"held_bytes\": ", r.pinned.held_bytes, ", \"peak_in_use_bytes\": ", r.pinned.peak_in_use_bytes,
               ", \"allocations\": ", r.pinned.allocations, ", \"driver_allocations\": ", r.pinned.driver_allocations,
               "},\n \"staging\": {\"held_bytes\": ", r.staging_bytes,
-              "},\n \"device\": {\"free_bytes\": ", r.device.free_bytes,
-              ", \"total_bytes\": ", r.device.total_bytes, "}}\n");
+              "},\n \"device\": {\"free_bytes\": ", r.device.free_bytes, ", \"total_bytes\": ", r.device.total_bytes,
+              "}}\n");
 }
 
 std::string as_json(const std::vector<device::TunedProduct>& tuned) {

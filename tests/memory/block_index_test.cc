@@ -211,7 +211,8 @@ TEST(BlockIndex, does_as_the_naive_one_does) {
       }
     }
     for (Block* block : used) index.put(block);
-    EXPECT_EQ(index.remove_empty([](char*, size_t) { return true; }), all) << "after all is put back, all chunks are whole";
+    EXPECT_EQ(index.remove_empty([](char*, size_t) { return true; }), all)
+        << "after all is put back, all chunks are whole";
   }
 }
 

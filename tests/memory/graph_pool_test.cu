@@ -59,7 +59,8 @@ TEST(GraphPool, says_when_it_grows) {
   EnlistedStream stream;
   Arena arena(0, {}, "test");
   std::vector<std::string> grown;
-  PoolScope scope(std::make_shared<GraphPool>(arena.source(), 1024, [&](size_t) { grown.push_back(device::Label::current()); }));
+  PoolScope scope(
+      std::make_shared<GraphPool>(arena.source(), 1024, [&](size_t) { grown.push_back(device::Label::current()); }));
   device::Label first("Conv_0");
   void* a = arena.allocate(1024, stream);
   EXPECT_TRUE(grown.empty());

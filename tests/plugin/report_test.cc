@@ -8,11 +8,11 @@ namespace {
 TEST(Report, IsJson) {
   EXPECT_EQ(as_json(std::vector<graph::Report>()), "[]\n");
   EXPECT_EQ(as_json(std::vector<graph::Report>{{.id = 3,
-                      .state = graph::State::refused,
-                      .nodes = 1,
-                      .held_bytes = 2,
-                      .replays = 4,
-                      .refusal = "a \"quoted\"\n\\ reason"}}),
+                                                .state = graph::State::refused,
+                                                .nodes = 1,
+                                                .held_bytes = 2,
+                                                .replays = 4,
+                                                .refusal = "a \"quoted\"\n\\ reason"}}),
             "[{\"id\": 3, \"state\": \"refused\", \"nodes\": 1, \"held_bytes\": 2, \"replays\": 4, "
             "\"refusal\": \"a \\\"quoted\\\"\\u000a\\\\ reason\"}]\n");
 }

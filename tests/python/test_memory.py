@@ -47,7 +47,8 @@ def arena(session):
 
 
 def host_bytes():
-    """Resident memory of this process."""
+    """Resident memory of this process, but for what the C library keeps of freed memory."""
+    ctypes.CDLL(None).malloc_trim(0)
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * 4096
 
@@ -71,9 +72,10 @@ def chain(make_model):
 
 @pytest.fixture
 def wide(make_model):
-    """Keeps five tensors as large as its input at a time."""
+    """Keeps five tensors as large as its input at a time; the last is -x."""
     names = [f"t{i}" for i in range(5)]
-    nodes = [helper.make_node("Neg", ["x"], [name], f"make_{name}") for name in names]
+    ops = ("Abs", "Relu", "Floor", "Ceil", "Neg")
+    nodes = [helper.make_node(op, ["x"], [name], f"make_{name}") for op, name in zip(ops, names)]
     nodes.append(helper.make_node("Concat", names, ["y"], "join", axis=0))
     return make_model(nodes, {"x": ["n"]}, {"y": ["m"]})
 
@@ -131,7 +133,7 @@ def test_memory_is_reported(encore, chain):
     stats = report["arena"]
     weights = 64 * 64 * 4 + 256
     assert stats["in_use_bytes"] == weights
-    assert stats["in_use_bytes"] < stats["peak_in_use_bytes"] <= stats["held_bytes"] == MIB
+    assert stats["in_use_bytes"] < stats["peak_in_use_bytes"] <= stats["held_bytes"] <= 2 * MIB
     assert stats["driver_allocations"] >= 1 and stats["allocations"] > 5 and stats["largest_bytes"] >= 64 * 64 * 4
     assert stats["limit_bytes"] == 2**64 - 1
     assert sum(holder["bytes"] for holder in report["holders"]) == weights
@@ -139,25 +141,25 @@ def test_memory_is_reported(encore, chain):
 
 
 def test_exhausted_memory_names_who_has_it(encore, wide):
-    session = make_session(wide, gpu_mem_limit=24 * MIB, arena_extend_strategy="kSameAsRequested")
+    session = make_session(wide, gpu_mem_limit=30 * MIB, arena_extend_strategy="kSameAsRequested")
     with pytest.raises(Exception) as raised:
         session.run(None, {"x": np.zeros(4 * COUNT, FLOAT)})
     said = str(raised.value)
-    assert "Concat node 'join'" in said, said
+    assert "Concat node. Name:'join'" in said, said
     assert f"{20 * MIB} bytes (20 MiB) wanted" in said
-    assert f"the limit is {24 * MIB} bytes (24 MiB)" in said
+    assert f"the limit is {30 * MIB} bytes (30 MiB)" in said
     assert re.search(rf"largest holders: .*make_t\d with {4 * MIB} bytes in 1 block", said), said
     x = np.arange(1000, dtype=FLOAT)
-    np.testing.assert_array_equal(session.run(None, {"x": x})[0], np.concatenate([-x] * 5))
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], np.concatenate([x, x, x, x, -x]))
 
 
 @pytest.mark.parametrize("key", ["gpu_mem_limit", "arena.max_mem"])
 def test_the_limit_holds_for_everything(encore, wide, key):
-    session = make_session(wide, **{key: 48 * MIB})
+    session = make_session(wide, **{key: 72 * MIB})
     x = np.arange(4 * COUNT, dtype=FLOAT)
     for _ in range(3):  # the second run on has other blocks
         np.testing.assert_array_equal(session.run(None, {"x": x})[0][-4 * COUNT :], -x)
-    assert arena(session)["held_bytes"] <= arena(session)["limit_bytes"] == 48 * MIB
+    assert arena(session)["held_bytes"] <= arena(session)["limit_bytes"] == 72 * MIB
 
 
 def test_initial_chunk(encore, chain):
@@ -235,9 +237,7 @@ def test_without_an_arena_nothing_is_kept(encore, chain):
 
 def test_a_stream_ordered_pool_instead_of_the_arena(encore, chain):
     model, expected = chain
-    keeps = make_session(
-        model, **{"arena.use_cuda_mempool": 1, "arena.cuda_mempool_release_threshold": 1 << 30}
-    )
+    keeps = make_session(model, **{"arena.use_cuda_mempool": 1, "arena.cuda_mempool_release_threshold": 1 << 30})
     forgets = make_session(model, **{"arena.use_cuda_mempool": 1})
     n = 1 << 18  # 64 MiB a tensor
     for session in (keeps, forgets):
@@ -365,7 +365,9 @@ class Allocator:
 def test_two_external_allocators_and_none(encore, chain, graphs):
     model, expected = chain
     one, other = Allocator(), Allocator()
-    sessions = [make_session(model, enable_cuda_graph=graphs, **options) for options in (one.options(), other.options(), {})]
+    sessions = [
+        make_session(model, enable_cuda_graph=graphs, **options) for options in (one.options(), other.options(), {})
+    ]
     runs = [bound(session, 16 + i) for i, session in enumerate(sessions)]
     for seed in range(5):
         for i, run in enumerate(runs):
@@ -467,6 +469,7 @@ def test_nothing_disturbs_a_replay(encore, chain):
     """All memory that is free is written over, in every way, between replays."""
     model, expected = chain
     session, other = (make_session(model, enable_cuda_graph=1) for _ in range(2))
+    alive = [session, other]
     run, twin, elsewhere = bound(session), bound(session), bound(other)
     run.run()
     twin.run(graph_id=5)
@@ -479,8 +482,8 @@ def test_nothing_disturbs_a_replay(encore, chain):
             value.update_inplace(np.full(size // 4, np.nan, FLOAT))
             kept.append(value)
         for n in (16, 64, 5000):
-            session.run(None, {"x": np.full((n, 64), np.nan, FLOAT)}, encore_session.run_options(EAGER))
-            other.run(None, {"x": np.full((n, 64), np.nan, FLOAT)}, encore_session.run_options(EAGER))
+            for each in alive:
+                each.run(None, {"x": np.full((n, 64), np.nan, FLOAT)}, encore_session.run_options(EAGER))
 
     def replays():
         for seed in range(30):
@@ -503,6 +506,7 @@ def test_nothing_disturbs_a_replay(encore, chain):
     replays()
     thread.join()
     assert not wrong, wrong
+    alive.pop()
     del other, elsewhere
     gc.collect()
     storm()

@@ -109,9 +109,11 @@ void* take(Origin origin, int device, size_t bytes, std::shared_ptr<PoolState> p
     if (origin != Origin::pinned) release(device, bytes, pool.get());
     refuse(0);
   }
-  all.allocations[uintptr_t(address)] = {
-      .address = address, .bytes = bytes, .origin = origin, .device = origin == Origin::pinned ? -1 : device,
-      .pool = std::move(pool)};
+  all.allocations[uintptr_t(address)] = {.address = address,
+                                         .bytes = bytes,
+                                         .origin = origin,
+                                         .device = origin == Origin::pinned ? -1 : device,
+                                         .pool = std::move(pool)};
   return address;
 }
 
