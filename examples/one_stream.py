@@ -74,7 +74,7 @@ def with_onnxruntime_alone(model, device, inputs):
         ort.copy_tensors([y], [output], stream)
     outputs = [ort.OrtValue.ortvalue_from_numpy(np.zeros_like(each)) for each in inputs]
     ort.copy_tensors(kept, outputs, stream)  # into pageable memory: this one waits
-    return [output.numpy() for output in outputs]
+    return [output.numpy().copy() for output in outputs]
 
 
 def has_torch_with_cuda():

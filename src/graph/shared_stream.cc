@@ -3,6 +3,7 @@
 #include <atomic>
 #include <map>
 #include <thread>
+#include <utility>
 
 #include "device/error.h"
 #include "memory/streams.h"
@@ -16,7 +17,8 @@ struct SharedStream::Turns {
 };
 
 SharedStream::SharedStream(int device) : own_(device), ref_(own_), turns_(turns_of(ref_)) { memory::enlist(ref_); }
-SharedStream::SharedStream(device::StreamRef of_the_application) : ref_(of_the_application), turns_(turns_of(ref_)) {
+SharedStream::SharedStream(device::StreamRef stream, std::shared_ptr<void> keeper)
+    : keeper_(std::move(keeper)), ref_(stream), turns_(turns_of(ref_)) {
   memory::enlist(ref_);
 }
 SharedStream::~SharedStream() { memory::delist(ref_); }

@@ -12,7 +12,8 @@ namespace encore::graph {
 class SharedStream {
  public:
   explicit SharedStream(int device);                            // makes and owns the stream
-  explicit SharedStream(device::StreamRef of_the_application);  // which has to live as long as this
+  // The application's, which has to live as long as this; `keeper`, if any, sees to that.
+  explicit SharedStream(device::StreamRef stream, std::shared_ptr<void> keeper = nullptr);
   ~SharedStream();                                              // waits for what is enqueued
   SharedStream(const SharedStream&) = delete;
 
@@ -31,7 +32,8 @@ class SharedStream {
   struct Turns;
   static std::shared_ptr<Turns> turns_of(device::StreamRef stream);
 
-  device::Stream own_;
+  const std::shared_ptr<void> keeper_;
+  const device::Stream own_;
   const device::StreamRef ref_;
   const std::shared_ptr<Turns> turns_;  // of all sessions on the stream
 };

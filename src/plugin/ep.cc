@@ -67,7 +67,8 @@ std::unique_ptr<graph::SharedStream> shared_stream(const Options& options) {
   }
   try {
     return std::make_unique<graph::SharedStream>(
-        device::external_stream(options.user_compute_stream, options.device_id, options.enable_cuda_graph));
+        device::external_stream(options.user_compute_stream, options.device_id, options.enable_cuda_graph),
+        SyncStream::of_application(options.user_compute_stream));
   } catch (const Error& error) {
     throw Error(error.code(), text("provider option 'user_compute_stream': ", error.what()));
   }
@@ -225,7 +226,7 @@ device::StreamRef Ep::find_stream(void* handle, const OrtKernelContext* context)
     own = mine && mine->ep() == this;
     if (mine) given = mine->ref();
   } else {
-    given = SyncStream::of_application(handle);
+    if (const auto found = SyncStream::of_application(handle)) given = *found;
     const std::lock_guard lock(streams_mutex_);
     own = std::ranges::any_of(streams_, [&](const SyncStream* stream) { return stream->handle() == handle; });
   }

@@ -61,7 +61,7 @@ class Notification : public OrtSyncNotificationImpl {
 // Applications' streams by handle: runs may be given one (RunOptionsSetSyncStream), of which kernels see the handle.
 struct Given {
   std::mutex mutex;
-  std::map<void*, device::StreamRef> streams;
+  std::map<void*, std::weak_ptr<device::Stream>> streams;
 };
 Given& given() {
   static auto& given = *new Given;
@@ -78,20 +78,20 @@ SyncStream::SyncStream(Ep& ep) : OrtSyncStreamImpl{}, ep_(&ep) {
   } else if (ep.graphs()) {
     handle_ = ep.graphs()->stream();
   } else {
-    own_ = device::Stream(ep.device());
-    handle_ = own_;
-    memory::enlist(own_);
+    own_ = std::make_shared<device::Stream>(ep.device());
+    handle_ = *own_;
+    memory::enlist(handle_);
   }
   fill_callbacks();
   ep.enlist(this);
 }
 
 SyncStream::SyncStream(std::shared_ptr<Factory> factory, int device)
-    : OrtSyncStreamImpl{}, factory_(std::move(factory)), own_(device), handle_(own_) {
-  memory::enlist(own_);
+    : OrtSyncStreamImpl{}, factory_(std::move(factory)), own_(std::make_shared<device::Stream>(device)), handle_(*own_) {
+  memory::enlist(handle_);
   fill_callbacks();
   const std::lock_guard lock(given().mutex);
-  given().streams.emplace(handle_.native(), handle_);
+  given().streams[handle_.native()] = own_;
 }
 
 SyncStream::~SyncStream() {
@@ -101,7 +101,7 @@ SyncStream::~SyncStream() {
     const std::lock_guard lock(given().mutex);
     given().streams.erase(handle_.native());
   }
-  if (own_.ref()) memory::delist(own_);  // waits for the stream
+  if (own_) memory::delist(handle_);  // waits for the stream
 }
 
 SyncStream* SyncStream::from(const OrtSyncStream* stream) {
@@ -118,10 +118,10 @@ device::StreamRef SyncStream::work_of(const OrtSyncStream* stream) {
   return mine ? mine->ref() : device::StreamRef();
 }
 
-device::StreamRef SyncStream::of_application(void* handle) {
+std::shared_ptr<device::Stream> SyncStream::of_application(void* handle) {
   const std::lock_guard lock(given().mutex);
   const auto found = given().streams.find(handle);
-  return found == given().streams.end() ? device::StreamRef() : found->second;
+  return found == given().streams.end() ? nullptr : found->second.lock();
 }
 
 device::StreamRef SyncStream::ref() const { return ep_ && ep_->graphs() ? ep_->graphs()->stream() : handle_; }

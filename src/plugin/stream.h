@@ -25,8 +25,8 @@ class SyncStream : public OrtSyncStreamImpl {
   static SyncStream* from(const OrtSyncStream* stream);
   // Where work on the stream goes, from the calling thread; none if the stream is null or not Encore's.
   static device::StreamRef work_of(const OrtSyncStream* stream);
-  // The live stream of an application with this handle; none if there is none.
-  static device::StreamRef of_application(void* handle);
+  // The stream that an application made here and that has this handle; null if there is none.
+  static std::shared_ptr<device::Stream> of_application(void* handle);
 
   device::StreamRef ref() const;
   Ep* ep() const { return ep_; }  // null if it is an application's
@@ -38,7 +38,7 @@ class SyncStream : public OrtSyncStreamImpl {
 
   std::shared_ptr<Factory> factory_;
   Ep* ep_ = nullptr;
-  device::Stream own_;
+  std::shared_ptr<device::Stream> own_;  // also of sessions that were given an application's
   device::StreamRef handle_;
 };
 
