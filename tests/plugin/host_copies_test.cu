@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "../memory/gate.h"
+#include "device/graph.h"
 #include "device/memory.h"
 #ifdef ENCORE_VIRTUAL
 #include "device/trace.h"

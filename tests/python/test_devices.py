@@ -5,8 +5,8 @@ import numpy as np
 import onnxruntime as ort
 import onnxruntime_ep_encore
 import pytest
-from encore_session import HAS_GRAPHS, NVIDIA
-from test_sessions import only_if, close, in_threads, layer, some, states  # noqa: F401
+from encore_session import HAS_GRAPHS, NVIDIA, only_if
+from test_sessions import close, in_threads, layer, some, states  # noqa: F401
 
 DEVICES = len(onnxruntime_ep_encore.devices(encore_session.registered()))
 two = only_if(DEVICES > 1)
