@@ -25,8 +25,7 @@ struct Settings {
   int warm_ups = 2;  // eager runs before the capture
   OnError on_error = OnError::fail;
   std::function<void(const std::string&)> warn = [](const std::string&) {};
-  SharedStream* shared =
-      nullptr;  // where all threads work, instead of each on a stream of its own; outlives the session
+  SharedStream* shared = nullptr;  // where all threads work, if not on streams of their own; outlives the session
   std::shared_ptr<memory::Source> memory = {};  // where graphs get theirs; null: from a pool of their own
 };
 

@@ -11,10 +11,10 @@ namespace encore::graph {
 // beginning of a run to its end, and whenever else it uses the stream.
 class SharedStream {
  public:
-  explicit SharedStream(int device);                            // makes and owns the stream
+  explicit SharedStream(int device);  // makes and owns the stream
   // The application's, which has to live as long as this; `keeper`, if any, sees to that.
   explicit SharedStream(device::StreamRef stream, std::shared_ptr<void> keeper = nullptr);
-  ~SharedStream();                                              // waits for what is enqueued
+  ~SharedStream();  // waits for what is enqueued
   SharedStream(const SharedStream&) = delete;
 
   device::StreamRef ref() const { return ref_; }

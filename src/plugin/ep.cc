@@ -240,8 +240,7 @@ device::StreamRef Ep::find_stream(void* handle, const OrtKernelContext* context)
           " and the session is on ", device());
   constexpr const char* kWhy =
       "the run was given a stream (RunOptionsSetSyncStream), and a graph is captured and replayed on the session's "
-      "own; "
-      "give the stream as the provider option user_compute_stream instead";
+      "own; give the stream as the provider option user_compute_stream instead";
   if (capturing() && graphs_->refuse(kWhy)) fail(Code::capture_forbidden, kWhy);
   ran_elsewhere_ = true;
   return given;

@@ -69,9 +69,9 @@ std::string as_json(const MemoryReport& r) {
 std::string as_json(const std::vector<device::TunedProduct>& tuned) {
   std::string json = "[";
   for (const device::TunedProduct& one : tuned)
-    json += text(json.size() > 1 ? ",\n " : "", "{\"problem\": ", quoted(one.problem),
-                 ", \"candidates\": ", one.candidates, ", \"chosen\": ", one.chosen, ", \"first_us\": ", one.first_us,
-                 ", \"chosen_us\": ", one.chosen_us, "}");
+    json +=
+        text(json.size() > 1 ? ",\n " : "", "{\"problem\": ", quoted(one.problem), ", \"candidates\": ", one.candidates,
+             ", \"chosen\": ", one.chosen, ", \"first_us\": ", one.first_us, ", \"chosen_us\": ", one.chosen_us, "}");
   return json + "]\n";
 }
 

@@ -87,7 +87,10 @@ SyncStream::SyncStream(Ep& ep) : OrtSyncStreamImpl{}, ep_(&ep) {
 }
 
 SyncStream::SyncStream(std::shared_ptr<Factory> factory, int device)
-    : OrtSyncStreamImpl{}, factory_(std::move(factory)), own_(std::make_shared<device::Stream>(device)), handle_(*own_) {
+    : OrtSyncStreamImpl{},
+      factory_(std::move(factory)),
+      own_(std::make_shared<device::Stream>(device)),
+      handle_(*own_) {
   memory::enlist(handle_);
   fill_callbacks();
   const std::lock_guard lock(given().mutex);

@@ -3,8 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <memory>
-#include <optional>
 #include <thread>
 #include <vector>
 
@@ -53,6 +54,26 @@ TEST(SharedStream, threads_of_a_session_take_turns) {
   for (int t = 0; t < 4; ++t)
     threads.emplace_back([&, t] { run_in_turn(shared, graphs, arena, 2, 15, float(t * 100)); });
   for (auto& thread : threads) thread.join();
+}
+
+TEST(SharedStream, keeps_others_out_of_a_capture) {
+  SharedStream shared(0);
+  SessionGraphs graphs(0, {.enabled = true, .warm_ups = 0, .shared = &shared});
+  Model mine(graphs), others(graphs);
+  std::atomic<bool> started{false}, done{false};
+  graphs.begin_run(0);
+  std::thread other([&] {
+    started = true;
+    EXPECT_TRUE(others.run(kEagerId));
+    done = true;
+  });
+  while (!started) std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(done);
+  mine.compute();
+  EXPECT_TRUE(graphs.end_run(true));
+  other.join();
+  EXPECT_EQ(graphs.nodes(0).size(), 3u);
 }
 
 TEST(SharedStream, sessions_on_one_stream_of_the_application_take_turns) {

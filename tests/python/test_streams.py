@@ -85,7 +85,11 @@ def streams(entries, *kinds):
 
 
 def waits(entries):
-    return [entry for entry in entries if entry["what"] in HOST_WAITS]
+    """On the host, for work: taking memory from the driver waits for a stream that has none."""
+    busy = {entry["stream"] for entry in entries if entry["what"] in ("kernel", "copy", "graph")}
+    hollow = {"synchronize", "query"}
+    waited = [entry for entry in entries if entry["what"] in HOST_WAITS]
+    return [entry for entry in waited if entry["stream"] in busy or entry["what"] not in hollow]
 
 
 def user_session(model, stream, **options):

@@ -6,7 +6,7 @@ import threading
 import encore_session
 import numpy as np
 import onnxruntime_ep_encore
-from encore_session import EAGER, HAS_GRAPHS, Bound, make_session
+from encore_session import EAGER, Bound, make_session
 from onnx import helper, numpy_helper
 from test_sessions import close, graph_session, in_threads, layer, needs_graphs, some, states  # noqa: F401
 

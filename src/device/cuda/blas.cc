@@ -366,10 +366,9 @@ Prepared Blas::State::tune(StreamRef stream, const Problem& problem, const Point
     call.workspace_bytes = candidate.workspaceSize;
     if (multiply(stream, g, call, at, result, scratch) != CUBLAS_STATUS_SUCCESS) continue;
     const double us = watch.microseconds(static_cast<cudaStream_t>(stream.native()), [&] {
-                        for (int repeat = 0; repeat < kRepeats; ++repeat)
-                          check(multiply(stream, g, call, at, result, scratch), "cublasLtMatmul", describe(g));
-                      }) /
-                      kRepeats;
+      for (int repeat = 0; repeat < kRepeats; ++repeat)
+        check(multiply(stream, g, call, at, result, scratch), "cublasLtMatmul", describe(g));
+    }) / kRepeats;
     if (best.candidates++ == 0) best.first_us = us;
     if (best.candidates == 1 || us < best.chosen_us) {
       best.chosen_us = us;
