@@ -1,4 +1,4 @@
-"""Two devices in one process. The virtual GPU has two in all tests; where a machine has one GPU there is nothing here."""
+"""Two devices in one process: the virtual GPU has two in all tests. A machine with one GPU has nothing to test here."""
 
 import encore_session
 import numpy as np
