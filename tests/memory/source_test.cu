@@ -152,7 +152,8 @@ TEST(External, may_wait_for_other_threads_of_the_arena) {
   App<0> app;
   EnlistedStream stream;
   Arena arena(0, {.external = app.external(), .grow_by_doubling = false}, "test");
-  auto pool = std::make_shared<GraphPool>(arena.source(), 0);
+  const auto watched = std::make_shared<GraphPool>(arena.source(), 0);
+  auto pool = watched;
   std::recursive_mutex python;  // as Python's is
   std::vector<void*> tensors;
   for (int i = 0; i < 300; ++i) tensors.push_back(arena.allocate(1000, stream));
@@ -165,7 +166,7 @@ TEST(External, may_wait_for_other_threads_of_the_arena) {
       arena.free(tensor);
       arena.stats();
       arena.holders();
-      pool->held_bytes();
+      watched->held_bytes();
     }
     done = true;
   });
@@ -181,7 +182,7 @@ TEST(External, may_wait_for_other_threads_of_the_arena) {
     arena.free(block);
     arena.free(reserved);
     if (i % 10 == 0) arena.shrink();
-    if (i % 50 == 0) pool = std::make_shared<GraphPool>(arena.source(), 0);
+    if (i % 50 == 49) pool = std::make_shared<GraphPool>(arena.source(), 0);
   }
   frees.join();
   stream->synchronize();
