@@ -183,8 +183,11 @@ void StreamRef::synchronize() const {
   trace(native_, Traced::synchronize, {}, Label::current());
   if (stream.finished.load(std::memory_order_acquire) != stream.submitted) {
     auto marker = std::make_shared<Marker>();
+    const auto all = stream.submitted + 1;
     stream.push(lock, {NodeKind::host, {}, {}, [marker] { marker->set(); }});
     marker->wait();
+    while (stream.finished.load(std::memory_order_acquire) < all)
+      std::this_thread::yield();  // counted after it has run
     lock.lock();
   }
   if (stream.failed) throw Error(Code::device_failed, stream.failure, "StreamRef::synchronize");
