@@ -134,12 +134,15 @@ device::Blas& Ep::blas() {
 device::Dnn& Ep::dnn() {
   if (device::Dnn* open = open_dnn_.load(std::memory_order_acquire)) return *open;
   const std::lock_guard lock(opening_);
+  // Timing candidates takes device memory of the process's pool, which an application's allocator has to be the only
+  // source of.
+  const bool measures = options_.conv_search == ConvSearch::exhaustive && !options_.external.allocate;
   if (!dnn_)
     dnn_ = std::make_unique<device::Dnn>(
         device(), device::DnnSettings{.wanted = options_.enable_cudnn,
-                                      .search = options_.conv_search == ConvSearch::exhaustive  ? DnnSearch::measured
-                                                : options_.conv_search == ConvSearch::heuristic ? DnnSearch::heuristics
-                                                                                                : DnnSearch::standard,
+                                      .search = measures                                       ? DnnSearch::measured
+                                                : options_.conv_search == ConvSearch::standard ? DnnSearch::standard
+                                                                                               : DnnSearch::heuristics,
                                       .most_workspace_bytes = size_t(options_.conv_max_workspace ? 1024 : 32) << 20,
                                       .always_fuse = options_.fuse_conv_bias,
                                       .deterministic = options_.deterministic,

@@ -79,7 +79,7 @@ struct MaxWindow {
       if constexpr (kIndices) where = row + column;
     });
     y[i] = T(best);
-    if constexpr (kIndices) {  // channels first in any layout, as onnxruntime leaves this output
+    if constexpr (kIndices) {  // channels first in any layout, since this output keeps its layout
       const int64_t plane = image * elements.channels.divisor() + channel;
       const int64_t position = (int64_t(at[0]) * w.out[1] + at[1]) * w.out[2] + at[2];
       indices[plane * w.out_count() + position] = plane * w.in_count() + (by_columns ? transposed(where) : where);
