@@ -71,7 +71,7 @@ struct OpRow {
 inline constexpr const char* kOnnx = "";
 inline constexpr const char* kMicrosoft = "com.microsoft";
 inline constexpr const char* kChannelsLast = "com.ms.internal.nhwc";  // ai.onnx's operators with the layout changed
-// onnxruntime's own schemas of that domain know no bfloat16, whichever the operator's version.
+// The schemas of that domain know no bfloat16, whichever the operator's version.
 inline constexpr Types kChannelsLastFloats{Type::f16, Type::f32, Type::f64};
 
 // Every row, in a fixed order. A room of ops contributes one list: see registry.cc.
