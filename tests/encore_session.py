@@ -3,6 +3,7 @@
 import json
 import os
 import tempfile
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -146,3 +147,26 @@ class Bound:
         options = run_options(graph_id, **entries) if graph_id is not None or entries else None
         self.session.run_with_iobinding(self.binding, options)
         return {name: value.numpy() for name, value in self.outputs.items()}
+
+
+def in_threads(count, work, meanwhile=None, finally_=lambda: None):
+    """Runs work(i) in threads; what went wrong."""
+    wrong = []
+
+    def guarded(i):
+        try:
+            work(i)
+        except BaseException as error:  # noqa: BLE001
+            wrong.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(i,)) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        if meanwhile:
+            meanwhile()
+    finally:
+        finally_()
+        for thread in threads:
+            thread.join()
+    return wrong

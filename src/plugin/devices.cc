@@ -1,11 +1,12 @@
 #include "plugin/devices.h"
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <cstring>
 #include <string_view>
 #include <vector>
+
+#include "plugin/lower.h"
 
 namespace encore::plugin {
 namespace {
@@ -14,8 +15,7 @@ constexpr const char* kDeviceId = "cuda_device_id";
 
 // "00000000:65:00.0" and "0000:65:00.0" are the same place.
 std::string without_domain_padding(std::string_view bus_id) {
-  std::string out(bus_id);
-  for (char& c : out) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  std::string out = lower(bus_id);
   const size_t colon = out.find(':');
   if (colon != std::string::npos && colon > 4) out.erase(0, colon - 4);
   return out;

@@ -1,19 +1,13 @@
 #include "plugin/options.h"
 
 #include <algorithm>
-#include <cctype>
 #include <numeric>
 
 #include "device/error.h"
+#include "plugin/lower.h"
 
 namespace encore::plugin {
 namespace {
-
-std::string lower(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return out;
-}
 
 const OptionRow* find_option(std::string_view key) {
   const auto rows = option_rows();

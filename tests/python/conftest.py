@@ -1,8 +1,9 @@
 """What the end-to-end tests share: the registered library, and models of a few nodes."""
 
 import encore_session
+import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +27,16 @@ def make_model():
         return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def layer(make_model):
+    """y = relu(x @ w) + x, and what it should be."""
+    w = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], "mm"),
+        helper.make_node("Relu", ["a"], ["r"], "relu"),
+        helper.make_node("Add", ["r", "x"], ["y"], "add"),
+    ]
+    model = make_model(nodes, {"x": ["n", 8]}, {"y": ["n", 8]}, [numpy_helper.from_array(w, "w")])
+    return model, lambda x: np.maximum(x @ w, 0) + x

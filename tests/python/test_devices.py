@@ -5,8 +5,8 @@ import numpy as np
 import onnxruntime as ort
 import onnxruntime_ep_encore
 import pytest
-from encore_session import HAS_GRAPHS, NVIDIA, only_if
-from test_sessions import close, in_threads, layer, some, states  # noqa: F401
+from encore_session import HAS_GRAPHS, NVIDIA, in_threads, only_if
+from test_sessions import close, some, states
 
 DEVICES = len(onnxruntime_ep_encore.devices(encore_session.registered()))
 two = only_if(DEVICES > 1)
@@ -38,7 +38,7 @@ def test_each_device_is_offered_with_its_number(encore):
 
 
 @two
-def test_sessions_on_two_devices_at_once(encore, layer):  # noqa: F811
+def test_sessions_on_two_devices_at_once(encore, layer):
     model, expected = layer
     sessions = [session_on(device, model) for device in (0, 1)]
 
@@ -52,7 +52,7 @@ def test_sessions_on_two_devices_at_once(encore, layer):  # noqa: F811
 
 
 @two
-def test_graphs_on_the_second_device(encore, layer):  # noqa: F811
+def test_graphs_on_the_second_device(encore, layer):
     model, expected = layer
     sessions = [session_on(device, model, enable_cuda_graph=1) for device in (1, 0)]
     values = [(on_device(some(), device), on_device(some(), device)) for device in (1, 0)]
@@ -66,7 +66,7 @@ def test_graphs_on_the_second_device(encore, layer):  # noqa: F811
 
 @two
 @pytest.mark.parametrize("rows", [1, 1000, 300000])
-def test_inputs_and_outputs_on_the_other_device(encore, layer, rows):  # noqa: F811
+def test_inputs_and_outputs_on_the_other_device(encore, layer, rows):
     """onnxruntime copies them across, which is a copy between devices."""
     model, expected = layer
     session, x = session_on(1, model), some(rows)
@@ -87,7 +87,7 @@ def test_copies_between_devices(encore):
 
 
 @two
-def test_a_tensor_of_the_second_device_outlives_its_session(encore, layer):  # noqa: F811
+def test_a_tensor_of_the_second_device_outlives_its_session(encore, layer):
     model, expected = layer
     session = session_on(1, model)
     out = on_device(np.zeros_like(some()), 1)

@@ -11,7 +11,16 @@ import encore_session
 import numpy as np
 import onnxruntime_ep_encore
 import pytest
-from encore_session import EAGER, HAS_GRAPHS, ORT_VERSION, Bound, make_session, needs_graphs, only_if
+from encore_session import (
+    EAGER,
+    HAS_GRAPHS,
+    ORT_VERSION,
+    Bound,
+    in_threads,
+    make_session,
+    needs_graphs,
+    only_if,
+)
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state as capi
 
@@ -23,19 +32,6 @@ FLOAT = np.float32
 
 def rng(seed=0):
     return np.random.default_rng(seed)
-
-
-@pytest.fixture
-def layer(make_model):
-    """y = relu(x @ w) + x, and what it should be."""
-    w = rng().standard_normal((8, 8)).astype(FLOAT)
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["a"], "mm"),
-        helper.make_node("Relu", ["a"], ["r"], "relu"),
-        helper.make_node("Add", ["r", "x"], ["y"], "add"),
-    ]
-    model = make_model(nodes, {"x": ["n", 8]}, {"y": ["n", 8]}, [numpy_helper.from_array(w, "w")])
-    return model, lambda x: np.maximum(x @ w, 0) + x
 
 
 def some(n=4, seed=1):
@@ -385,29 +381,3 @@ run.session.run_with_iobinding(run.binding)
 print(e.onnxruntime_ep_encore.graph_report(run.session)[0]["replays"])
 del run""")
     assert done.stdout.split() == ["1"]
-
-
-# ---- helpers
-
-
-def in_threads(count, work, meanwhile=None, finally_=lambda: None):
-    """Runs work(i) in threads; what went wrong."""
-    wrong = []
-
-    def guarded(i):
-        try:
-            work(i)
-        except BaseException as error:  # noqa: BLE001
-            wrong.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(i,)) for i in range(count)]
-    for thread in threads:
-        thread.start()
-    try:
-        if meanwhile:
-            meanwhile()
-    finally:
-        finally_()
-        for thread in threads:
-            thread.join()
-    return wrong

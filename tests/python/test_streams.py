@@ -23,13 +23,14 @@ from encore_session import (
     HAS_GRAPHS,
     ORT_VERSION,
     Bound,
+    in_threads,
     make_session,
     make_stream,
     needs_graphs,
     only_if,
     trace,
 )
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 pytestmark = pytest.mark.core
 
@@ -41,19 +42,6 @@ WORK = ("kernel", "copy", "fill", "graph")
 HOST_WAITS = ("synchronize", "synchronize event", "query")
 ASYNC = {"disable_synchronize_execution_providers": "1"}
 SHAPE = (4, 8)
-
-
-@pytest.fixture(scope="module")
-def layer(make_model):
-    """y = relu(x @ w) + x, and what it should be."""
-    w = np.random.default_rng(0).standard_normal((8, 8)).astype(FLOAT)
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["a"], "mm"),
-        helper.make_node("Relu", ["a"], ["r"], "relu"),
-        helper.make_node("Add", ["r", "x"], ["y"], "add"),
-    ]
-    model = make_model(nodes, {"x": ["n", 8]}, {"y": ["n", 8]}, [numpy_helper.from_array(w, "w")])
-    return model, lambda x: np.maximum(x @ w, 0) + x
 
 
 @pytest.fixture(scope="module")
@@ -94,25 +82,6 @@ def waits(entries):
 
 def user_session(model, stream, **options):
     return make_session(model, user_compute_stream=stream.get_handle(), **options)
-
-
-def in_threads(count, work):
-    """Runs work(i) in threads; the first failure is raised here."""
-    wrong = []
-
-    def guarded(i):
-        try:
-            work(i)
-        except BaseException as error:  # noqa: BLE001
-            wrong.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(i,)) for i in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if wrong:
-        raise wrong[0]
 
 
 # ---- the application's stream
@@ -201,7 +170,7 @@ def test_threads_capture_and_replay_on_one_given_stream(encore, layer):
             close(session.run(None, {"x": x}, encore_session.run_options(EAGER))[0], expected(x))
         assert {report["state"] for report in onnxruntime_ep_encore.graph_report(session)} == {"ready"}
 
-    in_threads(4, work)
+    assert not in_threads(4, work)
 
 
 @needs_graphs
@@ -215,7 +184,7 @@ def test_two_sessions_on_one_given_stream(encore, layer):
         for seed in range(20):
             close(run.run({"x": some(seed)})["y"], expected(some(seed)))
 
-    in_threads(3, work)
+    assert not in_threads(3, work)
 
 
 # ---- one stream for the session, and copies on one of their own
@@ -234,7 +203,9 @@ def test_the_unified_stream_has_all_runs_and_copies(encore, layer, unified):
             close(session.run(None, {"x": some(seed)})[0], expected(some(seed)))
 
     session.run(None, {"x": some()})
-    entries = trace(session, lambda: in_threads(3, work))
+    wrong = []
+    entries = trace(session, lambda: wrong.extend(in_threads(3, work)))
+    assert not wrong
     assert len([entry for entry in entries if entry["what"] == "copy"]) == 3 * 20 * 2
     if unified:
         assert len(streams(entries)) == 1
@@ -245,7 +216,7 @@ def test_the_unified_stream_has_all_runs_and_copies(encore, layer, unified):
 def test_the_unified_stream_with_graphs(encore, layer):
     model, expected = layer
     session = make_session(model, use_ep_level_unified_stream=1, enable_cuda_graph=1)
-    seen = set()
+    wrong = []
 
     def work(i):
         run = bound(session)
@@ -254,7 +225,8 @@ def test_the_unified_stream_with_graphs(encore, layer):
             session.run_with_iobinding(run.binding)
             close(run.outputs["y"].numpy(), expected(some(seed)))
 
-    seen = trace(session, lambda: in_threads(3, work))
+    seen = trace(session, lambda: wrong.extend(in_threads(3, work)))
+    assert not wrong
     assert len(streams(seen, "kernel", "graph")) == 1
 
 

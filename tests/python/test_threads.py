@@ -6,9 +6,9 @@ import threading
 import encore_session
 import numpy as np
 import onnxruntime_ep_encore
-from encore_session import EAGER, Bound, make_session
+from encore_session import EAGER, Bound, in_threads, make_session, needs_graphs
 from onnx import helper, numpy_helper
-from test_sessions import close, graph_session, in_threads, layer, needs_graphs, some, states  # noqa: F401
+from test_sessions import close, graph_session, some, states
 
 THREADS, IDS = 8, 4
 
@@ -23,7 +23,7 @@ def bound(session, rows):
 
 
 @needs_graphs
-def test_eight_threads_with_four_graphs_each_and_eager_runs_between(encore, layer):  # noqa: F811
+def test_eight_threads_with_four_graphs_each_and_eager_runs_between(encore, layer):
     model, expected = layer
     session = graph_session(model)
     start = threading.Barrier(THREADS)
@@ -42,7 +42,7 @@ def test_eight_threads_with_four_graphs_each_and_eager_runs_between(encore, laye
 
 
 @needs_graphs
-def test_threads_that_have_ended_leave_no_graphs_behind(encore, layer):  # noqa: F811
+def test_threads_that_have_ended_leave_no_graphs_behind(encore, layer):
     """Their memory serves the threads that come after: what a session holds doesn't grow."""
     model, expected = layer
     session = graph_session(model, gpu_mem_limit=64 << 20)
@@ -60,7 +60,7 @@ def test_threads_that_have_ended_leave_no_graphs_behind(encore, layer):  # noqa:
 
 
 @needs_graphs
-def test_sessions_come_and_go_while_others_capture_and_run(encore, layer):  # noqa: F811
+def test_sessions_come_and_go_while_others_capture_and_run(encore, layer):
     model, expected = layer
     stop = threading.Event()
     opened = []
