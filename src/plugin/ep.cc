@@ -96,6 +96,8 @@ Ep::Ep(std::shared_ptr<Factory> factory, Options options, Log log, std::shared_p
                                   .warn = [this](const std::string& message) { log_.warning(message); },
                                   .shared = shared_.get(),
                                   .memory = arena_->source()});
+  if (options_.sdpa_kernel)
+    log_.warning(text("sdpa_kernel=", options_.sdpa_kernel, " chooses nothing: Encore has no kernels of attention"));
   const device::RelaxedCapture relaxed;
   fault_cell_ = new (device::allocate_pinned(sizeof(device::FaultCell))) device::FaultCell;
   fill_callbacks();

@@ -1,20 +1,14 @@
 // The table of provider options.
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <cstdint>
 #include <optional>
 
+#include "plugin/lower.h"
 #include "plugin/options.h"
 
 namespace encore::plugin {
 namespace {
-
-std::string lower(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return out;
-}
 
 template <class T>
 std::optional<T> number(std::string_view text, T least, T most, int base = 10) {
@@ -189,18 +183,19 @@ constexpr OptionRow kRows[] = {
     {"prefer_nhwc_layout", false, "0", kFlag, "The same as `prefer_nhwc`.",
      [](std::string_view value, Options& o) { return take(flag(value), o.prefer_nhwc); }, "prefer_nhwc"},
     {"sdpa_kernel", true, "0", "a number from 0 to 255, the sum of the kernels' bits",
-     "Which kernels attention may use. Encore has none of its own yet, and says so if this is given.",
+     "Which kernels attention may use. Encore has none of its own: a value other than 0 is met with a warning.",
      [](std::string_view value, Options& o) { return take(number(value, 0, 255), o.sdpa_kernel); }},
     {"enable_skip_layer_norm_strict_mode", true, "0", kFlag,
      "Compute SkipLayerNormalization of float in double; halves are computed in float in any case.",
      [](std::string_view value, Options& o) { return take(flag(value), o.strict_skip_layer_norm); }},
-    {"tunable_op_enable", true, "0", kFlag, "Use what was found by tuning.",
+    {"tunable_op_enable", true, "0", kFlag, "Allow tuning, and use what it finds.",
      [](std::string_view value, Options& o) { return take(flag(value), o.tunable_op); }},
     {"tunable_op_tuning_enable", true, "0", kFlag,
-     "Time the best few algorithms for each new matrix product and convolution, and remember the fastest.",
+     "Time the best few algorithms for each new matrix product outside of captures, and remember the fastest. For "
+     "convolutions see `cudnn_conv_algo_search`.",
      [](std::string_view value, Options& o) { return take(flag(value), o.tunable_op_tuning); }},
     {"tunable_op_max_tuning_duration_ms", true, "0", "a number of milliseconds",
-     "The most time spent on tuning one of them; 0: no limit.",
+     "The most time spent on tuning one product; 0: no limit.",
      [](std::string_view value, Options& o) { return take(number(value, 0, INT32_MAX), o.tunable_op_max_ms); }},
 
     {"log_placement", false, "0", kFlag, "Log, as warnings, each node that is left to another provider, and why.",
