@@ -55,7 +55,11 @@ void free_pinned(void* address);
 // Asynchronous and ordered by the stream; both ends may be host, pinned or device. In a capture neither end may be
 // pageable host memory: Error{capture_forbidden}.
 void copy(StreamRef stream, void* to, const void* from, size_t bytes);
+// Between devices, directly where they are connected, else by way of the host.
 void copy_peer(StreamRef stream, void* to, int to_device, const void* from, int from_device, size_t bytes);
+// Lets two devices reach each other's memory, kernels and copies alike; false if the machine has no way. copy_peer()
+// does this itself, at the first copy outside of captures. It costs milliseconds, once.
+bool connect_peers(int device, int other);
 void fill(StreamRef stream, void* to, unsigned char value, size_t bytes);
 
 }  // namespace encore::device

@@ -339,6 +339,7 @@ TEST(VirtualMemory, ForeignAddressesAreNamed) {
 }
 
 TEST(VirtualDevices, AreCounted) {
+  const int before = count();
   virtual_gpu::set_device_count(0);
   std::string why;
   EXPECT_EQ(count(&why), 0);
@@ -359,7 +360,7 @@ TEST(VirtualDevices, AreCounted) {
     EXPECT_EQ(near.download(stream), (std::vector<int>{1, 2}));
     EXPECT_THROW(copy_peer(stream, near.data(), 1, far.data(), 0, 8), Error);
   }
-  virtual_gpu::set_device_count(1);
+  virtual_gpu::set_device_count(before);
 }
 
 TEST(VirtualStream, FailureStaysUntilCleared) {
@@ -387,7 +388,7 @@ TEST(VirtualStream, FailureStaysUntilCleared) {
   EXPECT_ERROR(stream.ref().done(), Code::device_failed);
   other.ref().synchronize();
   EXPECT_TRUE(clear_error(0));
-  EXPECT_FALSE(clear_error(1));
+  EXPECT_FALSE(clear_error(count()));
   stream.ref().synchronize();
   for_each_index(stream, 1, AddTo{x.data(), 10});
   EXPECT_EQ(x.download(stream)[0], 10);

@@ -9,6 +9,7 @@
 
 #include "device/cuda/capture.h"
 #include "device/cuda/check.h"
+#include "device/cuda/peers.h"
 #include "device/device.h"
 #include "device/graph.h"
 
@@ -51,6 +52,7 @@ cudaMemPool_t make_pool(int device, uint64_t keep_bytes) {
   const cudaError_t result = cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep_bytes);
   if (result != cudaSuccess) cudaMemPoolDestroy(pool);
   check(result, "cudaMemPoolSetAttribute");
+  cuda::share_with_peers(pool, device);
   return pool;
 }
 
@@ -154,7 +156,10 @@ void trim_pool(int device, size_t keep_bytes) {
 
 MemoryPool::MemoryPool(int device, size_t keep_bytes) : native_(make_pool(device, keep_bytes)) {}
 MemoryPool::~MemoryPool() {
-  if (native_) cuda::report(cudaMemPoolDestroy(static_cast<cudaMemPool_t>(native_)), "cudaMemPoolDestroy");
+  if (!native_) return;
+  const auto pool = static_cast<cudaMemPool_t>(native_);
+  cuda::share_no_more(pool);
+  cuda::report(cudaMemPoolDestroy(pool), "cudaMemPoolDestroy");
 }
 void* MemoryPool::allocate(StreamRef stream, size_t bytes) const {
   return allocate_from(static_cast<cudaMemPool_t>(native_), stream, bytes);
@@ -196,6 +201,7 @@ void copy_peer(StreamRef stream, void* to, int to_device, const void* from, int 
   if (bytes == 0) return;
   if (to_device == from_device) return copy(stream, to, from, bytes);
   const bool captures = check_copy(stream, to, from);
+  if (!captures) connect_peers(to_device, from_device);
   check(cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, of(stream)), "cudaMemcpyPeerAsync");
   if (captures) cuda::note_capture(stream);
 }
