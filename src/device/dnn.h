@@ -46,6 +46,9 @@ struct DnnSettings {
   bool always_fuse = false;    // a convolution and what follows it as one, if cuDNN can; else only if measured faster
   bool deterministic = false;  // only sums that don't differ from run to run, and nothing chosen by timing
   bool lines_are_rows = true;  // one spatial dimension becomes [1, D], else [D, 1]
+  // Device memory for timing candidates, free of any stream's work; Error{out_of_memory} leaves candidates out. None
+  // given: the driver's.
+  std::function<std::shared_ptr<void>(size_t bytes)> memory = {};
   // Called once if convolutions want cuDNN and there is none, and for each problem that it has no engine for.
   std::function<void(const std::string& message)> warn = {};
 };
@@ -70,7 +73,7 @@ class Dnn {
     int timed;   // how many candidates were timed
     std::string_view engine;  // as cuDNN calls it
   };
-  // Builds (or finds) the plan for this problem; measuring it uses memory and time of the device, but not the stream.
+  // Builds (or finds) the plan for this problem; measuring it takes time of the device, but not the stream.
   // Nothing if cuDNN has no engine for it that the settings allow.
   // During a capture a plan must be there already: Error{capture_forbidden} asks for a warm-up with these shapes.
   // Plans, and so this object, must outlive the graphs that were captured.

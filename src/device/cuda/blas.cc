@@ -16,6 +16,7 @@
 #include "device/cuda/capture.h"
 #include "device/cuda/check.h"
 #include "device/cuda/library.h"
+#include "device/cuda/stopwatch.h"
 #include "device/device.h"
 #include "device/error.h"
 #include "device/graph.h"
@@ -263,33 +264,6 @@ class ZerosFirst final : public Workspace {
   void* zeros_;
 };
 
-// Measures work on a stream.
-class Stopwatch {
- public:
-  Stopwatch() {
-    cuda::check(cudaEventCreate(&start_), "cudaEventCreate");
-    cuda::check(cudaEventCreate(&stop_), "cudaEventCreate");
-  }
-  ~Stopwatch() {
-    for (cudaEvent_t event : {start_, stop_})
-      if (event) cudaEventDestroy(event);
-  }
-  Stopwatch(const Stopwatch&) = delete;
-  template <class F>
-  double microseconds(cudaStream_t stream, F work) {
-    cuda::check(cudaEventRecord(start_, stream), "cudaEventRecord");
-    work();
-    cuda::check(cudaEventRecord(stop_, stream), "cudaEventRecord");
-    cuda::check(cudaEventSynchronize(stop_), "cudaEventSynchronize");
-    float milliseconds = 0;
-    cuda::check(cudaEventElapsedTime(&milliseconds, start_, stop_), "cudaEventElapsedTime");
-    return double(milliseconds) * 1e3;
-  }
-
- private:
-  cudaEvent_t start_ = nullptr, stop_ = nullptr;
-};
-
 }  // namespace
 
 struct Blas::State {
@@ -304,7 +278,8 @@ struct Blas::State {
   std::shared_mutex mutex;  // of the next two; what is prepared stays where it is and doesn't change
   std::unordered_map<Problem, Known, Hash> known;
   std::deque<Prepared> prepared;
-  std::mutex tuning;  // of `tuned`; one at a time, or they would measure each other
+  std::mutex tuning;  // one at a time, or they would measure each other
+  std::mutex tuned_mutex;  // of `tuned`; not held while the workspace is asked for, which may lead anywhere
   std::vector<TunedProduct> tuned;
 
   Known find(const Problem& problem) {
@@ -356,7 +331,7 @@ Prepared Blas::State::tune(StreamRef stream, const Problem& problem, const Point
   auto* scratch = static_cast<char*>(workspace.at_least(std::max<size_t>(most_bytes + result_bytes, 1)));
   void* result = result_bytes ? scratch + most_bytes : at.c;
 
-  Stopwatch watch;
+  const cuda::Stopwatch watch;
   TunedProduct best{.problem = describe(g)};
   Prepared chosen{};
   for (int i = 0; i < found.count; ++i) {
@@ -379,6 +354,7 @@ Prepared Blas::State::tune(StreamRef stream, const Problem& problem, const Point
     if (settings.max_tuning_ms > 0 && spent > std::chrono::milliseconds(settings.max_tuning_ms)) break;
   }
   if (best.candidates == 0) no_algorithm(g);
+  const std::lock_guard lock(tuned_mutex);
   tuned.push_back(best);
   return chosen;
 }
@@ -406,7 +382,7 @@ Blas::~Blas() {
 }
 
 std::vector<TunedProduct> Blas::tuned() const {
-  std::lock_guard lock(state_->tuning);
+  const std::lock_guard lock(state_->tuned_mutex);
   return state_->tuned;
 }
 

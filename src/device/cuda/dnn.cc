@@ -15,6 +15,7 @@
 #include "device/cuda/capture.h"
 #include "device/cuda/check.h"
 #include "device/cuda/library.h"
+#include "device/cuda/stopwatch.h"
 #include "device/device.h"
 #include "device/error.h"
 #include "device/graph.h"
@@ -54,7 +55,7 @@ struct Plan {
   size_t workspace_bytes = 0;
   bool fused = true;
   int timed = 0;      // candidates
-  float time_us = 0;  // if any was
+  float time_us = std::numeric_limits<float>::infinity();  // if any was
   std::string engine;
 };
 
@@ -285,72 +286,77 @@ struct Dnn::State {
     return float(2 + 2 * bytes / 3.5e6);
   }
 
-  // Runs the first candidates on memory of its own and keeps the fastest. Out of memory leaves the heuristics' choice.
+  // Runs the first candidates and keeps the fastest. Without memory for it the heuristics' choice stays.
   void measure(Plan& plan, const Convolution& problem) {
     constexpr int64_t kMostCandidates = 8;
     constexpr int kRounds = 3, kRunsARound = 4;
+    std::vector<std::shared_ptr<void>> operands;
     const Stream side(device);
-    std::vector<void*> blocks;
-    const auto block = [&](const std::vector<int64_t>& dims) {
+    const auto operand = [&](const std::vector<int64_t>& dims) {
       size_t bytes = size_bytes(problem.type);
       for (const int64_t size : dims) bytes *= size_t(size);
-      blocks.push_back(allocate_async(side, bytes));
-      fill(side, blocks.back(), 0x2c, bytes);  // small numbers in every type
-      return blocks.back();
+      operands.push_back(settings.memory(bytes));
+      fill(side, operands.back().get(), 0x2c, bytes);  // small numbers in every type
+      return operands.back().get();
     };
-    cudaEvent_t start = nullptr, end = nullptr;
+    Addresses addresses;
     try {
-      Addresses addresses;
-      addresses.add(block(problem.x));
-      addresses.add(block(problem.w));
-      if (plan.fused && problem.has_residual) addresses.add(block(problem.y));
-      if (plan.fused && problem.has_bias) addresses.add(block({problem.y[1]}));
-      addresses.add(block(problem.y));
-      cuda::check(cudaEventCreate(&start), "cudaEventCreate");
-      cuda::check(cudaEventCreate(&end), "cudaEventCreate");
-      use(side);
-      const auto native = static_cast<cudaStream_t>(side.ref().native());
-      const int64_t count = std::min(plan.graph.get_execution_plan_count(), kMostCandidates);
-      float best = std::numeric_limits<float>::infinity();
-      for (int64_t i = 0; i < count; ++i) {
-        int64_t bytes = 0;
-        if (plan.graph.build_plan_at_index(i).is_bad() ||
-            plan.graph.get_workspace_size_plan_at_index(i, bytes).is_bad())
-          continue;
-        void* workspace = nullptr;
-        if (bytes > 0) blocks.push_back(workspace = allocate_async(side, size_t(bytes)));
-        const auto run = [&] {
-          return plan.graph.execute_plan_at_index(handle, addresses.list, addresses.count, workspace, i).is_good();
-        };
-        if (!run()) continue;
-        float fastest = std::numeric_limits<float>::infinity();
-        for (int round = 0; round < kRounds; ++round) {
-          cuda::check(cudaEventRecord(start, native), "cudaEventRecord");
-          for (int j = 0; j < kRunsARound; ++j) run();
-          cuda::check(cudaEventRecord(end, native), "cudaEventRecord");
-          side.ref().synchronize();
-          float ms = 0;
-          cuda::check(cudaEventElapsedTime(&ms, start, end), "cudaEventElapsedTime");
-          fastest = std::min(fastest, ms * 1000 / kRunsARound);
-        }
-        ++plan.timed;
-        if (fastest >= best) continue;
-        best = fastest;
-        plan.candidate = i;
-        plan.workspace_bytes = size_t(bytes);
-      }
-      if (plan.candidate >= 0) {
-        plan.time_us = best;
-        check(plan.graph.get_plan_name_at_index(plan.candidate, plan.engine));
-      }
+      addresses.add(operand(problem.x));
+      addresses.add(operand(problem.w));
+      if (plan.fused && problem.has_residual) addresses.add(operand(problem.y));
+      if (plan.fused && problem.has_bias) addresses.add(operand({problem.y[1]}));
+      addresses.add(operand(problem.y));
     } catch (const Error& error) {
+      side.ref().synchronize();
       if (error.code() != Code::out_of_memory) throw;
+      return;
+    }
+    const cuda::Stopwatch watch;
+    const struct Leave {  // the side stream goes
+      StreamRef& stream;
+      ~Leave() { stream = {}; }
+    } leave{stream};
+    use(side);
+    const auto native = static_cast<cudaStream_t>(side.ref().native());
+    const int64_t count = std::min(plan.graph.get_execution_plan_count(), kMostCandidates);
+    double best = std::numeric_limits<double>::infinity();
+    for (int64_t i = 0; i < count; ++i) {
+      int64_t bytes = 0;
+      if (plan.graph.build_plan_at_index(i).is_bad() || plan.graph.get_workspace_size_plan_at_index(i, bytes).is_bad())
+        continue;
+      const std::optional<std::shared_ptr<void>> workspace = workspace_of(bytes);
+      if (!workspace) continue;
+      const auto run = [&] {
+        return plan.graph.execute_plan_at_index(handle, addresses.list, addresses.count, workspace->get(), i).is_good();
+      };
+      if (!run()) continue;
+      double fastest = std::numeric_limits<double>::infinity();
+      for (int round = 0; round < kRounds; ++round)
+        fastest = std::min(fastest, watch.microseconds(native, [&] {
+          for (int j = 0; j < kRunsARound; ++j) run();
+        }) / kRunsARound);
+      ++plan.timed;
+      if (fastest >= best) continue;
+      best = fastest;
+      plan.candidate = i;
+      plan.workspace_bytes = size_t(bytes);
+    }
+    if (plan.candidate >= 0) {
+      plan.time_us = float(best);
+      check(plan.graph.get_plan_name_at_index(plan.candidate, plan.engine));
     }
     side.ref().synchronize();
-    stream = {};  // the side stream goes
-    for (void* used : blocks) free_async(side, used);
-    if (start) cudaEventDestroy(start);
-    if (end) cudaEventDestroy(end);
+  }
+
+  // Nothing if there is no memory for it.
+  std::optional<std::shared_ptr<void>> workspace_of(int64_t bytes) const {
+    if (bytes <= 0) return nullptr;
+    try {
+      return settings.memory(size_t(bytes));
+    } catch (const Error& error) {
+      if (error.code() != Code::out_of_memory) throw;
+      return std::nullopt;
+    }
   }
 
   // Null if cuDNN has no engine.
@@ -368,6 +374,10 @@ struct Dnn::State {
 Dnn::Dnn(int device, DnnSettings settings) : state_(std::make_unique<State>()) {
   state_->device = device;
   state_->settings = std::move(settings);
+  if (!state_->settings.memory)
+    state_->settings.memory = [device](size_t bytes) {
+      return std::shared_ptr<void>(allocate(device, bytes), [device](void* address) { free(device, address); });
+    };
 }
 
 Dnn::~Dnn() {
