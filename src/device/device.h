@@ -20,8 +20,11 @@ const char* backend();
 // Number of usable devices; zero, with the reason in `why`, when there is none or no driver. Never throws.
 int count(std::string* why = nullptr);
 Description describe(int device);
+// Why this build has no kernels for the device; empty if it has.
+std::string unfit(int device);
 
-// Makes `device` the calling thread's current one until the end of the scope.
+// Makes `device` the calling thread's current one until the end of the scope. Whatever the thread had before, an
+// application's own context too, is there again afterwards, and no other device is started.
 class Current {
  public:
   explicit Current(int device);
@@ -29,7 +32,7 @@ class Current {
   Current(const Current&) = delete;
 
  private:
-  int previous_;
+  int previous_;  // below zero: nothing to go back to
 };
 
 // Clears what a failed call left behind for this thread. True when the device can still be used afterwards.

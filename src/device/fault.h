@@ -7,7 +7,7 @@
 
 namespace encore::device {
 
-// One per session, in pinned memory; the first report wins.
+// In pinned memory; the first report wins.
 struct FaultCell {
   int node = 0;  // zero: nothing reported
   int kind = 0;

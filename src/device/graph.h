@@ -64,10 +64,11 @@ Graph end_capture(StreamRef stream);
 // Ends a capture and drops it, whatever its state.
 void abandon_capture(StreamRef stream) noexcept;
 
-// Lets this thread make driver calls such as allocate() while one of its streams captures.
+// Lets this thread make driver calls such as allocate() while one of its streams captures. Never fails: where it can't,
+// because the process is ending, nothing captures.
 class RelaxedCapture {
  public:
-  RelaxedCapture();
+  RelaxedCapture() noexcept;
   ~RelaxedCapture();
   RelaxedCapture(const RelaxedCapture&) = delete;
 

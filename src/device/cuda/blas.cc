@@ -278,7 +278,7 @@ struct Blas::State {
   std::shared_mutex mutex;  // of the next two; what is prepared stays where it is and doesn't change
   std::unordered_map<Problem, Known, Hash> known;
   std::deque<Prepared> prepared;
-  std::mutex tuning;  // one at a time, or they would measure each other
+  std::mutex tuning;       // one at a time, or they would measure each other
   std::mutex tuned_mutex;  // of `tuned`; not held while the workspace is asked for, which may lead anywhere
   std::vector<TunedProduct> tuned;
 

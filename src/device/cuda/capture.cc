@@ -162,12 +162,14 @@ void abandon_capture(StreamRef stream) noexcept {
     take_notes(stream);
 }
 
-RelaxedCapture::RelaxedCapture() {
+RelaxedCapture::RelaxedCapture() noexcept {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
-  previous_ = int(mode);
+  const cudaError_t result = cudaThreadExchangeStreamCaptureMode(&mode);
+  cuda::report(result, "cudaThreadExchangeStreamCaptureMode");
+  previous_ = result == cudaSuccess ? int(mode) : -1;
 }
 RelaxedCapture::~RelaxedCapture() {
+  if (previous_ < 0) return;
   auto mode = cudaStreamCaptureMode(previous_);
   report(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
 }

@@ -34,10 +34,33 @@ Code code_of(cudaError_t result) {
   }
 }
 
+namespace {
+
+// After these the process can use the device no more.
+bool is_fatal(cudaError_t result) {
+  switch (result) {
+    case cudaErrorIllegalAddress:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorHardwareStackError:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorLaunchFailure:
+    case cudaErrorAssert:
+    case cudaErrorECCUncorrectable: return true;
+    default: return false;
+  }
+}
+
+}  // namespace
+
 void raise(cudaError_t result, const std::string& call) {
   cudaGetLastError();
   std::string what = text(cudaGetErrorName(result), ": ", cudaGetErrorString(result));
   if (code_of(result) == Code::capture_forbidden) what += "; a capture under way is now invalid";
+  if (is_fatal(result))
+    what += "; the device is lost to this process, which has to be started anew (compute-sanitizer finds the cause)";
   if (result == cudaErrorNoKernelImageForDevice) what += "; this build of Encore has no kernels for the device";
   throw Error(code_of(result), what, call);
 }

@@ -1,7 +1,11 @@
 // Compiled by nvcc because only nvcc knows for which architectures this library has kernels.
 #include "device/device.h"
 
+#include <cudaTypedefs.h>
+
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstdlib>
 
 #include "device/cuda/check.h"
@@ -52,6 +56,54 @@ int attribute(cudaDeviceAttr which, int device) {
   return value;
 }
 
+// 900 is 9.0; zero if the device can't say.
+int capability(int device) {
+  int major = 0, minor = 0;
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+  return major * 100 + minor * 10;
+}
+constexpr const char* kNeeds = "this build of Encore needs a GPU of compute capability ";
+
+// The driver's functions for the contexts of a thread. The runtime has none that puts back what was there before:
+// cudaSetDevice() starts the device that it goes back to, and drops an application's own context.
+struct Contexts {
+  template <class F>
+  static F find(const char* name) {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult answer;
+    cuda::check(cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &answer),
+                "cudaGetDriverEntryPointByVersion");
+    if (!found) fail(Code::no_device, "the NVIDIA driver has no ", name);
+    return reinterpret_cast<F>(found);
+  }
+  const PFN_cuCtxGetCurrent_v4000 get = find<PFN_cuCtxGetCurrent_v4000>("cuCtxGetCurrent");
+  const PFN_cuCtxSetCurrent_v4000 set = find<PFN_cuCtxSetCurrent_v4000>("cuCtxSetCurrent");
+  const PFN_cuCtxPushCurrent_v4000 push = find<PFN_cuCtxPushCurrent_v4000>("cuCtxPushCurrent");
+  const PFN_cuCtxPopCurrent_v4000 pop = find<PFN_cuCtxPopCurrent_v4000>("cuCtxPopCurrent");
+};
+const Contexts& contexts() {
+  static const Contexts contexts;
+  return contexts;
+}
+
+// The driver numbers its errors as the runtime does.
+void check(CUresult result, const char* call) { cuda::check(cudaError_t(result), call); }
+
+// The one in which the runtime works. The device is started by the first to ask.
+CUcontext primary_context(int device) {
+  static std::array<std::atomic<CUcontext>, kMaxDevices> known;
+  if (device < 0 || device >= kMaxDevices) fail(Code::no_device, "there is no device ", device);
+  if (const CUcontext context = known[device].load(std::memory_order_acquire)) return context;
+  CUcontext before = nullptr, found = nullptr;
+  check(contexts().get(&before), "cuCtxGetCurrent");
+  cuda::check(cudaSetDevice(device), "cudaSetDevice");
+  check(contexts().get(&found), "cuCtxGetCurrent");
+  check(contexts().set(before), "cuCtxSetCurrent");
+  known[device].store(found, std::memory_order_release);
+  return found;
+}
+
 }  // namespace
 
 const char* backend() { return "cuda"; }
@@ -66,21 +118,23 @@ int count(std::string* why) {
   }
   devices = std::min(devices, kMaxDevices);
   int newest = 0;
-  for (int device = 0; device < devices; ++device) {
-    int major = 0, minor = 0;
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
-    newest = std::max(newest, major * 100 + minor * 10);
-  }
+  for (int device = 0; device < devices; ++device) newest = std::max(newest, capability(device));
   if (devices == 0 || newest >= kOldest) {
     if (devices == 0 && why) *why = reason(cudaErrorNoDevice);
     return devices;
   }
   cudaGetLastError();
   if (why)
-    *why = text("this build of Encore needs a GPU of compute capability ", kOldest / 100, ".", kOldest % 100 / 10,
-                " or newer, and the newest one here has ", newest / 100, ".", newest % 100 / 10);
+    *why = text(kNeeds, kOldest / 100, ".", kOldest % 100 / 10, " or newer, and the newest one here has ", newest / 100,
+                ".", newest % 100 / 10);
   return 0;
+}
+
+std::string unfit(int device) {
+  const int has = capability(device);
+  if (has >= kOldest) return {};
+  return text(kNeeds, kOldest / 100, ".", kOldest % 100 / 10, " or newer, and this one has ", has / 100, ".",
+              has % 100 / 10);
 }
 
 Description describe(int device) {
@@ -96,16 +150,18 @@ Description describe(int device) {
           .pci_bus_id = bus};
 }
 
-// cudaSetDevice costs much more than cudaGetDevice, so it is never called for the device that is current already.
-Current::Current(int device) {
-  cuda::check(cudaGetDevice(&previous_), "cudaGetDevice");
-  if (previous_ == device)
-    previous_ = -1;  // nothing to restore
-  else
-    cuda::check(cudaSetDevice(device), "cudaSetDevice");
+Current::Current(int device) : previous_(-1) {
+  const CUcontext wanted = primary_context(device);
+  CUcontext now = nullptr;
+  check(contexts().get(&now), "cuCtxGetCurrent");
+  if (now == wanted) return;
+  check(contexts().push(wanted), "cuCtxPushCurrent");
+  previous_ = 0;  // the driver knows which
 }
 Current::~Current() {
-  if (previous_ >= 0) cuda::report(cudaSetDevice(previous_), "cudaSetDevice");
+  if (previous_ < 0) return;
+  CUcontext popped;
+  cuda::report(cudaError_t(contexts().pop(&popped)), "cuCtxPopCurrent");
 }
 
 bool clear_error(int device) noexcept {

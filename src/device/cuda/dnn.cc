@@ -54,7 +54,7 @@ struct Plan {
   int64_t candidate = -1;  // of the graph's execution plans; -1: the one that the heuristics chose
   size_t workspace_bytes = 0;
   bool fused = true;
-  int timed = 0;      // candidates
+  int timed = 0;                                           // candidates
   float time_us = std::numeric_limits<float>::infinity();  // if any was
   std::string engine;
 };

@@ -1,5 +1,6 @@
 #include "device/cuda/peers.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <mutex>
@@ -32,27 +33,37 @@ Peers& peers() {
   return peers;
 }
 
-void open(cudaMemPool_t pool, int reader) {
+bool succeeded(cudaError_t result) {
+  if (result != cudaSuccess) cudaGetLastError();
+  return result == cudaSuccess;
+}
+
+bool open(cudaMemPool_t pool, int reader) {
   cudaMemAccessDesc access = {};
   access.location = {.type = cudaMemLocationTypeDevice, .id = reader};
   access.flags = cudaMemAccessFlagsProtReadWrite;
-  check(cudaMemPoolSetAccess(pool, &access, 1), "cudaMemPoolSetAccess");
+  return succeeded(cudaMemPoolSetAccess(pool, &access, 1));
 }
 
 // For what cudaMalloc gave; pools are opened one by one.
-void open(int owner, int reader) {
+bool open(int owner, int reader) {
   const Current current(reader);
   const cudaError_t result = cudaDeviceEnablePeerAccess(owner, 0);
-  if (result == cudaErrorPeerAccessAlreadyEnabled)
-    cudaGetLastError();  // by the application
-  else
-    check(result, "cudaDeviceEnablePeerAccess");
+  return succeeded(result) || result == cudaErrorPeerAccessAlreadyEnabled;  // by the application
 }
 
 bool can_reach(int owner, int reader) {
   int can = 0;
   check(cudaDeviceCanAccessPeer(&can, reader, owner), "cudaDeviceCanAccessPeer");
   return can != 0;
+}
+
+// Without a link everything works, only slower.
+bool connect(int a, int b) {
+  if (!can_reach(a, b) || !can_reach(b, a) || !open(a, b) || !open(b, a)) return false;
+  return std::ranges::all_of(peers().pools, [&](const Peers::Pool& pool) {
+    return (pool.device != a && pool.device != b) || open(pool.native, pool.device == a ? b : a);
+  });
 }
 
 }  // namespace
@@ -66,13 +77,7 @@ bool connect_peers(int device, int other) {
 
   const std::lock_guard lock(peers().mutex);
   const RelaxedCapture relaxed;
-  const bool can = can_reach(device, other) && can_reach(other, device);
-  if (can) {
-    open(device, other);
-    open(other, device);
-    for (const auto& pool : peers().pools)
-      if (pool.device == device || pool.device == other) open(pool.native, pool.device == device ? other : device);
-  }
+  const bool can = connect(device, other);
   for (auto* each : {&link, &peers().links[other][device]})
     each->store(can ? Link::open : Link::none, std::memory_order_release);
   return can;

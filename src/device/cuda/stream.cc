@@ -3,6 +3,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <optional>
+
 #include "device/cuda/capture.h"
 #include "device/cuda/check.h"
 #include "device/device.h"
@@ -28,6 +30,14 @@ bool is_done(cudaError_t result, const char* call) {
   return true;
 }
 
+// The default stream is that of whichever device is current.
+struct WhereItIs {
+  explicit WhereItIs(StreamRef stream) {
+    if (of(stream) == cudaStreamLegacy) current.emplace(stream.device());
+  }
+  std::optional<Current> current;
+};
+
 // The driver reads what a handle points to without asking whether it may.
 bool is_mapped(void* address) {
   const auto page = uintptr_t(address) / size_t(sysconf(_SC_PAGESIZE)) * size_t(sysconf(_SC_PAGESIZE));
@@ -35,12 +45,20 @@ bool is_mapped(void* address) {
 }
 }  // namespace
 
-void StreamRef::synchronize() const { check(cudaStreamSynchronize(of(*this)), "cudaStreamSynchronize"); }
-bool StreamRef::done() const { return is_done(cudaStreamQuery(of(*this)), "cudaStreamQuery"); }
+void StreamRef::synchronize() const {
+  const WhereItIs here(*this);
+  check(cudaStreamSynchronize(of(*this)), "cudaStreamSynchronize");
+}
+bool StreamRef::done() const {
+  const WhereItIs here(*this);
+  return is_done(cudaStreamQuery(of(*this)), "cudaStreamQuery");
+}
 void StreamRef::wait(EventRef event) const {
+  const WhereItIs here(*this);
   check(cudaStreamWaitEvent(of(*this), of(event), cudaEventWaitDefault), "cudaStreamWaitEvent");
 }
 CaptureStatus StreamRef::capture_status() const {
+  const WhereItIs here(*this);
   cudaStreamCaptureStatus status;
   check(cudaStreamIsCapturing(of(*this), &status), "cudaStreamIsCapturing");
   switch (status) {
@@ -84,7 +102,10 @@ StreamRef external_stream(void* native, int device, bool to_capture) {
   return {native, device};
 }
 
-void EventRef::record(StreamRef stream) const { check(cudaEventRecord(of(*this), of(stream)), "cudaEventRecord"); }
+void EventRef::record(StreamRef stream) const {
+  const WhereItIs here(stream);
+  check(cudaEventRecord(of(*this), of(stream)), "cudaEventRecord");
+}
 void EventRef::synchronize() const { check(cudaEventSynchronize(of(*this)), "cudaEventSynchronize"); }
 bool EventRef::done() const { return is_done(cudaEventQuery(of(*this)), "cudaEventQuery"); }
 

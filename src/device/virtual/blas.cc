@@ -3,7 +3,10 @@
 #include "device/blas.h"
 
 #include <Eigen/Core>
+#include <algorithm>
+#include <bit>
 #include <cmath>
+#include <mutex>
 #include <type_traits>
 #include <vector>
 
@@ -12,6 +15,16 @@
 
 namespace encore::device {
 namespace {
+
+// A float that is read as tensor cores read it: rounded to 10 bits of mantissa.
+struct Tf32 {
+  float value;
+  explicit operator float() const {
+    if (!std::isfinite(value)) return value;
+    const auto bits = std::bit_cast<uint32_t>(value);
+    return std::bit_cast<float>((bits + 0xfff + (bits >> 13 & 1)) & ~uint32_t{0x1fff});
+  }
+};
 
 // Integers wrap, as on the GPU; signed ones may not in C++.
 template <class T>
@@ -107,17 +120,34 @@ void run(const Gemm& g, const void* a, const void* b, void* c, const void* bias)
 
 }  // namespace
 
-struct Blas::State {};
+// Eigen has one way to do it, so tuning finds one candidate.
+struct Blas::State {
+  const bool tune;
+  std::mutex mutex;
+  std::vector<Gemm> seen;
+  std::vector<TunedProduct> tuned;
 
-Blas::Blas(int, BlasSettings) {}  // Eigen has one way to do it
+  void note(const Gemm& g) {
+    const std::lock_guard lock(mutex);
+    if (std::ranges::find(seen, g) != seen.end()) return;
+    seen.push_back(g);
+    tuned.push_back({.problem = describe(g), .candidates = 1});
+  }
+};
+
+Blas::Blas(int, BlasSettings settings) : state_(new State{.tune = settings.tune}) {}
 Blas::~Blas() = default;
 
-std::vector<TunedProduct> Blas::tuned() const { return {}; }
+std::vector<TunedProduct> Blas::tuned() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->tuned;
+}
 
 void Blas::gemm(StreamRef stream, const Gemm& g, const void* a, const void* b, void* c, const void* bias, Workspace&) {
   check(g);
   if (g.m == 0 || g.n == 0 || g.batch == 0) return;
   if (!g.has_bias) bias = nullptr;
+  if (state_->tune && stream.capture_status() == CaptureStatus::none) state_->note(g);
   virtual_gpu::enqueue(stream, "gemm", [g, a, b, c, bias] {
     switch (g.type) {
       case Type::f64: return run<double, double>(g, a, b, c, bias);
@@ -125,7 +155,7 @@ void Blas::gemm(StreamRef stream, const Gemm& g, const void* a, const void* b, v
       case Type::bf16: return run<BFloat16, BFloat16>(g, a, b, c, bias);
       case Type::i8: return run<int8_t, int32_t>(g, a, b, c, bias);
       case Type::u8: return run<uint8_t, int32_t>(g, a, b, c, bias);
-      default: return run<float, float>(g, a, b, c, bias);
+      default: return g.tf32 ? run<Tf32, float>(g, a, b, c, bias) : run<float, float>(g, a, b, c, bias);
     }
   });
 }

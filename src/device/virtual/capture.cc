@@ -167,7 +167,7 @@ void check_unsafe_call(std::string_view what) {
 
 using namespace virtual_gpu;
 
-RelaxedCapture::RelaxedCapture() : previous_(relaxed_depth) { ++relaxed_depth; }
+RelaxedCapture::RelaxedCapture() noexcept : previous_(relaxed_depth) { ++relaxed_depth; }
 RelaxedCapture::~RelaxedCapture() { relaxed_depth = previous_; }
 
 }  // namespace encore::device

@@ -41,7 +41,7 @@ Settings& settings() {
   return settings;
 }
 
-thread_local int current_device = 0;
+thread_local int current = 0;
 
 }  // namespace
 
@@ -61,6 +61,8 @@ void delay() {
   thread_local std::minstd_rand random(unsigned(std::hash<std::thread::id>()(std::this_thread::get_id())));
   std::this_thread::sleep_for(std::chrono::microseconds(std::uniform_int_distribution<int64_t>(0, most)(random)));
 }
+
+int current_device() { return current; }
 
 void check_device(int device) {
   std::string why;
@@ -93,10 +95,15 @@ Description describe(int device) {
           .pci_bus_id = text("virtual:", device)};
 }
 
-Current::Current(int device) : previous_(virtual_gpu::current_device) {
+std::string unfit(int device) {
   virtual_gpu::check_device(device);
-  virtual_gpu::current_device = device;
+  return {};
 }
-Current::~Current() { virtual_gpu::current_device = previous_; }
+
+Current::Current(int device) : previous_(virtual_gpu::current) {
+  virtual_gpu::check_device(device);
+  virtual_gpu::current = device;
+}
+Current::~Current() { virtual_gpu::current = previous_; }
 
 }  // namespace encore::device

@@ -102,6 +102,8 @@ void run_both(const std::function<void()>& first, const std::function<void()>& s
 }
 
 void enqueue(StreamRef stream, std::string_view kernel, std::function<void()> task) {
+  require(stream.device() == current_device(), kernel, " cannot be launched on a stream of device ", stream.device(),
+          " while device ", current_device(), " is current");
   submit(stream, NodeKind::kernel, kernel, std::move(task));
 }
 

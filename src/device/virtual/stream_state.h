@@ -72,6 +72,7 @@ void submit(StreamRef stream, NodeKind kind, std::string_view name, std::functio
 
 // Throws Error{no_device} for a device that does not exist.
 void check_device(int device);
+int current_device();  // the calling thread's
 // Keeps this library loaded, because threads run its code. Called before the first one starts.
 void stay_loaded();
 
