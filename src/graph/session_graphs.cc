@@ -453,9 +453,10 @@ std::vector<device::GraphNode> SessionGraphs::nodes(int id) const {
 }
 
 void SessionGraphs::synchronize() {
-  const SharedStream* const shared = state_->settings.shared;
-  const auto turn = shared ? shared->turn() : SharedStream::Turn();
-  if (Context* c = find()) c->stream.synchronize();
+  Context* const c = find();
+  if (!c) return;
+  if (const SharedStream* const shared = state_->settings.shared) return shared->wait();
+  c->stream.synchronize();
 }
 
 }  // namespace encore::graph

@@ -2,116 +2,16 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <deque>
-#include <map>
 #include <mutex>
-#include <unordered_map>
 #include <vector>
 
 #include "device/error.h"
 #include "device/label.h"
-#include "memory/graph_pool.h"
+#include "memory/arena_state.h"
 
 namespace encore::memory {
 
 using device::StreamRef;
-
-// A lane is the memory of one stream, which is reused in that stream's order. The common lane's free memory is idle,
-// and serves allocations without a stream. What is freed without a stream waits, with the tails of all streams, until
-// it is idle and goes to the common lane. When there is no more to be had, lanes lend and give memory to one another.
-struct Arena::State {
-  struct Lane {
-    StreamRef stream;     // none: the common lane, or one whose stream is gone; nothing uses its free memory then
-    uint32_t tenant = 0;  // counts the streams that had it
-    size_t held_bytes = 0;
-    BlockIndex blocks;
-  };
-  static constexpr uint32_t kGuest = UINT32_MAX;  // the tenant of what another lane has borrowed
-  // Who asks.
-  struct For {
-    const char* label;
-    uint64_t meter;
-  };
-  struct Use {  // of a block
-    Lane* lane;
-    Block* block;  // null: a piece of its own
-    uint32_t tenant;
-    size_t bytes;
-    For whom;
-  };
-  struct PoolUse {
-    std::shared_ptr<GraphPool::State> pool;
-    GraphPool::State::Lane* lane;
-    Block* block;
-    For whom;
-  };
-  struct Freed {
-    std::vector<Tail> tails;
-    void* address;
-    Use use;
-  };
-  using Lock = std::unique_lock<std::mutex>;
-
-  // Memory on its way back to the source. To be settled, or destroyed, when no lock is held any more.
-  struct Leaving {
-    explicit Leaving(State& state) : state(state) {}
-    ~Leaving() { settle(); }
-    void settle() noexcept;
-
-    State& state;
-    std::vector<Tail> tails;  // to be waited for first
-    std::vector<std::pair<void*, size_t>> pieces;
-  };
-
-  State(int device, const Settings& settings, std::string owner);
-
-  const int device;
-  const Settings settings;
-  const std::string owner;
-  const std::shared_ptr<Account> account;
-  PoolSource* ordered = nullptr;  // the source, if streams allocate from it themselves
-  std::shared_ptr<Source> source;
-
-  mutable std::mutex mutex;  // guards the rest
-  Lane common;
-  std::vector<std::unique_ptr<Lane>> lanes;
-  Lane* last_lane = nullptr;
-  std::unordered_map<void*, Use> uses;
-  std::unordered_map<void*, PoolUse> pool_uses;
-  std::deque<Freed> freed;
-  bool shrunk = false;
-  Stats stats;
-
-  void* allocate(size_t bytes, StreamRef stream, For whom);
-  void* allocate_from(const GraphPool& pool, size_t bytes, StreamRef stream, For whom);
-  void* reserve(size_t bytes, For whom);
-  void free(void* address);
-  void shrink();
-  void drain();
-  std::vector<Holder> holders() const;
-
-  // With the mutex held:
-  Lane& lane_of(StreamRef stream);
-  void* hand_out(Lane& lane, Block* block, size_t bytes, For whom, bool guest = false);
-  void* take(Lane& lane, size_t bytes, For whom);  // null if no block is large enough
-  size_t growth_bytes(const Lane& lane, size_t bytes) const;
-  void recycle(const Freed& idle, Leaving& leaving);
-  bool harvest(Leaving& leaving);
-  void collect_empty(Leaving& leaving, bool busy_too);
-  void count(size_t bytes);
-
-  // With the mutex held, and given back meanwhile:
-  void* grow(Lock& lock, Lane& lane, size_t bytes, For whom);
-  void* add_chunk(Lock& lock, Lane& lane, size_t chunk_bytes, size_t bytes, For whom, std::string& why);
-  void* borrow(Lock& lock, Lane& lane, size_t bytes, For whom, bool busy_too);
-  void* borrow_from(Lane& other, Lock& lock, Lane& lane, size_t bytes, For whom, bool busy_too);
-  void harvest_all(Lock& lock, Leaving& leaving);
-  void* allocate_piece(Lock& lock, Lane& lane, size_t bytes, For whom);
-  [[noreturn]] void exhausted(Lock& lock, size_t bytes, const std::string& why) const;
-
-  // Without:
-  void* take_piece(StreamRef stream, size_t bytes, std::string& why);  // null, with the reason, if there is no more
-};
 
 namespace {
 
@@ -124,8 +24,6 @@ Arenas& arenas() {
   static auto& arenas = *new Arenas;
   return arenas;
 }
-
-std::string mebibytes(size_t bytes) { return text(bytes, " bytes (", bytes >> 20, " MiB)"); }
 
 const char* label_or(const char* otherwise) {
   const char* const label = device::Label::current();
@@ -170,88 +68,6 @@ void Arena::State::count(size_t bytes) {
   stats.largest_bytes = std::max(stats.largest_bytes, bytes);
 }
 
-Arena::State::Lane& Arena::State::lane_of(StreamRef stream) {
-  if (!stream) return common;
-  if (last_lane && last_lane->stream == stream) return *last_lane;
-  auto found = std::ranges::find(lanes, stream, [](const auto& lane) { return lane->stream; });
-  if (found == lanes.end()) {
-    if (!detail::is_enlisted(stream)) fail(Code::internal, "memory was asked for by a stream that is not enlisted");
-    found = std::ranges::find(lanes, StreamRef(), [](const auto& lane) { return lane->stream; });
-    if (found == lanes.end()) {
-      lanes.push_back(std::make_unique<Lane>());
-      found = lanes.end() - 1;
-    }
-    (*found)->stream = stream;
-  }
-  return *(last_lane = found->get());
-}
-
-void* Arena::State::hand_out(Lane& lane, Block* block, size_t bytes, For whom, bool guest) {
-  uses.insert_or_assign(block->address, Use{&lane, block, guest ? kGuest : lane.tenant, bytes, whom});
-  count(bytes);
-  return block->address;
-}
-
-void* Arena::State::take(Lane& lane, size_t bytes, For whom) {
-  Block* block = lane.blocks.take(bytes, settings.dead_bytes);
-  return block ? hand_out(lane, block, bytes, whom) : nullptr;
-}
-
-void* Arena::State::allocate(size_t bytes, StreamRef stream, For whom) {
-  Lock lock(mutex);
-  Lane& lane = lane_of(stream);
-  if (settings.reuse != Reuse::blocks) return allocate_piece(lock, lane, bytes, whom);
-  if (void* address = take(lane, bytes, whom)) return address;
-  return grow(lock, lane, bytes, whom);
-}
-
-size_t Arena::State::growth_bytes(const Lane& lane, size_t bytes) const {
-  if (!settings.grow_by_doubling) return bytes;
-  const size_t least =
-      shrunk && settings.growth_after_shrink_bytes ? settings.growth_after_shrink_bytes : settings.first_chunk_bytes;
-  return std::max(bytes, whole_units(std::min(std::max(lane.held_bytes, least), settings.largest_growth_bytes)));
-}
-
-// From what costs nothing to what is the last resort.
-void* Arena::State::grow(Lock& lock, Lane& lane, size_t bytes, For whom) {
-  std::string why;
-  {
-    Leaving leaving(*this);
-    if (harvest(leaving))
-      if (void* address = take(lane, bytes, whom)) return lock.unlock(), address;
-    lock.unlock();  // before things leave
-  }
-  lock.lock();
-  const size_t growth = growth_bytes(lane, bytes);
-  for (const size_t chunk_bytes : {growth, bytes}) {
-    if (void* address = add_chunk(lock, lane, chunk_bytes, bytes, whom, why)) return address;
-    if (growth == bytes) break;
-  }
-  if (void* address = borrow(lock, lane, bytes, whom, false)) return address;
-  Leaving leaving(*this);
-  harvest_all(lock, leaving);
-  if (void* address = take(lane, bytes, whom)) return lock.unlock(), address;
-  if (void* address = borrow(lock, lane, bytes, whom, true)) return lock.unlock(), address;
-  collect_empty(leaving, true);
-  lock.unlock();
-  leaving.settle();
-  lock.lock();
-  if (void* address = add_chunk(lock, lane, bytes, bytes, whom, why)) return address;
-  exhausted(lock, bytes, why);
-}
-
-void* Arena::State::add_chunk(Lock& lock, Lane& lane, size_t chunk_bytes, size_t bytes, For whom, std::string& why) {
-  lock.unlock();
-  auto* const chunk = static_cast<char*>(take_piece({}, chunk_bytes, why));
-  lock.lock();
-  if (!chunk) return nullptr;
-  if (lane.stream && lane.stream.capture_status() != device::CaptureStatus::none) ++stats.driver_allocations_in_capture;
-  ++stats.driver_allocations;
-  lane.blocks.add(chunk, chunk_bytes);
-  lane.held_bytes += chunk_bytes;
-  return take(lane, bytes, whom);
-}
-
 void* Arena::State::take_piece(StreamRef stream, size_t bytes, std::string& why) {
   if (!account->charge(bytes)) {
     why.clear();  // the limit says it
@@ -259,53 +75,13 @@ void* Arena::State::take_piece(StreamRef stream, size_t bytes, std::string& why)
   }
   try {
     return ordered && stream ? ordered->allocate(stream, bytes) : source->take(bytes);
-  } catch (const Error& e) {
+  } catch (const std::exception& e) {
     account->held_bytes -= bytes;
-    if (e.code() != Code::out_of_memory) throw;
+    const auto* const error = dynamic_cast<const Error*>(&e);
+    if (!error || error->code() != Code::out_of_memory) throw;
     why = e.what();
     return nullptr;
   }
-}
-
-// Whole chunks move to the lane; a free block of a chunk that is in use is lent, and returns to the chunk's lane.
-void* Arena::State::borrow(Lock& lock, Lane& lane, size_t bytes, For whom, bool busy_too) {
-  if (void* address = borrow_from(common, lock, lane, bytes, whom, busy_too)) return address;
-  for (size_t i = 0; i < lanes.size(); ++i)  // they may become more meanwhile
-    if (void* address = borrow_from(*lanes[i], lock, lane, bytes, whom, busy_too)) return address;
-  return nullptr;
-}
-
-void* Arena::State::borrow_from(Lane& other, Lock& lock, Lane& lane, size_t bytes, For whom, bool busy_too) {
-  if (&other == &lane || other.blocks.free_bytes() < bytes) return nullptr;
-  Tail busy;
-  if (other.stream && !is_idle(other.stream)) {
-    if (!busy_too || !(busy = tail(other.stream))) return nullptr;
-  }
-  char* chunk = nullptr;
-  const size_t chunk_bytes = other.blocks.remove_empty([&](char* address, size_t size) {
-    if (chunk || size < bytes) return false;
-    chunk = address;
-    return true;
-  });
-  Block* const block = chunk ? nullptr : other.blocks.take(bytes, settings.dead_bytes);
-  if (!chunk && !block) return nullptr;
-  other.held_bytes -= chunk_bytes;
-
-  bool idle = true;
-  if (busy) {
-    lock.unlock();
-    idle = wait_for({busy});
-    lock.lock();
-  }
-  if (block) {
-    if (idle) return hand_out(other, block, bytes, whom, true);
-    other.blocks.put(block);
-    return nullptr;
-  }
-  Lane& home = idle ? lane : other;
-  home.blocks.add(chunk, chunk_bytes);
-  home.held_bytes += chunk_bytes;
-  return idle ? take(lane, bytes, whom) : nullptr;
 }
 
 void* Arena::State::allocate_piece(Lock& lock, Lane& lane, size_t bytes, For whom) {
@@ -342,19 +118,19 @@ void* Arena::State::reserve(size_t bytes, For whom) {
 void* Arena::State::allocate_from(const GraphPool& graph_pool, size_t bytes, StreamRef stream, For whom) {
   const std::shared_ptr<GraphPool::State> pool = graph_pool.state_;
   std::string why;
-  const auto take = [&]() -> GraphPool::State::Taken {
+  const auto take = [&](bool last) -> GraphPool::State::Taken {
     try {
-      return pool->take(bytes, stream, account);
+      return pool->take(bytes, stream, account, last);
     } catch (const Error& e) {
       if (e.code() != Code::out_of_memory) throw;
       why = e.what();
       return {};
     }
   };
-  GraphPool::State::Taken taken = take();
+  GraphPool::State::Taken taken = take(false);
   if (!taken.block) {
     drain();
-    taken = take();
+    taken = take(true);
   }
   Lock lock(mutex);
   if (!taken.block) exhausted(lock, bytes, why);
@@ -369,7 +145,7 @@ void* Arena::State::allocate_from(const GraphPool& graph_pool, size_t bytes, Str
   return taken.block->address;
 }
 
-void Arena::State::free(void* address) {
+void Arena::State::free(void* address, bool for_its_stream) {
   const auto meter_free = [](const For& whom, size_t bytes) {
     if (here.meter && whom.meter == here.meter->serial()) here.meter->free(bytes);
   };
@@ -378,17 +154,27 @@ void Arena::State::free(void* address) {
   std::lock_guard lock(mutex);
   if (const auto found = uses.find(address); found != uses.end()) {
     const Use use = found->second;
-    uses.erase(found);
-    stats.in_use_bytes -= use.bytes;
-    meter_free(use.whom, use.bytes);
-    const bool in_order = use.lane->stream && use.lane->tenant == use.tenant;
-    if (in_order && use.block) return use.lane->blocks.put(use.block);
+    const auto forget = [&] {
+      uses.erase(found);
+      stats.in_use_bytes -= use.bytes;
+      meter_free(use.whom, use.bytes);
+    };
+    const bool has_stream = use.lane->stream && use.lane->tenant == use.tenant;
+    std::vector<Tail> others;
+    if (!for_its_stream && has_stream) others = tails(device, use.lane->stream);
+    const bool in_order = has_stream && others.empty();
+    if (in_order && use.block) {
+      forget();
+      return use.lane->blocks.put(use.block);
+    }
     if (in_order && ordered && use.lane->stream.capture_status() == device::CaptureStatus::none) {
       ordered->free(use.lane->stream, address);
+      forget();
       account->held_bytes -= use.bytes;
       return;
     }
     Freed now{tails(device), address, use};
+    forget();
     if (now.tails.empty()) return recycle(now, leaving);
     freed.push_back(std::move(now));
     if (!use.block) harvest(leaving);  // nobody else may come by soon
@@ -424,21 +210,6 @@ void Arena::State::harvest_all(Lock& lock, Leaving& leaving) {
   harvest(leaving);
 }
 
-void Arena::State::collect_empty(Leaving& leaving, bool busy_too) {
-  const auto collect = [&](Lane& lane) {
-    if (!lane.blocks.has_empty_chunk()) return;
-    Tail busy;
-    if (lane.stream && !is_idle(lane.stream) && (!busy_too || !(busy = tail(lane.stream)))) return;
-    lane.held_bytes -= lane.blocks.remove_empty([&](char* chunk, size_t bytes) {
-      leaving.pieces.emplace_back(chunk, bytes);
-      return true;
-    });
-    if (busy) leaving.tails.push_back(std::move(busy));
-  };
-  collect(common);
-  for (auto& lane : lanes) collect(*lane);
-}
-
 void Arena::State::shrink() {
   {
     Leaving leaving(*this);
@@ -458,48 +229,6 @@ void Arena::State::drain() {
   harvest_all(lock, leaving);
   collect_empty(leaving, true);
   lock.unlock();
-}
-
-std::vector<Holder> Arena::State::holders() const {
-  std::map<const char*, Holder> by_label;
-  const auto add = [&](const char* label, size_t bytes) {
-    Holder& holder = by_label[label];
-    holder.bytes += bytes;
-    ++holder.blocks;
-  };
-  for (const auto& [address, use] : uses) add(use.whom.label, use.bytes);
-  for (const auto& [address, use] : pool_uses) add(use.whom.label, use.block->bytes);
-  std::vector<Holder> holders;
-  for (auto& [label, holder] : by_label) {
-    const auto same = std::ranges::find(holders, label, &Holder::name);  // by several addresses
-    if (same == holders.end()) {
-      holders.push_back({label, holder.bytes, holder.blocks});
-    } else {
-      same->bytes += holder.bytes;
-      same->blocks += holder.blocks;
-    }
-  }
-  std::ranges::stable_sort(holders, std::ranges::greater(), &Holder::bytes);
-  return holders;
-}
-
-void Arena::State::exhausted(Lock& lock, size_t bytes, const std::string& why) const {
-  constexpr size_t kMostHolders = 5;
-  const size_t limit = settings.max_bytes, held = account->held_bytes, in_use = stats.in_use_bytes;
-  std::string largest;
-  const std::vector<Holder> all = holders();
-  for (size_t i = 0; i < std::min(all.size(), kMostHolders); ++i)
-    largest += text(i ? ", " : "; the largest holders: ", all[i].name, " with ", all[i].bytes, " bytes in ",
-                    all[i].blocks, all[i].blocks == 1 ? " block" : " blocks");
-  lock.unlock();
-  const device::MemoryInfo info = device::memory_info(device);
-  fail(Code::out_of_memory, owner, ": device memory is exhausted: ", mebibytes(bytes), " wanted, ", mebibytes(held),
-       " held, of which ", mebibytes(in_use), " in use and ", mebibytes(account->graph_bytes),
-       " kept for captured graphs; the limit is ", limit == SIZE_MAX ? "none" : mebibytes(limit), "; device ", device,
-       " has ", mebibytes(info.free_bytes), " of ", mebibytes(info.total_bytes), " free", largest,
-       why.empty() ? "" : "; ", why,
-       why.empty() && limit != SIZE_MAX ? "; raise the limit or use smaller batches"
-                                        : "; use smaller batches or free memory of the device");
 }
 
 Arena::Arena(int device, Settings settings, std::string owner)
@@ -540,10 +269,10 @@ void* Arena::reserve(size_t bytes) {
   return bytes == 0 ? nullptr : state_->reserve(whole_units(bytes), {label_or(kReserved), 0});
 }
 
-void Arena::free(void* address) noexcept {
+void Arena::free(void* address, bool for_its_stream) noexcept {
   if (!address) return;
   try {
-    state_->free(address);
+    state_->free(address, for_its_stream);
   } catch (const std::exception& e) {  // the block stays out of use
     std::fprintf(stderr, "encore: %s: memory could not be freed: %s\n", state_->owner.c_str(), e.what());
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 #include "device/error.h"
 
@@ -36,12 +37,23 @@ GraphPool::State::~State() {
 }
 
 GraphPool::State::Taken GraphPool::State::take(size_t bytes, device::StreamRef stream,
-                                               const std::shared_ptr<Account>& payer) {
+                                               const std::shared_ptr<Account>& payer, bool last) {
   std::unique_lock lock(mutex);
   if (!account) {
-    if (!payer->charge(held_bytes)) fail(Code::out_of_memory, "the limit is reached");
+    void* unaffordable = nullptr;  // then the graph gets its memory bit by bit
+    if (!payer->charge(held_bytes)) {
+      if (!last) fail(Code::out_of_memory, "the limit is reached");
+      unaffordable = std::exchange(first_chunk, {}).first;
+      chunks.clear();
+      held_bytes = 0;
+    }
     payer->graph_bytes += held_bytes;
     account = payer;
+    if (unaffordable) {
+      lock.unlock();
+      source->give_back(unaffordable);
+      lock.lock();
+    }
   }
   auto found = std::ranges::find(lanes, stream.native(), [](const auto& lane) { return lane->stream; });
   if (found == lanes.end()) {

@@ -45,8 +45,9 @@ struct GraphPool::State {
     Block* block;
     size_t grown_bytes;
   };
-  // Error{out_of_memory} if the account or the source has no more.
-  Taken take(size_t bytes, device::StreamRef stream, const std::shared_ptr<Account>& account);
+  // Error{out_of_memory} if the account or the source has no more. A first chunk that the account can't pay is kept for
+  // a second attempt, unless this is the `last`.
+  Taken take(size_t bytes, device::StreamRef stream, const std::shared_ptr<Account>& account, bool last);
   void put(Lane* lane, Block* block);
 
   const std::shared_ptr<Source> source;

@@ -84,16 +84,19 @@ void PoolSource::free(device::StreamRef stream, void* address) {
 
 namespace {
 
-// What an application does in its callbacks is no part of the capture or the run that led to them.
+// What an application does in its callbacks is no part of the capture or the run that led to them; it is done on the
+// source's device.
 struct Elsewhere {
-  const Here before = std::exchange(here, {});
+  explicit Elsewhere(int device) : current(device) {}
   ~Elsewhere() { here = before; }
+  const device::Current current;
+  const Here before = std::exchange(here, {});
 };
 
 }  // namespace
 
 void* ExternalSource::take(size_t bytes) {
-  const Elsewhere elsewhere;
+  const Elsewhere elsewhere(device);
   void* const chunk = external_.allocate(bytes);
   if (!chunk) fail(Code::out_of_memory, "gpu_external_alloc has no ", bytes, " bytes");
   if (uintptr_t(chunk) % kAlignment == 0) return chunk;
@@ -103,12 +106,16 @@ void* ExternalSource::take(size_t bytes) {
 }
 
 void ExternalSource::give_back(void* chunk) noexcept {
-  const Elsewhere elsewhere;
-  external_.free(chunk);
+  try {
+    const Elsewhere elsewhere(device);
+    external_.free(chunk);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "encore: gpu_external_free could not be called: %s\n", e.what());
+  }
 }
 
 void ExternalSource::shrink() {
-  const Elsewhere elsewhere;
+  const Elsewhere elsewhere(device);
   if (external_.empty_cache) external_.empty_cache();
 }
 

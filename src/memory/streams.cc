@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <mutex>
+#include <utility>
 
 #include "device/error.h"
 #include "device/graph.h"
@@ -18,7 +19,7 @@ namespace {
 struct Enlisted {
   StreamRef stream;
   int count = 0;
-  bool capturing = false;
+  bool capturing = false, broken = false;
   Tail before_capture;
 };
 struct Register {
@@ -42,8 +43,19 @@ Tail record(StreamRef stream) {
   return event;
 }
 
-Tail tail_of(const Enlisted& enlisted) {
-  return enlisted.capturing ? enlisted.before_capture : record(enlisted.stream);
+// A stream that fails, because the application has destroyed it, say, holds no work that could be waited for; that of
+// others still can.
+Tail tail_of(Enlisted& enlisted, bool only_if_busy) noexcept {
+  if (enlisted.capturing) return enlisted.before_capture;
+  try {
+    if (only_if_busy && enlisted.stream.capture_status() == CaptureStatus::none && enlisted.stream.done()) return {};
+    return record(enlisted.stream);
+  } catch (const std::exception& e) {
+    if (!std::exchange(enlisted.broken, true))
+      std::fprintf(stderr, "encore: a stream of device %d can't be waited for: %s\n", enlisted.stream.device(),
+                   e.what());
+    return {};
+  }
 }
 
 }  // namespace
@@ -87,17 +99,19 @@ void capture_ends(StreamRef stream) noexcept {
 }
 
 Tail tail(StreamRef stream) {
+  const device::RelaxedCapture relaxed;
   std::lock_guard lock(all().mutex);
-  const Enlisted* found = all().find(stream);
-  return found ? tail_of(*found) : record(stream);
+  Enlisted* const found = all().find(stream);
+  return found ? tail_of(*found, false) : record(stream);
 }
 
-std::vector<Tail> tails(int device) {
+std::vector<Tail> tails(std::optional<int> device, StreamRef but) {
+  const device::RelaxedCapture relaxed;
   std::vector<Tail> tails;
   std::lock_guard lock(all().mutex);
-  for (const Enlisted& enlisted : all().streams) {
-    if (enlisted.stream.device() != device) continue;
-    if (Tail tail = tail_of(enlisted)) tails.push_back(std::move(tail));
+  for (Enlisted& enlisted : all().streams) {
+    if ((device && enlisted.stream.device() != *device) || (but && enlisted.stream == but)) continue;
+    if (Tail tail = tail_of(enlisted, true)) tails.push_back(std::move(tail));
   }
   return tails;
 }
@@ -117,7 +131,7 @@ bool is_idle(StreamRef stream) noexcept {
     device::RelaxedCapture relaxed;
     std::lock_guard lock(all().mutex);
     const Enlisted* found = all().find(stream);
-    if (found && found->capturing) return found->before_capture->done();
+    if (found && found->capturing) return !found->before_capture || found->before_capture->done();
     return stream.capture_status() == CaptureStatus::none && stream.done();
   } catch (const std::exception&) {
     return false;

@@ -1,6 +1,7 @@
 // Streams which may hold work on memory that is freed without naming a stream, and how to wait for that work.
 #pragma once
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "device/stream.h"
@@ -17,10 +18,11 @@ void delist(device::StreamRef stream) noexcept;
 void capture_begins(device::StreamRef stream);
 void capture_ends(device::StreamRef stream) noexcept;
 
-// What is enqueued on a stream up to now; null if nothing can be. Of a capture, only what came before it.
+// What is enqueued on a stream up to now; null if it can't be told. Of a capture, only what came before it.
 using Tail = std::shared_ptr<device::Event>;
 Tail tail(device::StreamRef stream);
-std::vector<Tail> tails(int device);  // of all enlisted streams of the device; no nulls
+// Of all enlisted streams that are busy; of one device, or all but one stream.
+std::vector<Tail> tails(std::optional<int> device = {}, device::StreamRef but = {});
 // These may be used in a thread that captures. False also if the device cannot tell any more.
 bool is_done(const std::vector<Tail>& tails) noexcept;
 bool is_idle(device::StreamRef stream) noexcept;

@@ -63,7 +63,8 @@ class Model {
     else
       run(id);
   }
-  std::vector<float> output() const { return read(graphs_.stream(), output_, kCount); }
+  std::vector<float> output() const { return output(graphs_.stream()); }
+  std::vector<float> output(device::StreamRef stream) const { return read(stream, output_, kCount); }
   std::vector<float> expected(float input) const { return std::vector<float>(kCount, input + 6); }
 
  private:

@@ -76,6 +76,42 @@ TEST(SharedStream, keeps_others_out_of_a_capture) {
   EXPECT_EQ(graphs.nodes(0).size(), 3u);
 }
 
+// Whoever waits may hold what the run that has the turn needs to go on, such as Python's lock.
+TEST(SharedStream, is_waited_for_while_another_thread_has_its_turn) {
+  SharedStream shared(0);
+  SessionGraphs graphs(0, {.enabled = true, .warm_ups = 0, .shared = &shared});
+  Model mine(graphs), others(graphs);
+  std::thread([&] { EXPECT_TRUE(others.run(kEagerId)); }).join();
+  for (const int id : {0, kEagerId}) {
+    Gate gate;
+    {
+      const auto turn = shared.turn();
+      gate.hold(shared.ref());
+      mine.set_input(float(id));
+    }
+    EXPECT_TRUE(mine.run(kEagerId));
+    std::atomic<bool> in_run{false}, waited{false};
+    std::thread other([&] {
+      graphs.begin_run(id);  // id 0 captures
+      in_run = true;
+      while (!waited) std::this_thread::yield();
+      others.compute();
+      EXPECT_TRUE(graphs.end_run(true));
+    });
+    while (!in_run) std::this_thread::yield();
+    std::thread opener([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      gate.open();
+    });
+    shared.wait();
+    const device::Stream apart(0);
+    EXPECT_EQ(mine.output(apart), mine.expected(float(id)));
+    waited = true;
+    opener.join();
+    other.join();
+  }
+}
+
 TEST(SharedStream, sessions_on_one_stream_of_the_application_take_turns) {
   const device::Stream stream(0);
   std::vector<std::thread> threads;

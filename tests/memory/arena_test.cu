@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -19,8 +20,6 @@ namespace {
 using namespace encore::test;
 using device::StreamRef;
 using testing::HasSubstr;
-
-const StreamRef kNoStream{};
 
 // Every allocation that does not fit shows as a driver allocation.
 Settings exact(size_t max_bytes = SIZE_MAX) { return {.max_bytes = max_bytes, .grow_by_doubling = false}; }
@@ -384,6 +383,43 @@ TEST(Arena, frees_without_a_stream_while_others_capture) {
   arena.free(block);
   arena.free(meanwhile);
 }
+
+TEST(Arena, reuses_what_is_freed_for_all_when_other_streams_are_done_with_it) {
+  EnlistedStream maker, reader;
+  Arena arena(0, exact(), "test");
+  Gate gate;
+  void* block = arena.allocate(1024, maker);
+  gate.hold(reader);  // which may be about to read the block
+  arena.free(block, false);
+  void* meanwhile = arena.allocate(1024, maker);
+  EXPECT_NE(meanwhile, block);
+  gate.open();
+  wait_for(tails(0));
+  EXPECT_EQ(arena.allocate(1024, maker), block);
+  arena.free(meanwhile, false);
+  EXPECT_EQ(arena.allocate(1024, maker), meanwhile) << "no other stream is busy";
+  arena.free(block);
+  arena.free(meanwhile);
+}
+
+#ifdef ENCORE_VIRTUAL  // on CUDA the device would be lost
+struct Fail {
+  void operator()(int64_t) const { throw std::runtime_error("as a fault on the device"); }
+};
+
+TEST(Arena, serves_others_when_a_stream_has_failed) {
+  Arena arena(0, exact(), "test");
+  EnlistedStream bad;
+  void *block = arena.allocate(1024, kNoStream), *of_bad = arena.allocate(1024, bad);
+  device::for_each_index(bad, 1, Fail{});
+  EXPECT_THROW(bad->synchronize(), Error);
+  arena.free(block);
+  EXPECT_EQ(arena.allocate(1024, kNoStream), block);
+  arena.free(block);
+  arena.free(of_bad);
+  EXPECT_EQ(arena.stats().in_use_bytes, 0u);
+}
+#endif
 
 // Blocks are written, checked and freed without ever waiting. On the virtual GPU, TSan sees reuse that is not ordered.
 TEST(Arena, is_right_with_many_threads) {

@@ -37,6 +37,8 @@ struct CountOther {
   }
 };
 
+inline const device::StreamRef kNoStream{};
+
 // Holds streams up until it is opened, and waits for them in the end.
 class Gate {
  public:

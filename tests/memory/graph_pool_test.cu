@@ -91,6 +91,17 @@ TEST(GraphPool, counts_against_the_limit) {
   EXPECT_EQ(arena.stats().held_bytes, 0u);
 }
 
+TEST(GraphPool, does_without_a_first_chunk_beyond_the_limit) {
+  EnlistedStream stream;
+  Arena arena(0, {.max_bytes = 100 << 10, .grow_by_doubling = false}, "session 'a'");
+  auto pool = std::make_shared<GraphPool>(arena.source(), 200 << 10);
+  PoolScope scope(pool);
+  void* a = arena.allocate(64 << 10, stream);
+  EXPECT_EQ(arena.stats().held_bytes, 64u << 10);
+  EXPECT_EQ(pool->held_bytes(), 64u << 10);
+  arena.free(a);
+}
+
 TEST(GraphPool, lives_as_long_as_a_tensor_in_it) {
   EnlistedStream stream;
   Arena arena(0, {}, "test");

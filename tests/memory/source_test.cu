@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "device/device.h"
 #include "device/graph.h"
 #include "gate.h"
 #include "memory/arena.h"
@@ -22,8 +23,6 @@ namespace {
 using namespace encore::test;
 using device::StreamRef;
 using testing::HasSubstr;
-
-const StreamRef kNoStream{};
 
 // An application's allocator, which counts.
 template <int which>
@@ -73,6 +72,28 @@ struct App {
   ~App() { meanwhile = {}; }
   static External external() { return {&allocate, &free, &empty_cache}; }
 };
+
+TEST(External, is_called_on_the_device_of_the_memory) {
+  if (device::count() < 2) GTEST_SKIP() << "this takes two devices";
+  static const device::Stream* there;
+  static int launches;
+  const device::Stream stream(1);
+  there = &stream;
+  launches = 0;
+  // A launch works on the current device alone.
+  const auto launch = [] { device::for_each_index(*there, 1, device::tests::Nothing{}), ++launches; };
+  App<0> app;
+  app.meanwhile = launch;
+  const External external{[](size_t bytes) { return App<0>::meanwhile(), device::allocate(1, bytes); },
+                          [](void* address) { App<0>::meanwhile(), device::free(1, address); },
+                          [] { App<0>::meanwhile(); }};
+  {
+    Arena arena(1, {.external = external}, "test");
+    arena.free(arena.allocate(1024, kNoStream));
+    arena.shrink();
+  }
+  EXPECT_GE(launches, 3);
+}
 
 TEST(External, is_the_only_source) {
   App<0> one;
