@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdio>
 #include <utility>
 
+#include "device/device.h"
 #include "device/graph.h"
 #include "device/memory.h"
+#include "plugin/ep.h"
 #include "plugin/factory.h"
 #include "plugin/fence.h"
 #include "plugin/stream.h"
@@ -21,7 +24,10 @@ thread_local std::string allocation_failure;
 class Allocator : public OrtAllocator {
  public:
   Allocator(std::shared_ptr<Factory> factory, const OrtMemoryInfo* info)
-      : OrtAllocator{}, factory_(std::move(factory)), info_(info) {
+      : OrtAllocator{},
+        factory_(std::move(factory)),
+        info_(info),
+        device_(int(ort().ep->MemoryDevice_GetDeviceId(ort().ep->MemoryInfo_GetMemoryDevice(info)))) {
     version = ort().version;
     Alloc = [](OrtAllocator* self, size_t bytes) noexcept {
       return from(self).attempt([&](Allocator& mine) { return mine.allocate(bytes, {}); });
@@ -32,7 +38,7 @@ class Allocator : public OrtAllocator {
     Reserve = [](OrtAllocator* self, size_t bytes) noexcept {
       return from(self).attempt([&](Allocator& mine) { return mine.reserve(bytes); });
     };
-    Free = [](OrtAllocator* self, void* address) noexcept { from(self).free(address); };
+    Free = [](OrtAllocator* self, void* address) noexcept { from(self).give_back(address); };
     Info = [](const OrtAllocator* self) noexcept { return static_cast<const Allocator*>(self)->info_; };
     GetStats = [](const OrtAllocator* self, OrtKeyValuePairs** out) noexcept -> OrtStatus* {
       return guarded("GetStats", [&] {
@@ -43,7 +49,7 @@ class Allocator : public OrtAllocator {
     };
     if (host_has(kAllocatorShrinkApi))
       Shrink = [](OrtAllocator* self) noexcept -> OrtStatus* {
-        return guarded("Shrink", [&] { from(self).shrink(); });
+        return guarded_on(from(self).device_, "Shrink", [&] { from(self).shrink(); });
       };
   }
   virtual ~Allocator() = default;
@@ -62,6 +68,7 @@ class Allocator : public OrtAllocator {
   template <class Allocate>
   void* attempt(Allocate&& allocate) noexcept {
     try {
+      const device::Current current(device_);
       return allocate(*this);
     } catch (const std::exception& error) {
       factory_->log().error(error.what());
@@ -73,8 +80,18 @@ class Allocator : public OrtAllocator {
     }
   }
 
+  void give_back(void* address) noexcept {
+    try {
+      const device::Current current(device_);
+      free(address);
+    } catch (const std::exception& error) {  // the process is ending, or the device lost; so is the memory
+      factory_->log().error(text("memory at ", address, " could not be freed: ", error.what()));
+    }
+  }
+
   std::shared_ptr<Factory> factory_;
   const OrtMemoryInfo* info_;
+  const int device_;
 };
 
 class DeviceAllocator final : public Allocator {
@@ -85,7 +102,9 @@ class DeviceAllocator final : public Allocator {
  private:
   void* allocate(size_t bytes, device::StreamRef stream) override { return arena_->allocate(bytes, stream); }
   void* reserve(size_t bytes) override { return arena_->reserve(bytes); }
-  void free(void* address) noexcept override { arena_->free(address); }
+  // Inside of a run only the stream that it was made for has seen it. Afterwards it is the application's, which may
+  // have handed it to another session.
+  void free(void* address) noexcept override { arena_->free(address, Ep::thread_runs_in(*arena_)); }
   void shrink() override { arena_->shrink(); }
   Stats stats() const override {
     const memory::Stats s = arena_->stats();
@@ -161,8 +180,10 @@ void* PinnedPool::allocate(size_t bytes) {
   const size_t rounded = std::bit_ceil(std::max(bytes, kSmallestPinnedBytes));
   const std::lock_guard lock(mutex_);
   void* address = nullptr;
-  if (const auto kept = kept_.find(rounded); kept != kept_.end()) {
-    address = kept->second;
+  const auto [first, end] = kept_.equal_range(rounded);
+  const auto kept = std::find_if(first, end, [](const auto& block) { return memory::is_done(block.second.tails); });
+  if (kept != end) {
+    address = kept->second.address;
     kept_.erase(kept);
   } else {
     const device::RelaxedCapture relaxed;  // page-locking memory is no work of any stream
@@ -180,22 +201,31 @@ void* PinnedPool::allocate(size_t bytes) {
 
 void PinnedPool::free(void* address) noexcept {
   if (!address) return;
-  const std::lock_guard lock(mutex_);
-  const size_t bytes = sizes_.at(address);
-  kept_.emplace(bytes, address);
-  stats_.in_use_bytes -= bytes;
+  try {
+    auto tails = memory::tails();  // copies may still be on their way
+    const std::lock_guard lock(mutex_);
+    const size_t bytes = sizes_.at(address);
+    kept_.emplace(bytes, Kept{address, std::move(tails)});
+    stats_.in_use_bytes -= bytes;
+  } catch (const std::exception& error) {  // the block stays out of use
+    std::fprintf(stderr, "encore: pinned memory at %p could not be freed: %s\n", address, error.what());
+  }
 }
 
 void PinnedPool::shrink() {
   const std::lock_guard lock(mutex_);
   ++stats_.shrinks;
   const device::RelaxedCapture relaxed;
-  while (!kept_.empty()) {
-    const auto [bytes, address] = *kept_.begin();
-    kept_.erase(kept_.begin());
-    sizes_.erase(address);
+  for (auto kept = kept_.begin(); kept != kept_.end();) {
+    const auto& [bytes, block] = *kept;
+    if (!memory::is_done(block.tails)) {
+      ++kept;
+      continue;
+    }
+    device::free_pinned(block.address);
+    sizes_.erase(block.address);
     stats_.held_bytes -= bytes;
-    device::free_pinned(address);
+    kept = kept_.erase(kept);
   }
 }
 

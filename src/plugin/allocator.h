@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "memory/arena.h"
+#include "memory/streams.h"
 #include "plugin/api_version.h"
 #include "plugin/options.h"
 
@@ -18,7 +19,8 @@ class Factory;
 // What the options say of a session's device memory.
 memory::Settings memory_settings(const Options& options);
 
-// Freed blocks are kept by size, since page-locking costs far more than an allocation; they go back with the pool.
+// Freed blocks are kept by size, since page-locking costs far more than an allocation, and serve again when no copy is
+// under way any more; they go back with the pool.
 class PinnedPool {
  public:
   PinnedPool() = default;
@@ -35,9 +37,14 @@ class PinnedPool {
   Stats stats() const;
 
  private:
+  struct Kept {
+    void* address;
+    std::vector<memory::Tail> tails;  // of what may still be copying from or to it
+  };
+
   mutable std::mutex mutex_;
   std::unordered_map<void*, size_t> sizes_;  // of every block
-  std::multimap<size_t, void*> kept_;        // not in use
+  std::multimap<size_t, Kept> kept_;         // not in use
   Stats stats_;
 };
 

@@ -17,7 +17,7 @@ constexpr int64_t kMostShapeElements = 256;
 bool is_small(const std::optional<std::vector<int64_t>>& dims) {
   int64_t count = 1;
   for (int64_t dim : dims.value_or(std::vector<int64_t>()))
-    if (dim > 0 && (count *= dim) > kMostShapeElements) return false;
+    if (dim > kMostShapeElements || (dim > 0 && (count *= dim) > kMostShapeElements)) return false;
   return true;
 }
 

@@ -119,6 +119,10 @@ void Devices::offer(OrtEpFactory* factory, const OrtHardwareDevice* const* liste
   for (int d = 0; d < count; ++d) descriptions.push_back(entry(d).description);
   const auto hardware = match(descriptions, listed, listed_count);
   for (int d = 0; d < count && *offered_count < most; ++d) {
+    if (const std::string why_not = device::unfit(d); !why_not.empty()) {
+      log_.warning(text("Encore does not offer device ", d, ": ", why_not));
+      continue;
+    }
     Entry& one = entry(d);
     if (!hardware[size_t(d)] && !one.own_hardware) one.own_hardware = make_hardware(d, one.description);
     one.hardware = hardware[size_t(d)] ? hardware[size_t(d)] : one.own_hardware.get();

@@ -10,12 +10,12 @@
 
 #include "device/blas.h"
 #include "device/dnn.h"
-#include "device/fault.h"
 #include "graph/session_graphs.h"
 #include "graph/shared_stream.h"
 #include "memory/arena.h"
 #include "ops/op.h"
 #include "plugin/api_version.h"
+#include "plugin/fault_cells.h"
 #include "plugin/host_copies.h"
 #include "plugin/log.h"
 #include "plugin/options.h"
@@ -45,7 +45,6 @@ class Ep : public OrtEp {
   const Signature& signature() const { return signature_; }
 
   memory::Arena& arena() { return *arena_; }
-  const std::shared_ptr<memory::Arena>& shared_arena() const { return arena_; }
   HostCopies& copies() { return copies_; }
   device::Blas& blas();  // opened on first use, as is dnn()
   device::Dnn& dnn();
@@ -61,19 +60,19 @@ class Ep : public OrtEp {
   device::StreamRef compute_stream(void* handle, const OrtKernelContext* context = nullptr);
   // The calling thread's run, if it is in one, has work on the stream.
   void note_work(device::StreamRef stream);
+  // Whether the calling thread is in a run of a session whose memory is in the arena.
+  static bool thread_runs_in(const memory::Arena& arena);
   // Makes `later` wait for what the run that the calling thread is in, if any, has enqueued.
   static void order_after_run(device::StreamRef later);
   // A node failed in the calling thread's run: what it has captured so far is worth nothing.
   void run_failed(const std::string& why, Code code);
 
-  // Bad values that kernels report: `who` gets a number for its FaultRef, and is named in the error.
-  device::FaultCell* fault_cell() const { return fault_cell_; }
-  int fault_node(std::string who);
-  // To be called after the host has waited for the device. Throws, and clears, what was reported.
-  void check_faults();
+  FaultCells& faults() { return faults_; }
 
-  // Waits for the work of the calling thread (with graphs) or of all of the session's streams.
+  // Waits for the work of the calling thread (with graphs) or of all of the session's streams; throws what kernels have
+  // reported.
   void synchronize();
+  void wait_for(device::StreamRef stream);  // one that the session uses
 
   // The session's live streams, for synchronize().
   void enlist(SyncStream* stream);
@@ -83,7 +82,9 @@ class Ep : public OrtEp {
   void fill_callbacks();
   void find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support);
   void start_run(const OrtRunOptions* options);
-  void end_run(const OrtRunOptions* options, bool synchronous);
+  void end_run(bool synchronous);
+  void forget_runs();
+  bool has_to_repeat() const;
   void set_dynamic_option(const std::string& key, const std::string& value);
   device::StreamRef find_stream(void* handle, const OrtKernelContext* context);
   bool captures() const { return graphs_ && graphs_->enabled() && !cannot_capture_; }
@@ -100,9 +101,7 @@ class Ep : public OrtEp {
   std::unique_ptr<device::Dnn> dnn_;
   std::atomic<device::Blas*> open_blas_{nullptr};
   std::atomic<device::Dnn*> open_dnn_{nullptr};
-  device::FaultCell* fault_cell_ = nullptr;
-  std::mutex fault_nodes_mutex_;
-  std::vector<std::string> fault_nodes_;
+  FaultCells faults_;
   std::mutex streams_mutex_;
   std::set<SyncStream*> streams_;
   std::set<std::string> placement_;     // what has been logged of claiming nodes

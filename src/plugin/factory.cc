@@ -14,18 +14,24 @@ namespace {
 
 constexpr const char* kSharesAllocators = "session.use_env_allocators";
 
+std::map<std::string, std::string> map_of(const OrtKeyValuePairs* pairs) {
+  const char* const* keys = nullptr;
+  const char* const* values = nullptr;
+  size_t count = 0;
+  if (pairs) ort().api->GetKeyValuePairs(pairs, &keys, &values, &count);
+  std::map<std::string, std::string> map;
+  for (size_t i = 0; i < count; ++i) map.emplace(keys[i], values[i]);
+  return map;
+}
+
 std::map<std::string, std::string> config_of(const OrtSessionOptions* session) {
   OrtKeyValuePairs* raw = nullptr;
   check(ort().api->GetSessionOptionsConfigEntries(session, &raw));
   const auto pairs = owned(raw, ort().api->ReleaseKeyValuePairs);
-  const char* const* keys = nullptr;
-  const char* const* values = nullptr;
-  size_t count = 0;
-  ort().api->GetKeyValuePairs(raw, &keys, &values, &count);
-  std::map<std::string, std::string> config;
-  for (size_t i = 0; i < count; ++i) config.emplace(keys[i], values[i]);
-  return config;
+  return map_of(raw);
 }
+
+constexpr const char* kOutsideOfSessions = "the tensors outside of sessions";
 
 void check_device(const Options& options, const OrtKeyValuePairs* const* metadata, size_t device_count) {
   std::string chosen;
@@ -73,7 +79,7 @@ Copies& Factory::copies(int device) {
 std::shared_ptr<memory::Arena> Factory::shared_arena(int device) {
   const std::lock_guard lock(mutex_);
   auto& arena = arenas_[device];
-  if (!arena) arena = std::make_shared<memory::Arena>(device, memory::Settings{}, "the tensors outside of sessions");
+  if (!arena) arena = std::make_shared<memory::Arena>(device, memory::Settings{}, kOutsideOfSessions);
   return arena;
 }
 
@@ -85,6 +91,19 @@ OrtAllocator* Factory::make_allocator(const OrtMemoryInfo* info, std::shared_ptr
   const OrtMemoryInfo* const own_info = devices_.memory_info(device, pinned);
   if (pinned) return make_pinned_allocator(shared_from_this(), own_info, pinned_);
   return make_device_allocator(shared_from_this(), own_info, arena ? std::move(arena) : shared_arena(device));
+}
+
+std::shared_ptr<memory::Arena> Factory::make_shared_arena(int device, const OrtKeyValuePairs* options) {
+  std::map<std::string, std::string> config;
+  for (const auto& [key, value] : map_of(options)) {
+    require(key.starts_with("arena.") || key == "use_arena" || key == "gpu_mem_limit" || key == "arena_extend_strategy",
+            "'", key,
+            "' is no option of an allocator; use_arena, gpu_mem_limit, arena_extend_strategy and arena.* are");
+    config.emplace("ep.cuda." + key, value);
+  }
+  const memory::Settings settings = memory_settings(parse_options(name_, config));
+  const std::lock_guard lock(mutex_);
+  return arenas_[device] = std::make_shared<memory::Arena>(device, settings, kOutsideOfSessions);
 }
 
 OrtEp* Factory::create_ep(const OrtKeyValuePairs* const* metadata, size_t device_count,
@@ -137,9 +156,17 @@ void Factory::fill_callbacks() {
     return guarded("CreateEp", [&] { *ep = from(self).create_ep(metadata, device_count, session, Log(logger)); });
   };
   ReleaseEp = [](OrtEpFactory*, OrtEp* ep) noexcept { delete static_cast<Ep*>(ep); };
-  CreateAllocator = [](OrtEpFactory* self, const OrtMemoryInfo* info, const OrtKeyValuePairs*,
+  CreateAllocator = [](OrtEpFactory* self, const OrtMemoryInfo* info, const OrtKeyValuePairs* options,
                        OrtAllocator** allocator) noexcept -> OrtStatus* {
-    return guarded("CreateAllocator", [&] { *allocator = from(self).make_allocator(info, nullptr); });
+    return guarded("CreateAllocator", [&] {
+      const OrtMemoryDevice* const where = ort().ep->MemoryInfo_GetMemoryDevice(info);
+      std::shared_ptr<memory::Arena> arena;
+      if (!map_of(options).empty()) {
+        require(is_device_memory(where), "only allocators of device memory have options");
+        arena = from(self).make_shared_arena(int(ort().ep->MemoryDevice_GetDeviceId(where)), options);
+      }
+      *allocator = from(self).make_allocator(info, std::move(arena));
+    });
   };
   ReleaseAllocator = [](OrtEpFactory*, OrtAllocator* allocator) noexcept { release_allocator(allocator); };
   CreateDataTransfer = [](OrtEpFactory* self, OrtDataTransferImpl** transfer) noexcept -> OrtStatus* {

@@ -46,6 +46,8 @@ class Factory : public OrtEpFactory, public std::enable_shared_from_this<Factory
   OrtEp* create_ep(const OrtKeyValuePairs* const* metadata, size_t device_count, const OrtSessionOptions* session,
                    Log log);
   std::shared_ptr<memory::Arena> shared_arena(int device);
+  // In place of the one that shared_arena() gave so far.
+  std::shared_ptr<memory::Arena> make_shared_arena(int device, const OrtKeyValuePairs* options);
 
   const std::string name_;
   const Log log_;

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "device/device.h"
 #include "device/error.h"
 #include "plugin/api_version.h"
 
@@ -71,6 +72,15 @@ OrtStatus* guarded(const char* where, Body&& body) noexcept {
   } catch (...) {
     return status_of_current_exception(ort().api, where);
   }
+}
+
+// Likewise, with the device current.
+template <class Body>
+OrtStatus* guarded_on(int device, const char* where, Body&& body) noexcept {
+  return guarded(where, [&] {
+    const device::Current current(device);
+    body();
+  });
 }
 
 // Owns what onnxruntime hands out or takes back by a release function.

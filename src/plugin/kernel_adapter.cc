@@ -49,7 +49,7 @@ class KernelRun final : public ops::Context {
   ops::StreamRef stream() const override { return stream_; }
   device::Blas& blas() override { return node_.ep.blas(); }
   device::Dnn& dnn() override { return node_.ep.dnn(); }
-  device::FaultRef fault() override { return {node_.ep.fault_cell(), node_.fault_number}; }
+  device::FaultRef fault() override { return {node_.ep.faults().of(stream_), node_.fault_number}; }
 
   const Tensor* find_input(int i) override {
     if (i < 0 || i >= node_.input_count) return nullptr;
@@ -123,7 +123,7 @@ struct Kernel : OrtKernelImpl {
     };
     mark(row.host_inputs, node.host_inputs);
     mark(row.host_outputs, node.host_outputs);
-    node.fault_number = ep.fault_node(node.label);
+    node.fault_number = ep.faults().number(node.label);
     op = row.make(info);
     ort_version_supported = ort().version;
     Compute = [](OrtKernelImpl* self, OrtKernelContext* context) noexcept -> OrtStatus* {

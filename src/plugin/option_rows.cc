@@ -73,7 +73,8 @@ constexpr const char* kAddress = "an address, decimal or with 0x";
 constexpr const char* kNoLimit = "18446744073709551615";
 
 constexpr OptionRow kRows[] = {
-    {"device_id", true, "0", "the number of a device", "The CUDA device to run on.",
+    {"device_id", true, "0", "the number of a device",
+     "The CUDA device to run on, which is the one that the session was given.",
      [](std::string_view value, Options& o) { return take(number(value, 0, 1 << 16), o.device_id); }},
 
     // ---- graphs
@@ -152,7 +153,8 @@ constexpr OptionRow kRows[] = {
     {"use_tf32", true, "1", kFlag, "Let float matrix products and convolutions use TF32 tensor cores.",
      [](std::string_view value, Options& o) { return take(flag(value), o.use_tf32); }},
     {"deterministic", false, "0", kFlag,
-     "The same bits in every session: nothing is chosen by timing, and libraries' algorithms that vary are left out.",
+     "The same bits in every session: nothing is chosen by timing, and libraries' algorithms that vary are left out. "
+     "onnxruntime tells providers nothing of its own `use_deterministic_compute`.",
      [](std::string_view value, Options& o) { return take(flag(value), o.deterministic); }},
     {"enable_cudnn", false, "1", kFlag,
      "Use cuDNN for convolutions; if not, or if there is none, they are lowered to matrix products, and the log says "
@@ -160,7 +162,8 @@ constexpr OptionRow kRows[] = {
      [](std::string_view value, Options& o) { return take(flag(value), o.enable_cudnn); }},
     {"cudnn_conv_algo_search", true, "EXHAUSTIVE", "EXHAUSTIVE, HEURISTIC or DEFAULT",
      "How cuDNN's engine for a new convolution is chosen: EXHAUSTIVE times the candidates in the first run, HEURISTIC "
-     "trusts cuDNN's heuristics, DEFAULT takes the first engine that does without.",
+     "trusts cuDNN's heuristics (as do sessions with `deterministic`), DEFAULT takes the first engine that does "
+     "without.",
      [](std::string_view value, Options& o) {
        if (value != "EXHAUSTIVE" && value != "HEURISTIC" && value != "DEFAULT") return false;
        o.conv_search = value == "EXHAUSTIVE"  ? ConvSearch::exhaustive
@@ -191,11 +194,11 @@ constexpr OptionRow kRows[] = {
     {"tunable_op_enable", true, "0", kFlag, "Allow tuning, and use what it finds.",
      [](std::string_view value, Options& o) { return take(flag(value), o.tunable_op); }},
     {"tunable_op_tuning_enable", true, "0", kFlag,
-     "Time the best few algorithms for each new matrix product outside of captures, and remember the fastest. For "
-     "convolutions see `cudnn_conv_algo_search`.",
+     "Time the best few algorithms for each new matrix product and convolution outside of captures, and remember the "
+     "fastest.",
      [](std::string_view value, Options& o) { return take(flag(value), o.tunable_op_tuning); }},
     {"tunable_op_max_tuning_duration_ms", true, "0", "a number of milliseconds",
-     "The most time spent on tuning one product; 0: no limit.",
+     "The most time spent on tuning one matrix product; 0: no limit.",
      [](std::string_view value, Options& o) { return take(number(value, 0, INT32_MAX), o.tunable_op_max_ms); }},
 
     {"log_placement", false, "0", kFlag, "Log, as warnings, each node that is left to another provider, and why.",

@@ -65,16 +65,25 @@ std::vector<bool> shape_arithmetic(const PlacementGraph& graph) {
   std::vector<bool> device_only(graph.nodes.size());
   for (;;) {
     const Reach host = reach(graph, device_only);
-    // Whether the node can run on the device without a copy of its inputs; collects the producers that go with it.
-    const std::function<bool(int, std::vector<int>&)> can_move = [&](int n, std::vector<int>& moving) {
-      const PlacementNode& node = graph.nodes[size_t(n)];
-      if (!node.claimable) return false;
-      moving.push_back(n);
-      for (size_t i = 0; i < node.inputs.size(); ++i) {
-        const int value = node.inputs[i];
-        if (value < 0 || node.host_inputs[i] || !host.values[size_t(value)]) continue;
-        const int producer = links.producer[size_t(value)];
-        if (producer < 0 || !host.nodes[size_t(producer)] || !can_move(producer, moving)) return false;
+    // Whether the node can run on the device without a copy of its inputs; collects it and the producers that go with
+    // it.
+    const auto can_move = [&](int first, std::vector<int>& moving) {
+      std::vector<bool> seen(graph.nodes.size());
+      const auto go_along = [&](int n) {
+        if (!seen[size_t(n)]) moving.push_back(n);
+        seen[size_t(n)] = true;
+      };
+      go_along(first);
+      for (size_t next = 0; next < moving.size(); ++next) {
+        const PlacementNode& node = graph.nodes[size_t(moving[next])];
+        if (!node.claimable) return false;
+        for (size_t i = 0; i < node.inputs.size(); ++i) {
+          const int value = node.inputs[i];
+          if (value < 0 || node.host_inputs[i] || !host.values[size_t(value)]) continue;
+          const int producer = links.producer[size_t(value)];
+          if (producer < 0 || !host.nodes[size_t(producer)]) return false;
+          go_along(producer);
+        }
       }
       return true;
     };

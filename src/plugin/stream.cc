@@ -18,18 +18,19 @@ class Notification : public OrtSyncNotificationImpl {
     ort_version_supported = ort().version;
     Release = [](OrtSyncNotificationImpl* self) noexcept { delete static_cast<Notification*>(self); };
     Activate = [](OrtSyncNotificationImpl* self) noexcept -> OrtStatus* {
-      return guarded("Activate", [&] { from(self).activate(); });
+      return guarded_on(from(self).device(), "Activate", [&] { from(self).activate(); });
     };
     WaitOnDevice = [](OrtSyncNotificationImpl* self, OrtSyncStream* consumer) noexcept -> OrtStatus* {
-      return guarded("WaitOnDevice", [&] { from(self).wait_on_device(consumer); });
+      return guarded_on(from(self).device(), "WaitOnDevice", [&] { from(self).wait_on_device(consumer); });
     };
     WaitOnHost = [](OrtSyncNotificationImpl* self) noexcept -> OrtStatus* {
-      return guarded("WaitOnHost", [&] { from(self).wait_on_host(); });
+      return guarded_on(from(self).device(), "WaitOnHost", [&] { from(self).wait_on_host(); });
     };
   }
 
  private:
   static Notification& from(OrtSyncNotificationImpl* self) { return *static_cast<Notification*>(self); }
+  int device() const { return producer_.ref().device(); }
 
   void activate() {
     recorded_on_ = producer_.ref();
@@ -50,7 +51,7 @@ class Notification : public OrtSyncNotificationImpl {
       activate();  // what was captured has been launched; the event was a part of the graph
     }
     event_.synchronize();
-    if (Ep* ep = producer_.ep()) ep->check_faults();
+    if (Ep* ep = producer_.ep()) ep->faults().check(recorded_on_);
   }
 
   SyncStream& producer_;
@@ -136,16 +137,16 @@ void SyncStream::fill_callbacks() {
   Release = &release_stream;
   GetHandle = [](OrtSyncStreamImpl* self) noexcept { return static_cast<SyncStream*>(self)->handle_.native(); };
   CreateNotification = [](OrtSyncStreamImpl* self, OrtSyncNotificationImpl** notification) noexcept -> OrtStatus* {
-    return guarded("CreateNotification", [&] { *notification = new Notification(*static_cast<SyncStream*>(self)); });
+    auto& stream = *static_cast<SyncStream*>(self);
+    return guarded_on(stream.handle_.device(), "CreateNotification", [&] { *notification = new Notification(stream); });
   };
   // The end of a run, or of a loop's iteration. onnxruntime only logs an error, so what kernels have reported is left
   // for those whose errors end the run. With graphs OnRunEnd has seen to everything.
   Flush = [](OrtSyncStreamImpl* self) noexcept -> OrtStatus* {
     auto& stream = *static_cast<SyncStream*>(self);
-    return guarded("Flush", [&] {
+    return guarded_on(stream.handle_.device(), "Flush", [&] {
       if (stream.ep_ && stream.ep_->graphs()) return;
-      const auto turn = stream.ep_ ? stream.ep_->turn() : graph::SharedStream::Turn();
-      stream.ref().synchronize();
+      stream.ep_ ? stream.ep_->wait_for(stream.handle_) : stream.handle_.synchronize();
     });
   };
   OnSessionRunEnd = [](OrtSyncStreamImpl*) noexcept -> OrtStatus* { return nullptr; };

@@ -54,12 +54,25 @@ class Transfer : public OrtDataTransferImpl {
   // A batch: all copies are enqueued before any is waited for.
   void copy_all(const OrtValue** from, OrtValue** to, OrtSyncStream** streams, size_t count) {
     std::vector<device::StreamRef> waits;
-    Ep* waiting_session = nullptr;
+    try {
+      enqueue_all(from, to, streams, count, waits);
+    } catch (...) {
+      for (const device::StreamRef& stream : waits) memory::wait_for({memory::tail(stream)});
+      throw;
+    }
+    for (const device::StreamRef& stream : waits) stream.synchronize();
+  }
+
+  // `waits` gets the streams that have to be waited for, also if it throws.
+  void enqueue_all(const OrtValue** from, OrtValue** to, OrtSyncStream** streams, size_t count,
+                   std::vector<device::StreamRef>& waits) {
+    std::pair<Ep*, device::StreamRef> waited_in;  // what lies in pageable memory has been waited for
     for (size_t i = 0; i < count; ++i) {
       SyncStream* const stream = SyncStream::from(streams ? streams[i] : nullptr);
       const Place source = place_of(from[i]), target = place_of(to[i]);
       const Tensor what = tensor_of(from[i], source.where);
       void* const address = tensor_of(to[i], target.where).data;
+      require(device::size_bytes(what.type) > 0, "a tensor of ", device::name(what.type), " cannot be copied");
       const size_t bytes = what.bytes();
       if (bytes == 0) continue;
       if (!address || !what.data) {
@@ -80,18 +93,16 @@ class Transfer : public OrtDataTransferImpl {
         Copies& copies = factory_->copies(device);
         if (!host_has(kSyncApi)) wait_for_everything(copies.stream);
         Ep::order_after_run(copies.stream);  // up to onnxruntime 1.30 a Loop's copies name no stream
-        copy(copies.stream, copies.host, address, target, what.data, source, bytes);
         if (std::find(waits.begin(), waits.end(), copies.stream.ref()) == waits.end()) waits.push_back(copies.stream);
+        copy(copies.stream, copies.host, address, target, what.data, source, bytes);
       } else {
         if (stream->ep()) stream->ep()->note_work(stream->ref());
         copy(stream->ref(), stream->copies(), address, target, what.data, source, bytes);
-        // What lies in pinned memory isn't there yet.
         if (target.where == Where::host && device::place_of(address) != device::Place::pinned)
-          waiting_session = stream->ep();
+          waited_in = {stream->ep(), stream->ref()};
       }
     }
-    for (const device::StreamRef& stream : waits) stream.synchronize();
-    if (waiting_session) waiting_session->check_faults();
+    if (waited_in.first) waited_in.first->faults().check(waited_in.second);
   }
 
   // Either end's could copy between two devices: the stream knows what has to be done before.

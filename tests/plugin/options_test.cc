@@ -4,6 +4,7 @@
 
 #include "device/error.h"
 #include "plugin/factory.h"
+#include "plugin/library_settings.h"
 
 namespace encore::plugin {
 namespace {
@@ -61,6 +62,9 @@ TEST(Options, BadValuesAreNamedWithWhatIsAllowed) {
                                                        {"device_id", ""},
                                                        {"device_id", "0x1"},
                                                        {"use_tf32", "2"},
+                                                       {"cudnn_conv_algo_search", "FASTEST"},
+                                                       {"arena.max_dead_bytes_per_chunk", "-2"},
+                                                       {"tunable_op_max_tuning_duration_ms", "-1"},
                                                        {"enable_cuda_graph", "on"},
                                                        {"graph_on_error", "Fail"},
                                                        {"gpu_mem_limit", "0"},
@@ -90,6 +94,38 @@ TEST(Options, AddressesAreDecimalOrHexadecimal) {
   }
   for (const char* value : {"", "0x", "stream", "-1", "0x1g", "99999999999999999999"})
     EXPECT_TRUE(refusal({{"user_compute_stream", value}}).ends_with("an address, decimal or with 0x")) << value;
+}
+
+TEST(Options, FlagsAreNumbersOrWords) {
+  for (const char* value : {"1", "true", "True"})
+    EXPECT_TRUE(parse_options(kName, {{"prefer_nhwc", value}}).prefer_nhwc) << value;
+  for (const char* value : {"0", "false", "False"})
+    EXPECT_FALSE(parse_options(kName, {{"use_tf32", value}}).use_tf32) << value;
+}
+
+TEST(LibrarySettings, FollowTheOptions) {
+  EXPECT_FALSE(blas_settings({}).tune);
+  const device::DnnSettings by_default = dnn_settings({});
+  EXPECT_TRUE(by_default.wanted);
+  EXPECT_EQ(by_default.search, device::DnnSearch::measured);
+  EXPECT_EQ(by_default.most_workspace_bytes, size_t(1) << 30);
+  EXPECT_FALSE(by_default.always_fuse || by_default.deterministic || by_default.lines_are_rows);
+
+  const auto of = [](const Config& config) { return parse_options(kName, config); };
+  const Options tuned = of({{"tunable_op_enable", "1"},
+                            {"tunable_op_tuning_enable", "1"},
+                            {"tunable_op_max_tuning_duration_ms", "7"},
+                            {"cudnn_conv_algo_search", "HEURISTIC"}});
+  EXPECT_TRUE(blas_settings(tuned).tune);
+  EXPECT_EQ(blas_settings(tuned).max_tuning_ms, 7);
+  EXPECT_EQ(dnn_settings(tuned).search, device::DnnSearch::measured) << "convolutions are tuned too";
+  EXPECT_EQ(dnn_settings(of({{"cudnn_conv_algo_search", "HEURISTIC"}})).search, device::DnnSearch::heuristics);
+  EXPECT_EQ(dnn_settings(of({{"cudnn_conv_algo_search", "DEFAULT"}})).search, device::DnnSearch::standard);
+  EXPECT_EQ(dnn_settings(of({{"cudnn_conv_use_max_workspace", "0"}})).most_workspace_bytes, size_t(32) << 20);
+  EXPECT_TRUE(dnn_settings(of({{"fuse_conv_bias", "1"}})).always_fuse);
+  EXPECT_TRUE(dnn_settings(of({{"ep.cuda.deterministic", "1"}})).deterministic);
+  EXPECT_TRUE(dnn_settings(of({{"cudnn_conv1d_pad_to_nc1d", "1"}})).lines_are_rows);
+  EXPECT_FALSE(dnn_settings(of({{"ep.cuda.enable_cudnn", "0"}})).wanted);
 }
 
 TEST(Options, SpellingsOfOneOptionAgree) {

@@ -105,6 +105,17 @@ TEST(Placement, ConstantOfShapeWithinShapeArithmeticStaysOnTheCpu) {
   EXPECT_THAT(s.copies(), IsEmpty());
 }
 
+TEST(Placement, AreasWithManyWaysThroughThemAreLookedAtOnce) {
+  Sketch s;
+  s.input("x").node("Shape", {"x"}, {"#s"}).node("Range", {"#s"}, {"v0"});
+  for (int i = 0; i < 100; ++i) {
+    const std::string from = "v" + std::to_string(i), to = "v" + std::to_string(i + 1);
+    s.node("Add", {from, from}, {to});
+  }
+  s.node("Embed", {"table", "v100"}, {"y"}, true, false);
+  EXPECT_THAT(s.on_cpu(), IsEmpty());
+}
+
 TEST(Placement, AScaleFromAShapeHasToBeCopiedOnce) {
   Sketch s;
   s.input("x").constant("one");
