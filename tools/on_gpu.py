@@ -2,13 +2,14 @@
 """Runs the suites on a machine with a GPU: prebuilt libraries, the machine's own Python, onnxruntime and pytest.
 
     tools/on_gpu.py FOLDER [--only native,memcheck,racecheck,python,sanitized,bench] [--logs FOLDER] [--jobs 8]
+                           [--files tests/ops/test_norm.py ...]
 
 FOLDER holds libonnxruntime_providers_cuda_plugin.so and the *_tests programs of the cuda preset. Prints a line a stage
 and exits with 1 if one failed. Stages:
   native     the C++ suites
   memcheck   the seam's kernels under compute-sanitizer's memcheck, racecheck the same for races in shared memory
-  python     operator cases, end-to-end tests and models
-  sanitized  operator cases under memcheck
+  python     operator cases, end-to-end tests and models; first those alone that measure the device
+  sanitized  operator cases under memcheck, file by file: takes minutes each, --files names some
   bench      bench/models.py beside torch
 """
 
@@ -27,17 +28,16 @@ def pytest(jobs, *arguments):
     return [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", str(jobs), *arguments]
 
 
-def stages(folder, jobs):
+def stages(folder, jobs, files):
     native = sorted(folder.glob("*_tests"))
     sanitizer = ["compute-sanitizer", "--error-exitcode", "1", "--print-limit", "20"]
     yield "native", [[str(program), "--gtest_brief=1"] for program in native]
     yield "memcheck", [[*sanitizer, "--tool", "memcheck", str(folder / "device_tests"), KERNELS]]
     yield "racecheck", [[*sanitizer, "--tool", "racecheck", str(folder / "device_tests"), KERNELS]]
-    yield "python", [pytest(jobs, "tests/ops", "tests/python")]
-    yield (
-        "sanitized",
-        [[*sanitizer, "--tool", "memcheck", "--target-processes", "all", *pytest(jobs, "tests/ops", "-x")]],
-    )
+    tests = ["tests/ops", "tests/python"]
+    yield "python", [pytest(0, "-m", "alone", *tests), pytest(jobs, "-m", "not alone", *tests)]
+    memcheck = [*sanitizer, "--tool", "memcheck", "--target-processes", "all"]
+    yield "sanitized", [[*memcheck, *pytest(jobs, file, "-x")] for file in files]
     yield "bench", [[sys.executable, "bench/models.py", "--peer", "torch"]]
 
 
@@ -46,8 +46,10 @@ def run(commands, log, environment):
     with open(log, "w") as out:
         for command in commands:
             print("+", " ".join(command), file=out, flush=True)
+            start = time.monotonic()
             done = subprocess.run(command, cwd=ROOT, env=environment, stdout=out, stderr=subprocess.STDOUT)
             failed += done.returncode != 0
+            print(f"= {done.returncode} after {time.monotonic() - start:.1f} s", file=out, flush=True)
     return failed
 
 
@@ -57,21 +59,23 @@ def main():
     parser.add_argument("--only", default="native,memcheck,racecheck,python,sanitized,bench")
     parser.add_argument("--logs", type=Path, default=Path("."))
     parser.add_argument("--jobs", type=int, default=8)
+    parser.add_argument("--files", nargs="+", default=sorted(ROOT.glob("tests/ops/test_*.py")))
     args = parser.parse_args()
     folder = args.folder.resolve()
     environment = dict(os.environ, ENCORE_LIBRARY=str(folder / "libonnxruntime_providers_cuda_plugin.so"), CI="true")
+    environment.setdefault("CUDA_MODULE_LOADING", "EAGER")  # else a kernel that is loaded late waits for a closed gate
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")])
     args.logs.mkdir(parents=True, exist_ok=True)
     wanted, failures = args.only.split(","), 0
-    for name, commands in stages(folder, args.jobs):
+    for name, commands in stages(folder, args.jobs, args.files):
         if name not in wanted:
             continue
         start, log = time.monotonic(), args.logs / f"{name}.log"
         failed = run(commands, log, environment)
         failures += failed
-        last = log.read_text(errors="replace").strip().splitlines()[-1:] or [""]
+        last = [line for line in log.read_text(errors="replace").splitlines() if line.strip() and line[:2] != "= "]
         print(
-            f"{name:10} {'FAILED' if failed else 'passed':7} {time.monotonic() - start:6.1f} s  {last[0][:120]}",
+            f"{name:10} {'FAILED' if failed else 'passed':7} {time.monotonic() - start:6.1f} s  {last[-1][:120]}",
             flush=True,
         )
     return 1 if failures else 0
