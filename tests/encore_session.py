@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -10,6 +12,7 @@ import numpy as np
 import onnxruntime as ort
 import onnxruntime_ep_encore
 
+ROOT = Path(__file__).resolve().parents[1]
 EP_NAME = os.environ.get("ENCORE_EP_NAME", "CudaPluginExecutionProvider")
 ORT_VERSION = tuple(int(part) for part in ort.__version__.split(".")[:2])
 NVIDIA = 0x10DE  # onnxruntime tells vendors apart by their PCI ids
@@ -44,6 +47,22 @@ def on_virtual_gpu():
 def make_stream():
     """A stream as an application makes one; its get_handle() is what the option user_compute_stream takes."""
     return onnxruntime_ep_encore.devices(registered())[0].create_sync_stream()
+
+
+# Where a session's work and its copies may be.
+ARRANGEMENTS = {
+    "own streams": {},
+    "copies apart": {"do_copy_in_default_stream": 0},
+    "unified": {"use_ep_level_unified_stream": 1},
+    "given": {"user_compute_stream": "given"},
+    "given, copies apart": {"user_compute_stream": "given", "do_copy_in_default_stream": 0},
+}
+
+
+def arranged(arrangement, stream):
+    """A session's options; the stream is the application's, if it is to give one."""
+    options = ARRANGEMENTS[arrangement].items()
+    return {key: stream.get_handle() if value == "given" else value for key, value in options}
 
 
 def trace(session, work):
@@ -170,3 +189,12 @@ def in_threads(count, work, meanwhile=None, finally_=lambda: None):
         for thread in threads:
             thread.join()
     return wrong
+
+
+def in_new_process(code, **variables):
+    """Runs Python code, which may import what tests do, with more environment variables; what it printed."""
+    paths = [*(str(ROOT / folder) for folder in ("python", "tests", "tests/python")), os.environ.get("PYTHONPATH", "")]
+    env = {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(paths)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

@@ -1,5 +1,6 @@
 """What the end-to-end tests share: the registered library, and models of a few nodes."""
 
+import c_application
 import encore_session
 import numpy as np
 import pytest
@@ -40,3 +41,11 @@ def layer(make_model):
     ]
     model = make_model(nodes, {"x": ["n", 8]}, {"y": ["n", 8]}, [numpy_helper.from_array(w, "w")])
     return model, lambda x: np.maximum(x @ w, 0) + x
+
+
+@pytest.fixture(scope="session")
+def make_application(layer, tmp_path_factory):
+    """make_application(**options): one that runs `layer` through the C API."""
+    api, env = c_application.start(tmp_path_factory.mktemp("application"))
+    model = layer[0].SerializeToString()
+    return lambda **options: c_application.Application(api, env, model, **{"use_tf32": 0, **options})
