@@ -4,6 +4,7 @@ What ran where is read from the virtual GPU's trace; that results are right is t
 """
 
 import gc
+import re
 import threading
 
 import encore_session
@@ -150,6 +151,12 @@ def test_copy_run_copy_on_one_stream_without_a_wait(encore, layer, graphs):
         assert streams(entries) <= {stream.get_handle()}
 
 
+def test_the_example_of_one_stream():
+    example = str(encore_session.ROOT / "examples" / "one_stream.py")
+    said = in_new_process(f"import runpy; runpy.run_path({example!r}, run_name='__main__')")
+    assert re.fullmatch("100 runs on .*: all right\n", said)
+
+
 @needs_graphs
 def test_threads_capture_and_replay_on_one_given_stream(encore, layer):
     model, expected = layer
@@ -185,10 +192,10 @@ def test_two_sessions_on_one_given_stream(encore, layer):
 
 
 @traced
-@pytest.mark.parametrize("unified", [0, 1])
+@pytest.mark.parametrize("unified", [False, True])
 def test_the_unified_stream_has_all_runs_and_copies(encore, layer, unified):
     model, expected = layer
-    session = make_session(model, use_ep_level_unified_stream=unified)
+    session = make_session(model, use_ep_level_unified_stream=int(unified))
     together = threading.Barrier(3)
 
     def work(i):
@@ -202,7 +209,9 @@ def test_the_unified_stream_has_all_runs_and_copies(encore, layer, unified):
     assert not wrong
     assert len([entry for entry in entries if entry["what"] == "copy"]) == 3 * 20 * 2
     if unified:
-        assert len(streams(entries)) == 1
+        nodes = [entry["label"] for entry in entries if entry["what"] == "kernel"]
+        assert nodes == ["mm", "relu", "add"] * 3 * 20, "one run after another"
+    assert (len(streams(entries)) == 1) == unified
 
 
 @needs_graphs
