@@ -44,6 +44,16 @@ def on_virtual_gpu():
     return onnxruntime_ep_encore.devices(registered())[0].ep_metadata["cuda_device_name"] == "Encore virtual GPU"
 
 
+def in_new_process(code, **variables):
+    """Runs Python code in a process that has registered nothing yet; these are its further environment variables."""
+    folders = [ROOT / "python", ROOT / "tests", ROOT / "tests" / "python"]
+    paths = [*map(str, folders), os.environ.get("PYTHONPATH", "")]
+    env = {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(paths)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 def make_stream():
     """A stream as an application makes one; its get_handle() is what the option user_compute_stream takes."""
     return onnxruntime_ep_encore.devices(registered())[0].create_sync_stream()
@@ -189,12 +199,3 @@ def in_threads(count, work, meanwhile=None, finally_=lambda: None):
         for thread in threads:
             thread.join()
     return wrong
-
-
-def in_new_process(code, **variables):
-    """Runs Python code, which may import what tests do, with more environment variables; what it printed."""
-    paths = [*(str(ROOT / folder) for folder in ("python", "tests", "tests/python")), os.environ.get("PYTHONPATH", "")]
-    env = {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(paths)}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout

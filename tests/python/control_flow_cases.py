@@ -1,6 +1,6 @@
 """Models with If, Loop and Scan, and what to run them on."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,7 +18,6 @@ class Case:
     feeds: list  # dictionaries, run one after the other
     left: tuple = ()  # operators that stay on the CPU
     opset: int = 18
-    options: dict = field(default_factory=dict)
 
 
 # What a loop makes of its condition and iteration number stays where these are: in host memory.

@@ -153,8 +153,8 @@ def test_copy_run_copy_on_one_stream_without_a_wait(encore, layer, graphs):
 
 def test_the_example_of_one_stream():
     example = str(encore_session.ROOT / "examples" / "one_stream.py")
-    said = in_new_process(f"import runpy; runpy.run_path({example!r}, run_name='__main__')")
-    assert re.fullmatch("100 runs on .*: all right\n", said)
+    done = in_new_process(f"import runpy; runpy.run_path({example!r}, run_name='__main__')")
+    assert re.fullmatch("100 runs on .*: all right\n", done.stdout)
 
 
 @needs_graphs
@@ -348,4 +348,4 @@ for seed in range(10):
     if not np.array_equal(between.run(None, {{"x": x}})[0], -np.array(np.nonzero(x))): wrong.append(seed)
 print("wrong:", wrong)
 """
-    assert in_new_process(code, ENCORE_VIRTUAL_DELAY_US="500").strip() == "wrong: []"
+    assert in_new_process(code, ENCORE_VIRTUAL_DELAY_US="500").stdout == "wrong: []\n"
