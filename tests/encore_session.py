@@ -54,9 +54,21 @@ def in_new_process(code, **variables):
     return done
 
 
-def make_stream():
+def make_stream(device=0):
     """A stream as an application makes one; its get_handle() is what the option user_compute_stream takes."""
-    return onnxruntime_ep_encore.devices(registered())[0].create_sync_stream()
+    return onnxruntime_ep_encore.devices(registered())[device].create_sync_stream()
+
+
+def trace(session, work):
+    """What the virtual GPU does while work() runs: a list of {stream, what, name, label}."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "trace"
+        session.set_ep_dynamic_options({"ep.cuda.trace": "start"})
+        try:
+            work()
+        finally:
+            session.set_ep_dynamic_options({"ep.cuda.trace": str(file)})
+        return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 # Where a session's work and its copies may be.
@@ -73,18 +85,6 @@ def arranged(arrangement, stream):
     """A session's options; the stream is the application's, if it is to give one."""
     options = ARRANGEMENTS[arrangement].items()
     return {key: stream.get_handle() if value == "given" else value for key, value in options}
-
-
-def trace(session, work):
-    """What the virtual GPU does while work() runs: a list of {stream, what, name, label}."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "trace"
-        session.set_ep_dynamic_options({"ep.cuda.trace": "start"})
-        try:
-            work()
-        finally:
-            session.set_ep_dynamic_options({"ep.cuda.trace": str(file)})
-        return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 def make_session(model, session_options=None, config=None, device=0, **options):

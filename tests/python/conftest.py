@@ -31,6 +31,14 @@ def make_model():
 
 
 @pytest.fixture(scope="session")
+def make_application(layer, tmp_path_factory):
+    """make_application(**options): one that runs `layer` through the C API."""
+    api, env = c_application.start(tmp_path_factory.mktemp("application"))
+    model = layer[0].SerializeToString()
+    return lambda **options: c_application.Application(api, env, model, **{"use_tf32": 0, **options})
+
+
+@pytest.fixture(scope="session")
 def layer(make_model):
     """y = relu(x @ w) + x, and what it should be."""
     w = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
@@ -41,11 +49,3 @@ def layer(make_model):
     ]
     model = make_model(nodes, {"x": ["n", 8]}, {"y": ["n", 8]}, [numpy_helper.from_array(w, "w")])
     return model, lambda x: np.maximum(x @ w, 0) + x
-
-
-@pytest.fixture(scope="session")
-def make_application(layer, tmp_path_factory):
-    """make_application(**options): one that runs `layer` through the C API."""
-    api, env = c_application.start(tmp_path_factory.mktemp("application"))
-    model = layer[0].SerializeToString()
-    return lambda **options: c_application.Application(api, env, model, **{"use_tf32": 0, **options})
