@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -10,6 +12,7 @@ import numpy as np
 import onnxruntime as ort
 import onnxruntime_ep_encore
 
+ROOT = Path(__file__).resolve().parents[1]
 EP_NAME = os.environ.get("ENCORE_EP_NAME", "CudaPluginExecutionProvider")
 ORT_VERSION = tuple(int(part) for part in ort.__version__.split(".")[:2])
 NVIDIA = 0x10DE  # onnxruntime tells vendors apart by their PCI ids
@@ -41,9 +44,19 @@ def on_virtual_gpu():
     return onnxruntime_ep_encore.devices(registered())[0].ep_metadata["cuda_device_name"] == "Encore virtual GPU"
 
 
-def make_stream():
+def in_new_process(code, **variables):
+    """Runs Python code in a process that has registered nothing yet; these are its further environment variables."""
+    folders = [ROOT / "python", ROOT / "tests", ROOT / "tests" / "python"]
+    paths = [*map(str, folders), os.environ.get("PYTHONPATH", "")]
+    env = {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(paths)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def make_stream(device=0):
     """A stream as an application makes one; its get_handle() is what the option user_compute_stream takes."""
-    return onnxruntime_ep_encore.devices(registered())[0].create_sync_stream()
+    return onnxruntime_ep_encore.devices(registered())[device].create_sync_stream()
 
 
 def trace(session, work):
@@ -56,6 +69,22 @@ def trace(session, work):
         finally:
             session.set_ep_dynamic_options({"ep.cuda.trace": str(file)})
         return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+# Where a session's work and its copies may be.
+ARRANGEMENTS = {
+    "own streams": {},
+    "copies apart": {"do_copy_in_default_stream": 0},
+    "unified": {"use_ep_level_unified_stream": 1},
+    "given": {"user_compute_stream": "given"},
+    "given, copies apart": {"user_compute_stream": "given", "do_copy_in_default_stream": 0},
+}
+
+
+def arranged(arrangement, stream):
+    """A session's options; the stream is the application's, if it is to give one."""
+    options = ARRANGEMENTS[arrangement].items()
+    return {key: stream.get_handle() if value == "given" else value for key, value in options}
 
 
 def make_session(model, session_options=None, config=None, device=0, **options):

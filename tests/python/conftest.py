@@ -1,5 +1,6 @@
 """What the end-to-end tests share: the registered library, and models of a few nodes."""
 
+import c_application
 import encore_session
 import numpy as np
 import pytest
@@ -27,6 +28,14 @@ def make_model():
         return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def make_application(layer, tmp_path_factory):
+    """make_application(**options): one that runs `layer` through the C API."""
+    api, env = c_application.start(tmp_path_factory.mktemp("application"))
+    model = layer[0].SerializeToString()
+    return lambda **options: c_application.Application(api, env, model, **{"use_tf32": 0, **options})
 
 
 @pytest.fixture(scope="session")

@@ -1,25 +1,27 @@
 """If, Loop and Scan on Encore, against the CPU EP: bodies of all kinds, opsets, types, streams, threads, graphs."""
 
-import os
 import re
-import subprocess
-import sys
-import threading
-from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import onnx.parser
 import onnxruntime as ort
 import pytest
-from encore_session import EP_NAME, ORT_VERSION, Bound, make_session, needs_graphs, nodes_on
+from control_flow_cases import CASES, FLOAT, INT, KEEP, NO, YES, some
+from encore_session import (
+    ARRANGEMENTS,
+    EP_NAME,
+    ORT_VERSION,
+    Bound,
+    in_new_process,
+    in_threads,
+    make_session,
+    needs_graphs,
+    nodes_on,
+)
 
 pytestmark = pytest.mark.core
 
-ROOT = Path(__file__).resolve().parents[2]
-FLOAT, INT = np.float32, np.int64
 CONTROL_FLOW = {"If", "Loop", "Scan"}
-YES, NO = np.array(True), np.array(False)
 
 
 def parse(text, opset=18):
@@ -28,10 +30,6 @@ def parse(text, opset=18):
 
 def on_cpu(model, feeds):
     return ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)
-
-
-def some(*shape, dtype=FLOAT, seed=0):
-    return (np.random.default_rng(seed).standard_normal(shape) * 4).astype(dtype)
 
 
 def assert_same(got, wanted):
@@ -52,246 +50,15 @@ def assert_placed(session, left=()):
     assert others <= set(left), f"on the CPU: {others}"
 
 
-@dataclass
-class Case:
-    text: str
-    feeds: list  # dictionaries, run one after the other
-    left: tuple = ()  # operators that stay on the CPU
-    opset: int = 18
-    options: dict = field(default_factory=dict)
+SWITCHED_OFF = {"enable_cuda_graph": 1, "graph_on_error": "eager"}
 
 
-# What a loop makes of its condition and iteration number stays where these are: in host memory.
-KEEP = ("Identity",)
-GO = {"go": YES}
-
-CASES = {
-    # ---- If
-    "if: both branches, a value from outside": Case(
-        """(bool c, float[n] x) => (float[m] y) {
-             z = Exp(x)
-             y = If <then_branch = t () => (float[n] a) { a = Neg(z) },
-                     else_branch = e () => (float[n] b) { b = Add(z, x) }> (c) }""",
-        [{"c": YES, "x": some(5)}, {"c": NO, "x": some(5)}, {"c": YES, "x": some(0)}],
-    ),
-    "if: the condition is computed on the device": Case(
-        """(float[n] x) => (float[n] y) <float zero = {0.0}> {
-             sum = ReduceSum <keepdims = 0> (x)
-             c = Greater(sum, zero)
-             y = If <then_branch = t () => (float[n] a) { a = Neg(x) },
-                     else_branch = e () => (float[n] b) { b = Abs(x) }> (c) }""",
-        [{"x": FLOAT([1, 2])}, {"x": FLOAT([-1, -2])}],
-    ),
-    "if: a value from outside on the CPU": Case(
-        """(bool c, float[n, 2] x) => (float[k] y) <int64[1] two = {2}, int64[1] all = {-1}> {
-             s = Shape(x)
-             d = Mul(s, two)
-             y = If <then_branch = t () => (float[k] a) { a = Reshape(x, all) },
-                     else_branch = e () => (float[k] b) { b0 = Expand(x, d) b = Reshape(b0, all) }> (c) }""",
-        [{"c": YES, "x": some(3, 2)}],
-        left=("Mul",),
-    ),
-    "if: branches return constants": Case(
-        """(bool c, float[2] x) => (float[2] z) {
-             y = If <then_branch = t () => (float[2] a) <float[2] a = {1.0, 2.0}> { },
-                     else_branch = e () => (float[2] b) { b = Constant <value = float[2] {3.0, 4.0}> () }> (c)
-             z = Add(x, y) }""",
-        [{"c": YES, "x": some(2)}, {"c": NO, "x": some(2)}],
-    ),
-    "if: a branch hands on what it captured, several outputs of different shapes and types": Case(
-        """(bool c, float[n] x, int64[m] k) => (float[p] y, int64[q] l, bool[r] b) {
-             w = Neg(x)
-             y, l, b = If <then_branch = t () => (float[p] y1, int64[q] l1, bool[r] b1) {
-                             y1 = Identity(w) l1 = Abs(k) b1 = Greater(w, x) },
-                           else_branch = e () => (float[p] y2, int64[q] l2, bool[r] b2) {
-                             y2 = Concat <axis = 0> (w, x) l2 = Identity(k) b2 = Less(y2, y2) }> (c) }""",
-        [{"c": c, "x": some(3), "k": some(4, dtype=INT)} for c in (YES, NO)],
-    ),
-    "if: in both branches of another": Case(
-        """(bool c, bool d, float[n] x) => (float[n] y) {
-             y = If <then_branch = t () => (float[n] a) {
-                       u = Exp(x)
-                       a = If <then_branch = tt () => (float[n] aa) { aa = Add(u, x) },
-                               else_branch = te () => (float[n] ab) { ab = Neg(u) }> (d) },
-                     else_branch = e () => (float[n] b) {
-                       b = If <then_branch = et () => (float[n] ba) { ba = Abs(x) },
-                               else_branch = ee () => (float[n] bb) { bb = Sub(x, x) }> (d) }> (c) }""",
-        [{"c": c, "d": d, "x": some(3)} for c in (YES, NO) for d in (YES, NO)],
-    ),
-    "if: a branch with nodes on both sides": Case(
-        """(bool c, float[n] x) => (int64[a, b] y) {
-             y = If <then_branch = t () => (int64[a, b] y1) { n1 = Neg(x) z1 = NonZero(n1) y1 = Abs(z1) },
-                     else_branch = e () => (int64[a, b] y2) { y2 = NonZero(x) }> (c) }""",
-        [{"c": c, "x": FLOAT([0, 1, 0, 2])} for c in (YES, NO)],
-        left=("NonZero",),
-    ),
-    # ---- Loop
-    "loop: trip count and condition": Case(
-        """(int64 n, bool go, float[2] x) => (float[2] y, float[k, 2] all) <float[2] w = {1.0, 2.0}> {
-             y, all = Loop <body = step (int64 i, bool c, float[2] a) => (bool c2, float[2] b, float[2] out) {
-                 c2 = Identity(c) b = Add(a, w) out = Neg(b) }> (n, go, x) }""",
-        [{"n": np.array(n), "go": YES, "x": some(2)} for n in (3, 1, 40)]
-        + [{"n": np.array(n), "go": go, "x": some(2)} for n, go in ((0, YES), (5, NO), (-1, YES))],
-        KEEP,
-    ),
-    "loop: no iterations of unknown shape": Case(
-        """(int64 n, float[p, q] x) => (float[p, q] y, float[k, p, 3] all) <float[1, 3] w = {1.0, 2.0, 3.0}> {
-             y, all = Loop <body = step (int64 i, bool c, float[p, q] a) => (bool c2, float[p, q] b, float[p, 3] out) {
-                 c2 = Identity(c) b = Neg(a) out = Mul(b, w) }> (n, , x) }""",
-        [{"n": np.array(n), "x": some(2, 1)} for n in (0, 2)],
-        KEEP,
-    ),
-    "loop: no trip count, ended by a condition from the device": Case(
-        """(bool go, float[1] x) => (float[1] y, float[k, 1] all) <float[1] limit = {10.0}> {
-             y, all = Loop <body = step (int64 i, bool c, float[1] a) => (bool c2, float[1] b, float[1] out) {
-                 b = Add(a, a) less = Less(b, limit) c2 = Squeeze(less) out = Identity(b) }> (, go, x) }""",
-        [{"go": YES, "x": FLOAT([0.75])}, {"go": YES, "x": FLOAT([100])}, {"go": NO, "x": FLOAT([100])}],
-        left=("Squeeze",),
-    ),
-    "loop: neither trip count nor condition, ended by the iteration number": Case(
-        """(float[2] x) => (float[2] y) <int64 last = {4}> {
-             y = Loop <body = step (int64 i, bool c, float[2] a) => (bool c2, float[2] b) {
-                 c2 = Less(i, last) b = Add(a, a) }> (, , x) }""",
-        [{"x": some(2)}],
-        left=("Less",),
-    ),
-    "loop: trip count from a shape, rows picked by the iteration number": Case(
-        """(bool go, float[n, 3] x) => (float[k, 3] y) <int64 zero = {0}> {
-             s = Shape(x)
-             m = Gather(s, zero)
-             u = Exp(x)
-             y = Loop <body = step (int64 i, bool c) => (bool c2, float[3] out) {
-                 c2 = Identity(c) row = Gather(u, i) out = Neg(row) }> (m, go) }""",
-        [{"go": YES, "x": some(4, 3)}, {"go": YES, "x": some(1, 3)}, {"go": NO, "x": some(2, 3)}],
-        left=(*KEEP, "Gather"),
-    ),
-    "loop: values swapped, handed on, used twice, and constant": Case(
-        """(int64 n, float[2] x, float[2] y)
-               => (float[2] x2, float[2] y2, float[k, 2] p, float[l, 2] q, float[m, 2] r) {
-             u = Neg(x)
-             x2, y2, p, q, r = Loop <body = step (int64 i, bool c, float[2] a, float[2] b)
-                 => (bool c, float[2] b, float[2] a, float[2] s, float[2] s2, float[2] w)
-                 <float[2] w = {5.0, 6.0}> { s = Add(a, b) s2 = Identity(s) }> (n, , u, y) }""",
-        [{"n": np.array(n), "x": some(2), "y": some(2, seed=1)} for n in (0, 1, 2, 3)],
-        KEEP,
-    ),
-    "loop: a carried value that grows": Case(
-        """(int64 n, float[p] x) => (float[q] y, float[k, 1] sums) {
-             y, sums = Loop <body = step (int64 i, bool c, float[r] a) => (bool c2, float[s] b, float[1] sum) {
-                 c2 = Identity(c) b = Concat <axis = 0> (a, x) sum = ReduceSum(b) }> (n, , x) }""",
-        [{"n": np.array(4), "x": some(3)}, {"n": np.array(2), "x": some(0)}],
-        KEEP,
-    ),
-    "loop: outputs of three bytes, of a scalar, and empty": Case(
-        """(int64 n, float[3] x, float[0] e) => (float[3] y, bool[k, 3] t, float[k] s, float[k, 0] z) {
-             y, t, s, z = Loop <body = step (int64 i, bool c, float[3] a)
-                 => (bool c2, float[3] b, bool[3] t, float s, float[0] z) {
-                 c2 = Identity(c) b = Neg(a) t = Less(a, b)
-                 s = ReduceMax <keepdims = 0> (b) z = Exp(e) }> (n, , x) }""",
-        [{"n": np.array(n), "x": some(3), "e": some(0)} for n in (0, 1, 21)],
-        KEEP,
-    ),
-    "loop: a body with nodes on both sides": Case(
-        """(int64 n, float[4] x) => (float[4] y, int64[k, a, b] all) {
-             y, all = Loop <body = step (int64 i, bool c, float[4] v) => (bool c2, float[4] w, int64[a, b] out) {
-                 c2 = Identity(c) w = Neg(v) z = NonZero(w) out = Abs(z) }> (n, , x) }""",
-        [{"n": np.array(3), "x": FLOAT([0, 1, 0, 2])}],
-        left=(*KEEP, "NonZero"),
-    ),
-    "if in loop in if": Case(
-        """(bool go, int64 n, float[2] x) => (float[2] y) <int64 two = {2}, int64 zero = {0}> {
-             u = Exp(x)
-             y = If <then_branch = t () => (float[2] a) {
-                   v = Neg(u)
-                   a = Loop <body = step (int64 i, bool c, float[2] p) => (bool c2, float[2] q) {
-                       c2 = Identity(c)
-                       odd = Mod(i, two)
-                       even = Equal(odd, zero)
-                       q = If <then_branch = tt () => (float[2] ta) { ta = Add(p, u) },
-                               else_branch = te () => (float[2] tb) { tb = Sub(p, v) }> (even) }> (n, , v) },
-                 else_branch = e () => (float[2] b) { b = Identity(u) }> (go) }""",
-        [{"go": go, "n": np.array(n), "x": some(2)} for go in (YES, NO) for n in (0, 3)],
-        left=(*KEEP, "Mod", "Equal"),
-    ),
-    "loop in loop": Case(
-        """(int64 n, float[2] x) => (float[2] y, float[k, l, 2] all) {
-             y, all = Loop <body = outer (int64 i, bool c, float[2] a) => (bool c2, float[2] b, float[l, 2] rows) {
-                 c2 = Identity(c)
-                 b, rows = Loop <body = inner (int64 j, bool d, float[2] p) => (bool d2, float[2] q, float[2] row) {
-                     d2 = Identity(d) q = Add(p, x) row = Mul(q, a) }> (n, , a) }> (n, , x) }""",
-        [{"n": np.array(3), "x": some(2)}],
-        KEEP,
-    ),
-    "loop: values from outside on the CPU, read on the device": Case(
-        """(int64 n, float[m, 2] x) => (float[2] y) <int64[2] two = {2, 2}> {
-             s = Shape(x)
-             d = Mul(s, two)
-             zero = ReduceMin <axes = [0], keepdims = 0> (x)
-             y = Loop <body = step (int64 i, bool c, float[2] a) => (bool c2, float[2] b) {
-                 c2 = Identity(c) e = Cast <to = 1> (d) f = Add(a, e) b = Sub(f, zero) }> (n, , zero) }""",
-        [{"n": np.array(3), "x": some(3, 2)}],
-        left=(*KEEP, "Mul"),
-        opset=13,
-    ),
-    # ---- Scan
-    "scan: a sum and its steps": Case(
-        """(float[2] s, float[n, 2] x) => (float[2] y, float[n, 2] all) {
-             y, all = Scan <num_scan_inputs = 1, body = step (float[2] a, float[2] e) => (float[2] b, float[2] out) {
-                 b = Add(a, e) out = Identity(b) }> (s, x) }""",
-        [{"s": some(2), "x": some(n, 2)} for n in (1, 2, 3, 40)],
-    ),
-    "scan: backwards, along other axes": Case(
-        """(float[2] s, float[2, n] x, float[n, 3] w) => (float[2] y, float[n, 2] p, float[2, n] q, float[3, n] r) {
-             u = Exp(x)
-             y, p, q, r = Scan <num_scan_inputs = 2, scan_input_axes = [1, 0], scan_input_directions = [1, 0],
-                 scan_output_axes = [0, -1, 1], scan_output_directions = [1, 0, 1],
-                 body = step (float[2] a, float[2] e, float[3] f)
-                     => (float[2] b, float[2] o1, float[2] o2, float[3] o3) {
-                 b = Add(a, e) o1 = Neg(b) o2 = Abs(b) o3 = Neg(f) }> (s, u, w) }""",
-        [{"s": some(2), "x": some(2, n), "w": some(n, 3)} for n in (1, 2, 5)],
-    ),
-    "scan: axes of tensors with many dimensions": Case(
-        """(float[2, 3, n, 4] x) => (float[2, 3, n, 4] y, float[3, 2, 4, n] z) {
-             u = Neg(x)
-             y, z = Scan <num_scan_inputs = 1, scan_input_axes = [-2], scan_output_axes = [2, 3],
-                 body = step (float[2, 3, 4] e) => (float[2, 3, 4] o, float[3, 2, 4] t) {
-                 o = Abs(e) t = Transpose <perm = [1, 0, 2]> (e) }> (u) }""",
-        [{"x": some(2, 3, n, 4)} for n in (1, 3)],
-    ),
-    "scan: several states, one handed on, one constant, values from outside": Case(
-        """(float[2] s, int64[1] t, float[n, 2] x) => (float[2] y, int64[1] l, float[2] c, float[n, 2] all) {
-             u = Exp(s)
-             y, l, c, all = Scan <num_scan_inputs = 1,
-                 body = step (float[2] a, int64[1] k, float[2] d, float[2] e)
-                     => (float[2] b, int64[1] k2, float[2] w, float[2] out) <float[2] w = {1.0, 2.0}> {
-                 b = Add(a, u) k2 = Identity(k) v = Mul(e, d) out = Sub(v, b) }> (s, t, u, x) }""",
-        [{"s": some(2), "t": INT([7]), "x": some(n, 2)} for n in (1, 4)],
-    ),
-    "scan: no state, an output without dimensions": Case(
-        """(float[n, 3] x) => (float[n] y, bool[n, 3] z) {
-             y, z = Scan <num_scan_inputs = 1, body = step (float[3] e) => (float o, bool[3] l) {
-                 o = ReduceMax <keepdims = 0> (e) n = Neg(e) l = Less(e, n) }> (x) }""",
-        [{"x": some(6, 3)}],
-    ),
-    "scan: in a scan, in a loop": Case(
-        """(int64 m, float[n, n] x) => (float[n, n] y) {
-             y = Loop <body = step (int64 i, bool c, float[n, n] a) => (bool c2, float[n, n] b) {
-                 c2 = Identity(c)
-                 b = Scan <num_scan_inputs = 1, scan_input_axes = [1], body = column (float[n] e) => (float[n] o) {
-                     o = Scan <num_scan_inputs = 1, scan_input_directions = [1],
-                               body = element (float f) => (float p) { p = Neg(f) }> (e) }> (a) }> (m, , x) }""",
-        [{"m": np.array(3), "x": some(3, 3)}],
-        KEEP,
-    ),
-}
-
-
-@pytest.mark.parametrize("graphs", [False, True], ids=["", "with graphs switched off"])
+@pytest.mark.parametrize("graphs", [{}, SWITCHED_OFF], ids=["", "with graphs switched off"])
 @pytest.mark.parametrize("name", CASES)
 def test_as_on_the_cpu(encore, name, graphs):
     case = CASES[name]
     model = parse(case.text, case.opset)
-    session = make_session(model, **(dict(enable_cuda_graph=1, graph_on_error="eager") if graphs else {}))
+    session = make_session(model, **graphs)
     assert_placed(session, case.left)
     for feeds in [*case.feeds, *case.feeds]:
         assert_same(session.run(None, feeds), on_cpu(model, feeds))
@@ -318,6 +85,21 @@ def test_opsets(encore, opset):
     session = make_session(model)
     assert_placed(session, KEEP)
     for feeds in ALL_FEEDS:
+        assert_same(session.run(None, feeds), on_cpu(model, feeds))
+
+
+def test_if_and_loop_of_opset_8(encore):
+    model = parse(
+        """(int64 n, bool go, float[2] s) => (float[2] y, float[k, 2] p, float[2] t) {
+            y, p = Loop <body = step (int64 i, bool c, float[2] a) => (bool c2, float[2] b, float[2] out) {
+                c2 = Identity(c) b = Add(a, s) out = Neg(b) }> (n, go, s)
+            t = If <then_branch = yes () => (float[2] u) { u = Add(y, s) },
+                    else_branch = no () => (float[2] v) { v = Sub(y, s) }> (go) }""",
+        8,
+    )
+    session = make_session(model)
+    assert sorted(CONTROL_FLOW & set(nodes_on(session)[EP_NAME])) == ["If", "Loop"]
+    for feeds in ({name: feeds[name] for name in ("n", "go", "s")} for feeds in ALL_FEEDS):
         assert_same(session.run(None, feeds), on_cpu(model, feeds))
 
 
@@ -353,7 +135,7 @@ def test_types(encore, kind):
 def test_values_stay_on_the_device(encore):
     """With inputs and outputs bound on the device, in a session with and without graphs."""
     model = parse(ALL_THREE)
-    for options in ({}, {"enable_cuda_graph": 1, "graph_on_error": "eager"}):
+    for options in ({}, SWITCHED_OFF):
         feeds = ALL_FEEDS[0]
         wanted = on_cpu(model, feeds)
         names = [output.name for output in model.graph.output]
@@ -367,40 +149,31 @@ def test_many_threads_in_one_session(encore):
     model = parse(ALL_THREE)
     session = make_session(model)
     wanted = [on_cpu(model, feeds) for feeds in ALL_FEEDS]
-    wrong = []
 
     def work(first):
-        try:
-            for turn in range(12):
-                i = (first + turn) % len(ALL_FEEDS)
-                assert_same(session.run(None, ALL_FEEDS[i]), wanted[i])
-        except BaseException as error:  # noqa: BLE001
-            wrong.append(error)
+        for turn in range(12):
+            i = (first + turn) % len(ALL_FEEDS)
+            assert_same(session.run(None, ALL_FEEDS[i]), wanted[i])
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong, wrong
+    assert not in_threads(4, work)
 
 
-def test_streams_keep_their_order():
+@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
+def test_streams_keep_their_order(arrangement):
     """Each task of the virtual GPU sleeps for a random time first, so that work on a wrong stream comes too early."""
-    paths = [str(ROOT / "python"), str(ROOT / "tests"), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
-    code = """
-import test_control_flow as t
-for name in ("scan: backwards, along other axes", "loop: trip count and condition", "if in loop in if"):
-    case = t.CASES[name]
-    model = t.parse(case.text)
-    for options in ({}, {"enable_cuda_graph": 1, "graph_on_error": "eager"}):
-        session = t.make_session(model, **options)
-        for feeds in 3 * case.feeds:
-            t.assert_same(session.run(None, feeds), t.on_cpu(model, feeds))
+    code = f"""
+import itertools, encore_session as e, test_control_flow as t
+stream = e.make_stream()
+for case, graphs in itertools.product(t.CASES.values(), ({{}}, t.SWITCHED_OFF)):
+    model = t.parse(case.text, case.opset)
+    session = t.make_session(model, **e.arranged({arrangement!r}, stream), **graphs)
+    wanted = [t.on_cpu(model, feeds) for feeds in case.feeds]
+    def work(_):
+        for feeds, right in zip(case.feeds, wanted): t.assert_same(session.run(None, feeds), right)
+    wrong = e.in_threads(2, work)
+    assert not wrong, (case.text, graphs, wrong)
 """
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "ENCORE_VIRTUAL_DELAY_US": "1500"}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    in_new_process(code, ENCORE_VIRTUAL_DELAY_US="500")
 
 
 # ---- what is declined or refused

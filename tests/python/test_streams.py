@@ -3,26 +3,22 @@
 What ran where is read from the virtual GPU's trace; that results are right is tested on any device.
 """
 
-import ctypes
 import gc
-import os
-import shutil
-import subprocess
-import sys
+import re
 import threading
-from pathlib import Path
 
-import c_api
 import encore_session
 import numpy as np
 import onnxruntime as ort
 import onnxruntime_ep_encore
 import pytest
 from encore_session import (
+    ARRANGEMENTS,
     EAGER,
     HAS_GRAPHS,
     ORT_VERSION,
     Bound,
+    in_new_process,
     in_threads,
     make_session,
     make_stream,
@@ -34,7 +30,6 @@ from onnx import TensorProto, helper
 
 pytestmark = pytest.mark.core
 
-ROOT = Path(__file__).resolve().parents[2]
 FLOAT = np.float32
 ON_VIRTUAL_GPU = encore_session.on_virtual_gpu()
 traced = only_if(ON_VIRTUAL_GPU)  # only the virtual GPU records what it does
@@ -156,6 +151,12 @@ def test_copy_run_copy_on_one_stream_without_a_wait(encore, layer, graphs):
         assert streams(entries) <= {stream.get_handle()}
 
 
+def test_the_example_of_one_stream():
+    example = str(encore_session.ROOT / "examples" / "one_stream.py")
+    done = in_new_process(f"import runpy; runpy.run_path({example!r}, run_name='__main__')")
+    assert re.fullmatch("100 runs on .*: all right\n", done.stdout)
+
+
 @needs_graphs
 def test_threads_capture_and_replay_on_one_given_stream(encore, layer):
     model, expected = layer
@@ -191,10 +192,10 @@ def test_two_sessions_on_one_given_stream(encore, layer):
 
 
 @traced
-@pytest.mark.parametrize("unified", [0, 1])
+@pytest.mark.parametrize("unified", [False, True])
 def test_the_unified_stream_has_all_runs_and_copies(encore, layer, unified):
     model, expected = layer
-    session = make_session(model, use_ep_level_unified_stream=unified)
+    session = make_session(model, use_ep_level_unified_stream=int(unified))
     together = threading.Barrier(3)
 
     def work(i):
@@ -208,7 +209,9 @@ def test_the_unified_stream_has_all_runs_and_copies(encore, layer, unified):
     assert not wrong
     assert len([entry for entry in entries if entry["what"] == "copy"]) == 3 * 20 * 2
     if unified:
-        assert len(streams(entries)) == 1
+        nodes = [entry["label"] for entry in entries if entry["what"] == "kernel"]
+        assert nodes == ["mm", "relu", "add"] * 3 * 20, "one run after another"
+    assert (len(streams(entries)) == 1) == unified
 
 
 @needs_graphs
@@ -321,29 +324,16 @@ def test_cuda_keeps_no_trace(encore, layer):
 # ---- delays, which let whatever isn't waited for overtake
 
 
-ARRANGEMENTS = {
-    "own streams": {},
-    "copies apart": {"do_copy_in_default_stream": 0},
-    "unified": {"use_ep_level_unified_stream": 1},
-    "given": {"user_compute_stream": "given"},
-    "given, copies apart": {"user_compute_stream": "given", "do_copy_in_default_stream": 0},
-}
-
-
 @pytest.mark.parametrize("arrangement", ARRANGEMENTS)
 @pytest.mark.parametrize("graphs", [0, 1] if HAS_GRAPHS else [0])
-def test_results_are_right_under_random_delays(encore, layer, there_and_back, arrangement, graphs, tmp_path):
-    for name, (model, _) in {"layer": layer, "there_and_back": there_and_back}.items():
-        (tmp_path / name).write_bytes(model.SerializeToString())
+def test_results_are_right_under_random_delays(encore, layer, there_and_back, arrangement, graphs):
     code = f"""
-import sys, threading
 import encore_session as e, numpy as np, onnxruntime as ort
-options, graphs = {ARRANGEMENTS[arrangement]!r}, {graphs}
 stream = e.make_stream()
-if options.get("user_compute_stream"): options["user_compute_stream"] = stream.get_handle()
-rng = np.random.default_rng(0)
-cpu = ort.InferenceSession({str(tmp_path / "layer")!r})
-session = e.make_session({str(tmp_path / "layer")!r}, enable_cuda_graph=graphs, **options)
+options, graphs = e.arranged({arrangement!r}, stream), {graphs}
+layer, there_and_back = {[model.SerializeToString() for model, _ in (layer, there_and_back)]}
+cpu = ort.InferenceSession(layer)
+session = e.make_session(layer, enable_cuda_graph=graphs, **options)
 wrong = []
 def work(i):
     run = e.Bound(session, {{"x": np.zeros((4, 8), np.float32)}}, {{"y": ((4, 8), np.float32)}})
@@ -351,105 +341,11 @@ def work(i):
         x = np.random.default_rng(100 * i + seed).standard_normal((4, 8)).astype(np.float32)
         for y in (run.run({{"x": x}})["y"], session.run(None, {{"x": x}}, e.run_options(e.EAGER))[0]):
             if not np.allclose(y, cpu.run(None, {{"x": x}})[0], rtol=1e-4, atol=1e-4): wrong.append((i, seed))
-threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
-[t.start() for t in threads]; [t.join() for t in threads]
-between = e.make_session({str(tmp_path / "there_and_back")!r}, **options)
+wrong += e.in_threads(2, work)
+between = e.make_session(there_and_back, **options)
 for seed in range(10):
     x = np.random.default_rng(seed).integers(0, 3, 64).astype(np.float32)
     if not np.array_equal(between.run(None, {{"x": x}})[0], -np.array(np.nonzero(x))): wrong.append(seed)
 print("wrong:", wrong)
 """
-    paths = [str(ROOT / "python"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
-    env = {**os.environ, "ENCORE_VIRTUAL_DELAY_US": "500", "PYTHONPATH": os.pathsep.join(paths)}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "wrong: []", done.stdout + done.stderr
-
-
-# ---- a stream for one run (RunOptionsSetSyncStream), which onnxruntime's Python doesn't have
-
-
-class Application:
-    """A session on Encore through the C API, with an input and an output in device memory and a stream."""
-
-    def __init__(self, api, env, model, **options):
-        self.api, self.env = api, env
-        found, count = ctypes.POINTER(ctypes.c_void_p)(), ctypes.c_size_t()
-        api.call("GetEpDevices", self.env, ctypes.pointer(found), ctypes.pointer(count))
-        names = [api.get("EpDevice_EpName", found[i], result=ctypes.c_char_p) for i in range(count.value)]
-        device = found[names.index(encore_session.EP_NAME.encode())]
-        self.stream = api.make("CreateSyncStreamForEpDevice", device, None)
-        session_options = api.make("CreateSessionOptions")
-        keys, values = c_api.strings(*options), c_api.strings(*map(str, options.values()))
-        append = "SessionOptionsAppendExecutionProvider_V2"
-        api.call(append, session_options, self.env, c_api.pointers(device), 1, keys, values, len(options))
-        model = model.SerializeToString()
-        self.session = api.make("CreateSessionFromArray", self.env, model, len(model), session_options)
-        memory = api.get("EpDevice_MemoryInfo", device, 0)
-        self.allocator = api.make("CreateAllocator", self.session, memory)
-        shape = (ctypes.c_int64 * 2)(*SHAPE)
-        self.x, self.y = (api.make("CreateTensorAsOrtValue", self.allocator, shape, 2, 1) for _ in "xy")
-        self.host = np.zeros(SHAPE, FLOAT)
-        cpu = api.make("CreateCpuMemoryInfo", 1, 0)
-        where = (self.host.ctypes.data, self.host.nbytes)
-        self.host_value = api.make("CreateTensorWithDataAsOrtValue", cpu, *where, shape, 2, 1)
-
-    def run(self, x, on_stream=True, **entries):
-        """Copies x in, runs, and copies the output back: all of it on the stream."""
-        api, run_options = self.api, self.api.make("CreateRunOptions")
-        for key, value in entries.items():
-            api.call("AddRunConfigEntry", run_options, key.encode(), str(value).encode())
-        if on_stream:
-            api.get("RunOptionsSetSyncStream", run_options, self.stream, result=None)
-        self.host[:] = x
-        self._copy(self.host_value, self.x)
-        ins, outs = c_api.pointers(self.x), c_api.pointers(self.y)
-        names = c_api.strings("x"), c_api.strings("y")
-        api.call("Run", self.session, run_options, names[0], ins, 1, names[1], 1, outs)
-        self._copy(self.y, self.host_value)
-        return self.host.copy()
-
-    def trace(self, work, file):
-        self._set("ep.cuda.trace", "start")
-        work()
-        self._set("ep.cuda.trace", str(file))
-        return [encore_session.json.loads(line) for line in file.read_text().splitlines()]
-
-    def handle(self):
-        return self.api.get("SyncStream_GetHandle", self.stream)
-
-    def _copy(self, source, target):
-        self.api.call("CopyTensors", self.env, c_api.pointers(source), c_api.pointers(target), self.stream, 1)
-
-    def _set(self, key, value):
-        self.api.call("SetEpDynamicOptions", self.session, c_api.strings(key), c_api.strings(value), 1)
-
-
-@pytest.fixture(scope="module")
-def make_application(layer, tmp_path_factory):
-    """Applications have an onnxruntime of their own, which takes a library file of its own."""
-    library = shutil.copy(onnxruntime_ep_encore.get_library_path(), tmp_path_factory.mktemp("own") / "encore.so")
-    api = c_api.Api()
-    env = api.make("CreateEnv", 2, b"test")
-    api.call("RegisterExecutionProviderLibrary", env, encore_session.EP_NAME.encode(), str(library).encode())
-    return lambda **options: Application(api, env, layer[0], use_tf32=0, **options)
-
-
-@pytest.mark.parametrize("graphs", [0, 1])
-def test_a_run_is_on_the_stream_it_was_given(make_application, layer, tmp_path, graphs):
-    application = make_application(enable_cuda_graph=graphs)
-    entries = {"gpu_graph_id": EAGER, **ASYNC}
-    for seed in range(20):
-        close(application.run(some(seed), **entries), layer[1](some(seed)))
-    if ON_VIRTUAL_GPU:
-        seen = application.trace(lambda: application.run(some(), **entries), tmp_path / "trace")
-        assert streams(seen) == {application.handle()}
-
-
-@needs_graphs
-def test_a_graph_is_not_captured_on_the_stream_of_a_run(make_application, layer):
-    application = make_application(enable_cuda_graph=1)
-    for _ in range(2):
-        with pytest.raises(c_api.Failed, match="user_compute_stream"):
-            application.run(some())
-    close(application.run(some(), gpu_graph_id=EAGER), layer[1](some()))
+    assert in_new_process(code, ENCORE_VIRTUAL_DELAY_US="500").stdout == "wrong: []\n"

@@ -6,9 +6,12 @@ import threading
 import encore_session
 import numpy as np
 import onnxruntime_ep_encore
+import pytest
 from encore_session import EAGER, Bound, in_threads, make_session, needs_graphs
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from test_sessions import close, graph_session, some, states
+
+pytestmark = pytest.mark.core
 
 THREADS, IDS = 8, 4
 
@@ -97,28 +100,90 @@ def test_sessions_come_and_go_while_others_capture_and_run(encore, layer):
     assert opened
 
 
+# ---- one id fails, the others go on
+
+
+def replays(session):
+    """Of each id; the run that captures is none."""
+    return [report["replays"] for report in onnxruntime_ep_encore.graph_report(session)]
+
+
 @needs_graphs
-def test_a_failed_capture_leaves_the_other_graphs_alone(encore, make_model):
-    """One id's run fails inside its capture; the others replay, and it is captured once its input is good."""
-    table = np.arange(12, dtype=np.float32).reshape(4, 3)
+def test_a_failed_capture_leaves_the_other_graphs_alone(encore, layer):
+    model, expected = layer
+    session = graph_session(model)
+    runs = [bound(session, 2 + graph_id) for graph_id in range(2)]
+    close(runs[0].run({"x": some(2)}, graph_id=0)["y"], expected(some(2)))
+    for seed in range(2):
+        with pytest.raises(Exception, match="input 'x' .* is in host memory"):
+            session.run(None, {"x": some(3)}, encore_session.run_options(1))
+        assert states(session) == {0: "ready", 1: "refused"}
+        close(runs[0].run({"x": some(2, seed)}, graph_id=0)["y"], expected(some(2, seed)))
+    for seed in range(3):
+        for graph_id, run in enumerate(runs):
+            x = some(2 + graph_id, seed)
+            close(run.run({"x": x}, graph_id=graph_id)["y"], expected(x))
+    assert states(session) == {0: "ready", 1: "ready"}
+    assert replays(session) == [5, 2]
+
+
+@needs_graphs
+def test_failed_captures_leave_the_replays_of_other_threads_alone(encore, layer):
+    model, expected = layer
+    session = graph_session(model)
+
+    def work(thread):
+        run = bound(session, 2 + thread)
+        for seed in range(30):
+            x = some(2 + thread, seed)
+            close(run.run({"x": x}, graph_id=0)["y"], expected(x))
+            if thread:
+                with pytest.raises(Exception, match="input 'x' .* is in host memory"):
+                    session.run(None, {"x": x}, encore_session.run_options(1))
+        assert replays(session)[0] == 29
+
+    assert not in_threads(2, work)
+
+
+@needs_graphs
+def test_a_failed_warm_up_leaves_the_other_graphs_alone(encore, make_model):
+    four_rows = numpy_helper.from_array(np.array([4, 3], np.int64), "shape")
     nodes = [
         helper.make_node("Reshape", ["x", "shape"], ["r"], "reshape"),
         helper.make_node("Add", ["r", "r"], ["y"], "double"),
     ]
-    model = make_model(
-        nodes, {"x": ["n", 3]}, {"y": [4, 3]}, [numpy_helper.from_array(np.array([4, 3], np.int64), "shape")]
-    )
-    session = graph_session(model)
-    good = Bound(session, {"x": table}, {"y": ([4, 3], np.float32)})
+    session = graph_session(make_model(nodes, {"x": ["n", 3]}, {"y": [4, 3]}, [four_rows]))
+    table = np.arange(12, dtype=np.float32).reshape(4, 3)
+    good, bad, again = (Bound(session, {"x": x}, {"y": ([4, 3], np.float32)}) for x in (table, table[:3], table))
     np.testing.assert_array_equal(good.run(graph_id=0)["y"], 2 * table)
-    bad = Bound(session, {"x": table[:3]}, {"y": ([4, 3], np.float32)})
     for _ in range(2):
-        try:
+        with pytest.raises(Exception, match="reshape"):
             bad.run(graph_id=1)
-            raise AssertionError("three rows were made into four")
-        except Exception as error:  # noqa: BLE001
-            assert "reshape" in str(error), error
         np.testing.assert_array_equal(good.run({"x": table + 1}, graph_id=0)["y"], 2 * (table + 1))
-    again = Bound(session, {"x": table}, {"y": ([4, 3], np.float32)})
     np.testing.assert_array_equal(again.run(graph_id=1)["y"], 2 * table)
-    assert states(session)[0] == states(session)[1] == "ready"
+    assert states(session) == {0: "ready", 1: "ready"}
+
+
+@pytest.fixture
+def lookup(make_model):
+    """A model that picks rows of x."""
+    node = helper.make_node("Gather", ["x", "i"], ["y"], "lookup")
+    return make_model([node], {"x": [5, 2], "i": (["n"], TensorProto.INT64)}, {"y": ["n", 2]})
+
+
+ROWS = np.arange(10, dtype=np.float32).reshape(5, 2)
+
+
+@needs_graphs
+def test_a_fault_in_a_replay_leaves_the_other_graphs_alone(encore, lookup):
+    session = graph_session(lookup)
+    runs = [Bound(session, {"x": ROWS, "i": np.int64([0, 1])}, {"y": ([2, 2], np.float32)}) for _ in range(2)]
+    for graph_id, run in enumerate(runs):
+        run.run(graph_id=graph_id)
+    for row in range(5):
+        with pytest.raises(Exception, match=r"Gather node 'lookup': index 9 is outside \[-5, 5\)"):
+            runs[1].run({"i": np.int64([row, 9])}, graph_id=1)
+        for graph_id, run in enumerate(runs):
+            indices = np.int64([row, graph_id])
+            np.testing.assert_array_equal(run.run({"i": indices}, graph_id=graph_id)["y"], ROWS[indices])
+    assert replays(session) == [5, 10]

@@ -1,0 +1,180 @@
+"""What only the C API has: a stream for one run, notifications between streams, pinned memory, and statistics."""
+
+import c_api
+import onnxruntime_ep_encore
+import pytest
+from c_application import PINNED
+from encore_session import EAGER, ORT_VERSION, in_new_process, needs_graphs, trace
+from test_streams import ASYNC, HOST_WAITS, ON_VIRTUAL_GPU, close, some, streams, traced, waits
+
+pytestmark = pytest.mark.core
+
+
+# ---- a stream for one run (RunOptionsSetSyncStream)
+
+
+@pytest.mark.parametrize("graphs", [0, 1])
+def test_a_run_is_on_the_stream_it_was_given(make_application, layer, graphs):
+    application = make_application(enable_cuda_graph=graphs)
+    entries = {"gpu_graph_id": EAGER, **ASYNC}
+    for seed in range(20):
+        close(application.run(some(seed), **entries), layer[1](some(seed)))
+    if ON_VIRTUAL_GPU:
+        seen = trace(application, lambda: application.run(some(), **entries))
+        assert streams(seen) == {application.handle()}
+
+
+@needs_graphs
+def test_a_graph_is_not_captured_on_the_stream_of_a_run(make_application, layer):
+    application = make_application(enable_cuda_graph=1)
+    for _ in range(2):
+        with pytest.raises(c_api.Failed, match="user_compute_stream"):
+            application.run(some())
+    close(application.run(some(), gpu_graph_id=EAGER), layer[1](some()))
+
+
+def replayed(application, x, stream):
+    """The output; the copies around the replay name no stream, and wait."""
+    application.host[:] = x
+    application.copy(application.host_value, application.x)
+    application.execute(stream)
+    application.copy(application.y, application.host_value)
+    return application.host.copy()
+
+
+@needs_graphs
+def test_a_graph_that_is_captured_is_replayed_on_the_stream_of_its_session(make_application, layer):
+    application = make_application(enable_cuda_graph=1)
+    application.execute()
+    for seed in range(5):
+        close(replayed(application, some(seed), application.stream), layer[1](some(seed)))
+    (report,) = onnxruntime_ep_encore.graph_report(application)
+    assert report["replays"] == 5
+    if ON_VIRTUAL_GPU:
+        of_the_session = streams(trace(application, application.execute))
+        assert streams(trace(application, lambda: application.execute(application.stream))) == of_the_session
+        assert application.handle() not in of_the_session
+
+
+# ---- host memory and the application's stream
+
+
+@pytest.mark.parametrize("source", ["pinned", "pageable"])
+@pytest.mark.parametrize("graphs", [0, 1] if ORT_VERSION >= (1, 28) else [0])  # before, a replay itself waits
+def test_from_host_memory_to_host_memory_on_the_given_stream(make_application, layer, graphs, source):
+    application = make_application(on_its_stream=True, enable_cuda_graph=graphs)
+    application.execute()  # warms up, and captures
+    xs = [some(seed) for seed in range(20)]
+    if source == "pinned":
+        inputs = [application.make_tensor(PINNED) for _ in xs]
+        for value, x in zip(inputs, xs):
+            application.contents(value)[:] = x
+    else:
+        inputs = [application.make_value_of(x) for x in xs]
+    outputs = [application.make_tensor(PINNED) for _ in xs]
+
+    def work():
+        for before, after in zip(inputs, outputs):
+            application.copy(before, application.x, application.stream)
+            application.execute(**ASYNC)
+            application.copy(application.y, after, application.stream)
+        application.wait(application.stream)
+
+    entries = trace(application, work) if ON_VIRTUAL_GPU else work()
+    for value, x in zip(outputs, xs):
+        close(application.contents(value), layer[1](x))
+    if ON_VIRTUAL_GPU:
+        assert streams(entries) == {application.handle()}
+        # What is pageable waits for its turn in a pinned buffer, never for the stream.
+        turns = ["synchronize event"] * len(xs) if source == "pageable" else []
+        assert [entry["what"] for entry in waits(entries)] == [*turns, "synchronize"]
+
+
+# ---- notifications between streams
+
+
+class Relay:
+    """A tensor that is copied when one stream gets to it, and then on, after a notification of that stream."""
+
+    def __init__(self, application):
+        self.application = application
+        self.start, self.aside, self.between = (application.make_tensor() for _ in range(3))
+        self.end = application.make_tensor(PINNED)
+        self.first, self.second = application.stream, application.make_stream()
+        stream = application.implementation(self.first)
+        made = stream.make("CreateNotification", stream.address)
+        self.notification = application.api.functions("OrtSyncNotificationImpl", made)
+
+    def carry(self, x, waiting):
+        """x, if nothing was too early."""
+        self.application.host[:] = x
+        self.application.copy(self.application.host_value, self.start)
+        self.pass_on(waiting)
+        return self.application.contents(self.end)
+
+    def pass_on(self, waiting):
+        for target in [*[self.aside] * 7, self.between]:
+            self.application.copy(self.start, target, self.first)
+        consumer = {"another stream": self.second, "the same stream": self.first, "the host": None}[waiting]
+        self.notification.call("Activate", self.notification.address)
+        self.notification.call("WaitOnDevice", self.notification.address, consumer)
+        self.application.copy(self.between, self.end, self.last(waiting))
+        self.application.wait(self.second, self.first)
+
+    def last(self, waiting):
+        return self.first if waiting == "the same stream" else self.second
+
+
+WAITING = ["another stream", "the same stream", "the host"]  # the last for what is no stream of Encore's
+
+
+@traced
+@pytest.mark.parametrize("waiting", WAITING)
+def test_a_notification_is_waited_for_by(make_application, waiting):
+    relay = Relay(make_application())
+    first, second, last = map(relay.application.handle, (relay.first, relay.second, relay.last(waiting)))
+    entries = trace(relay.application, lambda: relay.pass_on(waiting))
+
+    def those(*kinds):
+        return [(entry["stream"], entry["what"]) for entry in entries if entry["what"] in kinds]
+
+    assert those("copy", "record") == [*[(first, "copy")] * 8, (first, "record"), (last, "copy")]
+    assert those("wait") == [(last, "wait")] * (waiting == "another stream")
+    notified = [(first, "synchronize event")] * (waiting == "the host")
+    assert those(*HOST_WAITS) == [*notified, (second, "synchronize"), (first, "synchronize")]
+
+
+def test_nothing_overtakes_what_it_was_notified_of(layer, tmp_path):
+    in_new_process(
+        f"""
+import pathlib, c_application as c, numpy as np, test_c_application as t
+api, env = c.start(pathlib.Path({str(tmp_path)!r}))
+relay = t.Relay(c.Application(api, env, {layer[0].SerializeToString()!r}))
+for waiting in t.WAITING:
+    for seed in range(10):
+        np.testing.assert_array_equal(relay.carry(t.some(seed), waiting), t.some(seed))
+""",
+        ENCORE_VIRTUAL_DELAY_US="500",
+    )
+
+
+# ---- statistics of the allocator
+
+
+def test_statistics_are_those_of_the_memory_report(make_application):
+    application = make_application(gpu_mem_limit=64 << 20)
+    for _ in range(3):
+        application.run(some())
+    stats, arena = application.stats(), onnxruntime_ep_encore.memory_report(application)["arena"]
+    stats.pop("RequestedInUse", None)  # onnxruntime's own
+    assert stats == {
+        "Limit": 64 << 20,
+        "InUse": arena["in_use_bytes"],
+        "TotalAllocated": arena["held_bytes"],
+        "MaxInUse": arena["peak_in_use_bytes"],
+        "NumAllocs": arena["allocations"],
+        "NumReserves": arena["reserves"],
+        "NumArenaExtensions": arena["driver_allocations"],
+        "NumArenaShrinkages": arena["shrinks"],
+        "MaxAllocSize": arena["largest_bytes"],
+    }
