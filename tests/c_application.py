@@ -11,6 +11,7 @@ import onnxruntime_ep_encore
 SHAPE = (4, 8)
 FLOAT = 1  # as onnxruntime numbers types
 DEVICE, PINNED = 0, 5  # and kinds of memory
+SHARED = "shared"  # device memory too, of the environment
 
 
 def start(folder):
@@ -107,6 +108,14 @@ class Application:
         count = ctypes.c_size_t()
         self.api.get("GetKeyValuePairs", pairs, *map(ctypes.pointer, (keys, values, count)), result=None)
         return {keys[i].decode(): int(values[i]) for i in range(count.value)}
+
+    def share_allocator(self, **options):
+        """Makes the environment's allocator of device memory anew: the one called SHARED from now on."""
+        pairs = ctypes.c_void_p()
+        self.api.get("CreateKeyValuePairs", ctypes.pointer(pairs), result=None)
+        for key, value in options.items():
+            self.api.get("AddKeyValuePair", pairs, key.encode(), str(value).encode(), result=None)
+        self._allocators[SHARED] = self.api.make("CreateSharedAllocator", self._env, self._device, 0, 0, pairs)
 
     def set_ep_dynamic_options(self, entries):
         keys, values = c_api.strings(*entries), c_api.strings(*entries.values())

@@ -64,6 +64,10 @@ GraphPool::State::Taken GraphPool::State::take(size_t bytes, device::StreamRef s
   if (first_chunk.first && stream) {
     lane.blocks.add(first_chunk.first, first_chunk.second);
     first_chunk = {};
+  } else if (first_chunk.second > bytes) {  // what names no stream gets a piece of it, for good
+    lane.blocks.add(first_chunk.first, bytes);
+    first_chunk.first += bytes;
+    first_chunk.second -= bytes;
   }
   if (Block* block = lane.blocks.take(bytes)) return {&lane, block, 0};
 

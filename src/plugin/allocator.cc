@@ -108,7 +108,7 @@ class DeviceAllocator final : public Allocator {
   void shrink() override { arena_->shrink(); }
   Stats stats() const override {
     const memory::Stats s = arena_->stats();
-    return {{"Limit", s.limit_bytes},
+    return {{"Limit", std::min<uint64_t>(s.limit_bytes, INT64_MAX)},  // onnxruntime reads signed numbers
             {"InUse", s.in_use_bytes},
             {"TotalAllocated", s.held_bytes},
             {"MaxInUse", s.peak_in_use_bytes},
@@ -134,7 +134,7 @@ class PinnedAllocator final : public Allocator {
   void shrink() override { pool_->shrink(); }
   Stats stats() const override {
     const PinnedPool::Stats s = pool_->stats();
-    return {{"Limit", SIZE_MAX},
+    return {{"Limit", INT64_MAX},
             {"InUse", s.in_use_bytes},
             {"TotalAllocated", s.held_bytes},
             {"MaxInUse", s.peak_in_use_bytes},

@@ -47,12 +47,17 @@ TEST(GraphPool, serves_the_scope_and_no_one_else) {
 TEST(GraphPool, never_reuses_what_has_no_stream) {
   EnlistedStream stream;
   Arena arena(0, {}, "test");
-  PoolScope scope(std::make_shared<GraphPool>(arena.source(), 0));
-  void* block = arena.allocate(1024, device::StreamRef());
-  arena.free(block);
-  void* other = arena.allocate(1024, device::StreamRef());
-  EXPECT_NE(other, block);
-  arena.free(other);
+  for (const size_t first_chunk_bytes : {0, 4096}) {
+    PoolScope scope(std::make_shared<GraphPool>(arena.source(), first_chunk_bytes));
+    const auto grown = arena.stats().driver_allocations_in_capture;
+    void* block = arena.allocate(1024, kNoStream);
+    arena.free(block);
+    void *other = arena.allocate(1024, kNoStream), *of_stream = arena.allocate(2048, stream);
+    EXPECT_NE(other, block);
+    EXPECT_EQ(arena.stats().driver_allocations_in_capture > grown, first_chunk_bytes == 0);
+    arena.free(other);
+    arena.free(of_stream);
+  }
 }
 
 TEST(GraphPool, says_when_it_grows) {

@@ -3,7 +3,7 @@
 import c_api
 import onnxruntime_ep_encore
 import pytest
-from c_application import PINNED
+from c_application import DEVICE, PINNED, SHARED
 from encore_session import EAGER, ORT_VERSION, in_new_process, needs_graphs, trace
 from test_streams import ASYNC, HOST_WAITS, ON_VIRTUAL_GPU, close, some, streams, traced, waits
 
@@ -178,3 +178,40 @@ def test_statistics_are_those_of_the_memory_report(make_application):
         "NumArenaShrinkages": arena["shrinks"],
         "MaxAllocSize": arena["largest_bytes"],
     }
+
+
+@pytest.mark.parametrize("where", [DEVICE, PINNED], ids=["device", "pinned"])
+def test_no_limit_is_the_most_that_onnxruntime_can_read(make_application, where):
+    application = make_application()
+    application.make_tensor(where)
+    assert application.stats(where)["Limit"] == 2**63 - 1
+
+
+# ---- an allocator that sessions and applications share
+
+
+def test_the_shared_allocator_takes_options_of_the_arena(make_application):
+    application = make_application()
+    application.share_allocator(**{"arena.max_mem": 4096, "arena.extend_strategy": 1})
+    values = [application.make_tensor(SHARED) for _ in range(16)]  # 256 bytes each
+    assert all(values) and application.stats(SHARED)["Limit"] == 4096
+    with pytest.raises(c_api.Failed):
+        application.make_tensor(SHARED)
+    application.share_allocator()  # of no limit
+    assert application.make_tensor(SHARED)
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"arena.max_mem": "much"}, "'ep.cuda.arena.max_mem' is 'much'; it must be a number of bytes"),
+        ({"arena.maxmem": "1"}, "did you mean 'ep.cuda.arena.max_mem'"),
+        ({"enable_cuda_graph": "1"}, "'enable_cuda_graph' is no option of an allocator"),
+    ],
+    ids=str,
+)
+def test_other_options_of_a_shared_allocator_are_refused(make_application, options, said):
+    application = make_application()
+    with pytest.raises(c_api.Failed, match=said):
+        application.share_allocator(**options)
+    assert application.make_tensor(DEVICE)

@@ -164,6 +164,13 @@ def test_a_captured_model_is_replayed_with_new_contents(encore, layer):
 
 
 @needs_graphs
+def test_a_capture_needs_no_more_memory_than_its_warm_ups(encore, layer, capfd):
+    model, _ = layer
+    bound(graph_session(model)).run({"x": some()})
+    assert "W:" not in capfd.readouterr().err
+
+
+@needs_graphs
 def test_replay_is_bit_identical_to_eager(encore, layer):
     model, _ = layer
     run = bound(graph_session(model))
@@ -249,6 +256,16 @@ def test_two_sessions_capture_in_one_thread(encore, layer):
     for seed in range(5):
         for run in runs:
             close(run.run({"x": some(4, seed)})["y"], expected(some(4, seed)))
+
+
+@needs_graphs
+def test_a_run_that_cannot_begin_leaves_nothing_of_its_session_behind(encore, layer):
+    session = make_session(layer[0], enable_cuda_graph=1)
+    with pytest.raises(Exception, match="gpu_graph_id"):
+        session.run(None, {"x": some()}, encore_session.run_options(-2))
+    del session
+    gc.collect()
+    close(encore_session.on_device(some()).numpy(), some())  # copies outside of runs come after that of their thread
 
 
 @only_if(ORT_VERSION >= (1, 30))

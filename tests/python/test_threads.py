@@ -7,7 +7,7 @@ import encore_session
 import numpy as np
 import onnxruntime_ep_encore
 import pytest
-from encore_session import EAGER, Bound, in_threads, make_session, needs_graphs
+from encore_session import EAGER, HAS_GRAPHS, Bound, in_threads, make_session, needs_graphs
 from onnx import TensorProto, helper, numpy_helper
 from test_sessions import close, graph_session, some, states
 
@@ -187,3 +187,23 @@ def test_a_fault_in_a_replay_leaves_the_other_graphs_alone(encore, lookup):
             indices = np.int64([row, graph_id])
             np.testing.assert_array_equal(run.run({"i": indices}, graph_id=graph_id)["y"], ROWS[indices])
     assert replays(session) == [5, 10]
+
+
+def pick_rows(session, graph_id, bad):
+    """With indices of which some are out of range, if it is to be bad: then that run alone has to fail."""
+    run = Bound(session, {"x": ROWS, "i": np.int64([0, 1])}, {"y": ([2, 2], np.float32)})
+    run.run(graph_id=graph_id)
+    for turn in range(200):
+        if bad and turn % 2:
+            with pytest.raises(Exception, match=rf"Gather node 'lookup': index {100 + turn} is outside"):
+                run.run({"i": np.int64([1, 100 + turn])}, graph_id=graph_id)
+        else:
+            indices = np.int64([turn % 5, 3])
+            np.testing.assert_array_equal(run.run({"i": indices}, graph_id=graph_id)["y"], ROWS[indices])
+
+
+@pytest.mark.parametrize("graphs", [0, 1] if HAS_GRAPHS else [0])
+@pytest.mark.parametrize("unified", [0, 1])
+def test_a_fault_fails_no_run_of_another_thread(encore, lookup, graphs, unified):
+    session = make_session(lookup, enable_cuda_graph=graphs, use_ep_level_unified_stream=unified)
+    assert not in_threads(2, lambda thread: pick_rows(session, thread, bad=thread == 1))
