@@ -193,12 +193,10 @@ def test_no_limit_is_the_most_that_onnxruntime_can_read(make_application, where)
 def test_the_shared_allocator_takes_options_of_the_arena(make_application):
     application = make_application()
     application.share_allocator(**{"arena.max_mem": 4096, "arena.extend_strategy": 1})
-    values = [application.make_tensor(SHARED) for _ in range(16)]  # 256 bytes each
-    assert all(values) and application.stats(SHARED)["Limit"] == 4096
-    with pytest.raises(c_api.Failed):
+    for _ in range(17):  # of 256 bytes each; the last has no memory, which onnxruntime lets pass
         application.make_tensor(SHARED)
-    application.share_allocator()  # of no limit
-    assert application.make_tensor(SHARED)
+    stats = application.stats(SHARED)
+    assert stats["Limit"] == stats["InUse"] == stats["MaxInUse"] == 4096
 
 
 @pytest.mark.parametrize(
