@@ -452,11 +452,14 @@ std::vector<device::GraphNode> SessionGraphs::nodes(int id) const {
   return found == c->entries.end() ? std::vector<device::GraphNode>() : found->second.nodes;
 }
 
-void SessionGraphs::synchronize() {
+StreamRef SessionGraphs::synchronize() {
   Context* const c = find();
-  if (!c) return;
-  if (const SharedStream* const shared = state_->settings.shared) return shared->wait();
-  c->stream.synchronize();
+  if (!c) return {};
+  if (const SharedStream* const shared = state_->settings.shared)
+    shared->wait();
+  else
+    c->stream.synchronize();
+  return c->stream;
 }
 
 }  // namespace encore::graph

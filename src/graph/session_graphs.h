@@ -76,7 +76,8 @@ class SessionGraphs {
   std::vector<Report> reports() const;  // of the calling thread
   std::vector<device::GraphNode> nodes(int id) const;
 
-  void synchronize();  // waits for the calling thread's stream only
+  // Waits for the calling thread's stream only, and returns it; none if the thread has none yet.
+  device::StreamRef synchronize();
 
  private:
   struct Context;  // of one thread

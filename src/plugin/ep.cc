@@ -45,7 +45,7 @@ Ep::Ep(std::shared_ptr<Factory> factory, Options options, Log log, std::shared_p
       arena_(arena ? std::move(arena)
                    : std::make_shared<memory::Arena>(options.device_id, memory_settings(options), "the session")),
       copies_(options.device_id, !options.do_copy_in_default_stream),
-      faults_(options.device_id),
+      faults_(options.device_id, options.has_user_compute_stream || options.use_ep_level_unified_stream),
       shared_(shared_stream(options)) {
   if (options_.enable_cuda_graph && !host_has(kGraphCaptureApi))
     log_.warning("enable_cuda_graph needs onnxruntime 1.26 or newer; this is " + ort().text +

@@ -107,8 +107,9 @@ class Ep : public OrtEp {
   std::set<std::string> placement_;     // what has been logged of claiming nodes
   std::set<std::string> fixed_layout_;  // operators of the graph that was looked at last
   bool cannot_capture_ = false;
-  std::string impossible_;                  // why the model cannot be run, if so
-  std::atomic<bool> ran_elsewhere_{false};  // a run was on a stream of the application's
+  std::string impossible_;                   // why the model cannot be run, if so
+  std::atomic<bool> ran_elsewhere_{false};   // a run was on a stream of the application's
+  std::atomic<bool> has_stray_work_{false};  // nodes ran in threads that had not begun a run
   std::unique_ptr<graph::SharedStream> shared_;
   std::unique_ptr<graph::SessionGraphs> graphs_;
 };

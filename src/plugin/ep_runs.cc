@@ -101,7 +101,10 @@ graph::SharedStream::Turn Ep::turn() const {
 
 device::StreamRef Ep::compute_stream(void* handle, const OrtKernelContext* context) {
   Run* const run = runs.of(this);
-  if (!run) return find_stream(handle, context);
+  if (!run) {
+    has_stray_work_ = true;
+    return find_stream(handle, context);
+  }
   const auto seen = std::ranges::find(run->streams, handle, &Run::Known::handle);
   if (seen != run->streams.end()) return seen->stream;
   const device::StreamRef stream = run->streams.emplace_back(handle, find_stream(handle, context)).stream;
@@ -164,9 +167,12 @@ void Ep::end_run(bool synchronous) {
   if (!graphs_ && shared_) shared_->end_run();
   // The streams' Flush, which follows, waits too; but nobody hears what it finds.
   if (!synchronous) return;
-  for (const auto& known : used) wait_for(known.stream);
+  // Of a run that is spread over threads this one doesn't know the streams.
+  if (graphs_ || has_stray_work_) synchronize();
+  const auto is_waited_for = [&](device::StreamRef stream) { return graphs_ && stream == graphs_->stream(); };
+  for (const auto& known : used)
+    if (!is_waited_for(known.stream)) wait_for(known.stream);
   for (const auto& known : used) faults_.check(known.stream);
-  if (graphs_) synchronize();
 }
 
 void Ep::wait_for(device::StreamRef stream) {
@@ -177,9 +183,10 @@ void Ep::wait_for(device::StreamRef stream) {
 }
 
 void Ep::synchronize() {
-  if (graphs_ || shared_) {
-    graphs_ ? graphs_->synchronize() : shared_->wait();
-    return faults_.check(graphs_ ? graphs_->stream() : shared_->ref());
+  if (graphs_) return faults_.check(graphs_->synchronize());
+  if (shared_) {
+    shared_->wait();
+    return faults_.check(shared_->ref());
   }
   std::vector<std::pair<device::StreamRef, memory::Tail>> streams;
   {

@@ -40,6 +40,10 @@ FaultCells::~FaultCells() {
   }
 }
 
+FaultCells::OfStream& FaultCells::of_stream(device::StreamRef stream) {
+  return streams_[{stream.native(), by_thread_ ? std::this_thread::get_id() : std::thread::id()}];
+}
+
 int FaultCells::number(std::string who) {
   const std::lock_guard lock(mutex_);
   names_.push_back(std::move(who));
@@ -48,7 +52,7 @@ int FaultCells::number(std::string who) {
 
 FaultCell* FaultCells::of(device::StreamRef stream) {
   const std::lock_guard lock(mutex_);
-  FaultCell*& cell = streams_[stream.native()].cell;
+  FaultCell*& cell = of_stream(stream).cell;
   if (cell) return cell;
   if (pages_.empty() || used_of_last_ == kCellsAPage) {
     const device::Current current(device_);
@@ -63,20 +67,20 @@ FaultCell* FaultCells::of(device::StreamRef stream) {
 
 void FaultCells::enter(device::StreamRef stream) {
   const std::lock_guard lock(mutex_);
-  ++streams_[stream.native()].runs;
+  ++of_stream(stream).runs;
 }
 void FaultCells::leave(device::StreamRef stream) {
   const std::lock_guard lock(mutex_);
-  --streams_[stream.native()].runs;
+  --of_stream(stream).runs;
 }
 
 void FaultCells::check(device::StreamRef stream) {
   const std::lock_guard lock(mutex_);
-  check(streams_[stream.native()]);
+  check(of_stream(stream));
 }
 void FaultCells::check_unless_in_run(device::StreamRef stream) {
   const std::lock_guard lock(mutex_);
-  if (const OfStream& of = streams_[stream.native()]; of.runs == 0) check(of);
+  if (const OfStream& of = of_stream(stream); of.runs == 0) check(of);
 }
 
 void FaultCells::check(const OfStream& of) {

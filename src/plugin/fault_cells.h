@@ -1,8 +1,11 @@
-// Where the kernels of a session report bad values: a cell for each stream, so that a run finds its own alone.
+// Where the kernels of a session report bad values: a cell for each stream, or each thread if they share one, so that a
+// run finds its own alone.
 #pragma once
 #include <map>
 #include <mutex>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "device/fault.h"
@@ -12,14 +15,14 @@ namespace encore::plugin {
 
 class FaultCells {
  public:
-  explicit FaultCells(int device) : device_(device) {}
+  FaultCells(int device, bool by_thread) : device_(device), by_thread_(by_thread) {}
   ~FaultCells();  // nothing may report any more
   FaultCells(const FaultCells&) = delete;
 
   // `who` gets a number for its FaultRef, and is named in the error.
   int number(std::string who);
   device::FaultCell* of(device::StreamRef stream);
-  // Around a run's use of the stream.
+  // The stream is the calling thread's, here and below. Around a run's use of it:
   void enter(device::StreamRef stream);
   void leave(device::StreamRef stream);
   // To be called when the stream has been waited for. Throws, and clears, what was reported.
@@ -28,15 +31,18 @@ class FaultCells {
 
  private:
   const int device_;
+  const bool by_thread_;
   std::mutex mutex_;
   std::vector<std::string> names_;
   struct OfStream {
     device::FaultCell* cell = nullptr;
     int runs = 0;  // under way
   };
-  void check(const OfStream& of);  // with the mutex
+  // With the mutex:
+  OfStream& of_stream(device::StreamRef stream);
+  void check(const OfStream& of);
 
-  std::map<void*, OfStream> streams_;
+  std::map<std::pair<void*, std::thread::id>, OfStream> streams_;
   std::vector<device::FaultCell*> pages_;  // pinned, of kCellsAPage each
   size_t used_of_last_ = 0;
 };

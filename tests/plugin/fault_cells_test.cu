@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <thread>
 #include <vector>
 
 #include "../memory/gate.h"
@@ -21,7 +22,7 @@ struct Look {
 };
 
 TEST(FaultCells, AreOfOneStreamEach) {
-  FaultCells faults(0);
+  FaultCells faults(0, false);
   const int good = faults.number("Gather node 'good'"), bad = faults.number("Gather node 'bad'");
   const device::Stream one(0), other(0);
   device::for_each_index(one, 4, Look{{faults.of(one), good}, 9});
@@ -34,8 +35,18 @@ TEST(FaultCells, AreOfOneStreamEach) {
   faults.check(other);  // cleared
 }
 
+TEST(FaultCells, AreOfOneThreadEachWhereThreadsShareAStream) {
+  FaultCells faults(0, true);
+  const int bad = faults.number("bad");
+  const device::Stream stream(0);
+  device::for_each_index(stream, 4, Look{{faults.of(stream), bad}, 10});
+  stream.ref().synchronize();
+  std::thread([&] { faults.check(stream); }).join();
+  message_of([&] { faults.check(stream); }, Code::invalid_input);
+}
+
 TEST(FaultCells, AreLeftToTheRunThatIsUnderWay) {
-  FaultCells faults(0);
+  FaultCells faults(0, false);
   const int bad = faults.number("bad");
   const device::Stream stream(0);
   faults.enter(stream);
@@ -47,7 +58,7 @@ TEST(FaultCells, AreLeftToTheRunThatIsUnderWay) {
 }
 
 TEST(FaultCells, AreAsManyAsStreams) {
-  FaultCells faults(0);
+  FaultCells faults(0, false);
   std::vector<device::Stream> streams;
   std::set<device::FaultCell*> cells;
   for (int i = 0; i < 300; ++i) {

@@ -5,6 +5,7 @@ import threading
 
 import encore_session
 import numpy as np
+import onnxruntime as ort
 import onnxruntime_ep_encore
 import pytest
 from encore_session import EAGER, HAS_GRAPHS, Bound, in_threads, make_session, needs_graphs
@@ -207,3 +208,23 @@ def pick_rows(session, graph_id, bad):
 def test_a_fault_fails_no_run_of_another_thread(encore, lookup, graphs, unified):
     session = make_session(lookup, enable_cuda_graph=graphs, use_ep_level_unified_stream=unified)
     assert not in_threads(2, lambda thread: pick_rows(session, thread, bad=thread == 1))
+
+
+def test_a_fault_fails_a_run_that_onnxruntime_spreads_over_threads(encore, make_model):
+    branches = [f"branch{i}" for i in range(4)]
+    nodes = [helper.make_node("Gather", ["rows", f"{name}_i"], [f"{name}_y"], name) for name in branches]
+    inputs = {f"{name}_i": (["n"], TensorProto.INT64) for name in branches}
+    outputs = {f"{name}_y": ["n", 2] for name in branches}
+    model = make_model(nodes, inputs, outputs, [numpy_helper.from_array(ROWS, "rows")])
+    options = ort.SessionOptions()
+    options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
+    session = make_session(model, options)
+    for turn in range(40):
+        bad = branches[turn % 8] if turn % 8 < 4 else None
+        feeds = {f"{name}_i": np.full(50, 100 if name == bad else turn % 5) for name in branches}
+        if bad:
+            with pytest.raises(Exception, match=f"Gather node '{bad}': index 100 is outside"):
+                session.run(None, feeds)
+        else:
+            for y in session.run(None, feeds):
+                np.testing.assert_array_equal(y, np.tile(ROWS[turn % 5], (50, 1)))
