@@ -50,7 +50,8 @@ def on_virtual_gpu():
 
 def in_new_process(code, **variables):
     """Runs Python code in a process that has registered nothing yet; these are its further environment variables."""
-    paths = [str(ROOT / "python"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
+    folders = [ROOT / "python", ROOT / "tests", ROOT / "tests" / "python"]
+    paths = [*map(str, folders), os.environ.get("PYTHONPATH", "")]
     env = {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(paths)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
