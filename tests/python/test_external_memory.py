@@ -57,9 +57,9 @@ class Allocator:
 class Stock(Allocator):
     """Gives out pieces of memory that it has from the beginning, none of them twice."""
 
-    def __init__(self, size):
-        super().__init__()
-        self.stock = encore_session.empty_on_device([size], np.uint8)
+    def __init__(self, size, device=0):
+        super().__init__(device)
+        self.stock = encore_session.empty_on_device([size], np.uint8, device)
         self.next = self.stock.data_ptr()
 
     def _take(self, size):
