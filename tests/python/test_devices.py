@@ -161,7 +161,7 @@ def test_a_stream_of_another_device_is_refused(encore, layer, capfd):
 @pytest.mark.parametrize("graphs", [0, 1] if HAS_GRAPHS else [0])
 def test_an_external_allocator_of_the_second_device(encore, layer, devices_left, graphs):
     model, expected = layer
-    stock = Stock(64 * MIB, device=1)
+    stock = Stock(device=1)
     before = devices_left()
     session = session_on(1, model, enable_cuda_graph=graphs, **stock.options())
     run_with_host_memory(session, expected)
@@ -169,4 +169,3 @@ def test_an_external_allocator_of_the_second_device(encore, layer, devices_left,
     assert stock.held() == arena(session)["held_bytes"] > 0
     if ON_VIRTUAL_GPU:
         assert devices_left() == before
-        assert memory(session)["device"]["free_bytes"] == before[1] < before[0]

@@ -57,12 +57,14 @@ class Allocator:
 class Stock(Allocator):
     """Gives out pieces of memory that it has from the beginning, none of them twice."""
 
-    def __init__(self, size, device=0):
+    def __init__(self, device=0):
         super().__init__(device)
-        self.stock = encore_session.empty_on_device([size], np.uint8, device)
+        self.limit = 16 * MIB
+        self.stock = encore_session.empty_on_device([self.limit], np.uint8, device)
         self.next = self.stock.data_ptr()
 
     def _take(self, size):
+        self.limit -= size
         self.next += size
         return self.next - size, self.stock
 
@@ -98,7 +100,7 @@ def test_two_external_allocators_and_none(encore, chain, graphs):
 def test_external_callbacks_are_the_only_source(encore, heavy, graphs):
     model, expected = heavy
     elsewhere = make_session(model, config={"session.use_env_allocators": 1})  # reports the environment's arena too
-    stock = Stock(64 * MIB)
+    stock = Stock()
     encore_session.empty_on_device([MIB], np.uint8)  # stays in the environment's arena, for what is bound below
 
     def taken():
