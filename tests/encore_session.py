@@ -6,11 +6,13 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
 import onnxruntime_ep_encore
+from onnxruntime.capi import onnxruntime_pybind11_state as capi
 
 ROOT = Path(__file__).resolve().parents[1]
 EP_NAME = os.environ.get("ENCORE_EP_NAME", "CudaPluginExecutionProvider")
@@ -31,6 +33,8 @@ def only_if(applies):
 
 
 needs_graphs = only_if(HAS_GRAPHS)  # it asks plugins to capture
+# Before, the last tensor of a session that is gone is freed through the provider that went with it.
+needs_late_free = only_if(ORT_VERSION >= (1, 28))
 
 
 def registered():
@@ -144,13 +148,21 @@ def run_options(graph_id=None, **entries):
     return options
 
 
-def on_device(array):
+def on_device(array, device=0):
     """A copy of an array in device memory."""
-    return ort.OrtValue.ortvalue_from_numpy(np.asarray(array, order="C"), "gpu", 0, NVIDIA)
+    return ort.OrtValue.ortvalue_from_numpy(np.asarray(array, order="C"), "gpu", device, NVIDIA)
 
 
-def empty_on_device(shape, dtype=np.float32):
-    return ort.OrtValue.ortvalue_from_shape_and_type(list(shape), np.dtype(dtype), "gpu", 0, NVIDIA)
+def empty_on_device(shape, dtype=np.float32, device=0):
+    return ort.OrtValue.ortvalue_from_shape_and_type(list(shape), np.dtype(dtype), "gpu", device, NVIDIA)
+
+
+def bind_unallocated(binding, name):
+    """onnxruntime is to allocate this output, on the device."""
+    if ORT_VERSION >= (1, 30):
+        binding.bind_output(name, "cuda", 0)
+    else:  # older ones know no vendor under that name
+        binding._iobinding.bind_output(name, capi.OrtDevice(1, 0, NVIDIA, 0))
 
 
 class Bound:
@@ -179,7 +191,7 @@ class Bound:
 
 
 def in_threads(count, work, meanwhile=None, finally_=lambda: None):
-    """Runs work(i) in threads; what went wrong."""
+    """Runs work(i) in threads; what went wrong. None may take five minutes."""
     wrong = []
 
     def guarded(i):
@@ -188,7 +200,8 @@ def in_threads(count, work, meanwhile=None, finally_=lambda: None):
         except BaseException as error:  # noqa: BLE001
             wrong.append(error)
 
-    threads = [threading.Thread(target=guarded, args=(i,)) for i in range(count)]
+    threads = [threading.Thread(target=guarded, args=(i,), daemon=True) for i in range(count)]
+    end = time.monotonic() + 300
     for thread in threads:
         thread.start()
     try:
@@ -197,5 +210,7 @@ def in_threads(count, work, meanwhile=None, finally_=lambda: None):
     finally:
         finally_()
         for thread in threads:
-            thread.join()
+            thread.join(max(0, end - time.monotonic()))
+            if thread.is_alive():
+                wrong.append(TimeoutError("a thread hangs"))
     return wrong

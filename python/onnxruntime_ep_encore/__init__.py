@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 __version__ = "0.1.0"
-__all__ = ["devices", "get_ep_name", "get_ep_names", "get_library_path", "graph_report", "register"]
+__all__ = ["devices", "get_ep_name", "get_ep_names", "get_library_path", "graph_report", "memory_report", "register"]
 
 _FILE = "libonnxruntime_providers_cuda_plugin.so"
 _HERE = Path(__file__).resolve().parent

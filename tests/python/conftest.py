@@ -49,3 +49,33 @@ def layer(make_model):
     ]
     model = make_model(nodes, {"x": ["n", 8]}, {"y": ["n", 8]}, [numpy_helper.from_array(w, "w")])
     return model, lambda x: np.maximum(x @ w, 0) + x
+
+
+@pytest.fixture(scope="session")
+def chain(make_model):
+    """y = -|-(x @ w)| + b, elementwise but for the product; and what it should be."""
+    w = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+    b = np.random.default_rng(1).standard_normal(64).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"], "product"),
+        helper.make_node("Neg", ["p"], ["n"], "negative"),
+        helper.make_node("Abs", ["n"], ["a"], "absolute"),
+        helper.make_node("Neg", ["a"], ["m"], "minus"),
+        helper.make_node("Add", ["m", "b"], ["y"], "sum"),
+    ]
+    constants = [numpy_helper.from_array(w, "w"), numpy_helper.from_array(b, "b")]
+    model = make_model(nodes, {"x": ["n", 64]}, {"y": ["n", 64]}, constants)
+    return model, lambda x: b - np.abs(x @ w)
+
+
+@pytest.fixture(scope="session", params=["MatMul", "Conv"])
+def heavy(make_model, request):
+    """y = -(w @ x), by a product or a convolution, with a w of a MiB or more; and what it should be."""
+    w = weights = np.random.default_rng(0).standard_normal((512, 512)).astype(np.float32)
+    node = helper.make_node("MatMul", ["w", "x"], ["a"], "heavy")
+    if request.param == "Conv":  # whose kernel has three places, of which the middle one meets x
+        node = helper.make_node("Conv", ["x", "w"], ["a"], "heavy", pads=[1, 1])
+        weights = np.pad(w[:, :, None], ((0, 0), (0, 0), (1, 1)))
+    nodes = [node, helper.make_node("Neg", ["a"], ["y"], "minus")]
+    model = make_model(nodes, {"x": ["n", 512, 1]}, {"y": ["n", 512, 1]}, [numpy_helper.from_array(weights, "w")])
+    return model, lambda x: -(w @ x)

@@ -1,19 +1,23 @@
 """Two devices in one process: the virtual GPU has two in all tests. A machine with one GPU has nothing to test here."""
 
+import gc
+
 import encore_session
 import numpy as np
 import onnxruntime as ort
 import onnxruntime_ep_encore
 import pytest
-from encore_session import HAS_GRAPHS, NVIDIA, in_threads, only_if
+from encore_session import EAGER, HAS_GRAPHS, in_threads, on_device, only_if
+from onnx import helper
+from test_external_memory import Stock
+from test_memory import MIB, arena, memory
 from test_sessions import close, some, states
 
+pytestmark = pytest.mark.core
+
 DEVICES = len(onnxruntime_ep_encore.devices(encore_session.registered()))
+ON_VIRTUAL_GPU = encore_session.on_virtual_gpu()
 two = only_if(DEVICES > 1)
-
-
-def on_device(array, device):
-    return ort.OrtValue.ortvalue_from_numpy(np.asarray(array, order="C"), "gpu", device, NVIDIA)
 
 
 def session_on(device, model, **options):
@@ -94,3 +98,74 @@ def test_a_tensor_of_the_second_device_outlives_its_session(encore, layer):
     run(session, on_device(some(), 1), out)
     del session
     close(out.numpy(), expected(some()))
+
+
+# ---- options on the second device
+
+
+@pytest.fixture
+def devices_left(make_model):
+    """devices_left(): the free bytes of the first two devices."""
+    model = make_model([helper.make_node("Neg", ["x"], ["y"])], {"x": [4]}, {"y": [4]})
+    sessions = [session_on(device, model) for device in range(2)]
+    encore_session.empty_on_device([MIB], np.uint8, 1)  # stays in the environment's arena, for what is bound
+
+    def free_bytes():
+        gc.collect()
+        return [memory(session)["device"]["free_bytes"] for session in sessions]
+
+    return free_bytes
+
+
+def run_with_host_memory(session, expected):
+    close(session.run(None, {"x": some(3000)}, encore_session.run_options(EAGER))[0], expected(some(3000)))
+
+
+def run_bound(session, expected):
+    values = on_device(some(), 1), on_device(np.zeros_like(some()), 1)
+    for _ in range(3):
+        close(run(session, *values), expected(some()))
+
+
+@two
+@pytest.mark.parametrize("graphs", [0, 1] if HAS_GRAPHS else [0])
+@pytest.mark.parametrize("apart", [False, True], ids=["", "copies apart"])
+@pytest.mark.parametrize("given", [False, True], ids=["", "given"])
+def test_streams_of_the_second_device(encore, layer, devices_left, given, apart, graphs):
+    model, expected = layer
+    stream = encore_session.make_stream(1)
+    options = {"user_compute_stream": stream.get_handle()} if given else {}
+    before = devices_left()
+    session = session_on(1, model, enable_cuda_graph=graphs, do_copy_in_default_stream=int(not apart), **options)
+    host_run = lambda: run_with_host_memory(session, expected)
+    entries = encore_session.trace(session, host_run) if ON_VIRTUAL_GPU else host_run()
+    run_bound(session, expected)
+    if ON_VIRTUAL_GPU:
+        streams_of = lambda kind: {entry["stream"] for entry in entries if entry["what"] == kind}
+        computing, copying = streams_of("kernel"), streams_of("copy")
+        assert len(computing) == len(copying) == 1
+        assert (computing == {stream.get_handle()}) == given
+        assert (computing != copying) == apart
+        assert devices_left() == [before[0], before[1] - arena(session)["held_bytes"]]
+
+
+@two
+def test_a_stream_of_another_device_is_refused(encore, layer, capfd):
+    stream = encore_session.make_stream(0)
+    with pytest.raises(AssertionError, match="alone"):  # on the CPU, is what make_session finds
+        session_on(1, layer[0], user_compute_stream=stream.get_handle())
+    assert "is one of device 0, not of device 1" in capfd.readouterr().err
+
+
+@two
+@pytest.mark.parametrize("graphs", [0, 1] if HAS_GRAPHS else [0])
+def test_an_external_allocator_of_the_second_device(encore, layer, devices_left, graphs):
+    model, expected = layer
+    stock = Stock(device=1)
+    before = devices_left()
+    session = session_on(1, model, enable_cuda_graph=graphs, **stock.options())
+    run_with_host_memory(session, expected)
+    run_bound(session, expected)
+    assert stock.held() == arena(session)["held_bytes"] > 0
+    if ON_VIRTUAL_GPU:
+        assert devices_left() == before

@@ -1,16 +1,13 @@
-"""Device memory of sessions: where it comes from, what it is used for, what it survives, and that it comes back."""
+"""Device memory of sessions: the arena and its options, the environment's, and what host memory goes through."""
 
-import ctypes
 import gc
 import re
-import threading
-import time
 
 import encore_session
 import numpy as np
 import onnxruntime_ep_encore
 import pytest
-from encore_session import EAGER, HAS_GRAPHS, ORT_VERSION, Bound, make_session
+from encore_session import EAGER, ORT_VERSION, Bound, make_session, needs_graphs, only_if
 from onnx import helper, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state as capi
 
@@ -19,23 +16,9 @@ pytestmark = pytest.mark.core
 FLOAT = np.float32
 MIB = 1 << 20
 COUNT = MIB // 4  # floats of a MiB
-
-
-def only_if(applies):
-    """Tests what this onnxruntime has. Not a skip: elsewhere there is nothing to test."""
-
-    def mark(test):
-        test.__test__ = applies
-        return test
-
-    return mark
-
-
-needs_graphs = only_if(HAS_GRAPHS)
-needs_release = only_if(ORT_VERSION >= (1, 30))  # release_captured_graph
-needs_shrink = only_if(ORT_VERSION >= (1, 26))
-
+CHAIN, HEAVY = (64,), (512, 1)  # a row of what the models of these names take and give
 SHRINK = {"memory.enable_memory_arena_shrinkage": "gpu:0"}
+needs_shrink = only_if(ORT_VERSION >= (1, 26))
 
 
 def memory(session):
@@ -44,30 +27,6 @@ def memory(session):
 
 def arena(session):
     return memory(session)["arena"]
-
-
-def host_bytes():
-    """Resident memory of this process, but for what the C library keeps of freed memory."""
-    ctypes.CDLL(None).malloc_trim(0)
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * 4096
-
-
-@pytest.fixture
-def chain(make_model):
-    """y = -|-(x @ w)| + b, elementwise but for the product; and what it should be."""
-    w = np.random.default_rng(0).standard_normal((64, 64)).astype(FLOAT)
-    b = np.random.default_rng(1).standard_normal(64).astype(FLOAT)
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["p"], "product"),
-        helper.make_node("Neg", ["p"], ["n"], "negative"),
-        helper.make_node("Abs", ["n"], ["a"], "absolute"),
-        helper.make_node("Neg", ["a"], ["m"], "minus"),
-        helper.make_node("Add", ["m", "b"], ["y"], "sum"),
-    ]
-    constants = [numpy_helper.from_array(w, "w"), numpy_helper.from_array(b, "b")]
-    model = make_model(nodes, {"x": ["n", 64]}, {"y": ["n", 64]}, constants)
-    return model, lambda x: b - np.abs(x @ w)
 
 
 @pytest.fixture
@@ -80,45 +39,16 @@ def wide(make_model):
     return make_model(nodes, {"x": ["n"]}, {"y": ["m"]})
 
 
-def some(n=16, seed=1):
-    return np.random.default_rng(seed).standard_normal((n, 64)).astype(FLOAT)
+def some(n=16, seed=1, row=CHAIN):
+    return np.random.default_rng(seed).standard_normal((n, *row)).astype(FLOAT)
 
 
 def close(a, b):
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
-def bound(session, n=16):
-    return Bound(session, {"x": np.zeros((n, 64), FLOAT)}, {"y": ([n, 64], FLOAT)})
-
-
-def bind_unallocated(binding, name):
-    """onnxruntime is to allocate this output, on the device."""
-    if ORT_VERSION >= (1, 30):
-        binding.bind_output(name, "cuda", 0)
-    else:  # older ones know no vendor under that name
-        binding._iobinding.bind_output(name, capi.OrtDevice(1, 0, encore_session.NVIDIA, 0))
-
-
-def in_threads(*works):
-    """Runs the functions at once; what went wrong. None may take a minute."""
-    wrong = []
-
-    def guarded(work):
-        try:
-            work()
-        except BaseException as error:  # noqa: BLE001
-            wrong.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(work,), daemon=True) for work in works]
-    for thread in threads:
-        thread.start()
-    end = time.monotonic() + 60
-    for thread in threads:
-        thread.join(max(0, end - time.monotonic()))
-        if thread.is_alive():
-            wrong.append(TimeoutError("a thread hangs"))
-    return wrong
+def bound(session, n=16, row=CHAIN):
+    return Bound(session, {"x": np.zeros((n, *row), FLOAT)}, {"y": ((n, *row), FLOAT)})
 
 
 # ---- the arena and its options
@@ -185,15 +115,22 @@ def test_most_growth_at_once(encore, wide):
     assert arena(doubling)["held_bytes"] > 13 * MIB
 
 
-def test_dead_bytes(encore, wide):
-    options = {"arena.initial_chunk_size_bytes": 3 * MIB // 2, "arena.max_power_of_two_extend_bytes": 1}
-    x = np.zeros(COUNT, FLOAT)
-    sessions = [make_session(wide, **options, **more) for more in ({}, {"arena.max_dead_bytes_per_chunk": MIB})]
-    held = []
-    for session in sessions:
+def test_dead_bytes(encore, make_model):
+    """In a chunk of 1 MiB the input leaves 384 KiB, into which the output would fit."""
+    most = 384 << 10
+    ends = [numpy_helper.from_array(np.int64([at]), name) for name, at in (("start", 0), ("end", most // 4))]
+    slicing = helper.make_node("Slice", ["x", "start", "end"], ["y"])
+    model = make_model([slicing], {"x": ["n"]}, {"y": ["m"]}, ends)
+    x = np.zeros((MIB - most) // 4, FLOAT)
+
+    def held(dead_bytes):
+        chunks = {"arena.initial_chunk_size_bytes": MIB, "arena.max_power_of_two_extend_bytes": MIB}
+        session = make_session(model, **chunks, **{"arena.max_dead_bytes_per_chunk": dead_bytes})
         session.run(None, {"x": x})
-        held.append([holder for holder in memory(session)["holders"]])
-    assert held == [[], []], "dead bytes are in use by nobody"
+        return arena(session)["held_bytes"]
+
+    assert held(0) == held(most - 1) == MIB
+    assert held(most) == 2 * MIB
 
 
 @needs_shrink
@@ -309,7 +246,7 @@ def test_initializers_are_reserved(encore, chain):
     close(session.run(None, {"x": some()})[0], expected(some()))
 
 
-# ---- staging
+# ---- host memory
 
 
 def test_pageable_memory_goes_through_pinned_buffers(encore, chain):
@@ -317,314 +254,43 @@ def test_pageable_memory_goes_through_pinned_buffers(encore, chain):
     session = make_session(model)
     run = bound(session)
     run.session.run_with_iobinding(run.binding)
-    assert memory(session)["staging"]["held_bytes"] <= MIB, "weights alone came by"
+    assert memory(session)["staging"]["held_bytes"] == 0, "nothing came by"
     close(session.run(None, {"x": some(40000)})[0], expected(some(40000)))
     assert memory(session)["staging"]["held_bytes"] == 4 * MIB
 
 
-# ---- an allocator of the application's
-
-
-class Allocator:
-    """ctypes callbacks that give out device memory, and keep the books. The memory is that of OrtValues."""
-
-    def __init__(self):
-        self.values, self.sizes, self.most, self.emptied, self.limit, self.offset = {}, {}, 0, 0, 2**62, 0
-        self.allocations = 0
-        self._callbacks = (
-            ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t)(self._allocate),
-            ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._free),
-            ctypes.CFUNCTYPE(None)(self._empty_cache),
-        )
-
-    def options(self):
-        keys = ("gpu_external_alloc", "gpu_external_free", "gpu_external_empty_cache")
-        return dict(zip(keys, (ctypes.cast(each, ctypes.c_void_p).value for each in self._callbacks), strict=True))
-
-    def held(self):
-        return sum(self.sizes.values())
-
-    def _allocate(self, size):
-        if size > self.limit:
-            return None
-        value = encore_session.empty_on_device([size + self.offset], np.uint8)
-        address = value.data_ptr() + self.offset
-        self.allocations += 1
-        self.values[address], self.sizes[address] = value, size
-        self.most = max(self.most, self.held())
-        return address
-
-    def _free(self, address):
-        del self.values[address], self.sizes[address]
-
-    def _empty_cache(self):
-        self.emptied += 1
-
-
-@pytest.mark.parametrize("graphs", [0, 1] if HAS_GRAPHS else [0])
-def test_two_external_allocators_and_none(encore, chain, graphs):
+def test_many_sizes_go_through_the_same_buffers(encore, chain):
     model, expected = chain
-    one, other = Allocator(), Allocator()
-    sessions = [
-        make_session(model, enable_cuda_graph=graphs, **options) for options in (one.options(), other.options(), {})
-    ]
-    runs = [bound(session, 16 + i) for i, session in enumerate(sessions)]
-    for seed in range(5):
-        for i, run in enumerate(runs):
-            close(run.run({"x": some(16 + i, seed)})["y"], expected(some(16 + i, seed)))
-        for i, session in enumerate(sessions):
-            x = some(3000 * (1 + i), seed)
-            close(session.run(None, {"x": x}, encore_session.run_options(EAGER))[0], expected(x))
-    for allocator, session in zip((one, other), sessions, strict=False):
-        assert allocator.held() == arena(session)["held_bytes"] > 0
-        assert (arena(session)["graph_bytes"] > 0) == bool(graphs)
-    calls = one.allocations, other.allocations
-    sessions[2].run(None, {"x": some(200000)}, encore_session.run_options(EAGER))
-    assert calls == (one.allocations, other.allocations), "the third session is none of theirs"
-    del run, runs, session, sessions
-    gc.collect()
-    assert one.held() == other.held() == 0
-    assert not one.values
+    session = make_session(model)
+    for n in range(1, 10000, 100):  # to 2.5 MB
+        close(session.run(None, {"x": some(n)})[0], expected(some(n)))
+        assert 0 < memory(session)["staging"]["held_bytes"] <= 4 * MIB
 
 
-@needs_shrink
-def test_external_cache_is_emptied_on_shrink(encore, chain):
+def test_pinned_memory_is_copied_from_and_to_directly(encore, chain):
+    """It is kept for the next, since page-locking takes its time."""
     model, expected = chain
-    allocator = Allocator()
-    session = make_session(model, **allocator.options())
-    close(session.run(None, {"x": some(20000)})[0], expected(some(20000)))
-    held = allocator.held()
-    assert allocator.emptied == 0
-    close(session.run(None, {"x": some()}, encore_session.run_options(**SHRINK))[0], expected(some()))
-    assert allocator.emptied == 1
-    assert allocator.held() < held
+    session = make_session(model)
+    x, size = some(1 << 15), 8 * MIB
+    pinned = lambda: memory(session)["pinned"]
+    before = pinned()
 
+    def run_to_pinned(value):
+        binding = session.io_binding()
+        binding.bind_ortvalue_input("x", value)
+        host_accessible = capi.OrtDevice(1, 5, encore_session.NVIDIA, 0)
+        binding._iobinding.bind_output("y", host_accessible)
+        session.run_with_iobinding(binding)
+        return binding.get_outputs()[0]
 
-def test_external_allocator_has_no_more(encore, chain):
-    model, expected = chain
-    allocator = Allocator()
-    session = make_session(model, **allocator.options())
-    allocator.limit = MIB
-    with pytest.raises(Exception, match="gpu_external_alloc has no"):
-        run = bound(session, 1 << 16)
-        run.run()
-    close(session.run(None, {"x": some()})[0], expected(some()))
-
-
-def test_external_memory_must_be_aligned(encore, wide):
-    allocator = Allocator()
-    session = make_session(wide, **allocator.options())
-    allocator.offset = 128
-    run = Bound(session, {"x": np.zeros(4 * COUNT, FLOAT)}, {"y": ([20 * COUNT], FLOAT)})
-    with pytest.raises(Exception, match="which is not aligned to 256 bytes"):
-        run.run()
-    allocator.offset = 0
-    run.run()
-
-
-def test_external_memory_outlives_its_session(encore, chain):
-    model, expected = chain
-    allocator = Allocator()
-    session = make_session(model, **allocator.options())
-    binding = session.io_binding()
-    x = encore_session.on_device(some())
-    binding.bind_ortvalue_input("x", x)
-    bind_unallocated(binding, "y")
-    session.run_with_iobinding(binding)
-    (y,) = binding.get_outputs()
-    del session, binding
-    gc.collect()
-    assert allocator.held() > 0
-    close(y.numpy(), expected(some()))
-    del y
-    gc.collect()
-    assert allocator.held() == 0
-
-
-def test_external_callbacks_wait_for_python_without_a_deadlock(encore, chain):
-    """Callbacks want Python's lock while other threads, which have it, free tensors of the same session."""
-    model, expected = chain
-    allocator = Allocator()
-    session = make_session(model, use_arena=0, **allocator.options())
-    x = encore_session.on_device(some())
-
-    def work():
-        for _ in range(40):
-            binding = session.io_binding()
-            binding.bind_ortvalue_input("x", x)
-            bind_unallocated(binding, "y")
-            session.run_with_iobinding(binding)
-            (y,) = binding.get_outputs()
-            memory(session)
-            close(y.numpy(), expected(some()))
-
-    assert not in_threads(work, work, work)
-
-
-# ---- captured graphs
-
-
-@needs_graphs
-def test_nothing_disturbs_a_replay(encore, chain):
-    """All memory that is free is written over, in every way, between replays."""
-    model, expected = chain
-    session, other = (make_session(model, enable_cuda_graph=1) for _ in range(2))
-    alive = [session, other]
-    run, twin, elsewhere = bound(session), bound(session), bound(other)
-    run.run()
-    twin.run(graph_id=5)
-    sizes = [256, 4096, 16 * 64 * 4, 65536, MIB // 2, MIB, 3 * MIB]
-
-    def storm():
-        kept = []
-        for size in sizes * 6:
-            value = encore_session.empty_on_device([size // 4])
-            value.update_inplace(np.full(size // 4, np.nan, FLOAT))
-            kept.append(value)
-        for n in (16, 64, 5000):
-            for each in alive:
-                each.run(None, {"x": np.full((n, 64), np.nan, FLOAT)}, encore_session.run_options(EAGER))
-
-    def replays():
-        for seed in range(30):
-            close(run.run({"x": some(16, seed)})["y"], expected(some(16, seed)))
-
-    for seed in range(4):
-        storm()
-        assert not in_threads(storm)
-        elsewhere.run({"x": np.full((16, 64), np.nan, FLOAT)}, graph_id=seed)
-        if ORT_VERSION >= (1, 26):
-            options = encore_session.run_options(EAGER, **SHRINK)
-            session.run(None, {"x": some(100)}, options)
-        if seed == 2 and ORT_VERSION >= (1, 30):
-            session.release_captured_graph(5)
-            storm()
-        close(run.run({"x": some(16, seed)})["y"], expected(some(16, seed)))
-    wrong = []
-    thread = threading.Thread(target=lambda: wrong.extend(in_threads(storm, storm)))
-    thread.start()
-    replays()
-    thread.join()
-    assert not wrong, wrong
-    alive.pop()
-    del other, elsewhere
-    gc.collect()
-    storm()
-    replays()
-
-
-@needs_release
-def test_released_memory_comes_back(encore, chain):
-    model, expected = chain
-    session = make_session(model, enable_cuda_graph=1, min_num_runs_before_cuda_graph_capture=1)
-    run = bound(session)
-
-    def capture_and_release(times):
-        for i in range(times):
-            close(run.run({"x": some(16, i % 7)})["y"], expected(some(16, i % 7)))
-            session.release_captured_graph(0)
-
-    capture_and_release(100)
-    gc.collect()
-    before, before_host = memory(session), host_bytes()
-    assert before["arena"]["graph_bytes"] == 0
-    capture_and_release(1000)
-    gc.collect()
-    after = memory(session)
-    assert after["arena"]["graph_bytes"] == 0
-    assert after["arena"]["held_bytes"] == before["arena"]["held_bytes"]
-    assert after["device"]["free_bytes"] >= before["device"]["free_bytes"] - 4 * MIB
-    assert host_bytes() <= before_host + 8 * MIB
-
-
-@needs_graphs
-def test_an_output_allocated_while_capturing_lives_as_long_as_its_value(encore, chain):
-    model, expected = chain
-    session = make_session(model, enable_cuda_graph=1)
-    binding = session.io_binding()
-    x = encore_session.on_device(some())
-    binding.bind_ortvalue_input("x", x)
-    bind_unallocated(binding, "y")
-    session.run_with_iobinding(binding)
-    (y,) = binding.get_outputs()
-    assert arena(session)["graph_bytes"] > 0
-    close(y.numpy(), expected(some()))
-    x.update_inplace(some(16, 2))
-    session.run_with_iobinding(binding)
-    close(y.numpy(), expected(some(16, 2)))  # the replay wrote there
-    if ORT_VERSION >= (1, 30):
-        session.release_captured_graph(0)
-
-    def fill():
-        return [encore_session.on_device(np.full(64 * 16 * (1 << i), np.nan, FLOAT)) for i in range(8)]
-
-    rest = fill()
-    close(y.numpy(), expected(some(16, 2)))
-    del session, binding
-    gc.collect()
-    rest += fill()
-    close(y.numpy(), expected(some(16, 2)))
-    del y
-
-
-# ---- nothing leaks
-
-
-def watcher(make_model):
-    return make_session(make_model([helper.make_node("Neg", ["x"], ["y"])], {"x": [4]}, {"y": [4]}))
-
-
-def came_back(session, before, before_host, host_slack):
-    """Streams that were closed end in their own time, and their threads' memory with them."""
-    gc.collect()
-    end = time.monotonic() + 20
-    while host_bytes() > before_host + host_slack and time.monotonic() < end:
-        time.sleep(0.1)
-    grown = host_bytes() - before_host
-    assert grown <= host_slack, f"{grown} bytes of host memory are lost"
-    lost = before - memory(session)["device"]["free_bytes"]
-    assert lost <= 4 * MIB, f"{lost} bytes of device memory are lost"
-
-
-@pytest.mark.parametrize("options", [{}, {"use_arena": 0}, {"arena.use_cuda_mempool": 1}], ids=["", "none", "mempool"])
-def test_a_model_opened_and_closed_many_times(encore, chain, make_model, options):
-    model, expected = chain
-    model = model.SerializeToString()
-    watch = watcher(make_model)
-
-    def use(times):
-        for i in range(times):
-            session = make_session(model, enable_cuda_graph=i % 2, **options)
-            run = bound(session, 64)
-            close(run.run({"x": some(64)})["y"], expected(some(64)))
-            close(session.run(None, {"x": some(2000)}, encore_session.run_options(EAGER))[0], expected(some(2000)))
-
-    use(40)
-    gc.collect()
-    before, before_host = memory(watch)["device"]["free_bytes"], host_bytes()
-    use(200)
-    came_back(watch, before, before_host, 12 * MIB)
-
-
-def test_many_sessions_at_once(encore, chain, make_model):
-    model, expected = chain
-    model = model.SerializeToString()
-    watch = watcher(make_model)
-
-    def use(count):
-        sessions = [make_session(model, enable_cuda_graph=i % 2) for i in range(count)]
-        runs = [bound(session, 64) for session in sessions]
-
-        def half(which):
-            for seed, run in enumerate(runs[which::2]):
-                for _ in range(2):
-                    close(run.run({"x": some(64, seed)})["y"], expected(some(64, seed)))
-
-        assert not in_threads(lambda: half(0), lambda: half(1))
-
-    for _ in range(2):
-        use(50)
-    gc.collect()
-    before, before_host = memory(watch)["device"]["free_bytes"], host_bytes()
-    use(50)
-    came_back(watch, before, before_host, 16 * MIB)
+    for _ in range(4):
+        once = run_to_pinned(encore_session.on_device(x))
+        twice = run_to_pinned(once)
+        close(twice.numpy(), expected(expected(x)))
+        assert pinned()["in_use_bytes"] == before["in_use_bytes"] + 2 * size
+        del once, twice
+        gc.collect()
+        assert pinned()["in_use_bytes"] == before["in_use_bytes"]
+    assert pinned()["allocations"] == before["allocations"] + 8
+    assert pinned()["driver_allocations"] <= before["driver_allocations"] + 4
+    assert memory(session)["staging"]["held_bytes"] == 0

@@ -1,11 +1,7 @@
 """Sessions: options, io binding, graphs by thread and id, two at a time, and what outlives them."""
 
 import gc
-import os
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import encore_session
 import numpy as np
@@ -16,17 +12,17 @@ from encore_session import (
     HAS_GRAPHS,
     ORT_VERSION,
     Bound,
+    in_new_process,
     in_threads,
     make_session,
     needs_graphs,
+    needs_late_free,
     only_if,
 )
 from onnx import TensorProto, helper, numpy_helper
-from onnxruntime.capi import onnxruntime_pybind11_state as capi
 
 pytestmark = pytest.mark.core
 
-ROOT = Path(__file__).resolve().parents[2]
 FLOAT = np.float32
 
 
@@ -73,16 +69,14 @@ def test_tensors_larger_than_the_staging_buffers(encore, make_model):
     np.testing.assert_array_equal(make_session(model).run(None, {"x": x})[0], -x)
 
 
+@needs_late_free
 def test_outputs_outlive_their_session(encore, layer):
     model, expected = layer
     session = make_session(model)
     binding = session.io_binding()
     value = encore_session.on_device(some())
     binding.bind_ortvalue_input("x", value)
-    if ORT_VERSION >= (1, 30):
-        binding.bind_output("y", "cuda", 0)
-    else:  # older ones know no vendor under that name
-        binding._iobinding.bind_output("y", capi.OrtDevice(1, 0, encore_session.NVIDIA, 0))
+    encore_session.bind_unallocated(binding, "y")
     session.run_with_iobinding(binding)
     (output,) = binding.get_outputs()
     del binding, session
@@ -99,19 +93,6 @@ def test_runs_in_many_threads_at_once(encore, layer):
     assert not wrong, wrong
 
 
-def test_initializers_from_the_device_allocator(encore, layer):
-    model, expected = layer
-    session = make_session(model, config={"session.use_device_allocator_for_initializers": "1"})
-    close(session.run(None, {"x": some()})[0], expected(some()))
-
-
-def test_allocators_of_the_environment(encore, layer):
-    model, expected = layer
-    session = make_session(model, config={"session.use_env_allocators": "1"})
-    for _ in range(3):
-        close(session.run(None, {"x": some()})[0], expected(some()))
-
-
 def test_a_run_that_does_not_wait(encore, layer):
     model, expected = layer
     run = bound(make_session(model))
@@ -121,15 +102,6 @@ def test_a_run_that_does_not_wait(encore, layer):
         run.session.run_with_iobinding(run.binding, options)
         run.binding.synchronize_outputs()
         close(run.outputs["y"].numpy(), expected(some(4, seed)))
-
-
-@only_if(ORT_VERSION >= (1, 26))
-def test_shrinking_the_arena_after_a_run(encore, layer):
-    model, expected = layer
-    session = make_session(model)
-    options = encore_session.run_options(**{"memory.enable_memory_arena_shrinkage": "gpu:0"})
-    for n in (1000, 3, 1000):
-        close(session.run(None, {"x": some(n)}, options)[0], expected(some(n)))
 
 
 def test_two_sessions_have_their_own_options(encore, layer, capfd):
@@ -204,10 +176,19 @@ def test_eager_runs_between_replays_leave_the_graph_alone(encore, layer):
 
 @needs_graphs
 @pytest.mark.parametrize("warm_ups", [1, 2, 6])
-def test_warm_ups(encore, layer, warm_ups):
+def test_warm_ups_come_before_the_capture(encore, layer, warm_ups):
     model, expected = layer
     session = graph_session(model, min_num_runs_before_cuda_graph_capture=warm_ups)
-    close(bound(session).run({"x": some()})["y"], expected(some()))
+    run = bound(session)
+    run.inputs["x"].update_inplace(some())
+    first_run = lambda: session.run_with_iobinding(run.binding)
+    if encore_session.on_virtual_gpu():
+        entries = [entry for entry in encore_session.trace(session, first_run) if entry["what"] in ("kernel", "graph")]
+        nodes = ["mm", "relu", "add"]
+        assert [entry["label"] or entry["what"] for entry in entries] == nodes * warm_ups + ["graph"] + nodes
+    else:
+        first_run()
+    close(run.outputs["y"].numpy(), expected(some()))
     assert states(session) == {0: "ready"}
 
 
@@ -365,14 +346,6 @@ def test_an_onnxruntime_without_capture_runs_eagerly(encore, layer):
 
 
 # ---- in processes of their own
-
-
-def in_new_process(code, **variables):
-    paths = [str(ROOT / "python"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
-    env = {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(paths)}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done
 
 
 @needs_graphs
