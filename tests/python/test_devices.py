@@ -7,7 +7,7 @@ import numpy as np
 import onnxruntime as ort
 import onnxruntime_ep_encore
 import pytest
-from encore_session import EAGER, HAS_GRAPHS, in_threads, on_device, only_if
+from encore_session import EAGER, HAS_GRAPHS, in_new_process, in_threads, on_device, only_if
 from onnx import helper
 from test_external_memory import Stock
 from test_memory import MIB, arena, memory
@@ -169,3 +169,22 @@ def test_an_external_allocator_of_the_second_device(encore, layer, devices_left,
     assert stock.held() == arena(session)["held_bytes"] > 0
     if ON_VIRTUAL_GPU:
         assert devices_left() == before
+
+
+@only_if(DEVICES > 1 and not ON_VIRTUAL_GPU)
+def test_a_session_on_the_second_device_does_not_start_the_first(encore, layer, tmp_path):
+    (tmp_path / "model.onnx").write_bytes(layer[0].SerializeToString())
+    code = f"""
+import ctypes, threading
+import encore_session as e, numpy as np
+session = e.make_session({str(tmp_path / "model.onnx")!r}, device=1)
+run = lambda: session.run(None, {{"x": np.zeros((4, 8), np.float32)}})
+thread = threading.Thread(target=run)
+thread.start(), thread.join(), run()
+flags, active = ctypes.c_uint(), (ctypes.c_int * 2)()
+for device in (0, 1):
+    state = ctypes.byref(active, device * ctypes.sizeof(ctypes.c_int))
+    assert not ctypes.CDLL("libcuda.so.1").cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), state)
+print(list(active))
+"""
+    assert in_new_process(code).stdout.splitlines()[-1] == "[0, 1]"

@@ -22,7 +22,7 @@ from encore_session import (
 from onnx import helper
 from test_memory import CHAIN, FLOAT, HEAVY, MIB, SHRINK, arena, bound, close, memory, some
 
-pytestmark = pytest.mark.core
+pytestmark = [pytest.mark.core, pytest.mark.alone]
 
 ON_VIRTUAL_GPU = encore_session.on_virtual_gpu()
 needs_release = only_if(ORT_VERSION >= (1, 30))  # release_captured_graph
