@@ -19,6 +19,16 @@ SANITIZERS = {
     "virtual-asan": {"UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1"},
     "virtual-tsan": {"TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1"},
 }
+# What onnxruntime and Python do is seen only where it calls the sanitizer's functions, such as locks and allocation.
+SUPPRESSED = env.ROOT / "tests" / "tsan.supp"
+SANITIZED_PYTHON = {
+    "virtual-asan": {"ASAN_OPTIONS": "detect_leaks=0", **SANITIZERS["virtual-asan"]},
+    "virtual-tsan": {"TSAN_OPTIONS": f"exitcode=66:second_deadlock_stack=1:suppressions={SUPPRESSED}"},
+}
+RUNTIMES = {"virtual-asan": ("libasan.so", "libstdc++.so"), "virtual-tsan": ("libtsan.so",)}
+THREADED = [f"tests/python/test_{name}.py" for name in ("threads", "streams", "devices", "sessions", "c_application")]
+# Its threads are onnxruntime's, which hand work over by atomics that TSan doesn't see.
+SPREAD = "tests/python/test_threads.py::test_a_fault_fails_a_run_that_onnxruntime_spreads_over_threads"
 # How a test runner's last line looks.
 CLOSING = re.compile(r"^(=* ?\d+ (passed|failed|error).* in [\d.]+s.*|\d+% tests passed.*)$")
 
@@ -57,7 +67,8 @@ def _all():
     stages = [Stage("format", _format), _build("virtual"), Stage("generated files", _generated, ("build virtual",))]
     stages += [_native("virtual"), Stage("demo", _demo, ("build virtual",))]
     for preset in SANITIZERS:
-        stages += [_build(preset), _native(preset)]
+        python = lambda preset=preset: _sanitized_python(preset)
+        stages += [_build(preset), _native(preset), Stage(f"Python, {preset}", python, (f"build {preset}",))]
     if IN_CI or env.nvcc():
         stages += [_build("cuda"), Stage("library", _check_library, ("build cuda",))]
         if env.gpu_works():
@@ -98,9 +109,7 @@ def _demo():
 
 def _ctest(preset):
     folder = env.ROOT / "build" / preset
-    command = ["ctest", "--test-dir", folder, "--no-tests=error", "--output-on-failure"]
-    if preset == "virtual-tsan" and subprocess.run(["setarch", "-R", "true"], capture_output=True).returncode == 0:
-        command = ["setarch", "-R", *command]  # TSan of older compilers can't live with much randomised addresses
+    command = [*_launcher(preset), "ctest", "--test-dir", folder, "--no-tests=error", "--output-on-failure"]
     closings = _stream(command, _on(preset, **SANITIZERS.get(preset, {})))
     log = (folder / "Testing" / "Temporary" / "LastTest.log").read_text(errors="replace")
     skipped = sorted(set(re.findall(r"\[  SKIPPED \] (\S+)", log)))
@@ -112,6 +121,22 @@ def _ctest(preset):
 def _pytest(*options, ort=env.NEWEST_ORT, preset="virtual"):
     command = [env.PYTHON, "-m", "pytest", "-q", "-n", env.JOBS, *options, env.ROOT / "tests"]
     return _stream(command, _on(preset, ort))
+
+
+def _launcher(preset):
+    """TSan of older compilers can't live with much randomised addresses."""
+    works = preset == "virtual-tsan" and subprocess.run(["setarch", "-R", "true"], capture_output=True).returncode == 0
+    return ["setarch", "-R"] if works else []
+
+
+def _sanitized_python(preset):
+    """The tests with threads, with the sanitizer's runtime in Python's process."""
+    find = lambda name: subprocess.run(["g++", f"-print-file-name={name}"], capture_output=True, text=True).stdout
+    preload = ":".join(str(Path(find(name).strip()).resolve()) for name in RUNTIMES[preset])
+    command = [*_launcher(preset), env.PYTHON, "-m", "pytest", "-q", "-p", "no:xdist", *THREADED]
+    if preset == "virtual-tsan":
+        command += ["--deselect", SPREAD]
+    return _stream(command, _on(preset, LD_PRELOAD=preload, **SANITIZED_PYTHON[preset]))
 
 
 def _check_library():

@@ -124,7 +124,11 @@ void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
 
   fixed_layout_ = std::move(claim.fixed_layout);
 
-  if (!claim.ill_formed.empty()) log_.error(impossible_ = claim.ill_formed.front());
+  const auto say_impossible = [&](std::string why) {
+    impossible_ = std::move(why);
+    if (is_new(impossible_)) log_.error(impossible_);
+  };
+  if (!claim.ill_formed.empty()) say_impossible(claim.ill_formed.front());
   // Asked for subgraphs first, and again if onnxruntime changes the layout: what counts is the last answer for the
   // model itself.
   if (parent) return;
@@ -141,11 +145,11 @@ void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
   cannot_capture_ = options_.graph_on_error == graph::OnError::eager;
   if (!claim.control_flow.empty() && !cannot_capture_) {
     // onnxruntime refuses these without a name. It isn't asked to capture, and the first kernel to be made refuses.
-    impossible_ = "enable_cuda_graph=1 is impossible with this model, because of " +
-                  joined(claim.control_flow, kMostListed) +
-                  ": onnxruntime captures no model with control flow. Switch it off, or set graph_on_error=eager";
     cannot_capture_ = !claim.nodes.empty();
-    return log_.error(impossible_);
+    return say_impossible("enable_cuda_graph=1 is impossible with this model, because of " +
+                          joined(claim.control_flow, kMostListed) +
+                          ": onnxruntime captures no model with control flow. Switch it off, or set "
+                          "graph_on_error=eager");
   }
   const std::string warning = cannot_capture_ ? "the model can't be captured, so every run is eager: " + list
                                               : "onnxruntime may refuse to capture the model, because of: " + list;
