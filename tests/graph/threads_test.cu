@@ -97,7 +97,7 @@ TEST(Threads, may_end_while_the_session_ends) {
 }
 
 TEST(Threads, capture_and_replay_side_by_side) {
-  constexpr int kThreads = 4, kIds = 4;
+  constexpr int kThreads = 8, kIds = 4;
   memory::Arena arena(0, {.first_chunk_bytes = 1 << 16}, "test");
   SessionGraphs graphs(0, {.enabled = true, .warm_ups = 1});
   std::vector<std::thread> threads;
@@ -109,7 +109,7 @@ TEST(Threads, capture_and_replay_side_by_side) {
         Model& model = *models[size_t(round % kIds)];
         const float input = float(t * 1000 + round);
         model.set_input(input);
-        model.run_or_replay(round % kIds);
+        model.run_or_replay(round % 5 == 4 ? kEagerId : round % kIds);
         EXPECT_EQ(model.output(), model.expected(input));
         if (round == 15) arena.shrink();
       }

@@ -188,3 +188,27 @@ for device in (0, 1):
 print(list(active))
 """
     assert in_new_process(code).stdout.splitlines()[-1] == "[0, 1]"
+
+
+@only_if(not ON_VIRTUAL_GPU)
+@pytest.mark.parametrize("graphs", [0, 1] if HAS_GRAPHS else [0])
+def test_a_context_of_the_application_stays_current(encore, layer, tmp_path, graphs):
+    (tmp_path / "model.onnx").write_bytes(layer[0].SerializeToString())
+    x = some()
+    np.savez(tmp_path / "values", x=x, y=layer[1](x))
+    code = f"""
+import ctypes
+import encore_session as e, numpy as np
+values = np.load({str(tmp_path / "values.npz")!r})
+cuda = ctypes.CDLL("libcuda.so.1")
+own, now = ctypes.c_void_p(), ctypes.c_void_p()
+assert not cuda.cuInit(0) and not cuda.cuCtxCreate_v2(ctypes.byref(own), 0, 0)
+session = e.make_session({str(tmp_path / "model.onnx")!r}, enable_cuda_graph={graphs})
+bound = e.Bound(session, {{"x": values["x"]}}, {{"y": (values["y"].shape, np.float32)}})
+for _ in range(4):
+    np.testing.assert_allclose(bound.run()["y"], values["y"], rtol=1e-4, atol=1e-4)
+    assert not cuda.cuCtxGetCurrent(ctypes.byref(now)) and now.value == own.value
+del bound, session
+assert not cuda.cuCtxGetCurrent(ctypes.byref(now)) and now.value == own.value
+"""
+    in_new_process(code)
