@@ -53,6 +53,7 @@ class Allocator : public OrtAllocator {
       };
   }
   virtual ~Allocator() = default;
+  int device() const { return device_; }
 
  protected:
   using Stats = std::vector<std::pair<const char*, uint64_t>>;
@@ -242,7 +243,10 @@ OrtAllocator* make_pinned_allocator(std::shared_ptr<Factory> factory, const OrtM
                                     std::shared_ptr<PinnedPool> pool) {
   return new PinnedAllocator(std::move(factory), info, std::move(pool));
 }
-void release_allocator(OrtAllocator* allocator) noexcept { delete static_cast<Allocator*>(allocator); }
+void release_allocator(OrtAllocator* allocator) noexcept {
+  auto* const mine = static_cast<Allocator*>(allocator);
+  delete_on(mine->device(), mine);
+}
 
 std::string take_allocation_failure() { return std::exchange(allocation_failure, {}); }
 

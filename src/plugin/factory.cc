@@ -155,7 +155,7 @@ void Factory::fill_callbacks() {
                 OrtEp** ep) noexcept -> OrtStatus* {
     return guarded("CreateEp", [&] { *ep = from(self).create_ep(metadata, device_count, session, Log(logger)); });
   };
-  ReleaseEp = [](OrtEpFactory*, OrtEp* ep) noexcept { delete static_cast<Ep*>(ep); };
+  ReleaseEp = [](OrtEpFactory*, OrtEp* ep) noexcept { delete_on(Ep::from(ep).device(), &Ep::from(ep)); };
   CreateAllocator = [](OrtEpFactory* self, const OrtMemoryInfo* info, const OrtKeyValuePairs* options,
                        OrtAllocator** allocator) noexcept -> OrtStatus* {
     return guarded("CreateAllocator", [&] {

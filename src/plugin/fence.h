@@ -3,6 +3,7 @@
 #include <exception>
 #include <memory>
 #include <new>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -81,6 +82,17 @@ OrtStatus* guarded_on(int device, const char* where, Body&& body) noexcept {
     const device::Current current(device);
     body();
   });
+}
+
+// Deletes what may wait for the device, with the device current unless the process is ending.
+template <class T>
+void delete_on(int device, T* thing) noexcept {
+  std::optional<device::Current> current;
+  try {
+    current.emplace(device);
+  } catch (const std::exception&) {  // so is the driver
+  }
+  delete thing;
 }
 
 // Owns what onnxruntime hands out or takes back by a release function.

@@ -143,7 +143,10 @@ struct Kernel : OrtKernelImpl {
         prepack.finish();
       });
     };
-    Release = [](OrtKernelImpl* self) noexcept { delete static_cast<Kernel*>(self); };
+    Release = [](OrtKernelImpl* self) noexcept {
+      auto* const kernel = static_cast<Kernel*>(self);
+      delete_on(kernel->node.ep.device(), kernel);
+    };
   }
   ~Kernel() {
     for (void* block : kept) node.ep.arena().free(block);

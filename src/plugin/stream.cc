@@ -69,7 +69,10 @@ Given& given() {
   return given;
 }
 
-void release_stream(OrtSyncStreamImpl* stream) noexcept { delete static_cast<SyncStream*>(stream); }
+void release_stream(OrtSyncStreamImpl* impl) noexcept {
+  auto* const stream = static_cast<SyncStream*>(impl);
+  delete_on(stream->device(), stream);
+}
 
 }  // namespace
 
@@ -130,7 +133,7 @@ std::shared_ptr<device::Stream> SyncStream::of_application(void* handle) {
 
 device::StreamRef SyncStream::ref() const { return ep_ && ep_->graphs() ? ep_->graphs()->stream() : handle_; }
 
-HostCopies& SyncStream::copies() { return ep_ ? ep_->copies() : factory_->copies(handle_.device()).host; }
+HostCopies& SyncStream::copies() { return ep_ ? ep_->copies() : factory_->copies(device()).host; }
 
 void SyncStream::fill_callbacks() {
   ort_version_supported = ort().version;
@@ -138,13 +141,13 @@ void SyncStream::fill_callbacks() {
   GetHandle = [](OrtSyncStreamImpl* self) noexcept { return static_cast<SyncStream*>(self)->handle_.native(); };
   CreateNotification = [](OrtSyncStreamImpl* self, OrtSyncNotificationImpl** notification) noexcept -> OrtStatus* {
     auto& stream = *static_cast<SyncStream*>(self);
-    return guarded_on(stream.handle_.device(), "CreateNotification", [&] { *notification = new Notification(stream); });
+    return guarded_on(stream.device(), "CreateNotification", [&] { *notification = new Notification(stream); });
   };
   // The end of a run, or of a loop's iteration. onnxruntime only logs an error, so what kernels have reported is left
   // for those whose errors end the run. With graphs OnRunEnd has seen to everything.
   Flush = [](OrtSyncStreamImpl* self) noexcept -> OrtStatus* {
     auto& stream = *static_cast<SyncStream*>(self);
-    return guarded_on(stream.handle_.device(), "Flush", [&] {
+    return guarded_on(stream.device(), "Flush", [&] {
       if (stream.ep_ && stream.ep_->graphs()) return;
       stream.ep_ ? stream.ep_->wait_for(stream.handle_) : stream.handle_.synchronize();
     });

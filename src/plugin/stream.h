@@ -31,6 +31,7 @@ class SyncStream : public OrtSyncStreamImpl {
   device::StreamRef ref() const;
   Ep* ep() const { return ep_; }  // null if it is an application's
   void* handle() const { return handle_.native(); }
+  int device() const { return handle_.device(); }
   HostCopies& copies();
 
  private:

@@ -57,10 +57,16 @@ class Transfer : public OrtDataTransferImpl {
     try {
       enqueue_all(from, to, streams, count, waits);
     } catch (...) {
-      for (const device::StreamRef& stream : waits) memory::wait_for({memory::tail(stream)});
+      for (const device::StreamRef& stream : waits) {
+        const device::Current current(stream.device());
+        memory::wait_for({memory::tail(stream)});
+      }
       throw;
     }
-    for (const device::StreamRef& stream : waits) stream.synchronize();
+    for (const device::StreamRef& stream : waits) {
+      const device::Current current(stream.device());
+      stream.synchronize();
+    }
   }
 
   // `waits` gets the streams that have to be waited for, also if it throws.
