@@ -24,7 +24,8 @@ Description describe(int device);
 std::string unfit(int device);
 
 // Makes `device` the calling thread's current one until the end of the scope. Whatever the thread had before, an
-// application's own context too, is there again afterwards, and no other device is started.
+// application's own context too, is there again afterwards, and no other device is started. Costs a microsecond unless
+// the device is the thread's own already.
 class Current {
  public:
   explicit Current(int device);

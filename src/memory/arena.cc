@@ -5,6 +5,7 @@
 #include <mutex>
 #include <vector>
 
+#include "device/device.h"
 #include "device/error.h"
 #include "device/label.h"
 #include "memory/arena_state.h"
@@ -85,6 +86,7 @@ void* Arena::State::take_piece(StreamRef stream, size_t bytes, std::string& why)
 }
 
 void* Arena::State::allocate_piece(Lock& lock, Lane& lane, size_t bytes, For whom) {
+  const device::Current current(device);
   Leaving leaving(*this);
   const StreamRef stream = lane.stream;
   std::string why;
@@ -116,6 +118,7 @@ void* Arena::State::reserve(size_t bytes, For whom) {
 }
 
 void* Arena::State::allocate_from(const GraphPool& graph_pool, size_t bytes, StreamRef stream, For whom) {
+  const device::Current current(device);
   const std::shared_ptr<GraphPool::State> pool = graph_pool.state_;
   std::string why;
   const auto take = [&](bool last) -> GraphPool::State::Taken {
@@ -160,9 +163,12 @@ void Arena::State::free(void* address, bool for_its_stream) {
       meter_free(use.whom, use.bytes);
     };
     const bool has_stream = use.lane->stream && use.lane->tenant == use.tenant;
-    std::vector<Tail> others;
-    if (!for_its_stream && has_stream) others = tails(device, use.lane->stream);
-    const bool in_order = has_stream && others.empty();
+    if (has_stream && for_its_stream && use.block) {
+      forget();
+      return use.lane->blocks.put(use.block);
+    }
+    const device::Current current(device);
+    const bool in_order = has_stream && (for_its_stream || tails(device, use.lane->stream).empty());
     if (in_order && use.block) {
       forget();
       return use.lane->blocks.put(use.block);
@@ -211,6 +217,7 @@ void Arena::State::harvest_all(Lock& lock, Leaving& leaving) {
 }
 
 void Arena::State::shrink() {
+  const device::Current current(device);
   {
     Leaving leaving(*this);
     std::lock_guard lock(mutex);
@@ -224,6 +231,7 @@ void Arena::State::shrink() {
 
 // Waits for everything, and gives back what can be.
 void Arena::State::drain() {
+  const device::Current current(device);
   Leaving leaving(*this);
   Lock lock(mutex);
   harvest_all(lock, leaving);

@@ -1,6 +1,7 @@
 // Chunks cut into blocks, which the lanes of an arena reuse, lend and give to one another.
 #include <algorithm>
 
+#include "device/device.h"
 #include "device/error.h"
 #include "memory/arena_state.h"
 
@@ -52,6 +53,7 @@ size_t Arena::State::growth_bytes(const Lane& lane, size_t bytes) const {
 
 // From what costs nothing to what is the last resort.
 void* Arena::State::grow(Lock& lock, Lane& lane, size_t bytes, For whom) {
+  const device::Current current(device);
   std::string why;
   {
     Leaving leaving(*this);

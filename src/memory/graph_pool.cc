@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "device/device.h"
 #include "device/error.h"
 
 namespace encore::memory {
@@ -25,6 +26,7 @@ GraphPool::State::~State() {
   // Work on any stream may still read what the graph wrote. If the device cannot say when it is done, the memory stays.
   bool idle = false;
   try {
+    const device::Current current(source->device);
     idle = wait_for(tails(source->device));
   } catch (const std::exception& e) {
     std::fprintf(stderr, "encore: the memory of a graph is lost: %s\n", e.what());

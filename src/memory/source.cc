@@ -7,6 +7,7 @@
 #include "device/device.h"
 #include "device/error.h"
 #include "device/graph.h"
+#include "device/memory.h"
 #include "memory/graph_pool.h"
 
 namespace encore::memory {
@@ -99,8 +100,10 @@ void* ExternalSource::take(size_t bytes) {
   const Elsewhere elsewhere(device);
   void* const chunk = external_.allocate(bytes);
   if (!chunk) fail(Code::out_of_memory, "gpu_external_alloc has no ", bytes, " bytes");
-  if (uintptr_t(chunk) % kAlignment == 0) return chunk;
+  const bool is_there = device::place_of(chunk) == device::Place::device;
+  if (is_there && uintptr_t(chunk) % kAlignment == 0) return chunk;
   external_.free(chunk);
+  require(is_there, "gpu_external_alloc gave ", chunk, ", which is no device memory");
   fail(Code::invalid_input, "gpu_external_alloc gave ", chunk, ", which is not aligned to ", kAlignment,
        " bytes, as device memory has to be");
 }

@@ -38,7 +38,7 @@ class Allocator : public OrtAllocator {
     Reserve = [](OrtAllocator* self, size_t bytes) noexcept {
       return from(self).attempt([&](Allocator& mine) { return mine.reserve(bytes); });
     };
-    Free = [](OrtAllocator* self, void* address) noexcept { from(self).give_back(address); };
+    Free = [](OrtAllocator* self, void* address) noexcept { from(self).free(address); };
     Info = [](const OrtAllocator* self) noexcept { return static_cast<const Allocator*>(self)->info_; };
     GetStats = [](const OrtAllocator* self, OrtKeyValuePairs** out) noexcept -> OrtStatus* {
       return guarded("GetStats", [&] {
@@ -69,7 +69,6 @@ class Allocator : public OrtAllocator {
   template <class Allocate>
   void* attempt(Allocate&& allocate) noexcept {
     try {
-      const device::Current current(device_);
       return allocate(*this);
     } catch (const std::exception& error) {
       factory_->log().error(error.what());
@@ -78,15 +77,6 @@ class Allocator : public OrtAllocator {
       } catch (...) {  // the log has it
       }
       return nullptr;
-    }
-  }
-
-  void give_back(void* address) noexcept {
-    try {
-      const device::Current current(device_);
-      free(address);
-    } catch (const std::exception& error) {  // the process is ending, or the device lost; so is the memory
-      factory_->log().error(text("memory at ", address, " could not be freed: ", error.what()));
     }
   }
 
@@ -129,8 +119,11 @@ class PinnedAllocator final : public Allocator {
       : Allocator(std::move(factory), info), pool_(std::move(pool)) {}
 
  private:
-  void* allocate(size_t bytes, device::StreamRef) override { return pool_->allocate(bytes); }
-  void* reserve(size_t bytes) override { return pool_->allocate(bytes); }
+  void* allocate(size_t bytes, device::StreamRef) override {
+    const device::Current current(device());
+    return pool_->allocate(bytes);
+  }
+  void* reserve(size_t bytes) override { return allocate(bytes, {}); }
   void free(void* address) noexcept override { pool_->free(address); }
   void shrink() override { pool_->shrink(); }
   Stats stats() const override {

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <cstdlib>
+
 #include "kernels.h"
 
 namespace encore::device::tests {
@@ -77,6 +80,24 @@ TEST(Fault, NobodyNeedListen) {
   for_each_index(stream, 1, Pick{x.data(), indices.data(), y.data(), 3, {}});
   EXPECT_EQ(y.download(stream)[0], 1);
 }
+
+#ifndef ENCORE_VIRTUAL
+TEST(FaultDeathTest, AnIllegalAddressLosesTheDeviceAndSaysSo) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a fork could not use CUDA
+  const auto fail_and_tell = [] {
+    try {
+      Stream stream(0);
+      for_each_index(stream, 1, Set{reinterpret_cast<int*>(16), 1});
+      stream.ref().synchronize();
+    } catch (const Error& error) {
+      std::fputs(error.what(), stderr);
+      std::_Exit(3);
+    }
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(fail_and_tell(), testing::ExitedWithCode(3), "the device is lost to this process");
+}
+#endif
 
 }  // namespace
 }  // namespace encore::device::tests

@@ -155,8 +155,13 @@ Current::Current(int device) : previous_(-1) {
   CUcontext now = nullptr;
   check(contexts().get(&now), "cuCtxGetCurrent");
   if (now == wanted) return;
-  check(contexts().push(wanted), "cuCtxPushCurrent");
-  previous_ = 0;  // the driver knows which
+  // A thread that has none would get this one at its next call of CUDA's runtime.
+  if (!now && device == 0) {
+    check(contexts().set(wanted), "cuCtxSetCurrent");
+  } else {
+    check(contexts().push(wanted), "cuCtxPushCurrent");
+    previous_ = 0;  // the driver knows which
+  }
 }
 Current::~Current() {
   if (previous_ < 0) return;

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
@@ -192,6 +193,30 @@ fe::error_t execute(cudnnHandle_t handle, const Plan& plan, Addresses& addresses
   return plan.graph.execute_plan_at_index(handle, addresses.list, addresses.count, workspace, plan.candidate);
 }
 
+// Handles that no Dnn has at present, by device. cuDNN 9 leaks some 20 KB of host memory with each that it destroys, so
+// they serve again, and are never destroyed.
+struct IdleHandles {
+  std::mutex mutex;
+  std::map<int, std::vector<cudnnHandle_t>> of;
+
+  cudnnHandle_t take(int device) {  // null if there is none
+    const std::lock_guard lock(mutex);
+    auto& handles = of[device];
+    if (handles.empty()) return nullptr;
+    const cudnnHandle_t handle = handles.back();
+    handles.pop_back();
+    return handle;
+  }
+  void put(int device, cudnnHandle_t handle) {
+    const std::lock_guard lock(mutex);
+    of[device].push_back(handle);
+  }
+};
+IdleHandles& idle_handles() {
+  static auto& handles = *new IdleHandles;
+  return handles;
+}
+
 std::string status_text(cudnnStatus_t status) {
   return cuda::cudnn().find<decltype(cudnnGetErrorString)>("cudnnGetErrorString")(status);
 }
@@ -230,6 +255,7 @@ struct Dnn::State {
     cudnn_frontend::cudnn_dlhandle = library.handle();
     const Description description = describe(device);
     sm_version = description.compute_capability_major * 10 + description.compute_capability_minor;
+    if ((handle = idle_handles().take(device))) return;
     const Current current(device);
     const RelaxedCapture relaxed;
     const cudnnStatus_t status = library.find<decltype(cudnnCreate)>("cudnnCreate")(&handle);
@@ -382,8 +408,7 @@ Dnn::Dnn(int device, DnnSettings settings) : state_(std::make_unique<State>()) {
 
 Dnn::~Dnn() {
   state_->plans.clear();
-  // A handle that can't be given back is lost with the process; there is nothing else to do about it.
-  if (state_->handle) fe::detail::destroy_handle(state_->handle);
+  if (state_->handle) idle_handles().put(state_->device, state_->handle);
 }
 
 const DnnSettings& Dnn::settings() const { return state_->settings; }
