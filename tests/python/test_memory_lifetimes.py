@@ -203,17 +203,26 @@ def watcher(make_model):
     return make_session(make_model([helper.make_node("Neg", ["x"], ["y"])], {"x": [4]}, {"y": [4]}))
 
 
-def came_back(session, before, before_host, host_slack):
-    """Streams that were closed end in their own time, and their threads' memory with them."""
-    gc.collect()
-    end = time.monotonic() + 20
-    while host_bytes() > before_host + host_slack and time.monotonic() < end:
-        time.sleep(0.1)
-    grown = host_bytes() - before_host
-    assert grown <= host_slack, f"{grown} bytes of host memory are lost"
-    lost = before - memory(session)["device"]["free_bytes"]
-    # On a real device others come and go, and the driver has its own.
-    assert lost == 0 if ON_VIRTUAL_GPU else lost <= 4 * MIB, f"{lost} bytes of device memory are lost"
+def assert_all_comes_back(use, session, host_slack):
+    """`use` makes sessions, and lets them go.
+
+    Streams that were closed end in their own time, and their threads' memory with them. What is lost is lost each time:
+    the C library may have pieces left over once, from many threads.
+    """
+    for attempt in range(3):
+        gc.collect()
+        before, before_host = memory(session)["device"]["free_bytes"], host_bytes()
+        use()
+        gc.collect()
+        end = time.monotonic() + 10
+        while (grown := host_bytes() - before_host) > host_slack and time.monotonic() < end:
+            time.sleep(0.1)
+        lost = before - memory(session)["device"]["free_bytes"]
+        # On a real device others come and go, and the driver has its own.
+        assert lost == 0 if ON_VIRTUAL_GPU else lost <= 4 * MIB, f"{lost} bytes of device memory are lost"
+        if grown <= host_slack:
+            return
+    raise AssertionError(f"{grown} bytes of host memory are lost, for the third time")
 
 
 @pytest.mark.parametrize(
@@ -236,10 +245,7 @@ def test_a_model_opened_and_closed_many_times(encore, heavy, make_model, options
             close(session.run(None, {"x": many}, encore_session.run_options(EAGER))[0], expected(many))
 
     use(40)
-    gc.collect()
-    before, before_host = memory(watch)["device"]["free_bytes"], host_bytes()
-    use(200)
-    came_back(watch, before, before_host, 12 * MIB)
+    assert_all_comes_back(lambda: use(200), watch, 12 * MIB)
 
 
 def test_many_sessions_at_once(encore, chain, make_model):
@@ -260,7 +266,4 @@ def test_many_sessions_at_once(encore, chain, make_model):
 
     for _ in range(2):
         use(50)
-    gc.collect()
-    before, before_host = memory(watch)["device"]["free_bytes"], host_bytes()
-    use(50)
-    came_back(watch, before, before_host, 16 * MIB)
+    assert_all_comes_back(lambda: use(50), watch, 16 * MIB)

@@ -34,7 +34,7 @@ FLOAT = np.float32
 ON_VIRTUAL_GPU = encore_session.on_virtual_gpu()
 traced = only_if(ON_VIRTUAL_GPU)  # only the virtual GPU records what it does
 WORK = ("kernel", "copy", "fill", "graph")
-HOST_WAITS = ("synchronize", "synchronize event", "query")
+HOST_WAITS = ("synchronize", "synchronize event")
 ASYNC = {"disable_synchronize_execution_providers": "1"}
 SHAPE = (4, 8)
 
@@ -70,9 +70,8 @@ def streams(entries, *kinds):
 def waits(entries):
     """On the host, for work: taking memory from the driver waits for a stream that has none."""
     busy = {entry["stream"] for entry in entries if entry["what"] in ("kernel", "copy", "graph")}
-    hollow = {"synchronize", "query"}
     waited = [entry for entry in entries if entry["what"] in HOST_WAITS]
-    return [entry for entry in waited if entry["stream"] in busy or entry["what"] not in hollow]
+    return [entry for entry in waited if entry["stream"] in busy or entry["what"] != "synchronize"]
 
 
 def user_session(model, stream, **options):
