@@ -209,7 +209,7 @@ def assert_all_comes_back(use, session, host_slack):
     Streams that were closed end in their own time, and their threads' memory with them. What is lost is lost each time:
     the C library may have pieces left over once, from many threads.
     """
-    for attempt in range(3):
+    for _ in range(3):
         gc.collect()
         before, before_host = memory(session)["device"]["free_bytes"], host_bytes()
         use()
