@@ -2,7 +2,7 @@
 
     PYTHONPATH=python bench/copies.py [--seconds 0.5]
 
-Medians of single copies, the wait included. onnxruntime 1.25 or newer.
+Medians of single copies, the wait included.
 """
 
 import argparse
