@@ -21,10 +21,8 @@ inline constexpr uint32_t kOldestApi = 24;
 
 // The API that brought each callback or function that the oldest host lacks; ask host_has() before relying on one.
 inline constexpr uint32_t kSyncApi = ort_abi::since::OrtEp::Sync;
-inline constexpr uint32_t kProfilerApi = ort_abi::since::OrtEp::CreateProfiler;
 inline constexpr uint32_t kAllocatorShrinkApi = ort_abi::since::OrtAllocator::Shrink;
 inline constexpr uint32_t kGraphCaptureApi = ort_abi::since::OrtEp::IsGraphCaptureEnabled;
-inline constexpr uint32_t kAvailableResourceApi = ort_abi::since::OrtEp::GetAvailableResource;
 inline constexpr uint32_t kSessionInitializationEndApi = ort_abi::since::OrtEp::OnSessionInitializationEnd;
 inline constexpr uint32_t kDefaultMemoryDeviceApi = ort_abi::since::OrtEp::GetDefaultMemoryDevice;
 inline constexpr uint32_t kReleaseCapturedGraphApi = ort_abi::since::OrtEp::ReleaseCapturedGraph;
