@@ -157,12 +157,15 @@ def empty_on_device(shape, dtype=np.float32, device=0):
     return ort.OrtValue.ortvalue_from_shape_and_type(list(shape), np.dtype(dtype), "gpu", device, NVIDIA)
 
 
-def bind_unallocated(binding, name):
-    """onnxruntime is to allocate this output, on the device."""
+def bind_unallocated(session, x):
+    """A binding of x, with y for onnxruntime to allocate on the device."""
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("x", x)
     if ORT_VERSION >= (1, 30):
-        binding.bind_output(name, "cuda", 0)
+        binding.bind_output("y", "cuda", 0)
     else:  # older ones know no vendor under that name
-        binding._iobinding.bind_output(name, capi.OrtDevice(1, 0, NVIDIA, 0))
+        binding._iobinding.bind_output("y", capi.OrtDevice(1, 0, NVIDIA, 0))
+    return binding
 
 
 class Bound:

@@ -163,16 +163,16 @@ void Arena::State::free(void* address, bool for_its_stream) {
       meter_free(use.whom, use.bytes);
     };
     const bool has_stream = use.lane->stream && use.lane->tenant == use.tenant;
-    if (has_stream && for_its_stream && use.block) {
-      forget();
-      return use.lane->blocks.put(use.block);
-    }
-    const device::Current current(device);
-    const bool in_order = has_stream && (for_its_stream || tails(device, use.lane->stream).empty());
+    const auto others_are_idle = [&] {
+      const device::Current current(device);
+      return tails(device, use.lane->stream).empty();
+    };
+    const bool in_order = has_stream && (for_its_stream || others_are_idle());
     if (in_order && use.block) {
       forget();
       return use.lane->blocks.put(use.block);
     }
+    const device::Current current(device);
     if (in_order && ordered && use.lane->stream.capture_status() == device::CaptureStatus::none) {
       ordered->free(use.lane->stream, address);
       forget();

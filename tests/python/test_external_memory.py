@@ -167,10 +167,8 @@ def test_external_memory_outlives_its_session(encore, chain):
     model, expected = chain
     allocator = Allocator()
     session = make_session(model, **allocator.options())
-    binding = session.io_binding()
     x = encore_session.on_device(some())
-    binding.bind_ortvalue_input("x", x)
-    encore_session.bind_unallocated(binding, "y")
+    binding = encore_session.bind_unallocated(session, x)
     session.run_with_iobinding(binding)
     (y,) = binding.get_outputs()
     del session, binding
@@ -191,9 +189,7 @@ def test_external_callbacks_wait_for_python_without_a_deadlock(encore, chain):
 
     def work(_):
         for _ in range(40):
-            binding = session.io_binding()
-            binding.bind_ortvalue_input("x", x)
-            encore_session.bind_unallocated(binding, "y")
+            binding = encore_session.bind_unallocated(session, x)
             session.run_with_iobinding(binding)
             (y,) = binding.get_outputs()
             memory(session)

@@ -115,9 +115,7 @@ def replay_in_full_memory(model):
         return encore_session.on_device(np.full((rows, *CHAIN), np.nan, FLOAT))
 
     def output_of_session(rows):
-        binding = session.io_binding()
-        binding.bind_ortvalue_input("x", inputs[rows])
-        encore_session.bind_unallocated(binding, "y")
+        binding = encore_session.bind_unallocated(session, inputs[rows])
         session.run_with_iobinding(binding, encore_session.run_options(EAGER))
         return binding.get_outputs()[0]
 
@@ -169,10 +167,8 @@ def test_released_memory_comes_back(encore, chain):
 def test_an_output_allocated_while_capturing_lives_as_long_as_its_value(encore, chain):
     model, expected = chain
     session = make_session(model, enable_cuda_graph=1)
-    binding = session.io_binding()
     x = encore_session.on_device(some())
-    binding.bind_ortvalue_input("x", x)
-    encore_session.bind_unallocated(binding, "y")
+    binding = encore_session.bind_unallocated(session, x)
     session.run_with_iobinding(binding)
     (y,) = binding.get_outputs()
     assert arena(session)["graph_bytes"] > 0

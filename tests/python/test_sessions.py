@@ -73,10 +73,8 @@ def test_tensors_larger_than_the_staging_buffers(encore, make_model):
 def test_outputs_outlive_their_session(encore, layer):
     model, expected = layer
     session = make_session(model)
-    binding = session.io_binding()
     value = encore_session.on_device(some())
-    binding.bind_ortvalue_input("x", value)
-    encore_session.bind_unallocated(binding, "y")
+    binding = encore_session.bind_unallocated(session, value)
     session.run_with_iobinding(binding)
     (output,) = binding.get_outputs()
     del binding, session

@@ -165,7 +165,7 @@ void abandon_capture(StreamRef stream) noexcept {
 RelaxedCapture::RelaxedCapture() noexcept {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   const cudaError_t result = cudaThreadExchangeStreamCaptureMode(&mode);
-  cuda::report(result, "cudaThreadExchangeStreamCaptureMode");
+  report(result, "cudaThreadExchangeStreamCaptureMode");
   previous_ = result == cudaSuccess ? int(mode) : -1;
 }
 RelaxedCapture::~RelaxedCapture() {

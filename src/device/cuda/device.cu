@@ -63,7 +63,11 @@ int capability(int device) {
   cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
   return major * 100 + minor * 10;
 }
-constexpr const char* kNeeds = "this build of Encore needs a GPU of compute capability ";
+std::string dotted(int capability) { return text(capability / 100, ".", capability % 100 / 10); }
+std::string too_old(const char* which, int has) {
+  return text("this build of Encore needs a GPU of compute capability ", dotted(kOldest), " or newer, and ", which,
+              " has ", dotted(has));
+}
 
 // The driver's functions for the contexts of a thread. The runtime has none that puts back what was there before:
 // cudaSetDevice() starts the device that it goes back to, and drops an application's own context.
@@ -124,17 +128,13 @@ int count(std::string* why) {
     return devices;
   }
   cudaGetLastError();
-  if (why)
-    *why = text(kNeeds, kOldest / 100, ".", kOldest % 100 / 10, " or newer, and the newest one here has ", newest / 100,
-                ".", newest % 100 / 10);
+  if (why) *why = too_old("the newest one here", newest);
   return 0;
 }
 
 std::string unfit(int device) {
   const int has = capability(device);
-  if (has >= kOldest) return {};
-  return text(kNeeds, kOldest / 100, ".", kOldest % 100 / 10, " or newer, and this one has ", has / 100, ".",
-              has % 100 / 10);
+  return has >= kOldest ? std::string() : too_old("this one", has);
 }
 
 Description describe(int device) {
