@@ -13,6 +13,8 @@ BELOW = {
     "ops": {"device"},
     "plugin": {"device", "graph", "memory", "ops"},
 }
+# The plugin's chambers, each above what it uses; what lies in none is on top.
+CHAMBERS = ["host", "options", "model", "session", "kernels"]
 BACK_ENDS = ("device/cuda/", "device/virtual/")
 ABI = "ort_abi.h"  # generated, so it isn't in src
 # What is neither ours nor of standard C++, whose headers have neither dot nor slash in their names.
@@ -41,6 +43,12 @@ def starts_with_one_of(name, beginnings):
     return any(name.startswith(beginning) for beginning in beginnings)
 
 
+def level_of(name):
+    """How high a file of the plugin's stands."""
+    chamber = name.split("/")[1]
+    return CHAMBERS.index(chamber) if chamber in CHAMBERS else len(CHAMBERS)
+
+
 every_source = pytest.mark.parametrize("file", sources(), ids=name_of)
 
 
@@ -59,6 +67,17 @@ def test_a_room_includes_only_rooms_below(file):
         assert name.split("/")[0] in {room, *BELOW[room]}, f"{room} may not know of {name}"
         if room != "device":
             assert not starts_with_one_of(name, BACK_ENDS), f"{name} is behind the seam"
+
+
+def test_the_plugin_has_these_chambers():
+    assert {folder.name for folder in (SRC / "plugin").iterdir() if folder.is_dir()} == set(CHAMBERS)
+
+
+@pytest.mark.parametrize("file", sorted((SRC / "plugin").rglob("*.*")), ids=name_of)
+def test_a_chamber_includes_only_chambers_below(file):
+    for name in includes(file, '"'):
+        if name.startswith("plugin/"):
+            assert level_of(name) <= level_of(name_of(file)), f"{name_of(file)} may not know of {name}"
 
 
 @every_source

@@ -5,7 +5,7 @@
 #include <map>
 
 #include "ops/registry.h"
-#include "plugin/options.h"
+#include "plugin/options/options.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "plugin/lower.h"
+#include "plugin/host/lower.h"
 
 namespace encore::plugin {
 namespace {
@@ -82,21 +82,6 @@ OrtPtr<OrtMemoryInfo> make_memory_info(const char* name, int device, OrtDeviceMe
 }
 
 }  // namespace
-
-bool is_device_memory(const OrtMemoryDevice* where) {
-  const OrtEpApi& api = *ort().ep;
-  return api.MemoryDevice_GetDeviceType(where) == OrtMemoryInfoDeviceType_GPU &&
-         api.MemoryDevice_GetVendorId(where) == kNvidia &&
-         api.MemoryDevice_GetMemoryType(where) == OrtDeviceMemoryType_DEFAULT;
-}
-bool is_pinned_memory(const OrtMemoryDevice* where) {
-  const OrtEpApi& api = *ort().ep;
-  return api.MemoryDevice_GetVendorId(where) == kNvidia &&
-         api.MemoryDevice_GetMemoryType(where) == OrtDeviceMemoryType_HOST_ACCESSIBLE;
-}
-bool is_host_memory(const OrtMemoryDevice* where) {
-  return is_pinned_memory(where) || ort().ep->MemoryDevice_GetDeviceType(where) == OrtMemoryInfoDeviceType_CPU;
-}
 
 Devices::Entry& Devices::entry(int device) {
   const auto known = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) { return e.device == device; });

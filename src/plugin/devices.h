@@ -4,18 +4,12 @@
 #include <string>
 
 #include "device/device.h"
-#include "plugin/api_version.h"
-#include "plugin/fence.h"
-#include "plugin/log.h"
+#include "plugin/host/api_version.h"
+#include "plugin/host/fence.h"
+#include "plugin/host/log.h"
+#include "plugin/host/memory_kind.h"
 
 namespace encore::plugin {
-
-inline constexpr uint32_t kNvidia = 0x10DE;
-
-// Where a tensor or a stream is, as onnxruntime says it.
-bool is_device_memory(const OrtMemoryDevice* where);
-bool is_pinned_memory(const OrtMemoryDevice* where);
-bool is_host_memory(const OrtMemoryDevice* where);  // pageable or pinned
 
 class Devices {
  public:

@@ -1,9 +1,9 @@
 // The library's two exports.
 #include <dlfcn.h>
 
-#include "plugin/api_version.h"
 #include "plugin/factory.h"
-#include "plugin/fence.h"
+#include "plugin/host/api_version.h"
+#include "plugin/host/fence.h"
 
 #define ENCORE_EXPORT extern "C" __attribute__((visibility("default")))
 

@@ -4,10 +4,10 @@
 #include <utility>
 #include <vector>
 
-#include "plugin/ep.h"
-#include "plugin/kernel_registry.h"
-#include "plugin/options.h"
-#include "plugin/stream.h"
+#include "plugin/kernels/kernel_registry.h"
+#include "plugin/options/options.h"
+#include "plugin/session/ep.h"
+#include "plugin/session/stream.h"
 
 namespace encore::plugin {
 namespace {

@@ -6,12 +6,13 @@
 #include <string>
 
 #include "memory/arena.h"
-#include "plugin/allocator.h"
-#include "plugin/api_version.h"
 #include "plugin/devices.h"
-#include "plugin/fence.h"
-#include "plugin/log.h"
-#include "plugin/transfer.h"
+#include "plugin/host/api_version.h"
+#include "plugin/host/fence.h"
+#include "plugin/host/log.h"
+#include "plugin/session/allocator.h"
+#include "plugin/session/registration.h"
+#include "plugin/session/transfer.h"
 
 namespace encore::plugin {
 
@@ -21,7 +22,7 @@ std::string ep_name_for(const std::string& registration_name);
 
 // onnxruntime lets a library be unregistered while sessions live, and frees tensors after their session: so everything
 // that is handed out holds the factory, and the last of them destroys it.
-class Factory : public OrtEpFactory, public std::enable_shared_from_this<Factory> {
+class Factory final : public OrtEpFactory, public Registration, public std::enable_shared_from_this<Factory> {
  public:
   static OrtEpFactory* create(const std::string& registration_name, const OrtLogger* logger);
   // onnxruntime won't use it any more, except through what it still holds.
@@ -29,16 +30,15 @@ class Factory : public OrtEpFactory, public std::enable_shared_from_this<Factory
   Factory(std::string name, Log log);
   Factory(const Factory&) = delete;
 
-  const std::string& name() const { return name_; }
-  const Log& log() const { return log_; }
-  const Devices& devices() const { return devices_; }
-
-  // Shared by all sessions; each is made on first use.
-  const OrtKernelRegistry* registry();
-  Copies& copies(int device);
-  const PinnedPool& pinned() const { return *pinned_; }
-  // An allocator for `info`; device memory comes from `arena`, or without one from the arena that sessions share.
-  OrtAllocator* make_allocator(const OrtMemoryInfo* info, std::shared_ptr<memory::Arena> arena);
+  const std::string& name() const override { return name_; }
+  const Log& log() const override { return log_; }
+  const OrtMemoryInfo* memory_info(int device, bool pinned) const override {
+    return devices_.memory_info(device, pinned);
+  }
+  const OrtKernelRegistry* registry() override;
+  Copies& copies(int device) override;
+  const PinnedPool& pinned() const override { return *pinned_; }
+  OrtAllocator* make_allocator(const OrtMemoryInfo* info, std::shared_ptr<memory::Arena> arena) override;
 
  private:
   static Factory& from(OrtEpFactory* factory) { return *static_cast<Factory*>(factory); }

@@ -1,4 +1,4 @@
-#include "plugin/allocator.h"
+#include "plugin/session/allocator.h"
 
 #include <gtest/gtest.h>
 

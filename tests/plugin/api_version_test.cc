@@ -1,4 +1,4 @@
-#include "plugin/api_version.h"
+#include "plugin/host/api_version.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "plugin/fault_cells.h"
+#include "plugin/session/fault_cells.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "plugin/fence.h"
+#include "plugin/host/fence.h"
 
 #include <gtest/gtest.h>
 

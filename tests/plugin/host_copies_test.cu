@@ -1,4 +1,4 @@
-#include "plugin/host_copies.h"
+#include "plugin/session/host_copies.h"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,10 @@
-#include "plugin/options.h"
+#include "plugin/options/options.h"
 
 #include <gtest/gtest.h>
 
 #include "device/error.h"
 #include "plugin/factory.h"
-#include "plugin/library_settings.h"
+#include "plugin/options/library_settings.h"
 
 namespace encore::plugin {
 namespace {

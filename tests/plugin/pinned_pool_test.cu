@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "../memory/gate.h"
-#include "plugin/allocator.h"
+#include "plugin/session/allocator.h"
 
 namespace encore::plugin {
 namespace {

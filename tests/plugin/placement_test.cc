@@ -1,4 +1,4 @@
-#include "plugin/placement.h"
+#include "plugin/model/placement.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "plugin/report.h"
+#include "plugin/session/report.h"
 
 #include <gtest/gtest.h>
 

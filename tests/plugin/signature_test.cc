@@ -1,4 +1,4 @@
-#include "plugin/signature.h"
+#include "plugin/model/signature.h"
 
 #include <gtest/gtest.h>
 

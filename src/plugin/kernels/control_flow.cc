@@ -1,0 +1,97 @@
+#include "plugin/kernels/control_flow.h"
+
+#include <vector>
+
+#include "ops/registry.h"
+#include "ops/shape/movement.h"
+#include "plugin/host/memory_kind.h"
+#include "plugin/kernels/run_as.h"
+#include "plugin/model/node_info.h"
+#include "plugin/session/stream.h"
+
+namespace encore::plugin {
+namespace {
+
+using ops::Tensor;
+using ops::Where;
+
+Tensor device_tensor(const OrtValue* value, const char* what) {
+  require(is_device_memory(ort().ep->Value_GetMemoryDevice(value)), what, " is not in device memory");
+  return tensor_of(value, Where::device);
+}
+
+// Each iteration of a Loop makes its own tensors; at the end they are joined to one output.
+struct LoopSupport : OrtLoopKernelHelper {
+  NamedNode node;
+
+  LoopSupport(Ep& ep, const KernelNodeInfo& info) : OrtLoopKernelHelper{}, node(ep, info) {
+    ort_version_supported = ort().version;
+    Release = [](OrtLoopKernelHelper* self) noexcept { delete static_cast<LoopSupport*>(self); };
+    ConcatOutput = [](OrtLoopKernelHelper* self, void* stream, const OrtValue* const* values, size_t count,
+                      void* output, size_t bytes) noexcept -> OrtStatus* {
+      const NamedNode& node = static_cast<LoopSupport*>(self)->node;
+      return run_as(node, [&] { join(node.ep.compute_stream(stream), {values, count}, output, bytes); });
+    };
+  }
+
+ private:
+  static void join(device::StreamRef stream, std::span<const OrtValue* const> values, void* output, size_t bytes) {
+    if (values.empty()) return;
+    const Tensor first = device_tensor(values[0], "an output of the body");
+    std::vector<const void*> parts;
+    for (size_t i = 0; i < values.size(); ++i) {
+      const Tensor part = device_tensor(values[i], "an output of the body");
+      require(part.shape == first.shape, "an output that is collected over the iterations has shape ",
+              first.shape.str(), " in iteration 0 and ", part.shape.str(), " in iteration ", i,
+              "; it must keep its shape");
+      parts.push_back(part.data);
+    }
+    require(parts.size() * first.bytes() == bytes, "the output has ", bytes, " bytes for ", parts.size(), " parts of ",
+            first.bytes());
+    ops::concatenate(stream, parts, first.bytes(), output);
+  }
+};
+
+// Scan goes along the first dimension; inputs and outputs with another axis are turned.
+struct ScanSupport : OrtScanKernelHelper {
+  NamedNode node;
+
+  ScanSupport(Ep& ep, const KernelNodeInfo& info) : OrtScanKernelHelper{}, node(ep, info) {
+    ort_version_supported = ort().version;
+    Release = [](OrtScanKernelHelper* self) noexcept { delete static_cast<ScanSupport*>(self); };
+    Transpose = [](OrtScanKernelHelper* self, const size_t* permutation, size_t rank, const OrtValue* input,
+                   OrtSyncStream* stream, OrtValue* output) noexcept -> OrtStatus* {
+      return run_as(static_cast<ScanSupport*>(self)->node, [&] {
+        const device::StreamRef work = SyncStream::work_of(stream);
+        if (!work) fail(Code::internal, "Scan gave no stream for its transpose");
+        const std::vector<int> from(permutation, permutation + rank);
+        ops::transpose(work, device_tensor(input, "what Scan turns"), from, device_tensor(output, "Scan's result"));
+      });
+    };
+  }
+};
+
+}  // namespace
+
+OrtStatus* create_control_flow_kernel(void* state, const OrtKernelInfo* info, OrtKernelImpl** kernel) noexcept {
+  return guarded("kernel creation", [&] {
+    const auto& row = *static_cast<const ops::OpRow*>(state);
+    Ep& ep = Ep::of(info);
+    const KernelNodeInfo node(info, row.host_inputs, ep.device());
+    const OrtEpApi& api = *ort().ep;
+    // onnxruntime takes over what it made a kernel of.
+    if (node.op_type() == "Loop") {
+      auto support = std::make_unique<LoopSupport>(ep, node);
+      check(api.CreateLoopKernel(info, support.get(), kernel));
+      support.release();
+    } else if (node.op_type() == "Scan") {
+      auto support = std::make_unique<ScanSupport>(ep, node);
+      check(api.CreateScanKernel(info, support.get(), kernel));
+      support.release();
+    } else {
+      check(api.CreateIfKernel(info, kernel));
+    }
+  });
+}
+
+}  // namespace encore::plugin

@@ -1,0 +1,250 @@
+#include "plugin/model/capability.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "ops/registry.h"
+#include "plugin/host/fence.h"
+#include "plugin/model/node_info.h"
+#include "plugin/model/placement.h"
+
+namespace encore::plugin {
+namespace {
+
+// Larger tensors are data, whatever their type.
+constexpr int64_t kMostShapeElements = 256;
+
+bool is_small(const std::optional<std::vector<int64_t>>& dims) {
+  int64_t count = 1;
+  for (int64_t dim : dims.value_or(std::vector<int64_t>()))
+    if (dim > kMostShapeElements || (dim > 0 && (count *= dim) > kMostShapeElements)) return false;
+  return true;
+}
+
+// What shapes are computed with; anything onnxruntime's CPU provider has kernels for.
+constexpr ops::Types kShapeTypes{ops::Type::i64, ops::Type::i32, ops::Type::boolean, ops::Type::f32, ops::Type::f64};
+
+std::vector<const OrtNode*> nodes_of(const OrtGraph* graph) {
+  size_t count = 0;
+  check(ort().api->Graph_GetNumNodes(graph, &count));
+  std::vector<const OrtNode*> nodes(count);
+  check(ort().api->Graph_GetNodes(graph, nodes.data(), count));
+  return nodes;
+}
+
+std::vector<const OrtGraph*> subgraphs_of(const OrtNode* node) {
+  size_t count = 0;
+  check(ort().api->Node_GetNumSubgraphs(node, &count));
+  std::vector<const OrtGraph*> graphs(count);
+  if (count) check(ort().api->Node_GetSubgraphs(node, graphs.data(), count, nullptr));
+  return graphs;
+}
+
+std::string_view ep_of(const OrtNode* node) {
+  const char* ep = nullptr;
+  check(ort().api->Node_GetEpName(node, &ep));
+  return ep ? ep : "";
+}
+
+// Whether Encore lacks kernels for all of a body that was claimed before its node: what goes from iteration to
+// iteration would only travel to the device and back.
+bool runs_elsewhere(const OrtGraph* body, const std::string& ep_name) {
+  bool lacking = false;
+  for (const OrtNode* node : nodes_of(body)) {
+    if (ep_of(node) == ep_name) return false;
+    const GraphNodeInfo info(node);
+    const ops::OpRow* const row = ops::find_row(info.domain(), info.op_type(), info.since_version());
+    lacking |= !row || !ops::why_declined(*row, info).empty();
+  }
+  return lacking;
+}
+
+template <class Count, class Get>
+std::vector<std::string> names_of(const OrtGraph* graph, Count count_of, Get get) {
+  size_t count = 0;
+  check(count_of(graph, &count));
+  std::vector<const OrtValueInfo*> values(count);
+  check(get(graph, values.data(), count));
+  std::vector<std::string> names;
+  for (const OrtValueInfo* value : values) {
+    const char* name = nullptr;
+    check(ort().api->GetValueInfoName(value, &name));
+    names.emplace_back(name);
+  }
+  return names;
+}
+std::vector<std::string> inputs_of(const OrtGraph* graph) {
+  return names_of(graph, ort().api->Graph_GetNumInputs, ort().api->Graph_GetInputs);
+}
+std::vector<std::string> outputs_of(const OrtGraph* graph) {
+  return names_of(graph, ort().api->Graph_GetNumOutputs, ort().api->Graph_GetOutputs);
+}
+
+// If and Scan give each output of a body its memory beforehand. What no node of the body writes there, since the value
+// is an input of Scan's body or another output too, is left as it was. Loop's outputs have memory of their own.
+std::string lost_output(const std::string& op, const OrtGraph* body) {
+  std::vector<std::string> taken;
+  if (op == "Scan") taken = inputs_of(body);
+  for (const std::string& name : outputs_of(body)) {
+    if (std::find(taken.begin(), taken.end(), name) != taken.end()) return name;
+    taken.push_back(name);
+  }
+  return {};
+}
+
+bool is_shape_like(const ops::NodeInfo& node) {
+  if (!node.domain().empty()) return false;
+  for (int i = 0; i < node.input_count(); ++i)
+    if (node.has_input(i) && !(kShapeTypes.has(node.input_type(i)) && is_small(node.input_dims(i)))) return false;
+  for (int i = 0; i < node.output_count(); ++i)
+    if (node.has_output(i) && !kShapeTypes.has(node.output_type(i))) return false;
+  return true;
+}
+
+class Examination {
+ public:
+  Examination(const OrtGraph* graph, OrtEpGraphSupportInfo* support, const std::string& ep_name,
+              const ops::Settings& settings)
+      : support_(support), ep_name_(ep_name), settings_(settings), nodes_(nodes_of(graph)) {
+    const OrtNode* parent = nullptr;
+    check(api_.Graph_GetParentNode(graph, &parent));
+    is_body_ = parent;
+    if (!parent || GraphNodeInfo(parent).op_type() != "Loop") return;
+    on_host_ = inputs_of(graph);  // the iteration number and the condition are the first two
+    on_host_.resize(std::min<size_t>(on_host_.size(), 2));
+  }
+
+  Claim run() {
+    Claim claim;
+    claim.node_count = nodes_.size();
+    for (const OrtNode* node : nodes_) add(node, claim);
+    const std::vector<bool> on_cpu = shape_arithmetic(placement_);
+    for (size_t n = 0; n < nodes_.size(); ++n) {
+      if (!placement_.nodes[n].claimable) continue;
+      if (on_cpu[n])
+        claim.shape_arithmetic.push_back({placement_.nodes[n].name, "shape arithmetic; it stays on the CPU"});
+      else
+        claim.nodes.push_back(nodes_[n]);
+    }
+    claim.crossings = crossings(placement_, on_cpu);
+    return claim;
+  }
+
+ private:
+  void add(const OrtNode* node, Claim& claim) {
+    GraphNodeInfo info(node);
+    info.settings = settings_;
+    const ops::OpRow* const row = ops::find_row(info.domain(), info.op_type(), info.since_version());
+    PlacementNode place;
+    place.name = text(info.op_type(), " node '", info.name(), "'");
+    if (!is_taken_by_another(node)) {
+      std::string why = why_not(row, info, node);
+      place.claimable = why.empty();
+      if (place.claimable && !fits_channels_last(info)) claim.fixed_layout.insert(info.op_type());
+      if (!why.empty()) claim.declined.push_back({place.name, std::move(why)});
+    }
+    const std::vector<const OrtGraph*> bodies = subgraphs_of(node);
+    if (!bodies.empty()) claim.control_flow.push_back(place.name);
+    if (info.op_type() == "If" || info.op_type() == "Scan")
+      for (const OrtGraph* body : bodies)
+        if (const std::string lost = lost_output(info.op_type(), body); !lost.empty())
+          claim.ill_formed.push_back(text(place.name, " hands on '", lost, "', an output of its body that is ",
+                                          "another output too, or an input, and onnxruntime loses such values; ",
+                                          "put an Identity between"));
+    place.shape_like = bodies.empty() && is_shape_like(info);
+    place.inputs = number(node, api_.Node_GetNumInputs, api_.Node_GetInputs, &info);
+    place.outputs = number(node, api_.Node_GetNumOutputs, api_.Node_GetOutputs, nullptr);
+    place.host_inputs = flags(place.inputs.size(), row ? row->host_inputs : std::vector<int>());
+    place.host_outputs = flags(place.outputs.size(), row ? row->host_outputs : std::vector<int>());
+    placement_.nodes.push_back(std::move(place));
+  }
+
+  static bool fits_channels_last(const GraphNodeInfo& info) {
+    if (info.domain() == ops::kChannelsLast) return true;
+    const ops::OpRow* const row = ops::find_row(ops::kChannelsLast, info.op_type(), info.since_version());
+    return row && info.domain().empty() && ops::why_declined(*row, info).empty();
+  }
+
+  bool is_taken_by_another(const OrtNode* node) const {
+    const std::string_view ep = ep_of(node);
+    return !ep.empty() && ep != ep_name_;
+  }
+
+  std::string why_not(const ops::OpRow* row, const GraphNodeInfo& info, const OrtNode* node) const {
+    const std::string op = (info.domain().empty() ? "" : info.domain() + ".") + info.op_type();
+    if (!row) return text("Encore has no kernel for ", op, " of version ", info.since_version());
+    std::string why = ops::why_declined(*row, info);
+    if (!why.empty()) return why;
+    if (info.op_type() == "Loop" || info.op_type() == "Scan")
+      for (const OrtGraph* body : subgraphs_of(node))
+        if (runs_elsewhere(body, ep_name_))
+          return "no node of its body is on Encore, so each iteration would copy to the device and back";
+    const OrtKernelDef* kernel = nullptr;
+    check(ort().ep->EpGraphSupportInfo_LookUpKernel(support_, node, &kernel));
+    return kernel ? "" : text("onnxruntime finds no kernel of Encore's for ", op, " of version ", info.since_version());
+  }
+
+  // The numbers of a node's values. New ones are looked at: `info` is the node that reads them.
+  template <class Count, class Get>
+  std::vector<int> number(const OrtNode* node, Count count_of, Get get, const GraphNodeInfo* info) {
+    size_t count = 0;
+    check(count_of(node, &count));
+    std::vector<const OrtValueInfo*> values(count);
+    check(get(node, values.data(), count));
+    std::vector<int> numbers;
+    for (size_t i = 0; i < count; ++i) {
+      const char* name = nullptr;
+      if (values[i]) check(api_.GetValueInfoName(values[i], &name));
+      if (!name || !*name) {
+        numbers.push_back(-1);
+        continue;
+      }
+      const auto [known, is_new] = numbers_.try_emplace(name, int(placement_.host_friendly.size()));
+      numbers.push_back(known->second);
+      if (is_new) {
+        bool constant = false, required = false, optional = false;
+        check(api_.ValueInfo_IsConstantInitializer(values[i], &constant));
+        check(api_.ValueInfo_IsRequiredGraphInput(values[i], &required));
+        check(api_.ValueInfo_IsOptionalGraphInput(values[i], &optional));
+        const bool input = !is_body_ && (required || optional);  // a body's are where its node puts them
+        placement_.host_friendly.push_back(info && is_host_friendly(*info, int(i), constant, input));
+        placement_.from_outside.push_back(input && !constant);
+        placement_.on_host.push_back(std::find(on_host_.begin(), on_host_.end(), name) != on_host_.end());
+      }
+    }
+    return numbers;
+  }
+
+  static bool is_host_friendly(const GraphNodeInfo& info, int i, bool constant, bool input) {
+    if (!is_small(info.input_dims(i))) return false;
+    if (constant) return true;
+    const bool one_dimension = !info.input_dims(i) || info.input_dims(i)->size() == 1;
+    return input && one_dimension && ops::kIndices.has(info.input_type(i));
+  }
+
+  static std::vector<bool> flags(size_t count, const std::vector<int>& set) {
+    std::vector<bool> flags(count);
+    for (int i : set)
+      if (size_t(i) < count) flags[size_t(i)] = true;
+    return flags;
+  }
+
+  const OrtApi& api_ = *ort().api;
+  OrtEpGraphSupportInfo* support_;
+  const std::string& ep_name_;
+  const ops::Settings& settings_;
+  std::vector<const OrtNode*> nodes_;
+  bool is_body_ = false;
+  std::vector<std::string> on_host_;  // values by name
+  PlacementGraph placement_;
+  std::unordered_map<std::string, int> numbers_;
+};
+
+}  // namespace
+
+Claim examine(const OrtGraph* graph, OrtEpGraphSupportInfo* support, const std::string& ep_name,
+              const ops::Settings& settings) {
+  return Examination(graph, support, ep_name, settings).run();
+}
+
+}  // namespace encore::plugin

@@ -1,0 +1,31 @@
+// Which nodes of a graph Encore takes, and why it leaves the others.
+#pragma once
+#include <set>
+#include <string>
+#include <vector>
+
+#include "ops/op.h"
+#include "plugin/host/api_version.h"
+
+namespace encore::plugin {
+
+struct Claim {
+  struct Declined {
+    std::string node;  // "Loop node 'decode'"
+    std::string why;
+  };
+  std::vector<const OrtNode*> nodes;       // to be claimed
+  size_t node_count = 0;                   // of the graph
+  std::vector<Declined> declined;          // no kernel, or not for this node
+  std::vector<Declined> shape_arithmetic;  // could be claimed, but belongs on the CPU
+  std::vector<std::string> control_flow;   // nodes that run subgraphs, wherever they are
+  std::vector<std::string> ill_formed;     // nodes that onnxruntime runs wrongly without a word, and what to change
+  std::vector<std::string> crossings;      // copies between host and device that onnxruntime has to insert
+  // Operators of which a node in nodes couldn't be claimed any more if its layout were changed.
+  std::set<std::string> fixed_layout;
+};
+
+Claim examine(const OrtGraph* graph, OrtEpGraphSupportInfo* support, const std::string& ep_name,
+              const ops::Settings& settings);
+
+}  // namespace encore::plugin

@@ -1,0 +1,280 @@
+#include "plugin/model/node_info.h"
+
+#include <algorithm>
+
+#include "device/device.h"
+#include "device/memory.h"
+#include "plugin/host/fence.h"
+
+namespace encore::plugin {
+
+using ops::Tensor;
+using ops::Type;
+using ops::Where;
+
+Tensor tensor_of(const OrtValue* value, Where where) {
+  ONNXTensorElementDataType type;
+  const int64_t* dims;
+  size_t rank;
+  const void* data;
+  check(ort().api->GetTensorElementTypeAndShapeDataReference(value, &type, &dims, &rank));
+  check(ort().api->GetTensorData(value, &data));
+  return {Type(int(type)), where, ops::Shape(std::span(dims, rank)), const_cast<void*>(data)};
+}
+
+NodeInfoBase::Slot NodeInfoBase::slot_of(const OrtTypeInfo* type) {
+  Slot slot;
+  slot.present = true;
+  const OrtTensorTypeAndShapeInfo* tensor = nullptr;
+  if (!type) return slot;
+  ONNXType kind;
+  check(ort().api->GetOnnxTypeFromTypeInfo(type, &kind));
+  if (kind != ONNX_TYPE_TENSOR) return slot;
+  check(ort().api->CastTypeInfoToTensorInfo(type, &tensor));
+  if (!tensor) return slot;
+  ONNXTensorElementDataType element;
+  check(ort().api->GetTensorElementType(tensor, &element));
+  slot.type = Type(int(element));
+  size_t rank;
+  check(ort().api->GetDimensionsCount(tensor, &rank));
+  std::vector<int64_t> dims(rank);
+  check(ort().api->GetDimensions(tensor, dims.data(), rank));
+  // An unknown rank reads like a scalar here, so no rank at all tells nothing.
+  if (rank > 0) slot.dims = std::move(dims);
+  return slot;
+}
+
+// ---- from the graph
+
+GraphNodeInfo::GraphNodeInfo(const OrtNode* node) : node_(node) {
+  const OrtApi& api = *ort().api;
+  const char* text;
+  check(api.Node_GetName(node, &text));
+  name_ = text;
+  check(api.Node_GetDomain(node, &text));
+  domain_ = text == std::string_view("ai.onnx") ? "" : text;
+  check(api.Node_GetOperatorType(node, &text));
+  op_type_ = text;
+  check(api.Node_GetSinceVersion(node, &since_version_));
+  size_t count;
+  const auto read = [&](std::vector<const OrtValueInfo*>& values, std::vector<Slot>& slots) {
+    for (const OrtValueInfo* value : values) {
+      if (!value) {
+        slots.emplace_back();
+        continue;
+      }
+      const OrtTypeInfo* type = nullptr;
+      check(api.GetValueInfoTypeInfo(value, &type));
+      slots.push_back(slot_of(type));
+    }
+  };
+  check(api.Node_GetNumInputs(node, &count));
+  input_values_.resize(count);
+  check(api.Node_GetInputs(node, input_values_.data(), count));
+  read(input_values_, inputs_);
+  check(api.Node_GetNumOutputs(node, &count));
+  std::vector<const OrtValueInfo*> outputs(count);
+  check(api.Node_GetOutputs(node, outputs.data(), count));
+  read(outputs, outputs_);
+}
+
+const Tensor* GraphNodeInfo::constant_input(int i) const {
+  if (!has_input(i)) return nullptr;
+  bool constant = false;
+  check(ort().api->ValueInfo_IsConstantInitializer(input_values_[size_t(i)], &constant));
+  if (!constant) return nullptr;
+  const OrtValue* value = nullptr;
+  check(ort().api->ValueInfo_GetInitializerValue(input_values_[size_t(i)], &value));
+  if (!value) return nullptr;
+  return &tensors_.emplace_back(tensor_of(value, Where::host));
+}
+
+const OrtOpAttr* GraphNodeInfo::find(const char* attribute, OrtOpAttrType wanted) const {
+  const OrtOpAttr* found = nullptr;
+  if (OrtStatus* status = ort().api->Node_GetAttributeByName(node_, attribute, &found)) {  // "not found" is an answer
+    ort().api->ReleaseStatus(status);
+    return nullptr;
+  }
+  if (!found) return nullptr;
+  OrtOpAttrType type;
+  check(ort().api->OpAttr_GetType(found, &type));
+  if (type == ORT_OP_ATTR_UNDEFINED) return nullptr;
+  require(type == wanted, "attribute '", attribute, "' has an unexpected type");
+  return found;
+}
+
+template <class T>
+std::vector<T> GraphNodeInfo::read_array(const OrtOpAttr* attribute, OrtOpAttrType type) const {
+  size_t bytes = 0;
+  if (OrtStatus* status = ort().api->ReadOpAttr(attribute, type, nullptr, 0, &bytes)) ort().api->ReleaseStatus(status);
+  std::vector<T> values(bytes / sizeof(T));
+  if (!values.empty()) check(ort().api->ReadOpAttr(attribute, type, values.data(), bytes, &bytes));
+  return values;
+}
+
+std::optional<int64_t> GraphNodeInfo::find_int(const char* name) const {
+  const OrtOpAttr* attribute = find(name, ORT_OP_ATTR_INT);
+  if (!attribute) return std::nullopt;
+  int64_t value;
+  size_t bytes;
+  check(ort().api->ReadOpAttr(attribute, ORT_OP_ATTR_INT, &value, sizeof value, &bytes));
+  return value;
+}
+
+std::optional<float> GraphNodeInfo::find_float(const char* name) const {
+  const OrtOpAttr* attribute = find(name, ORT_OP_ATTR_FLOAT);
+  if (!attribute) return std::nullopt;
+  float value;
+  size_t bytes;
+  check(ort().api->ReadOpAttr(attribute, ORT_OP_ATTR_FLOAT, &value, sizeof value, &bytes));
+  return value;
+}
+
+std::optional<std::string> GraphNodeInfo::find_string(const char* name) const {
+  const OrtOpAttr* attribute = find(name, ORT_OP_ATTR_STRING);
+  if (!attribute) return std::nullopt;
+  const std::vector<char> chars = read_array<char>(attribute, ORT_OP_ATTR_STRING);
+  return std::string(chars.begin(), std::find(chars.begin(), chars.end(), '\0'));
+}
+
+std::optional<std::vector<int64_t>> GraphNodeInfo::find_ints(const char* name) const {
+  const OrtOpAttr* attribute = find(name, ORT_OP_ATTR_INTS);
+  if (!attribute) return std::nullopt;
+  return read_array<int64_t>(attribute, ORT_OP_ATTR_INTS);
+}
+
+std::optional<std::vector<float>> GraphNodeInfo::find_floats(const char* name) const {
+  const OrtOpAttr* attribute = find(name, ORT_OP_ATTR_FLOATS);
+  if (!attribute) return std::nullopt;
+  return read_array<float>(attribute, ORT_OP_ATTR_FLOATS);
+}
+
+const Tensor* GraphNodeInfo::find_tensor(const char* name) const {
+  const OrtOpAttr* attribute = find(name, ORT_OP_ATTR_TENSOR);
+  if (!attribute) return nullptr;
+  OrtValue* value = nullptr;
+  check(ort().api->OpAttr_GetTensorAttributeAsOrtValue(attribute, &value));
+  owned_values_.emplace_back(value, [](void* p) { ort().api->ReleaseValue(static_cast<OrtValue*>(p)); });
+  return &tensors_.emplace_back(tensor_of(value, Where::host));
+}
+
+// ---- from a kernel's info
+
+namespace {
+
+// Reads a string which the API hands out in two calls.
+template <class Get>
+std::optional<std::string> read_string(Get get) {
+  size_t size = 0;
+  if (OrtStatus* status = get(nullptr, &size)) {
+    ort().api->ReleaseStatus(status);
+    return std::nullopt;
+  }
+  std::string text(size, '\0');
+  check(get(text.data(), &size));
+  text.resize(size ? size - 1 : 0);  // the terminator is counted
+  return text;
+}
+
+template <class T, class Get>
+std::optional<std::vector<T>> read_attribute_array(Get get) {
+  size_t size = 0;
+  if (OrtStatus* status = get(nullptr, &size)) {
+    ort().api->ReleaseStatus(status);
+    return std::nullopt;
+  }
+  std::vector<T> values(size);
+  if (size) check(get(values.data(), &size));
+  return values;
+}
+
+bool ok(OrtStatus* status) {
+  if (!status) return true;
+  ort().api->ReleaseStatus(status);
+  return false;
+}
+
+}  // namespace
+
+KernelNodeInfo::KernelNodeInfo(const OrtKernelInfo* info, const std::vector<int>& host_inputs, int device)
+    : info_(info), host_inputs_(host_inputs), device_(device) {
+  const OrtApi& api = *ort().api;
+  name_ =
+      read_string([&](char* out, size_t* size) { return api.KernelInfo_GetNodeName(info, out, size); }).value_or("");
+  domain_ = read_string([&](char* out, size_t* size) {
+              return api.KernelInfo_GetOperatorDomain(info, out, size);
+            }).value_or("");
+  if (domain_ == "ai.onnx") domain_.clear();
+  op_type_ = read_string([&](char* out, size_t* size) {
+               return api.KernelInfo_GetOperatorType(info, out, size);
+             }).value_or("");
+  check(api.KernelInfo_GetOperatorSinceVersion(info, &since_version_));
+  const auto read = [&](auto count_of, auto name_of, auto type_of, std::vector<Slot>& slots) {
+    size_t count;
+    check(count_of(info, &count));
+    for (size_t i = 0; i < count; ++i) {
+      const auto value = read_string([&](char* out, size_t* size) { return name_of(info, i, out, size); });
+      OrtTypeInfo* type = nullptr;
+      if (!value || value->empty() || !ok(type_of(info, i, &type))) {
+        slots.emplace_back();
+        continue;
+      }
+      std::unique_ptr<OrtTypeInfo, void (*)(OrtTypeInfo*)> owned(type,
+                                                                 [](OrtTypeInfo* p) { ort().api->ReleaseTypeInfo(p); });
+      slots.push_back(slot_of(type));
+    }
+  };
+  read(api.KernelInfo_GetInputCount, api.KernelInfo_GetInputName, api.KernelInfo_GetInputTypeInfo, inputs_);
+  read(api.KernelInfo_GetOutputCount, api.KernelInfo_GetOutputName, api.KernelInfo_GetOutputTypeInfo, outputs_);
+}
+
+const Tensor* KernelNodeInfo::constant_input(int i) const {
+  if (!has_input(i)) return nullptr;
+  int constant = 0;
+  const OrtValue* value = nullptr;
+  check(ort().api->KernelInfoGetConstantInput_tensor(info_, size_t(i), &constant, &value));
+  if (!constant || !value) return nullptr;
+  Tensor tensor = tensor_of(value, Where::host);
+  const bool on_host = std::find(host_inputs_.begin(), host_inputs_.end(), i) != host_inputs_.end();
+  if (!on_host && tensor.bytes()) {
+    auto copy = std::make_shared<std::vector<char>>(tensor.bytes());
+    device::Current current(device_);
+    device::Stream stream(device_);
+    device::copy(stream, copy->data(), tensor.data, copy->size());
+    stream.ref().synchronize();
+    tensor.data = copy->data();
+    owned_values_.push_back(copy);
+  }
+  return &tensors_.emplace_back(tensor);
+}
+
+std::optional<int64_t> KernelNodeInfo::find_int(const char* name) const {
+  int64_t value;
+  return ok(ort().api->KernelInfoGetAttribute_int64(info_, name, &value)) ? std::optional(value) : std::nullopt;
+}
+std::optional<float> KernelNodeInfo::find_float(const char* name) const {
+  float value;
+  return ok(ort().api->KernelInfoGetAttribute_float(info_, name, &value)) ? std::optional(value) : std::nullopt;
+}
+std::optional<std::string> KernelNodeInfo::find_string(const char* name) const {
+  return read_string(
+      [&](char* out, size_t* size) { return ort().api->KernelInfoGetAttribute_string(info_, name, out, size); });
+}
+std::optional<std::vector<int64_t>> KernelNodeInfo::find_ints(const char* name) const {
+  return read_attribute_array<int64_t>(
+      [&](int64_t* out, size_t* size) { return ort().api->KernelInfoGetAttributeArray_int64(info_, name, out, size); });
+}
+std::optional<std::vector<float>> KernelNodeInfo::find_floats(const char* name) const {
+  return read_attribute_array<float>(
+      [&](float* out, size_t* size) { return ort().api->KernelInfoGetAttributeArray_float(info_, name, out, size); });
+}
+const Tensor* KernelNodeInfo::find_tensor(const char* name) const {
+  OrtAllocator* allocator;
+  check(ort().api->GetAllocatorWithDefaultOptions(&allocator));
+  OrtValue* value = nullptr;
+  if (!ok(ort().api->KernelInfoGetAttribute_tensor(info_, name, allocator, &value))) return nullptr;
+  owned_values_.emplace_back(value, [](void* p) { ort().api->ReleaseValue(static_cast<OrtValue*>(p)); });
+  return &tensors_.emplace_back(tensor_of(value, Where::host));
+}
+
+}  // namespace encore::plugin

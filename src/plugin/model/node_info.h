@@ -1,0 +1,95 @@
+// A node as ops see it, read from onnxruntime: from its graph when nodes are claimed, from its kernel info when a
+// kernel is made.
+#pragma once
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "ops/op.h"
+#include "plugin/host/api_version.h"
+
+namespace encore::plugin {
+
+// A view of an OrtValue that holds a dense tensor; throws Error{not_supported} for anything else.
+ops::Tensor tensor_of(const OrtValue* value, ops::Where where);
+
+// What both sources share: names, slots and the tensors handed out.
+class NodeInfoBase : public ops::NodeInfo {
+ public:
+  const std::string& name() const override { return name_; }
+  const std::string& domain() const override { return domain_; }
+  const std::string& op_type() const override { return op_type_; }
+  int since_version() const override { return since_version_; }
+  int input_count() const override { return int(inputs_.size()); }
+  int output_count() const override { return int(outputs_.size()); }
+  bool has_input(int i) const override { return i < input_count() && inputs_[size_t(i)].present; }
+  bool has_output(int i) const override { return i < output_count() && outputs_[size_t(i)].present; }
+  ops::Type input_type(int i) const override {
+    return i < input_count() ? inputs_[size_t(i)].type : ops::Type::undefined;
+  }
+  ops::Type output_type(int i) const override {
+    return i < output_count() ? outputs_[size_t(i)].type : ops::Type::undefined;
+  }
+  std::optional<std::vector<int64_t>> input_dims(int i) const override {
+    return i < input_count() ? inputs_[size_t(i)].dims : std::nullopt;
+  }
+
+ protected:
+  struct Slot {
+    bool present = false;
+    ops::Type type = ops::Type::undefined;
+    std::optional<std::vector<int64_t>> dims;
+  };
+  static Slot slot_of(const OrtTypeInfo* type);
+
+  std::string name_, domain_, op_type_;
+  int since_version_ = 0;
+  std::vector<Slot> inputs_, outputs_;
+  mutable std::deque<ops::Tensor> tensors_;                  // addresses are handed out
+  mutable std::vector<std::shared_ptr<void>> owned_values_;  // what the tensors look into
+};
+
+class GraphNodeInfo : public NodeInfoBase {
+ public:
+  explicit GraphNodeInfo(const OrtNode* node);
+  const OrtNode* node() const { return node_; }
+
+  const ops::Tensor* constant_input(int i) const override;
+  std::optional<int64_t> find_int(const char* attribute) const override;
+  std::optional<float> find_float(const char* attribute) const override;
+  std::optional<std::string> find_string(const char* attribute) const override;
+  std::optional<std::vector<int64_t>> find_ints(const char* attribute) const override;
+  std::optional<std::vector<float>> find_floats(const char* attribute) const override;
+  const ops::Tensor* find_tensor(const char* attribute) const override;
+
+ private:
+  const OrtOpAttr* find(const char* attribute, OrtOpAttrType type) const;
+  template <class T>
+  std::vector<T> read_array(const OrtOpAttr* attribute, OrtOpAttrType type) const;
+
+  const OrtNode* node_;
+  std::vector<const OrtValueInfo*> input_values_;
+};
+
+class KernelNodeInfo : public NodeInfoBase {
+ public:
+  // `host_inputs` are the inputs that the kernel asked to have in host memory.
+  KernelNodeInfo(const OrtKernelInfo* info, const std::vector<int>& host_inputs, int device);
+
+  const ops::Tensor* constant_input(int i) const override;
+  std::optional<int64_t> find_int(const char* attribute) const override;
+  std::optional<float> find_float(const char* attribute) const override;
+  std::optional<std::string> find_string(const char* attribute) const override;
+  std::optional<std::vector<int64_t>> find_ints(const char* attribute) const override;
+  std::optional<std::vector<float>> find_floats(const char* attribute) const override;
+  const ops::Tensor* find_tensor(const char* attribute) const override;
+
+ private:
+  const OrtKernelInfo* info_;
+  const std::vector<int>& host_inputs_;
+  int device_;
+};
+
+}  // namespace encore::plugin

@@ -1,0 +1,33 @@
+// The model's inputs and outputs, so that a copy across its border can be named: onnxruntime says only shape and type.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "device/type.h"
+#include "plugin/host/api_version.h"
+
+namespace encore::plugin {
+
+class Signature {
+ public:
+  struct Border {
+    std::string name;
+    device::Type type = device::Type::undefined;
+    std::optional<std::vector<int64_t>> dims;  // -1: unknown
+  };
+
+  Signature() = default;
+  explicit Signature(const OrtGraph* graph);
+  Signature(std::vector<Border> inputs, std::vector<Border> outputs)
+      : inputs_(std::move(inputs)), outputs_(std::move(outputs)) {}
+
+  // "input 'x' (float[1,3,224,224])", or what can be said if no border, or more than one, fits.
+  std::string describe_input(device::Type type, const std::vector<int64_t>& dims) const;
+  std::string describe_output(device::Type type, const std::vector<int64_t>& dims) const;
+
+ private:
+  std::vector<Border> inputs_, outputs_;
+};
+
+}  // namespace encore::plugin

@@ -1,0 +1,212 @@
+// The table of provider options.
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <optional>
+
+#include "plugin/host/lower.h"
+#include "plugin/options/options.h"
+
+namespace encore::plugin {
+namespace {
+
+template <class T>
+std::optional<T> number(std::string_view text, T least, T most, int base = 10) {
+  T value{};
+  const char* const end = text.data() + text.size();
+  const auto [stopped, error] = std::from_chars(text.data(), end, value, base);
+  if (error != std::errc() || stopped != end || value < least || value > most) return std::nullopt;
+  return value;
+}
+
+template <class T>
+bool take(std::optional<T> value, T& into) {
+  if (value) into = *value;
+  return value.has_value();
+}
+
+std::optional<bool> flag(std::string_view text) {
+  const std::string value = lower(text);
+  if (value == "1" || value == "true") return true;
+  if (value == "0" || value == "false") return false;
+  return std::nullopt;
+}
+
+bool bytes(std::string_view text, size_t& into) { return take(number<size_t>(text, 0, SIZE_MAX), into); }
+
+// onnxruntime writes -1 for a default of the arena's.
+bool bytes_or_default(std::string_view text, size_t& into) { return text == "-1" || bytes(text, into); }
+
+// An address, as Python or C++ print it: 94033 or 0x16f51.
+std::optional<uintptr_t> address(std::string_view text) {
+  const bool hex = text.starts_with("0x") || text.starts_with("0X");
+  return number<uintptr_t>(hex ? text.substr(2) : text, 0, UINTPTR_MAX, hex ? 16 : 10);
+}
+
+template <class Pointer>
+bool pointer(std::string_view text, Pointer& into) {
+  const auto value = address(text);
+  if (value) into = reinterpret_cast<Pointer>(*value);
+  return value.has_value();
+}
+
+// As OrtArenaCfg numbers the strategies, and as OrtCUDAProviderOptionsV2 names them.
+bool strategy(std::string_view text, Options& o) {
+  const bool doubles = text == "kNextPowerOfTwo" || text == "0" || text == "-1";
+  if (!doubles && text != "kSameAsRequested" && text != "1") return false;
+  o.grow_by_doubling = doubles;
+  return true;
+}
+
+bool memory_limit(std::string_view text, Options& o) {
+  return take(number<size_t>(text, 1, SIZE_MAX), o.gpu_mem_limit);
+}
+
+// onnxruntime runs a model at most eight times in a row to get it captured; with more than six warm-ups its own
+// count can run out before the capture has happened.
+constexpr int kMostWarmUps = 6;
+
+constexpr const char* kFlag = "0 or 1";
+constexpr const char* kBytes = "a number of bytes";
+constexpr const char* kBytesOrDefault = "a number of bytes, or -1 for the default";
+constexpr const char* kAddress = "an address, decimal or with 0x";
+constexpr const char* kNoLimit = "18446744073709551615";
+
+constexpr OptionRow kRows[] = {
+    {"device_id", true, "0", "the number of a device",
+     "The CUDA device to run on, which is the one that the session was given.",
+     [](std::string_view value, Options& o) { return take(number(value, 0, 1 << 16), o.device_id); }},
+
+    // ---- graphs
+    {"enable_cuda_graph", true, "0", kFlag,
+     "Capture the model into a CUDA graph, and replay it (onnxruntime 1.26 or newer).",
+     [](std::string_view value, Options& o) { return take(flag(value), o.enable_cuda_graph); }},
+    {"min_num_runs_before_cuda_graph_capture", false, "2",
+     "a number from 1 to 6 (onnxruntime gives up after eight runs in a row)",
+     "Eager runs before the capture, in each thread and for each graph id.",
+     [](std::string_view value, Options& o) {
+       return take(number(value, 1, kMostWarmUps), o.min_num_runs_before_cuda_graph_capture);
+     }},
+    {"graph_on_error", false, "fail", "fail or eager",
+     "When a model can't be captured: fail the run with the reason, or warn and go on without graphs.",
+     [](std::string_view value, Options& o) {
+       if (value != "fail" && value != "eager") return false;
+       o.graph_on_error = value == "fail" ? graph::OnError::fail : graph::OnError::eager;
+       return true;
+     }},
+
+    // ---- streams
+    {"has_user_compute_stream", true, "0", kFlag,
+     "Run on `user_compute_stream`. Need not be given: an address implies it.",
+     [](std::string_view value, Options& o) { return take(flag(value), o.has_user_compute_stream); }},
+    {"user_compute_stream", true, "0", kAddress,
+     "A cudaStream_t of the application's, on which the session runs, captures and replays. It stays the "
+     "application's.",
+     [](std::string_view value, Options& o) { return pointer(value, o.user_compute_stream); }},
+    {"do_copy_in_default_stream", true, "1", kFlag,
+     "Copy between host and device on the stream that computes. If not, on a stream of its own, with events between.",
+     [](std::string_view value, Options& o) { return take(flag(value), o.do_copy_in_default_stream); }},
+    {"use_ep_level_unified_stream", true, "0", kFlag,
+     "One stream for all of the session's runs and copies; its runs then come one after another.",
+     [](std::string_view value, Options& o) { return take(flag(value), o.use_ep_level_unified_stream); }},
+
+    // ---- memory
+    {"gpu_mem_limit", true, kNoLimit, "a number of bytes, more than zero",
+     "The most device memory that the session may hold, graphs included.", memory_limit},
+    {"arena.max_mem", false, kNoLimit, "a number of bytes, more than zero", "The same as `gpu_mem_limit`.",
+     memory_limit, "gpu_mem_limit"},
+    {"arena_extend_strategy", true, "kNextPowerOfTwo", "kNextPowerOfTwo (0) or kSameAsRequested (1)",
+     "Grow the arena by doubling, or by what is asked for.", strategy},
+    {"arena.extend_strategy", false, "kNextPowerOfTwo", "kNextPowerOfTwo (0) or kSameAsRequested (1)",
+     "The same as `arena_extend_strategy`.", strategy, "arena_extend_strategy"},
+    {"arena.initial_chunk_size_bytes", false, "1048576", kBytesOrDefault,
+     "The arena's first piece of device memory, if it grows by doubling.",
+     [](std::string_view value, Options& o) { return bytes_or_default(value, o.initial_chunk_bytes); }},
+    {"arena.initial_growth_chunk_size_bytes", false, "0", kBytesOrDefault,
+     "The least by which it grows after a shrink, if it grows by doubling; 0: as at first.",
+     [](std::string_view value, Options& o) { return bytes_or_default(value, o.initial_growth_bytes); }},
+    {"arena.max_power_of_two_extend_bytes", false, "1073741824", kBytesOrDefault,
+     "The most by which it grows at once, unless one tensor needs more.",
+     [](std::string_view value, Options& o) { return bytes_or_default(value, o.largest_growth_bytes); }},
+    {"arena.max_dead_bytes_per_chunk", false, "0", kBytesOrDefault,
+     "A free block is handed out whole if no more than this would be left over; 0: blocks are always cut to size.",
+     [](std::string_view value, Options& o) { return bytes_or_default(value, o.dead_bytes_per_chunk); }},
+    {"use_arena", false, "1", kFlag, "Keep freed device memory for later; if not, the driver gets it back each time.",
+     [](std::string_view value, Options& o) { return take(flag(value), o.use_arena); }},
+    {"arena.use_cuda_mempool", false, "0", kFlag,
+     "Leave the reuse of device memory to a stream-ordered pool of CUDA's (cudaMallocAsync) instead of the arena.",
+     [](std::string_view value, Options& o) { return take(flag(value), o.use_mempool); }},
+    {"arena.cuda_mempool_release_threshold", false, "0", kBytes,
+     "What that pool keeps of its unused memory whenever the host waits for the device.",
+     [](std::string_view value, Options& o) { return bytes(value, o.mempool_release_threshold); }},
+    {"arena.cuda_mempool_bytes_to_keep_on_shrink", false, "0", kBytes, "What that pool keeps when the arena is shrunk.",
+     [](std::string_view value, Options& o) { return bytes(value, o.mempool_keep_on_shrink); }},
+    {"gpu_external_alloc", true, "0", kAddress,
+     "A function `void* (size_t bytes)` of the application's that gives the session all its device memory.",
+     [](std::string_view value, Options& o) { return pointer(value, o.external.allocate); }},
+    {"gpu_external_free", true, "0", kAddress, "A function `void (void*)` that takes it back.",
+     [](std::string_view value, Options& o) { return pointer(value, o.external.free); }},
+    {"gpu_external_empty_cache", true, "0", kAddress, "A function `void ()`, called after a shrink; optional.",
+     [](std::string_view value, Options& o) { return pointer(value, o.external.empty_cache); }},
+
+    // ---- computing
+    {"use_tf32", true, "1", kFlag, "Let float matrix products and convolutions use TF32 tensor cores.",
+     [](std::string_view value, Options& o) { return take(flag(value), o.use_tf32); }},
+    {"deterministic", false, "0", kFlag,
+     "The same bits in every session: nothing is chosen by timing, and libraries' algorithms that vary are left out. "
+     "onnxruntime tells providers nothing of its own `use_deterministic_compute`.",
+     [](std::string_view value, Options& o) { return take(flag(value), o.deterministic); }},
+    {"enable_cudnn", false, "1", kFlag,
+     "Use cuDNN for convolutions; if not, or if there is none, they are lowered to matrix products, and the log says "
+     "so.",
+     [](std::string_view value, Options& o) { return take(flag(value), o.enable_cudnn); }},
+    {"cudnn_conv_algo_search", true, "EXHAUSTIVE", "EXHAUSTIVE, HEURISTIC or DEFAULT",
+     "How cuDNN's engine for a new convolution is chosen: EXHAUSTIVE times the candidates in the first run, HEURISTIC "
+     "trusts cuDNN's heuristics (as do sessions with `deterministic`), DEFAULT takes the first engine that does "
+     "without.",
+     [](std::string_view value, Options& o) {
+       if (value != "EXHAUSTIVE" && value != "HEURISTIC" && value != "DEFAULT") return false;
+       o.conv_search = value == "EXHAUSTIVE"  ? ConvSearch::exhaustive
+                       : value == "HEURISTIC" ? ConvSearch::heuristic
+                                              : ConvSearch::standard;
+       return true;
+     }},
+    {"cudnn_conv_use_max_workspace", true, "1", kFlag,
+     "Let convolutions use up to 1 GiB of scratch memory (256 MiB without cuDNN) if that is faster; if not, 32 MiB.",
+     [](std::string_view value, Options& o) { return take(flag(value), o.conv_max_workspace); }},
+    {"cudnn_conv1d_pad_to_nc1d", true, "0", kFlag,
+     "Give one-dimensional convolutions to cuDNN as [N, C, 1, D] instead of [N, C, D, 1].",
+     [](std::string_view value, Options& o) { return take(flag(value), o.conv1d_pad_to_nc1d); }},
+    {"fuse_conv_bias", true, "0", kFlag,
+     "Add a convolution's bias inside cuDNN's own kernel wherever it can; if not, only where timing found that faster.",
+     [](std::string_view value, Options& o) { return take(flag(value), o.fuse_conv_bias); }},
+    {"prefer_nhwc", true, "0", kFlag,
+     "Ask onnxruntime to put the channels last in convolutions, pools and batch normalisation: it suits tensor cores.",
+     [](std::string_view value, Options& o) { return take(flag(value), o.prefer_nhwc); }},
+    {"prefer_nhwc_layout", false, "0", kFlag, "The same as `prefer_nhwc`.",
+     [](std::string_view value, Options& o) { return take(flag(value), o.prefer_nhwc); }, "prefer_nhwc"},
+    {"sdpa_kernel", true, "0", "a number from 0 to 255, the sum of the kernels' bits",
+     "Which kernels attention may use. Encore has none of its own: a value other than 0 is met with a warning.",
+     [](std::string_view value, Options& o) { return take(number(value, 0, 255), o.sdpa_kernel); }},
+    {"enable_skip_layer_norm_strict_mode", true, "0", kFlag,
+     "Compute SkipLayerNormalization of float in double; halves are computed in float in any case.",
+     [](std::string_view value, Options& o) { return take(flag(value), o.strict_skip_layer_norm); }},
+    {"tunable_op_enable", true, "0", kFlag, "Allow tuning, and use what it finds.",
+     [](std::string_view value, Options& o) { return take(flag(value), o.tunable_op); }},
+    {"tunable_op_tuning_enable", true, "0", kFlag,
+     "Time the best few algorithms for each new matrix product and convolution outside of captures, and remember the "
+     "fastest.",
+     [](std::string_view value, Options& o) { return take(flag(value), o.tunable_op_tuning); }},
+    {"tunable_op_max_tuning_duration_ms", true, "0", "a number of milliseconds",
+     "The most time spent on tuning one matrix product; 0: no limit.",
+     [](std::string_view value, Options& o) { return take(number(value, 0, INT32_MAX), o.tunable_op_max_ms); }},
+
+    {"log_placement", false, "0", kFlag, "Log, as warnings, each node that is left to another provider, and why.",
+     [](std::string_view value, Options& o) { return take(flag(value), o.log_placement); }},
+};
+
+}  // namespace
+
+std::span<const OptionRow> option_rows() { return kRows; }
+
+}  // namespace encore::plugin

@@ -1,0 +1,159 @@
+#include "plugin/session/ep.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "device/external_stream.h"
+#include "plugin/host/fence.h"
+#include "plugin/model/capability.h"
+#include "plugin/options/library_settings.h"
+#include "plugin/session/allocator.h"
+#include "plugin/session/registration.h"
+#include "plugin/session/stream.h"
+
+namespace encore::plugin {
+namespace {
+
+std::string joined(const std::vector<std::string>& parts, size_t most) {
+  std::string all;
+  for (size_t i = 0; i < std::min(parts.size(), most); ++i) all += (i ? "; " : "") + parts[i];
+  return parts.size() > most ? text(all, "; and ", parts.size() - most, " more") : all;
+}
+
+// Null if the session has several streams.
+std::unique_ptr<graph::SharedStream> shared_stream(const Options& options) {
+  if (!options.has_user_compute_stream) {
+    if (!options.use_ep_level_unified_stream) return nullptr;
+    return std::make_unique<graph::SharedStream>(options.device_id);
+  }
+  try {
+    return std::make_unique<graph::SharedStream>(
+        device::external_stream(options.user_compute_stream, options.device_id, options.enable_cuda_graph),
+        SyncStream::of_application(options.user_compute_stream));
+  } catch (const Error& error) {
+    throw Error(error.code(), text("provider option 'user_compute_stream': ", error.what()));
+  }
+}
+
+}  // namespace
+
+Ep::Ep(std::shared_ptr<Registration> registration, Options options, Log log, std::shared_ptr<memory::Arena> arena)
+    : OrtEp{},
+      registration_(std::move(registration)),
+      options_(options),
+      log_(log),
+      arena_(arena ? std::move(arena)
+                   : std::make_shared<memory::Arena>(options.device_id, memory_settings(options), "the session")),
+      copies_(options.device_id, !options.do_copy_in_default_stream),
+      faults_(options.device_id, options.has_user_compute_stream || options.use_ep_level_unified_stream),
+      shared_(shared_stream(options)) {
+  if (options_.enable_cuda_graph && !host_has(kGraphCaptureApi))
+    log_.warning("enable_cuda_graph needs onnxruntime 1.26 or newer; this is " + ort().text +
+                 ", so every run is eager");
+  else if (options_.enable_cuda_graph)
+    graphs_ = std::make_unique<graph::SessionGraphs>(
+        device(), graph::Settings{.enabled = true,
+                                  .warm_ups = options_.min_num_runs_before_cuda_graph_capture,
+                                  .on_error = options_.graph_on_error,
+                                  .warn = [this](const std::string& message) { log_.warning(message); },
+                                  .shared = shared_.get(),
+                                  .memory = arena_->source()});
+  if (options_.sdpa_kernel)
+    log_.warning(text("sdpa_kernel=", options_.sdpa_kernel, " chooses nothing: Encore has no kernels of attention"));
+  fill_callbacks();
+}
+
+Ep::~Ep() {
+  forget_runs();
+  graphs_.reset();  // these wait for launches that may report faults
+  shared_.reset();
+  if (ran_elsewhere_) memory::wait_for(memory::tails(device()));
+}
+
+Ep& Ep::of(const OrtKernelInfo* kernel) {
+  const OrtEp* ep = nullptr;
+  check(ort().ep->KernelInfo_GetEp(kernel, &ep));
+  Ep& found = from(ep);
+  require(found.impossible_.empty(), found.impossible_);
+  return found;
+}
+
+device::Blas& Ep::blas() {
+  if (device::Blas* open = open_blas_.load(std::memory_order_acquire)) return *open;
+  const std::lock_guard lock(opening_);
+  if (!blas_) blas_ = std::make_unique<device::Blas>(device(), blas_settings(options_));
+  open_blas_.store(blas_.get(), std::memory_order_release);
+  return *blas_;
+}
+
+device::Dnn& Ep::dnn() {
+  if (device::Dnn* open = open_dnn_.load(std::memory_order_acquire)) return *open;
+  const std::lock_guard lock(opening_);
+  if (!dnn_) {
+    device::DnnSettings settings = dnn_settings(options_);
+    settings.memory = [arena = arena_](size_t bytes) {
+      return std::shared_ptr<void>(arena->reserve(bytes), [arena](void* address) { arena->free(address); });
+    };
+    settings.warn = [log = log_](const std::string& message) { log.warning(message); };
+    dnn_ = std::make_unique<device::Dnn>(device(), std::move(settings));
+  }
+  open_dnn_.store(dnn_.get(), std::memory_order_release);
+  return *dnn_;
+}
+
+ops::Settings Ep::settings() const {
+  return {.use_tf32 = options_.use_tf32, .strict_skip_layer_norm = options_.strict_skip_layer_norm};
+}
+
+void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
+  const OrtNode* parent = nullptr;
+  check(ort().api->Graph_GetParentNode(graph, &parent));
+  Claim claim = examine(graph, support, registration_->name(), settings());
+  for (const OrtNode* node : claim.nodes) check(ort().ep->EpGraphSupportInfo_AddSingleNode(support, node));
+
+  // Asked for subgraphs first, and for each graph again if onnxruntime changes the layout. What counts is the last
+  // answer; what is the same in both is said once.
+  const auto is_new = [&](const std::string& line) { return placement_.insert(line).second; };
+  const auto log = [&](const std::string& line) {
+    if (is_new(line)) options_.log_placement ? log_.warning(line) : log_.verbose(line);
+  };
+  for (const auto* left : {&claim.declined, &claim.shape_arithmetic})
+    for (const auto& [node, why] : *left) log(node + " is not on Encore: " + why);
+  log(text("Encore takes ", claim.nodes.size(), " of ", claim.node_count, " nodes", parent ? " of a subgraph" : "",
+           "; ", claim.shape_arithmetic.size(), " of the others are shape arithmetic"));
+
+  fixed_layout_ = std::move(claim.fixed_layout);
+
+  const auto say_impossible = [&](std::string why) {
+    impossible_ = std::move(why);
+    if (is_new(impossible_)) log_.error(impossible_);
+  };
+  if (!claim.ill_formed.empty()) say_impossible(claim.ill_formed.front());
+  // Asked for subgraphs first, and again if onnxruntime changes the layout: what counts is the last answer for the
+  // model itself.
+  if (parent) return;
+  signature_ = Signature(graph);
+  std::vector<std::string> obstacles = claim.control_flow;
+  for (std::string& node : obstacles) node += ": control flow";
+  for (const auto& [node, why] : claim.declined) obstacles.push_back(node + ": " + why);
+  for (const std::string& crossing : claim.crossings)
+    obstacles.push_back("a copy between host and device: " + crossing);
+  cannot_capture_ = false;
+  if (!graphs_ || obstacles.empty()) return;
+  constexpr size_t kMostListed = 5;
+  const std::string list = joined(obstacles, kMostListed);
+  cannot_capture_ = options_.graph_on_error == graph::OnError::eager;
+  if (!claim.control_flow.empty() && !cannot_capture_) {
+    // onnxruntime refuses these without a name. It isn't asked to capture, and the first kernel to be made refuses.
+    cannot_capture_ = !claim.nodes.empty();
+    return say_impossible("enable_cuda_graph=1 is impossible with this model, because of " +
+                          joined(claim.control_flow, kMostListed) +
+                          ": onnxruntime captures no model with control flow. Switch it off, or set "
+                          "graph_on_error=eager");
+  }
+  const std::string warning = cannot_capture_ ? "the model can't be captured, so every run is eager: " + list
+                                              : "onnxruntime may refuse to capture the model, because of: " + list;
+  if (is_new(warning)) log_.warning(warning);
+}
+
+}  // namespace encore::plugin

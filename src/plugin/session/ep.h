@@ -1,0 +1,116 @@
+// One session's execution provider: what onnxruntime calls, and what kernels, allocators, streams and copies of the
+// session share.
+#pragma once
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "device/blas.h"
+#include "device/dnn.h"
+#include "graph/session_graphs.h"
+#include "graph/shared_stream.h"
+#include "memory/arena.h"
+#include "ops/op.h"
+#include "plugin/host/api_version.h"
+#include "plugin/host/log.h"
+#include "plugin/model/signature.h"
+#include "plugin/options/options.h"
+#include "plugin/session/fault_cells.h"
+#include "plugin/session/host_copies.h"
+
+namespace encore::plugin {
+
+class Registration;
+class SyncStream;
+
+class Ep : public OrtEp {
+ public:
+  // `arena` is the one to share with other sessions; null for one of its own.
+  Ep(std::shared_ptr<Registration> registration, Options options, Log log, std::shared_ptr<memory::Arena> arena);
+  ~Ep();
+  Ep(const Ep&) = delete;
+  static Ep& from(const OrtEp* ep) { return *static_cast<Ep*>(const_cast<OrtEp*>(ep)); }
+  // The session of a kernel that is being made. Throws if its model cannot be run, as found while claiming nodes:
+  // onnxruntime ends a session's creation for no earlier error.
+  static Ep& of(const OrtKernelInfo* kernel);
+
+  int device() const { return options_.device_id; }
+  const Options& options() const { return options_; }
+  const Log& log() const { return log_; }
+  ops::Settings settings() const;  // as the options say
+  const Signature& signature() const { return signature_; }
+
+  memory::Arena& arena() { return *arena_; }
+  HostCopies& copies() { return copies_; }
+  device::Blas& blas();  // opened on first use, as is dnn()
+  device::Dnn& dnn();
+
+  // Null if the session captures nothing.
+  graph::SessionGraphs* graphs() const { return graphs_.get(); }
+  bool capturing() const { return graphs_ && graphs_->capturing(); }
+  // The one stream of all the session's runs; null if there are several.
+  const graph::SharedStream* shared() const { return shared_.get(); }
+  // To be had while the calling thread uses the session's stream outside of its runs; empty if there are several.
+  graph::SharedStream::Turn turn() const;
+  // Where the calling thread's work goes, given what a kernel gets from onnxruntime; the context may be null.
+  device::StreamRef compute_stream(void* handle, const OrtKernelContext* context = nullptr);
+  // The calling thread's run, if it is in one, has work on the stream.
+  void note_work(device::StreamRef stream);
+  // Whether the calling thread is in a run of a session whose memory is in the arena.
+  static bool thread_runs_in(const memory::Arena& arena);
+  // Makes `later` wait for what the run that the calling thread is in, if any, has enqueued.
+  static void order_after_run(device::StreamRef later);
+  // A node failed in the calling thread's run: what it has captured so far is worth nothing.
+  void run_failed(const std::string& why, Code code);
+
+  FaultCells& faults() { return faults_; }
+
+  // Waits for the work of the calling thread (with graphs) or of all of the session's streams; throws what kernels have
+  // reported.
+  void synchronize();
+  void wait_for(device::StreamRef stream);  // one that the session uses
+
+  // The session's live streams, for synchronize().
+  void enlist(SyncStream* stream);
+  void delist(SyncStream* stream);
+
+ private:
+  void fill_callbacks();
+  void find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support);
+  void start_run(const OrtRunOptions* options);
+  void end_run(bool synchronous);
+  void forget_runs();
+  bool has_to_repeat() const;
+  void set_dynamic_option(const std::string& key, const std::string& value);
+  device::StreamRef find_stream(void* handle, const OrtKernelContext* context);
+  bool captures() const { return graphs_ && graphs_->enabled() && !cannot_capture_; }
+
+  // Destroyed from the bottom up: graphs refer to everything above.
+  std::shared_ptr<Registration> registration_;
+  Options options_;
+  Log log_;
+  Signature signature_;
+  std::shared_ptr<memory::Arena> arena_;
+  HostCopies copies_;
+  std::mutex opening_;
+  std::unique_ptr<device::Blas> blas_;
+  std::unique_ptr<device::Dnn> dnn_;
+  std::atomic<device::Blas*> open_blas_{nullptr};
+  std::atomic<device::Dnn*> open_dnn_{nullptr};
+  FaultCells faults_;
+  std::mutex streams_mutex_;
+  std::set<SyncStream*> streams_;
+  std::set<std::string> placement_;     // what has been logged of claiming nodes
+  std::set<std::string> fixed_layout_;  // operators of the graph that was looked at last
+  bool cannot_capture_ = false;
+  std::string impossible_;                   // why the model cannot be run, if so
+  std::atomic<bool> ran_elsewhere_{false};   // a run was on a stream of the application's
+  std::atomic<bool> has_stray_work_{false};  // nodes ran in threads that had not begun a run
+  std::unique_ptr<graph::SharedStream> shared_;
+  std::unique_ptr<graph::SessionGraphs> graphs_;
+};
+
+}  // namespace encore::plugin

@@ -1,0 +1,122 @@
+// What onnxruntime calls of a session's execution provider, and the options that change while it lives.
+#include "device/device.h"
+#include "device/memory.h"
+#include "plugin/host/fence.h"
+#include "plugin/session/ep.h"
+#include "plugin/session/registration.h"
+#include "plugin/session/report.h"
+#include "plugin/session/stream.h"
+
+namespace encore::plugin {
+
+void Ep::set_dynamic_option(const std::string& key, const std::string& value) {
+  std::string bare = key;
+  for (const std::string& prefix : option_prefixes(registration_->name()))
+    if (key.starts_with(prefix)) bare = key.substr(prefix.size());
+  if (bare == "trace") return trace(value);
+  if (bare == "report_graphs")
+    return write_report(as_json(graphs_ ? graphs_->reports() : std::vector<graph::Report>()), value);
+  if (bare == "report_memory")
+    return write_report(as_json({.arena = arena_->stats(),
+                                 .holders = arena_->holders(),
+                                 .pinned = registration_->pinned().stats(),
+                                 .staging_bytes = copies_.held_bytes(),
+                                 .device = device::memory_info(device())}),
+                        value);
+  if (bare == "report_tuning") return write_report(as_json(blas().tuned()), value);
+  fail(Code::invalid_input, "unknown dynamic option '", key,
+       "'; the known ones are 'ep.cuda.report_graphs', 'ep.cuda.report_memory', 'ep.cuda.report_tuning' and "
+       "'ep.cuda.trace'");
+}
+
+void Ep::fill_callbacks() {
+  ort_version_supported = ort().version;
+  GetName = [](const OrtEp* self) noexcept { return from(self).registration_->name().c_str(); };
+  GetCapability = [](OrtEp* self, const OrtGraph* graph, OrtEpGraphSupportInfo* support) noexcept -> OrtStatus* {
+    return guarded("GetCapability", [&] { from(self).find_nodes(graph, support); });
+  };
+  GetKernelRegistry = [](OrtEp* self, const OrtKernelRegistry** registry) noexcept -> OrtStatus* {
+    return guarded("GetKernelRegistry", [&] { *registry = from(self).registration_->registry(); });
+  };
+  SetDynamicOptions = [](OrtEp* self, const char* const* keys, const char* const* values,
+                         size_t count) noexcept -> OrtStatus* {
+    return guarded("SetDynamicOptions", [&] {
+      for (size_t i = 0; i < count; ++i) from(self).set_dynamic_option(keys[i], values[i]);
+    });
+  };
+  OnRunStart = [](OrtEp* self, const OrtRunOptions* options) noexcept -> OrtStatus* {
+    return guarded_on(from(self).device(), "OnRunStart", [&] { from(self).start_run(options); });
+  };
+  OnRunEnd = [](OrtEp* self, const OrtRunOptions*, bool synchronous) noexcept -> OrtStatus* {
+    return guarded_on(from(self).device(), "OnRunEnd", [&] { from(self).end_run(synchronous); });
+  };
+  CreateAllocator = [](OrtEp* self, const OrtMemoryInfo* info, OrtAllocator** allocator) noexcept -> OrtStatus* {
+    return guarded("CreateAllocator", [&] {
+      Ep& ep = from(self);
+      const bool own =
+          int(ort().ep->MemoryDevice_GetDeviceId(ort().ep->MemoryInfo_GetMemoryDevice(info))) == ep.device();
+      *allocator = ep.registration_->make_allocator(info, own ? ep.arena_ : nullptr);
+    });
+  };
+  CreateSyncStreamForDevice = [](OrtEp* self, const OrtMemoryDevice*,
+                                 OrtSyncStreamImpl** stream) noexcept -> OrtStatus* {
+    return guarded_on(from(self).device(), "CreateSyncStreamForDevice", [&] { *stream = new SyncStream(from(self)); });
+  };
+  IsConcurrentRunSupported = [](OrtEp* self, bool* supported) noexcept -> OrtStatus* {
+    *supported = !from(self).shared_;
+    return nullptr;
+  };
+  if (options_.prefer_nhwc) {
+    GetPreferredDataLayout = [](OrtEp*, OrtEpDataLayout* layout) noexcept -> OrtStatus* {
+      *layout = OrtEpDataLayout_NHWC;
+      return nullptr;
+    };
+    ShouldConvertDataLayoutForOp = [](OrtEp* self, const char* domain, const char* op, OrtEpDataLayout layout,
+                                      int* should) noexcept -> OrtStatus* {
+      return guarded("ShouldConvertDataLayoutForOp", [&] {
+        const std::string_view from(domain);
+        *should = layout == OrtEpDataLayout_NHWC && (from.empty() || from == "ai.onnx") &&
+                  !Ep::from(self).fixed_layout_.contains(op);
+      });
+    };
+  }
+  if (host_has(kSyncApi))
+    Sync = [](OrtEp* self) noexcept -> OrtStatus* {
+      return guarded_on(from(self).device(), "Sync", [&] { from(self).synchronize(); });
+    };
+  if (host_has(kDefaultMemoryDeviceApi))
+    GetDefaultMemoryDevice = [](const OrtEp* self, const OrtMemoryDevice** memory) noexcept -> OrtStatus* {
+      return guarded("GetDefaultMemoryDevice", [&] {
+        const Ep& ep = from(self);
+        *memory = ort().ep->MemoryInfo_GetMemoryDevice(ep.registration_->memory_info(ep.device(), false));
+      });
+    };
+  if (!graphs_) return;
+  // After a capture that came to nothing onnxruntime has to be told once more that capture is on: then it repeats the
+  // run, which is eager this time.
+  IsGraphCaptureEnabled = [](const OrtEp* self) noexcept {
+    const Ep& ep = from(self);
+    return ep.captures() || ep.has_to_repeat();
+  };
+  IsGraphCaptured = [](const OrtEp* self, int id) noexcept {
+    const Ep& ep = from(self);
+    return id >= 0 && ep.graphs_->is_captured(id);
+  };
+  ReplayGraph = [](OrtEp* self, int id) noexcept -> OrtStatus* {
+    Ep& ep = from(self);
+    return guarded_on(ep.device(), "ReplayGraph", [&] {
+      ep.graphs_->replay(id);
+      if (ort().minor < int(kSyncAfterReplayHost)) ep.synchronize();
+    });
+  };
+  // Shapes are computed on the CPU; what they are needed for is on the device.
+  GetGraphCaptureNodeAssignmentPolicy = [](const OrtEp*) noexcept {
+    return OrtGraphCaptureNodeAssignmentPolicy_ALLOW_CPU_FOR_SHAPES;
+  };
+  if (host_has(kReleaseCapturedGraphApi))
+    ReleaseCapturedGraph = [](OrtEp* self, int id) noexcept -> OrtStatus* {
+      return guarded_on(from(self).device(), "ReleaseCapturedGraph", [&] { from(self).graphs_->release(id); });
+    };
+}
+
+}  // namespace encore::plugin

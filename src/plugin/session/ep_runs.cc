@@ -1,0 +1,201 @@
+// Runs of a session: what the calling thread is in the middle of, where its work goes, and how it is waited for.
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "device/device.h"
+#include "plugin/host/fence.h"
+#include "plugin/session/ep.h"
+#include "plugin/session/stream.h"
+
+namespace encore::plugin {
+namespace {
+
+struct Run {
+  const Ep* ep = nullptr;
+  bool failed = false;
+  struct Known {
+    void* handle;
+    device::StreamRef stream;
+  };
+  std::vector<Known> streams;  // where its kernels go
+};
+
+// The calling thread's, one inside the other: a node of one session may run another session.
+struct Runs {
+  std::vector<Run> kept;  // the first `depth` are under way; the others keep their memory
+  size_t depth = 0;
+  const Ep* repeat = nullptr;  // the session whose last run has to be repeated, since its capture came to nothing
+
+  Run* innermost() { return depth ? &kept[depth - 1] : nullptr; }
+  Run* of(const Ep* ep) {
+    Run* const run = innermost();
+    return run && run->ep == ep ? run : nullptr;
+  }
+};
+thread_local Runs runs;
+
+int graph_id_of(const OrtRunOptions* options) {
+  const char* const entry = options ? ort().api->GetRunConfigEntry(options, "gpu_graph_id") : nullptr;
+  if (!entry) return 0;
+  int id = 0;
+  const char* const end = entry + std::strlen(entry);
+  const auto [stopped, error] = std::from_chars(entry, end, id);
+  require(error == std::errc() && stopped == end && id >= graph::kEagerId, "run option 'gpu_graph_id' is '", entry,
+          "'; it must be a number from 0, or -1 to run eagerly");
+  return id;
+}
+
+}  // namespace
+
+bool Ep::thread_runs_in(const memory::Arena& arena) {
+  const Run* const run = runs.innermost();
+  return run && run->ep->arena_.get() == &arena;
+}
+
+bool Ep::has_to_repeat() const { return runs.repeat == this; }
+
+// What the thread that ends the session is in; in others the session has no runs any more.
+void Ep::forget_runs() {
+  while (runs.of(this)) --runs.depth;
+  if (runs.repeat == this) runs.repeat = nullptr;
+}
+
+void Ep::note_work(device::StreamRef stream) {
+  if (!graphs_ && runs.of(this)) compute_stream(stream.native());
+}
+
+void Ep::order_after_run(device::StreamRef later) {
+  const Run* const run = runs.innermost();
+  if (!run || run->ep->device() != later.device() || run->ep->capturing()) return;
+  device::Event done(later.device());
+  const auto order = [&](device::StreamRef earlier) {
+    done.record(earlier);
+    later.wait(done);
+  };
+  if (run->ep->graphs_) order(run->ep->graphs_->stream());
+  for (const auto& known : run->streams) order(known.stream);
+}
+
+void Ep::run_failed(const std::string& why, Code code) {
+  if (Run* const run = runs.of(this)) run->failed = true;
+  // Bad input fails the run alone: the next one is captured again.
+  if (capturing() && code != Code::invalid_input && code != Code::not_supported) graphs_->refuse(why);
+}
+
+void Ep::enlist(SyncStream* stream) {
+  const std::lock_guard lock(streams_mutex_);
+  streams_.insert(stream);
+}
+void Ep::delist(SyncStream* stream) {
+  const std::lock_guard lock(streams_mutex_);
+  streams_.erase(stream);
+}
+
+graph::SharedStream::Turn Ep::turn() const {
+  // Older hosts don't tell whether a run has several threads, which would wait for each other.
+  return shared_ && (graphs_ || host_has(kExecutionModeApi)) ? shared_->turn() : graph::SharedStream::Turn();
+}
+
+device::StreamRef Ep::compute_stream(void* handle, const OrtKernelContext* context) {
+  Run* const run = runs.of(this);
+  if (!run) {
+    has_stray_work_ = true;
+    return find_stream(handle, context);
+  }
+  const auto seen = std::ranges::find(run->streams, handle, &Run::Known::handle);
+  if (seen != run->streams.end()) return seen->stream;
+  const device::StreamRef stream = run->streams.emplace_back(handle, find_stream(handle, context)).stream;
+  faults_.enter(stream);
+  return stream;
+}
+
+device::StreamRef Ep::find_stream(void* handle, const OrtKernelContext* context) {
+  device::StreamRef given;
+  bool own = false;
+  if (context && host_has(kKernelSyncStreamApi)) {
+    OrtSyncStream* stream = nullptr;
+    check(ort().api->KernelContext_GetSyncStream(context, &stream));
+    const SyncStream* const mine = SyncStream::from(stream);
+    own = mine && mine->ep() == this;
+    if (mine) given = mine->ref();
+  } else {
+    if (const auto found = SyncStream::of_application(handle)) given = *found;
+    const std::lock_guard lock(streams_mutex_);
+    own = std::ranges::any_of(streams_, [&](const SyncStream* stream) { return stream->handle() == handle; });
+  }
+  if (shared_ && handle == shared_->ref().native()) own = true;
+  if (own) return graphs_ ? graphs_->stream() : device::StreamRef(handle, device());
+
+  require(bool(given),
+          "the run was given a stream (RunOptionsSetSyncStream) that is none of Encore's: make it with "
+          "CreateSyncStreamForEpDevice for Encore's device, or give it as the provider option user_compute_stream");
+  require(given.device() == device(), "the run was given a stream of device ", given.device(),
+          " and the session is on ", device());
+  constexpr const char* kWhy =
+      "the run was given a stream (RunOptionsSetSyncStream), and a graph is captured and replayed on the session's "
+      "own; give the stream as the provider option user_compute_stream instead";
+  if (capturing() && graphs_->refuse(kWhy)) fail(Code::capture_forbidden, kWhy);
+  ran_elsewhere_ = true;
+  return given;
+}
+
+void Ep::start_run(const OrtRunOptions* options) {
+  runs.repeat = nullptr;
+  if (graphs_)
+    graphs_->begin_run(captures() ? graph_id_of(options) : graph::kEagerId);
+  else if (shared_)
+    shared_->begin_run();
+  if (runs.depth == runs.kept.size()) runs.kept.emplace_back();
+  Run& run = runs.kept[runs.depth++];
+  run.ep = this;
+  run.failed = false;
+  run.streams.clear();
+}
+
+void Ep::end_run(bool synchronous) {
+  Run* const run = runs.of(this);
+  const std::span<const Run::Known> used = run ? run->streams : std::span<const Run::Known>();
+  if (run) --runs.depth;  // what it used is still there
+  for (const auto& known : used) faults_.leave(known.stream);
+  if (graphs_ && !graphs_->end_run(!run || !run->failed)) {
+    runs.repeat = this;
+    return;
+  }
+  if (!graphs_ && shared_) shared_->end_run();
+  // The streams' Flush, which follows, waits too; but nobody hears what it finds.
+  if (!synchronous) return;
+  // Of a run that is spread over threads this one doesn't know the streams.
+  if (graphs_ || has_stray_work_) synchronize();
+  const auto is_waited_for = [&](device::StreamRef stream) { return graphs_ && stream == graphs_->stream(); };
+  for (const auto& known : used)
+    if (!is_waited_for(known.stream)) wait_for(known.stream);
+  for (const auto& known : used) faults_.check(known.stream);
+}
+
+void Ep::wait_for(device::StreamRef stream) {
+  if (shared_ && stream == shared_->ref())
+    shared_->wait();
+  else
+    stream.synchronize();
+}
+
+void Ep::synchronize() {
+  if (graphs_) return faults_.check(graphs_->synchronize());
+  if (shared_) {
+    shared_->wait();
+    return faults_.check(shared_->ref());
+  }
+  std::vector<std::pair<device::StreamRef, memory::Tail>> streams;
+  {
+    const std::lock_guard lock(streams_mutex_);
+    for (SyncStream* stream : streams_) streams.emplace_back(stream->ref(), memory::tail(stream->ref()));
+  }
+  for (const auto& [stream, tail] : streams)
+    if (tail) tail->synchronize();
+  for (const auto& [stream, tail] : streams) faults_.check_unless_in_run(stream);
+}
+
+}  // namespace encore::plugin

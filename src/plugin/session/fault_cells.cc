@@ -1,0 +1,99 @@
+#include "plugin/session/fault_cells.h"
+
+#include <atomic>
+#include <cstdio>
+#include <memory>
+#include <utility>
+
+#include "device/device.h"
+#include "device/error.h"
+#include "device/graph.h"
+#include "device/memory.h"
+
+namespace encore::plugin {
+namespace {
+
+using device::FaultCell;
+
+constexpr size_t kCellsAPage = 4096 / sizeof(FaultCell);
+
+std::string describe(const FaultCell& cell) {
+  switch (static_cast<device::FaultKind>(cell.kind)) {
+    case device::FaultKind::index_out_of_range:
+      return text("index ", cell.value, " is outside [", -cell.limit, ", ", cell.limit, ")");
+    case device::FaultKind::divide_by_zero: return "an integer was divided by zero";
+    default: return text("a value is not allowed: ", cell.value, " (limit ", cell.limit, ")");
+  }
+}
+
+}  // namespace
+
+FaultCells::~FaultCells() {
+  for (FaultCell* page : pages_) {
+    try {
+      const device::Current current(device_);
+      const device::RelaxedCapture relaxed;
+      device::free_pinned(page);
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "encore: pinned memory could not be freed: %s\n", error.what());
+    }
+  }
+}
+
+FaultCells::OfStream& FaultCells::of_stream(device::StreamRef stream) {
+  return streams_[{stream.native(), by_thread_ ? std::this_thread::get_id() : std::thread::id()}];
+}
+
+int FaultCells::number(std::string who) {
+  const std::lock_guard lock(mutex_);
+  names_.push_back(std::move(who));
+  return int(names_.size());
+}
+
+FaultCell* FaultCells::of(device::StreamRef stream) {
+  const std::lock_guard lock(mutex_);
+  FaultCell*& cell = of_stream(stream).cell;
+  if (cell) return cell;
+  if (pages_.empty() || used_of_last_ == kCellsAPage) {
+    const device::Current current(device_);
+    const device::RelaxedCapture relaxed;
+    auto* const page = static_cast<FaultCell*>(device::allocate_pinned(kCellsAPage * sizeof(FaultCell)));
+    std::uninitialized_default_construct_n(page, kCellsAPage);
+    pages_.push_back(page);
+    used_of_last_ = 0;
+  }
+  return cell = pages_.back() + used_of_last_++;
+}
+
+void FaultCells::enter(device::StreamRef stream) {
+  const std::lock_guard lock(mutex_);
+  ++of_stream(stream).runs;
+}
+void FaultCells::leave(device::StreamRef stream) {
+  const std::lock_guard lock(mutex_);
+  --of_stream(stream).runs;
+}
+
+void FaultCells::check(device::StreamRef stream) {
+  const std::lock_guard lock(mutex_);
+  check(of_stream(stream));
+}
+void FaultCells::check_unless_in_run(device::StreamRef stream) {
+  const std::lock_guard lock(mutex_);
+  if (const OfStream& of = of_stream(stream); of.runs == 0) check(of);
+}
+
+void FaultCells::check(const OfStream& of) {
+  if (!of.cell) return;
+  FaultCell& reported = *of.cell;
+  const std::atomic_ref<int> node(reported.node);
+  const int number = node.load(std::memory_order_acquire);
+  if (number == 0) return;
+  const FaultCell found = reported;
+  reported.kind = 0;
+  node.store(0, std::memory_order_release);
+  const size_t index = size_t(number) - 1;
+  fail(Code::invalid_input, index < names_.size() ? names_[index] : text("node ", number), ": ", describe(found));
+}
+
+}  // namespace encore::plugin

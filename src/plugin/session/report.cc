@@ -1,0 +1,87 @@
+#include "plugin/session/report.h"
+
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+
+#include "device/error.h"
+
+namespace encore::plugin {
+namespace {
+
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      out += {'\\', c};
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      char escaped[8];
+      std::snprintf(escaped, sizeof escaped, "\\u%04x", static_cast<unsigned>(c));
+      out += escaped;
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
+void write(const char* what, const std::string& content, const std::string& path) {
+  std::ofstream file(path);
+  file << content;
+  file.close();
+  require(!file.fail(), what, " can't be written to '", path, "'");
+}
+
+}  // namespace
+
+std::string as_json(const std::vector<graph::Report>& reports) {
+  std::string json = "[";
+  for (const graph::Report& r : reports)
+    json += text(json.size() > 1 ? ",\n " : "", "{\"id\": ", r.id, ", \"state\": ", quoted(graph::name(r.state)),
+                 ", \"nodes\": ", r.nodes, ", \"held_bytes\": ", r.held_bytes, ", \"replays\": ", r.replays,
+                 ", \"refusal\": ", quoted(r.refusal), "}");
+  return json + "]\n";
+}
+
+std::string as_json_line(const device::TraceEntry& entry) {
+  return text("{\"stream\": ", reinterpret_cast<uintptr_t>(entry.stream), ", \"what\": ", quoted(name(entry.what)),
+              ", \"name\": ", quoted(entry.name), ", \"label\": ", quoted(entry.label), "}\n");
+}
+
+std::string as_json(const MemoryReport& r) {
+  std::string holders;
+  for (const memory::Holder& holder : r.holders)
+    holders += text(holders.empty() ? "" : ",\n  ", "{\"name\": ", quoted(holder.name), ", \"bytes\": ", holder.bytes,
+                    ", \"blocks\": ", holder.blocks, "}");
+  return text("{\"arena\": {\"in_use_bytes\": ", r.arena.in_use_bytes, ", \"held_bytes\": ", r.arena.held_bytes,
+              ", \"graph_bytes\": ", r.arena.graph_bytes, ", \"peak_in_use_bytes\": ", r.arena.peak_in_use_bytes,
+              ", \"limit_bytes\": ", r.arena.limit_bytes, ", \"largest_bytes\": ", r.arena.largest_bytes,
+              ", \"allocations\": ", r.arena.allocations, ", \"reserves\": ", r.arena.reserves,
+              ", \"driver_allocations\": ", r.arena.driver_allocations, ", \"shrinks\": ", r.arena.shrinks,
+              "},\n \"holders\": [", holders, "],\n \"pinned\": {\"in_use_bytes\": ", r.pinned.in_use_bytes,
+              ", \"held_bytes\": ", r.pinned.held_bytes, ", \"peak_in_use_bytes\": ", r.pinned.peak_in_use_bytes,
+              ", \"allocations\": ", r.pinned.allocations, ", \"driver_allocations\": ", r.pinned.driver_allocations,
+              "},\n \"staging\": {\"held_bytes\": ", r.staging_bytes,
+              "},\n \"device\": {\"free_bytes\": ", r.device.free_bytes, ", \"total_bytes\": ", r.device.total_bytes,
+              "}}\n");
+}
+
+std::string as_json(const std::vector<device::TunedProduct>& tuned) {
+  std::string json = "[";
+  for (const device::TunedProduct& one : tuned)
+    json +=
+        text(json.size() > 1 ? ",\n " : "", "{\"problem\": ", quoted(one.problem), ", \"candidates\": ", one.candidates,
+             ", \"chosen\": ", one.chosen, ", \"first_us\": ", one.first_us, ", \"chosen_us\": ", one.chosen_us, "}");
+  return json + "]\n";
+}
+
+void write_report(const std::string& json, const std::string& path) { write("the report", json, path); }
+
+void trace(const std::string& value) {
+  if (value == "start") return device::start_trace();
+  std::string lines;
+  for (const device::TraceEntry& entry : device::stop_trace()) lines += as_json_line(entry);
+  write("the trace", lines, value);
+}
+
+}  // namespace encore::plugin

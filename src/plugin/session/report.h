@@ -1,0 +1,39 @@
+// What an application asks to have written down: graphs, memory, tuning, and what the device did.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "device/blas.h"
+#include "device/memory.h"
+#include "device/trace.h"
+#include "graph/session_graphs.h"
+#include "memory/arena.h"
+#include "plugin/session/allocator.h"
+
+namespace encore::plugin {
+
+// A JSON list of {"id", "state", "nodes", "held_bytes", "replays", "refusal"}.
+std::string as_json(const std::vector<graph::Report>& reports);
+
+struct MemoryReport {
+  memory::Stats arena;
+  std::vector<memory::Holder> holders;
+  PinnedPool::Stats pinned;
+  size_t staging_bytes = 0;
+  device::MemoryInfo device;
+};
+// {"arena": {...}, "holders": [{"name", "bytes", "blocks"}], "pinned": {...}, "staging": {"held_bytes"},
+// "device": {"free_bytes", "total_bytes"}}.
+std::string as_json(const MemoryReport& report);
+
+// [{"problem", "candidates", "chosen", "first_us", "chosen_us"}]
+std::string as_json(const std::vector<device::TunedProduct>& tuned);
+
+void write_report(const std::string& json, const std::string& path);
+
+// A line {"stream", "what", "name", "label"} for each entry; the stream as its address, or 0.
+std::string as_json_line(const device::TraceEntry& entry);
+// "start", or the file that a trace begun earlier is written to.
+void trace(const std::string& value);
+
+}  // namespace encore::plugin
