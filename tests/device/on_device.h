@@ -9,8 +9,30 @@
 #include "device/error.h"
 #include "device/memory.h"
 #include "device/stream.h"
+#ifdef ENCORE_CUDA
+#include <cuda_runtime.h>
+#else
+#include "device/virtual/control.h"
+#endif
 
 namespace encore::device {
+
+// What an application may do, and Encore never does: waits for all that anybody has enqueued.
+inline void synchronize_device(int device) {
+#ifdef ENCORE_CUDA
+  int before = 0;
+  cudaGetDevice(&before);
+  cudaSetDevice(device);
+  const cudaError_t result = cudaDeviceSynchronize();
+  cudaSetDevice(before);
+  cudaGetLastError();
+  if (result != cudaSuccess)
+    throw Error(result == cudaErrorStreamCaptureUnsupported ? Code::capture_forbidden : Code::device_failed,
+                cudaGetErrorString(result), "cudaDeviceSynchronize");
+#else
+  virtual_gpu::synchronize_device(device);
+#endif
+}
 
 // std::vector<bool> has no data(): bool travels as one byte.
 template <class T>

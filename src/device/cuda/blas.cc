@@ -33,7 +33,6 @@ struct Lt {
   const cuda::Library& library = cuda::cublaslt();
 #define ENCORE_LT(member, symbol) decltype(&symbol) member = library.find<decltype(symbol)>(#symbol)
   ENCORE_LT(create, cublasLtCreate);
-  ENCORE_LT(destroy, cublasLtDestroy);
   ENCORE_LT(status_string, cublasLtGetStatusString);
   ENCORE_LT(init_operation, cublasLtMatmulDescInit_internal);
   ENCORE_LT(set_operation, cublasLtMatmulDescSetAttribute);
@@ -68,6 +67,20 @@ void check(cublasStatus_t status, const char* call, const std::string& problem) 
               text(lt().status_string(status), cause == cudaSuccess ? "" : text(", ", cudaGetErrorString(cause)),
                    problem.empty() ? "" : ": ", problem),
               call);
+}
+
+// One for each device, until the process ends: destroying one waits for the whole device, which breaks the captures of
+// all threads.
+cublasLtHandle_t handle_of(int device) {
+  static std::mutex mutex;
+  static std::array<cublasLtHandle_t, kMaxDevices> handles{};
+  const auto create = lt().create;
+  const Current current(device);
+  const RelaxedCapture relaxed;  // a first product may come while this thread captures
+  const std::lock_guard lock(mutex);
+  cublasLtHandle_t& handle = handles[size_t(device)];
+  if (!handle) check(create(&handle), "cublasLtCreate", {});
+  return handle;
 }
 
 struct Types {
@@ -370,16 +383,10 @@ cublasStatus_t Blas::State::multiply(StreamRef stream, const Gemm& g, const Prep
 }
 
 Blas::Blas(int device, BlasSettings settings) : state_(std::make_unique<State>(settings)) {
-  const auto create = lt().create;
-  const Current current(device);
-  const RelaxedCapture relaxed;  // a first product may come while this thread captures
-  check(create(&state_->handle), "cublasLtCreate", {});
+  state_->handle = handle_of(device);
 }
 
-Blas::~Blas() {
-  // A handle that can't be given back is lost with the process; there is nothing else to do about it.
-  if (state_->handle) lt().destroy(state_->handle);
-}
+Blas::~Blas() = default;
 
 std::vector<TunedProduct> Blas::tuned() const {
   const std::lock_guard lock(state_->tuned_mutex);

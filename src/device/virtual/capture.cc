@@ -147,20 +147,32 @@ void Capture::abandon() {
   program_ = {};
 }
 
-void check_unsafe_call(std::string_view what) {
-  if (relaxed_depth > 0 || under_way().count.load() == 0) return;
-  const auto self = std::this_thread::get_id();
+namespace {
+
+template <class Forbids>
+void check_call(std::string_view what, const Forbids& forbids) {
   std::vector<std::shared_ptr<Capture>> broken;
   {
     std::lock_guard lock(under_way().mutex);
-    for (auto& capture : under_way().captures)
-      if (capture->mode == CaptureMode::global ||
-          (capture->mode == CaptureMode::thread_local_ && capture->owner == self))
-        broken.push_back(capture);
+    std::ranges::copy_if(under_way().captures, std::back_inserter(broken), forbids);
   }
   if (broken.empty()) return;
   for (auto& capture : broken) capture->invalidate(what);
   throw Error(Code::capture_forbidden, text(with_label(what), " is forbidden; the capture is now invalid"));
+}
+
+}  // namespace
+
+void check_unsafe_call(std::string_view what) {
+  if (relaxed_depth > 0 || under_way().count.load() == 0) return;
+  check_call(what, [self = std::this_thread::get_id()](const auto& capture) {
+    return capture->mode == CaptureMode::global ||
+           (capture->mode == CaptureMode::thread_local_ && capture->owner == self);
+  });
+}
+
+void check_device_wait(int device, std::string_view what) {
+  check_call(what, [device](const auto& capture) { return capture->origin->device == device; });
 }
 
 }  // namespace virtual_gpu

@@ -75,5 +75,7 @@ class Capture {
 // Throws Error{capture_forbidden}, and invalidates, if a capture under way forbids this thread the calls that CUDA
 // holds for potentially unsafe: those which may wait for a device, or allocate.
 void check_unsafe_call(std::string_view what);
+// The same for a call that waits for the whole device: any capture there forbids it.
+void check_device_wait(int device, std::string_view what);
 
 }  // namespace encore::device::virtual_gpu

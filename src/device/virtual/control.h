@@ -12,6 +12,10 @@ void set_device_count(int count);
 void set_memory_bytes(size_t bytes);
 void set_delay_us(int64_t most);
 
+// What an application does that waits for the whole device (cudaDeviceSynchronize). While anybody captures there it
+// fails and ends the captures, whoever calls and whatever their modes.
+void synchronize_device(int device);
+
 size_t memory_bytes();
 // Sleeps as the delay asks; called before every task.
 void delay();

@@ -193,6 +193,18 @@ void StreamRef::synchronize() const {
   if (stream.failed) throw Error(Code::device_failed, stream.failure, "StreamRef::synchronize");
 }
 
+void virtual_gpu::synchronize_device(int device) {
+  check_device(device);
+  check_device_wait(device, "waiting for the whole device");
+  std::vector<StreamRef> streams;
+  {
+    std::lock_guard lock(owned().mutex);
+    for (auto& [state, shared] : owned().streams)
+      if (state->device == device) streams.emplace_back(state, device);
+  }
+  for (StreamRef stream : streams) stream.synchronize();
+}
+
 bool StreamRef::done() const {
   StreamState& stream = state_of(*this);
   std::unique_lock lock(stream.mutex);
