@@ -1,6 +1,7 @@
 // What onnxruntime calls of a session's execution provider, and the options that change while it lives.
 #include "device/device.h"
 #include "device/memory.h"
+#include "graph/capture_gate.h"
 #include "plugin/host/fence.h"
 #include "plugin/session/ep.h"
 #include "plugin/session/registration.h"
@@ -24,9 +25,14 @@ void Ep::set_dynamic_option(const std::string& key, const std::string& value) {
                                  .device = device::memory_info(device())}),
                         value);
   if (bare == "report_tuning") return write_report(as_json(blas().tuned()), value);
+  if (bare == "captures") {
+    if (value == "hold") return graph::capture_gate::hold();
+    if (value == "let go") return graph::capture_gate::let_go();
+    fail(Code::invalid_input, "dynamic option '", key, "' is '", value, "'; it must be 'hold' or 'let go'");
+  }
   fail(Code::invalid_input, "unknown dynamic option '", key,
-       "'; the known ones are 'ep.cuda.report_graphs', 'ep.cuda.report_memory', 'ep.cuda.report_tuning' and "
-       "'ep.cuda.trace'");
+       "'; the known ones are 'ep.cuda.captures', 'ep.cuda.report_graphs', 'ep.cuda.report_memory', "
+       "'ep.cuda.report_tuning' and 'ep.cuda.trace'");
 }
 
 void Ep::fill_callbacks() {

@@ -1,0 +1,17 @@
+// Captures wait here while an application does what would break them, such as waiting for a whole device.
+#pragma once
+#include <chrono>
+
+namespace encore::graph::capture_gate {
+
+// Around each capture, in the thread that captures. enter() waits while captures are held back; it throws if the same
+// thread holds them back, or nobody lets go of them for too long.
+void enter();
+void leave() noexcept;
+
+// From when this returns, no session of the process captures, until each hold() has met its let_go(). Throws, and holds
+// nothing, if a capture under way does not end in time.
+void hold(std::chrono::milliseconds longest = std::chrono::seconds(10));
+void let_go();
+
+}  // namespace encore::graph::capture_gate
