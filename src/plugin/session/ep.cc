@@ -20,6 +20,17 @@ std::string joined(const std::vector<std::string>& parts, size_t most) {
   return parts.size() > most ? text(all, "; and ", parts.size() - most, " more") : all;
 }
 
+constexpr size_t kMostListed = 5;
+
+std::vector<std::string> obstacles_to_capture(const Claim& claim) {
+  std::vector<std::string> obstacles;
+  for (const std::string& node : claim.control_flow) obstacles.push_back(node + ": control flow");
+  for (const auto& [node, why] : claim.declined) obstacles.push_back(node + ": " + why);
+  for (const std::string& crossing : claim.crossings)
+    obstacles.push_back("a copy between host and device: " + crossing);
+  return obstacles;
+}
+
 // Null if the session has several streams.
 std::unique_ptr<graph::SharedStream> shared_stream(const Options& options) {
   if (!options.has_user_compute_stream) {
@@ -105,42 +116,37 @@ ops::Settings Ep::settings() const {
   return {.use_tf32 = options_.use_tf32, .strict_skip_layer_norm = options_.strict_skip_layer_norm};
 }
 
+// onnxruntime asks for subgraphs first, and for each graph again if it changes the layout. What counts is the last
+// answer for the model itself; what is the same in all is said once.
 void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
   const OrtNode* parent = nullptr;
   check(ort().api->Graph_GetParentNode(graph, &parent));
   Claim claim = examine(graph, support, registration_->name(), settings());
   for (const OrtNode* node : claim.nodes) check(ort().ep->EpGraphSupportInfo_AddSingleNode(support, node));
+  tell_placement(claim, parent);
+  fixed_layout_ = std::move(claim.fixed_layout);
+  if (!claim.ill_formed.empty()) say_impossible(claim.ill_formed.front());
+  if (parent) return;
+  signature_ = Signature(graph);
+  if (graphs_) decide_on_graphs(claim);
+}
 
-  // Asked for subgraphs first, and for each graph again if onnxruntime changes the layout. What counts is the last
-  // answer; what is the same in both is said once.
-  const auto is_new = [&](const std::string& line) { return placement_.insert(line).second; };
-  const auto log = [&](const std::string& line) {
+void Ep::tell_placement(const Claim& claim, bool is_subgraph) {
+  const auto tell = [&](const std::string& line) {
     if (is_new(line)) options_.log_placement ? log_.warning(line) : log_.verbose(line);
   };
   for (const auto* left : {&claim.declined, &claim.shape_arithmetic})
-    for (const auto& [node, why] : *left) log(node + " is not on Encore: " + why);
-  log(text("Encore takes ", claim.nodes.size(), " of ", claim.node_count, " nodes", parent ? " of a subgraph" : "",
-           "; ", claim.shape_arithmetic.size(), " of the others are shape arithmetic"));
+    for (const auto& [node, why] : *left) tell(node + " is not on Encore: " + why);
+  tell(text("Encore takes ", claim.nodes.size(), " of ", claim.node_count, " nodes",
+            is_subgraph ? " of a subgraph" : "", "; ", claim.shape_arithmetic.size(),
+            " of the others are shape arithmetic"));
+}
 
-  fixed_layout_ = std::move(claim.fixed_layout);
-
-  const auto say_impossible = [&](std::string why) {
-    impossible_ = std::move(why);
-    if (is_new(impossible_)) log_.error(impossible_);
-  };
-  if (!claim.ill_formed.empty()) say_impossible(claim.ill_formed.front());
-  // Asked for subgraphs first, and again if onnxruntime changes the layout: what counts is the last answer for the
-  // model itself.
-  if (parent) return;
-  signature_ = Signature(graph);
-  std::vector<std::string> obstacles = claim.control_flow;
-  for (std::string& node : obstacles) node += ": control flow";
-  for (const auto& [node, why] : claim.declined) obstacles.push_back(node + ": " + why);
-  for (const std::string& crossing : claim.crossings)
-    obstacles.push_back("a copy between host and device: " + crossing);
+// Whether the model can be captured, and what follows if not.
+void Ep::decide_on_graphs(const Claim& claim) {
   cannot_capture_ = false;
-  if (!graphs_ || obstacles.empty()) return;
-  constexpr size_t kMostListed = 5;
+  const std::vector<std::string> obstacles = obstacles_to_capture(claim);
+  if (obstacles.empty()) return;
   const std::string list = joined(obstacles, kMostListed);
   cannot_capture_ = options_.graph_on_error == graph::OnError::eager;
   if (!claim.control_flow.empty() && !cannot_capture_) {
@@ -154,6 +160,13 @@ void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
   const std::string warning = cannot_capture_ ? "the model can't be captured, so every run is eager: " + list
                                               : "onnxruntime may refuse to capture the model, because of: " + list;
   if (is_new(warning)) log_.warning(warning);
+}
+
+bool Ep::is_new(const std::string& line) { return said_.insert(line).second; }
+
+void Ep::say_impossible(std::string why) {
+  impossible_ = std::move(why);
+  if (is_new(impossible_)) log_.error(impossible_);
 }
 
 }  // namespace encore::plugin

@@ -24,6 +24,7 @@
 namespace encore::plugin {
 
 class Registration;
+struct Claim;
 class SyncStream;
 
 class Ep : public OrtEp {
@@ -80,6 +81,10 @@ class Ep : public OrtEp {
  private:
   void fill_callbacks();
   void find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support);
+  void tell_placement(const Claim& claim, bool is_subgraph);
+  void decide_on_graphs(const Claim& claim);
+  bool is_new(const std::string& line);  // nothing like it has been said of the model
+  void say_impossible(std::string why);
   void start_run(const OrtRunOptions* options);
   void end_run(bool synchronous);
   void forget_runs();
@@ -103,7 +108,7 @@ class Ep : public OrtEp {
   FaultCells faults_;
   std::mutex streams_mutex_;
   std::set<SyncStream*> streams_;
-  std::set<std::string> placement_;     // what has been logged of claiming nodes
+  std::set<std::string> said_;          // of claiming nodes
   std::set<std::string> fixed_layout_;  // operators of the graph that was looked at last
   bool cannot_capture_ = false;
   std::string impossible_;                   // why the model cannot be run, if so
