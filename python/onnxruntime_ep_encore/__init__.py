@@ -8,6 +8,7 @@ options.add_provider_for_devices(encore.devices(name)[:1], {"enable_cuda_graph":
 session = onnxruntime.InferenceSession("model.onnx", options)
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -15,7 +16,16 @@ import tempfile
 from pathlib import Path
 
 __version__ = "0.1.0"
-__all__ = ["devices", "get_ep_name", "get_ep_names", "get_library_path", "graph_report", "memory_report", "register"]
+__all__ = [
+    "captures_held_back",
+    "devices",
+    "get_ep_name",
+    "get_ep_names",
+    "get_library_path",
+    "graph_report",
+    "memory_report",
+    "register",
+]
 
 _FILE = "libonnxruntime_providers_cuda_plugin.so"
 _HERE = Path(__file__).resolve().parent
@@ -81,6 +91,19 @@ def graph_report(session) -> list[dict]:
 def memory_report(session) -> dict:
     """What a session's memory is: arena, holders, pinned, staging, device."""
     return _report(session, "report_memory")
+
+
+@contextlib.contextmanager
+def captures_held_back(session):
+    """While in it, no session of this process captures: what waits for a whole device would break a capture.
+
+    Waits for the end of captures under way. `session` is any that is on Encore.
+    """
+    session.set_ep_dynamic_options({"ep.cuda.captures": "hold"})
+    try:
+        yield
+    finally:
+        session.set_ep_dynamic_options({"ep.cuda.captures": "let go"})
 
 
 def _report(session, option):
