@@ -1,10 +1,10 @@
 // The Gelu family of com.microsoft, with the bias that some of them add first.
 #include <cmath>
 
-#include "ops/contrib/contrib_ops.h"
 #include "ops/dispatch.h"
 #include "ops/elementwise/broadcast.h"
 #include "ops/elementwise/gelu.h"
+#include "ops/registry.h"
 
 namespace encore::ops {
 namespace {
@@ -60,7 +60,12 @@ class Gelu : public Op {
 
 template <class F>
 OpRow gelu_row(const char* name) {
-  return {kMicrosoft, name, 1, kNewestOpset, {in(0, kFloats)}, make<Gelu<F>>, {}, {}, {}, {{0, 0}}};
+  return {.domain = kMicrosoft,
+          .name = name,
+          .since = 1,
+          .types = {in(0, kFloats)},
+          .make = make<Gelu<F>>,
+          .may_reuse = {{0, 0}}};
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SkipLayerNormalization and SkipSimplifiedLayerNormalization: the residual is added and the sum normalised.
-#include "ops/contrib/contrib_ops.h"
 #include "ops/norm/row_norm.h"
+#include "ops/registry.h"
 
 namespace encore::ops {
 namespace {
@@ -56,8 +56,16 @@ std::vector<OpRow> skip_layer_norm_rows() {
   const Types types = kHalves | Types{Type::f32};
   const std::vector<TypeRule> rules = {in_all(0, types)};
   return {
-      {kMicrosoft, "SkipLayerNormalization", 1, kNewestOpset, rules, make<SkipLayerNorm<true>>},
-      {kMicrosoft, "SkipSimplifiedLayerNormalization", 1, kNewestOpset, rules, make<SkipLayerNorm<false>>},
+      {.domain = kMicrosoft,
+       .name = "SkipLayerNormalization",
+       .since = 1,
+       .types = rules,
+       .make = make<SkipLayerNorm<true>>},
+      {.domain = kMicrosoft,
+       .name = "SkipSimplifiedLayerNormalization",
+       .since = 1,
+       .types = rules,
+       .make = make<SkipLayerNorm<false>>},
   };
 }
 

@@ -48,7 +48,7 @@ std::vector<OpRow> arithmetic_rows() {
       binary_row<Add, WordList>("Add", 7, kNumbers),
       binary_row<Sub, WordList>("Sub", 7, kNumbers),
       binary_row<Mul, WordList>("Mul", 7, kNumbers),
-      {kOnnx, "PRelu", 7, kNewestOpset, {in(0, kFloats)}, make<PRelu>, {}, {}, {}, {{0, 0}}},
+      {.name = "PRelu", .since = 7, .types = {in(0, kFloats)}, .make = make<PRelu>, .may_reuse = {{0, 0}}},
   };
 }
 

@@ -73,6 +73,8 @@ class Clip : public Op {
 
 }  // namespace
 
-OpRow clip_row() { return {kOnnx, "Clip", 6, kNewestOpset, {in(0, kNumbers)}, make<Clip>, {}, {}, {}, {{0, 0}}}; }
+std::vector<OpRow> clip_rows() {
+  return {{.name = "Clip", .since = 6, .types = {in(0, kNumbers)}, .make = make<Clip>, .may_reuse = {{0, 0}}}};
+}
 
 }  // namespace encore::ops

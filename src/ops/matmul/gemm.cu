@@ -5,6 +5,7 @@
 #include "device/launch.h"
 #include "ops/dispatch.h"
 #include "ops/matmul/product.h"
+#include "ops/registry.h"
 
 namespace encore::ops {
 namespace {
@@ -80,7 +81,7 @@ class Gemm : public Op {
 }  // namespace
 
 std::vector<OpRow> gemm_rows() {
-  return {{kOnnx, "Gemm", 7, kNewestOpset, {in(0, kFloats), in(1, kFloats), in(2, kFloats)}, make<Gemm>}};
+  return {{.name = "Gemm", .since = 7, .types = {in(0, kFloats), in(1, kFloats), in(2, kFloats)}, .make = make<Gemm>}};
 }
 
 }  // namespace encore::ops

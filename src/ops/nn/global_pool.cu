@@ -3,9 +3,9 @@
 
 #include "device/transform.h"
 #include "ops/dispatch.h"
-#include "ops/nn/nn.h"
 #include "ops/nn/window.h"
 #include "ops/reduce/reduce.h"
+#include "ops/registry.h"
 
 namespace encore::ops {
 namespace {
@@ -172,10 +172,18 @@ class GlobalPool : public Op {
 
 std::vector<OpRow> global_pool_rows() {
   return {
-      {kOnnx, "GlobalAveragePool", 1, kNewestOpset, {in(0, kFloats)}, make<GlobalPool<Mean>>},
-      {kOnnx, "GlobalMaxPool", 1, kNewestOpset, {in(0, kFloats)}, make<GlobalPool<Maximum>>},
-      {kChannelsLast, "GlobalAveragePool", 1, kNewestOpset, {in(0, kChannelsLastFloats)}, make<GlobalPool<Mean>>},
-      {kChannelsLast, "GlobalMaxPool", 1, kNewestOpset, {in(0, kChannelsLastFloats)}, make<GlobalPool<Maximum>>},
+      {.name = "GlobalAveragePool", .since = 1, .types = {in(0, kFloats)}, .make = make<GlobalPool<Mean>>},
+      {.name = "GlobalMaxPool", .since = 1, .types = {in(0, kFloats)}, .make = make<GlobalPool<Maximum>>},
+      {.domain = kChannelsLast,
+       .name = "GlobalAveragePool",
+       .since = 1,
+       .types = {in(0, kChannelsLastFloats)},
+       .make = make<GlobalPool<Mean>>},
+      {.domain = kChannelsLast,
+       .name = "GlobalMaxPool",
+       .since = 1,
+       .types = {in(0, kChannelsLastFloats)},
+       .make = make<GlobalPool<Maximum>>},
   };
 }
 

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "ops/dispatch.h"
-#include "ops/nn/nn.h"
+#include "ops/registry.h"
 
 namespace encore::ops {
 namespace {
@@ -177,9 +177,9 @@ class Resize : public Op {
 std::vector<OpRow> resize_rows() {
   const Types types = kFloats | Types{Type::i8, Type::u8, Type::i32};
   return {
-      {kOnnx, "Upsample", 7, 9, {in(0, types)}, make<Resize>, {1}},
-      {kOnnx, "Resize", 10, 10, {in(0, types)}, make<Resize>, {1}},
-      {kOnnx, "Resize", 11, kNewestOpset, {in(0, types)}, make<Resize>, {1, 2, 3}},
+      {.name = "Upsample", .since = 7, .until = 9, .types = {in(0, types)}, .make = make<Resize>, .host_inputs = {1}},
+      {.name = "Resize", .since = 10, .until = 10, .types = {in(0, types)}, .make = make<Resize>, .host_inputs = {1}},
+      {.name = "Resize", .since = 11, .types = {in(0, types)}, .make = make<Resize>, .host_inputs = {1, 2, 3}},
   };
 }
 

@@ -1,6 +1,6 @@
 // LayerNormalization, and the kinds without centring: RMSNormalization and SimplifiedLayerNormalization.
-#include "ops/norm/norm_ops.h"
 #include "ops/norm/row_norm.h"
+#include "ops/registry.h"
 
 namespace encore::ops {
 namespace {
@@ -62,9 +62,9 @@ std::vector<OpRow> layer_norm_rows() {
   const std::vector<TypeRule> types = {in(0, kFloats), in(1, kFloats)};
   return {
       // Models of before opset 17 have it too, in ai.onnx since version 1.
-      {kOnnx, "LayerNormalization", 1, kNewestOpset, types, make<LayerNorm<Kind::layer>>},
-      {kOnnx, "SimplifiedLayerNormalization", 1, kNewestOpset, types, make<LayerNorm<Kind::simplified>>},
-      {kOnnx, "RMSNormalization", 23, kNewestOpset, types, make<LayerNorm<Kind::root_mean_square>>},
+      {.name = "LayerNormalization", .since = 1, .types = types, .make = make<LayerNorm<Kind::layer>>},
+      {.name = "SimplifiedLayerNormalization", .since = 1, .types = types, .make = make<LayerNorm<Kind::simplified>>},
+      {.name = "RMSNormalization", .since = 23, .types = types, .make = make<LayerNorm<Kind::root_mean_square>>},
   };
 }
 

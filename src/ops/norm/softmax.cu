@@ -5,8 +5,8 @@
 
 #include "device/divide.h"
 #include "ops/dispatch.h"
-#include "ops/norm/norm_ops.h"
 #include "ops/reduce/team.h"
+#include "ops/registry.h"
 
 namespace encore::ops {
 namespace {
@@ -271,9 +271,15 @@ class BiasSoftmax : public Op {
 
 std::vector<OpRow> softmax_rows() {
   return {
-      {kOnnx, "Softmax", 1, kNewestOpset, {in(0, kFloats)}, make<Softmax<false>>, {}, {}, {}, {{0, 0}}},
-      {kOnnx, "LogSoftmax", 1, kNewestOpset, {in(0, kFloats)}, make<Softmax<true>>, {}, {}, {}, {{0, 0}}},
-      {kMicrosoft, "BiasSoftmax", 1, 1, {in(0, kFloats), in(1, kFloats)}, make<BiasSoftmax>, {}, {}, {}, {{0, 0}}},
+      {.name = "Softmax", .since = 1, .types = {in(0, kFloats)}, .make = make<Softmax<false>>, .may_reuse = {{0, 0}}},
+      {.name = "LogSoftmax", .since = 1, .types = {in(0, kFloats)}, .make = make<Softmax<true>>, .may_reuse = {{0, 0}}},
+      {.domain = kMicrosoft,
+       .name = "BiasSoftmax",
+       .since = 1,
+       .until = 1,
+       .types = {in(0, kFloats), in(1, kFloats)},
+       .make = make<BiasSoftmax>,
+       .may_reuse = {{0, 0}}},
   };
 }
 

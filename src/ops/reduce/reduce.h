@@ -14,6 +14,7 @@
 #include "ops/reduce/plan.h"
 #include "ops/reduce/team.h"
 
+#include "ops/registry.h"
 namespace encore::ops {
 
 using device::Block;
@@ -292,5 +293,11 @@ class Reduce : public Op {
  private:
   ReduceAxes axes_;
 };
+
+// Axes are an attribute, or since opset 13 or 18 an input in host memory.
+template <class Op>
+OpRow reduce_row(const char* name, Types types) {
+  return {.name = name, .since = 1, .types = {in(0, types)}, .make = make<Op>, .host_inputs = {1}};
+}
 
 }  // namespace encore::ops

@@ -1,8 +1,8 @@
 // Ops that are one strided copy.
 #include <algorithm>
 
+#include "ops/registry.h"
 #include "ops/shape/movement.h"
-#include "ops/shape/shape_ops.h"
 #include "ops/shape/strided.h"
 
 namespace encore::ops {
@@ -154,10 +154,10 @@ void transpose(device::StreamRef stream, const Tensor& in, std::span<const int> 
 
 std::vector<OpRow> move_rows() {
   return {
-      {kOnnx, "Transpose", 1, kNewestOpset, {in(0, kFixedSize)}, make<Transpose>},
-      {kOnnx, "Slice", 1, kNewestOpset, {in(0, kFixedSize)}, make<Slice>, {1, 2, 3, 4}},
-      {kOnnx, "Expand", 8, kNewestOpset, {in(0, kFixedSize)}, make<Expand>, {1}},
-      {kOnnx, "Tile", 6, kNewestOpset, {in(0, kFixedSize)}, make<Tile>, {1}},
+      {.name = "Transpose", .since = 1, .types = {in(0, kFixedSize)}, .make = make<Transpose>},
+      {.name = "Slice", .since = 1, .types = {in(0, kFixedSize)}, .make = make<Slice>, .host_inputs = {1, 2, 3, 4}},
+      {.name = "Expand", .since = 8, .types = {in(0, kFixedSize)}, .make = make<Expand>, .host_inputs = {1}},
+      {.name = "Tile", .since = 6, .types = {in(0, kFixedSize)}, .make = make<Tile>, .host_inputs = {1}},
   };
 }
 
