@@ -36,7 +36,7 @@ class PRelu : public Binary<Slope, FloatList> {
   using Binary::Binary;
   void run(Context& context) const override {
     const Shape &x = context.input(0).shape, &slope = context.input(1).shape;
-    require(broadcast(x, slope) == x, "the slope, of shape ", slope.str(), ", cannot be broadcast to ", x.str());
+    require(broadcasts_to(slope, x), "the slope, of shape ", slope.str(), ", cannot be broadcast to ", x.str());
     Binary::run(context);
   }
 };

@@ -27,6 +27,8 @@ E read(const NodeInfo& node, const char* attribute, const char* otherwise, const
 // Float values in host memory.
 std::vector<float> host_floats(const Tensor& tensor, const char* what) {
   require(tensor.where == Where::host, what, " is not in host memory");
+  require(tensor.shape.rank() <= 1 || tensor.shape.back() == tensor.count(), what, " has shape ", tensor.shape.str(),
+          "; it must be a vector");
   std::vector<float> values(size_t(tensor.count()));
   dispatch(FloatList{}, tensor.type, [&]<class T>() {
     for (size_t i = 0; i < values.size(); ++i) values[i] = float(tensor.as<const T>()[i]);

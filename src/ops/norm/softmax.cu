@@ -250,11 +250,11 @@ class BiasSoftmax : public Op {
     const Tensor &x = context.input(0), &bias = context.input(1);
     require(x.type == bias.type, "data has type ", device::name(x.type), ", bias ", device::name(bias.type));
     const int rank = x.shape.rank(), axis = checked_axis(axis_, rank);
+    require(fits(bias.shape, x.shape, axis), "bias ", bias.shape.str(), " does not fit data ", x.shape.str(),
+            " from axis ", axis, " on with is_inner_broadcast=", int(neighbours_));
     const Tensor y = context.output(0, x.shape);
     if (x.count() == 0) return;
     const int64_t rows = x.shape.count(0, axis), width = x.shape.count(axis, rank), bias_rows = bias.count() / width;
-    require(bias_rows > 0 && bias_rows * width == bias.count() && rows % bias_rows == 0, "bias ", bias.shape.str(),
-            " does not fit data ", x.shape.str(), " from axis ", axis, " on");
     dispatch(FloatList{}, x.type, [&]<class T> {
       const device::Divider group(neighbours_ ? rows / bias_rows : 1, rows), turns(bias_rows, rows);
       softmax_rows_of(context.stream(), x.as<const T>(), y.as<T>(), rows, width, false,
@@ -263,6 +263,22 @@ class BiasSoftmax : public Op {
   }
 
  private:
+  // It has all dimensions from the axis on. Of those before the axis it has the first ones if neighbours share a row,
+  // the last ones if they take turns, and is broadcast along the others.
+  bool fits(const Shape& bias, const Shape& x, int axis) const {
+    if (!broadcasts_to(bias, x)) return false;
+    const int lead = x.rank() - bias.rank();
+    bool changed = false;  // from dimensions that are there to others, or the other way round
+    for (int i = 0; i < x.rank(); ++i) {
+      const bool there = i >= lead && bias[i - lead] == x[i];
+      if (i >= axis && !there) return false;
+      if (i >= axis || x[i] == 1) continue;
+      if (changed && there == neighbours_) return false;
+      changed |= there != neighbours_;
+    }
+    return true;
+  }
+
   int64_t axis_;
   bool neighbours_;
 };

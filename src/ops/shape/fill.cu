@@ -58,8 +58,8 @@ class Range : public Op {
     dispatch(RangeTypes{}, context.input(0).type, [&]<class T>() {
       const auto scalar = [&](int i, const char* what) {
         const Tensor& given = context.input(i);
-        require(given.count() == 1 && given.type == context.input(0).type, what,
-                " must be one value of the type of start");
+        require(given.shape.is_scalar(), what, " has shape ", given.shape.str(), "; it must be a scalar");
+        require(given.type == context.input(0).type, what, " is not of the type of start");
         return *given.as<const T>();
       };
       const T start = scalar(0, "start"), limit = scalar(1, "limit"), delta = scalar(2, "delta");

@@ -106,15 +106,7 @@ class Expand : public Op {
   void run(Context& context) const override {
     const Tensor& in = context.input(0);
     const Shape shape = broadcast(in.shape, Shape(host_ints(context.input(1), "shape")));
-    const Tensor out = context.output(0, shape);
-    const auto in_strides = strides_of(in.shape), out_strides = strides_of(shape);
-    const int lead = shape.rank() - in.shape.rank();
-    StridedCopy copy;
-    for (int i = 0; i < shape.rank(); ++i) {
-      const bool repeated = i < lead || in.shape[i - lead] == 1;
-      copy.add(shape[i], repeated ? 0 : in_strides[size_t(i - lead)], out_strides[size_t(i)]);
-    }
-    copy.run(context.stream(), in.data, out.data, device::size_bytes(in.type));
+    expand(context.stream(), in, shape, context.output(0, shape).data);
   }
 };
 
@@ -150,6 +142,17 @@ void transpose(device::StreamRef stream, const Tensor& in, std::span<const int> 
   for (int i = 0; i < out.shape.rank(); ++i)
     copy.add(out.shape[i], in_strides[size_t(from[size_t(i)])], out_strides[size_t(i)]);
   copy.run(stream, in.data, out.data, device::size_bytes(in.type));
+}
+
+void expand(device::StreamRef stream, const Tensor& in, const Shape& shape, void* out) {
+  const auto in_strides = strides_of(in.shape), out_strides = strides_of(shape);
+  const int lead = shape.rank() - in.shape.rank();
+  StridedCopy copy;
+  for (int i = 0; i < shape.rank(); ++i) {
+    const bool repeated = i < lead || in.shape[i - lead] == 1;
+    copy.add(shape[i], repeated ? 0 : in_strides[size_t(i - lead)], out_strides[size_t(i)]);
+  }
+  copy.run(stream, in.data, out, device::size_bytes(in.type));
 }
 
 std::vector<OpRow> move_rows() {
