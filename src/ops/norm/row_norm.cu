@@ -148,7 +148,7 @@ void normalize(StreamRef stream, const RowNorm& norm) {
   const device::Divider by_skip_rows(norm.skip_rows, norm.rows);
   with_packs<kWide>(aligned, [&]<int kPack> {
     spread_rows<kPack, sizeof(C) == 8 || kAdds || !std::is_same_v<X, V>>(
-        norm.rows, norm.width, [&]<int kLanes, int kKeep>(device::Blocks grid) {
+        stream, norm.rows, norm.width, [&]<int kLanes, int kKeep>(device::Blocks grid) {
           device::block_kernel<NoShared>(stream, grid,
                                          NormalizeRows<X, V, C, kAdds, kPack, kLanes, kKeep>{norm, by_skip_rows});
         });

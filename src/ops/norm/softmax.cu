@@ -190,7 +190,7 @@ void softmax_rows_of(StreamRef stream, const T* x, T* y, int64_t rows, int64_t w
   const bool aligned = width % kWide == 0 && device::is_pack_aligned<kWide>(x) && device::is_pack_aligned<kWide>(y) &&
                        device::is_pack_aligned<kWide>(addend.data);
   with_packs<kWide>(aligned, [&]<int kPack> {
-    spread_rows<kPack, sizeof(T) == 8>(rows, width, [&]<int kLanes, int kKeep>(device::Blocks grid) {
+    spread_rows<kPack, sizeof(T) == 8>(stream, rows, width, [&]<int kLanes, int kKeep>(device::Blocks grid) {
       device::block_kernel<NoShared>(stream, grid,
                                      SoftmaxRows<T, kPack, kLanes, kKeep>{x, y, rows, width, log, addend});
     });
