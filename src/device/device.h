@@ -10,7 +10,6 @@ inline constexpr int kMaxDevices = 16;
 struct Description {
   std::string name;
   int compute_capability_major = 0, compute_capability_minor = 0;
-  int multiprocessors = 0;
   size_t total_bytes = 0;
   std::string pci_bus_id;
 };
@@ -20,6 +19,8 @@ const char* backend();
 // Number of usable devices; zero, with the reason in `why`, when there is none or no driver. Never throws.
 int count(std::string* why = nullptr);
 Description describe(int device);
+// How many blocks run at once, one on each. Costs next to nothing: the device is asked once.
+int multiprocessors(int device);
 // Why this build has no kernels for the device; empty if it has.
 std::string unfit(int device);
 

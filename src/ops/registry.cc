@@ -2,7 +2,7 @@
 
 #include <map>
 
-#include "ops/rooms.h"
+#include "operators.h"
 
 namespace encore::ops {
 
@@ -16,10 +16,8 @@ std::string Types::str() const {
 const std::vector<OpRow>& rows() {
   static const std::vector<OpRow> all = [] {
     std::vector<OpRow> joined;
-    for (auto* room : kRooms) {
-      auto rows = room();
-      joined.insert(joined.end(), std::make_move_iterator(rows.begin()), std::make_move_iterator(rows.end()));
-    }
+    for (auto* operators : kOperators)
+      for (OpRow& row : operators()) joined.push_back(std::move(row));
     return joined;
   }();
   return all;

@@ -48,6 +48,13 @@ constexpr TypeRule in(int index, Types types) { return {false, index, types, fal
 constexpr TypeRule in_all(int from, Types types) { return {false, from, types, true}; }
 constexpr TypeRule out(int index, Types types) { return {true, index, types, false}; }
 
+// Domains.
+inline constexpr const char* kOnnx = "";
+inline constexpr const char* kMicrosoft = "com.microsoft";
+inline constexpr const char* kChannelsLast = "com.ms.internal.nhwc";  // ai.onnx's operators with the layout changed
+// The schemas of that domain know no bfloat16, whichever the operator's version.
+inline constexpr Types kChannelsLastFloats{Type::f16, Type::f32, Type::f64};
+
 // The newest ai.onnx opset that is understood; rows end here unless a later schema version changes the meaning.
 inline constexpr int kNewestOpset = 26;
 
@@ -58,23 +65,18 @@ std::unique_ptr<Op> make(const NodeInfo& node) {
 }
 
 struct OpRow {
-  const char* domain;  // "" for ai.onnx, "com.microsoft"
+  const char* domain = kOnnx;
   const char* name;
-  int since, until;  // schema versions, inclusive
-  std::vector<TypeRule> types;
-  MakeOp make;                                      // null for control flow: the caller runs its bodies
+  int since, until = kNewestOpset;  // schema versions, inclusive
+  std::vector<TypeRule> types = {};
+  MakeOp make = nullptr;                            // null for control flow: the caller runs its bodies
   std::vector<int> host_inputs = {};                // inputs that must be in host memory
   std::vector<int> host_outputs = {};               // outputs that are written in host memory
   std::vector<std::pair<int, int>> alias = {};      // (input, output) which are the same memory: Reshape
   std::vector<std::pair<int, int>> may_reuse = {};  // (input, output) where the output may overwrite the input
 };
-inline constexpr const char* kOnnx = "";
-inline constexpr const char* kMicrosoft = "com.microsoft";
-inline constexpr const char* kChannelsLast = "com.ms.internal.nhwc";  // ai.onnx's operators with the layout changed
-// The schemas of that domain know no bfloat16, whichever the operator's version.
-inline constexpr Types kChannelsLastFloats{Type::f16, Type::f32, Type::f64};
-
-// Every row, in a fixed order. A room of ops contributes one list: see registry.cc.
+// Every row, in a fixed order: those of each `std::vector<OpRow> NAME_rows()` in the files of this room, which
+// cmake/list_operators.py lists.
 const std::vector<OpRow>& rows();
 const OpRow* find_row(const std::string& domain, const std::string& name, int since_version);
 

@@ -67,6 +67,13 @@ Shape broadcast(const Shape& a, const Shape& b) {
   return Shape(std::span<const int64_t>(dims.data(), size_t(rank)));
 }
 
+bool broadcasts_to(const Shape& from, const Shape& to) {
+  const int lead = to.rank() - from.rank();
+  for (int i = 0; i < from.rank(); ++i)
+    if (lead < 0 || (from[i] != 1 && from[i] != to[lead + i])) return false;
+  return true;
+}
+
 std::array<int64_t, kMaxRank> strides_of(const Shape& shape) {
   std::array<int64_t, kMaxRank> strides{};
   int64_t step = 1;

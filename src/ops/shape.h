@@ -24,8 +24,9 @@ class Shape {
   int64_t count() const { return count_; }
   int64_t count(int from, int to) const;  // product of dims [from, to)
   bool operator==(const Shape& other) const;
-  Shape with(int axis, int64_t dim) const;  // the same but for one dimension
-  std::string str() const;                  // "[2,3]"
+  bool is_scalar() const { return count_ == 1 && rank_ <= 1; }  // a vector of one value passes for one
+  Shape with(int axis, int64_t dim) const;                      // the same but for one dimension
+  std::string str() const;                                      // "[2,3]"
 
  private:
   std::array<int64_t, kMaxRank> dims_{};
@@ -37,6 +38,8 @@ class Shape {
 int checked_axis(int64_t axis, int rank, const char* what = "axis");
 // NumPy's rule. Throws Error{invalid_input} naming both shapes.
 Shape broadcast(const Shape& a, const Shape& b);
+// Whether that gives `to`: ONNX's unidirectional broadcast.
+bool broadcasts_to(const Shape& from, const Shape& to);
 // a * b, or Error{invalid_input} if it does not fit.
 int64_t checked_product(int64_t a, int64_t b);
 

@@ -23,7 +23,7 @@ TEST(Device, IsDescribed) {
   const Description description = describe(0);
   EXPECT_FALSE(description.name.empty());
   EXPECT_GT(description.total_bytes, 0u);
-  EXPECT_GT(description.multiprocessors, 0);
+  EXPECT_GT(multiprocessors(0), 0);
   EXPECT_GT(description.compute_capability_major, 0);
   EXPECT_FALSE(description.pci_bus_id.empty());
   EXPECT_ERROR(describe(count()), Code::no_device);

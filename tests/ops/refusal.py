@@ -6,7 +6,7 @@ from harness import Const, _onnx_type, session
 from onnx import helper, numpy_helper
 
 
-def _session(op, inputs, attrs, opset, outputs, ranks):
+def _session(op, inputs, attrs, opset, outputs, ranks, domain=""):
     """Of the node "it"; every dimension is unknown, or even the ranks are."""
     names = [f"x{i}" for i in range(len(inputs))]
     node = helper.make_node(
@@ -14,6 +14,7 @@ def _session(op, inputs, attrs, opset, outputs, ranks):
         [n if v is not None else "" for n, v in zip(names, inputs)],
         [f"y{i}" for i in range(outputs)],
         name="it",
+        domain=domain,
         **attrs,
     )
     values = [
@@ -24,7 +25,8 @@ def _session(op, inputs, attrs, opset, outputs, ranks):
     constants = [numpy_helper.from_array(v.value, n) for n, v in zip(names, inputs) if isinstance(v, Const)]
     results = [helper.make_empty_tensor_value_info(f"y{i}") for i in range(outputs)]
     graph = helper.make_graph([node], "case", values, results, constants)
-    return session(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10))
+    opsets = [helper.make_opsetid("", opset)] + ([helper.make_opsetid(domain, 1)] if domain else [])
+    return session(helper.make_model(graph, opset_imports=opsets, ir_version=10))
 
 
 def declined(op, inputs, attrs, opset=21, outputs=1):
@@ -39,8 +41,8 @@ def declined(op, inputs, attrs, opset=21, outputs=1):
     assert EP_NAME not in nodes_on(sess)
 
 
-def fails(op, inputs, attrs, words, opset=21, outputs=1, ranks=True):
-    sess = _session(op, inputs, attrs, opset, outputs, ranks)
+def fails(op, inputs, attrs, words, opset=21, outputs=1, ranks=True, domain=""):
+    sess = _session(op, inputs, attrs, opset, outputs, ranks, domain)
     assert_all_on_encore(sess)
     with pytest.raises(Exception, match=words) as caught:
         sess.run(None, {f"x{i}": v for i, v in enumerate(inputs) if v is not None and not isinstance(v, Const)})

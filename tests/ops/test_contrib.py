@@ -8,6 +8,7 @@ import onnx
 import pytest
 from harness import FLOATS, SPECIAL, Case, check, floats
 from onnx import helper
+from refusal import fails
 
 MICROSOFT = "com.microsoft"
 # Far below zero, 1 + erf and 1 + tanh have few digits left.
@@ -117,6 +118,22 @@ def test_optional_parts(beta, bias, sum):
 @pytest.mark.parametrize("skip_shape", [(3, 16), (1, 3, 16)], ids=str)
 def test_skip_without_its_batch(skip_shape):
     check(skip_layer_norm((4, 3, 16), skip_shape))
+
+
+@pytest.mark.parametrize("input,what", enumerate(["gamma", "beta", "bias"], 2))
+@pytest.mark.parametrize("shape", [(1, 6), (6, 1), (1,), ()], ids=str)
+def test_skip_layer_norm_with_vectors_that_do_not_fit(input, what, shape):
+    inputs = [floats(2, 3, 6), floats(2, 3, 6), floats(6), floats(6), floats(6)]
+    inputs[input] = floats(*shape).reshape(shape)
+    words = what + r" has shape \[" + ",".join(map(str, shape)) + r"\]; input \[2,3,6\] wants \[6\]"
+    fails("SkipLayerNormalization", inputs, {}, words, domain=MICROSOFT)
+
+
+@pytest.mark.parametrize("op", ["BiasGelu", "FastGelu"])
+@pytest.mark.parametrize("shape", [(1, 6), (6, 1), (1,), ()], ids=str)
+def test_gelu_with_a_bias_that_does_not_fit(op, shape):
+    words = r"bias has shape \[" + ",".join(map(str, shape)) + r"\]; input \[2,6\] wants \[6\]"
+    fails(op, [floats(2, 6), floats(*shape).reshape(shape)], {}, words, domain=MICROSOFT)
 
 
 def test_skip_layer_norm_against_the_cpu():

@@ -5,6 +5,7 @@ import pytest
 from encore_session import assert_all_on_encore
 from harness import FLOATS, INTEGERS, SPECIAL, Case, Const, bools, check, floats, integers, session
 from onnx import TensorProto, helper
+from refusal import fails
 
 SIGNED = [t for t in INTEGERS if t[0] == "i"]
 LARGE = (1 << 20) + 3  # does not divide into packs
@@ -116,6 +117,11 @@ def test_clip_by_tensors(dtype):
     check(Case("Clip", [x, None, high], dtype=dtype, name="upper"))
     check(Case("Clip", [x, low], dtype=dtype, name="lower"))
     check(Case("Clip", [x, Const(low), Const(high)], dtype=dtype, name="constant"))
+
+
+def test_clip_by_a_matrix():
+    fails("Clip", [floats(2, 3), np.ones((1, 1), np.float32)], {}, r"min has shape \[1,1\]; it must be a scalar")
+    check(Case("Clip", [floats(2, 3), np.ones(1, np.float32)], name="vector of one"))
 
 
 def test_clip_with_crossed_bounds_gives_the_greater():

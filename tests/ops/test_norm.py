@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from harness import FLOATS, SPECIAL, Case, check, floats
+from refusal import fails
 
 # The CPU's exp is a polynomial. Logarithms of sums near one cancel.
 ROUGH = {"float32": (1e-5, 1e-6), "float64": (1e-11, 1e-12)}
@@ -185,6 +186,61 @@ def test_root_mean_square(op, opset, dtype):
         check(Case(op, [x, scale], {"axis": -1}, dtype=dtype, opset=opset, reference=reference, family="reduce"))
 
 
+# Scale and bias broadcast to x: to one row, and to a row of their own each; [batch, 1, width] and the like.
+BROADCASTS = [
+    ((3, 3), -1, (3, 1), None), ((3, 4), -1, (1,), None), ((3, 4), -1, (), None), ((3, 4), -1, (1, 4), (1, 1)),
+    ((2, 3, 4), 2, (2, 3, 4), None), ((2, 3, 4), 2, (2, 1, 4), (3, 1)), ((2, 3, 4), 2, (3, 4), (2, 3, 4)),
+    ((2, 3, 4), 1, (3, 4), (4,)), ((2, 3, 4), 1, (3, 1), (3, 4)), ((2, 3, 4), 1, (2, 1, 4), (2, 3, 4)),
+    ((2, 3, 4), 0, (2, 3, 4), (3, 1)), ((2, 1, 4), 1, (4,), (1, 4)), ((6, 96), -1, (6, 96), (96,)),
+    ((4, 1030), -1, (4, 1), (4, 1030)), ((0, 4), -1, (1, 4), (0, 1)), ((540, 512), -1, (1,), (540, 512)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape,axis,scale,bias", BROADCASTS, ids=str)
+@pytest.mark.parametrize("op", ["LayerNormalization", "SimplifiedLayerNormalization", "RMSNormalization"])
+def test_parameters_broadcast(op, shape, axis, scale, bias):
+    inputs = [floats(*shape), floats(*scale).reshape(scale)]
+    if bias is not None and op == "LayerNormalization":
+        inputs.append(floats(*bias).reshape(bias))
+    check(Case(op, inputs, {"axis": axis}, opset=23, family="reduce"))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_parameters_broadcast_in_any_type(dtype):
+    for scale, bias in [((5, 1), (1,)), ((2, 1, 64), (5, 64)), ((2, 5, 64), (2, 5, 64))]:
+        inputs = [floats(2, 5, 64), floats(*scale), floats(*bias)]
+        check(Case("LayerNormalization", inputs, {"axis": -1}, dtype=dtype, family="reduce"))
+
+
+def test_half_rows_with_a_float_scale_for_each():
+    x, scale = floats(3, 24).astype(np.float16), floats(3, 24)
+
+    def reference(x, scale):
+        x = x.astype(np.float64)
+        return [(x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * scale).astype(np.float32)]
+
+    check(Case("SimplifiedLayerNormalization", [x, scale], reference=reference, tolerance=(1e-5, 1e-5)))
+
+
+@pytest.mark.parametrize(
+    "x,axis,scale,bias,words",
+    [
+        ((2, 3, 4), 1, (12,), None, r"scale \[12\].*\[2,3,4\]"),
+        ((2, 3, 4), 1, (4, 3), None, r"scale \[4,3\].*\[2,3,4\]"),
+        ((2, 3, 4), 0, (24,), None, r"scale \[24\].*\[2,3,4\]"),
+        ((2, 3, 4), 2, (1, 1, 1, 4), None, r"scale \[1,1,1,4\].*\[2,3,4\]"),
+        ((1, 4), 1, (3, 4), None, r"scale \[3,4\].*\[1,4\]"),
+        ((2, 3, 4), 1, (3, 4), (12,), r"bias \[12\].*\[2,3,4\]"),
+        ((2, 3, 4), 1, (3, 4), (4, 3), r"bias \[4,3\].*\[2,3,4\]"),
+    ],
+)
+@pytest.mark.parametrize("op", ["LayerNormalization", "RMSNormalization"])
+def test_parameters_that_do_not_fit(op, x, axis, scale, bias, words):
+    inputs = [floats(*x), floats(*scale)] + ([] if bias is None else [floats(*bias)])
+    if bias is None or op == "LayerNormalization":
+        fails(op, inputs, {"axis": axis}, words, opset=23)
+
+
 def bias_softmax(data, bias, attrs):
     """The CPU EP has no kernel: the sum's softmax, where neighbouring rows share a row of the bias or take turns."""
     axis = attrs["axis"]
@@ -201,7 +257,10 @@ def bias_softmax(data, bias, attrs):
 
 
 @pytest.mark.parametrize("dtype", [t for t in FLOATS if t != "bfloat16"])  # which its schema lacks
-@pytest.mark.parametrize("inner, bias", [(1, (2, 1, 1, 24)), (0, (1, 1, 5, 24)), (0, (2, 3, 5, 24))])
+@pytest.mark.parametrize(
+    "inner, bias",
+    [(1, (2, 1, 1, 24)), (0, (1, 1, 5, 24)), (0, (2, 3, 5, 24)), (1, (2, 3, 1, 24)), (0, (3, 5, 24)), (1, (24,))],
+)
 def test_bias_softmax(dtype, inner, bias):
     attrs = {"axis": 3, "is_inner_broadcast": inner}
     case = Case(
@@ -209,3 +268,24 @@ def test_bias_softmax(dtype, inner, bias):
     )
     case.reference = lambda data, more: bias_softmax(data, more, attrs)
     check(case)
+
+
+@pytest.mark.parametrize(
+    "inner,bias",
+    [
+        (1, (6, 1, 1, 24)),
+        (0, (24, 1, 1, 5)),
+        (0, (2, 1, 1, 24)),  # rows for each batch, taken in turns
+        (1, (1, 1, 5, 24)),
+        (0, (1, 3, 1, 24)),
+        (1, (1, 3, 1, 24)),
+        (1, (2, 24)),
+        (0, (1, 1, 1, 5, 24)),
+        (0, (1, 1, 5, 1)),
+        (0, ()),
+    ],
+)
+def test_bias_softmax_with_a_bias_that_does_not_fit(inner, bias):
+    words = r"bias \[" + ",".join(map(str, bias)) + r"\] does not fit data \[2,3,5,24\]"
+    attrs = {"axis": 3, "is_inner_broadcast": inner}
+    fails("BiasSoftmax", [floats(2, 3, 5, 24), floats(*bias).reshape(bias)], attrs, words, domain="com.microsoft")

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from harness import FLOATS, INTEGERS, SPECIAL, Case, Const, bools, check, floats, integers
+from refusal import fails
 
 
 def ints(*values):
@@ -102,3 +103,22 @@ PADS = [
 @pytest.mark.parametrize("case", VIEWS + MOVES + JOINS + FILLS + PADS, ids=str)
 def test_shape(case):
     check(case)
+
+
+COLUMN = np.array([[1], [1]], np.int64)
+ONE = np.float32(1)
+
+
+@pytest.mark.parametrize(
+    "op,inputs,words",
+    [
+        ("Reshape", [floats(1), COLUMN], r"shape has shape \[2,1\]; it must be a vector"),
+        ("Expand", [floats(1), COLUMN], r"shape has shape \[2,1\]"),
+        ("Tile", [floats(2, 3), COLUMN], r"repeats has shape \[2,1\]"),
+        ("Slice", [floats(2, 3), COLUMN - 1, COLUMN], r"starts has shape \[2,1\]"),
+        ("ConstantOfShape", [COLUMN], r"shape has shape \[2,1\]"),
+        ("Range", [np.array(ONE), np.full((1, 1), 3, np.float32), np.array(ONE)], r"limit has shape \[1,1\]"),
+    ],
+)
+def test_arguments_of_another_shape(op, inputs, words):
+    fails(op, inputs, {}, words, ranks=False)

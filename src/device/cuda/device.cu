@@ -145,9 +145,16 @@ Description describe(int device) {
   return {.name = properties.name,
           .compute_capability_major = attribute(cudaDevAttrComputeCapabilityMajor, device),
           .compute_capability_minor = attribute(cudaDevAttrComputeCapabilityMinor, device),
-          .multiprocessors = attribute(cudaDevAttrMultiProcessorCount, device),
           .total_bytes = properties.totalGlobalMem,
           .pci_bus_id = bus};
+}
+
+int multiprocessors(int device) {
+  static std::array<std::atomic<int>, kMaxDevices> known;
+  if (device < 0 || device >= kMaxDevices) fail(Code::no_device, "there is no device ", device);
+  int count = known[device].load(std::memory_order_relaxed);
+  if (count == 0) known[device].store(count = attribute(cudaDevAttrMultiProcessorCount, device));
+  return count;
 }
 
 Current::Current(int device) : previous_(-1) {

@@ -1,8 +1,17 @@
 #include "device/launch.h"
 
+#include <algorithm>
+
 #include "device/cuda/capture.h"
+#include "device/device.h"
 
 namespace encore::device::cuda {
+
+Blocks blocks_for(StreamRef stream, int64_t indices) {
+  constexpr int kThreads = 256;
+  const int64_t most = 32 * int64_t(multiprocessors(stream.device()));
+  return {std::min((indices + kThreads - 1) / kThreads, most), kThreads};
+}
 
 void launch(StreamRef stream, const void* entry, Blocks grid, void** arguments, std::string_view kernel) {
   constexpr int64_t kMostBlocks = 0x7fffffff;

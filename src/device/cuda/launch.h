@@ -147,6 +147,8 @@ __global__ void __launch_bounds__(256) index_entry(int64_t n, const __grid_const
   const int64_t step = int64_t(gridDim.x) * blockDim.x;
   for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += step) f(i);
 }
+// A thread for each index; for more than keep the GPU busy, one for several.
+Blocks blocks_for(StreamRef stream, int64_t indices);
 // Launches, on the calling thread's current device; in a capture notes the Label. Errors name the kernel.
 void launch(StreamRef stream, const void* entry, Blocks grid, void** arguments, std::string_view kernel);
 }  // namespace cuda
@@ -164,12 +166,9 @@ template <class F>
 void for_each_index(StreamRef stream, int64_t n, const F& f) {
   static_assert(std::is_trivially_copyable_v<F>);
   if (n <= 0) return;
-  constexpr int kThreads = 256;
-  constexpr int64_t kMostBlocks = 132 * 32;  // beyond that each thread takes several indices
-  const int64_t blocks = (n + kThreads - 1) / kThreads;
   void* arguments[] = {&n, const_cast<F*>(&f)};
-  cuda::launch(stream, reinterpret_cast<const void*>(&cuda::index_entry<F>),
-               {blocks < kMostBlocks ? blocks : kMostBlocks, kThreads}, arguments, kernel_name<F>());
+  cuda::launch(stream, reinterpret_cast<const void*>(&cuda::index_entry<F>), cuda::blocks_for(stream, n), arguments,
+               kernel_name<F>());
 }
 
 // Atomics on device memory.

@@ -74,11 +74,7 @@ class Second {
   std::shared_ptr<Shared> shared_;
 };
 
-}  // namespace
-
-Order order() { return current_order().load(std::memory_order_relaxed); }
-void set_order(Order order) { current_order().store(order, std::memory_order_relaxed); }
-
+// Runs both on two threads and waits for them.
 void run_both(const std::function<void()>& first, const std::function<void()>& second) {
   // One for each depth: while a launch's second half runs, its first half splits its phases.
   thread_local std::deque<Second> seconds;
@@ -99,6 +95,19 @@ void run_both(const std::function<void()>& first, const std::function<void()>& s
     throw;
   }
   other.finish();
+}
+
+}  // namespace
+
+Order order() { return current_order().load(std::memory_order_relaxed); }
+void set_order(Order order) { current_order().store(order, std::memory_order_relaxed); }
+
+void run_in_order(int64_t n, Loop loop, const void* f) {
+  switch (order()) {
+    case Order::forward: return loop(f, 0, n, 1);
+    case Order::reversed: return loop(f, n - 1, -1, -1);
+    case Order::split: return run_both([&] { loop(f, 0, n / 2, 1); }, [&] { loop(f, n / 2, n, 1); });
+  }
 }
 
 void enqueue(StreamRef stream, std::string_view kernel, std::function<void()> task) {

@@ -22,28 +22,19 @@ enum class Order { forward, reversed, split };
 Order order();
 void set_order(Order order);
 
-// Runs both on two threads and waits for them.
-void run_both(const std::function<void()>& first, const std::function<void()>& second);
+// Runs `loop` over [0, n) in that order.
+using Loop = void (*)(const void* f, int64_t first, int64_t end, int64_t step);
+void run_in_order(int64_t n, Loop loop, const void* f);
 
+// f(i) for every i in [0, n). All orders share a loop, which is compiled for each launch and each phase.
 template <class F>
 void for_each(int64_t n, const F& f) {
-  switch (order()) {
-    case Order::forward:
-      for (int64_t i = 0; i < n; ++i) f(i);
-      break;
-    case Order::reversed:
-      for (int64_t i = n; i-- > 0;) f(i);
-      break;
-    case Order::split:
-      run_both(
-          [&] {
-            for (int64_t i = 0; i < n / 2; ++i) f(i);
-          },
-          [&] {
-            for (int64_t i = n / 2; i < n; ++i) f(i);
-          });
-      break;
-  }
+  run_in_order(
+      n,
+      [](const void* f, int64_t first, int64_t end, int64_t step) {
+        for (int64_t i = first; i != end; i += step) (*static_cast<const F*>(f))(i);
+      },
+      &f);
 }
 
 }  // namespace encore::device::virtual_gpu

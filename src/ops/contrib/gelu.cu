@@ -1,10 +1,10 @@
 // The Gelu family of com.microsoft, with the bias that some of them add first.
 #include <cmath>
 
-#include "ops/contrib/contrib_ops.h"
 #include "ops/dispatch.h"
 #include "ops/elementwise/broadcast.h"
 #include "ops/elementwise/gelu.h"
+#include "ops/registry.h"
 
 namespace encore::ops {
 namespace {
@@ -42,8 +42,11 @@ class Gelu : public Op {
   void run(Context& context) const override {
     const Tensor& x = context.input(0);
     const Tensor* bias = context.input_count() > 1 ? context.find_input(1) : nullptr;
-    require(!bias || (bias->shape.rank() == 1 && x.shape.rank() > 0 && bias->count() == x.shape.back()), "bias ",
-            bias ? bias->shape.str() : "", " must be a vector as long as the last dimension of ", x.shape.str());
+    if (bias) {
+      require(x.shape.rank() > 0, "the input is a scalar, to which no bias can be added");
+      require(bias->shape == Shape{x.shape.back()}, "bias has shape ", bias->shape.str(), "; input ", x.shape.str(),
+              " wants [", x.shape.back(), "]");
+    }
     const Tensor y = context.output(0, x.shape);
     dispatch(FloatList{}, x.type, [&]<class T> {
       if (bias)
@@ -60,7 +63,12 @@ class Gelu : public Op {
 
 template <class F>
 OpRow gelu_row(const char* name) {
-  return {kMicrosoft, name, 1, kNewestOpset, {in(0, kFloats)}, make<Gelu<F>>, {}, {}, {}, {{0, 0}}};
+  return {.domain = kMicrosoft,
+          .name = name,
+          .since = 1,
+          .types = {in(0, kFloats)},
+          .make = make<Gelu<F>>,
+          .may_reuse = {{0, 0}}};
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SkipLayerNormalization and SkipSimplifiedLayerNormalization: the residual is added and the sum normalised.
-#include "ops/contrib/contrib_ops.h"
 #include "ops/norm/row_norm.h"
+#include "ops/registry.h"
 
 namespace encore::ops {
 namespace {
@@ -29,13 +29,14 @@ class SkipLayerNorm : public Op {
     require(fits, "skip ", skip.shape.str(), " does not fit input ", x.shape.str());
     const auto vector = [&](int input, const char* what) -> const void* {
       const Tensor* tensor = input < context.input_count() ? context.find_input(input) : nullptr;
-      require(!tensor || (tensor->shape.rank() == 1 && tensor->count() == width), what, " must be a vector of ", width,
-              " values");
-      return tensor ? tensor->data : nullptr;
+      if (!tensor) return nullptr;
+      require(tensor->shape == Shape{width}, what, " has shape ", tensor->shape.str(), "; input ", x.shape.str(),
+              " wants [", width, "]");
+      return tensor->data;
     };
     RowNorm norm{rows, width, x.data, skip.data, width ? skip.count() / width : 0};
-    norm.gamma = vector(2, "gamma");
-    if (kCentred) norm.beta = vector(3, "beta");
+    norm.gamma.data = vector(2, "gamma");
+    if (kCentred) norm.beta.data = vector(3, "beta");
     norm.bias = vector(kCentred ? 4 : 3, "bias");
     norm.y = context.output(0, x.shape).data;
     if (context.output_count() > 3 && context.wants_output(3)) norm.sum = context.output(3, x.shape).data;
@@ -56,8 +57,16 @@ std::vector<OpRow> skip_layer_norm_rows() {
   const Types types = kHalves | Types{Type::f32};
   const std::vector<TypeRule> rules = {in_all(0, types)};
   return {
-      {kMicrosoft, "SkipLayerNormalization", 1, kNewestOpset, rules, make<SkipLayerNorm<true>>},
-      {kMicrosoft, "SkipSimplifiedLayerNormalization", 1, kNewestOpset, rules, make<SkipLayerNorm<false>>},
+      {.domain = kMicrosoft,
+       .name = "SkipLayerNormalization",
+       .since = 1,
+       .types = rules,
+       .make = make<SkipLayerNorm<true>>},
+      {.domain = kMicrosoft,
+       .name = "SkipSimplifiedLayerNormalization",
+       .since = 1,
+       .types = rules,
+       .make = make<SkipLayerNorm<false>>},
   };
 }
 

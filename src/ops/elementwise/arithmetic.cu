@@ -36,7 +36,7 @@ class PRelu : public Binary<Slope, FloatList> {
   using Binary::Binary;
   void run(Context& context) const override {
     const Shape &x = context.input(0).shape, &slope = context.input(1).shape;
-    require(broadcast(x, slope) == x, "the slope, of shape ", slope.str(), ", cannot be broadcast to ", x.str());
+    require(broadcasts_to(slope, x), "the slope, of shape ", slope.str(), ", cannot be broadcast to ", x.str());
     Binary::run(context);
   }
 };
@@ -48,7 +48,7 @@ std::vector<OpRow> arithmetic_rows() {
       binary_row<Add, WordList>("Add", 7, kNumbers),
       binary_row<Sub, WordList>("Sub", 7, kNumbers),
       binary_row<Mul, WordList>("Mul", 7, kNumbers),
-      {kOnnx, "PRelu", 7, kNewestOpset, {in(0, kFloats)}, make<PRelu>, {}, {}, {}, {{0, 0}}},
+      {.name = "PRelu", .since = 7, .types = {in(0, kFloats)}, .make = make<PRelu>, .may_reuse = {{0, 0}}},
   };
 }
 

@@ -38,14 +38,11 @@ class Binary : public Op {
 
 template <class F, class List>
 OpRow binary_row(const char* name, int since, Types types) {
-  return {kOnnx, name, since, kNewestOpset, {in(0, types)}, make<Binary<F, List>>, {}, {}, {}, {{0, 0}, {1, 0}}};
+  return {.name = name,
+          .since = since,
+          .types = {in(0, types)},
+          .make = make<Binary<F, List>>,
+          .may_reuse = {{0, 0}, {1, 0}}};
 }
-
-std::vector<OpRow> arithmetic_rows();
-std::vector<OpRow> division_rows();
-std::vector<OpRow> comparison_rows();
-std::vector<OpRow> variadic_rows();
-OpRow pow_row();
-OpRow where_row();
 
 }  // namespace encore::ops

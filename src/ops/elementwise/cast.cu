@@ -2,7 +2,7 @@
 #include "device/transform.h"
 #include "ops/dispatch.h"
 #include "ops/elementwise/convert.h"
-#include "ops/rooms.h"
+#include "ops/registry.h"
 
 namespace encore::ops {
 namespace {
@@ -136,8 +136,8 @@ void convert(StreamRef stream, int64_t n, Type from, const void* x, Type to, voi
 
 std::vector<OpRow> cast_rows() {
   return {
-      {kOnnx, "Cast", 6, kNewestOpset, {in(0, kFixedSize), out(0, kFixedSize)}, make<Cast>},
-      {kOnnx, "CastLike", 15, kNewestOpset, {in(0, kFixedSize), in(1, kFixedSize)}, make<Cast>},
+      {.name = "Cast", .since = 6, .types = {in(0, kFixedSize), out(0, kFixedSize)}, .make = make<Cast>},
+      {.name = "CastLike", .since = 15, .types = {in(0, kFixedSize), in(1, kFixedSize)}, .make = make<Cast>},
   };
 }
 

@@ -63,7 +63,7 @@ class Clip : public Op {
     if (by_attributes_ || i >= context.input_count()) return nullptr;
     const Tensor* tensor = context.find_input(i);
     if (!tensor) return nullptr;
-    require(tensor->count() == 1, "input ", what, " has shape ", tensor->shape.str(), "; it must be a scalar");
+    require(tensor->shape.is_scalar(), "input ", what, " has shape ", tensor->shape.str(), "; it must be a scalar");
     require(tensor->type == context.input(0).type, "input ", what, " is not of the input's type");
     return tensor;
   }
@@ -73,6 +73,8 @@ class Clip : public Op {
 
 }  // namespace
 
-OpRow clip_row() { return {kOnnx, "Clip", 6, kNewestOpset, {in(0, kNumbers)}, make<Clip>, {}, {}, {}, {{0, 0}}}; }
+std::vector<OpRow> clip_rows() {
+  return {{.name = "Clip", .since = 6, .types = {in(0, kNumbers)}, .make = make<Clip>, .may_reuse = {{0, 0}}}};
+}
 
 }  // namespace encore::ops

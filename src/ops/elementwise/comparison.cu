@@ -46,18 +46,18 @@ class Logic : public Op {
 };
 
 OpRow order_row(const char* name, int since) {
-  return {kOnnx, name, since, kNewestOpset, {in(0, kNumbers)}, make<Binary<Ordered, NumberList, bool>>};
+  return {.name = name, .since = since, .types = {in(0, kNumbers)}, .make = make<Binary<Ordered, NumberList, bool>>};
 }
 template <class F>
 OpRow logic_row(const char* name) {
-  return {kOnnx, name, 7, kNewestOpset, {in(0, kBool)}, make<Logic<F>>, {}, {}, {}, {{0, 0}, {1, 0}}};
+  return {.name = name, .since = 7, .types = {in(0, kBool)}, .make = make<Logic<F>>, .may_reuse = {{0, 0}, {1, 0}}};
 }
 
 }  // namespace
 
 std::vector<OpRow> comparison_rows() {
   return {
-      {kOnnx, "Equal", 7, kNewestOpset, {in(0, kNumbers | kBool)}, make<Binary<Same, WordList, bool>>},
+      {.name = "Equal", .since = 7, .types = {in(0, kNumbers | kBool)}, .make = make<Binary<Same, WordList, bool>>},
       order_row("Greater", 7),
       order_row("GreaterOrEqual", 12),
       order_row("Less", 7),

@@ -154,8 +154,8 @@ std::vector<OpRow> math_rows() {
       unary_row<Ceil, FloatList>("Ceil", 6, kFloats),
       unary_row<Floor, FloatList>("Floor", 6, kFloats),
       unary_row<Round, FloatList>("Round", 11, kFloats),
-      {kOnnx, "Not", 1, kNewestOpset, {in(0, kBool)}, make<Not>, {}, {}, {}, {{0, 0}}},
-      {kOnnx, "IsNaN", 9, kNewestOpset, {in(0, kFloats | kFloat8Kinds)}, make<IsNan>},
+      {.name = "Not", .since = 1, .types = {in(0, kBool)}, .make = make<Not>, .may_reuse = {{0, 0}}},
+      {.name = "IsNaN", .since = 9, .types = {in(0, kFloats | kFloat8Kinds)}, .make = make<IsNan>},
   };
 }
 

@@ -77,9 +77,10 @@ class Pow : public Op {
 
 }  // namespace
 
-OpRow pow_row() {
+std::vector<OpRow> pow_rows() {
   constexpr Types kBases = kFloats | kIndices;
-  return {kOnnx, "Pow", 7, kNewestOpset, {in(0, kBases), in(1, kNumbers)}, make<Pow>, {}, {}, {}, {{0, 0}}};
+  return {
+      {.name = "Pow", .since = 7, .types = {in(0, kBases), in(1, kNumbers)}, .make = make<Pow>, .may_reuse = {{0, 0}}}};
 }
 
 }  // namespace encore::ops

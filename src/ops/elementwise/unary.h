@@ -42,11 +42,7 @@ class Unary : public Op {
 
 template <class F, class List>
 OpRow unary_row(const char* name, int since, Types types) {
-  return {kOnnx, name, since, kNewestOpset, {in(0, types)}, make<Unary<F, List>>, {}, {}, {}, {{0, 0}}};
+  return {.name = name, .since = since, .types = {in(0, types)}, .make = make<Unary<F, List>>, .may_reuse = {{0, 0}}};
 }
-
-std::vector<OpRow> math_rows();
-std::vector<OpRow> activation_rows();
-OpRow clip_row();
 
 }  // namespace encore::ops

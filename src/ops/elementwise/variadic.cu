@@ -85,7 +85,8 @@ class Variadic : public Op {
 
 template <class F, class List>
 OpRow variadic_row(const char* name, Types types) {
-  return {kOnnx, name, 6, kNewestOpset, {in_all(0, types)}, make<Variadic<F, List>>, {}, {}, {}, {{0, 0}}};
+  return {
+      .name = name, .since = 6, .types = {in_all(0, types)}, .make = make<Variadic<F, List>>, .may_reuse = {{0, 0}}};
 }
 
 }  // namespace

@@ -37,9 +37,12 @@ class WhereOp : public Op {
 
 }  // namespace
 
-OpRow where_row() {
-  return {kOnnx,         "Where", 9,  kNewestOpset, {in(0, kBool), in(1, kFixedSize)},
-          make<WhereOp>, {},      {}, {},           {{1, 0}, {2, 0}}};
+std::vector<OpRow> where_rows() {
+  return {{.name = "Where",
+           .since = 9,
+           .types = {in(0, kBool), in(1, kFixedSize)},
+           .make = make<WhereOp>,
+           .may_reuse = {{1, 0}, {2, 0}}}};
 }
 
 }  // namespace encore::ops

@@ -5,7 +5,7 @@
 #include "device/fault.h"
 #include "device/launch.h"
 #include "ops/dispatch.h"
-#include "ops/rooms.h"
+#include "ops/registry.h"
 
 namespace encore::ops {
 namespace {
@@ -199,11 +199,14 @@ class GatherND : public Op {
 
 }  // namespace
 
-std::vector<OpRow> index_rows() {
+std::vector<OpRow> gather_rows() {
   return {
-      {kOnnx, "Gather", 1, kNewestOpset, {in(0, kFixedSize), in(1, kIndices)}, make<Gather>},
-      {kOnnx, "GatherElements", 11, kNewestOpset, {in(0, kFixedSize), in(1, kIndices)}, make<GatherElements>},
-      {kOnnx, "GatherND", 11, kNewestOpset, {in(0, kFixedSize), in(1, Types{Type::i64})}, make<GatherND>},
+      {.name = "Gather", .since = 1, .types = {in(0, kFixedSize), in(1, kIndices)}, .make = make<Gather>},
+      {.name = "GatherElements",
+       .since = 11,
+       .types = {in(0, kFixedSize), in(1, kIndices)},
+       .make = make<GatherElements>},
+      {.name = "GatherND", .since = 11, .types = {in(0, kFixedSize), in(1, Types{Type::i64})}, .make = make<GatherND>},
   };
 }
 

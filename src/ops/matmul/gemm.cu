@@ -5,6 +5,7 @@
 #include "device/launch.h"
 #include "ops/dispatch.h"
 #include "ops/matmul/product.h"
+#include "ops/registry.h"
 
 namespace encore::ops {
 namespace {
@@ -41,8 +42,7 @@ class Gemm : public Op {
     require(k == b.shape[transpose_b_ ? 1 : 0], "inner dimensions differ: ", a.shape.str(), " and ", b.shape.str());
     const Shape shape{m, n};
     if (c)
-      require(c->shape.rank() <= 2 && broadcast(c->shape, shape) == shape, "C of shape ", c->shape.str(),
-              " does not broadcast to ", shape.str());
+      require(broadcasts_to(c->shape, shape), "C of shape ", c->shape.str(), " cannot be broadcast to ", shape.str());
     const Tensor out = context.output(0, shape);
     if (out.count() == 0) return;
 
@@ -80,7 +80,7 @@ class Gemm : public Op {
 }  // namespace
 
 std::vector<OpRow> gemm_rows() {
-  return {{kOnnx, "Gemm", 7, kNewestOpset, {in(0, kFloats), in(1, kFloats), in(2, kFloats)}, make<Gemm>}};
+  return {{.name = "Gemm", .since = 7, .types = {in(0, kFloats), in(1, kFloats), in(2, kFloats)}, .make = make<Gemm>}};
 }
 
 }  // namespace encore::ops

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "ops/matmul/product.h"
-#include "ops/rooms.h"
+#include "ops/registry.h"
 
 namespace encore::ops {
 namespace {
@@ -74,12 +74,15 @@ class MatMul : public Op {
 
 std::vector<OpRow> matmul_rows() {
   const Types fused{Type::f32, Type::f16, Type::bf16, Type::f64};
-  std::vector<OpRow> rows = {
-      {kOnnx, "MatMul", 1, kNewestOpset, {in(0, kFloats), in(1, kFloats)}, make<MatMul>},
-      {kMicrosoft, "FusedMatMul", 1, 1, {in(0, fused), in(1, fused)}, make<MatMul>},
+  return {
+      {.name = "MatMul", .since = 1, .types = {in(0, kFloats), in(1, kFloats)}, .make = make<MatMul>},
+      {.domain = kMicrosoft,
+       .name = "FusedMatMul",
+       .since = 1,
+       .until = 1,
+       .types = {in(0, fused), in(1, fused)},
+       .make = make<MatMul>},
   };
-  for (OpRow& row : gemm_rows()) rows.push_back(std::move(row));
-  return rows;
 }
 
 }  // namespace encore::ops

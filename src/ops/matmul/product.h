@@ -1,7 +1,6 @@
 // Batched products with broadcast batches, in as few library calls as the strides allow.
 #pragma once
 #include "ops/op.h"
-#include "ops/registry.h"
 
 namespace encore::ops {
 
@@ -15,7 +14,5 @@ struct Matrices {
 // `gemm` describes one product; the batches of a and b broadcast to `batch`.
 void batched_product(Context& context, device::Gemm gemm, const Matrices& a, const Matrices& b, void* out,
                      const Shape& batch);
-
-std::vector<OpRow> gemm_rows();  // gemm.cu
 
 }  // namespace encore::ops

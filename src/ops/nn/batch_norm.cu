@@ -3,9 +3,9 @@
 
 #include "ops/dispatch.h"
 #include "ops/nn/channel_map.h"
-#include "ops/nn/nn.h"
 #include "ops/nn/window.h"
 #include "ops/op.h"
+#include "ops/registry.h"
 
 namespace encore::ops {
 namespace {
@@ -87,16 +87,12 @@ class BatchNormalization : public Op {
 std::vector<OpRow> batch_norm_rows() {
   std::vector<OpRow> rows;
   for (const auto& [domain, types] : {std::pair{kOnnx, kFloats}, {kChannelsLast, kChannelsLastFloats}})
-    rows.push_back({domain,
-                    "BatchNormalization",
-                    7,
-                    kNewestOpset,
-                    {in(0, types), in_all(1, types)},
-                    make<BatchNormalization>,
-                    {},
-                    {},
-                    {},
-                    {{0, 0}}});
+    rows.push_back({.domain = domain,
+                    .name = "BatchNormalization",
+                    .since = 7,
+                    .types = {in(0, types), in_all(1, types)},
+                    .make = make<BatchNormalization>,
+                    .may_reuse = {{0, 0}}});
   return rows;
 }
 

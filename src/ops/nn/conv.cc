@@ -1,6 +1,6 @@
 // Conv and ConvTranspose: cuDNN where it is there, Encore's own kernels and matrix products elsewhere.
 #include "ops/nn/convolve.h"
-#include "ops/rooms.h"
+#include "ops/registry.h"
 
 namespace encore::ops {
 namespace {
@@ -162,9 +162,9 @@ class ConvTranspose : public ConvBase {
 
 std::vector<OpRow> conv_rows() {
   return {
-      {kOnnx, "Conv", 1, kNewestOpset, {in(0, kFloats)}, make<Conv>},
-      {kChannelsLast, "Conv", 11, kNewestOpset, {in(0, kChannelsLastFloats)}, make<Conv>},
-      {kOnnx, "ConvTranspose", 1, kNewestOpset, {in(0, kFloats)}, make<ConvTranspose>},
+      {.name = "Conv", .since = 1, .types = {in(0, kFloats)}, .make = make<Conv>},
+      {.domain = kChannelsLast, .name = "Conv", .since = 11, .types = {in(0, kChannelsLastFloats)}, .make = make<Conv>},
+      {.name = "ConvTranspose", .since = 1, .types = {in(0, kFloats)}, .make = make<ConvTranspose>},
   };
 }
 

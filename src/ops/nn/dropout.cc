@@ -1,7 +1,7 @@
 // Dropout at inference: nothing is dropped.
 #include "device/memory.h"
-#include "ops/nn/nn.h"
 #include "ops/op.h"
+#include "ops/registry.h"
 #include "ops/shape/strided.h"
 
 namespace encore::ops {
@@ -35,8 +35,13 @@ class Dropout : public Op {
 
 std::vector<OpRow> dropout_rows() {
   return {
-      {kOnnx, "Dropout", 7, 11, {in(0, kFloats)}, make<Dropout>, {}, {}, {{0, 0}}},
-      {kOnnx, "Dropout", 12, kNewestOpset, {in(0, kFloats)}, make<Dropout>, {1, 2}, {}, {{0, 0}}},
+      {.name = "Dropout", .since = 7, .until = 11, .types = {in(0, kFloats)}, .make = make<Dropout>, .alias = {{0, 0}}},
+      {.name = "Dropout",
+       .since = 12,
+       .types = {in(0, kFloats)},
+       .make = make<Dropout>,
+       .host_inputs = {1, 2},
+       .alias = {{0, 0}}},
   };
 }
 

@@ -3,9 +3,9 @@
 
 #include "device/transform.h"
 #include "ops/dispatch.h"
-#include "ops/nn/nn.h"
 #include "ops/nn/window.h"
-#include "ops/reduce/reduce.h"
+#include "ops/reduce/reductions.h"
+#include "ops/registry.h"
 
 namespace encore::ops {
 namespace {
@@ -16,6 +16,7 @@ using device::NoShared;
 using device::PerThread;
 
 struct Mean {
+  static constexpr auto reduce = reduce_mean;  // over any dimensions
   template <class C>
   DEVICE_FN static C zero() {
     return C(0);
@@ -30,6 +31,7 @@ struct Mean {
   }
 };
 struct Maximum {  // NaN wins
+  static constexpr auto reduce = reduce_max;
   template <class C>
   DEVICE_FN static C zero() {
     return -std::numeric_limits<C>::infinity();
@@ -106,20 +108,6 @@ struct PoolSmallPlane {  // kLanes threads each
   }
 };
 
-// Channels last, it is a reduction over the dimensions between.
-template <class T, class Pooling>
-struct PoolBetween {
-  static constexpr int kBatch = 4;
-  using In = T;
-  using Out = T;
-  using Acc = Compute<T>;
-  int64_t count;
-  DEVICE_FN Acc zero() const { return Pooling::template zero<Acc>(); }
-  DEVICE_FN void take(Acc& acc, T x, int64_t) const { acc = Pooling::join(acc, Acc(x)); }
-  DEVICE_FN Acc merge(Acc a, Acc b) const { return Pooling::join(a, b); }
-  DEVICE_FN T finish(Acc acc) const { return T(Pooling::finish(acc, count)); }
-};
-
 template <class Pooling>
 class GlobalPool : public Op {
  public:
@@ -142,11 +130,8 @@ class GlobalPool : public Op {
     const int64_t planes = shape.count(), width = last ? x.shape.count(1, rank - 1) : x.shape.count(2, rank);
     require(width > 0 || planes == 0, "the input ", x.shape.str(), " has nothing to pool");
     const Tensor y = context.output(0, shape);
+    if (last) return Pooling::reduce(context, x, between, y);
     dispatch(FloatList{}, x.type, [&]<class T>() {
-      if constexpr (kChannelsLastFloats.has(device::kTypeOf<T>))
-        if (last && planes > 0)
-          return reduce(context, plan_reduction(x.shape, between), x.as<const T>(), y.as<T>(),
-                        PoolBetween<T, Pooling>{width});
       constexpr int kPack = device::pack_size<T>();
       const bool aligned = width % kPack == 0 && device::is_pack_aligned<kPack>(x.as<const T>());
       const auto small = [&]<int kLanes>() {
@@ -172,10 +157,18 @@ class GlobalPool : public Op {
 
 std::vector<OpRow> global_pool_rows() {
   return {
-      {kOnnx, "GlobalAveragePool", 1, kNewestOpset, {in(0, kFloats)}, make<GlobalPool<Mean>>},
-      {kOnnx, "GlobalMaxPool", 1, kNewestOpset, {in(0, kFloats)}, make<GlobalPool<Maximum>>},
-      {kChannelsLast, "GlobalAveragePool", 1, kNewestOpset, {in(0, kChannelsLastFloats)}, make<GlobalPool<Mean>>},
-      {kChannelsLast, "GlobalMaxPool", 1, kNewestOpset, {in(0, kChannelsLastFloats)}, make<GlobalPool<Maximum>>},
+      {.name = "GlobalAveragePool", .since = 1, .types = {in(0, kFloats)}, .make = make<GlobalPool<Mean>>},
+      {.name = "GlobalMaxPool", .since = 1, .types = {in(0, kFloats)}, .make = make<GlobalPool<Maximum>>},
+      {.domain = kChannelsLast,
+       .name = "GlobalAveragePool",
+       .since = 1,
+       .types = {in(0, kChannelsLastFloats)},
+       .make = make<GlobalPool<Mean>>},
+      {.domain = kChannelsLast,
+       .name = "GlobalMaxPool",
+       .since = 1,
+       .types = {in(0, kChannelsLastFloats)},
+       .make = make<GlobalPool<Maximum>>},
   };
 }
 

@@ -4,8 +4,8 @@
 
 #include "device/launch.h"
 #include "ops/dispatch.h"
-#include "ops/nn/nn.h"
 #include "ops/nn/window.h"
+#include "ops/registry.h"
 
 namespace encore::ops {
 namespace {
@@ -180,13 +180,21 @@ class AveragePool : public PoolBase {
 
 }  // namespace
 
-std::vector<OpRow> window_pool_rows() {
+std::vector<OpRow> pool_rows() {
   const Types bytes{Type::i8, Type::u8};
   return {
-      {kOnnx, "MaxPool", 1, kNewestOpset, {in(0, kFloats | bytes)}, make<MaxPool>},
-      {kOnnx, "AveragePool", 1, kNewestOpset, {in(0, kFloats)}, make<AveragePool>},
-      {kChannelsLast, "MaxPool", 1, kNewestOpset, {in(0, kChannelsLastFloats | bytes)}, make<MaxPool>},
-      {kChannelsLast, "AveragePool", 1, kNewestOpset, {in(0, kChannelsLastFloats)}, make<AveragePool>},
+      {.name = "MaxPool", .since = 1, .types = {in(0, kFloats | bytes)}, .make = make<MaxPool>},
+      {.name = "AveragePool", .since = 1, .types = {in(0, kFloats)}, .make = make<AveragePool>},
+      {.domain = kChannelsLast,
+       .name = "MaxPool",
+       .since = 1,
+       .types = {in(0, kChannelsLastFloats | bytes)},
+       .make = make<MaxPool>},
+      {.domain = kChannelsLast,
+       .name = "AveragePool",
+       .since = 1,
+       .types = {in(0, kChannelsLastFloats)},
+       .make = make<AveragePool>},
   };
 }
 

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "ops/dispatch.h"
-#include "ops/nn/nn.h"
+#include "ops/registry.h"
 
 namespace encore::ops {
 namespace {
@@ -27,6 +27,8 @@ E read(const NodeInfo& node, const char* attribute, const char* otherwise, const
 // Float values in host memory.
 std::vector<float> host_floats(const Tensor& tensor, const char* what) {
   require(tensor.where == Where::host, what, " is not in host memory");
+  require(tensor.shape.rank() <= 1 || tensor.shape.back() == tensor.count(), what, " has shape ", tensor.shape.str(),
+          "; it must be a vector");
   std::vector<float> values(size_t(tensor.count()));
   dispatch(FloatList{}, tensor.type, [&]<class T>() {
     for (size_t i = 0; i < values.size(); ++i) values[i] = float(tensor.as<const T>()[i]);
@@ -177,9 +179,9 @@ class Resize : public Op {
 std::vector<OpRow> resize_rows() {
   const Types types = kFloats | Types{Type::i8, Type::u8, Type::i32};
   return {
-      {kOnnx, "Upsample", 7, 9, {in(0, types)}, make<Resize>, {1}},
-      {kOnnx, "Resize", 10, 10, {in(0, types)}, make<Resize>, {1}},
-      {kOnnx, "Resize", 11, kNewestOpset, {in(0, types)}, make<Resize>, {1, 2, 3}},
+      {.name = "Upsample", .since = 7, .until = 9, .types = {in(0, types)}, .make = make<Resize>, .host_inputs = {1}},
+      {.name = "Resize", .since = 10, .until = 10, .types = {in(0, types)}, .make = make<Resize>, .host_inputs = {1}},
+      {.name = "Resize", .since = 11, .types = {in(0, types)}, .make = make<Resize>, .host_inputs = {1, 2, 3}},
   };
 }
 

@@ -1,6 +1,9 @@
 // LayerNormalization, and the kinds without centring: RMSNormalization and SimplifiedLayerNormalization.
-#include "ops/norm/norm_ops.h"
+#include <algorithm>
+
 #include "ops/norm/row_norm.h"
+#include "ops/registry.h"
+#include "ops/shape/movement.h"
 
 namespace encore::ops {
 namespace {
@@ -27,13 +30,16 @@ class LayerNorm : public Op {
     const Tensor &x = context.input(0), &scale = context.input(1);
     const int rank = x.shape.rank(), axis = checked_axis(axis_, rank);
     RowNorm norm{x.shape.count(0, axis), x.shape.count(axis, rank), x.data};
-    require(scale.count() == norm.width, "scale ", scale.shape.str(), " does not cover the normalised dimensions of ",
-            x.shape.str(), " from axis ", axis, " on");
-    norm.gamma = scale.data;
-    if (const Tensor* bias = kKind == Kind::layer ? context.find_input(2) : nullptr) {
-      require(bias->count() == norm.width && bias->type == scale.type, "bias ", bias->shape.str(),
-              " does not fit scale ", scale.shape.str());
-      norm.beta = bias->data;
+    const Tensor* bias = kKind == Kind::layer ? context.find_input(2) : nullptr;
+    const auto check_broadcast = [&](const Tensor& parameter, const char* what) {
+      require(broadcasts_to(parameter.shape, x.shape), what, " ", parameter.shape.str(), " cannot be broadcast to X ",
+              x.shape.str());
+    };
+    check_broadcast(scale, "scale");
+    if (bias) {
+      check_broadcast(*bias, "bias");
+      require(bias->type == scale.type, "bias has type ", device::name(bias->type), ", scale ",
+              device::name(scale.type));
     }
     norm.y = context.output(0, x.shape).data;
     norm.centred = kKind == Kind::layer;
@@ -46,12 +52,30 @@ class LayerNorm : public Op {
       norm.double_statistics = out.type == Type::f64;
       return out.data;
     };
+    norm.gamma = rows_of(context, scale, x.shape, axis);
+    if (bias) norm.beta = rows_of(context, *bias, x.shape, axis);
     if (kKind == Kind::layer) norm.mean = statistics(1);
     if (kKind != Kind::root_mean_square) norm.inverse_deviation = statistics(kKind == Kind::layer ? 2 : 1);
     normalize_rows(context.stream(), norm, x.type, scale.type);
   }
 
  private:
+  // The parameter's values for the rows of x. They are there already unless it is broadcast within a row, or to some of
+  // the rows.
+  static RowNorm::Parameter rows_of(Context& context, const Tensor& parameter, const Shape& x, int axis) {
+    const int lead = x.rank() - parameter.shape.rank(), inner = std::max(axis - lead, 0);
+    const int64_t rows = x.count(0, axis), width = x.count(axis, x.rank());
+    const int64_t own_rows = parameter.shape.count(0, inner),
+                  own_width = parameter.shape.count(inner, parameter.shape.rank());
+    const int64_t step = own_rows == 1 ? 0 : width;
+    if (own_width == width && (own_rows == 1 || own_rows == rows)) return {parameter.data, step};
+    Shape shape = x;
+    for (int i = 0; own_rows == 1 && i < axis; ++i) shape = shape.with(i, 1);
+    void* expanded = context.scratch(size_t(shape.count()) * device::size_bytes(parameter.type));
+    expand(context.stream(), parameter, shape, expanded);
+    return {expanded, step};
+  }
+
   int64_t axis_;
   float epsilon_;
 };
@@ -62,9 +86,9 @@ std::vector<OpRow> layer_norm_rows() {
   const std::vector<TypeRule> types = {in(0, kFloats), in(1, kFloats)};
   return {
       // Models of before opset 17 have it too, in ai.onnx since version 1.
-      {kOnnx, "LayerNormalization", 1, kNewestOpset, types, make<LayerNorm<Kind::layer>>},
-      {kOnnx, "SimplifiedLayerNormalization", 1, kNewestOpset, types, make<LayerNorm<Kind::simplified>>},
-      {kOnnx, "RMSNormalization", 23, kNewestOpset, types, make<LayerNorm<Kind::root_mean_square>>},
+      {.name = "LayerNormalization", .since = 1, .types = types, .make = make<LayerNorm<Kind::layer>>},
+      {.name = "SimplifiedLayerNormalization", .since = 1, .types = types, .make = make<LayerNorm<Kind::simplified>>},
+      {.name = "RMSNormalization", .since = 23, .types = types, .make = make<LayerNorm<Kind::root_mean_square>>},
   };
 }
 

@@ -73,12 +73,15 @@ struct NormalizeRows {
         write(norm.mean, row.index, mean);
         write(norm.inverse_deviation, row.index, scale);
       }
+      const V* gammas = static_cast<const V*>(norm.gamma.data) + row.index * norm.gamma.step;
+      const V* betas = static_cast<const V*>(norm.beta.data);
+      if (betas) betas += row.index * norm.beta.step;
       V* y = static_cast<V*>(norm.y) + row.index * norm.width;
       each(b, t, row, [&](int k, auto first) {
         if constexpr (kKeep == 0) row.load(kept[t].at[k], first);
-        const auto gamma = device::load_pack<kPack>(static_cast<const V*>(norm.gamma) + first, true);
+        const auto gamma = device::load_pack<kPack>(gammas + first, true);
         Pack<V, kPack> beta{};
-        if (norm.beta) beta = device::load_pack<kPack>(static_cast<const V*>(norm.beta) + first, true);
+        if (betas) beta = device::load_pack<kPack>(betas + first, true);
         Pack<V, kPack> out;
         UNROLL for (int j = 0; j < kPack; ++j) out.at[j] =
             V((kept[t].at[k][j] - mean) * scale * C(gamma.at[j]) + C(beta.at[j]));
@@ -140,12 +143,12 @@ void normalize(StreamRef stream, const RowNorm& norm) {
   bool aligned = norm.width % kWide == 0;
   for (const void* x : {norm.x, norm.skip, norm.bias, static_cast<const void*>(norm.sum)})
     aligned &= device::is_pack_aligned<kWide>(static_cast<const X*>(x));
-  for (const void* v : {norm.gamma, norm.beta, static_cast<const void*>(norm.y)})
+  for (const void* v : {norm.gamma.data, norm.beta.data, static_cast<const void*>(norm.y)})
     aligned &= device::is_pack_aligned<kWide>(static_cast<const V*>(v));
   const device::Divider by_skip_rows(norm.skip_rows, norm.rows);
   with_packs<kWide>(aligned, [&]<int kPack> {
     spread_rows<kPack, sizeof(C) == 8 || kAdds || !std::is_same_v<X, V>>(
-        norm.rows, norm.width, [&]<int kLanes, int kKeep>(device::Blocks grid) {
+        stream, norm.rows, norm.width, [&]<int kLanes, int kKeep>(device::Blocks grid) {
           device::block_kernel<NoShared>(stream, grid,
                                          NormalizeRows<X, V, C, kAdds, kPack, kLanes, kKeep>{norm, by_skip_rows});
         });

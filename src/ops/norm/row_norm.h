@@ -16,8 +16,10 @@ struct RowNorm {
   int64_t skip_rows = 1;
   const void* bias = nullptr;  // one row, added too
   void* sum = nullptr;         // x + skip + bias
-  const void* gamma;
-  const void* beta = nullptr;
+  struct Parameter {
+    const void* data = nullptr;
+    int64_t step = 0;  // from one row's values to the next row's: 0 or the width
+  } gamma, beta;       // beta: null adds nothing
   void* y;
   void* mean = nullptr;  // of each row
   void* inverse_deviation = nullptr;

@@ -5,8 +5,8 @@
 
 #include "device/divide.h"
 #include "ops/dispatch.h"
-#include "ops/norm/norm_ops.h"
 #include "ops/reduce/team.h"
+#include "ops/registry.h"
 
 namespace encore::ops {
 namespace {
@@ -190,7 +190,7 @@ void softmax_rows_of(StreamRef stream, const T* x, T* y, int64_t rows, int64_t w
   const bool aligned = width % kWide == 0 && device::is_pack_aligned<kWide>(x) && device::is_pack_aligned<kWide>(y) &&
                        device::is_pack_aligned<kWide>(addend.data);
   with_packs<kWide>(aligned, [&]<int kPack> {
-    spread_rows<kPack, sizeof(T) == 8>(rows, width, [&]<int kLanes, int kKeep>(device::Blocks grid) {
+    spread_rows<kPack, sizeof(T) == 8>(stream, rows, width, [&]<int kLanes, int kKeep>(device::Blocks grid) {
       device::block_kernel<NoShared>(stream, grid,
                                      SoftmaxRows<T, kPack, kLanes, kKeep>{x, y, rows, width, log, addend});
     });
@@ -250,11 +250,11 @@ class BiasSoftmax : public Op {
     const Tensor &x = context.input(0), &bias = context.input(1);
     require(x.type == bias.type, "data has type ", device::name(x.type), ", bias ", device::name(bias.type));
     const int rank = x.shape.rank(), axis = checked_axis(axis_, rank);
+    require(fits(bias.shape, x.shape, axis), "bias ", bias.shape.str(), " does not fit data ", x.shape.str(),
+            " from axis ", axis, " on with is_inner_broadcast=", int(neighbours_));
     const Tensor y = context.output(0, x.shape);
     if (x.count() == 0) return;
     const int64_t rows = x.shape.count(0, axis), width = x.shape.count(axis, rank), bias_rows = bias.count() / width;
-    require(bias_rows > 0 && bias_rows * width == bias.count() && rows % bias_rows == 0, "bias ", bias.shape.str(),
-            " does not fit data ", x.shape.str(), " from axis ", axis, " on");
     dispatch(FloatList{}, x.type, [&]<class T> {
       const device::Divider group(neighbours_ ? rows / bias_rows : 1, rows), turns(bias_rows, rows);
       softmax_rows_of(context.stream(), x.as<const T>(), y.as<T>(), rows, width, false,
@@ -263,6 +263,22 @@ class BiasSoftmax : public Op {
   }
 
  private:
+  // It has all dimensions from the axis on. Of those before the axis it has the first ones if neighbours share a row,
+  // the last ones if they take turns, and is broadcast along the others.
+  bool fits(const Shape& bias, const Shape& x, int axis) const {
+    if (!broadcasts_to(bias, x)) return false;
+    const int lead = x.rank() - bias.rank();
+    bool changed = false;  // from dimensions that are there to others, or the other way round
+    for (int i = 0; i < x.rank(); ++i) {
+      const bool there = i >= lead && bias[i - lead] == x[i];
+      if (i >= axis && !there) return false;
+      if (i >= axis || x[i] == 1) continue;
+      if (changed && there == neighbours_) return false;
+      changed |= there != neighbours_;
+    }
+    return true;
+  }
+
   int64_t axis_;
   bool neighbours_;
 };
@@ -271,9 +287,15 @@ class BiasSoftmax : public Op {
 
 std::vector<OpRow> softmax_rows() {
   return {
-      {kOnnx, "Softmax", 1, kNewestOpset, {in(0, kFloats)}, make<Softmax<false>>, {}, {}, {}, {{0, 0}}},
-      {kOnnx, "LogSoftmax", 1, kNewestOpset, {in(0, kFloats)}, make<Softmax<true>>, {}, {}, {}, {{0, 0}}},
-      {kMicrosoft, "BiasSoftmax", 1, 1, {in(0, kFloats), in(1, kFloats)}, make<BiasSoftmax>, {}, {}, {}, {{0, 0}}},
+      {.name = "Softmax", .since = 1, .types = {in(0, kFloats)}, .make = make<Softmax<false>>, .may_reuse = {{0, 0}}},
+      {.name = "LogSoftmax", .since = 1, .types = {in(0, kFloats)}, .make = make<Softmax<true>>, .may_reuse = {{0, 0}}},
+      {.domain = kMicrosoft,
+       .name = "BiasSoftmax",
+       .since = 1,
+       .until = 1,
+       .types = {in(0, kFloats), in(1, kFloats)},
+       .make = make<BiasSoftmax>,
+       .may_reuse = {{0, 0}}},
   };
 }
 

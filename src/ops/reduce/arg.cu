@@ -5,7 +5,6 @@
 
 #include "ops/dispatch.h"
 #include "ops/reduce/reduce.h"
-#include "ops/reduce/reduce_ops.h"
 
 namespace encore::ops {
 namespace {
@@ -83,8 +82,8 @@ class ArgExtreme : public Op {
 std::vector<OpRow> arg_rows() {
   const Types types = kFloats | Types{Type::i32, Type::i64};
   return {
-      {kOnnx, "ArgMax", 1, kNewestOpset, {in(0, types)}, make<ArgExtreme<true>>},
-      {kOnnx, "ArgMin", 1, kNewestOpset, {in(0, types)}, make<ArgExtreme<false>>},
+      {.name = "ArgMax", .since = 1, .types = {in(0, types)}, .make = make<ArgExtreme<true>>},
+      {.name = "ArgMin", .since = 1, .types = {in(0, types)}, .make = make<ArgExtreme<false>>},
   };
 }
 

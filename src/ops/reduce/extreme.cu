@@ -4,7 +4,7 @@
 
 #include "ops/dispatch.h"
 #include "ops/reduce/reduce.h"
-#include "ops/reduce/reduce_ops.h"
+#include "ops/reduce/reductions.h"
 
 namespace encore::ops {
 namespace {
@@ -50,6 +50,10 @@ using List = TypeList<float, Half, BFloat16, double, int8_t, uint8_t, int32_t, i
 constexpr Types kTypes = kFloats | kBool | Types{Type::i8, Type::u8, Type::i32, Type::i64};
 
 }  // namespace
+
+void reduce_max(Context& context, const Tensor& x, const AxisSet& reduced, const Tensor& y) {
+  reduce_as<MakeExtreme<true>, List>(context, x, reduced, y);
+}
 
 std::vector<OpRow> extreme_rows() {
   return {

@@ -5,7 +5,6 @@
 
 #include "ops/dispatch.h"
 #include "ops/reduce/reduce.h"
-#include "ops/reduce/reduce_ops.h"
 
 namespace encore::ops {
 namespace {

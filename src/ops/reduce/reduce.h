@@ -10,9 +10,11 @@
 #pragma once
 #include <algorithm>
 
+#include "device/device.h"
 #include "device/transform.h"
 #include "ops/reduce/plan.h"
 #include "ops/reduce/team.h"
+#include "ops/registry.h"
 
 namespace encore::ops {
 
@@ -209,14 +211,15 @@ template <class F>
 void reduce(Context& context, const ReducePlan& plan, const typename F::In* x, typename F::Out* y, const F& f) {
   using Acc = typename F::Acc;
   static_assert(sizeof(Acc) <= 16);
-  constexpr int64_t kBlocks = 132 * 8, kLeast = 8;  // packs that each thread has if outputs are split
+  constexpr int64_t kLeast = 8;  // packs that each thread has if outputs are split
   const int64_t outputs = plan.outputs();
   if (outputs == 0) return;
   const StreamRef stream = context.stream();
+  const int64_t enough = int64_t(device::multiprocessors(stream.device())) * 8;  // blocks to fill the GPU
   Results<F> results{y, nullptr, 1};
   // Into how many parts of `least` or more `units` are cut, so that `blocks` become enough.
   const auto cut = [&](int64_t blocks, int64_t units, int64_t least) {
-    int64_t splits = std::clamp<int64_t>(std::min(kBlocks / blocks, units / least), 1, 1024);
+    int64_t splits = std::clamp<int64_t>(std::min(enough / blocks, units / least), 1, 1024);
     const int64_t chunk = std::max<int64_t>(1, (units + splits - 1) / splits);
     results.splits = std::max<int64_t>(1, (units + chunk - 1) / chunk);
     if (results.splits > 1)
@@ -241,7 +244,7 @@ void reduce(Context& context, const ReducePlan& plan, const typename F::In* x, t
     };
     if (packs <= 16)
       launch.template operator()<4>(outputs < 8192 ? 64 : 256);
-    else if (packs <= 128 || (packs <= 256 && outputs >= kBlocks))
+    else if (packs <= 128 || (packs <= 256 && outputs >= enough))
       launch.template operator()<32>(outputs < 1024 ? 64 : 256);
     else
       launch.template operator()<0>(packs <= 2048 ? 128 : 512);
@@ -273,8 +276,17 @@ void reduce(Context& context, const ReducePlan& plan, const typename F::In* x, t
     device::block_kernel<NoShared>(stream, {(outputs + 7) / 8, 256}, MergeParts<F>{results, outputs, f});
 }
 
-// A reduction of input 0 into output 0. Make is called with the count of values that are reduced into one:
+// Reduces x, of a type of the list, into y. Make is called with the count of values that are reduced into one:
 // Make::template functor<T>(count).
+template <class Make, class List>
+void reduce_as(Context& context, const Tensor& x, const AxisSet& reduced, const Tensor& y) {
+  const ReducePlan plan = plan_reduction(x.shape, reduced);
+  dispatch(List{}, x.type, [&]<class T> {
+    reduce(context, plan, x.as<const T>(), y.as<T>(), Make::template functor<T>(plan.reduced_count()));
+  });
+}
+
+// A reduction of input 0 into output 0.
 template <class Make, class List>
 class Reduce : public Op {
  public:
@@ -282,15 +294,18 @@ class Reduce : public Op {
   void run(Context& context) const override {
     const Tensor& x = context.input(0);
     const AxisSet reduced = axes_.of(context);
-    const ReducePlan plan = plan_reduction(x.shape, reduced);
     const Tensor y = context.output(0, reduced_shape(x.shape, reduced, axes_.keep_dims()));
-    dispatch(List{}, x.type, [&]<class T> {
-      reduce(context, plan, x.as<const T>(), y.as<T>(), Make::template functor<T>(plan.reduced_count()));
-    });
+    reduce_as<Make, List>(context, x, reduced, y);
   }
 
  private:
   ReduceAxes axes_;
 };
+
+// Axes are an attribute, or since opset 13 or 18 an input in host memory.
+template <class Op>
+OpRow reduce_row(const char* name, Types types) {
+  return {.name = name, .since = 1, .types = {in(0, types)}, .make = make<Op>, .host_inputs = {1}};
+}
 
 }  // namespace encore::ops

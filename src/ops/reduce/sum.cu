@@ -4,7 +4,7 @@
 
 #include "ops/dispatch.h"
 #include "ops/reduce/reduce.h"
-#include "ops/reduce/reduce_ops.h"
+#include "ops/reduce/reductions.h"
 
 namespace encore::ops {
 namespace {
@@ -54,6 +54,10 @@ using List = TypeList<float, Half, BFloat16, double, int32_t, int64_t>;
 constexpr Types kTypes = kFloats | Types{Type::i32, Type::i64};
 
 }  // namespace
+
+void reduce_mean(Context& context, const Tensor& x, const AxisSet& reduced, const Tensor& y) {
+  reduce_as<MakeSum<Term::value, Ending::mean>, List>(context, x, reduced, y);
+}
 
 std::vector<OpRow> sum_rows() {
   return {

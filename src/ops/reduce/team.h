@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "device/device.h"
 #include "device/half.h"
 #include "device/launch.h"
 #include "device/transform.h"
@@ -69,33 +70,35 @@ struct Deal {
 };
 
 // Chooses a team and a deal for rows of `width` values: calls f.template operator()<kLanes, kKeep>(grid). With kFew
-// there are fewer to choose from: for combinations of types that are rare.
+// there are fewer to choose from: for combinations of types that are rare; and one, if packs can't be wide either.
 template <int kPack, bool kFew, class F>
-void spread_rows(int64_t rows, int64_t width, F f) {
-  constexpr int64_t kBusy = 132 * 4;  // rows that fill a GPU even if each has but one warp
+void spread_rows(device::StreamRef stream, int64_t rows, int64_t width, F f) {
+  const int64_t multiprocessors = device::multiprocessors(stream.device());
+  const int64_t busy = multiprocessors * 4;  // rows that fill a GPU even if each has but one warp
   const int64_t packs = width / kPack;
   // The fewer blocks, the smaller, so that all multiprocessors get some.
   const auto teams = [&](int lanes) -> device::Blocks {
     int threads = 256;
-    while (threads > 64 && (rows * lanes + threads - 1) / threads < 2 * 132) threads /= 2;
+    while (threads > 64 && (rows * lanes + threads - 1) / threads < 2 * multiprocessors) threads /= 2;
     return {(rows * lanes + threads - 1) / threads, threads};
   };
   const auto blocks = [&](int keep) -> device::Blocks {
-    const int64_t threads = (packs + keep - 1) / keep;
+    const int64_t threads = std::min<int64_t>((packs + keep - 1) / keep, 1024);
     return {rows, int((threads + 31) / 32 * 32)};
   };
   constexpr int kMost = std::min(8, 32 / kPack), kSome = kMost / 2;
-  if constexpr (kFew || kPack == 1) {
-    if (packs <= 32 * kMost) return f.template operator()<32, kMost>(teams(32));
-  } else {
+  if constexpr (kPack > 1 && !kFew) {
     if (packs <= 16) return f.template operator()<8, 2>(teams(8));
     if (packs <= 32) return f.template operator()<32, 1>(teams(32));
-    if (rows >= kBusy && packs <= 32 * kSome) return f.template operator()<32, kSome>(teams(32));
-    if (rows >= kBusy && packs <= 32 * kMost) return f.template operator()<32, kMost>(teams(32));
+    if (rows >= busy && packs <= 32 * kSome) return f.template operator()<32, kSome>(teams(32));
+    if (rows >= busy && packs <= 32 * kMost) return f.template operator()<32, kMost>(teams(32));
     if (packs <= 256) return f.template operator()<0, 1>(blocks(1));
+  } else if constexpr (kPack > 1 || !kFew) {
+    if (packs <= 32 * kMost) return f.template operator()<32, kMost>(teams(32));
   }
-  if (packs <= 1024 * kSome) return f.template operator()<0, kSome>(blocks(kSome));
-  return f.template operator()<0, 0>(device::Blocks{rows, 1024});
+  if constexpr (kPack > 1 || !kFew)
+    if (packs <= 1024 * kSome) return f.template operator()<0, kSome>(blocks(kSome));
+  return f.template operator()<0, 0>(blocks(1));
 }
 
 // Calls f.template operator()<kPack>() with packs of `kWide` values, or of one if not everything is aligned.

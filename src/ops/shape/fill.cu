@@ -4,7 +4,7 @@
 
 #include "device/launch.h"
 #include "ops/dispatch.h"
-#include "ops/shape/shape_ops.h"
+#include "ops/registry.h"
 
 namespace encore::ops {
 namespace {
@@ -58,8 +58,8 @@ class Range : public Op {
     dispatch(RangeTypes{}, context.input(0).type, [&]<class T>() {
       const auto scalar = [&](int i, const char* what) {
         const Tensor& given = context.input(i);
-        require(given.count() == 1 && given.type == context.input(0).type, what,
-                " must be one value of the type of start");
+        require(given.shape.is_scalar(), what, " has shape ", given.shape.str(), "; it must be a scalar");
+        require(given.type == context.input(0).type, what, " is not of the type of start");
         return *given.as<const T>();
       };
       const T start = scalar(0, "start"), limit = scalar(1, "limit"), delta = scalar(2, "delta");
@@ -77,14 +77,16 @@ class Range : public Op {
 
 std::vector<OpRow> fill_rows() {
   return {
-      {kOnnx, "ConstantOfShape", 9, kNewestOpset, {out(0, kFixedSize)}, make<ConstantOfShape>, {0}},
-      {kOnnx,
-       "Range",
-       11,
-       kNewestOpset,
-       {in(0, Types{Type::f32, Type::f64, Type::i16, Type::i32, Type::i64})},
-       make<Range>,
-       {0, 1, 2}},
+      {.name = "ConstantOfShape",
+       .since = 9,
+       .types = {out(0, kFixedSize)},
+       .make = make<ConstantOfShape>,
+       .host_inputs = {0}},
+      {.name = "Range",
+       .since = 11,
+       .types = {in(0, Types{Type::f32, Type::f64, Type::i16, Type::i32, Type::i64})},
+       .make = make<Range>,
+       .host_inputs = {0, 1, 2}},
   };
 }
 

@@ -4,8 +4,8 @@
 #include "device/divide.h"
 #include "device/launch.h"
 #include "ops/dispatch.h"
+#include "ops/registry.h"
 #include "ops/shape/movement.h"
-#include "ops/shape/shape_ops.h"
 
 namespace encore::ops {
 namespace {
@@ -164,8 +164,8 @@ void concatenate(StreamRef stream, std::span<const void* const> parts, size_t pa
 
 std::vector<OpRow> join_rows() {
   return {
-      {kOnnx, "Concat", 1, kNewestOpset, {in_all(0, kFixedSize)}, make<Concat>},
-      {kOnnx, "Split", 1, kNewestOpset, {in(0, kFixedSize)}, make<Split>, {1}},
+      {.name = "Concat", .since = 1, .types = {in_all(0, kFixedSize)}, .make = make<Concat>},
+      {.name = "Split", .since = 1, .types = {in(0, kFixedSize)}, .make = make<Split>, .host_inputs = {1}},
   };
 }
 

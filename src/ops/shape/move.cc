@@ -1,8 +1,8 @@
 // Ops that are one strided copy.
 #include <algorithm>
 
+#include "ops/registry.h"
 #include "ops/shape/movement.h"
-#include "ops/shape/shape_ops.h"
 #include "ops/shape/strided.h"
 
 namespace encore::ops {
@@ -106,15 +106,7 @@ class Expand : public Op {
   void run(Context& context) const override {
     const Tensor& in = context.input(0);
     const Shape shape = broadcast(in.shape, Shape(host_ints(context.input(1), "shape")));
-    const Tensor out = context.output(0, shape);
-    const auto in_strides = strides_of(in.shape), out_strides = strides_of(shape);
-    const int lead = shape.rank() - in.shape.rank();
-    StridedCopy copy;
-    for (int i = 0; i < shape.rank(); ++i) {
-      const bool repeated = i < lead || in.shape[i - lead] == 1;
-      copy.add(shape[i], repeated ? 0 : in_strides[size_t(i - lead)], out_strides[size_t(i)]);
-    }
-    copy.run(context.stream(), in.data, out.data, device::size_bytes(in.type));
+    expand(context.stream(), in, shape, context.output(0, shape).data);
   }
 };
 
@@ -152,12 +144,23 @@ void transpose(device::StreamRef stream, const Tensor& in, std::span<const int> 
   copy.run(stream, in.data, out.data, device::size_bytes(in.type));
 }
 
+void expand(device::StreamRef stream, const Tensor& in, const Shape& shape, void* out) {
+  const auto in_strides = strides_of(in.shape), out_strides = strides_of(shape);
+  const int lead = shape.rank() - in.shape.rank();
+  StridedCopy copy;
+  for (int i = 0; i < shape.rank(); ++i) {
+    const bool repeated = i < lead || in.shape[i - lead] == 1;
+    copy.add(shape[i], repeated ? 0 : in_strides[size_t(i - lead)], out_strides[size_t(i)]);
+  }
+  copy.run(stream, in.data, out, device::size_bytes(in.type));
+}
+
 std::vector<OpRow> move_rows() {
   return {
-      {kOnnx, "Transpose", 1, kNewestOpset, {in(0, kFixedSize)}, make<Transpose>},
-      {kOnnx, "Slice", 1, kNewestOpset, {in(0, kFixedSize)}, make<Slice>, {1, 2, 3, 4}},
-      {kOnnx, "Expand", 8, kNewestOpset, {in(0, kFixedSize)}, make<Expand>, {1}},
-      {kOnnx, "Tile", 6, kNewestOpset, {in(0, kFixedSize)}, make<Tile>, {1}},
+      {.name = "Transpose", .since = 1, .types = {in(0, kFixedSize)}, .make = make<Transpose>},
+      {.name = "Slice", .since = 1, .types = {in(0, kFixedSize)}, .make = make<Slice>, .host_inputs = {1, 2, 3, 4}},
+      {.name = "Expand", .since = 8, .types = {in(0, kFixedSize)}, .make = make<Expand>, .host_inputs = {1}},
+      {.name = "Tile", .since = 6, .types = {in(0, kFixedSize)}, .make = make<Tile>, .host_inputs = {1}},
   };
 }
 

@@ -10,6 +10,9 @@ namespace encore::ops {
 // Dimension i of `out` is dimension from[i] of `in`.
 void transpose(device::StreamRef stream, const Tensor& in, std::span<const int> from, const Tensor& out);
 
+// The elements of `in`, which broadcasts to `shape`, repeated accordingly.
+void expand(device::StreamRef stream, const Tensor& in, const Shape& shape, void* out);
+
 // The parts, all of `part_bytes` bytes, one after the other.
 void concatenate(device::StreamRef stream, std::span<const void* const> parts, size_t part_bytes, void* out);
 

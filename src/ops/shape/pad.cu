@@ -4,7 +4,7 @@
 #include "device/divide.h"
 #include "device/launch.h"
 #include "ops/dispatch.h"
-#include "ops/shape/shape_ops.h"
+#include "ops/registry.h"
 
 namespace encore::ops {
 namespace {
@@ -131,6 +131,8 @@ class Pad : public Op {
 
 }  // namespace
 
-std::vector<OpRow> pad_rows() { return {{kOnnx, "Pad", 1, kNewestOpset, {in(0, kFixedSize)}, make<Pad>, {1, 2, 3}}}; }
+std::vector<OpRow> pad_rows() {
+  return {{.name = "Pad", .since = 1, .types = {in(0, kFixedSize)}, .make = make<Pad>, .host_inputs = {1, 2, 3}}};
+}
 
 }  // namespace encore::ops

@@ -1,8 +1,7 @@
 // Ops that give the same elements another shape. Where output and input share memory nothing is moved.
 #include <algorithm>
 
-#include "ops/rooms.h"
-#include "ops/shape/shape_ops.h"
+#include "ops/registry.h"
 #include "ops/shape/strided.h"
 
 namespace encore::ops {
@@ -155,13 +154,28 @@ class Size : public Op {
 
 std::vector<OpRow> view_rows() {
   return {
-      {kOnnx, "Identity", 1, kNewestOpset, {in(0, kFixedSize)}, make<Identity>, {}, {}, {{0, 0}}},
-      {kOnnx, "Reshape", 1, kNewestOpset, {in(0, kFixedSize)}, make<Reshape>, {1}, {}, {{0, 0}}},
-      {kOnnx, "Flatten", 1, kNewestOpset, {in(0, kFixedSize)}, make<Flatten>, {}, {}, {{0, 0}}},
-      {kOnnx, "Squeeze", 1, kNewestOpset, {in(0, kFixedSize)}, make<Squeeze>, {1}, {}, {{0, 0}}},
-      {kOnnx, "Unsqueeze", 1, kNewestOpset, {in(0, kFixedSize)}, make<Unsqueeze>, {1}, {}, {{0, 0}}},
-      {kOnnx, "Shape", 1, kNewestOpset, {in(0, kFixedSize)}, make<ShapeOf>, {}, {0}},
-      {kOnnx, "Size", 1, kNewestOpset, {in(0, kFixedSize)}, make<Size>, {}, {0}},
+      {.name = "Identity", .since = 1, .types = {in(0, kFixedSize)}, .make = make<Identity>, .alias = {{0, 0}}},
+      {.name = "Reshape",
+       .since = 1,
+       .types = {in(0, kFixedSize)},
+       .make = make<Reshape>,
+       .host_inputs = {1},
+       .alias = {{0, 0}}},
+      {.name = "Flatten", .since = 1, .types = {in(0, kFixedSize)}, .make = make<Flatten>, .alias = {{0, 0}}},
+      {.name = "Squeeze",
+       .since = 1,
+       .types = {in(0, kFixedSize)},
+       .make = make<Squeeze>,
+       .host_inputs = {1},
+       .alias = {{0, 0}}},
+      {.name = "Unsqueeze",
+       .since = 1,
+       .types = {in(0, kFixedSize)},
+       .make = make<Unsqueeze>,
+       .host_inputs = {1},
+       .alias = {{0, 0}}},
+      {.name = "Shape", .since = 1, .types = {in(0, kFixedSize)}, .make = make<ShapeOf>, .host_outputs = {0}},
+      {.name = "Size", .since = 1, .types = {in(0, kFixedSize)}, .make = make<Size>, .host_outputs = {0}},
   };
 }
 

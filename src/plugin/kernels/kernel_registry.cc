@@ -45,8 +45,8 @@ void add_kernel(OrtKernelRegistry* registry, const std::string& ep_name, const o
 
 // onnxruntime puts these where tensors cross between devices. Without them it would copy to the host instead, and hand
 // a host pointer to the next kernel.
-const ops::OpRow kFromHost{ops::kOnnx, "MemcpyFromHost", 1, 1, {}, nullptr, {0}, {}};
-const ops::OpRow kToHost{ops::kOnnx, "MemcpyToHost", 1, 1, {}, nullptr, {}, {0}};
+const ops::OpRow kFromHost{.name = "MemcpyFromHost", .since = 1, .until = 1, .host_inputs = {0}};
+const ops::OpRow kToHost{.name = "MemcpyToHost", .since = 1, .until = 1, .host_outputs = {0}};
 
 }  // namespace
 

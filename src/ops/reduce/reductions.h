@@ -1,0 +1,11 @@
+// Reductions for ops which need one, by the kernels of the Reduce operators.
+#pragma once
+#include "ops/reduce/plan.h"
+
+namespace encore::ops {
+
+// y has the dimensions of x that are not reduced.
+void reduce_mean(Context& context, const Tensor& x, const AxisSet& reduced, const Tensor& y);
+void reduce_max(Context& context, const Tensor& x, const AxisSet& reduced, const Tensor& y);
+
+}  // namespace encore::ops
