@@ -1,5 +1,8 @@
 # The virtual GPU: kernels are ordinary C++.
-find_package(Eigen3 3.3 REQUIRED NO_MODULE)
+find_package(Eigen3 3.3 NO_MODULE QUIET)
+if(NOT Eigen3_FOUND)
+  message(FATAL_ERROR "The virtual GPU needs Eigen 3.3 or newer (Debian: libeigen3-dev), and building for a GPU needs nvcc.")
+endif()
 set_source_files_properties(${KERNEL_SOURCES} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++")
 target_compile_definitions(encore_rooms PUBLIC ENCORE_VIRTUAL)
 target_link_libraries(encore_rooms PRIVATE Eigen3::Eigen)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -52,10 +53,22 @@ def in_new_process(code, **variables):
     """Runs Python code in a process that has registered nothing yet; these are its further environment variables."""
     folders = [ROOT / "python", ROOT / "tests", ROOT / "tests" / "python"]
     paths = [*map(str, folders), os.environ.get("PYTHONPATH", "")]
-    env = {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(paths)}
+    env = {**os.environ, "PYTHONFAULTHANDLER": "1", **variables, "PYTHONPATH": os.pathsep.join(paths)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, (
+        f"the process {_end(done.returncode)}{_tail(done.stdout)}\n---- stderr{_tail(done.stderr)}"
+    )
     return done
+
+
+def _end(code):
+    return f"exited with {code}" if code > 0 else f"was ended by {signal.Signals(-code).name}"
+
+
+def _tail(text, most=60):
+    lines = text.splitlines()
+    left = [f"... {len(lines) - most} lines before"] if len(lines) > most else []
+    return "".join(f"\n{line}" for line in [*left, *lines[-most:]])
 
 
 def make_stream(device=0):

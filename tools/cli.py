@@ -34,7 +34,9 @@ def main():
         "-k", metavar="EXPRESSION", help="only the Python tests that match, as pytest takes it (implies --quick)"
     )
     made = command("build", build, "build a preset")
-    made.add_argument("preset", nargs="?", default="virtual", help=f"one of {', '.join(env.PRESETS)}; default: virtual")
+    made.add_argument(
+        "preset", nargs="?", help=f"one of {', '.join(env.PRESETS)}; default: cuda with a GPU and nvcc, else virtual"
+    )
     made.add_argument("--target", action="append", default=[], help="only this target of CMake; may be repeated")
     command(
         "doctor", doctor, "say what is here and what is missing: device, driver, libraries, onnxruntime", add_help=False
@@ -71,8 +73,12 @@ def setup(arguments):
 
 
 def build(arguments):
-    seconds = env.build(arguments.preset, *arguments.target)
-    env.say(f"built {arguments.preset} in {seconds:.0f} s: {env.ROOT / 'build' / arguments.preset}")
+    why_virtual = "" if arguments.preset else env.why_virtual()
+    preset = arguments.preset or ("virtual" if why_virtual else "cuda")
+    seconds = env.build(preset, *arguments.target)
+    env.say(f"built {preset} in {seconds:.0f} s: {env.ROOT / 'build' / preset}")
+    if why_virtual:
+        env.say(f"This is the virtual GPU, which computes on the CPU, since {why_virtual}.")
 
 
 def demo(arguments):

@@ -170,8 +170,10 @@ def tell_encore(gpus):
             continue
         works = True
         good(f"a model of one node ran on {words}")
-    if gpus and "virtual" in encore.get_library_path():
-        print("           A GPU is here and the build is virtual: `./encore build cuda` makes the one for it.")
+    if devices[0].ep_metadata.get("cuda_device_name") == "Encore virtual GPU":
+        print("           This is the virtual GPU, which computes on the CPU.")
+        if gpus:
+            print("           A GPU is here: `./encore build cuda`, or `pip install .` with nvcc, builds for it.")
     return works
 
 

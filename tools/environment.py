@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "python"))
-from onnxruntime_ep_encore import gpu_works
+from onnxruntime_ep_encore import gpu_works, why_no_gpu
 
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
@@ -26,6 +26,7 @@ NEWEST_ORT = next(
     if line.startswith("onnxruntime==")
 )
 OLDER_ORTS = ("1.24.4", "1.26.0", "1.28.0", "1.30.0")
+NVCC_PLACES = "CUDACXX, PATH, CUDA_HOME, /usr/local/cuda"
 JOBS = int(os.environ.get("ENCORE_JOBS") or len(os.sched_getaffinity(0)))
 
 
@@ -46,7 +47,7 @@ def run(*command, **options):
 
 
 def nvcc():
-    """The CUDA compiler, or None."""
+    """The CUDA compiler, or None; cmake/nvcc.cmake looks in the same places."""
     places = [os.environ.get("CUDACXX"), shutil.which("nvcc")]
     places += [f"{home}/bin/nvcc" for home in (os.environ.get("CUDA_HOME"), "/usr/local/cuda") if home]
     return next((place for place in places if place and shutil.which(place)), None)
@@ -175,13 +176,20 @@ def build(preset, *targets):
     if preset not in PRESETS:
         raise Failed(f"no preset is named '{preset}'; there are: {', '.join(PRESETS)}")
     if preset == "cuda" and not nvcc():
-        raise Failed("the preset cuda needs nvcc, from CUDA 13. Looked at: CUDACXX, PATH, CUDA_HOME, /usr/local/cuda.")
+        raise Failed(f"the preset cuda needs nvcc, from CUDA 13. Looked at: {NVCC_PLACES}.")
     setup()
     start = time.monotonic()
     run("cmake", "--preset", preset, f"-DPython3_EXECUTABLE={PYTHON}", cwd=ROOT, env=variables())
     wanted = ["--target", *targets] if targets else []
     run("cmake", "--build", "--preset", preset, "-j", JOBS, *wanted, cwd=ROOT, env=variables())
     return time.monotonic() - start
+
+
+def why_virtual():
+    """Why nothing can be built here for a GPU that is here; empty if it can."""
+    if not gpu_works():
+        return f"no GPU works here ({why_no_gpu()})"
+    return "" if nvcc() else f"a GPU is here, but no nvcc (looked at: {NVCC_PLACES})"
 
 
 def library_for(device=None):

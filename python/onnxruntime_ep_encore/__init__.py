@@ -1,17 +1,17 @@
 """Encore: a CUDA execution provider for the onnxruntime that is already installed.
 
-import onnxruntime, onnxruntime_ep_encore as encore
+import onnxruntime_ep_encore as encore
 
-name = encore.register()
-options = onnxruntime.SessionOptions()
-options.add_provider_for_devices(encore.devices(name)[:1], {"enable_cuda_graph": "1"})
-session = onnxruntime.InferenceSession("model.onnx", options)
+session = encore.session("model.onnx", enable_cuda_graph=True)
+
+That is an onnxruntime.InferenceSession; register() and devices() are what it is made of.
 """
 
 import contextlib
 import ctypes
 import json
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -25,11 +25,14 @@ __all__ = [
     "graph_report",
     "memory_report",
     "register",
+    "session",
 ]
 
 _FILE = "libonnxruntime_providers_cuda_plugin.so"
 _HERE = Path(__file__).resolve().parent
 _NAME = "CUDAExecutionProvider"
+
+_registered = {}  # by provider, the name under which register() registered it
 
 
 def get_library_path() -> str:
@@ -67,14 +70,65 @@ def get_ep_names() -> list[str]:
 
 
 def register(name: str | None = None, ort=None) -> str:
-    """Registers the library with onnxruntime, once in a process; returns the execution provider's name."""
+    """Registers the library with onnxruntime, once in a process; returns the execution provider's name.
+
+    Without a name, one under which it is registered already will do.
+    """
     ort = ort or _onnxruntime()
+    library = get_library_path()
+    present = [device.ep_name for device in ort.get_ep_devices() if _library_of(device) == library]
+    if not name and present:
+        return present[0]
     name = name or get_ep_name()
     provider = name if name.endswith("ExecutionProvider") else get_ep_name()
-    library = get_library_path()
-    if not any(_library_of(device) == library for device in devices(provider, ort)):
-        ort.register_execution_provider_library(name, library)
+    before = _registered.get(provider)
+    if provider not in present:
+        try:
+            ort.register_execution_provider_library(name, library)
+        except Exception as error:
+            # Of a library that offers no device nothing else tells that it is registered.
+            if before != name or "already registered" not in str(error):
+                raise
+        _registered[provider] = name
+    elif before not in (None, name):
+        raise ValueError(
+            f"Encore can't be registered as '{name}': it is registered as '{before}', and either name stands for "
+            f"{provider}. Use that, or call onnxruntime.unregister_execution_provider_library('{before}') first"
+        )
     return provider
+
+
+def session(model, session_options=None, *, device_id: int = 0, ort=None, **options):
+    """An onnxruntime.InferenceSession on Encore; raises wherever onnxruntime would quietly take the CPU instead.
+
+    `model` is a path or bytes, as InferenceSession takes it. The other keywords are the provider's options, as Python
+    has them: enable_cuda_graph=True, gpu_mem_limit=1 << 30. Nodes that Encore has no kernel for are on the CPU as in
+    any session; log_placement=True tells which.
+    """
+    ort = ort or _onnxruntime()
+    name = register(ort=ort)
+    offered = {int(device.ep_metadata["cuda_device_id"]): device for device in devices(name, ort)}
+    if not offered:
+        raise RuntimeError(
+            "Encore offers no device here; the log said why when it was registered. "
+            f"NVIDIA's driver: {why_no_gpu() or 'has a device'}"
+        )
+    if device_id not in offered:
+        raise ValueError(f"device_id is {device_id!r}, but Encore offers {', '.join(map(str, offered))}")
+    session_options = session_options or ort.SessionOptions()
+    if session_options.has_providers():
+        raise ValueError("the session options have a provider already, of another session perhaps: make new ones")
+    session_options.add_provider_for_devices([offered[device_id]], {key: _text(options[key]) for key in options})
+    try:
+        made = ort.InferenceSession(model, session_options, enable_fallback=0)
+    except RuntimeError as error:
+        refused = re.search(r"Error creating execution provider: \[ONNXRuntimeError\] : \d+ : \w+ : (.*)", str(error))
+        if not refused:
+            raise
+        raise RuntimeError(f"Encore refused the session: {refused[1]}") from error
+    if name not in made.get_providers():
+        raise RuntimeError(f"onnxruntime made the session without {name}, on {', '.join(made.get_providers())}")
+    return made
 
 
 def devices(name: str | None = None, ort=None) -> list:
@@ -111,17 +165,30 @@ def _report(session, option):
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "report.json"
         session.set_ep_dynamic_options({f"ep.cuda.{option}": str(file)})
+        if not file.exists():
+            raise RuntimeError(f"the session is not on Encore; its providers are {', '.join(session.get_providers())}")
         return json.loads(file.read_text())
 
 
 def gpu_works() -> bool:
     """Whether the NVIDIA driver offers a device to this process."""
+    return not why_no_gpu()
+
+
+def why_no_gpu() -> str:
+    """Why the NVIDIA driver offers this process no device; empty if it does."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False
+    except OSError as error:
+        return str(error)
+    result = driver.cuInit(0)
+    if result:
+        words = ctypes.c_char_p()
+        driver.cuGetErrorString(result, ctypes.byref(words))
+        return f"cuInit says {result}, {(words.value or b'no words for it').decode()}"
     count = ctypes.c_int()
-    return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0
+    driver.cuDeviceGetCount(ctypes.byref(count))
+    return "" if count.value > 0 else "it has no device; CUDA_VISIBLE_DEVICES may hide them"
 
 
 def _builds():
@@ -130,6 +197,10 @@ def _builds():
     if not (root / "CMakePresets.json").is_file():
         return []
     return [root / "build" / preset / _FILE for preset in (["cuda"] if gpu_works() else []) + ["virtual"]]
+
+
+def _text(value):
+    return str(int(value)) if isinstance(value, bool) else str(value)
 
 
 def _library_of(device):

@@ -12,6 +12,7 @@ namespace encore::plugin {
 namespace {
 
 constexpr const char* kDeviceId = "cuda_device_id";
+constexpr const char* kBuildNote = ENCORE_BUILD_NOTE;  // what whoever built this may not have seen
 
 // "00000000:65:00.0" and "0000:65:00.0" are the same place.
 std::string without_domain_padding(std::string_view bus_id) {
@@ -100,6 +101,7 @@ void Devices::offer(OrtEpFactory* factory, const OrtHardwareDevice* const* liste
   std::string why;
   const int count = std::min(device::count(&why), device::kMaxDevices);
   if (count <= 0) return log_.warning("Encore offers no device: " + why);
+  if (*kBuildNote) log_.warning(kBuildNote);
   std::vector<device::Description> descriptions;
   for (int d = 0; d < count; ++d) descriptions.push_back(entry(d).description);
   const auto hardware = match(descriptions, listed, listed_count);

@@ -119,6 +119,13 @@ def test_an_unknown_dynamic_option_is_refused(encore, relu):
     works(session)
 
 
+def test_a_report_of_a_session_elsewhere_is_refused(relu):
+    session = ort.InferenceSession(relu.SerializeToString(), providers=["CPUExecutionProvider"])
+    for report in (onnxruntime_ep_encore.graph_report, onnxruntime_ep_encore.memory_report):
+        with pytest.raises(RuntimeError, match="the session is not on Encore; its providers are CPUExecutionProvider"):
+            report(session)
+
+
 # ---- models
 
 

@@ -102,6 +102,39 @@ def test_any_other_registration_name_gives_the_usual_one(name):
     assert register_as(name) == onnxruntime_ep_encore.get_ep_name()
 
 
+def test_one_name_for_one_provider():
+    done = in_new_process("""
+import onnxruntime as ort, onnxruntime_ep_encore as encore
+assert encore.register("first") == encore.register() == encore.register("first")
+try:
+    encore.register("second")
+except ValueError as error:
+    print(error)
+ort.unregister_execution_provider_library("first")
+print(*(encore.register(name) for name in ("second", "OtherExecutionProvider", "OtherExecutionProvider")))""")
+    said, names = done.stdout.splitlines()
+    assert re.match("Encore can't be registered as 'second': it is registered as 'first', and .*unregister", said)
+    assert names == "CUDAExecutionProvider OtherExecutionProvider OtherExecutionProvider"
+
+
+def test_without_a_name_the_one_that_is_registered_will_do():
+    done = in_new_process("""
+import onnxruntime_ep_encore as encore
+assert encore.register("OtherExecutionProvider") == encore.register()""")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_library_without_a_device_can_be_registered_twice():
+    done = in_new_process(
+        """
+import onnxruntime_ep_encore as encore
+assert encore.register("first") == encore.register("first") and not encore.devices()""",
+        ENCORE_VIRTUAL_DEVICES="0",
+        CUDA_VISIBLE_DEVICES="",
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_device_says_what_it_is(encore):
     device = onnxruntime_ep_encore.devices(encore)[0]
     assert device.device.type == ort.OrtHardwareDeviceType.GPU

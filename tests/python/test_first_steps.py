@@ -1,0 +1,123 @@
+"""What one meets first: the README's examples, and encore.session(), which never goes to the CPU unseen."""
+
+import os
+import re
+
+import encore_session
+import numpy as np
+import onnxruntime as ort
+import onnxruntime_ep_encore
+import pytest
+from encore_session import EP_NAME, HAS_GRAPHS, ROOT, in_new_process
+from onnx import helper
+
+pytestmark = pytest.mark.core
+
+X = np.float32([[-1, 2, -3]])
+LAST_DEVICE = len(onnxruntime_ep_encore.devices(encore_session.registered())) - 1
+
+
+@pytest.fixture
+def relu(make_model):
+    nodes = [helper.make_node("Relu", ["x"], ["y"], "relu")]
+    return make_model(nodes, {"x": [1, 3]}, {"y": [1, 3]}).SerializeToString()
+
+
+# ---- the README
+
+
+def test_the_readmes_examples_run_as_printed(relu, tmp_path):
+    (tmp_path / "model.onnx").write_bytes(relu)
+    plain, graph = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    folder = f"import os; os.chdir({str(tmp_path)!r})\n"
+    library = os.path.abspath(onnxruntime_ep_encore.get_library_path())
+    check = "\nassert y.tolist() == [[0, 2, 0]] and session.get_providers()[0] == 'CUDAExecutionProvider'"
+    in_new_process(folder + plain + check, ENCORE_LIBRARY=library)
+    if not HAS_GRAPHS:
+        return
+    check = "\n(one,) = encore.graph_report(session)\nassert (one['state'], one['replays']) == ('ready', 1), one"
+    done = in_new_process(folder + graph + check, ENCORE_LIBRARY=library)
+    assert done.stdout.strip() == "[[4. 0. 6.]]"
+
+
+# ---- a session
+
+
+def test_a_session_is_onnxruntimes_own(encore, relu, tmp_path):
+    (tmp_path / "model.onnx").write_bytes(relu)
+    for model in (relu, tmp_path / "model.onnx", str(tmp_path / "model.onnx")):
+        session = onnxruntime_ep_encore.session(model)
+        assert type(session) is ort.InferenceSession
+        assert session.get_providers() == [EP_NAME, "CPUExecutionProvider"]
+        np.testing.assert_array_equal(session.run(None, {"x": X})[0], np.maximum(X, 0))
+
+
+def test_it_registers_the_library_itself(relu):
+    code = f"import onnxruntime_ep_encore as e; print(e.session({relu!r}).get_providers()[0])"
+    assert in_new_process(code).stdout.split() == [onnxruntime_ep_encore.get_ep_name()]
+
+
+def test_options_as_python_has_them(encore, relu):
+    session = onnxruntime_ep_encore.session(
+        relu, gpu_mem_limit=64 << 20, use_arena=False, **{"arena.max_mem": "67108864"}
+    )
+    session.run(None, {"x": X})
+    arena = onnxruntime_ep_encore.memory_report(session)["arena"]
+    assert arena["limit_bytes"] == 64 << 20
+    assert arena["driver_allocations"] == arena["allocations"] > 0
+
+
+def test_options_of_the_session_are_kept(encore, relu):
+    options = ort.SessionOptions()
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    session = onnxruntime_ep_encore.session(relu, options)
+    encore_session.assert_all_on_encore(session)
+    with pytest.raises(ValueError, match="the session options have a provider already.*make new ones"):
+        onnxruntime_ep_encore.session(relu, session_options=options)
+
+
+def test_the_device_is_chosen_by_number(encore, relu):
+    session = onnxruntime_ep_encore.session(relu, device_id=LAST_DEVICE)
+    assert session.get_input_memory_infos()[0].device_id == LAST_DEVICE
+    for wrong in (LAST_DEVICE + 1, -1, "0"):
+        with pytest.raises(ValueError, match=f"device_id is {wrong!r}, but Encore offers 0"):
+            onnxruntime_ep_encore.session(relu, device_id=wrong)
+
+
+def test_a_refused_option_raises_with_the_reason(encore, relu, capfd):
+    with pytest.raises(
+        RuntimeError, match=r"^Encore refused the session: .*enable_cuda_grph'; did you mean '.*_graph'\?$"
+    ):
+        onnxruntime_ep_encore.session(relu, enable_cuda_grph=True)
+    with pytest.raises(RuntimeError, match="gpu_mem_limit' is '4GB'; it must be a number of bytes"):
+        onnxruntime_ep_encore.session(relu, gpu_mem_limit="4GB")
+    assert "Falling back" not in capfd.readouterr().out
+
+
+def test_a_missing_model_is_onnxruntimes_error(encore):
+    with pytest.raises(Exception, match="(?i)nowhere.onnx.*(exist|failed)"):
+        onnxruntime_ep_encore.session("nowhere.onnx")
+
+
+def test_no_device_raises_with_the_reason(relu):
+    code = f"import onnxruntime_ep_encore as e; e.register(); e.register(); e.session({relu!r})"
+    with pytest.raises(
+        AssertionError, match="RuntimeError: Encore offers no device here; the log said why.*NVIDIA's driver: "
+    ):
+        in_new_process(code, ENCORE_VIRTUAL_DEVICES="0", CUDA_VISIBLE_DEVICES="")
+
+
+def test_a_run_that_fails_is_not_repeated_on_the_cpu(encore, relu, monkeypatch):
+    session = onnxruntime_ep_encore.session(relu)
+
+    class Failing:
+        def __getattr__(self, name):
+            return getattr(inner, name)
+
+        def run(self, *_):
+            raise encore_session.capi.EPFail("broken")
+
+    inner = session._sess
+    monkeypatch.setattr(session, "_sess", Failing())
+    with pytest.raises(encore_session.capi.EPFail, match="broken"):
+        session.run(["y"], {"x": X})
