@@ -63,7 +63,7 @@ def _beyond_magnitude(reference, i, arrays, name, got, wanted):
     """Where the difference is too large for what was added up. Sums that may overflow on the way may be anything."""
     if got.dtype.kind != "f":
         return True
-    relative, _ = _allowed(type(reference) and PROPOSALS[reference.node.domain, reference.node.op], name)
+    relative, _ = _allowed(PROPOSALS[reference.node.domain, reference.node.op], name)
     with np.errstate(all="ignore"):
         try:
             scale = rounded(reference.of_magnitudes(arrays)[i], name).astype(np.float64)

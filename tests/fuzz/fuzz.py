@@ -120,7 +120,9 @@ class Campaign:
         for reason, times in self.accepted.most_common():
             print(f"{times:6} accepted: {reason}")
         share = 100 * counts["on Encore"] / max(1, counts["nodes"])
-        print(f"{counts['cases'] / seconds:.0f} cases a second; {counts['nodes']} nodes, {share:.1f}% of them on Encore")
+        print(
+            f"{counts['cases'] / seconds:.0f} cases a second; {counts['nodes']} nodes, {share:.1f}% of them on Encore"
+        )
         if counts["lost"]:
             print(f"the CPU EP itself did not survive {counts['lost']} cases")
         failed = f"{counts['failed']} failed, " if counts["failed"] else ""

@@ -16,7 +16,9 @@ class Row:
 
     def types(self, index, direction="in"):
         """What the row takes there; nothing if it does not say."""
-        return next((types for way, first, last, types in self.rules if way == direction and first <= index <= last), [])
+        return next(
+            (types for way, first, last, types in self.rules if way == direction and first <= index <= last), []
+        )
 
 
 def read(page=PAGE):

@@ -32,7 +32,7 @@ def _attribute(s, node):
     elif key != "to":
         node.attrs[key] = s.draw.pick(HOSTILE)
     else:
-        node.attrs[key] = s.draw.pick([0, 1, 6, 7, 8, 14, 99, -1])
+        node.attrs[key] = s.draw.pick([0, 8, 14, 99, -1])  # neither a number's type nor bool's
     return True
 
 
@@ -119,10 +119,12 @@ def _other_type(s, node):
     i = _input(s, node, lambda value: not value.fixed)
     if i is None:
         return False
-    kind = s.draw.pick(s.row.types(i) or NUMPY)
+    kind, old = s.draw.pick(s.row.types(i) or NUMPY), node.inputs[i].type
     with np.errstate(all="ignore"):
         array = np.asarray(node.inputs[i].array, np.float64)
     whole = np.nan_to_num(array, nan=0, posinf=9, neginf=9).clip(0, 100) if kind in INTEGERS else array
+    for made in node.makes():  # most operators give what they get
+        made.type = kind if made.type == old else made.type
     return _replace(s, node, i, rounded(whole, kind), kind)
 
 

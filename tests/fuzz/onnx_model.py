@@ -41,13 +41,14 @@ class Node:
         return [value for value in self.outputs if value is not None]
 
 
-def write(nodes, outputs, opset, wide=False):
+def write(nodes, outputs, opset, wide=False, numbers_fed=False):
     """The model's bytes, and the names of its outputs: of Values, which may also be feeds or constants.
 
-    What no node makes is fed, unless it is a constant. `wide`: every half becomes a float.
+    What no node makes is fed, unless it is a constant. `wide`: every half becomes a float. `numbers_fed`: so are the
+    constants to compute with.
     """
     as_type = widened if wide else lambda name: name
-    written = _Writer(as_type)
+    written = _Writer(as_type, numbers_fed)
     for node in nodes:
         for value in node.reads():
             written.add_source(value)
@@ -59,8 +60,8 @@ def write(nodes, outputs, opset, wide=False):
 
 
 class _Writer:
-    def __init__(self, as_type):
-        self.as_type = as_type
+    def __init__(self, as_type, numbers_fed):
+        self.as_type, self.numbers_fed = as_type, numbers_fed
         self.nodes, self.feeds, self.constants, self.results = [], [], [], []
         self.known = set()
 
@@ -69,7 +70,7 @@ class _Writer:
             return
         self.known.add(value.name)
         kind = self.as_type(value.type)
-        if value.origin == CONSTANT:
+        if value.origin == CONSTANT and not (self.numbers_fed and not value.fixed):
             self.constants.append(onnx.numpy_helper.from_array(value.array.astype(NUMPY[kind]), value.name))
         elif kind in WITHOUT_ARRAYS:
             self.feeds.append(helper.make_tensor_value_info(f"{value.name}_fed", onnx_type("float"), value.dims))

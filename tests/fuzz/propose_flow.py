@@ -18,7 +18,7 @@ def _body(name, nodes, inputs, outputs):
     return make
 
 
-@proposes("If", family="exact")
+@proposes("If", family="reduce")
 def if_(s):
     x = s.data([name for name in NUMBERS if name in s.row.types(0, "out")])
     y = s.partner(x)
@@ -38,10 +38,24 @@ def if_(s):
     return s.node(condition, types=[x.type], captured=[x, y], **branches)
 
 
-@proposes("Loop", family="exact", steady=False)
+def _operand(s, **form):
+    """Where halves go through many steps: numbers of which no digit is lost on the way."""
+    value = s.data([name for name in NUMBERS if name in s.types(2)], mild=True, **form)
+    if value.type not in ("float16", "bfloat16"):
+        return value
+    return s.new(s.draw.numpy.integers(-1, 2, value.array.shape), value.type, constant=0.3)
+
+
+def _beside(s, value, shape):
+    if value.type not in ("float16", "bfloat16"):
+        return s.like(value, shape, mild=True)
+    return s.new(s.draw.numpy.integers(-1, 2, shape), value.type, constant=0.3)
+
+
+@proposes("Loop", family="reduce", steady=False)
 def loop(s):
-    x = s.data(NUMBERS, mild=True)
-    outer = s.like(x, x.array.shape, mild=True)
+    x = _operand(s)
+    outer = _beside(s, x, x.array.shape)
     body = _body(
         "step",
         [("Identity", ["go"], ["go_on"]), ("Sub", ["state", outer.name], ["next"]), ("Neg", ["next"], ["row"])],
@@ -53,13 +67,13 @@ def loop(s):
     return s.node(count, go, x, types=[x.type] * 2, wanted=2, captured=[outer], body=body)
 
 
-@proposes("Scan", family="exact", steady=False)
+@proposes("Scan", family="reduce", steady=False)
 def scan(s):
-    rows = s.data([name for name in NUMBERS if name in s.types()], low=1, mild=True)
+    rows = _operand(s, low=1)
     axis = s.draw.axis(rows.array.ndim)
     shape = list(rows.array.shape)
     del shape[axis]
-    state = s.like(rows, shape, mild=True)
+    state = _beside(s, rows, shape)
     body = _body(
         "step",
         [("Sub", ["state", "row"], ["next"]), ("Abs", ["next"], ["out"])],
@@ -70,6 +84,4 @@ def scan(s):
     turned = {"scan_input_axes": [axis], "scan_output_axes": s.maybe(0.5, lambda: [s.draw.axis(len(shape) + 1)])}
     if axis == 0 and s.draw.chance(0.5):
         turned = {}
-    return s.node(
-        state, rows, types=[rows.type] * 2, wanted=2, body=body, num_scan_inputs=1, **directions, **turned
-    )
+    return s.node(state, rows, types=[rows.type] * 2, wanted=2, body=body, num_scan_inputs=1, **directions, **turned)

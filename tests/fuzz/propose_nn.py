@@ -111,7 +111,9 @@ COORDINATES = "half_pixel half_pixel_symmetric pytorch_half_pixel align_corners 
 
 @proposes("Resize", family="reduce", steady=False, mild=True)
 def resize(s):
-    mode = s.draw.pick(["nearest", "nearest", "linear", "cubic"]) if s.opset >= 11 else s.draw.pick(["nearest", "linear"])
+    mode = (
+        s.draw.pick(["nearest", "nearest", "linear", "cubic"]) if s.opset >= 11 else s.draw.pick(["nearest", "linear"])
+    )
     x = s.data(low=4 if mode != "nearest" else 1, high=4 if mode == "cubic" else 5, mild=True)
     shape = list(x.array.shape)
     scales = _scales(s, shape)

@@ -93,9 +93,7 @@ def batch_norm(s):
     training = s.draw.pick([0, 0, 1]) if s.opset >= 14 and s.draw.chance(0.3) else None
     outputs = {"types": [x.type, other, other], "wanted": 3} if training and s.draw.chance(0.5) else {}
     epsilon, momentum = (s.maybe(0.5, lambda: abs(s.draw.real()) + 1e-5) for _ in range(2))
-    return s.node(
-        x, scale, bias, mean, variance, epsilon=epsilon, momentum=momentum, training_mode=training, **outputs
-    )
+    return s.node(x, scale, bias, mean, variance, epsilon=epsilon, momentum=momentum, training_mode=training, **outputs)
 
 
 # ---- products

@@ -1,15 +1,17 @@
 """What a node's results should be: the CPU EP of the same onnxruntime, one node at a time."""
 
+import dataclasses
+
 import numpy as np
 import onnx
 import onnxruntime as ort
 from element_types import carrier, rounded, wide
-from onnx_model import CONSTANT, write
+from onnx_model import CONSTANT, MADE, Value, write
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
 from proposals import PROPOSALS
 
 # Where the CPU EP has no kernel for a type, onnx's own evaluator is asked, in operators that it computes as written.
-BY_EVALUATOR = {"elementwise", "exact"}
+BY_EVALUATOR = "propose_elementwise", "propose_shape"
 
 
 class Refused(Exception):
@@ -36,11 +38,16 @@ def message(error):
 class Reference:
     """One node. Halves are computed in float, unless the operator is about types themselves."""
 
-    def __init__(self, node, opset):
+    def __init__(self, node, opset, numbers_fed=False):
         self.node = node
         self.wide = not PROPOSALS[node.domain, node.op].own_types
-        self.feeds = [value for value in node.reads() if value.origin != CONSTANT]
-        self.model, self.outputs = write([node], node.makes(), opset, self.wide)
+        self.opset, self.numbers_fed = opset, numbers_fed
+        self.feeds = [v for v in node.reads() if v.origin != CONSTANT or numbers_fed and not v.fixed]
+        whole = node
+        if node.op == "Split":  # which the CPU EP does not survive with an output that nobody wants
+            outputs = [v or Value(f"unwanted{i}", node.inputs[0].type, None, MADE) for i, v in enumerate(node.outputs)]
+            whole = dataclasses.replace(node, outputs=outputs)
+        self.model, self.outputs = write([whole], node.makes(), opset, self.wide, numbers_fed)
         self.run = None
         self.last = None
 
@@ -49,8 +56,14 @@ class Reference:
         feeds = {value.name: arrays[value.name] for value in self.feeds}
         key = [(array.shape, array.tobytes()) for array in feeds.values()]
         if self.last is None or self.last[0] != key:
-            self.last = key, self._compute(feeds)
+            made = self._compute(feeds)
+            if any(array.dtype != kind for array, kind in zip(made, self._kinds(), strict=True)):
+                raise Unknown("a hostile node gives another type than a sound one")
+            self.last = key, made
         return self.last[1]
+
+    def _kinds(self):
+        return [carrier(wide(value.type) if self.wide else value.type) for value in self.node.makes()]
 
     def _compute(self, feeds):
         given = {}
@@ -73,7 +86,7 @@ class Reference:
             raise Refused(message(error)) from error
 
     def _evaluate(self, given):
-        if PROPOSALS[self.node.domain, self.node.op].family not in BY_EVALUATOR:
+        if PROPOSALS[self.node.domain, self.node.op].propose.__module__ not in BY_EVALUATOR:
             raise Unknown("the CPU EP has no kernel")
         from onnx.reference import ReferenceEvaluator
 
@@ -83,14 +96,12 @@ class Reference:
                 made = [np.asarray(made) for made in evaluator.run(self.outputs, given)]
         except Exception as error:
             raise Unknown(message(error)) from error
-        kinds = [carrier(wide(value.type) if self.wide else value.type) for value in self.node.makes()]
-        if any(array.dtype != kind for array, kind in zip(made, kinds)):
-            raise Unknown("onnx's evaluator gives another type")
         return made
 
     def of_magnitudes(self, arrays):
         """The results if everything were positive: how large the terms of a sum are."""
-        return self({name: np.abs(array) if array.dtype.kind == "f" else array for name, array in arrays.items()})
+        positive = {name: np.abs(array) if array.dtype.kind == "f" else array for name, array in arrays.items()}
+        return Reference(self.node, self.opset, numbers_fed=True)(positive)
 
 
 def as_made(array, name):
