@@ -54,7 +54,7 @@ class ArgExtreme : public Op {
  public:
   explicit ArgExtreme(const NodeInfo& node)
       : axis_(node.get_int("axis", 0)),
-        keep_dims_(node.get_int("keepdims", 1) != 0),
+        keep_dims_(node.get_int("keepdims", 1) == 1),
         last_(node.get_int("select_last_index", 0) != 0) {}
 
   void run(Context& context) const override {

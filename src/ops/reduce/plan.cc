@@ -51,8 +51,8 @@ Shape reduced_shape(const Shape& shape, const AxisSet& reduced, bool keep_dims) 
 
 ReduceAxes::ReduceAxes(const NodeInfo& node)
     : axes_(node.find_ints("axes")),
-      keep_dims_(node.get_int("keepdims", 1) != 0),
-      nothing_if_empty_(node.get_int("noop_with_empty_axes", 0) != 0) {}
+      keep_dims_(node.get_int("keepdims", 1) == 1),
+      nothing_if_empty_(node.get_int("noop_with_empty_axes", 0) == 1) {}
 
 AxisSet ReduceAxes::of(Context& context) const {
   const int rank = context.input(0).shape.rank();

@@ -1,0 +1,254 @@
+#!/usr/bin/env python3
+"""Tries random operators and chains of them on Encore, beside the CPU EP of the same onnxruntime.
+
+    python tests/fuzz/fuzz.py --seconds 120 --seed 7 [--jobs 2]
+    python tests/fuzz/fuzz.py --repeat 7000123 [--count 8]
+
+Cases run in child processes, some hundreds in each, so that a crash is a finding like any other. A finding is one line
+with the command that repeats it. Exits with 1 if there are findings.
+"""
+
+import argparse
+import collections
+import os
+import queue
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+TESTS = HERE.parent
+sys.path[:0] = [str(path) for path in (HERE, TESTS, TESTS / "ops", TESTS.parent / "python")]
+
+A_SEED = 1_000_000  # numbers of cases for each seed
+BATCH = 400
+HANGS_AFTER = 120  # seconds without a word
+# What a sanitizer says, or the C library, of the end of a process.
+LAST_WORDS = re.compile(r"(ERROR: \w+Sanitizer: .*|runtime error: .*|terminate called.*|what\(\): .*|Assertion .*)")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--seed", type=int, help="default: another each time")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--repeat", type=int, metavar="NUMBER", help="try this case, here, and describe it")
+    parser.add_argument("--count", type=int, default=1, help="and so many in all, for what needs a history")
+    parser.add_argument("--child", type=int, nargs=2, metavar=("NUMBER", "COUNT"), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        return run_batch(*args.child)
+    if args.repeat is not None:
+        return repeat(args.repeat, args.count)
+    seed = args.seed if args.seed is not None else int.from_bytes(os.urandom(3), "little")
+    print(f"seed {seed}, {args.seconds:g} seconds, {args.jobs} jobs", flush=True)
+    return Campaign(seed, args.seconds, args.jobs).run()
+
+
+# ---- in a child process
+
+
+def run_batch(first, count):
+    """Tells the parent what it does, line by line."""
+    from compose import compose
+    from trial import try_case
+
+    def tell(*words):
+        os.write(1, (" ".join(" ".join(map(str, words)).splitlines()) + "\n").encode())
+
+    for number in range(first, first + count):
+        tell("case", number)
+        tell("phase", "reference")
+        try:
+            case = compose(number)
+            outcome = try_case(case, lambda name: tell("phase", name))
+        except Exception as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            tell("finding", f"the fuzzer itself: {type(error).__name__}: {error} at {where.filename}:{where.lineno}")
+            continue
+        if outcome.finding:
+            tell("finding", outcome.finding)
+        elif outcome.accepted:
+            tell("accepted", outcome.accepted)
+        tell("nodes", outcome.nodes_on_encore, outcome.nodes)
+    tell("end")
+    sys.stdout.flush()
+    os._exit(0)  # what onnxruntime does on its way out is no case
+
+
+def repeat(first, count):
+    from compose import compose
+    from trial import describe, try_case
+
+    failed = 0
+    for number in range(first, first + count):
+        case = compose(number)
+        print(describe(case) if case.nodes else f"{number}: onnx cannot write it")
+        outcome = try_case(case)
+        failed += outcome.finding is not None
+        print(f"{number}:", outcome.finding or (f"accepted: {outcome.accepted}" if outcome.accepted else "passed"))
+    return 1 if failed else 0
+
+
+# ---- the parent
+
+
+class Campaign:
+    """Hands batches to children until the time is over, and tells what they found."""
+
+    def __init__(self, seed, seconds, jobs):
+        self.next = seed * A_SEED
+        self.seconds, self.jobs = seconds, jobs
+        self.lock = threading.Lock()
+        self.counts = collections.Counter()
+        self.accepted = collections.Counter()
+
+    def run(self):
+        start = time.monotonic()
+        self.end = start + self.seconds
+        workers = [threading.Thread(target=self._work) for _ in range(self.jobs)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        seconds, counts = time.monotonic() - start, self.counts
+        for reason, times in self.accepted.most_common():
+            print(f"{times:6} accepted: {reason}")
+        share = 100 * counts["on Encore"] / max(1, counts["nodes"])
+        print(
+            f"{counts['cases'] / seconds:.0f} cases a second; {counts['nodes']} nodes, {share:.1f}% of them on Encore"
+        )
+        if counts["lost"]:
+            print(f"the CPU EP itself did not survive {counts['lost']} cases")
+        failed = f"{counts['failed']} failed, " if counts["failed"] else ""
+        print(f"{failed}{counts['cases'] - counts['failed']} passed in {seconds:.1f}s", flush=True)
+        return 1 if counts["failed"] or not counts["cases"] else 0
+
+    def _work(self):
+        while time.monotonic() < self.end:
+            with self.lock:
+                first = self.next
+                self.next += BATCH
+            number, last = first, first + BATCH
+            while number < last and time.monotonic() < self.end:
+                number = self._run_child(number, last - number)
+
+    def _run_child(self, first, count):
+        """Runs cases from the first on; returns the number from which on others are left."""
+        child = Child(first, count)
+        for line in child.lines(self.end):
+            word, _, rest = line.partition(" ")
+            with self.lock:
+                self._note(child, word, rest)
+        if child.ended:
+            return first + count
+        if child.stopped:  # the time is over
+            return first + count
+        with self.lock:
+            if child.number is None:
+                raise SystemExit(f"a child ended before its first case: {child.last_words()}")
+            if child.phase == "reference" and not child.sanitized():
+                self.counts["lost"] += 1
+            else:
+                self._say(self._narrowed(child), f"{child.phase} {child.how()}")
+        return child.number + 1
+
+    def _note(self, child, word, rest):
+        if word == "case":
+            child.number = int(rest)
+            self.counts["cases"] += 1
+        elif word == "phase":
+            child.phase = rest
+        elif word == "finding":
+            self._say(f"--repeat {child.number}", rest)
+        elif word == "accepted":
+            self.accepted[rest] += 1
+        elif word == "nodes":
+            on_encore, nodes = map(int, rest.split())
+            self.counts["on Encore"] += on_encore
+            self.counts["nodes"] += nodes
+
+    def _say(self, how, what):
+        self.counts["failed"] += 1
+        print(f"python tests/fuzz/fuzz.py {how}  # {what}", flush=True)
+
+    def _narrowed(self, child):
+        """The fewest cases before the one that ended the process with which it ends again."""
+        before = 0
+        while child.number - before >= child.first:
+            again = Child(child.number - before, before + 1)
+            for _ in again.lines(time.monotonic() + HANGS_AFTER):
+                pass
+            if not again.ended:
+                return f"--repeat {again.first}" + (f" --count {before + 1}" if before else "")
+            before = 2 * before + 1
+        return f"--repeat {child.first} --count {child.number - child.first + 1}"
+
+
+class Child:
+    def __init__(self, first, count):
+        self.first, self.number, self.phase = first, None, "reference"
+        self.ended = self.stopped = self.hung = False
+        self.errors = tempfile.TemporaryFile()
+        command = [sys.executable, str(HERE / "fuzz.py"), "--child", str(first), str(count)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.errors, text=True)
+
+    def lines(self, until):
+        """What the child says, until it ends, hangs, or its time is over."""
+        said = queue.Queue()
+
+        def read():
+            for line in self.process.stdout:
+                said.put(line.rstrip("\n"))
+            said.put(None)
+
+        threading.Thread(target=read, daemon=True).start()
+        while True:
+            left = until - time.monotonic()
+            try:
+                line = said.get(timeout=min(HANGS_AFTER, max(left, 1)))
+            except queue.Empty:
+                self.stopped = left <= HANGS_AFTER and time.monotonic() >= until
+                self.hung = not self.stopped
+                if left > 0 and not self.hung:
+                    continue
+                break
+            if line is None or line == "end":
+                self.ended = line == "end"
+                break
+            yield line
+            if time.monotonic() > until and line.startswith("nodes"):
+                self.stopped = True
+                break
+        if not self.ended:
+            if self.hung or self.stopped:
+                self.process.kill()
+        self.process.wait()
+
+    def sanitized(self):
+        return "Sanitizer" in self._errors()
+
+    def how(self):
+        """It ended."""
+        if self.hung:
+            return f"hangs for {HANGS_AFTER} s"
+        code = self.process.returncode
+        return f"ended with {'signal ' + str(-code) if code < 0 else 'code ' + str(code)}: {self.last_words()}"
+
+    def last_words(self):
+        said = self._errors()
+        found = LAST_WORDS.search(said)
+        return found[1] if found else " ".join(said[-300:].split())
+
+    def _errors(self):
+        self.errors.seek(0)
+        return self.errors.read().decode(errors="replace")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+"""The operators of docs/operators.md, which is made from the table in the code."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "operators.md"
+CHANNELS_LAST = "com.ms.internal.nhwc"
+
+
+@dataclasses.dataclass
+class Row:
+    since: int
+    until: int
+    rules: list  # (direction, first index, last index, names of types)
+
+    def types(self, index, direction="in"):
+        """What the row takes there; nothing if it does not say."""
+        return next(
+            (types for way, first, last, types in self.rules if way == direction and first <= index <= last), []
+        )
+
+
+def read(page=PAGE):
+    """{(domain, operator): [Row, ...]}; ai.onnx's domain is ""."""
+    found = {}
+    for line in page.read_text().splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if len(cells) != 5 or not (versions := re.fullmatch(r"(\d+)(?:–(\d+))?", cells[2])):
+            continue
+        domain = "" if cells[0] == "ai.onnx" else cells[0]
+        row = Row(int(versions[1]), int(versions[2] or versions[1]), list(_rules(cells[3])))
+        found.setdefault((domain, cells[1]), []).append(row)
+    assert found, f"{page} lists no operators"
+    return found
+
+
+def _rules(cell):
+    for rule in cell.split(";"):
+        places, types = rule.split(":")
+        for place in places.split(","):
+            way, first, following = re.fullmatch(r"\s*(in|out) (\d+)(…?)\s*", place).groups()
+            yield way, int(first), 10**6 if following else int(first), [name.strip() for name in types.split(",")]

@@ -1,0 +1,35 @@
+"""The table of what proposes a node of each operator, and how its results compare with the reference's."""
+
+import dataclasses
+from collections.abc import Callable
+
+PROPOSALS = {}  # (domain, operator) -> Proposal
+MICROSOFT = "com.microsoft"
+
+
+@dataclasses.dataclass
+class Proposal:
+    propose: Callable  # of a Sketch, makes a Node
+    family: str = "elementwise"  # as in tolerance.py
+    tolerance: dict = dataclasses.field(default_factory=dict)  # (relative, absolute) by type, where the family's is not
+    own_types: bool = False  # the reference is computed in the types themselves: they are what it is about
+    steady: bool = True  # small differences of inputs make small differences of outputs
+    sums: bool = False  # errors grow with the magnitude of what is added up, not with that of the result
+    mild: bool = False  # of large numbers no digit is left to compare
+
+
+def proposes(*operators, domain="", **more):
+    def keep(function):
+        for operator in operators:
+            PROPOSALS[domain, operator] = Proposal(function, **more)
+        return function
+
+    return keep
+
+
+# The modules fill the table.
+import propose_elementwise  # noqa: E402, F401
+import propose_flow  # noqa: E402, F401
+import propose_nn  # noqa: E402, F401
+import propose_reduce  # noqa: E402, F401
+import propose_shape  # noqa: E402, F401

@@ -1,0 +1,109 @@
+"""What a node's results should be: the CPU EP of the same onnxruntime, one node at a time."""
+
+import dataclasses
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from element_types import carrier, rounded, wide
+from onnx_model import CONSTANT, MADE, Value, write
+from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
+from proposals import PROPOSALS
+
+# Where the CPU EP has no kernel for a type, onnx's own evaluator is asked, in operators that it computes as written.
+BY_EVALUATOR = "propose_elementwise", "propose_shape"
+
+
+class Refused(Exception):
+    """The CPU EP's error."""
+
+
+class Unknown(Exception):
+    """There is no reference."""
+
+
+def quiet_options(level=ort.GraphOptimizationLevel.ORT_DISABLE_ALL):
+    """Of a session in the calling thread alone, which is made a hundred times a second."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = level
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    return options
+
+
+def message(error):
+    return " ".join(str(error).split())
+
+
+class Reference:
+    """One node. Halves are computed in float, unless the operator is about types themselves."""
+
+    def __init__(self, node, opset, numbers_fed=False):
+        self.node = node
+        self.wide = not PROPOSALS[node.domain, node.op].own_types
+        self.opset, self.numbers_fed = opset, numbers_fed
+        self.feeds = [v for v in node.reads() if v.origin != CONSTANT or numbers_fed and not v.fixed]
+        whole = node
+        if node.op == "Split":  # which the CPU EP does not survive with an output that nobody wants
+            outputs = [v or Value(f"unwanted{i}", node.inputs[0].type, None, MADE) for i, v in enumerate(node.outputs)]
+            whole = dataclasses.replace(node, outputs=outputs)
+        self.model, self.outputs = write([whole], node.makes(), opset, self.wide, numbers_fed)
+        self.run = None
+        self.last = None
+
+    def __call__(self, arrays):
+        """Of arrays by the names of values, a list of one for each output: in float where the type is a half."""
+        feeds = {value.name: arrays[value.name] for value in self.feeds}
+        key = [(array.shape, array.tobytes()) for array in feeds.values()]
+        if self.last is None or self.last[0] != key:
+            made = self._compute(feeds)
+            if any(array.dtype != kind for array, kind in zip(made, self._kinds(), strict=True)):
+                raise Unknown("a hostile node gives another type than a sound one")
+            self.last = key, made
+        return self.last[1]
+
+    def _kinds(self):
+        return [carrier(wide(value.type) if self.wide else value.type) for value in self.node.makes()]
+
+    def _compute(self, feeds):
+        given = {}
+        for value in self.feeds:
+            array = feeds[value.name]
+            narrow = carrier(value.type) == np.float32 and value.type != "float"
+            if self.wide:
+                array = array.astype(carrier(wide(value.type)))
+            given[f"{value.name}_fed" if narrow and not self.wide else value.name] = array
+        try:
+            if self.run is None:
+                session = ort.InferenceSession(self.model, quiet_options(), providers=["CPUExecutionProvider"])
+                self.run = lambda feeds: session.run(self.outputs, feeds)
+            return self.run(given)
+        except NoKernel:
+            return self._evaluate(given)
+        except UnicodeDecodeError as error:
+            raise Refused("an error in another encoding") from error
+        except Exception as error:
+            raise Refused(message(error)) from error
+
+    def _evaluate(self, given):
+        if PROPOSALS[self.node.domain, self.node.op].propose.__module__ not in BY_EVALUATOR:
+            raise Unknown("the CPU EP has no kernel")
+        from onnx.reference import ReferenceEvaluator
+
+        try:
+            with np.errstate(all="ignore"):
+                evaluator = ReferenceEvaluator(onnx.load_from_string(self.model))
+                made = [np.asarray(made) for made in evaluator.run(self.outputs, given)]
+        except Exception as error:
+            raise Unknown(message(error)) from error
+        return made
+
+    def of_magnitudes(self, arrays):
+        """The results if everything were positive: how large the terms of a sum are."""
+        positive = {name: np.abs(array) if array.dtype.kind == "f" else array for name, array in arrays.items()}
+        return Reference(self.node, self.opset, numbers_fed=True)(positive)
+
+
+def as_made(array, name):
+    """A reference's result as the node itself would hand it on."""
+    return rounded(array, name)

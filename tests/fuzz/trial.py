@@ -1,0 +1,253 @@
+"""Tries a case on Encore: once with all values laid open, each node checked with what it read, and once more in
+another way that must give the same."""
+
+import dataclasses
+
+import encore_session
+import numpy as np
+import onnxruntime as ort
+from accepted import REFUSED, SERVED, reason_for
+from compare import node_differs, run_differs
+from encore_session import EAGER, EP_NAME, Bound
+from element_types import WITHOUT_ARRAYS, carrier
+from element_types import wide as wide_type
+from onnx_model import FEED, write
+from reference import message, quiet_options
+
+NO_LEVEL = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+
+
+@dataclasses.dataclass
+class Finding:
+    case: object
+    node: object
+    kind: str  # refused, served, values, shape
+    when: str
+    text: str
+    arrays: dict = dataclasses.field(default_factory=dict)  # all values by name, if the node's own are wrong
+    wanted: list = dataclasses.field(default_factory=list)  # its outputs
+
+    def __str__(self):
+        return f"{self.kind}: {self.node.name} {self.when}: {self.text} | {self.case}"
+
+
+@dataclasses.dataclass
+class Outcome:
+    finding: Finding | None = None
+    accepted: str | None = None  # the reason
+    nodes: int = 0
+    nodes_on_encore: int = 0
+
+
+def fed(case, contents, wide=False):
+    """What a model's feeds are, of arrays by the names of values."""
+    arrays = {}
+    for value in case.feeds():
+        array = contents[value.name]
+        if wide:
+            arrays[value.name] = array.astype(carrier(wide_type(value.type)))
+        else:
+            arrays[f"{value.name}_fed" if value.type in WITHOUT_ARRAYS else value.name] = array
+    return arrays
+
+
+class _Session:
+    """Of a case, with some of its values as outputs."""
+
+    def __init__(self, case, outputs, level=NO_LEVEL, **options):
+        self.case, self.outputs = case, outputs
+        self.model, self.names = write(case.nodes, outputs, case.opset)
+        self.bound = None
+        self.session = encore_session.make_session(self.model, quiet_options(level), **case.options, **options)
+
+    def placed(self):
+        placed = encore_session.nodes_on(self.session)
+        return len(placed.get(EP_NAME, [])), sum(map(len, placed.values()))
+
+    def run(self, contents):
+        made = self.session.run(self.names, fed(self.case, contents))
+        return {value.name: array for value, array in zip(self.outputs, made, strict=True)}
+
+    def bind(self, contents, like):
+        """With all in device memory; outputs have the forms of the arrays in `like`."""
+        forms = {n: (like[v.name].shape, like[v.name].dtype) for n, v in zip(self.names, self.outputs)}
+        self.bound = Bound(self.session, fed(self.case, contents), forms)
+
+    def run_bound(self, contents, graph_id=None):
+        made = self.bound.run(fed(self.case, contents), graph_id)
+        return {value.name: made[name] for name, value in zip(self.names, self.outputs)}
+
+
+def try_case(case, phase=lambda name: None):
+    """The Outcome; phase(name) is told who is at work, should the process end."""
+    outcome = Outcome()
+    if not case.nodes:
+        return outcome
+    finding = _find(case, outcome, phase)
+    if finding and (reason := reason_for(finding)):
+        outcome.accepted = reason
+    else:
+        outcome.finding = finding
+    return outcome
+
+
+def _find(case, outcome, phase):
+    contents = {value.name: value.array for value in case.feeds() + case.constants()}
+    phase("Encore")
+    first = None
+    try:
+        first = _Session(case, case.made())
+        outcome.nodes_on_encore, outcome.nodes = first.placed()
+        if case.bound and case.known and not case.refused:
+            first.bind(contents, {value.name: value.array for value in case.made()})
+            values = first.run_bound(contents)
+        else:
+            values = first.run(contents)
+    except AssertionError:
+        raise
+    except Exception as error:
+        phase("reference")
+        if case.refused or not case.known or _is_onnxruntimes(error) or _cpu_refuses(case, case.made(), NO_LEVEL):
+            return _after_an_error(case, contents, first, phase)
+        return Finding(case, _culprit(case, error), REFUSED, "eager", message(error))
+    if case.refused:
+        phase("reference")
+        if not _cpu_refuses(case, case.made(), NO_LEVEL):
+            return None
+        return Finding(case, case.nodes[-1], SERVED, "eager", f"the CPU EP says: {case.refused[:300]}")
+    if not case.known:
+        return None
+    phase("reference")
+    if finding := _check_nodes(case, {**contents, **values}, "eager"):
+        return finding
+    return _second(case, contents, values, first, outcome, phase)
+
+
+def _cpu_refuses(case, outputs, level):
+    """The CPU EP's error for the model as a whole, which onnxruntime may judge differently from single nodes."""
+    for wide in (False, True):
+        model, names = write(case.nodes, outputs, case.opset, wide)
+        try:
+            session = ort.InferenceSession(model, quiet_options(level), providers=["CPUExecutionProvider"])
+            session.run(names, fed(case, {value.name: value.array for value in case.feeds()}, wide))
+        except Exception as error:
+            if "NOT_IMPLEMENTED" not in str(error):
+                return message(error)
+    return None
+
+
+def _is_onnxruntimes(error):
+    """What it says of bound outputs where the model's inferred shapes are not those that every EP computes."""
+    return "Please fix either the inputs/outputs or the model" in str(error)
+
+
+def _culprit(case, error):
+    return next((node for node in reversed(case.nodes) if f"'{node.name}'" in str(error)), case.nodes[-1])
+
+
+def _check_nodes(case, arrays, when):
+    for reference in case.references:
+        if wrong := node_differs(reference, arrays):
+            return Finding(case, reference.node, wrong[0], when, wrong[1], arrays, reference(arrays))
+    return None
+
+
+def _after_an_error(case, contents, first, phase):
+    """A capture that fails where the eager run has: no more may come of it than an error."""
+    if not (first and case.graphs and case.capturable()):
+        return None
+    phase("Encore")
+    try:
+        session = _Session(case, case.made(), enable_cuda_graph=1, min_num_runs_before_cuda_graph_capture=1)
+        binding = session.session.io_binding()
+        for name, array in fed(case, contents).items():
+            binding.bind_ortvalue_input(name, encore_session.on_device(array))
+        device = encore_session.capi.OrtDevice(1, 0, encore_session.NVIDIA, 0)
+        for name in session.names:
+            binding._iobinding.bind_output(name, device)
+        session.session.run_with_iobinding(binding)
+    except Exception:
+        return None
+    if not case.refused:
+        return None
+    return Finding(case, case.nodes[-1], SERVED, "captured", f"the CPU EP says: {case.refused[:300]}")
+
+
+def _new_contents(case, contents):
+    """The same values elsewhere: still in range for indices, still with the NaNs."""
+    fresh = dict(contents)
+    for value in case.feeds():
+        if not value.fixed:
+            array = contents[value.name]
+            fresh[value.name] = case.draw.numpy.permutation(array.reshape(-1)).reshape(array.shape)
+    return fresh
+
+
+def _second(case, contents, values, first, outcome, phase):
+    """Another session, with what onnxruntime makes of the model at its level, run plainly or captured."""
+    level_changed = case.level != NO_LEVEL
+    graphs = case.graphs and case.capturable() and outcome.nodes_on_encore == outcome.nodes
+    if not (graphs or level_changed or case.extra or case.hidden):
+        return None
+    outputs = (case.nodes[-1].makes() if case.hidden else case.made()) + case.extra
+    options = {"enable_cuda_graph": 1, "min_num_runs_before_cuda_graph_capture": 1} if graphs else {}
+    ways = [("in another session", EAGER if graphs else None)]
+    ways += [("captured", None), ("replayed", None), ("replayed again", None)] if graphs else []
+    second = None
+    when = "when another session is made"
+    try:
+        phase("Encore")
+        second = _Session(case, outputs, case.level, **options)
+        for when, graph_id in ways:
+            if when.startswith("replayed"):
+                contents = _new_contents(case, contents)
+                phase("Encore")
+                try:
+                    values = first.run(contents)
+                except Exception:  # the new contents are an error, which is another case's to look at
+                    return None
+                phase("reference")
+                if finding := _check_nodes(case, {**contents, **values}, "eager, with new contents"):
+                    return finding
+            phase("Encore")
+            everything = {**contents, **values}
+            if graphs or case.bound:
+                if not second.bound:
+                    second.bind(contents, everything)
+                got = second.run_bound(contents, graph_id)
+            else:
+                got = second.run(contents)
+            for value in outputs:
+                if value.origin == FEED and second.bound:
+                    continue  # onnxruntime puts the feed itself among the outputs, and nothing into the bound one
+                wrong = run_differs(case, value.type, got[value.name], everything[value.name], level_changed)
+                if wrong:
+                    node = next((n for n in case.nodes if value in n.makes()), case.nodes[-1])
+                    text = f"{value.name} beside the first session's: {wrong[1]}"
+                    return Finding(case, node, wrong[0], _told(when, case), text)
+    except AssertionError:
+        raise
+    except Exception as error:
+        phase("reference")
+        if _is_onnxruntimes(error) or _cpu_refuses(case, outputs, case.level):
+            return None
+        return Finding(case, _culprit(case, error), REFUSED, _told(when, case), message(error))
+    return None
+
+
+def _told(when, case):
+    extra = f", {', '.join(f'{v.origin} {v.name}' for v in case.extra)} handed out" if case.extra else ""
+    level = f", {case.level.name}" if case.level != NO_LEVEL else ""
+    options = "".join(f", {key}={value}" for key, value in case.options.items())
+    return when + level + extra + options
+
+
+def describe(case):
+    """For a person who repeats it."""
+    lines = [str(case)]
+    for value in case.feeds() + case.constants():
+        with np.printoptions(threshold=40, edgeitems=6, linewidth=1000):
+            flat = value.array.reshape(-1)
+            lines.append(f"{value.origin} {value.name} {value.type} {list(value.array.shape)} {value.dims}: {flat}")
+    assert all(value.array.dtype == carrier(value.type) for value in case.feeds())
+    return "\n".join(lines)
