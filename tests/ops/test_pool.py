@@ -58,9 +58,26 @@ def _global(of):
     return lambda x: [of(x, tuple(range(2, x.ndim)), keepdims=True)]
 
 
+def _large_means(counts_pads):
+    """Of the last of WINDOWS."""
+
+    def windows(x):
+        padded = np.pad(x, [(0, 0), (0, 0), (1, 1), (1, 1)])
+        return np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))[:, :, ::2, ::2]
+
+    def means(x):
+        return [windows(x).sum((-1, -2)) / (9 if counts_pads else windows(np.ones_like(x)).sum((-1, -2)))]
+
+    return means
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("it", MAXIMA + MEANS + GLOBALS, ids=str)
 def test_pools(it, dtype):
+    if dtype == "float64" and (
+        it is MEANS[-1] or it is MEANS[-2]
+    ):  # the CPU EP has no kernel, and onnx's own takes seconds
+        it = replace(it, reference=_large_means(it is MEANS[-1]))
     if "Global" in it.op and dtype == "float64":  # the CPU EP has no kernel, and onnx's own fails
         it = replace(it, reference=_global(np.mean if "Average" in it.op else np.max))
     check(replace(it, dtype=dtype))
