@@ -19,7 +19,6 @@ ROWS = listed.read()
 NAMES = sorted(key for key in ROWS if key in PROPOSALS)
 NEWEST_OPSET = min(26 if ORT_VERSION >= (1, 31) else 23, onnx.defs.onnx_opset_version())
 FLOW = {"If", "Loop", "Scan"}  # which no graph holds
-ON_HOST = {"Shape", "Size"}  # whose results are
 LEVELS = [
     ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
     ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
@@ -68,9 +67,13 @@ class Case:
         return [value for node in self.nodes for value in node.makes()]
 
     def capturable(self):
-        """Whether nothing in the model keeps it from being captured."""
-        on_host = any(value.fixed for value in self.feeds())
-        return not on_host and not any(node.op in FLOW | ON_HOST for node in self.nodes)
+        """Whether nothing in the model keeps it from being captured: what is read in host memory is constant."""
+        return not any(node.op in FLOW or self._needs_host(node) for node in self.nodes)
+
+    def _needs_host(self, node):
+        places = _row((node.domain, node.op), self.opset).on_host
+        read = [value for i, value in enumerate(node.inputs) if ("in", i) in places and value is not None]
+        return ("out", 0) in places or any(value.origin != CONSTANT for value in read)
 
     def __str__(self):
         def text(value):
