@@ -46,9 +46,11 @@ def not_finite(finding):
 
 def nearly(finding):
     """Doubles, no more than a few of a float's digits apart; or both beyond all numbers."""
+    if finding.got.dtype != np.float64:
+        return False
     beyond = (np.abs(finding.got) > 1e300) & (np.abs(finding.wanted) > 1e300)
     near = np.isclose(finding.got, finding.wanted, 1e-6, 1e-6, equal_nan=True)
-    return finding.got.dtype == np.float64 and (near | beyond).all()
+    return (near | beyond).all()
 
 
 def by_one(finding):
@@ -134,6 +136,11 @@ def steps_over(finding):
     return attrs.get("auto_pad", "").startswith("SAME") and any(stride > kernel for stride, kernel in lengths)
 
 
+def pads_a_whole_window(finding):
+    attrs = finding.node.attrs
+    return any(pad >= size for pad, size in zip(attrs.get("pads", []), 2 * attrs.get("kernel_shape", [])))
+
+
 def dilated(finding):
     attrs = finding.node.attrs
     return attrs.get("auto_pad", "").startswith("SAME") and max(attrs.get("dilations", [1])) > 1
@@ -195,18 +202,16 @@ ACCEPTED = [
     Accepted("MaxPool", SERVED, "the same, which it then refuses", says("padding values must be non-negative")),
     Accepted(POOLS, SHAPE, "the CPU EP pads to the same size as if there were no dilation", dilated),
     Accepted(POOLS, VALUES, "the CPU EP pads to the same size as if there were no dilation", dilated),
-    Accepted("Conv", SERVED, "the CPU EP has no dilation with auto_pad", says("Dilation not supported for AutoPadType")),
+    Accepted("Conv", SERVED, "the CPU EP has no dilation with auto_pad", says("Dilation not supported for AutoPad")),
     Accepted(f"{POOLS} GlobalMaxPool GlobalAveragePool", SERVED, "the CPU EP refuses to pool nothing", of_nothing),
-    Accepted(POOLS, SERVED, "the CPU EP refuses pads as large as the kernel", says("pool_attributes.h:88")),
+    Accepted(POOLS, SERVED, "the CPU EP refuses pads as large as the kernel", pads_a_whole_window),
     Accepted(
         "GlobalMaxPool GlobalAveragePool",
         SERVED,
         "the CPU EP pools along three dimensions at most",
         says("Unsupported pooling size"),
     ),
-    Accepted(
-        POOLS, REFUSED, "the CPU EP rounds the size of nothing up to a window that has no room", says("the window spans")
-    ),
+    Accepted(POOLS, REFUSED, "the CPU EP rounds up to one window, which has no room", says("the window spans")),
     Accepted("PRelu", REFUSED, "ONNX broadcasts the slope to the input, not both to each other", says("the slope, of")),
     Accepted(
         "ReduceMax ReduceMin", SERVED, "the CPU EP knows no extreme of no booleans", says("empty set with bool type")
@@ -218,12 +223,16 @@ ACCEPTED = [
         of_nothing_from_the_end,
     ),
     Accepted(
+        f"{REDUCTIONS} ArgMax ArgMin",
+        REFUSED,
+        "and those that there are not",
+        lambda finding: of_nothing(finding) and says("is outside [")(finding),
+    ),
+    Accepted(
         "ArgMax ArgMin", REFUSED, "the same, where nothing can be chosen from", says("there is nothing to choose from")
     ),
     Accepted("Resize", SHAPE, "the CPU EP mixes up axes from the end with a policy", by_a_policy_from_the_end),
-    Accepted(
-        "Squeeze", SHAPE, "an empty list of axes names none, as onnx infers; the CPU EP takes it for absent", without_axes
-    ),
+    Accepted("Squeeze", SHAPE, "an empty list of axes names none; the CPU EP takes it for absent", without_axes),
     Accepted(
         "SkipLayerNormalization SkipSimplifiedLayerNormalization",
         SERVED,
@@ -236,9 +245,25 @@ ACCEPTED = [
         "the CPU EP refuses rows of nothing",
         says("must be at least 1, got 0"),
     ),
-    Accepted("Split", SERVED, "the last parts are empty; the CPU EP refuses more parts than there are elements",
-             says("Invalid num_outputs value")),
-]  # fmt: skip
+    Accepted(
+        "GlobalMaxPool GlobalAveragePool", SERVED, "nothing is spatial", says("Input dimension cannot be less than 3")
+    ),
+    Accepted("Softmax LogSoftmax", SERVED, "all is one row, or each a row of its own", says("IsAxisInRange")),
+    Accepted("Softmax LogSoftmax", REFUSED, "the CPU EP overflows at an axis far below zero", says("is outside [-")),
+    Accepted("Mean Sum Max Min", SERVED, "before opset 8 shapes had to be equal", lambda f: f.case.opset < 8),
+    Accepted("Gelu", SERVED, "onnxruntime takes the function's body", says("Unsupported approximation_algorithm")),
+    Accepted("Cast", SERVED, "an attribute that means nothing here", says("saturate is only used for cast to float 8")),
+    Accepted(
+        "FastGelu", REFUSED, "of doubles the CPU EP makes an Add, which broadcasts", says("must be a vector as long as")
+    ),
+    Accepted("GatherElements", REFUSED, "no indices, but of another rank", lambda f: f.node.inputs[1].array.size == 0),
+    Accepted(
+        "Split",
+        SERVED,
+        "the last parts are empty; the CPU EP refuses more parts than there are elements",
+        says("Invalid num_outputs value"),
+    ),
+]
 
 # Of any operator: a node that Encore declines, for a reason that it tells, and that the CPU EP has no kernel for.
 ON_NEITHER = "Encore declines the node, and the CPU EP has no kernel of its type"

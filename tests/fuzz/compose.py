@@ -17,6 +17,9 @@ from sketch import Sketch
 
 ROWS = listed.read()
 NAMES = sorted(key for key in ROWS if key in PROPOSALS)
+UNKNOWN = sorted(  # which test_fuzz.py allows none of
+    (domain, op) for domain, op in ROWS if ("" if domain == listed.CHANNELS_LAST else domain, op) not in PROPOSALS
+)
 NEWEST_OPSET = min(26 if ORT_VERSION >= (1, 31) else 23, onnx.defs.onnx_opset_version())
 FLOW = {"If", "Loop", "Scan"}  # which no graph holds
 LEVELS = [
@@ -96,7 +99,7 @@ def compose(number):
     alone = draw.chance(0.55)
     opset = _opset(draw, draw.pick(ROWS[key]), key)
     sketch = Sketch(draw, opset, alone)
-    case = Case(number, opset, [], [], None, True, *_ways(draw), extra=[], options=_options(draw), draw=draw)
+    case = Case(number, opset, [], [], None, True, *_ways(draw), extra=[], options=_options(draw, key), draw=draw)
     wanted = 1 if alone else draw.number(3, 12)
     place = draw.number(0, wanted - 1)
     tries = 0
@@ -124,7 +127,9 @@ def _ways(draw):
     return bound, level, HAS_GRAPHS and draw.chance(0.6), draw.chance(0.5)
 
 
-def _options(draw):
+def _options(draw, key):
+    if (listed.CHANNELS_LAST, key[1]) in ROWS and draw.chance(0.3):
+        return {"prefer_nhwc": 1}
     return draw.pick(PROVIDER_OPTIONS) if draw.chance(0.15) else {}
 
 
