@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Runs the suites on a machine with a GPU: prebuilt libraries, the machine's own Python, onnxruntime and pytest.
 
-    tools/on_gpu.py FOLDER [--only native,memcheck,racecheck,python,sanitized,fuzz,soak,bench] [--logs FOLDER] [--jobs 8]
-                           [--files tests/ops/test_norm.py ...] [--seconds 120]
+    tools/on_gpu.py FOLDER [--only native,memcheck,racecheck,python,sanitized,fuzz,soak,bench] [--logs FOLDER]
+                           [--jobs 8] [--files tests/ops/test_norm.py ...] [--seconds 120]
 
 FOLDER holds libonnxruntime_providers_cuda_plugin.so and the *_tests programs of the cuda preset. Prints a line a stage
 and exits with 1 if one failed. Stages:

@@ -118,6 +118,13 @@ def overflows_on_the_way(finding):
         return not np.isfinite(np.prod(np.maximum(np.abs(_read(finding)), 1), axis=_axes(finding))).all()
 
 
+def hardly_varies(finding):
+    """Rows that are all but constant: what is left of them is rounding, which a small epsilon enlarges."""
+    epsilon = max(finding.node.attrs.get("epsilon", 1e-5), 1e-12)
+    sizes = [np.abs(array).max(initial=0, where=np.isfinite(array)) for array in _floats(finding)]
+    return _gap(finding).max() <= 1e-6 * sizes[0] * max(1, *sizes[1:]) / np.sqrt(epsilon)
+
+
 def crops_what_keeps_its_size(finding):
     node = finding.node
     if node.attrs.get("coordinate_transformation_mode") != "tf_crop_and_resize":
@@ -195,7 +202,15 @@ ACCEPTED = [
     Accepted("Elu Selu", VALUES, "the CPU EP subtracts 1 from what may be very near 1", near_a_kink),
     Accepted("QuickGelu", VALUES, "the CPU EP's sigmoid is a polynomial", near_a_sigmoid),
     Accepted("Clip", VALUES, "a half without a bound ends at its own largest number", at_the_ends_of_a_half),
-    Accepted("MatMul FusedMatMul Gemm", VALUES, "sums of nothing are left as they were by the CPU EP", has_no_terms),
+    Accepted(
+        "MatMul FusedMatMul Gemm Conv", VALUES, "sums of nothing are left as they were by the CPU EP", has_no_terms
+    ),
+    Accepted(
+        "LayerNormalization SkipLayerNormalization",
+        VALUES,
+        "of constant rows nothing but their mean's rounding is left",
+        hardly_varies,
+    ),
     Accepted("ReduceProd", VALUES, "a product that passes infinity stays there or not", overflows_on_the_way),
     Accepted("Resize", VALUES, "the CPU EP doesn't crop along an axis that keeps its size", crops_what_keeps_its_size),
     Accepted("AveragePool", VALUES, "the CPU EP pads by less than nothing where windows leave gaps", steps_over),
@@ -231,6 +246,13 @@ ACCEPTED = [
     Accepted(
         "ArgMax ArgMin", REFUSED, "the same, where nothing can be chosen from", says("there is nothing to choose from")
     ),
+    Accepted(
+        REDUCTIONS,
+        REFUSED,
+        "a scalar has no axes, of which the CPU EP overlooks some",
+        lambda finding: finding.node.inputs[0].array.ndim == 0 and says("is outside [")(finding),
+    ),
+    Accepted("GatherND", REFUSED, "indices of depth 0, which ONNX doesn't have", says("indices of depth 0")),
     Accepted("Resize", SHAPE, "the CPU EP mixes up axes from the end with a policy", by_a_policy_from_the_end),
     Accepted("Squeeze", SHAPE, "an empty list of axes names none; the CPU EP takes it for absent", without_axes),
     Accepted(
@@ -271,7 +293,7 @@ ON_NEITHER = "Encore declines the node, and the CPU EP has no kernel of its type
 
 def reason_for(finding):
     """Why this difference is accepted, or None."""
-    if finding.kind == REFUSED and "Provider type for" in finding.text and "is not set" in finding.text:
+    if finding.kind == REFUSED and says("Provider type for", "Failed to find kernel for")(finding):
         return ON_NEITHER
     for entry in ACCEPTED:
         if finding.node.op in entry.operators.split() and finding.kind == entry.kind and entry.when(finding):

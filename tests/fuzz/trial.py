@@ -35,7 +35,7 @@ class Finding:
 @dataclasses.dataclass
 class Outcome:
     finding: Finding | None = None
-    accepted: str | None = None  # the reason
+    accepted: list = dataclasses.field(default_factory=list)  # reasons
     nodes: int = 0
     nodes_on_encore: int = 0
 
@@ -84,11 +84,16 @@ def try_case(case, phase=lambda name: None):
     if not case.nodes:
         return outcome
     finding = _find(case, outcome, phase)
-    if finding and (reason := reason_for(finding)):
-        outcome.accepted = reason
-    else:
+    if not _is_accepted(finding, outcome):
         outcome.finding = finding
     return outcome
+
+
+def _is_accepted(finding, outcome):
+    reason = finding and reason_for(finding)
+    if reason:
+        outcome.accepted.append(reason)
+    return bool(reason)
 
 
 def _find(case, outcome, phase):
@@ -109,7 +114,8 @@ def _find(case, outcome, phase):
         phase("reference")
         if case.refused or not case.known or _is_onnxruntimes(error) or _cpu_refuses(case, case.made(), NO_LEVEL):
             return _after_an_error(case, contents, first, phase)
-        return Finding(case, _culprit(case, error), REFUSED, "eager", message(error))
+        culprit = _culprit(case, error)
+        return _before(case, culprit, contents, outcome) or Finding(case, culprit, REFUSED, "eager", message(error))
     if case.refused:
         phase("reference")
         if not _cpu_refuses(case, case.made(), NO_LEVEL):
@@ -118,7 +124,7 @@ def _find(case, outcome, phase):
     if not case.known:
         return None
     phase("reference")
-    if finding := _check_nodes(case, first, {**contents, **values}, "eager"):
+    if finding := _check_nodes(case, first, {**contents, **values}, "eager", outcome):
         return finding
     return _second(case, contents, values, first, outcome, phase)
 
@@ -147,6 +153,21 @@ def _cpu_refuses(case, outputs, level):
     return None
 
 
+def _before(case, node, contents, outcome):
+    """What is wrong with the nodes before one that fails, of which that may come; an accepted one too."""
+    count = case.nodes.index(node)
+    before = dataclasses.replace(case, nodes=case.nodes[:count], references=case.references[:count])
+    if not count:
+        return None
+    session = _Session(before, before.made())
+    arrays = {**contents, **session.run(contents)}
+    for reference in before.references:
+        if wrong := node_differs(reference, arrays):
+            kind, text, got, wanted = wrong
+            return Finding(case, reference.node, kind, "eager", text, arrays, got, wanted)
+    return None
+
+
 def _is_onnxruntimes(error):
     """What it says of bound outputs where the model's inferred shapes are not those that every EP computes, or of
     arrays that its Python does not have."""
@@ -158,7 +179,7 @@ def _culprit(case, error):
     return next((node for node in reversed(case.nodes) if f"'{node.name}'" in str(error)), case.nodes[-1])
 
 
-def _check_nodes(case, session, arrays, when):
+def _check_nodes(case, session, arrays, when, outcome):
     for reference in case.references:
         node = reference.node
         # onnxruntime has ways of its own with halves on the CPU.
@@ -166,7 +187,9 @@ def _check_nodes(case, session, arrays, when):
             continue
         if wrong := node_differs(reference, arrays):
             kind, text, got, wanted = wrong
-            return Finding(case, node, kind, when, text, arrays, got, wanted)
+            finding = Finding(case, node, kind, when, text, arrays, got, wanted)
+            if not _is_accepted(finding, outcome):
+                return finding
     return None
 
 
@@ -225,7 +248,8 @@ def _second(case, contents, values, first, outcome, phase):
                 except Exception:  # the new contents are an error, which is another case's to look at
                     return None
                 phase("reference")
-                if finding := _check_nodes(case, first, {**contents, **values}, "eager, with new contents"):
+                when_eager = "eager, with new contents"
+                if finding := _check_nodes(case, first, {**contents, **values}, when_eager, outcome):
                     return finding
             phase("Encore")
             everything = {**contents, **values}
