@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Runs the suites on a machine with a GPU: prebuilt libraries, the machine's own Python, onnxruntime and pytest.
 
-    tools/on_gpu.py FOLDER [--only native,memcheck,racecheck,python,sanitized,bench] [--logs FOLDER] [--jobs 8]
-                           [--files tests/ops/test_norm.py ...]
+    tools/on_gpu.py FOLDER [--only native,memcheck,racecheck,python,sanitized,fuzz,soak,bench] [--logs FOLDER]
+                           [--jobs 8] [--files tests/ops/test_norm.py ...] [--seconds 120]
 
 FOLDER holds libonnxruntime_providers_cuda_plugin.so and the *_tests programs of the cuda preset. Prints a line a stage
 and exits with 1 if one failed. Stages:
@@ -10,6 +10,8 @@ and exits with 1 if one failed. Stages:
   memcheck   the seam's kernels under compute-sanitizer's memcheck, racecheck the same for races in shared memory
   python     operator cases, end-to-end tests and models; first those alone that measure the device
   sanitized  operator cases under memcheck, file by file: takes minutes each, --files names some
+  fuzz       random nodes and chains of them beside the CPU EP, for --seconds, each time others: the log has the seed
+  soak       16 threads at random over a few sessions, for --seconds in each of three mixes
   bench      bench/models.py beside torch
 """
 
@@ -21,6 +23,11 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+SOAKS = [
+    [],
+    ["--mix", "graph=8,release=4", "--sessions", "graphs,graphs,eager,unified"],
+    ["--mix", "graph=8,release=4,open=3", "--sessions", "graphs,graphs"],
+]
 KERNELS = "--gtest_filter=Launch*:Block*:Half*:Fault*:Divid*:ForEach*:Collective*:Transform*"
 
 
@@ -28,7 +35,7 @@ def pytest(jobs, *arguments):
     return [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", str(jobs), *arguments]
 
 
-def stages(folder, jobs, files):
+def stages(folder, jobs, files, seconds):
     native = sorted(folder.glob("*_tests"))
     sanitizer = ["compute-sanitizer", "--error-exitcode", "1", "--print-limit", "20"]
     yield "native", [[str(program), "--gtest_brief=1"] for program in native]
@@ -38,6 +45,9 @@ def stages(folder, jobs, files):
     yield "python", [pytest(0, "-m", "alone", *tests), pytest(jobs, "-m", "not alone", *tests)]
     memcheck = [*sanitizer, "--tool", "memcheck", "--target-processes", "all"]
     yield "sanitized", [[*memcheck, *pytest(jobs, file, "-x")] for file in files]
+    lasting = ["--seconds", str(seconds)]
+    yield "fuzz", [[sys.executable, "tests/fuzz/fuzz.py", "--jobs", str(jobs), *lasting]]
+    yield "soak", [[sys.executable, "tests/soak/soak.py", "--threads", "16", *lasting, *mix] for mix in SOAKS]
     yield "bench", [[sys.executable, "bench/models.py", "--peer", "torch"]]
 
 
@@ -56,10 +66,11 @@ def run(commands, log, environment):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--only", default="native,memcheck,racecheck,python,sanitized,bench")
+    parser.add_argument("--only", default="native,memcheck,racecheck,python,sanitized,fuzz,soak,bench")
     parser.add_argument("--logs", type=Path, default=Path("."))
     parser.add_argument("--jobs", type=int, default=8)
     parser.add_argument("--files", nargs="+", default=sorted(ROOT.glob("tests/ops/test_*.py")))
+    parser.add_argument("--seconds", type=float, default=120, help="of fuzz, and of each soak")
     args = parser.parse_args()
     folder = args.folder.resolve()
     environment = dict(os.environ, ENCORE_LIBRARY=str(folder / "libonnxruntime_providers_cuda_plugin.so"), CI="true")
@@ -67,7 +78,7 @@ def main():
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")])
     args.logs.mkdir(parents=True, exist_ok=True)
     wanted, failures = args.only.split(","), 0
-    for name, commands in stages(folder, args.jobs, args.files):
+    for name, commands in stages(folder, args.jobs, args.files, args.seconds):
         if name not in wanted:
             continue
         start, log = time.monotonic(), args.logs / f"{name}.log"

@@ -69,6 +69,7 @@ def _all():
     for preset in SANITIZERS:
         python = lambda preset=preset: _sanitized_python(preset)
         stages += [_build(preset), _native(preset), Stage(f"Python, {preset}", python, (f"build {preset}",))]
+    stages += [Stage("soak", _soak, ("build virtual",)), Stage("fuzz", _fuzz, ("build virtual-asan",))]
     if IN_CI or env.nvcc():
         stages += [_build("cuda"), Stage("library", _check_library, ("build cuda",))]
         if env.gpu_works():
@@ -130,13 +131,30 @@ def _launcher(preset):
 
 
 def _sanitized_python(preset):
-    """The tests with threads, with the sanitizer's runtime in Python's process."""
-    find = lambda name: subprocess.run(["g++", f"-print-file-name={name}"], capture_output=True, text=True).stdout
-    preload = ":".join(str(Path(find(name).strip()).resolve()) for name in RUNTIMES[preset])
+    """The tests with threads."""
     command = [*_launcher(preset), env.PYTHON, "-m", "pytest", "-q", "-p", "no:xdist", *THREADED]
     if preset == "virtual-tsan":
         command += ["--deselect", SPREAD]
-    return _stream(command, _on(preset, LD_PRELOAD=preload, **SANITIZED_PYTHON[preset]))
+    return _stream(command, _in_sanitized_python(preset))
+
+
+def _in_sanitized_python(preset):
+    """With the sanitizer's runtime in Python's process."""
+    find = lambda name: subprocess.run(["g++", f"-print-file-name={name}"], capture_output=True, text=True).stdout
+    preload = ":".join(str(Path(find(name).strip()).resolve()) for name in RUNTIMES[preset])
+    return _on(preset, LD_PRELOAD=preload, **SANITIZED_PYTHON[preset])
+
+
+def _soak():
+    """A minute of threads that do random things over a few sessions."""
+    return _stream([env.PYTHON, env.ROOT / "tests" / "soak" / "soak.py", "--seconds", "60"], _on("virtual"))
+
+
+def _fuzz():
+    """Two minutes of random nodes and chains of them, under ASan and UBSan, the same every time."""
+    program = env.ROOT / "tests" / "fuzz" / "fuzz.py"
+    command = [env.PYTHON, program, "--seconds", "120", "--seed", "1", "--jobs", env.JOBS]
+    return _stream(command, _in_sanitized_python("virtual-asan"))
 
 
 def _check_library():

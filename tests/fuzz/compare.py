@@ -28,7 +28,7 @@ def first_difference(got, wanted, wrong):
 
 
 def node_differs(reference, arrays):
-    """What is wrong with a node's outputs, given what it read: (kind, text), or None."""
+    """What is wrong with a node's outputs, given what it read: (kind, text, got, wanted), or None."""
     node = reference.node
     try:
         made = reference(arrays)
@@ -38,14 +38,14 @@ def node_differs(reference, arrays):
     for value, unrounded in zip(node.makes(), made, strict=True):
         got, wanted = arrays[value.name], rounded(unrounded, value.type)
         if text := form_differs(got, wanted.shape, carrier(value.type)):
-            return "shape", text
+            return "shape", text, got, wanted
         if same(got, wanted):
             continue
         wrong = _beyond(got, wanted, *_allowed(proposal, value.type))
         if wrong.any() and proposal.sums:
             wrong &= _beyond_magnitude(reference, node.makes().index(value), arrays, value.type, got, wanted)
         if wrong.any() and not (proposal.mild and any(_is_wild(arrays[v.name]) for v in node.reads())):
-            return "values", first_difference(got, wanted, wrong)
+            return "values", first_difference(got, wanted, wrong), got, wanted
     return None
 
 

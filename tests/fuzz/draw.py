@@ -7,7 +7,7 @@ from element_types import FLOATS, INTEGERS, NUMPY, carrier, rounded
 from harness import SPECIAL
 
 LEAST, GREATEST = -(2**63), 2**63 - 1
-# Of anything with so many elements there is no memory; a few GiB would be had, and take their time. As an int32 it is 1.
+# Of anything with so many elements there is no memory; a few GiB would be had, and take long. As an int32 it is 1.
 HUGE = 2**40 + 1
 SMALL = [-9, -3, -2, -1, 0, 1, 2, 3, 4, 7, 8, 9]
 HOSTILE = [*SMALL, 20, -100, HUGE, -HUGE, 2**62, LEAST, LEAST + 1, GREATEST, GREATEST - 1]

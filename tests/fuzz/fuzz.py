@@ -73,8 +73,8 @@ def run_batch(first, count):
             continue
         if outcome.finding:
             tell("finding", outcome.finding)
-        elif outcome.accepted:
-            tell("accepted", outcome.accepted)
+        for reason in set(outcome.accepted):
+            tell("accepted", reason)
         tell("nodes", outcome.nodes_on_encore, outcome.nodes)
     tell("end")
     sys.stdout.flush()
@@ -91,7 +91,9 @@ def repeat(first, count):
         print(describe(case) if case.nodes else f"{number}: onnx cannot write it")
         outcome = try_case(case)
         failed += outcome.finding is not None
-        print(f"{number}:", outcome.finding or (f"accepted: {outcome.accepted}" if outcome.accepted else "passed"))
+        for reason in outcome.accepted:
+            print("accepted:", reason)
+        print(f"{number}:", outcome.finding or "passed")
     return 1 if failed else 0
 
 
@@ -145,17 +147,17 @@ class Campaign:
             word, _, rest = line.partition(" ")
             with self.lock:
                 self._note(child, word, rest)
-        if child.ended:
+        if not child.died:
             return first + count
-        if child.stopped:  # the time is over
-            return first + count
-        with self.lock:
-            if child.number is None:
-                raise SystemExit(f"a child ended before its first case: {child.last_words()}")
-            if child.phase == "reference" and not child.sanitized():
+        if child.number is None:
+            raise SystemExit(f"a child ended before its first case: {child.last_words()}")
+        if child.phase == "reference" and not child.sanitized():
+            with self.lock:
                 self.counts["lost"] += 1
-            else:
-                self._say(self._narrowed(child), f"{child.phase} {child.how()}")
+        else:
+            how = self._narrowed(child)
+            with self.lock:
+                self._say(how, f"{child.phase} {child.how()}")
         return child.number + 1
 
     def _note(self, child, word, rest):
@@ -182,61 +184,57 @@ class Campaign:
         before = 0
         while child.number - before >= child.first:
             again = Child(child.number - before, before + 1)
-            for _ in again.lines(time.monotonic() + HANGS_AFTER):
+            for _ in again.lines(float("inf")):
                 pass
-            if not again.ended:
+            if again.died:
                 return f"--repeat {again.first}" + (f" --count {before + 1}" if before else "")
             before = 2 * before + 1
         return f"--repeat {child.first} --count {child.number - child.first + 1}"
 
 
 class Child:
+    """A process that tries some cases."""
+
     def __init__(self, first, count):
         self.first, self.number, self.phase = first, None, "reference"
-        self.ended = self.stopped = self.hung = False
+        self.died = self.hung = False
         self.errors = tempfile.TemporaryFile()
         command = [sys.executable, str(HERE / "fuzz.py"), "--child", str(first), str(count)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.errors, text=True)
+        self.said = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
 
-    def lines(self, until):
-        """What the child says, until it ends, hangs, or its time is over."""
-        said = queue.Queue()
+    def _read(self):
+        for line in self.process.stdout:
+            self.said.put(line.rstrip("\n"))
+        self.said.put(None)
 
-        def read():
-            for line in self.process.stdout:
-                said.put(line.rstrip("\n"))
-            said.put(None)
-
-        threading.Thread(target=read, daemon=True).start()
-        while True:
-            left = until - time.monotonic()
-            try:
-                line = said.get(timeout=min(HANGS_AFTER, max(left, 1)))
-            except queue.Empty:
-                self.stopped = left <= HANGS_AFTER and time.monotonic() >= until
-                self.hung = not self.stopped
-                if left > 0 and not self.hung:
-                    continue
-                break
-            if line is None or line == "end":
-                self.ended = line == "end"
-                break
+    def lines(self, end):
+        """What it says, until it ends, dies, says nothing for too long, or has done a case when the time is over."""
+        line = self._next()
+        while line not in (None, "end"):
             yield line
-            if time.monotonic() > until and line.startswith("nodes"):
-                self.stopped = True
+            if line.startswith("nodes") and time.monotonic() > end:
                 break
-        if not self.ended:
-            if self.hung or self.stopped:
-                self.process.kill()
+            line = self._next()
+        self.died = line is None
+        if self.hung or not self.died:
+            self.process.kill()
         self.process.wait()
+
+    def _next(self):
+        try:
+            return self.said.get(timeout=HANGS_AFTER)
+        except queue.Empty:
+            self.hung = True
+            return None
 
     def sanitized(self):
         return "Sanitizer" in self._errors()
 
     def how(self):
-        """It ended."""
         if self.hung:
-            return f"hangs for {HANGS_AFTER} s"
+            return f"hangs: not a word for {HANGS_AFTER} s"
         code = self.process.returncode
         return f"ended with {'signal ' + str(-code) if code < 0 else 'code ' + str(code)}: {self.last_words()}"
 

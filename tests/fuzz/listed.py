@@ -13,6 +13,7 @@ class Row:
     since: int
     until: int
     rules: list  # (direction, first index, last index, names of types)
+    on_host: set  # places in host memory, such as ("in", 1)
 
     def types(self, index, direction="in"):
         """What the row takes there; nothing if it does not say."""
@@ -29,7 +30,8 @@ def read(page=PAGE):
         if len(cells) != 5 or not (versions := re.fullmatch(r"(\d+)(?:–(\d+))?", cells[2])):
             continue
         domain = "" if cells[0] == "ai.onnx" else cells[0]
-        row = Row(int(versions[1]), int(versions[2] or versions[1]), list(_rules(cells[3])))
+        on_host = {(way, int(index)) for way, index in re.findall(r"(in|out) (\d+)", cells[4])}
+        row = Row(int(versions[1]), int(versions[2] or versions[1]), list(_rules(cells[3])), on_host)
         found.setdefault((domain, cells[1]), []).append(row)
     assert found, f"{page} lists no operators"
     return found

@@ -13,6 +13,7 @@ def mutate(sketch, node):
         for way in sketch.draw.shuffled(ways):
             if way(sketch, node):
                 break
+    node.settle_types()
 
 
 def _attribute(s, node):
@@ -119,12 +120,10 @@ def _other_type(s, node):
     i = _input(s, node, lambda value: not value.fixed)
     if i is None:
         return False
-    kind, old = s.draw.pick(s.row.types(i) or NUMPY), node.inputs[i].type
+    kind = s.draw.pick(s.row.types(i) or NUMPY)
     with np.errstate(all="ignore"):
         array = np.asarray(node.inputs[i].array, np.float64)
     whole = np.nan_to_num(array, nan=0, posinf=9, neginf=9).clip(0, 100) if kind in INTEGERS else array
-    for made in node.makes():  # most operators give what they get
-        made.type = kind if made.type == old else made.type
     return _replace(s, node, i, rounded(whole, kind), kind)
 
 

@@ -32,6 +32,13 @@ class Node:
     attrs: dict  # a callable makes a graph of its argument, a function from type to type
     outputs: list  # of Values, or None for an unwanted one
     captured: list = dataclasses.field(default_factory=list)  # Values of outside that bodies use
+    follow: list = dataclasses.field(default_factory=list)  # outputs of the type of the input `like`
+    like: int = 0
+
+    def settle_types(self):
+        if self.like < len(self.inputs) and self.inputs[self.like] is not None:
+            for value in self.follow:
+                value.type = self.inputs[self.like].type
 
     def reads(self):
         seen = {value.name: value for value in [*self.inputs, *self.captured] if value is not None}

@@ -112,7 +112,7 @@ def where(s):
     x = s.data(s.types(1))
     condition = s.data(["bool"], shape=s.draw.partner(list(x.array.shape)))
     y = s.partner(x)
-    return s.node(condition, *s.draw.shuffled([x, y]), types=[x.type])
+    return s.node(condition, *s.draw.shuffled([x, y]), like=1)
 
 
 @proposes("Cast", family="exact", own_types=True, steady=False)

@@ -64,7 +64,7 @@ def loop(s):
     )
     count = s.fixed(s.draw.number(0, 4), tame=True)
     go = s.maybe(0.5, lambda: s.fixed(s.draw.chance(0.8), "bool"))
-    return s.node(count, go, x, types=[x.type] * 2, wanted=2, captured=[outer], body=body)
+    return s.node(count, go, x, like=2, wanted=2, captured=[outer], body=body)
 
 
 @proposes("Scan", family="reduce", steady=False)
@@ -84,4 +84,4 @@ def scan(s):
     turned = {"scan_input_axes": [axis], "scan_output_axes": s.maybe(0.5, lambda: [s.draw.axis(len(shape) + 1)])}
     if axis == 0 and s.draw.chance(0.5):
         turned = {}
-    return s.node(state, rows, types=[rows.type] * 2, wanted=2, body=body, num_scan_inputs=1, **directions, **turned)
+    return s.node(state, rows, wanted=2, body=body, num_scan_inputs=1, **directions, **turned)

@@ -68,7 +68,7 @@ def pool(s):
     two = s.opset >= 8 and s.draw.chance(0.4)
     order = s.maybe(0.3, lambda: s.draw.pick([0, 1])) if s.opset >= 8 else None
     return s.node(
-        x, types=[x.type, "int64"][: 1 + two], wanted=1 + two, kernel_shape=kernel, storage_order=order, **attrs
+        x, types=[None, "int64"][: 1 + two], wanted=1 + two, kernel_shape=kernel, storage_order=order, **attrs
     )
 
 
@@ -81,7 +81,7 @@ def global_pool(s):
 @proposes("Dropout", family="exact")
 def dropout(s):
     x = s.data()
-    two = {"types": [x.type, "bool" if s.opset >= 10 else x.type], "wanted": 2} if s.draw.chance(0.4) else {}
+    two = {"types": [None, "bool" if s.opset >= 10 else None], "wanted": 2} if s.draw.chance(0.4) else {}
     if s.opset < 12:
         return s.node(x, ratio=s.maybe(0.6, lambda: abs(s.draw.real()) / 2), **two)
     ratio = s.maybe(0.6, lambda: s.fixed(s.draw.pick([0.0, 0.3, 0.5]), s.draw.pick(["float", x.type])))
@@ -139,7 +139,9 @@ def resize(s):
     crop = attrs["coordinate_transformation_mode"] == "tf_crop_and_resize"
     roi = None
     if crop:
-        ends = s.draw.picks([0.0, 0.1, -0.2], len(kept)) + s.draw.picks([1.0, 0.8, 1.3], len(kept))
+        inner = [mode == "nearest" or axis > 1 for axis in kept]
+        ends = [some * s.draw.pick([0.0, 0.1, -0.2]) for some in inner]
+        ends += [s.draw.pick([1.0, 0.8, 1.3]) if some else 1.0 for some in inner]
         roi = s.fixed(ends, "float", constant=1)
         attrs["extrapolation_value"] = s.maybe(0.5, s.draw.real)
     empty = lambda: s.fixed([], "float", constant=1) if s.opset < 13 else None

@@ -55,7 +55,7 @@ def layer_norm(s):
         return s.node(x, scale, axis=axis, epsilon=epsilon)
     # Mean and deviation are floats, even of doubles in onnxruntime's operator before ONNX had one.
     wanted = s.draw.pick([[True], [True, s.draw.chance(0.5), True]]) if s.op == "LayerNormalization" else [True]
-    return s.node(x, scale, bias, types=[x.type, "float", "float"], wanted=wanted, axis=axis, epsilon=epsilon)
+    return s.node(x, scale, bias, types=[None, "float", "float"], wanted=wanted, axis=axis, epsilon=epsilon)
 
 
 @proposes("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain=MICROSOFT, family="reduce", mild=True)
@@ -68,7 +68,9 @@ def skip_layer_norm(s):
     if s.op == "SkipSimplifiedLayerNormalization":
         rest = rest[:1]
     wanted = s.draw.pick([[True], [True, False, False, True]])
-    return s.node(x, skip, gamma, *rest, types=[x.type] * 4, wanted=wanted, epsilon=abs(s.draw.real()) + 1e-5)
+    return s.node(
+        x, skip, gamma, *rest, types=[None, "float", "float", None], wanted=wanted, epsilon=abs(s.draw.real()) + 1e-5
+    )
 
 
 @proposes("BiasSoftmax", domain=MICROSOFT, family="reduce", mild=True)
@@ -91,7 +93,7 @@ def batch_norm(s):
         mean = s.data([other], shape=channels, mild=True)
     variance = s.new(abs(s.draw.contents(other, channels, mild=True)) + s.draw.pick([0, 1]), other, constant=0.5)
     training = s.draw.pick([0, 0, 1]) if s.opset >= 14 and s.draw.chance(0.3) else None
-    outputs = {"types": [x.type, other, other], "wanted": 3} if training and s.draw.chance(0.5) else {}
+    outputs = {"types": [None, other, other], "wanted": 3} if training and s.draw.chance(0.5) else {}
     epsilon, momentum = (s.maybe(0.5, lambda: abs(s.draw.real()) + 1e-5) for _ in range(2))
     return s.node(x, scale, bias, mean, variance, epsilon=epsilon, momentum=momentum, training_mode=training, **outputs)
 

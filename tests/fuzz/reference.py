@@ -44,7 +44,9 @@ class Reference:
         self.opset, self.numbers_fed = opset, numbers_fed
         self.feeds = [v for v in node.reads() if v.origin != CONSTANT or numbers_fed and not v.fixed]
         whole = node
-        if node.op == "Split":  # which the CPU EP does not survive with an output that nobody wants
+        if (
+            node.op == "Split" and node.inputs and node.inputs[0]
+        ):  # which the CPU EP does not survive with an output that nobody wants
             outputs = [v or Value(f"unwanted{i}", node.inputs[0].type, None, MADE) for i, v in enumerate(node.outputs)]
             whole = dataclasses.replace(node, outputs=outputs)
         self.model, self.outputs = write([whole], node.makes(), opset, self.wide, numbers_fed)
@@ -82,6 +84,8 @@ class Reference:
             return self._evaluate(given)
         except UnicodeDecodeError as error:
             raise Refused("an error in another encoding") from error
+        except ValueError as error:  # of NumPy's, which has no array of a shape that is beyond all memory
+            raise Unknown(message(error)) from error
         except Exception as error:
             raise Refused(message(error)) from error
 

@@ -1,7 +1,6 @@
 """A case in the making: what an operator's proposal draws its values from."""
 
-import numpy as np
-from element_types import FLOATS, carrier, rounded
+from element_types import FLOATS, rounded
 from onnx_model import CONSTANT, FEED, MADE, Node, Value
 
 
@@ -49,14 +48,14 @@ class Sketch:
     def new(self, array, name, constant=0.0, fixed=False, tame=False):
         self._count += 1
         origin = CONSTANT if self.draw.chance(constant) else FEED
-        array = np.asarray(array, carrier(name))
+        array = rounded(array, name)
         value = Value(f"v{self._count}", name, array, origin, fixed, tame, dims=self._declared(array.shape))
         self.values.append(value)
         return value
 
     def fixed(self, values, name="int64", constant=0.85, tame=False):
         """What says how: a shape, axes, pads; mostly a constant of the model."""
-        return self.new(rounded(np.asarray(values), name), name, constant, fixed=True, tame=tame)
+        return self.new(values, name, constant, fixed=True, tame=tame)
 
     def _declared(self, shape):
         way = self.draw.random.random()
@@ -66,21 +65,24 @@ class Sketch:
 
     # ---- nodes
 
-    def node(self, *inputs, types=None, wanted=1, captured=(), **attrs):
-        """The proposed node. `types` are its outputs', by default that of its first input; `wanted` of them are, or
-        those for which it says True."""
+    def node(self, *inputs, types=None, like=0, wanted=1, captured=(), **attrs):
+        """The proposed node. `types` are its outputs', where they are not that of the input `like`; `wanted` of them
+        are, or those for which it says True."""
         inputs = list(inputs)
         while inputs and inputs[-1] is None:
             inputs.pop()
         wanted = [True] * wanted if isinstance(wanted, int) else wanted
-        types = types or [inputs[0].type] * len(wanted)
+        types = types or [None] * len(wanted)
         attrs = {key: value for key, value in attrs.items() if value is not None}
         outputs = []
         for kind, want in zip(types, wanted):
             self._count += 1
             outputs.append(Value(f"v{self._count}", kind, None, MADE) if want else None)
+        follow = [value for value in outputs if value is not None and value.type is None]
         name = f"{self.op}_{len(self.nodes)}"
-        return Node(self.op, self.domain, name, inputs, attrs, outputs, list(captured))
+        node = Node(self.op, self.domain, name, inputs, attrs, outputs, list(captured), follow, like)
+        node.settle_types()
+        return node
 
     def maybe(self, probability, make):
         """make() or, else, None: for what may be absent."""

@@ -8,9 +8,9 @@ import numpy as np
 import onnxruntime as ort
 from accepted import REFUSED, SERVED, reason_for
 from compare import node_differs, run_differs
-from encore_session import EAGER, EP_NAME, Bound
 from element_types import WITHOUT_ARRAYS, carrier
 from element_types import wide as wide_type
+from encore_session import EAGER, EP_NAME, Bound
 from onnx_model import FEED, write
 from reference import message, quiet_options
 
@@ -25,7 +25,8 @@ class Finding:
     when: str
     text: str
     arrays: dict = dataclasses.field(default_factory=dict)  # all values by name, if the node's own are wrong
-    wanted: list = dataclasses.field(default_factory=list)  # its outputs
+    got: object = None
+    wanted: object = None
 
     def __str__(self):
         return f"{self.kind}: {self.node.name} {self.when}: {self.text} | {self.case}"
@@ -34,7 +35,7 @@ class Finding:
 @dataclasses.dataclass
 class Outcome:
     finding: Finding | None = None
-    accepted: str | None = None  # the reason
+    accepted: list = dataclasses.field(default_factory=list)  # reasons
     nodes: int = 0
     nodes_on_encore: int = 0
 
@@ -60,9 +61,8 @@ class _Session:
         self.bound = None
         self.session = encore_session.make_session(self.model, quiet_options(level), **case.options, **options)
 
-    def placed(self):
-        placed = encore_session.nodes_on(self.session)
-        return len(placed.get(EP_NAME, [])), sum(map(len, placed.values()))
+        parts = self.session.get_provider_graph_assignment_info()
+        self.placed = {node.name: part.ep_name for part in parts for node in part.get_nodes()}
 
     def run(self, contents):
         made = self.session.run(self.names, fed(self.case, contents))
@@ -84,11 +84,16 @@ def try_case(case, phase=lambda name: None):
     if not case.nodes:
         return outcome
     finding = _find(case, outcome, phase)
-    if finding and (reason := reason_for(finding)):
-        outcome.accepted = reason
-    else:
+    if not _is_accepted(finding, outcome):
         outcome.finding = finding
     return outcome
+
+
+def _is_accepted(finding, outcome):
+    reason = finding and reason_for(finding)
+    if reason:
+        outcome.accepted.append(reason)
+    return bool(reason)
 
 
 def _find(case, outcome, phase):
@@ -97,10 +102,10 @@ def _find(case, outcome, phase):
     first = None
     try:
         first = _Session(case, case.made())
-        outcome.nodes_on_encore, outcome.nodes = first.placed()
+        outcome.nodes_on_encore = sum(name == EP_NAME for name in first.placed.values())
+        outcome.nodes = len(first.placed)
         if case.bound and case.known and not case.refused:
-            first.bind(contents, {value.name: value.array for value in case.made()})
-            values = first.run_bound(contents)
+            values = _run_bound(first, case, contents)
         else:
             values = first.run(contents)
     except AssertionError:
@@ -109,7 +114,8 @@ def _find(case, outcome, phase):
         phase("reference")
         if case.refused or not case.known or _is_onnxruntimes(error) or _cpu_refuses(case, case.made(), NO_LEVEL):
             return _after_an_error(case, contents, first, phase)
-        return Finding(case, _culprit(case, error), REFUSED, "eager", message(error))
+        culprit = _culprit(case, error)
+        return _before(case, culprit, contents) or Finding(case, culprit, REFUSED, "eager", message(error))
     if case.refused:
         phase("reference")
         if not _cpu_refuses(case, case.made(), NO_LEVEL):
@@ -118,9 +124,20 @@ def _find(case, outcome, phase):
     if not case.known:
         return None
     phase("reference")
-    if finding := _check_nodes(case, {**contents, **values}, "eager"):
+    if finding := _check_nodes(case, first, {**contents, **values}, "eager", outcome):
         return finding
     return _second(case, contents, values, first, outcome, phase)
+
+
+def _run_bound(session, case, contents):
+    """A wrong shape doesn't fit what is bound: a plain run tells more of it than onnxruntime's error."""
+    session.bind(contents, {value.name: value.array for value in case.made()})
+    try:
+        return session.run_bound(contents)
+    except Exception as error:
+        if "but the computed output shape for this run" not in str(error):
+            raise
+    return session.run(contents)
 
 
 def _cpu_refuses(case, outputs, level):
@@ -136,19 +153,43 @@ def _cpu_refuses(case, outputs, level):
     return None
 
 
+def _before(case, node, contents):
+    """What is wrong with the nodes before one that fails, of which that may come; an accepted one too."""
+    count = case.nodes.index(node)
+    before = dataclasses.replace(case, nodes=case.nodes[:count], references=case.references[:count])
+    try:
+        arrays = {**contents, **_Session(before, before.made()).run(contents)} if count else {}
+    except Exception:  # which says no more than the first
+        return None
+    for reference in before.references:
+        if wrong := node_differs(reference, arrays):
+            kind, text, got, wanted = wrong
+            return Finding(case, reference.node, kind, "eager", text, arrays, got, wanted)
+    return None
+
+
 def _is_onnxruntimes(error):
-    """What it says of bound outputs where the model's inferred shapes are not those that every EP computes."""
-    return "Please fix either the inputs/outputs or the model" in str(error)
+    """What it says of bound outputs where the model's inferred shapes are not those that every EP computes, or of
+    arrays that its Python does not have."""
+    said = ("Please fix either the inputs/outputs or the model", "No corresponding Numpy type")
+    return any(words in str(error) for words in said)
 
 
 def _culprit(case, error):
     return next((node for node in reversed(case.nodes) if f"'{node.name}'" in str(error)), case.nodes[-1])
 
 
-def _check_nodes(case, arrays, when):
+def _check_nodes(case, session, arrays, when, outcome):
     for reference in case.references:
+        node = reference.node
+        # onnxruntime has ways of its own with halves on the CPU.
+        if session.placed.get(node.name) != EP_NAME and any(wide_type(v.type) != v.type for v in node.reads()):
+            continue
         if wrong := node_differs(reference, arrays):
-            return Finding(case, reference.node, wrong[0], when, wrong[1], arrays, reference(arrays))
+            kind, text, got, wanted = wrong
+            finding = Finding(case, node, kind, when, text, arrays, got, wanted)
+            if not _is_accepted(finding, outcome):
+                return finding
     return None
 
 
@@ -207,7 +248,8 @@ def _second(case, contents, values, first, outcome, phase):
                 except Exception:  # the new contents are an error, which is another case's to look at
                     return None
                 phase("reference")
-                if finding := _check_nodes(case, {**contents, **values}, "eager, with new contents"):
+                when_eager = "eager, with new contents"
+                if finding := _check_nodes(case, first, {**contents, **values}, when_eager, outcome):
                     return finding
             phase("Encore")
             everything = {**contents, **values}

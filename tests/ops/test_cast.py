@@ -1,10 +1,11 @@
 """Cast between all types of numbers, against the CPU EP."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 from encore_session import EP_NAME, assert_all_on_encore, nodes_on
 from harness import INTEGERS, SPECIAL, Case, check, floats, integers, session
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 NUMPY = ["float32", "float16", "float64", *INTEGERS, "bool"]
@@ -176,6 +177,24 @@ def test_misaligned(source, to):
             reference=lambda x: [x.astype(to)],
         )
     )
+
+
+def test_infinity_of_a_float8_stays_when_nothing_is_cast():
+    infinite = numpy_helper.from_array(np.array([np.inf, -np.inf, 57344, 1], ml_dtypes.float8_e5m2), "n")
+    nodes = [
+        helper.make_node("Identity", ["n"], ["x"]),
+        helper.make_node("Cast", ["x"], ["same"], to=TensorProto.FLOAT8E5M2),
+        helper.make_node("Cast", ["same"], ["y"], to=TensorProto.FLOAT),
+    ]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])
+    model = helper.make_model(
+        helper.make_graph(nodes, "casts", [], [output], [infinite]),
+        opset_imports=[helper.make_opsetid("", 21)],
+        ir_version=10,
+    )
+    sess = session(model)
+    assert_all_on_encore(sess)
+    np.testing.assert_array_equal(sess.run(None, {})[0], [np.inf, -np.inf, 57344, 1])
 
 
 def test_cast_like():

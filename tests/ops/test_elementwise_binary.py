@@ -265,6 +265,12 @@ def test_slope_larger_than_its_operand_is_an_error():
         sess.run(None, {"a": floats(3), "b": floats(2, 3)})
 
 
+@pytest.mark.parametrize("fmod", [2, -1])
+def test_mod_with_another_fmod_is_declined(fmod):
+    with pytest.raises(Exception, match="fmod must have value either 0 or 1"):  # which the CPU EP says
+        session(_model("Mod", TensorProto.INT32, (3,), (3,), fmod=fmod))
+
+
 def test_mod_of_floats_without_fmod_is_declined():
     """ONNX does not allow it; the CPU EP says so."""
     try:

@@ -228,6 +228,22 @@ def test_arg_of_nothing_is_refused():
         session(model.model).run(None, model.feeds)
 
 
+@pytest.mark.parametrize("op", ["ReduceSum", "ReduceMax", "ArgMax"])
+def test_only_one_keeps_dimensions(op):
+    """What ONNX doesn't say of other numbers, onnxruntime does."""
+    for keepdims in (2, -1):
+        check(
+            Case(
+                op, [floats(3, 5)], {"keepdims": keepdims}, opset=13, family="reduce" if op == "ReduceSum" else "exact"
+            )
+        )
+
+
+def test_only_one_reduces_nothing():
+    model = _Model(Case("ReduceSum", [floats(3, 5)], {"noop_with_empty_axes": 2}, opset=13), "float32")
+    assert session(model.model).run(None, model.feeds)[0].shape == (1, 1)
+
+
 def test_an_axis_out_of_range_is_refused():
     model = _Model(case("ReduceSum", floats(2, 3)), "float32")
     node = model.model.graph.node[0]

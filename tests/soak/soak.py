@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Threads do random things over a few sessions for a while, and every answer is checked.
 
-    python tests/soak/soak.py [--seconds 60] [--threads 8] [--seed 1] [--mix graph=8,release=4] [--sessions graphs,unified]
+    python tests/soak/soak.py [--seconds 60] [--threads 8] [--seed 1] [--mix graph=8,release=4] [--sessions graphs]
 
 Actions of a mix, each with its weight:
   graph      a run of a captured graph with new contents, which the thread captures first

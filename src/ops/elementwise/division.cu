@@ -35,7 +35,9 @@ struct Remainder {
   bool like_dividend;  // its sign is the dividend's, as C has it; else the divisor's, as Python has it
 
   Remainder() = default;
-  explicit Remainder(const NodeInfo& node) : like_dividend(node.get_int("fmod", 0) != 0) {
+  explicit Remainder(const NodeInfo& node) : like_dividend(node.get_int("fmod", 0) == 1) {
+    if (const int64_t fmod = node.get_int("fmod", 0); fmod != 0 && fmod != 1)
+      fail(Code::not_supported, "attribute fmod is ", fmod, "; it must be 0 or 1");
     if (!like_dividend && kFloats.has(node.input_type(0)))
       fail(Code::not_supported,
            "attribute fmod is 0 and the inputs are floating-point numbers: ONNX wants fmod=1 for these");
