@@ -98,7 +98,7 @@ def register(name: str | None = None, ort=None) -> str:
     return provider
 
 
-def session(model, session_options=None, *, device_id: int = 0, ort=None, **options):
+def session(model, *, session_options=None, device_id: int = 0, ort=None, **options):
     """An onnxruntime.InferenceSession on Encore; raises wherever onnxruntime would quietly take the CPU instead.
 
     `model` is a path or bytes, as InferenceSession takes it. The other keywords are the provider's options, as Python

@@ -33,15 +33,20 @@ std::map<std::string, std::string> config_of(const OrtSessionOptions* session) {
 
 constexpr const char* kOutsideOfSessions = "the tensors outside of sessions";
 
-void check_device(const Options& options, const OrtKeyValuePairs* const* metadata, size_t device_count) {
-  std::string chosen;
-  for (size_t i = 0; i < device_count; ++i) {
-    const int device = Devices::from_metadata(metadata[i]);
-    if (device == options.device_id) return;
-    chosen += text(i ? ", " : "", device);
-  }
-  fail(Code::invalid_input, "provider option 'device_id' is ", options.device_id, ", but the session was given device ",
-       chosen, "; leave the option out, or pass the OrtEpDevice with that cuda_device_id");
+// A session's device is the one that it was given: what the options say of it, if anything, has to agree.
+void settle_device(const std::string& ep_name, const OrtKeyValuePairs* const* metadata, size_t device_count,
+                   std::map<std::string, std::string>& config) {
+  std::string given;
+  for (size_t i = 0; i < device_count; ++i) given += text(i ? ", " : "", Devices::from_metadata(metadata[i]));
+  require(device_count == 1, "a session runs on one device, but was given devices ", given, "; pass one OrtEpDevice");
+  std::vector<std::string> keys = {"device_id"};
+  for (const std::string& prefix : option_prefixes(ep_name)) keys.push_back(prefix + "device_id");
+  for (const std::string& key : keys)
+    if (const auto said = config.find(key); said != config.end())
+      require(said->second == given, "provider option '", key, "' is '", said->second,
+              "', but the session was given device ", given,
+              "; leave the option out, or pass the OrtEpDevice with that cuda_device_id");
+  config.emplace("device_id", given);
 }
 
 }  // namespace
@@ -110,9 +115,9 @@ OrtEp* Factory::create_ep(const OrtKeyValuePairs* const* metadata, size_t device
                           const OrtSessionOptions* session, Log log) {
   Options options;
   try {
-    const auto config = config_of(session);
+    auto config = config_of(session);
+    settle_device(name_, metadata, device_count, config);
     options = parse_options(name_, config);
-    check_device(options, metadata, device_count);
     if (host_has(kExecutionModeApi)) {
       ExecutionMode mode = ORT_SEQUENTIAL;
       check(ort().api->GetSessionExecutionMode(session, &mode));

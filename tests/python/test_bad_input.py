@@ -85,18 +85,35 @@ def test_options_of_the_session_are_checked_too(encore, relu, capfd):
     assert "'ep.cuda.use_tf32' is 'x'" in refusal(relu, capfd, {"ep.cuda.use_tf32": "x"})
     assert "'gpu_mem_limit' is '-5'" in refusal(relu, capfd, {"gpu_mem_limit": "-5"})
     assert "did you mean 'ep.cuda.device_id'?" in refusal(relu, capfd, {"ep.cuda.divice_id": "0"})
+    for prefix in ("ep.encore.", "encore."):
+        said = refusal(relu, capfd, {prefix + "use_tf32": "0"})
+        assert f"unknown provider option '{prefix}use_tf32'; did you mean 'ep.cuda.use_tf32'?" in said
 
 
 def test_contradictions_are_refused(encore, relu, capfd):
-    # onnxruntime adds the chosen device's own device_id.
-    said = refusal(relu, capfd, {"device_id": "3"})
-    assert "device_id' is '0', but 'device_id' is '3'; give one of them" in said
+    said = refusal(relu, capfd, {"gpu_mem_limit": "5000000"}, gpu_mem_limit=6000000)
+    assert re.search(r"gpu_mem_limit' is '\d+', but '(ep.*)?gpu_mem_limit' is '\d+'; give one of them", said)
 
 
-@only_if(encore_session.EP_NAME != "CUDAExecutionProvider")  # onnxruntime overwrites this provider's from 1.28 on
 def test_another_device_than_the_chosen_is_refused(encore, relu, capfd):
+    others = [] if encore_session.EP_NAME == "CUDAExecutionProvider" else ["ep.cuda.device_id"]
+    for key in ["device_id", *others]:
+        said = refusal(relu, capfd, {key: "3"})
+        assert f"provider option '{key}' is '3', but the session was given device 0; leave the option out" in said
+
+
+@only_if(encore_session.EP_NAME != "CUDAExecutionProvider")  # onnxruntime drops this provider's from 1.28 on
+def test_nor_as_the_providers_own_option(encore, relu, capfd):
     said = refusal(relu, capfd, device_id=3)
-    assert "provider option 'device_id' is 3, but the session was given device 0; leave the option out, or" in said
+    assert "device_id' is '3', but the session was given device 0; leave the option out, or pass" in said
+
+
+@only_if(encore_session.ORT_VERSION >= (1, 28))  # older ones refuse it themselves
+def test_several_devices_for_one_session_are_refused(encore, relu):
+    options = ort.SessionOptions()
+    options.add_provider_for_devices(onnxruntime_ep_encore.devices(encore) * 2, {})
+    with pytest.raises(RuntimeError, match="a session runs on one device, but was given devices 0, .*pass one"):
+        ort.InferenceSession(relu.SerializeToString(), options, enable_fallback=0)
 
 
 @needs_graphs
@@ -108,6 +125,18 @@ def test_a_bad_graph_id_is_refused(encore, relu, graph_id):
     with pytest.raises(Exception, match=graph_id):
         session.run(None, {"x": X}, options)
     works(session)
+
+
+@needs_graphs
+@pytest.mark.parametrize(
+    "key", ["gpu_graphid", "gpu_graph_id ", "gpu_grpah_id", "gpu_graph_idd", "cuda_graph_id", "ep.cuda.gpu_graph_id"]
+)
+def test_a_misspelt_graph_id_is_refused(encore, relu, key):
+    session = make_session(relu, enable_cuda_graph=1)
+    with pytest.raises(Exception, match=f"unknown run option '{key}'; did you mean 'gpu_graph_id'"):
+        session.run(None, {"x": X}, encore_session.run_options(**{key: 3}))
+    works(session)
+    works(make_session(relu))
 
 
 def test_an_unknown_dynamic_option_is_refused(encore, relu):
@@ -153,6 +182,15 @@ def test_a_type_without_kernel_is_named(encore, make_model, capfd):
     session = make_session(model, config={"ep.cuda.log_placement": "1"})
     assert "Identity node 'same' is not on Encore: input 0 has type string" in capfd.readouterr().err
     assert session.run(None, {"x": np.array(["a", "b"], object)})[0].tolist() == ["a", "b"]
+
+
+def test_an_input_that_is_not_bound_is_named(encore, relu):
+    session = make_session(relu)
+    binding = session.io_binding()
+    binding.bind_ortvalue_output("y", encore_session.empty_on_device([2, 3]))
+    with pytest.raises(Exception, match="'relu' Status Message: input 0 has no tensor; .* was it bound?"):
+        session.run_with_iobinding(binding)
+    works(session)
 
 
 @pytest.mark.parametrize("index", [5, -6, 2**40])

@@ -70,7 +70,7 @@ def test_options_as_python_has_them(encore, relu):
 def test_options_of_the_session_are_kept(encore, relu):
     options = ort.SessionOptions()
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    session = onnxruntime_ep_encore.session(relu, options)
+    session = onnxruntime_ep_encore.session(relu, session_options=options)
     encore_session.assert_all_on_encore(session)
     with pytest.raises(ValueError, match="the session options have a provider already.*make new ones"):
         onnxruntime_ep_encore.session(relu, session_options=options)
@@ -92,6 +92,11 @@ def test_a_refused_option_raises_with_the_reason(encore, relu, capfd):
     with pytest.raises(RuntimeError, match="gpu_mem_limit' is '4GB'; it must be a number of bytes"):
         onnxruntime_ep_encore.session(relu, gpu_mem_limit="4GB")
     assert "Falling back" not in capfd.readouterr().out
+
+
+def test_options_are_keywords(encore, relu):
+    with pytest.raises(TypeError, match="positional"):
+        onnxruntime_ep_encore.session(relu, {"enable_cuda_graph": True})
 
 
 def test_a_missing_model_is_onnxruntimes_error(encore):

@@ -58,7 +58,11 @@ class KernelRun final : public ops::Context {
       const OrtValue* value = nullptr;
       check(ort().api->KernelContext_GetInput(context_, size_t(i), &value));
       if (!value) return nullptr;
-      slot = tensor_of(value, node_.host_inputs[size_t(i)] ? Where::host : Where::device);
+      try {
+        slot = tensor_of(value, node_.host_inputs[size_t(i)] ? Where::host : Where::device);
+      } catch (const OrtError& error) {
+        fail(Code::invalid_input, "input ", i, " has no tensor; if it is the model's, was it bound? ", error.what());
+      }
     }
     return &*slot;
   }

@@ -60,6 +60,15 @@ void settle(Options& options, const Given& given) {
           "provider options 'tunable_op_tuning_enable' and 'deterministic' exclude each other: tuning chooses by time");
 }
 
+// What Encore's own name suggests for a prefix, and isn't one.
+constexpr std::string_view kMistaken[] = {"ep.encore.", "encore."};
+
+std::string unknown(const std::string& key, std::string_view prefix, std::string_view bare) {
+  std::vector<std::string> known;
+  for (const OptionRow& row : option_rows()) known.emplace_back(row.key);
+  return text("unknown provider option '", key, "'; did you mean '", prefix, nearest(bare, known), "'?");
+}
+
 size_t edits_between(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -97,13 +106,11 @@ Options parse_options(std::string_view ep_name, const std::map<std::string, std:
         std::find_if(prefixes.begin(), prefixes.end(), [&](const auto& p) { return key.starts_with(p); });
     const std::string bare = prefix == prefixes.end() ? key : key.substr(prefix->size());
     const OptionRow* const row = find_option(bare);
+    for (const std::string_view mistaken : kMistaken)
+      if (prefix == prefixes.end() && key.starts_with(mistaken))
+        fail(Code::invalid_input, unknown(key, prefixes.back(), key.substr(mistaken.size())));
     if (prefix == prefixes.end() && !(row && row->bare)) continue;
-    if (!row) {
-      std::vector<std::string> known;
-      for (const OptionRow& r : option_rows()) known.emplace_back(r.key);
-      fail(Code::invalid_input, "unknown provider option '", key, "'; did you mean '", *prefix, nearest(bare, known),
-           "'?");
-    }
+    if (!row) fail(Code::invalid_input, unknown(key, *prefix, bare));
     require(row->parse(value, options), "provider option '", key, "' is '", value, "'; it must be ", row->allowed);
     const auto [before, first] = given.try_emplace(row->same_as ? row->same_as : bare, key, value);
     require(first || before->second.second == value, "provider option '", key, "' is '", value, "', but '",

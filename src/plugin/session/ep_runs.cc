@@ -1,12 +1,11 @@
 // Runs of a session: what the calling thread is in the middle of, where its work goes, and how it is waited for.
 #include <algorithm>
-#include <charconv>
-#include <cstring>
 #include <span>
 #include <utility>
 
 #include "device/device.h"
 #include "plugin/host/fence.h"
+#include "plugin/options/run_options.h"
 #include "plugin/session/ep.h"
 #include "plugin/session/stream.h"
 
@@ -36,17 +35,6 @@ struct Runs {
   }
 };
 thread_local Runs runs;
-
-int graph_id_of(const OrtRunOptions* options) {
-  const char* const entry = options ? ort().api->GetRunConfigEntry(options, "gpu_graph_id") : nullptr;
-  if (!entry) return 0;
-  int id = 0;
-  const char* const end = entry + std::strlen(entry);
-  const auto [stopped, error] = std::from_chars(entry, end, id);
-  require(error == std::errc() && stopped == end && id >= graph::kEagerId, "run option 'gpu_graph_id' is '", entry,
-          "'; it must be a number from 0, or -1 to run eagerly");
-  return id;
-}
 
 }  // namespace
 

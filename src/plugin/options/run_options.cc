@@ -1,0 +1,60 @@
+#include "plugin/options/run_options.h"
+
+#include <charconv>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "device/error.h"
+#include "graph/session_graphs.h"
+
+namespace encore::plugin {
+namespace {
+
+const std::string kGraphId = "gpu_graph_id";
+
+const char* entry_of(const OrtRunOptions* options, const std::string& key) {
+  return ort().api->GetRunConfigEntry(options, key.c_str());
+}
+
+std::vector<std::string> make_misspellings() {
+  std::vector<std::string> made = {"graph_id",     "gpu_graph",    "cuda_graph_id", "gpu_graph_annotation_id",
+                                   "gpugraphid",   "gpuGraphId",   "gpu_graphId",   "cuda_graph_annotation_id",
+                                   "GPU_GRAPH_ID", "gpu_graph_ID", "gpu_graph_Id",  "gpu-graph-id",
+                                   "gpu.graph.id", "gpu graph id", "gpu_graph_ids", "ep.cuda.gpu_graph_id"};
+  made.push_back(kGraphId + " ");
+  made.push_back(" " + kGraphId);
+  for (size_t i = 0; i < kGraphId.size(); ++i) {
+    std::string without = kGraphId, twice = kGraphId, swapped = kGraphId;
+    made.push_back(without.erase(i, 1));
+    made.push_back(twice.insert(i, 1, kGraphId[i]));
+    if (i > 0 && swapped[i] != swapped[i - 1]) {
+      std::swap(swapped[i], swapped[i - 1]);
+      made.push_back(std::move(swapped));
+    }
+  }
+  return made;
+}
+
+}  // namespace
+
+int graph_id_of(const OrtRunOptions* options) {
+  if (!options) return 0;
+  const char* const entry = entry_of(options, kGraphId);
+  if (!entry) {
+    // onnxruntime doesn't list a run's options: each can only be asked for.
+    static const std::vector<std::string> misspellings = make_misspellings();
+    for (const std::string& key : misspellings)
+      require(!entry_of(options, key), "unknown run option '", key, "'; did you mean '", kGraphId, "'?");
+    return 0;
+  }
+  int id = 0;
+  const char* const end = entry + std::strlen(entry);
+  const auto [stopped, error] = std::from_chars(entry, end, id);
+  require(error == std::errc() && stopped == end && id >= graph::kEagerId, "run option '", kGraphId, "' is '", entry,
+          "'; it must be a number from 0, or -1 to run eagerly");
+  return id;
+}
+
+}  // namespace encore::plugin

@@ -1,0 +1,11 @@
+// What a run's options say to Encore.
+#pragma once
+#include "plugin/host/api_version.h"
+
+namespace encore::plugin {
+
+// The graph that the run belongs to: 0 if nothing is said, graph::kEagerId for none. A bad value, or a key that was
+// probably meant for this one, is an Error{invalid_input}. The options may be null.
+int graph_id_of(const OrtRunOptions* options);
+
+}  // namespace encore::plugin
