@@ -179,3 +179,10 @@ x = -numpy.ones((2, 3), numpy.float32)
 print(session.run(None, {{"x": x}})[0].sum())
 del session""")
     assert (done.returncode, done.stdout.split()) == (0, ["0.0"]), done.stderr
+
+
+@encore_session.only_if(encore_session.on_virtual_gpu())  # which has whatever capability it is told
+def test_a_gpu_newer_than_the_kernels_is_not_offered():
+    code = "import onnxruntime_ep_encore as e; assert not e.devices(e.register())"
+    said = in_new_process(code, ENCORE_VIRTUAL_CAPABILITY="1000").stderr
+    assert "Encore does not offer device 0: " in said and "has 10.0; take a newer release" in said

@@ -8,14 +8,17 @@
 #include <atomic>
 #include <cstdlib>
 
+#include "device/architectures.h"
 #include "device/cuda/check.h"
 #include "device/graph.h"
 
 namespace encore::device {
 namespace {
 
-constexpr int kArchitectures[] = {__CUDA_ARCH_LIST__};  // 900 is compute capability 9.0
-constexpr int kOldest = *std::min_element(std::begin(kArchitectures), std::end(kArchitectures));
+const Architectures& built_for() {
+  static const Architectures architectures{.machine = {__CUDA_ARCH_LIST__}, .ptx = {ENCORE_PTX}};
+  return architectures;
+}
 
 std::string version(int number) { return text(number / 1000, ".", number % 1000 / 10); }
 
@@ -62,11 +65,6 @@ int capability(int device) {
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
   cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
   return major * 100 + minor * 10;
-}
-std::string dotted(int capability) { return text(capability / 100, ".", capability % 100 / 10); }
-std::string too_old(const char* which, int has) {
-  return text("this build of Encore needs a GPU of compute capability ", dotted(kOldest), " or newer, and ", which,
-              " has ", dotted(has));
 }
 
 // The driver's functions for the contexts of a thread. The runtime has none that puts back what was there before:
@@ -122,20 +120,17 @@ int count(std::string* why) {
   }
   devices = std::min(devices, kMaxDevices);
   int newest = 0;
-  for (int device = 0; device < devices; ++device) newest = std::max(newest, capability(device));
-  if (devices == 0 || newest >= kOldest) {
-    if (devices == 0 && why) *why = reason(cudaErrorNoDevice);
-    return devices;
+  for (int device = 0; device < devices; ++device) {
+    const int has = capability(device);
+    if (built_for().serve(has)) return devices;
+    newest = std::max(newest, has);
   }
   cudaGetLastError();
-  if (why) *why = too_old("the newest one here", newest);
+  if (why) *why = devices == 0 ? reason(cudaErrorNoDevice) : built_for().why_not(newest, "the newest one here");
   return 0;
 }
 
-std::string unfit(int device) {
-  const int has = capability(device);
-  return has >= kOldest ? std::string() : too_old("this one", has);
-}
+std::string unfit(int device) { return built_for().why_not(capability(device), "this one"); }
 
 Description describe(int device) {
   cudaDeviceProp properties;

@@ -1,6 +1,7 @@
 // Knobs of the virtual GPU, for tests. The environment sets the same at start:
 //   ENCORE_VIRTUAL_DEVICES       how many devices there are, 0 to 16 (default 1)
 //   ENCORE_VIRTUAL_MEMORY_BYTES  capacity of each device (default 4 GiB)
+//   ENCORE_VIRTUAL_CAPABILITY    the devices' compute capability, as 900 for 9.0, for which there are kernels (default)
 //   ENCORE_VIRTUAL_DELAY_US      every task sleeps a random time up to this before it runs (default 0)
 #pragma once
 #include <cstddef>

@@ -8,6 +8,7 @@
 #include <random>
 #include <thread>
 
+#include "device/architectures.h"
 #include "device/error.h"
 #include "device/virtual/control.h"
 #include "device/virtual/stream_state.h"
@@ -19,6 +20,7 @@ namespace {
 
 constexpr const char* kDevices = "ENCORE_VIRTUAL_DEVICES";
 constexpr const char* kMemoryBytes = "ENCORE_VIRTUAL_MEMORY_BYTES";
+constexpr const char* kCapability = "ENCORE_VIRTUAL_CAPABILITY";
 constexpr const char* kDelayUs = "ENCORE_VIRTUAL_DELAY_US";
 
 // The variable's value; `otherwise` if it is not set, -1 if it is no number.
@@ -35,6 +37,7 @@ struct Settings {
   std::atomic<int64_t> devices{from_environment(kDevices, 1)};
   std::atomic<int64_t> memory_bytes{from_environment(kMemoryBytes, int64_t(4) << 30)};
   std::atomic<int64_t> delay_us{from_environment(kDelayUs, 0)};
+  const int capability = int(from_environment(kCapability, 900));
 };
 Settings& settings() {
   static auto& settings = *new Settings;
@@ -88,15 +91,15 @@ int count(std::string* why) {
 Description describe(int device) {
   virtual_gpu::check_device(device);
   return {.name = "Encore virtual GPU",
-          .compute_capability_major = 9,
-          .compute_capability_minor = 0,
+          .compute_capability_major = virtual_gpu::settings().capability / 100,
+          .compute_capability_minor = virtual_gpu::settings().capability % 100 / 10,
           .total_bytes = virtual_gpu::memory_bytes(),
           .pci_bus_id = text("virtual:", device)};
 }
 
 std::string unfit(int device) {
   virtual_gpu::check_device(device);
-  return {};
+  return Architectures{.machine = {900}}.why_not(virtual_gpu::settings().capability, "this one");
 }
 
 int multiprocessors(int) { return 132; }  // as a large one has, so that work is spread as there

@@ -137,8 +137,13 @@ class Examination {
     const ops::OpRow* const row = ops::find_row(info.domain(), info.op_type(), info.since_version());
     PlacementNode place;
     place.name = text(info.op_type(), " node '", info.name(), "'");
+    place.inputs = number(node, api_.Node_GetNumInputs, api_.Node_GetInputs, &info);
+    place.outputs = number(node, api_.Node_GetNumOutputs, api_.Node_GetOutputs, nullptr);
+    place.host_inputs = flags(place.inputs.size(), row ? row->host_inputs : std::vector<int>());
+    place.host_outputs = flags(place.outputs.size(), row ? row->host_outputs : std::vector<int>());
     if (!is_taken_by_another(node)) {
       std::string why = why_not(row, info, node);
+      if (why.empty()) why = why_in_two_places(place);
       place.claimable = why.empty();
       if (place.claimable && !fits_channels_last(info)) claim.fixed_layout.insert(info.op_type());
       if (!why.empty()) claim.declined.push_back({place.name, std::move(why)});
@@ -152,10 +157,6 @@ class Examination {
                                           "another output too, or an input, and onnxruntime loses such values; ",
                                           "put an Identity between"));
     place.shape_like = bodies.empty() && is_shape_like(info);
-    place.inputs = number(node, api_.Node_GetNumInputs, api_.Node_GetInputs, &info);
-    place.outputs = number(node, api_.Node_GetNumOutputs, api_.Node_GetOutputs, nullptr);
-    place.host_inputs = flags(place.inputs.size(), row ? row->host_inputs : std::vector<int>());
-    place.host_outputs = flags(place.outputs.size(), row ? row->host_outputs : std::vector<int>());
     placement_.nodes.push_back(std::move(place));
   }
 
@@ -182,6 +183,17 @@ class Examination {
     const OrtKernelDef* kernel = nullptr;
     check(ort().ep->EpGraphSupportInfo_LookUpKernel(support_, node, &kernel));
     return kernel ? "" : text("onnxruntime finds no kernel of Encore's for ", op, " of version ", info.since_version());
+  }
+
+  // A node gets each of its values once, in one place.
+  static std::string why_in_two_places(const PlacementNode& place) {
+    const auto& inputs = place.inputs;
+    for (size_t host = 0; host < inputs.size(); ++host)
+      for (size_t other = 0; other < inputs.size(); ++other)
+        if (inputs[host] >= 0 && inputs[host] == inputs[other] && place.host_inputs[host] && !place.host_inputs[other])
+          return text("inputs ", other, " and ", host, " are the same value, wanted on the device and on the host; ",
+                      "put an Identity before one of them");
+    return {};
   }
 
   // The numbers of a node's values. New ones are looked at: `info` is the node that reads them.
