@@ -23,3 +23,7 @@ def test_how_a_process_ended_is_said(end, said):
     words = str(caught.value).splitlines()
     assert "last words" in words
     assert "... 40 lines before" in words and "39" not in words and words.index("40") < words.index("99")
+
+
+def test_long_code_reaches_a_process_that_imports_onnxruntime():
+    assert in_new_process(f"import onnxruntime; print(len({'x' * 60000!r}))").stdout.split() == ["60000"]

@@ -12,23 +12,24 @@
 namespace encore::plugin {
 namespace {
 
-const std::string kGraphId = "gpu_graph_id";
+constexpr const char* kGraphId = "gpu_graph_id";
 
-const char* entry_of(const OrtRunOptions* options, const std::string& key) {
-  return ort().api->GetRunConfigEntry(options, key.c_str());
+const char* entry_of(const OrtRunOptions* options, const char* key) {
+  return ort().api->GetRunConfigEntry(options, key);
 }
 
-std::vector<std::string> make_misspellings() {
+std::vector<std::string> misspellings() {
+  const std::string right = kGraphId;
   std::vector<std::string> made = {"graph_id",     "gpu_graph",    "cuda_graph_id", "gpu_graph_annotation_id",
                                    "gpugraphid",   "gpuGraphId",   "gpu_graphId",   "cuda_graph_annotation_id",
                                    "GPU_GRAPH_ID", "gpu_graph_ID", "gpu_graph_Id",  "gpu-graph-id",
                                    "gpu.graph.id", "gpu graph id", "gpu_graph_ids", "ep.cuda.gpu_graph_id"};
-  made.push_back(kGraphId + " ");
-  made.push_back(" " + kGraphId);
-  for (size_t i = 0; i < kGraphId.size(); ++i) {
-    std::string without = kGraphId, twice = kGraphId, swapped = kGraphId;
+  made.push_back(right + " ");
+  made.push_back(" " + right);
+  for (size_t i = 0; i < right.size(); ++i) {
+    std::string without = right, twice = right, swapped = right;
     made.push_back(without.erase(i, 1));
-    made.push_back(twice.insert(i, 1, kGraphId[i]));
+    made.push_back(twice.insert(i, 1, right[i]));
     if (i > 0 && swapped[i] != swapped[i - 1]) {
       std::swap(swapped[i], swapped[i - 1]);
       made.push_back(std::move(swapped));
@@ -44,9 +45,9 @@ int graph_id_of(const OrtRunOptions* options) {
   const char* const entry = entry_of(options, kGraphId);
   if (!entry) {
     // onnxruntime doesn't list a run's options: each can only be asked for.
-    static const std::vector<std::string> misspellings = make_misspellings();
-    for (const std::string& key : misspellings)
-      require(!entry_of(options, key), "unknown run option '", key, "'; did you mean '", kGraphId, "'?");
+    static const auto& wrong = *new std::vector(misspellings());  // never destroyed: threads may run until the very end
+    for (const std::string& key : wrong)
+      require(!entry_of(options, key.c_str()), "unknown run option '", key, "'; did you mean '", kGraphId, "'?");
     return 0;
   }
   int id = 0;
