@@ -2,6 +2,7 @@
 
 import os
 import re
+from pathlib import Path
 
 import onnxruntime
 import pytest
@@ -9,6 +10,7 @@ import pytest
 # The tests of several devices need some; read when the library is loaded.
 os.environ.setdefault("ENCORE_VIRTUAL_DEVICES", "2")
 
+OPERATORS = Path(__file__).parent / "ops"
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
 
 
@@ -33,13 +35,48 @@ TOO_OLD_BEFORE_1_26 = {
 }
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--representative",
+        action="store_true",
+        help="of each test in tests/ops only as many cases as it takes to have each value of each parameter, which for "
+        "an operator case is its operator, opset and type; and nothing that is marked with `newest`",
+    )
+
+
 def pytest_collection_modifyitems(config, items):
-    if tuple(int(part) for part in onnxruntime.__version__.split(".")[:2]) >= (1, 26):
-        return
-    left = [item for item in items if any(re.search(pattern, item.name) for pattern in TOO_OLD_BEFORE_1_26)]
+    if tuple(int(part) for part in onnxruntime.__version__.split(".")[:2]) < (1, 26):
+        _leave_out(config, items, lambda item: any(re.search(pattern, item.name) for pattern in TOO_OLD_BEFORE_1_26))
+    if config.getoption("representative"):
+        seen = {}
+        adds = lambda item: not item.path.is_relative_to(OPERATORS) or _adds(item, seen)
+        _leave_out(config, items, lambda item: item.get_closest_marker("newest") or not adds(item))
+
+
+def _leave_out(config, items, unwanted):
+    left = [item for item in items if unwanted(item)]
     if left:
         config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if item not in left]
+        gone = set(left)
+        items[:] = [item for item in items if item not in gone]
+
+
+def _adds(item, seen):
+    """Whether the item has something of which no earlier item of its test had anything; `seen` is filled."""
+    callspec = getattr(item, "callspec", None)
+    if not callspec:
+        return True
+    known = seen.setdefault(item.nodeid.partition("[")[0], set())
+    values = {(name, _kind(value)) for name, value in callspec.params.items()}
+    adds = not values <= known
+    known |= values
+    return adds
+
+
+def _kind(value):
+    """What stands for a parameter's value: the object, which all items share; for operator cases what kernel runs."""
+    kind = [getattr(value, name, None) for name in ("op", "domain", "opset", "dtype", "channels_last")]
+    return id(value) if None in kind else tuple(kind)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -12,6 +12,9 @@ import environment as env
 import generated
 
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
+# On two cores, with an empty ccache. More is said aloud, and fails nothing.
+WHOLE_MINUTES = 50
+BUILD_MINUTES = {"virtual": 7, "virtual-asan": 8, "virtual-tsan": 5, "cuda": 12}
 OLDEST_ORT, *CORE_ORTS = env.OLDER_ORTS
 LARGEST_CUDA_BYTES = 12_000_000
 EXPORTS = ["CreateEpFactories", "ReleaseEpFactory"]
@@ -38,6 +41,7 @@ class Stage:
     name: str
     run: object
     needs: tuple = ()
+    minutes: float = 1.5  # its share of the whole
     seconds: float = 0
     outcome: str = "not run"
     closings: list = field(default_factory=list)
@@ -59,7 +63,7 @@ def _of_expression(expression):
 
 
 def _quick():
-    newest = Stage(f"Python, onnxruntime {env.NEWEST_ORT}", lambda: _pytest(), ("build virtual",))
+    newest = Stage(f"Python, onnxruntime {env.NEWEST_ORT}", lambda: _pytest(), ("build virtual",), 6)
     return [_build("virtual"), _native("virtual"), newest]
 
 
@@ -69,7 +73,9 @@ def _all():
     for preset in SANITIZERS:
         python = lambda preset=preset: _sanitized_python(preset)
         stages += [_build(preset), _native(preset), Stage(f"Python, {preset}", python, (f"build {preset}",))]
-    stages += [Stage("soak", _soak, ("build virtual",)), Stage("fuzz", _fuzz, ("build virtual-asan",))]
+    on_asan = ("build virtual-asan",)
+    stages.append(Stage("operators, virtual-asan", lambda: _sanitized_operators("virtual-asan"), on_asan))
+    stages += [Stage("soak", _soak, ("build virtual",)), Stage("fuzz", _fuzz, on_asan)]
     if IN_CI or env.nvcc():
         stages += [_build("cuda"), Stage("library", _check_library, ("build cuda",))]
         if env.gpu_works():
@@ -78,14 +84,16 @@ def _all():
     for version in CORE_ORTS:
         core = lambda version=version: _pytest("-m", "core", ort=version)
         stages.append(Stage(f"Python core set, onnxruntime {version}", core, ("build virtual",)))
-    for version in (OLDEST_ORT, env.NEWEST_ORT):
-        whole = lambda version=version: _pytest(ort=version)
-        stages.append(Stage(f"Python, onnxruntime {version}", whole, ("build virtual",)))
+    # What operators compute does not depend on onnxruntime, so the oldest calls each of their kernels, and not with all
+    # shapes; everything about sessions, memory and threads it runs whole.
+    oldest = lambda: _pytest("--representative", ort=OLDEST_ORT)
+    stages.append(Stage(f"Python representative set, onnxruntime {OLDEST_ORT}", oldest, ("build virtual",), 4))
+    stages.append(Stage(f"Python, onnxruntime {env.NEWEST_ORT}", lambda: _pytest(), ("build virtual",), 6))
     return stages
 
 
 def _build(preset):
-    return Stage(f"build {preset}", lambda: env.build(preset))
+    return Stage(f"build {preset}", lambda: env.build(preset), minutes=BUILD_MINUTES[preset])
 
 
 def _native(preset):
@@ -122,6 +130,12 @@ def _ctest(preset):
 def _pytest(*options, ort=env.NEWEST_ORT, preset="virtual"):
     command = [env.PYTHON, "-m", "pytest", "-q", "-n", env.JOBS, *options, env.ROOT / "tests"]
     return _stream(command, _on(preset, ort))
+
+
+def _sanitized_operators(preset):
+    """Each kernel, where it would leave its memory or its types' values."""
+    command = [env.PYTHON, "-m", "pytest", "-q", "-n", env.JOBS, "--representative", env.ROOT / "tests" / "ops"]
+    return _stream(command, _in_sanitized_python(preset))
 
 
 def _launcher(preset):
@@ -224,9 +238,14 @@ def _run_stage(stage, by_name):
 
 
 def _print_summary(stages, seconds):
-    env.say(f"\n-- {len(stages)} stages in {seconds:.0f} s")
+    env.say(f"\n-- {len(stages)} stages in {seconds:.0f} s, of {WHOLE_MINUTES * 60} that the whole may take")
     for stage in stages:
         print(f"{stage.seconds:6.0f} s  {stage.name}: {'; '.join([stage.outcome, *stage.closings])}")
+    for stage in stages:
+        if stage.seconds > stage.minutes * 60:
+            print(f"WARNING: {stage.name} took {stage.seconds:.0f} s, over its share of {stage.minutes * 60:.0f} s")
+    if seconds > WHOLE_MINUTES * 60:
+        print(f"WARNING: the whole took {seconds / 60:.0f} minutes; it may take {WHOLE_MINUTES}")
     if shutil.which("ccache"):
         subprocess.run(["ccache", "--show-stats"], check=False, env=env.variables())
     for closing in (closing for stage in stages for closing in stage.closings):

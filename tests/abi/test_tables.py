@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.newest
+
 ABI = Path(__file__).resolve().parents[2] / "abi"
 TABLES = ("slots.tsv", "enums.tsv", "typedefs.tsv")
 CXX = os.environ.get("CXX", "g++")

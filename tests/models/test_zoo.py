@@ -4,6 +4,8 @@ import onnxruntime as ort
 import pytest
 import zoo
 
+pytestmark = pytest.mark.newest
+
 HALVES = [name for name in zoo.names() if name.endswith("_f16")]
 
 

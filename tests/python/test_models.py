@@ -29,8 +29,14 @@ NAMES = [n for n in zoo.names() if n != "chain_f32"]
 CONVOLUTIONAL = [n for n in NAMES if n.startswith(("resnet50", "mobilenet_v3"))]
 
 
+COSTLY = ["bert_base_f16", "vit_b16_f32", "vit_b16_f16"]
+VARIANTS = [(n, {}) for n in NAMES] + [(n, {"prefer_nhwc": 1}) for n in CONVOLUTIONAL]
+
+
 @pytest.mark.parametrize(
-    "name, options", [(n, {}) for n in NAMES] + [(n, {"prefer_nhwc": 1}) for n in CONVOLUTIONAL], ids=str
+    "name, options",
+    [pytest.param(n, o, marks=[pytest.mark.newest] * (n in COSTLY)) for n, o in VARIANTS],
+    ids=str,
 )
 def test_model(name, options):
     stem, precision = name.rsplit("_", 1)
