@@ -109,6 +109,7 @@ class Campaign:
         self.lock = threading.Lock()
         self.counts = collections.Counter()
         self.accepted = collections.Counter()
+        self.slowest = 0, None
 
     def run(self):
         start = time.monotonic()
@@ -125,6 +126,7 @@ class Campaign:
         print(
             f"{counts['cases'] / seconds:.0f} cases a second; {counts['nodes']} nodes, {share:.1f}% of them on Encore"
         )
+        print(f"the slowest took {self.slowest[0]:.1f} s: {self.slowest[1]}")
         if counts["lost"]:
             print(f"the CPU EP itself did not survive {counts['lost']} cases")
         failed = f"{counts['failed']} failed, " if counts["failed"] else ""
@@ -161,7 +163,9 @@ class Campaign:
         return child.number + 1
 
     def _note(self, child, word, rest):
+        now = time.monotonic()
         if word == "case":
+            child.began = now
             child.number = int(rest)
             self.counts["cases"] += 1
         elif word == "phase":
@@ -174,6 +178,7 @@ class Campaign:
             on_encore, nodes = map(int, rest.split())
             self.counts["on Encore"] += on_encore
             self.counts["nodes"] += nodes
+            self.slowest = max(self.slowest, (now - child.began, child.number))
 
     def _say(self, how, what):
         self.counts["failed"] += 1
