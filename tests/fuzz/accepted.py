@@ -94,6 +94,8 @@ def no_slope(finding):
 def near_a_kink(finding):
     """No further apart than a float's rounding of 1, times the factors."""
     attrs = finding.node.attrs
+    if any(not abs(attrs.get(name, 0)) < 1e30 for name in ("alpha", "gamma")):
+        return True  # what is multiplied first decides what overflows
     return _gap(finding).max() <= 1e-6 * max(1, abs(attrs.get("alpha", 1.7)) * max(1, abs(attrs.get("gamma", 1.1))))
 
 
@@ -154,6 +156,11 @@ def crops_what_keeps_its_size(finding):
     axes = [axis % rank for axis in node.attrs.get("axes", range(rank))]
     kept = [got == given for got, given in zip(finding.got.shape, _read(finding).shape)]
     return any(kept[axis] and ends != [0.0, 1.0] for axis, ends in zip(axes, roi))
+
+
+def at_a_tie(finding):
+    """Few places, which are half-way between two pixels but for a float's rounding."""
+    return finding.node.attrs.get("mode") == "nearest" and (finding.got != finding.wanted).mean() < 0.1
 
 
 def steps_over(finding):
@@ -236,6 +243,14 @@ ACCEPTED = [
     Accepted("Dropout", VALUES, "what is dropped in training is random", drops),
     Accepted("ReduceProd", VALUES, "a product that passes infinity stays there or not", overflows_on_the_way),
     Accepted("Resize", VALUES, "the CPU EP doesn't crop along an axis that keeps its size", crops_what_keeps_its_size),
+    Accepted("Resize", VALUES, "the nearest of two pixels that are as near depends on rounding", at_a_tie),
+    Accepted("Resize", SERVED, "the CPU EP interpolates between fewer dimensions", says("ScalesValidation")),
+    Accepted(
+        "Concat",
+        REFUSED,
+        "the CPU EP overlooks empty operands whose other dimensions don't fit",
+        lambda finding: any(value.array.size == 0 for value in finding.node.inputs),
+    ),
     Accepted("AveragePool", VALUES, "the CPU EP pads by less than nothing where windows leave gaps", steps_over),
     Accepted(POOLS, SERVED, "the same, which it then refuses", says("padding values must be non-negative")),
     Accepted(POOLS, SHAPE, "the CPU EP pads to the same size as if there were no dilation", dilated),
@@ -304,6 +319,7 @@ ACCEPTED = [
     Accepted("Softmax LogSoftmax", REFUSED, "the CPU EP overflows at an axis far below zero", says("is outside [-")),
     Accepted("Mean Sum Max Min", SERVED, "before opset 8 shapes had to be equal", lambda f: f.case.opset < 8),
     Accepted("Gelu", SERVED, "onnxruntime takes the function's body", says("Unsupported approximation_algorithm")),
+    Accepted("Gelu", SERVED, "the same, which the CPU EP does in a newer opset", says("No Op registered for Erf")),
     Accepted("Cast", SERVED, "an attribute that means nothing here", says("saturate is only used for cast to float 8")),
     Accepted(
         "FastGelu", REFUSED, "of doubles the CPU EP makes an Add, which broadcasts", says("must be a vector as long as")
