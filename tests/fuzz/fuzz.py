@@ -109,6 +109,7 @@ class Campaign:
         self.lock = threading.Lock()
         self.counts = collections.Counter()
         self.accepted = collections.Counter()
+        self.slowest = 0, None
 
     def run(self):
         start = time.monotonic()
@@ -125,6 +126,7 @@ class Campaign:
         print(
             f"{counts['cases'] / seconds:.0f} cases a second; {counts['nodes']} nodes, {share:.1f}% of them on Encore"
         )
+        print(f"the slowest took {self.slowest[0]:.1f} s: {self.slowest[1]}")
         if counts["lost"]:
             print(f"the CPU EP itself did not survive {counts['lost']} cases")
         failed = f"{counts['failed']} failed, " if counts["failed"] else ""
@@ -151,7 +153,7 @@ class Campaign:
             return first + count
         if child.number is None:
             raise SystemExit(f"a child ended before its first case: {child.last_words()}")
-        if child.phase == "reference" and not child.sanitized():
+        if child.phase == "reference" and not child.is_encores():
             with self.lock:
                 self.counts["lost"] += 1
         else:
@@ -161,7 +163,9 @@ class Campaign:
         return child.number + 1
 
     def _note(self, child, word, rest):
+        now = time.monotonic()
         if word == "case":
+            child.began = now
             child.number = int(rest)
             self.counts["cases"] += 1
         elif word == "phase":
@@ -174,6 +178,7 @@ class Campaign:
             on_encore, nodes = map(int, rest.split())
             self.counts["on Encore"] += on_encore
             self.counts["nodes"] += nodes
+            self.slowest = max(self.slowest, (now - child.began, child.number))
 
     def _say(self, how, what):
         self.counts["failed"] += 1
@@ -200,7 +205,10 @@ class Child:
         self.died = self.hung = False
         self.errors = tempfile.TemporaryFile()
         command = [sys.executable, str(HERE / "fuzz.py"), "--child", str(first), str(count)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.errors, text=True)
+        # Memory that there cannot be is refused by a sanitizer too, rather than reported.
+        asan = ":".join(filter(None, [os.environ.get("ASAN_OPTIONS"), "allocator_may_return_null=1"]))
+        environment = {**os.environ, "ASAN_OPTIONS": asan}
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.errors, text=True, env=environment)
         self.said = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -229,8 +237,9 @@ class Child:
             self.hung = True
             return None
 
-    def sanitized(self):
-        return "Sanitizer" in self._errors()
+    def is_encores(self):
+        """Whether a sanitizer names Encore, whoever was at work."""
+        return "Sanitizer" in self._errors() and "libonnxruntime_providers_cuda_plugin" in self._errors()
 
     def how(self):
         if self.hung:

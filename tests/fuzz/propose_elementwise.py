@@ -124,5 +124,4 @@ def cast(s):
 
 @proposes("CastLike", family="exact", own_types=True, steady=False)
 def cast_like(s):
-    other = s.data(s.types(1))
-    return s.node(s.data(), other, types=[other.type])
+    return s.node(s.data(), s.data(s.types(1)), like=1)

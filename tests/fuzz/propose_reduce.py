@@ -55,7 +55,9 @@ def layer_norm(s):
         return s.node(x, scale, axis=axis, epsilon=epsilon)
     # Mean and deviation are floats, even of doubles in onnxruntime's operator before ONNX had one.
     wanted = s.draw.pick([[True], [True, s.draw.chance(0.5), True]]) if s.op == "LayerNormalization" else [True]
-    return s.node(x, scale, bias, types=[None, "float", "float"], wanted=wanted, axis=axis, epsilon=epsilon)
+    like = 0 if s.opset >= 17 and s.op == "LayerNormalization" else 1
+    types = [None, "float", "float"]
+    return s.node(x, scale, bias, types=types, like=like, wanted=wanted, axis=axis, epsilon=epsilon)
 
 
 @proposes("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain=MICROSOFT, family="reduce", mild=True)

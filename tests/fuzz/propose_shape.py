@@ -7,7 +7,7 @@ from onnx_model import FEED
 from proposals import proposes
 
 
-@proposes("Shape", "Size", family="exact", own_types=True)
+@proposes("Shape", "Size", family="exact")
 def shape_or_size(s):
     x = s.data()
     ends = {}

@@ -1,5 +1,6 @@
 """A case in the making: what an operator's proposal draws its values from."""
 
+import numpy as np
 from element_types import FLOATS, rounded
 from onnx_model import CONSTANT, FEED, MADE, Node, Value
 
@@ -49,6 +50,8 @@ class Sketch:
         self._count += 1
         origin = CONSTANT if self.draw.chance(constant) else FEED
         array = rounded(array, name)
+        if origin == FEED and name.startswith("float8"):  # fed as floats, of which a Cast makes nothing infinite
+            array = np.where(np.isinf(array), np.float32(1), array)
         value = Value(f"v{self._count}", name, array, origin, fixed, tame, dims=self._declared(array.shape))
         self.values.append(value)
         return value

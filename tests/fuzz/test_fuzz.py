@@ -78,4 +78,4 @@ def test_a_crash_is_narrowed_down_to_one_case(monkeypatch, tmp_path, capsys):
         lines[0]
         == "python tests/fuzz/fuzz.py --repeat 5000007  # Encore ended with signal 6: terminate called by itself"
     )
-    assert "66.7% of them on Encore" in lines[-2]
+    assert any("66.7% of them on Encore" in line for line in lines)

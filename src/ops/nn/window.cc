@@ -37,7 +37,7 @@ bool Window::is_exact() const {
 }
 
 WindowAttributes::WindowAttributes(const NodeInfo& node)
-    : ceil_(node.get_int("ceil_mode", 0) != 0),
+    : ceil_(node.get_int("ceil_mode", 0) == 1),
       kernel_(node.find_ints("kernel_shape")),
       strides_(node.find_ints("strides")),
       dilations_(node.find_ints("dilations")),
