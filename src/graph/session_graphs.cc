@@ -11,7 +11,10 @@
 #include "device/device.h"
 #include "device/label.h"
 #include "graph/shared_stream.h"
-#include "memory/arena.h"
+#include "memory/graph_pool.h"
+#include "memory/meter.h"
+#include "memory/pool_scope.h"
+#include "memory/streams.h"
 
 namespace encore::graph {
 

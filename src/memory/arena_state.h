@@ -8,16 +8,18 @@
 #include <utility>
 #include <vector>
 
+#include "memory/account.h"
 #include "memory/arena.h"
 #include "memory/block_index.h"
-#include "memory/graph_pool.h"
+#include "memory/graph_pool_state.h"
+#include "memory/streams.h"
 
 namespace encore::memory {
 
 // A lane is the memory of one stream, which is reused in that stream's order. The common lane's free memory is idle,
 // and serves allocations without a stream. What is freed without a stream waits, with the tails of all streams, until
 // it is idle and goes to the common lane. When there is no more to be had, lanes lend and give memory to one another.
-struct Arena::State {
+struct Arena::State : StreamListener {
   struct Lane {
     device::StreamRef stream;  // none: the common lane, or one whose stream is gone; nothing uses its free memory then
     uint32_t tenant = 0;       // counts the streams that had it
@@ -86,6 +88,7 @@ struct Arena::State {
   void free(void* address, bool for_its_stream);
   void shrink();
   void drain();
+  void stream_is_gone(device::StreamRef stream) override;
   std::vector<Holder> holders() const;
 
   // With the mutex held:

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "device/external_stream.h"
+#include "memory/streams.h"
 #include "plugin/host/fence.h"
 #include "plugin/model/capability.h"
 #include "plugin/options/library_settings.h"

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "device/device.h"
+#include "memory/streams.h"
 #include "plugin/host/fence.h"
 #include "plugin/session/ep.h"
 #include "plugin/session/stream.h"

@@ -3,7 +3,7 @@
 #include <map>
 #include <mutex>
 
-#include "memory/arena.h"
+#include "memory/streams.h"
 #include "plugin/host/fence.h"
 #include "plugin/session/ep.h"
 #include "plugin/session/registration.h"
