@@ -142,6 +142,7 @@ void Arena::State::free(void* address, bool for_its_stream) {
   std::shared_ptr<GraphPool::State> last_holder;  // let go after the lock, because it may have to wait
   Leaving leaving(*this);
   std::lock_guard lock(mutex);
+  if (give_up(address)) return;
   if (const auto found = uses.find(address); found != uses.end()) {
     const Use use = found->second;
     const auto forget = [&] {
@@ -241,13 +242,15 @@ void Arena::State::drain() {
 Arena::Arena(int device, Settings settings, std::string owner)
     : state_(std::make_shared<State>(device, settings, std::move(owner))) {
   listen(state_);
+  offer(state_);
 }
 
 Arena::~Arena() {
   try {
+    state_->orphaned = true;
     state_->drain();
     std::lock_guard lock(state_->mutex);
-    const size_t left = state_->uses.size() + state_->pool_uses.size();
+    const size_t left = state_->uses.size() + state_->pool_uses.size() - state_->given_up;
     if (left == 0 && state_->freed.empty()) return;
     std::fprintf(stderr,
                  "encore: %s: %zu blocks (%zu bytes) were still in use at the end; their memory stays allocated\n",

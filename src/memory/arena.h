@@ -48,6 +48,7 @@ struct Holder {
 
 inline constexpr const char* kReserved = "weights";
 inline constexpr const char* kOutsideOfRuns = "weights, and tensors made outside of runs";
+inline constexpr const char* kForGraphs = "freed tensors that captured graphs still use";
 inline constexpr const char* kAheadOfRun = "inputs, outputs and blocks of intermediates made ahead of nodes";
 
 class Arena {

@@ -4,6 +4,7 @@
 #include <array>
 #include <optional>
 
+#include "memory/pool_scope.h"
 #include "plugin/kernels/run_as.h"
 #include "plugin/model/node_info.h"
 #include "plugin/session/allocator.h"
@@ -17,12 +18,13 @@ using ops::Where;
 // What kernels of both kinds know of their node.
 struct Node : NamedNode {
   int input_count, output_count, fault_number = 0;
-  std::vector<bool> host_inputs, host_outputs, wants_output;
+  std::vector<bool> host_inputs, host_outputs, constant_inputs, wants_output;
 
-  Node(Ep& ep, const ops::NodeInfo& info)
+  Node(Ep& ep, const KernelNodeInfo& info)
       : NamedNode(ep, info), input_count(info.input_count()), output_count(info.output_count()) {
     host_inputs.resize(size_t(input_count));
     host_outputs.resize(size_t(output_count));
+    for (int i = 0; i < input_count; ++i) constant_inputs.push_back(info.is_constant(i));
     for (int i = 0; i < output_count; ++i) wants_output.push_back(info.has_output(i));
   }
 };
@@ -59,6 +61,7 @@ class KernelRun final : public ops::Context {
       check(ort().api->KernelContext_GetInput(context_, size_t(i), &value));
       if (!value) return nullptr;
       slot = tensor_of(value, node_.host_inputs[size_t(i)] ? Where::host : Where::device);
+      if (!node_.constant_inputs[size_t(i)]) memory::PoolScope::note(slot->data);
     }
     return &*slot;
   }
@@ -70,6 +73,7 @@ class KernelRun final : public ops::Context {
     const Tensor made = tensor_of(value, node_.host_outputs[size_t(i)] ? Where::host : Where::device);
     // onnxruntime passes on the null of an allocator that has no memory left.
     if (!made.data && made.count() > 0) fail(Code::out_of_memory, "output ", i, ": ", take_allocation_failure());
+    memory::PoolScope::note(made.data);
     return made;
   }
 
