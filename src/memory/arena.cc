@@ -9,6 +9,8 @@
 #include "device/error.h"
 #include "device/label.h"
 #include "memory/arena_state.h"
+#include "memory/meter.h"
+#include "memory/pool_scope.h"
 
 namespace encore::memory {
 
@@ -16,22 +18,10 @@ using device::StreamRef;
 
 namespace {
 
-// For delist(), which concerns all.
-struct Arenas {
-  std::mutex mutex;
-  std::vector<std::weak_ptr<void>> states;
-};
-Arenas& arenas() {
-  static auto& arenas = *new Arenas;
-  return arenas;
-}
-
 const char* label_or(const char* otherwise) {
   const char* const label = device::Label::current();
   return *label ? label : otherwise;
 }
-
-uint64_t meter_here() { return here.meter ? here.meter->serial() : 0; }
 
 std::shared_ptr<Source> source_of(int device, const Settings& settings) {
   if (settings.external) return std::make_shared<ExternalSource>(device, settings.external);
@@ -149,18 +139,16 @@ void* Arena::State::allocate_from(const GraphPool& graph_pool, size_t bytes, Str
 }
 
 void Arena::State::free(void* address, bool for_its_stream) {
-  const auto meter_free = [](const For& whom, size_t bytes) {
-    if (here.meter && whom.meter == here.meter->serial()) here.meter->free(bytes);
-  };
   std::shared_ptr<GraphPool::State> last_holder;  // let go after the lock, because it may have to wait
   Leaving leaving(*this);
   std::lock_guard lock(mutex);
+  if (give_up(address)) return;
   if (const auto found = uses.find(address); found != uses.end()) {
     const Use use = found->second;
     const auto forget = [&] {
       uses.erase(found);
       stats.in_use_bytes -= use.bytes;
-      meter_free(use.whom, use.bytes);
+      Meter::free(use.whom.meter, use.bytes);
     };
     const bool has_stream = use.lane->stream && use.lane->tenant == use.tenant;
     const auto others_are_idle = [&] {
@@ -188,7 +176,7 @@ void Arena::State::free(void* address, bool for_its_stream) {
     PoolUse use = std::move(in_pool->second);
     pool_uses.erase(in_pool);
     stats.in_use_bytes -= use.block->bytes;
-    meter_free(use.whom, use.block->bytes);
+    Meter::free(use.whom.meter, use.block->bytes);
     use.pool->put(use.lane, use.block);
     last_holder = std::move(use.pool);
   } else {
@@ -229,6 +217,18 @@ void Arena::State::shrink() {
   source->shrink();
 }
 
+// The stream's free memory is idle now. What is in use is freed with everybody's tails later, because its tenant has
+// changed.
+void Arena::State::stream_is_gone(StreamRef stream) {
+  std::lock_guard lock(mutex);
+  last_lane = nullptr;
+  for (auto& lane : lanes) {
+    if (lane->stream != stream) continue;
+    lane->stream = {};
+    ++lane->tenant;
+  }
+}
+
 // Waits for everything, and gives back what can be.
 void Arena::State::drain() {
   const device::Current current(device);
@@ -241,16 +241,16 @@ void Arena::State::drain() {
 
 Arena::Arena(int device, Settings settings, std::string owner)
     : state_(std::make_shared<State>(device, settings, std::move(owner))) {
-  std::lock_guard lock(arenas().mutex);
-  std::erase_if(arenas().states, [](const auto& state) { return state.expired(); });
-  arenas().states.push_back(state_);
+  listen(state_);
+  offer(state_);
 }
 
 Arena::~Arena() {
   try {
+    state_->orphaned = true;
     state_->drain();
     std::lock_guard lock(state_->mutex);
-    const size_t left = state_->uses.size() + state_->pool_uses.size();
+    const size_t left = state_->uses.size() + state_->pool_uses.size() - state_->given_up;
     if (left == 0 && state_->freed.empty()) return;
     std::fprintf(stderr,
                  "encore: %s: %zu blocks (%zu bytes) were still in use at the end; their memory stays allocated\n",
@@ -264,12 +264,12 @@ Arena::~Arena() {
 void* Arena::allocate(size_t bytes, StreamRef stream) {
   if (bytes == 0) return nullptr;
   const size_t whole = whole_units(bytes);
-  const State::For whom{label_or(stream ? kAheadOfRun : kOutsideOfRuns), meter_here()};
-  const auto& pool = PoolScope::current();
+  const State::For whom{label_or(stream ? kAheadOfRun : kOutsideOfRuns), Meter::current()};
+  const auto pool = PoolScope::current();
   void* address = pool && pool->state_->source->device == state_->device
                       ? state_->allocate_from(*pool, whole, stream, whom)
                       : state_->allocate(whole, stream, whom);
-  if (here.meter) here.meter->add(whole);
+  Meter::add(whole);
   return address;
 }
 
@@ -307,28 +307,5 @@ std::vector<Holder> Arena::holders() const {
 }
 
 const std::shared_ptr<Source>& Arena::source() const { return state_->source; }
-
-// The stream's free memory is idle once it has been waited for. What is in use is freed with everybody's tails later,
-// because its tenant has changed.
-void delist(StreamRef stream) noexcept {
-  try {
-    wait_for({tail(stream)});
-    if (!detail::drop(stream)) return;
-    std::lock_guard lock(arenas().mutex);
-    for (auto& each : arenas().states) {
-      const auto state = std::static_pointer_cast<Arena::State>(each.lock());
-      if (!state) continue;
-      std::lock_guard state_lock(state->mutex);
-      state->last_lane = nullptr;
-      for (auto& lane : state->lanes) {
-        if (lane->stream != stream) continue;
-        lane->stream = {};
-        ++lane->tenant;
-      }
-    }
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "encore: a stream could not be delisted: %s\n", e.what());
-  }
-}
 
 }  // namespace encore::memory

@@ -1,16 +1,13 @@
 // Device memory of one session: chunks from a source, split and reused in stream order.
 #pragma once
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "device/stream.h"
 #include "memory/source.h"
-#include "memory/streams.h"
 
 namespace encore::memory {
 
@@ -51,58 +48,8 @@ struct Holder {
 
 inline constexpr const char* kReserved = "weights";
 inline constexpr const char* kOutsideOfRuns = "weights, and tensors made outside of runs";
+inline constexpr const char* kForGraphs = "freed tensors that captured graphs still use";
 inline constexpr const char* kAheadOfRun = "inputs, outputs and blocks of intermediates made ahead of nodes";
-
-// Memory private to one captured graph: what is allocated while it is captured. It goes back to the driver when the
-// graph has let go of it, no tensor lives in it any more and the device's streams have run what they then held.
-class GraphPool {
- public:
-  // `grew(bytes)` is called in the allocating thread when more is needed than `first_chunk_bytes`, which may be zero.
-  GraphPool(std::shared_ptr<Source> source, size_t first_chunk_bytes, std::function<void(size_t bytes)> grew = {});
-  ~GraphPool();
-  GraphPool(const GraphPool&) = delete;
-  size_t held_bytes() const;
-  // Things that live as long as the pool, such as host memory that the graph's copies read.
-  void keep(std::shared_ptr<void> thing);
-
- private:
-  friend class Arena;
-  struct State;
-  std::shared_ptr<State> state_;
-};
-
-// While in scope, the calling thread's allocations on any arena of the pool's device come from the pool.
-class PoolScope {
- public:
-  explicit PoolScope(std::shared_ptr<GraphPool> pool);
-  ~PoolScope();
-  PoolScope(const PoolScope&) = delete;
-  // The calling thread's; null outside of any scope.
-  static const std::shared_ptr<GraphPool>& current();
-
- private:
-  const std::shared_ptr<GraphPool> pool_;
-  PoolScope* const previous_;
-};
-
-// While in scope, measures what the calling thread allocates from arenas.
-class Meter {
- public:
-  Meter();
-  ~Meter();
-  Meter(const Meter&) = delete;
-  size_t peak_bytes() const { return peak_bytes_; }  // the most that was in use at one time
-
-  // For arenas:
-  uint64_t serial() const { return serial_; }
-  void add(size_t bytes) { peak_bytes_ = std::max(peak_bytes_, bytes_ += bytes); }
-  void free(size_t bytes) { bytes_ -= bytes; }
-
- private:
-  const uint64_t serial_;
-  Meter* const previous_;
-  size_t bytes_ = 0, peak_bytes_ = 0;
-};
 
 class Arena {
  public:
@@ -129,7 +76,6 @@ class Arena {
   const std::shared_ptr<Source>& source() const;
 
  private:
-  friend void delist(device::StreamRef stream) noexcept;
   struct State;
   std::shared_ptr<State> state_;
 };

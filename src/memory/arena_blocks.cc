@@ -14,7 +14,7 @@ Arena::State::Lane& Arena::State::lane_of(StreamRef stream) {
   if (last_lane && last_lane->stream == stream) return *last_lane;
   auto found = std::ranges::find(lanes, stream, [](const auto& lane) { return lane->stream; });
   if (found == lanes.end()) {
-    if (!detail::is_enlisted(stream)) fail(Code::internal, "memory was asked for by a stream that is not enlisted");
+    if (!is_enlisted(stream)) fail(Code::internal, "memory was asked for by a stream that is not enlisted");
     found = std::ranges::find(lanes, StreamRef(), [](const auto& lane) { return lane->stream; });
     if (found == lanes.end()) {
       lanes.push_back(std::make_unique<Lane>());

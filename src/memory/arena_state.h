@@ -1,23 +1,28 @@
 // The inside of an Arena.
 #pragma once
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "memory/account.h"
 #include "memory/arena.h"
 #include "memory/block_index.h"
-#include "memory/graph_pool.h"
+#include "memory/graph_pool_state.h"
+#include "memory/retention.h"
+#include "memory/streams.h"
 
 namespace encore::memory {
 
 // A lane is the memory of one stream, which is reused in that stream's order. The common lane's free memory is idle,
 // and serves allocations without a stream. What is freed without a stream waits, with the tails of all streams, until
 // it is idle and goes to the common lane. When there is no more to be had, lanes lend and give memory to one another.
-struct Arena::State {
+struct Arena::State : StreamListener, Retainable {
   struct Lane {
     device::StreamRef stream;  // none: the common lane, or one whose stream is gone; nothing uses its free memory then
     uint32_t tenant = 0;       // counts the streams that had it
@@ -77,6 +82,13 @@ struct Arena::State {
   std::unordered_map<void*, Use> uses;
   std::unordered_map<void*, PoolUse> pool_uses;
   std::deque<Freed> freed;
+  struct ByGraphs {
+    int graphs = 0;
+    bool given_up = false;  // by its owner
+  };
+  std::unordered_map<const void*, ByGraphs> retained;
+  size_t given_up = 0;                 // of these
+  std::atomic<bool> orphaned = false;  // the arena is gone
   bool shrunk = false;
   Stats stats;
 
@@ -86,6 +98,9 @@ struct Arena::State {
   void free(void* address, bool for_its_stream);
   void shrink();
   void drain();
+  void stream_is_gone(device::StreamRef stream) override;
+  std::optional<Retained> retain(const void* address) override;
+  void let_go(const void* block) noexcept override;
   std::vector<Holder> holders() const;
 
   // With the mutex held:
@@ -97,6 +112,7 @@ struct Arena::State {
   bool harvest(Leaving& leaving);
   void collect_empty(Leaving& leaving, bool busy_too);
   void count(size_t bytes);
+  bool give_up(void* address);
 
   // With the mutex held, and given back meanwhile:
   void* grow(Lock& lock, Lane& lane, size_t bytes, For whom);

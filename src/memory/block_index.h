@@ -10,6 +10,10 @@
 namespace encore::memory {
 
 inline constexpr size_t kAlignment = 256;
+// Whole units of kAlignment. SIZE_MAX, which nobody has, if there are none.
+inline size_t whole_units(size_t bytes) {
+  return bytes > SIZE_MAX - kAlignment ? SIZE_MAX : (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
 
 struct Block {
   char* address = nullptr;

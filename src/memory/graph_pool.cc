@@ -6,6 +6,8 @@
 
 #include "device/device.h"
 #include "device/error.h"
+#include "memory/graph_pool_state.h"
+#include "memory/streams.h"
 
 namespace encore::memory {
 
@@ -116,29 +118,6 @@ size_t GraphPool::held_bytes() const {
 void GraphPool::keep(std::shared_ptr<void> thing) {
   std::lock_guard lock(state_->mutex);
   state_->kept.push_back(std::move(thing));
-}
-
-PoolScope::PoolScope(std::shared_ptr<GraphPool> pool) : pool_(std::move(pool)), previous_(here.scope) {
-  here.scope = this;
-}
-PoolScope::~PoolScope() {
-  if (here.scope == this) here.scope = previous_;
-}
-const std::shared_ptr<GraphPool>& PoolScope::current() {
-  static const std::shared_ptr<GraphPool> none;
-  return here.scope ? here.scope->pool_ : none;
-}
-
-namespace {
-uint64_t next_serial() {
-  static std::atomic<uint64_t> serial{0};
-  return ++serial;
-}
-}  // namespace
-
-Meter::Meter() : serial_(next_serial()), previous_(here.meter) { here.meter = this; }
-Meter::~Meter() {
-  if (here.meter == this) here.meter = previous_;
 }
 
 }  // namespace encore::memory

@@ -8,7 +8,8 @@
 #include "device/error.h"
 #include "device/graph.h"
 #include "device/memory.h"
-#include "memory/graph_pool.h"
+#include "memory/block_index.h"
+#include "memory/here.h"
 
 namespace encore::memory {
 

@@ -36,6 +36,24 @@ Register& all() {
   return all;
 }
 
+struct Listeners {
+  std::mutex mutex;
+  std::vector<std::weak_ptr<StreamListener>> all;
+};
+Listeners& listeners() {
+  static auto& listeners = *new Listeners;
+  return listeners;
+}
+
+// One enlistment; true if it was the last.
+bool drop(StreamRef stream) {
+  std::lock_guard lock(all().mutex);
+  Enlisted* found = all().find(stream);
+  if (!found || --found->count > 0) return false;
+  all().streams.erase(all().streams.begin() + (found - all().streams.data()));
+  return true;
+}
+
 Tail record(StreamRef stream) {
   if (stream.capture_status() != CaptureStatus::none) return {};
   auto event = std::make_shared<Event>(stream.device());
@@ -69,17 +87,27 @@ void enlist(StreamRef stream) {
     all().streams.push_back({.stream = stream, .count = 1});
 }
 
-bool detail::is_enlisted(StreamRef stream) {
+void delist(StreamRef stream) noexcept {
+  try {
+    wait_for({tail(stream)});
+    if (!drop(stream)) return;
+    std::lock_guard lock(listeners().mutex);
+    for (const auto& each : listeners().all)
+      if (const auto listener = each.lock()) listener->stream_is_gone(stream);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "encore: a stream could not be delisted: %s\n", e.what());
+  }
+}
+
+bool is_enlisted(StreamRef stream) {
   std::lock_guard lock(all().mutex);
   return all().find(stream);
 }
 
-bool detail::drop(StreamRef stream) {
-  std::lock_guard lock(all().mutex);
-  Enlisted* found = all().find(stream);
-  if (!found || --found->count > 0) return false;
-  all().streams.erase(all().streams.begin() + (found - all().streams.data()));
-  return true;
+void listen(std::weak_ptr<StreamListener> listener) {
+  std::lock_guard lock(listeners().mutex);
+  std::erase_if(listeners().all, [](const auto& each) { return each.expired(); });
+  listeners().all.push_back(std::move(listener));
 }
 
 void capture_begins(StreamRef stream) {

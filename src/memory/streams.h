@@ -13,6 +13,15 @@ namespace encore::memory {
 // is enqueued on it; then its memory in all arenas may serve other streams.
 void enlist(device::StreamRef stream);
 void delist(device::StreamRef stream) noexcept;
+bool is_enlisted(device::StreamRef stream);
+
+// Who hears of streams that are enlisted no more, and idle.
+class StreamListener {
+ public:
+  virtual ~StreamListener() = default;
+  virtual void stream_is_gone(device::StreamRef stream) = 0;
+};
+void listen(std::weak_ptr<StreamListener> listener);
 
 // Around a capture of an enlisted stream: what was enqueued before stays waitable meanwhile.
 void capture_begins(device::StreamRef stream);
@@ -27,10 +36,5 @@ std::vector<Tail> tails(std::optional<int> device = {}, device::StreamRef but = 
 bool is_done(const std::vector<Tail>& tails) noexcept;
 bool is_idle(device::StreamRef stream) noexcept;
 bool wait_for(const std::vector<Tail>& tails) noexcept;
-
-namespace detail {
-bool is_enlisted(device::StreamRef stream);
-bool drop(device::StreamRef stream);  // one enlistment; true if it was the last
-}  // namespace detail
 
 }  // namespace encore::memory

@@ -67,6 +67,7 @@ void Factory::let_go(OrtEpFactory* factory) noexcept {
 
 Factory::Factory(std::string name, Log log)
     : OrtEpFactory{}, name_(std::move(name)), log_(log), devices_(log), pinned_(std::make_shared<PinnedPool>()) {
+  memory::offer(pinned_);
   fill_callbacks();
 }
 

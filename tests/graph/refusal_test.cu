@@ -1,7 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "graph/session_graphs.h"
@@ -28,14 +30,14 @@ struct Fixture {
   Model model;
 
   // A run in which a kernel does what no capture allows, as a kernel adapter sees it.
-  bool run_a_forbidden_kernel(int id) {
+  bool run_a_forbidden_kernel(int id, Holds holds = Holds::for_id) {
     graphs.begin_run(id);
     model.compute();
     try {
       device::Label label("NonZero_3");
       graphs.stream().synchronize();
     } catch (const Error& e) {
-      graphs.refuse(text("node NonZero_3: ", e.what()));
+      graphs.refuse(text("node NonZero_3: ", e.what()), holds);
       return graphs.end_run(false);
     }
     return graphs.end_run(true);
@@ -99,14 +101,40 @@ TEST(Refusal, keeps_the_first_reason) {
   EXPECT_THAT(why, testing::Not(HasSubstr("later")));
 }
 
-TEST(Refusal, makes_an_eager_session_eager_for_good) {
+TEST(Refusal, makes_only_its_id_eager) {
+  Fixture f(OnError::eager);
+  EXPECT_TRUE(f.model.run(1));
+  EXPECT_TRUE(f.model.run(1));
+  EXPECT_TRUE(f.run_a_forbidden_kernel(0));
+  EXPECT_TRUE(f.graphs.captures_latest());
+  EXPECT_FALSE(f.run_a_forbidden_kernel(0)) << "the run did nothing";
+  EXPECT_FALSE(f.graphs.captures_latest());
+  EXPECT_THAT(f.warnings, ElementsAre(AllOf(HasSubstr("NonZero_3"), HasSubstr("Runs with this id go on without"))));
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(f.run_a_forbidden_kernel(0));
+  std::thread([&] {
+    EXPECT_TRUE(f.run_a_forbidden_kernel(0)) << "nor in other threads";
+    EXPECT_TRUE(f.run_a_forbidden_kernel(0));
+  }).join();
+  EXPECT_EQ(f.warnings.size(), 1u);
+  EXPECT_TRUE(f.graphs.is_captured(1));
+  EXPECT_TRUE(f.model.run(2));
+  EXPECT_TRUE(f.model.run(2));
+  EXPECT_TRUE(f.graphs.captures_latest());
+  EXPECT_TRUE(f.graphs.is_captured(2));
+  f.graphs.release(0);
+  EXPECT_TRUE(f.model.run(0));
+  EXPECT_TRUE(f.model.run(0));
+  f.expect_replays();
+}
+
+TEST(Refusal, that_holds_for_the_model_makes_an_eager_session_eager_for_good) {
   Fixture f(OnError::eager);
   EXPECT_TRUE(f.model.run(1));
   EXPECT_TRUE(f.model.run(1));
   EXPECT_TRUE(f.graphs.is_captured(1));
   EXPECT_TRUE(f.run_a_forbidden_kernel(0));
-  EXPECT_FALSE(f.run_a_forbidden_kernel(0)) << "the run did nothing";
-  EXPECT_THAT(f.warnings, ElementsAre(AllOf(HasSubstr("NonZero_3"), HasSubstr("goes on without graphs"))));
+  EXPECT_FALSE(f.run_a_forbidden_kernel(0, Holds::for_model)) << "the run did nothing";
+  EXPECT_THAT(f.warnings, ElementsAre(AllOf(HasSubstr("NonZero_3"), HasSubstr("session goes on without graphs"))));
   EXPECT_FALSE(f.graphs.enabled());
   EXPECT_FALSE(f.graphs.is_captured(1));
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(f.run_a_forbidden_kernel(0));
@@ -132,44 +160,94 @@ TEST(Refusal, loses_no_run_in_an_eager_session_while_the_capture_is_valid) {
   f.model.arena().free(scratch);
   EXPECT_TRUE(f.graphs.end_run(true));
   EXPECT_EQ(f.model.output(), f.model.expected(4));
-  EXPECT_FALSE(f.graphs.enabled());
+  EXPECT_FALSE(f.graphs.captures_latest());
   EXPECT_EQ(f.warnings.size(), 1u);
 }
 
-TEST(Refusal, of_a_second_run_while_capturing) {
+TEST(Refusal, of_a_capture_in_which_another_run_begins) {
   Fixture f(OnError::fail);
   EXPECT_TRUE(f.model.run(0));
+  f.model.set_input(2);
   f.graphs.begin_run(0);
-  EXPECT_THAT(message_of([&] { f.graphs.begin_run(1); }, Code::capture_forbidden), HasSubstr("graph id 0"));
-  EXPECT_FALSE(f.graphs.capturing());
+  EXPECT_TRUE(f.model.run(1));
+  EXPECT_EQ(f.model.output(), f.model.expected(2));
+  EXPECT_THAT(message_of([&] { f.graphs.check_run(); }, Code::capture_failed), HasSubstr("another run"));
   EXPECT_THAT(message_of([&] { f.graphs.end_run(true); }, Code::capture_failed), HasSubstr("another run"));
   EXPECT_TRUE(f.model.run(0));
   EXPECT_TRUE(f.model.run(0));
   f.expect_replays();
 }
 
-TEST(Refusal, of_a_second_run_whose_first_never_ends) {
+TEST(Refusal, of_a_run_whose_end_nobody_tells) {
+  Fixture f(OnError::fail);
+  EXPECT_TRUE(f.model.run(0));
+  for (const bool asked : {false, true}) {
+    f.model.set_input(3);
+    f.graphs.begin_run(0);
+    EXPECT_TRUE(f.graphs.capturing());
+    if (asked) {
+      EXPECT_FALSE(f.graphs.is_captured_at_begin(0));
+      EXPECT_FALSE(f.graphs.in_run());
+      EXPECT_EQ(f.graphs.reports()[0].state, State::refused);
+    }
+    EXPECT_TRUE(f.model.run(0));
+    EXPECT_EQ(f.model.output(), f.model.expected(3));
+  }
+  EXPECT_TRUE(f.model.run(0));
+  f.expect_replays();
+}
+
+TEST(Refusal, of_a_capture_that_is_left) {
   Fixture f(OnError::fail);
   EXPECT_TRUE(f.model.run(0));
   f.graphs.begin_run(0);
-  EXPECT_THROW(f.graphs.begin_run(0), Error);
+  f.graphs.leave_run();
+  EXPECT_FALSE(f.graphs.capturing());
+  EXPECT_TRUE(f.graphs.end_run(false)) << "it failed by itself";
+  EXPECT_TRUE(f.model.run(0));
+  f.expect_replays();
+
+  EXPECT_TRUE(f.model.run(1));
+  f.graphs.begin_run(1);
+  EXPECT_TRUE(f.graphs.refuse("a copy failed"));
+  f.graphs.leave_run();
+  EXPECT_THAT(message_of([&] { f.graphs.end_run(false); }, Code::capture_failed), HasSubstr("a copy failed"));
+  EXPECT_TRUE(f.graphs.end_run(true));
+}
+
+TEST(Refusal, of_a_capture_in_which_another_session_runs) {
+  Fixture f(OnError::fail), other(OnError::fail);
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(other.model.run(0));
+  for (const bool replay : {false, true}) {
+    EXPECT_TRUE(f.model.run(0));
+    f.graphs.begin_run(0);
+    EXPECT_TRUE(f.graphs.capturing());
+    other.model.set_input(5);
+    if (replay)
+      other.graphs.replay(0);
+    else
+      EXPECT_TRUE(other.model.run(kEagerId));
+    EXPECT_FALSE(f.graphs.capturing());
+    EXPECT_EQ(other.model.output(), other.model.expected(5));
+    EXPECT_THROW(f.graphs.end_run(true), Error);
+  }
   EXPECT_TRUE(f.model.run(0));
   EXPECT_TRUE(f.model.run(0));
   f.expect_replays();
 }
 
-TEST(Refusal, of_another_session_while_capturing) {
-  Fixture f(OnError::fail), other(OnError::fail);
-  EXPECT_TRUE(f.model.run(0));
-  EXPECT_TRUE(other.model.run(0));
-  EXPECT_TRUE(other.model.run(0));
-  f.graphs.begin_run(0);
-  EXPECT_THAT(message_of([&] { other.graphs.begin_run(kEagerId); }, Code::capture_forbidden), HasSubstr("missing"));
-  EXPECT_THROW(other.graphs.replay(0), Error);
-  f.model.compute();
-  EXPECT_TRUE(f.graphs.end_run(true));
-  f.expect_replays();
-  other.expect_replays();
+TEST(Refusal, of_a_capture_whose_session_ends_in_another_thread) {
+  auto f = std::make_unique<Fixture>(OnError::fail);
+  EXPECT_TRUE(f->model.run(0));
+  f->graphs.begin_run(0);
+  std::thread([&] { f.reset(); }).join();
+  Fixture next(OnError::fail);
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(next.model.run(0));
+  next.expect_replays();
+  auto warming_up = std::make_unique<Fixture>(OnError::fail);
+  warming_up->graphs.begin_run(0);
+  std::thread([&] { warming_up.reset(); }).join();
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(next.model.run(1));
 }
 
 TEST(Refusal, of_a_graph_too_large_for_the_limit) {

@@ -135,16 +135,11 @@ TEST(Threads, release_what_others_replay) {
       Model model(graphs, arena);
       for (int round = 0; round < 100; ++round) {
         model.set_input(float(round));
-        if (graphs.is_captured(0)) {
-          try {
-            graphs.replay(0);
-          } catch (const Error& e) {
-            EXPECT_EQ(e.code(), Code::invalid_input);  // released in between
-            model.run(0);
-          }
-        } else {
-          model.run(0);
-        }
+        if (graphs.is_captured_at_begin(0))
+          graphs.replay(0);
+        else
+          EXPECT_TRUE(model.run(0));
+        EXPECT_TRUE(graphs.is_captured_at_end(0));
         EXPECT_EQ(model.output(), model.expected(float(round)));
       }
     });
@@ -152,6 +147,62 @@ TEST(Threads, release_what_others_replay) {
   for (auto& thread : threads) thread.join();
   stop = true;
   releaser.join();
+}
+
+// From another thread.
+void release(SessionGraphs& graphs, int id) {
+  std::thread([&] { graphs.release(id); }).join();
+}
+
+TEST(Threads, keep_what_they_were_promised) {
+  SessionGraphs graphs(0, {.enabled = true, .warm_ups = 0});
+  Model model(graphs);
+  EXPECT_TRUE(model.run(0));
+  release(graphs, 0);  // between the capture and the question at the end of its run
+  EXPECT_EQ(graphs.reports()[0].state, State::releasing);
+  EXPECT_TRUE(graphs.is_captured_at_end(0));
+  EXPECT_TRUE(graphs.reports().empty()) << "it goes when the run is over";
+
+  EXPECT_TRUE(model.run(0));
+  EXPECT_TRUE(graphs.is_captured_at_end(0));
+  EXPECT_TRUE(graphs.is_captured_at_begin(0));
+  release(graphs, 0);
+  model.set_input(3);
+  graphs.replay(0);
+  release(graphs, 0);
+  EXPECT_EQ(model.output(), model.expected(3));
+  EXPECT_TRUE(graphs.is_captured_at_end(0));
+  EXPECT_TRUE(graphs.reports().empty());
+  EXPECT_FALSE(graphs.is_captured_at_begin(0));
+}
+
+TEST(Threads, release_at_once_what_no_run_waits_for) {
+  SessionGraphs graphs(0, {.enabled = true, .warm_ups = 0});
+  Model model(graphs);
+  for (int id = 0; id < 2; ++id) {
+    EXPECT_TRUE(model.run(id));
+    EXPECT_TRUE(graphs.is_captured_at_end(id));
+  }
+  EXPECT_TRUE(graphs.is_captured_at_begin(0));
+  release(graphs, 1);
+  EXPECT_FALSE(graphs.is_captured(1));
+  graphs.release(0);
+  EXPECT_TRUE(graphs.reports().empty()) << "a thread may break what it was promised itself";
+}
+
+TEST(Threads, are_promised_nothing_beyond_their_next_run) {
+  SessionGraphs graphs(0, {.enabled = true, .warm_ups = 0});
+  Model model(graphs);
+  EXPECT_TRUE(model.run(0));
+  EXPECT_TRUE(graphs.is_captured_at_end(0));
+  for (const int next : {0, 1}) {
+    EXPECT_TRUE(graphs.is_captured_at_begin(0));  // and then the replay fails, say
+    release(graphs, 0);
+    EXPECT_FALSE(graphs.is_captured_at_begin(next));
+    EXPECT_TRUE(graphs.reports().empty());
+    EXPECT_TRUE(model.run(0));
+    EXPECT_TRUE(graphs.is_captured_at_end(0));
+  }
 }
 
 TEST(Threads, capture_while_others_run_eagerly_and_allocate) {

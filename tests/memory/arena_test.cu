@@ -13,6 +13,9 @@
 #include "device/graph.h"
 #include "device/label.h"
 #include "gate.h"
+#include "memory/graph_pool.h"
+#include "memory/meter.h"
+#include "memory/pool_scope.h"
 
 namespace encore::memory {
 namespace {

@@ -14,6 +14,7 @@
 #include "device/memory.h"
 #include "device/stream.h"
 #include "memory/arena.h"
+#include "memory/streams.h"
 
 namespace encore::test {
 

@@ -8,6 +8,8 @@
 #include "device/label.h"
 #include "gate.h"
 #include "memory/arena.h"
+#include "memory/graph_pool.h"
+#include "memory/pool_scope.h"
 
 namespace encore::memory {
 namespace {

@@ -16,6 +16,8 @@
 #include "device/graph.h"
 #include "gate.h"
 #include "memory/arena.h"
+#include "memory/graph_pool.h"
+#include "memory/pool_scope.h"
 
 namespace encore::memory {
 namespace {

@@ -11,10 +11,11 @@ TEST(Report, IsJson) {
                                                 .state = graph::State::refused,
                                                 .nodes = 1,
                                                 .held_bytes = 2,
+                                                .retained_bytes = 5,
                                                 .replays = 4,
                                                 .refusal = "a \"quoted\"\n\\ reason"}}),
-            "[{\"id\": 3, \"state\": \"refused\", \"nodes\": 1, \"held_bytes\": 2, \"replays\": 4, "
-            "\"refusal\": \"a \\\"quoted\\\"\\u000a\\\\ reason\"}]\n");
+            "[{\"id\": 3, \"state\": \"refused\", \"nodes\": 1, \"held_bytes\": 2, "
+            "\"retained_bytes\": 5, \"replays\": 4, \"refusal\": \"a \\\"quoted\\\"\\u000a\\\\ reason\"}]\n");
 }
 
 TEST(Report, TracesAreLinesOfJson) {

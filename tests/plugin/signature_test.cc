@@ -27,5 +27,16 @@ TEST(Signature, SaysShapeAndTypeOfWhatFitsNone) {
   EXPECT_EQ(s.describe_output(Type::f32, {}), "a tensor float[]");
 }
 
+TEST(Signature, KnowsTheOneMakerOfAnOutput) {
+  const Signature s({}, {{"n", Type::i64, Dims{2}, "by Shape node 'shape'"},
+                         {"m", Type::i64, Dims{3}, "by Shape node 'a'"},
+                         {"k", Type::i64, Dims{3}, "by Shape node 'b'"},
+                         {"x", Type::f32, Dims{2}}});
+  EXPECT_EQ(s.makers(Type::i64, {2}), ", by Shape node 'shape'");
+  EXPECT_EQ(s.makers(Type::i64, {3}), "");
+  EXPECT_EQ(s.makers(Type::f32, {2}), "");
+  EXPECT_EQ(s.makers(Type::f32, {5}), "");
+}
+
 }  // namespace
 }  // namespace encore::plugin

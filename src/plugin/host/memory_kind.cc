@@ -16,5 +16,8 @@ bool is_pinned_memory(const OrtMemoryDevice* where) {
 bool is_host_memory(const OrtMemoryDevice* where) {
   return is_pinned_memory(where) || ort().ep->MemoryDevice_GetDeviceType(where) == OrtMemoryInfoDeviceType_CPU;
 }
+bool is_reached_by_kernels(const OrtMemoryDevice* where) {
+  return is_pinned_memory(where) || ort().ep->MemoryDevice_GetDeviceType(where) != OrtMemoryInfoDeviceType_CPU;
+}
 
 }  // namespace encore::plugin

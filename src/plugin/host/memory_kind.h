@@ -11,5 +11,6 @@ inline constexpr uint32_t kNvidia = 0x10DE;  // onnxruntime tells vendors apart 
 bool is_device_memory(const OrtMemoryDevice* where);
 bool is_pinned_memory(const OrtMemoryDevice* where);
 bool is_host_memory(const OrtMemoryDevice* where);  // pageable or pinned
+bool is_reached_by_kernels(const OrtMemoryDevice* where);  // all but pageable memory
 
 }  // namespace encore::plugin

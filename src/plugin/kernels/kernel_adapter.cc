@@ -4,6 +4,8 @@
 #include <array>
 #include <optional>
 
+#include "memory/pool_scope.h"
+#include "plugin/host/memory_kind.h"
 #include "plugin/kernels/run_as.h"
 #include "plugin/model/node_info.h"
 #include "plugin/session/allocator.h"
@@ -17,15 +19,26 @@ using ops::Where;
 // What kernels of both kinds know of their node.
 struct Node : NamedNode {
   int input_count, output_count, fault_number = 0;
-  std::vector<bool> host_inputs, host_outputs, wants_output;
+  std::vector<bool> host_inputs, host_outputs, constant_inputs, wants_output;
 
-  Node(Ep& ep, const ops::NodeInfo& info)
+  Node(Ep& ep, const KernelNodeInfo& info)
       : NamedNode(ep, info), input_count(info.input_count()), output_count(info.output_count()) {
     host_inputs.resize(size_t(input_count));
     host_outputs.resize(size_t(output_count));
+    for (int i = 0; i < input_count; ++i) constant_inputs.push_back(info.is_constant(i));
     for (int i = 0; i < output_count; ++i) wants_output.push_back(info.has_output(i));
   }
 };
+
+// What lies elsewhere than a kernel wants it is never touched.
+void check_place(int input, const OrtValue* value, const Tensor& tensor) {
+  if (tensor.count() == 0) return;
+  const OrtMemoryDevice* const memory = ort().ep->Value_GetMemoryDevice(value);
+  if (tensor.where == Where::host ? is_host_memory(memory) : is_reached_by_kernels(memory)) return;
+  const bool wants_host = tensor.where == Where::host;
+  fail(Code::invalid_input, "input ", input, " is in ", wants_host ? "device" : "host", " memory, and the kernel wants ",
+       "it in ", wants_host ? "host" : "device", " memory; if it is the model's, bind it there");
+}
 
 // One run of a kernel. Inputs are looked up when asked for; scratch goes back when the launches are enqueued, since
 // the stream's order keeps it safe.
@@ -58,11 +71,14 @@ class KernelRun final : public ops::Context {
       const OrtValue* value = nullptr;
       check(ort().api->KernelContext_GetInput(context_, size_t(i), &value));
       if (!value) return nullptr;
+      const Where where = node_.host_inputs[size_t(i)] ? Where::host : Where::device;
       try {
-        slot = tensor_of(value, node_.host_inputs[size_t(i)] ? Where::host : Where::device);
+        slot = tensor_of(value, where);
       } catch (const OrtError& error) {
         fail(Code::invalid_input, "input ", i, " has no tensor; if it is the model's, was it bound? ", error.what());
       }
+      check_place(i, value, *slot);
+      if (!node_.constant_inputs[size_t(i)]) memory::PoolScope::note(slot->data);
     }
     return &*slot;
   }
@@ -74,6 +90,7 @@ class KernelRun final : public ops::Context {
     const Tensor made = tensor_of(value, node_.host_outputs[size_t(i)] ? Where::host : Where::device);
     // onnxruntime passes on the null of an allocator that has no memory left.
     if (!made.data && made.count() > 0) fail(Code::out_of_memory, "output ", i, ": ", take_allocation_failure());
+    memory::PoolScope::note(made.data);
     return made;
   }
 
@@ -143,7 +160,9 @@ struct Kernel : OrtKernelImpl {
       return run_as(kernel.node, [&] {
         KernelPrepack prepack(kernel.node.ep, kernel.kept);
         const Where where = kernel.node.host_inputs[size_t(input)] ? Where::host : Where::device;
-        *is_packed = kernel.op->prepack(input, tensor_of(value, where), prepack);
+        const Tensor constant = tensor_of(value, where);
+        check_place(input, value, constant);
+        *is_packed = kernel.op->prepack(input, constant, prepack);
         prepack.finish();
       });
     };

@@ -228,12 +228,19 @@ KernelNodeInfo::KernelNodeInfo(const OrtKernelInfo* info, const std::vector<int>
   read(api.KernelInfo_GetOutputCount, api.KernelInfo_GetOutputName, api.KernelInfo_GetOutputTypeInfo, outputs_);
 }
 
-const Tensor* KernelNodeInfo::constant_input(int i) const {
+const OrtValue* KernelNodeInfo::find_constant(int i) const {
   if (!has_input(i)) return nullptr;
   int constant = 0;
   const OrtValue* value = nullptr;
   check(ort().api->KernelInfoGetConstantInput_tensor(info_, size_t(i), &constant, &value));
-  if (!constant || !value) return nullptr;
+  return constant ? value : nullptr;
+}
+
+bool KernelNodeInfo::is_constant(int i) const { return find_constant(i); }
+
+const Tensor* KernelNodeInfo::constant_input(int i) const {
+  const OrtValue* const value = find_constant(i);
+  if (!value) return nullptr;
   Tensor tensor = tensor_of(value, Where::host);
   const bool on_host = std::find(host_inputs_.begin(), host_inputs_.end(), i) != host_inputs_.end();
   if (!on_host && tensor.bytes()) {

@@ -78,6 +78,7 @@ class KernelNodeInfo : public NodeInfoBase {
   // `host_inputs` are the inputs that the kernel asked to have in host memory.
   KernelNodeInfo(const OrtKernelInfo* info, const std::vector<int>& host_inputs, int device);
 
+  bool is_constant(int i) const;
   const ops::Tensor* constant_input(int i) const override;
   std::optional<int64_t> find_int(const char* attribute) const override;
   std::optional<float> find_float(const char* attribute) const override;
@@ -87,6 +88,8 @@ class KernelNodeInfo : public NodeInfoBase {
   const ops::Tensor* find_tensor(const char* attribute) const override;
 
  private:
+  const OrtValue* find_constant(int i) const;
+
   const OrtKernelInfo* info_;
   const std::vector<int>& host_inputs_;
   int device_;

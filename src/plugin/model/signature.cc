@@ -30,6 +30,22 @@ Signature::Border border_of(const OrtValueInfo* value) {
   return border;
 }
 
+std::string maker_of(const OrtValueInfo* output) {
+  const OrtApi& api = *ort().api;
+  const OrtNode* node = nullptr;
+  size_t slot = 0;
+  check(api.ValueInfo_GetValueProducer(output, &node, &slot));
+  if (!node) {
+    bool constant = false;
+    check(api.ValueInfo_IsConstantInitializer(output, &constant));
+    return constant ? "as an initializer" : "";
+  }
+  const char *name = nullptr, *op = nullptr;
+  check(api.Node_GetName(node, &name));
+  check(api.Node_GetOperatorType(node, &op));
+  return text("by ", op, " node '", name, "'");
+}
+
 bool fits(const Signature::Border& border, device::Type type, const std::vector<int64_t>& dims) {
   if (border.type != type) return false;
   if (!border.dims) return true;
@@ -67,7 +83,10 @@ Signature::Signature(const OrtGraph* graph) {
   check(api.Graph_GetNumOutputs(graph, &count));
   values.resize(count);
   check(api.Graph_GetOutputs(graph, values.data(), count));
-  for (const OrtValueInfo* value : values) outputs_.push_back(border_of(value));
+  for (const OrtValueInfo* value : values) {
+    outputs_.push_back(border_of(value));
+    outputs_.back().maker = maker_of(value);
+  }
 }
 
 std::string Signature::describe_input(device::Type type, const std::vector<int64_t>& dims) const {
@@ -75,6 +94,16 @@ std::string Signature::describe_input(device::Type type, const std::vector<int64
 }
 std::string Signature::describe_output(device::Type type, const std::vector<int64_t>& dims) const {
   return describe("output", outputs_, type, dims);
+}
+
+std::string Signature::makers(device::Type type, const std::vector<int64_t>& dims) const {
+  std::string found;
+  for (const Border& border : outputs_) {
+    if (!fits(border, type, dims)) continue;
+    if (!found.empty() || border.maker.empty()) return {};
+    found = ", " + border.maker;
+  }
+  return found;
 }
 
 }  // namespace encore::plugin

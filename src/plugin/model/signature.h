@@ -14,7 +14,8 @@ class Signature {
   struct Border {
     std::string name;
     device::Type type = device::Type::undefined;
-    std::optional<std::vector<int64_t>> dims;  // -1: unknown
+    std::optional<std::vector<int64_t>> dims = {};  // -1: unknown
+    std::string maker = {};                         // of an output: "by Neg node 'minus'", or "as an initializer"
   };
 
   Signature() = default;
@@ -25,6 +26,8 @@ class Signature {
   // "input 'x' (float[1,3,224,224])", or what can be said if no border, or more than one, fits.
   std::string describe_input(device::Type type, const std::vector<int64_t>& dims) const;
   std::string describe_output(device::Type type, const std::vector<int64_t>& dims) const;
+  // ", by Shape node 'shape'" of the output that fits; empty if none does, or one that nothing is known of.
+  std::string makers(device::Type type, const std::vector<int64_t>& dims) const;
 
  private:
   std::vector<Border> inputs_, outputs_;

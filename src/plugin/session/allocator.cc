@@ -201,10 +201,41 @@ void PinnedPool::free(void* address) noexcept {
     auto tails = memory::tails();  // copies may still be on their way
     const std::lock_guard lock(mutex_);
     const size_t bytes = sizes_.at(address);
-    kept_.emplace(bytes, Kept{address, std::move(tails)});
+    if (const auto found = retained_.find(address); found != retained_.end())
+      found->second.given_up = true;
+    else
+      kept_.emplace(bytes, Kept{address, std::move(tails)});
     stats_.in_use_bytes -= bytes;
   } catch (const std::exception& error) {  // the block stays out of use
     std::fprintf(stderr, "encore: pinned memory at %p could not be freed: %s\n", address, error.what());
+  }
+}
+
+std::optional<memory::Retainable::Retained> PinnedPool::retain(const void* address) {
+  const auto* const at = static_cast<const char*>(address);
+  const std::lock_guard lock(mutex_);
+  auto found = sizes_.find(const_cast<void*>(address));
+  if (found == sizes_.end())
+    found = std::ranges::find_if(sizes_, [at](const auto& block) {
+      const auto* const begin = static_cast<const char*>(block.first);
+      return begin <= at && at < begin + block.second;
+    });
+  if (found == sizes_.end()) return std::nullopt;
+  ++retained_[found->first].graphs;
+  return Retained{static_cast<char*>(found->first), found->second, true};
+}
+
+void PinnedPool::let_go(const void* block) noexcept {
+  try {
+    auto tails = memory::tails();
+    const std::lock_guard lock(mutex_);
+    const auto found = retained_.find(block);
+    if (--found->second.graphs > 0) return;
+    void* const address = const_cast<void*>(block);
+    if (found->second.given_up) kept_.emplace(sizes_.at(address), Kept{address, std::move(tails)});
+    retained_.erase(found);
+  } catch (const std::exception& error) {  // the block stays out of use
+    std::fprintf(stderr, "encore: pinned memory at %p could not be freed: %s\n", block, error.what());
   }
 }
 

@@ -3,11 +3,13 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "memory/arena.h"
+#include "memory/retention.h"
 #include "memory/streams.h"
 #include "plugin/host/api_version.h"
 #include "plugin/options/options.h"
@@ -21,14 +23,16 @@ memory::Settings memory_settings(const Options& options);
 
 // Freed blocks are kept by size, since page-locking costs far more than an allocation, and serve again when no copy is
 // under way any more; they go back with the pool.
-class PinnedPool {
+class PinnedPool : public memory::Retainable {
  public:
   PinnedPool() = default;
-  ~PinnedPool();
+  ~PinnedPool() override;
   PinnedPool(const PinnedPool&) = delete;
   void* allocate(size_t bytes);
   void free(void* address) noexcept;
   void shrink();
+  std::optional<Retained> retain(const void* address) override;
+  void let_go(const void* block) noexcept override;
 
   struct Stats {
     size_t in_use_bytes = 0, held_bytes = 0, peak_in_use_bytes = 0, largest_bytes = 0;
@@ -37,6 +41,10 @@ class PinnedPool {
   Stats stats() const;
 
  private:
+  struct ByGraphs {
+    int graphs = 0;
+    bool given_up = false;  // by its owner
+  };
   struct Kept {
     void* address;
     std::vector<memory::Tail> tails;  // of what may still be copying from or to it
@@ -45,6 +53,7 @@ class PinnedPool {
   mutable std::mutex mutex_;
   std::unordered_map<void*, size_t> sizes_;  // of every block
   std::multimap<size_t, Kept> kept_;         // not in use
+  std::unordered_map<const void*, ByGraphs> retained_;
   Stats stats_;
 };
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "device/external_stream.h"
+#include "memory/streams.h"
 #include "plugin/host/fence.h"
 #include "plugin/model/capability.h"
 #include "plugin/options/library_settings.h"
@@ -69,6 +70,8 @@ Ep::Ep(std::shared_ptr<Registration> registration, Options options, Log log, std
                                   .warn = [this](const std::string& message) { log_.warning(message); },
                                   .shared = shared_.get(),
                                   .memory = arena_->source()});
+  // What is made now is no part of a capture that a run has left behind.
+  graph::SessionGraphs::end_capture_here("a session was made in the thread that captures it");
   if (options_.sdpa_kernel)
     log_.warning(text("sdpa_kernel=", options_.sdpa_kernel, " chooses nothing: Encore has no kernels of attention"));
   fill_callbacks();

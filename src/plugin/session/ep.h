@@ -66,6 +66,12 @@ class Ep : public OrtEp {
   static void order_after_run(device::StreamRef later);
   // A node failed in the calling thread's run: what it has captured so far is worth nothing.
   void run_failed(const std::string& why, Code code);
+  // A copy failed, which ends the run that the calling thread is in, if any. onnxruntime does not always tell its end.
+  static void end_run_here(const std::string& why, Code code);
+  // Whether a kernel of the run that the calling thread is in has begun.
+  bool nodes_have_run() const;
+  // The session that the calling thread captures in; null if there is none.
+  static Ep* capturing_here();
 
   FaultCells& faults() { return faults_; }
 
@@ -88,10 +94,16 @@ class Ep : public OrtEp {
   void start_run(const OrtRunOptions* options);
   void end_run(bool synchronous);
   void forget_runs();
+  void forget_open_runs() const;
   bool has_to_repeat() const;
+  bool asks_for_captures() const;
+  bool is_captured(int id) const;
   void set_dynamic_option(const std::string& key, const std::string& value);
   device::StreamRef find_stream(void* handle, const OrtKernelContext* context);
   bool captures() const { return graphs_ && graphs_->enabled() && !cannot_capture_; }
+
+  // Tells the calling threads' runs whether the session still lives.
+  const std::shared_ptr<void> life_ = std::make_shared<char>();
 
   // Destroyed from the bottom up: graphs refer to everything above.
   std::shared_ptr<Registration> registration_;
@@ -105,7 +117,7 @@ class Ep : public OrtEp {
   std::unique_ptr<device::Dnn> dnn_;
   std::atomic<device::Blas*> open_blas_{nullptr};
   std::atomic<device::Dnn*> open_dnn_{nullptr};
-  FaultCells faults_;
+  mutable FaultCells faults_;
   std::mutex streams_mutex_;
   std::set<SyncStream*> streams_;
   std::set<std::string> said_;          // of claiming nodes

@@ -98,16 +98,8 @@ void Ep::fill_callbacks() {
       });
     };
   if (!graphs_) return;
-  // After a capture that came to nothing onnxruntime has to be told once more that capture is on: then it repeats the
-  // run, which is eager this time.
-  IsGraphCaptureEnabled = [](const OrtEp* self) noexcept {
-    const Ep& ep = from(self);
-    return ep.captures() || ep.has_to_repeat();
-  };
-  IsGraphCaptured = [](const OrtEp* self, int id) noexcept {
-    const Ep& ep = from(self);
-    return id >= 0 && ep.graphs_->is_captured(id);
-  };
+  IsGraphCaptureEnabled = [](const OrtEp* self) noexcept { return from(self).asks_for_captures(); };
+  IsGraphCaptured = [](const OrtEp* self, int id) noexcept { return from(self).is_captured(id); };
   ReplayGraph = [](OrtEp* self, int id) noexcept -> OrtStatus* {
     Ep& ep = from(self);
     return guarded_on(ep.device(), "ReplayGraph", [&] {

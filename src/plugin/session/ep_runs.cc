@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "device/device.h"
+#include "memory/streams.h"
 #include "plugin/host/fence.h"
 #include "plugin/options/run_options.h"
 #include "plugin/session/ep.h"
@@ -13,8 +14,10 @@ namespace encore::plugin {
 namespace {
 
 struct Run {
-  const Ep* ep = nullptr;
+  Ep* ep = nullptr;
+  std::weak_ptr<void> life;  // of the session, which another thread may end, if this one was never told the run's end
   bool failed = false;
+  bool captured = false;  // at its beginning
   struct Known {
     void* handle;
     device::StreamRef stream;
@@ -27,8 +30,12 @@ struct Runs {
   std::vector<Run> kept;  // the first `depth` are under way; the others keep their memory
   size_t depth = 0;
   const Ep* repeat = nullptr;  // the session whose last run has to be repeated, since its capture came to nothing
+  const Ep* ending = nullptr;  // the session whose run is over but for onnxruntime's question whether it was captured
 
-  Run* innermost() { return depth ? &kept[depth - 1] : nullptr; }
+  Run* innermost() {
+    while (depth && kept[depth - 1].life.expired()) --depth;
+    return depth ? &kept[depth - 1] : nullptr;
+  }
   Run* of(const Ep* ep) {
     Run* const run = innermost();
     return run && run->ep == ep ? run : nullptr;
@@ -45,10 +52,44 @@ bool Ep::thread_runs_in(const memory::Arena& arena) {
 
 bool Ep::has_to_repeat() const { return runs.repeat == this; }
 
-// What the thread that ends the session is in; in others the session has no runs any more.
+bool Ep::nodes_have_run() const {
+  const Run* const run = runs.of(this);
+  return run && !run->streams.empty();
+}
+
+Ep* Ep::capturing_here() {
+  const Run* const run = runs.innermost();
+  return run && run->ep->capturing() ? run->ep : nullptr;
+}
+
+// Asked at the end of a run. After a capture that came to nothing onnxruntime has to be told once more that capture is
+// on: then it repeats the run, which is eager this time.
+bool Ep::asks_for_captures() const {
+  const bool asks = (captures() && graphs_->captures_latest()) || has_to_repeat();
+  if (asks) runs.ending = this;
+  return asks;
+}
+
+// Asked at the beginning of every run, and after the question above.
+bool Ep::is_captured(int id) const {
+  if (std::exchange(runs.ending, nullptr) == this) return id >= 0 && graphs_->is_captured_at_end(id);
+  const bool captured = graphs_->is_captured_at_begin(id);
+  forget_open_runs();
+  return id >= 0 && captured;
+}
+
+// In other threads than the one that ends the session it has no runs any more, but for those whose end was not told.
 void Ep::forget_runs() {
-  while (runs.of(this)) --runs.depth;
+  forget_open_runs();
   if (runs.repeat == this) runs.repeat = nullptr;
+  if (runs.ending == this) runs.ending = nullptr;
+}
+
+void Ep::forget_open_runs() const {
+  while (const Run* const run = runs.of(this)) {
+    for (const auto& known : run->streams) faults_.leave(known.stream);
+    --runs.depth;
+  }
 }
 
 void Ep::note_work(device::StreamRef stream) {
@@ -70,7 +111,22 @@ void Ep::order_after_run(device::StreamRef later) {
 void Ep::run_failed(const std::string& why, Code code) {
   if (Run* const run = runs.of(this)) run->failed = true;
   // Bad input fails the run alone: the next one is captured again.
-  if (capturing() && code != Code::invalid_input && code != Code::not_supported) graphs_->refuse(why);
+  if (!capturing() || code == Code::invalid_input || code == Code::not_supported) return;
+  graphs_->refuse(why, code == Code::capture_forbidden ? graph::Holds::for_model : graph::Holds::for_id);
+}
+
+void Ep::end_run_here(const std::string& why, Code code) {
+  Run* const run = runs.innermost();
+  if (!run) return;
+  Ep& ep = *run->ep;
+  const bool by_itself = code == Code::invalid_input || code == Code::not_supported || code == Code::out_of_memory;
+  if (ep.graphs_ && !by_itself) ep.graphs_->refuse(why);
+  for (const auto& known : run->streams) ep.faults_.leave(known.stream);
+  --runs.depth;
+  if (ep.graphs_)
+    ep.graphs_->leave_run();
+  else if (ep.shared_)
+    ep.shared_->end_run();
 }
 
 void Ep::enlist(SyncStream* stream) {
@@ -93,6 +149,7 @@ device::StreamRef Ep::compute_stream(void* handle, const OrtKernelContext* conte
     has_stray_work_ = true;
     return find_stream(handle, context);
   }
+  if (run->captured) graphs_->check_run();
   const auto seen = std::ranges::find(run->streams, handle, &Run::Known::handle);
   if (seen != run->streams.end()) return seen->stream;
   const device::StreamRef stream = run->streams.emplace_back(handle, find_stream(handle, context)).stream;
@@ -131,7 +188,7 @@ device::StreamRef Ep::find_stream(void* handle, const OrtKernelContext* context)
 }
 
 void Ep::start_run(const OrtRunOptions* options) {
-  runs.repeat = nullptr;
+  runs.repeat = runs.ending = nullptr;
   if (graphs_)
     graphs_->begin_run(captures() ? graph_id_of(options) : graph::kEagerId);
   else if (shared_)
@@ -139,7 +196,9 @@ void Ep::start_run(const OrtRunOptions* options) {
   if (runs.depth == runs.kept.size()) runs.kept.emplace_back();
   Run& run = runs.kept[runs.depth++];
   run.ep = this;
+  run.life = life_;
   run.failed = false;
+  run.captured = capturing();
   run.streams.clear();
 }
 
@@ -148,7 +207,7 @@ void Ep::end_run(bool synchronous) {
   const std::span<const Run::Known> used = run ? run->streams : std::span<const Run::Known>();
   if (run) --runs.depth;  // what it used is still there
   for (const auto& known : used) faults_.leave(known.stream);
-  if (graphs_ && !graphs_->end_run(!run || !run->failed)) {
+  if (graphs_ && !graphs_->end_run(run && !run->failed)) {
     runs.repeat = this;
     return;
   }
@@ -156,7 +215,7 @@ void Ep::end_run(bool synchronous) {
   // The streams' Flush, which follows, waits too; but nobody hears what it finds.
   if (!synchronous) return;
   // Of a run that is spread over threads this one doesn't know the streams.
-  if (graphs_ || has_stray_work_) synchronize();
+  if (graphs_ || has_stray_work_ || !run) synchronize();
   const auto is_waited_for = [&](device::StreamRef stream) { return graphs_ && stream == graphs_->stream(); };
   for (const auto& known : used)
     if (!is_waited_for(known.stream)) wait_for(known.stream);

@@ -37,9 +37,10 @@ void write(const char* what, const std::string& content, const std::string& path
 std::string as_json(const std::vector<graph::Report>& reports) {
   std::string json = "[";
   for (const graph::Report& r : reports)
-    json += text(json.size() > 1 ? ",\n " : "", "{\"id\": ", r.id, ", \"state\": ", quoted(graph::name(r.state)),
-                 ", \"nodes\": ", r.nodes, ", \"held_bytes\": ", r.held_bytes, ", \"replays\": ", r.replays,
-                 ", \"refusal\": ", quoted(r.refusal), "}");
+    json +=
+        text(json.size() > 1 ? ",\n " : "", "{\"id\": ", r.id, ", \"state\": ", quoted(graph::name(r.state)),
+             ", \"nodes\": ", r.nodes, ", \"held_bytes\": ", r.held_bytes, ", \"retained_bytes\": ", r.retained_bytes,
+             ", \"replays\": ", r.replays, ", \"refusal\": ", quoted(r.refusal), "}");
   return json + "]\n";
 }
 

@@ -12,7 +12,7 @@
 
 namespace encore::plugin {
 
-// A JSON list of {"id", "state", "nodes", "held_bytes", "replays", "refusal"}.
+// A JSON list of {"id", "state", "nodes", "held_bytes", "retained_bytes", "replays", "refusal"}.
 std::string as_json(const std::vector<graph::Report>& reports);
 
 struct MemoryReport {

@@ -3,7 +3,7 @@
 #include <map>
 #include <mutex>
 
-#include "memory/arena.h"
+#include "memory/streams.h"
 #include "plugin/host/fence.h"
 #include "plugin/session/ep.h"
 #include "plugin/session/registration.h"
@@ -47,7 +47,7 @@ class Notification : public OrtSyncNotificationImpl {
   void wait_on_host() {
     constexpr const char* kWhy = "a node on the CPU waits for one on the device, which no graph can hold";
     if (Ep* ep = producer_.ep(); ep && ep->capturing()) {
-      if (ep->graphs()->refuse(kWhy)) fail(Code::capture_forbidden, kWhy);
+      if (ep->graphs()->refuse(kWhy, graph::Holds::for_model)) fail(Code::capture_forbidden, kWhy);
       activate();  // what was captured has been launched; the event was a part of the graph
     }
     event_.synchronize();

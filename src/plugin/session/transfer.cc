@@ -4,7 +4,9 @@
 #include <vector>
 
 #include "device/device.h"
+#include "device/graph.h"
 #include "device/memory.h"
+#include "memory/pool_scope.h"
 #include "memory/streams.h"
 #include "ops/tensor.h"
 #include "plugin/host/fence.h"
@@ -64,6 +66,7 @@ class Transfer : public OrtDataTransferImpl {
       }
       throw;
     }
+    const device::RelaxedCapture relaxed;  // none of these captures, but the thread may
     for (const device::StreamRef& stream : waits) {
       const device::Current current(stream.device());
       stream.synchronize();
@@ -76,40 +79,76 @@ class Transfer : public OrtDataTransferImpl {
     std::pair<Ep*, device::StreamRef> waited_in;  // what lies in pageable memory has been waited for
     for (size_t i = 0; i < count; ++i) {
       SyncStream* const stream = SyncStream::from(streams ? streams[i] : nullptr);
-      const Place source = place_of(from[i]), target = place_of(to[i]);
-      const Tensor what = tensor_of(from[i], source.where);
-      void* const address = tensor_of(to[i], target.where).data;
-      require(device::size_bytes(what.type) > 0, "a tensor of ", device::name(what.type), " cannot be copied");
-      const size_t bytes = what.bytes();
-      if (bytes == 0) continue;
-      if (!address || !what.data) {
-        const std::string why = take_allocation_failure();
-        fail(Code::out_of_memory, "a tensor has no memory to be copied ", address ? "from" : "to",
-             why.empty() ? "" : ": ", why);
-      }
-      if (source.where == Where::host && target.where == Where::host) {
-        std::copy_n(what.as<const char>(), bytes, static_cast<char*>(address));
-        continue;
-      }
-      const int device = device_for(stream, source, target);
-      const device::Current current(device);
-      const bool across_border = source.where != target.where;
-      const auto turn = stream && stream->ep() ? stream->ep()->turn() : graph::SharedStream::Turn();
-      if (across_border && stream && stream->ep()) refuse_capture(*stream->ep(), what, source.where == Where::host);
-      if (!stream || stream->ref().device() != device) {
-        Copies& copies = registration_->copies(device);
-        if (!host_has(kSyncApi)) wait_for_everything(copies.stream);
-        Ep::order_after_run(copies.stream);  // up to onnxruntime 1.30 a Loop's copies name no stream
-        if (std::find(waits.begin(), waits.end(), copies.stream.ref()) == waits.end()) waits.push_back(copies.stream);
-        copy(copies.stream, copies.host, address, target, what.data, source, bytes);
-      } else {
-        if (stream->ep()) stream->ep()->note_work(stream->ref());
-        copy(stream->ref(), stream->copies(), address, target, what.data, source, bytes);
-        if (target.where == Where::host && device::place_of(address) != device::Place::pinned)
-          waited_in = {stream->ep(), stream->ref()};
+      try {
+        enqueue(from[i], to[i], stream, waits, waited_in);
+      } catch (const Error& error) {
+        if (!stream) Ep::end_run_here(error.what(), error.code());
+        throw;
       }
     }
     if (waited_in.first) waited_in.first->faults().check(waited_in.second);
+  }
+
+  void enqueue(const OrtValue* from, OrtValue* to, SyncStream* stream, std::vector<device::StreamRef>& waits,
+               std::pair<Ep*, device::StreamRef>& waited_in) {
+    const Place source = place_of(from), target = place_of(to);
+    const Tensor what = tensor_of(from, source.where);
+    void* const address = tensor_of(to, target.where).data;
+    require(device::size_bytes(what.type) > 0, "a tensor of ", device::name(what.type), " cannot be copied");
+    const size_t bytes = what.bytes();
+    if (bytes == 0) return;
+    if (!address || !what.data) {
+      const std::string why = take_allocation_failure();
+      fail(Code::out_of_memory, "a tensor has no memory to be copied ", address ? "from" : "to",
+           why.empty() ? "" : ": ", why);
+    }
+    if (source.where == Where::host && target.where == Where::host) {
+      std::copy_n(what.as<const char>(), bytes, static_cast<char*>(address));
+      return;
+    }
+    const int device = device_for(stream, source, target);
+    const device::Current current(device);
+    const auto turn = stream && stream->ep() ? stream->ep()->turn() : graph::SharedStream::Turn();
+    if (!stream || stream->ref().device() != device) {
+      if (Ep* const ep = Ep::capturing_here()) capture_too(*ep, what, source, address, target);
+      Copies& copies = registration_->copies(device);
+      if (!host_has(kSyncApi)) wait_for_everything(copies.stream);
+      Ep::order_after_run(copies.stream);  // up to onnxruntime 1.30 a Loop's copies name no stream
+      if (std::find(waits.begin(), waits.end(), copies.stream.ref()) == waits.end()) waits.push_back(copies.stream);
+      copy(copies.stream, copies.host, address, target, what.data, source, bytes);
+      return;
+    }
+    if (Ep* const ep = stream->ep()) {
+      if (source.where != target.where && ep->capturing()) {
+        const Role role = target.where == Where::host ? Role::fetch
+                          : ep->nodes_have_run()      ? Role::made_on_host
+                                                      : Role::feed;
+        const std::string why = why_not_captured(*ep, what, role);
+        if (ep->graphs()->refuse(why)) fail(Code::capture_forbidden, why);
+      }
+      ep->note_work(stream->ref());
+      note_use(what.data, address);
+    }
+    copy(stream->ref(), stream->copies(), address, target, what.data, source, bytes);
+    if (target.where == Where::host && device::place_of(address) != device::Place::pinned)
+      waited_in = {stream->ep(), stream->ref()};
+  }
+
+  // onnxruntime names no stream when it copies an initializer, or what nodes on the host have made, to an output. The
+  // first is captured; and either is also copied at once, which is right too if a run has left its capture behind.
+  static void capture_too(Ep& ep, const Tensor& what, Place source, void* address, Place target) {
+    const bool both = source.where == Where::device && target.where == Where::device;
+    if (both && source.device == ep.device() && target.device == ep.device()) {
+      note_use(what.data, address);
+      device::copy(ep.graphs()->stream(), address, what.data, what.bytes());
+    } else {
+      ep.graphs()->refuse(why_not_captured(ep, what, source.where == Where::host ? Role::made_on_host : Role::fetch));
+    }
+  }
+
+  static void note_use(const void* source, const void* target) {
+    memory::PoolScope::note(source);
+    memory::PoolScope::note(target);
   }
 
   // Either end's could copy between two devices: the stream knows what has to be done before.
@@ -141,17 +180,19 @@ class Transfer : public OrtDataTransferImpl {
 
   // onnxruntime copies host tensors inside the run that is captured, frees them afterwards, and never copies again when
   // the graph is replayed.
-  static void refuse_capture(Ep& ep, const Tensor& tensor, bool is_input) {
-    if (!ep.capturing()) return;
+  enum class Role { feed, fetch, made_on_host };
+  static std::string why_not_captured(const Ep& ep, const Tensor& tensor, Role role) {
     const std::vector<int64_t> dims(tensor.shape.dims().begin(), tensor.shape.dims().end());
-    const std::string which =
-        is_input ? ep.signature().describe_input(tensor.type, dims) : ep.signature().describe_output(tensor.type, dims);
-    const std::string why =
-        text(which, is_input ? " is in host memory" : " is wanted in host memory",
-             ", but a replayed graph copies nothing between host and device; bind every input and output to device "
-             "memory (OrtValue.ortvalue_from_numpy(x, 'cuda', ",
-             ep.device(), "), io_binding.bind_ortvalue_input, bind_ortvalue_output) and use run_with_iobinding");
-    if (ep.graphs()->refuse(why)) fail(Code::capture_forbidden, why);
+    const std::string which = role == Role::feed ? ep.signature().describe_input(tensor.type, dims)
+                                                 : ep.signature().describe_output(tensor.type, dims);
+    constexpr const char* kNoCopies = ", but a replayed graph copies nothing between host and device; ";
+    if (role == Role::made_on_host)
+      return text(which, " is made on the host", ep.signature().makers(tensor.type, dims), ", where shapes are known",
+                  kNoCopies,
+                  "bind it to host memory (io_binding.bind_output(name, 'cpu')), where it is the same at every replay");
+    return text(which, role == Role::feed ? " is in host memory" : " is wanted in host memory", kNoCopies,
+                "bind every input and output to device memory (OrtValue.ortvalue_from_numpy(x, 'cuda', ", ep.device(),
+                "), io_binding.bind_ortvalue_input, bind_ortvalue_output) and use run_with_iobinding");
   }
 
   std::shared_ptr<Registration> registration_;

@@ -1,0 +1,38 @@
+// A capture under way.
+#pragma once
+#include <memory>
+#include <thread>
+
+#include "device/graph.h"
+#include "device/stream.h"
+#include "memory/graph_pool.h"
+#include "memory/pool_scope.h"
+#include "memory/retention.h"
+
+namespace encore::graph {
+
+class Capture {
+ public:
+  // Of what the calling thread enqueues on the stream, which is enlisted. What it allocates comes from the pool,
+  // and what else it is noted to use is retained.
+  Capture(device::StreamRef stream, std::shared_ptr<memory::GraphPool> pool,
+          std::shared_ptr<memory::Retention> retention);
+  ~Capture();  // drops what was captured, unless it has been ended
+  Capture(const Capture&) = delete;
+
+  bool is_valid() const;
+  device::Graph end();  // Error, and the capture is over, if something has invalidated it
+
+  // Whether one is, or may be, under way in the calling thread. Another thread may have dropped it, with the session.
+  static bool may_be_here();
+  static void none_is_here();
+
+ private:
+  void leave() noexcept;
+
+  const device::StreamRef stream_;
+  const std::thread::id thread_ = std::this_thread::get_id();
+  std::unique_ptr<memory::PoolScope> scope_;  // null once it is over
+};
+
+}  // namespace encore::graph

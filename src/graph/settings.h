@@ -1,0 +1,25 @@
+// What a session's options say of graphs.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "memory/source.h"
+
+namespace encore::graph {
+
+inline constexpr int kEagerId = -1;
+
+class SharedStream;
+
+enum class OnError { fail, eager };
+struct Settings {
+  bool enabled = false;
+  int warm_ups = 2;  // eager runs before the capture
+  OnError on_error = OnError::fail;
+  std::function<void(const std::string&)> warn = [](const std::string&) {};
+  SharedStream* shared = nullptr;  // where all threads work, if not on streams of their own; outlives the session
+  std::shared_ptr<memory::Source> memory = {};  // where graphs get theirs; null: from a pool of their own
+};
+
+}  // namespace encore::graph
