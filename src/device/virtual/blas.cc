@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "device/error.h"
+#include "device/virtual/address_space.h"
 #include "device/virtual/queue.h"
 
 namespace encore::device {
@@ -148,6 +149,8 @@ void Blas::gemm(StreamRef stream, const Gemm& g, const void* a, const void* b, v
   if (g.m == 0 || g.n == 0 || g.batch == 0) return;
   if (!g.has_bias) bias = nullptr;
   if (state_->tune && stream.capture_status() == CaptureStatus::none) state_->note(g);
+  a = virtual_gpu::followed(a), b = virtual_gpu::followed(b), c = virtual_gpu::followed(c);
+  bias = virtual_gpu::followed(bias);
   virtual_gpu::enqueue(stream, "gemm", [g, a, b, c, bias] {
     switch (g.type) {
       case Type::f64: return run<double, double>(g, a, b, c, bias);

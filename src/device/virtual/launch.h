@@ -5,6 +5,7 @@
 #include <memory>
 #include <type_traits>
 
+#include "device/virtual/address_space.h"
 #include "device/virtual/queue.h"
 
 namespace encore::device {
@@ -71,7 +72,7 @@ template <class Shared, class Body>
 void block_kernel(StreamRef stream, Blocks grid, const Body& body) {
   if (grid.blocks <= 0) return;
   virtual_gpu::check_grid(grid);
-  virtual_gpu::enqueue(stream, kernel_name<Body>(), [grid, body] {
+  virtual_gpu::enqueue(stream, kernel_name<Body>(), [grid, body = virtual_gpu::as_launched(body)] {
     virtual_gpu::for_each(grid.blocks, [&](int64_t index) {
       auto shared = std::unique_ptr<Shared>(new Shared);
       if constexpr (!std::is_empty_v<Shared>)
@@ -85,7 +86,7 @@ void block_kernel(StreamRef stream, Blocks grid, const Body& body) {
 template <class F>
 void for_each_index(StreamRef stream, int64_t n, const F& f) {
   if (n <= 0) return;
-  virtual_gpu::enqueue(stream, kernel_name<F>(), [n, f] { virtual_gpu::for_each(n, f); });
+  virtual_gpu::enqueue(stream, kernel_name<F>(), [n, f = virtual_gpu::as_launched(f)] { virtual_gpu::for_each(n, f); });
 }
 
 // Atomics on device memory.

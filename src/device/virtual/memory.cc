@@ -4,6 +4,7 @@
 
 #include "device/error.h"
 #include "device/label.h"
+#include "device/virtual/address_space.h"
 #include "device/virtual/capture.h"
 #include "device/virtual/registry.h"
 #include "device/virtual/stream_state.h"
@@ -142,7 +143,7 @@ void copy(StreamRef ref, void* to, const void* from, size_t bytes) {
   const Place to_place = place_of_range(to, bytes, "the target of a copy,");
   const Place from_place = place_of_range(from, bytes, "the source of a copy,");
   const bool pageable = to_place == Place::host || from_place == Place::host;
-  auto run = [to, from, bytes] { std::memcpy(to, from, bytes); };
+  auto run = [to = reached(to), from = reached(from), bytes] { std::memcpy(to, from, bytes); };
   StreamState& stream = state_of(ref);
   std::unique_lock lock(stream.mutex);
   if (Capture* capture = stream.capturing()) {
@@ -178,7 +179,7 @@ void fill(StreamRef stream, void* to, unsigned char value, size_t bytes) {
   if (bytes == 0) return;
   if (place_of_range(to, bytes, "the target of a fill,") == Place::host)
     fail(Code::invalid_input, "cannot fill ", to, ": it is pageable host memory");
-  submit(stream, NodeKind::fill, {}, [to, value, bytes] { std::memset(to, value, bytes); });
+  submit(stream, NodeKind::fill, {}, [to = reached(to), value, bytes] { std::memset(to, value, bytes); });
 }
 
 }  // namespace encore::device

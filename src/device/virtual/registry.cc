@@ -9,15 +9,10 @@
 
 #include "device/device.h"
 #include "device/error.h"
+#include "device/virtual/address_space.h"
 #include "device/virtual/control.h"
+#include "device/virtual/poison.h"
 #include "device/virtual/stream_state.h"
-
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/asan_interface.h>
-#else
-#define ASAN_POISON_MEMORY_REGION(address, bytes)
-#define ASAN_UNPOISON_MEMORY_REGION(address, bytes)
-#endif
 
 namespace encore::device {
 
@@ -45,6 +40,11 @@ const char* name(Origin origin) {
 }
 
 constexpr size_t kAlignment = 256;
+
+void* take_pinned(size_t bytes) {
+  if (bytes > SIZE_MAX - kAlignment) return nullptr;
+  return std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+}
 
 // With the registry's mutex held, as release() too.
 void trim_held(PoolState& pool, size_t keep_bytes) {
@@ -101,9 +101,7 @@ void* take(Origin origin, int device, size_t bytes, std::shared_ptr<PoolState> p
       if (pool) pool->held_bytes += wanted, pool->used_bytes += bytes;
     }
   }
-  void* address = bytes > SIZE_MAX - kAlignment
-                      ? nullptr
-                      : std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  void* const address = origin == Origin::pinned ? take_pinned(bytes) : carve(bytes);
   std::lock_guard lock(all.mutex);
   if (!address) {
     if (origin != Origin::pinned) release(device, bytes, pool.get());
@@ -145,25 +143,26 @@ void retire(Origin origin, int device, void* address) {
 
 void give_back(void* address) {
   auto& all = registry();
-  size_t bytes;
+  Allocation gone;
   {
     std::lock_guard lock(all.mutex);
-    auto node = all.allocations.extract(uintptr_t(address));
-    bytes = node.mapped().bytes;
+    gone = all.allocations.extract(uintptr_t(address)).mapped();
   }
-  ASAN_UNPOISON_MEMORY_REGION(address, bytes);
-  std::memset(address, kFreed, bytes);
+  make_freed(address, gone.bytes);
+  if (gone.place() == Place::device) return put_back(address, gone.bytes);
+  unpoison(address, gone.bytes);
   std::free(address);
 }
 
-void make_fresh(void* address, [[maybe_unused]] size_t bytes) {
-  ASAN_UNPOISON_MEMORY_REGION(address, bytes);
-  std::memset(address, kFresh, bytes);
+void make_fresh(void* address, size_t bytes) {
+  unpoison(reached(address), bytes);
+  std::memset(reached(address), kFresh, bytes);
 }
 
-void make_freed(void* address, [[maybe_unused]] size_t bytes) {
-  std::memset(address, kFreed, bytes);
-  ASAN_POISON_MEMORY_REGION(address, bytes);
+void make_freed(void* address, size_t bytes) {
+  unpoison(reached(address), bytes);
+  std::memset(reached(address), kFreed, bytes);
+  poison(reached(address), bytes);
 }
 
 }  // namespace virtual_gpu

@@ -31,7 +31,8 @@ struct Allocation {
 
 inline constexpr unsigned char kFresh = 0xcb, kFreed = 0xdb;  // what memory holds before its first write, after its end
 
-// Heap memory, registered; throws Error{out_of_memory} beyond the device's capacity. Its contents are undefined.
+// Memory, registered: pinned memory is the heap's, device memory is out of the host's reach. Throws
+// Error{out_of_memory} beyond the device's capacity. Its contents are undefined.
 void* take(Origin origin, int device, size_t bytes, std::shared_ptr<PoolState> pool = {});
 // The allocation that holds the address, if one does.
 std::optional<Allocation> find(const void* address);
@@ -42,7 +43,7 @@ void retire(Origin origin, int device, void* address);
 void trim(PoolState& pool, size_t keep_bytes);
 void close(PoolState& pool);  // from now on it keeps nothing
 size_t held_bytes(const PoolState& pool);
-// Gives a retired allocation's memory, overwritten, back to the heap.
+// Gives a retired allocation's memory back, overwritten.
 void give_back(void* address);
 
 // Overwrites memory. Under ASan freed memory cannot be touched until it is fresh again.
