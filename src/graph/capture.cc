@@ -48,6 +48,7 @@ void Capture::leave() noexcept {
   scope_.reset();
   if (thread_ == std::this_thread::get_id()) captures_here = false;
   memory::capture_ends(stream_);
+  pass_.reset();
 }
 
 bool Capture::may_be_here() { return captures_here; }

@@ -1,10 +1,13 @@
 // A capture under way.
 #pragma once
 #include <memory>
+#include <optional>
 #include <thread>
+#include <utility>
 
 #include "device/graph.h"
 #include "device/stream.h"
+#include "graph/capture_gate.h"
 #include "memory/graph_pool.h"
 #include "memory/pool_scope.h"
 #include "memory/retention.h"
@@ -32,6 +35,7 @@ class Capture {
 
   const device::StreamRef stream_;
   const std::thread::id thread_ = std::this_thread::get_id();
+  std::optional<capture_gate::Pass> pass_{std::in_place};
   std::unique_ptr<memory::PoolScope> scope_;  // null once it is over
 };
 

@@ -26,7 +26,7 @@ Gate& gate() {
 
 }  // namespace
 
-void enter() {
+Pass::Pass() {
   std::unique_lock lock(gate().mutex);
   auto& holders = gate().holders;
   require(std::ranges::find(holders, std::this_thread::get_id()) == holders.end(),
@@ -36,7 +36,7 @@ void enter() {
   ++gate().captures;
 }
 
-void leave() noexcept {
+Pass::~Pass() {
   const std::lock_guard lock(gate().mutex);
   if (--gate().captures == 0) gate().changed.notify_all();
 }

@@ -4,10 +4,14 @@
 
 namespace encore::graph::capture_gate {
 
-// Around each capture, in the thread that captures. enter() waits while captures are held back; it throws if the same
-// thread holds them back, or nobody lets go of them for too long.
-void enter();
-void leave() noexcept;
+// Held by each capture. Waits while captures are held back; throws if the same thread holds them back, or nobody lets
+// go of them for too long.
+class Pass {
+ public:
+  Pass();
+  ~Pass();
+  Pass(const Pass&) = delete;
+};
 
 // From when this returns, no session of the process captures, until each hold() has met its let_go(). Throws, and holds
 // nothing, if a capture under way does not end in time.

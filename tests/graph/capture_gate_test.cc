@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <future>
+#include <optional>
 #include <thread>
 
 #include "device/error.h"
@@ -13,20 +14,12 @@ namespace {
 
 using namespace std::chrono_literals;
 
-void capture() {
-  capture_gate::enter();
-  capture_gate::leave();
-}
+void capture() { const capture_gate::Pass pass; }
 
-TEST(CaptureGate, CapturesPassWhereNobodyHoldsThemBack) {
-  capture_gate::enter();
-  capture_gate::enter();  // side by side
-  capture_gate::leave();
-  capture_gate::leave();
-}
+TEST(CaptureGate, CapturesPassWhereNobodyHoldsThemBack) { const capture_gate::Pass one, beside; }
 
 TEST(CaptureGate, HoldWaitsForCapturesUnderWay) {
-  capture_gate::enter();
+  std::optional<capture_gate::Pass> pass(std::in_place);
   std::atomic<bool> held{false};
   std::thread holder([&] {
     capture_gate::hold();
@@ -35,7 +28,7 @@ TEST(CaptureGate, HoldWaitsForCapturesUnderWay) {
   });
   std::this_thread::sleep_for(20ms);
   EXPECT_FALSE(held);
-  capture_gate::leave();
+  pass.reset();
   holder.join();
   EXPECT_TRUE(held);
 }
@@ -51,15 +44,14 @@ TEST(CaptureGate, CapturesWaitUntilAllHaveLetGo) {
 }
 
 TEST(CaptureGate, ACaptureThatDoesNotEndIsNotWaitedForForEver) {
-  capture_gate::enter();
+  const capture_gate::Pass pass;
   std::thread([] { EXPECT_THROW(capture_gate::hold(10ms), Error); }).join();
   capture();  // nothing is held
-  capture_gate::leave();
 }
 
 TEST(CaptureGate, WhoHoldsCapturesBackCannotCapture) {
   capture_gate::hold();
-  EXPECT_THROW(capture_gate::enter(), Error);
+  EXPECT_THROW(capture(), Error);
   capture_gate::let_go();
   capture();
 }

@@ -228,3 +228,36 @@ def test_a_fault_fails_a_run_that_onnxruntime_spreads_over_threads(encore, make_
         else:
             for y in session.run(None, feeds):
                 np.testing.assert_array_equal(y, np.tile(ROWS[turn % 5], (50, 1)))
+
+
+@needs_graphs
+def test_captures_held_back_by_one_thread_wait_in_others(encore, layer):
+    model, expected = layer
+    session = make_session(model, enable_cuda_graph=1)
+    x = np.ones((2, 8), np.float32)
+    order = []
+
+    def capture():
+        np.testing.assert_allclose(Bound(session, {"x": x}, {"y": ([2, 8], np.float32)}).run()["y"], expected(x), 1e-5)
+        order.append("captured")
+
+    other = threading.Thread(target=capture)
+    with onnxruntime_ep_encore.captures_held_back(session):
+        other.start()
+        other.join(0.3)
+        order.append("let go")
+    other.join()
+    assert order == ["let go", "captured"]
+
+
+@needs_graphs
+def test_who_holds_captures_back_hears_why_it_cannot_capture(encore, layer):
+    model, expected = layer
+    session = make_session(model, enable_cuda_graph=1)
+    x = np.ones((2, 8), np.float32)
+    bound = Bound(session, {"x": x}, {"y": ([2, 8], np.float32)})
+    with onnxruntime_ep_encore.captures_held_back(session):
+        with pytest.raises(Exception, match="the same thread holds captures back"):
+            bound.run()
+        np.testing.assert_allclose(bound.run(graph_id=EAGER)["y"], expected(x), 1e-5)
+    np.testing.assert_allclose(bound.run()["y"], expected(x), 1e-5)
