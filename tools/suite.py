@@ -14,7 +14,7 @@ import generated
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
 # On two cores, with an empty ccache. More is said aloud, and fails nothing.
 WHOLE_MINUTES = 50
-BUILD_MINUTES = {"virtual": 7, "virtual-asan": 8, "virtual-tsan": 5, "cuda": 12}
+BUILD_MINUTES = {"virtual": 7, "virtual-asan": 7, "virtual-tsan": 4, "cuda": 12}
 OLDEST_ORT, *CORE_ORTS = env.OLDER_ORTS
 LARGEST_CUDA_BYTES = 12_000_000
 EXPORTS = ["CreateEpFactories", "ReleaseEpFactory"]
@@ -41,7 +41,7 @@ class Stage:
     name: str
     run: object
     needs: tuple = ()
-    minutes: float = 1.5  # its share of the whole
+    minutes: float = 0.75  # its share of the whole
     seconds: float = 0
     outcome: str = "not run"
     closings: list = field(default_factory=list)
@@ -63,7 +63,7 @@ def _of_expression(expression):
 
 
 def _quick():
-    newest = Stage(f"Python, onnxruntime {env.NEWEST_ORT}", lambda: _pytest(), ("build virtual",), 6)
+    newest = Stage(f"Python, onnxruntime {env.NEWEST_ORT}", lambda: _pytest(), ("build virtual",), 5)
     return [_build("virtual"), _native("virtual"), newest]
 
 
@@ -87,8 +87,8 @@ def _all():
     # What operators compute does not depend on onnxruntime, so the oldest calls each of their kernels, and not with all
     # shapes; everything about sessions, memory and threads it runs whole.
     oldest = lambda: _pytest("--representative", ort=OLDEST_ORT)
-    stages.append(Stage(f"Python representative set, onnxruntime {OLDEST_ORT}", oldest, ("build virtual",), 4))
-    stages.append(Stage(f"Python, onnxruntime {env.NEWEST_ORT}", lambda: _pytest(), ("build virtual",), 6))
+    stages.append(Stage(f"Python representative set, onnxruntime {OLDEST_ORT}", oldest, ("build virtual",), 3))
+    stages.append(Stage(f"Python, onnxruntime {env.NEWEST_ORT}", lambda: _pytest(), ("build virtual",), 5))
     return stages
 
 
