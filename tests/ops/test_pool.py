@@ -29,6 +29,7 @@ WINDOWS = [
     ((2, 3, 9, 7), dict(kernel_shape=[3, 2], strides=[3, 2], auto_pad="VALID")),
     ((2, 3, 10, 8), dict(kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1)),
     ((2, 3, 10, 9), dict(kernel_shape=[3, 3], strides=[2, 3], pads=[1, 0, 2, 1], ceil_mode=1)),
+    ((2, 3, 10, 8), dict(kernel_shape=[3, 3], strides=[2, 2], ceil_mode=-9)),
     ((2, 3, 5, 5), dict(kernel_shape=[2, 2], strides=[3, 3], pads=[1, 1, 1, 1], ceil_mode=1)),
     ((2, 3, 12, 11), dict(kernel_shape=[3, 2], dilations=[2, 3])),
     ((2, 3, 21), dict(kernel_shape=[4], strides=[2], pads=[1, 2])),
