@@ -327,6 +327,7 @@ ACCEPTED = [
     Accepted("Softmax LogSoftmax", SERVED, "all is one row, or each a row of its own", says("IsAxisInRange")),
     Accepted("Softmax LogSoftmax", REFUSED, "the CPU EP overflows at an axis far below zero", says("is outside [-")),
     Accepted("Mean Sum Max Min", SERVED, "before opset 8 shapes had to be equal", lambda f: f.case.opset < 8),
+    Accepted("Clip", SERVED, "before opset 11 the CPU EP refuses bounds that leave nothing", says("clip.h")),
     Accepted("Gelu", SERVED, "onnxruntime takes the function's body", says("Unsupported approximation_algorithm")),
     Accepted("Gelu", SERVED, "the same, which the CPU EP does in a newer opset", says("No Op registered for Erf")),
     Accepted("Cast", SERVED, "an attribute that means nothing here", says("saturate is only used for cast to float 8")),

@@ -6,9 +6,11 @@ import listed
 import numpy as np
 import pytest
 import trial
+from encore_session import ORT_VERSION, only_if
 from proposals import PROPOSALS
 
-SOUND = next(n for n in range(1000) if compose.compose(n).nodes and not compose.compose(n).refused)
+# Composing a case asks the CPU EP, which before 1.30 does not survive some.
+needs_a_sturdy_reference = only_if(ORT_VERSION >= (1, 30))
 
 
 def test_every_operator_has_a_proposal():
@@ -24,6 +26,7 @@ def test_the_page_is_read_whole():
     assert sum(map(len, compose.ROWS.values())) == len(listed_rows)
 
 
+@needs_a_sturdy_reference
 @pytest.mark.parametrize("number", range(5000, 5040))
 def test_a_number_gives_the_same_case(number):
     one, other = compose.compose(number), compose.compose(number)
@@ -32,6 +35,7 @@ def test_a_number_gives_the_same_case(number):
         np.testing.assert_array_equal(a.array, b.array)
 
 
+@needs_a_sturdy_reference
 def test_a_wrong_answer_is_found(encore_with_wrong_answers):
     found = [trial.try_case(compose.compose(number)).finding for number in range(200, 240)]
     assert sum(finding is not None and finding.kind == "values" for finding in found) > 10
@@ -47,12 +51,14 @@ def encore_with_wrong_answers(monkeypatch):
     monkeypatch.setattr(trial._Session, "run", run)
 
 
+@needs_a_sturdy_reference
 def test_a_refusal_is_found(monkeypatch):
     def refuse(*_, **__):
         raise RuntimeError("no")
 
     monkeypatch.setattr(trial.encore_session, "make_session", refuse)
-    assert trial.try_case(compose.compose(SOUND)).finding.kind == "refused"
+    sound = next(case for case in map(compose.compose, range(1000)) if case.nodes and not case.refused)
+    assert trial.try_case(sound).finding.kind == "refused"
 
 
 CHILD = """

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from harness import FLOATS, Case, check, floats, integers
+from harness import FLOATS, Case, _Model, check, floats, integers, session
 from refusal import declined, fails
 
 
@@ -179,3 +179,11 @@ def test_hostile_attributes_are_declined(attrs):
 def test_shapes_that_do_not_fit():
     fails("MaxPool", [floats(1, 2, 5, 5)], dict(kernel_shape=[6, 2]), "window spans 6")
     fails("GlobalAveragePool", [floats(1, 2, 0, 5)], {}, "nothing to pool")
+
+
+def test_only_one_rounds_up():
+    """What ONNX doesn't say of other numbers, onnxruntime does."""
+    model = _Model(
+        Case("MaxPool", [floats(1, 1, 6)], {"kernel_shape": [3], "strides": [2], "ceil_mode": -9}), "float32"
+    )
+    assert session(model.model).run(None, model.feeds)[0].shape == (1, 1, 2)
