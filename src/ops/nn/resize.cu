@@ -72,7 +72,7 @@ struct ResizeNearest {
   Nearest nearest;
   bool aligned;
   int rank;
-  Dim dims[kMaxRank];
+  Dim dims[kMostResizeDims];
 
   DEVICE_FN void operator()(int64_t pack) const {
     const Dim& inner = dims[rank - 1];
@@ -264,6 +264,9 @@ void resize(StreamRef stream, const ResizeRule& rule, const std::vector<ResizeAx
             const Tensor& y) {
   if (y.count() == 0) return;
   std::vector<Dim> dims = dims_of(rule, axes, x, y.count());
+  if (dims.size() > size_t(kMostResizeDims))
+    fail(Code::not_supported, "resizing across ", dims.size(), " dimensions; up to ", kMostResizeDims,
+         " are supported");
   int resized = 0;
   for (const Dim& dim : dims) resized += dim.resized;
   if (rule.mode == ResizeMode::nearest || resized == 0) {

@@ -280,10 +280,11 @@ class Reduce : public Op {
  public:
   explicit Reduce(const NodeInfo& node) : axes_(node) {}
   void run(Context& context) const override {
-    const Tensor& x = context.input(0);
-    const AxisSet reduced = axes_.of(context);
-    const ReducePlan plan = plan_reduction(x.shape, reduced);
+    Tensor x = context.input(0);
+    AxisSet reduced = axes_.of(context);
     const Tensor y = context.output(0, reduced_shape(x.shape, reduced, axes_.keep_dims()));
+    gather_axes(context, x, reduced);
+    const ReducePlan plan = plan_reduction(x.shape, reduced);
     dispatch(List{}, x.type, [&]<class T> {
       reduce(context, plan, x.as<const T>(), y.as<T>(), Make::template functor<T>(plan.reduced_count()));
     });
