@@ -70,11 +70,11 @@ class Slice : public Op {
       int64_t start = absolute(starts[i]), end = absolute(ends[i]), length = 0;
       if (step > 0) {
         start = std::clamp<int64_t>(start, 0, dim);
-        end = std::clamp<int64_t>(end, 0, dim);
+        end = is_open(ends[i]) ? dim : std::clamp<int64_t>(end, 0, dim);
         if (end > start) length = 1 + (end - start - 1) / step;
-      } else {
-        start = starts[i] < -dim ? -1 : std::clamp<int64_t>(start, -1, dim - 1);
-        end = ends[i] < -dim ? -1 : std::clamp<int64_t>(end, -1, dim - 1);
+      } else if (dim > 0) {
+        start = std::clamp<int64_t>(start, 0, dim - 1);
+        end = is_open(ends[i]) ? -1 : std::clamp<int64_t>(end, -1, dim - 1);
         // -step overflows for the smallest integer, which no dimension reaches anyway.
         if (start > end) length = 1 + (start - end - 1) / (step == INT64_MIN ? INT64_MAX : -step);
       }
@@ -93,6 +93,9 @@ class Slice : public Op {
   }
 
  private:
+  // The end of the dimension whichever the direction, as exporters write it and the CPU reads it.
+  static bool is_open(int64_t end) { return end == INT32_MAX || end == INT64_MAX; }
+
   std::optional<std::vector<int64_t>> starts_, ends_, axes_;
 };
 
