@@ -82,7 +82,7 @@ class Context {
   const Tensor& input(int i);  // Error{invalid_input} if absent
 };
 
-// What an op keeps of a constant: launches on the stream are done before any run.
+// What an op keeps from one run to the next: launches on the stream are done before any run.
 class Prepack {
  public:
   virtual ~Prepack() = default;
@@ -112,6 +112,8 @@ class Op {
  public:
   virtual ~Op() = default;
   virtual void run(Context& context) const = 0;
+  // Called once and before any run, for what the op keeps on the device beside constants.
+  virtual void prepare(Prepack& /*prepack*/) {}
   // Offers an input which is a constant of the model, once and before any run. If the op keeps what it needs of it, in
   // a form of its own, and says true, runs have that input no more.
   virtual bool prepack(int /*input*/, const Tensor& /*constant*/, Prepack& /*prepack*/) { return false; }

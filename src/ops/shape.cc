@@ -13,40 +13,39 @@ int64_t checked_product(int64_t a, int64_t b) {
 }
 
 Shape::Shape(std::span<const int64_t> dims) : rank_(int(dims.size())) {
-  require(dims.size() <= size_t(kMaxRank), "a tensor of rank ", dims.size(), ": Encore handles up to ", kMaxRank,
-          " dimensions");
+  if (rank_ <= kFew)
+    std::copy(dims.begin(), dims.end(), few_.begin());
+  else
+    many_.assign(dims.begin(), dims.end());
   bool empty = false;
   for (int i = 0; i < rank_; ++i) {
-    require(dims[i] >= 0, "dimension ", i, " of a shape is negative: ", dims[i]);
-    dims_[i] = dims[i];
-    empty |= dims[i] == 0;
+    require(dims[size_t(i)] >= 0, "dimension ", i, " of a shape is negative: ", dims[size_t(i)]);
+    empty |= dims[size_t(i)] == 0;
   }
   // An empty tensor may have dimensions whose product would not fit.
   if (empty)
     count_ = 0;
   else
-    for (int i = 0; i < rank_; ++i) count_ = checked_product(count_, dims_[i]);
+    for (int64_t dim : dims) count_ = checked_product(count_, dim);
 }
 
 int64_t Shape::count(int from, int to) const {
   int64_t out = 1;
-  for (int i = from; i < to; ++i) out = checked_product(out, dims_[i]);
+  for (int i = from; i < to; ++i) out = checked_product(out, data()[i]);
   return out;
 }
 
-bool Shape::operator==(const Shape& other) const {
-  return rank_ == other.rank_ && std::equal(dims_.begin(), dims_.begin() + rank_, other.dims_.begin());
-}
+bool Shape::operator==(const Shape& other) const { return std::ranges::equal(dims(), other.dims()); }
 
 Shape Shape::with(int axis, int64_t dim) const {
-  std::array<int64_t, kMaxRank> dims = dims_;
-  dims[axis] = dim;
-  return Shape(std::span<const int64_t>(dims.data(), size_t(rank_)));
+  std::vector<int64_t> dims(this->dims().begin(), this->dims().end());
+  dims[size_t(axis)] = dim;
+  return Shape(dims);
 }
 
 std::string Shape::str() const {
   std::string out = "[";
-  for (int i = 0; i < rank_; ++i) out += (i ? "," : "") + std::to_string(dims_[i]);
+  for (int i = 0; i < rank_; ++i) out += (i ? "," : "") + std::to_string(data()[i]);
   return out + "]";
 }
 
@@ -56,15 +55,16 @@ int checked_axis(int64_t axis, int rank, const char* what) {
 }
 
 Shape broadcast(const Shape& a, const Shape& b) {
+  if (a == b) return a;
   const int rank = std::max(a.rank(), b.rank());
-  std::array<int64_t, kMaxRank> dims;
+  std::vector<int64_t> dims(static_cast<size_t>(rank));
   for (int i = 0; i < rank; ++i) {
     const int ia = i - (rank - a.rank()), ib = i - (rank - b.rank());
     const int64_t da = ia < 0 ? 1 : a[ia], db = ib < 0 ? 1 : b[ib];
     require(da == db || da == 1 || db == 1, "shapes ", a.str(), " and ", b.str(), " cannot be broadcast together");
-    dims[i] = da == 1 ? db : da;
+    dims[size_t(i)] = da == 1 ? db : da;
   }
-  return Shape(std::span<const int64_t>(dims.data(), size_t(rank)));
+  return Shape(dims);
 }
 
 bool broadcasts_to(const Shape& from, const Shape& to) {
@@ -74,12 +74,13 @@ bool broadcasts_to(const Shape& from, const Shape& to) {
   return true;
 }
 
-std::array<int64_t, kMaxRank> strides_of(const Shape& shape) {
-  std::array<int64_t, kMaxRank> strides{};
+std::vector<int64_t> strides_of(const Shape& shape) {
+  std::vector<int64_t> strides(static_cast<size_t>(shape.rank()));
+  if (shape.count() == 0) return strides;  // other dimensions' product may not fit
   int64_t step = 1;
   for (int i = shape.rank() - 1; i >= 0; --i) {
-    strides[i] = step;
-    step *= std::max<int64_t>(shape[i], 1);
+    strides[size_t(i)] = step;
+    step *= shape[i];
   }
   return strides;
 }

@@ -1,26 +1,25 @@
-// Dimensions of a tensor: up to kMaxRank of them, never negative, and with a count of elements that fits in 63 bits.
+// Dimensions of a tensor: any number of them, never negative, and with a count of elements that fits in 63 bits.
 #pragma once
 #include <array>
 #include <cstdint>
 #include <initializer_list>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace encore::ops {
-
-inline constexpr int kMaxRank = 8;
 
 class Shape {
  public:
   Shape() = default;
   Shape(std::initializer_list<int64_t> dims) : Shape(std::span(dims.begin(), dims.size())) {}
-  // Throws Error{invalid_input} on a rank above kMaxRank, a negative dimension or an overflowing count.
+  // Throws Error{invalid_input} on a negative dimension or an overflowing count.
   explicit Shape(std::span<const int64_t> dims);
 
   int rank() const { return rank_; }
-  int64_t operator[](int axis) const { return dims_[axis]; }
-  int64_t back() const { return dims_[rank_ - 1]; }
-  std::span<const int64_t> dims() const { return {dims_.data(), size_t(rank_)}; }
+  int64_t operator[](int axis) const { return data()[axis]; }
+  int64_t back() const { return data()[rank_ - 1]; }
+  std::span<const int64_t> dims() const { return {data(), size_t(rank_)}; }
   int64_t count() const { return count_; }
   int64_t count(int from, int to) const;  // product of dims [from, to)
   bool operator==(const Shape& other) const;
@@ -29,7 +28,11 @@ class Shape {
   std::string str() const;                                      // "[2,3]"
 
  private:
-  std::array<int64_t, kMaxRank> dims_{};
+  static constexpr int kFew = 8;
+  const int64_t* data() const { return rank_ <= kFew ? few_.data() : many_.data(); }
+
+  std::array<int64_t, kFew> few_{};
+  std::vector<int64_t> many_;  // all of them, if there are more than kFew
   int rank_ = 0;
   int64_t count_ = 1;
 };
@@ -43,7 +46,7 @@ bool broadcasts_to(const Shape& from, const Shape& to);
 // a * b, or Error{invalid_input} if it does not fit.
 int64_t checked_product(int64_t a, int64_t b);
 
-// Row-major strides in elements.
-std::array<int64_t, kMaxRank> strides_of(const Shape& shape);
+// Row-major strides in elements; zeros if there are none.
+std::vector<int64_t> strides_of(const Shape& shape);
 
 }  // namespace encore::ops

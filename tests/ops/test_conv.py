@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from both import Both
 from harness import Case, Const, check, floats
 from refusal import declined, fails
 
@@ -178,6 +179,7 @@ def test_not_a_number(last):
         ("Conv", {"group": 0}),
         ("Conv", {"auto_pad": "HALF"}),
         ("ConvTranspose", {"output_padding": [-1, 0]}),
+        ("ConvTranspose", {"output_shape": [0, 5]}),
     ],
 )
 def test_hostile_attributes_are_declined(op, attrs):
@@ -199,3 +201,51 @@ def test_hostile_attributes_are_declined(op, attrs):
 def test_shapes_that_do_not_fit(op, x, w, attrs, words):
     """Shapes are unknown until the run, which fails and says why."""
     fails(op, [floats(*x), floats(*w)], attrs, words)
+
+
+EMPTY = [(1, 2, 0), (1, 2, 0, 4), (1, 2, 4, 0), (0, 2, 4), (0, 2, 0)]
+
+
+def _empty_attributes(spatial):
+    return [
+        {},
+        {"strides": [2] * spatial},
+        {"strides": [4] * spatial},
+        {"dilations": [2] * spatial},
+        {"pads": [1] * (2 * spatial)},
+        {"pads": [2] * (2 * spatial)},
+        {"auto_pad": "VALID"},
+        {"auto_pad": "SAME_UPPER"},
+        {"auto_pad": "SAME_LOWER", "strides": [2] * spatial},
+    ]
+
+
+@pytest.mark.parametrize("shape", EMPTY, ids=str)
+def test_empty_input(shape):
+    """Where there is a result, the bias alone is in it."""
+    spatial = len(shape) - 2
+    x, bias, taps = floats(*shape), floats(3), (3,) * spatial
+    for attrs in _empty_attributes(spatial):
+        Both("Conv", [x, floats(3, 2, *taps), bias], attrs).agree(x, floats(3, 2, *taps), bias)
+        Both("Conv", [x, floats(3, 2, *taps)], attrs).agree(x, floats(3, 2, *taps))
+    transposed = [
+        *_empty_attributes(spatial),
+        {"strides": [2] * spatial, "output_padding": [1] * spatial},
+        {"output_shape": [5] * spatial},
+        {"output_shape": [2] * spatial},
+    ]
+    for attrs in transposed:
+        Both("ConvTranspose", [x, floats(2, 3, *taps), bias], attrs).agree(x, floats(2, 3, *taps), bias)
+        Both("ConvTranspose", [x, floats(2, 3, *taps)], attrs).agree(x, floats(2, 3, *taps))
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_empty_input_with_padding(groups):
+    x, w = floats(1, 2, 0, 3), floats(2, 2 // groups, 3, 3)
+    attrs = {"pads": [2, 2, 2, 2], "group": groups}
+    Both("Conv", [x, w], attrs).agree(x, w)
+
+
+def test_nothing_left_of_a_transposed_convolution():
+    both = Both("ConvTranspose", [floats(1, 2, 1), floats(2, 3, 3)], {"pads": [1, 2]})
+    both.agree(floats(1, 2, 1), floats(2, 3, 3))

@@ -73,6 +73,24 @@ def test_integers_wrap_around(op, dtype):
     check(Case(op, [a.reshape(-1), b.reshape(-1)], dtype=dtype, reference=lambda a, b: [f(a, b)]))
 
 
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("op,fmod", [("Div", None), ("Mod", 0), ("Mod", 1)])
+def test_the_ends_of_integers_divided(op, fmod, dtype):
+    info = np.iinfo(dtype)
+    values = sorted({info.min, info.min + 1, info.max - 1, info.max, max(info.min, -1), 0, 1, 2, 3})
+    values = np.array(values, dtype)
+    a, b = (v.reshape(-1) for v in np.meshgrid(values, values[values != 0]))
+
+    def by_hand(a, b):
+        pairs = [(int(x), int(y)) for x, y in zip(a, b)]
+        towards_zero = [abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1) for x, y in pairs]
+        whole = [q if op == "Div" else x - q * y if fmod else x % y for q, (x, y) in zip(towards_zero, pairs)]
+        return [np.array([w % 2**info.bits for w in whole], f"uint{info.bits}").view(dtype)]
+
+    attrs = {} if fmod is None else {"fmod": fmod}
+    check(Case(op, [a, b], attrs, dtype=dtype, reference=by_hand, capture=False))
+
+
 @pytest.mark.parametrize("dtype", [t for t in INTEGERS if t[0] == "i"])
 @pytest.mark.parametrize("op,wanted", [("Div", None), ("Mod", 0)])
 def test_least_integer_by_minus_one(op, wanted, dtype):

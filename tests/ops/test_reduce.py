@@ -104,6 +104,23 @@ def test_integers(op, dtype):
     check(case(op, integers(dtype, 4, 9, low=low, high=high), (1,)))
 
 
+WRAPPED = {
+    "ReduceSum": np.sum,
+    "ReduceProd": np.prod,
+    "ReduceL1": lambda x, **rest: np.sum(np.abs(x), **rest),
+    "ReduceSumSquare": lambda x, **rest: np.sum(x * x, **rest),
+}
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("op", WRAPPED)
+def test_integers_wrap_around(op, dtype):
+    info = np.iinfo(dtype)
+    x = np.array([[info.max, info.max, 3], [info.min, info.min, -5], [info.min, 1, info.max]], dtype)
+    check(case(op, x, (1,), reference=lambda x, _: [WRAPPED[op](x, axis=1, dtype=dtype, keepdims=True)]))
+    check(case(op, x, (0,), reference=lambda x, _: [WRAPPED[op](x, axis=0, dtype=dtype, keepdims=True)]))
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64"])
 @pytest.mark.parametrize("op", EXTREMES)
 def test_extremes_of_integers(op, dtype):

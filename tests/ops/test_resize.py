@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from both import Both
 from harness import Case, Const, check, floats, integers
 from refusal import declined, fails
 
@@ -184,3 +185,22 @@ def test_hostile_inputs(scales, sizes, words):
         None if sizes is None else np.array(sizes, np.int64),
     ]
     fails("Resize", [floats(1, 2, 5, 7), None, *given], {}, words, opset=13, ranks=False)
+
+
+NAN, INF = np.nan, np.inf
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_a_region_of_no_numbers(mode):
+    """Such a place is the first, and nowhere in cubic interpolation; one that is too far is outside."""
+    attrs = {"mode": mode, "coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": -7.0}
+    x = floats(1, 1, 4, 5)
+    both = Both("Resize", [x, floats(8), floats(4)], attrs)
+    ends = [(0, NAN), (NAN, 1), (NAN, NAN), (-INF, 1), (0, INF), (INF, 0), (1e30, 2e30), (-3e38, 3e38), (-1e9, 1e9)]
+    for start, end in ends:
+        for roi in [
+            (0, 0, start, 0, 1, 1, end, 1),
+            (0, 0, 0, start, 1, 1, 1, end),
+            (0, 0, start, start, 1, 1, end, 0.9),
+        ]:
+            both.agree(x, np.float32(roi), np.float32([1, 1, 1.5, 0.8]), rtol=2e-5, atol=2e-5)

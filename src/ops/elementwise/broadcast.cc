@@ -2,29 +2,35 @@
 
 namespace encore::ops {
 
-Walk::Walk(const Shape& output, std::span<const Shape> inputs) {
-  int64_t sizes[kMaxRank];
-  std::array<std::array<int64_t, kMaxRank>, kMostInputs> input_strides;
-  for (size_t k = 0; k < inputs.size(); ++k) input_strides[k] = strides_of(inputs[k]);
-
+std::vector<WalkedDim> walked_dims(const Shape& output, std::span<const Shape> inputs) {
+  std::vector<WalkedDim> dims;
+  int64_t steps[kMostInputs] = {1, 1, 1, 1};  // from one index of this dimension to the next
   for (int axis = output.rank() - 1; axis >= 0; --axis) {
     if (output[axis] == 1) continue;
-    int64_t strides[kMostInputs] = {};
-    bool joins = rank_ > 0;  // the dimension inside of it
+    WalkedDim dim{output[axis], {}};
+    bool joins = !dims.empty();  // the dimension inside of it
     for (size_t k = 0; k < inputs.size(); ++k) {
       const int own = axis - (output.rank() - inputs[k].rank());
-      if (own >= 0 && inputs[k][own] != 1) strides[k] = input_strides[k][own];
-      joins = joins && strides[k] == strides_[rank_ - 1][k] * sizes[rank_ - 1];
+      if (own >= 0 && inputs[k][own] != 1) {
+        dim.strides[k] = steps[k];
+        steps[k] *= dim.size;
+      }
+      joins = joins && dim.strides[k] == dims.back().strides[k] * dims.back().size;
     }
-    if (joins) {
-      sizes[rank_ - 1] *= output[axis];
-      continue;
-    }
-    std::copy(strides, strides + kMostInputs, strides_[rank_]);
-    sizes[rank_++] = output[axis];
+    if (joins)
+      dims.back().size *= dim.size;
+    else
+      dims.push_back(dim);
   }
-  if (rank_ == 0) sizes[rank_++] = 1;
-  for (int d = 0; d < rank_; ++d) sizes_[d] = device::Divider(sizes[d], output.count());
+  if (dims.empty()) dims.push_back({1, {}});
+  return dims;
+}
+
+Walk::Walk(std::span<const WalkedDim> dims, int64_t count) {
+  for (const WalkedDim& dim : dims) {
+    sizes_[rank_] = device::Divider(dim.size, count);
+    std::copy(dim.strides, dim.strides + kMostInputs, strides_[rank_++]);
+  }
 }
 
 Type as_unsigned(Type type) {

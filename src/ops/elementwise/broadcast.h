@@ -1,8 +1,9 @@
 // Elementwise kernels of several operands under NumPy's broadcasting.
 #pragma once
-#include <initializer_list>
+#include <algorithm>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "device/divide.h"
 #include "device/fault.h"
@@ -14,14 +15,20 @@ namespace encore::ops {
 using device::Compute;
 using device::FaultRef;
 
-// How operands are walked to make an output: dimensions that every operand walks alike are one. The innermost that is
-// left has a stride of 1, or of 0 where an operand repeats one value.
+inline constexpr int kMostInputs = 4;
+struct WalkedDim {
+  int64_t size, strides[kMostInputs];  // strides in elements
+};
+// The dimensions of an output and how they lie in its inputs, which must be broadcastable to it; innermost first. Those
+// that every input walks alike are one. The innermost has a stride of 1, or of 0 where an input repeats one value.
+std::vector<WalkedDim> walked_dims(const Shape& output, std::span<const Shape> inputs);
+
+// How inputs are walked to make `count` neighbouring outputs.
 class Walk {
  public:
-  static constexpr int kMostInputs = 4;
+  static constexpr int kMostDims = 8;
 
-  // Every input must be broadcastable to `output`.
-  Walk(const Shape& output, std::span<const Shape> inputs);
+  Walk(std::span<const WalkedDim> dims, int64_t count);
 
   // Whether `count` outputs, from a multiple of it on, are neighbours in every operand that does not repeat.
   bool keeps_together(int count) const { return rank_ == 1 || sizes_[0].divisor() % count == 0; }
@@ -41,8 +48,8 @@ class Walk {
 
  private:
   int rank_ = 0;
-  device::Divider sizes_[kMaxRank];  // innermost first, as the strides
-  int64_t strides_[kMaxRank][kMostInputs] = {};
+  device::Divider sizes_[kMostDims];
+  int64_t strides_[kMostDims][kMostInputs] = {};
 };
 
 // y[i] = f(x[i]...), computed in float for half types: first in packs, then what is left one by one. An f with
@@ -96,26 +103,39 @@ struct Broadcast {
   }
 };
 
-// Launches Broadcast for an output of `shape`. `y` may be an input that is not broadcast.
+// Launches Broadcast for an output of `shape`: once, unless there are more dimensions than a kernel walks. `y` may be
+// an input that is not broadcast.
 template <class Out, class... In, class F>
 void transform_broadcast(StreamRef stream, const Shape& shape, void* y, F f,
                          const std::pair<Shape, const void*> (&x)[sizeof...(In)]) {
   using Kernel = Broadcast<Out, F, In...>;
-  static_assert(Kernel::kInputs <= Walk::kMostInputs);
-  const int64_t n = shape.count();
-  if (n == 0) return;
+  static_assert(Kernel::kInputs <= kMostInputs);
+  if (shape.count() == 0) return;
   Shape shapes[Kernel::kInputs];
   for (int k = 0; k < Kernel::kInputs; ++k) shapes[k] = x[k].first;
-  Kernel kernel{Walk(shape, shapes), 0, static_cast<Out*>(y), {}, f};
-  bool in_packs = kernel.walk.keeps_together(Kernel::kPack) && device::is_pack_aligned<Kernel::kPack>(kernel.y);
-  int next = 0;
-  const bool aligned[] = {device::is_pack_aligned<Kernel::kPack>(static_cast<const In*>(x[next++].second))...};
-  for (int k = 0; k < Kernel::kInputs; ++k) {
-    kernel.x[k] = x[k].second;
-    in_packs = in_packs && (kernel.walk.repeats(k) || aligned[k]);
+  const std::vector<WalkedDim> dims = walked_dims(shape, shapes);
+  const auto inner = std::span(dims).first(std::min<size_t>(dims.size(), Walk::kMostDims));
+  const auto outer = std::span(dims).subspan(inner.size());
+  int64_t launches = 1;
+  for (const WalkedDim& dim : outer) launches *= dim.size;
+  const int64_t n = shape.count() / launches;
+  constexpr size_t kBytes[] = {sizeof(In)...};
+  for (int64_t launch = 0; launch < launches; ++launch) {
+    Kernel kernel{Walk(inner, n), 0, static_cast<Out*>(y) + launch * n, {}, f};
+    bool in_packs = kernel.walk.keeps_together(Kernel::kPack) && device::is_pack_aligned<Kernel::kPack>(kernel.y);
+    for (int k = 0; k < Kernel::kInputs; ++k) {
+      int64_t at = 0, rest = launch;
+      for (const WalkedDim& dim : outer) {
+        at += rest % dim.size * dim.strides[k];
+        rest /= dim.size;
+      }
+      kernel.x[k] = static_cast<const char*>(x[k].second) + at * int64_t(kBytes[k]);
+      const bool aligned = reinterpret_cast<uintptr_t>(kernel.x[k]) % (kBytes[k] * Kernel::kPack) == 0;
+      in_packs = in_packs && (kernel.walk.repeats(k) || aligned);
+    }
+    if (in_packs) kernel.packs = n / Kernel::kPack;
+    device::for_each_index(stream, n - kernel.packs * (Kernel::kPack - 1), kernel);
   }
-  if (in_packs) kernel.packs = n / Kernel::kPack;
-  device::for_each_index(stream, n - kernel.packs * (Kernel::kPack - 1), kernel);
 }
 
 // For arithmetic and comparisons which do not care about the sign: int8 becomes uint8, and bool too.

@@ -19,6 +19,7 @@ struct Indices {
   DEVICE_FN int64_t operator[](int64_t i) const {
     return wide ? static_cast<const int64_t*>(data)[i] : static_cast<const int32_t*>(data)[i];
   }
+  Indices from(int64_t i) const { return {static_cast<const char*>(data) + i * (wide ? 8 : 4), wide}; }
 };
 Indices indices_of(const Tensor& tensor) { return {tensor.data, tensor.type == Type::i64}; }
 
@@ -78,19 +79,21 @@ class Gather : public Op {
 // out[i0, .., i_axis, ..] = in[i0, .., indices[i0, .., i_axis, ..], ..]
 template <class T>
 struct GatherOne {
+  static constexpr int kMostDims = 12;
   const T* in;
   T* out;
   Indices indices;
-  int rank, axis;
-  Divider sizes[kMaxRank];  // of the indices
-  int64_t strides[kMaxRank], dim;
+  int64_t dim, stride;  // of the axis
+  int rank;
+  Divider sizes[kMostDims];  // of the indices, innermost first
+  int64_t strides[kMostDims];
   FaultRef fault;
   DEVICE_FN void operator()(int64_t i) const {
-    int64_t from = fault.checked_index(indices[i], dim) * strides[axis], rest = i;
-    for (int d = rank - 1; d >= 0; --d) {
+    int64_t from = fault.checked_index(indices[i], dim) * stride, rest = i;
+    for (int d = 0; d < rank; ++d) {
       int64_t at;
       rest = sizes[d](rest, at);
-      if (d != axis) from += at * strides[d];
+      from += at * strides[d];
     }
     out[i] = in[from];
   }
@@ -111,22 +114,53 @@ class GatherElements : public Op {
     if (out.count() == 0) return;
     require(in.shape[axis] > 0, "nothing can be gathered along axis ", axis, " of ", in.shape.str());
     const auto strides = strides_of(in.shape);
+    std::vector<Dim> dims;  // innermost first, joined where data and indices are walked alike
+    for (int d = rank - 1; d >= 0; --d) {
+      const Dim next{indices.shape[d], d == axis ? 0 : strides[size_t(d)]};
+      if (next.size == 1) continue;
+      if (!dims.empty() && next.stride == dims.back().stride * dims.back().size)
+        dims.back().size *= next.size;
+      else
+        dims.push_back(next);
+    }
     dispatch_size(device::size_bytes(in.type), [&]<class T>() {
-      GatherOne<T> gather{in.as<const T>(), out.as<T>(),    indices_of(indices), rank, axis, {}, {},
-                          in.shape[axis],   context.fault()};
-      for (int d = 0; d < rank; ++d) {
-        gather.sizes[d] = Divider(indices.shape[d], out.count());
-        gather.strides[d] = strides[size_t(d)];
-      }
-      device::for_each_index(context.stream(), out.count(), gather);
+      GatherOne<T> gather{
+          in.as<const T>(), out.as<T>(), indices_of(indices), in.shape[axis], strides[size_t(axis)], 0, {}, {},
+          context.fault()};
+      gather_all(context.stream(), gather, dims, out.count());
     });
   }
 
  private:
+  struct Dim {
+    int64_t size, stride;
+  };
+  // A launch for each index of those dimensions, the outermost, that are more than a kernel walks.
+  template <class T>
+  static void gather_all(StreamRef stream, GatherOne<T> gather, std::span<const Dim> dims, int64_t count) {
+    if (dims.size() > GatherOne<T>::kMostDims) {
+      const Dim outer = dims.back();
+      count /= outer.size;
+      for (int64_t i = 0; i < outer.size; ++i) {
+        gather_all(stream, gather, dims.first(dims.size() - 1), count);
+        gather.in += outer.stride;
+        gather.out += count;
+        gather.indices = gather.indices.from(count);
+      }
+      return;
+    }
+    for (const Dim& dim : dims) {
+      gather.sizes[gather.rank] = Divider(dim.size, count);
+      gather.strides[gather.rank++] = dim.stride;
+    }
+    device::for_each_index(stream, count, gather);
+  }
+
   int64_t axis_;
 };
 
 // out[batch, j, inner] = in[batch, indices[batch, j, :], inner]
+constexpr int kMostDepth = 16;
 template <class T>
 struct GatherSlices {
   const T* in;
@@ -135,7 +169,7 @@ struct GatherSlices {
   int depth;  // indices of one slice
   int64_t inner, batch_stride;
   Divider by_inner, by_batch;  // slices of one batch
-  int64_t dims[kMaxRank], strides[kMaxRank];
+  int64_t dims[kMostDepth], strides[kMostDepth];
   FaultRef fault;
   DEVICE_FN void operator()(int64_t i) const {
     int64_t column, in_batch;
@@ -150,6 +184,7 @@ class GatherND : public Op {
  public:
   explicit GatherND(const NodeInfo& node) : batch_dims_(node.get_int("batch_dims", 0)) {
     require(batch_dims_ >= 0, "batch_dims is ", batch_dims_);
+    if (const auto indices = node.input_dims(1); indices && !indices->empty()) check_depth(indices->back());
   }
   void run(Context& context) const override {
     const Tensor &in = context.input(0), &indices = context.input(1);
@@ -159,6 +194,7 @@ class GatherND : public Op {
     const int batch = int(batch_dims_);
     const int64_t depth = indices.shape.back();
     require(depth >= 1 && depth <= rank - batch, "indices of depth ", depth, " for data of shape ", in.shape.str());
+    check_depth(depth);
     for (int d = 0; d < batch; ++d)
       require(in.shape[d] == indices.shape[d], "batch dimension ", d, " differs: ", in.shape.str(), " and ",
               indices.shape.str());
@@ -194,6 +230,11 @@ class GatherND : public Op {
   }
 
  private:
+  static void check_depth(int64_t depth) {
+    if (depth > kMostDepth)
+      fail(Code::not_supported, "indices of depth ", depth, "; up to ", kMostDepth, " are supported");
+  }
+
   int64_t batch_dims_;
 };
 

@@ -1,7 +1,8 @@
-// BatchNormalization at inference.
+// BatchNormalization, with the statistics given or, in training, the batch's own.
 #include <cmath>
 
 #include "ops/dispatch.h"
+#include "ops/nn/batch_statistics.h"
 #include "ops/nn/channel_map.h"
 #include "ops/nn/window.h"
 #include "ops/op.h"
@@ -12,19 +13,6 @@ namespace {
 
 using device::Compute;
 
-// A channel's parameters, which since opset 14 may be of another float type than the values.
-struct Parameter {
-  const void* data;
-  Type type;
-  template <class C>
-  DEVICE_FN C at(int64_t channel) const {
-    if (type == Type::f32) return C(static_cast<const float*>(data)[channel]);
-    if (type == Type::f16) return C(float(static_cast<const Half*>(data)[channel]));
-    if (type == Type::bf16) return C(float(static_cast<const BFloat16*>(data)[channel]));
-    return C(static_cast<const double*>(data)[channel]);
-  }
-};
-
 template <class C>
 struct Affine {
   C factor, offset;
@@ -32,7 +20,7 @@ struct Affine {
 template <class C>
 struct Normalize {
   static constexpr bool kReads = true;
-  Parameter scale, bias, mean, variance;
+  PerChannel scale, bias, mean, variance;  // since opset 14 of another type than the values, perhaps
   C epsilon;
   DEVICE_FN Affine<C> of(int64_t channel) const {
     const C factor = scale.at<C>(channel) / std::sqrt(variance.at<C>(channel) + epsilon);
@@ -44,14 +32,18 @@ struct Normalize {
 class BatchNormalization : public Op {
  public:
   explicit BatchNormalization(const NodeInfo& node)
-      : layout_(layout_of(node)), epsilon_(node.get_float("epsilon", 1e-5f)) {
+      : layout_(layout_of(node)),
+        epsilon_(node.get_float("epsilon", 1e-5f)),
+        momentum_(node.get_float("momentum", 0.9f)) {
     const auto decline = [](bool it, const char* why) {
       if (it) fail(Code::not_supported, why);
     };
-    decline(node.get_int("training_mode", 0) != 0, "training_mode is set; only inference is supported");
+    bool more = false;
+    for (int i = 1; i < node.output_count(); ++i) more |= node.has_output(i);
+    const bool says_so = node.since_version() >= 14;  // before, the outputs of training ask for it
+    trains_ = says_so ? node.get_int("training_mode", 0) != 0 : more;
     decline(node.get_int("spatial", 1) == 0, "spatial is 0; only statistics by channel are supported");
-    for (int i = 1; i < node.output_count(); ++i)
-      decline(node.has_output(i), "running statistics are asked for; only inference is supported");
+    decline(more && !trains_, "running statistics are asked for, and training_mode is 0");
   }
 
   void run(Context& context) const override {
@@ -66,11 +58,15 @@ class BatchNormalization : public Op {
       const Tensor& given = context.input(i);
       require(given.shape == Shape{channels}, what, " has shape ", given.shape.str(), "; X ", x.shape.str(), " wants [",
               channels, "]");
-      return Parameter{given.data, given.type};
+      return PerChannel{given.data, given.type};
     };
-    const Parameter scale = parameter(1, "scale"), bias = parameter(2, "B"), mean = parameter(3, "mean"),
-                    variance = parameter(4, "var");
+    const PerChannel scale = parameter(1, "scale"), bias = parameter(2, "B");
+    PerChannel mean = parameter(3, "mean"), variance = parameter(4, "var");
     const Tensor y = context.output(0, x.shape);
+    if (trains_) {
+      const BatchStatistics found = train(context, {batch, channels, width}, mean, variance);
+      mean = found.mean, variance = found.variance;
+    }
     dispatch(FloatList{}, x.type, [&]<class T>() {
       map_channels(context.stream(), x.as<const T>(), y.as<T>(), batch, channels, width,
                    Normalize<Compute<T>>{scale, bias, mean, variance, Compute<T>(epsilon_)});
@@ -78,8 +74,25 @@ class BatchNormalization : public Op {
   }
 
  private:
+  BatchStatistics train(Context& context, const ChannelShape& shape, PerChannel mean, PerChannel variance) const {
+    const Tensor& x = context.input(0);
+    const auto made = [&](int i) {
+      if (!context.wants_output(i)) return PerChannel();
+      const Tensor out = context.output(i, Shape{shape.channels});
+      return PerChannel{out.data, out.type};
+    };
+    const Type type = x.type == Type::f64 ? Type::f64 : Type::f32;  // that x is computed in
+    const auto own = [&] {
+      return PerChannel{context.scratch(size_t(shape.channels) * device::size_bytes(type)), type};
+    };
+    const BatchStatistics s{own(), own(), mean, variance, made(1), made(2), made(3), made(4)};
+    take_statistics(context, x, shape, momentum_, epsilon_, s);
+    return s;
+  }
+
   Layout layout_;
-  float epsilon_;
+  float epsilon_, momentum_;
+  bool trains_;
 };
 
 }  // namespace

@@ -113,6 +113,7 @@ class Conv : public ConvBase {
     const Shape shape = with_spatial(x.shape, out_channels, problem.window.out);
     const Tensor y = context.output(0, stored(shape, layout_));
     if (y.count() == 0) return;
+    if (x.count() == 0) return set_bias(context, problem, y, bias);
     if (layout_ == Layout::channels_last && !arranged_.data && wants_arranging(w.shape, groups_)) {
       const Tensor given = w;
       w.data = context.scratch(w.bytes());
@@ -150,6 +151,7 @@ class ConvTranspose : public ConvBase {
     const void* bias = bias_of(context, x.type, out_channels);
     const Tensor y = context.output(0, with_spatial(x.shape, out_channels, problem.window.in));
     if (y.count() == 0) return;
+    if (x.count() == 0) return set_bias(context, problem, y, bias);
     const ConvData data{x.data, w.data, bias, y.data};
     // For cuDNN the result has to be the input of a convolution that gives just x.
     if (!problem.window.is_exact() || !suits_dnn(context, problem, x, w, data) ||

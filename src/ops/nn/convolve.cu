@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "device/launch.h"
+#include "device/memory.h"
 #include "ops/dispatch.h"
 #include "ops/nn/channel_map.h"
 #include "ops/shape/strided.h"
@@ -323,6 +324,16 @@ void convolve(Context& context, const ConvProblem& problem, const ConvData& data
 
 void convolve_transposed(Context& context, const ConvProblem& problem, const ConvData& data) {
   dispatch(FloatList{}, problem.type, [&]<class T>() { convolve_transposed_as<T>(context, problem, data); });
+}
+
+void set_bias(Context& context, const ConvProblem& p, const Tensor& y, const void* bias) {
+  if (!bias) return device::fill(context.stream(), y.data, 0, y.bytes());
+  const bool last = p.layout == Layout::channels_last;
+  const int64_t rows = y.count() / p.out_channels;  // of channels
+  dispatch(FloatList{}, p.type, [&]<class T>() {
+    map_channels(context.stream(), static_cast<const T*>(nullptr), y.as<T>(), last ? rows : p.images, p.out_channels,
+                 last ? 1 : rows / p.images, SetBias<T>{static_cast<const T*>(bias)});
+  });
 }
 
 void add_bias(Context& context, const ConvProblem& p, int64_t width, const void* bias, void* y) {

@@ -33,5 +33,7 @@ void convolve_depthwise(Context& context, const ConvProblem& problem, const Conv
 
 // `width`: the positions of an image.
 void add_bias(Context& context, const ConvProblem& problem, int64_t width, const void* bias, void* y);
+// What there is without any input: the bias alone, or zeros.
+void set_bias(Context& context, const ConvProblem& problem, const Tensor& y, const void* bias);
 
 }  // namespace encore::ops

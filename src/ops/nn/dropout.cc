@@ -1,5 +1,9 @@
-// Dropout at inference: nothing is dropped.
+// Dropout: at inference nothing is dropped.
+#include <random>
+
 #include "device/memory.h"
+#include "ops/dispatch.h"
+#include "ops/nn/drop.h"
 #include "ops/op.h"
 #include "ops/registry.h"
 #include "ops/shape/strided.h"
@@ -7,28 +11,56 @@
 namespace encore::ops {
 namespace {
 
+uint64_t any_seed() {
+  std::random_device random;
+  return uint64_t(random()) << 32 | random();
+}
+
 class Dropout : public Op {
  public:
-  explicit Dropout(const NodeInfo& node) : mask_value_(node.since_version() >= 12 ? 1 : 0) {
-    if (const Tensor* training = node.constant_input(2)) check_inference(*training);
+  explicit Dropout(const NodeInfo& node)
+      : mask_value_(node.since_version() >= 12 ? 1 : 0), trains_(node.since_version() >= 12 && node.has_input(2)) {
+    if (const Tensor* training = node.constant_input(2)) trains_ = flag(*training);
+    if (const Tensor* ratio = node.constant_input(1)) ratio_of(*ratio);
+    if (!trains_) return;
+    const std::optional<int64_t> seed = node.find_int("seed");
+    dropping_.seed = seed ? uint64_t(*seed) : any_seed();
+  }
+  void prepare(Prepack& prepack) override {
+    if (!trains_) return;
+    dropping_.runs = static_cast<uint64_t*>(prepack.keep(sizeof(uint64_t)));
+    device::fill(prepack.stream(), dropping_.runs, 0, sizeof(uint64_t));
   }
   void run(Context& context) const override {
-    if (const Tensor* training = context.find_input(2)) check_inference(*training);
+    Dropping dropping = dropping_;
+    const Tensor *ratio = context.find_input(1), *training = context.find_input(2);
+    dropping.ratio = ratio ? ratio_of(*ratio) : 0.5f;
+    const bool drops = training && flag(*training) && dropping.ratio > 0;
     const Tensor& x = context.input(0);
     const Tensor y = context.output(0, x.shape);
+    const Tensor mask = context.wants_output(1) ? context.output(1, x.shape) : Tensor();
+    if (drops) return drop(context, dropping, x, y, mask.as<uint8_t>());
     copy_bytes(context.stream(), x.data, y.data, int64_t(x.bytes()));
-    if (!context.wants_output(1)) return;
     // All true; before opset 12 the reference leaves it at zero.
-    const Tensor mask = context.output(1, x.shape);
-    if (mask.bytes() > 0) device::fill(context.stream(), mask.data, mask_value_, mask.bytes());
+    if (mask.data && mask.bytes() > 0) device::fill(context.stream(), mask.data, mask_value_, mask.bytes());
   }
 
  private:
-  static void check_inference(const Tensor& training) {
+  static bool flag(const Tensor& training) {
     require(training.type == Type::boolean && training.count() == 1, "training_mode must be one bool");
-    if (*training.as<const bool>()) fail(Code::not_supported, "training_mode is true; only inference is supported");
+    return *training.as<const bool>();
   }
+  static float ratio_of(const Tensor& given) {
+    require(given.count() == 1, "ratio has ", given.count(), " values; it must have one");
+    float ratio = 0;
+    dispatch(FloatList{}, given.type, [&]<class T>() { ratio = float(*given.as<const T>()); });
+    require(ratio >= 0 && ratio < 1, "ratio is ", ratio, "; it must be at least 0 and less than 1");
+    return ratio;
+  }
+
   unsigned char mask_value_;
+  bool trains_;  // or may, if only a run can tell
+  Dropping dropping_{};
 };
 
 }  // namespace
@@ -36,12 +68,13 @@ class Dropout : public Op {
 std::vector<OpRow> dropout_rows() {
   return {
       {.name = "Dropout", .since = 7, .until = 11, .types = {in(0, kFloats)}, .make = make<Dropout>, .alias = {{0, 0}}},
+      // What is dropped does not come back, so x is overwritten only if nobody else reads it.
       {.name = "Dropout",
        .since = 12,
        .types = {in(0, kFloats)},
        .make = make<Dropout>,
        .host_inputs = {1, 2},
-       .alias = {{0, 0}}},
+       .may_reuse = {{0, 0}}},
   };
 }
 

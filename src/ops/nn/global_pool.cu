@@ -121,7 +121,7 @@ class GlobalPool : public Op {
     require(rank >= 2, "the input has shape ", x.shape.str(), "; it needs batch and channels");
     const bool last = layout_ == Layout::channels_last;
     Shape shape = x.shape;
-    AxisSet between{};
+    AxisSet between(static_cast<size_t>(rank));
     for (int i = 2; i < rank; ++i) {
       const int axis = last ? i - 1 : i;
       shape = shape.with(axis, 1);

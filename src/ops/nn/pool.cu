@@ -122,7 +122,11 @@ class PoolBase : public Op {
   }
 
  protected:
-  Window window(const Shape& x) const { return attributes_.slide(x, *attributes_.kernel_shape()); }
+  Window window(const Shape& x) const {
+    const Window w = attributes_.slide(x, *attributes_.kernel_shape());
+    require(w.in_count() > 0, "the input ", x.str(), " has nothing to pool");
+    return w;
+  }
   WindowAttributes attributes_;
   Layout layout_;
 };

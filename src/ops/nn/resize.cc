@@ -1,6 +1,7 @@
 // Resize and Upsample: what their many attributes and inputs say of each dimension.
 #include "ops/nn/resize.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -42,6 +43,7 @@ class Resize : public Op {
  public:
   explicit Resize(const NodeInfo& node)
       : first_(node.op_type() == "Upsample" || node.since_version() == 10), scales_(node.find_floats("scales")) {
+    check_rank(node);
     rule_.mode = read<ResizeMode>(
         node, "mode", "nearest",
         {{"nearest", ResizeMode::nearest}, {"linear", ResizeMode::linear}, {"cubic", ResizeMode::cubic}});
@@ -92,6 +94,16 @@ class Resize : public Op {
   }
 
  private:
+  void check_rank(const NodeInfo& node) const {
+    const Tensor* constant = scales_ ? nullptr : node.constant_input(first_ ? 1 : 2);
+    const std::vector<float> scales = scales_    ? *scales_
+                                      : constant ? host_floats(*constant, "scales")
+                                                 : std::vector<float>();
+    const auto resized = scales.size() - size_t(std::count(scales.begin(), scales.end(), 1.f));
+    if (resized > size_t(kMostResizeDims))
+      fail(Code::not_supported, "resizing across ", resized, " dimensions; up to ", kMostResizeDims, " are supported");
+  }
+
   static int sized(double value, const char* what) {
     require(value >= 0 && value <= std::numeric_limits<int>::max(), what, " ", value, " is outside [0,",
             std::numeric_limits<int>::max(), "]");

@@ -38,18 +38,26 @@ DEVICE_FN C original(Coordinates coordinates, const ResizeAxis& axis, int64_t at
 
 template <class C>
 DEVICE_FN bool is_outside(Coordinates coordinates, const ResizeAxis& axis, C position) {
-  return coordinates == Coordinates::tf_crop_and_resize && !(position >= C(0) && position <= C(axis.in - 1));
+  return coordinates == Coordinates::tf_crop_and_resize && (position < C(0) || position > C(axis.in - 1));
 }
 
 DEVICE_FN int clamped(int at, int size) { return at < 0 ? 0 : at < size ? at : size - 1; }
 
+// As an int that neighbours can be counted from. NaN, from a region of NaN or infinity, is 0, as on the CPU.
+template <class C>
+DEVICE_FN int whole(C position) {
+  constexpr int kMost = 0x7ffffff0;
+  if (position < C(kMost)) return position > C(-kMost) ? int(position) : -kMost;
+  return position >= C(kMost) ? kMost : 0;
+}
+
 DEVICE_FN int nearest_to(Nearest nearest, const ResizeAxis& axis, float position) {
   switch (nearest) {
-    case Nearest::round_prefer_floor: return int(std::ceil(position - 0.5f));
-    case Nearest::round_prefer_ceil: return int(std::round(position));
-    case Nearest::floor: return int(std::floor(position));
-    case Nearest::ceil: return int(std::ceil(position));
-    default: return axis.scale < 1 ? int(std::ceil(position)) : int(position);
+    case Nearest::round_prefer_floor: return whole(std::ceil(position - 0.5f));
+    case Nearest::round_prefer_ceil: return whole(std::round(position));
+    case Nearest::floor: return whole(std::floor(position));
+    case Nearest::ceil: return whole(std::ceil(position));
+    default: return whole(axis.scale < 1 ? std::ceil(position) : position);
   }
 }
 
@@ -72,7 +80,7 @@ struct ResizeNearest {
   Nearest nearest;
   bool aligned;
   int rank;
-  Dim dims[kMaxRank];
+  Dim dims[kMostResizeDims];
 
   DEVICE_FN void operator()(int64_t pack) const {
     const Dim& inner = dims[rank - 1];
@@ -168,7 +176,8 @@ struct Interpolate {
     weights[3] = ((k * (s + C(1)) - C(5) * k) * (s + C(1)) + C(8) * k) * (s + C(1)) - C(4) * k;
     C all = 0;
     UNROLL for (int t = 0; t < kTaps; ++t) {
-      const int at = int(floor) - 1 + t;
+      if (r != r) weights[t] = 0;  // nowhere, which the CPU counts for nothing
+      const int at = whole(floor) - 1 + t;
       offsets[t] = clamped(at, axis.in);
       if (exclude_outside && at != int(offsets[t])) weights[t] = 0;
       all += weights[t];
@@ -264,6 +273,9 @@ void resize(StreamRef stream, const ResizeRule& rule, const std::vector<ResizeAx
             const Tensor& y) {
   if (y.count() == 0) return;
   std::vector<Dim> dims = dims_of(rule, axes, x, y.count());
+  if (dims.size() > size_t(kMostResizeDims))
+    fail(Code::not_supported, "resizing across ", dims.size(), " dimensions; up to ", kMostResizeDims,
+         " are supported");
   int resized = 0;
   for (const Dim& dim : dims) resized += dim.resized;
   if (rule.mode == ResizeMode::nearest || resized == 0) {

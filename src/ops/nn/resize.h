@@ -41,6 +41,9 @@ struct ResizeRule {
   float extrapolation = 0;  // where tf_crop_and_resize looks outside the input
 };
 
+// Neighbouring dimensions that stay as they are count as one; throws Error{not_supported} if more are left.
+inline constexpr int kMostResizeDims = 12;
+
 // One axis for each dimension of x.
 void resize(StreamRef stream, const ResizeRule& rule, const std::vector<ResizeAxis>& axes, const Tensor& x,
             const Tensor& y);

@@ -70,7 +70,7 @@ WindowAttributes::WindowAttributes(const NodeInfo& node)
   at_least(dilations_, 1, "dilations");
   at_least(pads_, 0, "pads");
   at_least(output_padding_, 0, "output_padding");
-  at_least(output_shape_, 0, "output_shape");
+  at_least(output_shape_, 1, "output_shape");
   if (const auto x = node.input_dims(0)) {
     require(x->size() >= 3 && x->size() <= 2 + kSpatial, "the input has rank ", x->size(),
             "; one to three spatial dimensions after batch and channels are supported");
@@ -122,6 +122,7 @@ Window WindowAttributes::slide(const Shape& x, std::span<const int64_t> kernel) 
   for (int d = kSpatial - (x.rank() - 2); d < kSpatial; ++d) {
     const int64_t span = extent(w, d), in = w.in[d], stride = w.stride[d];
     if (auto_pad_ == AutoPad::same_upper || auto_pad_ == AutoPad::same_lower) {
+      require(in > 0, "the input ", x.str(), " is empty, and auto_pad asks for as much");
       w.out[d] = int((in + stride - 1) / stride);
       const int64_t total = std::max<int64_t>((w.out[d] - 1) * stride + span - in, 0);
       w.before[d] = int((total + (auto_pad_ == AutoPad::same_lower)) / 2);
@@ -145,8 +146,10 @@ Window WindowAttributes::slide_transposed(const Shape& x, std::span<const int64_
   for (int i = 0; i < spatial; ++i) {
     const int d = kSpatial - spatial + i;
     const int64_t in = w.in[d], stride = w.stride[d], more = output_padding_ ? (*output_padding_)[size_t(i)] : 0;
-    const int64_t whole = in == 0 ? 0 : (in - 1) * stride + extent(w, d) + more;
+    const int64_t whole = (in - 1) * stride + extent(w, d) + more;  // of nothing, what the kernel alone would reach
     sized(whole, "an unpadded output dimension");
+    require(in > 0 || (more == 0 && !output_shape_), "spatial dimension ", i, " of the input ", x.str(),
+            " is empty; it goes with neither output_padding nor output_shape");
     const bool same = auto_pad_ == AutoPad::same_upper || auto_pad_ == AutoPad::same_lower;
     int64_t out = whole - w.before[d] - w.after[d];
     if (output_shape_ || same) {
@@ -160,7 +163,7 @@ Window WindowAttributes::slide_transposed(const Shape& x, std::span<const int64_
       require(!output_shape_ || (out + total - extent(w, d)) / stride + 1 == in, "output_shape asks for ", wanted,
               " along spatial dimension ", i, ", which an input of ", in, " cannot give");
     }
-    require(out >= 0, "pads ", w.before[d], " and ", w.after[d], " are more than the whole output dimension of ",
+    require(out > 0, "pads ", w.before[d], " and ", w.after[d], " leave nothing of the whole output dimension of ",
             whole);
     // Seen from the result the roles swap.
     w.out[d] = w.in[d];

@@ -59,7 +59,7 @@ class ArgExtreme : public Op {
 
   void run(Context& context) const override {
     const Tensor& x = context.input(0);
-    AxisSet reduced{};
+    AxisSet reduced(size_t(x.shape.rank()));
     // A scalar has an axis too, for the CPU.
     const int axis = x.shape.rank() ? checked_axis(axis_, x.shape.rank()) : 0;
     if (x.shape.rank()) reduced[size_t(axis)] = true;

@@ -10,10 +10,11 @@ namespace encore::ops {
 
 // Dimensions of the input, outermost first, with their strides.
 struct Dims {
+  static constexpr int kMost = 8;
   int rank = 0;
   int64_t count = 1;
-  device::Divider sizes[kMaxRank];
-  int64_t strides[kMaxRank];
+  device::Divider sizes[kMost];
+  int64_t strides[kMost];
 
   // Where the i-th element is.
   DEVICE_FN int64_t offset(int64_t i) const {
@@ -38,7 +39,10 @@ struct ReducePlan {
   int64_t reduced_count() const { return reduced.count * (reduces_run ? run : 1); }
 };
 
-using AxisSet = std::array<bool, kMaxRank>;
+using AxisSet = std::vector<bool>;  // one for each dimension
+// Where kept and reduced dimensions alternate more often than a plan holds, x and its axes become those of a copy which
+// has the reduced ones behind the others.
+void gather_axes(Context& context, Tensor& x, AxisSet& reduced);
 ReducePlan plan_reduction(const Shape& shape, const AxisSet& reduced);
 Shape reduced_shape(const Shape& shape, const AxisSet& reduced, bool keep_dims);
 

@@ -292,9 +292,10 @@ class Reduce : public Op {
  public:
   explicit Reduce(const NodeInfo& node) : axes_(node) {}
   void run(Context& context) const override {
-    const Tensor& x = context.input(0);
-    const AxisSet reduced = axes_.of(context);
+    Tensor x = context.input(0);
+    AxisSet reduced = axes_.of(context);
     const Tensor y = context.output(0, reduced_shape(x.shape, reduced, axes_.keep_dims()));
+    gather_axes(context, x, reduced);
     reduce_as<Make, List>(context, x, reduced, y);
   }
 

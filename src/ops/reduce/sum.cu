@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "ops/dispatch.h"
+#include "ops/elementwise/convert.h"
 #include "ops/reduce/reduce.h"
 #include "ops/reduce/reductions.h"
 
@@ -19,25 +20,32 @@ struct Sum {
   static constexpr int kBatch = 4;
   using In = T;
   using Out = T;
-  using Acc = std::conditional_t<std::is_integral_v<T>, int64_t, Compute<T>>;
+  // Unsigned, since sums that overflow wrap around.
+  using Acc = std::conditional_t<std::is_integral_v<T>, uint64_t, Compute<T>>;
   Term term;
   Ending ending;
   int64_t count;
 
   DEVICE_FN Acc zero() const { return Acc(0); }
   DEVICE_FN void take(Acc& acc, T x, int64_t) const {
-    const Acc value = Acc(x);
+    const Acc value = Acc(Compute<T>(x));
     // One kernel for all terms: two instructions more, which reading from memory hides.
-    acc += value * (term == Term::square ? value : term == Term::magnitude && value < Acc(0) ? Acc(-1) : Acc(1));
+    acc += value * (term == Term::square ? value : term == Term::magnitude && Compute<T>(x) < 0 ? Acc(-1) : Acc(1));
   }
   DEVICE_FN Acc merge(Acc a, Acc b) const { return a + b; }
   DEVICE_FN Out finish(Acc acc) const {
+    using Sum = std::conditional_t<std::is_integral_v<T>, int64_t, Acc>;
     using Real = std::conditional_t<std::is_integral_v<T>, double, Acc>;
+    const auto sum = Sum(acc);
     switch (ending) {
-      case Ending::mean: return T(count ? acc / Acc(count) : Acc(0));  // of nothing: 0, as on the CPU
-      case Ending::root: return T(std::sqrt(Real(acc)));
-      case Ending::log: return T(std::log(Real(acc)));
-      default: return T(acc);
+      case Ending::mean: return T(count ? sum / Sum(count) : Sum(0));  // of nothing: 0, as on the CPU
+      case Ending::root:
+        if constexpr (std::is_integral_v<T>)
+          return truncated<T>(std::sqrt(Real(sum)));
+        else
+          return T(std::sqrt(sum));
+      case Ending::log: return T(std::log(Real(sum)));
+      default: return T(sum);
     }
   }
 };

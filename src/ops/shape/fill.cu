@@ -1,6 +1,7 @@
 // ConstantOfShape and Range.
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "device/launch.h"
 #include "ops/dispatch.h"
@@ -45,9 +46,11 @@ class ConstantOfShape : public Op {
 
 template <class T>
 struct Count {
+  // Integers wrap around on the way, where the difference of the ends does not fit.
+  using Term = std::conditional_t<std::is_integral_v<T>, uint64_t, T>;
   T* out;
   T start, delta;
-  DEVICE_FN void operator()(int64_t i) const { out[i] = T(start + T(i) * delta); }
+  DEVICE_FN void operator()(int64_t i) const { out[i] = T(Term(start) + Term(i) * Term(delta)); }
 };
 using RangeTypes = TypeList<float, double, int16_t, int32_t, int64_t>;
 

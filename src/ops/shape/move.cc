@@ -16,8 +16,8 @@ class Transpose : public Op {
     const int rank = in.shape.rank();
     require(!perm_ || int(perm_->size()) == rank, "perm has ", perm_ ? perm_->size() : 0, " axes, the input has ",
             rank);
-    std::array<int, kMaxRank> from{};
-    std::array<bool, kMaxRank> seen{};
+    std::vector<int> from(static_cast<size_t>(rank));
+    std::vector<bool> seen(from.size());
     std::vector<int64_t> dims;
     for (int i = 0; i < rank; ++i) {
       const int axis = from[size_t(i)] = perm_ ? checked_axis((*perm_)[size_t(i)], rank, "perm's axis") : rank - 1 - i;
@@ -26,7 +26,7 @@ class Transpose : public Op {
       dims.push_back(in.shape[axis]);
     }
     const Tensor out = context.output(0, Shape(dims));
-    transpose(context.stream(), in, std::span(from).first(size_t(rank)), out);
+    transpose(context.stream(), in, from, out);
   }
 
  private:
@@ -56,13 +56,9 @@ class Slice : public Op {
             " values, axes ", axes.size(), " and steps ", steps.size());
 
     const auto in_strides = strides_of(in.shape);
-    std::array<int64_t, kMaxRank> dims{}, step_of{};
+    std::vector<int64_t> dims(in.shape.dims().begin(), in.shape.dims().end()), step_of(dims.size(), 1);
     int64_t offset = 0;
-    for (int i = 0; i < rank; ++i) {
-      dims[size_t(i)] = in.shape[i];
-      step_of[size_t(i)] = 1;
-    }
-    std::array<bool, kMaxRank> seen{};
+    std::vector<bool> seen(dims.size());
     for (size_t i = 0; i < axes.size(); ++i) {
       const auto axis = size_t(checked_axis(axes[i], rank));
       require(!seen[axis], "axis ", axes[i], " is there twice");
@@ -74,11 +70,11 @@ class Slice : public Op {
       int64_t start = absolute(starts[i]), end = absolute(ends[i]), length = 0;
       if (step > 0) {
         start = std::clamp<int64_t>(start, 0, dim);
-        end = std::clamp<int64_t>(end, 0, dim);
+        end = is_open(ends[i]) ? dim : std::clamp<int64_t>(end, 0, dim);
         if (end > start) length = 1 + (end - start - 1) / step;
-      } else {
-        start = starts[i] < -dim ? -1 : std::clamp<int64_t>(start, -1, dim - 1);
-        end = ends[i] < -dim ? -1 : std::clamp<int64_t>(end, -1, dim - 1);
+      } else if (dim > 0) {
+        start = std::clamp<int64_t>(start, 0, dim - 1);
+        end = is_open(ends[i]) ? -1 : std::clamp<int64_t>(end, -1, dim - 1);
         // -step overflows for the smallest integer, which no dimension reaches anyway.
         if (start > end) length = 1 + (start - end - 1) / (step == INT64_MIN ? INT64_MAX : -step);
       }
@@ -86,7 +82,7 @@ class Slice : public Op {
       step_of[axis] = length > 1 ? step : 1;
       if (length > 0) offset += start * in_strides[axis];
     }
-    const Tensor out = context.output(0, Shape(std::span<const int64_t>(dims.data(), size_t(rank))));
+    const Tensor out = context.output(0, Shape(dims));
     if (out.count() == 0) return;
     const auto out_strides = strides_of(out.shape);
     const size_t bytes = device::size_bytes(in.type);
@@ -97,6 +93,9 @@ class Slice : public Op {
   }
 
  private:
+  // The end of the dimension whichever the direction, as exporters write it and the CPU reads it.
+  static bool is_open(int64_t end) { return end == INT32_MAX || end == INT64_MAX; }
+
   std::optional<std::vector<int64_t>> starts_, ends_, axes_;
 };
 

@@ -1,4 +1,5 @@
 // Pad in its four modes.
+#include <algorithm>
 #include <cstring>
 
 #include "device/divide.h"
@@ -11,6 +12,12 @@ namespace {
 
 enum class PadMode { constant, reflect, edge, wrap };
 
+// One dimension: what is left of it when cropped, and how that lies in the result.
+struct PadDim {
+  int64_t in, out, stride, before;
+};
+
+constexpr int kMostDims = 16;
 template <class T>
 struct PadElements {
   const T* in;
@@ -18,8 +25,8 @@ struct PadElements {
   T value;
   PadMode mode;
   int rank;
-  device::Divider out_dims[kMaxRank];
-  int64_t in_dims[kMaxRank], in_strides[kMaxRank], before[kMaxRank];
+  device::Divider out_dims[kMostDims];
+  int64_t in_dims[kMostDims], in_strides[kMostDims], before[kMostDims];
   DEVICE_FN void operator()(int64_t i) const {
     int64_t from = 0, rest = i;
     for (int d = rank - 1; d >= 0; --d) {
@@ -36,11 +43,8 @@ struct PadElements {
           at = at < 0 ? 0 : dim - 1;
         else if (mode == PadMode::wrap)
           at = (at % dim + dim) % dim;
-        else {  // reflect, without repeating the edge, as often as the padding is long
-          const int64_t period = dim > 1 ? 2 * (dim - 1) : 1;
-          at = (at % period + period) % period;
-          if (at >= dim) at = period - at;
-        }
+        else  // reflect, without repeating the edge
+          at = at < 0 ? -at : 2 * (dim - 1) - at;
       }
       from += at * in_strides[d];
     }
@@ -63,6 +67,11 @@ class Pad : public Op {
       mode_ = PadMode::wrap;
     else
       fail(Code::not_supported, "mode '", mode, "' is not one of constant, reflect, edge, wrap");
+    const Tensor* constant = pads_ ? nullptr : node.constant_input(1);
+    const std::vector<int64_t> pads = pads_ ? *pads_ : constant ? host_ints(*constant, "pads") : std::vector<int64_t>();
+    size_t padded = 0;
+    for (size_t i = 0; i < pads.size() / 2; ++i) padded += pads[i] != 0 || pads[i + pads.size() / 2] != 0;
+    check_rank(padded);
   }
 
   void run(Context& context) const override {
@@ -75,34 +84,42 @@ class Pad : public Op {
     else
       for (int i = 0; i < rank; ++i) axes.push_back(i);
     require(given.size() == 2 * axes.size(), "pads has ", given.size(), " values for ", axes.size(), " axes");
-    std::array<int64_t, kMaxRank> before{}, after{}, dims{};
+    std::vector<int64_t> before(static_cast<size_t>(rank)), after(before), dims(before);
     for (size_t i = 0; i < axes.size(); ++i) {
       const auto axis = size_t(checked_axis(axes[i], rank));
       before[axis] = given[i];
       after[axis] = given[i + axes.size()];
     }
-    for (int i = 0; i < rank; ++i) {
-      int64_t& dim = dims[size_t(i)];
-      require(!__builtin_add_overflow(in.shape[i], before[size_t(i)], &dim) &&
-                  !__builtin_add_overflow(dim, after[size_t(i)], &dim) && dim >= 0,
-              "padding ", before[size_t(i)], " and ", after[size_t(i)], " do not fit dimension ", in.shape[i]);
-      require(mode_ == PadMode::constant || in.shape[i] > 0 || dim == 0,
-              "an empty dimension can only be padded with a constant");
+    const auto strides = strides_of(in.shape);
+    std::vector<PadDim> all;
+    int64_t offset = 0;  // of the first element that is not cropped
+    for (size_t i = 0; i < dims.size(); ++i) {
+      const int64_t dim = in.shape[int(i)];
+      require(!__builtin_add_overflow(dim, before[i], &dims[i]) &&
+                  !__builtin_add_overflow(dims[i], after[i], &dims[i]) && dims[i] >= 0,
+              "padding ", before[i], " and ", after[i], " do not fit dimension ", dim);
+      // What is negative crops, before anything is added.
+      const int64_t first = std::clamp<int64_t>(before[i], -dim, 0), last = std::clamp<int64_t>(after[i], -dim, 0);
+      const PadDim next{std::max<int64_t>(dim + first + last, 0), dims[i], strides[i], std::max<int64_t>(before[i], 0)};
+      check_source(next, dim, in.count() == 0, std::max<int64_t>(after[i], 0));
+      if (next.in > 0) offset -= first * next.stride;
+      all.push_back(next);
     }
-    const Tensor out = context.output(0, Shape(std::span<const int64_t>(dims.data(), size_t(rank))));
+    const Tensor out = context.output(0, Shape(dims));
     if (out.count() == 0) return;
-    const auto in_strides = strides_of(in.shape);
+    const std::vector<PadDim> padded = joined(all);
+    check_rank(padded.size());
     const size_t bytes = device::size_bytes(in.type);
     const uint64_t value = fill_value(context, in.type);
     dispatch_size(bytes, [&]<class T>() {
       if constexpr (sizeof(T) <= sizeof value) {
-        PadElements<T> pad{in.as<const T>(), out.as<T>(), {}, mode_, rank, {}, {}, {}, {}};
+        PadElements<T> pad{in.as<const T>() + offset, out.as<T>(), {}, mode_, 0, {}, {}, {}, {}};
         std::memcpy(&pad.value, &value, sizeof(T));
-        for (int i = 0; i < rank; ++i) {
-          pad.out_dims[i] = device::Divider(dims[size_t(i)], out.count());
-          pad.in_dims[i] = in.shape[i];
-          pad.in_strides[i] = in_strides[size_t(i)];
-          pad.before[i] = before[size_t(i)];
+        for (const PadDim& dim : padded) {
+          pad.out_dims[pad.rank] = device::Divider(dim.out, out.count());
+          pad.in_dims[pad.rank] = dim.in;
+          pad.in_strides[pad.rank] = dim.stride;
+          pad.before[pad.rank++] = dim.before;
         }
         device::for_each_index(context.stream(), out.count(), pad);
       }
@@ -110,6 +127,41 @@ class Pad : public Op {
   }
 
  private:
+  static void check_rank(size_t rank) {
+    if (rank > kMostDims)
+      fail(Code::not_supported, "padding along ", rank, " dimensions; up to ", kMostDims, " are supported");
+  }
+
+  // Whether there are values to fill the padding with.
+  void check_source(const PadDim& padded, int64_t dim, bool is_empty, int64_t after) const {
+    if (mode_ == PadMode::constant) return;
+    if (is_empty) {
+      require(dim > 0 || padded.out == 0, "an empty dimension can only be padded with a constant");
+      return;
+    }
+    require(padded.in > 0, "negative pads leave nothing of dimension ", dim,
+            "; such a dimension can only be padded with a constant");
+    require(mode_ != PadMode::reflect || std::max(padded.before, after) < padded.in, "pads ", padded.before, " and ",
+            after, " are too long to reflect; dimension ", dim, " has ", padded.in - 1,
+            " values beside the edge once it is cropped");
+  }
+
+  // Neighbours that are padded as one.
+  std::vector<PadDim> joined(const std::vector<PadDim>& all) const {
+    std::vector<PadDim> dims;
+    for (const PadDim& next : all) {
+      const bool kept = next.in == next.out;
+      if (kept && next.in == 1) continue;
+      PadDim* const outer = dims.empty() ? nullptr : &dims.back();
+      if (outer && kept && outer->stride == next.stride * next.in &&
+          (mode_ == PadMode::constant || outer->in == outer->out))
+        *outer = {outer->in * next.in, outer->out * next.out, next.stride, outer->before * next.out};
+      else
+        dims.push_back(next);
+    }
+    return dims;
+  }
+
   uint64_t fill_value(Context& context, Type type) const {
     uint64_t bits = 0;
     if (const Tensor* given = pads_ ? nullptr : context.find_input(2)) {

@@ -13,8 +13,9 @@ using device::Block;
 using device::Divider;
 
 struct Walk {
-  Divider sizes[StridedCopy::kMaxDims];  // outermost first
-  int64_t in_strides[StridedCopy::kMaxDims], out_strides[StridedCopy::kMaxDims];
+  static constexpr int kMostDims = 16;
+  Divider sizes[kMostDims];  // outermost first
+  int64_t in_strides[kMostDims], out_strides[kMostDims];
   int rank;
 
   DEVICE_FN void locate(int64_t i, int64_t& from, int64_t& to) const {
@@ -79,33 +80,28 @@ struct TransposeTiles {
 
 void StridedCopy::add(int64_t dim, int64_t in_stride, int64_t out_stride) {
   count_ *= dim;
-  if (dim != 1) dims_[size_t(rank_++)] = {dim, in_stride, out_stride};
-}
-
-void StridedCopy::merge() {
-  int kept = 0;
-  for (int d = 1; d < rank_; ++d) {
-    Dim& outer = dims_[size_t(kept)];
-    const Dim& inner = dims_[size_t(d)];
-    if (outer.in_stride == inner.in_stride * inner.size && outer.out_stride == inner.out_stride * inner.size)
-      outer = {outer.size * inner.size, inner.in_stride, inner.out_stride};
-    else
-      dims_[size_t(++kept)] = inner;
+  if (dim == 1) return;
+  if (!dims_.empty()) {
+    Dim& outer = dims_.back();
+    if (outer.in_stride == in_stride * dim && outer.out_stride == out_stride * dim) {
+      outer = {outer.size * dim, in_stride, out_stride};
+      return;
+    }
   }
-  if (rank_) rank_ = kept + 1;
+  dims_.push_back({dim, in_stride, out_stride});
 }
 
 // Takes neighbouring elements as one wider element as long as everything stays aligned.
 void StridedCopy::widen(const void* in, void* out, size_t& bytes) {
-  if (!rank_) return;
-  Dim& inner = dims_[size_t(rank_ - 1)];
+  if (dims_.empty()) return;
+  Dim& inner = dims_.back();
   while (bytes < 16 && inner.in_stride == 1 && inner.out_stride == 1 && inner.size % 2 == 0 &&
          (reinterpret_cast<uintptr_t>(in) | reinterpret_cast<uintptr_t>(out)) % (2 * bytes) == 0) {
-    for (int d = 0; d < rank_ - 1; ++d)
-      if (dims_[size_t(d)].in_stride % 2 || dims_[size_t(d)].out_stride % 2) return;
-    for (int d = 0; d < rank_ - 1; ++d) {
-      dims_[size_t(d)].in_stride /= 2;
-      dims_[size_t(d)].out_stride /= 2;
+    for (size_t d = 0; d + 1 < dims_.size(); ++d)
+      if (dims_[d].in_stride % 2 || dims_[d].out_stride % 2) return;
+    for (size_t d = 0; d + 1 < dims_.size(); ++d) {
+      dims_[d].in_stride /= 2;
+      dims_[d].out_stride /= 2;
     }
     inner.size /= 2;
     count_ /= 2;
@@ -116,22 +112,31 @@ void StridedCopy::widen(const void* in, void* out, size_t& bytes) {
 // The dimension along which the input is contiguous while the output is contiguous along the last one; -1 if tiles
 // would not pay.
 int StridedCopy::find_read_dim() const {
-  if (rank_ < 2 || dims_[size_t(rank_ - 1)].out_stride != 1 || dims_[size_t(rank_ - 1)].in_stride == 1) return -1;
-  for (int d = 0; d < rank_ - 1; ++d)
-    if (dims_[size_t(d)].in_stride == 1)
-      return dims_[size_t(d)].size >= 8 && dims_[size_t(rank_ - 1)].size >= 8 ? d : -1;
+  if (dims_.size() < 2 || dims_.back().out_stride != 1 || dims_.back().in_stride == 1) return -1;
+  for (size_t d = 0; d + 1 < dims_.size(); ++d)
+    if (dims_[d].in_stride == 1) return dims_[d].size >= 8 && dims_.back().size >= 8 ? int(d) : -1;
   return -1;
 }
 
 void StridedCopy::run(device::StreamRef stream, const void* in, void* out, size_t bytes) {
   if (count_ == 0) return;
-  merge();
+  if (dims_.size() > Walk::kMostDims) {
+    // A launch for each index of the outermost dimension; the others have enough elements for that.
+    const Dim outer = dims_.front();
+    dims_.erase(dims_.begin());
+    count_ /= outer.size;
+    for (int64_t i = 0; i < outer.size; ++i)
+      StridedCopy(*this).run(stream, static_cast<const char*>(in) + i * outer.in_stride * int64_t(bytes),
+                             static_cast<char*>(out) + i * outer.out_stride * int64_t(bytes), bytes);
+    return;
+  }
   widen(in, out, bytes);
   const int read_dim = find_read_dim();
   Walk walk{};
   int64_t outer = 1;
-  for (int d = 0; d < rank_; ++d) {
-    if (read_dim >= 0 && (d == read_dim || d == rank_ - 1)) continue;
+  const int last = int(dims_.size()) - 1;
+  for (int d = 0; d <= last; ++d) {
+    if (read_dim >= 0 && (d == read_dim || d == last)) continue;
     const Dim& dim = dims_[size_t(d)];
     outer *= dim.size;
     walk.sizes[walk.rank] = Divider(dim.size, count_);
@@ -145,7 +150,7 @@ void StridedCopy::run(device::StreamRef stream, const void* in, void* out, size_
       device::for_each_index(stream, count_, CopyStrided<T>{from, to, walk});
       return;
     }
-    const Dim &read = dims_[size_t(read_dim)], &write = dims_[size_t(rank_ - 1)];
+    const Dim &read = dims_[size_t(read_dim)], &write = dims_.back();
     const int64_t read_tiles = (read.size + kTile - 1) / kTile, write_tiles = (write.size + kTile - 1) / kTile;
     const int64_t blocks = outer * read_tiles * write_tiles;
     device::block_kernel<typename TransposeTiles<T>::Shared>(

@@ -1,31 +1,29 @@
 // Copies between two strided views of the same shape: the engine behind every op that only moves elements.
 #pragma once
-#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "device/stream.h"
-#include "ops/shape.h"
 
 namespace encore::ops {
 
 // Dimensions with a stride for each side, in elements; outermost first. Strides may be zero (repeat) or negative.
 class StridedCopy {
  public:
-  static constexpr int kMaxDims = 2 * kMaxRank;
+  // Neighbours that both sides walk alike become one.
   void add(int64_t dim, int64_t in_stride, int64_t out_stride);
   // Copies elements of `element_bytes` bytes: 1, 2, 4, 8 or 16.
   void run(device::StreamRef stream, const void* in, void* out, size_t element_bytes);
 
  private:
-  void merge();
   void widen(const void* in, void* out, size_t& element_bytes);
   int find_read_dim() const;
 
   struct Dim {
     int64_t size, in_stride, out_stride;
   };
-  std::array<Dim, kMaxDims> dims_;
-  int rank_ = 0;
+  std::vector<Dim> dims_;
   int64_t count_ = 1;
 };
 

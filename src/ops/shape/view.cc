@@ -31,8 +31,6 @@ class Reshape : public Op {
   void run(Context& context) const override {
     const Tensor& in = context.input(0);
     std::vector<int64_t> dims = shape_ ? *shape_ : host_ints(context.input(1), "shape");
-    require(dims.size() <= size_t(kMaxRank), "a shape of rank ", dims.size(), ": Encore handles up to ", kMaxRank,
-            " dimensions");
     int64_t known = 1;
     int unknown = -1;
     for (size_t i = 0; i < dims.size(); ++i) {
@@ -83,7 +81,7 @@ class Squeeze : public Op {
   explicit Squeeze(const NodeInfo& node) : axes_(node.find_ints("axes")) {}
   void run(Context& context) const override {
     const Tensor& in = context.input(0);
-    std::array<bool, kMaxRank> drop{};
+    std::vector<bool> drop(size_t(in.shape.rank()));
     if (const auto axes = axes_of(context, axes_)) {
       for (int64_t given : *axes) {
         const int axis = checked_axis(given, in.shape.rank());
@@ -111,8 +109,7 @@ class Unsqueeze : public Op {
     const auto axes = axes_of(context, axes_);
     require(axes.has_value(), "axes are missing");
     const int rank = in.shape.rank() + int(axes->size());
-    require(rank <= kMaxRank, "the result would have rank ", rank, ": Encore handles up to ", kMaxRank, " dimensions");
-    std::array<bool, kMaxRank> added{};
+    std::vector<bool> added(static_cast<size_t>(rank));
     for (int64_t given : *axes) {
       const int axis = checked_axis(given, rank);
       require(!added[size_t(axis)], "axis ", given, " is there twice");

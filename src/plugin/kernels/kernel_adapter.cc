@@ -174,6 +174,13 @@ struct Kernel : OrtKernelImpl {
   ~Kernel() {
     for (void* block : kept) node.ep.arena().free(block);
   }
+  void prepare() {
+    const device::Current current(node.ep.device());
+    const device::Label label(node.name);
+    KernelPrepack prepack(node.ep, kept);
+    op->prepare(prepack);
+    prepack.finish();
+  }
 };
 
 struct MemcpyKernel : OrtKernelImpl {
@@ -215,7 +222,9 @@ OrtStatus* create_kernel(void* state, const OrtKernelInfo* info, OrtKernelImpl**
     KernelNodeInfo node(info, row.host_inputs, ep.device());
     node.settings = ep.settings();
     try {
-      *kernel = new Kernel(ep, row, node);
+      auto made = std::make_unique<Kernel>(ep, row, node);
+      made->prepare();
+      *kernel = made.release();
     } catch (const Error& error) {
       throw Error(error.code(), text(node.op_type(), " node '", node.name(), "': ", error.what()));
     }
