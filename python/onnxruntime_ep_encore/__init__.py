@@ -138,7 +138,7 @@ def devices(name: str | None = None, ort=None) -> list:
 
 
 def graph_report(session) -> list[dict]:
-    """What a session's graphs are: id, state, nodes, held_bytes, replays, refusal."""
+    """What a session's graphs are: id, state, nodes, held_bytes, retained_bytes, replays, refusal."""
     return _report(session, "report_graphs")
 
 

@@ -93,7 +93,7 @@ ThreadGraphs& SessionGraphs::context() {
 bool SessionGraphs::enabled() const { return state_->policy->captures(); }
 bool SessionGraphs::captures_latest() const {
   const ThreadGraphs* mine = find();
-  return mine && mine->latest_id() != kEagerId ? state_->policy->captures(mine->latest_id()) : enabled();
+  return mine ? state_->policy->captures(mine->latest_id()) : enabled();
 }
 StreamRef SessionGraphs::stream() { return context().stream(); }
 bool SessionGraphs::in_run() const {

@@ -24,7 +24,7 @@ class SessionGraphs {
 
   // Whether runs are being captured at all: false once a refusal that holds for the model has switched it off.
   bool enabled() const;
-  // The same of runs with the id that the calling thread ran or replayed last, which may be off by itself.
+  // The same of runs with the id that the calling thread ran or replayed last: false after an eager one.
   bool captures_latest() const;
   // The calling thread's stream in this session, made on first use; the shared one if there is one.
   device::StreamRef stream();

@@ -90,7 +90,9 @@ TEST(SessionGraphs, keeps_ids_apart) {
 TEST(SessionGraphs, runs_eagerly_where_told_to) {
   SessionGraphs graphs(0, {.enabled = true, .warm_ups = 0});
   Model model(graphs);
+  EXPECT_TRUE(graphs.enabled());
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(model.run(kEagerId));
+  EXPECT_FALSE(graphs.captures_latest());
   EXPECT_FALSE(graphs.is_captured(kEagerId));
   EXPECT_TRUE(graphs.reports().empty());
 

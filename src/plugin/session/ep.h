@@ -95,15 +95,13 @@ class Ep : public OrtEp {
   void end_run(bool synchronous);
   void forget_runs();
   void forget_open_runs() const;
-  bool has_to_repeat() const;
   bool asks_for_captures() const;
   bool is_captured(int id) const;
   void set_dynamic_option(const std::string& key, const std::string& value);
   device::StreamRef find_stream(void* handle, const OrtKernelContext* context);
   bool captures() const { return graphs_ && graphs_->enabled() && !cannot_capture_; }
 
-  // Tells the calling threads' runs whether the session still lives.
-  const std::shared_ptr<void> life_ = std::make_shared<char>();
+  const std::shared_ptr<void> life_ = std::make_shared<char>();  // by which threads know whether the session lives
 
   // Destroyed from the bottom up: graphs refer to everything above.
   std::shared_ptr<Registration> registration_;

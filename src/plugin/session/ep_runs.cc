@@ -50,8 +50,6 @@ bool Ep::thread_runs_in(const memory::Arena& arena) {
   return run && run->ep->arena_.get() == &arena;
 }
 
-bool Ep::has_to_repeat() const { return runs.repeat == this; }
-
 bool Ep::nodes_have_run() const {
   const Run* const run = runs.of(this);
   return run && !run->streams.empty();
@@ -62,10 +60,10 @@ Ep* Ep::capturing_here() {
   return run && run->ep->capturing() ? run->ep : nullptr;
 }
 
-// Asked at the end of a run. After a capture that came to nothing onnxruntime has to be told once more that capture is
-// on: then it repeats the run, which is eager this time.
+// Asked at the end of a run; if so, the question below follows. After a capture that came to nothing onnxruntime has to
+// be told once more that capture is on: then it repeats the run, which is eager this time.
 bool Ep::asks_for_captures() const {
-  const bool asks = (captures() && graphs_->captures_latest()) || has_to_repeat();
+  const bool asks = (captures() && graphs_->captures_latest()) || runs.repeat == this;
   if (asks) runs.ending = this;
   return asks;
 }
