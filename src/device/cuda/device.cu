@@ -1,4 +1,3 @@
-// Compiled by nvcc because only nvcc knows for which architectures this library has kernels.
 #include "device/device.h"
 
 #include <cudaTypedefs.h>
@@ -8,14 +7,12 @@
 #include <atomic>
 #include <cstdlib>
 
+#include "device/architectures.h"
 #include "device/cuda/check.h"
 #include "device/graph.h"
 
 namespace encore::device {
 namespace {
-
-constexpr int kArchitectures[] = {__CUDA_ARCH_LIST__};  // 900 is compute capability 9.0
-constexpr int kOldest = *std::min_element(std::begin(kArchitectures), std::end(kArchitectures));
 
 std::string version(int number) { return text(number / 1000, ".", number % 1000 / 10); }
 
@@ -56,17 +53,12 @@ int attribute(cudaDeviceAttr which, int device) {
   return value;
 }
 
-// 900 is 9.0; zero if the device can't say.
-int capability(int device) {
-  int major = 0, minor = 0;
-  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
-  return major * 100 + minor * 10;
-}
-std::string dotted(int capability) { return text(capability / 100, ".", capability % 100 / 10); }
-std::string too_old(const char* which, int has) {
-  return text("this build of Encore needs a GPU of compute capability ", dotted(kOldest), " or newer, and ", which,
-              " has ", dotted(has));
+// 0.0 if the device can't say.
+Capability capability(int device) {
+  Capability has;
+  cudaDeviceGetAttribute(&has.major, cudaDevAttrComputeCapabilityMajor, device);
+  cudaDeviceGetAttribute(&has.minor, cudaDevAttrComputeCapabilityMinor, device);
+  return has;
 }
 
 // The driver's functions for the contexts of a thread. The runtime has none that puts back what was there before:
@@ -121,21 +113,18 @@ int count(std::string* why) {
     return 0;
   }
   devices = std::min(devices, kMaxDevices);
-  int newest = 0;
-  for (int device = 0; device < devices; ++device) newest = std::max(newest, capability(device));
-  if (devices == 0 || newest >= kOldest) {
-    if (devices == 0 && why) *why = reason(cudaErrorNoDevice);
-    return devices;
+  if (devices == 0 && why) *why = reason(cudaErrorNoDevice);
+  Capability newest;
+  for (int device = 0; device < devices; ++device) {
+    if (unfit(device).empty()) return devices;
+    newest = std::max(newest, capability(device));
   }
   cudaGetLastError();
-  if (why) *why = too_old("the newest one here", newest);
+  if (devices && why) *why = why_no_code(ENCORE_CUDA_ARCHITECTURES, newest, "the newest one here");
   return 0;
 }
 
-std::string unfit(int device) {
-  const int has = capability(device);
-  return has >= kOldest ? std::string() : too_old("this one", has);
-}
+std::string unfit(int device) { return why_no_code(ENCORE_CUDA_ARCHITECTURES, capability(device), "this one"); }
 
 Description describe(int device) {
   cudaDeviceProp properties;
