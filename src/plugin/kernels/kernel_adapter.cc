@@ -4,6 +4,7 @@
 #include <array>
 #include <optional>
 
+#include "plugin/host/memory_kind.h"
 #include "plugin/kernels/run_as.h"
 #include "plugin/model/node_info.h"
 #include "plugin/session/allocator.h"
@@ -18,12 +19,23 @@ using ops::Where;
 struct Node : NamedNode {
   int input_count, output_count, fault_number = 0;
   std::vector<bool> host_inputs, host_outputs, wants_output;
+  std::vector<std::string> input_values;  // their names
 
-  Node(Ep& ep, const ops::NodeInfo& info)
+  Node(Ep& ep, const KernelNodeInfo& info)
       : NamedNode(ep, info), input_count(info.input_count()), output_count(info.output_count()) {
     host_inputs.resize(size_t(input_count));
     host_outputs.resize(size_t(output_count));
+    for (int i = 0; i < input_count; ++i) input_values.push_back(info.input_value(i));
     for (int i = 0; i < output_count; ++i) wants_output.push_back(info.has_output(i));
+  }
+
+  // A view of an input. onnxruntime's plan is not trusted: on the wrong side the tensor's address means nothing.
+  Tensor input(const OrtValue* value, int i) const {
+    const bool on_host = host_inputs[size_t(i)];
+    if (const char* const wrong = misplaced(ort().ep->Value_GetMemoryDevice(value), on_host))
+      fail(Code::internal, "onnxruntime left input ", i, " ('", input_values[size_t(i)], "') ", wrong,
+           "; an Identity before it may help");
+    return tensor_of(value, on_host ? Where::host : Where::device);
   }
 };
 
@@ -58,7 +70,7 @@ class KernelRun final : public ops::Context {
       const OrtValue* value = nullptr;
       check(ort().api->KernelContext_GetInput(context_, size_t(i), &value));
       if (!value) return nullptr;
-      slot = tensor_of(value, node_.host_inputs[size_t(i)] ? Where::host : Where::device);
+      slot = node_.input(value, i);
     }
     return &*slot;
   }
@@ -137,8 +149,11 @@ struct Kernel : OrtKernelImpl {
                        OrtSharedPrePackedWeightCache*, bool* is_packed) noexcept -> OrtStatus* {
       auto& kernel = *static_cast<Kernel*>(self);
       return run_as(kernel.node, [&] {
-        KernelPrepack prepack(kernel.node.ep, kernel.kept);
+        // A constant from outside a body is where its own graph reads it; each run of the body gets a copy.
+        *is_packed = false;
         const Where where = kernel.node.host_inputs[size_t(input)] ? Where::host : Where::device;
+        if (misplaced(ort().ep->Value_GetMemoryDevice(value), where == Where::host)) return;
+        KernelPrepack prepack(kernel.node.ep, kernel.kept);
         *is_packed = kernel.op->prepack(input, tensor_of(value, where), prepack);
         prepack.finish();
       });
@@ -189,7 +204,7 @@ OrtStatus* create_kernel(void* state, const OrtKernelInfo* info, OrtKernelImpl**
   return guarded("kernel creation", [&] {
     const auto& row = *static_cast<const ops::OpRow*>(state);
     Ep& ep = Ep::of(info);
-    KernelNodeInfo node(info, row.host_inputs, ep.device());
+    KernelNodeInfo node(info, ep.device());
     node.settings = ep.settings();
     try {
       *kernel = new Kernel(ep, row, node);
@@ -201,9 +216,8 @@ OrtStatus* create_kernel(void* state, const OrtKernelInfo* info, OrtKernelImpl**
 
 OrtStatus* create_memcpy_kernel(void*, const OrtKernelInfo* info, OrtKernelImpl** kernel) noexcept {
   return guarded("kernel creation", [&] {
-    static const std::vector<int> kNone;
     Ep& ep = Ep::of(info);
-    *kernel = new MemcpyKernel(ep, KernelNodeInfo(info, kNone, ep.device()));
+    *kernel = new MemcpyKernel(ep, KernelNodeInfo(info, ep.device()));
   });
 }
 

@@ -46,6 +46,18 @@ std::string_view ep_of(const OrtNode* node) {
   return ep ? ep : "";
 }
 
+// Why a node can't be claimed that reads one value both on the host and on the device: onnxruntime puts a value in one
+// place. (What a body reads of the values outside is copied to where it is read.)
+std::string read_in_two_places(const ops::OpRow& row, const GraphNodeInfo& node) {
+  for (int host : row.host_inputs)
+    for (int i = 0; i < node.input_count() && node.has_input(host); ++i)
+      if (node.has_input(i) && node.input_value(i) == node.input_value(host) &&
+          std::find(row.host_inputs.begin(), row.host_inputs.end(), i) == row.host_inputs.end())
+        return text("'", node.input_value(i), "' is its input ", i, ", read on the device, and its input ", host,
+                    ", read on the host, and onnxruntime puts a value in one place");
+  return {};
+}
+
 // Whether Encore lacks kernels for all of a body that was claimed before its node: what goes from iteration to
 // iteration would only travel to the device and back.
 bool runs_elsewhere(const OrtGraph* body, const std::string& ep_name) {
@@ -54,7 +66,7 @@ bool runs_elsewhere(const OrtGraph* body, const std::string& ep_name) {
     if (ep_of(node) == ep_name) return false;
     const GraphNodeInfo info(node);
     const ops::OpRow* const row = ops::find_row(info.domain(), info.op_type(), info.since_version());
-    lacking |= !row || !ops::why_declined(*row, info).empty();
+    lacking |= !row || !ops::why_declined(*row, info).empty() || !read_in_two_places(*row, info).empty();
   }
   return lacking;
 }
@@ -174,6 +186,7 @@ class Examination {
     const std::string op = (info.domain().empty() ? "" : info.domain() + ".") + info.op_type();
     if (!row) return text("Encore has no kernel for ", op, " of version ", info.since_version());
     std::string why = ops::why_declined(*row, info);
+    if (why.empty()) why = read_in_two_places(*row, info);
     if (!why.empty()) return why;
     if (info.op_type() == "Loop" || info.op_type() == "Scan")
       for (const OrtGraph* body : subgraphs_of(node))
