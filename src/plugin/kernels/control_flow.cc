@@ -73,11 +73,10 @@ struct ScanSupport : OrtScanKernelHelper {
 
 }  // namespace
 
-OrtStatus* create_control_flow_kernel(void* state, const OrtKernelInfo* info, OrtKernelImpl** kernel) noexcept {
+OrtStatus* create_control_flow_kernel(void*, const OrtKernelInfo* info, OrtKernelImpl** kernel) noexcept {
   return guarded("kernel creation", [&] {
-    const auto& row = *static_cast<const ops::OpRow*>(state);
     Ep& ep = Ep::of(info);
-    const KernelNodeInfo node(info, row.host_inputs, ep.device());
+    const KernelNodeInfo node(info, ep.device());
     const OrtEpApi& api = *ort().ep;
     // onnxruntime takes over what it made a kernel of.
     if (node.op_type() == "Loop") {

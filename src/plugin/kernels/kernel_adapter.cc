@@ -20,25 +20,33 @@ using ops::Where;
 struct Node : NamedNode {
   int input_count, output_count, fault_number = 0;
   std::vector<bool> host_inputs, host_outputs, constant_inputs, wants_output;
+  std::vector<std::string> input_values;  // their names
 
   Node(Ep& ep, const KernelNodeInfo& info)
       : NamedNode(ep, info), input_count(info.input_count()), output_count(info.output_count()) {
     host_inputs.resize(size_t(input_count));
     host_outputs.resize(size_t(output_count));
-    for (int i = 0; i < input_count; ++i) constant_inputs.push_back(info.is_constant(i));
+    for (int i = 0; i < input_count; ++i) {
+      constant_inputs.push_back(info.is_constant(i));
+      input_values.push_back(info.input_value(i));
+    }
     for (int i = 0; i < output_count; ++i) wants_output.push_back(info.has_output(i));
   }
-};
 
-// What lies elsewhere than a kernel wants it is never touched.
-void check_place(int input, const OrtValue* value, const Tensor& tensor) {
-  if (tensor.count() == 0) return;
-  const OrtMemoryDevice* const memory = ort().ep->Value_GetMemoryDevice(value);
-  if (tensor.where == Where::host ? is_host_memory(memory) : is_reached_by_kernels(memory)) return;
-  const bool wants_host = tensor.where == Where::host;
-  fail(Code::invalid_input, "input ", input, " is in ", wants_host ? "device" : "host", " memory, and the kernel wants ",
-       "it in ", wants_host ? "host" : "device", " memory; if it is the model's, bind it there");
-}
+  // A view of an input. onnxruntime's plan is not trusted: on the wrong side the tensor's address means nothing.
+  Tensor input(const OrtValue* value, int i) const {
+    const bool on_host = host_inputs[size_t(i)];
+    try {
+      const Tensor tensor = tensor_of(value, on_host ? Where::host : Where::device);
+      if (const char* const wrong = misplaced(ort().ep->Value_GetMemoryDevice(value), on_host))
+        fail(Code::internal, "onnxruntime left input ", i, " ('", input_values[size_t(i)], "') ", wrong,
+             "; an Identity before it may help");
+      return tensor;
+    } catch (const OrtError& error) {
+      fail(Code::invalid_input, "input ", i, " has no tensor; if it is the model's, was it bound? ", error.what());
+    }
+  }
+};
 
 // One run of a kernel. Inputs are looked up when asked for; scratch goes back when the launches are enqueued, since
 // the stream's order keeps it safe.
@@ -71,13 +79,7 @@ class KernelRun final : public ops::Context {
       const OrtValue* value = nullptr;
       check(ort().api->KernelContext_GetInput(context_, size_t(i), &value));
       if (!value) return nullptr;
-      const Where where = node_.host_inputs[size_t(i)] ? Where::host : Where::device;
-      try {
-        slot = tensor_of(value, where);
-      } catch (const OrtError& error) {
-        fail(Code::invalid_input, "input ", i, " has no tensor; if it is the model's, was it bound? ", error.what());
-      }
-      check_place(i, value, *slot);
+      slot = node_.input(value, i);
       if (!node_.constant_inputs[size_t(i)]) memory::PoolScope::note(slot->data);
     }
     return &*slot;
@@ -158,11 +160,12 @@ struct Kernel : OrtKernelImpl {
                        OrtSharedPrePackedWeightCache*, bool* is_packed) noexcept -> OrtStatus* {
       auto& kernel = *static_cast<Kernel*>(self);
       return run_as(kernel.node, [&] {
-        KernelPrepack prepack(kernel.node.ep, kernel.kept);
+        // A constant from outside a body is where its own graph reads it; each run of the body gets a copy.
+        *is_packed = false;
         const Where where = kernel.node.host_inputs[size_t(input)] ? Where::host : Where::device;
-        const Tensor constant = tensor_of(value, where);
-        check_place(input, value, constant);
-        *is_packed = kernel.op->prepack(input, constant, prepack);
+        if (misplaced(ort().ep->Value_GetMemoryDevice(value), where == Where::host)) return;
+        KernelPrepack prepack(kernel.node.ep, kernel.kept);
+        *is_packed = kernel.op->prepack(input, tensor_of(value, where), prepack);
         prepack.finish();
       });
     };
@@ -219,7 +222,7 @@ OrtStatus* create_kernel(void* state, const OrtKernelInfo* info, OrtKernelImpl**
   return guarded("kernel creation", [&] {
     const auto& row = *static_cast<const ops::OpRow*>(state);
     Ep& ep = Ep::of(info);
-    KernelNodeInfo node(info, row.host_inputs, ep.device());
+    KernelNodeInfo node(info, ep.device());
     node.settings = ep.settings();
     try {
       auto made = std::make_unique<Kernel>(ep, row, node);
@@ -233,9 +236,8 @@ OrtStatus* create_kernel(void* state, const OrtKernelInfo* info, OrtKernelImpl**
 
 OrtStatus* create_memcpy_kernel(void*, const OrtKernelInfo* info, OrtKernelImpl** kernel) noexcept {
   return guarded("kernel creation", [&] {
-    static const std::vector<int> kNone;
     Ep& ep = Ep::of(info);
-    *kernel = new MemcpyKernel(ep, KernelNodeInfo(info, kNone, ep.device()));
+    *kernel = new MemcpyKernel(ep, KernelNodeInfo(info, ep.device()));
   });
 }
 

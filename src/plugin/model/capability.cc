@@ -46,6 +46,19 @@ std::string_view ep_of(const OrtNode* node) {
   return ep ? ep : "";
 }
 
+// Why a node can't be claimed that reads one value both on the host and on the device: onnxruntime puts a value in one
+// place. (What a body reads of the values outside is copied to where it is read.)
+std::string read_in_two_places(const ops::OpRow& row, const GraphNodeInfo& node) {
+  for (int host : row.host_inputs)
+    for (int i = 0; i < node.input_count() && node.has_input(host); ++i)
+      if (node.has_input(i) && node.input_value(i) == node.input_value(host) &&
+          std::find(row.host_inputs.begin(), row.host_inputs.end(), i) == row.host_inputs.end())
+        return text(
+            "'", node.input_value(i), "' is its input ", i, ", read on the device, and its input ", host,
+            ", read on the host, and onnxruntime puts a value in one place; an Identity before one of them helps");
+  return {};
+}
+
 // Whether Encore lacks kernels for all of a body that was claimed before its node: what goes from iteration to
 // iteration would only travel to the device and back.
 bool runs_elsewhere(const OrtGraph* body, const std::string& ep_name) {
@@ -54,7 +67,7 @@ bool runs_elsewhere(const OrtGraph* body, const std::string& ep_name) {
     if (ep_of(node) == ep_name) return false;
     const GraphNodeInfo info(node);
     const ops::OpRow* const row = ops::find_row(info.domain(), info.op_type(), info.since_version());
-    lacking |= !row || !ops::why_declined(*row, info).empty();
+    lacking |= !row || !ops::why_declined(*row, info).empty() || !read_in_two_places(*row, info).empty();
   }
   return lacking;
 }
@@ -143,7 +156,6 @@ class Examination {
     place.host_outputs = flags(place.outputs.size(), row ? row->host_outputs : std::vector<int>());
     if (!is_taken_by_another(node)) {
       std::string why = why_not(row, info, node);
-      if (why.empty()) why = why_in_two_places(place);
       place.claimable = why.empty();
       if (place.claimable && !fits_channels_last(info)) claim.fixed_layout.insert(info.op_type());
       if (!why.empty()) claim.declined.push_back({place.name, std::move(why)});
@@ -175,6 +187,7 @@ class Examination {
     const std::string op = (info.domain().empty() ? "" : info.domain() + ".") + info.op_type();
     if (!row) return text("Encore has no kernel for ", op, " of version ", info.since_version());
     std::string why = ops::why_declined(*row, info);
+    if (why.empty()) why = read_in_two_places(*row, info);
     if (!why.empty()) return why;
     if (info.op_type() == "Loop" || info.op_type() == "Scan")
       for (const OrtGraph* body : subgraphs_of(node))
@@ -183,17 +196,6 @@ class Examination {
     const OrtKernelDef* kernel = nullptr;
     check(ort().ep->EpGraphSupportInfo_LookUpKernel(support_, node, &kernel));
     return kernel ? "" : text("onnxruntime finds no kernel of Encore's for ", op, " of version ", info.since_version());
-  }
-
-  // A node gets each of its values once, in one place.
-  static std::string why_in_two_places(const PlacementNode& place) {
-    const auto& inputs = place.inputs;
-    for (size_t host = 0; host < inputs.size(); ++host)
-      for (size_t other = 0; other < inputs.size(); ++other)
-        if (inputs[host] >= 0 && inputs[host] == inputs[other] && place.host_inputs[host] && !place.host_inputs[other])
-          return text("inputs ", other, " and ", host, " are the same value, wanted on the device and on the host; ",
-                      "put an Identity before one of them");
-    return {};
   }
 
   // The numbers of a node's values. New ones are looked at: `info` is the node that reads them.

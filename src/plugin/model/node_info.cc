@@ -5,6 +5,7 @@
 #include "device/device.h"
 #include "device/memory.h"
 #include "plugin/host/fence.h"
+#include "plugin/host/memory_kind.h"
 
 namespace encore::plugin {
 
@@ -66,6 +67,8 @@ GraphNodeInfo::GraphNodeInfo(const OrtNode* node) : node_(node) {
       const OrtTypeInfo* type = nullptr;
       check(api.GetValueInfoTypeInfo(value, &type));
       slots.push_back(slot_of(type));
+      check(api.GetValueInfoName(value, &text));
+      slots.back().value = text;
     }
   };
   check(api.Node_GetNumInputs(node, &count));
@@ -196,8 +199,7 @@ bool ok(OrtStatus* status) {
 
 }  // namespace
 
-KernelNodeInfo::KernelNodeInfo(const OrtKernelInfo* info, const std::vector<int>& host_inputs, int device)
-    : info_(info), host_inputs_(host_inputs), device_(device) {
+KernelNodeInfo::KernelNodeInfo(const OrtKernelInfo* info, int device) : info_(info), device_(device) {
   const OrtApi& api = *ort().api;
   name_ =
       read_string([&](char* out, size_t* size) { return api.KernelInfo_GetNodeName(info, out, size); }).value_or("");
@@ -222,6 +224,7 @@ KernelNodeInfo::KernelNodeInfo(const OrtKernelInfo* info, const std::vector<int>
       std::unique_ptr<OrtTypeInfo, void (*)(OrtTypeInfo*)> owned(type,
                                                                  [](OrtTypeInfo* p) { ort().api->ReleaseTypeInfo(p); });
       slots.push_back(slot_of(type));
+      slots.back().value = *value;
     }
   };
   read(api.KernelInfo_GetInputCount, api.KernelInfo_GetInputName, api.KernelInfo_GetInputTypeInfo, inputs_);
@@ -242,8 +245,7 @@ const Tensor* KernelNodeInfo::constant_input(int i) const {
   const OrtValue* const value = find_constant(i);
   if (!value) return nullptr;
   Tensor tensor = tensor_of(value, Where::host);
-  const bool on_host = std::find(host_inputs_.begin(), host_inputs_.end(), i) != host_inputs_.end();
-  if (!on_host && tensor.bytes()) {
+  if (!is_host_memory(ort().ep->Value_GetMemoryDevice(value)) && tensor.bytes()) {
     auto copy = std::make_shared<std::vector<char>>(tensor.bytes());
     device::Current current(device_);
     device::Stream stream(device_);

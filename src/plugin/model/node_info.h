@@ -35,10 +35,12 @@ class NodeInfoBase : public ops::NodeInfo {
   std::optional<std::vector<int64_t>> input_dims(int i) const override {
     return i < input_count() ? inputs_[size_t(i)].dims : std::nullopt;
   }
+  const std::string& input_value(int i) const { return inputs_[size_t(i)].value; }  // its name
 
  protected:
   struct Slot {
     bool present = false;
+    std::string value;
     ops::Type type = ops::Type::undefined;
     std::optional<std::vector<int64_t>> dims;
   };
@@ -75,8 +77,7 @@ class GraphNodeInfo : public NodeInfoBase {
 
 class KernelNodeInfo : public NodeInfoBase {
  public:
-  // `host_inputs` are the inputs that the kernel asked to have in host memory.
-  KernelNodeInfo(const OrtKernelInfo* info, const std::vector<int>& host_inputs, int device);
+  KernelNodeInfo(const OrtKernelInfo* info, int device);
 
   bool is_constant(int i) const;
   const ops::Tensor* constant_input(int i) const override;
@@ -91,7 +92,6 @@ class KernelNodeInfo : public NodeInfoBase {
   const OrtValue* find_constant(int i) const;
 
   const OrtKernelInfo* info_;
-  const std::vector<int>& host_inputs_;
   int device_;
 };
 
