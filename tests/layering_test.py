@@ -20,7 +20,7 @@ GENERATED = {"ort_abi.h": "plugin", "operators.h": "ops"}  # for one room each; 
 # What is neither ours nor of standard C++, whose headers have neither dot nor slash in their names.
 OTHERS = {
     "device/half.h": {"cuda_bf16.h", "cuda_fp16.h", "cuda_fp8.h"},  # where nvcc compiles it, for the intrinsics
-    "device/virtual/": {"Eigen/", "sanitizer/"},
+    "device/virtual/": {"Eigen/", "sanitizer/", "sys/mman.h"},
     "": {"cxxabi.h", "dlfcn.h", "pthread.h", "unistd.h"},  # POSIX and the compiler
 }
 FOREIGN_WORD = re.compile(r"\b(Ort[A-Z]\w*|ORT|onnxruntime\w*|CUDA|cuda\w*|cublas\w*|cudnn\w*)\b")
