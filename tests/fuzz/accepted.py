@@ -36,6 +36,10 @@ def _gap(finding):
         return np.abs(finding.got.astype(np.float64) - finding.wanted.astype(np.float64))
 
 
+def _gap_is_none(finding):
+    return (finding.got == finding.wanted) | (np.isnan(finding.got) & np.isnan(finding.wanted))
+
+
 def says(*words):
     return lambda finding: any(word in finding.text for word in words)
 
@@ -92,6 +96,10 @@ def overflows(finding):
 
 def no_slope(finding):
     return not np.isfinite(finding.node.attrs.get("alpha", 0))
+
+
+def no_slope_of_zero(finding):
+    return not ((_read(finding) != 0) & ~_gap_is_none(finding)).any() and not np.isfinite(_read(finding, 1)).all()
 
 
 def near_a_kink(finding):
@@ -229,6 +237,7 @@ ACCEPTED = [
     Accepted("Cast CastLike", VALUES, "ONNX leaves open what a float beyond the integers becomes", out_of_range),
     Accepted(SUMS, VALUES, "integers beyond their type wrap; the CPU EP's stop at the last one or average", overflows),
     Accepted("LeakyRelu", VALUES, "the CPU EP multiplies what is positive too, by a slope that is no number", no_slope),
+    Accepted("PRelu", VALUES, "the CPU EP multiplies zero too, by a slope that is no number", no_slope_of_zero),
     Accepted("Elu Selu", VALUES, "the CPU EP subtracts 1 from what may be very near 1", near_a_kink),
     Accepted("QuickGelu", VALUES, "the CPU EP's sigmoid is a polynomial", near_a_sigmoid),
     Accepted("Clip", VALUES, "a half without a bound ends at its own largest number", at_the_ends_of_a_half),
@@ -347,8 +356,14 @@ ACCEPTED = [
 ON_NEITHER = "Encore declines the node, and the CPU EP has no kernel of its type"
 
 
+# Of any model: an output that onnxruntime has made a constant is on the host, and no replay copies from there.
+FOLDED = "onnxruntime folded an output to a constant on the host, and a graph copies nothing from there"
+
+
 def reason_for(finding):
     """Why this difference is accepted, or None."""
+    if finding.kind == REFUSED and says("is made on the host")(finding) and says("captured")(finding):
+        return FOLDED
     if finding.kind == REFUSED and says("Provider type for", "Failed to find kernel for")(finding):
         return ON_NEITHER
     for entry in ACCEPTED:

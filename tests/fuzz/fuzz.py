@@ -27,7 +27,7 @@ sys.path[:0] = [str(path) for path in (HERE, TESTS, TESTS / "ops", TESTS.parent 
 
 A_SEED = 1_000_000  # numbers of cases for each seed
 BATCH = 400
-HANGS_AFTER = 120  # seconds without a word
+HANGS_AFTER = 60  # seconds without a word
 # What a sanitizer says, or the C library, of the end of a process.
 LAST_WORDS = re.compile(r"(ERROR: \w+Sanitizer: .*|runtime error: .*|terminate called.*|what\(\): .*|Assertion .*)")
 

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "device/divide.h"
+#include "device/rounded.h"
 #include "device/transform.h"
 #include "ops/dispatch.h"
 
@@ -13,6 +14,7 @@ namespace {
 
 using device::Compute;
 using device::Divider;
+using device::rounded_product;
 
 // Where position `at` of the result lies in the input. Every operation and its order matter: at ties a last bit
 // decides.
@@ -26,10 +28,12 @@ DEVICE_FN C original(Coordinates coordinates, const ResizeAxis& axis, int64_t at
     case Coordinates::align_corners: return axis.out == 1 ? C(0) : x * C(axis.in - 1) / C(axis.out - 1);
     case Coordinates::tf_crop_and_resize: {
       const C start = C(axis.roi_start), end = C(axis.roi_end), last = C(axis.in - 1);
-      return axis.out > 1 ? start * last + (x * (end - start) * last) / C(axis.out - 1) : C(0.5) * (start + end) * last;
+      return axis.out > 1 ? rounded_product(start, last) + (x * (end - start) * last) / C(axis.out - 1)
+                          : C(0.5) * (start + end) * last;
     }
     case Coordinates::half_pixel_symmetric: {
-      const C adjustment = C(axis.out) / (scale * C(axis.in)), offset = C(axis.in) / C(2) * (C(1) - adjustment);
+      const C adjustment = C(axis.out) / (scale * C(axis.in)),
+              offset = rounded_product(C(axis.in) / C(2), C(1) - adjustment);
       return offset + (x + C(0.5)) / scale - C(0.5);
     }
     default: return (x + C(0.5)) / scale - C(0.5);
