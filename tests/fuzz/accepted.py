@@ -77,21 +77,24 @@ def out_of_range(finding):
 def _axes(finding):
     node, rank = finding.node, _read(finding).ndim
     axes = _read(finding, 1).tolist() if len(node.inputs) > 1 else node.attrs.get("axes")
+    if not axes and node.attrs.get("noop_with_empty_axes") == 1:
+        return ()
     return tuple(axis % rank for axis in axes) if axes else tuple(range(rank))
 
 
 def overflows(finding):
-    """Integers: where the results differ, what is added up or multiplied is beyond the type."""
+    """Integers: where the results differ, what is added up is beyond the type, or what is multiplied beyond doubles."""
     array = _read(finding)
     if array.dtype.kind != "i":
         return False
     sizes = np.abs(array.astype(np.float64))
     if finding.node.op in ("ReduceL2", "ReduceSumSquare"):
         sizes **= 2
-    combine = np.prod if finding.node.op == "ReduceProd" else np.sum
+    multiplies = finding.node.op == "ReduceProd"
+    combine, most = (np.prod, 2**53) if multiplies else (np.sum, np.iinfo(array.dtype).max)
     with np.errstate(all="ignore"):
         largest = combine(sizes, axis=_axes(finding)).reshape(finding.got.shape)
-    return not ((finding.got != finding.wanted) & (largest < np.iinfo(array.dtype).max)).any()
+    return not ((finding.got != finding.wanted) & (largest < min(most, np.iinfo(array.dtype).max))).any()
 
 
 def no_slope(finding):
@@ -342,6 +345,34 @@ ACCEPTED = [
     Accepted("Cast", SERVED, "an attribute that means nothing here", says("saturate is only used for cast to float 8")),
     Accepted(
         "FastGelu", REFUSED, "of doubles the CPU EP makes an Add, which broadcasts", says("must be a vector as long as")
+    ),
+    Accepted(
+        "FastGelu",
+        REFUSED,
+        "no input, and a bias of another rank",
+        lambda f: _read(f).size == 0 and says("bias has shape")(f),
+    ),
+    Accepted(
+        "SkipSimplifiedLayerNormalization SkipLayerNormalization",
+        REFUSED,
+        "the CPU EP does not look at how many rows skip has",
+        says("skip ["),
+    ),
+    Accepted("Split", REFUSED, "the CPU EP overlooks a num_outputs of zero", says("num_outputs is 0")),
+    Accepted("Pad", SERVED, "the CPU EP pads no scalars, not even by nothing", lambda f: _read(f).ndim == 0),
+    Accepted("Slice", SERVED, "of a scalar nothing is cut", says("Cannot slice scalars")),
+    Accepted(
+        "RMSNormalization",
+        SHAPE,
+        "the result has the type of scale, as ONNX has it",
+        lambda f: f.node.inputs[0].type != f.node.inputs[1].type and says("type ")(f),
+    ),
+    Accepted(
+        "BatchNormalization", REFUSED, "parameters that are no vectors", says("B has shape", "scale has shape", "mean")
+    ),
+    Accepted("FusedMatMul", SERVED, "products of nothing broadcast, too", says("right operand cannot broadcast")),
+    Accepted(
+        "Softplus", VALUES, "the CPU EP's exponential overflows", lambda f: np.isinf(f.wanted[f.got != f.wanted]).all()
     ),
     Accepted("GatherElements", REFUSED, "no indices, but of another rank", lambda f: f.node.inputs[1].array.size == 0),
     Accepted(

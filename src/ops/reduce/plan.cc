@@ -23,6 +23,11 @@ std::vector<Dim> joined(const Shape& shape, const AxisSet& reduced) {
   return dims;
 }
 
+std::vector<int64_t> host_axes(const Tensor& given) {
+  require(given.shape.rank() == 1, "axes has shape ", given.shape.str(), "; it must be a vector");
+  return host_ints(given, "axes");
+}
+
 }  // namespace
 
 void gather_axes(Context& context, Tensor& x, AxisSet& reduced) {
@@ -86,7 +91,7 @@ AxisSet ReduceAxes::of(Context& context) const {
   const int rank = context.input(0).shape.rank();
   std::vector<int64_t> axes;
   if (const Tensor* given = context.input_count() > 1 ? context.find_input(1) : nullptr)
-    axes = host_ints(*given, "axes");
+    axes = host_axes(*given);
   else if (axes_)
     axes = *axes_;
   AxisSet reduced(size_t(rank), axes.empty() && !nothing_if_empty_);
