@@ -343,15 +343,7 @@ ACCEPTED = [
     Accepted("Gelu", SERVED, "onnxruntime takes the function's body", says("Unsupported approximation_algorithm")),
     Accepted("Gelu", SERVED, "the same, which the CPU EP does in a newer opset", says("No Op registered for Erf")),
     Accepted("Cast", SERVED, "an attribute that means nothing here", says("saturate is only used for cast to float 8")),
-    Accepted(
-        "FastGelu", REFUSED, "of doubles the CPU EP makes an Add, which broadcasts", says("must be a vector as long as")
-    ),
-    Accepted(
-        "FastGelu",
-        REFUSED,
-        "no input, and a bias of another rank",
-        lambda f: _read(f).size == 0 and says("bias has shape")(f),
-    ),
+    Accepted("FastGelu", REFUSED, "of doubles the CPU EP makes an Add, which broadcasts", says("bias has shape")),
     Accepted(
         "SkipSimplifiedLayerNormalization SkipLayerNormalization",
         REFUSED,
