@@ -101,6 +101,12 @@ def no_slope(finding):
     return not np.isfinite(finding.node.attrs.get("alpha", 0))
 
 
+def minus_zero_as_boolean(finding):
+    array = _read(finding).astype(np.float32)
+    differs = finding.got != finding.wanted
+    return finding.got.dtype == bool and (array[differs] == 0).all() and np.signbit(array[differs]).all()
+
+
 def only_infinity_differs(finding):
     finite = np.isfinite(finding.wanted)
     return np.allclose(finding.got[finite], finding.wanted[finite], 1e-6, 1e-6)
@@ -243,6 +249,7 @@ ACCEPTED = [
     ),
     Accepted("Upsample Resize", VALUES, "integers between two pixels are rounded from floats", by_one),
     Accepted("Cast CastLike", VALUES, "ONNX leaves open what a float beyond the integers becomes", out_of_range),
+    Accepted("Cast CastLike", VALUES, "the CPU EP takes float8's -0 for true", minus_zero_as_boolean),
     Accepted(SUMS, VALUES, "integers beyond their type wrap; the CPU EP's stop at the last one or average", overflows),
     Accepted("LeakyRelu", VALUES, "the CPU EP multiplies what is positive too, by a slope that is no number", no_slope),
     Accepted("PRelu", VALUES, "the CPU EP multiplies zero too, by a slope that is no number", no_slope_of_zero),
