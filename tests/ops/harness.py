@@ -89,6 +89,7 @@ class Case:
     outputs: int = 1  # how many; a list of booleans tells which are wanted
     family: str = "elementwise"
     domain: str = ""
+    domain_opset: int = 1
     opset: int = 21
     name: str = ""  # of the variant, for the test's id
     tolerance: tuple | None = None  # only where the family's does not fit, with the reason beside it
@@ -172,7 +173,7 @@ class _Model:
         self.outputs = [n for n in outs if n]
         opsets = [helper.make_opsetid("", case.opset)]
         if case.domain:
-            opsets.append(helper.make_opsetid(case.domain, 1))
+            opsets.append(helper.make_opsetid(case.domain, case.domain_opset))
         self.model = self._finish(case, nodes, inputs, inits, opsets, narrow)
 
     def _finish(self, case, nodes, inputs, inits, opsets, narrow):

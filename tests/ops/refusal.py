@@ -6,7 +6,7 @@ from harness import Const, _onnx_type, session
 from onnx import helper, numpy_helper
 
 
-def _session(op, inputs, attrs, opset, outputs, ranks, domain=""):
+def _session(op, inputs, attrs, opset, outputs, ranks, domain="", domain_opset=1):
     """Of the node "it"; every dimension is unknown, or even the ranks are."""
     names = [f"x{i}" for i in range(len(inputs))]
     node = helper.make_node(
@@ -25,14 +25,14 @@ def _session(op, inputs, attrs, opset, outputs, ranks, domain=""):
     constants = [numpy_helper.from_array(v.value, n) for n, v in zip(names, inputs) if isinstance(v, Const)]
     results = [helper.make_empty_tensor_value_info(f"y{i}") for i in range(outputs)]
     graph = helper.make_graph([node], "case", values, results, constants)
-    opsets = [helper.make_opsetid("", opset)] + ([helper.make_opsetid(domain, 1)] if domain else [])
+    opsets = [helper.make_opsetid("", opset)] + ([helper.make_opsetid(domain, domain_opset)] if domain else [])
     return session(helper.make_model(graph, opset_imports=opsets, ir_version=10))
 
 
-def declined(op, inputs, attrs, opset=21, outputs=1):
+def declined(op, inputs, attrs, opset=21, outputs=1, domain="", domain_opset=1):
     """Leaves the node to the CPU EP, which may take it or refuse it."""
     try:
-        sess = _session(op, inputs, attrs, opset, outputs, ranks=True)
+        sess = _session(op, inputs, attrs, opset, outputs, True, domain, domain_opset)
     except AssertionError:
         raise
     except Exception as error:
