@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 PROPOSALS = {}  # (domain, operator) -> Proposal
 MICROSOFT = "com.microsoft"
+ML = "ai.onnx.ml"
 
 
 @dataclasses.dataclass
@@ -30,6 +31,7 @@ def proposes(*operators, domain="", **more):
 # The modules fill the table.
 import propose_elementwise  # noqa: E402, F401
 import propose_flow  # noqa: E402, F401
+import propose_lookup  # noqa: E402, F401
 import propose_nn  # noqa: E402, F401
 import propose_reduce  # noqa: E402, F401
 import propose_shape  # noqa: E402, F401

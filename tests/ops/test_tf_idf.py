@@ -1,0 +1,65 @@
+import numpy as np
+import pytest
+from harness import Case, check, integers
+from refusal import declined, fails
+
+# Two single tokens, three pairs, one triple.
+POOL = {
+    "ngram_counts": [0, 2, 8],
+    "ngram_indexes": [3, 0, 1, 2, 5, 4],
+    "pool_int64s": [2, 5, 1, 2, 5, 5, 3, 1, 4, 2, 1],
+    "min_gram_length": 1,
+    "max_gram_length": 3,
+    "max_skip_count": 0,
+    "mode": "TF",
+}
+WEIGHTS = {"weights": [0.5, 2.0, -1.0, 3.0, 0.25, 7.0]}
+
+
+def vectorizer(x, name="", **attrs):
+    return Case("TfIdfVectorizer", [x], {**POOL, **attrs}, name=name, family="exact")
+
+
+def tokens(*shape, kind="int64"):
+    return integers(kind, *shape, low=0, high=6)
+
+
+CASES = [
+    *[vectorizer(tokens(*shape, kind=kind)) for kind in ("int32", "int64") for shape in [(50,), (7, 33), (1, 1)]],
+    *[
+        vectorizer(
+            tokens(5, 40), f"skip{skips}-{low}to{high}", max_skip_count=skips, min_gram_length=low, max_gram_length=high
+        )
+        for skips in (1, 5, 100)
+        for low, high in [(1, 3), (2, 2), (2, 3), (1, 1)]
+    ],
+    *[vectorizer(tokens(5, 40), mode, mode=mode, **more) for mode in ("IDF", "TFIDF") for more in ({}, WEIGHTS)],
+    vectorizer(tokens(300, 500), "large", max_skip_count=2),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_tf_idf(case):
+    check(case)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"min_gram_length": 4},
+        {"mode": "tf"},
+        {"max_skip_count": -1},
+        {"ngram_counts": [0, 2, 9]},
+        {"ngram_counts": [0, 200, 2]},
+        {"ngram_indexes": [-1, 0, 1, 2, 3, 4]},
+        {"ngram_indexes": [0, 1, 2]},
+        {"weights": [1.0], "mode": "IDF"},
+    ],
+    ids=str,
+)
+def test_attributes_that_make_no_sense(wrong):
+    declined("TfIdfVectorizer", [np.int64([1, 2])], {**POOL, **wrong})
+
+
+def test_more_than_two_dimensions():
+    fails("TfIdfVectorizer", [np.zeros((1, 1, 1), np.int64)], POOL, "one or two dimensions", ranks=False)
