@@ -16,6 +16,9 @@ import onnxruntime_ep_encore
 from onnxruntime.capi import onnxruntime_pybind11_state as capi
 
 ROOT = Path(__file__).resolve().parents[1]
+# onnxruntime takes opsets that are newer than it only if told so; read when a model is loaded.
+os.environ.setdefault("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
+
 EP_NAME = os.environ.get("ENCORE_EP_NAME", "CudaPluginExecutionProvider")
 ORT_VERSION = tuple(int(part) for part in ort.__version__.split(".")[:2])
 NVIDIA = 0x10DE  # onnxruntime tells vendors apart by their PCI ids

@@ -383,6 +383,12 @@ ACCEPTED = [
         "the last parts are empty; the CPU EP refuses more parts than there are elements",
         says("Invalid num_outputs value"),
     ),
+    Accepted(
+        "LinearAttention", SERVED, "no tokens; a Reshape of the function's body refuses them", says("requested shape")
+    ),
+    Accepted(
+        "CausalConvWithState", SERVED, "nothing to convolve; the Conv of the function's body refuses it", says("Conv")
+    ),
 ]
 
 # Of any operator: a node that Encore declines, for a reason that it tells, and that the CPU EP has no kernel for.

@@ -11,7 +11,7 @@ from draw import Draw
 from encore_session import HAS_GRAPHS, ORT_VERSION
 from mutate import mutate
 from onnx_model import CONSTANT, FEED, Value
-from proposals import MICROSOFT, PROPOSALS
+from proposals import PROPOSALS
 from reference import Reference, Refused, Unknown, as_made
 from sketch import Sketch
 
@@ -20,7 +20,7 @@ NAMES = sorted(key for key in ROWS if key in PROPOSALS)
 UNKNOWN = sorted(  # which test_fuzz.py allows none of
     (domain, op) for domain, op in ROWS if ("" if domain == listed.CHANNELS_LAST else domain, op) not in PROPOSALS
 )
-NEWEST_OPSET = min(26 if ORT_VERSION >= (1, 31) else 23, onnx.defs.onnx_opset_version())
+NEWEST_OPSET = min(28 if ORT_VERSION >= (1, 31) else 23, onnx.defs.onnx_opset_version())
 FLOW = {"If", "Loop", "Scan"}  # which no graph holds
 LEVELS = [
     ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
@@ -114,7 +114,7 @@ def compose(number):
 def _opset(draw, row, key):
     until = min(row.until, NEWEST_OPSET)
     since = max(row.since, 7)
-    if key[0] == MICROSOFT or draw.chance(0.3):
+    if key[0] or draw.chance(0.3):
         since, until = max(since, min(13, until)), until
     if draw.chance(0.03) and not key[0]:
         since, until = row.since, min(7, until)

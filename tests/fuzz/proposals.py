@@ -35,3 +35,4 @@ import propose_lookup  # noqa: E402, F401
 import propose_nn  # noqa: E402, F401
 import propose_reduce  # noqa: E402, F401
 import propose_shape  # noqa: E402, F401
+import propose_state  # noqa: E402, F401
