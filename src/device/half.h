@@ -1,4 +1,4 @@
-// Half, BFloat16, Float8E4M3 and Float8E5M2: storage types that convert to and from float, alike on both devices.
+// Half, BFloat16 and the kinds of Float8: storage types that convert to and from float, alike on both devices.
 // Kernels compute in float: `float v = x[i]; y[i] = T(v)`.
 #pragma once
 #include <bit>
@@ -14,40 +14,54 @@ namespace encore::device {
 
 namespace detail {
 
-// Rounds a float to `kMantissa` bits of mantissa and `kExponent` bits of exponent, to nearest even.
+// A finite float's magnitude with `kMantissa` bits of mantissa below an exponent of this bias, rounded to nearest even.
+// A magnitude beyond the format's range gives more bits than the format has.
+template <int kMantissa>
+BOTH_FN uint32_t rounded(uint32_t magnitude, int bias) {
+  constexpr int kDrop = 23 - kMantissa;
+  const int exponent = int(magnitude >> 23) - 127 + bias;
+  if (exponent > 0) {
+    const uint32_t kept = (uint32_t(exponent) << kMantissa) | ((magnitude & 0x7fffffu) >> kDrop);
+    const uint32_t rest = magnitude & ((1u << kDrop) - 1), half = 1u << (kDrop - 1);
+    return kept + (rest > half || (rest == half && (kept & 1)));  // a carry moves into the exponent, rightly
+  }
+  const int shift = kDrop + 1 - exponent;
+  if (shift > 31) return 0;
+  const uint32_t full = (magnitude & 0x7fffffu) | 0x800000u;
+  const uint32_t kept = shift > 24 ? 0 : full >> shift;
+  const uint32_t rest = full & ((1u << shift) - 1), half = 1u << (shift - 1);
+  return kept + (rest > half || (rest == half && (kept & 1)));
+}
+// What such bits stand for.
+template <int kMantissa>
+BOTH_FN float value_of(uint32_t magnitude, int bias) {
+  const uint32_t exponent = magnitude >> kMantissa, mantissa = magnitude & ((1u << kMantissa) - 1);
+  if (exponent) return std::bit_cast<float>(((exponent + 127 - uint32_t(bias)) << 23) | (mantissa << (23 - kMantissa)));
+  // Subnormal: mantissa * 2^(1 - bias - kMantissa), exact in float.
+  return float(mantissa) * std::bit_cast<float>(uint32_t(127 + 1 - bias - kMantissa) << 23);
+}
+BOTH_FN float with_sign(float magnitude, bool negative) {
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | uint32_t(negative) << 31);
+}
+
+// As IEEE has it: the greatest exponent is for infinity and NaN.
 template <int kExponent, int kMantissa>
 BOTH_FN uint32_t narrow(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value), sign = bits >> 31 << (kExponent + kMantissa);
   const uint32_t magnitude = bits & 0x7fffffffu;
   constexpr uint32_t kInfinity = ((1u << kExponent) - 1) << kMantissa;
-  constexpr int kBias = (1 << (kExponent - 1)) - 1, kDrop = 23 - kMantissa;
   if (magnitude > 0x7f800000u) return sign | kInfinity | (1u << (kMantissa - 1));
   if (magnitude == 0x7f800000u) return sign | kInfinity;
-  const int exponent = int(magnitude >> 23) - 127 + kBias;
-  if (exponent >= (1 << kExponent) - 1) return sign | kInfinity;
-  if (exponent > 0) {
-    const uint32_t kept = (uint32_t(exponent) << kMantissa) | ((magnitude & 0x7fffffu) >> kDrop);
-    const uint32_t rest = magnitude & ((1u << kDrop) - 1), half = 1u << (kDrop - 1);
-    return sign | (kept + (rest > half || (rest == half && (kept & 1))));  // a carry moves into the exponent, rightly
-  }
-  const int shift = kDrop + 1 - exponent;
-  if (shift > 31) return sign;
-  const uint32_t full = (magnitude & 0x7fffffu) | 0x800000u;
-  const uint32_t kept = shift > 24 ? 0 : full >> shift;
-  const uint32_t rest = full & ((1u << shift) - 1), half = 1u << (shift - 1);
-  return sign | (kept + (rest > half || (rest == half && (kept & 1))));
+  const uint32_t kept = rounded<kMantissa>(magnitude, (1 << (kExponent - 1)) - 1);
+  return sign | (kept < kInfinity ? kept : kInfinity);
 }
 template <int kExponent, int kMantissa>
 BOTH_FN float widen(uint32_t bits) {
-  const uint32_t sign = bits >> (kExponent + kMantissa) << 31;
-  const uint32_t exponent = (bits >> kMantissa) & ((1u << kExponent) - 1), mantissa = bits & ((1u << kMantissa) - 1);
-  constexpr int kBias = (1 << (kExponent - 1)) - 1;
-  if (exponent == (1u << kExponent) - 1)
-    return std::bit_cast<float>(sign | 0x7f800000u | (mantissa << (23 - kMantissa)));
-  if (exponent) return std::bit_cast<float>(sign | ((exponent + 127 - kBias) << 23) | (mantissa << (23 - kMantissa)));
-  // Subnormal: mantissa * 2^(1 - bias - kMantissa), exact in float.
-  const float scale = std::bit_cast<float>(uint32_t(127 + 1 - kBias - kMantissa) << 23);
-  return std::bit_cast<float>(std::bit_cast<uint32_t>(float(mantissa) * scale) | sign);
+  constexpr uint32_t kSign = 1u << (kExponent + kMantissa), kInfinity = ((1u << kExponent) - 1) << kMantissa;
+  const uint32_t magnitude = bits & (kSign - 1);
+  if (magnitude >= kInfinity)
+    return with_sign(std::bit_cast<float>(0x7f800000u | (magnitude - kInfinity) << (23 - kMantissa)), bits & kSign);
+  return with_sign(value_of<kMantissa>(magnitude, (1 << (kExponent - 1)) - 1), bits & kSign);
 }
 
 }  // namespace detail
@@ -124,6 +138,63 @@ struct Float8E4M3 {
   }
 };
 
+// Formats whose only NaN is what would be -0: they have no infinity, and the greatest exponent is like any other.
+template <int kExponent, int kMantissa>
+struct Float8Fnuz {
+  static constexpr int kBias = 1 << (kExponent - 1);
+  uint8_t bits;
+  Float8Fnuz() = default;
+  BOTH_FN explicit Float8Fnuz(float value, bool saturate = true) {
+    const uint32_t raw = std::bit_cast<uint32_t>(value), magnitude = raw & 0x7fffffffu, sign = raw >> 31 << 7;
+    const uint32_t kept = magnitude < 0x7f800000u ? detail::rounded<kMantissa>(magnitude, kBias) : 0x80;
+    if (kept < 0x80)
+      bits = uint8_t(kept ? kept | sign : 0);
+    else
+      bits = uint8_t(saturate && magnitude <= 0x7f800000u ? 0x7f | sign : 0x80);
+  }
+  BOTH_FN operator float() const {
+    if (bits == 0x80) return std::bit_cast<float>(0x7fc00000u);
+    return detail::with_sign(detail::value_of<kMantissa>(bits & 0x7f, kBias), bits & 0x80);
+  }
+};
+using Float8E4M3Fnuz = Float8Fnuz<4, 3>;
+using Float8E5M2Fnuz = Float8Fnuz<5, 2>;
+
+// A power of two from 2^-127 to 2^127, or NaN. What is beyond, also zero and below, becomes the end that is nearer or,
+// unless saturated, NaN.
+enum class PowerRounding { up, down, nearest };  // nearest: the middle goes up
+struct Float8E8M0 {
+  uint8_t bits;
+  Float8E8M0() = default;
+  BOTH_FN explicit Float8E8M0(float value, bool saturate = true, PowerRounding rounding = PowerRounding::up) {
+    constexpr uint32_t kLeast = 0x400000u, kMost = 254u << 23;
+    const uint32_t raw = std::bit_cast<uint32_t>(value);
+    if ((raw & 0x7fffffffu) > 0x7f800000u) {
+      bits = 255;
+    } else if (int32_t(raw) < int32_t(kLeast) || raw > kMost) {
+      bits = uint8_t(!saturate ? 255 : int32_t(raw) < int32_t(kLeast) ? 0 : 254);
+    } else {
+      // Half a step above a power of two: below the normal ones, steps are half as wide.
+      const uint32_t exponent = raw >> 23, step = exponent ? 1u << 23 : kLeast, rest = raw & (step - 1);
+      bits = uint8_t(exponent + (rounding == PowerRounding::up        ? rest > 0
+                                 : rounding == PowerRounding::nearest ? rest >= step / 2
+                                                                      : 0));
+    }
+  }
+  BOTH_FN operator float() const {
+    if (bits == 255) return std::bit_cast<float>(0x7fc00000u);
+    return std::bit_cast<float>(bits ? uint32_t(bits) << 23 : 0x400000u);
+  }
+};
+
+// Four bits: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives; neither infinity nor NaN. What is larger becomes 6.
+BOTH_FN uint32_t float4_bits(float value) {
+  const uint32_t raw = std::bit_cast<uint32_t>(value), magnitude = raw & 0x7fffffffu;
+  const uint32_t kept = magnitude < 0x7f800000u ? detail::rounded<1>(magnitude, 1) : 7;
+  return raw >> 31 << 3 | (kept < 7 ? kept : 7);
+}
+BOTH_FN float float4_value(uint32_t bits) { return detail::with_sign(detail::value_of<1>(bits & 7, 1), bits & 8); }
+
 // What a kernel computes in for a storage type.
 template <class T>
 struct ComputeOf {
@@ -143,6 +214,14 @@ struct ComputeOf<Float8E4M3> {
 };
 template <>
 struct ComputeOf<Float8E5M2> {
+  using type = float;
+};
+template <int kExponent, int kMantissa>
+struct ComputeOf<Float8Fnuz<kExponent, kMantissa>> {
+  using type = float;
+};
+template <>
+struct ComputeOf<Float8E8M0> {
   using type = float;
 };
 template <class T>

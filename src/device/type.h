@@ -33,11 +33,19 @@ enum class Type : int32_t {
   u4 = 21,
   i4 = 22,
   f4e2m1 = 23,
+  f8e8m0 = 24,
+  u2 = 25,
+  i2 = 26,
 };
 // ONNX's own names: "float", "float16", ...
 const char* name(Type type);
-// Zero for types without a fixed whole number of bytes (string, 4-bit).
+// Zero for types without a fixed whole number of bytes (string, 4-bit, 2-bit).
 size_t size_bytes(Type type);
+// Zero for strings only. What is narrower than a byte is packed, the first element in the lowest bits.
+int size_bits(Type type);
+inline bool is_packed(Type type) { return size_bits(type) % 8 != 0; }
+// What `count` elements take, in whole bytes; Error{invalid_input} if no size_t holds it.
+size_t size_bytes(Type type, int64_t count);
 
 template <class T>
 struct TypeOf;
@@ -64,6 +72,18 @@ struct TypeOf<Float8E4M3> {
 template <>
 struct TypeOf<Float8E5M2> {
   static constexpr Type value = Type::f8e5m2;
+};
+template <>
+struct TypeOf<Float8E4M3Fnuz> {
+  static constexpr Type value = Type::f8e4m3fnuz;
+};
+template <>
+struct TypeOf<Float8E5M2Fnuz> {
+  static constexpr Type value = Type::f8e5m2fnuz;
+};
+template <>
+struct TypeOf<Float8E8M0> {
+  static constexpr Type value = Type::f8e8m0;
 };
 template <>
 struct TypeOf<bool> {

@@ -18,7 +18,7 @@ class Types {
   constexpr Types(std::initializer_list<Type> types) {
     for (Type type : types) bits_ |= 1u << int(type);
   }
-  constexpr bool has(Type type) const { return bits_ >> int(type) & 1; }
+  constexpr bool has(Type type) const { return unsigned(type) < 32 && (bits_ >> int(type) & 1); }
   constexpr Types operator|(Types other) const { return Types(bits_ | other.bits_); }
   std::string str() const;  // "float, double"
 
@@ -32,8 +32,11 @@ inline constexpr Types kSigned{Type::i8, Type::i16, Type::i32, Type::i64};
 inline constexpr Types kUnsigned{Type::u8, Type::u16, Type::u32, Type::u64};
 inline constexpr Types kIntegers = kSigned | kUnsigned;
 inline constexpr Types kNumbers = kFloats | kIntegers;
-inline constexpr Types kFloat8{Type::f8e4m3, Type::f8e5m2};
-inline constexpr Types kFixedSize = kNumbers | kFloat8 | Types{Type::boolean};  // every type that is moved by bytes
+inline constexpr Types kFloat8{Type::f8e4m3, Type::f8e5m2, Type::f8e4m3fnuz, Type::f8e5m2fnuz};
+// Every type that is moved by bytes.
+inline constexpr Types kFixedSize = kNumbers | kFloat8 | Types{Type::f8e8m0, Type::boolean};
+// Several elements in a byte: moved as a whole, or by kernels that know of it.
+inline constexpr Types kPacked{Type::i4, Type::u4, Type::i2, Type::u2, Type::f4e2m1};
 inline constexpr Types kIndices{Type::i32, Type::i64};
 inline constexpr Types kBool{Type::boolean};
 

@@ -15,7 +15,7 @@ struct Tensor {
   void* data = nullptr;
 
   int64_t count() const { return shape.count(); }
-  size_t bytes() const { return size_t(count()) * device::size_bytes(type); }
+  size_t bytes() const { return device::size_bytes(type, count()); }
   template <class T>
   T* as() const {
     return static_cast<T*>(data);

@@ -9,7 +9,13 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 NUMPY = ["float32", "float16", "float64", *INTEGERS, "bool"]
-FLOAT8 = {"float8e4m3fn": TensorProto.FLOAT8E4M3FN, "float8e5m2": TensorProto.FLOAT8E5M2}
+FLOAT8 = {
+    "float8e4m3fn": TensorProto.FLOAT8E4M3FN,
+    "float8e5m2": TensorProto.FLOAT8E5M2,
+    "float8e4m3fnuz": TensorProto.FLOAT8E4M3FNUZ,
+    "float8e5m2fnuz": TensorProto.FLOAT8E5M2FNUZ,
+}
+PACKED = {"INT4": ml_dtypes.int4, "UINT4": ml_dtypes.uint4, "INT2": ml_dtypes.int2, "UINT2": ml_dtypes.uint2}
 LARGE = (1 << 20) + 3
 
 
@@ -112,14 +118,14 @@ def test_what_is_too_large_becomes_the_greatest(source, to):
     check(Case("Cast", [x], {"to": onnx_type(to)}, dtype=source, name=to, capture=False, reference=lambda x: [wanted]))
 
 
-def _model(nodes, source, to, shape):
+def _model(nodes, source, to, shape, opset=21):
     graph = helper.make_graph(
         nodes,
         "casts",
         [helper.make_tensor_value_info("x", source, shape)],
         [helper.make_tensor_value_info("y", to, shape)],
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
 
 
 @pytest.mark.parametrize("saturate", [0, 1])
@@ -127,7 +133,8 @@ def _model(nodes, source, to, shape):
 def test_float8(to, saturate):
     """Against onnx's reference: without saturation the CPU EP rounds 480 to 448, but 479 to NaN."""
     steps = np.arange(0, 0x7F80, 3, dtype=np.uint32) << 16  # every magnitude of float, roughly
-    edges = np.array([448, 463.9, 464, 464.1, 480, 61439, 61440, 61441, 1e5], np.float32)
+    edges = [448, 463.9, 464, 464.1, 480, 61439, 61440, 61441, 1e5, 240, 247.9, 248, 248.1, 57344, 61439]
+    edges = np.array(edges, np.float32)
     x = np.concatenate(
         [SPECIAL, edges, -edges, steps.view(np.float32), -steps.view(np.float32), floats(999, low=-500, high=500)]
     )
@@ -203,3 +210,85 @@ def test_cast_like():
             "CastLike", [floats(3, 37), np.zeros(1, np.int32)], opset=19, reference=lambda x, like: [x.astype(np.int32)]
         )
     )
+
+
+# ---- several elements in a byte
+
+
+def _there_and_back(x, to, opset=25, steps=(), **attrs):
+    """Through the type `to`, where `steps` move it, on Encore alone."""
+    nodes = [helper.make_node("Cast", ["x"], ["n0"], to=getattr(TensorProto, to), **attrs)]
+    for i, (op, more) in enumerate(steps):
+        nodes.append(helper.make_node(op, [f"n{i}"], [f"n{i + 1}"], **more))
+    nodes.append(helper.make_node("Cast", [f"n{len(steps)}"], ["y"], to=onnx_type(x.dtype)))
+    model = _model(nodes, onnx_type(x.dtype), onnx_type(x.dtype), x.shape, opset)
+    del model.graph.output[0].type.tensor_type.shape.dim[:]
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    sess = session(model)
+    assert_all_on_encore(sess)
+    return sess.run(None, {"x": x})[0]
+
+
+@pytest.mark.parametrize("source", ["float32", "float16", "float64", "int8", "int32", "int64", "uint8", "uint64"])
+@pytest.mark.parametrize("to", PACKED)
+def test_packed(to, source):
+    info = ml_dtypes.iinfo(PACKED[to])
+    for n in (0, 1, 2, 3, 7, 8, 9, 1001):
+        x = integers("int8", n, low=max(info.min, 0) if source[0] == "u" else info.min, high=info.max).astype(source)
+        np.testing.assert_array_equal(_there_and_back(x, to), x)
+
+
+@pytest.mark.parametrize("to", PACKED)
+def test_packed_takes_the_low_bits(to):
+    x = np.arange(-300, 300, dtype=np.int32)
+    np.testing.assert_array_equal(_there_and_back(x, to), x.astype(PACKED[to]).astype(np.int32))
+
+
+def test_packed_is_rounded():
+    """Halves away from zero, as the CPU EP does it."""
+    x = np.array([0.5, -0.5, 1.49, 1.5, 2.5, -2.5, -7.6, 6.5, 0.49999997, 0, np.nan], np.float32)
+    np.testing.assert_array_equal(_there_and_back(x, "INT4"), np.float32([1, -1, 1, 2, 3, -3, -8, 7, 0, 0, 0]))
+
+
+def test_float4():
+    x = np.concatenate([SPECIAL[1:], floats(999, low=-8, high=8), np.arange(-8, 8, 0.125, np.float32)])
+    got = _there_and_back(x, "FLOAT4E2M1")
+    np.testing.assert_array_equal(got, x.astype(ml_dtypes.float4_e2m1fn).astype(np.float32))
+    np.testing.assert_array_equal(np.signbit(got), np.signbit(x))
+
+
+@pytest.mark.parametrize("saturate", [0, 1])
+@pytest.mark.parametrize("mode", ["up", "down", "nearest"])
+def test_powers_of_two(mode, saturate):
+    """What is below the least or above the greatest is as the CPU EP has it; ONNX's tables tell a part of that."""
+    least, most = 2.0**-127, 2.0**127
+    x = np.array([1, 1.25, 1.5, 1.75, 3, 5, 6, 7, 1e-30, 1e30, least, 1.2 * least, 1.5 * least, 2.5 * least, most])
+    exponent = np.log2(x)
+    up, down = 2.0 ** np.ceil(exponent), 2.0 ** np.floor(exponent)
+    wanted = {"up": up, "down": down, "nearest": np.where(x >= 1.5 * down, up, down)}[mode]
+    beyond = np.array([0, -0.0, -1, -np.inf, least / 2, 1.1 * most, np.inf, np.nan])
+    ends = np.array([least] * 5 + [most] * 2 + [np.nan]) if saturate else np.full(8, np.nan)
+    x = np.concatenate([x, beyond]).astype(np.float32)
+    got = _there_and_back(x, "FLOAT8E8M0", saturate=saturate, round_mode=mode)
+    np.testing.assert_array_equal(got, np.concatenate([wanted, ends]).astype(np.float32))
+
+
+@pytest.mark.parametrize("to", [*PACKED, "FLOAT4E2M1", "FLOAT8E4M3FNUZ", "FLOAT8E8M0"])
+def test_movement_of_the_narrow(to):
+    x = np.abs(integers("int8", 3, 5, 2, low=0, high=1)).astype(np.float32)
+    x = x + 1 if to == "FLOAT8E8M0" else x
+    for steps, wanted in (
+        ([("Identity", {})], x),
+        ([("Flatten", {"axis": 2})], x.reshape(15, 2)),
+        ([("Transpose", {"perm": [2, 0, 1]})], x.transpose(2, 0, 1)),
+        ([("Transpose", {"perm": [1, 0, 2]})], x.transpose(1, 0, 2)),
+        ([("Transpose", {}), ("Transpose", {}), ("Identity", {})], x),
+    ):
+        np.testing.assert_array_equal(_there_and_back(x, to, steps=steps), wanted)
+
+
+@pytest.mark.parametrize("to", ["INT4", "INT2"])
+def test_transposed_bytes(to):
+    x = integers("int8", 7, 6, 8, low=-2, high=1).astype(np.float32)
+    got = _there_and_back(x, to, steps=[("Transpose", {"perm": [1, 0, 2]})])
+    np.testing.assert_array_equal(got, x.transpose(1, 0, 2))

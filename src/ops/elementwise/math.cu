@@ -137,7 +137,6 @@ class IsNan : public Op {
 };
 
 using SignedNumberList = TypeList<float, Half, BFloat16, double, int8_t, int16_t, int32_t, int64_t>;
-constexpr Types kFloat8Kinds{Type::f8e4m3, Type::f8e5m2, Type::f8e4m3fnuz, Type::f8e5m2fnuz};
 
 }  // namespace
 
@@ -155,7 +154,7 @@ std::vector<OpRow> math_rows() {
       unary_row<Floor, FloatList>("Floor", 6, kFloats),
       unary_row<Round, FloatList>("Round", 11, kFloats),
       {.name = "Not", .since = 1, .types = {in(0, kBool)}, .make = make<Not>, .may_reuse = {{0, 0}}},
-      {.name = "IsNaN", .since = 9, .types = {in(0, kFloats | kFloat8Kinds)}, .make = make<IsNan>},
+      {.name = "IsNaN", .since = 9, .types = {in(0, kFloats | kFloat8)}, .make = make<IsNan>},
   };
 }
 

@@ -140,6 +140,7 @@ void transpose(device::StreamRef stream, const Tensor& in, std::span<const int> 
   StridedCopy copy;
   for (int i = 0; i < out.shape.rank(); ++i)
     copy.add(out.shape[i], in_strides[size_t(from[size_t(i)])], out_strides[size_t(i)]);
+  if (device::is_packed(in.type)) return copy.run_packed(stream, in.data, out.data, device::size_bits(in.type));
   copy.run(stream, in.data, out.data, device::size_bytes(in.type));
 }
 
@@ -156,7 +157,7 @@ void expand(device::StreamRef stream, const Tensor& in, const Shape& shape, void
 
 std::vector<OpRow> move_rows() {
   return {
-      {.name = "Transpose", .since = 1, .types = {in(0, kFixedSize)}, .make = make<Transpose>},
+      {.name = "Transpose", .since = 1, .types = {in(0, kFixedSize | kPacked)}, .make = make<Transpose>},
       {.name = "Slice", .since = 1, .types = {in(0, kFixedSize)}, .make = make<Slice>, .host_inputs = {1, 2, 3, 4}},
       {.name = "Expand", .since = 8, .types = {in(0, kFixedSize)}, .make = make<Expand>, .host_inputs = {1}},
       {.name = "Tile", .since = 6, .types = {in(0, kFixedSize)}, .make = make<Tile>, .host_inputs = {1}},

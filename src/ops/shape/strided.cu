@@ -41,6 +41,27 @@ struct CopyStrided {
   }
 };
 
+// A byte of the output for each index, of elements of kBits bits. `count`: of elements.
+template <int kBits>
+struct CopyPacked {
+  const uint8_t* in;
+  uint8_t* out;
+  int64_t count;
+  Walk walk;
+  DEVICE_FN void operator()(int64_t i) const {
+    constexpr int kInByte = 8 / kBits;
+    unsigned byte = 0;
+    UNROLL for (int e = 0; e < kInByte; ++e) {
+      const int64_t index = i * kInByte + e;
+      if (index >= count) break;
+      int64_t from, to;
+      walk.locate(index, from, to);
+      byte |= (unsigned(in[from / kInByte]) >> (from % kInByte * kBits) & ((1u << kBits) - 1)) << (e * kBits);
+    }
+    out[i] = uint8_t(byte);
+  }
+};
+
 // Reads along one dimension and writes along another, through a tile in shared memory, so that both sides are
 // coalesced.
 constexpr int kTile = 32, kTileRows = 8;
@@ -158,6 +179,41 @@ void StridedCopy::run(device::StreamRef stream, const void* in, void* out, size_
         TransposeTiles<T>{from, to, read.size, write.size, read.out_stride, write.in_stride,
                           Divider(read_tiles, blocks), Divider(write_tiles, blocks), walk});
   });
+}
+
+void StridedCopy::run_packed(device::StreamRef stream, const void* in, void* out, int element_bits) {
+  if (count_ == 0) return;
+  const int64_t in_byte = 8 / element_bits;
+  const auto whole = [&](int64_t elements) { return elements % in_byte == 0; };
+  bool bytes = !dims_.empty() && dims_.back().in_stride == 1 && whole(dims_.back().size);
+  for (size_t d = 0; d + 1 < dims_.size(); ++d) bytes &= whole(dims_[d].in_stride) && whole(dims_[d].out_stride);
+  if (bytes) {
+    for (size_t d = 0; d + 1 < dims_.size(); ++d) {
+      dims_[d].in_stride /= in_byte;
+      dims_[d].out_stride /= in_byte;
+    }
+    dims_.back().size /= in_byte;
+    count_ /= in_byte;
+    return run(stream, in, out, 1);
+  }
+  if (dims_.size() > Walk::kMostDims)
+    fail(Code::not_supported, "elements of ", element_bits, " bits are moved along up to ", Walk::kMostDims,
+         " dimensions, not ", dims_.size());
+  Walk walk{};
+  for (const Dim& dim : dims_) {
+    walk.sizes[walk.rank] = Divider(dim.size, count_);
+    walk.in_strides[walk.rank] = dim.in_stride;
+    walk.out_strides[walk.rank++] = dim.out_stride;
+  }
+  const auto launch = [&]<int kBits>() {
+    device::for_each_index(
+        stream, (count_ - 1) / in_byte + 1,
+        CopyPacked<kBits>{static_cast<const uint8_t*>(in), static_cast<uint8_t*>(out), count_, walk});
+  };
+  if (element_bits == 4)
+    launch.operator()<4>();
+  else
+    launch.operator()<2>();
 }
 
 void copy_bytes(device::StreamRef stream, const void* in, void* out, int64_t bytes) {

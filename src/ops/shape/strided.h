@@ -16,6 +16,9 @@ class StridedCopy {
   // Copies elements of `element_bytes` bytes: 1, 2, 4, 8 or 16.
   void run(device::StreamRef stream, const void* in, void* out, size_t element_bytes);
 
+  // Copies elements of 2 or 4 bits. The output's strides are those of a dense tensor.
+  void run_packed(device::StreamRef stream, const void* in, void* out, int element_bits);
+
  private:
   void widen(const void* in, void* out, size_t& element_bytes);
   int find_read_dim() const;

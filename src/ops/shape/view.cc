@@ -151,28 +151,28 @@ class Size : public Op {
 
 std::vector<OpRow> view_rows() {
   return {
-      {.name = "Identity", .since = 1, .types = {in(0, kFixedSize)}, .make = make<Identity>, .alias = {{0, 0}}},
+      {.name = "Identity", .since = 1, .types = {in(0, kFixedSize | kPacked)}, .make = make<Identity>, .alias = {{0, 0}}},
       {.name = "Reshape",
        .since = 1,
-       .types = {in(0, kFixedSize)},
+       .types = {in(0, kFixedSize | kPacked)},
        .make = make<Reshape>,
        .host_inputs = {1},
        .alias = {{0, 0}}},
-      {.name = "Flatten", .since = 1, .types = {in(0, kFixedSize)}, .make = make<Flatten>, .alias = {{0, 0}}},
+      {.name = "Flatten", .since = 1, .types = {in(0, kFixedSize | kPacked)}, .make = make<Flatten>, .alias = {{0, 0}}},
       {.name = "Squeeze",
        .since = 1,
-       .types = {in(0, kFixedSize)},
+       .types = {in(0, kFixedSize | kPacked)},
        .make = make<Squeeze>,
        .host_inputs = {1},
        .alias = {{0, 0}}},
       {.name = "Unsqueeze",
        .since = 1,
-       .types = {in(0, kFixedSize)},
+       .types = {in(0, kFixedSize | kPacked)},
        .make = make<Unsqueeze>,
        .host_inputs = {1},
        .alias = {{0, 0}}},
-      {.name = "Shape", .since = 1, .types = {in(0, kFixedSize)}, .make = make<ShapeOf>, .host_outputs = {0}},
-      {.name = "Size", .since = 1, .types = {in(0, kFixedSize)}, .make = make<Size>, .host_outputs = {0}},
+      {.name = "Shape", .since = 1, .types = {in(0, kFixedSize | kPacked)}, .make = make<ShapeOf>, .host_outputs = {0}},
+      {.name = "Size", .since = 1, .types = {in(0, kFixedSize | kPacked)}, .make = make<Size>, .host_outputs = {0}},
   };
 }
 

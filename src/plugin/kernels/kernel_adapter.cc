@@ -200,7 +200,7 @@ struct MemcpyKernel : OrtKernelImpl {
         KernelRun run(kernel.node, context);
         const Tensor& from = run.input(0);
         const Tensor to = run.output(0, from.shape);
-        require(device::size_bytes(from.type) > 0, "a tensor of ", device::name(from.type), " cannot be on the device");
+        require(device::size_bits(from.type) > 0, "a tensor of ", device::name(from.type), " cannot be on the device");
         if (from.bytes() == 0) return;
         if (kernel.node.ep.capturing())
           fail(Code::capture_forbidden,

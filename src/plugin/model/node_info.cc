@@ -13,6 +13,15 @@ using ops::Tensor;
 using ops::Type;
 using ops::Where;
 
+Type type_of(ONNXTensorElementDataType type) {
+  switch (type) {
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT2: return Type::u2;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT2: return Type::i2;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E8M0: return Type::f8e8m0;
+    default: return type <= ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT4E2M1 ? Type(int(type)) : Type::undefined;
+  }
+}
+
 Tensor tensor_of(const OrtValue* value, Where where) {
   ONNXTensorElementDataType type;
   const int64_t* dims;
@@ -20,7 +29,7 @@ Tensor tensor_of(const OrtValue* value, Where where) {
   const void* data;
   check(ort().api->GetTensorElementTypeAndShapeDataReference(value, &type, &dims, &rank));
   check(ort().api->GetTensorData(value, &data));
-  return {Type(int(type)), where, ops::Shape(std::span(dims, rank)), const_cast<void*>(data)};
+  return {type_of(type), where, ops::Shape(std::span(dims, rank)), const_cast<void*>(data)};
 }
 
 NodeInfoBase::Slot NodeInfoBase::slot_of(const OrtTypeInfo* type) {
@@ -35,7 +44,7 @@ NodeInfoBase::Slot NodeInfoBase::slot_of(const OrtTypeInfo* type) {
   if (!tensor) return slot;
   ONNXTensorElementDataType element;
   check(ort().api->GetTensorElementType(tensor, &element));
-  slot.type = Type(int(element));
+  slot.type = type_of(element);
   size_t rank;
   check(ort().api->GetDimensionsCount(tensor, &rank));
   std::vector<int64_t> dims(rank);

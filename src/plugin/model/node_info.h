@@ -14,6 +14,8 @@ namespace encore::plugin {
 
 // A view of an OrtValue that holds a dense tensor; throws Error{not_supported} for anything else.
 ops::Tensor tensor_of(const OrtValue* value, ops::Where where);
+// onnxruntime numbers the newest types otherwise than ONNX. Undefined: a type that Encore does not know.
+ops::Type type_of(ONNXTensorElementDataType type);
 
 // What both sources share: names, slots and the tensors handed out.
 class NodeInfoBase : public ops::NodeInfo {

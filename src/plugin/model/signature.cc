@@ -1,6 +1,7 @@
 #include "plugin/model/signature.h"
 
 #include "plugin/host/fence.h"
+#include "plugin/model/node_info.h"
 
 namespace encore::plugin {
 namespace {
@@ -21,7 +22,7 @@ Signature::Border border_of(const OrtValueInfo* value) {
   if (!tensor) return border;
   ONNXTensorElementDataType element;
   check(api.GetTensorElementType(tensor, &element));
-  border.type = static_cast<device::Type>(element);
+  border.type = type_of(element);
   size_t rank = 0;
   check(api.GetDimensionsCount(tensor, &rank));
   if (rank == 0) return border;  // an unknown rank reads like a scalar

@@ -94,7 +94,7 @@ class Transfer : public OrtDataTransferImpl {
     const Place source = place_of(from), target = place_of(to);
     const Tensor what = tensor_of(from, source.where);
     void* const address = tensor_of(to, target.where).data;
-    require(device::size_bytes(what.type) > 0, "a tensor of ", device::name(what.type), " cannot be copied");
+    require(device::size_bits(what.type) > 0, "a tensor of ", device::name(what.type), " cannot be copied");
     const size_t bytes = what.bytes();
     if (bytes == 0) return;
     if (!address || !what.data) {
