@@ -46,6 +46,7 @@ struct DnnSettings {
   bool always_fuse = false;    // a convolution and what follows it as one, if cuDNN can; else only if measured faster
   bool deterministic = false;  // only sums that don't differ from run to run, and nothing chosen by timing
   bool lines_are_rows = true;  // one spatial dimension becomes [1, D], else [D, 1]
+  bool attention = true;       // attention may use it, too (device/dnn_attention.h)
   // Device memory for timing candidates, free of any stream's work; Error{out_of_memory} leaves candidates out. None
   // given: the driver's.
   std::function<std::shared_ptr<void>(size_t bytes)> memory = {};
@@ -57,6 +58,8 @@ struct DnnSettings {
 inline constexpr const char* kDnnSwitchedOff = "cuDNN is switched off";
 void warn_of_absence(const DnnSettings& settings, const std::string& why);
 
+struct DnnHandle;  // the back end's
+
 class Dnn {
  public:
   explicit Dnn(int device, DnnSettings settings = {});  // opens nothing yet
@@ -64,6 +67,7 @@ class Dnn {
   Dnn(const Dnn&) = delete;
 
   const DnnSettings& settings() const;
+  DnnHandle& handle();  // for what cuDNN does beside convolutions
   // Whether cuDNN could be opened, which is tried once; if not, `why` says which version was wanted and where it was
   // looked for.
   bool available(std::string* why = nullptr);

@@ -3,6 +3,8 @@
 //   block_kernel<Shared>(stream, {blocks, threads}, body) body(b, shared) for every block
 // A body opens phases, `b.threads([&](int t, Shared& s) { ... })`; the end of a phase is the barrier. Code between
 // phases is uniform and writes nothing: it sees only a const Shared&. Collectives: b.reduce, b.scan, b.reduce_groups.
+// What a launch only knows at run time, tiles sized by a problem, lies in the launch's dynamic shared memory: a phase,
+// which has a Shared&, writes it through b.dynamic<T>(s), the code between reads it.
 // PerThread<T, kMaxThreads> is a register on CUDA and an array on the virtual GPU; index it by the phase's t.
 //
 //   struct RowSum {
@@ -27,10 +29,17 @@
 namespace encore::device {
 
 struct Blocks {
-  int64_t blocks;  // zero launches nothing
-  int threads;     // a multiple of 32, at most 1024
+  int64_t blocks;             // zero launches nothing
+  int threads;                // a multiple of 32, at most 1024
+  int64_t dynamic_bytes = 0;  // of shared memory, beside Shared; uninitialised
 };
 struct NoShared {};
+
+// The most shared memory that a block can have on a GPU of NVIDIA's Hopper architecture: Shared, what collectives need
+// and dynamic memory together. Older GPUs may have less.
+inline constexpr int64_t kMostSharedBytes = 227 * 1024;
+// What collectives need.
+inline constexpr int64_t kLaneBytes = 16, kLanesBytes = 32 * kLaneBytes;
 
 // The functor's type name, as listings of graphs show it.
 template <class F>

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "device/device.h"
+#include "device/graph.h"
 #include "kernels.h"
 
 namespace encore::device::tests {
@@ -36,6 +37,28 @@ struct Reverse {
     const int64_t base = b.index() * b.size();
     b.threads([&](int t, Shared& s) { s.piece[t] = x[base + t]; });
     b.threads([&](int t, Shared& s) { y[base + t] = s.piece[b.size() - 1 - t]; });
+  }
+};
+
+// The same through dynamic shared memory, which begins after as many bytes as asked for.
+struct ReverseDynamic {
+  struct Shared {
+    int first;
+  };
+  const int* x;
+  int* y;
+  int64_t at;
+  DEVICE_FN void operator()(Block<Shared>& b, const Shared& s) const {
+    const int64_t base = b.index() * b.size();
+    b.threads([&](int t, Shared& s) {
+      b.dynamic<int>(s, at)[t] = x[base + t];
+      if (t == 0) s.first = x[base];
+    });
+    const int last = b.dynamic<int>(s, at)[b.size() - 1];  // alike for all threads
+    b.threads([&](int t, Shared& s) {
+      const bool intact = s.first == b.dynamic<int>(s, at)[0] && last == x[base + b.size() - 1];
+      y[base + t] = intact ? b.dynamic<int>(s, at)[b.size() - 1 - t] : -1;
+    });
   }
 };
 
@@ -260,6 +283,47 @@ TEST(Block, PhasesEndInABarrier) {
       std::reverse(expected.begin() + block * threads, expected.begin() + (block + 1) * threads);
     EXPECT_EQ(to.download(stream), expected) << threads;
   }
+}
+
+TEST(Block, DynamicSharedMemory) {
+  Stream stream(0);
+  constexpr int kBlocks = 20, kThreads = 256;
+  const std::vector<int> x = numbers(kBlocks * kThreads);
+  std::vector<int> expected = x;
+  for (int block = 0; block < kBlocks; ++block)
+    std::reverse(expected.begin() + block * kThreads, expected.begin() + (block + 1) * kThreads);
+  for (int64_t kib : {1, 40, 64, 160, 226}) {  // more than 48 need the kernel's permission
+    DeviceArray<int> from(x), to(x.size());
+    const int64_t bytes = kib * 1024;
+    block_kernel<ReverseDynamic::Shared>(
+        stream, {kBlocks, kThreads, bytes},
+        ReverseDynamic{from.data(), to.data(), bytes - int64_t(kThreads * sizeof(int))});
+    EXPECT_EQ(to.download(stream), expected) << kib << " KiB";
+  }
+}
+
+// Another functor, whose first launch is captured.
+struct ReverseCaptured : ReverseDynamic {};
+
+TEST(Block, DynamicSharedMemoryIsAllowedFirstInACapture) {
+  Stream stream(0);
+  constexpr int kThreads = 128;
+  const std::vector<int> x = numbers(kThreads);
+  DeviceArray<int> from(x), to(x.size());
+  begin_capture(stream, CaptureMode::thread_local_);
+  block_kernel<ReverseDynamic::Shared>(stream, {1, kThreads, 200 * 1024},
+                                       ReverseCaptured{{from.data(), to.data(), 128 * 1024}});
+  const Graph graph = end_capture(stream);
+  graph.instantiate().launch(stream);
+  EXPECT_EQ(to.download(stream), std::vector<int>(x.rbegin(), x.rend()));
+}
+
+TEST(Block, MoreDynamicSharedMemoryThanThereIsIsRefused) {
+  Stream stream(0);
+  for (const int64_t bytes : {int64_t(227 * 1024), int64_t(1) << 20, int64_t(1) << 40, int64_t(-1)})
+    EXPECT_THROW(block_kernel<ReverseDynamic::Shared>(stream, {1, 32, bytes}, ReverseDynamic{}), Error) << bytes;
+  clear_error(0);
+  stream.ref().synchronize();
 }
 
 TEST(Block, Reduces) {

@@ -29,6 +29,7 @@ def proposes(*operators, domain="", **more):
 
 
 # The modules fill the table.
+import propose_attention  # noqa: E402, F401
 import propose_elementwise  # noqa: E402, F401
 import propose_flow  # noqa: E402, F401
 import propose_lookup  # noqa: E402, F401

@@ -158,12 +158,6 @@ def test_a_report_of_a_session_elsewhere_is_refused(relu):
 # ---- models
 
 
-def test_an_option_without_anything_to_choose_from_is_said(encore, relu, capfd):
-    for value, warnings in ((0, 0), (1, 1)):
-        make_session(relu, sdpa_kernel=value)
-        assert len(re.findall(r"W:.*sdpa_kernel=1 chooses nothing", capfd.readouterr().err)) == warnings
-
-
 def test_a_declined_node_is_named_with_the_reason(encore, make_model, capfd):
     nodes = [helper.make_node("NonZero", ["x"], ["y"], "where"), helper.make_node("Neg", ["x"], ["z"], "minus")]
     model = make_model(nodes, {"x": [4]}, {"y": ([1, "n"], INT64), "z": [4]})

@@ -2,28 +2,19 @@
 // the whole, the convolution alone.
 #include "device/dnn.h"
 
-#define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
-#define CUDNN_FRONTEND_SKIP_JSON_LIB
-#include <cudnn_frontend.h>
-
 #include <algorithm>
 #include <limits>
-#include <map>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
 
 #include "device/cuda/capture.h"
-#include "device/cuda/check.h"
-#include "device/cuda/library.h"
+#include "device/cuda/dnn_handle.h"
 #include "device/cuda/stopwatch.h"
 #include "device/device.h"
 #include "device/error.h"
 #include "device/graph.h"
 #include "device/memory.h"
-
-// The frontend looks its symbols up here.
-void* cudnn_frontend::cudnn_dlhandle = nullptr;
 
 namespace encore::device {
 namespace {
@@ -193,84 +184,19 @@ fe::error_t execute(cudnnHandle_t handle, const Plan& plan, Addresses& addresses
   return plan.graph.execute_plan_at_index(handle, addresses.list, addresses.count, workspace, plan.candidate);
 }
 
-// Handles that no Dnn has at present, by device. cuDNN 9 leaks some 20 KB of host memory with each that it destroys, so
-// they serve again, and are never destroyed.
-struct IdleHandles {
-  std::mutex mutex;
-  std::map<int, std::vector<cudnnHandle_t>> of;
-
-  cudnnHandle_t take(int device) {  // null if there is none
-    const std::lock_guard lock(mutex);
-    auto& handles = of[device];
-    if (handles.empty()) return nullptr;
-    const cudnnHandle_t handle = handles.back();
-    handles.pop_back();
-    return handle;
-  }
-  void put(int device, cudnnHandle_t handle) {
-    const std::lock_guard lock(mutex);
-    of[device].push_back(handle);
-  }
-};
-IdleHandles& idle_handles() {
-  static auto& handles = *new IdleHandles;
-  return handles;
-}
-
-std::string status_text(cudnnStatus_t status) {
-  return cuda::cudnn().find<decltype(cudnnGetErrorString)>("cudnnGetErrorString")(status);
-}
-
 }  // namespace
 
-struct Dnn::State {
-  int device;
-  DnnSettings settings;
-  int sm_version = 0;
-  std::mutex mutex;  // of everything below: a handle serves one thread at a time, and so do plans
-  bool tried = false;
-  std::string missing;  // why, if it could not be opened
-  cudnnHandle_t handle = nullptr;
-  StreamRef stream;                                                    // the handle's
+struct Dnn::State : DnnHandle {
   std::unordered_map<Convolution, std::unique_ptr<Plan>, Hash> plans;  // null: cuDNN has no engine
+  bool warned = false;
 
   bool measures() const { return settings.search == DnnSearch::measured && !settings.deterministic; }
 
   bool available() {
-    if (tried) return handle;
-    tried = true;
-    try {
-      open();
-      return true;
-    } catch (const Error& error) {
-      missing = error.what();
-      warn_of_absence(settings, missing);
-      return false;
-    }
-  }
-
-  void open() {
-    if (!settings.wanted) fail(Code::library_missing, kDnnSwitchedOff);
-    const cuda::Library& library = cuda::cudnn();
-    cudnn_frontend::cudnn_dlhandle = library.handle();
-    const Description description = describe(device);
-    sm_version = description.compute_capability_major * 10 + description.compute_capability_minor;
-    if ((handle = idle_handles().take(device))) return;
-    const Current current(device);
-    const RelaxedCapture relaxed;
-    const cudnnStatus_t status = library.find<decltype(cudnnCreate)>("cudnnCreate")(&handle);
-    if (status == CUDNN_STATUS_SUCCESS) return;
-    handle = nullptr;
-    cudaGetLastError();
-    throw Error(status == CUDNN_STATUS_ALLOC_FAILED ? Code::out_of_memory : Code::library_missing,
-                text("cuDNN at ", library.path(), " could not be started: ", status_text(status)), "cudnnCreate");
-  }
-
-  void use(StreamRef wanted) {
-    if (stream == wanted) return;  // dear: cuDNN asks the driver much about a stream
-    const cudnnStatus_t status = fe::detail::set_stream(handle, static_cast<cudaStream_t>(wanted.native()));
-    if (status != CUDNN_STATUS_SUCCESS) throw Error(Code::device_failed, status_text(status), "cudnnSetStream");
-    stream = wanted;
+    if (opened()) return true;
+    if (!warned) warn_of_absence(settings, missing);
+    warned = true;
+    return false;
   }
 
   // The convolution and what follows it as one, or alone: whichever is faster if measured, else as the settings say;
@@ -406,12 +332,10 @@ Dnn::Dnn(int device, DnnSettings settings) : state_(std::make_unique<State>()) {
     };
 }
 
-Dnn::~Dnn() {
-  state_->plans.clear();
-  if (state_->handle) idle_handles().put(state_->device, state_->handle);
-}
+Dnn::~Dnn() = default;
 
 const DnnSettings& Dnn::settings() const { return state_->settings; }
+DnnHandle& Dnn::handle() { return *state_; }
 
 bool Dnn::available(std::string* why) {
   const std::lock_guard lock(state_->mutex);
@@ -461,10 +385,7 @@ void Dnn::run(StreamRef stream, const Convolution& problem, const void* x, const
   } catch (const std::exception& error) {
     failure = error.what();
   }
-  const cudaError_t cause = cudaGetLastError();
-  throw Error(cause == cudaSuccess ? Code::device_failed : cuda::code_of(cause),
-              text(describe(problem), ": ", failure, cause == cudaSuccess ? "" : text(", ", cudaGetErrorString(cause))),
-              "cudnnBackendExecute");
+  raise_execution_failure(describe(problem), failure);
 }
 
 }  // namespace encore::device

@@ -1,9 +1,11 @@
 #include "device/launch.h"
 
 #include <algorithm>
+#include <array>
 
 #include "device/cuda/capture.h"
 #include "device/device.h"
+#include "device/graph.h"
 
 namespace encore::device::cuda {
 
@@ -11,6 +13,45 @@ Blocks blocks_for(StreamRef stream, int64_t indices) {
   constexpr int kThreads = 256;
   const int64_t most = 32 * int64_t(multiprocessors(stream.device()));
   return {std::min((indices + kThreads - 1) / kThreads, most), kThreads};
+}
+
+namespace {
+// What a block may have if its kernel is told so.
+int64_t most_shared_bytes(int device) {
+  static std::array<std::atomic<int>, kMaxDevices> known;
+  if (const int bytes = known[size_t(device)].load(std::memory_order_relaxed)) return bytes;
+  int bytes = 0;
+  check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "cudaDeviceGetAttribute");
+  known[size_t(device)].store(bytes, std::memory_order_relaxed);
+  return bytes;
+}
+}  // namespace
+
+void allow_dynamic(int device, const void* entry, int64_t dynamic_bytes, std::atomic<uint32_t>& allowed,
+                   std::string_view kernel) {
+  constexpr int64_t kAlwaysThere = 48 * 1024;
+  const int64_t most = most_shared_bytes(device);
+  const auto refuse = [&](int64_t free) {
+    throw Error(Code::invalid_input,
+                text("a block cannot have ", dynamic_bytes, " bytes of dynamic shared memory: device ", device, " has ",
+                     free, " of them for this kernel"),
+                std::string(kernel));
+  };
+  if (dynamic_bytes < 0 || dynamic_bytes > most) [[unlikely]]
+    refuse(most);
+  const uint32_t bit = uint32_t(1) << device;
+  static_assert(kMaxDevices <= 32);
+  const bool known = allowed.load(std::memory_order_relaxed) & bit;
+  if (known && dynamic_bytes <= most - kAlwaysThere) return;  // static memory is no more than what is always there
+  const RelaxedCapture relaxed;                               // the kernel may have to be loaded first
+  cudaFuncAttributes attributes;
+  check(cudaFuncGetAttributes(&attributes, entry), text("cudaFuncGetAttributes of ", kernel));
+  const int64_t free = most - int64_t(attributes.sharedSizeBytes);
+  if (dynamic_bytes > free) refuse(free);
+  if (known) return;
+  check(cudaFuncSetAttribute(entry, cudaFuncAttributeMaxDynamicSharedMemorySize, int(free)),
+        text("cudaFuncSetAttribute of ", kernel));
+  allowed.fetch_or(bit, std::memory_order_relaxed);
 }
 
 void launch(StreamRef stream, const void* entry, Blocks grid, void** arguments, std::string_view kernel) {
@@ -21,8 +62,9 @@ void launch(StreamRef stream, const void* entry, Blocks grid, void** arguments, 
     throw Error(Code::invalid_input,
                 text("a block cannot have ", grid.threads, " threads: it takes a multiple of 32, at most 1024"),
                 std::string(kernel));
-  const cudaError_t result = cudaLaunchKernel(entry, dim3(unsigned(grid.blocks)), dim3(unsigned(grid.threads)),
-                                              arguments, 0, static_cast<cudaStream_t>(stream.native()));
+  const cudaError_t result =
+      cudaLaunchKernel(entry, dim3(unsigned(grid.blocks)), dim3(unsigned(grid.threads)), arguments,
+                       size_t(grid.dynamic_bytes), static_cast<cudaStream_t>(stream.native()));
   if (result != cudaSuccess) [[unlikely]]
     raise(result, text("cudaLaunchKernel of ", kernel));
   note_capture(stream, kernel);

@@ -2,6 +2,7 @@
 #pragma once
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <cstring>
 #include <type_traits>
 
@@ -43,7 +44,8 @@ constexpr int max_threads() {
 template <class Shared>
 class Block {
  public:
-  __device__ __forceinline__ Block(Shared& shared, unsigned char* lanes) : shared_(shared), lanes_(lanes) {}
+  __device__ __forceinline__ Block(Shared& shared, unsigned char* lanes, unsigned char* dynamic)
+      : shared_(shared), lanes_(lanes), dynamic_(dynamic) {}
   __device__ __forceinline__ int64_t index() const { return int64_t(blockIdx.x); }
   __device__ __forceinline__ int64_t count() const { return gridDim.x; }
   __device__ __forceinline__ int size() const { return int(blockDim.x); }
@@ -52,6 +54,17 @@ class Block {
   __device__ __forceinline__ void threads(F f) {
     f(int(threadIdx.x), shared_);
     __syncthreads();
+  }
+  // The launch's dynamic shared memory from a byte on, which must suit T; at most 16 bytes of alignment are promised.
+  template <class T>
+  __device__ __forceinline__ T* dynamic(Shared&, int64_t byte = 0) const {
+    static_assert(!std::is_empty_v<Shared>, "collectives take a body without Shared for one that shares nothing");
+    return reinterpret_cast<T*>(dynamic_ + byte);
+  }
+  template <class T>
+  __device__ __forceinline__ const T* dynamic(const Shared&, int64_t byte = 0) const {
+    static_assert(!std::is_empty_v<Shared>);
+    return reinterpret_cast<const T*>(dynamic_ + byte);
   }
   // Combines value_of(thread) over the block; every thread sees the same bits. `op` must be associative; its operands
   // are in thread order.
@@ -112,8 +125,6 @@ class Block {
     return total;
   }
 
-  static constexpr int kLaneBytes = 16;  // of scratch for each warp
-
  private:
   // The lower thread's value is always the left operand, so that all threads compute the very same.
   template <int kWidth, class T, class Op>
@@ -130,16 +141,18 @@ class Block {
   }
   Shared& shared_;
   unsigned char* lanes_;
+  unsigned char* dynamic_;
 };
 
 namespace cuda {
 template <class Shared, class Body>
 __global__ void __launch_bounds__(detail::max_threads<Body>()) block_entry(const __grid_constant__ Body body) {
   __shared__ alignas(16) alignas(Shared) unsigned char shared[sizeof(Shared)];
-  __shared__ alignas(16) unsigned char lanes[32 * Block<Shared>::kLaneBytes];
+  __shared__ alignas(16) unsigned char lanes[kLanesBytes];
+  extern __shared__ __align__(16) unsigned char dynamic[];
   static_assert(sizeof(shared) + sizeof(lanes) <= 48 * 1024, "Shared is too large for a block");
   Shared& typed = *reinterpret_cast<Shared*>(shared);
-  Block<Shared> block(typed, lanes);
+  Block<Shared> block(typed, lanes, dynamic);
   body(block, static_cast<const Shared&>(typed));
 }
 template <class F>
@@ -151,6 +164,12 @@ __global__ void __launch_bounds__(256) index_entry(int64_t n, const __grid_const
 Blocks blocks_for(StreamRef stream, int64_t indices);
 // Launches, on the calling thread's current device; in a capture notes the Label. Errors name the kernel.
 void launch(StreamRef stream, const void* entry, Blocks grid, void** arguments, std::string_view kernel);
+// Lets a kernel have all the shared memory that there is on the device, once for each of both: `allowed` has a bit for
+// each device. Error{invalid_input} if `dynamic_bytes` are more than that.
+void allow_dynamic(int device, const void* entry, int64_t dynamic_bytes, std::atomic<uint32_t>& allowed,
+                   std::string_view kernel);
+template <class Shared, class Body>
+inline std::atomic<uint32_t> allowed_dynamic{0};
 }  // namespace cuda
 
 template <class Shared, class Body>
@@ -158,8 +177,11 @@ void block_kernel(StreamRef stream, Blocks grid, const Body& body) {
   static_assert(std::is_trivially_copyable_v<Body>);
   if (grid.blocks <= 0) return;
   void* arguments[] = {const_cast<Body*>(&body)};
-  cuda::launch(stream, reinterpret_cast<const void*>(&cuda::block_entry<Shared, Body>), grid, arguments,
-               kernel_name<Body>());
+  const void* const entry = reinterpret_cast<const void*>(&cuda::block_entry<Shared, Body>);
+  if (grid.dynamic_bytes != 0)
+    cuda::allow_dynamic(stream.device(), entry, grid.dynamic_bytes, cuda::allowed_dynamic<Shared, Body>,
+                        kernel_name<Body>());
+  cuda::launch(stream, entry, grid, arguments, kernel_name<Body>());
 }
 
 template <class F>

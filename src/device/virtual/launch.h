@@ -1,6 +1,7 @@
 // Launches on the virtual GPU: a task on the stream's worker, captured by value, in which a phase is a loop.
 #pragma once
 #include <atomic>
+#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <type_traits>
@@ -19,8 +20,8 @@ struct PerThread {
 template <class Shared>
 class Block {
  public:
-  Block(int64_t index, int64_t count, int size, Shared& shared)
-      : index_(index), count_(count), size_(size), shared_(shared) {}
+  Block(int64_t index, int64_t count, int size, Shared& shared, std::byte* dynamic)
+      : index_(index), count_(count), size_(size), shared_(shared), dynamic_(dynamic) {}
   int64_t index() const { return index_; }
   int64_t count() const { return count_; }
   int size() const { return size_; }
@@ -29,6 +30,17 @@ class Block {
   template <class F>
   void threads(F f) {
     virtual_gpu::for_each(size_, [&](int64_t t) { f(int(t), shared_); });
+  }
+  // The launch's dynamic shared memory from a byte on, which must suit T; at most 16 bytes of alignment are promised.
+  template <class T>
+  T* dynamic(Shared&, int64_t byte = 0) const {
+    static_assert(!std::is_empty_v<Shared>, "collectives take a body without Shared for one that shares nothing");
+    return reinterpret_cast<T*>(dynamic_ + byte);
+  }
+  template <class T>
+  const T* dynamic(const Shared&, int64_t byte = 0) const {
+    static_assert(!std::is_empty_v<Shared>);
+    return reinterpret_cast<const T*>(dynamic_ + byte);
   }
   // Combines value_of(thread) over the block; every thread sees the result.
   template <class T, class F, class Op>
@@ -66,18 +78,22 @@ class Block {
   const int64_t index_, count_;
   const int size_;
   Shared& shared_;
+  std::byte* const dynamic_;
 };
 
 template <class Shared, class Body>
 void block_kernel(StreamRef stream, Blocks grid, const Body& body) {
   if (grid.blocks <= 0) return;
-  virtual_gpu::check_grid(grid);
+  virtual_gpu::check_grid(grid, sizeof(Shared));
   virtual_gpu::enqueue(stream, kernel_name<Body>(), [grid, body = virtual_gpu::as_launched(body)] {
     virtual_gpu::for_each(grid.blocks, [&](int64_t index) {
       auto shared = std::unique_ptr<Shared>(new Shared);
       if constexpr (!std::is_empty_v<Shared>)
         std::memset(static_cast<void*>(shared.get()), 0xff, sizeof(Shared));  // NaN
-      Block<Shared> block(index, grid.blocks, grid.threads, *shared);
+      const auto dynamic =
+          std::make_unique_for_overwrite<std::byte[]>(size_t(grid.dynamic_bytes));  // aligned as new does, to 16
+      if (grid.dynamic_bytes) std::memset(dynamic.get(), 0xff, size_t(grid.dynamic_bytes));
+      Block<Shared> block(index, grid.blocks, grid.threads, *shared, dynamic.get());
       body(block, static_cast<const Shared&>(*shared));
     });
   });

@@ -157,8 +157,9 @@ constexpr OptionRow kRows[] = {
      "onnxruntime tells providers nothing of its own `use_deterministic_compute`.",
      [](std::string_view value, Options& o) { return take(flag(value), o.deterministic); }},
     {"enable_cudnn", false, "1", kFlag,
-     "Use cuDNN for convolutions; if not, or if there is none, they are lowered to matrix products, and the log says "
-     "so.",
+     "Use cuDNN for convolutions and attention; if not, or if there is none, convolutions are lowered to matrix "
+     "products, "
+     "and the log says so.",
      [](std::string_view value, Options& o) { return take(flag(value), o.enable_cudnn); }},
     {"cudnn_conv_algo_search", true, "EXHAUSTIVE", "EXHAUSTIVE, HEURISTIC or DEFAULT",
      "How cuDNN's engine for a new convolution is chosen: EXHAUSTIVE times the candidates in the first run, HEURISTIC "
@@ -185,9 +186,11 @@ constexpr OptionRow kRows[] = {
      [](std::string_view value, Options& o) { return take(flag(value), o.prefer_nhwc); }},
     {"prefer_nhwc_layout", false, "0", kFlag, "The same as `prefer_nhwc`.",
      [](std::string_view value, Options& o) { return take(flag(value), o.prefer_nhwc); }, "prefer_nhwc"},
-    {"sdpa_kernel", true, "0", "a number from 0 to 255, the sum of the kernels' bits",
-     "Which kernels attention may use. Encore has none of its own: a value other than 0 is met with a warning.",
-     [](std::string_view value, Options& o) { return take(number(value, 0, 255), o.sdpa_kernel); }},
+    {"sdpa_kernel", true, "0", "a number from 0 to 1023, the sum of the kernels' bits",
+     "Which kernels attention may use, by the bits of onnxruntime's CUDA provider: with 8 cuDNN's, where it serves; "
+     "with "
+     "any others Encore's own, which are always there. 0 is all of them.",
+     [](std::string_view value, Options& o) { return take(number(value, 0, 1023), o.sdpa_kernel); }},
     {"enable_skip_layer_norm_strict_mode", true, "0", kFlag,
      "Compute SkipLayerNormalization of float in double; halves are computed in float in any case.",
      [](std::string_view value, Options& o) { return take(flag(value), o.strict_skip_layer_norm); }},

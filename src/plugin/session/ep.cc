@@ -72,8 +72,6 @@ Ep::Ep(std::shared_ptr<Registration> registration, Options options, Log log, std
                                   .memory = arena_->source()});
   // What is made now is no part of a capture that a run has left behind.
   graph::SessionGraphs::end_capture_here("a session was made in the thread that captures it");
-  if (options_.sdpa_kernel)
-    log_.warning(text("sdpa_kernel=", options_.sdpa_kernel, " chooses nothing: Encore has no kernels of attention"));
   fill_callbacks();
 }
 

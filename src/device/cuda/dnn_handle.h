@@ -1,0 +1,43 @@
+// cuDNN as one Dnn has it: opened when first needed, and what its users share.
+#pragma once
+#define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
+#define CUDNN_FRONTEND_SKIP_JSON_LIB
+#include <cudnn_frontend.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "device/dnn.h"
+
+namespace encore::device {
+
+struct AttentionPlans;  // dnn_attention.cc's
+
+struct DnnHandle {
+  int device = 0;
+  DnnSettings settings;
+  int sm_version = 0;
+  std::mutex mutex;  // of everything below: a handle serves one thread at a time, and so do plans
+  bool tried = false;
+  std::string missing;  // why, if it could not be opened
+  cudnnHandle_t handle = nullptr;
+  StreamRef stream;  // the handle's
+  std::shared_ptr<AttentionPlans> attention;
+
+  DnnHandle() = default;
+  DnnHandle(const DnnHandle&) = delete;
+  ~DnnHandle();
+  // Whether cuDNN could be opened, which is tried once.
+  bool opened();
+  // The handle works on that stream from now on.
+  void use(StreamRef wanted);
+
+ private:
+  void open();
+};
+
+// An Error for what the library has said, and for what CUDA has said meanwhile.
+[[noreturn]] void raise_execution_failure(const std::string& problem, const std::string& failure);
+
+}  // namespace encore::device

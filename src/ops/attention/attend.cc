@@ -1,0 +1,15 @@
+#include "ops/attention/attend.h"
+
+namespace encore::ops {
+
+void attend(Context& context, const Attend& problem) {
+  constexpr int64_t kMost = int64_t(1) << 28;  // kernels add a few such numbers in 32 bits
+  require(problem.queries < kMost && problem.keys < kMost && problem.heads < kMost &&
+              problem.queries * (problem.heads / problem.kv_heads) < kMost,
+          "attention of ", problem.queries, " queries and ", problem.keys, " keys is more than there are kernels for");
+  if (problem.batch == 0 || problem.heads == 0 || problem.queries == 0) return;
+  if (suits_few(problem)) return attend_few(context, problem);
+  if (!attend_dnn(context, problem)) attend_tiles(context, problem);
+}
+
+}  // namespace encore::ops

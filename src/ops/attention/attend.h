@@ -1,0 +1,62 @@
+// Attention over heads, softmax(scale * q kT + mask) v: what ai.onnx's Attention and com.microsoft's kin share. There
+// are three ways to compute it; all take any strides, and none makes the matrix of scores unless it is asked for.
+#pragma once
+#include <cstdint>
+
+#include "ops/op.h"
+
+namespace encore::ops {
+
+// A tensor [batch, head, row, size] whose last dimension is contiguous. Strides in elements.
+struct HeadRows {
+  const void* data = nullptr;
+  int64_t batch = 0, head = 0, row = 0;
+};
+
+// Which keys a query sees, the mask aside: those of its batch's length, in a window around its position.
+struct Sight {
+  const int64_t* lengths = nullptr;  // of each batch, on the device; null: all keys
+  int64_t before = -1, after = -1;   // how far from its position; below zero: as far as there are keys
+  bool from_end = false;             // the last query is at the last key of the length
+  int64_t offset = 0;                // else query i is at offset + i
+};
+
+// Broadcast to [batch, head, query, key] by strides in elements; keys from `keys` on are unseen.
+struct AttentionMask {
+  const void* data = nullptr;
+  bool boolean = false;  // true: seen; else added to the score, in the type of q
+  int64_t batch = 0, head = 0, query = 0, key = 0;
+  int64_t keys = 0;
+};
+
+// Scores as an output [batch, head, query, key].
+struct ScoresOutput {
+  enum Stage { scaled, capped, masked, softmax };
+  void* data = nullptr;
+  Stage stage = scaled;
+};
+
+struct Attend {
+  Type type = Type::f32;
+  int64_t batch = 0, heads = 0, kv_heads = 0;  // heads / kv_heads neighbours share a head of k and v
+  int64_t queries = 0, keys = 0, head_size = 0, value_size = 0;
+  HeadRows q, k, v, y;  // y is written
+  float scale = 1;
+  float softcap = 0;  // softcap * tanh(score / softcap), before the mask; zero: none
+  Sight sight;
+  AttentionMask mask;
+  ScoresOutput scores;
+};
+
+// A query that sees no key gets zeros. Lengths out of range are reported, and cut to what there is.
+void attend(Context& context, const Attend& problem);
+
+// The ways. A few queries, with their keys split over blocks:
+bool suits_few(const Attend& problem);
+void attend_few(Context& context, const Attend& problem);
+// By a library; false if it does not serve.
+bool attend_dnn(Context& context, const Attend& problem);
+// Tiles of queries and keys; everything.
+void attend_tiles(Context& context, const Attend& problem);
+
+}  // namespace encore::ops

@@ -1,0 +1,297 @@
+// Attention of a few queries, as when a model generates: bound by reading keys and values, once.
+//
+// A group of neighbouring threads takes a key and its values, each thread a part of the head's size for kRows rows, and
+// keeps up its own softmax. Groups, and blocks that share out the keys of one head, are combined at the end.
+#include "device/device.h"
+#include "device/launch.h"
+#include "ops/attention/attend_view.h"
+#include "ops/dispatch.h"
+
+namespace encore::ops {
+namespace {
+
+using device::Block;
+using device::Pack;
+using device::PerThread;
+
+constexpr int kThreads = 256, kHold = 8;  // values of a row that a thread holds
+constexpr int kKeys = 4;                  // that a group takes at once
+
+// What a block leaves for the others: unnormalised sums of a row over its share of the keys, the scores' maximum and
+// the total of the powers.
+struct Partial {
+  float* sums;  // [row, share, value]
+  float* top;   // [row, share]
+  float* total;
+};
+
+template <class T, int kLanes, int kRows>
+struct AttendFew {
+  static constexpr int kMaxThreads = kThreads, kGroups = kThreads / kLanes, kWidth = kLanes * kHold;
+  static constexpr int kPack = device::pack_size<T>(), kPacks = kHold / kPack;
+  struct Part {
+    float sums[kRows][kWidth];
+    float top[kRows], total[kRows];
+  };
+  struct Shared {
+    Part part[kGroups];
+  };
+  struct Held {
+    float at[kRows][kHold];
+  };
+  struct Products {
+    float at[kKeys][kRows];
+  };
+  struct Add {
+    DEVICE_FN Products operator()(Products a, const Products& b) const {
+      UNROLL for (int n = 0; n < kKeys; ++n) { UNROLL for (int r = 0; r < kRows; ++r) a.at[n][r] += b.at[n][r]; }
+      return a;
+    }
+  };
+  struct Values {
+    Pack<T, kPack> at[kKeys][kPacks];
+  };
+  struct State {
+    float top[kRows], total[kRows];
+  };
+
+  SightView<T> sight;
+  FoldedRows fold;
+  HeadView<const T> q, k, v;
+  HeadView<T> y;
+  int heads, kv_heads, head_size, value_size, row_parts, shares;
+  float scale, softcap;
+  bool aligned, values_aligned;
+  Partial partial;  // if there are several shares
+
+  DEVICE_FN void operator()(Block<Shared>& b, const Shared& s) const {
+    int64_t at = b.index();
+    const int share = int(at % shares), first_row = int(at / shares % row_parts) * kRows;
+    at /= int64_t(shares) * row_parts;
+    const int64_t kv_head = at % kv_heads, batch = at / kv_heads;
+
+    // The keys that any of the rows sees, and of them this block's share.
+    KeyRange range[kRows];
+    int64_t mask_row[kRows];
+    int first = sight.keys, end = 0;
+    const int length = sight.length(batch);
+    UNROLL for (int r = 0; r < kRows; ++r) {
+      range[r] = {0, 0};
+      mask_row[r] = 0;
+      if (first_row + r >= fold.rows) continue;
+      int head;
+      const int query = fold.query(first_row + r, head);
+      range[r] = sight.range(length, query);
+      mask_row[r] = sight.mask_row(batch, kv_head * fold.group.divisor() + head, query);
+      if (range[r].first < first) first = range[r].first;
+      if (range[r].end > end) end = range[r].end;
+    }
+    constexpr int kStep = kGroups * kKeys;
+    const int steps = end > first ? (end - first + kStep - 1) / kStep : 0;
+    const int share_steps = (steps + shares - 1) / shares;
+    first += share * share_steps * kStep;
+    if (end > first + share_steps * kStep) end = first + share_steps * kStep;
+
+    PerThread<Held, kThreads> held, sums;
+    PerThread<State, kThreads> state;
+    b.threads([&](int t, Shared&) {
+      UNROLL for (int r = 0; r < kRows; ++r) {
+        state[t].top[r] = kUnseen<float>;
+        state[t].total[r] = 0;
+        UNROLL for (int i = 0; i < kHold; ++i) held[t].at[r][i] = sums[t].at[r][i] = 0;
+        if (first_row + r >= fold.rows) continue;
+        int head;
+        const int query = fold.query(first_row + r, head);
+        const T* const row = q.at(batch, kv_head * fold.group.divisor() + head, query);
+        UNROLL for (int i = 0; i < kHold; ++i) {
+          const int column = column_of(t, i);
+          if (column < head_size) held[t].at[r][i] = float(row[column]) * scale;
+        }
+      }
+    });
+    PerThread<Values, kThreads> values;
+    PerThread<Products, kThreads> products;
+    for (int key = first; key < end; key += kStep) {
+      b.template reduce_groups<kLanes>(
+          products,
+          [&](int t) {
+            Products own;
+            UNROLL for (int n = 0; n < kKeys; ++n) {
+              UNROLL for (int r = 0; r < kRows; ++r) own.at[n][r] = 0;
+              const int one = key + n * kGroups + t / kLanes;
+              UNROLL for (int p = 0; p < kPacks; ++p) {
+                const int column = column_of(t, p * kPack);
+                values[t].at[n][p] = load(v.at(batch, kv_head, one), column, value_size, one < end, values_aligned);
+                const auto pack = load(k.at(batch, kv_head, one), column, head_size, one < end, aligned);
+                UNROLL for (int i = 0; i < kPack; ++i) {
+                  const float value = float(pack.at[i]);
+                  UNROLL for (int r = 0; r < kRows; ++r) own.at[n][r] += held[t].at[r][p * kPack + i] * value;
+                }
+              }
+            }
+            return own;
+          },
+          Add());
+      b.threads([&](int t, Shared&) {
+        UNROLL for (int r = 0; r < kRows; ++r) {
+          float score[kKeys], top = state[t].top[r];
+          UNROLL for (int n = 0; n < kKeys; ++n) {
+            const int one = key + n * kGroups + t / kLanes;
+            const bool seen = one >= range[r].first && one < range[r].end && one < end;
+            score[n] = seen ? sight.masked(capped(products[t].at[n][r], softcap), mask_row[r], one) : kUnseen<float>;
+            top = larger(top, score[n]);
+          }
+          const float base = base_of(top), shrink = exponential(state[t].top[r] - base);
+          state[t].top[r] = top;
+          state[t].total[r] *= shrink;
+          UNROLL for (int i = 0; i < kHold; ++i) sums[t].at[r][i] *= shrink;
+          UNROLL for (int n = 0; n < kKeys; ++n) {
+            const float power = exponential(score[n] - base);
+            state[t].total[r] += power;
+            UNROLL for (int p = 0; p < kPacks; ++p) {
+              UNROLL for (int i = 0; i < kPack; ++i) sums[t].at[r][p * kPack + i] +=
+                  power * float(values[t].at[n][p].at[i]);
+            }
+          }
+        }
+      });
+    }
+
+    b.threads([&](int t, Shared& s) {
+      Part& part = s.part[t / kLanes];
+      UNROLL for (int r = 0; r < kRows; ++r) {
+        UNROLL for (int i = 0; i < kHold; ++i) part.sums[r][column_of(t, i)] = sums[t].at[r][i];
+        if (t % kLanes == 0) {
+          part.top[r] = state[t].top[r];
+          part.total[r] = state[t].total[r];
+        }
+      }
+    });
+    b.threads([&](int t, Shared&) {
+      for (int i = t; i < kRows * kWidth; i += kThreads) {
+        const int r = i / kWidth, column = i % kWidth;
+        if (first_row + r >= fold.rows || column >= value_size) continue;
+        float top = kUnseen<float>, sum = 0, total = 0;
+        for (int g = 0; g < kGroups; ++g) top = larger(top, s.part[g].top[r]);
+        const float base = base_of(top);
+        for (int g = 0; g < kGroups; ++g) {
+          const float shrink = exponential(s.part[g].top[r] - base);
+          sum += s.part[g].sums[r][column] * shrink;
+          total += s.part[g].total[r] * shrink;
+        }
+        int head;
+        const int query = fold.query(first_row + r, head);
+        const int64_t in_all = kv_head * fold.group.divisor() + head;
+        if (shares == 1) {
+          y.at(batch, in_all, query)[column] = T(total == 0 ? 0.f : sum / total);
+          continue;
+        }
+        const int64_t row = ((batch * heads + in_all) * sight.queries + query) * shares + share;
+        partial.sums[row * value_size + column] = sum;
+        if (column == 0) {
+          partial.top[row] = top;
+          partial.total[row] = total;
+        }
+      }
+    });
+  }
+
+ private:
+  // Which column of a row a thread's value `i` is: packs of neighbouring threads are neighbours.
+  DEVICE_FN static int column_of(int t, int i) { return (i / kPack * kLanes + t % kLanes) * kPack + i % kPack; }
+  DEVICE_FN static Pack<T, kPack> load(const T* row, int column, int size, bool there, bool aligned) {
+    if (!there || column >= size) return Pack<T, kPack>{};
+    const int left = size - column;
+    Pack<T, kPack> pack = device::load_pack<kPack>(row + column, aligned, left < kPack ? left : kPack);
+    if (left < kPack) {
+      UNROLL for (int i = 0; i < kPack; ++i) {
+        if (i >= left) pack.at[i] = T(0.f);
+      }
+    }
+    return pack;
+  }
+};
+
+// y of a row and column from what blocks have left.
+template <class T>
+struct CombineShares {
+  Partial partial;
+  HeadView<T> y;
+  device::Divider by_size, by_queries, by_heads;
+  int shares;
+  DEVICE_FN void operator()(int64_t i) const {
+    int64_t column, query, head;
+    const int64_t row = by_size(i, column), batch = by_heads(by_queries(row, query), head);
+    const float* const tops = partial.top + row * shares;
+    float top = kUnseen<float>, sum = 0, total = 0;
+    for (int n = 0; n < shares; ++n) top = larger(top, tops[n]);
+    const float base = base_of(top);
+    for (int n = 0; n < shares; ++n) {
+      const float shrink = exponential(tops[n] - base);
+      sum += partial.sums[(row * shares + n) * by_size.divisor() + column] * shrink;
+      total += partial.total[row * shares + n] * shrink;
+    }
+    y.at(batch, head, query)[column] = T(total == 0 ? 0.f : sum / total);
+  }
+};
+
+template <class T, int kLanes, int kRows>
+void run(Context& context, const Attend& p) {
+  using Kernel = AttendFew<T, kLanes, kRows>;
+  const FoldedRows fold(p);
+  const int row_parts = (fold.rows + kRows - 1) / kRows;
+  const int64_t heads = checked_product(checked_product(p.batch, p.kv_heads), row_parts);
+  constexpr int64_t kFewestKeys = 2 * kKeys * Kernel::kGroups, kMostShares = 128;
+  const int64_t enough = 4 * int64_t(device::multiprocessors(context.stream().device()));
+  const int64_t shares = std::clamp<int64_t>(std::min(enough / heads, p.keys / kFewestKeys), 1, kMostShares);
+
+  const int64_t rows = checked_product(checked_product(p.batch, p.heads), p.queries);
+  Partial partial{};
+  if (shares > 1) {
+    const auto floats = [&](int64_t count) {
+      return static_cast<float*>(context.scratch(size_t(checked_product(count, int64_t(sizeof(float))))));
+    };
+    partial = {floats(checked_product(rows * shares, p.value_size)), floats(rows * shares), floats(rows * shares)};
+  }
+  constexpr int kPack = Kernel::kPack;
+  device::block_kernel<typename Kernel::Shared>(
+      context.stream(), {checked_product(heads, shares), kThreads},
+      Kernel{SightView<T>(p, context.fault()), fold, p.q, p.k, p.v, p.y, int(p.heads), int(p.kv_heads),
+             int(p.head_size), int(p.value_size), row_parts, int(shares), p.scale, p.softcap,
+             packs_fit<kPack, T>(p.k, p.head_size), packs_fit<kPack, T>(p.v, p.value_size), partial});
+  if (shares == 1) return;
+  const int64_t count = checked_product(rows, p.value_size);
+  device::for_each_index(
+      context.stream(), count,
+      CombineShares<T>{partial, p.y, device::Divider(p.value_size, count), device::Divider(p.queries, count),
+                       device::Divider(p.heads, count), int(shares)});
+}
+
+template <class T, int kLanes>
+void run_rows(Context& context, const Attend& p) {
+  if (p.queries * (p.heads / p.kv_heads) == 1)
+    run<T, kLanes, 1>(context, p);
+  else
+    run<T, kLanes, 4>(context, p);
+}
+
+}  // namespace
+
+bool suits_few(const Attend& p) {
+  return p.queries <= 8 && std::max(p.head_size, p.value_size) <= 256 && p.value_size > 0 && p.type != Type::f64 &&
+         !p.scores.data;
+}
+
+void attend_few(Context& context, const Attend& problem) {
+  dispatch(TypeList<float, Half, BFloat16>{}, problem.type, [&]<class T> {
+    const int64_t size = std::max(problem.head_size, problem.value_size);
+    if (size <= 8 * kHold)
+      run_rows<T, 8>(context, problem);
+    else if (size <= 16 * kHold)
+      run_rows<T, 16>(context, problem);
+    else
+      run_rows<T, 32>(context, problem);
+  });
+}
+
+}  // namespace encore::ops
