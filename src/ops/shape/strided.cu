@@ -4,6 +4,7 @@
 
 #include "device/divide.h"
 #include "device/launch.h"
+#include "device/neighbours.h"
 #include "ops/dispatch.h"
 
 namespace encore::ops {
@@ -38,6 +39,39 @@ struct CopyStrided {
     int64_t from, to;
     walk.locate(i, from, to);
     out[to] = in[from];
+  }
+};
+
+// Runs of neighbours, or of one value again and again, whose sizes are too odd to take them as wider elements. A thread
+// fills what lies in 16 aligned bytes of the output, which at the ends of a run is less.
+template <class T>
+struct CopyRuns {
+  static constexpr int kPack = device::pack_size<T>();
+  const T* in;
+  T* out;
+  int64_t run;
+  bool repeats;
+  Divider by_packs;  // that a run may touch
+  Walk walk;
+  DEVICE_FN void operator()(int64_t i) const {
+    int64_t pack, at, to;
+    walk.locate(by_packs(i, pack), at, to);
+    const T* from = in + at;
+    T* into = out + to;
+    const int before = int(reinterpret_cast<uintptr_t>(into) / sizeof(T) % kPack);
+    const int64_t first = pack * kPack - before;
+    if (first < 0 || run - first < kPack) {
+      NO_UNROLL for (int64_t j = first < 0 ? 0 : first; j < first + kPack && j < run; ++j) into[j] =
+          from[repeats ? 0 : j];
+      return;
+    }
+    device::Pack<T, kPack> values;
+    if (repeats) {
+      UNROLL for (int j = 0; j < kPack; ++j) values.at[j] = *from;
+    } else {
+      values = device::load_neighbours<kPack>(from + first);
+    }
+    device::store_pack(into + first, values, true);
   }
 };
 
@@ -118,6 +152,14 @@ int StridedCopy::find_read_dim() const {
   return -1;
 }
 
+// Whether the last dimension is made of long runs of narrow elements.
+bool StridedCopy::has_runs(size_t bytes) const {
+  constexpr size_t kLong = 64;
+  if (dims_.empty() || bytes == 16) return false;
+  const Dim& inner = dims_.back();
+  return inner.out_stride == 1 && (inner.in_stride == 1 || inner.in_stride == 0) && size_t(inner.size) * bytes >= kLong;
+}
+
 void StridedCopy::run(device::StreamRef stream, const void* in, void* out, size_t bytes) {
   if (count_ == 0) return;
   if (dims_.size() > Walk::kMostDims) {
@@ -131,12 +173,13 @@ void StridedCopy::run(device::StreamRef stream, const void* in, void* out, size_
     return;
   }
   widen(in, out, bytes);
-  const int read_dim = find_read_dim();
+  const bool runs = has_runs(bytes);
+  const int read_dim = runs ? -1 : find_read_dim();
   Walk walk{};
   int64_t outer = 1;
   const int last = int(dims_.size()) - 1;
   for (int d = 0; d <= last; ++d) {
-    if (read_dim >= 0 && (d == read_dim || d == last)) continue;
+    if ((read_dim >= 0 && (d == read_dim || d == last)) || (runs && d == last)) continue;
     const Dim& dim = dims_[size_t(d)];
     outer *= dim.size;
     walk.sizes[walk.rank] = Divider(dim.size, count_);
@@ -146,6 +189,15 @@ void StridedCopy::run(device::StreamRef stream, const void* in, void* out, size_
   dispatch_size(bytes, [&]<class T>() {
     const T* from = static_cast<const T*>(in);
     T* to = static_cast<T*>(out);
+    if constexpr (sizeof(T) < 16)
+      if (runs) {
+        const Dim& run = dims_.back();
+        const int64_t packs = (run.size + 2 * CopyRuns<T>::kPack - 2) / CopyRuns<T>::kPack;
+        device::for_each_index(
+            stream, outer * packs,
+            CopyRuns<T>{from, to, run.size, run.in_stride == 0, Divider(packs, outer * packs), walk});
+        return;
+      }
     if (read_dim < 0) {
       device::for_each_index(stream, count_, CopyStrided<T>{from, to, walk});
       return;

@@ -19,6 +19,7 @@ class StridedCopy {
  private:
   void widen(const void* in, void* out, size_t& element_bytes);
   int find_read_dim() const;
+  bool has_runs(size_t element_bytes) const;
 
   struct Dim {
     int64_t size, in_stride, out_stride;
