@@ -1,4 +1,6 @@
 // Conv and ConvTranspose: cuDNN where it is there, Encore's own kernels and matrix products elsewhere.
+#include <functional>
+
 #include "ops/nn/convolve.h"
 #include "ops/registry.h"
 
@@ -35,6 +37,17 @@ class Again final : public Context {
   Context& first_;
   std::vector<Block> blocks_;
   size_t next_ = 0;
+};
+
+// The rival of cuDNN's engines, which is run many times to be timed.
+struct Product {
+  Again context;
+  const ConvProblem& problem;
+  const ConvData& data;
+  void operator()() {
+    context.begin();
+    convolve(context, problem, data);
+  }
 };
 
 class ConvBase : public Op {
@@ -109,14 +122,10 @@ class ConvBase : public Op {
     convolution.has_bias = data.bias != nullptr;
     convolution.tf32 = problem.tf32;
     device::Dnn& dnn = context.dnn();
-    device::Dnn::Rival product;
-    Again again(context);
-    if (!transposed && suits_product(problem))
-      product = [&] {
-        again.begin();
-        convolve(again, problem, data);
-      };
-    const auto prepared = dnn.prepare(context.stream(), convolution, product);
+    Product product{Again(context), problem, data};
+    device::Dnn::Rival rival;
+    if (!transposed && suits_product(problem)) rival = std::ref(product);
+    const auto prepared = dnn.prepare(context.stream(), convolution, rival);
     if (!prepared || prepared->rival_won) return false;
     void* workspace = context.scratch(prepared->workspace_bytes);
     dnn.run(context.stream(), convolution, data.x, data.w, data.bias, nullptr, data.y, workspace);
