@@ -52,6 +52,8 @@ struct DnnSettings {
   std::function<std::shared_ptr<void>(size_t bytes)> memory = {};
   // Called once if convolutions want cuDNN and there is none, and for each problem that it has no engine for.
   std::function<void(const std::string& message)> warn = {};
+
+  bool measures() const { return search == DnnSearch::measured && !deterministic; }
 };
 
 // What both back ends say.
@@ -76,12 +78,16 @@ class Dnn {
     bool fused;  // if not, cuDNN has the convolution alone: run() leaves bias, residual and relu to the caller
     int timed;   // how many candidates were timed
     std::string_view engine;  // as cuDNN calls it
+    bool rival_won = false;   // the caller's own way is faster
   };
-  // Builds (or finds) the plan for this problem; measuring it takes time of the device, but not the stream.
+  // Enqueues another way to do the whole problem on the stream that is prepared for, as often as it is called.
+  using Rival = std::function<void()>;
+  // Builds (or finds) the plan for this problem; measuring it takes time of the device, but not the stream, unless
+  // there is a rival: that is timed on the stream, beside cuDNN's engines.
   // Nothing if cuDNN has no engine for it that the settings allow.
   // During a capture a plan must be there already: Error{capture_forbidden} asks for a warm-up with these shapes.
   // Plans, and so this object, must outlive the graphs that were captured.
-  std::optional<Prepared> prepare(StreamRef stream, const Convolution& problem);
+  std::optional<Prepared> prepare(StreamRef stream, const Convolution& problem, const Rival& rival = {});
   // Every address must be aligned to 16 bytes.
   void run(StreamRef stream, const Convolution& problem, const void* x, const void* w, const void* bias,
            const void* residual, void* y, void* workspace);

@@ -16,7 +16,7 @@ struct alignas(sizeof(T) * kCount) Pack {
 
 // Whether packs of kCount values may be moved at this address.
 template <int kCount, class T>
-bool is_pack_aligned(const T* address) {
+BOTH_FN bool is_pack_aligned(const T* address) {
   return reinterpret_cast<uintptr_t>(address) % sizeof(Pack<T, kCount>) == 0;
 }
 

@@ -289,6 +289,18 @@ TEST_F(DnnTest, SearchesDiffer) {
   }
 }
 
+TEST_F(DnnTest, ARivalWinsWhereItIsFaster) {
+  const Convolution problem = with_bias(false);
+  int calls = 0;
+  EXPECT_TRUE(Dnn(0).prepare(stream, problem, [&] { ++calls; })->rival_won) << "nothing takes no time";
+  EXPECT_GT(calls, 1);
+  DeviceArray<char> memory(size_t{256} << 20);
+  EXPECT_FALSE(Dnn(0).prepare(stream, problem, [&] { fill(stream, memory.data(), 0, memory.size()); })->rival_won);
+  EXPECT_FALSE(Dnn(0).prepare(stream, problem, [] { fail(Code::out_of_memory, "none left"); })->rival_won);
+  Dnn trusting(0, {.search = DnnSearch::heuristics});
+  EXPECT_FALSE(trusting.prepare(stream, problem, [] { ADD_FAILURE() << "nothing is timed"; })->rival_won);
+}
+
 TEST_F(DnnTest, DeterministicIsTheSameToTheBit) {
   std::vector<Half> first;
   for (int i = 0; i < 3; ++i) {

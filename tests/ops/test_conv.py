@@ -42,6 +42,14 @@ CONVOLUTIONS = [
     conv((1, 2, 8, 7), (3, 2, 4, 2), auto_pad="VALID"),
     conv((0, 2, 8, 7), (3, 2, 3, 3), bias=True),
     conv((64, 16, 33, 33), (8, 16, 3, 3), pads=[1, 1, 1, 1], name="large"),
+    # Windows that share nothing: patches, with and without a rest that no window reaches.
+    conv((2, 3, 32, 48), (8, 3, 16, 16), bias=True, strides=[16, 16]),
+    conv((2, 3, 20, 19), (5, 3, 3, 4), bias=True, strides=[3, 4], name="rest"),
+    conv((1, 5, 19, 23), (6, 5, 2, 3), strides=[4, 3], name="gaps"),
+    conv((3, 6, 33), (4, 6, 8), bias=True, strides=[8]),
+    conv((2, 3, 5, 6, 8), (4, 3, 2, 3, 4), bias=True, strides=[2, 3, 4]),
+    conv((1, 4, 9, 8), (6, 4, 3, 1), bias=True, strides=[3, 1], name="columns"),
+    conv((2, 4, 8, 8), (4, 2, 2, 2), bias=True, group=2, strides=[2, 2]),
 ]
 DEPTHWISE = [
     conv((2, 8, k + 6, k + 9), (8, 1, k, k), bias=True, group=8, strides=[s, s], pads=[k // 2] * 4)
@@ -86,6 +94,9 @@ LAST = (
         conv((2, 4, 9, 8), (8, 1, 3, 3), bias=True, group=4, pads=[1, 1, 1, 1], name="two_each"),
         conv((2, 16, 9, 9), (16, 1, 3, 3), bias=True, group=16, dilations=[2, 2], name="dilated"),
         conv((2, 24, 12, 13), (24, 1, 5, 5), bias=True, group=24, pads=[2, 2, 2, 2], name="many"),
+        # Large enough to be done in wide packs.
+        conv((2, 32, 130, 261), (32, 1, 3, 3), bias=True, group=32, pads=[1, 1, 1, 1], name="large"),
+        conv((2, 32, 261, 521), (32, 1, 5, 5), group=32, strides=[2, 2], pads=[2, 2, 2, 2], name="large"),
         conv((2, 32, 9, 7), (48, 8, 3, 3), bias=True, group=4, pads=[1, 1, 1, 1], name="wide_groups"),
         conv((2, 5, 9, 7), (7, 5, 3, 3), bias=True, name="odd"),
     ]

@@ -25,6 +25,9 @@ SHAPES = [
     ((LARGE,), (LARGE,)),
     ((LARGE,), ()),
     ((64, 128, 33), (128, 1)),
+    ((5, 1500), (1500,)),  # rows of packs and a rest
+    ((5, 1501), (5, 1)),
+    ((3, 1, 149), (2, 149)),
 ]
 ARITHMETIC = ["Add", "Sub", "Mul", "Div"]
 ORDERS = ["Greater", "GreaterOrEqual", "Less", "LessOrEqual"]
@@ -49,6 +52,12 @@ def test_shapes(op, a, b):
 @pytest.mark.parametrize("dtype", ["int8", "float16", "float64"])
 def test_shapes_in_other_sizes(dtype, a, b):
     check(Case("Sub", [of(dtype, *a, low=-9, high=9), of(dtype, *b, low=-9, high=9)], dtype=dtype))
+
+
+@pytest.mark.parametrize("a,b", [((7, 1501), (1501,)), ((1501,), (1501,)), ((7, 1501), (7, 1))], ids=str)
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float32"])
+def test_misaligned_rows(dtype, a, b):
+    check(Case("Sub", [of(dtype, *a, low=-9, high=9), of(dtype, *b, low=-9, high=9)], dtype=dtype, misaligned=True))
 
 
 @pytest.mark.parametrize("dtype", FLOATS + INTEGERS)

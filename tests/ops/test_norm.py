@@ -13,7 +13,7 @@ LOG_ROUGH = {"float16": (2e-3, 2e-3), "bfloat16": (1.6e-2, 1.6e-2)}
 # of 16 bytes and without.
 WIDTHS = [
     (5, 1), (3, 7), (9, 32), (4, 128), (3, 129), (530, 512), (531, 1000), (530, 97), (2, 1021), (2, 3072), (2, 9001),
-    (1, 40000), (2, 70001),
+    (1, 40000), (2, 70001), (70, 49), (530, 197), (30, 1500), (530, 1501), (3, 8193),
 ]  # fmt: skip
 AXES = [((2, 5, 3), 1), ((7, 4), 0), ((2, 3, 1, 5), -4), ((3, 1000, 2), 1), ((4, 21, 33, 17), 1), ((600, 2), 0)]
 
@@ -32,7 +32,7 @@ def test_softmax_rows(shape, dtype):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("shape", [(3, 7), (4, 128), (530, 512), (2, 3072), (1, 70000)], ids=str)
+@pytest.mark.parametrize("shape", [(3, 7), (4, 128), (530, 512), (2, 3072), (1, 70000), (9, 1501)], ids=str)
 def test_log_softmax_rows(shape, dtype):
     check(softmax("LogSoftmax", floats(*shape), dtype))
 
@@ -59,7 +59,7 @@ def test_softmax_flattens_before_opset_13(op, axis, opset):
     check(softmax(op, floats(2, 3, 4, 5), opset=opset, **({} if axis is None else {"axis": axis})))
 
 
-@pytest.mark.parametrize("shape", [(4, 8), (16, 130), (2, 5000)], ids=str)
+@pytest.mark.parametrize("shape", [(4, 8), (16, 130), (2, 5000), (9, 1501)], ids=str)
 def test_softmax_misaligned(shape):
     check(softmax("Softmax", floats(*shape), misaligned=True))
     check(softmax("Softmax", floats(*shape), "float16", misaligned=True))
@@ -268,6 +268,26 @@ def test_bias_softmax(dtype, inner, bias):
     )
     case.reference = lambda data, more: bias_softmax(data, more, attrs)
     check(case)
+
+
+@pytest.mark.parametrize("dtype", [t for t in FLOATS if t != "bfloat16"])
+@pytest.mark.parametrize("inner, bias", [(1, (2, 1, 1, 197)), (0, (1, 1, 5, 197))])
+def test_bias_softmax_of_odd_widths(dtype, inner, bias):
+    attrs = {"axis": 3, "is_inner_broadcast": inner}
+    inputs = [floats(2, 3, 5, 197), floats(*bias)]
+    case = Case("BiasSoftmax", inputs, attrs, dtype=dtype, domain="com.microsoft", family="reduce")
+    case.reference = lambda data, more: bias_softmax(data, more, attrs)
+    check(case)
+
+
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
+def test_softmax_special_values_at_the_ends_of_odd_rows(op):
+    x = floats(24, 77)
+    for i, special in enumerate([np.inf, -np.inf, np.nan]):
+        x[i::6, 0], x[i + 3 :: 6, -1] = special, special
+    x[5] = -np.inf
+    for dtype in ("float32", "float16"):
+        check(softmax(op, x, dtype))
 
 
 @pytest.mark.parametrize(

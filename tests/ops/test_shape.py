@@ -14,11 +14,13 @@ def exact(op, inputs, attrs=None, **rest):
     return Case(op, inputs, attrs or {}, family="exact", **rest)
 
 
-def in_types(op, make, attrs=None, **rest):
+def in_types(op, make, attrs=None, name_of="", **rest):
     """The case in each float type, in integers of each size and in booleans."""
-    cases = [exact(op, make(floats), attrs, dtype=t, **rest) for t in FLOATS]
-    cases += [exact(op, make(lambda *shape, t=t: integers(t, *shape)), attrs, name=t, **rest) for t in INTEGERS]
-    return cases + [exact(op, make(bools), attrs, name="bool", **rest)]
+    cases = [exact(op, make(floats), attrs, dtype=t, name=name_of, **rest) for t in FLOATS]
+    cases += [
+        exact(op, make(lambda *shape, t=t: integers(t, *shape)), attrs, name=name_of + t, **rest) for t in INTEGERS
+    ]
+    return cases + [exact(op, make(bools), attrs, name=name_of + "bool", **rest)]
 
 
 VIEWS = [
@@ -57,6 +59,9 @@ MOVES = [
     exact("Slice", [floats(6, 8), ints(5), ints(2), ints(0)], name="empty", capture=False),
     exact("Slice", [floats(6, 8)], {"starts": [1, -3], "ends": [4, 2**31], "axes": [0, 1]}, opset=9),
     exact("Slice", [floats(64, 129, 33), ints(1, 0), ints(63, 32), ints(1, 2)], name="large", dtype="float16"),
+    *in_types("Slice", lambda x: [x(7, 301), ints(1), ints(300), ints(1)], name_of="runs"),
+    exact("Slice", [floats(7, 301), ints(3), ints(2**62), ints(1)], dtype="float16", misaligned=True, name="runs"),
+    *in_types("Expand", lambda x: [x(5, 1), ints(3, 5, 301)], name_of="runs"),
     *in_types("Expand", lambda x: [x(3, 1), ints(2, 1, 4)]),
     exact("Expand", [np.float32(3), ints(2, 3)]),
     exact("Expand", [floats(1, 0), ints(3, 0)], capture=False),
@@ -72,6 +77,9 @@ JOINS = [
     exact("Concat", [floats(130, 64), floats(130, 32)], {"axis": 1}, dtype="float16", name="wide"),
     exact("Concat", [floats(130, 64), floats(130, 32)], {"axis": 1}, dtype="float16", misaligned=True),
     exact("Concat", [floats(1)], {"axis": 0}, name="one"),
+    *in_types("Concat", lambda x: [x(7, 301), x(7, 150), x(7, 1)], {"axis": 1}, name_of="runs"),
+    exact("Concat", [floats(7, 301), floats(7, 77)], {"axis": 1}, dtype="float16", misaligned=True, name="runs"),
+    *in_types("Split", lambda x: [x(7, 452), ints(301, 1, 150)], {"axis": 1}, outputs=3, name_of="runs"),
     *in_types("Split", lambda x: [x(6, 4), ints(2, 4)], {"axis": 0}, outputs=2),
     exact("Split", [floats(6, 9)], {"axis": 1, "num_outputs": 3}, outputs=3),
     exact("Split", [floats(6, 7)], {"axis": 1, "num_outputs": 3}, outputs=3, name="uneven"),

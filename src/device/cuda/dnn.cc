@@ -3,6 +3,7 @@
 #include "device/dnn.h"
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <mutex>
 #include <unordered_map>
@@ -49,6 +50,7 @@ struct Plan {
   int timed = 0;                                           // candidates
   float time_us = std::numeric_limits<float>::infinity();  // if any was
   std::string engine;
+  bool rival_won = false;
 };
 
 // What is handed to a plan: addresses in the order of their ids.
@@ -190,8 +192,6 @@ struct Dnn::State : DnnHandle {
   std::unordered_map<Convolution, std::unique_ptr<Plan>, Hash> plans;  // null: cuDNN has no engine
   bool warned = false;
 
-  bool measures() const { return settings.search == DnnSearch::measured && !settings.deterministic; }
-
   bool available() {
     if (opened()) return true;
     if (!warned) warn_of_absence(settings, missing);
@@ -202,19 +202,19 @@ struct Dnn::State : DnnHandle {
   // The convolution and what follows it as one, or alone: whichever is faster if measured, else as the settings say;
   // the other where cuDNN has no such engine. If all else fails, one whose sums may differ from run to run. Null if
   // there is none.
-  std::unique_ptr<Plan> build_best(const Convolution& problem) {
+  std::unique_ptr<Plan> build_best(StreamRef wanted, const Convolution& problem, const Rival& rival) {
     const Current current(device);
     const RelaxedCapture relaxed;  // another stream of this thread may be capturing
     const bool alone = !problem.has_bias && !problem.has_residual && !problem.relu;
     std::string reasons;
     std::unique_ptr<Plan> best;
-    const bool first = alone || measures() || settings.always_fuse;
+    const bool first = alone || settings.measures() || settings.always_fuse;
     for (const auto& [fused, deterministic] : {std::pair{first, true}, {!first, true}, {alone, false}}) {
       if ((!fused && alone) || (!deterministic && settings.deterministic)) continue;
-      if (best && (!deterministic || !measures() || settings.always_fuse)) break;
+      if (best && (!deterministic || !settings.measures() || settings.always_fuse)) break;
       try {
         std::unique_ptr<Plan> plan = build(handle, sm_version, settings, problem, fused, deterministic);
-        if (measures()) measure(*plan, problem);
+        if (settings.measures()) measure(*plan, problem);
         if (!plan->fused) plan->time_us += time_of_rest_us(problem);
         if (!best || plan->time_us < best->time_us) best = std::move(plan);
       } catch (const Error&) {
@@ -225,6 +225,7 @@ struct Dnn::State : DnnHandle {
       }
     }
     cudaGetLastError();
+    if (best && rival && settings.measures()) best->rival_won = time_of_us(wanted, rival) < best->time_us;
     if (!best && settings.warn)
       settings.warn(text(describe(problem), " runs as a matrix product, which is slower, for cuDNN has no ",
                          settings.deterministic ? "deterministic " : "", "engine for it:", reasons));
@@ -238,10 +239,26 @@ struct Dnn::State : DnnHandle {
     return float(2 + 2 * bytes / 3.5e6);
   }
 
-  // Runs the first candidates and keeps the fastest. Without memory for it the heuristics' choice stays.
+  // Infinite if there is no memory or no algorithm for it.
+  static double time_of_us(StreamRef stream, const Rival& rival) {
+    try {
+      rival();  // what is prepared once does not count
+      cuda::Stopwatch watch;
+      const auto native = static_cast<cudaStream_t>(stream.native());
+      return watch.measure(native, watch.glance(native, rival), rival);
+    } catch (const Error& error) {
+      if (error.code() != Code::out_of_memory && error.code() != Code::not_supported) throw;
+      return std::numeric_limits<double>::infinity();
+    }
+  }
+
+  // Runs candidates, all of them briefly, then those that did best for longer, and keeps the fastest. Without memory
+  // for it the heuristics' choice stays.
   void measure(Plan& plan, const Convolution& problem) {
-    constexpr int64_t kMostCandidates = 8;
-    constexpr int kRounds = 3, kRunsARound = 4;
+    // Many, unless building them takes too long: cuDNN compiles some.
+    constexpr int64_t kLeastCandidates = 8, kMostCandidates = 24;
+    constexpr std::chrono::milliseconds kLongest(50);
+    constexpr size_t kFinalists = 3;
     std::vector<std::shared_ptr<void>> operands;
     const Stream side(device);
     const auto operand = [&](const std::vector<int64_t>& dims) {
@@ -263,38 +280,49 @@ struct Dnn::State : DnnHandle {
       if (error.code() != Code::out_of_memory) throw;
       return;
     }
-    const cuda::Stopwatch watch;
+    cuda::Stopwatch watch;
     const struct Leave {  // the side stream goes
       StreamRef& stream;
       ~Leave() { stream = {}; }
     } leave{stream};
     use(side);
     const auto native = static_cast<cudaStream_t>(side.ref().native());
+    struct Timed {
+      int64_t candidate, bytes;
+      double us;
+    };
+    std::vector<Timed> timed;
+    const auto runner = [&](int64_t candidate, void* workspace) {
+      return [&, candidate, workspace] {
+        return plan.graph.execute_plan_at_index(handle, addresses.list, addresses.count, workspace, candidate)
+            .is_good();
+      };
+    };
+    const auto begin = std::chrono::steady_clock::now();
     const int64_t count = std::min(plan.graph.get_execution_plan_count(), kMostCandidates);
-    double best = std::numeric_limits<double>::infinity();
     for (int64_t i = 0; i < count; ++i) {
+      if (i >= kLeastCandidates && std::chrono::steady_clock::now() - begin > kLongest) break;
       int64_t bytes = 0;
       if (plan.graph.build_plan_at_index(i).is_bad() || plan.graph.get_workspace_size_plan_at_index(i, bytes).is_bad())
         continue;
       const std::optional<std::shared_ptr<void>> workspace = workspace_of(bytes);
       if (!workspace) continue;
-      const auto run = [&] {
-        return plan.graph.execute_plan_at_index(handle, addresses.list, addresses.count, workspace->get(), i).is_good();
-      };
-      if (!run()) continue;
-      double fastest = std::numeric_limits<double>::infinity();
-      for (int round = 0; round < kRounds; ++round)
-        fastest = std::min(fastest, watch.microseconds(native, [&] {
-          for (int j = 0; j < kRunsARound; ++j) run();
-        }) / kRunsARound);
-      ++plan.timed;
-      if (fastest >= best) continue;
-      best = fastest;
-      plan.candidate = i;
-      plan.workspace_bytes = size_t(bytes);
+      const auto run = runner(i, workspace->get());
+      if (run()) timed.push_back({i, bytes, watch.glance(native, run)});
     }
-    if (plan.candidate >= 0) {
-      plan.time_us = float(best);
+    plan.timed = int(timed.size());
+    std::ranges::stable_sort(timed, {}, &Timed::us);
+    timed.resize(std::min(timed.size(), kFinalists));
+    for (Timed& one : timed) {
+      if (timed.size() == 1) break;
+      if (const auto workspace = workspace_of(one.bytes))
+        one.us = watch.measure(native, one.us, runner(one.candidate, workspace->get()));
+    }
+    if (!timed.empty()) {
+      const Timed& fastest = *std::ranges::min_element(timed, {}, &Timed::us);
+      plan.candidate = fastest.candidate;
+      plan.workspace_bytes = size_t(std::max<int64_t>(fastest.bytes, 0));
+      plan.time_us = float(fastest.us);
       check(plan.graph.get_plan_name_at_index(plan.candidate, plan.engine));
     }
     side.ref().synchronize();
@@ -312,14 +340,14 @@ struct Dnn::State : DnnHandle {
   }
 
   // Null if cuDNN has no engine.
-  Plan* find(StreamRef wanted, const Convolution& problem) {
+  Plan* find(StreamRef wanted, const Convolution& problem, const Rival& rival = {}) {
     if (auto known = plans.find(problem); known != plans.end()) return known->second.get();
     if (wanted.capture_status() != CaptureStatus::none)
       cuda::forbid(wanted, "cuDNN has no plan for this convolution yet; run once with these shapes before capturing",
                    "cudnnBackendFinalize");
     check(problem);
     if (!available()) fail(Code::library_missing, missing);
-    return plans.emplace(problem, build_best(problem)).first->second.get();
+    return plans.emplace(problem, build_best(wanted, problem, rival)).first->second.get();
   }
 };
 
@@ -344,13 +372,13 @@ bool Dnn::available(std::string* why) {
   return is;
 }
 
-std::optional<Dnn::Prepared> Dnn::prepare(StreamRef stream, const Convolution& problem) {
+std::optional<Dnn::Prepared> Dnn::prepare(StreamRef stream, const Convolution& problem, const Rival& rival) {
   for (const int64_t size : problem.y)
     if (size == 0) return Prepared{0, true, 0, {}};
   const std::lock_guard lock(state_->mutex);
-  const Plan* plan = state_->find(stream, problem);
+  const Plan* plan = state_->find(stream, problem, rival);
   if (!plan) return std::nullopt;
-  return Prepared{plan->workspace_bytes, plan->fused, plan->timed, plan->engine};
+  return Prepared{plan->workspace_bytes, plan->fused, plan->timed, plan->engine, plan->rival_won};
 }
 
 void Dnn::run(StreamRef stream, const Convolution& problem, const void* x, const void* w, const void* bias,

@@ -30,7 +30,9 @@ bool Dnn::available(std::string* why) {
   std::call_once(state_->warned, [&] { warn_of_absence(state_->settings, state_->why()); });
   return false;
 }
-std::optional<Dnn::Prepared> Dnn::prepare(StreamRef, const Convolution&) { fail(Code::library_missing, state_->why()); }
+std::optional<Dnn::Prepared> Dnn::prepare(StreamRef, const Convolution&, const Rival&) {
+  fail(Code::library_missing, state_->why());
+}
 void Dnn::run(StreamRef, const Convolution&, const void*, const void*, const void*, const void*, void*, void*) {
   fail(Code::library_missing, state_->why());
 }

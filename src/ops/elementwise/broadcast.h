@@ -30,20 +30,23 @@ class Walk {
 
   Walk(std::span<const WalkedDim> dims, int64_t count);
 
-  // Whether `count` outputs, from a multiple of it on, are neighbours in every operand that does not repeat.
-  bool keeps_together(int count) const { return rank_ == 1 || sizes_[0].divisor() % count == 0; }
+  // Outputs that are neighbours in every operand that does not repeat.
+  int64_t run() const { return sizes_[0].divisor(); }
   BOTH_FN bool repeats(int input) const { return strides_[0][input] == 0; }
 
-  // Where the operands of output `i` are.
+  // Where the operands of output `i` are. Returns how many outputs are left from it to the end of its run.
   template <int kInputs>
-  DEVICE_FN void find(int64_t i, int64_t (&at)[kInputs]) const {
+  DEVICE_FN int64_t find(int64_t i, int64_t (&at)[kInputs]) const {
     UNROLL for (int k = 0; k < kInputs; ++k) at[k] = 0;
+    int64_t left = sizes_[0].divisor() - i;
     NO_UNROLL for (int d = 0; d + 1 < rank_; ++d) {
       int64_t index;
       i = sizes_[d](i, index);
+      if (d == 0) left = sizes_[0].divisor() - index;
       UNROLL for (int k = 0; k < kInputs; ++k) at[k] += index * strides_[d][k];
     }
     UNROLL for (int k = 0; k < kInputs; ++k) at[k] += i * strides_[rank_ - 1][k];
+    return left;
   }
 
  private:
@@ -52,28 +55,32 @@ class Walk {
   int64_t strides_[kMostDims][kMostInputs] = {};
 };
 
-// y[i] = f(x[i]...), computed in float for half types: first in packs, then what is left one by one. An f with
-// is_bad(x...) and a FaultRef `fault` reports bad operands.
+// y[i] = f(x[i]...), computed in float for half types. A thread makes `step` neighbouring outputs, a pack or one; those
+// of a pack that lie in several runs, or beyond the end, one by one. An f with is_bad(x...) and a FaultRef `fault`
+// reports bad operands.
 template <class Out, class F, class... In>
 struct Broadcast {
   static constexpr int kInputs = sizeof...(In), kPack = device::pack_size<Out, In...>();
   static constexpr bool kChecks = requires(F f, Compute<In>... x) { f.is_bad(x...); };
 
   Walk walk;
-  int64_t packs;
+  int64_t n;
+  int step;
   Out* y;
   const void* x[kInputs];
   F f;
 
   DEVICE_FN void operator()(int64_t i) const {
-    const bool packed = i < packs;
-    const int64_t first = packed ? i * kPack : i + packs * (kPack - 1);
+    const int64_t first = i * step;
     int64_t at[kInputs];
-    walk.find(first, at);
-    if (packed)
-      apply<kPack>(first, at, std::index_sequence_for<In...>{});
-    else
-      apply<1>(first, at, std::index_sequence_for<In...>{});
+    const int64_t left = walk.find(first, at);
+    if (step == kPack && left >= kPack) return apply<kPack>(first, at, std::index_sequence_for<In...>{});
+    const int64_t end = n - first < step ? n : first + step;
+    NO_UNROLL for (int64_t j = first;;) {
+      apply<1>(j, at, std::index_sequence_for<In...>{});
+      if (++j == end) return;
+      walk.find(j, at);
+    }
   }
 
  private:
@@ -84,7 +91,8 @@ struct Broadcast {
   template <int kCount, class T>
   DEVICE_FN device::Pack<T, kCount> load(int input, int64_t at) const {
     const T* from = static_cast<const T*>(x[input]) + at;
-    if (kCount == 1 || !walk.repeats(input)) return device::load_pack<kCount>(from, true);
+    if (kCount == 1 || !walk.repeats(input))
+      return device::load_pack<kCount>(from, kCount == 1 || device::is_pack_aligned<kCount>(from));
     const T value = *from;
     device::Pack<T, kCount> pack;
     UNROLL for (int i = 0; i < kCount; ++i) pack.at[i] = value;
@@ -121,8 +129,12 @@ void transform_broadcast(StreamRef stream, const Shape& shape, void* y, F f,
   const int64_t n = shape.count() / launches;
   constexpr size_t kBytes[] = {sizeof(In)...};
   for (int64_t launch = 0; launch < launches; ++launch) {
-    Kernel kernel{Walk(inner, n), 0, static_cast<Out*>(y) + launch * n, {}, f};
-    bool in_packs = kernel.walk.keeps_together(Kernel::kPack) && device::is_pack_aligned<Kernel::kPack>(kernel.y);
+    Kernel kernel{Walk(inner, n), n, 1, static_cast<Out*>(y) + launch * n, {}, f};
+    // In packs unless many of them would be broken.
+    const int64_t run = kernel.walk.run();
+    if (device::is_pack_aligned<Kernel::kPack>(kernel.y) &&
+        (run % Kernel::kPack == 0 || run == n || run >= 8 * Kernel::kPack))
+      kernel.step = Kernel::kPack;
     for (int k = 0; k < Kernel::kInputs; ++k) {
       int64_t at = 0, rest = launch;
       for (const WalkedDim& dim : outer) {
@@ -130,11 +142,8 @@ void transform_broadcast(StreamRef stream, const Shape& shape, void* y, F f,
         rest /= dim.size;
       }
       kernel.x[k] = static_cast<const char*>(x[k].second) + at * int64_t(kBytes[k]);
-      const bool aligned = reinterpret_cast<uintptr_t>(kernel.x[k]) % (kBytes[k] * Kernel::kPack) == 0;
-      in_packs = in_packs && (kernel.walk.repeats(k) || aligned);
     }
-    if (in_packs) kernel.packs = n / Kernel::kPack;
-    device::for_each_index(stream, n - kernel.packs * (Kernel::kPack - 1), kernel);
+    device::for_each_index(stream, (n + kernel.step - 1) / kernel.step, kernel);
   }
 }
 

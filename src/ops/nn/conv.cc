@@ -1,9 +1,54 @@
 // Conv and ConvTranspose: cuDNN where it is there, Encore's own kernels and matrix products elsewhere.
+#include <functional>
+
 #include "ops/nn/convolve.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
 namespace {
+
+// The same run of a node again and again: each time it gets the scratch of the first time.
+class Again final : public Context {
+ public:
+  explicit Again(Context& first) : first_(first) {}
+  void begin() { next_ = 0; }
+
+  int input_count() const override { return first_.input_count(); }
+  int output_count() const override { return first_.output_count(); }
+  const Tensor* find_input(int i) override { return first_.find_input(i); }
+  Tensor output(int i, const Shape& shape) override { return first_.output(i, shape); }
+  bool wants_output(int i) const override { return first_.wants_output(i); }
+  StreamRef stream() const override { return first_.stream(); }
+  device::Blas& blas() override { return first_.blas(); }
+  device::Dnn& dnn() override { return first_.dnn(); }
+  device::FaultRef fault() override { return first_.fault(); }
+  void* scratch(size_t bytes) override {
+    if (next_ == blocks_.size()) blocks_.emplace_back();
+    Block& block = blocks_[next_++];
+    if (bytes > block.bytes) block = {first_.scratch(bytes), bytes};
+    return block.at;
+  }
+
+ private:
+  struct Block {
+    void* at = nullptr;
+    size_t bytes = 0;
+  };
+  Context& first_;
+  std::vector<Block> blocks_;
+  size_t next_ = 0;
+};
+
+// The rival of cuDNN's engines, which is run many times to be timed.
+struct Product {
+  Again context;
+  const ConvProblem& problem;
+  const ConvData& data;
+  void operator()() {
+    context.begin();
+    convolve(context, problem, data);
+  }
+};
 
 class ConvBase : public Op {
  public:
@@ -38,16 +83,23 @@ class ConvBase : public Op {
     return bias->data;
   }
 
-  // cuDNN has no double precision worth its while, and wants aligned addresses.
-  bool suits_dnn(Context& context, const ConvProblem& problem, const Tensor& x, const Tensor& w,
+  // Where a product needs at most a copy of x it may be the fastest way.
+  static bool suits_product(const ConvProblem& problem) { return problem.groups == 1 && problem.window.is_disjoint(); }
+
+  // cuDNN has no double precision worth its while, and wants aligned addresses. Large windows that share nothing, as
+  // those that cut a picture to patches, it does badly.
+  bool suits_dnn(Context& context, const ConvProblem& problem, bool transposed, const Tensor& x, const Tensor& w,
                  const ConvData& data) const {
     if (problem.type == Type::f64 || x.count() == 0 || w.count() == 0) return false;
     for (const void* address : {data.x, data.w, data.bias, static_cast<const void*>(data.y)})
       if (reinterpret_cast<uintptr_t>(address) % 16 != 0) return false;
+    constexpr int64_t kLarge = 16;  // taps
+    const bool measures = context.dnn().settings().measures();
+    if (!measures && !transposed && suits_product(problem) && problem.window.taps() >= kLarge) return false;
     return context.dnn().available();
   }
 
-  // False if cuDNN has no engine for it.
+  // False if cuDNN has no engine for it, or a product turns out faster.
   bool run_dnn(Context& context, const ConvProblem& problem, bool transposed, const Shape& x, const Shape& w,
                const Shape& y, const ConvData& data) const {
     const auto list = [](const Shape& shape) { return std::vector<int64_t>(shape.dims().begin(), shape.dims().end()); };
@@ -70,8 +122,11 @@ class ConvBase : public Op {
     convolution.has_bias = data.bias != nullptr;
     convolution.tf32 = problem.tf32;
     device::Dnn& dnn = context.dnn();
-    const auto prepared = dnn.prepare(context.stream(), convolution);
-    if (!prepared) return false;
+    Product product{Again(context), problem, data};
+    device::Dnn::Rival rival;
+    if (!transposed && suits_product(problem)) rival = std::ref(product);
+    const auto prepared = dnn.prepare(context.stream(), convolution, rival);
+    if (!prepared || prepared->rival_won) return false;
     void* workspace = context.scratch(prepared->workspace_bytes);
     dnn.run(context.stream(), convolution, data.x, data.w, data.bias, nullptr, data.y, workspace);
     if (data.bias && !prepared->fused) add_bias(context, problem, y.count(2, y.rank()), data.bias, data.y);
@@ -122,7 +177,7 @@ class Conv : public ConvBase {
     const ConvData data{x.data, w.data, bias, y.data};
     if (is_depthwise(problem))  // cuDNN is slow at these
       convolve_depthwise(context, problem, data);
-    else if (!suits_dnn(context, problem, x, w, data) ||
+    else if (!suits_dnn(context, problem, false, x, w, data) ||
              !run_dnn(context, problem, false, x.shape, w.shape, shape, data))
       convolve(context, problem, data);
   }
@@ -154,7 +209,7 @@ class ConvTranspose : public ConvBase {
     if (x.count() == 0) return set_bias(context, problem, y, bias);
     const ConvData data{x.data, w.data, bias, y.data};
     // For cuDNN the result has to be the input of a convolution that gives just x.
-    if (!problem.window.is_exact() || !suits_dnn(context, problem, x, w, data) ||
+    if (!problem.window.is_exact() || !suits_dnn(context, problem, true, x, w, data) ||
         !run_dnn(context, problem, true, x.shape, w.shape, y.shape, data))
       convolve_transposed(context, problem, data);
   }

@@ -140,6 +140,23 @@ struct TakeRows {
   }
 };
 
+// The same for windows that share nothing, which is a copy: all images' positions one after the other, and of each
+// [channel, tap] or, channels last, [tap, channel].
+void copy_windows(StreamRef stream, const ConvProblem& p, int64_t images, const void* x, void* to) {
+  const Window& w = p.window;
+  const bool last = p.layout == Layout::channels_last;
+  const int64_t place = last ? p.in_channels : 1;  // from one to the next
+  const int64_t strides[kSpatial] = {w.in[1] * w.in[2] * place, w.in[2] * place, place};
+  int64_t to_stride = w.out_count() * p.in_channels * w.taps();
+  StridedCopy copy;
+  copy.add(images, w.in_count() * p.in_channels, to_stride);
+  for (int d = 0; d < kSpatial; ++d) copy.add(w.out[d], strides[d] * w.stride[d], to_stride /= w.out[d]);
+  if (!last) copy.add(p.in_channels, w.in_count(), to_stride = w.taps());
+  for (int d = 0; d < kSpatial; ++d) copy.add(w.kernel[d], strides[d], to_stride /= w.kernel[d]);
+  if (last) copy.add(p.in_channels, 1, 1);
+  copy.run(stream, x, to, device::size_bytes(p.type));
+}
+
 // One product for each group and image: as few calls as strides allow.
 class GroupedProduct {
  public:
@@ -177,6 +194,8 @@ void convolve_as(Context& context, const ConvProblem& p, const ConvData& data) {
   const int64_t part = direct || image_columns <= most
                            ? positions
                            : std::clamp<int64_t>(most / std::max<int64_t>(depth, 1), 1, positions);
+  // Columns that are copied whole are cheaper to make as rows.
+  const bool as_rows = p.groups == 1 && part == positions && w.kernel[2] > 1 && w.is_disjoint();
   T* columns = direct ? nullptr : static_cast<T*>(context.scratch(size_t(images * depth * part) * sizeof(T)));
   ScratchWorkspace workspace(context);
 
@@ -193,6 +212,7 @@ void convolve_as(Context& context, const ConvProblem& p, const ConvData& data) {
   gemm.type = gemm.output = p.type;
   gemm.m = group_channels;
   gemm.k = gemm.lda = group_depth;
+  gemm.transpose_b = as_rows;
   gemm.ldc = positions;
   gemm.beta = data.bias ? 1 : 0;
   gemm.tf32 = p.tf32;
@@ -201,10 +221,13 @@ void convolve_as(Context& context, const ConvProblem& p, const ConvData& data) {
     const T* x = static_cast<const T*>(data.x) + image * image_in;
     for (int64_t first = 0; first < positions; first += part) {
       const int64_t count = std::min(part, positions - first), planes = product.images * p.in_channels;
-      gemm.n = gemm.ldb = count;
+      gemm.n = count;
+      gemm.ldb = as_rows ? group_depth : count;
       product.group_b = group_depth * count;
       product.image_b = depth * count;
-      if (!direct)
+      if (as_rows)
+        copy_windows(context.stream(), p, product.images, x, columns);
+      else if (!direct)
         device::for_each_index(
             context.stream(), planes * count,
             TakeColumns<T>{x, columns, w, first, count, Divider(count, planes * count), Positions(w.out, positions)});
@@ -239,7 +262,9 @@ void convolve_channels_last(Context& context, const ConvProblem& p, const ConvDa
   const auto at = [&](const void* from, int64_t elements) { return static_cast<const char*>(from) + elements * size; };
   for (int64_t first = 0; first < positions; first += part) {
     gemm.m = std::min(part, positions - first);
-    if (!direct) {
+    if (p.groups == 1 && part == positions && !direct && w.is_disjoint()) {
+      copy_windows(context.stream(), p, p.images, data.x, rows);
+    } else if (!direct) {
       // As wide as a group's channels and their address allow.
       int64_t bytes = 16;
       while (channels * size % bytes != 0 || reinterpret_cast<uintptr_t>(data.x) % size_t(bytes) != 0) bytes /= 2;

@@ -1,4 +1,5 @@
 // Convolutions with a group for each channel. There is nothing to multiply as matrices: they are bound by memory.
+#include "device/device.h"
 #include "device/transform.h"
 #include "ops/dispatch.h"
 #include "ops/nn/convolve.h"
@@ -59,17 +60,19 @@ struct DepthwiseSquare {
 };
 
 // The same, channels last: a thread has a pack of channels of kRun outputs side by side. The weights are [taps,
-// channels].
-template <class T, int kKernel, int kStride>
+// channels]. Wide packs and long runs read least; narrow ones have more threads and loads under way at once, which is
+// what small pictures lack.
+template <class T, int kKernel, int kStride, bool kWide>
 struct DepthwiseSquareLast {
-  static constexpr int kRun = 4, kPack = device::pack_size<T>(), kReach = (kRun - 1) * kStride + kKernel;
+  static constexpr int kRun = kWide ? 4 : 1, kPack = kWide ? device::pack_size<T>() : 2;
+  static constexpr int kReach = (kRun - 1) * kStride + kKernel;
+  using C = Compute<T>;
+  using Values = device::Pack<T, kPack>;
   const T *x, *weights, *bias;
   T* y;
   Window w;
   Divider by_packs, by_runs, by_rows;
   DEVICE_FN void operator()(int64_t i) const {
-    using C = Compute<T>;
-    using Values = device::Pack<T, kPack>;
     int64_t pack, run, row;
     const int64_t image = by_rows(by_runs(by_packs(i, pack), run), row), channel = pack * kPack;
     const int64_t channels = by_packs.divisor() * kPack;
@@ -79,22 +82,25 @@ struct DepthwiseSquareLast {
       UNROLL for (int o = 0; o < kRun; ++o) sums[o][k] = base;
     }
     const int first = int(run) * kRun, left = first * kStride - w.before[2], top = int(row) * kStride - w.before[1];
-    NO_UNROLL for (int a = 0; a < kKernel; ++a) {
-      if (unsigned(top + a) >= unsigned(w.in[1])) continue;
-      const T* line = x + (image * w.in[1] + top + a) * w.in[2] * channels + channel;
+    const T* corner = x + ((image * w.in[1] + top) * w.in[2] + left) * channels + channel;
+    const auto add_line = [&](int a) {
+      const bool inside = unsigned(top + a) < unsigned(w.in[1]);
       Values values[kReach];
       UNROLL for (int j = 0; j < kReach; ++j) {
-        if (unsigned(left + j) < unsigned(w.in[2])) {
-          values[j] = device::load_pack<kPack>(line + (left + j) * channels, true);
-        } else {
-          UNROLL for (int k = 0; k < kPack; ++k) values[j].at[k] = T(0.f);
-        }
+        UNROLL for (int k = 0; k < kPack; ++k) values[j].at[k] = T(0.f);
+        if (inside && unsigned(left + j) < unsigned(w.in[2]))
+          values[j] = device::load_pack<kPack>(corner + (int64_t(a) * w.in[2] + j) * channels, true);
       }
       UNROLL for (int b = 0; b < kKernel; ++b) {
         const Values taps = device::load_pack<kPack>(weights + (a * kKernel + b) * channels + channel, true);
         UNROLL for (int o = 0; o < kRun; ++o) UNROLL for (int k = 0; k < kPack; ++k) sums[o][k] +=
             C(values[o * kStride + b].at[k]) * C(taps.at[k]);
       }
+    };
+    if constexpr (kWide) {
+      NO_UNROLL for (int a = 0; a < kKernel; ++a) add_line(a);
+    } else {
+      UNROLL for (int a = 0; a < kKernel; ++a) add_line(a);
     }
     T* to = y + ((image * w.out[1] + row) * w.out[2] + first) * channels + channel;
     UNROLL for (int o = 0; o < kRun; ++o) {
@@ -143,14 +149,21 @@ struct Depthwise {
 
 template <class T, int kKernel, int kStride>
 void launch_square_last(Context& context, const ConvProblem& p, const ConvData& data) {
-  using Kernel = DepthwiseSquareLast<T, kKernel, kStride>;
   const Window& w = p.window;
-  const int64_t packs = p.out_channels / Kernel::kPack, runs = (w.out[2] + Kernel::kRun - 1) / Kernel::kRun;
-  const int64_t n = p.images * w.out[1] * runs * packs;
-  device::for_each_index(
-      context.stream(), n,
-      Kernel{static_cast<const T*>(data.x), static_cast<const T*>(data.w), static_cast<const T*>(data.bias),
-             static_cast<T*>(data.y), w, Divider(packs, n), Divider(runs, n), Divider(w.out[1], n)});
+  const auto launch = [&]<bool kWide>(int64_t least_threads) {
+    using Kernel = DepthwiseSquareLast<T, kKernel, kStride, kWide>;
+    const int64_t packs = p.out_channels / Kernel::kPack, runs = (w.out[2] + Kernel::kRun - 1) / Kernel::kRun;
+    const int64_t n = p.images * w.out[1] * runs * packs;
+    if (n < least_threads) return false;
+    device::for_each_index(
+        context.stream(), n,
+        Kernel{static_cast<const T*>(data.x), static_cast<const T*>(data.w), static_cast<const T*>(data.bias),
+               static_cast<T*>(data.y), w, Divider(packs, n), Divider(runs, n), Divider(w.out[1], n)});
+    return true;
+  };
+  constexpr int64_t kBusy = 512;  // threads for each multiprocessor
+  if (!launch.template operator()<true>(kBusy * device::multiprocessors(context.stream().device())))
+    launch.template operator()<false>(0);
 }
 
 template <class T, int kKernel, int kStride>

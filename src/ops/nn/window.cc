@@ -28,6 +28,12 @@ bool Window::is_pointwise() const {
   return true;
 }
 
+bool Window::is_disjoint() const {
+  for (int d = 0; d < kSpatial; ++d)
+    if (kernel[d] > stride[d] || (kernel[d] > 1 && dilation[d] != 1) || before[d] != 0 || after[d] != 0) return false;
+  return true;
+}
+
 bool Window::is_exact() const {
   for (int d = 0; d < kSpatial; ++d) {
     const int64_t room = int64_t(in[d]) + before[d] + after[d] - extent(*this, d);

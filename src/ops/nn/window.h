@@ -29,6 +29,8 @@ struct Window {
   BOTH_FN int64_t taps() const { return int64_t(kernel[0]) * kernel[1] * kernel[2]; }
   // Whether every output position reads its own input position and nothing else.
   bool is_pointwise() const;
+  // Whether no two windows share an input position and none reaches into padding.
+  bool is_disjoint() const;
   // Whether the window, slid over `in` with its padding, gives just `out`.
   bool is_exact() const;
 };

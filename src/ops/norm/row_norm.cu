@@ -17,11 +17,12 @@ using device::NoShared;
 using device::Pack;
 using device::PerThread;
 
-// X is the type of the values, V of scale and result, C what is computed in.
-template <class X, class V, class C, bool kAdds, int kPack, int kLanes, int kKeep>
+// X is the type of the values, V of scale and result, C what is computed in. If not all rows are made of whole packs
+// (kWhole), packs lie where addresses of x are aligned, and the first and the last of a row may reach beyond it.
+template <class X, class V, class C, bool kAdds, bool kWhole, int kLanes, int kKeep>
 struct NormalizeRows {
   using Together = Team<kLanes>;
-  static constexpr int kMaxThreads = Together::kMaxThreads;
+  static constexpr int kPack = device::pack_size<X, V>(), kMaxThreads = Together::kMaxThreads;
   using Packs = Deal<kPack, kKeep>;
   using Kept = typename Packs::template Kept<C>;
 
@@ -37,12 +38,12 @@ struct NormalizeRows {
         [&](int t) {
           const Row row(*this, b, t);
           C all = 0;
-          each(b, t, row, [&](int k, auto first) {
+          each(b, t, row, [&](int k, int64_t first) {
             row.load(kept[t].at[k], first);
             if (kAdds && row.sum) {
               Pack<X, kPack> out;
               UNROLL for (int j = 0; j < kPack; ++j) out.at[j] = X(kept[t].at[k][j]);
-              device::store_pack(row.sum + first, out, true);
+              row.store(row.sum, first, out);
             }
             UNROLL for (int j = 0; j < kPack; ++j) all += kept[t].at[k][j];
           });
@@ -55,10 +56,10 @@ struct NormalizeRows {
           const Row row(*this, b, t);
           const C mean = norm.centred ? total[t] * per_value : C(0);
           C all = 0;
-          each(b, t, row, [&](int k, auto first) {
+          each(b, t, row, [&](int k, int64_t first) {
             if constexpr (kKeep == 0) row.load(kept[t].at[k], first);
             UNROLL for (int j = 0; j < kPack; ++j) {
-              const C off = kept[t].at[k][j] - mean;
+              const C off = row.has(first + j) ? kept[t].at[k][j] - mean : C(0);
               all += off * off;
             }
           });
@@ -77,22 +78,22 @@ struct NormalizeRows {
       const V* betas = static_cast<const V*>(norm.beta.data);
       if (betas) betas += row.index * norm.beta.step;
       V* y = static_cast<V*>(norm.y) + row.index * norm.width;
-      each(b, t, row, [&](int k, auto first) {
+      each(b, t, row, [&](int k, int64_t first) {
         if constexpr (kKeep == 0) row.load(kept[t].at[k], first);
-        const auto gamma = device::load_pack<kPack>(gammas + first, true);
+        const auto gamma = row.values(gammas, first);
         Pack<V, kPack> beta{};
-        if (betas) beta = device::load_pack<kPack>(betas + first, true);
+        if (betas) beta = row.values(betas, first);
         Pack<V, kPack> out;
         UNROLL for (int j = 0; j < kPack; ++j) out.at[j] =
             V((kept[t].at[k][j] - mean) * scale * C(gamma.at[j]) + C(beta.at[j]));
-        device::store_pack(y + first, out, true);
+        row.store(y, first, out);
       });
     });
   }
 
  private:
   struct Row {
-    int64_t index;
+    int64_t index, width;
     bool there;
     const X *x, *skip = nullptr, *bias = nullptr;
     X* sum = nullptr;
@@ -100,6 +101,7 @@ struct NormalizeRows {
     DEVICE_FN Row(const NormalizeRows& kernel, const Block<NoShared>& b, int t) {
       const RowNorm& norm = kernel.norm;
       index = Together::index(b, t);
+      width = norm.width;
       there = index < norm.rows;
       x = static_cast<const X*>(norm.x) + index * norm.width;
       if constexpr (kAdds) {
@@ -112,21 +114,42 @@ struct NormalizeRows {
         if (norm.sum) sum = static_cast<X*>(norm.sum) + index * norm.width;
       }
     }
-    DEVICE_FN void load(C (&values)[kPack], int64_t first) const {
-      const auto own = device::load_pack<kPack>(x + first, true);
-      UNROLL for (int j = 0; j < kPack; ++j) values[j] = C(own.at[j]);
-      if (kAdds && skip) add(values, skip + first);
-      if (kAdds && bias) add(values, bias + first);
+    DEVICE_FN bool has(int64_t i) const { return kWhole || uint64_t(i) < uint64_t(width); }
+    // Values of a row from `first` on; those beyond its ends are 0.
+    template <class T>
+    DEVICE_FN Pack<T, kPack> values(const T* row, int64_t first) const {
+      if (has(first) && has(first + kPack - 1))
+        return device::load_pack<kPack>(row + first, kWhole || device::is_pack_aligned<kPack>(row + first));
+      Pack<T, kPack> pack;
+      UNROLL for (int j = 0; j < kPack; ++j) pack.at[j] = has(first + j) ? row[first + j] : T(0.f);
+      return pack;
     }
-    DEVICE_FN static void add(C (&values)[kPack], const X* from) {
-      const auto more = device::load_pack<kPack>(from, true);
-      UNROLL for (int j = 0; j < kPack; ++j) values[j] += C(more.at[j]);
+    template <class T>
+    DEVICE_FN void store(T* row, int64_t first, const Pack<T, kPack>& pack) const {
+      if (has(first) && has(first + kPack - 1))
+        return device::store_pack(row + first, pack, kWhole || device::is_pack_aligned<kPack>(row + first));
+      UNROLL for (int j = 0; j < kPack; ++j) {
+        if (has(first + j)) row[first + j] = pack.at[j];
+      }
+    }
+    DEVICE_FN void load(C (&into)[kPack], int64_t first) const {
+      const auto own = values(x, first);
+      UNROLL for (int j = 0; j < kPack; ++j) into[j] = C(own.at[j]);
+      if (kAdds && skip) add(into, skip, first);
+      if (kAdds && bias) add(into, bias, first);
+    }
+    DEVICE_FN void add(C (&into)[kPack], const X* row, int64_t first) const {
+      const auto more = values(row, first);
+      UNROLL for (int j = 0; j < kPack; ++j) into[j] += C(more.at[j]);
     }
   };
 
   template <class F>
   DEVICE_FN void each(const Block<NoShared>& b, int t, const Row& row, F f) const {
-    if (row.there) Packs::each(norm.width, Together::lane(t), Together::size(b), f);
+    if (!row.there) return;
+    const int before = kWhole ? 0 : int(reinterpret_cast<uintptr_t>(row.x) / sizeof(X) % kPack);
+    Packs::each(norm.width + before, Together::lane(t), Together::size(b),
+                [&](int k, int64_t first) { f(k, first - before); });
   }
   DEVICE_FN void write(void* statistics, int64_t row, C value) const {
     if (!statistics) return;
@@ -139,20 +162,22 @@ struct NormalizeRows {
 
 template <class X, class V, bool kAdds, class C = Compute<X>>
 void normalize(StreamRef stream, const RowNorm& norm) {
-  constexpr int kWide = device::pack_size<X, V>();
-  bool aligned = norm.width % kWide == 0;
+  constexpr int kPack = device::pack_size<X, V>();
+  bool whole = norm.width % kPack == 0;
   for (const void* x : {norm.x, norm.skip, norm.bias, static_cast<const void*>(norm.sum)})
-    aligned &= device::is_pack_aligned<kWide>(static_cast<const X*>(x));
+    whole &= device::is_pack_aligned<kPack>(static_cast<const X*>(x));
   for (const void* v : {norm.gamma.data, norm.beta.data, static_cast<const void*>(norm.y)})
-    aligned &= device::is_pack_aligned<kWide>(static_cast<const V*>(v));
+    whole &= device::is_pack_aligned<kPack>(static_cast<const V*>(v));
   const device::Divider by_skip_rows(norm.skip_rows, norm.rows);
-  with_packs<kWide>(aligned, [&]<int kPack> {
-    spread_rows<kPack, sizeof(C) == 8 || kAdds || !std::is_same_v<X, V>>(
-        stream, norm.rows, norm.width, [&]<int kLanes, int kKeep>(device::Blocks grid) {
-          device::block_kernel<NoShared>(stream, grid,
-                                         NormalizeRows<X, V, C, kAdds, kPack, kLanes, kKeep>{norm, by_skip_rows});
-        });
-  });
+  constexpr bool kFew = sizeof(C) == 8 || kAdds || !std::is_same_v<X, V>;
+  const auto launch = [&]<bool kWhole>(int64_t most) {
+    spread_rows<kPack, kFew || !kWhole>(stream, norm.rows, most, [&]<int kLanes, int kKeep>(device::Blocks grid) {
+      device::block_kernel<NoShared>(stream, grid,
+                                     NormalizeRows<X, V, C, kAdds, kWhole, kLanes, kKeep>{norm, by_skip_rows});
+    });
+  };
+  if (whole) return launch.template operator()<true>(norm.width);
+  launch.template operator()<false>((norm.width + 2 * kPack - 2) / kPack * kPack);
 }
 
 // Calls f with the two types: the same, or a half type and float.

@@ -40,12 +40,13 @@ DEVICE_FN C power_of(C x) {
   return std::exp(x);
 }
 
-// Rows whose values are neighbours.
-template <class T, int kPack, int kLanes, int kKeep>
+// Rows whose values are neighbours. If not all of them are made of whole packs (kWhole), packs lie where addresses of x
+// are aligned, and the first and the last of a row may reach beyond it: there they hold -inf, which adds nothing.
+template <class T, bool kWhole, int kLanes, int kKeep>
 struct SoftmaxRows {
   using C = Compute<T>;
   using Together = Team<kLanes>;
-  static constexpr int kMaxThreads = Together::kMaxThreads;
+  static constexpr int kPack = device::pack_size<T>(), kMaxThreads = Together::kMaxThreads;
   using Packs = Deal<kPack, kKeep>;
   using Kept = typename Packs::template Kept<C>;
 
@@ -61,7 +62,7 @@ struct SoftmaxRows {
         b, kLowest<C>,
         [&](int t) {
           C most = kLowest<C>;
-          each(b, t, [&](int k, const Row& row, auto first) {
+          each(b, t, [&](int k, const Row& row, int64_t first) {
             row.load(kept[t].at[k], first);
             UNROLL for (int j = 0; j < kPack; ++j) most = Larger()(most, kept[t].at[k][j]);
           });
@@ -72,7 +73,7 @@ struct SoftmaxRows {
         b, C(0),
         [&](int t) {
           C all = 0;
-          each(b, t, [&](int k, const Row& row, auto first) {
+          each(b, t, [&](int k, const Row& row, int64_t first) {
             if constexpr (kKeep == 0) row.load(kept[t].at[k], first);
             UNROLL for (int j = 0; j < kPack; ++j) {
               const C power = power_of<T>(kept[t].at[k][j] - top[t]);
@@ -85,7 +86,7 @@ struct SoftmaxRows {
         Plus());
     b.threads([&](int t, NoShared&) {
       const C scale = C(1) / sum[t], shift = top[t], log_sum = log ? std::log(sum[t]) : C(0);
-      each(b, t, [&](int k, const Row& row, auto first) {
+      each(b, t, [&](int k, const Row& row, int64_t first) {
         if constexpr (kKeep == 0) row.load(kept[t].at[k], first);
         Pack<T, kPack> out;
         UNROLL for (int j = 0; j < kPack; ++j) {
@@ -96,7 +97,7 @@ struct SoftmaxRows {
             value = (kKeep ? value : power_of<T>(value - shift)) * scale;
           out.at[j] = T(value);
         }
-        device::store_pack(row.y + first, out, true);
+        row.store(out, first);
       });
     });
   }
@@ -105,12 +106,33 @@ struct SoftmaxRows {
   struct Row {
     const T *x, *addend;
     T* y;
+    int64_t width;
+
+    DEVICE_FN bool has(int64_t i) const { return kWhole || uint64_t(i) < uint64_t(width); }
+    DEVICE_FN bool has_all_from(int64_t first) const { return has(first) && has(first + kPack - 1); }
+    template <class V>
+    DEVICE_FN static bool is_aligned(const V* address) {
+      return kWhole || device::is_pack_aligned<kPack>(address);
+    }
     DEVICE_FN void load(C (&values)[kPack], int64_t first) const {
+      if (!has_all_from(first)) {
+        UNROLL for (int j = 0; j < kPack; ++j) {
+          values[j] = has(first + j) ? C(x[first + j]) : kLowest<C>;
+          if (addend && has(first + j)) values[j] += C(addend[first + j]);
+        }
+        return;
+      }
       const Pack<T, kPack> own = device::load_pack<kPack>(x + first, true);
       UNROLL for (int j = 0; j < kPack; ++j) values[j] = C(own.at[j]);
       if (!addend) return;
-      const Pack<T, kPack> more = device::load_pack<kPack>(addend + first, true);
+      const Pack<T, kPack> more = device::load_pack<kPack>(addend + first, is_aligned(addend + first));
       UNROLL for (int j = 0; j < kPack; ++j) values[j] += C(more.at[j]);
+    }
+    DEVICE_FN void store(const Pack<T, kPack>& values, int64_t first) const {
+      if (has_all_from(first)) return device::store_pack(y + first, values, is_aligned(y + first));
+      UNROLL for (int j = 0; j < kPack; ++j) {
+        if (has(first + j)) y[first + j] = values.at[j];
+      }
     }
   };
   // f(pack, row, first value of the pack in the row)
@@ -118,8 +140,10 @@ struct SoftmaxRows {
   DEVICE_FN void each(const Block<NoShared>& b, int t, F f) const {
     const int64_t index = Together::index(b, t);
     if (index >= rows) return;
-    const Row row{x + index * width, addend.of(index, width), y + index * width};
-    Packs::each(width, Together::lane(t), Together::size(b), [&](int k, auto first) { f(k, row, first); });
+    const Row row{x + index * width, addend.of(index, width), y + index * width, width};
+    const int before = kWhole ? 0 : int(reinterpret_cast<uintptr_t>(row.x) / sizeof(T) % kPack);
+    Packs::each(width + before, Together::lane(t), Together::size(b),
+                [&](int k, int64_t first) { f(k, row, first - before); });
   }
 };
 
@@ -186,15 +210,17 @@ struct SoftmaxColumns {
 
 template <class T>
 void softmax_rows_of(StreamRef stream, const T* x, T* y, int64_t rows, int64_t width, bool log, Addend<T> addend = {}) {
-  constexpr int kWide = device::pack_size<T>();
-  const bool aligned = width % kWide == 0 && device::is_pack_aligned<kWide>(x) && device::is_pack_aligned<kWide>(y) &&
-                       device::is_pack_aligned<kWide>(addend.data);
-  with_packs<kWide>(aligned, [&]<int kPack> {
-    spread_rows<kPack, sizeof(T) == 8>(stream, rows, width, [&]<int kLanes, int kKeep>(device::Blocks grid) {
+  constexpr int kPack = device::pack_size<T>();
+  const auto launch = [&]<bool kWhole>(int64_t most) {
+    spread_rows<kPack, sizeof(T) == 8>(stream, rows, most, [&]<int kLanes, int kKeep>(device::Blocks grid) {
       device::block_kernel<NoShared>(stream, grid,
-                                     SoftmaxRows<T, kPack, kLanes, kKeep>{x, y, rows, width, log, addend});
+                                     SoftmaxRows<T, kWhole, kLanes, kKeep>{x, y, rows, width, log, addend});
     });
-  });
+  };
+  if (width % kPack == 0 && device::is_pack_aligned<kPack>(x) && device::is_pack_aligned<kPack>(y) &&
+      device::is_pack_aligned<kPack>(addend.data))
+    return launch.template operator()<true>(width);
+  launch.template operator()<false>((width + 2 * kPack - 2) / kPack * kPack);
 }
 
 template <class T>

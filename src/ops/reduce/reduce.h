@@ -38,7 +38,8 @@ struct Results {
   }
 };
 
-// The innermost run is reduced: a team for each output and split.
+// The innermost run is reduced: a team for each output and split. A run that is not made of whole packs begins and ends
+// with parts of some.
 template <class F, int kLanes>
 struct ReduceRuns {
   using In = typename F::In;
@@ -78,29 +79,47 @@ struct ReduceRuns {
     const int64_t end = (split + 1) * chunk < packs ? (split + 1) * chunk : packs;
     const int lanes = Together::size(b);
     int64_t p = split * chunk + Together::lane(t);
-    if (kBatch > 1 && aligned && reduced.rank == 0) {  // all packs are neighbours
-      const int64_t full = end < run / kPack ? end : run / kPack;
+    if (kBatch > 1 && reduced.rank == 0) {  // all packs are neighbours
+      const int before = before_run(from);
+      if (p == 0 && before != 0 && end > 0) {
+        take_pack(acc, from, 0);
+        p = lanes;
+      }
+      const int64_t whole = (run + before) / kPack, full = end < whole ? end : whole;
       for (; p + (kBatch - 1) * lanes < full; p += kBatch * lanes) {
         Pack<In, kPack> batch[kBatch];
         UNROLL for (int u = 0; u < kBatch; ++u) batch[u] =
-            device::load_pack<kPack>(from + (p + u * lanes) * kPack, true);
+            device::load_pack<kPack>(from + ((p + u * lanes) * kPack - before), true);
         UNROLL for (int u = 0; u < kBatch; ++u) {
-          UNROLL for (int j = 0; j < kPack; ++j) f.take(acc, batch[u].at[j], (p + u * lanes) * kPack + j);
+          UNROLL for (int j = 0; j < kPack; ++j) f.take(acc, batch[u].at[j], (p + u * lanes) * kPack - before + j);
         }
       }
     }
     NO_UNROLL for (; p < end; p += lanes) {
       int64_t in_run = p;
       const In* start = reduced.rank ? from + reduced.offset(packs_in_run(p, in_run)) : from;
-      const int64_t first = in_run * kPack;
-      const int count = run - first < kPack ? int(run - first) : kPack;
-      const Pack<In, kPack> pack = device::load_pack<kPack>(start + first, aligned, count);
-      UNROLL for (int j = 0; j < kPack; ++j) {
-        if (j < count) f.take(acc, pack.at[j], first + j);
-      }
+      take_pack(acc, start, in_run);
     }
     return acc;
   }
+  // How far a run begins behind an aligned address. Packs lie at these.
+  DEVICE_FN int before_run(const In* start) const {
+    return aligned ? 0 : int(reinterpret_cast<uintptr_t>(start) / sizeof(In) % kPack);
+  }
+  DEVICE_FN void take_pack(Acc& acc, const In* start, int64_t pack) const {
+    const int64_t first = pack * kPack - before_run(start);
+    if (first >= 0 && first + kPack <= run) {
+      const Pack<In, kPack> values = device::load_pack<kPack>(start + first, true);
+      UNROLL for (int j = 0; j < kPack; ++j) f.take(acc, values.at[j], first + j);
+    } else {
+      In values[kPack];  // loads without branches around them overlap
+      UNROLL for (int j = 0; j < kPack; ++j) values[j] = start[has(first + j) ? first + j : 0];
+      UNROLL for (int j = 0; j < kPack; ++j) {
+        if (has(first + j)) f.take(acc, values[j], first + j);
+      }
+    }
+  }
+  DEVICE_FN bool has(int64_t i) const { return uint64_t(i) < uint64_t(run); }
 };
 
 // The innermost run is kept: neighbouring threads take neighbouring packs of it, and `rows` threads of a block share
@@ -231,10 +250,10 @@ void reduce(Context& context, const ReducePlan& plan, const typename F::In* x, t
   if (plan.reduces_run || plan.reduced_count() == 0) {
     using Kernel = ReduceRuns<F, 0>;
     constexpr int kPack = Kernel::kPack;
-    const int64_t in_run = (plan.run + kPack - 1) / kPack;
-    const int64_t packs = plan.reduced_count() == 0 ? 0 : checked_product(plan.reduced.count, in_run);
     const bool alone = outputs == 1 && plan.reduced.rank == 0;  // then only the last pack may be short
     const bool aligned = device::is_pack_aligned<kPack>(x) && (alone || plan.run % kPack == 0);
+    const int64_t in_run = (plan.run + (aligned ? 1 : 2) * (kPack - 1)) / kPack;
+    const int64_t packs = plan.reduced_count() == 0 ? 0 : checked_product(plan.reduced.count, in_run);
     const auto launch = [&]<int kLanes>(int threads) {
       const int teams = kLanes ? threads / kLanes : 1;
       const int64_t chunk = kLanes ? packs : cut(outputs, packs, int64_t(threads) * kLeast);
@@ -264,6 +283,11 @@ void reduce(Context& context, const ReducePlan& plan, const typename F::In* x, t
         threads /= 2;
     }
     lanes = std::min(lanes, threads);
+    // What lies in the cache waits for its loads rather than for memory: more blocks of fewer columns, down to 32 bytes
+    // side by side.
+    const bool small = plan.reduced.count * packs <= int64_t(1) << 18;
+    while (small && lanes > 2 && (packs + lanes - 1) / lanes * 8 < enough && plan.reduced.count > threads / lanes)
+      lanes /= 2;
     const int64_t tiles = (packs + lanes - 1) / lanes;
     const int64_t chunk = cut(tiles, plan.reduced.count, int64_t(threads / lanes) * kLeast);
     const int64_t blocks = checked_product(tiles, results.splits);

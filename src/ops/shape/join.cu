@@ -3,6 +3,7 @@
 
 #include "device/divide.h"
 #include "device/launch.h"
+#include "device/neighbours.h"
 #include "ops/dispatch.h"
 #include "ops/registry.h"
 #include "ops/shape/movement.h"
@@ -17,26 +18,48 @@ struct Part {
   int64_t first, width;  // columns of the joined rows, in elements
 };
 
-// joined[row, part.first + c] <-> part[row, c]
+// joined[row, part.first + c] <-> part[row, c]. A thread moves `step` neighbours, a pack or one; those of a pack that
+// are not all in one row of one part, one by one.
 template <class T, bool kSplit>
 struct MoveParts {
+  static constexpr int kPack = device::pack_size<T>();
   T* joined;
   int64_t row_width, first, width;  // of the joined rows; the columns that these parts cover
   device::Divider by_width;
   Part parts[kParts];
   int count;
+  int64_t n;
+  int step;
   DEVICE_FN void operator()(int64_t i) const {
+    const int64_t begin = i * step, end = n - begin < step ? n : begin + step;
+    T *in_joined, *in_part;
+    const int64_t left = locate(begin, in_joined, in_part);
+    if (step == kPack && left >= kPack) return move<kPack>(in_joined, in_part);
+    NO_UNROLL for (int64_t j = begin;;) {
+      move<1>(in_joined, in_part);
+      if (++j == end) return;
+      locate(j, in_joined, in_part);
+    }
+  }
+
+ private:
+  // Both places of the i-th element. Returns how many neighbours there are from it on.
+  DEVICE_FN int64_t locate(int64_t i, T*& in_joined, T*& in_part) const {
     int64_t column;
     const int64_t row = by_width(i, column);
     column += first;
     int p = 0;
     while (p + 1 < count && column >= parts[p + 1].first) ++p;
-    T& in_joined = joined[row * row_width + column];
-    T& in_part = static_cast<T*>(parts[p].data)[row * parts[p].width + column - parts[p].first];
+    in_joined = joined + row * row_width + column;
+    in_part = static_cast<T*>(parts[p].data) + row * parts[p].width + column - parts[p].first;
+    return parts[p].first + parts[p].width - column;
+  }
+  template <int kCount>
+  DEVICE_FN static void move(T* in_joined, T* in_part) {
     if constexpr (kSplit)
-      in_part = in_joined;
+      device::store_neighbours(in_part, device::load_neighbours<kCount>(in_joined));
     else
-      in_joined = in_part;
+      device::store_neighbours(in_joined, device::load_neighbours<kCount>(in_part));
   }
 };
 
@@ -68,10 +91,12 @@ void move_parts(StreamRef stream, void* joined, int64_t rows, std::vector<Part> 
       while (to < parts.size() && to - from < kParts && parts[to].first == parts[to - 1].first + parts[to - 1].width)
         ++to;
       const int64_t first = parts[from].first, width = parts[to - 1].first + parts[to - 1].width - first;
-      MoveParts<T, kSplit> move{
-          static_cast<T*>(joined), row_width, first, width, device::Divider(width, rows * width), {}, int(to - from)};
+      using Move = MoveParts<T, kSplit>;
+      const int64_t n = rows * width;
+      Move move{static_cast<T*>(joined), row_width, first, width, device::Divider(width, n), {}, int(to - from), n, 1};
+      if (width / move.count >= 8 * Move::kPack) move.step = Move::kPack;  // few packs will be broken
       std::copy(parts.begin() + ptrdiff_t(from), parts.begin() + ptrdiff_t(to), move.parts);
-      device::for_each_index(stream, rows * width, move);
+      device::for_each_index(stream, (n + move.step - 1) / move.step, move);
       from = to;
     }
   });

@@ -2,8 +2,10 @@
 
 #include <cstdint>
 
+#include "device/device.h"
 #include "device/divide.h"
 #include "device/launch.h"
+#include "device/neighbours.h"
 #include "ops/dispatch.h"
 
 namespace encore::ops {
@@ -62,12 +64,47 @@ struct CopyPacked {
   }
 };
 
-// Reads along one dimension and writes along another, through a tile in shared memory, so that both sides are
-// coalesced.
-constexpr int kTile = 32, kTileRows = 8;
+// Runs of neighbours, or of one value again and again, whose sizes are too odd to take them as wider elements. A thread
+// fills what lies in 16 aligned bytes of the output, which at the ends of a run is less.
 template <class T>
+struct CopyRuns {
+  static constexpr int kPack = device::pack_size<T>();
+  const T* in;
+  T* out;
+  int64_t run;
+  bool repeats;
+  Divider by_packs;  // that a run may touch
+  Walk walk;
+  DEVICE_FN void operator()(int64_t i) const {
+    int64_t pack, at, to;
+    walk.locate(by_packs(i, pack), at, to);
+    const T* from = in + at;
+    T* into = out + to;
+    const int before = int(reinterpret_cast<uintptr_t>(into) / sizeof(T) % kPack);
+    const int64_t first = pack * kPack - before;
+    if (first < 0 || run - first < kPack) {
+      NO_UNROLL for (int64_t j = first < 0 ? 0 : first; j < first + kPack && j < run; ++j) into[j] =
+          from[repeats ? 0 : j];
+      return;
+    }
+    device::Pack<T, kPack> values;
+    if (repeats) {
+      UNROLL for (int j = 0; j < kPack; ++j) values.at[j] = *from;
+    } else {
+      values = device::load_neighbours<kPack>(from + first);
+    }
+    device::store_pack(into + first, values, true);
+  }
+};
+
+// Reads along one dimension and writes along another, through a tile in shared memory, so that both sides are
+// coalesced. Narrow elements are read and written kWide at a time.
+constexpr int kTileRows = 8;
+template <class T, int kWide>
 struct TransposeTiles {
-  static constexpr int kMaxThreads = kTile * kTileRows;
+  static constexpr int kLanes = 32, kMaxThreads = kLanes * kTileRows, kTile = kLanes * kWide;
+  static constexpr int kRows = kTile / kTileRows;  // of a thread
+  using Values = device::Pack<T, kWide>;
   struct Shared {
     T tile[kTile][kTile + 1];
   };
@@ -83,16 +120,26 @@ struct TransposeTiles {
     rest.locate(outer, from, to);
     const int64_t read0 = read_tile * kTile, write0 = write_tile * kTile;
     b.threads([&](int t, Shared& s) {
-      const int x = t % kTile;
-      for (int y = t / kTile; y < kTile; y += kTileRows)
+      const int x = t % kLanes * kWide;
+      Values values[kRows] = {};  // all are asked for before the first is waited for
+      UNROLL for (int i = 0; i < kRows; ++i) {
+        const int y = t / kLanes + i * kTileRows;
         if (read0 + x < read_size && write0 + y < write_size)
-          s.tile[y][x] = in[from + (write0 + y) * write_in_stride + read0 + x];
+          values[i] = device::load_pack<kWide>(in + from + (write0 + y) * write_in_stride + read0 + x, true);
+      }
+      UNROLL for (int i = 0; i < kRows; ++i) UNROLL for (int j = 0; j < kWide; ++j) {
+        s.tile[t / kLanes + i * kTileRows][x + j] = values[i].at[j];
+      }
     });
     b.threads([&](int t, Shared& s) {
-      const int x = t % kTile;
-      for (int y = t / kTile; y < kTile; y += kTileRows)
-        if (write0 + x < write_size && read0 + y < read_size)
-          out[to + (read0 + y) * read_out_stride + write0 + x] = s.tile[x][y];
+      const int x = t % kLanes * kWide;
+      UNROLL for (int i = 0; i < kRows; ++i) {
+        const int y = t / kLanes + i * kTileRows;
+        if (write0 + x >= write_size || read0 + y >= read_size) continue;
+        Values values;
+        UNROLL for (int j = 0; j < kWide; ++j) values.at[j] = s.tile[x + j][y];
+        device::store_pack(out + to + (read0 + y) * read_out_stride + write0 + x, values, true);
+      }
     });
   }
 };
@@ -139,6 +186,31 @@ int StridedCopy::find_read_dim() const {
   return -1;
 }
 
+// Whether `count` elements can be moved at once along `read_dim` of the input and along the last one of the output,
+// whose addresses are given.
+template <class T>
+bool StridedCopy::packs_along(int read_dim, int64_t count, const T* in, const T* out) const {
+  if ((reinterpret_cast<uintptr_t>(in) | reinterpret_cast<uintptr_t>(out)) % (size_t(count) * sizeof(T)) != 0)
+    return false;
+  const int last = int(dims_.size()) - 1;
+  for (int d = 0; d <= last; ++d) {
+    const Dim& dim = dims_[size_t(d)];
+    const bool read = d == read_dim, written = d == last;
+    if (((read || written) && dim.size % count != 0) || (!read && dim.in_stride % count != 0) ||
+        (!written && dim.out_stride % count != 0))
+      return false;
+  }
+  return true;
+}
+
+// Whether the last dimension is made of long runs of narrow elements.
+bool StridedCopy::has_runs(size_t bytes) const {
+  constexpr size_t kLong = 64;
+  if (dims_.empty() || bytes == 16) return false;
+  const Dim& inner = dims_.back();
+  return inner.out_stride == 1 && (inner.in_stride == 1 || inner.in_stride == 0) && size_t(inner.size) * bytes >= kLong;
+}
+
 void StridedCopy::run(device::StreamRef stream, const void* in, void* out, size_t bytes) {
   if (count_ == 0) return;
   if (dims_.size() > Walk::kMostDims) {
@@ -152,12 +224,13 @@ void StridedCopy::run(device::StreamRef stream, const void* in, void* out, size_
     return;
   }
   widen(in, out, bytes);
-  const int read_dim = find_read_dim();
+  const bool runs = has_runs(bytes);
+  const int read_dim = runs ? -1 : find_read_dim();
   Walk walk{};
   int64_t outer = 1;
   const int last = int(dims_.size()) - 1;
   for (int d = 0; d <= last; ++d) {
-    if (read_dim >= 0 && (d == read_dim || d == last)) continue;
+    if ((read_dim >= 0 && (d == read_dim || d == last)) || (runs && d == last)) continue;
     const Dim& dim = dims_[size_t(d)];
     outer *= dim.size;
     walk.sizes[walk.rank] = Divider(dim.size, count_);
@@ -167,17 +240,40 @@ void StridedCopy::run(device::StreamRef stream, const void* in, void* out, size_
   dispatch_size(bytes, [&]<class T>() {
     const T* from = static_cast<const T*>(in);
     T* to = static_cast<T*>(out);
+    if constexpr (sizeof(T) < 16)
+      if (runs) {
+        const Dim& run = dims_.back();
+        const int64_t packs = (run.size + 2 * CopyRuns<T>::kPack - 2) / CopyRuns<T>::kPack;
+        device::for_each_index(
+            stream, outer * packs,
+            CopyRuns<T>{from, to, run.size, run.in_stride == 0, Divider(packs, outer * packs), walk});
+        return;
+      }
     if (read_dim < 0) {
       device::for_each_index(stream, count_, CopyStrided<T>{from, to, walk});
       return;
     }
     const Dim &read = dims_[size_t(read_dim)], &write = dims_.back();
-    const int64_t read_tiles = (read.size + kTile - 1) / kTile, write_tiles = (write.size + kTile - 1) / kTile;
-    const int64_t blocks = outer * read_tiles * write_tiles;
-    device::block_kernel<typename TransposeTiles<T>::Shared>(
-        stream, {blocks, kTile * kTileRows},
-        TransposeTiles<T>{from, to, read.size, write.size, read.out_stride, write.in_stride,
-                          Divider(read_tiles, blocks), Divider(write_tiles, blocks), walk});
+    // Calls it if there are so many tiles; true if so.
+    const auto transpose = [&]<int kWide>(int64_t least_tiles) {
+      using Kernel = TransposeTiles<T, kWide>;
+      constexpr int64_t kTile = Kernel::kTile;
+      const int64_t read_tiles = (read.size + kTile - 1) / kTile, write_tiles = (write.size + kTile - 1) / kTile;
+      const int64_t blocks = outer * read_tiles * write_tiles;
+      if (blocks < least_tiles) return false;
+      device::block_kernel<typename Kernel::Shared>(
+          stream, {blocks, Kernel::kMaxThreads},
+          Kernel{from, to, read.size, write.size, read.out_stride, write.in_stride, Divider(read_tiles, blocks),
+                 Divider(write_tiles, blocks), walk});
+      return true;
+    };
+    if constexpr (sizeof(T) < 4) {
+      constexpr int kWide = 4 / sizeof(T);
+      if (packs_along(read_dim, kWide, from, to) &&
+          transpose.template operator()<kWide>(2 * device::multiprocessors(stream.device())))
+        return;
+    }
+    transpose.template operator()<1>(0);
   });
 }
 

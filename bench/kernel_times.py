@@ -1,0 +1,81 @@
+"""Lists the kernels of a replayed model by the time they take, libraries' kernels too.
+
+    PYTHONPATH=python bench/kernel_times.py mobilenet_v3_f16 [model.onnx ...] [--batch 1] [--options prefer_nhwc=1]
+
+torch's profiler sees every kernel of the process, so torch has to be there. For each name: how often a replay launches
+it, what one launch takes, and all of them.
+"""
+
+import argparse
+import collections
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests"), str(ROOT / "tests" / "models"), str(ROOT / "bench")]
+
+import encore_session as es  # noqa: E402
+import models  # noqa: E402
+import numpy as np  # noqa: E402
+import onnxruntime as ort  # noqa: E402
+
+REPLAYS = 10
+
+
+def feeds_of(session):
+    """For a model that comes without: ones where it wants integers, else normal numbers."""
+    rng, feeds = np.random.default_rng(0), {}
+    for item in session.get_inputs():
+        shape = [size if isinstance(size, int) else 1 for size in item.shape]
+        dtype = models.NUMPY[item.type]
+        is_float = np.dtype(dtype).kind == "f"
+        feeds[item.name] = rng.standard_normal(shape).astype(dtype) if is_float else np.ones(shape, dtype)
+    return feeds
+
+
+def kernels_of(replay):
+    """Seconds and launches of each kernel of a replay by name, and what a replay takes from the first to the last."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    for _ in range(20):
+        replay()
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        for _ in range(REPLAYS):
+            replay()
+        torch.cuda.synchronize()
+    events = [event for event in seen.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    totals = collections.defaultdict(lambda: [0, 0.0])
+    for event in events:
+        totals[event.name][0] += 1
+        totals[event.name][1] += event.time_range.elapsed_us()
+    span = max(event.time_range.end for event in events) - min(event.time_range.start for event in events)
+    return {name: (count / REPLAYS, us / REPLAYS) for name, (count, us) in totals.items()}, span / REPLAYS
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="+", help="names that bench/models.py knows, or files")
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--options", default="", help="of the provider: key=value,...")
+    parser.add_argument("--most", type=int, default=20, help="names to list")
+    args = parser.parse_args()
+    options = {"enable_cuda_graph": 1, "use_tf32": 1}
+    options.update(pair.split("=", 1) for pair in args.options.split(",") if pair)
+    ort.set_default_logger_severity(3)
+    for name in args.models:
+        model, feeds = (name, None) if name.endswith(".onnx") else models.make(name, args.batch)
+        session = es.make_session(model, **options)
+        binding, keep = models.bind(session, feeds or feeds_of(session))
+        replays = es.run_options(0)
+        kernels, span = kernels_of(lambda s=session, b=binding, r=replays: s.run_with_iobinding(b, r))
+        busy, launches = sum(us for _, us in kernels.values()), sum(count for count, _ in kernels.values())
+        print(f"\n{name}, batch {args.batch}: {launches:.0f} kernels, busy {busy:.0f} µs of {span:.0f} a replay\n")
+        print("| launches | µs each | µs | kernel |\n|---|---|---|---|")
+        for kernel, (count, us) in sorted(kernels.items(), key=lambda item: -item[1][1])[: args.most]:
+            print(f"| {count:.0f} | {us / count:.2f} | {us:.1f} | `{kernel[:120]}` |", flush=True)
+        del keep
+
+
+if __name__ == "__main__":
+    main()
