@@ -138,8 +138,10 @@ def at_the_ends_of_a_half(finding):
 
 def log_of_little(finding):
     """The sums of which these are the logarithms differ no more than sums of floats do."""
-    sums = np.abs(np.exp(finding.got.astype(np.float64)) - np.exp(finding.wanted.astype(np.float64)))
-    return sums.max(initial=0) <= 1e-6 * np.abs(_read(finding).astype(np.float64)).sum()
+    with np.errstate(all="ignore"):
+        sums = np.abs(np.exp(finding.got.astype(np.float64)) - np.exp(finding.wanted.astype(np.float64)))
+    sizes = np.abs(_read(finding).astype(np.float64))
+    return np.nanmax(sums, initial=0) <= 1e-6 * sizes.sum(where=np.isfinite(sizes))
 
 
 def power_overflows(finding):
@@ -324,6 +326,7 @@ ACCEPTED = [
     Accepted(POOLS, SERVED, "the same, which it then refuses", says("padding values must be non-negative")),
     Accepted(POOLS, SHAPE, "the CPU EP pads to the same size as if there were no dilation", dilated),
     Accepted(POOLS, VALUES, "the CPU EP pads to the same size as if there were no dilation", dilated),
+    Accepted("Conv", REFUSED, "the CPU EP slides kernels of nothing", says("of the kernel is 0")),
     Accepted("Conv", SERVED, "the CPU EP has no dilation with auto_pad", says("Dilation not supported for AutoPad")),
     Accepted(f"{POOLS} GlobalMaxPool GlobalAveragePool", SERVED, "the CPU EP refuses to pool nothing", of_nothing),
     Accepted(
@@ -411,6 +414,7 @@ ACCEPTED = [
         says("num_outputs is 0", "num_outputs is -"),
     ),
     Accepted("Pad", SERVED, "the CPU EP pads no scalars, not even by nothing", lambda f: _read(f).ndim == 0),
+    Accepted("Pad", SERVED, "the CPU EP wraps no empty tensor, not even by nothing", says("Unexpected mode of 3")),
     Accepted("Slice", SERVED, "of a scalar nothing is cut", says("Cannot slice scalars")),
     Accepted(
         "RMSNormalization",
@@ -428,7 +432,7 @@ ACCEPTED = [
         "Split",
         SERVED,
         "the last parts are empty; the CPU EP refuses more parts than there are elements",
-        says("Invalid num_outputs value"),
+        says("Invalid num_outputs value", "exceeds the remaining size of the selected axis"),
     ),
 ]
 

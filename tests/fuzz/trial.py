@@ -161,8 +161,8 @@ def _before(case, node, contents):
     before = dataclasses.replace(case, nodes=case.nodes[:count], references=case.references[:count])
     try:
         arrays = {**contents, **_Session(before, before.made()).run(contents)} if count else {}
-    except Exception:  # which says no more than the first
-        return None
+    except Exception as error:  # of a node that comes earlier, but ran later
+        return _before(case, _culprit(before, error), contents)
     for reference in before.references:
         if wrong := node_differs(reference, arrays):
             kind, text, got, wanted = wrong
