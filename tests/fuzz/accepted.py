@@ -70,6 +70,7 @@ def out_of_range(finding):
     if kind not in INTEGERS or source.dtype.kind != "f":
         return False
     info = np.iinfo(NUMPY[kind])
+    source = source.astype(np.float64)
     inside = (source > float(info.min) - 1) & (source < float(info.max) + 1)
     return not (inside & (finding.got != finding.wanted)).any()
 
@@ -137,8 +138,10 @@ def at_the_ends_of_a_half(finding):
 
 def log_of_little(finding):
     """The sums of which these are the logarithms differ no more than sums of floats do."""
-    sums = np.abs(np.exp(finding.got.astype(np.float64)) - np.exp(finding.wanted.astype(np.float64)))
-    return sums.max(initial=0) <= 1e-6 * np.abs(_read(finding).astype(np.float64)).sum()
+    with np.errstate(all="ignore"):
+        sums = np.abs(np.exp(finding.got.astype(np.float64)) - np.exp(finding.wanted.astype(np.float64)))
+    sizes = np.abs(_read(finding).astype(np.float64))
+    return np.nanmax(sums, initial=0) <= 1e-6 * sizes.sum(where=np.isfinite(sizes))
 
 
 def power_overflows(finding):
@@ -149,6 +152,23 @@ def power_overflows(finding):
         power = np.power(_read(finding).astype(np.float64), _read(finding, 1).astype(np.float64))
     differ = finding.got != finding.wanted
     return not (differ & (np.abs(power) < np.iinfo(finding.got.dtype).max)).any()
+
+
+def beyond_doubles(finding):
+    """Where the results differ, an operand is an integer that no double is."""
+    if finding.got.dtype.kind not in "iu":
+        return False
+    large = [np.abs(_read(finding, i).astype(np.float64)) > 2**53 for i in (0, 1)]
+    return not ((finding.got != finding.wanted) & ~(large[0] | large[1])).any()
+
+
+def rounded_on_the_way(finding):
+    """Halves that are no whole numbers, apart by a rounding of the largest for each step."""
+    kind = finding.node.inputs[-1].type
+    if kind not in ("float16", "bfloat16"):
+        return False
+    most = max(np.abs(array).max(initial=0) for array in [finding.wanted, *_floats(finding)])
+    return _gap(finding).max() <= 4 * most * {"float16": 2.0**-11, "bfloat16": 2.0**-8}[kind]
 
 
 def drops(finding):
@@ -249,6 +269,24 @@ ACCEPTED = [
     ),
     Accepted("Upsample Resize", VALUES, "integers between two pixels are rounded from floats", by_one),
     Accepted("Cast CastLike", VALUES, "ONNX leaves open what a float beyond the integers becomes", out_of_range),
+    Accepted(
+        "Cast",
+        VALUES,
+        "the CPU EP leaves unwritten what it casts with a `saturate` that there is not",
+        lambda finding: finding.node.attrs.get("saturate", 1) not in (0, 1),
+    ),
+    Accepted(
+        "Mod",
+        VALUES,
+        "the CPU EP's fmod of integers is that of doubles, which hold no more than 53 bits",
+        beyond_doubles,
+    ),
+    Accepted(
+        "Loop Scan",
+        VALUES,
+        "halves are rounded in each step, and the reference is computed in floats",
+        rounded_on_the_way,
+    ),
     Accepted("Cast CastLike", VALUES, "the CPU EP takes float8's -0 for true", minus_zero_as_boolean),
     Accepted(SUMS, VALUES, "integers beyond their type wrap; the CPU EP's stop at the last one or average", overflows),
     Accepted("LeakyRelu", VALUES, "the CPU EP multiplies what is positive too, by a slope that is no number", no_slope),
@@ -284,10 +322,11 @@ ACCEPTED = [
         "the CPU EP overlooks empty operands whose other dimensions don't fit",
         lambda finding: any(value.array.size == 0 for value in finding.node.inputs),
     ),
-    Accepted("AveragePool", VALUES, "the CPU EP pads by less than nothing where windows leave gaps", steps_over),
+    Accepted(POOLS, VALUES, "the CPU EP pads by less than nothing where windows leave gaps", steps_over),
     Accepted(POOLS, SERVED, "the same, which it then refuses", says("padding values must be non-negative")),
     Accepted(POOLS, SHAPE, "the CPU EP pads to the same size as if there were no dilation", dilated),
     Accepted(POOLS, VALUES, "the CPU EP pads to the same size as if there were no dilation", dilated),
+    Accepted("Conv", REFUSED, "the CPU EP slides kernels of nothing", says("of the kernel is 0")),
     Accepted("Conv", SERVED, "the CPU EP has no dilation with auto_pad", says("Dilation not supported for AutoPad")),
     Accepted(f"{POOLS} GlobalMaxPool GlobalAveragePool", SERVED, "the CPU EP refuses to pool nothing", of_nothing),
     Accepted(
@@ -331,6 +370,12 @@ ACCEPTED = [
         lambda finding: finding.node.inputs[0].array.ndim == 0 and says("is outside [")(finding),
     ),
     Accepted("GatherND", REFUSED, "indices of depth 0, which ONNX doesn't have", says("indices of depth 0")),
+    Accepted(
+        "GatherND",
+        REFUSED,
+        "the CPU EP overlooks batch dimensions that differ, where there are no indices",
+        lambda f: f.node.inputs[1].array.size == 0 and says("batch dimension")(f),
+    ),
     Accepted("Resize", SHAPE, "the CPU EP mixes up axes from the end with a policy", by_a_policy_from_the_end),
     Accepted("Squeeze", SHAPE, "an empty list of axes names none; the CPU EP takes it for absent", without_axes),
     Accepted(
@@ -362,8 +407,14 @@ ACCEPTED = [
         "the CPU EP does not look at how many rows skip has",
         says("skip ["),
     ),
-    Accepted("Split", REFUSED, "the CPU EP overlooks a num_outputs of zero", says("num_outputs is 0")),
+    Accepted(
+        "Split",
+        REFUSED,
+        "the CPU EP overlooks a num_outputs of zero or less",
+        says("num_outputs is 0", "num_outputs is -"),
+    ),
     Accepted("Pad", SERVED, "the CPU EP pads no scalars, not even by nothing", lambda f: _read(f).ndim == 0),
+    Accepted("Pad", SERVED, "the CPU EP wraps no empty tensor, not even by nothing", says("Unexpected mode of 3")),
     Accepted("Slice", SERVED, "of a scalar nothing is cut", says("Cannot slice scalars")),
     Accepted(
         "RMSNormalization",
@@ -381,7 +432,7 @@ ACCEPTED = [
         "Split",
         SERVED,
         "the last parts are empty; the CPU EP refuses more parts than there are elements",
-        says("Invalid num_outputs value"),
+        says("Invalid num_outputs value", "exceeds the remaining size of the selected axis"),
     ),
     Accepted(
         "LinearAttention", SERVED, "no tokens; a Reshape of the function's body refuses them", says("requested shape")

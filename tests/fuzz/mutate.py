@@ -2,7 +2,7 @@
 
 import numpy as np
 from draw import HOSTILE, SMALL
-from element_types import INTEGERS, NUMPY, carrier, rounded
+from element_types import INTEGERS, NUMPY, WITHOUT_ARRAYS, carrier, rounded
 from onnx_model import Value
 
 
@@ -33,7 +33,9 @@ def _attribute(s, node):
     elif key != "to":
         node.attrs[key] = s.draw.pick(HOSTILE)
     else:
-        node.attrs[key] = s.draw.pick([0, 8, 14, 99, -1])  # neither a number's type nor bool's
+        # Neither a number's type nor bool's; of a string a Cast behind the node would make a number again.
+        cast_behind = any(value.type in WITHOUT_ARRAYS for value in node.makes())
+        node.attrs[key] = s.draw.pick([0, 14, 99, -1, *[8] * (not cast_behind)])
     return True
 
 

@@ -47,6 +47,14 @@ class Node:
     def makes(self):
         return [value for value in self.outputs if value is not None]
 
+    def with_every_output(self):
+        """The same with all outputs wanted: a Split of which nobody wants one, the CPU EP does not survive."""
+        if self.op != "Split" or not self.inputs or self.inputs[0] is None:
+            return self
+        unwanted = lambda i: Value(f"{self.name}_unwanted{i}", self.inputs[0].type, None, MADE)
+        outputs = [value if value is not None else unwanted(i) for i, value in enumerate(self.outputs)]
+        return dataclasses.replace(self, outputs=outputs)
+
 
 def write(nodes, outputs, opset, wide=False, numbers_fed=False):
     """The model's bytes, and the names of its outputs: of Values, which may also be feeds or constants.

@@ -3,7 +3,6 @@
 import numpy as np
 from element_types import FLOATS, NUMPY, rounded
 from onnx import helper
-from onnx_model import FEED
 from proposals import proposes
 
 
@@ -162,9 +161,7 @@ def split(s):
     size, parts = x.array.shape[axis or 0], s.draw.number(1, 4)
     cuts = sorted(s.draw.number(0, size) for _ in range(parts - 1))
     sizes = [b - a for a, b in zip([0, *cuts], [*cuts, size])]
-    # onnxruntime folds constants on the CPU EP, which does not survive an output that nobody wants.
-    often = 0.85 if x.origin == FEED else 1
-    more = {"wanted": [True, *(s.draw.chance(often) for _ in range(parts - 1))], "axis": axis}
+    more = {"wanted": [True, *(s.draw.chance(0.85) for _ in range(parts - 1))], "axis": axis}
     if s.draw.chance(0.3) and (size % parts == 0 or s.opset >= 18):
         return s.node(x, num_outputs=parts if s.opset >= 18 else None, **more)
     return s.node(x, split=sizes, **more) if s.opset < 13 else s.node(x, s.fixed(sizes), **more)

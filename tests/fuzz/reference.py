@@ -1,12 +1,10 @@
 """What a node's results should be: the CPU EP of the same onnxruntime, one node at a time."""
 
-import dataclasses
-
 import numpy as np
 import onnx
 import onnxruntime as ort
 from element_types import carrier, rounded, wide
-from onnx_model import CONSTANT, MADE, Value, write
+from onnx_model import CONSTANT, write
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
 from proposals import PROPOSALS
 
@@ -43,13 +41,7 @@ class Reference:
         self.wide = not PROPOSALS[node.domain, node.op].own_types
         self.opset, self.numbers_fed = opset, numbers_fed
         self.feeds = [v for v in node.reads() if v.origin != CONSTANT or numbers_fed and not v.fixed]
-        whole = node
-        if (
-            node.op == "Split" and node.inputs and node.inputs[0]
-        ):  # which the CPU EP does not survive with an output that nobody wants
-            outputs = [v or Value(f"unwanted{i}", node.inputs[0].type, None, MADE) for i, v in enumerate(node.outputs)]
-            whole = dataclasses.replace(node, outputs=outputs)
-        self.model, self.outputs = write([whole], node.makes(), opset, self.wide, numbers_fed)
+        self.model, self.outputs = write([node.with_every_output()], node.makes(), opset, self.wide, numbers_fed)
         self.run = None
         self.last = None
 

@@ -37,6 +37,7 @@ class Finding:
 class Outcome:
     finding: Finding | None = None
     accepted: list = dataclasses.field(default_factory=list)  # reasons
+    disputed: list = dataclasses.field(default_factory=list)  # nodes of accepted differences
     nodes: int = 0
     nodes_on_encore: int = 0
 
@@ -160,8 +161,8 @@ def _before(case, node, contents):
     before = dataclasses.replace(case, nodes=case.nodes[:count], references=case.references[:count])
     try:
         arrays = {**contents, **_Session(before, before.made()).run(contents)} if count else {}
-    except Exception:  # which says no more than the first
-        return None
+    except Exception as error:  # of a node that comes earlier, but ran later
+        return _before(case, _culprit(before, error), contents)
     for reference in before.references:
         if wrong := node_differs(reference, arrays):
             kind, text, got, wanted = wrong
@@ -193,6 +194,7 @@ def _check_nodes(case, session, arrays, when, outcome):
             finding = Finding(case, node, kind, when, text, arrays, got, wanted)
             if not _is_accepted(finding, outcome):
                 return finding
+            outcome.disputed.append(node)
     return None
 
 
@@ -233,6 +235,8 @@ def _second(case, contents, values, first, outcome, phase):
     graphs = case.graphs and case.capturable() and outcome.nodes_on_encore == outcome.nodes
     if not (graphs or level_changed or case.extra or case.hidden):
         return None
+    if level_changed and any(map(case.is_constant, outcome.disputed)):
+        return None  # onnxruntime has the CPU EP fold it
     outputs = (case.nodes[-1].makes() if case.hidden else case.made()) + case.extra
     options = {"enable_cuda_graph": 1, "min_num_runs_before_cuda_graph_capture": 1} if graphs else {}
     ways = [("in another session", EAGER if graphs else None)]

@@ -156,6 +156,14 @@ def test_pow_by_one_number(exponent, dtype):
     check(Case("Pow", [of(dtype, 5, 33, low=0.3), np.asarray(np.float32(exponent))], dtype=dtype, name=str(exponent)))
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_pow_by_whole_numbers_beyond_floats(dtype):
+    x, y = np.meshgrid(
+        np.float32([-1, -2, -0.5, 1, 3]), np.array([2**24 + 1, 2**40, 2**40 + 1, 2**53 - 1, -(2**33) - 1])
+    )
+    check(Case("Pow", [x.reshape(-1), y.reshape(-1)], dtype=dtype))
+
+
 def test_pow_special_values():
     x, y = np.meshgrid(SPECIAL[:8], SPECIAL[:13])
     check(Case("Pow", [x.reshape(-1), y.reshape(-1)]))

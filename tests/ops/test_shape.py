@@ -39,6 +39,7 @@ VIEWS = [
     exact("Unsqueeze", [floats(3, 2), ints(0, -1)]),
     exact("Unsqueeze", [floats(3, 2)], {"axes": [1]}, opset=11),
     exact("Unsqueeze", [np.float32(2.5), ints(0)]),
+    exact("Unsqueeze", [floats(3), Const(np.array(0))], name="one-axis"),
 ]
 
 MOVES = [
@@ -125,6 +126,11 @@ ONE = np.float32(1)
         ("Tile", [floats(2, 3), COLUMN], r"repeats has shape \[2,1\]"),
         ("Slice", [floats(2, 3), COLUMN - 1, COLUMN], r"starts has shape \[2,1\]"),
         ("ConstantOfShape", [COLUMN], r"shape has shape \[2,1\]"),
+        ("Squeeze", [floats(1, 3), COLUMN[:1] - 1], r"axes has shape \[1,1\]"),
+        ("Squeeze", [floats(1, 3), np.array(0)], r"axes has shape \[\]"),
+        ("Unsqueeze", [floats(3), COLUMN[:1]], r"axes has shape \[1,1\]"),
+        ("Slice", [floats(2), *[COLUMN[:0, 0]] * 2, COLUMN[:0].T], r"axes has shape \[1,0\]"),
+        ("Split", [floats(1), COLUMN[:1]], r"split has shape \[1,1\]"),
         ("Range", [np.array(ONE), np.full((1, 1), 3, np.float32), np.array(ONE)], r"limit has shape \[1,1\]"),
     ],
 )

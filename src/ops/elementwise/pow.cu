@@ -29,9 +29,13 @@ struct Power {
       // A device's pow may end just below a whole number, which would lose one.
       if (y == std::floor(y) && std::abs(y) < 0x1p53) return integer_power(x, int64_t(y));
       return truncated<T>(std::pow(double(x), y));
-    } else {
+    } else if constexpr (std::is_same_v<Exponent, T>) {
       if (y == T(2)) return x * x;
       return std::pow(x, y);
+    } else {
+      // Of a whole number that T cannot hold it matters whether it is odd.
+      const T near = T(y);
+      return near == y ? (*this)(x, near) : T(std::pow(double(x), y));
     }
   }
 };
@@ -58,10 +62,10 @@ class Pow : public Op {
       };
       if constexpr (std::is_integral_v<T>) {
         type == Type::i64 ? launch(int64_t()) : launch(double());
-      } else if constexpr (std::is_same_v<T, Compute<T>>) {
-        launch(T());
+      } else if constexpr (std::is_same_v<T, double>) {
+        launch(double());
       } else {
-        type == x.type ? launch(T()) : launch(float());
+        type == x.type ? launch(T()) : launch(double());
       }
     });
   }
@@ -69,9 +73,8 @@ class Pow : public Op {
  private:
   // The type in which an exponent is read, which loses nothing that the result could show.
   static Type exponent_type(Type base, Type exponent) {
-    if (base == Type::f64 || base == exponent) return base == Type::i32 ? Type::i64 : base;
-    if (kFloats.has(base)) return Type::f32;
-    return kFloats.has(exponent) ? Type::f64 : Type::i64;
+    if (base == exponent && kFloats.has(base)) return base;
+    return kFloats.has(base) || kFloats.has(exponent) ? Type::f64 : Type::i64;
   }
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ops/host_vector.h"
 #include "ops/shape/movement.h"
 
 namespace encore::ops {
@@ -21,11 +22,6 @@ std::vector<Dim> joined(const Shape& shape, const AxisSet& reduced) {
       dims.push_back({shape[i], reduced[size_t(i)]});
   }
   return dims;
-}
-
-std::vector<int64_t> host_axes(const Tensor& given) {
-  require(given.shape.rank() == 1, "axes has shape ", given.shape.str(), "; it must be a vector");
-  return host_ints(given, "axes");
 }
 
 }  // namespace
@@ -91,7 +87,7 @@ AxisSet ReduceAxes::of(Context& context) const {
   const int rank = context.input(0).shape.rank();
   std::vector<int64_t> axes;
   if (const Tensor* given = context.input_count() > 1 ? context.find_input(1) : nullptr)
-    axes = host_axes(*given);
+    axes = host_vector(*given, "axes");
   else if (axes_)
     axes = *axes_;
   AxisSet reduced(size_t(rank), axes.empty() && !nothing_if_empty_);

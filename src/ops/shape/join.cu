@@ -5,6 +5,7 @@
 #include "device/launch.h"
 #include "device/neighbours.h"
 #include "ops/dispatch.h"
+#include "ops/host_vector.h"
 #include "ops/registry.h"
 #include "ops/shape/movement.h"
 
@@ -143,7 +144,7 @@ class Split : public Op {
     const int outputs = context.output_count();
     std::vector<int64_t> sizes;
     if (const Tensor* given = context.find_input(1))
-      sizes = host_ints(*given, "split");
+      sizes = host_vector(*given, "split");
     else if (split_)
       sizes = *split_;
     if (sizes.empty()) {

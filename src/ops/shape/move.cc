@@ -1,6 +1,7 @@
 // Ops that are one strided copy.
 #include <algorithm>
 
+#include "ops/host_vector.h"
 #include "ops/registry.h"
 #include "ops/shape/movement.h"
 #include "ops/shape/strided.h"
@@ -41,17 +42,17 @@ class Slice : public Op {
   void run(Context& context) const override {
     const Tensor& in = context.input(0);
     const int rank = in.shape.rank();
-    const std::vector<int64_t> starts = starts_ ? *starts_ : host_ints(context.input(1), "starts");
-    const std::vector<int64_t> ends = ends_ ? *ends_ : host_ints(context.input(2), "ends");
+    const std::vector<int64_t> starts = starts_ ? *starts_ : host_vector(context.input(1), "starts");
+    const std::vector<int64_t> ends = ends_ ? *ends_ : host_vector(context.input(2), "ends");
     require(starts.size() == ends.size(), "starts has ", starts.size(), " values, ends ", ends.size());
     std::vector<int64_t> axes, steps(starts.size(), 1);
     if (const Tensor* given = context.find_input(3))
-      axes = host_ints(*given, "axes");
+      axes = host_vector(*given, "axes");
     else if (axes_)
       axes = *axes_;
     else
       for (size_t i = 0; i < starts.size(); ++i) axes.push_back(int64_t(i));
-    if (const Tensor* given = context.find_input(4)) steps = host_ints(*given, "steps");
+    if (const Tensor* given = context.find_input(4)) steps = host_vector(*given, "steps");
     require(axes.size() == starts.size() && steps.size() == starts.size(), "starts has ", starts.size(),
             " values, axes ", axes.size(), " and steps ", steps.size());
 
@@ -115,7 +116,7 @@ class Tile : public Op {
   void run(Context& context) const override {
     const Tensor& in = context.input(0);
     const int rank = in.shape.rank();
-    const std::vector<int64_t> repeats = host_ints(context.input(1), "repeats");
+    const std::vector<int64_t> repeats = host_vector(context.input(1), "repeats");
     require(int(repeats.size()) == rank, "repeats has ", repeats.size(), " values, the input has rank ", rank);
     std::vector<int64_t> dims;
     for (int i = 0; i < rank; ++i) {

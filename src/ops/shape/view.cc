@@ -1,6 +1,7 @@
 // Ops that give the same elements another shape. Where output and input share memory nothing is moved.
 #include <algorithm>
 
+#include "ops/host_vector.h"
 #include "ops/registry.h"
 #include "ops/shape/strided.h"
 
@@ -12,10 +13,13 @@ void same_elements(Context& context, const Tensor& in, const Shape& shape) {
   copy_bytes(context.stream(), in.data, out.data, int64_t(in.bytes()));
 }
 
-// Axes from the input of opset 13, else from the attribute; empty if neither is there.
-std::optional<std::vector<int64_t>> axes_of(Context& context, const std::optional<std::vector<int64_t>>& attribute) {
-  if (const Tensor* axes = context.find_input(1)) return host_ints(*axes, "axes");
-  return attribute;
+// Axes from the input of opset 13, else from the attribute; empty if neither is there. One axis may be a scalar where
+// onnxruntime's CPU EP lets it.
+std::optional<std::vector<int64_t>> axes_of(Context& context, const std::optional<std::vector<int64_t>>& attribute,
+                                            bool or_scalar) {
+  const Tensor* axes = context.find_input(1);
+  if (!axes) return attribute;
+  return or_scalar && axes->shape.rank() == 0 ? host_ints(*axes, "axes") : host_vector(*axes, "axes");
 }
 
 class Identity : public Op {
@@ -30,7 +34,7 @@ class Reshape : public Op {
       : allow_zero_(node.get_int("allowzero", 0) != 0), shape_(node.find_ints("shape")) {}
   void run(Context& context) const override {
     const Tensor& in = context.input(0);
-    std::vector<int64_t> dims = shape_ ? *shape_ : host_ints(context.input(1), "shape");
+    std::vector<int64_t> dims = shape_ ? *shape_ : host_vector(context.input(1), "shape");
     int64_t known = 1;
     int unknown = -1;
     for (size_t i = 0; i < dims.size(); ++i) {
@@ -82,7 +86,7 @@ class Squeeze : public Op {
   void run(Context& context) const override {
     const Tensor& in = context.input(0);
     std::vector<bool> drop(size_t(in.shape.rank()));
-    if (const auto axes = axes_of(context, axes_)) {
+    if (const auto axes = axes_of(context, axes_, false)) {
       for (int64_t given : *axes) {
         const int axis = checked_axis(given, in.shape.rank());
         require(in.shape[axis] == 1, "axis ", given, " of ", in.shape.str(), " is not 1 and cannot be squeezed");
@@ -106,7 +110,7 @@ class Unsqueeze : public Op {
   explicit Unsqueeze(const NodeInfo& node) : axes_(node.find_ints("axes")) {}
   void run(Context& context) const override {
     const Tensor& in = context.input(0);
-    const auto axes = axes_of(context, axes_);
+    const auto axes = axes_of(context, axes_, true);
     require(axes.has_value(), "axes are missing");
     const int rank = in.shape.rank() + int(axes->size());
     std::vector<bool> added(static_cast<size_t>(rank));
