@@ -42,32 +42,68 @@ ND = [
     exact("ScatterND", [floats(7, 5), distinct(0, 7, (3, 1)), floats(3, 5)], opset=13),
     exact("ScatterND", [floats(7, 5), distinct(0, 7, (3, 1)), floats(3, 5)], {"reduction": "add"}, opset=16),
     *[
-        Case("ScatterND", [floats(5, 3), integers("int64", 9, 1, low=-5, high=4), floats(9, 3)], {"reduction": r},
-             dtype=t, family="reduce", opset=18, name=r)
+        Case(
+            "ScatterND",
+            [floats(5, 3), integers("int64", 9, 1, low=-5, high=4), floats(9, 3)],
+            {"reduction": r},
+            dtype=t,
+            family="reduce",
+            opset=18,
+            name=r,
+        )
         for r in REDUCTIONS
         for t in FLOATS
     ],
     *[
-        exact("ScatterND", [integers(t, 5, 3), integers("int64", 9, 1, low=-5, high=4), integers(t, 9, 3)],
-              {"reduction": r}, opset=18, name=f"{r}-{t}")
+        exact(
+            "ScatterND",
+            [integers(t, 5, 3), integers("int64", 9, 1, low=-5, high=4), integers(t, 9, 3)],
+            {"reduction": r},
+            opset=18,
+            name=f"{r}-{t}",
+        )
         for r in REDUCTIONS
         for t in INTEGERS
     ],
     *[
-        exact("ScatterND", [bools(5), integers("int64", 9, 1, low=-5, high=4), bools(9)], {"reduction": r},
-              opset=18, name=r, reference=lambda d, i, u, f=f: by_numpy(d, i, u, f))  # the CPU EP has neither extreme
+        exact(
+            "ScatterND",
+            [bools(5), integers("int64", 9, 1, low=-5, high=4), bools(9)],
+            {"reduction": r},
+            opset=18,
+            name=r,
+            reference=lambda d, i, u, f=f: by_numpy(d, i, u, f),
+        )  # the CPU EP has neither extreme
         for r, f in [("add", np.logical_or), ("mul", np.logical_and), ("max", np.logical_or), ("min", np.logical_and)]
     ],
     *[
         # The CPU EP hands NaN on or not, as its place is.
-        exact("ScatterND", [np.array([1, NAN, 3, 4], np.float32), np.array([[0], [1], [2], [2], [3]]),
-                            np.array([NAN, 1, 2, NAN, 9], np.float32)], {"reduction": r}, opset=18, name=f"{r}-nan",
-              dtype=t, reference=lambda d, i, u, f=f: by_numpy(d, i, u, f), capture=False)
+        exact(
+            "ScatterND",
+            [
+                np.array([1, NAN, 3, 4], np.float32),
+                np.array([[0], [1], [2], [2], [3]]),
+                np.array([NAN, 1, 2, NAN, 9], np.float32),
+            ],
+            {"reduction": r},
+            opset=18,
+            name=f"{r}-nan",
+            dtype=t,
+            reference=lambda d, i, u, f=f: by_numpy(d, i, u, f),
+            capture=False,
+        )
         for r, f in [("max", np.maximum), ("min", np.minimum)]
         for t in FLOATS
     ],
-    Case("ScatterND", [floats(10), integers("int64", 5000, 1, low=0, high=9), floats(5000)], {"reduction": "add"},
-         family="reduce", opset=18, name="crowded", tolerance=(1e-4, 1e-4)),  # 500 terms in any order
+    Case(
+        "ScatterND",
+        [floats(10), integers("int64", 5000, 1, low=0, high=9), floats(5000)],
+        {"reduction": "add"},
+        family="reduce",
+        opset=18,
+        name="crowded",
+        tolerance=(1e-4, 1e-4),
+    ),  # 500 terms in any order
 ]
 
 ELEMENTS = [
