@@ -78,6 +78,9 @@ class Context {
   virtual device::Blas& blas() = 0;
   virtual device::Dnn& dnn() = 0;
   virtual device::FaultRef fault() = 0;
+  // Copies from the device into the host's memory and waits for it: for ops whose outputs' sizes depend on data, and
+  // whose rows say so (OpRow::reads_back). Nothing that waits can be captured: Error{capture_forbidden}.
+  virtual void read_back(void* host, const void* device, size_t bytes) = 0;
 
   const Tensor& input(int i);  // Error{invalid_input} if absent
 };
@@ -108,6 +111,7 @@ class ScratchWorkspace final : public device::Workspace {
 // An operator bound to a node. The constructor reads attributes and throws Error{not_supported} for what it cannot do:
 // the node is then declined with that reason. run() decides shapes and algorithm from its inputs first, makes outputs
 // and scratch, and then launches and does nothing else, so that it can be captured; it may be called from many threads.
+// Where outputs' sizes depend on data it launches, reads back what they are, makes outputs, and launches again.
 class Op {
  public:
   virtual ~Op() = default;

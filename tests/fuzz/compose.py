@@ -21,7 +21,8 @@ UNKNOWN = sorted(  # which test_fuzz.py allows none of
     (domain, op) for domain, op in ROWS if ("" if domain == listed.CHANNELS_LAST else domain, op) not in PROPOSALS
 )
 NEWEST_OPSET = min(28 if ORT_VERSION >= (1, 31) else 23, onnx.defs.onnx_opset_version())
-FLOW = {"If", "Loop", "Scan"}  # which no graph holds
+# What no graph holds: control flow, and outputs whose sizes depend on data.
+NOT_CAPTURED = {"If", "Loop", "Scan", "NonZero", "Compress", "Unique", "NonMaxSuppression"}
 LEVELS = [
     ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
     ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
@@ -79,7 +80,7 @@ class Case:
 
     def capturable(self):
         """Whether nothing in the model keeps it from being captured: what is read in host memory is constant."""
-        return not any(node.op in FLOW or self._needs_host(node) for node in self.nodes)
+        return not any(node.op in NOT_CAPTURED or self._needs_host(node) for node in self.nodes)
 
     def _needs_host(self, node):
         places = _row((node.domain, node.op), self.opset).on_host

@@ -1,7 +1,9 @@
 """The table of what proposes a node of each operator, and how its results compare with the reference's."""
 
 import dataclasses
+import importlib
 from collections.abc import Callable
+from pathlib import Path
 
 PROPOSALS = {}  # (domain, operator) -> Proposal
 MICROSOFT = "com.microsoft"
@@ -29,11 +31,5 @@ def proposes(*operators, domain="", **more):
 
 
 # The modules fill the table.
-import propose_attention  # noqa: E402, F401
-import propose_elementwise  # noqa: E402, F401
-import propose_flow  # noqa: E402, F401
-import propose_lookup  # noqa: E402, F401
-import propose_nn  # noqa: E402, F401
-import propose_reduce  # noqa: E402, F401
-import propose_shape  # noqa: E402, F401
-import propose_state  # noqa: E402, F401
+for path in sorted(Path(__file__).parent.glob("propose_*.py")):
+    importlib.import_module(path.stem)

@@ -72,6 +72,14 @@ class KernelRun final : public ops::Context {
   device::Dnn& dnn() override { return node_.ep.dnn(); }
   device::FaultRef fault() override { return {node_.ep.faults().of(stream_), node_.fault_number}; }
 
+  void read_back(void* host, const void* device, size_t bytes) override {
+    if (node_.ep.capturing())
+      fail(Code::capture_forbidden,
+           "the size of an output depends on data, so the node has to wait and cannot be captured; switch "
+           "enable_cuda_graph off, set graph_on_error=eager, or run with gpu_graph_id=-1");
+    node_.ep.copies().download(stream_, host, device, bytes);
+  }
+
   const Tensor* find_input(int i) override {
     if (i < 0 || i >= node_.input_count) return nullptr;
     std::optional<Tensor>& slot = many_.empty() ? few_[size_t(i)] : many_[size_t(i)];

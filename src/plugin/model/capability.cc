@@ -136,8 +136,10 @@ class Examination {
       if (!placement_.nodes[n].claimable) continue;
       if (on_cpu[n])
         claim.shape_arithmetic.push_back({placement_.nodes[n].name, "shape arithmetic; it stays on the CPU"});
-      else
+      else {
         claim.nodes.push_back(nodes_[n]);
+        if (sized_by_data_[n]) claim.sized_by_data.push_back(placement_.nodes[n].name);
+      }
     }
     claim.crossings = crossings(placement_, on_cpu);
     return claim;
@@ -169,6 +171,7 @@ class Examination {
                                           "another output too, or an input, and onnxruntime loses such values; ",
                                           "put an Identity between"));
     place.shape_like = bodies.empty() && is_shape_like(info);
+    sized_by_data_.push_back(row && row->reads_back);
     placement_.nodes.push_back(std::move(place));
   }
 
@@ -250,6 +253,7 @@ class Examination {
   std::vector<const OrtNode*> nodes_;
   bool is_body_ = false;
   std::vector<std::string> on_host_;  // values by name
+  std::vector<bool> sized_by_data_;   // nodes
   PlacementGraph placement_;
   std::unordered_map<std::string, int> numbers_;
 };

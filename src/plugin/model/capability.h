@@ -19,6 +19,7 @@ struct Claim {
   std::vector<Declined> declined;          // no kernel, or not for this node
   std::vector<Declined> shape_arithmetic;  // could be claimed, but belongs on the CPU
   std::vector<std::string> control_flow;   // nodes that run subgraphs, wherever they are
+  std::vector<std::string> sized_by_data;  // nodes to be claimed that wait, since an output's size depends on data
   std::vector<std::string> ill_formed;     // nodes that onnxruntime runs wrongly without a word, and what to change
   std::vector<std::string> crossings;      // copies between host and device that onnxruntime has to insert
   // Operators of which a node in nodes couldn't be claimed any more if its layout were changed.

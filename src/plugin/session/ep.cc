@@ -22,10 +22,12 @@ std::string joined(const std::vector<std::string>& parts, size_t most) {
 }
 
 constexpr size_t kMostListed = 5;
+constexpr const char* kSizedByData = "an output's size depends on data";
 
 std::vector<std::string> obstacles_to_capture(const Claim& claim) {
   std::vector<std::string> obstacles;
   for (const std::string& node : claim.control_flow) obstacles.push_back(node + ": control flow");
+  for (const std::string& node : claim.sized_by_data) obstacles.push_back(node + ": " + kSizedByData);
   for (const auto& [node, why] : claim.declined) obstacles.push_back(node + ": " + why);
   for (const std::string& crossing : claim.crossings)
     obstacles.push_back("a copy between host and device: " + crossing);
@@ -150,13 +152,17 @@ void Ep::decide_on_graphs(const Claim& claim) {
   if (obstacles.empty()) return;
   const std::string list = joined(obstacles, kMostListed);
   cannot_capture_ = options_.graph_on_error == graph::OnError::eager;
-  if (!claim.control_flow.empty() && !cannot_capture_) {
-    // onnxruntime refuses these without a name. It isn't asked to capture, and the first kernel to be made refuses.
+  const bool has_flow = !claim.control_flow.empty();
+  if ((has_flow || !claim.sized_by_data.empty()) && !cannot_capture_) {
+    // onnxruntime refuses control flow without a name, and sizes only once a run waits for them. It isn't asked to
+    // capture, and the first kernel to be made refuses.
     cannot_capture_ = !claim.nodes.empty();
-    return say_impossible("enable_cuda_graph=1 is impossible with this model, because of " +
-                          joined(claim.control_flow, kMostListed) +
-                          ": onnxruntime captures no model with control flow. Switch it off, or set "
-                          "graph_on_error=eager");
+    return say_impossible(
+        text("enable_cuda_graph=1 is impossible with this model, because of ",
+             joined(has_flow ? claim.control_flow : claim.sized_by_data, kMostListed), ": ",
+             has_flow ? "onnxruntime captures no model with control flow"
+                      : text(kSizedByData, " for which the host has to wait, and a graph's sizes are fixed"),
+             ". Switch it off, or set graph_on_error=eager"));
   }
   const std::string warning = cannot_capture_ ? "the model can't be captured, so every run is eager: " + list
                                               : "onnxruntime may refuse to capture the model, because of: " + list;

@@ -1,0 +1,384 @@
+// TopK. Short rows: each element counts those that come before it. Few of a longer row: a block, or several that leave
+// the best of their parts to the next round, find the last one that is wanted digit by digit. Many: a sort.
+#include <algorithm>
+#include <bit>
+
+#include "device/device.h"
+#include "device/divide.h"
+#include "device/launch.h"
+#include "ops/dispatch.h"
+#include "ops/index/ordering.h"
+#include "ops/index/sort_rows.h"
+#include "ops/registry.h"
+#include "ops/shape/strided.h"
+
+namespace encore::ops {
+namespace {
+
+using device::Block;
+
+// `width` threads for each row, of which each has an element.
+template <class Key>
+struct RankRows {
+  static constexpr int kThreads = 256, kMaxThreads = kThreads;
+  struct Shared {
+    Key keys[kThreads];
+  };
+  const Key* x;
+  Key* values;
+  int64_t* indices;
+  Ordering order;
+  int64_t rows;
+  int columns, k, width;
+
+  DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
+    const int64_t first = b.index() * (kThreads / width);
+    b.threads([&](int t, Shared& s) {
+      const int64_t row = first + t / width;
+      const int column = t % width;
+      if (row < rows && column < columns) s.keys[t] = order(x[row * columns + column]);
+    });
+    b.threads([&](int t, Shared& s) {
+      const int64_t row = first + t / width;
+      const int column = t % width;
+      if (row >= rows || column >= columns) return;
+      const Key* const keys = s.keys + (t - column);
+      const Key mine = keys[column];
+      int rank = 0;
+      for (int i = 0; i < columns; ++i) rank += keys[i] < mine || (keys[i] == mine && i < column);
+      if (rank >= k) return;
+      values[row * k + rank] = x[row * columns + column];
+      indices[row * k + rank] = column;
+    });
+  }
+};
+
+// The best k of each of `parts` of each row, by key and then by place, so that no two are the same.
+template <class Key>
+struct SelectBest {
+  static constexpr int kMost = 2048;  // of k
+  static constexpr int kMaxThreads = 1024, kLeastThreads = 256;
+  static constexpr int kCopies = 8;  // of the counts, since floats have few first digits
+  static constexpr int kKeyDigits = int(sizeof(Key));
+  struct Shared {
+    int counts[256 * kCopies];
+    int digit, before, found, taken;
+    Key keys[kMost];
+    int32_t places[kMost];
+  };
+  const Key* from;             // [rows, width]: numbers, or keys
+  const int32_t* from_places;  // null: the columns
+  Ordering order;              // of what is in `from`
+  int64_t width;
+  int parts, k, place_digits;
+  Key* best;  // [rows, parts, k], unless this is the last round
+  int32_t* best_places;
+  const Key* x;  // [rows, columns]
+  int64_t columns;
+  Key* values;  // [rows, k], of the last round
+  int64_t* indices;
+
+  DEVICE_FN void operator()(Block<Shared>& b, const Shared& s) const {
+    const int64_t row = b.index() / parts;
+    const int part = int(b.index() - row * parts);
+    const int64_t first = width * part / parts, count = width * (part + 1) / parts - first;
+    const Part of{from + row * width + first, from_places ? from_places + row * width + first : nullptr, int32_t(first),
+                  order};
+    Limit limit{};
+    int wanted = k;
+    for (int round = 0; round < kKeyDigits + place_digits; ++round) {
+      // Leading digits of places that are zero for all are skipped.
+      const int digit = round < kKeyDigits ? round : round + (4 - place_digits);
+      b.threads([&](int t, Shared& s) {
+        for (int i = t; i < 256 * kCopies; i += b.size()) s.counts[i] = 0;
+        if (t == 0) s.taken = 0;
+      });
+      b.threads([&](int t, Shared& s) {
+        for (int64_t i = t; i < count; i += b.size()) {
+          const Key key = of.key(i);
+          const int32_t place = of.place(i);
+          if (limit.compare(key, place) == 0)
+            device::atomic_add(&s.counts[Limit::digit(key, place, digit) * kCopies + t % kCopies], 1);
+        }
+      });
+      device::PerThread<int, kMaxThreads> before;
+      b.scan(
+          before, 0, [&](int t) { return t < 256 ? counted(s, t) : 0; }, [](int u, int v) { return u + v; });
+      b.threads([&](int t, Shared& s) {
+        if (t >= 256) return;
+        const int here = counted(s, t);
+        if (before[t] < wanted && wanted <= before[t] + here) {
+          s.digit = t;
+          s.before = before[t];
+          s.found = here;
+        }
+      });
+      limit.append(s.digit, digit);
+      wanted -= s.before;
+      if (s.found == wanted) break;  // all that begin so
+    }
+    b.threads([&](int t, Shared& s) {
+      for (int64_t i = t; i < count; i += b.size()) {
+        const Key key = of.key(i);
+        const int32_t place = of.place(i);
+        if (limit.compare(key, place) > 0) continue;
+        const int slot = device::atomic_add(&s.taken, 1);
+        s.keys[slot] = key;
+        s.places[slot] = place;
+      }
+    });
+    if (best) {
+      b.threads([&](int t, Shared& s) {
+        for (int i = t; i < k; i += b.size()) {
+          best[b.index() * k + i] = s.keys[i];
+          best_places[b.index() * k + i] = s.places[i];
+        }
+      });
+      return;
+    }
+    sort(b);
+    b.threads([&](int t, Shared& s) {
+      for (int i = t; i < k; i += b.size()) {
+        values[row * k + i] = x[row * columns + s.places[i]];
+        indices[row * k + i] = s.places[i];
+      }
+    });
+  }
+
+ private:
+  struct Part {
+    const Key* from;
+    const int32_t* places;
+    int32_t first;
+    Ordering order;
+    DEVICE_FN Key key(int64_t i) const { return order(from[i]); }
+    DEVICE_FN int32_t place(int64_t i) const { return places ? places[i] : first + int32_t(i); }
+  };
+  // The first digits, of the key and then of the place, of the last one that is wanted.
+  struct Limit {
+    Key key, key_mask;
+    uint32_t place, place_mask;
+    DEVICE_FN static int digit(Key key, int32_t place, int digit) {
+      return digit < kKeyDigits ? int(key >> (8 * (kKeyDigits - 1 - digit)) & 0xff)
+                                : int(uint32_t(place) >> (8 * (kKeyDigits + 3 - digit)) & 0xff);
+    }
+    DEVICE_FN void append(int value, int digit) {
+      if (digit < kKeyDigits) {
+        const int shift = 8 * (kKeyDigits - 1 - digit);
+        key = Key(key | Key(Key(value) << shift));
+        key_mask = Key(key_mask | Key(Key(0xff) << shift));
+      } else {
+        const int shift = 8 * (kKeyDigits + 3 - digit);
+        place |= uint32_t(value) << shift;
+        place_mask |= uint32_t(0xff) << shift;
+      }
+    }
+    // Below zero: certainly wanted; zero: as far as known the last one.
+    DEVICE_FN int compare(Key other, int32_t other_place) const {
+      const Key a = Key(other & key_mask);
+      if (a != key) return a < key ? -1 : 1;
+      const uint32_t at = uint32_t(other_place) & place_mask;
+      return at < place ? -1 : int(at > place);
+    }
+  };
+
+  DEVICE_FN static int counted(const Shared& s, int digit) {
+    int sum = 0;
+    for (int i = 0; i < kCopies; ++i) sum += s.counts[digit * kCopies + i];
+    return sum;
+  }
+
+  // Bitonic, of the next power of two.
+  DEVICE_FN void sort(Block<Shared>& b) const {
+    int size = 1;
+    while (size < k) size *= 2;
+    b.threads([&](int t, Shared& s) {
+      for (int i = k + t; i < size; i += b.size()) {
+        s.keys[i] = Key(~Key(0));
+        s.places[i] = INT32_MAX;
+      }
+    });
+    for (int run = 2; run <= size; run *= 2) {
+      for (int distance = run / 2; distance > 0; distance /= 2) {
+        b.threads([&](int t, Shared& s) {
+          for (int pair = t; pair < size / 2; pair += b.size()) {
+            const int low = 2 * pair - (pair & (distance - 1)), high = low + distance;
+            const bool ascending = (low & run) == 0;
+            const bool after =
+                s.keys[high] < s.keys[low] || (s.keys[high] == s.keys[low] && s.places[high] < s.places[low]);
+            if (after != ascending) continue;
+            const Key key = s.keys[low];
+            const int32_t place = s.places[low];
+            s.keys[low] = s.keys[high];
+            s.places[low] = s.places[high];
+            s.keys[high] = key;
+            s.places[high] = place;
+          }
+        });
+      }
+    }
+  }
+};
+
+// The first k of each sorted row.
+template <class Key>
+struct TakeFirst {
+  const Key* x;
+  const int32_t* places;  // in all of x
+  Key* values;
+  int64_t* indices;
+  int64_t columns;
+  device::Divider by_k;
+  DEVICE_FN void operator()(int64_t i) const {
+    int64_t rank;
+    const int64_t row = by_k(i, rank);
+    const int64_t at = places[row * columns + rank];
+    values[i] = x[at];
+    indices[i] = at - row * columns;
+  }
+};
+
+template <class Key>
+void rank_rows(Context& context, const Ordering& order, const Key* x, int64_t rows, int64_t columns, int64_t k,
+               Key* values, int64_t* indices) {
+  const int width = int(std::max<uint64_t>(8, std::bit_ceil(uint64_t(columns))));
+  const int64_t rows_a_block = RankRows<Key>::kThreads / width;
+  device::block_kernel<typename RankRows<Key>::Shared>(
+      context.stream(), {(rows + rows_a_block - 1) / rows_a_block, RankRows<Key>::kThreads},
+      RankRows<Key>{x, values, indices, order, rows, int(columns), int(k), width});
+}
+
+template <class Key>
+void select_best(Context& context, const Ordering& order, const Key* x, int64_t rows, int64_t columns, int64_t k,
+                 Key* values, int64_t* indices) {
+  using Select = SelectBest<Key>;
+  const int64_t blocks_wanted = 2 * int64_t(device::multiprocessors(context.stream().device()));
+  Select select{.from = x,
+                .from_places = nullptr,
+                .order = order,
+                .width = columns,
+                .parts = 1,
+                .k = int(k),
+                .place_digits = (int(std::bit_width(uint64_t(columns - 1))) + 7) / 8,
+                .best = nullptr,
+                .best_places = nullptr,
+                .x = x,
+                .columns = columns,
+                .values = values,
+                .indices = indices};
+  for (;;) {
+    // Parts as long as pays, and so that each round leaves a quarter at most.
+    const int64_t most = select.width / std::max<int64_t>(4096, 4 * k);
+    select.parts = int(std::clamp<int64_t>(blocks_wanted / rows, 1, std::max<int64_t>(most, 1)));
+    const bool last = select.parts == 1;
+    const int64_t left = rows * select.parts * k;
+    select.best = last ? nullptr : static_cast<Key*>(context.scratch(size_t(left) * sizeof(Key)));
+    select.best_places = last ? nullptr : static_cast<int32_t*>(context.scratch(size_t(left) * sizeof(int32_t)));
+    const int64_t length = select.width / select.parts;
+    const int threads = length <= 1024 ? Select::kLeastThreads : length <= 4096 ? 512 : Select::kMaxThreads;
+    device::block_kernel<typename Select::Shared>(context.stream(), {rows * select.parts, threads}, select);
+    if (last) return;
+    select.from = select.best;
+    select.from_places = select.best_places;
+    select.order = {};
+    select.width = select.parts * k;
+  }
+}
+
+template <class Key>
+void sort_rows(Context& context, const Ordering& order, const Key* x, int64_t rows, int64_t columns, int64_t k,
+               Key* values, int64_t* indices) {
+  // As many rows at once as a sort takes.
+  const int64_t most = std::max<int64_t>(1, ((int64_t(1) << 31) - 1) / columns);
+  for (int64_t row = 0; row < rows; row += most) {
+    const int64_t some = std::min(most, rows - row);
+    const Key* const from = x + row * columns;
+    const int32_t* const places = sorted_places(context, order, from, sizeof(Key), some, columns);
+    device::for_each_index(
+        context.stream(), some * k,
+        TakeFirst<Key>{from, places, values + row * k, indices + row * k, columns, device::Divider(k, some * k)});
+  }
+}
+
+class TopK : public Op {
+ public:
+  explicit TopK(const NodeInfo& node)
+      : axis_(node.get_int("axis", -1)),
+        largest_(node.get_int("largest", 1) != 0),
+        k_(node.since_version() < 10 ? node.find_int("k") : std::nullopt) {
+    require(node.since_version() >= 10 || k_, "k is missing");
+  }
+
+  void run(Context& context) const override {
+    const Tensor& x = context.input(0);
+    const int rank = x.shape.rank(), axis = checked_axis(axis_, rank);
+    const int64_t columns = x.shape[axis], k = k_ ? *k_ : told_k(context.input(1));
+    require(k >= 0 && k <= columns, "k is ", k, "; axis ", axis, " of ", x.shape.str(), " has ", columns, " elements");
+    require(columns < (int64_t(1) << 31), "axis ", axis, " has ", columns, " elements; fewer than 2^31 are supported");
+    const Shape shape = x.shape.with(axis, k);
+    const Tensor values = context.output(0, shape), indices = context.output(1, shape);
+    if (shape.count() == 0) return;
+    const size_t bytes = device::size_bytes(x.type);
+    const int64_t outer = x.shape.count(0, axis), inner = x.shape.count(axis + 1, rank), rows = outer * inner;
+    if (inner == 1) {
+      find(context, x.type, x.data, rows, columns, k, or_scratch(context, values, bytes),
+           or_scratch(context, indices, sizeof(int64_t)));
+      return;
+    }
+    // Rows side by side would be read with gaps: they are turned, and so is what comes of them.
+    void* const turned = context.scratch(x.bytes());
+    turn(context.stream(), x.data, turned, outer, columns, inner, bytes);
+    void* const best = context.scratch(size_t(rows * k) * bytes);
+    void* const places = context.scratch(size_t(rows * k) * sizeof(int64_t));
+    find(context, x.type, turned, rows, columns, k, best, places);
+    if (values.data) turn(context.stream(), best, values.data, outer, inner, k, bytes);
+    if (indices.data) turn(context.stream(), places, indices.data, outer, inner, k, sizeof(int64_t));
+  }
+
+ private:
+  static int64_t told_k(const Tensor& given) {
+    require(given.count() == 1, "K has ", given.count(), " values; it must have one");
+    return host_ints(given, "K")[0];
+  }
+  static void* or_scratch(Context& context, const Tensor& output, size_t bytes) {
+    return output.data ? output.data : context.scratch(size_t(output.count()) * bytes);
+  }
+  // [outer, rows, columns] to [outer, columns, rows]
+  static void turn(StreamRef stream, const void* from, void* to, int64_t outer, int64_t rows, int64_t columns,
+                   size_t bytes) {
+    StridedCopy copy;
+    copy.add(outer, rows * columns, rows * columns);
+    copy.add(columns, 1, rows);
+    copy.add(rows, columns, 1);
+    copy.run(stream, from, to, bytes);
+  }
+
+  void find(Context& context, Type type, const void* x, int64_t rows, int64_t columns, int64_t k, void* values,
+            void* indices) const {
+    const Ordering order = ordering_of(type, largest_);
+    dispatch_size(device::size_bytes(type), [&]<class Key>() {
+      if constexpr (sizeof(Key) <= 8) {
+        auto* const way = columns <= RankRows<Key>::kThreads ? rank_rows<Key>
+                          : k <= SelectBest<Key>::kMost      ? select_best<Key>
+                                                             : sort_rows<Key>;
+        way(context, order, static_cast<const Key*>(x), rows, columns, k, static_cast<Key*>(values),
+            static_cast<int64_t*>(indices));
+      }
+    });
+  }
+
+  int64_t axis_;
+  bool largest_;
+  std::optional<int64_t> k_;
+};
+
+}  // namespace
+
+std::vector<OpRow> topk_rows() {
+  return {
+      {.name = "TopK", .since = 1, .until = 9, .types = {in(0, kNumbers)}, .make = make<TopK>},
+      {.name = "TopK", .since = 10, .types = {in(0, kNumbers)}, .make = make<TopK>, .host_inputs = {1}},
+  };
+}
+
+}  // namespace encore::ops
