@@ -140,7 +140,7 @@ void convert(StreamRef stream, int64_t n, Type from, const void* x, Type to, voi
 
 std::vector<OpRow> cast_rows() {
   return {
-      {.name = "Cast", .since = 6, .types = {in(0, kFixedSize), out(0, kFixedSize)}, .make = make<Cast>},
+      {.name = "Cast", .since = 1, .types = {in(0, kFixedSize), out(0, kFixedSize)}, .make = make<Cast>},
       {.name = "CastLike", .since = 15, .types = {in(0, kFixedSize), in(1, kFixedSize)}, .make = make<Cast>},
   };
 }
