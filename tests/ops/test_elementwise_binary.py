@@ -175,6 +175,16 @@ def test_prelu(slope, dtype):
     check(Case("PRelu", [of(dtype, 2, 3, 4, 4), of(dtype, *slope)], dtype=dtype, opset=16))
 
 
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint32", "uint64"])
+def test_prelu_of_integers(dtype):
+    x, slope = of(dtype, 5, 37, low=-9, high=9), of(dtype, 37, low=-3, high=3)
+    wrapped = [np.array([np.iinfo(dtype).min, 7], dtype), np.array([3, 3], dtype)]
+    for given in ([x, slope], wrapped):
+        check(
+            Case("PRelu", given, dtype=dtype, opset=16, reference=lambda x, slope: [np.where(x < 0, x * slope, x)])
+        )
+
+
 @pytest.mark.parametrize("dtype", FLOATS + INTEGERS)
 @pytest.mark.parametrize("op", ["Equal", *ORDERS])
 def test_comparisons(op, dtype):

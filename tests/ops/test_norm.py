@@ -309,3 +309,39 @@ def test_bias_softmax_with_a_bias_that_does_not_fit(inner, bias):
     words = r"bias \[" + ",".join(map(str, bias)) + r"\] does not fit data \[2,3,5,24\]"
     attrs = {"axis": 3, "is_inner_broadcast": inner}
     fails("BiasSoftmax", [floats(2, 3, 5, 24), floats(*bias).reshape(bias)], attrs, words, domain="com.microsoft")
+
+
+def hardmax(axis, flattens=False):
+    def reference(x):
+        rows = x.reshape(x.shape[:axis] + (-1,)) if flattens else x
+        where = np.argmax(rows, axis=-1 if flattens else axis)
+        made = np.zeros_like(rows)
+        np.put_along_axis(made, np.expand_dims(where, -1 if flattens else axis), 1, -1 if flattens else axis)
+        return [made.reshape(x.shape)]
+
+    return reference
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_hardmax(axis, dtype):
+    x = floats(7, 33, 5)
+    x[:, 3] = x[:, 20] = 4  # of equal values the first
+    check(Case("Hardmax", [x], {"axis": axis}, dtype=dtype, family="exact", name=str(axis), reference=hardmax(axis)))
+
+
+@pytest.mark.parametrize("opset", [1, 11])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_hardmax_of_all_that_follow(axis, opset):
+    x = floats(4, 5, 6)
+    check(Case("Hardmax", [x], {"axis": axis}, opset=opset, family="exact", name=f"axis{axis}"))
+    check(Case("Hardmax", [x], {"axis": axis}, opset=opset, family="exact", reference=hardmax(axis, flattens=True)))
+
+
+@pytest.mark.parametrize("shape", [(1,), (3, 0), (0, 3), (2, 5000), (3, 2, 1, 2, 3), (100, 1001)], ids=str)
+def test_hardmax_of_shapes(shape):
+    check(Case("Hardmax", [floats(*shape)], family="exact"))
+
+
+def test_hardmax_along_an_axis_that_there_is_not():
+    fails("Hardmax", [floats(2, 3)], {"axis": 2}, "axis 2", ranks=False)

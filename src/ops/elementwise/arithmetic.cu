@@ -1,4 +1,6 @@
 // Addition, subtraction, multiplication, PRelu. Integers wrap around.
+#include <type_traits>
+
 #include "ops/elementwise/binary.h"
 
 namespace encore::ops {
@@ -28,27 +30,55 @@ struct Mul {
 struct Slope {
   template <class T>
   DEVICE_FN T operator()(T x, T slope) const {
-    return x < T(0) ? x * slope : x;
+    if (!(x < T(0))) return x;
+    if constexpr (std::is_integral_v<T>)
+      return T(std::make_unsigned_t<T>(x) * std::make_unsigned_t<T>(slope));
+    else
+      return x * slope;
   }
 };
-class PRelu : public Binary<Slope, FloatList> {
+using SlopeList = TypeList<float, Half, BFloat16, double, int32_t, int64_t, uint32_t, uint64_t>;
+
+class PRelu : public Op {
  public:
-  using Binary::Binary;
+  explicit PRelu(const NodeInfo& node) : by_channel_(node.since_version() < 7) {}
   void run(Context& context) const override {
-    const Shape &x = context.input(0).shape, &slope = context.input(1).shape;
-    require(broadcasts_to(slope, x), "the slope, of shape ", slope.str(), ", cannot be broadcast to ", x.str());
-    Binary::run(context);
+    const Tensor &x = context.input(0), &slope = context.input(1);
+    require(x.type == slope.type, "inputs have types ", device::name(x.type), " and ", device::name(slope.type));
+    const Shape shape = aligned(x.shape, slope.shape);
+    require(broadcasts_to(shape, x.shape), "the slope, of shape ", slope.shape.str(), ", cannot be broadcast to ",
+            x.shape.str());
+    const Tensor y = context.output(0, x.shape);
+    dispatch(SlopeList{}, x.type, [&]<class T> {
+      transform_broadcast<T, T, T>(context.stream(), x.shape, y.data, Slope{},
+                                   {{x.shape, x.data}, {shape, slope.data}});
+    });
   }
+
+ private:
+  // Before opset 7 a vector of slopes was one for each channel.
+  Shape aligned(const Shape& x, const Shape& slope) const {
+    if (!by_channel_ || slope.rank() != 1 || slope.count() == 1 || x.rank() < 2) return slope;
+    require(slope[0] == x[1], "there are ", slope[0], " slopes for the channels of ", x.str());
+    std::vector<int64_t> dims(size_t(x.rank() - 1), 1);
+    dims[0] = slope[0];
+    return Shape(dims);
+  }
+  bool by_channel_;
 };
 
 }  // namespace
 
 std::vector<OpRow> arithmetic_rows() {
   return {
-      binary_row<Add, WordList>("Add", 7, kNumbers),
-      binary_row<Sub, WordList>("Sub", 7, kNumbers),
-      binary_row<Mul, WordList>("Mul", 7, kNumbers),
-      {.name = "PRelu", .since = 7, .types = {in(0, kFloats)}, .make = make<PRelu>, .may_reuse = {{0, 0}}},
+      binary_row<Add, WordList>("Add", 1, kNumbers),
+      binary_row<Sub, WordList>("Sub", 1, kNumbers),
+      binary_row<Mul, WordList>("Mul", 1, kNumbers),
+      {.name = "PRelu",
+       .since = 1,
+       .types = {in(0, kFloats | Types{Type::i32, Type::i64, Type::u32, Type::u64})},
+       .make = make<PRelu>,
+       .may_reuse = {{0, 0}}},
   };
 }
 

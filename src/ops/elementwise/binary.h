@@ -1,5 +1,6 @@
 // Operators of two tensors under NumPy's broadcasting, element by element.
 #pragma once
+#include <optional>
 #include <type_traits>
 
 #include "ops/dispatch.h"
@@ -11,28 +12,48 @@ namespace encore::ops {
 // Every type once, where signed and unsigned integers give the same bits.
 using WordList = TypeList<float, Half, BFloat16, double, uint8_t, uint16_t, uint32_t, uint64_t>;
 
+template <class List>
+inline constexpr bool kIsSignless = std::is_same_v<List, WordList> || std::is_same_v<List, UnsignedList>;
+
+// Broadcasting as it was before opset 7: not at all unless asked for, and then b has one element, or the dimensions
+// that a has from `axis` on, or the last ones.
+class EarlyBroadcast {
+ public:
+  explicit EarlyBroadcast(const NodeInfo& node)
+      : applies_(node.domain() == kOnnx && node.since_version() < 7),
+        allowed_(node.get_int("broadcast", 0) != 0),
+        axis_(node.find_int("axis")) {}
+  // The shape of b, with dimensions of 1 put behind it so that today's rule does the same.
+  Shape aligned(const Shape& a, const Shape& b) const;
+
+ private:
+  bool applies_, allowed_;
+  std::optional<int64_t> axis_;
+};
+
 // F is a functor for any two Compute<T>, T of List. Out is the output's type if it is not T.
 template <class F, class List, class Out = void>
 class Binary : public Op {
  public:
-  explicit Binary([[maybe_unused]] const NodeInfo& node) {
+  explicit Binary(const NodeInfo& node) : early_(node) {
     if constexpr (std::is_constructible_v<F, const NodeInfo&>) f_ = F(node);
   }
   void run(Context& context) const override {
     const Tensor &a = context.input(0), &b = context.input(1);
     require(a.type == b.type, "inputs have types ", device::name(a.type), " and ", device::name(b.type));
-    const Shape shape = broadcast(a.shape, b.shape);
+    const Shape b_shape = early_.aligned(a.shape, b.shape), shape = broadcast(a.shape, b_shape);
     const Tensor y = context.output(0, shape);
     F f = f_;
     if constexpr (requires { f.fault; }) f.fault = context.fault();
-    const Type type = std::is_same_v<List, WordList> ? as_unsigned(a.type) : a.type;
+    const Type type = kIsSignless<List> ? as_unsigned(a.type) : a.type;
     dispatch(List{}, type, [&]<class T> {
       using Result = std::conditional_t<std::is_void_v<Out>, T, Out>;
-      transform_broadcast<Result, T, T>(context.stream(), shape, y.data, f, {{a.shape, a.data}, {b.shape, b.data}});
+      transform_broadcast<Result, T, T>(context.stream(), shape, y.data, f, {{a.shape, a.data}, {b_shape, b.data}});
     });
   }
 
  private:
+  EarlyBroadcast early_;
   F f_;
 };
 

@@ -1,5 +1,7 @@
 #include "ops/elementwise/broadcast.h"
 
+#include "ops/elementwise/binary.h"
+
 namespace encore::ops {
 
 std::vector<WalkedDim> walked_dims(const Shape& output, std::span<const Shape> inputs) {
@@ -31,6 +33,24 @@ Walk::Walk(std::span<const WalkedDim> dims, int64_t count) {
     sizes_[rank_] = device::Divider(dim.size, count);
     std::copy(dim.strides, dim.strides + kMostInputs, strides_[rank_++]);
   }
+}
+
+Shape EarlyBroadcast::aligned(const Shape& a, const Shape& b) const {
+  if (!applies_ || a == b) return b;
+  require(allowed_, "shapes ", a.str(), " and ", b.str(), " differ, and attribute broadcast is not 1");
+  if (b.count() == 1) {
+    require(b.rank() <= a.rank(), "B of shape ", b.str(), " has more dimensions than A of ", a.str());
+    return Shape{};
+  }
+  const int64_t last = a.rank() - b.rank(), axis = axis_ ? checked_axis(*axis_, a.rank()) : last;
+  require(axis >= 0 && axis <= last, "B of shape ", b.str(), " does not fit A of ", a.str(), " from axis ", axis,
+          " on");
+  std::vector<int64_t> dims(b.dims().begin(), b.dims().end());
+  for (int i = 0; i < b.rank(); ++i)
+    require(b[i] == a[int(axis) + i], "B of shape ", b.str(), " does not fit A of ", a.str(), " from axis ", axis,
+            " on");
+  dims.resize(size_t(a.rank() - axis), 1);
+  return Shape(dims);
 }
 
 Type as_unsigned(Type type) {

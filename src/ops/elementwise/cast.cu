@@ -185,7 +185,7 @@ void convert(StreamRef stream, int64_t n, Type from, const void* x, Type to, voi
 
 std::vector<OpRow> cast_rows() {
   return {
-      {.name = "Cast", .since = 6, .types = {in(0, kCasts), out(0, kCasts)}, .make = make<Cast>},
+      {.name = "Cast", .since = 1, .types = {in(0, kCasts), out(0, kCasts)}, .make = make<Cast>},
       {.name = "CastLike", .since = 15, .types = {in(0, kCasts), in(1, kCasts)}, .make = make<Cast>},
   };
 }

@@ -74,7 +74,7 @@ class Clip : public Op {
 }  // namespace
 
 std::vector<OpRow> clip_rows() {
-  return {{.name = "Clip", .since = 6, .types = {in(0, kNumbers)}, .make = make<Clip>, .may_reuse = {{0, 0}}}};
+  return {{.name = "Clip", .since = 1, .types = {in(0, kNumbers)}, .make = make<Clip>, .may_reuse = {{0, 0}}}};
 }
 
 }  // namespace encore::ops

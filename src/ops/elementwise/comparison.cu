@@ -35,14 +35,17 @@ struct OneOnly {
 template <class F>
 class Logic : public Op {
  public:
-  explicit Logic(const NodeInfo&) {}
+  explicit Logic(const NodeInfo& node) : early_(node) {}
   void run(Context& context) const override {
     const Tensor &a = context.input(0), &b = context.input(1);
-    const Shape shape = broadcast(a.shape, b.shape);
+    const Shape b_shape = early_.aligned(a.shape, b.shape), shape = broadcast(a.shape, b_shape);
     const Tensor y = context.output(0, shape);
     transform_broadcast<uint8_t, uint8_t, uint8_t>(context.stream(), shape, y.data, F{},
-                                                   {{a.shape, a.data}, {b.shape, b.data}});
+                                                   {{a.shape, a.data}, {b_shape, b.data}});
   }
+
+ private:
+  EarlyBroadcast early_;
 };
 
 OpRow order_row(const char* name, int since) {
@@ -50,17 +53,17 @@ OpRow order_row(const char* name, int since) {
 }
 template <class F>
 OpRow logic_row(const char* name) {
-  return {.name = name, .since = 7, .types = {in(0, kBool)}, .make = make<Logic<F>>, .may_reuse = {{0, 0}, {1, 0}}};
+  return {.name = name, .since = 1, .types = {in(0, kBool)}, .make = make<Logic<F>>, .may_reuse = {{0, 0}, {1, 0}}};
 }
 
 }  // namespace
 
 std::vector<OpRow> comparison_rows() {
   return {
-      {.name = "Equal", .since = 7, .types = {in(0, kNumbers | kBool)}, .make = make<Binary<Same, WordList, bool>>},
-      order_row("Greater", 7),
+      {.name = "Equal", .since = 1, .types = {in(0, kNumbers | kBool)}, .make = make<Binary<Same, WordList, bool>>},
+      order_row("Greater", 1),
       order_row("GreaterOrEqual", 12),
-      order_row("Less", 7),
+      order_row("Less", 1),
       order_row("LessOrEqual", 12),
       logic_row<Both>("And"),
       logic_row<Either>("Or"),

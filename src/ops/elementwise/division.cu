@@ -67,7 +67,7 @@ struct Remainder {
 
 std::vector<OpRow> division_rows() {
   return {
-      binary_row<Quotient, NumberList>("Div", 7, kNumbers),
+      binary_row<Quotient, NumberList>("Div", 1, kNumbers),
       binary_row<Remainder, NumberList>("Mod", 10, kNumbers),
   };
 }

@@ -1,5 +1,6 @@
 // Arithmetic of one operand, rounding, and tests of a value.
 #include <cmath>
+#include <limits>
 #include <type_traits>
 
 #include "ops/elementwise/unary.h"
@@ -136,25 +137,62 @@ class IsNan : public Op {
   }
 };
 
+struct Infinite {
+  bool negative, positive;
+  template <class T>
+  DEVICE_FN bool operator()(T x) const {
+    constexpr T kInfinity = std::numeric_limits<T>::infinity();
+    return (positive && x == kInfinity) || (negative && x == -kInfinity);
+  }
+};
+// Of the 8-bit floats only e5m2 has infinities, one pattern for each sign.
+struct InfiniteByte {
+  bool negative, positive;
+  DEVICE_FN bool operator()(uint8_t bits) const { return (positive && bits == 0x7c) || (negative && bits == 0xfc); }
+};
+class IsInf : public Op {
+ public:
+  explicit IsInf(const NodeInfo& node)
+      : negative_(node.get_int("detect_negative", 1) != 0), positive_(node.get_int("detect_positive", 1) != 0) {}
+  void run(Context& context) const override {
+    const Tensor& x = context.input(0);
+    const Tensor y = context.output(0, x.shape);
+    if (kFloat8.has(x.type)) {
+      const bool has_any = x.type == Type::f8e5m2;
+      device::transform(context.stream(), x.count(), y.as<bool>(),
+                        InfiniteByte{has_any && negative_, has_any && positive_}, x.as<const uint8_t>());
+      return;
+    }
+    dispatch(FloatList{}, x.type, [&]<class T> {
+      device::transform(context.stream(), x.count(), y.as<bool>(), Computed<Infinite>{{negative_, positive_}},
+                        x.as<const T>());
+    });
+  }
+
+ private:
+  bool negative_, positive_;
+};
+
 using SignedNumberList = TypeList<float, Half, BFloat16, double, int8_t, int16_t, int32_t, int64_t>;
 
 }  // namespace
 
 std::vector<OpRow> math_rows() {
   return {
-      unary_row<Abs, NumberList>("Abs", 6, kNumbers),
-      unary_row<Neg, SignedNumberList>("Neg", 6, kFloats | kSigned),
+      unary_row<Abs, NumberList>("Abs", 1, kNumbers),
+      unary_row<Neg, SignedNumberList>("Neg", 1, kFloats | kSigned),
       unary_row<Sign, NumberList>("Sign", 9, kNumbers),
-      unary_row<Exp, FloatList>("Exp", 6, kFloats),
-      unary_row<Log, FloatList>("Log", 6, kFloats),
-      unary_row<Sqrt, FloatList>("Sqrt", 6, kFloats),
-      unary_row<Reciprocal, FloatList>("Reciprocal", 6, kFloats),
+      unary_row<Exp, FloatList>("Exp", 1, kFloats),
+      unary_row<Log, FloatList>("Log", 1, kFloats),
+      unary_row<Sqrt, FloatList>("Sqrt", 1, kFloats),
+      unary_row<Reciprocal, FloatList>("Reciprocal", 1, kFloats),
       unary_row<Erf, FloatList>("Erf", 9, kFloats),
-      unary_row<Ceil, FloatList>("Ceil", 6, kFloats),
-      unary_row<Floor, FloatList>("Floor", 6, kFloats),
+      unary_row<Ceil, FloatList>("Ceil", 1, kFloats),
+      unary_row<Floor, FloatList>("Floor", 1, kFloats),
       unary_row<Round, FloatList>("Round", 11, kFloats),
       {.name = "Not", .since = 1, .types = {in(0, kBool)}, .make = make<Not>, .may_reuse = {{0, 0}}},
       {.name = "IsNaN", .since = 9, .types = {in(0, kFloats | kFloat8)}, .make = make<IsNan>},
+      {.name = "IsInf", .since = 10, .types = {in(0, kFloats | kFloat8)}, .make = make<IsInf>},
   };
 }
 

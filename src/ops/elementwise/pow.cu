@@ -42,10 +42,11 @@ struct Power {
 
 class Pow : public Op {
  public:
-  explicit Pow(const NodeInfo&) {}
+  explicit Pow(const NodeInfo& node) : early_(node) {}
   void run(Context& context) const override {
     const Tensor &x = context.input(0), &exponent = context.input(1);
-    const Shape shape = broadcast(x.shape, exponent.shape);
+    const Shape exponent_shape = early_.aligned(x.shape, exponent.shape);
+    const Shape shape = broadcast(x.shape, exponent_shape);
     const Tensor y = context.output(0, shape);
     if (shape.count() == 0) return;
     const void* exponents = exponent.data;
@@ -58,7 +59,7 @@ class Pow : public Op {
     dispatch(TypeList<float, Half, BFloat16, double, int32_t, int64_t>{}, x.type, [&]<class T> {
       auto launch = [&]<class Exponent>(Exponent) {
         transform_broadcast<T, T, Exponent>(context.stream(), shape, y.data, Power{},
-                                            {{x.shape, x.data}, {exponent.shape, exponents}});
+                                            {{x.shape, x.data}, {exponent_shape, exponents}});
       };
       if constexpr (std::is_integral_v<T>) {
         type == Type::i64 ? launch(int64_t()) : launch(double());
@@ -76,6 +77,8 @@ class Pow : public Op {
     if (base == exponent && kFloats.has(base)) return base;
     return kFloats.has(base) || kFloats.has(exponent) ? Type::f64 : Type::i64;
   }
+
+  EarlyBroadcast early_;
 };
 
 }  // namespace
@@ -83,7 +86,7 @@ class Pow : public Op {
 std::vector<OpRow> pow_rows() {
   constexpr Types kBases = kFloats | kIndices;
   return {
-      {.name = "Pow", .since = 7, .types = {in(0, kBases), in(1, kNumbers)}, .make = make<Pow>, .may_reuse = {{0, 0}}}};
+      {.name = "Pow", .since = 1, .types = {in(0, kBases), in(1, kNumbers)}, .make = make<Pow>, .may_reuse = {{0, 0}}}};
 }
 
 }  // namespace encore::ops

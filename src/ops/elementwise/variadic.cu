@@ -86,7 +86,7 @@ class Variadic : public Op {
 template <class F, class List>
 OpRow variadic_row(const char* name, Types types) {
   return {
-      .name = name, .since = 6, .types = {in_all(0, types)}, .make = make<Variadic<F, List>>, .may_reuse = {{0, 0}}};
+      .name = name, .since = 1, .types = {in_all(0, types)}, .make = make<Variadic<F, List>>, .may_reuse = {{0, 0}}};
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ class Gemm : public Op {
 }  // namespace
 
 std::vector<OpRow> gemm_rows() {
-  return {{.name = "Gemm", .since = 7, .types = {in(0, kFloats), in(1, kFloats), in(2, kFloats)}, .make = make<Gemm>}};
+  return {{.name = "Gemm", .since = 1, .types = {in(0, kFloats), in(1, kFloats), in(2, kFloats)}, .make = make<Gemm>}};
 }
 
 }  // namespace encore::ops

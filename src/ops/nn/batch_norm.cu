@@ -42,6 +42,8 @@ class BatchNormalization : public Op {
     for (int i = 1; i < node.output_count(); ++i) more |= node.has_output(i);
     const bool says_so = node.since_version() >= 14;  // before, the outputs of training ask for it
     trains_ = says_so ? node.get_int("training_mode", 0) != 0 : more;
+    if (node.since_version() < 7)
+      decline(node.get_int("is_test", 0) == 0 || more, "is_test is 0; training is supported from opset 7 on");
     decline(node.get_int("spatial", 1) == 0, "spatial is 0; only statistics by channel are supported");
     decline(more && !trains_, "running statistics are asked for, and training_mode is 0");
   }
@@ -102,7 +104,7 @@ std::vector<OpRow> batch_norm_rows() {
   for (const auto& [domain, types] : {std::pair{kOnnx, kFloats}, {kChannelsLast, kChannelsLastFloats}})
     rows.push_back({.domain = domain,
                     .name = "BatchNormalization",
-                    .since = 7,
+                    .since = 1,
                     .types = {in(0, types), in_all(1, types)},
                     .make = make<BatchNormalization>,
                     .may_reuse = {{0, 0}}});

@@ -20,6 +20,8 @@ class Dropout : public Op {
  public:
   explicit Dropout(const NodeInfo& node)
       : mask_value_(node.since_version() >= 12 ? 1 : 0), trains_(node.since_version() >= 12 && node.has_input(2)) {
+    if (node.since_version() < 7 && node.get_int("is_test", 0) == 0)
+      fail(Code::not_supported, "is_test is 0; dropping at random is supported from opset 12 on");
     if (const Tensor* training = node.constant_input(2)) trains_ = flag(*training);
     if (const Tensor* ratio = node.constant_input(1)) ratio_of(*ratio);
     if (!trains_) return;
@@ -67,7 +69,7 @@ class Dropout : public Op {
 
 std::vector<OpRow> dropout_rows() {
   return {
-      {.name = "Dropout", .since = 7, .until = 11, .types = {in(0, kFloats)}, .make = make<Dropout>, .alias = {{0, 0}}},
+      {.name = "Dropout", .since = 1, .until = 11, .types = {in(0, kFloats)}, .make = make<Dropout>, .alias = {{0, 0}}},
       // What is dropped does not come back, so x is overwritten only if nobody else reads it.
       {.name = "Dropout",
        .since = 12,

@@ -5,6 +5,7 @@
 
 #include "ops/dispatch.h"
 #include "ops/reduce/reduce.h"
+#include "ops/reduce/reductions.h"
 
 namespace encore::ops {
 namespace {
@@ -78,6 +79,11 @@ class ArgExtreme : public Op {
 };
 
 }  // namespace
+
+void first_greatest(Context& context, const Tensor& x, const AxisSet& reduced, int64_t* indices) {
+  const ReducePlan plan = plan_reduction(x.shape, reduced);
+  dispatch(FloatList{}, x.type, [&]<class T> { reduce(context, plan, x.as<const T>(), indices, Arg<T>{true, false}); });
+}
 
 std::vector<OpRow> arg_rows() {
   const Types types = kFloats | Types{Type::i32, Type::i64};

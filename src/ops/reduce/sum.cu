@@ -67,6 +67,10 @@ void reduce_mean(Context& context, const Tensor& x, const AxisSet& reduced, cons
   reduce_as<MakeSum<Term::value, Ending::mean>, List>(context, x, reduced, y);
 }
 
+void reduce_sum(Context& context, const Tensor& x, const AxisSet& reduced, const Tensor& y) {
+  reduce_as<MakeSum<Term::value, Ending::none>, List>(context, x, reduced, y);
+}
+
 std::vector<OpRow> sum_rows() {
   return {
       reduce_row<Reduce<MakeSum<Term::value, Ending::none>, List>>("ReduceSum", kTypes),

@@ -1,0 +1,98 @@
+// Operators that see an integer as its bits, or anything else as those of another type.
+#include "ops/elementwise/binary.h"
+#include "ops/elementwise/unary.h"
+#include "ops/shape/strided.h"
+
+namespace encore::ops {
+namespace {
+
+struct BothBits {
+  template <class T>
+  DEVICE_FN T operator()(T a, T b) const {
+    return T(a & b);
+  }
+};
+struct EitherBit {
+  template <class T>
+  DEVICE_FN T operator()(T a, T b) const {
+    return T(a | b);
+  }
+};
+struct OneBit {
+  template <class T>
+  DEVICE_FN T operator()(T a, T b) const {
+    return T(a ^ b);
+  }
+};
+
+// A shift by as many bits as there are, or more, leaves none.
+struct Shifted {
+  bool left;
+  Shifted() = default;
+  explicit Shifted(const NodeInfo& node) {
+    const std::string direction = node.get_string("direction", "");
+    if (direction != "LEFT" && direction != "RIGHT")
+      fail(Code::not_supported, "attribute direction is '", direction, "'; it must be 'LEFT' or 'RIGHT'");
+    left = direction == "LEFT";
+  }
+  template <class T>
+  DEVICE_FN T operator()(T x, T bits) const {
+    if (bits >= T(8 * sizeof(T))) return T(0);
+    return T(left ? uint64_t(x) << bits : uint64_t(x) >> bits);
+  }
+};
+
+struct Flipped {
+  DEVICE_FN uint8_t operator()(uint8_t bits) const { return uint8_t(~bits); }
+};
+class BitwiseNot : public Op {
+ public:
+  explicit BitwiseNot(const NodeInfo&) {}
+  void run(Context& context) const override {
+    const Tensor& x = context.input(0);
+    const Tensor y = context.output(0, x.shape);
+    device::transform(context.stream(), int64_t(x.bytes()), y.as<uint8_t>(), Flipped{}, x.as<const uint8_t>());
+  }
+};
+
+class BitCast : public Op {
+ public:
+  explicit BitCast(const NodeInfo& node) {
+    const Type from = node.input_type(0), to = node.output_type(0);
+    if (device::size_bytes(from) != device::size_bytes(to))
+      fail(Code::not_supported, device::name(from), " and ", device::name(to), " are not of one size");
+  }
+  void run(Context& context) const override {
+    const Tensor& x = context.input(0);
+    copy_bytes(context.stream(), x.data, context.output(0, x.shape).data, int64_t(x.bytes()));
+  }
+};
+
+template <class F>
+OpRow bits_row(const char* name) {
+  return {.name = name,
+          .since = 18,
+          .types = {in(0, kIntegers)},
+          .make = make<Binary<F, UnsignedList>>,
+          .may_reuse = {{0, 0}, {1, 0}}};
+}
+
+}  // namespace
+
+std::vector<OpRow> bits_rows() {
+  constexpr Types kCast = kFixedSize | Types{Type::f8e4m3fnuz, Type::f8e5m2fnuz};
+  return {
+      bits_row<BothBits>("BitwiseAnd"),
+      bits_row<EitherBit>("BitwiseOr"),
+      bits_row<OneBit>("BitwiseXor"),
+      {.name = "BitwiseNot", .since = 18, .types = {in(0, kIntegers)}, .make = make<BitwiseNot>, .may_reuse = {{0, 0}}},
+      binary_row<Shifted, UnsignedList>("BitShift", 11, kUnsigned),
+      {.name = "BitCast",
+       .since = 26,
+       .types = {in(0, kCast), out(0, kCast)},
+       .make = make<BitCast>,
+       .may_reuse = {{0, 0}}},
+  };
+}
+
+}  // namespace encore::ops
