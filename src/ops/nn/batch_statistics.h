@@ -42,6 +42,7 @@ struct BatchStatistics {
   PerChannel running_mean, running_variance;  // given * momentum + new * (1 - momentum)
   PerChannel saved_mean, saved_deviation;     // the mean again, and 1 / sqrt(variance + epsilon)
 };
+// Of nothing, mean and variance are NaN.
 void take_statistics(Context& context, const Tensor& x, const ChannelShape& shape, float momentum, float epsilon,
                      const BatchStatistics& statistics);
 
