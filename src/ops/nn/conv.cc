@@ -22,6 +22,7 @@ class Again final : public Context {
   device::Blas& blas() override { return first_.blas(); }
   device::Dnn& dnn() override { return first_.dnn(); }
   device::FaultRef fault() override { return first_.fault(); }
+  void read_back(void* host, const void* device, size_t bytes) override { first_.read_back(host, device, bytes); }
   void* scratch(size_t bytes) override {
     if (next_ == blocks_.size()) blocks_.emplace_back();
     Block& block = blocks_[next_++];
