@@ -1,10 +1,11 @@
-"""Pages of the documentation that are printed from tables in the code."""
+"""Pages of the documentation that are printed from tables in the code, and from what tests find."""
 
 import difflib
 import subprocess
 
 import environment as env
 
+NODE_TESTS = env.ROOT / "docs" / "onnx-node-tests.md"  # which the tests themselves check
 PAGES = {page: env.ROOT / "docs" / f"{page}.md" for page in ("operators", "options")}  # as `tables` calls them
 
 
@@ -27,5 +28,19 @@ def write(check=False):
             written.splitlines(), wanted.splitlines(), "written", "wanted", lineterm="", n=0
         ):
             print(line)
+    if not check:
+        _write_node_tests()
     if stale:
         raise env.Failed(f"{' and '.join(stale)} would change; `./encore docs` writes them")
+
+
+def _write_node_tests():
+    env.build("virtual", "onnxruntime_providers_cuda_plugin")
+    variables = env.variables(ENCORE_LIBRARY=str(env.library("virtual")))
+    command = [env.PYTHON, env.ROOT / "tools" / "node_tests.py", "-n", str(env.JOBS)]
+    done = subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise env.Failed(f"{NODE_TESTS.relative_to(env.ROOT)} is as it was")
+    if NODE_TESTS.read_text() != done.stdout:
+        NODE_TESTS.write_text(done.stdout)
+        print(f"wrote {NODE_TESTS.relative_to(env.ROOT)}")

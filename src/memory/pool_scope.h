@@ -2,20 +2,20 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "memory/graph_pool.h"
-#include "memory/here.h"
+#include "memory/open_scope.h"
 #include "memory/retention.h"
 
 namespace encore::memory {
 
 // While in scope, the calling thread's allocations on any arena of the pool's device come from the pool, and what it
-// notes to be used is retained. Another thread may end it, when a session ends whose run never did.
+// notes to be used is retained.
 class PoolScope {
  public:
-  explicit PoolScope(std::shared_ptr<GraphPool> pool, std::shared_ptr<Retention> retention = nullptr);
-  ~PoolScope();
-  PoolScope(const PoolScope&) = delete;
+  explicit PoolScope(std::shared_ptr<GraphPool> pool, std::shared_ptr<Retention> retention = nullptr)
+      : scope_({std::move(pool), std::move(retention)}) {}
   // The calling thread's; null outside of any scope.
   static std::shared_ptr<GraphPool> current();
   // What is being enqueued reads or writes there.
@@ -24,8 +24,13 @@ class PoolScope {
   }
 
  private:
+  struct Memory {
+    std::shared_ptr<GraphPool> pool;
+    std::shared_ptr<Retention> retention;
+  };
+  using Scope = OpenScope<Memory, &Here::pool_scope>;
   static void retain(const void* address);
-  const uint64_t serial_, previous_;
+  Scope scope_;
 };
 
 }  // namespace encore::memory

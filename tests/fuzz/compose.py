@@ -83,7 +83,7 @@ class Case:
         return not any(node.op in NOT_CAPTURED or self._needs_host(node) for node in self.nodes)
 
     def _needs_host(self, node):
-        places = _row((node.domain, node.op), self.opset).on_host
+        places = row_of((node.domain, node.op), self.opset).on_host
         read = [value for i, value in enumerate(node.inputs) if ("in", i) in places and value is not None]
         return ("out", 0) in places or any(value.origin != CONSTANT for value in read)
 
@@ -142,27 +142,32 @@ def _options(draw, key):
     return draw.pick(PROVIDER_OPTIONS) if draw.chance(0.15) else {}
 
 
-def _row(key, opset):
+def row_of(key, opset):
     return next((row for row in ROWS[key] if row.since <= opset <= row.until or key[0]), None)
 
 
 def _other(draw, opset):
-    return draw.pick([key for key in NAMES if _row(key, opset)])
+    return draw.pick([key for key in NAMES if row_of(key, opset)])
 
 
 def _add_node(case, sketch, key, hostile):
     """Proposes a node, and takes it if the CPU EP does. An error ends a chain, or is tried again without the node."""
     sketch.domain, sketch.op = key
-    sketch.row = _row(key, case.opset)
+    sketch.row = row_of(key, case.opset)
     if sketch.row is None:
         return
     before = len(sketch.values)
     node = PROPOSALS[key].propose(sketch)
     if hostile:
         mutate(sketch, node)
+    if not _take(case, sketch, node):
+        del sketch.values[before:]
+
+
+def _take(case, sketch, node):
+    """Whether the node is one that the case can have."""
     if any(value is not None and value.origin != FEED for value in node.inputs[:1]):
         node = node.with_every_output()  # onnxruntime folds constants, on the CPU EP
-    alone = sketch.alone
     refused, known = None, True
     try:
         # What onnx itself cannot write down, such as an attribute beyond its type, is no model.
@@ -174,16 +179,23 @@ def _add_node(case, sketch, key, hostile):
     except Unknown:
         known = False
     except (ValueError, TypeError, OverflowError):
-        del sketch.values[before:]
-        return
-    if (refused or not known) and not alone and not sketch.draw.chance(0.1):
-        del sketch.values[before:]
-        return
+        return False
+    if (refused or not known) and not sketch.alone and not sketch.draw.chance(0.1):
+        return False
     case.nodes.append(node)
     case.references.append(reference)
     case.refused, case.known = refused, known
     sketch.values += node.makes() if known and not refused else []
     sketch.nodes.append(node)
+    return True
+
+
+def case_of(sketch, node):
+    """The case of a node that somebody else proposes."""
+    draw = sketch.draw
+    case = Case(0, sketch.opset, [], [], None, True, *_ways(draw), extra=[], options={}, draw=draw)
+    _take(case, sketch, node)
+    return case
 
 
 def _choose_extra(case, draw):

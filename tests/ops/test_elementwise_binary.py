@@ -239,6 +239,14 @@ def test_any_number_of_inputs(op, count):
     check(Case(op, [of("float32", 4, 33) for _ in range(count)], name=str(count)))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("op", ["Sum", "Mean"])
+def test_many_halves_are_rounded_once(op, dtype):
+    one = np.ones(40, np.float32)
+    little = one * np.float32({"float16": 2.0**-13, "bfloat16": 2.0**-10}[dtype])  # three of which round to nothing
+    check(Case(op, [one, *[little] * 16], dtype=dtype))
+
+
 @pytest.mark.parametrize("op", ["Max", "Min", "Sum", "Mean"])
 def test_inputs_of_other_shapes(op):
     check(Case(op, [of("float32", *s) for s in [(), (3, 1), (1, 16), (2, 1, 1), (16,), (2, 3, 16)]]))

@@ -98,6 +98,7 @@ CROPPED = [
         mode="linear",
         coordinate_transformation_mode="tf_crop_and_resize",
     ),
+    resize((2, 5, 7), scales=(1, 2, 1.5), coordinate_transformation_mode="tf_crop_and_resize"),  # of the whole
 ]
 
 
@@ -185,6 +186,12 @@ def test_hostile_inputs(scales, sizes, words):
         None if sizes is None else np.array(sizes, np.int64),
     ]
     fails("Resize", [floats(1, 2, 5, 7), None, *given], {}, words, opset=13, ranks=False)
+
+
+@pytest.mark.parametrize("sizes", [(2, 3), (0, 3)])
+def test_something_of_nothing(sizes):
+    inputs = [floats(2, 0), None, None, np.array(sizes, np.int64)]
+    fails("Resize", inputs, {}, r"the empty input \[2,0\] cannot be resized", ranks=False)
 
 
 NAN, INF = np.nan, np.inf

@@ -1,7 +1,8 @@
-"""ONNX's own node tests of every operator that Encore lists, and the function bodies that ONNX has for others.
+"""ONNX's own node tests.
 
-A test of operators that Encore has runs on Encore alone. Of a function's body the CPU may have what is shape arithmetic
-and what Encore lacks: the log has to say so.
+Encore passes them alone, but for those that docs/onnx-node-tests.md lists with the reason: no other, and each of these.
+Of a function's body, which ONNX has as tests of their own, the CPU may have what is shape arithmetic and what Encore
+lacks: the log has to say so.
 """
 
 import re
@@ -19,19 +20,25 @@ from onnx.backend.test import loader
 ROOT = Path(__file__).resolve().parents[2]
 NEWEST_OPSET = 26  # the newest that onnxruntime 1.31 calls released; later tests are tried as this one
 OLDEST_HOST_OPSET = 23  # of onnxruntime 1.24
+IS_NEWEST = es.ORT_VERSION >= (1, 31)  # the one of which the page tells
+PAGE = ROOT / "docs" / "onnx-node-tests.md"
 
-# Not Encore's to pass, each with the reason.
-EXCLUDED = {
+# What gives another result than ONNX's, each with the reason.
+DIFFERENT = {
     r"^test_training_dropout(?!.*zero_ratio)": "the numbers of another random generator",
     r"^test_resize_downsample_scales_(linear|cubic)_align_corners": "onnxruntime's CPU EP gives Encore's result too",
+    r"^test_bernoulli": "random",
+}
+# Not Encore's to pass, each with the reason.
+EXCLUDED = {
+    **DIFFERENT,
     r"^test_mod_.*fmod_0": "floats without fmod, new in an opset that no onnxruntime has released",
     r"^test_range_b?float16_": "types that are new in an opset that no onnxruntime has released",
-    r"^test_bernoulli": "random",
     r"^test_attention_.*_bf16_expanded": "operators that Encore lacks, and the CPU EP has them not for bfloat16",
     r"swiglu.*_expanded": "no onnxruntime has a kernel for Swish",
     r"FLOAT4E2M1": "no onnxruntime has a kernel for this type",
 }
-if es.ORT_VERSION < (1, 31):
+if not IS_NEWEST:
     EXCLUDED[r"INT2|e8m0"] = "types that are newer than this onnxruntime"
 CONTROL_FLOW = {"If", "Loop", "Scan"}
 
@@ -56,6 +63,12 @@ def listed():
     return found
 
 
+def listed_tests():
+    """The page's: {name: why Encore does not pass it alone}."""
+    rows = (re.fullmatch(r"\| (.*) \| (.*) \|", line) for line in PAGE.read_text().splitlines())
+    return {name: row[1] for row in rows if row for name in re.findall(r"test_\w+", row[2])}
+
+
 def operators(case):
     return {node.domain + node.op_type for node in case.model.graph.node}
 
@@ -64,14 +77,24 @@ def has_body(case):
     return "_expanded" in case.name or bool(operators(case) & CONTROL_FLOW)
 
 
+with warnings.catch_warnings():  # the tests' own arithmetic warns
+    warnings.simplefilter("ignore")
+    CASES = loader.load_model_tests(kind="node")
+LISTED = listed_tests()
+
+
+def is_single(case):
+    """Whether the page tells of it."""
+    return "_expanded" not in case.name
+
+
 def cases():
+    """Those which need the CPU, but not for an operator that Encore lacks."""
     known = set(listed())
-    with warnings.catch_warnings():  # the tests' own arithmetic warns
-        warnings.simplefilter("ignore")
-        found = loader.load_model_tests(kind="node")
-    for case in found:
+    for case in CASES:
         excluded = any(re.search(pattern, case.name) for pattern in EXCLUDED)
-        if not excluded and (has_body(case) or operators(case) <= known):
+        on_its_own = IS_NEWEST and is_single(case) and case.name not in LISTED
+        if not (excluded or on_its_own) and (has_body(case) or operators(case) <= known):
             yield pytest.param(case, id=case.name)
 
 
@@ -98,18 +121,75 @@ def assert_the_rest_has_a_reason(session, case, said):
     assert set(es.nodes_on(session).get("CPUExecutionProvider", [])) <= {op for op, _ in reasons}
 
 
-@pytest.mark.parametrize("case", list(cases()))
-def test_node(case, capfd):
+def make_session(case):
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
     for opset in model.opset_import:
-        opset.version = min(opset.version, NEWEST_OPSET if es.ORT_VERSION >= (1, 31) else OLDEST_HOST_OPSET)
+        opset.version = min(opset.version, NEWEST_OPSET if IS_NEWEST else OLDEST_HOST_OPSET)
     model.ir_version = min(model.ir_version, 10)
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = es.make_session(model, options, log_placement=1)
-    assert_the_rest_has_a_reason(session, case, capfd.readouterr().err)
+    return es.make_session(model, options, log_placement=1)
+
+
+def check(session, case):
     for given, wanted in [map(onnx_values.plain, map(list, sides)) for sides in case.data_sets]:
         feeds = {item.name: value for item, value in zip(session.get_inputs(), given, strict=True)}
         for got, want in zip(onnx_values.run(session, feeds, wanted), wanted, strict=True):
             compare(got, want, case)
+
+
+@pytest.mark.parametrize("case", list(cases()))
+def test_node(case, capfd):
+    session = make_session(case)
+    assert_the_rest_has_a_reason(session, case, capfd.readouterr().err)
+    check(session, case)
+
+
+REFUSALS = es.capi.Fail, es.capi.InvalidGraph, es.capi.NotImplemented, es.capi.RuntimeException
+
+
+def why_not_alone(case, capfd):
+    """Empty if Encore passes the test alone."""
+    session = error = None
+    try:
+        session = make_session(case)
+    except REFUSALS as raised:
+        error = str(raised)
+    said = capfd.readouterr().err
+    reasons = {said_shortly(op, why) for op, why in re.findall(r"(\w+) node '.*?' is not on Encore: (.*)", said)}
+    if reasons:
+        return "; ".join(sorted(reason for reason in reasons if "shape arithmetic" not in reason) or sorted(reasons))
+    newest = max((opset.version for opset in case.model.opset_import if opset.domain in ("", "ai.onnx")), default=0)
+    if error and newest > NEWEST_OPSET:
+        return f"new in opset {newest}, which no onnxruntime has released"
+    if error:
+        return f"onnxruntime: {re.split(' : |, Error ', error)[-1].splitlines()[0]}"
+    assert set(es.nodes_on(session)) <= {es.EP_NAME}, "nodes are elsewhere, and nobody says why"
+    try:
+        check(session, case)
+    except AssertionError:
+        different = next((why for pattern, why in DIFFERENT.items() if re.search(pattern, case.name)), None)
+        if not different:
+            raise
+        return different
+    return ""
+
+
+def said_shortly(op, why):
+    """A reason of the log, with what the page can do without left out."""
+    why = re.sub(r"; supported: .*|\x1b\[\w*", "", why)
+    return (
+        f"no kernel for {missing[1]}"
+        if (missing := re.fullmatch("Encore has no kernel for (.*)", why))
+        else f"{op}: {why}"
+    )
+
+
+@es.only_if(IS_NEWEST)
+@pytest.mark.newest
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES if is_single(case)])
+def test_alone(case, capfd, record_property):
+    why = why_not_alone(case, capfd)
+    record_property("why", why)  # tools/node_tests.py writes the page of these
+    assert why == LISTED.get(case.name, ""), f"{PAGE.name} says otherwise; `./encore docs` writes it"

@@ -8,6 +8,8 @@ namespace {
 
 // The greatest or the least; NaN if any is.
 struct Extreme {
+  template <class T>
+  using Partial = T;
   bool least;
   static Extreme of(const NodeInfo& node) { return {node.op_type() == "Min"}; }
   static Extreme at_end(Extreme f, int) { return f; }
@@ -21,6 +23,8 @@ struct Extreme {
   }
 };
 struct Total {
+  template <class T>
+  using Partial = Compute<T>;  // halves are rounded once, at the end
   bool is_mean;
   float divisor;
   static Total of(const NodeInfo& node) { return {node.op_type() == "Mean", 1}; }
@@ -63,18 +67,28 @@ class Variadic : public Op {
     }
     const Tensor y = context.output(0, shape);
     dispatch(List{}, type, [&]<class T> {
+      // What has been combined so far; in the output, if that holds it.
+      using Partial = typename F::template Partial<T>;
+      constexpr bool kInPlace = std::is_same_v<Partial, T>;
+      void* partial = kInPlace || count <= 4 ? y.data : context.scratch(size_t(y.count()) * sizeof(Partial));
       for (int next = 0; next < count;) {
-        // After the first launch the output holds what has been combined so far.
+        const bool is_first = next == 0;
         std::pair<Shape, const void*> x[4];
         int used = 0;
-        if (next > 0) x[used++] = {shape, y.data};
+        if (!is_first) x[used++] = {shape, partial};
         while (used < 4 && next < count) {
           const Tensor& input = context.input(next++);
           x[used++] = {input.shape, input.data};
         }
         for (int k = used; k < 4; ++k) x[k] = {Shape{}, x[0].second};  // not looked at
         const F f = next == count ? F::at_end(f_, count) : f_;
-        transform_broadcast<T, T, T, T, T>(context.stream(), shape, y.data, Combined<F>{f, used}, x);
+        const auto launch = [&]<class Out, class First>(Out, First, void* out) {
+          transform_broadcast<Out, First, T, T, T>(context.stream(), shape, out, Combined<F>{f, used}, x);
+        };
+        if (next < count)
+          is_first ? launch(Partial(), T(), partial) : launch(Partial(), Partial(), partial);
+        else
+          is_first ? launch(T(), T(), y.data) : launch(T(), Partial(), y.data);
       }
     });
   }

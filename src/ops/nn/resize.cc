@@ -87,9 +87,10 @@ class Resize : public Op {
     const std::vector<ResizeAxis> axes = plan(context, x.shape);
     std::vector<int64_t> dims;
     for (const ResizeAxis& axis : axes) dims.push_back(axis.out);
+    for (const ResizeAxis& axis : axes)
+      require(axis.in > 0 || axis.out == 0, "the empty input ", x.shape.str(), " cannot be resized to ",
+              Shape(dims).str());
     const Tensor y = context.output(0, Shape(dims));
-    require(y.count() == 0 || x.count() > 0, "the empty input ", x.shape.str(), " cannot be resized to ",
-            y.shape.str());
     resize(context.stream(), rule_, axes, x, y);
   }
 
@@ -153,8 +154,9 @@ class Resize : public Op {
       for (size_t i = 0; i < values.size(); ++i) named[i]->out = sized(double(values[i]), "sizes:");
       apply_sizes(named);
     }
-    if (rule_.coordinates == Coordinates::tf_crop_and_resize) {
-      const std::vector<float> roi = host_floats(context.input(1), "roi");
+    const Tensor* crop = context.find_input(1);  // the whole, if absent
+    if (crop && rule_.coordinates == Coordinates::tf_crop_and_resize) {
+      const std::vector<float> roi = host_floats(*crop, "roi");
       check_count(roi.size(), 2 * named.size(), "roi");
       for (size_t i = 0; i < named.size(); ++i) {
         named[i]->roi_start = roi[i];

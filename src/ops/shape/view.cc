@@ -13,8 +13,8 @@ void same_elements(Context& context, const Tensor& in, const Shape& shape) {
   copy_bytes(context.stream(), in.data, out.data, int64_t(in.bytes()));
 }
 
-// Axes from the input of opset 13, else from the attribute; empty if neither is there. One axis may be a scalar where
-// onnxruntime's CPU EP lets it.
+// Axes from the input of opset 13, else from the attribute; empty if neither is there. There are models in which one
+// axis is a scalar.
 std::optional<std::vector<int64_t>> axes_of(Context& context, const std::optional<std::vector<int64_t>>& attribute,
                                             bool or_scalar) {
   const Tensor* axes = context.find_input(1);
