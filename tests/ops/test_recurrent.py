@@ -83,6 +83,8 @@ def case(op, steps=5, batch=3, size=4, hidden=6, lengths=None, direction="forwar
         inputs[i] = None
     while inputs[-1] is None:
         inputs.pop()
+    if rest.pop("constant", False):
+        inputs[1:4] = [None if i is None else Const(i) for i in inputs[1:4]]
     # Doubles the CPU EP does not compute, nor batches first.
     if layout or rest.get("dtype") == "float64":
         rest["reference"] = plain(op, hidden, direction, layout, attrs.get("linear_before_reset", 0))
@@ -100,11 +102,45 @@ CASES = [
     *[case(op, batch=9, dtype=t, direction="bidirectional") for op in OPS for t in FLOATS if t != "bfloat16"],
     case("GRU", batch=33, hidden=40, **BEFORE),
     case("LSTM", batch=600, steps=3, lengths=[i % 4 for i in range(600)]),
+    # Weights that are constants, which cuDNN is given in its own order
+    *[
+        case(
+            op,
+            batch=12,
+            dtype=t,
+            direction=d,
+            constant=True,
+            without=(7,) if op == "LSTM" else (),
+            name="constant",
+            **more,
+        )
+        for op, more in [("RNN", {}), ("LSTM", {}), ("GRU", {"attrs": {"linear_before_reset": 1}})]
+        for d in ("forward", "bidirectional")
+        for t in FLOATS
+        if t != "bfloat16"
+    ],
+    case("RNN", batch=12, constant=True, attrs={"activations": ["Relu"]}, name="constant-relu"),
+    *[
+        case(
+            op, batch=12, constant=True, without=(3, 5, 6, 7) if op == "LSTM" else (3, 5), name="constant-bare", **more
+        )
+        for op, more in [("RNN", {}), ("LSTM", {}), ("GRU", {"attrs": {"linear_before_reset": 1}})]
+    ],
+    case("LSTM", batch=12, constant=True, without=(7,), outputs=[False, True, True], name="constant-end"),
+    case("LSTM", batch=2, constant=True, without=(7,), name="constant-few"),
+    case(
+        "GRU",
+        batch=12,
+        constant=True,
+        lengths=[i % 6 for i in range(12)],
+        name="constant-lengths",
+        attrs={"linear_before_reset": 1},
+    ),
     # Lengths
     *[case(op, lengths=[5, 2, 1], direction=d) for op in OPS for d in DIRECTIONS],
     *[case(op, lengths=[3, 0, 4], direction=d, name="none") for op in OPS for d in DIRECTIONS],
     case("LSTM", lengths=[0, 0, 0], name="nothing"),
-    case("GRU", lengths=[5, 5, 5], name="all", **{"attrs": {"linear_before_reset": 1}}),
+    case("GRU", lengths=[5, 5, 5], name="all", attrs={"linear_before_reset": 1}),
     *[case(op, batch=9, lengths=[5, 4, 3, 2, 1, 1, 5, 3, 2], direction="bidirectional") for op in OPS],
     # Absent inputs and outputs
     *[case(op, without=(3, 5, 6, 7) if op == "LSTM" else (3, 5), name="bare") for op in OPS],

@@ -91,8 +91,8 @@ class Recurrent : public Op {
       device::fill(prepack.stream(), weights_, 0, layer_->weight_bytes());
       hidden_ = layer.hidden;
     }
-    if (!layer_ || constant.count() != directions * gates * hidden_ * (input == 3 ? 2 : constant.shape[2]))
-      return false;
+    const int64_t width = input == 1 ? constant.shape[2] : input == 2 ? hidden_ : 2;
+    if (!layer_ || constant.count() != directions * gates * hidden_ * width) return false;
     layer_->pack(prepack.stream(), input == 1 ? Part::w : input == 2 ? Part::r : Part::b, constant.data, weights_);
     ++packed_parts_;
     return false;
@@ -158,6 +158,9 @@ class Recurrent : public Op {
   // Few sequences are done sooner by one kernel of our own a step.
   bool library_does(Context& context, const Recurrence& r) const {
     constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+    for (const void* address : {r.x, r.initial_h, r.initial_c, static_cast<const void*>(r.y),
+                                static_cast<const void*>(r.y_h), static_cast<const void*>(r.y_c)})
+      if (reinterpret_cast<uintptr_t>(address) % 16 != 0) return false;
     return layer_ && packed_parts_ == wanted_parts_ && r.hidden == hidden_ && !is_few(r.batch) && r.steps > 0 &&
            !r.batch_first && r.steps <= kMost && checked_product(r.batch, r.hidden) <= kMost &&
            context.dnn().available();
