@@ -205,6 +205,16 @@ def dilated(finding):
     return attrs.get("auto_pad", "").startswith("SAME") and max(attrs.get("dilations", [1])) > 1
 
 
+def is_drawn(finding):
+    """Something was left to chance, as a hostile node does."""
+    attrs = finding.node.attrs
+    if finding.node.op == "Multinomial":
+        return np.isfinite(_read(finding)).sum(-1).max(initial=0) != 1
+    if "Normal" in finding.node.op:
+        return attrs.get("scale", 1.0) != 1e-30
+    return attrs.get("low", 0.0) != attrs.get("high", 1.0)
+
+
 # ---- shapes
 
 
@@ -274,6 +284,13 @@ ACCEPTED = [
     Accepted("ReduceLogSum", VALUES, "near zero a logarithm enlarges the rounding of its sum", log_of_little),
     Accepted("Pow", VALUES, "ONNX leaves open what a power beyond the integers becomes", power_overflows),
     Accepted("Dropout", VALUES, "what is dropped in training is random", drops),
+    Accepted(
+        "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial",
+        VALUES,
+        "what is drawn is random",
+        is_drawn,
+    ),
+    Accepted("Bernoulli", VALUES, "the function's body, which the CPU EP takes, has 1 where ONNX's words have 0"),
     Accepted("ReduceProd", VALUES, "a product that passes infinity stays there or not", overflows_on_the_way),
     Accepted("Resize", VALUES, "the CPU EP doesn't crop along an axis that keeps its size", crops_what_keeps_its_size),
     Accepted("Resize", VALUES, "the nearest of two pixels that are as near depends on rounding", at_a_tie),
