@@ -290,6 +290,24 @@ ACCEPTED = [
         "what is drawn is random",
         is_drawn,
     ),
+    Accepted(
+        "RandomNormal RandomUniform RandomNormalLike RandomUniformLike",
+        SHAPE,
+        "a hostile node has another type",
+        says("type "),
+    ),
+    Accepted("LSTM GRU RNN", SERVED, "the CPU EP computes no doubles", says("does not support double yet")),
+    Accepted("LSTM GRU RNN", SERVED, "R says it too, which is enough", says('GetAttr("hidden_size"')),
+    Accepted("DFT", REFUSED, "nothing has no transform", says("the transform's length is 0")),
+    Accepted(
+        "HannWindow HammingWindow BlackmanWindow MelWeightMatrix",
+        REFUSED,
+        "a hostile node has another type",
+        says("Unexpected output data type"),
+    ),
+    Accepted(
+        "HannWindow HammingWindow BlackmanWindow", VALUES, "what is 1 but for a float's rounding, as an integer", by_one
+    ),
     Accepted("Bernoulli", VALUES, "the function's body, which the CPU EP takes, has 1 where ONNX's words have 0"),
     Accepted("ReduceProd", VALUES, "a product that passes infinity stays there or not", overflows_on_the_way),
     Accepted("Resize", VALUES, "the CPU EP doesn't crop along an axis that keeps its size", crops_what_keeps_its_size),

@@ -49,7 +49,7 @@ def multinomial(s):
     rows, classes = s.draw.number(1, 5), s.draw.number(1, 9)
     logs = np.full((rows, classes), -np.inf)
     logs[:, s.draw.number(0, classes - 1)] = s.draw.real()
-    x = s.new(logs, s.draw.pick(s.types()), constant=0.2)
+    x = s.new(logs, s.draw.pick(s.types()), constant=1)  # other contents would leave a choice
     kind = s.draw.pick(["int32", "int64"])
     samples = s.maybe(0.6, lambda: s.draw.number(1, 40))
     return s.node(x, types=[kind], dtype=onnx_type(kind), sample_size=samples, seed=_seed(s))

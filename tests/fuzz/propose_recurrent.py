@@ -11,8 +11,12 @@ def _small(s, kind, shape):
     return s.new(s.draw.numpy.uniform(-0.5, 0.5, shape), kind, constant=0.5)
 
 
+# Some activations let a state grow, and its errors too.
+NEAR = {"float": (1e-4, 1e-4), "float16": (2e-2, 2e-2), "bfloat16": (1e-1, 1e-1)}
+
+
 # The CPU EP has batches first in no version.
-@proposes("LSTM", "GRU", "RNN", family="recurrent", mild=True)
+@proposes("LSTM", "GRU", "RNN", family="recurrent", mild=True, tolerance=NEAR)
 def recurrent(s):
     steps, batch, size, hidden = (s.draw.number(1, most) for most in (5, 11, 9, 17))
     x = s.data(shape=[steps, batch, size], mild=True)

@@ -7,7 +7,11 @@ from proposals import proposes
 LENGTHS = [1, 2, 3, 4, 5, 7, 8, 9, 12, 16, 17, 25, 31, 32, 60, 64, 67, 100, 128, 254]
 
 
-@proposes("DFT", family="fourier", mild=True, sums=True)
+# The CPU EP loses more than half of its digits where a length is no power of two.
+NEAR = {"float": (1e-3, 1e-2), "double": (1e-6, 1e-5), "float16": (1e-2, 3e-2), "bfloat16": (3e-2, 1e-1)}
+
+
+@proposes("DFT", family="fourier", mild=True, tolerance=NEAR)
 def dft(s):
     numbers = s.draw.pick([1, 2])
     shape = [s.draw.number(1, 3) for _ in range(s.draw.number(1, 3))] + [numbers]
@@ -24,7 +28,7 @@ def dft(s):
     return s.node(x, length, axis, onesided=onesided, inverse=inverse)
 
 
-@proposes("STFT", family="fourier", mild=True, sums=True)
+@proposes("STFT", family="fourier", mild=True, tolerance=NEAR)
 def stft(s):
     numbers, length = s.draw.pick([1, 1, 2]), s.draw.pick(LENGTHS)
     x = s.data(shape=[s.draw.number(1, 3), length + s.draw.number(0, 100), numbers], mild=True)
@@ -35,24 +39,28 @@ def stft(s):
     return s.node(x, s.fixed(s.draw.number(1, 50), kind), window, told, onesided=onesided)
 
 
-def _near(proposal_types):
-    return {name: (1e-5, 1e-5) for name in ("float", "double")} | {name: (1e-2, 1e-2) for name in proposal_types}
+NEARLY = {"float": (1e-5, 1e-5), "double": (1e-5, 1e-5), "float16": (1e-2, 1e-2)}
+
+
+def _kind(s):
+    """Of the result; of bfloat16 there is no reference."""
+    return s.draw.pick([name for name in s.row.types(0, "out") if name != "bfloat16"])
 
 
 # Angles summed up in floats.
-@proposes("HannWindow", "HammingWindow", "BlackmanWindow", tolerance=_near(["float16", "bfloat16"]))
+@proposes("HannWindow", "HammingWindow", "BlackmanWindow", tolerance=NEARLY)
 def window(s):
-    kind = s.draw.pick(s.row.types(0, "out"))
+    kind = _kind(s)
     size = s.fixed(s.draw.number(2, 70), s.draw.pick(["int32", "int64"]))
     return s.node(
         size, types=[kind], periodic=s.maybe(0.5, lambda: s.draw.pick([0, 1])), output_datatype=onnx_type(kind)
     )
 
 
-@proposes("MelWeightMatrix", tolerance=_near(["float16", "bfloat16"]))
+@proposes("MelWeightMatrix", tolerance=NEARLY)
 def mel(s):
     kind, whole, edge = (
-        s.draw.pick(s.row.types(0, "out")),
+        _kind(s),
         s.draw.pick(["int32", "int64"]),
         s.draw.pick(["float", "double"]),
     )

@@ -35,9 +35,8 @@ class Dft : public Op {
     const int axis = checked_axis(given_axis ? host_int(*given_axis, "axis") : axis_, rank);
     require(axis < rank - 1, "axis ", axis, " of the input ", x.shape.str(), " is that of the numbers");
     const bool to_real = inverse_ && onesided_;
-    if (onesided_)
-      require(f.in.numbers == (inverse_ ? 2 : 1), "onesided is 1, which is for ", inverse_ ? "complex" : "real",
-              " input; it has shape ", x.shape.str());
+    require(!to_real || f.in.numbers == 2, "a real signal is made of complex numbers; the input has shape ",
+            x.shape.str());
     f.in.count = x.shape[axis];
     f.length = given_length ? host_int(*given_length, "dft_length") : to_real ? 2 * (f.in.count - 1) : f.in.count;
     require(f.length >= 1 && f.length <= kLongestTransform, "the transform's length is ", f.length,
@@ -89,8 +88,6 @@ class Stft : public Op {
               device::name(signal.type), " is wanted");
       f.window = window->data;
     }
-    require(!onesided_ || f.in.numbers == 1, "onesided is 1, which is for real signals; this one has shape ",
-            shape.str());
     const int64_t batch = shape[0], frames = (shape[1] - f.length) / step + 1;
     f.inner_rows = frames;
     f.rows = checked_product(batch, frames);
