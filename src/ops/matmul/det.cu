@@ -19,8 +19,8 @@ struct Determinant {
   };
   static constexpr int kMaxThreads = kMost ? 128 : 1024;
   struct Pivot {
-    C magnitude;  // below zero: none
-    int32_t row;
+    C value;
+    int32_t row;  // below zero: none
   };
   const T* x;
   T* y;
@@ -40,15 +40,15 @@ struct Determinant {
     C product = 1;
     for (int k = 0; k < n; ++k) {
       const Pivot pivot = block.reduce(
-          Pivot{C(-1), k},
+          Pivot{C(0), -1},
           [&](int t) {
-            Pivot best{C(-1), k};
+            Pivot best{C(0), -1};
             for (int row = k + t; row < n; row += block.size())
-              best = larger(best, {std::fabs(matrix[int64_t(row) * n + k]), row});
+              best = larger(best, {matrix[int64_t(row) * n + k], row});
             return best;
           },
           [](const Pivot& a, const Pivot& b) { return larger(a, b); });
-      const C value = matrix[int64_t(pivot.row) * n + k];
+      const C value = pivot.value;
       product = pivot.row == k ? product * value : -product * value;
       if (value == C(0) || k + 1 == n) break;
       if (pivot.row != k) {
@@ -78,8 +78,8 @@ struct Determinant {
  private:
   // What is no number is the largest, so that it shows.
   DEVICE_FN static Pivot larger(const Pivot& a, const Pivot& b) {
-    if (a.magnitude != a.magnitude) return a;
-    return b.magnitude > a.magnitude || b.magnitude != b.magnitude ? b : a;
+    if (b.row < 0 || a.value != a.value) return a;
+    return a.row < 0 || b.value != b.value || std::fabs(b.value) > std::fabs(a.value) ? b : a;
   }
 };
 

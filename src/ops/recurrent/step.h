@@ -189,7 +189,7 @@ struct ProductStep {
     const int64_t direction = by_hidden(at, unit), hidden = sequences.hidden;
     const T* const weights = r + direction * r_direction + unit * hidden;
     const T* const states = vectors + (direction * sequences.batch + first) * hidden;
-    for (int64_t k = lane * kPack; k < hidden; k += kGroup * kPack) {
+    UNROLL for (int64_t k = lane * kPack; k < hidden; k += kGroup * kPack) {  // so that more is loaded at once
       const int count = hidden - k < kPack ? int(hidden - k) : kPack;
       device::Pack<T, kPack> weight[kGates];
       UNROLL for (int gate = 0; gate < kGates; ++gate) weight[gate] =
