@@ -226,6 +226,16 @@ def dilated(finding):
     return attrs.get("auto_pad", "").startswith("SAME") and max(attrs.get("dilations", [1])) > 1
 
 
+def is_drawn(finding):
+    """Something was left to chance, as a hostile node does."""
+    attrs = finding.node.attrs
+    if finding.node.op == "Multinomial":
+        return np.isfinite(_read(finding)).sum(-1).max(initial=0) != 1
+    if "Normal" in finding.node.op:
+        return attrs.get("scale", 1.0) != 1e-30
+    return attrs.get("low", 0.0) != attrs.get("high", 1.0)
+
+
 # ---- shapes
 
 
@@ -313,6 +323,31 @@ ACCEPTED = [
     Accepted("ReduceLogSum", VALUES, "near zero a logarithm enlarges the rounding of its sum", log_of_little),
     Accepted("Pow", VALUES, "ONNX leaves open what a power beyond the integers becomes", power_overflows),
     Accepted("Dropout", VALUES, "what is dropped in training is random", drops),
+    Accepted(
+        "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial",
+        VALUES,
+        "what is drawn is random",
+        is_drawn,
+    ),
+    Accepted(
+        "RandomNormal RandomUniform RandomNormalLike RandomUniformLike",
+        SHAPE,
+        "a hostile node has another type",
+        says("type "),
+    ),
+    Accepted("LSTM GRU RNN", SERVED, "the CPU EP computes no doubles", says("does not support double yet")),
+    Accepted("LSTM GRU RNN", SERVED, "R says it too, which is enough", says('GetAttr("hidden_size"')),
+    Accepted("DFT", REFUSED, "nothing has no transform", says("the transform's length is 0")),
+    Accepted(
+        "HannWindow HammingWindow BlackmanWindow MelWeightMatrix",
+        REFUSED,
+        "a hostile node has another type",
+        says("Unexpected output data type"),
+    ),
+    Accepted(
+        "HannWindow HammingWindow BlackmanWindow", VALUES, "what is 1 but for a float's rounding, as an integer", by_one
+    ),
+    Accepted("Bernoulli", VALUES, "the function's body, which the CPU EP takes, has 1 where ONNX's words have 0"),
     Accepted("ReduceProd", VALUES, "a product that passes infinity stays there or not", overflows_on_the_way),
     Accepted("Resize", VALUES, "the CPU EP doesn't crop along an axis that keeps its size", crops_what_keeps_its_size),
     Accepted("Resize", VALUES, "the nearest of two pixels that are as near depends on rounding", at_a_tie),

@@ -4,6 +4,8 @@ elementwise  float: a few ulps, since exp, tanh, erf and pow differ between math
              a result computed in float, so one ulp of the type.
 reduce       the order of summation differs: the error grows with the square root of the length; 2^12 long at most here.
 matmul       as reduce; on CUDA float products run in TF32 by default (10 bits of mantissa), so the tests turn that off.
+recurrent    as matmul, and what a step rounds the next one starts from; the CPU EP has sigmoid and tanh as polynomials.
+fourier      errors grow with the root of the length's logarithm, but all of a row's numbers share in the largest one.
 exact        integers, booleans, movement, comparisons: not a bit may differ.
 """
 
@@ -20,6 +22,14 @@ TOLERANCE = {  # (family, type) -> (relative, absolute)
     ("matmul", "float64"): (1e-11, 1e-11),
     ("matmul", "float16"): (4e-3, 4e-3),
     ("matmul", "bfloat16"): (3e-2, 3e-2),
+    ("fourier", "float32"): (1e-5, 1e-4),
+    ("fourier", "float64"): (1e-12, 1e-12),
+    ("fourier", "float16"): (1e-3, 2e-3),
+    ("fourier", "bfloat16"): (8e-3, 1e-2),
+    ("recurrent", "float32"): (1e-5, 1e-5),
+    ("recurrent", "float64"): (1e-12, 1e-12),
+    ("recurrent", "float16"): (4e-3, 4e-3),
+    ("recurrent", "bfloat16"): (3e-2, 3e-2),
 }
 
 

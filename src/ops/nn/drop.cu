@@ -1,6 +1,5 @@
 #include "ops/nn/drop.h"
 
-#include "device/philox.h"
 #include "device/transform.h"
 #include "ops/dispatch.h"
 
@@ -8,12 +7,6 @@ namespace encore::ops {
 namespace {
 
 using device::Compute;
-
-// Takes the next number for one run; a graph that is replayed takes another.
-struct BeginRun {
-  uint64_t *runs, *mine;
-  DEVICE_FN void operator()(int64_t) const { *mine = device::atomic_add(runs, uint64_t(1)); }
-};
 
 // One draw of four words serves four neighbours.
 template <class T>
@@ -23,8 +16,7 @@ struct Drop {
   const T* x;
   T* y;
   uint8_t* mask;
-  const uint64_t* run;
-  uint64_t seed;
+  RandomRun run;
   float ratio;
   Compute<T> scale;
   bool aligned;
@@ -32,7 +24,7 @@ struct Drop {
   DEVICE_FN void operator()(int64_t i) const {
     const int64_t first = i * kPack;
     const int count = n - first < kPack ? int(n - first) : kPack;
-    const device::Random4 random = device::philox(seed, *run, uint64_t(i));
+    const device::Random4 random = run.words(i);
     auto values = device::load_pack<kPack>(x + first, aligned, count);
     device::Pack<uint8_t, kPack> kept;
     UNROLL for (int k = 0; k < kPack; ++k) {
@@ -46,18 +38,17 @@ struct Drop {
 
 }  // namespace
 
-void drop(Context& context, const Dropping& dropping, const Tensor& x, const Tensor& y, uint8_t* mask) {
+void drop(Context& context, const RandomRuns& runs, float ratio, const Tensor& x, const Tensor& y, uint8_t* mask) {
   if (x.count() == 0) return;
-  auto* const run = static_cast<uint64_t*>(context.scratch(sizeof(uint64_t)));
-  device::for_each_index(context.stream(), 1, BeginRun{dropping.runs, run});
+  const RandomRun run = runs.next(context);
   dispatch(FloatList{}, x.type, [&]<class T>() {
     using Kernel = Drop<T>;
     constexpr int kPack = Kernel::kPack;
     const bool aligned = device::is_pack_aligned<kPack>(x.as<T>()) && device::is_pack_aligned<kPack>(y.as<T>()) &&
                          device::is_pack_aligned<kPack>(mask);
     device::for_each_index(context.stream(), (x.count() + kPack - 1) / kPack,
-                           Kernel{x.count(), x.as<const T>(), y.as<T>(), mask, run, dropping.seed, dropping.ratio,
-                                  Compute<T>(1) / (Compute<T>(1) - Compute<T>(dropping.ratio)), aligned});
+                           Kernel{x.count(), x.as<const T>(), y.as<T>(), mask, run, ratio,
+                                  Compute<T>(1) / (Compute<T>(1) - Compute<T>(ratio)), aligned});
   });
 }
 

@@ -1,6 +1,4 @@
 // Dropout: at inference nothing is dropped.
-#include <random>
-
 #include "device/memory.h"
 #include "ops/dispatch.h"
 #include "ops/nn/drop.h"
@@ -10,11 +8,6 @@
 
 namespace encore::ops {
 namespace {
-
-uint64_t any_seed() {
-  std::random_device random;
-  return uint64_t(random()) << 32 | random();
-}
 
 class Dropout : public Op {
  public:
@@ -26,22 +19,19 @@ class Dropout : public Op {
     if (const Tensor* ratio = node.constant_input(1)) ratio_of(*ratio);
     if (!trains_) return;
     const std::optional<int64_t> seed = node.find_int("seed");
-    dropping_.seed = seed ? uint64_t(*seed) : any_seed();
+    runs_.emplace(seed ? std::optional<uint64_t>(*seed) : std::nullopt);
   }
   void prepare(Prepack& prepack) override {
-    if (!trains_) return;
-    dropping_.runs = static_cast<uint64_t*>(prepack.keep(sizeof(uint64_t)));
-    device::fill(prepack.stream(), dropping_.runs, 0, sizeof(uint64_t));
+    if (runs_) runs_->prepare(prepack);
   }
   void run(Context& context) const override {
-    Dropping dropping = dropping_;
     const Tensor *ratio = context.find_input(1), *training = context.find_input(2);
-    dropping.ratio = ratio ? ratio_of(*ratio) : 0.5f;
-    const bool drops = training && flag(*training) && dropping.ratio > 0;
+    const float share = ratio ? ratio_of(*ratio) : 0.5f;
+    const bool drops = training && flag(*training) && share > 0;
     const Tensor& x = context.input(0);
     const Tensor y = context.output(0, x.shape);
     const Tensor mask = context.wants_output(1) ? context.output(1, x.shape) : Tensor();
-    if (drops) return drop(context, dropping, x, y, mask.as<uint8_t>());
+    if (drops) return drop(context, *runs_, share, x, y, mask.as<uint8_t>());
     copy_bytes(context.stream(), x.data, y.data, int64_t(x.bytes()));
     // All true; before opset 12 the reference leaves it at zero.
     if (mask.data && mask.bytes() > 0) device::fill(context.stream(), mask.data, mask_value_, mask.bytes());
@@ -61,8 +51,8 @@ class Dropout : public Op {
   }
 
   unsigned char mask_value_;
-  bool trains_;  // or may, if only a run can tell
-  Dropping dropping_{};
+  bool trains_;                     // or may, if only a run can tell
+  std::optional<RandomRuns> runs_;  // if it trains
 };
 
 }  // namespace

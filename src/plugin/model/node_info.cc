@@ -22,6 +22,8 @@ Type type_of(ONNXTensorElementDataType type) {
   }
 }
 
+bool NodeInfoBase::kernel_has_strings() const { return ort().version >= 25; }
+
 Tensor tensor_of(const OrtValue* value, Where where) {
   ONNXTensorElementDataType type;
   const int64_t* dims;
@@ -170,6 +172,19 @@ const Tensor* GraphNodeInfo::find_tensor(const char* name) const {
   return &tensors_.emplace_back(tensor_of(value, Where::host));
 }
 
+std::optional<std::vector<std::string>> GraphNodeInfo::find_strings(const char* name) const {
+  const OrtOpAttr* attribute = find(name, ORT_OP_ATTR_STRINGS);
+  if (!attribute) return std::nullopt;
+  const std::vector<char> chars = read_array<char>(attribute, ORT_OP_ATTR_STRINGS);  // each ends with a zero
+  std::vector<std::string> strings;
+  for (auto from = chars.begin(); from != chars.end();) {
+    const auto end = std::find(from, chars.end(), '\0');
+    strings.emplace_back(from, end);
+    from = end == chars.end() ? end : end + 1;
+  }
+  return strings;
+}
+
 // ---- from a kernel's info
 
 namespace {
@@ -293,6 +308,22 @@ const Tensor* KernelNodeInfo::find_tensor(const char* name) const {
   if (!ok(ort().api->KernelInfoGetAttribute_tensor(info_, name, allocator, &value))) return nullptr;
   owned_values_.emplace_back(value, [](void* p) { ort().api->ReleaseValue(static_cast<OrtValue*>(p)); });
   return &tensors_.emplace_back(tensor_of(value, Where::host));
+}
+
+std::optional<std::vector<std::string>> KernelNodeInfo::find_strings(const char* name) const {
+  if (!kernel_has_strings()) return std::nullopt;
+  OrtAllocator* allocator;
+  check(ort().api->GetAllocatorWithDefaultOptions(&allocator));
+  char** list = nullptr;
+  size_t count = 0;
+  if (!ok(ort().api->KernelInfoGetAttributeArray_string(info_, name, allocator, &list, &count))) return std::nullopt;
+  std::vector<std::string> strings;
+  for (size_t i = 0; i < count; ++i) {
+    strings.emplace_back(list[i]);
+    check(ort().api->AllocatorFree(allocator, list[i]));
+  }
+  if (list) check(ort().api->AllocatorFree(allocator, list));
+  return strings;
 }
 
 }  // namespace encore::plugin

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ops/op.h"
+#include "ops/string_lists.h"
 #include "plugin/host/api_version.h"
 
 namespace encore::plugin {
@@ -18,7 +19,7 @@ ops::Tensor tensor_of(const OrtValue* value, ops::Where where);
 ops::Type type_of(ONNXTensorElementDataType type);
 
 // What both sources share: names, slots and the tensors handed out.
-class NodeInfoBase : public ops::NodeInfo {
+class NodeInfoBase : public ops::NodeInfo, public ops::StringLists {
  public:
   const std::string& name() const override { return name_; }
   const std::string& domain() const override { return domain_; }
@@ -37,6 +38,7 @@ class NodeInfoBase : public ops::NodeInfo {
   std::optional<std::vector<int64_t>> input_dims(int i) const override {
     return i < input_count() ? inputs_[size_t(i)].dims : std::nullopt;
   }
+  bool kernel_has_strings() const override;
   const std::string& input_value(int i) const { return inputs_[size_t(i)].value; }  // its name
 
  protected:
@@ -67,6 +69,7 @@ class GraphNodeInfo : public NodeInfoBase {
   std::optional<std::vector<int64_t>> find_ints(const char* attribute) const override;
   std::optional<std::vector<float>> find_floats(const char* attribute) const override;
   const ops::Tensor* find_tensor(const char* attribute) const override;
+  std::optional<std::vector<std::string>> find_strings(const char* attribute) const override;
 
  private:
   const OrtOpAttr* find(const char* attribute, OrtOpAttrType type) const;
@@ -89,6 +92,7 @@ class KernelNodeInfo : public NodeInfoBase {
   std::optional<std::vector<int64_t>> find_ints(const char* attribute) const override;
   std::optional<std::vector<float>> find_floats(const char* attribute) const override;
   const ops::Tensor* find_tensor(const char* attribute) const override;
+  std::optional<std::vector<std::string>> find_strings(const char* attribute) const override;
 
  private:
   const OrtValue* find_constant(int i) const;

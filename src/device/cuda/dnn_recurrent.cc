@@ -1,0 +1,250 @@
+// Recurrent layers by cuDNN's RNN functions.
+#include "device/dnn_recurrent.h"
+
+#include <cudnn.h>
+
+#include <array>
+#include <limits>
+#include <mutex>
+#include <vector>
+
+#include "device/cuda/capture.h"
+#include "device/cuda/check.h"
+#include "device/cuda/library.h"
+#include "device/device.h"
+#include "device/error.h"
+#include "device/graph.h"
+#include "device/memory.h"
+
+namespace encore::device {
+namespace {
+
+// The functions of the library that are used here.
+struct Functions {
+  const cuda::Library& library = cuda::cudnn();
+#define ENCORE_DNN(member, symbol) decltype(&symbol) member = library.find<decltype(symbol)>(#symbol)
+  ENCORE_DNN(error_string, cudnnGetErrorString);
+  ENCORE_DNN(create, cudnnCreate);
+  ENCORE_DNN(set_stream, cudnnSetStream);
+  ENCORE_DNN(create_layer, cudnnCreateRNNDescriptor);
+  ENCORE_DNN(destroy_layer, cudnnDestroyRNNDescriptor);
+  ENCORE_DNN(set_layer, cudnnSetRNNDescriptor_v8);
+  ENCORE_DNN(create_dropout, cudnnCreateDropoutDescriptor);
+  ENCORE_DNN(destroy_dropout, cudnnDestroyDropoutDescriptor);
+  ENCORE_DNN(set_dropout, cudnnSetDropoutDescriptor);
+  ENCORE_DNN(create_data, cudnnCreateRNNDataDescriptor);
+  ENCORE_DNN(destroy_data, cudnnDestroyRNNDataDescriptor);
+  ENCORE_DNN(set_data, cudnnSetRNNDataDescriptor);
+  ENCORE_DNN(create_tensor, cudnnCreateTensorDescriptor);
+  ENCORE_DNN(destroy_tensor, cudnnDestroyTensorDescriptor);
+  ENCORE_DNN(set_tensor, cudnnSetTensorNdDescriptor);
+  ENCORE_DNN(weight_bytes, cudnnGetRNNWeightSpaceSize);
+  ENCORE_DNN(weight_place, cudnnGetRNNWeightParams);
+  ENCORE_DNN(workspace_bytes, cudnnGetRNNTempSpaceSizes);
+  ENCORE_DNN(forward, cudnnRNNForward);
+#undef ENCORE_DNN
+};
+const Functions& dnn() {
+  static const Functions functions;
+  return functions;
+}
+
+void check(cudnnStatus_t status, const char* call) {
+  if (status == CUDNN_STATUS_SUCCESS) return;
+  const cudaError_t cause = cudaGetLastError();
+  const Code code = cause != cudaSuccess                  ? cuda::code_of(cause)
+                    : status == CUDNN_STATUS_ALLOC_FAILED ? Code::out_of_memory
+                    : status >= CUDNN_STATUS_NOT_SUPPORTED && status < CUDNN_STATUS_INTERNAL_ERROR
+                        ? Code::not_supported
+                        : Code::device_failed;
+  throw Error(code, text(dnn().error_string(status), cause == cudaSuccess ? "" : text(", ", cudaGetErrorString(cause))),
+              call);
+}
+
+// One for each device, until the process ends: destroying one waits for the device. It serves one thread at a time.
+struct Handle {
+  std::mutex mutex;
+  cudnnHandle_t handle = nullptr;
+};
+Handle& handle_of(int device) {
+  static auto& handles = *new std::array<Handle, kMaxDevices>;
+  Handle& of = handles[size_t(device)];
+  const std::lock_guard lock(of.mutex);
+  if (of.handle) return of;
+  const Current current(device);
+  const RelaxedCapture relaxed;
+  check(dnn().create(&of.handle), "cudnnCreate");
+  return of;
+}
+
+// A descriptor that goes with its scope.
+template <class T>
+class Descriptor {
+ public:
+  using Destroy = cudnnStatus_t (*)(T);
+  Descriptor(cudnnStatus_t (*create)(T*), Destroy destroy, const char* call) : destroy_(destroy) {
+    check(create(&it_), call);
+  }
+  ~Descriptor() { destroy_(it_); }
+  Descriptor(const Descriptor&) = delete;
+  operator T() const { return it_; }
+
+ private:
+  T it_ = nullptr;
+  Destroy destroy_;
+};
+
+struct LayerDescriptor : Descriptor<cudnnRNNDescriptor_t> {
+  LayerDescriptor() : Descriptor(dnn().create_layer, dnn().destroy_layer, "cudnnCreateRNNDescriptor") {}
+};
+struct DropoutDescriptor : Descriptor<cudnnDropoutDescriptor_t> {
+  DropoutDescriptor() : Descriptor(dnn().create_dropout, dnn().destroy_dropout, "cudnnCreateDropoutDescriptor") {}
+};
+struct TensorDescriptor : Descriptor<cudnnTensorDescriptor_t> {
+  TensorDescriptor() : Descriptor(dnn().create_tensor, dnn().destroy_tensor, "cudnnCreateTensorDescriptor") {}
+};
+struct DataDescriptor : Descriptor<cudnnRNNDataDescriptor_t> {
+  // Sequences of the same length have no padding: they are as good as packed.
+  DataDescriptor(cudnnDataType_t type, int64_t steps, int64_t batch, int64_t width)
+      : Descriptor(dnn().create_data, dnn().destroy_data, "cudnnCreateRNNDataDescriptor") {
+    const std::vector<int> lengths(static_cast<size_t>(batch), static_cast<int>(steps));
+    check(dnn().set_data(*this, type, CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED, int(steps), int(batch), int(width),
+                         lengths.data(), nullptr),
+          "cudnnSetRNNDataDescriptor");
+  }
+};
+
+cudnnDataType_t type_of(Type type) {
+  switch (type) {
+    case Type::f32: return CUDNN_DATA_FLOAT;
+    case Type::f64: return CUDNN_DATA_DOUBLE;
+    case Type::f16: return CUDNN_DATA_HALF;
+    default: fail(Code::not_supported, "cuDNN has no recurrent layers of ", name(type));
+  }
+}
+
+cudnnRNNMode_t mode_of(RecurrentLayer::Cell cell) {
+  switch (cell) {
+    case RecurrentLayer::Cell::rnn_relu: return CUDNN_RNN_RELU;
+    case RecurrentLayer::Cell::rnn_tanh: return CUDNN_RNN_TANH;
+    case RecurrentLayer::Cell::gru: return CUDNN_GRU;
+    default: return CUDNN_LSTM;
+  }
+}
+
+// Which of ONNX's gates are cuDNN's, in its order.
+std::vector<int> gates_of(RecurrentLayer::Cell cell) {
+  switch (cell) {
+    case RecurrentLayer::Cell::lstm: return {0, 2, 3, 1};  // i o f c: input, forget, new, output
+    case RecurrentLayer::Cell::gru: return {1, 0, 2};      // z r h: reset, update, new
+    default: return {0};
+  }
+}
+
+}  // namespace
+
+struct DnnRecurrent::State {
+  int device;
+  RecurrentLayer layer;
+  cudnnDataType_t type;
+  size_t weight_bytes = 0;
+  LayerDescriptor descriptor;
+  DropoutDescriptor no_dropout;
+
+  State(int device, const RecurrentLayer& layer) : device(device), layer(layer), type(type_of(layer.type)) {
+    Handle& shared = handle_of(device);
+    const std::lock_guard lock(shared.mutex);
+    const Current current(device);
+    check(dnn().set_dropout(no_dropout, shared.handle, 0, nullptr, 0, 0), "cudnnSetDropoutDescriptor");
+    const bool plain = layer.type == Type::f64 || (layer.type == Type::f32 && !layer.tf32);
+    check(dnn().set_layer(descriptor, CUDNN_RNN_ALGO_STANDARD, mode_of(layer.cell), CUDNN_RNN_DOUBLE_BIAS,
+                          layer.both_directions ? CUDNN_BIDIRECTIONAL : CUDNN_UNIDIRECTIONAL, CUDNN_LINEAR_INPUT, type,
+                          layer.type == Type::f64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT,
+                          plain ? CUDNN_FMA_MATH : CUDNN_DEFAULT_MATH, int32_t(layer.input), int32_t(layer.hidden),
+                          int32_t(layer.hidden), 1, no_dropout, CUDNN_RNN_PADDED_IO_DISABLED),
+          "cudnnSetRNNDescriptor_v8");
+    check(dnn().weight_bytes(shared.handle, descriptor, &weight_bytes), "cudnnGetRNNWeightSpaceSize");
+  }
+  int directions() const { return layer.both_directions ? 2 : 1; }
+};
+
+DnnRecurrent::DnnRecurrent(std::unique_ptr<State> state) : state_(std::move(state)) {}
+DnnRecurrent::~DnnRecurrent() = default;
+
+std::unique_ptr<DnnRecurrent> DnnRecurrent::make(int device, const RecurrentLayer& layer, std::string* why) {
+  try {
+    require(layer.input > 0 && layer.hidden > 0 && layer.input <= std::numeric_limits<int32_t>::max() &&
+                layer.hidden <= std::numeric_limits<int32_t>::max(),
+            "cuDNN has no recurrent layers of ", layer.input, " inputs and ", layer.hidden, " hidden units");
+    return std::unique_ptr<DnnRecurrent>(new DnnRecurrent(std::make_unique<State>(device, layer)));
+  } catch (const Error& error) {
+    if (why) *why = error.what();
+    return nullptr;
+  }
+}
+
+size_t DnnRecurrent::weight_bytes() const { return state_->weight_bytes; }
+
+void DnnRecurrent::pack(StreamRef stream, Part part, const void* from, void* weights) {
+  const RecurrentLayer& layer = state_->layer;
+  const std::vector<int> gates = gates_of(layer.cell);
+  const size_t hidden = size_t(layer.hidden), width = part == Part::w   ? size_t(layer.input)
+                                                      : part == Part::r ? hidden
+                                                                        : 1;
+  const size_t bytes = hidden * width * size_bytes(layer.type);  // of one gate
+  const TensorDescriptor matrix, bias;
+  Handle& shared = handle_of(state_->device);
+  const std::lock_guard lock(shared.mutex);
+  const auto copy_gate = [&](int direction, size_t gate, bool recurrent, size_t at) {
+    void *matrix_at = nullptr, *bias_at = nullptr;
+    check(dnn().weight_place(shared.handle, state_->descriptor, direction, state_->weight_bytes, weights,
+                             int32_t(gate + (recurrent ? gates.size() : 0)), matrix, &matrix_at, bias, &bias_at),
+          "cudnnGetRNNWeightParams");
+    void* const to = part == Part::b ? bias_at : matrix_at;
+    if (!to) fail(Code::internal, "cuDNN has no place for a gate's weights");
+    copy(stream, to, static_cast<const char*>(from) + at * bytes, bytes);
+  };
+  for (int direction = 0; direction < state_->directions(); ++direction) {
+    for (size_t gate = 0; gate < gates.size(); ++gate) {
+      if (part != Part::b) {
+        copy_gate(direction, gate, part == Part::r, size_t(direction) * gates.size() + size_t(gates[gate]));
+        continue;
+      }
+      const size_t first = size_t(direction) * 2 * gates.size();  // Wb of all gates, then Rb
+      copy_gate(direction, gate, false, first + size_t(gates[gate]));
+      copy_gate(direction, gate, true, first + gates.size() + size_t(gates[gate]));
+    }
+  }
+}
+
+size_t DnnRecurrent::workspace_bytes(int64_t steps, int64_t batch) {
+  const DataDescriptor x(state_->type, steps, batch, state_->layer.input);
+  Handle& shared = handle_of(state_->device);
+  const std::lock_guard lock(shared.mutex);
+  size_t workspace = 0, reserve = 0;
+  check(dnn().workspace_bytes(shared.handle, state_->descriptor, CUDNN_FWD_MODE_INFERENCE, x, &workspace, &reserve),
+        "cudnnGetRNNTempSpaceSizes");
+  return workspace;
+}
+
+void DnnRecurrent::run(StreamRef stream, const Run& run) {
+  const RecurrentLayer& layer = state_->layer;
+  const size_t workspace = workspace_bytes(run.steps, run.batch);
+  const int directions = state_->directions(), hidden = int(layer.hidden), batch = int(run.batch);
+  const DataDescriptor x(state_->type, run.steps, run.batch, layer.input),
+      y(state_->type, run.steps, run.batch, directions * layer.hidden);
+  const TensorDescriptor states;
+  const int dims[] = {directions, batch, hidden}, strides[] = {batch * hidden, hidden, 1};
+  check(dnn().set_tensor(states, state_->type, 3, dims, strides), "cudnnSetTensorNdDescriptor");
+  const bool cells = layer.cell == RecurrentLayer::Cell::lstm;
+  Handle& shared = handle_of(state_->device);
+  const std::lock_guard lock(shared.mutex);
+  check(dnn().set_stream(shared.handle, static_cast<cudaStream_t>(stream.native())), "cudnnSetStream");
+  check(dnn().forward(shared.handle, state_->descriptor, CUDNN_FWD_MODE_INFERENCE, run.lengths, x, run.x, y, run.y,
+                      states, run.h, run.y_h, states, cells ? run.c : nullptr, cells ? run.y_c : nullptr,
+                      state_->weight_bytes, run.weights, workspace, run.workspace, 0, nullptr),
+        "cudnnRNNForward");
+  cuda::note_capture(stream);
+}
+
+}  // namespace encore::device

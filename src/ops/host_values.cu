@@ -1,0 +1,30 @@
+#include "ops/host_values.h"
+
+#include <algorithm>
+
+#include "device/launch.h"
+
+namespace encore::ops {
+namespace {
+
+struct StoreValues {
+  static constexpr size_t kMost = 512;
+  int32_t* to;
+  int32_t value[kMost];
+  DEVICE_FN void operator()(int64_t i) const { to[i] = value[i]; }
+};
+
+}  // namespace
+
+const int32_t* on_device(Context& context, std::span<const int32_t> values) {
+  auto* const to = static_cast<int32_t*>(context.scratch(values.size_bytes()));
+  for (size_t first = 0; first < values.size(); first += StoreValues::kMost) {
+    const size_t some = std::min(StoreValues::kMost, values.size() - first);
+    StoreValues store{to + first, {}};
+    std::ranges::copy(values.subspan(first, some), store.value);
+    device::for_each_index(context.stream(), int64_t(some), store);
+  }
+  return to;
+}
+
+}  // namespace encore::ops

@@ -1,0 +1,13 @@
+// Numbers from the host's memory for kernels to read.
+#pragma once
+#include <cstdint>
+#include <span>
+
+#include "ops/op.h"
+
+namespace encore::ops {
+
+// The same numbers in device memory. They are launches' arguments, so that a graph has them; so let there be few.
+const int32_t* on_device(Context& context, std::span<const int32_t> values);
+
+}  // namespace encore::ops

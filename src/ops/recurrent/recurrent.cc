@@ -1,0 +1,251 @@
+// RNN, GRU and LSTM: attributes and shapes.
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <limits>
+
+#include "device/dnn_recurrent.h"
+#include "device/memory.h"
+#include "ops/host_values.h"
+#include "ops/recurrent/recurrence.h"
+#include "ops/registry.h"
+#include "ops/shape/strided.h"
+#include "ops/string_lists.h"
+
+namespace encore::ops {
+namespace {
+
+struct KnownActivation {
+  const char* name;  // in small letters: names are compared so
+  Activation kind;
+  int arguments;  // how many of alpha and beta it has
+  float alpha = 0, beta = 0;
+};
+constexpr KnownActivation kActivations[] = {
+    {"tanh", Activation::tanh, 0},
+    {"sigmoid", Activation::sigmoid, 0},
+    {"relu", Activation::relu, 0},
+    {"affine", Activation::affine, 2, 1.f, 0.f},
+    {"leakyrelu", Activation::leaky_relu, 1, 0.01f},
+    {"thresholdedrelu", Activation::thresholded_relu, 1, 1.f},
+    {"scaledtanh", Activation::scaled_tanh, 2, 1.f, 1.f},
+    {"hardsigmoid", Activation::hard_sigmoid, 2, 0.2f, 0.5f},
+    {"elu", Activation::elu, 1, 1.f},
+    {"softsign", Activation::softsign, 0},
+    {"softplus", Activation::softplus, 0},
+};
+
+const KnownActivation& activation_of(std::string name) {
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return char(std::tolower(c)); });
+  const auto found = std::ranges::find(kActivations, name, &KnownActivation::name);
+  if (found == std::end(kActivations)) fail(Code::not_supported, "there is no activation '", name, "'");
+  return *found;
+}
+
+class Recurrent : public Op {
+ public:
+  explicit Recurrent(const NodeInfo& node) {
+    const std::string& type = node.op_type();
+    of_.cell = type == "LSTM" ? Cell::lstm : type == "GRU" ? Cell::gru : Cell::rnn;
+    std::string direction = node.get_string("direction", "forward");
+    if (direction == "foward") direction = "forward";  // as the first GRU's default is spelled
+    if (direction != "forward" && direction != "reverse" && direction != "bidirectional")
+      fail(Code::not_supported, "direction is '", direction, "'; forward, reverse and bidirectional are known");
+    of_.directions = direction == "bidirectional" ? 2 : 1;
+    of_.backward = direction == "reverse";
+    const int64_t layout = node.get_int("layout", 0);
+    require(layout == 0 || layout == 1, "layout is ", layout, "; it must be 0 or 1");
+    of_.batch_first = layout == 1;
+    of_.reset_after = node.get_int("linear_before_reset", 0) != 0;
+    of_.coupled = node.get_int("input_forget", 0) != 0;
+    of_.clip = node.get_float("clip", std::numeric_limits<float>::infinity());
+    require(of_.clip > 0, "clip is ", of_.clip, "; it must be more than 0");
+    of_.tf32 = node.settings.use_tf32;
+    of_.hidden = node.get_int("hidden_size", 0);
+    require(of_.hidden >= 0, "hidden_size is ", of_.hidden);
+    read_activations(node);
+    suits_library_ = !of_.backward && !of_.coupled && std::isinf(of_.clip) && !node.has_input(4) &&
+                     !node.has_input(7) && (of_.cell != Cell::gru || of_.reset_after) && has_usual_activations();
+    wanted_parts_ = node.has_input(3) ? 3 : 2;
+  }
+
+  // The library has weights in an order of its own. ONNX's stay, for what it can't do shows only in a run.
+  bool prepack(int input, const Tensor& constant, Prepack& prepack) override {
+    using Part = device::DnnRecurrent::Part;
+    if (!suits_library_ || input < 1 || input > 3 || constant.shape.rank() != (input == 3 ? 2 : 3)) return false;
+    const int64_t gates = gates_of(of_.cell), directions = of_.directions;
+    if (input == 1) {
+      device::RecurrentLayer layer;
+      layer.cell = of_.cell == Cell::lstm                      ? device::RecurrentLayer::Cell::lstm
+                   : of_.cell == Cell::gru                     ? device::RecurrentLayer::Cell::gru
+                   : of_.squash[0][0].kind == Activation::relu ? device::RecurrentLayer::Cell::rnn_relu
+                                                               : device::RecurrentLayer::Cell::rnn_tanh;
+      layer.type = constant.type;
+      layer.hidden = constant.shape[1] / gates;
+      layer.input = constant.shape[2];
+      layer.both_directions = directions == 2;
+      layer.tf32 = of_.tf32;
+      layer_ = device::DnnRecurrent::make(prepack.stream().device(), layer);
+      if (!layer_) return false;
+      weights_ = prepack.keep(layer_->weight_bytes());
+      device::fill(prepack.stream(), weights_, 0, layer_->weight_bytes());
+      hidden_ = layer.hidden;
+    }
+    const int64_t width = input == 1 ? constant.shape[2] : input == 2 ? hidden_ : 2;
+    if (!layer_ || constant.count() != directions * gates * hidden_ * width) return false;
+    layer_->pack(prepack.stream(), input == 1 ? Part::w : input == 2 ? Part::r : Part::b, constant.data, weights_);
+    ++packed_parts_;
+    return false;
+  }
+
+  void run(Context& context) const override {
+    Recurrence r = of_;
+    const Tensor &x = context.input(0), &w = context.input(1), &weights = context.input(2);
+    require(x.shape.rank() == 3, "X has shape ", x.shape.str(), "; it needs three dimensions");
+    require(weights.shape.rank() == 3, "R has shape ", weights.shape.str(), "; it needs three dimensions");
+    r.type = x.type;
+    r.steps = x.shape[r.batch_first ? 1 : 0];
+    r.batch = x.shape[r.batch_first ? 0 : 1];
+    r.input = x.shape[2];
+    if (r.hidden == 0) r.hidden = weights.shape[2];
+    const int64_t d = r.directions, gates = gates_of(r.cell), rows = checked_product(gates, r.hidden);
+    const auto expect = [&](const Tensor* tensor, const char* name, const Shape& shape) -> const void* {
+      if (!tensor) return nullptr;
+      require(tensor->shape == shape && tensor->type == r.type, name, " has shape ", tensor->shape.str(), " of ",
+              device::name(tensor->type), "; ", shape.str(), " of ", device::name(r.type), " is wanted");
+      return tensor->data;
+    };
+    r.x = x.data;
+    r.w = expect(&w, "W", {d, rows, r.input});
+    r.r = expect(&weights, "R", {d, rows, r.hidden});
+    r.b = expect(context.find_input(3), "B", {d, 2 * rows});
+    const Shape state = r.batch_first ? Shape{r.batch, d, r.hidden} : Shape{d, r.batch, r.hidden};
+    r.initial_h = expect(context.find_input(5), "initial_h", state);
+    if (r.cell == Cell::lstm) {
+      r.initial_c = expect(context.find_input(6), "initial_c", state);
+      r.p = expect(context.find_input(7), "P", {d, 3 * r.hidden});
+    }
+    const Tensor* const lengths = context.find_input(4);
+    r.longest = lengths ? longest_of(*lengths, r) : r.steps;
+
+    const auto output = [&](int i, const Shape& shape) {
+      return context.wants_output(i) ? context.output(i, shape).data : nullptr;
+    };
+    r.y = output(0, r.batch_first ? Shape{r.batch, r.steps, d, r.hidden} : Shape{r.steps, d, r.batch, r.hidden});
+    r.y_h = output(1, state);
+    if (r.cell == Cell::lstm) r.y_c = output(2, state);
+    if (lengths && !all_are(*lengths, r.steps))
+      r.lengths = on_device(context, {lengths->as<const int32_t>(), size_t(r.batch)});
+    if (library_does(context, r)) return run_library(context, r);
+    run_recurrence(context, r);
+  }
+
+ private:
+  bool has_usual_activations() const {
+    for (int direction = 0; direction < of_.directions; ++direction) {
+      const Squash* const squash = of_.squash[direction];
+      if (of_.cell == Cell::rnn) {
+        if (squash[0].kind != of_.squash[0][0].kind) return false;
+        if (squash[0].kind != Activation::tanh && squash[0].kind != Activation::relu) return false;
+        continue;
+      }
+      if (squash[0].kind != Activation::sigmoid || squash[1].kind != Activation::tanh) return false;
+      if (of_.cell == Cell::lstm && squash[2].kind != Activation::tanh) return false;
+    }
+    return true;
+  }
+
+  // Few sequences are done sooner by one kernel of our own a step.
+  bool library_does(Context& context, const Recurrence& r) const {
+    constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+    for (const void* address : {r.x, r.initial_h, r.initial_c, static_cast<const void*>(r.y),
+                                static_cast<const void*>(r.y_h), static_cast<const void*>(r.y_c)})
+      if (reinterpret_cast<uintptr_t>(address) % 16 != 0) return false;
+    return layer_ && packed_parts_ == wanted_parts_ && r.hidden == hidden_ && !is_few(r.batch) && r.steps > 0 &&
+           !r.batch_first && r.steps <= kMost && checked_product(r.batch, r.hidden) <= kMost &&
+           context.dnn().available();
+  }
+
+  void run_library(Context& context, const Recurrence& r) const {
+    const size_t bytes = device::size_bytes(r.type);
+    const int64_t values = checked_product(r.steps, r.states());
+    const bool turns = r.directions == 2 && r.y;  // the library has the directions side by side
+    const std::vector<int32_t> lengths(size_t(r.batch), int32_t(r.steps));
+    device::DnnRecurrent::Run run{};
+    run.steps = r.steps, run.batch = r.batch;
+    run.lengths = on_device(context, lengths);
+    run.weights = weights_;
+    run.x = r.x, run.h = r.initial_h, run.c = r.initial_c;
+    run.y = turns || !r.y ? context.scratch(size_t(values) * bytes) : r.y;
+    run.y_h = r.y_h, run.y_c = r.y_c;
+    run.workspace = context.scratch(layer_->workspace_bytes(r.steps, r.batch));
+    layer_->run(context.stream(), run);
+    if (!turns) return;
+    StridedCopy turn;
+    turn.add(r.steps, r.states(), r.states());
+    turn.add(r.directions, r.hidden, r.batch * r.hidden);
+    turn.add(r.batch, r.directions * r.hidden, r.hidden);
+    turn.add(r.hidden, 1, 1);
+    turn.run(context.stream(), run.y, r.y, bytes);
+  }
+
+  // ONNX hands arguments out in the order of the activations, to those that have any.
+  void read_activations(const NodeInfo& node) {
+    const size_t each = of_.cell == Cell::lstm ? 3 : of_.cell == Cell::gru ? 2 : 1, all = each * size_t(of_.directions);
+    // RNN's schema says "Tanh" twice, also for one direction.
+    std::vector<std::string> names(of_.cell == Cell::rnn ? 2 : all, "Tanh");
+    if (each > 1)
+      for (size_t i = 0; i < all; i += each) names[i] = "Sigmoid";
+    names = get_strings(node, "activations", names);
+    require(names.size() == all || (of_.cell == Cell::rnn && names.size() > all), "there are ", names.size(),
+            " activations; ", all, " are wanted");
+    const std::vector<float> alphas = node.find_floats("activation_alpha").value_or(std::vector<float>{}),
+                             betas = node.find_floats("activation_beta").value_or(std::vector<float>{});
+    size_t alpha = 0, beta = 0;
+    for (size_t i = 0; i < all; ++i) {
+      const KnownActivation& known = activation_of(names[i]);
+      Squash& squash = of_.squash[i / each][i % each];
+      squash.kind = known.kind;
+      squash.alpha = known.arguments > 0 && alpha < alphas.size() ? alphas[alpha++] : known.alpha;
+      squash.beta = known.arguments > 1 && beta < betas.size() ? betas[beta++] : known.beta;
+    }
+  }
+
+  static int64_t longest_of(const Tensor& lengths, const Recurrence& r) {
+    require(lengths.shape == Shape{r.batch}, "sequence_lens has shape ", lengths.shape.str(), "; [", r.batch,
+            "] is wanted");
+    int64_t longest = 0;
+    for (int64_t i = 0; i < r.batch; ++i) {
+      const int64_t length = lengths.as<const int32_t>()[i];
+      require(length >= 0 && length <= r.steps, "a sequence has length ", length, "; X has ", r.steps, " steps");
+      longest = std::max(longest, length);
+    }
+    return longest;
+  }
+  static bool all_are(const Tensor& lengths, int64_t steps) {
+    const auto* const first = lengths.as<const int32_t>();
+    return std::all_of(first, first + lengths.count(), [&](int32_t length) { return length == steps; });
+  }
+
+  Recurrence of_{};  // without sizes and addresses
+  bool suits_library_ = false;
+  std::unique_ptr<device::DnnRecurrent> layer_;
+  void* weights_ = nullptr;                  // the layer's
+  int64_t hidden_ = 0;                       // the layer's
+  int packed_parts_ = 0, wanted_parts_ = 0;  // of W, R and B
+};
+
+}  // namespace
+
+std::vector<OpRow> recurrent_rows() {
+  const auto row = [](const char* name, std::vector<TypeRule> more) {
+    OpRow row{.name = name, .since = 1, .make = make<Recurrent>, .host_inputs = {4}};
+    row.types = {in(0, kFloats), in(1, kFloats),          in(2, kFloats),
+                 in(3, kFloats), in(4, Types{Type::i32}), in(5, kFloats)};
+    row.types.insert(row.types.end(), more.begin(), more.end());
+    return row;
+  };
+  return {row("LSTM", {in(6, kFloats), in(7, kFloats)}), row("GRU", {}), row("RNN", {})};
+}
+
+}  // namespace encore::ops
