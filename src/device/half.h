@@ -187,9 +187,10 @@ struct Float8E8M0 {
   }
 };
 
-// Four bits: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives; neither infinity nor NaN. What is larger becomes 6.
+// Four bits: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives. What is larger becomes 6, and NaN, as others have it, -0.
 BOTH_FN uint32_t float4_bits(float value) {
   const uint32_t raw = std::bit_cast<uint32_t>(value), magnitude = raw & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return 8;
   const uint32_t kept = magnitude < 0x7f800000u ? detail::rounded<1>(magnitude, 1) : 7;
   return raw >> 31 << 3 | (kept < 7 ? kept : 7);
 }

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <limits>
 
+#include "device/error.h"
 #include "device/type.h"
 #include "kernels.h"
 
@@ -243,10 +244,36 @@ TEST(SmallFloats, KnownValues) {
   EXPECT_EQ(Float8E5M2(1e9f, false).bits, 0x7c);
 }
 
+TEST(SmallFloats, WithoutInfinity) {
+  EXPECT_EQ(Float8E4M3Fnuz(240.f).bits, 0x7f);
+  EXPECT_EQ(Float8E4M3Fnuz(-1000.f).bits, 0xff);
+  EXPECT_EQ(Float8E4M3Fnuz(1000.f, false).bits, 0x80);
+  EXPECT_EQ(Float8E5M2Fnuz(-0.f).bits, 0);
+  EXPECT_EQ(Float8E5M2Fnuz(NAN).bits, 0x80);
+  for (int bits = 0; bits < 256; ++bits) {
+    if (bits == 0x80) continue;
+    EXPECT_EQ(Float8E4M3Fnuz(float(of_bits<Float8E4M3Fnuz>(uint32_t(bits)))).bits, bits);
+    EXPECT_EQ(Float8E5M2Fnuz(float(of_bits<Float8E5M2Fnuz>(uint32_t(bits)))).bits, bits);
+  }
+}
+
+TEST(SmallFloats, PowersOfTwoAndFourBits) {
+  for (int bits = 0; bits < 255; ++bits) {
+    const float value = of_bits<Float8E8M0>(uint32_t(bits));
+    EXPECT_EQ(Float8E8M0(value).bits, bits);
+    EXPECT_EQ(Float8E8M0(value, false, PowerRounding::nearest).bits, bits);
+  }
+  EXPECT_EQ(Float8E8M0(NAN).bits, 255);
+  EXPECT_EQ(Float8E8M0(0.f, false).bits, 255);
+  for (uint32_t bits = 0; bits < 16; ++bits) EXPECT_EQ(float4_bits(float4_value(bits)), bits);
+  EXPECT_EQ(float4_bits(100.f), 7u);
+}
+
 TEST(Type, HasNamesAndSizes) {
   EXPECT_STREQ(name(Type::f32), "float");
   EXPECT_STREQ(name(Type::bf16), "bfloat16");
   EXPECT_STREQ(name(Type::f4e2m1), "float4e2m1");
+  EXPECT_STREQ(name(Type::i2), "int2");
   EXPECT_STREQ(name(Type(99)), "unknown");
   EXPECT_EQ(size_bytes(kTypeOf<Half>), sizeof(Half));
   EXPECT_EQ(size_bytes(kTypeOf<BFloat16>), sizeof(BFloat16));
@@ -256,6 +283,15 @@ TEST(Type, HasNamesAndSizes) {
   EXPECT_EQ(size_bytes(Type::complex128), 16u);
   EXPECT_EQ(size_bytes(Type::string), 0u);
   EXPECT_EQ(size_bytes(Type::i4), 0u);
+  EXPECT_EQ(size_bits(Type::i4), 4);
+  EXPECT_EQ(size_bits(Type::string), 0);
+  EXPECT_TRUE(is_packed(Type::f4e2m1) && is_packed(Type::u2) && !is_packed(Type::f8e8m0));
+  EXPECT_EQ(size_bytes(Type::i4, 3), 2u);
+  EXPECT_EQ(size_bytes(Type::u2, 9), 3u);
+  EXPECT_EQ(size_bytes(Type::u2, INT64_MAX), size_t(INT64_MAX) / 4 + 1);
+  EXPECT_EQ(size_bytes(Type::f32, 3), 12u);
+  EXPECT_EQ(size_bytes(Type::string, 3), 0u);
+  EXPECT_THROW(size_bytes(Type::f64, INT64_MAX), Error);
 }
 
 }  // namespace

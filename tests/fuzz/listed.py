@@ -4,6 +4,8 @@ import dataclasses
 import re
 from pathlib import Path
 
+from element_types import NUMPY
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operators.md"
 CHANNELS_LAST = "com.ms.internal.nhwc"
 
@@ -42,4 +44,5 @@ def _rules(cell):
         places, types = rule.split(":")
         for place in places.split(","):
             way, first, following = re.fullmatch(r"\s*(in|out) (\d+)(…?)\s*", place).groups()
-            yield way, int(first), 10**6 if following else int(first), [name.strip() for name in types.split(",")]
+            known = [name for name in map(str.strip, types.split(",")) if name in NUMPY]  # the others nobody draws
+            yield way, int(first), 10**6 if following else int(first), known

@@ -9,7 +9,7 @@ def _image(s, low=3, high=5):
     return s.data(low=low, high=high, mild=True)
 
 
-def _window(s, spatial, dilated):
+def window(s, spatial, dilated):
     """Attributes of a window that mostly fits."""
     rank = len(spatial)
     kernel = [s.draw.number(1, min(3, max(1, size))) for size in spatial]
@@ -29,7 +29,7 @@ def _window(s, spatial, dilated):
 def conv(s):
     x = _image(s)
     channels, *spatial = x.array.shape[1:]
-    kernel, attrs = _window(s, spatial, dilated=True)
+    kernel, attrs = window(s, spatial, dilated=True)
     groups = s.draw.pick([1, 1, channels or 1, *[2] * (channels % 2 == 0)])
     filters = groups * s.draw.number(1, 3)
     weight = s.like(x, [filters, channels // groups, *kernel], mild=True)
@@ -42,7 +42,7 @@ def conv(s):
 def conv_transpose(s):
     x = _image(s)
     channels, *spatial = x.array.shape[1:]
-    kernel, attrs = _window(s, spatial, dilated=True)
+    kernel, attrs = window(s, spatial, dilated=True)
     groups = s.draw.pick([1, 1, channels or 1, *[2] * (channels % 2 == 0)])
     filters = s.draw.number(1, 3)
     weight = s.like(x, [channels, filters, *kernel], mild=True)
@@ -59,7 +59,7 @@ def conv_transpose(s):
 def pool(s):
     x = _image(s)
     most = s.op == "MaxPool"
-    kernel, attrs = _window(s, x.array.shape[2:], dilated=s.opset >= (10 if most else 19))
+    kernel, attrs = window(s, x.array.shape[2:], dilated=s.opset >= (10 if most else 19))
     if s.opset >= 10:
         attrs["ceil_mode"] = s.maybe(0.4, lambda: s.draw.pick([0, 1]))
     if not most:

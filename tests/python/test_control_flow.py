@@ -103,7 +103,10 @@ def test_if_and_loop_of_opset_8(encore):
         assert_same(session.run(None, feeds), on_cpu(model, feeds))
 
 
-TYPES = "float16 double int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool bfloat16 float8e4m3fn float8e5m2".split()
+TYPES = (
+    "float16 double int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool bfloat16 float8e4m3fn "
+    "float8e5m2 float8e4m3fnuz float8e5m2fnuz"
+).split()
 
 
 @pytest.mark.parametrize("kind", TYPES)

@@ -36,14 +36,13 @@ EXCLUDED = {
     r"^test_range_b?float16_": "types that are new in an opset that no onnxruntime has released",
     r"^test_attention_.*_bf16_expanded": "operators that Encore lacks, and the CPU EP has them not for bfloat16",
     r"swiglu.*_expanded": "no onnxruntime has a kernel for Swish",
-    r"FLOAT4E2M1": "no onnxruntime has a kernel for this type",
 }
 if not IS_NEWEST:
     EXCLUDED[r"INT2|e8m0"] = "types that are newer than this onnxruntime"
 CONTROL_FLOW = {"If", "Loop", "Scan"}
 
 # Why a node may be on the CPU: in any test, and in a function's body or that of a control flow.
-TYPES = r"(in|out)put \d+ (is not known to be a tensor|has type (string|u?int4|float8\w+fnuz|unknown))"
+TYPES = r"(in|out)put \d+ (is not known to be a tensor|has type string)"
 ANYWHERE = [TYPES, r"antialias is set"]
 IN_BODIES = [
     r"shape arithmetic; it stays on the CPU",
