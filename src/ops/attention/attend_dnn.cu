@@ -119,7 +119,7 @@ bool run(Context& context, const Attend& p) {
                        .k = strides_of(p.k),
                        .v = strides_of(p.v),
                        .y = strides_of(p.y),
-                       .scale = p.scale};
+                       .scale = float(p.scale)};
   // With a mask the library has no windows but those from the first key on: the bias then has them.
   if (windowed && (!masked || top_left)) {
     fused.left = sight.before;

@@ -257,7 +257,7 @@ void run(Context& context, const Attend& p) {
   device::block_kernel<typename Kernel::Shared>(
       context.stream(), {checked_product(heads, shares), kThreads},
       Kernel{SightView<T>(p, context.fault()), fold, p.q, p.k, p.v, p.y, int(p.heads), int(p.kv_heads),
-             int(p.head_size), int(p.value_size), row_parts, int(shares), p.scale, p.softcap,
+             int(p.head_size), int(p.value_size), row_parts, int(shares), float(p.scale), float(p.softcap),
              packs_fit<kPack, T>(p.k, p.head_size), packs_fit<kPack, T>(p.v, p.value_size), partial});
   if (shares == 1) return;
   const int64_t count = checked_product(rows, p.value_size);

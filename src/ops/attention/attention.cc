@@ -85,7 +85,7 @@ class Attention : public Op {
     problem.batch = q.batch, problem.heads = q.heads, problem.kv_heads = k.heads;
     problem.queries = q.rows, problem.keys = k.rows, problem.head_size = q.size, problem.value_size = v.size;
     problem.q = q.view, problem.k = k.view, problem.v = v.view;
-    problem.scale = scale_.value_or(1 / std::sqrt(float(q.size)));
+    problem.scale = scale_ ? double(*scale_) : 1 / std::sqrt(double(q.size));
     problem.softcap = softcap_;
     look(context, problem, past);
 
