@@ -376,6 +376,9 @@ ACCEPTED = [
     ),
     Accepted("FusedMatMul", SERVED, "products of nothing broadcast, too", says("right operand cannot broadcast")),
     Accepted("Softplus", VALUES, "the CPU EP's exponential overflows", only_infinity_differs),
+    Accepted(
+        "RotaryEmbedding", SERVED, "caches shorter than a sequence", says("Updating cos_cache and sin_cache in Rotary")
+    ),
     Accepted("GatherElements", REFUSED, "no indices, but of another rank", lambda f: f.node.inputs[1].array.size == 0),
     Accepted(
         "Split",
