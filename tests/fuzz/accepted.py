@@ -376,6 +376,7 @@ ACCEPTED = [
     ),
     Accepted("FusedMatMul", SERVED, "products of nothing broadcast, too", says("right operand cannot broadcast")),
     Accepted("Softplus", VALUES, "the CPU EP's exponential overflows", only_infinity_differs),
+    Accepted("Attention", SERVED, "onnxruntime takes the function's body", says("scale must be greater than 0")),
     Accepted(
         "RotaryEmbedding", SERVED, "caches shorter than a sequence", says("Updating cos_cache and sin_cache in Rotary")
     ),

@@ -47,7 +47,8 @@ class Attention : public Op {
         stage_(node.get_int("qk_matmul_output_mode", 0)) {
     require(q_heads_ >= 0 && kv_heads_ >= 0, "q_num_heads is ", q_heads_, " and kv_num_heads is ", kv_heads_,
             "; neither may be negative");
-    require(!scale_ || *scale_ > 0, "scale is ", scale_.value_or(0), "; it must be above zero");
+    require(!scale_ || (*scale_ > 0 && std::isfinite(*scale_)), "scale is ", scale_.value_or(0),
+            "; it must be above zero and finite");
     require(left_ >= -1 && right_ >= -1, "left_window_size is ", left_, " and right_window_size is ", right_,
             "; they must be at least -1");
     require(stage_ >= 0 && stage_ <= 3, "qk_matmul_output_mode is ", stage_, "; it must be from 0 to 3");
