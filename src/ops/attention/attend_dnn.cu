@@ -17,11 +17,13 @@ using device::NoShared;
 // What is added for an unseen key, and the least for one that is seen: the difference leaves nothing of the former, and
 // sums with scores stay finite.
 template <class T>
-inline constexpr float kForUnseen = -2e38f,
-                       kLeast = -1e38f;
+inline constexpr float kForUnseen = -2e38f;
+template <class T>
+inline constexpr float kLeast = -1e38f;
 template <>
-inline constexpr float kForUnseen<Half> = -65504,
-                       kLeast<Half> = -32768;
+inline constexpr float kForUnseen<Half> = -65504;
+template <>
+inline constexpr float kLeast<Half> = -32768;
 
 // A row of the bias, a block for each: the mask, and with `sights` what else a query sees.
 template <class T>
