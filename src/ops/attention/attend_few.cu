@@ -15,7 +15,6 @@ using device::Pack;
 using device::PerThread;
 
 constexpr int kThreads = 256, kHold = 8;  // values of a row that a thread holds
-constexpr int kKeys = 4;                  // that a group takes at once
 
 // What a block leaves for the others: unnormalised sums of a row over its share of the keys, the scores' maximum and
 // the total of the powers.
@@ -29,6 +28,7 @@ template <class T, int kLanes, int kRows>
 struct AttendFew {
   static constexpr int kMaxThreads = kThreads, kGroups = kThreads / kLanes, kWidth = kLanes * kHold;
   static constexpr int kPack = device::pack_size<T>(), kPacks = kHold / kPack;
+  static constexpr int kKeys = kRows == 1 ? 4 : 2;  // that a group takes at once, as registers allow
   struct Part {
     float sums[kRows][kWidth];
     float top[kRows], total[kRows];
@@ -241,7 +241,7 @@ void run(Context& context, const Attend& p) {
   const FoldedRows fold(p);
   const int row_parts = (fold.rows + kRows - 1) / kRows;
   const int64_t heads = checked_product(checked_product(p.batch, p.kv_heads), row_parts);
-  constexpr int64_t kFewestKeys = 2 * kKeys * Kernel::kGroups, kMostShares = 128;
+  constexpr int64_t kFewestKeys = 8 * Kernel::kGroups, kMostShares = 128;
   const int64_t enough = 4 * int64_t(device::multiprocessors(context.stream().device()));
   const int64_t shares = std::clamp<int64_t>(std::min(enough / heads, p.keys / kFewestKeys), 1, kMostShares);
 
