@@ -108,13 +108,13 @@ def minus_zero_as_boolean(finding):
 
 
 def _mask_is_short(finding):
-    """It lacks dimensions, or keys."""
+    """It lacks dimensions, or has not all rows and keys."""
     inputs = finding.node.inputs
     if len(inputs) < 4 or inputs[3] is None or not says("attention_helper.h")(finding):
         return False
-    mask, keys = inputs[3].array, inputs[1].array.shape[-2]
+    mask, queries, keys = inputs[3].array, inputs[0].array.shape[-2], inputs[1].array.shape[-2]
     past = inputs[4].array.shape[2] if len(inputs) > 4 and inputs[4] is not None else 0
-    return mask.ndim < 2 or mask.shape[-1] < keys + past
+    return mask.ndim < 2 or mask.shape[-2] != queries or mask.shape[-1] < keys + past
 
 
 def only_infinity_differs(finding):
@@ -392,7 +392,14 @@ ACCEPTED = [
         "onnxruntime takes the function's body",
         says("scale must be greater than 0", "rotary_embedding_dim_attr >= 0"),
     ),
-    Accepted("Attention", SERVED, "the CPU EP has masks of all keys, and of two dimensions or more", _mask_is_short),
+    Accepted("Attention", SERVED, "the CPU EP has masks of all queries and keys, and no smaller ones", _mask_is_short),
+    Accepted("Attention", SERVED, "the CPU EP refuses sequences of nothing", says("attention_parameters.h")),
+    Accepted(
+        "Attention",
+        VALUES,
+        "of a row whose scores are all -inf the CPU EP makes NaN, and ONNX zeros",
+        lambda f: f.node.attrs.get("scale", 0) > 1e30,
+    ),
     Accepted(
         "RotaryEmbedding", SERVED, "caches shorter than a sequence", says("Updating cos_cache and sin_cache in Rotary")
     ),

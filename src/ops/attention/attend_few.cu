@@ -105,7 +105,7 @@ struct AttendFew {
         const T* const row = q.at(batch, kv_head * fold.group.divisor() + head, query);
         UNROLL for (int i = 0; i < kHold; ++i) {
           const int column = column_of(t, i);
-          if (column < head_size) held[t].at[r][i] = float(row[column]) * scale;
+          if (column < head_size) held[t].at[r][i] = float(row[column]);
         }
       }
     });
@@ -138,7 +138,8 @@ struct AttendFew {
           UNROLL for (int n = 0; n < kKeys; ++n) {
             const int one = key + n * kGroups + t / kLanes;
             const bool seen = one >= range[r].first && one < range[r].end && one < end;
-            score[n] = seen ? sight.masked(capped(products[t].at[n][r], softcap), mask_row[r], one) : kUnseen<float>;
+            const float product = capped(products[t].at[n][r] * scale, softcap);
+            score[n] = seen ? sight.masked(product, mask_row[r], one) : kUnseen<float>;
             top = larger(top, score[n]);
           }
           const float base = base_of(top), shrink = exponential(state[t].top[r] - base);
