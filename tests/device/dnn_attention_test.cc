@@ -196,7 +196,9 @@ TEST_F(DnnAttentionTest, Windows) {
         problem.left = left;
         problem.right = right;
         const bool served = check<Half>(problem);
-        if (left < 0 && right == 0) EXPECT_TRUE(served);
+        if (left < 0 && right == 0) {
+          EXPECT_TRUE(served);
+        }
       }
 }
 

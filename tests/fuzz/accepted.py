@@ -108,6 +108,16 @@ def minus_zero_as_boolean(finding):
     return finding.got.dtype == bool and (array[differs] == 0).all() and np.signbit(array[differs]).all()
 
 
+def _mask_is_short(finding):
+    """It lacks dimensions, or has not all rows and keys."""
+    inputs = finding.node.inputs
+    if len(inputs) < 4 or inputs[3] is None or not says("attention_helper.h")(finding):
+        return False
+    mask, queries, keys = inputs[3].array, inputs[0].array.shape[-2], inputs[1].array.shape[-2]
+    past = inputs[4].array.shape[2] if len(inputs) > 4 and inputs[4] is not None else 0
+    return mask.ndim < 2 or mask.shape[-2] != queries or mask.shape[-1] < keys + past
+
+
 def only_infinity_differs(finding):
     finite = np.isfinite(finding.wanted)
     return np.allclose(finding.got[finite], finding.wanted[finite], 1e-6, 1e-6)
@@ -464,6 +474,23 @@ ACCEPTED = [
     Accepted("FusedMatMul", SERVED, "products of nothing broadcast, too", says("right operand cannot broadcast")),
     Accepted("Softplus", VALUES, "the CPU EP's exponential overflows", only_infinity_differs),
     Accepted("Gather GatherND", SERVED, "nothing is read by an index into nothing", of_nothing),
+    Accepted(
+        "Attention RotaryEmbedding",
+        SERVED,
+        "onnxruntime takes the function's body",
+        says("scale must be greater than 0", "rotary_embedding_dim_attr >= 0"),
+    ),
+    Accepted("Attention", SERVED, "the CPU EP has masks of all queries and keys, and no smaller ones", _mask_is_short),
+    Accepted("Attention", SERVED, "the CPU EP refuses sequences of nothing", says("attention_parameters.h")),
+    Accepted(
+        "Attention",
+        VALUES,
+        "of a row whose scores are all -inf the CPU EP makes NaN, and ONNX zeros",
+        lambda f: f.node.attrs.get("scale", 0) > 1e30,
+    ),
+    Accepted(
+        "RotaryEmbedding", SERVED, "caches shorter than a sequence", says("Updating cos_cache and sin_cache in Rotary")
+    ),
     Accepted("GatherElements", REFUSED, "no indices, but of another rank", lambda f: f.node.inputs[1].array.size == 0),
     Accepted(
         "Split",

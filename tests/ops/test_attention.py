@@ -4,7 +4,9 @@ masks of rank one and empty sequences, and lets what is masked through where it 
 import numpy as np
 import pytest
 from both import Both
-from harness import Case, Const, bools, check, floats, seeded
+from encore_session import EP_NAME, nodes_on
+from harness import Case, Const, bools, check, floats, seeded, session
+from onnx import helper
 from refusal import declined, fails
 
 OPSET = 24
@@ -374,9 +376,15 @@ def test_hostile_attributes_are_declined(attrs):
     declined("Attention", [x, x, x], attrs, opset=OPSET)
 
 
-def test_masks_of_other_types_are_declined():
+def test_masks_of_other_types_are_left_to_the_function():  # of which onnxruntime makes smaller nodes
     x = floats(1, 2, 3, 8)
-    declined("Attention", [x, x, x, np.zeros((3, 3), np.int32)], {}, opset=OPSET)
+    node = helper.make_node("Attention", ["x", "x", "x", "mask"], ["y"], name="it")
+    values = [helper.make_tensor_value_info("x", 1, x.shape), helper.make_tensor_value_info("mask", 6, [3, 3])]
+    graph = helper.make_graph([node], "case", values, [helper.make_empty_tensor_value_info("y")])
+    sess = session(helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10))
+    assert "Attention" not in nodes_on(sess).get(EP_NAME, [])
+    y = sess.run(None, {"x": x, "mask": np.zeros((3, 3), np.int32)})[0]
+    np.testing.assert_allclose(y, reference(OPSET, [True])(x, x, x)[0], rtol=2e-5, atol=2e-6)
 
 
 # ---- RotaryEmbedding
@@ -385,11 +393,12 @@ def test_masks_of_other_types_are_declined():
 def rotary(shape, dtype="float32", turned=0, heads=0, ids=None, interleaved=0, misaligned=False):
     batch, rows = shape[0], shape[1 if heads else 2]
     half = (turned or (shape[2] // heads if heads else shape[3])) // 2
-    caches = (11, half) if ids else (batch, rows, half)
+    positions = max(11, rows)
+    caches = (positions, half) if ids else (batch, rows, half)
     angles = seeded("angles", caches).uniform(0, 7, caches).astype(np.float32)
     inputs = [floats(*shape), np.cos(angles), np.sin(angles)]
     if ids:
-        inputs.append(seeded("ids", shape).integers(0, 11, (batch, rows)))
+        inputs.append(seeded("ids", shape).integers(0, positions, (batch, rows)))
     attrs = {"interleaved": interleaved, "rotary_embedding_dim": turned, "num_heads": heads}
     attrs = {key: value for key, value in attrs.items() if value}
     name = "_".join([*map(str, attrs), "ids" * bool(ids)])

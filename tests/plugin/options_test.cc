@@ -126,6 +126,10 @@ TEST(LibrarySettings, FollowTheOptions) {
   EXPECT_TRUE(dnn_settings(of({{"ep.cuda.deterministic", "1"}})).deterministic);
   EXPECT_TRUE(dnn_settings(of({{"cudnn_conv1d_pad_to_nc1d", "1"}})).lines_are_rows);
   EXPECT_FALSE(dnn_settings(of({{"ep.cuda.enable_cudnn", "0"}})).wanted);
+  EXPECT_TRUE(by_default.attention);
+  for (const auto& [kernels, attention] :
+       {std::pair{"0", true}, {"8", true}, {"24", true}, {"1", false}, {"16", false}})
+    EXPECT_EQ(dnn_settings(of({{"sdpa_kernel", kernels}})).attention, attention) << kernels;
 }
 
 TEST(Options, SpellingsOfOneOptionAgree) {

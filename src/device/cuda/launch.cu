@@ -45,12 +45,11 @@ void allow_dynamic(int device, const void* entry, int64_t dynamic_bytes, std::at
   if (known && dynamic_bytes <= most - kAlwaysThere) return;  // static memory is no more than what is always there
   const RelaxedCapture relaxed;                               // the kernel may have to be loaded first
   cudaFuncAttributes attributes;
-  check(cudaFuncGetAttributes(&attributes, entry), text("cudaFuncGetAttributes of ", kernel));
+  check(cudaFuncGetAttributes(&attributes, entry), "cudaFuncGetAttributes");
   const int64_t free = most - int64_t(attributes.sharedSizeBytes);
   if (dynamic_bytes > free) refuse(free);
   if (known) return;
-  check(cudaFuncSetAttribute(entry, cudaFuncAttributeMaxDynamicSharedMemorySize, int(free)),
-        text("cudaFuncSetAttribute of ", kernel));
+  check(cudaFuncSetAttribute(entry, cudaFuncAttributeMaxDynamicSharedMemorySize, int(free)), "cudaFuncSetAttribute");
   allowed.fetch_or(bit, std::memory_order_relaxed);
 }
 

@@ -41,8 +41,8 @@ struct Attend {
   int64_t batch = 0, heads = 0, kv_heads = 0;  // heads / kv_heads neighbours share a head of k and v
   int64_t queries = 0, keys = 0, head_size = 0, value_size = 0;
   HeadRows q, k, v, y;  // y is written
-  float scale = 1;
-  float softcap = 0;  // softcap * tanh(score / softcap), before the mask; zero: none
+  double scale = 1;
+  double softcap = 0;  // softcap * tanh(score / softcap), before the mask; zero: none
   Sight sight;
   AttentionMask mask;
   ScoresOutput scores;

@@ -14,11 +14,16 @@ using device::Divider;
 using device::FusedAttention;
 using device::NoShared;
 
-// So low that nothing is left of a key, and so that sums with any score stay finite in float.
+// What is added for an unseen key, and the least for one that is seen: the difference leaves nothing of the former, and
+// sums with scores stay finite.
 template <class T>
-inline constexpr float kLow = -1e30f;
+inline constexpr float kForUnseen = -2e38f;
+template <class T>
+inline constexpr float kLeast = -1e38f;
 template <>
-inline constexpr float kLow<Half> = -65504;
+inline constexpr float kForUnseen<Half> = -65504;
+template <>
+inline constexpr float kLeast<Half> = -32768;
 
 // A row of the bias, a block for each: the mask, and with `sights` what else a query sees.
 template <class T>
@@ -38,10 +43,11 @@ struct MakeBias {
         [&](int t) {
           int any = 0;
           for (int key = t; key < sight.keys; key += b.size()) {
-            float value = kLow<T>;
+            float value = kUnseen<float>;
             if (key >= range.first && key < range.end) value = sight.masked(0.f, mask, key);
-            any |= !(value <= kLow<T>);  // also for NaN
-            bias[b.index() * sight.keys + key] = T(value < kLow<T> ? kLow<T> : value);
+            const bool seen = value != kUnseen<float>;  // which NaN is, too
+            any |= seen;
+            bias[b.index() * sight.keys + key] = T(!seen ? kForUnseen<T> : value < kLeast<T> ? kLeast<T> : value);
           }
           return any;
         },
@@ -119,15 +125,16 @@ bool run(Context& context, const Attend& p) {
                        .k = strides_of(p.k),
                        .v = strides_of(p.v),
                        .y = strides_of(p.y),
-                       .scale = p.scale};
-  // With a mask the library has no windows but those from the first key on: the bias then has them.
+                       .scale = float(p.scale)};
+  // With a mask the library has no windows but those from the first key on. The bias has them in any case, to find
+  // queries that see nothing.
   if (windowed && (!masked || top_left)) {
     fused.left = sight.before;
     fused.right = sight.after;
     fused.bottom_right = !top_left;
   }
   fused.has_lengths = sight.lengths && !masked;
-  const bool sights = masked && (sight.lengths || (windowed && !top_left));
+  const bool sights = masked && (sight.lengths || windowed);
   if (masked) {
     fused.bias_batch = p.mask.batch != 0 || (sights && sight.lengths) ? p.batch : 1;
     fused.bias_heads = p.mask.head != 0 ? p.heads : 1;

@@ -15,7 +15,6 @@ using device::Pack;
 using device::PerThread;
 
 constexpr int kThreads = 256, kHold = 8;  // values of a row that a thread holds
-constexpr int kKeys = 4;                  // that a group takes at once
 
 // What a block leaves for the others: unnormalised sums of a row over its share of the keys, the scores' maximum and
 // the total of the powers.
@@ -29,6 +28,7 @@ template <class T, int kLanes, int kRows>
 struct AttendFew {
   static constexpr int kMaxThreads = kThreads, kGroups = kThreads / kLanes, kWidth = kLanes * kHold;
   static constexpr int kPack = device::pack_size<T>(), kPacks = kHold / kPack;
+  static constexpr int kKeys = kRows == 1 ? 4 : 2;  // that a group takes at once, as registers allow
   struct Part {
     float sums[kRows][kWidth];
     float top[kRows], total[kRows];
@@ -105,7 +105,7 @@ struct AttendFew {
         const T* const row = q.at(batch, kv_head * fold.group.divisor() + head, query);
         UNROLL for (int i = 0; i < kHold; ++i) {
           const int column = column_of(t, i);
-          if (column < head_size) held[t].at[r][i] = float(row[column]) * scale;
+          if (column < head_size) held[t].at[r][i] = float(row[column]);
         }
       }
     });
@@ -138,7 +138,8 @@ struct AttendFew {
           UNROLL for (int n = 0; n < kKeys; ++n) {
             const int one = key + n * kGroups + t / kLanes;
             const bool seen = one >= range[r].first && one < range[r].end && one < end;
-            score[n] = seen ? sight.masked(capped(products[t].at[n][r], softcap), mask_row[r], one) : kUnseen<float>;
+            const float product = capped(products[t].at[n][r] * scale, softcap);
+            score[n] = seen ? sight.masked(product, mask_row[r], one) : kUnseen<float>;
             top = larger(top, score[n]);
           }
           const float base = base_of(top), shrink = exponential(state[t].top[r] - base);
@@ -241,7 +242,7 @@ void run(Context& context, const Attend& p) {
   const FoldedRows fold(p);
   const int row_parts = (fold.rows + kRows - 1) / kRows;
   const int64_t heads = checked_product(checked_product(p.batch, p.kv_heads), row_parts);
-  constexpr int64_t kFewestKeys = 2 * kKeys * Kernel::kGroups, kMostShares = 128;
+  constexpr int64_t kFewestKeys = 8 * Kernel::kGroups, kMostShares = 128;
   const int64_t enough = 4 * int64_t(device::multiprocessors(context.stream().device()));
   const int64_t shares = std::clamp<int64_t>(std::min(enough / heads, p.keys / kFewestKeys), 1, kMostShares);
 
@@ -257,7 +258,7 @@ void run(Context& context, const Attend& p) {
   device::block_kernel<typename Kernel::Shared>(
       context.stream(), {checked_product(heads, shares), kThreads},
       Kernel{SightView<T>(p, context.fault()), fold, p.q, p.k, p.v, p.y, int(p.heads), int(p.kv_heads),
-             int(p.head_size), int(p.value_size), row_parts, int(shares), p.scale, p.softcap,
+             int(p.head_size), int(p.value_size), row_parts, int(shares), float(p.scale), float(p.softcap),
              packs_fit<kPack, T>(p.k, p.head_size), packs_fit<kPack, T>(p.v, p.value_size), partial});
   if (shares == 1) return;
   const int64_t count = checked_product(rows, p.value_size);

@@ -373,7 +373,9 @@ void run(Context& context, const Attend& p) {
 
 void attend_tiles(Context& context, const Attend& problem) {
   dispatch(FloatList{}, problem.type, [&]<class T> {
-    if (problem.value_size <= kTile || sizeof(T) == 8)
+    if constexpr (sizeof(T) == 8)
+      run<T, 1>(context, problem);
+    else if (problem.value_size <= kTile)
       run<T, 1>(context, problem);
     else
       run<T, 2>(context, problem);

@@ -41,13 +41,14 @@ class Attention : public Op {
         kv_heads_(node.get_int("kv_num_heads", 0)),
         scale_(node.find_float("scale")),
         softcap_(node.get_float("softcap", 0)),
-        causal_(node.get_int("is_causal", 0) != 0),
+        causal_(int32_t(node.get_int("is_causal", 0)) == 1),
         left_(node.get_int("left_window_size", -1)),
         right_(node.get_int("right_window_size", -1)),
         stage_(node.get_int("qk_matmul_output_mode", 0)) {
     require(q_heads_ >= 0 && kv_heads_ >= 0, "q_num_heads is ", q_heads_, " and kv_num_heads is ", kv_heads_,
             "; neither may be negative");
-    require(!scale_ || *scale_ > 0, "scale is ", scale_.value_or(0), "; it must be above zero");
+    require(!scale_ || (*scale_ > 0 && std::isfinite(*scale_)), "scale is ", scale_.value_or(0),
+            "; it must be above zero and finite");
     require(left_ >= -1 && right_ >= -1, "left_window_size is ", left_, " and right_window_size is ", right_,
             "; they must be at least -1");
     require(stage_ >= 0 && stage_ <= 3, "qk_matmul_output_mode is ", stage_, "; it must be from 0 to 3");
@@ -85,7 +86,7 @@ class Attention : public Op {
     problem.batch = q.batch, problem.heads = q.heads, problem.kv_heads = k.heads;
     problem.queries = q.rows, problem.keys = k.rows, problem.head_size = q.size, problem.value_size = v.size;
     problem.q = q.view, problem.k = k.view, problem.v = v.view;
-    problem.scale = scale_.value_or(1 / std::sqrt(float(q.size)));
+    problem.scale = scale_ ? double(*scale_) : 1 / std::sqrt(double(q.size));
     problem.softcap = softcap_;
     look(context, problem, past);
 

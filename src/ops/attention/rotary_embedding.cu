@@ -99,7 +99,7 @@ struct Rotate {
 class RotaryEmbedding : public Op {
  public:
   explicit RotaryEmbedding(const NodeInfo& node)
-      : interleaved_(node.get_int("interleaved", 0) != 0),
+      : interleaved_(node.get_int("interleaved", 0) == 1),
         turned_(node.get_int("rotary_embedding_dim", 0)),
         heads_(node.get_int("num_heads", 0)) {
     require(turned_ >= 0 && turned_ % 2 == 0, "rotary_embedding_dim is ", turned_,
