@@ -50,6 +50,8 @@ CONVOLUTIONS = [
     conv((2, 3, 5, 6, 8), (4, 3, 2, 3, 4), bias=True, strides=[2, 3, 4]),
     conv((1, 4, 9, 8), (6, 4, 3, 1), bias=True, strides=[3, 1], name="columns"),
     conv((2, 4, 8, 8), (4, 2, 2, 2), bias=True, group=2, strides=[2, 2]),
+    conv((3, 8, 1, 1), (6, 8, 1, 1), bias=True, name="single"),
+    conv((3, 8, 1, 1), (6, 4, 1, 1), bias=True, group=2, name="single"),
 ]
 DEPTHWISE = [
     conv((2, 8, k + 6, k + 9), (8, 1, k, k), bias=True, group=8, strides=[s, s], pads=[k // 2] * 4)

@@ -53,6 +53,13 @@ MOVES = [
     exact("Transpose", [floats(0, 3)]),
     exact("Transpose", [floats(1025, 1023)], name="large"),
     exact("Transpose", [floats(65, 130)], dtype="float16", misaligned=True),
+    # So large that narrow elements are taken several at a time, where sizes and addresses allow it.
+    exact("Transpose", [floats(1090, 1030)], dtype="float16", name="large"),
+    exact("Transpose", [floats(1090, 1030)], dtype="float16", misaligned=True, name="large"),
+    exact("Transpose", [floats(1089, 1030)], dtype="float16", name="large"),
+    exact("Transpose", [floats(7, 66, 90, 30)], {"perm": [0, 3, 1, 2]}, dtype="float16", name="large"),
+    exact("Transpose", [integers("uint8", 2180, 2052)], name="large"),
+    exact("Transpose", [integers("uint8", 3, 1156, 1028)], {"perm": [0, 2, 1]}, name="large"),
     *in_types("Slice", lambda x: [x(6, 8), ints(1, 2), ints(5, 8), ints(0, 1), ints(2, 3)]),
     exact("Slice", [floats(6, 8), ints(-1), ints(-100), ints(0), ints(-2)]),
     exact("Slice", [floats(6, 8), ints(7), ints(-(2**63)), ints(1), ints(-3)]),

@@ -343,7 +343,9 @@ void arrange_weights(StreamRef stream, const Tensor& w, int64_t groups, void* in
 }
 
 void convolve(Context& context, const ConvProblem& problem, const ConvData& data) {
-  if (problem.layout == Layout::channels_last) return convolve_channels_last(context, problem, data);
+  // Of single positions both layouts are the same.
+  const bool single = problem.groups == 1 && problem.window.is_pointwise() && problem.window.out_count() == 1;
+  if (problem.layout == Layout::channels_last || single) return convolve_channels_last(context, problem, data);
   dispatch(FloatList{}, problem.type, [&]<class T>() { convolve_as<T>(context, problem, data); });
 }
 
