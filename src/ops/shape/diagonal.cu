@@ -238,7 +238,7 @@ std::vector<OpRow> diagonal_rows() {
     return OpRow{.domain = domain,
                  .name = "Trilu",
                  .since = since,
-                 .types = {in(0, kFixedSize)},
+                 .types = {in(0, kNumbers | kBool)},
                  .make = make<Trilu>,
                  .host_inputs = {1},
                  .may_reuse = {{0, 0}}};
@@ -246,10 +246,13 @@ std::vector<OpRow> diagonal_rows() {
   return {
       {.name = "OneHot",
        .since = 9,
-       .types = {in(0, kNumbers), in(1, kNumbers), in(2, kFixedSize)},
+       .types = {in(0, kNumbers), in(1, kNumbers), in(2, kNumbers | kBool)},
        .make = make<OneHot>,
        .host_inputs = {1, 2}},
-      {.name = "EyeLike", .since = 9, .types = {in(0, kFixedSize), out(0, kNumbers | kBool)}, .make = make<EyeLike>},
+      {.name = "EyeLike",
+       .since = 9,
+       .types = {in(0, kNumbers | kBool), out(0, kNumbers | kBool)},
+       .make = make<EyeLike>},
       trilu(kOnnx, 14),
       trilu(kMicrosoft, 1),
   };
