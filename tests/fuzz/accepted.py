@@ -51,6 +51,10 @@ def not_finite(finding):
     return any(not np.isfinite(array).all() for array in _floats(finding))
 
 
+def has_nan(finding):
+    return any(np.isnan(array).any() for array in _floats(finding))
+
+
 def nearly(finding):
     """Doubles, no more than a few of a float's digits apart; or both beyond all numbers."""
     if finding.got.dtype != np.float64:
@@ -288,6 +292,21 @@ ACCEPTED = [
         "of NaN and infinity the CPU EP makes what depends on their places; Encore hands NaN on",
         not_finite,
     ),
+    Accepted("TopK", VALUES, "the CPU EP's order has no place for NaN; Encore's has it above all numbers", has_nan),
+    Accepted("Unique", VALUES, "the same, where NaN is one value", has_nan),
+    Accepted("Unique", SHAPE, "and of how many there are", has_nan),
+    Accepted(
+        "ScatterND ScatterElements",
+        VALUES,
+        "the CPU EP hands NaN on if it comes last; Encore in any case",
+        lambda finding: has_nan(finding) and finding.node.attrs.get("reduction") in ("max", "min"),
+    ),
+    Accepted(
+        "OneHot",
+        VALUES,
+        "ONNX casts indices to integers; the CPU EP compares floats as they are",
+        lambda finding: _read(finding).dtype.kind == "f" and (_read(finding) % 1 != 0).any(),
+    ),
     Accepted("Upsample Resize", VALUES, "integers between two pixels are rounded from floats", by_one),
     Accepted("Cast CastLike", VALUES, "ONNX leaves open what a float beyond the integers becomes", out_of_range),
     Accepted(
@@ -414,6 +433,19 @@ ACCEPTED = [
         REFUSED,
         "a scalar has no axes, of which the CPU EP overlooks some",
         lambda finding: finding.node.inputs[0].array.ndim == 0 and says("is outside [")(finding),
+    ),
+    Accepted(
+        "CumSum CumProd",
+        REFUSED,
+        "the CPU EP does not look at the axis of an empty input",
+        lambda finding: of_nothing(finding) and says("is outside [")(finding),
+    ),
+    Accepted("NonMaxSuppression", REFUSED, "the CPU EP takes the first of several numbers", says("it must have one")),
+    Accepted(
+        "TensorScatter",
+        SERVED,
+        "the CPU EP wants a place for no steps, too",
+        lambda finding: finding.node.inputs[1].array.size == 0,
     ),
     Accepted("GatherND", REFUSED, "indices of depth 0, which ONNX doesn't have", says("indices of depth 0")),
     Accepted(

@@ -29,6 +29,11 @@ def _session(op, inputs, attrs, opset, outputs, ranks, domain="", domain_opset=1
     return session(helper.make_model(graph, opset_imports=opsets, ir_version=10))
 
 
+def unranked_session(op, inputs):
+    """In which nothing is known of the shapes."""
+    return _session(op, inputs, {}, 21, 1, ranks=False)
+
+
 def declined(op, inputs, attrs, opset=21, outputs=1, domain="", domain_opset=1):
     """Leaves the node to the CPU EP, which may take it or refuse it."""
     try:

@@ -62,7 +62,6 @@ ONE_HOT = [
           dtype="float16", name="large"),
     exact("OneHot", [np.zeros((0, 2), np.int64), Const(np.array(3)), Const(np.float32([0, 1]))], name="empty",
           capture=False),
-    exact("OneHot", [np.int64(1), Const(np.array(3)), Const(np.float32([0, 1]))], name="scalar"),
     exact("OneHot", [np.array([0, 2]), Const(np.array(3)), Const(np.float32([0, 1]))], opset=9),
 ]  # fmt: skip
 
@@ -73,7 +72,7 @@ def eye(kind, k=0):
 
 EYES = [
     *[exact("EyeLike", [floats(3, 4)], {"k": k}, name=f"{k}") for k in (0, 2, -1, 9, -(2**62), 2**62)],
-    *[exact("EyeLike", [floats(3, 4)], dtype=t) for t in FLOATS],
+    *[exact("EyeLike", [floats(3, 4)], dtype=t, opset=22) for t in FLOATS],
     *[
         exact("EyeLike", [floats(3, 4)], {"dtype": int(number)}, name=t, reference=eye(t))
         for t, number in [("float32", 1), ("uint8", 2), ("int8", 3), ("uint16", 4), ("int16", 5), ("int32", 6),
@@ -111,7 +110,7 @@ TRIANGLES = [
 ]  # fmt: skip
 
 SEQUENCES = [
-    *[typed("ReverseSequence", t, (4, 3), np.array([4, 1, 2])) for t in MOVED],
+    *[typed("ReverseSequence", t, (4, 3), np.array([4, 1, 2])) for t in MOVED if t != "bfloat16"],
     exact("ReverseSequence", [floats(3, 5), np.array([0, 5, 3])], {"batch_axis": 0, "time_axis": 1}),
     exact("ReverseSequence", [floats(3, 5, 2, 4), np.array([1, 5, 3])], {"batch_axis": 0, "time_axis": 1}),
     exact("ReverseSequence", [floats(50, 3, 65), np.array([50, 1, 37])], dtype="float16", name="large"),

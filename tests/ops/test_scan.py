@@ -34,7 +34,8 @@ CASES = [
     # Cut into pieces: integers, whose sums are exact.
     *[cumsum(integers("int32", 2, 30011), 1, way, name="-".join(way)) for way in WAYS],
     *[cumsum(integers("int64", 2, 3001, 3), 1, way, name="-".join(way)) for way in WAYS],
-    cumsum(floats(3, 5000), 1, name="large"),
+    # The CPU EP adds one after the other, so that its own errors grow with the length.
+    cumsum(floats(3, 5000), 1, name="large", tolerance=(2e-5, 5e-4)),
     cumsum(floats(64, 300), 0, name="columns"),
     cumsum(np.full((1, 9000), 2**30, np.int32), 1, name="wraps"),
     cumsum(floats(7), [0], name="vector-axis"),

@@ -25,7 +25,7 @@ CONTROL_FLOW = {"If", "Loop", "Scan"}
 
 
 def parse(text, opset=18):
-    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}]> model {text}')
+    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}, "ai.onnx.ml": 1]> model {text}')
 
 
 def on_cpu(model, feeds):
@@ -206,9 +206,9 @@ def test_sequences_are_declined(encore, capfd):
 
 def test_a_loop_whose_body_is_all_on_the_cpu_stays_there(encore, capfd):
     model = parse(
-        """(int64 n, float[4] x) => (float[4] y, int64[k, a, b] all) {
-             [where] y, all = Loop <body = step (int64 i, bool c, float[4] v) => (bool c, float[4] v, int64[a, b] out) {
-                 out = NonZero(v) }> (n, , x) }"""
+        """(int64 n, float[4] x) => (float[4] y, float[k, 4] all) {
+             [where] y, all = Loop <body = step (int64 i, bool c, float[4] v) => (bool c, float[4] v, float[4] out) {
+                 out = ai.onnx.ml.Binarizer(v) }> (n, , x) }"""
     )
     session, line = declined(model, capfd)
     assert "Loop node 'where' is not on Encore: no node of its body is on Encore" in line

@@ -138,7 +138,7 @@ std::vector<OpRow> along_time_rows() {
   return {
       {.name = "ReverseSequence",
        .since = 10,
-       .types = {in(0, kFixedSize), in(1, indices)},
+       .types = {in(0, kNumbers | kBool), in(1, indices)},
        .make = make<ReverseSequence>},
       {.name = "TensorScatter",
        .since = 24,

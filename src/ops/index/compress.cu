@@ -33,7 +33,7 @@ struct Coordinates {
 // The bits that make a number of the type another one than zero.
 uint64_t mask_of(Type type) {
   const int bits = 8 * int(device::size_bytes(type));
-  const bool has_minus_zero = (kFloats | kFloat8).has(type);
+  const bool has_minus_zero = kFloats.has(type);
   return ~uint64_t(0) >> (64 - bits + has_minus_zero);
 }
 
@@ -88,10 +88,10 @@ class Compress : public Op {
 
 std::vector<OpRow> compress_rows() {
   return {
-      {.name = "NonZero", .since = 9, .types = {in(0, kFixedSize)}, .make = make<NonZero>, .reads_back = true},
+      {.name = "NonZero", .since = 9, .types = {in(0, kNumbers | kBool)}, .make = make<NonZero>, .reads_back = true},
       {.name = "Compress",
        .since = 9,
-       .types = {in(0, kFixedSize), in(1, kBool)},
+       .types = {in(0, kNumbers | kBool), in(1, kBool)},
        .make = make<Compress>,
        .reads_back = true},
   };

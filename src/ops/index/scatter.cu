@@ -18,8 +18,6 @@ enum class Reduction { none, add, mul, max, min };
 Reduction reduction_of(const NodeInfo& node) {
   const std::string given = node.get_string("reduction", "none");
   if (given == "none") return Reduction::none;
-  if (device::size_bytes(node.input_type(0)) > 0 && kFloat8.has(node.input_type(0)))
-    fail(Code::not_supported, "float8 is not supported with reduction='", given, "'");
   if (given == "add") return Reduction::add;
   if (given == "mul") return Reduction::mul;
   if (given == "max") return Reduction::max;
@@ -183,7 +181,7 @@ class ScatterElements : public Op {
 }  // namespace
 
 std::vector<OpRow> scatter_rows() {
-  const std::vector<TypeRule> elements{in(0, kFixedSize), in(1, kIndices)};
+  const std::vector<TypeRule> elements{in(0, kNumbers | kBool), in(1, kIndices)};
   const std::vector<std::pair<int, int>> in_place{{0, 0}};
   return {
       {.name = "Scatter",
@@ -195,7 +193,7 @@ std::vector<OpRow> scatter_rows() {
       {.name = "ScatterElements", .since = 11, .types = elements, .make = make<ScatterElements>, .may_reuse = in_place},
       {.name = "ScatterND",
        .since = 11,
-       .types = {in(0, kFixedSize), in(1, Types{Type::i64})},
+       .types = {in(0, kNumbers | kBool), in(1, Types{Type::i64})},
        .make = make<ScatterND>,
        .may_reuse = in_place},
   };

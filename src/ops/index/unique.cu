@@ -94,7 +94,7 @@ struct TellSlices {
 
 class Unique : public Op {
  public:
-  explicit Unique(const NodeInfo& node) : axis_(node.find_int("axis")), sorted_(node.get_int("sorted", 1) != 0) {}
+  explicit Unique(const NodeInfo& node) : axis_(node.find_int("axis")), sorted_(node.get_int("sorted", 1) == 1) {}
 
   void run(Context& context) const override {
     const Tensor& x = context.input(0);

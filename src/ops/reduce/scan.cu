@@ -57,6 +57,7 @@ struct Scan {
 template <class T>
 struct ScanColumns : Scan<T> {
   using C = Compute<T>;
+  static constexpr int kBatch = 4;
   Divider by_inner, by_pieces;
   DEVICE_FN void operator()(int64_t i) const {
     int64_t column, piece;
@@ -64,11 +65,15 @@ struct ScanColumns : Scan<T> {
     const int64_t row = outer * this->length * this->inner + column;
     C all = this->y ? this->before(outer, int(piece), column) : this->fold.start();
     const int64_t end = this->begin(piece + 1);
-    for (int64_t k = this->begin(piece); k < end; ++k) {
-      const int64_t at = this->at(row, k);
-      const C next = this->fold(all, C(this->x[at]));
-      if (this->y) this->y[at] = T(this->exclusive ? all : next);
-      all = next;
+    for (int64_t first = this->begin(piece); first < end; first += kBatch) {
+      C values[kBatch];  // read at once, so that nothing waits for each of them
+      UNROLL for (int k = 0; k < kBatch; ++k) values[k] =
+          first + k < end ? C(this->x[this->at(row, first + k)]) : this->fold.start();
+      UNROLL for (int k = 0; k < kBatch; ++k) {
+        const C next = this->fold(all, values[k]);
+        if (this->y && first + k < end) this->y[this->at(row, first + k)] = T(this->exclusive ? all : next);
+        all = next;
+      }
     }
     if (!this->y) this->folds[i] = all;
   }

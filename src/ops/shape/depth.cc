@@ -89,7 +89,7 @@ class Rearrange : public Op {
 }  // namespace
 
 std::vector<OpRow> depth_rows() {
-  const std::vector<TypeRule> all{in(0, kFixedSize)}, channels_last{in(0, kChannelsLastFloats)};
+  const std::vector<TypeRule> all{in(0, kNumbers | kBool)}, channels_last{in(0, kChannelsLastFloats)};
   return {
       {.name = "DepthToSpace", .since = 1, .types = all, .make = make<Rearrange<true>>},
       {.name = "SpaceToDepth", .since = 1, .types = all, .make = make<Rearrange<false>>},

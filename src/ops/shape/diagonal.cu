@@ -3,6 +3,7 @@
 
 #include "device/divide.h"
 #include "device/launch.h"
+#include "device/transform.h"
 #include "ops/dispatch.h"
 #include "ops/registry.h"
 
@@ -43,18 +44,40 @@ struct AnyIndices {
   }
 };
 
+// out[i] = f(i), written in packs.
+template <class T, class F>
+struct ByPlace {
+  static constexpr int kPack = device::pack_size<T>();
+  int64_t count;
+  T* out;
+  F f;
+  bool aligned;
+  DEVICE_FN void operator()(int64_t pack) const {
+    const int64_t first = pack * kPack;
+    const int some = count - first < kPack ? int(count - first) : kPack;
+    device::Pack<T, kPack> values;
+    UNROLL for (int i = 0; i < kPack; ++i) values.at[i] = f(first + (i < some ? i : 0));
+    device::store_pack(out + first, values, aligned, some);
+  }
+};
+template <class T, class F>
+void fill_by_place(StreamRef stream, int64_t count, T* out, const F& f) {
+  constexpr int kPack = ByPlace<T, F>::kPack;
+  device::for_each_index(stream, (count + kPack - 1) / kPack,
+                         ByPlace<T, F>{count, out, f, device::is_pack_aligned<kPack>(out)});
+}
+
 template <class T>
 struct MarkIndices {
   AnyIndices indices;
-  T* out;
   T off, on;
   int64_t depth, inner;
   Divider by_inner, by_depth;
-  DEVICE_FN void operator()(int64_t i) const {
+  DEVICE_FN T operator()(int64_t i) const {
     int64_t column, j;
     const int64_t outer = by_depth(by_inner(i, column), j);
     const int64_t index = indices(outer * inner + column);
-    out[i] = index == j || (index < 0 && index >= -depth && index + depth == j) ? on : off;
+    return index == j || (index < 0 && index >= -depth && index + depth == j) ? on : off;
   }
 };
 
@@ -74,15 +97,14 @@ class OneHot : public Op {
     dispatch_size(device::size_bytes(values.type), [&]<class T>() {
       if constexpr (sizeof(T) <= 8) {
         const T* const both = values.as<const T>();
-        device::for_each_index(context.stream(), out.count(),
-                               MarkIndices<T>{{indices.data, indices.type},
-                                              out.as<T>(),
-                                              both[0],
-                                              both[1],
-                                              depth,
-                                              inner,
-                                              Divider(inner, out.count()),
-                                              Divider(depth, out.count())});
+        fill_by_place(context.stream(), out.count(), out.as<T>(),
+                      MarkIndices<T>{{indices.data, indices.type},
+                                     both[0],
+                                     both[1],
+                                     depth,
+                                     inner,
+                                     Divider(inner, out.count()),
+                                     Divider(depth, out.count())});
       }
     });
   }
@@ -110,14 +132,13 @@ class OneHot : public Op {
 
 template <class T>
 struct Eye {
-  T* out;
   T one;
   int64_t k;
   Divider by_columns;
-  DEVICE_FN void operator()(int64_t i) const {
+  DEVICE_FN T operator()(int64_t i) const {
     int64_t column;
     const int64_t row = by_columns(i, column);
-    out[i] = column - row == k ? one : T(0);
+    return column - row == k ? one : T(0);
   }
 };
 
@@ -141,8 +162,8 @@ class EyeLike : public Op {
     if (out.count() == 0) return;
     dispatch_size(device::size_bytes(out.type), [&]<class T>() {
       if constexpr (sizeof(T) <= 8)
-        device::for_each_index(context.stream(), out.count(),
-                               Eye<T>{out.as<T>(), T(one_of(out.type)), k_, Divider(like.shape[1], out.count())});
+        fill_by_place(context.stream(), out.count(), out.as<T>(),
+                      Eye<T>{T(one_of(out.type)), k_, Divider(like.shape[1], out.count())});
     });
   }
 
@@ -150,18 +171,31 @@ class EyeLike : public Op {
   int64_t k_;
 };
 
+// In packs, which may go on in the next row.
 template <class T>
 struct KeepTriangle {
+  static constexpr int kPack = device::pack_size<T>();
+  int64_t count;
   const T* in;
   T* out;
-  bool upper;
-  int64_t k;
+  bool upper, aligned;
+  int64_t k, rows;
   Divider by_columns, by_rows;
-  DEVICE_FN void operator()(int64_t i) const {
+  DEVICE_FN void operator()(int64_t pack) const {
+    const int64_t first = pack * kPack, columns = by_columns.divisor();
+    const int some = count - first < kPack ? int(count - first) : kPack;
     int64_t column, row;
-    by_rows(by_columns(i, column), row);
-    const int64_t diagonal = column - row;
-    out[i] = (upper ? diagonal >= k : diagonal <= k) ? in[i] : T(0);
+    by_rows(by_columns(first, column), row);
+    device::Pack<T, kPack> values = device::load_pack<kPack>(in + first, aligned, some);
+    UNROLL for (int i = 0; i < kPack; ++i) {
+      const int64_t diagonal = column - row;
+      if (!(upper ? diagonal >= k : diagonal <= k)) values.at[i] = T(0);
+      if (++column == columns) {
+        column = 0;
+        if (++row == rows) row = 0;
+      }
+    }
+    device::store_pack(out + first, values, aligned, some);
   }
 };
 
@@ -181,10 +215,15 @@ class Trilu : public Op {
     const int64_t count = out.count();
     if (count == 0) return;
     dispatch_size(device::size_bytes(in.type), [&]<class T>() {
-      if constexpr (sizeof(T) <= 8)
-        device::for_each_index(context.stream(), count,
-                               KeepTriangle<T>{in.as<const T>(), out.as<T>(), upper_, k,
-                                               Divider(in.shape[rank - 1], count), Divider(in.shape[rank - 2], count)});
+      if constexpr (sizeof(T) <= 8) {
+        using Kernel = KeepTriangle<T>;
+        const T* const from = in.as<const T>();
+        T* const to = out.as<T>();
+        const bool aligned = device::is_pack_aligned<Kernel::kPack>(from) && device::is_pack_aligned<Kernel::kPack>(to);
+        device::for_each_index(context.stream(), (count + Kernel::kPack - 1) / Kernel::kPack,
+                               Kernel{count, from, to, upper_, aligned, k, in.shape[rank - 2],
+                                      Divider(in.shape[rank - 1], count), Divider(in.shape[rank - 2], count)});
+      }
     });
   }
 
@@ -199,7 +238,7 @@ std::vector<OpRow> diagonal_rows() {
     return OpRow{.domain = domain,
                  .name = "Trilu",
                  .since = since,
-                 .types = {in(0, kFixedSize)},
+                 .types = {in(0, kNumbers | kBool)},
                  .make = make<Trilu>,
                  .host_inputs = {1},
                  .may_reuse = {{0, 0}}};
@@ -207,10 +246,13 @@ std::vector<OpRow> diagonal_rows() {
   return {
       {.name = "OneHot",
        .since = 9,
-       .types = {in(0, kNumbers), in(1, kNumbers), in(2, kFixedSize)},
+       .types = {in(0, kNumbers), in(1, kNumbers), in(2, kNumbers | kBool)},
        .make = make<OneHot>,
        .host_inputs = {1, 2}},
-      {.name = "EyeLike", .since = 9, .types = {in(0, kFixedSize), out(0, kNumbers | kBool)}, .make = make<EyeLike>},
+      {.name = "EyeLike",
+       .since = 9,
+       .types = {in(0, kNumbers | kBool), out(0, kNumbers | kBool)},
+       .make = make<EyeLike>},
       trilu(kOnnx, 14),
       trilu(kMicrosoft, 1),
   };
