@@ -31,5 +31,6 @@ def proposes(*operators, domain="", **more):
 import propose_elementwise  # noqa: E402, F401
 import propose_flow  # noqa: E402, F401
 import propose_nn  # noqa: E402, F401
+import propose_product  # noqa: E402, F401
 import propose_reduce  # noqa: E402, F401
 import propose_shape  # noqa: E402, F401

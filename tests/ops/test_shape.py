@@ -23,6 +23,7 @@ def in_types(op, make, attrs=None, **rest):
 
 VIEWS = [
     *in_types("Identity", lambda x: [x(2, 3)]),
+    *in_types("OptionalGetElement", lambda x: [x(2, 3)]),
     *in_types("Reshape", lambda x: [x(2, 3, 4), ints(4, -1)]),
     exact("Reshape", [floats(2, 3, 4), ints(0, 12)]),
     exact("Reshape", [floats(0, 3), ints(3, 0)], {"allowzero": 1}, capture=False),
