@@ -54,4 +54,6 @@ def loss(s):
     labels = s.new(labels, s.draw.pick(["int32", "int64"]), fixed=True)
     reduction = s.maybe(0.7, lambda: s.draw.pick(["none", "sum", "mean"]))
     two = s.op == "SoftmaxCrossEntropyLoss" and s.draw.chance(0.4)
-    return s.node(x, labels, weights, types=[None] * (1 + two), wanted=1 + two, ignore_index=ignored, reduction=reduction)
+    return s.node(
+        x, labels, weights, types=[None] * (1 + two), wanted=1 + two, ignore_index=ignored, reduction=reduction
+    )

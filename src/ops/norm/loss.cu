@@ -3,6 +3,7 @@
 #include "device/divide.h"
 #include "ops/dispatch.h"
 #include "ops/norm/softmax.h"
+#include "ops/reduce/log_sum_exp.h"
 #include "ops/reduce/reduce.h"
 #include "ops/registry.h"
 
@@ -17,11 +18,21 @@ struct Weighed {
   C loss, weight;
 };
 
-// What the labels of [outer, inner] cost; log-probabilities are [outer, classes, inner].
+// What makes log-probabilities of scores: their greatest, and the logarithm of the sum of e^(score - greatest). Apart,
+// since their sum would lose what is small beside a large score.
+template <class T>
+struct Normaliser : LogSumExp<T> {
+  using Acc = Powers<Compute<T>>;
+  using Out = Acc;
+  DEVICE_FN Out finish(Acc acc) const { return {acc.top, std::log(acc.sum)}; }
+};
+
+// What the labels of [outer, inner] cost; log-probabilities are [outer, classes, inner], or are made of scores.
 template <class T, class Label>
 struct Cost {
   using C = Compute<T>;
-  const T *log_probabilities, *weights;  // weights: null if all are 1
+  const T *x, *weights;         // weights: null if all are 1
+  const Powers<C>* normaliser;  // of each label's scores; null if x has log-probabilities
   int64_t classes, inner;
   device::Divider by_inner;
   bool ignores;
@@ -34,7 +45,9 @@ struct Cost {
     int64_t in_row;
     const int64_t outer = by_inner(i, in_row);
     const C weight = weights ? C(weights[chosen]) : C(1);
-    return {-C(log_probabilities[(outer * classes + chosen) * inner + in_row]) * weight, weight};
+    C logarithm = C(x[(outer * classes + chosen) * inner + in_row]);
+    if (normaliser) logarithm = logarithm - normaliser[i].top - normaliser[i].sum;
+    return {-logarithm * weight, weight};
   }
 };
 
@@ -94,15 +107,15 @@ class Loss : public Op {
 
     Tensor log_probabilities = x;
     const Tensor y = context.output(0, reduces_ ? Shape{} : labels.shape);
-    if (takes_scores_) {
-      const bool wanted = context.wants_output(1);
-      log_probabilities =
-          wanted ? context.output(1, x.shape) : Tensor{x.type, x.where, x.shape, context.scratch(x.bytes())};
+    const bool writes_them = takes_scores_ && context.wants_output(1);
+    if (writes_them) {
+      log_probabilities = context.output(1, x.shape);
       log_softmax(context.stream(), x, 1, log_probabilities);
     }
-    const auto with_label = [&]<class T, class Label>() {
+    const auto with_label = [&]<class T, class Label>(const Powers<Compute<T>>* normaliser) {
       const Cost<T, Label> cost{log_probabilities.as<const T>(),
                                 weights ? weights->as<const T>() : nullptr,
+                                normaliser,
                                 classes,
                                 inner,
                                 device::Divider(inner, labels.count()),
@@ -117,10 +130,17 @@ class Loss : public Op {
                                EachCost<T, Label>{labels.as<const Label>(), y.as<T>(), cost});
     };
     dispatch(FloatList{}, x.type, [&]<class T> {
+      Powers<Compute<T>>* normaliser = nullptr;
+      if (takes_scores_ && !writes_them && labels.count() > 0) {
+        normaliser =
+            static_cast<Powers<Compute<T>>*>(context.scratch(size_t(labels.count()) * sizeof(Powers<Compute<T>>)));
+        const ReducePlan plan = plan_reduction(Shape{x.shape[0], classes, inner}, {false, true, false});
+        reduce(context, plan, x.as<const T>(), normaliser, Normaliser<T>{});
+      }
       if (labels.type == Type::i32)
-        with_label.template operator()<T, int32_t>();
+        with_label.template operator()<T, int32_t>(normaliser);
       else
-        with_label.template operator()<T, int64_t>();
+        with_label.template operator()<T, int64_t>(normaliser);
     });
   }
 
