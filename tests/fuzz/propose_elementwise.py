@@ -84,6 +84,11 @@ def gelu_of_a_sum(s):
     return s.node(x, bias if s.op == "BiasGelu" or s.draw.chance(0.7) else None)
 
 
+def other_of(s, x):
+    """A second operand. Before opset 7 what broadcasts is said by attributes, which onnx's evaluator does not read."""
+    return s.partner(x) if s.opset >= 7 else s.like(x, x.array.shape)
+
+
 @proposes("BitShift", family="exact")
 def shift(s):
     x = s.data()
@@ -104,20 +109,19 @@ def bit_cast(s):
 @proposes("Add", "Sub", "Mul", "And", "Or", "Xor", "BitwiseAnd", "BitwiseOr", "BitwiseXor", family="exact")
 def binary(s):
     x = s.data()
-    y = s.partner(x)
-    return s.node(*s.draw.shuffled([x, y]))
+    return s.node(*s.draw.shuffled([x, other_of(s, x)]))
 
 
 @proposes("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", family="exact", steady=False)
 def comparison(s):
     x = s.data()
-    return s.node(*s.draw.shuffled([x, s.partner(x)]), types=["bool"])
+    return s.node(*s.draw.shuffled([x, other_of(s, x)]), types=["bool"])
 
 
 @proposes("Div", "Mod", steady=False)
 def division(s):
     x = s.data()
-    y = s.partner(x)
+    y = other_of(s, x)
     if y.type in INTEGERS and s.draw.chance(0.9):  # zero is an error, so rarely
         y = s.new(y.array + (y.array == 0).astype(y.array.dtype), y.type, constant=0.3)
     fmod = None
@@ -133,6 +137,8 @@ def power(s):
     allowed = [x.type] if s.opset < 12 or s.draw.chance(0.5) else s.types(1)
     kind = s.draw.pick([name for name in allowed if (name in INTEGERS) >= (x.type in INTEGERS)] or [x.type])
     shape = s.draw.partner(list(x.array.shape)) if s.draw.chance(0.6) else []
+    if s.opset < 7:
+        shape = list(x.array.shape)
     if kind in INTEGERS:
         return s.node(x, s.new(s.draw.numpy.integers(0, 4, shape), kind, constant=0.5))
     return s.node(x, s.data([kind], shape=shape, mild=True))
@@ -141,6 +147,8 @@ def power(s):
 @proposes("PRelu")
 def prelu(s):
     x = s.data()
+    if s.opset < 7:
+        return s.node(x, s.like(x, [1]))
     shape = [1 if s.draw.chance(0.4) else size for size in x.array.shape]
     return s.node(x, s.like(x, shape[s.draw.number(0, len(shape)) :]))
 
