@@ -16,7 +16,10 @@ void check(const Gemm& g) {
   require(g.lda >= (g.transpose_a ? g.m : g.k) && g.ldb >= (g.transpose_b ? g.k : g.n) && g.ldc >= g.n, problem(),
           ": rows overlap, lda, ldb, ldc are ", g.lda, ", ", g.ldb, ", ", g.ldc);
   require(g.stride_a >= 0 && g.stride_b >= 0 && g.stride_c >= 0, problem(), ": a negative stride between batches");
-  require(g.batch <= 1 || g.m == 0 || g.n == 0 || g.stride_c >= (g.m - 1) * g.ldc + g.n, problem(),
+  // One matrix after the other, or rows of all of them in turn.
+  const bool apart = g.stride_c >= (g.m - 1) * g.ldc + g.n;
+  const bool in_turn = g.stride_c >= g.n && g.ldc >= (g.batch - 1) * g.stride_c + g.n;
+  require(g.batch <= 1 || g.m == 0 || g.n == 0 || apart || in_turn, problem(),
           ": the batches of the result overlap, their stride is ", g.stride_c);
   if (!integers) return;
   if (g.has_bias || g.epilogue != Epilogue::none)

@@ -158,6 +158,18 @@ def log_of_little(finding):
     return np.nanmax(sums, initial=0) <= 1e-6 * sizes.sum(where=np.isfinite(sizes))
 
 
+def shrunk_in_float(finding):
+    """Doubles, or integers of which a float has not every digit."""
+    if finding.got.dtype.kind == "f":
+        return nearly(finding)
+    large = np.abs(_read(finding).astype(np.float64)) >= 2**24
+    return not ((finding.got != finding.wanted) & ~large).any()
+
+
+def loses_nothing(finding):
+    return finding.node.inputs[1].array.size == 0
+
+
 def power_overflows(finding):
     """Integers, of which the power is no number of the type where the results differ."""
     if finding.got.dtype.kind != "i":
@@ -350,6 +362,10 @@ ACCEPTED = [
         lambda finding: any(value.array.size == 0 for value in finding.node.inputs),
     ),
     Accepted("ReduceLogSum", VALUES, "near zero a logarithm enlarges the rounding of its sum", log_of_little),
+    Accepted("Shrink", VALUES, "the CPU EP computes in float", shrunk_in_float),
+    Accepted("Hardmax", VALUES, "the CPU EP passes over NaN, which ONNX's ArgMax chooses", not_finite),
+    Accepted("SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss", VALUES, "the mean of nothing", loses_nothing),
+    Accepted("Einsum", SERVED, "an equation ends at its first zero", says("The only subscript labels allowed")),
     Accepted("Pow", VALUES, "ONNX leaves open what a power beyond the integers becomes", power_overflows),
     Accepted("Dropout", VALUES, "what is dropped in training is random", drops),
     Accepted(
@@ -471,8 +487,10 @@ ACCEPTED = [
     Accepted(
         "GlobalMaxPool GlobalAveragePool", SERVED, "nothing is spatial", says("Input dimension cannot be less than 3")
     ),
-    Accepted("Softmax LogSoftmax", SERVED, "all is one row, or each a row of its own", says("IsAxisInRange")),
-    Accepted("Softmax LogSoftmax", REFUSED, "the CPU EP overflows at an axis far below zero", says("is outside [-")),
+    Accepted("Softmax LogSoftmax Hardmax", SERVED, "all is one row, or each a row of its own", says("IsAxisInRange")),
+    Accepted(
+        "Softmax LogSoftmax Hardmax", REFUSED, "the CPU EP overflows at an axis far below zero", says("is outside [-")
+    ),
     Accepted("Mean Sum Max Min", SERVED, "before opset 8 shapes had to be equal", lambda f: f.case.opset < 8),
     Accepted("Clip", SERVED, "before opset 11 the CPU EP refuses bounds that leave nothing", says("clip.h")),
     Accepted("Gelu", SERVED, "onnxruntime takes the function's body", says("Unsupported approximation_algorithm")),

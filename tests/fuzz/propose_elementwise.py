@@ -1,17 +1,21 @@
 """Operators that compute element by element."""
 
-from element_types import FLOATS, INTEGERS, onnx_type
+import numpy as np
+from element_types import FLOATS, INTEGERS, NUMPY, onnx_type
 from proposals import MICROSOFT, proposes
 
-SMOOTH = "Exp Log Erf Sqrt Reciprocal Sigmoid Tanh Softplus HardSwish".split()
+SMOOTH = "Exp Log Erf Sqrt Reciprocal Sigmoid Tanh Softplus HardSwish Softsign Mish".split()
+TRIGONOMETRY = "Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh".split()
 # The CPU EP's exp, erf and tanh are polynomials.
 ROUGH = {"float": (3e-6, 1e-6), "double": (1e-11, 1e-12), "float16": (2e-3, 1e-5), "bfloat16": (1.6e-2, 1e-5)}
 ROUGHER = {**ROUGH, "float": (2e-5, 1e-6)}
 
 
-@proposes("Abs", "Neg", "Relu", "Identity", "Not", family="exact")
+@proposes("Abs", "Neg", "Relu", "Identity", "OptionalGetElement", "Not", family="exact")
 @proposes("Sign", "Ceil", "Floor", "Round", family="exact", steady=False)
 @proposes(*SMOOTH, tolerance=ROUGH)
+@proposes(*TRIGONOMETRY, tolerance=ROUGH, steady=False)
+@proposes("BitwiseNot", family="exact")
 def unary(s):
     return s.node(s.data())
 
@@ -19,6 +23,41 @@ def unary(s):
 @proposes("IsNaN", family="exact", own_types=True, steady=False)
 def is_nan(s):
     return s.node(s.data(), types=["bool"])
+
+
+@proposes("IsInf", family="exact", own_types=True, steady=False)
+def is_inf(s):
+    ends = {name: s.maybe(0.4, lambda: s.draw.pick([0, 1])) for name in ("detect_negative", "detect_positive")}
+    return s.node(s.data(), types=["bool"], **ends)
+
+
+@proposes("Celu", "Swish", tolerance=ROUGH)
+@proposes("ThresholdedRelu", family="exact", steady=False)
+def with_alpha(s):
+    return s.node(s.data(), alpha=s.maybe(0.7, s.draw.real))
+
+
+@proposes("Shrink", steady=False)
+def shrink(s):
+    return s.node(s.data(), lambd=s.maybe(0.7, s.draw.real), bias=s.maybe(0.7, s.draw.real))
+
+
+@proposes("Affine", "ParametricSoftplus", "ScaledTanh", tolerance=ROUGH)
+def of_the_first_opset(s):
+    return s.node(s.data(), alpha=s.draw.real(), beta=s.draw.real())
+
+
+@proposes("ImageScaler")
+def image_scaler(s):
+    x = s.data(low=4, high=4)
+    return s.node(x, scale=s.draw.real(), bias=[s.draw.real() for _ in range(x.array.shape[1])])
+
+
+@proposes("Crop", family="exact")
+def crop(s):
+    x = s.data(low=4, high=4)
+    border = s.draw.picks([0, 0, 1, 2], 4)
+    return s.node(x, border=border, scale=s.maybe(0.4, lambda: s.draw.picks([1, 2, 3], 2)))
 
 
 @proposes("Elu", "LeakyRelu", "Selu", "HardSigmoid", tolerance=ROUGH)
@@ -45,23 +84,44 @@ def gelu_of_a_sum(s):
     return s.node(x, bias if s.op == "BiasGelu" or s.draw.chance(0.7) else None)
 
 
-@proposes("Add", "Sub", "Mul", "And", "Or", "Xor", family="exact")
+def other_of(s, x):
+    """A second operand. Before opset 7 what broadcasts is said by attributes, which onnx's evaluator does not read."""
+    return s.partner(x) if s.opset >= 7 else s.like(x, x.array.shape)
+
+
+@proposes("BitShift", family="exact")
+def shift(s):
+    x = s.data()
+    bits = s.like(x, s.draw.partner(list(x.array.shape)))
+    if s.draw.chance(0.8):
+        bits = s.new(bits.array % 8, bits.type, constant=0.3)
+    return s.node(x, bits, direction=s.draw.pick(["LEFT", "RIGHT"]))
+
+
+@proposes("BitCast", family="exact", own_types=True, steady=False)
+def bit_cast(s):
+    x = s.data()
+    sizes = {name: np.dtype(NUMPY[name]).itemsize for name in s.row.types(0, "out")}
+    to = s.draw.pick([name for name, size in sizes.items() if size == sizes[x.type] and name != "bool"])
+    return s.node(x, types=[to], to=onnx_type(to))
+
+
+@proposes("Add", "Sub", "Mul", "And", "Or", "Xor", "BitwiseAnd", "BitwiseOr", "BitwiseXor", family="exact")
 def binary(s):
     x = s.data()
-    y = s.partner(x)
-    return s.node(*s.draw.shuffled([x, y]))
+    return s.node(*s.draw.shuffled([x, other_of(s, x)]))
 
 
 @proposes("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", family="exact", steady=False)
 def comparison(s):
     x = s.data()
-    return s.node(*s.draw.shuffled([x, s.partner(x)]), types=["bool"])
+    return s.node(*s.draw.shuffled([x, other_of(s, x)]), types=["bool"])
 
 
 @proposes("Div", "Mod", steady=False)
 def division(s):
     x = s.data()
-    y = s.partner(x)
+    y = other_of(s, x)
     if y.type in INTEGERS and s.draw.chance(0.9):  # zero is an error, so rarely
         y = s.new(y.array + (y.array == 0).astype(y.array.dtype), y.type, constant=0.3)
     fmod = None
@@ -77,6 +137,8 @@ def power(s):
     allowed = [x.type] if s.opset < 12 or s.draw.chance(0.5) else s.types(1)
     kind = s.draw.pick([name for name in allowed if (name in INTEGERS) >= (x.type in INTEGERS)] or [x.type])
     shape = s.draw.partner(list(x.array.shape)) if s.draw.chance(0.6) else []
+    if s.opset < 7:
+        shape = list(x.array.shape)
     if kind in INTEGERS:
         return s.node(x, s.new(s.draw.numpy.integers(0, 4, shape), kind, constant=0.5))
     return s.node(x, s.data([kind], shape=shape, mild=True))
@@ -85,6 +147,8 @@ def power(s):
 @proposes("PRelu")
 def prelu(s):
     x = s.data()
+    if s.opset < 7:
+        return s.node(x, s.like(x, [1]))
     shape = [1 if s.draw.chance(0.4) else size for size in x.array.shape]
     return s.node(x, s.like(x, shape[s.draw.number(0, len(shape)) :]))
 

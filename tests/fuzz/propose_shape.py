@@ -15,6 +15,11 @@ def shape_or_size(s):
     return s.node(x, types=["int64"], **ends)
 
 
+@proposes("OptionalHasElement", family="exact")
+def has_element(s):
+    return s.node(s.data(), types=["bool"])
+
+
 @proposes("Concat", family="exact")
 def concat(s):
     x = s.data(low=1)

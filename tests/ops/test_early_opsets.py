@@ -130,7 +130,6 @@ def test_gemm(c, opset):
             attrs,
             opset=opset,
             family="matmul",
-            options={"use_tf32": 0},
             reference=lambda a, b, c: [np.float32(0.5) * a @ b.T + 2 * c],
         )
     )

@@ -180,9 +180,7 @@ def test_prelu_of_integers(dtype):
     x, slope = of(dtype, 5, 37, low=-9, high=9), of(dtype, 37, low=-3, high=3)
     wrapped = [np.array([np.iinfo(dtype).min, 7], dtype), np.array([3, 3], dtype)]
     for given in ([x, slope], wrapped):
-        check(
-            Case("PRelu", given, dtype=dtype, opset=16, reference=lambda x, slope: [np.where(x < 0, x * slope, x)])
-        )
+        check(Case("PRelu", given, dtype=dtype, opset=16, reference=lambda x, slope: [np.where(x < 0, x * slope, x)]))
 
 
 @pytest.mark.parametrize("dtype", FLOATS + INTEGERS)

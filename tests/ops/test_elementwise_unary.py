@@ -62,7 +62,6 @@ def by_numpy(op):
     return reference
 
 
-
 def case(op, x, dtype="float32", attrs=None, **more):
     more.setdefault("opset", NEWEST.get(op, 21))
     tolerance = ROUGH.get(op) if dtype in ("float32", "float64") else None

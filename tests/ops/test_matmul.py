@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from harness import FLOATS, Case, check, floats
+from harness import FLOATS, Case, check, floats, integers
 
 
 def product(op, inputs, attrs=None, **rest):
@@ -77,3 +77,15 @@ GEMMS = [
 @pytest.mark.parametrize("case", MATMULS + FUSED + GEMMS, ids=str)
 def test_matmul(case):
     check(case)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint32", "uint64"])
+@pytest.mark.parametrize("shapes", [*SHAPES, ((3, 70000), (70000, 2)), ((1, 5000), (5000, 300))], ids=str)
+def test_matmul_of_integers(shapes, dtype):
+    """Which wrap around."""
+    a, b = (integers("int32", *shape, low=-(2**31), high=2**31 - 1).astype(dtype) for shape in shapes)
+    check(Case("MatMul", [a, b], dtype=dtype, family="exact", reference=lambda a, b: [np.asarray(np.matmul(a, b))]))
+
+
+def test_matmul_of_integers_as_the_cpu_does():
+    check(Case("MatMul", [integers("int32", 2, 3, 4), integers("int32", 4, 5)], dtype="int32", family="exact"))

@@ -227,6 +227,10 @@ def test_arg_older_opsets(opset):
 def test_arg_of_integers():
     check(arg("ArgMax", integers("int32", 5, 77), axis=1))
     check(arg("ArgMin", integers("int64", 77, 5), axis=0, reference=lambda x: [np.argmin(x, 0)[None]]))
+    for dtype in ("int8", "uint8"):
+        x = integers(dtype, 9, 300, low=np.iinfo(dtype).min, high=np.iinfo(dtype).max)
+        check(arg("ArgMax", x, axis=1, opset=13, reference=lambda x: [np.argmax(x, 1)[:, None]]))
+        check(arg("ArgMin", x, axis=0, opset=13, keepdims=0, reference=lambda x: [np.argmin(x, 0)]))
 
 
 def test_arg_empty():

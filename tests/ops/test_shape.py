@@ -25,6 +25,8 @@ def in_types(op, make, attrs=None, name_of="", **rest):
 
 VIEWS = [
     *in_types("Identity", lambda x: [x(2, 3)]),
+    exact("OptionalGetElement", [floats(2, 3)]),
+    exact("OptionalGetElement", [integers("int8", 0, 3)]),
     *in_types("Reshape", lambda x: [x(2, 3, 4), ints(4, -1)]),
     exact("Reshape", [floats(2, 3, 4), ints(0, 12)]),
     exact("Reshape", [floats(0, 3), ints(3, 0)], {"allowzero": 1}, capture=False),
@@ -143,3 +145,9 @@ ONE = np.float32(1)
 )
 def test_arguments_of_another_shape(op, inputs, words):
     fails(op, inputs, {}, words, ranks=False)
+
+
+def test_optional_has_element():
+    """Of a tensor, which is there, and of an input that is left out."""
+    for inputs, there in (([floats(2, 3)], True), ([bools()], True), ([], False), ([None], False)):
+        check(exact("OptionalHasElement", inputs, reference=lambda *_, there=there: [np.array(there)], capture=False))

@@ -43,6 +43,7 @@ class MatMul : public Op {
   void run(Context& context) const override {
     // A vector is a matrix of one row on the left, of one column on the right; transposing one changes nothing.
     const Tensor &a = context.input(0), &b = context.input(1);
+    require(a.type == b.type, "inputs have types ", device::name(a.type), " and ", device::name(b.type));
     const bool row = a.shape.rank() == 1, column = b.shape.rank() == 1;
     const Layout left = layout_of(a, true, a_rows_first_), right = layout_of(b, false, b_rows_first_);
     device::Gemm gemm;
@@ -74,8 +75,9 @@ class MatMul : public Op {
 
 std::vector<OpRow> matmul_rows() {
   const Types fused{Type::f32, Type::f16, Type::bf16, Type::f64};
+  constexpr Types kTypes = kFloats | kWholeNumbers;
   return {
-      {.name = "MatMul", .since = 1, .types = {in(0, kFloats), in(1, kFloats)}, .make = make<MatMul>},
+      {.name = "MatMul", .since = 1, .types = {in(0, kTypes), in(1, kTypes)}, .make = make<MatMul>},
       {.domain = kMicrosoft,
        .name = "FusedMatMul",
        .since = 1,

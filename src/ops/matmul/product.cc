@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "ops/matmul/contract.h"
+
 namespace encore::ops {
 namespace {
 
@@ -32,11 +34,23 @@ std::vector<Axis> batch_axes(const Shape& a, const Shape& b, const Shape& batch)
   return axes;
 }
 
+// Integers, which the library has no products of.
+void integer_product(Context& context, const device::Gemm& gemm, const Matrices& a, const Matrices& b, void* out,
+                     const std::vector<Axis>& axes) {
+  std::vector<ContractDim> kept;
+  for (const Axis& axis : axes) kept.push_back({axis.size, axis.a_stride * a.distance, axis.b_stride * b.distance});
+  kept.push_back({gemm.m, gemm.transpose_a ? 1 : gemm.lda, 0});
+  kept.push_back({gemm.n, 0, gemm.transpose_b ? gemm.ldb : 1});
+  const ContractDim summed{gemm.k, gemm.transpose_a ? gemm.lda : 1, gemm.transpose_b ? 1 : gemm.ldb};
+  contract(context.stream(), gemm.type, a.data, b.data, out, kept, {&summed, 1});
+}
+
 }  // namespace
 
 void batched_product(Context& context, device::Gemm gemm, const Matrices& a, const Matrices& b, void* out,
                      const Shape& batch) {
   std::vector<Axis> axes = batch_axes(a.batch, b.batch, batch);
+  if (gemm.type == gemm.output && kWholeNumbers.has(gemm.type)) return integer_product(context, gemm, a, b, out, axes);
   const int64_t c_matrix = gemm.m * gemm.n;
   Axis inner{1, 0, 0};
   if (!axes.empty()) {

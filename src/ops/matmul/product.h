@@ -1,6 +1,7 @@
 // Batched products with broadcast batches, in as few library calls as the strides allow.
 #pragma once
 #include "ops/op.h"
+#include "ops/registry.h"
 
 namespace encore::ops {
 
@@ -11,7 +12,10 @@ struct Matrices {
   int64_t distance;
 };
 
-// `gemm` describes one product; the batches of a and b broadcast to `batch`.
+inline constexpr Types kWholeNumbers{Type::i32, Type::i64, Type::u32, Type::u64};
+
+// `gemm` describes one product; the batches of a and b broadcast to `batch`. Of kFloats or
+// kWholeNumbers, which wrap around.
 void batched_product(Context& context, device::Gemm gemm, const Matrices& a, const Matrices& b, void* out,
                      const Shape& batch);
 

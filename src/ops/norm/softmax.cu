@@ -5,6 +5,7 @@
 
 #include "device/divide.h"
 #include "ops/dispatch.h"
+#include "ops/norm/softmax.h"
 #include "ops/reduce/team.h"
 #include "ops/registry.h"
 
@@ -310,6 +311,18 @@ class BiasSoftmax : public Op {
 };
 
 }  // namespace
+
+void log_softmax(StreamRef stream, const Tensor& x, int axis, const Tensor& y) {
+  if (x.count() == 0) return;
+  const int rank = x.shape.rank();
+  const int64_t outer = x.shape.count(0, axis), width = x.shape[axis], inner = x.shape.count(axis + 1, rank);
+  dispatch(FloatList{}, x.type, [&]<class T> {
+    if (inner == 1)
+      softmax_rows_of(stream, x.as<const T>(), y.as<T>(), outer, width, true);
+    else
+      softmax_columns_of(stream, x.as<const T>(), y.as<T>(), outer, width, inner, true);
+  });
+}
 
 std::vector<OpRow> softmax_rows() {
   return {

@@ -48,7 +48,7 @@ struct Arg {
   }
 };
 
-using List = TypeList<float, Half, BFloat16, double, int32_t, int64_t>;
+using List = TypeList<float, Half, BFloat16, double, int8_t, uint8_t, int32_t, int64_t>;
 
 template <bool kMax>
 class ArgExtreme : public Op {
@@ -86,7 +86,7 @@ void first_greatest(Context& context, const Tensor& x, const AxisSet& reduced, i
 }
 
 std::vector<OpRow> arg_rows() {
-  const Types types = kFloats | Types{Type::i32, Type::i64};
+  const Types types = kFloats | Types{Type::i8, Type::u8, Type::i32, Type::i64};
   return {
       {.name = "ArgMax", .since = 1, .types = {in(0, types)}, .make = make<ArgExtreme<true>>},
       {.name = "ArgMin", .since = 1, .types = {in(0, types)}, .make = make<ArgExtreme<false>>},

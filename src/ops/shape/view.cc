@@ -151,6 +151,16 @@ class Size : public Op {
   void run(Context& context) const override { *context.output(0, Shape{}).as<int64_t>() = context.input(0).count(); }
 };
 
+// A tensor is there; what may hold none never comes here, but an input that is left out does.
+class OptionalHasElement : public Op {
+ public:
+  explicit OptionalHasElement(const NodeInfo& node) : has_(node.has_input(0)) {}
+  void run(Context& context) const override { *context.output(0, Shape{}).as<bool>() = has_; }
+
+ private:
+  bool has_;
+};
+
 }  // namespace
 
 std::vector<OpRow> view_rows() {
@@ -177,6 +187,16 @@ std::vector<OpRow> view_rows() {
        .alias = {{0, 0}}},
       {.name = "Shape", .since = 1, .types = {in(0, kFixedSize | kPacked)}, .make = make<ShapeOf>, .host_outputs = {0}},
       {.name = "Size", .since = 1, .types = {in(0, kFixedSize | kPacked)}, .make = make<Size>, .host_outputs = {0}},
+      {.name = "OptionalGetElement",
+       .since = 18,
+       .types = {in(0, kFixedSize | kPacked)},
+       .make = make<Identity>,
+       .alias = {{0, 0}}},
+      {.name = "OptionalHasElement",
+       .since = 18,
+       .types = {in(0, kFixedSize | kPacked)},
+       .make = make<OptionalHasElement>,
+       .host_outputs = {0}},
   };
 }
 
