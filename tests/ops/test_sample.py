@@ -41,7 +41,7 @@ def test_samples(it, dtype):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("it", [SAMPLES[6], SAMPLES[9], SAMPLES[12], SAMPLES[24]], ids=str)
 def test_samples_of_halves(it, dtype):
-    check(replace(it, dtype=dtype))
+    check(replace(it, dtype=dtype, opset=22))
 
 
 @pytest.mark.parametrize("it", [SAMPLES[0], SAMPLES[7], SAMPLES[14], SAMPLES[26]], ids=str)
@@ -66,7 +66,7 @@ def test_many_places(last):
 def test_sample_far_away_and_nowhere():
     it = sample(1, 2, 4, 5, out=(1, 8), padding_mode="zeros")
     it.inputs[1][0, 0, :4] = [[1e9, 0], [0, -1e30], [np.nan, 0], [np.inf, -np.inf]]
-    check(it)
+    check(replace(it, reference=lambda x, grid: [np.float32(_bilinear(x, grid))]))  # the CPU EP sees something there
     it = sample(1, 2, 4, 5, out=(1, 8), padding_mode="border", mode="nearest")
     it.inputs[1][0, 0, :2] = [[1e9, 0], [0, -1e30]]
     check(it)
@@ -93,7 +93,7 @@ def test_grids_of_another_type():
 
 def _bilinear(x, grid):
     height, width = x.shape[2:]
-    places = ((grid + 1) * [width, height] - 1) / 2
+    places = np.nan_to_num(((grid + 1) * [width, height] - 1) / 2, nan=-100.0).clip(-100, 100)
     low = np.floor(places).astype(int)
     out = np.zeros((*x.shape[:2], *grid.shape[1:3]), np.float64)
     for dv in (0, 1):
@@ -144,6 +144,8 @@ def test_affine_grids_that_do_not_fit():
 def align(count, *shape, opset=16, name="", **attrs):
     corners = floats(count, 4, low=0, high=1) * np.float32(2 * shape[3])
     corners[:, 2:] += corners[:, :2]
+    if not attrs.get("sampling_ratio"):  # replays permute the contents, and the CPU EP counts samples of no size
+        corners = Const(corners)
     images = np.arange(count, dtype=np.int64) % shape[0]
     attrs = {"output_height": 3, "output_width": 2, **attrs}
     name = name or "_".join(str(v) for v in attrs.values())
@@ -183,7 +185,9 @@ def test_align_beyond_the_image():
     it = align(3, 1, 2, 6, 6, sampling_ratio=2)
     it.inputs[1][:] = [[-20, -20, -10, -10], [4, 4, 1, 1], [0, 0, 100, 100]]
     check(it)
-    check(replace(it, attrs={**it.attrs, "sampling_ratio": 0}, name="adaptive"))
+    wide = Const(regions([-20, -20, -10, -10], [1, 1, 4, 4], [0, 0, 100, 100]))
+    inputs = [it.inputs[0], wide, it.inputs[2]]
+    check(replace(it, inputs=inputs, attrs={**it.attrs, "sampling_ratio": 0}, name="adaptive"))
 
 
 def test_align_what_does_not_fit():
@@ -400,8 +404,9 @@ def test_centre(shape, wanted, dtype):
 def test_centre_of_axes():
     check(centre((4, 9, 3), (6, 2), axes=[-1, 1]))
     check(replace(centre((4, 9, 3), (6, 2), axes=[0, 1]), dtype="bfloat16"))
-    small = centre((4, 9), (2, 3))
-    check(replace(small, inputs=[small.inputs[0], Const(np.array([2, 3], np.int32))]))
+    small = centre((4, 9), (2, 3))  # the CPU EP has only the function, which is wrong about int32
+    inputs = [small.inputs[0], Const(np.array([2, 3], np.int32))]
+    check(replace(small, inputs=inputs, reference=lambda x, shape: [x[1:3, 3:6]]))
 
 
 def test_centre_of_what_does_not_fit():
