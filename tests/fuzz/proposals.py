@@ -30,6 +30,7 @@ def proposes(*operators, domain="", **more):
 # The modules fill the table.
 import propose_elementwise  # noqa: E402, F401
 import propose_flow  # noqa: E402, F401
+import propose_image  # noqa: E402, F401
 import propose_nn  # noqa: E402, F401
 import propose_reduce  # noqa: E402, F401
 import propose_shape  # noqa: E402, F401
