@@ -130,6 +130,8 @@ def resize(s):
     if mode == "cubic":
         attrs["cubic_coeff_a"] = s.maybe(0.4, lambda: s.draw.pick([-0.5, -0.75]))
         attrs["exclude_outside"] = s.maybe(0.4, lambda: s.draw.pick([0, 1]))
+    if mode != "nearest" and s.opset >= 18:
+        attrs["antialias"] = s.maybe(0.3, lambda: s.draw.pick([0, 1]))
     kept = list(range(len(shape)))
     if s.opset >= 18 and s.draw.chance(0.3):
         kept = sorted(s.draw.random.sample(kept, s.draw.number(1, len(kept))))

@@ -88,7 +88,6 @@ def test_convolutions(case, dtype):
     check(replace(case, dtype=dtype, opset=22))
 
 
-# Layouts in which channels come last exist where onnxruntime changes them, and it leaves ConvTranspose alone.
 LAST = (
     CONVOLUTIONS
     + DEPTHWISE
@@ -106,7 +105,7 @@ LAST = (
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("case", LAST, ids=str)
+@pytest.mark.parametrize("case", LAST + TRANSPOSED, ids=str)
 def test_channels_last(case, dtype):
     check(replace(case, dtype=dtype, opset=22, channels_last=True))
 
@@ -118,20 +117,21 @@ def with_constant_weights(case):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize(
-    "case", [with_constant_weights(case) for case in CONVOLUTIONS[:10] + DEPTHWISE + LAST[-5:]], ids=str
+    "case", [with_constant_weights(case) for case in CONVOLUTIONS[:10] + DEPTHWISE + LAST[-5:] + TRANSPOSED], ids=str
 )
 def test_constant_weights_are_kept_in_the_form_that_is_wanted(case, dtype):
     check(replace(case, dtype=dtype, channels_last=True))
 
 
-@pytest.mark.parametrize("case", [CONVOLUTIONS[0], CONVOLUTIONS[6], DEPTHWISE[0], DEPTHWISE[9]], ids=str)
+@pytest.mark.parametrize("case", [CONVOLUTIONS[0], CONVOLUTIONS[6], DEPTHWISE[0], DEPTHWISE[9], TRANSPOSED[0]], ids=str)
 def test_channels_last_in_double(case):
     check(replace(case, dtype="float64", channels_last=True))
 
 
 @pytest.mark.parametrize("opset", [11, 21, 26])
-def test_channels_last_versions(opset):
-    check(replace(CONVOLUTIONS[0], opset=opset, channels_last=True))
+@pytest.mark.parametrize("case", [CONVOLUTIONS[0], TRANSPOSED[1]], ids=str)
+def test_channels_last_versions(case, opset):
+    check(replace(case, opset=opset, channels_last=True))
 
 
 @pytest.mark.parametrize("change", [{"opset": 10}, {"dtype": "bfloat16", "opset": 22}], ids=str)

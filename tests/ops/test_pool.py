@@ -1,10 +1,10 @@
-"""MaxPool, AveragePool and the global pools."""
+"""MaxPool, AveragePool, LpPool, the global pools, and MaxUnpool."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from harness import FLOATS, Case, _Model, check, floats, integers, session
+from harness import FLOATS, Case, Const, _Model, check, floats, integers, session
 from refusal import declined, fails
 
 
@@ -187,3 +187,121 @@ def test_only_one_rounds_up():
         Case("MaxPool", [floats(1, 1, 6)], {"kernel_shape": [3], "strides": [2], "ceil_mode": -9}), "float32"
     )
     assert session(model.model).run(None, model.feeds)[0].shape == (1, 1, 2)
+
+
+# ---- LpPool and GlobalLpPool
+
+
+def _lengths(p, kernel, strides=(1, 1), pads=(0, 0, 0, 0)):
+    """For the types and the version that the CPU EP has no kernel for."""
+
+    def run(x):
+        sides = [(0, 0), (0, 0), (pads[0], pads[2]), (pads[1], pads[3])]
+        powers = np.pad(np.abs(x.astype(np.float64)) ** p, sides)
+        windows = np.lib.stride_tricks.sliding_window_view(powers, kernel, (2, 3))[:, :, :: strides[0], :: strides[1]]
+        return [(windows.sum((-1, -2)) ** (1 / p)).astype(x.dtype)]
+
+    return run
+
+
+LENGTHS = [case("LpPool", x, **attrs, **({"p": p} if p else {})) for x, attrs in WINDOWS for p in (None, 1, 3)]
+
+
+@pytest.mark.parametrize("it", LENGTHS, ids=str)
+def test_lengths(it):
+    check(it)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_lengths_of_types(dtype):
+    attrs = dict(kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 2, 1])
+    for p in (1, 2, 4):
+        reference = _lengths(p, (3, 2), (2, 1), (1, 0, 2, 1))
+        check(replace(case("LpPool", (2, 3, 9, 7), p=p, **attrs), dtype=dtype, reference=reference))
+
+
+@pytest.mark.parametrize("opset", [2, 11, 18, 22, 26])
+def test_versions_of_lengths(opset):
+    check(case("LpPool", (2, 3, 9, 8), opset=opset, kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 1], p=3))
+
+
+def test_first_version_of_lengths():
+    """Its p is a float; the CPU EP has newer ones only."""
+    it = case("LpPool", (2, 3, 9, 8), opset=1, kernel_shape=[3, 2], p=1.5)
+    check(replace(it, reference=_lengths(1.5, (3, 2))))
+    it = case("GlobalLpPool", (2, 3, 4, 5), opset=1, p=1.5)
+    check(replace(it, reference=_lengths(1.5, (4, 5))))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("p", [1, 2, 3])
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (1, 2, 75, 83), (3, 40, 1, 1), (0, 3, 4, 4)], ids=str)
+def test_global_lengths(shape, p, dtype):
+    it = case("GlobalLpPool", shape, p=p)
+    check(replace(it, dtype=dtype, reference=_lengths(p, shape[2:])))
+
+
+@pytest.mark.parametrize("opset", [2, 21, 22, 26])
+def test_versions_of_global_lengths(opset):
+    check(replace(case("GlobalLpPool", (2, 3, 4, 5), opset=opset), reference=_lengths(2, (4, 5))))
+
+
+def test_lengths_of_hostile_powers():
+    for op, attrs in (("LpPool", {"kernel_shape": [2, 2]}), ("GlobalLpPool", {})):
+        declined(op, [floats(1, 2, 5, 5)], {**attrs, "p": 0})
+        declined(op, [floats(1, 2, 5, 5)], {**attrs, "p": -2})
+
+
+# ---- MaxUnpool
+
+
+def unpool(x, size, opset=22, shape=None, **attrs):
+    """Places that are all different, of a result of `size` elements."""
+    places = np.random.default_rng(3).permutation(size)[: np.prod(x)].astype(np.int64).reshape(x)
+    inputs = [floats(*x), places] + ([Const(np.array(shape))] if shape else [])
+    return Case("MaxUnpool", inputs, attrs, opset=opset, family="exact", name=str(shape or ""))
+
+
+UNPOOLED = [
+    unpool((2, 3, 4, 5), 2 * 3 * 8 * 10, kernel_shape=[2, 2], strides=[2, 2]),
+    unpool((1, 2, 4, 5), 2 * 7 * 4, kernel_shape=[3, 2], strides=[2, 1], pads=[1, 1, 1, 1]),
+    unpool((1, 2, 5), 2 * 10, kernel_shape=[2], strides=[2]),
+    unpool((1, 2, 2, 3, 2), 2 * 4 * 6 * 4, kernel_shape=[2, 2, 2], strides=[2, 2, 2]),
+    unpool((1, 1, 2, 2), 25, kernel_shape=[2, 2], strides=[2, 2], shape=[1, 1, 5, 5]),
+    unpool((1, 3, 60, 61), 3 * 120 * 122, kernel_shape=[2, 2], strides=[2, 2]),
+]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("it", UNPOOLED, ids=str)
+def test_unpool(it, dtype):
+    reference = None
+    if dtype != "float32":  # the CPU EP has floats only, and onnx's own takes the places for those of a smaller result
+
+        def reference(x, places, shape=None):
+            kernel, strides = it.attrs["kernel_shape"], it.attrs["strides"]
+            pads = it.attrs.get("pads", [0] * 2 * len(kernel))
+            whole = [
+                (x.shape[2 + i] - 1) * strides[i] + kernel[i] - pads[i] - pads[len(kernel) + i]
+                for i in range(len(kernel))
+            ]
+            y = np.zeros(x.shape[:2] + tuple(whole) if shape is None else shape, x.dtype)
+            y.reshape(-1)[places.reshape(-1)] = x.reshape(-1)
+            return [y]
+
+    check(replace(it, dtype=dtype, reference=reference))
+
+
+@pytest.mark.parametrize("opset", [9, 11, 21, 22])
+def test_versions_of_unpool(opset):
+    check(unpool((2, 3, 4, 5), 2 * 3 * 8 * 10, opset=opset, kernel_shape=[2, 2], strides=[2, 2]))
+
+
+def test_places_that_there_are_not():
+    attrs = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    x = floats(1, 1, 2, 2)
+    for place in (16, -1):
+        fails("MaxUnpool", [x, np.array([[[[0, 1], [2, place]]]])], attrs, str(place))
+    fails("MaxUnpool", [x, np.zeros((1, 1, 4), np.int64)], attrs, "the indices have shape")
+    fails("MaxUnpool", [x, np.zeros((1, 1, 2, 2), np.int64), np.array([5, 5])], attrs, "output_shape is")
+    declined("MaxUnpool", [x, np.zeros((1, 1, 2, 2), np.int64)], {"kernel_shape": [2, 0]})

@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 from both import Both
-from harness import Case, Const, check, floats, integers
+from harness import Case, Const, _Model, check, floats, integers
 from refusal import declined, fails
 
 COORDINATES = ["half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric"]
@@ -121,6 +122,95 @@ def test_integers(scales, mode, dtype):
     check(replace(resize(integers(dtype, 2, 3, 5, 7), scales, mode=mode), dtype=dtype, family="exact"))
 
 
+def _nearest(x, _, scales):
+    """For types that the CPU EP has no kernel for: half pixels, and down at ties."""
+    for axis, scale in enumerate(scales):
+        places = (np.arange(int(x.shape[axis] * scale)) + 0.5) / scale - 0.5
+        x = x.take(np.ceil(places - 0.5).astype(int).clip(0, x.shape[axis] - 1), axis)
+    return [x]
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int16", "int64", "uint16", "uint32", "uint64"])
+def test_the_nearest_of_any_type(dtype):
+    x = floats(2, 3, 5, 7) > 0 if dtype == "bool" else integers(dtype, 2, 3, 5, 7)
+    check(replace(resize(x, SCALES[1]), dtype=dtype, reference=_nearest))
+
+
+# ---- antialiasing
+
+SMOOTH = [
+    resize(shape, scales, sizes, mode=mode, antialias=1, **attrs)
+    for mode in ("linear", "cubic")
+    for shape, scales, sizes, attrs in [
+        ((2, 3, 9, 11), (1, 1, 0.5, 0.4), None, {}),
+        ((1, 2, 9, 11), (1, 1, 0.3, 1.7), None, {}),
+        ((1, 2, 9, 11), (1, 1, 0.6, 0.6), None, {"exclude_outside": 1}),
+        ((1, 2, 9, 11), None, (1, 2, 4, 3), {"coordinate_transformation_mode": "align_corners"}),
+        ((1, 2, 9, 11), None, (1, 2, 1, 20), {"coordinate_transformation_mode": "pytorch_half_pixel"}),
+        ((1, 2, 9, 11), (1, 1, 0.6, 1), None, {"coordinate_transformation_mode": "asymmetric"}),
+        ((9, 11), (0.5, 0.5), None, {}),
+        ((2, 9, 11, 3), (1, 0.5, 0.5, 1), None, {}),
+        ((1, 1, 7, 7), (1, 1, 1, 1), None, {}),
+        ((1, 5, 200, 301), None, (1, 5, 23, 31), {}),
+        ((1, 2, 9, 11), (0.5, 0.5), None, {"axes": [2, 3]}),
+    ]
+] + [
+    resize((1, 2, 9, 11), (1, 1, 0.6, 0.6), mode="cubic", antialias=1, cubic_coeff_a=-0.5),
+    resize((1, 2, 6, 8, 10), (1, 1, 0.5, 0.6, 0.7), mode="linear", antialias=1),
+    resize((0, 2, 9, 11), (1, 1, 0.5, 0.5), mode="linear", antialias=1),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("it", SMOOTH, ids=str)
+def test_antialias(it, dtype):
+    check(replace(it, dtype=dtype))
+
+
+def test_antialias_in_double():
+    it = resize((1, 2, 9, 11), (1, 1, 0.5, 0.4), mode="linear", antialias=1)
+    check(replace(it, dtype="float64", tolerance=(1e-6, 1e-6)))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32"])
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("scales", [(1, 1, 0.5, 0.4), (1, 1, 0.3, 1.7)], ids=str)
+def test_antialias_of_integers(scales, mode, dtype):
+    it = resize(integers(dtype, 2, 3, 9, 11, low=0, high=255), scales, mode=mode, antialias=1)
+    check(replace(it, dtype=dtype, family="exact"))
+
+
+def test_antialias_of_signed_bytes():
+    """Which the CPU EP cuts off below zero: they are those of bytes that are 128 more."""
+    x = integers("int8", 1, 2, 9, 11, low=-128, high=127)
+    it = resize(x, (1, 1, 0.5, 0.4), mode="linear", antialias=1)
+    reference = lambda x, _, scales: [(_smoothed_bytes(x.view(np.uint8) ^ 128, scales) ^ 128).view(np.int8)]
+    check(replace(it, dtype="int8", reference=reference))
+
+
+def _smoothed_bytes(x, scales):
+    model = _Model(resize(x, tuple(float(s) for s in scales), mode="linear", antialias=1), "uint8").model
+    sess = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return sess.run(None, {"x0": x})[0]
+
+
+def test_antialias_beyond_the_image():
+    roi, attrs = (0, 0, 0.1, -0.2, 1, 1, 0.8, 1.3), {"extrapolation_value": 9.0, "antialias": 1}
+    for mode in ("linear", "cubic"):
+        check(
+            resize(
+                (1, 2, 9, 11), sizes=(1, 2, 4, 6), roi=roi, mode=mode,
+                coordinate_transformation_mode="tf_crop_and_resize", **attrs,
+            )
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("opset", [18, 19, 26])
+def test_antialias_versions(opset):
+    check(resize((1, 2, 9, 11), (1, 1, 0.5, 0.4), mode="linear", antialias=1, opset=opset))
+    check(resize((1, 2, 9, 11), (1, 1, 0.5, 0.4), antialias=1, opset=opset))
+
+
 @pytest.mark.parametrize("opset", [11, 13, 18, 19, 26])
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 def test_versions(mode, opset):
@@ -161,8 +251,8 @@ def test_not_a_number():
 
 def test_declined():
     x, scales = floats(1, 2, 5, 7), Const(np.array([1, 1, 2, 2], np.float32))
-    declined("Resize", [x, None, scales], {"mode": "linear", "antialias": 1}, opset=19)
     declined("Resize", [integers("uint8", 1, 2, 5, 7), None, scales], {"mode": "cubic"}, opset=19)
+    declined("Resize", [integers("int64", 1, 2, 5, 7), None, scales], {"mode": "linear"}, opset=19)
     declined("Resize", [x, None, scales], {"coordinate_transformation_mode": "upside_down"}, opset=19)
 
 

@@ -63,7 +63,28 @@ class ConvBase : public Op {
     if (w) require(w->size() >= 3 && (!x || w->size() == x->size()), "W has rank ", w->size(), ", not that of X");
   }
 
+  bool prepack(int input, const Tensor& constant, Prepack& prepack) override {
+    const Shape& shape = constant.shape;
+    if (input != 1 || layout_ != Layout::channels_last || shape.rank() < 3 || constant.count() == 0 ||
+        !wants_arranging(shape, arranged_groups()))
+      return false;
+    arranged_ = constant;
+    arranged_.data = prepack.keep(constant.bytes());
+    arrange_weights(prepack.stream(), constant, arranged_groups(), arranged_.data);
+    return true;
+  }
+
  protected:
+  // That the weights are arranged for.
+  virtual int64_t arranged_groups() const { return groups_; }
+  // The weights, arranged once or now.
+  Tensor weights(Context& context) const { return arranged_.data ? arranged_ : context.input(1); }
+  void arrange(Context& context, Tensor& w) const {
+    if (layout_ != Layout::channels_last || arranged_.data || !wants_arranging(w.shape, arranged_groups())) return;
+    const Tensor given = w;
+    w.data = context.scratch(w.bytes());
+    arrange_weights(context.stream(), given, arranged_groups(), w.data);
+  }
   // The weights' spatial dimensions, which kernel_shape may only repeat.
   std::span<const int64_t> kernel_of(const Tensor& x, const Tensor& w) const {
     require(x.shape.rank() >= 3, "X has shape ", x.shape.str(), "; it needs batch, channels and spatial dimensions");
@@ -138,25 +159,17 @@ class ConvBase : public Op {
   Layout layout_;
   int64_t groups_;
   bool use_tf32_;
+
+ private:
+  Tensor arranged_;  // the weights, if they are constant; with the shape of those given
 };
 
 class Conv : public ConvBase {
  public:
   using ConvBase::ConvBase;
 
-  bool prepack(int input, const Tensor& constant, Prepack& prepack) override {
-    const Shape& shape = constant.shape;
-    if (input != 1 || layout_ != Layout::channels_last || shape.rank() < 3 || constant.count() == 0 ||
-        !wants_arranging(shape, groups_))
-      return false;
-    arranged_ = constant;
-    arranged_.data = prepack.keep(constant.bytes());
-    arrange_weights(prepack.stream(), constant, groups_, arranged_.data);
-    return true;
-  }
-
   void run(Context& context) const override {
-    Tensor x = context.input(0), w = arranged_.data ? arranged_ : context.input(1);
+    Tensor x = context.input(0), w = weights(context);
     x.shape = channels_first(x.shape, layout_);
     const auto kernel = kernel_of(x, w);
     const int64_t in_channels = x.shape[1], out_channels = w.shape[0];
@@ -170,11 +183,7 @@ class Conv : public ConvBase {
     const Tensor y = context.output(0, stored(shape, layout_));
     if (y.count() == 0) return;
     if (x.count() == 0) return set_bias(context, problem, y, bias);
-    if (layout_ == Layout::channels_last && !arranged_.data && wants_arranging(w.shape, groups_)) {
-      const Tensor given = w;
-      w.data = context.scratch(w.bytes());
-      arrange_weights(context.stream(), given, groups_, w.data);
-    }
+    arrange(context, w);
     const ConvData data{x.data, w.data, bias, y.data};
     if (is_depthwise(problem))  // cuDNN is slow at these
       convolve_depthwise(context, problem, data);
@@ -182,16 +191,14 @@ class Conv : public ConvBase {
              !run_dnn(context, problem, false, x.shape, w.shape, shape, data))
       convolve(context, problem, data);
   }
-
- private:
-  Tensor arranged_;  // the weights, if they are constant; with the shape of those given
 };
 
 class ConvTranspose : public ConvBase {
  public:
   using ConvBase::ConvBase;
   void run(Context& context) const override {
-    const Tensor &x = context.input(0), &w = context.input(1);
+    Tensor x = context.input(0), w = weights(context);
+    x.shape = channels_first(x.shape, layout_);
     const auto kernel = kernel_of(x, w);
     const int64_t in_channels = x.shape[1], out_channels = checked_product(w.shape[1], groups_);
     require(w.shape[0] == in_channels, "X has ", in_channels, " channels; W ", w.shape.str(), " wants ", w.shape[0]);
@@ -205,15 +212,20 @@ class ConvTranspose : public ConvBase {
                               groups_,
                               use_tf32_ && x.type == Type::f32};
     const void* bias = bias_of(context, x.type, out_channels);
-    const Tensor y = context.output(0, with_spatial(x.shape, out_channels, problem.window.in));
+    const Shape shape = with_spatial(x.shape, out_channels, problem.window.in);
+    const Tensor y = context.output(0, stored(shape, layout_));
     if (y.count() == 0) return;
     if (x.count() == 0) return set_bias(context, problem, y, bias);
+    arrange(context, w);
     const ConvData data{x.data, w.data, bias, y.data};
     // For cuDNN the result has to be the input of a convolution that gives just x.
     if (!problem.window.is_exact() || !suits_dnn(context, problem, true, x, w, data) ||
-        !run_dnn(context, problem, true, x.shape, w.shape, y.shape, data))
+        !run_dnn(context, problem, true, x.shape, w.shape, shape, data))
       convolve_transposed(context, problem, data);
   }
+
+ private:
+  int64_t arranged_groups() const override { return 1; }
 };
 
 }  // namespace
@@ -223,6 +235,11 @@ std::vector<OpRow> conv_rows() {
       {.name = "Conv", .since = 1, .types = {in(0, kFloats)}, .make = make<Conv>},
       {.domain = kChannelsLast, .name = "Conv", .since = 11, .types = {in(0, kChannelsLastFloats)}, .make = make<Conv>},
       {.name = "ConvTranspose", .since = 1, .types = {in(0, kFloats)}, .make = make<ConvTranspose>},
+      {.domain = kChannelsLast,
+       .name = "ConvTranspose",
+       .since = 11,
+       .types = {in(0, kChannelsLastFloats)},
+       .make = make<ConvTranspose>},
   };
 }
 

@@ -61,7 +61,7 @@ struct TakeColumns {
         const T* row = from + (int64_t(z) * w.in[1] + y) * w.in[2];
         for (int c = 0; c < w.kernel[2]; ++c) {
           const int column = x0 + c * w.dilation[2];
-          *to = inside && unsigned(column) < unsigned(w.in[2]) ? row[column] : T(0.f);
+          *to = inside && unsigned(column) < unsigned(w.in[2]) ? row[column] : T{};
           to += count;
         }
       }
@@ -75,19 +75,16 @@ struct GatherColumns {
   const T *columns, *bias;
   T* y;
   Window w;
-  Positions places;
-  Divider channels;
+  Elements elements;
+  Divider by_group;                                              // the channels of one
+  int64_t by_image, by_groups, by_channel, by_tap, by_position;  // from one column to the next
+
   DEVICE_FN void operator()(int64_t i) const {
     int at[kSpatial];
-    const int64_t plane = places(i, at);
-    Compute<T> sum = 0;
-    if (bias) {
-      int64_t channel;
-      channels(plane, channel);
-      sum = Compute<T>(bias[channel]);
-    }
-    const int64_t positions = w.out_count();
-    const T* from = columns + plane * w.taps() * positions;
+    int64_t channel, of_group;
+    const int64_t image = elements(i, channel, at), group = by_group(channel, of_group);
+    Compute<T> sum = bias ? Compute<T>(bias[channel]) : Compute<T>(0);
+    const T* from = columns + image * by_image + group * by_groups + of_group * by_channel;
     for (int a = 0; a < w.kernel[0]; ++a) {
       int z, y, x;
       if (!position(0, at[0], a, z)) continue;
@@ -96,7 +93,7 @@ struct GatherColumns {
         for (int c = 0; c < w.kernel[2]; ++c) {
           if (!position(2, at[2], c, x)) continue;
           const int64_t tap = (int64_t(a) * w.kernel[1] + b) * w.kernel[2] + c;
-          sum += Compute<T>(from[tap * positions + (int64_t(z) * w.out[1] + y) * w.out[2] + x]);
+          sum += Compute<T>(from[tap * by_tap + ((int64_t(z) * w.out[1] + y) * w.out[2] + x) * by_position]);
         }
       }
     }
@@ -179,13 +176,28 @@ class GroupedProduct {
   }
 };
 
+// Columns are only moved.
+void take_columns(StreamRef stream, const ConvProblem& p, const void* x, const ColumnRange& range, void* columns) {
+  const Window& w = p.window;
+  const int64_t n = range.images * p.in_channels * range.count;
+  dispatch_size(device::size_bytes(p.type), [&]<class T>() {
+    device::for_each_index(
+        stream, n,
+        TakeColumns<T>{static_cast<const T*>(x) + range.image * p.in_channels * w.in_count(), static_cast<T*>(columns),
+                       w, range.first, range.count, Divider(range.count, n), Positions(w.out, w.out_count())});
+  });
+}
+
+using FillColumns = std::function<void(const ColumnRange&, void* columns)>;
+
+// `fill`: null where x is the columns. `disjoint`: they are what windows that share nothing have of x.
 template <class T>
-void convolve_as(Context& context, const ConvProblem& p, const ConvData& data) {
+void convolve_as(Context& context, const ConvProblem& p, const ConvData& data, const FillColumns& fill, bool disjoint) {
   const Window& w = p.window;
   const int64_t positions = w.out_count(), depth = checked_product(p.in_channels, w.taps());  // of all groups
   const int64_t group_depth = depth / p.groups, group_channels = p.out_channels / p.groups;
   const int64_t image_in = p.in_channels * w.in_count(), image_out = p.out_channels * positions;
-  const bool direct = w.is_pointwise();
+  const bool direct = !fill;
 
   // As many images at once as the columns of may take; of a very large image, a part.
   const int64_t most = most_column_bytes(context) / int64_t(sizeof(T));
@@ -195,7 +207,7 @@ void convolve_as(Context& context, const ConvProblem& p, const ConvData& data) {
                            ? positions
                            : std::clamp<int64_t>(most / std::max<int64_t>(depth, 1), 1, positions);
   // Columns that are copied whole are cheaper to make as rows.
-  const bool as_rows = p.groups == 1 && part == positions && w.kernel[2] > 1 && w.is_disjoint();
+  const bool as_rows = disjoint && part == positions;
   T* columns = direct ? nullptr : static_cast<T*>(context.scratch(size_t(images * depth * part) * sizeof(T)));
   ScratchWorkspace workspace(context);
 
@@ -220,17 +232,15 @@ void convolve_as(Context& context, const ConvProblem& p, const ConvData& data) {
     product.images = std::min(images, p.images - image);
     const T* x = static_cast<const T*>(data.x) + image * image_in;
     for (int64_t first = 0; first < positions; first += part) {
-      const int64_t count = std::min(part, positions - first), planes = product.images * p.in_channels;
+      const int64_t count = std::min(part, positions - first);
       gemm.n = count;
       gemm.ldb = as_rows ? group_depth : count;
       product.group_b = group_depth * count;
       product.image_b = depth * count;
       if (as_rows)
         copy_windows(context.stream(), p, product.images, x, columns);
-      else if (!direct)
-        device::for_each_index(
-            context.stream(), planes * count,
-            TakeColumns<T>{x, columns, w, first, count, Divider(count, planes * count), Positions(w.out, positions)});
+      else if (fill)
+        fill({image, product.images, first, count}, columns);
       product.run(context, data.w, direct ? x : columns, y + image * image_out + first, workspace);
     }
   }
@@ -284,44 +294,33 @@ void convolve_channels_last(Context& context, const ConvProblem& p, const ConvDa
   }
 }
 
-template <class T>
-void convolve_transposed_as(Context& context, const ConvProblem& p, const ConvData& data) {
-  const Window& w = p.window;
-  const int64_t positions = w.out_count(), height = checked_product(p.out_channels, w.taps());
-  const int64_t group_in = p.in_channels / p.groups, group_height = height / p.groups;
-  const int64_t image_in = p.in_channels * positions, image_out = p.out_channels * w.in_count();
-  const int64_t image_columns = std::max<int64_t>(checked_product(height, positions), 1);
-  const int64_t images = std::clamp<int64_t>(most_column_bytes(context) / int64_t(sizeof(T)) / image_columns, 1,
-                                             std::max<int64_t>(p.images, 1));
-  T* columns = static_cast<T*>(context.scratch(size_t(checked_product(images, image_columns)) * sizeof(T)));
-  ScratchWorkspace workspace(context);
+}  // namespace
 
-  GroupedProduct product{};
-  product.groups = p.groups;
-  product.group_a = group_in * group_height;
-  product.group_b = group_in * positions;
-  product.group_c = group_height * positions;
-  product.image_b = image_in;
-  product.image_c = height * positions;
-  device::Gemm& gemm = product.gemm;
-  gemm.type = gemm.output = p.type;
-  gemm.m = gemm.lda = group_height;
-  gemm.transpose_a = true;
-  gemm.k = group_in;
-  gemm.n = gemm.ldb = gemm.ldc = positions;
-  gemm.tf32 = p.tf32;
-  for (int64_t image = 0; image < p.images; image += images) {
-    product.images = std::min(images, p.images - image);
-    product.run(context, data.w, static_cast<const T*>(data.x) + image * image_in, columns, workspace);
-    const int64_t n = product.images * image_out;
-    device::for_each_index(
-        context.stream(), n,
-        GatherColumns<T>{columns, static_cast<const T*>(data.bias), static_cast<T*>(data.y) + image * image_out, w,
-                         Positions(w.in, n), Divider(p.out_channels, n)});
-  }
+void convolve_columns(Context& context, const ConvProblem& p, const ConvData& data, const FillColumns& fill) {
+  dispatch(FloatList{}, p.type, [&]<class T>() { convolve_as<T>(context, p, data, fill, false); });
 }
 
-}  // namespace
+void sum_columns(StreamRef stream, const ConvProblem& p, int64_t images, const void* columns, const void* bias,
+                 void* y) {
+  const Window& w = p.window;
+  const bool last = p.layout == Layout::channels_last;
+  const int64_t n = images * p.out_channels * w.in_count(), of_group = p.out_channels / p.groups;
+  const int64_t positions = w.out_count(), taps = w.taps(), group_columns = of_group * taps * positions;
+  dispatch(FloatList{}, p.type, [&]<class T>() {
+    GatherColumns<T> kernel{static_cast<const T*>(columns),
+                            static_cast<const T*>(bias),
+                            static_cast<T*>(y),
+                            w,
+                            Elements(p.layout, p.out_channels, w.in, n),
+                            Divider(of_group, p.out_channels),
+                            last ? group_columns : group_columns * p.groups,
+                            last ? group_columns * images : group_columns,
+                            last ? 1 : taps * positions,
+                            last ? of_group : positions,
+                            last ? taps * of_group : 1};
+    device::for_each_index(stream, n, kernel);
+  });
+}
 
 bool wants_arranging(const Shape& w, int64_t groups) {
   const int64_t taps = w.count(2, w.rank());
@@ -344,13 +343,56 @@ void arrange_weights(StreamRef stream, const Tensor& w, int64_t groups, void* in
 
 void convolve(Context& context, const ConvProblem& problem, const ConvData& data) {
   // Of single positions both layouts are the same.
-  const bool single = problem.groups == 1 && problem.window.is_pointwise() && problem.window.out_count() == 1;
+  const Window& w = problem.window;
+  const bool single = problem.groups == 1 && w.is_pointwise() && w.out_count() == 1;
   if (problem.layout == Layout::channels_last || single) return convolve_channels_last(context, problem, data);
-  dispatch(FloatList{}, problem.type, [&]<class T>() { convolve_as<T>(context, problem, data); });
+  FillColumns fill;
+  if (!w.is_pointwise())
+    fill = [&](const ColumnRange& range, void* columns) {
+      take_columns(context.stream(), problem, data.x, range, columns);
+    };
+  const bool disjoint = problem.groups == 1 && w.kernel[2] > 1 && w.is_disjoint();
+  dispatch(FloatList{}, problem.type, [&]<class T>() { convolve_as<T>(context, problem, data, fill, disjoint); });
 }
 
-void convolve_transposed(Context& context, const ConvProblem& problem, const ConvData& data) {
-  dispatch(FloatList{}, problem.type, [&]<class T>() { convolve_transposed_as<T>(context, problem, data); });
+void convolve_transposed(Context& context, const ConvProblem& p, const ConvData& data) {
+  const bool last = p.layout == Layout::channels_last;
+  const auto size = int64_t(device::size_bytes(p.type));
+  const int64_t positions = p.window.out_count(), height = checked_product(p.out_channels, p.window.taps());
+  const int64_t group_in = p.in_channels / p.groups, group_height = height / p.groups;
+  const int64_t image_in = p.in_channels * positions, image_out = p.out_channels * p.window.in_count();
+  const int64_t image_columns = std::max<int64_t>(checked_product(height, positions), 1);
+  const int64_t most =
+      std::clamp<int64_t>(most_column_bytes(context) / size / image_columns, 1, std::max<int64_t>(p.images, 1));
+  auto* const columns = static_cast<char*>(context.scratch(size_t(checked_product(most, image_columns) * size)));
+  ScratchWorkspace workspace(context);
+
+  device::Gemm gemm;
+  gemm.type = gemm.output = p.type;
+  gemm.k = group_in;
+  gemm.tf32 = p.tf32;
+  for (int64_t image = 0; image < p.images; image += most) {
+    const int64_t images = std::min(most, p.images - image);
+    const char* x = static_cast<const char*>(data.x) + image * image_in * size;
+    if (last) {  // a row for each position of all images
+      gemm.m = images * positions;
+      gemm.n = gemm.ldb = gemm.ldc = group_height;
+      gemm.lda = p.in_channels;
+      for (int64_t g = 0; g < p.groups; ++g)
+        context.blas().gemm(context.stream(), gemm, x + g * group_in * size,
+                            static_cast<const char*>(data.w) + g * group_in * group_height * size,
+                            columns + g * gemm.m * group_height * size, nullptr, workspace);
+    } else {
+      gemm.m = gemm.lda = group_height;
+      gemm.transpose_a = true;
+      gemm.n = gemm.ldb = gemm.ldc = positions;
+      const GroupedProduct product{
+          gemm,     p.groups,          images, group_in * group_height, group_in * positions, group_height * positions,
+          image_in, height * positions};
+      product.run(context, data.w, x, columns, workspace);
+    }
+    sum_columns(context.stream(), p, images, columns, data.bias, static_cast<char*>(data.y) + image * image_out * size);
+  }
 }
 
 void set_bias(Context& context, const ConvProblem& p, const Tensor& y, const void* bias) {

@@ -1,5 +1,7 @@
 // Convolutions by Encore's own kernels and matrix products, on any device.
 #pragma once
+#include <functional>
+
 #include "ops/nn/window.h"
 #include "ops/op.h"
 
@@ -20,12 +22,25 @@ struct ConvData {
 };
 
 // Channels last wants the taps of all channels side by side: [output, channel, taps] become [output, taps, channel],
-// and if there is a group for each channel [taps, output].
+// and if there is a group for each channel [taps, output]. Weights of a transposed convolution, [input, channel, taps],
+// are always arranged as those of one group.
 bool wants_arranging(const Shape& w, int64_t groups);
 void arrange_weights(StreamRef stream, const Tensor& w, int64_t groups, void* into);
 
 void convolve(Context& context, const ConvProblem& problem, const ConvData& data);
 void convolve_transposed(Context& context, const ConvProblem& problem, const ConvData& data);
+
+// Channels first, with columns [image, channel, tap, position - first] that the caller fills, for some images and
+// positions at a time.
+struct ColumnRange {
+  int64_t image, images, first, count;
+};
+void convolve_columns(Context& context, const ConvProblem& problem, const ConvData& data,
+                      const std::function<void(const ColumnRange&, void* columns)>& fill);
+// y[image, channel, place] = bias + the sum of all columns whose tap falls on that place. Columns are [image, channel,
+// tap, position], or for channels last [group, image, position, tap, channel].
+void sum_columns(StreamRef stream, const ConvProblem& problem, int64_t images, const void* columns, const void* bias,
+                 void* y);
 
 // One group a channel.
 bool is_depthwise(const ConvProblem& problem);

@@ -1,9 +1,10 @@
-// GlobalAveragePool and GlobalMaxPool: one number for each plane.
+// GlobalAveragePool, GlobalMaxPool and GlobalLpPool: one number for each plane.
 #include <limits>
 
 #include "device/transform.h"
 #include "ops/dispatch.h"
 #include "ops/nn/window.h"
+#include "ops/reduce/length.h"
 #include "ops/reduce/reductions.h"
 #include "ops/registry.h"
 
@@ -153,10 +154,30 @@ class GlobalPool : public Op {
   Layout layout_;
 };
 
+class GlobalLpPool : public Op {
+ public:
+  explicit GlobalLpPool(const NodeInfo& node) : p_(power_of(node)) {
+    const auto x = node.input_dims(0);
+    require(!x || x->size() >= 2, "the input has rank ", x ? x->size() : 0, "; it needs batch and channels");
+  }
+  void run(Context& context) const override {
+    const Tensor& x = context.input(0);
+    const int rank = x.shape.rank();
+    require(rank >= 2, "the input has shape ", x.shape.str(), "; it needs batch and channels");
+    AxisSet reduced(size_t(rank), true);
+    reduced[0] = reduced[1] = false;
+    reduce_length(context, x, reduced, p_, context.output(0, reduced_shape(x.shape, reduced, true)));
+  }
+
+ private:
+  float p_;
+};
+
 }  // namespace
 
 std::vector<OpRow> global_pool_rows() {
   return {
+      {.name = "GlobalLpPool", .since = 1, .types = {in(0, kFloats)}, .make = make<GlobalLpPool>},
       {.name = "GlobalAveragePool", .since = 1, .types = {in(0, kFloats)}, .make = make<GlobalPool<Mean>>},
       {.name = "GlobalMaxPool", .since = 1, .types = {in(0, kFloats)}, .make = make<GlobalPool<Maximum>>},
       {.domain = kChannelsLast,

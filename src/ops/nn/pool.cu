@@ -1,10 +1,11 @@
-// MaxPool and AveragePool.
+// MaxPool, AveragePool and LpPool.
 #include <limits>
 #include <type_traits>
 
 #include "device/launch.h"
 #include "ops/dispatch.h"
 #include "ops/nn/window.h"
+#include "ops/reduce/length.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
@@ -115,6 +116,25 @@ struct MeanWindow {
   }
 };
 
+template <class T>
+struct LengthOfWindow {
+  const T* x;
+  T* y;
+  Norm<Compute<T>> norm;
+  Window w;
+  Elements elements;
+  Planes planes;
+  DEVICE_FN void operator()(int64_t i) const {
+    int at[kSpatial];
+    int64_t channel;
+    const int64_t image = elements(i, channel, at);
+    Compute<T> sum = 0;
+    for_each_tap(w, at, x + planes(image, channel), planes.step,
+                 [&](int64_t, int, T value) { sum += norm.term(Compute<T>(value)); });
+    y[i] = T(norm.length(sum));
+  }
+};
+
 class PoolBase : public Op {
  public:
   explicit PoolBase(const NodeInfo& node) : attributes_(node), layout_(layout_of(node)) {
@@ -182,6 +202,25 @@ class AveragePool : public PoolBase {
   bool count_padding_;
 };
 
+class LpPool : public PoolBase {
+ public:
+  explicit LpPool(const NodeInfo& node) : PoolBase(node), p_(power_of(node)) {}
+  void run(Context& context) const override {
+    const Tensor& x = context.input(0);
+    const Window w = window(x.shape);
+    const Tensor y = context.output(0, with_spatial(x.shape, x.shape[1], w.out));
+    dispatch(FloatList{}, x.type, [&]<class T>() {
+      device::for_each_index(context.stream(), y.count(),
+                             LengthOfWindow<T>{x.as<const T>(), y.as<T>(), Norm<Compute<T>>(p_), w,
+                                               Elements(layout_, x.shape[1], w.out, y.count()),
+                                               Planes(layout_, x.shape[1], w.in_count())});
+    });
+  }
+
+ private:
+  float p_;
+};
+
 }  // namespace
 
 std::vector<OpRow> pool_rows() {
@@ -189,6 +228,7 @@ std::vector<OpRow> pool_rows() {
   return {
       {.name = "MaxPool", .since = 1, .types = {in(0, kFloats | bytes)}, .make = make<MaxPool>},
       {.name = "AveragePool", .since = 1, .types = {in(0, kFloats)}, .make = make<AveragePool>},
+      {.name = "LpPool", .since = 1, .types = {in(0, kFloats)}, .make = make<LpPool>},
       {.domain = kChannelsLast,
        .name = "MaxPool",
        .since = 1,

@@ -37,6 +37,8 @@ std::vector<float> host_floats(const Tensor& tensor, const char* what) {
   return values;
 }
 
+constexpr Types kInterpolated = kFloats | Types{Type::i8, Type::u8, Type::i32};
+
 enum class Aspect { stretch, not_larger, not_smaller };
 
 class Resize : public Op {
@@ -47,6 +49,9 @@ class Resize : public Op {
     rule_.mode = read<ResizeMode>(
         node, "mode", "nearest",
         {{"nearest", ResizeMode::nearest}, {"linear", ResizeMode::linear}, {"cubic", ResizeMode::cubic}});
+    if (rule_.mode != ResizeMode::nearest && !kInterpolated.has(node.input_type(0)))
+      fail(Code::not_supported, "interpolation of ", device::name(node.input_type(0)), "; only of ",
+           kInterpolated.str());
     if (first_) {
       if (rule_.mode == ResizeMode::cubic)
         fail(Code::not_supported, "mode is 'cubic', which this version does not have");
@@ -74,12 +79,10 @@ class Resize : public Op {
         node, "keep_aspect_ratio_policy", "stretch",
         {{"stretch", Aspect::stretch}, {"not_larger", Aspect::not_larger}, {"not_smaller", Aspect::not_smaller}});
     axes_ = node.find_ints("axes");
-    if (node.get_int("antialias", 0) != 0 && rule_.mode != ResizeMode::nearest)
-      fail(Code::not_supported, "antialias is set; only interpolation without it is supported");
-    const bool floating = Types(kFloats).has(node.input_type(0));
-    if (rule_.mode == ResizeMode::cubic && !floating)
+    rule_.antialias = node.get_int("antialias", 0) != 0 && rule_.mode != ResizeMode::nearest;
+    if (rule_.mode == ResizeMode::cubic && !rule_.antialias && !kFloats.has(node.input_type(0)))
       fail(Code::not_supported, "cubic interpolation of ", device::name(node.input_type(0)),
-           "; only of floating-point types");
+           "; only of floating-point types, or with antialias");
   }
 
   void run(Context& context) const override {
@@ -91,7 +94,10 @@ class Resize : public Op {
       require(axis.in > 0 || axis.out == 0, "the empty input ", x.shape.str(), " cannot be resized to ",
               Shape(dims).str());
     const Tensor y = context.output(0, Shape(dims));
-    resize(context.stream(), rule_, axes, x, y);
+    if (rule_.antialias)
+      resize_antialiased(context, rule_, axes, x, y);
+    else
+      resize(context.stream(), rule_, axes, x, y);
   }
 
  private:
@@ -191,7 +197,7 @@ class Resize : public Op {
 }  // namespace
 
 std::vector<OpRow> resize_rows() {
-  const Types types = kFloats | Types{Type::i8, Type::u8, Type::i32};
+  const Types types = kFixedSize;  // the nearest is only moved
   return {
       {.name = "Upsample", .since = 7, .until = 9, .types = {in(0, types)}, .make = make<Resize>, .host_inputs = {1}},
       {.name = "Resize", .since = 10, .until = 10, .types = {in(0, types)}, .make = make<Resize>, .host_inputs = {1}},

@@ -5,45 +5,15 @@
 #include <limits>
 
 #include "device/divide.h"
-#include "device/rounded.h"
 #include "device/transform.h"
 #include "ops/dispatch.h"
+#include "ops/nn/resize_place.h"
 
 namespace encore::ops {
 namespace {
 
 using device::Compute;
 using device::Divider;
-using device::rounded_product;
-
-// Where position `at` of the result lies in the input. Every operation and its order matter: at ties a last bit
-// decides.
-template <class C>
-DEVICE_FN C original(Coordinates coordinates, const ResizeAxis& axis, int64_t at) {
-  const C x = C(at), scale = C(axis.scale);
-  switch (coordinates) {
-    case Coordinates::asymmetric: return x / scale;
-    case Coordinates::pytorch_half_pixel: return axis.out > 1 ? (x + C(0.5)) / scale - C(0.5) : C(0);
-    case Coordinates::tf_half_pixel_for_nn: return (x + C(0.5)) / scale;
-    case Coordinates::align_corners: return axis.out == 1 ? C(0) : x * C(axis.in - 1) / C(axis.out - 1);
-    case Coordinates::tf_crop_and_resize: {
-      const C start = C(axis.roi_start), end = C(axis.roi_end), last = C(axis.in - 1);
-      return axis.out > 1 ? rounded_product(start, last) + (x * (end - start) * last) / C(axis.out - 1)
-                          : C(0.5) * (start + end) * last;
-    }
-    case Coordinates::half_pixel_symmetric: {
-      const C adjustment = C(axis.out) / (scale * C(axis.in)),
-              offset = rounded_product(C(axis.in) / C(2), C(1) - adjustment);
-      return offset + (x + C(0.5)) / scale - C(0.5);
-    }
-    default: return (x + C(0.5)) / scale - C(0.5);
-  }
-}
-
-template <class C>
-DEVICE_FN bool is_outside(Coordinates coordinates, const ResizeAxis& axis, C position) {
-  return coordinates == Coordinates::tf_crop_and_resize && (position < C(0) || position > C(axis.in - 1));
-}
 
 DEVICE_FN int clamped(int at, int size) { return at < 0 ? 0 : at < size ? at : size - 1; }
 
@@ -204,14 +174,8 @@ struct Interpolate {
   }
 };
 
-template <class T>
-T saturated(float value) {
-  if constexpr (std::is_integral_v<T>) {
-    if (!(value > float(std::numeric_limits<T>::lowest()))) return std::numeric_limits<T>::lowest();
-    if (value >= float(std::numeric_limits<T>::max())) return std::numeric_limits<T>::max();
-  }
-  return T(value);
-}
+using AllTypes = TypeList<float, Half, BFloat16, double, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t,
+                          uint64_t, bool, device::Float8E4M3, device::Float8E5M2>;
 
 std::vector<Dim> dims_of(const ResizeRule& rule, const std::vector<ResizeAxis>& axes, const Tensor& x, int64_t n) {
   const auto strides = strides_of(x.shape);
@@ -254,7 +218,7 @@ void interpolate(StreamRef stream, const ResizeRule& rule, const std::vector<Dim
   const Dim single{Divider(1, y.count()), 0, false, {}};
   Interpolate<T, kTaps, kResized> kernel{x.as<const T>(),
                                          y.as<T>(),
-                                         saturated<T>(rule.extrapolation),
+                                         nearest_element<T>(rule.extrapolation),
                                          rule.coordinates,
                                          rule.cubic_coefficient,
                                          rule.exclude_outside,
@@ -284,8 +248,8 @@ void resize(StreamRef stream, const ResizeRule& rule, const std::vector<ResizeAx
   for (const Dim& dim : dims) resized += dim.resized;
   if (rule.mode == ResizeMode::nearest || resized == 0) {
     if (dims.empty()) dims.push_back({Divider(1, 1), 0, false, {}});  // a scalar
-    dispatch(TypeList<float, Half, BFloat16, double, int8_t, uint8_t, int32_t>{}, x.type, [&]<class T>() {
-      const T value = saturated<T>(rule.extrapolation);
+    dispatch(AllTypes{}, x.type, [&]<class T>() {
+      const T value = nearest_element<T>(rule.extrapolation);
       dispatch_size(sizeof(T), [&]<class Moved>() {
         if constexpr (sizeof(Moved) == sizeof(T)) {
           Moved bits;

@@ -38,6 +38,7 @@ struct ResizeRule {
   Nearest nearest = Nearest::round_prefer_floor;
   float cubic_coefficient = -0.75f;
   bool exclude_outside = false;
+  bool antialias = false;   // linear and cubic: where the result is smaller, what it leaves out counts, too
   float extrapolation = 0;  // where tf_crop_and_resize looks outside the input
 };
 
@@ -47,5 +48,9 @@ inline constexpr int kMostResizeDims = 12;
 // One axis for each dimension of x.
 void resize(StreamRef stream, const ResizeRule& rule, const std::vector<ResizeAxis>& axes, const Tensor& x,
             const Tensor& y);
+
+// The same with rule.antialias.
+void resize_antialiased(Context& context, const ResizeRule& rule, const std::vector<ResizeAxis>& axes, const Tensor& x,
+                        const Tensor& y);
 
 }  // namespace encore::ops

@@ -3,14 +3,19 @@
 
 #include "device/divide.h"
 #include "ops/dispatch.h"
-#include "ops/reduce/reduce.h"
+#include "ops/reduce/length.h"
+#include "ops/reduce/team.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
 namespace {
 
+using device::Block;
 using device::Compute;
 using device::Divider;
+using device::NoShared;
+using device::Pack;
+using device::PerThread;
 
 // Of a vector of zeros nothing is left but zeros.
 template <class C>
@@ -29,7 +34,7 @@ struct NormalizeLength {
   const T* x;
   T* y;
   int64_t rows, width;
-  bool squares;
+  Norm<C> norm;
 
   DEVICE_FN void operator()(Block<NoShared>& b, const NoShared&) const {
     PerThread<Kept, kMaxThreads> kept;
@@ -39,16 +44,13 @@ struct NormalizeLength {
           C all = 0;
           each(b, t, [&](int k, int64_t first) {
             load(kept[t].at[k], first);
-            UNROLL for (int j = 0; j < kPack; ++j) {
-              const C value = kept[t].at[k][j];
-              all += squares ? value * value : std::abs(value);
-            }
+            UNROLL for (int j = 0; j < kPack; ++j) { all += norm.term(kept[t].at[k][j]); }
           });
           return all;
         },
         Plus());
     b.threads([&](int t, NoShared&) {
-      const C length = squares ? std::sqrt(sum[t]) : sum[t];
+      const C length = norm.length(sum[t]);
       each(b, t, [&](int k, int64_t first) {
         if constexpr (kKeep == 0) load(kept[t].at[k], first);
         Pack<T, kPack> out;
@@ -70,19 +72,6 @@ struct NormalizeLength {
     Packs::each(width, Together::lane(t), Together::size(b),
                 [&](int k, auto first) { f(k, row * width + int64_t(first)); });
   }
-};
-
-template <class T>
-struct Length {
-  static constexpr int kBatch = 4;
-  using In = T;
-  using Out = Compute<T>;
-  using Acc = Compute<T>;
-  bool squares;
-  DEVICE_FN Acc zero() const { return Acc(0); }
-  DEVICE_FN void take(Acc& acc, T x, int64_t) const { acc += squares ? Acc(x) * Acc(x) : std::abs(Acc(x)); }
-  DEVICE_FN Acc merge(Acc a, Acc b) const { return a + b; }
-  DEVICE_FN Out finish(Acc acc) const { return squares ? std::sqrt(acc) : acc; }
 };
 
 // Vectors whose values are `inner` apart.
@@ -110,7 +99,7 @@ class LpNormalization : public Op {
   explicit LpNormalization(const NodeInfo& node) : axis_(node.get_int("axis", -1)) {
     const int64_t p = node.get_int("p", 2);
     require(p == 1 || p == 2, "p is ", p, "; it must be 1 or 2");
-    squares_ = p == 2;
+    p_ = float(p);
   }
   void run(Context& context) const override {
     const Tensor& x = context.input(0);
@@ -128,12 +117,14 @@ class LpNormalization : public Op {
       }
       AxisSet reduced(size_t(rank), false);
       reduced[size_t(axis)] = true;
-      auto* const lengths = static_cast<Compute<T>*>(context.scratch(size_t(x.count() / width) * sizeof(Compute<T>)));
-      reduce(context, plan_reduction(x.shape, reduced), x.as<const T>(), lengths, Length<T>{squares_});
+      using C = Compute<T>;
+      const Tensor lengths{device::kTypeOf<C>, Where::device, x.shape.with(axis, 1),
+                           context.scratch(size_t(x.count() / width) * sizeof(C))};
+      reduce_length(context, x, reduced, p_, lengths);
       with_packs<kWide>(aligned, [&]<int kPack> {
         const int64_t packs = x.count() / kPack;
         device::for_each_index(context.stream(), packs,
-                               DivideByLength<T, kPack>{x.as<const T>(), y.as<T>(), lengths, inner,
+                               DivideByLength<T, kPack>{x.as<const T>(), y.as<T>(), lengths.as<const C>(), inner,
                                                         Divider(inner / kPack, packs), Divider(width, packs)});
       });
     });
@@ -145,12 +136,13 @@ class LpNormalization : public Op {
     const int64_t rows = x.count() / width;
     spread_rows<kPack, true>(stream, rows, width, [&]<int kLanes, int kKeep>(device::Blocks grid) {
       device::block_kernel<NoShared>(
-          stream, grid, NormalizeLength<T, kPack, kLanes, kKeep>{x.as<const T>(), y.as<T>(), rows, width, squares_});
+          stream, grid,
+          NormalizeLength<T, kPack, kLanes, kKeep>{x.as<const T>(), y.as<T>(), rows, width, Norm<Compute<T>>(p_)});
     });
   }
 
   int64_t axis_;
-  bool squares_;
+  float p_;
 };
 
 }  // namespace
