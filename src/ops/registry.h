@@ -59,7 +59,7 @@ inline constexpr const char* kChannelsLast = "com.ms.internal.nhwc";  // ai.onnx
 inline constexpr Types kChannelsLastFloats{Type::f16, Type::f32, Type::f64};
 
 // The newest ai.onnx opset that is understood; rows end here unless a later schema version changes the meaning.
-inline constexpr int kNewestOpset = 26;
+inline constexpr int kNewestOpset = 28;
 
 using MakeOp = std::unique_ptr<Op> (*)(const NodeInfo&);
 template <class T>

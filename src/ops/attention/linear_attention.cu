@@ -204,7 +204,6 @@ std::vector<OpRow> linear_attention_rows() {
   const Types types = kHalves | Types{Type::f32};
   return {{.name = "LinearAttention",
            .since = 27,
-           .until = 28,
            .types = {in(0, types), in(3, types), in(4, types), in(5, types), out(1, types)},
            .make = make<LinearAttention>}};
 }

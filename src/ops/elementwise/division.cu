@@ -38,9 +38,10 @@ struct Remainder {
   explicit Remainder(const NodeInfo& node) : like_dividend(node.get_int("fmod", 0) == 1) {
     if (const int64_t fmod = node.get_int("fmod", 0); fmod != 0 && fmod != 1)
       fail(Code::not_supported, "attribute fmod is ", fmod, "; it must be 0 or 1");
-    if (!like_dividend && kFloats.has(node.input_type(0)))
-      fail(Code::not_supported,
-           "attribute fmod is 0 and the inputs are floating-point numbers: ONNX wants fmod=1 for these");
+    if (!like_dividend && kFloats.has(node.input_type(0)) && node.since_version() < 28)
+      fail(
+          Code::not_supported,
+          "attribute fmod is 0 and the inputs are floating-point numbers: before opset 28 ONNX wants fmod=1 for these");
   }
   template <class T>
   DEVICE_FN bool is_bad(T, T divisor) const {
@@ -49,7 +50,10 @@ struct Remainder {
   template <class T>
   DEVICE_FN T operator()(T a, T b) const {
     if constexpr (!std::is_integral_v<T>) {
-      return std::fmod(a, b);
+      const T rest = std::fmod(a, b);
+      if (like_dividend || rest != rest) return rest;
+      if (rest == T(0)) return std::copysign(rest, b);
+      return (rest < T(0)) != (b < T(0)) ? rest + b : rest;
     } else {
       if (b == T(0)) return 0;
       if constexpr (std::is_signed_v<T>) {

@@ -83,7 +83,6 @@ class CausalConvWithState : public Op {
 std::vector<OpRow> causal_conv_rows() {
   return {{.name = "CausalConvWithState",
            .since = 27,
-           .until = 28,
            .types = {in(0, kHalves | Types{Type::f32})},
            .make = make<CausalConvWithState>}};
 }

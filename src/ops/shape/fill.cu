@@ -47,12 +47,12 @@ class ConstantOfShape : public Op {
 template <class T>
 struct Count {
   // Integers wrap around on the way, where the difference of the ends does not fit.
-  using Term = std::conditional_t<std::is_integral_v<T>, uint64_t, T>;
+  using Term = std::conditional_t<std::is_integral_v<T>, uint64_t, device::Compute<T>>;
   T* out;
   T start, delta;
   DEVICE_FN void operator()(int64_t i) const { out[i] = T(Term(start) + Term(i) * Term(delta)); }
 };
-using RangeTypes = TypeList<float, double, int16_t, int32_t, int64_t>;
+using RangeTypes = TypeList<float, Half, BFloat16, double, int16_t, int32_t, int64_t>;
 
 class Range : public Op {
  public:
@@ -66,8 +66,9 @@ class Range : public Op {
         return *given.as<const T>();
       };
       const T start = scalar(0, "start"), limit = scalar(1, "limit"), delta = scalar(2, "delta");
-      require(delta != T(0), "delta is 0");
-      const double steps = std::ceil((double(limit) - double(start)) / double(delta));
+      using C = device::Compute<T>;
+      require(C(delta) != C(0), "delta is 0");
+      const double steps = std::ceil((double(C(limit)) - double(C(start))) / double(C(delta)));
       require(!(steps > 9e15), "a range of ", steps, " elements");
       const int64_t count = steps > 0 ? int64_t(steps) : 0;  // NaN gives none
       const Tensor out = context.output(0, Shape{count});
@@ -87,7 +88,7 @@ std::vector<OpRow> fill_rows() {
        .host_inputs = {0}},
       {.name = "Range",
        .since = 11,
-       .types = {in(0, Types{Type::f32, Type::f64, Type::i16, Type::i32, Type::i64})},
+       .types = {in(0, kFloats | Types{Type::i16, Type::i32, Type::i64})},
        .make = make<Range>,
        .host_inputs = {0, 1, 2}},
   };
