@@ -27,6 +27,7 @@ PAGE = ROOT / "docs" / "onnx-node-tests.md"
 DIFFERENT = {
     r"^test_training_dropout(?!.*zero_ratio)": "the numbers of another random generator",
     r"^test_resize_downsample_scales_(linear|cubic)_align_corners": "onnxruntime's CPU EP gives Encore's result too",
+    r"^test_maxunpool_export_with_output_shape$": "onnxruntime's CPU EP gives Encore's result too",
     r"^test_bernoulli": "random",
 }
 # Not Encore's to pass, each with the reason.
@@ -111,7 +112,9 @@ def compare(got, want, case):
     assert got.dtype == want.dtype and got.shape == want.shape
     if want.dtype.kind == "f":
         rounding = 2e-3 if want.dtype == np.float16 else 1e-5
-        np.testing.assert_allclose(got, want, rtol=max(case.rtol, rounding), atol=max(case.atol, 1e-6))
+        # A Fourier transform's sums cancel to nothing but the rounding of what they add up.
+        summed = 1e-7 * np.abs(want).max(initial=0) if re.match("test_(dft|stft)", case.name) else 0
+        np.testing.assert_allclose(got, want, rtol=max(case.rtol, rounding), atol=max(case.atol, 1e-6, summed))
     elif onnx_values.is_numpys(want):
         np.testing.assert_array_equal(got, want)
     elif want.dtype.name == "bfloat16" and not case.name.startswith("test_cast"):
