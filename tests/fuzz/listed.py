@@ -8,6 +8,7 @@ from element_types import NUMPY
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operators.md"
 CHANNELS_LAST = "com.ms.internal.nhwc"
+FOLLOWING = 10**6  # the last index of a rule for all that follow
 
 
 @dataclasses.dataclass
@@ -16,6 +17,9 @@ class Row:
     until: int
     rules: list  # (direction, first index, last index, names of types)
     on_host: set  # places in host memory, such as ("in", 1)
+
+    def is_variadic(self):
+        return any(way == "in" and (first, last) == (0, FOLLOWING) for way, first, last, _ in self.rules)
 
     def types(self, index, direction="in"):
         """What the row takes there; nothing if it does not say."""
@@ -45,4 +49,4 @@ def _rules(cell):
         for place in places.split(","):
             way, first, following = re.fullmatch(r"\s*(in|out) (\d+)(…?)\s*", place).groups()
             known = [name for name in map(str.strip, types.split(",")) if name in NUMPY]  # the others nobody draws
-            yield way, int(first), 10**6 if following else int(first), known
+            yield way, int(first), FOLLOWING if following else int(first), known
