@@ -27,7 +27,7 @@ inline std::vector<std::string> get_strings(const NodeInfo& node, const char* at
   if (!found) return otherwise;
   if (*found != otherwise && !lists->kernel_has_strings())
     fail(Code::not_supported, "attribute '", attribute,
-         "' is a list of strings, which this onnxruntime does not tell "
+         "' is a list of strings, which this host does not tell "
          "kernels; newer ones do");
   return *found;
 }

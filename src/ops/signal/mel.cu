@@ -62,7 +62,7 @@ class MelWeightMatrix : public Op {
     const Tensor y = context.output(0, Shape{length / 2 + 1, bands});
     if (y.count() == 0) return;
 
-    // In floats, as onnxruntime has it: a bin more or less would show.
+    // In floats, as the CPU EP has it: a bin more or less would show.
     const auto mel_of = [](float hertz) { return float(2595 * std::log10(1 + hertz / 700)); };
     const float low = mel_of(lowest), step = (mel_of(highest) - low) / float(bands + 2);
     std::vector<int32_t> edges;

@@ -8,7 +8,7 @@
 namespace encore::ops {
 namespace {
 
-// Computed as onnxruntime has it, in floats but for doubles.
+// Computed in doubles, whatever the type.
 template <class T>
 struct CosineSum {
   T* y;
