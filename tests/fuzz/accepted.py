@@ -106,6 +106,13 @@ def no_slope(finding):
     return not np.isfinite(finding.node.attrs.get("alpha", 0))
 
 
+def beyond_when_quantized(finding):
+    """Halves: each that differs is more than an int32 when it is divided."""
+    with np.errstate(all="ignore"):
+        inside = np.abs(_read(finding)) / np.abs(_read(finding, 1)).min(initial=np.inf) < 2**31
+    return finding.node.inputs[0].type != "float" and not (inside & (finding.got != finding.wanted)).any()
+
+
 def minus_zero_as_boolean(finding):
     array = _read(finding).astype(np.float32)
     differs = finding.got != finding.wanted
@@ -341,6 +348,25 @@ ACCEPTED = [
         rounded_on_the_way,
     ),
     Accepted("Cast CastLike", VALUES, "the CPU EP takes float8's -0 for true", minus_zero_as_boolean),
+    Accepted("QuantizeLinear", VALUES, "the CPU EP makes the least of halves too large", beyond_when_quantized),
+    Accepted(
+        "MatMulInteger QLinearMatMul ConvInteger QLinearConv",
+        VALUES,
+        "sums of nothing are left as they were by the CPU EP",
+        lambda finding: any(value is not None and value.array.size == 0 for value in finding.node.inputs),
+    ),
+    Accepted(
+        "MatMulInteger",
+        SERVED,
+        "the CPU EP has one zero point for all rows",
+        lambda finding: len(finding.node.inputs) > 2 and finding.node.inputs[2] and _read(finding, 2).size > 1,
+    ),
+    Accepted(
+        "QuantizeLinear DequantizeLinear",
+        SERVED,
+        "the CPU EP wants no axis where there is one block of all",
+        lambda finding: finding.node.attrs.get("block_size") and finding.node.inputs[1].array.size == 1,
+    ),
     Accepted(SUMS, VALUES, "integers beyond their type wrap; the CPU EP's stop at the last one or average", overflows),
     Accepted("LeakyRelu", VALUES, "the CPU EP multiplies what is positive too, by a slope that is no number", no_slope),
     Accepted("PRelu", VALUES, "the CPU EP multiplies zero too, by a slope that is no number", no_slope_of_zero),
@@ -348,7 +374,10 @@ ACCEPTED = [
     Accepted("QuickGelu", VALUES, "the CPU EP's sigmoid is a polynomial", near_a_sigmoid),
     Accepted("Clip", VALUES, "where no bound is given, the type's largest number is one", at_the_ends_of_the_type),
     Accepted(
-        "MatMul FusedMatMul Gemm Conv", VALUES, "sums of nothing are left as they were by the CPU EP", has_no_terms
+        "MatMul FusedMatMul Gemm Conv",
+        VALUES,
+        "sums of nothing are left as they were by the CPU EP",
+        has_no_terms,
     ),
     Accepted(
         "LayerNormalization SkipLayerNormalization",
@@ -410,7 +439,12 @@ ACCEPTED = [
     Accepted(POOLS, VALUES, "the CPU EP pads to the same size as if there were no dilation", dilated),
     Accepted("Conv", REFUSED, "the CPU EP slides kernels of nothing", says("of the kernel is 0")),
     Accepted("Conv", SERVED, "exporters write an empty list for what they don't give", says("kernel_shape: {} W")),
-    Accepted("Conv", SERVED, "the CPU EP has no dilation with auto_pad", says("Dilation not supported for AutoPad")),
+    Accepted(
+        "Conv ConvInteger QLinearConv",
+        SERVED,
+        "the CPU EP has no dilation with auto_pad",
+        says("Dilation not supported for AutoPad"),
+    ),
     Accepted(f"{POOLS} GlobalMaxPool GlobalAveragePool", SERVED, "the CPU EP refuses to pool nothing", of_nothing),
     Accepted(
         "MaxPool",

@@ -56,15 +56,19 @@ def dequantize(s):
     return s.node(x, _scale(s, shape, kind), s.maybe(0.7, lambda: _zero(s, shape, x.type)), types=[kind], **attrs)
 
 
+def _with_halves(s):
+    return ["float", "float16"] if s.opset >= 6 else ["float"]  # older ones' Cast is not what the CPU EP puts before it
+
+
 @proposes("QuantizeLinear", domain=MICROSOFT, family="exact", own_types=True, steady=False)
 def quantize_for_microsoft(s):
-    x, to = s.data(["float", "float16"]), s.draw.pick(BYTES)
+    x, to = s.data(_with_halves(s)), s.draw.pick(BYTES)
     return s.node(x, _scale(s, [], x.type), _zero(s, [], to), types=[to])
 
 
 @proposes("DequantizeLinear", domain=MICROSOFT, steady=False)
 def dequantize_for_microsoft(s):
-    x, kind = s.data(BYTES), s.draw.pick(["float", "float16"])
+    x, kind = s.data(BYTES), s.draw.pick(_with_halves(s))
     return s.node(x, _scale(s, [], kind), _zero(s, [], x.type), types=[kind])
 
 
@@ -110,9 +114,9 @@ def _convolution(s):
 
 @proposes("ConvInteger", family="exact")
 def conv_integer(s):
-    x, w, filters, attrs = _convolution(s)
+    x, w, _, attrs = _convolution(s)
     x_zero = s.maybe(0.7, lambda: _zero(s, [], x.type))
-    w_zero = s.maybe(0.5, lambda: _zero(s, s.draw.pick([[], [filters]]), w.type))
+    w_zero = s.maybe(0.5, lambda: _zero(s, [], w.type))  # the CPU EP has one for all filters
     return s.node(x, w, x_zero, w_zero, types=["int32"], **attrs)
 
 

@@ -203,7 +203,8 @@ class IntegerConv : public Op {
     const int64_t images = x.shape[0], outputs = y.shape[1], positions = window.out_count();
     const int64_t padded = product.a.padded(), plane = x.count() / std::max<int64_t>(images * groups_, 1);
     const int64_t most = int64_t(std::min(context.dnn().settings().most_workspace_bytes, size_t{256} << 20));
-    const int64_t position_bytes = std::max<int64_t>(checked_product(groups_, padded), 1);
+    // A row of each group, and the sums that the library may make of them.
+    const int64_t position_bytes = checked_product(groups_, padded) + outputs * int64_t(sizeof(int32_t));
     const int64_t image_bytes = checked_product(position_bytes, positions);
     const int64_t at_once = std::clamp<int64_t>(most / image_bytes, 1, images);
     const int64_t part = image_bytes <= most ? positions : std::clamp<int64_t>(most / position_bytes, 1, positions);

@@ -124,8 +124,9 @@ struct MultiplyFewRows {
           const int8_t* right = p.b + (in_b * p.b_stored + column) * p.padded;
           for (int64_t at = t % kGroup * kChunk; at < p.padded; at += kGroup * kChunk) {
             const Chunk y = chunk_of(right + at);
-            UNROLL for (int i = 0; i < kRows; ++i) if (row0 + i < p.m) mine.at[i] =
-                dot(chunk_of(left + i * p.padded + at), y, mine.at[i]);
+            UNROLL for (int i = 0; i < kRows; ++i) {
+              if (row0 + i < p.m) mine.at[i] = dot(chunk_of(left + i * p.padded + at), y, mine.at[i]);
+            }
           }
           return mine;
         },
@@ -133,8 +134,9 @@ struct MultiplyFewRows {
     b.threads([&](int t, device::NoShared&) {
       const int64_t column = column_tile * kColumns + t / kGroup;
       if (t % kGroup != 0 || column >= p.n) return;
-      UNROLL for (int i = 0; i < kRows; ++i) if (row0 + i < p.m)
-          p.finish(place, in_a, in_b, row0 + i, column, sums[t].at[i]);
+      UNROLL for (int i = 0; i < kRows; ++i) {
+        if (row0 + i < p.m) p.finish(place, in_a, in_b, row0 + i, column, sums[t].at[i]);
+      }
     });
   }
 };
@@ -251,23 +253,23 @@ bool multiply_by_library(Context& context, const Product& p, const IntegerRows& 
 void multiply(Context& context, const IntegerProduct& product) {
   const IntegerRows &a = product.a, &b = product.b;
   require(a.depth == b.depth, "rows of ", a.depth, " and of ", b.depth, " cannot be multiplied");
-  Product p{product.finish,
-            product.a_zero,
-            product.b_zero,
-            a.values,
-            b.values,
-            a.sums,
-            b.sums,
-            a.rows,
-            b.rows,
-            a.stored,
-            b.stored,
-            a.depth,
-            a.padded(),
-            product.row_step,
-            product.matrix_step,
-            !product.a_zero.known_zero() || !product.b_zero.known_zero(),
-            Batch(a.batch, b.batch)};
+  const Product p{.out = product.finish,
+                  .a_zero = product.a_zero,
+                  .b_zero = product.b_zero,
+                  .a = a.values,
+                  .b = b.values,
+                  .a_sums = a.sums,
+                  .b_sums = b.sums,
+                  .m = a.rows,
+                  .n = b.rows,
+                  .a_stored = a.stored,
+                  .b_stored = b.stored,
+                  .depth = a.depth,
+                  .padded = a.padded(),
+                  .row_step = product.row_step,
+                  .matrix_step = product.matrix_step,
+                  .corrected = !product.a_zero.known_zero() || !product.b_zero.known_zero(),
+                  .batch = Batch(a.batch, b.batch)};
   if (p.batch.count * p.m * p.n == 0) return;
   if (suits_library(p) && multiply_by_library(context, p, a, b)) return;
   if (p.m <= 2 * MultiplyFewRows::kRows)

@@ -61,8 +61,9 @@ struct PackRows {
     }
     UNROLL for (int w = 0; w < kChunk / 4; ++w) {
       chunk.at[w] = 0;
-      UNROLL for (int i = 0; i < 4; ++i) if (at + w * 4 + i < depth) chunk.at[w] |= (source[w * 4 + i] ^ flip)
-                                                                                    << (8 * i);
+      UNROLL for (int i = 0; i < 4; ++i) {
+        if (at + w * 4 + i < depth) chunk.at[w] |= (source[w * 4 + i] ^ flip) << (8 * i);
+      }
     }
     return chunk;
   }
@@ -92,8 +93,9 @@ struct PackColumns {
       } else if (r < rows) {
         const int count = rows - r < kChunk ? int(rows - r) : kChunk;
         const auto in = device::load_pack<kChunk>(from + (matrix * depth + d) * rows + r, aligned, count);
-        UNROLL for (int i = 0; i < kChunk; ++i) s.tile[t / kChunks][t % kChunks * kChunk + i] =
-            uint8_t(in.at[i] ^ flip);
+        UNROLL for (int i = 0; i < kChunk; ++i) {
+          s.tile[t / kChunks][t % kChunks * kChunk + i] = uint8_t(in.at[i] ^ flip);
+        }
       }
     });
     b.threads([&](int t, Shared& s) {
