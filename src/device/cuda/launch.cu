@@ -4,6 +4,7 @@
 #include <array>
 
 #include "device/cuda/capture.h"
+#include "device/cuda/check.h"
 #include "device/device.h"
 #include "device/graph.h"
 

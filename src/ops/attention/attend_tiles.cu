@@ -63,7 +63,9 @@ struct TileLayout {
 template <class T, int kFours>
 struct AttendTiles {
   using C = Compute<T>;
-  static constexpr int kMaxThreads = kThreads;
+  // Twice as many threads: so a thread gets as few registers as leave room for a second block, which computes while the
+  // first one loads.
+  static constexpr int kMaxThreads = sizeof(C) == 8 ? kThreads : 2 * kThreads;
   static constexpr int kValues = kFours * kTile;  // that a block has of each row
   static constexpr int kPowerRow = kTile + kPer;
   static constexpr int kPack = device::pack_size<T>();
@@ -249,12 +251,12 @@ struct AttendTiles {
         const C* const queries = b.template dynamic<C>(s) + slot + t / kSide * kPer * layout.row;
         const C* const keys = b.template dynamic<C>(s, layout.keys) + t % kSide * layout.row;
         NO_UNROLL for (int d = 0; d < layout.depth; d += kPer) {
-          Four<C> one[kPer], other[kPer];
+          Four<C> one[kPer];
           UNROLL for (int i = 0; i < kPer; ++i) one[i] = four(queries + i * layout.row + d);
-          UNROLL for (int j = 0; j < kPer; ++j) other[j] = four(keys + j * kSide * layout.row + d);
-          UNROLL for (int i = 0; i < kPer; ++i) {
-            UNROLL for (int j = 0; j < kPer; ++j) {
-              UNROLL for (int c = 0; c < kPer; ++c) square.row[i].at[j] += one[i].at[c] * other[j].at[c];
+          UNROLL for (int j = 0; j < kPer; ++j) {
+            const Four<C> other = four(keys + j * kSide * layout.row + d);
+            UNROLL for (int i = 0; i < kPer; ++i) {
+              UNROLL for (int c = 0; c < kPer; ++c) square.row[i].at[j] += one[i].at[c] * other.at[c];
             }
           }
         }
