@@ -38,7 +38,7 @@ struct NormalizeRows {
         [&](int t) {
           const Row row(*this, b, t);
           C all = 0;
-          each(b, t, row, [&](int k, int64_t first) {
+          each(b, t, row, [&](int k, auto first) {
             row.load(kept[t].at[k], first);
             if (kAdds && row.sum) {
               Pack<X, kPack> out;
@@ -56,7 +56,7 @@ struct NormalizeRows {
           const Row row(*this, b, t);
           const C mean = norm.centred ? total[t] * per_value : C(0);
           C all = 0;
-          each(b, t, row, [&](int k, int64_t first) {
+          each(b, t, row, [&](int k, auto first) {
             if constexpr (kKeep == 0) row.load(kept[t].at[k], first);
             UNROLL for (int j = 0; j < kPack; ++j) {
               const C off = row.has(first + j) ? kept[t].at[k][j] - mean : C(0);
@@ -78,7 +78,7 @@ struct NormalizeRows {
       const V* betas = static_cast<const V*>(norm.beta.data);
       if (betas) betas += row.index * norm.beta.step;
       V* y = static_cast<V*>(norm.y) + row.index * norm.width;
-      each(b, t, row, [&](int k, int64_t first) {
+      each(b, t, row, [&](int k, auto first) {
         if constexpr (kKeep == 0) row.load(kept[t].at[k], first);
         const auto gamma = row.values(gammas, first);
         Pack<V, kPack> beta{};
@@ -149,7 +149,7 @@ struct NormalizeRows {
     if (!row.there) return;
     const int before = kWhole ? 0 : int(reinterpret_cast<uintptr_t>(row.x) / sizeof(X) % kPack);
     Packs::each(norm.width + before, Together::lane(t), Together::size(b),
-                [&](int k, int64_t first) { f(k, first - before); });
+                [&](int k, auto first) { f(k, first - before); });
   }
   DEVICE_FN void write(void* statistics, int64_t row, C value) const {
     if (!statistics) return;

@@ -63,7 +63,7 @@ struct SoftmaxRows {
         b, kLowest<C>,
         [&](int t) {
           C most = kLowest<C>;
-          each(b, t, [&](int k, const Row& row, int64_t first) {
+          each(b, t, [&](int k, const Row& row, auto first) {
             row.load(kept[t].at[k], first);
             UNROLL for (int j = 0; j < kPack; ++j) most = Larger()(most, kept[t].at[k][j]);
           });
@@ -74,7 +74,7 @@ struct SoftmaxRows {
         b, C(0),
         [&](int t) {
           C all = 0;
-          each(b, t, [&](int k, const Row& row, int64_t first) {
+          each(b, t, [&](int k, const Row& row, auto first) {
             if constexpr (kKeep == 0) row.load(kept[t].at[k], first);
             UNROLL for (int j = 0; j < kPack; ++j) {
               const C power = power_of<T>(kept[t].at[k][j] - top[t]);
@@ -87,7 +87,7 @@ struct SoftmaxRows {
         Plus());
     b.threads([&](int t, NoShared&) {
       const C scale = C(1) / sum[t], shift = top[t], log_sum = log ? std::log(sum[t]) : C(0);
-      each(b, t, [&](int k, const Row& row, int64_t first) {
+      each(b, t, [&](int k, const Row& row, auto first) {
         if constexpr (kKeep == 0) row.load(kept[t].at[k], first);
         Pack<T, kPack> out;
         UNROLL for (int j = 0; j < kPack; ++j) {
@@ -144,7 +144,7 @@ struct SoftmaxRows {
     const Row row{x + index * width, addend.of(index, width), y + index * width, width};
     const int before = kWhole ? 0 : int(reinterpret_cast<uintptr_t>(row.x) / sizeof(T) % kPack);
     Packs::each(width + before, Together::lane(t), Together::size(b),
-                [&](int k, int64_t first) { f(k, row, first - before); });
+                [&](int k, auto first) { f(k, row, first - before); });
   }
 };
 
