@@ -362,7 +362,7 @@ ACCEPTED = [
         "the CPU EP wants a place for no steps, too",
         lambda finding: finding.node.inputs[1].array.size == 0,
     ),
-    Accepted("GatherND", REFUSED, "indices of depth 0, which ONNX doesn't have", says("indices of depth 0")),
+    Accepted("GatherND ScatterND", REFUSED, "indices of depth 0, which ONNX doesn't have", says("indices of depth 0")),
     Accepted("Resize", SHAPE, "the CPU EP mixes up axes from the end with a policy", by_a_policy_from_the_end),
     Accepted("Squeeze", SHAPE, "an empty list of axes names none; the CPU EP takes it for absent", without_axes),
     Accepted(
