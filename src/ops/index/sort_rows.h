@@ -19,7 +19,6 @@ class Sorter {
   // To be filled before each sort(). Places stay between sorts, at the addresses of after the last one.
   void* keys() const { return keys_; }
   int32_t* places() const { return places_; }
-  const void* sorted_keys() const { return sorted_keys_; }
   // Stable; looks at the lowest `bits` of the keys.
   void sort(size_t key_bytes, int bits);
 
