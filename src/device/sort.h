@@ -10,7 +10,7 @@ namespace encore::device {
 // Unsigned keys, each with a place that goes along: ascending, and in the order they had where they are the same.
 struct SortPairs {
   int64_t count;  // below 2^31
-  int key_bytes;  // 1, 2, 4 or 8
+  int key_bytes;  // 4 or 8
   int key_bits;   // only the lowest ones are looked at
   bool operator==(const SortPairs&) const = default;
 };

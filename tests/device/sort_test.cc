@@ -71,8 +71,6 @@ void check(size_t count, int bits) {
 
 TEST(Sort, of_each_size_of_keys) {
   for (size_t count : {1, 2, 1000, 100'000}) {
-    check<uint8_t>(count, 8);
-    check<uint16_t>(count, 16);
     check<uint32_t>(count, 32);
     check<uint64_t>(count, 64);
   }
@@ -80,6 +78,7 @@ TEST(Sort, of_each_size_of_keys) {
 
 TEST(Sort, looks_at_the_lowest_bits_alone) {
   check<uint32_t>(5000, 5);
+  check<uint32_t>(5000, 8);
   check<uint64_t>(5000, 33);
 }
 

@@ -499,7 +499,7 @@ ACCEPTED = [
         "the CPU EP wants a place for no steps, too",
         lambda finding: finding.node.inputs[1].array.size == 0,
     ),
-    Accepted("GatherND", REFUSED, "indices of depth 0, which ONNX doesn't have", says("indices of depth 0")),
+    Accepted("GatherND ScatterND", REFUSED, "indices of depth 0, which ONNX doesn't have", says("indices of depth 0")),
     Accepted(
         "GatherND",
         REFUSED,

@@ -1,4 +1,5 @@
-// CUB's radix sort: some passes over the keys, each a launch or two, at about the speed of memory.
+// CUB's radix sort: a pass for each eight bits of the keys, at about the speed of memory. It takes long to compile, so
+// shorter keys come as some of the bits of longer ones.
 #include "device/sort.h"
 
 #include <cub/device/device_radix_sort.cuh>
@@ -25,8 +26,6 @@ size_t run(cudaStream_t stream, const SortPairs& sort, const void* keys, void* s
            int32_t* sorted_places, void* scratch, size_t bytes) {
   require(sort.count < (int64_t(1) << 31), "a sort of ", sort.count, " pairs");
   switch (sort.key_bytes) {
-    case 1: return run<uint8_t>(stream, sort, keys, sorted_keys, places, sorted_places, scratch, bytes);
-    case 2: return run<uint16_t>(stream, sort, keys, sorted_keys, places, sorted_places, scratch, bytes);
     case 4: return run<uint32_t>(stream, sort, keys, sorted_keys, places, sorted_places, scratch, bytes);
     case 8: return run<uint64_t>(stream, sort, keys, sorted_keys, places, sorted_places, scratch, bytes);
     default: fail(Code::internal, "keys of ", sort.key_bytes, " bytes");

@@ -40,8 +40,6 @@ void sort_pairs(StreamRef stream, const SortPairs& sort, const void* keys, void*
   auto* const places_to = static_cast<int32_t*>(virtual_gpu::followed(sorted_places));
   virtual_gpu::enqueue(stream, "sort_pairs", [=] {
     switch (sort.key_bytes) {
-      case 1: return run<uint8_t>(sort, from, to, places_from, places_to);
-      case 2: return run<uint16_t>(sort, from, to, places_from, places_to);
       case 4: return run<uint32_t>(sort, from, to, places_from, places_to);
       case 8: return run<uint64_t>(sort, from, to, places_from, places_to);
       default: fail(Code::internal, "keys of ", sort.key_bytes, " bytes");

@@ -14,7 +14,7 @@ namespace {
 template <class Key>
 struct KeysAndPlaces {
   const Key* x;
-  Key* keys;
+  SortedAs<Key>* keys;
   int32_t* places;
   Ordering order;
   DEVICE_FN void operator()(int64_t i) const {
@@ -59,11 +59,11 @@ const int32_t* sorted_places(Context& context, const Ordering& order, const void
   Sorter sorter(context, count, std::max(bytes, sizeof(uint32_t)));
   dispatch_size(bytes, [&]<class Key>() {
     if constexpr (sizeof(Key) <= 8)
-      device::for_each_index(
-          context.stream(), count,
-          KeysAndPlaces<Key>{static_cast<const Key*>(x), static_cast<Key*>(sorter.keys()), sorter.places(), order});
+      device::for_each_index(context.stream(), count,
+                             KeysAndPlaces<Key>{static_cast<const Key*>(x), static_cast<SortedAs<Key>*>(sorter.keys()),
+                                                sorter.places(), order});
   });
-  sorter.sort(bytes, int(8 * bytes));
+  sorter.sort(std::max(bytes, sizeof(uint32_t)), int(8 * bytes));
   if (rows > 1) {
     device::for_each_index(
         context.stream(), count,

@@ -1,19 +1,24 @@
 // Sorting in scratch memory.
 #pragma once
+#include <type_traits>
+
 #include "ops/index/ordering.h"
 #include "ops/op.h"
 
 namespace encore::ops {
 
-// Keys of one size with places, in scratch memory of the run, to be sorted as often as one likes.
+// What keys of a size are sorted as.
+template <class Key>
+using SortedAs = std::conditional_t<sizeof(Key) == 8, uint64_t, uint32_t>;
+
+// Keys with places, in scratch memory of the run, to be sorted as often as one likes.
 class Sorter {
  public:
-  // Throws Error{invalid_input} for 2^31 keys or more.
+  // Keys have 4 or 8 bytes. Throws Error{invalid_input} for 2^31 of them or more.
   Sorter(Context& context, int64_t count, size_t key_bytes);
   // To be filled before each sort(). Places stay between sorts, at the addresses of after the last one.
   void* keys() const { return keys_; }
   int32_t* places() const { return places_; }
-  const void* sorted_keys() const { return sorted_keys_; }
   // Stable; looks at the lowest `bits` of the keys.
   void sort(size_t key_bytes, int bits);
 

@@ -31,7 +31,7 @@ struct ColumnKeys {
   Slices<Key> slices;
   const int32_t* places;
   int64_t column;
-  Key* keys;
+  SortedAs<Key>* keys;
   DEVICE_FN void operator()(int64_t i) const { keys[i] = slices.key(places[i], column); }
 };
 
@@ -162,12 +162,12 @@ class Unique : public Op {
   template <class Key>
   static const int32_t* sorted_slices(Context& context, const Slices<Key>& all, int64_t slices) {
     if (all.width == 1) return sorted_places(context, all.order, all.x, sizeof(Key), 1, slices);
-    Sorter sorter(context, slices, sizeof(Key));
+    Sorter sorter(context, slices, sizeof(SortedAs<Key>));
     device::for_each_index(context.stream(), slices, Count{sorter.places()});
     for (int64_t column = all.width - 1; column >= 0; --column) {
       device::for_each_index(context.stream(), slices,
-                             ColumnKeys<Key>{all, sorter.places(), column, static_cast<Key*>(sorter.keys())});
-      sorter.sort(sizeof(Key), 8 * int(sizeof(Key)));
+                             ColumnKeys<Key>{all, sorter.places(), column, static_cast<SortedAs<Key>*>(sorter.keys())});
+      sorter.sort(sizeof(SortedAs<Key>), 8 * int(sizeof(Key)));
     }
     return sorter.places();
   }
