@@ -298,6 +298,7 @@ POOLS = "MaxPool AveragePool"
 SUMS = "ReduceSum ReduceMean ReduceL1 ReduceL2 ReduceSumSquare ReduceProd"
 REDUCTIONS = f"{SUMS} ReduceMax ReduceMin ReduceLogSum ReduceLogSumExp"
 GELUS = "Gelu FastGelu BiasGelu QuickGelu"
+LOSSES = "SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss"
 
 ACCEPTED = [
     Accepted(
@@ -394,7 +395,20 @@ ACCEPTED = [
     Accepted("ReduceLogSum", VALUES, "near zero a logarithm enlarges the rounding of its sum", log_of_little),
     Accepted("Shrink", VALUES, "the CPU EP computes in float", shrunk_in_float),
     Accepted("Hardmax", VALUES, "the CPU EP passes over NaN, which ONNX's ArgMax chooses", not_finite),
-    Accepted("SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss", VALUES, "the mean of nothing", loses_nothing),
+    Accepted(LOSSES, VALUES, "the mean of nothing", loses_nothing),
+    Accepted(
+        LOSSES, REFUSED, "the CPU EP overlooks labels and weights that do not fit", says("labels of", "weights have")
+    ),
+    Accepted(LOSSES, SERVED, "the CPU EP refuses losses of nothing", of_nothing),
+    Accepted("SoftmaxCrossEntropyLoss", VALUES, "of what is no number, or infinite, no loss is known", not_finite),
+    Accepted("Celu", VALUES, "a slope that is no number is one of numbers below zero alone", no_slope),
+    Accepted("ParametricSoftplus", SERVED, "the CPU EP wants its attributes", says("element_wise_ranged_transform")),
+    Accepted(
+        "ParametricSoftplus",
+        VALUES,
+        "the CPU EP loses the digits of what is near zero",
+        lambda finding: abs(finding.node.attrs.get("alpha", 1)) > 1e3,
+    ),
     Accepted("Einsum", SERVED, "an equation ends at its first zero", says("The only subscript labels allowed")),
     Accepted("Pow", VALUES, "a power beyond the integers is open, and the CPU EP's is a double's", power_overflows),
     Accepted("Dropout", VALUES, "what is dropped in training is random", drops),
