@@ -169,9 +169,14 @@ def test_mean_variance(it, dtype):
     check(replace(it, dtype=dtype))
 
 
+def test_mean_variance_of_other_ranks():
+    """Without axes it is over all but the channels, of images that have fewer dimensions, too."""
+    check(replace(mean_variance(None, 3, 4, 5), reference=_mean_variance((0, 2))))
+
+
 def test_mean_variance_versions():
     check(mean_variance(None, 2, 3, 4, 5, opset=9))
-    fails("MeanVarianceNormalization", [floats(2, 3)], {}, "axes 2 is outside")
+    fails("MeanVarianceNormalization", [floats(2, 3)], {"axes": [2]}, "axes 2 is outside")
 
 
 # ---- LpNormalization

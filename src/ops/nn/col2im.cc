@@ -27,10 +27,15 @@ class Col2Im : public Op {
     check_range(image, 0, "image_shape");
     check_range(block, 1, "block_shape");
     const Window w = window(image, block);
-    const int64_t taps = w.taps(), rows = columns.shape[1];
+    int64_t taps = 1, places = 1;
+    for (int d = 0; d < kSpatial; ++d) {
+      taps = checked_product(taps, w.kernel[d]);
+      places = checked_product(places, w.out[d]);
+    }
+    const int64_t rows = columns.shape[1];
     require(rows % taps == 0, "the ", rows, " rows of the input cannot be divided by a block of ", taps);
-    require(columns.shape[2] == w.out_count(), "the input has ", columns.shape[2], " columns; a block has ",
-            w.out_count(), " places in the image");
+    require(columns.shape[2] == places, "the input has ", columns.shape[2], " columns; a block has ", places,
+            " places in the image");
     std::vector<int64_t> shape{columns.shape[0], rows / taps};
     shape.insert(shape.end(), image.begin(), image.end());
     const Tensor y = context.output(0, Shape(shape));

@@ -136,8 +136,8 @@ struct Pass {
 
 template <class In, class Out, class W>
 void run_pass(Context& context, const ResizeRule& rule, const Pass& pass, const In* x, Out* y) {
-  const double shrinks = std::max(1.0, 1.0 / double(pass.axis.scale));
-  const double window = std::ceil((rule.mode == ResizeMode::cubic ? 2 : 1) * shrinks) * 2 + 1;
+  const float shrinks = std::max(1.f, 1.f / pass.axis.scale);
+  const float window = std::ceil((rule.mode == ResizeMode::cubic ? 2 : 1) * shrinks) * 2 + 1;
   require(window < (1 << 30), "a scale of ", pass.axis.scale, " is too small for antialiasing");
   const int64_t places = pass.axis.out, n = pass.outer * places * pass.inner;
   auto* const seen = static_cast<Seen*>(context.scratch(size_t(places) * sizeof(Seen)));
