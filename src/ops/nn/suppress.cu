@@ -78,7 +78,7 @@ struct Suppress {
       });
       for (int from = 0; count < most;) {
         const int next = b.reduce(
-            kThreads, [&](int t) { return t >= from && s.alive[t] ? t : kThreads; },
+            kThreads, [&](int t) { return t >= from && s.alive[t] ? t : int(kThreads); },
             [](int u, int v) { return u < v ? u : v; });
         if (next == kThreads) break;
         b.threads([&](int t, Shared& s) {
