@@ -34,6 +34,7 @@ class Bare final : public Context {
   device::Blas& blas() override { fail(Code::internal, "attention takes no products"); }
   device::Dnn& dnn() override { return dnn_; }
   device::FaultRef fault() override { return {}; }
+  void read_back(void*, const void*, size_t) override { fail(Code::internal, "nothing is read back here"); }
 
  private:
   device::Stream stream_{0};
