@@ -133,7 +133,7 @@ def _nearest(x, _, scales):
 @pytest.mark.parametrize("dtype", ["bool", "int16", "int64", "uint16", "uint32", "uint64"])
 def test_the_nearest_of_any_type(dtype):
     x = floats(2, 3, 5, 7) > 0 if dtype == "bool" else integers(dtype, 2, 3, 5, 7)
-    check(replace(resize(x, SCALES[1]), dtype=dtype, reference=_nearest))
+    check(replace(resize(x, (1, 1, 2, 3)), dtype=dtype, reference=_nearest))
 
 
 # ---- antialiasing
@@ -156,7 +156,7 @@ SMOOTH = [
     ]
 ] + [
     resize((1, 2, 9, 11), (1, 1, 0.6, 0.6), mode="cubic", antialias=1, cubic_coeff_a=-0.5),
-    resize((1, 2, 6, 8, 10), (1, 1, 0.5, 0.6, 0.7), mode="linear", antialias=1),
+    resize((1, 2, 6, 8, 10), (1, 1, 0.5, 0.6, 0.75), mode="linear", antialias=1),
     resize((0, 2, 9, 11), (1, 1, 0.5, 0.5), mode="linear", antialias=1),
 ]
 
@@ -208,7 +208,6 @@ def test_antialias_beyond_the_image():
 @pytest.mark.parametrize("opset", [18, 19, 26])
 def test_antialias_versions(opset):
     check(resize((1, 2, 9, 11), (1, 1, 0.5, 0.4), mode="linear", antialias=1, opset=opset))
-    check(resize((1, 2, 9, 11), (1, 1, 0.5, 0.4), antialias=1, opset=opset))
 
 
 @pytest.mark.parametrize("opset", [11, 13, 18, 19, 26])

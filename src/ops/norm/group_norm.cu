@@ -1,6 +1,5 @@
 // InstanceNormalization, GroupNormalization and MeanVarianceNormalization: groups of values, each of them less its mean
 // and over its deviation.
-#include <algorithm>
 #include <cmath>
 
 #include "device/divide.h"
@@ -251,16 +250,17 @@ class GroupNormalization : public Op {
 
 class MeanVarianceNormalization : public Op {
  public:
-  explicit MeanVarianceNormalization(const NodeInfo& node) : axes_(node.find_ints("axes")) {}
+  explicit MeanVarianceNormalization(const NodeInfo& node)
+      : axes_(node.find_ints("axes").value_or(std::vector<int64_t>{0, 2, 3})) {}
 
   void run(Context& context) const override {
     const Tensor& x = context.input(0);
     const auto rank = size_t(x.shape.rank());
-    AxisSet reduced(rank, axes_ && axes_->empty());
-    if (axes_)
-      for (int64_t axis : *axes_) reduced[size_t(checked_axis(axis, int(rank), "axes"))] = true;
-    else
-      for (size_t i = 0; i < std::min<size_t>(rank, 4); ++i) reduced[i] = i != 1;  // all but the channels of images
+    AxisSet reduced(rank, axes_.empty());
+    // What is meant where nothing is said are all but the channels, of images with fewer dimensions, too.
+    const bool is_default = axes_ == std::vector<int64_t>{0, 2, 3};
+    for (int64_t axis : axes_)
+      if (!is_default || axis < int64_t(rank)) reduced[size_t(checked_axis(axis, int(rank), "axes"))] = true;
     const Tensor y = context.output(0, x.shape);
     if (y.count() == 0) return;
 
@@ -297,7 +297,7 @@ class MeanVarianceNormalization : public Op {
   }
 
  private:
-  std::optional<std::vector<int64_t>> axes_;
+  std::vector<int64_t> axes_;
 };
 
 }  // namespace
