@@ -303,6 +303,7 @@ ACCEPTED = [
     Accepted("DFT", SERVED, "an empty signal is one of zeros", says("signal dimension must be greater than zero")),
     Accepted("MelWeightMatrix", REFUSED, "no band lies between edges that are turned", says("the edges are")),
     Accepted("MelWeightMatrix", SERVED, "bands beyond the spectrum are cut", says("window_functions")),
+    Accepted("STFT", SERVED, "without a length the whole signal is a frame", says("OutputMLValue")),
     Accepted("STFT", REFUSED, "the CPU EP takes windows of any rank", says("the window has shape")),
     Accepted("DFT", REFUSED, "nothing has no transform", says("the transform's length is 0")),
     Accepted(
