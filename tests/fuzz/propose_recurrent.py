@@ -3,7 +3,8 @@
 from proposals import proposes
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
-ACTIVATIONS = "Tanh Sigmoid Relu Affine LeakyRelu ScaledTanh HardSigmoid Elu Softsign Softplus".split()
+BOUNDED = "Tanh Sigmoid ScaledTanh HardSigmoid Softsign".split()
+UNBOUNDED = "Relu Affine LeakyRelu Elu Softplus".split()  # by which halves run away
 
 
 def _small(s, kind, shape):
@@ -35,7 +36,8 @@ def recurrent(s):
         attrs["linear_before_reset"] = s.maybe(0.5, lambda: s.draw.pick([0, 1]))
     attrs["clip"] = s.maybe(0.2, lambda: abs(s.draw.real()) + 0.01)
     if s.draw.chance(0.3):
-        names = s.draw.picks(ACTIVATIONS, count * {"RNN": 1, "GRU": 2, "LSTM": 3}[s.op])
+        known = BOUNDED + UNBOUNDED * (x.type in ("float", "double"))
+        names = s.draw.picks(known, count * {"RNN": 1, "GRU": 2, "LSTM": 3}[s.op])
         attrs["activations"] = names
         attrs["activation_alpha"] = [abs(s.draw.real()) / 2 for _ in names]
         attrs["activation_beta"] = [s.draw.real() / 2 for _ in names]
