@@ -151,7 +151,11 @@ class Size : public Op {
 
 std::vector<OpRow> view_rows() {
   return {
-      {.name = "Identity", .since = 1, .types = {in(0, kFixedSize | kPacked)}, .make = make<Identity>, .alias = {{0, 0}}},
+      {.name = "Identity",
+       .since = 1,
+       .types = {in(0, kFixedSize | kPacked)},
+       .make = make<Identity>,
+       .alias = {{0, 0}}},
       {.name = "Reshape",
        .since = 1,
        .types = {in(0, kFixedSize | kPacked)},
