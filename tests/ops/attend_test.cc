@@ -75,7 +75,7 @@ class Case {
         v_(random_values<T>(p_.batch * p_.kv_heads * p_.keys * p_.size, 3)),
         mask_(random_values<T>(p_.mask_batch * p_.mask_heads * p_.queries * p_.keys, 4)) {
     // A row without keys, and one whose first keys are masked.
-    for (int64_t j = 0; j < p_.keys; ++j) mask_[size_t(p_.keys + j)] = T(kNothing);
+    for (int64_t j = 0; j < p_.keys && p_.queries > 1; ++j) mask_[size_t(p_.keys + j)] = T(kNothing);
     for (int64_t j = 0; j < p_.keys - 2; ++j) mask_[size_t(j)] = T(kNothing);
     for (const T value : mask_) seen_.push_back(float(value) > -1);
     // A context each: what one leaves of its memory the next must not find.
