@@ -92,9 +92,10 @@ def main():
     print("| layers | hidden | steps | batch | directions | replay µs | torch µs |\n|" + "---|" * 7)
     for problem in PROBLEMS:
         op, layers, size, steps, batch, directions = problem
+        # torch first: it insists on the cuDNN that it brings along.
+        peer = f"{torch_us(args.dtype, args.seconds, *problem):.0f}" if args.peer else ""
         x = np.random.default_rng(1).standard_normal((steps, batch, size)).astype(args.dtype)
         us = replay_us(model(args.dtype, *problem), {"x": x}, args.seconds, options)
-        peer = f"{torch_us(args.dtype, args.seconds, *problem):.0f}" if args.peer else ""
         print(f"| {layers} × {op} | {size} | {steps} | {batch} | {directions} | {us:.0f} | {peer} |", flush=True)
 
 

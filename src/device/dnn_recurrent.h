@@ -34,6 +34,8 @@ class DnnRecurrent {
   void pack(StreamRef stream, Part part, const void* from, void* weights);
 
   size_t workspace_bytes(int64_t steps, int64_t batch);
+  // Whether all steps of so many sequences are one kernel, which no other way comes near.
+  bool is_resident(int64_t batch) const;
   // x is [steps, batch, input] and y [steps, batch, directions * hidden]; states are [directions, batch, hidden]. First
   // states that are null are zero, and last ones that are null are not wanted. `lengths` has `steps`, for each
   // sequence.

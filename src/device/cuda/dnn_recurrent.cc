@@ -3,7 +3,9 @@
 
 #include <cudnn.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <limits>
 #include <mutex>
 #include <vector>
@@ -150,22 +152,57 @@ struct DnnRecurrent::State {
   size_t weight_bytes = 0;
   LayerDescriptor descriptor;
   DropoutDescriptor no_dropout;
+  // One kernel for all steps, which keeps the weights in registers; null where cuDNN has none, or wants the weights in
+  // another order.
+  std::unique_ptr<LayerDescriptor> resident;
+  std::atomic<bool> resident_serves = true;
 
   State(int device, const RecurrentLayer& layer) : device(device), layer(layer), type(type_of(layer.type)) {
     Handle& shared = handle_of(device);
     const std::lock_guard lock(shared.mutex);
     const Current current(device);
     check(dnn().set_dropout(no_dropout, shared.handle, 0, nullptr, 0, 0), "cudnnSetDropoutDescriptor");
-    const bool plain = layer.type == Type::f64 || (layer.type == Type::f32 && !layer.tf32);
-    check(dnn().set_layer(descriptor, CUDNN_RNN_ALGO_STANDARD, mode_of(layer.cell), CUDNN_RNN_DOUBLE_BIAS,
-                          layer.both_directions ? CUDNN_BIDIRECTIONAL : CUDNN_UNIDIRECTIONAL, CUDNN_LINEAR_INPUT, type,
-                          layer.type == Type::f64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT,
-                          plain ? CUDNN_FMA_MATH : CUDNN_DEFAULT_MATH, int32_t(layer.input), int32_t(layer.hidden),
-                          int32_t(layer.hidden), 1, no_dropout, CUDNN_RNN_PADDED_IO_DISABLED),
-          "cudnnSetRNNDescriptor_v8");
+    check(set(descriptor, CUDNN_RNN_ALGO_STANDARD), "cudnnSetRNNDescriptor_v8");
     check(dnn().weight_bytes(shared.handle, descriptor, &weight_bytes), "cudnnGetRNNWeightSpaceSize");
+    if (layer.type == Type::f64 || layer.both_directions || layer.hidden % 128 != 0 || layer.hidden > kMostResident)
+      return;
+    auto other = std::make_unique<LayerDescriptor>();
+    if (set(*other, CUDNN_RNN_ALGO_PERSIST_STATIC) == CUDNN_STATUS_SUCCESS && has_same_places(shared, *other))
+      resident = std::move(other);
+    cudaGetLastError();
   }
   int directions() const { return layer.both_directions ? 2 : 1; }
+  bool may_be_resident(int64_t batch) const { return resident && batch <= kMostTogether && resident_serves; }
+
+ private:
+  static constexpr int64_t kMostResident = 1024, kMostTogether = 128;
+
+  cudnnStatus_t set(cudnnRNNDescriptor_t which, cudnnRNNAlgo_t algorithm) const {
+    const bool plain = layer.type == Type::f64 || (layer.type == Type::f32 && !layer.tf32);
+    return dnn().set_layer(which, algorithm, mode_of(layer.cell), CUDNN_RNN_DOUBLE_BIAS,
+                           layer.both_directions ? CUDNN_BIDIRECTIONAL : CUDNN_UNIDIRECTIONAL, CUDNN_LINEAR_INPUT, type,
+                           layer.type == Type::f64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT,
+                           plain ? CUDNN_FMA_MATH : CUDNN_DEFAULT_MATH, int32_t(layer.input), int32_t(layer.hidden),
+                           int32_t(layer.hidden), 1, no_dropout, CUDNN_RNN_PADDED_IO_DISABLED);
+  }
+  // Whether both descriptors want each gate's weights in the same place.
+  bool has_same_places(Handle& shared, cudnnRNNDescriptor_t other) const {
+    size_t other_bytes = 0;
+    if (dnn().weight_bytes(shared.handle, other, &other_bytes) != CUDNN_STATUS_SUCCESS || other_bytes != weight_bytes)
+      return false;
+    const TensorDescriptor matrix, bias;
+    // Places are asked for, not touched.
+    void* const base = reinterpret_cast<void*>(uintptr_t(1) << 32);
+    for (int32_t gate = 0; gate < int32_t(2 * gates_of(layer.cell).size()); ++gate) {
+      void* places[2][2] = {};
+      for (int i = 0; i < 2; ++i)
+        if (dnn().weight_place(shared.handle, i == 0 ? cudnnRNNDescriptor_t(descriptor) : other, 0, weight_bytes, base,
+                               gate, matrix, &places[i][0], bias, &places[i][1]) != CUDNN_STATUS_SUCCESS)
+          return false;
+      if (places[0][0] != places[1][0] || places[0][1] != places[1][1]) return false;
+    }
+    return true;
+  }
 };
 
 DnnRecurrent::DnnRecurrent(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -224,8 +261,15 @@ size_t DnnRecurrent::workspace_bytes(int64_t steps, int64_t batch) {
   size_t workspace = 0, reserve = 0;
   check(dnn().workspace_bytes(shared.handle, state_->descriptor, CUDNN_FWD_MODE_INFERENCE, x, &workspace, &reserve),
         "cudnnGetRNNTempSpaceSizes");
-  return workspace;
+  if (!state_->may_be_resident(batch)) return workspace;
+  size_t resident = 0;
+  if (dnn().workspace_bytes(shared.handle, *state_->resident, CUDNN_FWD_MODE_INFERENCE, x, &resident, &reserve) !=
+      CUDNN_STATUS_SUCCESS)
+    state_->resident_serves = false;
+  return std::max(workspace, resident);
 }
+
+bool DnnRecurrent::is_resident(int64_t batch) const { return state_->may_be_resident(batch); }
 
 void DnnRecurrent::run(StreamRef stream, const Run& run) {
   const RecurrentLayer& layer = state_->layer;
@@ -240,10 +284,22 @@ void DnnRecurrent::run(StreamRef stream, const Run& run) {
   Handle& shared = handle_of(state_->device);
   const std::lock_guard lock(shared.mutex);
   check(dnn().set_stream(shared.handle, static_cast<cudaStream_t>(stream.native())), "cudnnSetStream");
-  check(dnn().forward(shared.handle, state_->descriptor, CUDNN_FWD_MODE_INFERENCE, run.lengths, x, run.x, y, run.y,
-                      states, run.h, run.y_h, states, cells ? run.c : nullptr, cells ? run.y_c : nullptr,
-                      state_->weight_bytes, run.weights, workspace, run.workspace, 0, nullptr),
-        "cudnnRNNForward");
+  const auto forward = [&](cudnnRNNDescriptor_t descriptor) {
+    return dnn().forward(shared.handle, descriptor, CUDNN_FWD_MODE_INFERENCE, run.lengths, x, run.x, y, run.y, states,
+                         run.h, run.y_h, states, cells ? run.c : nullptr, cells ? run.y_c : nullptr,
+                         state_->weight_bytes, run.weights, workspace, run.workspace, 0, nullptr);
+  };
+  bool done = false;
+  if (state_->may_be_resident(run.batch)) {
+    const cudnnStatus_t status = forward(*state_->resident);
+    done = status == CUDNN_STATUS_SUCCESS;
+    // That it has no kernel for these sizes it says before it launches anything.
+    if (!done && status >= CUDNN_STATUS_NOT_SUPPORTED && status < CUDNN_STATUS_INTERNAL_ERROR)
+      state_->resident_serves = false;
+    else
+      check(status, "cudnnRNNForward");
+  }
+  if (!done) check(forward(state_->descriptor), "cudnnRNNForward");
   cuda::note_capture(stream);
 }
 

@@ -21,6 +21,7 @@ DnnRecurrent::~DnnRecurrent() = default;
 size_t DnnRecurrent::weight_bytes() const { fail(Code::library_missing, kWhy); }
 void DnnRecurrent::pack(StreamRef, Part, const void*, void*) { fail(Code::library_missing, kWhy); }
 size_t DnnRecurrent::workspace_bytes(int64_t, int64_t) { fail(Code::library_missing, kWhy); }
+bool DnnRecurrent::is_resident(int64_t) const { fail(Code::library_missing, kWhy); }
 void DnnRecurrent::run(StreamRef, const Run&) { fail(Code::library_missing, kWhy); }
 
 }  // namespace encore::device

@@ -17,7 +17,7 @@ using LabelList = TypeList<int16_t, int32_t, int64_t, float, double>;
 
 // A number as bits that are equal, and ordered somehow, exactly if the keys are equal: 0 is -0, and NaN is NaN.
 template <class T>
-DEVICE_FN int64_t code_of(T key) {
+BOTH_FN int64_t code_of(T key) {
   if constexpr (!std::is_floating_point_v<T>) return int64_t(key);
   if (key != key) return INT64_MAX;
   const double wide = key == T(0) ? 0 : double(key);

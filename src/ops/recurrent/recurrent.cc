@@ -155,15 +155,15 @@ class Recurrent : public Op {
     return true;
   }
 
-  // Few sequences are done sooner by one kernel of our own a step.
+  // Few sequences are done sooner by one kernel of our own a step than by the library's several.
   bool library_does(Context& context, const Recurrence& r) const {
     constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
     for (const void* address : {r.x, r.initial_h, r.initial_c, static_cast<const void*>(r.y),
                                 static_cast<const void*>(r.y_h), static_cast<const void*>(r.y_c)})
       if (reinterpret_cast<uintptr_t>(address) % 16 != 0) return false;
-    return layer_ && packed_parts_ == wanted_parts_ && r.hidden == hidden_ && !is_few(r.batch) && r.steps > 0 &&
-           !r.batch_first && r.steps <= kMost && checked_product(r.batch, r.hidden) <= kMost &&
-           context.dnn().available();
+    return layer_ && packed_parts_ == wanted_parts_ && r.hidden == hidden_ && r.steps > 0 &&
+           (!is_few(r.batch) || layer_->is_resident(r.batch)) && !r.batch_first && r.steps <= kMost &&
+           checked_product(r.batch, r.hidden) <= kMost && context.dnn().available();
   }
 
   void run_library(Context& context, const Recurrence& r) const {
