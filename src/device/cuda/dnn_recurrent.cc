@@ -175,7 +175,8 @@ struct DnnRecurrent::State {
   bool may_be_resident(int64_t batch) const { return resident && batch <= kMostTogether && resident_serves; }
 
  private:
-  static constexpr int64_t kMostResident = 1024, kMostTogether = 128;
+  // It takes sequences one after the other: beyond these other ways are sooner done.
+  static constexpr int64_t kMostResident = 512, kMostTogether = 3;
 
   cudnnStatus_t set(cudnnRNNDescriptor_t which, cudnnRNNAlgo_t algorithm) const {
     const bool plain = layer.type == Type::f64 || (layer.type == Type::f32 && !layer.tf32);

@@ -5,6 +5,7 @@
 
 #include "device/divide.h"
 #include "device/launch.h"
+#include "device/rounded.h"
 #include "ops/dispatch.h"
 #include "ops/elementwise/convert.h"
 #include "ops/nn/resize_place.h"
@@ -75,8 +76,9 @@ struct MakeTable {
   DEVICE_FN C filter(C x) const {
     const C d = std::abs(x), k = C(a);
     if (!is_cubic) return d < C(1) ? C(1) - d : C(0);
-    if (d < C(1)) return ((k + C(2)) * d - (k + C(3))) * d * d + C(1);
-    return d < C(2) ? (((d - C(5)) * d + C(8)) * d - C(4)) * k : C(0);
+    using device::rounded_product;
+    if (d < C(1)) return rounded_product((rounded_product(k + C(2), d) - (k + C(3))) * d, d) + C(1);
+    return d < C(2) ? (rounded_product(rounded_product(d - C(5), d) + C(8), d) - C(4)) * k : C(0);
   }
   DEVICE_FN static W stored(C weight) {
     if constexpr (std::is_integral_v<W>)
@@ -109,7 +111,12 @@ struct ApplyTable {
     const W* weight = weights + place * window;
     using Sum = std::conditional_t<std::is_integral_v<W>, int64_t, W>;
     Sum sum = 0;
-    for (int k = 0; k < here.count; ++k) sum += Sum(weight[k]) * Sum(from[k * inner]);
+    // What is rounded to integers in the end is rounded on the way as everywhere.
+    for (int k = 0; k < here.count; ++k)
+      if constexpr (std::is_integral_v<Out> && !std::is_integral_v<Sum>)
+        sum += device::rounded_product(Sum(weight[k]), Sum(from[k * inner]));
+      else
+        sum += Sum(weight[k]) * Sum(from[k * inner]);
     y[i] = finish(sum);
   }
 
