@@ -70,7 +70,8 @@ def loop(s):
 @proposes("Scan", family="reduce", steady=False)
 def scan(s):
     rows = _operand(s, low=1)
-    axis = s.draw.axis(rows.array.ndim)
+    turns = rows.array.size > 0  # else the CPU EP does not survive it
+    axis = s.draw.axis(rows.array.ndim) if turns else 0
     shape = list(rows.array.shape)
     del shape[axis]
     state = _beside(s, rows, shape)
@@ -82,6 +83,6 @@ def scan(s):
     )
     directions = {f"scan_{end}_directions": s.maybe(0.5, lambda: [s.draw.pick([0, 1])]) for end in ("input", "output")}
     turned = {"scan_input_axes": [axis], "scan_output_axes": s.maybe(0.5, lambda: [s.draw.axis(len(shape) + 1)])}
-    if axis == 0 and s.draw.chance(0.5):
+    if not turns or (axis == 0 and s.draw.chance(0.5)):
         turned = {}
     return s.node(state, rows, wanted=2, body=body, num_scan_inputs=1, **directions, **turned)
