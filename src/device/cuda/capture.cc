@@ -1,5 +1,7 @@
 #include "device/cuda/capture.h"
 
+#include <cudaTypedefs.h>
+
 #include <algorithm>
 #include <memory>
 #include <mutex>
@@ -162,16 +164,31 @@ void abandon_capture(StreamRef stream) noexcept {
     take_notes(stream);
 }
 
+// The driver's, since the runtime's would start device 0 for a thread that has no device yet.
+namespace {
+CUresult exchange_mode(CUstreamCaptureMode* mode) {
+  static const auto exchange = [] {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult answer;
+    report(cudaGetDriverEntryPointByVersion("cuThreadExchangeStreamCaptureMode", &found, 12000, cudaEnableDefault,
+                                            &answer),
+           "cudaGetDriverEntryPointByVersion");
+    return reinterpret_cast<PFN_cuThreadExchangeStreamCaptureMode_v10010>(found);
+  }();
+  return exchange ? exchange(mode) : CUDA_ERROR_NOT_FOUND;
+}
+}  // namespace
+
 RelaxedCapture::RelaxedCapture() noexcept {
-  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  const cudaError_t result = cudaThreadExchangeStreamCaptureMode(&mode);
-  report(result, "cudaThreadExchangeStreamCaptureMode");
-  previous_ = result == cudaSuccess ? int(mode) : -1;
+  auto mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  const CUresult result = exchange_mode(&mode);
+  report(cudaError_t(result), "cuThreadExchangeStreamCaptureMode");
+  previous_ = result == CUDA_SUCCESS ? int(mode) : -1;
 }
 RelaxedCapture::~RelaxedCapture() {
   if (previous_ < 0) return;
-  auto mode = cudaStreamCaptureMode(previous_);
-  report(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
+  auto mode = CUstreamCaptureMode(previous_);
+  report(cudaError_t(exchange_mode(&mode)), "cuThreadExchangeStreamCaptureMode");
 }
 
 }  // namespace encore::device

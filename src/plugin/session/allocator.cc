@@ -126,8 +126,14 @@ class PinnedAllocator final : public Allocator {
     return pool_->allocate(bytes);
   }
   void* reserve(size_t bytes) override { return allocate(bytes, {}); }
-  void free(void* address) noexcept override { pool_->free(address); }
-  void shrink() override { pool_->shrink(); }
+  void free(void* address) noexcept override {
+    const device::Current current(device());
+    pool_->free(address);
+  }
+  void shrink() override {
+    const device::Current current(device());
+    pool_->shrink();
+  }
   Stats stats() const override {
     const PinnedPool::Stats s = pool_->stats();
     return {{"Limit", INT64_MAX},

@@ -66,9 +66,9 @@ class Transfer : public OrtDataTransferImpl {
       }
       throw;
     }
-    const device::RelaxedCapture relaxed;  // none of these captures, but the thread may
     for (const device::StreamRef& stream : waits) {
       const device::Current current(stream.device());
+      const device::RelaxedCapture relaxed;  // none of these captures, but the thread may
       stream.synchronize();
     }
   }
