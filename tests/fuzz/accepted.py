@@ -96,7 +96,8 @@ def overflows(finding):
     if finding.node.op in ("ReduceL2", "ReduceSumSquare"):
         sizes **= 2
     multiplies = finding.node.op == "ReduceProd"
-    combine, most = (np.prod, 2**53) if multiplies else (np.sum, np.iinfo(array.dtype).max)
+    combine = np.prod if multiplies else np.sum
+    most = 2**53 if multiplies or finding.node.op == "ReduceL1" else np.iinfo(array.dtype).max
     with np.errstate(all="ignore"):
         largest = combine(sizes, axis=_axes(finding)).reshape(finding.got.shape)
     return not ((finding.got != finding.wanted) & (largest < min(most, np.iinfo(array.dtype).max))).any()
@@ -309,6 +310,55 @@ SUMS = "ReduceSum ReduceMean ReduceL1 ReduceL2 ReduceSumSquare ReduceProd"
 REDUCTIONS = f"{SUMS} ReduceMax ReduceMin ReduceLogSum ReduceLogSumExp"
 GELUS = "Gelu FastGelu BiasGelu QuickGelu"
 LOSSES = "SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss"
+
+
+def only_nan_is_wanted(finding):
+    """Where the results differ, the CPU EP has NaN."""
+    return bool(np.isnan(finding.wanted[~_gap_is_none(finding)]).all())
+
+
+def has_flat_channels(finding):
+    """A channel of an image whose values are all nearly the same."""
+    x = _read(finding).astype(np.float64)
+    rows = x.reshape(x.shape[0] * x.shape[1], -1)
+    return bool((np.ptp(rows, axis=1) <= 1e-3 * np.abs(rows).max(axis=1)).any())
+
+
+def writes_twice(finding):
+    """Without a reduction, to one place."""
+    if finding.node.attrs.get("reduction", "none") != "none":
+        return False
+    data, indices = _read(finding), _read(finding, 1).astype(np.int64)
+    if finding.node.op == "ScatterND":
+        places = indices.reshape(-1, indices.shape[-1]) % data.shape[: indices.shape[-1]]
+        return len(np.unique(places, axis=0)) < len(places)
+    axis = finding.node.attrs.get("axis", 0)
+    places = np.sort(indices % data.shape[axis], axis=axis)
+    return bool((np.diff(places, axis=axis) == 0).any())
+
+
+def adds_in_any_order(finding):
+    """Floats that are added or multiplied."""
+    if finding.got.dtype.kind != "f" or finding.node.attrs.get("reduction") not in ("add", "mul"):
+        return False
+    return bool(_gap(finding).max() <= 0.05 * np.abs(finding.wanted.astype(np.float64)).max())
+
+
+def few_differ(finding):
+    gap = _gap(finding)
+    return bool((gap > 0.01 * np.abs(finding.wanted.astype(np.float64)).max()).mean() <= 0.01)
+
+
+def has_vast_attribute(finding):
+    numbers = [value for value in finding.node.attrs.values() if isinstance(value, float)]
+    return any(not abs(number) < 1e9 for number in numbers)
+
+
+def has_no_scale(finding):
+    """A scale that is no positive number, or values that are none."""
+    with np.errstate(all="ignore"):
+        return not (np.asarray(_read(finding, 1)).astype(np.float64) > 0).all() or not_finite(finding)
+
 
 ACCEPTED = [
     Accepted(
@@ -629,11 +679,41 @@ ACCEPTED = [
         says("Invalid num_outputs value", "exceeds the remaining size of the selected axis"),
     ),
     Accepted(
-        "LinearAttention", SERVED, "no tokens; a Reshape of the function's body refuses them", says("requested shape")
+        "LinearAttention",
+        SERVED,
+        "no tokens or batches; the function's body has a Reshape and a Scan that refuse them",
+        says("reshape_helper.h", "Subgraph must have the shape"),
     ),
     Accepted(
         "CausalConvWithState", SERVED, "nothing to convolve; the Conv of the function's body refuses it", says("Conv")
     ),
+    Accepted(
+        "MeanVarianceNormalization",
+        VALUES,
+        "the CPU EP takes a root of what is left of a difference of squares, which may be below zero",
+        only_nan_is_wanted,
+    ),
+    Accepted("MeanVarianceNormalization", REFUSED, "axes that there are not", says("is outside [")),
+    Accepted("InstanceNormalization", VALUES, "of flat channels the CPU EP has its rounding left", has_flat_channels),
+    Accepted("GroupNormalization", VALUES, "the function's body computes in float", nearly),
+    Accepted("ScatterND ScatterElements Scatter", VALUES, "which of two updates stays is open", writes_twice),
+    Accepted("ScatterND ScatterElements", VALUES, "sums in another order", adds_in_any_order),
+    Accepted("ScatterElements", SERVED, "the CPU EP reduces no booleans", says("bool data type is not supported")),
+    Accepted("DynamicQuantizeLinear", VALUES, "numbers that are none have no range", not_finite),
+    Accepted("QuantizeLinear", VALUES, "scales or values that are no numbers", has_no_scale),
+    Accepted("Selu", VALUES, "the CPU EP takes the newer defaults before opset 6", lambda f: f.case.opset < 6),
+    Accepted("Shrink Celu", VALUES, "beyond the type's numbers the order of operations shows", has_vast_attribute),
+    Accepted("MaxRoiPool", VALUES, "the CPU EP passes NaN over, and starts at the least finite number", not_finite),
+    Accepted("MaxRoiPool", REFUSED, "an image of nothing", says("has nothing to pool")),
+    Accepted("DeformConv", REFUSED, "an image of nothing", says("the window spans")),
+    Accepted("DeformConv", VALUES, "a tap on the very edge is inside or not", few_differ),
+    Accepted("LpPool", SERVED, "the CPU EP refuses to pool nothing", says("pool_attributes.h")),
+    Accepted(
+        "CenterCropPad", SERVED, "the function's body takes sizes of int64 only", says("bound to different types")
+    ),
+    Accepted("Crop", SERVED, "borders and scales that mean nothing", says("border", "Attribute scale")),
+    Accepted("TfIdfVectorizer", SERVED, "the CPU EP refuses no rows", says("must have either [C] or [B,C]")),
+    Accepted("TensorScatter", SERVED, "the CPU EP checks more than it has to", says("tensorscatter.cc")),
 ]
 
 # Of any operator: a node that Encore declines, for a reason that it tells, and that the CPU EP has no kernel for.
