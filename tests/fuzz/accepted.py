@@ -696,6 +696,9 @@ ACCEPTED = [
     Accepted("MeanVarianceNormalization", REFUSED, "axes that there are not", says("is outside [")),
     Accepted("InstanceNormalization", VALUES, "of flat channels the CPU EP has its rounding left", has_flat_channels),
     Accepted("GroupNormalization", VALUES, "the function's body computes in float", nearly),
+    Accepted(
+        "GroupNormalization", REFUSED, "the function's body broadcasts them", says("bias has shape", "scale has shape")
+    ),
     Accepted("ScatterND ScatterElements Scatter", VALUES, "which of two updates stays is open", writes_twice),
     Accepted("ScatterND ScatterElements", VALUES, "sums in another order", adds_in_any_order),
     Accepted("ScatterElements", SERVED, "the CPU EP reduces no booleans", says("bool data type is not supported")),
