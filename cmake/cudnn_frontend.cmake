@@ -17,10 +17,10 @@ endfunction()
 set(cudnn_frontend_include "${ENCORE_CUDNN_FRONTEND_INCLUDE}")
 if(NOT cudnn_frontend_include)
   execute_process(
-    COMMAND "${Python3_EXECUTABLE}" -c "import sysconfig; print(sysconfig.get_path('purelib'))"
-    OUTPUT_VARIABLE site_packages OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+    COMMAND "${Python3_EXECUTABLE}" -c "import sys; print(';'.join(path + '/include' for path in sys.path if path))"
+    OUTPUT_VARIABLE installed OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
   set(fetched "${CMAKE_BINARY_DIR}/_deps/cudnn_frontend")
-  foreach(folder "${site_packages}/include" "${fetched}/include")
+  foreach(folder ${installed} "${fetched}/include")
     cudnn_frontend_version("${folder}" version)
     if(version VERSION_EQUAL ENCORE_CUDNN_FRONTEND_VERSION)
       set(cudnn_frontend_include "${folder}")
