@@ -17,7 +17,7 @@ sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests"), str(ROOT / "tests" / 
 import encore_session as es  # noqa: E402
 import numpy as np  # noqa: E402
 import onnxruntime as ort  # noqa: E402
-from models import bind, median_us  # noqa: E402
+from models import bind, median_us, torch_replay_us  # noqa: E402
 from onnx import TensorProto, helper  # noqa: E402
 
 TYPES = {"float16": TensorProto.FLOAT16, "float32": TensorProto.FLOAT}
@@ -64,21 +64,7 @@ def torch_us(dtype, feeds, causal, seconds):
     def attend():
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, **grouped)
 
-    with torch.inference_mode():
-        side = torch.cuda.Stream()
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                attend()
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            attend()
-
-    def run():
-        graph.replay()
-        torch.cuda.synchronize()
-
-    return median_us(run, seconds)
+    return torch_replay_us(attend, seconds)
 
 
 def main():

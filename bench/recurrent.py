@@ -15,7 +15,7 @@ sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests"), str(ROOT / "tests" / 
 import numpy as np  # noqa: E402
 import onnxruntime as ort  # noqa: E402
 from attention import replay_us  # noqa: E402
-from models import median_us  # noqa: E402
+from models import torch_replay_us  # noqa: E402
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}
@@ -63,21 +63,7 @@ def torch_us(dtype, seconds, op, layers, size, steps, batch, directions):
     kind = getattr(torch.nn, op)
     net = kind(size, size, layers, bidirectional=directions == 2).cuda().to(getattr(torch, dtype)).eval()
     x = torch.randn(steps, batch, size, device="cuda", dtype=getattr(torch, dtype))
-    with torch.inference_mode():
-        side = torch.cuda.Stream()
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                net(x)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            net(x)
-
-    def run():
-        graph.replay()
-        torch.cuda.synchronize()
-
-    return median_us(run, seconds)
+    return torch_replay_us(lambda: net(x), seconds)
 
 
 def main():
