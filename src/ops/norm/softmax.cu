@@ -239,31 +239,23 @@ void softmax_columns_of(StreamRef stream, const T* x, T* y, int64_t outer, int64
 template <bool kLog>
 class Softmax : public Op {
  public:
-  explicit Softmax(const NodeInfo& node)
-      : flattens_(node.since_version() < 13), axis_(node.get_int("axis", flattens_ ? 1 : -1)) {}
+  explicit Softmax(const NodeInfo& node) : axis_(node) {}
 
   void run(Context& context) const override {
     const Tensor& x = context.input(0);
-    const int rank = x.shape.rank();
-    // Before opset 13 all dimensions from the axis on were one row, and a scalar or vector had the axis 1 by default.
-    const bool after_last = flattens_ && axis_ == rank;
-    const int axis = after_last || rank == 0 ? rank : checked_axis(axis_, rank);
+    const AxisRows rows = axis_.rows_of(x.shape);
     const Tensor y = context.output(0, x.shape);
     if (x.count() == 0) return;
-    const int row_end = flattens_ || rank == 0 ? rank : axis + 1;
-    const int64_t outer = x.shape.count(0, axis), width = x.shape.count(axis, row_end),
-                  inner = x.shape.count(row_end, rank);
     dispatch(FloatList{}, x.type, [&]<class T> {
-      if (inner == 1)
-        softmax_rows_of(context.stream(), x.as<const T>(), y.as<T>(), outer, width, kLog);
+      if (rows.inner == 1)
+        softmax_rows_of(context.stream(), x.as<const T>(), y.as<T>(), rows.outer, rows.width, kLog);
       else
-        softmax_columns_of(context.stream(), x.as<const T>(), y.as<T>(), outer, width, inner, kLog);
+        softmax_columns_of(context.stream(), x.as<const T>(), y.as<T>(), rows.outer, rows.width, rows.inner, kLog);
     });
   }
 
  private:
-  bool flattens_;
-  int64_t axis_;
+  SoftmaxAxis axis_;
 };
 
 // softmax(data + bias) over all dimensions from the axis on. The bias has fewer rows: each serves a group of

@@ -4,6 +4,29 @@
 
 namespace encore::ops {
 
+// The rows that Softmax, LogSoftmax and Hardmax take: [outer, width, inner], along the middle.
+struct AxisRows {
+  int64_t outer, width, inner;
+};
+class SoftmaxAxis {
+ public:
+  explicit SoftmaxAxis(const NodeInfo& node)
+      : flattens_(node.since_version() < 13), axis_(node.get_int("axis", flattens_ ? 1 : -1)) {}
+  AxisRows rows_of(const Shape& shape) const {
+    const int rank = shape.rank();
+    // Before opset 13 all dimensions from the axis on were one row, and a scalar or vector had the axis 1 by default.
+    const bool after_last = flattens_ && axis_ == rank;
+    const int axis = after_last || rank == 0 ? rank : checked_axis(axis_, rank);
+    const int end = flattens_ || rank == 0 ? rank : axis + 1;
+    if (shape.count() == 0) return {};
+    return {shape.count(0, axis), shape.count(axis, end), shape.count(end, rank)};
+  }
+
+ private:
+  bool flattens_;
+  int64_t axis_;
+};
+
 // Of floating-point values along one axis. y has the shape of x, and may be x.
 void log_softmax(StreamRef stream, const Tensor& x, int axis, const Tensor& y);
 
