@@ -1,0 +1,344 @@
+"""What a finding shows: the conditions under which accepted.py takes a difference."""
+
+import numpy as np
+from element_types import FLOATS, INTEGERS, NUMPY
+
+
+def contents(finding, i=0):
+    """The contents of an input."""
+    value = finding.node.inputs[i]
+    return finding.arrays.get(value.name, value.array)
+
+
+def _floats(finding):
+    values = [value for value in finding.node.inputs if value is not None and value.type in FLOATS]
+    return [finding.arrays.get(value.name, value.array) for value in values]
+
+
+def _gap(finding):
+    with np.errstate(all="ignore"):
+        return np.abs(finding.got.astype(np.float64) - finding.wanted.astype(np.float64))
+
+
+def _gap_is_none(finding):
+    return (finding.got == finding.wanted) | (np.isnan(finding.got) & np.isnan(finding.wanted))
+
+
+def says(*words):
+    return lambda finding: any(word in finding.text for word in words)
+
+
+# ---- values
+
+
+def not_finite(finding):
+    return any(not np.isfinite(array).all() for array in _floats(finding))
+
+
+def has_nan(finding):
+    return any(np.isnan(array).any() for array in _floats(finding))
+
+
+def nearly(finding):
+    """Doubles, no more than a few of a float's digits apart; or both beyond all numbers."""
+    if finding.got.dtype != np.float64:
+        return False
+    beyond = (np.abs(finding.got) > 1e300) & (np.abs(finding.wanted) > 1e300)
+    near = np.isclose(finding.got, finding.wanted, 1e-6, 1e-6, equal_nan=True)
+    return (near | beyond).all()
+
+
+def by_one(finding):
+    return finding.got.dtype.kind in "iu" and _gap(finding).max() == 1
+
+
+def out_of_range(finding):
+    """Each that differs is a float beyond the integers that it is to become."""
+    source, kind = contents(finding), finding.node.makes()[0].type
+    if kind not in INTEGERS or source.dtype.kind != "f":
+        return False
+    info = np.iinfo(NUMPY[kind])
+    source = source.astype(np.float64)
+    inside = (source > float(info.min) - 1) & (source < float(info.max) + 1)
+    return not (inside & (finding.got != finding.wanted)).any()
+
+
+def _axes(finding):
+    node, rank = finding.node, contents(finding).ndim
+    axes = contents(finding, 1).tolist() if len(node.inputs) > 1 else node.attrs.get("axes")
+    if not axes and node.attrs.get("noop_with_empty_axes") == 1:
+        return ()
+    return tuple(axis % rank for axis in axes) if axes else tuple(range(rank))
+
+
+def overflows(finding):
+    """Integers: where the results differ, what is added up is beyond the type, or what is multiplied beyond doubles."""
+    array = contents(finding)
+    if array.dtype.kind != "i":
+        return False
+    sizes = np.abs(array.astype(np.float64))
+    if finding.node.op in ("ReduceL2", "ReduceSumSquare"):
+        sizes **= 2
+    multiplies = finding.node.op == "ReduceProd"
+    combine = np.prod if multiplies else np.sum
+    most = 2**53 if multiplies or finding.node.op == "ReduceL1" else np.iinfo(array.dtype).max
+    with np.errstate(all="ignore"):
+        largest = combine(sizes, axis=_axes(finding)).reshape(finding.got.shape)
+    return not ((finding.got != finding.wanted) & (largest < min(most, np.iinfo(array.dtype).max))).any()
+
+
+def no_slope(finding):
+    return not np.isfinite(finding.node.attrs.get("alpha", 0))
+
+
+def beyond_when_quantized(finding):
+    """Halves: each that differs is more than an int32 when it is divided."""
+    with np.errstate(all="ignore"):
+        inside = np.abs(contents(finding)) / np.abs(contents(finding, 1)).min(initial=np.inf) < 2**31
+    return finding.node.inputs[0].type != "float" and not (inside & (finding.got != finding.wanted)).any()
+
+
+def minus_zero_as_boolean(finding):
+    array = contents(finding).astype(np.float32)
+    differs = finding.got != finding.wanted
+    return finding.got.dtype == bool and (array[differs] == 0).all() and np.signbit(array[differs]).all()
+
+
+def mask_is_short(finding):
+    """It lacks dimensions, or has not all rows and keys."""
+    inputs = finding.node.inputs
+    if len(inputs) < 4 or inputs[3] is None or not says("attention_helper.h")(finding):
+        return False
+    mask, queries, keys = inputs[3].array, inputs[0].array.shape[-2], inputs[1].array.shape[-2]
+    past = inputs[4].array.shape[2] if len(inputs) > 4 and inputs[4] is not None else 0
+    return mask.ndim < 2 or mask.shape[-2] != queries or mask.shape[-1] < keys + past
+
+
+def only_infinity_differs(finding):
+    finite = np.isfinite(finding.wanted)
+    return np.allclose(finding.got[finite], finding.wanted[finite], 1e-6, 1e-6)
+
+
+def no_slope_of_zero(finding):
+    return not ((contents(finding) != 0) & ~_gap_is_none(finding)).any() and not np.isfinite(contents(finding, 1)).all()
+
+
+def near_a_kink(finding):
+    """No further apart than a float's rounding of 1, times the factors."""
+    attrs = finding.node.attrs
+    if any(not abs(attrs.get(name, 0)) < 1e30 for name in ("alpha", "gamma")):
+        return True  # what is multiplied first decides what overflows
+    return _gap(finding).max() <= 1e-6 * max(1, abs(attrs.get("alpha", 1.7)) * max(1, abs(attrs.get("gamma", 1.1))))
+
+
+def near_a_sigmoid(finding):
+    return _gap(finding).max() <= 2e-7 * np.abs(contents(finding)).max(initial=0, where=np.isfinite(contents(finding)))
+
+
+def at_the_ends_of_the_type(finding):
+    """Infinity, for which a reference of another type or without ends knows none."""
+    ends = 65504.0, float(np.float32(3.3895314e38)), np.finfo(np.float64).max
+    differ = (finding.got != finding.wanted) & ~np.isnan(finding.wanted)
+    return np.isinf(finding.wanted[differ]).all() and np.isin(np.abs(finding.got[differ]), ends).all()
+
+
+def log_of_little(finding):
+    """The sums of which these are the logarithms differ no more than sums of floats do."""
+    with np.errstate(all="ignore"):
+        sums = np.abs(np.exp(finding.got.astype(np.float64)) - np.exp(finding.wanted.astype(np.float64)))
+    sizes = np.abs(contents(finding).astype(np.float64))
+    return np.nanmax(sums, initial=0) <= 1e-6 * sizes.sum(where=np.isfinite(sizes))
+
+
+def shrunk_in_float(finding):
+    """Doubles, or integers of which a float has not every digit."""
+    if finding.got.dtype.kind == "f":
+        return nearly(finding)
+    large = np.abs(contents(finding).astype(np.float64)) >= 2**24
+    return not ((finding.got != finding.wanted) & ~large).any()
+
+
+def loses_nothing(finding):
+    return finding.node.inputs[1].array.size == 0
+
+
+def power_overflows(finding):
+    """Integers, of which the power is no number of the type, or beyond doubles, where the results differ."""
+    if finding.got.dtype.kind != "i":
+        return False
+    with np.errstate(all="ignore"):
+        power = np.power(contents(finding).astype(np.float64), contents(finding, 1).astype(np.float64))
+    differ = finding.got != finding.wanted
+    return not (differ & (np.abs(power) < min(2**53, np.iinfo(finding.got.dtype).max))).any()
+
+
+def beyond_doubles(finding):
+    """Where the results differ, an operand is an integer that no double is."""
+    if finding.got.dtype.kind not in "iu":
+        return False
+    large = [np.abs(contents(finding, i).astype(np.float64)) > 2**53 for i in (0, 1)]
+    return not ((finding.got != finding.wanted) & ~(large[0] | large[1])).any()
+
+
+def rounded_on_the_way(finding):
+    """Halves that are no whole numbers, apart by a rounding of the largest for each step."""
+    kind = finding.node.inputs[-1].type
+    if kind not in ("float16", "bfloat16"):
+        return False
+    most = max(np.abs(array).max(initial=0) for array in [finding.wanted, *_floats(finding)])
+    return _gap(finding).max() <= 4 * most * {"float16": 2.0**-11, "bfloat16": 2.0**-8}[kind]
+
+
+def drops(finding):
+    return len(finding.node.inputs) == 3 and contents(finding, 2).any()
+
+
+def has_no_terms(finding):
+    """What is multiplied is empty, so nothing is added up."""
+    return any(array.size == 0 for array in _floats(finding)[:2])
+
+
+def overflows_on_the_way(finding):
+    with np.errstate(all="ignore"):
+        return not np.isfinite(np.prod(np.maximum(np.abs(contents(finding)), 1), axis=_axes(finding))).all()
+
+
+def hardly_varies(finding):
+    """Rows that are all but constant: what is left of them is rounding, which a small epsilon enlarges."""
+    epsilon = max(finding.node.attrs.get("epsilon", 1e-5), 1e-12)
+    sizes = [np.abs(array).max(initial=0, where=np.isfinite(array)) for array in _floats(finding)]
+    return _gap(finding).max() <= 4e-6 * sizes[0] * max(1, *sizes[1:]) / np.sqrt(epsilon)
+
+
+def hardly_varies_along_axes(finding):
+    """Each that differs is of values that are all but equal."""
+    x = contents(finding).astype(np.float64)
+    axes = tuple(finding.node.attrs.get("axes", [0, 2, 3])) or None
+    with np.errstate(all="ignore"):
+        varies = np.broadcast_to(x.std(axes, keepdims=True) > 1e-2 * np.abs(x).max(initial=0), x.shape)
+    wrong = ~np.isclose(finding.got.astype(np.float64), finding.wanted.astype(np.float64), 2e-2, 2e-2)
+    return not (wrong & varies).any()
+
+
+def crops_what_keeps_its_size(finding):
+    node = finding.node
+    if node.attrs.get("coordinate_transformation_mode") != "tf_crop_and_resize":
+        return False
+    rank = contents(finding).ndim
+    roi = contents(finding, 1).reshape(2, -1).T.tolist()
+    axes = [axis % rank for axis in node.attrs.get("axes", range(rank))]
+    kept = [got == given for got, given in zip(finding.got.shape, contents(finding).shape)]
+    return any(kept[axis] and ends != [0.0, 1.0] for axis, ends in zip(axes, roi))
+
+
+def at_a_tie(finding):
+    """Few places, which are half-way between two pixels but for a float's rounding; or those in the very middle."""
+    attrs, differ = finding.node.attrs, finding.got != finding.wanted
+    symmetric = attrs.get("coordinate_transformation_mode") == "half_pixel_symmetric"
+    return attrs.get("mode") == "nearest" and (differ.sum() == 1 or differ.mean() < (0.5 if symmetric else 0.1))
+
+
+def steps_over(finding):
+    """Windows padded to the same size, and further apart along an axis than they are long."""
+    attrs = finding.node.attrs
+    lengths = zip(attrs.get("strides", []), attrs.get("kernel_shape", []))
+    return attrs.get("auto_pad", "").startswith("SAME") and any(stride > kernel for stride, kernel in lengths)
+
+
+def pads_a_whole_window(finding):
+    attrs = finding.node.attrs
+    return any(pad >= size for pad, size in zip(attrs.get("pads", []), 2 * attrs.get("kernel_shape", [])))
+
+
+def dilated(finding):
+    attrs = finding.node.attrs
+    return attrs.get("auto_pad", "").startswith("SAME") and max(attrs.get("dilations", [1])) > 1
+
+
+def is_drawn(finding):
+    """Something was left to chance, as a hostile node does."""
+    attrs = finding.node.attrs
+    if finding.node.op == "Multinomial":
+        return says("beside the first session's")(finding) or np.isfinite(contents(finding)).sum(-1).max(initial=0) != 1
+    if "Normal" in finding.node.op:
+        return attrs.get("scale", 1.0) != 1e-30 or abs(attrs.get("mean", 0.0)) < 1
+    return attrs.get("low", 0.0) != attrs.get("high", 1.0)
+
+
+# ---- shapes
+
+
+def of_nothing(finding):
+    return finding.node.inputs[0].array.size == 0
+
+
+def of_nothing_from_the_end(finding):
+    """An axis is counted from the end, of an empty input."""
+    node = finding.node
+    axes = node.inputs[1].array.reshape(-1).tolist() if len(node.inputs) > 1 else node.attrs.get("axes", [])
+    return of_nothing(finding) and min([node.attrs.get("axis", 0), *axes]) < 0
+
+
+def by_a_policy_from_the_end(finding):
+    attrs = finding.node.attrs
+    return attrs.get("keep_aspect_ratio_policy", "stretch") != "stretch" and min(attrs.get("axes", [0])) < 0
+
+
+def without_axes(finding):
+    node = finding.node
+    return node.attrs.get("axes") == [] or (len(node.inputs) == 2 and node.inputs[1].array.size == 0)
+
+
+def only_nan_is_wanted(finding):
+    """Where the results differ, the CPU EP has NaN."""
+    return bool(np.isnan(finding.wanted[~_gap_is_none(finding)]).all())
+
+
+def has_flat_channels(finding):
+    """A channel of an image whose values are all nearly the same."""
+    x = contents(finding).astype(np.float64)
+    rows = x.reshape(x.shape[0] * x.shape[1], -1)
+    return bool((np.ptp(rows, axis=1) <= 1e-3 * np.abs(rows).max(axis=1)).any())
+
+
+def writes_twice(finding):
+    """Without a reduction, to one place."""
+    if finding.node.attrs.get("reduction", "none") != "none":
+        return False
+    data, indices = contents(finding), contents(finding, 1).astype(np.int64)
+    if finding.node.op == "ScatterND":
+        places = indices.reshape(-1, indices.shape[-1]) % data.shape[: indices.shape[-1]]
+        return len(np.unique(places, axis=0)) < len(places)
+    axis = finding.node.attrs.get("axis", 0)
+    places = np.sort(indices % data.shape[axis], axis=axis)
+    return bool((np.diff(places, axis=axis) == 0).any())
+
+
+def adds_in_any_order(finding):
+    """Floats that are added or multiplied."""
+    if finding.got.dtype.kind != "f" or finding.node.attrs.get("reduction") not in ("add", "mul"):
+        return False
+    return bool(_gap(finding).max() <= 0.05 * np.abs(finding.wanted.astype(np.float64)).max())
+
+
+def as_of_floats(finding):
+    """Doubles as good as floats, beside the largest."""
+    if finding.got.dtype != np.float64:
+        return False
+    return bool(np.nanmax(_gap(finding), initial=0) <= 1e-5 * np.nanmax(np.abs(finding.wanted), initial=0))
+
+
+def few_differ(finding):
+    gap = _gap(finding)
+    return bool((gap > 0.01 * np.abs(finding.wanted.astype(np.float64)).max()).mean() <= 0.01)
+
+
+def has_vast_attribute(finding):
+    numbers = [value for value in finding.node.attrs.values() if isinstance(value, float)]
+    return any(not abs(number) < 1e9 for number in numbers)
+
+
+def has_no_scale(finding):
+    """A scale that is no positive number, or values that are none."""
+    with np.errstate(all="ignore"):
+        return not (np.asarray(contents(finding, 1)).astype(np.float64) > 0).all() or not_finite(finding)
