@@ -11,7 +11,8 @@ BELOW = {
     "memory": {"device"},
     "graph": {"device", "memory"},
     "ops": {"device"},
-    "plugin": {"device", "graph", "memory", "ops"},
+    "fuse": {"device", "ops"},
+    "plugin": {"device", "fuse", "graph", "memory", "ops"},
 }
 # The plugin's chambers, each above what it uses; what lies in none is on top.
 CHAMBERS = ["host", "options", "model", "session", "kernels"]

@@ -1,5 +1,6 @@
 // Attribution: launches, copies and errors inside the scope belong to the named ONNX node.
 #pragma once
+#include <string>
 
 namespace encore::device {
 
@@ -16,5 +17,9 @@ class Label {
   const char* previous_;
   static inline thread_local const char* current_ = nullptr;
 };
+
+// One copy of each text, until the process ends: memory is attributed to its node by name, and may outlive the session
+// in the arena that sessions share.
+const char* kept(const std::string& text);
 
 }  // namespace encore::device

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "plugin/kernels/fused_node.h"
 #include "plugin/kernels/kernel_registry.h"
 #include "plugin/options/options.h"
 #include "plugin/session/ep.h"
@@ -137,7 +138,9 @@ OrtEp* Factory::create_ep(const OrtKeyValuePairs* const* metadata, size_t device
               kSharesAllocators, " out");
       arena = shared_arena(options.device_id);
     }
-    return new Ep(shared_from_this(), options, log, std::move(arena));
+    Ep* const ep = new Ep(shared_from_this(), options, log, std::move(arena));
+    compile_fused_nodes(*ep);
+    return ep;
   } catch (const std::exception& error) {
     // onnxruntime's Python goes on with the CPU provider after this, and prints the reason only to stdout.
     log.error(error.what());

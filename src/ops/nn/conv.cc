@@ -2,6 +2,7 @@
 #include <functional>
 
 #include "ops/nn/convolve.h"
+#include "ops/nn/epilogue.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
@@ -45,9 +46,12 @@ struct Product {
   Again context;
   const ConvProblem& problem;
   const ConvData& data;
+  const Epilogue& rest;
+  int64_t width;
   void operator()() {
     context.begin();
     convolve(context, problem, data);
+    finish(context.stream(), problem, width, rest, data.y);
   }
 };
 
@@ -111,9 +115,9 @@ class ConvBase : public Op {
   // cuDNN has no double precision worth its while, and wants aligned addresses. Large windows that share nothing, as
   // those that cut a picture to patches, it does badly.
   bool suits_dnn(Context& context, const ConvProblem& problem, bool transposed, const Tensor& x, const Tensor& w,
-                 const ConvData& data) const {
+                 const ConvData& data, const Epilogue& rest) const {
     if (problem.type == Type::f64 || x.count() == 0 || w.count() == 0) return false;
-    for (const void* address : {data.x, data.w, data.bias, static_cast<const void*>(data.y)})
+    for (const void* address : {data.x, data.w, data.bias, rest.residual, static_cast<const void*>(data.y)})
       if (reinterpret_cast<uintptr_t>(address) % 16 != 0) return false;
     constexpr int64_t kLarge = 16;  // taps
     const bool measures = context.dnn().settings().measures();
@@ -121,9 +125,9 @@ class ConvBase : public Op {
     return context.dnn().available();
   }
 
-  // False if cuDNN has no engine for it, or a product turns out faster.
+  // `rest` is what follows beside the bias. False if cuDNN has no engine for it, or a product turns out faster.
   bool run_dnn(Context& context, const ConvProblem& problem, bool transposed, const Shape& x, const Shape& w,
-               const Shape& y, const ConvData& data) const {
+               const Shape& y, const ConvData& data, const Epilogue& rest) const {
     const auto list = [](const Shape& shape) { return std::vector<int64_t>(shape.dims().begin(), shape.dims().end()); };
     const auto spatial = [&](const int(&values)[kSpatial]) {
       return std::vector<int64_t>(values + kSpatial - (x.rank() - 2), values + kSpatial);
@@ -141,17 +145,23 @@ class ConvBase : public Op {
     convolution.dilations = spatial(window.dilation);
     convolution.groups = problem.groups;
     convolution.transposed = transposed;
-    convolution.has_bias = data.bias != nullptr;
+    // With an activation that cuDNN is not asked for, another kernel passes over y anyway.
+    const bool whole = rest.activation.kind == Activation::Kind::none || rest.activation.kind == Activation::Kind::relu;
+    convolution.has_bias = whole && data.bias;
+    convolution.has_residual = whole && rest.residual;
+    convolution.relu = whole && rest.activation.kind == Activation::Kind::relu;
     convolution.tf32 = problem.tf32;
     device::Dnn& dnn = context.dnn();
-    Product product{Again(context), problem, data};
+    const int64_t width = y.count(2, y.rank());
+    Product product{Again(context), problem, data, rest, width};
     device::Dnn::Rival rival;
     if (!transposed && suits_product(problem)) rival = std::ref(product);
     const auto prepared = dnn.prepare(context.stream(), convolution, rival);
     if (!prepared || prepared->rival_won) return false;
     void* workspace = context.scratch(prepared->workspace_bytes);
-    dnn.run(context.stream(), convolution, data.x, data.w, data.bias, nullptr, data.y, workspace);
-    if (data.bias && !prepared->fused) add_bias(context, problem, y.count(2, y.rank()), data.bias, data.y);
+    dnn.run(context.stream(), convolution, data.x, data.w, data.bias, rest.residual, data.y, workspace);
+    if (!whole || !prepared->fused)
+      finish(context.stream(), problem, width, {data.bias, rest.residual, rest.activation}, data.y);
     return true;
   }
 
@@ -166,7 +176,7 @@ class ConvBase : public Op {
 
 class Conv : public ConvBase {
  public:
-  using ConvBase::ConvBase;
+  explicit Conv(const NodeInfo& node) : Conv(node, {}) {}
 
   void run(Context& context) const override {
     Tensor x = context.input(0), w = weights(context);
@@ -181,15 +191,44 @@ class Conv : public ConvBase {
     const void* bias = bias_of(context, x.type, out_channels);
     const Shape shape = with_spatial(x.shape, out_channels, problem.window.out);
     const Tensor y = context.output(0, stored(shape, layout_));
+    const Epilogue rest{nullptr, residual_of(context, y), activation_};
     if (y.count() == 0) return;
-    if (x.count() == 0) return set_bias(context, problem, y, bias);
     arrange(context, w);
     const ConvData data{x.data, w.data, bias, y.data};
-    if (is_depthwise(problem))  // cuDNN is slow at these
+    const bool depthwise = is_depthwise(problem);  // cuDNN is slow at these
+    if (!depthwise && suits_dnn(context, problem, false, x, w, data, rest) &&
+        run_dnn(context, problem, false, x.shape, w.shape, shape, data, rest))
+      return;
+    if (x.count() == 0)
+      set_bias(context, problem, y, bias);
+    else if (depthwise)
       convolve_depthwise(context, problem, data);
-    else if (!suits_dnn(context, problem, false, x, w, data) ||
-             !run_dnn(context, problem, false, x.shape, w.shape, shape, data))
+    else
       convolve(context, problem, data);
+    finish(context.stream(), problem, shape.count(2, shape.rank()), rest, y.data);
+  }
+
+ protected:
+  Conv(const NodeInfo& node, const Activation& activation) : ConvBase(node), activation_(activation) {}
+  // What is added to the result: shaped and laid out as it is.
+  virtual const void* residual_of(Context&, const Tensor& /*y*/) const { return nullptr; }
+
+ private:
+  Activation activation_;
+};
+
+// A convolution with what follows it: y = activation(conv(X, W) + B + Z).
+class FusedConv : public Conv {
+ public:
+  explicit FusedConv(const NodeInfo& node) : Conv(node, Activation::of(node)) {}
+
+ private:
+  const void* residual_of(Context& context, const Tensor& y) const override {
+    const Tensor* const z = context.find_input(3);
+    if (!z) return nullptr;
+    require(z->shape == y.shape && z->type == y.type, "Z is ", device::name(z->type), " ", z->shape.str(), "; ",
+            device::name(y.type), " ", y.shape.str(), ", as the result, is wanted");
+    return z->data;
   }
 };
 
@@ -219,8 +258,8 @@ class ConvTranspose : public ConvBase {
     arrange(context, w);
     const ConvData data{x.data, w.data, bias, y.data};
     // For cuDNN the result has to be the input of a convolution that gives just x.
-    if (!problem.window.is_exact() || !suits_dnn(context, problem, true, x, w, data) ||
-        !run_dnn(context, problem, true, x.shape, w.shape, shape, data))
+    if (!problem.window.is_exact() || !suits_dnn(context, problem, true, x, w, data, {}) ||
+        !run_dnn(context, problem, true, x.shape, w.shape, shape, data, {}))
       convolve_transposed(context, problem, data);
   }
 
@@ -234,6 +273,7 @@ std::vector<OpRow> conv_rows() {
   return {
       {.name = "Conv", .since = 1, .types = {in(0, kFloats)}, .make = make<Conv>},
       {.domain = kChannelsLast, .name = "Conv", .since = 11, .types = {in(0, kChannelsLastFloats)}, .make = make<Conv>},
+      {.domain = kMicrosoft, .name = "FusedConv", .since = 1, .types = {in(0, kFloats)}, .make = make<FusedConv>},
       {.name = "ConvTranspose", .since = 1, .types = {in(0, kFloats)}, .make = make<ConvTranspose>},
       {.domain = kChannelsLast,
        .name = "ConvTranspose",

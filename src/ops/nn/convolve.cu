@@ -27,13 +27,6 @@ struct SetBias {
   DEVICE_FN T of(int64_t channel) const { return bias[channel]; }
   DEVICE_FN T apply(T of) const { return of; }
 };
-template <class T>
-struct AddBias {
-  static constexpr bool kReads = true;
-  const T* bias;
-  DEVICE_FN Compute<T> of(int64_t channel) const { return Compute<T>(bias[channel]); }
-  DEVICE_FN Compute<T> apply(Compute<T> of, Compute<T> x) const { return x + of; }
-};
 
 // columns[image, channel, tap, position - first] = x at that tap of the window at that position.
 template <class T>
@@ -402,14 +395,6 @@ void set_bias(Context& context, const ConvProblem& p, const Tensor& y, const voi
   dispatch(FloatList{}, p.type, [&]<class T>() {
     map_channels(context.stream(), static_cast<const T*>(nullptr), y.as<T>(), last ? rows : p.images, p.out_channels,
                  last ? 1 : rows / p.images, SetBias<T>{static_cast<const T*>(bias)});
-  });
-}
-
-void add_bias(Context& context, const ConvProblem& p, int64_t width, const void* bias, void* y) {
-  const bool last = p.layout == Layout::channels_last;
-  dispatch(FloatList{}, p.type, [&]<class T>() {
-    map_channels(context.stream(), static_cast<const T*>(y), static_cast<T*>(y), last ? p.images * width : p.images,
-                 p.out_channels, last ? 1 : width, AddBias<T>{static_cast<const T*>(bias)});
   });
 }
 

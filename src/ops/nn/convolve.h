@@ -46,8 +46,6 @@ void sum_columns(StreamRef stream, const ConvProblem& problem, int64_t images, c
 bool is_depthwise(const ConvProblem& problem);
 void convolve_depthwise(Context& context, const ConvProblem& problem, const ConvData& data);
 
-// `width`: the positions of an image.
-void add_bias(Context& context, const ConvProblem& problem, int64_t width, const void* bias, void* y);
 // What there is without any input: the bias alone, or zeros.
 void set_bias(Context& context, const ConvProblem& problem, const Tensor& y, const void* bias);
 

@@ -1,7 +1,5 @@
 // Work on behalf of a node.
 #pragma once
-#include <mutex>
-#include <set>
 #include <string>
 
 #include "device/device.h"
@@ -12,22 +10,13 @@
 
 namespace encore::plugin {
 
-// One copy of each text, until the process ends: memory is attributed to its node by name, and may outlive the session
-// in the arena that sessions share.
-inline const char* kept(const std::string& text) {
-  static auto& texts = *new std::set<std::string>;
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
-  return texts.insert(text).first->c_str();
-}
-
 struct NamedNode {
   Ep& ep;
   const char* name;   // "conv1"
   std::string label;  // "Conv node 'conv1'"
 
   NamedNode(Ep& ep, const ops::NodeInfo& info)
-      : ep(ep), name(kept(info.name())), label(text(info.op_type(), " node '", info.name(), "'")) {}
+      : ep(ep), name(device::kept(info.name())), label(text(info.op_type(), " node '", info.name(), "'")) {}
 };
 
 // Runs `body` as the node: its name is on every launch and in every error, and an error also ends a capture with the

@@ -5,6 +5,7 @@
 
 #include "ops/registry.h"
 #include "plugin/host/fence.h"
+#include "plugin/model/graph_reading.h"
 #include "plugin/model/node_info.h"
 #include "plugin/model/placement.h"
 
@@ -23,14 +24,6 @@ bool is_small(const std::optional<std::vector<int64_t>>& dims) {
 
 // What shapes are computed with; anything onnxruntime's CPU provider has kernels for.
 constexpr ops::Types kShapeTypes{ops::Type::i64, ops::Type::i32, ops::Type::boolean, ops::Type::f32, ops::Type::f64};
-
-std::vector<const OrtNode*> nodes_of(const OrtGraph* graph) {
-  size_t count = 0;
-  check(ort().api->Graph_GetNumNodes(graph, &count));
-  std::vector<const OrtNode*> nodes(count);
-  check(ort().api->Graph_GetNodes(graph, nodes.data(), count));
-  return nodes;
-}
 
 std::vector<const OrtGraph*> subgraphs_of(const OrtNode* node) {
   size_t count = 0;
@@ -70,27 +63,6 @@ bool runs_elsewhere(const OrtGraph* body, const std::string& ep_name) {
     lacking |= !row || !ops::why_declined(*row, info).empty() || !read_in_two_places(*row, info).empty();
   }
   return lacking;
-}
-
-template <class Count, class Get>
-std::vector<std::string> names_of(const OrtGraph* graph, Count count_of, Get get) {
-  size_t count = 0;
-  check(count_of(graph, &count));
-  std::vector<const OrtValueInfo*> values(count);
-  check(get(graph, values.data(), count));
-  std::vector<std::string> names;
-  for (const OrtValueInfo* value : values) {
-    const char* name = nullptr;
-    check(ort().api->GetValueInfoName(value, &name));
-    names.emplace_back(name);
-  }
-  return names;
-}
-std::vector<std::string> inputs_of(const OrtGraph* graph) {
-  return names_of(graph, ort().api->Graph_GetNumInputs, ort().api->Graph_GetInputs);
-}
-std::vector<std::string> outputs_of(const OrtGraph* graph) {
-  return names_of(graph, ort().api->Graph_GetNumOutputs, ort().api->Graph_GetOutputs);
 }
 
 // If and Scan give each output of a body its memory beforehand. What no node of the body writes there, since the value

@@ -39,7 +39,11 @@ class NodeInfoBase : public ops::NodeInfo, public ops::StringLists {
     return i < input_count() ? inputs_[size_t(i)].dims : std::nullopt;
   }
   bool kernel_has_strings() const override;
+  std::optional<std::vector<int64_t>> output_dims(int i) const {
+    return i < output_count() ? outputs_[size_t(i)].dims : std::nullopt;
+  }
   const std::string& input_value(int i) const { return inputs_[size_t(i)].value; }  // its name
+  const std::string& output_value(int i) const { return outputs_[size_t(i)].value; }
 
  protected:
   struct Slot {

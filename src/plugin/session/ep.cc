@@ -7,6 +7,7 @@
 #include "memory/streams.h"
 #include "plugin/host/fence.h"
 #include "plugin/model/capability.h"
+#include "plugin/model/fusion.h"
 #include "plugin/options/library_settings.h"
 #include "plugin/session/allocator.h"
 #include "plugin/session/registration.h"
@@ -125,13 +126,30 @@ void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
   const OrtNode* parent = nullptr;
   check(ort().api->Graph_GetParentNode(graph, &parent));
   Claim claim = examine(graph, support, registration_->name(), settings());
-  for (const OrtNode* node : claim.nodes) check(ort().ep->EpGraphSupportInfo_AddSingleNode(support, node));
+  claim_nodes(graph, support, claim, parent);
   tell_placement(claim, parent);
   fixed_layout_ = std::move(claim.fixed_layout);
   if (!claim.ill_formed.empty()) say_impossible(claim.ill_formed.front());
   if (parent) return;
   signature_ = Signature(graph);
   if (graphs_) decide_on_graphs(claim);
+}
+
+// Bodies are left as they are: what is fused takes memory for its constants.
+void Ep::claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support, const Claim& claim, bool is_body) {
+  std::set<const OrtNode*> fused;
+  if (options_.fuse_convolutions && !is_body)
+    for (const auto& region : find_regions(graph, claim.nodes, settings(), options_.prefer_nhwc)) {
+      OrtNodeFusionOptions how{};
+      how.ort_version_supported = ort().version;
+      how.drop_constant_initializers = true;
+      check(ort().ep->EpGraphSupportInfo_AddNodesToFuse(support, region.data(), region.size(), &how));
+      fused.insert(region.begin(), region.end());
+      const std::string line = text("Encore makes one of ", region.size(), " nodes, convolutions and what is between");
+      if (is_new(line)) log_.verbose(line);
+    }
+  for (const OrtNode* node : claim.nodes)
+    if (!fused.contains(node)) check(ort().ep->EpGraphSupportInfo_AddSingleNode(support, node));
 }
 
 void Ep::tell_placement(const Claim& claim, bool is_subgraph) {

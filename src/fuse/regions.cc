@@ -1,0 +1,131 @@
+#include "fuse/regions.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "fuse/turn.h"
+#include "ops/registry.h"
+
+namespace encore::fuse {
+namespace {
+
+bool is_convolution(const Node& node) {
+  return node.info->op_type() == "Conv" || node.info->op_type() == "ConvTranspose";
+}
+
+// Those for which the layout matters: tensor cores want channels last, and groups of a channel each have kernels of
+// Encore's own for either.
+bool is_dense_convolution(const Node& node) {
+  const NodeInfo& info = *node.info;
+  return is_convolution(node) && info.get_int("group", 1) == 1 &&
+         (info.input_type(0) != Type::f32 || info.settings.use_tf32);
+}
+
+class Search {
+ public:
+  Search(const Graph& graph, const RegionSettings& settings)
+      : graph_(graph), settings_(settings), producers_(graph.producers()), consumers_(graph.consumers()) {}
+
+  std::vector<std::vector<int>> run() {
+    if (std::none_of(graph_.nodes.begin(), graph_.nodes.end(), is_convolution)) return {};
+    for (const Node& node : graph_.nodes) fits_.push_back(fits(node));
+    find_levels();
+    std::vector<std::vector<int>> regions;
+    for (std::vector<int>& group : groups())
+      if (pays(group)) regions.push_back(std::move(group));
+    return regions;
+  }
+
+ private:
+  bool fits(const Node& node) const {
+    if (!settings_.are_channels_last) return turned(graph_, node).has_value();
+    static const std::set<std::string_view> kBetween{"Relu",    "LeakyRelu", "Clip", "HardSigmoid", "HardSwish",
+                                                     "Sigmoid", "Tanh",      "Add",  "Mul",         "Concat"};
+    const NodeInfo& info = *node.info;
+    if (!node.takable) return false;
+    for (int value : node.outputs)
+      if (value >= 0 && !is_picture(graph_.values[size_t(value)])) return false;
+    for (size_t i = 0; i < node.inputs.size(); ++i)
+      if (node.inputs[i] >= 0 && !graph_.values[size_t(node.inputs[i])].is_constant &&
+          !is_picture(graph_.values[size_t(node.inputs[i])]))
+        return false;
+    return info.domain() == ops::kChannelsLast || (info.domain().empty() && kBetween.contains(info.op_type()));
+  }
+
+  // Counts how often a path to the node has changed between nodes that fit and others. Nodes that fit, are joined by
+  // values and have the same count can be one: a path that leaves them comes to higher counts only.
+  void find_levels() {
+    levels_.assign(graph_.nodes.size(), 0);
+    for (size_t n = 0; n < graph_.nodes.size(); ++n)
+      for (int value : graph_.nodes[n].inputs) {
+        const int from = value < 0 ? -1 : producers_[size_t(value)];
+        if (from < 0) continue;
+        const int level = levels_[size_t(from)] + (fits_[size_t(from)] != fits_[n]);
+        levels_[n] = std::max(levels_[n], level);
+      }
+  }
+
+  std::vector<std::vector<int>> groups() const {
+    std::vector<int> leader(graph_.nodes.size());
+    std::iota(leader.begin(), leader.end(), 0);
+    const auto find = [&](int n) {
+      while (leader[size_t(n)] != n) n = leader[size_t(n)] = leader[size_t(leader[size_t(n)])];
+      return n;
+    };
+    for (size_t n = 0; n < graph_.nodes.size(); ++n)
+      for (int value : graph_.nodes[n].inputs) {
+        const int from = value < 0 ? -1 : producers_[size_t(value)];
+        if (from >= 0 && fits_[n] && fits_[size_t(from)] && levels_[n] == levels_[size_t(from)])
+          leader[size_t(find(int(n)))] = find(from);
+      }
+    std::vector<std::vector<int>> by_leader(graph_.nodes.size()), found;
+    for (size_t n = 0; n < graph_.nodes.size(); ++n)
+      if (fits_[n]) by_leader[size_t(find(int(n)))].push_back(int(n));
+    for (std::vector<int>& group : by_leader)
+      if (group.size() > 1) found.push_back(std::move(group));
+    return found;
+  }
+
+  // What turning costs at the ends is to be less than what convolutions of the other layout do inside, twice each.
+  bool pays(const std::vector<int>& group) const {
+    const auto nodes = [&](auto is) {
+      return std::count_if(group.begin(), group.end(), [&](int n) { return is(graph_.nodes[size_t(n)]); });
+    };
+    if (settings_.are_channels_last) return nodes(is_convolution) > 0;
+    const std::set<int> inside(group.begin(), group.end());
+    std::set<int> turns;
+    for (int n : group) {
+      for (int value : graph_.nodes[size_t(n)].inputs)
+        if (value >= 0 && !graph_.values[size_t(value)].is_constant && !inside.contains(producers_[size_t(value)]))
+          turns.insert(value);
+      for (int value : graph_.nodes[size_t(n)].outputs)
+        if (value >= 0 && leaves(value, inside)) turns.insert(value);
+    }
+    const auto turning =
+        std::count_if(turns.begin(), turns.end(), [&](int value) { return !is_single(graph_.values[size_t(value)]); });
+    return turning <= 2 * nodes(is_dense_convolution) && nodes(is_dense_convolution) > 0;
+  }
+
+  bool leaves(int value, const std::set<int>& inside) const {
+    if (graph_.values[size_t(value)].is_output) return true;
+    for (int n : consumers_[size_t(value)])
+      if (!inside.contains(n)) return true;
+    return false;
+  }
+
+  const Graph& graph_;
+  const RegionSettings settings_;
+  const std::vector<int> producers_;
+  const std::vector<std::vector<int>> consumers_;
+  std::vector<bool> fits_;  // by node, as are levels
+  std::vector<int> levels_;
+};
+
+}  // namespace
+
+std::vector<std::vector<int>> find_regions(const Graph& graph, const RegionSettings& settings) {
+  return Search(graph, settings).run();
+}
+
+}  // namespace encore::fuse

@@ -1,0 +1,16 @@
+// Groups of nodes that are better one: convolutions and what stands between them.
+#pragma once
+#include <vector>
+
+#include "fuse/graph.h"
+
+namespace encore::fuse {
+
+struct RegionSettings {
+  bool are_channels_last = false;  // onnxruntime has changed the layout already
+};
+
+// Lists of nodes, each in an order in which they can run. No path leaves a region and comes back to it.
+std::vector<std::vector<int>> find_regions(const Graph& graph, const RegionSettings& settings);
+
+}  // namespace encore::fuse

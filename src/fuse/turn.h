@@ -1,0 +1,36 @@
+// What becomes of a node whose pictures have their channels last: [N, C, H, W] is [N, H, W, C] then.
+#pragma once
+#include <array>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "fuse/graph.h"
+
+namespace encore::fuse {
+
+inline constexpr int kPictureRank = 4;
+// Where dimension i of the one layout is in the other.
+inline constexpr std::array<int64_t, 4> kToChannelsLast{0, 2, 3, 1}, kToChannelsFirst{0, 3, 1, 2};
+
+std::vector<int64_t> permuted(const std::vector<int64_t>& dims, const std::array<int64_t, 4>& order);
+
+// A constant of fusion's own making.
+struct OwnTensor {
+  std::vector<char> bytes;
+  Tensor view;
+};
+
+struct Turned {
+  std::unique_ptr<Variant> node;
+  std::vector<bool> inputs;                           // which are read with channels last; outputs all are written so
+  std::vector<std::shared_ptr<OwnTensor>> constants;  // by input, where there is another one now
+};
+// Nothing if the node would not be the same. Whether its value is a picture at all is for the caller to see.
+std::optional<Turned> turned(const Graph& graph, const Node& node);
+// Whether a turned value is worth a thought: of a type and rank that convolutions have.
+bool is_picture(const Value& value);
+// Whether both layouts are the same in memory.
+bool is_single(const Value& value);
+
+}  // namespace encore::fuse

@@ -1,0 +1,68 @@
+#include "plugin/kernels/fused_node.h"
+
+#include "fuse/program.h"
+#include "plugin/host/fence.h"
+#include "plugin/kernels/kernel_run.h"
+#include "plugin/model/fusion.h"
+
+namespace encore::plugin {
+namespace {
+
+struct FusedNode : OrtNodeComputeInfo {
+  Node node;
+  fuse::Program program;
+  std::vector<void*> kept;
+
+  FusedNode(Ep& ep, const GraphNodeInfo& info, fuse::Plan plan)
+      : OrtNodeComputeInfo{}, node(ep, info, std::vector<bool>(size_t(info.input_count()))), program(std::move(plan)) {
+    node.fault_number = ep.faults().number(node.label);
+    ort_version_supported = ort().version;
+    CreateState = [](OrtNodeComputeInfo*, OrtNodeComputeContext*, void** state) noexcept -> OrtStatus* {
+      *state = nullptr;
+      return nullptr;
+    };
+    Compute = [](OrtNodeComputeInfo* self, void*, OrtKernelContext* context) noexcept -> OrtStatus* {
+      auto& fused = *static_cast<FusedNode*>(self);
+      return run_as(fused.node, [&] {
+        KernelRun run(fused.node, context);
+        fused.program.run(run);
+      });
+    };
+    ReleaseState = [](OrtNodeComputeInfo*, void*) noexcept {};
+  }
+  ~FusedNode() {
+    for (void* block : kept) node.ep.arena().free(block);
+  }
+  void load() {
+    KernelPrepack loader(node.ep, kept);
+    program.load(loader);
+    loader.finish();
+  }
+};
+
+void compile(Ep& ep, const OrtGraph* const* graphs, const OrtNode* const* fused, size_t count,
+             OrtNodeComputeInfo** infos) {
+  for (size_t i = 0; i < count; ++i) {
+    const GraphNodeInfo info(fused[i]);
+    FusedGraph graph(graphs[i], ep.settings());
+    auto made = std::make_unique<FusedNode>(ep, info, graph.plan(info));
+    made->load();
+    infos[i] = made.release();
+  }
+}
+
+}  // namespace
+
+void compile_fused_nodes(Ep& ep) {
+  ep.Compile = [](OrtEp* self, const OrtGraph** graphs, const OrtNode** fused, size_t count, OrtNodeComputeInfo** infos,
+                  OrtNode**) noexcept -> OrtStatus* {
+    return guarded_on(Ep::from(self).device(), "Compile",
+                      [&] { compile(Ep::from(self), graphs, fused, count, infos); });
+  };
+  ep.ReleaseNodeComputeInfos = [](OrtEp* self, OrtNodeComputeInfo** infos, size_t count) noexcept {
+    for (size_t i = 0; i < count; ++i)
+      if (infos[i]) delete_on(Ep::from(self).device(), static_cast<FusedNode*>(infos[i]));
+  };
+}
+
+}  // namespace encore::plugin

@@ -1,0 +1,157 @@
+#include "plugin/model/fusion.h"
+
+#include <algorithm>
+#include <set>
+
+#include "fuse/regions.h"
+#include "ops/registry.h"
+#include "plugin/host/fence.h"
+#include "plugin/model/graph_reading.h"
+
+namespace encore::plugin {
+
+using ops::Type;
+
+namespace {
+
+bool has_convolution(const std::vector<const OrtNode*>& nodes) {
+  return std::any_of(nodes.begin(), nodes.end(), [](const OrtNode* node) {
+    const char* op = nullptr;
+    check(ort().api->Node_GetOperatorType(node, &op));
+    return op == std::string_view("Conv") || op == std::string_view("ConvTranspose");
+  });
+}
+
+// The dimensions' names, empty where there is none; nothing if this is no tensor of known rank.
+std::vector<std::string> dimension_names(const OrtValueInfo* value, size_t rank) {
+  const OrtTypeInfo* type = nullptr;
+  const OrtTensorTypeAndShapeInfo* tensor = nullptr;
+  check(ort().api->GetValueInfoTypeInfo(value, &type));
+  check(ort().api->CastTypeInfoToTensorInfo(type, &tensor));
+  std::vector<const char*> names(rank);
+  check(ort().api->GetSymbolicDimensions(tensor, names.data(), rank));
+  return {names.begin(), names.end()};
+}
+
+}  // namespace
+
+FusedGraph::FusedGraph(const OrtGraph* graph, const ops::Settings& settings) {
+  for (const OrtNode* node : nodes_of(graph)) add(node, settings);
+  sort();
+}
+
+int FusedGraph::number(const OrtValueInfo* value) {
+  const char* name = nullptr;
+  if (value) check(ort().api->GetValueInfoName(value, &name));
+  if (!name || !*name) return -1;
+  const auto [known, is_new] = numbers_.try_emplace(name, int(graph_.values.size()));
+  if (is_new) {
+    fuse::Value& made = graph_.values.emplace_back();
+    made.name = name;
+    check(ort().api->ValueInfo_IsConstantInitializer(value, &made.is_constant));
+  }
+  return known->second;
+}
+
+void FusedGraph::add(const OrtNode* node, const ops::Settings& settings) {
+  const OrtApi& api = *ort().api;
+  GraphNodeInfo& info = infos_.emplace_back(node);
+  info.settings = settings;
+  fuse::Node& made = graph_.nodes.emplace_back();
+  made.info = &info;
+  const auto list = [&](auto count_of, auto get) {
+    size_t count = 0;
+    check(count_of(node, &count));
+    std::vector<const OrtValueInfo*> values(count);
+    if (count) check(get(node, values.data(), count));
+    return values;
+  };
+  const auto see = [&](const OrtValueInfo* value, Type type, const std::optional<std::vector<int64_t>>& dims) {
+    const int at = number(value);
+    if (at < 0) return at;
+    fuse::Value& known = graph_.values[size_t(at)];
+    if (known.type != Type::undefined) return at;
+    known.type = type;
+    known.dims = dims;
+    if (!dims || std::find(dims->begin(), dims->end(), -1) == dims->end()) return at;
+    const std::vector<std::string> names = dimension_names(value, dims->size());
+    for (size_t d = 0; d < names.size(); ++d)
+      if ((*dims)[d] < 0 && !names[d].empty())
+        (*known.dims)[d] = dimensions_.try_emplace(names[d], -2 - int64_t(dimensions_.size())).first->second;
+    return at;
+  };
+  const auto inputs = list(api.Node_GetNumInputs, api.Node_GetInputs);
+  for (size_t i = 0; i < inputs.size(); ++i)
+    made.inputs.push_back(see(inputs[i], info.input_type(int(i)), info.input_dims(int(i))));
+  const auto outputs = list(api.Node_GetNumOutputs, api.Node_GetOutputs);
+  for (size_t i = 0; i < outputs.size(); ++i)
+    made.outputs.push_back(see(outputs[i], info.output_type(int(i)), info.output_dims(int(i))));
+  for (const OrtValueInfo* value : list(api.Node_GetNumImplicitInputs, api.Node_GetImplicitInputs))
+    if (const int at = number(value); at >= 0) graph_.values[size_t(at)].is_output = true;
+}
+
+// In an order in which they can run, whatever the order they came in.
+void FusedGraph::sort() {
+  const std::vector<int> producers = graph_.producers();
+  std::vector<fuse::Node> sorted;
+  std::vector<bool> done(graph_.nodes.size());
+  std::vector<std::pair<size_t, size_t>> open;  // nodes and which of their inputs comes next
+  for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+    if (!done[n]) open.push_back({n, 0});
+    while (!open.empty()) {
+      auto& [node, next] = open.back();
+      const std::vector<int>& inputs = graph_.nodes[node].inputs;
+      if (done[node] || next == inputs.size()) {
+        if (!done[node]) sorted.push_back(graph_.nodes[node]);
+        done[node] = true;
+        open.pop_back();
+        continue;
+      }
+      const int value = inputs[next++], from = value < 0 ? -1 : producers[size_t(value)];
+      if (from >= 0 && !done[size_t(from)]) open.push_back({size_t(from), 0});
+    }
+  }
+  graph_.nodes = std::move(sorted);
+}
+
+fuse::Plan FusedGraph::plan(const GraphNodeInfo& fused) {
+  bool turn = true;
+  for (const fuse::Node& node : graph_.nodes) {
+    turn &= node.info->domain() != ops::kChannelsLast;
+    for (size_t i = 0; i < node.inputs.size(); ++i)
+      if (node.inputs[i] >= 0)
+        if (fuse::Value& value = graph_.values[size_t(node.inputs[i])]; value.is_constant && !value.constant)
+          value.constant = node.info->constant_input(int(i));
+  }
+  const auto find = [&](const std::string& name) {
+    const auto found = numbers_.find(name);
+    if (found == numbers_.end()) fail(Code::internal, "no node inside knows of '", name, "'");
+    return found->second;
+  };
+  std::vector<int> inputs, outputs;
+  for (int i = 0; i < fused.input_count(); ++i) inputs.push_back(find(fused.input_value(i)));
+  for (int i = 0; i < fused.output_count(); ++i) outputs.push_back(find(fused.output_value(i)));
+  fuse::Plan plan = fuse::plan_of(graph_, std::move(inputs), std::move(outputs), turn);
+  fuse::join_convolutions(plan);
+  return plan;
+}
+
+std::vector<std::vector<const OrtNode*>> find_regions(const OrtGraph* graph, const std::vector<const OrtNode*>& claimed,
+                                                      const ops::Settings& settings, bool are_channels_last) {
+  std::vector<std::vector<const OrtNode*>> regions;
+  if (!has_convolution(claimed)) return regions;
+  FusedGraph whole(graph, settings);
+  const std::set<const OrtNode*> taken(claimed.begin(), claimed.end());
+  for (const std::string& name : outputs_of(graph))
+    if (const auto found = whole.numbers_.find(name); found != whole.numbers_.end())
+      whole.graph_.values[size_t(found->second)].is_output = true;
+  const auto node_of = [&](const fuse::Node& node) { return static_cast<const GraphNodeInfo*>(node.info)->node(); };
+  for (fuse::Node& node : whole.graph_.nodes) node.takable = taken.contains(node_of(node));
+  for (const std::vector<int>& region : fuse::find_regions(whole.graph_, {.are_channels_last = are_channels_last})) {
+    auto& nodes = regions.emplace_back();
+    for (int n : region) nodes.push_back(node_of(whole.graph_.nodes[size_t(n)]));
+  }
+  return regions;
+}
+
+}  // namespace encore::plugin

@@ -1,0 +1,38 @@
+// onnxruntime's graphs as fusion sees them.
+#pragma once
+#include <deque>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "fuse/plan.h"
+#include "plugin/model/node_info.h"
+
+namespace encore::plugin {
+
+// Lists of nodes of which each is to be one; `claimed` are those that Encore takes. With `are_channels_last`
+// onnxruntime changes the layout, or has done so.
+std::vector<std::vector<const OrtNode*>> find_regions(const OrtGraph* graph, const std::vector<const OrtNode*>& claimed,
+                                                      const ops::Settings& settings, bool are_channels_last);
+
+// The graph behind one fused node.
+class FusedGraph {
+ public:
+  FusedGraph(const OrtGraph* graph, const ops::Settings& settings);
+  // What the node is to do; the plan refers to this.
+  fuse::Plan plan(const GraphNodeInfo& fused);
+
+ private:
+  friend std::vector<std::vector<const OrtNode*>> find_regions(const OrtGraph*, const std::vector<const OrtNode*>&,
+                                                               const ops::Settings&, bool);
+  void add(const OrtNode* node, const ops::Settings& settings);
+  int number(const OrtValueInfo* value);
+  void sort();
+
+  fuse::Graph graph_;
+  std::deque<GraphNodeInfo> infos_;  // of the nodes
+  std::unordered_map<std::string, int> numbers_;
+  std::unordered_map<std::string, int64_t> dimensions_;  // by name: the number that stands for it
+};
+
+}  // namespace encore::plugin

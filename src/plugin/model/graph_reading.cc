@@ -1,0 +1,41 @@
+#include "plugin/model/graph_reading.h"
+
+#include "plugin/host/fence.h"
+
+namespace encore::plugin {
+namespace {
+
+template <class Count, class Get>
+std::vector<std::string> names_of(const OrtGraph* graph, Count count_of, Get get) {
+  size_t count = 0;
+  check(count_of(graph, &count));
+  std::vector<const OrtValueInfo*> values(count);
+  check(get(graph, values.data(), count));
+  std::vector<std::string> names;
+  for (const OrtValueInfo* value : values) {
+    const char* name = nullptr;
+    check(ort().api->GetValueInfoName(value, &name));
+    names.emplace_back(name);
+  }
+  return names;
+}
+
+}  // namespace
+
+std::vector<const OrtNode*> nodes_of(const OrtGraph* graph) {
+  size_t count = 0;
+  check(ort().api->Graph_GetNumNodes(graph, &count));
+  std::vector<const OrtNode*> nodes(count);
+  check(ort().api->Graph_GetNodes(graph, nodes.data(), count));
+  return nodes;
+}
+
+std::vector<std::string> inputs_of(const OrtGraph* graph) {
+  return names_of(graph, ort().api->Graph_GetNumInputs, ort().api->Graph_GetInputs);
+}
+
+std::vector<std::string> outputs_of(const OrtGraph* graph) {
+  return names_of(graph, ort().api->Graph_GetNumOutputs, ort().api->Graph_GetOutputs);
+}
+
+}  // namespace encore::plugin

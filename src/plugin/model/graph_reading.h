@@ -1,0 +1,15 @@
+// What graphs of onnxruntime's consist of.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "plugin/host/api_version.h"
+
+namespace encore::plugin {
+
+std::vector<const OrtNode*> nodes_of(const OrtGraph* graph);
+// The names of a graph's own inputs and outputs.
+std::vector<std::string> inputs_of(const OrtGraph* graph);
+std::vector<std::string> outputs_of(const OrtGraph* graph);
+
+}  // namespace encore::plugin
