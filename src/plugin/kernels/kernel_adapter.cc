@@ -131,6 +131,7 @@ class KernelPrepack final : public ops::Prepack {
     if (!stream_.ref().native()) stream_ = device::Stream(ep_.device());
     return stream_;
   }
+  device::Dnn& dnn() override { return ep_.dnn(); }
   void* keep(size_t bytes) override { return bytes ? kept_.emplace_back(ep_.arena().allocate(bytes, {})) : nullptr; }
   void finish() const {
     if (stream_.ref().native()) stream_.ref().synchronize();
