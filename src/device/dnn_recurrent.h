@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "device/dnn.h"
 #include "device/stream.h"
 #include "device/type.h"
 
@@ -23,8 +24,9 @@ struct RecurrentLayer {
 // One layer; safe to use from many threads. It must outlive the graphs that were captured.
 class DnnRecurrent {
  public:
-  // Null, with the reason, if cuDNN could not be opened or has no such layer.
-  static std::unique_ptr<DnnRecurrent> make(int device, const RecurrentLayer& layer, std::string* why = nullptr);
+  // Null, with the reason, if cuDNN could not be opened or has no such layer. It works with that Dnn's handle, which
+  // must outlive it.
+  static std::unique_ptr<DnnRecurrent> make(Dnn& dnn, const RecurrentLayer& layer, std::string* why = nullptr);
   ~DnnRecurrent();
   DnnRecurrent(const DnnRecurrent&) = delete;
 
@@ -44,6 +46,7 @@ class DnnRecurrent {
     const int32_t* lengths;
     const void *weights, *x, *h, *c;
     void *y, *y_h, *y_c, *workspace;
+    size_t workspace_bytes;  // as workspace_bytes() says
   };
   void run(StreamRef stream, const Run& run);
 

@@ -58,5 +58,8 @@ std::optional<std::vector<float>> Variant::find_floats(const char* attribute) co
 const Tensor* Variant::find_tensor(const char* attribute) const {
   return like_ ? like_->find_tensor(attribute) : nullptr;
 }
+std::optional<std::vector<std::string>> Variant::find_strings(const char* attribute) const {
+  return like_ ? like_->find_strings(attribute) : std::nullopt;
+}
 
 }  // namespace encore::fuse

@@ -81,6 +81,8 @@ class Variant final : public NodeInfo {
   std::optional<std::vector<int64_t>> find_ints(const char* attribute) const override;
   std::optional<std::vector<float>> find_floats(const char* attribute) const override;
   const Tensor* find_tensor(const char* attribute) const override;
+  std::optional<std::vector<std::string>> find_strings(const char* attribute) const override;
+  bool kernel_has_strings() const override { return true; }  // it is the graph that is read
 
  private:
   const Slot& input(int i) const {

@@ -8,6 +8,15 @@ const Tensor& Context::input(int i) {
   return *tensor;
 }
 
+std::vector<std::string> NodeInfo::get_strings(const char* attribute, const std::vector<std::string>& otherwise) const {
+  const auto found = find_strings(attribute);
+  if (!found) return otherwise;
+  if (*found != otherwise && !kernel_has_strings())
+    fail(Code::not_supported, "attribute '", attribute,
+         "' is a list of strings, which this host does not tell kernels; newer ones do");
+  return *found;
+}
+
 std::vector<int64_t> host_ints(const Tensor& tensor, const char* what) {
   require(tensor.where == Where::host, what, " is not in host memory");
   require(tensor.shape.rank() <= 1 || tensor.shape.back() == tensor.count(), what, " has shape ", tensor.shape.str(),

@@ -49,6 +49,9 @@ class NodeInfo {
   virtual std::optional<std::string> find_string(const char* attribute) const = 0;
   virtual std::optional<std::vector<int64_t>> find_ints(const char* attribute) const = 0;
   virtual std::optional<std::vector<float>> find_floats(const char* attribute) const = 0;
+  virtual std::optional<std::vector<std::string>> find_strings(const char* attribute) const = 0;
+  // Whether the node's kernel will be told lists of strings, too.
+  virtual bool kernel_has_strings() const = 0;
   // A tensor attribute (ConstantOfShape's value); in host memory, valid while the NodeInfo lives.
   virtual const Tensor* find_tensor(const char* attribute) const = 0;
 
@@ -57,6 +60,8 @@ class NodeInfo {
   std::string get_string(const char* attribute, const std::string& otherwise) const {
     return find_string(attribute).value_or(otherwise);
   }
+  // Error{not_supported} if the list is another one than `otherwise`, and only the graph can tell it.
+  std::vector<std::string> get_strings(const char* attribute, const std::vector<std::string>& otherwise) const;
 
   Settings settings;
 };
@@ -90,6 +95,7 @@ class Prepack {
  public:
   virtual ~Prepack() = default;
   virtual StreamRef stream() = 0;
+  virtual device::Dnn& dnn() = 0;
   virtual void* keep(size_t bytes) = 0;  // device memory that lives as long as the op
 };
 

@@ -23,6 +23,7 @@ from symptoms import (
     hardly_varies,
     has_flat_channels,
     has_nan,
+    has_no_range,
     has_no_scale,
     has_no_terms,
     has_vast_attribute,
@@ -193,7 +194,18 @@ ACCEPTED = [
         "the CPU EP loses the digits of what is near zero",
         lambda finding: abs(finding.node.attrs.get("alpha", 1)) > 1e3,
     ),
-    Accepted("Einsum", SERVED, "an equation ends at its first zero", says("The only subscript labels allowed")),
+    Accepted(
+        "Einsum",
+        SERVED,
+        "an equation ends at its first zero",
+        lambda f: "\0" in f.node.attrs["equation"] and says("The only subscript labels allowed")(f),
+    ),
+    Accepted(
+        "Einsum",
+        SERVED,
+        "the CPU EP takes no capitals in an output that is not given",
+        lambda f: "->" not in f.node.attrs["equation"] and says("The only subscript labels allowed")(f),
+    ),
     Accepted("Pow", VALUES, "a power beyond the integers is open, and the CPU EP's is a double's", power_overflows),
     Accepted("Dropout", VALUES, "what is dropped in training is random", drops),
     Accepted(
@@ -428,6 +440,9 @@ ACCEPTED = [
         "ScatterElements ScatterND", SERVED, "the CPU EP reduces no booleans", says("bool data type is not supported")
     ),
     Accepted("DynamicQuantizeLinear", VALUES, "numbers that are none have no range", not_finite),
+    Accepted(
+        "DynamicQuantizeLinear", VALUES, "a range so small that its scale is 0 has no place for zero", has_no_range
+    ),
     Accepted("QuantizeLinear", VALUES, "scales or values that are no numbers", has_no_scale),
     Accepted("Selu", VALUES, "the CPU EP takes the newer defaults before opset 6", lambda f: f.case.opset < 6),
     Accepted("Shrink Celu", VALUES, "beyond the type's numbers the order of operations shows", has_vast_attribute),

@@ -167,14 +167,14 @@ def _add_node(case, sketch, key, hostile):
         del sketch.values[before:]
 
 
-def _take(case, sketch, node):
+def _take(case, sketch, node, reference=None):
     """Whether the node is one that the case can have."""
     if any(value is not None and value.origin != FEED for value in node.inputs[:1]):
         node = node.with_every_output()  # onnxruntime folds constants, on the CPU EP
     refused, known = None, True
     try:
         # What onnx itself cannot write down, such as an attribute beyond its type, is no model.
-        reference = Reference(node, case.opset)
+        reference = reference or Reference(node, case.opset)
         for value, made in zip(node.makes(), reference({v.name: v.array for v in node.reads()}), strict=True):
             value.array = as_made(made, value.type)
     except Refused as error:
@@ -193,11 +193,11 @@ def _take(case, sketch, node):
     return True
 
 
-def case_of(sketch, node):
-    """The case of a node that somebody else proposes."""
+def case_of(sketch, node, reference=None):
+    """The case of a node that somebody else proposes, and may have a reference for."""
     draw = sketch.draw
     case = Case(0, sketch.opset, [], [], None, True, *_ways(draw), extra=[], options={}, draw=draw)
-    _take(case, sketch, node)
+    _take(case, sketch, node, reference)
     return case
 
 

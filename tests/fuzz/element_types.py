@@ -16,10 +16,20 @@ NUMPY = {
     "bool": np.bool_,
     **{name: np.dtype(name).type for name in "int8 int16 int32 int64 uint8 uint16 uint32 uint64".split()},
 }
+# Several elements in a byte. The fuzzer draws none of them; a test may.
+PACKED = {
+    "int4": ml_dtypes.int4,
+    "uint4": ml_dtypes.uint4,
+    "int2": ml_dtypes.int2,
+    "uint2": ml_dtypes.uint2,
+    "float4e2m1": ml_dtypes.float4_e2m1fn,
+}
 FLOATS = {"float", "double", "float16", "bfloat16"}
 INTEGERS = {name for name in NUMPY if name.lstrip("u").startswith("int")}
+DRAWN = list(NUMPY)
+NUMPY |= PACKED | {"float8e8m0": ml_dtypes.float8_e8m0fnu}
 # onnxruntime's Python has no arrays of these: they are float32 there, with a Cast at both ends of a model.
-WITHOUT_ARRAYS = {name for name in NUMPY if name.startswith(("bfloat", "float8"))}
+WITHOUT_ARRAYS = {name for name in NUMPY if name.startswith(("bfloat", "float8", *PACKED))}
 
 
 def onnx_type(name):

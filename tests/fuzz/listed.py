@@ -4,7 +4,7 @@ import dataclasses
 import re
 from pathlib import Path
 
-from element_types import NUMPY
+from element_types import DRAWN
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operators.md"
 CHANNELS_LAST = "com.ms.internal.nhwc"
@@ -48,5 +48,5 @@ def _rules(cell):
         places, types = rule.split(":")
         for place in places.split(","):
             way, first, following = re.fullmatch(r"\s*(in|out) (\d+)(…?)\s*", place).groups()
-            known = [name for name in map(str.strip, types.split(",")) if name in NUMPY]  # the others nobody draws
+            known = [name for name in map(str.strip, types.split(",")) if name in DRAWN]
             yield way, int(first), FOLLOWING if following else int(first), known

@@ -2,7 +2,7 @@
 
 import numpy as np
 from draw import HOSTILE, SMALL
-from element_types import INTEGERS, NUMPY, WITHOUT_ARRAYS, carrier, rounded
+from element_types import DRAWN, INTEGERS, NUMPY, WITHOUT_ARRAYS, carrier, rounded
 from onnx_model import Value
 
 
@@ -122,7 +122,7 @@ def _other_type(s, node):
     i = _input(s, node, lambda value: not value.fixed)
     if i is None:
         return False
-    kind = s.draw.pick(s.row.types(i) or NUMPY)
+    kind = s.draw.pick(s.row.types(i) or DRAWN)
     with np.errstate(all="ignore"):
         array = np.asarray(node.inputs[i].array, np.float64)
     whole = np.nan_to_num(array, nan=0, posinf=9, neginf=9).clip(0, 100) if kind in INTEGERS else array

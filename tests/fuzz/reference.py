@@ -36,6 +36,8 @@ def message(error):
 class Reference:
     """One node. Halves are computed in float, unless the operator is about types themselves."""
 
+    by_cpu = True
+
     def __init__(self, node, opset, numbers_fed=False):
         self.node = node
         self.wide = not PROPOSALS[node.domain, node.op].own_types
@@ -98,6 +100,27 @@ class Reference:
         """The results if everything were positive: how large the terms of a sum are."""
         positive = {name: np.abs(array) if array.dtype.kind == "f" else array for name, array in arrays.items()}
         return Reference(self.node, self.opset, numbers_fed=True)(positive)
+
+
+class Computed:
+    """What a test computes itself of the node's inputs, halves in float, where the CPU EP has no kernel or is wrong."""
+
+    by_cpu = False
+
+    def __init__(self, node, compute):
+        self.node, self.compute = node, compute
+
+    def __call__(self, arrays):
+        given = [value if value is None else arrays[value.name] for value in self.node.inputs]
+        as_float = lambda array: array.astype(np.float32) if array.dtype == np.float16 else array
+        try:
+            with np.errstate(all="ignore"):
+                return self.compute(*[array if array is None else as_float(array) for array in given])
+        except (IndexError, ValueError) as error:
+            raise Refused(message(error)) from error
+
+    def of_magnitudes(self, arrays):
+        return self({name: np.abs(array) if array.dtype.kind == "f" else array for name, array in arrays.items()})
 
 
 def as_made(array, name):

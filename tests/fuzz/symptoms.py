@@ -338,6 +338,12 @@ def has_vast_attribute(finding):
     return any(not abs(number) < 1e9 for number in numbers)
 
 
+def has_no_range(finding):
+    """What is quantized lies so near to zero that 255 steps have no width."""
+    x = contents(finding)
+    return x.size > 0 and np.float32(max(x.max(), 0) - min(x.min(), 0)) / np.float32(255) == 0
+
+
 def has_no_scale(finding):
     """A scale that is no positive number, or values that are none."""
     with np.errstate(all="ignore"):

@@ -5,6 +5,8 @@ import numpy as np
 from compose import NEWEST_OPSET, ROWS, case_of, row_of
 from draw import Draw
 from hypothesis import strategies as st
+from onnx_model import FEED
+from reference import Computed
 from sketch import Sketch
 from trial import try_case
 
@@ -79,10 +81,13 @@ class Drawn:
 
     # ---- the node
 
-    def agrees(self, *inputs, **more):
+    def agrees(self, *inputs, reference=None, **more):
         """The node, of inputs and attributes as Sketch.node() takes them, gives the same on both, or is refused by
-        both."""
-        case = case_of(self.sketch, self.sketch.node(*inputs, **more))
+        both. `reference` computes the outputs where the CPU EP is not to be asked."""
+        node = self.sketch.node(*inputs, **more)
+        if reference:
+            inputs[0].origin = FEED  # or onnxruntime asks the CPU EP, to fold the node
+        case = case_of(self.sketch, node, reference and Computed(node, reference))
         outcome = try_case(case)
         assert outcome.finding is None, outcome.finding
         assert outcome.nodes_on_encore == outcome.nodes, f"not all on Encore: {case}"

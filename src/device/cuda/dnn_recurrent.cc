@@ -1,10 +1,7 @@
 // Recurrent layers by cuDNN's RNN functions.
 #include "device/dnn_recurrent.h"
 
-#include <cudnn.h>
-
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <limits>
 #include <mutex>
@@ -12,6 +9,7 @@
 
 #include "device/cuda/capture.h"
 #include "device/cuda/check.h"
+#include "device/cuda/dnn_handle.h"
 #include "device/cuda/library.h"
 #include "device/device.h"
 #include "device/error.h"
@@ -26,8 +24,6 @@ struct Functions {
   const cuda::Library& library = cuda::cudnn();
 #define ENCORE_DNN(member, symbol) decltype(&symbol) member = library.find<decltype(symbol)>(#symbol)
   ENCORE_DNN(error_string, cudnnGetErrorString);
-  ENCORE_DNN(create, cudnnCreate);
-  ENCORE_DNN(set_stream, cudnnSetStream);
   ENCORE_DNN(create_layer, cudnnCreateRNNDescriptor);
   ENCORE_DNN(destroy_layer, cudnnDestroyRNNDescriptor);
   ENCORE_DNN(set_layer, cudnnSetRNNDescriptor_v8);
@@ -61,22 +57,6 @@ void check(cudnnStatus_t status, const char* call) {
                         : Code::device_failed;
   throw Error(code, text(dnn().error_string(status), cause == cudaSuccess ? "" : text(", ", cudaGetErrorString(cause))),
               call);
-}
-
-// One for each device, until the process ends: destroying one waits for the device. It serves one thread at a time.
-struct Handle {
-  std::mutex mutex;
-  cudnnHandle_t handle = nullptr;
-};
-Handle& handle_of(int device) {
-  static auto& handles = *new std::array<Handle, kMaxDevices>;
-  Handle& of = handles[size_t(device)];
-  const std::lock_guard lock(of.mutex);
-  if (of.handle) return of;
-  const Current current(device);
-  const RelaxedCapture relaxed;
-  check(dnn().create(&of.handle), "cudnnCreate");
-  return of;
 }
 
 // A descriptor that goes with its scope.
@@ -146,7 +126,7 @@ std::vector<int> gates_of(RecurrentLayer::Cell cell) {
 }  // namespace
 
 struct DnnRecurrent::State {
-  int device;
+  DnnHandle& shared;
   RecurrentLayer layer;
   cudnnDataType_t type;
   size_t weight_bytes = 0;
@@ -157,17 +137,16 @@ struct DnnRecurrent::State {
   std::unique_ptr<LayerDescriptor> resident;
   std::atomic<bool> resident_serves = true;
 
-  State(int device, const RecurrentLayer& layer) : device(device), layer(layer), type(type_of(layer.type)) {
-    Handle& shared = handle_of(device);
+  State(DnnHandle& opened, const RecurrentLayer& layer) : shared(opened), layer(layer), type(type_of(layer.type)) {
     const std::lock_guard lock(shared.mutex);
-    const Current current(device);
+    const Current current(shared.device);
     check(dnn().set_dropout(no_dropout, shared.handle, 0, nullptr, 0, 0), "cudnnSetDropoutDescriptor");
     check(set(descriptor, CUDNN_RNN_ALGO_STANDARD), "cudnnSetRNNDescriptor_v8");
     check(dnn().weight_bytes(shared.handle, descriptor, &weight_bytes), "cudnnGetRNNWeightSpaceSize");
     if (layer.type == Type::f64 || layer.both_directions || layer.hidden % 128 != 0 || layer.hidden > kMostResident)
       return;
     auto other = std::make_unique<LayerDescriptor>();
-    if (set(*other, CUDNN_RNN_ALGO_PERSIST_STATIC) == CUDNN_STATUS_SUCCESS && has_same_places(shared, *other))
+    if (set(*other, CUDNN_RNN_ALGO_PERSIST_STATIC) == CUDNN_STATUS_SUCCESS && has_same_places(*other))
       resident = std::move(other);
     cudaGetLastError();
   }
@@ -187,7 +166,7 @@ struct DnnRecurrent::State {
                            int32_t(layer.hidden), 1, no_dropout, CUDNN_RNN_PADDED_IO_DISABLED);
   }
   // Whether both descriptors want each gate's weights in the same place.
-  bool has_same_places(Handle& shared, cudnnRNNDescriptor_t other) const {
+  bool has_same_places(cudnnRNNDescriptor_t other) const {
     size_t other_bytes = 0;
     if (dnn().weight_bytes(shared.handle, other, &other_bytes) != CUDNN_STATUS_SUCCESS || other_bytes != weight_bytes)
       return false;
@@ -209,12 +188,17 @@ struct DnnRecurrent::State {
 DnnRecurrent::DnnRecurrent(std::unique_ptr<State> state) : state_(std::move(state)) {}
 DnnRecurrent::~DnnRecurrent() = default;
 
-std::unique_ptr<DnnRecurrent> DnnRecurrent::make(int device, const RecurrentLayer& layer, std::string* why) {
+std::unique_ptr<DnnRecurrent> DnnRecurrent::make(Dnn& dnn, const RecurrentLayer& layer, std::string* why) {
+  DnnHandle& handle = dnn.handle();
   try {
+    {
+      const std::lock_guard lock(handle.mutex);
+      if (!handle.opened()) fail(Code::library_missing, handle.missing);
+    }
     require(layer.input > 0 && layer.hidden > 0 && layer.input <= std::numeric_limits<int32_t>::max() &&
                 layer.hidden <= std::numeric_limits<int32_t>::max(),
             "cuDNN has no recurrent layers of ", layer.input, " inputs and ", layer.hidden, " hidden units");
-    return std::unique_ptr<DnnRecurrent>(new DnnRecurrent(std::make_unique<State>(device, layer)));
+    return std::unique_ptr<DnnRecurrent>(new DnnRecurrent(std::make_unique<State>(handle, layer)));
   } catch (const Error& error) {
     if (why) *why = error.what();
     return nullptr;
@@ -231,7 +215,7 @@ void DnnRecurrent::pack(StreamRef stream, Part part, const void* from, void* wei
                                                                         : 1;
   const size_t bytes = hidden * width * size_bytes(layer.type);  // of one gate
   const TensorDescriptor matrix, bias;
-  Handle& shared = handle_of(state_->device);
+  DnnHandle& shared = state_->shared;
   const std::lock_guard lock(shared.mutex);
   const auto copy_gate = [&](int direction, size_t gate, bool recurrent, size_t at) {
     void *matrix_at = nullptr, *bias_at = nullptr;
@@ -257,7 +241,7 @@ void DnnRecurrent::pack(StreamRef stream, Part part, const void* from, void* wei
 
 size_t DnnRecurrent::workspace_bytes(int64_t steps, int64_t batch) {
   const DataDescriptor x(state_->type, steps, batch, state_->layer.input);
-  Handle& shared = handle_of(state_->device);
+  DnnHandle& shared = state_->shared;
   const std::lock_guard lock(shared.mutex);
   size_t workspace = 0, reserve = 0;
   check(dnn().workspace_bytes(shared.handle, state_->descriptor, CUDNN_FWD_MODE_INFERENCE, x, &workspace, &reserve),
@@ -274,7 +258,6 @@ bool DnnRecurrent::is_resident(int64_t batch) const { return state_->may_be_resi
 
 void DnnRecurrent::run(StreamRef stream, const Run& run) {
   const RecurrentLayer& layer = state_->layer;
-  const size_t workspace = workspace_bytes(run.steps, run.batch);
   const int directions = state_->directions(), hidden = int(layer.hidden), batch = int(run.batch);
   const DataDescriptor x(state_->type, run.steps, run.batch, layer.input),
       y(state_->type, run.steps, run.batch, directions * layer.hidden);
@@ -282,13 +265,13 @@ void DnnRecurrent::run(StreamRef stream, const Run& run) {
   const int dims[] = {directions, batch, hidden}, strides[] = {batch * hidden, hidden, 1};
   check(dnn().set_tensor(states, state_->type, 3, dims, strides), "cudnnSetTensorNdDescriptor");
   const bool cells = layer.cell == RecurrentLayer::Cell::lstm;
-  Handle& shared = handle_of(state_->device);
+  DnnHandle& shared = state_->shared;
   const std::lock_guard lock(shared.mutex);
-  check(dnn().set_stream(shared.handle, static_cast<cudaStream_t>(stream.native())), "cudnnSetStream");
+  shared.use(stream);
   const auto forward = [&](cudnnRNNDescriptor_t descriptor) {
     return dnn().forward(shared.handle, descriptor, CUDNN_FWD_MODE_INFERENCE, run.lengths, x, run.x, y, run.y, states,
                          run.h, run.y_h, states, cells ? run.c : nullptr, cells ? run.y_c : nullptr,
-                         state_->weight_bytes, run.weights, workspace, run.workspace, 0, nullptr);
+                         state_->weight_bytes, run.weights, run.workspace_bytes, run.workspace, 0, nullptr);
   };
   bool done = false;
   if (state_->may_be_resident(run.batch)) {

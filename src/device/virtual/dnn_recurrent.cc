@@ -11,7 +11,7 @@ constexpr const char* kWhy = "the virtual GPU has no cuDNN";
 
 struct DnnRecurrent::State {};
 
-std::unique_ptr<DnnRecurrent> DnnRecurrent::make(int, const RecurrentLayer&, std::string* why) {
+std::unique_ptr<DnnRecurrent> DnnRecurrent::make(Dnn&, const RecurrentLayer&, std::string* why) {
   if (why) *why = kWhy;
   return nullptr;
 }

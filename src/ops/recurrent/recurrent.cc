@@ -10,7 +10,6 @@
 #include "ops/recurrent/recurrence.h"
 #include "ops/registry.h"
 #include "ops/shape/strided.h"
-#include "ops/string_lists.h"
 
 namespace encore::ops {
 namespace {
@@ -85,7 +84,7 @@ class Recurrent : public Op {
       layer.input = constant.shape[2];
       layer.both_directions = directions == 2;
       layer.tf32 = of_.tf32;
-      layer_ = device::DnnRecurrent::make(prepack.stream().device(), layer);
+      layer_ = device::DnnRecurrent::make(prepack.dnn(), layer);
       if (!layer_) return false;
       weights_ = prepack.keep(layer_->weight_bytes());
       device::fill(prepack.stream(), weights_, 0, layer_->weight_bytes());
@@ -136,7 +135,7 @@ class Recurrent : public Op {
     if (r.cell == Cell::lstm) r.y_c = output(2, state);
     if (lengths && !all_are(*lengths, r.steps))
       r.lengths = on_device(context, {lengths->as<const int32_t>(), size_t(r.batch)});
-    if (library_does(context, r)) return run_library(context, r);
+    if (library_does(r)) return run_library(context, r);
     run_recurrence(context, r);
   }
 
@@ -156,14 +155,14 @@ class Recurrent : public Op {
   }
 
   // Few sequences are done sooner by one kernel of our own a step than by the library's several.
-  bool library_does(Context& context, const Recurrence& r) const {
+  bool library_does(const Recurrence& r) const {
     constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
     for (const void* address : {r.x, r.initial_h, r.initial_c, static_cast<const void*>(r.y),
                                 static_cast<const void*>(r.y_h), static_cast<const void*>(r.y_c)})
       if (reinterpret_cast<uintptr_t>(address) % 16 != 0) return false;
     return layer_ && packed_parts_ == wanted_parts_ && r.hidden == hidden_ && r.steps > 0 &&
            (!is_few(r.batch) || layer_->is_resident(r.batch)) && !r.batch_first && r.steps <= kMost &&
-           checked_product(r.batch, r.hidden) <= kMost && context.dnn().available();
+           checked_product(r.batch, r.hidden) <= kMost;
   }
 
   void run_library(Context& context, const Recurrence& r) const {
@@ -178,7 +177,8 @@ class Recurrent : public Op {
     run.x = r.x, run.h = r.initial_h, run.c = r.initial_c;
     run.y = turns || !r.y ? context.scratch(size_t(values) * bytes) : r.y;
     run.y_h = r.y_h, run.y_c = r.y_c;
-    run.workspace = context.scratch(layer_->workspace_bytes(r.steps, r.batch));
+    run.workspace_bytes = layer_->workspace_bytes(r.steps, r.batch);
+    run.workspace = context.scratch(run.workspace_bytes);
     layer_->run(context.stream(), run);
     if (!turns) return;
     StridedCopy turn;
@@ -196,7 +196,7 @@ class Recurrent : public Op {
     std::vector<std::string> names(of_.cell == Cell::rnn ? 2 : all, "Tanh");
     if (each > 1)
       for (size_t i = 0; i < all; i += each) names[i] = "Sigmoid";
-    names = get_strings(node, "activations", names);
+    names = node.get_strings("activations", names);
     require(names.size() == all || (of_.cell == Cell::rnn && names.size() > all), "there are ", names.size(),
             " activations; ", all, " are wanted");
     const std::vector<float> alphas = node.find_floats("activation_alpha").value_or(std::vector<float>{}),

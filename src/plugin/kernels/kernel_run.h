@@ -67,6 +67,7 @@ class KernelPrepack final : public fuse::Loader {
  public:
   KernelPrepack(Ep& ep, std::vector<void*>& kept) : ep_(ep), kept_(kept) {}
   ops::StreamRef stream() override;
+  device::Dnn& dnn() override { return ep_.dnn(); }
   void* keep(size_t bytes) override;
   void let_go(void* kept) override;
   void finish() const {

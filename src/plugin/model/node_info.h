@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "ops/op.h"
-#include "ops/string_lists.h"
 #include "plugin/host/api_version.h"
 
 namespace encore::plugin {
@@ -19,7 +18,7 @@ ops::Tensor tensor_of(const OrtValue* value, ops::Where where);
 ops::Type type_of(ONNXTensorElementDataType type);
 
 // What both sources share: names, slots and the tensors handed out.
-class NodeInfoBase : public ops::NodeInfo, public ops::StringLists {
+class NodeInfoBase : public ops::NodeInfo {
  public:
   const std::string& name() const override { return name_; }
   const std::string& domain() const override { return domain_; }
