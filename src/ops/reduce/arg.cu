@@ -4,7 +4,7 @@
 #include <type_traits>
 
 #include "ops/dispatch.h"
-#include "ops/reduce/reduce.h"
+#include "ops/reduce/extreme_rows.h"
 #include "ops/reduce/reductions.h"
 
 namespace encore::ops {
@@ -21,7 +21,7 @@ struct Found {
 template <class T>
 struct Arg {
   using C = Compute<T>;
-  static constexpr int kBatch = 1;
+  static constexpr int kBatch = 1, kPack = device::pack_size<T>();
   using In = T;
   using Out = int64_t;
   using Acc = Found<C>;
@@ -39,6 +39,17 @@ struct Arg {
     return (a.index < b.index) != last ? a : b;
   }
   DEVICE_FN Out finish(Acc acc) const { return acc.index; }
+  // The index of acc's value among those of a pack, of which the first has the index `first`: not below 0 nor from
+  // `end` on.
+  template <class Values>
+  DEVICE_FN void refine(Acc& acc, const Values& values, int64_t first, int64_t end) const {
+    acc.index = -1;
+    UNROLL for (int j = 0; j < kPack; ++j) {
+      const C value = C(values.at[j]);
+      const bool same = value == acc.value || (value != value && acc.value != acc.value);
+      if (same && uint64_t(first + j) < uint64_t(end) && (last || acc.index < 0)) acc.index = first + j;
+    }
+  }
 
  private:
   DEVICE_FN bool beats(C a, C b) const {
@@ -47,6 +58,14 @@ struct Arg {
     return max ? a > b : a < b;
   }
 };
+
+template <class T>
+void find_extreme(Context& context, const ReducePlan& plan, const T* x, int64_t* y, const Arg<T>& arg) {
+  if (is_rows(plan))
+    reduce_rows(context, plan, x, y, arg);
+  else
+    reduce(context, plan, x, y, arg);
+}
 
 using List = TypeList<float, Half, BFloat16, double, int8_t, uint8_t, int32_t, int64_t>;
 
@@ -69,7 +88,7 @@ class ArgExtreme : public Op {
             x.shape.str());
     const Tensor y = context.output(0, reduced_shape(x.shape, reduced, keep_dims_));
     dispatch(List{}, x.type, [&]<class T> {
-      reduce(context, plan, x.as<const T>(), y.as<int64_t>(), Arg<T>{kMax, last_});
+      find_extreme(context, plan, x.as<const T>(), y.as<int64_t>(), Arg<T>{kMax, last_});
     });
   }
 
@@ -82,7 +101,7 @@ class ArgExtreme : public Op {
 
 void first_greatest(Context& context, const Tensor& x, const AxisSet& reduced, int64_t* indices) {
   const ReducePlan plan = plan_reduction(x.shape, reduced);
-  dispatch(FloatList{}, x.type, [&]<class T> { reduce(context, plan, x.as<const T>(), indices, Arg<T>{true, false}); });
+  dispatch(FloatList{}, x.type, [&]<class T> { find_extreme(context, plan, x.as<const T>(), indices, Arg<T>{true, false}); });
 }
 
 std::vector<OpRow> arg_rows() {
