@@ -10,8 +10,8 @@
 
 namespace encore::ops {
 
-// F is the functor of a reduction, with `max`, and takes a pack's extreme as one value at the pack's first. Where Acc
-// has an index, locate(Acc&, pack, ...) finds it in that pack.
+// F is the functor of a reduction, with `max`, and takes a pack's extreme as one value at the pack's first place. Where
+// Acc has an index, refine(Acc&, pack, first, end) finds the value's own.
 template <class F, int kLanes>
 struct ExtremeRows {
   using In = typename F::In;
