@@ -87,10 +87,19 @@ template <class T>
 struct ScanRows : Scan<T> {
   using C = Compute<T>;
   static constexpr int kMaxThreads = 256, kEach = 8, kPack = std::min(device::pack_size<T>(), kEach);
+  static constexpr int kPacks = kEach / kPack;
   using Values = device::Pack<T, kPack>;
   struct Some {
-    Values packs[kEach / kPack];  // in the order of the scan
-    DEVICE_FN C operator[](int k) const { return C(packs[k / kPack].at[k % kPack]); }
+    Values packs[kPacks];  // the packs in the order of the scan
+    DEVICE_FN T& at(int k) { return packs[k / kPack].at[k % kPack]; }
+    // The values in each of them too, or as in memory again.
+    DEVICE_FN void turn(bool reverse) {
+      if (!reverse) return;
+      UNROLL for (int p = 0; p < kPacks; ++p) {
+        const Values was = packs[p];
+        UNROLL for (int j = 0; j < kPack; ++j) packs[p].at[j] = was.at[kPack - 1 - j];
+      }
+    }
   };
   int64_t piece_length;  // a multiple of kEach, counted from where the first pack begins
 
@@ -110,13 +119,15 @@ struct ScanRows : Scan<T> {
     device::PerThread<Some, kMaxThreads> values, following;
     b.threads([&](int t, NoShared&) { load(values[t], row, begin + t * kEach, end); });
     for (int64_t first = begin; first < end; first += step) {
-      b.threads([&](int t, NoShared&) { load(following[t], row, first + step + t * kEach, end); });
+      if (first + step < end)
+        b.threads([&](int t, NoShared&) { load(following[t], row, first + step + t * kEach, end); });
       device::PerThread<C, kMaxThreads> before;
       const C all = b.scan(
           before, fold.start(),
           [&](int t) {
-            C sum = values[t][0];
-            UNROLL for (int k = 1; k < kEach; ++k) sum = fold(sum, values[t][k]);
+            values[t].turn(row.reverse);
+            C sum = C(values[t].at(0));
+            UNROLL for (int k = 1; k < kEach; ++k) sum = fold(sum, C(values[t].at(k)));
             return sum;
           },
           fold);
@@ -125,10 +136,11 @@ struct ScanRows : Scan<T> {
           C running = fold(carry, before[t]);
           Some out;
           UNROLL for (int k = 0; k < kEach; ++k) {
-            const C next = fold(running, values[t][k]);
-            out.packs[k / kPack].at[k % kPack] = T(this->exclusive ? running : next);
+            const C next = fold(running, C(values[t].at(k)));
+            out.at(k) = T(this->exclusive ? running : next);
             running = next;
           }
+          out.turn(row.reverse);
           store(out, row, this->y + outer * this->length, first + t * kEach, end);
         }
         values[t] = following[t];
@@ -155,32 +167,24 @@ struct ScanRows : Scan<T> {
     // Where the pack lies that has the i-th of the scan as its first.
     DEVICE_FN int64_t pack_at(int64_t i) const { return reverse ? length - kPack - i : i; }
   };
-  DEVICE_FN static Values turned(const Values& values, bool reverse) {
-    Values turned;
-    UNROLL for (int j = 0; j < kPack; ++j) turned.at[j] = reverse ? values.at[kPack - 1 - j] : values.at[j];
-    return turned;
-  }
   DEVICE_FN void load(Some& some, const Row& row, int64_t first, int64_t end) const {
-    UNROLL for (int p = 0; p < kEach / kPack; ++p) {
-      const int64_t i = first + p * kPack;
-      if (i >= 0 && i + kPack <= end) {
-        some.packs[p] = turned(device::load_pack<kPack>(row.x + row.pack_at(i), true), row.reverse);
-      } else {
-        UNROLL for (int j = 0; j < kPack; ++j) some.packs[p].at[j] =
-            i + j >= 0 && i + j < end ? row.x[row.at(i + j)] : T(this->fold.start());
-      }
+    if (first >= 0 && first + kEach <= end) {
+      UNROLL for (int p = 0; p < kPacks; ++p) some.packs[p] =
+          device::load_pack<kPack>(row.x + row.pack_at(first + p * kPack), true);
+    } else {
+      UNROLL for (int k = 0; k < kEach; ++k) some.at(k) =
+          first + k >= 0 && first + k < end ? row.x[row.at(first + k)] : T(this->fold.start());
+      some.turn(row.reverse);
     }
   }
-  DEVICE_FN void store(const Some& some, const Row& row, T* y, int64_t first, int64_t end) const {
-    UNROLL for (int p = 0; p < kEach / kPack; ++p) {
-      const int64_t i = first + p * kPack;
-      T* const to = y + row.pack_at(i);
-      if (i >= 0 && i + kPack <= end && device::is_pack_aligned<kPack>(to)) {
-        device::store_pack(to, turned(some.packs[p], row.reverse), true);
-      } else {
-        UNROLL for (int j = 0; j < kPack; ++j) {
-          if (i + j >= 0 && i + j < end) y[row.at(i + j)] = some.packs[p].at[j];
-        }
+  DEVICE_FN void store(Some& some, const Row& row, T* y, int64_t first, int64_t end) const {
+    if (first >= 0 && first + kEach <= end && device::is_pack_aligned<kPack>(y + row.pack_at(first))) {
+      UNROLL for (int p = 0; p < kPacks; ++p)
+          device::store_pack(y + row.pack_at(first + p * kPack), some.packs[p], true);
+    } else {
+      some.turn(row.reverse);
+      UNROLL for (int k = 0; k < kEach; ++k) {
+        if (first + k >= 0 && first + k < end) y[row.at(first + k)] = some.at(k);
       }
     }
   }
