@@ -40,27 +40,52 @@ DEVICE_FN Pack<T, 2> larger(const Pack<T, 2>& a, const Pack<T, 2>& b) {
 #endif
 }
 
-// The largest of a pack. Numbers are first changed by `flip`, bit by bit, and so is the largest: with the sign's bit of
-// a float, or all bits of an integer, it is the smallest.
+// All bits of each half which is not smaller, and of each where one of both is a NaN.
+template <class T>
+DEVICE_FN uint32_t not_smaller(const Pack<T, 2>& a, const Pack<T, 2>& b) {
+  uint32_t bits = 0;
+#ifdef __CUDA_ARCH__
+  const uint32_t one = std::bit_cast<uint32_t>(a), other = std::bit_cast<uint32_t>(b);
+  if constexpr (std::is_same_v<T, Half>)
+    asm("set.geu.u32.f16x2 %0, %1, %2;" : "=r"(bits) : "r"(one), "r"(other));
+  else
+    asm("set.geu.u32.bf16x2 %0, %1, %2;" : "=r"(bits) : "r"(one), "r"(other));
+#else
+  for (int i = 0; i < 2; ++i) bits |= float(a.at[i]) < float(b.at[i]) ? 0 : uint32_t(0xffff) << (16 * i);
+#endif
+  return bits;
+}
+
+template <class T>
+inline constexpr bool kIsHalf = std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>;
+
+// Changes numbers bit by bit. With the sign's bit of floats, or all bits of integers, the smallest becomes the largest.
 template <class T, int kCount, class Bits>
-DEVICE_FN T largest(Pack<T, kCount> pack, Bits flip) {
+DEVICE_FN Pack<T, kCount> flipped(Pack<T, kCount> pack, Bits flip) {
   static_assert(sizeof(Bits) == sizeof(T));
-  if constexpr (sizeof(T) == 2 && !std::is_integral_v<T>) {
+  if constexpr (kIsHalf<T>) {
+    auto words = std::bit_cast<Pack<uint32_t, kCount / 2>>(pack);
+    UNROLL for (int i = 0; i < kCount / 2; ++i) words.at[i] ^= flip | uint32_t(flip) << 16;
+    return std::bit_cast<Pack<T, kCount>>(words);
+  } else {
+    UNROLL for (int i = 0; i < kCount; ++i) pack.at[i] = std::bit_cast<T>(Bits(std::bit_cast<Bits>(pack.at[i]) ^ flip));
+    return pack;
+  }
+}
+
+template <class T, int kCount>
+DEVICE_FN T largest(Pack<T, kCount> pack) {
+  if constexpr (kIsHalf<T>) {
     auto words = std::bit_cast<Pack<Pack<T, 2>, kCount / 2>>(pack);
-    const uint32_t both = flip | uint32_t(flip) << 16;
-    UNROLL for (int i = 0; i < kCount / 2; ++i) words.at[i] =
-        std::bit_cast<Pack<T, 2>>(std::bit_cast<uint32_t>(words.at[i]) ^ both);
     UNROLL for (int half = kCount / 4; half > 0; half /= 2) {
       UNROLL for (int i = 0; i < half; ++i) words.at[i] = larger(words.at[i], words.at[i + half]);
     }
-    const Pack<T, 2> last = larger(words.at[0], {words.at[0].at[1], words.at[0].at[0]});
-    return std::bit_cast<T>(Bits(std::bit_cast<Bits>(last.at[0]) ^ flip));
+    return larger(words.at[0], {words.at[0].at[1], words.at[0].at[0]}).at[0];
   } else {
-    UNROLL for (int i = 0; i < kCount; ++i) pack.at[i] = std::bit_cast<T>(Bits(std::bit_cast<Bits>(pack.at[i]) ^ flip));
     UNROLL for (int half = kCount / 2; half > 0; half /= 2) {
       UNROLL for (int i = 0; i < half; ++i) pack.at[i] = larger(pack.at[i], pack.at[i + half]);
     }
-    return std::bit_cast<T>(Bits(std::bit_cast<Bits>(pack.at[0]) ^ flip));
+    return pack.at[0];
   }
 }
 

@@ -88,63 +88,40 @@ struct BestOfRows {
   struct Shared {
     Item limit[kTeams];
     int found[kTeams];
+    int too_many;
   };
   struct Kept {
-    device::Pack<T, kPack> packs[kKeep];
+    device::Pack<T, kPack> packs[kKeep];  // flipped, so that the best is the largest
   };
 
   BestOf<Key> task;
   device::Divider by_parts;
   int groups;    // a power of two, not more than threads; of a block
   int capacity;  // items of a team in dynamic memory: a power of two
-  Key flip;      // makes the best the largest
+  Key flip;
 
   DEVICE_FN void operator()(device::Block<Shared>& b, const Shared& s) const {
     device::PerThread<Kept, kMaxThreads> kept;
     b.threads([&](int t, Shared& s) {
-      Item best = Item::last();
       const Part part = locate(b, t);
-      if (part.count > 0) {
-        UNROLL for (int u = 0; u < kKeep; ++u) load(kept[t].packs[u], part, first_of(b, t, part, u));
-        T most{};
-        int from = part.count;
-        UNROLL for (int u = 0; u < kKeep; ++u) {
-          const int first = first_of(b, t, part, u);
-          if (first >= part.count) continue;
-          const T value = device::largest(kept[t].packs[u], flip);
-          const bool taken = u == 0 || is_better(value, most);
-          most = taken ? value : most;
-          from = taken ? first : from;
-        }
-        // The element is somewhere in its pack.
-        const int end = from + kPack < part.count ? from + kPack : part.count;
-        if (from < part.count) best = Item::of(task.order(std::bit_cast<Key>(most)), end - 1);
-      }
-      items(b, s, t)[Together::lane(t)] = best;
+      items(b, s, t)[Together::lane(t)] = part.count > 0 ? keep(kept[t], b, t, part) : Item::last();
       if (Together::lane(t) == 0) {
         s.limit[team(t)] = Item::last();
         s.found[team(t)] = 0;
       }
+      if (t == 0) s.too_many = 0;
     });
     find_limit(b);
     b.threads([&](int t, Shared& s) {
       const Part part = locate(b, t);
       if (part.count <= 0) return;
       const Item limit = s.limit[team(t)];
-      uint32_t mask = 0;
-      UNROLL for (int u = 0; u < kKeep; ++u) {
-        const int first = first_of(b, t, part, u);
-        const uint32_t near = not_below(kept[t].packs[u], limit.key());
-        mask |= (near & there(part, first)) << (u * kPack);
-      }
-      for (; mask != 0; mask &= mask - 1) {
-        const int bit = lowest_bit(mask), column = first_of(b, t, part, bit / kPack) + bit % kPack;
-        offer(b, s, t, part, column, limit);
+      for (uint32_t mask = not_after(kept[t], b, t, part, limit.key()); mask != 0; mask &= mask - 1) {
+        const int element = element_of(lowest_bit(mask));
+        offer(b, s, t, part, first_of(b, t, part, element / kPack) + element % kPack, limit);
       }
     });
-    bool too_many = false;
-    for (int i = 0; i < b.size() / Together::size(b); ++i) too_many |= s.found[i] > capacity;
-    if (too_many) search(b);
+    if (s.too_many) search(b);
     if (kLanes == 0 && s.found[0] > kCounted) {
       sort(b, s.found[0]);
       b.threads([&](int t, Shared& s) {
@@ -195,35 +172,74 @@ struct BestOfRows {
   DEVICE_FN static int first_of(const device::Block<Shared>& b, int t, const Part& part, int pack) {
     return (Together::lane(t) + pack * Together::size(b)) * kPack - part.before;
   }
+  // Whether all packs of a thread are, from first to last.
+  DEVICE_FN static bool has_all(const device::Block<Shared>& b, int t, const Part& part) {
+    return part.before == 0 && first_of(b, t, part, kKeep - 1) + kPack <= part.count;
+  }
+  // Keeps the packs of a thread and tells the best of them. Its place is that of the last in its pack.
+  DEVICE_FN Item keep(Kept& kept, const device::Block<Shared>& b, int t, const Part& part) const {
+    const T* const from = reinterpret_cast<const T*>(part.from);
+    const bool all = has_all(b, t, part);
+    if (all) {
+      UNROLL for (int u = 0; u < kKeep; ++u) kept.packs[u] =
+          device::load_pack<kPack>(from + first_of(b, t, part, u), true);
+    } else {
+      UNROLL for (int u = 0; u < kKeep; ++u) load(kept.packs[u], part, first_of(b, t, part, u));
+    }
+    C most{};
+    int in = part.count;
+    UNROLL for (int u = 0; u < kKeep; ++u) {
+      kept.packs[u] = device::flipped(kept.packs[u], flip);
+      const C value = C(device::largest(kept.packs[u]));
+      const int first = first_of(b, t, part, u);
+      const bool taken = (all | (first < part.count)) & (u == 0 || !(value <= most));
+      most = taken ? value : most;
+      in = taken ? first : in;
+    }
+    if (in == part.count) return Item::last();
+    const int end = in + kPack < part.count ? in + kPack : part.count;
+    return Item::of(task.order(Key(std::bit_cast<Key>(T(most)) ^ flip)), end - 1);
+  }
   // Where there is nothing the pack repeats the nearest.
   DEVICE_FN static void load(device::Pack<T, kPack>& pack, const Part& part, int first) {
     const T* const from = reinterpret_cast<const T*>(part.from);
     if (first >= 0 && first + kPack <= part.count) {
       pack = device::load_pack<kPack>(from + first, true);
-    } else if (first < part.count) {
+    } else {
       UNROLL for (int j = 0; j < kPack; ++j) {
         const int i = first + j < part.count ? first + j : part.count - 1;
         pack.at[j] = from[i < 0 ? 0 : i];
       }
     }
   }
-  // Bits for the elements of a pack that exist.
-  DEVICE_FN static uint32_t there(const Part& part, int first) {
-    if (first >= part.count) return 0;
-    constexpr uint32_t kAll = (uint32_t(1) << kPack) - 1;
-    const int missing = first + kPack - part.count;
-    return kAll & (first < 0 ? kAll << -first : kAll) & (missing > 0 ? kAll >> missing : kAll);
+
+  // Which bit stands for the j-th element of a pack: halves are compared in pairs.
+  DEVICE_FN static constexpr int bit_of(int pack, int j) {
+    const int element = pack * kPack + j;
+    return device::kIsHalf<T> ? element / 2 + element % 2 * 16 : element;
   }
-  DEVICE_FN bool is_better(T a, T b) const {
-    const C one = flipped(a), other = flipped(b);
-    return (one > other) | (one != one);
-  }
-  DEVICE_FN C flipped(T value) const { return C(std::bit_cast<T>(Key(std::bit_cast<Key>(value) ^ flip))); }
-  // Bits for the elements that do not come after a key, and for some others: zeros are the same, and NaN may be.
-  DEVICE_FN uint32_t not_below(const device::Pack<T, kPack>& pack, Key key) const {
-    const C limit = flipped(std::bit_cast<T>(task.order.number(key)));
+  DEVICE_FN static int element_of(int bit) { return device::kIsHalf<T> ? bit % 16 * 2 + bit / 16 : bit; }
+  // Bits for the elements that do not come after a key, and for some others: NaN may be among them.
+  DEVICE_FN uint32_t not_after(const Kept& kept, const device::Block<Shared>& b, int t, const Part& part,
+                               Key key) const {
+    const T limit = std::bit_cast<T>(Key(task.order.number(key) ^ flip));
     uint32_t mask = 0;
-    UNROLL for (int j = 0; j < kPack; ++j) mask |= uint32_t(!(flipped(pack.at[j]) < limit)) << j;
+    UNROLL for (int u = 0; u < kKeep; ++u) {
+      if constexpr (device::kIsHalf<T>) {
+        const auto pairs = std::bit_cast<device::Pack<device::Pack<T, 2>, kPack / 2>>(kept.packs[u]);
+        UNROLL for (int j = 0; j < kPack / 2; ++j) mask |=
+            device::not_smaller(pairs.at[j], {limit, limit}) & (uint32_t(0x10001) << bit_of(u, 2 * j));
+      } else {
+        UNROLL for (int j = 0; j < kPack; ++j) mask |= kept.packs[u].at[j] < limit ? 0 : uint32_t(1) << bit_of(u, j);
+      }
+    }
+    if (has_all(b, t, part)) return mask;
+    UNROLL for (int u = 0; u < kKeep; ++u) {
+      UNROLL for (int j = 0; j < kPack; ++j) {
+        const int column = first_of(b, t, part, u) + j;
+        if (column < 0 || column >= part.count) mask &= ~(uint32_t(1) << bit_of(u, j));
+      }
+    }
     return mask;
   }
   DEVICE_FN static int lowest_bit(uint32_t mask) {
@@ -238,7 +254,10 @@ struct BestOfRows {
     const Item item = Item::of(task.order(part.from[column]), column);
     if (limit < item) return;
     const int slot = device::atomic_add(&s.found[team(t)], 1);
-    if (slot < capacity) items(b, s, t)[slot] = item;
+    if (slot < capacity)
+      items(b, s, t)[slot] = item;
+    else
+      s.too_many = 1;
   }
   DEVICE_FN void put(const Part& part, int rank, const Item& item) const {
     task.put(part.row, part.part, rank, item.key(), part.start + item.place());

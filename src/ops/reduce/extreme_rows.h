@@ -71,6 +71,12 @@ struct ExtremeRows {
     split = i - row * results.splits;
     return row < rows;
   }
+  DEVICE_FN void take(Acc& acc, const Values& values, int64_t pack) const {
+    constexpr Bits kSign = Bits(Bits(1) << (8 * sizeof(In) - 1));
+    const Bits flip = f.max ? Bits(0) : std::is_integral_v<In> ? Bits(~Bits(0)) : kSign;
+    const In most = device::largest(device::flipped(values, flip));
+    f.take(acc, std::bit_cast<In>(Bits(std::bit_cast<Bits>(most) ^ flip)), pack * kPack);
+  }
   DEVICE_FN Acc collect(const Block<NoShared>& b, int t) const {
     Acc acc = f.zero();
     int64_t row, split;
@@ -79,10 +85,9 @@ struct ExtremeRows {
     const int64_t all = (width + of.before + kPack - 1) / kPack, wanted = (split + 1) * chunk;
     const int64_t end = wanted < all ? wanted : all;
     const int lanes = Together::size(b);
-    const Bits flip = f.max ? Bits(0) : std::is_integral_v<In> ? Bits(~Bits(0)) : Bits(Bits(1) << (8 * sizeof(In) - 1));
     int64_t p = split * chunk + Together::lane(t);
     if (p == 0 && of.before != 0) {
-      f.take(acc, device::largest(of.load(0), flip), 0);
+      take(acc, of.load(0), 0);
       p = lanes;
     }
     const int64_t whole = (width + of.before) / kPack, full = end < whole ? end : whole;
@@ -90,9 +95,9 @@ struct ExtremeRows {
       Values batch[kBatch];
       UNROLL for (int u = 0; u < kBatch; ++u) batch[u] =
           device::load_pack<kPack>(of.from + ((p + u * lanes) * kPack - of.before), true);
-      UNROLL for (int u = 0; u < kBatch; ++u) f.take(acc, device::largest(batch[u], flip), (p + u * lanes) * kPack);
+      UNROLL for (int u = 0; u < kBatch; ++u) take(acc, batch[u], p + u * lanes);
     }
-    NO_UNROLL for (; p < end; p += lanes) f.take(acc, device::largest(of.load(p * kPack), flip), p * kPack);
+    NO_UNROLL for (; p < end; p += lanes) take(acc, of.load(p * kPack), p);
     return acc;
   }
 };
