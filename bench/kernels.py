@@ -55,6 +55,11 @@ def rows(width):
     return lambda elements: (max(elements // width, 1), width)
 
 
+def fixed(*shape):
+    """Whatever the number of elements is."""
+    return lambda elements: shape
+
+
 def pictures(channels, side, last=False):
     def shape(elements):
         count = max(elements // (channels * side * side), 1)
@@ -134,6 +139,9 @@ KERNELS = [
     Kernel("ReduceSum", rows(1024), "all", constants=[ints(0, 1)]),
     Kernel("ReduceMax", rows(1024), "rows", constants=[ints(1)]),
     Kernel("ArgMax", rows(1024), "rows", attrs={"axis": 1}),
+    Kernel("ArgMax", rows(1501), "rows", attrs={"axis": 1}),
+    Kernel("ArgMax", rows(1024), "rows", F32, {"axis": 1}),
+    Kernel("ArgMax", fixed(1, 128256), "rows", attrs={"axis": 1}),
     *[Kernel("Softmax", rows(width)) for width in (49, 64, 197, 1024, 1500, 1501, 32000)],
     *[Kernel("Softmax", rows(width), dtype=F32) for width in (1024, 1501)],
     Kernel("Softmax", blocks(128, 1024), "the middle", attrs={"axis": 1}),
@@ -173,7 +181,16 @@ KERNELS = [
     Kernel("Pad", rows(1500), constants=[ints(0, 1, 0, 0)]),
     Kernel("Where", rows(1501), others=lambda shape: [shape, shape], dtype=bool),
     Kernel("CumSum", rows(1024), dtype=F32, constants=[np.int32(1)]),
-    Kernel("TopK", rows(1024), "8", constants=[ints(8)], outputs=2),
+    Kernel("CumSum", rows(1501), dtype=F32, constants=[np.int32(1)]),
+    Kernel("CumSum", rows(1024), constants=[np.int32(1)]),
+    Kernel("CumSum", fixed(1, 128256), dtype=F32, constants=[np.int32(1)]),
+    *[Kernel("TopK", rows(1024), str(k), constants=[ints(k)], outputs=2) for k in (1, 8, 50, 500)],
+    *[Kernel("TopK", rows(width), "8", constants=[ints(8)], outputs=2) for width in (128, 1501, 8192)],
+    Kernel("TopK", rows(1024), "8", F32, constants=[ints(8)], outputs=2),
+    *[
+        Kernel("TopK", fixed(*shape), str(k), F32, constants=[ints(k)], outputs=2)
+        for shape, k in [((8, 1000), 5), ((1, 8400), 300), ((1, 32000), 50), ((1, 128256), 50), ((1, 128256), 1000)]
+    ],
 ]
 
 

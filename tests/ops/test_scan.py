@@ -34,6 +34,14 @@ CASES = [
     # Cut into pieces: integers, whose sums are exact.
     *[cumsum(integers("int32", 2, 30011), 1, way, name="-".join(way)) for way in WAYS],
     *[cumsum(integers("int64", 2, 3001, 3), 1, way, name="-".join(way)) for way in WAYS],
+    # Whole packs or not, at the borders of a thread, a warp and a block.
+    *[
+        cumsum(integers("int32", 3, length), 1, way, name="-".join(way))
+        for length in (1, 4, 255, 257, 1024, 1501, 2047, 2049, 8195)
+        for way in (WAYS if length in (257, 1501) else WAYS[:1])
+    ],
+    *[cumsum(integers("int64", 2, 9001), 1, way, misaligned=True, name="-".join(way)) for way in WAYS],
+    cumsum(integers("int32", 1, 300007), 1, {"reverse": 1}, misaligned=True, name="pieces"),
     # The CPU EP adds one after the other, so that its own errors grow with the length.
     cumsum(floats(3, 5000), 1, name="large", tolerance=(2e-5, 5e-4)),
     cumsum(floats(64, 300), 0, name="columns"),

@@ -12,16 +12,19 @@ def by_numpy(x, k, axis=-1, largest=1, sorted=1):
     """NaN counts as the largest; of equal ones the first comes first. The CPU EP has no order for NaN."""
     k = int(np.reshape(k, -1)[0])
     rank = np.isnan(x).astype(int) if x.dtype.kind == "f" else np.zeros(x.shape, int)
-    key = np.where(rank, 0, x).astype(x.dtype)
+    key = np.where(rank, 0, x)
+    key = key.astype(np.float64) if x.dtype.kind not in "iu" else key.astype(object)
+    sign = -1 if largest else 1
     places = np.empty((*x.shape[:-1], k), np.int64)
     for at in np.ndindex(x.shape[:-1]):
-        places[at] = sorted_places(key[at], rank[at], -1 if largest else 1)[:k]
+        places[at] = sorted_places(sign * key[at], sign * rank[at])[:k]
     return [np.take_along_axis(x, places, -1), places]
 
 
-def sorted_places(key, rank, sign):
-    numbers = key.astype(np.float64) if key.dtype.kind == "f" else key.astype(object)
-    return np.array(sorted(range(len(key)), key=lambda i: (sign * rank[i], sign * numbers[i], i)))
+def sorted_places(key, rank):
+    if key.dtype == object:
+        return np.array(sorted(range(len(key)), key=lambda i: key[i]))
+    return np.lexsort((key, rank))  # both sorts leave equal ones in their order
 
 
 # One row, or many; short, long enough for several parts, and with so many wanted that a sort pays.
@@ -69,6 +72,70 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_topk(case):
     check(case)
+
+
+def reference(x, k, axis=-1, largest=1):
+    return by_numpy(x, k, axis, largest)
+
+
+# At the borders of a pack, of what a warp keeps and of what a block keeps; of how many are wanted from which way.
+BORDERS = [
+    *[((3, n), k) for n in (31, 33, 64, 255, 257, 1017, 1023, 1024, 1025) for k in (1, 8, 16, 17) if k <= n],
+    *[((2, 4096), k) for k in (1, 64, 65, 128, 129, 512, 513, 1024)],
+    *[((1, n), k) for n in (8191, 32760, 32761, 32768, 33001) for k in (1, 50, 500)],
+    *[((2, 1000), 100), ((2, 1000), 1000), ((300, 300), 5), ((1, 128256), 50), ((2, 70000), 1000)],
+]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("shape, k", BORDERS)
+def test_borders(shape, k, dtype):
+    check(topk(floats(*shape), k, dtype=dtype, opset=24, reference=reference))
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS])
+@pytest.mark.parametrize("columns, k", [(200, 3), (900, 16), (1500, 30)])
+def test_each_type_in_packs(columns, k, dtype):
+    x = floats(3, columns) if dtype in FLOATS else integers(dtype, 3, columns)
+    for largest in (0, 1):
+        by = lambda x, k, largest=largest: reference(x, k, largest=largest)  # noqa: E731
+        for misaligned in (False, True):
+            check(topk(x, k, {"largest": largest}, dtype=dtype if dtype in FLOATS else "float32", opset=24,
+                       misaligned=misaligned, reference=by))  # fmt: skip
+
+
+def in_order(rows, columns):
+    return np.tile(np.arange(columns, dtype=np.float32), (rows, 1))
+
+
+def in_few_threads(rows, columns):
+    """Of every 64 packs of 8 the first 15 have all that is good."""
+    x = floats(rows, columns)
+    return x + 10 * (np.arange(columns) // 8 % 32 < 15)
+
+
+UNLIKE_NOISE = {
+    "ascending": in_order,
+    "descending": lambda *shape: -in_order(*shape),
+    "equal": lambda *shape: np.ones(shape, np.float32),
+    "two-values": lambda *shape: (floats(*shape) > 0).astype(np.float32),
+    "in-few-threads": in_few_threads,
+    "infinite": lambda *shape: np.where(floats(*shape) > 0, np.inf, -np.inf).astype(np.float32),
+    "mostly-nan": lambda *shape: np.where(floats(*shape) > -0.8, np.nan, floats(*shape)).astype(np.float32),
+    "all-nan": lambda *shape: np.full(shape, np.nan, np.float32),
+    "one-good": lambda *shape: np.where(np.arange(shape[1]) == shape[1] - 1, 1, -np.inf) + np.zeros(shape, np.float32),
+    "zeros": lambda *shape: np.where(floats(*shape) > 0, 0.0, -0.0).astype(np.float32),
+}
+
+
+@pytest.mark.parametrize("largest", [0, 1])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("shape, k", [((5, 1024), 16), ((2, 1801), 40), ((1, 20000), 300), ((1, 70001), 20)])
+@pytest.mark.parametrize("kind", UNLIKE_NOISE)
+def test_rows_unlike_noise(kind, shape, k, dtype, largest):
+    by = lambda x, k: reference(x, k, largest=largest)  # noqa: E731
+    x = UNLIKE_NOISE[kind](*shape).astype(np.float32)
+    check(topk(x, k, {"largest": largest}, dtype=dtype, opset=24, reference=by))
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -31,6 +31,15 @@ struct Ordering {
     }
     return descending ? Key(~bits) : bits;
   }
+  // A number that has this key.
+  template <class Key>
+  DEVICE_FN Key number(Key key) const {
+    constexpr Key kSign = Key(Key(1) << (8 * sizeof(Key) - 1));
+    if (descending) key = Key(~key);
+    if (kind == Kind::is_signed) return Key(key ^ kSign);
+    if (kind == Kind::floating) return Key(key & kSign ? key ^ kSign : ~key);
+    return key;
+  }
 };
 
 inline Ordering ordering_of(device::Type type, bool descending) {

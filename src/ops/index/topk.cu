@@ -7,6 +7,7 @@
 #include "device/divide.h"
 #include "device/launch.h"
 #include "ops/dispatch.h"
+#include "ops/index/best_rows.h"
 #include "ops/index/ordering.h"
 #include "ops/index/sort_rows.h"
 #include "ops/registry.h"
@@ -248,6 +249,80 @@ void rank_rows(Context& context, const Ordering& order, const Key* x, int64_t ro
       RankRows<Key>{x, values, indices, order, rows, int(columns), int(k), width});
 }
 
+// The type by which numbers are compared: the float itself, or integers of a size as one.
+template <class Key, class F>
+bool with_number(Type type, F f) {
+  if constexpr (sizeof(Key) == 2) {
+    if (type == Type::f16) return f.template operator()<Half>();
+    if (type == Type::bf16) return f.template operator()<BFloat16>();
+  } else if constexpr (sizeof(Key) == 4) {
+    if (type == Type::f32) return f.template operator()<float>();
+  } else if constexpr (sizeof(Key) == 8) {
+    if (type == Type::f64) return f.template operator()<double>();
+  }
+  return f.template operator()<Key>();
+}
+
+// False if so many are wanted that there is a better way.
+template <class T, class Key>
+bool best_rows(Context& context, const Ordering& order, const Key* x, int64_t rows, int64_t columns, int64_t k,
+               Key* values, int64_t* indices) {
+  constexpr int kFew = 8, kMany = sizeof(T) == 8 ? 16 : 32;
+  constexpr bool kCommon = std::is_same_v<T, Half> || std::is_same_v<T, BFloat16> || std::is_same_v<T, float>;
+  const StreamRef stream = context.stream();
+  const int multiprocessors = device::multiprocessors(stream.device());
+  BestOf<Key> task{.from = x,
+                   .from_places = nullptr,
+                   .order = order,
+                   .rows = rows,
+                   .width = columns,
+                   .parts = 1,
+                   .k = int(k),
+                   .best = nullptr,
+                   .best_places = nullptr,
+                   .x = x,
+                   .columns = columns,
+                   .values = values,
+                   .indices = indices};
+  constexpr int kPack = BestOfRows<T, 32, kMany>::kPack;
+  const int64_t reach = columns + (columns % kPack == 0 && device::is_pack_aligned<kPack>(x) ? 0 : kPack - 1);
+  if (k <= 16 && reach <= 32 * kMany) {
+    const int threads = rows < 8 * multiprocessors ? 32 : 128;
+    if (kCommon && reach <= 32 * kFew)
+      find_best<T, 32, kCommon ? kFew : kMany>(stream, task, threads, 32, 128);
+    else
+      find_best<T, 32, kMany>(stream, task, threads, 32, 128);
+    return true;
+  }
+  std::vector<BestPlan> rounds;
+  for (int64_t width = columns; rounds.empty() || rounds.back().parts > 1; width = rounds.back().parts * k) {
+    const auto plan = BestPlan::of(rows, width, k, sizeof(T), multiprocessors);
+    if (!plan) return false;
+    rounds.push_back(*plan);
+  }
+  for (const BestPlan& plan : rounds) {
+    const bool first = &plan == &rounds.front(), last = plan.parts == 1;
+    const int64_t left = rows * plan.parts * k;
+    task.parts = plan.parts;
+    task.best = last ? nullptr : static_cast<Key*>(context.scratch(size_t(left) * sizeof(Key)));
+    task.best_places = last ? nullptr : static_cast<int32_t*>(context.scratch(size_t(left) * sizeof(int32_t)));
+    const auto find = [&]<class From, int kEach>() {
+      find_best<From, 0, kEach>(stream, task, plan.threads, plan.groups, plan.capacity);
+    };
+    if (first && kCommon && plan.few)
+      find.template operator()<T, kCommon ? kFew : kMany>();
+    else if (first)
+      find.template operator()<T, kMany>();
+    else
+      find.template operator()<Key, kMany>();
+    task.from = task.best;
+    task.from_places = task.best_places;
+    task.order = {};
+    task.width = plan.parts * k;
+  }
+  return true;
+}
+
 template <class Key>
 void select_best(Context& context, const Ordering& order, const Key* x, int64_t rows, int64_t columns, int64_t k,
                  Key* values, int64_t* indices) {
@@ -358,11 +433,14 @@ class TopK : public Op {
     const Ordering order = ordering_of(type, largest_);
     dispatch_size(device::size_bytes(type), [&]<class Key>() {
       if constexpr (sizeof(Key) <= 8) {
-        auto* const way = columns <= RankRows<Key>::kThreads ? rank_rows<Key>
-                          : k <= SelectBest<Key>::kMost      ? select_best<Key>
-                                                             : sort_rows<Key>;
-        way(context, order, static_cast<const Key*>(x), rows, columns, k, static_cast<Key*>(values),
-            static_cast<int64_t*>(indices));
+        const bool short_rows = columns <= RankRows<Key>::kThreads;
+        const auto go = [&](auto* way) {
+          return way(context, order, static_cast<const Key*>(x), rows, columns, k, static_cast<Key*>(values),
+                     static_cast<int64_t*>(indices));
+        };
+        if (short_rows && (columns <= 32 || k > 16)) return go(&rank_rows<Key>);
+        if (with_number<Key>(type, [&]<class T>() { return go(&best_rows<T, Key>); })) return;
+        go(k <= SelectBest<Key>::kMost ? &select_best<Key> : &sort_rows<Key>);
       }
     });
   }

@@ -4,7 +4,7 @@
 #include <type_traits>
 
 #include "ops/dispatch.h"
-#include "ops/reduce/reduce.h"
+#include "ops/reduce/extreme_rows.h"
 #include "ops/reduce/reductions.h"
 
 namespace encore::ops {
@@ -14,14 +14,15 @@ using device::Compute;
 
 template <class C>
 struct Found {
-  C value;
+  C value;        // the larger, the more extreme
   int64_t index;  // -1: nothing yet
 };
 
+// All of it without branches, which the threads of a warp would take in turns.
 template <class T>
 struct Arg {
   using C = Compute<T>;
-  static constexpr int kBatch = 1;
+  static constexpr int kBatch = 1, kPack = device::pack_size<T>();
   using In = T;
   using Out = int64_t;
   using Acc = Found<C>;
@@ -29,24 +30,52 @@ struct Arg {
 
   DEVICE_FN Acc zero() const { return {C(0), -1}; }
   DEVICE_FN void take(Acc& acc, T x, int64_t index) const {
-    const C value = C(x);  // a thread sees indices in ascending order
-    if (acc.index < 0 || beats(value, acc.value) || (last && !beats(acc.value, value))) acc = {value, index};
+    const C value = extremeness(x);  // a thread sees indices in ascending order
+    const bool taken = (acc.index < 0) | beats(value, acc.value) | (last & !beats(acc.value, value));
+    acc.value = taken ? value : acc.value;
+    acc.index = taken ? index : acc.index;
   }
   DEVICE_FN Acc merge(Acc a, Acc b) const {
-    if (a.index < 0 || b.index < 0) return a.index < 0 ? b : a;
-    if (beats(a.value, b.value)) return a;
-    if (beats(b.value, a.value)) return b;
-    return (a.index < b.index) != last ? a : b;
+    const bool better = beats(b.value, a.value), worse = beats(a.value, b.value), later = b.index > a.index;
+    const bool takes = (a.index < 0) | ((b.index >= 0) & (better | (!worse & (later == last))));
+    return {takes ? b.value : a.value, takes ? b.index : a.index};
   }
   DEVICE_FN Out finish(Acc acc) const { return acc.index; }
+  // The index of acc's value among those of a pack, of which the first has the index `first`: not below 0 nor from
+  // `end` on.
+  template <class Values>
+  DEVICE_FN void refine(Acc& acc, const Values& values, int64_t first, int64_t end) const {
+    const int from = first < 0 ? int(-first) : 0, to = end - first < kPack ? int(end - first) : kPack;
+    int at = -1;
+    UNROLL for (int j = 0; j < kPack; ++j) {
+      const bool same = !beats(acc.value, extremeness(values.at[j])), there = (j >= from) & (j < to);
+      at = same & there & (last | (at < 0)) ? j : at;
+    }
+    acc.index = first + at;
+  }
 
  private:
-  DEVICE_FN bool beats(C a, C b) const {
+  DEVICE_FN C extremeness(T x) const {
     if constexpr (std::is_floating_point_v<C>)
-      if (a != a || b != b) return b == b;
-    return max ? a > b : a < b;
+      return max ? C(x) : -C(x);
+    else
+      return max ? x : T(~x);
+  }
+  DEVICE_FN static bool beats(C a, C b) {
+    if constexpr (std::is_floating_point_v<C>)
+      return (a > b) | ((a != a) & (b == b));
+    else
+      return a > b;
   }
 };
+
+template <class T>
+void find_extreme(Context& context, const ReducePlan& plan, const T* x, int64_t* y, const Arg<T>& arg) {
+  if (is_rows(plan))
+    reduce_rows(context, plan, x, y, arg);
+  else
+    reduce(context, plan, x, y, arg);
+}
 
 using List = TypeList<float, Half, BFloat16, double, int8_t, uint8_t, int32_t, int64_t>;
 
@@ -69,7 +98,7 @@ class ArgExtreme : public Op {
             x.shape.str());
     const Tensor y = context.output(0, reduced_shape(x.shape, reduced, keep_dims_));
     dispatch(List{}, x.type, [&]<class T> {
-      reduce(context, plan, x.as<const T>(), y.as<int64_t>(), Arg<T>{kMax, last_});
+      find_extreme(context, plan, x.as<const T>(), y.as<int64_t>(), Arg<T>{kMax, last_});
     });
   }
 
@@ -82,7 +111,9 @@ class ArgExtreme : public Op {
 
 void first_greatest(Context& context, const Tensor& x, const AxisSet& reduced, int64_t* indices) {
   const ReducePlan plan = plan_reduction(x.shape, reduced);
-  dispatch(FloatList{}, x.type, [&]<class T> { reduce(context, plan, x.as<const T>(), indices, Arg<T>{true, false}); });
+  dispatch(FloatList{}, x.type, [&]<class T> {
+    find_extreme(context, plan, x.as<const T>(), indices, Arg<T>{true, false});
+  });
 }
 
 std::vector<OpRow> arg_rows() {

@@ -3,7 +3,7 @@
 #include <type_traits>
 
 #include "ops/dispatch.h"
-#include "ops/reduce/reduce.h"
+#include "ops/reduce/extreme_rows.h"
 #include "ops/reduce/reductions.h"
 
 namespace encore::ops {
@@ -37,6 +37,14 @@ struct Extreme {
   }
   DEVICE_FN Out finish(Acc acc) const { return T(acc); }
 };
+
+// What reduce_as() takes for these.
+template <class T>
+void reduce(Context& context, const ReducePlan& plan, const T* x, T* y, const Extreme<T>& extreme) {
+  if constexpr (!std::is_same_v<T, bool>)
+    if (is_rows(plan)) return reduce_rows(context, plan, x, y, extreme);
+  ops::reduce(context, plan, x, y, extreme);
+}
 
 template <bool kMax>
 struct MakeExtreme {

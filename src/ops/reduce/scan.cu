@@ -6,6 +6,7 @@
 #include "device/device.h"
 #include "device/divide.h"
 #include "device/launch.h"
+#include "device/transform.h"
 #include "ops/dispatch.h"
 #include "ops/registry.h"
 
@@ -79,53 +80,113 @@ struct ScanColumns : Scan<T> {
   }
 };
 
-// A block for each piece of each row, with inner == 1.
+// A block for each piece of each row, with inner == 1. A thread has kEach neighbours, in packs of 16 bytes: those of a
+// row lie where addresses of x are aligned, seen from the end that the scan begins at, so that the first of them may
+// begin before the row.
 template <class T>
 struct ScanRows : Scan<T> {
   using C = Compute<T>;
-  static constexpr int kThreads = 256, kMaxThreads = kThreads, kEach = 4;
+  static constexpr int kMaxThreads = 256, kEach = 8, kPack = std::min(device::pack_size<T>(), kEach);
+  static constexpr int kPacks = kEach / kPack;
+  using Values = device::Pack<T, kPack>;
   struct Some {
-    C at[kEach];
+    Values packs[kPacks];  // the packs in the order of the scan
+    DEVICE_FN T& at(int k) { return packs[k / kPack].at[k % kPack]; }
+    // The values in each of them too, or as in memory again.
+    DEVICE_FN void turn(bool reverse) {
+      if (!reverse) return;
+      UNROLL for (int p = 0; p < kPacks; ++p) {
+        const Values was = packs[p];
+        UNROLL for (int j = 0; j < kPack; ++j) packs[p].at[j] = was.at[kPack - 1 - j];
+      }
+    }
   };
+  int64_t piece_length;  // a multiple of kEach, counted from where the first pack begins
+
+  static int64_t length_of_pieces(int64_t length, int pieces) {
+    const int64_t most = length + kPack - 1, each = (most + pieces - 1) / pieces;
+    return (each + kEach - 1) / kEach * kEach;
+  }
+
   DEVICE_FN void operator()(Block<NoShared>& b, const NoShared&) const {
-    const int64_t outer = b.index() / this->pieces, row = outer * this->length;
+    const int64_t outer = b.index() / this->pieces;
     const int piece = int(b.index() - outer * this->pieces);
-    const int64_t begin = this->begin(piece), end = this->begin(piece + 1);
+    const Row row(this->x + outer * this->length, this->length, this->reverse);
+    const int64_t begin = piece * piece_length - row.before, step = int64_t(b.size()) * kEach;
+    const int64_t end = begin + piece_length < this->length ? begin + piece_length : this->length;
     const auto& fold = this->fold;
     C carry = this->y ? this->before(outer, piece, 0) : fold.start();
-    for (int64_t first = begin; first < end; first += b.size() * kEach) {
-      device::PerThread<Some, kThreads> values;
-      b.threads([&](int t, NoShared&) {
-        UNROLL for (int k = 0; k < kEach; ++k) {
-          const int64_t i = first + t * kEach + k;
-          values[t].at[k] = i < end ? C(this->x[this->at(row, i)]) : fold.start();
-        }
-      });
-      device::PerThread<C, kThreads> before;
+    device::PerThread<Some, kMaxThreads> values, following;
+    b.threads([&](int t, NoShared&) { load(values[t], row, begin + t * kEach, end); });
+    for (int64_t first = begin; first < end; first += step) {
+      if (first + step < end)
+        b.threads([&](int t, NoShared&) { load(following[t], row, first + step + t * kEach, end); });
+      device::PerThread<C, kMaxThreads> before;
       const C all = b.scan(
           before, fold.start(),
           [&](int t) {
-            C sum = values[t].at[0];
-            UNROLL for (int k = 1; k < kEach; ++k) sum = fold(sum, values[t].at[k]);
+            values[t].turn(row.reverse);
+            C sum = C(values[t].at(0));
+            UNROLL for (int k = 1; k < kEach; ++k) sum = fold(sum, C(values[t].at(k)));
             return sum;
           },
           fold);
-      if (this->y)
-        b.threads([&](int t, NoShared&) {
+      b.threads([&](int t, NoShared&) {
+        if (this->y) {
           C running = fold(carry, before[t]);
+          Some out;
           UNROLL for (int k = 0; k < kEach; ++k) {
-            const int64_t i = first + t * kEach + k;
-            const C next = fold(running, values[t].at[k]);
-            if (i < end) this->y[this->at(row, i)] = T(this->exclusive ? running : next);
+            const C next = fold(running, C(values[t].at(k)));
+            out.at(k) = T(this->exclusive ? running : next);
             running = next;
           }
-        });
+          out.turn(row.reverse);
+          store(out, row, this->y + outer * this->length, first + t * kEach, end);
+        }
+        values[t] = following[t];
+      });
       carry = fold(carry, all);
     }
     if (!this->y)
       b.threads([&](int t, NoShared&) {
         if (t == 0) this->folds[b.index()] = carry;
       });
+  }
+
+ private:
+  struct Row {
+    const T* x;
+    int64_t length;
+    bool reverse;
+    int before;
+    DEVICE_FN Row(const T* x, int64_t length, bool reverse) : x(x), length(length), reverse(reverse) {
+      const int behind = int(reinterpret_cast<uintptr_t>(reverse ? x + length : x) / sizeof(T) % kPack);
+      before = reverse ? (kPack - behind) % kPack : behind;
+    }
+    DEVICE_FN int64_t at(int64_t i) const { return reverse ? length - 1 - i : i; }
+    // Where the pack lies that has the i-th of the scan as its first.
+    DEVICE_FN int64_t pack_at(int64_t i) const { return reverse ? length - kPack - i : i; }
+  };
+  DEVICE_FN void load(Some& some, const Row& row, int64_t first, int64_t end) const {
+    if (first >= 0 && first + kEach <= end) {
+      UNROLL for (int p = 0; p < kPacks; ++p) some.packs[p] =
+          device::load_pack<kPack>(row.x + row.pack_at(first + p * kPack), true);
+    } else {
+      UNROLL for (int k = 0; k < kEach; ++k) some.at(k) =
+          first + k >= 0 && first + k < end ? row.x[row.at(first + k)] : T(this->fold.start());
+      some.turn(row.reverse);
+    }
+  }
+  DEVICE_FN void store(Some& some, const Row& row, T* y, int64_t first, int64_t end) const {
+    if (first >= 0 && first + kEach <= end && device::is_pack_aligned<kPack>(y + row.pack_at(first))) {
+      UNROLL for (int p = 0; p < kPacks; ++p)
+          device::store_pack(y + row.pack_at(first + p * kPack), some.packs[p], true);
+    } else {
+      some.turn(row.reverse);
+      UNROLL for (int k = 0; k < kEach; ++k) {
+        if (first + k >= 0 && first + k < end) y[row.at(first + k)] = some.at(k);
+      }
+    }
   }
 };
 
@@ -158,11 +219,16 @@ class Cumulate : public Op {
           int(std::clamp<int64_t>(busy / rows, 1, std::clamp<int64_t>(length / (inner == 1 ? 4096 : 32), 1, 64)));
       const auto launch = [&](const Scan<T>& scan) {
         const int64_t count = rows * scan.pieces;
-        if (inner == 1)
-          device::block_kernel<NoShared>(context.stream(), {count, ScanRows<T>::kThreads}, ScanRows<T>{scan});
-        else
+        if (inner == 1) {
+          using Rows = ScanRows<T>;
+          const int64_t each = Rows::length_of_pieces(length, scan.pieces);
+          int threads = 32;
+          while (threads < Rows::kMaxThreads && threads * Rows::kEach < each) threads *= 2;
+          device::block_kernel<NoShared>(context.stream(), {count, threads}, Rows{scan, each});
+        } else {
           device::for_each_index(context.stream(), count,
                                  ScanColumns<T>{scan, Divider(inner, count), Divider(scan.pieces, count)});
+        }
       };
       if (scan.pieces > 1) {
         scan.folds = static_cast<C*>(context.scratch(size_t(rows * scan.pieces) * sizeof(C)));

@@ -1,0 +1,408 @@
+// The best few of each row, from one look at it. A team keeps the row in registers. The k-th of the threads' own best
+// is no better than the k-th of all, so that few elements need more than a comparison with it: those are listed, and
+// each counts how many come before it. Rows that hide more than there is room for, with all that is good in a few
+// threads, are searched for their k-th bit by bit.
+#pragma once
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <optional>
+
+#include "device/device.h"
+#include "device/divide.h"
+#include "device/larger.h"
+#include "ops/index/ordering.h"
+#include "ops/op.h"
+#include "ops/reduce/team.h"
+
+namespace encore::ops {
+
+template <size_t kBytes>
+using UnsignedOf =
+    std::conditional_t<kBytes == 1, uint8_t,
+                       std::conditional_t<kBytes == 2, uint16_t, std::conditional_t<kBytes == 4, uint32_t, uint64_t>>>;
+
+// A key and a place below 2^16, in this order.
+template <class Key>
+struct Placed {
+  using Word = std::conditional_t<sizeof(Key) <= 2, uint32_t, uint64_t>;
+  Word word;
+  DEVICE_FN static Placed of(Key key, int place) { return {Word(Word(key) << 16 | Word(place))}; }
+  DEVICE_FN static Placed last() { return {Word(~Word(0))}; }
+  DEVICE_FN Key key() const { return Key(word >> 16); }
+  DEVICE_FN int place() const { return int(word & 0xffff); }
+  DEVICE_FN bool operator<(const Placed& other) const { return word < other.word; }
+};
+template <>
+struct Placed<uint64_t> {
+  uint64_t high;
+  uint32_t low;
+  DEVICE_FN static Placed of(uint64_t key, int place) { return {key, uint32_t(place)}; }
+  DEVICE_FN static Placed last() { return {~uint64_t(0), ~uint32_t(0)}; }
+  DEVICE_FN uint64_t key() const { return high; }
+  DEVICE_FN int place() const { return int(low); }
+  DEVICE_FN bool operator<(const Placed& other) const {
+    return (high < other.high) | ((high == other.high) & (low < other.low));
+  }
+};
+
+// What is looked at, and where the best of it go.
+template <class Key>
+struct BestOf {
+  const Key* from;             // [rows, width]: numbers, or keys, which are in the order of their places if the same
+  const int32_t* from_places;  // null: the columns
+  Ordering order;              // of what is in `from`
+  int64_t rows, width;
+  int parts, k;  // of each row
+  Key* best;     // [rows, parts, k], in order, unless this is the last round
+  int32_t* best_places;
+  const Key* x;  // [rows, columns]
+  int64_t columns;
+  Key* values;  // [rows, k], of the last round
+  int64_t* indices;
+
+  DEVICE_FN void put(int64_t row, int part, int rank, Key key, int64_t place) const {
+    if (from_places) place = from_places[row * width + place];
+    if (best) {
+      best[(row * parts + part) * k + rank] = key;
+      best_places[(row * parts + part) * k + rank] = int32_t(place);
+    } else {
+      values[row * k + rank] = x[row * columns + place];
+      indices[row * k + rank] = place;
+    }
+  }
+};
+
+// A team of 32 threads for each row, or with kLanes 0 a block for each part of one; kEach elements a thread. T is a
+// float, or an unsigned integer for all integers and for keys.
+template <class T, int kLanes, int kEach>
+struct BestOfRows {
+  using Key = UnsignedOf<sizeof(T)>;
+  using C = device::Compute<T>;
+  using Together = Team<kLanes>;
+  using Item = Placed<Key>;
+  static constexpr int kMaxThreads = kLanes ? 128 : 1024, kTeams = kLanes ? kMaxThreads / 32 : 1;
+  static constexpr int kPack = std::min(device::pack_size<T>(), kEach), kKeep = kEach / kPack;
+  static constexpr int kMost = std::min(kEach * 1024, 1 << 15);  // elements of a part
+  static constexpr int kCounted = 256;  // items that are compared with one another; more are sorted
+  struct Shared {
+    Item limit[kTeams];
+    int found[kTeams];
+    int too_many;
+  };
+  struct Kept {
+    device::Pack<T, kPack> packs[kKeep];  // flipped, so that the best is the largest
+  };
+
+  BestOf<Key> task;
+  device::Divider by_parts;
+  int groups;    // a power of two, not more than threads; of a block
+  int capacity;  // items of a team in dynamic memory: a power of two
+  Key flip;
+
+  DEVICE_FN void operator()(device::Block<Shared>& b, const Shared& s) const {
+    device::PerThread<Kept, kMaxThreads> kept;
+    b.threads([&](int t, Shared& s) {
+      const Part part = locate(b, t);
+      items(b, s, t)[Together::lane(t)] = part.count > 0 ? keep(kept[t], b, t, part) : Item::last();
+      if (Together::lane(t) == 0) {
+        s.limit[team(t)] = Item::last();
+        s.found[team(t)] = 0;
+      }
+      if (t == 0) s.too_many = 0;
+    });
+    find_limit(b);
+    b.threads([&](int t, Shared& s) {
+      const Part part = locate(b, t);
+      if (part.count <= 0) return;
+      const Item limit = s.limit[team(t)];
+      for (uint32_t mask = not_after(kept[t], b, t, part, limit.key()); mask != 0; mask &= mask - 1) {
+        const int element = element_of(lowest_bit(mask));
+        offer(b, s, t, part, first_of(b, t, part, element / kPack) + element % kPack, limit);
+      }
+    });
+    if (s.too_many) search(b);
+    if (kLanes == 0 && s.found[0] > kCounted) {
+      sort(b, s.found[0]);
+      b.threads([&](int t, Shared& s) {
+        const Part part = locate(b, t);
+        for (int rank = t; rank < task.k; rank += b.size()) put(part, rank, items(b, s, t)[rank]);
+      });
+      return;
+    }
+    b.threads([&](int t, Shared& s) {
+      const Part part = locate(b, t);
+      if (part.count <= 0) return;
+      const Item* const all = items(b, s, t);
+      const int found = s.found[team(t)];
+      for (int i = Together::lane(t); i < found; i += Together::size(b)) {
+        const Item mine = all[i];
+        int rank = 0;
+        for (int j = 0; j < found; ++j) rank += all[j] < mine;
+        if (rank < task.k) put(part, rank, mine);
+      }
+    });
+  }
+
+ private:
+  struct Part {
+    const Key* from;
+    int64_t row, start;
+    int part, count, before;  // packs lie at aligned addresses; the first begins `before` elements before the part
+  };
+  DEVICE_FN Part locate(const device::Block<Shared>& b, int t) const {
+    int64_t part = 0, row = Together::index(b, t), start = 0, end = task.width;
+    if constexpr (kLanes == 0) {
+      row = by_parts(b.index(), part);
+      start = task.width * part / task.parts;
+      end = task.width * (part + 1) / task.parts;
+    }
+    const Key* const from = task.from + row * task.width + start;
+    return {from,
+            row,
+            start,
+            int(part),
+            row < task.rows ? int(end - start) : 0,
+            int(reinterpret_cast<uintptr_t>(from) / sizeof(Key) % kPack)};
+  }
+  DEVICE_FN static int team(int t) { return kLanes ? t / 32 : 0; }
+  DEVICE_FN Item* items(device::Block<Shared>& b, Shared& s, int t) const {
+    return b.template dynamic<Item>(s) + team(t) * capacity;
+  }
+  DEVICE_FN static int first_of(const device::Block<Shared>& b, int t, const Part& part, int pack) {
+    return (Together::lane(t) + pack * Together::size(b)) * kPack - part.before;
+  }
+  // Whether all packs of a thread are, from first to last.
+  DEVICE_FN static bool has_all(const device::Block<Shared>& b, int t, const Part& part) {
+    return part.before == 0 && first_of(b, t, part, kKeep - 1) + kPack <= part.count;
+  }
+  // Keeps the packs of a thread and tells the best of them. Its place is that of the last in its pack.
+  DEVICE_FN Item keep(Kept& kept, const device::Block<Shared>& b, int t, const Part& part) const {
+    const T* const from = reinterpret_cast<const T*>(part.from);
+    const bool all = has_all(b, t, part);
+    if (all) {
+      UNROLL for (int u = 0; u < kKeep; ++u) kept.packs[u] =
+          device::load_pack<kPack>(from + first_of(b, t, part, u), true);
+    } else {
+      UNROLL for (int u = 0; u < kKeep; ++u) load(kept.packs[u], part, first_of(b, t, part, u));
+    }
+    C most{};
+    int in = part.count;
+    UNROLL for (int u = 0; u < kKeep; ++u) {
+      kept.packs[u] = device::flipped(kept.packs[u], flip);
+      const C value = C(device::largest(kept.packs[u]));
+      const int first = first_of(b, t, part, u);
+      const bool taken = (all | (first < part.count)) & (u == 0 || !(value <= most));
+      most = taken ? value : most;
+      in = taken ? first : in;
+    }
+    if (in == part.count) return Item::last();
+    const int end = in + kPack < part.count ? in + kPack : part.count;
+    return Item::of(task.order(Key(std::bit_cast<Key>(T(most)) ^ flip)), end - 1);
+  }
+  // Where there is nothing the pack repeats the nearest.
+  DEVICE_FN static void load(device::Pack<T, kPack>& pack, const Part& part, int first) {
+    const T* const from = reinterpret_cast<const T*>(part.from);
+    if (first >= 0 && first + kPack <= part.count) {
+      pack = device::load_pack<kPack>(from + first, true);
+    } else {
+      UNROLL for (int j = 0; j < kPack; ++j) {
+        const int i = first + j < part.count ? first + j : part.count - 1;
+        pack.at[j] = from[i < 0 ? 0 : i];
+      }
+    }
+  }
+
+  // Which bit stands for the j-th element of a pack: halves are compared in pairs.
+  DEVICE_FN static constexpr int bit_of(int pack, int j) {
+    const int element = pack * kPack + j;
+    return device::kIsHalf<T> ? element / 2 + element % 2 * 16 : element;
+  }
+  DEVICE_FN static int element_of(int bit) { return device::kIsHalf<T> ? bit % 16 * 2 + bit / 16 : bit; }
+  // Bits for the elements that do not come after a key, and for some others: NaN may be among them.
+  DEVICE_FN uint32_t not_after(const Kept& kept, const device::Block<Shared>& b, int t, const Part& part,
+                               Key key) const {
+    const T limit = std::bit_cast<T>(Key(task.order.number(key) ^ flip));
+    uint32_t mask = 0;
+    UNROLL for (int u = 0; u < kKeep; ++u) {
+      if constexpr (device::kIsHalf<T>) {
+        const auto pairs = std::bit_cast<device::Pack<device::Pack<T, 2>, kPack / 2>>(kept.packs[u]);
+        UNROLL for (int j = 0; j < kPack / 2; ++j) mask |=
+            device::not_smaller(pairs.at[j], {limit, limit}) & (uint32_t(0x10001) << bit_of(u, 2 * j));
+      } else {
+        UNROLL for (int j = 0; j < kPack; ++j) mask |= kept.packs[u].at[j] < limit ? 0 : uint32_t(1) << bit_of(u, j);
+      }
+    }
+    if (has_all(b, t, part)) return mask;
+    UNROLL for (int u = 0; u < kKeep; ++u) {
+      UNROLL for (int j = 0; j < kPack; ++j) {
+        const int column = first_of(b, t, part, u) + j;
+        if (column < 0 || column >= part.count) mask &= ~(uint32_t(1) << bit_of(u, j));
+      }
+    }
+    return mask;
+  }
+  DEVICE_FN static int lowest_bit(uint32_t mask) {
+#ifdef __CUDA_ARCH__
+    return __ffs(int(mask)) - 1;
+#else
+    return std::countr_zero(mask);
+#endif
+  }
+  DEVICE_FN void offer(device::Block<Shared>& b, Shared& s, int t, const Part& part, int column,
+                       const Item& limit) const {
+    const Item item = Item::of(task.order(part.from[column]), column);
+    if (limit < item) return;
+    const int slot = device::atomic_add(&s.found[team(t)], 1);
+    if (slot < capacity)
+      items(b, s, t)[slot] = item;
+    else
+      s.too_many = 1;
+  }
+  DEVICE_FN void put(const Part& part, int rank, const Item& item) const {
+    task.put(part.row, part.part, rank, item.key(), part.start + item.place());
+  }
+
+  // The k-th of the groups' best. A group is a thread, or several.
+  DEVICE_FN void find_limit(device::Block<Shared>& b) const {
+    if (kLanes == 0 && groups > kCounted / 2) {
+      sort(b, b.size());
+      b.threads([&](int t, Shared& s) {
+        if (t == 0 && task.k <= b.size()) s.limit[0] = items(b, s, t)[task.k - 1];
+      });
+      return;
+    }
+    if constexpr (kLanes == 0)
+      b.threads([&](int t, Shared& s) {
+        if (t >= groups) return;
+        Item* const all = items(b, s, t);
+        Item best = all[t];
+        for (int i = t + groups; i < b.size(); i += groups) best = all[i] < best ? all[i] : best;
+        all[t] = best;
+      });
+    const int count = kLanes ? 32 : groups;
+    b.threads([&](int t, Shared& s) {
+      if (Together::lane(t) >= count) return;
+      constexpr int kAtOnce = 16 / sizeof(Item);
+      const Item* const all = items(b, s, t);
+      const Item mine = all[Together::lane(t)];
+      int rank = 0;
+      for (int i = 0; i < count; i += kAtOnce) {
+        const auto some = device::load_pack<kAtOnce>(all + i, true);
+        UNROLL for (int j = 0; j < kAtOnce; ++j) rank += some.at[j] < mine;
+      }
+      if (rank == task.k - 1) s.limit[team(t)] = mine;
+    });
+  }
+
+  // The limit exactly, and what is not after it.
+  DEVICE_FN void search(device::Block<Shared>& b) const {
+    device::PerThread<Key, kMaxThreads> key;
+    device::PerThread<int, kMaxThreads> place;
+    b.threads([&](int t, Shared&) {
+      key[t] = 0;
+      place[t] = 0xffff;
+    });
+    const auto narrow = [&](auto of, auto set) {
+      auto count = Together::reduce(
+          b, 0,
+          [&](int t) {
+            const Part part = locate(b, t);
+            const auto limit = of(t);
+            int count = 0;
+            for (int i = Together::lane(t); i < part.count; i += Together::size(b))
+              count += !(limit < Item::of(task.order(part.from[i]), i));
+            return count;
+          },
+          Plus());
+      b.threads([&](int t, Shared&) {
+        if (count[t] < task.k) set(t);
+      });
+    };
+    for (int bit = 8 * int(sizeof(Key)) - 1; bit >= 0; --bit) {
+      const Key own = Key(Key(1) << bit);
+      narrow([&](int t) { return Item::of(Key(key[t] | Key(own - 1)), 0xffff); }, [&](int t) { key[t] |= own; });
+    }
+    b.threads([&](int t, Shared&) { place[t] = 0; });
+    for (int own = 1 << 15; own > 0; own /= 2)
+      narrow([&](int t) { return Item::of(key[t], place[t] | (own - 1)); }, [&](int t) { place[t] |= own; });
+    b.threads([&](int t, Shared& s) {
+      if (Together::lane(t) == 0) s.found[team(t)] = 0;
+    });
+    b.threads([&](int t, Shared& s) {
+      const Part part = locate(b, t);
+      const Item limit = Item::of(key[t], place[t]);
+      for (int i = Together::lane(t); i < part.count; i += Together::size(b)) offer(b, s, t, part, i, limit);
+    });
+  }
+
+  // Bitonic, of the next power of two.
+  DEVICE_FN void sort(device::Block<Shared>& b, int count) const {
+    int size = 1;
+    while (size < count) size *= 2;
+    b.threads([&](int t, Shared& s) {
+      for (int i = count + t; i < size; i += b.size()) items(b, s, t)[i] = Item::last();
+    });
+    for (int run = 2; run <= size; run *= 2) {
+      for (int distance = run / 2; distance > 0; distance /= 2) {
+        b.threads([&](int t, Shared& s) {
+          Item* const all = items(b, s, t);
+          for (int pair = t; pair < size / 2; pair += b.size()) {
+            const int low = 2 * pair - (pair & (distance - 1)), high = low + distance;
+            const Item a = all[low], c = all[high];
+            if ((c < a) != ((low & run) == 0)) continue;
+            all[low] = c;
+            all[high] = a;
+          }
+        });
+      }
+    }
+  }
+};
+
+template <class T, int kLanes, int kEach>
+void find_best(StreamRef stream, const BestOf<UnsignedOf<sizeof(T)>>& task, int threads, int groups, int capacity) {
+  using Kernel = BestOfRows<T, kLanes, kEach>;
+  using Key = typename Kernel::Key;
+  constexpr Key kSign = Key(Key(1) << (8 * sizeof(Key) - 1));
+  const bool floating = task.order.kind == Ordering::Kind::floating;
+  Key flip = task.order.descending ? Key(0) : floating ? kSign : Key(~Key(0));
+  if (task.order.kind == Ordering::Kind::is_signed) flip = Key(flip ^ kSign);
+  const int teams = kLanes ? threads / 32 : 1;
+  const int64_t blocks = kLanes ? (task.rows + teams - 1) / teams : task.rows * task.parts;
+  const int64_t items = kLanes ? teams * capacity : std::max(capacity, int(std::bit_ceil(unsigned(threads))));
+  device::block_kernel<typename Kernel::Shared>(
+      stream, {blocks, threads, items * int64_t(sizeof(typename Kernel::Item))},
+      Kernel{task, device::Divider(task.parts, blocks), groups, capacity, flip});
+}
+
+// How a block for each part goes about it.
+struct BestPlan {
+  int parts, threads, groups, capacity;
+  bool few;  // elements a thread
+
+  // Of rows of `width` elements of `bytes` bytes. Nothing if so many are wanted that there is a better way.
+  static std::optional<BestPlan> of(int64_t rows, int64_t width, int64_t k, int bytes, int multiprocessors) {
+    constexpr int64_t kFew = 8, kMostThreads = 1024, kMostItems = 4096;
+    const int64_t pack = std::clamp(16 / bytes, 1, 8), many = bytes == 8 ? 16 : 32;
+    const int64_t most = std::min<int64_t>(many * kMostThreads, 1 << 15) - pack;
+    int64_t parts = 1;
+    if (width > most)
+      parts = std::max((width + most - 1) / most,
+                       std::min(2 * multiprocessors / rows, width / std::max<int64_t>(8192, 8 * k)));
+    const int64_t length = (width + parts - 1) / parts, reach = length + pack;
+    if (parts > 1 && parts * k > width / 2) return {};
+    const bool few = reach <= kFew * kMostThreads && rows * parts <= 4 * multiprocessors;
+    int64_t threads = (reach + (few ? kFew : many) - 1) / (few ? kFew : many);
+    const int64_t wanted = std::min(int64_t(std::bit_ceil(uint64_t(2 * k))), length / pack);
+    threads = std::min((std::max<int64_t>({threads, wanted, 64}) + 31) / 32 * 32, kMostThreads);
+    const bool all = 2 * k > std::min(threads, length / pack);
+    if (all && length > kMostItems) return {};
+    const int64_t capacity = std::clamp<int64_t>(all ? length : 8 * k, 256, kMostItems);
+    const int64_t groups =
+        std::min(std::bit_floor(uint64_t(threads)), std::bit_ceil(uint64_t(std::max<int64_t>(2 * k, 128))));
+    return BestPlan{int(parts), int(threads), int(groups), int(std::bit_ceil(uint64_t(capacity))), few};
+  }
+};
+
+}  // namespace encore::ops
