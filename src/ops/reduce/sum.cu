@@ -15,7 +15,8 @@ using device::Compute;
 enum class Term { value, magnitude, square };
 enum class Ending { none, mean, root, log };
 
-template <class T>
+// kPlain: of the values themselves. One kernel for the other terms.
+template <class T, bool kPlain>
 struct Sum {
   static constexpr int kBatch = 4;
   using In = T;
@@ -29,8 +30,10 @@ struct Sum {
   DEVICE_FN Acc zero() const { return Acc(0); }
   DEVICE_FN void take(Acc& acc, T x, int64_t) const {
     const Acc value = Acc(Compute<T>(x));
-    // One kernel for all terms: two instructions more, which reading from memory hides.
-    acc += value * (term == Term::square ? value : term == Term::magnitude && Compute<T>(x) < 0 ? Acc(-1) : Acc(1));
+    if constexpr (kPlain)
+      acc += value;
+    else
+      acc += term == Term::square ? value * value : Compute<T>(x) < 0 ? Acc(0) - value : value;
   }
   DEVICE_FN Acc merge(Acc a, Acc b) const { return a + b; }
   DEVICE_FN Out finish(Acc acc) const {
@@ -53,7 +56,7 @@ struct Sum {
 template <Term kTerm, Ending kEnding>
 struct MakeSum {
   template <class T>
-  static Sum<T> functor(int64_t count) {
+  static Sum<T, kTerm == Term::value> functor(int64_t count) {
     return {kTerm, kEnding, count};
   }
 };

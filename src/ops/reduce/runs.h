@@ -1,0 +1,256 @@
+// Reductions whose innermost run is reduced.
+#pragma once
+#include <algorithm>
+
+#include "ops/reduce/results.h"
+#include "ops/reduce/team.h"
+
+namespace encore::ops {
+
+// A team for each output and split. A run that is not made of whole packs begins and ends with a few values that lanes
+// take one by one.
+template <class F, int kLanes>
+struct ReduceRuns {
+  using In = typename F::In;
+  using Acc = typename F::Acc;
+  using Together = Team<kLanes>;
+  static constexpr int kPack = device::pack_size<In>(), kBatch = F::kBatch == 1 ? 1 : kPack > 8 ? 2 : 8;
+  static constexpr int kMaxThreads = 1024;  // what registers are to leave room for: several blocks
+
+  const In* x;
+  Results<F> results;
+  int64_t run, stride;   // from one output's values to the next one's, where there is nothing else to know
+  int64_t packs, chunk;  // of an output, and of a split
+  bool aligned;
+  F f;
+  device::Divider by_splits, packs_in_run;
+  Dims kept, reduced;
+
+  DEVICE_FN void operator()(Block<NoShared>& b, const NoShared&) const {
+    auto acc = Together::reduce(
+        b, f.zero(), [&](int t) { return collect(b, t); }, [&](const Acc& a, const Acc& c) { return f.merge(a, c); });
+    b.threads([&](int t, NoShared&) {
+      int64_t split;
+      const int64_t output = by_splits(Together::index(b, t), split);
+      if (Together::lane(t) == 0 && output < results.outputs) results.put(f, output, split, acc[t]);
+    });
+  }
+
+ private:
+  DEVICE_FN Acc collect(const Block<NoShared>& b, int t) const {
+    int64_t split;
+    const int64_t output = by_splits(Together::index(b, t), split);
+    if (output >= results.outputs) return f.zero();
+    const In* from = x + (kept.rank <= 1 ? output * stride : kept.offset(output));
+    const int lane = Together::lane(t), lanes = Together::size(b);
+    return reduced.rank == 0 ? of_one_run(from, split, lane, lanes) : of_runs(from, split, lane, lanes);
+  }
+
+  DEVICE_FN Acc of_one_run(const In* from, int64_t split, int lane, int lanes) const {
+    const int before = before_run(from);  // packs lie at aligned addresses, the first may begin before the run
+    const int64_t first = split * chunk, whole = (run + before) / kPack - first;
+    const int end = int(whole < chunk ? whole : chunk);
+    // Values of packs that are not whole, a few for each lane: asked for before all others.
+    constexpr int kEdge = (2 * kPack - 2 + (kLanes ? kLanes : 32) - 1) / (kLanes ? kLanes : 32);
+    int head = 0, edges = 0;
+    int64_t tail_at = 0;
+    In edge[kEdge ? kEdge : 1] = {};
+    if (!aligned) {
+      head = before == 0 ? 0 : int(run < kPack - before ? run : kPack - before);
+      const int64_t behind = (run + before) / kPack * kPack - before;
+      tail_at = behind > head ? behind : head;
+      if (split != 0) head = 0;
+      edges = head + (split == results.splits - 1 ? int(run - tail_at) : 0);
+      UNROLL for (int k = 0; k < kEdge; ++k) {
+        const int e = lane + k * lanes;
+        if (e < edges) edge[k] = from[e < head ? e : tail_at + (e - head)];
+      }
+    }
+    Acc acc = f.zero();
+    int p = lane + (split == 0 && before != 0);
+    const int64_t begin = first * kPack - before;  // of the split's packs in the run
+    const In* at = from + (begin + int64_t(p) * kPack);
+    for (; p < end; p += kBatch * lanes, at += kBatch * lanes * kPack) {
+      Pack<In, kPack> batch[kBatch];
+      UNROLL for (int u = 0; u < kBatch; ++u) {
+        if (p + u * lanes < end) batch[u] = device::load_pack<kPack>(at + u * lanes * kPack, true);
+      }
+      UNROLL for (int u = 0; u < kBatch; ++u) {
+        if (p + u * lanes >= end) continue;
+        UNROLL for (int j = 0; j < kPack; ++j) {
+          f.take(acc, batch[u].at[j], begin + int64_t(p + u * lanes) * kPack + j);
+        }
+      }
+    }
+    if (aligned) return acc;
+    Acc others = f.zero();  // `take` wants indices that ascend
+    UNROLL for (int k = 0; k < kEdge; ++k) {
+      const int e = lane + k * lanes;
+      if (e < edges) f.take(others, edge[k], e < head ? e : tail_at + (e - head));
+    }
+    return f.merge(acc, others);
+  }
+
+  DEVICE_FN Acc of_runs(const In* from, int64_t split, int lane, int lanes) const {
+    Acc acc = f.zero();
+    const int64_t end = (split + 1) * chunk < packs ? (split + 1) * chunk : packs;
+    NO_UNROLL for (int64_t p = split * chunk + lane; p < end; p += lanes) {
+      int64_t in_run;
+      const In* start = from + reduced.offset(packs_in_run(p, in_run));
+      const int64_t first = in_run * kPack - before_run(start);
+      if (first >= 0 && first + kPack <= run) {
+        const Pack<In, kPack> values = device::load_pack<kPack>(start + first, true);
+        UNROLL for (int j = 0; j < kPack; ++j) f.take(acc, values.at[j], first + j);
+      } else {
+        start += first;
+        UNROLL for (int j = 0; j < kPack; ++j) {
+          if (has(first + j)) f.take(acc, start[j], first + j);
+        }
+      }
+    }
+    return acc;
+  }
+  // How far a run begins behind an aligned address.
+  DEVICE_FN int before_run(const In* start) const {
+    return aligned ? 0 : int(reinterpret_cast<uintptr_t>(start) / sizeof(In) % kPack);
+  }
+  DEVICE_FN bool has(int64_t i) const { return uint64_t(i) < uint64_t(run); }
+};
+
+// Short runs that are neighbours: a block reads many of them as one, in whole packs, and reduces them where it has put
+// them. kLanes threads take a run, in packs if kWhole.
+template <class F, int kLanes, bool kWhole>
+struct ReduceShortRuns {
+  using In = typename F::In;
+  using Acc = typename F::Acc;
+  static constexpr int kPack = device::pack_size<In>(), kThreads = 256, kMaxThreads = kThreads;
+  static constexpr int kTeams = kThreads / kLanes, kBatch = 4, kRoom = kThreads * kBatch * kPack;
+  struct Shared {
+    alignas(16) In at[kRoom];
+  };
+
+  const In* x;
+  typename F::Out* y;
+  int64_t outputs;
+  int run, outputs_here;
+  F f;
+
+  DEVICE_FN void operator()(Block<Shared>& b, const Shared& s) const {
+    const int64_t output = b.index() * outputs_here, first = output * run, elements = outputs * run;
+    const int here = int(outputs - output < outputs_here ? outputs - output : outputs_here);
+    const int shift = kWhole ? 0 : int(reinterpret_cast<uintptr_t>(x + first) / sizeof(In) % kPack);
+    b.threads([&](int t, Shared& s) {
+      const int packs = (here * run + shift + kPack - 1) / kPack;
+      Pack<In, kPack> batch[kBatch];
+      UNROLL for (int u = 0; u < kBatch; ++u) {
+        const int p = t + u * kThreads;
+        if (p < packs) batch[u] = load(first - shift + p * kPack, elements);
+      }
+      UNROLL for (int u = 0; u < kBatch; ++u) {
+        const int p = t + u * kThreads;
+        if (p < packs) device::store_pack(s.at + p * kPack, batch[u], true);
+      }
+    });
+    NO_UNROLL for (int at = 0; at < here; at += kTeams) {
+      PerThread<Acc, kMaxThreads> acc;
+      b.template reduce_groups<kLanes>(
+          acc,
+          [&](int t) {
+            const int own = at + t / kLanes;
+            return own < here ? collect(s.at + shift + own * run, t % kLanes) : f.zero();
+          },
+          [&](const Acc& a, const Acc& c) { return f.merge(a, c); });
+      b.threads([&](int t, Shared&) {
+        const int own = at + t / kLanes;
+        if (t % kLanes == 0 && own < here) y[output + own] = f.finish(acc[t]);
+      });
+    }
+  }
+
+ private:
+  DEVICE_FN Pack<In, kPack> load(int64_t first, int64_t elements) const {
+    if constexpr (!kWhole)
+      if (first < 0 || first + kPack > elements) {  // at an end of x, with something else where x has nothing
+        Pack<In, kPack> pack;
+        UNROLL for (int j = 0; j < kPack; ++j) pack.at[j] = x[uint64_t(first + j) < uint64_t(elements) ? first + j : 0];
+        return pack;
+      }
+    return device::load_pack<kPack>(x + first, true);
+  }
+  DEVICE_FN Acc collect(const In* from, int lane) const {
+    Acc acc = f.zero();
+    if constexpr (kWhole) {
+      for (int i = lane * kPack; i < run; i += kLanes * kPack) {
+        const Pack<In, kPack> pack = device::load_pack<kPack>(from + i, true);
+        UNROLL for (int j = 0; j < kPack; ++j) f.take(acc, pack.at[j], i + j);
+      }
+    } else {
+      for (int i = lane; i < run; i += kLanes) f.take(acc, from[i], i);
+    }
+    return acc;
+  }
+};
+
+// Launches it for outputs that are not split.
+template <class F>
+void reduce_short_runs(StreamRef stream, const typename F::In* x, typename F::Out* y, int64_t outputs, int run,
+                       bool aligned, const F& f) {
+  const auto launch = [&]<int kLanes, bool kWhole>() {
+    using Kernel = ReduceShortRuns<F, kLanes, kWhole>;
+    // As many as there is room for, but blocks for all multiprocessors, and a block's threads all have something to do.
+    const int64_t room = (Kernel::kRoom - Kernel::kPack) / run,
+                  spread = outputs / (device::multiprocessors(stream.device()) * 2);
+    const int here = int(std::clamp<int64_t>(spread, 1, std::min<int64_t>(room, Kernel::kTeams * 4)));
+    const int even = here > Kernel::kTeams ? here / Kernel::kTeams * Kernel::kTeams : here;
+    device::block_kernel<typename Kernel::Shared>(stream, {(outputs + even - 1) / even, Kernel::kThreads},
+                                                  Kernel{x, y, outputs, run, even, f});
+  };
+  if (aligned)
+    launch.template operator()<8, true>();
+  else if (run <= 8)
+    launch.template operator()<1, false>();
+  else
+    launch.template operator()<4, false>();
+}
+
+// Launches whichever of them suits.
+template <class F>
+Results<F> reduce_runs(Context& context, const ReducePlan& plan, const typename F::In* x, Results<F> results,
+                       const F& f) {
+  constexpr int kPack = device::pack_size<typename F::In>();
+  const StreamRef stream = context.stream();
+  const int64_t multiprocessors = device::multiprocessors(stream.device());
+  const bool aligned = device::is_pack_aligned<kPack>(x) && plan.run % kPack == 0;
+  const int64_t in_run = (plan.run + (aligned ? 1 : 2) * (kPack - 1)) / kPack;
+  const int64_t packs = plan.reduced_count() == 0 ? 0 : checked_product(plan.reduced.count, in_run);
+  const bool neighbours = plan.reduced.rank == 0 && plan.kept.rank <= 1;
+  if (neighbours && 0 < packs && packs <= 32 && results.outputs > 1) {
+    reduce_short_runs(stream, x, results.y, results.outputs, int(plan.run), aligned, f);
+    return results;
+  }
+  const auto launch = [&]<int kLanes>(int threads, int64_t chunk) {
+    const int teams = kLanes ? threads / kLanes : 1;
+    const int64_t all = checked_product(results.outputs, results.splits);
+    device::block_kernel<NoShared>(
+        stream, {(all + teams - 1) / teams, threads},
+        ReduceRuns<F, kLanes>{x, results, plan.run, plan.kept.rank ? plan.kept.strides[0] : 0, packs, chunk, aligned, f,
+                              device::Divider(results.splits, all + teams), device::Divider(in_run, packs), plan.kept,
+                              plan.reduced});
+  };
+  if (packs <= 128 || (packs <= 1024 && results.outputs >= multiprocessors * 16))
+    launch.template operator()<32>(results.outputs < multiprocessors * 16 ? 64 : 256, packs);
+  else if (results.outputs >= multiprocessors || packs <= 4096)
+    launch.template operator()<0>(packs <= 1024   ? 128
+                                  : packs <= 4096 ? 256
+                                                  : 512,
+                                  results.cut(context, results.outputs, 0, packs, 1, 1));
+  else {
+    const int threads = results.outputs * packs < multiprocessors * 4096 ? 256 : 512;
+    const int64_t enough = multiprocessors * (1024 / threads);
+    launch.template operator()<0>(threads,
+                                  results.cut(context, results.outputs, enough, packs, threads * 2, threads * 4));
+  }
+  return results;
+}
+
+}  // namespace encore::ops
