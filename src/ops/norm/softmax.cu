@@ -4,9 +4,10 @@
 #include <limits>
 
 #include "device/divide.h"
+#include "device/quick.h"
 #include "ops/dispatch.h"
+#include "ops/norm/rows.h"
 #include "ops/norm/softmax.h"
-#include "ops/reduce/team.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
@@ -37,114 +38,103 @@ struct Addend {
 // e^x, with as many digits as T keeps.
 template <class T, class C>
 DEVICE_FN C power_of(C x) {
-  if constexpr (sizeof(T) == 2) return std::exp2(x * C(1.4426950408889634));
-  return std::exp(x);
+  if constexpr (sizeof(T) == 2)
+    return device::quick_exp2(x * C(1.4426950408889634));
+  else
+    return std::exp(x);
 }
 
-// Rows whose values are neighbours. If not all of them are made of whole packs (kWhole), packs lie where addresses of x
-// are aligned, and the first and the last of a row may reach beyond it: there they hold -inf, which adds nothing.
-template <class T, bool kWhole, int kLanes, int kKeep>
+// Rows whose values are neighbours.
+template <class T, class How>
 struct SoftmaxRows {
+  using Teams = RowTeams<T, How>;
   using C = Compute<T>;
-  using Together = Team<kLanes>;
-  static constexpr int kPack = device::pack_size<T>(), kMaxThreads = Together::kMaxThreads;
-  using Packs = Deal<kPack, kKeep>;
-  using Kept = typename Packs::template Kept<C>;
+  using Shared = typename Teams::Shared;
+  using Block = device::Block<Shared>;
+  static constexpr int kPack = How::kPack, kMaxThreads = Teams::kMaxThreads;
 
-  const T* x;
-  T* y;
-  int64_t rows, width;
+  Teams teams;
   bool log;
   Addend<T> addend;
 
-  DEVICE_FN void operator()(Block<NoShared>& b, const NoShared&) const {
-    PerThread<Kept, kMaxThreads> kept;
-    auto top = Together::reduce(
+  DEVICE_FN void operator()(Block& b, const Shared& s) const {
+    PerThread<typename Teams::Kept, kMaxThreads> kept;
+    teams.bring(b);
+    auto top = Teams::Together::reduce(
         b, kLowest<C>,
         [&](int t) {
+          const T* x = teams.source(b, s, t);
+          const T* more = addend.of(teams.index(b, t), teams.width);
+          if constexpr (How::kKeep != 0)
+            teams.each(b, t, [&](int k, auto first) {
+              const auto pack = device::load_pack<kPack>(x + first, true);
+              UNROLL for (int j = 0; j < kPack; ++j) kept[t].at[k][j] = pack.at[j];
+              if constexpr (Teams::kKeepsComputed)
+                if (more) add(kept[t].at[k], more, first);
+            });
           C most = kLowest<C>;
-          each(b, t, [&](int k, const Row& row, auto first) {
-            row.load(kept[t].at[k], first);
-            UNROLL for (int j = 0; j < kPack; ++j) most = Larger()(most, kept[t].at[k][j]);
+          teams.each(b, t, [&](int k, auto first) {
+            C values[kPack];
+            take(values, kept[t].at[k], x, more, first);
+            UNROLL for (int j = 0; j < kPack; ++j) most = Larger()(most, values[j]);
           });
           return most;
         },
         Larger());
-    auto sum = Together::reduce(
+    auto sum = Teams::Together::reduce(
         b, C(0),
         [&](int t) {
+          const T* x = teams.source(b, s, t);
+          const T* more = addend.of(teams.index(b, t), teams.width);
           C all = 0;
-          each(b, t, [&](int k, const Row& row, auto first) {
-            if constexpr (kKeep == 0) row.load(kept[t].at[k], first);
+          teams.each(b, t, [&](int k, auto first) {
+            C values[kPack];
+            take(values, kept[t].at[k], x, more, first);
             UNROLL for (int j = 0; j < kPack; ++j) {
-              const C power = power_of<T>(kept[t].at[k][j] - top[t]);
+              const C power = power_of<T>(values[j] - top[t]);
               all += power;
-              if (kKeep != 0 && !log) kept[t].at[k][j] = power;
+              if constexpr (Teams::kKeepsComputed) kept[t].at[k][j] = log ? kept[t].at[k][j] : power;
             }
           });
           return all;
         },
         Plus());
-    b.threads([&](int t, NoShared&) {
+    b.threads([&](int t, Shared& s) {
+      const T* x = teams.source(b, s, t);
+      const T* more = addend.of(teams.index(b, t), teams.width);
+      T* y = teams.target(b, s, t);
       const C scale = C(1) / sum[t], shift = top[t], log_sum = log ? std::log(sum[t]) : C(0);
-      each(b, t, [&](int k, const Row& row, auto first) {
-        if constexpr (kKeep == 0) row.load(kept[t].at[k], first);
+      teams.each(b, t, [&](int k, auto first) {
+        C values[kPack];
+        take(values, kept[t].at[k], x, more, first);
         Pack<T, kPack> out;
         UNROLL for (int j = 0; j < kPack; ++j) {
-          C value = kept[t].at[k][j];
           if (log)
-            value = value - shift - log_sum;
+            out.at[j] = T(values[j] - shift - log_sum);
           else
-            value = (kKeep ? value : power_of<T>(value - shift)) * scale;
-          out.at[j] = T(value);
+            out.at[j] = T((Teams::kKeepsComputed ? values[j] : power_of<T>(values[j] - shift)) * scale);
         }
-        row.store(out, first);
+        device::store_pack(y + first, out, true);
       });
     });
+    teams.take_back(b);
   }
 
  private:
-  struct Row {
-    const T *x, *addend;
-    T* y;
-    int64_t width;
-
-    DEVICE_FN bool has(int64_t i) const { return kWhole || uint64_t(i) < uint64_t(width); }
-    DEVICE_FN bool has_all_from(int64_t first) const { return has(first) && has(first + kPack - 1); }
-    template <class V>
-    DEVICE_FN static bool is_aligned(const V* address) {
-      return kWhole || device::is_pack_aligned<kPack>(address);
+  // A pack with what is added to it, from what was kept if that was.
+  template <class V>
+  DEVICE_FN static void take(C (&values)[kPack], const V (&kept)[kPack], const T* x, const T* more, int64_t first) {
+    if constexpr (How::kKeep != 0) {
+      UNROLL for (int j = 0; j < kPack; ++j) values[j] = C(kept[j]);
+    } else {
+      const auto pack = device::load_pack<kPack>(x + first, true);
+      UNROLL for (int j = 0; j < kPack; ++j) values[j] = C(pack.at[j]);
     }
-    DEVICE_FN void load(C (&values)[kPack], int64_t first) const {
-      if (!has_all_from(first)) {
-        UNROLL for (int j = 0; j < kPack; ++j) {
-          values[j] = has(first + j) ? C(x[first + j]) : kLowest<C>;
-          if (addend && has(first + j)) values[j] += C(addend[first + j]);
-        }
-        return;
-      }
-      const Pack<T, kPack> own = device::load_pack<kPack>(x + first, true);
-      UNROLL for (int j = 0; j < kPack; ++j) values[j] = C(own.at[j]);
-      if (!addend) return;
-      const Pack<T, kPack> more = device::load_pack<kPack>(addend + first, is_aligned(addend + first));
-      UNROLL for (int j = 0; j < kPack; ++j) values[j] += C(more.at[j]);
-    }
-    DEVICE_FN void store(const Pack<T, kPack>& values, int64_t first) const {
-      if (has_all_from(first)) return device::store_pack(y + first, values, is_aligned(y + first));
-      UNROLL for (int j = 0; j < kPack; ++j) {
-        if (has(first + j)) y[first + j] = values.at[j];
-      }
-    }
-  };
-  // f(pack, row, first value of the pack in the row)
-  template <class F>
-  DEVICE_FN void each(const Block<NoShared>& b, int t, F f) const {
-    const int64_t index = Together::index(b, t);
-    if (index >= rows) return;
-    const Row row{x + index * width, addend.of(index, width), y + index * width, width};
-    const int before = kWhole ? 0 : int(reinterpret_cast<uintptr_t>(row.x) / sizeof(T) % kPack);
-    Packs::each(width + before, Together::lane(t), Together::size(b),
-                [&](int k, auto first) { f(k, row, first - before); });
+    if (!Teams::kKeepsComputed && more) add(values, more, first);
+  }
+  DEVICE_FN static void add(C (&values)[kPack], const T* more, int64_t first) {
+    const auto pack = device::load_pack<kPack>(more + first, true);
+    UNROLL for (int j = 0; j < kPack; ++j) values[j] += C(pack.at[j]);
   }
 };
 
@@ -212,16 +202,12 @@ struct SoftmaxColumns {
 template <class T>
 void softmax_rows_of(StreamRef stream, const T* x, T* y, int64_t rows, int64_t width, bool log, Addend<T> addend = {}) {
   constexpr int kPack = device::pack_size<T>();
-  const auto launch = [&]<bool kWhole>(int64_t most) {
-    spread_rows<kPack, sizeof(T) == 8>(stream, rows, most, [&]<int kLanes, int kKeep>(device::Blocks grid) {
-      device::block_kernel<NoShared>(stream, grid,
-                                     SoftmaxRows<T, kWhole, kLanes, kKeep>{x, y, rows, width, log, addend});
-    });
-  };
-  if (width % kPack == 0 && device::is_pack_aligned<kPack>(x) && device::is_pack_aligned<kPack>(y) &&
-      device::is_pack_aligned<kPack>(addend.data))
-    return launch.template operator()<true>(width);
-  launch.template operator()<false>((width + 2 * kPack - 2) / kPack * kPack);
+  const bool whole = width % kPack == 0 && device::is_pack_aligned<kPack>(x) && device::is_pack_aligned<kPack>(y) &&
+                     device::is_pack_aligned<kPack>(addend.data);
+  spread_over_teams<T, kPack, sizeof(T) == 8>(stream, rows, width, whole, [&]<class How>(device::Blocks grid) {
+    using Kernel = SoftmaxRows<T, How>;
+    device::block_kernel<typename Kernel::Shared>(stream, grid, Kernel{{x, y, rows, width}, log, addend});
+  });
 }
 
 template <class T>
