@@ -51,83 +51,109 @@ struct RowTeams {
   // The row of a thread's team.
   DEVICE_FN int64_t index(const Block& b, int t) const { return Together::index(b, t); }
   DEVICE_FN const T* source(const Block& b, const Shared& s, int t) const {
-    if constexpr (How::kStaged) return staged(b, s) + (index(b, t) - first_row(b)) * width;
-    return x + index(b, t) * width;
+    if constexpr (How::kStaged)
+      return staged(b, s) + t / lanes(b) * int(width);
+    else
+      return x + index(b, t) * width;
   }
   DEVICE_FN T* target(const Block& b, Shared& s, int t) const {
-    if constexpr (How::kStaged) return staged(b, s) + (index(b, t) - first_row(b)) * width;
-    return y + index(b, t) * width;
+    if constexpr (How::kStaged)
+      return staged(b, s) + t / lanes(b) * int(width);
+    else
+      return y + index(b, t) * width;
   }
 
   // f(k, first value in the row) for each pack of a thread.
   template <class F>
   DEVICE_FN void each(const Block& b, int t, F f) const {
-    if (index(b, t) >= rows) return;
-    const int lane = Together::lane(t), lanes = Together::size(b);
+    const bool there = index(b, t) < rows;
+    each_slot(b, t, [&](int k, auto first) {
+      if (there && first < decltype(first)(width)) f(k, first);
+    });
+  }
+  // The same for what is kept, without a condition: also beyond the row's end, and without a row.
+  template <class F>
+  DEVICE_FN void each_slot(const Block& b, int t, F f) const {
+    const int lane = Together::lane(t);
     if constexpr (kKeep != 0) {
       UNROLL for (int k = 0; k < kKeep; ++k) {
-        if (kKeep > 4 && k % 4 == 0 && k * lanes * kPack >= int(width)) break;
-        const int first = (lane + k * lanes) * kPack;
-        if (first < int(width)) f(k, first);
+        if (kKeep > 4 && k % 4 == 0 && k * lanes(b) * kPack >= int(width)) break;
+        f(k, (lane + k * lanes(b)) * kPack);
       }
     } else {
-      for (int64_t first = int64_t(lane) * kPack; first < width; first += int64_t(lanes) * kPack) f(0, first);
+      if (index(b, t) >= rows) return;
+      for (int64_t first = int64_t(lane) * kPack; first < width; first += int64_t(lanes(b)) * kPack) f(0, first);
     }
+  }
+  // Reads what is kept; where nothing is, there will be `none`.
+  template <class V>
+  DEVICE_FN void read(const Block& b, const Shared& s, int t, KeptAs<V>& kept, T none) const {
+    const T* from = source(b, s, t);
+    const bool there = index(b, t) < rows;
+    each_slot(b, t, [&](int k, auto first) {
+      device::Pack<T, kPack> pack;
+      UNROLL for (int j = 0; j < kPack; ++j) pack.at[j] = none;
+      if (there && first < decltype(first)(width)) pack = device::load_pack<kPack>(from + first, true);
+      UNROLL for (int j = 0; j < kPack; ++j) kept.at[k][j] = V(pack.at[j]);
+    });
   }
 
   // Phases before and after the work on rows.
   DEVICE_FN void bring(Block& b) const {
-    if constexpr (How::kStaged)
+    if constexpr (How::kStaged) {
+      const T* from = x + first_row(b) * width;
+      const int all = count(b);
       b.threads([&](int t, Shared& s) {
         T* to = staged(b, s);
-        const T* from = x + first_row(b) * width;
-        move(t, b.size(), count(b), from, [&]<int kCount>(int64_t i) {
-          device::store_pack(to + i, device::load_pack<kCount>(from + i, true), true);
-        });
+        move(t, b.size(), all, past(b),
+             [&]<int kCount>(int i) { device::store_pack(to + i, device::load_pack<kCount>(from + i, true), true); });
       });
+    }
   }
   DEVICE_FN void take_back(Block& b) const {
-    if constexpr (How::kStaged)
+    if constexpr (How::kStaged) {
+      T* to = y + first_row(b) * width;
+      const int all = count(b);
+      const bool alike = (reinterpret_cast<uintptr_t>(x) ^ reinterpret_cast<uintptr_t>(y)) % 16 == 0;
       b.threads([&](int t, Shared& s) {
         const T* from = staged(b, s);
-        T* to = y + first_row(b) * width;
-        if (reinterpret_cast<uintptr_t>(x) % 16 != reinterpret_cast<uintptr_t>(y) % 16) {
-          for (int64_t i = t; i < count(b); i += b.size()) to[i] = from[i];
-          return;
-        }
-        move(t, b.size(), count(b), to, [&]<int kCount>(int64_t i) {
-          device::store_pack(to + i, device::load_pack<kCount>(from + i, true), true);
-        });
+        if (alike)
+          move(t, b.size(), all, past(b),
+               [&]<int kCount>(int i) { device::store_pack(to + i, device::load_pack<kCount>(from + i, true), true); });
+        else
+          for (int i = t; i < all; i += b.size()) to[i] = from[i];
       });
+    }
   }
 
  private:
   static constexpr int kWide = device::pack_size<T>();
 
-  DEVICE_FN int64_t first_row(const Block& b) const {
-    return b.index() * (How::kLanes ? b.size() / (How::kLanes ? How::kLanes : 1) : 1);
+  DEVICE_FN static int lanes(const Block& b) { return Together::size(b); }
+  DEVICE_FN static int64_t first_row(const Block& b) { return b.index() * (b.size() / lanes(b)); }
+  // The values of a block's rows.
+  DEVICE_FN int count(const Block& b) const {
+    const int64_t left = rows - first_row(b), own = b.size() / lanes(b);
+    return int(left < own ? left : own) * int(width);
   }
-  // Of a block's rows.
-  DEVICE_FN int64_t count(const Block& b) const {
-    const int64_t first = first_row(b), own = How::kLanes ? b.size() / (How::kLanes ? How::kLanes : 1) : 1;
-    return (rows - first < own ? rows - first : own) * width;
+  // How many values lie between an aligned address and the block's first, in global as in shared memory.
+  DEVICE_FN int past(const Block& b) const {
+    const int of_base = int(reinterpret_cast<uintptr_t>(x) % 16 / sizeof(T));
+    return (of_base + int(first_row(b) % kWide) * int(width % kWide)) % kWide;
   }
-  // Aligned as in global memory.
   template <class S>
   DEVICE_FN auto staged(const Block& b, S& s) const {
-    return b.template dynamic<T>(s) +
-           reinterpret_cast<uintptr_t>(x + first_row(b) * width) % sizeof(device::Pack<T, kWide>) / sizeof(T);
+    return b.template dynamic<T>(s) + past(b);
   }
-  // f<kCount>(i) for values at i, dealt to threads: packs where `at` is aligned, and one by one what is before and
-  // after.
+  // f<kCount>(i) for values at i of `count`, dealt to threads: packs where they are aligned, and one by one what is
+  // before and after.
   template <class F>
-  DEVICE_FN static void move(int t, int threads, int64_t count, const T* at, F f) {
-    const int64_t past = reinterpret_cast<uintptr_t>(at) % sizeof(device::Pack<T, kWide>) / sizeof(T);
-    const int64_t before = past ? kWide - past : 0, head = before < count ? before : count;
-    const int64_t packs = (count - head) / kWide, tail = count - head - packs * kWide;
+  DEVICE_FN static void move(int t, int threads, int count, int past, F f) {
+    const int before = past ? kWide - past : 0, head = before < count ? before : count;
+    const int packs = (count - head) / kWide, tail = head + packs * kWide;
     if (t < head) f.template operator()<1>(t);
-    if (t >= kWide && t - kWide < tail) f.template operator()<1>(count - tail + t - kWide);
-    for (int64_t p = t; p < packs; p += threads) f.template operator()<kWide>(head + p * kWide);
+    if (tail + t < count) f.template operator()<1>(tail + t);
+    for (int p = t; p < packs; p += threads) f.template operator()<kWide>(head + p * kWide);
   }
 };
 

@@ -22,13 +22,12 @@ using device::PerThread;
 template <class C>
 inline constexpr C kLowest = -std::numeric_limits<C>::infinity();
 
-// Added to rows before the softmax; null data adds nothing. Row r takes the addend's row r / group % rows.
+// Added to rows before the softmax. Row r takes the addend's row r / group % rows.
 template <class T>
 struct Addend {
   const T* data = nullptr;
   device::Divider group, rows;
   DEVICE_FN const T* of(int64_t row, int64_t width) const {
-    if (!data) return nullptr;
     int64_t own;
     rows(group(row, own), own);
     return data + own * width;
@@ -44,38 +43,37 @@ DEVICE_FN C power_of(C x) {
     return std::exp(x);
 }
 
-// Rows whose values are neighbours.
-template <class T, class How>
+// Rows whose values are neighbours. What is kept is the value, less the greatest one after the second pass where `log`,
+// and its power otherwise; where only halves are kept, all that is computed again.
+template <class T, class How, bool kAdds>
 struct SoftmaxRows {
   using Teams = RowTeams<T, How>;
   using C = Compute<T>;
   using Shared = typename Teams::Shared;
   using Block = device::Block<Shared>;
   static constexpr int kPack = How::kPack, kMaxThreads = Teams::kMaxThreads;
+  using Kept = std::conditional_t<kAdds, typename Teams::template KeptAs<C>, typename Teams::Kept>;
+  static constexpr bool kKeepsPowers = How::kKeep != 0 && std::is_same_v<Kept, typename Teams::template KeptAs<C>>;
 
   Teams teams;
   bool log;
   Addend<T> addend;
 
   DEVICE_FN void operator()(Block& b, const Shared& s) const {
-    PerThread<typename Teams::Kept, kMaxThreads> kept;
+    PerThread<Kept, kMaxThreads> kept;
     teams.bring(b);
     auto top = Teams::Together::reduce(
         b, kLowest<C>,
         [&](int t) {
-          const T* x = teams.source(b, s, t);
-          const T* more = addend.of(teams.index(b, t), teams.width);
-          if constexpr (How::kKeep != 0)
-            teams.each(b, t, [&](int k, auto first) {
-              const auto pack = device::load_pack<kPack>(x + first, true);
-              UNROLL for (int j = 0; j < kPack; ++j) kept[t].at[k][j] = pack.at[j];
-              if constexpr (Teams::kKeepsComputed)
-                if (more) add(kept[t].at[k], more, first);
-            });
+          const Row row(*this, b, s, t);
+          if constexpr (How::kKeep != 0) {
+            teams.read(b, s, t, kept[t], T(kLowest<C>));
+            if constexpr (kAdds) teams.each(b, t, [&](int k, auto first) { row.add(kept[t].at[k], first); });
+          }
           C most = kLowest<C>;
-          teams.each(b, t, [&](int k, auto first) {
+          teams.each_slot(b, t, [&](int k, auto first) {
             C values[kPack];
-            take(values, kept[t].at[k], x, more, first);
+            row.take(values, kept[t].at[k], first);
             UNROLL for (int j = 0; j < kPack; ++j) most = Larger()(most, values[j]);
           });
           return most;
@@ -84,35 +82,35 @@ struct SoftmaxRows {
     auto sum = Teams::Together::reduce(
         b, C(0),
         [&](int t) {
-          const T* x = teams.source(b, s, t);
-          const T* more = addend.of(teams.index(b, t), teams.width);
+          const Row row(*this, b, s, t);
           C all = 0;
-          teams.each(b, t, [&](int k, auto first) {
+          teams.each_slot(b, t, [&](int k, auto first) {
             C values[kPack];
-            take(values, kept[t].at[k], x, more, first);
+            row.take(values, kept[t].at[k], first);
             UNROLL for (int j = 0; j < kPack; ++j) {
-              const C power = power_of<T>(values[j] - top[t]);
+              const C below = values[j] - top[t], power = power_of<T>(below);
               all += power;
-              if constexpr (Teams::kKeepsComputed) kept[t].at[k][j] = log ? kept[t].at[k][j] : power;
+              if constexpr (kKeepsPowers) kept[t].at[k][j] = log ? below : power;
             }
           });
           return all;
         },
         Plus());
     b.threads([&](int t, Shared& s) {
-      const T* x = teams.source(b, s, t);
-      const T* more = addend.of(teams.index(b, t), teams.width);
+      const Row row(*this, b, s, t);
       T* y = teams.target(b, s, t);
-      const C scale = C(1) / sum[t], shift = top[t], log_sum = log ? std::log(sum[t]) : C(0);
+      const C scale = log ? C(1) : C(1) / sum[t], offset = log ? -std::log(sum[t]) : C(0);
       teams.each(b, t, [&](int k, auto first) {
         C values[kPack];
-        take(values, kept[t].at[k], x, more, first);
+        row.take(values, kept[t].at[k], first);
         Pack<T, kPack> out;
         UNROLL for (int j = 0; j < kPack; ++j) {
-          if (log)
-            out.at[j] = T(values[j] - shift - log_sum);
-          else
-            out.at[j] = T((Teams::kKeepsComputed ? values[j] : power_of<T>(values[j] - shift)) * scale);
+          C value = values[j];
+          if constexpr (!kKeepsPowers) {
+            value -= top[t];
+            value = log ? value : power_of<T>(value);
+          }
+          out.at[j] = T(value * scale + offset);
         }
         device::store_pack(y + first, out, true);
       });
@@ -121,21 +119,27 @@ struct SoftmaxRows {
   }
 
  private:
-  // A pack with what is added to it, from what was kept if that was.
-  template <class V>
-  DEVICE_FN static void take(C (&values)[kPack], const V (&kept)[kPack], const T* x, const T* more, int64_t first) {
-    if constexpr (How::kKeep != 0) {
-      UNROLL for (int j = 0; j < kPack; ++j) values[j] = C(kept[j]);
-    } else {
-      const auto pack = device::load_pack<kPack>(x + first, true);
-      UNROLL for (int j = 0; j < kPack; ++j) values[j] = C(pack.at[j]);
+  struct Row {
+    const T *x, *addend = nullptr;
+    DEVICE_FN Row(const SoftmaxRows& kernel, const Block& b, const Shared& s, int t) : x(kernel.teams.source(b, s, t)) {
+      if constexpr (kAdds) addend = kernel.addend.of(kernel.teams.index(b, t), kernel.teams.width);
     }
-    if (!Teams::kKeepsComputed && more) add(values, more, first);
-  }
-  DEVICE_FN static void add(C (&values)[kPack], const T* more, int64_t first) {
-    const auto pack = device::load_pack<kPack>(more + first, true);
-    UNROLL for (int j = 0; j < kPack; ++j) values[j] += C(pack.at[j]);
-  }
+    // A pack, as it is kept or, if nothing is, from where it comes.
+    template <class V>
+    DEVICE_FN void take(C (&values)[kPack], const V (&kept)[kPack], int64_t first) const {
+      if constexpr (How::kKeep != 0) {
+        UNROLL for (int j = 0; j < kPack; ++j) values[j] = C(kept[j]);
+      } else {
+        const auto pack = device::load_pack<kPack>(x + first, true);
+        UNROLL for (int j = 0; j < kPack; ++j) values[j] = C(pack.at[j]);
+        if constexpr (kAdds) add(values, first);
+      }
+    }
+    DEVICE_FN void add(C (&values)[kPack], int64_t first) const {
+      const auto pack = device::load_pack<kPack>(addend + first, true);
+      UNROLL for (int j = 0; j < kPack; ++j) values[j] += C(pack.at[j]);
+    }
+  };
 };
 
 // Values of a row are `inner` apart: neighbouring threads take neighbouring rows, and several share a row if it is
@@ -199,15 +203,17 @@ struct SoftmaxColumns {
   }
 };
 
-template <class T>
+template <class T, bool kAdds = false>
 void softmax_rows_of(StreamRef stream, const T* x, T* y, int64_t rows, int64_t width, bool log, Addend<T> addend = {}) {
   constexpr int kPack = device::pack_size<T>();
   const bool whole = width % kPack == 0 && device::is_pack_aligned<kPack>(x) && device::is_pack_aligned<kPack>(y) &&
                      device::is_pack_aligned<kPack>(addend.data);
-  spread_over_teams<T, kPack, sizeof(T) == 8>(stream, rows, width, whole, [&]<class How>(device::Blocks grid) {
-    using Kernel = SoftmaxRows<T, How>;
-    device::block_kernel<typename Kernel::Shared>(stream, grid, Kernel{{x, y, rows, width}, log, addend});
-  });
+  using Staged = std::conditional_t<kAdds, void, T>;
+  spread_over_teams<Staged, kPack, kAdds || sizeof(T) == 8>(
+      stream, rows, width, whole, [&]<class How>(device::Blocks grid) {
+        using Kernel = SoftmaxRows<T, How, kAdds>;
+        device::block_kernel<typename Kernel::Shared>(stream, grid, Kernel{{x, y, rows, width}, log, addend});
+      });
 }
 
 template <class T>
@@ -262,8 +268,8 @@ class BiasSoftmax : public Op {
     const int64_t rows = x.shape.count(0, axis), width = x.shape.count(axis, rank), bias_rows = bias.count() / width;
     dispatch(FloatList{}, x.type, [&]<class T> {
       const device::Divider group(neighbours_ ? rows / bias_rows : 1, rows), turns(bias_rows, rows);
-      softmax_rows_of(context.stream(), x.as<const T>(), y.as<T>(), rows, width, false,
-                      Addend<T>{bias.as<const T>(), group, turns});
+      softmax_rows_of<T, true>(context.stream(), x.as<const T>(), y.as<T>(), rows, width, false,
+                               Addend<T>{bias.as<const T>(), group, turns});
     });
   }
 
