@@ -26,135 +26,135 @@ struct Staged {
   char none;
 };
 
-// Rows of x, of which rows of y of the same type and width are made; y may be x. `How` is a Spread.
+// Of staged rows a thread takes so many values, and a block at most.
+template <class T>
+inline constexpr int kStagedSlots = sizeof(T) == 8 ? 16 : 32;
+inline constexpr int kMostStaged = 16 * 1024;
+
+// What a block has of rows of x, of which rows of y of the same type and width are made; y may be x. `How` is a Spread.
 template <class T, class How>
-struct RowTeams {
+class RowTeams {
+ public:
   static constexpr int kPack = How::kPack, kKeep = How::kKeep;
   using C = device::Compute<T>;
   using Together = Team<How::kLanes>;
   using Shared = std::conditional_t<How::kStaged, Staged, device::NoShared>;
   using Block = device::Block<Shared>;
-  static constexpr int kMaxThreads = Together::kMaxThreads;
+  using Index = std::conditional_t<kKeep != 0, int, int64_t>;  // in a row
+  static constexpr int kMaxThreads = How::kStaged ? kMostStaged / kStagedSlots<T> : Together::kMaxThreads;
   // What threads keep.
   template <class V>
   struct KeptAs {
     V at[kKeep ? kKeep : 1][kPack];
   };
-  // As it is computed with unless that were more than 16 registers.
-  using Kept = KeptAs<std::conditional_t<kKeep * kPack <= 16, C, T>>;
-  static constexpr bool kKeepsComputed = kKeep != 0 && kKeep * kPack <= 16;
+  // As it is computed with unless that were many registers.
+  static constexpr bool kKeepsComputed = kKeep != 0 && kKeep * kPack <= (How::kStaged ? kStagedSlots<T> : 16);
+  using Kept = KeptAs<std::conditional_t<kKeepsComputed, C, T>>;
 
-  const T* x;
-  T* y;
-  int64_t rows, width;
+  DEVICE_FN RowTeams(const Block& b, const T* x, T* y, int64_t rows, int64_t width)
+      : width_(Index(width)), lanes_(Together::size(b)) {
+    const int own = b.size() / lanes_;
+    first_row_ = b.index() * own;
+    rows_ = rows - first_row_ < own ? int(rows - first_row_) : own;
+    alike_ = (reinterpret_cast<uintptr_t>(x) ^ reinterpret_cast<uintptr_t>(y)) % 16 == 0;
+    x_ = x + first_row_ * width;
+    y_ = y + first_row_ * width;
+    past_ = int(reinterpret_cast<uintptr_t>(x_) % 16 / sizeof(T));
+  }
 
   // The row of a thread's team.
-  DEVICE_FN int64_t index(const Block& b, int t) const { return Together::index(b, t); }
-  DEVICE_FN const T* source(const Block& b, const Shared& s, int t) const {
-    if constexpr (How::kStaged)
-      return staged(b, s) + t / lanes(b) * int(width);
-    else
-      return x + index(b, t) * width;
-  }
-  DEVICE_FN T* target(const Block& b, Shared& s, int t) const {
-    if constexpr (How::kStaged)
-      return staged(b, s) + t / lanes(b) * int(width);
-    else
-      return y + index(b, t) * width;
-  }
+  DEVICE_FN int64_t index(int t) const { return first_row_ + t / lanes_; }
+  DEVICE_FN bool has_row(int t) const { return t / lanes_ < rows_; }
+  DEVICE_FN const T* source(const Block& b, const Shared& s, int t) const { return at(x_, b, s, t); }
+  DEVICE_FN T* target(const Block& b, Shared& s, int t) const { return at(y_, b, s, t); }
 
   // f(k, first value in the row) for each pack of a thread.
   template <class F>
-  DEVICE_FN void each(const Block& b, int t, F f) const {
-    const bool there = index(b, t) < rows;
-    each_slot(b, t, [&](int k, auto first) {
-      if (there && first < decltype(first)(width)) f(k, first);
+  DEVICE_FN void each(int t, F f) const {
+    const Index left = left_of(t);
+    each_slot(t, [&](int k, Index first) {
+      if (kKeep == 0 || k * lanes_ * kPack < left) f(k, first);
     });
   }
   // The same for what is kept, without a condition: also beyond the row's end, and without a row.
   template <class F>
-  DEVICE_FN void each_slot(const Block& b, int t, F f) const {
-    const int lane = Together::lane(t);
+  DEVICE_FN void each_slot(int t, F f) const {
+    const Index lane = Together::lane(t) * kPack, step = lanes_ * kPack;
     if constexpr (kKeep != 0) {
       UNROLL for (int k = 0; k < kKeep; ++k) {
-        if (kKeep > 4 && k % 4 == 0 && k * lanes(b) * kPack >= int(width)) break;
-        f(k, (lane + k * lanes(b)) * kPack);
+        if (kKeep > 4 && k % 4 == 0 && k * step >= width_) break;
+        f(k, lane + k * step);
       }
     } else {
-      if (index(b, t) >= rows) return;
-      for (int64_t first = int64_t(lane) * kPack; first < width; first += int64_t(lanes(b)) * kPack) f(0, first);
+      if (!has_row(t)) return;
+      for (Index first = lane; first < width_; first += step) f(0, first);
     }
   }
   // Reads what is kept; where nothing is, there will be `none`.
   template <class V>
   DEVICE_FN void read(const Block& b, const Shared& s, int t, KeptAs<V>& kept, T none) const {
     const T* from = source(b, s, t);
-    const bool there = index(b, t) < rows;
-    each_slot(b, t, [&](int k, auto first) {
+    const Index left = left_of(t);
+    each_slot(t, [&](int k, Index first) {
       device::Pack<T, kPack> pack;
       UNROLL for (int j = 0; j < kPack; ++j) pack.at[j] = none;
-      if (there && first < decltype(first)(width)) pack = device::load_pack<kPack>(from + first, true);
+      if (k * lanes_ * kPack < left) pack = device::load_pack<kPack>(from + first, true);
       UNROLL for (int j = 0; j < kPack; ++j) kept.at[k][j] = V(pack.at[j]);
     });
   }
 
   // Phases before and after the work on rows.
   DEVICE_FN void bring(Block& b) const {
-    if constexpr (How::kStaged) {
-      const T* from = x + first_row(b) * width;
-      const int all = count(b);
-      b.threads([&](int t, Shared& s) {
-        T* to = staged(b, s);
-        move(t, b.size(), all, past(b),
-             [&]<int kCount>(int i) { device::store_pack(to + i, device::load_pack<kCount>(from + i, true), true); });
-      });
-    }
+    if constexpr (How::kStaged)
+      b.threads([&](int t, Shared& s) { move(t, b.size(), x_, b.template dynamic<T>(s) + past_); });
   }
   DEVICE_FN void take_back(Block& b) const {
-    if constexpr (How::kStaged) {
-      T* to = y + first_row(b) * width;
-      const int all = count(b);
-      const bool alike = (reinterpret_cast<uintptr_t>(x) ^ reinterpret_cast<uintptr_t>(y)) % 16 == 0;
+    if constexpr (How::kStaged)
       b.threads([&](int t, Shared& s) {
-        const T* from = staged(b, s);
-        if (alike)
-          move(t, b.size(), all, past(b),
-               [&]<int kCount>(int i) { device::store_pack(to + i, device::load_pack<kCount>(from + i, true), true); });
-        else
-          for (int i = t; i < all; i += b.size()) to[i] = from[i];
+        const T* from = b.template dynamic<T>(s) + past_;
+        if (alike_) return move(t, b.size(), from, y_);
+        for (int i = t; i < rows_ * width_; i += b.size()) y_[i] = from[i];
       });
-    }
   }
 
  private:
   static constexpr int kWide = device::pack_size<T>();
 
-  DEVICE_FN static int lanes(const Block& b) { return Together::size(b); }
-  DEVICE_FN static int64_t first_row(const Block& b) { return b.index() * (b.size() / lanes(b)); }
-  // The values of a block's rows.
-  DEVICE_FN int count(const Block& b) const {
-    const int64_t left = rows - first_row(b), own = b.size() / lanes(b);
-    return int(left < own ? left : own) * int(width);
+  // How many values there are from a thread's first one on.
+  DEVICE_FN Index left_of(int t) const { return has_row(t) ? width_ - Together::lane(t) * kPack : 0; }
+  template <class P, class S>
+  DEVICE_FN P* at(P* first_row, const Block& b, S& s, int t) const {
+    if constexpr (How::kStaged)
+      return b.template dynamic<T>(s) + past_ + t / lanes_ * width_;
+    else
+      return first_row + int64_t(t / lanes_) * width_;
   }
-  // How many values lie between an aligned address and the block's first, in global as in shared memory.
-  DEVICE_FN int past(const Block& b) const {
-    const int of_base = int(reinterpret_cast<uintptr_t>(x) % 16 / sizeof(T));
-    return (of_base + int(first_row(b) % kWide) * int(width % kWide)) % kWide;
-  }
-  template <class S>
-  DEVICE_FN auto staged(const Block& b, S& s) const {
-    return b.template dynamic<T>(s) + past(b);
-  }
-  // f<kCount>(i) for values at i of `count`, dealt to threads: packs where they are aligned, and one by one what is
-  // before and after.
-  template <class F>
-  DEVICE_FN static void move(int t, int threads, int count, int past, F f) {
-    const int before = past ? kWide - past : 0, head = before < count ? before : count;
+  // All values of the block, in packs where addresses are aligned, as they are at both ends alike.
+  DEVICE_FN void move(int t, int threads, const T* from, T* to) const {
+    using Wide = device::Pack<T, kWide>;
+    const int count = rows_ * int(width_), before = -past_ & (kWide - 1), head = before < count ? before : count;
     const int packs = (count - head) / kWide, tail = head + packs * kWide;
-    if (t < head) f.template operator()<1>(t);
-    if (tail + t < count) f.template operator()<1>(tail + t);
-    for (int p = t; p < packs; p += threads) f.template operator()<kWide>(head + p * kWide);
+    if (t < head) to[t] = from[t];
+    if (tail + t < count) to[tail + t] = from[tail + t];
+    const Wide* wide_from = reinterpret_cast<const Wide*>(from + head);
+    Wide* wide_to = reinterpret_cast<Wide*>(to + head);
+    NO_UNROLL for (int p = t; p < packs; p += 2 * threads) {
+      const bool more = p + threads < packs;
+      Wide second;
+      const Wide first = wide_from[p];
+      if (more) second = wide_from[p + threads];
+      wide_to[p] = first;
+      if (more) wide_to[p + threads] = second;
+    }
   }
+
+  const T* x_;  // of the block
+  T* y_;
+  int64_t first_row_;
+  Index width_;
+  int rows_, lanes_;
+  int past_;    // values between an aligned address and the first, in global as in shared memory
+  bool alike_;  // x and y are aligned alike
 };
 
 // Calls f.template operator()<How>(grid) with a Spread for rows of `width` values that suits. `whole`: packs of kWide
@@ -198,11 +198,12 @@ void spread_over_teams(device::StreamRef stream, int64_t rows, int64_t width, bo
       const device::Blocks grid = teams(lanes);
       return staged(grid, grid.threads / lanes);
     };
-    if (width <= 16) return f.template operator()<Spread<1, 1, 16, true>>(staged_teams(1));
-    if (width <= 64) return f.template operator()<Spread<1, 4, 16, true>>(staged_teams(4));
-    if (width <= 256) return f.template operator()<Spread<1, 16, 16, true>>(staged_teams(16));
-    if (width * int64_t(sizeof(T)) <= kShared && width <= 16 * 1024)
-      return f.template operator()<Spread<1, 0, 16, true>>(staged(blocks(16), 1));
+    constexpr int kSlots = kStagedSlots<T>;
+    if (width <= kSlots) return f.template operator()<Spread<1, 1, kSlots, true>>(staged_teams(1));
+    if (width <= 2 * kSlots) return f.template operator()<Spread<1, 2, kSlots, true>>(staged_teams(2));
+    if (width <= 8 * kSlots) return f.template operator()<Spread<1, 8, kSlots, true>>(staged_teams(8));
+    if (width * int64_t(sizeof(T)) <= kShared && width <= kMostStaged)
+      return f.template operator()<Spread<1, 0, kSlots, true>>(staged(blocks(kSlots), 1));
   } else {
     if (width <= 16 * 1024) return f.template operator()<Spread<1, 0, 16, false>>(blocks(16));
   }

@@ -42,36 +42,48 @@ DEVICE_FN C power_of(C x) {
   else
     return std::exp(x);
 }
+// e^(x - top), or almost: all of a row are off alike.
+template <class T, class C>
+DEVICE_FN C power_below(C x, C top) {
+  if constexpr (sizeof(T) == 2)
+    return device::quick_exp2(x * C(1.4426950408889634) - top * C(1.4426950408889634));
+  else
+    return std::exp(x - top);
+}
 
-// Rows whose values are neighbours. What is kept is the value, less the greatest one after the second pass where `log`,
-// and its power otherwise; where only halves are kept, all that is computed again.
+// Rows whose values are neighbours. What is kept is the value and, after the second pass, its power unless `log`; where
+// only halves are kept, powers are computed again.
 template <class T, class How, bool kAdds>
 struct SoftmaxRows {
   using Teams = RowTeams<T, How>;
   using C = Compute<T>;
   using Shared = typename Teams::Shared;
   using Block = device::Block<Shared>;
+  using Index = typename Teams::Index;
   static constexpr int kPack = How::kPack, kMaxThreads = Teams::kMaxThreads;
   using Kept = std::conditional_t<kAdds, typename Teams::template KeptAs<C>, typename Teams::Kept>;
   static constexpr bool kKeepsPowers = How::kKeep != 0 && std::is_same_v<Kept, typename Teams::template KeptAs<C>>;
 
-  Teams teams;
+  const T* x;
+  T* y;
+  int64_t rows, width;
   bool log;
   Addend<T> addend;
 
   DEVICE_FN void operator()(Block& b, const Shared& s) const {
+    const Teams teams(b, x, y, rows, width);
     PerThread<Kept, kMaxThreads> kept;
     teams.bring(b);
     auto top = Teams::Together::reduce(
         b, kLowest<C>,
         [&](int t) {
-          const Row row(*this, b, s, t);
+          const Row row(*this, teams, b, s, t);
           if constexpr (How::kKeep != 0) {
             teams.read(b, s, t, kept[t], T(kLowest<C>));
-            if constexpr (kAdds) teams.each(b, t, [&](int k, auto first) { row.add(kept[t].at[k], first); });
+            if constexpr (kAdds) teams.each(t, [&](int k, Index first) { row.add(kept[t].at[k], first); });
           }
           C most = kLowest<C>;
-          teams.each_slot(b, t, [&](int k, auto first) {
+          teams.each_slot(t, [&](int k, Index first) {
             C values[kPack];
             row.take(values, kept[t].at[k], first);
             UNROLL for (int j = 0; j < kPack; ++j) most = Larger()(most, values[j]);
@@ -82,38 +94,46 @@ struct SoftmaxRows {
     auto sum = Teams::Together::reduce(
         b, C(0),
         [&](int t) {
-          const Row row(*this, b, s, t);
+          const Row row(*this, teams, b, s, t);
           C all = 0;
-          teams.each_slot(b, t, [&](int k, auto first) {
-            C values[kPack];
-            row.take(values, kept[t].at[k], first);
-            UNROLL for (int j = 0; j < kPack; ++j) {
-              const C below = values[j] - top[t], power = power_of<T>(below);
-              all += power;
-              if constexpr (kKeepsPowers) kept[t].at[k][j] = log ? below : power;
-            }
-          });
+          const auto add_powers = [&](auto keeps) {
+            teams.each_slot(t, [&](int k, Index first) {
+              C values[kPack];
+              row.take(values, kept[t].at[k], first);
+              UNROLL for (int j = 0; j < kPack; ++j) {
+                const C power = log ? power_of<T>(values[j] - top[t]) : power_below<T>(values[j], top[t]);
+                all += power;
+                if constexpr (decltype(keeps)::value) kept[t].at[k][j] = power;
+              }
+            });
+          };
+          if (log)
+            add_powers(std::false_type{});
+          else
+            add_powers(std::bool_constant<kKeepsPowers>{});
           return all;
         },
         Plus());
     b.threads([&](int t, Shared& s) {
-      const Row row(*this, b, s, t);
+      const Row row(*this, teams, b, s, t);
       T* y = teams.target(b, s, t);
-      const C scale = log ? C(1) : C(1) / sum[t], offset = log ? -std::log(sum[t]) : C(0);
-      teams.each(b, t, [&](int k, auto first) {
-        C values[kPack];
-        row.take(values, kept[t].at[k], first);
-        Pack<T, kPack> out;
-        UNROLL for (int j = 0; j < kPack; ++j) {
-          C value = values[j];
-          if constexpr (!kKeepsPowers) {
-            value -= top[t];
-            value = log ? value : power_of<T>(value);
-          }
-          out.at[j] = T(value * scale + offset);
-        }
-        device::store_pack(y + first, out, true);
-      });
+      const auto write = [&](auto made) {
+        teams.each(t, [&](int k, Index first) {
+          C values[kPack];
+          row.take(values, kept[t].at[k], first);
+          Pack<T, kPack> out;
+          UNROLL for (int j = 0; j < kPack; ++j) out.at[j] = T(made(values[j]));
+          device::store_pack(y + first, out, true);
+        });
+      };
+      const C shift = top[t];
+      if (log) {
+        const C log_sum = std::log(sum[t]);
+        write([&](C value) { return value - shift - log_sum; });
+      } else {
+        const C scale = C(1) / sum[t];
+        write([&](C value) { return (kKeepsPowers ? value : power_below<T>(value, shift)) * scale; });
+      }
     });
     teams.take_back(b);
   }
@@ -121,8 +141,9 @@ struct SoftmaxRows {
  private:
   struct Row {
     const T *x, *addend = nullptr;
-    DEVICE_FN Row(const SoftmaxRows& kernel, const Block& b, const Shared& s, int t) : x(kernel.teams.source(b, s, t)) {
-      if constexpr (kAdds) addend = kernel.addend.of(kernel.teams.index(b, t), kernel.teams.width);
+    DEVICE_FN Row(const SoftmaxRows& kernel, const Teams& teams, const Block& b, const Shared& s, int t)
+        : x(teams.source(b, s, t)) {
+      if constexpr (kAdds) addend = kernel.addend.of(teams.index(t), kernel.width);
     }
     // A pack, as it is kept or, if nothing is, from where it comes.
     template <class V>
@@ -212,7 +233,7 @@ void softmax_rows_of(StreamRef stream, const T* x, T* y, int64_t rows, int64_t w
   spread_over_teams<Staged, kPack, kAdds || sizeof(T) == 8>(
       stream, rows, width, whole, [&]<class How>(device::Blocks grid) {
         using Kernel = SoftmaxRows<T, How, kAdds>;
-        device::block_kernel<typename Kernel::Shared>(stream, grid, Kernel{{x, y, rows, width}, log, addend});
+        device::block_kernel<typename Kernel::Shared>(stream, grid, Kernel{x, y, rows, width, log, addend});
       });
 }
 
