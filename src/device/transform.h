@@ -29,6 +29,34 @@ DEVICE_FN Pack<T, kCount> load_pack(const T* from, bool aligned, int count = kCo
   UNROLL for (int i = 0; i < kCount; ++i) pack.at[i] = from[i < count ? i : 0];
   return pack;
 }
+// A pack at any address, in as few pieces as its alignment allows.
+template <int kCount, class T>
+DEVICE_FN Pack<T, kCount> load_unaligned(const T* from) {
+  Pack<T, kCount> pack;
+  const auto take = [&]<int kPiece>(int begin, int end) {
+    UNROLL for (int i = begin; i < end; i += kPiece) {
+      const auto piece = *reinterpret_cast<const Pack<T, kPiece>*>(from + i);
+      UNROLL for (int j = 0; j < kPiece; ++j) pack.at[i + j] = piece.at[j];
+    }
+  };
+  if (is_pack_aligned<kCount>(from)) {
+    take.template operator()<kCount>(0, kCount);
+  } else if constexpr (kCount > 2) {
+    if (is_pack_aligned<kCount / 2>(from)) {
+      take.template operator()<kCount / 2>(0, kCount);
+    } else if (is_pack_aligned<2>(from)) {
+      take.template operator()<2>(0, kCount);
+    } else {  // the neighbours of an odd one are pairs
+      pack.at[0] = from[0];
+      take.template operator()<2>(1, kCount - 1);
+      pack.at[kCount - 1] = from[kCount - 1];
+    }
+  } else {
+    take.template operator()<1>(0, kCount);
+  }
+  return pack;
+}
+
 template <int kCount, class T>
 DEVICE_FN void store_pack(T* to, const Pack<T, kCount>& pack, bool aligned, int count = kCount) {
   if (aligned && count == kCount) {

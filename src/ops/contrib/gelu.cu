@@ -4,6 +4,7 @@
 #include "ops/dispatch.h"
 #include "ops/elementwise/broadcast.h"
 #include "ops/elementwise/gelu.h"
+#include "ops/elementwise/unary.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
@@ -17,6 +18,7 @@ struct Quick {
   DEVICE_FN C operator()(C x) const {
     return x / (C(1) + std::exp(-C(alpha) * x));
   }
+  DEVICE_FN float rough(float x) const { return x * rough_sigmoid(alpha * x); }
 };
 
 // f(x + bias) in the type to compute in.
@@ -25,12 +27,13 @@ struct Biased {
   F f;
   template <class T>
   DEVICE_FN auto operator()(T x) const {
-    return f(Compute<T>(x));
+    return Computed<F>{f}(x);
   }
   template <class C>
   DEVICE_FN C operator()(C x, C bias) const {
     return f(x + bias);
   }
+  DEVICE_FN float rough(float x, float bias) const { return f.rough(x + bias); }
 };
 
 template <class F>

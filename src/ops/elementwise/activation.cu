@@ -49,6 +49,7 @@ struct Sigmoid {
   DEVICE_FN T operator()(T x) const {
     return T(1) / (T(1) + std::exp(-x));
   }
+  DEVICE_FN float rough(float x) const { return rough_sigmoid(x); }
 };
 template <class T>
 DEVICE_FN T from_zero_to_one(T x) {
@@ -112,6 +113,11 @@ struct Mish {
     const T power = std::exp(x), n = power * (power + T(2));
     return x * (n / (n + T(2)));
   }
+  DEVICE_FN float rough(float x) const {
+    if (x > 20.f) return x;
+    const float power = rough_exp(x), n = power * (power + 2.f);
+    return x * n * device::quick_reciprocal(n + 2.f);
+  }
 };
 struct Swish {
   float alpha;
@@ -121,6 +127,7 @@ struct Swish {
   DEVICE_FN T operator()(T x) const {
     return x * Sigmoid()(T(alpha) * x);
   }
+  DEVICE_FN float rough(float x) const { return x * rough_sigmoid(alpha * x); }
 };
 struct ThresholdedRelu {
   float alpha;
@@ -149,6 +156,7 @@ struct Tanh {
   DEVICE_FN T operator()(T x) const {
     return std::tanh(x);
   }
+  DEVICE_FN float rough(float x) const { return rough_tanh(x); }
 };
 // alpha * tanh(beta * x), of the first opset.
 struct ScaledTanh {
@@ -182,6 +190,7 @@ struct Gelu {
   DEVICE_FN T operator()(T x) const {
     return by_tanh ? GeluByTanh()(x) : GeluByErf()(x);
   }
+  DEVICE_FN float rough(float x) const { return by_tanh ? GeluByTanh().rough(x) : GeluByErf().rough(x); }
 };
 
 // Experimental in ONNX, and gone from it, but not from its runtime; the schemas are those of opset 1.

@@ -29,7 +29,11 @@ std::vector<WalkedDim> walked_dims(const Shape& output, std::span<const Shape> i
 }
 
 Walk::Walk(std::span<const WalkedDim> dims, int64_t count) {
+  flat_ = (1u << kMostInputs) - 1;
+  int64_t before = 1;
   for (const WalkedDim& dim : dims) {
+    for (int k = 0; k < kMostInputs; ++k) flat_ &= ~(unsigned(dim.strides[k] != before) << k);
+    before *= dim.size;
     sizes_[rank_] = device::Divider(dim.size, count);
     std::copy(dim.strides, dim.strides + kMostInputs, strides_[rank_++]);
   }

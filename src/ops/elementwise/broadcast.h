@@ -8,11 +8,11 @@
 #include "device/divide.h"
 #include "device/fault.h"
 #include "device/transform.h"
+#include "ops/elementwise/rough.h"
 #include "ops/op.h"
 
 namespace encore::ops {
 
-using device::Compute;
 using device::FaultRef;
 
 inline constexpr int kMostInputs = 4;
@@ -33,6 +33,8 @@ class Walk {
   // Outputs that are neighbours in every operand that does not repeat.
   int64_t run() const { return sizes_[0].divisor(); }
   BOTH_FN bool repeats(int input) const { return strides_[0][input] == 0; }
+  // Whether output i takes this operand's value i.
+  BOTH_FN bool is_flat(int input) const { return flat_ >> input & 1; }
 
   // Where the operands of output `i` are. Returns how many outputs are left from it to the end of its run.
   template <int kInputs>
@@ -51,57 +53,80 @@ class Walk {
 
  private:
   int rank_ = 0;
+  unsigned flat_ = 0;  // a bit for each input
   device::Divider sizes_[kMostDims];
   int64_t strides_[kMostDims][kMostInputs] = {};
 };
 
-// y[i] = f(x[i]...), computed in float for half types. A thread makes `step` neighbouring outputs, a pack or one; those
-// of a pack that lie in several runs, or beyond the end, one by one. An f with is_bad(x...) and a FaultRef `fault`
+// y[i] = f(x[i]...), computed in float for half types. A thread makes a pack of neighbouring outputs, which lie in at
+// most two runs, or one output where runs are shorter than a pack. An f with is_bad(x...) and a FaultRef `fault`
 // reports bad operands.
 template <class Out, class F, class... In>
 struct Broadcast {
   static constexpr int kInputs = sizeof...(In), kPack = device::pack_size<Out, In...>();
   static constexpr bool kChecks = requires(F f, Compute<In>... x) { f.is_bad(x...); };
+  static constexpr bool kRough = (kIsHalf<In> && ...) && requires(F f, Compute<In>... x) { f.rough(x...); };
 
   Walk walk;
   int64_t n;
-  int step;
+  bool packs;
   Out* y;
   const void* x[kInputs];
   F f;
 
   DEVICE_FN void operator()(int64_t i) const {
-    const int64_t first = i * step;
-    int64_t at[kInputs];
-    const int64_t left = walk.find(first, at);
-    if (step == kPack && left >= kPack) return apply<kPack>(first, at, std::index_sequence_for<In...>{});
-    const int64_t end = n - first < step ? n : first + step;
-    NO_UNROLL for (int64_t j = first;;) {
-      apply<1>(j, at, std::index_sequence_for<In...>{});
-      if (++j == end) return;
-      walk.find(j, at);
-    }
+    if (packs)
+      make<kPack>(i * kPack, std::index_sequence_for<In...>{});
+    else
+      make<1>(i, std::index_sequence_for<In...>{});
   }
 
  private:
+  // Where an operand's values for a pack are: `left` of them here, the others there.
+  struct Place {
+    int64_t first, here, there;
+    int left, count;
+    DEVICE_FN bool is_whole() const { return left >= count; }
+  };
+
   template <int kCount, size_t... kInput>
-  DEVICE_FN void apply(int64_t first, const int64_t (&at)[kInputs], std::index_sequence<kInput...>) const {
-    device::store_pack<kCount>(y + first, map(load<kCount, In>(int(kInput), at[kInput])...), true);
+  DEVICE_FN void make(int64_t first, std::index_sequence<kInput...>) const {
+    const int count = n - first < kCount ? int(n - first) : kCount;
+    int64_t here[kInputs], there[kInputs] = {};
+    const int64_t left = walk.find(first, here);
+    if (left < count) walk.find(first + left, there);
+    const int whole = left < kCount ? int(left) : kCount;
+    device::store_pack<kCount>(
+        y + first, map(load<kCount, In>(int(kInput), {first, here[kInput], there[kInput], whole, count})...), true,
+        count);
   }
   template <int kCount, class T>
-  DEVICE_FN device::Pack<T, kCount> load(int input, int64_t at) const {
-    const T* from = static_cast<const T*>(x[input]) + at;
-    if (kCount == 1 || !walk.repeats(input))
-      return device::load_pack<kCount>(from, kCount == 1 || device::is_pack_aligned<kCount>(from));
-    const T value = *from;
+  DEVICE_FN device::Pack<T, kCount> load(int input, const Place& place) const {
+    const T* from = static_cast<const T*>(x[input]);
     device::Pack<T, kCount> pack;
-    UNROLL for (int i = 0; i < kCount; ++i) pack.at[i] = value;
+    if (walk.repeats(input)) {
+      const T here = from[place.here], there = place.is_whole() ? here : from[place.there];
+      UNROLL for (int i = 0; i < kCount; ++i) pack.at[i] = i < place.left ? here : there;
+      return pack;
+    }
+    const bool flat = walk.is_flat(input);
+    if (place.count == kCount && (flat || place.is_whole()))
+      return device::load_unaligned<kCount>(from + (flat ? place.first : place.here));
+    UNROLL for (int i = 0; i < kCount; ++i) {
+      const int j = i < place.count ? i : 0;
+      pack.at[i] = from[j < place.left ? place.here + j : place.there + (j - place.left)];
+    }
     return pack;
   }
   template <int kCount>
   DEVICE_FN device::Pack<Out, kCount> map(const device::Pack<In, kCount>&... in) const {
     device::Pack<Out, kCount> out;
-    UNROLL for (int i = 0; i < kCount; ++i) out.at[i] = Out(f(Compute<In>(in.at[i])...));
+    UNROLL for (int i = 0; i < kCount; ++i) {
+      if constexpr (kRough)
+        out.at[i] = Out(f.rough(Compute<In>(in.at[i])...));
+      else
+        out.at[i] = Out(f(Compute<In>(in.at[i])...));
+    }
     if constexpr (kChecks) {
       bool bad = false;
       UNROLL for (int i = 0; i < kCount; ++i) bad |= f.is_bad(Compute<In>(in.at[i])...);
@@ -129,12 +154,9 @@ void transform_broadcast(StreamRef stream, const Shape& shape, void* y, F f,
   const int64_t n = shape.count() / launches;
   constexpr size_t kBytes[] = {sizeof(In)...};
   for (int64_t launch = 0; launch < launches; ++launch) {
-    Kernel kernel{Walk(inner, n), n, 1, static_cast<Out*>(y) + launch * n, {}, f};
-    // In packs unless many of them would be broken.
+    Kernel kernel{Walk(inner, n), n, false, static_cast<Out*>(y) + launch * n, {}, f};
     const int64_t run = kernel.walk.run();
-    if (device::is_pack_aligned<Kernel::kPack>(kernel.y) &&
-        (run % Kernel::kPack == 0 || run == n || run >= 8 * Kernel::kPack))
-      kernel.step = Kernel::kPack;
+    kernel.packs = device::is_pack_aligned<Kernel::kPack>(kernel.y) && (run >= Kernel::kPack || run == n);
     for (int k = 0; k < Kernel::kInputs; ++k) {
       int64_t at = 0, rest = launch;
       for (const WalkedDim& dim : outer) {
@@ -143,7 +165,8 @@ void transform_broadcast(StreamRef stream, const Shape& shape, void* y, F f,
       }
       kernel.x[k] = static_cast<const char*>(x[k].second) + at * int64_t(kBytes[k]);
     }
-    device::for_each_index(stream, (n + kernel.step - 1) / kernel.step, kernel);
+    const int step = kernel.packs ? Kernel::kPack : 1;
+    device::for_each_index(stream, (n + step - 1) / step, kernel);
   }
 }
 

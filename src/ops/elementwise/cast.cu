@@ -64,7 +64,8 @@ DEVICE_FN Pack<Next, kCount> take(const AnyInput& x, Through by, int64_t first, 
 // In packs first, then what is left one by one.
 template <class To>
 struct CastTo {
-  static constexpr int kPack = AnyInput::kPack;
+  // A thread writes 16 bytes: of more, its neighbours' would not lie side by side.
+  static constexpr int kPack = sizeof(To) < 4 ? AnyInput::kPack : AnyInput::kPack / 2;
   using Last = std::conditional_t<std::is_arithmetic_v<To>, To, float>;  // half types and float8 are made from floats
 
   int64_t packs;

@@ -3,6 +3,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "ops/elementwise/rough.h"
 #include "ops/elementwise/unary.h"
 
 namespace encore::ops {
@@ -71,6 +72,7 @@ struct Erf {
   DEVICE_FN T operator()(T x) const {
     return std::erf(x);
   }
+  DEVICE_FN float rough(float x) const { return rough_erf(x); }
 };
 struct Ceil {
   template <class T>

@@ -4,20 +4,22 @@
 
 #include "device/transform.h"
 #include "ops/dispatch.h"
+#include "ops/elementwise/rough.h"
 #include "ops/op.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
 
-using device::Compute;
-
-// Calls f in the type to compute in.
+// Calls f in the type to compute in; of half types f.rough(float), if it has that.
 template <class F>
 struct Computed {
   F f;
   template <class T>
   DEVICE_FN auto operator()(T x) const {
-    return f(Compute<T>(x));
+    if constexpr (kIsHalf<T> && requires(float v) { f.rough(v); })
+      return f.rough(float(x));
+    else
+      return f(Compute<T>(x));
   }
 };
 

@@ -1,6 +1,7 @@
 // BatchNormalization, with the statistics given or, in training, the batch's own.
 #include <cmath>
 
+#include "device/quick.h"
 #include "ops/dispatch.h"
 #include "ops/nn/batch_statistics.h"
 #include "ops/nn/channel_map.h"
@@ -17,13 +18,19 @@ template <class C>
 struct Affine {
   C factor, offset;
 };
-template <class C>
+template <class T>
 struct Normalize {
+  using C = Compute<T>;
   static constexpr bool kReads = true;
   PerChannel scale, bias, mean, variance;  // since opset 14 of another type than the values, perhaps
   C epsilon;
   DEVICE_FN Affine<C> of(int64_t channel) const {
-    const C factor = scale.at<C>(channel) / std::sqrt(variance.at<C>(channel) + epsilon);
+    C factor = scale.at<C>(channel);
+    const C square = variance.at<C>(channel) + epsilon;
+    if constexpr (sizeof(T) == 2)
+      factor *= device::quick_inverse_root(square);
+    else
+      factor /= std::sqrt(square);
     return {factor, bias.at<C>(channel) - mean.at<C>(channel) * factor};
   }
   DEVICE_FN C apply(const Affine<C>& of, C x) const { return x * of.factor + of.offset; }
@@ -71,7 +78,7 @@ class BatchNormalization : public Op {
     }
     dispatch(FloatList{}, x.type, [&]<class T>() {
       map_channels(context.stream(), x.as<const T>(), y.as<T>(), batch, channels, width,
-                   Normalize<Compute<T>>{scale, bias, mean, variance, Compute<T>(epsilon_)});
+                   Normalize<T>{scale, bias, mean, variance, Compute<T>(epsilon_)});
     });
   }
 

@@ -5,10 +5,12 @@
 
 namespace encore::ops {
 
-// Packs go over the flat tensor, so that any width is coalesced; where a pack may hold several rows (not kWhole) it
-// looks up the channel anew at each boundary. F has `auto of(int64_t channel)` and `apply(of, x)`, and reads x if
-// kReads.
-template <class T, class F, bool kWhole>
+// How packs lie in rows: in one, in at most two, or in more.
+enum class PacksLie { whole, broken, scattered };
+
+// Packs go over the flat tensor, so that any width is coalesced; where a pack may hold several rows it looks up the
+// channel of each. F has `auto of(int64_t channel)` and `apply(of, x)`, and reads x if kReads.
+template <class T, class F, PacksLie kLie>
 struct ChannelMap {
   static constexpr int kPack = device::pack_size<T>();
   int64_t n, width, channels;
@@ -21,24 +23,32 @@ struct ChannelMap {
   DEVICE_FN void operator()(int64_t pack) const {
     const int64_t first = pack * kPack;
     const int count = n - first < kPack ? int(n - first) : kPack;
+    device::Pack<T, kPack> values;
+    if constexpr (F::kReads) values = device::load_pack<kPack>(x + first, aligned, count);
     int64_t at, channel;
     by_channels(by_width(first, at), channel);
     auto of = f.of(channel);
-    device::Pack<T, kPack> values;
-    if constexpr (F::kReads) values = device::load_pack<kPack>(x + first, aligned, count);
-    UNROLL for (int i = 0; i < kPack; ++i) {
-      if (!kWhole && at == width) {
-        at = 0;
-        if (++channel == channels) channel = 0;
-        of = f.of(channel);
+    const auto next = [&] { return f.of(channel = channel + 1 == channels ? 0 : channel + 1); };
+    if constexpr (kLie == PacksLie::broken) {
+      const int left = width - at < kPack ? int(width - at) : kPack;
+      const auto then = left < count ? next() : of;
+      UNROLL for (int i = 0; i < kPack; ++i) values.at[i] = made(i < left ? of : then, values.at[i]);
+    } else {
+      UNROLL for (int i = 0; i < kPack; ++i) {
+        if (kLie == PacksLie::scattered && at++ == width) of = next(), at = 1;
+        values.at[i] = made(of, values.at[i]);
       }
-      if constexpr (F::kReads)
-        values.at[i] = T(f.apply(of, device::Compute<T>(values.at[i])));
-      else
-        values.at[i] = T(f.apply(of));
-      ++at;
     }
     device::store_pack(y + first, values, aligned, count);
+  }
+
+ private:
+  template <class Of>
+  DEVICE_FN T made(const Of& of, T x) const {
+    if constexpr (F::kReads)
+      return T(f.apply(of, device::Compute<T>(x)));
+    else
+      return T(f.apply(of));
   }
 };
 
@@ -49,17 +59,15 @@ void map_channels(device::StreamRef stream, const T* x, T* y, int64_t batch, int
   constexpr int kPack = device::pack_size<T>();
   const int64_t n = batch * channels * width, packs = (n + kPack - 1) / kPack;
   const bool aligned = device::is_pack_aligned<kPack>(y) && (!F::kReads || device::is_pack_aligned<kPack>(x));
-  const auto launch = [&](auto whole) {
-    device::for_each_index(
-        stream, packs,
-        ChannelMap<T, F, decltype(whole)::value>{n, width, channels, x, y, f, device::Divider(width, n),
-                                                 device::Divider(channels, n), aligned});
+  const auto launch = [&]<PacksLie kLie> {
+    device::for_each_index(stream, packs,
+                           ChannelMap<T, F, kLie>{n, width, channels, x, y, f, device::Divider(width, n),
+                                                  device::Divider(channels, n), aligned});
   };
   if (n == 0) return;
-  if (width % kPack == 0)
-    launch(std::true_type{});
-  else
-    launch(std::false_type{});
+  if (width % kPack == 0) return launch.template operator()<PacksLie::whole>();
+  if (width > kPack) return launch.template operator()<PacksLie::broken>();
+  launch.template operator()<PacksLie::scattered>();
 }
 
 }  // namespace encore::ops

@@ -4,9 +4,10 @@
 #include <limits>
 
 #include "device/divide.h"
+#include "device/quick.h"
 #include "ops/dispatch.h"
+#include "ops/norm/rows.h"
 #include "ops/norm/softmax.h"
-#include "ops/reduce/team.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
@@ -21,13 +22,12 @@ using device::PerThread;
 template <class C>
 inline constexpr C kLowest = -std::numeric_limits<C>::infinity();
 
-// Added to rows before the softmax; null data adds nothing. Row r takes the addend's row r / group % rows.
+// Added to rows before the softmax. Row r takes the addend's row r / group % rows.
 template <class T>
 struct Addend {
   const T* data = nullptr;
   device::Divider group, rows;
   DEVICE_FN const T* of(int64_t row, int64_t width) const {
-    if (!data) return nullptr;
     int64_t own;
     rows(group(row, own), own);
     return data + own * width;
@@ -37,19 +37,32 @@ struct Addend {
 // e^x, with as many digits as T keeps.
 template <class T, class C>
 DEVICE_FN C power_of(C x) {
-  if constexpr (sizeof(T) == 2) return std::exp2(x * C(1.4426950408889634));
-  return std::exp(x);
+  if constexpr (sizeof(T) == 2)
+    return device::quick_exp2(x * C(1.4426950408889634));
+  else
+    return std::exp(x);
+}
+// e^(x - top), or almost: all of a row are off alike.
+template <class T, class C>
+DEVICE_FN C power_below(C x, C top) {
+  if constexpr (sizeof(T) == 2)
+    return device::quick_exp2(x * C(1.4426950408889634) - top * C(1.4426950408889634));
+  else
+    return std::exp(x - top);
 }
 
-// Rows whose values are neighbours. If not all of them are made of whole packs (kWhole), packs lie where addresses of x
-// are aligned, and the first and the last of a row may reach beyond it: there they hold -inf, which adds nothing.
-template <class T, bool kWhole, int kLanes, int kKeep>
+// Rows whose values are neighbours. What is kept is the value and, after the second pass, its power unless `log`; where
+// only halves are kept, powers are computed again.
+template <class T, class How, bool kAdds>
 struct SoftmaxRows {
+  using Teams = RowTeams<T, How>;
   using C = Compute<T>;
-  using Together = Team<kLanes>;
-  static constexpr int kPack = device::pack_size<T>(), kMaxThreads = Together::kMaxThreads;
-  using Packs = Deal<kPack, kKeep>;
-  using Kept = typename Packs::template Kept<C>;
+  using Shared = typename Teams::Shared;
+  using Block = device::Block<Shared>;
+  using Index = typename Teams::Index;
+  static constexpr int kPack = How::kPack, kMaxThreads = Teams::kMaxThreads;
+  using Kept = std::conditional_t<kAdds, typename Teams::template KeptAs<C>, typename Teams::Kept>;
+  static constexpr bool kKeepsPowers = How::kKeep != 0 && std::is_same_v<Kept, typename Teams::template KeptAs<C>>;
 
   const T* x;
   T* y;
@@ -57,95 +70,97 @@ struct SoftmaxRows {
   bool log;
   Addend<T> addend;
 
-  DEVICE_FN void operator()(Block<NoShared>& b, const NoShared&) const {
+  DEVICE_FN void operator()(Block& b, const Shared& s) const {
+    const Teams teams(b, x, y, rows, width);
     PerThread<Kept, kMaxThreads> kept;
-    auto top = Together::reduce(
+    teams.bring(b);
+    auto top = Teams::Together::reduce(
         b, kLowest<C>,
         [&](int t) {
+          const Row row(*this, teams, b, s, t);
+          if constexpr (How::kKeep != 0) {
+            teams.read(b, s, t, kept[t], T(kLowest<C>));
+            if constexpr (kAdds) teams.each(t, [&](int k, Index first) { row.add(kept[t].at[k], first); });
+          }
           C most = kLowest<C>;
-          each(b, t, [&](int k, const Row& row, auto first) {
-            row.load(kept[t].at[k], first);
-            UNROLL for (int j = 0; j < kPack; ++j) most = Larger()(most, kept[t].at[k][j]);
+          teams.each_slot(t, [&](int k, Index first) {
+            C values[kPack];
+            row.take(values, kept[t].at[k], first);
+            UNROLL for (int j = 0; j < kPack; ++j) most = Larger()(most, values[j]);
           });
           return most;
         },
         Larger());
-    auto sum = Together::reduce(
+    auto sum = Teams::Together::reduce(
         b, C(0),
         [&](int t) {
+          const Row row(*this, teams, b, s, t);
           C all = 0;
-          each(b, t, [&](int k, const Row& row, auto first) {
-            if constexpr (kKeep == 0) row.load(kept[t].at[k], first);
-            UNROLL for (int j = 0; j < kPack; ++j) {
-              const C power = power_of<T>(kept[t].at[k][j] - top[t]);
-              all += power;
-              if (kKeep != 0 && !log) kept[t].at[k][j] = power;
-            }
-          });
+          const auto add_powers = [&](auto keeps) {
+            teams.each_slot(t, [&](int k, Index first) {
+              C values[kPack];
+              row.take(values, kept[t].at[k], first);
+              UNROLL for (int j = 0; j < kPack; ++j) {
+                const C power = log ? power_of<T>(values[j] - top[t]) : power_below<T>(values[j], top[t]);
+                all += power;
+                if constexpr (decltype(keeps)::value) kept[t].at[k][j] = power;
+              }
+            });
+          };
+          if (log)
+            add_powers(std::false_type{});
+          else
+            add_powers(std::bool_constant<kKeepsPowers>{});
           return all;
         },
         Plus());
-    b.threads([&](int t, NoShared&) {
-      const C scale = C(1) / sum[t], shift = top[t], log_sum = log ? std::log(sum[t]) : C(0);
-      each(b, t, [&](int k, const Row& row, auto first) {
-        if constexpr (kKeep == 0) row.load(kept[t].at[k], first);
-        Pack<T, kPack> out;
-        UNROLL for (int j = 0; j < kPack; ++j) {
-          C value = kept[t].at[k][j];
-          if (log)
-            value = value - shift - log_sum;
-          else
-            value = (kKeep ? value : power_of<T>(value - shift)) * scale;
-          out.at[j] = T(value);
-        }
-        row.store(out, first);
-      });
+    b.threads([&](int t, Shared& s) {
+      const Row row(*this, teams, b, s, t);
+      T* y = teams.target(b, s, t);
+      const auto write = [&](auto made) {
+        teams.each(t, [&](int k, Index first) {
+          C values[kPack];
+          row.take(values, kept[t].at[k], first);
+          Pack<T, kPack> out;
+          UNROLL for (int j = 0; j < kPack; ++j) out.at[j] = T(made(values[j]));
+          device::store_pack(y + first, out, true);
+        });
+      };
+      const C shift = top[t];
+      if (log) {
+        const C log_sum = std::log(sum[t]);
+        write([&](C value) { return value - shift - log_sum; });
+      } else {
+        const C scale = C(1) / sum[t];
+        write([&](C value) { return (kKeepsPowers ? value : power_below<T>(value, shift)) * scale; });
+      }
     });
+    teams.take_back(b);
   }
 
  private:
   struct Row {
-    const T *x, *addend;
-    T* y;
-    int64_t width;
-
-    DEVICE_FN bool has(int64_t i) const { return kWhole || uint64_t(i) < uint64_t(width); }
-    DEVICE_FN bool has_all_from(int64_t first) const { return has(first) && has(first + kPack - 1); }
+    const T *x, *addend = nullptr;
+    DEVICE_FN Row(const SoftmaxRows& kernel, const Teams& teams, const Block& b, const Shared& s, int t)
+        : x(teams.source(b, s, t)) {
+      if constexpr (kAdds) addend = kernel.addend.of(teams.index(t), kernel.width);
+    }
+    // A pack, as it is kept or, if nothing is, from where it comes.
     template <class V>
-    DEVICE_FN static bool is_aligned(const V* address) {
-      return kWhole || device::is_pack_aligned<kPack>(address);
-    }
-    DEVICE_FN void load(C (&values)[kPack], int64_t first) const {
-      if (!has_all_from(first)) {
-        UNROLL for (int j = 0; j < kPack; ++j) {
-          values[j] = has(first + j) ? C(x[first + j]) : kLowest<C>;
-          if (addend && has(first + j)) values[j] += C(addend[first + j]);
-        }
-        return;
+    DEVICE_FN void take(C (&values)[kPack], const V (&kept)[kPack], int64_t first) const {
+      if constexpr (How::kKeep != 0) {
+        UNROLL for (int j = 0; j < kPack; ++j) values[j] = C(kept[j]);
+      } else {
+        const auto pack = device::load_pack<kPack>(x + first, true);
+        UNROLL for (int j = 0; j < kPack; ++j) values[j] = C(pack.at[j]);
+        if constexpr (kAdds) add(values, first);
       }
-      const Pack<T, kPack> own = device::load_pack<kPack>(x + first, true);
-      UNROLL for (int j = 0; j < kPack; ++j) values[j] = C(own.at[j]);
-      if (!addend) return;
-      const Pack<T, kPack> more = device::load_pack<kPack>(addend + first, is_aligned(addend + first));
-      UNROLL for (int j = 0; j < kPack; ++j) values[j] += C(more.at[j]);
     }
-    DEVICE_FN void store(const Pack<T, kPack>& values, int64_t first) const {
-      if (has_all_from(first)) return device::store_pack(y + first, values, is_aligned(y + first));
-      UNROLL for (int j = 0; j < kPack; ++j) {
-        if (has(first + j)) y[first + j] = values.at[j];
-      }
+    DEVICE_FN void add(C (&values)[kPack], int64_t first) const {
+      const auto pack = device::load_pack<kPack>(addend + first, true);
+      UNROLL for (int j = 0; j < kPack; ++j) values[j] += C(pack.at[j]);
     }
   };
-  // f(pack, row, first value of the pack in the row)
-  template <class F>
-  DEVICE_FN void each(const Block<NoShared>& b, int t, F f) const {
-    const int64_t index = Together::index(b, t);
-    if (index >= rows) return;
-    const Row row{x + index * width, addend.of(index, width), y + index * width, width};
-    const int before = kWhole ? 0 : int(reinterpret_cast<uintptr_t>(row.x) / sizeof(T) % kPack);
-    Packs::each(width + before, Together::lane(t), Together::size(b),
-                [&](int k, auto first) { f(k, row, first - before); });
-  }
 };
 
 // Values of a row are `inner` apart: neighbouring threads take neighbouring rows, and several share a row if it is
@@ -209,19 +224,17 @@ struct SoftmaxColumns {
   }
 };
 
-template <class T>
+template <class T, bool kAdds = false>
 void softmax_rows_of(StreamRef stream, const T* x, T* y, int64_t rows, int64_t width, bool log, Addend<T> addend = {}) {
   constexpr int kPack = device::pack_size<T>();
-  const auto launch = [&]<bool kWhole>(int64_t most) {
-    spread_rows<kPack, sizeof(T) == 8>(stream, rows, most, [&]<int kLanes, int kKeep>(device::Blocks grid) {
-      device::block_kernel<NoShared>(stream, grid,
-                                     SoftmaxRows<T, kWhole, kLanes, kKeep>{x, y, rows, width, log, addend});
-    });
-  };
-  if (width % kPack == 0 && device::is_pack_aligned<kPack>(x) && device::is_pack_aligned<kPack>(y) &&
-      device::is_pack_aligned<kPack>(addend.data))
-    return launch.template operator()<true>(width);
-  launch.template operator()<false>((width + 2 * kPack - 2) / kPack * kPack);
+  const bool whole = width % kPack == 0 && device::is_pack_aligned<kPack>(x) && device::is_pack_aligned<kPack>(y) &&
+                     device::is_pack_aligned<kPack>(addend.data);
+  using Staged = std::conditional_t<kAdds, void, T>;
+  spread_over_teams<Staged, kPack, kAdds || sizeof(T) == 8>(
+      stream, rows, width, whole, [&]<class How>(device::Blocks grid) {
+        using Kernel = SoftmaxRows<T, How, kAdds>;
+        device::block_kernel<typename Kernel::Shared>(stream, grid, Kernel{x, y, rows, width, log, addend});
+      });
 }
 
 template <class T>
@@ -276,8 +289,8 @@ class BiasSoftmax : public Op {
     const int64_t rows = x.shape.count(0, axis), width = x.shape.count(axis, rank), bias_rows = bias.count() / width;
     dispatch(FloatList{}, x.type, [&]<class T> {
       const device::Divider group(neighbours_ ? rows / bias_rows : 1, rows), turns(bias_rows, rows);
-      softmax_rows_of(context.stream(), x.as<const T>(), y.as<T>(), rows, width, false,
-                      Addend<T>{bias.as<const T>(), group, turns});
+      softmax_rows_of<T, true>(context.stream(), x.as<const T>(), y.as<T>(), rows, width, false,
+                               Addend<T>{bias.as<const T>(), group, turns});
     });
   }
 

@@ -1,0 +1,43 @@
+// Functions that a GPU has an instruction for: right to some 22 bits, for results that keep fewer. Numbers below the
+// normal ones are taken, and given, as zero.
+#pragma once
+#include <cmath>
+
+#include "device/annotate.h"
+
+namespace encore::device {
+
+// 2^x
+DEVICE_FN float quick_exp2(float x) {
+#ifdef __CUDA_ARCH__
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return std::exp2(x);
+#endif
+}
+
+// 1 / x
+DEVICE_FN float quick_reciprocal(float x) {
+#ifdef __CUDA_ARCH__
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return 1.f / x;
+#endif
+}
+
+// 1 / sqrt(x)
+DEVICE_FN float quick_inverse_root(float x) {
+#ifdef __CUDA_ARCH__
+  float y;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return 1.f / std::sqrt(x);
+#endif
+}
+
+}  // namespace encore::device
