@@ -155,6 +155,18 @@ PADS = [
     exact("Pad", [floats(3, 4), ints(2, 1, 2, 3)], {"mode": "wrap"}),
     exact("Pad", [floats(3, 4), ints(-1, 0, 2, -2)], name="negative"),
     exact("Pad", [floats(3, 4, 5), ints(1, 2), None, ints(-1)], name="axes"),
+    # Rows that are mostly copied in packs; so large that a thread has two.
+    *[
+        exact("Pad", [floats(2, 9, 203), ints(0, 1, pad, 1, 0, 9 - pad), value], {"mode": mode}, dtype=t, name="runs")
+        for mode in ("constant", "reflect", "edge", "wrap")
+        for pad in (1, 8)
+        for t, value in (("float16", Const(np.float32(7.5))), ("float32", Const(np.float32(-1))))
+    ],
+    *in_types("Pad", lambda x: [x(3, 5, 301), ints(1, 0, 3, 0, 1, 2)], name_of="runs"),
+    exact("Pad", [floats(3, 5, 301), ints(1, 0, 3, 0, 1, 2)], dtype="float16", misaligned=True, name="runs"),
+    exact("Pad", [floats(1500, 1500), ints(0, 1, 1, 0)], dtype="float16", name="large"),
+    exact("Pad", [floats(1500, 1500), ints(0, 1, 1, 2)], {"mode": "reflect"}, dtype="float16", name="large"),
+    exact("Pad", [floats(400, 1900, 3), ints(0, 0, 1, 0, 1, 0)], dtype="float16", name="large"),
     exact("Pad", [floats(3, 4)], {"pads": [0, 1, 0, 1], "value": 2.0}, opset=10),
     exact("Pad", [SPECIAL.reshape(4, 4), ints(1, 1, 1, 1)], {"mode": "edge"}, name="special"),
 ]
