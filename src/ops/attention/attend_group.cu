@@ -35,8 +35,9 @@ template <class T, int kChunks, int kTiles>
 struct AttendGroup {
   static constexpr int kRows = 8 * kTiles, kSpans = kChunks / 2, kWidth = 32 * kChunks;
   static constexpr int kWays = kTiles == 1 ? 2 : 1;  // in which products are summed up: tensor cores take their time
-  static constexpr int kRoom = kChunks * kTiles <= 8 ? 3 : 2;  // blocks that are to fit into a multiprocessor
-  static constexpr int kMaxThreads = kRoom * kThreads;         // so that registers are given out for as many
+  static constexpr int kRoom =
+      kChunks * kTiles + kChunks <= 10 ? 3 : 2;         // blocks that are to fit into a multiprocessor
+  static constexpr int kMaxThreads = kRoom * kThreads;  // so that registers are given out for as many
   static constexpr int kSumsRow = kWidth + 8;
   static constexpr int64_t kSumsBytes = int64_t(kWarps) * kRows * kSumsRow * int64_t(sizeof(float));
   using Words = Pack<uint32_t, 4>;  // eight values
@@ -78,8 +79,8 @@ struct AttendGroup {
 
   DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
     const int shares = partial.shares;
-    const int share = int(b.index() % shares), parts = int(b.index() / shares);
-    const int first_row = parts % row_parts * kRows, place = parts / row_parts;
+    const int index = int(b.index()), share = index % shares, part = index / shares;
+    const int first_row = part % row_parts * kRows, place = part / row_parts;
     const int kv_head = place % kv_heads, batch = place / kv_heads;
     const int rows = fold.rows - first_row < kRows ? fold.rows - first_row : kRows;
 
@@ -356,12 +357,12 @@ void run_rows(Context& context, const Attend& p) {
 }  // namespace
 
 bool suits_group(const Attend& p) {
-  constexpr int64_t kMostSize = 256, kMostPlaces = int64_t(1) << 20;
+  constexpr int64_t kMostSize = 256, kMostRows = int64_t(1) << 24;  // so that blocks are counted in 32 bits
   return (p.type == Type::f16 || p.type == Type::bf16) && !p.scores.data && p.keys > 0 &&
          (p.queries <= 8 || p.queries * (p.heads / p.kv_heads) <= 32) && p.value_size > 0 &&
-         std::max(p.head_size, p.value_size) <= kMostSize && p.batch * p.kv_heads * p.queries <= kMostPlaces &&
-         packs_fit<8, Half>(p.q, p.head_size) && packs_fit<8, Half>(p.k, p.head_size) &&
-         packs_fit<8, Half>(p.v, p.value_size);
+         std::max(p.head_size, p.value_size) <= kMostSize && p.batch <= kMostRows &&
+         p.batch * p.heads <= kMostRows / p.queries && packs_fit<8, Half>(p.q, p.head_size) &&
+         packs_fit<8, Half>(p.k, p.head_size) && packs_fit<8, Half>(p.v, p.value_size);
 }
 
 void attend_group(Context& context, const Attend& problem) {
