@@ -30,6 +30,12 @@ using device::Warp;
 
 constexpr int kWarps = 4, kThreads = 32 * kWarps, kKeys = 16;
 
+// How far powers are raised above one, as a logarithm: a half has more room there than it has below.
+template <class T>
+inline constexpr float kLift = 0;
+template <>
+inline constexpr float kLift<Half> = 6.9314718f;  // 1024
+
 // Heads of up to 32 kChunks values, eight rows in each of kTiles.
 template <class T, int kChunks, int kTiles>
 struct AttendGroup {
@@ -255,8 +261,8 @@ struct AttendGroup {
       float base[2], shrink[2];
       UNROLL for (int e = 0; e < 2; ++e) {
         const float top = larger(state.top[r][e], tops.at[r][e]);
-        base[e] = base_of(top);
-        shrink[e] = exponential(state.top[r][e] - base[e]);
+        shrink[e] = exponential(state.top[r][e] - base_of(top));
+        base[e] = base_of(top) - kLift<T>;
         state.top[r][e] = top;
         state.total[r][e] *= shrink[e];
       }
@@ -287,7 +293,7 @@ struct AttendGroup {
           }
         }
         if (lane >= 4) continue;
-        s.top[warp][row] = state.top[r][e];
+        s.top[warp][row] = state.top[r][e] - kLift<T>;
         s.total[warp][row] = state.total[r][e];
       }
     }
