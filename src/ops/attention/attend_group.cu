@@ -41,8 +41,8 @@ template <class T, int kChunks, int kTiles>
 struct AttendGroup {
   static constexpr int kRows = 8 * kTiles, kSpans = kChunks / 2, kWidth = 32 * kChunks;
   static constexpr int kWays = kTiles == 1 ? 2 : 1;  // in which products are summed up: tensor cores take their time
-  static constexpr int kRoom =
-      kChunks * kTiles + kChunks <= 10 ? 3 : 2;         // blocks that are to fit into a multiprocessor
+  // Blocks that are to fit into a multiprocessor, as registers allow: they keep some 50 KiB on their way to it.
+  static constexpr int kRoom = kChunks == 2 ? (kTiles == 1 ? 5 : kTiles == 2 ? 4 : 3) : kChunks * kTiles == 4 ? 3 : 2;
   static constexpr int kMaxThreads = kRoom * kThreads;  // so that registers are given out for as many
   static constexpr int kSumsRow = kWidth + 8;
   static constexpr int64_t kSumsBytes = int64_t(kWarps) * kRows * kSumsRow * int64_t(sizeof(float));
