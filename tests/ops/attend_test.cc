@@ -54,14 +54,16 @@ struct Problem {
   int64_t batch = 2, heads = 4, kv_heads = 2, queries = 40, keys = 100, size = 64;
   int64_t before = -1, after = -1, offset = 0;
   std::vector<int64_t> lengths = {};  // those there are count from the end
+  bool as_last_keys = false;          // lengths are given so
+  bool sinks = false;
   enum { none, boolean, added } mask = none;
   int64_t mask_batch = 1, mask_heads = 1;
   double softcap = 0;
 
   std::string text() const {
     return encore::text("queries=", queries, " keys=", keys, " size=", size, " window=", before, "/", after,
-                        " offset=", offset, lengths.empty() ? "" : " lengths", mask ? " mask " : "", int(mask), " of ",
-                        mask_batch, "x", mask_heads, " softcap=", softcap);
+                        " offset=", offset, lengths.empty() ? "" : " lengths", sinks ? " sinks" : "",
+                        mask ? " mask " : "", int(mask), " of ", mask_batch, "x", mask_heads, " softcap=", softcap);
   }
 };
 
@@ -73,12 +75,14 @@ class Case {
         q_(random_values<T>(p_.batch * p_.heads * p_.queries * p_.size, 1)),
         k_(random_values<T>(p_.batch * p_.kv_heads * p_.keys * p_.size, 2)),
         v_(random_values<T>(p_.batch * p_.kv_heads * p_.keys * p_.size, 3)),
-        mask_(random_values<T>(p_.mask_batch * p_.mask_heads * p_.queries * p_.keys, 4)) {
+        mask_(random_values<T>(p_.mask_batch * p_.mask_heads * p_.queries * p_.keys, 4)),
+        sinks_(random_values<T>(p_.heads, 5)) {
     // A row without keys, and one whose first keys are masked.
     for (int64_t j = 0; j < p_.keys && p_.queries > 1; ++j) mask_[size_t(p_.keys + j)] = T(kNothing);
     for (int64_t j = 0; j < p_.keys - 2; ++j) mask_[size_t(j)] = T(kNothing);
     for (const T value : mask_) seen_.push_back(float(value) > -1);
     // A context each: what one leaves of its memory the next must not find.
+    agree("group", [](Context& c, const Attend& a) { return suits_group(a) && (attend_group(c, a), true); });
     agree("few", [](Context& c, const Attend& a) { return suits_few(a) && (attend_few(c, a), true); });
     agree("tiles", [](Context& c, const Attend& a) { return attend_tiles(c, a), true; });
     agree("dnn", [](Context& c, const Attend& a) { return attend_dnn(c, a); });
@@ -91,9 +95,12 @@ class Case {
   template <class Way>
   void agree(const char* name, Way way) {
     Bare context;
-    DeviceArray<T> q(q_), k(k_), v(v_), mask(mask_), y(q_.size());
+    DeviceArray<T> q(q_), k(k_), v(v_), mask(mask_), sinks(sinks_), y(q_.size());
     DeviceArray<uint8_t> seen(seen_);
     DeviceArray<int64_t> lengths(p_.lengths);
+    std::vector<int32_t> last;
+    for (const int64_t length : p_.lengths) last.push_back(int32_t(length - 1));
+    DeviceArray<int32_t> last_keys(last);
     const auto rows = [&](const void* data, int64_t heads, int64_t count) {
       return HeadRows{data, heads * count * p_.size, count * p_.size, p_.size};
     };
@@ -105,7 +112,12 @@ class Case {
     a.k = rows(k.data(), p_.kv_heads, p_.keys), a.v = rows(v.data(), p_.kv_heads, p_.keys);
     a.scale = 1 / std::sqrt(double(p_.size));
     a.softcap = p_.softcap;
-    a.sight = {p_.lengths.empty() ? nullptr : lengths.data(), p_.before, p_.after, !p_.lengths.empty(), p_.offset};
+    a.sight = {.before = p_.before, .after = p_.after, .from_end = !p_.lengths.empty(), .offset = p_.offset};
+    if (p_.as_last_keys)
+      a.sight.last_keys = last_keys.data();
+    else if (!p_.lengths.empty())
+      a.sight.lengths = lengths.data();
+    if (p_.sinks) a.sinks = sinks.data();
     if (p_.mask) {
       a.mask.boolean = p_.mask == Problem::boolean;
       a.mask.data = a.mask.boolean ? static_cast<const void*>(seen.data()) : mask.data();
@@ -154,6 +166,10 @@ class Case {
       top = std::max(top, sum);
     }
     if (std::isinf(top)) return y;
+    if (p_.sinks) {
+      const double sink = double(sinks_[size_t(h)]);
+      total = std::exp(sink - top);
+    }
     for (int64_t j = 0; j < p_.keys; ++j) {
       const double power = std::exp(scores[size_t(j)] - top);
       total += power;
@@ -165,7 +181,7 @@ class Case {
   }
 
   Problem p_;
-  std::vector<T> q_, k_, v_, mask_;
+  std::vector<T> q_, k_, v_, mask_, sinks_;
   std::vector<uint8_t> seen_;
 };
 
@@ -227,6 +243,31 @@ TEST(Attend, Softcaps) {
 TEST(Attend, ManyKeysAreSharedOutAndCombined) {
   check({.batch = 1, .queries = 1, .keys = 3000});
   check({.batch = 1, .queries = 5, .keys = 3000, .size = 72, .before = 700, .after = 0, .offset = 1500});
+}
+
+TEST(Attend, SinksTakeTheirPart) {
+  Case<double>{Problem{.sinks = true}};
+  check({.sinks = true});
+  check({.queries = 3, .after = 0, .lengths = {100, 20}, .sinks = true});
+  check({.batch = 1, .queries = 1, .keys = 3000, .sinks = true});
+}
+
+TEST(Attend, LengthsAreGivenByTheLastKeysToo) {
+  for (const int64_t queries : {1, 40})
+    check_in_turn(
+        {.queries = queries, .keys = 700, .before = 300, .after = 0, .lengths = {500, 0}, .as_last_keys = true});
+}
+
+// Rows of one head of keys, from one to some that take several blocks, and sizes up to the largest.
+TEST(Attend, RowsOfAGroup) {
+  for (const int64_t group : {1, 3, 8, 12})
+    for (const int64_t queries : {1, 2, 7})
+      for (const int64_t size : {8, 64, 80, 96, 128, 256}) {
+        if (size > 128 && queries * group > 24) continue;
+        const Problem problem{
+            .heads = 2 * group, .queries = queries, .keys = 60 + size, .size = size, .after = 0, .offset = 60};
+        check_in_turn(problem);
+      }
 }
 
 }  // namespace

@@ -184,6 +184,33 @@ def test_few_queries(case):
     check(case)
 
 
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("heads, queries", [(7, 1), (8, 1), (12, 1), (5, 3), (32, 1), (40, 1), (12, 8)])
+@pytest.mark.parametrize("size, values", [(64, 64), (80, 80), (96, 24), (128, 128), (72, 256)])
+def test_heads_that_share_keys(size, values, heads, queries, dtype):
+    check(attention((2, heads, queries, size), (2, 1, 90, size), (2, 1, 90, values), dtype=dtype, past=9, is_causal=1))
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_few_rows_of_many_keys(dtype):
+    q, k = (2, 8, 2, 64), (2, 2, 3000, 64)
+    check(attention(q, k, dtype=dtype, lengths=[2000, 17], is_causal=1, softcap=4.0))
+    check(attention(q, k, dtype=dtype, mask=masked(2, 1, 2, 3000), lengths=[3000, 0]))
+    check(attention(q, k, dtype=dtype, mask=floats(8, 2, 2500), name="added"))
+    # As a buffer of rows with heads among them.
+    heads = {"q_num_heads": 8, "kv_num_heads": 2}
+    check(attention((2, 1, 512), (2, 3000, 128), dtype=dtype, lengths=[2999, 300], **heads))
+
+
+def test_powers_of_many_keys_that_are_small_count():
+    # One key has nearly all of the weight; what is left, shared by all others, is 2 percent.
+    q, k, v = np.ones((1, 1, 1, 16)), np.zeros((1, 1, 20001, 16)), np.ones((1, 1, 20001, 16))
+    k[0, 0, 700], v[0, 0, 700] = 1, -1
+    for dtype in HALVES:
+        inputs = [x.astype(np.float32) for x in (q, k, v)]
+        check(attention(*inputs, dtype=dtype, scale=13.8 / 16, name="small_powers"))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("rows", [3, 12])
 @pytest.mark.parametrize(
@@ -300,17 +327,17 @@ def test_empty(case):
     check(case)
 
 
-@pytest.mark.parametrize("rows", [2, 20])
+@pytest.mark.parametrize("rows, dtype", [(2, "float32"), (20, "float32"), (2, "bfloat16"), (2, "float16")])
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
-def test_special_values(special, rows):
+def test_special_values(special, rows, dtype):
     for which in range(3):
         inputs = [floats(1, 2, n, 16, low=-2, high=2) for n in (rows, 70, 70)]
         inputs[which][0, 0, 1, 3] = special
-        check(attention(*inputs, name=f"{special}_{which}"))
+        check(attention(*inputs, dtype=dtype, name=f"{special}_{which}"))
     # What is masked stays so; nothing is known of the values there.
     q, k, v = (floats(1, 2, n, 16, low=-2, high=2) for n in (rows, 70, 70))
     k[0, 0, 69] = special
-    case = attention(q, k, v, lengths=[69], name=f"unseen_{special}")
+    case = attention(q, k, v, lengths=[69], dtype=dtype, name=f"unseen_{special}")
     case.capture = False
     check(case)
 

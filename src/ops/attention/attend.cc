@@ -8,6 +8,7 @@ void attend(Context& context, const Attend& problem) {
               problem.queries * (problem.heads / problem.kv_heads) < kMost,
           "attention of ", problem.queries, " queries and ", problem.keys, " keys is more than there are kernels for");
   if (problem.batch == 0 || problem.heads == 0 || problem.queries == 0) return;
+  if (suits_group(problem)) return attend_group(context, problem);
   if (suits_few(problem)) return attend_few(context, problem);
   if (!attend_dnn(context, problem)) attend_tiles(context, problem);
 }

@@ -1,5 +1,5 @@
 // Attention over heads, softmax(scale * q kT + mask) v: what ai.onnx's Attention and com.microsoft's kin share. There
-// are three ways to compute it; all take any strides, and none makes the matrix of scores unless it is asked for.
+// are four ways to compute it; all take any strides, and none makes the matrix of scores unless it is asked for.
 #pragma once
 #include <cstdint>
 
@@ -15,10 +15,12 @@ struct HeadRows {
 
 // Which keys a query sees, the mask aside: those of its batch's length, in a window around its position.
 struct Sight {
-  const int64_t* lengths = nullptr;  // of each batch, on the device; null: all keys
-  int64_t before = -1, after = -1;   // how far from its position; below zero: as far as there are keys
-  bool from_end = false;             // the last query is at the last key of the length
-  int64_t offset = 0;                // else query i is at offset + i
+  const int64_t* lengths = nullptr;    // of each batch, on the device; null: all keys
+  const int32_t* last_keys = nullptr;  // or in their place which key is the last
+  int64_t before = -1, after = -1;     // how far from its position; below zero: as far as there are keys
+  bool from_end = false;               // the last query is at the last key of the length
+  int64_t offset = 0;                  // else query i is at offset + i
+  bool has_lengths() const { return lengths || last_keys; }
 };
 
 // Broadcast to [batch, head, query, key] by strides in elements; keys from `keys` on are unseen.
@@ -45,13 +47,19 @@ struct Attend {
   double softcap = 0;  // softcap * tanh(score / softcap), before the mask; zero: none
   Sight sight;
   AttentionMask mask;
+  // Of each head on the device, in the type of q: a score that takes its part of the softmax and has no key. Null:
+  // none.
+  const void* sinks = nullptr;
   ScoresOutput scores;
 };
 
 // A query that sees no key gets zeros. Lengths out of range are reported, and cut to what there is.
 void attend(Context& context, const Attend& problem);
 
-// The ways. A few queries, with their keys split over blocks:
+// The ways. Up to 32 rows or 8 queries of halves, on tensor cores, with keys split over blocks:
+bool suits_group(const Attend& problem);
+void attend_group(Context& context, const Attend& problem);
+// A few queries of other types and layouts, likewise:
 bool suits_few(const Attend& problem);
 void attend_few(Context& context, const Attend& problem);
 // By a library; false if it does not serve.

@@ -91,7 +91,7 @@ FusedAttention::Strides strides_of(const HeadRows& rows) { return {rows.batch, r
 
 // Whether its kernels could read and write these.
 bool suits(const Attend& p) {
-  if ((p.type != Type::f16 && p.type != Type::bf16) || p.softcap > 0 || p.scores.data || p.keys == 0 ||
+  if ((p.type != Type::f16 && p.type != Type::bf16) || p.softcap > 0 || p.scores.data || p.sinks || p.keys == 0 ||
       !std::isfinite(p.scale) || p.head_size % 8 != 0 || p.value_size % 8 != 0 || p.value_size == 0)
     return false;
   for (const auto& [rows, size] :
@@ -102,7 +102,7 @@ bool suits(const Attend& p) {
 
 // Whether a query without keys is possible, the mask aside.
 bool may_be_blind(const Attend& p) {
-  return p.sight.lengths || (p.sight.before >= 0 && p.sight.offset + p.queries - 1 - p.sight.before >= p.keys);
+  return p.sight.has_lengths() || (p.sight.before >= 0 && p.sight.offset + p.queries - 1 - p.sight.before >= p.keys);
 }
 
 template <class T>
@@ -133,10 +133,10 @@ bool run(Context& context, const Attend& p) {
     fused.right = sight.after;
     fused.bottom_right = !top_left;
   }
-  fused.has_lengths = sight.lengths && !masked;
-  const bool sights = masked && (sight.lengths || windowed);
+  fused.has_lengths = sight.has_lengths() && !masked;
+  const bool sights = masked && (sight.has_lengths() || windowed);
   if (masked) {
-    fused.bias_batch = p.mask.batch != 0 || (sights && sight.lengths) ? p.batch : 1;
+    fused.bias_batch = p.mask.batch != 0 || (sights && sight.has_lengths()) ? p.batch : 1;
     fused.bias_heads = p.mask.head != 0 ? p.heads : 1;
   }
   const int64_t bias_rows = fused.bias_batch * fused.bias_heads * p.queries;

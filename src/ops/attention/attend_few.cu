@@ -2,9 +2,8 @@
 //
 // A group of neighbouring threads takes a key and its values, each thread a part of the head's size for kRows rows, and
 // keeps up its own softmax. Groups, and blocks that share out the keys of one head, are combined at the end.
-#include "device/device.h"
 #include "device/launch.h"
-#include "ops/attention/attend_view.h"
+#include "ops/attention/attend_shares.h"
 #include "ops/dispatch.h"
 
 namespace encore::ops {
@@ -15,14 +14,6 @@ using device::Pack;
 using device::PerThread;
 
 constexpr int kThreads = 256, kHold = 8;  // values of a row that a thread holds
-
-// What a block leaves for the others: unnormalised sums of a row over its share of the keys, the scores' maximum and
-// the total of the powers.
-struct Partial {
-  float* sums;  // [row, share, value]
-  float* top;   // [row, share]
-  float* total;
-};
 
 template <class T, int kLanes, int kRows>
 struct AttendFew {
@@ -59,13 +50,15 @@ struct AttendFew {
   FoldedRows fold;
   HeadView<const T> q, k, v;
   HeadView<T> y;
-  int heads, kv_heads, head_size, value_size, row_parts, shares;
+  SinkView<T> sinks;
+  int heads, kv_heads, head_size, value_size, row_parts;
   float scale, softcap;
   bool aligned, values_aligned;
-  Partial partial;  // if there are several shares
+  Partial partial;
 
   DEVICE_FN void operator()(Block<Shared>& b, const Shared& s) const {
     int64_t at = b.index();
+    const int shares = partial.shares;
     const int share = int(at % shares), first_row = int(at / shares % row_parts) * kRows;
     at /= int64_t(shares) * row_parts;
     const int64_t kv_head = at % kv_heads, batch = at / kv_heads;
@@ -172,19 +165,21 @@ struct AttendFew {
       for (int i = t; i < kRows * kWidth; i += kThreads) {
         const int r = i / kWidth, column = i % kWidth;
         if (first_row + r >= fold.rows || column >= value_size) continue;
-        float top = kUnseen<float>, sum = 0, total = 0;
+        int head;
+        const int query = fold.query(first_row + r, head);
+        const int64_t in_all = kv_head * fold.group.divisor() + head;
+        const float sink = shares == 1 ? sinks.at(in_all) : kUnseen<float>;
+        float top = sink, sum = 0;
         for (int g = 0; g < kGroups; ++g) top = larger(top, s.part[g].top[r]);
         const float base = base_of(top);
+        float total = exponential(sink - base);
         for (int g = 0; g < kGroups; ++g) {
           const float shrink = exponential(s.part[g].top[r] - base);
           sum += s.part[g].sums[r][column] * shrink;
           total += s.part[g].total[r] * shrink;
         }
-        int head;
-        const int query = fold.query(first_row + r, head);
-        const int64_t in_all = kv_head * fold.group.divisor() + head;
         if (shares == 1) {
-          y.at(batch, in_all, query)[column] = T(total == 0 ? 0.f : sum / total);
+          y.at(batch, in_all, query)[column] = T(normalised(sum, total));
           continue;
         }
         const int64_t row = ((batch * heads + in_all) * sight.queries + query) * shares + share;
@@ -213,59 +208,20 @@ struct AttendFew {
   }
 };
 
-// y of a row and column from what blocks have left.
-template <class T>
-struct CombineShares {
-  Partial partial;
-  HeadView<T> y;
-  device::Divider by_size, by_queries, by_heads;
-  int shares;
-  DEVICE_FN void operator()(int64_t i) const {
-    int64_t column, query, head;
-    const int64_t row = by_size(i, column), batch = by_heads(by_queries(row, query), head);
-    const float* const tops = partial.top + row * shares;
-    float top = kUnseen<float>, sum = 0, total = 0;
-    for (int n = 0; n < shares; ++n) top = larger(top, tops[n]);
-    const float base = base_of(top);
-    for (int n = 0; n < shares; ++n) {
-      const float shrink = exponential(tops[n] - base);
-      sum += partial.sums[(row * shares + n) * by_size.divisor() + column] * shrink;
-      total += partial.total[row * shares + n] * shrink;
-    }
-    y.at(batch, head, query)[column] = T(total == 0 ? 0.f : sum / total);
-  }
-};
-
 template <class T, int kLanes, int kRows>
 void run(Context& context, const Attend& p) {
   using Kernel = AttendFew<T, kLanes, kRows>;
   const FoldedRows fold(p);
   const int row_parts = (fold.rows + kRows - 1) / kRows;
   const int64_t heads = checked_product(checked_product(p.batch, p.kv_heads), row_parts);
-  constexpr int64_t kFewestKeys = 8 * Kernel::kGroups, kMostShares = 128;
-  const int64_t enough = 4 * int64_t(device::multiprocessors(context.stream().device()));
-  const int64_t shares = std::clamp<int64_t>(std::min(enough / heads, p.keys / kFewestKeys), 1, kMostShares);
-
-  const int64_t rows = checked_product(checked_product(p.batch, p.heads), p.queries);
-  Partial partial{};
-  if (shares > 1) {
-    const auto floats = [&](int64_t count) {
-      return static_cast<float*>(context.scratch(size_t(checked_product(count, int64_t(sizeof(float))))));
-    };
-    partial = {floats(checked_product(rows * shares, p.value_size)), floats(rows * shares), floats(rows * shares)};
-  }
+  const Partial partial = make_partial(context, p, shares_for(context, p, heads, 4, 8 * Kernel::kGroups));
   constexpr int kPack = Kernel::kPack;
   device::block_kernel<typename Kernel::Shared>(
-      context.stream(), {checked_product(heads, shares), kThreads},
-      Kernel{SightView<T>(p, context.fault()), fold, p.q, p.k, p.v, p.y, int(p.heads), int(p.kv_heads),
-             int(p.head_size), int(p.value_size), row_parts, int(shares), float(p.scale), float(p.softcap),
+      context.stream(), {checked_product(heads, partial.shares), kThreads},
+      Kernel{SightView<T>(p, context.fault()), fold, p.q, p.k, p.v, p.y, SinkView<T>(p), int(p.heads), int(p.kv_heads),
+             int(p.head_size), int(p.value_size), row_parts, float(p.scale), float(p.softcap),
              packs_fit<kPack, T>(p.k, p.head_size), packs_fit<kPack, T>(p.v, p.value_size), partial});
-  if (shares == 1) return;
-  const int64_t count = checked_product(rows, p.value_size);
-  device::for_each_index(
-      context.stream(), count,
-      CombineShares<T>{partial, p.y, device::Divider(p.value_size, count), device::Divider(p.queries, count),
-                       device::Divider(p.heads, count), int(shares)});
+  combine_shares(context, p, partial);
 }
 
 template <class T, int kLanes>

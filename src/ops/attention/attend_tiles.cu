@@ -87,6 +87,7 @@ struct AttendTiles {
   HeadView<T> y;
   int heads, kv_heads, head_size, value_size, tiles, value_parts;
   C scale, softcap;
+  SinkView<T> sinks;
   T* scores;
   ScoresOutput::Stage stage;
   TileLayout layout;
@@ -184,6 +185,7 @@ struct AttendTiles {
       if (pass == 1) break;
       b.template reduce_groups<kSide>(
           total, [&](int t) { return total[t]; }, SumOfFour<C>());
+      if (sinks.sinks) add_sinks(b, sums, top, total, rows);
       b.threads([&](int t, Shared& s) { write(t, s, sums[t], total[t], batch, rows, part); });
     }
   }
@@ -304,6 +306,23 @@ struct AttendTiles {
     }
   }
 
+  // The score without a key comes last.
+  DEVICE_FN void add_sinks(Block<Shared>& b, PerThread<Sums, kThreads>& sums, PerThread<Four<C>, kThreads>& top,
+                           PerThread<Four<C>, kThreads>& total, int rows) const {
+    b.threads([&](int t, Shared& s) {
+      UNROLL for (int i = 0; i < kPer; ++i) {
+        const int row = t / kSide * kPer + i;
+        const C sink = row < rows ? sinks.at(s.head[row]) : kUnseen<C>;
+        const C now = larger(top[t].at[i], sink), base = base_of(now), shrink = exponential(top[t].at[i] - base);
+        top[t].at[i] = now;
+        total[t].at[i] = total[t].at[i] * shrink + exponential(sink - base);
+        UNROLL for (int f = 0; f < kFours; ++f) {
+          UNROLL for (int c = 0; c < kPer; ++c) sums[t].row[i][f].at[c] *= shrink;
+        }
+      }
+    });
+  }
+
   DEVICE_FN void write(int t, const Shared& s, const Sums& sums, const Four<C>& total, int64_t batch, int rows,
                        int part) const {
     UNROLL for (int i = 0; i < kPer; ++i) {
@@ -361,6 +380,7 @@ void run(Context& context, const Attend& p) {
                       parts,
                       C(p.scale),
                       C(p.softcap),
+                      SinkView<T>(p),
                       static_cast<T*>(p.scores.data),
                       p.scores.stage,
                       layout,

@@ -25,6 +25,7 @@ struct SightView {
   using C = device::Compute<T>;
 
   const int64_t* lengths;
+  const int32_t* last_keys;
   bool from_end, boolean;
   int before, after, offset;  // before and after: below zero for no bound
   int queries, keys;
@@ -36,7 +37,8 @@ struct SightView {
 
   SightView(const Attend& p, device::FaultRef fault)
       : lengths(p.sight.lengths),
-        from_end(p.sight.from_end && p.sight.lengths),
+        last_keys(p.sight.last_keys),
+        from_end(p.sight.from_end && p.sight.has_lengths()),
         boolean(p.mask.boolean),
         before(bound(p.sight.before, p)),
         after(bound(p.sight.after, p)),
@@ -52,8 +54,8 @@ struct SightView {
         fault(fault) {}
 
   DEVICE_FN int length(int64_t batch) const {
-    if (!lengths) return keys;
-    const int64_t given = lengths[batch];
+    if (!lengths && !last_keys) return keys;
+    const int64_t given = lengths ? lengths[batch] : int64_t(last_keys[batch]) + 1;
     if (given >= 0 && given <= keys) return int(given);
     fault.report(device::FaultKind::index_out_of_range, given, keys);
     return given < 0 ? 0 : keys;
@@ -110,6 +112,15 @@ template <class C>
 DEVICE_FN C capped(C score, C softcap) {
   return softcap > 0 ? softcap * std::tanh(score / softcap) : score;
 }
+
+// Sinks of heads, as scores.
+template <class T>
+struct SinkView {
+  using C = device::Compute<T>;
+  const T* sinks;
+  SinkView(const Attend& p) : sinks(static_cast<const T*>(p.sinks)) {}
+  DEVICE_FN C at(int64_t head) const { return sinks ? C(sinks[head]) : kUnseen<C>; }
+};
 
 // Rows of heads that share keys, folded into one run of rows, neighbours by query: row r is of query r / group.
 struct FoldedRows {

@@ -1,0 +1,80 @@
+// Warps on the virtual GPU: phases are loops over 32 lanes, tiles are gathered from the lanes that hold them.
+#pragma once
+#include <bit>
+
+#include "device/warp.h"
+
+namespace encore::device {
+
+template <class T>
+uint32_t as_pair(float low, float high) {
+  return uint32_t(T(low).bits) | uint32_t(T(high).bits) << 16;
+}
+inline uint32_t low_halves(uint32_t low, uint32_t high) { return (low & 0xffffu) | high << 16; }
+inline uint32_t high_halves(uint32_t low, uint32_t high) { return low >> 16 | (high & 0xffff0000u); }
+
+class Warp {
+ public:
+  explicit Warp(int index) : index_(index) {}
+  int index() const { return index_; }
+  template <class F>
+  void lanes(F f) const {
+    virtual_gpu::for_each(32, [&](int64_t lane) { f(int(lane)); });
+  }
+  template <int kColumns, class F, class Op>
+  void reduce_columns(F value_of, Op op) const {
+    static_assert(kColumns <= 32 && (kColumns & (kColumns - 1)) == 0);
+    for (int column = 0; column < kColumns; ++column) {
+      auto all = value_of(column);
+      for (int lane = column + kColumns; lane < 32; lane += kColumns) all = op(all, value_of(lane));
+      for (int lane = column; lane < 32; lane += kColumns) value_of(lane) = all;
+    }
+  }
+  template <class F>
+  void transpose(F pair_of) const {
+    uint16_t matrix[8][8];
+    for (int lane = 0; lane < 32; ++lane)
+      for (int i = 0; i < 2; ++i) matrix[lane / 4][lane % 4 * 2 + i] = half_of(pair_of(lane), i);
+    for (int lane = 0; lane < 32; ++lane) {
+      const int row = lane / 4, column = lane % 4 * 2;
+      pair_of(lane) = uint32_t(matrix[column][row]) | uint32_t(matrix[column + 1][row]) << 16;
+    }
+  }
+  template <class T, class S, class L, class R>
+  void multiply(S sums_of, L left_of, R right_of) const {
+    float left[16][16], right[16][8];
+    for (int lane = 0; lane < 32; ++lane) {
+      const int g = lane / 4, two = lane % 4 * 2;
+      const LeftTile a = left_of(lane);
+      const RightTile b = right_of(lane);
+      for (int i = 0; i < 2; ++i) {
+        for (int n = 0; n < 4; ++n) left[g + n % 2 * 8][n / 2 * 8 + two + i] = value_of<T>(a.at[n], i);
+        for (int n = 0; n < 2; ++n) right[n * 8 + two + i][g] = value_of<T>(b.at[n], i);
+      }
+    }
+    for (int lane = 0; lane < 32; ++lane) {
+      SumTile& sums = sums_of(lane);
+      for (int n = 0; n < 4; ++n) {
+        const int row = lane / 4 + n / 2 * 8, column = lane % 4 * 2 + n % 2;
+        for (int k = 0; k < 16; ++k) sums.at[n] += left[row][k] * right[k][column];
+      }
+    }
+  }
+
+ private:
+  static uint16_t half_of(uint32_t pair, int i) { return uint16_t(pair >> 16 * i); }
+  template <class T>
+  static float value_of(uint32_t pair, int i) {
+    return float(std::bit_cast<T>(half_of(pair, i)));
+  }
+  int index_;
+};
+
+template <class Shared, class F>
+void for_each_warp(Block<Shared>& b, F f) {
+  b.threads([&](int t, Shared& s) {
+    if (t % 32 == 0) f(Warp(t / 32), s);
+  });
+}
+
+}  // namespace encore::device

@@ -1,0 +1,47 @@
+// Warps of a block, each on its own: for_each_warp(b, f) is a phase of the block in which f(warp, shared) runs once for
+// every 32 neighbouring threads. As in a block, warp.lanes([&](int lane) { ... }) opens a phase of the warp, at the end
+// of which its lanes meet and no others; code between is the same for all lanes. What a lane keeps is a
+// PerThread<T, 32>.
+//
+// Collectives, which find a lane's part by a function of the lane:
+//   warp.reduce_columns<kColumns>(value, op)  value(lane), a reference, becomes op over the lanes that are the same
+//                                             modulo kColumns
+//   warp.transpose(pair)                      of a matrix of 8 x 8 values in 16 bits: pair(lane), a reference, holds
+//   row
+//                                             lane / 4, columns lane % 4 * 2 and the next, the first in the low bits
+//   warp.multiply<T>(sums, left, right)       sums += left * right: 16 x 8, 16 x 16 and 16 x 8 values of T, Half or
+//                                             BFloat16, with sums in float
+#pragma once
+#include <cstdint>
+
+#include "device/half.h"
+#include "device/launch.h"
+
+namespace encore::device {
+
+// What a lane holds of such tiles: with g = lane / 4 and two = lane % 4 * 2,
+struct LeftTile {
+  uint32_t
+      at[4];  // rows g, g + 8, g, g + 8; columns two and the next, in the second half of the tile from the third on
+};
+struct RightTile {
+  uint32_t at[2];  // column g; rows two and the next, 8 + two and the next
+};
+struct SumTile {
+  float at[4];  // row g, columns two and the next; row g + 8, the same
+};
+
+// Two values of T in a word, the first in the low bits.
+template <class T>
+DEVICE_FN uint32_t as_pair(float low, float high);
+// The low or the high halves of two words, as a word.
+DEVICE_FN uint32_t low_halves(uint32_t low, uint32_t high);
+DEVICE_FN uint32_t high_halves(uint32_t low, uint32_t high);
+
+}  // namespace encore::device
+
+#ifdef __CUDACC__
+#include "device/cuda/warp.h"
+#else
+#include "device/virtual/warp.h"
+#endif
