@@ -270,10 +270,11 @@ class ConvTranspose : public ConvBase {
 }  // namespace
 
 std::vector<OpRow> conv_rows() {
+  constexpr Types kFusedFloats{Type::f16, Type::f32, Type::f64};  // as its schema has it
   return {
       {.name = "Conv", .since = 1, .types = {in(0, kFloats)}, .make = make<Conv>},
       {.domain = kChannelsLast, .name = "Conv", .since = 11, .types = {in(0, kChannelsLastFloats)}, .make = make<Conv>},
-      {.domain = kMicrosoft, .name = "FusedConv", .since = 1, .types = {in(0, kFloats)}, .make = make<FusedConv>},
+      {.domain = kMicrosoft, .name = "FusedConv", .since = 1, .types = {in(0, kFusedFloats)}, .make = make<FusedConv>},
       {.name = "ConvTranspose", .since = 1, .types = {in(0, kFloats)}, .make = make<ConvTranspose>},
       {.domain = kChannelsLast,
        .name = "ConvTranspose",
