@@ -1,41 +1,75 @@
-// Packs at any address: in as few and wide accesses as its alignment allows.
+// Values at any address, read in the aligned granules of 16 bytes that they lie in.
 #pragma once
+#include <cstring>
+
 #include "device/transform.h"
 
 namespace encore::device {
 
-template <int kCount, class T>
-DEVICE_FN Pack<T, kCount> load_neighbours(const T* from) {
-  if constexpr (kCount == 1) {
-    return {{*from}};
-  } else {
-    constexpr int kHalf = kCount / 2;
-    if (is_pack_aligned<kCount>(from)) return load_pack<kCount>(from, true);
-    const auto low = load_neighbours<kHalf>(from), high = load_neighbours<kHalf>(from + kHalf);
-    Pack<T, kCount> pack;
-    UNROLL for (int i = 0; i < kHalf; ++i) {
-      pack.at[i] = low.at[i];
-      pack.at[kHalf + i] = high.at[i];
-    }
-    return pack;
-  }
+struct alignas(16) Granule {
+  uint32_t words[4];
+};
+
+// The granule at `at`, of which the bytes in [from, to) are wanted. The others may be anyone's, but can be read: a
+// GPU's memory ends nowhere within a granule. The virtual GPU leaves them alone.
+DEVICE_FN Granule load_granule(const char* at, [[maybe_unused]] const char* from, [[maybe_unused]] const char* to) {
+#ifdef __CUDACC__
+  return *reinterpret_cast<const Granule*>(at);
+#else
+  Granule granule;
+  std::memset(&granule, 0xff, sizeof granule);
+  const char *begin = from > at ? from : at, *end = to < at + sizeof granule ? to : at + sizeof granule;
+  std::memcpy(reinterpret_cast<char*>(&granule) + (begin - at), begin, size_t(end - begin));
+  return granule;
+#endif
 }
 
-template <int kCount, class T>
-DEVICE_FN void store_neighbours(T* to, const Pack<T, kCount>& pack) {
-  if constexpr (kCount == 1) {
-    *to = pack.at[0];
-  } else {
-    constexpr int kHalf = kCount / 2;
-    if (is_pack_aligned<kCount>(to)) return store_pack(to, pack, true);
-    Pack<T, kHalf> low, high;
-    UNROLL for (int i = 0; i < kHalf; ++i) {
-      low.at[i] = pack.at[i];
-      high.at[i] = pack.at[kHalf + i];
+// Neighbours on their way from memory: pack() waits for them, so ask for all that are needed before.
+template <class T>
+struct Neighbours {
+  static constexpr int kCount = pack_size<T>();
+  Granule low = {}, high = {};
+  unsigned skipped = 0;  // bytes of `low`
+
+  Neighbours() = default;
+  // The first `count` from there, or none.
+  DEVICE_FN Neighbours(const T* from, int count) {
+    static_assert(16 % sizeof(T) == 0);
+    const char* const begin = reinterpret_cast<const char*>(from);
+    const char* const end = begin + count * int(sizeof(T));
+    if constexpr (sizeof(T) < 16) skipped = unsigned(reinterpret_cast<uintptr_t>(begin) % sizeof(Granule));
+    const char* const at = begin - skipped;
+    if (count > 0) low = load_granule(at, begin, end);
+    if constexpr (sizeof(T) < 16) {
+      if (count > 0 && skipped + unsigned(count) * sizeof(T) > sizeof(Granule))
+        high = load_granule(at + sizeof(Granule), begin, end);
     }
-    store_neighbours(to, low);
-    store_neighbours(to + kHalf, high);
   }
+  DEVICE_FN Pack<T, kCount> pack() const {
+    uint32_t words[8];
+    UNROLL for (int i = 0; i < 4; ++i) {
+      words[i] = low.words[i];
+      words[4 + i] = high.words[i];
+    }
+    if constexpr (sizeof(T) < 16) {
+      UNROLL for (int i = 0; i < 6; ++i) words[i] = skipped & 8 ? words[i + 2] : words[i];
+    }
+    if constexpr (sizeof(T) < 8) {
+      UNROLL for (int i = 0; i < 5; ++i) words[i] = skipped & 4 ? words[i + 1] : words[i];
+    }
+    if constexpr (sizeof(T) < 4) {
+      UNROLL for (int i = 0; i < 4; ++i) words[i] =
+          uint32_t((uint64_t(words[i + 1]) << 32 | words[i]) >> (skipped % 4 * 8));
+    }
+    Pack<T, kCount> pack;
+    std::memcpy(&pack, words, sizeof pack);
+    return pack;
+  }
+};
+
+template <class T>
+DEVICE_FN Pack<T, pack_size<T>()> load_neighbours(const T* from, int count = pack_size<T>()) {
+  return Neighbours<T>(from, count).pack();
 }
 
 }  // namespace encore::device

@@ -68,6 +68,24 @@ DEPTHWISE = [
     conv((1, 4, 5, 6, 7), (4, 1, 3, 3, 3), group=4, pads=[1, 1, 1, 1, 1, 1]),
     conv((2, 8, 9, 9), (8, 1, 3, 3), group=8, auto_pad="SAME_LOWER", strides=[2, 2]),
 ]
+# So large that a thread has several lines, whose values can be moved side by side or not.
+DEPTHWISE_LARGE = [
+    conv((2, 128, 64, 68), (128, 1, 3, 3), bias=True, group=128, pads=[1, 1, 1, 1], name="large"),
+    conv((2, 130, 63, 67), (130, 1, 3, 3), group=130, pads=[1, 1, 1, 1], name="large"),
+    conv((2, 128, 63, 70), (128, 1, 3, 3), bias=True, group=128, pads=[0, 2, 1, 0], name="large"),
+    conv((2, 128, 127, 136), (128, 1, 3, 3), bias=True, group=128, strides=[2, 2], pads=[1] * 4, name="large"),
+    conv((2, 64, 64, 68), (64, 1, 5, 5), bias=True, group=64, pads=[2, 2, 2, 2], name="large"),
+    conv((2, 64, 127, 136), (64, 1, 5, 5), bias=True, group=64, strides=[2, 2], pads=[2] * 4, name="large"),
+    conv((2, 64, 64, 68), (64, 1, 7, 7), group=64, pads=[3, 3, 3, 3], name="large"),
+    conv((2, 64, 127, 136), (64, 1, 7, 7), group=64, strides=[2, 2], pads=[3] * 4, name="large"),
+]
+# Small pictures of even and odd widths.
+DEPTHWISE_LARGE += [
+    conv((1, 6, side, side + 4 * (side % 2)), (6, 1, k, k), bias=True, group=6, strides=[s, s], pads=[k // 2] * 4)
+    for side in (7, 12, 14, 28)
+    for k in (3, 5)
+    for s in (1, 2)
+]
 TRANSPOSED = [
     transposed((2, 6, 5, 4), (6, 3, 2, 2), bias=True, strides=[2, 2]),
     transposed((2, 6, 5, 4), (6, 3, 3, 3), bias=True, strides=[2, 2], pads=[1, 1, 1, 1]),
@@ -85,7 +103,7 @@ TRANSPOSED = [
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("case", CONVOLUTIONS + DEPTHWISE + TRANSPOSED, ids=str)
+@pytest.mark.parametrize("case", CONVOLUTIONS + DEPTHWISE + DEPTHWISE_LARGE + TRANSPOSED, ids=str)
 def test_convolutions(case, dtype):
     check(replace(case, dtype=dtype, opset=22))
 

@@ -20,6 +20,22 @@ CASES = [
     exact("Gather", [floats(5, 3), np.zeros((0,), np.int64)], name="empty", capture=False),
     exact("Gather", [floats(1000, 768), indices("int64", 4, 128, low=0, high=999)], dtype="float16", name="embedding"),
     exact("Gather", [floats(100, 33), indices("int64", 40, low=0, high=99)], dtype="float16", misaligned=True),
+    # Rows that are long but of odd sizes, and single elements of many rows.
+    *[exact("Gather", [integers(t, 30, 71), indices("int64", 50, low=-30, high=29)], name=t) for t in INTEGERS[:4]],
+    *[
+        exact("Gather", [integers(t, rows, dim), indices("int64", count, low=-dim, high=dim - 1)], {"axis": 1}, name=t)
+        for t in INTEGERS[:4]
+        for rows, dim, count in [(601, 150, 256), (1100, 33, 131)]
+    ],
+    exact("Gather", [floats(2, 700, 9), indices("int32", 5, 16, low=0, high=8)], {"axis": 2}, dtype="float16"),
+    exact(
+        "Gather",
+        [floats(601, 90), indices("int64", 128, low=0, high=89)],
+        {"axis": 1},
+        dtype="float16",
+        misaligned=True,
+    ),
+    exact("Gather", [floats(550, 4500), indices("int64", 1200, low=0, high=4499)], {"axis": 1}, dtype="float64"),
     *[
         exact("GatherElements", [floats(4, 5), indices("int64", 4, 3, low=-5, high=4)], {"axis": 1}, dtype=t)
         for t in FLOATS

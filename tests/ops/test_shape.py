@@ -62,6 +62,25 @@ MOVES = [
     exact("Transpose", [floats(7, 66, 90, 30)], {"perm": [0, 3, 1, 2]}, dtype="float16", name="large"),
     exact("Transpose", [integers("uint8", 2180, 2052)], name="large"),
     exact("Transpose", [integers("uint8", 3, 1156, 1028)], {"perm": [0, 2, 1]}, name="large"),
+    # Lines of tiles that begin and end anywhere; few long lines, many short ones.
+    *[
+        exact("Transpose", [integers(t, *shape)], {"perm": [0, 2, 1]}, name=t)
+        for t in ("uint8", "int16", "int32", "int64")
+        for shape in [(1, 65, 129), (2, 8, 300), (2, 300, 8), (2, 20, 260), (1, 260, 24), (3, 128, 68), (1, 66, 257)]
+    ],
+    *[
+        exact("Transpose", [integers(t, 2, 100, 71)], {"perm": [0, 2, 1]}, name=t, misaligned=True)
+        for t in ("uint8", "int16", "int32", "int64")
+    ],
+    # Neighbours that are moved as one element of up to 16 bytes.
+    *[
+        exact("Transpose", [integers(t, 37, 70, width)], {"perm": [1, 0, 2]}, name=t)
+        for t, width in [("uint8", 2), ("uint8", 16), ("int16", 2), ("int16", 8), ("int32", 4), ("int64", 2)]
+    ],
+    exact("Transpose", [floats(9, 10, 11, 12)], {"perm": [3, 2, 1, 0]}, dtype="float16"),
+    exact("Transpose", [floats(2, 9, 3, 10, 12)], {"perm": [4, 2, 0, 3, 1]}, dtype="float16"),
+    exact("Transpose", [floats(2, 9, 3, 2, 10, 12)], {"perm": [5, 1, 3, 0, 4, 2]}, dtype="float16"),
+    exact("Transpose", [floats(2, 9, 3, 2, 9, 12)], {"perm": [3, 5, 0, 2, 1, 4]}, dtype="float16"),
     *in_types("Slice", lambda x: [x(6, 8), ints(1, 2), ints(5, 8), ints(0, 1), ints(2, 3)]),
     exact("Slice", [floats(6, 8), ints(-1), ints(-100), ints(0), ints(-2)]),
     exact("Slice", [floats(6, 8), ints(7), ints(-(2**63)), ints(1), ints(-3)]),
@@ -71,7 +90,24 @@ MOVES = [
     exact("Slice", [floats(64, 129, 33), ints(1, 0), ints(63, 32), ints(1, 2)], name="large", dtype="float16"),
     *in_types("Slice", lambda x: [x(7, 301), ints(1), ints(300), ints(1)], name_of="runs"),
     exact("Slice", [floats(7, 301), ints(3), ints(2**62), ints(1)], dtype="float16", misaligned=True, name="runs"),
+    # Steps that are taken in wide reads and others, of rows that end within a pack.
+    *[
+        exact("Slice", [integers(t, 9, 203), ints(start), ints(end), ints(1), ints(step)], name=t)
+        for t in ("uint8", "int16", "int32", "int64")
+        for start, end, step in [(0, 203, 2), (1, 202, 2), (202, -(2**62), -1), (150, 3, -1), (3, 200, 3), (200, 1, -2)]
+    ],
+    # So large that narrow runs, too, are moved in packs, and two of them by a thread.
+    *[
+        exact("Slice", [floats(1300, 1701), *map(ints, cut)], dtype="float16", name="large", misaligned=misaligned)
+        for cut in [(1, 1701, 1), (0, 1700, 1), (0, 1701, 1, 2), (1700, -(2**62), 1, -1)]
+        for misaligned in (False, True)
+    ],
+    exact("Slice", [floats(1100, 700, 3), ints(0), ints(2), ints(2)], dtype="float16", name="large"),
+    exact("Slice", [floats(1100, 700, 3), ints(1), ints(3), ints(2)], dtype="float16", name="large", misaligned=True),
+    exact("Slice", [integers("uint8", 2300, 2001), ints(1), ints(1999), ints(1)], name="large"),
     *in_types("Expand", lambda x: [x(5, 1), ints(3, 5, 301)], name_of="runs"),
+    exact("Expand", [floats(1500, 1), ints(1500, 1501)], dtype="float16", name="large"),
+    exact("Tile", [floats(700, 5), ints(3, 211)], dtype="float16", name="large"),
     *in_types("Expand", lambda x: [x(3, 1), ints(2, 1, 4)]),
     exact("Expand", [np.float32(3), ints(2, 3)]),
     exact("Expand", [floats(1, 0), ints(3, 0)], capture=False),
@@ -90,6 +126,12 @@ JOINS = [
     *in_types("Concat", lambda x: [x(7, 301), x(7, 150), x(7, 1)], {"axis": 1}, name_of="runs"),
     exact("Concat", [floats(7, 301), floats(7, 77)], {"axis": 1}, dtype="float16", misaligned=True, name="runs"),
     *in_types("Split", lambda x: [x(7, 452), ints(301, 1, 150)], {"axis": 1}, outputs=3, name_of="runs"),
+    exact("Concat", [floats(1500, 1501), floats(1500, 1)], {"axis": 1}, dtype="float16", name="large"),
+    exact("Concat", [floats(70, 33) for _ in range(20)], {"axis": 1}, dtype="float16", name="many"),
+    exact("Concat", [floats(70, 333) for _ in range(20)], {"axis": 1}, dtype="float16", name="many"),
+    exact("Concat", [floats(3, i) for i in range(1, 20)], {"axis": 1}, dtype="float16", misaligned=True, name="many"),
+    exact("Split", [floats(1500, 1502), ints(1, 1501)], {"axis": 1}, outputs=2, dtype="float16", name="large"),
+    exact("Split", [floats(300, 3003), ints(*[143] * 21)], {"axis": 1}, outputs=21, dtype="float16", name="many"),
     *in_types("Split", lambda x: [x(6, 4), ints(2, 4)], {"axis": 0}, outputs=2),
     exact("Split", [floats(6, 9)], {"axis": 1, "num_outputs": 3}, outputs=3),
     exact("Split", [floats(6, 7)], {"axis": 1, "num_outputs": 3}, outputs=3, name="uneven"),
@@ -113,6 +155,18 @@ PADS = [
     exact("Pad", [floats(3, 4), ints(2, 1, 2, 3)], {"mode": "wrap"}),
     exact("Pad", [floats(3, 4), ints(-1, 0, 2, -2)], name="negative"),
     exact("Pad", [floats(3, 4, 5), ints(1, 2), None, ints(-1)], name="axes"),
+    # Rows that are mostly copied in packs; so large that a thread has two.
+    *[
+        exact("Pad", [floats(2, 9, 203), ints(0, 1, pad, 1, 0, 9 - pad), value], {"mode": mode}, dtype=t, name="runs")
+        for mode in ("constant", "reflect", "edge", "wrap")
+        for pad in (1, 8)
+        for t, value in (("float16", Const(np.float32(7.5))), ("float32", Const(np.float32(-1))))
+    ],
+    *in_types("Pad", lambda x: [x(3, 5, 301), ints(1, 0, 3, 0, 1, 2)], name_of="runs"),
+    exact("Pad", [floats(3, 5, 301), ints(1, 0, 3, 0, 1, 2)], dtype="float16", misaligned=True, name="runs"),
+    exact("Pad", [floats(1500, 1500), ints(0, 1, 1, 0)], dtype="float16", name="large"),
+    exact("Pad", [floats(1500, 1500), ints(0, 1, 1, 2)], {"mode": "reflect"}, dtype="float16", name="large"),
+    exact("Pad", [floats(400, 1900, 3), ints(0, 0, 1, 0, 1, 0)], dtype="float16", name="large"),
     exact("Pad", [floats(3, 4)], {"pads": [0, 1, 0, 1], "value": 2.0}, opset=10),
     exact("Pad", [SPECIAL.reshape(4, 4), ints(1, 1, 1, 1)], {"mode": "edge"}, name="special"),
 ]

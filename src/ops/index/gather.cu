@@ -1,7 +1,11 @@
 // Gather, GatherElements and GatherND. An index out of range is never followed: it reads element 0 and is reported.
+#include <algorithm>
+
+#include "device/device.h"
 #include "device/divide.h"
 #include "device/fault.h"
 #include "device/launch.h"
+#include "device/pieces.h"
 #include "ops/dispatch.h"
 #include "ops/index/indices.h"
 #include "ops/registry.h"
@@ -9,6 +13,7 @@
 namespace encore::ops {
 namespace {
 
+using device::Block;
 using device::Divider;
 using device::FaultRef;
 
@@ -21,12 +26,101 @@ struct GatherRows {
   int64_t dim, inner;
   Divider by_inner, by_indices;
   FaultRef fault;
-  DEVICE_FN void operator()(int64_t i) const {
+  DEVICE_FN void operator()(int64_t i) const { out[i] = *find(i).from; }
+  DEVICE_FN device::Piece<T> find(int64_t i) const {
     int64_t column, j;
     const int64_t outer = by_indices(by_inner(i, column), j);
-    out[i] = in[(outer * dim + fault.checked_index(indices[j], dim)) * inner + column];
+    return {in + (outer * dim + fault.checked_index(indices[j], dim)) * inner + column, inner - column};
   }
 };
+template <class T>
+struct GatheredPieces {
+  GatherRows<T> rows;
+  DEVICE_FN device::Piece<T> operator()(int64_t i) const { return rows.find(i); }
+};
+
+// Single elements of rows that fit in shared memory. A thread keeps the indices of a pack for all rows of its block.
+template <class T>
+struct GatherColumns {
+  static constexpr int kMaxThreads = 256, kPack = device::pack_size<T>(), kLoads = 4;
+  static constexpr int kTile = 32 * 1024 / int(sizeof(T));
+  using Values = device::Pack<T, kPack>;
+  struct Shared {
+    Values tile[kTile / kPack];
+  };
+  const T* in;
+  T* out;
+  Indices indices;
+  int64_t rows, count;
+  int dim, block_rows, packs, together;  // packs of a row; rows that are written at the same time
+  Divider by_packs;
+  bool aligned;
+  FaultRef fault;
+  DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
+    const int64_t first = b.index() * block_rows;
+    const int here = rows - first < block_rows ? int(rows - first) : block_rows;
+    b.threads([&](int t, Shared& s) {
+      const T* const from = in + first * dim;
+      const int all = here * dim;
+      NO_UNROLL for (int at = t * kPack; at < all; at += kLoads * kMaxThreads * kPack) {
+        device::Neighbours<T> loads[kLoads];
+        UNROLL for (int i = 0; i < kLoads; ++i) {
+          const int begin = at + i * kMaxThreads * kPack;
+          loads[i] = device::Neighbours<T>(from + begin, all - begin < kPack ? all - begin : kPack);
+        }
+        UNROLL for (int i = 0; i < kLoads; ++i) {
+          const int begin = at + i * kMaxThreads * kPack;
+          if (begin < all) s.tile[begin / kPack] = loads[i].pack();
+        }
+      }
+    });
+    b.threads([&](int t, Shared& s) {
+      const T* const tile = s.tile[0].at;
+      NO_UNROLL for (int item = t; item < packs * together; item += kMaxThreads) {
+        int64_t pack;
+        const int row = int(by_packs(item, pack));
+        // Neighbours if they can be written at once, else what lets the threads write side by side.
+        const int64_t begin = aligned ? pack * kPack : pack, step = aligned ? 1 : packs;
+        int columns[kPack];
+        UNROLL for (int j = 0; j < kPack; ++j) {
+          const int64_t at = begin + j * step;
+          columns[j] = at < count ? int(fault.checked_index(indices[at], dim)) : 0;
+        }
+        NO_UNROLL for (int r = row; r < here; r += together) {
+          Values values;
+          UNROLL for (int j = 0; j < kPack; ++j) values.at[j] = tile[r * dim + columns[j]];
+          T* const to = out + (first + r) * count + begin;
+          if (aligned) {
+            device::store_pack(to, values, true);
+          } else {
+            UNROLL for (int j = 0; j < kPack; ++j) {
+              if (begin + j * step < count) to[j * step] = values.at[j];
+            }
+          }
+        }
+      }
+    });
+  }
+};
+
+// Whether GatherColumns does it, and does so faster than one thread for each element.
+template <class T>
+bool gather_columns(Context& context, const GatherRows<T>& all, int64_t rows, int64_t count) {
+  using Kernel = GatherColumns<T>;
+  const int64_t blocks = 4 * int64_t(device::multiprocessors(context.stream().device()));
+  if (all.inner != 1 || all.dim > Kernel::kTile || count < 8 * Kernel::kPack || count < all.dim / 4 || rows < blocks)
+    return false;
+  const int64_t block_rows = std::min(Kernel::kTile / all.dim, (rows + blocks - 1) / blocks);
+  const int64_t packs = (count + Kernel::kPack - 1) / Kernel::kPack;
+  const int64_t together = std::clamp<int64_t>(Kernel::kMaxThreads / packs, 1, block_rows);
+  if (packs * together > INT32_MAX) return false;
+  const bool aligned = count % Kernel::kPack == 0 && device::is_pack_aligned<Kernel::kPack>(all.out);
+  device::block_kernel<typename Kernel::Shared>(
+      context.stream(), {(rows + block_rows - 1) / block_rows, Kernel::kMaxThreads},
+      Kernel{all.in, all.out, all.indices, rows, count, int(all.dim), int(block_rows), int(packs), int(together),
+             Divider(packs, packs * together), aligned, all.fault});
+  return true;
+}
 
 class Gather : public Op {
  public:
@@ -45,9 +139,20 @@ class Gather : public Op {
     widen(inner, bytes, {in.data, out.data});
     const int64_t count = in.shape.count(0, axis) * indices.count() * inner;
     dispatch_size(bytes, [&]<class T>() {
-      device::for_each_index(context.stream(), count,
-                             GatherRows<T>{in.as<const T>(), out.as<T>(), indices_of(indices), in.shape[axis], inner,
-                                           Divider(inner, count), Divider(indices.count(), count), context.fault()});
+      const GatherRows<T> rows{in.as<const T>(),
+                               out.as<T>(),
+                               indices_of(indices),
+                               in.shape[axis],
+                               inner,
+                               Divider(inner, count),
+                               Divider(indices.count(), count),
+                               context.fault()};
+      if constexpr (sizeof(T) < 16) {
+        if (gather_columns(context, rows, in.shape.count(0, axis), indices.count())) return;
+        if (inner >= 2 * device::pack_size<T>())
+          return device::fill_rows(context.stream(), rows.out, 1, count, count, true, GatheredPieces<T>{rows});
+      }
+      device::for_each_index(context.stream(), count, rows);
     });
   }
 

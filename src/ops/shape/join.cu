@@ -2,8 +2,7 @@
 #include <algorithm>
 
 #include "device/divide.h"
-#include "device/launch.h"
-#include "device/neighbours.h"
+#include "device/pieces.h"
 #include "ops/dispatch.h"
 #include "ops/host_vector.h"
 #include "ops/registry.h"
@@ -12,57 +11,79 @@
 namespace encore::ops {
 namespace {
 
-constexpr int kParts = 16;
+constexpr size_t kParts = 16;
 
 struct Part {
   void* data;
   int64_t first, width;  // columns of the joined rows, in elements
 };
 
-// joined[row, part.first + c] <-> part[row, c]. A thread moves `step` neighbours, a pack or one; those of a pack that
-// are not all in one row of one part, one by one.
-template <class T, bool kSplit>
-struct MoveParts {
-  static constexpr int kPack = device::pack_size<T>();
-  T* joined;
-  int64_t row_width, first, width;  // of the joined rows; the columns that these parts cover
+// The joined rows of parts that lie side by side.
+template <class T>
+struct JoinedPieces {
   device::Divider by_width;
   Part parts[kParts];
   int count;
-  int64_t n;
-  int step;
-  DEVICE_FN void operator()(int64_t i) const {
-    const int64_t begin = i * step, end = n - begin < step ? n : begin + step;
-    T *in_joined, *in_part;
-    const int64_t left = locate(begin, in_joined, in_part);
-    if (step == kPack && left >= kPack) return move<kPack>(in_joined, in_part);
-    NO_UNROLL for (int64_t j = begin;;) {
-      move<1>(in_joined, in_part);
-      if (++j == end) return;
-      locate(j, in_joined, in_part);
-    }
-  }
-
- private:
-  // Both places of the i-th element. Returns how many neighbours there are from it on.
-  DEVICE_FN int64_t locate(int64_t i, T*& in_joined, T*& in_part) const {
+  DEVICE_FN device::Piece<T> operator()(int64_t i) const {
     int64_t column;
     const int64_t row = by_width(i, column);
-    column += first;
+    column += parts[0].first;
     int p = 0;
     while (p + 1 < count && column >= parts[p + 1].first) ++p;
-    in_joined = joined + row * row_width + column;
-    in_part = static_cast<T*>(parts[p].data) + row * parts[p].width + column - parts[p].first;
-    return parts[p].first + parts[p].width - column;
-  }
-  template <int kCount>
-  DEVICE_FN static void move(T* in_joined, T* in_part) {
-    if constexpr (kSplit)
-      device::store_neighbours(in_part, device::load_neighbours<kCount>(in_joined));
-    else
-      device::store_neighbours(in_joined, device::load_neighbours<kCount>(in_part));
+    const Part& part = parts[p];
+    const int64_t at = column - part.first;
+    return {static_cast<const T*>(part.data) + row * part.width + at, part.width - at};
   }
 };
+
+// One part of the joined rows.
+template <class T>
+struct PartPieces {
+  const T* joined;  // its first column
+  int64_t row_width;
+  device::Divider by_width;
+  DEVICE_FN device::Piece<T> operator()(int64_t i) const {
+    int64_t column;
+    const int64_t row = by_width(i, column);
+    return {joined + row * row_width + column, by_width.divisor() - column};
+  }
+};
+template <class T>
+struct FillParts {
+  using Fill = device::FillRows<T, PartPieces<T>>;
+  Fill parts[kParts];
+  int64_t first[kParts];  // threads
+  int count;
+  DEVICE_FN void operator()(int64_t i) const {
+    int p = 0;
+    while (p + 1 < count && i >= first[p + 1]) ++p;
+    parts[p](i - first[p]);
+  }
+};
+
+template <class T>
+void join_parts(StreamRef stream, T* joined, int64_t rows, int64_t row_width, std::span<const Part> parts) {
+  JoinedPieces<T> pieces{{}, {}, int(parts.size())};
+  std::copy(parts.begin(), parts.end(), pieces.parts);
+  const int64_t first = parts.front().first, width = parts.back().first + parts.back().width - first;
+  pieces.by_width = device::Divider(width, rows * width);
+  device::fill_rows(stream, joined + first, rows, width, row_width, width / pieces.count >= 8 * device::pack_size<T>(),
+                    pieces);
+}
+
+template <class T>
+void split_parts(StreamRef stream, const T* joined, int64_t rows, int64_t row_width, std::span<const Part> parts) {
+  FillParts<T> fill{{}, {}, 0};
+  int64_t threads = 0;
+  for (const Part& part : parts) {
+    fill.first[fill.count] = threads;
+    fill.parts[fill.count] = device::filled_rows(
+        stream, static_cast<T*>(part.data), rows, part.width, part.width, part.width >= 8 * device::pack_size<T>(),
+        PartPieces<T>{joined + part.first, row_width, device::Divider(part.width, rows * part.width)});
+    threads += fill.parts[fill.count++].threads;
+  }
+  device::for_each_index(stream, threads, fill);
+}
 
 template <bool kSplit>
 void move_parts(StreamRef stream, void* joined, int64_t rows, std::vector<Part> parts, size_t bytes) {
@@ -86,19 +107,12 @@ void move_parts(StreamRef stream, void* joined, int64_t rows, std::vector<Part> 
     for (Part& part : parts) part = {part.data, part.first / 2, part.width / 2};
   }
   dispatch_size(bytes, [&]<class T>() {
-    for (size_t from = 0; from < parts.size();) {
-      // Parts with a gap between them (unwanted outputs) go into launches of their own.
-      size_t to = from + 1;
-      while (to < parts.size() && to - from < kParts && parts[to].first == parts[to - 1].first + parts[to - 1].width)
-        ++to;
-      const int64_t first = parts[from].first, width = parts[to - 1].first + parts[to - 1].width - first;
-      using Move = MoveParts<T, kSplit>;
-      const int64_t n = rows * width;
-      Move move{static_cast<T*>(joined), row_width, first, width, device::Divider(width, n), {}, int(to - from), n, 1};
-      if (width / move.count >= 8 * Move::kPack) move.step = Move::kPack;  // few packs will be broken
-      std::copy(parts.begin() + ptrdiff_t(from), parts.begin() + ptrdiff_t(to), move.parts);
-      device::for_each_index(stream, (n + move.step - 1) / move.step, move);
-      from = to;
+    for (size_t from = 0; from < parts.size(); from += kParts) {
+      const auto some = std::span<const Part>(parts).subspan(from, std::min(kParts, parts.size() - from));
+      if constexpr (kSplit)
+        split_parts(stream, static_cast<const T*>(joined), rows, row_width, some);
+      else
+        join_parts(stream, static_cast<T*>(joined), rows, row_width, some);
     }
   });
 }

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "device/divide.h"
-#include "device/launch.h"
+#include "device/pieces.h"
 #include "ops/dispatch.h"
 #include "ops/registry.h"
 
@@ -19,36 +19,38 @@ struct PadDim {
 
 constexpr int kMostDims = 16;
 template <class T>
-struct PadElements {
+struct PaddedPieces {
   const T* in;
-  T* out;
   T value;
   PadMode mode;
   int rank;
   device::Divider out_dims[kMostDims];
   int64_t in_dims[kMostDims], in_strides[kMostDims], before[kMostDims];
-  DEVICE_FN void operator()(int64_t i) const {
-    int64_t from = 0, rest = i;
-    for (int d = rank - 1; d >= 0; --d) {
+  DEVICE_FN device::Piece<T> operator()(int64_t i) const {
+    int64_t from = 0, left = 1, left_of_row = 1, step = 1;
+    NO_UNROLL for (int d = rank - 1; d >= 0; --d) {
       int64_t at;
-      rest = out_dims[d](rest, at);
+      i = out_dims[d](i, at);
+      const int64_t dim = in_dims[d], end = out_dims[d].divisor();
+      if (d == rank - 1) left_of_row = end - at;
       at -= before[d];
-      const int64_t dim = in_dims[d];
-      if (at < 0 || at >= dim) {
-        if (mode == PadMode::constant) {
-          out[i] = value;
-          return;
+      if (at >= 0 && at < dim) {
+        if (d == rank - 1) {
+          left = dim - at;
+          step = in_strides[d];
         }
-        if (mode == PadMode::edge)
-          at = at < 0 ? 0 : dim - 1;
-        else if (mode == PadMode::wrap)
-          at = (at % dim + dim) % dim;
-        else  // reflect, without repeating the edge
-          at = at < 0 ? -at : 2 * (dim - 1) - at;
+      } else if (mode == PadMode::constant) {
+        return {nullptr, d == rank - 1 && at < 0 ? -at : left_of_row};
+      } else if (mode == PadMode::edge) {
+        at = at < 0 ? 0 : dim - 1;
+      } else if (mode == PadMode::wrap) {
+        at = (at % dim + dim) % dim;
+      } else {  // reflect, without repeating the edge
+        at = at < 0 ? -at : 2 * (dim - 1) - at;
       }
       from += at * in_strides[d];
     }
-    out[i] = in[from];
+    return {in + from, left, step};
   }
 };
 
@@ -113,7 +115,7 @@ class Pad : public Op {
     const uint64_t value = fill_value(context, in.type);
     dispatch_size(bytes, [&]<class T>() {
       if constexpr (sizeof(T) <= sizeof value) {
-        PadElements<T> pad{in.as<const T>() + offset, out.as<T>(), {}, mode_, 0, {}, {}, {}, {}};
+        PaddedPieces<T> pad{in.as<const T>() + offset, {}, mode_, 0, {}, {}, {}, {}};
         std::memcpy(&pad.value, &value, sizeof(T));
         for (const PadDim& dim : padded) {
           pad.out_dims[pad.rank] = device::Divider(dim.out, out.count());
@@ -121,7 +123,8 @@ class Pad : public Op {
           pad.in_strides[pad.rank] = dim.stride;
           pad.before[pad.rank++] = dim.before;
         }
-        device::for_each_index(context.stream(), out.count(), pad);
+        const bool long_pieces = !padded.empty() && padded.back().in >= 8 * device::pack_size<T>();
+        device::fill_rows(context.stream(), out.as<T>(), 1, out.count(), out.count(), long_pieces, pad);
       }
     });
   }

@@ -2,10 +2,10 @@
 
 #include <cstdint>
 
-#include "device/device.h"
 #include "device/divide.h"
 #include "device/launch.h"
 #include "device/neighbours.h"
+#include "device/pieces.h"
 #include "ops/dispatch.h"
 
 namespace encore::ops {
@@ -22,7 +22,7 @@ struct Walk {
 
   DEVICE_FN void locate(int64_t i, int64_t& from, int64_t& to) const {
     from = to = 0;
-    for (int d = rank - 1; d >= 0; --d) {
+    NO_UNROLL for (int d = rank - 1; d >= 0; --d) {
       int64_t at = i;
       if (d > 0) i = sizes[d](i, at);
       from += at * in_strides[d];
@@ -64,83 +64,135 @@ struct CopyPacked {
   }
 };
 
-// Runs of neighbours, or of one value again and again, whose sizes are too odd to take them as wider elements. A thread
-// fills what lies in 16 aligned bytes of the output, which at the ends of a run is less.
+// The input in the order of the output.
+template <class T>
+struct WalkedPieces {
+  const T* in;
+  Walk walk;
+  DEVICE_FN device::Piece<T> operator()(int64_t i) const {
+    const int last = walk.rank - 1;
+    int64_t from = 0, left = 1;
+    NO_UNROLL for (int d = last; d >= 0; --d) {
+      int64_t at = i;
+      if (d > 0) i = walk.sizes[d](i, at);
+      from += at * walk.in_strides[d];
+      if (d == last) left = walk.sizes[d].divisor() - at;
+    }
+    return {in + from, left, last < 0 ? 1 : walk.in_strides[last]};
+  }
+};
+
+// Runs of neighbours, or of one value again and again, to places that are not dense. A thread fills what lies in 16
+// aligned bytes of the output, which at the ends of a run is less.
 template <class T>
 struct CopyRuns {
   static constexpr int kPack = device::pack_size<T>();
   const T* in;
   T* out;
-  int64_t run;
-  bool repeats;
+  int64_t run, step;
   Divider by_packs;  // that a run may touch
   Walk walk;
   DEVICE_FN void operator()(int64_t i) const {
-    int64_t pack, at, to;
-    walk.locate(by_packs(i, pack), at, to);
-    const T* from = in + at;
+    int64_t pack, from, to;
+    walk.locate(by_packs(i, pack), from, to);
     T* into = out + to;
-    const int before = int(reinterpret_cast<uintptr_t>(into) / sizeof(T) % kPack);
-    const int64_t first = pack * kPack - before;
-    if (first < 0 || run - first < kPack) {
-      NO_UNROLL for (int64_t j = first < 0 ? 0 : first; j < first + kPack && j < run; ++j) into[j] =
-          from[repeats ? 0 : j];
-      return;
-    }
-    device::Pack<T, kPack> values;
-    if (repeats) {
-      UNROLL for (int j = 0; j < kPack; ++j) values.at[j] = *from;
-    } else {
-      values = device::load_neighbours<kPack>(from + first);
-    }
-    device::store_pack(into + first, values, true);
+    const int64_t first = pack * kPack - int(reinterpret_cast<uintptr_t>(into) / sizeof(T) % kPack);
+    const int64_t begin = first < 0 ? 0 : first, end = first + kPack < run ? first + kPack : run;
+    if (begin >= end) return;
+    const int count = int(end - begin);
+    device::store_pack(into + begin, device::load_apart(in + from + begin * step, step, count), true, count);
   }
 };
 
 // Reads along one dimension and writes along another, through a tile in shared memory, so that both sides are
-// coalesced. Narrow elements are read and written kWide at a time.
-constexpr int kTileRows = 8;
-template <class T, int kWide>
+// coalesced and move up to 16 bytes at a time. Lines are neighbours in the input; the tile holds them turned, with
+// narrow elements of neighbouring lines joined to words of four bytes. The tile's shape is chosen at launch: 2^shape
+// times as many lines of so much fewer bytes as the square-like one.
+template <class T>
 struct TransposeTiles {
-  static constexpr int kLanes = 32, kMaxThreads = kLanes * kTileRows, kTile = kLanes * kWide;
-  static constexpr int kRows = kTile / kTileRows;  // of a thread
-  using Values = device::Pack<T, kWide>;
+  static constexpr int kMaxThreads = 128;
+  static constexpr int kPack = device::pack_size<T>();
+  static constexpr int kJoined = sizeof(T) < 4 ? int(4 / sizeof(T)) : 1;
+  static constexpr int kLoads = 4;                                                     // of a thread, 16 bytes each
+  static constexpr int kTileBits = 9, kLeastBits = 1, kSquareBits = 3, kMostBits = 5;  // of counts of 16 bytes
+  // After the turned lines of 16 bytes come some bytes that let the words of a warp lie in different banks.
+  static constexpr int kBytes = (16 << kTileBits) + (16 << kMostBits);
+  static_assert(kLoads * kMaxThreads == 1 << kTileBits);
+  using Words = device::Pack<T, kJoined>;
   struct Shared {
-    T tile[kTile][kTile + 1];
+    device::Granule tile[kBytes / 16];
   };
   const T* in;
   T* out;
   int64_t read_size, write_size;             // of the dimensions with stride one in `in` and in `out`
   int64_t read_out_stride, write_in_stride;  // their strides on the other side
   Divider read_tiles, write_tiles;
+  int line_bits;    // a line has 2^line_bits times 16 bytes
+  int store_bytes;  // that can be written at once
   Walk rest;
   DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
     int64_t read_tile, write_tile, from, to;
     const int64_t outer = write_tiles(read_tiles(b.index(), read_tile), write_tile);
     rest.locate(outer, from, to);
-    const int64_t read0 = read_tile * kTile, write0 = write_tile * kTile;
+    const int64_t read0 = (read_tile * kPack) << line_bits, write0 = write_tile << lines_bits();
+    // What there is of the tile.
+    const int length = read_size - read0 < kPack << line_bits ? int(read_size - read0) : kPack << line_bits;
+    const int lines = write_size - write0 < 1 << lines_bits() ? int(write_size - write0) : 1 << lines_bits();
     b.threads([&](int t, Shared& s) {
-      const int x = t % kLanes * kWide;
-      Values values[kRows] = {};  // all are asked for before the first is waited for
-      UNROLL for (int i = 0; i < kRows; ++i) {
-        const int y = t / kLanes + i * kTileRows;
-        if (read0 + x < read_size && write0 + y < write_size)
-          values[i] = device::load_pack<kWide>(in + from + (write0 + y) * write_in_stride + read0 + x, true);
+      const int x = (t & ((1 << line_bits) - 1)) * kPack, y = (t >> line_bits) * kJoined;
+      const int apart = (kMaxThreads >> line_bits) * kJoined, count = length - x < kPack ? length - x : kPack;
+      const T* const source = in + from + (write0 + y) * write_in_stride + read0 + x;
+      device::Neighbours<T> loads[kLoads];
+      UNROLL for (int i = 0; i < kLoads; ++i) {
+        const int line = i / kJoined * apart + i % kJoined;
+        loads[i] = device::Neighbours<T>(source + line * write_in_stride, y + line < lines ? count : 0);
       }
-      UNROLL for (int i = 0; i < kRows; ++i) UNROLL for (int j = 0; j < kWide; ++j) {
-        s.tile[t / kLanes + i * kTileRows][x + j] = values[i].at[j];
+      char* const turned = tile_of(s) + place(x) + y * int(sizeof(T));
+      UNROLL for (int i = 0; i < kLoads; i += kJoined) {
+        device::Pack<T, kPack> values[kJoined];
+        UNROLL for (int j = 0; j < kJoined; ++j) values[j] = loads[i + j].pack();
+        UNROLL for (int k = 0; k < kPack; ++k) {
+          Words words;
+          UNROLL for (int j = 0; j < kJoined; ++j) words.at[j] = values[j].at[k];
+          *reinterpret_cast<Words*>(turned + ((k << lines_bits()) + i / kJoined * apart) * int(sizeof(T))) = words;
+        }
       }
     });
     b.threads([&](int t, Shared& s) {
-      const int x = t % kLanes * kWide;
-      UNROLL for (int i = 0; i < kRows; ++i) {
-        const int y = t / kLanes + i * kTileRows;
-        if (write0 + x >= write_size || read0 + y >= read_size) continue;
-        Values values;
-        UNROLL for (int j = 0; j < kWide; ++j) values.at[j] = s.tile[x + j][y];
-        device::store_pack(out + to + (read0 + y) * read_out_stride + write0 + x, values, true);
-      }
+      T* const target = out + to + read0 * read_out_stride + write0;
+      if (store_bytes == 16)
+        store<16>(t, tile_of(s), target, length, lines);
+      else if (store_bytes == 8)
+        store<8>(t, tile_of(s), target, length, lines);
+      else if (store_bytes == 4)
+        store<4>(t, tile_of(s), target, length, lines);
+      else
+        store<1>(t, tile_of(s), target, length, lines);
     });
+  }
+
+ private:
+  DEVICE_FN static char* tile_of(Shared& s) { return reinterpret_cast<char*>(s.tile); }
+  static constexpr int bits_of(int count) { return count > 1 ? 1 + bits_of(count / 2) : 0; }
+  DEVICE_FN int lines_bits() const { return kTileBits - line_bits; }
+  // Where what was read at x, of all lines, begins.
+  DEVICE_FN int place(int x) const {
+    const int gap = line_bits < kSquareBits ? 16 << (kSquareBits - line_bits) : 16;
+    return (x << lines_bits()) * int(sizeof(T)) + x / kPack * gap;
+  }
+  template <int kWidest>
+  DEVICE_FN void store(int t, const char* tile, T* target, int length, int lines) const {
+    constexpr int kCount = kWidest > int(sizeof(T)) ? kWidest / int(sizeof(T)) : 1;
+    constexpr int kStores = kLoads * kPack / kCount, kAtOnce = kStores < 4 ? kStores : 4;
+    using Values = device::Pack<T, kCount>;
+    const int across_bits = lines_bits() - bits_of(kCount);
+    NO_UNROLL for (int first = 0; first < kStores; first += kAtOnce) UNROLL for (int i = 0; i < kAtOnce; ++i) {
+      const int index = t + (first + i) * kMaxThreads, x = index >> across_bits;
+      const int y = (index & ((1 << across_bits) - 1)) * kCount, left = lines - y;
+      if (left <= 0 || x >= length) continue;
+      const Values values = *reinterpret_cast<const Values*>(tile + place(x) + y * int(sizeof(T)));
+      device::store_pack(target + x * read_out_stride + y, values, true, left < kCount ? left : kCount);
+    }
   }
 };
 
@@ -163,10 +215,13 @@ void StridedCopy::add(int64_t dim, int64_t in_stride, int64_t out_stride) {
 void StridedCopy::widen(const void* in, void* out, size_t& bytes) {
   if (dims_.empty()) return;
   Dim& inner = dims_.back();
-  while (bytes < 16 && inner.in_stride == 1 && inner.out_stride == 1 && inner.size % 2 == 0 &&
-         (reinterpret_cast<uintptr_t>(in) | reinterpret_cast<uintptr_t>(out)) % (2 * bytes) == 0) {
+  const auto is_even = [&] {
     for (size_t d = 0; d + 1 < dims_.size(); ++d)
-      if (dims_[d].in_stride % 2 || dims_[d].out_stride % 2) return;
+      if (dims_[d].in_stride % 2 || dims_[d].out_stride % 2) return false;
+    return inner.size % 2 == 0 &&
+           (reinterpret_cast<uintptr_t>(in) | reinterpret_cast<uintptr_t>(out)) % (2 * bytes) == 0;
+  };
+  while (bytes < 16 && inner.in_stride == 1 && inner.out_stride == 1 && is_even()) {
     for (size_t d = 0; d + 1 < dims_.size(); ++d) {
       dims_[d].in_stride /= 2;
       dims_[d].out_stride /= 2;
@@ -175,6 +230,7 @@ void StridedCopy::widen(const void* in, void* out, size_t& bytes) {
     count_ /= 2;
     bytes *= 2;
   }
+  if (inner.size == 1) dims_.pop_back();
 }
 
 // The dimension along which the input is contiguous while the output is contiguous along the last one; -1 if tiles
@@ -186,19 +242,12 @@ int StridedCopy::find_read_dim() const {
   return -1;
 }
 
-// Whether `count` elements can be moved at once along `read_dim` of the input and along the last one of the output,
-// whose addresses are given.
-template <class T>
-bool StridedCopy::packs_along(int read_dim, int64_t count, const T* in, const T* out) const {
-  if ((reinterpret_cast<uintptr_t>(in) | reinterpret_cast<uintptr_t>(out)) % (size_t(count) * sizeof(T)) != 0)
-    return false;
-  const int last = int(dims_.size()) - 1;
-  for (int d = 0; d <= last; ++d) {
-    const Dim& dim = dims_[size_t(d)];
-    const bool read = d == read_dim, written = d == last;
-    if (((read || written) && dim.size % count != 0) || (!read && dim.in_stride % count != 0) ||
-        (!written && dim.out_stride % count != 0))
-      return false;
+// Whether the output is written without gaps in the order of the dimensions.
+bool StridedCopy::is_dense() const {
+  int64_t stride = 1;
+  for (size_t d = dims_.size(); d-- > 0;) {
+    if (dims_[d].out_stride != stride) return false;
+    stride *= dims_[d].size;
   }
   return true;
 }
@@ -209,6 +258,13 @@ bool StridedCopy::has_runs(size_t bytes) const {
   if (dims_.empty() || bytes == 16) return false;
   const Dim& inner = dims_.back();
   return inner.out_stride == 1 && (inner.in_stride == 1 || inner.in_stride == 0) && size_t(inner.size) * bytes >= kLong;
+}
+
+// The most bytes up to 16 that can be written at once wherever the last dimension begins.
+int StridedCopy::aligned_bytes(const void* out, size_t bytes) const {
+  uintptr_t places = reinterpret_cast<uintptr_t>(out) | 16;
+  for (size_t d = 0; d + 1 < dims_.size(); ++d) places |= uintptr_t(dims_[d].out_stride) * bytes;
+  return int(places & -places);
 }
 
 void StridedCopy::run(device::StreamRef stream, const void* in, void* out, size_t bytes) {
@@ -224,8 +280,8 @@ void StridedCopy::run(device::StreamRef stream, const void* in, void* out, size_
     return;
   }
   widen(in, out, bytes);
-  const bool runs = has_runs(bytes);
-  const int read_dim = runs ? -1 : find_read_dim();
+  const int read_dim = find_read_dim();
+  const bool dense = read_dim < 0 && is_dense(), runs = !dense && read_dim < 0 && has_runs(bytes);
   Walk walk{};
   int64_t outer = 1;
   const int last = int(dims_.size()) - 1;
@@ -240,40 +296,40 @@ void StridedCopy::run(device::StreamRef stream, const void* in, void* out, size_
   dispatch_size(bytes, [&]<class T>() {
     const T* from = static_cast<const T*>(in);
     T* to = static_cast<T*>(out);
-    if constexpr (sizeof(T) < 16)
+    if constexpr (sizeof(T) < 16) {
+      if (dense)
+        return device::fill_rows(stream, to, 1, count_, count_, dims_.empty() || has_runs(bytes),
+                                 WalkedPieces<T>{from, walk});
       if (runs) {
         const Dim& run = dims_.back();
         const int64_t packs = (run.size + 2 * CopyRuns<T>::kPack - 2) / CopyRuns<T>::kPack;
-        device::for_each_index(
-            stream, outer * packs,
-            CopyRuns<T>{from, to, run.size, run.in_stride == 0, Divider(packs, outer * packs), walk});
+        device::for_each_index(stream, outer * packs,
+                               CopyRuns<T>{from, to, run.size, run.in_stride, Divider(packs, outer * packs), walk});
         return;
       }
+    }
     if (read_dim < 0) {
       device::for_each_index(stream, count_, CopyStrided<T>{from, to, walk});
       return;
     }
+    using Kernel = TransposeTiles<T>;
     const Dim &read = dims_[size_t(read_dim)], &write = dims_.back();
-    // Calls it if there are so many tiles; true if so.
-    const auto transpose = [&]<int kWide>(int64_t least_tiles) {
-      using Kernel = TransposeTiles<T, kWide>;
-      constexpr int64_t kTile = Kernel::kTile;
-      const int64_t read_tiles = (read.size + kTile - 1) / kTile, write_tiles = (write.size + kTile - 1) / kTile;
-      const int64_t blocks = outer * read_tiles * write_tiles;
-      if (blocks < least_tiles) return false;
-      device::block_kernel<typename Kernel::Shared>(
-          stream, {blocks, Kernel::kMaxThreads},
-          Kernel{from, to, read.size, write.size, read.out_stride, write.in_stride, Divider(read_tiles, blocks),
-                 Divider(write_tiles, blocks), walk});
-      return true;
-    };
-    if constexpr (sizeof(T) < 4) {
-      constexpr int kWide = 4 / sizeof(T);
-      if (packs_along(read_dim, kWide, from, to) &&
-          transpose.template operator()<kWide>(2 * device::multiprocessors(stream.device())))
-        return;
+    // The shape whose tiles cover the least beyond the ends; of equal ones the one nearest to a square.
+    int64_t read_tiles = 0, write_tiles = 0;
+    int line_bits = 0;
+    for (const int bits : {3, 2, 4, 1, 5}) {
+      const int64_t length = int64_t(Kernel::kPack) << bits, lines = int64_t(1) << (Kernel::kTileBits - bits);
+      const int64_t across = (read.size + length - 1) / length, down = (write.size + lines - 1) / lines;
+      if (line_bits > 0 && across * down >= read_tiles * write_tiles) continue;
+      read_tiles = across;
+      write_tiles = down;
+      line_bits = bits;
     }
-    transpose.template operator()<1>(0);
+    const int64_t blocks = outer * read_tiles * write_tiles;
+    device::block_kernel<typename Kernel::Shared>(
+        stream, {blocks, Kernel::kMaxThreads},
+        Kernel{from, to, read.size, write.size, read.out_stride, write.in_stride, Divider(read_tiles, blocks),
+               Divider(write_tiles, blocks), line_bits, aligned_bytes(out, sizeof(T)), walk});
   });
 }
 

@@ -22,9 +22,9 @@ class StridedCopy {
  private:
   void widen(const void* in, void* out, size_t& element_bytes);
   int find_read_dim() const;
+  bool is_dense() const;
   bool has_runs(size_t element_bytes) const;
-  template <class T>
-  bool packs_along(int read_dim, int64_t count, const T* in, const T* out) const;
+  int aligned_bytes(const void* out, size_t element_bytes) const;
 
   struct Dim {
     int64_t size, in_stride, out_stride;

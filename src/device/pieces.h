@@ -1,0 +1,149 @@
+// Sequences that lie in pieces, brought together: what a kernel writes is dense, and what it reads is anywhere.
+#pragma once
+#include <cstdint>
+
+#include "device/device.h"
+#include "device/divide.h"
+#include "device/launch.h"
+#include "device/neighbours.h"
+
+namespace encore::device {
+
+// Values of a sequence which lie `step` apart.
+template <class T>
+struct Piece {
+  const T* from;  // null: the source's `value` again and again
+  int64_t left;   // of them, at least one
+  int64_t step = 1;
+};
+
+// `count` values, at least one, that lie `step` apart.
+template <class T>
+DEVICE_FN Pack<T, pack_size<T>()> load_apart(const T* from, int64_t step, int count) {
+  constexpr int kPack = pack_size<T>();
+  if (step == 1) return load_neighbours(from, count);
+  Pack<T, kPack> values = {};
+  if (kPack > 1 && step == 2 && count == kPack) {
+    const Neighbours<T> first(from, kPack), second(from + kPack - 1, kPack);
+    const auto low = first.pack(), high = second.pack();
+    UNROLL for (int j = 0; j < kPack / 2; ++j) {
+      values.at[j] = low.at[2 * j];
+      values.at[kPack / 2 + j] = high.at[2 * j + 1];
+    }
+  } else if (kPack > 1 && step == -1 && count == kPack) {
+    const auto backward = load_neighbours(from - (kPack - 1));
+    UNROLL for (int j = 0; j < kPack; ++j) values.at[j] = backward.at[kPack - 1 - j];
+  } else if (step == 0) {
+    const T value = *from;
+    UNROLL for (int j = 0; j < kPack; ++j) values.at[j] = value;
+  } else {
+    UNROLL for (int j = 0; j < kPack; ++j) {
+      if (j < count) values.at[j] = from[j * step];
+    }
+  }
+  return values;
+}
+
+// `count` values, at least one, of a sequence from the i-th on; source(i) is the Piece that begins there.
+template <class T, class Source>
+DEVICE_FN Pack<T, pack_size<T>()> load_pieces(const Source& source, int64_t i, int count) {
+  constexpr int kPack = pack_size<T>();
+  Piece<T> piece = source(i);
+  if (piece.left >= count && piece.from) return load_apart(piece.from, piece.step, count);
+  Pack<T, kPack> values = {};
+  UNROLL for (int j = 0; j < kPack; ++j) {  // no load waits for the one before it
+    if (j >= count) continue;
+    if constexpr (requires { source.value; })
+      values.at[j] = piece.from ? *piece.from : source.value;
+    else
+      values.at[j] = *piece.from;
+    if (--piece.left > 0)
+      piece.from += piece.from ? piece.step : 0;
+    else if (j + 1 < count)
+      piece = source(i + j + 1);
+  }
+  return values;
+}
+
+// Rows of `width` values, `stride` apart, that follow each other in the sequence. What a thread fills at once lies in
+// 16 aligned bytes of a row, or is one value; it does so at two places, `threads` apart, so that both reads are under
+// way.
+template <class T, class Source>
+struct FillRows {
+  static constexpr int kPack = pack_size<T>();
+  T* out;
+  int64_t width, stride;
+  bool one_row, in_packs;
+  Divider by_packs;  // those of a row
+  int64_t packs, threads;
+  Source source;
+  DEVICE_FN void operator()(int64_t i) const {
+    if (i + threads < packs) {
+      const Place a = place(i), b = place(i + threads);
+      if (a.count > 0 && b.count > 0) {
+        const Piece<T> from_a = source(a.first), from_b = source(b.first);
+        if (lies_in_one(from_a, a.count) && lies_in_one(from_b, b.count)) {
+          const Neighbours<T> values_a(from_a.from, a.count), values_b(from_b.from, b.count);
+          store_pack(a.to, values_a.pack(), true, a.count);
+          store_pack(b.to, values_b.pack(), true, b.count);
+          return;
+        }
+      }
+    }
+    NO_UNROLL for (; i < packs; i += threads) {
+      const Place at = place(i);
+      if (at.count > 0) store_pack(at.to, load_pieces<T>(source, at.first, at.count), true, at.count);
+    }
+  }
+
+ private:
+  struct Place {
+    T* to;
+    int64_t first;  // in the sequence
+    int count;
+  };
+  DEVICE_FN Place place(int64_t i) const {
+    int64_t pack = i, row = 0;
+    if (!one_row) row = by_packs(i, pack);
+    T* const into = out + row * stride;
+    if (!in_packs) return {into + pack, row * width + pack, 1};
+    const int64_t first = pack * kPack - int(reinterpret_cast<uintptr_t>(into) / sizeof(T) % kPack);
+    const int64_t begin = first < 0 ? 0 : first, end = first + kPack < width ? first + kPack : width;
+    return {into + begin, row * width + begin, int(end - begin)};
+  }
+  DEVICE_FN static bool lies_in_one(const Piece<T>& piece, int count) {
+    return piece.from && piece.step == 1 && piece.left >= count;
+  }
+};
+
+// `long_pieces`: they mostly have more than 16 bytes side by side. Short ones are worth a pack for each thread only if
+// that leaves enough threads.
+template <class T, class Source>
+FillRows<T, Source> filled_rows(StreamRef stream, T* out, int64_t rows, int64_t width, int64_t stride, bool long_pieces,
+                                const Source& source) {
+  constexpr int kPack = pack_size<T>();
+  if (rows == 1 || width == stride) {
+    width = stride = rows * width;
+    rows = 1;
+  }
+  const int64_t busy = 512 * int64_t(multiprocessors(stream.device()));
+  const bool in_packs = long_pieces || rows * width / kPack >= busy;
+  int64_t packs = width;  // of a row; where they may begin anywhere, one more than needed
+  if (in_packs) {
+    const int64_t before = reinterpret_cast<uintptr_t>(out) / sizeof(T) % kPack;
+    packs = ((rows == 1 || stride % kPack == 0 ? before : kPack - 1) + width + kPack - 1) / kPack;
+  }
+  const Divider by_packs(packs, rows * packs);
+  packs *= rows;
+  return {out,   width, stride, rows == 1, in_packs, by_packs, packs, packs >= 4 * busy ? (packs + 1) / 2 : packs,
+          source};
+}
+template <class T, class Source>
+void fill_rows(StreamRef stream, T* out, int64_t rows, int64_t width, int64_t stride, bool long_pieces,
+               const Source& source) {
+  if (rows == 0 || width == 0) return;
+  const auto fill = filled_rows(stream, out, rows, width, stride, long_pieces, source);
+  for_each_index(stream, fill.threads, fill);
+}
+
+}  // namespace encore::device
