@@ -201,6 +201,8 @@ class Conv : public ConvBase {
       return;
     if (x.count() == 0)
       set_bias(context, problem, y, bias);
+    else if (depthwise && !rest.residual && rest.activation.is_simple())
+      return convolve_depthwise(context, problem, data, rest.activation);
     else if (depthwise)
       convolve_depthwise(context, problem, data);
     else

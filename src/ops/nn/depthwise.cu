@@ -23,6 +23,7 @@ struct DepthwiseSquare {
   const T *x, *weights, *bias;
   T* y;
   Window w;
+  Activation activation;
   Divider by_groups, by_runs, by_channels, by_multiplier;
   bool wide_in, wide_out;  // kAcross neighbours can be moved at once
   DEVICE_FN void operator()(int64_t i) const {
@@ -50,7 +51,7 @@ struct DepthwiseSquare {
     UNROLL for (int o = 0; o < kDown; ++o) {
       if (row + o >= w.out[1]) break;
       device::Pack<T, kAcross> out;
-      UNROLL for (int p = 0; p < kAcross; ++p) out.at[p] = T(sums[o][p]);
+      UNROLL for (int p = 0; p < kAcross; ++p) out.at[p] = T(activation.simple(sums[o][p]));
       device::store_pack(to + int64_t(o) * w.out[2], out, wide_out, count);
     }
   }
@@ -104,6 +105,7 @@ struct DepthwiseSquareLast {
   const T *x, *weights, *bias;
   T* y;
   Window w;
+  Activation activation;
   Divider by_packs, by_runs, by_rows;
   DEVICE_FN void operator()(int64_t i) const {
     int64_t pack, run, row;
@@ -139,7 +141,7 @@ struct DepthwiseSquareLast {
     UNROLL for (int o = 0; o < kRun; ++o) {
       if (first + o >= w.out[2]) break;
       Values values;
-      UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = T(sums[o][k]);
+      UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = T(activation.simple(sums[o][k]));
       device::store_pack(to + o * channels, values, true);
     }
   }
@@ -151,6 +153,7 @@ struct Depthwise {
   const T *x, *weights, *bias;
   T* y;
   Window w;
+  Activation activation;
   Elements elements;
   Planes planes, taps;
   Divider by_multiplier;
@@ -176,14 +179,14 @@ struct Depthwise {
         }
       }
     }
-    y[i] = T(sum);
+    y[i] = T(activation.simple(sum));
   }
 };
 
 constexpr int64_t kBusy = 512;  // threads for each multiprocessor
 
 template <class T, int kKernel, int kStride>
-void launch_square_last(Context& context, const ConvProblem& p, const ConvData& data) {
+void launch_square_last(Context& context, const ConvProblem& p, const ConvData& data, const Activation& activation) {
   const Window& w = p.window;
   const auto launch = [&]<bool kWide>(int64_t least_threads) {
     using Kernel = DepthwiseSquareLast<T, kKernel, kStride, kWide>;
@@ -193,7 +196,7 @@ void launch_square_last(Context& context, const ConvProblem& p, const ConvData& 
     device::for_each_index(
         context.stream(), n,
         Kernel{static_cast<const T*>(data.x), static_cast<const T*>(data.w), static_cast<const T*>(data.bias),
-               static_cast<T*>(data.y), w, Divider(packs, n), Divider(runs, n), Divider(w.out[1], n)});
+               static_cast<T*>(data.y), w, activation, Divider(packs, n), Divider(runs, n), Divider(w.out[1], n)});
     return true;
   };
   if (!launch.template operator()<true>(kBusy * device::multiprocessors(context.stream().device())))
@@ -201,9 +204,9 @@ void launch_square_last(Context& context, const ConvProblem& p, const ConvData& 
 }
 
 template <class T, int kKernel, int kStride>
-void launch_square(Context& context, const ConvProblem& p, const ConvData& data) {
+void launch_square(Context& context, const ConvProblem& p, const ConvData& data, const Activation& activation) {
   if constexpr (kChannelsLastFloats.has(device::kTypeOf<T>))
-    if (p.layout == Layout::channels_last) return launch_square_last<T, kKernel, kStride>(context, p, data);
+    if (p.layout == Layout::channels_last) return launch_square_last<T, kKernel, kStride>(context, p, data, activation);
   const Window& w = p.window;
   const auto launch = [&]<int kDown>(int64_t least_threads) {
     using Kernel = DepthwiseSquare<T, kKernel, kStride, kDown>;
@@ -217,7 +220,7 @@ void launch_square(Context& context, const ConvProblem& p, const ConvData& data)
         w.in[2] % kAcross == 0 && w.before[2] == Kernel::kBefore && device::is_pack_aligned<kAcross>(x);
     const bool wide_out = w.out[2] % kAcross == 0 && device::is_pack_aligned<kAcross>(y);
     device::for_each_index(context.stream(), n,
-                           Kernel{x, static_cast<const T*>(data.w), static_cast<const T*>(data.bias), y, w,
+                           Kernel{x, static_cast<const T*>(data.w), static_cast<const T*>(data.bias), y, w, activation,
                                   Divider(groups, n), Divider(runs, n), Divider(p.out_channels, n),
                                   Divider(p.out_channels / p.in_channels, p.out_channels), wide_in, wide_out});
     return true;
@@ -243,7 +246,7 @@ bool is_square(const ConvProblem& p, const ConvData& data) {
 
 bool is_depthwise(const ConvProblem& p) { return p.groups == p.in_channels && p.groups > 1; }
 
-void convolve_depthwise(Context& context, const ConvProblem& p, const ConvData& data) {
+void convolve_depthwise(Context& context, const ConvProblem& p, const ConvData& data, const Activation& activation) {
   const Window& w = p.window;
   if (!is_square(p, data)) {
     const int64_t n = p.images * p.out_channels * w.out_count();
@@ -251,7 +254,7 @@ void convolve_depthwise(Context& context, const ConvProblem& p, const ConvData& 
       device::for_each_index(
           context.stream(), n,
           Depthwise<T>{static_cast<const T*>(data.x), static_cast<const T*>(data.w), static_cast<const T*>(data.bias),
-                       static_cast<T*>(data.y), w, Elements(p.layout, p.out_channels, w.out, n),
+                       static_cast<T*>(data.y), w, activation, Elements(p.layout, p.out_channels, w.out, n),
                        Planes(p.layout, p.in_channels, w.in_count()), Planes(p.layout, p.out_channels, w.taps()),
                        Divider(p.out_channels / p.in_channels, p.out_channels)});
     });
@@ -261,11 +264,14 @@ void convolve_depthwise(Context& context, const ConvProblem& p, const ConvData& 
     const bool half_as_large = w.stride[2] == 2;
     switch (w.kernel[2]) {
       case 3:
-        return half_as_large ? launch_square<T, 3, 2>(context, p, data) : launch_square<T, 3, 1>(context, p, data);
+        return half_as_large ? launch_square<T, 3, 2>(context, p, data, activation)
+                             : launch_square<T, 3, 1>(context, p, data, activation);
       case 5:
-        return half_as_large ? launch_square<T, 5, 2>(context, p, data) : launch_square<T, 5, 1>(context, p, data);
+        return half_as_large ? launch_square<T, 5, 2>(context, p, data, activation)
+                             : launch_square<T, 5, 1>(context, p, data, activation);
       default:
-        return half_as_large ? launch_square<T, 7, 2>(context, p, data) : launch_square<T, 7, 1>(context, p, data);
+        return half_as_large ? launch_square<T, 7, 2>(context, p, data, activation)
+                             : launch_square<T, 7, 1>(context, p, data, activation);
     }
   });
 }
