@@ -40,8 +40,6 @@ class Search {
  private:
   bool fits(const Node& node) const {
     if (!settings_.are_channels_last) return turned(graph_, node).has_value();
-    static const std::set<std::string_view> kBetween{"Relu",    "LeakyRelu", "Clip", "HardSigmoid", "HardSwish",
-                                                     "Sigmoid", "Tanh",      "Add",  "Mul",         "Concat"};
     const NodeInfo& info = *node.info;
     if (!node.takable) return false;
     for (int value : node.outputs)
@@ -50,7 +48,11 @@ class Search {
       if (node.inputs[i] >= 0 && !graph_.values[size_t(node.inputs[i])].is_constant &&
           !is_picture(graph_.values[size_t(node.inputs[i])]))
         return false;
-    return info.domain() == ops::kChannelsLast || (info.domain().empty() && kBetween.contains(info.op_type()));
+    if (info.domain() == ops::kChannelsLast) return true;
+    if (!info.domain().empty() || !goes_between(info.op_type())) return false;
+    for (int i : ops::find_row("", info.op_type(), info.since_version())->host_inputs)
+      if (info.has_input(i) && !graph_.values[size_t(node.inputs[size_t(i)])].is_constant) return false;
+    return true;
   }
 
   // Counts how often a path to the node has changed between nodes that fit and others. Nodes that fit, are joined by

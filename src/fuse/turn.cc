@@ -230,13 +230,18 @@ std::vector<int64_t> permuted(const std::vector<int64_t>& dims, const std::array
 }
 
 bool is_picture(const Value& value) {
-  constexpr ops::Types kPictures{Type::f16, Type::bf16, Type::f32};
+  constexpr ops::Types kPictures{Type::f16, Type::f32};  // for which kernels for channels last are compiled
   return kPictures.has(value.type) && value.dims && value.dims->size() == kPictureRank;
 }
 
 bool is_single(const Value& value) {
   const auto& dims = value.dims;
   return dims && dims->size() == kPictureRank && ((*dims)[1] == 1 || ((*dims)[2] == 1 && (*dims)[3] == 1));
+}
+
+bool goes_between(const std::string& op) {
+  return kOfOne.contains(op) || kOfMany.contains(op) || kReductions.contains(op) || op == "Concat" || op == "Pad" ||
+         op == "Resize";
 }
 
 std::optional<Turned> turned(const Graph& graph, const Node& node) { return Turn(graph, node).run(); }

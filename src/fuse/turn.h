@@ -28,6 +28,8 @@ struct Turned {
 };
 // Nothing if the node would not be the same. Whether its value is a picture at all is for the caller to see.
 std::optional<Turned> turned(const Graph& graph, const Node& node);
+// Whether it is an operator for which turned() has an answer, and which stands where pictures are.
+bool goes_between(const std::string& op_type);
 // Whether a turned value is worth a thought: of a type and rank that convolutions have.
 bool is_picture(const Value& value);
 // Whether both layouts are the same in memory.

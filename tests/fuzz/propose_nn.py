@@ -2,7 +2,7 @@
 
 import math
 
-from proposals import proposes
+from proposals import MICROSOFT, proposes
 
 
 def _image(s, low=3, high=5):
@@ -27,6 +27,20 @@ def window(s, spatial, dilated):
 
 @proposes("Conv", family="matmul", sums=True)
 def conv(s):
+    inputs, attrs = _convolution(s)
+    return s.node(*inputs, **attrs)
+
+
+@proposes("FusedConv", domain=MICROSOFT, family="matmul", sums=True)
+def fused_conv(s):
+    inputs, attrs = _convolution(s)
+    name, *params = s.draw.pick(
+        [["Relu"], ["LeakyRelu", 0.5], ["Clip", -1.0, 2.0], ["HardSigmoid", 0.2, 0.5], ["Tanh"]]
+    )
+    return s.node(*inputs, activation=name, activation_params=params or None, **attrs)
+
+
+def _convolution(s):
     x = _image(s)
     if not x.array.shape[1]:  # no channels: the CPU EP computes forever
         x = s.new(s.draw.contents(x.type, [2, 1, *x.array.shape[2:]], mild=True), x.type)
@@ -37,7 +51,8 @@ def conv(s):
     weight = s.like(x, [filters, channels // groups, *kernel], mild=True)
     bias = s.maybe(0.5, lambda: s.like(x, [filters], mild=True))
     told = s.maybe(0.6, lambda: kernel)
-    return s.node(x, weight, bias, kernel_shape=told, group=s.maybe(groups > 1, lambda: groups), **attrs)
+    attrs |= {"kernel_shape": told, "group": s.maybe(groups > 1, lambda: groups)}
+    return (x, weight, bias), attrs
 
 
 @proposes("ConvTranspose", family="matmul", sums=True)

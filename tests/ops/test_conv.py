@@ -3,9 +3,11 @@
 from dataclasses import replace
 
 import numpy as np
+import onnxruntime
 import pytest
 from both import Both
 from harness import Case, Const, check, floats
+from onnx import helper
 from refusal import declined, fails
 
 
@@ -66,6 +68,24 @@ DEPTHWISE = [
     conv((1, 4, 5, 6, 7), (4, 1, 3, 3, 3), group=4, pads=[1, 1, 1, 1, 1, 1]),
     conv((2, 8, 9, 9), (8, 1, 3, 3), group=8, auto_pad="SAME_LOWER", strides=[2, 2]),
 ]
+# So large that a thread has several lines, whose values can be moved side by side or not.
+DEPTHWISE_LARGE = [
+    conv((2, 128, 64, 68), (128, 1, 3, 3), bias=True, group=128, pads=[1, 1, 1, 1], name="large"),
+    conv((2, 130, 63, 67), (130, 1, 3, 3), group=130, pads=[1, 1, 1, 1], name="large"),
+    conv((2, 128, 63, 70), (128, 1, 3, 3), bias=True, group=128, pads=[0, 2, 1, 0], name="large"),
+    conv((2, 128, 127, 136), (128, 1, 3, 3), bias=True, group=128, strides=[2, 2], pads=[1] * 4, name="large"),
+    conv((2, 64, 64, 68), (64, 1, 5, 5), bias=True, group=64, pads=[2, 2, 2, 2], name="large"),
+    conv((2, 64, 127, 136), (64, 1, 5, 5), bias=True, group=64, strides=[2, 2], pads=[2] * 4, name="large"),
+    conv((2, 64, 64, 68), (64, 1, 7, 7), group=64, pads=[3, 3, 3, 3], name="large"),
+    conv((2, 64, 127, 136), (64, 1, 7, 7), group=64, strides=[2, 2], pads=[3] * 4, name="large"),
+]
+# Small pictures of even and odd widths.
+DEPTHWISE_LARGE += [
+    conv((1, 6, side, side + 4 * (side % 2)), (6, 1, k, k), bias=True, group=6, strides=[s, s], pads=[k // 2] * 4)
+    for side in (7, 12, 14, 28)
+    for k in (3, 5)
+    for s in (1, 2)
+]
 TRANSPOSED = [
     transposed((2, 6, 5, 4), (6, 3, 2, 2), bias=True, strides=[2, 2]),
     transposed((2, 6, 5, 4), (6, 3, 3, 3), bias=True, strides=[2, 2], pads=[1, 1, 1, 1]),
@@ -83,7 +103,7 @@ TRANSPOSED = [
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("case", CONVOLUTIONS + DEPTHWISE + TRANSPOSED, ids=str)
+@pytest.mark.parametrize("case", CONVOLUTIONS + DEPTHWISE + DEPTHWISE_LARGE + TRANSPOSED, ids=str)
 def test_convolutions(case, dtype):
     check(replace(case, dtype=dtype, opset=22))
 
@@ -138,6 +158,90 @@ def test_channels_last_versions(case, opset):
 def test_a_layout_that_onnxruntime_cannot_change(change):
     """It has no schema for these: asked for another layout it would refuse the model. (Below 7 it takes no such EP.)"""
     check(replace(CONVOLUTIONS[0], options={"prefer_nhwc": 1}, **change))
+
+
+def fused(case, activation, residual, dtype):
+    """com.microsoft's convolution with what follows it."""
+    name, *params = activation
+    x, w, *bias = case.inputs
+    shape = check_shape(case)
+    inputs = [x, w, bias[0] if bias else None, *([floats(*shape, low=-1, high=1)] if residual else [])]
+    attrs = {**case.attrs, "activation": name, **({"activation_params": params} if params else {})}
+
+    def reference(x, w, b=None, z=0):
+        made = convolved(x, w, b, case.attrs)
+        return [ACTIVATIONS[name](made + z, *params)]
+
+    more = {"domain": "com.microsoft", "reference": reference, "name": f"{case.name}_{name}{'_z' * residual}"}
+    if dtype == "float64":
+        more["tolerance"] = (1e-5, 1e-5)  # the reference is in float
+    return Case("FusedConv", inputs, attrs, dtype=dtype, family="matmul", **more)
+
+
+def convolved(x, w, b, attrs):
+    """On the CPU EP, in float."""
+    names = ["x", "w"] + (["b"] if b is not None else [])
+    feeds = dict(zip(names, [array.astype(np.float32) for array in (x, w, b) if array is not None]))
+    node = helper.make_node("Conv", names, ["y"], **attrs)
+    ends = [[helper.make_tensor_value_info(name, 1, array.shape) for name, array in feeds.items()]]
+    ends.append([helper.make_tensor_value_info("y", 1, None)])
+    model = helper.make_model(
+        helper.make_graph([node], "g", *ends), opset_imports=[helper.make_opsetid("", 21)], ir_version=10
+    )
+    return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)[
+        0
+    ]
+
+
+def check_shape(case):
+    return convolved(*case.inputs[:2], None, case.attrs).shape
+
+
+ACTIVATIONS = {
+    "Relu": lambda x: np.maximum(x, 0),
+    "LeakyRelu": lambda x, alpha: np.where(x < 0, alpha * x, x),
+    "Clip": lambda x, low, high: np.clip(x, low, high),
+    "HardSigmoid": lambda x, alpha, beta: np.clip(alpha * x + beta, 0, 1),
+    "HardSwish": lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
+    "Sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "Silu": lambda x: x / (1 + np.exp(-x)),
+    "Tanh": np.tanh,
+}
+PARAMS = {"LeakyRelu": [0.25], "Clip": [-0.5, 0.75], "HardSigmoid": [0.25, 0.5]}
+FUSED = [
+    CONVOLUTIONS[0],
+    CONVOLUTIONS[2],
+    CONVOLUTIONS[6],
+    CONVOLUTIONS[9],
+    CONVOLUTIONS[10],
+    DEPTHWISE[0],
+    DEPTHWISE[9],
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("case", FUSED, ids=str)
+def test_convolutions_with_what_follows(case, residual, dtype):
+    check(fused(case, ["Relu"], residual, dtype))
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("case", [CONVOLUTIONS[0], CONVOLUTIONS[1], DEPTHWISE[0]], ids=str)
+def test_what_follows(case, name):
+    for residual in (False, True):
+        check(fused(case, [name, *PARAMS.get(name, [])], residual, "float32"))
+
+
+def test_what_follows_a_convolution_of_nothing():
+    check(fused(CONVOLUTIONS[15], ["Relu"], False, "float32"))
+
+
+@pytest.mark.parametrize(
+    "attrs", [{"activation": "Softmax"}, {"activation": "Clip"}, {"activation_params": [1.0]}], ids=str
+)
+def test_what_cannot_follow_is_declined(attrs):
+    declined("FusedConv", [floats(1, 4, 5, 5), floats(4, 4, 3, 3)], attrs, domain="com.microsoft")
 
 
 # The CPU EP has no kernel for double, and onnx's own is slow.

@@ -201,6 +201,8 @@ class Conv : public ConvBase {
       return;
     if (x.count() == 0)
       set_bias(context, problem, y, bias);
+    else if (depthwise && !rest.residual && rest.activation.is_simple())
+      return convolve_depthwise(context, problem, data, rest.activation);
     else if (depthwise)
       convolve_depthwise(context, problem, data);
     else
@@ -270,10 +272,11 @@ class ConvTranspose : public ConvBase {
 }  // namespace
 
 std::vector<OpRow> conv_rows() {
+  constexpr Types kFusedFloats{Type::f16, Type::f32, Type::f64};  // as its schema has it
   return {
       {.name = "Conv", .since = 1, .types = {in(0, kFloats)}, .make = make<Conv>},
       {.domain = kChannelsLast, .name = "Conv", .since = 11, .types = {in(0, kChannelsLastFloats)}, .make = make<Conv>},
-      {.domain = kMicrosoft, .name = "FusedConv", .since = 1, .types = {in(0, kFloats)}, .make = make<FusedConv>},
+      {.domain = kMicrosoft, .name = "FusedConv", .since = 1, .types = {in(0, kFusedFloats)}, .make = make<FusedConv>},
       {.name = "ConvTranspose", .since = 1, .types = {in(0, kFloats)}, .make = make<ConvTranspose>},
       {.domain = kChannelsLast,
        .name = "ConvTranspose",

@@ -2,6 +2,7 @@
 #pragma once
 #include <functional>
 
+#include "ops/nn/activation.h"
 #include "ops/nn/window.h"
 #include "ops/op.h"
 
@@ -42,9 +43,10 @@ void convolve_columns(Context& context, const ConvProblem& problem, const ConvDa
 void sum_columns(StreamRef stream, const ConvProblem& problem, int64_t images, const void* columns, const void* bias,
                  void* y);
 
-// One group a channel.
+// One group a channel; with a simple activation at the end.
 bool is_depthwise(const ConvProblem& problem);
-void convolve_depthwise(Context& context, const ConvProblem& problem, const ConvData& data);
+void convolve_depthwise(Context& context, const ConvProblem& problem, const ConvData& data,
+                        const Activation& activation = {});
 
 // What there is without any input: the bias alone, or zeros.
 void set_bias(Context& context, const ConvProblem& problem, const Tensor& y, const void* bias);

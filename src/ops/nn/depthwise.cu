@@ -11,44 +11,48 @@ namespace {
 using device::Compute;
 using device::Divider;
 
-// Square kernels over pictures. A thread has kRun outputs one below the other, and the threads of a warp lie side by
-// side: their reads are coalesced, and each value is read once for all outputs that need it.
-template <class T, int kKernel, int kStride>
+// Square kernels over pictures. A thread has kDown lines of kAcross outputs and reads each value once for all that need
+// it. Many lines read least; one line makes for more threads, which is what small pictures lack.
+template <class T, int kKernel, int kStride, int kDown>
 struct DepthwiseSquare {
-  static constexpr int kRun = 4;
+  static constexpr int kAcross = 4, kBefore = kKernel / 2;
+  static constexpr int kReach = (kAcross - 1) * kStride + kKernel, kLines = (kDown - 1) * kStride + kKernel;
+  static constexpr int kAtOnce =
+      40 / kReach < kLines ? 40 / kReach : kLines;  // lines, all asked for before any is used
+  using C = Compute<T>;
   const T *x, *weights, *bias;
   T* y;
   Window w;
-  Divider by_width, by_runs, by_channels, by_multiplier;
+  Activation activation;
+  Divider by_groups, by_runs, by_channels, by_multiplier;
+  bool wide_in, wide_out;  // kAcross neighbours can be moved at once
   DEVICE_FN void operator()(int64_t i) const {
-    using C = Compute<T>;
-    int64_t column, run, channel, ignored;
-    const int64_t plane = by_runs(by_width(i, column), run), image = by_channels(plane, channel);
+    int64_t group, run, channel, ignored;
+    const int64_t plane = by_runs(by_groups(i, group), run), image = by_channels(plane, channel);
     const int64_t in_channel = by_multiplier(channel, ignored);
     const T* own = weights + channel * (kKernel * kKernel);
     C taps[kKernel][kKernel];
     UNROLL for (int a = 0; a < kKernel; ++a) UNROLL for (int b = 0; b < kKernel; ++b) taps[a][b] =
         C(own[a * kKernel + b]);
-    C sums[kRun];
+    C sums[kDown][kAcross];
     const C base = bias ? C(bias[channel]) : C(0);
-    UNROLL for (int o = 0; o < kRun; ++o) sums[o] = base;
+    UNROLL for (int o = 0; o < kDown; ++o) UNROLL for (int p = 0; p < kAcross; ++p) sums[o][p] = base;
 
-    const int left = int(column) * kStride - w.before[2], top = int(run) * (kRun * kStride) - w.before[1];
-    const T* from = x + (image * in_channels() + in_channel) * w.in_count() + int64_t(top) * w.in[2] + left;
-    UNROLL for (int r = 0; r < (kRun - 1) * kStride + kKernel; ++r) {
-      const bool inside = unsigned(top + r) < unsigned(w.in[1]);
-      UNROLL for (int b = 0; b < kKernel; ++b) {  // loads without branches around them overlap
-        const C value = inside && unsigned(left + b) < unsigned(w.in[2]) ? C(from[b]) : C(0);
-        UNROLL for (int o = 0; o < kRun; ++o) {
-          if (r >= o * kStride && r < o * kStride + kKernel) sums[o] += value * taps[r - o * kStride][b];
-        }
-      }
-      from += w.in[2];
-    }
-    const int row = int(run) * kRun;
-    T* to = y + plane * w.out_count() + int64_t(row) * w.out[2] + column;
-    UNROLL for (int o = 0; o < kRun; ++o) {
-      if (row + o < w.out[1]) to[int64_t(o) * w.out[2]] = T(sums[o]);
+    const int column = int(group) * kAcross, row = int(run) * kDown;
+    const T* from = x + (image * in_channels() + in_channel) * w.in_count();
+    const int left = column * kStride - w.before[2], top = row * kStride - w.before[1];
+    if (wide_in)
+      add<true>(sums, taps, from, left, top);
+    else
+      add<false>(sums, taps, from, left, top);
+
+    T* const to = y + plane * w.out_count() + int64_t(row) * w.out[2] + column;
+    const int count = w.out[2] - column < kAcross ? w.out[2] - column : kAcross;
+    UNROLL for (int o = 0; o < kDown; ++o) {
+      if (row + o >= w.out[1]) break;
+      device::Pack<T, kAcross> out;
+      UNROLL for (int p = 0; p < kAcross; ++p) out.at[p] = T(activation.simple(sums[o][p]));
+      device::store_pack(to + int64_t(o) * w.out[2], out, wide_out, count);
     }
   }
 
@@ -56,6 +60,36 @@ struct DepthwiseSquare {
   DEVICE_FN int64_t in_channels() const {
     int64_t ignored;
     return by_multiplier(by_channels.divisor(), ignored);
+  }
+  template <bool kWide>
+  DEVICE_FN void add(C (&sums)[kDown][kAcross], const C (&taps)[kKernel][kKernel], const T* from, int left,
+                     int top) const {
+    UNROLL for (int first = 0; first < kLines; first += kAtOnce) {
+      T lines[kAtOnce][kReach];
+      UNROLL for (int l = 0; l < kAtOnce; ++l) {
+        if (first + l >= kLines) break;
+        const int row = top + first + l;
+        load_line<kWide, 0>(lines[l], from + int64_t(row) * w.in[2] + left, unsigned(row) < unsigned(w.in[1]), left);
+      }
+      UNROLL for (int l = 0; l < kAtOnce; ++l) UNROLL for (int o = 0; o < kDown; ++o) {
+        const int a = first + l - o * kStride;
+        if (first + l >= kLines || a < 0 || a >= kKernel) continue;
+        UNROLL for (int b = 0; b < kKernel; ++b) UNROLL for (int p = 0; p < kAcross; ++p) sums[o][p] +=
+            C(lines[l][p * kStride + b]) * taps[a][b];
+      }
+    }
+  }
+  // What lies beyond the picture is zero. If `kWide`, columns that are multiples of kAcross are aligned.
+  template <bool kWide, int kFrom>
+  DEVICE_FN void load_line(T (&line)[kReach], const T* from, bool inside, int left) const {
+    if constexpr (kFrom < kReach) {
+      constexpr int kColumn = kFrom - kBefore + kAcross, kLeft = kReach - kFrom;
+      constexpr int kUnit = !kWide ? 1 : kColumn % 4 == 0 && kLeft >= 4 ? 4 : kColumn % 2 == 0 && kLeft >= 2 ? 2 : 1;
+      device::Pack<T, kUnit> unit = {};
+      if (inside && unsigned(left + kFrom) < unsigned(w.in[2])) unit = device::load_pack<kUnit>(from + kFrom, true);
+      UNROLL for (int j = 0; j < kUnit; ++j) line[kFrom + j] = unit.at[j];
+      load_line<kWide, kFrom + kUnit>(line, from, inside, left);
+    }
   }
 };
 
@@ -71,6 +105,7 @@ struct DepthwiseSquareLast {
   const T *x, *weights, *bias;
   T* y;
   Window w;
+  Activation activation;
   Divider by_packs, by_runs, by_rows;
   DEVICE_FN void operator()(int64_t i) const {
     int64_t pack, run, row;
@@ -106,7 +141,7 @@ struct DepthwiseSquareLast {
     UNROLL for (int o = 0; o < kRun; ++o) {
       if (first + o >= w.out[2]) break;
       Values values;
-      UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = T(sums[o][k]);
+      UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = T(activation.simple(sums[o][k]));
       device::store_pack(to + o * channels, values, true);
     }
   }
@@ -118,6 +153,7 @@ struct Depthwise {
   const T *x, *weights, *bias;
   T* y;
   Window w;
+  Activation activation;
   Elements elements;
   Planes planes, taps;
   Divider by_multiplier;
@@ -143,12 +179,14 @@ struct Depthwise {
         }
       }
     }
-    y[i] = T(sum);
+    y[i] = T(activation.simple(sum));
   }
 };
 
+constexpr int64_t kBusy = 512;  // threads for each multiprocessor
+
 template <class T, int kKernel, int kStride>
-void launch_square_last(Context& context, const ConvProblem& p, const ConvData& data) {
+void launch_square_last(Context& context, const ConvProblem& p, const ConvData& data, const Activation& activation) {
   const Window& w = p.window;
   const auto launch = [&]<bool kWide>(int64_t least_threads) {
     using Kernel = DepthwiseSquareLast<T, kKernel, kStride, kWide>;
@@ -158,26 +196,37 @@ void launch_square_last(Context& context, const ConvProblem& p, const ConvData& 
     device::for_each_index(
         context.stream(), n,
         Kernel{static_cast<const T*>(data.x), static_cast<const T*>(data.w), static_cast<const T*>(data.bias),
-               static_cast<T*>(data.y), w, Divider(packs, n), Divider(runs, n), Divider(w.out[1], n)});
+               static_cast<T*>(data.y), w, activation, Divider(packs, n), Divider(runs, n), Divider(w.out[1], n)});
     return true;
   };
-  constexpr int64_t kBusy = 512;  // threads for each multiprocessor
   if (!launch.template operator()<true>(kBusy * device::multiprocessors(context.stream().device())))
     launch.template operator()<false>(0);
 }
 
 template <class T, int kKernel, int kStride>
-void launch_square(Context& context, const ConvProblem& p, const ConvData& data) {
+void launch_square(Context& context, const ConvProblem& p, const ConvData& data, const Activation& activation) {
   if constexpr (kChannelsLastFloats.has(device::kTypeOf<T>))
-    if (p.layout == Layout::channels_last) return launch_square_last<T, kKernel, kStride>(context, p, data);
-  using Kernel = DepthwiseSquare<T, kKernel, kStride>;
+    if (p.layout == Layout::channels_last) return launch_square_last<T, kKernel, kStride>(context, p, data, activation);
   const Window& w = p.window;
-  const int64_t runs = (w.out[1] + Kernel::kRun - 1) / Kernel::kRun, n = p.images * p.out_channels * runs * w.out[2];
-  device::for_each_index(
-      context.stream(), n,
-      Kernel{static_cast<const T*>(data.x), static_cast<const T*>(data.w), static_cast<const T*>(data.bias),
-             static_cast<T*>(data.y), w, Divider(w.out[2], n), Divider(runs, n), Divider(p.out_channels, n),
-             Divider(p.out_channels / p.in_channels, p.out_channels)});
+  const auto launch = [&]<int kDown>(int64_t least_threads) {
+    using Kernel = DepthwiseSquare<T, kKernel, kStride, kDown>;
+    constexpr int kAcross = Kernel::kAcross;
+    const int64_t groups = (w.out[2] + kAcross - 1) / kAcross, runs = (w.out[1] + kDown - 1) / kDown;
+    const int64_t n = p.images * p.out_channels * runs * groups;
+    if (n < least_threads) return false;
+    const T* const x = static_cast<const T*>(data.x);
+    T* const y = static_cast<T*>(data.y);
+    const bool wide_in =
+        w.in[2] % kAcross == 0 && w.before[2] == Kernel::kBefore && device::is_pack_aligned<kAcross>(x);
+    const bool wide_out = w.out[2] % kAcross == 0 && device::is_pack_aligned<kAcross>(y);
+    device::for_each_index(context.stream(), n,
+                           Kernel{x, static_cast<const T*>(data.w), static_cast<const T*>(data.bias), y, w, activation,
+                                  Divider(groups, n), Divider(runs, n), Divider(p.out_channels, n),
+                                  Divider(p.out_channels / p.in_channels, p.out_channels), wide_in, wide_out});
+    return true;
+  };
+  if (!launch.template operator() < kKernel == 3 ? 4 : 2 > (kBusy * device::multiprocessors(context.stream().device())))
+    launch.template operator()<1>(0);
 }
 
 // Whether DepthwiseSquare does it, or the one for channels last.
@@ -197,7 +246,7 @@ bool is_square(const ConvProblem& p, const ConvData& data) {
 
 bool is_depthwise(const ConvProblem& p) { return p.groups == p.in_channels && p.groups > 1; }
 
-void convolve_depthwise(Context& context, const ConvProblem& p, const ConvData& data) {
+void convolve_depthwise(Context& context, const ConvProblem& p, const ConvData& data, const Activation& activation) {
   const Window& w = p.window;
   if (!is_square(p, data)) {
     const int64_t n = p.images * p.out_channels * w.out_count();
@@ -205,7 +254,7 @@ void convolve_depthwise(Context& context, const ConvProblem& p, const ConvData& 
       device::for_each_index(
           context.stream(), n,
           Depthwise<T>{static_cast<const T*>(data.x), static_cast<const T*>(data.w), static_cast<const T*>(data.bias),
-                       static_cast<T*>(data.y), w, Elements(p.layout, p.out_channels, w.out, n),
+                       static_cast<T*>(data.y), w, activation, Elements(p.layout, p.out_channels, w.out, n),
                        Planes(p.layout, p.in_channels, w.in_count()), Planes(p.layout, p.out_channels, w.taps()),
                        Divider(p.out_channels / p.in_channels, p.out_channels)});
     });
@@ -215,11 +264,14 @@ void convolve_depthwise(Context& context, const ConvProblem& p, const ConvData& 
     const bool half_as_large = w.stride[2] == 2;
     switch (w.kernel[2]) {
       case 3:
-        return half_as_large ? launch_square<T, 3, 2>(context, p, data) : launch_square<T, 3, 1>(context, p, data);
+        return half_as_large ? launch_square<T, 3, 2>(context, p, data, activation)
+                             : launch_square<T, 3, 1>(context, p, data, activation);
       case 5:
-        return half_as_large ? launch_square<T, 5, 2>(context, p, data) : launch_square<T, 5, 1>(context, p, data);
+        return half_as_large ? launch_square<T, 5, 2>(context, p, data, activation)
+                             : launch_square<T, 5, 1>(context, p, data, activation);
       default:
-        return half_as_large ? launch_square<T, 7, 2>(context, p, data) : launch_square<T, 7, 1>(context, p, data);
+        return half_as_large ? launch_square<T, 7, 2>(context, p, data, activation)
+                             : launch_square<T, 7, 1>(context, p, data, activation);
     }
   });
 }
