@@ -47,6 +47,7 @@ from symptoms import (
     of_nothing_from_the_end,
     only_infinity_differs,
     only_nan_is_wanted,
+    orders_nan,
     out_of_range,
     overflows,
     overflows_on_the_way,
@@ -91,7 +92,7 @@ ACCEPTED = [
         "of NaN and infinity the CPU EP makes what depends on their places; Encore hands NaN on",
         hands_nan_on,
     ),
-    Accepted("TopK", VALUES, "the CPU EP's order has no place for NaN; Encore's has it above all numbers", has_nan),
+    Accepted("TopK", VALUES, "the CPU EP's order has no place for NaN; Encore's has it above all numbers", orders_nan),
     Accepted("Unique", VALUES, "the same, where NaN is one value", has_nan),
     Accepted("Unique", SHAPE, "and of how many there are", has_nan),
     Accepted(
@@ -127,7 +128,7 @@ ACCEPTED = [
         rounded_on_the_way,
     ),
     Accepted("Cast CastLike", VALUES, "the CPU EP takes float8's -0 for true", minus_zero_as_boolean),
-    Accepted("QuantizeLinear", VALUES, "the CPU EP makes the least of halves too large", beyond_when_quantized),
+    Accepted("QuantizeLinear", VALUES, "what is far below zero the CPU EP makes the largest", beyond_when_quantized),
     Accepted(
         "MatMulInteger ConvInteger MatMul FusedMatMul",
         VALUES,
@@ -243,6 +244,7 @@ ACCEPTED = [
     ),
     Accepted("DFT", SERVED, "an empty signal is one of zeros", says("signal dimension must be greater than zero")),
     Accepted("MelWeightMatrix", REFUSED, "no band lies between edges that are turned", says("the edges are")),
+    Accepted("MelWeightMatrix", REFUSED, "a negative length", says("dft_length is -")),
     Accepted("MelWeightMatrix", SERVED, "bands beyond the spectrum are cut", says("window_functions")),
     Accepted("STFT", SERVED, "without a length the whole signal is a frame", says("OutputMLValue")),
     Accepted("STFT", REFUSED, "the CPU EP takes windows of any rank", says("the window has shape")),
@@ -269,6 +271,12 @@ ACCEPTED = [
     ),
     Accepted(POOLS, VALUES, "the CPU EP pads by less than nothing where windows leave gaps", steps_over),
     Accepted(POOLS, SERVED, "the same, which it then refuses", says("padding values must be non-negative")),
+    Accepted(
+        POOLS,
+        SERVED,
+        "the same, with dilations",
+        lambda f: dilated(f) and says("pool_attributes.h")(f),
+    ),
     Accepted(POOLS, SHAPE, "the CPU EP pads to the same size as if there were no dilation", dilated),
     Accepted(POOLS, VALUES, "the CPU EP pads to the same size as if there were no dilation", dilated),
     Accepted("Conv", REFUSED, "the CPU EP slides kernels of nothing", says("of the kernel is 0")),
@@ -475,13 +483,19 @@ ACCEPTED = [
     Accepted("TfIdfVectorizer", SERVED, "the CPU EP refuses no rows", says("must have either [C] or [B,C]")),
     Accepted("Transpose", SERVED, "an axis counted from the end is one", says("transpose.h")),
     Accepted("OneHot", SERVED, "a single index has no dimensions", says("indices tensor must have rank >= 1")),
-    Accepted("BatchNormalization", REFUSED, "onnxruntime turns no vector's layout", says("Permutation length 0")),
     Accepted(
         "CausalConvWithState",
         REFUSED,
         "the function's body takes a weight of nothing",
         lambda finding: is_empty(finding) and says("the weight has shape")(finding),
     ),
+    Accepted(
+        "Add Sub Mul Div Pow And Or Xor Equal Greater Less",
+        REFUSED,
+        "before opset 7 operands had to fit; the reference broadcasts",
+        lambda f: f.case.opset < 7 and says("attribute broadcast is not 1")(f),
+    ),
+    Accepted("Col2Im", SERVED, "no channels", lambda f: is_empty(f) and says("must be a positive multiple")(f)),
     Accepted("TensorScatter", SERVED, "the CPU EP checks more than it has to", says("tensorscatter.cc")),
 ]
 
@@ -499,8 +513,12 @@ def reason_for(finding):
         return FOLDED
     if finding.kind == REFUSED and says("Provider type for", "Failed to find kernel for")(finding):
         return ON_NEITHER
-    # Of two sessions that differ nothing is known but that they do.
+    # Of two sessions that differ nothing is known but that they do: something before the node may have been drawn.
     shown = finding.kind != VALUES or finding.got is not None
+    if not shown:
+        earlier = [dataclasses.replace(finding, node=node) for node in finding.case.nodes if "Random" in node.op]
+        if any(is_drawn(one) for one in earlier):
+            return "what is drawn is random"
     for entry in ACCEPTED:
         if not shown and entry.when not in (is_drawn, is_turned, drops):
             continue
