@@ -395,8 +395,8 @@ ACCEPTED = [
     Accepted(
         "Split",
         REFUSED,
-        "the CPU EP overlooks a num_outputs of zero or less",
-        says("num_outputs is 0", "num_outputs is -"),
+        "the CPU EP overlooks a num_outputs of zero or less, or of more than the node has",
+        says("num_outputs is 0", "num_outputs is -", "but the node has"),
     ),
     Accepted("Pad", SERVED, "the CPU EP pads no scalars, not even by nothing", lambda f: contents(f).ndim == 0),
     Accepted("Pad", SERVED, "the CPU EP wraps no empty tensor, not even by nothing", says("Unexpected mode of 3")),
