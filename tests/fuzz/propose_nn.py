@@ -113,6 +113,10 @@ def _scales(s, shape):
 
 @proposes("Upsample", family="reduce", steady=False, mild=True)
 def upsample(s):
+    if s.opset < 7:
+        height, width = s.draw.picks([1.0, 1.5, 2.0, 2.3, 3.0], 2)
+        mode = s.maybe(0.7, lambda: s.draw.pick(["nearest", "bilinear"]))
+        return s.node(s.data(low=4, high=4, mild=True), mode=mode, height_scale=height, width_scale=width)
     mode = s.draw.pick(["nearest", "linear"])
     x = s.data(low=4 if mode == "linear" else 1, high=4, mild=True)
     scales = [max(1.0, scale) for scale in _scales(s, x.array.shape)]

@@ -192,6 +192,10 @@ def unsqueeze(s):
 
 @proposes("Tile", family="exact")
 def tile(s):
+    if s.opset < 6:  # along one axis, said in the type of the data
+        x = s.data(low=1)
+        told = [s.draw.pick([1, 2, 3, 0]), s.draw.axis(x.array.ndim)]
+        return s.node(x, *[s.fixed(np.array(number), x.type) for number in told])
     x = s.data()
     return s.node(x, s.fixed(s.draw.picks([1, 1, 2, 3, 0], x.array.ndim)))
 

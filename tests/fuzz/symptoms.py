@@ -17,7 +17,8 @@ def _floats(finding):
 
 def _gap(finding):
     with np.errstate(all="ignore"):
-        return np.abs(finding.got.astype(np.float64) - finding.wanted.astype(np.float64))
+        gap = np.abs(finding.got.astype(np.float64) - finding.wanted.astype(np.float64))
+    return np.where(_gap_is_none(finding), 0, gap)  # also where both are infinite or NaN
 
 
 def _gap_is_none(finding):
@@ -37,6 +38,66 @@ def not_finite(finding):
 
 def has_nan(finding):
     return any(np.isnan(array).any() for array in _floats(finding))
+
+
+def _differs(finding, near=1e-2):
+    """Where results are further apart than any rounding; in integers, where they differ."""
+    if finding.got.dtype.kind != "f":
+        return finding.got != finding.wanted
+    return ~np.isclose(finding.got.astype(np.float64), finding.wanted.astype(np.float64), near, near, equal_nan=True)
+
+
+def _differs_where(finding, odd, axis):
+    """Results differ only for rows along an axis in which something is odd."""
+    rows = odd.any(axis=axis, keepdims=True)
+    differs = np.asarray(finding.got != finding.wanted)
+    differs &= ~((finding.got != finding.got) & (finding.wanted != finding.wanted))
+    return not (differs.reshape(rows.shape if differs.size == rows.size else differs.shape) & ~rows).any()
+
+
+def orders_nan(finding):
+    return _differs_where(finding, np.isnan(contents(finding)), finding.node.attrs.get("axis", -1))
+
+
+def hands_nan_on(finding):
+    """Of what is not finite: each number that differs is no finite one, or NaN is wanted; places may be any."""
+    if not not_finite(finding):
+        return False
+    if finding.got.dtype.kind != "f":
+        return _differs_where(finding, ~np.isfinite(contents(finding)), finding.node.attrs.get("axis", 0))
+    return bool((~np.isfinite(finding.got) | np.isnan(finding.wanted))[_differs(finding)].all())
+
+
+def reduces_nan(finding):
+    return finding.node.attrs.get("reduction") in ("max", "min") and bool(
+        np.isnan(finding.got[_differs(finding)]).all()
+    )
+
+
+def goes_far_below(finding):
+    """A Softplus is among the activations, and what differs is no number, or infinite, on the CPU EP."""
+    if "Softplus" not in finding.node.attrs.get("activations", []):
+        return False
+    return not np.isfinite(finding.wanted[_differs(finding)]).any()
+
+
+def is_turned(finding):
+    """Each result is 0 or 1, and the right one where nothing is left to chance."""
+    if finding.got is None:
+        return True
+    x, got = np.broadcast_to(contents(finding), finding.got.shape), finding.got
+    sure = np.isin(x, (0, 1))
+    return bool(np.isin(got, (0, 1)).all() and (got == x)[sure].all())
+
+
+def adds_up_to_nothing(finding):
+    """An input is empty, and so the result is zero."""
+    empty = any(value is not None and value.array.size == 0 for value in finding.node.inputs[:2])
+    return empty and not finding.got.any()
+
+
+def is_empty(finding):
+    return any(value is not None and value.array.size == 0 for value in finding.node.inputs)
 
 
 def nearly(finding):
@@ -92,10 +153,11 @@ def no_slope(finding):
 
 
 def beyond_when_quantized(finding):
-    """Halves: each that differs is more than an int32 when it is divided."""
+    """Halves, or blocks of floats: each that differs is more than an int32 when it is divided."""
     with np.errstate(all="ignore"):
         inside = np.abs(contents(finding)) / np.abs(contents(finding, 1)).min(initial=np.inf) < 2**31
-    return finding.node.inputs[0].type != "float" and not (inside & (finding.got != finding.wanted)).any()
+    by_another_way = finding.node.inputs[0].type != "float" or finding.node.attrs.get("block_size")
+    return by_another_way and not (inside & (finding.got != finding.wanted)).any()
 
 
 def minus_zero_as_boolean(finding):
@@ -199,8 +261,10 @@ def has_no_terms(finding):
 
 
 def overflows_on_the_way(finding):
+    """Each product that differs."""
     with np.errstate(all="ignore"):
-        return not np.isfinite(np.prod(np.maximum(np.abs(contents(finding)), 1), axis=_axes(finding))).all()
+        most = np.prod(np.maximum(np.abs(contents(finding)), 1), axis=_axes(finding)).reshape(finding.got.shape)
+        return not np.isfinite(most[_differs(finding)]).any()
 
 
 def hardly_varies(finding):
@@ -232,10 +296,34 @@ def crops_what_keeps_its_size(finding):
 
 
 def at_a_tie(finding):
-    """Few places, which are half-way between two pixels but for a float's rounding; or those in the very middle."""
-    attrs, differ = finding.node.attrs, finding.got != finding.wanted
-    symmetric = attrs.get("coordinate_transformation_mode") == "half_pixel_symmetric"
-    return attrs.get("mode") == "nearest" and (differ.sum() == 1 or differ.mean() < (0.5 if symmetric else 0.1))
+    """Each place that differs is, along an axis, half-way between two pixels or on one but for a float's rounding."""
+    attrs, inputs = finding.node.attrs, finding.node.inputs
+    if attrs.get("mode", "nearest") != "nearest":
+        return False
+    sizes, results = contents(finding).shape, finding.got.shape
+    scales = [after / before if before else 1 for after, before in zip(results, sizes)]
+    given = inputs[2] if len(inputs) == 3 and finding.case.opset >= 11 else inputs[1] if len(inputs) == 2 else None
+    if given is not None and "axes" not in attrs:
+        scales = given.array.tolist()
+    near = np.zeros(results, bool)
+    for axis, (before, after, scale) in enumerate(zip(sizes, results, scales)):
+        at = _coordinates(
+            attrs.get("coordinate_transformation_mode", "half_pixel"), np.arange(after), before, after, scale
+        )
+        twice = 2 * at
+        tie = np.abs(twice - np.rint(twice)) < 1e-4 * np.maximum(1, np.abs(twice))
+        near |= tie.reshape([-1 if d == axis else 1 for d in range(len(results))]) & (before != after)
+    return not ((finding.got != finding.wanted) & ~near).any()
+
+
+def _coordinates(mode, at, before, after, scale):
+    if mode in ("asymmetric", "tf_half_pixel_for_nn"):
+        return (at + 0.5 * (mode != "asymmetric")) / scale
+    if mode == "align_corners":
+        return at * (before - 1) / max(1, after - 1)
+    if mode == "half_pixel_symmetric":
+        return before / 2 * (1 - after / (before * scale)) + (at + 0.5) / scale - 0.5
+    return (at + 0.5) / scale - 0.5
 
 
 def steps_over(finding):
@@ -295,15 +383,19 @@ def only_nan_is_wanted(finding):
 
 
 def has_flat_channels(finding):
-    """A channel of an image whose values are all nearly the same."""
+    """Each channel of an image that differs has values that are all nearly the same."""
     x = contents(finding).astype(np.float64)
     rows = x.reshape(x.shape[0] * x.shape[1], -1)
-    return bool((np.ptp(rows, axis=1) <= 1e-3 * np.abs(rows).max(axis=1)).any())
+    flat = np.ptp(rows, axis=1) <= 1e-3 * np.abs(rows).max(axis=1)
+    return not (_differs(finding).reshape(len(rows), -1).any(axis=1) & ~flat).any()
 
 
 def writes_twice(finding):
-    """Without a reduction, to one place."""
+    """Without a reduction, to one place, where one of the updates stays."""
     if finding.node.attrs.get("reduction", "none") != "none":
+        return False
+    there = np.concatenate([contents(finding, i).reshape(-1) for i in (0, 2)])
+    if not np.isin(finding.got[finding.got == finding.got], there).all():
         return False
     data, indices = contents(finding), contents(finding, 1).astype(np.int64)
     if finding.node.op == "ScatterND":
@@ -318,7 +410,12 @@ def adds_in_any_order(finding):
     """Floats that are added or multiplied."""
     if finding.got.dtype.kind != "f" or finding.node.attrs.get("reduction") not in ("add", "mul"):
         return False
-    return bool(_gap(finding).max() <= 0.05 * np.abs(finding.wanted.astype(np.float64)).max())
+    least = {"float": 2.0**-23, "double": 2.0**-52, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+    terms = [np.abs(contents(finding, i).astype(np.float64)) for i in (0, 2)]
+    most = max(np.abs(finding.wanted.astype(np.float64)).max(), *(term.max(initial=0) for term in terms))
+    # A rounding for each that may come to one place, of half of which none is likely to be the largest.
+    roundings = 1 + min(terms[1].size, 64)
+    return bool(_gap(finding).max() <= roundings * most * least[finding.node.inputs[0].type])
 
 
 def as_of_floats(finding):
@@ -345,6 +442,8 @@ def has_no_range(finding):
 
 
 def has_no_scale(finding):
-    """A scale that is no positive number, or values that are none."""
+    """A scale that is no positive number, or, where results differ, values that are none."""
     with np.errstate(all="ignore"):
-        return not (np.asarray(contents(finding, 1)).astype(np.float64) > 0).all() or not_finite(finding)
+        scales = np.asarray(contents(finding, 1)).astype(np.float64)
+    x = contents(finding).astype(np.float64)
+    return not ((scales > 0) & np.isfinite(scales)).all() or not np.isfinite(x[_differs(finding)]).any()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from encore_session import assert_all_on_encore
-from harness import SPECIAL, Case, bools, check, floats, integers, session
+from harness import SPECIAL, Case, Const, bools, check, floats, integers, session
 from onnx import TensorProto, helper
 from refusal import declined, fails
 
@@ -100,6 +100,50 @@ def test_clip_of_the_first_opset():
 def test_variadic_of_the_first_opset(op):
     f = {"Max": np.max, "Min": np.min, "Sum": np.sum, "Mean": np.mean}[op]
     check(Case(op, [floats(3, 5) for _ in range(3)], opset=1, reference=lambda *x: [f(np.stack(x), axis=0)]))
+
+
+FIRST_FLOATS = ["float32", "float16", "float64"]
+TILES = [((2, 3, 4), 1, 3), ((2, 3), -1, 2), ((5,), 0, 1), ((2, 0, 3), 0, 4), ((2, 3), 1, 0), ((70, 500), 0, 9)]
+
+
+@pytest.mark.parametrize("dtype", FIRST_FLOATS)
+@pytest.mark.parametrize("shape,axis,tiles", TILES, ids=str)
+def test_tile_along_an_axis(shape, axis, tiles, dtype):
+    told = [Const(np.float32(tiles)), Const(np.float32(axis))]
+    repeats = [tiles if d == axis % len(shape) else 1 for d in range(len(shape))]
+    reference = lambda x, *_: [np.tile(x, repeats)]
+    check(Case("Tile", [floats(*shape), *told], dtype=dtype, opset=5, family="exact", reference=reference))
+
+
+@pytest.mark.parametrize("tiles,axis", [(-1, 0), (1.5, 0), (np.nan, 0), (np.inf, 0), (2, 2), (2, 0.5)])
+def test_tiles_that_are_none(tiles, axis):
+    told = [np.array(value, np.float32) for value in (tiles, axis)]
+    fails("Tile", [floats(2, 3), *told], {}, "(tiles|axis) is |axis 2", opset=5)
+
+
+@pytest.mark.parametrize("dtype", FIRST_FLOATS)
+@pytest.mark.parametrize("mode", [None, "nearest", "bilinear"])
+def test_upsample_by_height_and_width(mode, dtype):
+    scales = {"height_scale": 2.0, "width_scale": 3.5}
+
+    def upsampled(x):
+        for axis, scale in zip((2, 3), scales.values()):
+            at = np.arange(int(x.shape[axis] * scale)) / scale
+            low = at.astype(int)
+            made = x.take(low, axis)
+            if mode == "bilinear":
+                part = (at - low).reshape([-1 if d == axis else 1 for d in range(4)])
+                made = made * (1 - part) + x.take(np.minimum(low + 1, x.shape[axis] - 1), axis) * part
+            x = made
+        return [x]
+
+    attrs = scales | ({"mode": mode} if mode else {})
+    family = "reduce" if mode == "bilinear" else "exact"
+    check(Case("Upsample", [floats(2, 3, 5, 7)], attrs, dtype=dtype, opset=6, family=family, reference=upsampled))
+
+
+def test_upsample_of_what_is_no_image():
+    fails("Upsample", [floats(5, 7)], {"height_scale": 2.0, "width_scale": 2.0}, "scales has 4 values", opset=6)
 
 
 @pytest.mark.parametrize("opset", [1, 6])

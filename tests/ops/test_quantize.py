@@ -209,6 +209,42 @@ def test_output_dtype_without_a_zero_point(to):
     same_as_reference(nodes, {"x": x}, {"s": np.float32(0.5)})
 
 
+WAYS = [
+    ((3, 5), (5, 4), (), ()),
+    ((2, 3, 40), (40, 6), (3,), (6,)),
+    ((7,), (2, 7, 3), (), (2, 1, 3)),
+    ((2, 0), (0, 3), (), ()),
+]
+
+
+@pytest.mark.parametrize("a,b,a_scale,b_scale", WAYS, ids=str)
+@pytest.mark.parametrize("to", [*FLOAT8, "INT8"])
+@pytest.mark.parametrize("source", FLOAT8)
+def test_product_of_float8(source, to, a, b, a_scale, b_scale):
+    """Of few digits, so that the sums are exact in any order; the CPU EP has bytes only."""
+    kinds = FLOAT8 | {"INT8": np.int8}
+    x, y = (np.rint(floats(*shape, low=-4, high=4)) for shape in (a, b))
+    steps = lambda shape: np.array(2.0 ** -integers("int8", *shape, low=0, high=2), np.float32).reshape(shape)
+    left, right = steps(a_scale), steps(b_scale)
+    constants = {
+        "as": left,
+        "az": np.zeros(a_scale, kinds[source]),
+        "bs": right,
+        "bz": np.zeros(b_scale, kinds[source]),
+    }
+    constants |= {"ys": np.array(0.5, np.float32), "yz": np.array(0, kinds[to])}
+    nodes = [("Cast", [name], f"{name}q", {"to": getattr(TensorProto, source)}) for name in "ab"]
+    nodes.append(("QLinearMatMul", ["aq", "as", "az", "bq", "bs", "bz", "ys", "yz"], "q", {}))
+    got, _ = run([*nodes, TO_FLOAT], {"a": x, "b": y}, constants)
+    made = np.matmul(x * (left[:, None] if left.ndim == 1 else left), y * right) / 0.5
+    if to == "INT8":
+        wanted = np.clip(np.rint(made), -128, 127)
+    else:
+        most = float(ml_dtypes.finfo(kinds[to]).max)
+        wanted = np.clip(made, -most, most).astype(kinds[to])
+    np.testing.assert_array_equal(got, wanted.astype(np.float32))
+
+
 @pytest.mark.parametrize("source", [*FLOAT8, *PACKED, "FLOAT4E2M1"])
 @pytest.mark.parametrize("block", [0, 4])
 def test_dequantize(source, block):

@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from harness import FLOATS, Case, Const, check, floats
+from encore_session import assert_all_on_encore
+from harness import FLOATS, Case, Const, check, floats, session
+from onnx import AttributeProto, TensorProto, helper
 from refusal import declined, fails
 
 # ---- GridSample
@@ -364,6 +366,23 @@ def check_in_float(it):
         return [y.astype(x.dtype)]
 
     return run
+
+
+def test_lists_of_nothing_are_not_given():
+    it = columns(1, 2, (4, 5), (2, 3))
+    x, image, block = (getattr(given, "value", given) for given in it.inputs)
+    node = helper.make_node("Col2Im", ["x", "image", "block"], ["y"])
+    for name in ("strides", "dilations", "pads"):
+        node.attribute.append(helper.make_attribute(name, [], attr_type=AttributeProto.INTS))
+    feeds = {"x": x, "image": image, "block": block}
+    kinds = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in feeds.items()}
+    # Where it knows of how many dimensions the image is, onnx's inference counts the lists.
+    values = [helper.make_tensor_value_info(name, kinds[name], None) for name in feeds]
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph([node], "col2im", values, [result])
+    sess = session(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10))
+    assert_all_on_encore(sess)
+    np.testing.assert_allclose(sess.run(None, feeds)[0], check_in_float(it)(x, image, block)[0], 1e-5, 1e-5)
 
 
 def test_columns_that_do_not_fit():

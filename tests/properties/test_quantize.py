@@ -219,11 +219,12 @@ def test_matmul_integer(data):
 def test_qlinear_matmul(data):
     it = Drawn(data, "QLinearMatMul")
     left, right, of_left, of_right = factors(it)
-    kinds = it.pick(*BYTES), it.pick(*BYTES), it.pick(*BYTES)
+    kinds = [it.pick(*BYTES, *(FLOAT8 if it.opset >= 21 else [])) for _ in range(3)]
     scale_kind = it.pick("float", *(["float16", "bfloat16"] if it.opset >= 21 else []))
     inputs = []
     for kind, shape, each in zip(kinds, (left, right), (of_left, of_right)):
-        inputs += [values_of(it, kind, shape), scale_of(it, each, scale_kind), zero_of(it, each, kind)]
+        values = it.tensor(kind, shape, mild=True) if kind in FLOAT8 else values_of(it, kind, shape)
+        inputs += [values, scale_of(it, each, scale_kind), zero_of(it, each, kind)]
     inputs += [scale_of(it, [], scale_kind), zero_of(it, [], kinds[2])]
 
     def by_numpy(a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero):
@@ -236,4 +237,18 @@ def test_qlinear_matmul(data):
         made = np.clip(np.rint(sums * scale) + y_zero, info.min, info.max).astype(y_zero.dtype)
         return [np.squeeze(made, (-2,) * is_row + (-1,) * is_column)]
 
-    it.agrees(*inputs, types=[kinds[2]], reference=by_numpy)
+    def of_floats(a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero):
+        a, is_row = (a[None], True) if a.ndim == 1 else (a, False)
+        b, is_column = (b[:, None], True) if b.ndim == 1 else (b, False)
+        left = (a.astype(float) - of_each_row(a_zero)) * of_each_row(a_scale)
+        right = (b.astype(float) - of_each_column(b_zero)) * of_each_column(b_scale)
+        made = np.matmul(left, right).astype(np.float32) / y_scale.astype(np.float32)
+        if kinds[2] not in FLOAT8:
+            info = np.iinfo(kinds[2])
+            made = np.clip(np.rint(made) + y_zero, info.min, info.max).astype(kinds[2])
+        else:  # which saturates
+            most = float(ml_dtypes.finfo(NUMPY[kinds[2]]).max)
+            made = np.clip(made, -most, most)
+        return [np.squeeze(made, (-2,) * is_row + (-1,) * is_column)]
+
+    it.agrees(*inputs, types=[kinds[2]], reference=of_floats if set(kinds) & set(FLOAT8) else by_numpy)

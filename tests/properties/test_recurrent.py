@@ -25,7 +25,7 @@ def squash(name, alpha, beta):
         "HardSigmoid": lambda x: np.clip(alpha * x + beta, 0, 1),
         "Elu": lambda x: np.where(x < 0, alpha * np.expm1(x), x),
         "Softsign": lambda x: x / (1 + abs(x)),
-        "Softplus": lambda x: np.log1p(np.exp(x)),
+        "Softplus": lambda x: np.logaddexp(0, x),
     }[name]
 
 

@@ -11,6 +11,9 @@ class Col2Im : public Op {
  public:
   explicit Col2Im(const NodeInfo& node)
       : strides_(node.find_ints("strides")), dilations_(node.find_ints("dilations")), pads_(node.find_ints("pads")) {
+    // Exporters write an empty list for "not given".
+    for (auto* list : {&strides_, &dilations_, &pads_})
+      if (*list && (*list)->empty()) list->reset();
     check_range(strides_, 1, "strides");
     check_range(dilations_, 1, "dilations");
     check_range(pads_, 0, "pads");

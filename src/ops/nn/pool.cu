@@ -28,24 +28,47 @@ struct Taps {
   DEVICE_FN static int up(int distance, int step) { return step == 1 ? distance : (distance + step - 1) / step; }
 };
 
-// Calls f(row's offset in the plane, column, value) for every value under the window; those of the plane are `step`
-// apart.
-template <class T, class F>
-DEVICE_FN void for_each_tap(const Window& w, const int (&at)[kSpatial], const T* plane, int64_t step, F f) {
-  const Taps a(w, 0, at[0], 0, 0), b(w, 1, at[1], 0, 0), c(w, 2, at[2], 0, 0);
-  const int left = at[2] * w.stride[2] - w.before[2];
-  for (int i = a.first; i < a.last; ++i) {
-    const int64_t z = at[0] * w.stride[0] - w.before[0] + i * w.dilation[0];
-    for (int j = b.first; j < b.last; ++j) {
-      const int64_t row = (z * w.in[1] + at[1] * w.stride[1] - w.before[1] + j * w.dilation[1]) * w.in[2];
-      const T* values = plane + row * step;
-      for (int k = c.first; k < c.last; ++k) {
-        const int column = left + k * w.dilation[2];
-        f(row, column, values[column * step]);
+// Where the window of a place in the result is.
+struct Place {
+  int64_t image, channel;
+  int at[kSpatial];
+};
+
+// What is pooled: every element of the result has a window.
+template <class T>
+struct Pooled {
+  const T* x;
+  Window w;
+  Elements elements;
+  Planes planes;
+
+  Pooled(const Tensor& x, const Window& w, Layout layout, int64_t channels, int64_t results)
+      : x(x.as<const T>()), w(w), elements(layout, channels, w.out, results), planes(layout, channels, w.in_count()) {}
+
+  DEVICE_FN Place place(int64_t i) const {
+    Place p;
+    p.image = elements(i, p.channel, p.at);
+    return p;
+  }
+  // Calls f(row's offset in the plane, column, value) for every value under the window.
+  template <class F>
+  DEVICE_FN void for_each_tap(const Place& p, F f) const {
+    const T* const plane = x + planes(p.image, p.channel);
+    const Taps a(w, 0, p.at[0], 0, 0), b(w, 1, p.at[1], 0, 0), c(w, 2, p.at[2], 0, 0);
+    const int left = p.at[2] * w.stride[2] - w.before[2];
+    for (int i = a.first; i < a.last; ++i) {
+      const int64_t z = p.at[0] * w.stride[0] - w.before[0] + i * w.dilation[0];
+      for (int j = b.first; j < b.last; ++j) {
+        const int64_t row = (z * w.in[1] + p.at[1] * w.stride[1] - w.before[1] + j * w.dilation[1]) * w.in[2];
+        const T* values = plane + row * planes.step;
+        for (int k = c.first; k < c.last; ++k) {
+          const int column = left + k * w.dilation[2];
+          f(row, column, values[column * planes.step]);
+        }
       }
     }
   }
-}
+};
 
 template <class C>
 DEVICE_FN C lowest() {
@@ -58,21 +81,16 @@ DEVICE_FN C lowest() {
 // NaN wins, as in a reduction.
 template <class T, bool kIndices>
 struct MaxWindow {
-  const T* x;
+  Pooled<T> pooled;
   T* y;
   int64_t* indices;
   bool by_columns;  // indices count the first spatial dimension fastest
-  Window w;
-  Elements elements;
-  Planes planes;
   DEVICE_FN void operator()(int64_t i) const {
     using C = Compute<T>;
-    int at[kSpatial];
-    int64_t channel;
-    const int64_t image = elements(i, channel, at);
+    const Place p = pooled.place(i);
     C best = lowest<C>();
     int64_t where = -1;
-    for_each_tap(w, at, x + planes(image, channel), planes.step, [&](int64_t row, int column, T value) {
+    pooled.for_each_tap(p, [&](int64_t row, int column, T value) {
       const C v = C(value);
       const bool wins = v > best || (v != v && best == best) || (kIndices && where < 0);
       if (!wins) return;
@@ -81,14 +99,16 @@ struct MaxWindow {
     });
     y[i] = T(best);
     if constexpr (kIndices) {  // channels first in any layout, since this output keeps its layout
-      const int64_t plane = image * elements.channels.divisor() + channel;
-      const int64_t position = (int64_t(at[0]) * w.out[1] + at[1]) * w.out[2] + at[2];
+      const Window& w = pooled.w;
+      const int64_t plane = p.image * pooled.elements.channels.divisor() + p.channel;
+      const int64_t position = (int64_t(p.at[0]) * w.out[1] + p.at[1]) * w.out[2] + p.at[2];
       indices[plane * w.out_count() + position] = plane * w.in_count() + (by_columns ? transposed(where) : where);
     }
   }
 
  private:
   DEVICE_FN int64_t transposed(int64_t offset) const {
+    const Window& w = pooled.w;
     const int64_t c = offset % w.in[2], b = offset / w.in[2] % w.in[1], a = offset / w.in[2] / w.in[1];
     return a + w.in[0] * (b + w.in[1] * c);
   }
@@ -96,41 +116,29 @@ struct MaxWindow {
 
 template <class T>
 struct MeanWindow {
-  const T* x;
+  Pooled<T> pooled;
   T* y;
   bool count_padding;
-  Window w;
-  Elements elements;
-  Planes planes;
   DEVICE_FN void operator()(int64_t i) const {
-    int at[kSpatial];
-    int64_t channel;
-    const int64_t image = elements(i, channel, at);
+    const Place p = pooled.place(i);
     Compute<T> sum = 0;
-    for_each_tap(w, at, x + planes(image, channel), planes.step,
-                 [&](int64_t, int, T value) { sum += Compute<T>(value); });
+    pooled.for_each_tap(p, [&](int64_t, int, T value) { sum += Compute<T>(value); });
+    const Window& w = pooled.w;
     int64_t count = 1;
     UNROLL for (int d = 0; d < kSpatial; ++d) count *=
-        count_padding ? Taps(w, d, at[d], w.before[d], w.after[d]).count() : Taps(w, d, at[d], 0, 0).count();
+        count_padding ? Taps(w, d, p.at[d], w.before[d], w.after[d]).count() : Taps(w, d, p.at[d], 0, 0).count();
     y[i] = T(count ? sum / Compute<T>(count) : Compute<T>(0));
   }
 };
 
 template <class T>
 struct LengthOfWindow {
-  const T* x;
+  Pooled<T> pooled;
   T* y;
   Norm<Compute<T>> norm;
-  Window w;
-  Elements elements;
-  Planes planes;
   DEVICE_FN void operator()(int64_t i) const {
-    int at[kSpatial];
-    int64_t channel;
-    const int64_t image = elements(i, channel, at);
     Compute<T> sum = 0;
-    for_each_tap(w, at, x + planes(image, channel), planes.step,
-                 [&](int64_t, int, T value) { sum += norm.term(Compute<T>(value)); });
+    pooled.for_each_tap(pooled.place(i), [&](int64_t, int, T value) { sum += norm.term(Compute<T>(value)); });
     y[i] = T(norm.length(sum));
   }
 };
@@ -164,11 +172,9 @@ class MaxPool : public PoolBase {
     int64_t* indices = indexed ? context.output(1, shape).as<int64_t>() : nullptr;
     dispatch(TypeList<float, Half, BFloat16, double, int8_t, uint8_t>{}, x.type, [&]<class T>() {
       const auto launch = [&](auto with_indices) {
-        device::for_each_index(
-            context.stream(), y.count(),
-            MaxWindow<T, decltype(with_indices)::value>{x.as<const T>(), y.as<T>(), indices, by_columns_, w,
-                                                        Elements(layout_, from[1], w.out, y.count()),
-                                                        Planes(layout_, from[1], w.in_count())});
+        device::for_each_index(context.stream(), y.count(),
+                               MaxWindow<T, decltype(with_indices)::value>{
+                                   {x, w, layout_, from[1], y.count()}, y.as<T>(), indices, by_columns_});
       };
       if (indexed)
         launch(std::true_type{});
@@ -191,10 +197,8 @@ class AveragePool : public PoolBase {
     const Window w = window(from);
     const Tensor y = context.output(0, stored(with_spatial(from, from[1], w.out), layout_));
     dispatch(FloatList{}, x.type, [&]<class T>() {
-      device::for_each_index(
-          context.stream(), y.count(),
-          MeanWindow<T>{x.as<const T>(), y.as<T>(), count_padding_, w, Elements(layout_, from[1], w.out, y.count()),
-                        Planes(layout_, from[1], w.in_count())});
+      device::for_each_index(context.stream(), y.count(),
+                             MeanWindow<T>{{x, w, layout_, from[1], y.count()}, y.as<T>(), count_padding_});
     });
   }
 
@@ -210,10 +214,9 @@ class LpPool : public PoolBase {
     const Window w = window(x.shape);
     const Tensor y = context.output(0, with_spatial(x.shape, x.shape[1], w.out));
     dispatch(FloatList{}, x.type, [&]<class T>() {
-      device::for_each_index(context.stream(), y.count(),
-                             LengthOfWindow<T>{x.as<const T>(), y.as<T>(), Norm<Compute<T>>(p_), w,
-                                               Elements(layout_, x.shape[1], w.out, y.count()),
-                                               Planes(layout_, x.shape[1], w.in_count())});
+      device::for_each_index(
+          context.stream(), y.count(),
+          LengthOfWindow<T>{{x, w, layout_, x.shape[1], y.count()}, y.as<T>(), Norm<Compute<T>>(p_)});
     });
   }
 

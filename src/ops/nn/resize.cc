@@ -45,10 +45,17 @@ class Resize : public Op {
  public:
   explicit Resize(const NodeInfo& node)
       : first_(node.op_type() == "Upsample" || node.since_version() == 10), scales_(node.find_floats("scales")) {
+    if (first_ && node.since_version() == 1) {  // of images, before scales were a list
+      const auto height = node.find_float("height_scale"), width = node.find_float("width_scale");
+      require(height && width, "height_scale and width_scale are wanted");
+      scales_ = {1.f, 1.f, *height, *width};
+    }
     check_rank(node);
-    rule_.mode = read<ResizeMode>(
-        node, "mode", "nearest",
-        {{"nearest", ResizeMode::nearest}, {"linear", ResizeMode::linear}, {"cubic", ResizeMode::cubic}});
+    rule_.mode = read<ResizeMode>(node, "mode", "nearest",
+                                  {{"nearest", ResizeMode::nearest},
+                                   {"linear", ResizeMode::linear},
+                                   {"bilinear", ResizeMode::linear},  // Upsample's first name for it
+                                   {"cubic", ResizeMode::cubic}});
     if (rule_.mode != ResizeMode::nearest && !kInterpolated.has(node.input_type(0)))
       fail(Code::not_supported, "interpolation of ", device::name(node.input_type(0)), "; only of ",
            kInterpolated.str());
@@ -199,6 +206,11 @@ class Resize : public Op {
 std::vector<OpRow> resize_rows() {
   const Types types = kFixedSize;  // the nearest is only moved
   return {
+      {.name = "Upsample",
+       .since = 1,
+       .until = 6,
+       .types = {in(0, Types{Type::boolean, Type::i32, Type::i64, Type::f16, Type::f32, Type::f64})},
+       .make = make<Resize>},
       {.name = "Upsample", .since = 7, .until = 9, .types = {in(0, types)}, .make = make<Resize>, .host_inputs = {1}},
       {.name = "Resize", .since = 10, .until = 10, .types = {in(0, types)}, .make = make<Resize>, .host_inputs = {1}},
       {.name = "Resize", .since = 11, .types = {in(0, types)}, .make = make<Resize>, .host_inputs = {1, 2, 3}},

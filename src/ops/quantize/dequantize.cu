@@ -68,16 +68,7 @@ class DequantizeLinear : public Op {
   void run(Context& context) const override {
     const Tensor& x = context.input(0);
     const Scales scales = scales_of(context, x, axis_, block_size_);
-    const Tensor y = context.output(0, x.shape);
-    const int64_t n = x.count();
-    if (n == 0) return;
-    dispatch(TypeList<float, Half, BFloat16>{}, y.type, [&]<class T>() {
-      using Kernel = Dequantize<T>;
-      const AnyInput in(x.data, x.type);
-      const int64_t packs = in.aligned && device::is_pack_aligned<Kernel::kPack>(y.as<T>()) ? n / Kernel::kPack : 0;
-      device::for_each_index(context.stream(), n - packs * (Kernel::kPack - 1),
-                             Kernel{packs, in, scales, y.as<T>(), kFromFloats.has(x.type)});
-    });
+    dequantize(context.stream(), x, scales, context.output(0, x.shape));
   }
 
  private:
@@ -85,6 +76,18 @@ class DequantizeLinear : public Op {
 };
 
 }  // namespace
+
+void dequantize(StreamRef stream, const Tensor& x, const Scales& scales, const Tensor& y) {
+  const int64_t n = x.count();
+  if (n == 0) return;
+  dispatch(TypeList<float, Half, BFloat16>{}, y.type, [&]<class T>() {
+    using Kernel = Dequantize<T>;
+    const AnyInput in(x.data, x.type);
+    const int64_t packs = in.aligned && device::is_pack_aligned<Kernel::kPack>(y.as<T>()) ? n / Kernel::kPack : 0;
+    device::for_each_index(stream, n - packs * (Kernel::kPack - 1),
+                           Kernel{packs, in, scales, y.as<T>(), kFromFloats.has(x.type)});
+  });
+}
 
 std::vector<OpRow> dequantize_rows() {
   const Types floats{Type::f32, Type::f16, Type::bf16};

@@ -122,13 +122,7 @@ class IntegerConv : public Op {
     if (input != inputs_.w || constant.shape.rank() < 3 || constant.count() == 0 || constant.shape[0] % groups_ != 0)
       return false;
     const int64_t rows = constant.shape[0], depth = constant.count() / rows;
-    void* values = prepack.keep(integer_rows_bytes(1, rows, depth));
-    auto* sums = static_cast<int32_t*>(prepack.keep(size_t(rows) * sizeof(int32_t)));
-    packed_ = pack_rows(prepack.stream(), constant, Shape{groups_}, rows / groups_, depth, values, sums);
-    if (packed_.values != values)  // the constant had the form, but it will be gone
-      copy_bytes(prepack.stream(), packed_.values, values, int64_t(constant.bytes()));
-    packed_.values = static_cast<const int8_t*>(values);
-    constant_ = {constant.type, constant.where, constant.shape, nullptr};
+    constant_.keep_rows(prepack, constant, Shape{groups_}, rows / groups_, depth);
     return true;
   }
 
@@ -137,7 +131,7 @@ class IntegerConv : public Op {
   template <class F>
   void run(Context& context, F set_finish) const {
     const Tensor& x = context.input(inputs_.x);
-    const Tensor& w = packed_.values ? constant_ : context.input(inputs_.w);
+    const Tensor& w = constant_ ? constant_.like : context.input(inputs_.w);
     require(x.shape.rank() >= 3 && w.shape.rank() == x.shape.rank(), "X has shape ", x.shape.str(), " and W ",
             w.shape.str(), "; batch, channels and as many spatial dimensions are wanted of both");
     const auto kernel = w.shape.dims().subspan(2);
@@ -158,7 +152,7 @@ class IntegerConv : public Op {
     product.a_zero = channels_zero(context.find_input(inputs_.w_zero), w.type, outputs);
     product.b_zero = ZeroPoint::of(context.find_input(inputs_.x_zero), x.type, 1, 1, x_zero_known_);
     set_finish(product.finish, outputs);
-    product.a = packed_.values ? packed_ : pack_weights(context, w, product.b_zero);
+    product.a = constant_ ? constant_.rows : pack_weights(context, w, product.b_zero);
     const int64_t rows = outputs / groups_, depth = product.a.depth;
     if (groups_ > 1 && (rows < 16 || depth <= kChunk)) {
       const int64_t n = y.count();
@@ -250,8 +244,7 @@ class IntegerConv : public Op {
   WindowAttributes attributes_;
   int64_t groups_;
   bool w_zero_known_, x_zero_known_;
-  IntegerRows packed_;  // the weights, if they are constant
-  Tensor constant_;     // without data
+  ConstantSide constant_;  // the weights, if they are one
 };
 
 class ConvInteger : public IntegerConv {

@@ -1,5 +1,9 @@
 // MatMulInteger and QLinearMatMul.
+#include <algorithm>
+
+#include "ops/matmul/product.h"
 #include "ops/quantize/integer_product.h"
+#include "ops/quantize/scale_grid.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
@@ -32,11 +36,7 @@ class IntegerMatMul : public Op {
   bool prepack(int input, const Tensor& constant, Prepack& prepack) override {
     if (input != inputs_.b || constant.count() == 0) return false;
     const Side side = side_of(constant.shape, false);
-    const int64_t matrices = side.batch.count();
-    void* values = prepack.keep(integer_rows_bytes(matrices, stored_rows(side.columns), side.rows));
-    auto* sums = static_cast<int32_t*>(prepack.keep(size_t(matrices * stored_rows(side.columns)) * sizeof(int32_t)));
-    packed_ = pack_columns(prepack.stream(), constant, side.batch, side.columns, side.rows, values, sums);
-    constant_ = {constant.type, constant.where, constant.shape, nullptr};
+    constant_.keep_columns(prepack, constant, side.batch, side.columns, side.rows);
     return true;
   }
 
@@ -45,7 +45,7 @@ class IntegerMatMul : public Op {
   template <class F>
   void run(Context& context, F set_finish) const {
     const Tensor& a = context.input(inputs_.a);
-    const Tensor& b = packed_.values ? constant_ : context.input(inputs_.b);
+    const Tensor& b = constant_ ? constant_.like : context.input(inputs_.b);
     Side left = side_of(a.shape, true);
     const Side right = side_of(b.shape, false);
     require(left.columns == right.rows, "inner dimensions differ: ", a.shape.str(), " and ", b.shape.str());
@@ -80,8 +80,8 @@ class IntegerMatMul : public Op {
         has_form(a, depth) ? nullptr : context.scratch(integer_rows_bytes(a_matrices, left.rows, depth));
     product.a = pack_rows(context.stream(), a, left.batch, left.rows, depth, a_into,
                           sums(product.b_zero, a_matrices * left.rows));
-    if (packed_.values)
-      product.b = packed_;
+    if (constant_)
+      product.b = constant_.rows;
     else
       product.b = pack_columns(context.stream(), b, right.batch, right.columns, depth,
                                context.scratch(integer_rows_bytes(b_matrices, stored_rows(right.columns), depth)),
@@ -94,8 +94,7 @@ class IntegerMatMul : public Op {
  private:
   Inputs inputs_;
   bool a_zero_known_, b_zero_known_;
-  IntegerRows packed_;  // b, if it is constant
-  Tensor constant_;     // without data
+  ConstantSide constant_;  // b, if it is one
 };
 
 class MatMulInteger : public IntegerMatMul {
@@ -123,16 +122,74 @@ class QLinearMatMul : public IntegerMatMul {
   }
 };
 
+// With float8 among the types: a product of floats, which neither side's scale lets tensor cores round.
+class QLinearMatMulOfFloats : public Op {
+ public:
+  explicit QLinearMatMulOfFloats(const NodeInfo&) {}
+  void run(Context& context) const override {
+    const Tensor &a = context.input(0), &b = context.input(3), &scale = context.input(6), &zero = context.input(7);
+    const Side left = side_of(a.shape, true), right = side_of(b.shape, false);
+    require(left.columns == right.rows, "inner dimensions differ: ", a.shape.str(), " and ", b.shape.str());
+    require(scale.count() == 1 && zero.count() == 1, "y_scale has shape ", scale.shape.str(), " and y_zero_point ",
+            zero.shape.str(), "; one value is wanted of each");
+    const Shape batch = broadcast(left.batch, right.batch);
+    std::vector<int64_t> dims(batch.dims().begin(), batch.dims().end());
+    if (a.shape.rank() != 1) dims.push_back(left.rows);
+    if (b.shape.rank() != 1) dims.push_back(right.columns);
+    const Tensor y = context.output(0, Shape(dims));
+    if (y.count() == 0) return;
+
+    device::Gemm gemm;
+    gemm.m = left.rows, gemm.n = gemm.ldb = gemm.ldc = right.columns;
+    gemm.k = left.columns;
+    gemm.lda = std::max<int64_t>(gemm.k, 1);
+    const Matrices wide_a{as_floats(context, a, 1, true), left.batch, gemm.m * gemm.k};
+    const Matrices wide_b{as_floats(context, b, 4, false), right.batch, gemm.k * gemm.n};
+    const Tensor sums = floats(context, y.shape);
+    batched_product(context, gemm, wide_a, wide_b, sums.data, batch);
+    quantize(context.stream(), sums, {in(scale), in(zero), ScaleGrid(y.shape, Shape{}, 0, 0)}, y);
+  }
+
+ private:
+  static AnyInput in(const Tensor& tensor) { return AnyInput(tensor.data, tensor.type); }
+  static Tensor floats(Context& context, const Shape& shape) {
+    const auto bytes = size_t(checked_product(shape.count(), sizeof(float)));
+    return {Type::f32, Where::device, shape, context.scratch(bytes)};
+  }
+  // Scale and zero point are the inputs `scale` and the one after it: single values, one for each row of the left side
+  // or column of the right, or such of each matrix.
+  static const void* as_floats(Context& context, const Tensor& x, int scale_input, bool is_left) {
+    const Tensor &scale = context.input(scale_input), &zero = context.input(scale_input + 1);
+    require(zero.count() == scale.count(), "a zero point has shape ", zero.shape.str(), ", its scale ",
+            scale.shape.str());
+    const Tensor wide = floats(context, x.shape);
+    if (x.count() == 0) return wide.data;
+    const int across = is_left ? -2 : -1, along = is_left ? -1 : -2;
+    const ScaleGrid grid = scale.count() == 1 ? ScaleGrid(x.shape, Shape{}, 0, 0)
+                           : scale.shape.rank() == 1
+                               ? ScaleGrid(x.shape, scale.shape, across, 0)
+                               : ScaleGrid(x.shape, scale.shape, along, x.shape[x.shape.rank() + along]);
+    dequantize(context.stream(), x, {in(scale), in(zero), grid}, wide);
+    return wide.data;
+  }
+};
+
+std::unique_ptr<Op> make_qlinear_matmul(const NodeInfo& node) {
+  for (const int input : {0, 3, 7})
+    if (kFloat8.has(node.input_type(input))) return std::make_unique<QLinearMatMulOfFloats>(node);
+  return std::make_unique<QLinearMatMul>(node);
+}
+
 }  // namespace
 
 std::vector<OpRow> integer_matmul_rows() {
-  const Types bytes{Type::i8, Type::u8}, scales{Type::f32, Type::f16, Type::bf16};
+  const Types bytes{Type::i8, Type::u8}, scales{Type::f32, Type::f16, Type::bf16}, any = bytes | kFloat8;
   return {
       {.name = "MatMulInteger", .since = 10, .types = {in(0, bytes), in(1, bytes)}, .make = make<MatMulInteger>},
       {.name = "QLinearMatMul",
        .since = 10,
-       .types = {in(0, bytes), in(1, scales), in(3, bytes), in(4, scales), in(6, scales), in(7, bytes), out(0, bytes)},
-       .make = make<QLinearMatMul>},
+       .types = {in(0, any), in(1, scales), in(3, any), in(4, scales), in(6, scales), in(7, any), out(0, any)},
+       .make = make_qlinear_matmul},
   };
 }
 

@@ -102,6 +102,16 @@ IntegerRows pack_rows(StreamRef stream, const Tensor& from, const Shape& batch, 
 // `from`: [batch, depth, rows]. stored_rows() of them are stored.
 IntegerRows pack_columns(StreamRef stream, const Tensor& from, const Shape& batch, int64_t rows, int64_t depth,
                          void* into, int32_t* sums);
+// A side of products that is a constant of the model: in that form from before the first run on.
+struct ConstantSide {
+  IntegerRows rows;
+  Tensor like;  // the constant, without its data
+
+  explicit operator bool() const { return rows.values; }
+  // As pack_rows() and pack_columns() have it.
+  void keep_rows(Prepack& prepack, const Tensor& constant, const Shape& batch, int64_t count, int64_t depth);
+  void keep_columns(Prepack& prepack, const Tensor& constant, const Shape& batch, int64_t count, int64_t depth);
+};
 // Sums of rows that have the form.
 void sum_rows(StreamRef stream, const int8_t* rows, int64_t count, int64_t padded, int32_t* sums);
 

@@ -6,6 +6,7 @@
 #include "device/launch.h"
 #include "device/transform.h"
 #include "ops/quantize/integer_product.h"
+#include "ops/shape/strided.h"
 
 namespace encore::ops {
 namespace {
@@ -149,6 +150,36 @@ IntegerRows pack_columns(StreamRef stream, const Tensor& from, const Shape& batc
   const auto* values = static_cast<const int8_t*>(into);
   if (sums) sum_rows(stream, values, matrices * stored, padded, sums);
   return {values, sums, batch, rows, depth, stored};
+}
+
+namespace {
+
+struct Kept {
+  void* values;
+  int32_t* sums;
+};
+Kept keep(Prepack& prepack, int64_t matrices, int64_t stored, int64_t depth) {
+  return {prepack.keep(integer_rows_bytes(matrices, stored, depth)),
+          static_cast<int32_t*>(prepack.keep(size_t(matrices * stored) * sizeof(int32_t)))};
+}
+Tensor without_data(const Tensor& tensor) { return {tensor.type, tensor.where, tensor.shape, nullptr}; }
+
+}  // namespace
+
+void ConstantSide::keep_rows(Prepack& prepack, const Tensor& constant, const Shape& batch, int64_t count,
+                             int64_t depth) {
+  const Kept kept = keep(prepack, batch.count(), count, depth);
+  rows = pack_rows(prepack.stream(), constant, batch, count, depth, kept.values, kept.sums);
+  copy_bytes(prepack.stream(), rows.values, kept.values, int64_t(constant.bytes()));  // if it had the form
+  rows.values = static_cast<const int8_t*>(kept.values);
+  like = without_data(constant);
+}
+
+void ConstantSide::keep_columns(Prepack& prepack, const Tensor& constant, const Shape& batch, int64_t count,
+                                int64_t depth) {
+  const Kept kept = keep(prepack, batch.count(), stored_rows(count), depth);
+  rows = pack_columns(prepack.stream(), constant, batch, count, depth, kept.values, kept.sums);
+  like = without_data(constant);
 }
 
 void sum_rows(StreamRef stream, const int8_t* rows, int64_t count, int64_t padded, int32_t* sums) {

@@ -71,4 +71,7 @@ struct QuantizeOptions {
 };
 void quantize(StreamRef stream, const Tensor& x, const Scales& scales, const Tensor& y, QuantizeOptions options = {});
 
+// y[i] = (x[i] - zero point) * scale. y is float, half or bfloat16; float8 and float4 have no zero points.
+void dequantize(StreamRef stream, const Tensor& x, const Scales& scales, const Tensor& y);
+
 }  // namespace encore::ops

@@ -22,24 +22,34 @@ class ConstantOfShape : public Op {
   explicit ConstantOfShape(const NodeInfo& node) {
     if (const Tensor* value = node.find_tensor("value")) {
       require(value->count() == 1, "value has ", value->count(), " elements; it must have one");
-      bytes_ = device::size_bytes(value->type);
+      bytes_ = value->bytes();
       require(bytes_ > 0 && bytes_ <= sizeof value_, "a value of type ", device::name(value->type),
               " cannot be filled in");
       std::memcpy(&value_, value->data, bytes_);
+      if (device::is_packed(value->type))  // a byte has several
+        value_ = repeated(value_, device::size_bits(value->type));
     }
   }
   void run(Context& context) const override {
     const Tensor out = context.output(0, Shape(host_ints(context.input(0), "shape")));
+    const int64_t count = int64_t(out.bytes() / bytes_);
     dispatch_size(bytes_, [&]<class T>() {
       if constexpr (sizeof(T) <= sizeof value_) {
         T value;
         std::memcpy(&value, &value_, sizeof(T));
-        device::for_each_index(context.stream(), out.count(), Fill<T>{out.as<T>(), value});
+        device::for_each_index(context.stream(), count, Fill<T>{out.as<T>(), value});
       }
     });
   }
 
  private:
+  static uint64_t repeated(uint64_t value, int bits) {
+    const uint64_t one = value & ((uint64_t{1} << bits) - 1);
+    uint64_t byte = 0;
+    for (int at = 0; at < 8; at += bits) byte |= one << at;
+    return byte;
+  }
+
   uint64_t value_ = 0;
   size_t bytes_ = sizeof(float);  // zero of type float where nothing is said
 };
@@ -83,7 +93,7 @@ std::vector<OpRow> fill_rows() {
   return {
       {.name = "ConstantOfShape",
        .since = 9,
-       .types = {out(0, kFixedSize)},
+       .types = {out(0, kFixedSize | kPacked)},
        .make = make<ConstantOfShape>,
        .host_inputs = {0}},
       {.name = "Range",

@@ -1,6 +1,7 @@
 // Ops that are one strided copy.
 #include <algorithm>
 
+#include "ops/dispatch.h"
 #include "ops/host_vector.h"
 #include "ops/registry.h"
 #include "ops/shape/movement.h"
@@ -134,6 +135,36 @@ class Tile : public Op {
   }
 };
 
+// Tile as it first was: along one axis, and how often, are said in the type of the data.
+class TileAlong : public Op {
+ public:
+  explicit TileAlong(const NodeInfo&) {}
+  void run(Context& context) const override {
+    const Tensor& in = context.input(0);
+    const int axis = checked_axis(whole(context.input(2), "axis"), in.shape.rank());
+    const int64_t tiles = whole(context.input(1), "tiles");
+    require(tiles >= 0, "tiles is ", tiles);
+    const Tensor out = context.output(0, in.shape.with(axis, checked_product(in.shape[axis], tiles)));
+    const int64_t inner = in.shape.count(axis, in.shape.rank());
+    StridedCopy copy;
+    copy.add(in.shape.count(0, axis), inner, inner * tiles);
+    copy.add(tiles, 0, inner);
+    copy.add(inner, 1, 1);
+    copy.run(context.stream(), in.data, out.data, device::size_bytes(in.type));
+  }
+
+ private:
+  static int64_t whole(const Tensor& given, const char* what) {
+    require(given.where == Where::host && given.shape.is_scalar(), what, " has shape ", given.shape.str(),
+            "; one number in host memory is wanted");
+    double value = 0;
+    dispatch(FloatList{}, given.type, [&]<class T>() { value = double(device::Compute<T>(*given.as<const T>())); });
+    constexpr double kMost = 1e15;
+    require(value >= -kMost && value <= kMost && value == double(int64_t(value)), what, " is ", value);
+    return int64_t(value);
+  }
+};
+
 }  // namespace
 
 void transpose(device::StreamRef stream, const Tensor& in, std::span<const int> from, const Tensor& out) {
@@ -161,6 +192,12 @@ std::vector<OpRow> move_rows() {
       {.name = "Transpose", .since = 1, .types = {in(0, kFixedSize | kPacked)}, .make = make<Transpose>},
       {.name = "Slice", .since = 1, .types = {in(0, kFixedSize)}, .make = make<Slice>, .host_inputs = {1, 2, 3, 4}},
       {.name = "Expand", .since = 8, .types = {in(0, kFixedSize)}, .make = make<Expand>, .host_inputs = {1}},
+      {.name = "Tile",
+       .since = 1,
+       .until = 5,
+       .types = {in(0, Types{Type::f16, Type::f32, Type::f64})},
+       .make = make<TileAlong>,
+       .host_inputs = {1, 2}},
       {.name = "Tile", .since = 6, .types = {in(0, kFixedSize)}, .make = make<Tile>, .host_inputs = {1}},
   };
 }

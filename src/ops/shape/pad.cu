@@ -17,17 +17,21 @@ struct PadDim {
   int64_t in, out, stride, before;
 };
 
+// Where the elements of the result come from.
 constexpr int kMostDims = 16;
-template <class T>
-struct PaddedPieces {
-  const T* in;
-  T value;
+struct PadSource {
   PadMode mode;
+  int64_t offset;  // of the first element that is not cropped
   int rank;
   device::Divider out_dims[kMostDims];
   int64_t in_dims[kMostDims], in_strides[kMostDims], before[kMostDims];
-  DEVICE_FN device::Piece<T> operator()(int64_t i) const {
-    int64_t from = 0, left = 1, left_of_row = 1, step = 1;
+
+  // The index of the input's element, or -1 for the constant, and how many of the result lie as it does, `step` apart.
+  struct Place {
+    int64_t from, left, step;
+  };
+  DEVICE_FN Place operator()(int64_t i) const {
+    int64_t from = offset, left = 1, left_of_row = 1, step = 1;
     NO_UNROLL for (int d = rank - 1; d >= 0; --d) {
       int64_t at;
       i = out_dims[d](i, at);
@@ -40,7 +44,7 @@ struct PaddedPieces {
           step = in_strides[d];
         }
       } else if (mode == PadMode::constant) {
-        return {nullptr, d == rank - 1 && at < 0 ? -at : left_of_row};
+        return {-1, d == rank - 1 && at < 0 ? -at : left_of_row, 1};
       } else if (mode == PadMode::edge) {
         at = at < 0 ? 0 : dim - 1;
       } else if (mode == PadMode::wrap) {
@@ -50,7 +54,39 @@ struct PaddedPieces {
       }
       from += at * in_strides[d];
     }
-    return {in + from, left, step};
+    return {from, left, step};
+  }
+};
+
+template <class T>
+struct PaddedPieces {
+  const T* in;
+  T value;
+  PadSource source;
+  DEVICE_FN device::Piece<T> operator()(int64_t i) const {
+    const PadSource::Place place = source(i);
+    if (place.from < 0) return {nullptr, place.left};
+    return {in + place.from, place.left, place.step};
+  }
+};
+
+// An index makes a byte of several elements.
+struct PadPacked {
+  const uint8_t* in;
+  uint8_t* out;
+  uint8_t value;  // in the low bits
+  int bits;
+  int64_t count;  // of the result's elements
+  PadSource source;
+  DEVICE_FN void operator()(int64_t i) const {
+    const int each = 8 / bits;
+    uint32_t byte = 0;
+    for (int e = 0; e < each && i * each + e < count; ++e) {
+      const int64_t from = source(i * each + e).from;
+      const uint32_t held = from < 0 ? value : uint32_t(in[from / each]) >> (from % each * bits);
+      byte |= (held & ((1u << bits) - 1)) << (e * bits);
+    }
+    out[i] = uint8_t(byte);
   }
 };
 
@@ -111,18 +147,22 @@ class Pad : public Op {
     if (out.count() == 0) return;
     const std::vector<PadDim> padded = joined(all);
     check_rank(padded.size());
-    const size_t bytes = device::size_bytes(in.type);
+    PadSource source{mode_, offset, 0, {}, {}, {}, {}};
+    for (const PadDim& dim : padded) {
+      source.out_dims[source.rank] = device::Divider(dim.out, out.count());
+      source.in_dims[source.rank] = dim.in;
+      source.in_strides[source.rank] = dim.stride;
+      source.before[source.rank++] = dim.before;
+    }
     const uint64_t value = fill_value(context, in.type);
-    dispatch_size(bytes, [&]<class T>() {
+    if (device::is_packed(in.type))
+      return device::for_each_index(context.stream(), int64_t(out.bytes()),
+                                    PadPacked{in.as<const uint8_t>(), out.as<uint8_t>(), uint8_t(value),
+                                              device::size_bits(in.type), out.count(), source});
+    dispatch_size(device::size_bytes(in.type), [&]<class T>() {
       if constexpr (sizeof(T) <= sizeof value) {
-        PaddedPieces<T> pad{in.as<const T>() + offset, {}, mode_, 0, {}, {}, {}, {}};
+        PaddedPieces<T> pad{in.as<const T>(), {}, source};
         std::memcpy(&pad.value, &value, sizeof(T));
-        for (const PadDim& dim : padded) {
-          pad.out_dims[pad.rank] = device::Divider(dim.out, out.count());
-          pad.in_dims[pad.rank] = dim.in;
-          pad.in_strides[pad.rank] = dim.stride;
-          pad.before[pad.rank++] = dim.before;
-        }
         const bool long_pieces = !padded.empty() && padded.back().in >= 8 * device::pack_size<T>();
         device::fill_rows(context.stream(), out.as<T>(), 1, out.count(), out.count(), long_pieces, pad);
       }
@@ -169,7 +209,7 @@ class Pad : public Op {
     uint64_t bits = 0;
     if (const Tensor* given = pads_ ? nullptr : context.find_input(2)) {
       require(given->type == type && given->count() == 1, "constant_value must be one value of the input's type");
-      std::memcpy(&bits, given->data, device::size_bytes(type));
+      std::memcpy(&bits, given->data, given->bytes());
     } else if (value_ != 0) {
       dispatch(FloatList{}, type, [&]<class T>() {
         const T value = T(value_);
@@ -187,7 +227,8 @@ class Pad : public Op {
 }  // namespace
 
 std::vector<OpRow> pad_rows() {
-  return {{.name = "Pad", .since = 1, .types = {in(0, kFixedSize)}, .make = make<Pad>, .host_inputs = {1, 2, 3}}};
+  return {
+      {.name = "Pad", .since = 1, .types = {in(0, kFixedSize | kPacked)}, .make = make<Pad>, .host_inputs = {1, 2, 3}}};
 }
 
 }  // namespace encore::ops
