@@ -11,6 +11,7 @@
 #include "device/device.h"
 #include "device/divide.h"
 #include "device/larger.h"
+#include "device/lowest_bit.h"
 #include "ops/index/ordering.h"
 #include "ops/op.h"
 #include "ops/reduce/team.h"
@@ -83,7 +84,6 @@ struct BestOfRows {
   using Item = Placed<Key>;
   static constexpr int kMaxThreads = kLanes ? 128 : 1024, kTeams = kLanes ? kMaxThreads / 32 : 1;
   static constexpr int kPack = std::min(device::pack_size<T>(), kEach), kKeep = kEach / kPack;
-  static constexpr int kMost = std::min(kEach * 1024, 1 << 15);  // elements of a part
   static constexpr int kCounted = 256;  // items that are compared with one another; more are sorted
   struct Shared {
     Item limit[kTeams];
@@ -125,7 +125,7 @@ struct BestOfRows {
       if (part.count <= 0) return;
       const Item limit = s.limit[team(t)];
       for (uint32_t mask = not_after(kept[t], b, t, part, limit.key()); mask != 0; mask &= mask - 1) {
-        const int element = element_of(lowest_bit(mask));
+        const int element = element_of(device::lowest_bit(mask));
         offer(b, s, t, part, first_of(b, t, part, element / kPack) + element % kPack, limit);
       }
     });
@@ -259,13 +259,6 @@ struct BestOfRows {
       }
     }
     return mask;
-  }
-  DEVICE_FN static int lowest_bit(uint32_t mask) {
-#ifdef __CUDA_ARCH__
-    return __ffs(int(mask)) - 1;
-#else
-    return std::countr_zero(mask);
-#endif
   }
   DEVICE_FN void offer(device::Block<Shared>& b, Shared& s, int t, const Part& part, int column,
                        const Item& limit) const {
