@@ -82,7 +82,7 @@ struct BestOfRows {
   using C = device::Compute<T>;
   using Together = Team<kLanes>;
   using Item = Placed<Key>;
-  static constexpr int kMaxThreads = kLanes ? 128 : 1024, kTeams = kLanes ? kMaxThreads / 32 : 1;
+  static constexpr int kMaxThreads = kLanes ? 64 : 1024, kTeams = kLanes ? kMaxThreads / 32 : 1;
   static constexpr int kPack = std::min(device::pack_size<T>(), kEach), kKeep = kEach / kPack;
   static constexpr int kCounted = 256;  // items that are compared with one another; more are sorted
   struct Shared {
