@@ -218,6 +218,38 @@ def test_arg_large(op):
     check(arg(op, floats(3, 1 << 18), axis=1, misaligned=True))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("width", [1, 8, 63, 127, 128, 129, 1023, 1024, 1025, 1030, 2049, 20000, 70001])
+def test_extremes_along_rows(width, dtype):
+    """At the borders of packs, of threads that have several, and of what a warp, a block and several take."""
+    x = floats(3, width)
+    x[1] = 0.0 if width % 2 else np.where(x[1] > 0, 0.0, -0.0)  # all are the same
+    x[2] = np.arange(width) % 5  # the extremes are everywhere
+    for misaligned in (False, True):
+        for last in (0, 1):
+            for op in ("ArgMax", "ArgMin"):
+                check(arg(op, x, dtype, axis=1, select_last_index=last, misaligned=misaligned))
+        for op in EXTREMES:
+            check(Case(op, [x], {"axes": [1]}, dtype=dtype, opset=13, family="exact", misaligned=misaligned))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("op, numpy_op", [("ArgMax", np.argmax), ("ArgMin", np.argmin)])
+def test_arg_special_values_in_long_rows(op, numpy_op, dtype):
+    x = floats(6, 1029)
+    x[0, [700, 701, 1028]] = np.nan
+    x[1] = -np.inf
+    x[2] = np.inf
+    x[3, 1028] = np.nan
+    x[4, :] = np.nan
+    x[5, 0] = -np.nan
+    for first in (0, 1):  # whole packs, and not
+        check(arg(op, x[:, first:], dtype, axis=1, keepdims=0, reference=lambda x: [numpy_op(x, 1)]))
+        reduce_op = op.replace("Arg", "Reduce")
+        check(Case(reduce_op, [x[:, first:]], {"axes": [1], "keepdims": 0}, dtype=dtype, opset=13, family="exact",
+                   reference=lambda x: [getattr(np, op[3:].lower())(x, 1)]))  # fmt: skip
+
+
 @pytest.mark.parametrize("opset", [1, 11, 12])
 def test_arg_older_opsets(opset):
     check(arg("ArgMax", floats(3, 4), opset=opset))

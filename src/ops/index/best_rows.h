@@ -11,6 +11,7 @@
 #include "device/device.h"
 #include "device/divide.h"
 #include "device/larger.h"
+#include "device/lowest_bit.h"
 #include "ops/index/ordering.h"
 #include "ops/op.h"
 #include "ops/reduce/team.h"
@@ -81,17 +82,24 @@ struct BestOfRows {
   using C = device::Compute<T>;
   using Together = Team<kLanes>;
   using Item = Placed<Key>;
-  static constexpr int kMaxThreads = kLanes ? 128 : 1024, kTeams = kLanes ? kMaxThreads / 32 : 1;
+  static constexpr int kMaxThreads = kLanes ? 64 : 1024, kTeams = kLanes ? kMaxThreads / 32 : 1;
   static constexpr int kPack = std::min(device::pack_size<T>(), kEach), kKeep = kEach / kPack;
-  static constexpr int kMost = std::min(kEach * 1024, 1 << 15);  // elements of a part
   static constexpr int kCounted = 256;  // items that are compared with one another; more are sorted
   struct Shared {
     Item limit[kTeams];
     int found[kTeams];
     int too_many;
   };
+  using Values = device::Pack<T, kPack>;
+  // Flipped, so that the best is the largest. In words, for a compiler would take halves for registers of their own.
   struct Kept {
-    device::Pack<T, kPack> packs[kKeep];  // flipped, so that the best is the largest
+    using Words = device::Pack<uint32_t, int(sizeof(Values) / 4)>;
+    Words packs[kKeep];
+    DEVICE_FN Values operator[](int u) const { return std::bit_cast<Values>(packs[u]); }
+    DEVICE_FN void set(int u, const Values& values) { packs[u] = std::bit_cast<Words>(values); }
+    DEVICE_FN void load(int u, const T* from) {
+      packs[u] = device::load_pack<int(sizeof(Values) / 4)>(reinterpret_cast<const uint32_t*>(from), true);
+    }
   };
 
   BestOf<Key> task;
@@ -117,7 +125,7 @@ struct BestOfRows {
       if (part.count <= 0) return;
       const Item limit = s.limit[team(t)];
       for (uint32_t mask = not_after(kept[t], b, t, part, limit.key()); mask != 0; mask &= mask - 1) {
-        const int element = element_of(lowest_bit(mask));
+        const int element = element_of(device::lowest_bit(mask));
         offer(b, s, t, part, first_of(b, t, part, element / kPack) + element % kPack, limit);
       }
     });
@@ -172,25 +180,37 @@ struct BestOfRows {
   DEVICE_FN static int first_of(const device::Block<Shared>& b, int t, const Part& part, int pack) {
     return (Together::lane(t) + pack * Together::size(b)) * kPack - part.before;
   }
+  // What is known of it when this is compiled spares branches.
+  DEVICE_FN Ordering ordering() const {
+    Ordering order = task.order;
+    if constexpr (!std::is_integral_v<T>) order.kind = Ordering::Kind::floating;
+    return order;
+  }
+  DEVICE_FN Key order(Key bits) const { return ordering()(bits); }
   // Whether all packs of a thread are, from first to last.
   DEVICE_FN static bool has_all(const device::Block<Shared>& b, int t, const Part& part) {
-    return part.before == 0 && first_of(b, t, part, kKeep - 1) + kPack <= part.count;
+    return (part.before == 0) & (first_of(b, t, part, kKeep - 1) + kPack <= part.count);
   }
   // Keeps the packs of a thread and tells the best of them. Its place is that of the last in its pack.
   DEVICE_FN Item keep(Kept& kept, const device::Block<Shared>& b, int t, const Part& part) const {
     const T* const from = reinterpret_cast<const T*>(part.from);
     const bool all = has_all(b, t, part);
     if (all) {
-      UNROLL for (int u = 0; u < kKeep; ++u) kept.packs[u] =
-          device::load_pack<kPack>(from + first_of(b, t, part, u), true);
+      UNROLL for (int u = 0; u < kKeep; ++u) kept.load(u, from + first_of(b, t, part, u));
     } else {
-      UNROLL for (int u = 0; u < kKeep; ++u) load(kept.packs[u], part, first_of(b, t, part, u));
+      UNROLL for (int u = 0; u < kKeep; ++u) {
+        const int first = first_of(b, t, part, u);
+        if (first >= 0 && first + kPack <= part.count)
+          kept.load(u, from + first);
+        else
+          kept.set(u, load_some(part, first));
+      }
     }
     C most{};
     int in = part.count;
     UNROLL for (int u = 0; u < kKeep; ++u) {
-      kept.packs[u] = device::flipped(kept.packs[u], flip);
-      const C value = C(device::largest(kept.packs[u]));
+      kept.set(u, device::flipped(kept[u], flip));
+      const C value = C(device::largest(kept[u]));
       const int first = first_of(b, t, part, u);
       const bool taken = (all | (first < part.count)) & (u == 0 || !(value <= most));
       most = taken ? value : most;
@@ -198,19 +218,17 @@ struct BestOfRows {
     }
     if (in == part.count) return Item::last();
     const int end = in + kPack < part.count ? in + kPack : part.count;
-    return Item::of(task.order(Key(std::bit_cast<Key>(T(most)) ^ flip)), end - 1);
+    return Item::of(order(Key(std::bit_cast<Key>(T(most)) ^ flip)), end - 1);
   }
   // Where there is nothing the pack repeats the nearest.
-  DEVICE_FN static void load(device::Pack<T, kPack>& pack, const Part& part, int first) {
+  DEVICE_FN static Values load_some(const Part& part, int first) {
     const T* const from = reinterpret_cast<const T*>(part.from);
-    if (first >= 0 && first + kPack <= part.count) {
-      pack = device::load_pack<kPack>(from + first, true);
-    } else {
-      UNROLL for (int j = 0; j < kPack; ++j) {
-        const int i = first + j < part.count ? first + j : part.count - 1;
-        pack.at[j] = from[i < 0 ? 0 : i];
-      }
+    Values values;
+    UNROLL for (int j = 0; j < kPack; ++j) {
+      const int i = first + j < part.count ? first + j : part.count - 1;
+      values.at[j] = from[i < 0 ? 0 : i];
     }
+    return values;
   }
 
   // Which bit stands for the j-th element of a pack: halves are compared in pairs.
@@ -222,15 +240,15 @@ struct BestOfRows {
   // Bits for the elements that do not come after a key, and for some others: NaN may be among them.
   DEVICE_FN uint32_t not_after(const Kept& kept, const device::Block<Shared>& b, int t, const Part& part,
                                Key key) const {
-    const T limit = std::bit_cast<T>(Key(task.order.number(key) ^ flip));
+    const T limit = std::bit_cast<T>(Key(ordering().number(key) ^ flip));
     uint32_t mask = 0;
     UNROLL for (int u = 0; u < kKeep; ++u) {
       if constexpr (device::kIsHalf<T>) {
-        const auto pairs = std::bit_cast<device::Pack<device::Pack<T, 2>, kPack / 2>>(kept.packs[u]);
+        const auto pairs = std::bit_cast<device::Pack<device::Pack<T, 2>, kPack / 2>>(kept[u]);
         UNROLL for (int j = 0; j < kPack / 2; ++j) mask |=
             device::not_smaller(pairs.at[j], {limit, limit}) & (uint32_t(0x10001) << bit_of(u, 2 * j));
       } else {
-        UNROLL for (int j = 0; j < kPack; ++j) mask |= kept.packs[u].at[j] < limit ? 0 : uint32_t(1) << bit_of(u, j);
+        UNROLL for (int j = 0; j < kPack; ++j) mask |= kept[u].at[j] < limit ? 0 : uint32_t(1) << bit_of(u, j);
       }
     }
     if (has_all(b, t, part)) return mask;
@@ -242,16 +260,9 @@ struct BestOfRows {
     }
     return mask;
   }
-  DEVICE_FN static int lowest_bit(uint32_t mask) {
-#ifdef __CUDA_ARCH__
-    return __ffs(int(mask)) - 1;
-#else
-    return std::countr_zero(mask);
-#endif
-  }
   DEVICE_FN void offer(device::Block<Shared>& b, Shared& s, int t, const Part& part, int column,
                        const Item& limit) const {
-    const Item item = Item::of(task.order(part.from[column]), column);
+    const Item item = Item::of(order(part.from[column]), column);
     if (limit < item) return;
     const int slot = device::atomic_add(&s.found[team(t)], 1);
     if (slot < capacity)
@@ -311,7 +322,7 @@ struct BestOfRows {
             const auto limit = of(t);
             int count = 0;
             for (int i = Together::lane(t); i < part.count; i += Together::size(b))
-              count += !(limit < Item::of(task.order(part.from[i]), i));
+              count += !(limit < Item::of(order(part.from[i]), i));
             return count;
           },
           Plus());
@@ -379,7 +390,7 @@ void find_best(StreamRef stream, const BestOf<UnsignedOf<sizeof(T)>>& task, int 
 // How a block for each part goes about it.
 struct BestPlan {
   int parts, threads, groups, capacity;
-  bool few;  // elements a thread
+  bool few;  // elements a thread: eight at most
 
   // Of rows of `width` elements of `bytes` bytes. Nothing if so many are wanted that there is a better way.
   static std::optional<BestPlan> of(int64_t rows, int64_t width, int64_t k, int bytes, int multiprocessors) {
@@ -392,16 +403,17 @@ struct BestPlan {
                        std::min(2 * multiprocessors / rows, width / std::max<int64_t>(8192, 8 * k)));
     const int64_t length = (width + parts - 1) / parts, reach = length + pack;
     if (parts > 1 && parts * k > width / 2) return {};
-    const bool few = reach <= kFew * kMostThreads && rows * parts <= 4 * multiprocessors;
-    int64_t threads = (reach + (few ? kFew : many) - 1) / (few ? kFew : many);
     const int64_t wanted = std::min(int64_t(std::bit_ceil(uint64_t(2 * k))), length / pack);
+    const int64_t each = reach <= kFew * kMostThreads && rows * parts <= 4 * multiprocessors ? kFew : many;
+    int64_t threads = (reach + each - 1) / each;
     threads = std::min((std::max<int64_t>({threads, wanted, 64}) + 31) / 32 * 32, kMostThreads);
     const bool all = 2 * k > std::min(threads, length / pack);
     if (all && length > kMostItems) return {};
     const int64_t capacity = std::clamp<int64_t>(all ? length : 8 * k, 256, kMostItems);
     const int64_t groups =
         std::min(std::bit_floor(uint64_t(threads)), std::bit_ceil(uint64_t(std::max<int64_t>(2 * k, 128))));
-    return BestPlan{int(parts), int(threads), int(groups), int(std::bit_ceil(uint64_t(capacity))), few};
+    return BestPlan{int(parts), int(threads), int(groups), int(std::bit_ceil(uint64_t(capacity))),
+                    threads * kFew >= reach};
   }
 };
 

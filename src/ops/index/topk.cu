@@ -1,5 +1,6 @@
-// TopK. Short rows: each element counts those that come before it. Few of a longer row: a block, or several that leave
-// the best of their parts to the next round, find the last one that is wanted digit by digit. Many: a sort.
+// TopK. Short rows: each element counts those that come before it. Few of a row: what best_rows.h has. More of a long
+// row: a block, or several that leave the best of their parts to the next round, find the last one that is wanted digit
+// by digit. Many: a sort.
 #include <algorithm>
 #include <bit>
 
@@ -287,7 +288,7 @@ bool best_rows(Context& context, const Ordering& order, const Key* x, int64_t ro
   constexpr int kPack = BestOfRows<T, 32, kMany>::kPack;
   const int64_t reach = columns + (columns % kPack == 0 && device::is_pack_aligned<kPack>(x) ? 0 : kPack - 1);
   if (k <= 16 && reach <= 32 * kMany) {
-    const int threads = rows < 8 * multiprocessors ? 32 : 128;
+    const int threads = rows < 8 * multiprocessors ? 32 : 64;  // few, for rows of a block wait for one another
     if (kCommon && reach <= 32 * kFew)
       find_best<T, 32, kCommon ? kFew : kMany>(stream, task, threads, 32, 128);
     else

@@ -1,0 +1,79 @@
+// The larger of numbers, alone and of halves in pairs.
+#include "device/larger.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels.h"
+
+namespace encore::device::tests {
+
+// Of each pack the largest, the smallest, and a bit for each number that is not below its neighbour.
+template <class T>
+struct LookAtPacks {
+  static constexpr int kPack = 8;
+  const T* x;
+  T *most, *least;
+  uint32_t* not_below;
+  DEVICE_FN void operator()(int64_t i) const {
+    using Bits = std::conditional_t<sizeof(T) == 2, uint16_t, uint32_t>;
+    const Bits sign = Bits(Bits(1) << (8 * sizeof(T) - 1)), flip = std::is_integral_v<T> ? Bits(~Bits(0)) : sign;
+    const Pack<T, kPack> pack = load_pack<kPack>(x + i * kPack, true);
+    most[i] = largest(pack);
+    least[i] = std::bit_cast<T>(Bits(std::bit_cast<Bits>(largest(flipped(pack, flip))) ^ flip));
+    not_below[i] = 0;
+    if constexpr (kIsHalf<T>) {
+      const Pack<T, 2> a{pack.at[0], pack.at[2]}, b{pack.at[1], pack.at[3]};
+      not_below[i] = not_smaller(a, b);
+    }
+  }
+};
+
+template <class T>
+class LargerOf : public ::testing::Test {};
+using Numbers = ::testing::Types<float, Half, BFloat16, int32_t>;
+TYPED_TEST_SUITE(LargerOf, Numbers);
+
+TYPED_TEST(LargerOf, APackIsFound) {
+  using T = TypeParam;
+  constexpr int kPack = LookAtPacks<T>::kPack, kPacks = 400;
+  constexpr float kSpecial[] = {0, -0.f, 1, -1, INFINITY, -INFINITY, NAN, 65504};
+  Stream stream(0);
+  std::vector<T> x;
+  uint32_t state = 7;
+  for (int i = 0; i < kPacks * kPack; ++i) {
+    state = state * 1664525u + 1013904223u;
+    float value = float(int32_t(state) >> 20) / 8;
+    if (!std::is_integral_v<T> && state % 16 == 3) value = kSpecial[(state >> 8) % 8];
+    x.push_back(T(value));
+  }
+  DeviceArray<T> in(x), most(kPacks), least(kPacks);
+  DeviceArray<uint32_t> bits(kPacks);
+  for_each_index(stream, kPacks, LookAtPacks<T>{in.data(), most.data(), least.data(), bits.data()});
+  const auto mosts = most.download(stream), leasts = least.download(stream);
+  const auto seen = bits.download(stream);
+  for (int p = 0; p < kPacks; ++p) {
+    const T* const pack = x.data() + p * kPack;
+    double high = double(pack[0]), low = high;
+    bool nan = false;
+    for (int j = 0; j < kPack; ++j) {
+      nan |= std::isnan(double(pack[j]));
+      high = std::max(high, double(pack[j]));
+      low = std::min(low, double(pack[j]));
+    }
+    if (nan) {
+      EXPECT_TRUE(std::isnan(double(mosts[p])) && std::isnan(double(leasts[p]))) << p;
+    } else {
+      EXPECT_EQ(double(mosts[p]), high) << p;
+      EXPECT_EQ(double(leasts[p]), low) << p;
+    }
+    if (!kIsHalf<T>) continue;
+    const auto wanted = [&](int a, int b) { return double(pack[a]) < double(pack[b]) ? 0u : 0xffffu; };
+    EXPECT_EQ(seen[p], wanted(0, 1) | wanted(2, 3) << 16) << p;
+  }
+}
+
+}  // namespace encore::device::tests
