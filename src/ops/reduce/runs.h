@@ -170,9 +170,12 @@ struct ReduceShortRuns {
  private:
   DEVICE_FN Pack<In, kPack> load(int64_t first, int64_t elements) const {
     if constexpr (!kWhole)
-      if (first < 0 || first + kPack > elements) {  // at an end of x, with something else where x has nothing
-        Pack<In, kPack> pack;
-        UNROLL for (int j = 0; j < kPack; ++j) pack.at[j] = x[uint64_t(first + j) < uint64_t(elements) ? first + j : 0];
+      if (first < 0 || first + kPack > elements) {  // at an end of x
+        Pack<In, kPack> pack = {};
+        const In* const from = x + first;
+        UNROLL for (int j = 0; j < kPack; ++j) {
+          if (uint64_t(first + j) < uint64_t(elements)) pack.at[j] = from[j];
+        }
         return pack;
       }
     return device::load_pack<kPack>(x + first, true);
@@ -198,7 +201,7 @@ void reduce_short_runs(StreamRef stream, const typename F::In* x, typename F::Ou
   const auto launch = [&]<int kLanes, bool kWhole>() {
     using Kernel = ReduceShortRuns<F, kLanes, kWhole>;
     // As many as there is room for, but blocks for all multiprocessors, and a block's threads all have something to do.
-    const int64_t room = (Kernel::kRoom - Kernel::kPack) / run,
+    const int64_t room = (Kernel::kRoom - (kWhole ? 0 : Kernel::kPack)) / run,
                   spread = outputs / (device::multiprocessors(stream.device()) * 2);
     const int here = int(std::clamp<int64_t>(spread, 1, std::min<int64_t>(room, Kernel::kTeams * 4)));
     const int even = here > Kernel::kTeams ? here / Kernel::kTeams * Kernel::kTeams : here;
@@ -248,7 +251,7 @@ Results<F> reduce_runs(Context& context, const ReducePlan& plan, const typename 
     const int threads = results.outputs * packs < multiprocessors * 4096 ? 256 : 512;
     const int64_t enough = multiprocessors * (1024 / threads);
     launch.template operator()<0>(threads,
-                                  results.cut(context, results.outputs, enough, packs, threads * 2, threads * 4));
+                                  results.cut(context, results.outputs, enough, packs, threads * 2, threads * 2));
   }
   return results;
 }
