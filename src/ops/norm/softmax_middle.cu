@@ -39,6 +39,7 @@ struct SoftmaxMiddle {
   struct Kept {
     C at[kKeep ? kKeep : 1][kPack];
     C top[kPack], sum[kPack];  // of what the thread has seen, if it keeps nothing
+    int64_t first;             // where its pack of row 0 is; if it has none, ~ of where the last one is
   };
 
   const T* x;
@@ -54,18 +55,20 @@ struct SoftmaxMiddle {
     b.threads([&](int t, Shared& s) {
       C most[kPack];
       UNROLL for (int j = 0; j < kPack; ++j) most[j] = kLowest;
+      kept[t].first = first_of(b.index() * lanes + lane_of(t));
       if constexpr (kKeep != 0) {
-        load(b, t, row_of(t), kept[t].at);
+        load(kept[t].first, row_of(t), kept[t].at);
         UNROLL for (int k = 0; k < kKeep; ++k) {
           UNROLL for (int j = 0; j < kPack; ++j) most[j] = Larger()(most[j], kept[t].at[k][j]);
         }
       } else {
-        look(b, t, kept[t]);
+        look(row_of(t), kept[t]);
         UNROLL for (int j = 0; j < kPack; ++j) most[j] = kept[t].top[j];
       }
       UNROLL for (int j = 0; j < kPack; ++j) s.part[t * kPack + j] = most[j];
     });
-    combine(b, Larger(), [](Shared& s) { return s.top; });
+    combine(
+        b, Larger(), [](C top) { return top; }, [](Shared& s) { return s.top; });
     b.threads([&](int t, Shared& s) {
       const C* top = s.top + lane_of(t) * kPack;
       C sum[kPack];
@@ -84,27 +87,24 @@ struct SoftmaxMiddle {
       }
       UNROLL for (int j = 0; j < kPack; ++j) s.part[t * kPack + j] = sum[j];
     });
-    combine(b, Plus(), [](Shared& s) { return s.part; });
+    combine(
+        b, Plus(), [&](C sum) { return log ? std::log(sum) : C(1) / sum; }, [](Shared& s) { return s.part; });
     b.threads([&](int t, Shared& s) {
-      C scale[kPack];
-      UNROLL for (int j = 0; j < kPack; ++j) {
-        const C sum = s.part[lane_of(t) * kPack + j];
-        scale[j] = log ? std::log(sum) : C(1) / sum;
-      }
+      const C* scale = s.part + lane_of(t) * kPack;
       if constexpr (kKeep != 0) {
-        store(b, t, row_of(t), kept[t].at, scale);
+        store(kept[t].first, row_of(t), kept[t].at, scale);
       } else {
         const C* top = s.top + lane_of(t) * kPack;
         for (int64_t r = row_of(t); r < axis; r += int64_t(rows) * kBatch) {
           C values[kBatch][kPack];
-          load(b, t, r, values);
+          load(kept[t].first, r, values);
           UNROLL for (int k = 0; k < kBatch; ++k) {
             UNROLL for (int j = 0; j < kPack; ++j) {
               values[k][j] -= top[j];
               if (!log) values[k][j] = exponential<T>(values[k][j]);
             }
           }
-          store(b, t, r, values, scale);
+          store(kept[t].first, r, values, scale);
         }
       }
     });
@@ -114,48 +114,47 @@ struct SoftmaxMiddle {
   DEVICE_FN int row_of(int t) const { return t >> lane_bits; }
   DEVICE_FN int lane_of(int t) const { return t & (lanes - 1); }
   DEVICE_FN bool has(int64_t r) const { return r < axis; }
-  // Where the thread's pack of the first row is; false if it has none.
-  DEVICE_FN bool locate(const Block<Shared>& b, int t, int64_t& at) const {
-    const int64_t pack = b.index() * lanes + lane_of(t);
-    if (pack >= packs) return false;
+  DEVICE_FN int64_t first_of(int64_t pack) const {
+    const bool there = pack < packs;
     int64_t in_inner;
-    const int64_t outer = packs_in_inner(pack, in_inner);
-    at = outer * axis * inner + in_inner * kPack;
-    return true;
+    const int64_t outer = packs_in_inner(there ? pack : packs - 1, in_inner);
+    const int64_t first = outer * axis * inner + in_inner * kPack;
+    return there ? first : ~first;
   }
   // Every `rows`-th pack from row r on; -inf where there is none.
-  DEVICE_FN void load(const Block<Shared>& b, int t, int64_t r, C (&values)[kBatch][kPack]) const {
-    int64_t at;
-    const bool located = locate(b, t, at);
+  DEVICE_FN void load(int64_t first, int64_t r, C (&values)[kBatch][kPack]) const {
     Pack<T, kPack> raw[kBatch];
-    UNROLL for (int k = 0; k < kBatch; ++k) {
-      if (located && has(r + k * rows))
-        raw[k] = device::load_pack<kPack>(x + (at + (r + k * rows) * inner), true);
-      else
-        UNROLL for (int j = 0; j < kPack; ++j) raw[k].at[j] = T(float(kLowest));
+    const T* const from = x + (first < 0 ? ~first : first);
+    UNROLL for (int k = 0; k < kBatch; ++k) {  // no branches, so that none waits for another
+      raw[k] = device::load_pack<kPack>(from + (has(r + k * rows) ? r + k * rows : 0) * inner, true);
     }
-    UNROLL for (int k = 0; k < kBatch; ++k) { UNROLL for (int j = 0; j < kPack; ++j) values[k][j] = C(raw[k].at[j]); }
+    UNROLL for (int k = 0; k < kBatch; ++k) {
+      const bool there = first >= 0 && has(r + k * rows);
+      UNROLL for (int j = 0; j < kPack; ++j) values[k][j] = there ? C(raw[k].at[j]) : kLowest;
+    }
   }
-  DEVICE_FN void store(const Block<Shared>& b, int t, int64_t r, const C (&values)[kBatch][kPack],
-                       const C (&scale)[kPack]) const {
-    int64_t at;
-    if (!locate(b, t, at)) return;
+  // Also changes the values.
+  DEVICE_FN void store(int64_t first, int64_t r, C (&values)[kBatch][kPack], const C* scale) const {
+    if (first < 0) return;
+    UNROLL for (int k = 0; k < kBatch; ++k) {
+      UNROLL for (int j = 0; j < kPack; ++j) { values[k][j] = log ? values[k][j] - scale[j] : values[k][j] * scale[j]; }
+    }
     UNROLL for (int k = 0; k < kBatch; ++k) {
       if (!has(r + k * rows)) continue;
       Pack<T, kPack> out;
-      UNROLL for (int j = 0; j < kPack; ++j) { out.at[j] = T(log ? values[k][j] - scale[j] : values[k][j] * scale[j]); }
-      device::store_pack(y + (at + (r + k * rows) * inner), out, true);
+      UNROLL for (int j = 0; j < kPack; ++j) out.at[j] = T(values[k][j]);
+      device::store_pack(y + (first + (r + k * rows) * inner), out, true);
     }
   }
   // The greatest of the thread's values, and the sum of powers below it.
-  DEVICE_FN void look(const Block<Shared>& b, int t, Kept& seen) const {
+  DEVICE_FN void look(int row, Kept& seen) const {
     UNROLL for (int j = 0; j < kPack; ++j) {
       seen.top[j] = kLowest;
       seen.sum[j] = 0;
     }
-    for (int64_t r = row_of(t); r < axis; r += int64_t(rows) * kBatch) {
+    for (int64_t r = row; r < axis; r += int64_t(rows) * kBatch) {
       C values[kBatch][kPack];
-      load(b, t, r, values);
+      load(seen.first, r, values);
       UNROLL for (int j = 0; j < kPack; ++j) {
         C most = seen.top[j];
         UNROLL for (int k = 0; k < kBatch; ++k) most = Larger()(most, values[k][j]);
@@ -167,9 +166,9 @@ struct SoftmaxMiddle {
       }
     }
   }
-  // Combines the parts of each column into to(s).
-  template <class Op, class To>
-  DEVICE_FN void combine(Block<Shared>& b, Op op, To to) const {
+  // Combines the parts of each column into to(s), finished.
+  template <class Op, class Finish, class To>
+  DEVICE_FN void combine(Block<Shared>& b, Op op, Finish finish, To to) const {
     const int columns = lanes * kPack;
     for (int left = rows, next; left > 0; left = next > 1 ? next : 0) {
       next = (left + 7) / 8;
@@ -177,7 +176,10 @@ struct SoftmaxMiddle {
         for (int i = t; i < next * columns; i += b.size()) {
           C all = s.part[i];
           for (int at = i + next * columns; at < left * columns; at += next * columns) all = op(all, s.part[at]);
-          (next > 1 ? s.part : to(s))[i] = all;
+          if (next > 1)
+            s.part[i] = all;
+          else
+            to(s)[i] = finish(all);
         }
       });
     }
