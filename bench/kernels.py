@@ -145,6 +145,9 @@ KERNELS = [
     *[Kernel("Softmax", rows(width)) for width in (49, 64, 197, 1024, 1500, 1501, 32000)],
     *[Kernel("Softmax", rows(width), dtype=F32) for width in (1024, 1501)],
     Kernel("Softmax", blocks(128, 1024), "the middle", attrs={"axis": 1}),
+    Kernel("Softmax", blocks(4096, 64), "a long middle", attrs={"axis": 1}),
+    Kernel("LogSoftmax", pictures(21, 128), "channels", attrs={"axis": 1}),
+    Kernel("Hardmax", blocks(128, 1024), "the middle", attrs={"axis": 1}),
     *[Kernel("LayerNormalization", rows(width), others=two_of_width) for width in (768, 1024, 1500, 1501)],
     Kernel("LayerNormalization", rows(1024), dtype=F32, others=two_of_width),
     Kernel("BatchNormalization", pictures(64, 56), others=four_of_channels),
@@ -152,6 +155,7 @@ KERNELS = [
     Kernel("InstanceNormalization", pictures(64, 56), others=lambda shape: [shape[1:2]] * 2),
     Kernel("GlobalAveragePool", pictures(64, 56)),
     Kernel("GlobalAveragePool", pictures(960, 7)),
+    Kernel("GlobalMaxPool", pictures(960, 7)),
     Kernel("ReduceMean", pictures(960, 7, True), "channels last", constants=[ints(1, 2)]),
     Kernel("ReduceMean", pictures(120, 28, True), "channels last", constants=[ints(1, 2)]),
     Kernel(

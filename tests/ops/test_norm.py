@@ -44,6 +44,40 @@ def test_softmax_along_an_axis(op, shape, axis, dtype):
     check(softmax(op, floats(*shape), dtype, axis=axis))
 
 
+# Values of a row that are apart: as many as threads keep and one more, in packs and one by one.
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("inner", [2, 7, 8, 24, 33, 272])
+@pytest.mark.parametrize("axis", [1, 3, 4, 5, 31, 129, 257, 513, 1030])
+def test_softmax_apart(axis, inner, dtype):
+    outer = 1 if axis > 300 else 3
+    for op in ["Softmax", "LogSoftmax"]:
+        check(softmax(op, floats(outer, axis, inner), dtype, axis=1))
+    check(softmax("Softmax", floats(outer, axis, inner), dtype, axis=1, misaligned=True))
+
+
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
+@pytest.mark.parametrize("axis,inner", [(6, 16), (40, 16), (40, 3), (3000, 16), (3000, 3)])
+def test_special_values_apart(axis, inner, op):
+    x = floats(axis, inner)
+    x[:, 0] = -np.inf
+    x[: axis // 2, 1] = -np.inf
+    x[axis // 3, 2] = np.nan
+    if inner > 3:
+        x[0, 3], x[-1, 4], x[:-1, 5], x[:, 6] = np.inf, np.nan, -np.inf, 1e4
+        x[:-1, 7], x[-1, 7] = -np.inf, np.nan
+
+    def reference(x):
+        with np.errstate(invalid="ignore", divide="ignore"):
+            below = x.astype(np.float64) - x.max(0, keepdims=True)
+            sum = np.exp(below).sum(0, keepdims=True)
+            return [(below - np.log(sum) if op == "LogSoftmax" else np.exp(below) / sum).astype(np.float32)]
+
+    for dtype in ("float32", "float16"):
+        c = softmax(op, x, dtype, axis=0)
+        c.reference = reference
+        check(c)
+
+
 @pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 4), (1,), (1, 1, 1), (6,)], ids=str)
 @pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
 def test_softmax_of_little(op, shape):

@@ -55,6 +55,61 @@ def test_patterns(op, shape, over, dtype):
     check(case(op, values(op, *shape), over, dtype, tolerance=rough))
 
 
+# Widths around those of packs, of a block's threads and of what it has room for, where rows begin at every distance
+# from an aligned address; rows around as many as threads take at once.
+WIDTHS = [1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 31, 33, 64, 65, 100, 127, 248, 249, 255, 256, 257, 260, 511, 1025]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_widths(width, dtype):
+    for misaligned in (False, True):
+        for rows in (2, 37, 130):
+            more = {"dtype": dtype, "misaligned": misaligned}
+            check(case("ReduceMean", floats(rows, width), (1,), **more))
+            check(case("ReduceMean", floats(rows, width), (0,), **more))
+        check(case("ReduceMax", floats(3, 37, width), (1,), **more))
+
+
+@pytest.mark.parametrize("op,dtype", [("ReduceMax", "int8"), ("ReduceMin", "uint8"), ("ReduceSum", "int64")])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_widths_of_integers(width, op, dtype):
+    for misaligned in (False, True):
+        for shape, axis in [((70, width), 1), ((70, width), 0), ((2, 33, width), 1)]:
+            check(case(op, integers(dtype, *shape), (axis,), misaligned=misaligned))
+
+
+# Outputs so few that several blocks share each, and a second launch merges what they have.
+SPLIT = [((9000, 40), 0), ((9001, 13), 0), ((30000, 1), 0), ((40001,), 0), ((3, 100003), 1), ((2, 5003, 9), 1)]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("shape,axis", SPLIT, ids=str)
+def test_split_outputs(shape, axis, dtype):
+    def mean(x, _):
+        return [x.astype(np.float64).mean(axis, keepdims=True).astype(np.float32)]
+
+    for misaligned in (False, True):
+        x = floats(*shape)
+        check(case("ReduceMean", x, (axis,), dtype, misaligned=misaligned, reference=mean))
+        check(case("ReduceMax", x, (axis,), dtype, misaligned=misaligned))
+
+
+def test_what_is_beside_a_column_or_a_row_stays_out():
+    """Packs reach into neighbouring rows, whose values may be anything."""
+    for width in (3, 13, 50, 300, 1501):
+        x = floats(20, width)
+        x[::2, 0], x[1::2, -1], x[7, width // 2] = np.inf, -np.inf, np.nan
+        for axis in (0, 1):
+            for dtype in ("float16", "float32"):
+
+                def total(x, _, axis=axis):
+                    with np.errstate(invalid="ignore"):
+                        return [x.astype(np.float64).sum(axis, keepdims=True).astype(np.float32)]
+
+                check(case("ReduceSum", x, (axis,), dtype, reference=total))
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("keepdims", [0, 1])
 @pytest.mark.parametrize("op", ALL)
@@ -209,6 +264,16 @@ def test_arg(op, last, dtype):
     for shape, axis in [((3, 7), 1), ((3, 7), 0), ((4, 30, 6), 1), ((3, 5000), -1), ((6, 1), 1)]:
         # Few values, so that many are equal.
         check(arg(op, np.round(floats(*shape)), dtype, axis=axis, keepdims=last, select_last_index=last))
+
+
+@pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
+def test_arg_of_odd_widths(op):
+    """Of equal values the first or the last counts, whichever thread has seen it."""
+    for width in (3, 8, 9, 49, 100, 300, 1501):
+        x = np.round(floats(90, width))
+        for axis, last in [(0, 0), (0, 1), (1, 0), (1, 1)]:
+            for misaligned in (False, True):
+                check(arg(op, x, "float16", axis=axis, select_last_index=last, misaligned=misaligned))
 
 
 @pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])

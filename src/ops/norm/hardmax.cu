@@ -1,5 +1,6 @@
 // Hardmax: 1 where a row has its greatest value, the first of them, and 0 elsewhere.
 #include "device/divide.h"
+#include "device/transform.h"
 #include "ops/dispatch.h"
 #include "ops/norm/softmax.h"
 #include "ops/reduce/reductions.h"
@@ -11,14 +12,28 @@ namespace {
 // Element i lies at [outer, at, inner] where rows go along the middle.
 template <class T>
 struct MarkChosen {
+  static constexpr int kPack = device::pack_size<T>();
   const int64_t* chosen;  // of each outer and inner
   T* y;
-  int64_t inner;
+  int64_t count, width, inner;
   device::Divider by_inner, by_width;
-  DEVICE_FN void operator()(int64_t i) const {
+  bool aligned;
+  DEVICE_FN void operator()(int64_t pack) const {
+    const int64_t first = pack * kPack;
+    const int here = count - first < kPack ? int(count - first) : kPack;
     int64_t in_row, at;
-    const int64_t outer = by_width(by_inner(i, in_row), at);
-    y[i] = T(float(chosen[outer * inner + in_row] == at));
+    const int64_t outer = by_width(by_inner(first, in_row), at);
+    const int64_t* of_outer = chosen + outer * inner;
+    device::Pack<T, kPack> marks;
+    UNROLL for (int j = 0; j < kPack; ++j) {
+      marks.at[j] = T(float(j < here && of_outer[in_row] == at));
+      if (++in_row < inner) continue;
+      in_row = 0;
+      if (++at < width) continue;
+      at = 0;
+      of_outer += inner;
+    }
+    device::store_pack(y + first, marks, aligned, here);
   }
 };
 
@@ -36,9 +51,11 @@ class Hardmax : public Op {
                    {false, true, false}, chosen);
     const int64_t n = x.count();
     dispatch(FloatList{}, x.type, [&]<class T> {
-      device::for_each_index(
-          context.stream(), n,
-          MarkChosen<T>{chosen, y.as<T>(), rows.inner, device::Divider(rows.inner, n), device::Divider(rows.width, n)});
+      using Kernel = MarkChosen<T>;
+      const bool aligned = device::is_pack_aligned<Kernel::kPack>(y.as<T>());
+      device::for_each_index(context.stream(), (n + Kernel::kPack - 1) / Kernel::kPack,
+                             Kernel{chosen, y.as<T>(), n, rows.width, rows.inner, device::Divider(rows.inner, n),
+                                    device::Divider(rows.width, n), aligned});
     });
   }
 

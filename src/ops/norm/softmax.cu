@@ -163,67 +163,6 @@ struct SoftmaxRows {
   };
 };
 
-// Values of a row are `inner` apart: neighbouring threads take neighbouring rows, and several share a row if it is
-// long.
-template <class T>
-struct SoftmaxColumns {
-  using C = Compute<T>;
-  static constexpr int kThreads = 256, kMaxThreads = kThreads;
-  struct Shared {
-    C value[kThreads];
-  };
-  const T* x;
-  T* y;
-  int64_t columns, axis, inner;
-  device::Divider by_inner;
-  int parts;  // threads a row, a power of two
-  bool log;
-
-  DEVICE_FN void operator()(Block<Shared>& b, const Shared& s) const {
-    PerThread<C, kThreads> top, sum;
-    b.threads([&](int t, Shared& s) {
-      C most = kLowest<C>;
-      each(b, t, [&](int64_t i) { most = Larger()(most, C(x[i])); });
-      s.value[t] = most;
-    });
-    combine(b, Larger());
-    b.threads([&](int t, Shared&) { top[t] = s.value[t % (kThreads / parts)]; });
-    b.threads([&](int t, Shared& s) {
-      C all = 0;
-      each(b, t, [&](int64_t i) { all += power_of<T>(C(x[i]) - top[t]); });
-      s.value[t] = all;
-    });
-    combine(b, Plus());
-    b.threads([&](int t, Shared&) {
-      sum[t] = s.value[t % (kThreads / parts)];
-      const C scale = C(1) / sum[t], log_sum = log ? std::log(sum[t]) : C(0);
-      each(b, t, [&](int64_t i) {
-        const C below = C(x[i]) - top[t];
-        y[i] = T(log ? below - log_sum : power_of<T>(below) * scale);
-      });
-    });
-  }
-
- private:
-  template <class F>
-  DEVICE_FN void each(const Block<Shared>& b, int t, F f) const {
-    const int lanes = kThreads / parts;
-    const int64_t column = b.index() * lanes + t % lanes;
-    if (column >= columns) return;
-    int64_t in_row;
-    const int64_t outer = by_inner(column, in_row), first = outer * axis * inner + in_row;
-    for (int64_t i = t / lanes; i < axis; i += parts) f(first + i * inner);
-  }
-  template <class Op>
-  DEVICE_FN void combine(Block<Shared>& b, Op op) const {
-    for (int half = parts / 2; half > 0; half /= 2)
-      b.threads([&](int t, Shared& s) {
-        const int lanes = kThreads / parts;
-        if (t < half * lanes) s.value[t] = op(s.value[t], s.value[t + half * lanes]);
-      });
-  }
-};
-
 template <class T, bool kAdds = false>
 void softmax_rows_of(StreamRef stream, const T* x, T* y, int64_t rows, int64_t width, bool log, Addend<T> addend = {}) {
   constexpr int kPack = device::pack_size<T>();
@@ -237,18 +176,6 @@ void softmax_rows_of(StreamRef stream, const T* x, T* y, int64_t rows, int64_t w
       });
 }
 
-template <class T>
-void softmax_columns_of(StreamRef stream, const T* x, T* y, int64_t outer, int64_t axis, int64_t inner, bool log) {
-  using Kernel = SoftmaxColumns<T>;
-  const int64_t columns = outer * inner;
-  int parts = 1;  // while a thread would take many values and the GPU is not full
-  while (parts < 32 && axis >= 16 * parts && columns * parts < int64_t(1) << 19) parts *= 2;
-  const int lanes = Kernel::kThreads / parts;
-  device::block_kernel<typename Kernel::Shared>(
-      stream, {(columns + lanes - 1) / lanes, Kernel::kThreads},
-      Kernel{x, y, columns, axis, inner, device::Divider(inner, columns + lanes), parts, log});
-}
-
 template <bool kLog>
 class Softmax : public Op {
  public:
@@ -259,11 +186,9 @@ class Softmax : public Op {
     const AxisRows rows = axis_.rows_of(x.shape);
     const Tensor y = context.output(0, x.shape);
     if (x.count() == 0) return;
+    if (rows.inner != 1) return softmax_middle(context.stream(), x, rows, kLog, y);
     dispatch(FloatList{}, x.type, [&]<class T> {
-      if (rows.inner == 1)
-        softmax_rows_of(context.stream(), x.as<const T>(), y.as<T>(), rows.outer, rows.width, kLog);
-      else
-        softmax_columns_of(context.stream(), x.as<const T>(), y.as<T>(), rows.outer, rows.width, rows.inner, kLog);
+      softmax_rows_of(context.stream(), x.as<const T>(), y.as<T>(), rows.outer, rows.width, kLog);
     });
   }
 
@@ -321,12 +246,9 @@ void log_softmax(StreamRef stream, const Tensor& x, int axis, const Tensor& y) {
   if (x.count() == 0) return;
   const int rank = x.shape.rank();
   const int64_t outer = x.shape.count(0, axis), width = x.shape[axis], inner = x.shape.count(axis + 1, rank);
-  dispatch(FloatList{}, x.type, [&]<class T> {
-    if (inner == 1)
-      softmax_rows_of(stream, x.as<const T>(), y.as<T>(), outer, width, true);
-    else
-      softmax_columns_of(stream, x.as<const T>(), y.as<T>(), outer, width, inner, true);
-  });
+  if (inner != 1) return softmax_middle(stream, x, {outer, width, inner}, true, y);
+  dispatch(FloatList{}, x.type,
+           [&]<class T> { softmax_rows_of(stream, x.as<const T>(), y.as<T>(), outer, width, true); });
 }
 
 std::vector<OpRow> softmax_rows() {

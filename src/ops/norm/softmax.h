@@ -27,6 +27,9 @@ class SoftmaxAxis {
   int64_t axis_;
 };
 
+// Softmax, or LogSoftmax, of floating-point values where rows.inner is not 1; there are some. y may be x.
+void softmax_middle(StreamRef stream, const Tensor& x, const AxisRows& rows, bool log, const Tensor& y);
+
 // Of floating-point values along one axis. y has the shape of x, and may be x.
 void log_softmax(StreamRef stream, const Tensor& x, int axis, const Tensor& y);
 

@@ -103,9 +103,10 @@ struct ReduceColumns {
     const int count = int(axis - begin < chunk ? axis - begin : chunk);
     if (!affine) {
       const In* from = x + kept.offset(outer);
-      if (column < run) NO_UNROLL for (int r = row; r < count; r += rows) {
-          take_careful(acc, from + reduced.offset(begin + r), column, begin + r);
-        }
+      if (column >= run) return 0;
+      NO_UNROLL for (int r = row; r < count; r += rows) {
+        take_careful(acc, from + reduced.offset(begin + r), column, begin + r);
+      }
       return 0;
     }
     const In* const start = x + (outer * outer_stride + begin * stride);
@@ -176,6 +177,10 @@ Results<F> reduce_columns(Context& context, const ReducePlan& plan, const typena
   while (rows > alike && (packs * rows > plenty || rows > axis)) rows /= 2;
   int side = Kernel::kThreads / rows;
   while (side > 32 && side / 2 >= packs && rows * 2 <= axis) side /= 2, rows *= 2;
+  // Rather narrow blocks than a second launch.
+  const int64_t enough = multiprocessors * 4;
+  if (packs >= enough * 8)
+    while (side > 8 && packs < enough * side && rows * 2 <= axis) side /= 2, rows *= 2;
   // What lies in the cache waits for its loads rather than for memory: more blocks of fewer columns, down to 32 bytes
   // side by side.
   const bool small = axis * packs <= int64_t(1) << 18;
@@ -191,35 +196,35 @@ Results<F> reduce_columns(Context& context, const ReducePlan& plan, const typena
   const int threads = (rows * lanes + 31) / 32 * 32;
   const int width = int(of_group - shifted) * kPack;
   const int64_t tiles = ceil(groups, here);
-  const int64_t chunk = results.cut(context, tiles, splits ? multiprocessors * 4 : 0, axis, int64_t(rows) * 8,
-                                    int64_t(rows) * Kernel::kBatch);
+  const int64_t chunk =
+      results.cut(context, tiles, splits ? enough : 0, axis, int64_t(rows) * 8, int64_t(rows) * Kernel::kBatch);
   const int64_t blocks = checked_product(tiles, results.splits);
   const auto stride_of = [](const Dims& dims) { return dims.rank ? dims.strides[0] : 0; };
-  device::block_kernel<typename Kernel::Shared>(context.stream(), {blocks, threads},
-                                                Kernel{x,
-                                                       results,
-                                                       checked_product(plan.outputs(), axis),
-                                                       run,
-                                                       axis,
-                                                       chunk,
-                                                       stride_of(plan.kept),
-                                                       stride_of(plan.reduced),
-                                                       stride_of(plan.reduced) * rows,
-                                                       groups,
-                                                       rows,
-                                                       lanes,
-                                                       here,
-                                                       width,
-                                                       shifted,
-                                                       affine,
-                                                       SmallDivider(lanes),
-                                                       SmallDivider(int(of_group)),
-                                                       SmallDivider(width),
-                                                       device::Divider(tiles, blocks),
-                                                       device::Divider(groups_in_run, groups),
-                                                       plan.kept,
-                                                       plan.reduced,
-                                                       f});
+  const Kernel kernel{x,
+                      results,
+                      checked_product(plan.outputs(), axis),
+                      run,
+                      axis,
+                      chunk,
+                      stride_of(plan.kept),
+                      stride_of(plan.reduced),
+                      stride_of(plan.reduced) * rows,
+                      groups,
+                      rows,
+                      lanes,
+                      here,
+                      width,
+                      shifted,
+                      affine,
+                      SmallDivider(lanes),
+                      SmallDivider(int(of_group)),
+                      SmallDivider(width),
+                      device::Divider(tiles, blocks),
+                      device::Divider(groups_in_run, groups),
+                      plan.kept,
+                      plan.reduced,
+                      f};
+  device::block_kernel<typename Kernel::Shared>(context.stream(), {blocks, threads}, kernel);
   return results;
 }
 

@@ -111,7 +111,7 @@ void reduce_rows(Context& context, const ReducePlan& plan, const typename F::In*
   const int64_t rows = plan.outputs(), enough = int64_t(device::multiprocessors(stream.device())) * 4;
   const bool aligned = device::is_pack_aligned<kPack>(x) && (rows == 1 || plan.run % kPack == 0);
   const int64_t packs = (plan.run + (aligned ? 1 : 2) * (kPack - 1)) / kPack;
-  Results<F> results{y, nullptr, 1};
+  Results<F> results{y, nullptr, rows, 1};
   const auto launch = [&]<int kLanes>(int threads) {
     const int teams = kLanes ? threads / kLanes : 1;
     int64_t chunk = packs;
@@ -132,8 +132,7 @@ void reduce_rows(Context& context, const ReducePlan& plan, const typename F::In*
     launch.template operator()<32>(rows < 1024 ? 64 : 256);
   else
     launch.template operator()<0>(packs <= 2048 ? 128 : 512);
-  if (results.splits > 1)
-    device::block_kernel<NoShared>(stream, {(rows + 7) / 8, 256}, MergeParts<F>{results, rows, f});
+  merge_parts(context, results, f);
 }
 
 // Whether what is reduced are rows of neighbours, one after the other.

@@ -7,6 +7,20 @@
 
 namespace encore::ops {
 
+// The second launch, if outputs were split.
+template <class F>
+void merge_parts(Context& context, const Results<F>& results, const F& f) {
+  if (results.splits == 1) return;
+  // Parts are rows of an output each, one row for each split.
+  ReducePlan merging;
+  merging.run = results.outputs;
+  merging.reduced.rank = 1;
+  merging.reduced.count = results.splits;
+  merging.reduced.strides[0] = results.outputs;
+  reduce_columns(context, merging, results.parts, Results<Merging<F>>{results.y, nullptr, results.outputs, 1},
+                 Merging<F>{f}, false);
+}
+
 // Reduces x into y, which has plan.outputs() elements.
 template <class F>
 void reduce(Context& context, const ReducePlan& plan, const typename F::In* x, typename F::Out* y, const F& f) {
@@ -15,15 +29,7 @@ void reduce(Context& context, const ReducePlan& plan, const typename F::In* x, t
   if (results.outputs == 0) return;
   results = plan.reduces_run || plan.reduced_count() == 0 ? reduce_runs(context, plan, x, results, f)
                                                           : reduce_columns(context, plan, x, results, f, true);
-  if (results.splits == 1) return;
-  // Parts are rows of an output each, one row for each split.
-  ReducePlan merging;
-  merging.run = results.outputs;
-  merging.reduced.rank = 1;
-  merging.reduced.count = results.splits;
-  merging.reduced.strides[0] = results.outputs;
-  reduce_columns(context, merging, results.parts, Results<Merging<F>>{y, nullptr, results.outputs, 1}, Merging<F>{f},
-                 false);
+  merge_parts(context, results, f);
 }
 
 // Reduces x, of a type of the list, into y. Make is called with the count of values that are reduced into one:

@@ -141,15 +141,22 @@ struct ReduceShortRuns {
     const int shift = kWhole ? 0 : int(reinterpret_cast<uintptr_t>(x + first) / sizeof(In) % kPack);
     b.threads([&](int t, Shared& s) {
       const int packs = (here * run + shift + kPack - 1) / kPack;
+      const int64_t start = first - shift;
+      // At the ends of x there may be packs of which it has a part: values are taken one by one.
+      const int begin = start < 0 ? 1 : 0;
+      const int end = start + int64_t(packs) * kPack > elements ? packs - 1 : packs;
       Pack<In, kPack> batch[kBatch];
       UNROLL for (int u = 0; u < kBatch; ++u) {
         const int p = t + u * kThreads;
-        if (p < packs) batch[u] = load(first - shift + p * kPack, elements);
+        if (begin <= p && p < end) batch[u] = device::load_pack<kPack>(x + start + p * kPack, true);
       }
       UNROLL for (int u = 0; u < kBatch; ++u) {
         const int p = t + u * kThreads;
-        if (p < packs) device::store_pack(s.at + p * kPack, batch[u], true);
+        if (begin <= p && p < end) device::store_pack(s.at + p * kPack, batch[u], true);
       }
+      if (kWhole || t >= (packs == 1 ? kPack : 2 * kPack)) return;
+      const int p = t < kPack ? 0 : packs - 1, at = p * kPack + t % kPack;
+      if ((p < begin || p >= end) && uint64_t(start + at) < uint64_t(elements)) s.at[at] = x[start + at];
     });
     NO_UNROLL for (int at = 0; at < here; at += kTeams) {
       PerThread<Acc, kMaxThreads> acc;
@@ -168,15 +175,6 @@ struct ReduceShortRuns {
   }
 
  private:
-  DEVICE_FN Pack<In, kPack> load(int64_t first, int64_t elements) const {
-    if constexpr (!kWhole)
-      if (first < 0 || first + kPack > elements) {  // at an end of x, with something else where x has nothing
-        Pack<In, kPack> pack;
-        UNROLL for (int j = 0; j < kPack; ++j) pack.at[j] = x[uint64_t(first + j) < uint64_t(elements) ? first + j : 0];
-        return pack;
-      }
-    return device::load_pack<kPack>(x + first, true);
-  }
   DEVICE_FN Acc collect(const In* from, int lane) const {
     Acc acc = f.zero();
     if constexpr (kWhole) {
@@ -198,8 +196,8 @@ void reduce_short_runs(StreamRef stream, const typename F::In* x, typename F::Ou
   const auto launch = [&]<int kLanes, bool kWhole>() {
     using Kernel = ReduceShortRuns<F, kLanes, kWhole>;
     // As many as there is room for, but blocks for all multiprocessors, and a block's threads all have something to do.
-    const int64_t room = (Kernel::kRoom - Kernel::kPack) / run,
-                  spread = outputs / (device::multiprocessors(stream.device()) * 2);
+    const int64_t room = (Kernel::kRoom - (kWhole ? 0 : Kernel::kPack)) / run;
+    const int64_t spread = outputs / (device::multiprocessors(stream.device()) * 2);
     const int here = int(std::clamp<int64_t>(spread, 1, std::min<int64_t>(room, Kernel::kTeams * 4)));
     const int even = here > Kernel::kTeams ? here / Kernel::kTeams * Kernel::kTeams : here;
     device::block_kernel<typename Kernel::Shared>(stream, {(outputs + even - 1) / even, Kernel::kThreads},
@@ -248,7 +246,7 @@ Results<F> reduce_runs(Context& context, const ReducePlan& plan, const typename 
     const int threads = results.outputs * packs < multiprocessors * 4096 ? 256 : 512;
     const int64_t enough = multiprocessors * (1024 / threads);
     launch.template operator()<0>(threads,
-                                  results.cut(context, results.outputs, enough, packs, threads * 2, threads * 4));
+                                  results.cut(context, results.outputs, enough, packs, threads * 2, threads * 2));
   }
   return results;
 }

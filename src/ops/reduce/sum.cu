@@ -15,7 +15,8 @@ using device::Compute;
 enum class Term { value, magnitude, square };
 enum class Ending { none, mean, root, log };
 
-// kPlain: of the values themselves. One kernel for the other terms.
+// One kernel for all terms: a few instructions more, which reading from memory hides, if values are not too many. So
+// sums of short types have one of their own: kPlain, of the values themselves.
 template <class T, bool kPlain>
 struct Sum {
   static constexpr int kBatch = 4;
@@ -30,10 +31,12 @@ struct Sum {
   DEVICE_FN Acc zero() const { return Acc(0); }
   DEVICE_FN void take(Acc& acc, T x, int64_t) const {
     const Acc value = Acc(Compute<T>(x));
-    if constexpr (kPlain)
+    if (kPlain || term == Term::value)
       acc += value;
+    else if (term == Term::square)
+      acc += value * value;
     else
-      acc += term == Term::square ? value * value : Compute<T>(x) < 0 ? Acc(0) - value : value;
+      acc += Compute<T>(x) < 0 ? Acc(0) - value : value;
   }
   DEVICE_FN Acc merge(Acc a, Acc b) const { return a + b; }
   DEVICE_FN Out finish(Acc acc) const {
@@ -56,8 +59,9 @@ struct Sum {
 template <Term kTerm, Ending kEnding>
 struct MakeSum {
   template <class T>
-  static Sum<T, kTerm == Term::value> functor(int64_t count) {
-    return {kTerm, kEnding, count};
+  static auto functor(int64_t count) {
+    constexpr bool kPlain = kTerm == Term::value && std::is_same_v<Compute<T>, float>;
+    return Sum<T, kPlain>{kTerm, kEnding, count};
   }
 };
 

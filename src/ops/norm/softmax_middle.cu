@@ -1,0 +1,227 @@
+// Softmax and LogSoftmax along an axis whose values are not neighbours.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "device/device.h"
+#include "device/divide.h"
+#include "device/transform.h"
+#include "ops/dispatch.h"
+#include "ops/norm/softmax.h"
+#include "ops/reduce/team.h"
+
+namespace encore::ops {
+namespace {
+
+using device::Block;
+using device::Compute;
+using device::Pack;
+using device::PerThread;
+
+// e^x, with as many digits as T keeps.
+template <class T, class C>
+DEVICE_FN C exponential(C x) {
+  if constexpr (sizeof(T) == 2) return std::exp2(x * C(1.4426950408889634));
+  return std::exp(x);
+}
+
+// Neighbouring threads take neighbouring packs, and `rows` threads of a block share each column. They keep its values
+// in registers: kKeep packs each. With kKeep 0 the axis is too long for that, and is read twice.
+template <class T, int kPack, int kKeep>
+struct SoftmaxMiddle {
+  using C = Compute<T>;
+  static constexpr int kThreads = 256, kMaxThreads = kThreads, kBatch = kKeep ? kKeep : std::max(4, 16 / kPack);
+  static constexpr C kLowest = -std::numeric_limits<C>::infinity();
+  struct Shared {
+    C part[kThreads * kPack], top[kThreads * kPack];  // of each row and column; of each column
+  };
+  struct Kept {
+    C at[kKeep ? kKeep : 1][kPack];
+    C top[kPack], sum[kPack];  // of what the thread has seen, if it keeps nothing
+    int64_t first;             // where its pack of row 0 is; if it has none, ~ of where the last one is
+  };
+
+  const T* x;
+  T* y;
+  int64_t axis, inner, packs;  // packs side by side
+  device::Divider packs_in_inner;
+  int rows, lanes;  // powers of two
+  int lane_bits;
+  bool log;
+
+  DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
+    PerThread<Kept, kThreads> kept;
+    b.threads([&](int t, Shared& s) {
+      C most[kPack];
+      UNROLL for (int j = 0; j < kPack; ++j) most[j] = kLowest;
+      kept[t].first = first_of(b.index() * lanes + lane_of(t));
+      if constexpr (kKeep != 0) {
+        load(kept[t].first, row_of(t), kept[t].at);
+        UNROLL for (int k = 0; k < kKeep; ++k) {
+          UNROLL for (int j = 0; j < kPack; ++j) most[j] = Larger()(most[j], kept[t].at[k][j]);
+        }
+      } else {
+        look(row_of(t), kept[t]);
+        UNROLL for (int j = 0; j < kPack; ++j) most[j] = kept[t].top[j];
+      }
+      UNROLL for (int j = 0; j < kPack; ++j) s.part[t * kPack + j] = most[j];
+    });
+    combine(
+        b, Larger(), [](C top) { return top; }, [](Shared& s) { return s.top; });
+    b.threads([&](int t, Shared& s) {
+      const C* top = s.top + lane_of(t) * kPack;
+      C sum[kPack];
+      UNROLL for (int j = 0; j < kPack; ++j) sum[j] = 0;
+      if constexpr (kKeep != 0) {
+        UNROLL for (int k = 0; k < kKeep; ++k) {
+          if (!has(row_of(t) + k * rows)) continue;
+          UNROLL for (int j = 0; j < kPack; ++j) {
+            const C below = kept[t].at[k][j] - top[j], power = exponential<T>(below);
+            sum[j] += power;
+            kept[t].at[k][j] = log ? below : power;
+          }
+        }
+      } else {
+        UNROLL for (int j = 0; j < kPack; ++j) sum[j] = kept[t].sum[j] * exponential<T>(kept[t].top[j] - top[j]);
+      }
+      UNROLL for (int j = 0; j < kPack; ++j) s.part[t * kPack + j] = sum[j];
+    });
+    combine(
+        b, Plus(), [&](C sum) { return log ? std::log(sum) : C(1) / sum; }, [](Shared& s) { return s.part; });
+    b.threads([&](int t, Shared& s) {
+      const C* scale = s.part + lane_of(t) * kPack;
+      if constexpr (kKeep != 0) {
+        store(kept[t].first, row_of(t), kept[t].at, scale);
+      } else {
+        const C* top = s.top + lane_of(t) * kPack;
+        for (int64_t r = row_of(t); r < axis; r += int64_t(rows) * kBatch) {
+          C values[kBatch][kPack];
+          load(kept[t].first, r, values);
+          UNROLL for (int k = 0; k < kBatch; ++k) {
+            UNROLL for (int j = 0; j < kPack; ++j) {
+              values[k][j] -= top[j];
+              if (!log) values[k][j] = exponential<T>(values[k][j]);
+            }
+          }
+          store(kept[t].first, r, values, scale);
+        }
+      }
+    });
+  }
+
+ private:
+  DEVICE_FN int row_of(int t) const { return t >> lane_bits; }
+  DEVICE_FN int lane_of(int t) const { return t & (lanes - 1); }
+  DEVICE_FN bool has(int64_t r) const { return r < axis; }
+  DEVICE_FN int64_t first_of(int64_t pack) const {
+    const bool there = pack < packs;
+    int64_t in_inner;
+    const int64_t outer = packs_in_inner(there ? pack : packs - 1, in_inner);
+    const int64_t first = outer * axis * inner + in_inner * kPack;
+    return there ? first : ~first;
+  }
+  // Every `rows`-th pack from row r on; -inf where there is none.
+  DEVICE_FN void load(int64_t first, int64_t r, C (&values)[kBatch][kPack]) const {
+    Pack<T, kPack> raw[kBatch];
+    const T* const from = x + (first < 0 ? ~first : first);
+    UNROLL for (int k = 0; k < kBatch; ++k) {  // no branches, so that none waits for another
+      raw[k] = device::load_pack<kPack>(from + (has(r + k * rows) ? r + k * rows : 0) * inner, true);
+    }
+    UNROLL for (int k = 0; k < kBatch; ++k) {
+      const bool there = first >= 0 && has(r + k * rows);
+      UNROLL for (int j = 0; j < kPack; ++j) values[k][j] = there ? C(raw[k].at[j]) : kLowest;
+    }
+  }
+  // Also changes the values.
+  DEVICE_FN void store(int64_t first, int64_t r, C (&values)[kBatch][kPack], const C* scale) const {
+    if (first < 0) return;
+    UNROLL for (int k = 0; k < kBatch; ++k) {
+      UNROLL for (int j = 0; j < kPack; ++j) { values[k][j] = log ? values[k][j] - scale[j] : values[k][j] * scale[j]; }
+    }
+    UNROLL for (int k = 0; k < kBatch; ++k) {
+      if (!has(r + k * rows)) continue;
+      Pack<T, kPack> out;
+      UNROLL for (int j = 0; j < kPack; ++j) out.at[j] = T(values[k][j]);
+      device::store_pack(y + (first + (r + k * rows) * inner), out, true);
+    }
+  }
+  // The greatest of the thread's values, and the sum of powers below it.
+  DEVICE_FN void look(int row, Kept& seen) const {
+    UNROLL for (int j = 0; j < kPack; ++j) {
+      seen.top[j] = kLowest;
+      seen.sum[j] = 0;
+    }
+    for (int64_t r = row; r < axis; r += int64_t(rows) * kBatch) {
+      C values[kBatch][kPack];
+      load(seen.first, r, values);
+      UNROLL for (int j = 0; j < kPack; ++j) {
+        C most = seen.top[j];
+        UNROLL for (int k = 0; k < kBatch; ++k) most = Larger()(most, values[k][j]);
+        const C from = most == kLowest ? C(0) : most;  // nothing but -inf adds nothing
+        C sum = seen.sum[j] * exponential<T>(seen.top[j] - from);
+        UNROLL for (int k = 0; k < kBatch; ++k) sum += exponential<T>(values[k][j] - from);
+        seen.top[j] = most;
+        seen.sum[j] = sum;
+      }
+    }
+  }
+  // Combines the parts of each column into to(s), finished.
+  template <class Op, class Finish, class To>
+  DEVICE_FN void combine(Block<Shared>& b, Op op, Finish finish, To to) const {
+    const int columns = lanes * kPack;
+    for (int left = rows, next; left > 0; left = next > 1 ? next : 0) {
+      next = (left + 7) / 8;
+      b.threads([&](int t, Shared& s) {
+        for (int i = t; i < next * columns; i += b.size()) {
+          C all = s.part[i];
+          for (int at = i + next * columns; at < left * columns; at += next * columns) all = op(all, s.part[at]);
+          if (next > 1)
+            s.part[i] = all;
+          else
+            to(s)[i] = finish(all);
+        }
+      });
+    }
+  }
+};
+
+template <class T, int kPack>
+void launch_of(StreamRef stream, const T* x, T* y, const AxisRows& shape, bool log) {
+  constexpr int kThreads = 256, kKeep = kPack == 1 ? 16 : std::min(8, 32 / kPack);
+  const int least = std::max(1, int(32 / (kPack * sizeof(T))));  // lanes that read 32 bytes side by side
+  const int64_t axis = shape.width, in_inner = shape.inner / kPack, packs = shape.outer * in_inner;
+  const int64_t multiprocessors = device::multiprocessors(stream.device());
+  const auto launch = [&]<int kKept>(int lanes, int rows) {
+    using Kernel = SoftmaxMiddle<T, kPack, kKept>;
+    device::block_kernel<typename Kernel::Shared>(
+        stream, {(packs + lanes - 1) / lanes, rows * lanes},
+        Kernel{x, y, axis, shape.inner, packs, device::Divider(in_inner, packs), rows, lanes,
+               std::countr_zero(unsigned(lanes)), log});
+  };
+  // As few threads a column as can keep it, more where columns are few.
+  int rows = 1;
+  while (rows < kThreads && int64_t(rows) * kKeep < axis) rows *= 2;
+  const bool keeps = int64_t(rows) * kKeep >= axis && kThreads / rows >= least;
+  if (!keeps) rows = kThreads / std::max(8, least);
+  int lanes = kThreads / rows;
+  while (lanes > least && rows < axis && (packs < lanes || packs < multiprocessors * lanes)) lanes /= 2, rows *= 2;
+  while (lanes / 2 >= packs && rows * lanes > 32) lanes /= 2;
+  if (keeps)
+    launch.template operator()<kKeep>(lanes, rows);
+  else
+    launch.template operator()<0>(lanes, rows);
+}
+
+}  // namespace
+
+void softmax_middle(StreamRef stream, const Tensor& x, const AxisRows& rows, bool log, const Tensor& y) {
+  dispatch(FloatList{}, x.type, [&]<class T> {
+    constexpr int kPack = device::pack_size<T>();
+    const bool aligned = rows.inner % kPack == 0 && device::is_pack_aligned<kPack>(x.as<const T>()) &&
+                         device::is_pack_aligned<kPack>(y.as<T>());
+    with_packs<kPack>(aligned, [&]<int kWide> { launch_of<T, kWide>(stream, x.as<const T>(), y.as<T>(), rows, log); });
+  });
+}
+
+}  // namespace encore::ops
