@@ -73,21 +73,21 @@ class RowTeams {
   DEVICE_FN void each(int t, F f) const {
     const Index left = left_of(t);
     each_slot(t, [&](int k, Index first) {
-      if (kKeep == 0 || k * lanes_ * kPack < left) f(k, first);
+      if (kKeep == 0 || k * kStep < left) f(k, first);
     });
   }
   // The same for what is kept, without a condition: also beyond the row's end, and without a row.
   template <class F>
   DEVICE_FN void each_slot(int t, F f) const {
-    const Index lane = Together::lane(t) * kPack, step = lanes_ * kPack;
     if constexpr (kKeep != 0) {
+      const int start = start_of(t), most = width_ - (start - Together::lane(t) % kShare * kPack);
       UNROLL for (int k = 0; k < kKeep; ++k) {
-        if (kKeep > 4 && k % 4 == 0 && k * step >= width_) break;
-        f(k, lane + k * step);
+        if (kKeep > 4 && k % 4 == 0 && k * kStep >= most) break;
+        f(k, start + k * kStep);
       }
     } else {
       if (!has_row(t)) return;
-      for (Index first = lane; first < width_; first += step) f(0, first);
+      for (Index first = Together::lane(t) * kPack; first < width_; first += lanes_ * kPack) f(0, first);
     }
   }
   // Reads what is kept; where nothing is, there will be `none`.
@@ -98,7 +98,7 @@ class RowTeams {
     each_slot(t, [&](int k, Index first) {
       device::Pack<T, kPack> pack;
       UNROLL for (int j = 0; j < kPack; ++j) pack.at[j] = none;
-      if (k * lanes_ * kPack < left) pack = device::load_pack<kPack>(from + first, true);
+      if (k * kStep < left) pack = device::load_pack<kPack>(from + first, true);
       UNROLL for (int j = 0; j < kPack; ++j) kept.at[k][j] = V(pack.at[j]);
     });
   }
@@ -120,8 +120,15 @@ class RowTeams {
  private:
   static constexpr int kWide = device::pack_size<T>();
 
+  // A thread's packs are as far apart as kShare neighbours have packs: its team, or its warp where that is a block, of
+  // which each warp has a part of the row. That is known when this is compiled, and so are the offsets of all packs.
+  static constexpr int kShare = How::kLanes ? How::kLanes : 32, kStep = kShare * kPack;
+  DEVICE_FN static int start_of(int t) {
+    const int lane = Together::lane(t);
+    return (lane / kShare * kShare * kKeep + lane % kShare) * kPack;
+  }
   // How many values there are from a thread's first one on.
-  DEVICE_FN Index left_of(int t) const { return has_row(t) ? width_ - Together::lane(t) * kPack : 0; }
+  DEVICE_FN Index left_of(int t) const { return has_row(t) ? width_ - start_of(t) : 0; }
   template <class P, class S>
   DEVICE_FN P* at(P* first_row, const Block& b, S& s, int t) const {
     if constexpr (How::kStaged)
