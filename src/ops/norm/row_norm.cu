@@ -127,16 +127,10 @@ struct NormalizeRows {
         bias = static_cast<const X*>(norm.bias);
       }
     }
-    // A pack, as it is kept or, if nothing is, from where it comes.
     template <class K>
     DEVICE_FN void take(C (&values)[kPack], const K (&kept)[kPack], int64_t first) const {
-      if constexpr (How::kKeep != 0) {
-        UNROLL for (int j = 0; j < kPack; ++j) values[j] = C(kept[j]);
-      } else {
-        const auto pack = device::load_pack<kPack>(x + first, true);
-        UNROLL for (int j = 0; j < kPack; ++j) values[j] = C(pack.at[j]);
-        if constexpr (kAdds) add(values, first);
-      }
+      Teams::take(values, kept, x + first);
+      if constexpr (kAdds && How::kKeep == 0) add(values, first);
     }
     DEVICE_FN void add(C (&values)[kPack], int64_t first) const {
       if (skip) add(values, device::load_pack<kPack>(skip + first, true));

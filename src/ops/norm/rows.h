@@ -41,7 +41,7 @@ class RowTeams {
   using Shared = std::conditional_t<How::kStaged, Staged, device::NoShared>;
   using Block = device::Block<Shared>;
   using Index = std::conditional_t<kKeep != 0, int, int64_t>;  // in a row
-  static constexpr int kMaxThreads = How::kStaged ? kMostStaged / kStagedSlots<T> : Together::kMaxThreads;
+  static constexpr int kMaxThreads = How::kStaged && kKeep != 0 ? kMostStaged / kStagedSlots<T> : Together::kMaxThreads;
   // What threads keep.
   template <class V>
   struct KeptAs {
@@ -101,6 +101,17 @@ class RowTeams {
       if (k * kStep < left) pack = device::load_pack<kPack>(from + first, true);
       UNROLL for (int j = 0; j < kPack; ++j) kept.at[k][j] = V(pack.at[j]);
     });
+  }
+
+  // A pack of what was kept or, if nothing is, from where it comes.
+  template <class V, class Computed>
+  DEVICE_FN static void take(Computed (&values)[kPack], const V (&kept)[kPack], const T* from) {
+    if constexpr (kKeep != 0) {
+      UNROLL for (int j = 0; j < kPack; ++j) values[j] = Computed(kept[j]);
+    } else {
+      const auto pack = device::load_pack<kPack>(from, true);
+      UNROLL for (int j = 0; j < kPack; ++j) values[j] = Computed(pack.at[j]);
+    }
   }
 
   // Phases before and after the work on rows.
@@ -192,11 +203,15 @@ void spread_over_teams(device::StreamRef stream, int64_t rows, int64_t width, bo
       if (rows < busy && packs <= 256) return f.template operator()<Spread<kWide, 0, 1, false>>(blocks(kWide));
     }
     if (packs <= 32 * kMost) return f.template operator()<Spread<kWide, 32, kMost, false>>(teams(32));
-    if (packs <= 1024 * 4) return f.template operator()<Spread<kWide, 0, 4, false>>(blocks(4 * kWide));
+    // Of blocks with 64 registers a thread, two fit only if they have half of the threads that there may be.
+    constexpr int kMany = kStages ? 8 : 4;
+    if constexpr (!kFew)
+      if (packs <= 256 * 4) return f.template operator()<Spread<kWide, 0, 4, false>>(blocks(4 * kWide));
+    if (packs <= 4096) return f.template operator()<Spread<kWide, 0, kMany, false>>(blocks(kMany * kWide));
     return f.template operator()<Spread<kWide, 0, 0, false>>(blocks(kWide));
   }
   if constexpr (kStages) {
-    constexpr int64_t kShared = 47 * 1024;  // what any GPU has
+    constexpr int64_t kShared = 47 * 1024, kMostShared = 99 * 1024 - 768;  // of any GPU: without asking, and at most
     const auto staged = [&](device::Blocks grid, int64_t rows_of_block) {
       grid.dynamic_bytes = (rows_of_block * width * int64_t(sizeof(T)) + 31) / 16 * 16;
       return grid;
@@ -211,6 +226,8 @@ void spread_over_teams(device::StreamRef stream, int64_t rows, int64_t width, bo
     if (width <= 8 * kSlots) return f.template operator()<Spread<1, 8, kSlots, true>>(staged_teams(8));
     if (width * int64_t(sizeof(T)) <= kShared && width <= kMostStaged)
       return f.template operator()<Spread<1, 0, kSlots, true>>(staged(blocks(kSlots), 1));
+    if (width * int64_t(sizeof(T)) + 32 <= kMostShared)
+      return f.template operator()<Spread<1, 0, 0, true>>(staged(blocks(1), 1));
   } else {
     if (width <= 16 * 1024) return f.template operator()<Spread<1, 0, 16, false>>(blocks(16));
   }
