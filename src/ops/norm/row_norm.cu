@@ -32,7 +32,10 @@ struct NormalizeRows {
 
   // Two passes over the values, since the mean of the squares less the square of the mean cancels.
   DEVICE_FN void operator()(Block& b, const Shared& s) const {
-    const Teams teams(b, static_cast<const X*>(norm.x), static_cast<X*>(norm.y), norm.rows, norm.width);
+    const X* const x = static_cast<const X*>(norm.x);
+    X* own_y = const_cast<X*>(x);  // not asked for where results have another type
+    if constexpr (std::is_same_v<X, V>) own_y = static_cast<X*>(norm.y);
+    const Teams teams(b, x, own_y, norm.rows, norm.width);
     PerThread<Kept, kMaxThreads> kept;
     teams.bring(b);
     auto total = Teams::Together::reduce(
