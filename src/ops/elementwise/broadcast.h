@@ -31,7 +31,7 @@ class Walk {
   Walk(std::span<const WalkedDim> dims, int64_t count);
 
   // Outputs that are neighbours in every operand that does not repeat.
-  int64_t run() const { return sizes_[0].divisor(); }
+  BOTH_FN int64_t run() const { return sizes_[0].divisor(); }
   BOTH_FN bool repeats(int input) const { return strides_[0][input] == 0; }
   // Whether output i takes this operand's value i.
   BOTH_FN bool is_flat(int input) const { return flat_ >> input & 1; }
