@@ -60,6 +60,22 @@ def test_misaligned_rows(dtype, a, b):
     check(Case("Sub", [of(dtype, *a, low=-9, high=9), of(dtype, *b, low=-9, high=9)], dtype=dtype, misaligned=True))
 
 
+# Runs as long as a pack, a little longer, so short that one pack has several, and packs of which each operand has
+# another part.
+RUNS = [
+    ((5, 12, 7, 7), (5, 12, 1, 1)), ((5, 12, 4, 4), (12, 1, 1)), ((3, 40, 3, 3), (40, 1, 1)), ((6, 1, 17), (1, 9, 17)),
+    ((33, 9), (9,)), ((33, 1), (33, 19)), ((4, 5, 13), (4, 1, 13)), ((2, 3, 4, 11), (3, 1, 11)), ((301, 2), (2,)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("a,b", RUNS, ids=str)
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "float64"])
+def test_short_runs(dtype, a, b):
+    for x, y in [(a, b), (b, a)]:
+        check(Case("Sub", [of(dtype, *x, low=-9, high=9), of(dtype, *y, low=-9, high=9)], dtype=dtype))
+    check(Case("Where", [bools(*a), of(dtype, *b), of(dtype, *a)], dtype=dtype, family="exact"))
+
+
 @pytest.mark.parametrize("dtype", FLOATS + INTEGERS)
 @pytest.mark.parametrize("op", ARITHMETIC)
 def test_arithmetic(op, dtype):

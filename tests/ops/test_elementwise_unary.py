@@ -1,5 +1,7 @@
 """Operators of one tensor against the CPU EP."""
 
+import math
+
 import numpy as np
 import pytest
 from encore_session import assert_all_on_encore
@@ -122,6 +124,41 @@ def test_attributes(op, attrs, dtype):
     if (op, dtype) in WITHOUT:
         dtype = "float32"
     check(case(op, floats(5, 9), dtype, attrs))
+
+
+def _normal(x):  # of x, how much is less
+    return np.array([0.5 * math.erfc(-v / math.sqrt(2)) for v in x])
+
+
+# For half types some functions have fewer instructions; here is every half there is.
+HALF_FORMULAS = {
+    "Gelu": lambda x: x * _normal(x),
+    "Erf": lambda x: np.array([math.erf(v) for v in x]),
+    "Tanh": np.tanh,
+    "Sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "Swish": lambda x: x / (1 + np.exp(-x)),
+    "Mish": lambda x: x * np.tanh(np.logaddexp(0, x)),
+}
+
+
+@pytest.mark.parametrize("attrs", [{}, {"approximate": "tanh"}], ids=["", "tanh"])
+@pytest.mark.parametrize("op", HALF_FORMULAS)
+def test_every_half(op, attrs):
+    if attrs and op != "Gelu":
+        return
+    x = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    x = x[np.isfinite(x)]
+
+    def reference(x):
+        wide = x.astype(np.float64)
+        with np.errstate(all="ignore"):
+            if attrs:
+                y = wide / (1 + np.exp(-2 * math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3)))
+            else:
+                y = HALF_FORMULAS[op](wide)
+        return [y.astype(np.float32)]
+
+    check(case(op, x, "float16", attrs, reference=reference))
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)

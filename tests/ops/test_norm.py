@@ -15,6 +15,8 @@ WIDTHS = [
     (5, 1), (3, 7), (9, 32), (4, 128), (3, 129), (530, 512), (531, 1000), (530, 97), (2, 1021), (2, 3072), (2, 9001),
     (1, 40000), (2, 70001), (70, 49), (530, 197), (30, 1500), (530, 1501), (3, 8193),
 ]  # fmt: skip
+# Rows that are staged: as many as fill a block, and some of the next one's.
+NARROW = [*range(1, 21), 31, 32, 33, 49, 63, 65, 66, 100, 129, 197, 255, 257]
 AXES = [((2, 5, 3), 1), ((7, 4), 0), ((2, 3, 1, 5), -4), ((3, 1000, 2), 1), ((4, 21, 33, 17), 1), ((600, 2), 0)]
 
 
@@ -29,6 +31,13 @@ def softmax(op, x, dtype="float32", **attrs):
 @pytest.mark.parametrize("shape", WIDTHS, ids=str)
 def test_softmax_rows(shape, dtype):
     check(softmax("Softmax", floats(*shape), dtype))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("width", NARROW)
+def test_softmax_narrow_rows(width, dtype):
+    check(softmax("Softmax", floats(70, width), dtype))
+    check(softmax("LogSoftmax", floats(3, width), dtype))
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -93,10 +102,12 @@ def test_softmax_flattens_before_opset_13(op, axis, opset):
     check(softmax(op, floats(2, 3, 4, 5), opset=opset, **({} if axis is None else {"axis": axis})))
 
 
-@pytest.mark.parametrize("shape", [(4, 8), (16, 130), (2, 5000), (9, 1501)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(1, 1), (4, 8), (300, 7), (70, 16), (70, 49), (16, 130), (2, 5000), (9, 1501), (2, 24001)]
+)
 def test_softmax_misaligned(shape):
-    check(softmax("Softmax", floats(*shape), misaligned=True))
-    check(softmax("Softmax", floats(*shape), "float16", misaligned=True))
+    for dtype in FLOATS:
+        check(softmax("Softmax", floats(*shape), dtype, misaligned=True))
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -120,6 +131,23 @@ def test_softmax_special_values(op, axis, dtype):
     if dtype == "float32":
         c.reference = None
         check(c)
+
+
+@pytest.mark.parametrize("width", [5, 17, 49, 197, 1501])
+def test_softmax_rows_do_not_touch_their_neighbours(width):
+    """Rows of a block lie side by side: one that is all -inf, or has a NaN, leaves the others as they are."""
+    x = floats(90, width)
+    x[::7], x[3::7, width // 2], x[5::7, -1] = -np.inf, np.nan, np.inf
+    for dtype in FLOATS:
+        c = softmax("Softmax", x, dtype)
+        c.reference = lambda x: [_softmax(x)]
+        check(c)
+
+
+def _softmax(x):
+    with np.errstate(invalid="ignore"):
+        powers = np.exp(x.astype(np.float64) - x.max(-1, keepdims=True))
+        return (powers / powers.sum(-1, keepdims=True)).astype(np.promote_types(x.dtype, np.float32))
 
 
 def layer_norm(shape, axis, dtype="float32", bias=True, outputs=1, **more):
@@ -171,8 +199,14 @@ def test_layer_norm_before_opset_17():
     check(layer_norm((5, 64), -1, opset=13))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("width", [8, 768])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("width", NARROW[1::3])
+def test_layer_norm_narrow_rows(width, dtype):
+    check(layer_norm((70, width), -1, dtype))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("width", [8, 49, 768, 1501])
 def test_layer_norm_misaligned(width, dtype):
     check(layer_norm((6, width), -1, dtype, misaligned=True))
 

@@ -28,7 +28,7 @@ std::vector<WalkedDim> walked_dims(const Shape& output, std::span<const Shape> i
   return dims;
 }
 
-Walk::Walk(std::span<const WalkedDim> dims, int64_t count) {
+Walk::Walk(std::span<const WalkedDim> dims, int64_t count) : small_(count < int64_t(1) << 31) {
   flat_ = (1u << kMostInputs) - 1;
   int64_t before = 1;
   for (const WalkedDim& dim : dims) {

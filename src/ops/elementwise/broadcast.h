@@ -31,7 +31,7 @@ class Walk {
   Walk(std::span<const WalkedDim> dims, int64_t count);
 
   // Outputs that are neighbours in every operand that does not repeat.
-  int64_t run() const { return sizes_[0].divisor(); }
+  BOTH_FN int64_t run() const { return sizes_[0].divisor(); }
   BOTH_FN bool repeats(int input) const { return strides_[0][input] == 0; }
   // Whether output i takes this operand's value i.
   BOTH_FN bool is_flat(int input) const { return flat_ >> input & 1; }
@@ -39,20 +39,26 @@ class Walk {
   // Where the operands of output `i` are. Returns how many outputs are left from it to the end of its run.
   template <int kInputs>
   DEVICE_FN int64_t find(int64_t i, int64_t (&at)[kInputs]) const {
-    UNROLL for (int k = 0; k < kInputs; ++k) at[k] = 0;
-    int64_t left = sizes_[0].divisor() - i;
-    NO_UNROLL for (int d = 0; d + 1 < rank_; ++d) {
-      int64_t index;
-      i = sizes_[d](i, index);
-      if (d == 0) left = sizes_[0].divisor() - index;
-      UNROLL for (int k = 0; k < kInputs; ++k) at[k] += index * strides_[d][k];
-    }
-    UNROLL for (int k = 0; k < kInputs; ++k) at[k] += i * strides_[rank_ - 1][k];
-    return left;
+    return small_ ? find_in<uint32_t>(i, at) : find_in<int64_t>(i, at);
   }
 
  private:
+  template <class Index, int kInputs>
+  DEVICE_FN int64_t find_in(int64_t i, int64_t (&at)[kInputs]) const {
+    Index sums[kInputs] = {};
+    int64_t index = i;
+    NO_UNROLL for (int d = 0; d + 1 < rank_; ++d) {
+      int64_t rest;
+      i = int64_t(Index(sizes_[d](i, rest)));
+      if (d == 0) index = int64_t(Index(rest));
+      UNROLL for (int k = 0; k < kInputs; ++k) sums[k] += Index(rest) * Index(strides_[d][k]);
+    }
+    UNROLL for (int k = 0; k < kInputs; ++k) at[k] = int64_t(sums[k] + Index(i) * Index(strides_[rank_ - 1][k]));
+    return run() - index;
+  }
+
   int rank_ = 0;
+  bool small_;         // 32 bits are enough
   unsigned flat_ = 0;  // a bit for each input
   device::Divider sizes_[kMostDims];
   int64_t strides_[kMostDims][kMostInputs] = {};
@@ -84,7 +90,7 @@ struct Broadcast {
  private:
   // Where an operand's values for a pack are: `left` of them here, the others there.
   struct Place {
-    int64_t first, here, there;
+    int64_t here, there;
     int left, count;
     DEVICE_FN bool is_whole() const { return left >= count; }
   };
@@ -92,16 +98,29 @@ struct Broadcast {
   template <int kCount, size_t... kInput>
   DEVICE_FN void make(int64_t first, std::index_sequence<kInput...>) const {
     const int count = n - first < kCount ? int(n - first) : kCount;
+    place<kCount>(first, count, std::index_sequence<kInput...>{}, flat<kCount, In>(int(kInput), first, count)...);
+  }
+  // What lies as the output does is asked for before the others' places are found.
+  template <int kCount, class T>
+  DEVICE_FN device::Pack<T, kCount> flat(int input, int64_t first, int count) const {
+    if (walk.is_flat(input) && count == kCount)
+      return device::load_unaligned<kCount>(static_cast<const T*>(x[input]) + first);
+    return {};
+  }
+  template <int kCount, size_t... kInput>
+  DEVICE_FN void place(int64_t first, int count, std::index_sequence<kInput...>,
+                       const device::Pack<In, kCount>&... flats) const {
     int64_t here[kInputs], there[kInputs] = {};
     const int64_t left = walk.find(first, here);
     if (left < count) walk.find(first + left, there);
     const int whole = left < kCount ? int(left) : kCount;
     device::store_pack<kCount>(
-        y + first, map(load<kCount, In>(int(kInput), {first, here[kInput], there[kInput], whole, count})...), true,
+        y + first, map(load<kCount, In>(int(kInput), {here[kInput], there[kInput], whole, count}, flats)...), true,
         count);
   }
   template <int kCount, class T>
-  DEVICE_FN device::Pack<T, kCount> load(int input, const Place& place) const {
+  DEVICE_FN device::Pack<T, kCount> load(int input, const Place& place, const device::Pack<T, kCount>& flat) const {
+    if (walk.is_flat(input) && place.count == kCount) return flat;
     const T* from = static_cast<const T*>(x[input]);
     device::Pack<T, kCount> pack;
     if (walk.repeats(input)) {
@@ -109,9 +128,7 @@ struct Broadcast {
       UNROLL for (int i = 0; i < kCount; ++i) pack.at[i] = i < place.left ? here : there;
       return pack;
     }
-    const bool flat = walk.is_flat(input);
-    if (place.count == kCount && (flat || place.is_whole()))
-      return device::load_unaligned<kCount>(from + (flat ? place.first : place.here));
+    if (place.count == kCount && place.is_whole()) return device::load_unaligned<kCount>(from + place.here);
     UNROLL for (int i = 0; i < kCount; ++i) {
       const int j = i < place.count ? i : 0;
       pack.at[i] = from[j < place.left ? place.here + j : place.there + (j - place.left)];

@@ -32,7 +32,10 @@ struct ChannelMap {
     if constexpr (kLie == PacksLie::broken) {
       const int left = width - at < kPack ? int(width - at) : kPack;
       const auto then = left < count ? next() : of;
-      UNROLL for (int i = 0; i < kPack; ++i) values.at[i] = made(i < left ? of : then, values.at[i]);
+      UNROLL for (int i = 0; i < kPack; ++i) {
+        if (i == left) of = then;
+        values.at[i] = made(of, values.at[i]);
+      }
     } else {
       UNROLL for (int i = 0; i < kPack; ++i) {
         if (kLie == PacksLie::scattered && at++ == width) of = next(), at = 1;

@@ -6,18 +6,16 @@
 #include "ops/dispatch.h"
 #include "ops/nn/batch_statistics.h"
 #include "ops/nn/channel_map.h"
+#include "ops/norm/rows.h"
 #include "ops/reduce/plan.h"
-#include "ops/reduce/team.h"
 #include "ops/registry.h"
 #include "ops/shape/movement.h"
 
 namespace encore::ops {
 namespace {
 
-using device::Block;
 using device::Compute;
 using device::Divider;
-using device::NoShared;
 using device::Pack;
 using device::PerThread;
 
@@ -46,82 +44,96 @@ struct SpanParameters {
   using C = Compute<T>;
   const T *scale, *bias;
   Divider by_count;
-  DEVICE_FN Affine<C> of(int64_t i, C mean, C over_deviation) const {
-    if (!scale) return {mean, over_deviation, 0};
+  struct Given {
+    C scale, bias;
+    DEVICE_FN Affine<C> with(C mean, C over_deviation) const { return {mean, scale * over_deviation, bias}; }
+  };
+  DEVICE_FN Given of(int64_t i) const {
+    if (!scale) return {C(1), C(0)};
     int64_t at;
     by_count(i, at);
-    return {mean, C(scale[at]) * over_deviation, C(bias[at])};
+    return {C(scale[at]), C(bias[at])};
   }
 };
 
 // Rows that a team keeps in registers, or so short that reading them again costs little.
-template <class T, int kPack, int kLanes, int kKeep>
+template <class T, class How>
 struct NormalizeShortRows {
+  using Teams = RowTeams<T, How>;
   using C = Compute<T>;
-  using Together = Team<kLanes>;
-  static constexpr int kMaxThreads = Together::kMaxThreads;
-  using Packs = Deal<kPack, kKeep>;
-  using Kept = typename Packs::template Kept<C>;
+  using Shared = typename Teams::Shared;
+  using Block = device::Block<Shared>;
+  using Index = typename Teams::Index;
+  static constexpr int kPack = How::kPack, kMaxThreads = Teams::kMaxThreads;
 
   const T* x;
   T* y;
   int64_t rows, width;
+  C per_value;  // 1 / width
   Epsilon epsilon;
   Divider by_span;
   SpanParameters<T> parameters;
 
   // Two passes over the values, since the mean of the squares less the square of the mean cancels.
-  DEVICE_FN void operator()(Block<NoShared>& b, const NoShared&) const {
-    PerThread<Kept, kMaxThreads> kept;
-    const C per_value = C(1) / C(width);
-    auto sum = Together::reduce(
+  DEVICE_FN void operator()(Block& b, const Shared& s) const {
+    const Teams teams(b, x, y, rows, width);
+    const bool is_span = by_span.divisor() == width;
+    PerThread<typename Teams::Kept, kMaxThreads> kept;
+    PerThread<typename SpanParameters<T>::Given, kMaxThreads> of_row;  // asked for before the wait for the sums
+    teams.bring(b);
+    auto sum = Teams::Together::reduce(
         b, C(0),
         [&](int t) {
+          const T* from = teams.source(b, s, t);
+          if constexpr (How::kKeep != 0) teams.read(b, s, t, kept[t], T(0.f));
+          if (is_span && teams.has_row(t)) of_row[t] = parameters.of(teams.index(t));
           C all = 0;
-          each(b, t, [&](int k, int64_t first) {
-            load(kept[t].at[k], first);
-            UNROLL for (int j = 0; j < kPack; ++j) all += kept[t].at[k][j];
+          teams.each_slot(t, [&](int k, Index first) {
+            C values[kPack];
+            Teams::take(values, kept[t].at[k], from + first);
+            UNROLL for (int j = 0; j < kPack; ++j) all += values[j];
           });
           return all;
         },
         Plus());
-    auto squares = Together::reduce(
+    auto squares = Teams::Together::reduce(
         b, C(0),
         [&](int t) {
+          const T* from = teams.source(b, s, t);
           const C mean = sum[t] * per_value;
           C all = 0;
-          each(b, t, [&](int k, int64_t first) {
-            if constexpr (kKeep == 0) load(kept[t].at[k], first);
-            UNROLL for (int j = 0; j < kPack; ++j) all += (kept[t].at[k][j] - mean) * (kept[t].at[k][j] - mean);
+          teams.each(t, [&](int k, Index first) {
+            C values[kPack];
+            Teams::take(values, kept[t].at[k], from + first);
+            UNROLL for (int j = 0; j < kPack; ++j) all += (values[j] - mean) * (values[j] - mean);
           });
           return all;
         },
         Plus());
-    b.threads([&](int t, NoShared&) {
+    b.threads([&](int t, Shared& s) {
+      T* to = teams.target(b, s, t);
+      const T* from = teams.source(b, s, t);
       const C mean = sum[t] * per_value, over_deviation = epsilon.over_deviation(squares[t] * per_value);
-      each(b, t, [&](int k, int64_t first) {
-        if constexpr (kKeep == 0) load(kept[t].at[k], first);
-        int64_t at;
-        const auto of = parameters.of(by_span(first, at), mean, over_deviation);
-        Pack<T, kPack> out;
-        UNROLL for (int j = 0; j < kPack; ++j) out.at[j] = T(of(kept[t].at[k][j]));
-        device::store_pack(y + first, out, true);
-      });
+      const int64_t before = teams.index(t) * width;
+      const auto write = [&](auto of) {
+        teams.each(t, [&](int k, Index first) {
+          C values[kPack];
+          Teams::take(values, kept[t].at[k], from + first);
+          const Affine<C> affine = of(before + first).with(mean, over_deviation);
+          Pack<T, kPack> out;
+          UNROLL for (int j = 0; j < kPack; ++j) out.at[j] = T(affine(values[j]));
+          device::store_pack(to + first, out, true);
+        });
+      };
+      if (is_span)
+        write([&](int64_t) { return of_row[t]; });
+      else
+        write([&](int64_t i) {
+          int64_t at;
+          return parameters.of(by_span(i, at));
+        });
     });
-  }
-
- private:
-  DEVICE_FN void load(C (&values)[kPack], int64_t first) const {
-    const auto pack = device::load_pack<kPack>(x + first, true);
-    UNROLL for (int j = 0; j < kPack; ++j) values[j] = C(pack.at[j]);
-  }
-  // f(pack of this thread, its first element in x) for each of them.
-  template <class F>
-  DEVICE_FN void each(const Block<NoShared>& b, int t, F f) const {
-    const int64_t row = Together::index(b, t);
-    if (row >= rows) return;
-    Packs::each(width, Together::lane(t), Together::size(b),
-                [&](int k, auto first) { f(k, row * width + int64_t(first)); });
+    teams.take_back(b);
   }
 };
 
@@ -137,7 +149,7 @@ struct NormalizeSpans {
   DEVICE_FN Affine<C> of(int64_t span) const {
     int64_t rest;
     const int64_t group = by_spans(span, rest);
-    return parameters.of(span, mean.at<C>(group), epsilon.over_deviation(variance.at<C>(group)));
+    return parameters.of(span).with(mean.at<C>(group), epsilon.over_deviation(variance.at<C>(group)));
   }
   DEVICE_FN C apply(const Affine<C>& of, C x) const { return of(x); }
 };
@@ -154,17 +166,17 @@ void normalize_groups(Context& context, const Tensor& x, const ChannelShape& sha
     T* const y = static_cast<T*>(into);
     if (shape.batch == 1 && shape.width <= kShort) {
       constexpr int kWide = device::pack_size<T>();
-      const bool aligned = given.span % kWide == 0 && device::is_pack_aligned<kWide>(x.as<const T>()) &&
-                           device::is_pack_aligned<kWide>(y);
-      with_packs<kWide>(aligned, [&]<int kPack> {
-        spread_rows<kPack, true>(
-            context.stream(), shape.channels, shape.width, [&]<int kLanes, int kKeep>(device::Blocks grid) {
-              device::block_kernel<NoShared>(
-                  context.stream(), grid,
-                  NormalizeShortRows<T, kPack, kLanes, kKeep>{x.as<const T>(), y, shape.channels, shape.width, epsilon,
-                                                              Divider(given.span, x.count()), parameters});
-            });
-      });
+      const bool whole = given.span % kWide == 0 && device::is_pack_aligned<kWide>(x.as<const T>()) &&
+                         device::is_pack_aligned<kWide>(y);
+      spread_over_teams<T, kWide, true>(
+          context.stream(), shape.channels, shape.width, whole, [&]<class How>(device::Blocks grid) {
+            using Kernel = NormalizeShortRows<T, How>;
+            using C = Compute<T>;
+            device::block_kernel<typename Kernel::Shared>(
+                context.stream(), grid,
+                Kernel{x.as<const T>(), y, shape.channels, shape.width, C(1) / C(shape.width), epsilon,
+                       Divider(given.span, x.count()), parameters});
+          });
       return;
     }
     using C = Compute<T>;

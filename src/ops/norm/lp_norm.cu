@@ -3,17 +3,15 @@
 
 #include "device/divide.h"
 #include "ops/dispatch.h"
+#include "ops/norm/rows.h"
 #include "ops/reduce/length.h"
-#include "ops/reduce/team.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
 namespace {
 
-using device::Block;
 using device::Compute;
 using device::Divider;
-using device::NoShared;
 using device::Pack;
 using device::PerThread;
 
@@ -23,54 +21,51 @@ DEVICE_FN C over(C value, C length) {
   return length == C(0) ? C(0) : value / length;
 }
 
-template <class T, int kPack, int kLanes, int kKeep>
+template <class T, class How>
 struct NormalizeLength {
+  using Teams = RowTeams<T, How>;
   using C = Compute<T>;
-  using Together = Team<kLanes>;
-  static constexpr int kMaxThreads = Together::kMaxThreads;
-  using Packs = Deal<kPack, kKeep>;
-  using Kept = typename Packs::template Kept<C>;
+  using Shared = typename Teams::Shared;
+  using Block = device::Block<Shared>;
+  using Index = typename Teams::Index;
+  static constexpr int kPack = How::kPack, kMaxThreads = Teams::kMaxThreads;
 
   const T* x;
   T* y;
   int64_t rows, width;
   Norm<C> norm;
 
-  DEVICE_FN void operator()(Block<NoShared>& b, const NoShared&) const {
-    PerThread<Kept, kMaxThreads> kept;
-    auto sum = Together::reduce(
+  DEVICE_FN void operator()(Block& b, const Shared& s) const {
+    const Teams teams(b, x, y, rows, width);
+    PerThread<typename Teams::Kept, kMaxThreads> kept;
+    teams.bring(b);
+    auto sum = Teams::Together::reduce(
         b, C(0),
         [&](int t) {
+          const T* from = teams.source(b, s, t);
+          if constexpr (How::kKeep != 0) teams.read(b, s, t, kept[t], T(0.f));
           C all = 0;
-          each(b, t, [&](int k, int64_t first) {
-            load(kept[t].at[k], first);
-            UNROLL for (int j = 0; j < kPack; ++j) { all += norm.term(kept[t].at[k][j]); }
+          teams.each_slot(t, [&](int k, Index first) {
+            C values[kPack];
+            Teams::take(values, kept[t].at[k], from + first);
+            UNROLL for (int j = 0; j < kPack; ++j) all += norm.term(values[j]);
           });
           return all;
         },
         Plus());
-    b.threads([&](int t, NoShared&) {
+    b.threads([&](int t, Shared& s) {
+      const T* from = teams.source(b, s, t);
+      T* to = teams.target(b, s, t);
       const C length = norm.length(sum[t]);
-      each(b, t, [&](int k, int64_t first) {
-        if constexpr (kKeep == 0) load(kept[t].at[k], first);
+      teams.each(t, [&](int k, Index first) {
+        C values[kPack];
+        Teams::take(values, kept[t].at[k], from + first);
         Pack<T, kPack> out;
-        UNROLL for (int j = 0; j < kPack; ++j) out.at[j] = T(over(kept[t].at[k][j], length));
-        device::store_pack(y + first, out, true);
+        UNROLL for (int j = 0; j < kPack; ++j) out.at[j] = T(over(values[j], length));
+        device::store_pack(to + first, out, true);
       });
     });
-  }
-
- private:
-  DEVICE_FN void load(C (&values)[kPack], int64_t first) const {
-    const auto pack = device::load_pack<kPack>(x + first, true);
-    UNROLL for (int j = 0; j < kPack; ++j) values[j] = C(pack.at[j]);
-  }
-  template <class F>
-  DEVICE_FN void each(const Block<NoShared>& b, int t, F f) const {
-    const int64_t row = Together::index(b, t);
-    if (row >= rows) return;
-    Packs::each(width, Together::lane(t), Together::size(b),
-                [&](int k, auto first) { f(k, row * width + int64_t(first)); });
+    teams.take_back(b);
   }
 };
 
@@ -112,7 +107,7 @@ class LpNormalization : public Op {
       const bool aligned = (inner == 1 ? width : inner) % kWide == 0 &&
                            device::is_pack_aligned<kWide>(x.as<const T>()) && device::is_pack_aligned<kWide>(y.as<T>());
       if (inner == 1) {
-        with_packs<kWide>(aligned, [&]<int kPack> { divide_rows<T, kPack>(context.stream(), x, y, width); });
+        divide_rows<T>(context.stream(), x, y, width, aligned);
         return;
       }
       AxisSet reduced(size_t(rank), false);
@@ -131,13 +126,13 @@ class LpNormalization : public Op {
   }
 
  private:
-  template <class T, int kPack>
-  void divide_rows(StreamRef stream, const Tensor& x, const Tensor& y, int64_t width) const {
+  template <class T>
+  void divide_rows(StreamRef stream, const Tensor& x, const Tensor& y, int64_t width, bool whole) const {
     const int64_t rows = x.count() / width;
-    spread_rows<kPack, true>(stream, rows, width, [&]<int kLanes, int kKeep>(device::Blocks grid) {
-      device::block_kernel<NoShared>(
-          stream, grid,
-          NormalizeLength<T, kPack, kLanes, kKeep>{x.as<const T>(), y.as<T>(), rows, width, Norm<Compute<T>>(p_)});
+    spread_over_teams<T, device::pack_size<T>(), true>(stream, rows, width, whole, [&]<class How>(device::Blocks grid) {
+      using Kernel = NormalizeLength<T, How>;
+      device::block_kernel<typename Kernel::Shared>(
+          stream, grid, Kernel{x.as<const T>(), y.as<T>(), rows, width, Norm<Compute<T>>(p_)});
     });
   }
 

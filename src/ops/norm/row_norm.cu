@@ -5,152 +5,145 @@
 
 #include "device/divide.h"
 #include "ops/dispatch.h"
-#include "ops/reduce/team.h"
+#include "ops/norm/rows.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
 namespace {
 
-using device::Block;
 using device::Compute;
-using device::NoShared;
 using device::Pack;
 using device::PerThread;
 
-// X is the type of the values, V of scale and result, C what is computed in. If not all rows are made of whole packs
-// (kWhole), packs lie where addresses of x are aligned, and the first and the last of a row may reach beyond it.
-template <class X, class V, class C, bool kAdds, bool kWhole, int kLanes, int kKeep>
+// X is the type of the values, V of scale and result, C what is computed in.
+template <class X, class V, class C, bool kAdds, class How>
 struct NormalizeRows {
-  using Together = Team<kLanes>;
-  static constexpr int kPack = device::pack_size<X, V>(), kMaxThreads = Together::kMaxThreads;
-  using Packs = Deal<kPack, kKeep>;
-  using Kept = typename Packs::template Kept<C>;
+  static_assert(!How::kStaged || std::is_same_v<X, V>);
+  using Teams = RowTeams<X, How>;
+  using Shared = typename Teams::Shared;
+  using Block = device::Block<Shared>;
+  using Index = typename Teams::Index;
+  static constexpr int kPack = How::kPack, kMaxThreads = Teams::kMaxThreads;
+  using Kept = std::conditional_t<kAdds, typename Teams::template KeptAs<C>, typename Teams::Kept>;
 
   RowNorm norm;
   device::Divider by_skip_rows;
+  C per_value;  // 1 / width
 
   // Two passes over the values, since the mean of the squares less the square of the mean cancels.
-  DEVICE_FN void operator()(Block<NoShared>& b, const NoShared&) const {
+  DEVICE_FN void operator()(Block& b, const Shared& s) const {
+    const X* const x = static_cast<const X*>(norm.x);
+    X* own_y = const_cast<X*>(x);  // not asked for where results have another type
+    if constexpr (std::is_same_v<X, V>) own_y = static_cast<X*>(norm.y);
+    const Teams teams(b, x, own_y, norm.rows, norm.width);
     PerThread<Kept, kMaxThreads> kept;
-    const C per_value = C(1) / C(norm.width);
-    auto total = Together::reduce(
+    teams.bring(b);
+    auto total = Teams::Together::reduce(
         b, C(0),
         [&](int t) {
-          const Row row(*this, b, t);
+          const Row row(*this, teams, b, s, t);
+          if constexpr (How::kKeep != 0) {
+            teams.read(b, s, t, kept[t], X(0.f));
+            if constexpr (kAdds) teams.each(t, [&](int k, Index first) { row.add(kept[t].at[k], first); });
+          }
           C all = 0;
-          each(b, t, row, [&](int k, auto first) {
-            row.load(kept[t].at[k], first);
-            if (kAdds && row.sum) {
-              Pack<X, kPack> out;
-              UNROLL for (int j = 0; j < kPack; ++j) out.at[j] = X(kept[t].at[k][j]);
-              row.store(row.sum, first, out);
-            }
-            UNROLL for (int j = 0; j < kPack; ++j) all += kept[t].at[k][j];
+          teams.each_slot(t, [&](int k, Index first) {
+            C values[kPack];
+            row.take(values, kept[t].at[k], first);
+            UNROLL for (int j = 0; j < kPack; ++j) all += values[j];
           });
+          if (kAdds && norm.sum)
+            teams.each(t, [&](int k, Index first) {
+              C values[kPack];
+              row.take(values, kept[t].at[k], first);
+              Pack<X, kPack> out;
+              UNROLL for (int j = 0; j < kPack; ++j) out.at[j] = X(values[j]);
+              device::store_pack(static_cast<X*>(norm.sum) + row.index * norm.width + first, out, true);
+            });
           return all;
         },
         Plus());
-    auto squares = Together::reduce(
+    auto squares = Teams::Together::reduce(
         b, C(0),
         [&](int t) {
-          const Row row(*this, b, t);
+          const Row row(*this, teams, b, s, t);
           const C mean = norm.centred ? total[t] * per_value : C(0);
           C all = 0;
-          each(b, t, row, [&](int k, auto first) {
-            if constexpr (kKeep == 0) row.load(kept[t].at[k], first);
-            UNROLL for (int j = 0; j < kPack; ++j) {
-              const C off = row.has(first + j) ? kept[t].at[k][j] - mean : C(0);
-              all += off * off;
-            }
+          teams.each(t, [&](int k, Index first) {
+            C values[kPack];
+            row.take(values, kept[t].at[k], first);
+            UNROLL for (int j = 0; j < kPack; ++j) all += (values[j] - mean) * (values[j] - mean);
           });
           return all;
         },
         Plus());
-    b.threads([&](int t, NoShared&) {
-      const Row row(*this, b, t);
+    b.threads([&](int t, Shared& s) {
+      const Row row(*this, teams, b, s, t);
       const C mean = norm.centred ? total[t] * per_value : C(0);
       const C scale = C(1) / std::sqrt(squares[t] * per_value + C(norm.epsilon));
-      if (row.there && Together::lane(t) == 0) {
+      if (teams.has_row(t) && Teams::Together::lane(t) == 0) {
         write(norm.mean, row.index, mean);
         write(norm.inverse_deviation, row.index, scale);
       }
       const V* gammas = static_cast<const V*>(norm.gamma.data) + row.index * norm.gamma.step;
       const V* betas = static_cast<const V*>(norm.beta.data);
       if (betas) betas += row.index * norm.beta.step;
-      V* y = static_cast<V*>(norm.y) + row.index * norm.width;
-      each(b, t, row, [&](int k, auto first) {
-        if constexpr (kKeep == 0) row.load(kept[t].at[k], first);
-        const auto gamma = row.values(gammas, first);
-        Pack<V, kPack> beta{};
-        if (betas) beta = row.values(betas, first);
-        Pack<V, kPack> out;
-        UNROLL for (int j = 0; j < kPack; ++j) out.at[j] =
-            V((kept[t].at[k][j] - mean) * scale * C(gamma.at[j]) + C(beta.at[j]));
-        row.store(y, first, out);
-      });
+      V* y;
+      if constexpr (std::is_same_v<X, V>)
+        y = teams.target(b, s, t);
+      else
+        y = static_cast<V*>(norm.y) + row.index * norm.width;
+      const auto put = [&](auto offset_of) {
+        teams.each(t, [&](int k, Index first) {
+          C values[kPack];
+          row.take(values, kept[t].at[k], first);
+          const auto gamma = device::load_pack<kPack>(gammas + first, true);
+          const auto beta = offset_of(first);
+          Pack<V, kPack> out;
+          UNROLL for (int j = 0; j < kPack; ++j) out.at[j] =
+              V((values[j] - mean) * scale * C(gamma.at[j]) + C(beta.at[j]));
+          device::store_pack(y + first, out, true);
+        });
+      };
+      if (betas)
+        put([&](Index first) { return device::load_pack<kPack>(betas + first, true); });
+      else
+        put([&](Index) { return Pack<C, kPack>{}; });
     });
+    if constexpr (std::is_same_v<X, V>) teams.take_back(b);
   }
 
  private:
   struct Row {
-    int64_t index, width;
-    bool there;
+    int64_t index;
     const X *x, *skip = nullptr, *bias = nullptr;
-    X* sum = nullptr;
 
-    DEVICE_FN Row(const NormalizeRows& kernel, const Block<NoShared>& b, int t) {
-      const RowNorm& norm = kernel.norm;
-      index = Together::index(b, t);
-      width = norm.width;
-      there = index < norm.rows;
-      x = static_cast<const X*>(norm.x) + index * norm.width;
+    DEVICE_FN Row(const NormalizeRows& kernel, const Teams& teams, const Block& b, const Shared& s, int t)
+        : index(teams.index(t)), x(teams.source(b, s, t)) {
       if constexpr (kAdds) {
+        const RowNorm& norm = kernel.norm;
         if (norm.skip) {
           int64_t skip_row;
           kernel.by_skip_rows(index, skip_row);
           skip = static_cast<const X*>(norm.skip) + skip_row * norm.width;
         }
         bias = static_cast<const X*>(norm.bias);
-        if (norm.sum) sum = static_cast<X*>(norm.sum) + index * norm.width;
       }
     }
-    DEVICE_FN bool has(int64_t i) const { return kWhole || uint64_t(i) < uint64_t(width); }
-    // Values of a row from `first` on; those beyond its ends are 0.
-    template <class T>
-    DEVICE_FN Pack<T, kPack> values(const T* row, int64_t first) const {
-      if (has(first) && has(first + kPack - 1))
-        return device::load_pack<kPack>(row + first, kWhole || device::is_pack_aligned<kPack>(row + first));
-      Pack<T, kPack> pack;
-      UNROLL for (int j = 0; j < kPack; ++j) pack.at[j] = has(first + j) ? row[first + j] : T(0.f);
-      return pack;
+    template <class K>
+    DEVICE_FN void take(C (&values)[kPack], const K (&kept)[kPack], int64_t first) const {
+      Teams::take(values, kept, x + first);
+      if constexpr (kAdds && How::kKeep == 0) add(values, first);
     }
-    template <class T>
-    DEVICE_FN void store(T* row, int64_t first, const Pack<T, kPack>& pack) const {
-      if (has(first) && has(first + kPack - 1))
-        return device::store_pack(row + first, pack, kWhole || device::is_pack_aligned<kPack>(row + first));
-      UNROLL for (int j = 0; j < kPack; ++j) {
-        if (has(first + j)) row[first + j] = pack.at[j];
-      }
+    DEVICE_FN void add(C (&values)[kPack], int64_t first) const {
+      if (skip) add(values, device::load_pack<kPack>(skip + first, true));
+      if (bias) add(values, device::load_pack<kPack>(bias + first, true));
     }
-    DEVICE_FN void load(C (&into)[kPack], int64_t first) const {
-      const auto own = values(x, first);
-      UNROLL for (int j = 0; j < kPack; ++j) into[j] = C(own.at[j]);
-      if (kAdds && skip) add(into, skip, first);
-      if (kAdds && bias) add(into, bias, first);
-    }
-    DEVICE_FN void add(C (&into)[kPack], const X* row, int64_t first) const {
-      const auto more = values(row, first);
-      UNROLL for (int j = 0; j < kPack; ++j) into[j] += C(more.at[j]);
+    DEVICE_FN static void add(C (&values)[kPack], const Pack<X, kPack>& more) {
+      UNROLL for (int j = 0; j < kPack; ++j) values[j] += C(more.at[j]);
     }
   };
 
-  template <class F>
-  DEVICE_FN void each(const Block<NoShared>& b, int t, const Row& row, F f) const {
-    if (!row.there) return;
-    const int before = kWhole ? 0 : int(reinterpret_cast<uintptr_t>(row.x) / sizeof(X) % kPack);
-    Packs::each(norm.width + before, Together::lane(t), Together::size(b),
-                [&](int k, auto first) { f(k, first - before); });
-  }
   DEVICE_FN void write(void* statistics, int64_t row, C value) const {
     if (!statistics) return;
     if (norm.double_statistics)
@@ -169,15 +162,12 @@ void normalize(StreamRef stream, const RowNorm& norm) {
   for (const void* v : {norm.gamma.data, norm.beta.data, static_cast<const void*>(norm.y)})
     whole &= device::is_pack_aligned<kPack>(static_cast<const V*>(v));
   const device::Divider by_skip_rows(norm.skip_rows, norm.rows);
-  constexpr bool kFew = sizeof(C) == 8 || kAdds || !std::is_same_v<X, V>;
-  const auto launch = [&]<bool kWhole>(int64_t most) {
-    spread_rows<kPack, kFew || !kWhole>(stream, norm.rows, most, [&]<int kLanes, int kKeep>(device::Blocks grid) {
-      device::block_kernel<NoShared>(stream, grid,
-                                     NormalizeRows<X, V, C, kAdds, kWhole, kLanes, kKeep>{norm, by_skip_rows});
-    });
-  };
-  if (whole) return launch.template operator()<true>(norm.width);
-  launch.template operator()<false>((norm.width + 2 * kPack - 2) / kPack * kPack);
+  constexpr bool kPlain = std::is_same_v<X, V> && !kAdds;
+  spread_over_teams<std::conditional_t<kPlain, X, void>, kPack, !kPlain || sizeof(C) == 8>(
+      stream, norm.rows, norm.width, whole, [&]<class How>(device::Blocks grid) {
+        using Kernel = NormalizeRows<X, V, C, kAdds, How>;
+        device::block_kernel<typename Kernel::Shared>(stream, grid, Kernel{norm, by_skip_rows, C(1) / C(norm.width)});
+      });
 }
 
 // Calls f with the two types: the same, or a half type and float.

@@ -41,7 +41,7 @@ class RowTeams {
   using Shared = std::conditional_t<How::kStaged, Staged, device::NoShared>;
   using Block = device::Block<Shared>;
   using Index = std::conditional_t<kKeep != 0, int, int64_t>;  // in a row
-  static constexpr int kMaxThreads = How::kStaged ? kMostStaged / kStagedSlots<T> : Together::kMaxThreads;
+  static constexpr int kMaxThreads = How::kStaged && kKeep != 0 ? kMostStaged / kStagedSlots<T> : Together::kMaxThreads;
   // What threads keep.
   template <class V>
   struct KeptAs {
@@ -73,21 +73,21 @@ class RowTeams {
   DEVICE_FN void each(int t, F f) const {
     const Index left = left_of(t);
     each_slot(t, [&](int k, Index first) {
-      if (kKeep == 0 || k * lanes_ * kPack < left) f(k, first);
+      if (kKeep == 0 || k * kStep < left) f(k, first);
     });
   }
   // The same for what is kept, without a condition: also beyond the row's end, and without a row.
   template <class F>
   DEVICE_FN void each_slot(int t, F f) const {
-    const Index lane = Together::lane(t) * kPack, step = lanes_ * kPack;
     if constexpr (kKeep != 0) {
+      const int start = start_of(t), most = width_ - (start - Together::lane(t) % kShare * kPack);
       UNROLL for (int k = 0; k < kKeep; ++k) {
-        if (kKeep > 4 && k % 4 == 0 && k * step >= width_) break;
-        f(k, lane + k * step);
+        if (kKeep > 4 && k % 4 == 0 && k * kStep >= most) break;
+        f(k, start + k * kStep);
       }
     } else {
       if (!has_row(t)) return;
-      for (Index first = lane; first < width_; first += step) f(0, first);
+      for (Index first = Together::lane(t) * kPack; first < width_; first += lanes_ * kPack) f(0, first);
     }
   }
   // Reads what is kept; where nothing is, there will be `none`.
@@ -98,9 +98,20 @@ class RowTeams {
     each_slot(t, [&](int k, Index first) {
       device::Pack<T, kPack> pack;
       UNROLL for (int j = 0; j < kPack; ++j) pack.at[j] = none;
-      if (k * lanes_ * kPack < left) pack = device::load_pack<kPack>(from + first, true);
+      if (k * kStep < left) pack = device::load_pack<kPack>(from + first, true);
       UNROLL for (int j = 0; j < kPack; ++j) kept.at[k][j] = V(pack.at[j]);
     });
+  }
+
+  // A pack of what was kept or, if nothing is, from where it comes.
+  template <class V, class Computed>
+  DEVICE_FN static void take(Computed (&values)[kPack], const V (&kept)[kPack], const T* from) {
+    if constexpr (kKeep != 0) {
+      UNROLL for (int j = 0; j < kPack; ++j) values[j] = Computed(kept[j]);
+    } else {
+      const auto pack = device::load_pack<kPack>(from, true);
+      UNROLL for (int j = 0; j < kPack; ++j) values[j] = Computed(pack.at[j]);
+    }
   }
 
   // Phases before and after the work on rows.
@@ -120,8 +131,15 @@ class RowTeams {
  private:
   static constexpr int kWide = device::pack_size<T>();
 
+  // A thread's packs are as far apart as kShare neighbours have packs: its team, or its warp where that is a block, of
+  // which each warp has a part of the row. That is known when this is compiled, and so are the offsets of all packs.
+  static constexpr int kShare = How::kLanes ? How::kLanes : 32, kStep = kShare * kPack;
+  DEVICE_FN static int start_of(int t) {
+    const int lane = Together::lane(t);
+    return (lane / kShare * kShare * kKeep + lane % kShare) * kPack;
+  }
   // How many values there are from a thread's first one on.
-  DEVICE_FN Index left_of(int t) const { return has_row(t) ? width_ - Together::lane(t) * kPack : 0; }
+  DEVICE_FN Index left_of(int t) const { return has_row(t) ? width_ - start_of(t) : 0; }
   template <class P, class S>
   DEVICE_FN P* at(P* first_row, const Block& b, S& s, int t) const {
     if constexpr (How::kStaged)
@@ -185,11 +203,15 @@ void spread_over_teams(device::StreamRef stream, int64_t rows, int64_t width, bo
       if (rows < busy && packs <= 256) return f.template operator()<Spread<kWide, 0, 1, false>>(blocks(kWide));
     }
     if (packs <= 32 * kMost) return f.template operator()<Spread<kWide, 32, kMost, false>>(teams(32));
-    if (packs <= 1024 * 4) return f.template operator()<Spread<kWide, 0, 4, false>>(blocks(4 * kWide));
+    // Of blocks with 64 registers a thread, two fit only if they have half of the threads that there may be.
+    constexpr int kMany = kStages ? 8 : 4;
+    if constexpr (!kFew)
+      if (packs <= 256 * 4) return f.template operator()<Spread<kWide, 0, 4, false>>(blocks(4 * kWide));
+    if (packs <= 4096) return f.template operator()<Spread<kWide, 0, kMany, false>>(blocks(kMany * kWide));
     return f.template operator()<Spread<kWide, 0, 0, false>>(blocks(kWide));
   }
   if constexpr (kStages) {
-    constexpr int64_t kShared = 47 * 1024;  // what any GPU has
+    constexpr int64_t kShared = 47 * 1024, kMostShared = 99 * 1024 - 768;  // of any GPU: without asking, and at most
     const auto staged = [&](device::Blocks grid, int64_t rows_of_block) {
       grid.dynamic_bytes = (rows_of_block * width * int64_t(sizeof(T)) + 31) / 16 * 16;
       return grid;
@@ -204,6 +226,8 @@ void spread_over_teams(device::StreamRef stream, int64_t rows, int64_t width, bo
     if (width <= 8 * kSlots) return f.template operator()<Spread<1, 8, kSlots, true>>(staged_teams(8));
     if (width * int64_t(sizeof(T)) <= kShared && width <= kMostStaged)
       return f.template operator()<Spread<1, 0, kSlots, true>>(staged(blocks(kSlots), 1));
+    if (width * int64_t(sizeof(T)) + 32 <= kMostShared)
+      return f.template operator()<Spread<1, 0, 0, true>>(staged(blocks(1), 1));
   } else {
     if (width <= 16 * 1024) return f.template operator()<Spread<1, 0, 16, false>>(blocks(16));
   }

@@ -145,16 +145,10 @@ struct SoftmaxRows {
         : x(teams.source(b, s, t)) {
       if constexpr (kAdds) addend = kernel.addend.of(teams.index(t), kernel.width);
     }
-    // A pack, as it is kept or, if nothing is, from where it comes.
     template <class V>
     DEVICE_FN void take(C (&values)[kPack], const V (&kept)[kPack], int64_t first) const {
-      if constexpr (How::kKeep != 0) {
-        UNROLL for (int j = 0; j < kPack; ++j) values[j] = C(kept[j]);
-      } else {
-        const auto pack = device::load_pack<kPack>(x + first, true);
-        UNROLL for (int j = 0; j < kPack; ++j) values[j] = C(pack.at[j]);
-        if constexpr (kAdds) add(values, first);
-      }
+      Teams::take(values, kept, x + first);
+      if constexpr (kAdds && How::kKeep == 0) add(values, first);
     }
     DEVICE_FN void add(C (&values)[kPack], int64_t first) const {
       const auto pack = device::load_pack<kPack>(addend + first, true);
