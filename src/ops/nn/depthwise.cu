@@ -126,10 +126,17 @@ struct DepthwiseSquareLast {
         if (inside && unsigned(left + j) < unsigned(w.in[2]))
           values[j] = device::load_pack<kPack>(corner + (int64_t(a) * w.in[2] + j) * channels, true);
       }
-      UNROLL for (int b = 0; b < kKernel; ++b) {
-        const Values taps = device::load_pack<kPack>(weights + (a * kKernel + b) * channels + channel, true);
-        UNROLL for (int o = 0; o < kRun; ++o) UNROLL for (int k = 0; k < kPack; ++k) sums[o][k] +=
-            C(values[o * kStride + b].at[k]) * C(taps.at[k]);
+      Values taps[kKernel];
+      UNROLL for (int b = 0; b < kKernel; ++b) taps[b] =
+          device::load_pack<kPack>(weights + (a * kKernel + b) * channels + channel, true);
+      UNROLL for (int j = 0; j < kReach; ++j) {  // value by value: all of them as C would take too many registers
+        C value[kPack];
+        UNROLL for (int k = 0; k < kPack; ++k) value[k] = C(values[j].at[k]);
+        UNROLL for (int o = 0; o < kRun; ++o) {
+          const int b = j - o * kStride;
+          if (b < 0 || b >= kKernel) continue;
+          UNROLL for (int k = 0; k < kPack; ++k) sums[o][k] += value[k] * C(taps[b].at[k]);
+        }
       }
     };
     if constexpr (kWide) {
