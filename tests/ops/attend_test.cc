@@ -260,9 +260,9 @@ TEST(Attend, LengthsAreGivenByTheLastKeysToo) {
 
 // Rows of one head of keys, from one to some that take several blocks, and sizes up to the largest.
 TEST(Attend, RowsOfAGroup) {
-  for (const int64_t group : {1, 3, 8, 12})
-    for (const int64_t queries : {1, 2, 7})
-      for (const int64_t size : {8, 64, 80, 96, 128, 256}) {
+  for (const int64_t group : {1, 8, 12})
+    for (const int64_t queries : {1, 7})
+      for (const int64_t size : {8, 64, 80, 128, 256}) {
         if (size > 128 && queries * group > 24) continue;
         const Problem problem{
             .heads = 2 * group, .queries = queries, .keys = 60 + size, .size = size, .after = 0, .offset = 60};
