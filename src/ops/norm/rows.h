@@ -30,6 +30,8 @@ struct Staged {
 template <class T>
 inline constexpr int kStagedSlots = sizeof(T) == 8 ? 16 : 32;
 inline constexpr int kMostStaged = 16 * 1024;
+// What a block keeps of a row that is not staged.
+inline constexpr int kMostPacks = 4096;
 
 // What a block has of rows of x, of which rows of y of the same type and width are made; y may be x. `How` is a Spread.
 template <class T, class How>
@@ -41,7 +43,9 @@ class RowTeams {
   using Shared = std::conditional_t<How::kStaged, Staged, device::NoShared>;
   using Block = device::Block<Shared>;
   using Index = std::conditional_t<kKeep != 0, int, int64_t>;  // in a row
-  static constexpr int kMaxThreads = How::kStaged && kKeep != 0 ? kMostStaged / kStagedSlots<T> : Together::kMaxThreads;
+  static constexpr int kMaxThreads = How::kStaged && kKeep != 0       ? kMostStaged / kStagedSlots<T>
+                                     : How::kLanes == 0 && kKeep == 8 ? kMostPacks / kKeep
+                                                                      : Together::kMaxThreads;
   // What threads keep.
   template <class V>
   struct KeptAs {
@@ -207,7 +211,7 @@ void spread_over_teams(device::StreamRef stream, int64_t rows, int64_t width, bo
     constexpr int kMany = kStages ? 8 : 4;
     if constexpr (!kFew)
       if (packs <= 256 * 4) return f.template operator()<Spread<kWide, 0, 4, false>>(blocks(4 * kWide));
-    if (packs <= 4096) return f.template operator()<Spread<kWide, 0, kMany, false>>(blocks(kMany * kWide));
+    if (packs <= kMostPacks) return f.template operator()<Spread<kWide, 0, kMany, false>>(blocks(kMany * kWide));
     return f.template operator()<Spread<kWide, 0, 0, false>>(blocks(kWide));
   }
   if constexpr (kStages) {
