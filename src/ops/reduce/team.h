@@ -47,4 +47,24 @@ struct Team {
   }
 };
 
+// Calls f.template operator()<kPack>() with packs of `kWide` values, or of one if not everything is aligned.
+template <int kWide, class F>
+void with_packs(bool aligned, F f) {
+  if (aligned) return f.template operator()<kWide>();
+  if constexpr (kWide > 1) f.template operator()<1>();
+}
+
+// The functors of reductions.
+struct Plus {
+  template <class T>
+  DEVICE_FN T operator()(const T& a, const T& b) const {
+    return a + b;
+  }
+};
+// fmax and fmin pass over NaN.
+struct Larger {
+  DEVICE_FN float operator()(float a, float b) const { return fmaxf(a, b); }
+  DEVICE_FN double operator()(double a, double b) const { return fmax(a, b); }
+};
+
 }  // namespace encore::ops
