@@ -48,8 +48,6 @@ struct AttentionAddresses {
 // What cuDNN makes of a query that sees no key is not said: the caller sets these rows. During a capture a plan must be
 // there already: Error{capture_forbidden} asks for a warm-up with these shapes.
 std::optional<size_t> prepare_attention(Dnn& dnn, StreamRef stream, const FusedAttention& problem);
-// Which of cuDNN's plans was prepared, for a person, with the times of those that were measured. Empty: none.
-std::string attention_plan(Dnn& dnn, const FusedAttention& problem);
 void run_attention(Dnn& dnn, StreamRef stream, const FusedAttention& problem, const AttentionAddresses& addresses,
                    void* workspace);
 

@@ -6,7 +6,6 @@
 namespace encore::device {
 
 std::optional<size_t> prepare_attention(Dnn&, StreamRef, const FusedAttention&) { return std::nullopt; }
-std::string attention_plan(Dnn&, const FusedAttention&) { return {}; }
 void run_attention(Dnn&, StreamRef, const FusedAttention& problem, const AttentionAddresses&, void*) {
   fail(Code::library_missing, describe(problem), ": the virtual GPU has no cuDNN");
 }
