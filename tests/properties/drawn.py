@@ -72,8 +72,9 @@ class Drawn:
         """Of the fuzzer's contents; `mild`: of a few units."""
         return self.sketch.new(self.sketch.draw.contents(kind, shape, mild), kind, constant=0.2)
 
-    def tensor_of(self, array, kind):
-        return self.sketch.new(np.asarray(array), kind, constant=0.3)
+    def tensor_of(self, array, kind, fixed=False):
+        """`fixed`: replays get no other contents."""
+        return self.sketch.new(np.asarray(array), kind, constant=0.3, fixed=fixed)
 
     def told(self, values, kind="int64"):
         """What says how: axes, pads, sizes; mostly a constant of the model."""

@@ -33,6 +33,12 @@ class Walk {
   // Outputs that are neighbours in every operand that does not repeat.
   BOTH_FN int64_t run() const { return sizes_[0].divisor(); }
   BOTH_FN bool repeats(int input) const { return strides_[0][input] == 0; }
+  // Whether all that lies between runs of this operand is a multiple of `count`.
+  bool moves_by(int input, int64_t count) const {
+    for (int d = 1; d < rank_; ++d)
+      if (strides_[d][input] % count != 0) return false;
+    return true;
+  }
   // Whether output i takes this operand's value i.
   BOTH_FN bool is_flat(int input) const { return flat_ >> input & 1; }
 
@@ -64,77 +70,20 @@ class Walk {
   int64_t strides_[kMostDims][kMostInputs] = {};
 };
 
-// y[i] = f(x[i]...), computed in float for half types. A thread makes a pack of neighbouring outputs, which lie in at
-// most two runs, or one output where runs are shorter than a pack. An f with is_bad(x...) and a FaultRef `fault`
-// reports bad operands.
+// y[i] = f(x[i]...), computed in float for half types. An f with is_bad(x...) and a FaultRef `fault` reports bad
+// operands.
 template <class Out, class F, class... In>
-struct Broadcast {
+struct BroadcastBase {
   static constexpr int kInputs = sizeof...(In), kPack = device::pack_size<Out, In...>();
   static constexpr bool kChecks = requires(F f, Compute<In>... x) { f.is_bad(x...); };
   static constexpr bool kRough = (kIsHalf<In> && ...) && requires(F f, Compute<In>... x) { f.rough(x...); };
 
   Walk walk;
   int64_t n;
-  bool packs;
   Out* y;
   const void* x[kInputs];
   F f;
 
-  DEVICE_FN void operator()(int64_t i) const {
-    if (packs)
-      make<kPack>(i * kPack, std::index_sequence_for<In...>{});
-    else
-      make<1>(i, std::index_sequence_for<In...>{});
-  }
-
- private:
-  // Where an operand's values for a pack are: `left` of them here, the others there.
-  struct Place {
-    int64_t here, there;
-    int left, count;
-    DEVICE_FN bool is_whole() const { return left >= count; }
-  };
-
-  template <int kCount, size_t... kInput>
-  DEVICE_FN void make(int64_t first, std::index_sequence<kInput...>) const {
-    const int count = n - first < kCount ? int(n - first) : kCount;
-    place<kCount>(first, count, std::index_sequence<kInput...>{}, flat<kCount, In>(int(kInput), first, count)...);
-  }
-  // What lies as the output does is asked for before the others' places are found.
-  template <int kCount, class T>
-  DEVICE_FN device::Pack<T, kCount> flat(int input, int64_t first, int count) const {
-    if (walk.is_flat(input) && count == kCount)
-      return device::load_unaligned<kCount>(static_cast<const T*>(x[input]) + first);
-    return {};
-  }
-  template <int kCount, size_t... kInput>
-  DEVICE_FN void place(int64_t first, int count, std::index_sequence<kInput...>,
-                       const device::Pack<In, kCount>&... flats) const {
-    int64_t here[kInputs], there[kInputs] = {};
-    const int64_t left = walk.find(first, here);
-    if (left < count) walk.find(first + left, there);
-    const int whole = left < kCount ? int(left) : kCount;
-    device::store_pack<kCount>(
-        y + first, map(load<kCount, In>(int(kInput), {here[kInput], there[kInput], whole, count}, flats)...), true,
-        count);
-  }
-  template <int kCount, class T>
-  DEVICE_FN device::Pack<T, kCount> load(int input, const Place& place, const device::Pack<T, kCount>& flat) const {
-    if (walk.is_flat(input) && place.count == kCount) return flat;
-    const T* from = static_cast<const T*>(x[input]);
-    device::Pack<T, kCount> pack;
-    if (walk.repeats(input)) {
-      const T here = from[place.here], there = place.is_whole() ? here : from[place.there];
-      UNROLL for (int i = 0; i < kCount; ++i) pack.at[i] = i < place.left ? here : there;
-      return pack;
-    }
-    if (place.count == kCount && place.is_whole()) return device::load_unaligned<kCount>(from + place.here);
-    UNROLL for (int i = 0; i < kCount; ++i) {
-      const int j = i < place.count ? i : 0;
-      pack.at[i] = from[j < place.left ? place.here + j : place.there + (j - place.left)];
-    }
-    return pack;
-  }
   template <int kCount>
   DEVICE_FN device::Pack<Out, kCount> map(const device::Pack<In, kCount>&... in) const {
     device::Pack<Out, kCount> out;
@@ -153,12 +102,106 @@ struct Broadcast {
   }
 };
 
+// Packs that each lie in one run, at aligned addresses: most are like this, and a kernel that does nothing else has
+// more threads.
+template <class Out, class F, class... In>
+struct BroadcastWhole : BroadcastBase<Out, F, In...> {
+  using Base = BroadcastBase<Out, F, In...>;
+  static constexpr int kInputs = Base::kInputs, kPack = Base::kPack;
+
+  DEVICE_FN void operator()(int64_t i) const { make(i * kPack, std::index_sequence_for<In...>{}); }
+
+ private:
+  template <size_t... kInput>
+  DEVICE_FN void make(int64_t first, std::index_sequence<kInput...>) const {
+    int64_t at[kInputs];
+    this->walk.find(first, at);
+    device::store_pack<kPack>(this->y + first, this->template map<kPack>(load<In>(int(kInput), at[kInput])...), true);
+  }
+  template <class T>
+  DEVICE_FN device::Pack<T, kPack> load(int input, int64_t at) const {
+    const T* from = static_cast<const T*>(this->x[input]) + at;
+    if (!this->walk.repeats(input)) return device::load_pack<kPack>(from, true);
+    const T value = *from;
+    device::Pack<T, kPack> pack;
+    UNROLL for (int i = 0; i < kPack; ++i) pack.at[i] = value;
+    return pack;
+  }
+};
+
+// Any others. A thread makes a pack of neighbouring outputs, which lie in at most two runs, or one output where runs
+// are shorter than a pack.
+template <class Out, class F, class... In>
+struct Broadcast : BroadcastBase<Out, F, In...> {
+  using Base = BroadcastBase<Out, F, In...>;
+  static constexpr int kInputs = Base::kInputs, kPack = Base::kPack;
+  bool packs;
+
+  DEVICE_FN void operator()(int64_t i) const {
+    if (packs)
+      make<kPack>(i * kPack, std::index_sequence_for<In...>{});
+    else
+      make<1>(i, std::index_sequence_for<In...>{});
+  }
+
+ private:
+  // Where an operand's values for a pack are: `left` of them here, the others there.
+  struct Place {
+    int64_t here, there;
+    int left, count;
+    DEVICE_FN bool is_whole() const { return left >= count; }
+  };
+
+  template <int kCount, size_t... kInput>
+  DEVICE_FN void make(int64_t first, std::index_sequence<kInput...>) const {
+    const int count = this->n - first < kCount ? int(this->n - first) : kCount;
+    place<kCount>(first, count, std::index_sequence<kInput...>{}, flat<kCount, In>(int(kInput), first, count)...);
+  }
+  // What lies as the output does is asked for before the others' places are found.
+  template <int kCount, class T>
+  DEVICE_FN device::Pack<T, kCount> flat(int input, int64_t first, int count) const {
+    if (this->walk.is_flat(input) && count == kCount)
+      return device::load_unaligned<kCount>(static_cast<const T*>(this->x[input]) + first);
+    return {};
+  }
+  template <int kCount, size_t... kInput>
+  DEVICE_FN void place(int64_t first, int count, std::index_sequence<kInput...>,
+                       const device::Pack<In, kCount>&... flats) const {
+    int64_t here[kInputs], there[kInputs] = {};
+    const int64_t left = this->walk.find(first, here);
+    if (left < count) this->walk.find(first + left, there);
+    const int whole = left < kCount ? int(left) : kCount;
+    device::store_pack<kCount>(this->y + first,
+                               this->template map<kCount>(load<kCount, In>(
+                                   int(kInput), {here[kInput], there[kInput], whole, count}, flats)...),
+                               true, count);
+  }
+  template <int kCount, class T>
+  DEVICE_FN device::Pack<T, kCount> load(int input, const Place& place, const device::Pack<T, kCount>& flat) const {
+    if (this->walk.is_flat(input) && place.count == kCount) return flat;
+    const T* from = static_cast<const T*>(this->x[input]);
+    device::Pack<T, kCount> pack;
+    if (this->walk.repeats(input)) {
+      const T here = from[place.here], there = place.is_whole() ? here : from[place.there];
+      UNROLL for (int i = 0; i < kCount; ++i) pack.at[i] = i < place.left ? here : there;
+      return pack;
+    }
+    if (place.count == kCount && place.is_whole()) return device::load_unaligned<kCount>(from + place.here);
+    UNROLL for (int i = 0; i < kCount; ++i) {
+      const int j = i < place.count ? i : 0;
+      pack.at[i] = from[j < place.left ? place.here + j : place.there + (j - place.left)];
+    }
+    return pack;
+  }
+};
+
 // Launches Broadcast for an output of `shape`: once, unless there are more dimensions than a kernel walks. `y` may be
 // an input that is not broadcast.
 template <class Out, class... In, class F>
 void transform_broadcast(StreamRef stream, const Shape& shape, void* y, F f,
                          const std::pair<Shape, const void*> (&x)[sizeof...(In)]) {
   using Kernel = Broadcast<Out, F, In...>;
+  using Whole = BroadcastWhole<Out, F, In...>;
   static_assert(Kernel::kInputs <= kMostInputs);
   if (shape.count() == 0) return;
   Shape shapes[Kernel::kInputs];
@@ -171,9 +214,10 @@ void transform_broadcast(StreamRef stream, const Shape& shape, void* y, F f,
   const int64_t n = shape.count() / launches;
   constexpr size_t kBytes[] = {sizeof(In)...};
   for (int64_t launch = 0; launch < launches; ++launch) {
-    Kernel kernel{Walk(inner, n), n, false, static_cast<Out*>(y) + launch * n, {}, f};
+    Kernel kernel{{Walk(inner, n), n, static_cast<Out*>(y) + launch * n, {}, f}, false};
     const int64_t run = kernel.walk.run();
     kernel.packs = device::is_pack_aligned<Kernel::kPack>(kernel.y) && (run >= Kernel::kPack || run == n);
+    bool whole = kernel.packs && run % Kernel::kPack == 0;
     for (int k = 0; k < Kernel::kInputs; ++k) {
       int64_t at = 0, rest = launch;
       for (const WalkedDim& dim : outer) {
@@ -181,6 +225,13 @@ void transform_broadcast(StreamRef stream, const Shape& shape, void* y, F f,
         rest /= dim.size;
       }
       kernel.x[k] = static_cast<const char*>(x[k].second) + at * int64_t(kBytes[k]);
+      whole = whole && (kernel.walk.repeats(k) ||
+                        (reinterpret_cast<uintptr_t>(kernel.x[k]) % (size_t(Kernel::kPack) * kBytes[k]) == 0 &&
+                         kernel.walk.moves_by(k, Kernel::kPack)));
+    }
+    if (whole) {
+      device::for_each_index(stream, n / Kernel::kPack, Whole{kernel});
+      continue;
     }
     const int step = kernel.packs ? Kernel::kPack : 1;
     device::for_each_index(stream, (n + step - 1) / step, kernel);

@@ -38,11 +38,13 @@ struct Extreme {
   DEVICE_FN Out finish(Acc acc) const { return T(acc); }
 };
 
-// What reduce_as() takes for these.
+// What reduce_as() takes for these. Short rows that are not made of whole packs are better read many at a time.
 template <class T>
 void reduce(Context& context, const ReducePlan& plan, const T* x, T* y, const Extreme<T>& extreme) {
+  constexpr int64_t kShort = 512 / sizeof(T);
   if constexpr (!std::is_same_v<T, bool>)
-    if (is_rows(plan)) return reduce_rows(context, plan, x, y, extreme);
+    if (is_rows(plan) && (plan.run > kShort || plan.run % device::pack_size<T>() == 0))
+      return reduce_rows(context, plan, x, y, extreme);
   ops::reduce(context, plan, x, y, extreme);
 }
 
