@@ -30,11 +30,12 @@ struct Finish {
     Compute<T> x[kPack];
     UNROLL for (int i = 0; i < kPack; ++i) x[i] = Compute<T>(values.at[i]);
     if (bias) {
-      by_channels(by_width(first, at), channel);
       if (bias_in_packs) {
+        by_channels(first, channel);
         const Pack<T, kPack> more = device::load_pack<kPack>(bias + channel, true);
         UNROLL for (int i = 0; i < kPack; ++i) x[i] += Compute<T>(more.at[i]);
       } else {
+        by_channels(by_width(first, at), channel);
         Compute<T> of = Compute<T>(bias[channel]);
         UNROLL for (int i = 0; i < kPack; ++i) {
           if (at == width) {
