@@ -12,7 +12,11 @@ def _scales(s, name, *shape, bits=2):
     return s.new(s.draw.numpy.uniform(-most, most, shape), name, constant=0.8, fixed=True)
 
 
-@proposes("MatMulNBits", domain=MICROSOFT, family="matmul", sums=True, mild=True)
+# Weights are rounded to halves before they are multiplied by what may be some tens.
+HALVES = {"float16": (4e-3, 4e-2), "bfloat16": (3e-2, 3e-1)}
+
+
+@proposes("MatMulNBits", domain=MICROSOFT, family="matmul", tolerance=HALVES, sums=True, mild=True)
 def matmul_nbits(s):
     a = s.data(low=1, high=4, mild=True)
     depth, rows, bits = a.array.shape[-1], s.draw.pick([1, 7, 16, 17, 40]), s.draw.pick([2, 4, 4, 8])
@@ -34,7 +38,7 @@ def matmul_nbits(s):
     return s.node(*inputs, N=rows, K=depth, bits=bits, block_size=block)
 
 
-@proposes("MatMulBnb4", domain=MICROSOFT, family="matmul", sums=True, mild=True)
+@proposes("MatMulBnb4", domain=MICROSOFT, family="matmul", tolerance=HALVES, sums=True, mild=True)
 def matmul_bnb4(s):
     a = s.data(low=1, high=4, mild=True)
     depth, rows = a.array.shape[-1], s.draw.pick([1, 7, 16, 17, 40])
