@@ -2,9 +2,9 @@
 
     PYTHONPATH=python bench/products.py [--only REGEX] [--seconds 0.15]
 
-For few rows reading the weights is what counts, so the share of a device copy's bandwidth is told. Weights are constants
-of the model; there are as many different ones as exceed the cache. A model that has the product more often takes longer,
-and that is what is told.
+For few rows reading the weights is what counts, so the share of a device copy's bandwidth is told. Weights are
+constants of the model; there are as many different ones as exceed the cache. A model that has the product more often
+takes longer, and that is what is told.
 """
 
 import argparse
