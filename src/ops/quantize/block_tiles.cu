@@ -46,7 +46,8 @@ template <class T, int kBits, int kTiles>
 struct MultiplyTiles {
   using Form = Weave<kBits>;
   static constexpr int kMaxThreads = 256, kWarps = kMaxThreads / 32;
-  static constexpr int kHeld = 4;  // units that a lane has under way
+  // Units that a lane has under way: as many as leave room for two blocks.
+  static constexpr int kHeld = kBits == 2 || kTiles == 4 ? 3 : 4;
   static constexpr int kGroups = Form::kGroups, kTaken = Form::kPart / 2;
   static constexpr int kAhead = kTiles == 1 ? kGroups : 1;  // groups of a that are read at once
   static constexpr int kPitch = 20;                         // floats; so that lanes write to banks of their own
@@ -56,7 +57,7 @@ struct MultiplyTiles {
   struct Unit {
     Granule codes[2];          // of the rows g and g + 8
     uint32_t scales[kGroups];  // of both rows; or the first is for all
-    uint16_t zeros[kGroups];
+    uint32_t zeros[kGroups / 2];
   };
   struct Held {
     Unit at[kHeld];
@@ -121,8 +122,10 @@ struct MultiplyTiles {
                   });
             }
             if (!shared || v == kGroups - 1) {
-              warp.lanes(
-                  [&](int lane) { scale(sums[lane], group_sums[lane], held[lane].at[h].scales[shared ? 0 : v]); });
+              warp.lanes([&](int lane) {
+                const Unit& used = held[lane].at[h];
+                scale(sums[lane], group_sums[lane], shared ? +used.scales[0] : +used.scales[v]);
+              });
             }
           }
           warp.lanes([&](int lane) { load(held[lane].at[h], tile, lane, unit + kHeld * warps); });
@@ -171,15 +174,15 @@ struct MultiplyTiles {
       const auto own = reinterpret_cast<const Pack<uint32_t, kGroups>*>(scales)[share];
       UNROLL for (int v = 0; v < kGroups; ++v) into.scales[v] = own.at[v];
       if (!zeros) return;
-      const auto own_zeros = reinterpret_cast<const Pack<uint16_t, kGroups>*>(zeros)[share];
-      UNROLL for (int v = 0; v < kGroups; ++v) into.zeros[v] = own_zeros.at[v];
+      const auto own_zeros = reinterpret_cast<const Pack<uint32_t, kGroups / 2>*>(zeros)[share];
+      UNROLL for (int i = 0; i < kGroups / 2; ++i) into.zeros[i] = own_zeros.at[i];
     }
   }
   // Of the codes of the group v, less their zero points.
   DEVICE_FN void numbers(Lefts& into, const Unit& unit, int v) const {
-    const uint32_t both = !zeros        ? (1u << (kBits - 1)) * 0x101u
-                          : shares == 1 ? uint32_t(unit.zeros[0])
-                                        : uint32_t(unit.zeros[v]);
+    uint32_t both = unit.zeros[v / 2] >> v % 2 * 16;
+    if (shares == 1) both = unit.zeros[0];
+    if (!zeros) both = (1u << (kBits - 1)) * 0x101u;
     UNROLL for (int r = 0; r < 2; ++r)
         numbers(into.at[r], Numbers<T, kBits>(both >> 8 * r & 0xff), &unit.codes[r].words[v * Form::kWords],
                 std::make_integer_sequence<int, kTaken>{});
