@@ -59,8 +59,8 @@ struct CopyPast {
 // is not turned.
 template <class T>
 struct AddRows {
-  static constexpr int kPack = Pairs<T>::kPack;
-  using Packed = typename Pairs<T>::Pack;
+  static constexpr int kPack = device::pack_size<T>();
+  using Packed = Pack<T, kPack>;
 
   const T *q, *k, *v;
   int64_t q_token, kv_token;
@@ -126,17 +126,25 @@ struct AddRows {
       return;
     }
     const int first = pack * kPack, count = layout.half - first < kPack ? layout.half - first : kPack;
-    Pairs<T> pairs = Pairs<T>::load(of.from, layout, first, count);
-    if (of.weights) pairs.scale(factor, Pairs<T>::load(of.weights, layout, first, count));
-    if (cos && !of.is_value) {
+    if (layout.interleaved)
+      move_pairs<true>(of, first, count, factor);
+    else
+      move_pairs<false>(of, first, count, factor);
+  }
+
+ private:
+  template <bool kNeighbours>
+  DEVICE_FN void move_pairs(const Head& of, int first, int count, float factor) const {
+    using Some = Pairs<T, kNeighbours>;
+    Some pairs = Some::load(of.from, layout, first, count);
+    if (of.weights) pairs.scale(factor, Some::load(of.weights, layout, first, count));
+    if (!of.is_value) {
       const int64_t angle = position(of) * layout.half + first;
       pairs.turn(device::load_pack<kPack>(cos + angle, layout.aligned, count),
                  device::load_pack<kPack>(sin + angle, layout.aligned, count));
     }
     pairs.store(of.to, layout, first, count);
   }
-
- private:
   DEVICE_FN int64_t position(const Head& of) const {
     const int64_t position = position_ids ? position_ids[of.token] : of.position;
     if (position >= 0 && position < positions) return position;
