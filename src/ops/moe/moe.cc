@@ -81,9 +81,13 @@ class MoE : public Op {
     down.factors = Factors::single;
 
     const int64_t up_rows = paired && !apart ? 2 * inter : inter;
-    const auto up_matrix = checked(context, 0, experts, up_rows, hidden);
-    const auto down_matrix = checked(context, 1, experts, hidden, inter);
-    const auto third_matrix = apart ? checked(context, 2, experts, inter, hidden) : Matrix{};
+    // An older way of writing shapes has the last dimensions exchanged; what is in memory is the same.
+    const Shape& up_shape = shape_of(context, 0);
+    const bool exchanged =
+        hidden != inter ? down_shape[1] == inter : up_rows != inter && up_shape.rank() == 3 && up_shape[1] == hidden;
+    const auto up_matrix = checked(context, 0, experts, up_rows, hidden, exchanged);
+    const auto down_matrix = checked(context, 1, experts, hidden, inter, exchanged);
+    const auto third_matrix = apart ? checked(context, 2, experts, inter, hidden, exchanged) : Matrix{};
     up.bias = bias(context, 0, experts, up_rows);
     down.bias = bias(context, 1, experts, hidden);
     if (apart) up.second_bias = bias(context, 2, experts, inter);
@@ -145,7 +149,7 @@ class MoE : public Op {
   int64_t packed(int layer) const { return bits_[size_t(layer)] ? 8 / bits_[size_t(layer)] : 1; }
 
   // A layer's matrices after their shapes have been looked at, with the values as they are given.
-  Matrix checked(Context& context, int layer, int64_t experts, int64_t rows, int64_t depth) const {
+  Matrix checked(Context& context, int layer, int64_t experts, int64_t rows, int64_t depth, bool exchanged) const {
     const LayerInputs& in = inputs_[size_t(layer)];
     const Kept& kept = kept_[size_t(layer)];
     const int64_t in_byte = packed(layer);
@@ -153,10 +157,9 @@ class MoE : public Op {
     const auto name = [&](const char* what) { return text("fc", layer == 1 ? 2 : layer == 0 ? 1 : 3, "_", what); };
     require(depth % in_byte == 0 && rows < kMostSize, name("experts_weights"), " of ", depth,
             " values along the depth do not fill whole bytes");
-    // An older way of writing the shape has its last dimensions exchanged; what is in memory is the same.
-    const Shape wanted{experts, rows, depth / in_byte};
-    require(shape == wanted || (rows % in_byte == 0 && shape == Shape{experts, depth, rows / in_byte}),
-            name("experts_weights"), " has shape ", shape.str(), "; ", wanted.str(), " is wanted");
+    const Shape wanted = exchanged ? Shape{experts, depth, rows / in_byte} : Shape{experts, rows, depth / in_byte};
+    require(shape == wanted && rows * depth / in_byte == wanted.count(1, 3), name("experts_weights"), " has shape ",
+            shape.str(), "; ", wanted.str(), " is wanted");
     Matrix m;
     m.bits = bits_[size_t(layer)];
     m.rows = rows;
