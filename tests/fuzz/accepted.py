@@ -518,6 +518,7 @@ ACCEPTED = [
         lambda f: f.node.attrs.get("normalize_routing_weights") != 1 or f.node.attrs.get("weights_prepacked") != 0,
     ),
     Accepted("QMoE", REFUSED, "the same", says("cannot be packed for CUDA")),
+    Accepted("MoE QMoE", SERVED, "the CPU EP has factors side by side only", says("only supports interleaved SwiGLU")),
 ]
 
 # Of any operator: a node that Encore declines, for a reason that it tells, and that the CPU EP has no kernel for.

@@ -96,9 +96,9 @@ class MoE : public Op {
     const int64_t rows = checked_product(tokens, k_);
     void* const between = context.scratch(size_bytes(x.type, checked_product(rows, inter)));
     void* const parts = context.scratch(size_bytes(x.type, checked_product(rows, hidden)));
-    up.weights = plain(context, 0, up_matrix, experts, hidden);
-    down.weights = plain(context, 1, down_matrix, experts, inter);
-    if (apart) up.second = plain(context, 2, third_matrix, experts, hidden);
+    up.weights = plain(context, 0, up_matrix, experts, hidden, x.type);
+    down.weights = plain(context, 1, down_matrix, experts, inter, x.type);
+    if (apart) up.second = plain(context, 2, third_matrix, experts, hidden, x.type);
     up.y = between;
     down.x = between;
     down.y = parts;
@@ -176,7 +176,6 @@ class MoE : public Op {
     require(scales->shape == scale_shape, name("scales"), " has shape ", scales->shape.str(), "; ", scale_shape.str(),
             " is wanted");
     m.scales = scales->data;
-    m.scale_type = scales->type;
     m.block = block_;
     if (const Tensor* const zeros = find(context, in.zeros)) {
       const Shape zero_shape = block_ ? Shape{experts, rows, (blocks + in_byte - 1) / in_byte}
@@ -197,9 +196,16 @@ class MoE : public Op {
             "_experts_bias has shape ", bias->shape.str(), "; [", experts, ",", rows, "] is wanted");
     return bias->data;
   }
-  // The matrix with its values in rows.
-  Matrix plain(Context& context, int layer, Matrix m, int64_t experts, int64_t depth) const {
-    if (!interleaved_ || kept_[size_t(layer)].values || m.rows == 0) return m;
+  // The matrix with its values in rows, and scales of the type of the products.
+  Matrix plain(Context& context, int layer, Matrix m, int64_t experts, int64_t depth, Type type) const {
+    if (m.bits == 0 || m.rows == 0) return m;
+    const Tensor& scales = context.input(inputs_[size_t(layer)].scales);
+    if (scales.type != type) {
+      void* const own = context.scratch(size_bytes(type, scales.count()));
+      convert_scales(context.stream(), scales, type, own);
+      m.scales = own;
+    }
+    if (!interleaved_ || kept_[size_t(layer)].values) return m;
     void* const rows = context.scratch(size_t(experts * m.rows * depth * m.bits / 8));
     unpack_interleaved(context.stream(), static_cast<const uint8_t*>(m.values), static_cast<uint8_t*>(rows), m.bits,
                        experts, m.rows, depth);

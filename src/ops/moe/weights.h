@@ -14,12 +14,11 @@ namespace encore::ops {
 // All experts' matrices of one layer, [experts, rows, depth], in device memory.
 struct Matrix {
   const void* values = nullptr;
-  const void* scales = nullptr;
+  const void* scales = nullptr;    // of the products' type
   const uint8_t* zeros = nullptr;  // null: the middle
-  Type scale_type = Type::undefined;
-  int bits = 0;       // of an integer; 0: values are of the products' type
-  int64_t rows = 0;   // of an expert
-  int64_t block = 0;  // along the depth, values that share a scale: a power of two; 0: all of a row
+  int bits = 0;                    // of an integer; 0: values are of the products' type
+  int64_t rows = 0;                // of an expert
+  int64_t block = 0;               // along the depth, values that share a scale: a power of two; 0: all of a row
 };
 
 // 16 bytes, of which `left` are there; the others are zero. `aligned`: all of them are, at an address that suits.
@@ -59,24 +58,22 @@ struct Weights {
   };
 
   const uint8_t* values;
-  const void* scales;
+  const T* scales;
   const uint8_t* zeros;
   int64_t row_bytes, zero_bytes;  // the latter of a row's zeros, or of an expert's if a row has one
   int depth, rows, blocks, shift;
-  Type scale_type;
   bool zero_by_expert, aligned;
 
   Weights() = default;
   Weights(const Matrix& m, int64_t depth_)
       : values(static_cast<const uint8_t*>(m.values)),
-        scales(m.scales),
+        scales(static_cast<const T*>(m.scales)),
         zeros(m.zeros),
         row_bytes(kBits ? depth_ * kBits / 8 : depth_ * int64_t(sizeof(T))),
         depth(int(depth_)),
         rows(int(m.rows)),
         blocks(m.block ? int((depth_ + m.block - 1) / m.block) : 1),
         shift(m.block ? std::countr_zero(uint64_t(m.block)) : 31),
-        scale_type(m.scale_type),
         zero_by_expert(m.block == 0),
         aligned(row_bytes % 16 == 0 && reinterpret_cast<uintptr_t>(m.values) % 16 == 0) {
     zero_bytes = ((zero_by_expert ? rows : int64_t(blocks)) * kBits + 7) / 8;
@@ -101,7 +98,7 @@ struct Weights {
       UNROLL for (int i = 0; i < kGroups; ++i) {
         int block = (k + i * kGroup) >> shift;
         if (!kWhole) block = block < blocks ? block : blocks - 1;
-        loaded.scale[i] = scale_at(at * blocks + block);
+        loaded.scale[i] = float(scales[at * blocks + block]);
         loaded.zero[i] = zeros ? zero_at(expert, at, row, block) : float(1 << (kBits - 1));
       }
     }
@@ -148,12 +145,6 @@ struct Weights {
   }
 
  private:
-  DEVICE_FN float scale_at(int64_t i) const {
-    if (scale_type == device::kTypeOf<T>) return float(static_cast<const T*>(scales)[i]);
-    if (scale_type == Type::f32) return static_cast<const float*>(scales)[i];
-    if (scale_type == Type::f16) return float(static_cast<const Half*>(scales)[i]);
-    return float(static_cast<const BFloat16*>(scales)[i]);
-  }
   DEVICE_FN float zero_at(int expert, int64_t at, int row, int block) const {
     const uint8_t* const from = zeros + (zero_by_expert ? int64_t(expert) : at) * zero_bytes;
     const int i = zero_by_expert ? row : block;
