@@ -237,3 +237,29 @@ def test_unfold_refuses():
         declined("UnfoldTensor", [floats(3, 8)], attrs, domain=DOMAIN)
     fails("UnfoldTensor", [floats(3, 8)], {"size": 9}, "slices of 9", domain=DOMAIN)
     fails("UnfoldTensor", [floats(3, 8)], {"size": 2, "dim": 2}, "dim", ranks=False, domain=DOMAIN)
+
+
+def warping(*shape, x=None, **more):
+    x = floats(*shape) if x is None else x
+    return contrib("DynamicTimeWarping", [x], family="exact", capture=False, **more)
+
+
+WARPINGS = [
+    *[warping(*shape) for shape in [(1, 1), (1, 9), (9, 1), (3, 4), (1, 17, 33), (40, 7), (448, 1500), (2000, 3)]],
+    warping(9000, 11, name="beyond-shared-memory"),
+    warping(x=np.zeros((12, 9), np.float32), name="ties"),
+    warping(x=np.where(floats(12, 9) > 2, np.float32(np.inf), floats(12, 9)), name="infinite"),
+    warping(x=np.where(floats(12, 9) > 2, np.float32(np.nan), floats(12, 9)), name="nan"),
+    warping(0, 4),
+    warping(4, 0),
+]
+
+
+@pytest.mark.parametrize("case", WARPINGS, ids=str)
+def test_time_warping(case):
+    check(case)
+
+
+def test_time_warping_refuses():
+    fails("DynamicTimeWarping", [floats(2, 3, 4)], {}, "the input has shape", domain=DOMAIN)
+    fails("DynamicTimeWarping", [floats(4)], {}, "the input has shape", ranks=False, domain=DOMAIN)
