@@ -25,6 +25,7 @@ struct AttendLinearly {
     float query[kMostStateRows], key[kMostStateRows], kept[kMostStateRows];  // kept: what decay leaves of each row
     float part[kSlices][kColumns];
   };
+  static constexpr int kMaxThreads = kThreads;
   using State = PerThread<Pack<float, kRows>, kThreads>;
   LinearState p;
   int column_blocks, key_heads;
