@@ -71,7 +71,7 @@ def packed_causal_conv(s):
     dilation, most = s.draw.pick([None, None, 2]), s.draw.pick([None, None, 3])
     x = s.data(shape=[tokens, channels], mild=True)
     # A sequence of none is an error.
-    ends = s.fixed(np.arange(sequences + 1) * (tokens // sequences) + [0] * sequences + [tokens % sequences], "int32")
+    ends = s.fixed([*(i * (tokens // sequences) for i in range(sequences)), tokens], "int32")
     bias = s.maybe(0.5, lambda: s.like(x, [channels], mild=True))
     past = s.like(x, [sequences, channels, (kernel - 1) * (dilation or 1)], mild=True)
     counts = s.fixed([s.draw.number(-1, 5) for _ in range(sequences)], "int32") if most else None
