@@ -146,6 +146,8 @@ CONTRIB = [
     *[contrib("gated_delta", 2, 4, 4, 8, 8, queries=q, keys=k) for q in (1, 2, 8) for k in (1, 2, 4)],
     *[contrib("gated_delta", 2, tokens, 2, 8, 40, window=w) for tokens in (1, 3, 6) for w in (1, 3, 8)],
     contrib("gated", 1, 4, 3, 80, 96, window=2, past=False, queries=3),
+    *[contrib("gated_delta", 2, 11, 2, 24, 40, queries=2 * q) for q in (2, 3, 8, 11, 12)],
+    contrib("delta", 2, 17, 2, 130, 40, queries=4, window=3),
     contrib("gated_delta", 1, 1, 32, 128, 128, queries=16, keys=16, dtype="float16"),
     contrib("gated_delta", 1, 40, 4, 128, 128, queries=2, keys=2, dtype="bfloat16", decay_by_row=False),
 ]
