@@ -22,7 +22,7 @@ UNKNOWN = sorted(  # which test_fuzz.py allows none of
 )
 NEWEST_OPSET = min(27 if ORT_VERSION >= (1, 31) else 23, onnx.defs.onnx_opset_version())
 # What no graph holds: control flow, and outputs whose sizes depend on data.
-NOT_CAPTURED = {"If", "Loop", "Scan", "NonZero", "Compress", "Unique", "NonMaxSuppression"}
+NOT_CAPTURED = {"If", "Loop", "Scan", "NonZero", "Compress", "Unique", "NonMaxSuppression", "DynamicTimeWarping"}
 LEVELS = [
     ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
     ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,

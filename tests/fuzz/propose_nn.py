@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 from proposals import MICROSOFT, proposes
 
 
@@ -69,6 +70,31 @@ def conv_transpose(s):
         attrs.pop("pads", None)
         attrs["output_shape"] = [size * 2 + 1 for size in spatial]
     return s.node(x, weight, bias, kernel_shape=s.maybe(0.6, lambda: kernel), group=groups, **attrs)
+
+
+@proposes("NhwcConv", domain=MICROSOFT, family="matmul", sums=True)
+def conv_with_channels_last(s):
+    (x, weight, bias), attrs = _convolution(s)
+
+    def turned(value):
+        return s.new(np.moveaxis(value.array, 1, -1), value.type, constant=0.3)
+
+    # Without kernel_shape onnxruntime infers a shape as if the weights had their channels first.
+    return s.node(turned(x), turned(weight), bias, **(attrs | {"kernel_shape": list(weight.array.shape[2:])}))
+
+
+@proposes("ConvTransposeWithDynamicPads", domain=MICROSOFT, family="matmul", sums=True)
+def conv_transpose_with_dynamic_pads(s):
+    x = _image(s)
+    channels, *spatial = x.array.shape[1:]
+    kernel, attrs = window(s, spatial, dilated=True)
+    filters = s.draw.number(1, 3)
+    weight = s.like(x, [channels, filters, *kernel], mild=True)
+    bias = s.maybe(0.5, lambda: s.like(x, [filters], mild=True))
+    for name in ("pads", "auto_pad"):
+        attrs.pop(name, None)
+    pads = s.fixed(s.draw.picks([0, 0, 1], 2 * len(spatial)))
+    return s.node(x, weight, pads, bias, kernel_shape=s.maybe(0.6, lambda: kernel), **attrs)
 
 
 @proposes("AveragePool", family="reduce", sums=True)

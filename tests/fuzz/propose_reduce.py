@@ -119,7 +119,7 @@ def matmul(s):
     return s.node(x, s.like(x, shape))
 
 
-@proposes("FusedMatMul", domain=MICROSOFT, family="matmul", sums=True)
+@proposes("FusedMatMul", "TransposeMatMul", domain=MICROSOFT, family="matmul", sums=True)
 def fused_matmul(s):
     x = s.data(low=2, high=4, mild=True)
     turned = [s.draw.pick([0, 1]) for _ in range(2)]

@@ -62,6 +62,8 @@ class Reference:
         return [carrier(wide(value.type) if self.wide else value.type) for value in self.node.makes()]
 
     def _compute(self, feeds):
+        if self.node.op == "Inverse" and not all(_are_square(value) for value in self.node.inputs):
+            raise Refused("the CPU EP would write beyond what is not square")
         given = {}
         for value in self.feeds:
             array = feeds[value.name]
@@ -103,6 +105,10 @@ class Reference:
         """The results if everything were positive: how large the terms of a sum are."""
         positive = {name: np.abs(array) if array.dtype.kind == "f" else array for name, array in arrays.items()}
         return Reference(self.node, self.opset, numbers_fed=True)(positive)
+
+
+def _are_square(value):
+    return value is not None and value.array.ndim >= 2 and value.array.shape[-1] == value.array.shape[-2]
 
 
 class Computed:

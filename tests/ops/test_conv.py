@@ -366,3 +366,80 @@ def test_empty_input_with_padding(groups):
 def test_nothing_left_of_a_transposed_convolution():
     both = Both("ConvTranspose", [floats(1, 2, 1), floats(2, 3, 3)], {"pads": [1, 2]})
     both.agree(floats(1, 2, 1), floats(2, 3, 3))
+
+
+def channels_last(case, dtype):
+    """com.microsoft's NhwcConv, whose weights have their channels last, too."""
+    x, w, *bias = case.inputs
+    turned = [np.ascontiguousarray(np.moveaxis(array, 1, -1)) for array in (x, w)]
+
+    def reference(x, w, b=None):
+        x, w = np.moveaxis(x, -1, 1), np.moveaxis(w, -1, 1)
+        return [np.moveaxis(convolved(np.ascontiguousarray(x), np.ascontiguousarray(w), b, case.attrs), 1, -1)]
+
+    more = {"tolerance": (1e-5, 1e-5)} if dtype == "float64" else {}  # the reference is in float
+    # Without kernel_shape onnxruntime infers a shape as if the weights had their channels first.
+    more |= {"attrs": {**case.attrs, "kernel_shape": list(w.shape[2:])}, "domain": "com.microsoft"}
+    return replace(case, op="NhwcConv", dtype=dtype, inputs=[*turned, *bias], reference=reference, **more)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+@pytest.mark.parametrize("case", CONVOLUTIONS + DEPTHWISE + LAST[-2:], ids=str)
+def test_channels_and_weights_last(case, dtype):
+    check(channels_last(case, dtype))
+
+
+@pytest.mark.parametrize("case", [CONVOLUTIONS[0], CONVOLUTIONS[6], DEPTHWISE[0], DEPTHWISE[8], *LAST[-2:]], ids=str)
+def test_constant_weights_last(case):
+    check(with_constant_weights(channels_last(case, "float16")))
+    check(replace(channels_last(case, "float32"), misaligned=True))
+
+
+def dynamic(case, pads, dtype="float32"):
+    """com.microsoft's transposed convolution, whose pads are an input."""
+    x, w, *bias = case.inputs
+    given = [x, w, None if pads is None else Const(np.array(pads, np.int64)), *bias]
+    while given[-1] is None:
+        given.pop()
+    attrs = {name: value for name, value in case.attrs.items() if name != "pads"}
+    more = {"op": "ConvTransposeWithDynamicPads", "domain": "com.microsoft", "name": f"{case.name}_{pads}"}
+    return replace(case, inputs=given, attrs=attrs, dtype=dtype, **more)
+
+
+DYNAMIC = [
+    (TRANSPOSED[0], [0, 0, 0, 0]),
+    (TRANSPOSED[1], [1, 2, 0, 1]),
+    (TRANSPOSED[2], [1, 0, 1, 1]),
+    (TRANSPOSED[5], [0, 1, 1, 0]),
+    (TRANSPOSED[9], [2, 1]),
+    (TRANSPOSED[10], [0, 1, 1, 1, 0, 0]),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("case, pads", DYNAMIC, ids=str)
+def test_pads_that_are_an_input(case, pads, dtype):
+    check(dynamic(case, pads, dtype))
+
+
+@pytest.mark.parametrize("pads", [[1, 2, 0, 1], None])
+def test_pads_that_are_an_input_in_double(pads):
+    """The CPU EP has neither the type, nor no pads."""
+    case = dynamic(TRANSPOSED[1], pads)
+    reference = lambda x, w, pads, b: [transposed_by_hand(x, w, b, [2, 2], [0] * 4 if pads is None else pads)]
+    check(replace(case, dtype="float64", reference=reference))
+
+
+def transposed_by_hand(x, w, b, strides, pads):
+    rows, columns = ((x.shape[i + 2] - 1) * strides[i] + w.shape[i + 2] for i in (0, 1))
+    y = np.zeros((x.shape[0], w.shape[1], rows, columns)) + b[:, None, None]
+    for i, j in np.ndindex(x.shape[2:]):
+        at = y[:, :, i * strides[0] : i * strides[0] + w.shape[2], j * strides[1] : j * strides[1] + w.shape[3]]
+        at += np.einsum("nc,cmkl->nmkl", x[:, :, i, j], w)
+    return y[:, :, pads[0] : rows - pads[2], pads[1] : columns - pads[3]]
+
+
+@pytest.mark.parametrize("pads, words", [([1, 1], "pads has 2"), ([0, -1, 0, 0], "pads holds"), ([9] * 4, "leave")])
+def test_pads_that_are_an_input_are_checked(pads, words):
+    inputs = dynamic(TRANSPOSED[0], pads).inputs
+    fails("ConvTransposeWithDynamicPads", inputs, {"strides": [2, 2]}, words, ranks=False, domain="com.microsoft")

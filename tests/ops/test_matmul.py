@@ -42,6 +42,19 @@ FUSED = [
     )
     for t in ("float32", "float16")
 ] + [product("FusedMatMul", [unit(4, 5), unit(2, 6, 5)], {"transB": 1}, domain="com.microsoft")]
+FUSED += [
+    product(
+        "TransposeMatMul",
+        [unit(3, 5, 4), unit(3, 6, 5)],
+        {"transA": 1, "transB": 1, "alpha": 0.25},
+        domain="com.microsoft",
+        dtype=t,
+        reference=lambda a, b: [
+            a.transpose(0, 2, 1) @ b.transpose(0, 2, 1) * a.dtype.type(0.25)
+        ],  # no kernel for double
+    )
+    for t in FLOATS
+]
 # transBatchA and transBatchB: [rows, batch.., columns]
 TURNED = {"transBatchA": 1, "transA": 1, "transBatchB": 1, "transB": 1, "alpha": 2.0}
 FUSED += [

@@ -1,4 +1,4 @@
-// MatMul and com.microsoft's FusedMatMul.
+// MatMul, com.microsoft's FusedMatMul, and TransposeMatMul, which it was called before.
 #include <algorithm>
 
 #include "ops/matmul/product.h"
@@ -80,6 +80,12 @@ std::vector<OpRow> matmul_rows() {
       {.name = "MatMul", .since = 1, .types = {in(0, kTypes), in(1, kTypes)}, .make = make<MatMul>},
       {.domain = kMicrosoft,
        .name = "FusedMatMul",
+       .since = 1,
+       .until = 1,
+       .types = {in(0, fused), in(1, fused)},
+       .make = make<MatMul>},
+      {.domain = kMicrosoft,
+       .name = "TransposeMatMul",
        .since = 1,
        .until = 1,
        .types = {in(0, fused), in(1, fused)},

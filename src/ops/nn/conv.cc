@@ -1,4 +1,5 @@
-// Conv and ConvTranspose: cuDNN where it is there, Encore's own kernels and matrix products elsewhere.
+// Conv, ConvTranspose and their kin of com.microsoft: cuDNN where it is there, Encore's own kernels and matrix products
+// elsewhere.
 #include <functional>
 
 #include "ops/nn/convolve.h"
@@ -60,6 +61,7 @@ class ConvBase : public Op {
   explicit ConvBase(const NodeInfo& node)
       : attributes_(node),
         layout_(layout_of(node)),
+        weights_last_(node.domain() == kMicrosoft && layout_ == Layout::channels_last),
         groups_(node.get_int("group", 1)),
         use_tf32_(node.settings.use_tf32) {
     require(groups_ >= 1, "group is ", groups_, "; it must be at least 1");
@@ -68,23 +70,22 @@ class ConvBase : public Op {
   }
 
   bool prepack(int input, const Tensor& constant, Prepack& prepack) override {
-    const Shape& shape = constant.shape;
-    if (input != 1 || layout_ != Layout::channels_last || shape.rank() < 3 || constant.count() == 0 ||
-        !wants_arranging(shape, arranged_groups()))
-      return false;
-    arranged_ = constant;
-    arranged_.data = prepack.keep(constant.bytes());
-    arrange_weights(prepack.stream(), constant, arranged_groups(), arranged_.data);
+    if (input != 1 || constant.shape.rank() < 3 || constant.count() == 0) return false;
+    const Tensor given = channels_first(constant);
+    if (!wants_arranging(given.shape)) return false;
+    arranged_ = given;
+    arranged_.data = prepack.keep(given.bytes());
+    arrange_weights(prepack.stream(), given, arranged_groups(), arranged_.data);
     return true;
   }
 
  protected:
   // That the weights are arranged for.
   virtual int64_t arranged_groups() const { return groups_; }
-  // The weights, arranged once or now.
-  Tensor weights(Context& context) const { return arranged_.data ? arranged_ : context.input(1); }
+  // The weights, arranged once or now; their shape speaks of channels first.
+  Tensor weights(Context& context) const { return arranged_.data ? arranged_ : channels_first(context.input(1)); }
   void arrange(Context& context, Tensor& w) const {
-    if (layout_ != Layout::channels_last || arranged_.data || !wants_arranging(w.shape, arranged_groups())) return;
+    if (arranged_.data || !wants_arranging(w.shape)) return;
     const Tensor given = w;
     w.data = context.scratch(w.bytes());
     arrange_weights(context.stream(), given, arranged_groups(), w.data);
@@ -101,8 +102,8 @@ class ConvBase : public Op {
               Shape(*given).str(), ", the weights have ", Shape(kernel).str());
     return kernel;
   }
-  const void* bias_of(Context& context, Type type, int64_t channels) const {
-    const Tensor* bias = context.find_input(2);
+  static const void* bias_of(Context& context, int input, Type type, int64_t channels) {
+    const Tensor* bias = context.find_input(input);
     if (!bias) return nullptr;
     require(bias->shape == Shape{channels} && bias->type == type, "B has shape ", bias->shape.str(), " of ",
             device::name(bias->type), "; [", channels, "] of ", device::name(type), " is wanted");
@@ -167,10 +168,21 @@ class ConvBase : public Op {
 
   WindowAttributes attributes_;
   Layout layout_;
+  bool weights_last_;  // the weights' channels are last, too
   int64_t groups_;
   bool use_tf32_;
 
  private:
+  Tensor channels_first(Tensor w) const {
+    if (weights_last_) w.shape = ops::channels_first(w.shape, Layout::channels_last);
+    return w;
+  }
+  // Weights whose channels are last are arranged already, unless there is a group for each channel.
+  bool wants_arranging(const Shape& w) const {
+    return layout_ == Layout::channels_last && !(weights_last_ && w[1] > 1) &&
+           ops::wants_arranging(w, arranged_groups());
+  }
+
   Tensor arranged_;  // the weights, if they are constant; with the shape of those given
 };
 
@@ -180,7 +192,7 @@ class Conv : public ConvBase {
 
   void run(Context& context) const override {
     Tensor x = context.input(0), w = weights(context);
-    x.shape = channels_first(x.shape, layout_);
+    x.shape = ops::channels_first(x.shape, layout_);
     const auto kernel = kernel_of(x, w);
     const int64_t in_channels = x.shape[1], out_channels = w.shape[0];
     require(checked_product(w.shape[1], groups_) == in_channels, "X has ", in_channels, " channels; W ", w.shape.str(),
@@ -188,7 +200,7 @@ class Conv : public ConvBase {
     require(out_channels % groups_ == 0, "the ", out_channels, " output channels cannot be divided by group ", groups_);
     const ConvProblem problem{x.type,       layout_, attributes_.slide(x.shape, kernel), x.shape[0], in_channels,
                               out_channels, groups_, use_tf32_ && x.type == Type::f32};
-    const void* bias = bias_of(context, x.type, out_channels);
+    const void* bias = bias_of(context, 2, x.type, out_channels);
     const Shape shape = with_spatial(x.shape, out_channels, problem.window.out);
     const Tensor y = context.output(0, stored(shape, layout_));
     const Epilogue rest{nullptr, residual_of(context, y), activation_};
@@ -237,22 +249,25 @@ class FusedConv : public Conv {
 class ConvTranspose : public ConvBase {
  public:
   using ConvBase::ConvBase;
-  void run(Context& context) const override {
+  void run(Context& context) const override { run(context, attributes_, 2); }
+
+ protected:
+  void run(Context& context, const WindowAttributes& attributes, int bias_input) const {
     Tensor x = context.input(0), w = weights(context);
-    x.shape = channels_first(x.shape, layout_);
+    x.shape = ops::channels_first(x.shape, layout_);
     const auto kernel = kernel_of(x, w);
     const int64_t in_channels = x.shape[1], out_channels = checked_product(w.shape[1], groups_);
     require(w.shape[0] == in_channels, "X has ", in_channels, " channels; W ", w.shape.str(), " wants ", w.shape[0]);
     require(in_channels % groups_ == 0, "the ", in_channels, " input channels cannot be divided by group ", groups_);
     const ConvProblem problem{x.type,
                               layout_,
-                              attributes_.slide_transposed(x.shape, kernel),
+                              attributes.slide_transposed(x.shape, kernel),
                               x.shape[0],
                               in_channels,
                               out_channels,
                               groups_,
                               use_tf32_ && x.type == Type::f32};
-    const void* bias = bias_of(context, x.type, out_channels);
+    const void* bias = bias_of(context, bias_input, x.type, out_channels);
     const Shape shape = with_spatial(x.shape, out_channels, problem.window.in);
     const Tensor y = context.output(0, stored(shape, layout_));
     if (y.count() == 0) return;
@@ -269,6 +284,17 @@ class ConvTranspose : public ConvBase {
   int64_t arranged_groups() const override { return 1; }
 };
 
+// Whose pads are an input, in host memory.
+class ConvTransposeWithDynamicPads : public ConvTranspose {
+ public:
+  using ConvTranspose::ConvTranspose;
+  void run(Context& context) const override {
+    const Tensor* const pads = context.find_input(2);
+    if (!pads) return ConvTranspose::run(context, attributes_, 3);
+    ConvTranspose::run(context, attributes_.with_pads(host_ints(*pads, "Pads")), 3);
+  }
+};
+
 }  // namespace
 
 std::vector<OpRow> conv_rows() {
@@ -277,12 +303,19 @@ std::vector<OpRow> conv_rows() {
       {.name = "Conv", .since = 1, .types = {in(0, kFloats)}, .make = make<Conv>},
       {.domain = kChannelsLast, .name = "Conv", .since = 11, .types = {in(0, kChannelsLastFloats)}, .make = make<Conv>},
       {.domain = kMicrosoft, .name = "FusedConv", .since = 1, .types = {in(0, kFusedFloats)}, .make = make<FusedConv>},
+      {.domain = kMicrosoft, .name = "NhwcConv", .since = 1, .types = {in(0, kFusedFloats)}, .make = make<Conv>},
       {.name = "ConvTranspose", .since = 1, .types = {in(0, kFloats)}, .make = make<ConvTranspose>},
       {.domain = kChannelsLast,
        .name = "ConvTranspose",
        .since = 11,
        .types = {in(0, kChannelsLastFloats)},
        .make = make<ConvTranspose>},
+      {.domain = kMicrosoft,
+       .name = "ConvTransposeWithDynamicPads",
+       .since = 1,
+       .types = {in(0, kFusedFloats), in(2, Types{Type::i64})},
+       .make = make<ConvTransposeWithDynamicPads>,
+       .host_inputs = {2}},
   };
 }
 

@@ -20,6 +20,13 @@ int64_t extent(const Window& w, int d) {
   return sized(int64_t(w.kernel[d] - 1) * w.dilation[d] + 1, "the dilated kernel");
 }
 
+void at_least(const std::optional<std::vector<int64_t>>& list, int64_t least, const char* what) {
+  if (!list) return;
+  for (int64_t value : *list)
+    require(value >= least && value <= kMostSize, what, " holds ", value, "; it must be from ", least, " to ",
+            kMostSize);
+}
+
 }  // namespace
 
 bool Window::is_pointwise() const {
@@ -65,12 +72,6 @@ WindowAttributes::WindowAttributes(const NodeInfo& node)
   // Exporters write an empty list for "not given".
   for (auto* list : {&kernel_, &strides_, &dilations_, &pads_, &output_padding_, &output_shape_})
     if (*list && (*list)->empty()) list->reset();
-  const auto at_least = [](const std::optional<std::vector<int64_t>>& list, int64_t least, const char* what) {
-    if (!list) return;
-    for (int64_t value : *list)
-      require(value >= least && value <= kMostSize, what, " holds ", value, "; it must be from ", least, " to ",
-              kMostSize);
-  };
   at_least(kernel_, 1, "kernel_shape");
   at_least(strides_, 1, "strides");
   at_least(dilations_, 1, "dilations");
@@ -82,6 +83,13 @@ WindowAttributes::WindowAttributes(const NodeInfo& node)
             "; one to three spatial dimensions after batch and channels are supported");
     check_lengths(x->size() - 2);
   }
+}
+
+WindowAttributes WindowAttributes::with_pads(std::vector<int64_t> pads) const {
+  WindowAttributes changed = *this;
+  changed.pads_ = std::move(pads);
+  at_least(changed.pads_, 0, "pads");
+  return changed;
 }
 
 void WindowAttributes::check_lengths(size_t spatial) const {
@@ -179,7 +187,8 @@ Window WindowAttributes::slide_transposed(const Shape& x, std::span<const int64_
 }
 
 Layout layout_of(const NodeInfo& node) {
-  return node.domain() == kChannelsLast ? Layout::channels_last : Layout::channels_first;
+  const bool last = node.domain() == kChannelsLast || (node.domain() == kMicrosoft && node.op_type() == "NhwcConv");
+  return last ? Layout::channels_last : Layout::channels_first;
 }
 
 Shape channels_first(const Shape& stored, Layout layout) {

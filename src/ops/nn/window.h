@@ -14,7 +14,7 @@ inline constexpr int kSpatial = 3;
 
 // [batch, channels, spatial…] or [batch, spatial…, channels]. Shapes are always spoken of as the former.
 enum class Layout { channels_first, channels_last };
-Layout layout_of(const NodeInfo& node);  // as its domain says
+Layout layout_of(const NodeInfo& node);  // as its domain says, or its name
 Shape channels_first(const Shape& stored, Layout layout);
 Shape stored(const Shape& channels_first, Layout layout);
 
@@ -44,6 +44,9 @@ class WindowAttributes {
   Window slide(const Shape& x, std::span<const int64_t> kernel) const;
   // The window that slides over the result of a transposed convolution and gives x.
   Window slide_transposed(const Shape& x, std::span<const int64_t> kernel) const;
+
+  // The same, where pads are an input.
+  WindowAttributes with_pads(std::vector<int64_t> pads) const;
 
   const std::optional<std::vector<int64_t>>& kernel_shape() const { return kernel_; }
 
