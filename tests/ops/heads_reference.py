@@ -10,7 +10,7 @@ def softmax(scores):
 
 def split(x, heads):
     """[batch, row, head * size] as [batch, head, row, size]."""
-    return x.reshape(*x.shape[:2], heads, -1).transpose(0, 2, 1, 3)
+    return x.reshape(*x.shape[:2], heads, x.shape[2] // heads).transpose(0, 2, 1, 3)
 
 
 def addend(mask, batch, queries, keys, filtered):
@@ -31,7 +31,7 @@ def addend(mask, batch, queries, keys, filtered):
         seen = (mask != 0)[:, None]
     else:
         seen = (mask != 0)[:, :, keys - queries : keys, :keys]
-    # What is masked alike is not masked: the numbers of a float would not have the digits for it.
+    # What is all masked is not masked, but for the digits that a float then lacks.
     add = np.where(seen, 0.0, filtered)
     everything = ~seen.any(-1, keepdims=True)
     return np.where(everything, 0.0, add)
@@ -49,7 +49,7 @@ def attend(q, k, v, mask=None, bias=None, causal=False, scale=0.0, filtered=-100
         seen = np.arange(keys) <= np.arange(queries)[:, None] + keys - queries
         scores = np.where(seen, scores, -np.inf)
     y = softmax(scores) @ v.astype(np.float64)
-    return y.transpose(0, 2, 1, 3).reshape(batch, queries, -1), scores
+    return y.transpose(0, 2, 1, 3).reshape(batch, queries, y.shape[1] * y.shape[3]), scores
 
 
 def turn(x, first, turned):
