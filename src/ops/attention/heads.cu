@@ -31,6 +31,9 @@ struct MoveHeads {
   Part part[kMostMoves];
   int parts;
   bool aligned;
+  const int32_t* starts;  // of sequences, or null
+  int64_t tokens;
+  device::FaultRef fault;
 
   DEVICE_FN void operator()(int64_t i) const {
     int n = 0;
@@ -39,13 +42,31 @@ struct MoveHeads {
     int64_t pack, row, head;
     const int64_t batch = p.by_heads(p.by_rows(p.by_packs(i - (n ? part[n - 1].end : 0), pack), row), head);
     const int column = int(pack) * kPack, left = p.size - column, count = left < kPack ? left : kPack;
-    const T* const from = p.from + batch * p.from_batch + head * p.from_head + row * p.from_row + column;
+    T* const to = p.to + batch * p.to_batch + head * p.to_head + row * p.to_row + column;
+    const int64_t from_row = starts ? token_of(batch, row) : row;
+    if (from_row < 0) {
+      Pack<T, kPack> zeros;
+      UNROLL for (int j = 0; j < kPack; ++j) zeros.at[j] = T(0.f);
+      device::store_pack(to, zeros, aligned, count);
+      return;
+    }
+    const T* const from = p.from + batch * p.from_batch + head * p.from_head + from_row * p.from_row + column;
     Pack<T, kPack> values = device::load_pack<kPack>(from, aligned, count);
     if (p.bias) {
       const auto more = device::load_pack<kPack>(p.bias + head * p.size + column, aligned, count);
       UNROLL for (int j = 0; j < kPack; ++j) values.at[j] = T(float(values.at[j]) + float(more.at[j]));
     }
-    device::store_pack(p.to + batch * p.to_batch + head * p.to_head + row * p.to_row + column, values, aligned, count);
+    device::store_pack(to, values, aligned, count);
+  }
+
+ private:
+  // Below zero for padding.
+  DEVICE_FN int64_t token_of(int64_t batch, int64_t row) const {
+    const int64_t start = starts[batch], token = start + row;
+    if (row >= starts[batch + 1] - start) return -1;
+    if (start >= 0 && token < tokens) return token;
+    fault.report(device::FaultKind::index_out_of_range, token, tokens);
+    return -1;
   }
 };
 
@@ -89,8 +110,7 @@ void* HeadMoves::scratch(const Heads& heads, int64_t rows) {
   return context_.scratch(device::size_bytes(type_, count));
 }
 
-void HeadMoves::add_bias(Heads& heads, const void* bias) {
-  if (!bias) return;
+void HeadMoves::move(Heads& heads, const void* bias) {
   const int64_t width = heads.heads * heads.size;
   const Heads made = heads_in_rows(scratch(heads, heads.rows), heads.batch, heads.rows, heads.heads, heads.size, width);
   moves_.push_back({heads.view, made.view, bias, heads.batch, heads.heads, heads.rows, heads.size});
@@ -125,6 +145,9 @@ void HeadMoves::launch() const {
   Kernel kernel;
   kernel.parts = 0;
   kernel.aligned = true;
+  kernel.starts = from_.starts;
+  kernel.tokens = from_.tokens;
+  kernel.fault = context_.fault();
   int64_t end = 0;
   for (const Move& move : moves_) {
     const int64_t packs = (move.size + kPack - 1) / kPack;

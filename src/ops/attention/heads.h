@@ -25,12 +25,24 @@ struct Cache {
   int64_t capacity = 0;     // of present
 };
 
+// Sequences without padding, one behind the other.
+struct Sequences {
+  const int32_t* starts = nullptr;  // of each batch, and then the end of the last one
+  int64_t tokens = 0;               // in all
+};
+
 // Collects what is to be moved, which one launch does.
 class HeadMoves {
  public:
   HeadMoves(Context& context, Type type) : context_(context), type_(type) {}
+  // What is read are rows of sequences, as of a single batch, and zeros stand for their padding.
+  HeadMoves(Context& context, Type type, const Sequences& from) : context_(context), type_(type), from_(from) {}
+  // Only moves them, in memory of their own.
+  void copy(Heads& heads) { move(heads, nullptr); }
   // Adds the bias [head, size], if there is one, in memory of its own.
-  void add_bias(Heads& heads, const void* bias);
+  void add_bias(Heads& heads, const void* bias) {
+    if (bias) move(heads, bias);
+  }
   // Puts them behind the past in present, or in memory of its own if that has none. Makes `heads` the whole.
   void append(Heads& heads, const void* bias, const Cache& cache);
   void run();
@@ -41,12 +53,14 @@ class HeadMoves {
     const void* bias;
     int64_t batch, heads, rows, size;
   };
+  void move(Heads& heads, const void* bias);
   template <class T>
   void launch() const;
   void* scratch(const Heads& heads, int64_t rows);
 
   Context& context_;
   Type type_;
+  Sequences from_;
   std::vector<Move> moves_;
 };
 
