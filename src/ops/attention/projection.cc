@@ -29,6 +29,14 @@ std::vector<int64_t> projection_sizes(const NodeInfo& node, int64_t heads) {
   return sizes;
 }
 
+ProjectedHeads split_projection(const void* all, int64_t batch, int64_t rows, int64_t heads,
+                                const ProjectionWidths& widths, Type type) {
+  const auto part = [&](int64_t from, int64_t width) {
+    return heads_in_rows(offset(all, from, type), batch, rows, heads, width / heads, 2 * widths.keys + widths.values);
+  };
+  return {part(0, widths.keys), part(widths.keys, widths.keys), part(2 * widths.keys, widths.values)};
+}
+
 ProjectedHeads project(Context& context, const Tensor& input, int64_t batch, int64_t rows, const Tensor& weights,
                        const Tensor* bias, int64_t heads, const std::vector<int64_t>& sizes, bool tf32) {
   const ProjectionWidths widths = widths_of(sizes, heads, weights);
@@ -47,10 +55,7 @@ ProjectedHeads project(Context& context, const Tensor& input, int64_t batch, int
     ScratchWorkspace workspace(context);
     context.blas().gemm(context.stream(), gemm, input.data, weights.data, all, bias ? bias->data : nullptr, workspace);
   }
-  const auto part = [&](int64_t from, int64_t width) {
-    return heads_in_rows(offset(all, from, input.type), batch, rows, heads, width / heads, gemm.n);
-  };
-  return {part(0, widths.keys), part(widths.keys, widths.keys), part(2 * widths.keys, widths.values)};
+  return split_projection(all, batch, rows, heads, widths, input.type);
 }
 
 }  // namespace encore::ops

@@ -19,6 +19,10 @@ struct ProjectionWidths {
 };
 ProjectionWidths widths_of(const std::vector<int64_t>& sizes, int64_t heads, const Tensor& weights);
 
+// The heads in [batch, row, 2 * keys + values].
+ProjectedHeads split_projection(const void* all, int64_t batch, int64_t rows, int64_t heads,
+                                const ProjectionWidths& widths, Type type);
+
 // input [batch, row, k] * weights [k, 2 * keys + values] + bias, in scratch.
 ProjectedHeads project(Context& context, const Tensor& input, int64_t batch, int64_t rows, const Tensor& weights,
                        const Tensor* bias, int64_t heads, const std::vector<int64_t>& sizes, bool tf32);
