@@ -58,7 +58,7 @@ class Step : public Op {
   }
   static void add_beams(BeamCache& cache, const Attend& p, const Tensor* width, const Tensor* indirection) {
     if (!width) return;
-    require(width->count() == 1, "beam_width has shape ", width->shape.str(), "; it must be one number");
+    require(width->shape.is_scalar(), "beam_width has shape ", width->shape.str(), "; it must be one number");
     cache.width = *width->as<const int32_t>();
     require(cache.width > 0 && p.batch % cache.width == 0, "beam_width is ", cache.width,
             "; it must divide the batch of ", p.batch);

@@ -98,7 +98,7 @@ double scale_of(float attribute, int64_t head_size) {
 }
 
 int64_t past_rows_of(const Tensor& tensor, int64_t new_rows, int64_t capacity) {
-  require(tensor.count() == 1, "past_sequence_length has shape ", tensor.shape.str(), "; it must be one number");
+  require(tensor.shape.is_scalar(), "past_sequence_length has shape ", tensor.shape.str(), "; it must be one number");
   const int64_t past = *tensor.as<const int32_t>();
   require(past >= 0 && past <= capacity - new_rows, "past_sequence_length is ", past, "; with ", new_rows,
           " new rows it must be between 0 and ", capacity - new_rows, " in a buffer of ", capacity);

@@ -43,7 +43,8 @@ class MultiHeadAttention : public Op {
         take_packed(*key, type, 2, "key", {&k, &v});
         require(!value, "a packed key ", key->shape.str(), " has the values with it; there can be no other ones");
       } else {
-        require(value, "value is wanted where key is not packed");
+        require(value && value->shape.rank() == key->shape.rank(), "key has shape ", key->shape.str(),
+                "; a value of as many dimensions is wanted with it");
         k = take(*key, "key"), v = take(*value, "value");
       }
     }
