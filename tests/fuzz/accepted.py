@@ -108,6 +108,20 @@ ACCEPTED = [
         "ONNX casts indices to integers; the CPU EP compares floats as they are",
         lambda finding: contents(finding).dtype.kind == "f" and (contents(finding) % 1 != 0).any(),
     ),
+    Accepted(
+        "DecoderMaskedMultiHeadAttention",
+        VALUES,
+        "the CPU EP's keys of the past are as they are elsewhere; Encore's are in chunks, as GPUs have them",
+    ),
+    Accepted("DecoderMaskedMultiHeadAttention", REFUSED, "which wants heads of whole chunks, and beams that are there"),
+    Accepted(
+        "Attention QAttention",
+        SERVED,
+        "the CPU EP looks at lengths first; Encore takes those below zero for none, and those above for all",
+        says("mask_index value"),
+    ),
+    Accepted("Attention", SERVED, "Encore has biases where there is a past", says("both past and attention_bias")),
+    Accepted("MultiHeadAttention", SERVED, "Encore has values of any size", says("'key' and 'value' shall have same")),
     Accepted("Upsample Resize", VALUES, "integers between two pixels are rounded from floats", by_one),
     Accepted("Cast CastLike", VALUES, "ONNX leaves open what a float beyond the integers becomes", out_of_range),
     Accepted(

@@ -1,0 +1,11 @@
+// Rotary positions whose angles no table has: of position p and pair i of n, p * 10000^(-i / n).
+#pragma once
+#include "ops/attention/heads.h"
+
+namespace encore::ops {
+
+// Turns the first `turned` values of queries and keys, whose halves are pairs, where they are. The first row is at
+// position `first`.
+void turn_heads(Context& context, Type type, const Heads& q, const Heads& k, int64_t turned, int64_t first);
+
+}  // namespace encore::ops
