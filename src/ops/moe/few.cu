@@ -1,0 +1,139 @@
+// Products of few rows with experts' weights: weights are read once and straight into the registers of the lanes that
+// need them, for up to eight rows, which cost tile products nothing more than one.
+//
+// A block has sixteen rows of weights. Its warps take turns along the depth and are added up at the end. A lane reads
+// 16 bytes of weight rows g and g + 8, g = lane / 4, and the same part of row g of x; where along the depth is free, as
+// long as both factors agree. Where results have two factors, rows g are the first and rows g + 8 the second ones.
+#include <bit>
+
+#include "ops/moe/layer_view.h"
+
+namespace encore::ops {
+namespace {
+
+using device::Block;
+using device::LeftTile;
+using device::Pack;
+using device::PerThread;
+using device::RightTile;
+using device::SumTile;
+using device::Warp;
+
+constexpr int kWarps = 4, kThreads = 32 * kWarps, kSlots = 16;
+
+template <class T, int kBits>
+struct FewRows {
+  using View = LayerView<T, kBits>;
+  using Loaded = typename View::Loaded;
+  using Words = Pack<uint32_t, 4>;
+  static constexpr int kCount = View::Matrix::kCount, kEights = kCount / 8;
+  static constexpr int kStep = 4 * kCount;           // of a warp
+  static constexpr int kAhead = kBits == 0 ? 4 : 2;  // steps on their way at once
+  static constexpr int kMaxThreads = kThreads;
+  struct Shared {
+    float sums[kWarps][kSlots][kFewRows + 1];
+  };
+  struct Step {
+    Loaded low, high;
+    Words x[kEights];
+  };
+  struct Steps {
+    Step at[kAhead];
+  };
+  struct Operands {
+    Eight<T> low, high;
+  };
+
+  View view;
+
+  DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
+    TileRows rows;
+    int group;
+    if (!view.find_tile(b.index(), rows, group)) return;
+    const bool paired = view.paired();
+    const int first = group * (paired ? kSlots / 2 : kSlots);
+    device::for_each_warp(b, [&](const Warp& warp, Shared& s) {
+      PerThread<SumTile, 32> sums;
+      PerThread<const T*, 32> own;
+      warp.lanes([&](int lane) {
+        sums[lane] = SumTile{};
+        own[lane] = lane / 4 < rows.count ? view.row_of(rows.place + lane / 4) : nullptr;
+      });
+      for (int k = warp.index() * kStep; k < view.depth; k += kWarps * kStep * kAhead) {
+        PerThread<Steps, 32> steps;
+        warp.lanes([&](int lane) {
+          UNROLL for (int i = 0; i < kAhead; ++i)
+              load(steps[lane].at[i], rows.expert, first, paired, own[lane], k + i * kWarps * kStep, lane);
+        });
+        UNROLL for (int i = 0; i < kAhead; ++i) {
+          UNROLL for (int j = 0; j < kEights; ++j) {
+            PerThread<Operands, 32> operands;
+            warp.lanes([&](int lane) {
+              operands[lane] = {View::Matrix::eight(steps[lane].at[i].low, j),
+                                View::Matrix::eight(steps[lane].at[i].high, j)};
+            });
+            UNROLL for (int half = 0; half < 2; ++half) {
+              warp.template multiply<T>([&](int lane) -> SumTile& { return sums[lane]; },
+                                        [&](int lane) {
+                                          const Operands& of = operands[lane];
+                                          return LeftTile{{of.low.words[2 * half], of.high.words[2 * half],
+                                                           of.low.words[2 * half + 1], of.high.words[2 * half + 1]}};
+                                        },
+                                        [&](int lane) {
+                                          const Words& of = steps[lane].at[i].x[j];
+                                          return RightTile{{of.at[2 * half], of.at[2 * half + 1]}};
+                                        });
+            }
+          }
+        }
+      }
+      warp.lanes([&](int lane) {
+        UNROLL for (int i = 0; i < 4; ++i) s.sums[warp.index()][lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2] =
+            sums[lane].at[i];
+      });
+    });
+    b.threads([&](int t, Shared& s) {
+      const int width = paired ? kSlots / 2 : kSlots, slot = t % width, row = t / width;
+      if (row >= rows.count) return;
+      float one = 0, other = 0;
+      UNROLL for (int w = 0; w < kWarps; ++w) {
+        one += s.sums[w][slot][row];
+        if (paired) other += s.sums[w][slot + 8][row];
+      }
+      view.store(rows.place + row, rows.expert, first + slot, one, other);
+    });
+  }
+
+ private:
+  DEVICE_FN void load(Step& to, int expert, int first, bool paired, const T* row, int k, int lane) const {
+    const int at = k + lane % 4 * kCount, g = lane / 4;
+    to.low = view.load(expert, first + g, false, at);
+    to.high = view.load(expert, first + (paired ? g : g + 8), paired, at);
+    UNROLL for (int j = 0; j < kEights; ++j) {
+      to.x[j] = Words{};
+      const int left = view.depth - at - 8 * j;
+      if (!row || left <= 0) continue;
+      auto pack = device::load_pack<8>(row + at + 8 * j, view.x_aligned, left < 8 ? left : 8);
+      UNROLL for (int i = 0; i < 8; ++i) {
+        if (i >= left) pack.at[i] = T(0.f);
+      }
+      to.x[j] = std::bit_cast<Words>(pack);
+    }
+  }
+};
+
+}  // namespace
+
+void multiply_few(Context& context, const Layer& layer, const Arrangement& a) {
+  const int64_t width = layer.factors == Factors::single ? kSlots : kSlots / 2;
+  const int64_t blocks = checked_product((layer.results + width - 1) / width, a.most_tiles);
+  dispatch(TypeList<Half, BFloat16>{}, layer.type, [&]<class T> {
+    dispatch_bits(layer.weights.bits, [&]<int kBits> {
+      using Kernel = FewRows<T, kBits>;
+      device::block_kernel<typename Kernel::Shared>(context.stream(), {blocks, kThreads},
+                                                    Kernel{LayerView<T, kBits>(layer, a, blocks)});
+    });
+  });
+}
+
+}  // namespace encore::ops

@@ -1,0 +1,112 @@
+// A layer as its kernels see it.
+#pragma once
+#include <cmath>
+
+#include "device/divide.h"
+#include "ops/elementwise/gelu.h"
+#include "ops/moe/experts.h"
+
+namespace encore::ops {
+
+// A tile's rows, which one expert has.
+struct TileRows {
+  int expert, place, count;
+};
+
+template <class T, int kBits>
+struct LayerView {
+  using Matrix = Weights<T, kBits>;
+  using Loaded = typename Matrix::Loaded;
+
+  Matrix weights, second;
+  const T *bias, *second_bias, *x;
+  T* y;
+  const int *sorted, *offsets, *tile_expert, *tile_place, *tiles;
+  device::Divider by_chosen, by_tiles;
+  int depth, results, tile_rows;
+  float alpha, beta, limit;
+  Factors factors;
+  MoeActivation activation;
+  bool x_of_tokens, y_of_rows, x_aligned;
+
+  LayerView(const Layer& l, const Arrangement& a, int64_t blocks)
+      : weights(l.weights, l.depth),
+        second(l.factors == Factors::apart ? l.second : l.weights, l.depth),
+        bias(static_cast<const T*>(l.bias)),
+        second_bias(static_cast<const T*>(l.factors == Factors::apart ? l.second_bias : l.bias)),
+        x(static_cast<const T*>(l.x)),
+        y(static_cast<T*>(l.y)),
+        sorted(a.sorted),
+        offsets(a.offsets),
+        tile_expert(a.tile_expert),
+        tile_place(a.tile_place),
+        tiles(a.tiles),
+        by_chosen(l.chosen, a.rows),
+        by_tiles(a.most_tiles, blocks),
+        depth(int(l.depth)),
+        results(int(l.results)),
+        tile_rows(a.tile_rows),
+        alpha(l.alpha),
+        beta(l.beta),
+        limit(l.limit),
+        factors(l.factors),
+        activation(l.activation),
+        x_of_tokens(l.x_of_tokens),
+        y_of_rows(l.y_of_rows),
+        x_aligned(l.depth % 8 == 0 && device::is_pack_aligned<16>(static_cast<const uint8_t*>(l.x))) {}
+
+  DEVICE_FN bool paired() const { return factors != Factors::single; }
+  // The tile of a block, if there is one, and which results the block has. Blocks of the same results, and so with the
+  // same weights, are neighbours.
+  DEVICE_FN bool find_tile(int64_t block, TileRows& rows, int& group) const {
+    int64_t tile;
+    group = int(by_tiles(block, tile));
+    if (tile >= *tiles) return false;
+    rows.expert = tile_expert[tile];
+    rows.place = tile_place[tile];
+    const int left = offsets[rows.expert + 1] - rows.place;
+    rows.count = left < tile_rows ? left : tile_rows;
+    return true;
+  }
+  DEVICE_FN const T* row_of(int place) const {
+    int64_t row = place, rest;
+    if (x_of_tokens) row = by_chosen(sorted[place], rest);
+    return x + row * depth;
+  }
+  // Weights of the first or the second factor of a result.
+  DEVICE_FN Loaded load(int expert, int result, bool of_second, int k) const {
+    if (result >= results) result = results - 1;  // which nobody asks for
+    if (of_second && factors == Factors::apart) return second.load(expert, result, k);
+    return weights.load(expert, place_of(result, of_second), k);
+  }
+  DEVICE_FN void store(int place, int expert, int result, float first, float other) const {
+    if (result >= results) return;
+    const int64_t row = y_of_rows ? sorted[place] : place;
+    if (bias) first += float(bias[int64_t(expert) * weights.rows + place_of(result, false)]);
+    if (paired() && second_bias) other += float(second_bias[int64_t(expert) * second.rows + place_of(result, true)]);
+    y[row * results + result] = T(activated(first, other));
+  }
+
+ private:
+  DEVICE_FN int place_of(int result, bool of_second) const {
+    if (factors == Factors::neighbours) return 2 * result + of_second;
+    return factors == Factors::halves && of_second ? results + result : result;
+  }
+  DEVICE_FN float activated(float value, float other) const {
+    float out = value;
+    if (activation == MoeActivation::relu) {
+      out = value < 0 ? 0.f : value;
+    } else if (activation == MoeActivation::gelu) {
+      out = GeluByTanh()(value);
+    } else if (activation == MoeActivation::silu) {
+      out = value / (1.f + std::exp(-value));
+    } else if (activation == MoeActivation::swiglu) {
+      value = value > limit ? limit : value;
+      other = other > limit ? limit : other < -limit ? -limit : other;
+      return value / (1.f + std::exp(-alpha * value)) * (other + beta);
+    }
+    return paired() ? out * other : out;
+  }
+};
+
+}  // namespace encore::ops

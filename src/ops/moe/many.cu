@@ -1,0 +1,181 @@
+// Products of many rows with experts' weights by tile products: a block has 64 rows of x and 128 of weights, which it
+// brings to the products' type and keeps in shared memory, 32 along the depth at a time, with the next 32 on their way.
+//
+// In shared memory a row is 64 bytes, four lanes' 16, so that a warp's reads are of neighbouring bytes. As with few
+// rows, a lane has 16 bytes of a row as its parts of two products. Where results have two factors, a warp's tiles have
+// eight rows of first and eight of second ones, which meet in the same lane.
+#include <bit>
+
+#include "ops/moe/layer_view.h"
+
+namespace encore::ops {
+namespace {
+
+using device::Block;
+using device::LeftTile;
+using device::Pack;
+using device::PerThread;
+using device::RightTile;
+using device::SumTile;
+using device::Warp;
+
+// Two by two warps have four tiles of weights and four of x each.
+constexpr int kWarps = 4, kThreads = 32 * kWarps, kSlots = 128, kDepth = 32, kTiles = 4;
+using Words = Pack<uint32_t, 4>;
+
+template <class T, int kBits>
+struct ManyRows {
+  using View = LayerView<T, kBits>;
+  using Loaded = typename View::Loaded;
+  static constexpr int kCount = View::Matrix::kCount, kLoads = kSlots * kDepth / kCount / kThreads;
+  static constexpr int kRowLoads = kManyRows * kDepth / 8 / kThreads;
+  static constexpr int kMaxThreads = kThreads;
+  struct Shared {
+    Words weights[2][kSlots][4], x[2][kManyRows][4];
+    const T* rows[kManyRows];
+  };
+  struct Next {
+    Loaded weights[kLoads];
+    Words x[kRowLoads];
+  };
+  struct Sums {
+    SumTile at[kTiles][kTiles];
+  };
+
+  View view;
+
+  DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
+    TileRows rows;
+    int group;
+    if (!view.find_tile(b.index(), rows, group)) return;
+    const bool paired = view.paired();
+    const int first = group * (paired ? kSlots / 2 : kSlots);
+    b.threads([&](int t, Shared& s) {
+      if (t < kManyRows) s.rows[t] = t < rows.count ? view.row_of(rows.place + t) : nullptr;
+    });
+    PerThread<Next, kThreads> next;
+    PerThread<Sums, kThreads> sums;
+    b.threads([&](int t, Shared& s) {
+      sums[t] = Sums{};
+      load(next[t], s, rows.expert, first, paired, 0, t);
+      keep(next[t], s, 0, t);
+    });
+    const int steps = (view.depth + kDepth - 1) / kDepth;
+    for (int step = 0; step < steps; ++step) {
+      device::for_each_warp(b, [&](const Warp& warp, Shared& s) {
+        const int thread = 32 * warp.index(), now = step % 2;
+        if (step + 1 < steps)
+          warp.lanes([&](int lane) {
+            load(next[thread + lane], s, rows.expert, first, paired, (step + 1) * kDepth, thread + lane);
+          });
+        multiply(warp, s, now, sums);
+        if (step + 1 < steps) warp.lanes([&](int lane) { keep(next[thread + lane], s, 1 - now, thread + lane); });
+      });
+    }
+    b.threads([&](int t, Shared&) {
+      const int lane = t % 32, warp = t / 32;
+      UNROLL for (int i = 0; i < kTiles; ++i) {
+        const int tile = warp % 2 * kTiles + i;
+        UNROLL for (int j = 0; j < kTiles; ++j) {
+          const SumTile& of = sums[t].at[i][j];
+          UNROLL for (int n = 0; n < 2; ++n) {
+            const int row = (warp / 2 * kTiles + j) * 8 + lane % 4 * 2 + n;
+            if (row >= rows.count) continue;
+            if (paired) {
+              view.store(rows.place + row, rows.expert, first + tile * 8 + lane / 4, of.at[n], of.at[2 + n]);
+            } else {
+              view.store(rows.place + row, rows.expert, first + tile * 16 + lane / 4, of.at[n], 0);
+              view.store(rows.place + row, rows.expert, first + tile * 16 + lane / 4 + 8, of.at[2 + n], 0);
+            }
+          }
+        }
+      }
+    });
+  }
+
+ private:
+  // Thread t's part of what comes `k` along the depth.
+  DEVICE_FN void load(Next& to, const Shared& s, int expert, int first, bool paired, int k, int t) const {
+    constexpr int kAcross = kDepth / kCount;
+    UNROLL for (int i = 0; i < kLoads; ++i) {
+      const int at = t + i * kThreads, slot = at / kAcross;
+      const bool of_second = paired && slot / 8 % 2;
+      to.weights[i] =
+          view.load(expert, first + (paired ? slot / 16 * 8 + slot % 8 : slot), of_second, k + at % kAcross * kCount);
+    }
+    UNROLL for (int i = 0; i < kRowLoads; ++i) {
+      const int at = t + i * kThreads, column = k + at % 4 * 8, left = view.depth - column;
+      const T* const row = s.rows[at / 4];
+      to.x[i] = Words{};
+      if (!row || left <= 0) continue;
+      auto pack = device::load_pack<8>(row + column, view.x_aligned, left < 8 ? left : 8);
+      UNROLL for (int j = 0; j < 8; ++j) {
+        if (j >= left) pack.at[j] = T(0.f);
+      }
+      to.x[i] = std::bit_cast<Words>(pack);
+    }
+  }
+  DEVICE_FN static void keep(const Next& from, Shared& s, int buffer, int t) {
+    constexpr int kEights = kCount / 8, kAcross = kDepth / kCount;
+    UNROLL for (int i = 0; i < kLoads; ++i) {
+      const int at = t + i * kThreads, slot = at / kAcross;
+      UNROLL for (int j = 0; j < kEights; ++j) s.weights[buffer][slot][at % kAcross * kEights + j] =
+          std::bit_cast<Words>(View::Matrix::eight(from.weights[i], j));
+    }
+    UNROLL for (int i = 0; i < kRowLoads; ++i) {
+      const int at = t + i * kThreads;
+      s.x[buffer][at / 4][at % 4] = from.x[i];
+    }
+  }
+  struct Right {
+    Words at[kTiles];
+  };
+  struct Left {
+    Words low, high;
+  };
+  DEVICE_FN static void multiply(const Warp& warp, const Shared& s, int now, PerThread<Sums, kThreads>& sums) {
+    const int thread = 32 * warp.index();
+    PerThread<Right, 32> right;
+    warp.lanes([&](int lane) {
+      UNROLL for (int j = 0; j < kTiles; ++j) right[lane].at[j] =
+          s.x[now][(warp.index() / 2 * kTiles + j) * 8 + lane / 4][lane % 4];
+    });
+    UNROLL for (int i = 0; i < kTiles; ++i) {
+      PerThread<Left, 32> left;
+      warp.lanes([&](int lane) {
+        const int slot = (warp.index() % 2 * kTiles + i) * 16 + lane / 4;
+        left[lane] = {s.weights[now][slot][lane % 4], s.weights[now][slot + 8][lane % 4]};
+      });
+      UNROLL for (int half = 0; half < 2; ++half) {
+        UNROLL for (int j = 0; j < kTiles; ++j) {
+          warp.template multiply<T>([&](int lane) -> SumTile& { return sums[thread + lane].at[i][j]; },
+                                    [&](int lane) {
+                                      const Left& of = left[lane];
+                                      return LeftTile{{of.low.at[2 * half], of.high.at[2 * half],
+                                                       of.low.at[2 * half + 1], of.high.at[2 * half + 1]}};
+                                    },
+                                    [&](int lane) {
+                                      const Words& of = right[lane].at[j];
+                                      return RightTile{{of.at[2 * half], of.at[2 * half + 1]}};
+                                    });
+        }
+      }
+    }
+  }
+};
+
+}  // namespace
+
+void multiply_many(Context& context, const Layer& layer, const Arrangement& a) {
+  const int64_t width = layer.factors == Factors::single ? kSlots : kSlots / 2;
+  const int64_t blocks = checked_product((layer.results + width - 1) / width, a.most_tiles);
+  dispatch(TypeList<Half, BFloat16>{}, layer.type, [&]<class T> {
+    dispatch_bits(layer.weights.bits, [&]<int kBits> {
+      using Kernel = ManyRows<T, kBits>;
+      device::block_kernel<typename Kernel::Shared>(context.stream(), {blocks, kThreads},
+                                                    Kernel{LayerView<T, kBits>(layer, a, blocks)});
+    });
+  });
+}
+
+}  // namespace encore::ops
