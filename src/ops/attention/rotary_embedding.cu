@@ -3,7 +3,7 @@
 
 #include "device/divide.h"
 #include "device/fault.h"
-#include "device/transform.h"
+#include "ops/attention/pairs.h"
 #include "ops/dispatch.h"
 #include "ops/registry.h"
 
@@ -12,87 +12,72 @@ namespace {
 
 using device::Divider;
 using device::FaultRef;
-using device::Pack;
 
 // An index turns a pack of pairs, or moves a pack of what is not turned.
-template <class T>
+// kStreams: at one of several positions.
+template <class T, bool kStreams>
 struct Rotate {
-  static constexpr int kPack = device::pack_size<T>();
-  using Packed = Pack<T, kPack>;
+  static constexpr int kPack = Pairs<T>::kPack;
+  using Packed = typename Pairs<T>::Pack;
 
   const T* x;
   T* y;
   const T *cos, *sin;
   const int64_t* position_ids;
-  int64_t positions;
+  int64_t positions, tokens;
   Divider by_packs, by_inner, by_middle;  // of a head; then of the dimensions between batch and size
-  int rows, size, half, turning_packs;
-  bool flat, interleaved, aligned;
+  int rows;
+  bool flat, one_id;
+  PairLayout layout;
+  PositionStreams streams;
   FaultRef fault;
 
   DEVICE_FN void operator()(int64_t i) const {
     int64_t pack, inner, middle;
     const int64_t head = by_packs(i, pack), batch = by_middle(by_inner(head, inner), middle);
-    const T* const from = x + head * size;
-    T* const to = y + head * size;
-    if (pack >= turning_packs) {
-      const int first = 2 * half + int(pack - turning_packs) * kPack, left = size - first;
+    const T* const from = x + head * layout.size;
+    T* const to = y + head * layout.size;
+    if (pack >= layout.turning_packs) {
+      const int first = 2 * layout.half + int(pack - layout.turning_packs) * kPack, left = layout.size - first;
       const int count = left < kPack ? left : kPack;
-      device::store_pack(to + first, device::load_pack<kPack>(from + first, aligned, count), aligned, count);
+      device::store_pack(to + first, device::load_pack<kPack>(from + first, layout.aligned, count), layout.aligned,
+                         count);
       return;
     }
-    const int64_t token = batch * rows + (flat ? middle : inner);
-    int64_t position = token;
-    if (position_ids) {
-      position = position_ids[token];
-      if (position < 0 || position >= positions) {
-        fault.report(device::FaultKind::index_out_of_range, position, positions);
-        position = 0;
-      }
+    const int64_t row = flat ? middle : inner, token = batch * rows + row;
+    const int first = int(pack) * kPack, count = layout.half - first < kPack ? layout.half - first : kPack;
+    Pairs<T> pairs = Pairs<T>::load(from, layout, first, count);
+    if constexpr (kStreams) {
+      int64_t position[3];
+      UNROLL for (int i = 0; i < 3; ++i) position[i] = checked(position_ids[i * tokens + token]);
+      pairs.turn(at_streams(cos, position, first, count), at_streams(sin, position, first, count));
+    } else {
+      const int64_t position =
+          position_ids ? checked(one_id ? following(position_ids[0], row) : position_ids[token]) : token;
+      pairs.turn(at_position(cos, position, first, count), at_position(sin, position, first, count));
     }
-    const int first = int(pack) * kPack, count = half - first < kPack ? half - first : kPack;
-    const Packed c = device::load_pack<kPack>(cos + position * half + first, aligned, count),
-                 s = device::load_pack<kPack>(sin + position * half + first, aligned, count);
-    if (interleaved)
-      turn_neighbours(from + 2 * first, to + 2 * first, c, s, count);
-    else
-      turn_halves(from + first, to + first, c, s, count);
+    pairs.store(to, layout, first, count);
   }
 
  private:
-  DEVICE_FN static void turn(T& a, T& b, T c, T s) {
-    const float real = float(a), imaginary = float(b), cosine = float(c), sine = float(s);
-    a = T(cosine * real - sine * imaginary);
-    b = T(sine * real + cosine * imaginary);
+  DEVICE_FN static int64_t following(int64_t first, int64_t row) { return int64_t(uint64_t(first) + uint64_t(row)); }
+  DEVICE_FN int64_t checked(int64_t position) const {
+    if (position >= 0 && position < positions) return position;
+    fault.report(device::FaultKind::index_out_of_range, position, positions);
+    return 0;
   }
-  DEVICE_FN void turn_halves(const T* from, T* to, const Packed& c, const Packed& s, int count) const {
-    Packed a = device::load_pack<kPack>(from, aligned, count),
-           b = device::load_pack<kPack>(from + half, aligned, count);
-    UNROLL for (int i = 0; i < kPack; ++i) turn(a.at[i], b.at[i], c.at[i], s.at[i]);
-    device::store_pack(to, a, aligned, count);
-    device::store_pack(to + half, b, aligned, count);
+  // Of the pairs `first` to first + count - 1 at one position, or each at that of its stream.
+  DEVICE_FN Packed at_position(const T* table, int64_t position, int first, int count) const {
+    return device::load_pack<kPack>(table + position * layout.half + first, layout.aligned, count);
   }
-  DEVICE_FN void turn_neighbours(const T* from, T* to, const Packed& c, const Packed& s, int count) const {
-    const bool whole = aligned && count == kPack;
-    Packed low, high;
-    if (whole) {
-      low = device::load_pack<kPack>(from, true);
-      high = device::load_pack<kPack>(from + kPack, true);
-      UNROLL for (int i = 0; i < kPack / 2; ++i) {
-        turn(low.at[2 * i], low.at[2 * i + 1], c.at[i], s.at[i]);
-        turn(high.at[2 * i], high.at[2 * i + 1], c.at[kPack / 2 + i], s.at[kPack / 2 + i]);
-      }
-      device::store_pack(to, low, true);
-      device::store_pack(to + kPack, high, true);
-      return;
-    }
+  DEVICE_FN Packed at_streams(const T* table, const int64_t (&position)[3], int first, int count) const {
+    Packed packed;
     UNROLL for (int i = 0; i < kPack; ++i) {
-      if (i >= count) return;
-      T a = from[2 * i], b = from[2 * i + 1];
-      turn(a, b, c.at[i], s.at[i]);
-      to[2 * i] = a;
-      to[2 * i + 1] = b;
+      const int pair = first + (i < count ? i : 0), stream = streams.of(pair);
+      const int64_t row = stream == 0 ? position[0] : stream == 1 ? position[1] : position[2];
+      packed.at[i] = T(float(table[row * layout.half + pair]) * streams.scale);
     }
+    return packed;
   }
 };
 
@@ -160,21 +145,29 @@ class RotaryEmbedding : public Op {
 
 void rotate(Context& context, const Rotation& r) {
   dispatch(TypeList<float, Half, BFloat16>{}, r.type, [&]<class T> {
-    constexpr int kPack = Rotate<T>::kPack;
-    const int64_t half = r.turned / 2, turning = (half + kPack - 1) / kPack,
-                  packs = turning + (r.size - r.turned + kPack - 1) / kPack;
+    constexpr int kPack = Pairs<T>::kPack;
+    PairLayout layout;
+    layout.size = int(r.size);
+    layout.half = int(r.turned / 2);
+    layout.turning_packs = (layout.half + kPack - 1) / kPack;
+    layout.interleaved = r.interleaved;
+    layout.aligned = layout.half % kPack == 0 && layout.size % kPack == 0 &&
+                     device::is_pack_aligned<kPack>(static_cast<const T*>(r.x)) &&
+                     device::is_pack_aligned<kPack>(static_cast<const T*>(r.y)) &&
+                     device::is_pack_aligned<kPack>(static_cast<const T*>(r.cos)) &&
+                     device::is_pack_aligned<kPack>(static_cast<const T*>(r.sin));
+    const int64_t packs = layout.turning_packs + (r.size - r.turned + kPack - 1) / kPack;
     const int64_t count = checked_product(checked_product(checked_product(r.batch, r.heads), r.rows), packs);
-    const bool aligned = half % kPack == 0 && r.size % kPack == 0 &&
-                         device::is_pack_aligned<kPack>(static_cast<const T*>(r.x)) &&
-                         device::is_pack_aligned<kPack>(static_cast<const T*>(r.y)) &&
-                         device::is_pack_aligned<kPack>(static_cast<const T*>(r.cos)) &&
-                         device::is_pack_aligned<kPack>(static_cast<const T*>(r.sin));
-    device::for_each_index(
-        context.stream(), count,
-        Rotate<T>{static_cast<const T*>(r.x), static_cast<T*>(r.y), static_cast<const T*>(r.cos),
-                  static_cast<const T*>(r.sin), r.position_ids, r.positions, Divider(packs, count),
-                  Divider(r.flat ? r.heads : r.rows, count), Divider(r.flat ? r.rows : r.heads, count), int(r.rows),
-                  int(r.size), int(half), int(turning), r.flat, r.interleaved, aligned, context.fault()});
+    const auto launch = [&]<bool kStreams> {
+      device::for_each_index(
+          context.stream(), count,
+          Rotate<T, kStreams>{static_cast<const T*>(r.x), static_cast<T*>(r.y), static_cast<const T*>(r.cos),
+                              static_cast<const T*>(r.sin), r.position_ids, r.positions, r.batch * r.rows,
+                              Divider(packs, count), Divider(r.flat ? r.heads : r.rows, count),
+                              Divider(r.flat ? r.rows : r.heads, count), int(r.rows), r.flat, r.one_id, layout,
+                              r.streams, context.fault()});
+    };
+    r.streams.count > 1 ? launch.template operator()<true>() : launch.template operator()<false>();
   });
 }
 

@@ -2,9 +2,25 @@
 #pragma once
 #include <cstdint>
 
+#include "device/annotate.h"
 #include "ops/op.h"
 
 namespace encore::ops {
+
+// Which of several positions of a token a pair is turned to.
+struct PositionStreams {
+  int count = 1;  // or 3
+  bool alternate =
+      false;          // pairs of the second and third stream are every third one, else all of a stream are neighbours
+  int pairs[3] = {};  // of each; the first has what is left
+  float scale = 1;    // of cosines and sines
+
+  DEVICE_FN int of(int pair) const {
+    if (!alternate) return pair < pairs[0] ? 0 : pair < pairs[0] + pairs[1] ? 1 : 2;
+    const int stream = pair % 3;
+    return pair / 3 < pairs[stream] ? stream : 0;
+  }
+};
 
 // x and y are contiguous, [batch, head, row, size] or with `flat` [batch, row, head, size], and may be the same memory.
 struct Rotation {
@@ -17,7 +33,9 @@ struct Rotation {
   bool interleaved = false;                   // pairs are neighbours, else half of `turned` apart
   const void *cos = nullptr, *sin = nullptr;  // [position, turned / 2]
   int64_t positions = 0;
-  const int64_t* position_ids = nullptr;  // [batch, row]; null: position batch * rows + row
+  const int64_t* position_ids = nullptr;  // [stream, batch, row]; null: position batch * rows + row
+  bool one_id = false;                    // there is but one, for row 0: others follow
+  PositionStreams streams;
 };
 void rotate(Context& context, const Rotation& rotation);
 

@@ -1,0 +1,42 @@
+// New keys and values go behind those of the past; keys, and queries for themselves, are turned to their positions on
+// the way.
+#pragma once
+#include <cstdint>
+
+#include "ops/op.h"
+
+namespace encore::ops {
+
+struct CacheExtension {
+  Type type = Type::f16;
+  int64_t batch = 0, rows = 0, heads = 0, kv_heads = 0, size = 0;
+  // Heads of a token are neighbours, from one token to the next it is so far, in elements.
+  const void *q = nullptr, *k = nullptr, *v = nullptr;
+  int64_t q_token = 0, kv_token = 0;
+  void* turned_q = nullptr;  // [batch, row, head, size]; null: queries stay as they are
+
+  void *keys = nullptr, *values = nullptr;  // [batch, kv_head, capacity, size]
+  int64_t capacity = 0;
+  // What is copied first, unless it is the same memory: [batch, kv_head, past_rows, size], or null.
+  const void *past_keys = nullptr, *past_values = nullptr;
+  int64_t past_rows = 0;
+  // Of each batch the last of the keys, on the device. The new rows are those that end there; or with `from_start` the
+  // first ones of all, of which those after the last key pad the batch.
+  const int32_t* last_keys = nullptr;
+  bool from_start = false;
+
+  // Rotation, if there are cosines: [positions, turned / 2]. The position is that of the key, or the one that is given.
+  const void *cos = nullptr, *sin = nullptr;
+  int64_t positions = 0, turned = 0;
+  bool interleaved = false;
+  const int64_t* position_ids = nullptr;  // [batch, row]
+  // Before it the root mean square of a head becomes one, and values take their weights: [size], or null.
+  const void *q_weights = nullptr, *k_weights = nullptr;
+  float epsilon = 0;
+};
+
+// Rows before and after those of the past and the new ones become zeros where the past is copied. Where the last key is
+// not in the cache, or the new rows would begin before it, it is reported, and no row is written that is not there.
+void extend_cache(Context& context, const CacheExtension& extension);
+
+}  // namespace encore::ops

@@ -1,0 +1,267 @@
+// com.microsoft's GroupQueryAttention: keys and values live in a cache that new ones are added to, and queries look at
+// all of it.
+//
+// How long each batch is only the device knows. So launches are sized by the cache, and one captured graph serves every
+// length; but a prompt, all of whose rows are new, is attended by itself.
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "device/memory.h"
+#include "ops/attention/attend.h"
+#include "ops/attention/extend_cache.h"
+#include "ops/registry.h"
+
+namespace encore::ops {
+namespace {
+
+constexpr Types kTypes{Type::f32, Type::f16, Type::bf16};
+
+class GroupQueryAttention : public Op {
+ public:
+  explicit GroupQueryAttention(const NodeInfo& node)
+      : heads_(node.get_int("num_heads", 0)),
+        kv_heads_(node.get_int("kv_num_heads", 0)),
+        window_(node.get_int("local_window_size", -1)),
+        causal_(node.get_int("causal", 1) != 0),
+        rotates_(node.get_int("do_rotary", 0) == 1),
+        interleaved_(node.get_int("rotary_interleaved", 0) == 1),
+        smooth_(node.get_int("smooth_softmax", 0) == 1 && !node.has_input(kSinks)),
+        scale_(node.get_float("scale", 0)),
+        softcap_(node.get_float("softcap", 0)),
+        epsilon_(node.get_float("qk_norm_epsilon", 1e-6f)),
+        type_(node.input_type(0)) {
+    require(heads_ > 0 && kv_heads_ > 0 && heads_ % kv_heads_ == 0, "num_heads is ", heads_, " and kv_num_heads is ",
+            kv_heads_, "; the former must be a multiple of the latter");
+    require(heads_ < kMost / 4, "num_heads is ", heads_, "; that is more than there are kernels for");
+    require(window_ == -1 || (window_ > 0 && causal_), "local_window_size is ", window_,
+            "; it must be -1, or above zero in causal attention");
+    require(std::isfinite(scale_) && std::isfinite(softcap_) && softcap_ >= 0, "scale is ", scale_, " and softcap is ",
+            softcap_, "; they must be finite, and the latter not negative");
+    if (node.get_int("sliding_window_cache", 0) != 0)
+      fail(Code::not_supported, "a cache of the window's size (sliding_window_cache) is not supported");
+    if (node.get_int("qk_output", 0) != 0 || (node.output_count() > 3 && node.has_output(3)))
+      fail(Code::not_supported, "output_qk is not supported");
+    for (const char* which : {"k_quant_type", "v_quant_type"})
+      if (const std::string kind = node.get_string(which, "NONE"); kind != "NONE")
+        fail(Code::not_supported, "a quantized cache (", which, " ", kind, ") is not supported");
+    for (const int i : {1, 2, int(kPastKey), int(kPastValue), int(kCos), int(kSin), int(kBias), int(kSinks),
+                        int(kQWeights), int(kKWeights)})
+      if (node.has_input(i) && node.input_type(i) != type_)
+        fail(Code::not_supported, "query is ", device::name(type_), " and input ", i, " is ",
+             device::name(node.input_type(i)), "; they must be of one type");
+    require(!rotates_ || (node.has_input(kCos) && node.has_input(kSin)), "do_rotary wants cos_cache and sin_cache");
+    require(node.has_input(1) == node.has_input(2), "key and value are wanted together, or packed with query");
+    require(node.has_input(kPastKey) == node.has_input(kPastValue), "past_key and past_value are wanted together");
+    require(node.has_input(kQWeights) == node.has_input(kKWeights),
+            "q_norm_weight and k_norm_weight are wanted together");
+  }
+
+  void prepare(Prepack& prepack) override {
+    if (!smooth_) return;
+    const std::vector<char> zeros(size_t(heads_) * device::size_bytes(type_));
+    zeros_ = prepack.keep(zeros.size());
+    device::copy(prepack.stream(), zeros_, zeros.data(), zeros.size());
+  }
+
+  void run(Context& context) const override {
+    const Tensor& query = context.input(0);
+    require(query.shape.rank() == 3, "query has shape ", query.shape.str(), "; it must have rank 3");
+    CacheExtension cache;
+    cache.type = query.type;
+    cache.batch = query.shape[0], cache.rows = query.shape[1];
+    cache.heads = heads_, cache.kv_heads = kv_heads_;
+    take_new(context, cache);
+    const int64_t total = take_lengths(context, cache);
+    const Shape y_shape{cache.batch, cache.rows, checked_product(heads_, cache.size)};
+    require(total < kMost && cache.capacity < kMost && cache.rows < kMost && cache.size < kMost &&
+                heads_ + 2 * kv_heads_ < kMost,
+            "query ", query.shape.str(), " and ", cache.capacity, " keys are more than there are kernels for");
+    take_rotation(context, cache, total);
+
+    Attend problem;
+    problem.sinks = sinks(context);
+    take_bias(context, cache, total, problem.mask);
+    const Tensor y = context.output(0, y_shape);
+    take_present(context, cache);
+    if (cache.batch == 0) return;
+
+    HeadRows q{cache.q, cache.rows * cache.q_token, cache.size, cache.q_token};
+    if ((cache.cos || cache.q_weights) && y.count() > 0) {
+      cache.turned_q = context.scratch(y.bytes());
+      q = {cache.turned_q, y_shape.count(1, 3), cache.size, y_shape[2]};
+    }
+    extend_cache(context, cache);
+    if (y.count() == 0) return;
+
+    const HeadRows keys{cache.keys, kv_heads_ * cache.capacity * cache.size, cache.capacity * cache.size, cache.size};
+    problem.type = query.type;
+    problem.batch = cache.batch, problem.heads = heads_, problem.kv_heads = kv_heads_;
+    problem.queries = cache.rows, problem.keys = cache.from_start ? cache.rows : cache.capacity;
+    problem.head_size = problem.value_size = cache.size;
+    problem.q = q, problem.k = problem.v = keys;
+    problem.v.data = cache.values;
+    problem.y = {y.data, y_shape.count(1, 3), cache.size, y_shape[2]};
+    problem.scale = scale_ != 0 ? double(scale_) : 1 / std::sqrt(double(cache.size));
+    problem.softcap = softcap_;
+    problem.sight.before = window_ - (window_ > 0);
+    problem.sight.after = causal_ ? 0 : -1;
+    problem.sight.from_end = !cache.from_start;
+    // Of a prompt that has no padding, causal attention needs no lengths.
+    if (!cache.from_start || !causal_ || cache.batch > 1) problem.sight.last_keys = cache.last_keys;
+    attend(context, problem);
+  }
+
+ private:
+  enum Input {
+    kPastKey = 3,
+    kPastValue,
+    kLastKeys,
+    kTotal,
+    kCos,
+    kSin,
+    kIds,
+    kBias,
+    kSinks,
+    kQWeights = 14,
+    kKWeights
+  };
+  static constexpr int64_t kMost = int64_t(1) << 28;
+
+  static const Tensor* find(Context& context, int i) {
+    return context.input_count() > i ? context.find_input(i) : nullptr;
+  }
+
+  // Queries, keys and values, in one tensor or three.
+  void take_new(Context& context, CacheExtension& cache) const {
+    const Tensor &query = context.input(0), *key = find(context, 1), *value = find(context, 2);
+    const int64_t width = query.shape[2], heads = key ? heads_ : heads_ + 2 * kv_heads_;
+    require(width > 0 && width % heads == 0, "query ", query.shape.str(), " cannot be divided into ", heads, " heads");
+    cache.size = width / heads;
+    cache.q = query.data;
+    cache.q_token = width;
+    if (key) {
+      require(value, "value is wanted with key");
+      const Shape wanted{cache.batch, cache.rows, checked_product(kv_heads_, cache.size)};
+      require(key->shape == wanted && value->shape == wanted, "key ", key->shape.str(), " and value ",
+              value->shape.str(), " must be ", wanted.str(), " beside query ", query.shape.str());
+      cache.k = key->data, cache.v = value->data;
+      cache.kv_token = wanted[2];
+    } else {
+      const size_t bytes = device::size_bytes(query.type);
+      const auto* const first = query.as<const char>();
+      cache.k = query.data ? first + size_t(heads_ * cache.size) * bytes : nullptr;
+      cache.v = query.data ? first + size_t((heads_ + kv_heads_) * cache.size) * bytes : nullptr;
+      cache.kv_token = width;
+    }
+    const Tensor *q_weights = find(context, kQWeights), *k_weights = find(context, kKWeights);
+    for (const Tensor* weights : {q_weights, k_weights})
+      require(!weights || weights->shape == Shape{cache.size}, "q_norm_weight or k_norm_weight has shape ",
+              weights ? weights->shape.str() : "", "; [", cache.size, "] is wanted");
+    if (!q_weights || !k_weights) return;
+    cache.q_weights = q_weights->data, cache.k_weights = k_weights->data;
+    cache.epsilon = epsilon_;
+  }
+
+  // The past, and where the new rows begin. Returns the longest length.
+  int64_t take_lengths(Context& context, CacheExtension& cache) const {
+    const Tensor &last_keys = context.input(kLastKeys), &given = context.input(kTotal);
+    require(last_keys.shape == Shape{cache.batch} || (last_keys.shape.is_scalar() && cache.batch == 1),
+            "seqlens_k has shape ", last_keys.shape.str(), "; [", cache.batch, "] is wanted");
+    require(given.shape.count() == 1, "total_sequence_length has shape ", given.shape.str(), "; it must be one number");
+    const int64_t total = *given.as<const int32_t>();
+    require(total >= cache.rows, "total_sequence_length is ", total, ", and there are ", cache.rows, " new rows");
+    if (const Tensor* key = find(context, kPastKey)) {
+      const Tensor& value = context.input(kPastValue);
+      const Shape& shape = key->shape;
+      require(shape.rank() == 4 && shape == Shape{cache.batch, kv_heads_, shape[2], cache.size} && value.shape == shape,
+              "past_key ", shape.str(), " and past_value ", value.shape.str(), " must be [", cache.batch, ",",
+              kv_heads_, ",keys,", cache.size, "]");
+      cache.past_keys = key->data, cache.past_values = value.data;
+      cache.past_rows = shape[2];
+    }
+    cache.capacity = std::max(total, cache.past_rows);
+    cache.last_keys = last_keys.as<const int32_t>();
+    // One row ends at the last key, whether there is a past or not.
+    cache.from_start = cache.rows > 1 && cache.rows == total;
+    return total;
+  }
+
+  void take_rotation(Context& context, CacheExtension& cache, int64_t total) const {
+    if (!rotates_) return;
+    const Tensor &cos = context.input(kCos), &sin = context.input(kSin), *ids = find(context, kIds);
+    require(cos.shape.rank() == 2 && sin.shape == cos.shape && 2 * cos.shape[1] <= cache.size, "cos_cache ",
+            cos.shape.str(), " and sin_cache ", sin.shape.str(), " must be [positions, at most ", cache.size / 2, "]");
+    require(cos.shape[0] >= total || ids, "cos_cache ", cos.shape.str(), " has fewer positions than the ", total,
+            " keys");
+    require(!ids || ids->shape == Shape{cache.batch, cache.rows}, "position_ids has shape ",
+            ids ? ids->shape.str() : "", "; [", cache.batch, ",", cache.rows, "] is wanted");
+    if (cos.count() == 0) return;  // nothing is turned
+    cache.cos = cos.data, cache.sin = sin.data;
+    cache.positions = cos.shape[0];
+    cache.turned = 2 * cos.shape[1];
+    cache.interleaved = interleaved_;
+    cache.position_ids = ids ? ids->as<const int64_t>() : nullptr;
+  }
+
+  const void* sinks(Context& context) const {
+    const Tensor* const given = find(context, kSinks);
+    require(!given || given->shape == Shape{heads_}, "head_sink has shape ", given ? given->shape.str() : "", "; [",
+            heads_, "] is wanted");
+    return given ? given->data : zeros_;
+  }
+
+  void take_bias(Context& context, const CacheExtension& cache, int64_t total, AttentionMask& mask) const {
+    const Tensor* const bias = find(context, kBias);
+    if (!bias) return;
+    const Shape& shape = bias->shape;
+    const bool fits = shape.rank() == 4 && (shape[0] == 1 || shape[0] == cache.batch) &&
+                      (shape[1] == 1 || shape[1] == heads_) && shape[2] == cache.rows && shape[3] >= total;
+    require(fits, "attention_bias ", shape.str(), " does not broadcast to [", cache.batch, ",", heads_, ",", cache.rows,
+            ",", total, "]");
+    mask.data = bias->data;
+    mask.keys = shape[3];
+    mask.key = 1;
+    mask.query = shape[3];
+    mask.head = shape[1] == 1 ? 0 : shape.count(2, 4);
+    mask.batch = shape[0] == 1 ? 0 : shape.count(1, 4);
+  }
+
+  // Outputs that nobody wants are made all the same: attention reads them.
+  void take_present(Context& context, CacheExtension& cache) const {
+    const Shape shape{cache.batch, kv_heads_, cache.capacity, cache.size};
+    const auto make = [&](int output) {
+      if (context.output_count() > output && context.wants_output(output)) return context.output(output, shape).data;
+      return context.scratch(size_t(shape.count()) * device::size_bytes(cache.type));
+    };
+    cache.keys = make(1);
+    cache.values = make(2);
+    const bool shared = shape.count() > 0 && (cache.past_keys == cache.keys || cache.past_values == cache.values);
+    require(!shared || cache.past_rows == cache.capacity, "total_sequence_length is ", cache.capacity,
+            ", and the past shares its memory with the present, which has room for ", cache.past_rows,
+            " keys; give a larger one");
+  }
+
+  int64_t heads_, kv_heads_, window_;
+  bool causal_, rotates_, interleaved_, smooth_;
+  float scale_, softcap_, epsilon_;
+  Type type_;
+  void* zeros_ = nullptr;  // sinks of all heads
+};
+
+}  // namespace
+
+std::vector<OpRow> group_query_attention_rows() {
+  return {{.domain = kMicrosoft,
+           .name = "GroupQueryAttention",
+           .since = 1,
+           .types = {in(0, kTypes), in(1, kTypes), in(2, kTypes), in(3, kTypes), in(4, kTypes), in(5, {Type::i32}),
+                     in(6, {Type::i32}), in(7, kTypes), in(8, kTypes), in(9, {Type::i64}), in(10, kTypes),
+                     in(11, kTypes), in(14, kTypes), in(15, kTypes)},
+           .make = make<GroupQueryAttention>,
+           .host_inputs = {6},
+           .may_reuse = {{3, 1}, {4, 2}}}};
+}
+
+}  // namespace encore::ops
