@@ -1,6 +1,7 @@
 """Products with weights quantized in blocks, and rows gathered from such: MatMulNBits against the CPU EP where it takes
 the node, and all of them against NumPy, written down from what the operators' documentation says."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 from harness import Case, Const, check, floats, integers
@@ -182,3 +183,176 @@ def test_hostile():
 def test_declined(attrs):
     inputs = [floats(2, 64), np.zeros((8, 2, 16), np.uint8), np.ones((8, 2), np.float32)]
     declined("MatMulNBits", inputs, {"N": 8, "K": 64, "block_size": 32, "bits": 4, **attrs}, domain=MICROSOFT)
+
+
+STEPS = [0, 5.208333333e-03, 2 / 3, 1, 1 / 3, 0.5, 1 / 6, 0.25]
+BNB = [
+    [*STEPS, *(-step for step in STEPS)],
+    [
+        -1.0,
+        -0.6961928009986877,
+        -0.5250730514526367,
+        -0.39491748809814453,
+        -0.28444138169288635,
+        -0.18477343022823334,
+        -0.09105003625154495,
+        0.0,
+        0.07958029955625534,
+        0.16093020141124725,
+        0.24611230194568634,
+        0.33791524171829224,
+        0.44070982933044434,
+        0.5626170039176941,
+        0.7229568362236023,
+        1.0,
+    ],
+]
+
+
+def bnb4(m, depth, rows, block=64, kind=1, dtype="float16", transposed=True, **more):
+    count = depth * rows
+    inputs = [
+        floats(m, depth if transposed else rows, low=-1, high=1),
+        integers("uint8", -(-count // 2), low=0, high=255),
+        floats(-(-count // block), low=0, high=1) / np.float32(max(depth, 1) ** 0.5),
+    ]
+
+    def reference(a, b, scales):
+        codes = np.stack([b >> 4, b & 15], -1).reshape(-1)[:count]
+        weights = np.array(BNB[kind])[codes] * np.repeat(scales.astype(np.float64), block)[:count]
+        weights = weights.reshape(rows, depth)
+        return [(a.astype(np.float64) @ (weights.T if transposed else weights)).astype(np.float32)]
+
+    attrs = {"N": rows, "K": depth, "block_size": block, "quant_type": kind, "transB": int(transposed)}
+    more = {"reference": reference, "family": "matmul", **more}
+    name = f"{kind}-by{block}{'' if transposed else '-columns'}"
+    return Case("MatMulBnb4", inputs, attrs, dtype=dtype, domain=MICROSOFT, name=name, options=EXACT, **more)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("kind", [0, 1])
+@pytest.mark.parametrize("m", [0, 1, 5, 9])
+@pytest.mark.parametrize(
+    "depth,rows,block", [(64, 24, 64), (100, 33, 16), (7, 5, 32), (1, 1, 16), (256, 40, 4096), (33, 2, 16)]
+)
+def test_bnb4(dtype, kind, m, depth, rows, block):
+    check(bnb4(m, depth, rows, block, kind, dtype))
+    check(bnb4(m, depth, rows, block, kind, dtype, transposed=False))
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_bnb4_against_the_cpu(kind):
+    check(bnb4(3, 128, 24, 64, kind, "float32", reference=None))
+    check(bnb4(3, 128, 24, 64, kind, "float32", misaligned=True))
+
+
+def test_hostile_bnb4():
+    given = {"N": 8, "K": 64, "block_size": 32, "quant_type": 1}
+    inputs = [floats(2, 64), np.zeros(256, np.uint8), np.ones(16, np.float32)]
+    fails("MatMulBnb4", inputs, {**given, "K": 63}, "last dimension must be K", domain=MICROSOFT)
+    fails("MatMulBnb4", inputs, {**given, "N": 9}, "B has shape", domain=MICROSOFT)
+    fails("MatMulBnb4", inputs, {**given, "block_size": 16}, "absmax has shape", domain=MICROSOFT)
+    for attrs in [{"quant_type": 2}, {"block_size": 17}, {"K": 0}, {"N": 2**62}]:
+        declined("MatMulBnb4", inputs, {**given, **attrs}, domain=MICROSOFT)
+
+
+def gathered(kind, table, indices, block=16, axes=(0, -1), bits=4, dtype="float16", zeros=False, scales=None, **more):
+    """`table`: the shape of its elements."""
+    gather, quantize = axes[0] % len(table), axes[1] % len(table)
+    size = block or table[quantize]
+    shape = [-(-n // size) if i == quantize else n for i, n in enumerate(table)]
+    in_byte = 8 // bits if kind == "uint8" else 1
+    if kind == "uint8":
+        stored = [*table[:-1], table[-1] // in_byte]
+        data = integers("uint8", *stored, low=0, high=255)
+        zero = integers("uint8", *shape[:-1], -(-shape[-1] // in_byte), low=0, high=255)
+    else:
+        low, high = {"int4": (-8, 7), "uint4": (0, 15)}.get(kind, (-3, 3))
+        data, zero = (integers("int8", *s, low=low, high=high).astype(kind_of(kind)) for s in (table, shape))
+    inputs = [Const(data), indices, floats(*(scales or shape)), Const(zero) if zeros else None][: 3 + zeros]
+
+    def reference(data, indices, scales, zero=None):
+        wide = (unpacked(data, bits) if kind == "uint8" else data).astype(np.float64)
+        repeated = np.repeat(np.broadcast_to(scales.astype(np.float64), shape), size, quantize)
+        if zero is not None:
+            less = unpacked(zero, bits)[..., : shape[-1]] if kind == "uint8" else zero
+            less = np.repeat(less.astype(np.float64), size, quantize)
+        else:
+            less = np.full(repeated.shape, 2.0 ** (bits - 1) if kind == "uint8" else 0.0)
+        cut = tuple(slice(0, n) for n in table)
+        wide = (wide - less[cut]) * repeated[cut]
+        size_there = table[gather]
+        there = (indices >= -size_there) & (indices < size_there)
+        made = np.take(wide, np.where(there, indices, 0), gather)
+        where = there.reshape([1] * gather + list(there.shape) + [1] * (len(table) - gather - 1))
+        return [np.where(where, made, 0).astype(np.float32)]
+
+    attrs = {"gather_axis": axes[0], "quantize_axis": axes[1], "block_size": block, "bits": bits}
+    more = {"reference": reference, **more}
+    name = "-".join(filter(None, [kind, f"{bits}bits", f"by{block}", "zeros" * zeros, str(axes)]))
+    return Case("GatherBlockQuantized", inputs, attrs, dtype=dtype, domain=MICROSOFT, name=name, **more)
+
+
+def kind_of(kind):
+    return getattr(
+        ml_dtypes,
+        {"float8e4m3fn": "float8_e4m3fn", "float8e5m2": "float8_e5m2", "float4e2m1": "float4_e2m1fn"}.get(kind, kind),
+    )
+
+
+WHERE = np.array([[0, 3, -1], [2, 2, -4]], np.int64)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("kind,bits", [("uint8", 2), ("uint8", 4), ("uint8", 8), ("int4", 4), ("uint4", 4)])
+@pytest.mark.parametrize("width", [32, 48, 72, 20, 8])
+def test_gather(dtype, zeros, kind, bits, width):
+    check(gathered(kind, (5, width), WHERE, bits=bits, dtype=dtype, zeros=zeros))
+    check(gathered(kind, (5, 3, width), WHERE.astype(np.int32), bits=bits, dtype=dtype, zeros=zeros, block=32))
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("kind", ["int4", "uint4"])
+@pytest.mark.parametrize("axes", [(0, 1), (1, 0), (1, 1), (-1, 0), (1, -1), (2, 1)], ids=str)
+def test_gather_along_axes(dtype, zeros, kind, axes):
+    check(gathered(kind, (20, 37, 24), WHERE, axes=axes, dtype=dtype, zeros=zeros))
+
+
+@pytest.mark.parametrize(
+    "indices", [np.zeros((0,), np.int64), np.array(2), np.array([5, -6, 2**40, -(2**63), 4])], ids=str
+)
+def test_gather_anywhere(indices):
+    check(gathered("uint8", (5, 32), indices, zeros=True))
+    check(gathered("int4", (5, 32), indices, zeros=True, misaligned=indices.size > 1))
+
+
+def test_gather_against_the_cpu():
+    check(gathered("uint8", (5, 64), WHERE, zeros=True, dtype="float32", reference=None))
+    check(gathered("int4", (9, 37, 24), WHERE, axes=(1, 0), zeros=True, dtype="float32", reference=None))
+
+
+@pytest.mark.parametrize("kind", ["float8e4m3fn", "float8e5m2", "float4e2m1"])
+@pytest.mark.parametrize("scales", [None, (1, 1, 2), (6, 1, 2), (1, 37, 2)], ids=str)
+def test_gather_floats(kind, scales):
+    check(gathered(kind, (6, 37, 24), WHERE, axes=(0, 2), scales=scales))
+    if scales is None:
+        check(gathered(kind, (6, 37, 24), WHERE, axes=(1, 0), block=0))
+
+
+def test_hostile_gather():
+    def refused(words, attrs, data=(5, 16), scales=(5, 2), zeros=None):
+        given = {"quantize_axis": 1, "block_size": 16, "bits": 4, **attrs}
+        inputs = [np.zeros(data, np.uint8), WHERE, np.ones(scales, np.float32)]
+        more = [] if zeros is None else [np.zeros(zeros, np.uint8)]
+        fails("GatherBlockQuantized", inputs + more, given, words, domain=MICROSOFT, ranks=False)
+
+    refused("gather_axis", {"gather_axis": 2})
+    refused("first axis", {"gather_axis": 1})
+    refused("first axis", {"quantize_axis": 0})
+    refused("scales have shape", {}, scales=(5, 3))
+    refused("zero_points have shape", {}, zeros=(5, 2))
+    for attrs in [{"bits": 3}, {"block_size": 24}, {"block_size": 0}, {"block_size": 2**63 - 1}]:
+        inputs = [np.zeros((5, 16), np.uint8), WHERE, np.ones((5, 2), np.float32)]
+        declined("GatherBlockQuantized", inputs, {"block_size": 16, **attrs}, domain=MICROSOFT)

@@ -146,6 +146,24 @@ void multiply_by_library(Context& context, const BlockProduct& p, int64_t column
   }
 }
 
+// y = a * weights, where a is [count, rows]: sums along the rows of the weights, which are brought to T as a whole.
+template <class T, class Weights>
+void multiply_columns(Context& context, const BlockProduct& p, int64_t rows, int64_t depth, const Weights& weights) {
+  const int64_t eights = (depth + 7) / 8, pitch = eights * 8;
+  T* const wide = static_cast<T*>(context.scratch(size_t(checked_product(checked_product(rows, pitch), sizeof(T)))));
+  device::for_each_index(
+      context.stream(), rows * eights,
+      DequantizeRows<T, Weights>{wide, 0, depth, pitch, device::Divider(eights, rows * eights), weights});
+  device::Gemm gemm;
+  gemm.type = gemm.output = p.type;
+  gemm.m = p.count, gemm.n = depth, gemm.k = rows;
+  gemm.lda = rows, gemm.ldb = pitch, gemm.ldc = depth;
+  gemm.has_bias = p.bias;
+  gemm.tf32 = p.tf32;
+  ScratchWorkspace workspace(context);
+  context.blas().gemm(context.stream(), gemm, p.a, wide, p.y, p.bias, workspace);
+}
+
 template <class T, class Weights>
 void multiply_rows(Context& context, const BlockProduct& p, int64_t columns, int64_t depth, const Weights& weights) {
   using Kernel = MultiplyFewRows<T, Weights>;

@@ -1,0 +1,50 @@
+"""Weights and tables quantized in blocks, as models of language have them."""
+
+from proposals import MICROSOFT, proposes
+
+
+def _bytes(s, *shape):
+    return s.fixed(s.draw.numpy.integers(0, 256, shape), "uint8", constant=0.8)
+
+
+def _scales(s, name, *shape):
+    return s.new(s.draw.numpy.uniform(-0.2, 0.2, shape), name, constant=0.8, fixed=True)
+
+
+@proposes("MatMulNBits", domain=MICROSOFT, family="matmul", sums=True, mild=True)
+def matmul_nbits(s):
+    a = s.data(low=1, high=4, mild=True)
+    depth, rows, bits = a.array.shape[-1], s.draw.pick([1, 7, 16, 17, 40]), s.draw.pick([2, 4, 4, 8])
+    if depth == 0:
+        a = s.data([a.type], shape=[3, 64], mild=True)
+        depth = 64
+    block = s.draw.pick([16, 32, 64, 128])
+    blocks = -(-depth // block)
+    zeros = s.maybe(0.5, lambda: _bytes(s, rows, -(-blocks * bits // 8)))
+    bias = s.maybe(0.4, lambda: s.new(s.draw.numpy.uniform(-1, 1, rows), a.type, constant=0.8, fixed=True))
+    inputs = [a, _bytes(s, rows, blocks, block * bits // 8), _scales(s, a.type, rows, blocks), zeros, None, bias]
+    return s.node(*inputs, N=rows, K=depth, bits=bits, block_size=block)
+
+
+@proposes("MatMulBnb4", domain=MICROSOFT, family="matmul", sums=True, mild=True)
+def matmul_bnb4(s):
+    a = s.data(low=1, high=4, mild=True)
+    depth, rows = a.array.shape[-1], s.draw.pick([1, 7, 16, 17, 40])
+    if depth == 0:
+        a = s.data([a.type], shape=[3, 64], mild=True)
+        depth = 64
+    block = s.draw.pick([16, 32, 64, 128])
+    count = rows * depth
+    inputs = [a, _bytes(s, -(-count // 2)), _scales(s, a.type, -(-count // block))]
+    return s.node(*inputs, N=rows, K=depth, block_size=block, quant_type=s.draw.pick([0, 1]))
+
+
+@proposes("GatherBlockQuantized", domain=MICROSOFT)
+def gather_block_quantized(s):
+    kind, bits, block = s.draw.pick(["float", "float16"]), s.draw.pick([4, 8]), s.draw.pick([16, 32])
+    rows, width = s.draw.number(1, 20), s.draw.pick([2, 8, 16, 32, 40, 66])
+    blocks, in_byte = -(-width // block), 8 // bits
+    indices = s.draw.numpy.integers(-rows, rows, s.draw.shape(0, 3))
+    zeros = s.maybe(0.5, lambda: _bytes(s, rows, -(-blocks // in_byte)))
+    inputs = [_bytes(s, rows, width // in_byte), s.fixed(indices, s.draw.pick(["int32", "int64"]), constant=0.2)]
+    return s.node(*inputs, _scales(s, kind, rows, blocks), zeros, types=[kind], bits=bits, block_size=block)
