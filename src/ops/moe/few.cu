@@ -109,16 +109,7 @@ struct FewRows {
     const int at = k + lane % 4 * kCount, g = lane / 4;
     to.low = view.load(expert, first + g, false, at);
     to.high = view.load(expert, first + (paired ? g : g + 8), paired, at);
-    UNROLL for (int j = 0; j < kEights; ++j) {
-      to.x[j] = Words{};
-      const int left = view.depth - at - 8 * j;
-      if (!row || left <= 0) continue;
-      auto pack = device::load_pack<8>(row + at + 8 * j, view.x_aligned, left < 8 ? left : 8);
-      UNROLL for (int i = 0; i < 8; ++i) {
-        if (i >= left) pack.at[i] = T(0.f);
-      }
-      to.x[j] = std::bit_cast<Words>(pack);
-    }
+    UNROLL for (int j = 0; j < kEights; ++j) to.x[j] = view.eight_of(row, at + 8 * j);
   }
 };
 

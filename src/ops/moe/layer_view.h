@@ -73,6 +73,11 @@ struct LayerView {
     if (x_of_tokens) row = by_chosen(sorted[place], rest);
     return x + row * depth;
   }
+  // Eight values of a row of halves from `k` on; zeros after its last, and for null.
+  DEVICE_FN device::Pack<uint32_t, 4> eight_of(const T* row, int k) const {
+    if (!row || k >= depth) return {};
+    return words_at(reinterpret_cast<const uint8_t*>(row + k), int64_t(depth - k) * int64_t(sizeof(T)), x_aligned);
+  }
   // Weights of the first or the second factor of a result.
   DEVICE_FN Loaded load(int expert, int result, bool of_second, int k) const {
     if (result >= results) result = results - 1;  // which nobody asks for
@@ -88,6 +93,8 @@ struct LayerView {
   }
 
  private:
+  static constexpr bool kRough = sizeof(T) == 2;  // what a half keeps is less
+  DEVICE_FN static float sigmoid(float x) { return kRough ? rough_sigmoid(x) : 1.f / (1.f + std::exp(-x)); }
   DEVICE_FN int place_of(int result, bool of_second) const {
     if (factors == Factors::neighbours) return 2 * result + of_second;
     return factors == Factors::halves && of_second ? results + result : result;
@@ -97,13 +104,13 @@ struct LayerView {
     if (activation == MoeActivation::relu) {
       out = value < 0 ? 0.f : value;
     } else if (activation == MoeActivation::gelu) {
-      out = GeluByTanh()(value);
+      out = kRough ? GeluByTanh().rough(value) : GeluByTanh()(value);
     } else if (activation == MoeActivation::silu) {
-      out = value / (1.f + std::exp(-value));
+      out = value * sigmoid(value);
     } else if (activation == MoeActivation::swiglu) {
       value = value > limit ? limit : value;
       other = other > limit ? limit : other < -limit ? -limit : other;
-      return value / (1.f + std::exp(-alpha * value)) * (other + beta);
+      return value * sigmoid(alpha * value) * (other + beta);
     }
     return paired() ? out * other : out;
   }

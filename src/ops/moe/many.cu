@@ -30,8 +30,14 @@ struct ManyRows {
   static constexpr int kCount = View::Matrix::kCount, kLoads = kSlots * kDepth / kCount / kThreads;
   static constexpr int kRowLoads = kManyRows * kDepth / 8 / kThreads;
   static constexpr int kMaxThreads = kThreads;
+  struct Tiles {
+    Words weights[kSlots][4], x[kManyRows][4];
+  };
   struct Shared {
-    Words weights[2][kSlots][4], x[2][kManyRows][4];
+    union {
+      Tiles tiles[2];                     // this step's and the next one's
+      float sums[kManyRows][kSlots + 1];  // when all is done
+    };
     const T* rows[kManyRows];
   };
   struct Next {
@@ -72,24 +78,21 @@ struct ManyRows {
         if (step + 1 < steps) warp.lanes([&](int lane) { keep(next[thread + lane], s, 1 - now, thread + lane); });
       });
     }
-    b.threads([&](int t, Shared&) {
+    b.threads([&](int t, Shared& s) {
       const int lane = t % 32, warp = t / 32;
       UNROLL for (int i = 0; i < kTiles; ++i) {
-        const int tile = warp % 2 * kTiles + i;
+        const int slot = (warp % 2 * kTiles + i) * 16 + lane / 4;
         UNROLL for (int j = 0; j < kTiles; ++j) {
-          const SumTile& of = sums[t].at[i][j];
-          UNROLL for (int n = 0; n < 2; ++n) {
-            const int row = (warp / 2 * kTiles + j) * 8 + lane % 4 * 2 + n;
-            if (row >= rows.count) continue;
-            if (paired) {
-              view.store(rows.place + row, rows.expert, first + tile * 8 + lane / 4, of.at[n], of.at[2 + n]);
-            } else {
-              view.store(rows.place + row, rows.expert, first + tile * 16 + lane / 4, of.at[n], 0);
-              view.store(rows.place + row, rows.expert, first + tile * 16 + lane / 4 + 8, of.at[2 + n], 0);
-            }
-          }
+          const int row = (warp / 2 * kTiles + j) * 8 + lane % 4 * 2;
+          UNROLL for (int n = 0; n < 4; ++n) s.sums[row + n % 2][slot + n / 2 * 8] = sums[t].at[i][j].at[n];
         }
       }
+    });
+    b.threads([&](int t, Shared& s) {
+      const int width = paired ? kSlots / 2 : kSlots, result = t % width;
+      const int slot = paired ? result / 8 * 16 + result % 8 : result;
+      NO_UNROLL for (int row = t / width; row < rows.count; row += kThreads / width) view.store(
+          rows.place + row, rows.expert, first + result, s.sums[row][slot], paired ? s.sums[row][slot + 8] : 0);
     });
   }
 
@@ -104,27 +107,20 @@ struct ManyRows {
           view.load(expert, first + (paired ? slot / 16 * 8 + slot % 8 : slot), of_second, k + at % kAcross * kCount);
     }
     UNROLL for (int i = 0; i < kRowLoads; ++i) {
-      const int at = t + i * kThreads, column = k + at % 4 * 8, left = view.depth - column;
-      const T* const row = s.rows[at / 4];
-      to.x[i] = Words{};
-      if (!row || left <= 0) continue;
-      auto pack = device::load_pack<8>(row + column, view.x_aligned, left < 8 ? left : 8);
-      UNROLL for (int j = 0; j < 8; ++j) {
-        if (j >= left) pack.at[j] = T(0.f);
-      }
-      to.x[i] = std::bit_cast<Words>(pack);
+      const int at = t + i * kThreads;
+      to.x[i] = view.eight_of(s.rows[at / 4], k + at % 4 * 8);
     }
   }
   DEVICE_FN static void keep(const Next& from, Shared& s, int buffer, int t) {
     constexpr int kEights = kCount / 8, kAcross = kDepth / kCount;
     UNROLL for (int i = 0; i < kLoads; ++i) {
       const int at = t + i * kThreads, slot = at / kAcross;
-      UNROLL for (int j = 0; j < kEights; ++j) s.weights[buffer][slot][at % kAcross * kEights + j] =
+      UNROLL for (int j = 0; j < kEights; ++j) s.tiles[buffer].weights[slot][at % kAcross * kEights + j] =
           std::bit_cast<Words>(View::Matrix::eight(from.weights[i], j));
     }
     UNROLL for (int i = 0; i < kRowLoads; ++i) {
       const int at = t + i * kThreads;
-      s.x[buffer][at / 4][at % 4] = from.x[i];
+      s.tiles[buffer].x[at / 4][at % 4] = from.x[i];
     }
   }
   struct Right {
@@ -138,13 +134,13 @@ struct ManyRows {
     PerThread<Right, 32> right;
     warp.lanes([&](int lane) {
       UNROLL for (int j = 0; j < kTiles; ++j) right[lane].at[j] =
-          s.x[now][(warp.index() / 2 * kTiles + j) * 8 + lane / 4][lane % 4];
+          s.tiles[now].x[(warp.index() / 2 * kTiles + j) * 8 + lane / 4][lane % 4];
     });
     UNROLL for (int i = 0; i < kTiles; ++i) {
       PerThread<Left, 32> left;
       warp.lanes([&](int lane) {
         const int slot = (warp.index() % 2 * kTiles + i) * 16 + lane / 4;
-        left[lane] = {s.weights[now][slot][lane % 4], s.weights[now][slot + 8][lane % 4]};
+        left[lane] = {s.tiles[now].weights[slot][lane % 4], s.tiles[now].weights[slot + 8][lane % 4]};
       });
       UNROLL for (int half = 0; half < 2; ++half) {
         UNROLL for (int j = 0; j < kTiles; ++j) {

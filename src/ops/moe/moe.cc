@@ -45,12 +45,13 @@ class MoE : public Op {
     require(!gates || gates->shape == logits.shape, "router_weights must have the shape of router_probs, ",
             logits.shape.str());
 
+    const Tensor y = context.output(0, x.shape);
+    if (hidden == 0) return;
     const Shape& down_shape = shape_of(context, 1);
     require(down_shape.rank() == 3, "fc2_experts_weights has shape ", down_shape.str(), "; it must have rank 3");
     const int64_t values = checked_product(down_shape.count(1, 3), packed(1));
-    require(hidden == 0 || values % hidden == 0, "fc2_experts_weights ", down_shape.str(), " do not suit input ",
-            x.shape.str());
-    const int64_t inter = hidden ? values / hidden : 0;
+    require(values % hidden == 0, "fc2_experts_weights ", down_shape.str(), " do not suit input ", x.shape.str());
+    const int64_t inter = values / hidden;
     require(inter < kMostSize, "fc2_experts_weights ", down_shape.str(), " are too large");
 
     Layer up;
@@ -79,7 +80,6 @@ class MoE : public Op {
     down.activation = MoeActivation::identity;
     down.factors = Factors::single;
 
-    const Tensor y = context.output(0, x.shape);
     const int64_t up_rows = paired && !apart ? 2 * inter : inter;
     const auto up_matrix = checked(context, 0, experts, up_rows, hidden);
     const auto down_matrix = checked(context, 1, experts, hidden, inter);

@@ -22,6 +22,19 @@ struct Matrix {
   int64_t block = 0;  // along the depth, values that share a scale: a power of two; 0: all of a row
 };
 
+// 16 bytes, of which `left` are there; the others are zero. `aligned`: all of them are, at an address that suits.
+DEVICE_FN device::Pack<uint32_t, 4> words_at(const uint8_t* from, int64_t left, bool aligned) {
+  if (aligned && left >= 16) return *reinterpret_cast<const device::Pack<uint32_t, 4>*>(from);
+  device::Pack<uint32_t, 4> words;
+  UNROLL for (int i = 0; i < 4; ++i) {
+    words.at[i] = 0;
+    NO_UNROLL for (int j = 0; j < 4; ++j) {
+      if (4 * i + j < left) words.at[i] |= uint32_t(from[4 * i + j]) << 8 * j;
+    }
+  }
+  return words;
+}
+
 // Eight neighbouring weights.
 template <class T>
 struct Eight {
@@ -72,14 +85,8 @@ struct Weights {
     const uint8_t* const from = values + at * row_bytes + byte;
     const int64_t left = row_bytes - byte;
     UNROLL for (int i = 0; i < kWords; i += 4) {
-      if (left <= 4 * i) break;
-      const int count = left - 4 * i < 16 ? int(left - 4 * i) : 16;
-      const auto bytes = device::load_pack<16>(from + 4 * i, aligned, count);
-      const auto four = std::bit_cast<device::Pack<uint32_t, 4>>(bytes);
-      UNROLL for (int j = 0; j < 4; ++j) {
-        const int there = count - 4 * j;  // bytes of this word; what follows them is not
-        loaded.words[i + j] = there >= 4 ? four.at[j] : there > 0 ? four.at[j] & ((1u << 8 * there) - 1) : 0;
-      }
+      const auto four = words_at(from + 4 * i, left - 4 * i, aligned);
+      UNROLL for (int j = 0; j < 4; ++j) loaded.words[i + j] = four.at[j];
     }
     if constexpr (kBits != 0) {
       UNROLL for (int i = 0; i < kGroups; ++i) {
