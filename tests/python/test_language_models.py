@@ -13,7 +13,8 @@ import pytest
 
 CAPACITY = 96  # positions in a cache
 TOKENS = 64  # that follow each prompt
-PROMPTS = [np.random.default_rng(0).integers(3, 512, length) for length in (1, 7, 24)]
+RNG = np.random.default_rng(0)
+PROMPTS = [RNG.integers(3, 512, length) for length in (1, 7, 24)]
 NUMPY = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 
 # Of the truth's logits the best is this far from the second best, in standard deviations, wherever a token is chosen:
