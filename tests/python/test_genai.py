@@ -13,6 +13,8 @@ from test_language_models import PROMPTS, SEEDS, TOKENS, regrets, truth_for
 # It has an onnxruntime of its own beside Python's in the process, and takes none that is older than the one it knows.
 with_genai = es.only_if(es.ORT_VERSION >= (1, 31) and importlib.util.find_spec("onnxruntime_genai") is not None)
 
+UNSAID = 27  # a token that none of the prompts leads to, for that would end what follows
+
 GENERATE = """
 import json
 import onnxruntime_genai as genai
@@ -38,7 +40,7 @@ def folder_of(name, kind, folder, **options):
     config = json.loads((language.GRAPHS / f"{name}.json").read_text())
     values = {key: str(value) for key, value in options.items()}
     config["model"]["decoder"]["session_options"]["provider_options"] = [{es.EP_NAME: values}]
-    config["model"]["eos_token_id"] = config["model"]["vocab_size"]  # which none is: nothing ends early
+    config["model"]["eos_token_id"] = UNSAID
     (folder / "genai_config.json").write_text(json.dumps(config))
     return model
 
