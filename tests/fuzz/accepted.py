@@ -424,11 +424,20 @@ ACCEPTED = [
     ),
     Accepted("Attention", SERVED, "the CPU EP has masks of all queries and keys, and no smaller ones", mask_is_short),
     Accepted("Attention", SERVED, "the CPU EP refuses sequences of nothing", says("attention_parameters.h")),
+    Accepted("GemmaRotaryEmbedding", SERVED, "the CPU EP has no kernel", says("INVALID_GRAPH")),
+    Accepted("MRotaryEmbedding", VALUES, "beyond the type's numbers the order of operations shows", has_vast_attribute),
+    Accepted("GroupQueryAttention", SERVED, "many batches behind a past", says("batch_size must be 1")),
     Accepted(
-        "Attention",
+        "GroupQueryAttention",
+        VALUES,
+        "rows that pad a prompt are anything",
+        lambda f: (f.node.inputs[5].array < f.node.inputs[0].array.shape[1] - 1).any(),
+    ),
+    Accepted(
+        "Attention GroupQueryAttention",
         VALUES,
         "of a row whose scores are all -inf the CPU EP makes NaN, and ONNX zeros",
-        lambda f: f.node.attrs.get("scale", 0) > 1e30,
+        lambda f: abs(f.node.attrs.get("scale", 0)) > 1e30,
     ),
     Accepted(
         "RotaryEmbedding", SERVED, "caches shorter than a sequence", says("Updating cos_cache and sin_cache in Rotary")

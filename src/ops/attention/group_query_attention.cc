@@ -35,6 +35,8 @@ class GroupQueryAttention : public Op {
     require(heads_ > 0 && kv_heads_ > 0 && heads_ % kv_heads_ == 0, "num_heads is ", heads_, " and kv_num_heads is ",
             kv_heads_, "; the former must be a multiple of the latter");
     require(heads_ < kMost / 4, "num_heads is ", heads_, "; that is more than there are kernels for");
+    const int64_t causal = node.get_int("causal", 1);
+    require(causal == 0 || causal == 1, "causal is ", causal, "; it must be 0 or 1");
     require(window_ == -1 || (window_ > 0 && causal_), "local_window_size is ", window_,
             "; it must be -1, or above zero in causal attention");
     require(std::isfinite(scale_) && std::isfinite(softcap_) && softcap_ >= 0, "scale is ", scale_, " and softcap is ",
@@ -167,8 +169,8 @@ class GroupQueryAttention : public Op {
   // The past, and where the new rows begin. Returns the longest length.
   int64_t take_lengths(Context& context, CacheExtension& cache) const {
     const Tensor &last_keys = context.input(kLastKeys), &given = context.input(kTotal);
-    require(last_keys.shape == Shape{cache.batch} || (last_keys.shape.is_scalar() && cache.batch == 1),
-            "seqlens_k has shape ", last_keys.shape.str(), "; [", cache.batch, "] is wanted");
+    require(last_keys.count() == cache.batch, "seqlens_k has shape ", last_keys.shape.str(), "; a number for each of ",
+            cache.batch, " batches is wanted");
     require(given.shape.count() == 1, "total_sequence_length has shape ", given.shape.str(), "; it must be one number");
     const int64_t total = *given.as<const int32_t>();
     require(total >= cache.rows, "total_sequence_length is ", total, ", and there are ", cache.rows, " new rows");
@@ -181,6 +183,8 @@ class GroupQueryAttention : public Op {
       cache.past_keys = key->data, cache.past_values = value.data;
       cache.past_rows = shape[2];
     }
+    require(total <= cache.past_rows + cache.rows, "total_sequence_length is ", total, "; the past has ",
+            cache.past_rows, " keys, and ", cache.rows, " are new");
     cache.capacity = std::max(total, cache.past_rows);
     cache.last_keys = last_keys.as<const int32_t>();
     // One row ends at the last key, whether there is a past or not.
@@ -217,7 +221,7 @@ class GroupQueryAttention : public Op {
     if (!bias) return;
     const Shape& shape = bias->shape;
     const bool fits = shape.rank() == 4 && (shape[0] == 1 || shape[0] == cache.batch) &&
-                      (shape[1] == 1 || shape[1] == heads_) && shape[2] == cache.rows && shape[3] >= total;
+                      (shape[1] == 1 || shape[1] == heads_) && shape[2] == cache.rows && shape[3] == total;
     require(fits, "attention_bias ", shape.str(), " does not broadcast to [", cache.batch, ",", heads_, ",", cache.rows,
             ",", total, "]");
     mask.data = bias->data;
@@ -253,6 +257,7 @@ class GroupQueryAttention : public Op {
 }  // namespace
 
 std::vector<OpRow> group_query_attention_rows() {
+  // The past that is another node's is not reused for the present: onnxruntime takes both to be of one size.
   return {{.domain = kMicrosoft,
            .name = "GroupQueryAttention",
            .since = 1,
@@ -260,8 +265,7 @@ std::vector<OpRow> group_query_attention_rows() {
                      in(6, {Type::i32}), in(7, kTypes), in(8, kTypes), in(9, {Type::i64}), in(10, kTypes),
                      in(11, kTypes), in(14, kTypes), in(15, kTypes)},
            .make = make<GroupQueryAttention>,
-           .host_inputs = {6},
-           .may_reuse = {{3, 1}, {4, 2}}}};
+           .host_inputs = {6}}};
 }
 
 }  // namespace encore::ops

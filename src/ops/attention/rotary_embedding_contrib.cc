@@ -64,7 +64,6 @@ class ContribRotary : public Op {
     rotate(context, r);
   }
 
- private:
   bool interleaved_;
   int64_t turned_, heads_;
 };
@@ -96,6 +95,7 @@ class ThreeStreams : public ContribRotary {
     }
   }
   void run(Context& context) const override {
+    require(heads_ > 0 || context.input(0).shape.rank() == 4, "num_heads is wanted for an input of rank 3");
     Rotation r = rotation(context);
     const Tensor& ids = context.input(1);
     require(ids.shape == Shape{3, r.batch, r.rows}, "position_ids has shape ", ids.shape.str(), "; [3,", r.batch, ",",
