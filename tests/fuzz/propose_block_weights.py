@@ -7,11 +7,16 @@ def _bytes(s, *shape):
     return s.fixed(s.draw.numpy.integers(0, 256, shape), "uint8", constant=0.8)
 
 
-def _scales(s, name, *shape):
-    return s.new(s.draw.numpy.uniform(-0.2, 0.2, shape), name, constant=0.8, fixed=True)
+def _scales(s, name, *shape, bits=2):
+    most = 1 / 2**bits  # so that weights stay below one
+    return s.new(s.draw.numpy.uniform(-most, most, shape), name, constant=0.8, fixed=True)
 
 
-@proposes("MatMulNBits", domain=MICROSOFT, family="matmul", sums=True, mild=True)
+# Weights are rounded to halves before they are multiplied by what may be some tens.
+HALVES = {"float16": (4e-3, 4e-2), "bfloat16": (3e-2, 3e-1)}
+
+
+@proposes("MatMulNBits", domain=MICROSOFT, family="matmul", tolerance=HALVES, sums=True, mild=True)
 def matmul_nbits(s):
     a = s.data(low=1, high=4, mild=True)
     depth, rows, bits = a.array.shape[-1], s.draw.pick([1, 7, 16, 17, 40]), s.draw.pick([2, 4, 4, 8])
@@ -22,11 +27,18 @@ def matmul_nbits(s):
     blocks = -(-depth // block)
     zeros = s.maybe(0.5, lambda: _bytes(s, rows, -(-blocks * bits // 8)))
     bias = s.maybe(0.4, lambda: s.new(s.draw.numpy.uniform(-1, 1, rows), a.type, constant=0.8, fixed=True))
-    inputs = [a, _bytes(s, rows, blocks, block * bits // 8), _scales(s, a.type, rows, blocks), zeros, None, bias]
+    inputs = [
+        a,
+        _bytes(s, rows, blocks, block * bits // 8),
+        _scales(s, a.type, rows, blocks, bits=bits),
+        zeros,
+        None,
+        bias,
+    ]
     return s.node(*inputs, N=rows, K=depth, bits=bits, block_size=block)
 
 
-@proposes("MatMulBnb4", domain=MICROSOFT, family="matmul", sums=True, mild=True)
+@proposes("MatMulBnb4", domain=MICROSOFT, family="matmul", tolerance=HALVES, sums=True, mild=True)
 def matmul_bnb4(s):
     a = s.data(low=1, high=4, mild=True)
     depth, rows = a.array.shape[-1], s.draw.pick([1, 7, 16, 17, 40])

@@ -45,7 +45,10 @@ class MatMulNBits : public Op {
       require(tensor.count() == count, what, " has shape ", tensor.shape.str(), "; ", count, " values are wanted");
       return tensor.data;
     };
-    weights.codes = static_cast<const uint8_t*>(sized(context.input(1), weights.rows * weights.row_bytes(), "B"));
+    const Tensor& codes = context.input(1);
+    const Shape wanted{weights.rows, weights.blocks, weights.block() / 8 * weights.bits};
+    require(codes.shape == wanted, "B has shape ", codes.shape.str(), ", not ", wanted.str());
+    weights.codes = codes.as<const uint8_t>();
     weights.scales = sized(context.input(2), weights.rows * weights.blocks, "scales");
     if (const Tensor* zeros = context.find_input(3)) {
       weights.packed_zeros = zeros->type == Type::u8;
