@@ -92,7 +92,7 @@ def wide(**attrs):
 def moe(tokens, hidden, inter, experts, dtype="float32", bias=True, third=False, batch=None, shape=None, **attrs):
     """A case whose expectation is the reference's."""
     rows = inter * wide(third=third, **attrs)
-    scale = 1 / np.sqrt(hidden)
+    scale = 1 / np.sqrt(max(hidden, 1))
     x = floats(*([tokens, hidden] if batch is None else [batch, tokens // batch, hidden]), low=-1, high=1)
     inputs = [
         x,

@@ -1,20 +1,36 @@
 #include <algorithm>
+#include <cstdint>
 
 #include "ops/moe/experts.h"
 
 namespace encore::ops {
 
-int tile_rows_for(Type type, int64_t rows, int64_t experts) {
-  if (type == Type::f32) return kFloatRows;
+namespace {
+
+bool is_whole(const void* address, int64_t row_bytes) {
+  return row_bytes % 16 == 0 && reinterpret_cast<uintptr_t>(address) % 16 == 0;
+}
+
+// Whether all that tile products read is 16 bytes long, and lies so.
+bool suits_tiles(const Layer& l) {
+  const auto suits = [&](const Matrix& m) { return is_whole(m.values, m.bits ? l.depth * m.bits / 8 : 2 * l.depth); };
+  return l.type != Type::f32 && is_whole(l.x, 2 * l.depth) && suits(l.weights) &&
+         (l.factors != Factors::apart || suits(l.second));
+}
+
+}  // namespace
+
+int tile_rows_for(const Layer& up, const Layer& down, int64_t rows) {
+  if (!suits_tiles(up) || !suits_tiles(down)) return kPlainRows;
   // Tiles of few rows read weights as often as an expert has tiles; the cache has room for a few times.
-  return rows <= kFewRows * std::min(rows, experts) ? kFewRows : kManyRows;
+  return rows <= kFewRows * std::min(rows, up.experts) ? kFewRows : kManyRows;
 }
 
 void multiply_experts(Context& context, const Layer& layer, const Arrangement& arrangement) {
   switch (arrangement.tile_rows) {
     case kFewRows: return multiply_few(context, layer, arrangement);
     case kManyRows: return multiply_many(context, layer, arrangement);
-    default: return multiply_floats(context, layer, arrangement);
+    default: return multiply_plain(context, layer, arrangement);
   }
 }
 

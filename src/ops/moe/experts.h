@@ -26,16 +26,16 @@ struct Layer {
   bool x_of_tokens = false, y_of_rows = false;
 };
 
-// Rows of a tile which suit the problem.
-int tile_rows_for(Type type, int64_t rows, int64_t experts);
+// Rows of a tile which suit both layers.
+int tile_rows_for(const Layer& up, const Layer& down, int64_t rows);
 // The arrangement's tiles have so many rows.
 void multiply_experts(Context& context, const Layer& layer, const Arrangement& arrangement);
 
-// The ways to do it: few rows of halves, many of them, and floats.
-inline constexpr int kFewRows = 8, kManyRows = 64, kFloatRows = 32;
+// The ways to do it: few rows of halves, many of them, and anything.
+inline constexpr int kFewRows = 8, kManyRows = 64, kPlainRows = 32;
 void multiply_few(Context& context, const Layer& layer, const Arrangement& arrangement);
 void multiply_many(Context& context, const Layer& layer, const Arrangement& arrangement);
-void multiply_floats(Context& context, const Layer& layer, const Arrangement& arrangement);
+void multiply_plain(Context& context, const Layer& layer, const Arrangement& arrangement);
 
 // Makes [experts, rows, depth] of weights in the layout that onnxruntime's CUDA provider wants at its kernels: bytes
 // are as many. `depth` is a multiple of 64.

@@ -107,9 +107,9 @@ struct FewRows {
  private:
   DEVICE_FN void load(Step& to, int expert, int first, bool paired, const T* row, int k, int lane) const {
     const int at = k + lane % 4 * kCount, g = lane / 4;
-    to.low = view.load(expert, first + g, false, at);
-    to.high = view.load(expert, first + (paired ? g : g + 8), paired, at);
-    UNROLL for (int j = 0; j < kEights; ++j) to.x[j] = view.eight_of(row, at + 8 * j);
+    to.low = view.template load<true>(expert, first + g, false, at);
+    to.high = view.template load<true>(expert, first + (paired ? g : g + 8), paired, at);
+    UNROLL for (int j = 0; j < kEights; ++j) to.x[j] = View::eight_of(row, at + 8 * j, view.depth);
   }
 };
 

@@ -27,7 +27,7 @@ struct LayerView {
   float alpha, beta, limit;
   Factors factors;
   MoeActivation activation;
-  bool x_of_tokens, y_of_rows, x_aligned;
+  bool x_of_tokens, y_of_rows;
 
   LayerView(const Layer& l, const Arrangement& a, int64_t blocks)
       : weights(l.weights, l.depth),
@@ -52,8 +52,7 @@ struct LayerView {
         factors(l.factors),
         activation(l.activation),
         x_of_tokens(l.x_of_tokens),
-        y_of_rows(l.y_of_rows),
-        x_aligned(l.depth % 8 == 0 && device::is_pack_aligned<16>(static_cast<const uint8_t*>(l.x))) {}
+        y_of_rows(l.y_of_rows) {}
 
   DEVICE_FN bool paired() const { return factors != Factors::single; }
   // The tile of a block, if there is one, and which results the block has. Blocks of the same results, and so with the
@@ -73,16 +72,17 @@ struct LayerView {
     if (x_of_tokens) row = by_chosen(sorted[place], rest);
     return x + row * depth;
   }
-  // Eight values of a row of halves from `k` on; zeros after its last, and for null.
-  DEVICE_FN device::Pack<uint32_t, 4> eight_of(const T* row, int k) const {
+  // Eight values of a row of halves from `k` on, where all loads are whole; zeros after its last, and for null.
+  DEVICE_FN static device::Pack<uint32_t, 4> eight_of(const T* row, int k, int depth) {
     if (!row || k >= depth) return {};
-    return words_at(reinterpret_cast<const uint8_t*>(row + k), int64_t(depth - k) * int64_t(sizeof(T)), x_aligned);
+    return *reinterpret_cast<const device::Pack<uint32_t, 4>*>(row + k);
   }
   // Weights of the first or the second factor of a result.
+  template <bool kWhole>
   DEVICE_FN Loaded load(int expert, int result, bool of_second, int k) const {
     if (result >= results) result = results - 1;  // which nobody asks for
-    if (of_second && factors == Factors::apart) return second.load(expert, result, k);
-    return weights.load(expert, place_of(result, of_second), k);
+    if (of_second && factors == Factors::apart) return second.template load<kWhole>(expert, result, k);
+    return weights.template load<kWhole>(expert, place_of(result, of_second), k);
   }
   DEVICE_FN void store(int place, int expert, int result, float first, float other) const {
     if (result >= results) return;

@@ -103,12 +103,12 @@ struct ManyRows {
     UNROLL for (int i = 0; i < kLoads; ++i) {
       const int at = t + i * kThreads, slot = at / kAcross;
       const bool of_second = paired && slot / 8 % 2;
-      to.weights[i] =
-          view.load(expert, first + (paired ? slot / 16 * 8 + slot % 8 : slot), of_second, k + at % kAcross * kCount);
+      to.weights[i] = view.template load<true>(expert, first + (paired ? slot / 16 * 8 + slot % 8 : slot), of_second,
+                                               k + at % kAcross * kCount);
     }
     UNROLL for (int i = 0; i < kRowLoads; ++i) {
       const int at = t + i * kThreads;
-      to.x[i] = view.eight_of(s.rows[at / 4], k + at % 4 * 8);
+      to.x[i] = View::eight_of(s.rows[at / 4], k + at % 4 * 8, view.depth);
     }
   }
   DEVICE_FN static void keep(const Next& from, Shared& s, int buffer, int t) {

@@ -99,7 +99,7 @@ class MoE : public Op {
     down.x = between;
     down.y = parts;
     const Arrangement arrangement = arrange(context, {tokens, experts, k_, normalize_, sparse_mixer_, logits, gates},
-                                            tile_rows_for(x.type, rows, experts));
+                                            tile_rows_for(up, down, rows));
     if (inter > 0) multiply_experts(context, up, arrangement);
     multiply_experts(context, down, arrangement);
     combine(context, arrangement, k_, y, parts);

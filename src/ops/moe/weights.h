@@ -39,6 +39,12 @@ DEVICE_FN device::Pack<uint32_t, 4> words_at(const uint8_t* from, int64_t left, 
 template <class T>
 struct Eight {
   uint32_t words[8 * sizeof(T) / 4];
+  DEVICE_FN float at(int i) const {
+    if constexpr (sizeof(T) == 4)
+      return std::bit_cast<float>(words[i]);
+    else
+      return float(std::bit_cast<T>(uint16_t(words[i / 2] >> 16 * (i % 2))));
+  }
 };
 
 template <class T, int kBits>
@@ -76,7 +82,9 @@ struct Weights {
     zero_bytes = ((zero_by_expert ? rows : int64_t(blocks)) * kBits + 7) / 8;
   }
 
-  // kCount weights from `k` on of an expert's row; zeros, or anything finite, after its last.
+  // kCount weights from `k` on of an expert's row; zeros, or anything finite, after its last. kWhole: all that is
+  // read is 16 bytes, at an address that suits.
+  template <bool kWhole>
   DEVICE_FN Loaded load(int expert, int row, int k) const {
     Loaded loaded = {};
     if (k >= depth) return loaded;
@@ -85,13 +93,14 @@ struct Weights {
     const uint8_t* const from = values + at * row_bytes + byte;
     const int64_t left = row_bytes - byte;
     UNROLL for (int i = 0; i < kWords; i += 4) {
-      const auto four = words_at(from + 4 * i, left - 4 * i, aligned);
+      const auto four = kWhole ? *reinterpret_cast<const device::Pack<uint32_t, 4>*>(from + 4 * i)
+                               : words_at(from + 4 * i, left - 4 * i, aligned);
       UNROLL for (int j = 0; j < 4; ++j) loaded.words[i + j] = four.at[j];
     }
     if constexpr (kBits != 0) {
       UNROLL for (int i = 0; i < kGroups; ++i) {
         int block = (k + i * kGroup) >> shift;
-        block = block < blocks ? block : blocks - 1;
+        if (!kWhole) block = block < blocks ? block : blocks - 1;
         loaded.scale[i] = scale_at(at * blocks + block);
         loaded.zero[i] = zeros ? zero_at(expert, at, row, block) : float(1 << (kBits - 1));
       }
@@ -140,6 +149,7 @@ struct Weights {
 
  private:
   DEVICE_FN float scale_at(int64_t i) const {
+    if (scale_type == device::kTypeOf<T>) return float(static_cast<const T*>(scales)[i]);
     if (scale_type == Type::f32) return static_cast<const float*>(scales)[i];
     if (scale_type == Type::f16) return float(static_cast<const Half*>(scales)[i]);
     return float(static_cast<const BFloat16*>(scales)[i]);

@@ -1,6 +1,6 @@
-// Products of rows of floats with experts' weights by plain tiles: 32 rows meet 64 of weights, both in shared memory,
-// where a column is what neighbours of a thread need. A thread has four of each; where results have two factors, rows
-// of weights take turns.
+// Products of rows of floats, and of what does not lie as tile products want it, by plain tiles: 32 rows meet 64 of
+// weights, both in shared memory, where a column is what neighbours of a thread need. A thread has four of each; where
+// results have two factors, rows of weights take turns.
 #include <bit>
 
 #include "ops/moe/layer_view.h"
@@ -14,14 +14,14 @@ using device::PerThread;
 
 constexpr int kThreads = 128, kSlots = 64, kDepth = 32, kPer = 4;
 
-template <int kBits>
-struct FloatRows {
-  using View = LayerView<float, kBits>;
+template <class T, int kBits>
+struct PlainRows {
+  using View = LayerView<T, kBits>;
   using Four = Pack<float, kPer>;
   static constexpr int kCount = View::Matrix::kCount, kAcross = kDepth / kCount;
   static constexpr int kMaxThreads = kThreads;
   struct Shared {
-    Four weights[kDepth][kSlots / kPer + 1], x[kDepth][kFloatRows / kPer + 1];
+    Four weights[kDepth][kSlots / kPer + 1], x[kDepth][kPlainRows / kPer + 1];
   };
   struct Sums {
     float at[kPer][kPer];
@@ -41,18 +41,17 @@ struct FloatRows {
       b.threads([&](int t, Shared& s) {
         for (int i = t; i < kSlots * kAcross; i += kThreads) {
           const int slot = i / kAcross, column = i % kAcross * kCount;
-          const auto loaded =
-              view.load(rows.expert, first + (paired ? slot / 2 : slot), paired && slot % 2, k + column);
+          const auto loaded = view.template load<false>(rows.expert, first + (paired ? slot / 2 : slot),
+                                                        paired && slot % 2, k + column);
           UNROLL for (int j = 0; j < kCount / 8; ++j) {
-            const Eight<float> eight = View::Matrix::eight(loaded, j);
-            UNROLL for (int c = 0; c < 8; ++c) s.weights[column + 8 * j + c][slot / kPer].at[slot % kPer] =
-                std::bit_cast<float>(eight.words[c]);
+            const Eight<T> eight = View::Matrix::eight(loaded, j);
+            UNROLL for (int c = 0; c < 8; ++c) s.weights[column + 8 * j + c][slot / kPer].at[slot % kPer] = eight.at(c);
           }
         }
-        for (int i = t; i < kFloatRows * kDepth; i += kThreads) {
+        for (int i = t; i < kPlainRows * kDepth; i += kThreads) {
           const int row = i / kDepth, column = i % kDepth;
           const bool there = row < rows.count && k + column < view.depth;
-          s.x[column][row / kPer].at[row % kPer] = there ? view.row_of(rows.place + row)[k + column] : 0.f;
+          s.x[column][row / kPer].at[row % kPer] = there ? float(view.row_of(rows.place + row)[k + column]) : 0.f;
         }
       });
       b.threads([&](int t, Shared& s) {
@@ -83,13 +82,15 @@ struct FloatRows {
 
 }  // namespace
 
-void multiply_floats(Context& context, const Layer& layer, const Arrangement& a) {
+void multiply_plain(Context& context, const Layer& layer, const Arrangement& a) {
   const int64_t width = layer.factors == Factors::single ? kSlots : kSlots / 2;
   const int64_t blocks = checked_product((layer.results + width - 1) / width, a.most_tiles);
-  dispatch_bits(layer.weights.bits, [&]<int kBits> {
-    using Kernel = FloatRows<kBits>;
-    device::block_kernel<typename Kernel::Shared>(context.stream(), {blocks, kThreads},
-                                                  Kernel{LayerView<float, kBits>(layer, a, blocks)});
+  dispatch(TypeList<float, Half, BFloat16>{}, layer.type, [&]<class T> {
+    dispatch_bits(layer.weights.bits, [&]<int kBits> {
+      using Kernel = PlainRows<T, kBits>;
+      device::block_kernel<typename Kernel::Shared>(context.stream(), {blocks, kThreads},
+                                                    Kernel{LayerView<T, kBits>(layer, a, blocks)});
+    });
   });
 }
 
