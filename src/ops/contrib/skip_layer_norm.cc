@@ -9,10 +9,7 @@ template <bool kCentred>
 class SkipLayerNorm : public Op {
  public:
   explicit SkipLayerNorm(const NodeInfo& node)
-      : epsilon_(node.get_float("epsilon", 1e-12f)), strict_(node.settings.strict_skip_layer_norm) {
-    for (int i : {1, 2})
-      if (node.has_output(i)) fail(Code::not_supported, "output ", i, " (statistics for training) is not supported");
-  }
+      : epsilon_(node.get_float("epsilon", 1e-12f)), strict_(node.settings.strict_skip_layer_norm) {}
 
   void run(Context& context) const override {
     const Tensor &x = context.input(0), &skip = context.input(1), &gamma = context.input(2);
@@ -39,7 +36,13 @@ class SkipLayerNorm : public Op {
     if (kCentred) norm.beta.data = vector(3, "beta");
     norm.bias = vector(kCentred ? 4 : 3, "bias");
     norm.y = context.output(0, x.shape).data;
-    if (context.output_count() > 3 && context.wants_output(3)) norm.sum = context.output(3, x.shape).data;
+    const auto wanted = [&](int output, const Shape& shape) -> void* {
+      if (output >= context.output_count() || !context.wants_output(output)) return nullptr;
+      return context.output(output, shape).data;
+    };
+    norm.mean = wanted(1, x.shape.with(rank - 1, 1));
+    norm.inverse_deviation = wanted(2, x.shape.with(rank - 1, 1));
+    norm.sum = wanted(3, x.shape);
     norm.centred = kCentred;
     norm.epsilon = epsilon_;
     norm.strict = strict_;

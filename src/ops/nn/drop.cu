@@ -52,4 +52,17 @@ void drop(Context& context, const RandomRuns& runs, float ratio, const Tensor& x
   });
 }
 
+bool drops_at_random(const Tensor& training_mode) {
+  require(training_mode.type == Type::boolean && training_mode.count() == 1, "training_mode must be one bool");
+  return *training_mode.as<const bool>();
+}
+
+float drop_ratio(const Tensor& given) {
+  require(given.count() == 1, "ratio has ", given.count(), " values; it must have one");
+  float ratio = 0;
+  dispatch(FloatList{}, given.type, [&]<class T>() { ratio = float(*given.as<const T>()); });
+  require(ratio >= 0 && ratio < 1, "ratio is ", ratio, "; it must be at least 0 and less than 1");
+  return ratio;
+}
+
 }  // namespace encore::ops

@@ -15,8 +15,8 @@ class Dropout : public Op {
       : mask_value_(node.since_version() >= 12 ? 1 : 0), trains_(node.since_version() >= 12 && node.has_input(2)) {
     if (node.since_version() < 7 && node.get_int("is_test", 0) == 0)
       fail(Code::not_supported, "is_test is 0; dropping at random is supported from opset 12 on");
-    if (const Tensor* training = node.constant_input(2)) trains_ = flag(*training);
-    if (const Tensor* ratio = node.constant_input(1)) ratio_of(*ratio);
+    if (const Tensor* training = node.constant_input(2)) trains_ = drops_at_random(*training);
+    if (const Tensor* ratio = node.constant_input(1)) drop_ratio(*ratio);
     if (!trains_) return;
     const std::optional<int64_t> seed = node.find_int("seed");
     runs_.emplace(seed ? std::optional<uint64_t>(*seed) : std::nullopt);
@@ -26,8 +26,8 @@ class Dropout : public Op {
   }
   void run(Context& context) const override {
     const Tensor *ratio = context.find_input(1), *training = context.find_input(2);
-    const float share = ratio ? ratio_of(*ratio) : 0.5f;
-    const bool drops = training && flag(*training) && share > 0;
+    const float share = ratio ? drop_ratio(*ratio) : 0.5f;
+    const bool drops = training && drops_at_random(*training) && share > 0;
     const Tensor& x = context.input(0);
     const Tensor y = context.output(0, x.shape);
     const Tensor mask = context.wants_output(1) ? context.output(1, x.shape) : Tensor();
@@ -38,18 +38,6 @@ class Dropout : public Op {
   }
 
  private:
-  static bool flag(const Tensor& training) {
-    require(training.type == Type::boolean && training.count() == 1, "training_mode must be one bool");
-    return *training.as<const bool>();
-  }
-  static float ratio_of(const Tensor& given) {
-    require(given.count() == 1, "ratio has ", given.count(), " values; it must have one");
-    float ratio = 0;
-    dispatch(FloatList{}, given.type, [&]<class T>() { ratio = float(*given.as<const T>()); });
-    require(ratio >= 0 && ratio < 1, "ratio is ", ratio, "; it must be at least 0 and less than 1");
-    return ratio;
-  }
-
   unsigned char mask_value_;
   bool trains_;                     // or may, if only a run can tell
   std::optional<RandomRuns> runs_;  // if it trains
