@@ -4,7 +4,7 @@
     export/bin/pip install torch==2.11.0 transformers==5.17.0 onnx==1.23.2 onnx_ir onnxruntime==1.31.1 onnxruntime-genai==0.18.0
     export/bin/python tools/export_language_models.py
 
-The models exist only as configurations: nothing is downloaded. Which weights they get is tests/models/language.py's.
+The models exist only as configurations: nothing is downloaded. Which weights they get is tests/models/language_zoo.py's.
 """  # noqa: E501
 
 import contextlib
@@ -21,7 +21,7 @@ GENAI = pathlib.Path(importlib.util.find_spec("onnxruntime_genai").submodule_sea
 sys.path[:0] = [str(ROOT / "tests" / "models"), str(GENAI / "models")]
 
 import builder
-import language
+import language_zoo
 import numpy as np
 import onnx
 import tokenizers
@@ -106,12 +106,12 @@ def build(checkpoint, kind, options, folder):
 def drop_weights(model, rope):
     for tensor in model.graph.initializer:
         kept = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-        if tensor.name in language.TABLES:
+        if tensor.name in language_zoo.TABLES:
             values = numpy_helper.to_array(tensor)
             if rope["rope_type"] == "default":
-                wanted = language.table(tensor.name, tensor.dims, rope["rope_theta"])
+                wanted = language_zoo.table(tensor.name, tensor.dims, rope["rope_theta"])
                 np.testing.assert_allclose(values, wanted, atol=2e-3)
-                kept.metadata_props.add(key=language.THETA, value=f"{rope['rope_theta']:g}")
+                kept.metadata_props.add(key=language_zoo.THETA, value=f"{rope['rope_theta']:g}")
             else:
                 kept.raw_data = values.tobytes()
         tensor.CopyFrom(kept)
@@ -130,10 +130,10 @@ def main():
                 for kind, how in kinds.items():
                     model, runtime = build(folder / name, how, OPTIONS, folder / f"{name}_{kind}")
                     drop_weights(model, config.rope_parameters)
-                    file = language.GRAPHS / f"{name}_{kind}.onnx"
+                    file = language_zoo.GRAPHS / f"{name}_{kind}.onnx"
                     onnx.save(model, file)
                     if kind == "f16":
-                        (language.GRAPHS / f"{name}.json").write_text(runtime + "\n")
+                        (language_zoo.GRAPHS / f"{name}.json").write_text(runtime + "\n")
                     print(f"{file.name}: {len(model.graph.node)} nodes, {file.stat().st_size // 1024} KiB", flush=True)
 
 

@@ -4,7 +4,7 @@ import importlib.util
 import json
 
 import encore_session as es
-import language
+import language_zoo
 import numpy as np
 import onnxruntime_ep_encore
 import pytest
@@ -36,8 +36,8 @@ for prompt in work["prompts"]:
 
 def folder_of(name, kind, folder, **options):
     """A model as genai takes it: with what its runtime is told of it, and this provider in place of `cuda`."""
-    model = language.save(name, kind, folder, SEEDS[name, kind])
-    config = json.loads((language.GRAPHS / f"{name}.json").read_text())
+    model = language_zoo.save(name, kind, folder, SEEDS[name, kind])
+    config = json.loads((language_zoo.GRAPHS / f"{name}.json").read_text())
     values = {key: str(value) for key, value in options.items()}
     config["model"]["decoder"]["session_options"]["provider_options"] = [{es.EP_NAME: values}]
     config["model"]["eos_token_id"] = UNSAID

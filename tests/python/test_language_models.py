@@ -4,8 +4,12 @@ The past and the present of a layer are one buffer. A step's inputs and outputs 
 captured graph serves every step of a batch size, however long the sequences have become.
 """
 
+import os
+import subprocess
+import sys
+
 import encore_session as es
-import language
+import language_zoo
 import numpy as np
 import onnxruntime as ort
 import onnxruntime_ep_encore
@@ -38,7 +42,7 @@ class Steps:
 
     def __init__(self, session, model, batch):
         self.session, self.batch = session, batch
-        self.shapes = language.cache_shapes(model, batch, CAPACITY)
+        self.shapes = language_zoo.cache_shapes(model, batch, CAPACITY)
         self.logits = NUMPY[session.get_outputs()[0].type]
         self.caches = {name: es.empty_on_device(shape, self.logits) for name, shape in self.shapes.items()}
         self.step = self._bound(1, CAPACITY)
@@ -91,12 +95,12 @@ def regrets(truth, prompt, tokens):
 
 
 def truth_for(name, kind, seed):
-    model = language.load(name, "f32", seed, rounded=kind == "int4")
-    language.without_windowed_caches(model)
+    model = language_zoo.load(name, "f32", seed, rounded=kind == "int4")
+    language_zoo.without_windowed_caches(model)
     options = ort.SessionOptions()
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    session.head = next(iter(language.cache_shapes(model, 1, 1).values()))[-1]
+    session.head = next(iter(language_zoo.cache_shapes(model, 1, 1).values()))[-1]
     return session
 
 
@@ -109,9 +113,9 @@ CASES = [(*case, False) for case in SEEDS] + [("gptoss", "f16", True)]
 def test_greedy_tokens(encore, name, kind, windowed):
     seed = SEEDS[name, kind]
     truth = truth_for(name, kind, seed)
-    model = language.load(name, kind, seed)
+    model = language_zoo.load(name, kind, seed)
     if not windowed:
-        language.without_windowed_caches(model)
+        language_zoo.without_windowed_caches(model)
     session = es.make_session(model, enable_cuda_graph=1)
     placed = es.nodes_on(session)
     elsewhere = {op for provider, ops in placed.items() if provider != es.EP_NAME for op in ops}
@@ -129,3 +133,17 @@ def test_greedy_tokens(encore, name, kind, windowed):
     reports = onnxruntime_ep_encore.graph_report(session)
     assert {report["id"]: report["state"] for report in reports} == {1: "ready", 2: "ready"}
     assert [report["replays"] for report in reports] == [len(PROMPTS) * (TOKENS - 1), TOKENS - 1]
+
+
+@pytest.mark.newest
+@es.needs_graphs
+def test_example(tmp_path):
+    model = language_zoo.save("llama", "f16", tmp_path, SEEDS["llama", "f16"])
+    (tmp_path / "genai_config.json").write_text((language_zoo.GRAPHS / "llama.json").read_text())
+    prompt = PROMPTS[-1]
+    command = [sys.executable, es.ROOT / "examples" / "generate.py", model.parent, *map(str, prompt)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(es.ROOT / "python"), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    tokens = np.array([int(token) for token in done.stdout.split()])
+    assert len(tokens) == TOKENS
+    assert (regrets(truth_for("llama", "f16", SEEDS["llama", "f16"]), prompt, tokens) == 0).all()
