@@ -39,7 +39,8 @@ void settle_device(const std::string& ep_name, const OrtKeyValuePairs* const* me
                    std::map<std::string, std::string>& config) {
   std::string given;
   for (size_t i = 0; i < device_count; ++i) given += text(i ? ", " : "", Devices::from_metadata(metadata[i]));
-  require(device_count == 1, "a session runs on one device, but was given devices ", given, "; pass one OrtEpDevice");
+  require(device_count == 1, "a session runs on one device, but was given devices ", given,
+          "; pass one OrtEpDevice, or hide the others (CUDA_VISIBLE_DEVICES) from an application that passes all");
   std::vector<std::string> keys = {"device_id"};
   for (const std::string& prefix : option_prefixes(ep_name)) keys.push_back(prefix + "device_id");
   for (const std::string& key : keys)

@@ -147,7 +147,9 @@ def test_activations(encore, make_model, capfd, op, residual, dtype):
     model = net.model(make_model, {"x": [2, 4, 7, 5]}, {"y": [2, 6, 6, 4]})
     session, sizes = made_one(capfd, lambda options: es.make_session(model, options, **TYPES[dtype]))
     assert sizes == [4 if residual else 2]
-    agrees(session, model, {"x": numbers(2, 4, 7, 5, seed=3, dtype=dtype)}, tolerance=2e-3 if dtype == "float16" else 1e-5)
+    agrees(
+        session, model, {"x": numbers(2, 4, 7, 5, seed=3, dtype=dtype)}, tolerance=2e-3 if dtype == "float16" else 1e-5
+    )
 
 
 @pytest.mark.parametrize("dtype", TYPES)

@@ -1,0 +1,77 @@
+"""onnxruntime-genai's own runtime generates with Encore as any other provider of a plugin: docs/language-models.md."""
+
+import importlib.util
+import json
+
+import encore_session as es
+import language_zoo
+import numpy as np
+import onnxruntime_ep_encore
+import pytest
+from test_language_models import PROMPTS, SEEDS, TOKENS, regrets, truth_for
+
+# It has an onnxruntime of its own beside Python's in the process, and takes none that is older than the one it knows.
+with_genai = es.only_if(es.ORT_VERSION >= (1, 31) and importlib.util.find_spec("onnxruntime_genai") is not None)
+
+UNSAID = 27  # a token that none of the prompts leads to, for that would end what follows
+
+GENERATE = """
+import json
+import onnxruntime_genai as genai
+
+work = json.loads(WORK)
+genai.register_execution_provider_library(work["provider"], work["library"])
+model = genai.Model(work["folder"])
+for prompt in work["prompts"]:
+    length = len(prompt) + work["tokens"]
+    params = genai.GeneratorParams(model)
+    params.set_search_options(max_length=length, do_sample=False)
+    generator = genai.Generator(model, params)
+    generator.append_tokens(prompt)
+    while not generator.is_done():
+        generator.generate_next_token()
+    print([int(token) for token in generator.get_sequence(0)][len(prompt) :])
+"""
+
+
+def folder_of(name, kind, folder, **options):
+    """A model as genai takes it: with what its runtime is told of it, and this provider in place of `cuda`."""
+    model = language_zoo.save(name, kind, folder, SEEDS[name, kind])
+    config = json.loads((language_zoo.GRAPHS / f"{name}.json").read_text())
+    values = {key: str(value) for key, value in options.items()}
+    config["model"]["decoder"]["session_options"]["provider_options"] = [{es.EP_NAME: values}]
+    config["model"]["eos_token_id"] = UNSAID
+    (folder / "genai_config.json").write_text(json.dumps(config))
+    return model
+
+
+def generate(folder):
+    work = {
+        "provider": es.EP_NAME,
+        "library": onnxruntime_ep_encore.get_library_path(),
+        "folder": str(folder),
+        "prompts": [prompt.tolist() for prompt in PROMPTS],
+        "tokens": TOKENS,
+    }
+    one_device = {"ENCORE_VIRTUAL_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "0"}  # it passes all to a session
+    code = f"WORK = {json.dumps(work)!r}\n{GENERATE}"
+    done = es.in_new_process(code, ORT_DISABLE_TELEMETRY="1", **one_device)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@with_genai
+@pytest.mark.parametrize("name, kind", [("llama", "f16"), ("llama", "int4"), ("gptoss", "f16")])
+def test_genai_generates(name, kind, tmp_path):
+    folder_of(name, kind, tmp_path)
+    truth = truth_for(name, kind, SEEDS[name, kind])
+    for prompt, tokens in zip(PROMPTS, generate(tmp_path), strict=True):
+        assert len(tokens) == TOKENS
+        assert (regrets(truth, prompt, np.array(tokens)) == 0).all()
+
+
+@with_genai
+def test_genai_keeps_its_buffers_on_the_host(tmp_path):
+    """So it cannot have its runs captured, and is told so."""
+    folder_of("llama", "f16", tmp_path, enable_cuda_graph=1)
+    with pytest.raises(AssertionError, match="is in host memory, but a replayed graph copies nothing"):
+        generate(tmp_path)
