@@ -68,7 +68,7 @@ def _depth(s, even):
     return a if depth and depth % 2 <= 1 - even else s.data([a.type], shape=[3, 64], mild=True)
 
 
-@proposes("MatMulBlockQuantizedFp8Weight", domain=MICROSOFT, family="matmul", own_types=True, sums=True, mild=True)
+@proposes("MatMulBlockQuantizedFp8Weight", domain=MICROSOFT, family="matmul", sums=True, mild=True)
 def matmul_block_fp8(s):
     a = _depth(s, even=False)
     depth, rows, block = a.array.shape[-1], s.draw.pick([1, 7, 16]), s.draw.pick([16, 128])
@@ -76,7 +76,7 @@ def matmul_block_fp8(s):
     return s.node(a, b, _scales(s, "float", rows, -(-depth // block)), block_size=block)
 
 
-@proposes("MatMulBlockQuantizedFp4Weight", domain=MICROSOFT, family="matmul", own_types=True, sums=True, mild=True)
+@proposes("MatMulBlockQuantizedFp4Weight", domain=MICROSOFT, family="matmul", sums=True, mild=True)
 def matmul_block_fp4(s):
     a = _depth(s, even=True)
     depth, rows, block = a.array.shape[-1], s.draw.pick([1, 7, 16]), s.draw.pick([16, 32])
