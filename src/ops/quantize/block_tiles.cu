@@ -42,7 +42,8 @@ struct Numbers<BFloat16, 8> {
   DEVICE_FN static float above(uint32_t code) { return std::bit_cast<float>(0x4b000000u | code); }  // 2^23 more
 };
 
-template <class T, int kBits, int kTiles>
+// kZeros: there may be zero points.
+template <class T, int kBits, int kTiles, bool kZeros>
 struct MultiplyTiles {
   using Form = Weave<kBits>;
   static constexpr int kMaxThreads = 256, kWarps = kMaxThreads / 32;
@@ -169,11 +170,11 @@ struct MultiplyTiles {
     const int64_t share = at * 8 + lane / 4;  // of both rows at once
     if (shares == 1) {
       into.scales[0] = reinterpret_cast<const uint32_t*>(scales)[share];
-      if (zeros) into.zeros[0] = reinterpret_cast<const uint16_t*>(zeros)[share];
+      if (kZeros && zeros) into.zeros[0] = reinterpret_cast<const uint16_t*>(zeros)[share];
     } else {
       const auto own = reinterpret_cast<const Pack<uint32_t, kGroups>*>(scales)[share];
       UNROLL for (int v = 0; v < kGroups; ++v) into.scales[v] = own.at[v];
-      if (!zeros) return;
+      if (!kZeros || !zeros) return;
       const auto own_zeros = reinterpret_cast<const Pack<uint32_t, kGroups / 2>*>(zeros)[share];
       UNROLL for (int i = 0; i < kGroups / 2; ++i) into.zeros[i] = own_zeros.at[i];
     }
@@ -182,7 +183,7 @@ struct MultiplyTiles {
   DEVICE_FN void numbers(Lefts& into, const Unit& unit, int v) const {
     uint32_t both = unit.zeros[v / 2] >> v % 2 * 16;
     if (shares == 1) both = unit.zeros[0];
-    if (!zeros) both = (1u << (kBits - 1)) * 0x101u;
+    if (!kZeros || !zeros) both = (1u << (kBits - 1)) * 0x101u;
     UNROLL for (int r = 0; r < 2; ++r)
         numbers(into.at[r], Numbers<T, kBits>(both >> 8 * r & 0xff), &unit.codes[r].words[v * Form::kWords],
                 std::make_integer_sequence<int, kTaken>{});
@@ -215,9 +216,9 @@ struct MultiplyTiles {
   }
 };
 
-template <class T, int kBits, int kTiles>
+template <class T, int kBits, int kTiles, bool kZeros = true>
 void launch(StreamRef stream, const BlockProduct& p, const BlockCodes& w, const WovenCodes& woven) {
-  using Kernel = MultiplyTiles<T, kBits, kTiles>;
+  using Kernel = MultiplyTiles<T, kBits, kTiles, kZeros>;
   const int units = int(Weave<kBits>::units(w));
   const int64_t row_tiles = (p.count + kTiles * kRows - 1) / (kTiles * kRows);
   const int64_t tiles = (w.rows + 15) / 16 * row_tiles;
@@ -230,7 +231,9 @@ void launch(StreamRef stream, const BlockProduct& p, const BlockCodes& w, const 
 }
 template <class T, int kBits>
 void launch(StreamRef stream, const BlockProduct& p, const BlockCodes& w, const WovenCodes& woven) {
-  if (p.count <= kRows)
+  if (p.count <= kRows && !woven.zeros)
+    launch<T, kBits, 1, false>(stream, p, w, woven);
+  else if (p.count <= kRows)
     launch<T, kBits, 1>(stream, p, w, woven);
   else if (p.count <= 2 * kRows)
     launch<T, kBits, 2>(stream, p, w, woven);
