@@ -31,7 +31,7 @@ struct ManyRows {
   static constexpr int kCount = View::Matrix::kCount, kAcross = kDepth / kCount,
                        kLoads = kSlots * kDepth / kCount / kThreads;
   static constexpr int kRowLoads = kManyRows * kDepth / 8 / kThreads;
-  static constexpr int kMaxThreads = kThreads;
+  static constexpr int kMaxThreads = 3 * kThreads;  // so that three blocks have registers
   struct Tiles {
     Words weights[kSlots][4], x[kManyRows][4];
   };
