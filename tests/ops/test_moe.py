@@ -382,6 +382,26 @@ def _identity(k):
     return reference
 
 
+@pytest.mark.parametrize(
+    "case",
+    [
+        case
+        for t in HALVES
+        for case in [
+            moe(3, 1096, 520, 3, t, k=2, **SWIGLU, swiglu_fusion=1, normalize_routing_weights=1),
+            moe(100, 1096, 264, 2, t, k=2, activation_type="silu", normalize_routing_weights=1),
+            qmoe(3, 1088, 544, 3, t, 4, 32, zeros=True, **NORMAL, **SWIGLU, swiglu_fusion=1),
+            qmoe(3, 1088, 544, 3, t, 8, 64, **NORMAL, **SWIGLU, swiglu_fusion=1),
+            qmoe(100, 1088, 288, 2, t, 4, 32, **NORMAL, activation_type="silu"),
+        ]
+    ],
+    ids=str,
+)
+def test_deep(case):
+    """Many steps along the depth, the last of them in part."""
+    check(dataclasses.replace(case, capture=False))
+
+
 def test_equal_logits():
     """The first of equals are chosen."""
     case = moe(4, 16, 8, 12, k=3)
