@@ -1,9 +1,11 @@
 // CausalConvWithState: a depthwise convolution that looks back, over what came before and what comes now.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "device/divide.h"
 #include "device/launch.h"
+#include "device/quick.h"
 #include "device/transform.h"
 #include "ops/dispatch.h"
 #include "ops/registry.h"
@@ -108,6 +110,7 @@ template <class T, int kKernel, bool kLast>
 struct WideConv {
   static constexpr int kPack = device::pack_size<T>();
   using Values = Pack<T, kPack>;
+  using Sums = Pack<float, kPack>;
 
   Taps<T> taps;
   const T *x, *past;  // past may be null
@@ -118,23 +121,34 @@ struct WideConv {
   DEVICE_FN void operator()(int64_t i) const {
     int64_t pack, row;
     const int64_t batch = by_rows(by_packs(i, pack), row), first = pack * kPack;
-    float sums[kPack];
-    UNROLL for (int k = 0; k < kPack; ++k) sums[k] = taps.bias ? float(taps.bias[kLast ? first + k : row]) : 0.f;
+    Sums sums{};
+    if (taps.bias) {
+      if constexpr (kLast) {
+        const Values bias = load(taps.bias + first);
+        UNROLL for (int k = 0; k < kPack; ++k) sums.at[k] = float(bias.at[k]);
+      } else {
+        UNROLL for (int k = 0; k < kPack; ++k) sums.at[k] = float(taps.bias[row]);
+      }
+    }
     if constexpr (kLast)
-      add_channels(batch, row, first, sums);
+      sums = add_channels(batch, row, first, sums);
     else
-      add_places(batch, row, first, sums);
+      sums = add_places(batch, row, first, sums);
     Values made;
-    UNROLL for (int k = 0; k < kPack; ++k) made.at[k] = T(taps.silu ? sums[k] / (1 + expf(-sums[k])) : sums[k]);
+    UNROLL for (int k = 0; k < kPack; ++k) {
+      const float sum = sums.at[k], squashed = sum * device::quick_reciprocal(1 + expf(-sum));
+      made.at[k] = T(taps.silu ? squashed : sum);
+    }
     const int64_t at = kLast ? (batch * length + row) * channels + first : (batch * channels + row) * length + first;
-    *reinterpret_cast<Values*>(y + at) = made;
+    static_assert(sizeof(Values) == sizeof(Bytes16));  // stored as words: nvcc takes this pack apart
+    *reinterpret_cast<Bytes16*>(y + at) = std::bit_cast<Bytes16>(made);
   }
 
  private:
   DEVICE_FN static Values load(const T* from) { return *reinterpret_cast<const Values*>(from); }
 
   // Neighbouring places read each other's: this pack, and the end of what is before.
-  DEVICE_FN void add_places(int64_t batch, int64_t channel, int64_t first, float (&sums)[kPack]) const {
+  DEVICE_FN Sums add_places(int64_t batch, int64_t channel, int64_t first, Sums sums) const {
     const int64_t row = batch * channels + channel;
     const Values here = load(x + row * length + first);
     float seen[kKernel - 1 + kPack];
@@ -147,11 +161,12 @@ struct WideConv {
     UNROLL for (int k = 0; k < kPack; ++k) seen[kKernel - 1 + k] = float(here.at[k]);
     UNROLL for (int j = 0; j < kKernel; ++j) {
       const float w = float(taps.w[channel * kKernel + j]);
-      UNROLL for (int k = 0; k < kPack; ++k) sums[k] += w * seen[j + k];
+      UNROLL for (int k = 0; k < kPack; ++k) sums.at[k] += w * seen[j + k];
     }
+    return sums;
   }
   // The weights of neighbouring channels lie side by side, too.
-  DEVICE_FN void add_channels(int64_t batch, int64_t place, int64_t first, float (&sums)[kPack]) const {
+  DEVICE_FN Sums add_channels(int64_t batch, int64_t place, int64_t first, Sums sums) const {
     Values w[kKernel], seen[kKernel];
     UNROLL for (int j = 0; j < kKernel; ++j) {
       w[j] = load(taps.w + first * kKernel + j * kPack);
@@ -165,9 +180,10 @@ struct WideConv {
     UNROLL for (int j = 0; j < kKernel; ++j) {
       UNROLL for (int k = 0; k < kPack; ++k) {
         const int at = k * kKernel + j;
-        sums[k] += float(w[at / kPack].at[at % kPack]) * float(seen[j].at[k]);
+        sums.at[k] += float(w[at / kPack].at[at % kPack]) * float(seen[j].at[k]);
       }
     }
+    return sums;
   }
 };
 
@@ -226,7 +242,7 @@ class CausalConvWithState : public Op {
     const auto aligned = [](const T* address) { return device::is_pack_aligned<kPack>(address); };
     const int64_t row = last_ ? channels : length, rows = last_ ? length : channels;
     if (row % kPack != 0 || row == 0 || (!last_ && dilation_ != 1) || !aligned(x.as<const T>()) ||
-        !aligned(y.as<const T>()) || (last_ && (!aligned(taps.w) || !aligned(past))))
+        !aligned(y.as<const T>()) || (last_ && (!aligned(taps.w) || !aligned(taps.bias) || !aligned(past))))
       return false;
     const int64_t count = x.count() / kPack;
     const auto launch = [&]<int kKernel, bool kLast> {
