@@ -446,6 +446,7 @@ ACCEPTED = [
         "BatchNormalization", REFUSED, "parameters that are no vectors", says("B has shape", "scale has shape", "mean")
     ),
     Accepted("UnfoldTensor", SERVED, "the CPU EP has but some of the types", says("Unsupported data type")),
+    Accepted("UnfoldTensor", SERVED, "a step beyond the end is no matter", says("Integer overflow")),
     Accepted("LinearAttention CausalConvWithState", SERVED, "the CPU EP keeps one state alone", says("state_w")),
     Accepted("FusedMatMul", SERVED, "products of nothing broadcast, too", says("right operand cannot broadcast")),
     Accepted("Softplus", VALUES, "the CPU EP's exponential overflows", only_infinity_differs),

@@ -124,6 +124,11 @@ CONTRIB = [
     contrib(3, 700, 130, 4, dtype="float16", last=True),
     contrib(2, 3, 5, 1, activation="swish"),
     contrib(2, 3, 0, 3, window=2),
+    # Those that are done in packs.
+    *[contrib(2, 24, 32, k, last=last, dtype=t, window=1) for k in (3, 4) for last in (False, True) for t in TYPES],
+    *[contrib(2, 16, 8, 4, last=last, past=past, bias=False) for last in (False, True) for past in (False, True)],
+    contrib(2, 16, 9, 4, last=True, dilation=3, dtype="bfloat16", window=3),
+    contrib(1, 6, 16, 3, activation="none", dtype="float16"),
 ]
 
 

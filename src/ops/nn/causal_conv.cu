@@ -1,9 +1,11 @@
 // CausalConvWithState: a depthwise convolution that looks back, over what came before and what comes now.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "device/divide.h"
 #include "device/launch.h"
+#include "device/quick.h"
 #include "device/transform.h"
 #include "ops/dispatch.h"
 #include "ops/registry.h"
@@ -12,6 +14,7 @@ namespace encore::ops {
 namespace {
 
 using device::Divider;
+using device::Pack;
 
 bool is_silu(const NodeInfo& node) {
   const std::string activation = node.get_string("activation", "none");
@@ -71,7 +74,8 @@ struct CausalConv {
   int64_t length, kept, slots, slot_size;  // kept: of a state
   Lay lay, state;
   bool last;
-  Divider by_places, by_channels;
+  int64_t first_place;
+  Divider by_places, by_channels;  // places from the first on
 
   DEVICE_FN void operator()(int64_t i) const {
     int64_t place, channel, batch;
@@ -80,6 +84,7 @@ struct CausalConv {
     } else {
       batch = by_channels(by_places(i, place), channel);
     }
+    place += first_place;
     if (place < length) {
       y[lay(batch, channel, place)] =
           taps.sum(channel, [&](int64_t distance) { return seen(batch, channel, place - distance); });
@@ -96,6 +101,89 @@ struct CausalConv {
   DEVICE_FN T seen(int64_t batch, int64_t channel, int64_t at) const {
     if (at >= 0) return x[lay(batch, channel, at)];
     return past ? past[(slots - 1) * slot_size + state(batch, channel, at + kept)] : T(0.f);
+  }
+};
+
+// The same for packs of neighbours, of a few taps: along places, or along channels where those are last. States are
+// left to CausalConv.
+template <class T, int kKernel, bool kLast>
+struct WideConv {
+  static constexpr int kPack = device::pack_size<T>();
+  using Values = Pack<T, kPack>;
+  using Sums = Pack<float, kPack>;
+
+  Taps<T> taps;
+  const T *x, *past;  // past may be null
+  T* y;
+  int64_t length, kept, channels;
+  Divider by_packs, by_rows;  // packs of a row; rows of an image: places if channels are last, else channels
+
+  DEVICE_FN void operator()(int64_t i) const {
+    int64_t pack, row;
+    const int64_t batch = by_rows(by_packs(i, pack), row), first = pack * kPack;
+    Sums sums{};
+    if (taps.bias) {
+      if constexpr (kLast) {
+        const Values bias = load(taps.bias + first);
+        UNROLL for (int k = 0; k < kPack; ++k) sums.at[k] = float(bias.at[k]);
+      } else {
+        UNROLL for (int k = 0; k < kPack; ++k) sums.at[k] = float(taps.bias[row]);
+      }
+    }
+    if constexpr (kLast)
+      sums = add_channels(batch, row, first, sums);
+    else
+      sums = add_places(batch, row, first, sums);
+    Values made;
+    UNROLL for (int k = 0; k < kPack; ++k) {
+      const float sum = sums.at[k], squashed = sum * device::quick_reciprocal(1 + expf(-sum));
+      made.at[k] = T(taps.silu ? squashed : sum);
+    }
+    const int64_t at = kLast ? (batch * length + row) * channels + first : (batch * channels + row) * length + first;
+    static_assert(sizeof(Values) == sizeof(Bytes16));  // stored as words: nvcc takes this pack apart
+    *reinterpret_cast<Bytes16*>(y + at) = std::bit_cast<Bytes16>(made);
+  }
+
+ private:
+  DEVICE_FN static Values load(const T* from) { return *reinterpret_cast<const Values*>(from); }
+
+  // Neighbouring places read each other's: this pack, and the end of what is before.
+  DEVICE_FN Sums add_places(int64_t batch, int64_t channel, int64_t first, Sums sums) const {
+    const int64_t row = batch * channels + channel;
+    const Values here = load(x + row * length + first);
+    float seen[kKernel - 1 + kPack];
+    if (first > 0) {
+      const Values before = load(x + row * length + first - kPack);
+      UNROLL for (int k = 0; k < kKernel - 1; ++k) seen[k] = float(before.at[kPack - (kKernel - 1) + k]);
+    } else {
+      UNROLL for (int k = 0; k < kKernel - 1; ++k) seen[k] = past ? float(past[row * kept + k]) : 0.f;
+    }
+    UNROLL for (int k = 0; k < kPack; ++k) seen[kKernel - 1 + k] = float(here.at[k]);
+    UNROLL for (int j = 0; j < kKernel; ++j) {
+      const float w = float(taps.w[channel * kKernel + j]);
+      UNROLL for (int k = 0; k < kPack; ++k) sums.at[k] += w * seen[j + k];
+    }
+    return sums;
+  }
+  // The weights of neighbouring channels lie side by side, too.
+  DEVICE_FN Sums add_channels(int64_t batch, int64_t place, int64_t first, Sums sums) const {
+    Values w[kKernel], seen[kKernel];
+    UNROLL for (int j = 0; j < kKernel; ++j) {
+      w[j] = load(taps.w + first * kKernel + j * kPack);
+      const int64_t at = place - (kKernel - 1 - j) * taps.dilation;
+      seen[j] = Values{};
+      if (at >= 0)
+        seen[j] = load(x + (batch * length + at) * channels + first);
+      else if (past)
+        seen[j] = load(past + (batch * kept + at + kept) * channels + first);
+    }
+    UNROLL for (int j = 0; j < kKernel; ++j) {
+      UNROLL for (int k = 0; k < kPack; ++k) {
+        const int at = k * kKernel + j;
+        sums.at[k] += float(w[at / kPack].at[at % kPack]) * float(seen[j].at[k]);
+      }
+    }
+    return sums;
   }
 };
 
@@ -130,19 +218,46 @@ class CausalConvWithState : public Op {
     require(!past || past->shape == state, "past_state has another shape than ", state.str());
     const Tensor y = context.output(0, x.shape);
     const Tensor present = context.wants_output(1) ? context.output(1, state) : Tensor();
-    const int64_t places = length + (present.data ? checked_product(slots, kept) : 0);
-    const int64_t count = checked_product(checked_product(batch, channels), places);
+    const int64_t states = present.data ? checked_product(slots, kept) : 0;
     dispatch(TypeList<float, Half, BFloat16>{}, x.type, [&]<class T> {
       const Taps<T> taps{w.as<const T>(), data_of<T>(bias), kernel, dilation_, silu_};
+      const T* const before = past ? past->as<const T>() + (slots - 1) * slot_size : nullptr;
+      const bool wide = run_wide(context.stream(), taps, x, before, y, channels, length, kept);
+      const int64_t places = states + (wide ? 0 : length);
+      const int64_t count = checked_product(checked_product(batch, channels), places);
       device::for_each_index(
           context.stream(), count,
           CausalConv<T>{taps, x.as<const T>(), data_of<T>(past), y.as<T>(), present.as<T>(), length, kept, slots,
-                        slot_size, Lay(last_, channels, length), Lay(last_, channels, kept), last_,
+                        slot_size, Lay(last_, channels, length), Lay(last_, channels, kept), last_, wide ? length : 0,
                         Divider(places, count), Divider(channels, count)});
     });
   }
 
  private:
+  // False where WideConv does not do it.
+  template <class T>
+  bool run_wide(StreamRef stream, const Taps<T>& taps, const Tensor& x, const T* past, const Tensor& y,
+                int64_t channels, int64_t length, int64_t kept) const {
+    constexpr int kPack = device::pack_size<T>();
+    const auto aligned = [](const T* address) { return device::is_pack_aligned<kPack>(address); };
+    const int64_t row = last_ ? channels : length, rows = last_ ? length : channels;
+    if (row % kPack != 0 || row == 0 || (!last_ && dilation_ != 1) || !aligned(x.as<const T>()) ||
+        !aligned(y.as<const T>()) || (last_ && (!aligned(taps.w) || !aligned(taps.bias) || !aligned(past))))
+      return false;
+    const int64_t count = x.count() / kPack;
+    const auto launch = [&]<int kKernel, bool kLast> {
+      device::for_each_index(stream, count,
+                             WideConv<T, kKernel, kLast>{taps, x.as<const T>(), past, y.as<T>(), length, kept, channels,
+                                                         Divider(row / kPack, count), Divider(rows, count)});
+      return true;
+    };
+    switch (taps.kernel) {
+      case 3: return last_ ? launch.template operator()<3, true>() : launch.template operator()<3, false>();
+      case 4: return last_ ? launch.template operator()<4, true>() : launch.template operator()<4, false>();
+      default: return false;
+    }
+  }
+
   bool silu_, last_;
   int64_t dilation_, windows_;
 };
