@@ -50,10 +50,10 @@ def test_decoder_attention(queries, keys, past, static, use, state, masked, dtyp
     cached = use and state
     total = past * cached + (0 if cached and static else keys if static else queries)
     mask = seeded("padding", queries, total).uniform(size=(batch, total)) > 0.6
-    small = {"low": -0.5, "high": 0.5}
-    inputs = [floats(queries, batch, width), floats(keys, batch, width), floats(width, width, **small)]
-    inputs += [floats(width, 2 * width, **small), floats(3 * width), mask if masked else None]
-    inputs += [floats(batch, heads, past, size) if cached else None for _ in range(2)]
+    one, small = {"low": -1, "high": 1}, {"low": -0.2, "high": 0.2}
+    inputs = [floats(queries, batch, width, **one), floats(keys, batch, width, **one), floats(width, width, **small)]
+    inputs += [floats(width, 2 * width, **small), floats(3 * width, **one), mask if masked else None]
+    inputs += [floats(batch, heads, past, size, **one) if cached else None for _ in range(2)]
     inputs += [flag(static), flag(use), flag(state), flag(masked)]
     for outputs in (1, 3):
         check(
