@@ -121,6 +121,12 @@ ACCEPTED = [
         says("mask_index value"),
     ),
     Accepted("Attention", SERVED, "Encore has biases where there is a past", says("both past and attention_bias")),
+    Accepted(
+        "MultiHeadAttention",
+        SERVED,
+        "Encore has masks in each form that Attention has",
+        says("'key_padding_mask' shape is not expected"),
+    ),
     Accepted("MultiHeadAttention", SERVED, "Encore has values of any size", says("'key' and 'value' shall have same")),
     Accepted("Upsample Resize", VALUES, "integers between two pixels are rounded from floats", by_one),
     Accepted("Cast CastLike", VALUES, "ONNX leaves open what a float beyond the integers becomes", out_of_range),

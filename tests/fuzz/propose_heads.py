@@ -205,3 +205,16 @@ def gated_relative_position_bias(s):
     half = s.draw.number(1, 4)
     shapes = [[heads * size], [1, heads, rows, rows], [size, 2 * half], [2 * half], [1, heads, 1, 1]]
     return s.node(x, *(s.like(x, shape, mild=True) for shape in shapes), num_heads=heads)
+
+
+@proposes("DecoderAttention", domain=MICROSOFT, family="matmul", tolerance=ROUGH, sums=True, mild=True)
+def decoder_attention(s):
+    batch, heads, size = s.draw.number(1, 2), s.draw.number(1, 3), s.draw.pick([4, 5])
+    queries, keys, past, width = s.draw.number(1, 5), s.draw.number(1, 5), s.draw.number(0, 3), heads * size
+    x = s.data(types=["float", "float16"], shape=[queries, batch, width], mild=True)
+    key = s.like(x, [keys, batch, width], mild=True)
+    others = [s.like(x, shape, mild=True) for shape in ([width, width], [width, 2 * width], [3 * width])]
+    cache = [s.like(x, [batch, heads, past, size], mild=True) for _ in range(2)]
+    static, use = s.draw.chance(0.5), s.draw.chance(0.5)
+    flags = [s.fixed(np.array([given]), "bool") for given in (static, use, use, False)]
+    return s.node(x, key, *others, None, *cache, *flags, types=[None] * 3, wanted=3, num_heads=heads)

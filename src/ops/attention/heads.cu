@@ -16,7 +16,7 @@ using device::Pack;
 // Queries, keys and values, and of the latter two what is before and behind the new ones.
 constexpr int kMostMoves = 7;
 
-template <class T>
+template <class T, bool kSequences>
 struct MoveHeads {
   static constexpr int kPack = device::pack_size<T>();
   struct Part {
@@ -29,9 +29,8 @@ struct MoveHeads {
     int size;
   };
   Part part[kMostMoves];
-  int parts;
   bool aligned;
-  const int32_t* starts;  // of sequences, or null
+  const int32_t* starts;  // of sequences
   int64_t tokens;
   device::FaultRef fault;
 
@@ -43,12 +42,15 @@ struct MoveHeads {
     const int64_t batch = p.by_heads(p.by_rows(p.by_packs(i - (n ? part[n - 1].end : 0), pack), row), head);
     const int column = int(pack) * kPack, left = p.size - column, count = left < kPack ? left : kPack;
     T* const to = p.to + batch * p.to_batch + head * p.to_head + row * p.to_row + column;
-    const int64_t from_row = starts ? token_of(batch, row) : row;
-    if (from_row < 0) {
-      Pack<T, kPack> zeros;
-      UNROLL for (int j = 0; j < kPack; ++j) zeros.at[j] = T(0.f);
-      device::store_pack(to, zeros, aligned, count);
-      return;
+    int64_t from_row = row;
+    if constexpr (kSequences) {
+      from_row = token_of(batch, row);
+      if (from_row < 0) {
+        Pack<T, kPack> zeros;
+        UNROLL for (int j = 0; j < kPack; ++j) zeros.at[j] = T(0.f);
+        device::store_pack(to, zeros, aligned, count);
+        return;
+      }
     }
     const T* const from = p.from + batch * p.from_batch + head * p.from_head + from_row * p.from_row + column;
     Pack<T, kPack> values = device::load_pack<kPack>(from, aligned, count);
@@ -138,12 +140,12 @@ void HeadMoves::append(Heads& heads, const void* bias, const Cache& cache) {
   heads.rows = rows;
 }
 
-template <class T>
+template <class T, bool kSequences>
 void HeadMoves::launch() const {
-  using Kernel = MoveHeads<T>;
+  using Kernel = MoveHeads<T, kSequences>;
   constexpr int kPack = Kernel::kPack;
   Kernel kernel;
-  kernel.parts = 0;
+  int parts = 0;
   kernel.aligned = true;
   kernel.starts = from_.starts;
   kernel.tokens = from_.tokens;
@@ -153,23 +155,23 @@ void HeadMoves::launch() const {
     const int64_t packs = (move.size + kPack - 1) / kPack;
     const int64_t count = checked_product(checked_product(move.batch, move.heads), checked_product(move.rows, packs));
     if (count == 0) continue;
-    require(kernel.parts < kMostMoves, "there are more than ", kMostMoves, " moves");
+    require(parts < kMostMoves, "there are more than ", kMostMoves, " moves");
     end += count;
     const auto* const bias = static_cast<const T*>(move.bias);
-    kernel.part[kernel.parts++] = {static_cast<const T*>(move.from.data),
-                                   static_cast<T*>(const_cast<void*>(move.to.data)),
-                                   bias,
-                                   move.from.batch,
-                                   move.from.head,
-                                   move.from.row,
-                                   move.to.batch,
-                                   move.to.head,
-                                   move.to.row,
-                                   end,
-                                   Divider(packs, count),
-                                   Divider(move.rows, count),
-                                   Divider(move.heads, count),
-                                   int(move.size)};
+    kernel.part[parts++] = {static_cast<const T*>(move.from.data),
+                            static_cast<T*>(const_cast<void*>(move.to.data)),
+                            bias,
+                            move.from.batch,
+                            move.from.head,
+                            move.from.row,
+                            move.to.batch,
+                            move.to.head,
+                            move.to.row,
+                            end,
+                            Divider(packs, count),
+                            Divider(move.rows, count),
+                            Divider(move.heads, count),
+                            int(move.size)};
     kernel.aligned = kernel.aligned && packs_fit<kPack, T>(move.from, move.size) &&
                      packs_fit<kPack, T>(move.to, move.size) && (!bias || device::is_pack_aligned<kPack>(bias));
   }
@@ -178,7 +180,12 @@ void HeadMoves::launch() const {
 
 void HeadMoves::run() {
   if (moves_.empty()) return;
-  dispatch(TypeList<float, Half, BFloat16>{}, type_, [&]<class T> { launch<T>(); });
+  dispatch(TypeList<float, Half, BFloat16>{}, type_, [&]<class T> {
+    if (from_.starts)
+      launch<T, true>();
+    else
+      launch<T, false>();
+  });
   moves_.clear();
 }
 

@@ -54,7 +54,7 @@ class HeadMoves {
     int64_t batch, heads, rows, size;
   };
   void move(Heads& heads, const void* bias);
-  template <class T>
+  template <class T, bool kSequences>
   void launch() const;
   void* scratch(const Heads& heads, int64_t rows);
 
