@@ -5,7 +5,16 @@ import encore_session
 import numpy as np
 import onnxruntime as ort
 import pytest
-from encore_session import HAS_GRAPHS, assert_all_on_encore, empty_on_device, on_device, on_virtual_gpu, only_if
+from encore_session import (
+    EAGER,
+    HAS_GRAPHS,
+    assert_all_on_encore,
+    empty_on_device,
+    on_device,
+    on_virtual_gpu,
+    only_if,
+    run_options,
+)
 from harness import Case, Const, _onnx_type, check, floats, seeded, session
 from onnx import helper
 from refusal import declined, fails
@@ -285,8 +294,9 @@ class Decoder:
         names = [n if n in forms else "" for n in INPUTS[:9]]
         outputs = {"y": (batch, rows, heads * size), "present_key": self.shape, "present_value": self.shape}
         node = helper.make_node("GroupQueryAttention", names, list(outputs), "it", domain=MICROSOFT, **self.attrs)
-        values = [helper.make_tensor_value_info(n, _onnx_type(np.dtype(t)), s) for n, (s, t) in forms.items()]
-        results = [helper.make_tensor_value_info(n, _onnx_type(self.dtype), s) for n, s in outputs.items()]
+        declared = {n: ["batch", "rows", s[2]] if n == "query" else s for n, (s, _) in forms.items()}
+        values = [helper.make_tensor_value_info(n, _onnx_type(np.dtype(t)), declared[n]) for n, (_, t) in forms.items()]
+        results = [helper.make_empty_tensor_value_info(n) for n in outputs]
         opsets = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]
         graph = helper.make_graph([node], "decoder", values, results)
         options = {"enable_cuda_graph": 1, "min_num_runs_before_cuda_graph_capture": 1} if graph and HAS_GRAPHS else {}
@@ -301,12 +311,19 @@ class Decoder:
         self.inputs = {n: on_device(x) for n, x in self.feeds.items() if n != "total"} | {"total": self.total}
         for n, value in self.inputs.items():
             self.binding.bind_ortvalue_input(n, value)
-        self.y = empty_on_device(outputs["y"], self.dtype)
-        self.binding.bind_ortvalue_output("y", self.y)
+        self.take_rows(rows)
         for kind in ("key", "value"):
             self.binding.bind_ortvalue_output(f"present_{kind}", self.inputs[f"past_{kind}"])
 
-    def step(self, last):
+    def take_rows(self, rows):
+        batch, _, width = self.feeds["query"].shape
+        self.feeds["query"] = np.zeros((batch, rows, width), self.dtype)
+        self.inputs["query"] = on_device(self.feeds["query"])
+        self.binding.bind_ortvalue_input("query", self.inputs["query"])
+        self.y = empty_on_device((batch, rows, self.attrs["num_heads"] * self.shape[3]), self.dtype)
+        self.binding.bind_ortvalue_output("y", self.y)
+
+    def step(self, last, graph=None):
         """y, and what the cache is then; and the same by the reference."""
         shape = self.feeds["query"].shape
         self.feeds["query"] = floats(*shape, low=-1, high=1).astype(self.dtype)
@@ -314,7 +331,7 @@ class Decoder:
         self.feeds["total"] = np.array([min(max(last) + 1, self.shape[2])], np.int32)
         for n in ("query", "seqlens_k", "total"):
             self.inputs[n].update_inplace(self.feeds[n])
-        self.session.run_with_iobinding(self.binding)
+        self.session.run_with_iobinding(self.binding, run_options(graph))
         return [x.numpy() for x in (self.y, self.inputs["past_key"], self.inputs["past_value"])]
 
     def wanted(self):
@@ -333,10 +350,28 @@ class Decoder:
 def test_one_graph_serves_every_length(dtype, attrs):
     decoder = Decoder(2, 8, 2, 64, 300, dtype, **attrs)
     for step in range(64):
-        got = decoder.step([3 + step, 4 * step])
-        for g, w in zip(got, decoder.wanted()):
-            rtol, atol = TOLERANCE[dtype]
-            np.testing.assert_allclose(g.astype(np.float64), w.astype(np.float64), rtol=rtol, atol=atol)
+        close(decoder, decoder.step([3 + step, 4 * step]))
+
+
+def close(decoder, got):
+    rtol, atol = TOLERANCE[str(decoder.dtype)]
+    for g, w in zip(got, decoder.wanted()):
+        np.testing.assert_allclose(g.astype(np.float64), w.astype(np.float64), rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_prompt_and_what_follows(dtype):
+    """A model's life: a prompt, its answer by a captured graph, another prompt behind that, and its answer."""
+    decoder = Decoder(1, 8, 2, 64, 300, dtype)
+    last = -1
+    for graph, (prompt, answer) in enumerate([(37, 20), (50, 20), (2, 4)]):
+        decoder.take_rows(prompt)
+        last += prompt
+        close(decoder, decoder.step([last], EAGER))
+        decoder.take_rows(1)
+        for _ in range(answer):
+            last += 1
+            close(decoder, decoder.step([last], graph))
 
 
 @only_if(on_virtual_gpu())

@@ -56,11 +56,11 @@ struct CopyPast {
 };
 
 // An index moves a pack of pairs of a token's head: of a query, a key or a value, in this order; or a pack of what
-// is not turned.
-template <class T>
+// is not turned. kWeighs: heads are normalised.
+template <class T, bool kWeighs>
 struct AddRows {
-  static constexpr int kPack = Pairs<T>::kPack;
-  using Packed = typename Pairs<T>::Pack;
+  static constexpr int kPack = device::pack_size<T>();
+  using Packed = Pack<T, kPack>;
 
   const T *q, *k, *v;
   int64_t q_token, kv_token;
@@ -79,13 +79,13 @@ struct AddRows {
     const int64_t head = by_packs(i, pack);
     move(head, int(pack), 1);
   }
-  // Which of all heads `index` is: where its values are, and where they go unless that is null.
+  // Which of all heads `index` is: where its values are, and where they go if there is room.
   struct Head {
     const T* from;
     T* to;
     const T* weights;
     int64_t token, position;
-    bool is_value;
+    bool is_value, has_room;
   };
   DEVICE_FN Head head(int64_t index) const {
     int64_t in_token, row;
@@ -100,25 +100,27 @@ struct AddRows {
       head.to = turned_q + (head.token * q_heads + number) * layout.size;
       head.weights = q_weights;
       head.is_value = false;
+      head.has_room = true;
       return head;
     }
     head.is_value = number >= q_heads + kv_heads;
     const int kv_head = number - q_heads - (head.is_value ? kv_heads : 0);
     const int64_t in_cache = ((batch * kv_heads + kv_head) * added.capacity + at) * layout.size;
     head.from = (head.is_value ? v : k) + head.token * kv_token + int64_t(kv_head) * layout.size;
-    head.to = at < 0 || at >= added.capacity ? nullptr : (head.is_value ? values : keys) + in_cache;
-    head.weights = head.is_value ? nullptr : k_weights;
+    head.has_room = at >= 0 && at < added.capacity;
+    head.to = (head.is_value ? values : keys) + in_cache;
+    head.weights = k_weights;
     return head;
   }
   // `factor` is that of heads with weights.
   DEVICE_FN void move(int64_t index, int pack, float factor) const {
     const Head of = head(index);
-    if (!of.to) return;
+    if (!of.has_room) return;
     if (pack >= layout.turning_packs) {
       const int first = 2 * layout.half + (pack - layout.turning_packs) * kPack, left = layout.size - first;
       const int count = left < kPack ? left : kPack;
       Packed packed = device::load_pack<kPack>(of.from + first, layout.aligned, count);
-      if (of.weights) {
+      if (kWeighs && !of.is_value) {
         const Packed weights = device::load_pack<kPack>(of.weights + first, layout.aligned, count);
         UNROLL for (int i = 0; i < kPack; ++i) packed.at[i] = T(float(packed.at[i]) * factor * float(weights.at[i]));
       }
@@ -126,17 +128,25 @@ struct AddRows {
       return;
     }
     const int first = pack * kPack, count = layout.half - first < kPack ? layout.half - first : kPack;
-    Pairs<T> pairs = Pairs<T>::load(of.from, layout, first, count);
-    if (of.weights) pairs.scale(factor, Pairs<T>::load(of.weights, layout, first, count));
-    if (cos && !of.is_value) {
+    if (layout.interleaved)
+      move_pairs<true>(of, first, count, factor);
+    else
+      move_pairs<false>(of, first, count, factor);
+  }
+
+ private:
+  template <bool kNeighbours>
+  DEVICE_FN void move_pairs(const Head& of, int first, int count, float factor) const {
+    using Some = Pairs<T, kNeighbours>;
+    Some pairs = Some::load(of.from, layout, first, count);
+    if (!of.is_value) {
+      if constexpr (kWeighs) pairs.scale(factor, Some::load(of.weights, layout, first, count));
       const int64_t angle = position(of) * layout.half + first;
       pairs.turn(device::load_pack<kPack>(cos + angle, layout.aligned, count),
                  device::load_pack<kPack>(sin + angle, layout.aligned, count));
     }
     pairs.store(of.to, layout, first, count);
   }
-
- private:
   DEVICE_FN int64_t position(const Head& of) const {
     const int64_t position = position_ids ? position_ids[of.token] : of.position;
     if (position >= 0 && position < positions) return position;
@@ -149,7 +159,7 @@ struct AddRows {
 template <class T>
 struct AddNormalisedRows {
   static constexpr int kThreads = 128, kMaxThreads = kThreads, kHeads = kThreads / 32;
-  AddRows<T> add;
+  AddRows<T, true> add;
   int64_t heads;
   int packs;
   float epsilon;
@@ -163,8 +173,8 @@ struct AddNormalisedRows {
           float sum = 0;
           if (index >= heads) return sum;
           const auto head = add.head(index);
-          if (!head.weights) return sum;
-          constexpr int kPack = AddRows<T>::kPack;
+          if (head.is_value) return sum;
+          constexpr int kPack = device::pack_size<T>();
           for (int first = t % 32 * kPack; first < add.layout.size; first += 32 * kPack) {
             const int left = add.layout.size - first, count = left < kPack ? left : kPack;
             const Pack<T, kPack> values = device::load_pack<kPack>(head.from + first, add.layout.aligned, count);
@@ -218,9 +228,9 @@ void copy_past(Context& context, const CacheExtension& e, const NewRows& added) 
   device::for_each_index(context.stream(), count, kernel);
 }
 
-template <class T>
+template <class T, bool kWeighs>
 void add_rows(Context& context, const CacheExtension& e, const NewRows& added) {
-  constexpr int kPack = AddRows<T>::kPack;
+  constexpr int kPack = device::pack_size<T>();
   const auto aligned = [](auto... addresses) {
     return (device::is_pack_aligned<kPack>(static_cast<const T*>(addresses)) && ...);
   };
@@ -236,33 +246,36 @@ void add_rows(Context& context, const CacheExtension& e, const NewRows& added) {
   const int64_t q_heads = e.turned_q ? e.heads : 0, heads = q_heads + 2 * e.kv_heads;
   const int64_t tokens = checked_product(e.batch, e.rows), all_heads = checked_product(tokens, heads);
   const int64_t count = checked_product(all_heads, packs);
-  const AddRows<T> add{static_cast<const T*>(e.q),
-                       static_cast<const T*>(e.k),
-                       static_cast<const T*>(e.v),
-                       e.q_token,
-                       e.kv_token,
-                       static_cast<T*>(e.turned_q),
-                       static_cast<T*>(e.keys),
-                       static_cast<T*>(e.values),
-                       static_cast<const T*>(e.cos),
-                       static_cast<const T*>(e.sin),
-                       static_cast<const T*>(e.q_weights),
-                       static_cast<const T*>(e.k_weights),
-                       e.position_ids,
-                       e.positions,
-                       added,
-                       Divider(packs, count),
-                       Divider(heads, all_heads),
-                       Divider(e.rows, tokens),
-                       int(q_heads),
-                       int(e.kv_heads),
-                       layout,
-                       context.fault()};
-  if (!e.q_weights && !e.k_weights) return device::for_each_index(context.stream(), count, add);
-  using Kernel = AddNormalisedRows<T>;
-  device::block_kernel<NoShared>(context.stream(),
-                                 {(all_heads + Kernel::kHeads - 1) / Kernel::kHeads, Kernel::kThreads},
-                                 Kernel{add, all_heads, int(packs), e.epsilon});
+  const AddRows<T, kWeighs> add{static_cast<const T*>(e.q),
+                                static_cast<const T*>(e.k),
+                                static_cast<const T*>(e.v),
+                                e.q_token,
+                                e.kv_token,
+                                static_cast<T*>(e.turned_q),
+                                static_cast<T*>(e.keys),
+                                static_cast<T*>(e.values),
+                                static_cast<const T*>(e.cos),
+                                static_cast<const T*>(e.sin),
+                                static_cast<const T*>(e.q_weights),
+                                static_cast<const T*>(e.k_weights),
+                                e.position_ids,
+                                e.positions,
+                                added,
+                                Divider(packs, count),
+                                Divider(heads, all_heads),
+                                Divider(e.rows, tokens),
+                                int(q_heads),
+                                int(e.kv_heads),
+                                layout,
+                                context.fault()};
+  if constexpr (kWeighs) {
+    using Kernel = AddNormalisedRows<T>;
+    const int64_t blocks = (all_heads + Kernel::kHeads - 1) / Kernel::kHeads;
+    device::block_kernel<NoShared>(context.stream(), {blocks, Kernel::kThreads},
+                                   Kernel{add, all_heads, int(packs), e.epsilon});
+  } else {
+    device::for_each_index(context.stream(), count, add);
+  }
 }
 
 }  // namespace
@@ -271,7 +284,10 @@ void extend_cache(Context& context, const CacheExtension& e) {
   const NewRows added{e.last_keys, int(e.rows), int(e.capacity), e.from_start};
   dispatch(TypeList<float, Half, BFloat16>{}, e.type, [&]<class T> {
     copy_past<T>(context, e, added);
-    add_rows<T>(context, e, added);
+    if (e.q_weights)
+      add_rows<T, true>(context, e, added);
+    else
+      add_rows<T, false>(context, e, added);
   });
 }
 

@@ -30,7 +30,7 @@ struct CacheExtension {
   int64_t positions = 0, turned = 0;
   bool interleaved = false;
   const int64_t* position_ids = nullptr;  // [batch, row]
-  // Before it the root mean square of a head becomes one, and values take their weights: [size], or null.
+  // Before it the root mean square of a head becomes one, and values take their weights, both [size]; or null.
   const void *q_weights = nullptr, *k_weights = nullptr;
   float epsilon = 0;
 };

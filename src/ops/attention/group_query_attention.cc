@@ -5,6 +5,7 @@
 // length; but a prompt, all of whose rows are new, is attended by itself.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -37,8 +38,8 @@ class GroupQueryAttention : public Op {
     require(heads_ < kMost / 4, "num_heads is ", heads_, "; that is more than there are kernels for");
     const int64_t causal = node.get_int("causal", 1);
     require(causal == 0 || causal == 1, "causal is ", causal, "; it must be 0 or 1");
-    require(window_ == -1 || (window_ > 0 && causal_), "local_window_size is ", window_,
-            "; it must be -1, or above zero in causal attention");
+    require(window_ == -1 || (window_ > 0 && window_ <= std::numeric_limits<int32_t>::max() && causal_),
+            "local_window_size is ", window_, "; it must be -1, or above zero in causal attention, in 32 bits");
     require(std::isfinite(scale_) && std::isfinite(softcap_) && softcap_ >= 0, "scale is ", scale_, " and softcap is ",
             softcap_, "; they must be finite, and the latter not negative");
     if (node.get_int("sliding_window_cache", 0) != 0)

@@ -12,8 +12,8 @@ struct PairLayout {
   bool interleaved, aligned;      // aligned: whole packs may be moved at once
 };
 
-// A pack of pairs. Values that are not turned are moved as they are, bit by bit.
-template <class T>
+// A pack of pairs, which are neighbours or not. Values that are not turned are moved as they are, bit by bit.
+template <class T, bool kNeighbours>
 struct Pairs {
   static constexpr int kPack = device::pack_size<T>();
   using Pack = device::Pack<T, kPack>;
@@ -22,7 +22,7 @@ struct Pairs {
 
   // Pairs `first` to first + count - 1.
   DEVICE_FN static Pairs load(const T* head, const PairLayout& layout, int first, int count) {
-    if (!layout.interleaved)
+    if constexpr (!kNeighbours)
       return {device::load_pack<kPack>(head + first, layout.aligned, count),
               device::load_pack<kPack>(head + layout.half + first, layout.aligned, count)};
     const T* const from = head + 2 * first;
@@ -44,7 +44,7 @@ struct Pairs {
     return pairs;
   }
   DEVICE_FN void store(T* head, const PairLayout& layout, int first, int count) const {
-    if (!layout.interleaved) {
+    if constexpr (!kNeighbours) {
       device::store_pack(head + first, real, layout.aligned, count);
       device::store_pack(head + layout.half + first, imaginary, layout.aligned, count);
       return;

@@ -17,8 +17,8 @@ using device::FaultRef;
 // kStreams: at one of several positions.
 template <class T, bool kStreams>
 struct Rotate {
-  static constexpr int kPack = Pairs<T>::kPack;
-  using Packed = typename Pairs<T>::Pack;
+  static constexpr int kPack = device::pack_size<T>();
+  using Packed = device::Pack<T, kPack>;
 
   const T* x;
   T* y;
@@ -46,20 +46,31 @@ struct Rotate {
     }
     const int64_t row = flat ? middle : inner, token = batch * rows + row;
     const int first = int(pack) * kPack, count = layout.half - first < kPack ? layout.half - first : kPack;
-    Pairs<T> pairs = Pairs<T>::load(from, layout, first, count);
+    Packed cosines, sines;
     if constexpr (kStreams) {
       int64_t position[3];
       UNROLL for (int i = 0; i < 3; ++i) position[i] = checked(position_ids[i * tokens + token]);
-      pairs.turn(at_streams(cos, position, first, count), at_streams(sin, position, first, count));
+      cosines = at_streams(cos, position, first, count);
+      sines = at_streams(sin, position, first, count);
     } else {
       const int64_t position =
           position_ids ? checked(one_id ? following(position_ids[0], row) : position_ids[token]) : token;
-      pairs.turn(at_position(cos, position, first, count), at_position(sin, position, first, count));
+      cosines = at_position(cos, position, first, count);
+      sines = at_position(sin, position, first, count);
     }
-    pairs.store(to, layout, first, count);
+    if (layout.interleaved)
+      turn<true>(from, to, first, count, cosines, sines);
+    else
+      turn<false>(from, to, first, count, cosines, sines);
   }
 
  private:
+  template <bool kNeighbours>
+  DEVICE_FN void turn(const T* from, T* to, int first, int count, const Packed& cosines, const Packed& sines) const {
+    auto pairs = Pairs<T, kNeighbours>::load(from, layout, first, count);
+    pairs.turn(cosines, sines);
+    pairs.store(to, layout, first, count);
+  }
   DEVICE_FN static int64_t following(int64_t first, int64_t row) { return int64_t(uint64_t(first) + uint64_t(row)); }
   DEVICE_FN int64_t checked(int64_t position) const {
     if (position >= 0 && position < positions) return position;
@@ -71,11 +82,12 @@ struct Rotate {
     return device::load_pack<kPack>(table + position * layout.half + first, layout.aligned, count);
   }
   DEVICE_FN Packed at_streams(const T* table, const int64_t (&position)[3], int first, int count) const {
-    Packed packed;
+    Packed all[3], packed;
+    UNROLL for (int i = 0; i < 3; ++i) all[i] = at_position(table, position[i], first, count);
     UNROLL for (int i = 0; i < kPack; ++i) {
-      const int pair = first + (i < count ? i : 0), stream = streams.of(pair);
-      const int64_t row = stream == 0 ? position[0] : stream == 1 ? position[1] : position[2];
-      packed.at[i] = T(float(table[row * layout.half + pair]) * streams.scale);
+      const int stream = streams.of(first + i);
+      const T value = stream == 0 ? all[0].at[i] : stream == 1 ? all[1].at[i] : all[2].at[i];
+      packed.at[i] = T(float(value) * streams.scale);
     }
     return packed;
   }
@@ -145,7 +157,7 @@ class RotaryEmbedding : public Op {
 
 void rotate(Context& context, const Rotation& r) {
   dispatch(TypeList<float, Half, BFloat16>{}, r.type, [&]<class T> {
-    constexpr int kPack = Pairs<T>::kPack;
+    constexpr int kPack = device::pack_size<T>();
     PairLayout layout;
     layout.size = int(r.size);
     layout.half = int(r.turned / 2);

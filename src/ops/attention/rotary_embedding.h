@@ -9,11 +9,10 @@ namespace encore::ops {
 
 // Which of several positions of a token a pair is turned to.
 struct PositionStreams {
-  int count = 1;  // or 3
-  bool alternate =
-      false;          // pairs of the second and third stream are every third one, else all of a stream are neighbours
-  int pairs[3] = {};  // of each; the first has what is left
-  float scale = 1;    // of cosines and sines
+  int count = 1;           // or 3
+  int pairs[3] = {};       // of each; neighbours
+  bool alternate = false;  // or every third one of the second and third stream, and the first has what is left
+  float scale = 1;         // of cosines and sines
 
   DEVICE_FN int of(int pair) const {
     if (!alternate) return pair < pairs[0] ? 0 : pair < pairs[0] + pairs[1] ? 1 : 2;

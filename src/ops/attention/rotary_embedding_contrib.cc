@@ -103,7 +103,7 @@ class ThreeStreams : public ContribRotary {
     require(pairs_[0] + pairs_[1] + pairs_[2] == r.turned / 2, "the numbers of mrope_section add up to ",
             pairs_[0] + pairs_[1] + pairs_[2], ", and there are ", r.turned / 2, " pairs to turn");
     r.position_ids = ids.as<const int64_t>();
-    r.streams = {3, layout_ == 1, {int(pairs_[0]), int(pairs_[1]), int(pairs_[2])}, scale_};
+    r.streams = {3, {int(pairs_[0]), int(pairs_[1]), int(pairs_[2])}, layout_ == 1, scale_};
     finish(context, r);
   }
 

@@ -1,0 +1,103 @@
+"""Times com.microsoft's GroupQueryAttention with its rotation, replayed from a captured graph: the past and the present
+are one memory.
+
+    PYTHONPATH=python bench/cached_attention.py [--seconds 1] [--dtype float16]
+
+A run is one node; figures are medians, the wait included, less that of a replay of almost nothing. Bytes are those of
+the keys and values that are seen. A prompt's work counts half, as it is causal.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests"), str(ROOT / "tests" / "models"), str(ROOT / "bench")]
+
+import encore_session as es  # noqa: E402
+import numpy as np  # noqa: E402
+import onnxruntime as ort  # noqa: E402
+from models import median_us  # noqa: E402
+from onnx import TensorProto, helper  # noqa: E402
+
+TYPES = {"float16": TensorProto.FLOAT16, "float32": TensorProto.FLOAT}
+# batch, heads, heads of keys and values, new rows, keys with these, room for keys, size
+PROBLEMS = [
+    (1, 32, 8, 1, 128, 4096, 128),
+    (1, 32, 8, 1, 4096, 4096, 128),
+    (1, 32, 8, 1, 4096, 32768, 128),
+    (1, 32, 8, 1, 32768, 32768, 128),
+    (8, 32, 8, 1, 4096, 4096, 128),
+    (32, 14, 2, 1, 2048, 4096, 64),
+    (1, 32, 8, 4, 4096, 4096, 128),
+    (1, 32, 8, 512, 4096, 8192, 128),
+    (1, 32, 8, 2048, 2048, 8192, 128),
+    (4, 32, 8, 512, 512, 4096, 128),
+]
+
+
+def replay_us(dtype, problem, seconds):
+    batch, heads, kv_heads, rows, keys, room, size = problem
+    rng = np.random.default_rng(0)
+    forms = {
+        "query": (batch, rows, (heads + 2 * kv_heads) * size),
+        "past_key": (batch, kv_heads, room, size),
+        "past_value": (batch, kv_heads, room, size),
+        "cos": (room, size // 2),
+        "sin": (room, size // 2),
+    }
+    values = [helper.make_tensor_value_info(name, TYPES[dtype], shape) for name, shape in forms.items()]
+    constants = [
+        helper.make_tensor("last", TensorProto.INT32, [batch], [keys - 1] * batch),
+        helper.make_tensor("total", TensorProto.INT32, [], [keys]),
+    ]
+    node = helper.make_node(
+        "GroupQueryAttention",
+        ["query", "", "", "past_key", "past_value", "last", "total", "cos", "sin"],
+        ["y", "present_key", "present_value"],
+        domain="com.microsoft",
+        num_heads=heads,
+        kv_num_heads=kv_heads,
+        do_rotary=1,
+    )
+    results = [helper.make_empty_tensor_value_info(name) for name in node.output]
+    graph = helper.make_graph([node], "attention", values, results, constants)
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    session = es.make_session(helper.make_model(graph, opset_imports=opsets, ir_version=10), enable_cuda_graph=1)
+    es.assert_all_on_encore(session)
+    binding = session.io_binding()
+    for name, shape in forms.items():
+        value = es.on_device(rng.standard_normal(shape, np.float32).astype(dtype))
+        binding.bind_ortvalue_input(name, value)
+        if name.startswith("past"):
+            binding.bind_ortvalue_output(name.replace("past", "present"), value)
+    binding.bind_ortvalue_output("y", es.empty_on_device((batch, rows, heads * size), dtype))
+    waits = es.run_options(0)
+    for _ in range(4):  # warm-ups and the capture
+        session.run_with_iobinding(binding, waits)
+    return median_us(lambda: session.run_with_iobinding(binding, waits), seconds)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--dtype", choices=TYPES, default="float16")
+    args = parser.parse_args()
+    ort.set_default_logger_severity(3)
+    idle = replay_us(args.dtype, (1, 1, 1, 1, 1, 8, 8), args.seconds)
+    print(f"A replay of almost nothing takes {idle:.1f} µs.\n")
+    print("| batch | heads | new rows | keys | room | size | µs | TFLOP/s | GB/s |\n|" + "---|" * 9)
+    for problem in PROBLEMS:
+        batch, heads, kv_heads, rows, keys, room, size = problem
+        us = replay_us(args.dtype, problem, args.seconds) - idle
+        work = 4 * batch * heads * rows * keys * size / (2 if rows == keys else 1)
+        moved = 2 * batch * kv_heads * keys * size * np.dtype(args.dtype).itemsize
+        print(
+            f"| {batch} | {heads}/{kv_heads} | {rows} | {keys} | {room} | {size} | {us:.1f} | {work / us / 1e6:.1f} "
+            f"| {moved / us / 1e3:.0f} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
