@@ -10,14 +10,6 @@
 
 namespace encore::device {
 
-// The low 16 bits twice.
-DEVICE_FN uint32_t twice(uint32_t bits) {
-#ifdef __CUDA_ARCH__
-  return __byte_perm(bits, 0, 0x1010);
-#else
-  return (bits & 0xffffu) * 0x10001u;
-#endif
-}
 // bits & mask | more, which compilers make two instructions of if both are constants.
 template <uint32_t kMask>
 DEVICE_FN uint32_t masked_with(uint32_t bits, uint32_t more) {
@@ -64,7 +56,7 @@ struct PairedCodes {
   DEVICE_FN explicit PairedCodes(uint32_t zero) {
     UNROLL for (int i = 0; i < kAtOnce; ++i) {
       const int up = i * kBits;
-      minus_zero[i] = twice((zero << up) + (0x8000u | (kPower - (uint32_t(up) << kMantissa))));
+      minus_zero[i] = zero * (0x10001u << up) + (0x8000u | (kPower - (uint32_t(up) << kMantissa))) * 0x10001u;
     }
   }
   // The number kI of each half of the word: exact.

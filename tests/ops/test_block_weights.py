@@ -69,13 +69,14 @@ def nbits(m, depth, rows, block=32, bits=4, dtype="float16", zeros=None, groups=
 EXACT = {"use_tf32": 0}
 
 
+@pytest.mark.parametrize("constant", [False, True])
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(
     "bits,block", [(4, 16), (4, 32), (4, 128), (8, 16), (8, 32), (8, 256), (2, 16), (2, 32), (2, 64)]
 )
 @pytest.mark.parametrize("zeros", [None, "packed", "typed"])
-def test_types(dtype, bits, block, zeros):
-    check(nbits(3, 256, 48, block, bits, dtype, zeros))
+def test_types(constant, dtype, bits, block, zeros):
+    check(nbits(3, 256, 48, block, bits, dtype, zeros, constant=constant))
 
 
 @pytest.mark.parametrize("constant", [False, True])
@@ -86,6 +87,7 @@ def test_rows(dtype, bits, m, constant):
     check(nbits(m, 384, 40, 64, bits, dtype, "packed", bias=True, constant=constant))
 
 
+@pytest.mark.parametrize("constant", [False, True])
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize(
@@ -101,9 +103,9 @@ def test_rows(dtype, bits, m, constant):
         (33, 40, 16),
     ],
 )
-def test_sizes(dtype, bits, depth, rows, block):
-    check(nbits(2, depth, rows, block, bits, dtype, "packed"))
-    check(nbits(20, depth, rows, block, bits, dtype, "typed", bias=True))
+def test_sizes(constant, dtype, bits, depth, rows, block):
+    check(nbits(2, depth, rows, block, bits, dtype, "packed", constant=constant))
+    check(nbits(20, depth, rows, block, bits, dtype, "typed", bias=True, constant=constant))
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -114,17 +116,19 @@ def test_groups(dtype, bits, zeros):
     check(nbits(9, 100, 24, 32, bits, dtype, zeros, groups=128, bias=True))
 
 
+@pytest.mark.parametrize("constant", [False, True])
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("m", [(), (0,), (2, 3), (3, 1, 5), (2, 0, 3)], ids=str)
-def test_shapes(dtype, m):
-    check(nbits(m, 64, 24, 32, 4, dtype, bias=True))
+def test_shapes(constant, dtype, m):
+    check(nbits(m, 64, 24, 32, 4, dtype, bias=True, constant=constant))
 
 
+@pytest.mark.parametrize("constant", [False, True])
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize("m", [1, 20])
-def test_misaligned(dtype, bits, m):
-    check(nbits(m, 256, 40, 64, bits, dtype, "packed", bias=True, misaligned=True))
+def test_misaligned(constant, dtype, bits, m):
+    check(nbits(m, 256, 40, 64, bits, dtype, "packed", bias=True, misaligned=True, constant=constant))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -137,15 +141,17 @@ def test_against_the_cpu(dtype, bits, block, zeros, depth):
     check(case)
 
 
+@pytest.mark.parametrize("constant", [False, True])
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("m", [1, 70])
-def test_not_finite(dtype, m):
+def test_not_finite(constant, dtype, m):
     """Of a row of A only that row of the result; of a scale only its column."""
-    case = nbits(m, 128, 40, 32, 4, dtype)
+    case = nbits(m, 128, 40, 32, 4, dtype, constant=constant)
     case.inputs[0][0, 5] = np.inf
     case.inputs[0][-1, 7] = np.nan
-    case.inputs[2][3, 1] = np.nan
-    case.inputs[2][4, 3] = np.inf
+    scales = case.inputs[2].value if constant else case.inputs[2]
+    scales[3, 1] = np.nan
+    scales[4, 3] = np.inf
     case.capture = False  # what comes in another order is another case
     check(case)
 

@@ -7,6 +7,7 @@
 #include "ops/dispatch.h"
 #include "ops/quantize/block_rows.h"
 #include "ops/quantize/block_weights.h"
+#include "ops/quantize/weave.h"
 
 namespace encore::ops {
 namespace {
@@ -18,12 +19,26 @@ struct CodesOfRow {
     uint32_t words[kBits == 8 ? 2 : 1];
     float scale, zero;
   };
+  struct OfBlock {
+    float scale, zero;
+  };
   const uint8_t* codes;
   const T* scales;
   const uint8_t* zeros;
   bool packed_zeros, aligned;
   int block_shift;
   int64_t blocks, row_bytes, zero_bytes;
+
+  DEVICE_FN OfBlock of_block(int64_t row, int64_t block) const {
+    float zero = float(1 << (kBits - 1));
+    if (packed_zeros) {
+      const uint32_t byte = zeros[row * zero_bytes + block * kBits / 8];
+      zero = float(byte >> (block * kBits % 8) & ((1u << kBits) - 1));
+    } else if (zeros) {
+      zero = float(reinterpret_cast<const T*>(zeros)[row * blocks + block]);
+    }
+    return {float(scales[row * blocks + block]), zero};
+  }
 
   DEVICE_FN Eight load(int64_t row, int64_t at) const {
     Eight eight = {};
@@ -36,15 +51,8 @@ struct CodesOfRow {
     } else {
       UNROLL for (int i = 0; i < kBits; ++i) eight.words[i / 4] |= uint32_t(from[i]) << i % 4 * 8;
     }
-    const int64_t block = at >> block_shift;
-    eight.scale = float(scales[row * blocks + block]);
-    eight.zero = float(1 << (kBits - 1));
-    if (packed_zeros) {
-      const uint32_t byte = zeros[row * zero_bytes + block * kBits / 8];
-      eight.zero = float(byte >> (block * kBits % 8) & ((1u << kBits) - 1));
-    } else if (zeros) {
-      eight.zero = float(reinterpret_cast<const T*>(zeros)[row * blocks + block]);
-    }
+    const OfBlock of = of_block(row, at >> block_shift);
+    eight.scale = of.scale, eight.zero = of.zero;
     return eight;
   }
   DEVICE_FN float value(const Eight& eight, int i) const {
@@ -90,6 +98,36 @@ struct GroupedCodes {
   DEVICE_FN float value(const Eight& eight, int i) const { return eight.values[i]; }
 };
 
+// The same of woven codes.
+template <class T, int kBits>
+struct WovenRows {
+  using Form = Weave<kBits>;
+  struct Eight {
+    uint32_t words[kBits == 8 ? 2 : 1];
+    int bit;  // of the first code
+    float scale, zero;
+  };
+  const uint8_t* codes;
+  CodesOfRow<T, kBits> shared;  // without codes
+  int64_t units;
+
+  DEVICE_FN Eight load(int64_t row, int64_t at) const {
+    Eight eight = {};
+    const auto place = Form::place(int(row % Form::kRows), int(at % Form::kUnit));
+    const uint8_t* from = codes + (row / Form::kRows * units + at / Form::kUnit) * Form::kBytes + place.byte;
+    UNROLL for (int i = 0; i < Form::kWords; ++i) eight.words[i] = reinterpret_cast<const uint32_t*>(from)[i];
+    eight.bit = place.bit;
+    const auto of_block = shared.of_block(row, at >> shared.block_shift);
+    eight.scale = of_block.scale, eight.zero = of_block.zero;
+    return eight;
+  }
+  DEVICE_FN float value(const Eight& eight, int i) const {
+    const int code = i % Form::kInWord;
+    const uint32_t bits = eight.words[i / Form::kInWord] >> (eight.bit + (code % 2 * Form::kPairs + code / 2) * kBits);
+    return (whole(bits & ((1u << kBits) - 1)) - eight.zero) * eight.scale;
+  }
+};
+
 template <class T, int kBits>
 CodesOfRow<T, kBits> codes_of(const BlockCodes& w) {
   return {w.codes,
@@ -106,7 +144,6 @@ CodesOfRow<T, kBits> codes_of(const BlockCodes& w) {
 }  // namespace
 
 void multiply(Context& context, const BlockProduct& p, const BlockCodes& w) {
-  if (multiply_tiles(context.stream(), p, w)) return;
   dispatch(TypeList<float, Half, BFloat16>{}, p.type, [&]<class T> {
     if (w.groups)
       return multiply_by_library<T>(
@@ -118,6 +155,21 @@ void multiply(Context& context, const BlockProduct& p, const BlockCodes& w) {
       case 2: return multiply_rows<T>(context, p, w.rows, w.depth, codes_of<T, 2>(w));
       case 4: return multiply_rows<T>(context, p, w.rows, w.depth, codes_of<T, 4>(w));
       default: return multiply_rows<T>(context, p, w.rows, w.depth, codes_of<T, 8>(w));
+    }
+  });
+}
+
+void multiply(Context& context, const BlockProduct& p, const BlockCodes& w, const WovenCodes& woven) {
+  if (multiply_tiles(context.stream(), p, w, woven)) return;
+  dispatch(TypeList<Half, BFloat16>{}, p.type, [&]<class T> {
+    const auto launch = [&]<int kBits> {
+      multiply_by_library<T>(context, p, w.rows, w.depth,
+                             WovenRows<T, kBits>{woven.codes, codes_of<T, kBits>(w), Weave<kBits>::units(w)});
+    };
+    switch (w.bits) {
+      case 2: return launch.template operator()<2>();
+      case 4: return launch.template operator()<4>();
+      default: return launch.template operator()<8>();
     }
   });
 }

@@ -35,8 +35,21 @@ struct BlockProduct {
 
 void multiply(Context& context, const BlockProduct& product, const BlockCodes& weights);
 
-// For a few rows of halves and weights that lie well: tensor cores take the codes as they come out of memory. False if
-// the problem is another one.
-bool multiply_tiles(StreamRef stream, const BlockProduct& product, const BlockCodes& weights);
+// The same weights as tensor cores take them (weave.h), made once of constants.
+struct WovenCodes {
+  const uint8_t* codes = nullptr;
+  const uint16_t* scales = nullptr;  // null if they are no constant
+  const uint8_t* zeros = nullptr;    // null: in the middle, or they are no constant
+};
+// Whether the depth and the blocks are such; zero points must be packed or absent, and the product of 16 bits.
+bool can_weave(const BlockCodes& weights);
+const uint8_t* weave_codes(Prepack& prepack, const BlockCodes& weights, const void* codes);
+const uint16_t* weave_scales(Prepack& prepack, const BlockCodes& weights, const void* scales);
+const uint8_t* weave_zeros(Prepack& prepack, const BlockCodes& weights, const void* zeros);
+
+// `weights` without codes.
+void multiply(Context& context, const BlockProduct& product, const BlockCodes& weights, const WovenCodes& woven);
+// For a few rows: tensor cores take the codes as they come out of memory. False if the problem is another one.
+bool multiply_tiles(StreamRef stream, const BlockProduct& product, const BlockCodes& weights, const WovenCodes& woven);
 
 }  // namespace encore::ops

@@ -33,6 +33,22 @@ class MatMulNBits : public Op {
     if (const Type zeros = node.input_type(3); zeros != Type::undefined && zeros != Type::u8)
       require(zeros == node.input_type(0), "zero_points are ", device::name(zeros), ", A is ",
               device::name(node.input_type(0)), "; they must be packed in uint8 or have A's type");
+    may_weave_ = (node.input_type(0) == Type::f16 || node.input_type(0) == Type::bf16) && !node.has_input(4) &&
+                 (!node.has_input(3) || node.input_type(3) == Type::u8) && can_weave(weights_);
+  }
+
+  // Scales and zero points stay, too: they are little, and what is made of the weights for many rows reads them.
+  bool prepack(int input, const Tensor& constant, Prepack& prepack) override {
+    if (!may_weave_) return false;
+    if (input == 1 && constant.shape == shape_of_codes()) {
+      woven_.codes = weave_codes(prepack, weights_, constant.data);
+      return true;
+    }
+    if (input == 2 && constant.count() == weights_.rows * weights_.blocks)
+      woven_.scales = weave_scales(prepack, weights_, constant.data);
+    if (input == 3 && constant.count() == weights_.rows * weights_.zero_bytes())
+      woven_.zeros = weave_zeros(prepack, weights_, constant.data);
+    return false;
   }
 
   void run(Context& context) const override {
@@ -45,10 +61,11 @@ class MatMulNBits : public Op {
       require(tensor.count() == count, what, " has shape ", tensor.shape.str(), "; ", count, " values are wanted");
       return tensor.data;
     };
-    const Tensor& codes = context.input(1);
-    const Shape wanted{weights.rows, weights.blocks, weights.block() / 8 * weights.bits};
-    require(codes.shape == wanted, "B has shape ", codes.shape.str(), ", not ", wanted.str());
-    weights.codes = codes.as<const uint8_t>();
+    if (!woven_.codes) {
+      const Tensor& codes = context.input(1);
+      require(codes.shape == shape_of_codes(), "B has shape ", codes.shape.str(), ", not ", shape_of_codes().str());
+      weights.codes = codes.as<const uint8_t>();
+    }
     weights.scales = sized(context.input(2), weights.rows * weights.blocks, "scales");
     if (const Tensor* zeros = context.find_input(3)) {
       weights.packed_zeros = zeros->type == Type::u8;
@@ -65,12 +82,18 @@ class MatMulNBits : public Op {
     if (const Tensor* bias = context.find_input(5)) product.bias = sized(*bias, weights.rows, "bias");
     if (y.count() == 0) return;
     product.count = a.count() / weights.depth;
-    multiply(context, product, weights);
+    if (woven_.codes)
+      multiply(context, product, weights, woven_);
+    else
+      multiply(context, product, weights);
   }
 
  private:
+  Shape shape_of_codes() const { return {weights_.rows, weights_.blocks, weights_.block() / 8 * weights_.bits}; }
+
   BlockCodes weights_;
-  bool tf32_;
+  WovenCodes woven_;
+  bool may_weave_, tf32_;
 };
 
 }  // namespace
