@@ -520,6 +520,14 @@ ACCEPTED = [
     ),
     Accepted("Col2Im", SERVED, "no channels", lambda f: is_empty(f) and says("must be a positive multiple")(f)),
     Accepted("TensorScatter", SERVED, "the CPU EP checks more than it has to", says("tensorscatter.cc")),
+    Accepted(
+        "QMoE",
+        VALUES,
+        "the CPU EP normalizes weights in any case, and takes no weights as packed for CUDA",
+        lambda f: f.node.attrs.get("normalize_routing_weights") != 1 or f.node.attrs.get("weights_prepacked") != 0,
+    ),
+    Accepted("QMoE", REFUSED, "the same", says("cannot be packed for CUDA")),
+    Accepted("MoE QMoE", SERVED, "the CPU EP has factors side by side only", says("only supports interleaved SwiGLU")),
 ]
 
 # Of any operator: a node that Encore declines, for a reason that it tells, and that the CPU EP has no kernel for.

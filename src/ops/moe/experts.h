@@ -42,4 +42,7 @@ void multiply_plain(Context& context, const Layer& layer, const Arrangement& arr
 void unpack_interleaved(StreamRef stream, const uint8_t* packed, uint8_t* plain, int bits, int64_t experts,
                         int64_t rows, int64_t depth);
 
+// y = x, in another float type; of the products' and scales' types.
+void convert_scales(StreamRef stream, const Tensor& x, Type type, void* y);
+
 }  // namespace encore::ops

@@ -25,6 +25,7 @@ template <class T, int kBits>
 struct FewRows {
   using View = LayerView<T, kBits>;
   using Loaded = typename View::Loaded;
+  using Row = typename View::Row;
   using Words = Pack<uint32_t, 4>;
   static constexpr int kCount = View::Matrix::kCount, kEights = kCount / 8;
   static constexpr int kStep = 4 * kCount;           // of a warp
@@ -40,6 +41,10 @@ struct FewRows {
   struct Steps {
     Step at[kAhead];
   };
+  struct Own {
+    Row low, high;
+    const T* x;
+  };
   struct Operands {
     Eight<T> low, high;
   };
@@ -54,16 +59,19 @@ struct FewRows {
     const int first = group * (paired ? kSlots / 2 : kSlots);
     device::for_each_warp(b, [&](const Warp& warp, Shared& s) {
       PerThread<SumTile, 32> sums;
-      PerThread<const T*, 32> own;
+      PerThread<Own, 32> own;
       warp.lanes([&](int lane) {
         sums[lane] = SumTile{};
-        own[lane] = lane / 4 < rows.count ? view.row_of(rows.place + lane / 4) : nullptr;
+        const int g = lane / 4;
+        own[lane] = {view.weights_of(rows.expert, first + g, false),
+                     view.weights_of(rows.expert, first + (paired ? g : g + 8), paired),
+                     g < rows.count ? view.row_of(rows.place + g) : nullptr};
       });
       for (int k = warp.index() * kStep; k < view.depth; k += kWarps * kStep * kAhead) {
         PerThread<Steps, 32> steps;
         warp.lanes([&](int lane) {
           UNROLL for (int i = 0; i < kAhead; ++i)
-              load(steps[lane].at[i], rows.expert, first, paired, own[lane], k + i * kWarps * kStep, lane);
+              load(steps[lane].at[i], own[lane], k + i * kWarps * kStep + lane % 4 * kCount);
         });
         UNROLL for (int i = 0; i < kAhead; ++i) {
           UNROLL for (int j = 0; j < kEights; ++j) {
@@ -105,11 +113,10 @@ struct FewRows {
   }
 
  private:
-  DEVICE_FN void load(Step& to, int expert, int first, bool paired, const T* row, int k, int lane) const {
-    const int at = k + lane % 4 * kCount, g = lane / 4;
-    to.low = view.template load<true>(expert, first + g, false, at);
-    to.high = view.template load<true>(expert, first + (paired ? g : g + 8), paired, at);
-    UNROLL for (int j = 0; j < kEights; ++j) to.x[j] = View::eight_of(row, at + 8 * j, view.depth);
+  DEVICE_FN void load(Step& to, const Own& own, int k) const {
+    to.low = view.weights.template load<true>(own.low, k);
+    to.high = view.weights.template load<true>(own.high, k);
+    UNROLL for (int j = 0; j < kEights; ++j) to.x[j] = View::eight_of(own.x, k + 8 * j, view.depth);
   }
 };
 

@@ -1,4 +1,5 @@
-// Weights of QMoE that were packed for onnxruntime's CUDA provider, brought back to rows.
+// What is given to QMoE in other forms than its kernels want: scales of another type, and weights that were packed for
+// onnxruntime's CUDA provider, which are brought back to rows.
 //
 // There, the depth's places within each 32 (of eight bits: 16) are dealt out to lanes' pairs; words of 32 bits of 64
 // places of four neighbouring rows (of two) follow each other; and a word has its even places before its odd ones (of
@@ -39,7 +40,23 @@ struct Unpack {
   }
 };
 
+template <class T>
+struct To {
+  template <class S>
+  DEVICE_FN T operator()(S x) const {
+    return T(float(x));
+  }
+};
+
 }  // namespace
+
+void convert_scales(StreamRef stream, const Tensor& x, Type type, void* y) {
+  using Floats = TypeList<float, Half, BFloat16>;
+  dispatch(Floats{}, type, [&]<class T> {
+    dispatch(Floats{}, x.type,
+             [&]<class S> { device::transform(stream, x.count(), static_cast<T*>(y), To<T>(), x.as<const S>()); });
+  });
+}
 
 void unpack_interleaved(StreamRef stream, const uint8_t* packed, uint8_t* plain, int bits, int64_t experts,
                         int64_t rows, int64_t depth) {

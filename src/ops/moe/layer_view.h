@@ -17,6 +17,7 @@ template <class T, int kBits>
 struct LayerView {
   using Matrix = Weights<T, kBits>;
   using Loaded = typename Matrix::Loaded;
+  using Row = typename Matrix::Row;
 
   Matrix weights, second;
   const T *bias, *second_bias, *x;
@@ -78,11 +79,9 @@ struct LayerView {
     return *reinterpret_cast<const device::Pack<uint32_t, 4>*>(row + k);
   }
   // Weights of the first or the second factor of a result.
-  template <bool kWhole>
-  DEVICE_FN Loaded load(int expert, int result, bool of_second, int k) const {
+  DEVICE_FN Row weights_of(int expert, int result, bool of_second) const {
     if (result >= results) result = results - 1;  // which nobody asks for
-    if (of_second && factors == Factors::apart) return second.template load<kWhole>(expert, result, k);
-    return weights.template load<kWhole>(expert, place_of(result, of_second), k);
+    return (of_second ? second : weights).row(expert, place_of(result, of_second));
   }
   DEVICE_FN void store(int place, int expert, int result, float first, float other) const {
     if (result >= results) return;

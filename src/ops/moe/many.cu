@@ -27,7 +27,9 @@ template <class T, int kBits>
 struct ManyRows {
   using View = LayerView<T, kBits>;
   using Loaded = typename View::Loaded;
-  static constexpr int kCount = View::Matrix::kCount, kLoads = kSlots * kDepth / kCount / kThreads;
+  using Row = typename View::Row;
+  static constexpr int kCount = View::Matrix::kCount, kAcross = kDepth / kCount,
+                       kLoads = kSlots * kDepth / kCount / kThreads;
   static constexpr int kRowLoads = kManyRows * kDepth / 8 / kThreads;
   static constexpr int kMaxThreads = kThreads;
   struct Tiles {
@@ -44,6 +46,9 @@ struct ManyRows {
     Loaded weights[kLoads];
     Words x[kRowLoads];
   };
+  struct Own {
+    Row weights[kLoads];
+  };
   struct Sums {
     SumTile at[kTiles][kTiles];
   };
@@ -59,11 +64,17 @@ struct ManyRows {
     b.threads([&](int t, Shared& s) {
       if (t < kManyRows) s.rows[t] = t < rows.count ? view.row_of(rows.place + t) : nullptr;
     });
+    PerThread<Own, kThreads> own;
     PerThread<Next, kThreads> next;
     PerThread<Sums, kThreads> sums;
     b.threads([&](int t, Shared& s) {
       sums[t] = Sums{};
-      load(next[t], s, rows.expert, first, paired, 0, t);
+      UNROLL for (int i = 0; i < kLoads; ++i) {
+        const int slot = (t + i * kThreads) / kAcross;
+        own[t].weights[i] =
+            view.weights_of(rows.expert, first + (paired ? slot / 16 * 8 + slot % 8 : slot), paired && slot / 8 % 2);
+      }
+      load(next[t], own[t], s, 0, t);
       keep(next[t], s, 0, t);
     });
     const int steps = (view.depth + kDepth - 1) / kDepth;
@@ -71,9 +82,8 @@ struct ManyRows {
       device::for_each_warp(b, [&](const Warp& warp, Shared& s) {
         const int thread = 32 * warp.index(), now = step % 2;
         if (step + 1 < steps)
-          warp.lanes([&](int lane) {
-            load(next[thread + lane], s, rows.expert, first, paired, (step + 1) * kDepth, thread + lane);
-          });
+          warp.lanes(
+              [&](int lane) { load(next[thread + lane], own[thread + lane], s, (step + 1) * kDepth, thread + lane); });
         multiply(warp, s, now, sums);
         if (step + 1 < steps) warp.lanes([&](int lane) { keep(next[thread + lane], s, 1 - now, thread + lane); });
       });
@@ -98,21 +108,16 @@ struct ManyRows {
 
  private:
   // Thread t's part of what comes `k` along the depth.
-  DEVICE_FN void load(Next& to, const Shared& s, int expert, int first, bool paired, int k, int t) const {
-    constexpr int kAcross = kDepth / kCount;
-    UNROLL for (int i = 0; i < kLoads; ++i) {
-      const int at = t + i * kThreads, slot = at / kAcross;
-      const bool of_second = paired && slot / 8 % 2;
-      to.weights[i] = view.template load<true>(expert, first + (paired ? slot / 16 * 8 + slot % 8 : slot), of_second,
-                                               k + at % kAcross * kCount);
-    }
+  DEVICE_FN void load(Next& to, const Own& own, const Shared& s, int k, int t) const {
+    UNROLL for (int i = 0; i < kLoads; ++i) to.weights[i] =
+        view.weights.template load<true>(own.weights[i], k + (t + i * kThreads) % kAcross * kCount);
     UNROLL for (int i = 0; i < kRowLoads; ++i) {
       const int at = t + i * kThreads;
       to.x[i] = View::eight_of(s.rows[at / 4], k + at % 4 * 8, view.depth);
     }
   }
   DEVICE_FN static void keep(const Next& from, Shared& s, int buffer, int t) {
-    constexpr int kEights = kCount / 8, kAcross = kDepth / kCount;
+    constexpr int kEights = kCount / 8;
     UNROLL for (int i = 0; i < kLoads; ++i) {
       const int at = t + i * kThreads, slot = at / kAcross;
       UNROLL for (int j = 0; j < kEights; ++j) s.tiles[buffer].weights[slot][at % kAcross * kEights + j] =

@@ -81,9 +81,13 @@ class MoE : public Op {
     down.factors = Factors::single;
 
     const int64_t up_rows = paired && !apart ? 2 * inter : inter;
-    const auto up_matrix = checked(context, 0, experts, up_rows, hidden);
-    const auto down_matrix = checked(context, 1, experts, hidden, inter);
-    const auto third_matrix = apart ? checked(context, 2, experts, inter, hidden) : Matrix{};
+    // An older way of writing shapes has the last dimensions exchanged; what is in memory is the same.
+    const Shape& up_shape = shape_of(context, 0);
+    const bool exchanged =
+        hidden != inter ? down_shape[1] == inter : up_rows != inter && up_shape.rank() == 3 && up_shape[1] == hidden;
+    const auto up_matrix = checked(context, 0, experts, up_rows, hidden, exchanged);
+    const auto down_matrix = checked(context, 1, experts, hidden, inter, exchanged);
+    const auto third_matrix = apart ? checked(context, 2, experts, inter, hidden, exchanged) : Matrix{};
     up.bias = bias(context, 0, experts, up_rows);
     down.bias = bias(context, 1, experts, hidden);
     if (apart) up.second_bias = bias(context, 2, experts, inter);
@@ -92,9 +96,9 @@ class MoE : public Op {
     const int64_t rows = checked_product(tokens, k_);
     void* const between = context.scratch(size_bytes(x.type, checked_product(rows, inter)));
     void* const parts = context.scratch(size_bytes(x.type, checked_product(rows, hidden)));
-    up.weights = plain(context, 0, up_matrix, experts, hidden);
-    down.weights = plain(context, 1, down_matrix, experts, inter);
-    if (apart) up.second = plain(context, 2, third_matrix, experts, hidden);
+    up.weights = plain(context, 0, up_matrix, experts, hidden, x.type);
+    down.weights = plain(context, 1, down_matrix, experts, inter, x.type);
+    if (apart) up.second = plain(context, 2, third_matrix, experts, hidden, x.type);
     up.y = between;
     down.x = between;
     down.y = parts;
@@ -145,7 +149,7 @@ class MoE : public Op {
   int64_t packed(int layer) const { return bits_[size_t(layer)] ? 8 / bits_[size_t(layer)] : 1; }
 
   // A layer's matrices after their shapes have been looked at, with the values as they are given.
-  Matrix checked(Context& context, int layer, int64_t experts, int64_t rows, int64_t depth) const {
+  Matrix checked(Context& context, int layer, int64_t experts, int64_t rows, int64_t depth, bool exchanged) const {
     const LayerInputs& in = inputs_[size_t(layer)];
     const Kept& kept = kept_[size_t(layer)];
     const int64_t in_byte = packed(layer);
@@ -153,10 +157,9 @@ class MoE : public Op {
     const auto name = [&](const char* what) { return text("fc", layer == 1 ? 2 : layer == 0 ? 1 : 3, "_", what); };
     require(depth % in_byte == 0 && rows < kMostSize, name("experts_weights"), " of ", depth,
             " values along the depth do not fill whole bytes");
-    // An older way of writing the shape has its last dimensions exchanged; what is in memory is the same.
-    const Shape wanted{experts, rows, depth / in_byte};
-    require(shape == wanted || (rows % in_byte == 0 && shape == Shape{experts, depth, rows / in_byte}),
-            name("experts_weights"), " has shape ", shape.str(), "; ", wanted.str(), " is wanted");
+    const Shape wanted = exchanged ? Shape{experts, depth, rows / in_byte} : Shape{experts, rows, depth / in_byte};
+    require(shape == wanted && rows * depth / in_byte == wanted.count(1, 3), name("experts_weights"), " has shape ",
+            shape.str(), "; ", wanted.str(), " is wanted");
     Matrix m;
     m.bits = bits_[size_t(layer)];
     m.rows = rows;
@@ -173,7 +176,6 @@ class MoE : public Op {
     require(scales->shape == scale_shape, name("scales"), " has shape ", scales->shape.str(), "; ", scale_shape.str(),
             " is wanted");
     m.scales = scales->data;
-    m.scale_type = scales->type;
     m.block = block_;
     if (const Tensor* const zeros = find(context, in.zeros)) {
       const Shape zero_shape = block_ ? Shape{experts, rows, (blocks + in_byte - 1) / in_byte}
@@ -194,9 +196,16 @@ class MoE : public Op {
             "_experts_bias has shape ", bias->shape.str(), "; [", experts, ",", rows, "] is wanted");
     return bias->data;
   }
-  // The matrix with its values in rows.
-  Matrix plain(Context& context, int layer, Matrix m, int64_t experts, int64_t depth) const {
-    if (!interleaved_ || kept_[size_t(layer)].values || m.rows == 0) return m;
+  // The matrix with its values in rows, and scales of the type of the products.
+  Matrix plain(Context& context, int layer, Matrix m, int64_t experts, int64_t depth, Type type) const {
+    if (m.bits == 0 || m.rows == 0) return m;
+    const Tensor& scales = context.input(inputs_[size_t(layer)].scales);
+    if (scales.type != type) {
+      void* const own = context.scratch(size_bytes(type, scales.count()));
+      convert_scales(context.stream(), scales, type, own);
+      m.scales = own;
+    }
+    if (!interleaved_ || kept_[size_t(layer)].values) return m;
     void* const rows = context.scratch(size_t(experts * m.rows * depth * m.bits / 8));
     unpack_interleaved(context.stream(), static_cast<const uint8_t*>(m.values), static_cast<uint8_t*>(rows), m.bits,
                        experts, m.rows, depth);

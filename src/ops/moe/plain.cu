@@ -41,8 +41,8 @@ struct PlainRows {
       b.threads([&](int t, Shared& s) {
         for (int i = t; i < kSlots * kAcross; i += kThreads) {
           const int slot = i / kAcross, column = i % kAcross * kCount;
-          const auto loaded = view.template load<false>(rows.expert, first + (paired ? slot / 2 : slot),
-                                                        paired && slot % 2, k + column);
+          const auto row = view.weights_of(rows.expert, first + (paired ? slot / 2 : slot), paired && slot % 2);
+          const auto loaded = view.weights.template load<false>(row, k + column);
           UNROLL for (int j = 0; j < kCount / 8; ++j) {
             const Eight<T> eight = View::Matrix::eight(loaded, j);
             UNROLL for (int c = 0; c < 8; ++c) s.weights[column + 8 * j + c][slot / kPer].at[slot % kPer] = eight.at(c);

@@ -14,12 +14,11 @@ namespace encore::ops {
 // All experts' matrices of one layer, [experts, rows, depth], in device memory.
 struct Matrix {
   const void* values = nullptr;
-  const void* scales = nullptr;
+  const void* scales = nullptr;    // of the products' type
   const uint8_t* zeros = nullptr;  // null: the middle
-  Type scale_type = Type::undefined;
-  int bits = 0;       // of an integer; 0: values are of the products' type
-  int64_t rows = 0;   // of an expert
-  int64_t block = 0;  // along the depth, values that share a scale: a power of two; 0: all of a row
+  int bits = 0;                    // of an integer; 0: values are of the products' type
+  int64_t rows = 0;                // of an expert
+  int64_t block = 0;               // along the depth, values that share a scale: a power of two; 0: all of a row
 };
 
 // 16 bytes, of which `left` are there; the others are zero. `aligned`: all of them are, at an address that suits.
@@ -53,56 +52,72 @@ struct Weights {
   static constexpr int kWords = kBits == 0 && !kHalf ? 8 : 4;                         // in one load
   static constexpr int kCount = kBits ? 128 / kBits : 8;                              // weights in one load
   static constexpr int kGroup = 16, kGroups = kCount < kGroup ? 1 : kCount / kGroup;  // that share a scale
+  // As they are in memory, so that nothing waits for them before they are used.
   struct Loaded {
     uint32_t words[kWords];
-    float scale[kGroups], zero[kGroups];
+    T scale[kGroups];
+    uint32_t zero[kGroups];  // a byte
+    int zero_bit[kGroups];
+  };
+  // Where a row is.
+  struct Row {
+    const uint8_t* values;
+    const T* scales;
+    const uint8_t* zeros;
+    int first_zero;
   };
 
   const uint8_t* values;
-  const void* scales;
+  const T* scales;
   const uint8_t* zeros;
   int64_t row_bytes, zero_bytes;  // the latter of a row's zeros, or of an expert's if a row has one
   int depth, rows, blocks, shift;
-  Type scale_type;
   bool zero_by_expert, aligned;
 
   Weights() = default;
   Weights(const Matrix& m, int64_t depth_)
       : values(static_cast<const uint8_t*>(m.values)),
-        scales(m.scales),
+        scales(static_cast<const T*>(m.scales)),
         zeros(m.zeros),
         row_bytes(kBits ? depth_ * kBits / 8 : depth_ * int64_t(sizeof(T))),
         depth(int(depth_)),
         rows(int(m.rows)),
         blocks(m.block ? int((depth_ + m.block - 1) / m.block) : 1),
         shift(m.block ? std::countr_zero(uint64_t(m.block)) : 31),
-        scale_type(m.scale_type),
         zero_by_expert(m.block == 0),
         aligned(row_bytes % 16 == 0 && reinterpret_cast<uintptr_t>(m.values) % 16 == 0) {
     zero_bytes = ((zero_by_expert ? rows : int64_t(blocks)) * kBits + 7) / 8;
   }
 
-  // kCount weights from `k` on of an expert's row; zeros, or anything finite, after its last. kWhole: all that is
-  // read is 16 bytes, at an address that suits.
+  DEVICE_FN Row row(int expert, int row) const {
+    const int64_t at = int64_t(expert) * rows + row;
+    return {values + at * row_bytes, kBits ? scales + at * blocks : nullptr,
+            zeros ? zeros + (zero_by_expert ? int64_t(expert) : at) * zero_bytes : nullptr, zero_by_expert ? row : 0};
+  }
+  // kCount weights of a row from `k` on; zeros, or anything finite, after its last. kWhole: all that is read is 16
+  // bytes, at an address that suits.
   template <bool kWhole>
-  DEVICE_FN Loaded load(int expert, int row, int k) const {
+  DEVICE_FN Loaded load(const Row& row, int k) const {
     Loaded loaded = {};
     if (k >= depth) return loaded;
-    const int64_t at = int64_t(expert) * rows + row;
     const int64_t byte = kBits ? int64_t(k) * kBits / 8 : int64_t(k) * int64_t(sizeof(T));
-    const uint8_t* const from = values + at * row_bytes + byte;
-    const int64_t left = row_bytes - byte;
     UNROLL for (int i = 0; i < kWords; i += 4) {
-      const auto four = kWhole ? *reinterpret_cast<const device::Pack<uint32_t, 4>*>(from + 4 * i)
-                               : words_at(from + 4 * i, left - 4 * i, aligned);
+      const uint8_t* const from = row.values + byte + 4 * i;
+      const auto four = kWhole ? *reinterpret_cast<const device::Pack<uint32_t, 4>*>(from)
+                               : words_at(from, row_bytes - byte - 4 * i, aligned);
       UNROLL for (int j = 0; j < 4; ++j) loaded.words[i + j] = four.at[j];
     }
     if constexpr (kBits != 0) {
       UNROLL for (int i = 0; i < kGroups; ++i) {
         int block = (k + i * kGroup) >> shift;
         if (!kWhole) block = block < blocks ? block : blocks - 1;
-        loaded.scale[i] = scale_at(at * blocks + block);
-        loaded.zero[i] = zeros ? zero_at(expert, at, row, block) : float(1 << (kBits - 1));
+        loaded.scale[i] = row.scales[block];
+        const int place = row.first_zero + block;
+        loaded.zero[i] = 1 << (kBits - 1);
+        if (row.zeros) {
+          loaded.zero[i] = row.zeros[kBits == 4 ? place / 2 : place];
+          loaded.zero_bit[i] = kBits == 4 ? place % 2 * 4 : 0;
+        }
       }
     }
     return loaded;
@@ -114,28 +129,31 @@ struct Weights {
     if constexpr (kBits == 0) {
       UNROLL for (int j = 0; j < kWords; ++j) all.words[j] = loaded.words[j];
     } else {
-      const float scale = loaded.scale[i * 8 / kGroup], zero = loaded.zero[i * 8 / kGroup];
+      constexpr uint32_t kMask = (1u << kBits) - 1;
+      const int group = i * 8 / kGroup;
+      const uint32_t zero = loaded.zero[group] >> loaded.zero_bit[group] & kMask;
+      // An integer beside the bits of a power of two is that power plus the integer.
       if constexpr (kBits == 4 && kHalf) {
-        // An integer beside the bits of a power of two is that power plus the integer.
-        constexpr float kPower = std::is_same_v<T, Half> ? 1024.f : 128.f;
-        const uint32_t power = device::as_pair<T>(kPower, kPower), one = device::as_pair<T>(1.f, 1.f);
-        const uint32_t below = device::as_pair<T>(-kPower - zero, -kPower - zero);
-        const uint32_t times = device::as_pair<T>(scale, scale), nothing = 0x80008000u;
+        constexpr uint32_t kPower = std::is_same_v<T, Half> ? 0x64006400u : 0x43004300u;  // 1024, 128
+        constexpr uint32_t kOne = std::is_same_v<T, Half> ? 0x3c003c00u : 0x3f803f80u;
+        const uint32_t below = (kPower | zero | zero << 16) ^ 0x80008000u, nothing = 0x80008000u;
+        const uint32_t scale = loaded.scale[group].bits, times = scale | scale << 16;
         uint32_t apart[4];  // weights j and j + 4
         UNROLL for (int j = 0; j < 4; ++j) {
-          const uint32_t whole = (loaded.words[i] >> 4 * j & 0x000f000fu) | power;
-          apart[j] = device::multiply_add_pairs<T>(device::multiply_add_pairs<T>(whole, one, below), times, nothing);
+          const uint32_t whole = (loaded.words[i] >> 4 * j & 0x000f000fu) | kPower;
+          apart[j] = device::multiply_add_pairs<T>(device::multiply_add_pairs<T>(whole, kOne, below), times, nothing);
         }
         UNROLL for (int j = 0; j < 2; ++j) {
           all.words[j] = device::low_halves(apart[2 * j], apart[2 * j + 1]);
           all.words[j + 2] = device::high_halves(apart[2 * j], apart[2 * j + 1]);
         }
       } else {
+        constexpr uint32_t kPower = 0x4b000000u;  // 2^23
+        const float below = std::bit_cast<float>(kPower | zero), scale = float(loaded.scale[group]);
         float wide[8];
         UNROLL for (int j = 0; j < 8; ++j) {
           const uint32_t word = kBits == 4 ? loaded.words[i] >> 4 * j : loaded.words[2 * i + j / 4] >> 8 * (j % 4);
-          const uint32_t whole = word & ((1u << kBits) - 1);
-          wide[j] = (std::bit_cast<float>(0x4b000000u | whole) - (8388608.f + zero)) * scale;
+          wide[j] = (std::bit_cast<float>(kPower | (word & kMask)) - below) * scale;
         }
         if constexpr (kHalf) {
           UNROLL for (int j = 0; j < 4; ++j) all.words[j] = device::as_pair<T>(wide[2 * j], wide[2 * j + 1]);
@@ -145,19 +163,6 @@ struct Weights {
       }
     }
     return all;
-  }
-
- private:
-  DEVICE_FN float scale_at(int64_t i) const {
-    if (scale_type == device::kTypeOf<T>) return float(static_cast<const T*>(scales)[i]);
-    if (scale_type == Type::f32) return static_cast<const float*>(scales)[i];
-    if (scale_type == Type::f16) return float(static_cast<const Half*>(scales)[i]);
-    return float(static_cast<const BFloat16*>(scales)[i]);
-  }
-  DEVICE_FN float zero_at(int expert, int64_t at, int row, int block) const {
-    const uint8_t* const from = zeros + (zero_by_expert ? int64_t(expert) : at) * zero_bytes;
-    const int i = zero_by_expert ? row : block;
-    return kBits == 4 ? float(from[i / 2] >> 4 * (i % 2) & 15) : float(from[i]);
   }
 };
 
