@@ -371,6 +371,18 @@ ACCEPTED = [
         says("epsilon_", "hidden_size must be positive"),
     ),
     Accepted(
+        "NGramHashMapping VarlenNGramHashMapping",
+        SERVED,
+        "of a vocabulary of no size hashes are 0, and offsets may be any numbers, but for the CPU EP",
+        says("vocab_sizes must be positive", "must fit in the id type", "head_offsets must be non-negative"),
+    ),
+    Accepted(
+        "BranchwiseRMSNorm HyperConnectionPreMix HyperConnectionPostMix",
+        SERVED,
+        "the CPU EP refuses rows of nothing",
+        says("branch and hidden dimensions must be positive"),
+    ),
+    Accepted(
         "SimplifiedLayerNormalization LayerNormalization RMSNormalization",
         SERVED,
         "the CPU EP refuses rows of nothing",

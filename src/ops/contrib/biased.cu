@@ -4,7 +4,6 @@
 
 #include "device/divide.h"
 #include "ops/contrib/any_floats.h"
-#include "ops/elementwise/broadcast.h"
 #include "ops/elementwise/gelu.h"
 #include "ops/elementwise/unary.h"
 #include "ops/registry.h"
@@ -16,10 +15,59 @@ using device::Divider;
 using device::Pack;
 using HalvesAndFloat = TypeList<float, Half, BFloat16>;
 
-struct Sum {
-  template <class C>
-  DEVICE_FN C operator()(C x, C bias, C skip) const {
-    return x + bias + skip;
+// y = f(x, more, vector): of the vector a value for each column, or for each row.
+template <class T, int kPack, class F>
+struct WithVector {
+  const T *x, *more, *vector;
+  T* y;
+  Divider by_packs;  // of a row
+
+  DEVICE_FN void operator()(int64_t i) const {
+    int64_t pack;
+    const int64_t row = by_packs(i, pack), first = i * kPack;
+    auto a = device::load_pack<kPack>(x + first, true);
+    const auto b = device::load_pack<kPack>(more + first, true);
+    Pack<T, kPack> v;
+    if constexpr (F::kOfRows)
+      v.at[0] = vector[row];
+    else
+      v = device::load_pack<kPack>(vector + pack * kPack, true);
+    UNROLL for (int j = 0; j < kPack; ++j) a.at[j] = F::of(a.at[j], b.at[j], v.at[F::kOfRows ? 0 : j]);
+    device::store_pack(y + first, a, true);
+  }
+};
+
+template <class F, class T>
+void with_vector(Context& context, const Tensor& x, const Tensor& more, const Tensor& vector, const Tensor& y) {
+  if (x.count() == 0) return;
+  const auto launch = [&]<int kPack>() {
+    const int64_t packs = x.count() / kPack;
+    device::for_each_index(context.stream(), packs,
+                           WithVector<T, kPack, F>{x.as<const T>(), more.as<const T>(), vector.as<const T>(), y.as<T>(),
+                                                   Divider(x.shape.back() / kPack, packs)});
+  };
+  constexpr int kWide = device::pack_size<T>();
+  bool wide = x.shape.back() % kWide == 0 && (F::kOfRows || device::is_pack_aligned<kWide>(vector.as<T>()));
+  for (const Tensor* each : {&x, &more, &y}) wide &= device::is_pack_aligned<kWide>(each->as<T>());
+  if (wide)
+    launch.template operator()<kWide>();
+  else
+    launch.template operator()<1>();
+}
+
+struct AddBias {
+  static constexpr bool kOfRows = false;
+  template <class T>
+  DEVICE_FN static T of(T x, T skip, T bias) {
+    return T(float(x) + float(bias) + float(skip));
+  }
+};
+// The product is rounded before it is added.
+struct AddGated {
+  static constexpr bool kOfRows = true;
+  template <class T>
+  DEVICE_FN static T of(T x, T y, T gate) {
+    return T(float(x) + float(T(float(y) * float(gate))));
   }
 };
 
@@ -32,19 +80,7 @@ class BiasAdd : public Op {
             x.shape.str());
     require(skip.shape == x.shape, "skip ", skip.shape.str(), " must have the shape of X ", x.shape.str());
     const Tensor y = context.output(0, x.shape);
-    dispatch(TypeList<float, Half>{}, x.type, [&]<class T>() {
-      transform_broadcast<T, T, T, T>(context.stream(), x.shape, y.data, Sum{},
-                                      {{x.shape, x.data}, {bias.shape, bias.data}, {skip.shape, skip.data}});
-    });
-  }
-};
-
-// The product is rounded before it is added.
-template <class T>
-struct AddGated {
-  template <class C>
-  DEVICE_FN C operator()(C x, C y, C gate) const {
-    return x + C(T(y * gate));
+    dispatch(TypeList<float, Half>{}, x.type, [&]<class T>() { with_vector<AddBias, T>(context, x, skip, bias, y); });
   }
 };
 
@@ -58,10 +94,7 @@ class GatedAdd : public Op {
     require(rank > 0 && gate.shape == x.shape.with(rank - 1, 1), "gate ", gate.shape.str(),
             " must have the shape of X ", x.shape.str(), " with a last dimension of 1");
     const Tensor out = context.output(0, x.shape);
-    dispatch(HalvesAndFloat{}, x.type, [&]<class T>() {
-      transform_broadcast<T, T, T, T>(context.stream(), x.shape, out.data, AddGated<T>{},
-                                      {{x.shape, x.data}, {y.shape, y.data}, {gate.shape, gate.data}});
-    });
+    dispatch(HalvesAndFloat{}, x.type, [&]<class T>() { with_vector<AddGated, T>(context, x, y, gate, out); });
   }
 };
 
@@ -82,7 +115,7 @@ class ScaledSilu : public Op {
   void run(Context& context) const override {
     const Tensor& x = context.input(0);
     const Tensor* scale = context.input_count() > 1 ? context.find_input(1) : nullptr;
-    if (scale) require(scale->count() == 1, "scale ", scale->shape.str(), " must be one value");
+    if (scale) require(scale->shape.rank() == 0, "scale ", scale->shape.str(), " must be a scalar");
     const Tensor y = context.output(0, x.shape);
     SiluOfScaled f{alpha_, {}};
     if (scale) f.scale = {scale->data, scale->type};
@@ -193,7 +226,7 @@ class LinearAttentionGate : public Op {
     require(a.shape.rank() > 0, "a is a scalar; it must have heads");
     const int64_t heads = a.shape.back();
     for (const Tensor* each : {&bias, &scale})
-      require(each->shape == Shape{heads}, each == &bias ? "dt_bias" : "decay_scale", " has shape ", each->shape.str(),
+      require(each->count() == heads, each == &bias ? "dt_bias" : "decay_scale", " has shape ", each->shape.str(),
               "; a ", a.shape.str(), " wants [", heads, "]");
     if (b) require(b->shape == a.shape, "b ", b->shape.str(), " must have the shape of a ", a.shape.str());
     const Tensor decay = context.output(0, a.shape);

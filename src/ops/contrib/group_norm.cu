@@ -15,7 +15,6 @@ using device::Pack;
 using device::PerThread;
 
 constexpr int kThreads = 512;
-constexpr int kAhead = 4;  // pixels that a thread asks for before it needs the first
 
 // How images are cut. A block has a slab of an image's pixels, and of these a chunk of channels: some whole groups, or
 // one of the parts of a group that is too wide for a block. A thread has one pack of channels in every `at_once`-th
@@ -79,6 +78,7 @@ struct AddSums {
 template <class T, int kPack, bool kSkips>
 struct TakeGroupSums {
   static constexpr int kMaxThreads = kThreads;
+  static constexpr int kAhead = kSkips ? 2 : 4;  // pixels that a thread asks for before it needs the first
   using Shared = Staged;
   using Block = device::Block<Shared>;
 
@@ -105,23 +105,25 @@ struct TakeGroupSums {
           middle[j] = of_group;
         }
         for (int pixel = row; pixel < piece.pixels; pixel += kAhead * cut.at_once) {
-          Pack<float, kPack> read[kAhead];
-          UNROLL for (int k = 0; k < kAhead; ++k) {
-            if (pixel + k * cut.at_once < piece.pixels) read[k] = load<kPack>(piece, pixel + k * cut.at_once, first);
-          }
-          UNROLL for (int k = 0; k < kAhead; ++k) {
-            if (pixel + k * cut.at_once >= piece.pixels) break;
+          const auto each = [&](auto f) {
+            UNROLL for (int k = 0; k < kAhead; ++k) {
+              if (pixel + k * cut.at_once < piece.pixels) f(k, pixel + k * cut.at_once);
+            }
+          };
+          Read<kPack> read[kAhead];
+          each([&](int k, int at) { read[k] = load<kPack>(piece, at, first); });
+          each([&](int k, int at) {
             if constexpr (kSkips) {
               Pack<T, kPack> rounded;
               UNROLL for (int j = 0; j < kPack; ++j) rounded.at[j] = T(read[k].at[j]);
-              device::store_pack(sum + offset(piece, pixel + k * cut.at_once, first), rounded, true);
+              device::store_pack(sum + offset(piece, at, first), rounded, true);
             }
             UNROLL for (int j = 0; j < kPack; ++j) {
-              const float v = read[k].at[j] - middle[j];
+              const float v = float(read[k].at[j]) - middle[j];
               values[j] += v;
               squares[j] += v * v;
             }
-          }
+          });
         }
         UNROLL for (int j = 0; j < kPack; ++j) sums[row * piece.width + first + j] = {values[j], squares[j]};
       });
@@ -158,28 +160,34 @@ struct TakeGroupSums {
   DEVICE_FN int64_t offset(const Piece& piece, int pixel, int first) const {
     return (piece.image * cut.pixels + piece.first_pixel + pixel) * cut.channels + piece.first_channel + first;
   }
-  DEVICE_FN float sample(const Piece& piece, int channel) const { return load<1>(piece, 0, channel).at[0]; }
+  DEVICE_FN float sample(const Piece& piece, int channel) const { return float(load<1>(piece, 0, channel).at[0]); }
+  // Sums are not rounded.
   template <int kCount>
-  DEVICE_FN Pack<float, kCount> load(const Piece& piece, int pixel, int first) const {
+  using Read = Pack<std::conditional_t<kSkips, float, T>, kCount>;
+  template <int kCount>
+  DEVICE_FN Read<kCount> load(const Piece& piece, int pixel, int first) const {
     const int64_t at = offset(piece, pixel, first), channel = piece.first_channel + first;
-    Pack<float, kCount> values;
-    const auto add = [&](const T* from) {
-      const auto more = device::load_pack<kCount>(from, true);
-      UNROLL for (int j = 0; j < kCount; ++j) values.at[j] += float(more.at[j]);
-    };
     const auto read = device::load_pack<kCount>(x + at, true);
-    UNROLL for (int j = 0; j < kCount; ++j) values.at[j] = float(read.at[j]);
-    if constexpr (kSkips) {
+    if constexpr (!kSkips) {
+      return read;
+    } else {
+      Read<kCount> values;
+      UNROLL for (int j = 0; j < kCount; ++j) values.at[j] = float(read.at[j]);
+      const auto add = [&](const T* from) {
+        const auto more = device::load_pack<kCount>(from, true);
+        UNROLL for (int j = 0; j < kCount; ++j) values.at[j] += float(more.at[j]);
+      };
       add(skip + (skip_repeats ? piece.image * cut.channels + channel : at));
       if (bias) add(bias + channel);
+      return values;
     }
-    return values;
   }
 };
 
 template <class T, int kPack>
 struct NormalizeByGroup {
   static constexpr int kMaxThreads = kThreads;
+  static constexpr int kAhead = 4;
   static constexpr int kLanes = 8;  // join a group's pieces
   using Shared = Staged;
   using Block = device::Block<Shared>;
@@ -192,7 +200,7 @@ struct NormalizeByGroup {
   float epsilon;
   bool silu;
 
-  DEVICE_FN void operator()(Block& b, const Shared& s) const {
+  DEVICE_FN void operator()(Block& b, const Shared&) const {
     const Piece piece(cut, b.index());
     const int teams = b.size() / kLanes;
     for (int base = 0; base < piece.groups; base += teams) {
@@ -296,9 +304,10 @@ Cut cut_images(int64_t images, int64_t pixels, int64_t channels, int64_t groups,
   cut.packs = (cut.chunk + pack - 1) / pack;
   cut.at_once = int(std::min<int64_t>(std::max(1, kThreads / cut.packs), pixels));
   cut.threads = (cut.packs * cut.at_once + 31) / 32 * 32;
-  // As many slabs as fill the GPU, if they are worth a block; each block joins those of its groups.
+  // As many slabs as fill the GPU, but of few pixels not so many that joining them takes longer.
   const int64_t others = images * cut.chunks, wanted = (2 * multiprocessors + others - 1) / others;
-  int64_t slabs = std::min({wanted, int64_t(128), (pixels + cut.at_once - 1) / cut.at_once});
+  const int64_t rounds = (pixels + cut.at_once - 1) / cut.at_once;
+  int64_t slabs = std::min({wanted, rounds, std::max<int64_t>(128, rounds / 16)});
   slabs = std::max(slabs, (pixels + (1 << 30)) >> 30);
   cut.slab_pixels = (pixels + slabs - 1) / slabs;
   cut.slabs = int((pixels + cut.slab_pixels - 1) / cut.slab_pixels);

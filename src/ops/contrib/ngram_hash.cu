@@ -267,7 +267,7 @@ class NGramRepeatBlock : public Op {
     const int64_t length = ids.shape[1], rows = length < size_ ? 0 : length - size_ + 1;
     const int64_t count = scores.shape[0] * rows;
     copy_bytes(context.stream(), scores.data, out.data, int64_t(out.bytes()));
-    if (out.count() > 0 && count > 0)
+    if (count > 0)
       device::for_each_index(context.stream(), count,
                              BlockRepeats{ids.as<const int64_t>(), out.as<float>(), length, scores.shape[1], size_,
                                           Divider(rows, count), context.fault()});

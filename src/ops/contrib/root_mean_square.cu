@@ -119,8 +119,7 @@ class GatedRMSNorm : public Op {
   }
   void run(Context& context) const override {
     const Tensor &x = context.input(0), &scale = context.input(1), &gate = context.input(2);
-    require(scale.shape.rank() == 1, "scale ", scale.shape.str(), " must have one dimension");
-    const int64_t width = scale.shape[0];
+    const int64_t width = scale.count();
     require(x.shape.rank() > 0 && (width > 0 ? x.shape.back() % width == 0 : x.shape.back() == 0), "X ", x.shape.str(),
             " does not consist of groups of ", width, ", as scale has");
     require(gate.shape == x.shape, "gate ", gate.shape.str(), " must have the shape of X ", x.shape.str());

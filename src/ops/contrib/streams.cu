@@ -51,8 +51,8 @@ struct Floats {
   }
 };
 
-// Threads have a pack of a row's values in all branches; kBranches of them are known, or 0.
-template <class T, int kPack>
+// Threads have a pack of a row's values in all branches: kBranches, or if that is 0 as many as there are.
+template <class T, int kPack, int kBranches>
 struct JoinBranches {
   const T* x;
   T* y;
@@ -65,8 +65,15 @@ struct JoinBranches {
     int64_t pack;
     const int64_t row = by_packs(i, pack), first = pack * kPack;
     Floats<kPack> all;
-    for (int64_t c = row * branches; c < (row + 1) * branches; ++c)
-      all.add(gates.of<kPack>(c, width, first), Floats<kPack>::read(x + c * width + first));
+    if constexpr (kBranches != 0) {
+      Floats<kPack> kept[kBranches];
+      const int64_t from = row * kBranches;
+      UNROLL for (int c = 0; c < kBranches; ++c) kept[c] = Floats<kPack>::read(x + (from + c) * width + first);
+      UNROLL for (int c = 0; c < kBranches; ++c) all.add(gates.of<kPack>(from + c, width, first), kept[c]);
+    } else {
+      for (int64_t c = row * branches; c < (row + 1) * branches; ++c)
+        all.add(gates.of<kPack>(c, width, first), Floats<kPack>::read(x + c * width + first));
+    }
     UNROLL for (int j = 0; j < kPack; ++j) all.at[j] *= scale;
     all.write(y + row * width + first);
   }
@@ -147,18 +154,21 @@ class PreMix : public Op {
     const Tensor y = context.output(0, Shape(dims));
     if (y.count() == 0) return;
     dispatch(HalvesAndFloat{}, x.type, [&]<class T>() {
-      const auto launch = [&]<int kPack>() {
+      const auto launch = [&]<int kPack, int kBranches>() {
         const int64_t packs = y.count() / kPack;
         device::for_each_index(
             context.stream(), packs,
-            JoinBranches<T, kPack>{x.as<const T>(), y.as<T>(), gates, Divider(shape.width / kPack, packs), shape.count,
-                                   shape.width, scale_});
+            JoinBranches<T, kPack, kBranches>{x.as<const T>(), y.as<T>(), gates, Divider(shape.width / kPack, packs),
+                                              shape.count, shape.width, scale_});
       };
       constexpr int kWide = device::pack_size<T>();
-      if (is_wide<T, kWide>(shape.width, {x.data, y.data}, gates))
-        launch.template operator()<kWide>();
+      const bool wide = is_wide<T, kWide>(shape.width, {x.data, y.data}, gates);
+      if (wide && shape.count == 4)
+        launch.template operator()<kWide, 4>();
+      else if (wide)
+        launch.template operator()<kWide, 0>();
       else
-        launch.template operator()<1>();
+        launch.template operator()<1, 0>();
     });
   }
 
