@@ -60,3 +60,25 @@ def gather_block_quantized(s):
     zeros = s.maybe(0.5, lambda: _bytes(s, rows, -(-blocks // in_byte)))
     inputs = [_bytes(s, rows, width // in_byte), s.fixed(indices, s.draw.pick(["int32", "int64"]), constant=0.2)]
     return s.node(*inputs, _scales(s, kind, rows, blocks), zeros, types=[kind], bits=bits, block_size=block)
+
+
+def _depth(s, even):
+    a = s.data(low=1, high=4, mild=True)
+    depth = a.array.shape[-1]
+    return a if depth and depth % 2 <= 1 - even else s.data([a.type], shape=[3, 64], mild=True)
+
+
+@proposes("MatMulBlockQuantizedFp8Weight", domain=MICROSOFT, family="matmul", own_types=True, sums=True, mild=True)
+def matmul_block_fp8(s):
+    a = _depth(s, even=False)
+    depth, rows, block = a.array.shape[-1], s.draw.pick([1, 7, 16]), s.draw.pick([16, 128])
+    b = s.new(s.draw.numpy.uniform(-3, 3, (rows, depth)), "float8e4m3fn", constant=0.8, fixed=True)
+    return s.node(a, b, _scales(s, "float", rows, -(-depth // block)), block_size=block)
+
+
+@proposes("MatMulBlockQuantizedFp4Weight", domain=MICROSOFT, family="matmul", own_types=True, sums=True, mild=True)
+def matmul_block_fp4(s):
+    a = _depth(s, even=True)
+    depth, rows, block = a.array.shape[-1], s.draw.pick([1, 7, 16]), s.draw.pick([16, 32])
+    scales = s.fixed(s.draw.numpy.integers(0, 60, (rows, -(-depth // block))), "uint8", constant=0.8)
+    return s.node(a, _bytes(s, rows, depth // 2), scales, s.fixed(0.1, "float"), block_size=block)

@@ -362,3 +362,67 @@ def test_hostile_gather():
     for attrs in [{"bits": 3}, {"block_size": 24}, {"block_size": 0}, {"block_size": 2**63 - 1}]:
         inputs = [np.zeros((5, 16), np.uint8), WHERE, np.ones((5, 2), np.float32)]
         declined("GatherBlockQuantized", inputs, {"block_size": 16, **attrs}, domain=MICROSOFT)
+
+
+HALVES = ["float16", "bfloat16"]
+
+
+def one(value):
+    return Const(np.array(value, np.float32), fixed=True)
+
+
+def fp8(m, depth, rows, block=128, dtype="float16", a_scale=None, bias=False):
+    blocks = -(-depth // block)
+    scales = np.abs(floats(rows, blocks)) / np.float32(3 * max(depth, 1) ** 0.5)
+    inputs = [
+        floats(m, depth, low=-1, high=1),
+        Const(floats(rows, depth).astype(ml_dtypes.float8_e4m3fn)),
+        Const(scales, fixed=True),
+        None if a_scale is None else one(a_scale),
+        floats(rows) if bias else None,
+    ]
+    while inputs[-1] is None:
+        inputs.pop()
+
+    def reference(a, b, scales, a_scale=None, bias=None):
+        if a_scale is not None:
+            a = (a / a_scale).astype(ml_dtypes.float8_e4m3fn).astype(np.float64) * a_scale
+        weights = b.astype(np.float64) * np.repeat(scales, block, 1)[:, :depth]
+        made = a.astype(np.float64) @ weights.T
+        return [(made if bias is None else made + bias).astype(np.float32)]
+
+    more = {"domain": MICROSOFT, "reference": reference, "family": "matmul", "name": f"by{block}-{a_scale}-{bias}"}
+    return Case("MatMulBlockQuantizedFp8Weight", inputs, {"block_size": block}, dtype=dtype, **more)
+
+
+def fp4(m, depth, rows, block=16, dtype="float16", bias=False):
+    blocks = -(-depth // block)
+    scales = np.abs(floats(rows, blocks)).astype(ml_dtypes.float8_e4m3fn)
+    inputs = [
+        floats(m, depth, low=-1, high=1),
+        integers("uint8", rows, depth // 2, low=0, high=255),
+        scales.view(np.uint8),
+        one(0.4 / max(depth, 1) ** 0.5),
+        one(1.5),
+        floats(rows) if bias else None,
+    ][: 5 + bias]
+
+    def reference(a, b, scales, scale, _, bias=None):
+        values = unpacked(b, 4).astype(np.uint8).view(ml_dtypes.float4_e2m1fn).astype(np.float64)
+        few = scales.view(ml_dtypes.float8_e4m3fn).astype(np.float64)
+        weights = values * np.repeat(few, block, 1)[:, :depth] * scale
+        made = a.astype(np.float64) @ weights.T
+        return [(made if bias is None else made + bias).astype(np.float32)]
+
+    more = {"domain": MICROSOFT, "reference": reference, "family": "matmul", "name": f"by{block}-{bias}"}
+    return Case("MatMulBlockQuantizedFp4Weight", inputs, {"block_size": block}, dtype=dtype, **more)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("m", [0, 1, 5, 20])
+@pytest.mark.parametrize("depth,rows,block", [(256, 40, 128), (100, 33, 32), (30, 5, 12), (2, 1, 128), (0, 3, 16)])
+def test_floats(dtype, m, depth, rows, block):
+    check(fp8(m, depth, rows, block, dtype))
+    check(fp8(m, depth, rows, block, dtype, a_scale=0.0625, bias=True))
+    check(fp4(m, depth, rows, block, dtype))
+    check(fp4(m, depth, rows, block, dtype, bias=True))

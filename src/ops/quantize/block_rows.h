@@ -167,7 +167,7 @@ void multiply_columns(Context& context, const BlockProduct& p, int64_t rows, int
 template <class T, class Weights>
 void multiply_rows(Context& context, const BlockProduct& p, int64_t columns, int64_t depth, const Weights& weights) {
   using Kernel = MultiplyFewRows<T, Weights>;
-  if (p.count > 2 * Kernel::kRows) return multiply_by_library<T>(context, p, columns, depth, weights);
+  if (p.count > 2 * Kernel::kRows && depth > 0) return multiply_by_library<T>(context, p, columns, depth, weights);
   const bool aligned = reinterpret_cast<uintptr_t>(p.a) % 16 == 0 && depth % 8 == 0;
   const int64_t row_tiles = (p.count + Kernel::kRows - 1) / Kernel::kRows;
   const int64_t blocks = (columns + Kernel::kColumns - 1) / Kernel::kColumns * row_tiles;
