@@ -538,7 +538,7 @@ ACCEPTED = [
         "the CPU EP normalizes weights in any case, and takes no weights as packed for CUDA",
         lambda f: f.node.attrs.get("normalize_routing_weights") != 1 or f.node.attrs.get("weights_prepacked") != 0,
     ),
-    Accepted("QMoE", REFUSED, "the same", says("cannot be packed for CUDA")),
+    Accepted("QMoE", REFUSED, "the same", says("cannot be packed for a GPU")),
     Accepted("MoE QMoE", SERVED, "the CPU EP has factors side by side only", says("only supports interleaved SwiGLU")),
 ]
 

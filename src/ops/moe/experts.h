@@ -37,8 +37,8 @@ void multiply_few(Context& context, const Layer& layer, const Arrangement& arran
 void multiply_many(Context& context, const Layer& layer, const Arrangement& arrangement);
 void multiply_plain(Context& context, const Layer& layer, const Arrangement& arrangement);
 
-// Makes [experts, rows, depth] of weights in the layout that onnxruntime's CUDA provider wants at its kernels: bytes
-// are as many. `depth` is a multiple of 64.
+// Makes [experts, rows, depth] of weights that were packed for a GPU's kernels of another kind, as models for GPUs have
+// them: bytes are as many. `depth` is a multiple of 64.
 void unpack_interleaved(StreamRef stream, const uint8_t* packed, uint8_t* plain, int bits, int64_t experts,
                         int64_t rows, int64_t depth);
 

@@ -23,7 +23,7 @@ constexpr int kWarps = 4, kThreads = 32 * kWarps, kSlots = 16;
 
 template <class T, int kBits>
 struct FewRows {
-  using View = LayerView<T, kBits>;
+  using View = LayerView<T, kBits, true>;
   using Loaded = typename View::Loaded;
   using Row = typename View::Row;
   using Words = Pack<uint32_t, 4>;
@@ -47,6 +47,7 @@ struct FewRows {
   };
   struct Operands {
     Eight<T> low, high;
+    Words x;
   };
 
   View view;
@@ -78,7 +79,8 @@ struct FewRows {
             PerThread<Operands, 32> operands;
             warp.lanes([&](int lane) {
               operands[lane] = {View::Matrix::eight(steps[lane].at[i].low, j),
-                                View::Matrix::eight(steps[lane].at[i].high, j)};
+                                View::Matrix::eight(steps[lane].at[i].high, j),
+                                View::Matrix::matched(steps[lane].at[i].x[j])};
             });
             UNROLL for (int half = 0; half < 2; ++half) {
               warp.template multiply<T>([&](int lane) -> SumTile& { return sums[lane]; },
@@ -88,7 +90,7 @@ struct FewRows {
                                                            of.low.words[2 * half + 1], of.high.words[2 * half + 1]}};
                                         },
                                         [&](int lane) {
-                                          const Words& of = steps[lane].at[i].x[j];
+                                          const Words& of = operands[lane].x;
                                           return RightTile{{of.at[2 * half], of.at[2 * half + 1]}};
                                         });
             }
@@ -114,8 +116,8 @@ struct FewRows {
 
  private:
   DEVICE_FN void load(Step& to, const Own& own, int k) const {
-    to.low = view.weights.template load<true>(own.low, k);
-    to.high = view.weights.template load<true>(own.high, k);
+    to.low = view.weights.load(own.low, k);
+    to.high = view.weights.load(own.high, k);
     UNROLL for (int j = 0; j < kEights; ++j) to.x[j] = View::eight_of(own.x, k + 8 * j, view.depth);
   }
 };
@@ -129,7 +131,7 @@ void multiply_few(Context& context, const Layer& layer, const Arrangement& a) {
     dispatch_bits(layer.weights.bits, [&]<int kBits> {
       using Kernel = FewRows<T, kBits>;
       device::block_kernel<typename Kernel::Shared>(context.stream(), {blocks, kThreads},
-                                                    Kernel{LayerView<T, kBits>(layer, a, blocks)});
+                                                    Kernel{LayerView<T, kBits, true>(layer, a, blocks)});
     });
   });
 }

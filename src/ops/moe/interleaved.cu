@@ -1,5 +1,5 @@
 // What is given to QMoE in other forms than its kernels want: scales of another type, and weights that were packed for
-// onnxruntime's CUDA provider, which are brought back to rows.
+// kernels of another kind, as models for GPUs have them, which are brought back to rows.
 //
 // There, the depth's places within each 32 (of eight bits: 16) are dealt out to lanes' pairs; words of 32 bits of 64
 // places of four neighbouring rows (of two) follow each other; and a word has its even places before its odd ones (of

@@ -13,9 +13,9 @@ struct TileRows {
   int expert, place, count;
 };
 
-template <class T, int kBits>
+template <class T, int kBits, bool kWhole>
 struct LayerView {
-  using Matrix = Weights<T, kBits>;
+  using Matrix = Weights<T, kBits, kWhole>;
   using Loaded = typename Matrix::Loaded;
   using Row = typename Matrix::Row;
 

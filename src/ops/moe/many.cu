@@ -25,13 +25,13 @@ using Words = Pack<uint32_t, 4>;
 
 template <class T, int kBits>
 struct ManyRows {
-  using View = LayerView<T, kBits>;
+  using View = LayerView<T, kBits, true>;
   using Loaded = typename View::Loaded;
   using Row = typename View::Row;
   static constexpr int kCount = View::Matrix::kCount, kAcross = kDepth / kCount,
                        kLoads = kSlots * kDepth / kCount / kThreads;
   static constexpr int kRowLoads = kManyRows * kDepth / 8 / kThreads;
-  static constexpr int kMaxThreads = kThreads;
+  static constexpr int kMaxThreads = 3 * kThreads;  // so that three blocks have registers
   struct Tiles {
     Words weights[kSlots][4], x[kManyRows][4];
   };
@@ -110,7 +110,7 @@ struct ManyRows {
   // Thread t's part of what comes `k` along the depth.
   DEVICE_FN void load(Next& to, const Own& own, const Shared& s, int k, int t) const {
     UNROLL for (int i = 0; i < kLoads; ++i) to.weights[i] =
-        view.weights.template load<true>(own.weights[i], k + (t + i * kThreads) % kAcross * kCount);
+        view.weights.load(own.weights[i], k + (t + i * kThreads) % kAcross * kCount);
     UNROLL for (int i = 0; i < kRowLoads; ++i) {
       const int at = t + i * kThreads;
       to.x[i] = View::eight_of(s.rows[at / 4], k + at % 4 * 8, view.depth);
@@ -125,7 +125,7 @@ struct ManyRows {
     }
     UNROLL for (int i = 0; i < kRowLoads; ++i) {
       const int at = t + i * kThreads;
-      s.tiles[buffer].x[at / 4][at % 4] = from.x[i];
+      s.tiles[buffer].x[at / 4][at % 4] = View::Matrix::matched(from.x[i]);
     }
   }
   struct Right {
@@ -174,7 +174,7 @@ void multiply_many(Context& context, const Layer& layer, const Arrangement& a) {
     dispatch_bits(layer.weights.bits, [&]<int kBits> {
       using Kernel = ManyRows<T, kBits>;
       device::block_kernel<typename Kernel::Shared>(context.stream(), {blocks, kThreads},
-                                                    Kernel{LayerView<T, kBits>(layer, a, blocks)});
+                                                    Kernel{LayerView<T, kBits, true>(layer, a, blocks)});
     });
   });
 }

@@ -168,7 +168,7 @@ class MoE : public Op {
             rows);
     if (m.bits == 0) return m;
     require(!interleaved_ || (depth % 64 == 0 && rows % 4 == 0), name("experts_weights"), " of ", rows, " x ", depth,
-            " cannot be packed for CUDA; if they are not, say so with weights_prepacked = 0");
+            " cannot be packed for a GPU; if they are not, say so with weights_prepacked = 0");
     const Tensor* const scales = find(context, in.scales);
     require(scales != nullptr, name("scales"), " are missing");
     const int64_t blocks = block_ ? (depth + block_ - 1) / block_ : 1;
@@ -247,7 +247,7 @@ class QMoE final : public MoE {
             block_, "; it must be a power of two and at least 16");
     const int64_t packed = node.get_int("weights_prepacked", -1);
     require(packed >= -1 && packed <= 1, "weights_prepacked is ", packed, "; it must be -1, 0 or 1");
-    // onnxruntime's CUDA provider takes weights as packed unless told otherwise; floats it has no kernels for.
+    // Models for GPUs have packed weights unless they say otherwise; of floats there is no such packing.
     interleaved_ = packed == 1 || (packed == -1 && node.input_type(0) != Type::f32);
     for (size_t i = 0; i < 3; ++i) {
       const auto dims = node.has_input(inputs_[i].scales) ? node.input_dims(inputs_[i].scales) : std::nullopt;

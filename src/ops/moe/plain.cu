@@ -16,7 +16,7 @@ constexpr int kThreads = 128, kSlots = 64, kDepth = 32, kPer = 4;
 
 template <class T, int kBits>
 struct PlainRows {
-  using View = LayerView<T, kBits>;
+  using View = LayerView<T, kBits, false>;
   using Four = Pack<float, kPer>;
   static constexpr int kCount = View::Matrix::kCount, kAcross = kDepth / kCount;
   static constexpr int kMaxThreads = kThreads;
@@ -42,7 +42,7 @@ struct PlainRows {
         for (int i = t; i < kSlots * kAcross; i += kThreads) {
           const int slot = i / kAcross, column = i % kAcross * kCount;
           const auto row = view.weights_of(rows.expert, first + (paired ? slot / 2 : slot), paired && slot % 2);
-          const auto loaded = view.weights.template load<false>(row, k + column);
+          const auto loaded = view.weights.load(row, k + column);
           UNROLL for (int j = 0; j < kCount / 8; ++j) {
             const Eight<T> eight = View::Matrix::eight(loaded, j);
             UNROLL for (int c = 0; c < 8; ++c) s.weights[column + 8 * j + c][slot / kPer].at[slot % kPer] = eight.at(c);
@@ -89,7 +89,7 @@ void multiply_plain(Context& context, const Layer& layer, const Arrangement& a) 
     dispatch_bits(layer.weights.bits, [&]<int kBits> {
       using Kernel = PlainRows<T, kBits>;
       device::block_kernel<typename Kernel::Shared>(context.stream(), {blocks, kThreads},
-                                                    Kernel{LayerView<T, kBits>(layer, a, blocks)});
+                                                    Kernel{LayerView<T, kBits, false>(layer, a, blocks)});
     });
   });
 }

@@ -46,12 +46,15 @@ struct Eight {
   }
 };
 
-template <class T, int kBits>
+// kWhole: rows are of whole loads, at addresses that suit, and all weights of a load share a scale.
+template <class T, int kBits, bool kWhole>
 struct Weights {
   static constexpr bool kHalf = sizeof(T) == 2;
-  static constexpr int kWords = kBits == 0 && !kHalf ? 8 : 4;                         // in one load
-  static constexpr int kCount = kBits ? 128 / kBits : 8;                              // weights in one load
-  static constexpr int kGroup = 16, kGroups = kCount < kGroup ? 1 : kCount / kGroup;  // that share a scale
+  // Weights come in pairs of the j-th and the one four further on, for which x is brought into the same order.
+  static constexpr bool kApart = kWhole && kBits == 4 && kHalf;
+  static constexpr int kWords = kBits == 0 && !kHalf ? 8 : 4;                                    // in one load
+  static constexpr int kCount = kBits ? 128 / kBits : 8;                                         // weights in one load
+  static constexpr int kGroup = kWhole || kCount < 16 ? kCount : 16, kGroups = kCount / kGroup;  // that share a scale
   // As they are in memory, so that nothing waits for them before they are used.
   struct Loaded {
     uint32_t words[kWords];
@@ -94,9 +97,7 @@ struct Weights {
     return {values + at * row_bytes, kBits ? scales + at * blocks : nullptr,
             zeros ? zeros + (zero_by_expert ? int64_t(expert) : at) * zero_bytes : nullptr, zero_by_expert ? row : 0};
   }
-  // kCount weights of a row from `k` on; zeros, or anything finite, after its last. kWhole: all that is read is 16
-  // bytes, at an address that suits.
-  template <bool kWhole>
+  // kCount weights of a row from `k` on; zeros, or anything finite, after its last.
   DEVICE_FN Loaded load(const Row& row, int k) const {
     Loaded loaded = {};
     if (k >= depth) return loaded;
@@ -123,6 +124,12 @@ struct Weights {
     return loaded;
   }
 
+  // Eight values of x as they meet weights.
+  DEVICE_FN static device::Pack<uint32_t, 4> matched(const device::Pack<uint32_t, 4>& x) {
+    if (!kApart) return x;
+    return {device::low_halves(x.at[0], x.at[2]), device::high_halves(x.at[0], x.at[2]),
+            device::low_halves(x.at[1], x.at[3]), device::high_halves(x.at[1], x.at[3])};
+  }
   // Weights 8 i to 8 i + 7 of them.
   DEVICE_FN static Eight<T> eight(const Loaded& loaded, int i) {
     Eight<T> all;
@@ -143,6 +150,8 @@ struct Weights {
           const uint32_t whole = (loaded.words[i] >> 4 * j & 0x000f000fu) | kPower;
           apart[j] = device::multiply_add_pairs<T>(device::multiply_add_pairs<T>(whole, kOne, below), times, nothing);
         }
+        UNROLL for (int j = 0; j < 4; ++j) all.words[j] = apart[j];
+        if (kApart) return all;
         UNROLL for (int j = 0; j < 2; ++j) {
           all.words[j] = device::low_halves(apart[2 * j], apart[2 * j + 1]);
           all.words[j + 2] = device::high_halves(apart[2 * j], apart[2 * j + 1]);
