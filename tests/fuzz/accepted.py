@@ -377,10 +377,10 @@ ACCEPTED = [
         says("vocab_sizes must be positive", "must fit in the id type", "head_offsets must be non-negative"),
     ),
     Accepted(
-        "BranchwiseRMSNorm HyperConnectionPreMix HyperConnectionPostMix",
+        "BranchwiseRMSNorm HyperConnectionPreMix HyperConnectionPostMix GatedAdd",
         SERVED,
         "the CPU EP refuses rows of nothing",
-        says("branch and hidden dimensions must be positive"),
+        says("branch and hidden dimensions must be positive", "last dimension must be positive"),
     ),
     Accepted(
         "SimplifiedLayerNormalization LayerNormalization RMSNormalization",

@@ -30,7 +30,8 @@ struct NormalizeRows {
   device::Divider by_skip_rows;
   C per_value;  // 1 / width
 
-  // Two passes over the values, since the mean of the squares less the square of the mean cancels.
+  // Two passes over the values, since the mean of the squares less the square of the mean cancels; one where nothing is
+  // centred.
   DEVICE_FN void operator()(Block& b, const Shared& s) const {
     const X* const x = static_cast<const X*>(norm.x);
     X* own_y = const_cast<X*>(x);  // not asked for where results have another type
@@ -47,11 +48,17 @@ struct NormalizeRows {
             if constexpr (kAdds) teams.each(t, [&](int k, Index first) { row.add(kept[t].at[k], first); });
           }
           C all = 0;
-          teams.each_slot(t, [&](int k, Index first) {
-            C values[kPack];
-            row.take(values, kept[t].at[k], first);
-            UNROLL for (int j = 0; j < kPack; ++j) all += values[j];
-          });
+          const auto add_up = [&](auto of) {
+            teams.each_slot(t, [&](int k, Index first) {
+              C values[kPack];
+              row.take(values, kept[t].at[k], first);
+              UNROLL for (int j = 0; j < kPack; ++j) all += of(values[j]);
+            });
+          };
+          if (norm.centred)
+            add_up([](C v) { return v; });
+          else
+            add_up([](C v) { return v * v; });
           if (kAdds && norm.sum)
             teams.each(t, [&](int k, Index first) {
               C values[kPack];
@@ -63,20 +70,22 @@ struct NormalizeRows {
           return all;
         },
         Plus());
-    auto squares = Teams::Together::reduce(
-        b, C(0),
-        [&](int t) {
-          const Row row(*this, teams, b, s, t);
-          const C mean = norm.centred ? total[t] * per_value : C(0);
-          C all = 0;
-          teams.each(t, [&](int k, Index first) {
-            C values[kPack];
-            row.take(values, kept[t].at[k], first);
-            UNROLL for (int j = 0; j < kPack; ++j) all += (values[j] - mean) * (values[j] - mean);
-          });
-          return all;
-        },
-        Plus());
+    auto squares = total;
+    if (norm.centred)
+      squares = Teams::Together::reduce(
+          b, C(0),
+          [&](int t) {
+            const Row row(*this, teams, b, s, t);
+            const C mean = total[t] * per_value;
+            C all = 0;
+            teams.each(t, [&](int k, Index first) {
+              C values[kPack];
+              row.take(values, kept[t].at[k], first);
+              UNROLL for (int j = 0; j < kPack; ++j) all += (values[j] - mean) * (values[j] - mean);
+            });
+            return all;
+          },
+          Plus());
     b.threads([&](int t, Shared& s) {
       const Row row(*this, teams, b, s, t);
       const C mean = norm.centred ? total[t] * per_value : C(0);
