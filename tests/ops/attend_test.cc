@@ -82,7 +82,7 @@ class Case {
     for (int64_t j = 0; j < p_.keys - 2; ++j) mask_[size_t(j)] = T(kNothing);
     for (const T value : mask_) seen_.push_back(float(value) > -1);
     // A context each: what one leaves of its memory the next must not find.
-    agree("group", [](Context& c, const Attend& a) { return suits_group(a) && (attend_group(c, a), true); });
+    agree("group", [](Context& c, const Attend& a) { return fits_group(a) && (attend_group(c, a), true); });
     agree("few", [](Context& c, const Attend& a) { return suits_few(a) && (attend_few(c, a), true); });
     agree("tiles", [](Context& c, const Attend& a) { return attend_tiles(c, a), true; });
     agree("dnn", [](Context& c, const Attend& a) { return attend_dnn(c, a); });

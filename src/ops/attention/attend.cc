@@ -1,5 +1,7 @@
 #include "ops/attention/attend.h"
 
+#include <algorithm>
+
 namespace encore::ops {
 
 void attend(Context& context, const Attend& problem) {
@@ -10,7 +12,11 @@ void attend(Context& context, const Attend& problem) {
   if (problem.batch == 0 || problem.heads == 0 || problem.queries == 0) return;
   if (suits_group(problem)) return attend_group(context, problem);
   if (suits_few(problem)) return attend_few(context, problem);
-  if (!attend_dnn(context, problem)) attend_tiles(context, problem);
+  if (attend_dnn(context, problem)) return;
+  // With 32 rows at a time keys are read often, with larger heads too often.
+  const bool narrow = std::max(problem.head_size, problem.value_size) <= 128;
+  if (narrow && fits_group(problem)) return attend_group(context, problem);
+  attend_tiles(context, problem);
 }
 
 }  // namespace encore::ops

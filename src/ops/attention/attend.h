@@ -56,8 +56,10 @@ struct Attend {
 // A query that sees no key gets zeros. Lengths out of range are reported, and cut to what there is.
 void attend(Context& context, const Attend& problem);
 
-// The ways. Up to 32 rows or 8 queries of halves, on tensor cores, with keys split over blocks:
+// The ways. Up to 32 rows or 8 queries of halves, on tensor cores, with keys split over blocks; more than these fit,
+// for which the library is better:
 bool suits_group(const Attend& problem);
+bool fits_group(const Attend& problem);
 void attend_group(Context& context, const Attend& problem);
 // A few queries of other types and layouts, likewise:
 bool suits_few(const Attend& problem);

@@ -258,7 +258,7 @@ class GroupQueryAttention : public Op {
 }  // namespace
 
 std::vector<OpRow> group_query_attention_rows() {
-  // The past that is another node's is not reused for the present: onnxruntime takes both to be of one size.
+  // The present does not reuse the past of another node: it may be larger, which is not known when reuse is planned.
   return {{.domain = kMicrosoft,
            .name = "GroupQueryAttention",
            .since = 1,
