@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from pathlib import Path
 
 import encore_session as es
 import language_zoo
@@ -11,7 +12,11 @@ import pytest
 from test_language_models import PROMPTS, SEEDS, TOKENS, regrets, truth_for
 
 # It has an onnxruntime of its own beside Python's in the process, and takes none that is older than the one it knows.
-with_genai = es.only_if(es.ORT_VERSION >= (1, 31) and importlib.util.find_spec("onnxruntime_genai") is not None)
+GENAI = importlib.util.find_spec("onnxruntime_genai") if es.ORT_VERSION >= (1, 31) else None
+with_genai = es.only_if(GENAI is not None)
+# Its package onnxruntime-genai-cuda, which has code of its own for CUDA's memory.
+HAS_CUDA = GENAI and (Path(GENAI.submodule_search_locations[0]) / "libonnxruntime-genai-cuda.so").exists()
+with_genai_cuda = es.only_if(HAS_CUDA and not es.on_virtual_gpu())
 
 UNSAID = 27  # a token that none of the prompts leads to, for that would end what follows
 
@@ -34,20 +39,19 @@ for prompt in work["prompts"]:
 """
 
 
-def folder_of(name, kind, folder, **options):
-    """A model as genai takes it: with what its runtime is told of it, and this provider in place of `cuda`."""
-    model = language_zoo.save(name, kind, folder, SEEDS[name, kind])
+def folder_of(name, kind, folder, provider=es.EP_NAME, **options):
+    """A model as genai takes it: with what its runtime is told of it, and this provider."""
+    language_zoo.save(name, kind, folder, SEEDS[name, kind])
     config = json.loads((language_zoo.GRAPHS / f"{name}.json").read_text())
     values = {key: str(value) for key, value in options.items()}
-    config["model"]["decoder"]["session_options"]["provider_options"] = [{es.EP_NAME: values}]
+    config["model"]["decoder"]["session_options"]["provider_options"] = [{provider: values}]
     config["model"]["eos_token_id"] = UNSAID
     (folder / "genai_config.json").write_text(json.dumps(config))
-    return model
 
 
-def generate(folder):
+def generate(folder, provider=es.EP_NAME):
     work = {
-        "provider": es.EP_NAME,
+        "provider": provider,
         "library": onnxruntime_ep_encore.get_library_path(),
         "folder": str(folder),
         "prompts": [prompt.tolist() for prompt in PROMPTS],
@@ -69,8 +73,17 @@ def test_genai_generates(name, kind, tmp_path):
         assert (regrets(truth, prompt, np.array(tokens)) == 0).all()
 
 
+@with_genai_cuda
+@pytest.mark.parametrize("graphs", [0, 1])
+def test_genai_generates_with_buffers_on_the_device(graphs, tmp_path):
+    folder_of("llama", "f16", tmp_path, provider="cuda", enable_cuda_graph=graphs)
+    truth = truth_for("llama", "f16", SEEDS["llama", "f16"])
+    for prompt, tokens in zip(PROMPTS, generate(tmp_path, "CUDAExecutionProvider"), strict=True):
+        assert (regrets(truth, prompt, np.array(tokens)) == 0).all()
+
+
 @with_genai
-def test_genai_keeps_its_buffers_on_the_host(tmp_path):
+def test_genai_keeps_its_buffers_on_the_host_otherwise(tmp_path):
     """So it cannot have its runs captured, and is told so."""
     folder_of("llama", "f16", tmp_path, enable_cuda_graph=1)
     with pytest.raises(AssertionError, match="is in host memory, but a replayed graph copies nothing"):
