@@ -206,9 +206,12 @@ void spread_over_teams(device::StreamRef stream, int64_t rows, int64_t width, bo
       if (packs <= 64) return f.template operator()<Spread<kWide, 32, 2, false>>(teams(32));
       if (rows < busy && packs <= 256) return f.template operator()<Spread<kWide, 0, 1, false>>(blocks(kWide));
     }
-    if (packs <= 32 * kMost) return f.template operator()<Spread<kWide, 32, kMost, false>>(teams(32));
     // Of blocks with 64 registers a thread, two fit only if they have half of the threads that there may be.
     constexpr int kMany = kStages ? 8 : 4;
+    if constexpr (kFew)  // a row that has the GPU for itself takes as many threads as there are packs
+      if (rows < busy && packs > 16 && packs <= 512)
+        return f.template operator()<Spread<kWide, 0, kMany, false>>(blocks(kWide));
+    if (packs <= 32 * kMost) return f.template operator()<Spread<kWide, 32, kMost, false>>(teams(32));
     if constexpr (!kFew)
       if (packs <= 256 * 4) return f.template operator()<Spread<kWide, 0, 4, false>>(blocks(4 * kWide));
     if (packs <= kMostPacks) return f.template operator()<Spread<kWide, 0, kMany, false>>(blocks(kMany * kWide));
