@@ -64,6 +64,8 @@ class Reference:
     def _compute(self, feeds):
         if self.node.op == "Inverse" and not all(_are_square(value) for value in self.node.inputs):
             raise Refused("the CPU EP would write beyond what is not square")
+        if self.node.op == "Attention" and self.node.domain and not _are_projected(*self.node.inputs[:2]):
+            raise Refused("the CPU EP reads the dimensions of weights that have none, or of nothing")
         given = {}
         for value in self.feeds:
             array = feeds[value.name]
@@ -105,6 +107,10 @@ class Reference:
         """The results if everything were positive: how large the terms of a sum are."""
         positive = {name: np.abs(array) if array.dtype.kind == "f" else array for name, array in arrays.items()}
         return Reference(self.node, self.opset, numbers_fed=True)(positive)
+
+
+def _are_projected(x, weights):
+    return x is not None and weights is not None and x.array.size and weights.array.ndim == 2 and weights.array.size
 
 
 def _are_square(value):
