@@ -9,6 +9,7 @@ from collections.abc import Callable
 from symptoms import (
     adds_in_any_order,
     adds_up_to_nothing,
+    almost_singular,
     as_of_floats,
     at_a_tie,
     at_the_ends_of_the_type,
@@ -30,6 +31,7 @@ from symptoms import (
     has_no_scale,
     has_no_terms,
     has_vast_attribute,
+    in_another_session,
     is_drawn,
     is_empty,
     is_turned,
@@ -519,6 +521,14 @@ ACCEPTED = [
     ),
     Accepted("Attention", REFUSED, "heads that do not divide", says("cannot be divided into")),
     Accepted("CenterCropPad", REFUSED, "a negative size", says("is negative")),
+    Accepted("CenterCropPad", REFUSED, "the function's body lets one size stand for all", says("are wanted")),
+    Accepted("FusedConv", SERVED, "no activation is none", says("GetFusedActivationAttr")),
+    Accepted(
+        "FastGelu", SERVED, "a single number is none to the CPU EP", says("expected to have 1 or more dimensions")
+    ),
+    Accepted("GlobalLpPool", SERVED, "an image of nothing", is_empty),
+    Accepted("Inverse", VALUES, "what is almost singular keeps few digits", almost_singular),
+    Accepted("Unique", SHAPE, "numbers from elsewhere that are no longer alike", in_another_session),
     Accepted("Conv", REFUSED, "the CPU EP overlooks strides beyond the dimensions", says("strides has")),
     Accepted("RoiAlign", REFUSED, "an image of nothing", says("has nothing to pool")),
     Accepted("DeformConv", SERVED, "the CPU EP refuses what is empty", says("Invalid deform conv dimensions")),

@@ -396,6 +396,17 @@ def has_flat_channels(finding):
     return not (_differs(finding).reshape(len(rows), -1).any(axis=1) & ~flat).any()
 
 
+def almost_singular(finding):
+    """A matrix of which an inverse in the type has few digits."""
+    matrices = contents(finding).astype(np.float64)
+    return not np.isfinite(matrices).all() or np.linalg.cond(matrices).max() > 100
+
+
+def in_another_session(finding):
+    """Where what comes before may be computed on another side, to another last digit."""
+    return "another session" in finding.when
+
+
 def writes_twice(finding):
     """Without a reduction, to one place, where one of the updates stays."""
     if finding.node.attrs.get("reduction", "none") != "none":
