@@ -45,6 +45,13 @@ TOO_OLD_BEFORE = {
         r"^test_affine_grids\[.*float64": "computes in float",
         r"^test_deform(_far_away$|\[.*float64)": "has no DeformConv, and onnx's reference knows less",
         r"^test_what_does_not_fit$": "another message",
+        r"\[(MRotaryEmbedding|GatedDeltaNet|Varlen\w+|MatMulBlockQuantized\w+)-": "an operator that it does not know",
+        r"^test_(gated_(add|rms|delta)|linear_attention_gate|scaled_silu|engram|branch|p(re|ost)_mix)": "the same",
+        r"^test_((packed_)?hashes|sequences_that_are_none|packed_sequences|contrib_(linear|causal))": "the same",
+        r"^test_special_values$|^test_positions_out_of_range_fail": "the same",
+        r"\[QMoE-|^test_misaligned$|^test_packed_weights_that|^test_quantized_shapes": "inputs that QMoE has had since",
+        r"^test_what_does_not_fit_fails\[-|^test_options\[(causal|weights)": "GroupQueryAttention's newer inputs",
+        r"^test_(gather_)?floats\[|^test_gather\[32-uint8-2-True": "weights in narrow floats, and some of two bits",
     },
     (1, 31): {
         r"\[(LinearAttention|CausalConvWithState)-27": "an operator that it does not know",
