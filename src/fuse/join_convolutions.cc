@@ -49,7 +49,11 @@ std::optional<Ending> ending(const Variant& node) {
 
 class Joining {
  public:
-  explicit Joining(Plan& plan) : plan_(plan) { look(); }
+  explicit Joining(Plan& plan) : plan_(plan), readers_(plan.values.size()), visible_(plan.values.size()) {
+    find_readers();
+    for (int value : plan_.outputs) visible_[size_t(value)] = true;
+    for (const View& view : plan_.views) visible_[size_t(view.inner)] = visible_[size_t(view.outer)];
+  }
 
   void run() {
     for (size_t s = 0; s < plan_.steps.size(); ++s)
@@ -60,16 +64,6 @@ class Joining {
  private:
   static bool is_convolution(const Variant& node) {
     return node.op_type() == "Conv" && (node.domain().empty() || node.domain() == ops::kChannelsLast);
-  }
-
-  void look() {
-    readers_.resize(plan_.values.size());
-    for (size_t s = 0; s < plan_.steps.size(); ++s)
-      for (int value : plan_.steps[s].inputs)
-        if (value >= 0) readers_[size_t(value)].push_back(s);
-    visible_.assign(plan_.values.size(), false);
-    for (int value : plan_.outputs) visible_[size_t(value)] = true;
-    for (const View& view : plan_.views) visible_[size_t(view.inner)] = visible_[size_t(view.outer)];
   }
 
   // The steps that read the value, if nobody else does.
@@ -136,10 +130,10 @@ class Joining {
     made.node->set("activation_params", end.params);
     for (size_t step : joined) plan_.steps[step].node = nullptr;
     plan_.steps[last] = std::move(made);
-    look_again();
+    find_readers();
   }
 
-  void look_again() {
+  void find_readers() {
     for (auto& steps : readers_) steps.clear();
     for (size_t s = 0; s < plan_.steps.size(); ++s)
       if (plan_.steps[s].node)

@@ -8,28 +8,28 @@ namespace {
 
 class Turning {
  public:
-  Turning(const Graph& graph, Plan& plan) : graph_(graph), plan_(plan) {}
+  Turning(const Graph& graph, Plan& plan) : graph_(graph), plan_(plan) {
+    for (const Node& node : graph_.nodes) {
+      auto made = turned(graph_, node);
+      if (!made) fail(Code::internal, "node '", node.info->name(), "' cannot be turned");
+      turned_.push_back(std::move(*made));
+    }
+  }
 
   void run() {
     for (int input : plan_.inputs)
       if (is_read_turned(input)) enter(input);
-    for (const Node& node : graph_.nodes) add(node);
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) add(graph_.nodes[n], turned_[n]);
     for (int output : plan_.outputs) leave(output);
   }
 
  private:
   bool is_read_turned(int value) const {
-    for (const Node& node : graph_.nodes)
-      for (size_t i = 0; i < node.inputs.size(); ++i)
-        if (node.inputs[i] == value && what_is(node).inputs[i]) return true;
+    for (size_t n = 0; n < graph_.nodes.size(); ++n)
+      for (size_t i = 0; i < turned_[n].inputs.size(); ++i)
+        if (graph_.nodes[n].inputs[i] == value && turned_[n].inputs[i]) return true;
     return false;
   }
-  static Turned what_is(const Graph& graph, const Node& node) {
-    auto made = turned(graph, node);
-    if (!made) fail(Code::internal, "node '", node.info->name(), "' cannot be turned");
-    return std::move(*made);
-  }
-  Turned what_is(const Node& node) const { return what_is(graph_, node); }
 
   // The same value with its channels last.
   int inner(int value) {
@@ -76,8 +76,7 @@ class Turning {
   }
   const ops::Settings& settings() const { return graph_.nodes.front().info->settings; }
 
-  void add(const Node& node) {
-    Turned made = what_is(node);
+  void add(const Node& node, Turned& made) {
     Step step;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       if (const auto& constant = made.constants[i]) {
@@ -98,6 +97,7 @@ class Turning {
 
   const Graph& graph_;
   Plan& plan_;
+  std::vector<Turned> turned_;  // by node, until it is a step
   std::map<int, int> inner_;
 };
 
