@@ -1,8 +1,7 @@
 // Det: the product of the pivots of a factorisation by rows, the largest of a column first.
-#include <cmath>
-
 #include "device/launch.h"
 #include "ops/dispatch.h"
+#include "ops/matmul/pivot.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
@@ -18,10 +17,7 @@ struct Determinant {
     C matrix[kMost ? kMost * kMost : 1];
   };
   static constexpr int kMaxThreads = kMost ? 128 : 1024;
-  struct Pivot {
-    C value;
-    int32_t row;  // below zero: none
-  };
+  using Best = Pivot<C>;
   const T* x;
   T* y;
   C* scratch;
@@ -39,15 +35,15 @@ struct Determinant {
     });
     C product = 1;
     for (int k = 0; k < n; ++k) {
-      const Pivot pivot = block.reduce(
-          Pivot{C(0), -1},
+      const Best pivot = block.reduce(
+          Best{C(0), -1},
           [&](int t) {
-            Pivot best{C(0), -1};
+            Best best{C(0), -1};
             for (int row = k + t; row < n; row += block.size())
-              best = larger(best, {matrix[int64_t(row) * n + k], row});
+              best = Best::larger(best, {matrix[int64_t(row) * n + k], row});
             return best;
           },
-          [](const Pivot& a, const Pivot& b) { return larger(a, b); });
+          [](const Best& a, const Best& b) { return Best::larger(a, b); });
       const C value = pivot.value;
       product = pivot.row == k ? product * value : -product * value;
       if (value == C(0) || k + 1 == n) break;
@@ -74,13 +70,6 @@ struct Determinant {
       if (t == 0) y[block.index()] = T(product);
     });
   }
-
- private:
-  // What is no number is the largest, so that it shows.
-  DEVICE_FN static Pivot larger(const Pivot& a, const Pivot& b) {
-    if (b.row < 0 || a.value != a.value) return a;
-    return a.row < 0 || b.value != b.value || std::fabs(b.value) > std::fabs(a.value) ? b : a;
-  }
 };
 
 class Det : public Op {
@@ -89,11 +78,7 @@ class Det : public Op {
   void run(Context& context) const override {
     const Tensor& x = context.input(0);
     const int rank = x.shape.rank();
-    require(rank >= 2 && x.shape[rank - 1] == x.shape[rank - 2], "the input has shape ", x.shape.str(),
-            "; square matrices are wanted");
-    const int64_t n = x.shape.back(), count = x.shape.count(0, rank - 2);
-    constexpr int64_t kMostRows = 1 << 15;
-    require(n <= kMostRows, "matrices of ", n, " rows; up to ", kMostRows, " are supported");
+    const int64_t n = rows_of_square(x.shape), count = x.shape.count(0, rank - 2);
     const Tensor y = context.output(0, Shape(x.shape.dims().first(size_t(rank - 2))));
     if (y.count() == 0) return;
     dispatch(FloatList{}, x.type, [&]<class T>() {

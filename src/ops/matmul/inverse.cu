@@ -1,8 +1,7 @@
 // Inverse of com.microsoft: elimination by Gauss and Jordan in place, the largest of a column first.
-#include <cmath>
-
 #include "device/launch.h"
 #include "ops/dispatch.h"
+#include "ops/matmul/pivot.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
@@ -20,10 +19,7 @@ struct Invert {
     C pivot_row[1];  // dynamic memory needs one
   };
   static constexpr int kMaxThreads = 1024;
-  struct Pivot {
-    C value;
-    int32_t row;  // below zero: none
-  };
+  using Best = Pivot<C>;
   const T* x;
   T* y;
   C* scratch;  // null: all is in shared memory
@@ -44,15 +40,15 @@ struct Invert {
       for (int64_t i = t; i < size; i += block.size()) m.matrix[i] = C(from[i]);
     });
     for (int k = 0; k < n; ++k) {
-      const Pivot pivot = block.reduce(
-          Pivot{C(0), -1},
+      const Best pivot = block.reduce(
+          Best{C(0), -1},
           [&](int t) {
-            Pivot best{C(0), -1};
+            Best best{C(0), -1};
             for (int row = k + t; row < n; row += block.size())
-              best = larger(best, {matrix[int64_t(row) * n + k], row});
+              best = Best::larger(best, {matrix[int64_t(row) * n + k], row});
             return best;
           },
-          [](const Pivot& a, const Pivot& b) { return larger(a, b); });
+          [](const Best& a, const Best& b) { return Best::larger(a, b); });
       block.threads([&](int t, Shared& s) {
         const Memory m = memory(block, s);
         const C factor = C(1) / pivot.value;
@@ -113,11 +109,6 @@ struct Invert {
     m.places = m.pivots + n;
     return m;
   }
-  // What is no number is the largest, so that it shows.
-  DEVICE_FN static Pivot larger(const Pivot& a, const Pivot& b) {
-    if (b.row < 0 || a.value != a.value) return a;
-    return a.row < 0 || b.value != b.value || std::fabs(b.value) > std::fabs(a.value) ? b : a;
-  }
 };
 
 class Inverse : public Op {
@@ -126,11 +117,7 @@ class Inverse : public Op {
   void run(Context& context) const override {
     const Tensor& x = context.input(0);
     const int rank = x.shape.rank();
-    require(rank >= 2 && x.shape[rank - 1] == x.shape[rank - 2], "the input has shape ", x.shape.str(),
-            "; square matrices are wanted");
-    const int64_t n = x.shape.back(), count = x.shape.count(0, rank - 2);
-    constexpr int64_t kMostRows = 1 << 15;
-    require(n <= kMostRows, "matrices of ", n, " rows; up to ", kMostRows, " are supported");
+    const int64_t n = rows_of_square(x.shape), count = x.shape.count(0, rank - 2);
     const Tensor y = context.output(0, x.shape);
     if (y.count() == 0) return;
     dispatch(TypeList<float, double, Half>{}, x.type, [&]<class T>() {
