@@ -125,15 +125,7 @@ struct FewRows {
 }  // namespace
 
 void multiply_few(Context& context, const Layer& layer, const Arrangement& a) {
-  const int64_t width = layer.factors == Factors::single ? kSlots : kSlots / 2;
-  const int64_t blocks = checked_product((layer.results + width - 1) / width, a.most_tiles);
-  dispatch(TypeList<Half, BFloat16>{}, layer.type, [&]<class T> {
-    dispatch_bits(layer.weights.bits, [&]<int kBits> {
-      using Kernel = FewRows<T, kBits>;
-      device::block_kernel<typename Kernel::Shared>(context.stream(), {blocks, kThreads},
-                                                    Kernel{LayerView<T, kBits, true>(layer, a, blocks)});
-    });
-  });
+  multiply_tiles<FewRows>(context, layer, a, TypeList<Half, BFloat16>{}, kSlots, kThreads);
 }
 
 }  // namespace encore::ops

@@ -3,6 +3,8 @@
 #include <cmath>
 
 #include "device/divide.h"
+#include "device/launch.h"
+#include "ops/dispatch.h"
 #include "ops/elementwise/gelu.h"
 #include "ops/moe/experts.h"
 
@@ -114,5 +116,19 @@ struct LayerView {
     return paired() ? out * other : out;
   }
 };
+
+// Launches Kernel<T, kBits>, a block of which makes `slots` factors of a tile's rows.
+template <template <class, int> class Kernel, class Types>
+void multiply_tiles(Context& context, const Layer& layer, const Arrangement& a, Types types, int slots, int threads) {
+  const int64_t width = layer.factors == Factors::single ? slots : slots / 2;
+  const int64_t blocks = checked_product((layer.results + width - 1) / width, a.most_tiles);
+  dispatch(types, layer.type, [&]<class T> {
+    dispatch_bits(layer.weights.bits, [&]<int kBits> {
+      using Made = Kernel<T, kBits>;
+      device::block_kernel<typename Made::Shared>(context.stream(), {blocks, threads},
+                                                  Made{typename Made::View(layer, a, blocks)});
+    });
+  });
+}
 
 }  // namespace encore::ops

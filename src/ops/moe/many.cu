@@ -168,15 +168,7 @@ struct ManyRows {
 }  // namespace
 
 void multiply_many(Context& context, const Layer& layer, const Arrangement& a) {
-  const int64_t width = layer.factors == Factors::single ? kSlots : kSlots / 2;
-  const int64_t blocks = checked_product((layer.results + width - 1) / width, a.most_tiles);
-  dispatch(TypeList<Half, BFloat16>{}, layer.type, [&]<class T> {
-    dispatch_bits(layer.weights.bits, [&]<int kBits> {
-      using Kernel = ManyRows<T, kBits>;
-      device::block_kernel<typename Kernel::Shared>(context.stream(), {blocks, kThreads},
-                                                    Kernel{LayerView<T, kBits, true>(layer, a, blocks)});
-    });
-  });
+  multiply_tiles<ManyRows>(context, layer, a, TypeList<Half, BFloat16>{}, kSlots, kThreads);
 }
 
 }  // namespace encore::ops

@@ -83,15 +83,7 @@ struct PlainRows {
 }  // namespace
 
 void multiply_plain(Context& context, const Layer& layer, const Arrangement& a) {
-  const int64_t width = layer.factors == Factors::single ? kSlots : kSlots / 2;
-  const int64_t blocks = checked_product((layer.results + width - 1) / width, a.most_tiles);
-  dispatch(TypeList<float, Half, BFloat16>{}, layer.type, [&]<class T> {
-    dispatch_bits(layer.weights.bits, [&]<int kBits> {
-      using Kernel = PlainRows<T, kBits>;
-      device::block_kernel<typename Kernel::Shared>(context.stream(), {blocks, kThreads},
-                                                    Kernel{LayerView<T, kBits, false>(layer, a, blocks)});
-    });
-  });
+  multiply_tiles<PlainRows>(context, layer, a, TypeList<float, Half, BFloat16>{}, kSlots, kThreads);
 }
 
 }  // namespace encore::ops
