@@ -15,7 +15,6 @@ Figures are medians in microseconds, the wait for a run's end included:
 """
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -161,30 +160,21 @@ def torch_figure(graph, args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default="llama_1b_f16,llama_1b_int4")
-    parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--past", type=int, default=1024)
     parser.add_argument("--capacity", type=int, default=2048)
-    parser.add_argument("--seconds", type=float, default=1.0)
-    parser.add_argument("--peer", choices=["torch"])
-    parser.add_argument("--options", default="", help="of the provider: key=value,...")
-    parser.add_argument("--json", type=Path)
+    models.add_arguments(parser)
     args = parser.parse_args()
-    options = dict(pair.split("=", 1) for pair in args.options.split(",") if pair)
+    options = models.provider_options(args)
     ort.set_default_logger_severity(3)
-    header = [*COLUMNS, "torch_us"]
-    print("| " + " | ".join(header) + " |\n|" + "---|" * len(header), flush=True)
-    rows = []
-    for model in args.models.split(","):
-        name, kind = model.rsplit("_", 1)
-        row = figures(name, kind, args, options)
-        row["torch_us"] = torch_figure(language_zoo.graph(name, "f16"), args) if args.peer else None
-        rows.append(row)
-        cells = [
-            "" if row[k] is None else f"{row[k]:.1f}" if isinstance(row[k], float) else str(row[k]) for k in header
-        ]
-        print("| " + " | ".join(cells) + " |", flush=True)
-    if args.json:
-        args.json.write_text(json.dumps(rows, indent=1))
+
+    def rows():
+        for model in args.models.split(","):
+            name, kind = model.rsplit("_", 1)
+            row = figures(name, kind, args, options)
+            row["torch_us"] = torch_figure(language_zoo.graph(name, "f16"), args) if args.peer else None
+            yield row
+
+    models.print_table([*COLUMNS, "torch_us"], rows(), args.json)
 
 
 if __name__ == "__main__":

@@ -158,18 +158,40 @@ def torch_figure(name, batch, seconds):
     return torch_replay_us(lambda: module(*inputs), seconds)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default=",".join(DEFAULT))
+def add_arguments(parser):
+    """What benchmarks of models are told."""
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--peer", choices=["torch"])
     parser.add_argument("--options", default="", help="of the provider: key=value,...")
     parser.add_argument("--json", type=Path)
+
+
+def provider_options(args):
+    return dict(pair.split("=", 1) for pair in args.options.split(",") if pair)
+
+
+def print_table(header, rows, file):
+    """Prints rows as they come, and writes them to the file, if any, when all are there."""
+    print("| " + " | ".join(header) + " |\n|" + "---|" * len(header), flush=True)
+    done = []
+    for row in rows:
+        done.append(row)
+        cells = [
+            f"{row[k]:.1f}" if isinstance(row[k], float) else str(row[k] if row[k] is not None else "") for k in header
+        ]
+        print("| " + " | ".join(cells) + " |", flush=True)
+    if file:
+        file.write_text(json.dumps(done, indent=1))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default=",".join(DEFAULT))
+    add_arguments(parser)
     args = parser.parse_args()
-    options = dict(pair.split("=", 1) for pair in args.options.split(",") if pair)
+    options = provider_options(args)
     ort.set_default_logger_severity(3)
-    rows = []
     header = [
         "model",
         "batch",
@@ -182,17 +204,14 @@ def main():
         "host_us",
         "torch_us",
     ]
-    print("| " + " | ".join(header) + " |\n|" + "---|" * len(header), flush=True)
-    for name in args.models.split(","):
-        row = encore_figures(name, args.batch, args.seconds, options)
-        row["torch_us"] = torch_figure(name, args.batch, args.seconds) if args.peer else None
-        rows.append(row)
-        cells = [
-            f"{row[k]:.1f}" if isinstance(row[k], float) else str(row[k] if row[k] is not None else "") for k in header
-        ]
-        print("| " + " | ".join(cells) + " |", flush=True)
-    if args.json:
-        args.json.write_text(json.dumps(rows, indent=1))
+
+    def rows():
+        for name in args.models.split(","):
+            row = encore_figures(name, args.batch, args.seconds, options)
+            row["torch_us"] = torch_figure(name, args.batch, args.seconds) if args.peer else None
+            yield row
+
+    print_table(header, rows(), args.json)
 
 
 if __name__ == "__main__":
