@@ -141,9 +141,11 @@ def nodes_on(session, domain=None):
 
 def has_channels_last(session, op):
     """Whether the operator's nodes run with channels last, in a session with prefer_nhwc=1."""
+    if op in nodes_on(session, "com.ms.internal.nhwc").get(EP_NAME, []):
+        return True
     if ORT_VERSION >= (1, 31):
-        return op in nodes_on(session, "com.ms.internal.nhwc").get(EP_NAME, [])
-    # Older ones list the nodes that change the layout, and none of those that were there before the change.
+        return False
+    # Of nodes that aren't fused, older ones list those that change the layout, and none that were there before.
     placed = nodes_on(session).get(EP_NAME, [])
     return "Transpose" in placed and op not in placed
 

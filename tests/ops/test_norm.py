@@ -202,7 +202,13 @@ def test_layer_norm_before_opset_17():
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("width", NARROW[1::3])
 def test_layer_norm_narrow_rows(width, dtype):
-    check(layer_norm((70, width), -1, dtype))
+    # Older CPU EPs subtract squares to get the variance, which falsifies that of two numbers close together.
+    def reference(x, scale, bias):
+        x = x.astype(np.float64)
+        centred = x - x.mean(-1, keepdims=True)
+        return [centred / np.sqrt((centred**2).mean(-1, keepdims=True) + float(np.float32(1e-5))) * scale + bias]
+
+    check(layer_norm((70, width), -1, dtype, reference=reference))
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
