@@ -1,4 +1,4 @@
-"""What a finding shows: the conditions under which accepted.py takes a difference."""
+"""What a finding shows: the conditions under which a difference is accepted."""
 
 import numpy as np
 from element_types import FLOATS, INTEGERS, NUMPY
@@ -219,10 +219,10 @@ def log_of_little(finding):
 
 
 def shrunk_in_float(finding):
-    """Doubles, or integers of which a float has not every digit."""
+    """Doubles, or integers beside which a float has no place for a bias's fraction."""
     if finding.got.dtype.kind == "f":
         return nearly(finding)
-    large = np.abs(contents(finding).astype(np.float64)) >= 2**24
+    large = np.abs(contents(finding).astype(np.float64)) >= 2**16
     return not ((finding.got != finding.wanted) & ~large).any()
 
 

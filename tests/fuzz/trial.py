@@ -7,12 +7,13 @@ import re
 import encore_session
 import numpy as np
 import onnxruntime as ort
-from accepted import REFUSED, SERVED, reason_for
+from accepted import REFUSED, SERVED
 from compare import node_differs, run_differs
 from element_types import WITHOUT_ARRAYS, carrier
 from element_types import wide as wide_type
 from encore_session import EAGER, EP_NAME, Bound
 from onnx_model import FEED, write
+from reasons import reason_for
 from reference import message, quiet_options
 
 NO_LEVEL = ort.GraphOptimizationLevel.ORT_DISABLE_ALL

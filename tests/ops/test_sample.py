@@ -245,6 +245,7 @@ def test_max_of_regions_that_do_not_fit():
     x = floats(1, 2, 6, 6)
     declined("MaxRoiPool", [x, ROIS], {"pooled_shape": [0, 2]})
     declined("MaxRoiPool", [x, ROIS], {"pooled_shape": [2]})
+    declined("MaxRoiPool", [x, ROIS], {"pooled_shape": [2, 2], "spatial_scale": -1.0})
     fails("MaxRoiPool", [x, floats(2, 4)], {"pooled_shape": [2, 2]}, "rois has shape")
     fails("MaxRoiPool", [x, ROIS], {"pooled_shape": [2, 2]}, "1")
 

@@ -112,6 +112,7 @@ def test_transforms_that_are_none():
 
 def stft(step, length=None, onesided=1):
     def run(x, _, window=None, *__):
+        x = x if x.ndim == 3 else x[..., None]
         n = length or (len(window) if window is not None else x.shape[1])
         z = x[..., 0] + (1j * x[..., 1] if x.shape[-1] == 2 else 0)
         frames = np.stack([z[:, f : f + n] for f in range(0, x.shape[1] - n + 1, step)], 1)
@@ -138,6 +139,7 @@ STFT_CASES = [
     short_time(floats(2, 128, 1), 7, None, 16),
     short_time(floats(2, 128, 1), 7, floats(20)),
     short_time(floats(2, 30, 1), 7),
+    short_time(floats(2, 30), 7, name="without numbers"),
     short_time(floats(1, 16000, 1), 160, floats(400), 400, name="speech"),
     short_time(floats(1, 9000, 1), 1000, floats(4096), 4096),
     short_time(floats(2, 300, 1), 50, floats(67), 67),
@@ -153,6 +155,7 @@ def test_stft(case):
 def test_frames_that_are_none():
     x, step = floats(2, 30, 1), whole(5)
     fails("STFT", [x, whole(0), None, whole(8)], {}, "frame_step is 0")
+    fails("STFT", [floats(2, 30, 1, 1), step, None, whole(8)], {}, "the signal has shape")
     fails("STFT", [x, step, None, whole(31)], {}, "frames of length 31 of a signal of length 30")
     fails("STFT", [x, step, floats(8), whole(9)], {}, "the window has shape")
 

@@ -251,6 +251,7 @@ class MaxRoiPool : public RegionOp {
     require(shape.size() == 2, "pooled_shape has ", shape.size(), " values; it needs two");
     rows_ = sized(shape[0], "pooled_shape");
     columns_ = sized(shape[1], "pooled_shape");
+    require(scale_ > 0, "spatial_scale is ", scale_, "; it must be above 0");
   }
   void run(Context& context) const override {
     const Tensor &x = context.input(0), &rois = regions(context, 5);

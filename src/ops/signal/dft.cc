@@ -72,13 +72,14 @@ class Stft : public Op {
   void run(Context& context) const override {
     const Tensor& signal = context.input(0);
     const Shape& shape = signal.shape;
-    require(shape.rank() == 3, "the signal has shape ", shape.str(), "; [batch, length, numbers] is wanted");
+    require(shape.rank() == 2 || shape.rank() == 3, "the signal has shape ", shape.str(),
+            "; [batch, length, numbers] is wanted, or [batch, length] of real ones");
     const int64_t step = host_int(context.input(1), "frame_step");
     require(step >= 1, "frame_step is ", step, "; it must be at least 1");
     const Tensor *const window = context.find_input(2), *const given_length = context.find_input(3);
     Fourier f{};
     f.type = signal.type;
-    f.in.numbers = numbers_of(shape, "the signal");
+    f.in.numbers = shape.rank() == 2 ? 1 : numbers_of(shape, "the signal");
     f.length = given_length ? host_int(*given_length, "frame_length") : window ? window->count() : shape[1];
     require(f.length >= 1 && f.length <= std::min(shape[1], kLongestTransform), "frames of length ", f.length,
             " of a signal of length ", shape[1]);

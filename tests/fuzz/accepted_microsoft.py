@@ -1,0 +1,82 @@
+"""The same as accepted_onnx.py, of the operators that only com.microsoft has."""
+
+from accepted import REFUSED, SERVED, VALUES, Accepted
+from symptoms import (
+    almost_singular,
+    has_vast_attribute,
+    near_a_sigmoid,
+    says,
+)
+
+ACCEPTED = [
+    Accepted(
+        "DecoderMaskedMultiHeadAttention",
+        VALUES,
+        "the CPU EP's keys of the past are as they are elsewhere; Encore's are in chunks, as GPUs have them",
+    ),
+    Accepted("DecoderMaskedMultiHeadAttention", REFUSED, "which wants heads of whole chunks, and beams that are there"),
+    Accepted(
+        "MultiHeadAttention",
+        SERVED,
+        "Encore has masks in each form that Attention has",
+        says("'key_padding_mask' shape is not expected"),
+    ),
+    Accepted("MultiHeadAttention", SERVED, "Encore has values of any size", says("'key' and 'value' shall have same")),
+    Accepted("QuickGelu", VALUES, "the CPU EP's sigmoid is a polynomial", near_a_sigmoid),
+    Accepted(
+        "MatMulBlockQuantizedFp8Weight MatMulBlockQuantizedFp4Weight",
+        SERVED,
+        "the CPU EP has no kernel, and the casts that onnxruntime puts there instead make no model",
+        says("InsertedPrecisionFreeCast", "Type 'tensor(float)' of input parameter", "NOT_IMPLEMENTED"),
+    ),
+    Accepted(
+        "SkipLayerNormalization SkipSimplifiedLayerNormalization",
+        SERVED,
+        "the CPU EP refuses a negative epsilon, and rows of nothing",
+        says("epsilon_", "hidden_size must be positive"),
+    ),
+    Accepted(
+        "NGramHashMapping VarlenNGramHashMapping",
+        SERVED,
+        "of a vocabulary of no size hashes are 0, and offsets may be any numbers, but for the CPU EP",
+        says("vocab_sizes must be positive", "must fit in the id type", "head_offsets must be non-negative"),
+    ),
+    Accepted(
+        "BranchwiseRMSNorm HyperConnectionPreMix HyperConnectionPostMix GatedAdd",
+        SERVED,
+        "the CPU EP refuses rows of nothing",
+        says("branch and hidden dimensions must be positive", "last dimension must be positive"),
+    ),
+    Accepted("FastGelu", REFUSED, "of doubles the CPU EP makes an Add, which broadcasts", says("bias has shape")),
+    Accepted(
+        "SkipSimplifiedLayerNormalization SkipLayerNormalization",
+        REFUSED,
+        "the CPU EP does not look at how many rows skip has",
+        says("skip ["),
+    ),
+    Accepted("UnfoldTensor", SERVED, "the CPU EP has but some of the types", says("Unsupported data type")),
+    Accepted("UnfoldTensor", SERVED, "a step beyond the end is no matter", says("Integer overflow")),
+    Accepted("FusedMatMul", SERVED, "products of nothing broadcast, too", says("right operand cannot broadcast")),
+    Accepted("GemmaRotaryEmbedding", SERVED, "the CPU EP has no kernel", says("INVALID_GRAPH")),
+    Accepted("MRotaryEmbedding", VALUES, "beyond the type's numbers the order of operations shows", has_vast_attribute),
+    Accepted("GroupQueryAttention", SERVED, "many batches behind a past", says("batch_size must be 1")),
+    Accepted(
+        "GroupQueryAttention",
+        VALUES,
+        "rows that pad a prompt are anything",
+        lambda f: (f.node.inputs[5].array < f.node.inputs[0].array.shape[1] - 1).any(),
+    ),
+    Accepted("FusedConv", SERVED, "no activation is none", says("GetFusedActivationAttr")),
+    Accepted(
+        "FastGelu", SERVED, "a single number is none to the CPU EP", says("expected to have 1 or more dimensions")
+    ),
+    Accepted("Inverse", VALUES, "what is almost singular keeps few digits", almost_singular),
+    Accepted(
+        "QMoE",
+        VALUES,
+        "the CPU EP normalizes weights in any case, and takes no weights as packed for CUDA",
+        lambda f: f.node.attrs.get("normalize_routing_weights") != 1 or f.node.attrs.get("weights_prepacked") != 0,
+    ),
+    Accepted("QMoE", REFUSED, "the same", says("cannot be packed for a GPU")),
+    Accepted("MoE QMoE", SERVED, "the CPU EP has factors side by side only", says("only supports interleaved SwiGLU")),
+]
