@@ -60,6 +60,8 @@ def variables(ort=NEWEST_ORT, **more):
     env["PATH"] = f"{VENV / 'bin'}{os.pathsep}{env.get('PATH', '')}"
     if nvcc():
         env["CUDACXX"] = nvcc()
+    # What one checkout has compiled serves the others on the machine, wherever they are.
+    env |= {"CCACHE_BASEDIR": str(ROOT), "CCACHE_NOHASHDIR": "1"}
     return {**env, **more}
 
 
