@@ -404,6 +404,17 @@ def test_hardmax(axis, dtype):
     check(Case("Hardmax", [x], {"axis": axis}, dtype=dtype, family="exact", name=str(axis), reference=hardmax(axis)))
 
 
+# Columns of one thread and of many, in packs and one by one, and a few long ones.
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(3, 5, 16), (2, 300, 24), (140, 70, 9), (9, 1030, 8), (1, 9000, 2)], ids=str)
+def test_hardmax_apart(shape, dtype):
+    x = np.round(floats(*shape) * 4)  # many are equal
+    x[0, :, 0], x[0, 1:, 1], x[0, -1, 1] = -np.inf, -np.inf, 1
+    check(Case("Hardmax", [x], {"axis": 1}, dtype=dtype, family="exact", reference=hardmax(1)))
+    x[0, 2, 0], x[0, 4, 0], x[0, 1, 1] = np.nan, np.nan, np.inf
+    check(Case("Hardmax", [x], {"axis": 1}, dtype=dtype, family="exact", reference=hardmax(1)))
+
+
 @pytest.mark.parametrize("opset", [1, 11])
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_hardmax_of_all_that_follow(axis, opset):
