@@ -6,6 +6,10 @@
 // Collectives, which find a lane's part by a function of the lane:
 //   warp.reduce_columns<kColumns>(value, op)  value(lane), a reference, becomes op over the lanes that are the same
 //                                             modulo kColumns
+//   warp.scan<kMany>(lanes, zero, value, total, op)
+//                                             teams of so many lanes, a power of two: each of the kMany values that
+//                                             value(lane) points to becomes op, which is associative, over those of the
+//                                             lanes before in its team; total(lane) gets it over the whole team
 //   warp.transpose(pair)                      of a matrix of 8 x 8 values in 16 bits: pair(lane), a reference, holds
 //   row
 //                                             lane / 4, columns lane % 4 * 2 and the next, the first in the low bits

@@ -13,7 +13,7 @@ LOG_ROUGH = {"float16": (2e-3, 2e-3), "bfloat16": (1.6e-2, 1.6e-2)}
 # of 16 bytes and without.
 WIDTHS = [
     (5, 1), (3, 7), (9, 32), (4, 128), (3, 129), (530, 512), (531, 1000), (530, 97), (2, 1021), (2, 3072), (2, 9001),
-    (1, 40000), (2, 70001), (70, 49), (530, 197), (30, 1500), (530, 1501), (3, 8193),
+    (1, 40000), (2, 70001), (70, 49), (530, 197), (30, 1500), (530, 1501), (3, 3001), (3, 8193),
 ]  # fmt: skip
 # Rows that are staged: as many as fill a block, and some of the next one's.
 NARROW = [*range(1, 21), 31, 32, 33, 49, 63, 65, 66, 100, 129, 197, 255, 257]
@@ -402,6 +402,17 @@ def test_hardmax(axis, dtype):
     x = floats(7, 33, 5)
     x[:, 3] = x[:, 20] = 4  # of equal values the first
     check(Case("Hardmax", [x], {"axis": axis}, dtype=dtype, family="exact", name=str(axis), reference=hardmax(axis)))
+
+
+# Columns of one thread and of many, in packs and one by one, and a few long ones.
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(3, 5, 16), (2, 300, 24), (140, 70, 9), (9, 1030, 8), (1, 9000, 2)], ids=str)
+def test_hardmax_apart(shape, dtype):
+    x = np.round(floats(*shape) * 4)  # many are equal
+    x[0, :, 0], x[0, 1:, 1], x[0, -1, 1] = -np.inf, -np.inf, 1
+    check(Case("Hardmax", [x], {"axis": 1}, dtype=dtype, family="exact", reference=hardmax(1)))
+    x[0, 2, 0], x[0, 4, 0], x[0, 1, 1] = np.nan, np.nan, np.inf
+    check(Case("Hardmax", [x], {"axis": 1}, dtype=dtype, family="exact", reference=hardmax(1)))
 
 
 @pytest.mark.parametrize("opset", [1, 11])

@@ -42,6 +42,16 @@ CASES = [
     ],
     *[cumsum(integers("int64", 2, 9001), 1, way, misaligned=True, name="-".join(way)) for way in WAYS],
     cumsum(integers("int32", 1, 300007), 1, {"reverse": 1}, misaligned=True, name="pieces"),
+    # Rows of few packs, of which a warp has several, and columns in packs, cut or not.
+    *[
+        cumsum(integers("int32", rows, length), 1, way, name="-".join(way), misaligned=length == 9)
+        for rows, length in [(70, 3), (50, 9), (41, 20), (33, 64)]
+        for way in (WAYS[0], WAYS[3])
+    ],
+    cumsum(integers("int32", 2200, 270), 1, {"reverse": 1}, name="warps"),
+    *[cumsum(integers("int64", 3, 2100, 4), 1, way, name="packs-" + "-".join(way)) for way in WAYS],
+    *[cumsum(integers("int32", 2, 19, 40), 1, way, name="packs-" + "-".join(way)) for way in WAYS],
+    *[cumsum(floats(9, 31, 24), axis, {"reverse": axis}, dtype="float16", name=f"{axis}") for axis in (0, 1)],
     # The CPU EP adds one after the other, so that its own errors grow with the length.
     cumsum(floats(3, 5000), 1, name="large", tolerance=(2e-5, 5e-4)),
     cumsum(floats(64, 300), 0, name="columns"),

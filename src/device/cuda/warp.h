@@ -37,6 +37,23 @@ class Warp {
     }
     own = value;
   }
+  // Step by step for all, so that none waits for another.
+  template <int kMany, class T, class F, class To, class Op>
+  __device__ __forceinline__ void scan(int lanes, T zero, F values_of, To totals_of, Op op) const {
+    const int lane = int(threadIdx.x) % 32, in_team = lane & (lanes - 1);
+    T *const values = values_of(lane), *const totals = totals_of(lane);
+    UNROLL for (int offset = 1; offset < 32; offset *= 2) {
+      UNROLL for (int i = 0; i < kMany; ++i) {
+        const T before = __shfl_up_sync(0xffffffffu, values[i], offset);
+        if (in_team >= offset) values[i] = op(before, values[i]);
+      }
+    }
+    UNROLL for (int i = 0; i < kMany; ++i) {
+      totals[i] = __shfl_sync(0xffffffffu, values[i], lane | (lanes - 1));
+      const T before = __shfl_up_sync(0xffffffffu, values[i], 1);
+      values[i] = in_team == 0 ? zero : before;
+    }
+  }
   template <class F>
   __device__ __forceinline__ void transpose(F pair_of) const {
     uint32_t& pair = pair_of(int(threadIdx.x) % 32);

@@ -30,6 +30,20 @@ class Warp {
       for (int lane = column; lane < 32; lane += kColumns) value_of(lane) = all;
     }
   }
+  template <int kMany, class T, class F, class To, class Op>
+  void scan(int lanes, T zero, F values_of, To totals_of, Op op) const {
+    for (int first = 0; first < 32; first += lanes) {
+      for (int i = 0; i < kMany; ++i) {
+        T all = zero;
+        for (int lane = first; lane < first + lanes; ++lane) {
+          const T value = values_of(lane)[i];
+          values_of(lane)[i] = all;
+          all = lane == first ? value : op(all, value);
+        }
+        for (int lane = first; lane < first + lanes; ++lane) totals_of(lane)[i] = all;
+      }
+    }
+  }
   template <class F>
   void transpose(F pair_of) const {
     uint16_t matrix[8][8];

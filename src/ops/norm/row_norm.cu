@@ -5,7 +5,7 @@
 
 #include "device/divide.h"
 #include "ops/dispatch.h"
-#include "ops/norm/rows.h"
+#include "ops/norm/unaligned_rows.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
@@ -23,7 +23,7 @@ struct NormalizeRows {
   using Shared = typename Teams::Shared;
   using Block = device::Block<Shared>;
   using Index = typename Teams::Index;
-  static constexpr int kPack = How::kPack, kMaxThreads = Teams::kMaxThreads;
+  static constexpr int kPack = Teams::kPack, kMaxThreads = Teams::kMaxThreads;
   using Kept = std::conditional_t<kAdds, typename Teams::template KeptAs<C>, typename Teams::Kept>;
 
   RowNorm norm;
@@ -81,6 +81,7 @@ struct NormalizeRows {
             teams.each(t, [&](int k, Index first) {
               C values[kPack];
               row.take(values, kept[t].at[k], first);
+              teams.fill(values, k, first, mean);
               UNROLL for (int j = 0; j < kPack; ++j) all += (values[j] - mean) * (values[j] - mean);
             });
             return all;
@@ -106,18 +107,18 @@ struct NormalizeRows {
         teams.each(t, [&](int k, Index first) {
           C values[kPack];
           row.take(values, kept[t].at[k], first);
-          const auto gamma = device::load_pack<kPack>(gammas + first, true);
-          const auto beta = offset_of(first);
+          const auto gamma = teams.load(gammas, k, first);
+          const auto beta = offset_of(k, first);
           Pack<V, kPack> out;
           UNROLL for (int j = 0; j < kPack; ++j) out.at[j] =
               V((values[j] - mean) * scale * C(gamma.at[j]) + C(beta.at[j]));
-          device::store_pack(y + first, out, true);
+          teams.store(y, k, first, out);
         });
       };
       if (betas)
-        put([&](Index first) { return device::load_pack<kPack>(betas + first, true); });
+        put([&](int k, Index first) { return teams.load(betas, k, first); });
       else
-        put([&](Index) { return Pack<C, kPack>{}; });
+        put([&](int, Index) { return Pack<C, kPack>{}; });
     });
     if constexpr (std::is_same_v<X, V>) teams.take_back(b);
   }
@@ -172,11 +173,16 @@ void normalize(StreamRef stream, const RowNorm& norm) {
     whole &= device::is_pack_aligned<kPack>(static_cast<const V*>(v));
   const device::Divider by_skip_rows(norm.skip_rows, norm.rows);
   constexpr bool kPlain = std::is_same_v<X, V> && !kAdds;
-  spread_over_teams<std::conditional_t<kPlain, X, void>, kPack, !kPlain || sizeof(C) == 8>(
-      stream, norm.rows, norm.width, whole, [&]<class How>(device::Blocks grid) {
-        using Kernel = NormalizeRows<X, V, C, kAdds, How>;
-        device::block_kernel<typename Kernel::Shared>(stream, grid, Kernel{norm, by_skip_rows, C(1) / C(norm.width)});
-      });
+  const auto launch = [&]<class How>(device::Blocks grid) {
+    using Kernel = NormalizeRows<X, V, C, kAdds, How>;
+    device::block_kernel<typename Kernel::Shared>(stream, grid, Kernel{norm, by_skip_rows, C(1) / C(norm.width)});
+  };
+  if constexpr (kPlain && sizeof(C) != 8)
+    if (!whole && spread_unaligned(stream, norm.rows, norm.width, static_cast<const X*>(norm.x),
+                                   static_cast<const X*>(norm.y), launch))
+      return;
+  spread_over_teams<std::conditional_t<kPlain, X, void>, kPack, !kPlain || sizeof(C) == 8>(stream, norm.rows,
+                                                                                           norm.width, whole, launch);
 }
 
 // Calls f with the two types: the same, or a half type and float.

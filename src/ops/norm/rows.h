@@ -118,6 +118,19 @@ class RowTeams {
     }
   }
 
+  // The pack at a place that `each` names. The row has all of it, other than one that is Unaligned: there `fill` puts
+  // something in place of what it has not.
+  template <class V>
+  DEVICE_FN static device::Pack<V, kPack> load(const V* row, int, Index first) {
+    return device::load_pack<kPack>(row + first, true);
+  }
+  template <class V>
+  DEVICE_FN static void store(V* row, int, Index first, const device::Pack<V, kPack>& pack) {
+    device::store_pack(row + first, pack, true);
+  }
+  template <class Computed>
+  DEVICE_FN static void fill(Computed (&)[kPack], int, Index, Computed) {}
+
   // Phases before and after the work on rows.
   DEVICE_FN void bring(Block& b) const {
     if constexpr (How::kStaged)
@@ -160,13 +173,15 @@ class RowTeams {
     if (tail + t < count) to[tail + t] = from[tail + t];
     const Wide* wide_from = reinterpret_cast<const Wide*>(from + head);
     Wide* wide_to = reinterpret_cast<Wide*>(to + head);
-    NO_UNROLL for (int p = t; p < packs; p += 2 * threads) {
-      const bool more = p + threads < packs;
-      Wide second;
-      const Wide first = wide_from[p];
-      if (more) second = wide_from[p + threads];
-      wide_to[p] = first;
-      if (more) wide_to[p + threads] = second;
+    constexpr int kAtOnce = sizeof(T) == 2 ? 4 : 2;  // all that there are of halves: memory is waited for once
+    NO_UNROLL for (int p = t; p < packs; p += kAtOnce * threads) {
+      Wide some[kAtOnce];
+      UNROLL for (int i = 0; i < kAtOnce; ++i) {
+        if (p + i * threads < packs) some[i] = wide_from[p + i * threads];
+      }
+      UNROLL for (int i = 0; i < kAtOnce; ++i) {
+        if (p + i * threads < packs) wide_to[p + i * threads] = some[i];
+      }
     }
   }
 

@@ -6,8 +6,8 @@
 #include "device/divide.h"
 #include "device/quick.h"
 #include "ops/dispatch.h"
-#include "ops/norm/rows.h"
 #include "ops/norm/softmax.h"
+#include "ops/norm/unaligned_rows.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
@@ -60,7 +60,7 @@ struct SoftmaxRows {
   using Shared = typename Teams::Shared;
   using Block = device::Block<Shared>;
   using Index = typename Teams::Index;
-  static constexpr int kPack = How::kPack, kMaxThreads = Teams::kMaxThreads;
+  static constexpr int kPack = Teams::kPack, kMaxThreads = Teams::kMaxThreads;
   using Kept = std::conditional_t<kAdds, typename Teams::template KeptAs<C>, typename Teams::Kept>;
   static constexpr bool kKeepsPowers = How::kKeep != 0 && std::is_same_v<Kept, typename Teams::template KeptAs<C>>;
 
@@ -123,7 +123,7 @@ struct SoftmaxRows {
           row.take(values, kept[t].at[k], first);
           Pack<T, kPack> out;
           UNROLL for (int j = 0; j < kPack; ++j) out.at[j] = T(made(values[j]));
-          device::store_pack(y + first, out, true);
+          teams.store(y, k, first, out);
         });
       };
       const C shift = top[t];
@@ -163,11 +163,13 @@ void softmax_rows_of(StreamRef stream, const T* x, T* y, int64_t rows, int64_t w
   const bool whole = width % kPack == 0 && device::is_pack_aligned<kPack>(x) && device::is_pack_aligned<kPack>(y) &&
                      device::is_pack_aligned<kPack>(addend.data);
   using Staged = std::conditional_t<kAdds, void, T>;
-  spread_over_teams<Staged, kPack, kAdds || sizeof(T) == 8>(
-      stream, rows, width, whole, [&]<class How>(device::Blocks grid) {
-        using Kernel = SoftmaxRows<T, How, kAdds>;
-        device::block_kernel<typename Kernel::Shared>(stream, grid, Kernel{x, y, rows, width, log, addend});
-      });
+  const auto launch = [&]<class How>(device::Blocks grid) {
+    using Kernel = SoftmaxRows<T, How, kAdds>;
+    device::block_kernel<typename Kernel::Shared>(stream, grid, Kernel{x, y, rows, width, log, addend});
+  };
+  if constexpr (!kAdds && sizeof(T) != 8)
+    if (!whole && spread_unaligned(stream, rows, width, x, y, launch)) return;
+  spread_over_teams<Staged, kPack, kAdds || sizeof(T) == 8>(stream, rows, width, whole, launch);
 }
 
 template <bool kLog>

@@ -6,6 +6,7 @@
 
 #include "device/device.h"
 #include "device/divide.h"
+#include "device/quick.h"
 #include "device/transform.h"
 #include "ops/dispatch.h"
 #include "ops/norm/softmax.h"
@@ -22,8 +23,10 @@ using device::PerThread;
 // e^x, with as many digits as T keeps.
 template <class T, class C>
 DEVICE_FN C exponential(C x) {
-  if constexpr (sizeof(T) == 2) return std::exp2(x * C(1.4426950408889634));
-  return std::exp(x);
+  if constexpr (sizeof(T) == 2)
+    return device::quick_exp2(x * C(1.4426950408889634));
+  else
+    return std::exp(x);
 }
 
 // Neighbouring threads take neighbouring packs, and `rows` threads of a block share each column. They keep its values
@@ -31,7 +34,7 @@ DEVICE_FN C exponential(C x) {
 template <class T, int kPack, int kKeep>
 struct SoftmaxMiddle {
   using C = Compute<T>;
-  static constexpr int kThreads = 256, kMaxThreads = kThreads, kBatch = kKeep ? kKeep : std::max(4, 16 / kPack);
+  static constexpr int kThreads = 256, kMaxThreads = kThreads, kBatch = kKeep ? kKeep : std::max(8, 16 / kPack);
   static constexpr C kLowest = -std::numeric_limits<C>::infinity();
   struct Shared {
     C part[kThreads * kPack], top[kThreads * kPack];  // of each row and column; of each column
@@ -94,17 +97,25 @@ struct SoftmaxMiddle {
       if constexpr (kKeep != 0) {
         store(kept[t].first, row_of(t), kept[t].at, scale);
       } else {
-        const C* top = s.top + lane_of(t) * kPack;
-        for (int64_t r = row_of(t); r < axis; r += int64_t(rows) * kBatch) {
-          C values[kBatch][kPack];
-          load(kept[t].first, r, values);
+        const int64_t first = kept[t].first;
+        if (first < 0) return;
+        C top[kPack], by[kPack];
+        UNROLL for (int j = 0; j < kPack; ++j) {
+          top[j] = s.top[lane_of(t) * kPack + j];
+          by[j] = scale[j];
+        }
+        // Backwards: what was read last is the likeliest to be in the cache still.
+        const int64_t step = int64_t(rows) * kBatch;
+        for (int64_t r = row_of(t) + (axis - 1 - row_of(t)) / step * step; r >= row_of(t); r -= step) {
+          Pack<T, kPack> raw[kBatch];
+          ask(first, r, raw);
           UNROLL for (int k = 0; k < kBatch; ++k) {
             UNROLL for (int j = 0; j < kPack; ++j) {
-              values[k][j] -= top[j];
-              if (!log) values[k][j] = exponential<T>(values[k][j]);
+              const C below = C(raw[k].at[j]) - top[j];
+              raw[k].at[j] = T(log ? below - by[j] : exponential<T>(below) * by[j]);
             }
+            if (has(r + k * rows)) device::store_pack(y + (first + (r + k * rows) * inner), raw[k], true);
           }
-          store(kept[t].first, r, values, scale);
         }
       }
     });
@@ -121,13 +132,18 @@ struct SoftmaxMiddle {
     const int64_t first = outer * axis * inner + in_inner * kPack;
     return there ? first : ~first;
   }
-  // Every `rows`-th pack from row r on; -inf where there is none.
+  // Every `rows`-th pack from row r on; where there is none, one of row r again.
+  DEVICE_FN void ask(int64_t first, int64_t r, Pack<T, kPack> (&raw)[kBatch]) const {
+    const T* const from = x + (first < 0 ? ~first : first);
+    const int64_t instead = has(r) ? r : 0;
+    UNROLL for (int k = 0; k < kBatch; ++k) {  // no branches, so that none waits for another
+      raw[k] = device::load_pack<kPack>(from + (has(r + k * rows) ? r + k * rows : instead) * inner, true);
+    }
+  }
+  // The same; -inf where there is none.
   DEVICE_FN void load(int64_t first, int64_t r, C (&values)[kBatch][kPack]) const {
     Pack<T, kPack> raw[kBatch];
-    const T* const from = x + (first < 0 ? ~first : first);
-    UNROLL for (int k = 0; k < kBatch; ++k) {  // no branches, so that none waits for another
-      raw[k] = device::load_pack<kPack>(from + (has(r + k * rows) ? r + k * rows : 0) * inner, true);
-    }
+    ask(first, r, raw);
     UNROLL for (int k = 0; k < kBatch; ++k) {
       const bool there = first >= 0 && has(r + k * rows);
       UNROLL for (int j = 0; j < kPack; ++j) values[k][j] = there ? C(raw[k].at[j]) : kLowest;
@@ -153,14 +169,16 @@ struct SoftmaxMiddle {
       seen.sum[j] = 0;
     }
     for (int64_t r = row; r < axis; r += int64_t(rows) * kBatch) {
-      C values[kBatch][kPack];
-      load(seen.first, r, values);
+      Pack<T, kPack> raw[kBatch];
+      ask(seen.first, r, raw);
       UNROLL for (int j = 0; j < kPack; ++j) {
         C most = seen.top[j];
-        UNROLL for (int k = 0; k < kBatch; ++k) most = Larger()(most, values[k][j]);
+        UNROLL for (int k = 0; k < kBatch; ++k) most = Larger()(most, C(raw[k].at[j]));
         const C from = most == kLowest ? C(0) : most;  // nothing but -inf adds nothing
         C sum = seen.sum[j] * exponential<T>(seen.top[j] - from);
-        UNROLL for (int k = 0; k < kBatch; ++k) sum += exponential<T>(values[k][j] - from);
+        UNROLL for (int k = 0; k < kBatch; ++k) {
+          if (has(r + k * rows)) sum += exponential<T>(C(raw[k].at[j]) - from);
+        }
         seen.top[j] = most;
         seen.sum[j] = sum;
       }
@@ -203,7 +221,7 @@ void launch_of(StreamRef stream, const T* x, T* y, const AxisRows& shape, bool l
   int rows = 1;
   while (rows < kThreads && int64_t(rows) * kKeep < axis) rows *= 2;
   const bool keeps = int64_t(rows) * kKeep >= axis && kThreads / rows >= least;
-  if (!keeps) rows = kThreads / std::max(8, least);
+  if (!keeps) rows = kThreads / std::max(4, least);
   int lanes = kThreads / rows;
   while (lanes > least && rows < axis && (packs < lanes || packs < multiprocessors * lanes)) lanes /= 2, rows *= 2;
   while (lanes / 2 >= packs && rows * lanes > 32) lanes /= 2;

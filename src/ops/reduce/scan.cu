@@ -1,12 +1,15 @@
 // CumSum and CumProd. Where there are too few rows to keep the device busy, rows are cut: one launch folds the pieces,
 // the next begins each of them with what comes before. So results do not depend on timing.
 #include <algorithm>
+#include <bit>
 #include <type_traits>
 
 #include "device/device.h"
 #include "device/divide.h"
 #include "device/launch.h"
+#include "device/neighbours.h"
 #include "device/transform.h"
+#include "device/warp.h"
 #include "ops/dispatch.h"
 #include "ops/registry.h"
 
@@ -16,19 +19,21 @@ namespace {
 using device::Block;
 using device::Compute;
 using device::Divider;
-using device::NoShared;
+using device::Granule;
+using device::Pack;
+using device::PerThread;
+using device::Warp;
 
 // Integers wrap around.
-template <class C>
+template <class C, bool kProduct>
 struct Fold {
-  bool product;
-  DEVICE_FN C start() const { return C(product ? 1 : 0); }
+  static constexpr C kStart = kProduct ? 1 : 0;
   DEVICE_FN C operator()(C a, C b) const {
     if constexpr (std::is_integral_v<C>) {
       using U = std::make_unsigned_t<C>;
-      return C(product ? U(a) * U(b) : U(a) + U(b));
+      return kProduct ? C(U(a) * U(b)) : C(U(a) + U(b));
     } else {
-      return product ? a * b : a + b;
+      return kProduct ? a * b : a + b;
     }
   }
 };
@@ -39,158 +44,327 @@ struct Scan {
   const T* x;
   T* y;      // null: only the pieces' folds are wanted
   C* folds;  // [outer, pieces, inner]; null if there is one piece
-  int64_t length, inner;
-  int pieces;
+  int64_t outer, length, inner;
+  int64_t pieces, piece_length;
   bool exclusive, reverse;
-  Fold<C> fold;
-
-  DEVICE_FN int64_t begin(int64_t piece) const { return length * piece / pieces; }
-  // Of the row that begins at `row`, in the order of the scan.
-  DEVICE_FN int64_t at(int64_t row, int64_t i) const { return row + (reverse ? length - 1 - i : i) * inner; }
-  DEVICE_FN C before(int64_t outer, int piece, int64_t column) const {
-    C all = fold.start();
-    for (int p = 0; p < piece; ++p) all = fold(all, folds[(outer * pieces + p) * inner + column]);
-    return all;
-  }
 };
 
-// A thread for each piece of each column, of which neighbours lie side by side.
-template <class T>
+// A thread for each piece of each pack of columns.
+template <class T, bool kProduct, int kPack>
 struct ScanColumns : Scan<T> {
   using C = Compute<T>;
-  static constexpr int kBatch = 4;
-  Divider by_inner, by_pieces;
+  using Values = Pack<T, kPack>;
+  using Folds = Pack<C, kPack>;
+  static constexpr int kBatch = 8;
+  Divider by_inner, by_pieces;  // in packs
   DEVICE_FN void operator()(int64_t i) const {
+    const Fold<C, kProduct> fold;
     int64_t column, piece;
-    const int64_t outer = by_pieces(by_inner(i, column), piece);
-    const int64_t row = outer * this->length * this->inner + column;
-    C all = this->y ? this->before(outer, int(piece), column) : this->fold.start();
-    const int64_t end = this->begin(piece + 1);
-    for (int64_t first = this->begin(piece); first < end; first += kBatch) {
-      C values[kBatch];  // read at once, so that nothing waits for each of them
+    const int64_t row = by_pieces(by_inner(i, column), piece);
+    const int64_t begin = piece * this->piece_length, length = this->length - begin;
+    const int64_t end = length < this->piece_length ? length : this->piece_length;
+    const int64_t first =
+        (row * this->length + (this->reverse ? this->length - 1 - begin : begin)) * this->inner + column * kPack;
+    const int64_t step = this->reverse ? -this->inner : this->inner;
+    C* const own_folds = this->folds + i * kPack;
+    Folds all;
+    UNROLL for (int j = 0; j < kPack; ++j) all.at[j] = fold.kStart;
+    if (this->y && this->folds) all = *reinterpret_cast<const Folds*>(own_folds);
+    const T* from = this->x + first;
+    T* to = this->y ? this->y + first : nullptr;
+    for (int64_t left = end; left > 0; left -= kBatch) {
+      Values values[kBatch];  // read at once, without branches, so that nothing waits for each of them
       UNROLL for (int k = 0; k < kBatch; ++k) values[k] =
-          first + k < end ? C(this->x[this->at(row, first + k)]) : this->fold.start();
+          device::load_pack<kPack>(from + (k < left ? k : 0) * step, true);
       UNROLL for (int k = 0; k < kBatch; ++k) {
-        const C next = this->fold(all, values[k]);
-        if (this->y && first + k < end) this->y[this->at(row, first + k)] = T(this->exclusive ? all : next);
-        all = next;
+        Values out;
+        UNROLL for (int j = 0; j < kPack; ++j) {
+          const C next = fold(all.at[j], k < left ? C(values[k].at[j]) : fold.kStart);
+          out.at[j] = T(this->exclusive ? all.at[j] : next);
+          all.at[j] = next;
+        }
+        if (k < left && to) device::store_pack(to + k * step, out, true);
       }
+      from += kBatch * step;
+      if (to) to += kBatch * step;
     }
-    if (!this->y) this->folds[i] = all;
+    if (!this->y) *reinterpret_cast<Folds*>(own_folds) = all;
   }
 };
 
-// A block for each piece of each row, with inner == 1. A thread has kEach neighbours, in packs of 16 bytes: those of a
-// row lie where addresses of x are aligned, seen from the end that the scan begins at, so that the first of them may
-// begin before the row.
-template <class T>
+// Rows whose values are neighbours. A row has so many lanes of a warp, or with kBlock each of its pieces a block. All
+// move packs of 16 bytes, of which neighbouring lanes have neighbours: they lie where addresses of x are aligned, seen
+// from the end that the scan begins at, so that the first of a row may begin before it.
+template <class T, bool kProduct, bool kBlock>
 struct ScanRows : Scan<T> {
   using C = Compute<T>;
-  static constexpr int kMaxThreads = 256, kEach = 8, kPack = std::min(device::pack_size<T>(), kEach);
-  static constexpr int kPacks = kEach / kPack;
-  using Values = device::Pack<T, kPack>;
-  struct Some {
-    Values packs[kPacks];  // the packs in the order of the scan
-    DEVICE_FN T& at(int k) { return packs[k / kPack].at[k % kPack]; }
-    // The values in each of them too, or as in memory again.
-    DEVICE_FN void turn(bool reverse) {
-      if (!reverse) return;
-      UNROLL for (int p = 0; p < kPacks; ++p) {
-        const Values was = packs[p];
-        UNROLL for (int j = 0; j < kPack; ++j) packs[p].at[j] = was.at[kPack - 1 - j];
-      }
-    }
+  using Index = std::conditional_t<kBlock, int64_t, int>;  // in a row
+  static constexpr int kMaxThreads = 256, kPack = device::pack_size<T>();
+  static constexpr int kPacks = 2;  // of a thread at a time, and so many more on their way
+  using Values = Pack<T, kPack>;
+  struct Shared {
+    C of_warps[kMaxThreads / 32];
   };
-  int64_t piece_length;  // a multiple of kEach, counted from where the first pack begins
+  struct Row {
+    const T* x;  // where the pack would lie that has the first of the scan as its first
+    T* y;
+    Index first, end;  // in the order of the scan: where the thread's first pack is, and where the piece ends
+    bool there;
+  };
+  struct Kept {
+    Granule packs[kPacks];
+  };
+  struct Folds {
+    C of[kPacks];
+  };
+  int lanes, lane_bits;  // of a row; with kBlock those of a warp
+  bool alike;            // x and y are aligned alike
 
-  static int64_t length_of_pieces(int64_t length, int pieces) {
-    const int64_t most = length + kPack - 1, each = (most + pieces - 1) / pieces;
-    return (each + kEach - 1) / kEach * kEach;
-  }
-
-  DEVICE_FN void operator()(Block<NoShared>& b, const NoShared&) const {
-    const int64_t outer = b.index() / this->pieces;
-    const int piece = int(b.index() - outer * this->pieces);
-    const Row row(this->x + outer * this->length, this->length, this->reverse);
-    const int64_t begin = piece * piece_length - row.before, step = int64_t(b.size()) * kEach;
-    const int64_t end = begin + piece_length < this->length ? begin + piece_length : this->length;
-    const auto& fold = this->fold;
-    C carry = this->y ? this->before(outer, piece, 0) : fold.start();
-    device::PerThread<Some, kMaxThreads> values, following;
-    b.threads([&](int t, NoShared&) { load(values[t], row, begin + t * kEach, end); });
-    for (int64_t first = begin; first < end; first += step) {
-      if (first + step < end)
-        b.threads([&](int t, NoShared&) { load(following[t], row, first + step + t * kEach, end); });
-      device::PerThread<C, kMaxThreads> before;
-      const C all = b.scan(
-          before, fold.start(),
-          [&](int t) {
-            values[t].turn(row.reverse);
-            C sum = C(values[t].at(0));
-            UNROLL for (int k = 1; k < kEach; ++k) sum = fold(sum, C(values[t].at(k)));
-            return sum;
-          },
-          fold);
-      b.threads([&](int t, NoShared&) {
-        if (this->y) {
-          C running = fold(carry, before[t]);
-          Some out;
-          UNROLL for (int k = 0; k < kEach; ++k) {
-            const C next = fold(running, C(values[t].at(k)));
-            out.at(k) = T(this->exclusive ? running : next);
-            running = next;
+  DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
+    const Fold<C, kProduct> fold;
+    const int64_t step = int64_t(kBlock ? b.size() : lanes) * kPacks * kPack;
+    PerThread<Row, kMaxThreads> rows;
+    PerThread<Kept, kMaxThreads> kept, following;
+    PerThread<C, kMaxThreads> carry;
+    C start = fold.kStart;
+    if (kBlock && this->y && this->folds) start = before(b);
+    b.threads([&](int t, Shared&) {
+      rows[t] = row_of(b, t);
+      carry[t] = start;
+      load(kept[t], rows[t], 0);
+    });
+    for (int64_t done = 0; done < this->piece_length; done += step) {
+      const bool more = done + step < this->piece_length;
+      PerThread<Folds, kMaxThreads> folds, totals;
+      device::for_each_warp(b, [&](const Warp& warp, Shared& s) {
+        const int base = warp.index() * 32;
+        warp.lanes([&](int lane) {
+          const int t = base + lane;
+          if (more) load(following[t], rows[t], Index(done + step));
+          UNROLL for (int p = 0; p < kPacks; ++p) {
+            const Values values = prepared(kept[t].packs[p], rows[t], place(rows[t], Index(done), p));
+            C all = C(values.at[0]);
+            UNROLL for (int k = 1; k < kPack; ++k) all = fold(all, C(values.at[k]));
+            kept[t].packs[p] = std::bit_cast<Granule>(values);
+            folds[t].of[p] = all;
           }
-          out.turn(row.reverse);
-          store(out, row, this->y + outer * this->length, first + t * kEach, end);
-        }
-        values[t] = following[t];
+        });
+        warp.template scan<kPacks>(
+            lanes, fold.kStart, [&](int lane) { return folds[base + lane].of; },
+            [&](int lane) { return totals[base + lane].of; }, fold);
+        if constexpr (kBlock)
+          warp.lanes([&](int lane) {
+            C all = totals[base + lane].of[0];
+            UNROLL for (int p = 1; p < kPacks; ++p) all = fold(all, totals[base + lane].of[p]);
+            if (lane == 0) s.of_warps[warp.index()] = all;
+          });
       });
-      carry = fold(carry, all);
+      b.threads([&](int t, Shared& s) {
+        C running = carry[t];
+        if constexpr (kBlock) {
+          C all = running;
+          for (int w = 0; w < b.size() / 32; ++w) {
+            if (w == t / 32) running = all;
+            all = fold(all, s.of_warps[w]);
+          }
+          carry[t] = all;
+        }
+        UNROLL for (int p = 0; p < kPacks; ++p) {
+          if (this->y) store(kept[t].packs[p], rows[t], place(rows[t], Index(done), p), fold(running, folds[t].of[p]));
+          running = fold(running, totals[t].of[p]);
+        }
+        if constexpr (!kBlock) carry[t] = running;
+        kept[t] = following[t];
+      });
     }
-    if (!this->y)
-      b.threads([&](int t, NoShared&) {
-        if (t == 0) this->folds[b.index()] = carry;
+    if (kBlock && !this->y)
+      b.threads([&](int t, Shared&) {
+        if (t == 0) this->folds[b.index()] = carry[t];
       });
   }
 
  private:
-  struct Row {
-    const T* x;
-    int64_t length;
-    bool reverse;
-    int before;
-    DEVICE_FN Row(const T* x, int64_t length, bool reverse) : x(x), length(length), reverse(reverse) {
-      const int behind = int(reinterpret_cast<uintptr_t>(reverse ? x + length : x) / sizeof(T) % kPack);
-      before = reverse ? (kPack - behind) % kPack : behind;
-    }
-    DEVICE_FN int64_t at(int64_t i) const { return reverse ? length - 1 - i : i; }
-    // Where the pack lies that has the i-th of the scan as its first.
-    DEVICE_FN int64_t pack_at(int64_t i) const { return reverse ? length - kPack - i : i; }
-  };
-  DEVICE_FN void load(Some& some, const Row& row, int64_t first, int64_t end) const {
-    if (first >= 0 && first + kEach <= end) {
-      UNROLL for (int p = 0; p < kPacks; ++p) some.packs[p] =
-          device::load_pack<kPack>(row.x + row.pack_at(first + p * kPack), true);
+  // Of the row's pieces before the block's.
+  DEVICE_FN C before(Block<Shared>& b) const {
+    const Fold<C, kProduct> fold;
+    const int64_t piece = b.index() % this->pieces, each = (piece + b.size() - 1) / b.size();
+    const C* const of_row = this->folds + (b.index() - piece);
+    return b.reduce(
+        fold.kStart,
+        [&](int t) {
+          C all = fold.kStart;
+          for (int64_t i = t * each; i < piece && i < (t + 1) * each; ++i) all = fold(all, of_row[i]);
+          return all;
+        },
+        fold);
+  }
+  DEVICE_FN Row row_of(const Block<Shared>& b, int t) const {
+    int64_t index, begin = 0;
+    int pack;
+    if constexpr (kBlock) {
+      index = b.index() / this->pieces;
+      begin = (b.index() - index * this->pieces) * this->piece_length;
+      pack = t / 32 * 32 * kPacks + t % 32;
     } else {
-      UNROLL for (int k = 0; k < kEach; ++k) some.at(k) =
-          first + k >= 0 && first + k < end ? row.x[row.at(first + k)] : T(this->fold.start());
-      some.turn(row.reverse);
+      index = (b.index() * b.size() + t) >> lane_bits;
+      pack = t & (lanes - 1);
+    }
+    Row row;
+    row.there = index < this->outer;
+    if (!row.there) index = 0;
+    const int64_t start = index * this->length + (this->reverse ? this->length - kPack : 0);
+    row.x = this->x + start;
+    row.y = this->y ? this->y + start : nullptr;
+    const int behind = int(reinterpret_cast<uintptr_t>(row.x) / sizeof(T) % kPack);
+    begin -= this->reverse ? (kPack - behind) % kPack : behind;
+    const int64_t end = begin + this->piece_length;
+    row.first = Index(begin + pack * kPack);
+    row.end = Index(end < this->length ? end : this->length);
+    if (!row.there) row.end = row.first;
+    return row;
+  }
+  DEVICE_FN Index place(const Row& row, Index done, int p) const { return row.first + done + p * lanes * kPack; }
+  // Where the pack lies that has the i-th of the scan as its first.
+  DEVICE_FN Index pack_at(Index i) const { return this->reverse ? -i : i; }
+  DEVICE_FN void load(Kept& to, const Row& row, Index done) const {
+    const T* const begin = this->reverse ? row.x + kPack - this->length : row.x;
+    UNROLL for (int p = 0; p < kPacks; ++p) {
+      const Index i = place(row, done, p);
+      to.packs[p] = {};
+      if (i < row.end)
+        to.packs[p] = device::load_granule(reinterpret_cast<const char*>(row.x + pack_at(i)),
+                                           reinterpret_cast<const char*>(begin),
+                                           reinterpret_cast<const char*>(begin + this->length));
     }
   }
-  DEVICE_FN void store(Some& some, const Row& row, T* y, int64_t first, int64_t end) const {
-    if (first >= 0 && first + kEach <= end && device::is_pack_aligned<kPack>(y + row.pack_at(first))) {
-      UNROLL for (int p = 0; p < kPacks; ++p)
-          device::store_pack(y + row.pack_at(first + p * kPack), some.packs[p], true);
-    } else {
-      some.turn(row.reverse);
-      UNROLL for (int k = 0; k < kEach; ++k) {
-        if (first + k >= 0 && first + k < end) y[row.at(first + k)] = some.at(k);
+  DEVICE_FN static bool is_inside(const Row& row, Index i) { return i >= 0 && i + kPack <= row.end; }
+  // In the order of the scan, and back.
+  DEVICE_FN Values turned(const Values& values) const {
+    if constexpr (sizeof(T) == 2) {
+      const auto pairs = std::bit_cast<Granule>(values);
+      Granule out;
+      UNROLL for (int i = 0; i < 4; ++i) {
+        const uint32_t mirrored = pairs.words[3 - i] << 16 | pairs.words[3 - i] >> 16;
+        out.words[i] = this->reverse ? mirrored : pairs.words[i];
       }
+      return std::bit_cast<Values>(out);
+    } else {
+      Values out;
+      UNROLL for (int k = 0; k < kPack; ++k) out.at[k] = this->reverse ? values.at[kPack - 1 - k] : values.at[k];
+      return out;
+    }
+  }
+  // In the order of the scan; what is not of the row changes nothing.
+  DEVICE_FN Values prepared(const Granule& pack, const Row& row, Index i) const {
+    Values values = turned(std::bit_cast<Values>(pack));
+    if (!is_inside(row, i)) {
+      UNROLL for (int k = 0; k < kPack; ++k) {
+        if (i + k < 0 || i + k >= row.end) values.at[k] = T(Fold<C, kProduct>::kStart);
+      }
+    }
+    return values;
+  }
+  DEVICE_FN void store(const Granule& pack, const Row& row, Index i, C running) const {
+    if (i >= row.end) return;
+    const Fold<C, kProduct> fold;
+    const auto values = std::bit_cast<Values>(pack);
+    Values out;
+    UNROLL for (int k = 0; k < kPack; ++k) {
+      const C next = fold(running, C(values.at[k]));
+      out.at[k] = T(this->exclusive ? running : next);
+      running = next;
+    }
+    out = turned(out);
+    T* const to = row.y + pack_at(i);
+    if (alike && is_inside(row, i)) return device::store_pack(to, out, true);
+    UNROLL for (int k = 0; k < kPack; ++k) {
+      const Index at = this->reverse ? i + (kPack - 1 - k) : i + k;
+      if (at >= 0 && at < row.end) to[k] = out.at[k];
     }
   }
 };
 
-using List = TypeList<float, Half, BFloat16, double, int32_t, int64_t, uint32_t, uint64_t>;
+template <bool kProduct, class T, int kPack>
+void scan_columns(Context& context, Scan<T> scan) {
+  using C = Compute<T>;
+  using Kernel = ScanColumns<T, kProduct, kPack>;
+  const int64_t columns = scan.outer * (scan.inner / kPack);
+  const int64_t busy = 512 * int64_t(device::multiprocessors(context.stream().device()));
+  const int64_t pieces = std::clamp<int64_t>(busy / columns, 1, std::clamp<int64_t>(scan.length / 32, 1, 128));
+  scan.piece_length = (scan.length + pieces - 1) / pieces;
+  scan.pieces = (scan.length + scan.piece_length - 1) / scan.piece_length;
+  const auto launch = [&](const Scan<T>& scan) {
+    const int64_t count = columns * scan.pieces;
+    device::for_each_index(context.stream(), count,
+                           Kernel{scan, Divider(scan.inner / kPack, count), Divider(scan.pieces, count)});
+  };
+  if (scan.pieces > 1) {
+    scan.folds = static_cast<C*>(context.scratch(size_t(columns * scan.pieces * kPack) * sizeof(C)));
+    Scan<T> folding = scan;
+    folding.y = nullptr;
+    launch(folding);
+    // What comes before each piece.
+    constexpr int kFolds = std::min(kPack, device::pack_size<C>());
+    const int64_t of_columns = columns * kPack / kFolds;
+    device::for_each_index(context.stream(), of_columns,
+                           ScanColumns<C, kProduct, kFolds>{{scan.folds, scan.folds, nullptr, scan.outer, scan.pieces,
+                                                             scan.inner, 1, scan.pieces, true, false},
+                                                            Divider(scan.inner / kFolds, of_columns),
+                                                            Divider(1, of_columns)});
+  }
+  launch(scan);
+}
+
+template <bool kProduct, class T>
+void scan_rows_of(Context& context, Scan<T> scan) {
+  using C = Compute<T>;
+  using Teams = ScanRows<T, kProduct, false>;
+  using Blocks = ScanRows<T, kProduct, true>;
+  constexpr int kPack = Teams::kPack, kPacks = Teams::kPacks, kWarp = 32;
+  const int64_t multiprocessors = device::multiprocessors(context.stream().device());
+  const bool whole = device::is_pack_aligned<kPack>(scan.x) && (scan.outer == 1 || scan.length % kPack == 0) &&
+                     (!scan.reverse || scan.length % kPack == 0);
+  const bool alike = (reinterpret_cast<uintptr_t>(scan.x) ^ reinterpret_cast<uintptr_t>(scan.y)) % 16 == 0;
+  // From where the first pack may begin to where the last may end.
+  const int64_t packs = (scan.length + (whole ? 0 : kPack - 1) + kPack - 1) / kPack;
+  scan.piece_length = packs * kPack;
+  if (packs <= kWarp * kPacks || (scan.outer >= multiprocessors * 16 && packs < (1 << 24))) {
+    int lane_bits = 0;
+    while (lane_bits < 5 && (packs >> lane_bits) > kPacks) ++lane_bits;
+    const int64_t threads = scan.outer << lane_bits;
+    int of_block = 128;
+    while (of_block > 32 && threads / of_block < 2 * multiprocessors) of_block /= 2;
+    return device::block_kernel<typename Teams::Shared>(context.stream(),
+                                                        {(threads + of_block - 1) / of_block, of_block},
+                                                        Teams{scan, 1 << lane_bits, lane_bits, alike});
+  }
+  const int64_t step = Blocks::kMaxThreads * kPacks * kPack;
+  const int64_t steps = (scan.piece_length + step - 1) / step;
+  const int64_t of_piece = std::max<int64_t>(scan.outer * steps / (4 * multiprocessors), 1);
+  scan.pieces = (steps + of_piece - 1) / of_piece;
+  if (scan.pieces > 1) scan.piece_length = of_piece * step;
+  int threads = 64;
+  while (threads < Blocks::kMaxThreads && threads * kPacks * kPack < scan.piece_length) threads *= 2;
+  const auto launch = [&](const Scan<T>& scan) {
+    device::block_kernel<typename Blocks::Shared>(context.stream(), {scan.outer * scan.pieces, threads},
+                                                  Blocks{scan, kWarp, 5, alike});
+  };
+  if (scan.pieces > 1) {
+    scan.folds = static_cast<C*>(context.scratch(size_t(scan.outer * scan.pieces) * sizeof(C)));
+    Scan<T> folding = scan;
+    folding.y = nullptr;
+    launch(folding);
+  }
+  launch(scan);
+}
+
+// Integers are alike with a sign and without.
+template <class F>
+void dispatch_scanned(Type type, F f) {
+  if (type == Type::u32) type = Type::i32;
+  if (type == Type::u64) type = Type::i64;
+  dispatch(TypeList<float, Half, BFloat16, double, int32_t, int64_t>{}, type, f);
+}
 
 template <bool kProduct>
 class Cumulate : public Op {
@@ -209,34 +383,18 @@ class Cumulate : public Op {
     const int rank = x.shape.rank(), axis = checked_axis(host_ints(given, "axis")[0], rank);
     const Tensor y = context.output(0, x.shape);
     if (x.count() == 0) return;
-    const int64_t outer = x.shape.count(0, axis), length = x.shape[axis], inner = x.shape.count(axis + 1, rank);
-    const int64_t multiprocessors = device::multiprocessors(context.stream().device());
-    dispatch(List{}, x.type, [&]<class T>() {
-      using C = Compute<T>;
-      Scan<T> scan{x.as<const T>(), y.as<T>(), nullptr, length, inner, 1, exclusive_, reverse_, {kProduct}};
-      const int64_t rows = outer * inner, busy = multiprocessors * (inner == 1 ? 4 : 1024);
-      scan.pieces =
-          int(std::clamp<int64_t>(busy / rows, 1, std::clamp<int64_t>(length / (inner == 1 ? 4096 : 32), 1, 64)));
-      const auto launch = [&](const Scan<T>& scan) {
-        const int64_t count = rows * scan.pieces;
-        if (inner == 1) {
-          using Rows = ScanRows<T>;
-          const int64_t each = Rows::length_of_pieces(length, scan.pieces);
-          int threads = 32;
-          while (threads < Rows::kMaxThreads && threads * Rows::kEach < each) threads *= 2;
-          device::block_kernel<NoShared>(context.stream(), {count, threads}, Rows{scan, each});
-        } else {
-          device::for_each_index(context.stream(), count,
-                                 ScanColumns<T>{scan, Divider(inner, count), Divider(scan.pieces, count)});
-        }
-      };
-      if (scan.pieces > 1) {
-        scan.folds = static_cast<C*>(context.scratch(size_t(rows * scan.pieces) * sizeof(C)));
-        Scan<T> folding = scan;
-        folding.y = nullptr;
-        launch(folding);
-      }
-      launch(scan);
+    dispatch_scanned(x.type, [&]<class T>() {
+      const T* const from = static_cast<const T*>(x.data);
+      T* const to = static_cast<T*>(y.data);
+      const Scan<T> scan{
+          from,          to,         nullptr, x.shape.count(0, axis), x.shape[axis], x.shape.count(axis + 1, rank), 1,
+          x.shape[axis], exclusive_, reverse_};
+      if (scan.inner == 1) return scan_rows_of<kProduct>(context, scan);
+      constexpr int kPack = device::pack_size<T>();
+      if (scan.inner % kPack == 0 && device::is_pack_aligned<kPack>(from) && device::is_pack_aligned<kPack>(to))
+        scan_columns<kProduct, T, kPack>(context, scan);
+      else
+        scan_columns<kProduct, T, 1>(context, scan);
     });
   }
 
