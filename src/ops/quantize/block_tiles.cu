@@ -23,25 +23,6 @@ using device::SumTile;
 
 constexpr int kRows = 8, kMostRows = 64;
 
-// Whole numbers in 8 bits find no room in a bfloat16's mantissa beside a power of two; by way of float they do.
-template <class T, int kBits>
-struct Numbers : device::PairedCodes<T, kBits> {
-  using device::PairedCodes<T, kBits>::PairedCodes;
-};
-template <>
-struct Numbers<BFloat16, 8> {
-  float zero;
-  Numbers() = default;
-  DEVICE_FN explicit Numbers(uint32_t zero_of) : zero(above(zero_of)) {}
-  template <int kI>
-  DEVICE_FN uint32_t pair(uint32_t word) const {
-    return device::as_pair<BFloat16>(above(word >> 8 * kI & 0xff) - zero, above(word >> (16 + 8 * kI) & 0xff) - zero);
-  }
-
- private:
-  DEVICE_FN static float above(uint32_t code) { return std::bit_cast<float>(0x4b000000u | code); }  // 2^23 more
-};
-
 // kZeros: there may be zero points.
 template <class T, int kBits, int kTiles, bool kZeros>
 struct MultiplyTiles {
