@@ -29,10 +29,11 @@ template <class T, int kBits, bool kZeros>
 struct StreamCodes {
   using Form = Weave<kBits>;
   static constexpr int kMaxThreads = 32 * kMostWarps;
-  static constexpr int kHeld = 4;  // units that a lane has under way
+  // Units that a lane has under way, as many as registers have room for.
+  static constexpr int kHeld = kBits != 2 ? 4 : kZeros ? 2 : 3;
   static constexpr int kGroups = Form::kGroups, kTaken = Form::kPart / 2;
   // Groups that are multiplied in turns, so that none waits for its own sums.
-  static constexpr int kTurns = kBits == 2 ? 1 : kGroups;
+  static constexpr int kTurns = kBits == 2 ? 1 : kZeros ? 2 : kGroups;
   static constexpr int kPitch = 20;  // floats; so that lanes write to banks of their own
   struct Shared {
     float bias[2][Form::kRows];
@@ -104,9 +105,7 @@ struct StreamCodes {
   DEVICE_FN float* sums_in(const Block<Shared>& b, Shared& s, int side) const {
     return b.template dynamic<float>(s) + side * (b.size() / 32) * count * kPitch;
   }
-  DEVICE_FN T* rows_in(const Block<Shared>& b, Shared& s) const {
-    return reinterpret_cast<T*>(sums_in(b, s, 2));
-  }
+  DEVICE_FN T* rows_in(const Block<Shared>& b, Shared& s) const { return reinterpret_cast<T*>(sums_in(b, s, 2)); }
 
   // The rows of a, with zeros to the end of their last unit.
   DEVICE_FN void keep_rows(T* to, int t, int threads) const {
@@ -231,7 +230,9 @@ bool launch(StreamRef stream, const BlockProduct& p, const BlockCodes& w, const 
   const auto bytes = [&](int64_t warps) { return p.count * (2 * warps * Kernel::kPitch * 4 + pitch * 2); };
   constexpr int64_t kOthers = 2048;  // that a block takes besides
   // As many blocks on a multiprocessor as have kMostWarps warps together: of fewer warps if there are tiles enough.
-  int64_t warps = tiles <= multiprocessors ? kMostWarps : tiles <= 2 * multiprocessors ? kMostWarps / 2 : kMostWarps / 4;
+  int64_t warps = tiles <= multiprocessors       ? kMostWarps
+                  : tiles <= 2 * multiprocessors ? kMostWarps / 2
+                                                 : kMostWarps / 4;
   while (warps < kMostWarps && (bytes(warps) + kOthers) * (kMostWarps / warps) > device::kMostSharedBytes) warps *= 2;
   if (bytes(warps) + kOthers > device::kMostSharedBytes || tiles * units >= int64_t(1) << 31) return false;
   const int64_t slots = multiprocessors * (kMostWarps / warps), rounds = (tiles + slots - 1) / slots;

@@ -48,7 +48,8 @@ struct Numbers<device::BFloat16, 8> {
   DEVICE_FN explicit Numbers(uint32_t zero_of) : zero(above(zero_of)) {}
   template <int kI>
   DEVICE_FN uint32_t pair(uint32_t word) const {
-    return device::as_pair<device::BFloat16>(above(word >> 8 * kI & 0xff) - zero, above(word >> (16 + 8 * kI) & 0xff) - zero);
+    return device::as_pair<device::BFloat16>(above(word >> 8 * kI & 0xff) - zero,
+                                             above(word >> (16 + 8 * kI) & 0xff) - zero);
   }
 
  private:
