@@ -144,6 +144,12 @@ struct StreamCodes {
     UNROLL for (int i = 0; i < kGroups / 2; ++i) into.zeros[i] = own_zeros.at[i];
   }
 
+  // The zero point of a group, once for each half of a word; r: of the rows g, or g + 8.
+  DEVICE_FN uint32_t zeros_of(const Unit& unit, int v, int r) const {
+    if (!kZeros) return (1u << (kBits - 1)) * 0x10001u;
+    return device::byte_pair(shared ? +unit.zeros[0] : +unit.zeros[v / 2], r + (shared ? 0 : v % 2 * 2));
+  }
+
   // The groups from v on, kTurns of them.
   template <class Used>
   DEVICE_FN void multiply(const Warp& warp, PerThread<SumTile, 32>& sums, Used used, int v, const T* rows,
@@ -157,9 +163,7 @@ struct StreamCodes {
           const Granule four = *reinterpret_cast<const Granule*>(from + n * Form::kGroup + 2 * i);
           UNROLL for (int j = 0; j < 4; ++j) turns[lane].right[n][i + j] = four.words[j];
         }
-        uint32_t both = (1u << (kBits - 1)) * 0x101u;
-        if (kZeros) both = shared ? used(lane).zeros[0] : used(lane).zeros[(v + n) / 2] >> (v + n) % 2 * 16;
-        UNROLL for (int r = 0; r < 2; ++r) turns[lane].numbers[n][r] = Numbers<T, kBits>(both >> 8 * r & 0xff);
+        UNROLL for (int r = 0; r < 2; ++r) turns[lane].numbers[n][r] = Numbers<T, kBits>(zeros_of(used(lane), v + n, r));
         turns[lane].sums[n] = SumTile{};
       }
     });

@@ -164,7 +164,7 @@ struct MultiplyTiles {
     if (shares == 1) both = unit.zeros[0];
     if (!zeros) both = (1u << (kBits - 1)) * 0x101u;
     UNROLL for (int r = 0; r < 2; ++r)
-        numbers(into.at[r], Numbers<T, kBits>(both >> 8 * r & 0xff), &unit.codes[r].words[v * Form::kWords],
+        numbers(into.at[r], Numbers<T, kBits>(device::byte_pair(both, r)), &unit.codes[r].words[v * Form::kWords],
                 std::make_integer_sequence<int, kTaken>{});
   }
   template <int... kI>

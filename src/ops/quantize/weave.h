@@ -45,7 +45,7 @@ template <>
 struct Numbers<device::BFloat16, 8> {
   float zero;
   Numbers() = default;
-  DEVICE_FN explicit Numbers(uint32_t zero_of) : zero(above(zero_of)) {}
+  DEVICE_FN explicit Numbers(uint32_t zeros) : zero(above(zeros & 0xff)) {}
   template <int kI>
   DEVICE_FN uint32_t pair(uint32_t word) const {
     return device::as_pair<device::BFloat16>(above(word >> 8 * kI & 0xff) - zero,
