@@ -109,11 +109,11 @@ def test_sizes(constant, dtype, bits, depth, rows, block):
 
 
 @pytest.mark.parametrize(
-    "bits,depth,rows,zeros", [(4, 768, 8500, None), (8, 1216, 8453, "packed"), (2, 2100, 2200, "packed")]
+    "m,bits,depth,rows,zeros", [(3, 4, 768, 8500, None), (2, 8, 1216, 8453, "packed"), (11, 2, 2104, 4300, "packed")]
 )
-def test_many_columns(bits, depth, rows, zeros):
+def test_many_columns(m, bits, depth, rows, zeros):
     """So many that a block makes some after others, with loads under way across them."""
-    check(nbits(3, depth, rows, 64, bits, "float16", zeros, bias=True, constant=True))
+    check(nbits(m, depth, rows, 64, bits, "float16", zeros, bias=True, constant=True))
 
 
 @pytest.mark.parametrize("m", [7, 8])

@@ -1,4 +1,4 @@
-// Products of up to eight rows of halves with woven weights, as when a model generates: bound by reading the weights.
+// Products of up to 16 rows of halves with woven weights, as when a model generates: bound by reading the weights.
 //
 // A block makes 16 columns of the result at a time, its warps share out the units of the depth. Each lane asks for its
 // units well before it needs them, also for those of the columns that come next, so that reading never pauses; what a
@@ -17,23 +17,24 @@ namespace {
 
 using device::Block;
 using device::Granule;
+using device::LeftTile;
 using device::Pack;
 using device::PerThread;
 using device::SumTile;
 using device::Warp;
 
-constexpr int kMostRows = 8, kMostWarps = 16;
+constexpr int kRows = 8, kMostRows = 16, kMostWarps = 16;
 
-// kZeros: there are zero points.
-template <class T, int kBits, bool kZeros>
+// For kTiles * kRows rows. kZeros: there are zero points.
+template <class T, int kBits, int kTiles, bool kZeros>
 struct StreamCodes {
   using Form = Weave<kBits>;
   static constexpr int kMaxThreads = 32 * kMostWarps;
   // Units that a lane has under way, as many as registers have room for.
-  static constexpr int kHeld = kBits != 2 ? 4 : kZeros ? 2 : 3;
+  static constexpr int kHeld = 4 - (kTiles == 2) - (kBits == 2 ? 1 + kZeros : 0);
   static constexpr int kGroups = Form::kGroups, kTaken = Form::kPart / 2;
   // Groups that are multiplied in turns, so that none waits for its own sums.
-  static constexpr int kTurns = kBits == 2 ? 1 : kZeros ? 2 : kGroups;
+  static constexpr int kTurns = kBits == 2 ? 1 : kZeros || kTiles > 1 ? 2 : kGroups;
   static constexpr int kPitch = 20;  // floats; so that lanes write to banks of their own
   struct Shared {
     float bias[2][Form::kRows];
@@ -48,8 +49,11 @@ struct StreamCodes {
   };
   struct Turns {
     Numbers<T, kBits> numbers[kTurns][2];
-    uint32_t right[kTurns][kTaken];
-    SumTile sums[kTurns];
+    uint32_t right[kTurns][kTiles][kTaken];
+    SumTile sums[kTurns][kTiles];
+  };
+  struct Sums {
+    SumTile at[kTiles];
   };
 
   const T* a;
@@ -71,11 +75,11 @@ struct StreamCodes {
     int tile = int(b.index()), side = 0;  // of what is double, so that a tile is joined while the next is made
     NO_UNROLL for (; tile < tiles; tile += step, side ^= 1) {
       device::for_each_warp(b, [&](Warp warp, Shared& s) {
-        PerThread<SumTile, 32> sums;
+        PerThread<Sums, 32> sums;
         PerThread<T, 32> addend;
         warp.lanes([&](int lane) {
           if (tile >= step) join(b, s, tile - step, side ^ 1, warp.index() * 32 + lane);
-          sums[lane] = SumTile{};
+          sums[lane] = Sums{};
           addend[lane] = T(0.f);
           const int column = tile * Form::kRows + lane;
           if (bias && warp.index() == 0 && lane < Form::kRows && column < columns) addend[lane] = bias[column];
@@ -152,19 +156,25 @@ struct StreamCodes {
 
   // The groups from v on, kTurns of them.
   template <class Used>
-  DEVICE_FN void multiply(const Warp& warp, PerThread<SumTile, 32>& sums, Used used, int v, const T* rows,
+  DEVICE_FN void multiply(const Warp& warp, PerThread<Sums, 32>& sums, Used used, int v, const T* rows,
                           int unit) const {
     PerThread<Turns, 32> turns;
     warp.lanes([&](int lane) {
-      const int row = lane / 4 < count ? lane / 4 : count - 1;  // lanes beyond the last row do as the last one does
-      const T* const from = rows + row * pitch + unit * Form::kUnit + v * Form::kGroup + lane % 4 * Form::kPart;
-      UNROLL for (int n = 0; n < kTurns; ++n) {
-        UNROLL for (int i = 0; i < kTaken; i += 4) {
-          const Granule four = *reinterpret_cast<const Granule*>(from + n * Form::kGroup + 2 * i);
-          UNROLL for (int j = 0; j < 4; ++j) turns[lane].right[n][i + j] = four.words[j];
+      UNROLL for (int tile = 0; tile < kTiles; ++tile) {
+        const int wanted = tile * kRows + lane / 4;
+        const int row = wanted < count ? wanted : count - 1;  // lanes beyond the last row do as the last one does
+        const T* const from = rows + row * pitch + unit * Form::kUnit + v * Form::kGroup + lane % 4 * Form::kPart;
+        UNROLL for (int n = 0; n < kTurns; ++n) {
+          UNROLL for (int i = 0; i < kTaken; i += 4) {
+            const Granule four = *reinterpret_cast<const Granule*>(from + n * Form::kGroup + 2 * i);
+            UNROLL for (int j = 0; j < 4; ++j) turns[lane].right[n][tile][i + j] = four.words[j];
+          }
+          turns[lane].sums[n][tile] = SumTile{};
         }
-        UNROLL for (int r = 0; r < 2; ++r) turns[lane].numbers[n][r] = Numbers<T, kBits>(zeros_of(used(lane), v + n, r));
-        turns[lane].sums[n] = SumTile{};
+      }
+      UNROLL for (int n = 0; n < kTurns; ++n) {
+        UNROLL for (int r = 0; r < 2; ++r) turns[lane].numbers[n][r] =
+            Numbers<T, kBits>(zeros_of(used(lane), v + n, r));
       }
     });
     multiply(warp, turns, used, v, std::make_integer_sequence<int, kTaken / 2>{});
@@ -174,7 +184,10 @@ struct StreamCodes {
         const uint32_t scales = shared ? +unit.scales[0] : +unit.scales[v + n];
         const float low = float(std::bit_cast<T>(uint16_t(scales)));
         const float high = float(std::bit_cast<T>(uint16_t(scales >> 16)));
-        UNROLL for (int i = 0; i < 4; ++i) sums[lane].at[i] += (i < 2 ? low : high) * turns[lane].sums[n].at[i];
+        UNROLL for (int tile = 0; tile < kTiles; ++tile) {
+          UNROLL for (int i = 0; i < 4; ++i) sums[lane].at[tile].at[i] +=
+              (i < 2 ? low : high) * turns[lane].sums[n][tile].at[i];
+        }
       }
     });
   }
@@ -185,26 +198,36 @@ struct StreamCodes {
   }
   template <int kI, class Used>
   DEVICE_FN void multiply(const Warp& warp, PerThread<Turns, 32>& turns, Used used, int v) const {
-    UNROLL for (int n = 0; n < kTurns; ++n) warp.template multiply<T>(
-        [&](int lane) -> SumTile& { return turns[lane].sums[n]; },
-        [&](int lane) {
-          const int word = (v + n) * Form::kWords + kI / Form::kPairs;
-          const auto& by = turns[lane].numbers[n];
-          const uint32_t low = used(lane).codes[0].words[word], high = used(lane).codes[1].words[word];
-          constexpr int kPair = kI % Form::kPairs;
-          return device::LeftTile{{by[0].template pair<kPair>(low), by[1].template pair<kPair>(high),
-                                   by[0].template pair<kPair + 1>(low), by[1].template pair<kPair + 1>(high)}};
-        },
-        [&](int lane) {
-          const auto& right = turns[lane].right[n];
-          return device::RightTile{{right[kI], right[kI + 1]}};
-        });
+    UNROLL for (int n = 0; n < kTurns; ++n) {
+      PerThread<LeftTile, 32> left;
+      UNROLL for (int tile = 0; tile < kTiles; ++tile)
+          warp.template multiply<T>([&](int lane) -> SumTile& { return turns[lane].sums[n][tile]; },
+                                    [&](int lane) {
+                                      if (tile == 0)
+                                        left[lane] = left_of<kI>(turns[lane].numbers[n], used(lane), v + n);
+                                      return left[lane];
+                                    },
+                                    [&](int lane) {
+                                      const auto& right = turns[lane].right[n][tile];
+                                      return device::RightTile{{right[kI], right[kI + 1]}};
+                                    });
+    }
+  }
+  template <int kI>
+  DEVICE_FN static LeftTile left_of(const Numbers<T, kBits> (&by)[2], const Unit& unit, int v) {
+    constexpr int kPair = kI % Form::kPairs;
+    const int word = v * Form::kWords + kI / Form::kPairs;
+    const uint32_t low = unit.codes[0].words[word], high = unit.codes[1].words[word];
+    return {{by[0].template pair<kPair>(low), by[1].template pair<kPair>(high),  //
+             by[0].template pair<kPair + 1>(low), by[1].template pair<kPair + 1>(high)}};
   }
 
-  DEVICE_FN void show(float* to, const SumTile& sums, int lane) const {
-    UNROLL for (int i = 0; i < 4; ++i) {
-      const int row = lane % 4 * 2 + i % 2;
-      if (row < count) to[row * kPitch + lane / 4 + i / 2 * 8] = sums.at[i];
+  DEVICE_FN void show(float* to, const Sums& sums, int lane) const {
+    UNROLL for (int tile = 0; tile < kTiles; ++tile) {
+      UNROLL for (int i = 0; i < 4; ++i) {
+        const int row = tile * kRows + lane % 4 * 2 + i % 2;
+        if (row < count) to[row * kPitch + lane / 4 + i / 2 * 8] = sums.at[tile].at[i];
+      }
     }
   }
   DEVICE_FN void join(const Block<Shared>& b, Shared& s, int tile, int side, int t) const {
@@ -224,9 +247,9 @@ struct StreamCodes {
   }
 };
 
-template <class T, int kBits, bool kZeros>
+template <class T, int kBits, int kTiles, bool kZeros>
 bool launch(StreamRef stream, const BlockProduct& p, const BlockCodes& w, const WovenCodes& woven) {
-  using Kernel = StreamCodes<T, kBits, kZeros>;
+  using Kernel = StreamCodes<T, kBits, kTiles, kZeros>;
   using Form = Weave<kBits>;
   const int64_t units = Form::units(w), tiles = (w.rows + Form::kRows - 1) / Form::kRows;
   // Half a line more than units have, so that neighbouring rows lie in banks of their own.
@@ -257,7 +280,11 @@ bool multiply_stream(StreamRef stream, const BlockProduct& p, const BlockCodes& 
   bool done = false;
   dispatch(TypeList<Half, BFloat16>{}, p.type, [&]<class T> {
     const auto of_bits = [&]<int kBits> {
-      done = woven.zeros ? launch<T, kBits, true>(stream, p, w, woven) : launch<T, kBits, false>(stream, p, w, woven);
+      const auto of_rows = [&]<int kTiles> {
+        done = woven.zeros ? launch<T, kBits, kTiles, true>(stream, p, w, woven)
+                           : launch<T, kBits, kTiles, false>(stream, p, w, woven);
+      };
+      p.count > kRows ? of_rows.template operator()<2>() : of_rows.template operator()<1>();
     };
     switch (w.bits) {
       case 2: return of_bits.template operator()<2>();
