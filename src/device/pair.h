@@ -22,6 +22,15 @@ DEVICE_FN uint32_t masked_with(uint32_t bits, uint32_t more) {
 #endif
 }
 
+// A word's byte, counted from the lowest, as a number in each half.
+DEVICE_FN uint32_t byte_pair(uint32_t word, int byte) {
+#ifdef __CUDA_ARCH__
+  return __byte_perm(word, 0, 0x4040u + uint32_t(byte) * 0x101u);
+#else
+  return (word >> 8 * byte & 0xff) * 0x10001u;
+#endif
+}
+
 // a * b + c, rounded once.
 template <class T>
 DEVICE_FN uint32_t multiply_add_pairs(uint32_t a, uint32_t b, uint32_t c) {
@@ -53,10 +62,11 @@ struct PairedCodes {
   uint32_t minus_zero[kAtOnce];
 
   PairedCodes() = default;
-  DEVICE_FN explicit PairedCodes(uint32_t zero) {
+  // Of the zero point in each half.
+  DEVICE_FN explicit PairedCodes(uint32_t zeros) {
     UNROLL for (int i = 0; i < kAtOnce; ++i) {
       const int up = i * kBits;
-      minus_zero[i] = zero * (0x10001u << up) + (0x8000u | (kPower - (uint32_t(up) << kMantissa))) * 0x10001u;
+      minus_zero[i] = (zeros << up) + (0x8000u | (kPower - (uint32_t(up) << kMantissa))) * 0x10001u;
     }
   }
   // The number kI of each half of the word: exact.

@@ -108,6 +108,20 @@ def test_sizes(constant, dtype, bits, depth, rows, block):
     check(nbits(20, depth, rows, block, bits, dtype, "typed", bias=True, constant=constant))
 
 
+@pytest.mark.parametrize(
+    "m,bits,depth,rows,zeros", [(3, 4, 768, 8500, None), (2, 8, 1216, 8453, "packed"), (11, 2, 2104, 4300, "packed")]
+)
+def test_many_columns(m, bits, depth, rows, zeros):
+    """So many that a block makes some after others, with loads under way across them."""
+    check(nbits(m, depth, rows, 64, bits, "float16", zeros, bias=True, constant=True))
+
+
+@pytest.mark.parametrize("m", [7, 8])
+def test_long_rows(m):
+    """As many as shared memory has room for, and one more."""
+    check(nbits(m, 14336, 24, 128, 4, "bfloat16", constant=True))
+
+
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize("zeros", [None, "packed", "typed"])

@@ -160,7 +160,7 @@ void multiply(Context& context, const BlockProduct& p, const BlockCodes& w) {
 }
 
 void multiply(Context& context, const BlockProduct& p, const BlockCodes& w, const WovenCodes& woven) {
-  if (multiply_tiles(context.stream(), p, w, woven)) return;
+  if (multiply_stream(context.stream(), p, w, woven) || multiply_tiles(context.stream(), p, w, woven)) return;
   dispatch(TypeList<Half, BFloat16>{}, p.type, [&]<class T> {
     const auto launch = [&]<int kBits> {
       multiply_by_library<T>(context, p, w.rows, w.depth,

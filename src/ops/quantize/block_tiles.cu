@@ -1,4 +1,4 @@
-// Products of a few rows of halves with woven weights, as when a model generates: bound by reading the weights, once.
+// Products of some rows of halves, up to 64, with woven weights.
 //
 // A block makes 16 columns of the result, its warps share out the units of the depth. Codes become whole numbers in
 // halves, exactly; the sums of a group are multiplied by its scale in float. A lane has several units under way.
@@ -23,35 +23,14 @@ using device::SumTile;
 
 constexpr int kRows = 8, kMostRows = 64;
 
-// Whole numbers in 8 bits find no room in a bfloat16's mantissa beside a power of two; by way of float they do.
-template <class T, int kBits>
-struct Numbers : device::PairedCodes<T, kBits> {
-  using device::PairedCodes<T, kBits>::PairedCodes;
-};
-template <>
-struct Numbers<BFloat16, 8> {
-  float zero;
-  Numbers() = default;
-  DEVICE_FN explicit Numbers(uint32_t zero_of) : zero(above(zero_of)) {}
-  template <int kI>
-  DEVICE_FN uint32_t pair(uint32_t word) const {
-    return device::as_pair<BFloat16>(above(word >> 8 * kI & 0xff) - zero, above(word >> (16 + 8 * kI) & 0xff) - zero);
-  }
-
- private:
-  DEVICE_FN static float above(uint32_t code) { return std::bit_cast<float>(0x4b000000u | code); }  // 2^23 more
-};
-
-// kZeros: there may be zero points.
-template <class T, int kBits, int kTiles, bool kZeros>
+template <class T, int kBits, int kTiles>
 struct MultiplyTiles {
   using Form = Weave<kBits>;
   static constexpr int kMaxThreads = 256, kWarps = kMaxThreads / 32;
   // Units that a lane has under way: as many as leave room for two blocks.
   static constexpr int kHeld = kBits == 2 || kTiles == 4 ? 3 : 4;
   static constexpr int kGroups = Form::kGroups, kTaken = Form::kPart / 2;
-  static constexpr int kAhead = kTiles == 1 ? kGroups : 1;  // groups of a that are read at once
-  static constexpr int kPitch = 20;                         // floats; so that lanes write to banks of their own
+  static constexpr int kPitch = 20;  // floats; so that lanes write to banks of their own
   struct Shared {
     float sums[kWarps][kTiles * kRows][kPitch];
   };
@@ -73,7 +52,7 @@ struct MultiplyTiles {
     uint32_t at[2][kTaken];
   };
   struct Rights {
-    uint32_t at[kAhead][kTiles][kTaken];
+    uint32_t at[kTiles][kTaken];
   };
 
   const T* a;
@@ -107,7 +86,7 @@ struct MultiplyTiles {
           if (unit >= units) break;
           UNROLL for (int v = 0; v < kGroups; ++v) {
             warp.lanes([&](int lane) {
-              if (v % kAhead == 0) take(rights[lane], rows[lane], lane, unit * Form::kUnit + v * Form::kGroup);
+              take(rights[lane], rows[lane], lane, unit * Form::kUnit + v * Form::kGroup);
               numbers(lefts[lane], held[lane].at[h], v);
             });
             UNROLL for (int i = 0; i < kTaken; i += 2) {
@@ -118,7 +97,7 @@ struct MultiplyTiles {
                     return device::LeftTile{{left[0][i], left[1][i], left[0][i + 1], left[1][i + 1]}};
                   },
                   [&](int lane) {
-                    const auto& right = rights[lane].at[v % kAhead][n];
+                    const auto& right = rights[lane].at[n];
                     return device::RightTile{{right[i], right[i + 1]}};
                   });
             }
@@ -170,11 +149,11 @@ struct MultiplyTiles {
     const int64_t share = at * 8 + lane / 4;  // of both rows at once
     if (shares == 1) {
       into.scales[0] = reinterpret_cast<const uint32_t*>(scales)[share];
-      if (kZeros && zeros) into.zeros[0] = reinterpret_cast<const uint16_t*>(zeros)[share];
+      if (zeros) into.zeros[0] = reinterpret_cast<const uint16_t*>(zeros)[share];
     } else {
       const auto own = reinterpret_cast<const Pack<uint32_t, kGroups>*>(scales)[share];
       UNROLL for (int v = 0; v < kGroups; ++v) into.scales[v] = own.at[v];
-      if (!kZeros || !zeros) return;
+      if (!zeros) return;
       const auto own_zeros = reinterpret_cast<const Pack<uint32_t, kGroups / 2>*>(zeros)[share];
       UNROLL for (int i = 0; i < kGroups / 2; ++i) into.zeros[i] = own_zeros.at[i];
     }
@@ -183,9 +162,9 @@ struct MultiplyTiles {
   DEVICE_FN void numbers(Lefts& into, const Unit& unit, int v) const {
     uint32_t both = unit.zeros[v / 2] >> v % 2 * 16;
     if (shares == 1) both = unit.zeros[0];
-    if (!kZeros || !zeros) both = (1u << (kBits - 1)) * 0x101u;
+    if (!zeros) both = (1u << (kBits - 1)) * 0x101u;
     UNROLL for (int r = 0; r < 2; ++r)
-        numbers(into.at[r], Numbers<T, kBits>(both >> 8 * r & 0xff), &unit.codes[r].words[v * Form::kWords],
+        numbers(into.at[r], Numbers<T, kBits>(device::byte_pair(both, r)), &unit.codes[r].words[v * Form::kWords],
                 std::make_integer_sequence<int, kTaken>{});
   }
   template <int... kI>
@@ -193,17 +172,14 @@ struct MultiplyTiles {
                                 std::integer_sequence<int, kI...>) {
     ((pairs[kI] = by.template pair<kI % Form::kPairs>(words[kI / Form::kPairs])), ...);
   }
-  // Of each row of a what belongs to kAhead groups.
+  // Of each row of a what belongs to a group.
   DEVICE_FN void take(Rights& into, const Rows& rows, int lane, int at) const {
     const int left = depth - at - lane % 4 * Form::kPart;
-    UNROLL for (int v = 0; v < kAhead; ++v) {
-      UNROLL for (int n = 0; n < kTiles; ++n) {
-        UNROLL for (int i = 0; i < kTaken; i += 4) {
-          const int further = v * Form::kGroup + 2 * i;
-          Granule four = {};
-          if (further < left) four = *reinterpret_cast<const Granule*>(rows.at[n] + at + further);
-          UNROLL for (int j = 0; j < 4; ++j) into.at[v][n][i + j] = four.words[j];
-        }
+    UNROLL for (int n = 0; n < kTiles; ++n) {
+      UNROLL for (int i = 0; i < kTaken; i += 4) {
+        Granule four = {};
+        if (2 * i < left) four = *reinterpret_cast<const Granule*>(rows.at[n] + at + 2 * i);
+        UNROLL for (int j = 0; j < 4; ++j) into.at[n][i + j] = four.words[j];
       }
     }
   }
@@ -216,9 +192,9 @@ struct MultiplyTiles {
   }
 };
 
-template <class T, int kBits, int kTiles, bool kZeros = true>
+template <class T, int kBits, int kTiles>
 void launch(StreamRef stream, const BlockProduct& p, const BlockCodes& w, const WovenCodes& woven) {
-  using Kernel = MultiplyTiles<T, kBits, kTiles, kZeros>;
+  using Kernel = MultiplyTiles<T, kBits, kTiles>;
   const int units = int(Weave<kBits>::units(w));
   const int64_t row_tiles = (p.count + kTiles * kRows - 1) / (kTiles * kRows);
   const int64_t tiles = (w.rows + 15) / 16 * row_tiles;
@@ -231,11 +207,7 @@ void launch(StreamRef stream, const BlockProduct& p, const BlockCodes& w, const 
 }
 template <class T, int kBits>
 void launch(StreamRef stream, const BlockProduct& p, const BlockCodes& w, const WovenCodes& woven) {
-  if (p.count <= kRows && !woven.zeros)
-    launch<T, kBits, 1, false>(stream, p, w, woven);
-  else if (p.count <= kRows)
-    launch<T, kBits, 1>(stream, p, w, woven);
-  else if (p.count <= 2 * kRows)
+  if (p.count <= 2 * kRows)
     launch<T, kBits, 2>(stream, p, w, woven);
   else
     launch<T, kBits, 4>(stream, p, w, woven);

@@ -50,6 +50,7 @@ const uint8_t* weave_zeros(Prepack& prepack, const BlockCodes& weights, const vo
 // `weights` without codes.
 void multiply(Context& context, const BlockProduct& product, const BlockCodes& weights, const WovenCodes& woven);
 // For a few rows: tensor cores take the codes as they come out of memory. False if the problem is another one.
+bool multiply_stream(StreamRef stream, const BlockProduct& product, const BlockCodes& weights, const WovenCodes& woven);
 bool multiply_tiles(StreamRef stream, const BlockProduct& product, const BlockCodes& weights, const WovenCodes& woven);
 
 }  // namespace encore::ops

@@ -4,6 +4,11 @@
 // part, and a group has one scale and one zero point. Within a word neighbours lie 16 bits apart, so that masks find
 // them as a pair.
 #pragma once
+#include <bit>
+#include <utility>
+
+#include "device/pair.h"
+#include "device/warp.h"
 #include "ops/quantize/block_weights.h"
 
 namespace encore::ops {
@@ -29,6 +34,26 @@ struct Weave {
     const int word = group * kWords + in_part / kInWord, code = in_part % kInWord;
     return {row / 8 * (kBytes / 2) + lane * 16 + word * 4, (code % 2 * kPairs + code / 2) * kBits};
   }
+};
+
+// Whole numbers in 8 bits find no room in a bfloat16's mantissa beside a power of two; by way of float they do.
+template <class T, int kBits>
+struct Numbers : device::PairedCodes<T, kBits> {
+  using device::PairedCodes<T, kBits>::PairedCodes;
+};
+template <>
+struct Numbers<device::BFloat16, 8> {
+  float zero;
+  Numbers() = default;
+  DEVICE_FN explicit Numbers(uint32_t zeros) : zero(above(zeros & 0xff)) {}
+  template <int kI>
+  DEVICE_FN uint32_t pair(uint32_t word) const {
+    return device::as_pair<device::BFloat16>(above(word >> 8 * kI & 0xff) - zero,
+                                             above(word >> (16 + 8 * kI) & 0xff) - zero);
+  }
+
+ private:
+  DEVICE_FN static float above(uint32_t code) { return std::bit_cast<float>(0x4b000000u | code); }  // 2^23 more
 };
 
 }  // namespace encore::ops

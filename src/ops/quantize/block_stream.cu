@@ -1,0 +1,298 @@
+// Products of up to 16 rows of halves with woven weights, as when a model generates: bound by reading the weights.
+//
+// A block makes 16 columns of the result at a time, its warps share out the units of the depth. Each lane asks for its
+// units well before it needs them, also for those of the columns that come next, so that reading never pauses; what a
+// block multiplies by waits in shared memory.
+#include <algorithm>
+#include <utility>
+
+#include "device/device.h"
+#include "device/neighbours.h"
+#include "device/warp.h"
+#include "ops/dispatch.h"
+#include "ops/quantize/weave.h"
+
+namespace encore::ops {
+namespace {
+
+using device::Block;
+using device::Granule;
+using device::LeftTile;
+using device::Pack;
+using device::PerThread;
+using device::SumTile;
+using device::Warp;
+
+constexpr int kRows = 8, kMostRows = 16, kMostWarps = 16;
+
+// For kTiles * kRows rows. kZeros: there are zero points.
+template <class T, int kBits, int kTiles, bool kZeros>
+struct StreamCodes {
+  using Form = Weave<kBits>;
+  static constexpr int kMaxThreads = 32 * kMostWarps;
+  // Units that a lane has under way, as many as registers have room for.
+  static constexpr int kHeld = 4 - (kTiles == 2) - (kBits == 2 ? 1 + kZeros : 0);
+  static constexpr int kGroups = Form::kGroups, kTaken = Form::kPart / 2;
+  // Groups that are multiplied in turns, so that none waits for its own sums.
+  static constexpr int kTurns = kBits == 2 ? 1 : kZeros || kTiles > 1 ? 2 : kGroups;
+  static constexpr int kPitch = 20;  // floats; so that lanes write to banks of their own
+  struct Shared {
+    float bias[2][Form::kRows];
+  };
+  struct Unit {
+    Granule codes[2];          // of the rows g and g + 8
+    uint32_t scales[kGroups];  // of both rows; or the first is for all
+    uint32_t zeros[kGroups / 2];
+  };
+  struct Held {
+    Unit at[kHeld];
+  };
+  struct Turns {
+    Numbers<T, kBits> numbers[kTurns][2];
+    uint32_t right[kTurns][kTiles][kTaken];
+    SumTile sums[kTurns][kTiles];
+  };
+  struct Sums {
+    SumTile at[kTiles];
+  };
+
+  const T* a;
+  T* y;
+  const T* bias;
+  const uint8_t* codes;
+  const uint16_t* scales;
+  const uint8_t* zeros;
+  int count, depth, columns, units, tiles, pitch;  // pitch: of a's rows in shared memory
+  bool shared;                                     // a unit has but one scale
+
+  DEVICE_FN void operator()(Block<Shared>& b, const Shared& s) const {
+    const int warps = b.size() / 32, step = int(b.count());
+    PerThread<Held, kMaxThreads> held;
+    b.threads([&](int t, Shared& s) {
+      UNROLL for (int h = 0; h < kHeld; ++h) load(held[t].at[h], int(b.index()), t % 32, t / 32 + h * warps);
+      keep_rows(rows_in(b, s), t, b.size());
+    });
+    int tile = int(b.index()), side = 0;  // of what is double, so that a tile is joined while the next is made
+    NO_UNROLL for (; tile < tiles; tile += step, side ^= 1) {
+      device::for_each_warp(b, [&](Warp warp, Shared& s) {
+        PerThread<Sums, 32> sums;
+        PerThread<T, 32> addend;
+        warp.lanes([&](int lane) {
+          if (tile >= step) join(b, s, tile - step, side ^ 1, warp.index() * 32 + lane);
+          sums[lane] = Sums{};
+          addend[lane] = T(0.f);
+          const int column = tile * Form::kRows + lane;
+          if (bias && warp.index() == 0 && lane < Form::kRows && column < columns) addend[lane] = bias[column];
+        });
+        NO_UNROLL for (int first = warp.index(); first < units; first += kHeld * warps) {
+          UNROLL for (int h = 0; h < kHeld; ++h) {
+            const int unit = first + h * warps;
+            if (unit >= units) break;
+            const auto used = [&](int lane) -> Unit& { return held[warp.index() * 32 + lane].at[h]; };
+            UNROLL for (int v = 0; v < kGroups; v += kTurns) multiply(warp, sums, used, v, rows_in(b, s), unit);
+            const bool more = unit + kHeld * warps < units;
+            warp.lanes([&](int lane) {
+              load(used(lane), more ? tile : tile + step, lane, more ? unit + kHeld * warps : warp.index() + h * warps);
+            });
+          }
+        }
+        warp.lanes([&](int lane) {
+          show(sums_in(b, s, side) + warp.index() * count * kPitch, sums[lane], lane);
+          if (warp.index() == 0 && lane < Form::kRows) s.bias[side][lane] = float(addend[lane]);
+        });
+      });
+    }
+    b.threads([&](int t, Shared& s) { join(b, s, tile - step, side ^ 1, t); });
+  }
+
+ private:
+  DEVICE_FN float* sums_in(const Block<Shared>& b, Shared& s, int side) const {
+    return b.template dynamic<float>(s) + side * (b.size() / 32) * count * kPitch;
+  }
+  DEVICE_FN T* rows_in(const Block<Shared>& b, Shared& s) const { return reinterpret_cast<T*>(sums_in(b, s, 2)); }
+
+  // The rows of a, with zeros to the end of their last unit.
+  DEVICE_FN void keep_rows(T* to, int t, int threads) const {
+    constexpr int kAtOnce = 4;
+    const unsigned of_row = unsigned(pitch) / 8, all = unsigned(count) * of_row;
+    NO_UNROLL for (unsigned first = unsigned(t); first < all; first += unsigned(kAtOnce * threads)) {
+      Granule some[kAtOnce];
+      UNROLL for (int n = 0; n < kAtOnce; ++n) {
+        const unsigned i = first + unsigned(n * threads), row = i / of_row, at = (i - row * of_row) * 8;
+        some[n] = Granule{};
+        if (i < all && at < unsigned(depth))
+          some[n] = *reinterpret_cast<const Granule*>(a + size_t(row) * unsigned(depth) + at);
+      }
+      UNROLL for (int n = 0; n < kAtOnce; ++n) {
+        const unsigned i = first + unsigned(n * threads);
+        if (i < all) reinterpret_cast<Granule*>(to)[i] = some[n];
+      }
+    }
+  }
+
+  DEVICE_FN void load(Unit& into, int tile, int lane, int unit) const {
+    if (tile >= tiles || unit >= units) return;
+    const auto at = unsigned(tile) * unsigned(units) + unsigned(unit);
+    const auto* const from = reinterpret_cast<const Granule*>(codes + lane * 16) + size_t(at) * (Form::kBytes / 16);
+    into.codes[0] = from[0], into.codes[1] = from[32];
+    const size_t share = size_t(at) * 8 + unsigned(lane) / 4;  // of both rows at once
+    if (shared) {
+      into.scales[0] = reinterpret_cast<const uint32_t*>(scales)[share];
+      if (kZeros) into.zeros[0] = reinterpret_cast<const uint16_t*>(zeros)[share];
+      return;
+    }
+    const auto own = reinterpret_cast<const Pack<uint32_t, kGroups>*>(scales)[share];
+    UNROLL for (int v = 0; v < kGroups; ++v) into.scales[v] = own.at[v];
+    if (!kZeros) return;
+    const auto own_zeros = reinterpret_cast<const Pack<uint32_t, kGroups / 2>*>(zeros)[share];
+    UNROLL for (int i = 0; i < kGroups / 2; ++i) into.zeros[i] = own_zeros.at[i];
+  }
+
+  // The zero point of a group, once for each half of a word; r: of the rows g, or g + 8.
+  DEVICE_FN uint32_t zeros_of(const Unit& unit, int v, int r) const {
+    if (!kZeros) return (1u << (kBits - 1)) * 0x10001u;
+    return device::byte_pair(shared ? +unit.zeros[0] : +unit.zeros[v / 2], r + (shared ? 0 : v % 2 * 2));
+  }
+
+  // The groups from v on, kTurns of them.
+  template <class Used>
+  DEVICE_FN void multiply(const Warp& warp, PerThread<Sums, 32>& sums, Used used, int v, const T* rows,
+                          int unit) const {
+    PerThread<Turns, 32> turns;
+    warp.lanes([&](int lane) {
+      UNROLL for (int tile = 0; tile < kTiles; ++tile) {
+        const int wanted = tile * kRows + lane / 4;
+        const int row = wanted < count ? wanted : count - 1;  // lanes beyond the last row do as the last one does
+        const T* const from = rows + row * pitch + unit * Form::kUnit + v * Form::kGroup + lane % 4 * Form::kPart;
+        UNROLL for (int n = 0; n < kTurns; ++n) {
+          UNROLL for (int i = 0; i < kTaken; i += 4) {
+            const Granule four = *reinterpret_cast<const Granule*>(from + n * Form::kGroup + 2 * i);
+            UNROLL for (int j = 0; j < 4; ++j) turns[lane].right[n][tile][i + j] = four.words[j];
+          }
+          turns[lane].sums[n][tile] = SumTile{};
+        }
+      }
+      UNROLL for (int n = 0; n < kTurns; ++n) {
+        UNROLL for (int r = 0; r < 2; ++r) turns[lane].numbers[n][r] =
+            Numbers<T, kBits>(zeros_of(used(lane), v + n, r));
+      }
+    });
+    multiply(warp, turns, used, v, std::make_integer_sequence<int, kTaken / 2>{});
+    warp.lanes([&](int lane) {
+      UNROLL for (int n = 0; n < kTurns; ++n) {
+        const Unit& unit = used(lane);
+        const uint32_t scales = shared ? +unit.scales[0] : +unit.scales[v + n];
+        const float low = float(std::bit_cast<T>(uint16_t(scales)));
+        const float high = float(std::bit_cast<T>(uint16_t(scales >> 16)));
+        UNROLL for (int tile = 0; tile < kTiles; ++tile) {
+          UNROLL for (int i = 0; i < 4; ++i) sums[lane].at[tile].at[i] +=
+              (i < 2 ? low : high) * turns[lane].sums[n][tile].at[i];
+        }
+      }
+    });
+  }
+  template <class Used, int... kTwo>
+  DEVICE_FN void multiply(const Warp& warp, PerThread<Turns, 32>& turns, Used used, int v,
+                          std::integer_sequence<int, kTwo...>) const {
+    (multiply<2 * kTwo>(warp, turns, used, v), ...);
+  }
+  template <int kI, class Used>
+  DEVICE_FN void multiply(const Warp& warp, PerThread<Turns, 32>& turns, Used used, int v) const {
+    UNROLL for (int n = 0; n < kTurns; ++n) {
+      PerThread<LeftTile, 32> left;
+      UNROLL for (int tile = 0; tile < kTiles; ++tile)
+          warp.template multiply<T>([&](int lane) -> SumTile& { return turns[lane].sums[n][tile]; },
+                                    [&](int lane) {
+                                      if (tile == 0)
+                                        left[lane] = left_of<kI>(turns[lane].numbers[n], used(lane), v + n);
+                                      return left[lane];
+                                    },
+                                    [&](int lane) {
+                                      const auto& right = turns[lane].right[n][tile];
+                                      return device::RightTile{{right[kI], right[kI + 1]}};
+                                    });
+    }
+  }
+  template <int kI>
+  DEVICE_FN static LeftTile left_of(const Numbers<T, kBits> (&by)[2], const Unit& unit, int v) {
+    constexpr int kPair = kI % Form::kPairs;
+    const int word = v * Form::kWords + kI / Form::kPairs;
+    const uint32_t low = unit.codes[0].words[word], high = unit.codes[1].words[word];
+    return {{by[0].template pair<kPair>(low), by[1].template pair<kPair>(high),  //
+             by[0].template pair<kPair + 1>(low), by[1].template pair<kPair + 1>(high)}};
+  }
+
+  DEVICE_FN void show(float* to, const Sums& sums, int lane) const {
+    UNROLL for (int tile = 0; tile < kTiles; ++tile) {
+      UNROLL for (int i = 0; i < 4; ++i) {
+        const int row = tile * kRows + lane % 4 * 2 + i % 2;
+        if (row < count) to[row * kPitch + lane / 4 + i / 2 * 8] = sums.at[tile].at[i];
+      }
+    }
+  }
+  DEVICE_FN void join(const Block<Shared>& b, Shared& s, int tile, int side, int t) const {
+    constexpr int kAtOnce = 8;
+    const float* const sums = sums_in(b, s, side);
+    const int warps = b.size() / 32;
+    NO_UNROLL for (int at = t; at < count * Form::kRows; at += b.size()) {
+      const int row = at / Form::kRows, in_tile = at % Form::kRows, column = tile * Form::kRows + in_tile;
+      if (column >= columns) continue;
+      float sum = s.bias[side][in_tile];
+      NO_UNROLL for (int w = 0; w < warps; w += kAtOnce) {
+        UNROLL for (int n = 0; n < kAtOnce; ++n) sum +=
+            w + n < warps ? sums[((w + n) * count + row) * kPitch + in_tile] : 0.f;
+      }
+      y[size_t(row) * size_t(columns) + size_t(column)] = T(sum);
+    }
+  }
+};
+
+template <class T, int kBits, int kTiles, bool kZeros>
+bool launch(StreamRef stream, const BlockProduct& p, const BlockCodes& w, const WovenCodes& woven) {
+  using Kernel = StreamCodes<T, kBits, kTiles, kZeros>;
+  using Form = Weave<kBits>;
+  const int64_t units = Form::units(w), tiles = (w.rows + Form::kRows - 1) / Form::kRows;
+  // Half a line more than units have, so that neighbouring rows lie in banks of their own.
+  const int64_t pitch = units * Form::kUnit + 32, multiprocessors = device::multiprocessors(stream.device());
+  const auto bytes = [&](int64_t warps) { return p.count * (2 * warps * Kernel::kPitch * 4 + pitch * 2); };
+  constexpr int64_t kOthers = 2048;  // that a block takes besides
+  // As many blocks on a multiprocessor as have kMostWarps warps together: of fewer warps if there are tiles enough.
+  int64_t warps = tiles <= multiprocessors       ? kMostWarps
+                  : tiles <= 2 * multiprocessors ? kMostWarps / 2
+                                                 : kMostWarps / 4;
+  while (warps < kMostWarps && (bytes(warps) + kOthers) * (kMostWarps / warps) > device::kMostSharedBytes) warps *= 2;
+  if (bytes(warps) + kOthers > device::kMostSharedBytes || tiles * units >= int64_t(1) << 31) return false;
+  const int64_t slots = multiprocessors * (kMostWarps / warps), rounds = (tiles + slots - 1) / slots;
+  const int64_t blocks = (tiles + rounds - 1) / rounds;  // so that all have as much to do
+  device::block_kernel<typename Kernel::Shared>(
+      stream, {blocks, int(32 * warps), bytes(warps)},
+      Kernel{static_cast<const T*>(p.a), static_cast<T*>(p.y), static_cast<const T*>(p.bias), woven.codes, woven.scales,
+             woven.zeros, int(p.count), int(w.depth), int(w.rows), int(units), int(tiles), int(pitch),
+             Form::shares(w) == 1});
+  return true;
+}
+
+}  // namespace
+
+bool multiply_stream(StreamRef stream, const BlockProduct& p, const BlockCodes& w, const WovenCodes& woven) {
+  if (p.count > kMostRows || !woven.scales || (w.zeros && !woven.zeros)) return false;
+  if (reinterpret_cast<uintptr_t>(p.a) % 16 != 0) return false;
+  bool done = false;
+  dispatch(TypeList<Half, BFloat16>{}, p.type, [&]<class T> {
+    const auto of_bits = [&]<int kBits> {
+      const auto of_rows = [&]<int kTiles> {
+        done = woven.zeros ? launch<T, kBits, kTiles, true>(stream, p, w, woven)
+                           : launch<T, kBits, kTiles, false>(stream, p, w, woven);
+      };
+      p.count > kRows ? of_rows.template operator()<2>() : of_rows.template operator()<1>();
+    };
+    switch (w.bits) {
+      case 2: return of_bits.template operator()<2>();
+      case 4: return of_bits.template operator()<4>();
+      default: return of_bits.template operator()<8>();
+    }
+  });
+  return done;
+}
+
+}  // namespace encore::ops
