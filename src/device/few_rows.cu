@@ -88,7 +88,7 @@ struct FewRows {
         *reinterpret_cast<Pack<float, 4>*>(s.quads + q * kPlane + 4 * t) = {quad[0], quad[1], quad[2], quad[3]};
       }
     });
-    // An output's sums are those of the threads that are `quads` apart: first so many parts of them, then all.
+    // Every 2^shift-th thread has sums of the same columns. Each is a part's: add up the parts, and then all of them.
     block.threads([&](int t, Shared& s) {
       const int output = t & (outputs - 1), part = (t - output) / kEach >> shift;
       const float* from = s.quads + (output >> (2 + shift)) * kPlane + (output & ((4 << shift) - 1));

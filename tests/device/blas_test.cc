@@ -227,7 +227,8 @@ TEST_F(BlasTest, ReplaysWithNewContents) {
 
 TEST_F(BlasTest, TuningTimesSeveralAlgorithmsAndChangesNoResult) {
   Blas tuning(0, {.tune = true});
-  const Case<Half> plain({.m = 512, .n = 512, .k = 512}), added({.m = 64, .n = 48, .k = 96, .beta = 2});
+  const Case<Half> plain({.m = 512, .n = 512, .k = 512}), added({.m = 64, .n = 48, .k = 96, .beta = 2}),
+      few({.m = 2, .n = 256, .k = 96, .beta = 2});
   const auto product = [&](const Case<Half>& problem) {
     DeviceArray<Half> a(problem.a), b(problem.b), c(problem.c);
     tuning.gemm(stream, problem.gemm, a.data(), b.data(), c.data(), nullptr, workspace);
@@ -236,9 +237,10 @@ TEST_F(BlasTest, TuningTimesSeveralAlgorithmsAndChangesNoResult) {
   for (int i = 0; i < 2; ++i) {
     product(plain);
     product(added);
+    product(few);
   }
   const std::vector<TunedProduct> tuned = tuning.tuned();
-  ASSERT_EQ(tuned.size(), 2u) << "once for each problem";
+  ASSERT_EQ(tuned.size(), 3u) << "once for each problem";
   EXPECT_TRUE(blas.tuned().empty());
   if (!on_cuda()) return;  // Eigen has one candidate
   for (const TunedProduct& one : tuned) {

@@ -1,5 +1,6 @@
-// Matrix products by cuBLASLt. It thinks in columns: a row-major matrix is its transpose there, so c = a b is asked
-// for as c' = b' a', and the bias, one value for each of our columns, runs along its rows as its epilogues want.
+// Matrix products by cuBLASLt, those of few rows by a kernel of our own where that is faster. cuBLASLt thinks in
+// columns: a row-major matrix is its transpose there, so c = a b is asked for as c' = b' a', and the bias, one value
+// for each of our columns, runs along its rows as its epilogues want.
 #include "device/blas.h"
 
 #include <cublasLt.h>
@@ -19,6 +20,7 @@
 #include "device/cuda/stopwatch.h"
 #include "device/device.h"
 #include "device/error.h"
+#include "device/few_rows.h"
 #include "device/graph.h"
 #include "device/memory.h"
 
@@ -177,6 +179,7 @@ struct Prepared {
   cublasLtMatrixLayoutOpaque_t a, b, c;
   cublasLtMatmulAlgo_t algorithm;
   size_t workspace_bytes;
+  int lanes;  // of few_rows.h's kernel; zero: the library has the product
 };
 
 // The library's candidates, best first.
@@ -329,8 +332,8 @@ const Prepared& Blas::State::prepare(StreamRef stream, const Problem& problem, c
   return *remember(problem, made, !settings.tune).prepared;
 }
 
-// Runs each candidate on the real operands, into the real result or, where that is an operand too, beside it: all of
-// them briefly, then those that did best for longer.
+// Runs each candidate, the library's and then ours, on the real operands, into the real result or, where that is an
+// operand too, beside it: all of them briefly, then those that did best for longer.
 Prepared Blas::State::tune(StreamRef stream, const Problem& problem, const Pointers& at, Prepared call,
                            Workspace& workspace) {
   constexpr size_t kFinalists = 3;
@@ -371,6 +374,13 @@ Prepared Blas::State::tune(StreamRef stream, const Problem& problem, const Point
     timed.push_back({call, int(timed.size()), watch.glance(native, run)});
   }
   if (timed.empty()) no_algorithm(g);
+  call.workspace_bytes = 0;
+  for (const int lanes : few_rows_lanes(g, multiprocessors(stream.device()))) {
+    if (is_over()) break;
+    call.lanes = lanes;
+    run();
+    timed.push_back({call, int(timed.size()), watch.glance(native, run)});
+  }
   TunedProduct best{.problem = describe(g), .candidates = int(timed.size()), .first_us = timed[0].us};
   std::ranges::stable_sort(timed, {}, &Timed::us);
   timed.resize(std::min(timed.size(), kFinalists));
@@ -392,6 +402,10 @@ Prepared Blas::State::tune(StreamRef stream, const Problem& problem, const Point
 
 cublasStatus_t Blas::State::multiply(StreamRef stream, const Gemm& g, const Prepared& call, const Pointers& at,
                                      void* result, void* workspace) const {
+  if (call.lanes) {
+    multiply_few_rows(stream, g, at.a, at.b, at.c, result, at.bias, call.lanes);
+    return CUBLAS_STATUS_SUCCESS;
+  }
   cublasLtMatmulDescOpaque_t operation = call.operation;  // other threads may be using the shared one with their bias
   if (at.bias) set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, at.bias);
   auto a = call.a, b = call.b, c = call.c;  // not const, for the library asks for it so
