@@ -141,6 +141,13 @@ TYPED_TEST(FloatBlasTest, TheSameBitsEveryTime) {
   EXPECT_EQ(std::memcmp(first.data(), second.data(), first.size() * sizeof first[0]), 0);
 }
 
+TYPED_TEST(FloatBlasTest, FewRowsOfALargeMatrix) {
+  for (const bool transposed : {false, true}) {
+    this->template check<TypeParam>({.m = 1, .n = 512, .k = 2048, .transpose_b = transposed, .has_bias = true});
+    this->template check<TypeParam>({.m = 3, .n = 2047, .k = 513, .transpose_b = transposed});
+  }
+}
+
 TEST_F(BlasTest, Tf32MayRoundTheOperandsOnly) {
   for (const auto& [m, n, k] : kSizes) check<float>({.m = m, .n = n, .k = k, .tf32 = true});
 }

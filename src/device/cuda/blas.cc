@@ -326,6 +326,10 @@ const Prepared& Blas::State::prepare(StreamRef stream, const Problem& problem, c
     return *remember(problem, tune(stream, problem, at, describe_call(problem, at), workspace), true).prepared;
   }
   Prepared made = describe_call(problem, at);
+  if (few_rows_pay(problem.gemm)) {
+    made.lanes = few_rows_lanes(problem.gemm, multiprocessors(stream.device())).front();
+    return *remember(problem, made, !settings.tune).prepared;
+  }
   const Candidates found = candidates(handle, problem, made, 1);
   made.algorithm = found.at[0].algo;
   made.workspace_bytes = found.at[0].workspaceSize;
