@@ -65,8 +65,7 @@ struct FewRows {
     float sums[kThreads];
   };
   struct Place {
-    int row;
-    int64_t column;
+    int row, column;
     bool wanted;
   };
   struct Late {  // what the result needs besides
@@ -77,12 +76,11 @@ struct FewRows {
 
   DEVICE_FN void operator()(Block<Shared>& block, const Shared&) const {
     const int shift = p.lane_shift, outputs = kEach << shift, parts = p.parts;
-    const int64_t first = block.index() * (kSide << shift);
+    const int first = int(block.index()) * (kSide << shift);
     PerThread<Late, kThreads> late;
     block.threads([&](int t, Shared& s) {
       float sums[kRows][kSide] = {};
-      if (t < outputs) late[t] = late_of(place_of(first, t));
-      add_up(sums, column_of(first, t & ((1 << shift) - 1)), t >> shift, block.size() >> shift);
+      add_up(sums, first, t, block.size(), late[t]);
       UNROLL for (int q = 0; q < kQuads; ++q) {
         const float* quad = &sums[q * 4 / kSide][q * 4 % kSide];
         *reinterpret_cast<Pack<float, 4>*>(s.quads + q * kPlane + 4 * t) = {quad[0], quad[1], quad[2], quad[3]};
@@ -90,18 +88,17 @@ struct FewRows {
     });
     // Every 2^shift-th thread has sums of the same columns. Each is a part's: add up the parts, and then all of them.
     block.threads([&](int t, Shared& s) {
-      const int output = t & (outputs - 1), part = (t - output) / kEach >> shift;
+      const int output = t & (outputs - 1), part = unsigned(t) / kEach >> shift;
       const float* from = s.quads + (output >> (2 + shift)) * kPlane + (output & ((4 << shift) - 1));
       float sum = 0;
       UNROLL for (int i = 0; i < kEach; ++i) sum += from[(i * parts + part) << (2 + shift)];
       s.sums[t] = sum;
     });
     block.threads([&](int t, Shared& s) {
-      if (t >= outputs) return;
       const Place to = place_of(first, t);
       if (!to.wanted) return;
       float sum = 0;
-      for (int i = 0; i < parts; i += 8) {
+      NO_UNROLL for (int i = 0; i < parts; i += 8) {
         float some[8];
         UNROLL for (int j = 0; j < 8; ++j) some[j] = i + j < parts ? s.sums[t + (i + j) * outputs] : 0.f;
         sum += ((some[0] + some[1]) + (some[2] + some[3])) + ((some[4] + some[5]) + (some[6] + some[7]));
@@ -115,15 +112,15 @@ struct FewRows {
 
  private:
   // The first column of a square: the last ones of b if it would not fit in.
-  DEVICE_FN int64_t column_of(int64_t first, int lane) const {
-    const int64_t column = first + lane * kSide, last = p.columns - kSide;
+  DEVICE_FN int column_of(int first, int lane) const {
+    const int column = first + lane * kSide, last = p.columns - kSide;
     return column < last ? column : last;
   }
-  // The output of a block's thread. Not wanted: another square's, or a row that there is not.
-  DEVICE_FN Place place_of(int64_t first, int output) const {
-    const int plane = output >> (2 + p.lane_shift), lane = output >> 2 & ((1 << p.lane_shift) - 1);
-    const int row = plane * 4 / kSide;
-    const int64_t column = column_of(first, lane) + plane * 4 % kSide + output % 4;
+  // The output of a block's thread. Not wanted: another square's, a row that there is not, or a thread too many.
+  DEVICE_FN Place place_of(int first, int t) const {
+    const unsigned plane = unsigned(t) >> (2 + p.lane_shift);
+    const int lane = t >> 2 & ((1 << p.lane_shift) - 1), row = int(plane / (kSide / 4));
+    const int column = column_of(first, lane) + int(plane % (kSide / 4)) * 4 + (t & 3);
     return {row, column, row < p.rows && column >= first + lane * kSide};
   }
   DEVICE_FN Late late_of(const Place& at) const {
@@ -135,24 +132,24 @@ struct FewRows {
 
   // A row of a square is asked for as soon as the one before it in the same registers has been used: while a thread has
   // something left to read, a whole square is on its way.
-  DEVICE_FN void add_up(float (&sums)[kRows][kSide], int64_t column, int lane, int lanes) const {
+  DEVICE_FN void add_up(float (&sums)[kRows][kSide], int first, int t, int threads, Late& late) const {
+    const int column = column_of(first, t & ((1 << p.lane_shift) - 1)), step = (threads >> p.lane_shift) * kSide;
     const T* const b = p.b + (kTransposed ? column * p.ldb : column);
-    int k = lane * kSide, left = p.depth - k;
-    if (left <= 0) return;
+    int k = (t >> p.lane_shift) * kSide, left = p.depth - k;
     Loaded square[kSide] = {}, rows[kRows] = {};
     UNROLL for (int i = 0; i < kSide; ++i) load_b(square[i], b, k, i, left);
     UNROLL for (int r = 0; r < kRows; ++r) load_a(rows[r], k, r, left);
+    if (p.bias || p.beta != 0) late = late_of(place_of(first, t));
     NO_UNROLL while (left > 0) {
-      const int next = k + lanes * kSide, next_left = p.depth - next;
+      const int next = k + step, next_left = left - step;
       float a[kRows][kSide];
       UNROLL for (int r = 0; r < kRows; ++r) {
         const Square row = values_of(rows[r], left);
-        load_a(rows[r], next, r, next_left);
         UNROLL for (int i = 0; i < kSide; ++i) a[r][i] = float(row.at[i]);
+        load_a(rows[r], next, r, next_left);
       }
       UNROLL for (int i = 0; i < kSide; ++i) {
         const Square row = values_of(square[i], kTransposed ? left : kSide);
-        load_b(square[i], b, next, i, next_left);
         UNROLL for (int j = 0; j < kSide; ++j) {
           const float value = float(row.at[j]);
           UNROLL for (int r = 0; r < kRows; ++r) {
@@ -160,6 +157,7 @@ struct FewRows {
             sum = fmaf(a[r][kTransposed ? j : i], value, sum);
           }
         }
+        load_b(square[i], b, next, i, next_left);
       }
       k = next, left = next_left;
     }
@@ -169,7 +167,7 @@ struct FewRows {
     if constexpr (kTransposed)
       load(to, b + i * p.ldb + k, left);
     else
-      load(to, b + (k + i) * p.ldb, i < left ? kSide : 0);
+      load(to, b + (k + i) * p.ldb, kAligned ? left : i < left ? kSide : 0);
   }
   DEVICE_FN void load_a(Loaded& to, int k, int row, int left) const {
     load(to, p.a + (row < p.rows ? row : 0) * p.lda + k, left);
