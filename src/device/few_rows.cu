@@ -1,40 +1,21 @@
-// A thread reads a square of b, 16 bytes from each of so many rows as 16 bytes have values: all of it is on its way
-// before the first value is used. It adds up what the square is multiplied by, for as many columns as the square has,
-// goes on along the depth, and in the end the block adds up its threads. No block waits for another one: where b has
-// few columns, blocks have fewer of them and more threads along the depth.
+// One to four rows: a thread reads a square of b, 16 bytes from each of so many rows as 16 bytes have values: all of it
+// is on its way before the first value is used. It adds up what the square is multiplied by, for as many columns as the
+// square has, goes on along the depth, and in the end the block adds up its threads. No block waits for another one:
+// where b has few columns, blocks have fewer of them and more threads along the depth.
 #include "device/few_rows.h"
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstdint>
 #include <type_traits>
 
 #include "device/error.h"
+#include "device/few_rows_product.h"
 #include "device/neighbours.h"
 #include "device/transform.h"
 
 namespace encore::device {
 namespace {
-
-template <class T>
-struct Product {
-  const T *a, *b, *addend, *bias;
-  T* c;
-  int64_t lda, ldb, ldc;
-  int rows, columns, depth;
-  float alpha, beta;
-  Epilogue epilogue;
-  int lane_shift;  // 2^ so many threads side by side
-  int parts;       // that the sums of an output are first added up in
-};
-
-DEVICE_FN float after(Epilogue epilogue, float value) {
-  if (epilogue == Epilogue::relu) return value < 0 ? 0 : value;
-  if (epilogue == Epilogue::gelu_tanh)
-    return 0.5f * value * (1 + tanhf(0.7978845608f * (value + 0.044715f * value * value * value)));
-  return value;
-}
 
 // Replaces what is there if `wanted`. Compilers leave it where it is written, and neither branch nor wait there.
 DEVICE_FN void read_if(bool wanted, Granule& to, const void* from) {
@@ -68,14 +49,14 @@ struct FewRows {
     int row, column;
     bool wanted;
   };
-  struct Late {  // what the result needs besides
-    T addend, bias;
-  };
+  using Late = typename FewRowsProduct<T>::Late;
 
-  Product<T> p;
+  FewRowsProduct<T> p;
+  int shift;  // 2^ so many threads stand side by side
+  int parts;  // that the sums of an output are first added up in
 
   DEVICE_FN void operator()(Block<Shared>& block, const Shared&) const {
-    const int shift = p.lane_shift, outputs = kEach << shift, parts = p.parts;
+    const int outputs = kEach << shift;
     const int first = int(block.index()) * (kSide << shift);
     PerThread<Late, kThreads> late;
     block.threads([&](int t, Shared& s) {
@@ -103,43 +84,29 @@ struct FewRows {
         UNROLL for (int j = 0; j < 8; ++j) some[j] = i + j < parts ? s.sums[t + (i + j) * outputs] : 0.f;
         sum += ((some[0] + some[1]) + (some[2] + some[3])) + ((some[4] + some[5]) + (some[6] + some[7]));
       }
-      float value = p.alpha * sum;
-      if (p.beta != 0) value += p.beta * float(late[t].addend);
-      if (p.bias) value += float(late[t].bias);
-      p.c[to.row * p.ldc + to.column] = T(after(p.epilogue, value));
+      p.store(to.row, to.column, sum, late[t]);
     });
   }
 
  private:
-  // The first column of a square: the last ones of b if it would not fit in.
-  DEVICE_FN int column_of(int first, int lane) const {
-    const int column = first + lane * kSide, last = p.columns - kSide;
-    return column < last ? column : last;
-  }
   // The output of a block's thread. Not wanted: another square's, a row that there is not, or a thread too many.
   DEVICE_FN Place place_of(int first, int t) const {
-    const unsigned plane = unsigned(t) >> (2 + p.lane_shift);
-    const int lane = t >> 2 & ((1 << p.lane_shift) - 1), row = int(plane / (kSide / 4));
-    const int column = column_of(first, lane) + int(plane % (kSide / 4)) * 4 + (t & 3);
+    const unsigned plane = unsigned(t) >> (2 + shift);
+    const int lane = t >> 2 & ((1 << shift) - 1), row = int(plane / (kSide / 4));
+    const int column = p.fitting(first + lane * kSide, kSide) + int(plane % (kSide / 4)) * 4 + (t & 3);
     return {row, column, row < p.rows && column >= first + lane * kSide};
   }
-  DEVICE_FN Late late_of(const Place& at) const {
-    Late late = {};
-    if (at.wanted && p.beta != 0) late.addend = p.addend[at.row * p.ldc + at.column];
-    if (at.wanted && p.bias) late.bias = p.bias[at.column];
-    return late;
-  }
-
   // A row of a square is asked for as soon as the one before it in the same registers has been used: while a thread has
   // something left to read, a whole square is on its way.
   DEVICE_FN void add_up(float (&sums)[kRows][kSide], int first, int t, int threads, Late& late) const {
-    const int column = column_of(first, t & ((1 << p.lane_shift) - 1)), step = (threads >> p.lane_shift) * kSide;
+    const int column = p.fitting(first + (t & ((1 << shift) - 1)) * kSide, kSide), step = (threads >> shift) * kSide;
     const T* const b = p.b + (kTransposed ? column * p.ldb : column);
-    int k = (t >> p.lane_shift) * kSide, left = p.depth - k;
+    int k = (t >> shift) * kSide, left = p.depth - k;
     Loaded square[kSide] = {}, rows[kRows] = {};
     UNROLL for (int i = 0; i < kSide; ++i) load_b(square[i], b, k, i, left);
     UNROLL for (int r = 0; r < kRows; ++r) load_a(rows[r], k, r, left);
-    if (p.bias || p.beta != 0) late = late_of(place_of(first, t));
+    if (p.has_late())
+      if (const Place to = place_of(first, t); to.wanted) late = p.late(to.row, to.column);
     NO_UNROLL while (left > 0) {
       const int next = k + step, next_left = left - step;
       float a[kRows][kSide];
@@ -192,28 +159,25 @@ struct FewRows {
 };
 
 template <class T, int kRows, bool kTransposed, bool kAligned>
-void launch(StreamRef stream, Product<T> p, int lanes) {
+void launch(StreamRef stream, const FewRowsProduct<T>& p, int lanes) {
   using Kernel = FewRows<T, kRows, kTransposed, kAligned>;
   // No more threads along the depth than have something to do, but one for each output of the block.
   int threads = Kernel::kThreads;
   while (threads / 2 >= std::max(32, Kernel::kEach * lanes) && threads / 2 / lanes * Kernel::kSide >= p.depth)
     threads /= 2;
-  p.parts = threads / (Kernel::kEach * lanes);
   const int64_t columns = Kernel::kSide * lanes;
-  block_kernel<typename Kernel::Shared>(stream, {(p.columns + columns - 1) / columns, threads}, Kernel{p});
+  block_kernel<typename Kernel::Shared>(
+      stream, {(p.columns + columns - 1) / columns, threads},
+      Kernel{p, std::countr_zero(unsigned(lanes)), threads / (Kernel::kEach * lanes)});
 }
 
 template <class T>
-void multiply(StreamRef stream, const Gemm& g, const Product<T>& p, int lanes) {
-  constexpr int kSide = pack_size<T>();
-  const bool aligned = is_pack_aligned<kSide>(p.a) && is_pack_aligned<kSide>(p.b) && p.depth % kSide == 0 &&
-                       p.ldb % kSide == 0 && (g.m == 1 || p.lda % kSide == 0) &&
-                       (g.transpose_b || p.columns % kSide == 0);
+void launch(StreamRef stream, const Gemm& g, const FewRowsProduct<T>& p, int lanes, bool in_packs) {
   const auto with_rows = [&]<int kRows> {
     if (g.transpose_b)
-      aligned ? launch<T, kRows, true, true>(stream, p, lanes) : launch<T, kRows, true, false>(stream, p, lanes);
+      in_packs ? launch<T, kRows, true, true>(stream, p, lanes) : launch<T, kRows, true, false>(stream, p, lanes);
     else
-      aligned ? launch<T, kRows, false, true>(stream, p, lanes) : launch<T, kRows, false, false>(stream, p, lanes);
+      in_packs ? launch<T, kRows, false, true>(stream, p, lanes) : launch<T, kRows, false, false>(stream, p, lanes);
   };
   if (g.m == 1)
     with_rows.template operator()<1>();
@@ -225,44 +189,78 @@ void multiply(StreamRef stream, const Gemm& g, const Product<T>& p, int lanes) {
 
 bool is_half(Type type) { return type == Type::f16 || type == Type::bf16; }
 
+int64_t side_of(const Gemm& g) { return int64_t(16 / size_bytes(g.type)); }
+
 bool serves(const Gemm& g) {
-  const int64_t side = int64_t(16 / size_bytes(g.type));
   return (is_half(g.type) || g.type == Type::f32) && g.type == g.output && g.batch == 1 && g.m >= 1 &&
-         g.m <= kMostFewRows && g.n >= side && g.k > 0 && g.n <= INT32_MAX / 2 && g.k <= INT32_MAX / 2 &&
+         g.m <= kMostFewRows && g.n >= side_of(g) && g.k > 0 && g.n <= INT32_MAX / 2 && g.k <= INT32_MAX / 2 &&
          (!g.transpose_a || (g.m == 1 && g.lda == 1));
+}
+
+// Whether all that is read lies in aligned packs.
+bool lies_in_packs(const Gemm& g, bool aligned) {
+  const int64_t side = side_of(g);
+  return aligned && g.k % side == 0 && g.ldb % side == 0 && (g.m == 1 || g.lda % side == 0) &&
+         (g.transpose_b || g.n % side == 0);
+}
+
+bool serves(const Gemm& g, bool tiles, bool aligned) {
+  if (tiles) return is_half(g.type) && !g.transpose_b && lies_in_packs(g, aligned);
+  return g.m <= 4;
 }
 
 }  // namespace
 
-std::vector<int> few_rows_lanes(const Gemm& g, int multiprocessors) {
+std::vector<FewRowsWay> few_rows_ways(const Gemm& g, bool aligned, int multiprocessors) {
   if (!serves(g)) return {};
-  // The more lanes, the longer the pieces of b's rows, or the longer threads go on before they are added up; but each
+  // The wider, the longer the pieces of b's rows, or the longer threads go on before they are added up; but each
   // multiprocessor should have something to do, and better two blocks than one.
   const int least = g.transpose_b ? 1 : 2, most = g.transpose_b ? 4 : 8;
-  const auto busy = [&](int lanes) {
-    return 2 * g.n * int64_t(size_bytes(g.type)) >= 3 * 16 * int64_t(lanes) * multiprocessors;
-  };
+  const auto busy = [&](int width) { return 2 * g.n >= 3 * side_of(g) * width * multiprocessors; };
   int best = most;
   while (best > least && !busy(best)) best /= 2;
-  std::vector<int> lanes{best};
-  for (int other = least; other <= most; other *= 2)
-    if (other != best) lanes.push_back(other);
-  return lanes;
+  std::vector<FewRowsWay> ways;
+  for (const bool tiles : {g.m > 1, g.m == 1}) {
+    if (!serves(g, tiles, aligned)) continue;
+    ways.push_back({tiles, best});
+    for (int other = least; other <= most; other *= 2)
+      if (other != best) ways.push_back({tiles, other});
+  }
+  return ways;
 }
 
-bool few_rows_pay(const Gemm& g) { return serves(g) && is_half(g.type) && g.n >= 512 && g.n * g.k >= int64_t(1) << 20; }
+FewRowsWay few_rows_way(const Gemm& g, bool aligned, int multiprocessors) {
+  if (!is_half(g.type) || g.n < 512 || g.n * g.k < int64_t(1) << 20) return {};
+  const std::vector<FewRowsWay> ways = few_rows_ways(g, aligned, multiprocessors);
+  return ways.empty() ? FewRowsWay{} : ways.front();
+}
 
 void multiply_few_rows(StreamRef stream, const Gemm& g, const void* a, const void* b, const void* addend, void* c,
-                       const void* bias, int lanes) {
+                       const void* bias, FewRowsWay way) {
   check(g);
-  const bool known = serves(g) && (lanes == 1 || lanes == 2 || lanes == 4 || lanes == 8);
-  if (!known) fail(Code::internal, describe(g), ": not a product of few rows with ", lanes, " lanes");
+  const bool aligned = (reinterpret_cast<uintptr_t>(a) | reinterpret_cast<uintptr_t>(b)) % 16 == 0;
+  const bool known_width = way.width == 1 || way.width == 2 || way.width == 4 || way.width == 8;
+  if (!serves(g) || !serves(g, way.tiles, aligned) || !known_width || (way.tiles && way.width == 1))
+    fail(Code::internal, describe(g), ": not a product of few rows", way.tiles ? " by tiles" : "", " of width ",
+         way.width);
   const auto of = [&]<class T>(T) {
-    multiply<T>(stream, g,
-                {static_cast<const T*>(a), static_cast<const T*>(b), static_cast<const T*>(addend),
-                 static_cast<const T*>(bias), static_cast<T*>(c), g.lda, g.ldb, g.ldc, int(g.m), int(g.n), int(g.k),
-                 g.alpha, g.beta, g.epilogue, std::countr_zero(unsigned(lanes)), 0},
-                lanes);
+    const FewRowsProduct<T> p{static_cast<const T*>(a),
+                              static_cast<const T*>(b),
+                              static_cast<const T*>(addend),
+                              static_cast<const T*>(bias),
+                              static_cast<T*>(c),
+                              g.lda,
+                              g.ldb,
+                              g.ldc,
+                              int(g.m),
+                              int(g.n),
+                              int(g.k),
+                              g.alpha,
+                              g.beta,
+                              g.epilogue};
+    if constexpr (!std::is_same_v<T, float>)
+      if (way.tiles) return multiply_few_rows_by_tiles(stream, p, way.width);
+    launch(stream, g, p, way.width, lies_in_packs(g, aligned));
   };
   switch (g.type) {
     case Type::f16: return of(Half());

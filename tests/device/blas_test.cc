@@ -145,6 +145,7 @@ TYPED_TEST(FloatBlasTest, FewRowsOfALargeMatrix) {
   for (const bool transposed : {false, true}) {
     this->template check<TypeParam>({.m = 1, .n = 512, .k = 2048, .transpose_b = transposed, .has_bias = true});
     this->template check<TypeParam>({.m = 3, .n = 2047, .k = 513, .transpose_b = transposed});
+    this->template check<TypeParam>({.m = 8, .n = 520, .k = 2048, .transpose_b = transposed, .beta = 1});
   }
 }
 

@@ -1,4 +1,4 @@
-// Products of few rows by the kernel made for them, whatever else the back end would take.
+// Products of few rows by the kernels made for them, whatever else the back end would take.
 #include "device/few_rows.h"
 
 #include <gtest/gtest.h>
@@ -22,12 +22,12 @@ template <class T>
 class FewRowsTest : public ::testing::Test {
  protected:
   // a, b and c begin so many values after an aligned address.
-  std::vector<T> run(const Case<T>& problem, int lanes, int offset = 0) {
+  std::vector<T> run(const Case<T>& problem, FewRowsWay way, int offset = 0) {
     DeviceArray<T> a(shifted(problem.a, offset)), b(shifted(problem.b, offset));
     DeviceArray<T> c(shifted(problem.c, offset)), bias(shifted(problem.bias, offset));
     T* const to = c.data() + offset;
     multiply_few_rows(stream, problem.gemm, a.data() + offset, b.data() + offset, to, to,
-                      problem.gemm.has_bias ? bias.data() + offset : nullptr, lanes);
+                      problem.gemm.has_bias ? bias.data() + offset : nullptr, way);
     std::vector<T> got = c.download(stream);
     got.erase(got.begin(), got.begin() + offset);
     return got;
@@ -35,14 +35,15 @@ class FewRowsTest : public ::testing::Test {
   // In each way that there is.
   void check(Gemm gemm, int offset = 0) {
     const Case<T> problem(gemm);
-    const std::vector<int> ways = few_rows_lanes(problem.gemm, kMultiprocessors);
-    ASSERT_FALSE(ways.empty()) << describe(problem.gemm);
-    for (const int lanes : ways) {
-      SCOPED_TRACE(lanes);
-      problem.expect_equal(run(problem, lanes, offset));
+    const auto ways = few_rows_ways(problem.gemm, size_t(offset) * sizeof(T) % 16 == 0, kMultiprocessors);
+    EXPECT_EQ(ways.empty(), gemm.m > 4 && (!kHalf || gemm.transpose_b || gemm.n % 8 || gemm.k % 8));
+    for (const FewRowsWay& way : ways) {
+      SCOPED_TRACE(text(way.tiles ? "tiles " : "threads ", way.width));
+      problem.expect_equal(run(problem, way, offset));
     }
   }
 
+  static constexpr bool kHalf = sizeof(T) == 2;
   Stream stream{0};
 };
 using Types = ::testing::Types<float, Half, BFloat16>;
@@ -58,7 +59,7 @@ TYPED_TEST(FewRowsTest, RowsAndSizes) {
 TYPED_TEST(FewRowsTest, DeeperThanABlockReadsAtOnce) {
   for (const bool transposed : {false, true}) {
     this->check({.m = 1, .n = 16, .k = 16384, .transpose_b = transposed});
-    this->check({.m = 3, .n = 24, .k = 4104, .transpose_b = transposed});
+    this->check({.m = 5, .n = 24, .k = 4104, .transpose_b = transposed});
     this->check({.m = 2, .n = 19, .k = 9001, .transpose_b = transposed});
   }
 }
@@ -111,8 +112,8 @@ TYPED_TEST(FewRowsTest, WhatIsNotFiniteStaysInItsRowAndColumn) {
       };
       b(k - 1, 5) = T(infinity), b(0, 39) = T(std::nanf(""));
       problem.a[size_t(k - 1)] = T(2.f), problem.a[size_t(2 * k - 1)] = T(0.f);
-      for (const int lanes : few_rows_lanes(problem.gemm, kMultiprocessors)) {
-        const std::vector<T> got = this->run(problem, lanes);
+      for (const FewRowsWay& way : few_rows_ways(problem.gemm, true, kMultiprocessors)) {
+        const std::vector<T> got = this->run(problem, way);
         for (int64_t row = 0; row < 2; ++row)
           for (int64_t column = 0; column < gemm.n; ++column) {
             const float value = float(got[size_t(row * gemm.n + column)]);
@@ -131,16 +132,16 @@ TYPED_TEST(FewRowsTest, TheSumMayGoElsewhere) {
   const Case<TypeParam> problem(Gemm{.m = 2, .n = 64, .k = 32, .beta = 1});
   DeviceArray<TypeParam> a(problem.a), b(problem.b), c(problem.c), beside(problem.c.size());
   for (int i = 0; i < 2; ++i)
-    multiply_few_rows(this->stream, problem.gemm, a.data(), b.data(), c.data(), beside.data(), nullptr, 4);
+    multiply_few_rows(this->stream, problem.gemm, a.data(), b.data(), c.data(), beside.data(), nullptr, {.width = 4});
   problem.expect_equal(beside.download(this->stream));
 }
 
 TYPED_TEST(FewRowsTest, ReplaysTheSameBits) {
   const Case<TypeParam> problem(Gemm{.m = 1, .n = 64, .k = 1000, .has_bias = true});
-  const std::vector<TypeParam> eager = this->run(problem, 2);
+  const std::vector<TypeParam> eager = this->run(problem, {.width = 2});
   DeviceArray<TypeParam> a(problem.a), b(problem.b), c(problem.c), bias(problem.bias);
   begin_capture(this->stream, CaptureMode::thread_local_);
-  multiply_few_rows(this->stream, problem.gemm, a.data(), b.data(), c.data(), c.data(), bias.data(), 2);
+  multiply_few_rows(this->stream, problem.gemm, a.data(), b.data(), c.data(), c.data(), bias.data(), {.width = 2});
   end_capture(this->stream).instantiate().launch(this->stream);
   const std::vector<TypeParam> got = c.download(this->stream);
   EXPECT_EQ(std::memcmp(got.data(), eager.data(), got.size() * sizeof got[0]), 0);
@@ -152,30 +153,37 @@ TEST(FewRows, LeavesOtherProductsAlone) {
   const auto ways = [&](auto change) {
     Gemm gemm = good;
     change(gemm);
-    return few_rows_lanes(gemm, kMultiprocessors).size();
+    return few_rows_ways(gemm, true, kMultiprocessors).size();
   };
-  EXPECT_EQ(ways([](Gemm&) {}), 3u);
-  EXPECT_EQ(ways([](Gemm& g) { g.m = 5; }), 0u);
+  EXPECT_EQ(ways([](Gemm&) {}), 6u);
+  EXPECT_EQ(ways([](Gemm& g) { g.m = 8; }), 3u);
+  EXPECT_EQ(ways([](Gemm& g) { g.m = 9; }), 0u);
   EXPECT_EQ(ways([](Gemm& g) { g.n = 7; }), 0u);
   EXPECT_EQ(ways([](Gemm& g) { g.k = 0; }), 0u);
   EXPECT_EQ(ways([](Gemm& g) { g.batch = 2; }), 0u);
   EXPECT_EQ(ways([](Gemm& g) { g.type = g.output = Type::f64; }), 0u);
   EXPECT_EQ(ways([](Gemm& g) { g.type = Type::i8, g.output = Type::i32; }), 0u);
   EXPECT_EQ(ways([](Gemm& g) { g.m = 2, g.transpose_a = true; }), 0u);
-  EXPECT_ERROR(multiply_few_rows({}, good, nullptr, nullptr, nullptr, nullptr, nullptr, 3), Code::internal);
+  EXPECT_ERROR(multiply_few_rows({}, good, nullptr, nullptr, nullptr, nullptr, nullptr, {.width = 3}), Code::internal);
 }
 
 TEST(FewRows, NarrowProductsHaveNarrowBlocks) {
-  const auto first = [](int64_t n, bool transposed) {
-    const Gemm gemm{.type = Type::f16, .output = Type::f16, .m = 1, .n = n, .k = 2048, .transpose_b = transposed};
-    return few_rows_lanes(gemm, kMultiprocessors).at(0);
+  const auto way = [](Gemm gemm, bool aligned = true) {
+    gemm.type = gemm.output = Type::f16, gemm.k = 2048;
+    gemm.lda = 2048, gemm.ldb = gemm.transpose_b ? 2048 : gemm.n, gemm.ldc = gemm.n;
+    return few_rows_way(gemm, aligned, kMultiprocessors);
   };
-  EXPECT_EQ(first(512, false), 2);
-  EXPECT_EQ(first(2048, false), 2);
-  EXPECT_EQ(first(8192, false), 4);
-  EXPECT_EQ(first(128256, false), 8);
-  EXPECT_EQ(first(2048, true), 1);
-  EXPECT_EQ(first(128256, true), 4);
+  for (const int64_t m : {1, 4}) {
+    const bool tiles = m > 1;
+    EXPECT_EQ(way({.m = m, .n = 512}), (FewRowsWay{tiles, 2}));
+    EXPECT_EQ(way({.m = m, .n = 2048}), (FewRowsWay{tiles, 2}));
+    EXPECT_EQ(way({.m = m, .n = 8192}), (FewRowsWay{tiles, 4}));
+    EXPECT_EQ(way({.m = m, .n = 128256}), (FewRowsWay{tiles, 8}));
+    EXPECT_EQ(way({.m = m, .n = 8192}, false), (FewRowsWay{false, 4}));
+    EXPECT_EQ(way({.m = m, .n = 2048, .transpose_b = true}), (FewRowsWay{false, 1}));
+    EXPECT_EQ(way({.m = m, .n = 128256, .transpose_b = true}), (FewRowsWay{false, 4}));
+  }
+  EXPECT_EQ(way({.m = 1, .n = 64}), FewRowsWay{}) << "too little to gain";
 }
 
 }  // namespace

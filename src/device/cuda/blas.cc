@@ -1,4 +1,4 @@
-// Matrix products by cuBLASLt, those of few rows by a kernel of our own where that is faster. cuBLASLt thinks in
+// Matrix products by cuBLASLt, those of few rows by kernels of our own where these are faster. cuBLASLt thinks in
 // columns: a row-major matrix is its transpose there, so c = a b is asked for as c' = b' a', and the bias, one value
 // for each of our columns, runs along its rows as its epilogues want.
 #include "device/blas.h"
@@ -147,6 +147,7 @@ struct Problem {
         align_c(alignment(at.c)),
         align_bias(alignment(at.bias)) {}
   bool operator==(const Problem&) const = default;
+  bool packed() const { return align_a >= 16 && align_b >= 16; }
 
   static uint32_t alignment(const void* address) {
     return uint32_t{1} << std::min(std::countr_zero(reinterpret_cast<uintptr_t>(address)), 8);
@@ -179,7 +180,7 @@ struct Prepared {
   cublasLtMatrixLayoutOpaque_t a, b, c;
   cublasLtMatmulAlgo_t algorithm;
   size_t workspace_bytes;
-  int lanes;  // of few_rows.h's kernel; zero: the library has the product
+  FewRowsWay own;  // if there is one, the library has no part in it
 };
 
 // The library's candidates, best first.
@@ -326,10 +327,8 @@ const Prepared& Blas::State::prepare(StreamRef stream, const Problem& problem, c
     return *remember(problem, tune(stream, problem, at, describe_call(problem, at), workspace), true).prepared;
   }
   Prepared made = describe_call(problem, at);
-  if (few_rows_pay(problem.gemm)) {
-    made.lanes = few_rows_lanes(problem.gemm, multiprocessors(stream.device())).front();
-    return *remember(problem, made, !settings.tune).prepared;
-  }
+  made.own = few_rows_way(problem.gemm, problem.packed(), multiprocessors(stream.device()));
+  if (made.own.width) return *remember(problem, made, !settings.tune).prepared;
   const Candidates found = candidates(handle, problem, made, 1);
   made.algorithm = found.at[0].algo;
   made.workspace_bytes = found.at[0].workspaceSize;
@@ -379,9 +378,9 @@ Prepared Blas::State::tune(StreamRef stream, const Problem& problem, const Point
   }
   if (timed.empty()) no_algorithm(g);
   call.workspace_bytes = 0;
-  for (const int lanes : few_rows_lanes(g, multiprocessors(stream.device()))) {
+  for (const FewRowsWay way : few_rows_ways(g, problem.packed(), multiprocessors(stream.device()))) {
     if (is_over()) break;
-    call.lanes = lanes;
+    call.own = way;
     run();
     timed.push_back({call, int(timed.size()), watch.glance(native, run)});
   }
@@ -406,8 +405,8 @@ Prepared Blas::State::tune(StreamRef stream, const Problem& problem, const Point
 
 cublasStatus_t Blas::State::multiply(StreamRef stream, const Gemm& g, const Prepared& call, const Pointers& at,
                                      void* result, void* workspace) const {
-  if (call.lanes) {
-    multiply_few_rows(stream, g, at.a, at.b, at.c, result, at.bias, call.lanes);
+  if (call.own.width) {
+    multiply_few_rows(stream, g, at.a, at.b, at.c, result, at.bias, call.own);
     return CUBLAS_STATUS_SUCCESS;
   }
   cublasLtMatmulDescOpaque_t operation = call.operation;  // other threads may be using the shared one with their bias
