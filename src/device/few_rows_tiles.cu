@@ -19,6 +19,7 @@ struct FewRowsTiles {
   static constexpr int kStep = 32;             // rows of b that a warp has at a time
   static constexpr int kRows = kMostFewRows;
   using Columns = Pack<uint32_t, kPairs>;
+  // Of a lane's columns, first the first ones of all lanes, then the second ones: so all banks are written at once.
   struct Shared {
     float sums[kWarps][kRows][kWidth + 4];
   };
@@ -67,8 +68,7 @@ struct FewRowsTiles {
       warp.lanes([&](int lane) {
         UNROLL for (int pair = 0; pair < kPairs; ++pair) {
           UNROLL for (int i = 0; i < 4; ++i)
-              s.sums[warp.index()][lane % 4 * 2 + i % 2][lane / 4 * kColumns + 2 * pair + i / 2] =
-              sums[lane].at[pair].at[i];
+              s.sums[warp.index()][lane % 4 * 2 + i % 2][place(lane / 4, 2 * pair + i / 2)] = sums[lane].at[pair].at[i];
         }
       });
     });
@@ -79,13 +79,14 @@ struct FewRowsTiles {
         if (column < own) continue;  // another lane's
         const auto late = p.late(row, column);
         float sum = 0;
-        UNROLL for (int w = 0; w < kWarps; ++w) sum += s.sums[w][row][at];
+        UNROLL for (int w = 0; w < kWarps; ++w) sum += s.sums[w][row][place(at / kColumns, at % kColumns)];
         p.store(row, column, sum, late);
       }
     });
   }
 
  private:
+  DEVICE_FN static int place(int lane, int column) { return column * 8 + lane; }
   DEVICE_FN void load(Step& to, int row, int column, int k) const {
     to = Step{};
     if (k >= p.depth) return;
