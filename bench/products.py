@@ -1,4 +1,4 @@
-"""Times products with quantized weights as captured graphs replay them, beside products of halves of the same size.
+"""Times products as captured graphs replay them: of halves, and with quantized weights beside halves of the same size.
 
     PYTHONPATH=python bench/products.py [--only REGEX] [--seconds 0.15]
 
@@ -58,19 +58,33 @@ class Halves:
     rows: int
     depth: int
     columns: int
+    transposed: bool = False  # as Gemm has its weights
+
+    def name(self):
+        return f"halves{', transposed' if self.transposed else ''}: {self.rows} x {self.depth} x {self.columns}"
 
     def bytes(self):
         return 2 * (self.depth * self.columns + self.rows * (self.depth + self.columns))
 
     def weights(self, random):
-        return [random.uniform(-0.01, 0.01, (self.depth, self.columns)).astype(np.float16)]
+        shape = (self.columns, self.depth) if self.transposed else (self.depth, self.columns)
+        return [(random.random(shape, np.float32) * 0.02 - 0.01).astype(np.float16)]
 
     def node(self, x, weights, y):
+        if self.transposed:
+            return helper.make_node("Gemm", [x, *weights], [y], transB=1)
         return helper.make_node("MatMul", [x, *weights], [y])
 
 
+# Of llama_1b (attention, its parts, the layers after it, the vocabulary) and GPT-2's vocabulary, whose rows are odd.
+DECODED = [(2048, 3072), (2048, 2048), (2048, 512), (2048, 8192), (8192, 2048), (2048, 128256), (768, 50257)]
 SIZES = [(4096, 4096), (4096, 14336), (2048, 8192)]
 PRODUCTS = [
+    Halves(rows, depth, columns, transposed)
+    for transposed in (False, True)
+    for depth, columns in DECODED
+    for rows in (1, 2, 4)
+] + [
     Product(rows, depth, columns, *form)
     for depth, columns in SIZES
     for form in [(4, 32), (4, 128), (4, 32, True), (8, 32)]
@@ -121,13 +135,17 @@ def main():
         if not re.search(args.only, product.name()):
             continue
         try:
-            size = (product.rows, product.depth, product.columns)
-            if size not in halves:
-                halves[size] = us_of(Halves(*size), args.seconds)
             us = us_of(product, args.seconds)
             rate = product.bytes() / us / 1e3
             share = f"{100 * rate / copy:.0f} %" if copy else ""
-            cells = [f"{us:.1f}", f"{rate:.0f}", share, f"{halves[size]:.1f}", f"{halves[size] / us:.2f}"]
+            cells = [f"{us:.1f}", f"{rate:.0f}", share]
+            if isinstance(product, Product):
+                size = (product.rows, product.depth, product.columns)
+                if size not in halves:
+                    halves[size] = us_of(Halves(*size), args.seconds)
+                cells += [f"{halves[size]:.1f}", f"{halves[size] / us:.2f}"]
+            else:
+                cells += ["", ""]
         except Exception as error:  # noqa: BLE001 - the others still have their say
             cells = [str(error).splitlines()[0]]
         print("| " + " | ".join([product.name(), *cells]) + " |", flush=True)

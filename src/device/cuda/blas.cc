@@ -1,5 +1,6 @@
-// Matrix products by cuBLASLt. It thinks in columns: a row-major matrix is its transpose there, so c = a b is asked
-// for as c' = b' a', and the bias, one value for each of our columns, runs along its rows as its epilogues want.
+// Matrix products by cuBLASLt, those of few rows by kernels of our own where these are faster. cuBLASLt thinks in
+// columns: a row-major matrix is its transpose there, so c = a b is asked for as c' = b' a', and the bias, one value
+// for each of our columns, runs along its rows as its epilogues want.
 #include "device/blas.h"
 
 #include <cublasLt.h>
@@ -19,6 +20,7 @@
 #include "device/cuda/stopwatch.h"
 #include "device/device.h"
 #include "device/error.h"
+#include "device/few_rows.h"
 #include "device/graph.h"
 #include "device/memory.h"
 
@@ -145,6 +147,7 @@ struct Problem {
         align_c(alignment(at.c)),
         align_bias(alignment(at.bias)) {}
   bool operator==(const Problem&) const = default;
+  bool packed() const { return align_a >= 16 && align_b >= 16; }
 
   static uint32_t alignment(const void* address) {
     return uint32_t{1} << std::min(std::countr_zero(reinterpret_cast<uintptr_t>(address)), 8);
@@ -177,6 +180,7 @@ struct Prepared {
   cublasLtMatrixLayoutOpaque_t a, b, c;
   cublasLtMatmulAlgo_t algorithm;
   size_t workspace_bytes;
+  FewRowsWay own;  // if there is one, the library has no part in it
 };
 
 // The library's candidates, best first.
@@ -323,14 +327,16 @@ const Prepared& Blas::State::prepare(StreamRef stream, const Problem& problem, c
     return *remember(problem, tune(stream, problem, at, describe_call(problem, at), workspace), true).prepared;
   }
   Prepared made = describe_call(problem, at);
+  made.own = few_rows_way(problem.gemm, problem.packed(), multiprocessors(stream.device()));
+  if (made.own.width) return *remember(problem, made, !settings.tune).prepared;
   const Candidates found = candidates(handle, problem, made, 1);
   made.algorithm = found.at[0].algo;
   made.workspace_bytes = found.at[0].workspaceSize;
   return *remember(problem, made, !settings.tune).prepared;
 }
 
-// Runs each candidate on the real operands, into the real result or, where that is an operand too, beside it: all of
-// them briefly, then those that did best for longer.
+// Runs each candidate, the library's and then ours, on the real operands, into the real result or, where that is an
+// operand too, beside it: all of them briefly, then those that did best for longer.
 Prepared Blas::State::tune(StreamRef stream, const Problem& problem, const Pointers& at, Prepared call,
                            Workspace& workspace) {
   constexpr size_t kFinalists = 3;
@@ -371,6 +377,13 @@ Prepared Blas::State::tune(StreamRef stream, const Problem& problem, const Point
     timed.push_back({call, int(timed.size()), watch.glance(native, run)});
   }
   if (timed.empty()) no_algorithm(g);
+  call.workspace_bytes = 0;
+  for (const FewRowsWay way : few_rows_ways(g, problem.packed(), multiprocessors(stream.device()))) {
+    if (is_over()) break;
+    call.own = way;
+    run();
+    timed.push_back({call, int(timed.size()), watch.glance(native, run)});
+  }
   TunedProduct best{.problem = describe(g), .candidates = int(timed.size()), .first_us = timed[0].us};
   std::ranges::stable_sort(timed, {}, &Timed::us);
   timed.resize(std::min(timed.size(), kFinalists));
@@ -392,6 +405,10 @@ Prepared Blas::State::tune(StreamRef stream, const Problem& problem, const Point
 
 cublasStatus_t Blas::State::multiply(StreamRef stream, const Gemm& g, const Prepared& call, const Pointers& at,
                                      void* result, void* workspace) const {
+  if (call.own.width) {
+    multiply_few_rows(stream, g, at.a, at.b, at.c, result, at.bias, call.own);
+    return CUBLAS_STATUS_SUCCESS;
+  }
   cublasLtMatmulDescOpaque_t operation = call.operation;  // other threads may be using the shared one with their bias
   if (at.bias) set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, at.bias);
   auto a = call.a, b = call.b, c = call.c;  // not const, for the library asks for it so
