@@ -44,26 +44,41 @@ DEVICE_FN Pack<T, pack_size<T>()> load_apart(const T* from, int64_t step, int co
   return values;
 }
 
-// `count` values, at least one, of a sequence from the i-th on; source(i) is the Piece that begins there.
+// `count` values of a sequence from the i-th on, or none; source(i) is the Piece that begins there. Those of the first
+// piece are on their way from memory if they are neighbours: pack() waits for them.
 template <class T, class Source>
-DEVICE_FN Pack<T, pack_size<T>()> load_pieces(const Source& source, int64_t i, int count) {
-  constexpr int kPack = pack_size<T>();
-  Piece<T> piece = source(i);
-  if (piece.left >= count && piece.from) return load_apart(piece.from, piece.step, count);
-  Pack<T, kPack> values = {};
-  UNROLL for (int j = 0; j < kPack; ++j) {  // no load waits for the one before it
-    if (j >= count) continue;
-    if constexpr (requires { source.value; })
-      values.at[j] = piece.from ? *piece.from : source.value;
-    else
-      values.at[j] = *piece.from;
-    if (--piece.left > 0)
-      piece.from += piece.from ? piece.step : 0;
-    else if (j + 1 < count)
-      piece = source(i + j + 1);
+struct Pieces {
+  static constexpr int kPack = pack_size<T>();
+  int64_t first = 0;
+  int count = 0, begun = 0;
+  Neighbours<T> near = {};
+
+  DEVICE_FN Pieces(const Source& source, int64_t i, int wanted) : first(i), count(wanted) {
+    if (count <= 0) return;
+    const Piece<T> piece = source(i);
+    if (!piece.from || piece.step != 1) return;
+    begun = piece.left < count ? int(piece.left) : count;
+    near = Neighbours<T>(piece.from, begun);
   }
-  return values;
-}
+  DEVICE_FN Pack<T, kPack> pack(const Source& source) const {
+    auto values = near.pack();
+    NO_UNROLL for (int done = begun; done < count;) {
+      const Piece<T> piece = source(first + done);
+      if (piece.from && piece.left >= kPack && count == kPack && done == 0)
+        return load_apart(piece.from, piece.step, kPack);
+      const int end = piece.left < count - done ? done + int(piece.left) : count;
+      UNROLL for (int j = 0; j < kPack; ++j) {  // no load waits for another
+        if (j < done || j >= end) continue;
+        if constexpr (requires { source.value; })
+          values.at[j] = piece.from ? piece.from[(j - done) * piece.step] : source.value;
+        else
+          values.at[j] = piece.from[(j - done) * piece.step];
+      }
+      done = end;
+    }
+    return values;
+  }
+};
 
 // Rows of `width` values, `stride` apart, that follow each other in the sequence. What a thread fills at once lies in
 // 16 aligned bytes of a row, or is one value; it does so at two places, `threads` apart, so that both reads are under
@@ -78,29 +93,17 @@ struct FillRows {
   int64_t packs, threads;
   Source source;
   DEVICE_FN void operator()(int64_t i) const {
-    if (i + threads < packs) {
-      const Place a = place(i), b = place(i + threads);
-      if (a.count > 0 && b.count > 0) {
-        const Piece<T> from_a = source(a.first), from_b = source(b.first);
-        if (lies_in_one(from_a, a.count) && lies_in_one(from_b, b.count)) {
-          const Neighbours<T> values_a(from_a.from, a.count), values_b(from_b.from, b.count);
-          store_pack(a.to, values_a.pack(), true, a.count);
-          store_pack(b.to, values_b.pack(), true, b.count);
-          return;
-        }
-      }
-    }
-    NO_UNROLL for (; i < packs; i += threads) {
-      const Place at = place(i);
-      if (at.count > 0) store_pack(at.to, load_pieces<T>(source, at.first, at.count), true, at.count);
-    }
+    const Place a = place(i), b = i + threads < packs ? place(i + threads) : Place{};
+    const Pieces<T, Source> of_a(source, a.first, a.count), of_b(source, b.first, b.count);
+    if (a.count > 0) store_pack(a.to, of_a.pack(source), true, a.count);
+    if (b.count > 0) store_pack(b.to, of_b.pack(source), true, b.count);
   }
 
  private:
   struct Place {
-    T* to;
-    int64_t first;  // in the sequence
-    int count;
+    T* to = nullptr;
+    int64_t first = 0;  // in the sequence
+    int count = 0;
   };
   DEVICE_FN Place place(int64_t i) const {
     int64_t pack = i, row = 0;
@@ -110,9 +113,6 @@ struct FillRows {
     const int64_t first = pack * kPack - int(reinterpret_cast<uintptr_t>(into) / sizeof(T) % kPack);
     const int64_t begin = first < 0 ? 0 : first, end = first + kPack < width ? first + kPack : width;
     return {into + begin, row * width + begin, int(end - begin)};
-  }
-  DEVICE_FN static bool lies_in_one(const Piece<T>& piece, int count) {
-    return piece.from && piece.step == 1 && piece.left >= count;
   }
 };
 

@@ -45,10 +45,29 @@ class Walk {
   // Where the operands of output `i` are. Returns how many outputs are left from it to the end of its run.
   template <int kInputs>
   DEVICE_FN int64_t find(int64_t i, int64_t (&at)[kInputs]) const {
+    if (small_ && rank_ == 2) return find_in_rows(i, at);
     return small_ ? find_in<uint32_t>(i, at) : find_in<int64_t>(i, at);
+  }
+  // Where they are for the first output of the run behind that which has `left` outputs from `i` on, at `here`.
+  template <int kInputs>
+  DEVICE_FN void find_next(int64_t i, int64_t left, const int64_t (&here)[kInputs], int64_t (&at)[kInputs]) const {
+    if (rank_ != 2) {
+      find(i + left, at);
+      return;
+    }
+    UNROLL for (int k = 0; k < kInputs; ++k) at[k] = here[k] + strides_[1][k] - (repeats(k) ? 0 : run() - left);
   }
 
  private:
+  // The same of rows of outputs, which most are.
+  template <int kInputs>
+  DEVICE_FN int64_t find_in_rows(int64_t i, int64_t (&at)[kInputs]) const {
+    int64_t rest;
+    const uint32_t row = uint32_t(sizes_[0](i, rest));
+    UNROLL for (int k = 0; k < kInputs; ++k) at[k] =
+        int64_t((repeats(k) ? 0 : uint32_t(rest)) + row * uint32_t(strides_[1][k]));
+    return run() - rest;
+  }
   template <class Index, int kInputs>
   DEVICE_FN int64_t find_in(int64_t i, int64_t (&at)[kInputs]) const {
     Index sums[kInputs] = {};
@@ -169,7 +188,7 @@ struct Broadcast : BroadcastBase<Out, F, In...> {
                        const device::Pack<In, kCount>&... flats) const {
     int64_t here[kInputs], there[kInputs] = {};
     const int64_t left = this->walk.find(first, here);
-    if (left < count) this->walk.find(first + left, there);
+    if (left < count) this->walk.find_next(first, left, here, there);
     const int whole = left < kCount ? int(left) : kCount;
     device::store_pack<kCount>(this->y + first,
                                this->template map<kCount>(load<kCount, In>(

@@ -11,6 +11,7 @@ namespace {
 
 using device::Compute;
 
+// The least number is the largest of those of the other sign.
 template <class T>
 struct Extreme {
   static constexpr int kBatch = 4;
@@ -22,20 +23,26 @@ struct Extreme {
   DEVICE_FN Acc zero() const {
     using Limits = std::numeric_limits<Acc>;
     if constexpr (std::is_floating_point_v<Acc>)
-      return max ? -Limits::infinity() : Limits::infinity();
+      return -Limits::infinity();
     else
       return max ? Limits::lowest() : Limits::max();
   }
-  DEVICE_FN void take(Acc& acc, T x, int64_t) const { acc = merge(acc, Acc(x)); }
+  DEVICE_FN void take(Acc& acc, T x, int64_t) const { acc = merge(acc, turned(Acc(x))); }
   DEVICE_FN Acc merge(Acc a, Acc b) const {
-    if constexpr (std::is_floating_point_v<Acc>) {
-      if (a != a) return a;
-      return (max ? b <= a : b >= a) ? a : b;
-    } else {
+    if constexpr (std::is_floating_point_v<Acc>)
+      return device::larger(a, b);
+    else
       return (max ? b < a : a < b) ? a : b;
-    }
   }
-  DEVICE_FN Out finish(Acc acc) const { return T(acc); }
+  DEVICE_FN Out finish(Acc acc) const { return T(turned(acc)); }
+
+ private:
+  DEVICE_FN Acc turned(Acc x) const {
+    if constexpr (std::is_floating_point_v<Acc>)
+      return max ? x : -x;
+    else
+      return x;
+  }
 };
 
 // What reduce_as() takes for these. Short rows that are not made of whole packs are better read many at a time.
