@@ -467,7 +467,9 @@ ACCEPTED = [
     ),
     Accepted("Attention", SERVED, "the CPU EP has masks of all queries and keys, and no smaller ones", mask_is_short),
     Accepted("Attention", SERVED, "the CPU EP refuses sequences of nothing", says("attention_parameters.h")),
-    Accepted("GemmaRotaryEmbedding", SERVED, "the CPU EP has no kernel", says("INVALID_GRAPH")),
+    Accepted(
+        "GemmaRotaryEmbedding QOrderedLongformerAttention", SERVED, "the CPU EP has no kernel", says("INVALID_GRAPH")
+    ),
     Accepted("MRotaryEmbedding", VALUES, "beyond the type's numbers the order of operations shows", has_vast_attribute),
     Accepted("GroupQueryAttention", SERVED, "many batches behind a past", says("batch_size must be 1")),
     Accepted(
