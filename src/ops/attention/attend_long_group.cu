@@ -140,7 +140,7 @@ struct AttendLongGroup {
         warp.lanes([&](int lane) {
           const Marks marks = keys[thread + lane].marks;
           load_keys(keys[thread + lane], from.k, tile, walk, batch, n + kWarps, lane);
-          judge(scores[lane], tops[lane], marks, tile, n >= walk.near, lane);
+          judge(scores[lane], tops[lane], marks, tile, n >= walk.near, is_plain(tile, walk, n), lane);
         });
         UNROLL for (int r = 0; r < kTiles; ++r) {
           UNROLL for (int e = 0; e < 2; ++e) warp.template reduce_columns<4>(
@@ -231,15 +231,22 @@ struct AttendLongGroup {
       }
     }
   }
+  // Whether every query sees all of the n-th tile's keys.
+  DEVICE_FN static bool is_plain(const LongTile& tile, const Walk& walk, int n) {
+    const int first = tile.first_key + n * kKeys, last = first + kKeys - 1;
+    return n < walk.near && last < tile.end_key && tile.sees(0, last, false) && tile.sees(kQueries - 1, first, false);
+  }
   // From products to scores, of which a lane's largest go to `tops`.
   DEVICE_FN void judge(Scores& scores, OfQueries& tops, const Marks& marks, const LongTile& tile, bool of_list,
-                       int lane) const {
+                       bool plain, int lane) const {
     UNROLL for (int r = 0; r < kTiles; ++r) {
       SumTile& scored = scores.at[r];
-      UNROLL for (int i = 0; i < 4; ++i) {
-        const int key = marks.key[i / 2];
-        const bool seen = key >= 0 && tile.sees(8 * r + lane % 4 * 2 + i % 2, key, of_list);
-        scored.at[i] = seen ? scored.at[i] * scale + marks.added[i / 2] : kUnseen<float>;
+      UNROLL for (int i = 0; i < 4; ++i) scored.at[i] = scored.at[i] * scale + marks.added[i / 2];
+      if (!plain) {
+        UNROLL for (int i = 0; i < 4; ++i) {
+          const int key = marks.key[i / 2];
+          if (key < 0 || !tile.sees(8 * r + lane % 4 * 2 + i % 2, key, of_list)) scored.at[i] = kUnseen<float>;
+        }
       }
       UNROLL for (int e = 0; e < 2; ++e) tops.at[r][e] = larger(scored.at[e], scored.at[e + 2]);
     }
