@@ -57,7 +57,9 @@ ACCEPTED = [
     Accepted("UnfoldTensor", SERVED, "the CPU EP has but some of the types", says("Unsupported data type")),
     Accepted("UnfoldTensor", SERVED, "a step beyond the end is no matter", says("Integer overflow")),
     Accepted("FusedMatMul", SERVED, "products of nothing broadcast, too", says("right operand cannot broadcast")),
-    Accepted("GemmaRotaryEmbedding", SERVED, "the CPU EP has no kernel", says("INVALID_GRAPH")),
+    Accepted(
+        "GemmaRotaryEmbedding QOrderedLongformerAttention", SERVED, "the CPU EP has no kernel", says("INVALID_GRAPH")
+    ),
     Accepted("MRotaryEmbedding", VALUES, "beyond the type's numbers the order of operations shows", has_vast_attribute),
     Accepted("GroupQueryAttention", SERVED, "many batches behind a past", says("batch_size must be 1")),
     Accepted(

@@ -218,3 +218,27 @@ def decoder_attention(s):
     static, use = s.draw.chance(0.5), s.draw.chance(0.5)
     flags = [s.fixed(np.array([given]), "bool") for given in (static, use, use, False)]
     return s.node(x, key, *others, None, *cache, *flags, types=[None] * 3, wanted=3, num_heads=heads)
+
+
+@proposes("LongformerAttention", domain=MICROSOFT, family="matmul", tolerance=ROUGH, sums=True, mild=True)
+def longformer(s):
+    batch, heads, window = s.draw.number(1, 2), s.draw.number(1, 3), s.draw.pick([1, 3, 8, 20])
+    rows, hidden = 2 * window * s.draw.number(1, 4), heads * s.draw.pick([1, 5, 8, 40])
+    apart = s.draw.chance(0.3)
+    shape = [3, hidden, hidden] if apart else [hidden, 3 * hidden]
+    x = s.data(shape=[batch, rows, hidden], mild=True)
+    biases = (5, 1) if apart else (3, 3)
+    weights = [(s.like(x, shape, mild=True), s.like(x, [n * hidden], mild=True)) for n in biases]
+    mask = s.fixed(_padding(s, batch, rows), x.type, constant=0.3)
+    return s.node(x, *weights[0], mask, *weights[1], _global(s, batch, rows), window=window, num_heads=heads)
+
+
+def _padding(s, batch, rows):
+    return np.array(
+        [[0.0 if i < end else -10000.0 for i in range(rows)] for end in s.draw.picks([rows, rows // 2], batch)]
+    )
+
+
+def _global(s, batch, rows):
+    likely = s.draw.pick([[0], [1], [0, 0, 0, 0, 1]])
+    return _ints(s, s.draw.picks(likely, batch * rows), [batch, rows])
