@@ -11,6 +11,8 @@ namespace encore::fuse {
 struct Step {
   std::unique_ptr<Variant> node;
   std::vector<int> inputs, outputs;  // values; -1 where absent
+  // What runs it, if no operator does that models may ask for; it reads no input on the host.
+  std::unique_ptr<ops::Op> (*make)(const NodeInfo&) = nullptr;
 };
 
 // Value `inner` is the memory of `outer`, an input or an output of the plan, with the channels spoken of as last.

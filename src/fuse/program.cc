@@ -35,18 +35,18 @@ Program::Program(Plan plan) : plan_(std::move(plan)), places_(plan_.values.size(
     places_[size_t(view.inner)].is_view = true;
   }
   for (const Step& step : plan_.steps) {
-    const ops::OpRow& row = row_of(*step.node);
+    const ops::OpRow* const row = step.make ? nullptr : &row_of(*step.node);
     Action& action = actions_.emplace_back();
     action.label = text(step.node->op_type(), " node '", step.node->name(), "'");
     try {
-      action.op = row.make(*step.node);
+      action.op = row ? row->make(*step.node) : step.make(*step.node);
     } catch (const Error& error) {
       throw Error(error.code(), text(action.label, ": ", error.what()));
     }
     action.name = device::kept(step.node->name());
     action.inputs = step.inputs;
     action.outputs = step.outputs;
-    action.host_inputs = row.host_inputs;
+    if (row) action.host_inputs = row->host_inputs;
     for (int i = 0; i < step.node->output_count(); ++i) action.types.push_back(step.node->output_type(i));
   }
   std::vector<size_t> last(places_.size());

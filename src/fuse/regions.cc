@@ -8,17 +8,18 @@
 #include "ops/registry.h"
 
 namespace encore::fuse {
+
+bool is_convolution(const NodeInfo& info) { return info.op_type() == "Conv" || info.op_type() == "ConvTranspose"; }
+
 namespace {
 
-bool is_convolution(const Node& node) {
-  return node.info->op_type() == "Conv" || node.info->op_type() == "ConvTranspose";
-}
+bool has_convolution(const Node& node) { return is_convolution(*node.info); }
 
 // Those for which the layout matters: tensor cores want channels last, and groups of a channel each have kernels of
 // Encore's own for either.
 bool is_dense_convolution(const Node& node) {
   const NodeInfo& info = *node.info;
-  return is_convolution(node) && info.get_int("group", 1) == 1 &&
+  return is_convolution(info) && info.get_int("group", 1) == 1 &&
          (info.input_type(0) != Type::f32 || info.settings.use_tf32);
 }
 
@@ -28,7 +29,7 @@ class Search {
       : graph_(graph), settings_(settings), producers_(graph.producers()), consumers_(graph.consumers()) {}
 
   std::vector<std::vector<int>> run() {
-    if (std::none_of(graph_.nodes.begin(), graph_.nodes.end(), is_convolution)) return {};
+    if (std::none_of(graph_.nodes.begin(), graph_.nodes.end(), has_convolution)) return {};
     for (const Node& node : graph_.nodes) fits_.push_back(fits(node));
     find_levels();
     std::vector<std::vector<int>> regions;
@@ -94,7 +95,7 @@ class Search {
     const auto nodes = [&](auto is) {
       return std::count_if(group.begin(), group.end(), [&](int n) { return is(graph_.nodes[size_t(n)]); });
     };
-    if (settings_.are_channels_last) return nodes(is_convolution) > 0;
+    if (settings_.are_channels_last) return nodes(has_convolution) > 0;
     const std::set<int> inside(group.begin(), group.end());
     std::set<int> turns;
     for (int n : group) {

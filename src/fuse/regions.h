@@ -10,6 +10,8 @@ struct RegionSettings {
   bool are_channels_last = false;  // onnxruntime has changed the layout already
 };
 
+bool is_convolution(const NodeInfo& info);
+
 // Lists of nodes, each in an order in which they can run. No path leaves a region and comes back to it.
 std::vector<std::vector<int>> find_regions(const Graph& graph, const RegionSettings& settings);
 

@@ -197,6 +197,10 @@ def test_few_rows_of_many_keys(dtype):
     check(attention(q, k, dtype=dtype, lengths=[2000, 17], is_causal=1, softcap=4.0))
     check(attention(q, k, dtype=dtype, mask=masked(2, 1, 2, 3000), lengths=[3000, 0]))
     check(attention(q, k, dtype=dtype, mask=floats(8, 2, 2500), name="added"))
+    # In few shares, in some, and with values that fill no packs.
+    check(attention((1, 2, 1, 64), (1, 2, 600, 64), (1, 2, 600, 40), dtype=dtype))
+    check(attention((1, 4, 1, 64), (1, 1, 1900, 64), dtype=dtype, past=9, is_causal=1))
+    check(attention((1, 2, 1, 24), (1, 2, 3000, 24), (1, 2, 3000, 7), dtype=dtype))
     # As a buffer of rows with heads among them.
     heads = {"q_num_heads": 8, "kv_num_heads": 2}
     check(attention((2, 1, 512), (2, 3000, 128), dtype=dtype, lengths=[2999, 300], **heads))

@@ -381,7 +381,9 @@ def test_decoding_takes_three_launches(rows):
     decoder.step([700])
     kernels = encore_session.trace(decoder.session, lambda: decoder.step([701]))
     names = [k["name"] for k in kernels if k["what"] == "kernel"]
-    assert len(names) == 3 and all(n in name for n, name in zip(("AddRows", "AttendGroup", "Combine"), names)), names
+    assert len(names) == 3 and all(n in name for n, name in zip(("AddPackedRows", "AttendGroup", "Combine"), names)), (
+        names
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

@@ -1,4 +1,4 @@
-"""Convolutions and what is between them, made one node with the channels last inside."""
+"""Convolutions and what is between them, made one node with the channels last inside; gates, made one, too."""
 
 import encore_session as es
 import numpy as np
@@ -312,3 +312,64 @@ def test_memory_is_used_again_inside(encore, make_model):
     session.run(None, {"x": numbers(1, 8, 256, 256, dtype=np.float16)})
     one = 8 * 256 * 256 * 2
     assert onnxruntime_ep_encore.memory_report(session)["arena"]["peak_in_use_bytes"] < 6 * one
+
+
+def gate(dtype, swapped=False):
+    net = Network(dtype)
+    net.add("Sigmoid", ["x"], "g")
+    net.add("Mul", ["g", "x"] if swapped else ["x", "g"], "s")
+    net.add("Mul", ["up", "s"] if swapped else ["s", "up"], "y")
+    return net
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_gate_is_one_node(encore, make_model, capfd, dtype, swapped):
+    model = gate(dtype, swapped).model(make_model, {"x": ["n", 33], "up": ["n", 33]}, {"y": ["n", 33]})
+    session, sizes = made_one(capfd, lambda options: es.make_session(model, options))
+    assert sizes == [3]
+    x = (numbers(7, 33, dtype=dtype) * np.linspace(0, 60, 33)).astype(dtype)
+    feeds = {"x": x, "up": numbers(7, 33, seed=1, dtype=dtype)}
+    agrees(session, model, feeds, tolerance=2e-3 if dtype == "float16" else 1e-6)
+    kernels = [k["name"] for k in es.trace(session, lambda: session.run(None, feeds)) if k["what"] == "kernel"]
+    assert len(kernels) == 1, kernels
+
+
+def test_a_gate_broadcasts(encore, make_model, capfd):
+    model = gate("float16").model(make_model, {"x": ["n", 8], "up": ["m", 3, "k"]}, {"y": ["m", "l", "j"]})
+    session, sizes = made_one(capfd, lambda options: es.make_session(model, options))
+    assert sizes == [3]
+    for x, up in (((3, 8), (2, 3, 8)), ((1, 8), (4, 3, 1)), ((3, 8), (0, 3, 8))):
+        feeds = {"x": numbers(*x, dtype=np.float16), "up": numbers(*up, seed=1, dtype=np.float16)}
+        got, wanted = session.run(None, feeds)[0], on_cpu(model, feeds)[0]
+        assert got.shape == wanted.shape
+        np.testing.assert_allclose(got, wanted, rtol=2e-3, atol=2e-3)
+    with pytest.raises(Exception, match="Mul node 'y's'"):
+        session.run(None, {"x": numbers(3, 8, dtype=np.float16), "up": numbers(2, 3, 7, dtype=np.float16)})
+
+
+def test_what_is_no_gate(encore, make_model, capfd):
+    """Values that are wanted outside, another factor, one that is constant."""
+    ends = {"x": ["n", 8], "up": ["n", 8]}
+    nets = []
+    for outputs in ("gy", "sy"):
+        nets.append((gate("float32"), {name: ["n", 8] for name in outputs}))
+    net = gate("float32")
+    net.add("Neg", ["s"], "z")
+    nets.append((net, {"y": ["n", 8], "z": ["n", 8]}))
+    net = Network()
+    net.add("Sigmoid", ["x"], "g")
+    net.add("Mul", ["g", "up"], "s")
+    net.add("Mul", ["s", "x"], "y")
+    nets.append((net, {"y": ["n", 8]}))
+    net = Network()
+    net.add("Sigmoid", ["x"], "g")
+    net.add("Mul", ["g", "x"], "s")
+    net.add("Mul", ["s", net.constant("k", numbers(8, seed=5))], "r")
+    net.add("Add", ["r", "up"], "y")
+    nets.append((net, {"y": ["n", 8]}))
+    for net, outputs in nets:
+        model = net.model(make_model, ends, outputs)
+        session, sizes = made_one(capfd, lambda options, model=model: es.make_session(model, options))
+        assert sizes == []
+        agrees(session, model, {"x": numbers(3, 8), "up": numbers(3, 8, seed=1)}, tolerance=1e-6)

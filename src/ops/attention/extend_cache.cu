@@ -1,5 +1,7 @@
 #include "ops/attention/extend_cache.h"
 
+#include <bit>
+
 #include "device/divide.h"
 #include "device/fault.h"
 #include "ops/attention/pairs.h"
@@ -21,9 +23,9 @@ struct NewRows {
   const int32_t* last_keys;
   int rows, capacity;
   bool from_start;
-  DEVICE_FN int64_t begin(int64_t batch) const { return from_start ? 0 : int64_t(last_keys[batch]) + 1 - rows; }
-  DEVICE_FN void check(int64_t batch, FaultRef fault) const {
-    const int last = last_keys[batch];
+  DEVICE_FN int64_t begin(int64_t batch) const { return begin_before(last_keys[batch]); }
+  DEVICE_FN int64_t begin_before(int last) const { return from_start ? 0 : int64_t(last) + 1 - rows; }
+  DEVICE_FN void check(int last, FaultRef fault) const {
     if (last < (from_start ? 0 : rows - 1) || last >= (from_start ? rows : capacity))
       fault.report(FaultKind::bad_value, last, from_start ? rows : capacity);
   }
@@ -94,7 +96,7 @@ struct AddRows {
     const int64_t batch = by_rows(head.token, row), at = added.begin(batch) + row;
     const int number = int(in_token);
     head.position = at;
-    if (number == 0 && row == 0) added.check(batch, fault);
+    if (number == 0 && row == 0) added.check(added.last_keys[batch], fault);
     if (number < q_heads) {
       head.from = q + head.token * q_token + int64_t(number) * layout.size;
       head.to = turned_q + (head.token * q_heads + number) * layout.size;
@@ -111,6 +113,13 @@ struct AddRows {
     head.to = (head.is_value ? values : keys) + in_cache;
     head.weights = k_weights;
     return head;
+  }
+  // Of a token's angles, if its row is that of the key `at`.
+  DEVICE_FN int64_t position(int64_t token, int64_t at) const {
+    const int64_t position = position_ids ? position_ids[token] : at;
+    if (position >= 0 && position < positions) return position;
+    fault.report(FaultKind::index_out_of_range, position, positions);
+    return 0;
   }
   // `factor` is that of heads with weights.
   DEVICE_FN void move(int64_t index, int pack, float factor) const {
@@ -141,17 +150,69 @@ struct AddRows {
     Some pairs = Some::load(of.from, layout, first, count);
     if (!of.is_value) {
       if constexpr (kWeighs) pairs.scale(factor, Some::load(of.weights, layout, first, count));
-      const int64_t angle = position(of) * layout.half + first;
+      const int64_t angle = position(of.token, of.position) * layout.half + first;
       pairs.turn(device::load_pack<kPack>(cos + angle, layout.aligned, count),
                  device::load_pack<kPack>(sin + angle, layout.aligned, count));
     }
     pairs.store(of.to, layout, first, count);
   }
-  DEVICE_FN int64_t position(const Head& of) const {
-    const int64_t position = position_ids ? position_ids[of.token] : of.position;
-    if (position >= 0 && position < positions) return position;
-    fault.report(FaultKind::index_out_of_range, position, positions);
-    return 0;
+};
+
+// The same where packs are aligned and pairs are halves apart, as most models have it. A head has a power of two of
+// lanes, and what waits for no position is asked for before it is known: for a token that a model generates, time is
+// that of two reads, one after the other.
+template <class T>
+struct AddPackedRows {
+  static constexpr int kMaxThreads = 128, kPack = device::pack_size<T>();
+  using Words = Pack<uint32_t, 4>;  // a pack as nvcc leaves it whole
+
+  AddRows<T, false> add;
+  Divider by_parts;  // blocks of a token
+  int heads, packs, lanes_log2;
+
+  DEVICE_FN void operator()(Block<NoShared>& b, const NoShared&) const {
+    int64_t part, row = 0;
+    const int64_t token = by_parts(b.index(), part);
+    const int64_t batch = add.added.rows == 1 ? token : add.by_rows(token, row);
+    b.threads([&](int t, NoShared&) {
+      const int number = int(part) * (b.size() >> lanes_log2) + (t >> lanes_log2), pack = t & ((1 << lanes_log2) - 1);
+      if (number < heads && pack < packs) move(token, batch, int(row), number, pack);
+    });
+  }
+
+ private:
+  DEVICE_FN static Words words(const T* from) { return *reinterpret_cast<const Words*>(from); }
+  DEVICE_FN static Pack<T, kPack> values(const Words& words) { return std::bit_cast<Pack<T, kPack>>(words); }
+
+  DEVICE_FN void move(int64_t token, int64_t batch, int row, int number, int pack) const {
+    const PairLayout& layout = add.layout;
+    const bool is_q = number < add.q_heads, is_value = number >= add.q_heads + add.kv_heads;
+    const bool turns = pack < layout.turning_packs;
+    const int first = (pack + (turns ? 0 : layout.turning_packs)) * kPack;  // of a head's values
+    const int kv_head = number - add.q_heads - (is_value ? add.kv_heads : 0);
+    const T* const from = (is_q ? add.q + token * add.q_token : (is_value ? add.v : add.k) + token * add.kv_token) +
+                          (is_q ? number : kv_head) * layout.size + first;
+    const Words low = words(from), high = turns ? words(from + layout.half) : Words{};
+    const int last = add.added.last_keys[batch];
+    const int64_t at = add.added.begin_before(last) + row;
+    if (number == 0 && pack == 0 && row == 0) add.added.check(last, add.fault);
+    Pairs<T, false> pairs;
+    if (turns && !is_value) {
+      const int64_t angle = add.position(token, at) * layout.half + first;
+      const Words cosines = words(add.cos + angle), sines = words(add.sin + angle);
+      pairs = {values(low), values(high)};
+      pairs.turn(values(cosines), values(sines));
+    } else {
+      pairs = {values(low), values(high)};
+    }
+    if (is_q || (at >= 0 && at < add.added.capacity)) {
+      T* const to = (is_q ? add.turned_q + (token * add.q_heads + number) * layout.size
+                          : (is_value ? add.values : add.keys) +
+                                ((batch * add.kv_heads + kv_head) * add.added.capacity + at) * layout.size) +
+                    first;
+      device::store_pack(to, pairs.real, true);
+      if (turns) device::store_pack(to + layout.half, pairs.imaginary, true);
+    }
   }
 };
 
@@ -274,7 +335,16 @@ void add_rows(Context& context, const CacheExtension& e, const NewRows& added) {
     device::block_kernel<NoShared>(context.stream(), {blocks, Kernel::kThreads},
                                    Kernel{add, all_heads, int(packs), e.epsilon});
   } else {
-    device::for_each_index(context.stream(), count, add);
+    using Packed = AddPackedRows<T>;
+    int lanes_log2 = 0;
+    while ((1 << lanes_log2) < packs && lanes_log2 < 16) ++lanes_log2;
+    const int64_t in_block = Packed::kMaxThreads >> lanes_log2;  // heads
+    const int64_t parts = in_block ? (heads + in_block - 1) / in_block : 0;
+    if (!layout.aligned || layout.interleaved || in_block == 0)
+      return device::for_each_index(context.stream(), count, add);
+    device::block_kernel<NoShared>(
+        context.stream(), {checked_product(tokens, parts), Packed::kMaxThreads},
+        Packed{add, Divider(parts, checked_product(tokens, parts)), int(heads), int(packs), lanes_log2});
   }
 }
 

@@ -4,7 +4,8 @@
 #include <type_traits>
 
 #include "device/divide.h"
-#include "ops/dispatch.h"
+#include "ops/norm/few_rows.h"
+#include "ops/norm/row_norm_types.h"
 #include "ops/norm/unaligned_rows.h"
 #include "ops/registry.h"
 
@@ -166,13 +167,9 @@ struct NormalizeRows {
 template <class X, class V, bool kAdds, class C = Compute<X>>
 void normalize(StreamRef stream, const RowNorm& norm) {
   constexpr int kPack = device::pack_size<X, V>();
-  bool whole = norm.width % kPack == 0;
-  for (const void* x : {norm.x, norm.skip, norm.bias, static_cast<const void*>(norm.sum)})
-    whole &= device::is_pack_aligned<kPack>(static_cast<const X*>(x));
-  for (const void* v : {norm.gamma.data, norm.beta.data, static_cast<const void*>(norm.y)})
-    whole &= device::is_pack_aligned<kPack>(static_cast<const V*>(v));
   const device::Divider by_skip_rows(norm.skip_rows, norm.rows);
   constexpr bool kPlain = std::is_same_v<X, V> && !kAdds;
+  const bool whole = is_whole<X, V>(norm);
   const auto launch = [&]<class How>(device::Blocks grid) {
     using Kernel = NormalizeRows<X, V, C, kAdds, How>;
     device::block_kernel<typename Kernel::Shared>(stream, grid, Kernel{norm, by_skip_rows, C(1) / C(norm.width)});
@@ -183,18 +180,6 @@ void normalize(StreamRef stream, const RowNorm& norm) {
       return;
   spread_over_teams<std::conditional_t<kPlain, X, void>, kPack, !kPlain || sizeof(C) == 8>(stream, norm.rows,
                                                                                            norm.width, whole, launch);
-}
-
-// Calls f with the two types: the same, or a half type and float.
-template <class F>
-void dispatch_pair(Type x, Type gamma, F f) {
-  if (x == gamma) {
-    dispatch(FloatList{}, x, [&]<class T> { f.template operator()<T, T>(); });
-  } else if (x == Type::f32) {
-    dispatch(TypeList<Half, BFloat16>{}, gamma, [&]<class T> { f.template operator()<float, T>(); });
-  } else {
-    dispatch(TypeList<Half, BFloat16>{}, x, [&]<class T> { f.template operator()<T, float>(); });
-  }
 }
 
 }  // namespace
@@ -208,14 +193,12 @@ void normalize_rows(StreamRef stream, const RowNorm& norm, Type x, Type gamma) {
   require(can_normalize(x, gamma), "values of type ", device::name(x), " with a scale of type ", device::name(gamma),
           " are not supported");
   if (norm.rows == 0 || norm.width == 0) return;
-  if (norm.skip || norm.bias || norm.sum) {
-    require(x == gamma, "a sum of type ", device::name(x), " with a scale of type ", device::name(gamma),
-            " is not supported");
-    if (norm.strict && x == Type::f32) return normalize<float, float, true, double>(stream, norm);
-    dispatch(TypeList<float, Half, BFloat16>{}, x, [&]<class T> { normalize<T, T, true>(stream, norm); });
-  } else {
-    dispatch_pair(x, gamma, [&]<class X, class V> { normalize<X, V, false>(stream, norm); });
-  }
+  const bool adds = norm.skip || norm.bias || norm.sum;
+  require(!adds || x == gamma, "a sum of type ", device::name(x), " with a scale of type ", device::name(gamma),
+          " is not supported");
+  if (adds && norm.strict && x == Type::f32) return normalize<float, float, true, double>(stream, norm);
+  if (normalize_few_rows(stream, norm, x, gamma)) return;
+  dispatch_norm(norm, x, gamma, [&]<class X, class V, bool kAdds> { normalize<X, V, kAdds>(stream, norm); });
 }
 
 }  // namespace encore::ops

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "fuse/gates.h"
 #include "fuse/regions.h"
 #include "ops/registry.h"
 #include "plugin/host/fence.h"
@@ -14,11 +15,14 @@ using ops::Type;
 
 namespace {
 
-bool has_convolution(const std::vector<const OrtNode*>& nodes) {
+// Whether there is anything that regions begin with, or gates.
+bool has_beginning(const std::vector<const OrtNode*>& nodes) {
   return std::any_of(nodes.begin(), nodes.end(), [](const OrtNode* node) {
     const char* op = nullptr;
     check(ort().api->Node_GetOperatorType(node, &op));
-    return op == std::string_view("Conv") || op == std::string_view("ConvTranspose");
+    for (const std::string_view begins : {"Conv", "ConvTranspose", "Sigmoid"})
+      if (op == begins) return true;
+    return false;
   });
 }
 
@@ -115,9 +119,10 @@ void FusedGraph::sort() {
 }
 
 fuse::Plan FusedGraph::plan(const GraphNodeInfo& fused) {
-  bool turn = true;
+  bool has_convolution = false, is_turned = false;
   for (const fuse::Node& node : graph_.nodes) {
-    turn &= node.info->domain() != ops::kChannelsLast;
+    has_convolution |= fuse::is_convolution(*node.info);
+    is_turned |= node.info->domain() == ops::kChannelsLast;
     for (size_t i = 0; i < node.inputs.size(); ++i)
       if (node.inputs[i] >= 0)
         if (fuse::Value& value = graph_.values[size_t(node.inputs[i])]; value.is_constant && !value.constant)
@@ -131,15 +136,18 @@ fuse::Plan FusedGraph::plan(const GraphNodeInfo& fused) {
   std::vector<int> inputs, outputs;
   for (int i = 0; i < fused.input_count(); ++i) inputs.push_back(find(fused.input_value(i)));
   for (int i = 0; i < fused.output_count(); ++i) outputs.push_back(find(fused.output_value(i)));
-  fuse::Plan plan = fuse::plan_of(graph_, std::move(inputs), std::move(outputs), turn);
-  fuse::join_convolutions(plan);
+  fuse::Plan plan = fuse::plan_of(graph_, std::move(inputs), std::move(outputs), has_convolution && !is_turned);
+  if (has_convolution)
+    fuse::join_convolutions(plan);
+  else
+    fuse::join_gate(plan);
   return plan;
 }
 
-std::vector<std::vector<const OrtNode*>> find_regions(const OrtGraph* graph, const std::vector<const OrtNode*>& claimed,
-                                                      const ops::Settings& settings, bool are_channels_last) {
-  std::vector<std::vector<const OrtNode*>> regions;
-  if (!has_convolution(claimed)) return regions;
+std::vector<Region> find_regions(const OrtGraph* graph, const std::vector<const OrtNode*>& claimed,
+                                 const ops::Settings& settings, bool are_channels_last) {
+  std::vector<Region> regions;
+  if (!has_beginning(claimed)) return regions;
   FusedGraph whole(graph, settings);
   const std::set<const OrtNode*> taken(claimed.begin(), claimed.end());
   for (const std::string& name : outputs_of(graph))
@@ -147,10 +155,19 @@ std::vector<std::vector<const OrtNode*>> find_regions(const OrtGraph* graph, con
       whole.graph_.values[size_t(found->second)].is_output = true;
   const auto node_of = [&](const fuse::Node& node) { return static_cast<const GraphNodeInfo*>(node.info)->node(); };
   for (fuse::Node& node : whole.graph_.nodes) node.takable = taken.contains(node_of(node));
-  for (const std::vector<int>& region : fuse::find_regions(whole.graph_, {.are_channels_last = are_channels_last})) {
-    auto& nodes = regions.emplace_back();
-    for (int n : region) nodes.push_back(node_of(whole.graph_.nodes[size_t(n)]));
-  }
+  const auto add = [&](const std::vector<std::vector<int>>& found, const char* what) {
+    for (const std::vector<int>& numbers : found) {
+      Region& region = regions.emplace_back();
+      region.what = what;
+      for (int n : numbers) {
+        fuse::Node& node = whole.graph_.nodes[size_t(n)];
+        region.nodes.push_back(node_of(node));
+        node.takable = false;
+      }
+    }
+  };
+  add(fuse::find_regions(whole.graph_, {.are_channels_last = are_channels_last}), "convolutions and what is between");
+  add(fuse::find_gates(whole.graph_), "a gate");
   return regions;
 }
 

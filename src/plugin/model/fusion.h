@@ -10,10 +10,15 @@
 
 namespace encore::plugin {
 
-// Lists of nodes of which each is to be one; `claimed` are those that Encore takes. With `are_channels_last`
-// onnxruntime changes the layout, or has done so.
-std::vector<std::vector<const OrtNode*>> find_regions(const OrtGraph* graph, const std::vector<const OrtNode*>& claimed,
-                                                      const ops::Settings& settings, bool are_channels_last);
+// Nodes that are to be one.
+struct Region {
+  std::vector<const OrtNode*> nodes;
+  const char* what;  // they are
+};
+
+// `claimed` are the nodes that Encore takes. With `are_channels_last` onnxruntime changes the layout, or has done so.
+std::vector<Region> find_regions(const OrtGraph* graph, const std::vector<const OrtNode*>& claimed,
+                                 const ops::Settings& settings, bool are_channels_last);
 
 // The graph behind one fused node.
 class FusedGraph {
@@ -23,8 +28,8 @@ class FusedGraph {
   fuse::Plan plan(const GraphNodeInfo& fused);
 
  private:
-  friend std::vector<std::vector<const OrtNode*>> find_regions(const OrtGraph*, const std::vector<const OrtNode*>&,
-                                                               const ops::Settings&, bool);
+  friend std::vector<Region> find_regions(const OrtGraph*, const std::vector<const OrtNode*>&, const ops::Settings&,
+                                          bool);
   void add(const OrtNode* node, const ops::Settings& settings);
   int number(const OrtValueInfo* value);
   void sort();

@@ -143,9 +143,9 @@ void Ep::claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support, cons
       OrtNodeFusionOptions how{};
       how.ort_version_supported = ort().version;
       how.drop_constant_initializers = true;
-      check(ort().ep->EpGraphSupportInfo_AddNodesToFuse(support, region.data(), region.size(), &how));
-      fused.insert(region.begin(), region.end());
-      const std::string line = text("Encore makes one of ", region.size(), " nodes, convolutions and what is between");
+      check(ort().ep->EpGraphSupportInfo_AddNodesToFuse(support, region.nodes.data(), region.nodes.size(), &how));
+      fused.insert(region.nodes.begin(), region.nodes.end());
+      const std::string line = text("Encore makes one of ", region.nodes.size(), " nodes, ", region.what);
       if (is_new(line)) log_.verbose(line);
     }
   for (const OrtNode* node : claim.nodes)

@@ -1,0 +1,10 @@
+// Normalisation of few rows, as of a token that a model generates: what counts is how long one row takes.
+#pragma once
+#include "ops/norm/row_norm.h"
+
+namespace encore::ops {
+
+// False, and nothing is done, if the rows are too many or too wide for it, or not aligned.
+bool normalize_few_rows(device::StreamRef stream, const RowNorm& norm, Type x, Type gamma);
+
+}  // namespace encore::ops
