@@ -72,7 +72,7 @@ struct SelectedRows {
   }
   DEVICE_FN static bool there(const Row& row) { return row.cached || row.given; }
   DEVICE_FN Words words(const Row& row, int column) const {
-    if (row.given) return std::bit_cast<Words>(device::load_pack<8>(row.given + column, cache.aligned));
+    if (row.given) return std::bit_cast<Words>(device::load_pack<8>(row.given + column, true));
     const Words words = cache.words(row.cached, column);
     if constexpr (!kCodes) return words;
     auto values = std::bit_cast<device::Pack<T, 8>>(words);
@@ -130,21 +130,19 @@ void run(Context& context, const AttendPages& p, const SelectedKeys& selected) {
   const int64_t window = p.before < 0 ? p.most_keys : std::min(p.before + 1, p.most_keys);
   const Attend rest = rest_of(p, (selected.local ? window : 0) + selected.most);
   const int64_t shares = shares_for(context, rest, blocks, Kernel::kRoom, 2 * Kernel::kWarps * Kernel::kKeys);
-  Rows source{p.sequences,
-              SlotView(pages, context.fault()),
-              typename Rows::Cache(pages),
-              TokenRows<T>(p),
-              int(group),
-              int(parts),
-              int(p.before < 0 ? -1 : std::min(p.before, pages.width * pages.slots)),
-              p.causal,
-              pages.key_scales,
-              pages.value_scales,
-              pages.keys_by_channel,
-              pages.values_by_channel,
-              selected};
-  const auto fits = [](const void* rows) { return device::is_pack_aligned<8>(static_cast<const T*>(rows)); };
-  source.cache.aligned = source.cache.aligned && fits(selected.keys) && fits(selected.values);
+  const Rows source{p.sequences,
+                    SlotView(pages, context.fault()),
+                    typename Rows::Cache(pages),
+                    TokenRows<T>(p),
+                    int(group),
+                    int(parts),
+                    int(p.before < 0 ? -1 : std::min(p.before, pages.width * pages.slots)),
+                    p.causal,
+                    pages.key_scales,
+                    pages.value_scales,
+                    pages.keys_by_channel,
+                    pages.values_by_channel,
+                    selected};
   launch_group<T, kChunks, 1>(context, rest, source, blocks, make_partial(context, rest, shares));
 }
 

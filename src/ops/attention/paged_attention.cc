@@ -24,6 +24,15 @@ constexpr int64_t kMost = int64_t(1) << 28;
 
 enum class Quantized { none, by_tensor, by_channel };
 
+bool is_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
+// What kernels read in packs: itself, or a copy.
+void* aligned(Context& context, void* data, size_t bytes) {
+  if (is_aligned(data)) return data;
+  void* const copy = context.scratch(bytes);
+  device::copy(context.stream(), copy, data, bytes);
+  return copy;
+}
+
 class Paged : public Op {
  protected:
   Paged(const NodeInfo& node, const Slots& slots)
@@ -91,13 +100,16 @@ class Paged : public Op {
     problem.type = type_;
     problem.q = e.q;
     problem.q_token = e.q_token;
-    if ((e.cos || e.q_weights) && y.count() > 0) {
+    if ((e.cos || e.q_weights || !is_aligned(e.q)) && y.count() > 0) {
       problem.q = e.turned_q = context.scratch(y.bytes());
       problem.q_token = width;
     }
     if (tokens > 0) extend_pages(context, e);
     problem.sequences = e.sequences;
     problem.pages = e.pages;
+    const size_t bytes = context.input(3).bytes();
+    problem.pages.keys = aligned(context, e.pages.keys, bytes);
+    problem.pages.values = aligned(context, e.pages.values, bytes);
     problem.heads = heads_;
     problem.y = y.data;
     problem.scale = scale_of(scale_, e.pages.size);
@@ -316,7 +328,8 @@ class SparsePagedAttention final : public Paged {
             "auxiliary_key ", shape.str(), ", auxiliary_value ", values.shape.str(), " and auxiliary_lengths ",
             lengths.shape.str(), " must be [", sequences, ",rows,1 or ", kv_heads(), ",", size, "], the same, and [",
             sequences, "]");
-    selected.keys = keys.data, selected.values = values.data;
+    selected.keys = aligned(context, keys.data, keys.bytes());
+    selected.values = shared_ ? selected.keys : aligned(context, values.data, values.bytes());
     selected.lengths = lengths.as<const int32_t>();
     selected.capacity = shape[1], selected.kv_heads = shape[2];
   }

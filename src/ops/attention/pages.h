@@ -45,6 +45,7 @@ struct PagesExtension {
 // Reports starts that go down, lengths that the table has no room for, and places and positions out of range.
 void extend_pages(Context& context, const PagesExtension& extension);
 
+// Of what is attended, heads begin at multiples of 16 bytes.
 struct AttendPages {
   Type type = Type::f16;
   PackedSequences sequences;
@@ -62,6 +63,7 @@ struct AttendPages {
   int64_t most_keys = 0, most_queries = 0;
 };
 void attend_pages(Context& context, const AttendPages& problem);
+void attend_coded_pages(Context& context, const AttendPages& problem);  // where the caches have codes
 
 // Of each token a list of keys besides those that `before` lets it see, if it sees any of them (`local`).
 struct SelectedKeys {

@@ -61,19 +61,18 @@ struct CacheView {
   using Stored = std::conditional_t<kCodes, uint8_t, T>;
   const Stored *keys, *values;
   int kv_heads, size;
-  bool integers, aligned;
+  bool integers;
 
   explicit CacheView(const Pages& p)
       : keys(static_cast<const Stored*>(p.keys)),
         values(static_cast<const Stored*>(p.values)),
         kv_heads(int(p.kv_heads)),
         size(int(p.size)),
-        integers(p.type == Type::i8),
-        aligned(device::is_pack_aligned<8>(keys) && device::is_pack_aligned<8>(values)) {}
+        integers(p.type == Type::i8) {}
 
   DEVICE_FN int64_t offset(int64_t slot, int kv_head) const { return (slot * kv_heads + kv_head) * size; }
   DEVICE_FN Words words(const Stored* row, int column) const {
-    const auto stored = device::load_pack<8>(row + column, aligned);
+    const auto stored = device::load_pack<8>(row + column, true);
     if constexpr (kCodes) {
       const auto bytes = std::bit_cast<device::Pack<uint32_t, 2>>(stored);
       Words words;
@@ -97,16 +96,14 @@ struct TokenRows {
   T* y;
   int64_t q_token;
   int heads, size;
-  bool aligned;
   explicit TokenRows(const AttendPages& p)
       : q(static_cast<const T*>(p.q)),
         y(static_cast<T*>(p.y)),
         q_token(p.q_token),
         heads(int(p.heads)),
-        size(int(p.pages.size)),
-        aligned(p.q_token % 8 == 0 && device::is_pack_aligned<8>(q)) {}
+        size(int(p.pages.size)) {}
   DEVICE_FN device::Pack<T, 8> load(int64_t token, int head, int column) const {
-    return device::load_pack<8>(q + token * q_token + int64_t(head) * size + column, aligned);
+    return device::load_pack<8>(q + token * q_token + int64_t(head) * size + column, true);
   }
   DEVICE_FN int64_t row(int64_t token, int head) const { return token * heads + head; }
 };

@@ -1,0 +1,11 @@
+// Pages of codes: apart, since they take a compiler as long again.
+#include "ops/attention/paged_rows.h"
+#include "ops/dispatch.h"
+
+namespace encore::ops {
+
+void attend_coded_pages(Context& context, const AttendPages& problem) {
+  dispatch(TypeList<Half, BFloat16>{}, problem.type, [&]<class T> { run_paged_sizes<T, true>(context, problem); });
+}
+
+}  // namespace encore::ops
