@@ -12,6 +12,7 @@ struct DenseRows {
     int batch, kv_head, first_row, rows, length;
   };
   struct Walk {};
+  using Raw = Words;
 
   SightView<T> sight;
   FoldedRows fold;
@@ -38,9 +39,10 @@ struct DenseRows {
     return v.at(tile.batch, tile.kv_head, key);
   }
   DEVICE_FN static bool there(const T*) { return true; }
-  DEVICE_FN static Words words(const T* row, int column) {
-    return std::bit_cast<Words>(device::load_pack<8>(row + column, true));
+  DEVICE_FN static Raw load(const T* row, int column) {
+    return std::bit_cast<Raw>(device::load_pack<8>(row + column, true));
   }
+  DEVICE_FN static const Words& words(const Raw& raw) { return raw; }
   DEVICE_FN int64_t query(const Tile& tile, int row, int64_t& head) const {
     int in_group;
     const int query = fold.query(tile.first_row + row, in_group);
@@ -50,7 +52,7 @@ struct DenseRows {
   DEVICE_FN Words q(const Tile& tile, int row, int column) const {
     int64_t head;
     const int64_t at = query(tile, row, head);
-    return words(q_rows.at(tile.batch, head, at), column);
+    return load(q_rows.at(tile.batch, head, at), column);
   }
   DEVICE_FN T* y(const Tile& tile, int row) const {
     int64_t head;

@@ -17,7 +17,8 @@
 //   range(tile, row)         the keys of a row; later rows see no earlier ones
 //   begin(key)               where tiles of keys begin, so that this one is in the first
 //   walk(tile, key)          what the keys of the tile that begins there have in common
-//   key_row(tile, walk, key, in_tile), value_row    a key's own, of which words(row, column) are eight values
+//   key_row(tile, walk, key, in_tile, there), value_row    a key's own, of which load(row, column) gives eight values
+//   words(raw)               those eight values, where they are wanted: what is on its way is as it was loaded
 //   there(row)               whether it has any: only where kHoles
 //   q(tile, row, column)     eight values of a query
 //   y(tile, row), head(tile, row), partial_row(tile, row)
@@ -65,12 +66,13 @@ struct AttendGroup {
     KeyRange range[kRows];
     float top[kWarps][kRows], total[kWarps][kRows];
   };
+  using Raw = typename Source::Raw;
   struct Keys {
-    Words at[2][kChunks];
+    Raw at[2][kChunks];
     bool there[Source::kHoles ? 2 : 1];
   };
   struct Values {
-    Words at[4][kSpans];
+    Raw at[4][kSpans];
   };
   struct Scores {
     SumTile at[kTiles][kWays];
@@ -147,16 +149,17 @@ struct AttendGroup {
         UNROLL for (int c = 0; c < kChunks; ++c) {
           UNROLL for (int r = 0; r < kTiles; ++r) {
             UNROLL for (int half = 0; half < 2; ++half) {
-              warp.template multiply<T>([&](int lane) -> SumTile& { return scores[lane].at[r][half % kWays]; },
-                                        [&](int lane) {
-                                          const Keys& of = keys[thread + lane];
-                                          return LeftTile{{of.at[0][c].at[2 * half], of.at[1][c].at[2 * half],
-                                                           of.at[0][c].at[2 * half + 1], of.at[1][c].at[2 * half + 1]}};
-                                        },
-                                        [&](int lane) {
-                                          const Words& of = s.q[r][c][lane];
-                                          return RightTile{{of.at[2 * half], of.at[2 * half + 1]}};
-                                        });
+              warp.template multiply<T>(
+                  [&](int lane) -> SumTile& { return scores[lane].at[r][half % kWays]; },
+                  [&](int lane) {
+                    const Keys& of = keys[thread + lane];
+                    const Words a = Source::words(of.at[0][c]), d = Source::words(of.at[1][c]);
+                    return LeftTile{{a.at[2 * half], d.at[2 * half], a.at[2 * half + 1], d.at[2 * half + 1]}};
+                  },
+                  [&](int lane) {
+                    const Words& of = s.q[r][c][lane];
+                    return RightTile{{of.at[2 * half], of.at[2 * half + 1]}};
+                  });
             }
           }
         }
@@ -184,8 +187,8 @@ struct AttendGroup {
               warp.template multiply<T>([&](int lane) -> SumTile& { return state[lane].sums[r][n][i]; },
                                         [&](int lane) {
                                           const Values& of = values[thread + lane];
-                                          const uint32_t a = of.at[0][n].at[i], c = of.at[1][n].at[i],
-                                                         d = of.at[2][n].at[i], e = of.at[3][n].at[i];
+                                          const auto word = [&](int j) { return Source::words(of.at[j][n]).at[i]; };
+                                          const uint32_t a = word(0), c = word(1), d = word(2), e = word(3);
                                           return LeftTile{{device::low_halves(a, c), device::high_halves(a, c),
                                                            device::low_halves(d, e), device::high_halves(d, e)}};
                                         },
@@ -225,7 +228,7 @@ struct AttendGroup {
       if constexpr (Source::kHoles) to.there[i] = there;
       UNROLL for (int c = 0; c < kChunks; ++c) {
         const int column = 32 * c + 8 * (lane % 4);
-        to.at[i][c] = there && column < head_size ? source.words(row, column) : Words{};
+        to.at[i][c] = there && column < head_size ? source.load(row, column) : Raw{};
       }
     }
   }
@@ -237,7 +240,7 @@ struct AttendGroup {
       const bool there = one < end && source.there(row);
       UNROLL for (int n = 0; n < kSpans; ++n) {
         const int column = 64 * n + 8 * (lane / 4);
-        to.at[i][n] = there && column < value_size ? source.words(row, column) : Words{};
+        to.at[i][n] = there && column < value_size ? source.load(row, column) : Raw{};
       }
     }
   }

@@ -6,16 +6,17 @@ namespace encore::ops {
 namespace {
 
 // A tile has heads of one token. Its keys are numbers in its list: first those of the window, then the selected ones.
-template <class T, bool kCodes, int kMost>
+template <class T, class Stored, int kMost>
 struct SelectedRows {
   static constexpr bool kHoles = true, kFindsNone = false;
-  using Cache = CacheView<T, kCodes>;
+  using Cache = CacheView<T, Stored>;
+  using Raw = Words;
   struct Tile {
     int token, kv_head, first_head, rows, sequence, position, length, window, in_window, keys;
   };
   struct Walk {};
   struct Row {
-    const typename Cache::Stored* cached;
+    const Stored* cached;
     const T* given;       // or, of the rows in place of the pages'
     const float* scales;  // of what is cached
     bool by_channel;
@@ -71,15 +72,16 @@ struct SelectedRows {
     return row(tile, key, there, cache.values, selected.values, value_scales, values_by_channel);
   }
   DEVICE_FN static bool there(const Row& row) { return row.cached || row.given; }
-  DEVICE_FN Words words(const Row& row, int column) const {
+  DEVICE_FN Raw load(const Row& row, int column) const {
     if (row.given) return std::bit_cast<Words>(device::load_pack<8>(row.given + column, true));
-    const Words words = cache.words(row.cached, column);
-    if constexpr (!kCodes) return words;
+    const Words words = Cache::words(Cache::load(row.cached, column));
+    if constexpr (sizeof(Stored) > 1) return words;
     auto values = std::bit_cast<device::Pack<T, 8>>(words);
     UNROLL for (int i = 0; i < 8; ++i) values.at[i] =
         T(float(values.at[i]) * row.scales[row.by_channel ? column + i : 0]);
     return std::bit_cast<Words>(values);
   }
+  DEVICE_FN static const Words& words(const Raw& raw) { return raw; }
 
   DEVICE_FN Words q(const Tile& tile, int row, int column) const {
     return std::bit_cast<Words>(tokens.load(tile.token, int(head(tile, row)), column));
@@ -96,8 +98,8 @@ struct SelectedRows {
   DEVICE_FN static float masked(float score, int64_t, int) { return score; }
 
  private:
-  DEVICE_FN Row row(const Tile& tile, int key, bool there, const typename Cache::Stored* cached, const void* given,
-                    const float* scales, bool by_channel) const {
+  DEVICE_FN Row row(const Tile& tile, int key, bool there, const Stored* cached, const void* given, const float* scales,
+                    bool by_channel) const {
     Row row{nullptr, nullptr, by_channel ? scales + tile.kv_head * cache.size : scales, by_channel};
     if (!there) return row;
     int at = tile.window + key;
@@ -120,9 +122,9 @@ struct SelectedRows {
   }
 };
 
-template <class T, bool kCodes, int kChunks>
+template <class T, class Stored, int kChunks>
 void run(Context& context, const AttendPages& p, const SelectedKeys& selected) {
-  using Rows = SelectedRows<T, kCodes, 8>;
+  using Rows = SelectedRows<T, Stored, 8>;
   using Kernel = AttendGroup<T, kChunks, 1, Rows>;
   const Pages& pages = p.pages;
   const int64_t group = p.heads / pages.kv_heads, parts = (group + Kernel::kRows - 1) / Kernel::kRows;
@@ -150,15 +152,15 @@ void run(Context& context, const AttendPages& p, const SelectedKeys& selected) {
 
 void attend_selected(Context& context, const AttendPages& p, const SelectedKeys& selected) {
   dispatch(TypeList<Half, BFloat16>{}, p.type, [&]<class T> {
-    const auto run_sizes = [&]<bool kCodes> {
+    const auto run_sizes = [&]<class Stored> {
       if (p.pages.size <= 64)
-        run<T, kCodes, 2>(context, p, selected);
+        run<T, Stored, 2>(context, p, selected);
       else if (p.pages.size <= 128)
-        run<T, kCodes, 4>(context, p, selected);
+        run<T, Stored, 4>(context, p, selected);
       else
-        run<T, kCodes, 8>(context, p, selected);
+        run<T, Stored, 8>(context, p, selected);
     };
-    p.pages.type == p.type ? run_sizes.template operator()<false>() : run_sizes.template operator()<true>();
+    p.pages.type == p.type ? run_sizes.template operator()<T>() : run_sizes.template operator()<int8_t>();
   });
 }
 

@@ -340,27 +340,28 @@ class SparsePagedAttention final : public Paged {
 }  // namespace
 
 std::vector<OpRow> paged_attention_rows() {
-  const Types whole{Type::i32}, scale{Type::f32}, cached = kHalves | Types{Type::i8, Type::f8e4m3};
-  return {
-      {.domain = kMicrosoft,
-       .name = "PagedAttention",
-       .since = 1,
-       .types = {in(0, kHalves), in(1, kHalves), in(2, kHalves), in(3, cached), in(4, cached), in(5, whole),
-                 in(6, whole), in(7, whole), in(8, kHalves), in(9, kHalves), in(10, whole), in(11, kHalves),
-                 in(12, kHalves), in(13, kHalves), in(14, scale), in(15, scale), in(16, whole)},
-       .make = make<PagedAttention>,
-       .host_inputs = {16},
-       .alias = {{3, 1}, {4, 2}}},
-      {.domain = kMicrosoft,
-       .name = "SparsePagedAttention",
-       .since = 1,
-       .types = {in(0, kHalves),  in(1, kHalves), in(2, kHalves),  in(3, cached),   in(4, cached),   in(5, whole),
-                 in(6, whole),    in(7, whole),   in(8, whole),    in(9, whole),    in(10, whole),   in(11, kHalves),
-                 in(12, kHalves), in(13, whole),  in(14, kHalves), in(15, kHalves), in(16, kHalves), in(17, kHalves),
-                 in(18, kHalves), in(19, scale),  in(20, scale),   in(21, whole)},
-       .make = make<SparsePagedAttention>,
-       .host_inputs = {21},
-       .alias = {{3, 1}, {4, 2}}}};
+  const Types whole{Type::i32}, scale{Type::f32}, selectable = kHalves | Types{Type::i8},
+                                                  cached = selectable | Types{Type::f8e4m3};
+  return {{.domain = kMicrosoft,
+           .name = "PagedAttention",
+           .since = 1,
+           .types = {in(0, kHalves), in(1, kHalves), in(2, kHalves), in(3, cached), in(4, cached), in(5, whole),
+                     in(6, whole), in(7, whole), in(8, kHalves), in(9, kHalves), in(10, whole), in(11, kHalves),
+                     in(12, kHalves), in(13, kHalves), in(14, scale), in(15, scale), in(16, whole)},
+           .make = make<PagedAttention>,
+           .host_inputs = {16},
+           .alias = {{3, 1}, {4, 2}}},
+          {.domain = kMicrosoft,
+           .name = "SparsePagedAttention",
+           .since = 1,
+           .types = {in(0, kHalves),  in(1, kHalves),  in(2, kHalves),  in(3, selectable), in(4, selectable),
+                     in(5, whole),    in(6, whole),    in(7, whole),    in(8, whole),      in(9, whole),
+                     in(10, whole),   in(11, kHalves), in(12, kHalves), in(13, whole),     in(14, kHalves),
+                     in(15, kHalves), in(16, kHalves), in(17, kHalves), in(18, kHalves),   in(19, scale),
+                     in(20, scale),   in(21, whole)},
+           .make = make<SparsePagedAttention>,
+           .host_inputs = {21},
+           .alias = {{3, 1}, {4, 2}}}};
 }
 
 }  // namespace encore::ops

@@ -10,11 +10,12 @@
 
 namespace encore::ops {
 
-template <class T, bool kCodes, int kMost>
+template <class T, class Stored, int kMost>
 struct PagedRows {
   static constexpr bool kHoles = true, kFindsNone = true;
-  using Cache = CacheView<T, kCodes>;
-  using Row = const typename Cache::Stored*;
+  using Cache = CacheView<T, Stored>;
+  using Raw = typename Cache::Raw;
+  using Row = const Stored*;
   struct Tile {
     int kv_head, sequence, start, first_row, rows, past, length;
   };
@@ -70,7 +71,8 @@ struct PagedRows {
     return row(cache.values, tile, walk, key, in_tile, there);
   }
   DEVICE_FN static bool there(Row row) { return row != nullptr; }
-  DEVICE_FN Words words(Row row, int column) const { return cache.words(row, column); }
+  DEVICE_FN static Raw load(Row row, int column) { return Cache::load(row, column); }
+  DEVICE_FN static Words words(const Raw& raw) { return Cache::words(raw); }
 
   DEVICE_FN Words q(const Tile& tile, int row, int column) const {
     int in_group;
@@ -123,9 +125,9 @@ struct PagedRows {
   }
 };
 
-template <class T, bool kCodes, int kChunks, int kTiles>
+template <class T, class Stored, int kChunks, int kTiles>
 void run_pages(Context& context, const AttendPages& p) {
-  using Rows = PagedRows<T, kCodes, 8 * kTiles>;
+  using Rows = PagedRows<T, Stored, 8 * kTiles>;
   using Kernel = AttendGroup<T, kChunks, kTiles, Rows>;
   const Pages& pages = p.pages;
   const PackedSequences& sequences = p.sequences;
@@ -151,15 +153,15 @@ void run_pages(Context& context, const AttendPages& p) {
   launch_group<T, kChunks, kTiles>(context, rest, source, blocks, make_partial(context, rest, shares));
 }
 
-template <class T, bool kCodes>
+template <class T, class Stored>
 void run_paged_sizes(Context& context, const AttendPages& p) {
   const bool few = p.most_queries * (p.heads / p.pages.kv_heads) <= 8;
   if (p.pages.size <= 64)
-    few ? run_pages<T, kCodes, 2, 1>(context, p) : run_pages<T, kCodes, 2, 4>(context, p);
+    few ? run_pages<T, Stored, 2, 1>(context, p) : run_pages<T, Stored, 2, 4>(context, p);
   else if (p.pages.size <= 128)
-    few ? run_pages<T, kCodes, 4, 1>(context, p) : run_pages<T, kCodes, 4, 4>(context, p);
+    few ? run_pages<T, Stored, 4, 1>(context, p) : run_pages<T, Stored, 4, 4>(context, p);
   else
-    run_pages<T, kCodes, 8, 1>(context, p);
+    run_pages<T, Stored, 8, 1>(context, p);
 }
 
 }  // namespace encore::ops

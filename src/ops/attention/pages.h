@@ -63,7 +63,9 @@ struct AttendPages {
   int64_t most_keys = 0, most_queries = 0;
 };
 void attend_pages(Context& context, const AttendPages& problem);
-void attend_coded_pages(Context& context, const AttendPages& problem);  // where the caches have codes
+// Where the caches have codes:
+void attend_int8_pages(Context& context, const AttendPages& problem);
+void attend_float8_pages(Context& context, const AttendPages& problem);
 
 // Of each token a list of keys besides those that `before` lets it see, if it sees any of them (`local`).
 struct SelectedKeys {

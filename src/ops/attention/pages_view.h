@@ -55,36 +55,39 @@ struct SlotView {
   }
 };
 
-// kCodes: the caches have codes of a byte, else values of T.
-template <class T, bool kCodes>
+// Stored: what the caches have, values of T or codes of a byte.
+template <class T, class Stored>
 struct CacheView {
-  using Stored = std::conditional_t<kCodes, uint8_t, T>;
+  // Eight of them as they are loaded.
+  using Raw = std::conditional_t<sizeof(Stored) == 1, device::Pack<uint32_t, 2>, Words>;
   const Stored *keys, *values;
   int kv_heads, size;
-  bool integers;
 
   explicit CacheView(const Pages& p)
       : keys(static_cast<const Stored*>(p.keys)),
         values(static_cast<const Stored*>(p.values)),
         kv_heads(int(p.kv_heads)),
-        size(int(p.size)),
-        integers(p.type == Type::i8) {}
+        size(int(p.size)) {}
 
   DEVICE_FN int64_t offset(int64_t slot, int kv_head) const { return (slot * kv_heads + kv_head) * size; }
-  DEVICE_FN Words words(const Stored* row, int column) const {
-    const auto stored = device::load_pack<8>(row + column, true);
-    if constexpr (kCodes) {
-      const auto bytes = std::bit_cast<device::Pack<uint32_t, 2>>(stored);
+  DEVICE_FN static Raw load(const Stored* row, int column) {
+    return std::bit_cast<Raw>(device::load_pack<8>(row + column, true));
+  }
+  DEVICE_FN static Words words(const Raw& raw) {
+    if constexpr (sizeof(Stored) > 1) {
+      return raw;
+    } else {
       Words words;
       UNROLL for (int i = 0; i < 2; ++i) {
-        const device::TwoPairs two =
-            integers ? device::values_of_int8<T>(bytes.at[i]) : device::values_of_float8<T>(bytes.at[i]);
+        device::TwoPairs two;
+        if constexpr (std::is_same_v<Stored, int8_t>)
+          two = device::values_of_int8<T>(raw.at[i]);
+        else
+          two = device::values_of_float8<T>(raw.at[i]);
         words.at[2 * i] = two.at[0];
         words.at[2 * i + 1] = two.at[1];
       }
       return words;
-    } else {
-      return std::bit_cast<Words>(stored);
     }
   }
 };
