@@ -114,14 +114,17 @@ MIXED = (7, 1, 0, 20, 1), (0, 33, 5, 12, 100)
         paged((1,) * 40, tuple(range(0, 80, 2)), heads=2, kv_heads=1, size=8),
         paged((1, 1), (5000, 100), size=128),
         paged((70,), (3,), size=64, heads=2, kv_heads=1, packed=True, rotary=32, misaligned=True),
-        paged((1, 2), (3, 0), size=64, spare=5, sinks=True),
-        paged((9, 1), (0, 50), metadata=[64, 128]),
-        paged((9, 1), (0, 50), metadata=[1, 0, 0]),
+        paged((1, 2), (3, 0), size=64, spare=5),
     ],
     ids=str,
 )
 def test_pages(case):
     check(case)
+
+
+@pytest.mark.parametrize("metadata", [[64, 128], [1, 0, 0]], ids=str)
+def test_hints_are_no_more(metadata):
+    check(paged((9, 1), (0, 50), metadata=metadata, spare=1, sinks=True))
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -143,7 +146,7 @@ def test_pages(case):
     ],
     ids=lambda how: "_".join(map(str, how)),
 )
-def test_options(how, dtype):
+def test_options_of_pages(how, dtype):
     check(paged((7, 1, 20), (0, 33, 12), dtype, **how))
 
 
@@ -153,7 +156,7 @@ def test_int8_pages(news, pasts, size, dtype):
     check(paged(news, pasts, dtype, size=size, cache="int8"))
 
 
-def test_int8_by_other_scales():
+def test_int8_pages_by_other_scales():
     case = paged((7, 1), (0, 33), cache="int8")
     case.attrs |= {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_CHANNEL"}
     at = PAGED.index("k_scale")
@@ -167,6 +170,8 @@ def model_of(op, names, attrs, forms, outputs=3):
     narrow = {n: kind for n, (_, _, kind) in forms.items() if kind}
     nodes = [helper.make_node("Cast", [n], [n + "_n"], to=kind) for n, kind in narrow.items()]
     inputs = [("" if n not in forms else n + "_n" * (n in narrow)) for n in names]
+    while not inputs[-1]:
+        inputs.pop()
     made = ["y", "key_cache_out", "value_cache_out"][:outputs]
     cast = [n for n in made[1:] if n[:-4] in narrow]
     nodes.append(helper.make_node(op, inputs, [n + "_n" * (n in cast) for n in made], "it", domain=MICROSOFT, **attrs))
@@ -254,7 +259,7 @@ LOW, HIGH = -(1 << 31), (1 << 31) - 1
         {"starts": [-1, 1, 2, 4]},
         {"starts": [3, 2, 1, 0]},
     ],
-    ids=str,
+    ids="pages_beyond pages_below pasts_below pasts_beyond down far_away below backwards".split(),
 )
 def test_what_is_out_of_range_is_reported(changed):
     server = Server(3, 112, 1, graph=False)
