@@ -31,7 +31,10 @@ struct DenseRows {
     return sight.range(tile.length, fold.query(tile.first_row + row, head));
   }
   DEVICE_FN static int begin(int key) { return key; }
-  DEVICE_FN static Walk walk(const Tile&, int, int) { return {}; }
+  template <bool kValues>
+  DEVICE_FN static Walk walk(const Tile&, int, int) {
+    return {};
+  }
   DEVICE_FN const T* key_row(const Tile& tile, Walk, int key, int, bool) const {
     return k.at(tile.batch, tile.kv_head, key);
   }

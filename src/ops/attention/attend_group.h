@@ -16,7 +16,7 @@
 //   find(b, part)            the rows of a block, its share of keys aside; may use the block, and find none
 //   range(tile, row)         the keys of a row; later rows see no earlier ones
 //   begin(key)               where tiles of keys begin, so that this one is in the first
-//   walk(tile, key)          what the keys of the tile that begins there have in common
+//   walk<kValues>(tile, key, end)    what the keys of the tile that begins there have in common
 //   key_row(tile, walk, key, in_tile, there), value_row    a key's own, of which load(row, column) gives eight values
 //   words(raw)               those eight values, where they are wanted: what is on its way is as it was loaded
 //   there(row)               whether it has any: only where kHoles
@@ -220,7 +220,7 @@ struct AttendGroup {
  private:
   // A lane's part of the tile that begins with `key`; zeros from `end` on.
   DEVICE_FN void load_keys(Keys& to, const Tile& tile, int key, int end, int lane) const {
-    const auto walk = source.walk(tile, key, end);
+    const auto walk = source.template walk<false>(tile, key, end);
     UNROLL for (int i = 0; i < 2; ++i) {
       const int one = key + lane / 4 + 8 * i;
       const auto row = source.key_row(tile, walk, one, one - key, one < end);
@@ -233,7 +233,7 @@ struct AttendGroup {
     }
   }
   DEVICE_FN void load_values(Values& to, const Tile& tile, int key, int end, int lane) const {
-    const auto walk = source.walk(tile, key, end);
+    const auto walk = source.template walk<true>(tile, key, end);
     UNROLL for (int i = 0; i < 4; ++i) {
       const int one = key + lane % 4 * 2 + i % 2 + i / 2 * 8;
       const auto row = source.value_row(tile, walk, one, one - key, one < end);

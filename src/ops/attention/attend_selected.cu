@@ -64,7 +64,10 @@ struct SelectedRows {
   }
   DEVICE_FN static KeyRange range(const Tile& tile, int) { return {0, tile.keys}; }
   DEVICE_FN static int begin(int key) { return key; }
-  DEVICE_FN static Walk walk(const Tile&, int, int) { return {}; }
+  template <bool kValues>
+  DEVICE_FN static Walk walk(const Tile&, int, int) {
+    return {};
+  }
   DEVICE_FN Row key_row(const Tile& tile, Walk, int key, int, bool there) const {
     return row(tile, key, there, cache.keys, selected.keys, key_scales, keys_by_channel);
   }

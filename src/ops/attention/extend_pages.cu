@@ -37,7 +37,7 @@ struct ExtendPages {
   const int32_t* places;
   const T *cos, *sin, *q_weights, *k_weights;
   int64_t positions;
-  device::Divider by_packs;
+  device::SmallDivider by_packs;
   int q_heads, kv_heads;  // of queries none, if they stay
   int turned_from;
   float epsilon;
@@ -91,12 +91,12 @@ struct ExtendPages {
       }
     }
     b.threads([&](int t, Shared& s) {
-      for (int i = t; i < heads * int(by_packs.divisor()); i += kThreads) {
-        int64_t pack;
-        const int number = int(by_packs(i, pack));
+      for (int i = t; i < heads * by_packs.divisor(); i += kThreads) {
+        int pack;
+        const int number = by_packs(i, pack);
         if (number >= q_heads && at.slot < 0) return;
         const Head head = head_of(number, at);
-        move(head, at, int(pack), q_weights && !head.is_value ? s.factors[number] : 1.f);
+        move(head, at, pack, q_weights && !head.is_value ? s.factors[number] : 1.f);
       }
     });
   }
@@ -117,13 +117,13 @@ struct ExtendPages {
     if (cos && at.position >= positions) slots.fault.report(FaultKind::index_out_of_range, at.position, positions);
     if (!places) return;
     const int place = places[at.token];
-    const int64_t all = slots.pages * slots.by_slots.divisor();
+    const int64_t all = int64_t(slots.pages) * slots.by_slots.divisor();
     if (place < -1 || place >= all) slots.fault.report(FaultKind::index_out_of_range, place, all);
   }
   DEVICE_FN int64_t slot_of(int sequence, const Token& at) const {
     if (!places) return at.position < slots.room ? slots.slot(sequence, int(at.position)) : -1;
     const int place = places[at.token];
-    return place >= 0 && place < slots.pages * slots.by_slots.divisor() ? place : -1;
+    return place >= 0 && place < int64_t(slots.pages) * slots.by_slots.divisor() ? place : -1;
   }
   DEVICE_FN Head head_of(int number, const Token& at) const {
     const int size = layout.size;
@@ -244,8 +244,8 @@ void extend_pages(Context& context, const PagesExtension& e) {
         aligned(e.q, e.k, e.v, e.turned_q, pages.keys, pages.values, e.cos, e.sin, e.q_weights, e.k_weights);
     const int64_t packs = layout.turning_packs + (pages.size - 2 * layout.half + kPack - 1) / kPack;
     const int64_t q_heads = e.turned_q ? e.heads : 0, heads = q_heads + 2 * pages.kv_heads;
-    require(!e.q_weights || q_heads + pages.kv_heads <= Kernel::kMostHeads, q_heads, " and ", pages.kv_heads,
-            " heads are more than can be normalised");
+    require(heads * packs < (int64_t(1) << 30) && (!e.q_weights || heads - pages.kv_heads <= Kernel::kMostHeads),
+            "a token's ", heads, " heads are more than there are kernels for");
     device::block_kernel<typename Kernel::Shared>(context.stream(), {e.sequences.tokens, kThreads},
                                                   Kernel{e.sequences,
                                                          SlotView(pages, context.fault()),
@@ -268,7 +268,7 @@ void extend_pages(Context& context, const PagesExtension& e) {
                                                          static_cast<const T*>(e.q_weights),
                                                          static_cast<const T*>(e.k_weights),
                                                          e.positions,
-                                                         device::Divider(packs, checked_product(heads, packs)),
+                                                         device::SmallDivider(int(packs)),
                                                          int(q_heads),
                                                          int(pages.kv_heads),
                                                          int(e.turned_from),

@@ -181,8 +181,9 @@ class Paged : public Op {
     e.pages.kv_heads = kv_heads_, e.pages.size = keys.shape[3];
     e.pages.table = table.as<const int32_t>();
     e.pages.width = table.shape[1];
-    require(e.pages.count < kMost && checked_product(e.pages.width, e.pages.slots) < kMost, "block_table ",
-            table.shape.str(), " of pages of ", e.pages.slots, " keys is more than there are kernels for");
+    require(e.pages.count < kMost && e.pages.slots < kMost && checked_product(e.pages.width, e.pages.slots) < kMost,
+            "block_table ", table.shape.str(), " of pages of ", e.pages.slots,
+            " keys is more than there are kernels for");
     e.pages.key_scales = scales(context, keys_, slots_.k_scale, e.pages.size);
     e.pages.value_scales = scales(context, values_, slots_.v_scale, e.pages.size);
     e.pages.keys_by_channel = keys_ == Quantized::by_channel;

@@ -27,7 +27,7 @@ struct PagedRows {
   SlotView slots;
   Cache cache;
   TokenRows<T> tokens;
-  device::Divider group;
+  device::SmallDivider group;
   int before;
   bool causal, whole;  // whole: a tile of keys is in one page
   const float *key_scale, *key_scales, *value_scale, *value_scales;
@@ -46,7 +46,7 @@ struct PagedRows {
         },
         [](int a, int c) { return a > c ? a : c; });
     const int start = sequences.start(sequence), own = sequences.end(sequence) - start;
-    const int first_row = (block - first_block(sequence)) * kMost, left = own * int(group.divisor()) - first_row;
+    const int first_row = (block - first_block(sequence)) * kMost, left = own * group.divisor() - first_row;
     return {kv_head,
             sequence,
             start,
@@ -60,15 +60,17 @@ struct PagedRows {
     const int at = tile.past + query(tile, row, head);
     return {before < 0 || at < before ? 0 : at - before, causal && at < tile.length ? at + 1 : tile.length};
   }
-  DEVICE_FN static int begin(int key) { return key / 16 * 16; }
+  // What is read before a window is in the page of its first key.
+  DEVICE_FN int begin(int key) const { return whole ? key / 16 * 16 : key; }
+  template <bool kValues>
   DEVICE_FN Walk walk(const Tile& tile, int key, int end) const {
-    return {whole && key < end ? slots.slot(tile.sequence, key) : -1};
+    return {whole && key < end ? slots.template slot<!kValues>(tile.sequence, key) : -1};
   }
   DEVICE_FN Row key_row(const Tile& tile, Walk walk, int key, int in_tile, bool there) const {
-    return row(cache.keys, tile, walk, key, in_tile, there);
+    return row<true>(cache.keys, tile, walk, key, in_tile, there);
   }
   DEVICE_FN Row value_row(const Tile& tile, Walk walk, int key, int in_tile, bool there) const {
-    return row(cache.values, tile, walk, key, in_tile, there);
+    return row<false>(cache.values, tile, walk, key, in_tile, there);
   }
   DEVICE_FN static bool there(Row row) { return row != nullptr; }
   DEVICE_FN static Raw load(Row row, int column) { return Cache::load(row, column); }
@@ -106,21 +108,17 @@ struct PagedRows {
 
  private:
   DEVICE_FN int first_block(int sequence) const {
-    return sequences.start(sequence) * int(group.divisor()) / kMost + sequence;
+    return sequences.start(sequence) * group.divisor() / kMost + sequence;
   }
-  DEVICE_FN int query(const Tile& tile, int row, int& in_group) const {
-    int64_t rest;
-    const int query = int(group(tile.first_row + row, rest));
-    in_group = int(rest);
-    return query;
-  }
-  DEVICE_FN int head_of(const Tile& tile, int in_group) const { return tile.kv_head * int(group.divisor()) + in_group; }
+  DEVICE_FN int query(const Tile& tile, int row, int& in_group) const { return group(tile.first_row + row, in_group); }
+  DEVICE_FN int head_of(const Tile& tile, int in_group) const { return tile.kv_head * group.divisor() + in_group; }
+  template <bool kReports>
   DEVICE_FN Row row(Row all, const Tile& tile, Walk walk, int key, int in_tile, bool there) const {
     int64_t slot = -1;
     if (whole)
       slot = walk.slot < 0 ? -1 : walk.slot + in_tile;
     else if (there)
-      slot = slots.slot(tile.sequence, key);
+      slot = slots.template slot<kReports>(tile.sequence, key);
     return slot < 0 ? nullptr : all + cache.offset(slot, tile.kv_head);
   }
 };
@@ -136,13 +134,15 @@ void run_pages(Context& context, const AttendPages& p) {
   const int64_t blocks = checked_product(full + sequences.count + 1, pages.kv_heads);
   const int64_t busy = checked_product(full + std::min(sequences.count, sequences.tokens), pages.kv_heads);
   const Attend rest = rest_of(p, p.most_keys);
+  constexpr int64_t kMostBlocks = int64_t(1) << 30;  // which are counted in 32 bits
   const int64_t shares =
-      shares_for(context, rest, std::max<int64_t>(busy, 1), Kernel::kRoom, 2 * Kernel::kWarps * Kernel::kKeys);
+      std::min(shares_for(context, rest, std::max<int64_t>(busy, 1), Kernel::kRoom, 2 * Kernel::kWarps * Kernel::kKeys),
+               kMostBlocks / blocks);
   const Rows source{sequences,
                     SlotView(pages, context.fault()),
                     typename Rows::Cache(pages),
                     TokenRows<T>(p),
-                    device::Divider(group, rows),
+                    device::SmallDivider(int(group)),
                     int(p.before < 0 ? -1 : std::min(p.before, pages.width * pages.slots)),
                     p.causal,
                     pages.slots % Kernel::kKeys == 0,

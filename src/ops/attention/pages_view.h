@@ -1,6 +1,7 @@
 // What kernels see of pages and of sequences without padding.
 #pragma once
 #include "device/byte_values.h"
+#include "device/divide_small.h"
 #include "ops/attention/attend_group.h"
 #include "ops/attention/pages.h"
 
@@ -20,8 +21,9 @@ struct SequenceView {
   // Behind the last sequence there is one for the tokens that belong to none.
   DEVICE_FN int end(int i) const { return i < count ? start(i + 1) : tokens; }
   DEVICE_FN int past(int i) const {
+    constexpr int kFar = 1 << 29;  // beyond any table, and positions behind it are counted in 32 bits
     const int given = i < count ? pasts[i] : 0;
-    return given < 0 ? 0 : given;
+    return given < 0 ? 0 : given > kFar ? kFar : given;
   }
   // Of `new_tokens`, in a table with room for `room` keys.
   DEVICE_FN int length(int i, int new_tokens, int room) const {
@@ -34,23 +36,24 @@ struct SequenceView {
 struct SlotView {
   const int32_t* table;
   int width, pages, room;  // room: keys that the table of a sequence has
-  device::Divider by_slots;
+  device::SmallDivider by_slots;
   device::FaultRef fault;
   SlotView(const Pages& p, device::FaultRef fault)
       : table(p.table),
         width(int(p.width)),
         pages(int(p.count)),
         room(int(p.width * p.slots)),
-        by_slots(p.slots, p.width * p.slots),
+        by_slots(int(p.slots)),
         fault(fault) {}
 
-  // Of all slots that of a key in [0, room), or -1 if it has no page.
+  // Of all slots that of a key in [0, room), or -1 if it has no page. Not every reader needs to report a bad one.
+  template <bool kReports = true>
   DEVICE_FN int64_t slot(int sequence, int key) const {
-    int64_t in_page;
-    const int64_t at = by_slots(key, in_page);
+    int in_page;
+    const int at = by_slots(key, in_page);
     const int page = table[int64_t(sequence) * width + at];
-    if (page >= 0 && page < pages) return page * by_slots.divisor() + in_page;
-    if (page != -1) fault.report(device::FaultKind::index_out_of_range, page, pages);
+    if (page >= 0 && page < pages) return int64_t(page) * by_slots.divisor() + in_page;
+    if (kReports && page != -1) fault.report(device::FaultKind::index_out_of_range, page, pages);
     return -1;
   }
 };
