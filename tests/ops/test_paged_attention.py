@@ -244,6 +244,13 @@ def test_one_graph_serves_every_length(outputs):
         server.x["key_cache"], server.x["value_cache"] = got[1:]
 
 
+def test_hints_are_not_negative():
+    inputs = _filled(PAGED, batch((2,), (3,), 4, 2, 64, 16) | {"metadata": Const(np.array([-1, 5], np.int32))})
+    inputs = [x.astype(np.float16) if getattr(x, "dtype", None) == np.float32 else x for x in inputs]
+    words = "attention_metadata begins with -1"
+    fails("PagedAttention", inputs, {"num_heads": 4, "kv_num_heads": 2}, words, outputs=3, domain=MICROSOFT)
+
+
 LOW, HIGH = -(1 << 31), (1 << 31) - 1
 
 
