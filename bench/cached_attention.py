@@ -1,7 +1,7 @@
 """Times com.microsoft's GroupQueryAttention with its rotation, replayed from a captured graph: the past and the present
-are one memory.
+are one memory. With pages of so many keys it is PagedAttention, without hints of lengths.
 
-    PYTHONPATH=python bench/cached_attention.py [--seconds 1] [--dtype float16]
+    PYTHONPATH=python bench/cached_attention.py [--seconds 1] [--dtype float16] [--pages 16]
 
 A run is one node; figures are medians, the wait included, less that of a replay of almost nothing. Bytes are those of
 the keys and values that are seen. A prompt's work counts half, as it is causal.
@@ -18,7 +18,7 @@ import encore_session as es  # noqa: E402
 import numpy as np  # noqa: E402
 import onnxruntime as ort  # noqa: E402
 from models import median_us  # noqa: E402
-from onnx import TensorProto, helper  # noqa: E402
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 TYPES = {"float16": TensorProto.FLOAT16, "float32": TensorProto.FLOAT}
 # batch, heads, heads of keys and values, new rows, keys with these, room for keys, size
@@ -36,9 +36,9 @@ PROBLEMS = [
 ]
 
 
-def replay_us(dtype, problem, seconds):
+def group_query(problem):
+    """Of a node its name, inputs and outputs, shapes of what it is fed, and constants."""
     batch, heads, kv_heads, rows, keys, room, size = problem
-    rng = np.random.default_rng(0)
     forms = {
         "query": (batch, rows, (heads + 2 * kv_heads) * size),
         "past_key": (batch, kv_heads, room, size),
@@ -46,14 +46,35 @@ def replay_us(dtype, problem, seconds):
         "cos": (room, size // 2),
         "sin": (room, size // 2),
     }
+    constants = {"last": np.full(batch, keys - 1, np.int32), "total": np.array(keys, np.int32)}
+    inputs = ["query", "", "", "past_key", "past_value", "last", "total", "cos", "sin"]
+    return "GroupQueryAttention", inputs, forms, constants
+
+
+def paged(problem, slots):
+    batch, heads, kv_heads, rows, keys, room, size = problem
+    width = -(-room // slots)
+    forms = {
+        "query": (batch * rows, (heads + 2 * kv_heads) * size),
+        "past_key": (batch * width, slots, kv_heads, size),
+        "past_value": (batch * width, slots, kv_heads, size),
+        "cos": (room, size // 2),
+        "sin": (room, size // 2),
+    }
+    pages = np.random.default_rng(1).permutation(batch * width).reshape(batch, width)
+    constants = {"starts": np.arange(batch + 1) * rows, "pasts": np.full(batch, keys - rows), "table": pages}
+    inputs = ["query", "", "", "past_key", "past_value", "starts", "pasts", "table", "cos", "sin"]
+    return "PagedAttention", inputs, forms, {name: x.astype(np.int32) for name, x in constants.items()}
+
+
+def replay_us(dtype, problem, seconds, slots=None):
+    batch, heads, kv_heads, rows, keys, room, size = problem
+    rng = np.random.default_rng(0)
+    op, inputs, forms, constants = paged(problem, slots) if slots else group_query(problem)
     values = [helper.make_tensor_value_info(name, TYPES[dtype], shape) for name, shape in forms.items()]
-    constants = [
-        helper.make_tensor("last", TensorProto.INT32, [batch], [keys - 1] * batch),
-        helper.make_tensor("total", TensorProto.INT32, [], [keys]),
-    ]
     node = helper.make_node(
-        "GroupQueryAttention",
-        ["query", "", "", "past_key", "past_value", "last", "total", "cos", "sin"],
+        op,
+        inputs,
         ["y", "present_key", "present_value"],
         domain="com.microsoft",
         num_heads=heads,
@@ -61,7 +82,9 @@ def replay_us(dtype, problem, seconds):
         do_rotary=1,
     )
     results = [helper.make_empty_tensor_value_info(name) for name in node.output]
-    graph = helper.make_graph([node], "attention", values, results, constants)
+    graph = helper.make_graph(
+        [node], "attention", values, results, [numpy_helper.from_array(x, n) for n, x in constants.items()]
+    )
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     session = es.make_session(helper.make_model(graph, opset_imports=opsets, ir_version=10), enable_cuda_graph=1)
     es.assert_all_on_encore(session)
@@ -71,7 +94,7 @@ def replay_us(dtype, problem, seconds):
         binding.bind_ortvalue_input(name, value)
         if name.startswith("past"):
             binding.bind_ortvalue_output(name.replace("past", "present"), value)
-    binding.bind_ortvalue_output("y", es.empty_on_device((batch, rows, heads * size), dtype))
+    binding.bind_ortvalue_output("y", es.empty_on_device((*forms["query"][:-1], heads * size), dtype))
     waits = es.run_options(0)
     for _ in range(4):  # warm-ups and the capture
         session.run_with_iobinding(binding, waits)
@@ -82,14 +105,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--dtype", choices=TYPES, default="float16")
+    parser.add_argument("--pages", type=int, metavar="KEYS")
     args = parser.parse_args()
     ort.set_default_logger_severity(3)
-    idle = replay_us(args.dtype, (1, 1, 1, 1, 1, 8, 8), args.seconds)
+    idle = replay_us(args.dtype, (1, 1, 1, 1, 1, 8, 8), args.seconds, args.pages)
     print(f"A replay of almost nothing takes {idle:.1f} µs.\n")
     print("| batch | heads | new rows | keys | room | size | µs | TFLOP/s | GB/s |\n|" + "---|" * 9)
     for problem in PROBLEMS:
         batch, heads, kv_heads, rows, keys, room, size = problem
-        us = replay_us(args.dtype, problem, args.seconds) - idle
+        us = replay_us(args.dtype, problem, args.seconds, args.pages) - idle
         work = 4 * batch * heads * rows * keys * size / (2 if rows == keys else 1)
         moved = 2 * batch * kv_heads * keys * size * np.dtype(args.dtype).itemsize
         print(

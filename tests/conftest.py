@@ -53,7 +53,12 @@ TOO_OLD_BEFORE = {
         r"^test_what_does_not_fit_fails\[-|^test_options\[(causal|weights)": "GroupQueryAttention's newer inputs",
         r"^test_(gather_)?floats\[|^test_gather\[32-uint8-2-True": "weights in narrow floats, and some of two bits",
     },
+    (1, 30): {
+        r"^test_options_of_pages\[.*(weights|sinks|causal|places|offset)": "PagedAttention's newer inputs",
+        r"^test_(int|float)8_pages|^test_hints_are|^test_shapes_that_do_not_fit\[(places|sinks)-": "the same",
+    },
     (1, 31): {
+        r"^test_selected_keys": "SparsePagedAttention",
         r"\[(LinearAttention|CausalConvWithState)-27": "an operator that it does not know",
         r"^test_linear_attention_refuses|^test_causal_conv_refuses": "an operator that it does not know",
         r"^test_(one|two)_dimensions?\[wrap\]": "wraps what a pad has not cropped yet",

@@ -10,6 +10,8 @@ from proposals import PROPOSALS
 
 # Where the CPU EP has no kernel for a type, onnx's own evaluator is asked, in operators that it computes as written.
 BY_EVALUATOR = "propose_elementwise", "propose_shape"
+# It has no kernel for these at all, and in floats, which a reference is computed in, there are none of them.
+OF_HALVES_ALONE = "PagedAttention", "SparsePagedAttention"
 
 
 class Refused(Exception):
@@ -66,6 +68,8 @@ class Reference:
             raise Refused("the CPU EP would write beyond what is not square")
         if self.node.op == "Attention" and self.node.domain and not _has_bias(self.node.inputs):
             raise Refused("the CPU EP's process ends where com.microsoft's Attention has no bias")
+        if self.node.op in OF_HALVES_ALONE:
+            raise Unknown("the CPU EP has no kernel")
         given = {}
         for value in self.feeds:
             array = feeds[value.name]

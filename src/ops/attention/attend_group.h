@@ -1,0 +1,357 @@
+// Attention of few rows by tile products: queries, and heads that share one of keys, are the columns of tiles of 16
+// keys. So keys and values are read once, straight into the registers of the lanes that need them, for all rows.
+//
+// A warp takes every fourth tile of its block's share of the keys, with the keys and the values of the next one on
+// their way, and keeps up its own softmax. Warps, and blocks that share out the keys, are combined at the end.
+//
+// Which value of a head is which row of a tile is free, as long as both factors agree. A lane reads eight values at
+// once: of keys and queries it has four columns of two tiles, of values the same row of eight. With g = lane / 4 and
+// p = lane % 4, in tiles of the keys i = 0 to 15:
+//   keys     i = g, g + 8                       values 32 c + 8 p to + 7
+//   scores   i = g, g + 8                       rows 2 p, 2 p + 1
+//   values   i = 2 p, 2 p + 1, 2 p + 8, 2 p + 9 values 64 s + 8 g to + 7
+//   sums     values 64 s + 8 g to + 7           rows 2 p, 2 p + 1
+//
+// Where rows and keys are is the source's to know:
+//   find(b, part)            the rows of a block, its share of keys aside; may use the block, and find none
+//   range(tile, row)         the keys of a row; later rows see no earlier ones
+//   begin(key)               where tiles of keys begin, so that this one is in the first
+//   walk<kValues>(tile, key, end)    what the keys of the tile that begins there have in common
+//   key_row(tile, walk, key, in_tile, there), value_row    a key's own, of which load(row, column) gives eight values
+//   words(raw)               those eight values, where they are wanted: what is on its way is as it was loaded
+//   there(row)               whether it has any: only where kHoles
+//   q(tile, row, column)     eight values of a query
+//   y(tile, row), head(tile, row), partial_row(tile, row)
+//   score_scale(scale), finished(tile, value, column)    what scores and results are multiplied by
+//   masked(score, tile, mask_row, key), mask_row(tile, row), has_mask()
+#pragma once
+#include <bit>
+
+#include "device/warp.h"
+#include "ops/attention/attend_shares.h"
+
+namespace encore::ops {
+
+using Words = device::Pack<uint32_t, 4>;  // eight values
+
+// How far powers are raised above one, as a logarithm: a half has more room there than it has below.
+template <class T>
+inline constexpr float kLift = 0;
+template <>
+inline constexpr float kLift<device::Half> = 6.9314718f;  // 1024
+
+// Heads of up to 32 kChunks values, eight rows in each of kTiles.
+template <class T, int kChunks, int kTiles, class Source>
+struct AttendGroup {
+  template <class S>
+  using Block = device::Block<S>;
+  template <class V, int kMost>
+  using PerThread = device::PerThread<V, kMost>;
+  using LeftTile = device::LeftTile;
+  using RightTile = device::RightTile;
+  using SumTile = device::SumTile;
+  using Warp = device::Warp;
+  using Tile = typename Source::Tile;
+  static constexpr int kWarps = 4, kThreads = 32 * kWarps, kKeys = 16;
+  static constexpr int kRows = 8 * kTiles, kSpans = kChunks / 2, kWidth = 32 * kChunks;
+  static constexpr int kWays = kTiles == 1 ? 2 : 1;  // in which products are summed up: tensor cores take their time
+  // Blocks that are to fit into a multiprocessor, as registers allow: they keep some 50 KiB on their way to it.
+  static constexpr int kRoom = kChunks == 2 ? (kTiles == 1 ? 5 : kTiles == 2 ? 4 : 3) : kChunks * kTiles == 4 ? 3 : 2;
+  static constexpr int kMaxThreads = kRoom * kThreads;  // so that registers are given out for as many
+  static constexpr int kSumsRow = kWidth + 8;
+  static constexpr int64_t kSumsBytes = int64_t(kWarps) * kRows * kSumsRow * int64_t(sizeof(float));
+  struct Shared {
+    Words q[kTiles][kChunks][32];
+    int64_t mask_row[kRows];
+    KeyRange range[kRows];
+    float top[kWarps][kRows], total[kWarps][kRows];
+  };
+  using Raw = typename Source::Raw;
+  struct Keys {
+    Raw at[2][kChunks];
+    bool there[Source::kHoles ? 2 : 1];
+  };
+  struct Values {
+    Raw at[4][kSpans];
+  };
+  struct Scores {
+    SumTile at[kTiles][kWays];
+  };
+  struct Powers {
+    uint32_t at[kTiles][2];  // of keys i and rows as scores have them, and then as products want them
+  };
+  struct OfRows {
+    float at[kTiles][2];
+  };
+  struct State {
+    SumTile sums[kTiles][kSpans][4];
+    float top[kTiles][2], total[kTiles][2];
+  };
+
+  Source source;
+  SinkView<T> sinks;
+  int head_size, value_size;
+  float scale, softcap;
+  Partial partial;
+
+  DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
+    const int shares = partial.shares;
+    const int index = int(b.index()), share = index % shares, part = index / shares;
+    const Tile tile = source.find(b, part);
+    const int rows = tile.rows;
+    if constexpr (Source::kFindsNone) {
+      if (rows <= 0) return;
+    }
+
+    // The keys that any of the rows sees, those that all see, and this block's share. Rows are in order of queries.
+    const KeyRange low = source.range(tile, 0), high = source.range(tile, rows - 1);
+    const int begin = source.begin(low.first);
+    const int tiles = high.end > begin ? (high.end - begin + kKeys - 1) / kKeys : 0;
+    const int own = (tiles + shares - 1) / shares;
+    const int first = begin + share * own * kKeys;
+    const int end = high.end - first > own * kKeys ? first + own * kKeys : high.end;
+    const KeyRange all{high.first, low.end < end ? low.end : end};
+    const float factor = source.score_scale(scale);
+    if (first >= end && shares > 1) {
+      b.threads([&](int t, Shared&) {
+        if (t < rows) leave(source.partial_row(tile, t) * shares + share, kUnseen<float>, 0);
+      });
+      return;
+    }
+
+    PerThread<Keys, kThreads> keys;
+    PerThread<Values, kThreads> values;
+    b.threads([&](int t, Shared& s) {
+      const int key = first + t / 32 * kKeys;
+      load_keys(keys[t], tile, key, end, t % 32);
+      load_values(values[t], tile, key, end, t % 32);
+      for (int i = t; i < kTiles * kChunks * 32; i += kThreads) {
+        const int lane = i % 32, chunk = i / 32 % kChunks, of_rows = i / 32 / kChunks;
+        const int row = 8 * of_rows + lane / 4, column = 32 * chunk + 8 * (lane % 4);
+        const bool there = row < rows && column < head_size;
+        s.q[of_rows][chunk][lane] = there ? source.q(tile, row, column) : Words{};
+      }
+      if (t < rows) {
+        s.range[t] = source.range(tile, t);
+        s.mask_row[t] = source.mask_row(tile, t);
+      }
+    });
+    device::for_each_warp(b, [&](const Warp& warp, Shared& s) {
+      const int thread = 32 * warp.index();
+      PerThread<State, 32> state;
+      warp.lanes([&](int lane) { clear(state[lane]); });
+      for (int key = first + warp.index() * kKeys; key < end; key += kWarps * kKeys) {
+        const int next = key + kWarps * kKeys;
+        PerThread<Scores, 32> scores;
+        PerThread<OfRows, 32> tops;
+        PerThread<Powers, 32> powers;
+        warp.lanes([&](int lane) { scores[lane] = Scores{}; });
+        UNROLL for (int c = 0; c < kChunks; ++c) {
+          UNROLL for (int r = 0; r < kTiles; ++r) {
+            UNROLL for (int half = 0; half < 2; ++half) {
+              warp.template multiply<T>(
+                  [&](int lane) -> SumTile& { return scores[lane].at[r][half % kWays]; },
+                  [&](int lane) {
+                    const Keys& of = keys[thread + lane];
+                    const Words a = Source::words(of.at[0][c]), d = Source::words(of.at[1][c]);
+                    return LeftTile{{a.at[2 * half], d.at[2 * half], a.at[2 * half + 1], d.at[2 * half + 1]}};
+                  },
+                  [&](int lane) {
+                    const Words& of = s.q[r][c][lane];
+                    return RightTile{{of.at[2 * half], of.at[2 * half + 1]}};
+                  });
+            }
+          }
+        }
+        warp.lanes([&](int lane) {
+          bool there[2] = {true, true};
+          if constexpr (Source::kHoles) {
+            UNROLL for (int i = 0; i < 2; ++i) there[i] = keys[thread + lane].there[i];
+          }
+          load_keys(keys[thread + lane], tile, next, end, lane);
+          const bool plain = key >= all.first && key + kKeys <= all.end && there[0] && there[1];
+          judge(scores[lane], tops[lane], s, tile, key, end, plain, there, factor, lane);
+        });
+        UNROLL for (int r = 0; r < kTiles; ++r) {
+          UNROLL for (int e = 0; e < 2; ++e) warp.template reduce_columns<4>(
+              [&](int lane) -> float& { return tops[lane].at[r][e]; }, [](float a, float c) { return larger(a, c); });
+        }
+        warp.lanes([&](int lane) { raise(scores[lane], tops[lane], state[lane], powers[lane]); });
+        UNROLL for (int r = 0; r < kTiles; ++r) {
+          UNROLL for (int e = 0; e < 2; ++e)
+              warp.transpose([&](int lane) -> uint32_t& { return powers[lane].at[r][e]; });
+        }
+        UNROLL for (int n = 0; n < kSpans; ++n) {
+          UNROLL for (int i = 0; i < 4; ++i) {
+            UNROLL for (int r = 0; r < kTiles; ++r) {
+              warp.template multiply<T>([&](int lane) -> SumTile& { return state[lane].sums[r][n][i]; },
+                                        [&](int lane) {
+                                          const Values& of = values[thread + lane];
+                                          const auto word = [&](int j) { return Source::words(of.at[j][n]).at[i]; };
+                                          const uint32_t a = word(0), c = word(1), d = word(2), e = word(3);
+                                          return LeftTile{{device::low_halves(a, c), device::high_halves(a, c),
+                                                           device::low_halves(d, e), device::high_halves(d, e)}};
+                                        },
+                                        [&](int lane) {
+                                          return RightTile{{powers[lane].at[r][0], powers[lane].at[r][1]}};
+                                        });
+            }
+          }
+        }
+        warp.lanes([&](int lane) { load_values(values[thread + lane], tile, next, end, lane); });
+      }
+      UNROLL for (int r = 0; r < kTiles; ++r) {
+        UNROLL for (int e = 0; e < 2; ++e) warp.template reduce_columns<4>(
+            [&](int lane) -> float& { return state[lane].total[r][e]; }, [](float a, float c) { return a + c; });
+      }
+      warp.lanes([&](int lane) {
+        show(state[lane], s, warp.index(), b.template dynamic<float>(s) + warp.index() * kRows * kSumsRow, lane);
+      });
+    });
+    b.threads([&](int t, Shared& s) {
+      const float* const sums = b.template dynamic<float>(s);
+      for (int i = t; i < rows * kWidth; i += kThreads) {
+        const int row = i / kWidth, column = i % kWidth;
+        if (column < value_size) finish(s, sums + row * kSumsRow + column, tile, row, column, share);
+      }
+    });
+  }
+
+ private:
+  // A lane's part of the tile that begins with `key`; zeros from `end` on.
+  DEVICE_FN void load_keys(Keys& to, const Tile& tile, int key, int end, int lane) const {
+    const auto walk = source.template walk<false>(tile, key, end);
+    UNROLL for (int i = 0; i < 2; ++i) {
+      const int one = key + lane / 4 + 8 * i;
+      const auto row = source.key_row(tile, walk, one, one - key, one < end);
+      const bool there = one < end && source.there(row);
+      if constexpr (Source::kHoles) to.there[i] = there;
+      UNROLL for (int c = 0; c < kChunks; ++c) {
+        const int column = 32 * c + 8 * (lane % 4);
+        to.at[i][c] = there && column < head_size ? source.load(row, column) : Raw{};
+      }
+    }
+  }
+  DEVICE_FN void load_values(Values& to, const Tile& tile, int key, int end, int lane) const {
+    const auto walk = source.template walk<true>(tile, key, end);
+    UNROLL for (int i = 0; i < 4; ++i) {
+      const int one = key + lane % 4 * 2 + i % 2 + i / 2 * 8;
+      const auto row = source.value_row(tile, walk, one, one - key, one < end);
+      const bool there = one < end && source.there(row);
+      UNROLL for (int n = 0; n < kSpans; ++n) {
+        const int column = 64 * n + 8 * (lane / 4);
+        to.at[i][n] = there && column < value_size ? source.load(row, column) : Raw{};
+      }
+    }
+  }
+  DEVICE_FN static void clear(State& state) {
+    UNROLL for (int r = 0; r < kTiles; ++r) {
+      UNROLL for (int n = 0; n < kSpans; ++n) { UNROLL for (int i = 0; i < 4; ++i) state.sums[r][n][i] = SumTile{}; }
+      UNROLL for (int e = 0; e < 2; ++e) {
+        state.top[r][e] = kUnseen<float>;
+        state.total[r][e] = 0;
+      }
+    }
+  }
+  // From products to masked scores, of which a lane's largest go to `tops`. `plain`: every row sees all of these keys.
+  DEVICE_FN void judge(Scores& scores, OfRows& tops, const Shared& s, const Tile& tile, int key, int end, bool plain,
+                       const bool (&there)[2], float factor, int lane) const {
+    UNROLL for (int r = 0; r < kTiles; ++r) {
+      SumTile& scored = scores.at[r][0];
+      UNROLL for (int i = 0; i < 4; ++i) {
+        UNROLL for (int way = 1; way < kWays; ++way) scored.at[i] += scores.at[r][way].at[i];
+        scored.at[i] = capped(scored.at[i] * factor, softcap);
+      }
+      if (!plain || source.has_mask()) {
+        UNROLL for (int i = 0; i < 4; ++i) {
+          const int row = 8 * r + lane % 4 * 2 + i % 2, one = key + lane / 4 + i / 2 * 8;
+          const bool seen =
+              row < tile.rows && one < end && there[i / 2] && one >= s.range[row].first && one < s.range[row].end;
+          scored.at[i] = seen ? source.masked(scored.at[i], s.mask_row[row], one) : kUnseen<float>;
+        }
+      }
+      UNROLL for (int e = 0; e < 2; ++e) tops.at[r][e] = larger(scored.at[e], scored.at[e + 2]);
+    }
+  }
+  // The softmax's step: `tops` are those of the tile.
+  DEVICE_FN static void raise(const Scores& scores, const OfRows& tops, State& state, Powers& powers) {
+    UNROLL for (int r = 0; r < kTiles; ++r) {
+      const SumTile& scored = scores.at[r][0];
+      float base[2], shrink[2];
+      UNROLL for (int e = 0; e < 2; ++e) {
+        const float top = larger(state.top[r][e], tops.at[r][e]);
+        shrink[e] = exponential(state.top[r][e] - base_of(top));
+        base[e] = base_of(top) - kLift<T>;
+        state.top[r][e] = top;
+        state.total[r][e] *= shrink[e];
+      }
+      UNROLL for (int half = 0; half < 2; ++half) {
+        const uint32_t pair = device::as_pair<T>(exponential(scored.at[2 * half] - base[0]),
+                                                 exponential(scored.at[2 * half + 1] - base[1]));
+        powers.at[r][half] = pair;
+        // The total is that of the powers as they are multiplied: what rounding does to both cancels out.
+        UNROLL for (int e = 0; e < 2; ++e) state.total[r][e] += float(std::bit_cast<T>(uint16_t(pair >> 16 * e)));
+      }
+      UNROLL for (int n = 0; n < kSpans; ++n) {
+        UNROLL for (int i = 0; i < 4; ++i) {
+          UNROLL for (int c = 0; c < 4; ++c) state.sums[r][n][i].at[c] *= shrink[c % 2];
+        }
+      }
+    }
+  }
+  // Puts what a warp has into shared memory.
+  DEVICE_FN static void show(const State& state, Shared& s, int warp, float* sums, int lane) {
+    UNROLL for (int r = 0; r < kTiles; ++r) {
+      UNROLL for (int e = 0; e < 2; ++e) {
+        const int row = 8 * r + lane % 4 * 2 + e;
+        UNROLL for (int n = 0; n < kSpans; ++n) {
+          UNROLL for (int i = 0; i < 4; ++i) {
+            const SumTile& of = state.sums[r][n][i];
+            *reinterpret_cast<device::Pack<float, 2>*>(sums + row * kSumsRow + 64 * n + 8 * (lane / 4) + 2 * i) = {
+                of.at[e], of.at[e + 2]};
+          }
+        }
+        if (lane >= 4) continue;
+        s.top[warp][row] = state.top[r][e] - kLift<T>;
+        s.total[warp][row] = state.total[r][e];
+      }
+    }
+  }
+  // `sums` are the first warp's.
+  DEVICE_FN void finish(const Shared& s, const float* sums, const Tile& tile, int row, int column, int share) const {
+    const float sink = partial.shares == 1 ? sinks.at(source.head(tile, row)) : kUnseen<float>;
+    float top = sink, sum = 0;
+    UNROLL for (int w = 0; w < kWarps; ++w) top = larger(top, s.top[w][row]);
+    const float base = base_of(top);
+    float total = exponential(sink - base);
+    UNROLL for (int w = 0; w < kWarps; ++w) {
+      const float shrink = exponential(s.top[w][row] - base);
+      sum += sums[w * kRows * kSumsRow] * shrink;
+      total += s.total[w][row] * shrink;
+    }
+    sum = source.finished(tile, sum, column);
+    if (partial.shares == 1) {
+      source.y(tile, row)[column] = T(normalised(sum, total));
+      return;
+    }
+    const int64_t at = source.partial_row(tile, row) * partial.shares + share;
+    partial.sums[at * value_size + column] = sum;
+    if (column == 0) leave(at, top, total);
+  }
+  DEVICE_FN void leave(int64_t at, float top, float total) const {
+    partial.top[at] = top;
+    partial.total[at] = total;
+  }
+};
+
+// `p` says what the source does not: sizes, scale, softcap and sinks, and where y and its rows are for what is shared.
+template <class T, int kChunks, int kTiles, class Source>
+void launch_group(Context& context, const Attend& p, const Source& source, int64_t blocks, const Partial& partial) {
+  using Kernel = AttendGroup<T, kChunks, kTiles, Source>;
+  device::block_kernel<typename Kernel::Shared>(
+      context.stream(), {checked_product(blocks, partial.shares), Kernel::kThreads, Kernel::kSumsBytes},
+      Kernel{source, SinkView<T>(p), int(p.head_size), int(p.value_size), float(p.scale), float(p.softcap), partial});
+  combine_shares(context, p, partial);
+}
+
+}  // namespace encore::ops

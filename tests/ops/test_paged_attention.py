@@ -1,0 +1,393 @@
+"""PagedAttention and SparsePagedAttention, for which no other provider here has a kernel, against what they mean."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from encore_session import EAGER, HAS_GRAPHS, assert_all_on_encore, empty_on_device, on_device, run_options
+from harness import Case, Const, check, floats, seeded, session
+from onnx import TensorProto, helper
+from pages_reference import PAGED, SPARSE, batch, reference, tables
+from refusal import declined, fails
+
+MICROSOFT = "com.microsoft"
+HALVES = ["float16", "bfloat16"]
+# Keys are rounded where they are kept, and queries where they are turned, which the reference doesn't do.
+TOLERANCE = {"float16": (4e-3, 3e-3), "bfloat16": (3e-2, 2e-2)}
+
+
+def _filled(names, x):
+    inputs = [x.get(n) for n in names]
+    while inputs[-1] is None:
+        inputs.pop()
+    return inputs
+
+
+def paged(
+    news,
+    pasts,
+    dtype="float16",
+    heads=4,
+    kv_heads=2,
+    size=64,
+    slots=16,
+    rotary=None,
+    weights=False,
+    sinks=False,
+    places=False,
+    metadata=None,
+    cache="",
+    spare=0,
+    misaligned=False,
+    packed=False,
+    name="",
+    **attrs,
+):
+    """Replays have other sequences of as many tokens in all, and other pages."""
+    attrs = {"num_heads": heads, "kv_num_heads": kv_heads, **attrs}
+    rng = seeded("paged", news, pasts)
+    width = max(-(-(n + p) // slots) for n, p in zip(news, pasts)) + 1
+    room = slots * width
+
+    def inputs(key):
+        new, past = list(news), list(pasts)
+        if key:
+            new = rng.permutation(news).tolist()
+            past = [int(rng.integers(0, room - n + 1)) for n in new]
+        x = batch(new, past, heads, kv_heads, size, slots, width, packed, cache, spare, key)
+        if rotary is not None:
+            x["cos"], x["sin"] = tables(room + 3, rotary)
+        if sinks:
+            x["sinks"] = floats(heads, low=-1, high=1)
+        if weights:
+            x["q_weight"], x["k_weight"] = floats(size, low=0.5, high=1.5), floats(size, low=0.5, high=1.5)
+        if places:  # every third token is not kept, the others are kept where the table has them, or elsewhere
+            tokens = sum(news) + spare
+            x["places"] = rng.permutation(len(x["key_cache"]) * slots)[:tokens].astype(np.int32)
+            x["places"][::3] = -1
+        if metadata:
+            x["metadata"] = Const(np.array(metadata, np.int32))
+        return _filled(PAGED, x)
+
+    if rotary is not None:
+        attrs["do_rotary"] = 1
+    if cache:
+        attrs |= {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_TENSOR"}
+    what = [f"{n}+{p}" for n, p in zip(news, pasts)] if len(news) < 5 else [f"{len(news)}_sequences"]
+    what += [f"h{heads}_{kv_heads}_{size}", f"of{slots}", cache, name]
+    return Case(
+        "PagedAttention",
+        inputs(0),
+        attrs,
+        dtype=dtype,
+        outputs=3,
+        domain=MICROSOFT,
+        name="_".join(filter(None, what)),
+        tolerance=TOLERANCE[dtype],
+        reference=reference(PAGED, cache, **attrs),
+        misaligned=misaligned,
+        replays=(inputs(1), inputs(2)),
+    )
+
+
+MIXED = (7, 1, 0, 20, 1), (0, 33, 5, 12, 100)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        paged(news, pasts, dtype, heads=2 * group, kv_heads=2, size=size, slots=slots)
+        for dtype, size, group, slots, (news, pasts) in (
+            ("float16", 64, 4, 16, ((1,), (70,))),
+            ("bfloat16", 64, 1, 16, ((1, 1, 1), (0, 15, 300))),
+            ("float16", 80, 4, 256, ((1, 1), (300, 7))),
+            ("bfloat16", 80, 4, 16, MIXED),
+            ("float16", 128, 4, 16, MIXED),
+            ("bfloat16", 128, 4, 256, ((1, 1, 1, 1), (600, 10, 255, 256))),
+            ("float16", 128, 1, 256, ((129,), (0,))),
+            ("float16", 256, 4, 16, ((1, 5), (40, 0))),
+            ("bfloat16", 256, 1, 256, ((33,), (9,))),
+        )
+    ]
+    + [  # tiles of keys that pages divide, more heads than a block has rows, and every number of rows
+        paged((3, 1), (20, 60), size=40, slots=5),
+        paged((3, 1), (20, 60), heads=24, kv_heads=1, slots=24),
+        paged((1,) * 40, tuple(range(0, 80, 2)), heads=2, kv_heads=1, size=8),
+        paged((1, 1), (5000, 100), size=128),
+        paged((70,), (3,), size=64, heads=2, kv_heads=1, packed=True, rotary=32, misaligned=True),
+        paged((1, 2), (3, 0), size=64, spare=5),
+    ],
+    ids=str,
+)
+def test_pages(case):
+    check(case)
+
+
+@pytest.mark.parametrize("metadata", [[64, 128], [1, 0, 0]], ids=str)
+def test_hints_are_no_more(metadata):
+    check(paged((9, 1), (0, 50), metadata=metadata, spare=1, sinks=True))
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"packed": True, "rotary": 32},
+        {"rotary": 16, "rotary_interleaved": 1},
+        {"rotary": 12},
+        {"rotary": 16, "rotary_offset": 8, "weights": True},
+        {"rotary": 5, "rotary_interleaved": 1, "rotary_offset": 24, "packed": True},
+        {"weights": True, "qk_norm_epsilon": 0.1, "packed": True},
+        {"local_window_size": 5},
+        {"local_window_size": 1, "sinks": True},
+        {"softcap": 0.7, "scale": 0.3},
+        {"is_causal": 0},
+        {"is_causal": 0, "local_window_size": 9},
+        {"places": True},
+    ],
+    ids=lambda how: "_".join(map(str, how)),
+)
+def test_options_of_pages(how, dtype):
+    check(paged((7, 1, 20), (0, 33, 12), dtype, **how))
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("news,pasts,size", [((1, 1), (70, 5), 128), ((7, 1, 20), (0, 33, 12), 64), ((3,), (9,), 256)])
+def test_int8_pages(news, pasts, size, dtype):
+    check(paged(news, pasts, dtype, size=size, cache="int8"))
+
+
+def test_int8_pages_by_other_scales():
+    case = paged((7, 1), (0, 33), cache="int8")
+    case.attrs |= {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_CHANNEL"}
+    at = PAGED.index("k_scale")
+    for inputs in (case.inputs, *case.replays):
+        inputs[at], inputs[at + 1] = case.inputs[at + 1], case.inputs[at]
+    check(case)
+
+
+def model_of(op, names, attrs, forms, outputs=3):
+    """`forms`: what a node's inputs are, and what they are fed as if that has no type in numpy."""
+    narrow = {n: kind for n, (_, _, kind) in forms.items() if kind}
+    nodes = [helper.make_node("Cast", [n], [n + "_n"], to=kind) for n, kind in narrow.items()]
+    inputs = [("" if n not in forms else n + "_n" * (n in narrow)) for n in names]
+    while not inputs[-1]:
+        inputs.pop()
+    made = ["y", "key_cache_out", "value_cache_out"][:outputs]
+    cast = [n for n in made[1:] if n[:-4] in narrow]
+    nodes.append(helper.make_node(op, inputs, [n + "_n" * (n in cast) for n in made], "it", domain=MICROSOFT, **attrs))
+    nodes += [helper.make_node("Cast", [n + "_n"], [n], to=TensorProto.FLOAT) for n in cast]
+    values = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(np.dtype(t)), s)
+        for n, (s, t, _) in forms.items()
+    ]
+    graph = helper.make_graph(nodes, "pages", values, [helper.make_empty_tensor_value_info(n) for n in made])
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def test_float8_pages():
+    x = batch((5, 1), (0, 40), 4, 2, 64, 16, cache="float8")
+    attrs = {"num_heads": 4, "kv_num_heads": 2, "k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_TENSOR"}
+    for n in ("key_cache", "value_cache"):
+        x[n] = (400 * x[n]).astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    x = {n: getattr(v, "value", v) for n, v in x.items()}
+    feeds = {n: v.astype(np.float16) if n in ("query", "key", "value") else v for n, v in x.items()}
+    kinds = dict.fromkeys(("key_cache", "value_cache"), TensorProto.FLOAT8E4M3FN)
+    forms = {n: (v.shape, v.dtype, kinds.get(n)) for n, v in feeds.items()}
+    sess = session(model_of("PagedAttention", PAGED, attrs, forms))
+    assert_all_on_encore(sess)
+    wanted = reference(PAGED, "float8", **attrs)(*[feeds.get(n) for n in PAGED])
+    rtol, atol = TOLERANCE["float16"]
+    for got, w in zip(sess.run(None, feeds), wanted):
+        np.testing.assert_allclose(got.astype(np.float64), w, rtol=rtol, atol=atol)
+
+
+class Server:
+    """A node whose caches are updated where they are, with or without outputs for them."""
+
+    def __init__(self, sequences, room, outputs, graph=True, **attrs):
+        self.attrs = {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1, **attrs}
+        width = -(-room // 16)
+        self.x = batch((1,) * sequences, (0,) * sequences, 4, 2, 64, 16, width)
+        self.x["cos"], self.x["sin"] = tables(room, 32)
+        self.x = {n: v.astype(np.float16) if v.dtype == np.float32 else v for n, v in self.x.items()}
+        forms = {n: (v.shape, v.dtype, None) for n, v in self.x.items()}
+        options = {"enable_cuda_graph": 1, "min_num_runs_before_cuda_graph_capture": 1} if graph and HAS_GRAPHS else {}
+        self.session = session(model_of("PagedAttention", PAGED, self.attrs, forms, outputs), **options)
+        assert_all_on_encore(self.session)
+        self.binding = self.session.io_binding()
+        self.inputs = {n: on_device(v) for n, v in self.x.items()}
+        for n, value in self.inputs.items():
+            self.binding.bind_ortvalue_input(n, value)
+        self.y = empty_on_device((sequences, 256), np.float16)
+        self.binding.bind_ortvalue_output("y", self.y)
+        for n in ("key_cache", "value_cache")[: outputs - 1]:
+            self.binding.bind_ortvalue_output(n + "_out", self.inputs[n])
+
+    def step(self, graph=None, **changed):
+        for n, value in changed.items():
+            self.x[n] = np.asarray(value, self.x[n].dtype).reshape(self.x[n].shape)
+            self.inputs[n].update_inplace(self.x[n])
+        self.session.run_with_iobinding(self.binding, run_options(graph))
+        return [v.numpy() for v in (self.y, self.inputs["key_cache"], self.inputs["value_cache"])]
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_one_graph_serves_every_length(outputs):
+    server = Server(3, 100, outputs)
+    for step in range(12):
+        shape = server.x["query"].shape
+        got = server.step(query=floats(*shape, low=-1, high=1), pasts=[step, 7 * step, 99 - step], starts=[0, 1, 2, 3])
+        wanted = reference(PAGED, **server.attrs)(*[server.x.get(n) for n in PAGED])
+        for g, w in zip(got, wanted):
+            np.testing.assert_allclose(g.astype(np.float64), w, *TOLERANCE["float16"])
+        server.x["key_cache"], server.x["value_cache"] = got[1:]
+
+
+def test_hints_are_not_negative():
+    inputs = _filled(PAGED, batch((2,), (3,), 4, 2, 64, 16) | {"metadata": Const(np.array([-1, 5], np.int32))})
+    inputs = [x.astype(np.float16) if getattr(x, "dtype", None) == np.float32 else x for x in inputs]
+    words = "attention_metadata begins with -1"
+    fails("PagedAttention", inputs, {"num_heads": 4, "kv_num_heads": 2}, words, outputs=3, domain=MICROSOFT)
+
+
+LOW, HIGH = -(1 << 31), (1 << 31) - 1
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"table": [[7] * 7, [HIGH] * 7, [1 << 20] * 7]},
+        {"table": [[LOW] * 7, [-2] * 7, [1] * 7]},
+        {"pasts": [LOW, 5, -1]},
+        {"pasts": [HIGH, 112, 1 << 20]},
+        {"starts": [0, 2, 1, 3]},
+        {"starts": [HIGH, LOW, 2, 1 << 20]},
+        {"starts": [-1, 1, 2, 4]},
+        {"starts": [3, 2, 1, 0]},
+    ],
+    ids="pages_beyond pages_below pasts_below pasts_beyond down far_away below backwards".split(),
+)
+def test_what_is_out_of_range_is_reported(changed):
+    server = Server(3, 112, 1, graph=False)
+    with pytest.raises(Exception, match="not allowed|is outside") as caught:
+        server.step(EAGER, **{"pasts": [50, 60, 70], **changed})
+    assert "'it'" in str(caught.value)
+
+
+def test_pages_that_are_not_there_are_unseen():
+    """Those behind a window may be gone; and the others, whose keys are passed over."""
+    case = paged((1, 4), (60, 40), local_window_size=20)
+    at = PAGED.index("table")
+    for inputs in (case.inputs, *case.replays):
+        inputs[at] = inputs[at].copy()
+        inputs[at][0, :2] = -1
+        inputs[at][1, 1] = -1
+    check(case)
+
+
+def sparse(news, pasts, dtype="float16", heads=4, kv_heads=2, size=64, most=12, auxiliary=None, cache="", **attrs):
+    """`auxiliary`: heads of the rows in place of the pages'."""
+    attrs = {"num_heads": heads, "kv_num_heads": kv_heads, **attrs}
+    shared = attrs.get("auxiliary_kv_shared", 0)
+    if auxiliary:
+        attrs["selected_kv_source"] = "auxiliary"
+    if cache:
+        attrs |= {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_TENSOR"}
+
+    def inputs(key):
+        x = batch(news, pasts, heads, kv_heads, size, 16, cache=cache, key=key)
+        rng, tokens = seeded("sparse", news, pasts, key), sum(news)
+        room = 30 if auxiliary else max(n + p for n, p in zip(news, pasts))
+        x["indices"] = np.stack([rng.permutation(room + most)[:most] - 1 for _ in range(tokens)]).astype(np.int32)
+        x["counts"] = rng.integers(-1, most + 3, tokens).astype(np.int32)
+        if auxiliary:
+            for n in ("aux_key", "aux_value")[: 1 if shared else 2]:
+                x[n] = floats(len(news), 30, auxiliary, size, low=-1, high=1)
+            x["aux_lengths"] = rng.integers(-1, 33, len(news)).astype(np.int32)
+        if attrs.get("do_rotary"):
+            x["cos"], x["sin"] = tables(max(pasts) + max(news), size // 2)
+        x["sinks"] = floats(heads, low=-1, high=1)
+        return _filled(SPARSE, x)
+
+    return Case(
+        "SparsePagedAttention",
+        inputs(0),
+        attrs,
+        dtype=dtype,
+        outputs=3,
+        domain=MICROSOFT,
+        name="_".join(f"{n}{v}" for n, v in attrs.items()),
+        tolerance=TOLERANCE[dtype],
+        reference=reference(SPARSE, cache, **attrs),
+        replays=(inputs(1), inputs(2)),
+    )
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"heads": 20, "kv_heads": 1, "size": 128, "do_rotary": 1},
+        {"is_causal": 0, "size": 256},
+        {"attention_mode": "local_plus_selected", "local_window_size": 5},
+        {"attention_mode": "local_plus_selected", "most": 3, "softcap": 0.7},
+        {"auxiliary": 1, "auxiliary_kv_shared": 1, "attention_mode": "local_plus_selected", "local_window_size": 9},
+        {"auxiliary": 2, "size": 80},
+        {"auxiliary": 2, "cache": "int8", "attention_mode": "local_plus_selected", "local_window_size": 30},
+        {"cache": "int8", "most": 200},
+    ],
+    ids=lambda how: "_".join(map(str, how)) or "selected",
+)
+def test_selected_keys(how, dtype):
+    check(sparse((3, 1, 0, 2), (0, 50, 9, 31), dtype, **how))
+
+
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        {"num_heads": 3},
+        {"num_heads": 0},
+        {"num_heads": 1 << 60, "kv_num_heads": 1},
+        {"local_window_size": -2},
+        {"rotary_offset": 4},
+        {"do_rotary": 1},
+        {"kv_cache_layout": "LATENT"},
+        {"k_cache_dtype": "int4"},
+        {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR"},
+        {"softcap": float("nan")},
+    ],
+    ids=str,
+)
+def test_what_is_not_supported_is_declined(attrs):
+    inputs = _filled(PAGED, batch((2,), (3,), 4, 2, 64, 16))
+    inputs = [x.astype(np.float16) if x is not None and x.dtype == np.float32 else x for x in inputs]
+    declined("PagedAttention", inputs, {"num_heads": 4, "kv_num_heads": 2, **attrs}, outputs=3, domain=MICROSOFT)
+
+
+@pytest.mark.parametrize(
+    "changed,words",
+    [
+        ({"query": (2, 250)}, "heads of 64"),
+        ({"key": (2, 64)}, "beside query"),
+        ({"value_cache": (4, 16, 2, 32)}, "must be alike"),
+        ({"starts": (3,)}, "sequences"),
+        ({"table": (2, 2)}, "block_table"),
+        ({"key_cache": (4, 0, 2, 64), "value_cache": (4, 0, 2, 64)}, "is wanted"),
+        ({"key_cache": (4, 16, 2, 12), "value_cache": (4, 16, 2, 12)}, "multiple of 8"),
+        ({"places": (3,)}, "slot_mapping"),
+        ({"sinks": (3,)}, "head_sink"),
+    ],
+    ids=lambda v: str(v) if isinstance(v, str) else "_".join(v),
+)
+def test_shapes_that_do_not_fit(changed, words):
+    x = batch((2,), (3,), 4, 2, 64, 16)
+    kinds = {n: v.dtype for n, v in x.items()} | {"places": np.int32, "sinks": np.float32}
+    x |= {n: np.zeros(shape, kinds[n]) for n, shape in changed.items()}
+    inputs = [v.astype(np.float16) if v is not None and v.dtype == np.float32 else v for v in _filled(PAGED, x)]
+    fails("PagedAttention", inputs, {"num_heads": 4, "kv_num_heads": 2}, words, outputs=3, domain=MICROSOFT)
+
+
+def test_nothing():
+    check(paged((0, 0), (3, 0), name="no_tokens"))
