@@ -110,7 +110,7 @@ def truth_for(name, kind, seed):
 def test_greedy_tokens(encore, name, kind):
     seed = SEEDS[name, kind]
     truth = truth_for(name, kind, seed)
-    model = language_zoo.without_windowed_caches(language_zoo.load(name, kind, seed))
+    model = language_zoo.load(name, kind, seed)
     session = es.make_session(model, enable_cuda_graph=1)
     placed = es.nodes_on(session)
     elsewhere = {op for provider, ops in placed.items() if provider != es.EP_NAME for op in ops}

@@ -16,15 +16,21 @@ using device::NoShared;
 using device::Pack;
 using device::PerThread;
 
-// Where the new rows of each batch begin.
+// Where the new rows of each batch begin: which position that is, and which row of the cache.
 struct NewRows {
   const int32_t* last_keys;
   int rows, capacity;
-  bool from_start;
+  bool from_start, staged;
+  Residents residents;
   DEVICE_FN int64_t begin(int64_t batch) const { return from_start ? 0 : int64_t(last_keys[batch]) + 1 - rows; }
+  DEVICE_FN int64_t first_row(int64_t begin) const {
+    if (residents.capacity == 0) return begin;
+    return staged ? residents(begin) : residents(begin + rows) - rows;
+  }
   DEVICE_FN void check(int64_t batch, FaultRef fault) const {
     const int last = last_keys[batch];
-    if (last < (from_start ? 0 : rows - 1) || last >= (from_start ? rows : capacity))
+    const bool bounded = from_start || residents.capacity == 0;
+    if (last < (from_start ? 0 : rows - 1) || (bounded && last >= (from_start ? rows : capacity)))
       fault.report(FaultKind::bad_value, last, from_start ? rows : capacity);
   }
 };
@@ -91,9 +97,9 @@ struct AddRows {
     int64_t in_token, row;
     Head head;
     head.token = by_heads(index, in_token);
-    const int64_t batch = by_rows(head.token, row), at = added.begin(batch) + row;
+    const int64_t batch = by_rows(head.token, row), begin = added.begin(batch);
     const int number = int(in_token);
-    head.position = at;
+    head.position = begin + row;
     if (number == 0 && row == 0) added.check(batch, fault);
     if (number < q_heads) {
       head.from = q + head.token * q_token + int64_t(number) * layout.size;
@@ -105,6 +111,7 @@ struct AddRows {
     }
     head.is_value = number >= q_heads + kv_heads;
     const int kv_head = number - q_heads - (head.is_value ? kv_heads : 0);
+    const int64_t at = added.first_row(begin) + row;
     const int64_t in_cache = ((batch * kv_heads + kv_head) * added.capacity + at) * layout.size;
     head.from = (head.is_value ? v : k) + head.token * kv_token + int64_t(kv_head) * layout.size;
     head.has_room = at >= 0 && at < added.capacity;
@@ -201,7 +208,7 @@ void copy_past(Context& context, const CacheExtension& e, const NewRows& added) 
   const bool copies_keys = e.past_keys != e.keys, copies_values = e.past_values != e.values;
   const int64_t tensors = int64_t(copies_keys) + int64_t(copies_values);
   // All that is there may be new.
-  if (tensors == 0 || (e.from_start && e.rows == e.capacity)) return;
+  if (tensors == 0 || e.residents.capacity > 0 || (e.from_start && e.rows == e.capacity)) return;
   const int64_t packs = (e.size + kPack - 1) / kPack;
   const int64_t heads = checked_product(checked_product(e.batch, e.kv_heads), tensors);
   const int64_t count = checked_product(checked_product(heads, e.capacity), packs);
@@ -281,7 +288,7 @@ void add_rows(Context& context, const CacheExtension& e, const NewRows& added) {
 }  // namespace
 
 void extend_cache(Context& context, const CacheExtension& e) {
-  const NewRows added{e.last_keys, int(e.rows), int(e.capacity), e.from_start};
+  const NewRows added{e.last_keys, int(e.rows), int(e.capacity), e.from_start, e.staged, e.residents};
   dispatch(TypeList<float, Half, BFloat16>{}, e.type, [&]<class T> {
     copy_past<T>(context, e, added);
     if (e.q_weights)

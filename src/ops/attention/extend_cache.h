@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 
+#include "ops/attention/window_cache.h"
 #include "ops/op.h"
 
 namespace encore::ops {
@@ -17,6 +18,9 @@ struct CacheExtension {
 
   void *keys = nullptr, *values = nullptr;  // [batch, kv_head, capacity, size]
   int64_t capacity = 0;
+  // Of a cache that holds a window, or of a stage for it: the past is there already, and none is copied.
+  Residents residents;
+  bool staged = false;
   // What is copied first, unless it is the same memory: [batch, kv_head, past_rows, size], or null.
   const void *past_keys = nullptr, *past_values = nullptr;
   int64_t past_rows = 0;

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device/memory.h"
@@ -28,6 +29,7 @@ class GroupQueryAttention : public Op {
         causal_(node.get_int("causal", 1) != 0),
         rotates_(node.get_int("do_rotary", 0) == 1),
         interleaved_(node.get_int("rotary_interleaved", 0) == 1),
+        windowed_(node.get_int("sliding_window_cache", 0) == 1),
         smooth_(node.get_int("smooth_softmax", 0) == 1 && !node.has_input(kSinks)),
         scale_(node.get_float("scale", 0)),
         softcap_(node.get_float("softcap", 0)),
@@ -42,8 +44,9 @@ class GroupQueryAttention : public Op {
             "local_window_size is ", window_, "; it must be -1, or above zero in causal attention, in 32 bits");
     require(std::isfinite(scale_) && std::isfinite(softcap_) && softcap_ >= 0, "scale is ", scale_, " and softcap is ",
             softcap_, "; they must be finite, and the latter not negative");
-    if (node.get_int("sliding_window_cache", 0) != 0)
-      fail(Code::not_supported, "a cache of the window's size (sliding_window_cache) is not supported");
+    require(!windowed_ || window_ > 0, "sliding_window_cache wants a local_window_size above zero, not ", window_);
+    if (windowed_ && node.has_input(kBias))
+      fail(Code::not_supported, "attention_bias is not supported with sliding_window_cache");
     if (node.get_int("qk_output", 0) != 0 || (node.output_count() > 3 && node.has_output(3)))
       fail(Code::not_supported, "output_qk is not supported");
     for (const char* which : {"k_quant_type", "v_quant_type"})
@@ -89,6 +92,8 @@ class GroupQueryAttention : public Op {
     const Tensor y = context.output(0, y_shape);
     take_present(context, cache);
     if (cache.batch == 0) return;
+    WindowMove window;
+    const int32_t* const last_rows = windowed_ ? enter_window(context, cache, window) : cache.last_keys;
 
     HeadRows q{cache.q, cache.rows * cache.q_token, cache.size, cache.q_token};
     if ((cache.cos || cache.q_weights) && y.count() > 0) {
@@ -96,7 +101,7 @@ class GroupQueryAttention : public Op {
       q = {cache.turned_q, y_shape.count(1, 3), cache.size, y_shape[2]};
     }
     extend_cache(context, cache);
-    if (y.count() == 0) return;
+    if (y.count() == 0) return leave_stage(context, cache, window);
 
     const HeadRows keys{cache.keys, kv_heads_ * cache.capacity * cache.size, cache.capacity * cache.size, cache.size};
     problem.type = query.type;
@@ -112,8 +117,9 @@ class GroupQueryAttention : public Op {
     problem.sight.after = causal_ ? 0 : -1;
     problem.sight.from_end = !cache.from_start;
     // Of a prompt that has no padding, causal attention needs no lengths.
-    if (!cache.from_start || !causal_ || cache.batch > 1) problem.sight.last_keys = cache.last_keys;
+    if (!cache.from_start || !causal_ || cache.batch > 1) problem.sight.last_keys = last_rows;
     attend(context, problem);
+    leave_stage(context, cache, window);
   }
 
  private:
@@ -184,9 +190,18 @@ class GroupQueryAttention : public Op {
       cache.past_keys = key->data, cache.past_values = value.data;
       cache.past_rows = shape[2];
     }
-    require(total <= cache.past_rows + cache.rows, "total_sequence_length is ", total, "; the past has ",
-            cache.past_rows, " keys, and ", cache.rows, " are new");
-    cache.capacity = std::max(total, cache.past_rows);
+    if (windowed_) {
+      require(cache.past_rows >= window_, "the past has room for ", cache.past_rows,
+              " keys; with sliding_window_cache ", "it must have room for the window of ", window_);
+      require(cache.past_rows < kMost, "the past has room for ", cache.past_rows,
+              " keys, more than there are kernels for");
+      cache.capacity = cache.past_rows;
+      cache.residents = {int(cache.capacity), int(cache.capacity - window_ + 1)};
+    } else {
+      require(total <= cache.past_rows + cache.rows, "total_sequence_length is ", total, "; the past has ",
+              cache.past_rows, " keys, and ", cache.rows, " are new");
+      cache.capacity = std::max(total, cache.past_rows);
+    }
     cache.last_keys = last_keys.as<const int32_t>();
     // One row ends at the last key, whether there is a past or not.
     cache.from_start = cache.rows > 1 && cache.rows == total;
@@ -248,8 +263,47 @@ class GroupQueryAttention : public Op {
             " keys; give a larger one");
   }
 
+  // Makes room for one row in the present; more of them meet the past on a stage, which then is the cache. Returns
+  // which row of the cache the last key is in.
+  const int32_t* enter_window(Context& context, CacheExtension& cache, WindowMove& move) const {
+    const int64_t row_bytes = cache.size * int64_t(device::size_bytes(cache.type));
+    move = {.residents = cache.residents,
+            .last_keys = cache.last_keys,
+            .rows = cache.rows,
+            .from_start = cache.from_start,
+            .from = {cache.past_keys, cache.past_values},
+            .to = {cache.keys, cache.values},
+            .batch = cache.batch,
+            .heads = kv_heads_,
+            .from_capacity = cache.capacity,
+            .to_capacity = cache.capacity,
+            .row_bytes = row_bytes,
+            .last_rows = static_cast<int32_t*>(context.scratch(size_t(cache.batch) * sizeof(int32_t)))};
+    int32_t* const last_rows = move.last_rows;
+    cache.staged = cache.rows != 1;
+    if (cache.staged) {
+      move.way = WindowMove::to_stage;
+      move.to_capacity = cache.rows + (cache.from_start ? 0 : cache.capacity);
+      const int64_t rows = checked_product(checked_product(cache.batch, kv_heads_), move.to_capacity);
+      for (void*& to : move.to) to = context.scratch(size_t(checked_product(rows, row_bytes)));
+    }
+    if (!cache.from_start) move_window(context, move);
+    if (!cache.staged) return last_rows;
+    move.way = WindowMove::from_stage;
+    move.last_rows = nullptr;
+    move.from[0] = move.to[0], move.from[1] = move.to[1];
+    move.to[0] = std::exchange(cache.keys, move.to[0]);
+    move.to[1] = std::exchange(cache.values, move.to[1]);
+    move.from_capacity = std::exchange(move.to_capacity, cache.capacity);
+    cache.capacity = move.from_capacity;
+    return cache.from_start ? cache.last_keys : last_rows;
+  }
+  static void leave_stage(Context& context, const CacheExtension& cache, const WindowMove& move) {
+    if (cache.staged) move_window(context, move);
+  }
+
   int64_t heads_, kv_heads_, window_;
-  bool causal_, rotates_, interleaved_, smooth_;
+  bool causal_, rotates_, interleaved_, windowed_, smooth_;
   float scale_, softcap_, epsilon_;
   Type type_;
   void* zeros_ = nullptr;  // sinks of all heads
