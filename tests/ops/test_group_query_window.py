@@ -9,6 +9,7 @@ from group_query import INPUTS, MICROSOFT, TOLERANCE, tables
 from harness import _onnx_type, floats, session
 from onnx import helper
 from refusal import declined, fails
+from test_group_query_codes import KINDS, decode, encode
 
 pytestmark = pytest.mark.newest
 POSITIONS = 80
@@ -17,10 +18,15 @@ POSITIONS = 80
 class Window:
     """A model of one node, on both providers. In place: the past and the present are the same memory."""
 
-    def __init__(self, batch, window, room, size=32, dtype="float32", in_place=True, **attrs):
+    def __init__(self, batch, window, room, size=32, dtype="float32", in_place=True, kind=None, **attrs):
         self.attrs = {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1, "sliding_window_cache": 1} | attrs
         self.attrs["local_window_size"] = self.window = window
-        self.shape, self.dtype, self.in_place = (batch, 2, room, size), np.dtype(dtype), in_place
+        self.shape, self.dtype, self.in_place, self.size = (batch, 2, room, size), np.dtype(dtype), in_place, size
+        self.kind = kind
+        if kind:
+            self.attrs |= {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_CHANNEL"}
+            self.attrs["kv_cache_bit_width"] = KINDS[kind][0]
+            self.scales = floats(1, 2, 1, size, low=0.9, high=1.4) / KINDS[kind][2]
         self.sinks = floats(self.attrs["num_heads"], low=-1, high=1)
         options = {"enable_cuda_graph": 1, "min_num_runs_before_cuda_graph_capture": 1} if HAS_GRAPHS else {}
         self.session = session(self._model(dtype), **options)
@@ -28,21 +34,32 @@ class Window:
         # In float16 it rounds more often than we do.
         self.cpu = ort.InferenceSession(self._model("float32").SerializeToString(), providers=["CPUExecutionProvider"])
         self.caches = {f"past_{kind}": floats(*self.shape, low=-1, high=1) for kind in ("key", "value")}
-        self.there = {n: on_device(cache.astype(dtype)) for n, cache in self.caches.items()}
+        if kind:
+            self.caches = {n: encode(cache / self.scales, kind) for n, cache in self.caches.items()}
+            self.shape = self.caches["past_key"].shape
+        self.there = {n: on_device(cache.astype(self.cache_type())) for n, cache in self.caches.items()}
         self.bound = {}
 
+    def cache_type(self):
+        return np.dtype(self.kind or self.dtype)
+
     def _model(self, dtype):
-        batch, kv_heads, _, size = self.shape
+        batch, kv_heads, size = *self.shape[:2], self.size
         names = [n if n not in ("key", "value") else "" for n in INPUTS[:9]] + ["", "", "sinks"]
         table = [t.astype(dtype) for t in tables(POSITIONS, size // 2)]
         forms = {"query": [batch, "rows", (self.attrs["num_heads"] + 2 * kv_heads) * size]}
-        forms |= {n: self.shape for n in ("past_key", "past_value")}
         values = [helper.make_tensor_value_info(n, _onnx_type(np.dtype(dtype)), s) for n, s in forms.items()]
+        cache = _onnx_type(np.dtype(self.kind or dtype))
+        shape = [*self.shape[:3], size // 2 if self.kind == "uint8" else size]
+        values += [helper.make_tensor_value_info(f"past_{n}", cache, shape) for n in ("key", "value")]
         values += [
             helper.make_tensor_value_info("seqlens_k", 6, [batch]),
             helper.make_tensor_value_info("total", 6, []),
         ]
         kept = {"cos": table[0], "sin": table[1], "sinks": self.sinks.astype(dtype)}
+        if self.kind:
+            names += ["k_scale", "v_scale"]
+            kept |= {n: self.scales for n in names[-2:]}
         kept = [helper.make_tensor(n, _onnx_type(x.dtype), x.shape, x.tobytes(), raw=True) for n, x in kept.items()]
         outputs = ["y", "present_key", "present_value"]
         node = helper.make_node("GroupQueryAttention", names, outputs, "it", domain=MICROSOFT, **self.attrs)
@@ -52,8 +69,8 @@ class Window:
         return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
     def _bind(self, rows):
-        batch, kv_heads, _, size = self.shape
-        heads = self.attrs["num_heads"]
+        batch, kv_heads, _, _ = self.shape
+        heads, size = self.attrs["num_heads"], self.size
         feeds = {
             "query": on_device(np.zeros((batch, rows, (heads + 2 * kv_heads) * size), self.dtype)),
             "seqlens_k": on_device(np.zeros(batch, np.int32)),
@@ -64,7 +81,7 @@ class Window:
             binding.bind_ortvalue_input(n, value)
         outputs = {"y": empty_on_device((batch, rows, heads * size), self.dtype)}
         for n, past in self.there.items():
-            outputs[n] = past if self.in_place else empty_on_device(self.shape, self.dtype)
+            outputs[n] = past if self.in_place else empty_on_device(self.shape, self.cache_type())
             binding.bind_ortvalue_output(n.replace("past", "present"), outputs[n])
         binding.bind_ortvalue_output("y", outputs["y"])
         return binding, feeds, outputs
@@ -97,7 +114,11 @@ class Window:
         for b, end in enumerate(last):
             there = residents(end + 1, self.window, self.shape[2])
             for g, w in zip(got[1:], wanted[1:]):
-                np.testing.assert_allclose(g[b, :, :there].astype(np.float64), w[b, :, :there], rtol=rtol, atol=atol)
+                g, w = (
+                    x[b, :, :there] if not self.kind else decode(x[b, :, :there], self.kind, self.size) for x in (g, w)
+                )
+                # A code may be the one beside it.
+                np.testing.assert_allclose(g.astype(np.float64), w, rtol=rtol, atol=1 if self.kind else atol)
 
 
 def residents(positions, window, room):
@@ -128,6 +149,15 @@ def test_batches_of_different_lengths(size, attrs):
     for step in range(30):
         last = [step, 6 + step, 40 + step]
         window.close(last, *window.step(last, 1, graph=1))
+
+
+@pytest.mark.parametrize("kind, size", [("int8", 32), ("uint8", 96)])
+def test_codes(kind, size):
+    window = Window(1, 7, 10, size, kind=kind)
+    last = -1
+    for rows in (5, 1, 1, 1, 3, 1, 1, 25, 1, 1, 1, 1):
+        last += rows
+        window.close([last], *window.step([last], rows, graph=EAGER if rows > 1 else 1))
 
 
 @pytest.mark.parametrize("last", [-1, -(1 << 31), (1 << 31) - 1])

@@ -1,7 +1,8 @@
 #include "ops/attention/extend_cache.h"
 
 #include "device/divide.h"
-#include "device/fault.h"
+#include "ops/attention/encode_rows.h"
+#include "ops/attention/new_rows.h"
 #include "ops/attention/pairs.h"
 #include "ops/dispatch.h"
 
@@ -15,25 +16,6 @@ using device::FaultRef;
 using device::NoShared;
 using device::Pack;
 using device::PerThread;
-
-// Where the new rows of each batch begin: which position that is, and which row of the cache.
-struct NewRows {
-  const int32_t* last_keys;
-  int rows, capacity;
-  bool from_start, staged;
-  Residents residents;
-  DEVICE_FN int64_t begin(int64_t batch) const { return from_start ? 0 : int64_t(last_keys[batch]) + 1 - rows; }
-  DEVICE_FN int64_t first_row(int64_t begin) const {
-    if (residents.capacity == 0) return begin;
-    return staged ? residents(begin) : residents(begin + rows) - rows;
-  }
-  DEVICE_FN void check(int64_t batch, FaultRef fault) const {
-    const int last = last_keys[batch];
-    const bool bounded = from_start || residents.capacity == 0;
-    if (last < (from_start ? 0 : rows - 1) || (bounded && last >= (from_start ? rows : capacity)))
-      fault.report(FaultKind::bad_value, last, from_start ? rows : capacity);
-  }
-};
 
 // The past, and zeros where there is none. An index moves a pack of keys or of values.
 template <class T>
@@ -77,6 +59,8 @@ struct AddRows {
   NewRows added;
   Divider by_packs, by_heads, by_rows;
   int q_heads, kv_heads;  // of queries none, if they stay
+  int64_t room;           // for rows of a head of the keys
+  bool apart;             // which are the new ones alone
   PairLayout layout;
   FaultRef fault;
 
@@ -111,10 +95,10 @@ struct AddRows {
     }
     head.is_value = number >= q_heads + kv_heads;
     const int kv_head = number - q_heads - (head.is_value ? kv_heads : 0);
-    const int64_t at = added.first_row(begin) + row;
-    const int64_t in_cache = ((batch * kv_heads + kv_head) * added.capacity + at) * layout.size;
+    const int64_t at = (apart ? 0 : added.first_row(begin)) + row;
+    const int64_t in_cache = ((batch * kv_heads + kv_head) * room + at) * layout.size;
     head.from = (head.is_value ? v : k) + head.token * kv_token + int64_t(kv_head) * layout.size;
-    head.has_room = at >= 0 && at < added.capacity;
+    head.has_room = at >= 0 && at < room;
     head.to = (head.is_value ? values : keys) + in_cache;
     head.weights = k_weights;
     return head;
@@ -203,13 +187,13 @@ struct AddNormalisedRows {
 };
 
 template <class T>
-void copy_past(Context& context, const CacheExtension& e, const NewRows& added) {
+void copy_past(Context& context, const CacheExtension& e, const NewRows& added, int64_t size) {
   constexpr int kPack = CopyPast<T>::kPack;
   const bool copies_keys = e.past_keys != e.keys, copies_values = e.past_values != e.values;
   const int64_t tensors = int64_t(copies_keys) + int64_t(copies_values);
   // All that is there may be new.
   if (tensors == 0 || e.residents.capacity > 0 || (e.from_start && e.rows == e.capacity)) return;
-  const int64_t packs = (e.size + kPack - 1) / kPack;
+  const int64_t packs = (size + kPack - 1) / kPack;
   const int64_t heads = checked_product(checked_product(e.batch, e.kv_heads), tensors);
   const int64_t count = checked_product(checked_product(heads, e.capacity), packs);
   CopyPast<T> kernel{{},
@@ -220,8 +204,8 @@ void copy_past(Context& context, const CacheExtension& e, const NewRows& added) 
                      Divider(e.kv_heads, heads),
                      Divider(e.batch, heads),
                      e.past_keys ? e.past_rows : 0,
-                     int(e.size),
-                     e.size % kPack == 0};
+                     int(size),
+                     size % kPack == 0};
   int to = 0;
   const auto take = [&](const void* past, void* present) {
     kernel.past[to] = static_cast<const T*>(past);
@@ -236,7 +220,7 @@ void copy_past(Context& context, const CacheExtension& e, const NewRows& added) 
 }
 
 template <class T, bool kWeighs>
-void add_rows(Context& context, const CacheExtension& e, const NewRows& added) {
+void add_rows(Context& context, const CacheExtension& e, const NewRows& added, void* keys, void* values) {
   constexpr int kPack = device::pack_size<T>();
   const auto aligned = [](auto... addresses) {
     return (device::is_pack_aligned<kPack>(static_cast<const T*>(addresses)) && ...);
@@ -248,7 +232,7 @@ void add_rows(Context& context, const CacheExtension& e, const NewRows& added) {
   layout.interleaved = e.cos && e.interleaved;
   layout.aligned = e.size % kPack == 0 && layout.half % kPack == 0 && e.q_token % kPack == 0 &&
                    e.kv_token % kPack == 0 &&
-                   aligned(e.q, e.k, e.v, e.turned_q, e.keys, e.values, e.cos, e.sin, e.q_weights, e.k_weights);
+                   aligned(e.q, e.k, e.v, e.turned_q, keys, values, e.cos, e.sin, e.q_weights, e.k_weights);
   const int64_t packs = layout.turning_packs + (e.size - 2 * layout.half + kPack - 1) / kPack;
   const int64_t q_heads = e.turned_q ? e.heads : 0, heads = q_heads + 2 * e.kv_heads;
   const int64_t tokens = checked_product(e.batch, e.rows), all_heads = checked_product(tokens, heads);
@@ -259,8 +243,8 @@ void add_rows(Context& context, const CacheExtension& e, const NewRows& added) {
                                 e.q_token,
                                 e.kv_token,
                                 static_cast<T*>(e.turned_q),
-                                static_cast<T*>(e.keys),
-                                static_cast<T*>(e.values),
+                                static_cast<T*>(keys),
+                                static_cast<T*>(values),
                                 static_cast<const T*>(e.cos),
                                 static_cast<const T*>(e.sin),
                                 static_cast<const T*>(e.q_weights),
@@ -273,6 +257,8 @@ void add_rows(Context& context, const CacheExtension& e, const NewRows& added) {
                                 Divider(e.rows, tokens),
                                 int(q_heads),
                                 int(e.kv_heads),
+                                e.codes[0] ? e.rows : e.capacity,
+                                bool(e.codes[0]),
                                 layout,
                                 context.fault()};
   if constexpr (kWeighs) {
@@ -289,13 +275,24 @@ void add_rows(Context& context, const CacheExtension& e, const NewRows& added) {
 
 void extend_cache(Context& context, const CacheExtension& e) {
   const NewRows added{e.last_keys, int(e.rows), int(e.capacity), e.from_start, e.staged, e.residents};
+  void *keys = e.keys, *values = e.values;
+  if (e.codes[0]) {
+    copy_past<uint8_t>(context, e, added, row_bytes(e.codes[0].kind, e.size, e.type));
+    const int64_t count = checked_product(checked_product(e.batch, e.kv_heads), checked_product(e.rows, e.size));
+    for (void** const to : {&keys, &values}) *to = context.scratch(device::size_bytes(e.type, count));
+  }
   dispatch(TypeList<float, Half, BFloat16>{}, e.type, [&]<class T> {
-    copy_past<T>(context, e, added);
+    if (!e.codes[0]) copy_past<T>(context, e, added, e.size);
     if (e.q_weights)
-      add_rows<T, true>(context, e, added);
+      add_rows<T, true>(context, e, added, keys, values);
     else
-      add_rows<T, false>(context, e, added);
+      add_rows<T, false>(context, e, added, keys, values);
   });
+  if (!e.codes[0]) return;
+  encode_rows(
+      context,
+      {e.type, {keys, values}, {e.keys, e.values}, {e.codes[0], e.codes[1]}, e.batch, e.kv_heads, e.rows, e.size},
+      added);
 }
 
 }  // namespace encore::ops

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 
+#include "ops/attention/cache_codes.h"
 #include "ops/attention/window_cache.h"
 #include "ops/op.h"
 
@@ -18,6 +19,7 @@ struct CacheExtension {
 
   void *keys = nullptr, *values = nullptr;  // [batch, kv_head, capacity, size]
   int64_t capacity = 0;
+  CacheCodes codes[2];  // of keys and values, both of one kind: instead of a size there are row_bytes() then
   // Of a cache that holds a window, or of a stage for it: the past is there already, and none is copied.
   Residents residents;
   bool staged = false;

@@ -19,6 +19,7 @@ namespace encore::ops {
 namespace {
 
 constexpr Types kTypes{Type::f32, Type::f16, Type::bf16};
+constexpr Types kCacheTypes = kTypes | Types{Type::u8, Type::i8, Type::f8e4m3};
 
 class GroupQueryAttention : public Op {
  public:
@@ -49,11 +50,8 @@ class GroupQueryAttention : public Op {
       fail(Code::not_supported, "attention_bias is not supported with sliding_window_cache");
     if (node.get_int("qk_output", 0) != 0 || (node.output_count() > 3 && node.has_output(3)))
       fail(Code::not_supported, "output_qk is not supported");
-    for (const char* which : {"k_quant_type", "v_quant_type"})
-      if (const std::string kind = node.get_string(which, "NONE"); kind != "NONE")
-        fail(Code::not_supported, "a quantized cache (", which, " ", kind, ") is not supported");
-    for (const int i : {1, 2, int(kPastKey), int(kPastValue), int(kCos), int(kSin), int(kBias), int(kSinks),
-                        int(kQWeights), int(kKWeights)})
+    take_code_kind(node);
+    for (const int i : {1, 2, int(kCos), int(kSin), int(kBias), int(kSinks), int(kQWeights), int(kKWeights)})
       if (node.has_input(i) && node.input_type(i) != type_)
         fail(Code::not_supported, "query is ", device::name(type_), " and input ", i, " is ",
              device::name(node.input_type(i)), "; they must be of one type");
@@ -85,6 +83,7 @@ class GroupQueryAttention : public Op {
                 heads_ + 2 * kv_heads_ < kMost,
             "query ", query.shape.str(), " and ", cache.capacity, " keys are more than there are kernels for");
     take_rotation(context, cache, total);
+    take_scales(context, cache);
 
     Attend problem;
     problem.sinks = sinks(context);
@@ -103,13 +102,15 @@ class GroupQueryAttention : public Op {
     extend_cache(context, cache);
     if (y.count() == 0) return leave_stage(context, cache, window);
 
-    const HeadRows keys{cache.keys, kv_heads_ * cache.capacity * cache.size, cache.capacity * cache.size, cache.size};
+    const int64_t row = code_kind_ == CodeKind::none ? cache.size : row_bytes_of(cache);
+    const HeadRows keys{cache.keys, kv_heads_ * cache.capacity * row, cache.capacity * row, row};
     problem.type = query.type;
     problem.batch = cache.batch, problem.heads = heads_, problem.kv_heads = kv_heads_;
     problem.queries = cache.rows, problem.keys = cache.from_start ? cache.rows : cache.capacity;
     problem.head_size = problem.value_size = cache.size;
     problem.q = q, problem.k = problem.v = keys;
     problem.v.data = cache.values;
+    problem.k_codes = cache.codes[0], problem.v_codes = cache.codes[1];
     problem.y = {y.data, y_shape.count(1, 3), cache.size, y_shape[2]};
     problem.scale = scale_ != 0 ? double(scale_) : 1 / std::sqrt(double(cache.size));
     problem.softcap = softcap_;
@@ -133,10 +134,45 @@ class GroupQueryAttention : public Op {
     kIds,
     kBias,
     kSinks,
-    kQWeights = 14,
+    kKScale,
+    kVScale,
+    kQWeights,
     kKWeights
   };
   static constexpr int64_t kMost = int64_t(1) << 28;
+
+  // What the cache holds: values, or codes for them.
+  void take_code_kind(const NodeInfo& node) {
+    const std::string k_kind = node.get_string("k_quant_type", "NONE"),
+                      v_kind = node.get_string("v_quant_type", "NONE");
+    for (const std::string& kind : {k_kind, v_kind})
+      require(kind == "NONE" || kind == "PER_TENSOR" || kind == "PER_CHANNEL", "k_quant_type is ", k_kind,
+              " and v_quant_type is ", v_kind, "; they may be NONE, PER_TENSOR or PER_CHANNEL");
+    if ((k_kind == "NONE") != (v_kind == "NONE"))
+      fail(Code::not_supported, "k_quant_type is ", k_kind, " and v_quant_type is ", v_kind,
+           "; keys and values must both be quantized, or neither");
+    const Type past = node.input_type(kPastKey), past_value = node.input_type(kPastValue);
+    if (k_kind == "NONE") {
+      for (const int i : {int(kPastKey), int(kPastValue)})
+        if (node.has_input(i) && node.input_type(i) != type_)
+          fail(Code::not_supported, "query is ", device::name(type_), " and input ", i, " is ",
+               device::name(node.input_type(i)), "; without k_quant_type they must be of one type");
+      return;
+    }
+    per_channel_[0] = k_kind == "PER_CHANNEL", per_channel_[1] = v_kind == "PER_CHANNEL";
+    require(
+        node.has_input(kPastKey) && node.has_input(kPastValue) && node.has_input(kKScale) && node.has_input(kVScale),
+        "a quantized cache wants past_key, past_value, k_scale and v_scale");
+    const int64_t bits = node.get_int("kv_cache_bit_width", 0);
+    code_kind_ = past == Type::u8 && bits == 4       ? CodeKind::i4
+                 : past == Type::i8 && bits == 8     ? CodeKind::i8
+                 : past == Type::f8e4m3 && bits == 8 ? CodeKind::f8
+                                                     : CodeKind::none;
+    if (code_kind_ == CodeKind::none || past_value != past)
+      fail(Code::not_supported, "past_key is ", device::name(past), ", past_value is ", device::name(past_value),
+           " and kv_cache_bit_width is ", bits,
+           "; a quantized cache is of uint8 with 4 bits, or of int8 or float8e4m3fn with 8");
+  }
 
   static const Tensor* find(Context& context, int i) {
     return context.input_count() > i ? context.find_input(i) : nullptr;
@@ -184,9 +220,10 @@ class GroupQueryAttention : public Op {
     if (const Tensor* key = find(context, kPastKey)) {
       const Tensor& value = context.input(kPastValue);
       const Shape& shape = key->shape;
-      require(shape.rank() == 4 && shape == Shape{cache.batch, kv_heads_, shape[2], cache.size} && value.shape == shape,
+      const int64_t last = row_size(cache);
+      require(shape.rank() == 4 && shape == Shape{cache.batch, kv_heads_, shape[2], last} && value.shape == shape,
               "past_key ", shape.str(), " and past_value ", value.shape.str(), " must be [", cache.batch, ",",
-              kv_heads_, ",keys,", cache.size, "]");
+              kv_heads_, ",keys,", last, "]");
       cache.past_keys = key->data, cache.past_values = value.data;
       cache.past_rows = shape[2];
     }
@@ -225,6 +262,24 @@ class GroupQueryAttention : public Op {
     cache.position_ids = ids ? ids->as<const int64_t>() : nullptr;
   }
 
+  // A row of a head in the cache, as its shape counts and in bytes.
+  int64_t row_size(const CacheExtension& cache) const {
+    return code_kind_ == CodeKind::none ? cache.size : row_bytes_of(cache);
+  }
+  int64_t row_bytes_of(const CacheExtension& cache) const { return row_bytes(code_kind_, cache.size, cache.type); }
+
+  void take_scales(Context& context, CacheExtension& cache) const {
+    if (code_kind_ == CodeKind::none) return;
+    for (int i = 0; i < 2; ++i) {
+      const Tensor& scales = context.input(kKScale + i);
+      const int64_t wanted = per_channel_[i] ? checked_product(kv_heads_, cache.size) : 1;
+      require(scales.shape.count() == wanted, i == 0 ? "k_scale" : "v_scale", " has shape ", scales.shape.str(), "; ",
+              wanted, " of them are wanted, as [1,", per_channel_[i] ? kv_heads_ : 1, ",1,",
+              per_channel_[i] ? cache.size : 1, "]");
+      cache.codes[i] = {code_kind_, scales.as<const float>(), per_channel_[i] ? cache.size : 0, per_channel_[i]};
+    }
+  }
+
   const void* sinks(Context& context) const {
     const Tensor* const given = find(context, kSinks);
     require(!given || given->shape == Shape{heads_}, "head_sink has shape ", given ? given->shape.str() : "", "; [",
@@ -250,10 +305,10 @@ class GroupQueryAttention : public Op {
 
   // Outputs that nobody wants are made all the same: attention reads them.
   void take_present(Context& context, CacheExtension& cache) const {
-    const Shape shape{cache.batch, kv_heads_, cache.capacity, cache.size};
+    const Shape shape{cache.batch, kv_heads_, cache.capacity, row_size(cache)};
     const auto make = [&](int output) {
       if (context.output_count() > output && context.wants_output(output)) return context.output(output, shape).data;
-      return context.scratch(size_t(shape.count()) * device::size_bytes(cache.type));
+      return context.scratch(size_t(checked_product(cache.batch * kv_heads_ * cache.capacity, row_bytes_of(cache))));
     };
     cache.keys = make(1);
     cache.values = make(2);
@@ -266,7 +321,6 @@ class GroupQueryAttention : public Op {
   // Makes room for one row in the present; more of them meet the past on a stage, which then is the cache. Returns
   // which row of the cache the last key is in.
   const int32_t* enter_window(Context& context, CacheExtension& cache, WindowMove& move) const {
-    const int64_t row_bytes = cache.size * int64_t(device::size_bytes(cache.type));
     move = {.residents = cache.residents,
             .last_keys = cache.last_keys,
             .rows = cache.rows,
@@ -277,7 +331,7 @@ class GroupQueryAttention : public Op {
             .heads = kv_heads_,
             .from_capacity = cache.capacity,
             .to_capacity = cache.capacity,
-            .row_bytes = row_bytes,
+            .row_bytes = row_bytes_of(cache),
             .last_rows = static_cast<int32_t*>(context.scratch(size_t(cache.batch) * sizeof(int32_t)))};
     int32_t* const last_rows = move.last_rows;
     cache.staged = cache.rows != 1;
@@ -285,7 +339,7 @@ class GroupQueryAttention : public Op {
       move.way = WindowMove::to_stage;
       move.to_capacity = cache.rows + (cache.from_start ? 0 : cache.capacity);
       const int64_t rows = checked_product(checked_product(cache.batch, kv_heads_), move.to_capacity);
-      for (void*& to : move.to) to = context.scratch(size_t(checked_product(rows, row_bytes)));
+      for (void*& to : move.to) to = context.scratch(size_t(checked_product(rows, move.row_bytes)));
     }
     if (!cache.from_start) move_window(context, move);
     if (!cache.staged) return last_rows;
@@ -306,7 +360,9 @@ class GroupQueryAttention : public Op {
   bool causal_, rotates_, interleaved_, windowed_, smooth_;
   float scale_, softcap_, epsilon_;
   Type type_;
-  void* zeros_ = nullptr;  // sinks of all heads
+  CodeKind code_kind_ = CodeKind::none;
+  bool per_channel_[2] = {};  // scales of keys and of values
+  void* zeros_ = nullptr;     // sinks of all heads
 };
 
 }  // namespace
@@ -316,9 +372,10 @@ std::vector<OpRow> group_query_attention_rows() {
   return {{.domain = kMicrosoft,
            .name = "GroupQueryAttention",
            .since = 1,
-           .types = {in(0, kTypes), in(1, kTypes), in(2, kTypes), in(3, kTypes), in(4, kTypes), in(5, {Type::i32}),
-                     in(6, {Type::i32}), in(7, kTypes), in(8, kTypes), in(9, {Type::i64}), in(10, kTypes),
-                     in(11, kTypes), in(14, kTypes), in(15, kTypes)},
+           .types = {in(0, kTypes), in(1, kTypes), in(2, kTypes), in(3, kCacheTypes), in(4, kCacheTypes),
+                     in(5, {Type::i32}), in(6, {Type::i32}), in(7, kTypes), in(8, kTypes), in(9, {Type::i64}),
+                     in(10, kTypes), in(11, kTypes), in(12, {Type::f32}), in(13, {Type::f32}), in(14, kTypes),
+                     in(15, kTypes)},
            .make = make<GroupQueryAttention>,
            .host_inputs = {6}}};
 }
