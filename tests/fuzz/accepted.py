@@ -254,7 +254,7 @@ ACCEPTED = [
     Accepted("LSTM GRU RNN", SERVED, "the CPU EP computes no doubles", says("does not support double yet")),
     Accepted("LSTM GRU RNN", SERVED, "R says it too, which is enough", says('GetAttr("hidden_size"')),
     Accepted(
-        "MatMulBlockQuantizedFp8Weight MatMulBlockQuantizedFp4Weight",
+        "MatMulBlockQuantizedFp8Weight MatMulBlockQuantizedFp4Weight GemmFloat8",
         SERVED,
         "the CPU EP has no kernel, and the casts that onnxruntime puts there instead make no model",
         says("InsertedPrecisionFreeCast", "Type 'tensor(float)' of input parameter", "NOT_IMPLEMENTED"),
@@ -470,6 +470,12 @@ ACCEPTED = [
     Accepted("GemmaRotaryEmbedding", SERVED, "the CPU EP has no kernel", says("INVALID_GRAPH")),
     Accepted("MRotaryEmbedding", VALUES, "beyond the type's numbers the order of operations shows", has_vast_attribute),
     Accepted("GroupQueryAttention", SERVED, "many batches behind a past", says("batch_size must be 1")),
+    Accepted(
+        "GroupQueryAttention",
+        REFUSED,
+        "a prompt that is longer than its rows",
+        lambda f: (f.node.inputs[5].array >= f.node.inputs[6].array).any(),
+    ),
     Accepted(
         "GroupQueryAttention",
         VALUES,
