@@ -87,6 +87,10 @@ def test_options(how, last, rows, room, dtype):
         gqa((12, 12), 13, on_cpu=True, causal=0),
         gqa((19, 4), on_cpu=True, rotary=32, ids=True),
         gqa([[19], [4]], on_cpu=True),
+        gqa((19, 19), on_cpu=True, room=30, wanted=4, qk_output=1, local_window_size=5),
+        gqa((12,), 13, on_cpu=True, wanted=4, qk_output=1, softcap=0.5, bias=(1, 4), rotary=16),
+        gqa((19,), 5, on_cpu=True, wanted=4, qk_output=2, sinks=True, room=40),
+        gqa((19,), 5, on_cpu=True, wanted=4, qk_output=2, dtype="float16"),
     ],
     ids=str,
 )

@@ -28,6 +28,7 @@ def test_what_is_not_supported_is_declined():
         {"sliding_window_cache": 1},
         {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR"},
         {"num_heads": 3},
+        {"qk_output": 1},
         {"num_heads": 0},
         {"num_heads": 1 << 60, "kv_num_heads": 1},
         {"causal": 0, "local_window_size": 4},

@@ -34,7 +34,7 @@ struct AttentionMask {
 
 // Scores as an output [batch, head, query, key].
 struct ScoresOutput {
-  enum Stage { scaled, capped, masked, softmax };
+  enum Stage { scaled, capped, masked, softmax, seen };  // seen: masked, and zeros for keys out of sight
   void* data = nullptr;
   Stage stage = scaled;
 };

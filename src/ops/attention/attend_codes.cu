@@ -36,24 +36,22 @@ struct Integers8 {
   DEVICE_FN static Words words(const Eight& eight) {
     Words all;
     UNROLL for (int i = 0; i < 2; ++i) {
-      const uint32_t from_zero = eight.at[i] ^ 0x80808080u;  // 128 more than they are
-      all.at[2 * i] = pair<0>(from_zero);
-      all.at[2 * i + 1] = pair<1>(from_zero);
+      all.at[2 * i] = pair<0>(eight.at[i]);
+      all.at[2 * i + 1] = pair<1>(eight.at[i]);
     }
     return all;
   }
 
  private:
+  // In a mantissa they are added to its power of two already.
   template <int kI>
-  DEVICE_FN static uint32_t pair(uint32_t from_zero) {
-    if constexpr (kIsHalf<T>) {
-      // Below 1024, whose mantissa has ten bits, they are added to it already.
-      return device::multiply_add_pairs<Half>(apart<kI>(from_zero, 0x64), 0x3c003c00u, 0xe480e480u);
-    } else {
-      const auto value = [&](int byte) {
-        return std::bit_cast<float>(0x4b000000u | (from_zero >> 8 * byte & 0xff)) - 8388736.f;
-      };
-      return device::high_halves(std::bit_cast<uint32_t>(value(2 * kI)), std::bit_cast<uint32_t>(value(2 * kI + 1)));
+  DEVICE_FN static uint32_t pair(uint32_t word) {
+    if constexpr (kIsHalf<T>) {  // 1024, and 128 more than they are
+      return device::multiply_add_pairs<T>(apart<kI>(word ^ 0x80808080u, 0x64), 0x3c003c00u, 0xe480e480u);
+    } else {  // 128 and the lower seven bits, of which the sign takes 128 or 256
+      const uint32_t codes = apart<kI>(word, 0);
+      return device::multiply_add_pairs<T>(device::masked_with<0x7f007fu>(codes, 0x43004300u), 0x3f803f80u,
+                                           device::masked_with<0x800080u>(codes, 0xc300c300u));
     }
   }
 };

@@ -27,6 +27,7 @@ class GroupQueryAttention : public Op {
       : heads_(node.get_int("num_heads", 0)),
         kv_heads_(node.get_int("kv_num_heads", 0)),
         window_(node.get_int("local_window_size", -1)),
+        shown_(node.get_int("qk_output", 0)),
         causal_(node.get_int("causal", 1) != 0),
         rotates_(node.get_int("do_rotary", 0) == 1),
         interleaved_(node.get_int("rotary_interleaved", 0) == 1),
@@ -48,8 +49,10 @@ class GroupQueryAttention : public Op {
     require(!windowed_ || window_ > 0, "sliding_window_cache wants a local_window_size above zero, not ", window_);
     if (windowed_ && node.has_input(kBias))
       fail(Code::not_supported, "attention_bias is not supported with sliding_window_cache");
-    if (node.get_int("qk_output", 0) != 0 || (node.output_count() > 3 && node.has_output(3)))
-      fail(Code::not_supported, "output_qk is not supported");
+    const bool shows = node.output_count() > 3 && node.has_output(3);
+    require(shown_ >= 0 && shown_ <= 2 && shows == (shown_ != 0), "qk_output is ", shown_,
+            "; it must be 1 or 2 with output_qk, and 0 without");
+    if (shows && windowed_) fail(Code::not_supported, "output_qk is not supported with sliding_window_cache");
     take_code_kind(node);
     for (const int i : {1, 2, int(kCos), int(kSin), int(kBias), int(kSinks), int(kQWeights), int(kKWeights)})
       if (node.has_input(i) && node.input_type(i) != type_)
@@ -90,6 +93,7 @@ class GroupQueryAttention : public Op {
     take_bias(context, cache, total, problem.mask);
     const Tensor y = context.output(0, y_shape);
     take_present(context, cache);
+    void* const scores = shown_ == 0 ? nullptr : context.output(3, {cache.batch, heads_, cache.rows, total}).data;
     if (cache.batch == 0) return;
     WindowMove window;
     const int32_t* const last_rows = windowed_ ? enter_window(context, cache, window) : cache.last_keys;
@@ -119,6 +123,11 @@ class GroupQueryAttention : public Op {
     problem.sight.from_end = !cache.from_start;
     // Of a prompt that has no padding, causal attention needs no lengths.
     if (!cache.from_start || !causal_ || cache.batch > 1) problem.sight.last_keys = last_rows;
+    if (shown_ != 0) {
+      problem.keys = total;
+      problem.scores.data = scores;
+      problem.scores.stage = shown_ == 1 ? ScoresOutput::seen : ScoresOutput::softmax;
+    }
     attend(context, problem);
     leave_stage(context, cache, window);
   }
@@ -356,7 +365,7 @@ class GroupQueryAttention : public Op {
     if (cache.staged) move_window(context, move);
   }
 
-  int64_t heads_, kv_heads_, window_;
+  int64_t heads_, kv_heads_, window_, shown_;  // shown: scores (1), their softmax (2) or none
   bool causal_, rotates_, interleaved_, windowed_, smooth_;
   float scale_, softcap_, epsilon_;
   Type type_;
