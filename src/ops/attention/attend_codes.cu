@@ -2,8 +2,8 @@
 //
 // Codes become values of 16 bits, which hold them all exactly. Their scales belong to a channel, so that queries take
 // those of the keys and sums those of the values.
+#include "device/byte_codes.h"
 #include "device/divide.h"
-#include "device/pair.h"
 #include "ops/attention/attend_group.h"
 
 namespace encore::ops {
@@ -12,19 +12,6 @@ namespace {
 using device::Divider;
 using device::Pack;
 using group::Words;
-
-template <class T>
-inline constexpr bool kIsHalf = std::is_same_v<T, Half>;
-
-// Bytes 2 kI and 2 kI + 1 of a word as the low bits of halves, below `above`.
-template <int kI>
-DEVICE_FN uint32_t apart(uint32_t word, uint32_t above) {
-#ifdef __CUDA_ARCH__
-  return __byte_perm(word, above, kI == 0 ? 0x4140 : 0x4342);
-#else
-  return (word >> 16 * kI & 0xff) | (word >> (16 * kI + 8) & 0xff) << 16 | (above & 0xff) * 0x1000100u;
-#endif
-}
 
 template <class T>
 struct Integers8 {
@@ -36,23 +23,10 @@ struct Integers8 {
   DEVICE_FN static Words words(const Eight& eight) {
     Words all;
     UNROLL for (int i = 0; i < 2; ++i) {
-      all.at[2 * i] = pair<0>(eight.at[i]);
-      all.at[2 * i + 1] = pair<1>(eight.at[i]);
+      all.at[2 * i] = device::pair_of_integers<T, 0>(eight.at[i]);
+      all.at[2 * i + 1] = device::pair_of_integers<T, 1>(eight.at[i]);
     }
     return all;
-  }
-
- private:
-  // In a mantissa they are added to its power of two already.
-  template <int kI>
-  DEVICE_FN static uint32_t pair(uint32_t word) {
-    if constexpr (kIsHalf<T>) {  // 1024, and 128 more than they are
-      return device::multiply_add_pairs<T>(apart<kI>(word ^ 0x80808080u, 0x64), 0x3c003c00u, 0xe480e480u);
-    } else {  // 128 and the lower seven bits, of which the sign takes 128 or 256
-      const uint32_t codes = apart<kI>(word, 0);
-      return device::multiply_add_pairs<T>(device::masked_with<0x7f007fu>(codes, 0x43004300u), 0x3f803f80u,
-                                           device::masked_with<0x800080u>(codes, 0xc300c300u));
-    }
   }
 };
 
@@ -80,21 +54,11 @@ struct Floats8 {
 
   DEVICE_FN static Words words(const Eight& eight) {
     Words all;
-    UNROLL for (int i = 0; i < 4; ++i) all.at[i] = pair(eight.at[i / 2] >> 16 * (i % 2));
+    UNROLL for (int i = 0; i < 2; ++i) {
+      all.at[2 * i] = device::pair_of_floats<T, 0>(eight.at[i]);
+      all.at[2 * i + 1] = device::pair_of_floats<T, 1>(eight.at[i]);
+    }
     return all;
-  }
-
- private:
-  DEVICE_FN static uint32_t pair(uint32_t codes) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-    uint32_t halves;
-    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(uint16_t(codes)));
-    if constexpr (kIsHalf<T>) return halves;
-    return device::as_pair<T>(float(std::bit_cast<Half>(uint16_t(halves))),
-                              float(std::bit_cast<Half>(uint16_t(halves >> 16))));
-#else
-    return device::as_pair<T>(value_of(CodeKind::f8, codes & 0xff), value_of(CodeKind::f8, codes >> 8 & 0xff));
-#endif
   }
 };
 
