@@ -1,10 +1,12 @@
 """Times com.microsoft's GroupQueryAttention with its rotation, replayed from a captured graph: the past and the present
 are one memory. With pages of so many keys it is PagedAttention, without hints of lengths.
 
-    PYTHONPATH=python bench/cached_attention.py [--seconds 1] [--dtype float16] [--pages 16]
+    PYTHONPATH=python bench/cached_attention.py [--seconds 1] [--dtype float16] [--pages 16 | --codes int8] [--windows]
 
 A run is one node; figures are medians, the wait included, less that of a replay of almost nothing. Bytes are those of
-the keys and values that are seen. A prompt's work counts half, as it is causal.
+the keys and values that are seen. A prompt's work counts half, as it is causal. With --codes the cache is quantized,
+with a scale for each channel; with --windows it holds no more than the keys that are seen, of twice as many, and each
+run moves them all by a row.
 """
 
 import argparse
@@ -21,6 +23,7 @@ from models import median_us  # noqa: E402
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 TYPES = {"float16": TensorProto.FLOAT16, "float32": TensorProto.FLOAT}
+CODES = {"int8": (TensorProto.INT8, np.int8, 8), "int4": (TensorProto.UINT8, np.uint8, 4)}
 # batch, heads, heads of keys and values, new rows, keys with these, room for keys, size
 PROBLEMS = [
     (1, 32, 8, 1, 128, 4096, 128),
@@ -36,19 +39,30 @@ PROBLEMS = [
 ]
 
 
-def group_query(problem):
-    """Of a node its name, inputs and outputs, shapes of what it is fed, and constants."""
+def group_query(problem, codes, windows):
+    """Of a node its name and inputs, shapes of what it is fed, constants and further attributes."""
     batch, heads, kv_heads, rows, keys, room, size = problem
+    attrs = {}
+    if windows:
+        attrs |= {"sliding_window_cache": 1, "local_window_size": keys}
+        room, keys = keys, 2 * keys
+    bits = CODES[codes][2] if codes else 0
+    row = size * bits // 8 if codes else size
+    positions = max(room, keys)
     forms = {
         "query": (batch, rows, (heads + 2 * kv_heads) * size),
-        "past_key": (batch, kv_heads, room, size),
-        "past_value": (batch, kv_heads, room, size),
-        "cos": (room, size // 2),
-        "sin": (room, size // 2),
+        "past_key": (batch, kv_heads, room, row),
+        "past_value": (batch, kv_heads, room, row),
+        "cos": (positions, size // 2),
+        "sin": (positions, size // 2),
     }
     constants = {"last": np.full(batch, keys - 1, np.int32), "total": np.array(keys, np.int32)}
     inputs = ["query", "", "", "past_key", "past_value", "last", "total", "cos", "sin"]
-    return "GroupQueryAttention", inputs, forms, constants
+    if codes:
+        attrs |= {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_CHANNEL", "kv_cache_bit_width": bits}
+        inputs += ["", "", "", "scales", "scales"]
+        constants["scales"] = np.full((1, kv_heads, 1, size), 2.0 ** (2 - bits), np.float32)
+    return "GroupQueryAttention", inputs, forms, constants, attrs
 
 
 def paged(problem, slots):
@@ -64,14 +78,16 @@ def paged(problem, slots):
     pages = np.random.default_rng(1).permutation(batch * width).reshape(batch, width)
     constants = {"starts": np.arange(batch + 1) * rows, "pasts": np.full(batch, keys - rows), "table": pages}
     inputs = ["query", "", "", "past_key", "past_value", "starts", "pasts", "table", "cos", "sin"]
-    return "PagedAttention", inputs, forms, {name: x.astype(np.int32) for name, x in constants.items()}
+    return "PagedAttention", inputs, forms, {name: x.astype(np.int32) for name, x in constants.items()}, {}
 
 
-def replay_us(dtype, problem, seconds, slots=None):
-    batch, heads, kv_heads, rows, keys, room, size = problem
+def replay_us(dtype, problem, seconds, slots=None, codes=None, windows=False):
+    _, heads, kv_heads, *_, size = problem
     rng = np.random.default_rng(0)
-    op, inputs, forms, constants = paged(problem, slots) if slots else group_query(problem)
-    values = [helper.make_tensor_value_info(name, TYPES[dtype], shape) for name, shape in forms.items()]
+    cache, kind, _ = CODES[codes] if codes else (TYPES[dtype], np.dtype(dtype), 0)
+    op, inputs, forms, constants, attrs = paged(problem, slots) if slots else group_query(problem, codes, windows)
+    types = {name: cache if name.startswith("past") else TYPES[dtype] for name in forms}
+    values = [helper.make_tensor_value_info(name, types[name], shape) for name, shape in forms.items()]
     node = helper.make_node(
         op,
         inputs,
@@ -80,6 +96,7 @@ def replay_us(dtype, problem, seconds, slots=None):
         num_heads=heads,
         kv_num_heads=kv_heads,
         do_rotary=1,
+        **attrs,
     )
     results = [helper.make_empty_tensor_value_info(name) for name in node.output]
     graph = helper.make_graph(
@@ -90,7 +107,9 @@ def replay_us(dtype, problem, seconds, slots=None):
     es.assert_all_on_encore(session)
     binding = session.io_binding()
     for name, shape in forms.items():
-        value = es.on_device(rng.standard_normal(shape, np.float32).astype(dtype))
+        of_codes = codes and name.startswith("past")
+        array = rng.integers(0, 127, shape) if of_codes else rng.standard_normal(shape, np.float32)
+        value = es.on_device(array.astype(kind if of_codes else dtype))
         binding.bind_ortvalue_input(name, value)
         if name.startswith("past"):
             binding.bind_ortvalue_output(name.replace("past", "present"), value)
@@ -106,6 +125,8 @@ def main():
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--dtype", choices=TYPES, default="float16")
     parser.add_argument("--pages", type=int, metavar="KEYS")
+    parser.add_argument("--codes", choices=CODES, help="of a quantized cache")
+    parser.add_argument("--windows", action="store_true", help="caches hold no more than a window")
     args = parser.parse_args()
     ort.set_default_logger_severity(3)
     idle = replay_us(args.dtype, (1, 1, 1, 1, 1, 8, 8), args.seconds, args.pages)
@@ -113,9 +134,10 @@ def main():
     print("| batch | heads | new rows | keys | room | size | µs | TFLOP/s | GB/s |\n|" + "---|" * 9)
     for problem in PROBLEMS:
         batch, heads, kv_heads, rows, keys, room, size = problem
-        us = replay_us(args.dtype, problem, args.seconds, args.pages) - idle
+        us = replay_us(args.dtype, problem, args.seconds, args.pages, args.codes, args.windows) - idle
         work = 4 * batch * heads * rows * keys * size / (2 if rows == keys else 1)
-        moved = 2 * batch * kv_heads * keys * size * np.dtype(args.dtype).itemsize
+        bits = CODES[args.codes][2] if args.codes else 8 * np.dtype(args.dtype).itemsize
+        moved = 2 * batch * kv_heads * keys * size * bits // 8
         print(
             f"| {batch} | {heads}/{kv_heads} | {rows} | {keys} | {room} | {size} | {us:.1f} | {work / us / 1e6:.1f} "
             f"| {moved / us / 1e3:.0f} |",

@@ -9,8 +9,9 @@ namespace encore::device {
 void check(const Gemm& g) {
   const auto problem = [&] { return describe(g); };
   const bool integers = (g.type == Type::i8 || g.type == Type::u8) && g.output == Type::i32;
-  const bool floats =
-      g.type == g.output && (g.type == Type::f32 || g.type == Type::f64 || g.type == Type::f16 || g.type == Type::bf16);
+  const bool halves = g.type == Type::f16 || g.type == Type::bf16;
+  const bool floats = (g.type == g.output && (g.type == Type::f32 || g.type == Type::f64 || halves)) ||
+                      (halves && g.output == Type::f32);
   if (!integers && !floats) fail(Code::not_supported, problem(), ": no such combination of types");
   require(g.m >= 0 && g.n >= 0 && g.k >= 0 && g.batch >= 0, problem(), ": a negative size");
   require(g.lda >= (g.transpose_a ? g.m : g.k) && g.ldb >= (g.transpose_b ? g.k : g.n) && g.ldc >= g.n, problem(),

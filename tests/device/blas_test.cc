@@ -149,6 +149,26 @@ TYPED_TEST(FloatBlasTest, FewRowsOfALargeMatrix) {
   }
 }
 
+TEST_F(BlasTest, HalvesAreSummedUpInFloats) {
+  const auto sums = [&]<class T>(T) {
+    const Case<T> problem({.m = 33, .n = 24, .k = 65, .transpose_b = true, .alpha = 0.5f});
+    Gemm wide = problem.gemm;
+    wide.output = Type::f32;
+    DeviceArray<T> a(problem.a), b(problem.b);
+    DeviceArray<float> c(problem.c.size());
+    blas.gemm(stream, wide, a.data(), b.data(), c.data(), nullptr, workspace);
+    const std::vector<float> got = c.download(stream);
+    for (int64_t row = 0; row < wide.m; ++row)
+      for (int64_t column = 0; column < wide.n; ++column) {
+        double magnitude = 0;
+        const double want = problem.exact(0, row, column, magnitude);
+        EXPECT_NEAR(got[size_t(row * wide.n + column)], want, 1e-5 * magnitude);
+      }
+  };
+  sums(Half());
+  sums(BFloat16());
+}
+
 TEST_F(BlasTest, Tf32MayRoundTheOperandsOnly) {
   for (const auto& [m, n, k] : kSizes) check<float>({.m = m, .n = n, .k = k, .tf32 = true});
 }

@@ -24,7 +24,7 @@ ACCEPTED = [
     Accepted("MultiHeadAttention", SERVED, "Encore has values of any size", says("'key' and 'value' shall have same")),
     Accepted("QuickGelu", VALUES, "the CPU EP's sigmoid is a polynomial", near_a_sigmoid),
     Accepted(
-        "MatMulBlockQuantizedFp8Weight MatMulBlockQuantizedFp4Weight",
+        "MatMulBlockQuantizedFp8Weight MatMulBlockQuantizedFp4Weight GemmFloat8",
         SERVED,
         "the CPU EP has no kernel, and the casts that onnxruntime puts there instead make no model",
         says("InsertedPrecisionFreeCast", "Type 'tensor(float)' of input parameter", "NOT_IMPLEMENTED"),
@@ -62,6 +62,12 @@ ACCEPTED = [
     ),
     Accepted("MRotaryEmbedding", VALUES, "beyond the type's numbers the order of operations shows", has_vast_attribute),
     Accepted("GroupQueryAttention", SERVED, "many batches behind a past", says("batch_size must be 1")),
+    Accepted(
+        "GroupQueryAttention",
+        REFUSED,
+        "a prompt that is longer than its rows",
+        lambda f: (f.node.inputs[5].array >= f.node.inputs[6].array).any(),
+    ),
     Accepted(
         "GroupQueryAttention",
         VALUES,

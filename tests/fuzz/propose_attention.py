@@ -81,13 +81,17 @@ def group_query_attention(s):
     heads, rows, past = kv_heads * group, s.draw.pick([1, 1, 2, 7, 20]), s.draw.pick([0, 0, 1, 6, 40])
     batch, total = 1 if past and rows > 1 else s.draw.number(1, 3), past + rows
     packed, causal = s.draw.chance(0.4), s.draw.chance(0.9)
+    window = s.maybe(0.3 * causal, lambda: s.draw.number(1, 9))
+    # A full cache that holds no more than its window; what it has no rows for is anything.
+    windowed = past and window and past >= window and s.draw.chance(0.5)
     x = s.data(shape=[batch, rows, (heads + 2 * kv_heads * packed) * size], mild=True)
     inputs = [x, None, None, None, None]
     if not packed:
         inputs[1:3] = [s.like(x, [batch, rows, kv_heads * size], mild=True) for _ in "kv"]
     if past:
         # With room for what is new, as onnxruntime infers the shape of the present.
-        inputs[3:5] = [s.like(x, [batch, kv_heads, total, size], mild=True) for _ in "kv"]
+        room = window if windowed else total
+        inputs[3:5] = [s.like(x, [batch, kv_heads, room, size], mild=True) for _ in "kv"]
     # What is behind the last key is anything, so every batch is as long as the longest.
     inputs += [s.fixed([total - 1] * batch, "int32"), s.fixed(total, "int32"), None, None, None, None, None]
     rotates = size % 16 == 0 and s.draw.chance(0.5)
@@ -98,19 +102,33 @@ def group_query_attention(s):
         # Of the positions of a prompt the CPU EP looks at the first only.
         if past and s.draw.chance(0.3):
             inputs[9] = s.fixed(np.array(s.draw.picks(range(positions), batch * rows)).reshape(batch, rows))
-    if s.draw.chance(0.2):
+    if not windowed and s.draw.chance(0.2):
         inputs[10] = s.like(x, [s.draw.pick([1, batch]), s.draw.pick([1, heads]), rows, total], mild=True)
     if s.draw.chance(0.2):
         inputs[11] = s.like(x, [heads], mild=True)
+    # Turned keys may be rounded to the code beside the CPU EP's.
+    cache, how = None, {}
+    if past and not rotates and size % 32 == 0 and s.draw.chance(0.4):
+        bits = s.draw.pick([8, 4])
+        cache, least = ("int8", -128) if bits == 8 else ("uint8", 0)
+        shape = [batch, kv_heads, window if windowed else total, size * bits // 8]
+        inputs[3:5] = [s.fixed(s.draw.numpy.integers(least, least + 256, shape), cache, constant=0) for _ in "kv"]
+        by_channel = s.draw.chance(0.5)
+        scales = [1, kv_heads, 1, size] if by_channel else [1]
+        inputs += [s.fixed(s.draw.numpy.uniform(0.5, 2, scales) / 2 ** (bits - 1), "float") for _ in "kv"]
+        kind = "PER_CHANNEL" if by_channel else "PER_TENSOR"
+        how = {"k_quant_type": kind, "v_quant_type": kind, "kv_cache_bit_width": bits}
     return s.node(
         *inputs,
-        types=[None, None, None],
+        types=[None, cache, cache],
         wanted=3,
+        **how,
         num_heads=heads,
         kv_num_heads=kv_heads,
         do_rotary=1 if rotates else None,
         rotary_interleaved=s.maybe(0.4, lambda: 1),
-        local_window_size=s.maybe(0.3 * causal, lambda: s.draw.number(1, 9)),
+        local_window_size=window,
+        sliding_window_cache=1 if windowed else None,
         causal=None if causal else 0,
         scale=s.maybe(0.3, lambda: 0.1),
         softcap=s.maybe(0.2, lambda: abs(s.draw.real()) + 0.5),

@@ -82,3 +82,29 @@ def matmul_block_fp4(s):
     depth, rows, block = a.array.shape[-1], s.draw.pick([1, 7, 16]), s.draw.pick([16, 32])
     scales = s.fixed(s.draw.numpy.integers(0, 60, (rows, -(-depth // block))), "uint8", constant=0.8)
     return s.node(a, _bytes(s, rows, depth // 2), scales, s.fixed(0.1, "float"), block_size=block)
+
+
+@proposes("GemmFloat8", domain=MICROSOFT, family="matmul", sums=True, mild=True)
+def gemm_float8(s):
+    narrow = ["float8e4m3fn", "float8e5m2"]
+    m, n, k = (s.draw.pick([1, 5, 16, 33]), s.draw.pick([7, 16, 48]), s.draw.pick([3, 16, 64]))
+    trans_a, trans_b = s.draw.chance(0.2), s.draw.chance(0.8)
+    draw = lambda *shape: s.draw.numpy.uniform(-2, 2, shape)
+    types = [s.draw.pick([*narrow, *narrow, "float16", "bfloat16", "float"]) for _ in "ab"]
+    a = s.new(draw(*((k, m) if trans_a else (m, k))), types[0], constant=0.2, fixed=True)
+    b = s.new(draw(*((n, k) if trans_b else (k, n))), types[1], constant=0.8, fixed=True)
+    inputs = [a, b, None, None, None, None]
+    if adds := s.draw.chance(0.4):
+        inputs[2] = s.new(draw(s.draw.pick([1, m]), s.draw.pick([1, n])), "float", constant=0.5, fixed=True)
+    for i in (3, 4, 5):
+        if s.draw.chance(0.4):
+            inputs[i] = s.fixed([s.draw.pick([0.5, 1.0, 2.0])], "float")
+    return s.node(
+        *inputs,
+        types=["float"],
+        transA=1 if trans_a else None,
+        transB=1 if trans_b else None,
+        alpha=s.maybe(0.3, lambda: 0.5),
+        beta=1.0 if adds else None,
+        activation=s.maybe(0.4, lambda: s.draw.pick(["NONE", "RELU", "GELU"])),
+    )

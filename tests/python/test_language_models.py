@@ -110,7 +110,7 @@ def truth_for(name, kind, seed):
 def test_greedy_tokens(encore, name, kind):
     seed = SEEDS[name, kind]
     truth = truth_for(name, kind, seed)
-    model = language_zoo.without_windowed_caches(language_zoo.load(name, kind, seed))
+    model = language_zoo.load(name, kind, seed)
     session = es.make_session(model, enable_cuda_graph=1)
     placed = es.nodes_on(session)
     elsewhere = {op for provider, ops in placed.items() if provider != es.EP_NAME for op in ops}
@@ -132,13 +132,14 @@ def test_greedy_tokens(encore, name, kind):
 
 @pytest.mark.newest
 @es.needs_graphs
-def test_example(tmp_path):
-    model = language_zoo.save("llama", "f16", tmp_path, SEEDS["llama", "f16"])
-    (tmp_path / "genai_config.json").write_text((language_zoo.GRAPHS / "llama.json").read_text())
+@pytest.mark.parametrize("name", ["llama", "gptoss"])
+def test_example(name, tmp_path):
+    model = language_zoo.save(name, "f16", tmp_path, SEEDS[name, "f16"])
+    (tmp_path / "genai_config.json").write_text((language_zoo.GRAPHS / f"{name}.json").read_text())
     prompt = PROMPTS[-1]
     command = [sys.executable, es.ROOT / "examples" / "generate.py", model.parent, *map(str, prompt)]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(es.ROOT / "python"), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     tokens = np.array([int(token) for token in done.stdout.split()])
     assert len(tokens) == TOKENS
-    assert (regrets(truth_for("llama", "f16", SEEDS["llama", "f16"]), prompt, tokens) == 0).all()
+    assert (regrets(truth_for(name, "f16", SEEDS[name, "f16"]), prompt, tokens) == 0).all()

@@ -3,8 +3,6 @@
 // for each of our columns, runs along its rows as its epilogues want.
 #include "device/blas.h"
 
-#include <cublasLt.h>
-
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -15,8 +13,7 @@
 #include <unordered_map>
 
 #include "device/cuda/capture.h"
-#include "device/cuda/check.h"
-#include "device/cuda/library.h"
+#include "device/cuda/lt.h"
 #include "device/cuda/stopwatch.h"
 #include "device/device.h"
 #include "device/error.h"
@@ -27,73 +24,20 @@
 namespace encore::device {
 namespace {
 
-constexpr size_t kMostWorkspaceBytes = size_t{32} << 20;  // what NVIDIA recommends for Hopper
-constexpr int kMostCandidates = 16;                       // that are timed
+using cuda::check, cuda::lt, cuda::set;
 
-// The functions of the library that are used here.
-struct Lt {
-  const cuda::Library& library = cuda::cublaslt();
-#define ENCORE_LT(member, symbol) decltype(&symbol) member = library.find<decltype(symbol)>(#symbol)
-  ENCORE_LT(create, cublasLtCreate);
-  ENCORE_LT(status_string, cublasLtGetStatusString);
-  ENCORE_LT(init_operation, cublasLtMatmulDescInit_internal);
-  ENCORE_LT(set_operation, cublasLtMatmulDescSetAttribute);
-  ENCORE_LT(init_layout, cublasLtMatrixLayoutInit_internal);
-  ENCORE_LT(set_layout, cublasLtMatrixLayoutSetAttribute);
-  ENCORE_LT(init_preference, cublasLtMatmulPreferenceInit_internal);
-  ENCORE_LT(set_preference, cublasLtMatmulPreferenceSetAttribute);
-  ENCORE_LT(heuristic, cublasLtMatmulAlgoGetHeuristic);
-  ENCORE_LT(matmul, cublasLtMatmul);
-#undef ENCORE_LT
-};
-const Lt& lt() {
-  static const Lt functions;
-  return functions;
-}
-
-Code code_of(cublasStatus_t status) {
-  switch (status) {
-    case CUBLAS_STATUS_ALLOC_FAILED: return Code::out_of_memory;
-    case CUBLAS_STATUS_NOT_SUPPORTED:
-    case CUBLAS_STATUS_ARCH_MISMATCH: return Code::not_supported;
-    case CUBLAS_STATUS_INVALID_VALUE: return Code::internal;
-    default: return Code::device_failed;
-  }
-}
-
-// Throws what went wrong with which problem. The CUDA error behind the status, if any, is cleared and told too.
-void check(cublasStatus_t status, const char* call, const std::string& problem) {
-  if (status == CUBLAS_STATUS_SUCCESS) return;
-  const cudaError_t cause = cudaGetLastError();
-  throw Error(cause == cudaSuccess ? code_of(status) : cuda::code_of(cause),
-              text(lt().status_string(status), cause == cudaSuccess ? "" : text(", ", cudaGetErrorString(cause)),
-                   problem.empty() ? "" : ": ", problem),
-              call);
-}
-
-// One for each device, until the process ends: destroying one waits for the whole device, which breaks the captures of
-// all threads.
-cublasLtHandle_t handle_of(int device) {
-  static std::mutex mutex;
-  static std::array<cublasLtHandle_t, kMaxDevices> handles{};
-  const auto create = lt().create;
-  const Current current(device);
-  const RelaxedCapture relaxed;  // a first product may come while this thread captures
-  const std::lock_guard lock(mutex);
-  cublasLtHandle_t& handle = handles[size_t(device)];
-  if (!handle) check(create(&handle), "cublasLtCreate", {});
-  return handle;
-}
+constexpr int kMostCandidates = 16;  // that are timed
 
 struct Types {
   cudaDataType_t value, result, scale;
   cublasComputeType_t compute;
 };
 Types types_of(const Gemm& g) {
+  const bool wide = g.output == Type::f32;
   switch (g.type) {
     case Type::f64: return {CUDA_R_64F, CUDA_R_64F, CUDA_R_64F, CUBLAS_COMPUTE_64F};
-    case Type::f16: return {CUDA_R_16F, CUDA_R_16F, CUDA_R_32F, CUBLAS_COMPUTE_32F};
-    case Type::bf16: return {CUDA_R_16BF, CUDA_R_16BF, CUDA_R_32F, CUBLAS_COMPUTE_32F};
+    case Type::f16: return {CUDA_R_16F, wide ? CUDA_R_32F : CUDA_R_16F, CUDA_R_32F, CUBLAS_COMPUTE_32F};
+    case Type::bf16: return {CUDA_R_16BF, wide ? CUDA_R_32F : CUDA_R_16BF, CUDA_R_32F, CUBLAS_COMPUTE_32F};
     case Type::i8: return {CUDA_R_8I, CUDA_R_32I, CUDA_R_32I, CUBLAS_COMPUTE_32I};
     case Type::f32:
       return {CUDA_R_32F, CUDA_R_32F, CUDA_R_32F, g.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F};
@@ -189,15 +133,6 @@ struct Candidates {
   int count = 0;
 };
 
-template <class T>
-void set(cublasLtMatmulDescOpaque_t& operation, cublasLtMatmulDescAttributes_t attribute, T value) {
-  check(lt().set_operation(&operation, attribute, &value, sizeof value), "cublasLtMatmulDescSetAttribute", {});
-}
-template <class T>
-void set(cublasLtMatmulPreferenceOpaque_t& preference, cublasLtMatmulPreferenceAttributes_t attribute, T value) {
-  check(lt().set_preference(&preference, attribute, &value, sizeof value), "cublasLtMatmulPreferenceSetAttribute", {});
-}
-
 // A stored row-major matrix, which is a column-major one with rows and columns swapped.
 cublasLtMatrixLayoutOpaque_t layout(cudaDataType_t type, int64_t rows, int64_t columns, int64_t distance, int64_t batch,
                                     int64_t stride) {
@@ -247,7 +182,7 @@ Candidates candidates(cublasLtHandle_t handle, const Problem& problem, Prepared&
   const Gemm& g = problem.gemm;
   cublasLtMatmulPreferenceOpaque_t preference{};
   check(lt().init_preference(&preference, sizeof preference), "cublasLtMatmulPreferenceInit", {});
-  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{kMostWorkspaceBytes});
+  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{cuda::kMostWorkspaceBytes});
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, problem.align_b);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, problem.align_a);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, problem.align_c);
@@ -418,7 +353,7 @@ cublasStatus_t Blas::State::multiply(StreamRef stream, const Gemm& g, const Prep
 }
 
 Blas::Blas(int device, BlasSettings settings) : state_(std::make_unique<State>(settings)) {
-  state_->handle = handle_of(device);
+  state_->handle = cuda::lt_handle(device);
 }
 
 Blas::~Blas() = default;

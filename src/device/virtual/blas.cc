@@ -154,8 +154,11 @@ void Blas::gemm(StreamRef stream, const Gemm& g, const void* a, const void* b, v
   virtual_gpu::enqueue(stream, "gemm", [g, a, b, c, bias] {
     switch (g.type) {
       case Type::f64: return run<double, double>(g, a, b, c, bias);
-      case Type::f16: return run<Half, Half>(g, a, b, c, bias);
-      case Type::bf16: return run<BFloat16, BFloat16>(g, a, b, c, bias);
+      case Type::f16:
+        return g.output == Type::f32 ? run<Half, float>(g, a, b, c, bias) : run<Half, Half>(g, a, b, c, bias);
+      case Type::bf16:
+        return g.output == Type::f32 ? run<BFloat16, float>(g, a, b, c, bias)
+                                     : run<BFloat16, BFloat16>(g, a, b, c, bias);
       case Type::i8: return run<int8_t, int32_t>(g, a, b, c, bias);
       case Type::u8: return run<uint8_t, int32_t>(g, a, b, c, bias);
       default: return g.tf32 ? run<Tf32, float>(g, a, b, c, bias) : run<float, float>(g, a, b, c, bias);

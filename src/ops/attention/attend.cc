@@ -10,6 +10,10 @@ void attend(Context& context, const Attend& problem) {
               problem.queries * (problem.heads / problem.kv_heads) < kMost,
           "attention of ", problem.queries, " queries and ", problem.keys, " keys is more than there are kernels for");
   if (problem.batch == 0 || problem.heads == 0 || problem.queries == 0) return;
+  if (problem.k_codes) {
+    if (suits_group_of_codes(problem)) return attend_group_of_codes(context, problem);
+    return attend(context, decoded(context, problem));
+  }
   if (suits_group(problem)) return attend_group(context, problem);
   if (suits_few(problem)) return attend_few(context, problem);
   if (attend_dnn(context, problem)) return;

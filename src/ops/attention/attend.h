@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 
+#include "ops/attention/cache_codes.h"
 #include "ops/op.h"
 
 namespace encore::ops {
@@ -33,7 +34,7 @@ struct AttentionMask {
 
 // Scores as an output [batch, head, query, key].
 struct ScoresOutput {
-  enum Stage { scaled, capped, masked, softmax };
+  enum Stage { scaled, capped, masked, softmax, seen };  // seen: masked, and zeros for keys out of sight
   void* data = nullptr;
   Stage stage = scaled;
 };
@@ -43,6 +44,8 @@ struct Attend {
   int64_t batch = 0, heads = 0, kv_heads = 0;  // heads / kv_heads neighbours share a head of k and v
   int64_t queries = 0, keys = 0, head_size = 0, value_size = 0;
   HeadRows q, k, v, y;  // y is written
+  // Keys and values may be codes, both of one kind: k and v are strides in bytes then.
+  CacheCodes k_codes, v_codes;
   double scale = 1;
   double softcap = 0;  // softcap * tanh(score / softcap), before the mask; zero: none
   Sight sight;
@@ -61,6 +64,10 @@ void attend(Context& context, const Attend& problem);
 bool suits_group(const Attend& problem);
 bool fits_group(const Attend& problem);
 void attend_group(Context& context, const Attend& problem);
+// The same with codes for keys and values; for other ways they are decoded first.
+bool suits_group_of_codes(const Attend& problem);
+void attend_group_of_codes(Context& context, const Attend& problem);
+Attend decoded(Context& context, const Attend& problem);
 // A few queries of other types and layouts, likewise:
 bool suits_few(const Attend& problem);
 void attend_few(Context& context, const Attend& problem);

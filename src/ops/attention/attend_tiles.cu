@@ -284,7 +284,9 @@ struct AttendTiles {
       one = capped(one, softcap);
       if (shown && stage == ScoresOutput::capped) show(one);
       const KeyRange range = s.range[row];
-      one = at < range.first || at >= range.end ? kUnseen<C> : sight.masked(one, s.mask[row], at);
+      const bool seen = at >= range.first && at < range.end;
+      one = seen ? sight.masked(one, s.mask[row], at) : kUnseen<C>;
+      if (shown && stage == ScoresOutput::seen) show(seen ? one : C(0));
       if (shown && stage == ScoresOutput::masked) show(one);
     });
   }

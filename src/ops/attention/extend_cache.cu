@@ -3,7 +3,8 @@
 #include <bit>
 
 #include "device/divide.h"
-#include "device/fault.h"
+#include "ops/attention/encode_rows.h"
+#include "ops/attention/new_rows.h"
 #include "ops/attention/pairs.h"
 #include "ops/dispatch.h"
 
@@ -17,19 +18,6 @@ using device::FaultRef;
 using device::NoShared;
 using device::Pack;
 using device::PerThread;
-
-// Where the new rows of each batch begin.
-struct NewRows {
-  const int32_t* last_keys;
-  int rows, capacity;
-  bool from_start;
-  DEVICE_FN int64_t begin(int64_t batch) const { return begin_before(last_keys[batch]); }
-  DEVICE_FN int64_t begin_before(int last) const { return from_start ? 0 : int64_t(last) + 1 - rows; }
-  DEVICE_FN void check(int last, FaultRef fault) const {
-    if (last < (from_start ? 0 : rows - 1) || last >= (from_start ? rows : capacity))
-      fault.report(FaultKind::bad_value, last, from_start ? rows : capacity);
-  }
-};
 
 // The past, and zeros where there is none. An index moves a pack of keys or of values.
 template <class T>
@@ -73,6 +61,8 @@ struct AddRows {
   NewRows added;
   Divider by_packs, by_heads, by_rows;
   int q_heads, kv_heads;  // of queries none, if they stay
+  int64_t room;           // for rows of a head of the keys
+  bool apart;             // which are the new ones alone
   PairLayout layout;
   FaultRef fault;
 
@@ -93,9 +83,9 @@ struct AddRows {
     int64_t in_token, row;
     Head head;
     head.token = by_heads(index, in_token);
-    const int64_t batch = by_rows(head.token, row), at = added.begin(batch) + row;
+    const int64_t batch = by_rows(head.token, row), begin = added.begin(batch);
     const int number = int(in_token);
-    head.position = at;
+    head.position = begin + row;
     if (number == 0 && row == 0) added.check(added.last_keys[batch], fault);
     if (number < q_heads) {
       head.from = q + head.token * q_token + int64_t(number) * layout.size;
@@ -107,13 +97,17 @@ struct AddRows {
     }
     head.is_value = number >= q_heads + kv_heads;
     const int kv_head = number - q_heads - (head.is_value ? kv_heads : 0);
-    const int64_t in_cache = ((batch * kv_heads + kv_head) * added.capacity + at) * layout.size;
+    const int64_t at = row_of(begin) + row;
+    const int64_t in_cache = ((batch * kv_heads + kv_head) * room + at) * layout.size;
     head.from = (head.is_value ? v : k) + head.token * kv_token + int64_t(kv_head) * layout.size;
-    head.has_room = at >= 0 && at < added.capacity;
+    head.has_room = has_room(at);
     head.to = (head.is_value ? values : keys) + in_cache;
     head.weights = k_weights;
     return head;
   }
+  // Where the new rows go, of which the first is key `begin`.
+  DEVICE_FN int64_t row_of(int64_t begin) const { return apart ? 0 : added.first_row(begin); }
+  DEVICE_FN bool has_room(int64_t row) const { return row >= 0 && row < room; }
   // Of a token's angles, if its row is that of the key `at`.
   DEVICE_FN int64_t position(int64_t token, int64_t at) const {
     const int64_t position = position_ids ? position_ids[token] : at;
@@ -194,7 +188,7 @@ struct AddPackedRows {
                           (is_q ? number : kv_head) * layout.size + first;
     const Words low = words(from), high = turns ? words(from + layout.half) : Words{};
     const int last = add.added.last_keys[batch];
-    const int64_t at = add.added.begin_before(last) + row;
+    const int64_t begin = add.added.begin_before(last), at = begin + row, to_row = add.row_of(begin) + row;
     if (number == 0 && pack == 0 && row == 0) add.added.check(last, add.fault);
     Pairs<T, false> pairs;
     if (turns && !is_value) {
@@ -205,10 +199,10 @@ struct AddPackedRows {
     } else {
       pairs = {values(low), values(high)};
     }
-    if (is_q || (at >= 0 && at < add.added.capacity)) {
+    if (is_q || add.has_room(to_row)) {
       T* const to = (is_q ? add.turned_q + (token * add.q_heads + number) * layout.size
                           : (is_value ? add.values : add.keys) +
-                                ((batch * add.kv_heads + kv_head) * add.added.capacity + at) * layout.size) +
+                                ((batch * add.kv_heads + kv_head) * add.room + to_row) * layout.size) +
                     first;
       device::store_pack(to, pairs.real, true);
       if (turns) device::store_pack(to + layout.half, pairs.imaginary, true);
@@ -257,13 +251,13 @@ struct AddNormalisedRows {
 };
 
 template <class T>
-void copy_past(Context& context, const CacheExtension& e, const NewRows& added) {
+void copy_past(Context& context, const CacheExtension& e, const NewRows& added, int64_t size) {
   constexpr int kPack = CopyPast<T>::kPack;
   const bool copies_keys = e.past_keys != e.keys, copies_values = e.past_values != e.values;
   const int64_t tensors = int64_t(copies_keys) + int64_t(copies_values);
   // All that is there may be new.
-  if (tensors == 0 || (e.from_start && e.rows == e.capacity)) return;
-  const int64_t packs = (e.size + kPack - 1) / kPack;
+  if (tensors == 0 || e.residents.capacity > 0 || (e.from_start && e.rows == e.capacity)) return;
+  const int64_t packs = (size + kPack - 1) / kPack;
   const int64_t heads = checked_product(checked_product(e.batch, e.kv_heads), tensors);
   const int64_t count = checked_product(checked_product(heads, e.capacity), packs);
   CopyPast<T> kernel{{},
@@ -274,8 +268,8 @@ void copy_past(Context& context, const CacheExtension& e, const NewRows& added) 
                      Divider(e.kv_heads, heads),
                      Divider(e.batch, heads),
                      e.past_keys ? e.past_rows : 0,
-                     int(e.size),
-                     e.size % kPack == 0};
+                     int(size),
+                     size % kPack == 0};
   int to = 0;
   const auto take = [&](const void* past, void* present) {
     kernel.past[to] = static_cast<const T*>(past);
@@ -290,7 +284,7 @@ void copy_past(Context& context, const CacheExtension& e, const NewRows& added) 
 }
 
 template <class T, bool kWeighs>
-void add_rows(Context& context, const CacheExtension& e, const NewRows& added) {
+void add_rows(Context& context, const CacheExtension& e, const NewRows& added, void* keys, void* values) {
   constexpr int kPack = device::pack_size<T>();
   const auto aligned = [](auto... addresses) {
     return (device::is_pack_aligned<kPack>(static_cast<const T*>(addresses)) && ...);
@@ -302,7 +296,7 @@ void add_rows(Context& context, const CacheExtension& e, const NewRows& added) {
   layout.interleaved = e.cos && e.interleaved;
   layout.aligned = e.size % kPack == 0 && layout.half % kPack == 0 && e.q_token % kPack == 0 &&
                    e.kv_token % kPack == 0 &&
-                   aligned(e.q, e.k, e.v, e.turned_q, e.keys, e.values, e.cos, e.sin, e.q_weights, e.k_weights);
+                   aligned(e.q, e.k, e.v, e.turned_q, keys, values, e.cos, e.sin, e.q_weights, e.k_weights);
   const int64_t packs = layout.turning_packs + (e.size - 2 * layout.half + kPack - 1) / kPack;
   const int64_t q_heads = e.turned_q ? e.heads : 0, heads = q_heads + 2 * e.kv_heads;
   const int64_t tokens = checked_product(e.batch, e.rows), all_heads = checked_product(tokens, heads);
@@ -313,8 +307,8 @@ void add_rows(Context& context, const CacheExtension& e, const NewRows& added) {
                                 e.q_token,
                                 e.kv_token,
                                 static_cast<T*>(e.turned_q),
-                                static_cast<T*>(e.keys),
-                                static_cast<T*>(e.values),
+                                static_cast<T*>(keys),
+                                static_cast<T*>(values),
                                 static_cast<const T*>(e.cos),
                                 static_cast<const T*>(e.sin),
                                 static_cast<const T*>(e.q_weights),
@@ -327,6 +321,8 @@ void add_rows(Context& context, const CacheExtension& e, const NewRows& added) {
                                 Divider(e.rows, tokens),
                                 int(q_heads),
                                 int(e.kv_heads),
+                                e.codes[0] ? e.rows : e.capacity,
+                                bool(e.codes[0]),
                                 layout,
                                 context.fault()};
   if constexpr (kWeighs) {
@@ -351,14 +347,25 @@ void add_rows(Context& context, const CacheExtension& e, const NewRows& added) {
 }  // namespace
 
 void extend_cache(Context& context, const CacheExtension& e) {
-  const NewRows added{e.last_keys, int(e.rows), int(e.capacity), e.from_start};
+  const NewRows added{e.last_keys, int(e.rows), int(e.capacity), e.from_start, e.staged, e.residents};
+  void *keys = e.keys, *values = e.values;
+  if (e.codes[0]) {
+    copy_past<uint8_t>(context, e, added, row_bytes(e.codes[0].kind, e.size, e.type));
+    const int64_t count = checked_product(checked_product(e.batch, e.kv_heads), checked_product(e.rows, e.size));
+    for (void** const to : {&keys, &values}) *to = context.scratch(device::size_bytes(e.type, count));
+  }
   dispatch(TypeList<float, Half, BFloat16>{}, e.type, [&]<class T> {
-    copy_past<T>(context, e, added);
+    if (!e.codes[0]) copy_past<T>(context, e, added, e.size);
     if (e.q_weights)
-      add_rows<T, true>(context, e, added);
+      add_rows<T, true>(context, e, added, keys, values);
     else
-      add_rows<T, false>(context, e, added);
+      add_rows<T, false>(context, e, added, keys, values);
   });
+  if (!e.codes[0]) return;
+  encode_rows(
+      context,
+      {e.type, {keys, values}, {e.keys, e.values}, {e.codes[0], e.codes[1]}, e.batch, e.kv_heads, e.rows, e.size},
+      added);
 }
 
 }  // namespace encore::ops

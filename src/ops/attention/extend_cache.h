@@ -3,6 +3,8 @@
 #pragma once
 #include <cstdint>
 
+#include "ops/attention/cache_codes.h"
+#include "ops/attention/window_cache.h"
 #include "ops/op.h"
 
 namespace encore::ops {
@@ -17,6 +19,10 @@ struct CacheExtension {
 
   void *keys = nullptr, *values = nullptr;  // [batch, kv_head, capacity, size]
   int64_t capacity = 0;
+  CacheCodes codes[2];  // of keys and values, both of one kind: instead of a size there are row_bytes() then
+  // Of a cache that holds a window, or of a stage for it: the past is there already, and none is copied.
+  Residents residents;
+  bool staged = false;
   // What is copied first, unless it is the same memory: [batch, kv_head, past_rows, size], or null.
   const void *past_keys = nullptr, *past_values = nullptr;
   int64_t past_rows = 0;

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device/memory.h"
@@ -18,6 +19,7 @@ namespace encore::ops {
 namespace {
 
 constexpr Types kTypes{Type::f32, Type::f16, Type::bf16};
+constexpr Types kCacheTypes = kTypes | Types{Type::u8, Type::i8, Type::f8e4m3};
 
 class GroupQueryAttention : public Op {
  public:
@@ -25,9 +27,11 @@ class GroupQueryAttention : public Op {
       : heads_(node.get_int("num_heads", 0)),
         kv_heads_(node.get_int("kv_num_heads", 0)),
         window_(node.get_int("local_window_size", -1)),
+        shown_(node.get_int("qk_output", 0)),
         causal_(node.get_int("causal", 1) != 0),
         rotates_(node.get_int("do_rotary", 0) == 1),
         interleaved_(node.get_int("rotary_interleaved", 0) == 1),
+        windowed_(node.get_int("sliding_window_cache", 0) == 1),
         smooth_(node.get_int("smooth_softmax", 0) == 1 && !node.has_input(kSinks)),
         scale_(node.get_float("scale", 0)),
         softcap_(node.get_float("softcap", 0)),
@@ -42,15 +46,15 @@ class GroupQueryAttention : public Op {
             "local_window_size is ", window_, "; it must be -1, or above zero in causal attention, in 32 bits");
     require(std::isfinite(scale_) && std::isfinite(softcap_) && softcap_ >= 0, "scale is ", scale_, " and softcap is ",
             softcap_, "; they must be finite, and the latter not negative");
-    if (node.get_int("sliding_window_cache", 0) != 0)
-      fail(Code::not_supported, "a cache of the window's size (sliding_window_cache) is not supported");
-    if (node.get_int("qk_output", 0) != 0 || (node.output_count() > 3 && node.has_output(3)))
-      fail(Code::not_supported, "output_qk is not supported");
-    for (const char* which : {"k_quant_type", "v_quant_type"})
-      if (const std::string kind = node.get_string(which, "NONE"); kind != "NONE")
-        fail(Code::not_supported, "a quantized cache (", which, " ", kind, ") is not supported");
-    for (const int i : {1, 2, int(kPastKey), int(kPastValue), int(kCos), int(kSin), int(kBias), int(kSinks),
-                        int(kQWeights), int(kKWeights)})
+    require(!windowed_ || window_ > 0, "sliding_window_cache wants a local_window_size above zero, not ", window_);
+    if (windowed_ && node.has_input(kBias))
+      fail(Code::not_supported, "attention_bias is not supported with sliding_window_cache");
+    const bool shows = node.output_count() > 3 && node.has_output(3);
+    require(shown_ >= 0 && shown_ <= 2 && shows == (shown_ != 0), "qk_output is ", shown_,
+            "; it must be 1 or 2 with output_qk, and 0 without");
+    if (shows && windowed_) fail(Code::not_supported, "output_qk is not supported with sliding_window_cache");
+    take_code_kind(node);
+    for (const int i : {1, 2, int(kCos), int(kSin), int(kBias), int(kSinks), int(kQWeights), int(kKWeights)})
       if (node.has_input(i) && node.input_type(i) != type_)
         fail(Code::not_supported, "query is ", device::name(type_), " and input ", i, " is ",
              device::name(node.input_type(i)), "; they must be of one type");
@@ -82,13 +86,17 @@ class GroupQueryAttention : public Op {
                 heads_ + 2 * kv_heads_ < kMost,
             "query ", query.shape.str(), " and ", cache.capacity, " keys are more than there are kernels for");
     take_rotation(context, cache, total);
+    take_scales(context, cache);
 
     Attend problem;
     problem.sinks = sinks(context);
     take_bias(context, cache, total, problem.mask);
     const Tensor y = context.output(0, y_shape);
     take_present(context, cache);
+    void* const scores = shown_ == 0 ? nullptr : context.output(3, {cache.batch, heads_, cache.rows, total}).data;
     if (cache.batch == 0) return;
+    WindowMove window;
+    const int32_t* const last_rows = windowed_ ? enter_window(context, cache, window) : cache.last_keys;
 
     HeadRows q{cache.q, cache.rows * cache.q_token, cache.size, cache.q_token};
     if ((cache.cos || cache.q_weights) && y.count() > 0) {
@@ -96,15 +104,17 @@ class GroupQueryAttention : public Op {
       q = {cache.turned_q, y_shape.count(1, 3), cache.size, y_shape[2]};
     }
     extend_cache(context, cache);
-    if (y.count() == 0) return;
+    if (y.count() == 0) return leave_stage(context, cache, window);
 
-    const HeadRows keys{cache.keys, kv_heads_ * cache.capacity * cache.size, cache.capacity * cache.size, cache.size};
+    const int64_t row = code_kind_ == CodeKind::none ? cache.size : row_bytes_of(cache);
+    const HeadRows keys{cache.keys, kv_heads_ * cache.capacity * row, cache.capacity * row, row};
     problem.type = query.type;
     problem.batch = cache.batch, problem.heads = heads_, problem.kv_heads = kv_heads_;
     problem.queries = cache.rows, problem.keys = cache.from_start ? cache.rows : cache.capacity;
     problem.head_size = problem.value_size = cache.size;
     problem.q = q, problem.k = problem.v = keys;
     problem.v.data = cache.values;
+    problem.k_codes = cache.codes[0], problem.v_codes = cache.codes[1];
     problem.y = {y.data, y_shape.count(1, 3), cache.size, y_shape[2]};
     problem.scale = scale_ != 0 ? double(scale_) : 1 / std::sqrt(double(cache.size));
     problem.softcap = softcap_;
@@ -112,8 +122,14 @@ class GroupQueryAttention : public Op {
     problem.sight.after = causal_ ? 0 : -1;
     problem.sight.from_end = !cache.from_start;
     // Of a prompt that has no padding, causal attention needs no lengths.
-    if (!cache.from_start || !causal_ || cache.batch > 1) problem.sight.last_keys = cache.last_keys;
+    if (!cache.from_start || !causal_ || cache.batch > 1) problem.sight.last_keys = last_rows;
+    if (shown_ != 0) {
+      problem.keys = total;
+      problem.scores.data = scores;
+      problem.scores.stage = shown_ == 1 ? ScoresOutput::seen : ScoresOutput::softmax;
+    }
     attend(context, problem);
+    leave_stage(context, cache, window);
   }
 
  private:
@@ -127,10 +143,45 @@ class GroupQueryAttention : public Op {
     kIds,
     kBias,
     kSinks,
-    kQWeights = 14,
+    kKScale,
+    kVScale,
+    kQWeights,
     kKWeights
   };
   static constexpr int64_t kMost = int64_t(1) << 28;
+
+  // What the cache holds: values, or codes for them.
+  void take_code_kind(const NodeInfo& node) {
+    const std::string k_kind = node.get_string("k_quant_type", "NONE"),
+                      v_kind = node.get_string("v_quant_type", "NONE");
+    for (const std::string& kind : {k_kind, v_kind})
+      require(kind == "NONE" || kind == "PER_TENSOR" || kind == "PER_CHANNEL", "k_quant_type is ", k_kind,
+              " and v_quant_type is ", v_kind, "; they may be NONE, PER_TENSOR or PER_CHANNEL");
+    if ((k_kind == "NONE") != (v_kind == "NONE"))
+      fail(Code::not_supported, "k_quant_type is ", k_kind, " and v_quant_type is ", v_kind,
+           "; keys and values must both be quantized, or neither");
+    const Type past = node.input_type(kPastKey), past_value = node.input_type(kPastValue);
+    if (k_kind == "NONE") {
+      for (const int i : {int(kPastKey), int(kPastValue)})
+        if (node.has_input(i) && node.input_type(i) != type_)
+          fail(Code::not_supported, "query is ", device::name(type_), " and input ", i, " is ",
+               device::name(node.input_type(i)), "; without k_quant_type they must be of one type");
+      return;
+    }
+    per_channel_[0] = k_kind == "PER_CHANNEL", per_channel_[1] = v_kind == "PER_CHANNEL";
+    require(
+        node.has_input(kPastKey) && node.has_input(kPastValue) && node.has_input(kKScale) && node.has_input(kVScale),
+        "a quantized cache wants past_key, past_value, k_scale and v_scale");
+    const int64_t bits = node.get_int("kv_cache_bit_width", 0);
+    code_kind_ = past == Type::u8 && bits == 4       ? CodeKind::i4
+                 : past == Type::i8 && bits == 8     ? CodeKind::i8
+                 : past == Type::f8e4m3 && bits == 8 ? CodeKind::f8
+                                                     : CodeKind::none;
+    if (code_kind_ == CodeKind::none || past_value != past)
+      fail(Code::not_supported, "past_key is ", device::name(past), ", past_value is ", device::name(past_value),
+           " and kv_cache_bit_width is ", bits,
+           "; a quantized cache is of uint8 with 4 bits, or of int8 or float8e4m3fn with 8");
+  }
 
   static const Tensor* find(Context& context, int i) {
     return context.input_count() > i ? context.find_input(i) : nullptr;
@@ -178,15 +229,25 @@ class GroupQueryAttention : public Op {
     if (const Tensor* key = find(context, kPastKey)) {
       const Tensor& value = context.input(kPastValue);
       const Shape& shape = key->shape;
-      require(shape.rank() == 4 && shape == Shape{cache.batch, kv_heads_, shape[2], cache.size} && value.shape == shape,
+      const int64_t last = row_size(cache);
+      require(shape.rank() == 4 && shape == Shape{cache.batch, kv_heads_, shape[2], last} && value.shape == shape,
               "past_key ", shape.str(), " and past_value ", value.shape.str(), " must be [", cache.batch, ",",
-              kv_heads_, ",keys,", cache.size, "]");
+              kv_heads_, ",keys,", last, "]");
       cache.past_keys = key->data, cache.past_values = value.data;
       cache.past_rows = shape[2];
     }
-    require(total <= cache.past_rows + cache.rows, "total_sequence_length is ", total, "; the past has ",
-            cache.past_rows, " keys, and ", cache.rows, " are new");
-    cache.capacity = std::max(total, cache.past_rows);
+    if (windowed_) {
+      require(cache.past_rows >= window_, "the past has room for ", cache.past_rows,
+              " keys; with sliding_window_cache ", "it must have room for the window of ", window_);
+      require(cache.past_rows < kMost, "the past has room for ", cache.past_rows,
+              " keys, more than there are kernels for");
+      cache.capacity = cache.past_rows;
+      cache.residents = {int(cache.capacity), int(cache.capacity - window_ + 1)};
+    } else {
+      require(total <= cache.past_rows + cache.rows, "total_sequence_length is ", total, "; the past has ",
+              cache.past_rows, " keys, and ", cache.rows, " are new");
+      cache.capacity = std::max(total, cache.past_rows);
+    }
     cache.last_keys = last_keys.as<const int32_t>();
     // One row ends at the last key, whether there is a past or not.
     cache.from_start = cache.rows > 1 && cache.rows == total;
@@ -208,6 +269,24 @@ class GroupQueryAttention : public Op {
     cache.turned = 2 * cos.shape[1];
     cache.interleaved = interleaved_;
     cache.position_ids = ids ? ids->as<const int64_t>() : nullptr;
+  }
+
+  // A row of a head in the cache, as its shape counts and in bytes.
+  int64_t row_size(const CacheExtension& cache) const {
+    return code_kind_ == CodeKind::none ? cache.size : row_bytes_of(cache);
+  }
+  int64_t row_bytes_of(const CacheExtension& cache) const { return row_bytes(code_kind_, cache.size, cache.type); }
+
+  void take_scales(Context& context, CacheExtension& cache) const {
+    if (code_kind_ == CodeKind::none) return;
+    for (int i = 0; i < 2; ++i) {
+      const Tensor& scales = context.input(kKScale + i);
+      const int64_t wanted = per_channel_[i] ? checked_product(kv_heads_, cache.size) : 1;
+      require(scales.shape.count() == wanted, i == 0 ? "k_scale" : "v_scale", " has shape ", scales.shape.str(), "; ",
+              wanted, " of them are wanted, as [1,", per_channel_[i] ? kv_heads_ : 1, ",1,",
+              per_channel_[i] ? cache.size : 1, "]");
+      cache.codes[i] = {code_kind_, scales.as<const float>(), per_channel_[i] ? cache.size : 0, per_channel_[i]};
+    }
   }
 
   const void* sinks(Context& context) const {
@@ -235,10 +314,10 @@ class GroupQueryAttention : public Op {
 
   // Outputs that nobody wants are made all the same: attention reads them.
   void take_present(Context& context, CacheExtension& cache) const {
-    const Shape shape{cache.batch, kv_heads_, cache.capacity, cache.size};
+    const Shape shape{cache.batch, kv_heads_, cache.capacity, row_size(cache)};
     const auto make = [&](int output) {
       if (context.output_count() > output && context.wants_output(output)) return context.output(output, shape).data;
-      return context.scratch(size_t(shape.count()) * device::size_bytes(cache.type));
+      return context.scratch(size_t(checked_product(cache.batch * kv_heads_ * cache.capacity, row_bytes_of(cache))));
     };
     cache.keys = make(1);
     cache.values = make(2);
@@ -248,11 +327,51 @@ class GroupQueryAttention : public Op {
             " keys; give a larger one");
   }
 
-  int64_t heads_, kv_heads_, window_;
-  bool causal_, rotates_, interleaved_, smooth_;
+  // Makes room for one row in the present; more of them meet the past on a stage, which then is the cache. Returns
+  // which row of the cache the last key is in.
+  const int32_t* enter_window(Context& context, CacheExtension& cache, WindowMove& move) const {
+    move = {.residents = cache.residents,
+            .last_keys = cache.last_keys,
+            .rows = cache.rows,
+            .from_start = cache.from_start,
+            .from = {cache.past_keys, cache.past_values},
+            .to = {cache.keys, cache.values},
+            .batch = cache.batch,
+            .heads = kv_heads_,
+            .from_capacity = cache.capacity,
+            .to_capacity = cache.capacity,
+            .row_bytes = row_bytes_of(cache),
+            .last_rows = static_cast<int32_t*>(context.scratch(size_t(cache.batch) * sizeof(int32_t)))};
+    int32_t* const last_rows = move.last_rows;
+    cache.staged = cache.rows != 1;
+    if (cache.staged) {
+      move.way = WindowMove::to_stage;
+      move.to_capacity = cache.rows + (cache.from_start ? 0 : cache.capacity);
+      const int64_t rows = checked_product(checked_product(cache.batch, kv_heads_), move.to_capacity);
+      for (void*& to : move.to) to = context.scratch(size_t(checked_product(rows, move.row_bytes)));
+    }
+    if (!cache.from_start) move_window(context, move);
+    if (!cache.staged) return last_rows;
+    move.way = WindowMove::from_stage;
+    move.last_rows = nullptr;
+    move.from[0] = move.to[0], move.from[1] = move.to[1];
+    move.to[0] = std::exchange(cache.keys, move.to[0]);
+    move.to[1] = std::exchange(cache.values, move.to[1]);
+    move.from_capacity = std::exchange(move.to_capacity, cache.capacity);
+    cache.capacity = move.from_capacity;
+    return cache.from_start ? cache.last_keys : last_rows;
+  }
+  static void leave_stage(Context& context, const CacheExtension& cache, const WindowMove& move) {
+    if (cache.staged) move_window(context, move);
+  }
+
+  int64_t heads_, kv_heads_, window_, shown_;  // shown: scores (1), their softmax (2) or none
+  bool causal_, rotates_, interleaved_, windowed_, smooth_;
   float scale_, softcap_, epsilon_;
   Type type_;
-  void* zeros_ = nullptr;  // sinks of all heads
+  CodeKind code_kind_ = CodeKind::none;
+  bool per_channel_[2] = {};  // scales of keys and of values
+  void* zeros_ = nullptr;     // sinks of all heads
 };
 
 }  // namespace
@@ -262,9 +381,10 @@ std::vector<OpRow> group_query_attention_rows() {
   return {{.domain = kMicrosoft,
            .name = "GroupQueryAttention",
            .since = 1,
-           .types = {in(0, kTypes), in(1, kTypes), in(2, kTypes), in(3, kTypes), in(4, kTypes), in(5, {Type::i32}),
-                     in(6, {Type::i32}), in(7, kTypes), in(8, kTypes), in(9, {Type::i64}), in(10, kTypes),
-                     in(11, kTypes), in(14, kTypes), in(15, kTypes)},
+           .types = {in(0, kTypes), in(1, kTypes), in(2, kTypes), in(3, kCacheTypes), in(4, kCacheTypes),
+                     in(5, {Type::i32}), in(6, {Type::i32}), in(7, kTypes), in(8, kTypes), in(9, {Type::i64}),
+                     in(10, kTypes), in(11, kTypes), in(12, {Type::f32}), in(13, {Type::f32}), in(14, kTypes),
+                     in(15, kTypes)},
            .make = make<GroupQueryAttention>,
            .host_inputs = {6}}};
 }

@@ -1,6 +1,6 @@
 // What kernels see of pages and of sequences without padding.
 #pragma once
-#include "device/byte_values.h"
+#include "device/byte_codes.h"
 #include "device/divide_small.h"
 #include "ops/attention/attend_group.h"
 #include "ops/attention/pages.h"
@@ -79,18 +79,10 @@ struct CacheView {
   DEVICE_FN static Words words(const Raw& raw) {
     if constexpr (sizeof(Stored) > 1) {
       return raw;
+    } else if constexpr (std::is_same_v<Stored, int8_t>) {
+      return device::eight_integers<T>(raw);
     } else {
-      Words words;
-      UNROLL for (int i = 0; i < 2; ++i) {
-        device::TwoPairs two;
-        if constexpr (std::is_same_v<Stored, int8_t>)
-          two = device::values_of_int8<T>(raw.at[i]);
-        else
-          two = device::values_of_float8<T>(raw.at[i]);
-        words.at[2 * i] = two.at[0];
-        words.at[2 * i + 1] = two.at[1];
-      }
-      return words;
+      return device::eight_floats<T>(raw);
     }
   }
 };

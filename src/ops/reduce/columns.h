@@ -4,24 +4,12 @@
 #include <algorithm>
 #include <numeric>
 
+#include "device/divide_small.h"
 #include "ops/reduce/results.h"
 
 namespace encore::ops {
 
-// Division of a value by a number, where their product is under 2^31: of threads and the like.
-class SmallDivider {
- public:
-  explicit SmallDivider(int divisor) : divisor_(divisor), multiplier_((uint32_t(1) << 31) / uint32_t(divisor) + 1) {}
-  DEVICE_FN int operator()(int value, int& rest) const {
-    const int quotient = int((uint64_t(uint32_t(value)) * multiplier_) >> 31);
-    rest = value - quotient * divisor_;
-    return quotient;
-  }
-
- private:
-  int divisor_;
-  uint32_t multiplier_;
-};
+using device::SmallDivider;
 
 // Columns go in groups of `width`, a multiple of packs, and a group has a thread for each of its packs. Where runs do
 // not begin at aligned addresses it has one more, and all packs lie where addresses are aligned: in each row at columns

@@ -1,0 +1,57 @@
+// Words of four codes of eight bits, two of which become a pair of neighbouring values of 16 bits: exactly.
+#pragma once
+#include "device/pair.h"
+#include "device/warp.h"
+
+namespace encore::device {
+
+// Bytes 2 kI and 2 kI + 1 as the low bits of halves, below `above`.
+template <int kI>
+DEVICE_FN uint32_t bytes_apart(uint32_t word, uint32_t above) {
+#ifdef __CUDA_ARCH__
+  return __byte_perm(word, above, kI == 0 ? 0x4140 : 0x4342);
+#else
+  return (word >> 16 * kI & 0xff) | (word >> (16 * kI + 8) & 0xff) << 16 | (above & 0xff) * 0x1000100u;
+#endif
+}
+
+// Signed integers. In the mantissa of a power of two they are added to it already.
+template <class T, int kI>
+DEVICE_FN uint32_t pair_of_integers(uint32_t word) {
+  if constexpr (std::is_same_v<T, Half>) {  // 1024, and 128 more than they are
+    return multiply_add_pairs<T>(bytes_apart<kI>(word ^ 0x80808080u, 0x64), 0x3c003c00u, 0xe480e480u);
+  } else {  // 128 and the lower seven bits, of which the sign takes 128 or 256
+    const uint32_t codes = bytes_apart<kI>(word, 0);
+    return multiply_add_pairs<T>(masked_with<0x7f007fu>(codes, 0x43004300u), 0x3f803f80u,
+                                 masked_with<0x800080u>(codes, 0xc300c300u));
+  }
+}
+
+// Floats with a mantissa of three bits.
+template <class T, int kI>
+DEVICE_FN uint32_t pair_of_floats(uint32_t word) {
+  const uint32_t codes = word >> 16 * kI;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  uint32_t halves;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(uint16_t(codes)));
+  if constexpr (std::is_same_v<T, Half>) return halves;
+  return as_pair<T>(float(std::bit_cast<Half>(uint16_t(halves))), float(std::bit_cast<Half>(uint16_t(halves >> 16))));
+#else
+  const auto value = [&](int i) { return float(std::bit_cast<Float8E4M3>(uint8_t(codes >> 8 * i))); };
+  return as_pair<T>(value(0), value(1));
+#endif
+}
+
+// The eight values of two words.
+template <class T>
+DEVICE_FN Pack<uint32_t, 4> eight_integers(const Pack<uint32_t, 2>& codes) {
+  return {pair_of_integers<T, 0>(codes.at[0]), pair_of_integers<T, 1>(codes.at[0]), pair_of_integers<T, 0>(codes.at[1]),
+          pair_of_integers<T, 1>(codes.at[1])};
+}
+template <class T>
+DEVICE_FN Pack<uint32_t, 4> eight_floats(const Pack<uint32_t, 2>& codes) {
+  return {pair_of_floats<T, 0>(codes.at[0]), pair_of_floats<T, 1>(codes.at[0]), pair_of_floats<T, 0>(codes.at[1]),
+          pair_of_floats<T, 1>(codes.at[1])};
+}
+
+}  // namespace encore::device

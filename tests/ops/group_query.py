@@ -1,0 +1,235 @@
+"""GroupQueryAttention's cases, what it means in double, and a node that decodes."""
+
+import numpy as np
+import onnxruntime as ort
+from encore_session import HAS_GRAPHS, assert_all_on_encore, empty_on_device, on_device, run_options
+from harness import Case, Const, _onnx_type, floats, seeded, session
+from onnx import helper
+
+MICROSOFT = "com.microsoft"
+# Queries and keys are rounded once more after they are turned, which the references don't do.
+TOLERANCE = {"float32": (3e-5, 3e-6), "float16": (4e-3, 3e-3), "bfloat16": (3e-2, 2e-2)}
+INPUTS = "query key value past_key past_value seqlens_k total cos sin position_ids bias sinks k_scale v_scale".split()
+INPUTS += ["q_weight", "k_weight"]
+
+
+def turned(x, cos, sin, positions, interleaved):
+    """x [batch, head, row, size] at positions [batch, row]."""
+    half = cos.shape[1]
+    c, s = (table[positions][:, None].astype(np.float64) for table in (cos, sin))
+    pairs = (slice(0, 2 * half, 2), slice(1, 2 * half, 2)) if interleaved else (slice(half), slice(half, 2 * half))
+    a, b = x[..., pairs[0]], x[..., pairs[1]]
+    y = x.copy()
+    y[..., pairs[0]], y[..., pairs[1]] = a * c - b * s, a * s + b * c
+    return y
+
+
+def attend(q, keys, values, begins, ends, attrs, bias=None, sinks=None):
+    """q's rows [batch, head, row, size] are at begins[batch] and after it; keys end at `ends`."""
+    heads, rows, size = q.shape[1:]
+    group = heads // keys.shape[1]
+    scores = q @ np.repeat(keys, group, 1).transpose(0, 1, 3, 2) * (attrs.get("scale", 0) or 1 / np.sqrt(size))
+    if softcap := attrs.get("softcap", 0):
+        scores = softcap * np.tanh(scores / softcap)
+    at = (np.asarray(begins)[:, None] + np.arange(rows))[:, None, :, None]
+    key = np.arange(keys.shape[2])
+    seen = np.broadcast_to(key < np.asarray(ends)[:, None, None, None], scores.shape).copy()
+    if attrs.get("causal", 1):
+        seen &= key <= at
+    if (window := attrs.get("local_window_size", -1)) > 0:
+        seen &= key > at - window
+    if bias is not None:
+        seen[..., bias.shape[-1] :] = False
+        columns = min(bias.shape[-1], keys.shape[2])
+        scores[..., :columns] += bias[..., :columns]
+    scores = np.where(seen, scores, -np.inf)
+    if sinks is None and attrs.get("smooth_softmax", 0) == 1:
+        sinks = np.zeros(heads)
+    sink = np.full(heads, -np.inf) if sinks is None else sinks
+    sink = np.broadcast_to(sink[None, :, None, None], (*scores.shape[:3], 1))
+    top = np.maximum(scores.max(-1, keepdims=True, initial=-np.inf), sink)
+    top = np.where(np.isneginf(top), 0, top)
+    powers = np.exp(scores - top)
+    total = powers.sum(-1, keepdims=True) + np.exp(sink - top)
+    y = powers / np.where(total == 0, 1, total) @ np.repeat(values, group, 1)
+    return y.transpose(0, 2, 1, 3).reshape(len(q), rows, -1)
+
+
+def reference(wanted=3, **attrs):
+    heads, kv_heads = attrs["num_heads"], attrs["kv_num_heads"]
+
+    def run(*inputs):
+        given = dict.fromkeys(INPUTS) | dict(zip(INPUTS, inputs))
+        wide = {n: x.astype(np.float64) if x is not None and x.dtype.kind == "f" else x for n, x in given.items()}
+        query, bias, last = wide["query"], wide["bias"], wide["seqlens_k"].astype(int)
+        (batch, rows), total = query.shape[:2], int(wide["total"].reshape(()))
+        size = query.shape[2] // (heads if given["key"] is not None else heads + 2 * kv_heads)
+        if given["key"] is None:
+            q, k, v = np.split(query, [heads * size, (heads + kv_heads) * size], 2)
+        else:
+            q, k, v = query, wide["key"], wide["value"]
+        q, k, v = (x.reshape(batch, rows, -1, size).transpose(0, 2, 1, 3) for x in (q, k, v))
+        if given["q_weight"] is not None:
+            epsilon = attrs.get("qk_norm_epsilon", 1e-6)
+            q, k = (
+                x / np.sqrt((x * x).mean(-1, keepdims=True) + epsilon) * wide[w]
+                for x, w in ((q, "q_weight"), (k, "k_weight"))
+            )
+        prompt = rows > 1 and rows == total
+        begins = np.zeros(batch, int) if prompt else last + 1 - rows
+        if attrs.get("do_rotary", 0):
+            positions = begins[:, None] + np.arange(rows) if given["position_ids"] is None else given["position_ids"]
+            q, k = (turned(x, wide["cos"], wide["sin"], positions, attrs.get("rotary_interleaved", 0)) for x in (q, k))
+        past_rows = 0 if given["past_key"] is None else given["past_key"].shape[2]
+        present = [np.zeros((batch, kv_heads, max(total, past_rows), size)) for _ in range(2)]
+        for to, past, new in zip(present, (wide["past_key"], wide["past_value"]), (k, v)):
+            for b, begin in enumerate(begins):
+                if begin and past is not None:
+                    to[b, :, :begin] = past[b, :, :begin]
+                to[b, :, begin : begin + rows] = new[b]
+        return [attend(q, *present, begins, last + 1, attrs, bias, wide["sinks"]), *present][:wanted]
+
+    return run
+
+
+def tables(positions, half):
+    angles = np.arange(positions)[:, None] / 100.0 ** (np.arange(half) / max(half, 1))
+    return [np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)]
+
+
+def gqa(
+    last,
+    rows=1,
+    heads=4,
+    kv_heads=2,
+    size=64,
+    room=None,
+    dtype="float32",
+    packed=False,
+    rotary=None,
+    ids=False,
+    bias=None,
+    sinks=False,
+    weights=False,
+    on_cpu=False,
+    misaligned=False,
+    name="",
+    wanted=3,
+    **attrs,
+):
+    """`last`: seqlens_k of each batch; `room`: of the past, else as many keys as it has, or none; `rotary`: pairs."""
+    batch, total = len(last), np.max(last) + 1
+    widths = [(heads + 2 * kv_heads) * size] if packed else [heads * size, kv_heads * size, kv_heads * size]
+    inputs = dict.fromkeys(INPUTS)
+    for n, width in zip(INPUTS, widths):
+        inputs[n] = floats(batch, rows, width, low=-1, high=1)
+    past = total - rows if room is None else room
+    if past:
+        inputs["past_key"], inputs["past_value"] = (floats(batch, kv_heads, past, size, low=-1, high=1) for _ in "kv")
+    inputs["seqlens_k"] = np.array(last, np.int32)
+    inputs["total"] = Const(np.array(total, np.int32))
+    attrs = {"num_heads": heads, "kv_num_heads": kv_heads, **attrs}
+    if rotary is not None:
+        attrs["do_rotary"] = 1
+        inputs["cos"], inputs["sin"] = tables(total + 5, rotary)
+    if ids:
+        inputs["position_ids"] = seeded("ids", batch, rows).integers(0, total + 5, (batch, rows))
+    if bias:
+        inputs["bias"] = floats(*bias, rows, total, low=-1, high=1)
+    if sinks:
+        inputs["sinks"] = floats(heads, low=-1, high=1)
+    if weights:
+        inputs["q_weight"], inputs["k_weight"] = floats(size, low=0.5, high=1.5), floats(size, low=0.5, high=1.5)
+    inputs = list(inputs.values())
+    while inputs[-1] is None:
+        inputs.pop()
+    what = ["packed"] * packed + ["past"] * bool(past) + [f"rotary{rotary}"] * (rotary is not None) + ["ids"] * ids
+    what += ["bias"] * bool(bias) + ["sinks"] * sinks + ["norm"] * weights + ["cpu"] * on_cpu
+    what += [f"{n[0]}{n.split('_')[-1]}{v}" for n, v in attrs.items()]
+    return Case(
+        "GroupQueryAttention",
+        inputs,
+        attrs,
+        dtype=dtype,
+        outputs=wanted,
+        domain=MICROSOFT,
+        name=name or "_".join([*map(str, last), *what]),
+        tolerance=TOLERANCE[dtype],
+        reference=None if on_cpu else reference(wanted, **attrs),
+        misaligned=misaligned,
+    )
+
+
+HALVES = ["float16", "bfloat16"]
+TYPES = ["float32", *HALVES]
+
+
+class Decoder:
+    """A node whose past and present are the same memory."""
+
+    def __init__(self, batch, heads, kv_heads, size, room, dtype, graph=True, rows=1, **attrs):
+        self.attrs = {"num_heads": heads, "kv_num_heads": kv_heads, "do_rotary": 1, **attrs}
+        self.shape, self.dtype = (batch, kv_heads, room, size), np.dtype(dtype)
+        cos, sin = (t.astype(dtype) for t in tables(room, size // 2))
+        packed = (batch, rows, (heads + 2 * kv_heads) * size)
+        forms = {"query": (packed, dtype), "past_key": (self.shape, dtype), "past_value": (self.shape, dtype)}
+        forms |= {"seqlens_k": ((batch,), "int32"), "total": ((1,), "int32")}
+        forms |= {"cos": (cos.shape, dtype), "sin": (sin.shape, dtype)}
+        names = [n if n in forms else "" for n in INPUTS[:9]]
+        outputs = {"y": (batch, rows, heads * size), "present_key": self.shape, "present_value": self.shape}
+        node = helper.make_node("GroupQueryAttention", names, list(outputs), "it", domain=MICROSOFT, **self.attrs)
+        declared = {n: ["batch", "rows", s[2]] if n == "query" else s for n, (s, _) in forms.items()}
+        values = [helper.make_tensor_value_info(n, _onnx_type(np.dtype(t)), declared[n]) for n, (_, t) in forms.items()]
+        results = [helper.make_empty_tensor_value_info(n) for n in outputs]
+        opsets = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]
+        graph = helper.make_graph([node], "decoder", values, results)
+        options = {"enable_cuda_graph": 1, "min_num_runs_before_cuda_graph_capture": 1} if graph and HAS_GRAPHS else {}
+        self.session = session(helper.make_model(graph, opset_imports=opsets, ir_version=10), **options)
+        assert_all_on_encore(self.session)
+
+        self.feeds = {n: np.zeros(s, t) for n, (s, t) in forms.items()} | {"cos": cos, "sin": sin}
+        for n in ("past_key", "past_value"):
+            self.feeds[n] = floats(*self.shape, low=-1, high=1).astype(dtype)
+        self.binding = self.session.io_binding()
+        self.total = ort.OrtValue.ortvalue_from_numpy(self.feeds["total"])
+        self.inputs = {n: on_device(x) for n, x in self.feeds.items() if n != "total"} | {"total": self.total}
+        for n, value in self.inputs.items():
+            self.binding.bind_ortvalue_input(n, value)
+        self.take_rows(rows)
+        for kind in ("key", "value"):
+            self.binding.bind_ortvalue_output(f"present_{kind}", self.inputs[f"past_{kind}"])
+
+    def take_rows(self, rows):
+        batch, _, width = self.feeds["query"].shape
+        self.feeds["query"] = np.zeros((batch, rows, width), self.dtype)
+        self.inputs["query"] = on_device(self.feeds["query"])
+        self.binding.bind_ortvalue_input("query", self.inputs["query"])
+        self.y = empty_on_device((batch, rows, self.attrs["num_heads"] * self.shape[3]), self.dtype)
+        self.binding.bind_ortvalue_output("y", self.y)
+
+    def step(self, last, graph=None):
+        """y, and what the cache is then; and the same by the reference."""
+        shape = self.feeds["query"].shape
+        self.feeds["query"] = floats(*shape, low=-1, high=1).astype(self.dtype)
+        self.feeds["seqlens_k"] = np.array(last, np.int32)
+        self.feeds["total"] = np.array([min(max(last) + 1, self.shape[2])], np.int32)
+        for n in ("query", "seqlens_k", "total"):
+            self.inputs[n].update_inplace(self.feeds[n])
+        self.session.run_with_iobinding(self.binding, run_options(graph))
+        return [x.numpy() for x in (self.y, self.inputs["past_key"], self.inputs["past_value"])]
+
+    def wanted(self):
+        y, keys, values = reference(**self.attrs)(*[self.feeds.get(n) for n in INPUTS])
+        # The rest of the shared memory stays as it was.
+        for kind, now in (("past_key", keys), ("past_value", values)):
+            kept = self.feeds[kind].copy()
+            for b, last in enumerate(self.feeds["seqlens_k"]):
+                kept[b, :, : last + 1] = now[b, :, : last + 1]
+            self.feeds[kind] = kept
+        return y, self.feeds["past_key"], self.feeds["past_value"]
+
+
+def close(decoder, got):
+    rtol, atol = TOLERANCE[str(decoder.dtype)]
+    for g, w in zip(got, decoder.wanted()):
+        np.testing.assert_allclose(g.astype(np.float64), w.astype(np.float64), rtol=rtol, atol=atol)

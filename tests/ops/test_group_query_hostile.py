@@ -1,0 +1,73 @@
+"""GroupQueryAttention with lengths, attributes and shapes that do not fit."""
+
+import numpy as np
+import pytest
+from group_query import INPUTS, MICROSOFT, Decoder, gqa
+from harness import floats
+from refusal import declined, fails
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("last", [[-1, 5], [5, 40], [-(1 << 31), (1 << 31) - 1]], ids=str)
+def test_lengths_beyond_the_cache_are_reported(last, dtype):
+    decoder = Decoder(2, 4, 2, 64, 40, dtype, graph=False)
+    before = [decoder.inputs[n].numpy().copy() for n in ("past_key", "past_value")]
+    with pytest.raises(Exception, match="not allowed|is outside") as caught:
+        decoder.step(last)
+    assert "'it'" in str(caught.value)
+    for kind, kept in zip(("past_key", "past_value"), before):
+        now = decoder.inputs[kind].numpy()
+        for b, one in enumerate(last):
+            changed = np.unique(np.nonzero(now[b] != kept[b])[1])
+            assert list(changed) in ([], [one]), f"rows {changed} changed"
+
+
+def test_what_is_not_supported_is_declined():
+    inputs = [getattr(x, "value", x) for x in gqa((6,), 7).inputs]
+    for attrs in (
+        {"sliding_window_cache": 1},
+        {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR"},
+        {"num_heads": 3},
+        {"qk_output": 1},
+        {"num_heads": 0},
+        {"num_heads": 1 << 60, "kv_num_heads": 1},
+        {"causal": 0, "local_window_size": 4},
+        {"do_rotary": 1},
+    ):
+        declined(
+            "GroupQueryAttention",
+            inputs,
+            {"num_heads": 4, "kv_num_heads": 2, **attrs},
+            outputs=3,
+            domain=MICROSOFT,
+        )
+
+
+@pytest.mark.parametrize(
+    "change,words",
+    [
+        ({"query": (1, 7, 255)}, "cannot be divided"),
+        ({"key": (1, 6, 128)}, "must be"),
+        ({"value": (1, 7, 64)}, "must be"),
+        ({"past_key": (1, 2, 3, 32), "past_value": (1, 2, 3, 64)}, "past_key"),
+        ({"past_key": (2, 2, 3, 64), "past_value": (2, 2, 3, 64)}, "past_key"),
+        ({"seqlens_k": np.array([6, 6], np.int32)}, "seqlens_k"),
+        ({"total": np.array(8, np.int32)}, "the past has 0 keys"),
+        ({"total": np.array(5, np.int32)}, "total_sequence_length is 5"),
+        ({"total": np.array(-5, np.int32)}, "total_sequence_length is -5"),
+        ({"cos": (9, 33), "sin": (9, 33)}, "cos_cache"),
+        ({"cos": (6, 32), "sin": (6, 32)}, "fewer positions"),
+        ({"position_ids": np.zeros((1, 6), np.int64)}, "position_ids"),
+        ({"bias": (1, 3, 7, 7)}, "attention_bias"),
+        ({"bias": (1, 1, 7, 6)}, "attention_bias"),
+        ({"sinks": (3,)}, "head_sink"),
+        ({"q_weight": (3,), "k_weight": (64,)}, "q_norm_weight"),
+    ],
+    ids=lambda x: "" if isinstance(x, dict) else x,
+)
+def test_what_does_not_fit_fails(change, words):
+    case = gqa((6,), 7, rotary=32)
+    inputs = dict.fromkeys(INPUTS) | dict(zip(INPUTS, case.inputs))
+    inputs["total"] = inputs["total"].value
+    inputs |= {n: floats(*x) if isinstance(x, tuple) else x for n, x in change.items()}
+    fails("GroupQueryAttention", list(inputs.values()), case.attrs, words, outputs=3, ranks=False, domain=MICROSOFT)
