@@ -60,8 +60,7 @@ def inputs(batch, rows, heads, size, mask=None, constant=True, columns=True):
     given = [integers(np.int8, batch, rows, depth, low=-127, high=127), scale(INPUT), *map(scale, RESULTS)]
     weights = [stored(integers(np.int8, depth, width, low=-127, high=127), COLUMNS) for _ in range(3)]
     given += [Const(w) for w in weights] if constant else weights
-    # Sums of `depth` products of such bytes are around 5000 sqrt(depth); of `size` products of what comes out, half of
-    # that.
+    # Sums of `depth` such products are around 5000 sqrt(depth); of `size` products of what comes out, half that.
     for result in RESULTS:
         halvings = integers(np.int8, *([width] if columns else []), low=6, high=7) + np.round(np.log2(depth) / 2)
         given.append(Const((result / INPUT * 2.0**-halvings).astype(np.float32), fixed=True))

@@ -29,16 +29,11 @@
 
 #include "device/warp.h"
 #include "ops/attention/attend_shares.h"
+#include "ops/attention/group_softmax.h"
 
 namespace encore::ops {
 
 using Words = device::Pack<uint32_t, 4>;  // eight values
-
-// How far powers are raised above one, as a logarithm: a half has more room there than it has below.
-template <class T>
-inline constexpr float kLift = 0;
-template <>
-inline constexpr float kLift<device::Half> = 6.9314718f;  // 1024
 
 // Heads of up to 32 kChunks values, eight rows in each of kTiles.
 template <class T, int kChunks, int kTiles, class Source>
@@ -52,21 +47,25 @@ struct AttendGroup {
   using SumTile = device::SumTile;
   using Warp = device::Warp;
   using Tile = typename Source::Tile;
+  using Raw = typename Source::Raw;
   static constexpr int kWarps = 4, kThreads = 32 * kWarps, kKeys = 16;
   static constexpr int kRows = 8 * kTiles, kSpans = kChunks / 2, kWidth = 32 * kChunks;
   static constexpr int kWays = kTiles == 1 ? 2 : 1;  // in which products are summed up: tensor cores take their time
   // Blocks that are to fit into a multiprocessor, as registers allow: they keep some 50 KiB on their way to it.
   static constexpr int kRoom = kChunks == 2 ? (kTiles == 1 ? 5 : kTiles == 2 ? 4 : 3) : kChunks * kTiles == 4 ? 3 : 2;
   static constexpr int kMaxThreads = kRoom * kThreads;  // so that registers are given out for as many
-  static constexpr int kSumsRow = kWidth + 8;
+  using State = GroupSoftmax<T, kTiles, kSpans>;
+  using Powers = typename State::Powers;
+  using OfRows = typename State::OfRows;
+  static constexpr int kSumsRow = State::kSumsRow;
   static constexpr int64_t kSumsBytes = int64_t(kWarps) * kRows * kSumsRow * int64_t(sizeof(float));
+
   struct Shared {
     Words q[kTiles][kChunks][32];
     int64_t mask_row[kRows];
     KeyRange range[kRows];
     float top[kWarps][kRows], total[kWarps][kRows];
   };
-  using Raw = typename Source::Raw;
   struct Keys {
     Raw at[2][kChunks];
     bool there[Source::kHoles ? 2 : 1];
@@ -76,16 +75,6 @@ struct AttendGroup {
   };
   struct Scores {
     SumTile at[kTiles][kWays];
-  };
-  struct Powers {
-    uint32_t at[kTiles][2];  // of keys i and rows as scores have them, and then as products want them
-  };
-  struct OfRows {
-    float at[kTiles][2];
-  };
-  struct State {
-    SumTile sums[kTiles][kSpans][4];
-    float top[kTiles][2], total[kTiles][2];
   };
 
   Source source;
@@ -139,7 +128,7 @@ struct AttendGroup {
     device::for_each_warp(b, [&](const Warp& warp, Shared& s) {
       const int thread = 32 * warp.index();
       PerThread<State, 32> state;
-      warp.lanes([&](int lane) { clear(state[lane]); });
+      warp.lanes([&](int lane) { state[lane].clear(); });
       for (int key = first + warp.index() * kKeys; key < end; key += kWarps * kKeys) {
         const int next = key + kWarps * kKeys;
         PerThread<Scores, 32> scores;
@@ -176,7 +165,7 @@ struct AttendGroup {
           UNROLL for (int e = 0; e < 2; ++e) warp.template reduce_columns<4>(
               [&](int lane) -> float& { return tops[lane].at[r][e]; }, [](float a, float c) { return larger(a, c); });
         }
-        warp.lanes([&](int lane) { raise(scores[lane], tops[lane], state[lane], powers[lane]); });
+        warp.lanes([&](int lane) { state[lane].raise(scores[lane].at, tops[lane], powers[lane]); });
         UNROLL for (int r = 0; r < kTiles; ++r) {
           UNROLL for (int e = 0; e < 2; ++e)
               warp.transpose([&](int lane) -> uint32_t& { return powers[lane].at[r][e]; });
@@ -205,7 +194,8 @@ struct AttendGroup {
             [&](int lane) -> float& { return state[lane].total[r][e]; }, [](float a, float c) { return a + c; });
       }
       warp.lanes([&](int lane) {
-        show(state[lane], s, warp.index(), b.template dynamic<float>(s) + warp.index() * kRows * kSumsRow, lane);
+        state[lane].show(s.top[warp.index()], s.total[warp.index()],
+                         b.template dynamic<float>(s) + warp.index() * kRows * kSumsRow, lane);
       });
     });
     b.threads([&](int t, Shared& s) {
@@ -244,15 +234,6 @@ struct AttendGroup {
       }
     }
   }
-  DEVICE_FN static void clear(State& state) {
-    UNROLL for (int r = 0; r < kTiles; ++r) {
-      UNROLL for (int n = 0; n < kSpans; ++n) { UNROLL for (int i = 0; i < 4; ++i) state.sums[r][n][i] = SumTile{}; }
-      UNROLL for (int e = 0; e < 2; ++e) {
-        state.top[r][e] = kUnseen<float>;
-        state.total[r][e] = 0;
-      }
-    }
-  }
   // From products to masked scores, of which a lane's largest go to `tops`. `plain`: every row sees all of these keys.
   DEVICE_FN void judge(Scores& scores, OfRows& tops, const Shared& s, const Tile& tile, int key, int end, bool plain,
                        const bool (&there)[2], float factor, int lane) const {
@@ -271,50 +252,6 @@ struct AttendGroup {
         }
       }
       UNROLL for (int e = 0; e < 2; ++e) tops.at[r][e] = larger(scored.at[e], scored.at[e + 2]);
-    }
-  }
-  // The softmax's step: `tops` are those of the tile.
-  DEVICE_FN static void raise(const Scores& scores, const OfRows& tops, State& state, Powers& powers) {
-    UNROLL for (int r = 0; r < kTiles; ++r) {
-      const SumTile& scored = scores.at[r][0];
-      float base[2], shrink[2];
-      UNROLL for (int e = 0; e < 2; ++e) {
-        const float top = larger(state.top[r][e], tops.at[r][e]);
-        shrink[e] = exponential(state.top[r][e] - base_of(top));
-        base[e] = base_of(top) - kLift<T>;
-        state.top[r][e] = top;
-        state.total[r][e] *= shrink[e];
-      }
-      UNROLL for (int half = 0; half < 2; ++half) {
-        const uint32_t pair = device::as_pair<T>(exponential(scored.at[2 * half] - base[0]),
-                                                 exponential(scored.at[2 * half + 1] - base[1]));
-        powers.at[r][half] = pair;
-        // The total is that of the powers as they are multiplied: what rounding does to both cancels out.
-        UNROLL for (int e = 0; e < 2; ++e) state.total[r][e] += float(std::bit_cast<T>(uint16_t(pair >> 16 * e)));
-      }
-      UNROLL for (int n = 0; n < kSpans; ++n) {
-        UNROLL for (int i = 0; i < 4; ++i) {
-          UNROLL for (int c = 0; c < 4; ++c) state.sums[r][n][i].at[c] *= shrink[c % 2];
-        }
-      }
-    }
-  }
-  // Puts what a warp has into shared memory.
-  DEVICE_FN static void show(const State& state, Shared& s, int warp, float* sums, int lane) {
-    UNROLL for (int r = 0; r < kTiles; ++r) {
-      UNROLL for (int e = 0; e < 2; ++e) {
-        const int row = 8 * r + lane % 4 * 2 + e;
-        UNROLL for (int n = 0; n < kSpans; ++n) {
-          UNROLL for (int i = 0; i < 4; ++i) {
-            const SumTile& of = state.sums[r][n][i];
-            *reinterpret_cast<device::Pack<float, 2>*>(sums + row * kSumsRow + 64 * n + 8 * (lane / 4) + 2 * i) = {
-                of.at[e], of.at[e + 2]};
-          }
-        }
-        if (lane >= 4) continue;
-        s.top[warp][row] = state.top[r][e] - kLift<T>;
-        s.total[warp][row] = state.total[r][e];
-      }
     }
   }
   // `sums` are the first warp's.

@@ -1,4 +1,4 @@
-// 32 queries as columns of tile products with 16 keys, laid out as attend_group.cu has it: keys and values are read
+// 32 queries as columns of tile products with 16 keys, laid out as attend_group.h has it: keys and values are read
 // straight into the registers of the lanes that need them. A warp takes every fourth tile of the keys that the queries
 // see, neighbours first, with the keys and the values of the next one on their way, and keeps up its own softmax. Warps
 // are combined at the end.
@@ -7,6 +7,7 @@
 #include "device/launch.h"
 #include "device/warp.h"
 #include "ops/attention/attend_long.h"
+#include "ops/attention/group_softmax.h"
 #include "ops/dispatch.h"
 
 namespace encore::ops {
@@ -21,8 +22,6 @@ using device::SumTile;
 using device::Warp;
 
 constexpr int kWarps = 4, kThreads = 32 * kWarps, kKeys = 16, kQueries = kLongGroup, kTiles = kQueries / 8;
-// How far powers are raised above one, as a logarithm: a half has more room there than it has below.
-constexpr float kLift = 6.9314718f;  // 1024
 
 // Heads of up to 32 kChunks values.
 template <int kChunks>
@@ -31,7 +30,10 @@ struct AttendLongGroup {
   static constexpr int kSpans = kChunks / 2, kWidth = 32 * kChunks;
   // Blocks that are to fit into a multiprocessor, as registers allow.
   static constexpr int kRoom = kChunks == 2 ? 3 : 2, kMaxThreads = kRoom * kThreads;
-  static constexpr int kSumsRow = kWidth + 8;
+  using State = GroupSoftmax<T, kTiles, kSpans>;
+  using Powers = typename State::Powers;
+  using OfQueries = typename State::OfRows;
+  static constexpr int kSumsRow = State::kSumsRow;
   static constexpr int64_t kSumsBytes = int64_t(kWarps) * kQueries * kSumsRow * int64_t(sizeof(float));
   using Words = Pack<uint32_t, 4>;  // eight values
 
@@ -53,17 +55,7 @@ struct AttendLongGroup {
     Words at[4][kSpans];
   };
   struct Scores {
-    SumTile at[kTiles];
-  };
-  struct Powers {
-    uint32_t at[kTiles][2];
-  };
-  struct OfQueries {
-    float at[kTiles][2];
-  };
-  struct State {
-    SumTile sums[kTiles][kSpans][4];
-    OfQueries top, total;
+    SumTile at[kTiles][1];
   };
   // Tiles of keys: so many of neighbours, and then those of the list.
   struct Walk {
@@ -115,7 +107,7 @@ struct AttendLongGroup {
     device::for_each_warp(b, [&](const Warp& warp, Shared& s) {
       const int thread = 32 * warp.index();
       PerThread<State, 32> state;
-      warp.lanes([&](int lane) { clear(state[lane]); });
+      warp.lanes([&](int lane) { state[lane].clear(); });
       for (int n = warp.index(); n < walk.all; n += kWarps) {
         PerThread<Scores, 32> scores;
         PerThread<OfQueries, 32> tops;
@@ -124,7 +116,7 @@ struct AttendLongGroup {
         UNROLL for (int c = 0; c < kChunks; ++c) {
           UNROLL for (int r = 0; r < kTiles; ++r) {
             UNROLL for (int half = 0; half < 2; ++half) {
-              warp.template multiply<T>([&](int lane) -> SumTile& { return scores[lane].at[r]; },
+              warp.template multiply<T>([&](int lane) -> SumTile& { return scores[lane].at[r][0]; },
                                         [&](int lane) {
                                           const Keys& of = keys[thread + lane];
                                           return LeftTile{{of.at[0][c].at[2 * half], of.at[1][c].at[2 * half],
@@ -146,7 +138,7 @@ struct AttendLongGroup {
           UNROLL for (int e = 0; e < 2; ++e) warp.template reduce_columns<4>(
               [&](int lane) -> float& { return tops[lane].at[r][e]; }, [](float a, float c) { return larger(a, c); });
         }
-        warp.lanes([&](int lane) { raise(scores[lane], tops[lane], state[lane], powers[lane]); });
+        warp.lanes([&](int lane) { state[lane].raise(scores[lane].at, tops[lane], powers[lane]); });
         UNROLL for (int r = 0; r < kTiles; ++r) {
           UNROLL for (int e = 0; e < 2; ++e)
               warp.transpose([&](int lane) -> uint32_t& { return powers[lane].at[r][e]; });
@@ -172,10 +164,11 @@ struct AttendLongGroup {
       }
       UNROLL for (int r = 0; r < kTiles; ++r) {
         UNROLL for (int e = 0; e < 2; ++e) warp.template reduce_columns<4>(
-            [&](int lane) -> float& { return state[lane].total.at[r][e]; }, [](float a, float c) { return a + c; });
+            [&](int lane) -> float& { return state[lane].total[r][e]; }, [](float a, float c) { return a + c; });
       }
       warp.lanes([&](int lane) {
-        show(state[lane], s, warp.index(), b.template dynamic<float>(s) + warp.index() * kQueries * kSumsRow, lane);
+        state[lane].show(s.top[warp.index()], s.total[warp.index()],
+                         b.template dynamic<float>(s) + warp.index() * kQueries * kSumsRow, lane);
       });
     });
     b.threads([&](int t, Shared& s) {
@@ -222,15 +215,6 @@ struct AttendLongGroup {
           words(row + 64 * span, key >= 0 && 64 * span + 8 * (lane / 4) < size);
     }
   }
-  DEVICE_FN static void clear(State& state) {
-    UNROLL for (int r = 0; r < kTiles; ++r) {
-      UNROLL for (int n = 0; n < kSpans; ++n) { UNROLL for (int i = 0; i < 4; ++i) state.sums[r][n][i] = SumTile{}; }
-      UNROLL for (int e = 0; e < 2; ++e) {
-        state.top.at[r][e] = kUnseen<float>;
-        state.total.at[r][e] = 0;
-      }
-    }
-  }
   // Whether every query sees all of the n-th tile's keys.
   DEVICE_FN static bool is_plain(const LongTile& tile, const Walk& walk, int n) {
     const int first = tile.first_key + n * kKeys, last = first + kKeys - 1;
@@ -240,7 +224,7 @@ struct AttendLongGroup {
   DEVICE_FN void judge(Scores& scores, OfQueries& tops, const Marks& marks, const LongTile& tile, bool of_list,
                        bool plain, int lane) const {
     UNROLL for (int r = 0; r < kTiles; ++r) {
-      SumTile& scored = scores.at[r];
+      SumTile& scored = scores.at[r][0];
       UNROLL for (int i = 0; i < 4; ++i) scored.at[i] = scored.at[i] * scale + marks.added[i / 2];
       if (!plain) {
         UNROLL for (int i = 0; i < 4; ++i) {
@@ -249,50 +233,6 @@ struct AttendLongGroup {
         }
       }
       UNROLL for (int e = 0; e < 2; ++e) tops.at[r][e] = larger(scored.at[e], scored.at[e + 2]);
-    }
-  }
-  // The softmax's step: `tops` are those of the tile.
-  DEVICE_FN static void raise(const Scores& scores, const OfQueries& tops, State& state, Powers& powers) {
-    UNROLL for (int r = 0; r < kTiles; ++r) {
-      const SumTile& scored = scores.at[r];
-      float base[2], shrink[2];
-      UNROLL for (int e = 0; e < 2; ++e) {
-        const float top = larger(state.top.at[r][e], tops.at[r][e]);
-        shrink[e] = exponential(state.top.at[r][e] - base_of(top));
-        base[e] = base_of(top) - kLift;
-        state.top.at[r][e] = top;
-        state.total.at[r][e] *= shrink[e];
-      }
-      UNROLL for (int half = 0; half < 2; ++half) {
-        const uint32_t pair = device::as_pair<T>(exponential(scored.at[2 * half] - base[0]),
-                                                 exponential(scored.at[2 * half + 1] - base[1]));
-        powers.at[r][half] = pair;
-        // The total is that of the powers as they are multiplied: what rounding does to both cancels out.
-        UNROLL for (int e = 0; e < 2; ++e) state.total.at[r][e] += float(std::bit_cast<T>(uint16_t(pair >> 16 * e)));
-      }
-      UNROLL for (int n = 0; n < kSpans; ++n) {
-        UNROLL for (int i = 0; i < 4; ++i) {
-          UNROLL for (int c = 0; c < 4; ++c) state.sums[r][n][i].at[c] *= shrink[c % 2];
-        }
-      }
-    }
-  }
-  // Puts what a warp has into shared memory.
-  DEVICE_FN static void show(const State& state, Shared& s, int warp, float* sums, int lane) {
-    UNROLL for (int r = 0; r < kTiles; ++r) {
-      UNROLL for (int e = 0; e < 2; ++e) {
-        const int query = 8 * r + lane % 4 * 2 + e;
-        UNROLL for (int n = 0; n < kSpans; ++n) {
-          UNROLL for (int i = 0; i < 4; ++i) {
-            const SumTile& of = state.sums[r][n][i];
-            *reinterpret_cast<Pack<float, 2>*>(sums + query * kSumsRow + 64 * n + 8 * (lane / 4) + 2 * i) = {
-                of.at[e], of.at[e + 2]};
-          }
-        }
-        if (lane >= 4) continue;
-        s.top[warp][query] = state.top.at[r][e] - kLift;
-        s.total[warp][query] = state.total.at[r][e];
-      }
     }
   }
   // `sums` are the first warp's.

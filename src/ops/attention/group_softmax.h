@@ -1,0 +1,85 @@
+// The softmax that a warp keeps up as tile products bring it scores: of 8 kTiles rows, whose values fill kSpans times
+// 64. attend_group.h tells which lane has what.
+#pragma once
+#include <bit>
+
+#include "device/warp.h"
+#include "ops/attention/attend_view.h"
+
+namespace encore::ops {
+
+// How far powers are raised above one, as a logarithm: a half has more room there than it has below.
+template <class T>
+inline constexpr float kLift = 0;
+template <>
+inline constexpr float kLift<device::Half> = 6.9314718f;  // 1024
+
+template <class T, int kTiles, int kSpans>
+struct GroupSoftmax {
+  using SumTile = device::SumTile;
+  static constexpr int kSumsRow = 64 * kSpans + 8;  // of a row's sums in shared memory
+  struct Powers {
+    uint32_t at[kTiles][2];  // of keys i and rows as scores have them, and then as products want them
+  };
+  struct OfRows {
+    float at[kTiles][2];
+  };
+
+  SumTile sums[kTiles][kSpans][4];
+  float top[kTiles][2], total[kTiles][2];
+
+  DEVICE_FN void clear() {
+    UNROLL for (int r = 0; r < kTiles; ++r) {
+      UNROLL for (int n = 0; n < kSpans; ++n) { UNROLL for (int i = 0; i < 4; ++i) sums[r][n][i] = SumTile{}; }
+      UNROLL for (int e = 0; e < 2; ++e) {
+        top[r][e] = kUnseen<float>;
+        total[r][e] = 0;
+      }
+    }
+  }
+  // A step: `tops` are those of the tile, of which the scores are in the first of the ways.
+  template <int kWays>
+  DEVICE_FN void raise(const SumTile (&scores)[kTiles][kWays], const OfRows& tops, Powers& powers) {
+    UNROLL for (int r = 0; r < kTiles; ++r) {
+      const SumTile& scored = scores[r][0];
+      float base[2], shrink[2];
+      UNROLL for (int e = 0; e < 2; ++e) {
+        const float now = larger(top[r][e], tops.at[r][e]);
+        shrink[e] = exponential(top[r][e] - base_of(now));
+        base[e] = base_of(now) - kLift<T>;
+        top[r][e] = now;
+        total[r][e] *= shrink[e];
+      }
+      UNROLL for (int half = 0; half < 2; ++half) {
+        const uint32_t pair = device::as_pair<T>(exponential(scored.at[2 * half] - base[0]),
+                                                 exponential(scored.at[2 * half + 1] - base[1]));
+        powers.at[r][half] = pair;
+        // The total is that of the powers as they are multiplied: what rounding does to both cancels out.
+        UNROLL for (int e = 0; e < 2; ++e) total[r][e] += float(std::bit_cast<T>(uint16_t(pair >> 16 * e)));
+      }
+      UNROLL for (int n = 0; n < kSpans; ++n) {
+        UNROLL for (int i = 0; i < 4; ++i) { UNROLL for (int c = 0; c < 4; ++c) sums[r][n][i].at[c] *= shrink[c % 2]; }
+      }
+    }
+  }
+  // Puts what a warp has into shared memory.
+  DEVICE_FN void show(float* to_top, float* to_total, float* to_sums, int lane) const {
+    UNROLL for (int r = 0; r < kTiles; ++r) {
+      UNROLL for (int e = 0; e < 2; ++e) {
+        const int row = 8 * r + lane % 4 * 2 + e;
+        UNROLL for (int n = 0; n < kSpans; ++n) {
+          UNROLL for (int i = 0; i < 4; ++i) {
+            const SumTile& of = sums[r][n][i];
+            *reinterpret_cast<device::Pack<float, 2>*>(to_sums + row * kSumsRow + 64 * n + 8 * (lane / 4) + 2 * i) = {
+                of.at[e], of.at[e + 2]};
+          }
+        }
+        if (lane >= 4) continue;
+        to_top[row] = top[r][e] - kLift<T>;
+        to_total[row] = total[r][e];
+      }
+    }
+  }
+};
+
+}  // namespace encore::ops
