@@ -15,7 +15,7 @@ enum class Epilogue { none, relu, gelu_tanh };
 
 // c = epilogue(alpha * op(a) * op(b) + beta * c + bias), all row-major. a is m×k (k×m if transpose_a), b is k×n (n×k if
 // transpose_b), c is m×n; lda, ldb, ldc are the distances between stored rows. `bias` has n values of c's type.
-// Types: f32, f64, f16, bf16 for all three; i8 × i8 (or u8 on the virtual GPU) into i32.
+// Types: f32, f64, f16, bf16 for all three; f16, bf16 into f32; i8 × i8 (or u8 on the virtual GPU) into i32.
 struct Gemm {
   Type type = Type::f32;    // of a and b
   Type output = Type::f32;  // of c and bias

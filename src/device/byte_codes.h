@@ -1,6 +1,7 @@
 // Words of four codes of eight bits, two of which become a pair of neighbouring values of 16 bits: exactly.
 #pragma once
 #include "device/pair.h"
+#include "device/transform.h"
 #include "device/warp.h"
 
 namespace encore::device {

@@ -64,6 +64,15 @@ ACCEPTED = [
     Accepted("GroupQueryAttention", SERVED, "many batches behind a past", says("batch_size must be 1")),
     Accepted(
         "GroupQueryAttention",
+        VALUES,
+        "rows that a window has no positions for are anything",
+        lambda f: (
+            f.node.attrs.get("sliding_window_cache", 0) == 1
+            and (f.node.inputs[5].array + 1 < f.node.inputs[3].array.shape[2]).any()
+        ),
+    ),
+    Accepted(
+        "GroupQueryAttention",
         REFUSED,
         "a prompt that is longer than its rows",
         lambda f: (f.node.inputs[5].array >= f.node.inputs[6].array).any(),

@@ -26,6 +26,7 @@ def test_what_is_not_supported_is_declined():
     inputs = [getattr(x, "value", x) for x in gqa((6,), 7).inputs]
     for attrs in (
         {"sliding_window_cache": 1},
+        {"sliding_window_cache": 2, "local_window_size": 4},
         {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR"},
         {"num_heads": 3},
         {"qk_output": 1},

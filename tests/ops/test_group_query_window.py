@@ -113,6 +113,7 @@ class Window:
         np.testing.assert_allclose(got[0].astype(np.float64), wanted[0], rtol=rtol, atol=atol)
         for b, end in enumerate(last):
             there = residents(end + 1, self.window, self.shape[2])
+            assert self.in_place or not any(g[b, :, there:].any() for g in got[1:])
             for g, w in zip(got[1:], wanted[1:]):
                 g, w = (
                     x[b, :, :there] if not self.kind else decode(x[b, :, :there], self.kind, self.size) for x in (g, w)

@@ -3,6 +3,8 @@
 //
 // How long each batch is only the device knows. So launches are sized by the cache, and one captured graph serves every
 // length; but a prompt, all of whose rows are new, is attended by itself.
+//
+// A cache may hold no more than a window (window_cache.h), and it may hold codes for keys and values (cache_codes.h).
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -46,6 +48,8 @@ class GroupQueryAttention : public Op {
             "local_window_size is ", window_, "; it must be -1, or above zero in causal attention, in 32 bits");
     require(std::isfinite(scale_) && std::isfinite(softcap_) && softcap_ >= 0, "scale is ", scale_, " and softcap is ",
             softcap_, "; they must be finite, and the latter not negative");
+    const int64_t windowed = node.get_int("sliding_window_cache", 0);
+    require(windowed == 0 || windowed == 1, "sliding_window_cache is ", windowed, "; it must be 0 or 1");
     require(!windowed_ || window_ > 0, "sliding_window_cache wants a local_window_size above zero, not ", window_);
     if (windowed_ && node.has_input(kBias))
       fail(Code::not_supported, "attention_bias is not supported with sliding_window_cache");

@@ -16,8 +16,9 @@ using device::PerThread;
 constexpr int kThreads = 256, kHold = 8;  // units that a thread has on their way
 constexpr int kStripBytes = 32;           // the least that memory moves
 
+// Rows that go to the first places, and where zeros begin.
 struct Span {
-  int first, count;
+  int first, count, end;
 };
 
 // A block moves a strip of a head's rows. Rows may go to earlier places of the same memory: what a block has read it
@@ -63,21 +64,28 @@ struct MoveWindow {
       b.threads([&](int t, NoShared&) { each(t, [&](Unit& unit, int64_t place) { unit = from[place]; }); });
       b.threads([&](int t, NoShared&) { each(t, [&](const Unit& unit, int64_t place) { to[place] = unit; }); });
     }
+    if (move.from[which] == move.to[which]) return;
+    b.threads([&](int t, NoShared&) {
+      const int column = strip * kWidth + t % kWidth;
+      if (column >= units) return;
+      for (int row = span.end + t / kWidth; row < move.to_capacity; row += kSide)
+        to[int64_t(row) * units + column] = Unit{};
+    });
   }
 
  private:
-  // Of a batch the rows that go to the first places. Lengths may be anything.
+  // Of a batch. Lengths may be anything.
   DEVICE_FN Span span_of(int batch, int& last_row) const {
     const int64_t after = int64_t(move.last_keys[batch]) + 1, before = move.from_start ? 0 : after - move.rows;
     const int64_t was = move.residents(before), is = move.residents(after);
     last_row = int(move.way == WindowMove::to_stage ? was + move.rows : is) - 1;
-    if (move.way == WindowMove::to_stage) return {0, int(was)};
+    if (move.way == WindowMove::to_stage) return {0, int(was), int(move.to_capacity)};
     int64_t first = move.residents.gone(after) - move.residents.gone(before);
     if (first > move.from_capacity) first = move.from_capacity;
     const int64_t left = move.from_capacity - first;
     int64_t count = move.way == WindowMove::make_room ? is - 1 : is;
     if (count > left) count = left;
-    return {int(first), int(count)};
+    return {int(first), int(count), int(is)};
   }
 };
 

@@ -35,7 +35,7 @@ struct WindowMove {
   bool from_start = false;             // which are the first ones of all
 
   const void* from[2] = {};  // keys and values: [batch, head, from_capacity, row_bytes]
-  void* to[2] = {};          // may be `from`
+  void* to[2] = {};          // may be `from`; else the present is zero where it has no rows
   int64_t batch = 0, heads = 0, from_capacity = 0, to_capacity = 0, row_bytes = 0;
   // With the new rows the last key's row, [batch]; or null.
   int32_t* last_rows = nullptr;
