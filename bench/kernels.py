@@ -246,10 +246,10 @@ def values(shape, dtype):
     return np.resize(POOL > 0 if np.dtype(dtype).kind == "b" else POOL.astype(dtype), shape)
 
 
-def replay_us(model, seconds):
+def replay_us(model, seconds, **provider):
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = es.make_session(model, options, enable_cuda_graph=1)
+    session = es.make_session(model, options, enable_cuda_graph=1, **provider)
     binding, keep = session.io_binding(), []
     for info in model.graph.input:
         keep.append(es.on_device(values(*form_of(info))))

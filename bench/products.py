@@ -1,6 +1,7 @@
 """Times products as captured graphs replay them: of halves, and with quantized weights beside halves of the same size.
 
     PYTHONPATH=python bench/products.py [--only REGEX] [--seconds 0.15]
+                              [--options tunable_op_enable=1,tunable_op_tuning_enable=1]
 
 For few rows reading the weights is what counts, so the share of a device copy's bandwidth is told. Weights are
 constants of the model; there are as many different ones as exceed the cache. A model that has the product more often
@@ -83,7 +84,7 @@ PRODUCTS = [
     Halves(rows, depth, columns, transposed)
     for transposed in (False, True)
     for depth, columns in DECODED
-    for rows in (1, 2, 4)
+    for rows in (1, 4, 8)
 ] + [
     Product(rows, depth, columns, *form)
     for depth, columns in SIZES
@@ -110,9 +111,9 @@ def model_of(product, count):
     return helper.make_model(graph, ir_version=10, opset_imports=opsets)
 
 
-def us_of(product, seconds):
+def us_of(product, seconds, options):
     few, many = (4, 24) if product.rows > 64 else (8, 72)
-    times = [kernels.replay_us(model_of(product, count), seconds) for count in (few, many)]
+    times = [kernels.replay_us(model_of(product, count), seconds, **options) for count in (few, many)]
     return max((times[1] - times[0]) / (many - few), 1e-3)
 
 
@@ -120,7 +121,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="a regular expression for names of rows")
     parser.add_argument("--seconds", type=float, default=0.15, help="for each of two models")
+    parser.add_argument("--options", default="", help="of the provider: key=value,...")
     args = parser.parse_args()
+    options = dict(pair.split("=", 1) for pair in args.options.split(",") if pair)
     ort.set_default_logger_severity(4)
     copy = None
     if not es.on_virtual_gpu():
@@ -135,14 +138,14 @@ def main():
         if not re.search(args.only, product.name()):
             continue
         try:
-            us = us_of(product, args.seconds)
+            us = us_of(product, args.seconds, options)
             rate = product.bytes() / us / 1e3
             share = f"{100 * rate / copy:.0f} %" if copy else ""
             cells = [f"{us:.1f}", f"{rate:.0f}", share]
             if isinstance(product, Product):
                 size = (product.rows, product.depth, product.columns)
                 if size not in halves:
-                    halves[size] = us_of(Halves(*size), args.seconds)
+                    halves[size] = us_of(Halves(*size), args.seconds, options)
                 cells += [f"{halves[size]:.1f}", f"{halves[size] / us:.2f}"]
             else:
                 cells += ["", ""]

@@ -17,14 +17,24 @@
 namespace encore::device {
 namespace {
 
-// Replaces what is there if `wanted`. Compilers leave it where it is written, and neither branch nor wait there.
+// Replaces what is there if `wanted`. Compilers leave it where it is written, and neither branch nor wait there. What
+// is read once stays out of the caches that others read from again.
+template <bool kOnce>
 DEVICE_FN void read_if(bool wanted, Granule& to, const void* from) {
 #ifdef __CUDA_ARCH__
-  asm volatile(
-      "{ .reg .pred wanted; setp.ne.u32 wanted, %5, 0;\n"
-      "@wanted ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4]; }"
-      : "+r"(to.words[0]), "+r"(to.words[1]), "+r"(to.words[2]), "+r"(to.words[3])
-      : "l"(from), "r"(uint32_t(wanted)));
+  uint32_t(&words)[4] = to.words;
+  if constexpr (kOnce)
+    asm volatile(
+        "{ .reg .pred wanted; setp.ne.u32 wanted, %5, 0;\n"
+        "@wanted ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+        : "+r"(words[0]), "+r"(words[1]), "+r"(words[2]), "+r"(words[3])
+        : "l"(from), "r"(uint32_t(wanted)));
+  else
+    asm volatile(
+        "{ .reg .pred wanted; setp.ne.u32 wanted, %5, 0;\n"
+        "@wanted ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+        : "+r"(words[0]), "+r"(words[1]), "+r"(words[2]), "+r"(words[3])
+        : "l"(from), "r"(uint32_t(wanted)));
 #else
   if (wanted) to = *static_cast<const Granule*>(from);
 #endif
@@ -132,17 +142,18 @@ struct FewRows {
   // Row i of the square at depth k; `left` is how deep the product is from there on.
   DEVICE_FN void load_b(Loaded& to, const T* b, int k, int i, int left) const {
     if constexpr (kTransposed)
-      load(to, b + i * p.ldb + k, left);
+      load<true>(to, b + i * p.ldb + k, left);
     else
-      load(to, b + (k + i) * p.ldb, kAligned ? left : i < left ? kSide : 0);
+      load<true>(to, b + (k + i) * p.ldb, kAligned ? left : i < left ? kSide : 0);
   }
   DEVICE_FN void load_a(Loaded& to, int k, int row, int left) const {
-    load(to, p.a + (row < p.rows ? row : 0) * p.lda + k, left);
+    load<false>(to, p.a + (row < p.rows ? row : 0) * p.lda + k, left);
   }
   // Of so many values what fits in, or nothing.
+  template <bool kOnce>
   DEVICE_FN static void load(Loaded& to, const T* from, int count) {
     if constexpr (kAligned)
-      read_if(count > 0, to, from);
+      read_if<kOnce>(count > 0, to, from);
     else
       to = Loaded(from, count < 0 ? 0 : count < kSide ? count : kSide);
   }
