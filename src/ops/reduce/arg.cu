@@ -12,20 +12,21 @@ namespace {
 
 using device::Compute;
 
-template <class C>
+template <class C, class Index>
 struct Found {
-  C value;        // the larger, the more extreme
-  int64_t index;  // -1: nothing yet
+  C value;      // the larger, the more extreme
+  Index index;  // -1: nothing yet
 };
 
-// All of it without branches, which the threads of a warp would take in turns.
-template <class T>
+// All of it without branches, which the threads of a warp would take in turns. Index holds any place along the axis: in
+// 32 bits threads have half as much to tell one another.
+template <class T, class Index>
 struct Arg {
   using C = Compute<T>;
   static constexpr int kBatch = 1, kPack = device::pack_size<T>();
   using In = T;
   using Out = int64_t;
-  using Acc = Found<C>;
+  using Acc = Found<C, Index>;
   bool max, last;
 
   DEVICE_FN Acc zero() const { return {C(0), -1}; }
@@ -33,7 +34,7 @@ struct Arg {
     const C value = extremeness(x);  // a thread sees indices in ascending order
     const bool taken = (acc.index < 0) | beats(value, acc.value) | (last & !beats(acc.value, value));
     acc.value = taken ? value : acc.value;
-    acc.index = taken ? index : acc.index;
+    acc.index = taken ? Index(index) : acc.index;
   }
   DEVICE_FN Acc merge(Acc a, Acc b) const {
     const bool better = beats(b.value, a.value), worse = beats(a.value, b.value), later = b.index > a.index;
@@ -51,7 +52,7 @@ struct Arg {
       const bool same = !beats(acc.value, extremeness(values.at[j])), there = (j >= from) & (j < to);
       at = same & there & (last | (at < 0)) ? j : at;
     }
-    acc.index = first + at;
+    acc.index = Index(first + at);
   }
 
  private:
@@ -70,11 +71,11 @@ struct Arg {
 };
 
 template <class T>
-void find_extreme(Context& context, const ReducePlan& plan, const T* x, int64_t* y, const Arg<T>& arg) {
-  if (is_rows(plan))
-    reduce_rows(context, plan, x, y, arg);
+void find_extreme(Context& context, const ReducePlan& plan, const T* x, int64_t* y, bool max, bool last) {
+  if (is_rows(plan) && plan.run < int64_t(1) << 30)
+    reduce_rows(context, plan, x, y, Arg<T, int32_t>{max, last});
   else
-    reduce(context, plan, x, y, arg);
+    reduce(context, plan, x, y, Arg<T, int64_t>{max, last});
 }
 
 using List = TypeList<float, Half, BFloat16, double, int8_t, uint8_t, int32_t, int64_t>;
@@ -97,9 +98,8 @@ class ArgExtreme : public Op {
     require(x.count() != 0 || plan.outputs() == 0, "there is nothing to choose from along axis ", axis_, " of ",
             x.shape.str());
     const Tensor y = context.output(0, reduced_shape(x.shape, reduced, keep_dims_));
-    dispatch(List{}, x.type, [&]<class T> {
-      find_extreme(context, plan, x.as<const T>(), y.as<int64_t>(), Arg<T>{kMax, last_});
-    });
+    dispatch(List{}, x.type,
+             [&]<class T> { find_extreme(context, plan, x.as<const T>(), y.as<int64_t>(), kMax, last_); });
   }
 
  private:
@@ -111,9 +111,7 @@ class ArgExtreme : public Op {
 
 void first_greatest(Context& context, const Tensor& x, const AxisSet& reduced, int64_t* indices) {
   const ReducePlan plan = plan_reduction(x.shape, reduced);
-  dispatch(FloatList{}, x.type, [&]<class T> {
-    find_extreme(context, plan, x.as<const T>(), indices, Arg<T>{true, false});
-  });
+  dispatch(FloatList{}, x.type, [&]<class T> { find_extreme(context, plan, x.as<const T>(), indices, true, false); });
 }
 
 std::vector<OpRow> arg_rows() {
