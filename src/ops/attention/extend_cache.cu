@@ -19,11 +19,12 @@ using device::PerThread;
 // Where the new rows of each batch begin.
 struct NewRows {
   const int32_t* last_keys;
-  int rows, capacity;
+  int beyond_last, rows, capacity;
   bool from_start;
-  DEVICE_FN int64_t begin(int64_t batch) const { return from_start ? 0 : int64_t(last_keys[batch]) + 1 - rows; }
+  DEVICE_FN int64_t last(int64_t batch) const { return int64_t(last_keys[batch]) - beyond_last; }
+  DEVICE_FN int64_t begin(int64_t batch) const { return from_start ? 0 : last(batch) + 1 - rows; }
   DEVICE_FN void check(int64_t batch, FaultRef fault) const {
-    const int last = last_keys[batch];
+    const int64_t last = this->last(batch);
     if (last < (from_start ? 0 : rows - 1) || last >= (from_start ? rows : capacity))
       fault.report(FaultKind::bad_value, last, from_start ? rows : capacity);
   }
@@ -39,7 +40,7 @@ struct CopyPast {
   Divider by_packs, by_capacity, by_kv_heads, by_batch;
   int64_t past_rows;
   int size;
-  bool aligned;
+  bool aligned, whole;
 
   DEVICE_FN void operator()(int64_t i) const {
     int64_t pack, row, head, batch;
@@ -49,7 +50,7 @@ struct CopyPast {
     const int first = int(pack) * kPack, count = size - first < kPack ? size - first : kPack;
     head += batch * by_kv_heads.divisor();
     Pack<T, kPack> values{};
-    if (row < begin && row < past_rows)
+    if ((whole || row < begin) && row < past_rows)
       values = device::load_pack<kPack>(past[which] + (head * past_rows + row) * size + first, aligned, count);
     device::store_pack(present[which] + (head * added.capacity + row) * size + first, values, aligned, count);
   }
@@ -214,7 +215,8 @@ void copy_past(Context& context, const CacheExtension& e, const NewRows& added) 
                      Divider(e.batch, heads),
                      e.past_keys ? e.past_rows : 0,
                      int(e.size),
-                     e.size % kPack == 0};
+                     e.size % kPack == 0,
+                     e.whole};
   int to = 0;
   const auto take = [&](const void* past, void* present) {
     kernel.past[to] = static_cast<const T*>(past);
@@ -281,7 +283,7 @@ void add_rows(Context& context, const CacheExtension& e, const NewRows& added) {
 }  // namespace
 
 void extend_cache(Context& context, const CacheExtension& e) {
-  const NewRows added{e.last_keys, int(e.rows), int(e.capacity), e.from_start};
+  const NewRows added{e.last_keys, e.beyond_last, int(e.rows), int(e.capacity), e.from_start};
   dispatch(TypeList<float, Half, BFloat16>{}, e.type, [&]<class T> {
     copy_past<T>(context, e, added);
     if (e.q_weights)

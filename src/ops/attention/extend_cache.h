@@ -20,9 +20,11 @@ struct CacheExtension {
   // What is copied first, unless it is the same memory: [batch, kv_head, past_rows, size], or null.
   const void *past_keys = nullptr, *past_values = nullptr;
   int64_t past_rows = 0;
+  bool whole = false;  // what the past has behind the new rows is copied, too, as if it were the same memory
   // Of each batch the last of the keys, on the device. The new rows are those that end there; or with `from_start` the
   // first ones of all, of which those after the last key pad the batch.
   const int32_t* last_keys = nullptr;
+  int beyond_last = 0;  // how far beyond it these are: 1 where they are lengths
   bool from_start = false;
 
   // Rotation, if there are cosines: [positions, turned / 2]. The position is that of the key, or the one that is given.
@@ -35,8 +37,9 @@ struct CacheExtension {
   float epsilon = 0;
 };
 
-// Rows before and after those of the past and the new ones become zeros where the past is copied. Where the last key is
-// not in the cache, or the new rows would begin before it, it is reported, and no row is written that is not there.
+// Rows before and after those of the past and the new ones become zeros where not the whole past is copied. Where the
+// last key is not in the cache, or the new rows would begin before it, it is reported, and no row is written that is
+// not there.
 void extend_cache(Context& context, const CacheExtension& extension);
 
 }  // namespace encore::ops
