@@ -14,9 +14,9 @@ using device::Pack;
 using device::PerThread;
 
 // A thread holds kHold values of a row; `Look` is EveryKey or its like.
-template <class T, int kLanes, int kRows, class Look = EveryKey<T>>
+template <class T, int kLanes, int kRows, class Look = EveryKey<T>, int kHold = 8>
 struct AttendFew {
-  static constexpr int kThreads = 256, kHold = 8;
+  static constexpr int kThreads = 256;
   static constexpr int kMaxThreads = kThreads, kGroups = kThreads / kLanes, kWidth = kLanes * kHold;
   static constexpr int kPack = device::pack_size<T>(), kPacks = kHold / kPack;
   static constexpr int kKeys = kRows == 1 ? 4 : 2;  // that a group takes at once, as registers allow
@@ -83,14 +83,15 @@ struct AttendFew {
     }
     const int rows = fold.rows - first_row < kRows ? fold.rows - first_row : kRows;
     const RowsOfBlock<T> own_rows{sight, fold, int(batch), int(kv_head), first_row, rows, length};
-    const Slots slots = look.begin(b, s, own_rows, first, end);
+    Slots slots = look.begin(b, s, own_rows, first, end);
     first = slots.first, end = slots.end;
     constexpr int kStep = kGroups * kKeys;
     const int steps = end > first ? (end - first + kStep - 1) / kStep : 0;
     const int share_steps = (steps + shares - 1) / shares;
     first += share * share_steps * kStep;
     if (end > first + share_steps * kStep) end = first + share_steps * kStep;
-    look.fetch(b, own_rows, first, end);
+    slots.share = first;
+    look.fetch(b, own_rows, slots, end);
 
     PerThread<Held, kThreads> held, sums;
     PerThread<State, kThreads> state;
@@ -223,9 +224,9 @@ struct AttendFew {
   }
 };
 
-template <class T, int kLanes, int kRows, class Look>
+template <class T, int kLanes, int kRows, int kHold = 8, class Look>
 void launch_few(Context& context, const Attend& p, Look look) {
-  using Kernel = AttendFew<T, kLanes, kRows, Look>;
+  using Kernel = AttendFew<T, kLanes, kRows, Look, kHold>;
   const FoldedRows fold(p);
   const int row_parts = (fold.rows + kRows - 1) / kRows;
   const int64_t heads = checked_product(checked_product(p.batch, p.kv_heads), row_parts);
@@ -238,7 +239,8 @@ void launch_few(Context& context, const Attend& p, Look look) {
       context.stream(), {checked_product(heads, partial.shares), Kernel::kThreads, bytes},
       Kernel{SightView<T>(p, context.fault()), fold, p.q, look, p.y, SinkView<T>(p), int(p.heads), int(p.kv_heads),
              int(p.head_size), int(p.value_size), row_parts, float(p.scale), float(p.softcap),
-             packs_fit<kPack, T>(p.k, p.head_size), packs_fit<kPack, T>(p.v, p.value_size), partial});
+             look.template fits<kPack>() && packs_fit<kPack, T>(p.k, p.head_size),
+             look.template fits<kPack>() && packs_fit<kPack, T>(p.v, p.value_size), partial});
   combine_shares(context, p, partial);
 }
 

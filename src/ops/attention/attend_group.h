@@ -100,7 +100,7 @@ struct AttendGroup {
     int head;
     const KeyRange low = sight.range(length, fold.query(first_row, head));
     const KeyRange high = sight.range(length, fold.query(first_row + rows - 1, head));
-    const Slots slots = look.begin(b, s, own_rows, low.first, high.end);
+    Slots slots = look.begin(b, s, own_rows, low.first, high.end);
     const int tiles = slots.end > slots.first ? (slots.end - slots.first + kKeys - 1) / kKeys : 0;
     const int own = (tiles + shares - 1) / shares;
     const int first = slots.first + share * own * kKeys;
@@ -112,7 +112,8 @@ struct AttendGroup {
       });
       return;
     }
-    look.fetch(b, own_rows, first, end);
+    slots.share = first;
+    look.fetch(b, own_rows, slots, end);
 
     PerThread<Keys, kThreads> keys;
     PerThread<Values, kThreads> values;

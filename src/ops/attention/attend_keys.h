@@ -16,7 +16,8 @@ struct RowsOfBlock {
 
 struct Slots {
   int first, end;
-  int keys;  // keys from here on no row sees
+  int keys;   // keys from here on no row sees
+  int share;  // the block's share of the slots begins here
 };
 
 // Keys in their order, a slot for each.
@@ -38,16 +39,21 @@ struct EveryKey {
 
   // For launches: how many keys may be looked at, and the dynamic shared memory that is wanted behind `from`.
   int64_t keys() const { return most; }
+  // Whether keys and values beside the problem's own may be read in packs.
+  template <int kPack>
+  bool fits() const {
+    return true;
+  }
   int64_t place(int64_t /*from*/, int64_t /*shares*/) { return 0; }
 
   // What any of the rows sees are keys `first` to end - 1.
   template <class Block, class S>
   DEVICE_FN Slots begin(Block&, const S&, const RowsOfBlock<T>&, int first, int end) const {
-    return {first, end, end};
+    return {first, end, end, first};
   }
-  // Before slots `first` to end - 1 are looked at.
+  // Before the slots from slots.share to end - 1 are looked at.
   template <class Block>
-  DEVICE_FN void fetch(Block&, const RowsOfBlock<T>&, int, int) const {}
+  DEVICE_FN void fetch(Block&, const RowsOfBlock<T>&, const Slots&, int) const {}
 
   template <class Block, class S>
   DEVICE_FN Tile tile(const Block&, const S&, int slot, int end, const Slots&) const {

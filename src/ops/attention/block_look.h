@@ -50,6 +50,10 @@ struct BlockLook {
   }
 
   int64_t keys() const { return likely_keys; }
+  template <int kPack>
+  bool fits() const {
+    return true;
+  }
   int64_t place(int64_t from, int64_t /*shares*/) {
     who_at = from;
     list_at = from + (int64_t(most_blocks) * 4 + 15) / 16 * 16;
@@ -106,13 +110,13 @@ struct BlockLook {
       for (int i = t * each; i < (t + 1) * each && i < blocks; ++i)
         if (who_sees(b, s, i) != 0) list[to++] = uint16_t(i);
     });
-    if (count == 0) return {0, 0, 0};
+    if (count == 0) return {0, 0, 0, 0};
     const int last = int(listed(b, shared, count - 1)) << bits;
     const int of_last = keys - last < 1 << bits ? keys - last : 1 << bits;
-    return {0, ((count - 1) << bits) + of_last, keys};
+    return {0, ((count - 1) << bits) + of_last, keys, 0};
   }
   template <class B>
-  DEVICE_FN void fetch(B&, const RowsOfBlock<T>&, int, int) const {}
+  DEVICE_FN void fetch(B&, const RowsOfBlock<T>&, const Slots&, int) const {}
 
   template <class B, class S>
   DEVICE_FN Tile tile(const B& b, const S& s, int slot, int end, const Slots& slots) const {

@@ -72,6 +72,7 @@ struct AddRows {
   NewRows added;
   Divider by_packs, by_heads, by_rows;
   int q_heads, kv_heads;  // of queries none, if they stay
+  int turned_from;
   PairLayout layout;
   FaultRef fault;
 
@@ -118,7 +119,9 @@ struct AddRows {
     const Head of = head(index);
     if (!of.has_room) return;
     if (pack >= layout.turning_packs) {
-      const int first = 2 * layout.half + (pack - layout.turning_packs) * kPack, left = layout.size - first;
+      // What comes before the pairs, and behind them.
+      const int stays = (pack - layout.turning_packs) * kPack, before = turned_from - stays;
+      const int first = before > 0 ? stays : stays + 2 * layout.half, left = before > 0 ? before : layout.size - first;
       const int count = left < kPack ? left : kPack;
       Packed packed = device::load_pack<kPack>(of.from + first, layout.aligned, count);
       if (kWeighs && !of.is_value) {
@@ -139,14 +142,14 @@ struct AddRows {
   template <bool kNeighbours>
   DEVICE_FN void move_pairs(const Head& of, int first, int count, float factor) const {
     using Some = Pairs<T, kNeighbours>;
-    Some pairs = Some::load(of.from, layout, first, count);
+    Some pairs = Some::load(of.from + turned_from, layout, first, count);
     if (!of.is_value) {
-      if constexpr (kWeighs) pairs.scale(factor, Some::load(of.weights, layout, first, count));
+      if constexpr (kWeighs) pairs.scale(factor, Some::load(of.weights + turned_from, layout, first, count));
       const int64_t angle = position(of) * layout.half + first;
       pairs.turn(device::load_pack<kPack>(cos + angle, layout.aligned, count),
                  device::load_pack<kPack>(sin + angle, layout.aligned, count));
     }
-    pairs.store(of.to, layout, first, count);
+    pairs.store(of.to + turned_from, layout, first, count);
   }
   DEVICE_FN int64_t position(const Head& of) const {
     const int64_t position = position_ids ? position_ids[of.token] : of.position;
@@ -268,6 +271,7 @@ void add_rows(Context& context, const CacheExtension& e, const NewRows& added) {
                                 Divider(e.rows, tokens),
                                 int(q_heads),
                                 int(e.kv_heads),
+                                int(e.cos ? e.turned_from : 0),
                                 layout,
                                 context.fault()};
   if constexpr (kWeighs) {

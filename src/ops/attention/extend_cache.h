@@ -30,6 +30,7 @@ struct CacheExtension {
   // Rotation, if there are cosines: [positions, turned / 2]. The position is that of the key, or the one that is given.
   const void *cos = nullptr, *sin = nullptr;
   int64_t positions = 0, turned = 0;
+  int64_t turned_from = 0;  // the first value of a head that is turned: a multiple of 8
   bool interleaved = false;
   const int64_t* position_ids = nullptr;  // [batch, row]
   // Before it the root mean square of a head becomes one, and values take their weights, both [size]; or null.
