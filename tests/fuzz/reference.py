@@ -66,6 +66,8 @@ class Reference:
             raise Refused("the CPU EP would write beyond what is not square")
         if self.node.op == "Attention" and self.node.domain and not _has_bias(self.node.inputs):
             raise Refused("the CPU EP's process ends where com.microsoft's Attention has no bias")
+        if self.node.op == "SparseAttention":
+            raise Unknown("the CPU EP wants the past and the present in the same memory, and trusts layouts")
         given = {}
         for value in self.feeds:
             array = feeds[value.name]

@@ -225,7 +225,7 @@ def changed(case, **what):
     ],
     ids=str,
 )
-def test_hostile_contents(what, others, size):
+def test_chosen_keys_refuse_contents(what, others, size):
     more = {} if others is None else {"local_window_size": 5}
     case = dynamic((60,), room=64, most=2, size=size, others=others, **more)
     fixed = {"indices": np.array([[3, 1]], np.int32), "counts": np.array([2], np.int32)}
@@ -244,7 +244,7 @@ def test_hostile_contents(what, others, size):
     ],
     ids=str,
 )
-def test_shapes_that_do_not_fit(what, words):
+def test_chosen_keys_refuse_shapes(what, words):
     case = dynamic((60,), 7, room=64, most=2)
     inputs = changed(case, **{n: np.array(v, np.int32) for n, v in what.items()})
     fails(case.op, inputs, case.attrs, words, outputs=3, domain=MICROSOFT)
@@ -263,6 +263,6 @@ def test_shapes_that_do_not_fit(what, words):
     ],
     ids=str,
 )
-def test_attributes_that_are_none(attrs):
+def test_chosen_keys_refuse_attributes(attrs):
     case = dynamic((60,), 7, room=64)
     declined(case.op, changed(case), {**case.attrs, **attrs}, outputs=3, domain=MICROSOFT)

@@ -381,7 +381,7 @@ def changed(case, names, **what):
     ids=str,
 )
 @pytest.mark.parametrize("policy", ["qsa", "csa"])
-def test_hostile_requests(policy, what):
+def test_indexers_refuse_requests(policy, what):
     case = packed(policy, [(3, 2, 1), (6, 4, 3)])
     inputs = changed(case, PACKED, **{n: np.array(v, np.int32) for n, v in what.items()})
     fails(case.op, inputs, case.attrs, "value", outputs=case.outputs, domain=MICROSOFT)
@@ -401,12 +401,12 @@ def test_hostile_requests(policy, what):
     ],
     ids=str,
 )
-def test_attributes_that_are_none(policy, attrs):
+def test_indexers_refuse_attributes(policy, attrs):
     case = dense(policy, 3, 5)
     declined(case.op, changed(case, DENSE), {**case.attrs, **attrs}, outputs=case.outputs, domain=MICROSOFT)
 
 
-def test_lengths_that_do_not_fit():
+def test_indexers_refuse_lengths():
     case = dense("qsa", 3, 5, room=7)
     words = "past_sequence_length is 5, and past_key .* has no room for 3 more"
     fails(case.op, changed(case, DENSE), case.attrs, words, outputs=2, domain=MICROSOFT)
