@@ -21,12 +21,6 @@ class SparseAttention : public Op {
         rotates_(node.get_int("do_rotary", 0) == 1),
         interleaved_(node.get_int("rotary_interleaved", 0) == 1),
         scale_(node.get_float("scale", 0)) {
-    require(heads_ > 0 && kv_heads_ > 0 && heads_ % kv_heads_ == 0, "num_heads is ", heads_, " and kv_num_heads is ",
-            kv_heads_, "; the former must be a multiple of the latter");
-    require(heads_ < int64_t(1) << 26, "num_heads is ", heads_, "; that is more than there are kernels for");
-    require(block_ == 16 || block_ == 32 || block_ == 64 || block_ == 128, "sparse_block_size is ", block_,
-            "; it must be 16, 32, 64 or 128");
-    require(std::isfinite(scale_), "scale is ", scale_, "; it must be finite");
     require(!rotates_ || (node.has_input(kCos) && node.has_input(kSin)), "do_rotary wants cos_cache and sin_cache");
     require(node.has_input(1) == node.has_input(2), "key and value are wanted together, or packed with query");
     for (const int i : {1, 2, int(kPast), kPast + 1, int(kCos), int(kSin)})
@@ -36,6 +30,7 @@ class SparseAttention : public Op {
   }
 
   void run(Context& context) const override {
+    check_attributes();
     CacheExtension cache;
     cache.heads = heads_, cache.kv_heads = kv_heads_;
     take_new_rows(context, cache);
@@ -83,6 +78,15 @@ class SparseAttention : public Op {
  private:
   enum Input { kPast = 3, kBegins = 5, kColumns, kTotal, kLengths, kCos, kSin };
 
+  // Not in the constructor, for the CPU EP would divide by what a node that is declined has there.
+  void check_attributes() const {
+    require(heads_ > 0 && kv_heads_ > 0 && heads_ % kv_heads_ == 0, "num_heads is ", heads_, " and kv_num_heads is ",
+            kv_heads_, "; the former must be a multiple of the latter");
+    require(heads_ < int64_t(1) << 26, "num_heads is ", heads_, "; it must be below ", int64_t(1) << 26);
+    require(block_ == 16 || block_ == 32 || block_ == 64 || block_ == 128, "sparse_block_size is ", block_,
+            "; it must be 16, 32, 64 or 128");
+    require(std::isfinite(scale_), "scale is ", scale_, "; it must be finite");
+  }
   KeyBlocks take_blocks(Context& context, int64_t total) const {
     const Tensor &begins = context.input(kBegins), &columns = context.input(kColumns);
     const bool fit = begins.shape.rank() == 2 && columns.shape.rank() == 2 && begins.shape[0] == columns.shape[0];
