@@ -108,9 +108,9 @@ struct PendingView {
         width(p.width),
         token(p.fresh_token) {}
   // Of the request's buffered tokens and the new ones.
-  DEVICE_FN T at(int request, const Request& r, int i, int channel) const {
-    if (i < r.buffered) return buffer[(int64_t(request) * rows + i) * width + channel];
-    return fresh[int64_t(r.first + i - r.buffered) * token + channel];
+  DEVICE_FN const T* at(int request, const Request& r, int i) const {
+    if (i < r.buffered) return buffer + (int64_t(request) * rows + i) * width;
+    return fresh + int64_t(r.first + i - r.buffered) * token;
   }
 };
 

@@ -1,8 +1,10 @@
 // What the indexers compare: queries and entries, each a vector that is made of others, gets the root mean square one,
 // takes its weights, and is turned to its position.
 #include <cmath>
+#include <limits>
 
 #include "device/launch.h"
+#include "device/transform.h"
 #include "ops/attention/indexer.h"
 #include "ops/dispatch.h"
 #include "ops/shape.h"
@@ -12,7 +14,28 @@ namespace {
 
 using device::Block;
 using device::FaultRef;
+using device::Pack;
 using device::PerThread;
+
+constexpr int kStep = 4;  // channels that a thread takes at once
+using Channels = Pack<float, kStep>;
+
+// `count` of them, and then anything.
+template <class T>
+DEVICE_FN Channels channels_at(const T* from, bool aligned, int count) {
+  const Pack<T, kStep> pack = device::load_pack<kStep>(from, aligned, count < kStep ? count : kStep);
+  Channels channels;
+  UNROLL for (int c = 0; c < kStep; ++c) channels.at[c] = float(pack.at[c]);
+  return channels;
+}
+template <class T>
+bool steps_fit(const void* data, int64_t apart) {
+  return apart % kStep == 0 && device::is_pack_aligned<kStep>(static_cast<const T*>(data));
+}
+template <class T>
+bool steps_fit(const Pending& pending) {
+  return steps_fit<T>(pending.buffer, pending.width) && steps_fit<T>(pending.fresh, pending.fresh_token);
+}
 
 // Which vector an item is.
 template <class Out>
@@ -31,6 +54,7 @@ struct QueryOf {
   int heads, size;
   int64_t first;
   float* to;
+  bool aligned;
 
   DEVICE_FN Made<float> made(int64_t item) const {
     const int token = int(first + item / heads), request = requests.of_token(token);
@@ -44,11 +68,22 @@ struct QueryOf {
     const int64_t most = int64_t(1) << 30;
     return {request, int(position < 0 ? 0 : position > most ? most : position), int(item), to + item * size};
   }
-  DEVICE_FN float value(const Made<float>& of, int d) const {
+  DEVICE_FN Channels channels(const Made<float>& of, int d) const {
     const int token = int(first) + of.index / heads;
-    return float(query[token * query_token + int64_t(of.index % heads) * size + d]);
+    return channels_at(query + token * query_token + int64_t(of.index % heads) * size + d, aligned, size - d);
   }
 };
+
+template <class F>
+DEVICE_FN Channels mean_of(int count, F channels_of) {
+  Channels sum{};
+  for (int i = 0; i < count; ++i) {
+    const Channels more = channels_of(i);
+    UNROLL for (int c = 0; c < kStep; ++c) sum.at[c] += more.at[c];
+  }
+  UNROLL for (int c = 0; c < kStep; ++c) sum.at[c] /= float(count);
+  return sum;
+}
 
 // The mean of the tokens of a block, of raw keys that are all there.
 template <class T>
@@ -59,6 +94,7 @@ struct RawBlock {
   Seen seen;
   int ratio, size, most, tokens;  // of entries and of a request's last query, tokens
   float* to;
+  bool aligned;
 
   DEVICE_FN Made<float> made(int64_t item) const {
     const int request = int(item / most), entry = int(item % most);
@@ -66,11 +102,11 @@ struct RawBlock {
     if (entry >= seen.entries[int64_t(request + 1) * tokens - 1]) return {0, 0, 0, nullptr};
     return {request, token(request, entry * ratio), entry, to + item * size};
   }
-  DEVICE_FN float value(const Made<float>& of, int d) const {
-    float sum = 0;
-    for (int i = 0; i < ratio; ++i)
-      sum += float(keys[(int64_t(of.request) * rows + token(of.request, of.index * ratio + i)) * size + d]);
-    return sum / float(ratio);
+  DEVICE_FN Channels channels(const Made<float>& of, int d) const {
+    return mean_of(ratio, [&](int i) {
+      const int64_t row = int64_t(of.request) * rows + token(of.request, of.index * ratio + i);
+      return channels_at(keys + row * size + d, aligned, size - d);
+    });
   }
   DEVICE_FN int token(int request, int i) const {
     return seen.list ? seen.list[int64_t(request) * seen.listed + i] : i;
@@ -83,6 +119,7 @@ struct NewEntry {
   Requests requests;
   T* entries;  // [request, capacity, size]
   int size, most;
+  bool aligned;
 
   DEVICE_FN Made<T> made(int64_t item) const {
     const int request = int(item / most), index = int(item % most);
@@ -98,12 +135,12 @@ struct NewEntry {
 template <class T>
 struct NewBlock : NewEntry<T> {
   PendingView<T> keys;
-  DEVICE_FN float value(const Made<T>& of, int d) const {
+  DEVICE_FN Channels channels(const Made<T>& of, int d) const {
     const Request r = this->requests.at(of.request);
     const int ratio = this->requests.ratio;
-    float sum = 0;
-    for (int i = 0; i < ratio; ++i) sum += float(keys.at(of.request, r, of.index * ratio + i, d));
-    return sum / float(ratio);
+    return mean_of(ratio, [&](int i) {
+      return channels_at(keys.at(of.request, r, of.index * ratio + i) + d, this->aligned, this->size - d);
+    });
   }
 };
 
@@ -113,29 +150,39 @@ template <class T>
 struct NewWindow : NewEntry<T> {
   PendingView<T> keys, gates;
   const T* bias;
-  DEVICE_FN float value(const Made<T>& of, int d) const {
+  DEVICE_FN Channels channels(const Made<T>& of, int d) const {
     const Request r = this->requests.at(of.request);
     const int ratio = this->requests.ratio, size = this->size;
     const int from = r.overlap + of.index * ratio;
     const int first = from >= ratio ? 0 : ratio;
-    const auto row = [&](int slot) { return from - ratio + slot; };
-    const auto channel = [&](int slot) { return slot < ratio ? d : size + d; };
-    const auto gate = [&](int slot) {
-      const float biased = float(bias[int64_t(slot % ratio) * 2 * size + channel(slot)]);
-      return float(gates.at(of.request, r, row(slot), channel(slot))) + biased;
+    const auto at = [&](const T* row, int slot) {
+      return channels_at(row + (slot < ratio ? d : size + d), this->aligned, size - d);
     };
-    float top = -std::numeric_limits<float>::infinity();
+    const auto gate = [&](int slot) {
+      Channels gate = at(gates.at(of.request, r, from - ratio + slot), slot);
+      const Channels more = at(bias + int64_t(slot < ratio ? slot : slot - ratio) * 2 * size, slot);
+      UNROLL for (int c = 0; c < kStep; ++c) gate.at[c] += more.at[c];
+      return gate;
+    };
+    Channels top, total{}, sum{};
+    UNROLL for (int c = 0; c < kStep; ++c) top.at[c] = -std::numeric_limits<float>::infinity();
     for (int slot = first; slot < 2 * ratio; ++slot) {
-      const float one = gate(slot);
-      top = one > top ? one : top;
+      const Channels one = gate(slot);
+      UNROLL for (int c = 0; c < kStep; ++c) top.at[c] = one.at[c] > top.at[c] ? one.at[c] : top.at[c];
     }
-    float total = 0, sum = 0;
     for (int slot = first; slot < 2 * ratio; ++slot) {
-      const float power = std::exp(gate(slot) - top);
-      total += power;
-      sum += power * float(keys.at(of.request, r, row(slot), channel(slot)));
+      const Channels one = gate(slot), value = at(keys.at(of.request, r, from - ratio + slot), slot);
+      UNROLL for (int c = 0; c < kStep; ++c) {
+        const float power = std::exp(one.at[c] - top.at[c]);
+        total.at[c] += power;
+        sum.at[c] += power * value.at[c];
+      }
     }
-    return total > 0 && total <= std::numeric_limits<float>::max() ? sum / total : 0.f;
+    UNROLL for (int c = 0; c < kStep; ++c) {
+      const bool sound = total.at[c] > 0 && total.at[c] <= std::numeric_limits<float>::max();
+      sum.at[c] = sound ? sum.at[c] / total.at[c] : 0.f;
+    }
+    return sum;
   }
 };
 
@@ -168,10 +215,13 @@ struct PrepareVectors {
       float* const vector = b.template dynamic<float>(s) + t / 32 * size;
       float sum = 0;
       if (made.to)
-        for (int d = t % 32; d < size; d += 32) {
-          const float value = source.value(made, d);
-          vector[d] = value;
-          sum += value * value;
+        for (int d = t % 32 * kStep; d < size; d += 32 * kStep) {
+          const Channels some = source.channels(made, d);
+          UNROLL for (int c = 0; c < kStep; ++c) {
+            if (d + c >= size) continue;
+            vector[d + c] = some.at[c];
+            sum += some.at[c] * some.at[c];
+          }
         }
       squares[t] = sum;
     });
@@ -311,11 +361,13 @@ void make_entries(Context& context, const Indexing& p, const Seen& seen, float* 
     if (of_raw) {
       prepare<T>(context, p,
                  RawBlock<T>{static_cast<const T*>(p.raw_keys), p.raw_rows, seen, requests.ratio, p.size, int(most),
-                             requests.each, of_raw},
+                             requests.each, of_raw, steps_fit<T>(p.raw_keys, p.size)},
                  items, p.key_weights);
       return;
     }
-    const NewEntry<T> entry{requests, static_cast<T*>(p.entries), p.size, int(most)};
+    const bool aligned = p.size % kStep == 0 && steps_fit<T>(p.keys) &&
+                         (!requests.windows || (steps_fit<T>(p.gates) && steps_fit<T>(p.gate_bias, p.size)));
+    const NewEntry<T> entry{requests, static_cast<T*>(p.entries), p.size, int(most), aligned};
     if (requests.windows)
       prepare<T>(context, p, NewWindow<T>{entry, p.keys, p.gates, static_cast<const T*>(p.gate_bias)}, items,
                  p.key_weights);
@@ -328,7 +380,7 @@ void turn_queries(Context& context, const Indexing& p, int64_t first, int64_t to
   dispatch(Floats{}, p.type, [&]<class T> {
     prepare<T>(context, p,
                QueryOf<T>{static_cast<const T*>(p.query), p.query_token, p.requests, p.position_ids, p.heads, p.size,
-                          first, turned},
+                          first, turned, p.size % kStep == 0 && steps_fit<T>(p.query, p.query_token)},
                checked_product(tokens, p.heads), p.query_weights);
   });
 }

@@ -18,7 +18,7 @@ struct KeepPending {
     const int request = int(by_rows(by_width(i, channel), row));
     const Request r = requests.at(request);
     if (row < r.left)
-      to[i] = pending.at(request, r, r.left_from + int(row), int(channel));
+      to[i] = pending.at(request, r, r.left_from + int(row))[channel];
     else if (row < pending.rows)
       to[i] = pending.buffer[(int64_t(request) * pending.rows + row) * pending.width + channel];
   }
