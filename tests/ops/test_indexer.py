@@ -266,12 +266,13 @@ def packed(
     dtype="float32",
     with_key=True,
     tables=False,
+    moving=False,
     capture=None,
     active=None,
     name="",
     **attrs,
 ):
-    """`requests`: of each how many new tokens, entries and buffered tokens it has."""
+    """`requests`: of each how many new tokens, entries and buffered tokens it has; `moving`: others in each replay."""
     windows, batch = policy == "csa", len(requests)
     tokens = sum(r[0] for r in requests)
     most = max(r[0] + r[1] * ratio + r[2] for r in requests)
@@ -287,7 +288,8 @@ def packed(
     inputs["had"] = Const(np.array([r[1] * ratio + r[2] for r in requests], np.int32))
     inputs["entries"] = floats(batch, capacity, size, low=-1, high=1)
     inputs["keys"] = floats(batch, 2 * ratio - 1, width, low=-1, high=1)
-    inputs["lengths"] = Const(np.array([r[1:] for r in requests], np.int32))
+    lengths = np.array([r[1:] for r in requests], np.int32)
+    inputs["lengths"] = lengths if moving else Const(lengths)
     attrs = {"policy_mode": policy, "compress_ratio": ratio, "state_capacity": capacity, **attrs}
     if windows:
         inputs["gate"] = floats(tokens, width, low=-1, high=1)
@@ -351,7 +353,8 @@ def packed(
             ([(70, 0, 0), (3, 30, 6), (20, 2, 5)], {"tables": True}),
             ([(7, 38, 5), (5, 38, 7), (1, 40, 7)], {"heads": 3, "size": 40}),  # the last has no room
         )
-    ],
+    ]
+    + [packed("csa", [(9, 5, 2), (1, 3, 7), (4, 0, 6), (0, 1, 1)], moving=True, capacity=7, name="moving")],
     ids=str,
 )
 def test_requests(case):

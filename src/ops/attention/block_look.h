@@ -40,7 +40,7 @@ struct BlockLook {
         columns_of_layout(int(blocks.most_columns)),
         bits(0) {
     while (int64_t(1) << bits < blocks.size) ++bits;
-    const int64_t all = (p.keys + blocks.size - 1) >> bits;
+    const int64_t all = std::min((p.keys + blocks.size - 1) >> bits, blocks.rows);
     require(all <= kMostBlocks, "attention to ", all,
             " blocks of keys is more than there are kernels for; larger blocks", " or fewer keys are wanted");
     most_blocks = int(all);
@@ -62,7 +62,8 @@ struct BlockLook {
 
   template <class S>
   DEVICE_FN Slots begin(device::Block<S>& b, const S& shared, const RowsOfBlock<T>& rows, int, int keys) const {
-    const int blocks = keys > 0 ? ((keys - 1) >> bits) + 1 : 0;
+    int blocks = keys > 0 ? ((keys - 1) >> bits) + 1 : 0;
+    if (blocks > rows_of_layout) blocks = rows_of_layout;  // there are no columns for more
     b.threads([&](int t, S& s) {
       uint32_t* const who = b.template dynamic<uint32_t>(s, who_at);
       for (int i = t; i < blocks; i += b.size()) who[i] = 0;
