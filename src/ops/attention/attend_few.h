@@ -246,10 +246,10 @@ void launch_few(Context& context, const Attend& p, Look look) {
 
 template <class T, int kLanes, class Look>
 void launch_few(Context& context, const Attend& p, const Look& look) {
-  if (p.queries * (p.heads / p.kv_heads) == 1)
-    launch_few<T, kLanes, 1>(context, p, look);
-  else
-    launch_few<T, kLanes, 4>(context, p, look);
+  if constexpr (Look::kOneRow) {
+    if (p.queries * (p.heads / p.kv_heads) == 1) return launch_few<T, kLanes, 1>(context, p, look);
+  }
+  launch_few<T, kLanes, 4>(context, p, look);
 }
 
 template <class T, class Look>

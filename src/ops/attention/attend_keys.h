@@ -23,7 +23,8 @@ struct Slots {
 // Keys in their order, a slot for each.
 template <class T>
 struct EveryKey {
-  static constexpr bool kMasks = true;  // there may be a mask
+  static constexpr bool kMasks = true;   // there may be a mask
+  static constexpr bool kOneRow = true;  // it is often a single row that looks
   struct Shared {};
   // Of some slots that are neighbours, the keys.
   struct Tile {

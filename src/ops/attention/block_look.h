@@ -8,7 +8,7 @@ namespace encore::ops {
 
 template <class T>
 struct BlockLook {
-  static constexpr bool kMasks = false;
+  static constexpr bool kMasks = false, kOneRow = false;
   static constexpr int kMostRows = 32, kMostThreads = 256;  // of a block of threads
   static constexpr int64_t kMostBlocks = 16384;             // of keys
   struct Shared {

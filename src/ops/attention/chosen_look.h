@@ -7,7 +7,7 @@ namespace encore::ops {
 
 template <class T>
 struct ChosenLook {
-  static constexpr bool kMasks = false;
+  static constexpr bool kMasks = false, kOneRow = false;
   static constexpr int kStep = 128;  // shares are whole steps of kernels, which are no more than this
   static constexpr int kNone = -1;   // keys below it are other ones, from kNone - 1 downwards
   struct Shared {};
