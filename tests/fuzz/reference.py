@@ -70,6 +70,8 @@ class Reference:
             raise Refused("the CPU EP's process ends where com.microsoft's Attention has no bias")
         if self.node.op in OF_HALVES_ALONE:
             raise Unknown("the CPU EP has no kernel")
+        if self.node.op == "SparseAttention":
+            raise Unknown("the CPU EP wants the past and the present in the same memory, and trusts layouts")
         given = {}
         for value in self.feeds:
             array = feeds[value.name]

@@ -9,10 +9,11 @@ from onnx import helper, numpy_helper
 def _session(op, inputs, attrs, opset, outputs, ranks, domain="", domain_opset=1):
     """Of the node "it"; every dimension is unknown, or even the ranks are."""
     names = [f"x{i}" for i in range(len(inputs))]
+    made = [f"y{i}" if w else "" for i, w in enumerate([True] * outputs if isinstance(outputs, int) else outputs)]
     node = helper.make_node(
         op,
         [n if v is not None else "" for n, v in zip(names, inputs)],
-        [f"y{i}" for i in range(outputs)],
+        made,
         name="it",
         domain=domain,
         **attrs,
@@ -23,7 +24,7 @@ def _session(op, inputs, attrs, opset, outputs, ranks, domain="", domain_opset=1
         if v is not None and not isinstance(v, Const)
     ]
     constants = [numpy_helper.from_array(v.value, n) for n, v in zip(names, inputs) if isinstance(v, Const)]
-    results = [helper.make_empty_tensor_value_info(f"y{i}") for i in range(outputs)]
+    results = [helper.make_empty_tensor_value_info(n) for n in made if n]
     graph = helper.make_graph([node], "case", values, results, constants)
     opsets = [helper.make_opsetid("", opset)] + ([helper.make_opsetid(domain, domain_opset)] if domain else [])
     return session(helper.make_model(graph, opset_imports=opsets, ir_version=10))

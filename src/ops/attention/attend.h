@@ -18,6 +18,7 @@ struct HeadRows {
 struct Sight {
   const int64_t* lengths = nullptr;    // of each batch, on the device; null: all keys
   const int32_t* last_keys = nullptr;  // or in their place which key is the last
+  int beyond_last = 0;                 // how far beyond it these are: 1 where they are lengths
   int64_t before = -1, after = -1;     // how far from its position; below zero: as far as there are keys
   bool from_end = false;               // the last query is at the last key of the length
   int64_t offset = 0;                  // else query i is at offset + i

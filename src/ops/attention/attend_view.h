@@ -26,6 +26,7 @@ struct SightView {
 
   const int64_t* lengths;
   const int32_t* last_keys;
+  int more_keys;  // than those say
   bool from_end, boolean;
   int before, after, offset;  // before and after: below zero for no bound
   int queries, keys;
@@ -38,6 +39,7 @@ struct SightView {
   SightView(const Attend& p, device::FaultRef fault)
       : lengths(p.sight.lengths),
         last_keys(p.sight.last_keys),
+        more_keys(1 - p.sight.beyond_last),
         from_end(p.sight.from_end && p.sight.has_lengths()),
         boolean(p.mask.boolean),
         before(bound(p.sight.before, p)),
@@ -55,14 +57,15 @@ struct SightView {
 
   DEVICE_FN int length(int64_t batch) const {
     if (!lengths && !last_keys) return keys;
-    const int64_t given = lengths ? lengths[batch] : int64_t(last_keys[batch]) + 1;
+    const int64_t given = lengths ? lengths[batch] : int64_t(last_keys[batch]) + more_keys;
     if (given >= 0 && given <= keys) return int(given);
     fault.report(device::FaultKind::index_out_of_range, given, keys);
     return given < 0 ? 0 : keys;
   }
-  // Of the query, where the batch has that length.
+  // Where the query is, if the batch has that length.
+  DEVICE_FN int position(int length, int query) const { return (from_end ? length - queries : offset) + query; }
   DEVICE_FN KeyRange range(int length, int query) const {
-    const int at = (from_end ? length - queries : offset) + query;
+    const int at = position(length, query);
     const int first = before < 0 || at < before ? 0 : at - before;
     int end = after < 0 || at + after + 1 > length ? length : at + after + 1;
     if (end > mask_keys) end = mask_keys;

@@ -29,7 +29,7 @@ struct CopyPast {
   Divider by_packs, by_capacity, by_kv_heads, by_batch;
   int64_t past_rows;
   int size;
-  bool aligned;
+  bool aligned, whole;
 
   DEVICE_FN void operator()(int64_t i) const {
     int64_t pack, row, head, batch;
@@ -39,7 +39,7 @@ struct CopyPast {
     const int first = int(pack) * kPack, count = size - first < kPack ? size - first : kPack;
     head += batch * by_kv_heads.divisor();
     Pack<T, kPack> values{};
-    if (row < begin && row < past_rows)
+    if ((whole || row < begin) && row < past_rows)
       values = device::load_pack<kPack>(past[which] + (head * past_rows + row) * size + first, aligned, count);
     device::store_pack(present[which] + (head * added.capacity + row) * size + first, values, aligned, count);
   }
@@ -63,6 +63,7 @@ struct AddRows {
   int q_heads, kv_heads;  // of queries none, if they stay
   int64_t room;           // for rows of a head of the keys
   bool apart;             // which are the new ones alone
+  int turned_from;
   PairLayout layout;
   FaultRef fault;
 
@@ -86,7 +87,7 @@ struct AddRows {
     const int64_t batch = by_rows(head.token, row), begin = added.begin(batch);
     const int number = int(in_token);
     head.position = begin + row;
-    if (number == 0 && row == 0) added.check(added.last_keys[batch], fault);
+    if (number == 0 && row == 0) added.check(added.last(batch), fault);
     if (number < q_heads) {
       head.from = q + head.token * q_token + int64_t(number) * layout.size;
       head.to = turned_q + (head.token * q_heads + number) * layout.size;
@@ -120,7 +121,9 @@ struct AddRows {
     const Head of = head(index);
     if (!of.has_room) return;
     if (pack >= layout.turning_packs) {
-      const int first = 2 * layout.half + (pack - layout.turning_packs) * kPack, left = layout.size - first;
+      // What comes before the pairs, and behind them.
+      const int stays = (pack - layout.turning_packs) * kPack, before = turned_from - stays;
+      const int first = before > 0 ? stays : stays + 2 * layout.half, left = before > 0 ? before : layout.size - first;
       const int count = left < kPack ? left : kPack;
       Packed packed = device::load_pack<kPack>(of.from + first, layout.aligned, count);
       if (kWeighs && !of.is_value) {
@@ -141,14 +144,14 @@ struct AddRows {
   template <bool kNeighbours>
   DEVICE_FN void move_pairs(const Head& of, int first, int count, float factor) const {
     using Some = Pairs<T, kNeighbours>;
-    Some pairs = Some::load(of.from, layout, first, count);
+    Some pairs = Some::load(of.from + turned_from, layout, first, count);
     if (!of.is_value) {
-      if constexpr (kWeighs) pairs.scale(factor, Some::load(of.weights, layout, first, count));
+      if constexpr (kWeighs) pairs.scale(factor, Some::load(of.weights + turned_from, layout, first, count));
       const int64_t angle = position(of.token, of.position) * layout.half + first;
       pairs.turn(device::load_pack<kPack>(cos + angle, layout.aligned, count),
                  device::load_pack<kPack>(sin + angle, layout.aligned, count));
     }
-    pairs.store(of.to, layout, first, count);
+    pairs.store(of.to + turned_from, layout, first, count);
   }
 };
 
@@ -187,7 +190,7 @@ struct AddPackedRows {
     const T* const from = (is_q ? add.q + token * add.q_token : (is_value ? add.v : add.k) + token * add.kv_token) +
                           (is_q ? number : kv_head) * layout.size + first;
     const Words low = words(from), high = turns ? words(from + layout.half) : Words{};
-    const int last = add.added.last_keys[batch];
+    const int64_t last = add.added.last(batch);
     const int64_t begin = add.added.begin_before(last), at = begin + row, to_row = add.row_of(begin) + row;
     if (number == 0 && pack == 0 && row == 0) add.added.check(last, add.fault);
     Pairs<T, false> pairs;
@@ -269,7 +272,8 @@ void copy_past(Context& context, const CacheExtension& e, const NewRows& added, 
                      Divider(e.batch, heads),
                      e.past_keys ? e.past_rows : 0,
                      int(size),
-                     size % kPack == 0};
+                     size % kPack == 0,
+                     e.whole};
   int to = 0;
   const auto take = [&](const void* past, void* present) {
     kernel.past[to] = static_cast<const T*>(past);
@@ -323,6 +327,7 @@ void add_rows(Context& context, const CacheExtension& e, const NewRows& added, v
                                 int(e.kv_heads),
                                 e.codes[0] ? e.rows : e.capacity,
                                 bool(e.codes[0]),
+                                int(e.cos ? e.turned_from : 0),
                                 layout,
                                 context.fault()};
   if constexpr (kWeighs) {
@@ -336,7 +341,7 @@ void add_rows(Context& context, const CacheExtension& e, const NewRows& added, v
     while ((1 << lanes_log2) < packs && lanes_log2 < 16) ++lanes_log2;
     const int64_t in_block = Packed::kMaxThreads >> lanes_log2;  // heads
     const int64_t parts = in_block ? (heads + in_block - 1) / in_block : 0;
-    if (!layout.aligned || layout.interleaved || in_block == 0)
+    if (!layout.aligned || layout.interleaved || add.turned_from != 0 || in_block == 0)
       return device::for_each_index(context.stream(), count, add);
     device::block_kernel<NoShared>(
         context.stream(), {checked_product(tokens, parts), Packed::kMaxThreads},
@@ -347,7 +352,7 @@ void add_rows(Context& context, const CacheExtension& e, const NewRows& added, v
 }  // namespace
 
 void extend_cache(Context& context, const CacheExtension& e) {
-  const NewRows added{e.last_keys, int(e.rows), int(e.capacity), e.from_start, e.staged, e.residents};
+  const NewRows added{e.last_keys, e.beyond_last, int(e.rows), int(e.capacity), e.from_start, e.staged, e.residents};
   void *keys = e.keys, *values = e.values;
   if (e.codes[0]) {
     copy_past<uint8_t>(context, e, added, row_bytes(e.codes[0].kind, e.size, e.type));

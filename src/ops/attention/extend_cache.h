@@ -26,14 +26,17 @@ struct CacheExtension {
   // What is copied first, unless it is the same memory: [batch, kv_head, past_rows, size], or null.
   const void *past_keys = nullptr, *past_values = nullptr;
   int64_t past_rows = 0;
+  bool whole = false;  // what the past has behind the new rows is copied, too, as if it were the same memory
   // Of each batch the last of the keys, on the device. The new rows are those that end there; or with `from_start` the
   // first ones of all, of which those after the last key pad the batch.
   const int32_t* last_keys = nullptr;
+  int beyond_last = 0;  // how far beyond it these are: 1 where they are lengths
   bool from_start = false;
 
   // Rotation, if there are cosines: [positions, turned / 2]. The position is that of the key, or the one that is given.
   const void *cos = nullptr, *sin = nullptr;
   int64_t positions = 0, turned = 0;
+  int64_t turned_from = 0;  // the first value of a head that is turned: a multiple of 8
   bool interleaved = false;
   const int64_t* position_ids = nullptr;  // [batch, row]
   // Before it the root mean square of a head becomes one, and values take their weights, both [size]; or null.
@@ -41,8 +44,9 @@ struct CacheExtension {
   float epsilon = 0;
 };
 
-// Rows before and after those of the past and the new ones become zeros where the past is copied. Where the last key is
-// not in the cache, or the new rows would begin before it, it is reported, and no row is written that is not there.
+// Rows before and after those of the past and the new ones become zeros where not the whole past is copied. Where the
+// last key is not in the cache, or the new rows would begin before it, it is reported, and no row is written that is
+// not there.
 void extend_cache(Context& context, const CacheExtension& extension);
 
 }  // namespace encore::ops

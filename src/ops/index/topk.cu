@@ -11,6 +11,7 @@
 #include "ops/index/best_rows.h"
 #include "ops/index/ordering.h"
 #include "ops/index/sort_rows.h"
+#include "ops/index/topk.h"
 #include "ops/registry.h"
 #include "ops/shape/strided.h"
 
@@ -376,6 +377,27 @@ void sort_rows(Context& context, const Ordering& order, const Key* x, int64_t ro
   }
 }
 
+}  // namespace
+
+void top_of_rows(Context& context, Type type, bool largest, const void* x, int64_t rows, int64_t columns, int64_t k,
+                 void* values, void* indices) {
+  const Ordering order = ordering_of(type, largest);
+  dispatch_size(device::size_bytes(type), [&]<class Key>() {
+    if constexpr (sizeof(Key) <= 8) {
+      const bool short_rows = columns <= RankRows<Key>::kThreads;
+      const auto go = [&](auto* way) {
+        return way(context, order, static_cast<const Key*>(x), rows, columns, k, static_cast<Key*>(values),
+                   static_cast<int64_t*>(indices));
+      };
+      if (short_rows && (columns <= 32 || k > 16)) return go(&rank_rows<Key>);
+      if (with_number<Key>(type, [&]<class T>() { return go(&best_rows<T, Key>); })) return;
+      go(k <= SelectBest<Key>::kMost ? &select_best<Key> : &sort_rows<Key>);
+    }
+  });
+}
+
+namespace {
+
 class TopK : public Op {
  public:
   explicit TopK(const NodeInfo& node)
@@ -397,8 +419,8 @@ class TopK : public Op {
     const size_t bytes = device::size_bytes(x.type);
     const int64_t outer = x.shape.count(0, axis), inner = x.shape.count(axis + 1, rank), rows = outer * inner;
     if (inner == 1) {
-      find(context, x.type, x.data, rows, columns, k, or_scratch(context, values, bytes),
-           or_scratch(context, indices, sizeof(int64_t)));
+      top_of_rows(context, x.type, largest_, x.data, rows, columns, k, or_scratch(context, values, bytes),
+                  or_scratch(context, indices, sizeof(int64_t)));
       return;
     }
     // Rows side by side would be read with gaps: they are turned, and so is what comes of them.
@@ -406,7 +428,7 @@ class TopK : public Op {
     turn(context.stream(), x.data, turned, outer, columns, inner, bytes);
     void* const best = context.scratch(size_t(rows * k) * bytes);
     void* const places = context.scratch(size_t(rows * k) * sizeof(int64_t));
-    find(context, x.type, turned, rows, columns, k, best, places);
+    top_of_rows(context, x.type, largest_, turned, rows, columns, k, best, places);
     if (values.data) turn(context.stream(), best, values.data, outer, inner, k, bytes);
     if (indices.data) turn(context.stream(), places, indices.data, outer, inner, k, sizeof(int64_t));
   }
@@ -427,23 +449,6 @@ class TopK : public Op {
     copy.add(columns, 1, rows);
     copy.add(rows, columns, 1);
     copy.run(stream, from, to, bytes);
-  }
-
-  void find(Context& context, Type type, const void* x, int64_t rows, int64_t columns, int64_t k, void* values,
-            void* indices) const {
-    const Ordering order = ordering_of(type, largest_);
-    dispatch_size(device::size_bytes(type), [&]<class Key>() {
-      if constexpr (sizeof(Key) <= 8) {
-        const bool short_rows = columns <= RankRows<Key>::kThreads;
-        const auto go = [&](auto* way) {
-          return way(context, order, static_cast<const Key*>(x), rows, columns, k, static_cast<Key*>(values),
-                     static_cast<int64_t*>(indices));
-        };
-        if (short_rows && (columns <= 32 || k > 16)) return go(&rank_rows<Key>);
-        if (with_number<Key>(type, [&]<class T>() { return go(&best_rows<T, Key>); })) return;
-        go(k <= SelectBest<Key>::kMost ? &select_best<Key> : &sort_rows<Key>);
-      }
-    });
   }
 
   int64_t axis_;
