@@ -68,7 +68,10 @@ struct CodedRows : DenseRows<T, 8, uint8_t> {
 template <class T, int kChunks>
 void run(Context& context, const Attend& p) {
   const auto launch = [&]<class Codes> {
-    launch_dense<CodedRows<T, Codes>, T, kChunks, 1>(context, p, p.k_codes, p.v_codes);
+    using Rows = CodedRows<T, Codes>;
+    launch_dense<T, kChunks, 1, uint8_t>(context, p, [&](const typename Rows::Base& rows) {
+      return Rows{rows, p.k_codes, p.v_codes};
+    });
   };
   switch (p.k_codes.kind) {
     case CodeKind::i8: return launch.template operator()<Integers8<T>>();

@@ -1,6 +1,7 @@
 // The rows of a batch whose lengths are alike, and their keys and values.
 #pragma once
 #include <algorithm>
+#include <utility>
 
 #include "ops/attention/attend_group.h"
 
@@ -86,16 +87,18 @@ struct DenseRows {
   DEVICE_FN float masked(float score, int64_t row, int key) const { return sight.masked(score, row, key); }
 };
 
-template <class Source, class T, int kChunks, int kTiles>
-void launch_dense(Context& context, const Attend& p, const auto&... rest) {
+// The source is what `make` makes of such rows.
+template <class T, int kChunks, int kTiles, class Unit = T>
+void launch_dense(Context& context, const Attend& p, const auto& make) {
+  using Rows = DenseRows<T, 8 * kTiles, Unit>;
+  using Source = decltype(make(std::declval<Rows>()));
   using Kernel = AttendGroup<T, kChunks, kTiles, Source>;
   const FoldedRows fold(p);
   const int row_parts = (fold.rows + Kernel::kRows - 1) / Kernel::kRows;
   const int64_t blocks = checked_product(checked_product(p.batch, p.kv_heads), row_parts);
   const int64_t shares = shares_for(context, p, blocks, Kernel::kRoom, 2 * Kernel::kWarps * Kernel::kKeys);
-  const Source source{
-      {SightView<T>(p, context.fault()), fold, p.q, p.k, p.v, p.y, int(p.heads), int(p.kv_heads), row_parts}, rest...};
-  launch_group<T, kChunks, kTiles>(context, p, source, blocks, make_partial(context, p, shares));
+  const Rows rows{SightView<T>(p, context.fault()), fold, p.q, p.k, p.v, p.y, int(p.heads), int(p.kv_heads), row_parts};
+  launch_group<T, kChunks, kTiles>(context, p, make(rows), blocks, make_partial(context, p, shares));
 }
 
 // Whether queries and heads that share keys are as few as the kernel wants them, and whether it takes all but the keys
