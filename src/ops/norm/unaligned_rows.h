@@ -145,9 +145,7 @@ bool spread_unaligned(device::StreamRef stream, int64_t rows, int64_t width, con
     const int threads = rows < 8 * int64_t(device::multiprocessors(stream.device())) ? 64 : 128;
     return {(rows * 32 + threads - 1) / threads, threads};
   };
-  if (packs <= 128)
-    f.template operator()<Unaligned<32, 4>>(warps());
-  else if (packs <= 256)
+  if (packs <= 256)
     f.template operator()<Unaligned<32, 8>>(warps());
   else
     f.template operator()<Unaligned<0, 4>>(device::Blocks{rows, int((packs + 127) / 128 * 32)});
