@@ -97,7 +97,7 @@ def test_a_block_is_one_node(encore, make_model, capfd, dtype, layout):
 @pytest.mark.parametrize("dtype", TYPES)
 def test_it_need_not(encore, make_model, capfd, dtype):
     model = block(dtype).model(make_model, {"x": ["n", 4, 9, 8]}, {"y": ["n", 8, 4, 4]})
-    make = lambda options: es.make_session(model, options, fuse_convolutions=0, **TYPES[dtype])
+    make = lambda options: es.make_session(model, options, fuse_nodes=0, **TYPES[dtype])
     session, sizes = made_one(capfd, make)
     assert not sizes
     agrees(session, model, {"x": numbers(2, 4, 9, 8, dtype=dtype)})

@@ -47,7 +47,7 @@ struct Options {
   bool conv1d_pad_to_nc1d = false;
   bool fuse_conv_bias = false;
   bool prefer_nhwc = false;
-  bool fuse_convolutions = true;
+  bool fuse_nodes = true;
   int sdpa_kernel = 0;
   bool strict_skip_layer_norm = false;
   bool tunable_op = false, tunable_op_tuning = false;

@@ -138,7 +138,7 @@ void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
 // Bodies are left as they are: what is fused takes memory for its constants.
 void Ep::claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support, const Claim& claim, bool is_body) {
   std::set<const OrtNode*> fused;
-  if (options_.fuse_convolutions && !is_body)
+  if (options_.fuse_nodes && !is_body)
     for (const auto& region : find_regions(graph, claim.nodes, settings(), options_.prefer_nhwc)) {
       OrtNodeFusionOptions how{};
       how.ort_version_supported = ort().version;
