@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from group_query import MICROSOFT, TOLERANCE, TYPES, tables, turned
 from harness import Case, Const, check, floats, seeded
 from refusal import declined, fails
-from test_group_query_attention import MICROSOFT, TOLERANCE, TYPES, tables, turned
 
 INPUTS = "query key value past_key past_value other_key other_value indices counts seqlens_k total cos sin ids".split()
 INPUTS += ["q_weight", "k_weight", "sinks"]

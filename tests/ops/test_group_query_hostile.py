@@ -44,6 +44,12 @@ def test_what_is_not_supported_is_declined():
         )
 
 
+def test_cosines_want_sines():
+    inputs = [getattr(x, "value", x) for x in gqa((6,), 7).inputs]
+    attrs = {"num_heads": 4, "kv_num_heads": 2}
+    declined("GroupQueryAttention", [*inputs[:7], floats(9, 32)], attrs, outputs=3, domain=MICROSOFT)
+
+
 @pytest.mark.parametrize(
     "change,words",
     [

@@ -179,7 +179,7 @@ def ordered(window, heads, size, given, mask=None, constant=True, **more):
         "QOrderedLongformerAttention",
         ordered_inputs(heads, size, given, mask, constant),
         {"window": window, "num_heads": heads, **ORDERS},
-        tolerance=(0, 1),
+        off_by=1,
         reference=ordered_reference(heads, window),
         **DOMAIN,
         **more,

@@ -82,7 +82,7 @@ def case(batch, rows, heads, size, mask=None, causal=False, constant=True, colum
         inputs(batch, rows, heads, size, mask, constant, columns),
         attrs,
         domain=DOMAIN,
-        tolerance=(0, 1),
+        off_by=1,
         reference=reference(heads, causal),
         **more,
     )

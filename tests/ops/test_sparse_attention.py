@@ -3,9 +3,9 @@
 import numpy as np
 import onnxruntime as ort
 import pytest
+from group_query import MICROSOFT, TOLERANCE, TYPES, tables, turned
 from harness import Case, Const, _Model, _plain, check, compare, floats
 from refusal import fails
-from test_group_query_attention import MICROSOFT, TOLERANCE, TYPES, tables, turned
 
 INPUTS = "query key value past_key past_value begins columns total lengths cos sin".split()
 

@@ -26,7 +26,7 @@ struct Integers4 {
   static constexpr int kBytes = 4;
 
   DEVICE_FN static Words words(const Eight& eight) {
-    const device::PairedCodes<T, 4> codes(8);
+    const device::PairedCodes<T, 4> codes(0x80008);
     const uint32_t word = eight.at[0], a = codes.template pair<0>(word), b = codes.template pair<1>(word),
                    c = codes.template pair<2>(word), d = codes.template pair<3>(word);
     return {device::low_halves(a, b), device::low_halves(c, d), device::high_halves(a, b), device::high_halves(c, d)};

@@ -63,6 +63,7 @@ class GroupQueryAttention : public Op {
         fail(Code::not_supported, "query is ", device::name(type_), " and input ", i, " is ",
              device::name(node.input_type(i)), "; they must be of one type");
     require(!rotates_ || (node.has_input(kCos) && node.has_input(kSin)), "do_rotary wants cos_cache and sin_cache");
+    require(node.has_input(kCos) == node.has_input(kSin), "cos_cache and sin_cache are wanted together");
     require(node.has_input(1) == node.has_input(2), "key and value are wanted together, or packed with query");
     require(node.has_input(kPastKey) == node.has_input(kPastValue), "past_key and past_value are wanted together");
     require(node.has_input(kQWeights) == node.has_input(kKWeights),

@@ -55,7 +55,7 @@ class Walk {
       find(i + left, at);
       return;
     }
-    UNROLL for (int k = 0; k < kInputs; ++k) at[k] = here[k] + strides_[1][k] - (repeats(k) ? 0 : run() - left);
+    UNROLL for (int k = 0; k < kInputs; ++k) at[k] = here[k] + strides_[1][k] - (run() - left) * strides_[0][k];
   }
 
  private:
@@ -65,7 +65,7 @@ class Walk {
     int64_t rest;
     const uint32_t row = uint32_t(sizes_[0](i, rest));
     UNROLL for (int k = 0; k < kInputs; ++k) at[k] =
-        int64_t((repeats(k) ? 0 : uint32_t(rest)) + row * uint32_t(strides_[1][k]));
+        int64_t(uint32_t(rest) * uint32_t(strides_[0][k]) + row * uint32_t(strides_[1][k]));
     return run() - rest;
   }
   template <class Index, int kInputs>
