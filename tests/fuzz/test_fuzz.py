@@ -37,7 +37,7 @@ def test_a_number_gives_the_same_case(number):
 
 @needs_a_sturdy_reference
 def test_a_wrong_answer_is_found(encore_with_wrong_answers):
-    found = [trial.try_case(compose.compose(number)).finding for number in range(200, 240)]
+    found = [trial.try_case(compose.compose(number)).finding for number in range(200, 260)]
     assert sum(finding is not None and finding.kind == "values" for finding in found) > 10
 
 
@@ -57,8 +57,10 @@ def test_a_refusal_is_found(monkeypatch):
         raise RuntimeError("no")
 
     monkeypatch.setattr(trial.encore_session, "make_session", refuse)
-    sound = next(case for case in map(compose.compose, range(1000)) if case.nodes and not case.refused)
-    assert trial.try_case(sound).finding.kind == "refused"
+    sound = (case for case in map(compose.compose, range(1000)) if case.nodes and not case.refused)
+    # Of some operators no reference is known.
+    found = next(finding for finding in (trial.try_case(case).finding for case in sound) if finding)
+    assert found.kind == "refused"
 
 
 CHILD = """

@@ -1,8 +1,8 @@
 #include "ops/attention/attend_chosen.h"
 
 #include "ops/attention/attend_few.h"
-#include "ops/attention/attend_slots.h"
 #include "ops/attention/chosen_look.h"
+#include "ops/attention/slot_rows.h"
 
 namespace encore::ops {
 

@@ -12,28 +12,61 @@
 //   values   i = 2 p, 2 p + 1, 2 p + 8, 2 p + 9 values 64 s + 8 g to + 7
 //   sums     values 64 s + 8 g to + 7           rows 2 p, 2 p + 1
 //
-// Where rows and keys are is the source's to know:
+// Where rows and keys are is the source's to know. Keys go in slots, of which some may be empty:
 //   find(b, part)            the rows of a block, its share of keys aside; may use the block, and find none
 //   range(tile, row)         the keys of a row; later rows see no earlier ones
-//   begin(key)               where tiles of keys begin, so that this one is in the first
-//   walk<kValues>(tile, key, end)    what the keys of the tile that begins there have in common
-//   key_row(tile, walk, key, in_tile, there), value_row    a key's own, of which load(row, column) gives eight values
+//   slots(b, s, tile, first, end)    where those keys are that any row sees; fetch(b, tile, slots, end) before a share
+//                            of them is looked at
+//   walk<kValues>(b, s, tile, slot, end, slots)    what the tile of slots that begins there has in common
+//   key_row(tile, walk, slot, in_tile, there), value_row    a key's own, of which load(row, column) gives eight values
 //   words(raw)               those eight values, where they are wanted: what is on its way is as it was loaded
 //   there(row)               whether it has any: only where kHoles
+//   look(b, s, tile, slot, end, slots)    what is to be known of a tile of slots for
+//     plain(look, slot, end, all, rows)    whether every row sees them, if every row sees the keys in `all`
+//     sees(look, slot, in_tile, end, row, range)    whether a row does
 //   q(tile, row, column)     eight values of a query
 //   y(tile, row), head(tile, row), partial_row(tile, row)
 //   score_scale(scale), finished(tile, value, column)    what scores and results are multiplied by
 //   masked(score, tile, mask_row, key), mask_row(tile, row), has_mask()
+//   Shared                   what it keeps in shared memory, as `look`
 #pragma once
 #include <bit>
 
 #include "device/warp.h"
+#include "ops/attention/attend_keys.h"
 #include "ops/attention/attend_shares.h"
 #include "ops/attention/group_softmax.h"
 
 namespace encore::ops {
 
 using Words = device::Pack<uint32_t, 4>;  // eight values
+
+// Of a source of which the slots are the keys themselves.
+struct KeysAsSlots {
+  struct Shared {};
+  // For launches: the keys that are likely to be looked at, and the dynamic shared memory wanted behind `from`.
+  static int64_t likely_keys(const Attend& p) { return p.keys; }
+  static int64_t place(int64_t /*from*/, int64_t /*shares*/) { return 0; }
+  struct Look {};
+  template <class B, class S, class Tile>
+  DEVICE_FN static Slots slots(B&, const S&, const Tile&, int first, int end) {
+    return {first, end, end, first};
+  }
+  template <class B, class Tile>
+  DEVICE_FN static void fetch(B&, const Tile&, const Slots&, int) {}
+  template <class B, class S, class Tile>
+  DEVICE_FN static Look look(const B&, const S&, const Tile&, int, int, const Slots&) {
+    return {};
+  }
+  template <int kKeys>
+  DEVICE_FN static bool plain(Look, int slot, int end, KeyRange all, int) {
+    return slot >= all.first && slot + kKeys <= (all.end < end ? all.end : end);
+  }
+  DEVICE_FN static bool sees(Look, int slot, int in_tile, int end, int, KeyRange range) {
+    const int key = slot + in_tile;
+    return key < end && key >= range.first && key < range.end;
+  }
+};
 
 // Heads of up to 32 kChunks values, eight rows in each of kTiles.
 template <class T, int kChunks, int kTiles, class Source>
@@ -65,6 +98,7 @@ struct AttendGroup {
     int64_t mask_row[kRows];
     KeyRange range[kRows];
     float top[kWarps][kRows], total[kWarps][kRows];
+    typename Source::Shared look;
   };
   struct Keys {
     Raw at[2][kChunks];
@@ -83,7 +117,7 @@ struct AttendGroup {
   float scale, softcap;
   Partial partial;
 
-  DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
+  DEVICE_FN void operator()(Block<Shared>& b, const Shared& shared) const {
     const int shares = partial.shares;
     const int index = int(b.index()), share = index % shares, part = index / shares;
     const Tile tile = source.find(b, part);
@@ -94,12 +128,12 @@ struct AttendGroup {
 
     // The keys that any of the rows sees, those that all see, and this block's share. Rows are in order of queries.
     const KeyRange low = source.range(tile, 0), high = source.range(tile, rows - 1);
-    const int begin = source.begin(low.first);
-    const int tiles = high.end > begin ? (high.end - begin + kKeys - 1) / kKeys : 0;
+    Slots slots = source.slots(b, shared, tile, low.first, high.end);
+    const int tiles = slots.end > slots.first ? (slots.end - slots.first + kKeys - 1) / kKeys : 0;
     const int own = (tiles + shares - 1) / shares;
-    const int first = begin + share * own * kKeys;
-    const int end = high.end - first > own * kKeys ? first + own * kKeys : high.end;
-    const KeyRange all{high.first, low.end < end ? low.end : end};
+    const int first = slots.first + share * own * kKeys;
+    const int end = slots.end - first > own * kKeys ? first + own * kKeys : slots.end;
+    const KeyRange all{high.first, low.end};
     const float factor = source.score_scale(scale);
     if (first >= end && shares > 1) {
       b.threads([&](int t, Shared&) {
@@ -107,13 +141,15 @@ struct AttendGroup {
       });
       return;
     }
+    slots.share = first;
+    source.fetch(b, tile, slots, end);
 
     PerThread<Keys, kThreads> keys;
     PerThread<Values, kThreads> values;
     b.threads([&](int t, Shared& s) {
-      const int key = first + t / 32 * kKeys;
-      load_keys(keys[t], tile, key, end, t % 32);
-      load_values(values[t], tile, key, end, t % 32);
+      const int slot = first + t / 32 * kKeys;
+      load_keys(keys[t], b, s, tile, slot, end, slots, t % 32);
+      load_values(values[t], b, s, tile, slot, end, slots, t % 32);
       for (int i = t; i < kTiles * kChunks * 32; i += kThreads) {
         const int lane = i % 32, chunk = i / 32 % kChunks, of_rows = i / 32 / kChunks;
         const int row = 8 * of_rows + lane / 4, column = 32 * chunk + 8 * (lane % 4);
@@ -129,8 +165,8 @@ struct AttendGroup {
       const int thread = 32 * warp.index();
       PerThread<State, 32> state;
       warp.lanes([&](int lane) { state[lane].clear(); });
-      for (int key = first + warp.index() * kKeys; key < end; key += kWarps * kKeys) {
-        const int next = key + kWarps * kKeys;
+      for (int slot = first + warp.index() * kKeys; slot < end; slot += kWarps * kKeys) {
+        const int next = slot + kWarps * kKeys;
         PerThread<Scores, 32> scores;
         PerThread<OfRows, 32> tops;
         PerThread<Powers, 32> powers;
@@ -157,9 +193,10 @@ struct AttendGroup {
           if constexpr (Source::kHoles) {
             UNROLL for (int i = 0; i < 2; ++i) there[i] = keys[thread + lane].there[i];
           }
-          load_keys(keys[thread + lane], tile, next, end, lane);
-          const bool plain = key >= all.first && key + kKeys <= all.end && there[0] && there[1];
-          judge(scores[lane], tops[lane], s, tile, key, end, plain, there, factor, lane);
+          load_keys(keys[thread + lane], b, s, tile, next, end, slots, lane);
+          const auto look = source.look(b, s, tile, slot, end, slots);
+          const bool plain = source.template plain<kKeys>(look, slot, end, all, rows) && there[0] && there[1];
+          judge(scores[lane], tops[lane], s, tile, look, slot, end, plain, there, factor, lane);
         });
         UNROLL for (int r = 0; r < kTiles; ++r) {
           UNROLL for (int e = 0; e < 2; ++e) warp.template reduce_columns<4>(
@@ -187,7 +224,7 @@ struct AttendGroup {
             }
           }
         }
-        warp.lanes([&](int lane) { load_values(values[thread + lane], tile, next, end, lane); });
+        warp.lanes([&](int lane) { load_values(values[thread + lane], b, s, tile, next, end, slots, lane); });
       }
       UNROLL for (int r = 0; r < kTiles; ++r) {
         UNROLL for (int e = 0; e < 2; ++e) warp.template reduce_columns<4>(
@@ -208,12 +245,13 @@ struct AttendGroup {
   }
 
  private:
-  // A lane's part of the tile that begins with `key`; zeros from `end` on.
-  DEVICE_FN void load_keys(Keys& to, const Tile& tile, int key, int end, int lane) const {
-    const auto walk = source.template walk<false>(tile, key, end);
+  // A lane's part of the tile that begins with `slot`; zeros from `end` on.
+  DEVICE_FN void load_keys(Keys& to, const Block<Shared>& b, const Shared& s, const Tile& tile, int slot, int end,
+                           const Slots& slots, int lane) const {
+    const auto walk = source.template walk<false>(b, s, tile, slot, end, slots);
     UNROLL for (int i = 0; i < 2; ++i) {
-      const int one = key + lane / 4 + 8 * i;
-      const auto row = source.key_row(tile, walk, one, one - key, one < end);
+      const int one = slot + lane / 4 + 8 * i;
+      const auto row = source.key_row(tile, walk, one, one - slot, one < end);
       const bool there = one < end && source.there(row);
       if constexpr (Source::kHoles) to.there[i] = there;
       UNROLL for (int c = 0; c < kChunks; ++c) {
@@ -222,11 +260,12 @@ struct AttendGroup {
       }
     }
   }
-  DEVICE_FN void load_values(Values& to, const Tile& tile, int key, int end, int lane) const {
-    const auto walk = source.template walk<true>(tile, key, end);
+  DEVICE_FN void load_values(Values& to, const Block<Shared>& b, const Shared& s, const Tile& tile, int slot, int end,
+                             const Slots& slots, int lane) const {
+    const auto walk = source.template walk<true>(b, s, tile, slot, end, slots);
     UNROLL for (int i = 0; i < 4; ++i) {
-      const int one = key + lane % 4 * 2 + i % 2 + i / 2 * 8;
-      const auto row = source.value_row(tile, walk, one, one - key, one < end);
+      const int one = slot + lane % 4 * 2 + i % 2 + i / 2 * 8;
+      const auto row = source.value_row(tile, walk, one, one - slot, one < end);
       const bool there = one < end && source.there(row);
       UNROLL for (int n = 0; n < kSpans; ++n) {
         const int column = 64 * n + 8 * (lane / 4);
@@ -235,8 +274,8 @@ struct AttendGroup {
     }
   }
   // From products to masked scores, of which a lane's largest go to `tops`. `plain`: every row sees all of these keys.
-  DEVICE_FN void judge(Scores& scores, OfRows& tops, const Shared& s, const Tile& tile, int key, int end, bool plain,
-                       const bool (&there)[2], float factor, int lane) const {
+  DEVICE_FN void judge(Scores& scores, OfRows& tops, const Shared& s, const Tile& tile, const auto& look, int slot,
+                       int end, bool plain, const bool (&there)[2], float factor, int lane) const {
     UNROLL for (int r = 0; r < kTiles; ++r) {
       SumTile& scored = scores.at[r][0];
       UNROLL for (int i = 0; i < 4; ++i) {
@@ -245,10 +284,9 @@ struct AttendGroup {
       }
       if (!plain || source.has_mask()) {
         UNROLL for (int i = 0; i < 4; ++i) {
-          const int row = 8 * r + lane % 4 * 2 + i % 2, one = key + lane / 4 + i / 2 * 8;
-          const bool seen =
-              row < tile.rows && one < end && there[i / 2] && one >= s.range[row].first && one < s.range[row].end;
-          scored.at[i] = seen ? source.masked(scored.at[i], s.mask_row[row], one) : kUnseen<float>;
+          const int row = 8 * r + lane % 4 * 2 + i % 2, one = lane / 4 + i / 2 * 8;
+          const bool seen = row < tile.rows && there[i / 2] && source.sees(look, slot, one, end, row, s.range[row]);
+          scored.at[i] = seen ? source.masked(scored.at[i], s.mask_row[row], slot + one) : kUnseen<float>;
         }
       }
       UNROLL for (int e = 0; e < 2; ++e) tops.at[r][e] = larger(scored.at[e], scored.at[e + 2]);
@@ -281,12 +319,14 @@ struct AttendGroup {
   }
 };
 
-// `p` says what the source does not: sizes, scale, softcap and sinks, and where y and its rows are for what is shared.
+// `own_bytes` of dynamic shared memory the source has behind kSumsBytes. `p` says what it does not: sizes, scale,
+// softcap and sinks, and where y and its rows are for what is shared.
 template <class T, int kChunks, int kTiles, class Source>
-void launch_group(Context& context, const Attend& p, const Source& source, int64_t blocks, const Partial& partial) {
+void launch_group(Context& context, const Attend& p, const Source& source, int64_t blocks, const Partial& partial,
+                  int64_t own_bytes = 0) {
   using Kernel = AttendGroup<T, kChunks, kTiles, Source>;
   device::block_kernel<typename Kernel::Shared>(
-      context.stream(), {checked_product(blocks, partial.shares), Kernel::kThreads, Kernel::kSumsBytes},
+      context.stream(), {checked_product(blocks, partial.shares), Kernel::kThreads, Kernel::kSumsBytes + own_bytes},
       Kernel{source, SinkView<T>(p), int(p.head_size), int(p.value_size), float(p.scale), float(p.softcap), partial});
   combine_shares(context, p, partial);
 }

@@ -7,7 +7,7 @@ namespace {
 
 // A tile has heads of one token. Its keys are numbers in its list: first those of the window, then the selected ones.
 template <class T, class Stored, int kMost>
-struct SelectedRows {
+struct SelectedRows : KeysAsSlots {
   static constexpr bool kHoles = true, kFindsNone = false;
   using Cache = CacheView<T, Stored>;
   using Raw = Words;
@@ -23,7 +23,7 @@ struct SelectedRows {
   };
 
   SequenceView sequences;
-  SlotView slots;
+  SlotView places;
   Cache cache;
   TokenRows<T> tokens;
   int group, parts, before;
@@ -50,9 +50,9 @@ struct SelectedRows {
     Tile tile{token, kv_head, first_head, rows, sequence, 0, 0, 0, 0, 0};
     if (sequence < 0) return tile;
     const int start = sequences.start(sequence);
-    tile.length = sequences.length(sequence, sequences.end(sequence) - start, slots.room);
+    tile.length = sequences.length(sequence, sequences.end(sequence) - start, places.room);
     const int64_t position = int64_t(sequences.past(sequence)) + token - start;
-    tile.position = position < slots.room ? int(position) : slots.room;
+    tile.position = position < places.room ? int(position) : places.room;
     if (selected.local) {
       tile.window = before < 0 || tile.position < before ? 0 : tile.position - before;
       const int end = causal && tile.position < tile.length ? tile.position + 1 : tile.length;
@@ -63,9 +63,8 @@ struct SelectedRows {
     return tile;
   }
   DEVICE_FN static KeyRange range(const Tile& tile, int) { return {0, tile.keys}; }
-  DEVICE_FN static int begin(int key) { return key; }
-  template <bool kValues>
-  DEVICE_FN static Walk walk(const Tile&, int, int) {
+  template <bool kValues, class B, class S>
+  DEVICE_FN static Walk walk(const B&, const S&, const Tile&, int, int, const Slots&) {
     return {};
   }
   DEVICE_FN Row key_row(const Tile& tile, Walk, int key, int, bool there) const {
@@ -119,7 +118,7 @@ struct SelectedRows {
       const bool in_window = at >= tile.window && at < tile.window + tile.in_window;
       if (at >= tile.length || (causal && at > tile.position) || in_window) return row;
     }
-    const int64_t slot = slots.slot(tile.sequence, at);
+    const int64_t slot = places.slot(tile.sequence, at);
     if (slot >= 0) row.cached = cached + cache.offset(slot, tile.kv_head);
     return row;
   }
@@ -135,7 +134,8 @@ void run(Context& context, const AttendPages& p, const SelectedKeys& selected) {
   const int64_t window = p.before < 0 ? p.most_keys : std::min(p.before + 1, p.most_keys);
   const Attend rest = rest_of(p, (selected.local ? window : 0) + selected.most);
   const int64_t shares = shares_for(context, rest, blocks, Kernel::kRoom, 2 * Kernel::kWarps * Kernel::kKeys);
-  const Rows source{p.sequences,
+  const Rows source{{},
+                    p.sequences,
                     SlotView(pages, context.fault()),
                     typename Rows::Cache(pages),
                     TokenRows<T>(p),

@@ -9,7 +9,7 @@ namespace encore::ops {
 
 // Keys and values are read in Units.
 template <class T, int kMost, class Unit = T>
-struct DenseRows {
+struct DenseRows : KeysAsSlots {
   static constexpr bool kHoles = false, kFindsNone = false;
   struct Tile {
     int batch, kv_head, first_row, rows, length;
@@ -34,9 +34,8 @@ struct DenseRows {
     int head;
     return sight.range(tile.length, fold.query(tile.first_row + row, head));
   }
-  DEVICE_FN static int begin(int key) { return key; }
-  template <bool kValues>
-  DEVICE_FN static Walk walk(const Tile&, int, int) {
+  template <bool kValues, class B, class S>
+  DEVICE_FN static Walk walk(const B&, const S&, const Tile&, int, int, const Slots&) {
     return {};
   }
   DEVICE_FN const Unit* key_row(const Tile& tile, Walk, int key, int, bool) const {
@@ -96,9 +95,36 @@ void launch_dense(Context& context, const Attend& p, const auto& make) {
   const FoldedRows fold(p);
   const int row_parts = (fold.rows + Kernel::kRows - 1) / Kernel::kRows;
   const int64_t blocks = checked_product(checked_product(p.batch, p.kv_heads), row_parts);
-  const int64_t shares = shares_for(context, p, blocks, Kernel::kRoom, 2 * Kernel::kWarps * Kernel::kKeys);
-  const Rows rows{SightView<T>(p, context.fault()), fold, p.q, p.k, p.v, p.y, int(p.heads), int(p.kv_heads), row_parts};
-  launch_group<T, kChunks, kTiles>(context, p, make(rows), blocks, make_partial(context, p, shares));
+  Source source = make(
+      Rows{{}, SightView<T>(p, context.fault()), fold, p.q, p.k, p.v, p.y, int(p.heads), int(p.kv_heads), row_parts});
+  Attend likely = p;
+  likely.keys = source.likely_keys(p);
+  const Partial partial =
+      make_partial(context, p, shares_for(context, likely, blocks, Kernel::kRoom, 2 * Kernel::kWarps * Kernel::kKeys));
+  const int64_t own_bytes = source.place(Kernel::kSumsBytes, partial.shares);
+  launch_group<T, kChunks, kTiles>(context, p, source, blocks, partial, own_bytes);
+}
+template <class T, int kChunks>
+void launch_dense(Context& context, const Attend& p, const auto& make) {
+  const int64_t rows = p.queries * (p.heads / p.kv_heads);
+  if (rows <= 8 || kChunks > 4)
+    launch_dense<T, kChunks, 1>(context, p, make);
+  else if constexpr (kChunks <= 4) {
+    if (rows <= 16)
+      launch_dense<T, kChunks, 2>(context, p, make);
+    else
+      launch_dense<T, kChunks, 4>(context, p, make);
+  }
+}
+template <class T>
+void launch_dense(Context& context, const Attend& p, const auto& make) {
+  const int64_t size = std::max(p.head_size, p.value_size);
+  if (size <= 64)
+    launch_dense<T, 2>(context, p, make);
+  else if (size <= 128)
+    launch_dense<T, 4>(context, p, make);
+  else
+    launch_dense<T, 8>(context, p, make);
 }
 
 // Whether queries and heads that share keys are as few as the kernel wants them, and whether it takes all but the keys

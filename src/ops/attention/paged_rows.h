@@ -11,7 +11,7 @@
 namespace encore::ops {
 
 template <class T, class Stored, int kMost>
-struct PagedRows {
+struct PagedRows : KeysAsSlots {
   static constexpr bool kHoles = true, kFindsNone = true;
   using Cache = CacheView<T, Stored>;
   using Raw = typename Cache::Raw;
@@ -24,7 +24,7 @@ struct PagedRows {
   };
 
   SequenceView sequences;
-  SlotView slots;
+  SlotView places;
   Cache cache;
   TokenRows<T> tokens;
   device::SmallDivider group;
@@ -53,7 +53,7 @@ struct PagedRows {
             first_row,
             left < kMost ? left : kMost,
             sequences.past(sequence),
-            sequences.length(sequence, own, slots.room)};
+            sequences.length(sequence, own, places.room)};
   }
   DEVICE_FN KeyRange range(const Tile& tile, int row) const {
     int head;
@@ -61,10 +61,13 @@ struct PagedRows {
     return {before < 0 || at < before ? 0 : at - before, causal && at < tile.length ? at + 1 : tile.length};
   }
   // What is read before a window is in the page of its first key.
-  DEVICE_FN int begin(int key) const { return whole ? key / 16 * 16 : key; }
-  template <bool kValues>
-  DEVICE_FN Walk walk(const Tile& tile, int key, int end) const {
-    return {whole && key < end ? slots.template slot<!kValues>(tile.sequence, key) : -1};
+  template <class B, class S>
+  DEVICE_FN Slots slots(B&, const S&, const Tile&, int first, int end) const {
+    return {whole ? first / 16 * 16 : first, end, end, first};
+  }
+  template <bool kValues, class B, class S>
+  DEVICE_FN Walk walk(const B&, const S&, const Tile& tile, int key, int end, const Slots&) const {
+    return {whole && key < end ? places.template slot<!kValues>(tile.sequence, key) : -1};
   }
   DEVICE_FN Row key_row(const Tile& tile, Walk walk, int key, int in_tile, bool there) const {
     return row<true>(cache.keys, tile, walk, key, in_tile, there);
@@ -118,7 +121,7 @@ struct PagedRows {
     if (whole)
       slot = walk.slot < 0 ? -1 : walk.slot + in_tile;
     else if (there)
-      slot = slots.template slot<kReports>(tile.sequence, key);
+      slot = places.template slot<kReports>(tile.sequence, key);
     return slot < 0 ? nullptr : all + cache.offset(slot, tile.kv_head);
   }
 };
@@ -138,7 +141,8 @@ void run_pages(Context& context, const AttendPages& p) {
   const int64_t shares =
       std::min(shares_for(context, rest, std::max<int64_t>(busy, 1), Kernel::kRoom, 2 * Kernel::kWarps * Kernel::kKeys),
                kMostBlocks / blocks);
-  const Rows source{sequences,
+  const Rows source{{},
+                    sequences,
                     SlotView(pages, context.fault()),
                     typename Rows::Cache(pages),
                     TokenRows<T>(p),

@@ -65,7 +65,7 @@ struct StreamCodes {
   int count, depth, columns, units, tiles, pitch;  // pitch: of a's rows in shared memory
   bool shared;                                     // a unit has but one scale
 
-  DEVICE_FN void operator()(Block<Shared>& b, const Shared& s) const {
+  DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
     const int warps = b.size() / 32, step = int(b.count());
     PerThread<Held, kMaxThreads> held;
     b.threads([&](int t, Shared& s) {
