@@ -10,6 +10,7 @@ The models exist only as configurations: nothing is downloaded. Which weights th
 import contextlib
 import importlib.util
 import io
+import json
 import os
 import pathlib
 import sys
@@ -69,8 +70,20 @@ LARGE = {
     )
 }
 # The truth is what the CPU makes of the graph for it; the others are for CUDA.
-SMALL_KINDS = {"f32": ("fp32", "cpu"), "f16": ("fp16", "cuda"), "int4": ("int4", "cuda")}
+SMALL_KINDS = {
+    "f32": ("fp32", "cpu"),
+    "f16": ("fp16", "cuda"),
+    "int4": ("int4", "cuda"),
+    "paged": ("fp16", "cuda", "use_paged_attention=1", "paged_block_size=16"),
+}
 LARGE_KINDS = {"f16": SMALL_KINDS["f16"], "int4": SMALL_KINDS["int4"]}
+# Caches of codes, which one model has.
+CODES = {
+    "paged_int8": (*SMALL_KINDS["paged"], "kv_cache_quant_scheme=int8_per_tensor"),
+    "cache_int8": (*SMALL_KINDS["f16"], "kv_cache_quant_scheme=int8_per_tensor"),
+    "cache_int4": (*SMALL_KINDS["f16"], "kv_cache_quant_scheme=int4_per_channel"),
+    "cache_fp8": (*SMALL_KINDS["f16"], "kv_cache_quant_scheme=fp8_per_tensor"),
+}
 # Weights of experts as they are: by default the builder permutes them for one library's kernels.
 OPTIONS = ["qmoe_weights_prepacked=0"]
 
@@ -92,12 +105,26 @@ def checkpoint(config, folder):
     transformers.PreTrainedTokenizerFast(tokenizer_object=tokens, unk_token="t0").save_pretrained(folder)
 
 
-def build(checkpoint, kind, options, folder):
+def scales_for(options, config, folder):
+    """The option that a cache of codes wants besides, of a file with any scales."""
+    schemes = [option.partition("=")[2] for option in options if option.startswith("kv_cache_quant_scheme=")]
+    if not schemes:
+        return []
+    (scheme,) = schemes
+    size = config.num_key_value_heads * config.head_dim if scheme.endswith("_per_channel") else 1
+    scales = [[1.0] * size] * config.num_hidden_layers
+    file = folder / f"{scheme}.json"
+    file.write_text(json.dumps({"scales": {"k_scales": scales, "v_scales": scales}}))
+    return [f"kv_cache_scale_file={file}"]
+
+
+def build(checkpoint, config, kind, folder):
     """The builder's model, and what its runtime is told of it."""
-    precision, provider = kind
+    precision, provider, *special = kind
     cache = str(folder / "cache")
     arguments = (None, str(checkpoint), str(folder), precision, provider, cache)
     with contextlib.redirect_stdout(io.StringIO()):
+        options = [*OPTIONS, *special, *scales_for(special, config, checkpoint)]
         extra = builder.parse_extra_options(*arguments, options)
         builder.create_model(*arguments, **extra)
     return onnx.load(folder / "model.onnx"), (folder / "genai_config.json").read_text()
@@ -127,8 +154,8 @@ def main():
         for models, kinds in ((MODELS, SMALL_KINDS), (LARGE, LARGE_KINDS)):
             for name, config in models.items():
                 checkpoint(config, folder / name)
-                for kind, how in kinds.items():
-                    model, runtime = build(folder / name, how, OPTIONS, folder / f"{name}_{kind}")
+                for kind, how in (kinds | CODES if name == "llama" else kinds).items():
+                    model, runtime = build(folder / name, config, how, folder / f"{name}_{kind}")
                     drop_weights(model, config.rope_parameters)
                     file = language_zoo.GRAPHS / f"{name}_{kind}.onnx"
                     onnx.save(model, file)

@@ -1,8 +1,9 @@
 """Language models as onnxruntime-genai's builder makes them: stored as graphs without weights, filled from a seed.
 
 `tools/export_language_models.py` makes the graphs: of each model one in float32 for the CPU, whose answers are the
-truth, and for CUDA one in float16 and one whose products have weights of four bits. The graphs of a model call a weight
-by the same name and so get the same values; `rounded=True` gives the float32 model those that four bits can hold.
+truth, and for CUDA one in float16, one whose products have weights of four bits, and one in float16 with its cache in
+pages; and of one model those whose caches are of codes. The graphs of a model call a weight by the same name and so get
+the same values; `rounded=True` gives the float32 model those that four bits can hold.
 
 Random models hesitate between tokens. Here the head looks for the embedding of the token before: each token is followed
 by the next number unless attention or the network says something louder, and the best token is far from the second
@@ -23,6 +24,9 @@ HEAD = "lm_head.MatMul.weight"
 TABLES = {"cos_cache": np.cos, "sin_cache": np.sin}  # of the rotary embedding
 THETA = "theta"  # the metadata of those that follow from it; others are stored
 BLOCK = 32  # weights that share a scale
+LOUDEST = 5.0  # of keys and values, about: a cache of codes clips what is louder
+PROJECTIONS = "q_proj", "k_proj", "v_proj"  # parts of qkv_proj, where they are apart
+MOST = {TensorProto.INT8: 128, TensorProto.UINT8: 8, TensorProto.FLOAT8E4M3FN: 448}  # of its codes, by the cache's type
 
 # Standard deviations, times the root of what a product sums over, where they aren't 1: of what decides how sharp
 # attention is, and of what decides how loud a layer is beside the embedding.
@@ -38,7 +42,7 @@ def names():
 
 
 def load(name, kind, seed=0, rounded=False):
-    """The model with weights, small enough for one message; kind is f32, f16 or int4."""
+    """The model with weights, small enough for one message; `names()` tells which kinds there are."""
     model = graph(name, kind)
     for tensor, values in weights(name, model, seed, rounded):
         tensor.raw_data = values.tobytes()
@@ -79,7 +83,8 @@ def cache_shapes(model, batch, capacity):
             attributes = {attribute.name: attribute.i for attribute in node.attribute}
             positions = attributes["local_window_size"] if attributes.get("sliding_window_cache") else capacity
             for past in node.input[3:5]:
-                shapes[past] = (batch, ends[past][1].dim_value, positions, 2 * table.dims[1])
+                size = ends[past][3].dim_value or 2 * table.dims[1]
+                shapes[past] = (batch, ends[past][1].dim_value, positions, size)
     return shapes
 
 
@@ -107,8 +112,13 @@ def weights(name, model, seed, rounded=False):
             packed = (base, *_quantize(rows))
         if part:
             values = packed[1 if part == "packed" else 2].reshape(dims)
+        elif base.endswith(("k_scale", "v_scale")):
+            values = (1 + _normal(base, dims, seed) * np.float32(0.1)) * np.float32(LOUDEST / MOST[_cache_type(model)])
         elif base in TABLES:
             values = table(base, dims, float(tensor.metadata_props[0].value))
+        elif part := next((part for part in PROJECTIONS if f".attn.{part}." in base), None):
+            whole, columns, width = _place(base, part, model)
+            values = _values(whole, (dims[0], width), seed, gains, tied)[:, columns]
         else:
             values = _values(base, dims, seed, gains, tied)
             if base in coarse:
@@ -141,6 +151,18 @@ def _values(name, dims, seed, gains, tied):
         return values * np.float32(0.3)
     gain = next((gain for part, gain in gains.items() if f".{part}." in name), 1.0)
     return values * np.float32(gain / _summed(name, dims) ** 0.5)
+
+
+def _place(name, part, model):
+    """Of a projection that other graphs have beside two others in one: that one, the columns in it, and its width."""
+    dims = {tensor.name: tensor.dims for tensor in model.graph.initializer}
+    widths = [dims[name.replace(part, other)][1] for other in PROJECTIONS]
+    end = sum(widths[: PROJECTIONS.index(part) + 1])
+    return name.replace(part, "qkv_proj"), slice(end - dims[name][1], end), sum(widths)
+
+
+def _cache_type(model):
+    return next(value.type.tensor_type.elem_type for value in model.graph.input if value.name.endswith(".key"))
 
 
 def _normal(name, dims, seed):

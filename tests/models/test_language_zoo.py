@@ -19,8 +19,9 @@ def values(model):
 
 
 def test_names_are_the_models_that_the_tests_and_the_benchmark_speak_of():
-    small = [f"{name}_{kind}" for name in SMALL for kind in ("f16", "f32", "int4")]
-    assert zoo.names() == sorted([*small, "llama_1b_f16", "llama_1b_int4"])
+    small = [f"{name}_{kind}" for name in SMALL for kind in ("f16", "f32", "int4", "paged")]
+    codes = ["llama_paged_int8", "llama_cache_int8", "llama_cache_int4", "llama_cache_fp8"]
+    assert zoo.names() == sorted([*small, *codes, "llama_1b_f16", "llama_1b_int4"])
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -35,6 +36,25 @@ def test_graphs_of_a_model_have_the_same_weights(name):
     assert set(single) == set(half)
     for key, value in half.items():
         np.testing.assert_allclose(value, single[key], rtol=1e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_graphs_with_pages_have_them_too(name):
+    half, paged = values(zoo.load(name, "f16")), values(zoo.load(name, "paged"))
+    for layer in range(2):
+        parts = [f"model.layers.{layer}.attn.{part}.MatMul.weight" for part in zoo.PROJECTIONS]
+        if parts[0] in paged:
+            whole = parts[0].replace("q_proj", "qkv_proj")
+            paged[whole] = np.concatenate([paged.pop(part) for part in parts], axis=1)
+    assert set(paged) == set(half)
+    assert all((paged[key] == value).all() for key, value in half.items())
+
+
+def test_scales_of_codes_follow_from_what_they_can_hold():
+    for kind, most in {"cache_int8": 128, "paged_int8": 128, "cache_int4": 8, "cache_fp8": 448}.items():
+        scales = [value for key, value in values(zoo.load("llama", kind)).items() if key.endswith("_scale")]
+        assert len(scales) == 4
+        np.testing.assert_allclose([scale.mean() * most for scale in scales], zoo.LOUDEST, rtol=0.3)
 
 
 @pytest.mark.parametrize("name, matrix", MATRICES.items())

@@ -1,7 +1,8 @@
 """Language models of onnxruntime-genai's builder: prompts read, tokens chosen, with caches that stay in place.
 
 The past and the present of a layer are one buffer. A step's inputs and outputs stay where they are too, so that one
-captured graph serves every step of a batch size, however long the sequences have become.
+captured graph serves every step of a batch size, however long the sequences have become. Caches may hold codes, or be
+in pages that are handed out in any order.
 """
 
 import os
@@ -14,27 +15,63 @@ import numpy as np
 import onnxruntime as ort
 import onnxruntime_ep_encore
 import pytest
+from onnx import TensorProto
 
 CAPACITY = 96  # positions in a cache
 TOKENS = 64  # that follow each prompt
 RNG = np.random.default_rng(0)
 PROMPTS = [RNG.integers(3, 512, length) for length in (1, 7, 24)]
-NUMPY = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+NUMPY = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(int8)": np.int8,
+    "tensor(uint8)": np.uint8,
+    "tensor(float8e4m3fn)": np.uint8,  # its bits
+}
+SLOTS = 16  # in a page
+RING = 48  # positions that a layer with a window keeps: a prompt and the window
 
 # Of the truth's logits the best is this far from the second best, in standard deviations, wherever a token is chosen:
 # several times as much as float16 moves them. With tied embeddings no seed has such margins: there a token may be
-# chosen that the truth likes almost as much.
+# chosen that the truth likes almost as much. So may it where another rounding makes another code of four bits, and where
+# floats of eight bits are held against float32.
 SEEDS = {
     ("llama", "f16"): 60,
     ("llama", "int4"): 92,
+    ("llama", "cache_int8"): 25,
+    ("llama", "cache_int4"): 43,
+    ("llama", "cache_fp8"): 7,
     ("gptoss", "f16"): 30,
     ("gptoss", "int4"): 28,
     ("qwen", "f16"): 37,
     ("qwen", "int4"): 37,
 }
-ALMOST = {"qwen": 0.02}
+PAGED = {("llama", "paged"): 60, ("llama", "paged_int8"): 25, ("gptoss", "paged"): 30, ("qwen", "paged"): 37}
+ALMOST = {"qwen": 0.02, "cache_int4": 0.1, "cache_fp8": 0.5}
 # Only shapes' arithmetic, which the host needs the result of.
 ON_HOST = {"Gather", "Cast"}
+
+
+def caches(session, shapes):
+    """Buffers of these shapes for inputs of these names."""
+    types = {item.name: item.type.removeprefix("tensor(").removesuffix(")") for item in session.get_inputs()}
+    make = lambda name, shape: ort.OrtValue.ortvalue_from_shape_and_type(
+        shape, TensorProto.DataType.Value(types[name].upper()), "gpu", 0, es.NVIDIA
+    )
+    return {name: make(name, list(shape)) for name, shape in shapes.items()}
+
+
+def bind_caches(run, caches):
+    for name, cache in caches.items():
+        run.binding.bind_ortvalue_input(name, cache)
+        run.binding.bind_ortvalue_output(name.replace("past_key_values", "present"), cache)
+
+
+def clear(caches):
+    """Whoever reads what nobody has written is found out: NaN, or the loudest of codes."""
+    for cache in caches.values():
+        dtype = NUMPY[cache.data_type()]
+        cache.update_inplace(np.full(cache.shape(), np.nan if dtype == np.float16 else 0x7F, dtype))
 
 
 class Steps:
@@ -44,7 +81,7 @@ class Steps:
         self.session, self.batch = session, batch
         self.shapes = language_zoo.cache_shapes(model, batch, CAPACITY)
         self.logits = NUMPY[session.get_outputs()[0].type]
-        self.caches = {name: es.empty_on_device(shape, self.logits) for name, shape in self.shapes.items()}
+        self.caches = caches(session, self.shapes)
         self.step = self._bound(1, CAPACITY)
 
     def _bound(self, length, mask):
@@ -56,18 +93,12 @@ class Steps:
             {name: np.ones(shape, np.int64) for name, shape in feeds.items()},
             {"logits": ((self.batch, length, vocabulary), self.logits)},
         )
-        for name, cache in self.caches.items():
-            run.binding.bind_ortvalue_input(name, cache)
-            run.binding.bind_ortvalue_output(name.replace("past_key_values", "present"), cache)
+        bind_caches(run, self.caches)
         return run
-
-    def clear(self):
-        for name, cache in self.caches.items():
-            cache.update_inplace(np.full(self.shapes[name], np.nan, self.logits))
 
     def generate(self, prompts, graph_id):
         """The tokens that follow each prompt; shorter ones are padded behind."""
-        self.clear()
+        clear(self.caches)
         lengths = np.array([len(prompt) for prompt in prompts])
         ids = np.zeros((self.batch, lengths.max()), np.int64)
         for row, prompt in zip(ids, prompts):
@@ -83,20 +114,90 @@ class Steps:
         return np.stack(chosen, axis=1)
 
 
+class Pages:
+    """What the runs of some sequences share, each of which is given pages as it grows, up to CAPACITY positions.
+
+    A layer with a window has other pages, fewer, which come again and again.
+    """
+
+    def __init__(self, session, sequences):
+        self.session, self.sequences = session, sequences
+        self.tables, shapes = {}, {}
+        for item in session.get_inputs():
+            kept = RING if "windowed" in str(item.shape[0]) or "windowed" in item.name else CAPACITY
+            pages = sequences * kept // SLOTS
+            if item.name.startswith("past_key_values"):
+                shapes[item.name] = (pages, SLOTS, *item.shape[2:])
+            elif item.name.startswith("block_table"):
+                rows = np.random.default_rng(1).permutation(pages).reshape(sequences, -1)
+                self.tables[item.name] = np.tile(rows, CAPACITY // kept).astype(np.int32)
+        self.caches = caches(session, shapes)
+        self.step = self._bound([1] * sequences, [1, CAPACITY, 0])
+
+    def _bound(self, lengths, bounds):
+        """A run that reads so many new tokens of each sequence."""
+        tokens = sum(lengths)
+        feeds = {
+            "input_ids": np.zeros(tokens, np.int64),
+            "past_sequence_lengths": np.zeros(self.sequences, np.int32),
+            "cumulative_sequence_lengths": np.cumsum([0, *lengths], dtype=np.int32),
+            "attention_metadata": np.array(bounds, np.int32),
+        }
+        logits = self.session.get_outputs()[0]
+        run = es.Bound(self.session, feeds | self.tables, {"logits": ((tokens, logits.shape[-1]), NUMPY[logits.type])})
+        bind_caches(run, self.caches)
+        return run
+
+    def generate(self, prompts, arrivals, graph_id):
+        """The tokens that follow each prompt; prompts arrive at steps in which other sequences are further on."""
+        clear(self.caches)
+        chosen = [[] for _ in prompts]
+        pasts = np.zeros(self.sequences, np.int32)
+        for step in range(max(arrivals) + TOKENS):
+            news = [
+                prompt if step == arrival else tokens[-1:] for prompt, arrival, tokens in zip(prompts, arrivals, chosen)
+            ]
+            lengths = np.array([len(new) for new in news])
+            needed = np.arange(0, CAPACITY, SLOTS) < (pasts + lengths)[:, None]
+            feeds = {name: np.where(needed, table, np.int32(-1)) for name, table in self.tables.items()}
+            feeds |= {"input_ids": np.concatenate(news).astype(np.int64), "past_sequence_lengths": pasts}
+            if (lengths == 1).all():
+                logits = self.step.run(feeds, graph_id=graph_id)["logits"]
+            else:
+                bounds = [lengths.max(), (pasts + lengths).max(), 0]
+                logits = self._bound(lengths, bounds).run(feeds, graph_id=es.EAGER)["logits"]
+            for tokens, length, end in zip(chosen, lengths, np.cumsum(lengths)):
+                if length:
+                    tokens.append(logits[end - 1].argmax())
+            pasts += lengths.astype(np.int32)
+        return [np.array(tokens[:TOKENS]) for tokens in chosen]
+
+
 def regrets(truth, prompt, tokens):
     """How much better the truth's best token is than each that was chosen, in the logits' standard deviations."""
     ids = np.concatenate([prompt, tokens])[None, :-1]
     feeds = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
     for item in truth.get_inputs():
         if item.name.startswith("past_key_values"):
-            feeds[item.name] = np.zeros((1, item.shape[1], 0, truth.head), np.float32)
-    logits = truth.run(["logits"], feeds)[0][0, len(prompt) - 1 :]
+            size = item.shape[3] if isinstance(item.shape[3], int) else truth.head
+            feeds[item.name] = np.zeros((1, item.shape[1], 0, size), NUMPY[item.type])
+    logits = truth.run(["logits"], feeds)[0][0, len(prompt) - 1 :].astype(np.float32)
     return (logits.max(-1) - logits[np.arange(len(tokens)), tokens]) / logits.std(-1)
 
 
 def truth_for(name, kind, seed):
+    """The float32 model, or one with a cache of the same codes; the CPU has none of floats of eight bits."""
+    if kind in ("cache_int4", "cache_int8", "paged_int8"):
+        return on_cpu(language_zoo.load(name, kind.replace("paged", "cache"), seed))
     model = language_zoo.load(name, "f32", seed, rounded=kind == "int4")
-    language_zoo.without_windowed_caches(model)
+    return on_cpu(language_zoo.without_windowed_caches(model))
+
+
+def almost(name, kind):
+    return ALMOST.get(kind, ALMOST.get(name, 0))
+
+
+def on_cpu(model):
     options = ort.SessionOptions()
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
@@ -124,10 +225,34 @@ def test_greedy_tokens(encore, name, kind):
             np.testing.assert_array_equal(steps.generate(prompts, batch), eager)
             for prompt, tokens in zip(prompts, eager):
                 assert len(set(tokens)) > 8, f"hardly anything to tell apart: {tokens}"
-                assert (regrets(truth, prompt, tokens) <= ALMOST.get(name, 0)).all()
+                assert (regrets(truth, prompt, tokens) <= almost(name, kind)).all()
     reports = onnxruntime_ep_encore.graph_report(session)
     assert {report["id"]: report["state"] for report in reports} == {1: "ready", 2: "ready"}
     assert [report["replays"] for report in reports] == [len(PROMPTS) * (TOKENS - 1), TOKENS - 1]
+
+
+@pytest.mark.newest
+@es.needs_graphs
+@pytest.mark.parametrize("name, kind", PAGED)
+def test_pages(encore, name, kind):
+    seed = PAGED[name, kind]
+    truth = truth_for(name, kind, seed)
+    session = es.make_session(language_zoo.load(name, kind, seed), enable_cuda_graph=1)
+    es.assert_all_on_encore(session)
+
+    # One prompt, two at once, and one that is read beside another sequence's step.
+    for graph_id, arrivals in enumerate(([0], [0, 0], [0, 5])):
+        prompts = PROMPTS[-len(arrivals) :]
+        pages = Pages(session, len(prompts))
+        pages.step.run(graph_id=graph_id)
+        eager = pages.generate(prompts, arrivals, es.EAGER)
+        replayed = pages.generate(prompts, arrivals, graph_id)
+        for prompt, tokens, again in zip(prompts, eager, replayed):
+            np.testing.assert_array_equal(again, tokens)
+            assert len(set(tokens)) > 8, f"hardly anything to tell apart: {tokens}"
+            assert (regrets(truth, prompt, tokens) <= almost(name, kind)).all()
+    reports = onnxruntime_ep_encore.graph_report(session)
+    assert [(report["state"], report["replays"]) for report in reports] == [("ready", TOKENS - 1)] * 3
 
 
 @pytest.mark.newest
