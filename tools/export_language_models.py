@@ -84,6 +84,7 @@ CODES = {
     "cache_int4": (*SMALL_KINDS["f16"], "kv_cache_quant_scheme=int4_per_channel"),
     "cache_fp8": (*SMALL_KINDS["f16"], "kv_cache_quant_scheme=fp8_per_tensor"),
 }
+RUNTIMES = {"f16": "", "paged": "_paged"}  # whose files for onnxruntime-genai are kept, under these names
 # Weights of experts as they are: by default the builder permutes them for one library's kernels.
 OPTIONS = ["qmoe_weights_prepacked=0"]
 
@@ -159,8 +160,8 @@ def main():
                     drop_weights(model, config.rope_parameters)
                     file = language_zoo.GRAPHS / f"{name}_{kind}.onnx"
                     onnx.save(model, file)
-                    if kind == "f16":
-                        (language_zoo.GRAPHS / f"{name}.json").write_text(runtime + "\n")
+                    if kind in RUNTIMES:
+                        (language_zoo.GRAPHS / f"{name}{RUNTIMES[kind]}.json").write_text(runtime + "\n")
                     print(f"{file.name}: {len(model.graph.node)} nodes, {file.stat().st_size // 1024} KiB", flush=True)
 
 

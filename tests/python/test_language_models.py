@@ -32,9 +32,9 @@ SLOTS = 16  # in a page
 RING = 48  # positions that a layer with a window keeps: a prompt and the window
 
 # Of the truth's logits the best is this far from the second best, in standard deviations, wherever a token is chosen:
-# several times as much as float16 moves them. With tied embeddings no seed has such margins: there a token may be
-# chosen that the truth likes almost as much. So may it where another rounding makes another code of four bits, and where
-# floats of eight bits are held against float32.
+# several times as much as float16 moves them. ALMOST as good tokens may be chosen with tied embeddings, for which no
+# seed has such margins; where another rounding makes another code of four bits; and where floats of eight bits are held
+# against float32.
 SEEDS = {
     ("llama", "f16"): 60,
     ("llama", "int4"): 92,
