@@ -141,10 +141,10 @@ class Pages:
             "input_ids": np.zeros(tokens, np.int64),
             "past_sequence_lengths": np.zeros(self.sequences, np.int32),
             "cumulative_sequence_lengths": np.cumsum([0, *lengths], dtype=np.int32),
-            "attention_metadata": np.array(bounds, np.int32),
         }
         logits = self.session.get_outputs()[0]
         run = es.Bound(self.session, feeds | self.tables, {"logits": ((tokens, logits.shape[-1]), NUMPY[logits.type])})
+        run.binding.bind_cpu_input("attention_metadata", np.array(bounds, np.int32))
         bind_caches(run, self.caches)
         return run
 
