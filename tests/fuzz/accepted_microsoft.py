@@ -45,7 +45,7 @@ ACCEPTED = [
         "BranchwiseRMSNorm HyperConnectionPreMix HyperConnectionPostMix GatedAdd",
         SERVED,
         "the CPU EP refuses rows of nothing",
-        says("branch and hidden dimensions must be positive", "last dimension must be positive"),
+        says("branch and hidden dimensions must be positive", "dimension must be positive", "width must be positive"),
     ),
     Accepted("FastGelu", REFUSED, "of doubles the CPU EP makes an Add, which broadcasts", says("bias has shape")),
     Accepted(

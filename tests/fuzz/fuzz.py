@@ -35,6 +35,7 @@ LAST_WORDS = re.compile(r"(ERROR: \w+Sanitizer: .*|runtime error: .*|terminate c
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--cases", type=int, default=A_SEED, help="or as soon as so many have been tried, in batches")
     parser.add_argument("--seed", type=int, help="default: another each time")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--repeat", type=int, metavar="NUMBER", help="try this case, here, and describe it")
@@ -47,7 +48,7 @@ def main():
         return repeat(args.repeat, args.count)
     seed = args.seed if args.seed is not None else int.from_bytes(os.urandom(3), "little")
     print(f"seed {seed}, {args.seconds:g} seconds, {args.jobs} jobs", flush=True)
-    return Campaign(seed, args.seconds, args.jobs).run()
+    return Campaign(seed, args.seconds, args.jobs, args.cases).run()
 
 
 # ---- in a child process
@@ -101,10 +102,11 @@ def repeat(first, count):
 
 
 class Campaign:
-    """Hands batches to children until the time is over, and tells what they found."""
+    """Hands batches to children until the time or the cases are over, and tells what they found."""
 
-    def __init__(self, seed, seconds, jobs):
+    def __init__(self, seed, seconds, jobs, cases=A_SEED):
         self.next = seed * A_SEED
+        self.beyond = self.next + cases
         self.seconds, self.jobs = seconds, jobs
         self.lock = threading.Lock()
         self.counts = collections.Counter()
@@ -138,6 +140,8 @@ class Campaign:
             with self.lock:
                 first = self.next
                 self.next += BATCH
+            if first >= self.beyond:
+                return
             number, last = first, first + BATCH
             while number < last and time.monotonic() < self.end:
                 number = self._run_child(number, last - number)

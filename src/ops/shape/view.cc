@@ -31,7 +31,7 @@ class Identity : public Op {
 class Reshape : public Op {
  public:
   explicit Reshape(const NodeInfo& node)
-      : allow_zero_(node.get_int("allowzero", 0) != 0), shape_(node.find_ints("shape")) {}
+      : allow_zero_(node.get_int("allowzero", 0) == 1), shape_(node.find_ints("shape")) {}
   void run(Context& context) const override {
     const Tensor& in = context.input(0);
     std::vector<int64_t> dims = shape_ ? *shape_ : host_vector(context.input(1), "shape");
