@@ -167,10 +167,12 @@ struct NormalizeFewRows {
       UNROLL for (int i = 0; i < kPack; ++i) out.at[i] =
           V((own.values[k][i] - mean) * scale * float(gamma.at[i]) + float(beta.at[i]));
       device::store_pack(static_cast<V*>(norm.y) + begin(row) + first, out, true);
-      if (!kAdds || !norm.sum) return;
-      Pack<X, kPack> sum;
-      UNROLL for (int i = 0; i < kPack; ++i) sum.at[i] = X(own.values[k][i]);
-      device::store_pack(static_cast<X*>(norm.sum) + begin(row) + first, sum, true);
+      if constexpr (kAdds) {
+        if (!norm.sum) return;
+        Pack<X, kPack> sum;
+        UNROLL for (int i = 0; i < kPack; ++i) sum.at[i] = X(own.values[k][i]);
+        device::store_pack(static_cast<X*>(norm.sum) + begin(row) + first, sum, true);
+      }
     });
   }
   DEVICE_FN void write(void* statistics, int row, float value) const {

@@ -103,7 +103,8 @@ struct SoftmaxRows {
               UNROLL for (int j = 0; j < kPack; ++j) {
                 const C power = log ? power_of<T>(values[j] - top[t]) : power_below<T>(values[j], top[t]);
                 all += power;
-                if constexpr (decltype(keeps)::value) kept[t].at[k][j] = power;
+                if constexpr (kKeepsPowers)
+                  if constexpr (decltype(keeps)::value) kept[t].at[k][j] = power;
               }
             });
           };
