@@ -4,7 +4,15 @@ problem, and where they don't."""
 import ml_dtypes
 import numpy as np
 import pytest
-from encore_session import HAS_GRAPHS, assert_all_on_encore, on_device, on_virtual_gpu, only_if, run_options, trace
+from encore_session import (
+    assert_all_on_encore,
+    needs_graphs,
+    on_device,
+    on_virtual_gpu,
+    only_if,
+    run_options,
+    trace,
+)
 from harness import floats, session
 from onnx import TensorProto, helper
 from refusal import declined, fails
@@ -158,7 +166,7 @@ def test_narrow_products_are_used_where_they_fit(takes, changes):
     product.check()
 
 
-@pytest.mark.skipif(not HAS_GRAPHS, reason="this onnxruntime captures no graphs")
+@needs_graphs
 @pytest.mark.parametrize("n", [48, 21])
 def test_a_graph(n):
     product = Product(*E4M3, "float16", n=n, scales=(0.5, 0.25, 2.0), c=("float16", (1, n)), beta=1.0)
