@@ -255,7 +255,7 @@ TEST_F(BlasTest, ReplaysWithNewContents) {
 
 TEST_F(BlasTest, TuningTimesSeveralAlgorithmsAndChangesNoResult) {
   Blas tuning(0, {.tune = true});
-  const Case<Half> plain({.m = 512, .n = 512, .k = 512}), added({.m = 64, .n = 48, .k = 96, .beta = 2}),
+  const Case<Half> plain({.m = 256, .n = 256, .k = 256}), added({.m = 64, .n = 48, .k = 96, .beta = 2}),
       few({.m = 2, .n = 256, .k = 96, .beta = 2});
   const auto product = [&](const Case<Half>& problem) {
     DeviceArray<Half> a(problem.a), b(problem.b), c(problem.c);
