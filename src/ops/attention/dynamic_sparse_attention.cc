@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "device/memory.h"
 #include "ops/attention/attend_chosen.h"
 #include "ops/attention/grouped_inputs.h"
 #include "ops/attention/heads.h"
@@ -61,10 +60,7 @@ class DynamicSparseAttention : public Op {
   }
 
   void prepare(Prepack& prepack) override {
-    if (!smooth_) return;
-    const std::vector<char> zeros(size_t(heads_) * device::size_bytes(type_));
-    zeros_ = prepack.keep(zeros.size());
-    device::copy(prepack.stream(), zeros_, zeros.data(), zeros.size());
+    if (smooth_) zeros_ = keep_zeros(prepack, heads_, type_);
   }
 
   void run(Context& context) const override {

@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "device/memory.h"
 #include "ops/attention/attend.h"
-#include "ops/attention/extend_cache.h"
+#include "ops/attention/grouped_inputs.h"
+#include "ops/attention/heads.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
@@ -71,26 +71,21 @@ class GroupQueryAttention : public Op {
   }
 
   void prepare(Prepack& prepack) override {
-    if (!smooth_) return;
-    const std::vector<char> zeros(size_t(heads_) * device::size_bytes(type_));
-    zeros_ = prepack.keep(zeros.size());
-    device::copy(prepack.stream(), zeros_, zeros.data(), zeros.size());
+    if (smooth_) zeros_ = keep_zeros(prepack, heads_, type_);
   }
 
   void run(Context& context) const override {
     const Tensor& query = context.input(0);
-    require(query.shape.rank() == 3, "query has shape ", query.shape.str(), "; it must have rank 3");
     CacheExtension cache;
-    cache.type = query.type;
-    cache.batch = query.shape[0], cache.rows = query.shape[1];
     cache.heads = heads_, cache.kv_heads = kv_heads_;
-    take_new(context, cache);
+    take_new_rows(context, cache);
+    take_norms(context, cache);
     const int64_t total = take_lengths(context, cache);
     const Shape y_shape{cache.batch, cache.rows, checked_product(heads_, cache.size)};
     require(total < kMost && cache.capacity < kMost && cache.rows < kMost && cache.size < kMost &&
                 heads_ + 2 * kv_heads_ < kMost,
             "query ", query.shape.str(), " and ", cache.capacity, " keys are more than there are kernels for");
-    take_rotation(context, cache, total);
+    take_positions(context, cache, total);
     take_scales(context, cache);
 
     Attend problem;
@@ -188,33 +183,8 @@ class GroupQueryAttention : public Op {
            "; a quantized cache is of uint8 with 4 bits, or of int8 or float8e4m3fn with 8");
   }
 
-  static const Tensor* find(Context& context, int i) {
-    return context.input_count() > i ? context.find_input(i) : nullptr;
-  }
-
-  // Queries, keys and values, in one tensor or three.
-  void take_new(Context& context, CacheExtension& cache) const {
-    const Tensor &query = context.input(0), *key = find(context, 1), *value = find(context, 2);
-    const int64_t width = query.shape[2], heads = key ? heads_ : heads_ + 2 * kv_heads_;
-    require(width > 0 && width % heads == 0, "query ", query.shape.str(), " cannot be divided into ", heads, " heads");
-    cache.size = width / heads;
-    cache.q = query.data;
-    cache.q_token = width;
-    if (key) {
-      require(value, "value is wanted with key");
-      const Shape wanted{cache.batch, cache.rows, checked_product(kv_heads_, cache.size)};
-      require(key->shape == wanted && value->shape == wanted, "key ", key->shape.str(), " and value ",
-              value->shape.str(), " must be ", wanted.str(), " beside query ", query.shape.str());
-      cache.k = key->data, cache.v = value->data;
-      cache.kv_token = wanted[2];
-    } else {
-      const size_t bytes = device::size_bytes(query.type);
-      const auto* const first = query.as<const char>();
-      cache.k = query.data ? first + size_t(heads_ * cache.size) * bytes : nullptr;
-      cache.v = query.data ? first + size_t((heads_ + kv_heads_) * cache.size) * bytes : nullptr;
-      cache.kv_token = width;
-    }
-    const Tensor *q_weights = find(context, kQWeights), *k_weights = find(context, kKWeights);
+  void take_norms(Context& context, CacheExtension& cache) const {
+    const Tensor *q_weights = find_input(context, kQWeights), *k_weights = find_input(context, kKWeights);
     for (const Tensor* weights : {q_weights, k_weights})
       require(!weights || weights->shape == Shape{cache.size}, "q_norm_weight or k_norm_weight has shape ",
               weights ? weights->shape.str() : "", "; [", cache.size, "] is wanted");
@@ -225,13 +195,11 @@ class GroupQueryAttention : public Op {
 
   // The past, and where the new rows begin. Returns the longest length.
   int64_t take_lengths(Context& context, CacheExtension& cache) const {
-    const Tensor &last_keys = context.input(kLastKeys), &given = context.input(kTotal);
+    const Tensor& last_keys = context.input(kLastKeys);
     require(last_keys.count() == cache.batch, "seqlens_k has shape ", last_keys.shape.str(), "; a number for each of ",
             cache.batch, " batches is wanted");
-    require(given.shape.count() == 1, "total_sequence_length has shape ", given.shape.str(), "; it must be one number");
-    const int64_t total = *given.as<const int32_t>();
-    require(total >= cache.rows, "total_sequence_length is ", total, ", and there are ", cache.rows, " new rows");
-    if (const Tensor* key = find(context, kPastKey)) {
+    const int64_t total = total_keys(context.input(kTotal), cache.rows);
+    if (const Tensor* key = find_input(context, kPastKey)) {
       const Tensor& value = context.input(kPastValue);
       const Shape& shape = key->shape;
       const int64_t last = row_size(cache);
@@ -259,21 +227,14 @@ class GroupQueryAttention : public Op {
     return total;
   }
 
-  void take_rotation(Context& context, CacheExtension& cache, int64_t total) const {
+  void take_positions(Context& context, CacheExtension& cache, int64_t total) const {
     if (!rotates_) return;
-    const Tensor &cos = context.input(kCos), &sin = context.input(kSin), *ids = find(context, kIds);
-    require(cos.shape.rank() == 2 && sin.shape == cos.shape && 2 * cos.shape[1] <= cache.size, "cos_cache ",
-            cos.shape.str(), " and sin_cache ", sin.shape.str(), " must be [positions, at most ", cache.size / 2, "]");
-    require(cos.shape[0] >= total || ids, "cos_cache ", cos.shape.str(), " has fewer positions than the ", total,
-            " keys");
-    require(!ids || ids->shape == Shape{cache.batch, cache.rows}, "position_ids has shape ",
-            ids ? ids->shape.str() : "", "; [", cache.batch, ",", cache.rows, "] is wanted");
-    if (cos.count() == 0) return;  // nothing is turned
-    cache.cos = cos.data, cache.sin = sin.data;
-    cache.positions = cos.shape[0];
-    cache.turned = 2 * cos.shape[1];
-    cache.interleaved = interleaved_;
-    cache.position_ids = ids ? ids->as<const int64_t>() : nullptr;
+    if (const Tensor* ids = find_input(context, kIds)) {
+      require(ids->shape == Shape{cache.batch, cache.rows}, "position_ids has shape ", ids->shape.str(), "; [",
+              cache.batch, ",", cache.rows, "] is wanted");
+      cache.position_ids = ids->as<const int64_t>();
+    }
+    take_rotation(context, cache, kCos, total, interleaved_);
   }
 
   // A row of a head in the cache, as its shape counts and in bytes.
@@ -295,14 +256,14 @@ class GroupQueryAttention : public Op {
   }
 
   const void* sinks(Context& context) const {
-    const Tensor* const given = find(context, kSinks);
+    const Tensor* const given = find_input(context, kSinks);
     require(!given || given->shape == Shape{heads_}, "head_sink has shape ", given ? given->shape.str() : "", "; [",
             heads_, "] is wanted");
     return given ? given->data : zeros_;
   }
 
   void take_bias(Context& context, const CacheExtension& cache, int64_t total, AttentionMask& mask) const {
-    const Tensor* const bias = find(context, kBias);
+    const Tensor* const bias = find_input(context, kBias);
     if (!bias) return;
     const Shape& shape = bias->shape;
     const bool fits = shape.rank() == 4 && (shape[0] == 1 || shape[0] == cache.batch) &&

@@ -1,5 +1,8 @@
 #include "ops/attention/grouped_inputs.h"
 
+#include <vector>
+
+#include "device/memory.h"
 #include "ops/attention/heads.h"
 
 namespace encore::ops {
@@ -76,6 +79,13 @@ int64_t total_keys(const Tensor& tensor, int64_t new_rows) {
   const int64_t total = *tensor.as<const int32_t>();
   require(total >= new_rows, "total_sequence_length is ", total, ", and there are ", new_rows, " new rows");
   return total;
+}
+
+void* keep_zeros(Prepack& prepack, int64_t count, Type type) {
+  const std::vector<char> zeros(size_t(count) * device::size_bytes(type));
+  void* const kept = prepack.keep(zeros.size());
+  device::copy(prepack.stream(), kept, zeros.data(), zeros.size());
+  return kept;
 }
 
 }  // namespace encore::ops

@@ -17,5 +17,7 @@ void take_present(Context& context, CacheExtension& cache);
 void take_rotation(Context& context, CacheExtension& cache, int cos, int64_t total, bool interleaved);
 // One number in host memory: how many keys the longest batch has, with the new ones.
 int64_t total_keys(const Tensor& tensor, int64_t new_rows);
+// Zeros that live as long as the op: sinks of all heads, which smooth a softmax.
+void* keep_zeros(Prepack& prepack, int64_t count, Type type);
 
 }  // namespace encore::ops
