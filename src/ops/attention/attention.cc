@@ -103,10 +103,6 @@ class Attention : public Op {
 
  private:
   static bool wants(const Context& context, int i) { return context.output_count() > i && context.wants_output(i); }
-  static const Tensor* find(Context& context, int i) {
-    return context.input_count() > i ? context.find_input(i) : nullptr;
-  }
-
   void check(const Heads& q, const Heads& k, const Heads& v) const {
     require((q_heads_ == 0 || q.heads == q_heads_) && (kv_heads_ == 0 || k.heads == kv_heads_), "Q has ", q.heads,
             " heads and K ", k.heads, "; q_num_heads and kv_num_heads say ", q_heads_, " and ", kv_heads_);
@@ -120,7 +116,7 @@ class Attention : public Op {
 
   // Puts what is past before the new keys and values, in the outputs for it if they are wanted. How much is past.
   int64_t join(Context& context, Heads& k, Heads& v) const {
-    const Tensor *past_k = find(context, 4), *past_v = find(context, 5);
+    const Tensor *past_k = context.find_input(4), *past_v = context.find_input(5);
     require(!past_k == !past_v, "past_key and past_value are wanted together");
     const auto fits = [](const Tensor& past, const Heads& now) {
       const Shape& shape = past.shape;
@@ -163,14 +159,14 @@ class Attention : public Op {
     sight.before = left_;
     sight.after = causal_ ? 0 : right_;
     sight.offset = past;
-    if (const Tensor* lengths = find(context, 6)) {
-      require(!find(context, 4), "nonpad_kv_seqlen cannot be had together with past_key and past_value");
+    if (const Tensor* lengths = context.find_input(6)) {
+      require(!context.find_input(4), "nonpad_kv_seqlen cannot be had together with past_key and past_value");
       require(lengths->shape == Shape{p.batch}, "nonpad_kv_seqlen has shape ", lengths->shape.str(), "; [", p.batch,
               "] is wanted");
       sight.lengths = lengths->as<const int64_t>();
       sight.from_end = true;
     }
-    const Tensor* given = find(context, 3);
+    const Tensor* given = context.find_input(3);
     if (!given) return;
     // Of ranks below four the first dimensions are missing. Since version 24 the last one may end early.
     const Shape& shape = given->shape;

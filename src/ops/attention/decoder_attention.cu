@@ -44,7 +44,7 @@ class DecoderAttention : public Op {
     const Tensor& bias = context.input(kBias);
     require(bias.shape == Shape{3 * width}, "bias has shape ", bias.shape.str(), "; [", 3 * width, "] is wanted");
     const bool is_static = flag(context, kStatic), cached = flag(context, kHasState) && flag(context, kUsePast);
-    const Tensor *past_k = find_input(context, kKeyCache), *past_v = find_input(context, kValueCache);
+    const Tensor *past_k = context.find_input(kKeyCache), *past_v = context.find_input(kValueCache);
     require(!cached || (past_k && past_v), "key_cache and value_cache are wanted where use_past is true");
     if (cached) check_cache(*past_k, *past_v, batch, size);
 

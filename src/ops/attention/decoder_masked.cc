@@ -102,7 +102,7 @@ class DecoderMaskedMultiHeadAttention final : public Step {
   }
 
   void run(Context& context) const override {
-    const Tensor &query = context.input(kQuery), *key = find_input(context, kKey), *value = find_input(context, kValue);
+    const Tensor &query = context.input(kQuery), *key = context.find_input(kKey), *value = context.find_input(kValue);
     const Type type = query.type;
     const Shape& shape = query.shape;
     const int64_t parts = key ? 1 : 3;
@@ -114,7 +114,7 @@ class DecoderMaskedMultiHeadAttention final : public Step {
 
     BeamCache cache;
     int64_t keys;
-    if (const Tensor* past_key = find_input(context, kPastKey)) {
+    if (const Tensor* past_key = context.find_input(kPastKey)) {
       const Tensor& past_value = context.input(kPastValue);
       const Shape& past = past_key->shape;
       require(past.rank() == 4 && past == Shape{batch, heads_, past.rank() == 4 ? past[2] : 0, size} &&
@@ -150,14 +150,14 @@ class DecoderMaskedMultiHeadAttention final : public Step {
     }
 
     Attend problem = problem_of(q, type, keys);
-    if (const Tensor* bias = find_input(context, kBias)) {
+    if (const Tensor* bias = context.find_input(kBias)) {
       require(bias->shape == Shape{3 * width}, "bias has shape ", bias->shape.str(), "; [", 3 * width, "] is wanted");
       cache.q_bias = bias->data;
       cache.k_bias = offset(cache.q_bias, width, type), cache.v_bias = offset(cache.q_bias, 2 * width, type);
     }
-    add_mask(cache, problem, find_input(context, kMask));
-    add_bias(problem, find_input(context, kAttentionBias));
-    add_beams(cache, problem, find_input(context, kBeamWidth), find_input(context, kCacheIndirection));
+    add_mask(cache, problem, context.find_input(kMask));
+    add_bias(problem, context.find_input(kAttentionBias));
+    add_beams(cache, problem, context.find_input(kBeamWidth), context.find_input(kCacheIndirection));
     const Tensor y = context.output(0, {batch, 1, width});
     problem.y = heads_in_rows(y.data, batch, 1, heads_, size, width).view;
     if (shows_ && wants_output(context, 3)) {
@@ -202,9 +202,9 @@ class DecoderMaskedSelfAttention final : public Step {
     cache.keys = present.data;
     cache.values = offset(present.data, whole.count(1, 5), input.type);
     cache.new_key = k.view, cache.new_value = v.view;
-    add_mask(cache, problem, find_input(context, kMask));
-    add_bias(problem, find_input(context, kAttentionBias));
-    add_beams(cache, problem, find_input(context, kBeamWidth), find_input(context, kCacheIndirection));
+    add_mask(cache, problem, context.find_input(kMask));
+    add_bias(problem, context.find_input(kAttentionBias));
+    add_beams(cache, problem, context.find_input(kBeamWidth), context.find_input(kCacheIndirection));
     problem.y = heads_in_rows(y.data, batch, 1, heads_, size, width).view;
     attend_beams(context, problem, cache);
   }

@@ -69,7 +69,7 @@ class DynamicSparseAttention : public Op {
     take_new_rows(context, cache);
     require(cache.size <= 512, "heads have ", cache.size, " values; there are kernels for up to 512");
     const int64_t total = total_keys(context.input(kTotal), cache.rows), tokens = cache.batch * cache.rows;
-    if (find_input(context, kPast)) {
+    if (context.find_input(kPast)) {
       take_buffers(context, cache, kPast, total);
     } else {
       require(total == cache.rows, "total_sequence_length is ", total, "; without a past it must be that of the ",
@@ -79,21 +79,20 @@ class DynamicSparseAttention : public Op {
     const Tensor& last_keys = expect(context, kLastKeys, "seqlens_k", {cache.batch});
     cache.last_keys = last_keys.as<const int32_t>();
     if (rotates_) {
-      if (find_input(context, kIds))
+      if (context.find_input(kIds))
         cache.position_ids = expect(context, kIds, "position_ids", {cache.batch, cache.rows}).as<const int64_t>();
       take_rotation(context, cache, kCos, total, interleaved_);
       require(turned_from_ + cache.turned <= cache.size, "rotary_offset is ", turned_from_, ", and ", cache.turned,
               " values are turned, of heads of ", cache.size);
       cache.turned_from = turned_from_;
     }
-    if (find_input(context, kQWeights)) {
+    if (context.find_input(kQWeights)) {
       cache.q_weights = expect(context, kQWeights, "q_norm_weight", {cache.size}).data;
       cache.k_weights = expect(context, kQWeights + 1, "k_norm_weight", {cache.size}).data;
       cache.epsilon = epsilon_;
     }
     ChosenKeys chosen = take_chosen(context, cache, tokens);
-    const void* const sinks =
-        find_input(context, kSinks) ? expect(context, kSinks, "head_sink", {heads_}).data : zeros_;
+    const void* const sinks = context.find_input(kSinks) ? expect(context, kSinks, "head_sink", {heads_}).data : zeros_;
     const Tensor y = context.output(0, {cache.batch, cache.rows, heads_ * cache.size});
     take_present(context, cache);
     if (cache.batch == 0) return;
@@ -160,7 +159,7 @@ class DynamicSparseAttention : public Op {
     chosen.most = indices.shape[1];
     chosen.counts = expect(context, kCounts, "selected_counts", {tokens}).as<const int32_t>();
     if (!of_others_) return chosen;
-    const Tensor &keys = context.input(kOthers), *const values = find_input(context, kOthers + 1);
+    const Tensor &keys = context.input(kOthers), *const values = context.find_input(kOthers + 1);
     const Shape& shape = keys.shape;
     require(shape.rank() == 4 && shape == Shape{cache.batch, kv_heads_, shape[2], cache.size} && shape[2] < kMost,
             "auxiliary_key has shape ", shape.str(), "; [", cache.batch, ",", kv_heads_, ",keys,", cache.size,

@@ -184,7 +184,7 @@ class GroupQueryAttention : public Op {
   }
 
   void take_norms(Context& context, CacheExtension& cache) const {
-    const Tensor *q_weights = find_input(context, kQWeights), *k_weights = find_input(context, kKWeights);
+    const Tensor *q_weights = context.find_input(kQWeights), *k_weights = context.find_input(kKWeights);
     for (const Tensor* weights : {q_weights, k_weights})
       require(!weights || weights->shape == Shape{cache.size}, "q_norm_weight or k_norm_weight has shape ",
               weights ? weights->shape.str() : "", "; [", cache.size, "] is wanted");
@@ -199,7 +199,7 @@ class GroupQueryAttention : public Op {
     require(last_keys.count() == cache.batch, "seqlens_k has shape ", last_keys.shape.str(), "; a number for each of ",
             cache.batch, " batches is wanted");
     const int64_t total = total_keys(context.input(kTotal), cache.rows);
-    if (const Tensor* key = find_input(context, kPastKey)) {
+    if (const Tensor* key = context.find_input(kPastKey)) {
       const Tensor& value = context.input(kPastValue);
       const Shape& shape = key->shape;
       const int64_t last = row_size(cache);
@@ -229,7 +229,7 @@ class GroupQueryAttention : public Op {
 
   void take_positions(Context& context, CacheExtension& cache, int64_t total) const {
     if (!rotates_) return;
-    if (const Tensor* ids = find_input(context, kIds)) {
+    if (const Tensor* ids = context.find_input(kIds)) {
       require(ids->shape == Shape{cache.batch, cache.rows}, "position_ids has shape ", ids->shape.str(), "; [",
               cache.batch, ",", cache.rows, "] is wanted");
       cache.position_ids = ids->as<const int64_t>();
@@ -256,14 +256,14 @@ class GroupQueryAttention : public Op {
   }
 
   const void* sinks(Context& context) const {
-    const Tensor* const given = find_input(context, kSinks);
+    const Tensor* const given = context.find_input(kSinks);
     require(!given || given->shape == Shape{heads_}, "head_sink has shape ", given ? given->shape.str() : "", "; [",
             heads_, "] is wanted");
     return given ? given->data : zeros_;
   }
 
   void take_bias(Context& context, const CacheExtension& cache, int64_t total, AttentionMask& mask) const {
-    const Tensor* const bias = find_input(context, kBias);
+    const Tensor* const bias = context.find_input(kBias);
     if (!bias) return;
     const Shape& shape = bias->shape;
     const bool fits = shape.rank() == 4 && (shape[0] == 1 || shape[0] == cache.batch) &&

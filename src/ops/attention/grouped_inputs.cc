@@ -13,7 +13,7 @@ constexpr int64_t kMost = int64_t(1) << 28;  // kernels add a few such numbers i
 }  // namespace
 
 void take_new_rows(Context& context, CacheExtension& cache) {
-  const Tensor &query = context.input(0), *key = find_input(context, 1), *value = find_input(context, 2);
+  const Tensor &query = context.input(0), *key = context.find_input(1), *value = context.find_input(2);
   require(query.shape.rank() == 3, "query has shape ", query.shape.str(), "; it must have rank 3");
   cache.type = query.type;
   cache.batch = query.shape[0], cache.rows = query.shape[1];

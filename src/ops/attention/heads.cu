@@ -90,9 +90,6 @@ void* offset(void* at, int64_t elements, Type type) {
   return at ? static_cast<char*>(at) + elements * int64_t(device::size_bytes(type)) : nullptr;
 }
 
-const Tensor* find_input(Context& context, int i) {
-  return context.input_count() > i ? context.find_input(i) : nullptr;
-}
 bool wants_output(const Context& context, int i) { return context.output_count() > i && context.wants_output(i); }
 
 double scale_of(float attribute, int64_t head_size) {

@@ -68,8 +68,7 @@ class HeadMoves {
 const void* offset(const void* at, int64_t elements, Type type);
 void* offset(void* at, int64_t elements, Type type);
 
-// Optional inputs and outputs, which a node may not even have slots for.
-const Tensor* find_input(Context& context, int i);
+// Whether there is an output, for which a node may not even have a slot.
 bool wants_output(const Context& context, int i);
 
 // The scale of scores: the attribute, which is zero for none, or what is usual for the size.

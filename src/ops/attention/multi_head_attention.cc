@@ -31,7 +31,7 @@ class MultiHeadAttention : public Op {
   }
 
   void run(Context& context) const override {
-    const Tensor &query = context.input(kQuery), *key = find_input(context, kKey), *value = find_input(context, kValue);
+    const Tensor &query = context.input(kQuery), *key = context.find_input(kKey), *value = context.find_input(kValue);
     const Type type = query.type;
     Heads q, k, v;
     if (!key) {
@@ -56,7 +56,7 @@ class MultiHeadAttention : public Op {
     // A key of heads comes from an encoder, and is not projected here.
     const bool projected = !key || key->shape.rank() != 4;
     const void *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr;
-    if (const Tensor* bias = find_input(context, kBias)) {
+    if (const Tensor* bias = context.find_input(kBias)) {
       const int64_t width = heads_ * q.size;
       require(bias->shape == Shape{2 * width + heads_ * v.size}, "bias has shape ", bias->shape.str(), "; [",
               2 * width + heads_ * v.size, "] is wanted");
@@ -85,7 +85,7 @@ class MultiHeadAttention : public Op {
       const Tensor scores = context.output(3, {q.batch, heads_, queries, k.rows});
       if (scores.count() > 0) problem.scores = {scores.data, ScoresOutput::masked};
     }
-    add_masks(context, problem, find_input(context, kMask), find_input(context, kAttentionBias), filter_);
+    add_masks(context, problem, context.find_input(kMask), context.find_input(kAttentionBias), filter_);
     if (y.count() > 0 || problem.scores.data) attend(context, problem);
   }
 
@@ -118,7 +118,7 @@ class MultiHeadAttention : public Op {
     Cache k, v;
   };
   static Caches caches(Context& context, const Heads& k, const Heads& v) {
-    const Tensor *past_k = find_input(context, kPastKey), *past_v = find_input(context, kPastValue);
+    const Tensor *past_k = context.find_input(kPastKey), *past_v = context.find_input(kPastValue);
     require(!past_k == !past_v, "past_key and past_value are wanted together");
     const auto fits = [](const Tensor& past, const Heads& now) {
       const Shape& shape = past.shape;
@@ -129,7 +129,7 @@ class MultiHeadAttention : public Op {
             " don't fit the key and the value");
     const int64_t past_capacity = past_k ? past_k->shape[2] : 0;
     int64_t past_rows = past_capacity, capacity = past_capacity + k.rows;
-    const Tensor* length = find_input(context, kPastLength);
+    const Tensor* length = context.find_input(kPastLength);
     if (length && past_k) {
       past_rows = past_rows_of(*length, k.rows, past_capacity);
       capacity = past_capacity;

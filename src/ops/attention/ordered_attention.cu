@@ -185,7 +185,7 @@ class QOrderedAttention final : public Op {
   ByteMask mask_of(Context& context, int64_t batch, int64_t rows) const {
     ByteMask mask;
     mask.causal = causal_;
-    const Tensor* given = find_input(context, kMask);
+    const Tensor* given = context.find_input(kMask);
     if (!given) return mask;
     const Shape& shape = given->shape;
     const auto* const values = given->as<const int32_t>();

@@ -53,7 +53,7 @@ class Packed : public Op {
     problem.q = heads.q.view, problem.k = heads.k.view, problem.v = heads.v.view;
     problem.scale = scale_of(scale_, size);
     problem.sight.lengths = lengths_of(context, sequences, batch, rows);
-    add_masks(context, problem, nullptr, find_input(context, at + 2), 0);
+    add_masks(context, problem, nullptr, context.find_input(at + 2), 0);
     const int64_t all = checked_product(batch, rows), y_width = heads_ * value_size;
     void* const padded = context.scratch(device::size_bytes(type, checked_product(all, y_width)));
     problem.y = heads_in_rows(padded, batch, rows, heads_, value_size, y_width).view;
@@ -89,7 +89,7 @@ class PackedMultiHeadAttention final : public Packed {
   explicit PackedMultiHeadAttention(const NodeInfo& node) : Packed(node) {}
 
   void run(Context& context) const override {
-    const Tensor &query = context.input(0), *key = find_input(context, 1), *value = find_input(context, 2);
+    const Tensor &query = context.input(0), *key = context.find_input(1), *value = context.find_input(2);
     const Shape& shape = query.shape;
     require(!key == !value, "key and value are wanted together");
     ProjectedHeads heads;
@@ -114,7 +114,7 @@ class PackedMultiHeadAttention final : public Packed {
       heads = {part(0), part(1), part(2)};
     }
     require(heads.q.size > 0, "query ", shape.str(), " has heads of no size");
-    const Tensor* bias = find_input(context, 3);
+    const Tensor* bias = context.find_input(3);
     const int64_t width = heads_ * (2 * heads.q.size + heads.v.size);
     require(!bias || bias->shape == Shape{width}, "bias has shape ", bias ? bias->shape.str() : "", "; [", width,
             "] is wanted");

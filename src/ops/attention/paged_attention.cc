@@ -88,7 +88,7 @@ class Paged : public Op {
     take_pages(context, e);
     take_rotation(context, e);
     AttendPages problem;
-    const Tensor* const sinks = find_input(context, slots_.sinks);
+    const Tensor* const sinks = context.find_input(slots_.sinks);
     require(!sinks || sinks->shape == Shape{heads_}, "head_sink has shape ", sinks ? sinks->shape.str() : "", "; [",
             heads_, "] is wanted");
     take_hints(context, e, problem);
@@ -135,7 +135,7 @@ class Paged : public Op {
 
   // Queries, keys and values, in one tensor or three, and the sequences in them.
   void take_new(Context& context, PagesExtension& e) const {
-    const Tensor &query = context.input(0), *key = find_input(context, 1), *value = find_input(context, 2);
+    const Tensor &query = context.input(0), *key = context.find_input(1), *value = context.find_input(2);
     const Tensor& cache = context.input(3);
     require(query.shape.rank() == 2, "query has shape ", query.shape.str(), "; it must have rank 2");
     require(cache.shape.rank() == 4 && cache.shape[2] == kv_heads_ && cache.shape[1] > 0, "key_cache has shape ",
@@ -188,7 +188,7 @@ class Paged : public Op {
     e.pages.value_scales = scales(context, values_, slots_.v_scale, e.pages.size);
     e.pages.keys_by_channel = keys_ == Quantized::by_channel;
     e.pages.values_by_channel = values_ == Quantized::by_channel;
-    if (const Tensor* const places = find_input(context, slots_.places)) {
+    if (const Tensor* const places = context.find_input(slots_.places)) {
       require(places->shape == Shape{e.sequences.tokens}, "slot_mapping has shape ", places->shape.str(), "; [",
               e.sequences.tokens, "] is wanted");
       e.places = places->as<const int32_t>();
@@ -205,7 +205,7 @@ class Paged : public Op {
 
   void take_rotation(Context& context, PagesExtension& e) const {
     const int64_t size = e.pages.size;
-    const Tensor *q_weights = find_input(context, slots_.q_weights), *k_weights = find_input(context, slots_.k_weights);
+    const Tensor *q_weights = context.find_input(slots_.q_weights), *k_weights = context.find_input(slots_.k_weights);
     for (const Tensor* weights : {q_weights, k_weights})
       require(!weights || weights->shape == Shape{size}, "q_norm_weight or k_norm_weight has shape ",
               weights ? weights->shape.str() : "", "; [", size, "] is wanted");
@@ -232,7 +232,7 @@ class Paged : public Op {
     problem.most_keys = e.pages.width * e.pages.slots;
     const int64_t sequences = std::max<int64_t>(e.sequences.count, 1);
     problem.most_queries = (e.sequences.tokens + sequences - 1) / sequences;
-    const Tensor* const hints = find_input(context, slots_.hints);
+    const Tensor* const hints = context.find_input(slots_.hints);
     if (!hints || hints->where != Where::host || hints->count() < 2) return;
     const int32_t* const bounds = hints->as<const int32_t>();
     require(bounds[0] >= 0 && bounds[1] >= 0, "attention_metadata begins with ", bounds[0], " and ", bounds[1],

@@ -20,8 +20,8 @@ class Attention final : public ProjectedAttention {
   void run(Context& context) const override {
     const Tensor &input = context.input(kInput), &weights = context.input(kWeights);
     attend_projected(context, input, weights, input.type, [&] {
-      return project(context, input, input.shape[0], input.shape[1], weights, find_input(context, kBias), heads_,
-                     sizes_, tf32_);
+      return project(context, input, input.shape[0], input.shape[1], weights, context.find_input(kBias), heads_, sizes_,
+                     tf32_);
     });
   }
 

@@ -75,8 +75,8 @@ class QAttention final : public ProjectedAttention {
     const int64_t depth = weights.shape[0], columns = weights.shape[1];
     IntegerProduct product;
     product.finish.y = y;
-    product.a_zero = ZeroPoint::of(find_input(context, kInputZero), input.type, 1, rows, input_zero_known_);
-    product.b_zero = ZeroPoint::of(find_input(context, kWeightZero), weights.type, 1, columns, weight_zero_known_);
+    product.a_zero = ZeroPoint::of(context.find_input(kInputZero), input.type, 1, rows, input_zero_known_);
+    product.b_zero = ZeroPoint::of(context.find_input(kWeightZero), weights.type, 1, columns, weight_zero_known_);
     const auto sums = [&](const ZeroPoint& other, int64_t stored) {
       return other.known_zero() ? nullptr : static_cast<int32_t*>(context.scratch(size_t(stored) * sizeof(int32_t)));
     };

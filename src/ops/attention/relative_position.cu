@@ -161,7 +161,7 @@ class GatedRelativePositionBias : public Op {
   void run(Context& context) const override {
     const Tensor &query = context.input(0), &query_bias = context.input(1), &bias = context.input(2),
                  &weight = context.input(3), &weight_bias = context.input(4), &eco = context.input(5);
-    const Tensor* offsets = find_input(context, 6);
+    const Tensor* offsets = context.find_input(6);
     const Shape &shape = query.shape, &whole = bias.shape;
     require(shape.rank() == (offsets ? 2 : 3) && shape.back() % heads_ == 0, "query_layer has shape ", shape.str(),
             "; [", offsets ? "token" : "batch, row", ", width] is wanted, of which ", heads_,

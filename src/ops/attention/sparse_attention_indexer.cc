@@ -54,7 +54,7 @@ class Indexer : public Op {
   // there are.
   Indexing take(Context& context, int rank) const {
     const Tensor &query = context.input(0), &weights = context.input(2);
-    const Tensor* const key = find_input(context, 1);
+    const Tensor* const key = context.find_input(1);
     require(query.shape.rank() == rank, "query has shape ", query.shape.str(), "; it must have rank ", rank);
     require(weights.shape.rank() == 1 && weights.shape[0] > 0 && weights.shape[0] <= 512,
             "query_norm_weight has shape ", weights.shape.str(), "; it must have one dimension, of 1 to 512");
@@ -137,7 +137,7 @@ class SparseAttentionIndexer : public Indexer {
     const Tensor& past = context.input(kPast);
     require(past.shape.rank() == 3 && past.shape == Shape{batch, past.shape[1], p.size} && past.shape[1] < kMost,
             "past_key has shape ", past.shape.str(), "; [", batch, ",keys,", p.size, "] is wanted");
-    const Tensor* const told = find_input(context, kPastLength);
+    const Tensor* const told = context.find_input(kPastLength);
     const int64_t had = told ? past_length(*told, past.shape[1]) : past.shape[1];
     int64_t more = rows;
     Tensor buffer;
@@ -196,7 +196,7 @@ class SparseAttentionIndexer : public Indexer {
     const int64_t all = had + requests.each;
     requests.past_tokens = int(had);
     requests.entries = int(all / ratio_), requests.capacity = int(2 * kMost);
-    const Tensor* const mask = find_input(context, kMask);
+    const Tensor* const mask = context.find_input(kMask);
     if (!mask) return;
     expect(*mask, "mask", {requests.count, all});
     p.mask = mask->as<const int64_t>();
@@ -252,7 +252,7 @@ class PackedSparseAttentionIndexer : public Indexer {
     if (captured_ > 0 && wants_output(context, 6)) {
       expect(context.input(kCaptureCount), "state_update_capture_count", {batch});
       updates.wanted = context.input(kCaptureCount).as<const int32_t>();
-      if (const Tensor* const active = find_input(context, kCaptureActive)) {
+      if (const Tensor* const active = context.find_input(kCaptureActive)) {
         expect(*active, "state_update_active", {1});
         updates.active = active->as<const int32_t>();
       }

@@ -107,7 +107,7 @@ class GemmFloat8 : public Op {
                   n = b.shape[transpose_b_ ? 0 : 1];
     require(k == b.shape[transpose_b_ ? 1 : 0], "inner dimensions differ: ", a.shape.str(), " and ", b.shape.str());
     const Shape shape{m, n};
-    const Tensor* c = find(context, 2);
+    const Tensor* c = context.find_input(2);
     if (c)
       require(broadcasts_to(c->shape, shape), "C of shape ", c->shape.str(), " cannot be broadcast to ", shape.str());
     if (beta_ == 0) c = nullptr;
@@ -149,11 +149,8 @@ class GemmFloat8 : public Op {
   }
 
  private:
-  static const Tensor* find(Context& context, int i) {
-    return context.input_count() > i ? context.find_input(i) : nullptr;
-  }
   static const float* scale(Context& context, int i, const char* name) {
-    const Tensor* const given = find(context, i);
+    const Tensor* const given = context.find_input(i);
     if (!given) return nullptr;
     require(given->count() == 1, name, " has shape ", given->shape.str(), "; one number is wanted");
     return given->as<const float>();
