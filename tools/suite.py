@@ -119,9 +119,9 @@ def _demo():
 def _ctest(preset):
     folder = env.ROOT / "build" / preset
     command = [*_launcher(preset), "ctest", "--test-dir", folder, "--no-tests=error", "--output-on-failure"]
-    closings = _stream(command, _on(preset, **SANITIZERS.get(preset, {})))
+    closings = _stream(command, _on(preset, GTEST_BRIEF="1", **SANITIZERS.get(preset, {})))
     log = (folder / "Testing" / "Temporary" / "LastTest.log").read_text(errors="replace")
-    skipped = sorted(set(re.findall(r"\[  SKIPPED \] (\S+)", log)))
+    skipped = sorted(set(re.findall(r"^(\S+): Skipped$", log, re.MULTILINE)))
     if skipped and IN_CI:
         raise env.Failed(f"skipped, which CI does not allow: {' '.join(skipped)}")
     return closings

@@ -1,6 +1,7 @@
 // What the host and kernels of the virtual GPU reach of each other's memory.
 #ifdef ENCORE_VIRTUAL
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <cstdint>
 #include <cstring>
@@ -112,6 +113,23 @@ TEST_F(VirtualReach, NumbersArriveAsTheyAre) {
     for_each_index(stream, 6, Numbers{y.data(), {0, -1, INT64_MAX, INT64_MIN, sizes}, lower, upper});
     EXPECT_EQ(y.download(stream), (std::vector<int64_t>{0, -1, INT64_MAX, INT64_MIN, sizes, lower}));
   }
+}
+
+// Whatever the host has beside the names: the system tends to put it right below them.
+TEST_F(VirtualReach, SizesWithTheUpperHalfOfANameStayAsTheyAre) {
+  constexpr size_t kHost = size_t(5) << 30, kApart = size_t(64) << 20;
+  Stream stream(0);
+  DeviceArray<int64_t> y(6);
+  void* const host = mmap(nullptr, kHost, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(host, MAP_FAILED);
+  const uintptr_t end = (uintptr_t(host) + kHost) / kApart * kApart;
+  for (uintptr_t at = end - kApart; at > uintptr_t(host); at -= kApart) *reinterpret_cast<volatile char*>(at) = 1;
+  for (uintptr_t lower = 0; lower <= INT32_MAX; lower += kApart) {
+    const auto sizes = int64_t(uintptr_t(y.data()) >> 32 << 32 | lower);
+    for_each_index(stream, 6, Numbers{y.data(), {sizes, 1, 2, 3, 4}, 5, 0});
+    EXPECT_EQ(y.download(stream), (std::vector<int64_t>{sizes, 1, 2, 3, 4, 5}));
+  }
+  munmap(host, kHost);
 }
 
 TEST_F(VirtualReach, AddressesBesideTheMemoryLeadThere) {

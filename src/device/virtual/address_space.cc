@@ -26,7 +26,8 @@ constexpr size_t kAlignment = 256, kGap = 256;
 constexpr size_t kResting = size_t(32) << 20;  // put back, and not carved again yet
 
 // A word of a functor may be a pair of numbers. No pair of sizes looks like a name, since the lower half of a name (of
-// the first 2 GiB) has its highest bit set: as a number it is negative.
+// the first 2 GiB) has its highest bit set: as a number it is negative. What has the same upper half and is positive is
+// reserved too, or else it would be the host's.
 constexpr size_t kWindow = size_t(1) << 32;
 constexpr uintptr_t kLowerHalf = uintptr_t(1) << 31;
 
@@ -41,13 +42,12 @@ constexpr size_t extent(size_t bytes) { return whole(bytes, kAlignment) + kGap; 
 class AddressSpace {
  public:
   AddressSpace() {
-    void* const found =
-        mmap(nullptr, 2 * kBytes + kWindow, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    constexpr size_t kReserved = 2 * kBytes + 2 * kWindow;
+    void* const found = mmap(nullptr, kReserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (found == MAP_FAILED)
-      fail(Code::out_of_memory, "the virtual GPU cannot reserve ", 2 * kBytes + kWindow,
+      fail(Code::out_of_memory, "the virtual GPU cannot reserve ", kReserved,
            " bytes of addresses: ", std::strerror(errno), "; is there a limit to them (ulimit -v)?");
-    const uintptr_t lowest = uintptr_t(found);
-    begin_ = lowest + (kLowerHalf - lowest) % kWindow;
+    begin_ = whole(uintptr_t(found), kWindow) + kLowerHalf;
     next_ = begin_ + kStep;
   }
 
