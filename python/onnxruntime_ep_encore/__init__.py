@@ -208,6 +208,15 @@ def _library_of(device):
 
 
 def _onnxruntime():
-    import onnxruntime
-
+    needed = "Encore needs onnxruntime 1.24 or newer"
+    try:
+        import onnxruntime
+    except ModuleNotFoundError as error:
+        if error.name != "onnxruntime":
+            raise
+        raise ModuleNotFoundError(f"{needed}: `pip install onnxruntime`", name=error.name) from error
+    # Before 1.23 it has no devices of plugins; what else is too old, the library itself refuses.
+    if not hasattr(onnxruntime, "get_ep_devices"):
+        version = getattr(onnxruntime, "__version__", "no onnxruntime, though a folder has its name")
+        raise ImportError(f"{needed}; this is {version}: `pip install -U onnxruntime`", name="onnxruntime")
     return onnxruntime

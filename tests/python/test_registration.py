@@ -85,6 +85,23 @@ def test_exports_are_the_two_that_onnxruntime_looks_up():
     assert sorted(line.split()[-1] for line in lines) == ["CreateEpFactories", "ReleaseEpFactory"]
 
 
+# ---- the onnxruntime
+
+
+@pytest.mark.parametrize(
+    "found, said",
+    [
+        ("None", "ModuleNotFoundError: Encore needs onnxruntime 1.24 or newer: `pip install onnxruntime`"),
+        ("types.SimpleNamespace(__version__='1.22.1')", "newer; this is 1.22.1: `pip install -U onnxruntime`"),
+        ("types.ModuleType('onnxruntime')", "newer; this is no onnxruntime, though a folder has its name"),
+    ],
+)
+def test_an_onnxruntime_that_does_not_do_is_named_with_the_way_out(found, said):
+    code = f"import sys, types; sys.modules['onnxruntime'] = {found}; import onnxruntime_ep_encore as e; e.register()"
+    done = in_new_process(code)
+    assert done.returncode == 1 and said in done.stderr.splitlines()[-1], done.stderr
+
+
 # ---- names and devices
 
 
