@@ -121,8 +121,9 @@ def session(model, *, session_options=None, device_id: int = 0, ort=None, **opti
     session_options.add_provider_for_devices([offered[device_id]], {key: _text(options[key]) for key in options})
     try:
         made = ort.InferenceSession(model, session_options, enable_fallback=0)
-    except RuntimeError as error:
-        refused = re.search(r"Error creating execution provider: \[ONNXRuntimeError\] : \d+ : \w+ : (.*)", str(error))
+    except Exception as error:  # a RuntimeError up to 1.31, then onnxruntime's InvalidArgument
+        where = r"(?:Error creating execution provider:|::CreateProvider\(.*?\))"
+        refused = re.search(where + r" \[ONNXRuntimeError\] : \d+ : \w+ : (.*)", str(error))
         if not refused:
             raise
         raise RuntimeError(f"Encore refused the session: {refused[1]}") from error

@@ -94,6 +94,27 @@ def test_a_refused_option_raises_with_the_reason(encore, relu, capfd):
     assert "Falling back" not in capfd.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "before",
+    [
+        "Error creating execution provider:",
+        "/core/ep_plugin_provider_interfaces.cc:393 virtual std::unique_ptr<onnxruntime::IExecutionProvider> "
+        "onnxruntime::PluginExecutionProviderFactory::CreateProvider(const OrtSessionOptions&, const OrtLogger&)",
+    ],
+    ids=["up to 1.31", "from 1.32 on"],
+)
+def test_a_refusal_is_read_from_the_words_of_each_onnxruntime(encore, relu, before):
+    class Refusing:
+        def __getattr__(self, name):
+            return getattr(ort, name)
+
+        def InferenceSession(self, *_, **__):
+            raise encore_session.capi.InvalidArgument(f"{before} [ONNXRuntimeError] : 2 : INVALID_ARGUMENT : too cold")
+
+    with pytest.raises(RuntimeError, match="^Encore refused the session: too cold$"):
+        onnxruntime_ep_encore.session(relu, ort=Refusing())
+
+
 def test_options_are_keywords(encore, relu):
     with pytest.raises(TypeError, match="positional"):
         onnxruntime_ep_encore.session(relu, {"enable_cuda_graph": True})
