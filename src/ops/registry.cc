@@ -3,6 +3,7 @@
 #include <map>
 
 #include "operators.h"
+#include "ops/newer.h"
 
 namespace encore::ops {
 
@@ -50,6 +51,7 @@ std::string why_declined(const OpRow& row, const NodeInfo& node) {
     }
   }
   try {
+    if (std::string newer = why_too_new(node); !newer.empty()) return newer;
     if (row.make) row.make(node);
   } catch (const Error& error) {
     return error.what();

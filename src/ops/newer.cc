@@ -1,0 +1,58 @@
+#include "ops/newer.h"
+
+#include <limits>
+#include <utility>
+#include <vector>
+
+namespace encore::ops {
+namespace {
+
+struct Grown {
+  const char* name;
+  int inputs = std::numeric_limits<int>::max();  // how many it had before
+  int outputs = std::numeric_limits<int>::max();
+  std::vector<std::pair<const char*, int64_t>> numbers = {};  // attributes, with the value that changes nothing
+  std::vector<const char*> reals = {};                        // attributes that change nothing only where they are not
+};
+
+// Of com.microsoft; since schemas of September 2026.
+const std::vector<Grown>& grown() {
+  static const std::vector<Grown> all = {
+      {.name = "CausalConvWithState",
+       .outputs = 2,
+       .numbers = {{"input_channel_offset", 0},
+                   {"input_channels", 0},
+                   {"state_channels_last", -1},
+                   {"state_length", 0},
+                   {"state_update_capacity", 0}}},
+      {.name = "DynamicSparseAttention", .inputs = 17, .outputs = 3, .numbers = {{"output_bf16", 0}}},
+      {.name = "GatedAdd", .inputs = 3},
+      {.name = "GroupQueryAttention", .inputs = 16, .reals = {"q_norm_epsilon", "k_norm_epsilon"}},
+      {.name = "MoE", .numbers = {{"swiglu_limit_after_activation", 0}}},
+      {.name = "PackedSparseAttentionIndexer", .inputs = 18, .outputs = 7, .numbers = {{"max_output_entries", 0}}},
+      {.name = "QMoE", .numbers = {{"swiglu_limit_after_activation", 0}}},
+      {.name = "VarlenCausalConvWithState", .inputs = 6},
+  };
+  return all;
+}
+
+}  // namespace
+
+std::string why_too_new(const NodeInfo& node) {
+  if (node.domain() != "com.microsoft") return {};
+  for (const Grown& op : grown()) {
+    if (op.name != node.op_type()) continue;
+    for (int i = op.inputs; i < node.input_count(); ++i)
+      if (node.has_input(i)) return text("input ", i, " is newer than Encore's ", op.name);
+    for (int i = op.outputs; i < node.output_count(); ++i)
+      if (node.has_output(i)) return text("output ", i, " is newer than Encore's ", op.name);
+    for (const auto& [attribute, neutral] : op.numbers)
+      if (node.get_int(attribute, neutral) != neutral)
+        return text("attribute ", attribute, " is newer than Encore's ", op.name);
+    for (const char* attribute : op.reals)
+      if (node.find_float(attribute)) return text("attribute ", attribute, " is newer than Encore's ", op.name);
+  }
+  return {};
+}
+
+}  // namespace encore::ops
