@@ -54,7 +54,7 @@ TOO_OLD_BEFORE = {
     (1, 29): {
         r"\[(MRotaryEmbedding|MatMulBlockQ\w+)-|::test_gated_(rms|add\[)": "an operator that it does not know",
         r"group_query.*::test_positions_out_of_range_fail|block_weights.*::test_floats\[": "the same",
-        r"::test_contrib_linear_attention\[": "an attribute of LinearAttention's",
+        r"::test_contrib_linear_attention": "an attribute of LinearAttention's",
         r"::test_nothing_but_minus_infinity": "starts MaxPool from the lowest finite number",
         r"::test_their_defaults": "has others for recurrent activations",
     },

@@ -19,8 +19,8 @@ from onnx.backend.test import loader
 
 ROOT = Path(__file__).resolve().parents[2]
 NEWEST_OPSET = 27  # the newest that onnxruntime 1.31 knows; it calls 26 released, and is told to take others too
-OLDEST_HOST_OPSET = 23  # of onnxruntime 1.24
 IS_NEWEST = es.ORT_VERSION >= (1, 31)  # the one of which the page tells
+HOST_OPSET = NEWEST_OPSET if IS_NEWEST else 26 if es.ORT_VERSION >= (1, 26) else 23
 PAGE = ROOT / "docs" / "onnx-node-tests.md"
 
 # What gives another result than ONNX's, each with the reason.
@@ -135,7 +135,7 @@ def make_session(case):
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
     for opset in model.opset_import:
-        opset.version = min(opset.version, NEWEST_OPSET if IS_NEWEST else OLDEST_HOST_OPSET)
+        opset.version = min(opset.version, HOST_OPSET)
     model.ir_version = min(model.ir_version, 10)
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
