@@ -58,7 +58,7 @@ def replay_us(proto, feeds, seconds, options):
     return median_us(lambda: session.run_with_iobinding(binding, waits), seconds)
 
 
-def torch_us(dtype, feeds, causal, seconds):
+def torch_us(feeds, causal, seconds):
     import torch
 
     q, k, v = (torch.from_numpy(feeds[n]).cuda() for n in "qkv")
@@ -100,7 +100,7 @@ def main():
         us = replay_us(model(args.dtype, *problem), feeds, args.seconds, options) - idle
         work = 4 * batch * heads * queries * keys * size / (2 if causal else 1)
         moved = sum(x.nbytes for x in feeds.values()) + feeds["q"].nbytes
-        peer = f"{torch_us(args.dtype, feeds, causal, args.seconds) - idle:.1f}" if args.peer else ""
+        peer = f"{torch_us(feeds, causal, args.seconds) - idle:.1f}" if args.peer else ""
         print(
             f"| {batch} | {heads}/{kv_heads} | {queries} | {keys} | {size} | {int(causal)} | {us:.1f} "
             f"| {work / us / 1e6:.1f} | {moved / us / 1e3:.0f} | {peer} |",
