@@ -17,7 +17,7 @@ sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests"), str(ROOT / "tests" / 
 import encore_session as es  # noqa: E402
 import numpy as np  # noqa: E402
 import onnxruntime as ort  # noqa: E402
-from models import bind, median_us, torch_replay_us  # noqa: E402
+from models import bind, median_us, provider_options, torch_replay_us  # noqa: E402
 from onnx import TensorProto, helper  # noqa: E402
 
 TYPES = {"float16": TensorProto.FLOAT16, "float32": TensorProto.FLOAT}
@@ -77,7 +77,7 @@ def main():
     parser.add_argument("--peer", choices=["torch"])
     parser.add_argument("--options", default="", help="of the provider: key=value,...")
     args = parser.parse_args()
-    options = dict(pair.split("=", 1) for pair in args.options.split(",") if pair)
+    options = provider_options(args)
     ort.set_default_logger_severity(3)
     rng = np.random.default_rng(0)
 
