@@ -13,8 +13,6 @@ def conv(batch, channels, length, kernel, *, bias=True, past=True, dtype="float3
         floats(channels) if bias else None,
         floats(batch, channels, kernel - 1) if past else None,
     ]
-    while given[-1] is None:
-        given.pop()
     attrs = {"activation": activation} if activation else {}
     return Case("CausalConvWithState", given, attrs, dtype, 2, "matmul", opset=27, name=activation or "", **rest)
 
@@ -74,8 +72,6 @@ def contrib(
         floats(channels) if bias else None,
         floats(*([window] if window else []), *shape(kept)) if past else None,
     ]
-    while given[-1] is None:
-        given.pop()
 
     def reference(x, w, b=None, past=None):
         first = lambda a: np.moveaxis(a.reshape(*a.shape[:2], -1), 1, 2) if last else a

@@ -2,19 +2,14 @@
 
 import numpy as np
 import pytest
+from group_query import MICROSOFT, TYPES, in_double
 from harness import Case, Const, _round, check, floats, seeded
 from indexer_reference import Chooser, padded, window, window_plan
 from refusal import declined, fails
-from test_group_query_attention import MICROSOFT, TYPES
 
 # Entries are rounded once.
 TOLERANCE = {"float32": (1e-4, 1e-5), "float16": (2e-3, 1e-3), "bfloat16": (2e-2, 1e-2)}
 DENSE = "query key query_weight key_weight cos sin mask past gate bias head_weights ids past_length buffer".split()
-
-
-def wide_of(names, inputs):
-    given = dict.fromkeys(names) | dict(zip(names, inputs))
-    return {n: x.astype(np.float64) if x is not None and x.dtype.kind == "f" else x for n, x in given.items()}
 
 
 def table_of(cos, sin, request):
@@ -23,7 +18,7 @@ def table_of(cos, sin, request):
 
 def dense_reference(dtype, **attrs):
     def run(*inputs):
-        x = wide_of(DENSE, inputs)
+        x = in_double(DENSE, inputs)
         rounded = lambda y: _round(np.asarray(y, np.float32), dtype).astype(np.float64)
         chooser = Chooser(attrs, x["query_weight"], x["key_weight"], rounded)
         (batch, rows), size, ratio = x["query"].shape[:2], chooser.size, chooser.ratio
@@ -117,8 +112,6 @@ def dense(
         if mask:
             inputs["mask"] = draw.integers(0, 3, (batch, past + rows)).astype(np.int64)
     inputs = list(inputs.values())
-    while inputs[-1] is None:
-        inputs.pop()
     what = ["packed"] * packed + ["mask"] * mask + ["tables"] * tables + [f"room{room}"] * (room is not None)
     return Case(
         "SparseAttentionIndexer",
@@ -197,7 +190,7 @@ PACKED += ["capture", "active"]
 
 def packed_reference(dtype, **attrs):
     def run(*inputs):
-        x = wide_of(PACKED, inputs)
+        x = in_double(PACKED, inputs)
         rounded = lambda y: _round(np.asarray(y, np.float32), dtype).astype(np.float64)
         chooser = Chooser(attrs, x["query_weight"], x["key_weight"], rounded)
         size, ratio, capacity = chooser.size, chooser.ratio, attrs["state_capacity"]
@@ -308,8 +301,6 @@ def packed(
             inputs["active"] = np.array([active], np.int32)
         outputs.append(True)
     inputs = list(inputs.values())
-    while inputs[-1] is None:
-        inputs.pop()
     what = ["packed"] * (not with_key) + ["tables"] * tables + [f"capture{active}"] * (capture is not None)
     return Case(
         "PackedSparseAttentionIndexer",
