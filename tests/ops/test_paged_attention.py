@@ -6,7 +6,7 @@ import pytest
 from encore_session import EAGER, HAS_GRAPHS, assert_all_on_encore, empty_on_device, on_device, run_options
 from harness import Case, Const, check, floats, seeded, session
 from onnx import TensorProto, helper
-from pages_reference import PAGED, SPARSE, batch, reference, tables
+from pages_reference import PAGED, SPARSE, batch, quarters, reference, tables
 from refusal import declined, fails
 
 MICROSOFT = "com.microsoft"
@@ -39,6 +39,7 @@ def paged(
     spare=0,
     misaligned=False,
     packed=False,
+    latent=None,
     name="",
     **attrs,
 ):
@@ -53,9 +54,9 @@ def paged(
         if key:
             new = rng.permutation(news).tolist()
             past = [int(rng.integers(0, room - n + 1)) for n in new]
-        x = batch(new, past, heads, kv_heads, size, slots, width, packed, cache, spare, key)
+        x = batch(new, past, heads, kv_heads, size, slots, width, packed, cache, spare, key, latent is not None)
         if rotary is not None:
-            x["cos"], x["sin"] = tables(room + 3, rotary)
+            x["cos"], x["sin"] = (quarters if cache else tables)(room + 3, rotary)
         if sinks:
             x["sinks"] = floats(heads, low=-1, high=1)
         if weights:
@@ -72,6 +73,11 @@ def paged(
         attrs["do_rotary"] = 1
     if cache:
         attrs |= {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_TENSOR"}
+    if cache == "int4":
+        attrs |= {"k_cache_dtype": "int4", "v_cache_dtype": "int4"}
+    if latent is not None:  # how many of a row's channels are values
+        attrs = {n: v for n, v in attrs.items() if n not in ("v_quant_type", "v_cache_dtype")}
+        attrs |= {"kv_cache_layout": "LATENT", "v_head_size": latent}
     what = [f"{n}+{p}" for n, p in zip(news, pasts)] if len(news) < 5 else [f"{len(news)}_sequences"]
     what += [f"h{heads}_{kv_heads}_{size}", f"of{slots}", cache, name]
     return Case(
@@ -79,7 +85,7 @@ def paged(
         inputs(0),
         attrs,
         dtype=dtype,
-        outputs=3,
+        outputs=3 if latent is None else 2,
         domain=MICROSOFT,
         name="_".join(filter(None, what)),
         tolerance=TOLERANCE[dtype],
@@ -151,13 +157,35 @@ def test_options_of_pages(how, dtype):
 
 
 @pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("cache", ["int8", "int4"])
 @pytest.mark.parametrize("news,pasts,size", [((1, 1), (70, 5), 128), ((7, 1, 20), (0, 33, 12), 64), ((3,), (9,), 256)])
-def test_int8_pages(news, pasts, size, dtype):
-    check(paged(news, pasts, dtype, size=size, cache="int8"))
+def test_pages_of_codes(news, pasts, size, cache, dtype):
+    check(paged(news, pasts, dtype, size=size, cache=cache))
 
 
-def test_int8_pages_by_other_scales():
-    case = paged((7, 1), (0, 33), cache="int8")
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"size": 8, "slots": 5, "heads": 6},
+        {"size": 40, "slots": 5, "packed": True, "rotary": 20},
+        {"size": 80, "heads": 16, "packed": True, "misaligned": True, "rotary": 8, "rotary_offset": 16},
+        {"size": 64, "rotary": 5, "rotary_interleaved": 1, "rotary_offset": 24},
+        {"size": 72, "rotary": 6, "misaligned": True},
+        {"local_window_size": 5, "sinks": True},
+        {"softcap": 0.7, "scale": 0.3, "is_causal": 0},
+        {"places": True, "spare": 3},
+        {"size": 128, "heads": 2, "kv_heads": 1, "metadata": [1, 64]},
+    ],
+    ids=lambda how: "_".join(map(str, how)),
+)
+def test_options_of_pages_of_int4(how, dtype):
+    check(paged((7, 1, 20), (0, 33, 12), dtype, cache="int4", **how))
+
+
+@pytest.mark.parametrize("cache", ["int8", "int4"])
+def test_pages_of_codes_by_other_scales(cache):
+    case = paged((7, 1), (0, 33), cache=cache)
     case.attrs |= {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_CHANNEL"}
     at = PAGED.index("k_scale")
     for inputs in (case.inputs, *case.replays):
@@ -205,12 +233,20 @@ def test_float8_pages():
 class Server:
     """A node whose caches are updated where they are, with or without outputs for them."""
 
-    def __init__(self, sequences, room, outputs, graph=True, **attrs):
-        self.attrs = {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1, **attrs}
-        width = -(-room // 16)
-        self.x = batch((1,) * sequences, (0,) * sequences, 4, 2, 64, 16, width)
-        self.x["cos"], self.x["sin"] = tables(room, 32)
-        self.x = {n: v.astype(np.float16) if v.dtype == np.float32 else v for n, v in self.x.items()}
+    def __init__(self, sequences, room, outputs, graph=True, cache="", latent=False):
+        kv_heads, width = 1 if latent else 2, -(-room // 16)
+        self.attrs = {"num_heads": 4, "kv_num_heads": kv_heads, "do_rotary": 1}
+        if latent:
+            self.attrs |= {"kv_cache_layout": "LATENT"}
+        elif cache == "int4":
+            self.attrs |= {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_TENSOR"}
+            self.attrs |= {"k_cache_dtype": "int4", "v_cache_dtype": "int4"}
+        self.x = batch((1,) * sequences, (0,) * sequences, 4, kv_heads, 64, 16, width, cache=cache, latent=latent)
+        self.x["cos"], self.x["sin"] = (quarters if cache else tables)(room, 32)
+        self.x = {n: getattr(v, "value", v) for n, v in self.x.items()}
+        for n, v in self.x.items():
+            if v.dtype == np.float32 and not n.endswith("_scale"):
+                self.x[n] = v.astype(np.float16)
         forms = {n: (v.shape, v.dtype, None) for n, v in self.x.items()}
         options = {"enable_cuda_graph": 1, "min_num_runs_before_cuda_graph_capture": 1} if graph and HAS_GRAPHS else {}
         self.session = session(model_of("PagedAttention", PAGED, self.attrs, forms, outputs), **options)
@@ -221,7 +257,8 @@ class Server:
             self.binding.bind_ortvalue_input(n, value)
         self.y = empty_on_device((sequences, 256), np.float16)
         self.binding.bind_ortvalue_output("y", self.y)
-        for n in ("key_cache", "value_cache")[: outputs - 1]:
+        self.caches = [n for n in ("key_cache", "value_cache") if n in self.x]
+        for n in self.caches[: outputs - 1]:
             self.binding.bind_ortvalue_output(n + "_out", self.inputs[n])
 
     def step(self, graph=None, **changed):
@@ -229,19 +266,23 @@ class Server:
             self.x[n] = np.asarray(value, self.x[n].dtype).reshape(self.x[n].shape)
             self.inputs[n].update_inplace(self.x[n])
         self.session.run_with_iobinding(self.binding, run_options(graph))
-        return [v.numpy() for v in (self.y, self.inputs["key_cache"], self.inputs["value_cache"])]
+        return [v.numpy() for v in (self.y, *(self.inputs[n] for n in self.caches))]
 
 
-@pytest.mark.parametrize("outputs", [1, 3])
-def test_one_graph_serves_every_length(outputs):
-    server = Server(3, 100, outputs)
+@pytest.mark.parametrize(
+    "outputs, how",
+    [(1, {}), (3, {}), (3, {"cache": "int4"})],
+    ids=["alone", "caches", "caches_of_int4"],
+)
+def test_one_graph_serves_every_length(outputs, how):
+    server = Server(3, 100, outputs, **how)
     for step in range(12):
         shape = server.x["query"].shape
         got = server.step(query=floats(*shape, low=-1, high=1), pasts=[step, 7 * step, 99 - step], starts=[0, 1, 2, 3])
-        wanted = reference(PAGED, **server.attrs)(*[server.x.get(n) for n in PAGED])
+        wanted = reference(PAGED, how.get("cache", ""), **server.attrs)(*[server.x.get(n) for n in PAGED])
         for g, w in zip(got, wanted):
             np.testing.assert_allclose(g.astype(np.float64), w, *TOLERANCE["float16"])
-        server.x["key_cache"], server.x["value_cache"] = got[1:]
+        server.x |= dict(zip(server.caches, got[1:]))
 
 
 def test_hints_are_not_negative():
@@ -254,6 +295,7 @@ def test_hints_are_not_negative():
 LOW, HIGH = -(1 << 31), (1 << 31) - 1
 
 
+@pytest.mark.parametrize("how", [{}, {"cache": "int4"}], ids=["plain", "int4"])
 @pytest.mark.parametrize(
     "changed",
     [
@@ -268,16 +310,17 @@ LOW, HIGH = -(1 << 31), (1 << 31) - 1
     ],
     ids="pages_beyond pages_below pasts_below pasts_beyond down far_away below backwards".split(),
 )
-def test_what_is_out_of_range_is_reported(changed):
-    server = Server(3, 112, 1, graph=False)
+def test_what_is_out_of_range_is_reported(changed, how):
+    server = Server(3, 112, 1, graph=False, **how)
     with pytest.raises(Exception, match="not allowed|is outside") as caught:
         server.step(EAGER, **{"pasts": [50, 60, 70], **changed})
     assert "'it'" in str(caught.value)
 
 
-def test_pages_that_are_not_there_are_unseen():
+@pytest.mark.parametrize("how", [{}, {"cache": "int4"}], ids=["plain", "int4"])
+def test_pages_that_are_not_there_are_unseen(how):
     """Those behind a window may be gone; and the others, whose keys are passed over."""
-    case = paged((1, 4), (60, 40), local_window_size=20)
+    case = paged((1, 4), (60, 40), local_window_size=20, **how)
     at = PAGED.index("table")
     for inputs in (case.inputs, *case.replays):
         inputs[at] = inputs[at].copy()
@@ -387,6 +430,33 @@ def test_shapes_that_do_not_fit(changed, words):
     x |= {n: np.zeros(shape, kinds[n]) for n, shape in changed.items()}
     inputs = [v.astype(np.float16) if v is not None and v.dtype == np.float32 else v for v in _filled(PAGED, x)]
     fails("PagedAttention", inputs, {"num_heads": 4, "kv_num_heads": 2}, words, outputs=3, domain=MICROSOFT)
+
+
+CODED = {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR"}
+
+
+@pytest.mark.parametrize(
+    "cache,attrs",
+    [
+        ("int4", {}),
+        ("int4", {"k_cache_dtype": "int4"}),
+        ("int4", {"k_cache_dtype": "float4e2m1", "v_cache_dtype": "float4e2m1"}),
+        ("int4", {"k_cache_dtype": "int4", "v_cache_dtype": "int4", "v_quant_type": "NONE"}),
+        ("int8", {"k_cache_dtype": "int4", "v_cache_dtype": "int4"}),
+    ],
+    ids=str,
+)
+def test_codes_that_are_not_supported_are_declined(cache, attrs):
+    x = batch((2,), (3,), 4, 2, 64, 16, cache=cache)
+    inputs = [v.astype(np.float16) if getattr(v, "dtype", None) == np.float32 else v for v in _filled(PAGED, x)]
+    attrs = {"num_heads": 4, "kv_num_heads": 2, **CODED, **attrs}
+    declined("PagedAttention", inputs, attrs, outputs=3, domain=MICROSOFT)
+
+
+def test_a_byte_of_two_values_is_not_divided_by_rotation():
+    case = paged((2,), (3,), cache="int4", rotary=9)
+    inputs = [v.astype(np.float16) if getattr(v, "dtype", None) == np.float32 else v for v in case.inputs]
+    fails("PagedAttention", inputs, case.attrs, "an even number", outputs=3, domain=MICROSOFT)
 
 
 def test_nothing():

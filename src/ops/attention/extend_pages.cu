@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "device/launch.h"
+#include "ops/attention/cache_codes.h"
 #include "ops/attention/pages_view.h"
 #include "ops/attention/pairs.h"
 #include "ops/dispatch.h"
@@ -31,7 +32,7 @@ struct ExtendPages {
   int64_t q_token, kv_token;
   T* turned_q;
   void *keys, *values;
-  Type cached;
+  CodeKind coded;
   const float *key_scales, *value_scales;
   bool keys_by_channel, values_by_channel;
   const int32_t* places;
@@ -208,20 +209,32 @@ struct ExtendPages {
   }
   DEVICE_FN void store(const Head& of, int column, const Packed& pack, int count) const {
     if (of.to) return device::store_pack(of.to + column, pack, layout.aligned, count);
-    if (cached == device::kTypeOf<T>)
+    if (coded == CodeKind::none)
       return device::store_pack(static_cast<T*>(of.cache) + of.begin + column, pack, layout.aligned, count);
     Pack<uint8_t, kPack> codes{};
     UNROLL for (int i = 0; i < kPack; ++i) {
-      if (i < count) codes.at[i] = code(float(pack.at[i]) / of.scales[of.by_channel ? column + i : 0]);
+      if (i >= count) break;
+      const float scale = of.scales[of.by_channel ? column + i : 0];
+      codes.at[i] = uint8_t(code_of(coded, float(pack.at[i]) / scale));
+    }
+    if (coded == CodeKind::i4) {  // columns and counts are even here: no byte is of two threads
+      Pack<uint8_t, kPack / 2> pairs;
+      UNROLL for (int i = 0; i < kPack / 2; ++i) pairs.at[i] = uint8_t(codes.at[2 * i] | codes.at[2 * i + 1] << 4);
+      return device::store_pack(static_cast<uint8_t*>(of.cache) + (of.begin + column) / 2, pairs, layout.aligned,
+                                count / 2);
     }
     device::store_pack(static_cast<uint8_t*>(of.cache) + of.begin + column, codes, layout.aligned, count);
   }
-  DEVICE_FN uint8_t code(float value) const {
-    if (cached != Type::i8) return device::Float8E4M3(value).bits;
-    value = std::rint(value);
-    return uint8_t(int8_t(value >= 127 ? 127 : value > -128 ? int(value) : -128));  // NaN: -128
-  }
 };
+
+CodeKind kind_of(Type type) {
+  switch (type) {
+    case Type::i8: return CodeKind::i8;
+    case Type::i4: return CodeKind::i4;
+    case Type::f8e4m3: return CodeKind::f8;
+    default: return CodeKind::none;
+  }
+}
 
 }  // namespace
 
@@ -242,6 +255,8 @@ void extend_pages(Context& context, const PagesExtension& e) {
         pages.size % kPack == 0 && layout.half % kPack == 0 && e.turned_from % kPack == 0 && e.q_token % kPack == 0 &&
         e.kv_token % kPack == 0 &&
         aligned(e.q, e.k, e.v, e.turned_q, pages.keys, pages.values, e.cos, e.sin, e.q_weights, e.k_weights);
+    require(pages.type != Type::i4 || layout.interleaved || layout.half % 2 == 0, "cos_cache has ", layout.half,
+            " columns; beside pages of int4, of which two values are a byte, it must have an even number");
     const int64_t packs = layout.turning_packs + (pages.size - 2 * layout.half + kPack - 1) / kPack;
     const int64_t q_heads = e.turned_q ? e.heads : 0, heads = q_heads + 2 * pages.kv_heads;
     require(heads * packs < (int64_t(1) << 30) && (!e.q_weights || heads - pages.kv_heads <= Kernel::kMostHeads),
@@ -257,7 +272,7 @@ void extend_pages(Context& context, const PagesExtension& e) {
                                                          static_cast<T*>(e.turned_q),
                                                          pages.keys,
                                                          pages.values,
-                                                         pages.type,
+                                                         kind_of(pages.type),
                                                          pages.key_scales,
                                                          pages.value_scales,
                                                          pages.keys_by_channel,

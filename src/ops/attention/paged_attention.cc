@@ -48,7 +48,7 @@ class Paged : public Op {
         softcap_(node.get_float("softcap", 0)),
         epsilon_(node.get_float("qk_norm_epsilon", 1e-6f)),
         type_(node.input_type(0)),
-        cached_(node.input_type(3)),
+        cached_(stored(node, 3, "k_cache_dtype")),
         keys_(quantized(node, "k_quant_type")),
         values_(quantized(node, "v_quant_type")) {
     require(heads_ > 0 && kv_heads_ > 0 && heads_ % kv_heads_ == 0 && heads_ < kMost / 4, "num_heads is ", heads_,
@@ -62,15 +62,16 @@ class Paged : public Op {
       if (node.has_input(i) && node.input_type(i) != type_)
         fail(Code::not_supported, "query is ", device::name(type_), " and input ", i, " is ",
              device::name(node.input_type(i)), "; they must be of one type");
-    const bool codes = cached_ == Type::i8 || cached_ == Type::f8e4m3;
+    const bool codes = cached_ == Type::i8 || cached_ == Type::i4 || cached_ == Type::f8e4m3;
     if (!codes && cached_ != type_)
       fail(Code::not_supported, "query is ", device::name(type_), " and key_cache ", device::name(cached_),
            "; that cache is not supported");
-    if (node.input_type(4) != cached_)
+    if (stored(node, 4, "v_cache_dtype") != cached_)
       fail(Code::not_supported, "key_cache and value_cache are of different types, which is not supported");
     for (const auto& [kind, scale, which] :
          {std::tuple{keys_, slots.k_scale, "k"}, std::tuple{values_, slots.v_scale, "v"}}) {
-      require(codes == (kind != Quantized::none), which, "_quant_type must be NONE unless the caches are int8 or ",
+      require(codes == (kind != Quantized::none), which,
+              "_quant_type must be NONE unless the caches are int8, int4 or ",
               "float8e4m3fn, and then PER_TENSOR or PER_CHANNEL");
       require(codes == node.has_input(scale), which, "_scale is wanted for caches of codes, and for no others");
     }
@@ -125,6 +126,18 @@ class Paged : public Op {
   Type type() const { return type_; }
 
  private:
+  // What a cache has: its type, or two codes of int4 in a byte, which only an attribute tells.
+  static Type stored(const NodeInfo& node, int input, const char* attribute) {
+    const Type type = node.input_type(input);
+    const std::string named = node.get_string(attribute, "");
+    if (type == Type::u8 && named == "int4") return Type::i4;
+    if (type == Type::u8 || (!named.empty() && named != device::name(type)))
+      fail(Code::not_supported, attribute, " is '", named, "' in a cache of ", device::name(type),
+           ", which is not supported");
+    return type;
+  }
+  int64_t size_of(const Tensor& cache) const { return (cached_ == Type::i4 ? 2 : 1) * cache.shape[3]; }
+
   static Quantized quantized(const NodeInfo& node, const char* attribute) {
     const std::string kind = node.get_string(attribute, "NONE");
     if (kind == "NONE") return Quantized::none;
@@ -140,7 +153,8 @@ class Paged : public Op {
     require(query.shape.rank() == 2, "query has shape ", query.shape.str(), "; it must have rank 2");
     require(cache.shape.rank() == 4 && cache.shape[2] == kv_heads_ && cache.shape[1] > 0, "key_cache has shape ",
             cache.shape.str(), "; [pages, slots, ", kv_heads_, ", size] is wanted");
-    const int64_t tokens = query.shape[0], width = query.shape[1], size = cache.shape[3];
+    require(cache.shape[3] < kMost, "key_cache has shape ", cache.shape.str(), ", and its heads are too large");
+    const int64_t tokens = query.shape[0], width = query.shape[1], size = size_of(cache);
     require(size > 0 && size % 8 == 0 && size <= 256, "heads are of ", size, " values; up to 256 are supported, and a ",
             "multiple of 8");
     const int64_t all = key ? heads_ : heads_ + 2 * kv_heads_;
@@ -178,7 +192,7 @@ class Paged : public Op {
             sequences, ",pages] is wanted");
     e.pages.type = cached_;
     e.pages.count = keys.shape[0], e.pages.slots = keys.shape[1];
-    e.pages.kv_heads = kv_heads_, e.pages.size = keys.shape[3];
+    e.pages.kv_heads = kv_heads_, e.pages.size = size_of(keys);
     e.pages.table = table.as<const int32_t>();
     e.pages.width = table.shape[1];
     require(e.pages.count < kMost && e.pages.slots < kMost && checked_product(e.pages.width, e.pages.slots) < kMost,
@@ -264,11 +278,6 @@ class PagedAttention final : public Paged {
     if (const std::string layout = node.get_string("kv_cache_layout", "SEPARATE"); layout != "SEPARATE")
       fail(Code::not_supported, "a cache whose layout (kv_cache_layout) is ", layout, " is not supported");
     require(node.get_int("v_head_size", 0) == 0, "v_head_size is only for kv_cache_layout LATENT");
-    for (const char* which : {"k_cache_dtype", "v_cache_dtype"}) {
-      const std::string named = node.get_string(which, ""), stored = device::name(node.input_type(3));
-      if (!named.empty() && named != stored)
-        fail(Code::not_supported, which, " is ", named, " in a cache of ", stored, ", which is not supported");
-    }
   }
 
   void run(Context& context) const override {
@@ -342,7 +351,7 @@ class SparsePagedAttention final : public Paged {
 
 std::vector<OpRow> paged_attention_rows() {
   const Types whole{Type::i32}, scale{Type::f32}, selectable = kHalves | Types{Type::i8},
-                                                  cached = selectable | Types{Type::f8e4m3};
+                                                  cached = selectable | Types{Type::f8e4m3, Type::u8};
   return {{.domain = kMicrosoft,
            .name = "PagedAttention",
            .since = 1,

@@ -6,8 +6,8 @@
 
 namespace encore::ops {
 
-// Caches [page, slot, kv_head, size] of the queries' type, or of codes: int8 or float8e4m3fn, of which the value is the
-// scale times as large.
+// Caches [page, slot, kv_head, size] of the queries' type, or of codes (cache_codes.h): i8, f8e4m3 or i4, two in a
+// byte, of which the value is the scale times as large.
 struct Pages {
   Type type = Type::f16;
   void *keys = nullptr, *values = nullptr;
@@ -65,6 +65,7 @@ struct AttendPages {
 void attend_pages(Context& context, const AttendPages& problem);
 // Where the caches have codes:
 void attend_int8_pages(Context& context, const AttendPages& problem);
+void attend_int4_pages(Context& context, const AttendPages& problem);
 void attend_float8_pages(Context& context, const AttendPages& problem);
 
 // Of each token a list of keys besides those that `before` lets it see, if it sees any of them (`local`).

@@ -58,11 +58,17 @@ struct SlotView {
   }
 };
 
-// Stored: what the caches have, values of T or codes of a byte.
+// Two codes of four bits (cache_codes.h).
+struct CodePair {
+  uint8_t bits;
+};
+
+// Stored: what the caches have, values of T, codes of a byte or pairs of codes.
 template <class T, class Stored>
 struct CacheView {
+  static constexpr int kValues = std::is_same_v<Stored, CodePair> ? 2 : 1;  // that are stored in one
   // Eight of them as they are loaded.
-  using Raw = std::conditional_t<sizeof(Stored) == 1, device::Pack<uint32_t, 2>, Words>;
+  using Raw = device::Pack<uint32_t, 8 * int(sizeof(Stored)) / kValues / 4>;
   const Stored *keys, *values;
   int kv_heads, size;
 
@@ -72,13 +78,15 @@ struct CacheView {
         kv_heads(int(p.kv_heads)),
         size(int(p.size)) {}
 
-  DEVICE_FN int64_t offset(int64_t slot, int kv_head) const { return (slot * kv_heads + kv_head) * size; }
+  DEVICE_FN int64_t offset(int64_t slot, int kv_head) const { return (slot * kv_heads + kv_head) * (size / kValues); }
   DEVICE_FN static Raw load(const Stored* row, int column) {
-    return std::bit_cast<Raw>(device::load_pack<8>(row + column, true));
+    return std::bit_cast<Raw>(device::load_pack<8 / kValues>(row + column / kValues, true));
   }
   DEVICE_FN static Words words(const Raw& raw) {
     if constexpr (sizeof(Stored) > 1) {
       return raw;
+    } else if constexpr (kValues == 2) {
+      return device::eight_nibbles<T>(raw);
     } else if constexpr (std::is_same_v<Stored, int8_t>) {
       return device::eight_integers<T>(raw);
     } else {
