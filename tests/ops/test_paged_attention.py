@@ -193,6 +193,33 @@ def test_pages_of_codes_by_other_scales(cache):
     check(case)
 
 
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"size": 576, "latent": 512, "heads": 16, "rotary": 32, "rotary_offset": 512},
+        {"size": 40, "latent": 0, "slots": 5},
+        {"size": 72, "latent": 27, "heads": 5, "misaligned": True},
+        {"size": 64, "latent": 64, "heads": 40, "places": True},
+        {"size": 136, "latent": 128, "is_causal": 0, "spare": 2},
+        {"size": 64, "latent": 48, "local_window_size": 5, "softcap": 0.7},
+        {"size": 576, "latent": 512, "heads": 3, "cache": "int8", "metadata": [9, 0]},
+        {"size": 96, "latent": 64, "heads": 9, "cache": "int4", "rotary": 16, "rotary_offset": 64},
+        {"size": 64, "latent": 56, "k_quant_type": "PER_TENSOR", "cache": "int8"},
+    ],
+    ids=lambda how: "_".join(map(str, how.values())),
+)
+def test_latent_rows(how, dtype):
+    how = {"heads": 4, "scale": 0.11, **how}
+    case = paged((7, 1, 20), (0, 33, 12), dtype, kv_heads=1, **how)
+    check(case)
+
+
+@pytest.mark.parametrize("news,pasts", [((1,), (5000,)), ((1,) * 20, tuple(range(0, 100, 5))), ((40,), (3,))], ids=str)
+def test_lengths_of_latent_rows(news, pasts):
+    check(paged(news, pasts, heads=8, kv_heads=1, size=192, latent=128, scale=0.1))
+
+
 def model_of(op, names, attrs, forms, outputs=3):
     """`forms`: what a node's inputs are, and what they are fed as if that has no type in numpy."""
     narrow = {n: kind for n, (_, _, kind) in forms.items() if kind}
@@ -271,8 +298,8 @@ class Server:
 
 @pytest.mark.parametrize(
     "outputs, how",
-    [(1, {}), (3, {}), (3, {"cache": "int4"})],
-    ids=["alone", "caches", "caches_of_int4"],
+    [(1, {}), (3, {}), (3, {"cache": "int4"}), (2, {"latent": True})],
+    ids=["alone", "caches", "caches_of_int4", "latent_rows"],
 )
 def test_one_graph_serves_every_length(outputs, how):
     server = Server(3, 100, outputs, **how)
@@ -295,7 +322,7 @@ def test_hints_are_not_negative():
 LOW, HIGH = -(1 << 31), (1 << 31) - 1
 
 
-@pytest.mark.parametrize("how", [{}, {"cache": "int4"}], ids=["plain", "int4"])
+@pytest.mark.parametrize("how", [{}, {"cache": "int4"}, {"latent": True}], ids=["plain", "int4", "latent"])
 @pytest.mark.parametrize(
     "changed",
     [
@@ -317,7 +344,9 @@ def test_what_is_out_of_range_is_reported(changed, how):
     assert "'it'" in str(caught.value)
 
 
-@pytest.mark.parametrize("how", [{}, {"cache": "int4"}], ids=["plain", "int4"])
+@pytest.mark.parametrize(
+    "how", [{}, {"cache": "int4"}, {"latent": 48, "kv_heads": 1, "scale": 0.1}], ids=["plain", "int4", "latent"]
+)
 def test_pages_that_are_not_there_are_unseen(how):
     """Those behind a window may be gone; and the others, whose keys are passed over."""
     case = paged((1, 4), (60, 40), local_window_size=20, **how)
@@ -397,6 +426,8 @@ def test_selected_keys(how, dtype):
         {"rotary_offset": 4},
         {"do_rotary": 1},
         {"kv_cache_layout": "LATENT"},
+        {"kv_cache_layout": "BOTH"},
+        {"v_head_size": 64},
         {"k_cache_dtype": "int4"},
         {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR"},
         {"softcap": float("nan")},
@@ -459,5 +490,48 @@ def test_a_byte_of_two_values_is_not_divided_by_rotation():
     fails("PagedAttention", inputs, case.attrs, "an even number", outputs=3, domain=MICROSOFT)
 
 
+LATENT = {"num_heads": 4, "kv_num_heads": 1, "kv_cache_layout": "LATENT"}
+
+
+@pytest.mark.parametrize(
+    "inputs,attrs",
+    [
+        ({}, {"kv_num_heads": 2}),
+        ({}, {"v_head_size": -1}),
+        ({}, {"v_cache_dtype": "float16"}),
+        ({}, {"v_quant_type": "PER_TENSOR"}),
+        ({"sinks": (4,)}, {}),
+        ({"q_weight": (64,), "k_weight": (64,)}, {}),
+        ({"value": (2, 64)}, {}),
+        ({"value_cache": (3, 16, 1, 64)}, {}),
+        ({"key": None}, {}),
+    ],
+    ids=str,
+)
+def test_latent_rows_that_are_not_supported_are_declined(inputs, attrs):
+    x = batch((2,), (3,), 4, 1, 64, 16, latent=True)
+    x |= {n: None if shape is None else np.zeros(shape, np.float32) for n, shape in inputs.items()}
+    inputs = [v.astype(np.float16) if v is not None and v.dtype == np.float32 else v for v in _filled(PAGED, x)]
+    declined("PagedAttention", inputs, LATENT | attrs, outputs=2, domain=MICROSOFT)
+
+
+@pytest.mark.parametrize(
+    "size,attrs,words",
+    [
+        (64, {"v_head_size": 72}, "v_head_size is 72"),
+        (64, {"v_head_size": 32}, "scale is wanted"),
+        (584, {}, "up to 576"),
+    ],
+)
+def test_latent_rows_that_do_not_fit(size, attrs, words):
+    x = batch((2,), (3,), 4, 1, size, 16, latent=True)
+    inputs = [v.astype(np.float16) if v is not None and v.dtype == np.float32 else v for v in _filled(PAGED, x)]
+    fails("PagedAttention", inputs, LATENT | attrs, words, outputs=2, domain=MICROSOFT)
+
+
 def test_nothing():
     check(paged((0, 0), (3, 0), name="no_tokens"))
+
+
+def test_no_latent_rows():
+    check(paged((0, 0), (3, 0), name="no_tokens", kv_heads=1, latent=0))

@@ -1,7 +1,6 @@
 #include <cmath>
 
 #include "device/launch.h"
-#include "ops/attention/cache_codes.h"
 #include "ops/attention/pages_view.h"
 #include "ops/attention/pairs.h"
 #include "ops/dispatch.h"
@@ -16,7 +15,8 @@ using device::PerThread;
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 
-// A block for each token: its heads of queries, if they go anywhere, then those of keys and of values, in packs.
+// A block for each token: its heads of queries, if they go anywhere, then those of keys and of values, in packs. Latent
+// rows are keys alone.
 template <class T>
 struct ExtendPages {
   static constexpr int kMaxThreads = kThreads, kPack = device::pack_size<T>();
@@ -34,7 +34,7 @@ struct ExtendPages {
   void *keys, *values;
   CodeKind coded;
   const float *key_scales, *value_scales;
-  bool keys_by_channel, values_by_channel;
+  bool keys_by_channel, values_by_channel, latent;
   const int32_t* places;
   const T *cos, *sin, *q_weights, *k_weights;
   int64_t positions;
@@ -78,7 +78,7 @@ struct ExtendPages {
     });
     at.slot = slot_of(sequence, at);
 
-    const int heads = q_heads + 2 * kv_heads, normalised = q_heads + kv_heads;
+    const int normalised = q_heads + kv_heads, heads = normalised + (latent ? 0 : kv_heads);
     if (q_weights) {
       for (int first = 0; first < normalised; first += kWarps) {
         PerThread<float, kThreads> squares;
@@ -227,15 +227,6 @@ struct ExtendPages {
   }
 };
 
-CodeKind kind_of(Type type) {
-  switch (type) {
-    case Type::i8: return CodeKind::i8;
-    case Type::i4: return CodeKind::i4;
-    case Type::f8e4m3: return CodeKind::f8;
-    default: return CodeKind::none;
-  }
-}
-
 }  // namespace
 
 void extend_pages(Context& context, const PagesExtension& e) {
@@ -272,11 +263,12 @@ void extend_pages(Context& context, const PagesExtension& e) {
                                                          static_cast<T*>(e.turned_q),
                                                          pages.keys,
                                                          pages.values,
-                                                         kind_of(pages.type),
+                                                         kind_of(pages),
                                                          pages.key_scales,
                                                          pages.value_scales,
                                                          pages.keys_by_channel,
                                                          pages.values_by_channel,
+                                                         pages.latent,
                                                          e.places,
                                                          static_cast<const T*>(e.cos),
                                                          static_cast<const T*>(e.sin),

@@ -3,9 +3,19 @@
 #include "device/byte_codes.h"
 #include "device/divide_small.h"
 #include "ops/attention/attend_group.h"
+#include "ops/attention/cache_codes.h"
 #include "ops/attention/pages.h"
 
 namespace encore::ops {
+
+inline CodeKind kind_of(const Pages& pages) {
+  switch (pages.type) {
+    case Type::i8: return CodeKind::i8;
+    case Type::i4: return CodeKind::i4;
+    case Type::f8e4m3: return CodeKind::f8;
+    default: return CodeKind::none;
+  }
+}
 
 // Nothing here leaves the tokens, whatever the starts are.
 struct SequenceView {
@@ -121,8 +131,8 @@ inline Attend rest_of(const AttendPages& p, int64_t keys) {
   rest.batch = p.sequences.tokens;
   rest.heads = p.heads, rest.kv_heads = p.pages.kv_heads;
   rest.queries = 1, rest.keys = keys;
-  rest.head_size = rest.value_size = p.pages.size;
-  rest.y = {p.y, p.heads * p.pages.size, p.pages.size, 0};
+  rest.head_size = p.pages.size, rest.value_size = p.value_size;
+  rest.y = {p.y, p.heads * p.value_size, p.value_size, 0};
   rest.scale = p.scale, rest.softcap = p.softcap;
   rest.sinks = p.sinks;
   return rest;
