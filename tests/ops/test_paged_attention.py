@@ -1,99 +1,12 @@
 """PagedAttention and SparsePagedAttention, for which no other provider here has a kernel, against what they mean."""
 
-import ml_dtypes
 import numpy as np
 import pytest
-from encore_session import EAGER, HAS_GRAPHS, assert_all_on_encore, empty_on_device, on_device, run_options
-from harness import Case, Const, check, floats, seeded, session
-from onnx import TensorProto, helper
-from pages_reference import PAGED, SPARSE, batch, quarters, reference, tables
+from encore_session import EAGER
+from harness import Case, Const, check, floats, seeded
+from paged import HALVES, MICROSOFT, TOLERANCE, Server, filled, paged
+from pages_reference import PAGED, SPARSE, batch, reference, tables
 from refusal import declined, fails
-
-MICROSOFT = "com.microsoft"
-HALVES = ["float16", "bfloat16"]
-# Keys are rounded where they are kept, and queries where they are turned, which the reference doesn't do.
-TOLERANCE = {"float16": (4e-3, 3e-3), "bfloat16": (3e-2, 2e-2)}
-
-
-def _filled(names, x):
-    inputs = [x.get(n) for n in names]
-    while inputs[-1] is None:
-        inputs.pop()
-    return inputs
-
-
-def paged(
-    news,
-    pasts,
-    dtype="float16",
-    heads=4,
-    kv_heads=2,
-    size=64,
-    slots=16,
-    rotary=None,
-    weights=False,
-    sinks=False,
-    places=False,
-    metadata=None,
-    cache="",
-    spare=0,
-    misaligned=False,
-    packed=False,
-    latent=None,
-    name="",
-    **attrs,
-):
-    """Replays have other sequences of as many tokens in all, and other pages."""
-    attrs = {"num_heads": heads, "kv_num_heads": kv_heads, **attrs}
-    rng = seeded("paged", news, pasts)
-    width = max(-(-(n + p) // slots) for n, p in zip(news, pasts)) + 1
-    room = slots * width
-
-    def inputs(key):
-        new, past = list(news), list(pasts)
-        if key:
-            new = rng.permutation(news).tolist()
-            past = [int(rng.integers(0, room - n + 1)) for n in new]
-        x = batch(new, past, heads, kv_heads, size, slots, width, packed, cache, spare, key, latent is not None)
-        if rotary is not None:
-            x["cos"], x["sin"] = (quarters if cache else tables)(room + 3, rotary)
-        if sinks:
-            x["sinks"] = floats(heads, low=-1, high=1)
-        if weights:
-            x["q_weight"], x["k_weight"] = floats(size, low=0.5, high=1.5), floats(size, low=0.5, high=1.5)
-        if places:  # every third token is not kept, the others are kept where the table has them, or elsewhere
-            tokens = sum(news) + spare
-            x["places"] = rng.permutation(len(x["key_cache"]) * slots)[:tokens].astype(np.int32)
-            x["places"][::3] = -1
-        if metadata:
-            x["metadata"] = Const(np.array(metadata, np.int32))
-        return _filled(PAGED, x)
-
-    if rotary is not None:
-        attrs["do_rotary"] = 1
-    if cache:
-        attrs |= {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_TENSOR"}
-    if cache == "int4":
-        attrs |= {"k_cache_dtype": "int4", "v_cache_dtype": "int4"}
-    if latent is not None:  # how many of a row's channels are values
-        attrs = {n: v for n, v in attrs.items() if n not in ("v_quant_type", "v_cache_dtype")}
-        attrs |= {"kv_cache_layout": "LATENT", "v_head_size": latent}
-    what = [f"{n}+{p}" for n, p in zip(news, pasts)] if len(news) < 5 else [f"{len(news)}_sequences"]
-    what += [f"h{heads}_{kv_heads}_{size}", f"of{slots}", cache, name]
-    return Case(
-        "PagedAttention",
-        inputs(0),
-        attrs,
-        dtype=dtype,
-        outputs=3 if latent is None else 2,
-        domain=MICROSOFT,
-        name="_".join(filter(None, what)),
-        tolerance=TOLERANCE[dtype],
-        reference=reference(PAGED, cache, **attrs),
-        misaligned=misaligned,
-        replays=(inputs(1), inputs(2)),
-    )
-
 
 MIXED = (7, 1, 0, 20, 1), (0, 33, 5, 12, 100)
 
@@ -156,146 +69,6 @@ def test_options_of_pages(how, dtype):
     check(paged((7, 1, 20), (0, 33, 12), dtype, **how))
 
 
-@pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("cache", ["int8", "int4"])
-@pytest.mark.parametrize("news,pasts,size", [((1, 1), (70, 5), 128), ((7, 1, 20), (0, 33, 12), 64), ((3,), (9,), 256)])
-def test_pages_of_codes(news, pasts, size, cache, dtype):
-    check(paged(news, pasts, dtype, size=size, cache=cache))
-
-
-@pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize(
-    "how",
-    [
-        {"size": 8, "slots": 5, "heads": 6},
-        {"size": 40, "slots": 5, "packed": True, "rotary": 20},
-        {"size": 80, "heads": 16, "packed": True, "misaligned": True, "rotary": 8, "rotary_offset": 16},
-        {"size": 64, "rotary": 5, "rotary_interleaved": 1, "rotary_offset": 24},
-        {"size": 72, "rotary": 6, "misaligned": True},
-        {"local_window_size": 5, "sinks": True},
-        {"softcap": 0.7, "scale": 0.3, "is_causal": 0},
-        {"places": True, "spare": 3},
-        {"size": 128, "heads": 2, "kv_heads": 1, "metadata": [1, 64]},
-    ],
-    ids=lambda how: "_".join(map(str, how)),
-)
-def test_options_of_pages_of_int4(how, dtype):
-    check(paged((7, 1, 20), (0, 33, 12), dtype, cache="int4", **how))
-
-
-@pytest.mark.parametrize("cache", ["int8", "int4"])
-def test_pages_of_codes_by_other_scales(cache):
-    case = paged((7, 1), (0, 33), cache=cache)
-    case.attrs |= {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_CHANNEL"}
-    at = PAGED.index("k_scale")
-    for inputs in (case.inputs, *case.replays):
-        inputs[at], inputs[at + 1] = case.inputs[at + 1], case.inputs[at]
-    check(case)
-
-
-@pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize(
-    "how",
-    [
-        {"size": 576, "latent": 512, "heads": 16, "rotary": 32, "rotary_offset": 512},
-        {"size": 40, "latent": 0, "slots": 5},
-        {"size": 72, "latent": 27, "heads": 5, "misaligned": True},
-        {"size": 64, "latent": 64, "heads": 40, "places": True},
-        {"size": 136, "latent": 128, "is_causal": 0, "spare": 2},
-        {"size": 64, "latent": 48, "local_window_size": 5, "softcap": 0.7},
-        {"size": 576, "latent": 512, "heads": 3, "cache": "int8", "metadata": [9, 0]},
-        {"size": 96, "latent": 64, "heads": 9, "cache": "int4", "rotary": 16, "rotary_offset": 64},
-        {"size": 64, "latent": 56, "k_quant_type": "PER_TENSOR", "cache": "int8"},
-    ],
-    ids=lambda how: "_".join(map(str, how.values())),
-)
-def test_latent_rows(how, dtype):
-    how = {"heads": 4, "scale": 0.11, **how}
-    case = paged((7, 1, 20), (0, 33, 12), dtype, kv_heads=1, **how)
-    check(case)
-
-
-@pytest.mark.parametrize("news,pasts", [((1,), (5000,)), ((1,) * 20, tuple(range(0, 100, 5))), ((40,), (3,))], ids=str)
-def test_lengths_of_latent_rows(news, pasts):
-    check(paged(news, pasts, heads=8, kv_heads=1, size=192, latent=128, scale=0.1))
-
-
-def model_of(op, names, attrs, forms, outputs=3):
-    """`forms`: what a node's inputs are, and what they are fed as if that has no type in numpy."""
-    narrow = {n: kind for n, (_, _, kind) in forms.items() if kind}
-    nodes = [helper.make_node("Cast", [n], [n + "_n"], to=kind) for n, kind in narrow.items()]
-    inputs = [("" if n not in forms else n + "_n" * (n in narrow)) for n in names]
-    while not inputs[-1]:
-        inputs.pop()
-    made = ["y", "key_cache_out", "value_cache_out"][:outputs]
-    cast = [n for n in made[1:] if n[:-4] in narrow]
-    nodes.append(helper.make_node(op, inputs, [n + "_n" * (n in cast) for n in made], "it", domain=MICROSOFT, **attrs))
-    nodes += [helper.make_node("Cast", [n + "_n"], [n], to=TensorProto.FLOAT) for n in cast]
-    values = [
-        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(np.dtype(t)), s)
-        for n, (s, t, _) in forms.items()
-    ]
-    graph = helper.make_graph(nodes, "pages", values, [helper.make_empty_tensor_value_info(n) for n in made])
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
-
-
-def test_float8_pages():
-    x = batch((5, 1), (0, 40), 4, 2, 64, 16, cache="float8")
-    attrs = {"num_heads": 4, "kv_num_heads": 2, "k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_TENSOR"}
-    for n in ("key_cache", "value_cache"):
-        x[n] = (400 * x[n]).astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
-    x = {n: getattr(v, "value", v) for n, v in x.items()}
-    feeds = {n: v.astype(np.float16) if n in ("query", "key", "value") else v for n, v in x.items()}
-    kinds = dict.fromkeys(("key_cache", "value_cache"), TensorProto.FLOAT8E4M3FN)
-    forms = {n: (v.shape, v.dtype, kinds.get(n)) for n, v in feeds.items()}
-    sess = session(model_of("PagedAttention", PAGED, attrs, forms))
-    assert_all_on_encore(sess)
-    wanted = reference(PAGED, "float8", **attrs)(*[feeds.get(n) for n in PAGED])
-    rtol, atol = TOLERANCE["float16"]
-    for got, w in zip(sess.run(None, feeds), wanted):
-        np.testing.assert_allclose(got.astype(np.float64), w, rtol=rtol, atol=atol)
-
-
-class Server:
-    """A node whose caches are updated where they are, with or without outputs for them."""
-
-    def __init__(self, sequences, room, outputs, graph=True, cache="", latent=False):
-        kv_heads, width = 1 if latent else 2, -(-room // 16)
-        self.attrs = {"num_heads": 4, "kv_num_heads": kv_heads, "do_rotary": 1}
-        if latent:
-            self.attrs |= {"kv_cache_layout": "LATENT"}
-        elif cache == "int4":
-            self.attrs |= {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_TENSOR"}
-            self.attrs |= {"k_cache_dtype": "int4", "v_cache_dtype": "int4"}
-        self.x = batch((1,) * sequences, (0,) * sequences, 4, kv_heads, 64, 16, width, cache=cache, latent=latent)
-        self.x["cos"], self.x["sin"] = (quarters if cache else tables)(room, 32)
-        self.x = {n: getattr(v, "value", v) for n, v in self.x.items()}
-        for n, v in self.x.items():
-            if v.dtype == np.float32 and not n.endswith("_scale"):
-                self.x[n] = v.astype(np.float16)
-        forms = {n: (v.shape, v.dtype, None) for n, v in self.x.items()}
-        options = {"enable_cuda_graph": 1, "min_num_runs_before_cuda_graph_capture": 1} if graph and HAS_GRAPHS else {}
-        self.session = session(model_of("PagedAttention", PAGED, self.attrs, forms, outputs), **options)
-        assert_all_on_encore(self.session)
-        self.binding = self.session.io_binding()
-        self.inputs = {n: on_device(v) for n, v in self.x.items()}
-        for n, value in self.inputs.items():
-            self.binding.bind_ortvalue_input(n, value)
-        self.y = empty_on_device((sequences, 256), np.float16)
-        self.binding.bind_ortvalue_output("y", self.y)
-        self.caches = [n for n in ("key_cache", "value_cache") if n in self.x]
-        for n in self.caches[: outputs - 1]:
-            self.binding.bind_ortvalue_output(n + "_out", self.inputs[n])
-
-    def step(self, graph=None, **changed):
-        for n, value in changed.items():
-            self.x[n] = np.asarray(value, self.x[n].dtype).reshape(self.x[n].shape)
-            self.inputs[n].update_inplace(self.x[n])
-        self.session.run_with_iobinding(self.binding, run_options(graph))
-        return [v.numpy() for v in (self.y, *(self.inputs[n] for n in self.caches))]
-
-
 @pytest.mark.parametrize(
     "outputs, how",
     [(1, {}), (3, {}), (3, {"cache": "int4"}), (2, {"latent": True})],
@@ -313,7 +86,7 @@ def test_one_graph_serves_every_length(outputs, how):
 
 
 def test_hints_are_not_negative():
-    inputs = _filled(PAGED, batch((2,), (3,), 4, 2, 64, 16) | {"metadata": Const(np.array([-1, 5], np.int32))})
+    inputs = filled(PAGED, batch((2,), (3,), 4, 2, 64, 16) | {"metadata": Const(np.array([-1, 5], np.int32))})
     inputs = [x.astype(np.float16) if getattr(x, "dtype", None) == np.float32 else x for x in inputs]
     words = "attention_metadata begins with -1"
     fails("PagedAttention", inputs, {"num_heads": 4, "kv_num_heads": 2}, words, outputs=3, domain=MICROSOFT)
@@ -380,7 +153,7 @@ def sparse(news, pasts, dtype="float16", heads=4, kv_heads=2, size=64, most=12, 
         if attrs.get("do_rotary"):
             x["cos"], x["sin"] = tables(max(pasts) + max(news), size // 2)
         x["sinks"] = floats(heads, low=-1, high=1)
-        return _filled(SPARSE, x)
+        return filled(SPARSE, x)
 
     return Case(
         "SparsePagedAttention",
@@ -435,7 +208,7 @@ def test_selected_keys(how, dtype):
     ids=str,
 )
 def test_what_is_not_supported_is_declined(attrs):
-    inputs = _filled(PAGED, batch((2,), (3,), 4, 2, 64, 16))
+    inputs = filled(PAGED, batch((2,), (3,), 4, 2, 64, 16))
     inputs = [x.astype(np.float16) if x is not None and x.dtype == np.float32 else x for x in inputs]
     declined("PagedAttention", inputs, {"num_heads": 4, "kv_num_heads": 2, **attrs}, outputs=3, domain=MICROSOFT)
 
@@ -459,79 +232,9 @@ def test_shapes_that_do_not_fit(changed, words):
     x = batch((2,), (3,), 4, 2, 64, 16)
     kinds = {n: v.dtype for n, v in x.items()} | {"places": np.int32, "sinks": np.float32}
     x |= {n: np.zeros(shape, kinds[n]) for n, shape in changed.items()}
-    inputs = [v.astype(np.float16) if v is not None and v.dtype == np.float32 else v for v in _filled(PAGED, x)]
+    inputs = [v.astype(np.float16) if v is not None and v.dtype == np.float32 else v for v in filled(PAGED, x)]
     fails("PagedAttention", inputs, {"num_heads": 4, "kv_num_heads": 2}, words, outputs=3, domain=MICROSOFT)
-
-
-CODED = {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR"}
-
-
-@pytest.mark.parametrize(
-    "cache,attrs",
-    [
-        ("int4", {}),
-        ("int4", {"k_cache_dtype": "int4"}),
-        ("int4", {"k_cache_dtype": "float4e2m1", "v_cache_dtype": "float4e2m1"}),
-        ("int4", {"k_cache_dtype": "int4", "v_cache_dtype": "int4", "v_quant_type": "NONE"}),
-        ("int8", {"k_cache_dtype": "int4", "v_cache_dtype": "int4"}),
-    ],
-    ids=str,
-)
-def test_codes_that_are_not_supported_are_declined(cache, attrs):
-    x = batch((2,), (3,), 4, 2, 64, 16, cache=cache)
-    inputs = [v.astype(np.float16) if getattr(v, "dtype", None) == np.float32 else v for v in _filled(PAGED, x)]
-    attrs = {"num_heads": 4, "kv_num_heads": 2, **CODED, **attrs}
-    declined("PagedAttention", inputs, attrs, outputs=3, domain=MICROSOFT)
-
-
-def test_a_byte_of_two_values_is_not_divided_by_rotation():
-    case = paged((2,), (3,), cache="int4", rotary=9)
-    inputs = [v.astype(np.float16) if getattr(v, "dtype", None) == np.float32 else v for v in case.inputs]
-    fails("PagedAttention", inputs, case.attrs, "an even number", outputs=3, domain=MICROSOFT)
-
-
-LATENT = {"num_heads": 4, "kv_num_heads": 1, "kv_cache_layout": "LATENT"}
-
-
-@pytest.mark.parametrize(
-    "inputs,attrs",
-    [
-        ({}, {"kv_num_heads": 2}),
-        ({}, {"v_head_size": -1}),
-        ({}, {"v_cache_dtype": "float16"}),
-        ({}, {"v_quant_type": "PER_TENSOR"}),
-        ({"sinks": (4,)}, {}),
-        ({"q_weight": (64,), "k_weight": (64,)}, {}),
-        ({"value": (2, 64)}, {}),
-        ({"value_cache": (3, 16, 1, 64)}, {}),
-        ({"key": None}, {}),
-    ],
-    ids=str,
-)
-def test_latent_rows_that_are_not_supported_are_declined(inputs, attrs):
-    x = batch((2,), (3,), 4, 1, 64, 16, latent=True)
-    x |= {n: None if shape is None else np.zeros(shape, np.float32) for n, shape in inputs.items()}
-    inputs = [v.astype(np.float16) if v is not None and v.dtype == np.float32 else v for v in _filled(PAGED, x)]
-    declined("PagedAttention", inputs, LATENT | attrs, outputs=2, domain=MICROSOFT)
-
-
-@pytest.mark.parametrize(
-    "size,attrs,words",
-    [
-        (64, {"v_head_size": 72}, "v_head_size is 72"),
-        (64, {"v_head_size": 32}, "scale is wanted"),
-        (584, {}, "up to 576"),
-    ],
-)
-def test_latent_rows_that_do_not_fit(size, attrs, words):
-    x = batch((2,), (3,), 4, 1, size, 16, latent=True)
-    inputs = [v.astype(np.float16) if v is not None and v.dtype == np.float32 else v for v in _filled(PAGED, x)]
-    fails("PagedAttention", inputs, LATENT | attrs, words, outputs=2, domain=MICROSOFT)
 
 
 def test_nothing():
     check(paged((0, 0), (3, 0), name="no_tokens"))
-
-
-def test_no_latent_rows():
-    check(paged((0, 0), (3, 0), name="no_tokens", kv_heads=1, latent=0))
