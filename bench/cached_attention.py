@@ -1,7 +1,7 @@
 """Times com.microsoft's GroupQueryAttention with its rotation, replayed from a captured graph: the past and the present
 are one memory. With pages of so many keys it is PagedAttention, without hints of lengths.
 
-    PYTHONPATH=python bench/cached_attention.py [--seconds 1] [--dtype float16] [--pages 16 | --codes int8] [--windows]
+    PYTHONPATH=python bench/cached_attention.py [--seconds 1] [--dtype float16] [--pages 16] [--codes int8] [--windows]
 
 A run is one node; figures are medians, the wait included, less that of a replay of almost nothing. Bytes are those of
 the keys and values that are seen. A prompt's work counts half, as it is causal. With --codes the cache is quantized,
@@ -65,27 +65,37 @@ def group_query(problem, codes, windows):
     return "GroupQueryAttention", inputs, forms, constants, attrs
 
 
-def paged(problem, slots):
+def paged(problem, slots, codes):
     batch, heads, kv_heads, rows, keys, room, size = problem
-    width = -(-room // slots)
+    width, attrs = -(-room // slots), {}
+    bits = CODES[codes][2] if codes else 0
+    row = size * bits // 8 if codes else size
     forms = {
         "query": (batch * rows, (heads + 2 * kv_heads) * size),
-        "past_key": (batch * width, slots, kv_heads, size),
-        "past_value": (batch * width, slots, kv_heads, size),
+        "past_key": (batch * width, slots, kv_heads, row),
+        "past_value": (batch * width, slots, kv_heads, row),
         "cos": (room, size // 2),
         "sin": (room, size // 2),
     }
     pages = np.random.default_rng(1).permutation(batch * width).reshape(batch, width)
     constants = {"starts": np.arange(batch + 1) * rows, "pasts": np.full(batch, keys - rows), "table": pages}
+    constants = {name: x.astype(np.int32) for name, x in constants.items()}
     inputs = ["query", "", "", "past_key", "past_value", "starts", "pasts", "table", "cos", "sin"]
-    return "PagedAttention", inputs, forms, {name: x.astype(np.int32) for name, x in constants.items()}, {}
+    if codes:
+        attrs |= {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_CHANNEL"}
+        attrs |= {"k_cache_dtype": codes, "v_cache_dtype": codes}
+        inputs += ["", "", "", "", "scales", "scales"]
+        constants["scales"] = np.full((kv_heads, 1, size), 2.0 ** (2 - bits), np.float32)
+    return "PagedAttention", inputs, forms, constants, attrs
 
 
 def replay_us(dtype, problem, seconds, slots=None, codes=None, windows=False):
     _, heads, kv_heads, *_, size = problem
     rng = np.random.default_rng(0)
     cache, kind, _ = CODES[codes] if codes else (TYPES[dtype], np.dtype(dtype), 0)
-    op, inputs, forms, constants, attrs = paged(problem, slots) if slots else group_query(problem, codes, windows)
+    op, inputs, forms, constants, attrs = (
+        paged(problem, slots, codes) if slots else group_query(problem, codes, windows)
+    )
     types = {name: cache if name.startswith("past") else TYPES[dtype] for name in forms}
     values = [helper.make_tensor_value_info(name, types[name], shape) for name, shape in forms.items()]
     node = helper.make_node(

@@ -60,7 +60,9 @@ TOO_OLD_BEFORE = {
     },
     (1, 30): {
         r"::test_options_of_pages\[.*(weights|sinks|causal|places|offset)": "PagedAttention's newer inputs",
-        r"::test_(int|float)8_pages|::test_hints_are|::test_shapes_that_do_not_fit\[(places|sinks)-": "the same",
+        r"::test_(float8_pages|pages_of_codes|options_of_pages_of_int4|codes_that|a_byte_of_two)": "the same",
+        r"::test_.*latent_rows|::test_(one_graph|what_is_out|pages_that_are)\w+\[.*(int4|latent)": "the same",
+        r"::test_hints_are|::test_shapes_that_do_not_fit\[(places|sinks)-": "the same",
         r"::test_options\[causal": "an attribute of GroupQueryAttention's",
         r"\[(GatedDeltaNet|Varlen\w+)-|::test_gated_delta|::test_packed_sequences": "an operator that it does not know",
         r"::test_contrib_causal_conv": "attributes of CausalConvWithState's",

@@ -80,6 +80,7 @@ LARGE_KINDS = {"f16": SMALL_KINDS["f16"], "int4": SMALL_KINDS["int4"]}
 # Caches of codes, which one model has.
 CODES = {
     "paged_int8": (*SMALL_KINDS["paged"], "kv_cache_quant_scheme=int8_per_tensor"),
+    "paged_int4": (*SMALL_KINDS["paged"], "kv_cache_quant_scheme=int4_per_channel"),
     "cache_int8": (*SMALL_KINDS["f16"], "kv_cache_quant_scheme=int8_per_tensor"),
     "cache_int4": (*SMALL_KINDS["f16"], "kv_cache_quant_scheme=int4_per_channel"),
     "cache_fp8": (*SMALL_KINDS["f16"], "kv_cache_quant_scheme=fp8_per_tensor"),

@@ -1,4 +1,4 @@
-// Words of four codes of eight bits, two of which become a pair of neighbouring values of 16 bits: exactly.
+// Words of codes of eight or of four bits, two of which become a pair of neighbouring values of 16 bits: exactly.
 #pragma once
 #include "device/pair.h"
 #include "device/transform.h"
@@ -53,6 +53,15 @@ template <class T>
 DEVICE_FN Pack<uint32_t, 4> eight_floats(const Pack<uint32_t, 2>& codes) {
   return {pair_of_floats<T, 0>(codes.at[0]), pair_of_floats<T, 1>(codes.at[0]), pair_of_floats<T, 0>(codes.at[1]),
           pair_of_floats<T, 1>(codes.at[1])};
+}
+
+// The eight of a word, whole numbers of four bits with a zero of 8, the first one in the lowest bits.
+template <class T>
+DEVICE_FN Pack<uint32_t, 4> eight_nibbles(const Pack<uint32_t, 1>& codes) {
+  const PairedCodes<T, 4> paired(0x80008);
+  const uint32_t word = codes.at[0], a = paired.template pair<0>(word), b = paired.template pair<1>(word),
+                 c = paired.template pair<2>(word), d = paired.template pair<3>(word);
+  return {low_halves(a, b), low_halves(c, d), high_halves(a, b), high_halves(c, d)};
 }
 
 }  // namespace encore::device

@@ -69,6 +69,9 @@ class Reference:
         if self.node.op == "Attention" and self.node.domain and not _has_bias(self.node.inputs):
             raise Refused("the CPU EP's process ends where com.microsoft's Attention has no bias")
         if self.node.op in OF_HALVES_ALONE:
+            heads, kv_heads = (self.node.attrs.get(name, 1) for name in ("num_heads", "kv_num_heads"))
+            if (heads + 2 * kv_heads) % 2**64 == 0:
+                raise ValueError("onnxruntime's process ends where it finds no heads, counted in 64 bits")
             raise Unknown("the CPU EP has no kernel")
         if self.node.op == "SparseAttention":
             raise Unknown("the CPU EP wants the past and the present in the same memory, and trusts layouts")

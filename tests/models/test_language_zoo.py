@@ -20,7 +20,7 @@ def values(model):
 
 def test_names_are_the_models_that_the_tests_and_the_benchmark_speak_of():
     small = [f"{name}_{kind}" for name in SMALL for kind in ("f16", "f32", "int4", "paged")]
-    codes = ["llama_paged_int8", "llama_cache_int8", "llama_cache_int4", "llama_cache_fp8"]
+    codes = ["llama_paged_int8", "llama_paged_int4", "llama_cache_int8", "llama_cache_int4", "llama_cache_fp8"]
     assert zoo.names() == sorted([*small, *codes, "llama_1b_f16", "llama_1b_int4"])
 
 
@@ -51,7 +51,13 @@ def test_graphs_with_pages_have_them_too(name):
 
 
 def test_scales_of_codes_follow_from_what_they_can_hold():
-    for kind, most in {"cache_int8": 128, "paged_int8": 128, "cache_int4": 8, "cache_fp8": 448}.items():
+    for kind, most in {
+        "cache_int8": 128,
+        "paged_int8": 128,
+        "cache_int4": 8,
+        "paged_int4": 8,
+        "cache_fp8": 448,
+    }.items():
         scales = [value for key, value in values(zoo.load("llama", kind)).items() if key.endswith("_scale")]
         assert len(scales) == 4
         np.testing.assert_allclose([scale.mean() * most for scale in scales], zoo.LOUDEST, rtol=0.3)

@@ -14,6 +14,9 @@ SPARSE = (
 ).split()
 
 
+MOST = {"int8": 127, "int4": 7, "float8": 400}  # that codes are
+
+
 def _turned(x, cos, sin, position, attrs):
     """x [head, size]"""
     half, first = cos.shape[1], attrs.get("rotary_offset", 0)
@@ -38,11 +41,19 @@ def _coded(x, scale, cache):
         return x
     scale = scale.reshape(len(x), -1) if scale.size > 1 else scale.reshape(1, 1)
     wide = x.astype(np.float32) / scale.astype(np.float32)
-    return (
-        np.clip(np.rint(wide), -128, 127)
-        if cache == "int8"
-        else np.clip(wide, -448, 448).astype(ml_dtypes.float8_e4m3fn).astype(np.float64)
-    )
+    if cache == "float8":
+        return np.clip(wide, -448, 448).astype(ml_dtypes.float8_e4m3fn).astype(np.float64)
+    return np.clip(np.rint(wide), *((-128, 127) if cache == "int8" else (-8, 7)))
+
+
+def _unpacked(x):
+    """Codes of int4, two of which are a byte, with a zero of 8."""
+    return np.stack([x & 15, x >> 4], -1).reshape(*x.shape[:-1], -1) - 8.0
+
+
+def _packed(x):
+    codes = x.astype(int) + 8
+    return (codes[..., ::2] | codes[..., 1::2] << 4).astype(np.uint8)
 
 
 def _decoded(x, scale):
@@ -53,16 +64,20 @@ def _decoded(x, scale):
 
 def reference(names, cache="", wanted=3, **attrs):
     heads, kv_heads = attrs["num_heads"], attrs["kv_num_heads"]
+    latent = attrs.get("kv_cache_layout") == "LATENT"  # a row's first channels are its values
 
     def run(*inputs):
         given = dict.fromkeys(names) | dict(zip(names, inputs))
         x = {n: v.astype(np.float64) if v is not None and v.dtype.kind == "f" else v for n, v in given.items()}
-        keys, values = x["key_cache"].astype(np.float64), x["value_cache"].astype(np.float64)
+        keys, values = (
+            _unpacked(x[n]) if cache == "int4" else x[n].astype(np.float64)
+            for n in ("key_cache", "key_cache" if latent else "value_cache")
+        )
         pages, slots, _, size = keys.shape
         if x["key"] is None:
             q, k, v = np.split(x["query"], [heads * size, (heads + kv_heads) * size], 1)
         else:
-            q, k, v = x["query"], x["key"], x["value"]
+            q, k, v = x["query"], x["key"], x["key" if latent else "value"]
         tokens = len(q)
         q, k, v = (a.reshape(tokens, a.shape[1] // size, size).copy() for a in (q, k, v))
         starts, pasts = x["starts"].astype(int), x["pasts"].astype(int)
@@ -84,8 +99,11 @@ def reference(names, cache="", wanted=3, **attrs):
                 to = None if x["places"][t] < 0 else divmod(x["places"][t], slots)
             if to:
                 keys[to], values[to] = _coded(k[t], x["k_scale"], cache), _coded(v[t], x["v_scale"], cache)
+        if latent:
+            values, x["v_scale"] = keys, x["k_scale"]
 
-        y = np.zeros((tokens, heads, size))
+        width = attrs.get("v_head_size", 0) or size
+        y = np.zeros((tokens, heads, width))
         for t, b in owner.items():
             rows = list(_seen(x, t, at[t], pasts[b] + starts[b + 1] - starts[b], b, attrs))
             found = [
@@ -108,9 +126,12 @@ def reference(names, cache="", wanted=3, **attrs):
             top = np.maximum(scores.max(1), sinks)
             powers = np.exp(scores - top[:, None])
             total = powers.sum(1) + np.exp(sinks - top)
-            y[t] = np.einsum("hn,hnd->hd", powers / total[:, None], v_rows[of_head])
-        kind = np.int8 if cache == "int8" else np.float64
-        return [y.reshape(tokens, heads * size), keys.astype(kind), values.astype(kind)][:wanted]
+            y[t] = np.einsum("hn,hnd->hd", powers / total[:, None], v_rows[of_head, :, :width])
+        if cache == "int4":
+            caches = _packed(keys), _packed(values)
+        else:
+            caches = (c.astype(np.int8 if cache == "int8" else np.float64) for c in (keys, values))
+        return [y.reshape(tokens, heads * width), *caches][: 2 if latent else wanted]
 
     return run
 
@@ -139,7 +160,13 @@ def tables(positions, half):
     return [np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)]
 
 
-def batch(news, pasts, heads, kv_heads, size, slots, width=None, packed=False, cache="", spare=0, key=0):
+def quarters(positions, half):
+    """Of turns after which values are still exact, so that they have the same codes everywhere."""
+    at = (np.arange(positions)[:, None] + np.arange(half)) % 4
+    return [np.array(of, np.float32)[at] for of in ([1, 0, -1, 0], [0, 1, 0, -1])]
+
+
+def batch(news, pasts, heads, kv_heads, size, slots, width=None, packed=False, cache="", spare=0, key=0, latent=False):
     """Inputs of sequences with so many new tokens behind a past; `spare` tokens belong to none."""
     rng = seeded("pages", news, pasts, heads, size, slots, key)
     width = width or max(-(-(n + p) // slots) for n, p in zip(news, pasts)) + 1
@@ -148,12 +175,17 @@ def batch(news, pasts, heads, kv_heads, size, slots, width=None, packed=False, c
     x = {n: floats(tokens, w, low=-1, high=1) for n, w in zip(("query", "key", "value"), wide)}
     shape = (pages, slots, kv_heads, size)
     for n in ("key_cache", "value_cache"):
-        x[n] = rng.integers(-127, 128, shape).astype(np.int8) if cache == "int8" else floats(*shape, low=-1, high=1)
+        if cache == "int8":
+            x[n] = rng.integers(-127, 128, shape).astype(np.int8)
+        elif cache == "int4":
+            x[n] = rng.integers(0, 256, (*shape[:-1], size // 2)).astype(np.uint8)
+        else:
+            x[n] = floats(*shape, low=-1, high=1)
     x["starts"] = np.cumsum([0, *news]).astype(np.int32)
     x["pasts"] = np.array(pasts, np.int32)
     x["table"] = rng.permutation(pages)[: len(news) * width].reshape(len(news), width).astype(np.int32)
     if cache:
         for n in "kv":
-            scale = rng.uniform(0.5, 1.5, (kv_heads, 1, size) if n == "k" else 1) / (127 if cache == "int8" else 400)
+            scale = rng.uniform(0.5, 1.5, (kv_heads, 1, size) if n == "k" else 1) / MOST[cache]
             x[f"{n}_scale"] = Const(scale.astype(np.float32), fixed=True)
-    return x
+    return {n: v for n, v in x.items() if not (latent and n in ("value", "value_cache", "v_scale"))}

@@ -1,93 +1,12 @@
 """PagedAttention and SparsePagedAttention, for which no other provider here has a kernel, against what they mean."""
 
-import ml_dtypes
 import numpy as np
 import pytest
-from encore_session import EAGER, HAS_GRAPHS, assert_all_on_encore, empty_on_device, on_device, run_options
-from harness import Case, Const, check, floats, seeded, session
-from onnx import TensorProto, helper
+from encore_session import EAGER
+from harness import Case, Const, check, floats, seeded
+from paged import HALVES, MICROSOFT, TOLERANCE, Server, filled, paged
 from pages_reference import PAGED, SPARSE, batch, reference, tables
 from refusal import declined, fails
-
-MICROSOFT = "com.microsoft"
-HALVES = ["float16", "bfloat16"]
-# Keys are rounded where they are kept, and queries where they are turned, which the reference doesn't do.
-TOLERANCE = {"float16": (4e-3, 3e-3), "bfloat16": (3e-2, 2e-2)}
-
-
-def _filled(names, x):
-    inputs = [x.get(n) for n in names]
-    while inputs[-1] is None:
-        inputs.pop()
-    return inputs
-
-
-def paged(
-    news,
-    pasts,
-    dtype="float16",
-    heads=4,
-    kv_heads=2,
-    size=64,
-    slots=16,
-    rotary=None,
-    weights=False,
-    sinks=False,
-    places=False,
-    metadata=None,
-    cache="",
-    spare=0,
-    misaligned=False,
-    packed=False,
-    name="",
-    **attrs,
-):
-    """Replays have other sequences of as many tokens in all, and other pages."""
-    attrs = {"num_heads": heads, "kv_num_heads": kv_heads, **attrs}
-    rng = seeded("paged", news, pasts)
-    width = max(-(-(n + p) // slots) for n, p in zip(news, pasts)) + 1
-    room = slots * width
-
-    def inputs(key):
-        new, past = list(news), list(pasts)
-        if key:
-            new = rng.permutation(news).tolist()
-            past = [int(rng.integers(0, room - n + 1)) for n in new]
-        x = batch(new, past, heads, kv_heads, size, slots, width, packed, cache, spare, key)
-        if rotary is not None:
-            x["cos"], x["sin"] = tables(room + 3, rotary)
-        if sinks:
-            x["sinks"] = floats(heads, low=-1, high=1)
-        if weights:
-            x["q_weight"], x["k_weight"] = floats(size, low=0.5, high=1.5), floats(size, low=0.5, high=1.5)
-        if places:  # every third token is not kept, the others are kept where the table has them, or elsewhere
-            tokens = sum(news) + spare
-            x["places"] = rng.permutation(len(x["key_cache"]) * slots)[:tokens].astype(np.int32)
-            x["places"][::3] = -1
-        if metadata:
-            x["metadata"] = Const(np.array(metadata, np.int32))
-        return _filled(PAGED, x)
-
-    if rotary is not None:
-        attrs["do_rotary"] = 1
-    if cache:
-        attrs |= {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_TENSOR"}
-    what = [f"{n}+{p}" for n, p in zip(news, pasts)] if len(news) < 5 else [f"{len(news)}_sequences"]
-    what += [f"h{heads}_{kv_heads}_{size}", f"of{slots}", cache, name]
-    return Case(
-        "PagedAttention",
-        inputs(0),
-        attrs,
-        dtype=dtype,
-        outputs=3,
-        domain=MICROSOFT,
-        name="_".join(filter(None, what)),
-        tolerance=TOLERANCE[dtype],
-        reference=reference(PAGED, cache, **attrs),
-        misaligned=misaligned,
-        replays=(inputs(1), inputs(2)),
-    )
-
 
 MIXED = (7, 1, 0, 20, 1), (0, 33, 5, 12, 100)
 
@@ -150,102 +69,24 @@ def test_options_of_pages(how, dtype):
     check(paged((7, 1, 20), (0, 33, 12), dtype, **how))
 
 
-@pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("news,pasts,size", [((1, 1), (70, 5), 128), ((7, 1, 20), (0, 33, 12), 64), ((3,), (9,), 256)])
-def test_int8_pages(news, pasts, size, dtype):
-    check(paged(news, pasts, dtype, size=size, cache="int8"))
-
-
-def test_int8_pages_by_other_scales():
-    case = paged((7, 1), (0, 33), cache="int8")
-    case.attrs |= {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_CHANNEL"}
-    at = PAGED.index("k_scale")
-    for inputs in (case.inputs, *case.replays):
-        inputs[at], inputs[at + 1] = case.inputs[at + 1], case.inputs[at]
-    check(case)
-
-
-def model_of(op, names, attrs, forms, outputs=3):
-    """`forms`: what a node's inputs are, and what they are fed as if that has no type in numpy."""
-    narrow = {n: kind for n, (_, _, kind) in forms.items() if kind}
-    nodes = [helper.make_node("Cast", [n], [n + "_n"], to=kind) for n, kind in narrow.items()]
-    inputs = [("" if n not in forms else n + "_n" * (n in narrow)) for n in names]
-    while not inputs[-1]:
-        inputs.pop()
-    made = ["y", "key_cache_out", "value_cache_out"][:outputs]
-    cast = [n for n in made[1:] if n[:-4] in narrow]
-    nodes.append(helper.make_node(op, inputs, [n + "_n" * (n in cast) for n in made], "it", domain=MICROSOFT, **attrs))
-    nodes += [helper.make_node("Cast", [n + "_n"], [n], to=TensorProto.FLOAT) for n in cast]
-    values = [
-        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(np.dtype(t)), s)
-        for n, (s, t, _) in forms.items()
-    ]
-    graph = helper.make_graph(nodes, "pages", values, [helper.make_empty_tensor_value_info(n) for n in made])
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
-
-
-def test_float8_pages():
-    x = batch((5, 1), (0, 40), 4, 2, 64, 16, cache="float8")
-    attrs = {"num_heads": 4, "kv_num_heads": 2, "k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_TENSOR"}
-    for n in ("key_cache", "value_cache"):
-        x[n] = (400 * x[n]).astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
-    x = {n: getattr(v, "value", v) for n, v in x.items()}
-    feeds = {n: v.astype(np.float16) if n in ("query", "key", "value") else v for n, v in x.items()}
-    kinds = dict.fromkeys(("key_cache", "value_cache"), TensorProto.FLOAT8E4M3FN)
-    forms = {n: (v.shape, v.dtype, kinds.get(n)) for n, v in feeds.items()}
-    sess = session(model_of("PagedAttention", PAGED, attrs, forms))
-    assert_all_on_encore(sess)
-    wanted = reference(PAGED, "float8", **attrs)(*[feeds.get(n) for n in PAGED])
-    rtol, atol = TOLERANCE["float16"]
-    for got, w in zip(sess.run(None, feeds), wanted):
-        np.testing.assert_allclose(got.astype(np.float64), w, rtol=rtol, atol=atol)
-
-
-class Server:
-    """A node whose caches are updated where they are, with or without outputs for them."""
-
-    def __init__(self, sequences, room, outputs, graph=True, **attrs):
-        self.attrs = {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1, **attrs}
-        width = -(-room // 16)
-        self.x = batch((1,) * sequences, (0,) * sequences, 4, 2, 64, 16, width)
-        self.x["cos"], self.x["sin"] = tables(room, 32)
-        self.x = {n: v.astype(np.float16) if v.dtype == np.float32 else v for n, v in self.x.items()}
-        forms = {n: (v.shape, v.dtype, None) for n, v in self.x.items()}
-        options = {"enable_cuda_graph": 1, "min_num_runs_before_cuda_graph_capture": 1} if graph and HAS_GRAPHS else {}
-        self.session = session(model_of("PagedAttention", PAGED, self.attrs, forms, outputs), **options)
-        assert_all_on_encore(self.session)
-        self.binding = self.session.io_binding()
-        self.inputs = {n: on_device(v) for n, v in self.x.items()}
-        for n, value in self.inputs.items():
-            self.binding.bind_ortvalue_input(n, value)
-        self.y = empty_on_device((sequences, 256), np.float16)
-        self.binding.bind_ortvalue_output("y", self.y)
-        for n in ("key_cache", "value_cache")[: outputs - 1]:
-            self.binding.bind_ortvalue_output(n + "_out", self.inputs[n])
-
-    def step(self, graph=None, **changed):
-        for n, value in changed.items():
-            self.x[n] = np.asarray(value, self.x[n].dtype).reshape(self.x[n].shape)
-            self.inputs[n].update_inplace(self.x[n])
-        self.session.run_with_iobinding(self.binding, run_options(graph))
-        return [v.numpy() for v in (self.y, self.inputs["key_cache"], self.inputs["value_cache"])]
-
-
-@pytest.mark.parametrize("outputs", [1, 3])
-def test_one_graph_serves_every_length(outputs):
-    server = Server(3, 100, outputs)
+@pytest.mark.parametrize(
+    "outputs, how",
+    [(1, {}), (3, {}), (3, {"cache": "int4"}), (2, {"latent": True})],
+    ids=["alone", "caches", "caches_of_int4", "latent_rows"],
+)
+def test_one_graph_serves_every_length(outputs, how):
+    server = Server(3, 100, outputs, **how)
     for step in range(12):
         shape = server.x["query"].shape
         got = server.step(query=floats(*shape, low=-1, high=1), pasts=[step, 7 * step, 99 - step], starts=[0, 1, 2, 3])
-        wanted = reference(PAGED, **server.attrs)(*[server.x.get(n) for n in PAGED])
+        wanted = reference(PAGED, how.get("cache", ""), **server.attrs)(*[server.x.get(n) for n in PAGED])
         for g, w in zip(got, wanted):
             np.testing.assert_allclose(g.astype(np.float64), w, *TOLERANCE["float16"])
-        server.x["key_cache"], server.x["value_cache"] = got[1:]
+        server.x |= dict(zip(server.caches, got[1:]))
 
 
 def test_hints_are_not_negative():
-    inputs = _filled(PAGED, batch((2,), (3,), 4, 2, 64, 16) | {"metadata": Const(np.array([-1, 5], np.int32))})
+    inputs = filled(PAGED, batch((2,), (3,), 4, 2, 64, 16) | {"metadata": Const(np.array([-1, 5], np.int32))})
     inputs = [x.astype(np.float16) if getattr(x, "dtype", None) == np.float32 else x for x in inputs]
     words = "attention_metadata begins with -1"
     fails("PagedAttention", inputs, {"num_heads": 4, "kv_num_heads": 2}, words, outputs=3, domain=MICROSOFT)
@@ -254,6 +95,7 @@ def test_hints_are_not_negative():
 LOW, HIGH = -(1 << 31), (1 << 31) - 1
 
 
+@pytest.mark.parametrize("how", [{}, {"cache": "int4"}, {"latent": True}], ids=["plain", "int4", "latent"])
 @pytest.mark.parametrize(
     "changed",
     [
@@ -268,16 +110,19 @@ LOW, HIGH = -(1 << 31), (1 << 31) - 1
     ],
     ids="pages_beyond pages_below pasts_below pasts_beyond down far_away below backwards".split(),
 )
-def test_what_is_out_of_range_is_reported(changed):
-    server = Server(3, 112, 1, graph=False)
+def test_what_is_out_of_range_is_reported(changed, how):
+    server = Server(3, 112, 1, graph=False, **how)
     with pytest.raises(Exception, match="not allowed|is outside") as caught:
         server.step(EAGER, **{"pasts": [50, 60, 70], **changed})
     assert "'it'" in str(caught.value)
 
 
-def test_pages_that_are_not_there_are_unseen():
+@pytest.mark.parametrize(
+    "how", [{}, {"cache": "int4"}, {"latent": 48, "kv_heads": 1, "scale": 0.1}], ids=["plain", "int4", "latent"]
+)
+def test_pages_that_are_not_there_are_unseen(how):
     """Those behind a window may be gone; and the others, whose keys are passed over."""
-    case = paged((1, 4), (60, 40), local_window_size=20)
+    case = paged((1, 4), (60, 40), local_window_size=20, **how)
     at = PAGED.index("table")
     for inputs in (case.inputs, *case.replays):
         inputs[at] = inputs[at].copy()
@@ -308,7 +153,7 @@ def sparse(news, pasts, dtype="float16", heads=4, kv_heads=2, size=64, most=12, 
         if attrs.get("do_rotary"):
             x["cos"], x["sin"] = tables(max(pasts) + max(news), size // 2)
         x["sinks"] = floats(heads, low=-1, high=1)
-        return _filled(SPARSE, x)
+        return filled(SPARSE, x)
 
     return Case(
         "SparsePagedAttention",
@@ -354,6 +199,8 @@ def test_selected_keys(how, dtype):
         {"rotary_offset": 4},
         {"do_rotary": 1},
         {"kv_cache_layout": "LATENT"},
+        {"kv_cache_layout": "BOTH"},
+        {"v_head_size": 64},
         {"k_cache_dtype": "int4"},
         {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR"},
         {"softcap": float("nan")},
@@ -361,7 +208,7 @@ def test_selected_keys(how, dtype):
     ids=str,
 )
 def test_what_is_not_supported_is_declined(attrs):
-    inputs = _filled(PAGED, batch((2,), (3,), 4, 2, 64, 16))
+    inputs = filled(PAGED, batch((2,), (3,), 4, 2, 64, 16))
     inputs = [x.astype(np.float16) if x is not None and x.dtype == np.float32 else x for x in inputs]
     declined("PagedAttention", inputs, {"num_heads": 4, "kv_num_heads": 2, **attrs}, outputs=3, domain=MICROSOFT)
 
@@ -385,7 +232,7 @@ def test_shapes_that_do_not_fit(changed, words):
     x = batch((2,), (3,), 4, 2, 64, 16)
     kinds = {n: v.dtype for n, v in x.items()} | {"places": np.int32, "sinks": np.float32}
     x |= {n: np.zeros(shape, kinds[n]) for n, shape in changed.items()}
-    inputs = [v.astype(np.float16) if v is not None and v.dtype == np.float32 else v for v in _filled(PAGED, x)]
+    inputs = [v.astype(np.float16) if v is not None and v.dtype == np.float32 else v for v in filled(PAGED, x)]
     fails("PagedAttention", inputs, {"num_heads": 4, "kv_num_heads": 2}, words, outputs=3, domain=MICROSOFT)
 
 

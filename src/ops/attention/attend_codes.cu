@@ -24,13 +24,7 @@ template <class T>
 struct Integers4 {
   using Eight = Pack<uint32_t, 1>;
   static constexpr int kBytes = 4;
-
-  DEVICE_FN static Words words(const Eight& eight) {
-    const device::PairedCodes<T, 4> codes(0x80008);
-    const uint32_t word = eight.at[0], a = codes.template pair<0>(word), b = codes.template pair<1>(word),
-                   c = codes.template pair<2>(word), d = codes.template pair<3>(word);
-    return {device::low_halves(a, b), device::low_halves(c, d), device::high_halves(a, b), device::high_halves(c, d)};
-  }
+  DEVICE_FN static Words words(const Eight& eight) { return device::eight_nibbles<T>(eight); }
 };
 
 template <class T>

@@ -15,7 +15,8 @@ using device::PerThread;
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 
-// A block for each token: its heads of queries, if they go anywhere, then those of keys and of values, in packs.
+// A block for each token: its heads of queries, if they go anywhere, then those of keys and of values, in packs. Latent
+// rows are keys alone.
 template <class T>
 struct ExtendPages {
   static constexpr int kMaxThreads = kThreads, kPack = device::pack_size<T>();
@@ -31,9 +32,9 @@ struct ExtendPages {
   int64_t q_token, kv_token;
   T* turned_q;
   void *keys, *values;
-  Type cached;
+  CodeKind coded;
   const float *key_scales, *value_scales;
-  bool keys_by_channel, values_by_channel;
+  bool keys_by_channel, values_by_channel, latent;
   const int32_t* places;
   const T *cos, *sin, *q_weights, *k_weights;
   int64_t positions;
@@ -77,7 +78,7 @@ struct ExtendPages {
     });
     at.slot = slot_of(sequence, at);
 
-    const int heads = q_heads + 2 * kv_heads, normalised = q_heads + kv_heads;
+    const int normalised = q_heads + kv_heads, heads = normalised + (latent ? 0 : kv_heads);
     if (q_weights) {
       for (int first = 0; first < normalised; first += kWarps) {
         PerThread<float, kThreads> squares;
@@ -208,18 +209,21 @@ struct ExtendPages {
   }
   DEVICE_FN void store(const Head& of, int column, const Packed& pack, int count) const {
     if (of.to) return device::store_pack(of.to + column, pack, layout.aligned, count);
-    if (cached == device::kTypeOf<T>)
+    if (coded == CodeKind::none)
       return device::store_pack(static_cast<T*>(of.cache) + of.begin + column, pack, layout.aligned, count);
     Pack<uint8_t, kPack> codes{};
     UNROLL for (int i = 0; i < kPack; ++i) {
-      if (i < count) codes.at[i] = code(float(pack.at[i]) / of.scales[of.by_channel ? column + i : 0]);
+      if (i >= count) break;
+      const float scale = of.scales[of.by_channel ? column + i : 0];
+      codes.at[i] = uint8_t(code_of(coded, float(pack.at[i]) / scale));
+    }
+    if (coded == CodeKind::i4) {  // columns and counts are even here: no byte is of two threads
+      Pack<uint8_t, kPack / 2> pairs;
+      UNROLL for (int i = 0; i < kPack / 2; ++i) pairs.at[i] = uint8_t(codes.at[2 * i] | codes.at[2 * i + 1] << 4);
+      return device::store_pack(static_cast<uint8_t*>(of.cache) + (of.begin + column) / 2, pairs, layout.aligned,
+                                count / 2);
     }
     device::store_pack(static_cast<uint8_t*>(of.cache) + of.begin + column, codes, layout.aligned, count);
-  }
-  DEVICE_FN uint8_t code(float value) const {
-    if (cached != Type::i8) return device::Float8E4M3(value).bits;
-    value = std::rint(value);
-    return uint8_t(int8_t(value >= 127 ? 127 : value > -128 ? int(value) : -128));  // NaN: -128
   }
 };
 
@@ -242,6 +246,8 @@ void extend_pages(Context& context, const PagesExtension& e) {
         pages.size % kPack == 0 && layout.half % kPack == 0 && e.turned_from % kPack == 0 && e.q_token % kPack == 0 &&
         e.kv_token % kPack == 0 &&
         aligned(e.q, e.k, e.v, e.turned_q, pages.keys, pages.values, e.cos, e.sin, e.q_weights, e.k_weights);
+    require(pages.type != Type::i4 || layout.interleaved || layout.half % 2 == 0, "cos_cache has ", layout.half,
+            " columns; beside pages of int4, of which two values are a byte, it must have an even number");
     const int64_t packs = layout.turning_packs + (pages.size - 2 * layout.half + kPack - 1) / kPack;
     const int64_t q_heads = e.turned_q ? e.heads : 0, heads = q_heads + 2 * pages.kv_heads;
     require(heads * packs < (int64_t(1) << 30) && (!e.q_weights || heads - pages.kv_heads <= Kernel::kMostHeads),
@@ -257,11 +263,12 @@ void extend_pages(Context& context, const PagesExtension& e) {
                                                          static_cast<T*>(e.turned_q),
                                                          pages.keys,
                                                          pages.values,
-                                                         pages.type,
+                                                         kind_of(pages),
                                                          pages.key_scales,
                                                          pages.value_scales,
                                                          pages.keys_by_channel,
                                                          pages.values_by_channel,
+                                                         pages.latent,
                                                          e.places,
                                                          static_cast<const T*>(e.cos),
                                                          static_cast<const T*>(e.sin),

@@ -48,9 +48,11 @@ class Paged : public Op {
         softcap_(node.get_float("softcap", 0)),
         epsilon_(node.get_float("qk_norm_epsilon", 1e-6f)),
         type_(node.input_type(0)),
-        cached_(node.input_type(3)),
+        cached_(stored(node, 3, "k_cache_dtype")),
         keys_(quantized(node, "k_quant_type")),
-        values_(quantized(node, "v_quant_type")) {
+        values_(quantized(node, "v_quant_type")),
+        latent_(is_latent(node)),
+        value_size_(node.get_int("v_head_size", 0)) {
     require(heads_ > 0 && kv_heads_ > 0 && heads_ % kv_heads_ == 0 && heads_ < kMost / 4, "num_heads is ", heads_,
             " and kv_num_heads is ", kv_heads_, "; the former must be a multiple of the latter");
     require(window_ >= -1, "local_window_size is ", window_, "; it must be -1, or not negative");
@@ -62,19 +64,24 @@ class Paged : public Op {
       if (node.has_input(i) && node.input_type(i) != type_)
         fail(Code::not_supported, "query is ", device::name(type_), " and input ", i, " is ",
              device::name(node.input_type(i)), "; they must be of one type");
-    const bool codes = cached_ == Type::i8 || cached_ == Type::f8e4m3;
+    const bool codes = cached_ == Type::i8 || cached_ == Type::i4 || cached_ == Type::f8e4m3;
     if (!codes && cached_ != type_)
       fail(Code::not_supported, "query is ", device::name(type_), " and key_cache ", device::name(cached_),
            "; that cache is not supported");
-    if (node.input_type(4) != cached_)
+    if (!latent_ && stored(node, 4, "v_cache_dtype") != cached_)
       fail(Code::not_supported, "key_cache and value_cache are of different types, which is not supported");
-    for (const auto& [kind, scale, which] :
-         {std::tuple{keys_, slots.k_scale, "k"}, std::tuple{values_, slots.v_scale, "v"}}) {
-      require(codes == (kind != Quantized::none), which, "_quant_type must be NONE unless the caches are int8 or ",
+    for (const auto& [coded, kind, scale, which] :
+         {std::tuple{codes, keys_, slots.k_scale, "k"}, std::tuple{codes && !latent_, values_, slots.v_scale, "v"}}) {
+      require(coded == (kind != Quantized::none), which, "_quant_type must be NONE unless the cache is int8, int4 or ",
               "float8e4m3fn, and then PER_TENSOR or PER_CHANNEL");
-      require(codes == node.has_input(scale), which, "_scale is wanted for caches of codes, and for no others");
+      require(coded == node.has_input(scale), which, "_scale is wanted for a cache of codes, and for no other");
     }
-    require(node.has_input(1) == node.has_input(2), "key and value are wanted together, or packed with query");
+    if (latent_)
+      require_latent(node);
+    else
+      require(value_size_ == 0, "v_head_size is only for kv_cache_layout LATENT");
+    require(latent_ || node.has_input(1) == node.has_input(2),
+            "key and value are wanted together, or packed with query");
     require(!rotates_ || (node.has_input(slots.cos) && node.has_input(slots.sin)),
             "do_rotary wants cos_cache and sin_cache");
     require(node.has_input(slots.q_weights) == node.has_input(slots.k_weights),
@@ -93,15 +100,19 @@ class Paged : public Op {
             heads_, "] is wanted");
     take_hints(context, e, problem);
     const int64_t tokens = e.sequences.tokens, width = heads_ * e.pages.size;
-    const Tensor y = context.output(0, {tokens, width});
+    problem.value_size = latent_ && value_size_ ? value_size_ : e.pages.size;
+    require(problem.value_size <= e.pages.size, "v_head_size is ", value_size_, " in rows of ", e.pages.size);
+    require(problem.value_size == e.pages.size || scale_ != 0, "scale is wanted where v_head_size is ", value_size_,
+            " in rows of ", e.pages.size, ", since these do not tell how large heads were");
+    const Tensor y = context.output(0, {tokens, heads_ * problem.value_size});
     e.pages.keys = take_cache(context, 3, 1);
-    e.pages.values = take_cache(context, 4, 2);
+    if (!latent_) e.pages.values = take_cache(context, 4, 2);
 
     problem.type = type_;
     problem.q = e.q;
     problem.q_token = e.q_token;
     if ((e.cos || e.q_weights || !is_aligned(e.q)) && y.count() > 0) {
-      problem.q = e.turned_q = context.scratch(y.bytes());
+      problem.q = e.turned_q = context.scratch(device::size_bytes(type_, checked_product(tokens, width)));
       problem.q_token = width;
     }
     if (tokens > 0) extend_pages(context, e);
@@ -109,7 +120,7 @@ class Paged : public Op {
     problem.pages = e.pages;
     const size_t bytes = context.input(3).bytes();
     problem.pages.keys = aligned(context, e.pages.keys, bytes);
-    problem.pages.values = aligned(context, e.pages.values, bytes);
+    if (!latent_) problem.pages.values = aligned(context, e.pages.values, bytes);
     problem.heads = heads_;
     problem.y = y.data;
     problem.scale = scale_of(scale_, e.pages.size);
@@ -125,6 +136,35 @@ class Paged : public Op {
   Type type() const { return type_; }
 
  private:
+  // What a cache has: its type, or two codes of int4 in a byte, which only an attribute tells.
+  static Type stored(const NodeInfo& node, int input, const char* attribute) {
+    const Type type = node.input_type(input);
+    const std::string named = node.get_string(attribute, "");
+    if (type == Type::u8 && named == "int4") return Type::i4;
+    if (type == Type::u8 || (!named.empty() && named != device::name(type)))
+      fail(Code::not_supported, attribute, " is '", named, "' in a cache of ", device::name(type),
+           ", which is not supported");
+    return type;
+  }
+  static bool is_latent(const NodeInfo& node) {
+    const std::string layout = node.get_string("kv_cache_layout", "SEPARATE");
+    if (layout != "SEPARATE" && layout != "LATENT")
+      fail(Code::not_supported, "a cache whose layout (kv_cache_layout) is ", layout, " is not supported");
+    return layout == "LATENT";
+  }
+  // One cache of rows that all heads share, of which the first channels are values.
+  void require_latent(const NodeInfo& node) const {
+    require(kv_heads_ == 1, "kv_num_heads is ", kv_heads_, "; it must be 1 where kv_cache_layout is LATENT");
+    require(value_size_ >= 0, "v_head_size is ", value_size_, "; it cannot be negative");
+    require(node.has_input(1) && !node.has_input(2) && !node.has_input(4) && !node.has_output(2),
+            "kv_cache_layout LATENT wants key, and no value, value_cache or value_cache_out");
+    require(node.get_string("v_cache_dtype", "").empty(), "kv_cache_layout LATENT has no v_cache_dtype");
+    if (node.has_input(slots_.sinks) || node.has_input(slots_.q_weights))
+      fail(Code::not_supported, "head_sink, q_norm_weight and k_norm_weight are not supported where kv_cache_layout ",
+           "is LATENT");
+  }
+  int64_t size_of(const Tensor& cache) const { return (cached_ == Type::i4 ? 2 : 1) * cache.shape[3]; }
+
   static Quantized quantized(const NodeInfo& node, const char* attribute) {
     const std::string kind = node.get_string(attribute, "NONE");
     if (kind == "NONE") return Quantized::none;
@@ -140,9 +180,11 @@ class Paged : public Op {
     require(query.shape.rank() == 2, "query has shape ", query.shape.str(), "; it must have rank 2");
     require(cache.shape.rank() == 4 && cache.shape[2] == kv_heads_ && cache.shape[1] > 0, "key_cache has shape ",
             cache.shape.str(), "; [pages, slots, ", kv_heads_, ", size] is wanted");
-    const int64_t tokens = query.shape[0], width = query.shape[1], size = cache.shape[3];
-    require(size > 0 && size % 8 == 0 && size <= 256, "heads are of ", size, " values; up to 256 are supported, and a ",
-            "multiple of 8");
+    require(cache.shape[3] < kMost, "key_cache has shape ", cache.shape.str(), ", and its heads are too large");
+    const int64_t tokens = query.shape[0], width = query.shape[1], size = size_of(cache);
+    const int64_t most = latent_ ? 576 : 256;
+    require(size > 0 && size % 8 == 0 && size <= most, "heads are of ", size, " values; up to ", most,
+            " are supported, and a multiple of 8");
     const int64_t all = key ? heads_ : heads_ + 2 * kv_heads_;
     require(width == all * size, "query ", query.shape.str(), " must have ", all, " heads of ", size, " values");
     e.type = type_;
@@ -150,7 +192,8 @@ class Paged : public Op {
     e.q = query.data;
     e.q_token = width;
     if (key) {
-      require(value, "value is wanted with key");
+      require(value || latent_, "value is wanted with key");
+      if (!value) value = key;
       const Shape wanted{tokens, kv_heads_ * size};
       require(key->shape == wanted && value->shape == wanted, "key ", key->shape.str(), " and value ",
               value->shape.str(), " must be ", wanted.str(), " beside query ", query.shape.str());
@@ -170,15 +213,16 @@ class Paged : public Op {
   }
 
   void take_pages(Context& context, PagesExtension& e) const {
-    const Tensor &keys = context.input(3), &values = context.input(4), &table = context.input(7);
+    const Tensor &keys = context.input(3), &values = latent_ ? keys : context.input(4), &table = context.input(7);
     const int64_t sequences = e.sequences.count;
     require(values.shape == keys.shape, "key_cache ", keys.shape.str(), " and value_cache ", values.shape.str(),
             " must be alike");
     require(table.shape.rank() == 2 && table.shape[0] == sequences, "block_table has shape ", table.shape.str(), "; [",
             sequences, ",pages] is wanted");
     e.pages.type = cached_;
+    e.pages.latent = latent_;
     e.pages.count = keys.shape[0], e.pages.slots = keys.shape[1];
-    e.pages.kv_heads = kv_heads_, e.pages.size = keys.shape[3];
+    e.pages.kv_heads = kv_heads_, e.pages.size = size_of(keys);
     e.pages.table = table.as<const int32_t>();
     e.pages.width = table.shape[1];
     require(e.pages.count < kMost && e.pages.slots < kMost && checked_product(e.pages.width, e.pages.slots) < kMost,
@@ -256,20 +300,13 @@ class Paged : public Op {
   float scale_, softcap_, epsilon_;
   Type type_, cached_;
   Quantized keys_, values_;
+  bool latent_;
+  int64_t value_size_;
 };
 
 class PagedAttention final : public Paged {
  public:
-  explicit PagedAttention(const NodeInfo& node) : Paged(node, kDense) {
-    if (const std::string layout = node.get_string("kv_cache_layout", "SEPARATE"); layout != "SEPARATE")
-      fail(Code::not_supported, "a cache whose layout (kv_cache_layout) is ", layout, " is not supported");
-    require(node.get_int("v_head_size", 0) == 0, "v_head_size is only for kv_cache_layout LATENT");
-    for (const char* which : {"k_cache_dtype", "v_cache_dtype"}) {
-      const std::string named = node.get_string(which, ""), stored = device::name(node.input_type(3));
-      if (!named.empty() && named != stored)
-        fail(Code::not_supported, which, " is ", named, " in a cache of ", stored, ", which is not supported");
-    }
-  }
+  explicit PagedAttention(const NodeInfo& node) : Paged(node, kDense) {}
 
   void run(Context& context) const override {
     const AttendPages problem = extend(context);
@@ -342,7 +379,7 @@ class SparsePagedAttention final : public Paged {
 
 std::vector<OpRow> paged_attention_rows() {
   const Types whole{Type::i32}, scale{Type::f32}, selectable = kHalves | Types{Type::i8},
-                                                  cached = selectable | Types{Type::f8e4m3};
+                                                  cached = selectable | Types{Type::f8e4m3, Type::u8};
   return {{.domain = kMicrosoft,
            .name = "PagedAttention",
            .since = 1,

@@ -6,11 +6,13 @@
 
 namespace encore::ops {
 
-// Caches [page, slot, kv_head, size] of the queries' type, or of codes: int8 or float8e4m3fn, of which the value is the
-// scale times as large.
+// Caches [page, slot, kv_head, size] of the queries' type, or of codes (cache_codes.h): i8, f8e4m3 or i4, two in a
+// byte, of which the value is the scale times as large. Rows are latent where all heads share one, whose first channels
+// are values too: there are no others.
 struct Pages {
   Type type = Type::f16;
   void *keys = nullptr, *values = nullptr;
+  bool latent = false;
   int64_t count = 0, slots = 0, kv_heads = 0, size = 0;
   const int32_t* table = nullptr;  // [sequence, width]: which page; -1: none, its keys are unseen
   int64_t width = 0;
@@ -53,7 +55,8 @@ struct AttendPages {
   int64_t heads = 0;
   const void* q = nullptr;
   int64_t q_token = 0;
-  void* y = nullptr;  // [token, head, size]
+  void* y = nullptr;  // [token, head, value_size]
+  int64_t value_size = 0;
   double scale = 1, softcap = 0;
   int64_t before = -1;  // keys before a query's own that it sees; below zero: all
   bool causal = true;
@@ -63,8 +66,11 @@ struct AttendPages {
   int64_t most_keys = 0, most_queries = 0;
 };
 void attend_pages(Context& context, const AttendPages& problem);
+// Where rows are latent:
+void attend_latent_pages(Context& context, const AttendPages& problem);
 // Where the caches have codes:
 void attend_int8_pages(Context& context, const AttendPages& problem);
+void attend_int4_pages(Context& context, const AttendPages& problem);
 void attend_float8_pages(Context& context, const AttendPages& problem);
 
 // Of each token a list of keys besides those that `before` lets it see, if it sees any of them (`local`).

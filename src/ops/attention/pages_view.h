@@ -3,9 +3,19 @@
 #include "device/byte_codes.h"
 #include "device/divide_small.h"
 #include "ops/attention/attend_group.h"
+#include "ops/attention/cache_codes.h"
 #include "ops/attention/pages.h"
 
 namespace encore::ops {
+
+inline CodeKind kind_of(const Pages& pages) {
+  switch (pages.type) {
+    case Type::i8: return CodeKind::i8;
+    case Type::i4: return CodeKind::i4;
+    case Type::f8e4m3: return CodeKind::f8;
+    default: return CodeKind::none;
+  }
+}
 
 // Nothing here leaves the tokens, whatever the starts are.
 struct SequenceView {
@@ -58,11 +68,17 @@ struct SlotView {
   }
 };
 
-// Stored: what the caches have, values of T or codes of a byte.
+// Two codes of four bits (cache_codes.h).
+struct CodePair {
+  uint8_t bits;
+};
+
+// Stored: what the caches have, values of T, codes of a byte or pairs of codes.
 template <class T, class Stored>
 struct CacheView {
+  static constexpr int kValues = std::is_same_v<Stored, CodePair> ? 2 : 1;  // that are stored in one
   // Eight of them as they are loaded.
-  using Raw = std::conditional_t<sizeof(Stored) == 1, device::Pack<uint32_t, 2>, Words>;
+  using Raw = device::Pack<uint32_t, 8 * int(sizeof(Stored)) / kValues / 4>;
   const Stored *keys, *values;
   int kv_heads, size;
 
@@ -72,13 +88,15 @@ struct CacheView {
         kv_heads(int(p.kv_heads)),
         size(int(p.size)) {}
 
-  DEVICE_FN int64_t offset(int64_t slot, int kv_head) const { return (slot * kv_heads + kv_head) * size; }
+  DEVICE_FN int64_t offset(int64_t slot, int kv_head) const { return (slot * kv_heads + kv_head) * (size / kValues); }
   DEVICE_FN static Raw load(const Stored* row, int column) {
-    return std::bit_cast<Raw>(device::load_pack<8>(row + column, true));
+    return std::bit_cast<Raw>(device::load_pack<8 / kValues>(row + column / kValues, true));
   }
   DEVICE_FN static Words words(const Raw& raw) {
     if constexpr (sizeof(Stored) > 1) {
       return raw;
+    } else if constexpr (kValues == 2) {
+      return device::eight_nibbles<T>(raw);
     } else if constexpr (std::is_same_v<Stored, int8_t>) {
       return device::eight_integers<T>(raw);
     } else {
@@ -113,8 +131,8 @@ inline Attend rest_of(const AttendPages& p, int64_t keys) {
   rest.batch = p.sequences.tokens;
   rest.heads = p.heads, rest.kv_heads = p.pages.kv_heads;
   rest.queries = 1, rest.keys = keys;
-  rest.head_size = rest.value_size = p.pages.size;
-  rest.y = {p.y, p.heads * p.pages.size, p.pages.size, 0};
+  rest.head_size = p.pages.size, rest.value_size = p.value_size;
+  rest.y = {p.y, p.heads * p.value_size, p.value_size, 0};
   rest.scale = p.scale, rest.softcap = p.softcap;
   rest.sinks = p.sinks;
   return rest;
