@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
-from harness import Case, Const, check, floats
+from encore_session import EAGER, assert_all_on_encore, on_device, run_options
+from harness import Case, Const, _Model, check, floats, session
 from refusal import declined, fails
 
 TYPES = ["float32", "float16", "bfloat16"]
@@ -131,6 +132,28 @@ CONTRIB = [
 @pytest.mark.parametrize("case", CONTRIB, ids=str)
 def test_contrib_causal_conv(case):
     check(case)
+
+
+IN_PLACE = [conv(2, 5, 17, 4), conv(1, 300, 1, 4), conv(2, 24, 32, 4), *CONTRIB]
+
+
+@pytest.mark.parametrize("c", [c for c in IN_PLACE if len(c.inputs) == 4 and c.dtype == "float32"], ids=str)
+def test_state_where_the_past_lies(c):
+    """What is kept may be bound to the memory of what was kept."""
+    model = _Model(c, c.dtype)
+    sess = session(model.model)
+    assert_all_on_encore(sess)
+    wanted = sess.run(model.outputs, model.feeds)
+    binding = sess.io_binding()
+    values = {name: on_device(value) for name, value in model.feeds.items()}
+    for name, value in values.items():
+        binding.bind_ortvalue_input(name, value)
+    y = on_device(np.zeros_like(wanted[0]))
+    binding.bind_ortvalue_output("y0", y)
+    binding.bind_ortvalue_output("y1", values["x3"])
+    sess.run_with_iobinding(binding, run_options(EAGER))
+    np.testing.assert_array_equal(y.numpy(), wanted[0])
+    np.testing.assert_array_equal(values["x3"].numpy(), wanted[1])
 
 
 def packed(lengths, channels, kernel, *, dilation=1, most=0, bias=True, dtype="float32", activation="silu"):

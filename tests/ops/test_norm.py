@@ -133,6 +133,24 @@ def test_softmax_special_values(op, axis, dtype):
         check(c)
 
 
+@pytest.mark.parametrize("dtype,most", [("float32", 3.4028234e38), ("float16", 65504), ("bfloat16", 3.3895314e38)])
+@pytest.mark.parametrize("width", [4, 129, 1000])
+def test_softmax_of_the_lowest_numbers(width, dtype, most):
+    """Masks are made of them: a row that is masked as a whole has the same share for all."""
+    x = floats(6, width)
+    x[0], x[1], x[2, 1:], x[3, ::2], x[4], x[5, 0] = -most, most, -most, -most, -most / 2, most
+
+    def reference(x):
+        along = x.ndim - 1 if x.shape[-1] == width else 0
+        powers = np.exp(x.astype(np.float64) - x.max(along, keepdims=True))
+        return [(powers / powers.sum(along, keepdims=True)).astype(np.float32)]
+
+    for axis, values in [(1, x), (0, np.ascontiguousarray(x.T))]:
+        c = softmax("Softmax", values, dtype, axis=axis)
+        c.reference = reference
+        check(c)
+
+
 @pytest.mark.parametrize("width", [5, 17, 49, 197, 1501])
 def test_softmax_rows_do_not_touch_their_neighbours(width):
     """Rows of a block lie side by side: one that is all -inf, or has a NaN, leaves the others as they are."""

@@ -28,15 +28,20 @@ std::vector<WalkedDim> walked_dims(const Shape& output, std::span<const Shape> i
   return dims;
 }
 
-Walk::Walk(std::span<const WalkedDim> dims, int64_t count) : small_(count < int64_t(1) << 31) {
+Walk::Walk(std::span<const WalkedDim> dims, int64_t count) {
   flat_ = (1u << kMostInputs) - 1;
-  int64_t before = 1;
+  int64_t before = 1, farthest[kMostInputs] = {};
   for (const WalkedDim& dim : dims) {
-    for (int k = 0; k < kMostInputs; ++k) flat_ &= ~(unsigned(dim.strides[k] != before) << k);
+    for (int k = 0; k < kMostInputs; ++k) {
+      flat_ &= ~(unsigned(dim.strides[k] != before) << k);
+      farthest[k] += (dim.size - 1) * dim.strides[k];
+    }
     before *= dim.size;
     sizes_[rank_] = device::Divider(dim.size, count);
     std::copy(dim.strides, dim.strides + kMostInputs, strides_[rank_++]);
   }
+  // Operands of sums may be larger than what comes of them.
+  small_ = count < int64_t(1) << 31 && *std::max_element(farthest, farthest + kMostInputs) < int64_t(1) << 32;
 }
 
 Shape EarlyBroadcast::aligned(const Shape& a, const Shape& b) const {
