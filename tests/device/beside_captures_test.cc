@@ -55,6 +55,7 @@ void beside_captures(int times, const std::function<void()>& act) {
     act();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the driver's locks are not fair
   }
+  while (captured == 0 && failed == 0) std::this_thread::yield();  // a busy machine may not have begun
   stop = true;
   first.join();
   second.join();

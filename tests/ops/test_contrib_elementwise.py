@@ -154,7 +154,8 @@ ROUNDING = {"float32": 1e-6, "float64": 1e-6, "float16": 2e-3, "bfloat16": 2e-2}
 @pytest.mark.parametrize("bits", [True, False])
 def test_values_with_a_bias_are_kept_or_dropped(bits, dtype, ratio):
     x, bias, residual = floats(1001, 103, low=1, high=3), floats(103, low=1, high=3), floats(1001, 103)
-    y, mask = training("BitmaskBiasDropout" if bits else "BiasDropout", [x, bias, residual], ratio, dtype)()
+    op = "BitmaskBiasDropout" if bits else "BiasDropout"
+    y, mask = training(op, [x, bias, residual], ratio, dtype, seed=1)()  # or one of some thousand would stray further
     if bits:
         assert mask.dtype == np.uint32 and mask.shape == ((x.size + 31) // 32,)
         assert not mask[-1] >> x.size % 32

@@ -36,7 +36,7 @@ def training(x, ratio=0.5, dtype="float32", opset=22, outputs=2, mode=True, **at
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_values_are_kept_or_dropped(dtype, ratio):
     x = floats(MANY, low=1, high=3)
-    y, mask = training(x, ratio, dtype)()
+    y, mask = training(x, ratio, dtype, seed=1)()  # or one of some thousand runs would stray further
     ratio = 0.5 if ratio is None else ratio
     assert mask.dtype == bool and mask.shape == y.shape
     assert abs(mask.mean() - (1 - ratio)) < 0.006

@@ -13,6 +13,10 @@ def test_it_passes(capsys):
     assert soak.soak(3, 4, 1, MIX, ["graphs", "eager", "unified"], GROWTH) == 0, capsys.readouterr().out
 
 
+def test_each_action_is_tried_however_slow_the_machine(capsys):
+    assert soak.soak(0, 1, 1, MIX, ["graphs", "unified"], GROWTH) == 0, capsys.readouterr().out
+
+
 def test_a_wrong_answer_is_an_error(monkeypatch, capsys):
     right = soak.Model.check
 
