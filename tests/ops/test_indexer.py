@@ -88,6 +88,7 @@ def dense(
     mask=False,
     tables=False,
     misaligned=False,
+    options=None,
     name="",
     **attrs,
 ):
@@ -131,6 +132,7 @@ def dense(
         tolerance=TOLERANCE[dtype],
         reference=dense_reference(dtype, **attrs),
         misaligned=misaligned,
+        options=options or {},
     )
 
 
@@ -155,6 +157,7 @@ def dense(
         dense("qsa", 12, 9, size=42, width=6, dtype="bfloat16"),
         dense("qsa", 12, 9, dtype="float16", misaligned=True),
         dense("qsa", 0, 9),
+        dense("qsa", 0, 0, options={"gpu_mem_limit": 1 << 24}),  # of nothing, and with next to nothing
         dense("qsa", 3, 0, batch=3),
     ],
     ids=str,
@@ -182,6 +185,7 @@ def test_blocks(case):
         dense("csa", 40, 3, ratio=1, buffered=1, width=0),
         dense("csa", 12, 9, size=42, width=21, dtype="float16", head_weight_scale=0.3, scale=2.0),
         dense("csa", 0, 9, buffered=6),
+        dense("csa", 0, 0),
     ],
     ids=str,
 )
