@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from harness import Case, Const, check, floats
+from in_place import check_in_order, check_in_place
 from refusal import declined, fails
 
 TYPES = ["float32", "float16", "bfloat16"]
@@ -135,6 +136,20 @@ CONTRIB = [
 @pytest.mark.parametrize("case", CONTRIB, ids=str)
 def test_contrib_causal_conv(case):
     check(case)
+
+
+def steps_in_place():
+    for case in (
+        conv(1, 300, 1, 4, dtype="float16", activation="silu"),
+        conv(2, 24, 32, 4),
+        *[contrib(2, 70, n, 3, dilation=2, last=last, window=w) for n in (1, 3) for last in (0, 1) for w in (0, 3)],
+    ):
+        check_in_place(case, {1: 3})
+
+
+@pytest.mark.parametrize("order", ["forward", "reversed"])
+def test_states_may_be_the_same_memory(order):
+    check_in_order(order, "test_causal_conv", "steps_in_place")
 
 
 def packed(lengths, channels, kernel, *, dilation=1, most=0, bias=True, dtype="float32", activation="silu"):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from harness import Case, Const, _round, check, floats, seeded
+from in_place import check_in_order, check_in_place
 from indexer_reference import Chooser, padded, window, window_plan
 from refusal import declined, fails
 from test_group_query_attention import MICROSOFT, TYPES
@@ -363,6 +364,17 @@ def packed(
 )
 def test_requests(case):
     check(case)
+
+
+def steps_in_place():
+    where = {2: 12, 3: 13, 4: 14, 5: 15}
+    check_in_place(packed("qsa", [(9, 5, 2), (1, 3, 3), (2, 0, 1)], moving=True), {n: where[n] for n in (2, 3, 5)})
+    check_in_place(packed("csa", [(9, 5, 2), (1, 3, 7), (4, 0, 6), (0, 1, 1)], moving=True), where)
+
+
+@pytest.mark.parametrize("order", ["forward", "reversed"])
+def test_what_is_kept_may_lie_where_it_was(order):
+    check_in_order(order, "test_indexer", "steps_in_place")
 
 
 def changed(case, names, **what):
