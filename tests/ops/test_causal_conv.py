@@ -145,6 +145,7 @@ def steps_in_place():
         *[contrib(2, 70, n, 3, dilation=2, last=last, window=w) for n in (1, 3) for last in (0, 1) for w in (0, 3)],
     ):
         check_in_place(case, {1: 3})
+    check_in_place(packed([1, 5, 1, 2], 40, 4, dilation=2), {1: 4})
 
 
 @pytest.mark.parametrize("order", ["forward", "reversed"])
