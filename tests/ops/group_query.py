@@ -194,6 +194,8 @@ class Decoder:
         forms |= {"cos": (cos.shape, dtype), "sin": (sin.shape, dtype)}
         names = [n if n in forms else "" for n in INPUTS[:9]]
         outputs = {"y": (batch, rows, heads * size), "present_key": self.shape, "present_value": self.shape}
+        if attrs.get("qk_output"):
+            outputs["qk"] = (batch, heads, rows, room)  # for steps that fill the room
         node = helper.make_node("GroupQueryAttention", names, list(outputs), "it", domain=MICROSOFT, **self.attrs)
         declared = {n: ["batch", "rows", s[2]] if n == "query" else s for n, (s, _) in forms.items()}
         values = [helper.make_tensor_value_info(n, _onnx_type(np.dtype(t)), declared[n]) for n, (_, t) in forms.items()]
@@ -215,6 +217,8 @@ class Decoder:
         self.take_rows(rows)
         for kind in ("key", "value"):
             self.binding.bind_ortvalue_output(f"present_{kind}", self.inputs[f"past_{kind}"])
+        if "qk" in outputs:
+            self.binding.bind_ortvalue_output("qk", empty_on_device(outputs["qk"], self.dtype))
 
     def take_rows(self, rows):
         batch, _, width = self.feeds["query"].shape

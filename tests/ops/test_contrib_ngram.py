@@ -155,5 +155,7 @@ def test_packed_hashes_that_do_not_fit():
     c = packed("int64", [2, 4])
     fails("VarlenNGramHashMapping", [*c.inputs[:3], np.array([6], np.int32)], c.attrs, "two values", domain=MICROSOFT)
     fails("VarlenNGramHashMapping", c.inputs, c.attrs, "want segment_ids", outputs=3, domain=MICROSOFT)
+    inputs = [*(c.inputs + [None] * 3)[:6], np.array([3])]
+    fails("VarlenNGramHashMapping", inputs, c.attrs, "must be a scalar", ranks=False, domain=MICROSOFT)
     declined("VarlenNGramHashMapping", c.inputs, {**c.attrs, "state_update_capacity": 2}, domain=MICROSOFT)
     declined("VarlenNGramHashMapping", c.inputs, {**c.attrs, "state_update_capacity": 9}, domain=MICROSOFT)

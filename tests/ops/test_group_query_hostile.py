@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from group_query import INPUTS, MICROSOFT, Decoder, gqa
+from group_query import INPUTS, MICROSOFT, Decoder, close, gqa
 from harness import floats
 from refusal import declined, fails
 
@@ -20,6 +20,19 @@ def test_lengths_beyond_the_cache_are_reported(last, dtype):
         for b, one in enumerate(last):
             changed = np.unique(np.nonzero(now[b] != kept[b])[1])
             assert list(changed) in ([], [one]), f"rows {changed} changed"
+
+
+@pytest.mark.parametrize("shown", [0, 1, 2], ids=["", "scores", "softmax"])
+@pytest.mark.parametrize("rows", [1, 3, 20])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_what_is_behind_the_last_key_may_be_anything(dtype, rows, shown):
+    decoder = Decoder(2, 4, 2, 64, 90, dtype, graph=False, rows=rows, **({"qk_output": shown} if shown else {}))
+    last = [25, 89]
+    for kind in ("past_key", "past_value"):
+        for b, end in enumerate(last):
+            decoder.feeds[kind][b, :, end + 1 - rows :] = np.nan
+        decoder.inputs[kind].update_inplace(decoder.feeds[kind])
+    close(decoder, decoder.step(last))
 
 
 def test_what_is_not_supported_is_declined():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from group_query import MICROSOFT, TYPES, in_double
 from harness import Case, Const, _round, check, floats, seeded
+from in_place import check_in_order, check_in_place
 from indexer_reference import Chooser, padded, window, window_plan
 from refusal import declined, fails
 
@@ -83,6 +84,7 @@ def dense(
     mask=False,
     tables=False,
     misaligned=False,
+    options=None,
     name="",
     **attrs,
 ):
@@ -124,6 +126,7 @@ def dense(
         tolerance=TOLERANCE[dtype],
         reference=dense_reference(dtype, **attrs),
         misaligned=misaligned,
+        options=options or {},
     )
 
 
@@ -148,6 +151,7 @@ def dense(
         dense("qsa", 12, 9, size=42, width=6, dtype="bfloat16"),
         dense("qsa", 12, 9, dtype="float16", misaligned=True),
         dense("qsa", 0, 9),
+        dense("qsa", 0, 0, options={"gpu_mem_limit": 1 << 24}),  # of nothing, and with next to nothing
         dense("qsa", 3, 0, batch=3),
     ],
     ids=str,
@@ -175,6 +179,7 @@ def test_blocks(case):
         dense("csa", 40, 3, ratio=1, buffered=1, width=0),
         dense("csa", 12, 9, size=42, width=21, dtype="float16", head_weight_scale=0.3, scale=2.0),
         dense("csa", 0, 9, buffered=6),
+        dense("csa", 0, 0),
     ],
     ids=str,
 )
@@ -350,6 +355,17 @@ def packed(
 )
 def test_requests(case):
     check(case)
+
+
+def steps_in_place():
+    where = {2: 12, 3: 13, 4: 14, 5: 15}
+    check_in_place(packed("qsa", [(9, 5, 2), (1, 3, 3), (2, 0, 1)], moving=True), {n: where[n] for n in (2, 3, 5)})
+    check_in_place(packed("csa", [(9, 5, 2), (1, 3, 7), (4, 0, 6), (0, 1, 1)], moving=True), where)
+
+
+@pytest.mark.parametrize("order", ["forward", "reversed"])
+def test_what_is_kept_may_lie_where_it_was(order):
+    check_in_order(order, "test_indexer", "steps_in_place")
 
 
 def changed(case, names, **what):

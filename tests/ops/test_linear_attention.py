@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from harness import Case, Const, check, floats
+from in_place import check_in_order, check_in_place
 from refusal import declined, fails
 
 TYPES = ["float32", "float16", "bfloat16"]
@@ -167,6 +168,20 @@ def test_contrib_linear_attention_refuses_shapes():
         wrong = list(given)
         wrong[which] = floats(*shape)
         fails("LinearAttention", wrong, heads, words, outputs=2, ranks=False, domain="com.microsoft")
+
+
+def steps_in_place():
+    for case in (
+        attention("gated_delta", 2, 1, 3, 16, 70),
+        attention("linear", 1, 6, 2, 130, 40, dtype="float16"),
+        *[contrib("gated_delta", 2, tokens, 2, 8, 40, window=3) for tokens in (1, 6)],
+    ):
+        check_in_place(case, {1: 3})
+
+
+@pytest.mark.parametrize("order", ["forward", "reversed"])
+def test_states_may_be_the_same_memory(order):
+    check_in_order(order, "test_linear_attention", "steps_in_place")
 
 
 def delta_net(

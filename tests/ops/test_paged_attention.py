@@ -238,3 +238,15 @@ def test_shapes_that_do_not_fit(changed, words):
 
 def test_nothing():
     check(paged((0, 0), (3, 0), name="no_tokens"))
+
+
+@pytest.mark.parametrize("auxiliary", [None, 2], ids=["main", "auxiliary"])
+def test_selected_keys_that_there_are_not_are_unseen(auxiliary):
+    case = sparse((3, 1, 0, 2), (0, 50, 9, 31), auxiliary=auxiliary)
+    for inputs in (case.inputs, *case.replays):
+        given = dict(zip(SPARSE, inputs))
+        given["indices"][:, ::3], given["indices"][:, 1::3] = HIGH, LOW
+        given["counts"][:] = [HIGH, LOW, 12, HIGH, 0, 13]
+        if auxiliary:
+            given["aux_lengths"][:] = [HIGH, LOW, 0, 31]
+    check(case)

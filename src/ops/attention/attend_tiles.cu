@@ -110,9 +110,10 @@ struct AttendTiles {
       s.range[t] = t < rows ? sight.range(length, s.query[t]) : KeyRange{0, 0};
       s.mask[t] = sight.mask_row(batch, s.head[t], s.query[t]);
     });
-    const int everything = scores ? sight.keys : 0;
-    const int end = b.reduce(
-        everything, [&](int t) { return t < rows ? s.range[t].end : 0; }, [](int a, int c) { return a > c ? a : c; });
+    // Keys from `seen` on may be anything, where only their scores are wanted.
+    const int seen = b.reduce(
+        0, [&](int t) { return t < rows ? s.range[t].end : 0; }, [](int a, int c) { return a > c ? a : c; });
+    const int end = scores ? sight.keys : seen;
     const int first = scores ? 0
                              : b.reduce(
                                    end, [&](int t) { return t < rows ? s.range[t].first : sight.keys; },
@@ -178,7 +179,8 @@ struct AttendTiles {
             }
             total[t].at[i] = all;
           }
-          load_values(t, b.template dynamic<C>(s, layout.keys), batch, kv_head, part, key, count);
+          const int own = seen - key < count ? seen - key : count;
+          load_values(t, b.template dynamic<C>(s, layout.keys), batch, kv_head, part, key, own);
         });
         b.threads([&](int t, Shared& s) { add_values(b, t, s, sums[t]); });
       }

@@ -189,23 +189,22 @@ void index_keys(Context& context, const Indexing& p) {
   const Requests& requests = p.requests;
   if (requests.count == 0) return;
   const Seen seen = count_seen(context, p);
+  if (requests.tokens == 0) return;  // no entry is made of nothing, nor chosen for nobody
   const int64_t most = p.raw_keys ? (int64_t(requests.past_tokens) + requests.each) / requests.ratio
                                   : ((requests.windows ? 2 : 1) * int64_t(requests.ratio) - 1 +
                                      (requests.starts ? requests.tokens : requests.each)) /
                                         requests.ratio;
   float* of_raw = nullptr;
-  if (p.raw_keys) {
-    if (requests.tokens == 0) return;
+  if (p.raw_keys)
     of_raw = static_cast<float*>(context.scratch(size_t(
         checked_product(checked_product(requests.count, most), checked_product(p.size, int64_t(sizeof(float)))))));
-  }
   make_entries(context, p, seen, of_raw, most);
   const int64_t columns = p.raw_keys ? most : requests.capacity, wanted = std::min<int64_t>(p.wanted, columns);
 
   // Some tokens at a time, so that scores take no more memory than some.
   constexpr int64_t kMostBytes = int64_t(64) << 20;
   const int64_t bytes = int64_t(p.heads) * p.size * 4 + columns * 4 + wanted * 12;
-  const int64_t panel = std::clamp<int64_t>(kMostBytes / bytes, 1, std::max(1, requests.tokens));
+  const int64_t panel = std::clamp<int64_t>(kMostBytes / bytes, 1, requests.tokens);
   const auto floats = [&](int64_t count) {
     return static_cast<float*>(context.scratch(size_t(checked_product(checked_product(panel, count), 4))));
   };

@@ -173,7 +173,7 @@ class NGramHash : public Op {
     check(segments, ids.shape, "segment_ids");
     check(past_segments, {sequences, state}, "past_segment_ids");
     check(captured, {sequences}, "capture_count");
-    require(!eos || eos->count() == 1, "eos_token_id must be one value");
+    require(!eos || eos->shape.rank() == 0, "eos_token_id ", eos ? eos->shape.str() : "", " must be a scalar");
     require(segments || (!past_segments && !(kPacked && wants(2))),
             "past_segment_ids and present_segment_ids want segment_ids");
 
