@@ -8,6 +8,9 @@
 
 namespace encore::ops {
 
+// Of a row, at most.
+inline constexpr int kMostUnalignedPacks = 1024;
+
 // Each thread of a team of kLanes keeps kWhole packs; the packs at the row's ends, if they are its in part, are one
 // more of the first two threads. kLanes is 32, or 0 for a block.
 template <int kLanes_, int kWhole_>
@@ -25,7 +28,8 @@ class RowTeams<T, Unaligned<kLanes, kWhole>> {
   using Shared = device::NoShared;
   using Block = device::Block<Shared>;
   using Index = int;  // in a row
-  static constexpr int kMaxThreads = Together::kMaxThreads;
+  // Blocks have a third of these threads: three run side by side, with registers for all that they keep.
+  static constexpr int kMaxThreads = kLanes ? Together::kMaxThreads : 3 * kMostUnalignedPacks / kWhole;
   template <class V>
   struct KeptAs {
     V at[kKeep][kPack];
@@ -140,7 +144,7 @@ bool spread_unaligned(device::StreamRef stream, int64_t rows, int64_t width, con
   constexpr int kPack = device::pack_size<T>();
   const bool alike = (reinterpret_cast<uintptr_t>(x) ^ reinterpret_cast<uintptr_t>(y)) % 16 == 0;
   const int64_t packs = width / kPack;  // whole ones, at most
-  if (!alike || width <= 8 * kStagedSlots<T> || packs > 1024) return false;
+  if (!alike || width <= 8 * kStagedSlots<T> || packs > kMostUnalignedPacks) return false;
   const auto warps = [&]() -> device::Blocks {
     const int threads = rows < 8 * int64_t(device::multiprocessors(stream.device())) ? 64 : 128;
     return {(rows * 32 + threads - 1) / threads, threads};
