@@ -284,7 +284,7 @@ ACCEPTED = [
     Accepted("Conv", REFUSED, "the CPU EP slides kernels of nothing", says("of the kernel is 0")),
     Accepted("Conv", SERVED, "exporters write an empty list for what they don't give", says("kernel_shape: {} W")),
     Accepted(
-        "Conv ConvInteger QLinearConv",
+        "Conv ConvInteger QLinearConv FusedConv",
         SERVED,
         "the CPU EP has no dilation with auto_pad",
         says("Dilation not supported for AutoPad"),
