@@ -123,6 +123,12 @@ ACCEPTED = [
         "halves are rounded in each step, and the reference is computed in floats",
         rounded_on_the_way,
     ),
+    Accepted(
+        "Scan",
+        SERVED,
+        "the CPU EP has to know the ranks of what the body makes before it runs; Encore takes what comes",
+        says("Subgraph must have the shape"),
+    ),
     Accepted("Cast CastLike", VALUES, "the CPU EP takes float8's -0 for true", minus_zero_as_boolean),
     Accepted("QuantizeLinear", VALUES, "what is far below zero the CPU EP makes the largest", beyond_when_quantized),
     Accepted(
@@ -278,7 +284,7 @@ ACCEPTED = [
     Accepted("Conv", REFUSED, "the CPU EP slides kernels of nothing", says("of the kernel is 0")),
     Accepted("Conv", SERVED, "exporters write an empty list for what they don't give", says("kernel_shape: {} W")),
     Accepted(
-        "Conv ConvInteger QLinearConv",
+        "Conv ConvInteger QLinearConv FusedConv",
         SERVED,
         "the CPU EP has no dilation with auto_pad",
         says("Dilation not supported for AutoPad"),

@@ -404,6 +404,7 @@ def test_indexers_refuse_requests(policy, what):
         ("qsa", {"compress_ratio": 0}),
         ("qsa", {"token_budget": 7}),
         ("qsa", {"token_budget": -4}),
+        ("qsa", {"token_budget": 2**63 - 1, "compress_ratio": 7}),
         ("qsa", {"index_topk": 3}),
         ("qsa", {"head_weight_scale": 3.0}),
         ("csa", {"token_budget": 8}),

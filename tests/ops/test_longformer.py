@@ -213,3 +213,12 @@ def test_ordered_refusals():
     ]:
         wrong = [*given[:at], value, *given[at + 1 :]]
         fails("QOrderedLongformerAttention", wrong, attrs, words, ranks=False, **DOMAIN)
+    wide = [np.zeros((0, 0, 2**62), np.int8), *given[1:7], np.zeros((0, 0), np.float16), *given[8:12]]
+    fails(
+        "QOrderedLongformerAttention",
+        [*wide, np.zeros((0, 0), np.int32), *given[13:]],
+        attrs,
+        "a size overflows",
+        ranks=False,
+        **DOMAIN,
+    )

@@ -139,3 +139,5 @@ def test_refusals():
         fails("QOrderedAttention", with_(at, value), attrs, words, ranks=False, domain=DOMAIN)
     fails("QOrderedAttention", [*given, flags(1, 5)], attrs, "mask_index has shape", domain=DOMAIN)
     fails("QOrderedAttention", given, {**attrs, "num_heads": 3}, "do not divide", domain=DOMAIN)
+    none = [np.zeros((2**62, 0, 1), np.int8), *inputs(1, 4, 1, 1, constant=False)[1:], flags(1, 5)]
+    fails("QOrderedAttention", none, {**attrs, "num_heads": 1}, "a size overflows", ranks=False, domain=DOMAIN)

@@ -189,7 +189,7 @@ class QOrderedAttention final : public Op {
     if (!given) return mask;
     const Shape& shape = given->shape;
     const auto* const values = given->as<const int32_t>();
-    if (shape == Shape{batch} || shape == Shape{2 * batch}) {
+    if (shape == Shape{batch} || shape == Shape{checked_product(2, batch)}) {
       mask.ends = values;
       if (shape[0] != batch) mask.starts = values + batch;
     } else if (shape == Shape{batch, rows}) {

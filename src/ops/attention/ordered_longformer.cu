@@ -112,10 +112,11 @@ class QOrderedLongformerAttention final : public Longformer {
   }
   static void check(Context& context, int64_t hidden, const ConstantSide& constant, int weights, int bias,
                     const char* what) {
-    const Shape &shape = (constant ? constant.like : context.input(weights)).shape, wanted{hidden, 3 * hidden};
+    const int64_t columns = checked_product(3, hidden);
+    const Shape &shape = (constant ? constant.like : context.input(weights)).shape, wanted{hidden, columns};
     require(shape == wanted, what, " has shape ", shape.str(), "; ", wanted.str(), " is wanted");
     const Shape& of_bias = context.input(bias).shape;
-    require(of_bias == Shape{3 * hidden}, "the bias of ", what, " has shape ", of_bias.str(), "; [", 3 * hidden,
+    require(of_bias == Shape{columns}, "the bias of ", what, " has shape ", of_bias.str(), "; [", columns,
             "] is wanted");
   }
   static IntegerRows side(Context& context, const Tensor& tensor, int64_t rows, int64_t depth) {

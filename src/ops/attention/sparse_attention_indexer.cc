@@ -32,6 +32,7 @@ class Indexer : public Op {
     require(
         windows_ ? top && !budget : budget && !top && !head_scale_, "policy ", policy, " has ",
         windows_ ? "index_topk, and no token_budget" : "token_budget, and neither index_topk nor head_weight_scale");
+    require(windows_ || *budget < kMost, "token_budget is ", budget.value_or(0), "; it must be below ", kMost);
     wanted_ = windows_ ? *top : *budget / ratio_;
     width_ = windows_ ? *top : *budget + ratio_ - 1;
     require(wanted_ > 0 && width_ < kMost && (windows_ || *budget % ratio_ == 0),
