@@ -54,7 +54,7 @@ TOO_OLD_BEFORE = {
     (1, 29): {
         r"\[(MRotaryEmbedding|MatMulBlockQ\w+)-|::test_gated_(rms|add\[)": "an operator that it does not know",
         r"group_query.*::test_positions_out_of_range_fail|block_weights.*::test_floats\[": "the same",
-        r"::test_contrib_linear_attention": "an attribute of LinearAttention's",
+        r"::test_contrib_linear_attention(\[|_refuses_shapes)": "an attribute of LinearAttention's",
         r"::test_nothing_but_minus_infinity": "starts MaxPool from the lowest finite number",
         r"::test_their_defaults": "has others for recurrent activations",
     },
@@ -78,6 +78,7 @@ TOO_OLD_BEFORE = {
         r"contrib_norm.*::test_(activations|engram)|::test_hashes_(with_opt|where)": "newer inputs and attributes",
         r"block_weights.*::test_gather_floats": "weights in narrow floats",
         r"::test_(one|two)_dimensions?\[wrap\]": "wraps what a pad has not cropped yet",
+        r"properties.*::test_pad\[(reflect|wrap)\]": "the same, and reflects what is cropped",
         r"::test_empty_input\[": "crashes in convolutions of nothing",
         r"::test_antialias_beyond_the_image": "from 1.27 on fails at what lies outside",
     },
