@@ -13,6 +13,40 @@ INPUTS = "query key value past_key past_value seqlens_k total cos sin position_i
 INPUTS += ["q_weight", "k_weight"]
 
 
+def in_order(names, inputs):
+    """Those by name as a node has them: no slots behind the last that is there."""
+    listed = [inputs.get(n) for n in names]
+    while listed[-1] is None:
+        listed.pop()
+    return listed
+
+
+def in_double(names, inputs):
+    """What a node is given, by name."""
+    given = dict.fromkeys(names) | dict(zip(names, inputs))
+    return {n: x.astype(np.float64) if x is not None and x.dtype.kind == "f" else x for n, x in given.items()}
+
+
+def heads_of(x, heads, kv_heads):
+    """Queries, keys and values [batch, head, row, size] of x by name, where query may have all of them."""
+    query = x["query"]
+    size = query.shape[2] // (heads if x["key"] is not None else heads + 2 * kv_heads)
+    if x["key"] is None:
+        rows = np.split(query, [heads * size, (heads + kv_heads) * size], 2)
+    else:
+        rows = query, x["key"], x["value"]
+    return [y.reshape(*y.shape[:2], y.shape[2] // size, size).transpose(0, 2, 1, 3) for y in rows]
+
+
+def normed(q, k, x, attrs):
+    if x["q_weight"] is None:
+        return q, k
+    epsilon = attrs.get("qk_norm_epsilon", 1e-6)
+    return [
+        y / np.sqrt((y * y).mean(-1, keepdims=True) + epsilon) * x[w] for y, w in ((q, "q_weight"), (k, "k_weight"))
+    ]
+
+
 def turned(x, cos, sin, positions, interleaved):
     """x [batch, head, row, size] at positions [batch, row]."""
     half = cos.shape[1]
@@ -59,35 +93,24 @@ def reference(wanted=3, **attrs):
     heads, kv_heads = attrs["num_heads"], attrs["kv_num_heads"]
 
     def run(*inputs):
-        given = dict.fromkeys(INPUTS) | dict(zip(INPUTS, inputs))
-        wide = {n: x.astype(np.float64) if x is not None and x.dtype.kind == "f" else x for n, x in given.items()}
-        query, bias, last = wide["query"], wide["bias"], wide["seqlens_k"].astype(int)
-        (batch, rows), total = query.shape[:2], int(wide["total"].reshape(()))
-        size = query.shape[2] // (heads if given["key"] is not None else heads + 2 * kv_heads)
-        if given["key"] is None:
-            q, k, v = np.split(query, [heads * size, (heads + kv_heads) * size], 2)
-        else:
-            q, k, v = query, wide["key"], wide["value"]
-        q, k, v = (x.reshape(batch, rows, -1, size).transpose(0, 2, 1, 3) for x in (q, k, v))
-        if given["q_weight"] is not None:
-            epsilon = attrs.get("qk_norm_epsilon", 1e-6)
-            q, k = (
-                x / np.sqrt((x * x).mean(-1, keepdims=True) + epsilon) * wide[w]
-                for x, w in ((q, "q_weight"), (k, "k_weight"))
-            )
+        x = in_double(INPUTS, inputs)
+        last, total = x["seqlens_k"].astype(int), int(x["total"].reshape(()))
+        q, k, v = heads_of(x, heads, kv_heads)
+        batch, _, rows, size = q.shape
+        q, k = normed(q, k, x, attrs)
         prompt = rows > 1 and rows == total
         begins = np.zeros(batch, int) if prompt else last + 1 - rows
         if attrs.get("do_rotary", 0):
-            positions = begins[:, None] + np.arange(rows) if given["position_ids"] is None else given["position_ids"]
-            q, k = (turned(x, wide["cos"], wide["sin"], positions, attrs.get("rotary_interleaved", 0)) for x in (q, k))
-        past_rows = 0 if given["past_key"] is None else given["past_key"].shape[2]
+            positions = begins[:, None] + np.arange(rows) if x["position_ids"] is None else x["position_ids"]
+            q, k = (turned(y, x["cos"], x["sin"], positions, attrs.get("rotary_interleaved", 0)) for y in (q, k))
+        past_rows = 0 if x["past_key"] is None else x["past_key"].shape[2]
         present = [np.zeros((batch, kv_heads, max(total, past_rows), size)) for _ in range(2)]
-        for to, past, new in zip(present, (wide["past_key"], wide["past_value"]), (k, v)):
+        for to, past, new in zip(present, (x["past_key"], x["past_value"]), (k, v)):
             for b, begin in enumerate(begins):
                 if begin and past is not None:
                     to[b, :, :begin] = past[b, :, :begin]
                 to[b, :, begin : begin + rows] = new[b]
-        return [attend(q, *present, begins, last + 1, attrs, bias, wide["sinks"]), *present][:wanted]
+        return [attend(q, *present, begins, last + 1, attrs, x["bias"], x["sinks"]), *present][:wanted]
 
     return run
 
@@ -95,6 +118,23 @@ def reference(wanted=3, **attrs):
 def tables(positions, half):
     angles = np.arange(positions)[:, None] / 100.0 ** (np.arange(half) / max(half, 1))
     return [np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)]
+
+
+def grouped(last, rows, heads, kv_heads, size, past=0, packed=False, rotary=None, sinks=False, weights=False):
+    """Inputs by name; `last`: seqlens_k of each batch; `past`: so many rows; `rotary`: pairs."""
+    batch, total = len(last), np.max(last) + 1
+    widths = [(heads + 2 * kv_heads) * size] if packed else [heads * size, kv_heads * size, kv_heads * size]
+    inputs = {n: floats(batch, rows, width, low=-1, high=1) for n, width in zip(INPUTS, widths)}
+    if past:
+        inputs |= {n: floats(batch, kv_heads, past, size, low=-1, high=1) for n in ("past_key", "past_value")}
+    inputs |= {"seqlens_k": np.array(last, np.int32), "total": Const(np.array([total], np.int32))}
+    if rotary is not None:
+        inputs["cos"], inputs["sin"] = tables(total + 5, rotary)
+    if sinks:
+        inputs["sinks"] = floats(heads, low=-1, high=1)
+    if weights:
+        inputs |= {n: floats(size, low=0.5, high=1.5) for n in ("q_weight", "k_weight")}
+    return inputs
 
 
 def gqa(
@@ -119,36 +159,21 @@ def gqa(
 ):
     """`last`: seqlens_k of each batch; `room`: of the past, else as many keys as it has, or none; `rotary`: pairs."""
     batch, total = len(last), np.max(last) + 1
-    widths = [(heads + 2 * kv_heads) * size] if packed else [heads * size, kv_heads * size, kv_heads * size]
-    inputs = dict.fromkeys(INPUTS)
-    for n, width in zip(INPUTS, widths):
-        inputs[n] = floats(batch, rows, width, low=-1, high=1)
     past = total - rows if room is None else room
-    if past:
-        inputs["past_key"], inputs["past_value"] = (floats(batch, kv_heads, past, size, low=-1, high=1) for _ in "kv")
-    inputs["seqlens_k"] = np.array(last, np.int32)
-    inputs["total"] = Const(np.array(total, np.int32))
+    inputs = grouped(last, rows, heads, kv_heads, size, past, packed, rotary, sinks, weights)
     attrs = {"num_heads": heads, "kv_num_heads": kv_heads, **attrs}
     if rotary is not None:
         attrs["do_rotary"] = 1
-        inputs["cos"], inputs["sin"] = tables(total + 5, rotary)
     if ids:
         inputs["position_ids"] = seeded("ids", batch, rows).integers(0, total + 5, (batch, rows))
     if bias:
         inputs["bias"] = floats(*bias, rows, total, low=-1, high=1)
-    if sinks:
-        inputs["sinks"] = floats(heads, low=-1, high=1)
-    if weights:
-        inputs["q_weight"], inputs["k_weight"] = floats(size, low=0.5, high=1.5), floats(size, low=0.5, high=1.5)
-    inputs = list(inputs.values())
-    while inputs[-1] is None:
-        inputs.pop()
     what = ["packed"] * packed + ["past"] * bool(past) + [f"rotary{rotary}"] * (rotary is not None) + ["ids"] * ids
     what += ["bias"] * bool(bias) + ["sinks"] * sinks + ["norm"] * weights + ["cpu"] * on_cpu
     what += [f"{n[0]}{n.split('_')[-1]}{v}" for n, v in attrs.items()]
     return Case(
         "GroupQueryAttention",
-        inputs,
+        in_order(INPUTS, inputs),
         attrs,
         dtype=dtype,
         outputs=wanted,

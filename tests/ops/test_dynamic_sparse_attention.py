@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from group_query import MICROSOFT, TOLERANCE, TYPES, tables, turned
+from group_query import MICROSOFT, TOLERANCE, TYPES, grouped, heads_of, in_double, in_order, normed, turned
 from harness import Case, Const, check, floats, seeded
 from refusal import declined, fails
 
@@ -15,23 +15,12 @@ def reference(wanted=3, **attrs):
     local = attrs.get("attention_mode") == "local_plus_selected"
 
     def run(*inputs):
-        given = dict.fromkeys(INPUTS) | dict(zip(INPUTS, inputs))
-        x = {n: v.astype(np.float64) if v is not None and v.dtype.kind == "f" else v for n, v in given.items()}
-        batch, rows, width = x["query"].shape
-        if x["key"] is None:
-            size = width // (heads + 2 * kv_heads)
-            q, k, v = np.split(x["query"], [heads * size, (heads + kv_heads) * size], 2)
-        else:
-            q, k, v, size = x["query"], x["key"], x["value"], width // heads
-        q, k, v = (y.reshape(batch, rows, y.shape[2] // size, size).transpose(0, 2, 1, 3) for y in (q, k, v))
+        x = in_double(INPUTS, inputs)
+        q, k, v = heads_of(x, heads, kv_heads)
+        batch, _, rows, size = q.shape
         begins = x["seqlens_k"].astype(int) + 1 - rows
         at = begins[:, None] + np.arange(rows)
-        if x["q_weight"] is not None:
-            epsilon = attrs.get("qk_norm_epsilon", 1e-6)
-            q, k = (
-                y / np.sqrt((y * y).mean(-1, keepdims=True) + epsilon) * x[w]
-                for y, w in ((q, "q_weight"), (k, "k_weight"))
-            )
+        q, k = normed(q, k, x, attrs)
         if attrs.get("do_rotary", 0):
             positions, first = at if x["ids"] is None else x["ids"], attrs.get("rotary_offset", 0)
             for y in (q, k):
@@ -90,12 +79,7 @@ def dynamic(
 ):
     """`last`: seqlens_k; `room`: of the past, else there is none; `others`: how many other keys; `rotary`: pairs."""
     batch, total, tokens = len(last), max(last) + 1, len(last) * rows
-    widths = [(heads + 2 * kv_heads) * size] if packed else [heads * size, kv_heads * size, kv_heads * size]
-    inputs = dict.fromkeys(INPUTS)
-    for n, width in zip(INPUTS, widths):
-        inputs[n] = floats(batch, rows, width, low=-1, high=1)
-    if room:
-        inputs["past_key"], inputs["past_value"] = (floats(batch, kv_heads, room, size, low=-1, high=1) for _ in "kv")
+    inputs = grouped(last, rows, heads, kv_heads, size, room, packed, rotary, sinks, weights)
     attrs = {"num_heads": heads, "kv_num_heads": kv_heads, **attrs}
     draw = seeded("chosen", last, rows, most)
     if others is not None:
@@ -113,25 +97,16 @@ def dynamic(
     for row, one, count in zip(inputs["indices"], chosen, counts):
         row[:count] = one[:count]
     inputs["indices"], inputs["counts"] = Const(inputs["indices"]), Const(np.array(counts, np.int32))
-    inputs["seqlens_k"], inputs["total"] = np.array(last, np.int32), Const(np.array([total], np.int32))
     if rotary is not None:
         attrs["do_rotary"] = 1
-        inputs["cos"], inputs["sin"] = tables(total + 5, rotary)
     if ids:
         inputs["ids"] = draw.integers(0, total + 5, (batch, rows))
-    if weights:
-        inputs["q_weight"], inputs["k_weight"] = floats(size, low=0.5, high=1.5), floats(size, low=0.5, high=1.5)
-    if sinks:
-        inputs["sinks"] = floats(heads, low=-1, high=1)
-    inputs = list(inputs.values())
-    while inputs[-1] is None:
-        inputs.pop()
     what = ["packed"] * packed + [f"others{others}"] * (others is not None) + [f"rotary{rotary}"] * (rotary is not None)
     what += ["ids"] * ids + ["norm"] * weights + ["sinks"] * sinks
     what += [f"{n[0]}{n.split('_')[-1]}{v}" for n, v in attrs.items() if isinstance(v, int)]
     return Case(
         "DynamicSparseAttention",
-        inputs,
+        in_order(INPUTS, inputs),
         attrs,
         dtype=dtype,
         outputs=wanted,

@@ -2,19 +2,14 @@
 
 import numpy as np
 import pytest
+from group_query import MICROSOFT, TYPES, in_double, in_order
 from harness import Case, Const, _round, check, floats, seeded
 from indexer_reference import Chooser, padded, window, window_plan
 from refusal import declined, fails
-from test_group_query_attention import MICROSOFT, TYPES
 
 # Entries are rounded once.
 TOLERANCE = {"float32": (1e-4, 1e-5), "float16": (2e-3, 1e-3), "bfloat16": (2e-2, 1e-2)}
 DENSE = "query key query_weight key_weight cos sin mask past gate bias head_weights ids past_length buffer".split()
-
-
-def wide_of(names, inputs):
-    given = dict.fromkeys(names) | dict(zip(names, inputs))
-    return {n: x.astype(np.float64) if x is not None and x.dtype.kind == "f" else x for n, x in given.items()}
 
 
 def table_of(cos, sin, request):
@@ -23,7 +18,7 @@ def table_of(cos, sin, request):
 
 def dense_reference(dtype, **attrs):
     def run(*inputs):
-        x = wide_of(DENSE, inputs)
+        x = in_double(DENSE, inputs)
         rounded = lambda y: _round(np.asarray(y, np.float32), dtype).astype(np.float64)
         chooser = Chooser(attrs, x["query_weight"], x["key_weight"], rounded)
         (batch, rows), size, ratio = x["query"].shape[:2], chooser.size, chooser.ratio
@@ -93,7 +88,7 @@ def dense(
 ):
     """`wanted`: entries; `room`: of the buffer that the past is in."""
     windows = policy == "csa"
-    inputs = dict.fromkeys(DENSE)
+    inputs = {}
     inputs["query"] = floats(batch, rows, (heads + packed) * size, low=-1, high=1)
     if not packed:
         inputs["key"] = floats(batch, rows, size * (1 + windows), low=-1, high=1)
@@ -116,13 +111,10 @@ def dense(
         attrs["token_budget"] = wanted * ratio
         if mask:
             inputs["mask"] = draw.integers(0, 3, (batch, past + rows)).astype(np.int64)
-    inputs = list(inputs.values())
-    while inputs[-1] is None:
-        inputs.pop()
     what = ["packed"] * packed + ["mask"] * mask + ["tables"] * tables + [f"room{room}"] * (room is not None)
     return Case(
         "SparseAttentionIndexer",
-        inputs,
+        in_order(DENSE, inputs),
         attrs,
         dtype=dtype,
         outputs=3 if windows else 2,
@@ -197,7 +189,7 @@ PACKED += ["capture", "active"]
 
 def packed_reference(dtype, **attrs):
     def run(*inputs):
-        x = wide_of(PACKED, inputs)
+        x = in_double(PACKED, inputs)
         rounded = lambda y: _round(np.asarray(y, np.float32), dtype).astype(np.float64)
         chooser = Chooser(attrs, x["query_weight"], x["key_weight"], rounded)
         size, ratio, capacity = chooser.size, chooser.ratio, attrs["state_capacity"]
@@ -276,7 +268,7 @@ def packed(
     windows, batch = policy == "csa", len(requests)
     tokens = sum(r[0] for r in requests)
     most = max(r[0] + r[1] * ratio + r[2] for r in requests)
-    inputs = dict.fromkeys(PACKED)
+    inputs = {}
     inputs["query"] = floats(tokens, (heads + (not with_key)) * size, low=-1, high=1)
     width = size * (1 + windows)
     if with_key:
@@ -307,13 +299,10 @@ def packed(
         if active is not None:
             inputs["active"] = np.array([active], np.int32)
         outputs.append(True)
-    inputs = list(inputs.values())
-    while inputs[-1] is None:
-        inputs.pop()
     what = ["packed"] * (not with_key) + ["tables"] * tables + [f"capture{active}"] * (capture is not None)
     return Case(
         "PackedSparseAttentionIndexer",
-        inputs,
+        in_order(PACKED, inputs),
         attrs,
         dtype=dtype,
         outputs=outputs,

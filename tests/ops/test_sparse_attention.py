@@ -3,8 +3,8 @@
 import numpy as np
 import onnxruntime as ort
 import pytest
-from group_query import MICROSOFT, TOLERANCE, TYPES, tables, turned
-from harness import Case, Const, _Model, _plain, check, compare, floats
+from group_query import MICROSOFT, TOLERANCE, TYPES, grouped, heads_of, in_double, in_order, turned
+from harness import Case, Const, _Model, _plain, check, compare
 from refusal import fails
 
 INPUTS = "query key value past_key past_value begins columns total lengths cos sin".split()
@@ -29,34 +29,27 @@ def reference(block, **attrs):
     heads, kv_heads = attrs["num_heads"], attrs["kv_num_heads"]
 
     def run(*inputs):
-        given = dict.fromkeys(INPUTS) | dict(zip(INPUTS, inputs))
-        wide = {n: x.astype(np.float64) if x is not None and x.dtype.kind == "f" else x for n, x in given.items()}
-        (batch, rows), total = wide["query"].shape[:2], int(given["total"].reshape(()))
-        if given["key"] is None:
-            size = wide["query"].shape[2] // (heads + 2 * kv_heads)
-            q, k, v = np.split(wide["query"], [heads * size, (heads + kv_heads) * size], 2)
-        else:
-            q, k, v = wide["query"], wide["key"], wide["value"]
-            size = q.shape[2] // heads
-        q, k, v = (x.reshape(batch, rows, x.shape[2] // size, size).transpose(0, 2, 1, 3) for x in (q, k, v))
-        lengths = given["lengths"].astype(int)
+        x = in_double(INPUTS, inputs)
+        q, k, v = heads_of(x, heads, kv_heads)
+        batch, _, rows, size = q.shape
+        lengths, total = x["lengths"].astype(int), int(x["total"].reshape(()))
         begins = np.zeros(batch, int) if rows == total else lengths - rows
         at = begins[:, None] + np.arange(rows)
         if attrs.get("do_rotary", 0):
-            q, k = (turned(x, wide["cos"], wide["sin"], at, attrs.get("rotary_interleaved", 0)) for x in (q, k))
-        room = wide["past_key"].shape[2]
-        present = [wide["past_key"].copy(), wide["past_value"].copy()]
+            q, k = (turned(y, x["cos"], x["sin"], at, attrs.get("rotary_interleaved", 0)) for y in (q, k))
+        room = x["past_key"].shape[2]
+        present = [x["past_key"].copy(), x["past_value"].copy()]
         for to, new in zip(present, (k, v)):
             for b, begin in enumerate(begins):
                 to[b, :, begin : begin + rows] = new[b]
-        keys, values = (np.repeat(x, heads // kv_heads, 1) for x in present)
+        keys, values = (np.repeat(y, heads // kv_heads, 1) for y in present)
         seen = np.zeros((batch, heads, rows, room), bool)
         for h in range(heads):
-            one = h % len(given["begins"])
+            one = h % len(x["begins"])
             for b in range(batch):
                 for r in range(rows):
-                    begin, end = given["begins"][one][at[b, r] // block :][:2]
-                    for c in given["columns"][one][begin:end]:
+                    begin, end = x["begins"][one][at[b, r] // block :][:2]
+                    for c in x["columns"][one][begin:end]:
                         seen[b, h, r, c * block : (c + 1) * block] = True
                     seen[b, h, r, min(at[b, r] + 1, lengths[b]) :] = False
         scores = q @ keys.transpose(0, 1, 3, 2) * (attrs.get("scale", 0) or 1 / np.sqrt(size))
@@ -86,24 +79,20 @@ def sparse(
     name="",
     **attrs,
 ):
-    batch, total = len(lengths), max(lengths)
-    room = room or -(-total // block) * block
+    room = room or -(-max(lengths) // block) * block
     blocks = -(-room // block)
     layouts = layouts or [layout(blocks, 2, n) for n in range(heads // 2)]
     begins, columns = as_csr(layouts)
-    widths = [(heads + 2 * kv_heads) * size] if packed else [heads * size, kv_heads * size, kv_heads * size]
-    inputs = [floats(batch, rows, width, low=-1, high=1) for width in widths] + [None] * (2 * packed)
-    inputs += [floats(batch, kv_heads, room, size, low=-1, high=1) for _ in "kv"]
-    inputs += [Const(begins), Const(columns), Const(np.array([total], np.int32)), np.array(lengths, np.int32)]
+    inputs = grouped(np.array(lengths) - 1, rows, heads, kv_heads, size, room, packed, rotary)
+    inputs |= {"begins": Const(begins), "columns": Const(columns), "lengths": np.array(lengths, np.int32)}
     attrs = {"num_heads": heads, "kv_num_heads": kv_heads, "sparse_block_size": block, **attrs}
     what = ["packed"] * packed + [f"rotary{rotary}"] * (rotary is not None)
     if rotary is not None:
         attrs["do_rotary"] = 1
-        inputs += tables(total + 5, rotary)
     what += [f"{n[0]}{n.split('_')[-1]}{v}" for n, v in attrs.items()]
     return Case(
         "SparseAttention",
-        inputs,
+        in_order(INPUTS, inputs),
         attrs,
         dtype=dtype,
         outputs=3,
