@@ -280,16 +280,6 @@ def hardly_varies(finding):
     return _gap(finding).max() <= 4e-6 * sizes[0] * max(1, *sizes[1:]) / np.sqrt(epsilon)
 
 
-def hardly_varies_along_axes(finding):
-    """Each that differs is of values that are all but equal."""
-    x = contents(finding).astype(np.float64)
-    axes = tuple(finding.node.attrs.get("axes", [0, 2, 3])) or None
-    with np.errstate(all="ignore"):
-        varies = np.broadcast_to(x.std(axes, keepdims=True) > 1e-2 * np.abs(x).max(initial=0), x.shape)
-    wrong = ~np.isclose(finding.got.astype(np.float64), finding.wanted.astype(np.float64), 2e-2, 2e-2)
-    return not (wrong & varies).any()
-
-
 def crops_what_keeps_its_size(finding):
     node = finding.node
     if node.attrs.get("coordinate_transformation_mode") != "tf_crop_and_resize":

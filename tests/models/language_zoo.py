@@ -150,7 +150,7 @@ def _values(name, dims, seed, gains, tied):
     if name.endswith((".bias", ".sinks")):
         return values * np.float32(0.3)
     gain = next((gain for part, gain in gains.items() if f".{part}." in name), 1.0)
-    return values * np.float32(gain / _summed(name, dims) ** 0.5)
+    return values * np.float32(gain / _summed(dims) ** 0.5)
 
 
 def _place(name, part, model):
@@ -169,7 +169,7 @@ def _normal(name, dims, seed):
     return np.random.default_rng([seed, zlib.crc32(name.encode())]).standard_normal(dims, np.float32)
 
 
-def _summed(name, dims):
+def _summed(dims):
     """How many products a sum has: weights of experts are [expert, out, in], others [in, out]."""
     return dims[-1] if len(dims) == 3 else dims[0]
 

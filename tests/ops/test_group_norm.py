@@ -12,7 +12,7 @@ def _normalized(x, axes, epsilon):
     return (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + epsilon)
 
 
-def _groups(groups, epsilon, by_channel):
+def _groups(groups, epsilon):
     """The CPU EP has no kernel for GroupNormalization, and onnx's own is a function of many rounded steps."""
 
     epsilon = float(np.float32(epsilon))
@@ -30,7 +30,7 @@ def _groups(groups, epsilon, by_channel):
 
 
 def _instances(x, scale, bias):
-    return _groups(x.shape[1], 1e-5, True)(x, scale, bias)
+    return _groups(x.shape[1], 1e-5)(x, scale, bias)
 
 
 def instance(*shape, opset=22, reference=_instances, **attrs):
@@ -43,7 +43,7 @@ def group(groups, *shape, opset=21, epsilon=1e-5, **attrs):
     count = shape[1] if opset >= 21 else groups
     x = [floats(*shape), floats(count), floats(count)]
     attrs = {"num_groups": groups, "epsilon": epsilon, **attrs}
-    reference = _groups(groups, epsilon, opset >= 21)
+    reference = _groups(groups, epsilon)
     name = "_".join(map(str, attrs.values()))
     return Case("GroupNormalization", x, attrs, opset=opset, family="reduce", name=name, reference=reference)
 

@@ -89,7 +89,7 @@ def test_linear_attention_refuses_shapes(which, shape, words):
     fails("LinearAttention", given, HEADS, words, opset=27, outputs=2, ranks=False)
 
 
-def stepped(q, k, v, state, kept, rate, scale, corrects, windows=0):
+def stepped(q, k, v, state, kept, rate, scale, corrects):
     """One token after the other, as the operators' descriptions have it. [batch, tokens, heads, ...], all at the
     state's heads; returns the answers, the states after each token, and what was added along each key."""
     answers, states, changes = [], [state], []

@@ -56,7 +56,7 @@ def padded(rows, *lengths):
     return np.where(np.arange(rows) < np.array(lengths)[:, None], 0, -10000).astype(np.float32)
 
 
-def inputs(window, heads, size, given, mask=None, apart=False):
+def inputs(heads, size, given, mask=None, apart=False):
     (batch, rows), hidden = given.shape, heads * size
     near = 2 / np.sqrt(hidden)
     shape, biases = ((3, hidden, hidden), (5, 1)) if apart else ((hidden, 3 * hidden), (3, 3))
@@ -69,7 +69,7 @@ def inputs(window, heads, size, given, mask=None, apart=False):
 def case(window, heads, size, given, mask=None, apart=False, dtype="float32", **more):
     return Case(
         "LongformerAttention",
-        inputs(window, heads, size, given, mask, apart),
+        inputs(heads, size, given, mask, apart),
         {"window": window, "num_heads": heads},
         dtype=dtype,
         tolerance=TOLERANCE[dtype],
@@ -118,7 +118,7 @@ def test_real_sizes(given):
 
 def test_refusals():
     attrs = {"window": 4, "num_heads": 2}
-    given = inputs(4, 2, 8, flags(16, [0]))
+    given = inputs(2, 8, flags(16, [0]))
 
     def with_(at, value):
         return [*given[:at], value, *given[at + 1 :]]

@@ -89,7 +89,7 @@ def wide(**attrs):
     return 2 if attrs.get("activation_type") == "swiglu" and not attrs.get("third") else 1
 
 
-def moe(tokens, hidden, inter, experts, dtype="float32", bias=True, third=False, batch=None, shape=None, **attrs):
+def moe(tokens, hidden, inter, experts, dtype="float32", bias=True, third=False, batch=None, **attrs):
     """A case whose expectation is the reference's."""
     rows = inter * wide(third=third, **attrs)
     scale = 1 / np.sqrt(max(hidden, 1))

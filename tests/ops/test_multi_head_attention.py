@@ -15,7 +15,7 @@ TOLERANCE = {"float32": (3e-5, 5e-6), "float16": (4e-3, 3e-3), "bfloat16": (3e-2
 MASKED = {**TOLERANCE, "float32": (2e-3, 2e-3)}
 
 
-def reference(wanted, num_heads, unidirectional=0, scale=0.0, mask_filter_value=-10000.0, dtype="float32"):
+def reference(wanted, num_heads, unidirectional=0, scale=0.0, mask_filter_value=-10000.0):
     def run(q, k=None, v=None, bias=None, mask=None, score_bias=None, past_k=None, past_v=None, length=None):
         def heads(x):
             return x if x.ndim == 4 else split(x, num_heads)

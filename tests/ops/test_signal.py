@@ -163,7 +163,6 @@ def test_frames_that_are_none():
 # ---- windows
 
 WINDOWS = ["HannWindow", "HammingWindow", "BlackmanWindow"]
-OUTPUTS = {"float32": 1, "float16": 10, "float64": 11, "uint8": 2, "int8": 3, "int32": 6, "int64": 7}
 
 
 @pytest.mark.parametrize("size, periodic", [(1, 1), *itertools.product([2, 10, 401], [0, 1])])  # (1, 0) is 0 / 0

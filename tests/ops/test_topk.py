@@ -8,7 +8,7 @@ def topk(x, k, attrs=None, **rest):
     return Case("TopK", [x, Const(np.array([k]))], attrs or {}, outputs=2, family="exact", **rest)
 
 
-def by_numpy(x, k, axis=-1, largest=1, sorted=1):
+def by_numpy(x, k, largest=1):
     """NaN counts as the largest; of equal ones the first comes first. The CPU EP has no order for NaN."""
     k = int(np.reshape(k, -1)[0])
     rank = np.isnan(x).astype(int) if x.dtype.kind == "f" else np.zeros(x.shape, int)
@@ -74,10 +74,6 @@ def test_topk(case):
     check(case)
 
 
-def reference(x, k, axis=-1, largest=1):
-    return by_numpy(x, k, axis, largest)
-
-
 # At the borders of a pack, of what a warp keeps and of what a block keeps; of how many are wanted from which way.
 BORDERS = [
     *[((3, n), k) for n in (31, 33, 64, 255, 257, 1017, 1023, 1024, 1025) for k in (1, 8, 16, 17) if k <= n],
@@ -90,7 +86,7 @@ BORDERS = [
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("shape, k", BORDERS)
 def test_borders(shape, k, dtype):
-    check(topk(floats(*shape), k, dtype=dtype, opset=24, reference=reference))
+    check(topk(floats(*shape), k, dtype=dtype, opset=24, reference=by_numpy))
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS])
@@ -98,7 +94,7 @@ def test_borders(shape, k, dtype):
 def test_each_type_in_packs(columns, k, dtype):
     x = floats(3, columns) if dtype in FLOATS else integers(dtype, 3, columns)
     for largest in (0, 1):
-        by = lambda x, k, largest=largest: reference(x, k, largest=largest)  # noqa: E731
+        by = lambda x, k, largest=largest: by_numpy(x, k, largest=largest)  # noqa: E731
         for misaligned in (False, True):
             check(topk(x, k, {"largest": largest}, dtype=dtype if dtype in FLOATS else "float32", opset=24,
                        misaligned=misaligned, reference=by))  # fmt: skip
@@ -133,7 +129,7 @@ UNLIKE_NOISE = {
 @pytest.mark.parametrize("shape, k", [((5, 1024), 16), ((2, 1801), 40), ((1, 20000), 300), ((1, 70001), 20)])
 @pytest.mark.parametrize("kind", UNLIKE_NOISE)
 def test_rows_unlike_noise(kind, shape, k, dtype, largest):
-    by = lambda x, k: reference(x, k, largest=largest)  # noqa: E731
+    by = lambda x, k: by_numpy(x, k, largest=largest)  # noqa: E731
     x = UNLIKE_NOISE[kind](*shape).astype(np.float32)
     check(topk(x, k, {"largest": largest}, dtype=dtype, opset=24, reference=by))
 
