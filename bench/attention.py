@@ -17,7 +17,7 @@ sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests"), str(ROOT / "tests" / 
 import encore_session as es  # noqa: E402
 import numpy as np  # noqa: E402
 import onnxruntime as ort  # noqa: E402
-from models import bind, median_us, torch_replay_us  # noqa: E402
+from models import bind, median_us, provider_options, torch_replay_us  # noqa: E402
 from onnx import TensorProto, helper  # noqa: E402
 
 TYPES = {"float16": TensorProto.FLOAT16, "float32": TensorProto.FLOAT}
@@ -58,7 +58,7 @@ def replay_us(proto, feeds, seconds, options):
     return median_us(lambda: session.run_with_iobinding(binding, waits), seconds)
 
 
-def torch_us(dtype, feeds, causal, seconds):
+def torch_us(feeds, causal, seconds):
     import torch
 
     q, k, v = (torch.from_numpy(feeds[n]).cuda() for n in "qkv")
@@ -77,7 +77,7 @@ def main():
     parser.add_argument("--peer", choices=["torch"])
     parser.add_argument("--options", default="", help="of the provider: key=value,...")
     args = parser.parse_args()
-    options = dict(pair.split("=", 1) for pair in args.options.split(",") if pair)
+    options = provider_options(args)
     ort.set_default_logger_severity(3)
     rng = np.random.default_rng(0)
 
@@ -100,7 +100,7 @@ def main():
         us = replay_us(model(args.dtype, *problem), feeds, args.seconds, options) - idle
         work = 4 * batch * heads * queries * keys * size / (2 if causal else 1)
         moved = sum(x.nbytes for x in feeds.values()) + feeds["q"].nbytes
-        peer = f"{torch_us(args.dtype, feeds, causal, args.seconds) - idle:.1f}" if args.peer else ""
+        peer = f"{torch_us(feeds, causal, args.seconds) - idle:.1f}" if args.peer else ""
         print(
             f"| {batch} | {heads}/{kv_heads} | {queries} | {keys} | {size} | {int(causal)} | {us:.1f} "
             f"| {work / us / 1e6:.1f} | {moved / us / 1e3:.0f} | {peer} |",

@@ -60,8 +60,7 @@ def main():
     parser.add_argument("--options", default="", help="of the provider: key=value,...")
     parser.add_argument("--most", type=int, default=20, help="names to list")
     args = parser.parse_args()
-    options = {"enable_cuda_graph": 1, "use_tf32": 1}
-    options.update(pair.split("=", 1) for pair in args.options.split(",") if pair)
+    options = {"enable_cuda_graph": 1, "use_tf32": 1, **models.provider_options(args)}
     ort.set_default_logger_severity(3)
     for name in args.models:
         model, feeds = (name, None) if name.endswith(".onnx") else models.make(name, args.batch)

@@ -15,7 +15,7 @@ sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests"), str(ROOT / "tests" / 
 import numpy as np  # noqa: E402
 import onnxruntime as ort  # noqa: E402
 from attention import replay_us  # noqa: E402
-from models import torch_replay_us  # noqa: E402
+from models import provider_options, torch_replay_us  # noqa: E402
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}
@@ -73,7 +73,7 @@ def main():
     parser.add_argument("--peer", choices=["torch"])
     parser.add_argument("--options", default="", help="of the provider: key=value,...")
     args = parser.parse_args()
-    options = dict(pair.split("=", 1) for pair in args.options.split(",") if pair)
+    options = provider_options(args)
     ort.set_default_logger_severity(3)
     print("| layers | hidden | steps | batch | directions | replay µs | torch µs |\n|" + "---|" * 7)
     for problem in PROBLEMS:

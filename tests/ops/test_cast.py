@@ -32,21 +32,16 @@ def contents(dtype, *shape):
     return integers(dtype, *shape, low=0, high=100)
 
 
+def case(x, to, source, **more):
+    more = {"family": "exact", "reference": lambda x: [x.astype(to)], **more}
+    return Case("Cast", [x], {"to": onnx_type(to)}, dtype=source, name=to, **more)
+
+
 @pytest.mark.parametrize("to", NUMPY)
 @pytest.mark.parametrize("source", NUMPY)
 def test_all_pairs(source, to):
     x = contents(source, 3, 37)
-    check(
-        Case(
-            "Cast",
-            [x],
-            {"to": onnx_type(to)},
-            dtype=source,
-            name=to,
-            family="exact",
-            reference=lambda x: [x.astype(to)],
-        )
-    )
+    check(case(x, to, source))
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (2, 0), (1,), (8,), (LARGE,)], ids=str)
@@ -55,17 +50,7 @@ def test_all_pairs(source, to):
 )
 def test_shapes(source, to, shape):
     x = np.asarray(contents(source, *shape)).reshape(shape)
-    check(
-        Case(
-            "Cast",
-            [x],
-            {"to": onnx_type(to)},
-            dtype=source,
-            name=to,
-            family="exact",
-            reference=lambda x: [x.astype(to)],
-        )
-    )
+    check(case(x, to, source))
 
 
 @pytest.mark.parametrize("source", ["int64", "uint64", "int32", "uint32"])
@@ -75,24 +60,14 @@ def test_integers_are_exact(source, to):
     x = np.array(
         [info.max, info.max - 1, info.min, info.min + 1, (1 << 53) + 1 if info.bits == 64 else 12345, 77], source
     )
-    check(
-        Case(
-            "Cast",
-            [x],
-            {"to": onnx_type(to)},
-            dtype=source,
-            name=to,
-            family="exact",
-            reference=lambda x: [x.astype(to)],
-        )
-    )
+    check(case(x, to, source))
 
 
 @pytest.mark.parametrize("to", ["float32", "float16", "float64", "bool"])
 @pytest.mark.parametrize("source", ["float32", "float16", "float64"])
 def test_special_values(source, to):
     x = np.concatenate([SPECIAL, [65504, 65520, 70000, 6e-8, 2e-8, 1e30, 1e-40]]).astype(np.float32)
-    check(Case("Cast", [x], {"to": onnx_type(to)}, dtype=source, name=to, reference=_narrow(to)))
+    check(case(x, to, source, family="elementwise", reference=_narrow(to)))
 
 
 def _narrow(to):
@@ -106,7 +81,7 @@ def _narrow(to):
 @pytest.mark.parametrize("to", [t for t in INTEGERS])
 def test_fractions_go_towards_zero(to):
     x = np.array([0.5, 1.5, 2.9999, 99.999, 0.0, *([-0.5, -1.5, -99.9] if to[0] == "i" else [])], np.float32)
-    check(Case("Cast", [x], {"to": onnx_type(to)}, name=to, reference=lambda x: [x.astype(to)]))
+    check(case(x, to, "float32"))
 
 
 @pytest.mark.parametrize("to", ["int32", "int64"])
@@ -115,7 +90,7 @@ def test_what_is_too_large_becomes_the_greatest(source, to):
     x = np.array([1e30, -1e30, np.inf, -np.inf, np.nan], np.float32)
     info = np.iinfo(to)
     wanted = np.array([info.max, info.min, info.max, info.min, 0], to)
-    check(Case("Cast", [x], {"to": onnx_type(to)}, dtype=source, name=to, capture=False, reference=lambda x: [wanted]))
+    check(case(x, to, source, capture=False, reference=lambda x: [wanted]))
 
 
 def _model(nodes, source, to, shape, opset=21):
@@ -173,17 +148,7 @@ def test_strings_stay_on_the_cpu():
 @pytest.mark.parametrize("source,to", [("float32", "float16"), ("uint8", "float32"), ("float16", "int64")])
 def test_misaligned(source, to):
     x = contents(source, 1001)
-    check(
-        Case(
-            "Cast",
-            [x],
-            {"to": onnx_type(to)},
-            dtype=source,
-            name=to,
-            misaligned=True,
-            reference=lambda x: [x.astype(to)],
-        )
-    )
+    check(case(x, to, source, misaligned=True))
 
 
 def test_infinity_of_a_float8_stays_when_nothing_is_cast():
