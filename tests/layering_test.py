@@ -81,6 +81,19 @@ def test_a_chamber_includes_only_chambers_below(file):
             assert level_of(name) <= level_of(name_of(file)), f"{name_of(file)} may not know of {name}"
 
 
+def test_a_name_is_of_one_type():
+    """Two types of one name, each in its own files, would be one to the linker."""
+    places = {}
+    for file in sources():
+        seen = re.sub(r"^namespace \{$.*?^\}  // namespace$", "", file.read_text(), flags=re.MULTILINE | re.DOTALL)
+        for name in re.findall(
+            r"^(?:struct|class|enum class|union) (?:alignas\(.*\) )?(\w+)(?: final)? [:{]", seen, re.M
+        ):
+            if not starts_with_one_of(name_of(file), BACK_ENDS):
+                places.setdefault((name_of(file).split("/")[0], name), set()).add(name_of(file))
+    assert not {name: files for name, files in places.items() if len(files) > 1}
+
+
 @every_source
 def test_headers_of_others_stay_where_they_belong(file):
     if name_of(file).startswith("device/cuda/"):

@@ -13,6 +13,14 @@ INPUTS = "query key value past_key past_value seqlens_k total cos sin position_i
 INPUTS += ["q_weight", "k_weight"]
 
 
+def in_order(names, inputs):
+    """Those by name as a node has them: no slots behind the last that is there."""
+    listed = [inputs.get(n) for n in names]
+    while listed[-1] is None:
+        listed.pop()
+    return listed
+
+
 def in_double(names, inputs):
     """What a node is given, by name."""
     given = dict.fromkeys(names) | dict(zip(names, inputs))
@@ -165,7 +173,7 @@ def gqa(
     what += [f"{n[0]}{n.split('_')[-1]}{v}" for n, v in attrs.items()]
     return Case(
         "GroupQueryAttention",
-        [inputs.get(n) for n in INPUTS],
+        in_order(INPUTS, inputs),
         attrs,
         dtype=dtype,
         outputs=wanted,

@@ -101,11 +101,6 @@ class Case:
     off_by: int = 0  # how far integers may be from what is wanted
     replays: tuple = ()  # inputs of the same shapes for replays, where shuffled ones would make no sense
 
-    def __post_init__(self):
-        """A node has no slot for what is absent at the end."""
-        while self.inputs and self.inputs[-1] is None:
-            self.inputs = self.inputs[:-1]
-
     def __str__(self):
         shapes = "_".join(
             "x".join(map(str, np.shape(getattr(i, "value", i)))) or "scalar" for i in self.inputs if i is not None

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from group_query import MICROSOFT, TOLERANCE, TYPES, grouped, heads_of, in_double, normed, turned
+from group_query import MICROSOFT, TOLERANCE, TYPES, grouped, heads_of, in_double, in_order, normed, turned
 from harness import Case, Const, check, floats, seeded
 from refusal import declined, fails
 
@@ -106,7 +106,7 @@ def dynamic(
     what += [f"{n[0]}{n.split('_')[-1]}{v}" for n, v in attrs.items() if isinstance(v, int)]
     return Case(
         "DynamicSparseAttention",
-        [inputs.get(n) for n in INPUTS],
+        in_order(INPUTS, inputs),
         attrs,
         dtype=dtype,
         outputs=wanted,

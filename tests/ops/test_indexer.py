@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from group_query import MICROSOFT, TYPES, in_double
+from group_query import MICROSOFT, TYPES, in_double, in_order
 from harness import Case, Const, _round, check, floats, seeded
 from in_place import check_in_order, check_in_place
 from indexer_reference import Chooser, padded, window, window_plan
@@ -90,7 +90,7 @@ def dense(
 ):
     """`wanted`: entries; `room`: of the buffer that the past is in."""
     windows = policy == "csa"
-    inputs = dict.fromkeys(DENSE)
+    inputs = {}
     inputs["query"] = floats(batch, rows, (heads + packed) * size, low=-1, high=1)
     if not packed:
         inputs["key"] = floats(batch, rows, size * (1 + windows), low=-1, high=1)
@@ -113,11 +113,10 @@ def dense(
         attrs["token_budget"] = wanted * ratio
         if mask:
             inputs["mask"] = draw.integers(0, 3, (batch, past + rows)).astype(np.int64)
-    inputs = list(inputs.values())
     what = ["packed"] * packed + ["mask"] * mask + ["tables"] * tables + [f"room{room}"] * (room is not None)
     return Case(
         "SparseAttentionIndexer",
-        inputs,
+        in_order(DENSE, inputs),
         attrs,
         dtype=dtype,
         outputs=3 if windows else 2,
@@ -274,7 +273,7 @@ def packed(
     windows, batch = policy == "csa", len(requests)
     tokens = sum(r[0] for r in requests)
     most = max(r[0] + r[1] * ratio + r[2] for r in requests)
-    inputs = dict.fromkeys(PACKED)
+    inputs = {}
     inputs["query"] = floats(tokens, (heads + (not with_key)) * size, low=-1, high=1)
     width = size * (1 + windows)
     if with_key:
@@ -305,11 +304,10 @@ def packed(
         if active is not None:
             inputs["active"] = np.array([active], np.int32)
         outputs.append(True)
-    inputs = list(inputs.values())
     what = ["packed"] * (not with_key) + ["tables"] * tables + [f"capture{active}"] * (capture is not None)
     return Case(
         "PackedSparseAttentionIndexer",
-        inputs,
+        in_order(PACKED, inputs),
         attrs,
         dtype=dtype,
         outputs=outputs,

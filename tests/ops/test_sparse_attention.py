@@ -3,7 +3,7 @@
 import numpy as np
 import onnxruntime as ort
 import pytest
-from group_query import MICROSOFT, TOLERANCE, TYPES, grouped, heads_of, in_double, turned
+from group_query import MICROSOFT, TOLERANCE, TYPES, grouped, heads_of, in_double, in_order, turned
 from harness import Case, Const, _Model, _plain, check, compare
 from refusal import fails
 
@@ -92,7 +92,7 @@ def sparse(
     what += [f"{n[0]}{n.split('_')[-1]}{v}" for n, v in attrs.items()]
     return Case(
         "SparseAttention",
-        [inputs.get(n) for n in INPUTS],
+        in_order(INPUTS, inputs),
         attrs,
         dtype=dtype,
         outputs=3,

@@ -88,7 +88,6 @@ struct AttendGroup {
   static constexpr int kRoom = kChunks == 2 ? (kTiles == 1 ? 5 : kTiles == 2 ? 4 : 3) : kChunks * kTiles == 4 ? 3 : 2;
   static constexpr int kMaxThreads = kRoom * kThreads;  // so that registers are given out for as many
   using State = GroupSoftmax<T, kTiles, kSpans>;
-  using Powers = typename State::Powers;
   using OfRows = typename State::OfRows;
   static constexpr int kSumsRow = State::kSumsRow;
   static constexpr int64_t kSumsBytes = int64_t(kWarps) * kRows * kSumsRow * int64_t(sizeof(float));
@@ -169,7 +168,6 @@ struct AttendGroup {
         const int next = slot + kWarps * kKeys;
         PerThread<Scores, 32> scores;
         PerThread<OfRows, 32> tops;
-        PerThread<Powers, 32> powers;
         warp.lanes([&](int lane) { scores[lane] = Scores{}; });
         UNROLL for (int c = 0; c < kChunks; ++c) {
           UNROLL for (int r = 0; r < kTiles; ++r) {
@@ -198,42 +196,13 @@ struct AttendGroup {
           const bool plain = source.template plain<kKeys>(look, slot, end, all, rows) && there[0] && there[1];
           judge(scores[lane], tops[lane], s, tile, look, slot, end, plain, there, factor, lane);
         });
-        UNROLL for (int r = 0; r < kTiles; ++r) {
-          UNROLL for (int e = 0; e < 2; ++e) warp.template reduce_columns<4>(
-              [&](int lane) -> float& { return tops[lane].at[r][e]; }, [](float a, float c) { return larger(a, c); });
-        }
-        warp.lanes([&](int lane) { state[lane].raise(scores[lane].at, tops[lane], powers[lane]); });
-        UNROLL for (int r = 0; r < kTiles; ++r) {
-          UNROLL for (int e = 0; e < 2; ++e)
-              warp.transpose([&](int lane) -> uint32_t& { return powers[lane].at[r][e]; });
-        }
-        UNROLL for (int n = 0; n < kSpans; ++n) {
-          UNROLL for (int i = 0; i < 4; ++i) {
-            UNROLL for (int r = 0; r < kTiles; ++r) {
-              warp.template multiply<T>([&](int lane) -> SumTile& { return state[lane].sums[r][n][i]; },
-                                        [&](int lane) {
-                                          const Values& of = values[thread + lane];
-                                          const auto word = [&](int j) { return Source::words(of.at[j][n]).at[i]; };
-                                          const uint32_t a = word(0), c = word(1), d = word(2), e = word(3);
-                                          return LeftTile{{device::low_halves(a, c), device::high_halves(a, c),
-                                                           device::low_halves(d, e), device::high_halves(d, e)}};
-                                        },
-                                        [&](int lane) {
-                                          return RightTile{{powers[lane].at[r][0], powers[lane].at[r][1]}};
-                                        });
-            }
-          }
-        }
+        State::take(warp, state, scores, tops, [&](int lane, int key, int span, int i) {
+          return Source::words(values[thread + lane].at[key][span]).at[i];
+        });
         warp.lanes([&](int lane) { load_values(values[thread + lane], b, s, tile, next, end, slots, lane); });
       }
-      UNROLL for (int r = 0; r < kTiles; ++r) {
-        UNROLL for (int e = 0; e < 2; ++e) warp.template reduce_columns<4>(
-            [&](int lane) -> float& { return state[lane].total[r][e]; }, [](float a, float c) { return a + c; });
-      }
-      warp.lanes([&](int lane) {
-        state[lane].show(s.top[warp.index()], s.total[warp.index()],
-                         b.template dynamic<float>(s) + warp.index() * kRows * kSumsRow, lane);
-      });
+      State::show(warp, state, s.top[warp.index()], s.total[warp.index()],
+                  b.template dynamic<float>(s) + warp.index() * kRows * kSumsRow);
     });
     b.threads([&](int t, Shared& s) {
       const float* const sums = b.template dynamic<float>(s);

@@ -31,7 +31,6 @@ struct AttendLongGroup {
   // Blocks that are to fit into a multiprocessor, as registers allow.
   static constexpr int kRoom = kChunks == 2 ? 3 : 2, kMaxThreads = kRoom * kThreads;
   using State = GroupSoftmax<T, kTiles, kSpans>;
-  using Powers = typename State::Powers;
   using OfQueries = typename State::OfRows;
   static constexpr int kSumsRow = State::kSumsRow;
   static constexpr int64_t kSumsBytes = int64_t(kWarps) * kQueries * kSumsRow * int64_t(sizeof(float));
@@ -111,7 +110,6 @@ struct AttendLongGroup {
       for (int n = warp.index(); n < walk.all; n += kWarps) {
         PerThread<Scores, 32> scores;
         PerThread<OfQueries, 32> tops;
-        PerThread<Powers, 32> powers;
         warp.lanes([&](int lane) { scores[lane] = Scores{}; });
         UNROLL for (int c = 0; c < kChunks; ++c) {
           UNROLL for (int r = 0; r < kTiles; ++r) {
@@ -134,42 +132,12 @@ struct AttendLongGroup {
           load_keys(keys[thread + lane], from.k, tile, walk, batch, n + kWarps, lane);
           judge(scores[lane], tops[lane], marks, tile, n >= walk.near, is_plain(tile, walk, n), lane);
         });
-        UNROLL for (int r = 0; r < kTiles; ++r) {
-          UNROLL for (int e = 0; e < 2; ++e) warp.template reduce_columns<4>(
-              [&](int lane) -> float& { return tops[lane].at[r][e]; }, [](float a, float c) { return larger(a, c); });
-        }
-        warp.lanes([&](int lane) { state[lane].raise(scores[lane].at, tops[lane], powers[lane]); });
-        UNROLL for (int r = 0; r < kTiles; ++r) {
-          UNROLL for (int e = 0; e < 2; ++e)
-              warp.transpose([&](int lane) -> uint32_t& { return powers[lane].at[r][e]; });
-        }
-        UNROLL for (int span = 0; span < kSpans; ++span) {
-          UNROLL for (int i = 0; i < 4; ++i) {
-            UNROLL for (int r = 0; r < kTiles; ++r) {
-              warp.template multiply<T>([&](int lane) -> SumTile& { return state[lane].sums[r][span][i]; },
-                                        [&](int lane) {
-                                          const Values& of = values[thread + lane];
-                                          const uint32_t a = of.at[0][span].at[i], c = of.at[1][span].at[i],
-                                                         d = of.at[2][span].at[i], e = of.at[3][span].at[i];
-                                          return LeftTile{{device::low_halves(a, c), device::high_halves(a, c),
-                                                           device::low_halves(d, e), device::high_halves(d, e)}};
-                                        },
-                                        [&](int lane) {
-                                          return RightTile{{powers[lane].at[r][0], powers[lane].at[r][1]}};
-                                        });
-            }
-          }
-        }
+        State::take(warp, state, scores, tops,
+                    [&](int lane, int key, int span, int i) { return values[thread + lane].at[key][span].at[i]; });
         warp.lanes([&](int lane) { load_values(values[thread + lane], from.v, tile, walk, batch, n + kWarps, lane); });
       }
-      UNROLL for (int r = 0; r < kTiles; ++r) {
-        UNROLL for (int e = 0; e < 2; ++e) warp.template reduce_columns<4>(
-            [&](int lane) -> float& { return state[lane].total[r][e]; }, [](float a, float c) { return a + c; });
-      }
-      warp.lanes([&](int lane) {
-        state[lane].show(s.top[warp.index()], s.total[warp.index()],
-                         b.template dynamic<float>(s) + warp.index() * kQueries * kSumsRow, lane);
-      });
+      State::show(warp, state, s.top[warp.index()], s.total[warp.index()],
+                  b.template dynamic<float>(s) + warp.index() * kQueries * kSumsRow);
     });
     b.threads([&](int t, Shared& s) {
       const float* const sums = b.template dynamic<float>(s);

@@ -37,7 +37,50 @@ struct GroupSoftmax {
       }
     }
   }
-  // A step: `tops` are those of the tile, of which the scores are in the first of the ways.
+  // A warp takes up a tile of keys: its scores, of which `tops` are each lane's largest, and the values, of which
+  // word(lane, key, span, i) is the pair i in the 64 of the span, of four keys that the lane has.
+  template <class Scores>
+  DEVICE_FN static void take(const device::Warp& warp, device::PerThread<GroupSoftmax, 32>& state,
+                             device::PerThread<Scores, 32>& scores, device::PerThread<OfRows, 32>& tops,
+                             const auto& word) {
+    device::PerThread<Powers, 32> powers;
+    UNROLL for (int r = 0; r < kTiles; ++r) {
+      UNROLL for (int e = 0; e < 2; ++e) warp.template reduce_columns<4>(
+          [&](int lane) -> float& { return tops[lane].at[r][e]; }, [](float a, float c) { return larger(a, c); });
+    }
+    warp.lanes([&](int lane) { state[lane].raise(scores[lane].at, tops[lane], powers[lane]); });
+    UNROLL for (int r = 0; r < kTiles; ++r) {
+      UNROLL for (int e = 0; e < 2; ++e) warp.transpose([&](int lane) -> uint32_t& { return powers[lane].at[r][e]; });
+    }
+    UNROLL for (int n = 0; n < kSpans; ++n) {
+      UNROLL for (int i = 0; i < 4; ++i) {
+        UNROLL for (int r = 0; r < kTiles; ++r) {
+          warp.template multiply<T>([&](int lane) -> SumTile& { return state[lane].sums[r][n][i]; },
+                                    [&](int lane) {
+                                      const uint32_t a = word(lane, 0, n, i), c = word(lane, 1, n, i),
+                                                     d = word(lane, 2, n, i), e = word(lane, 3, n, i);
+                                      return device::LeftTile{{device::low_halves(a, c), device::high_halves(a, c),
+                                                               device::low_halves(d, e), device::high_halves(d, e)}};
+                                    },
+                                    [&](int lane) {
+                                      return device::RightTile{{powers[lane].at[r][0], powers[lane].at[r][1]}};
+                                    });
+        }
+      }
+    }
+  }
+  // Puts what a warp has into shared memory: for each row its top, its total and its sums.
+  DEVICE_FN static void show(const device::Warp& warp, device::PerThread<GroupSoftmax, 32>& state, float* to_top,
+                             float* to_total, float* to_sums) {
+    UNROLL for (int r = 0; r < kTiles; ++r) {
+      UNROLL for (int e = 0; e < 2; ++e) warp.template reduce_columns<4>(
+          [&](int lane) -> float& { return state[lane].total[r][e]; }, [](float a, float c) { return a + c; });
+    }
+    warp.lanes([&](int lane) { state[lane].show(to_top, to_total, to_sums, lane); });
+  }
+
+ private:
+  // `tops` are those of the tile, of which the scores are in the first of the ways.
   template <int kWays>
   DEVICE_FN void raise(const SumTile (&scores)[kTiles][kWays], const OfRows& tops, Powers& powers) {
     UNROLL for (int r = 0; r < kTiles; ++r) {
@@ -62,7 +105,6 @@ struct GroupSoftmax {
       }
     }
   }
-  // Puts what a warp has into shared memory.
   DEVICE_FN void show(float* to_top, float* to_total, float* to_sums, int lane) const {
     UNROLL for (int r = 0; r < kTiles; ++r) {
       UNROLL for (int e = 0; e < 2; ++e) {

@@ -96,18 +96,18 @@ class LinearAttention : public Op {
     p.key_share = int(heads_ / key_heads);
     p.query_share = int(std::max<int64_t>(heads_ / query_heads_, 1));
     p.queries = int(std::max<int64_t>(query_heads_ / heads_, 1));
-    p.query = {Numbers(&query), query.shape[2], 0};
-    p.key = {Numbers(&key), key.shape[2], 0};
-    p.value = {Numbers(&value), value.shape[2], 0};
+    p.query = {AnyNumbers(&query), query.shape[2], 0};
+    p.key = {AnyNumbers(&key), key.shape[2], 0};
+    p.value = {AnyNumbers(&value), value.shape[2], 0};
     p.decay_by_row = decay && decay->shape == keys && keys != per_head;
-    p.decay = {Numbers(decay), decay ? decay->shape[2] : 0, p.decay_by_row ? rows : 1};
-    p.rate = {Numbers(rate), rate ? rate->shape[2] : 0, rate_by_head ? 1 : 0};
+    p.decay = {AnyNumbers(decay), decay ? decay->shape[2] : 0, p.decay_by_row ? rows : 1};
+    p.rate = {AnyNumbers(rate), rate ? rate->shape[2] : 0, rate_by_head ? 1 : 0};
     p.corrects = rule_.corrects;
     p.scale = scale_ != 0 ? scale_ : 1 / std::sqrt(float(rows));
-    p.past = Numbers(past);
-    p.present = Numbers(&present);
+    p.past = AnyNumbers(past);
+    p.present = AnyNumbers(&present);
     p.windows = int(std::max<int64_t>(windows_, 1));
-    p.y = Numbers(&y);
+    p.y = AnyNumbers(&y);
     run_linear_state(context, p);
   }
 
@@ -165,17 +165,17 @@ class GatedDeltaNet : public Op {
       require(value->shape.rank() == rank && value->shape.count(0, lead) == tokens && value->shape[0] == query.shape[0],
               "value has shape ", value->shape.str(), ", query ", query.shape.str());
       heads = value->shape[rank - 2], columns = value->shape[rank - 1];
-      p.query = {Numbers(&query), key_heads * rows, 0};
-      p.key = {Numbers(key), key_heads * rows, 0};
-      p.value = {Numbers(value), heads * columns, 0};
+      p.query = {AnyNumbers(&query), key_heads * rows, 0};
+      p.key = {AnyNumbers(key), key_heads * rows, 0};
+      p.value = {AnyNumbers(value), heads * columns, 0};
     } else {
       const int64_t all = query.shape.back(), values = heads * columns;
       key_heads = rows > 0 && all > values ? (all - values) / (2 * rows) : 0;
       require(key_heads * rows * 2 + values == all, "query packs ", all, " numbers a token, which initial_state ",
               past->shape.str(), " does not explain");
-      p.query = {Numbers(&query), all, 0};
-      p.key = {Numbers(&query), all, key_heads * rows};
-      p.value = {Numbers(&query), all, 2 * key_heads * rows};
+      p.query = {AnyNumbers(&query), all, 0};
+      p.key = {AnyNumbers(&query), all, key_heads * rows};
+      p.value = {AnyNumbers(&query), all, 2 * key_heads * rows};
     }
     check_rows(rows);
     require(key_heads > 0 && heads > 0 && heads % key_heads == 0, "there are ", heads, " heads of values for ",
@@ -194,8 +194,8 @@ class GatedDeltaNet : public Op {
             " and ", by_row.str());
     require(!rate || rate->shape == by_head, "beta has another shape than ", by_head.str());
     p.decay_by_row = decay && decay->shape == by_row;
-    p.decay = {Numbers(decay), p.decay_by_row ? heads * rows : heads, p.decay_by_row ? rows : 1};
-    p.rate = {Numbers(rate), heads, 1};
+    p.decay = {AnyNumbers(decay), p.decay_by_row ? heads * rows : heads, p.decay_by_row ? rows : 1};
+    p.rate = {AnyNumbers(rate), heads, 1};
     const auto per_head = [&](int input, const char* what) -> const float* {
       const Tensor* const given = context.find_input(input);
       require(!given || given->shape == Shape{heads}, what, " has another shape than ", Shape{heads}.str());
@@ -217,9 +217,9 @@ class GatedDeltaNet : public Op {
     p.turned = true;
     const Tensor y = context.output(0, leads({heads, columns}));
     const Tensor present = context.wants_output(1) ? context.output(1, state) : Tensor();
-    p.past = Numbers(past);
-    p.present = Numbers(&present);
-    p.y = Numbers(&y);
+    p.past = AnyNumbers(past);
+    p.present = AnyNumbers(&present);
+    p.y = AnyNumbers(&y);
     if (most_ > 0 && context.wants_output(2)) keep_changes(context, p, key_heads);
     run_linear_state(context, p);
   }

@@ -125,7 +125,7 @@ struct AttendLinearly {
   }
 
   // One head's numbers by a warp, zeros behind them; returns a thread's part of their squares.
-  DEVICE_FN float load_row(float* to, const Heads& heads, int64_t token, int head, int lane) const {
+  DEVICE_FN float load_row(float* to, const TokenHeads& heads, int64_t token, int head, int lane) const {
     const int64_t from = token * heads.step + heads.first + int64_t(head) * p.rows;
     float squares = 0;
     UNROLL for (int i = 0; i < kWidth / 32; ++i) {

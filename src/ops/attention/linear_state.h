@@ -9,12 +9,12 @@ namespace encore::ops {
 inline constexpr int64_t kMostStateRows = 256;
 
 // Numbers of one of float and the half types, which is the same for all threads.
-struct Numbers {
+struct AnyNumbers {
   void* data = nullptr;
   Type type = Type::f32;
 
-  Numbers() = default;
-  explicit Numbers(const Tensor* tensor) {
+  AnyNumbers() = default;
+  explicit AnyNumbers(const Tensor* tensor) {
     if (tensor) data = tensor->data, type = tensor->type;
   }
   DEVICE_FN float load(int64_t i) const {
@@ -34,13 +34,13 @@ struct Numbers {
 
 // One number for each head of each token: element token * step + head * by_head.
 struct PerHead {
-  Numbers numbers;
+  AnyNumbers numbers;
   int64_t step = 0, by_head = 1;
 };
 
 // Heads of the tokens: token `t` has its first head's numbers at t * step + first.
-struct Heads {
-  Numbers numbers;
+struct TokenHeads {
+  AnyNumbers numbers;
   int64_t step = 0, first = 0;
 };
 
@@ -52,7 +52,7 @@ struct LinearState {
   int rows = 0, columns = 0;         // of a head's state: the sizes of a key and of a value
   int key_share = 1;                 // heads of the state that share a key's head
   int query_share = 1, queries = 1;  // the same for queries; queries of each head of the state. One of both is 1
-  Heads query, key, value;
+  TokenHeads query, key, value;
   PerHead decay, rate;        // no numbers: none
   bool decay_by_row = false;  // a head has a number for each row
   bool corrects = false;      // what the state holds for the key is subtracted from the value
@@ -64,11 +64,11 @@ struct LinearState {
 
   // The state before the first token, if there is one, and after the last: [batch, head, rows, columns], or
   // turned [batch, head, columns, rows].
-  Numbers past, present;
+  AnyNumbers past, present;
   bool turned = false;
   int windows = 1;  // the last windows states are kept; one begins `batches` states after the other
 
-  Numbers y;  // [token, head of the result, columns]
+  AnyNumbers y;  // [token, head of the result, columns]
 
   // The first tokens' changes: kept [most, head], keys [most, key's head, rows], and what is added along the keys
   // [most, head, columns]; for each batch one after the other.

@@ -7,6 +7,7 @@
 #include "device/transform.h"
 #include "ops/attention/heads.h"
 #include "ops/dispatch.h"
+#include "ops/elementwise/curves.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
@@ -126,9 +127,6 @@ struct MakeGates {
     gates[(batch * heads + head) * by_rows.divisor() + row] =
         sigmoid(update) * (sigmoid(reset) * float(eco[head]) - 1) + 2;
   }
-
- private:
-  DEVICE_FN static float sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
 };
 
 template <class T>

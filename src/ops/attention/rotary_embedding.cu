@@ -95,19 +95,9 @@ struct Rotate {
 
 class RotaryEmbedding : public Op {
  public:
-  explicit RotaryEmbedding(const NodeInfo& node)
-      : interleaved_(node.get_int("interleaved", 0) == 1),
-        turned_(node.get_int("rotary_embedding_dim", 0)),
-        heads_(node.get_int("num_heads", 0)) {
-    require(turned_ >= 0 && turned_ % 2 == 0, "rotary_embedding_dim is ", turned_,
-            "; it must be even and not negative");
-    require(heads_ >= 0, "num_heads is ", heads_, "; it cannot be negative");
-    for (const int i : {1, 2})
-      if (node.input_type(i) != node.input_type(0))
-        fail(Code::not_supported, "X is ", device::name(node.input_type(0)), " and a cache is ",
-             device::name(node.input_type(i)), "; they must be of one type");
+  explicit RotaryEmbedding(const NodeInfo& node) : attributes_(node, 1) {
     const auto x = node.input_dims(0);
-    require(!x || x->size() == 4 || (x->size() == 3 && heads_ > 0), "X has rank ", x ? x->size() : 0,
+    require(!x || x->size() == 4 || (x->size() == 3 && attributes_.heads > 0), "X has rank ", x ? x->size() : 0,
             "; it must be 4, or 3 with num_heads");
   }
 
@@ -115,16 +105,17 @@ class RotaryEmbedding : public Op {
     const Tensor &x = context.input(0), &cos = context.input(1), &sin = context.input(2);
     const Tensor* ids = context.input_count() > 3 ? context.find_input(3) : nullptr;
     const Shape& shape = x.shape;
+    const auto& [interleaved, turned, heads] = attributes_;
     Rotation rotation;
     rotation.flat = shape.rank() == 3;
-    require(shape.rank() == 4 || (rotation.flat && heads_ > 0), "X has shape ", shape.str(),
+    require(shape.rank() == 4 || (rotation.flat && heads > 0), "X has shape ", shape.str(),
             "; it must have rank 4, or 3 with num_heads");
     rotation.batch = shape[0];
     rotation.rows = shape[rotation.flat ? 1 : 2];
-    rotation.heads = rotation.flat ? heads_ : shape[1];
-    require(!rotation.flat || shape[2] % heads_ == 0, "X ", shape.str(), " cannot be divided into ", heads_, " heads");
-    rotation.size = rotation.flat ? shape[2] / heads_ : shape[3];
-    rotation.turned = turned_ ? turned_ : rotation.size;
+    rotation.heads = rotation.flat ? heads : shape[1];
+    require(!rotation.flat || shape[2] % heads == 0, "X ", shape.str(), " cannot be divided into ", heads, " heads");
+    rotation.size = rotation.flat ? shape[2] / heads : shape[3];
+    rotation.turned = turned ? turned : rotation.size;
     require(rotation.turned <= rotation.size && rotation.turned % 2 == 0, rotation.turned,
             " values of a head are to be turned, in pairs; a head has ", rotation.size);
     const int64_t half = rotation.turned / 2;
@@ -140,7 +131,7 @@ class RotaryEmbedding : public Op {
     rotation.type = x.type;
     rotation.x = x.data;
     rotation.y = y.data;
-    rotation.interleaved = interleaved_;
+    rotation.interleaved = interleaved;
     rotation.cos = cos.data;
     rotation.sin = sin.data;
     rotation.positions = ids ? wanted[0] : rotation.batch * rotation.rows;
@@ -149,11 +140,22 @@ class RotaryEmbedding : public Op {
   }
 
  private:
-  bool interleaved_;
-  int64_t turned_, heads_;
+  RotaryAttributes attributes_;
 };
 
 }  // namespace
+
+RotaryAttributes::RotaryAttributes(const NodeInfo& node, int cos_cache)
+    : interleaved(node.get_int("interleaved", 0) == 1),
+      turned(node.get_int("rotary_embedding_dim", 0)),
+      heads(node.get_int("num_heads", 0)) {
+  require(turned >= 0 && turned % 2 == 0, "rotary_embedding_dim is ", turned, "; it must be even and not negative");
+  require(heads >= 0, "num_heads is ", heads, "; it cannot be negative");
+  for (const int i : {cos_cache, cos_cache + 1})
+    if (node.input_type(i) != node.input_type(0))
+      fail(Code::not_supported, "the input is ", device::name(node.input_type(0)), " and a cache is ",
+           device::name(node.input_type(i)), "; they must be of one type");
+}
 
 void rotate(Context& context, const Rotation& r) {
   dispatch(TypeList<float, Half, BFloat16>{}, r.type, [&]<class T> {

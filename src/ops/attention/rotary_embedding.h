@@ -38,4 +38,14 @@ struct Rotation {
 };
 void rotate(Context& context, const Rotation& rotation);
 
+// The attributes that all nodes of rotary embedding have.
+struct RotaryAttributes {
+  // `cos_cache` is the index of that input; sin_cache is the next one.
+  RotaryAttributes(const NodeInfo& node, int cos_cache);
+
+  bool interleaved;
+  int64_t turned;  // 0: all of a head
+  int64_t heads;   // 0 if it isn't said
+};
+
 }  // namespace encore::ops

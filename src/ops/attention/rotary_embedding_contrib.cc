@@ -10,18 +10,8 @@ constexpr Types kRotaryTypes{Type::f32, Type::f16, Type::bf16};
 
 class ContribRotary : public Op {
  public:
-  explicit ContribRotary(const NodeInfo& node)
-      : interleaved_(node.get_int("interleaved", 0) == 1),
-        turned_(node.get_int("rotary_embedding_dim", 0)),
-        heads_(node.get_int("num_heads", 0)) {
-    require(turned_ >= 0 && turned_ % 2 == 0, "rotary_embedding_dim is ", turned_,
-            "; it must be even and not negative");
-    require(heads_ >= 0, "num_heads is ", heads_, "; it cannot be negative");
-    require(turned_ == 0 || heads_ > 0, "num_heads is wanted with rotary_embedding_dim");
-    for (const int i : {2, 3})
-      if (node.input_type(i) != node.input_type(0))
-        fail(Code::not_supported, "the input is ", device::name(node.input_type(0)), " and a cache is ",
-             device::name(node.input_type(i)), "; they must be of one type");
+  explicit ContribRotary(const NodeInfo& node) : attributes_(node, 2) {
+    require(attributes_.turned == 0 || attributes_.heads > 0, "num_heads is wanted with rotary_embedding_dim");
   }
 
  protected:
@@ -29,6 +19,7 @@ class ContribRotary : public Op {
   Rotation rotation(Context& context) const {
     const Tensor &x = context.input(0), &cos = context.input(2), &sin = context.input(3);
     const Shape& shape = x.shape;
+    const auto& [interleaved, turned, heads] = attributes_;
     require(shape.rank() == 3 || shape.rank() == 4, "the input has shape ", shape.str(), "; it must have rank 3 or 4");
     require(cos.shape.rank() == 2 && sin.shape == cos.shape, "cos_cache ", cos.shape.str(), " and sin_cache ",
             sin.shape.str(), " must be of one shape, [positions, half of what is turned]");
@@ -38,18 +29,18 @@ class ContribRotary : public Op {
     r.rows = shape[r.flat ? 1 : 2];
     // Without a number of heads they are as long as the caches say.
     const int64_t half = cos.shape[1], width = r.flat ? shape[2] : shape[3];
-    r.size = !r.flat ? width : heads_ > 0 ? width / heads_ : checked_product(half, 2);
+    r.size = !r.flat ? width : heads > 0 ? width / heads : checked_product(half, 2);
     require(r.size > 0, "the input ", shape.str(), " has heads of no size");
     r.heads = r.flat ? width / r.size : shape[1];
     require(!r.flat || r.heads * r.size == width, "the input ", shape.str(), " cannot be divided into heads of ",
             r.size);
-    r.turned = turned_ ? turned_ : r.size;
+    r.turned = turned ? turned : r.size;
     require(r.turned <= r.size && r.turned % 2 == 0 && half == r.turned / 2, r.turned,
             " values of a head are to be turned, in pairs; a head has ", r.size, ", and cos_cache is ",
             cos.shape.str());
     r.type = x.type;
     r.x = x.data;
-    r.interleaved = interleaved_;
+    r.interleaved = interleaved;
     r.cos = cos.data;
     r.sin = sin.data;
     r.positions = cos.shape[0];
@@ -64,8 +55,7 @@ class ContribRotary : public Op {
     rotate(context, r);
   }
 
-  bool interleaved_;
-  int64_t turned_, heads_;
+  RotaryAttributes attributes_;
 };
 
 class OneStream : public ContribRotary {
@@ -95,7 +85,7 @@ class ThreeStreams : public ContribRotary {
     }
   }
   void run(Context& context) const override {
-    require(heads_ > 0 || context.input(0).shape.rank() == 4, "num_heads is wanted for an input of rank 3");
+    require(attributes_.heads > 0 || context.input(0).shape.rank() == 4, "num_heads is wanted for an input of rank 3");
     Rotation r = rotation(context);
     const Tensor& ids = context.input(1);
     require(ids.shape == Shape{3, r.batch, r.rows}, "position_ids has shape ", ids.shape.str(), "; [3,", r.batch, ",",

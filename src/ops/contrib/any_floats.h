@@ -1,9 +1,8 @@
 // What small operators of com.microsoft share: parameters of any float type, and streams of several branches.
 #pragma once
-#include <cmath>
-
 #include "device/transform.h"
 #include "ops/dispatch.h"
+#include "ops/elementwise/curves.h"
 #include "ops/elementwise/rough.h"
 #include "ops/tensor.h"
 
@@ -44,7 +43,7 @@ DEVICE_FN float sigmoid_for(float x) {
   if constexpr (kIsHalf<T>)
     return rough_sigmoid(x);
   else
-    return 1.f / (1.f + std::exp(-x));
+    return sigmoid(x);
 }
 
 // `rows` times `count` branches of `width` values: the last two dimensions, or the last one if the count is told.

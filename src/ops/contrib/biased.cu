@@ -1,7 +1,5 @@
 // Elementwise operators of diffusion and of gated models: BiasAdd, BiasSplitGelu, GatedAdd, ScaledSiLU and
 // LinearAttentionGate.
-#include <cmath>
-
 #include "device/divide.h"
 #include "ops/contrib/any_floats.h"
 #include "ops/elementwise/gelu.h"
@@ -211,8 +209,6 @@ struct DecayAndBeta {
     UNROLL for (int j = 0; j < kPack; ++j) of_b.at[j] = T(sigmoid_for<T>(float(of_b.at[j])));
     device::store_pack(beta + first, of_b, aligned, count);
   }
-  // log(1 + e^x) without an e^x that overflows.
-  DEVICE_FN static float softplus(float x) { return x > 0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x)); }
 };
 
 class LinearAttentionGate : public Op {

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "ops/dispatch.h"
+#include "ops/elementwise/curves.h"
 #include "ops/elementwise/rough.h"
 #include "ops/nn/batch_statistics.h"
 #include "ops/norm/rows.h"
@@ -278,7 +279,7 @@ struct NormalizeByGroup {
     if constexpr (kIsHalf<T>)
       return v * rough_sigmoid(v);
     else
-      return v / (1.f + std::exp(-v));
+      return ops::silu(v);
   }
 };
 

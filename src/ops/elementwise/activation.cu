@@ -1,8 +1,9 @@
-// Activation functions. All let NaN through.
+// Activation functions.
 #include <cmath>
 #include <type_traits>
 
 #include "ops/elementwise/convert.h"
+#include "ops/elementwise/curves.h"
 #include "ops/elementwise/gelu.h"
 #include "ops/elementwise/unary.h"
 
@@ -12,7 +13,7 @@ namespace {
 struct Relu {
   template <class T>
   DEVICE_FN T operator()(T x) const {
-    return x < T(0) ? T(0) : x;
+    return relu(x);
   }
 };
 struct LeakyRelu {
@@ -21,7 +22,7 @@ struct LeakyRelu {
   explicit LeakyRelu(const NodeInfo& node) : alpha(node.get_float("alpha", 0.01f)) {}
   template <class T>
   DEVICE_FN T operator()(T x) const {
-    return x < T(0) ? T(alpha) * x : x;
+    return leaky_relu(x, T(alpha));
   }
 };
 struct Elu {
@@ -30,7 +31,7 @@ struct Elu {
   explicit Elu(const NodeInfo& node) : alpha(node.get_float("alpha", 1.f)) {}
   template <class T>
   DEVICE_FN T operator()(T x) const {
-    return x < T(0) ? T(alpha) * std::expm1(x) : x;
+    return elu(x, T(alpha));
   }
 };
 struct Selu {
@@ -47,14 +48,10 @@ struct Selu {
 struct Sigmoid {
   template <class T>
   DEVICE_FN T operator()(T x) const {
-    return T(1) / (T(1) + std::exp(-x));
+    return sigmoid(x);
   }
   DEVICE_FN float rough(float x) const { return rough_sigmoid(x); }
 };
-template <class T>
-DEVICE_FN T from_zero_to_one(T x) {
-  return x < T(0) ? T(0) : x > T(1) ? T(1) : x;
-}
 struct HardSigmoid {
   float alpha, beta;
   HardSigmoid() = default;
@@ -62,19 +59,19 @@ struct HardSigmoid {
       : alpha(node.get_float("alpha", 0.2f)), beta(node.get_float("beta", 0.5f)) {}
   template <class T>
   DEVICE_FN T operator()(T x) const {
-    return from_zero_to_one(T(alpha) * x + T(beta));
+    return hard_sigmoid(x, T(alpha), T(beta));
   }
 };
 struct HardSwish {
   template <class T>
   DEVICE_FN T operator()(T x) const {
-    return x * from_zero_to_one(x * T(1.0 / 6) + T(0.5));
+    return hard_swish(x);
   }
 };
 struct Softplus {
   template <class T>
   DEVICE_FN T operator()(T x) const {
-    return (x > T(0) ? x : T(0)) + std::log1p(std::exp(-std::fabs(x)));
+    return softplus(x);
   }
 };
 // alpha * log(1 + e^(beta x)), of the first opset.
@@ -85,13 +82,13 @@ struct ParametricSoftplus {
       : alpha(node.get_float("alpha", 1.f)), beta(node.get_float("beta", 1.f)) {}
   template <class T>
   DEVICE_FN T operator()(T x) const {
-    return T(alpha) * Softplus()(T(beta) * x);
+    return T(alpha) * softplus(T(beta) * x);
   }
 };
 struct Softsign {
   template <class T>
   DEVICE_FN T operator()(T x) const {
-    return x / (T(1) + std::fabs(x));
+    return softsign(x);
   }
 };
 struct Celu {
@@ -125,7 +122,7 @@ struct Swish {
   explicit Swish(const NodeInfo& node) : alpha(node.get_float("alpha", 1.f)) {}
   template <class T>
   DEVICE_FN T operator()(T x) const {
-    return x * Sigmoid()(T(alpha) * x);
+    return x * sigmoid(T(alpha) * x);
   }
   DEVICE_FN float rough(float x) const { return x * rough_sigmoid(alpha * x); }
 };

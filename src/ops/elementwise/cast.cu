@@ -1,6 +1,4 @@
 // Cast: a kernel for each destination type, which switches over source types.
-#include <cmath>
-
 #include "device/transform.h"
 #include "ops/dispatch.h"
 #include "ops/elementwise/any_type.h"

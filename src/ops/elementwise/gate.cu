@@ -1,9 +1,8 @@
 #include "ops/elementwise/gate.h"
 
-#include <cmath>
-
 #include "ops/dispatch.h"
 #include "ops/elementwise/broadcast.h"
+#include "ops/elementwise/curves.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
@@ -15,7 +14,7 @@ struct SiluGate {
     if constexpr (kIsHalf<T>)
       return rough(float(x), float(y));
     else
-      return x / (T(1) + std::exp(-x)) * y;
+      return silu(x) * y;
   }
   DEVICE_FN float rough(float x, float y) const { return x * rough_sigmoid(x) * y; }
 };

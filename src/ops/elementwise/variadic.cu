@@ -1,6 +1,4 @@
 // Min, Max, Sum and Mean of any number of tensors: up to four a launch.
-#include <algorithm>
-
 #include "ops/elementwise/binary.h"
 
 namespace encore::ops {

@@ -1,6 +1,5 @@
 // LabelEncoder: a table of keys and values, searched for every element. Strings stay on the CPU.
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "device/launch.h"

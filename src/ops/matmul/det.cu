@@ -17,7 +17,6 @@ struct Determinant {
     C matrix[kMost ? kMost * kMost : 1];
   };
   static constexpr int kMaxThreads = kMost ? 128 : 1024;
-  using Best = Pivot<C>;
   const T* x;
   T* y;
   C* scratch;
@@ -35,15 +34,7 @@ struct Determinant {
     });
     C product = 1;
     for (int k = 0; k < n; ++k) {
-      const Best pivot = block.reduce(
-          Best{C(0), -1},
-          [&](int t) {
-            Best best{C(0), -1};
-            for (int row = k + t; row < n; row += block.size())
-              best = Best::larger(best, {matrix[int64_t(row) * n + k], row});
-            return best;
-          },
-          [](const Best& a, const Best& b) { return Best::larger(a, b); });
+      const Pivot<C> pivot = Pivot<C>::of_column(block, matrix, n, k);
       const C value = pivot.value;
       product = pivot.row == k ? product * value : -product * value;
       if (value == C(0) || k + 1 == n) break;

@@ -19,7 +19,6 @@ struct Invert {
     C pivot_row[1];  // dynamic memory needs one
   };
   static constexpr int kMaxThreads = 1024;
-  using Best = Pivot<C>;
   const T* x;
   T* y;
   C* scratch;  // null: all is in shared memory
@@ -40,15 +39,7 @@ struct Invert {
       for (int64_t i = t; i < size; i += block.size()) m.matrix[i] = C(from[i]);
     });
     for (int k = 0; k < n; ++k) {
-      const Best pivot = block.reduce(
-          Best{C(0), -1},
-          [&](int t) {
-            Best best{C(0), -1};
-            for (int row = k + t; row < n; row += block.size())
-              best = Best::larger(best, {matrix[int64_t(row) * n + k], row});
-            return best;
-          },
-          [](const Best& a, const Best& b) { return Best::larger(a, b); });
+      const Pivot<C> pivot = Pivot<C>::of_column(block, matrix, n, k);
       block.threads([&](int t, Shared& s) {
         const Memory m = memory(block, s);
         const C factor = C(1) / pivot.value;

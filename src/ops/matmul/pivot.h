@@ -18,6 +18,18 @@ struct Pivot {
     if (b.row < 0 || a.value != a.value) return a;
     return a.row < 0 || b.value != b.value || std::fabs(b.value) > std::fabs(a.value) ? b : a;
   }
+  // The largest of a matrix's column `at` from the row `at` on.
+  DEVICE_FN static Pivot of_column(auto& block, const C* matrix, int rows, int at) {
+    return block.reduce(
+        Pivot{C(0), -1},
+        [&](int t) {
+          Pivot best{C(0), -1};
+          for (int row = at + t; row < rows; row += block.size())
+            best = larger(best, {matrix[int64_t(row) * rows + at], row});
+          return best;
+        },
+        [](const Pivot& a, const Pivot& b) { return larger(a, b); });
+  }
 };
 
 // The rows of each of the matrices.

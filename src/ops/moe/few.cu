@@ -4,20 +4,10 @@
 // A block has sixteen rows of weights. Its warps take turns along the depth and are added up at the end. A lane reads
 // 16 bytes of weight rows g and g + 8, g = lane / 4, and the same part of row g of x; where along the depth is free, as
 // long as both factors agree. Where results have two factors, rows g are the first and rows g + 8 the second ones.
-#include <bit>
-
 #include "ops/moe/layer_view.h"
 
 namespace encore::ops {
 namespace {
-
-using device::Block;
-using device::LeftTile;
-using device::Pack;
-using device::PerThread;
-using device::RightTile;
-using device::SumTile;
-using device::Warp;
 
 constexpr int kWarps = 4, kThreads = 32 * kWarps, kSlots = 16;
 

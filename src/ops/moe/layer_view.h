@@ -4,11 +4,20 @@
 
 #include "device/divide.h"
 #include "device/launch.h"
+#include "device/warp.h"
 #include "ops/dispatch.h"
 #include "ops/elementwise/gelu.h"
 #include "ops/moe/experts.h"
 
 namespace encore::ops {
+
+using device::Block;
+using device::LeftTile;
+using device::Pack;
+using device::PerThread;
+using device::RightTile;
+using device::SumTile;
+using device::Warp;
 
 // A tile's rows, which one expert has.
 struct TileRows {
@@ -76,9 +85,9 @@ struct LayerView {
     return x + row * depth;
   }
   // Eight values of a row of halves from `k` on, where all loads are whole; zeros after its last, and for null.
-  DEVICE_FN static device::Pack<uint32_t, 4> eight_of(const T* row, int k, int depth) {
+  DEVICE_FN static Pack<uint32_t, 4> eight_of(const T* row, int k, int depth) {
     if (!row || k >= depth) return {};
-    return *reinterpret_cast<const device::Pack<uint32_t, 4>*>(row + k);
+    return *reinterpret_cast<const Pack<uint32_t, 4>*>(row + k);
   }
   // Weights of the first or the second factor of a result.
   DEVICE_FN Row weights_of(int expert, int result, bool of_second) const {

@@ -11,14 +11,6 @@
 namespace encore::ops {
 namespace {
 
-using device::Block;
-using device::LeftTile;
-using device::Pack;
-using device::PerThread;
-using device::RightTile;
-using device::SumTile;
-using device::Warp;
-
 // Two by two warps have four tiles of weights and four of x each.
 constexpr int kWarps = 4, kThreads = 32 * kWarps, kSlots = 128, kDepth = 32, kTiles = 4;
 using Words = Pack<uint32_t, 4>;

@@ -1,16 +1,10 @@
 // Products of rows of floats, and of what does not lie as tile products want it, by plain tiles: 32 rows meet 64 of
 // weights, both in shared memory, where a column is what neighbours of a thread need. A thread has four of each; where
 // results have two factors, rows of weights take turns.
-#include <bit>
-
 #include "ops/moe/layer_view.h"
 
 namespace encore::ops {
 namespace {
-
-using device::Block;
-using device::Pack;
-using device::PerThread;
 
 constexpr int kThreads = 128, kSlots = 64, kDepth = 32, kPer = 4;
 

@@ -1,7 +1,6 @@
 // An activation that another kernel does at its end.
 #pragma once
-#include <cmath>
-
+#include "ops/elementwise/curves.h"
 #include "ops/op.h"
 
 namespace encore::ops {
@@ -20,28 +19,22 @@ struct Activation {
   template <class T>
   DEVICE_FN T simple(T x) const {
     switch (kind) {
-      case Kind::relu: return x < T(0) ? T(0) : x;
-      case Kind::leaky_relu: return x < T(0) ? T(alpha) * x : x;
+      case Kind::relu: return relu(x);
+      case Kind::leaky_relu: return leaky_relu(x, T(alpha));
       case Kind::clip: return x < T(alpha) ? T(alpha) : x > T(beta) ? T(beta) : x;
-      case Kind::hard_sigmoid: return from_zero_to_one(T(alpha) * x + T(beta));
-      case Kind::hard_swish: return x * from_zero_to_one(x * T(1.0 / 6) + T(0.5));
+      case Kind::hard_sigmoid: return hard_sigmoid(x, T(alpha), T(beta));
+      case Kind::hard_swish: return hard_swish(x);
       default: return x;
     }
   }
   template <class T>
   DEVICE_FN T operator()(T x) const {
     switch (kind) {
-      case Kind::sigmoid: return T(1) / (T(1) + std::exp(-x));
-      case Kind::silu: return x / (T(1) + std::exp(-x));
+      case Kind::sigmoid: return sigmoid(x);
+      case Kind::silu: return silu(x);
       case Kind::tanh: return std::tanh(x);
       default: return simple(x);
     }
-  }
-
- private:
-  template <class T>
-  static DEVICE_FN T from_zero_to_one(T x) {
-    return x < T(0) ? T(0) : x > T(1) ? T(1) : x;
   }
 };
 

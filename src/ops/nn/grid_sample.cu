@@ -1,5 +1,4 @@
 // GridSample: an image seen at the places that a grid names.
-#include <algorithm>
 #include <cmath>
 #include <limits>
 

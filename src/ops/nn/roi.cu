@@ -1,5 +1,4 @@
 // RoiAlign and MaxRoiPool: regions of images, each pooled to one size.
-#include <algorithm>
 #include <cmath>
 #include <limits>
 

@@ -12,7 +12,7 @@ DEVICE_FN T blended(Compute<T> update, Compute<T> candidate, T last_h) {
 template <class T>
 struct GruCell {
   static constexpr int kGates = 3;
-  DEVICE_FN void operator()(const Sequences<T>& s, const Place& at, const Compute<T>* product, const T* last_h,
+  DEVICE_FN void operator()(const RecurrenceView<T>& s, const Place& at, const Compute<T>* product, const T* last_h,
                             T* next_h) const {
     using C = Compute<T>;
     const C update = s.activated(at, 0, s.input(at, 0) + product[0] + s.both_biases(at, 0));
@@ -29,7 +29,7 @@ struct GruGates {
   static constexpr int kGates = 2;
   Compute<T>* update;
   T* reset_h;  // the last state by the reset gate
-  DEVICE_FN void operator()(const Sequences<T>& s, const Place& at, const Compute<T>* product, const T* last_h,
+  DEVICE_FN void operator()(const RecurrenceView<T>& s, const Place& at, const Compute<T>* product, const T* last_h,
                             T*) const {
     using C = Compute<T>;
     update[at.state] = s.activated(at, 0, s.input(at, 0) + product[0] + s.both_biases(at, 0));
@@ -42,7 +42,7 @@ template <class T>
 struct GruCandidate {
   static constexpr int kGates = 1;
   const Compute<T>* update;
-  DEVICE_FN void operator()(const Sequences<T>& s, const Place& at, const Compute<T>* product, const T* last_h,
+  DEVICE_FN void operator()(const RecurrenceView<T>& s, const Place& at, const Compute<T>* product, const T* last_h,
                             T* next_h) const {
     const Compute<T> candidate = s.activated(at, 1, s.input(at, 2) + product[0] + s.both_biases(at, 2));
     s.store(at, blended(update[at.state], candidate, last_h[at.state]), next_h);

@@ -8,7 +8,7 @@ template <class T>
 struct LstmCell {
   static constexpr int kGates = 4;
   bool coupled;
-  DEVICE_FN void operator()(const Sequences<T>& s, const Place& at, const Compute<T>* product, const T*,
+  DEVICE_FN void operator()(const RecurrenceView<T>& s, const Place& at, const Compute<T>* product, const T*,
                             T* next_h) const {
     using C = Compute<T>;
     const auto sum = [&](int gate) { return s.input(at, gate) + product[gate] + s.both_biases(at, gate); };

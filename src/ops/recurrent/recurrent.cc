@@ -16,22 +16,22 @@ namespace {
 
 struct KnownActivation {
   const char* name;  // in small letters: names are compared so
-  Activation kind;
+  Squash::Kind kind;
   int arguments;  // how many of alpha and beta it has
   float alpha = 0, beta = 0;
 };
 constexpr KnownActivation kActivations[] = {
-    {"tanh", Activation::tanh, 0},
-    {"sigmoid", Activation::sigmoid, 0},
-    {"relu", Activation::relu, 0},
-    {"affine", Activation::affine, 2, 1.f, 0.f},
-    {"leakyrelu", Activation::leaky_relu, 1, 0.01f},
-    {"thresholdedrelu", Activation::thresholded_relu, 1, 1.f},
-    {"scaledtanh", Activation::scaled_tanh, 2, 1.f, 1.f},
-    {"hardsigmoid", Activation::hard_sigmoid, 2, 0.2f, 0.5f},
-    {"elu", Activation::elu, 1, 1.f},
-    {"softsign", Activation::softsign, 0},
-    {"softplus", Activation::softplus, 0},
+    {"tanh", Squash::Kind::tanh, 0},
+    {"sigmoid", Squash::Kind::sigmoid, 0},
+    {"relu", Squash::Kind::relu, 0},
+    {"affine", Squash::Kind::affine, 2, 1.f, 0.f},
+    {"leakyrelu", Squash::Kind::leaky_relu, 1, 0.01f},
+    {"thresholdedrelu", Squash::Kind::thresholded_relu, 1, 1.f},
+    {"scaledtanh", Squash::Kind::scaled_tanh, 2, 1.f, 1.f},
+    {"hardsigmoid", Squash::Kind::hard_sigmoid, 2, 0.2f, 0.5f},
+    {"elu", Squash::Kind::elu, 1, 1.f},
+    {"softsign", Squash::Kind::softsign, 0},
+    {"softplus", Squash::Kind::softplus, 0},
 };
 
 const KnownActivation& activation_of(std::string name) {
@@ -75,10 +75,10 @@ class Recurrent : public Op {
     const int64_t gates = gates_of(of_.cell), directions = of_.directions;
     if (input == 1) {
       device::RecurrentLayer layer;
-      layer.cell = of_.cell == Cell::lstm                      ? device::RecurrentLayer::Cell::lstm
-                   : of_.cell == Cell::gru                     ? device::RecurrentLayer::Cell::gru
-                   : of_.squash[0][0].kind == Activation::relu ? device::RecurrentLayer::Cell::rnn_relu
-                                                               : device::RecurrentLayer::Cell::rnn_tanh;
+      layer.cell = of_.cell == Cell::lstm                        ? device::RecurrentLayer::Cell::lstm
+                   : of_.cell == Cell::gru                       ? device::RecurrentLayer::Cell::gru
+                   : of_.squash[0][0].kind == Squash::Kind::relu ? device::RecurrentLayer::Cell::rnn_relu
+                                                                 : device::RecurrentLayer::Cell::rnn_tanh;
       layer.type = constant.type;
       layer.hidden = constant.shape[1] / gates;
       layer.input = constant.shape[2];
@@ -145,11 +145,11 @@ class Recurrent : public Op {
       const Squash* const squash = of_.squash[direction];
       if (of_.cell == Cell::rnn) {
         if (squash[0].kind != of_.squash[0][0].kind) return false;
-        if (squash[0].kind != Activation::tanh && squash[0].kind != Activation::relu) return false;
+        if (squash[0].kind != Squash::Kind::tanh && squash[0].kind != Squash::Kind::relu) return false;
         continue;
       }
-      if (squash[0].kind != Activation::sigmoid || squash[1].kind != Activation::tanh) return false;
-      if (of_.cell == Cell::lstm && squash[2].kind != Activation::tanh) return false;
+      if (squash[0].kind != Squash::Kind::sigmoid || squash[1].kind != Squash::Kind::tanh) return false;
+      if (of_.cell == Cell::lstm && squash[2].kind != Squash::Kind::tanh) return false;
     }
     return true;
   }

@@ -7,7 +7,7 @@ namespace {
 template <class T>
 struct RnnCell {
   static constexpr int kGates = 1;
-  DEVICE_FN void operator()(const Sequences<T>& s, const Place& at, const Compute<T>* product, const T*,
+  DEVICE_FN void operator()(const RecurrenceView<T>& s, const Place& at, const Compute<T>* product, const T*,
                             T* next_h) const {
     s.store(at, T(s.activated(at, 0, s.input(at, 0) + product[0] + s.both_biases(at, 0))), next_h);
   }

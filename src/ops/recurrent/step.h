@@ -28,7 +28,7 @@ struct Place {
 
 // What the kernels see of a recurrence.
 template <class T>
-struct Sequences {
+struct RecurrenceView {
   using C = Compute<T>;
   int64_t steps, batch, hidden;
   int gates;
@@ -42,7 +42,7 @@ struct Sequences {
   T *y, *y_h, *y_c;
   C* c;
 
-  explicit Sequences(const Recurrence& r)
+  explicit RecurrenceView(const Recurrence& r)
       : steps(r.steps),
         batch(r.batch),
         hidden(r.hidden),
@@ -110,7 +110,7 @@ struct Sequences {
 
 template <class T, class CellOf>
 struct CellStep {
-  Sequences<T> sequences;
+  RecurrenceView<T> sequences;
   CellOf cell;
   int64_t step;
   Divider by_hidden, by_batch;
@@ -138,7 +138,7 @@ struct ProductStep {
     C of[kGates][kRows];
   };
 
-  Sequences<T> sequences;
+  RecurrenceView<T> sequences;
   CellOf cell;
   int64_t step, units;
   Divider by_hidden;
@@ -257,7 +257,7 @@ class Steps {
 
   Context& context_;
   const Recurrence& r_;
-  const Sequences<T> sequences_;
+  const RecurrenceView<T> sequences_;
   ScratchWorkspace workspace_;
   T* products_ = nullptr;
 };

@@ -1,6 +1,4 @@
 // OneHot, EyeLike and Trilu: elements that depend on where they are.
-#include <limits>
-
 #include "device/divide.h"
 #include "device/launch.h"
 #include "device/transform.h"

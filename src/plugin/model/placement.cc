@@ -1,7 +1,5 @@
 #include "plugin/model/placement.h"
 
-#include <functional>
-
 namespace encore::plugin {
 namespace {
 

@@ -1,5 +1,4 @@
 // The table of provider options.
-#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <optional>
