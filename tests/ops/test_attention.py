@@ -108,6 +108,8 @@ def attention(
         inputs += [None, None]
     if lengths is not None:
         inputs.append(Const(np.array(lengths, np.int64)))
+    while inputs[-1] is None:
+        inputs.pop()
     outputs = outputs or [True, past > 0, past > 0, False]
     while not outputs[-1]:
         outputs = outputs[:-1]

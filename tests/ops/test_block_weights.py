@@ -50,6 +50,8 @@ def nbits(m, depth, rows, block=32, bits=4, dtype="float16", zeros=None, groups=
         inputs.append(None)
     inputs.append(None if groups is None else integers("int32", groups, low=0, high=blocks - 1))
     inputs.append(floats(rows) if bias else None)
+    while inputs[-1] is None:
+        inputs.pop()
     constant = more.pop("constant", False)
     if constant:
         inputs[1:] = [None if given is None else Const(given) for given in inputs[1:]]
@@ -391,6 +393,8 @@ def fp8(m, depth, rows, block=128, dtype="float16", a_scale=None, bias=False):
         None if a_scale is None else one(a_scale),
         floats(rows) if bias else None,
     ]
+    while inputs[-1] is None:
+        inputs.pop()
 
     def reference(a, b, scales, a_scale=None, bias=None):
         if a_scale is not None:

@@ -50,6 +50,8 @@ def hashed(dtype, batch, length, most=3, heads=2, past=True, offsets=False, eos=
         np.array(3, dtype) if eos else None,
         integers("int32", batch, length, low=0, high=1) if segments else None,
     ]
+    while inputs[-1] is None:
+        inputs.pop()
     attrs = {"max_ngram_size": most, "n_head_per_ngram": heads, "pad_id": 7, **attrs}
     return exact("NGramHashMapping", inputs, attrs, 2)
 
@@ -122,6 +124,8 @@ def packed(dtype, lengths, most=3, heads=2, past=True, eos=False, segments=0, ca
         integers("int32", batch, state, low=0, high=1) if segments == 2 else None,
         integers("int32", batch, low=-1, high=9) if capacity else None,
     ]
+    while inputs[-1] is None:
+        inputs.pop()
     attrs = {"max_ngram_size": most, "n_head_per_ngram": heads, "pad_id": 7, **attrs}
     if capacity:
         attrs["state_update_capacity"] = capacity

@@ -165,6 +165,8 @@ def embedding(width, batch=2, length=5, segments=True, mask=True, places=None, s
         integers("int32", batch, length, low=0, high=1) if mask else None,
         integers("int32", *places, low=0, high=length + 2) if places else None,
     ]
+    while inputs[-1] is None:
+        inputs.pop()
     attrs = {"epsilon": 1e-12}
     return case("EmbedLayerNormalization", inputs, attrs, dtype=dtype, outputs=2 + sum, reference=reference, **more)
 

@@ -399,6 +399,8 @@ def dynamic(case, pads, dtype="float32"):
     """com.microsoft's transposed convolution, whose pads are an input."""
     x, w, *bias = case.inputs
     given = [x, w, None if pads is None else Const(np.array(pads, np.int64)), *bias]
+    while given[-1] is None:
+        given.pop()
     attrs = {name: value for name, value in case.attrs.items() if name != "pads"}
     more = {"op": "ConvTransposeWithDynamicPads", "domain": "com.microsoft", "name": f"{case.name}_{pads}"}
     return replace(case, inputs=given, attrs=attrs, dtype=dtype, **more)

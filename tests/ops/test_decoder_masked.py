@@ -157,6 +157,8 @@ def self_attention(b, n, size, past, most, dtype, mask=None, beams=None, width=N
         mask,
     ]
     inputs += [floats(2, b, n, most, size), None, Const(ints(past)), width and Const(ints(width)), beams]
+    while inputs[-1] is None:
+        inputs.pop()
     attrs = {"num_heads": n, "past_present_share_buffer": 1, **attrs}
 
     def run(x, weights, bias, mask=None, cache=None, _=None, past=None, width=None, beams=None):

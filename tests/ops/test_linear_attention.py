@@ -24,6 +24,8 @@ def inputs(rule, batch, tokens, heads, rows, columns, *, queries=1, past=True, d
 def attention(rule, *shape, dtype="float32", queries=1, name="", attrs=None, reference=None, **how):
     heads = {"kv_num_heads": shape[2], "q_num_heads": shape[2] * queries}
     given = inputs(rule, *shape, queries=queries, **how)
+    while given[-1] is None:
+        given.pop()
     return Case(
         "LinearAttention",
         given,
@@ -111,6 +113,8 @@ def contrib(rule, batch, tokens, heads, rows, columns, *, queries=None, keys=Non
     made[1] = np.ascontiguousarray(made[1][..., : keys * rows])
     if window and made[3] is not None:
         made[3] = floats(window, *made[3].shape)
+    while made[-1] is None:
+        made.pop()
 
     def reference(q, k, v, past=None, decay=None, rate=None):
         spread = lambda x, size: np.repeat(x.reshape(batch, tokens, -1, size), heads * size // x.shape[-1] or 1, 2)
@@ -210,6 +214,8 @@ def delta_net(
         Const(np.array([(3 * i) % 11 - 1 for i in range(batch)], np.int32)) if most else None,
         Const(np.array([active], np.int32)) if active is not None else None,
     ]
+    while given[-1] is None:
+        given.pop()
 
     def reference(q, k, v, ends_, decay=None, rate=None, state=None, a_log=None, bias=None, counts=None, active_=None):
         if packed:

@@ -223,6 +223,8 @@ def product(a, b, *, orders=(ROWS, COLUMNS), bias=False, c=None, by_column=False
         stored(integers(np.int8, *c, low=-128, high=127), orders[0]) if c else None,
         scale(0.31) if c else None,
     ]
+    while given[-1] is None:
+        given.pop()
     attrs = {"order_A": orders[0], "order_B": orders[1], "order_Y": orders[0]}
     name = f"{orders[0]}{orders[1]}-{bias}-{bool(c)}"
     return Case("QOrderedMatMul", given, attrs, "float32", 1, "exact", DOMAIN, name=name, reference=reference, **more)

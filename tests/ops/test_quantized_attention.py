@@ -25,6 +25,8 @@ def case(
     outputs = 2 if past is not None else 1
     inputs = [x, Const(weight) if constant else weight, floats(width), *scales, mask, *map(_one, points)]
     inputs.append(None if past is None else floats(2, batch, heads, past, size))
+    while inputs[-1] is None:
+        inputs.pop()
     attrs = {"num_heads": heads, **more}
 
     def run(x, weight, add, x_scale, w_scale, mask=None, x_zero=0, w_zero=0, past=None):

@@ -81,6 +81,8 @@ def case(op, steps=5, batch=3, size=4, hidden=6, lengths=None, direction="forwar
         inputs += [small(*state), small(count, 3 * hidden)]
     for i in rest.pop("without", ()):
         inputs[i] = None
+    while inputs[-1] is None:
+        inputs.pop()
     if rest.pop("constant", False):
         inputs[1:4] = [None if i is None else Const(i) for i in inputs[1:4]]
     # Doubles the CPU EP does not compute, nor batches first.

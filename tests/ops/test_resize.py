@@ -24,6 +24,8 @@ def resize(x, scales=None, sizes=None, roi=None, opset=19, **attrs):
     if opset < 13:  # not optional yet, but may be empty
         for i in (1, 2):
             inputs[i] = inputs[i] or Const(np.zeros(0, np.float32), fixed=True)
+    while inputs[-1] is None:
+        inputs.pop()
     name = "_".join(str(v).replace(" ", "") for v in (*(scales or sizes), *attrs.values()))
     family = "exact" if attrs.get("mode", "nearest") == "nearest" else "reduce"
     return Case("Resize", inputs, attrs, opset=opset, family=family, name=name)

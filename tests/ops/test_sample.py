@@ -267,6 +267,8 @@ def deform(*shape, out=4, kernel=(3, 3), groups=1, offset_groups=1, mask=True, b
         floats(out) if bias else None,
         floats(n, offset_groups * taps, *size, low=0, high=1) if mask else None,
     ]
+    while inputs[-1] is None:
+        inputs.pop()
     attrs = {"group": groups, "offset_group": offset_groups, **attrs}
     name = "_".join(str(v).replace(" ", "") for v in attrs.values())
     return Case("DeformConv", inputs, attrs, opset=opset, family="matmul", name=name)

@@ -35,6 +35,8 @@ def transform(x, length=None, axis=-2, inverse=0, onesided=0, opset=20, kind=I64
         attrs["axis"] = axis
     elif axis != -2:
         inputs.append(Const(np.array(axis, I64)))
+    if inputs[-1] is None:
+        inputs.pop()
     reference = dft(length, axis, inverse, onesided)
     return Case("DFT", inputs, attrs, opset=opset, reference=reference, family="fourier", **rest)
 
@@ -123,6 +125,8 @@ def stft(step, length=None, onesided=1):
 
 def short_time(x, step, window=None, length=None, onesided=1, **rest):
     inputs = [x, Const(np.array(step, I64)), window, None if length is None else Const(np.array(length, I64))]
+    while inputs[-1] is None:
+        inputs.pop()
     attrs = {"onesided": onesided}
     return Case("STFT", inputs, attrs, opset=17, reference=stft(step, length, onesided), family="fourier", **rest)
 
