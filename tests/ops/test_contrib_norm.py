@@ -268,6 +268,8 @@ def test_branchwise_rms_norm_of_other_types_and_sizes():
     more = {"domain": MICROSOFT}
     fails("BranchwiseRMSNorm", [floats(2, 30)], {"num_branches": 4}, "divided by num_branches 4", **more)
     fails("BranchwiseRMSNorm", [floats(2, 4, 7), floats(4)], {}, "scale .* does not fit", **more)
+    none = np.zeros((2**59, 0), np.float32)  # times the branches that is no number of 64 bits
+    check(Case("BranchwiseRMSNorm", [none], {"num_branches": 16}, reference=lambda x: [x], **more))
     declined("BranchwiseRMSNorm", [floats(2, 30)], {"num_branches": -1}, **more)
 
 

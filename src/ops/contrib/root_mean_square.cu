@@ -144,11 +144,13 @@ class BranchwiseRMSNorm : public Op {
     const Branches shape = branches_of(x.shape, branches_, "X");
     bool per_branch = false;
     if (scale) {
-      per_branch = scale->shape == Shape{shape.count, shape.width} || scale->shape == Shape{shape.count * shape.width};
+      per_branch = scale->shape == Shape{shape.count, shape.width} ||
+                   scale->shape == Shape{checked_product(shape.count, shape.width)};
       require(per_branch || scale->shape == Shape{shape.width}, "scale ", scale->shape.str(), " does not fit ",
               shape.count, " branches of ", shape.width);
     }
     const Tensor y = context.output(0, x.shape);
+    if (y.count() == 0) return;
     normalize(context.stream(), x, scale, nullptr, y,
               {shape.rows * shape.count, shape.width, per_branch ? shape.count : 1, epsilon_});
   }
