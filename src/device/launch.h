@@ -35,6 +35,16 @@ struct Blocks {
 };
 struct NoShared {};
 
+// The most threads that a block of this body may have. The fewer, the more registers each gets: Body::kMaxThreads, else
+// 1024.
+template <class Body>
+constexpr int max_threads() {
+  if constexpr (requires { Body::kMaxThreads; })
+    return Body::kMaxThreads;
+  else
+    return 1024;
+}
+
 // The most shared memory that a block can have on a GPU of NVIDIA's Hopper architecture: Shared, what collectives need
 // and dynamic memory together. Older GPUs may have less.
 inline constexpr int64_t kMostSharedBytes = 227 * 1024;

@@ -71,6 +71,11 @@ struct BlockShape {
   }
 };
 
+struct AtMost64 {
+  static constexpr int kMaxThreads = 64;
+  DEVICE_FN void operator()(Block<NoShared>&, const NoShared&) const {}
+};
+
 struct Best {  // 8 bytes: a value and where it is
   float value;
   int index;
@@ -267,6 +272,7 @@ TEST(Block, ImpossibleGridIsRefused) {
     EXPECT_THROW(block_kernel<NoShared>(stream, {1, threads}, BlockShape{nullptr}), Error) << threads;
   }
   EXPECT_THROW(block_kernel<NoShared>(stream, {int64_t(1) << 31, 32}, BlockShape{nullptr}), Error);
+  EXPECT_THROW(block_kernel<NoShared>(stream, {1, 96}, AtMost64{}), Error);
   clear_error(0);
   stream.ref().synchronize();
 }

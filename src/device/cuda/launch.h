@@ -29,16 +29,6 @@ __device__ __forceinline__ T shuffle(const T& value, F shuffle_word) {
   memcpy(&shuffled, words, sizeof(T));
   return shuffled;
 }
-
-// The most threads that a block of this body may have. The fewer, the more registers each gets: Body::kMaxThreads, else
-// 1024.
-template <class Body>
-constexpr int max_threads() {
-  if constexpr (requires { Body::kMaxThreads; })
-    return Body::kMaxThreads;
-  else
-    return 1024;
-}
 }  // namespace detail
 
 template <class Shared>
@@ -146,7 +136,7 @@ class Block {
 
 namespace cuda {
 template <class Shared, class Body>
-__global__ void __launch_bounds__(detail::max_threads<Body>()) block_entry(const __grid_constant__ Body body) {
+__global__ void __launch_bounds__(max_threads<Body>()) block_entry(const __grid_constant__ Body body) {
   __shared__ alignas(16) alignas(Shared) unsigned char shared[sizeof(Shared)];
   __shared__ alignas(16) unsigned char lanes[kLanesBytes];
   extern __shared__ __align__(16) unsigned char dynamic[];

@@ -84,7 +84,7 @@ class Block {
 template <class Shared, class Body>
 void block_kernel(StreamRef stream, Blocks grid, const Body& body) {
   if (grid.blocks <= 0) return;
-  virtual_gpu::check_grid(grid, sizeof(Shared));
+  virtual_gpu::check_grid(grid, sizeof(Shared), max_threads<Body>());
   virtual_gpu::enqueue(stream, kernel_name<Body>(), [grid, body = virtual_gpu::as_launched(body)] {
     virtual_gpu::for_each(grid.blocks, [&](int64_t index) {
       auto shared = std::unique_ptr<Shared>(new Shared);

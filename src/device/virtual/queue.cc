@@ -116,9 +116,11 @@ void enqueue(StreamRef stream, std::string_view kernel, std::function<void()> ta
   submit(stream, NodeKind::kernel, kernel, std::move(task));
 }
 
-void check_grid(const Blocks& grid, size_t shared_bytes) {
+void check_grid(const Blocks& grid, size_t shared_bytes, int max_threads) {
   require(grid.threads >= 32 && grid.threads <= 1024 && grid.threads % 32 == 0, "a block cannot have ", grid.threads,
           " threads: it takes a multiple of 32, at most 1024");
+  require(grid.threads <= max_threads, "a block of this kernel cannot have ", grid.threads,
+          " threads: it has registers for ", max_threads);
   require(grid.blocks <= 0x7fffffff, "a launch cannot have ", grid.blocks, " blocks");
   const int64_t free = kMostSharedBytes - kLanesBytes - int64_t(shared_bytes);
   require(grid.dynamic_bytes >= 0 && grid.dynamic_bytes <= free, "a block cannot have ", grid.dynamic_bytes,

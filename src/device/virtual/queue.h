@@ -15,7 +15,7 @@ namespace encore::device::virtual_gpu {
 
 // Appends a task to the stream, or to the graph which the stream captures. It may run many times.
 void enqueue(StreamRef stream, std::string_view kernel, std::function<void()> task);
-void check_grid(const Blocks& grid, size_t shared_bytes);
+void check_grid(const Blocks& grid, size_t shared_bytes, int max_threads);
 
 // In which order the indices of a launch, and the threads of a phase, run. Kernels must not care. `split` runs two
 // halves on two threads, for TSan. ENCORE_VIRTUAL_ORDER=forward|reversed|split sets it at start.

@@ -29,7 +29,8 @@ struct Allocation {
   Place place() const { return origin == Origin::pinned ? Place::pinned : Place::device; }
 };
 
-inline constexpr unsigned char kFresh = 0xcb, kFreed = 0xdb;  // what memory holds before its first write, after its end
+// What memory holds before its first write, which is not a number in any type of floats, and after its end.
+inline constexpr unsigned char kFresh = 0xff, kFreed = 0xdb;
 
 // Memory, registered: pinned memory is the heap's, device memory is out of the host's reach. Throws
 // Error{out_of_memory} beyond the device's capacity. Its contents are undefined.
