@@ -133,9 +133,9 @@ def _pytest(*options, ort=env.NEWEST_ORT, preset="virtual"):
 
 
 def _sanitized_operators(preset):
-    """Each kernel, where it would leave its memory or its types' values."""
+    """Each kernel, where it would leave its memory or its types' values; its threads run from the last to the first."""
     command = [env.PYTHON, "-m", "pytest", "-q", "-n", env.JOBS, "--representative", env.ROOT / "tests" / "ops"]
-    return _stream(command, _in_sanitized_python(preset))
+    return _stream(command, _in_sanitized_python(preset) | {"ENCORE_VIRTUAL_ORDER": "reversed"})
 
 
 def _launcher(preset):

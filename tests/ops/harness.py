@@ -291,8 +291,13 @@ def _bind_misaligned(binding, name, array, keep):
     padded = np.concatenate([np.zeros(1, array.dtype), array.reshape(-1)])
     value = on_device(padded)
     keep.append(value)
+    bind_at(binding, name, array, value.data_ptr() + array.dtype.itemsize)
+
+
+def bind_at(binding, name, array, address):
+    """Binds memory of the device as an input like the array."""
     device = ort.capi.onnxruntime_pybind11_state.OrtDevice(1, 0, NVIDIA, 0)
-    binding._iobinding.bind_input(name, device, array.dtype, list(array.shape), value.data_ptr() + array.dtype.itemsize)
+    binding._iobinding.bind_input(name, device, array.dtype, list(array.shape), address)
 
 
 def check(case):

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 from encore_session import EAGER, HAS_GRAPHS, assert_all_on_encore, in_new_process, on_device, run_options
-from harness import _Model, session
+from harness import _Model, bind_at, session
 
 
 def check_in_place(case, shared):
@@ -36,3 +37,21 @@ def check_in_order(order, module, function):
     """Calls the module's function where the virtual GPU runs a launch's threads in that order."""
     code = f"import sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\nimport {module}\n{module}.{function}()\n"
     in_new_process(code, ENCORE_VIRTUAL_ORDER=order)
+
+
+def check_refused(case, shared, words):
+    """A run is refused whose outputs begin where those inputs do, which are smaller."""
+    model = _Model(case, case.dtype)
+    sess = session(model.model)
+    assert_all_on_encore(sess)
+    wanted = dict(zip(model.outputs, sess.run(model.outputs, model.feeds, run_options(EAGER))))
+    values = {name: on_device(value) for name, value in (model.feeds | wanted).items()}
+    binding = sess.io_binding()
+    for name in model.feeds:
+        binding.bind_ortvalue_input(name, values[name])
+    for output, name in ((f"y{o}", f"x{i}") for o, i in shared.items()):
+        bind_at(binding, name, model.feeds[name], values[output].data_ptr())
+    for name in wanted:
+        binding.bind_ortvalue_output(name, values[name])
+    with pytest.raises(Exception, match=words):
+        sess.run_with_iobinding(binding, run_options(EAGER))

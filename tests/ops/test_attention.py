@@ -6,6 +6,7 @@ import pytest
 from both import Both
 from encore_session import EP_NAME, nodes_on
 from harness import Case, Const, bools, check, floats, seeded, session
+from in_place import check_refused
 from onnx import helper
 from refusal import declined, fails
 
@@ -306,6 +307,11 @@ def test_flat_inputs(dtype):
     check(attention((2, 2, 64), (2, 17, 32), (2, 17, 24), dtype=dtype, **heads))
     check(attention((2, 10, 64), (2, 10, 32), (2, 10, 24), past=5, dtype=dtype, is_causal=1, **heads))
     check(attention((2, 10, 64), (2, 10, 32), dtype=dtype, outputs=[True, True, True, False], **heads))
+
+
+def test_a_past_of_another_room_where_the_present_is_fails():
+    c = attention((2, 2, 3, 8), (2, 2, 3, 8), past=4)
+    check_refused(c, {1: 4, 2: 5}, "has room for 4 rows and not for 7")
 
 
 def test_of_what_is_wanted_of_past_and_present():

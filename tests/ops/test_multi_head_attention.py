@@ -5,6 +5,7 @@ import pytest
 from encore_session import assert_all_on_encore
 from harness import Case, Const, check, floats, seeded, session
 from heads_reference import attend, split
+from in_place import check_refused
 from onnx import helper
 from refusal import declined, fails
 
@@ -129,6 +130,11 @@ def test_past(s, h, past, dtype):
 def test_shared_buffer(past, s, bias, dtype):
     inputs = [(2, s, 80)] * 3 + [bias, None, None, (2, 2, 12, 40), (2, 2, 12, 40), Const(ints(past))]
     check(case(inputs, 2, dtype, 3, unidirectional=1))
+
+
+def test_a_past_of_another_room_where_the_present_is_fails():
+    inputs = [(2, 1, 80)] * 3 + [None] * 3 + [(2, 2, 5, 40)] * 2
+    check_refused(case(inputs, 2, outputs=3), {1: 6, 2: 7}, "has room for 5 rows and not for 6")
 
 
 B, N, S, T, H = 2, 3, 5, 24, 16

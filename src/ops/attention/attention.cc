@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "ops/attention/attend.h"
+#include "ops/attention/past.h"
 #include "ops/registry.h"
 #include "ops/shape/strided.h"
 
@@ -138,6 +139,7 @@ class Attention : public Op {
     const Type type = context.input(output).type;
     const size_t bytes = device::size_bytes(type);
     void* const all = wanted ? context.output(output, shape).data : context.scratch(size_t(shape.count()) * bytes);
+    if (past) check_past(now.batch * now.heads, past->data, before, all, shape[2]);
     const HeadRows joined{all, shape.count(1, 4), shape.count(2, 4), now.size};
     const auto copy = [&](const HeadRows& from, int64_t rows, int64_t at) {
       StridedCopy copy;

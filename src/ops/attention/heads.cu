@@ -5,6 +5,7 @@
 #include "device/divide.h"
 #include "device/transform.h"
 #include "ops/attention/attend_view.h"
+#include "ops/attention/past.h"
 #include "ops/dispatch.h"
 
 namespace encore::ops {
@@ -120,6 +121,7 @@ void HeadMoves::append(Heads& heads, const void* bias, const Cache& cache) {
   if (!cache.present && cache.past_rows == 0) return add_bias(heads, bias);
   const int64_t rows = cache.past_rows + heads.rows, capacity = cache.present ? cache.capacity : rows;
   void* const all = cache.present ? cache.present : scratch(heads, rows);
+  check_past(heads.batch * heads.heads, cache.past, cache.past_capacity, all, capacity);
   const auto at = [&](const void* data, int64_t row, int64_t of) {
     return heads_of_cache(offset(data, row * heads.size, type_), heads.batch, heads.heads, rows, heads.size, of).view;
   };
