@@ -1,7 +1,7 @@
 // What indexers keep from one run to the next, beside entries.
-#include "device/memory.h"
 #include "ops/attention/indexer.h"
 #include "ops/dispatch.h"
+#include "ops/next_state.h"
 #include "ops/shape.h"
 
 namespace encore::ops {
@@ -66,15 +66,13 @@ using Floats = TypeList<float, Half, BFloat16>;
 void keep_pending(Context& context, Type type, const Requests& requests, const Pending& pending, void* to, int rows) {
   const int64_t count = checked_product(checked_product(requests.count, rows), pending.width);
   if (count == 0) return;
-  const size_t bytes = device::size_bytes(type, count);
-  // What is kept may lie where it was, and moves to earlier rows.
-  void* const kept = to == pending.buffer ? context.scratch(bytes) : to;
+  const NextState next(context, to, pending.buffer, device::size_bytes(type, count));
   dispatch(Floats{}, type, [&]<class T> {
     device::for_each_index(context.stream(), count,
-                           KeepPending<T>{requests, pending, static_cast<T*>(kept),
+                           KeepPending<T>{requests, pending, static_cast<T*>(next.data()),
                                           device::Divider(pending.width, count), device::Divider(rows, count)});
   });
-  if (kept != to) device::copy(context.stream(), to, kept, bytes);
+  next.settle(context.stream());
 }
 
 void capture_updates(Context& context, const Indexing& p, const Updates& updates) {

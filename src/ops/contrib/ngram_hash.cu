@@ -5,6 +5,7 @@
 #include "device/divide.h"
 #include "device/fault.h"
 #include "ops/dispatch.h"
+#include "ops/next_state.h"
 #include "ops/op.h"
 #include "ops/registry.h"
 #include "ops/shape/strided.h"
@@ -146,15 +147,12 @@ class NGramHash : public Op {
   }
 
   void run(Context& context) const override {
-    const auto optional = [&](int input) {
-      return input < context.input_count() ? context.find_input(input) : nullptr;
-    };
-    const auto wants = [&](int output) { return output < context.output_count() && context.wants_output(output); };
     constexpr int kFirst = kPacked ? 4 : 3;  // of the optional ones
     const Tensor &ids = context.input(0), &multipliers = context.input(1), &sizes = context.input(2);
-    const Tensor *past = optional(kFirst), *offsets = optional(kFirst + 1), *eos = optional(kFirst + 2),
-                 *segments = optional(kFirst + 3), *past_segments = kPacked ? optional(8) : nullptr,
-                 *captured = kPacked ? optional(9) : nullptr, *ends = kPacked ? &context.input(3) : nullptr;
+    const Tensor *past = context.find_input(kFirst), *offsets = context.find_input(kFirst + 1),
+                 *eos = context.find_input(kFirst + 2), *segments = context.find_input(kFirst + 3),
+                 *past_segments = kPacked ? context.find_input(8) : nullptr,
+                 *captured = kPacked ? context.find_input(9) : nullptr, *ends = kPacked ? &context.input(3) : nullptr;
     const int64_t state = most_ - 1, all_heads = checked_product(state, heads_);
     require(ids.shape.rank() == (kPacked ? 1 : 2), "input_ids ", ids.shape.str(), " must have ",
             kPacked ? "one dimension" : "two dimensions");
@@ -174,25 +172,22 @@ class NGramHash : public Op {
     check(past_segments, {sequences, state}, "past_segment_ids");
     check(captured, {sequences}, "capture_count");
     require(!eos || eos->shape.rank() == 0, "eos_token_id ", eos ? eos->shape.str() : "", " must be a scalar");
-    require(segments || (!past_segments && !(kPacked && wants(2))),
+    require(segments || (!past_segments && !(kPacked && context.wants_output(2))),
             "past_segment_ids and present_segment_ids want segment_ids");
 
     std::vector<int64_t> dims(ids.shape.dims().begin(), ids.shape.dims().end());
     dims.push_back(all_heads);
     const Tensor hashes = context.output(0, Shape(dims));
     const Shape states{sequences, state};
-    const Tensor present = wants(1) ? context.output(1, states) : Tensor();
-    const Tensor present_segments = kPacked && wants(2) ? context.output(2, states) : Tensor();
-    const Tensor captures = kPacked && wants(3) ? context.output(3, Shape{sequences, capacity_, state}) : Tensor();
+    const Tensor present = context.wants_output(1) ? context.output(1, states) : Tensor();
+    const Tensor present_segments = kPacked && context.wants_output(2) ? context.output(2, states) : Tensor();
+    const Tensor captures =
+        kPacked && context.wants_output(3) ? context.output(3, Shape{sequences, capacity_, state}) : Tensor();
     const bool keeps = present.data || present_segments.data;
     const int64_t capacity = captures.data ? capacity_ : 0;
     const int64_t count = hashes.count() + sequences * capacity * state + (keeps ? states.count() : 0);
     if (count == 0) return;
-    // What was kept may lie where it is to be kept again.
-    const auto beside = [&](const Tensor& kept, const Tensor* before) {
-      return kept.data && before && before->data == kept.data ? context.scratch(kept.bytes()) : kept.data;
-    };
-    void *ids_kept = beside(present, past), *segments_kept = beside(present_segments, past_segments);
+    const NextState next(context, present, past), next_segments(context, present_segments, past_segments);
     dispatch(TypeList<int32_t, int64_t>{}, ids.type, [&]<class T>() {
       const auto at = [](const Tensor* tensor) { return tensor ? tensor->as<const T>() : nullptr; };
       const auto ints = [](const Tensor* tensor) { return tensor ? tensor->as<const int32_t>() : nullptr; };
@@ -207,8 +202,8 @@ class NGramHash : public Op {
                                  ints(captured),
                                  hashes.as<T>(),
                                  captures.as<T>(),
-                                 static_cast<T*>(ids_kept),
-                                 static_cast<int32_t*>(segments_kept),
+                                 static_cast<T*>(next.data()),
+                                 static_cast<int32_t*>(next_segments.data()),
                                  ids.count(),
                                  sequences,
                                  length,
@@ -222,9 +217,8 @@ class NGramHash : public Op {
                                  context.fault(),
                              });
     });
-    if (ids_kept != present.data) copy_bytes(context.stream(), ids_kept, present.data, int64_t(present.bytes()));
-    if (segments_kept != present_segments.data)
-      copy_bytes(context.stream(), segments_kept, present_segments.data, int64_t(present_segments.bytes()));
+    next.settle(context.stream());
+    next_segments.settle(context.stream());
   }
 
  private:

@@ -5,10 +5,10 @@
 
 #include "device/divide.h"
 #include "device/launch.h"
-#include "device/memory.h"
 #include "device/quick.h"
 #include "device/transform.h"
 #include "ops/dispatch.h"
+#include "ops/next_state.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
@@ -220,9 +220,7 @@ class CausalConvWithState : public Op {
     const Tensor y = context.output(0, x.shape);
     const Tensor present = context.wants_output(1) ? context.output(1, state) : Tensor();
     const int64_t states = present.data ? checked_product(slots, kept) : 0;
-    // Both states may lie in the same memory, of which other threads still read.
-    const bool beside = past && present.data && present.data == past->data;
-    void* const made = beside ? context.scratch(present.bytes()) : present.data;
+    const NextState next(context, present, past);
     dispatch(TypeList<float, Half, BFloat16>{}, x.type, [&]<class T> {
       const Taps<T> taps{w.as<const T>(), data_of<T>(bias), kernel, dilation_, silu_};
       const T* const before = past ? past->as<const T>() + (slots - 1) * slot_size : nullptr;
@@ -231,11 +229,11 @@ class CausalConvWithState : public Op {
       const int64_t count = checked_product(checked_product(batch, channels), places);
       device::for_each_index(
           context.stream(), count,
-          CausalConv<T>{taps, x.as<const T>(), data_of<T>(past), y.as<T>(), static_cast<T*>(made), length, kept, slots,
-                        slot_size, Lay(last_, channels, length), Lay(last_, channels, kept), last_, wide ? length : 0,
-                        Divider(places, count), Divider(channels, count)});
+          CausalConv<T>{taps, x.as<const T>(), data_of<T>(past), y.as<T>(), static_cast<T*>(next.data()), length, kept,
+                        slots, slot_size, Lay(last_, channels, length), Lay(last_, channels, kept), last_,
+                        wide ? length : 0, Divider(places, count), Divider(channels, count)});
     });
-    if (beside) device::copy(context.stream(), present.data, made, present.bytes());
+    next.settle(context.stream());
   }
 
  private:
