@@ -25,7 +25,7 @@ NVIDIA = 0x10DE  # onnxruntime tells vendors apart by their PCI ids
 HAS_GRAPHS = ORT_VERSION >= (1, 26)  # before, it doesn't ask a plugin to capture
 EAGER = -1  # the graph id under which a run isn't captured
 # What options that Encore refuses raise: Python goes on with the CPU, as make_session finds, but not from 1.32 on.
-REFUSED = AssertionError if ORT_VERSION < (1, 32) else capi.InvalidArgument
+REFUSED, REFUSAL = (AssertionError, "alone") if ORT_VERSION < (1, 32) else (capi.InvalidArgument, "")
 
 
 def only_if(applies):

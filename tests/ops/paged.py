@@ -2,21 +2,14 @@
 
 import numpy as np
 from encore_session import HAS_GRAPHS, assert_all_on_encore, empty_on_device, on_device, run_options
+from group_query import MICROSOFT, in_order
 from harness import Case, Const, floats, seeded, session
 from onnx import TensorProto, helper
 from pages_reference import PAGED, batch, quarters, reference, tables
 
-MICROSOFT = "com.microsoft"
 HALVES = ["float16", "bfloat16"]
 # Keys are rounded where they are kept, and queries where they are turned, which the reference doesn't do.
 TOLERANCE = {"float16": (4e-3, 3e-3), "bfloat16": (3e-2, 2e-2)}
-
-
-def filled(names, x):
-    inputs = [x.get(n) for n in names]
-    while inputs[-1] is None:
-        inputs.pop()
-    return inputs
 
 
 def paged(
@@ -64,7 +57,7 @@ def paged(
             x["places"][::3] = -1
         if metadata:
             x["metadata"] = Const(np.array(metadata, np.int32))
-        return filled(PAGED, x)
+        return in_order(PAGED, x)
 
     if rotary is not None:
         attrs["do_rotary"] = 1

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from group_query import MICROSOFT, in_order
 from harness import check
-from paged import HALVES, MICROSOFT, filled, paged
+from paged import HALVES, paged
 from pages_reference import PAGED, batch
 from refusal import declined, fails
 
@@ -56,7 +57,7 @@ LATENT = {"num_heads": 4, "kv_num_heads": 1, "kv_cache_layout": "LATENT"}
 def test_latent_rows_that_are_not_supported_are_declined(inputs, attrs):
     x = batch((2,), (3,), 4, 1, 64, 16, latent=True)
     x |= {n: None if shape is None else np.zeros(shape, np.float32) for n, shape in inputs.items()}
-    inputs = [v.astype(np.float16) if v is not None and v.dtype == np.float32 else v for v in filled(PAGED, x)]
+    inputs = [v.astype(np.float16) if v is not None and v.dtype == np.float32 else v for v in in_order(PAGED, x)]
     declined("PagedAttention", inputs, LATENT | attrs, outputs=2, domain=MICROSOFT)
 
 
@@ -70,7 +71,7 @@ def test_latent_rows_that_are_not_supported_are_declined(inputs, attrs):
 )
 def test_latent_rows_that_do_not_fit(size, attrs, words):
     x = batch((2,), (3,), 4, 1, size, 16, latent=True)
-    inputs = [v.astype(np.float16) if v is not None and v.dtype == np.float32 else v for v in filled(PAGED, x)]
+    inputs = [v.astype(np.float16) if v is not None and v.dtype == np.float32 else v for v in in_order(PAGED, x)]
     fails("PagedAttention", inputs, LATENT | attrs, words, outputs=2, domain=MICROSOFT)
 
 

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 from encore_session import EAGER
+from group_query import MICROSOFT, in_order
 from harness import Case, Const, check, floats, seeded
-from paged import HALVES, MICROSOFT, TOLERANCE, Server, filled, paged
+from paged import HALVES, TOLERANCE, Server, paged
 from pages_reference import PAGED, SPARSE, batch, reference, tables
 from refusal import declined, fails
 
@@ -86,7 +87,7 @@ def test_one_graph_serves_every_length(outputs, how):
 
 
 def test_hints_are_not_negative():
-    inputs = filled(PAGED, batch((2,), (3,), 4, 2, 64, 16) | {"metadata": Const(np.array([-1, 5], np.int32))})
+    inputs = in_order(PAGED, batch((2,), (3,), 4, 2, 64, 16) | {"metadata": Const(np.array([-1, 5], np.int32))})
     inputs = [x.astype(np.float16) if getattr(x, "dtype", None) == np.float32 else x for x in inputs]
     words = "attention_metadata begins with -1"
     fails("PagedAttention", inputs, {"num_heads": 4, "kv_num_heads": 2}, words, outputs=3, domain=MICROSOFT)
@@ -153,7 +154,7 @@ def sparse(news, pasts, dtype="float16", heads=4, kv_heads=2, size=64, most=12, 
         if attrs.get("do_rotary"):
             x["cos"], x["sin"] = tables(max(pasts) + max(news), size // 2)
         x["sinks"] = floats(heads, low=-1, high=1)
-        return filled(SPARSE, x)
+        return in_order(SPARSE, x)
 
     return Case(
         "SparsePagedAttention",
@@ -208,7 +209,7 @@ def test_selected_keys(how, dtype):
     ids=str,
 )
 def test_what_is_not_supported_is_declined(attrs):
-    inputs = filled(PAGED, batch((2,), (3,), 4, 2, 64, 16))
+    inputs = in_order(PAGED, batch((2,), (3,), 4, 2, 64, 16))
     inputs = [x.astype(np.float16) if x is not None and x.dtype == np.float32 else x for x in inputs]
     declined("PagedAttention", inputs, {"num_heads": 4, "kv_num_heads": 2, **attrs}, outputs=3, domain=MICROSOFT)
 
@@ -232,7 +233,7 @@ def test_shapes_that_do_not_fit(changed, words):
     x = batch((2,), (3,), 4, 2, 64, 16)
     kinds = {n: v.dtype for n, v in x.items()} | {"places": np.int32, "sinks": np.float32}
     x |= {n: np.zeros(shape, kinds[n]) for n, shape in changed.items()}
-    inputs = [v.astype(np.float16) if v is not None and v.dtype == np.float32 else v for v in filled(PAGED, x)]
+    inputs = [v.astype(np.float16) if v is not None and v.dtype == np.float32 else v for v in in_order(PAGED, x)]
     fails("PagedAttention", inputs, {"num_heads": 4, "kv_num_heads": 2}, words, outputs=3, domain=MICROSOFT)
 
 

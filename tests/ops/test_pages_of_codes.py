@@ -4,9 +4,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 from encore_session import assert_all_on_encore
+from group_query import MICROSOFT, in_order
 from harness import check, session
 from onnx import TensorProto
-from paged import HALVES, MICROSOFT, TOLERANCE, filled, model_of, paged
+from paged import HALVES, TOLERANCE, model_of, paged
 from pages_reference import PAGED, batch, reference
 from refusal import declined, fails
 
@@ -85,7 +86,7 @@ CODED = {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR"}
 )
 def test_codes_that_are_not_supported_are_declined(cache, attrs):
     x = batch((2,), (3,), 4, 2, 64, 16, cache=cache)
-    inputs = [v.astype(np.float16) if getattr(v, "dtype", None) == np.float32 else v for v in filled(PAGED, x)]
+    inputs = [v.astype(np.float16) if getattr(v, "dtype", None) == np.float32 else v for v in in_order(PAGED, x)]
     attrs = {"num_heads": 4, "kv_num_heads": 2, **CODED, **attrs}
     declined("PagedAttention", inputs, attrs, outputs=3, domain=MICROSOFT)
 

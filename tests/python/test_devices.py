@@ -152,7 +152,7 @@ def test_streams_of_the_second_device(encore, layer, devices_left, given, apart,
 @two
 def test_a_stream_of_another_device_is_refused(encore, layer, capfd):
     stream = encore_session.make_stream(0)
-    with pytest.raises(encore_session.REFUSED):
+    with pytest.raises(encore_session.REFUSED, match=encore_session.REFUSAL):
         session_on(1, layer[0], user_compute_stream=stream.get_handle())
     assert "is one of device 0, not of device 1" in capfd.readouterr().err
 

@@ -231,7 +231,7 @@ def test_sessions_share_the_environments_arena(encore, chain):
 def test_the_environments_memory_has_its_own_rules(encore, chain, option, capfd):
     if "gpu_external" in option:
         option = {"gpu_external_alloc": 4096, "gpu_external_free": 4096}
-    with pytest.raises(encore_session.REFUSED):
+    with pytest.raises(encore_session.REFUSED, match=encore_session.REFUSAL):
         make_session(chain[0], config={"session.use_env_allocators": 1}, **option)
     assert "session.use_env_allocators=1 gives the session the environment's memory" in capfd.readouterr().err
 
