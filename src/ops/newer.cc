@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "ops/registry.h"
+
 namespace encore::ops {
 namespace {
 
@@ -39,7 +41,7 @@ const std::vector<Grown>& grown() {
 }  // namespace
 
 std::string why_too_new(const NodeInfo& node) {
-  if (node.domain() != "com.microsoft") return {};
+  if (node.domain() != kMicrosoft) return {};
   for (const Grown& op : grown()) {
     if (op.name != node.op_type()) continue;
     for (int i = op.inputs; i < node.input_count(); ++i)

@@ -95,7 +95,7 @@ class Attention : public Op {
     const Tensor y = context.output(
         0, flat ? Shape{q.batch, q.rows, checked_product(q.heads, v.size)} : Shape{q.batch, q.heads, q.rows, v.size});
     problem.y = Heads(y, q.heads, "Y").view;
-    if (wants(context, 3)) {
+    if (context.wants_output(3)) {
       const Tensor scores = context.output(3, {q.batch, q.heads, q.rows, k.rows});
       if (scores.count() > 0) problem.scores = {scores.data, ScoresOutput::Stage(stage_)};
     }
@@ -103,7 +103,6 @@ class Attention : public Op {
   }
 
  private:
-  static bool wants(const Context& context, int i) { return context.output_count() > i && context.wants_output(i); }
   void check(const Heads& q, const Heads& k, const Heads& v) const {
     require((q_heads_ == 0 || q.heads == q_heads_) && (kv_heads_ == 0 || k.heads == kv_heads_), "Q has ", q.heads,
             " heads and K ", k.heads, "; q_num_heads and kv_num_heads say ", q_heads_, " and ", kv_heads_);
@@ -132,7 +131,7 @@ class Attention : public Op {
     return past;
   }
   static void join_one(Context& context, int output, const Tensor* past, Heads& now) {
-    const bool wanted = wants(context, output);
+    const bool wanted = context.wants_output(output);
     if (!wanted && !past) return;
     const int64_t before = past ? past->shape[2] : 0;
     const Shape shape{now.batch, now.heads, before + now.rows, now.size};

@@ -52,7 +52,7 @@ class DecoderAttention : public Op {
     const int64_t rows = is_static ? (cached ? 0 : key.shape[0]) : queries, keys = past + rows;
     const Tensor y = context.output(0, shape);
     const auto present = [&](int i) {
-      return wants_output(context, i) ? context.output(i, {batch, heads_, keys, size}).data : nullptr;
+      return context.wants_output(i) ? context.output(i, {batch, heads_, keys, size}).data : nullptr;
     };
     void *const new_k = present(1), *const new_v = present(2);
     if (batch == 0) return;

@@ -132,7 +132,7 @@ class DecoderMaskedMultiHeadAttention final : public Step {
         k = part(offset(query.data, width, type)), v = part(offset(query.data, 2 * width, type));
       }
       cache.new_key = k.view, cache.new_value = v.view;
-      require(wants_output(context, 1) && wants_output(context, 2),
+      require(context.wants_output(1) && context.wants_output(2),
               "present_key and present_value are wanted where there is a past");
       cache.keys = context.output(1, past).data;
       cache.values = context.output(2, past).data;
@@ -160,7 +160,7 @@ class DecoderMaskedMultiHeadAttention final : public Step {
     add_beams(cache, problem, context.find_input(kBeamWidth), context.find_input(kCacheIndirection));
     const Tensor y = context.output(0, {batch, 1, width});
     problem.y = heads_in_rows(y.data, batch, 1, heads_, size, width).view;
-    if (shows_ && wants_output(context, 3)) {
+    if (shows_ && context.wants_output(3)) {
       cache.scores = context.output(3, {batch, heads_, 1, keys}).data;
       cache.scores_type = scores_type_;
     }

@@ -282,7 +282,7 @@ class GroupQueryAttention : public Op {
   void take_present(Context& context, CacheExtension& cache) const {
     const Shape shape{cache.batch, kv_heads_, cache.capacity, row_size(cache)};
     const auto make = [&](int output) {
-      if (context.output_count() > output && context.wants_output(output)) return context.output(output, shape).data;
+      if (context.wants_output(output)) return context.output(output, shape).data;
       return context.scratch(size_t(checked_product(cache.batch * kv_heads_ * cache.capacity, row_bytes_of(cache))));
     };
     cache.keys = make(1);

@@ -54,7 +54,7 @@ void take_buffers(Context& context, CacheExtension& cache, int past, int64_t tot
 void take_present(Context& context, CacheExtension& cache) {
   const Shape shape{cache.batch, cache.kv_heads, cache.capacity, cache.size};
   const auto make = [&](int output) {
-    if (wants_output(context, output)) return context.output(output, shape).data;
+    if (context.wants_output(output)) return context.output(output, shape).data;
     return context.scratch(size_t(shape.count()) * device::size_bytes(cache.type));
   };
   cache.keys = make(1);

@@ -91,8 +91,6 @@ void* offset(void* at, int64_t elements, Type type) {
   return at ? static_cast<char*>(at) + elements * int64_t(device::size_bytes(type)) : nullptr;
 }
 
-bool wants_output(const Context& context, int i) { return context.output_count() > i && context.wants_output(i); }
-
 double scale_of(float attribute, int64_t head_size) {
   return attribute != 0 ? double(attribute) : 1 / std::sqrt(double(head_size));
 }

@@ -68,9 +68,6 @@ class HeadMoves {
 const void* offset(const void* at, int64_t elements, Type type);
 void* offset(void* at, int64_t elements, Type type);
 
-// Whether there is an output, for which a node may not even have a slot.
-bool wants_output(const Context& context, int i);
-
 // The scale of scores: the attribute, which is zero for none, or what is usual for the size.
 double scale_of(float attribute, int64_t head_size);
 

@@ -81,7 +81,7 @@ class MultiHeadAttention : public Op {
     problem.sight.offset = k.rows - queries;
     const Tensor y = context.output(0, {q.batch, queries, checked_product(heads_, v.size)});
     problem.y = heads_in_rows(y.data, q.batch, queries, heads_, v.size, heads_ * v.size).view;
-    if (wants_output(context, 3)) {
+    if (context.wants_output(3)) {
       const Tensor scores = context.output(3, {q.batch, heads_, queries, k.rows});
       if (scores.count() > 0) problem.scores = {scores.data, ScoresOutput::masked};
     }
@@ -136,7 +136,7 @@ class MultiHeadAttention : public Op {
     }
     const auto cache = [&](int output, const Tensor* past, const Heads& now) {
       Cache made{past ? past->data : nullptr, past_rows, past_capacity, nullptr, capacity};
-      if (wants_output(context, output))
+      if (context.wants_output(output))
         made.present = context.output(output, {now.batch, now.heads, capacity, now.size}).data;
       return made;
     };

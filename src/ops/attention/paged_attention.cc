@@ -288,7 +288,7 @@ class Paged : public Op {
   // The input's own memory, or that of an output which is a copy of it.
   void* take_cache(Context& context, int input, int output) const {
     const Tensor& cache = context.input(input);
-    if (!wants_output(context, output)) return cache.data;
+    if (!context.wants_output(output)) return cache.data;
     const Tensor out = context.output(output, cache.shape);
     if (out.data != cache.data) device::copy(context.stream(), out.data, cache.data, cache.bytes());
     return out.data;

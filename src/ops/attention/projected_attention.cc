@@ -80,15 +80,15 @@ void ProjectedAttention::attend_projected(Context& context, const Tensor& input,
   problem.scale = scale_of(scale_, size);
   if (causal_) problem.sight.after = 0;
   problem.sight.offset = k.rows - queries;
-  add_masks(context, problem, find(context, slots_.mask), find(context, slots_.score_bias), filter_);
+  add_masks(context, problem, context.find_input(slots_.mask), context.find_input(slots_.score_bias), filter_);
   if (y.count() > 0) attend(context, problem);
 }
 
 // past and present are [2, batch, head, row, size], keys before values.
 ProjectedAttention::Caches ProjectedAttention::caches(Context& context, Type type, int64_t batch, int64_t rows,
                                                       int64_t size, int64_t value_size) const {
-  const Tensor* past = find(context, slots_.past);
-  const bool wanted = wants_output(context, 1);
+  const Tensor* past = context.find_input(slots_.past);
+  const bool wanted = context.wants_output(1);
   if (!past && !wanted) return {};
   require(size == value_size, "past and present want heads of keys and values of one size; they are ", size, " and ",
           value_size);
@@ -100,7 +100,7 @@ ProjectedAttention::Caches ProjectedAttention::caches(Context& context, Type typ
     past_rows = past_capacity = shape[3];
     capacity += past_rows;
     if (shares_) {
-      const Tensor* length = find(context, slots_.past_length);
+      const Tensor* length = context.find_input(slots_.past_length);
       require(length, "past_sequence_length is wanted where past and present share their buffer");
       past_rows = past_rows_of(*length, rows, past_capacity);
       capacity = past_capacity;

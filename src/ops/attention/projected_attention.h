@@ -26,7 +26,6 @@ class ProjectedAttention : public Op {
     Cache k, v;
   };
   Caches caches(Context& context, Type type, int64_t batch, int64_t rows, int64_t size, int64_t value_size) const;
-  static const Tensor* find(Context& context, int slot) { return slot < 0 ? nullptr : context.find_input(slot); }
 
   Slots slots_;
   int64_t turned_;

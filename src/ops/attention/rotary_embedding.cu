@@ -103,7 +103,7 @@ class RotaryEmbedding : public Op {
 
   void run(Context& context) const override {
     const Tensor &x = context.input(0), &cos = context.input(1), &sin = context.input(2);
-    const Tensor* ids = context.input_count() > 3 ? context.find_input(3) : nullptr;
+    const Tensor* ids = context.find_input(3);
     const Shape& shape = x.shape;
     const auto& [interleaved, turned, heads] = attributes_;
     Rotation rotation;

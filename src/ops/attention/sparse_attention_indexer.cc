@@ -250,7 +250,7 @@ class PackedSparseAttentionIndexer : public Indexer {
     const Tensor gates = windows_ ? context.output(4, keys.shape) : Tensor{};
     const Tensor left = context.output(5, lengths.shape);
     Updates updates;
-    if (captured_ > 0 && wants_output(context, 6)) {
+    if (captured_ > 0 && context.wants_output(6)) {
       expect(context.input(kCaptureCount), "state_update_capture_count", {batch});
       updates.wanted = context.input(kCaptureCount).as<const int32_t>();
       if (const Tensor* const active = context.find_input(kCaptureActive)) {

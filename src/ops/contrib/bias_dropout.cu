@@ -90,13 +90,10 @@ class AroundDropout : public Op {
     if (runs_) runs_->prepare(prepack);
   }
   void run(Context& context) const override {
-    const auto optional = [&](int input) {
-      return input < context.input_count() ? context.find_input(input) : nullptr;
-    };
-    const Tensor &x = context.input(0), *ratio = optional(kRatio), *training = optional(kTraining);
+    const Tensor &x = context.input(0), *ratio = context.find_input(kRatio), *training = context.find_input(kTraining);
     const float share = ratio ? drop_ratio(*ratio) : 0.5f;
     const bool drops = training && drops_at_random(*training) && share > 0;
-    const Tensor *bias = kBiased ? &context.input(1) : nullptr, *residual = kBiased ? optional(2) : nullptr;
+    const Tensor *bias = kBiased ? &context.input(1) : nullptr, *residual = kBiased ? context.find_input(2) : nullptr;
     if (bias)
       require(bias->shape == x.shape || (x.shape.rank() > 0 && bias->shape == Shape{x.shape.back()}), "bias ",
               bias->shape.str(), " must have the shape of data ", x.shape.str(), " or of its last dimension");
@@ -106,7 +103,7 @@ class AroundDropout : public Op {
     const Tensor y = context.output(0, x.shape);
     Tensor mask;
     const int64_t words = x.count() / 32 + (x.count() % 32 != 0);
-    if (context.output_count() > 1 && context.wants_output(1)) mask = context.output(1, kBits ? Shape{words} : x.shape);
+    if (context.wants_output(1)) mask = context.output(1, kBits ? Shape{words} : x.shape);
     if (x.count() == 0) return;
     const RandomRun run = drops ? runs_->next(context) : RandomRun{};
     dispatch(FloatList{}, x.type, [&]<class T>() {

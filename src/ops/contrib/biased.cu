@@ -112,7 +112,7 @@ class ScaledSilu : public Op {
   explicit ScaledSilu(const NodeInfo& node) : alpha_(node.get_float("alpha", 1.f)) {}
   void run(Context& context) const override {
     const Tensor& x = context.input(0);
-    const Tensor* scale = context.input_count() > 1 ? context.find_input(1) : nullptr;
+    const Tensor* scale = context.find_input(1);
     if (scale) require(scale->shape.rank() == 0, "scale ", scale->shape.str(), " must be a scalar");
     const Tensor y = context.output(0, x.shape);
     SiluOfScaled f{alpha_, {}};
@@ -218,7 +218,7 @@ class LinearAttentionGate : public Op {
   }
   void run(Context& context) const override {
     const Tensor &a = context.input(0), &bias = context.input(1), &scale = context.input(2);
-    const Tensor* b = context.input_count() > 3 ? context.find_input(3) : nullptr;
+    const Tensor* b = context.find_input(3);
     require(a.shape.rank() > 0, "a is a scalar; it must have heads");
     const int64_t heads = a.shape.back();
     for (const Tensor* each : {&bias, &scale})
@@ -226,8 +226,7 @@ class LinearAttentionGate : public Op {
               "; a ", a.shape.str(), " wants [", heads, "]");
     if (b) require(b->shape == a.shape, "b ", b->shape.str(), " must have the shape of a ", a.shape.str());
     const Tensor decay = context.output(0, a.shape);
-    const Tensor beta =
-        b && context.output_count() > 1 && context.wants_output(1) ? context.output(1, a.shape) : Tensor();
+    const Tensor beta = b && context.wants_output(1) ? context.output(1, a.shape) : Tensor();
     if (a.count() == 0) return;
     dispatch(HalvesAndFloat{}, a.type, [&]<class T>() {
       using Kernel = DecayAndBeta<T>;

@@ -155,11 +155,9 @@ class EmbedLayerNorm : public Op {
   }
 
   void run(Context& context) const override {
-    const auto optional = [&](int input) {
-      return input < context.input_count() ? context.find_input(input) : nullptr;
-    };
     const Tensor &ids = context.input(0), &words = context.input(2), &places = context.input(3);
-    const Tensor *segment_ids = optional(1), *segments = optional(4), *mask = optional(7), *place_ids = optional(8);
+    const Tensor *segment_ids = context.find_input(1), *segments = context.find_input(4), *mask = context.find_input(7),
+                 *place_ids = context.find_input(8);
     require(ids.shape.rank() == 2, "input_ids ", ids.shape.str(), " must have two dimensions");
     const int64_t batch = ids.shape[0], length = ids.shape[1], rows = ids.count();
     const auto check_table = [&](const Tensor& table, const char* what) {
@@ -187,9 +185,8 @@ class EmbedLayerNorm : public Op {
               context.input(input).shape.str(), "; embeddings of ", width, " want [", width, "]");
 
     const Tensor y = context.output(0, Shape{batch, length, width});
-    const auto wants = [&](int output) { return output < context.output_count() && context.wants_output(output); };
-    const Tensor ends = wants(1) ? context.output(1, Shape{batch}) : Tensor();
-    const Tensor sum = wants(2) ? context.output(2, y.shape) : Tensor();
+    const Tensor ends = context.wants_output(1) ? context.output(1, Shape{batch}) : Tensor();
+    const Tensor sum = context.wants_output(2) ? context.output(2, y.shape) : Tensor();
     if (ends.data && batch > 0) {
       if (mask)
         device::block_kernel<device::NoShared>(context.stream(), {batch, 256},

@@ -44,7 +44,7 @@ class Gelu : public Op {
   }
   void run(Context& context) const override {
     const Tensor& x = context.input(0);
-    const Tensor* bias = context.input_count() > 1 ? context.find_input(1) : nullptr;
+    const Tensor* bias = context.find_input(1);
     if (bias) {
       require(x.shape.rank() > 0, "the input is a scalar, to which no bias can be added");
       require(bias->shape == Shape{x.shape.back()}, "bias has shape ", bias->shape.str(), "; input ", x.shape.str(),

@@ -344,7 +344,7 @@ class GroupNorm : public Op {
     const Tensor *skip = nullptr, *bias = nullptr;
     if constexpr (kSkips) {
       skip = &context.input(3);
-      bias = context.input_count() > 4 ? context.find_input(4) : nullptr;
+      bias = context.find_input(4);
       if (bias) check(*bias, "bias");
       require(skip->shape == x.shape || skip->shape == Shape{images, channels} ||
                   skip->shape == Shape{images, 1, 1, channels},
@@ -353,7 +353,7 @@ class GroupNorm : public Op {
     const Tensor y = context.output(0, x.shape);
     // Where nobody wants the sum, it is where the result will be.
     Tensor sum = y;
-    if (kSkips && context.output_count() > 1 && context.wants_output(1)) sum = context.output(1, x.shape);
+    if (kSkips && context.wants_output(1)) sum = context.output(1, x.shape);
     if (x.count() == 0) return;
     dispatch(TypeList<float, Half>{}, x.type, [&]<class T>() {
       const auto launch = [&]<int kPack>() {

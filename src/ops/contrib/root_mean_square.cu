@@ -140,7 +140,7 @@ class BranchwiseRMSNorm : public Op {
   }
   void run(Context& context) const override {
     const Tensor& x = context.input(0);
-    const Tensor* scale = context.input_count() > 1 ? context.find_input(1) : nullptr;
+    const Tensor* scale = context.find_input(1);
     const Branches shape = branches_of(x.shape, branches_, "X");
     bool per_branch = false;
     if (scale) {

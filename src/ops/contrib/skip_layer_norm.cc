@@ -25,7 +25,7 @@ class SkipLayerNorm : public Op {
     }
     require(fits, "skip ", skip.shape.str(), " does not fit input ", x.shape.str());
     const auto vector = [&](int input, const char* what) -> const void* {
-      const Tensor* tensor = input < context.input_count() ? context.find_input(input) : nullptr;
+      const Tensor* tensor = context.find_input(input);
       if (!tensor) return nullptr;
       require(tensor->shape == Shape{width}, what, " has shape ", tensor->shape.str(), "; input ", x.shape.str(),
               " wants [", width, "]");
@@ -37,7 +37,7 @@ class SkipLayerNorm : public Op {
     norm.bias = vector(kCentred ? 4 : 3, "bias");
     norm.y = context.output(0, x.shape).data;
     const auto wanted = [&](int output, const Shape& shape) -> void* {
-      if (output >= context.output_count() || !context.wants_output(output)) return nullptr;
+      if (!context.wants_output(output)) return nullptr;
       return context.output(output, shape).data;
     };
     norm.mean = wanted(1, x.shape.with(rank - 1, 1));

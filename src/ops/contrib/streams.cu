@@ -184,7 +184,7 @@ class PostMix : public Op {
   }
   void run(Context& context) const override {
     const Tensor &x = context.input(0), &block = context.input(1), &post = context.input(2);
-    const Tensor* mix = context.input_count() > 3 ? context.find_input(3) : nullptr;
+    const Tensor* mix = context.find_input(3);
     const Branches shape = branches_of(x.shape, branches_, "streams");
     const Gates gates{{post.data, post.type}, are_of_branches(post.shape, x.shape, shape, false, "post_mix")};
     std::vector<int64_t> dims(x.shape.dims().begin(), x.shape.dims().begin() + shape.lead);
@@ -294,7 +294,7 @@ class EngramGate : public Op {
   }
   void run(Context& context) const override {
     const Tensor &key = context.input(0), &query = context.input(1), &value = context.input(2);
-    const Tensor* normed_scale = context.input_count() > 5 ? context.find_input(5) : nullptr;
+    const Tensor* normed_scale = context.find_input(5);
     require(key.shape.rank() == 4, "key ", key.shape.str(), " must have four dimensions");
     const int64_t branches = key.shape[2], width = key.shape[3];
     require(query.shape == key.shape, "query ", query.shape.str(), " must have the shape of key ", key.shape.str());
@@ -308,8 +308,7 @@ class EngramGate : public Op {
     check(context.input(4), "query_norm_scale");
     if (normed_scale) check(*normed_scale, "conv_norm_scale");
     const Tensor y = context.output(0, key.shape);
-    const Tensor normed =
-        normed_scale && context.output_count() > 1 && context.wants_output(1) ? context.output(1, key.shape) : Tensor();
+    const Tensor normed = normed_scale && context.wants_output(1) ? context.output(1, key.shape) : Tensor();
     if (y.count() == 0) return;
     const int64_t rows = y.count() / width;
     dispatch(HalvesAndFloat{}, key.type, [&]<class T>() {

@@ -60,8 +60,7 @@ class Clip : public Op {
 
  private:
   const Tensor* bound(Context& context, int i, const char* what) const {
-    if (by_attributes_ || i >= context.input_count()) return nullptr;
-    const Tensor* tensor = context.find_input(i);
+    const Tensor* tensor = by_attributes_ ? nullptr : context.find_input(i);
     if (!tensor) return nullptr;
     require(tensor->shape.is_scalar(), "input ", what, " has shape ", tensor->shape.str(), "; it must be a scalar");
     require(tensor->type == context.input(0).type, "input ", what, " is not of the input's type");

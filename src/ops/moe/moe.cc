@@ -41,7 +41,7 @@ class MoE : public Op {
     require(k_ >= 1 && k_ <= experts, "k is ", k_, "; there are ", experts, " experts to choose from");
     require(hidden < kMostSize && experts < kMostSize, "input ", x.shape.str(), " or ", experts,
             " experts are too many");
-    const Tensor* const gates = find(context, 14);
+    const Tensor* const gates = context.find_input(14);
     require(!gates || gates->shape == logits.shape, "router_weights must have the shape of router_probs, ",
             logits.shape.str());
 
@@ -133,9 +133,6 @@ class MoE : public Op {
             "what belongs to fc3 is there without fc3_experts_weights");
   }
 
-  static const Tensor* find(Context& context, int i) {
-    return i >= 0 && i < context.input_count() ? context.find_input(i) : nullptr;
-  }
   // Weights that are packed for kernels of others, and so must be brought back to rows, whether in advance or not.
   struct Kept {
     const void* values = nullptr;
@@ -169,7 +166,7 @@ class MoE : public Op {
     if (m.bits == 0) return m;
     require(!interleaved_ || (depth % 64 == 0 && rows % 4 == 0), name("experts_weights"), " of ", rows, " x ", depth,
             " cannot be packed for a GPU; if they are not, say so with weights_prepacked = 0");
-    const Tensor* const scales = find(context, in.scales);
+    const Tensor* const scales = context.find_input(in.scales);
     require(scales != nullptr, name("scales"), " are missing");
     const int64_t blocks = block_ ? (depth + block_ - 1) / block_ : 1;
     const Shape scale_shape = block_ ? Shape{experts, rows, blocks} : Shape{experts, rows};
@@ -177,7 +174,7 @@ class MoE : public Op {
             " is wanted");
     m.scales = scales->data;
     m.block = block_;
-    if (const Tensor* const zeros = find(context, in.zeros)) {
+    if (const Tensor* const zeros = context.find_input(in.zeros)) {
       const Shape zero_shape = block_ ? Shape{experts, rows, (blocks + in_byte - 1) / in_byte}
                                       : Shape{experts, (rows + in_byte - 1) / in_byte};
       require(zeros->shape == zero_shape, name("zero_points"), " has shape ", zeros->shape.str(), "; ",
@@ -187,7 +184,7 @@ class MoE : public Op {
     return m;
   }
   const void* bias(Context& context, int layer, int64_t experts, int64_t rows) const {
-    const Tensor* const bias = find(context, inputs_[size_t(layer)].bias);
+    const Tensor* const bias = context.find_input(inputs_[size_t(layer)].bias);
     if (!bias) return nullptr;
     require(bias->shape == Shape{experts, rows}, "fc",
             layer == 1   ? 2

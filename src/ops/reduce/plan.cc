@@ -86,7 +86,7 @@ ReduceAxes::ReduceAxes(const NodeInfo& node)
 AxisSet ReduceAxes::of(Context& context) const {
   const int rank = context.input(0).shape.rank();
   std::vector<int64_t> axes;
-  if (const Tensor* given = context.input_count() > 1 ? context.find_input(1) : nullptr)
+  if (const Tensor* given = context.find_input(1))
     axes = host_vector(*given, "axes");
   else if (axes_)
     axes = *axes_;
