@@ -28,6 +28,8 @@ struct Gemm {
   Epilogue epilogue = Epilogue::none;
   bool has_bias = false;
   bool tf32 = false;  // f32 may use tensor cores with 10 bits of mantissa
+  // b is a constant of the model, which nothing in a stream ever writes: it may be read before earlier work is done.
+  bool constant_b = false;
 
   bool operator==(const Gemm&) const = default;
 };

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "device/device.h"
 #include "device/error.h"
 #include "device/few_rows_product.h"
 #include "device/neighbours.h"
@@ -18,7 +19,8 @@ namespace encore::device {
 namespace {
 
 // Replaces what is there if `wanted`. Compilers leave it where it is written, and neither branch nor wait there. What
-// is read once stays out of the caches that others read from again.
+// is read once stays out of the caches that others read from again. Not as what never changes (.nc): compilers would
+// read that before the kernel waits for earlier work.
 template <bool kOnce>
 DEVICE_FN void read_if(bool wanted, Granule& to, const void* from) {
 #ifdef __CUDA_ARCH__
@@ -26,13 +28,13 @@ DEVICE_FN void read_if(bool wanted, Granule& to, const void* from) {
   if constexpr (kOnce)
     asm volatile(
         "{ .reg .pred wanted; setp.ne.u32 wanted, %5, 0;\n"
-        "@wanted ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+        "@wanted ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4]; }"
         : "+r"(words[0]), "+r"(words[1]), "+r"(words[2]), "+r"(words[3])
         : "l"(from), "r"(uint32_t(wanted)));
   else
     asm volatile(
         "{ .reg .pred wanted; setp.ne.u32 wanted, %5, 0;\n"
-        "@wanted ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+        "@wanted ld.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"
         : "+r"(words[0]), "+r"(words[1]), "+r"(words[2]), "+r"(words[3])
         : "l"(from), "r"(uint32_t(wanted)));
 #else
@@ -44,10 +46,10 @@ DEVICE_FN void read_if(bool wanted, Granule& to, const void* from) {
 template <class T, int kRows, bool kTransposed, bool kAligned>
 struct FewRows {
   static constexpr int kSide = pack_size<T>();
-  static constexpr int kEach = kRows * kSide, kQuads = kEach / 4;      // sums of a thread
-  static constexpr int kThreads = kRows == 1 && kAligned ? 512 : 256;  // of a block, at most
-  // So many registers that two blocks run side by side, if that is enough of them.
-  static constexpr int kMaxThreads = kRows == 1 || kAligned ? 2 * kThreads : kThreads;
+  static constexpr int kEach = kRows * kSide, kQuads = kEach / 4;       // sums of a thread
+  static constexpr int kThreads = kRows == 1 && kAligned ? 1024 : 256;  // of a block, at most
+  // So many registers that two of 512 or 256 run side by side, if that is enough of them.
+  static constexpr int kMaxThreads = (kRows == 1 ? 2 : 1) * (kAligned ? 512 : 256);
   static constexpr int kPlane = 4 * kThreads + 16;  // of one quad each, in other banks than the next
   using Square = Pack<T, kSide>;
   using Loaded = std::conditional_t<kAligned, Granule, Neighbours<T>>;
@@ -60,6 +62,7 @@ struct FewRows {
     bool wanted;
   };
   using Late = typename FewRowsProduct<T>::Late;
+  static constexpr bool kBeginsEarly = true;
 
   FewRowsProduct<T> p;
   int shift;  // 2^ so many threads stand side by side
@@ -71,7 +74,7 @@ struct FewRows {
     PerThread<Late, kThreads> late;
     block.threads([&](int t, Shared& s) {
       float sums[kRows][kSide] = {};
-      add_up(sums, first, t, block.size(), late[t]);
+      add_up(sums, first, t, block, late[t]);
       UNROLL for (int q = 0; q < kQuads; ++q) {
         const float* quad = &sums[q * 4 / kSide][q * 4 % kSide];
         *reinterpret_cast<Pack<float, 4>*>(s.quads + q * kPlane + 4 * t) = {quad[0], quad[1], quad[2], quad[3]};
@@ -108,12 +111,15 @@ struct FewRows {
   }
   // A row of a square is asked for as soon as the one before it in the same registers has been used: while a thread has
   // something left to read, a whole square is on its way.
-  DEVICE_FN void add_up(float (&sums)[kRows][kSide], int first, int t, int threads, Late& late) const {
+  DEVICE_FN void add_up(float (&sums)[kRows][kSide], int first, int t, Block<Shared>& block, Late& late) const {
+    const int threads = block.size();
     const int column = p.fitting(first + (t & ((1 << shift) - 1)) * kSide, kSide), step = (threads >> shift) * kSide;
     const T* const b = p.b + (kTransposed ? column * p.ldb : column);
     int k = (t >> shift) * kSide, left = p.depth - k;
     Loaded square[kSide] = {}, rows[kRows] = {};
+    if (!p.constant_b) block.wait();
     UNROLL for (int i = 0; i < kSide; ++i) load_b(square[i], b, k, i, left);
+    if (p.constant_b) block.wait();
     UNROLL for (int r = 0; r < kRows; ++r) load_a(rows[r], k, r, left);
     if (p.has_late())
       if (const Place to = place_of(first, t); to.wanted) late = p.late(to.row, to.column);
@@ -172,14 +178,14 @@ struct FewRows {
 template <class T, int kRows, bool kTransposed, bool kAligned>
 void launch(StreamRef stream, const FewRowsProduct<T>& p, int lanes) {
   using Kernel = FewRows<T, kRows, kTransposed, kAligned>;
-  // No more threads along the depth than have something to do, but one for each output of the block.
-  int threads = Kernel::kThreads;
+  const int64_t columns = Kernel::kSide * lanes, blocks = (p.columns + columns - 1) / columns;
+  // A multiprocessor has one of the largest blocks, or two; no more threads along the depth than have something to do,
+  // but one for each output of the block.
+  int threads = blocks <= multiprocessors(stream.device()) ? Kernel::kThreads : std::min(Kernel::kThreads, 512);
   while (threads / 2 >= std::max(32, Kernel::kEach * lanes) && threads / 2 / lanes * Kernel::kSide >= p.depth)
     threads /= 2;
-  const int64_t columns = Kernel::kSide * lanes;
   block_kernel<typename Kernel::Shared>(
-      stream, {(p.columns + columns - 1) / columns, threads},
-      Kernel{p, std::countr_zero(unsigned(lanes)), threads / (Kernel::kEach * lanes)});
+      stream, {blocks, threads}, Kernel{p, std::countr_zero(unsigned(lanes)), threads / (Kernel::kEach * lanes)});
 }
 
 template <class T>
@@ -268,7 +274,8 @@ void multiply_few_rows(StreamRef stream, const Gemm& g, const void* a, const voi
                               int(g.k),
                               g.alpha,
                               g.beta,
-                              g.epilogue};
+                              g.epilogue,
+                              g.constant_b};
     if constexpr (!std::is_same_v<T, float>)
       if (way.tiles) return multiply_few_rows_by_tiles(stream, p, way.width);
     launch(stream, g, p, way.width, lies_in_packs(g, aligned));

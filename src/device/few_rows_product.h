@@ -15,6 +15,7 @@ struct FewRowsProduct {
   int rows, columns, depth;
   float alpha, beta;
   Epilogue epilogue;
+  bool constant_b;
 
   // What a result needs besides the sum.
   struct Late {

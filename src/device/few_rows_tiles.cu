@@ -104,8 +104,9 @@ template <class T>
 void multiply_few_rows_by_tiles(StreamRef stream, const FewRowsProduct<T>& p, int columns) {
   const auto with_columns = [&]<int kColumns> {
     using Kernel = FewRowsTiles<T, kColumns>;
-    block_kernel<typename Kernel::Shared>(stream, {(p.columns + Kernel::kWidth - 1) / Kernel::kWidth, Kernel::kThreads},
-                                          Kernel{p});
+    const Blocks grid{
+        .blocks = (p.columns + Kernel::kWidth - 1) / Kernel::kWidth, .threads = Kernel::kThreads, .late = true};
+    block_kernel<typename Kernel::Shared>(stream, grid, Kernel{p});
   };
   if (columns == 2)
     with_columns.template operator()<2>();

@@ -5,6 +5,9 @@
 // phases is uniform and writes nothing: it sees only a const Shared&. Collectives: b.reduce, b.scan, b.reduce_groups.
 // What a launch only knows at run time, tiles sized by a problem, lies in the launch's dynamic shared memory: a phase,
 // which has a Shared&, writes it through b.dynamic<T>(s), the code between reads it.
+// A kernel waits for what was enqueued before it as it begins. A body with `kBeginsEarly` is begun earlier than that:
+// it may read what nothing in a stream ever writes, a model's constants, and has to say b.wait() in every thread of its
+// first phase before it touches anything else.
 // PerThread<T, kMaxThreads> is a register on CUDA and an array on the virtual GPU; index it by the phase's t.
 //
 //   struct RowSum {
@@ -32,6 +35,7 @@ struct Blocks {
   int64_t blocks;             // zero launches nothing
   int threads;                // a multiple of 32, at most 1024
   int64_t dynamic_bytes = 0;  // of shared memory, beside Shared; uninitialised
+  bool late = false;          // not before earlier work is done, though it would wait: some lose by it
 };
 struct NoShared {};
 
@@ -43,6 +47,14 @@ constexpr int max_threads() {
     return Body::kMaxThreads;
   else
     return 1024;
+}
+
+template <class Body>
+constexpr bool begins_early() {
+  if constexpr (requires { Body::kBeginsEarly; })
+    return Body::kBeginsEarly;
+  else
+    return false;
 }
 
 // The most shared memory that a block can have on a GPU of NVIDIA's Hopper architecture: Shared, what collectives need

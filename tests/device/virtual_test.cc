@@ -155,6 +155,29 @@ TEST(VirtualOrder, ShowsAMissingBarrier) {
   EXPECT_NE(seen[0], seen[1]);
 }
 
+struct BeginEarly {
+  static constexpr bool kBeginsEarly = true;
+  int* y;
+  int waiting;  // so many threads do
+  void operator()(Block<NoShared>& b, const NoShared&) const {
+    b.threads([&](int t, NoShared&) {
+      if (t < waiting) b.wait();
+      y[t] = t;
+    });
+  }
+};
+
+// On CUDA such a thread might write what earlier work still reads.
+TEST(VirtualOrder, EveryThreadOfAKernelThatBeginsEarlyWaits) {
+  Stream stream(0);
+  DeviceArray<int> y(64);
+  block_kernel<NoShared>(stream, {2, 32}, BeginEarly{y.data(), 32});
+  stream.ref().synchronize();
+  block_kernel<NoShared>(stream, {2, 32}, BeginEarly{y.data(), 31});
+  EXPECT_ERROR(stream.ref().synchronize(), Code::device_failed);
+  clear_error(0);
+}
+
 struct ReadShared {
   struct Shared {
     float value;

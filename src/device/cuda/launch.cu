@@ -54,6 +54,23 @@ void allow_dynamic(int device, const void* entry, int64_t dynamic_bytes, std::at
   allowed.fetch_or(bit, std::memory_order_relaxed);
 }
 
+namespace {
+// Whether the device runs code that waits for earlier work by itself, which code for 9.0 and later can.
+bool waits_by_itself(int device) {
+  enum : int8_t { unknown, no, yes };
+  static std::array<std::atomic<int8_t>, kMaxDevices> known;
+  if (const int8_t answer = known[size_t(device)].load(std::memory_order_relaxed)) return answer == yes;
+  int major = 0, minor = 0;
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
+  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "cudaDeviceGetAttribute");
+  constexpr int kBuilt[] = {__CUDA_ARCH_LIST__};
+  const int capability = 100 * major + 10 * minor;
+  const bool waits = std::ranges::any_of(kBuilt, [&](int built) { return built >= 900 && built <= capability; });
+  known[size_t(device)].store(waits ? yes : no, std::memory_order_relaxed);
+  return waits;
+}
+}  // namespace
+
 void launch(StreamRef stream, const void* entry, Blocks grid, void** arguments, std::string_view kernel) {
   constexpr int64_t kMostBlocks = 0x7fffffff;
   if (grid.blocks > kMostBlocks) [[unlikely]]
@@ -62,11 +79,19 @@ void launch(StreamRef stream, const void* entry, Blocks grid, void** arguments, 
     throw Error(Code::invalid_input,
                 text("a block cannot have ", grid.threads, " threads: it takes a multiple of 32, at most 1024"),
                 std::string(kernel));
-  const cudaError_t result =
-      cudaLaunchKernel(entry, dim3(unsigned(grid.blocks)), dim3(unsigned(grid.threads)), arguments,
-                       size_t(grid.dynamic_bytes), static_cast<cudaStream_t>(stream.native()));
+  cudaLaunchAttribute may_start_early = {};
+  may_start_early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  may_start_early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(unsigned(grid.blocks));
+  config.blockDim = dim3(unsigned(grid.threads));
+  config.dynamicSmemBytes = size_t(grid.dynamic_bytes);
+  config.stream = static_cast<cudaStream_t>(stream.native());
+  config.attrs = &may_start_early;
+  config.numAttrs = !grid.late && waits_by_itself(stream.device()) ? 1 : 0;
+  const cudaError_t result = cudaLaunchKernelExC(&config, entry, arguments);
   if (result != cudaSuccess) [[unlikely]]
-    raise(result, text("cudaLaunchKernel of ", kernel));
+    raise(result, text("cudaLaunchKernelExC of ", kernel));
   note_capture(stream, kernel);
 }
 

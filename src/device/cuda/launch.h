@@ -31,6 +31,21 @@ __device__ __forceinline__ T shuffle(const T& value, F shuffle_word) {
 }
 }  // namespace detail
 
+namespace cuda {
+// A kernel may be started while the one before it in the stream still runs (launch() says so): its blocks are there
+// when that one's leave. It waits for the end of that one, which has waited for the one before it.
+__device__ __forceinline__ void let_the_next_begin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void wait_for_earlier_work() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+}  // namespace cuda
+
 template <class Shared>
 class Block {
  public:
@@ -45,6 +60,7 @@ class Block {
     f(int(threadIdx.x), shared_);
     __syncthreads();
   }
+  __device__ __forceinline__ void wait() const { cuda::wait_for_earlier_work(); }
   // The launch's dynamic shared memory from a byte on, which must suit T; at most 16 bytes of alignment are promised.
   template <class T>
   __device__ __forceinline__ T* dynamic(Shared&, int64_t byte = 0) const {
@@ -143,10 +159,14 @@ __global__ void __launch_bounds__(max_threads<Body>()) block_entry(const __grid_
   static_assert(sizeof(shared) + sizeof(lanes) <= 48 * 1024, "Shared is too large for a block");
   Shared& typed = *reinterpret_cast<Shared*>(shared);
   Block<Shared> block(typed, lanes, dynamic);
+  let_the_next_begin();
+  if constexpr (!begins_early<Body>()) wait_for_earlier_work();
   body(block, static_cast<const Shared&>(typed));
 }
 template <class F>
 __global__ void __launch_bounds__(256) index_entry(int64_t n, const __grid_constant__ F f) {
+  let_the_next_begin();
+  wait_for_earlier_work();
   const int64_t step = int64_t(gridDim.x) * blockDim.x;
   for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += step) f(i);
 }

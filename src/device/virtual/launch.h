@@ -6,6 +6,7 @@
 #include <memory>
 #include <type_traits>
 
+#include "device/error.h"
 #include "device/virtual/address_space.h"
 #include "device/virtual/queue.h"
 
@@ -25,6 +26,9 @@ class Block {
   int64_t index() const { return index_; }
   int64_t count() const { return count_; }
   int size() const { return size_; }
+  void wait() { std::atomic_ref<int>(waited_).fetch_add(1, std::memory_order_relaxed); }
+  // Whether every thread has said wait().
+  bool waited() const { return waited_ >= size_; }
 
   // A phase: f(thread, shared) for every thread of the block, in whatever order the virtual GPU was told to use.
   template <class F>
@@ -77,6 +81,7 @@ class Block {
  private:
   const int64_t index_, count_;
   const int size_;
+  int waited_ = 0;
   Shared& shared_;
   std::byte* const dynamic_;
 };
@@ -95,6 +100,8 @@ void block_kernel(StreamRef stream, Blocks grid, const Body& body) {
       if (grid.dynamic_bytes) std::memset(dynamic.get(), 0xff, size_t(grid.dynamic_bytes));
       Block<Shared> block(index, grid.blocks, grid.threads, *shared, dynamic.get());
       body(block, static_cast<const Shared&>(*shared));
+      if (begins_early<Body>() && !block.waited())
+        fail(Code::internal, kernel_name<Body>(), " begins early, and has threads that do not wait");
     });
   });
 }

@@ -40,6 +40,11 @@ class MatMul : public Op {
         b_rows_first_(node.get_int("transBatchB", 0) != 0),
         tf32_(node.settings.use_tf32) {}
 
+  bool prepack(int input, const Tensor&, Prepack&) override {
+    if (input == 1) constant_b_ = true;
+    return false;
+  }
+
   void run(Context& context) const override {
     // A vector is a matrix of one row on the left, of one column on the right; transposing one changes nothing.
     const Tensor &a = context.input(0), &b = context.input(1);
@@ -63,12 +68,13 @@ class MatMul : public Op {
     gemm.lda = std::max<int64_t>(left.leading, 1), gemm.ldb = std::max<int64_t>(right.leading, 1), gemm.ldc = gemm.n;
     gemm.alpha = alpha_;
     gemm.tf32 = tf32_;
+    gemm.constant_b = constant_b_;
     batched_product(context, gemm, left.matrices, right.matrices, out.data, batch);
   }
 
  private:
   float alpha_;
-  bool transpose_a_, transpose_b_, a_rows_first_, b_rows_first_, tf32_;
+  bool transpose_a_, transpose_b_, a_rows_first_, b_rows_first_, tf32_, constant_b_ = false;
 };
 
 }  // namespace

@@ -30,6 +30,7 @@ template <class T, int kBits, int kTiles, bool kZeros>
 struct StreamCodes {
   using Form = Weave<kBits>;
   static constexpr int kMaxThreads = 32 * kMostWarps;
+  static constexpr bool kBeginsEarly = true;  // with the weights, which are woven of constants
   // Units that a lane has under way, as many as registers have room for.
   static constexpr int kHeld = 4 - (kTiles == 2) - (kBits == 2 ? 1 + kZeros : 0);
   static constexpr int kGroups = Form::kGroups, kTaken = Form::kPart / 2;
@@ -70,6 +71,7 @@ struct StreamCodes {
     PerThread<Held, kMaxThreads> held;
     b.threads([&](int t, Shared& s) {
       UNROLL for (int h = 0; h < kHeld; ++h) load(held[t].at[h], int(b.index()), t % 32, t / 32 + h * warps);
+      b.wait();
       keep_rows(rows_in(b, s), t, b.size());
     });
     int tile = int(b.index()), side = 0;  // of what is double, so that a tile is joined while the next is made
