@@ -1,29 +1,49 @@
 #include "fuse/gates.h"
 
+#include <algorithm>
+#include <cstring>
+
 #include "ops/elementwise/gate.h"
+#include "ops/registry.h"
 
 namespace encore::fuse {
 namespace {
 
 // Version 7 is the first that broadcasts as today.
-bool is_product(const NodeInfo& info) {
+bool is_factor(const NodeInfo& info) {
   return info.op_type() == "Mul" && info.domain().empty() && info.since_version() >= 7;
 }
 bool is_sigmoid(const NodeInfo& info) { return info.op_type() == "Sigmoid" && info.domain().empty(); }
 
+bool is_matmul(const NodeInfo& info) { return info.op_type() == "MatMul" && info.domain().empty(); }
+bool is_matmul_nbits(const NodeInfo& info) {
+  return info.op_type() == "MatMulNBits" && info.domain() == ops::kMicrosoft;
+}
+// Of a product by constants how many columns it has, or zero: not known, or no such product.
+int64_t columns_of(const NodeInfo& info) {
+  if (is_matmul_nbits(info)) return info.get_int("N", 0);
+  const auto dims = is_matmul(info) ? info.input_dims(1) : std::nullopt;
+  return dims && dims->size() == 2 ? std::max<int64_t>((*dims)[1], 0) : 0;
+}
+
 class Search {
  public:
-  explicit Search(const Graph& graph) : graph_(graph), consumers_(graph.consumers()) {}
+  explicit Search(const Graph& graph) : graph_(graph), producers_(graph.producers()), consumers_(graph.consumers()) {}
 
   std::vector<std::vector<int>> run() const {
     std::vector<std::vector<int>> gates;
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       const Node& sigmoid = graph_.nodes[n];
       if (!sigmoid.takable || !is_sigmoid(*sigmoid.info)) continue;
-      const int silu = product_with(sigmoid.outputs[0]);
-      if (silu < 0 || other_factor(silu, sigmoid.outputs[0]) != sigmoid.inputs[0]) continue;
-      const int gate = product_with(graph_.nodes[size_t(silu)].outputs[0]);
-      if (gate >= 0) gates.push_back({int(n), silu, gate});
+      const int x = sigmoid.inputs[0], silu = product_with(sigmoid.outputs[0]);
+      if (silu < 0 || other_factor(silu, sigmoid.outputs[0]) != x) continue;
+      const int silu_of_x = graph_.nodes[size_t(silu)].outputs[0], gate = product_with(silu_of_x);
+      if (gate < 0) continue;
+      std::vector<int>& nodes = gates.emplace_back(std::vector<int>{int(n), silu, gate});
+      const int y = other_factor(gate, silu_of_x);
+      if (!are_alike(x, 2, y, 1)) continue;
+      for (int value : {x, y}) nodes.push_back(producers_[size_t(value)]);
+      std::sort(nodes.begin(), nodes.end());
     }
     return gates;
   }
@@ -34,7 +54,7 @@ class Search {
     const std::vector<int>& readers = consumers_[size_t(value)];
     if (graph_.values[size_t(value)].is_output || readers.size() != 1) return -1;
     const Node& reader = graph_.nodes[size_t(readers[0])];
-    if (!reader.takable || !is_product(*reader.info)) return -1;
+    if (!reader.takable || !is_factor(*reader.info)) return -1;
     return graph_.values[size_t(other_factor(readers[0], value))].is_constant ? -1 : readers[0];
   }
   int other_factor(int product, int value) const {
@@ -42,24 +62,119 @@ class Search {
     return inputs[0] == value ? inputs[1] : inputs[0];
   }
 
+  // Whether both values, read so often, are products that can be one.
+  bool are_alike(int x, size_t readings_of_x, int y, size_t readings_of_y) const {
+    const int left = producers_[size_t(x)], right = producers_[size_t(y)];
+    if (x == y || left < 0 || right < 0 || consumers_[size_t(x)].size() != readings_of_x ||
+        consumers_[size_t(y)].size() != readings_of_y || graph_.values[size_t(x)].is_output ||
+        graph_.values[size_t(y)].is_output)
+      return false;
+    const Node &a = graph_.nodes[size_t(left)], &b = graph_.nodes[size_t(right)];
+    const int64_t columns = columns_of(*a.info);
+    if (!a.takable || !b.takable || columns == 0 || columns % ops::kGateColumns != 0 ||
+        columns_of(*b.info) != columns || a.info->op_type() != b.info->op_type() || a.inputs[0] != b.inputs[0] ||
+        a.inputs.size() != b.inputs.size())
+      return false;
+    if (is_matmul_nbits(*a.info))
+      for (const char* attribute : {"K", "bits", "block_size"})
+        if (a.info->find_int(attribute) != b.info->find_int(attribute)) return false;
+    for (size_t i = 1; i < a.inputs.size(); ++i)
+      if (!are_alike_constants(a, b, i, columns)) return false;
+    return true;
+  }
+  // Not indices nor a bias, which MatMulNBits has behind zero points.
+  bool are_alike_constants(const Node& a, const Node& b, size_t i, int64_t columns) const {
+    if (a.inputs[i] < 0 || b.inputs[i] < 0) return a.inputs[i] == b.inputs[i];
+    const auto dims = a.info->input_dims(int(i));
+    if (i > 3 || !dims || dims->empty() || b.info->input_dims(int(i)) != dims ||
+        a.info->input_type(int(i)) != b.info->input_type(int(i)))
+      return false;
+    for (const int value : {a.inputs[i], b.inputs[i]})
+      if (!graph_.values[size_t(value)].is_constant || consumers_[size_t(value)].size() != 1) return false;
+    return is_matmul(*a.info) || (*dims)[0] % columns == 0;
+  }
+
   const Graph& graph_;
+  const std::vector<int> producers_;
   const std::vector<std::vector<int>> consumers_;
 };
+
+// Of both constants in turns `bytes` of each; dimension `widened` becomes twice as large.
+std::shared_ptr<OwnTensor> alternating(const Tensor& x, const Tensor& y, size_t bytes, size_t widened) {
+  auto made = std::make_shared<OwnTensor>();
+  std::vector<int64_t> dims(x.shape.dims().begin(), x.shape.dims().end());
+  dims[widened] *= 2;
+  made->view = {x.type, ops::Where::host, ops::Shape(dims), nullptr};
+  made->bytes.resize(made->view.bytes());
+  char* to = made->bytes.data();
+  for (size_t at = 0; at < x.bytes(); at += bytes)
+    for (const Tensor* from : {&x, &y}) to = std::copy_n(static_cast<const char*>(from->data) + at, bytes, to);
+  made->view.data = made->bytes.data();
+  return made;
+}
+
+// The product of both steps, whose output is a value of its own.
+Step join_products(Plan& plan, const Step& x, const Step& y) {
+  const int64_t columns = columns_of(*x.node);
+  Step both{std::make_unique<Variant>(*x.node), {x.inputs[0]}, {}, nullptr};
+  both.node->set_name(x.node->name() + " and " + y.node->name());
+  if (is_matmul_nbits(*x.node)) both.node->set("N", 2 * columns);
+  for (size_t i = 1; i < x.inputs.size(); ++i) {
+    if (x.inputs[i] < 0) {
+      both.inputs.push_back(-1);
+      continue;
+    }
+    const Tensor &of_x = *plan.values[size_t(x.inputs[i])].constant, &of_y = *plan.values[size_t(y.inputs[i])].constant;
+    const bool by_columns = is_matmul(*x.node);  // else columns are rows of the constant
+    const size_t of_column = by_columns ? device::size_bytes(of_x.type) : of_x.bytes() / size_t(columns);
+    const auto& made =
+        plan.constants.emplace_back(alternating(of_x, of_y, of_column * size_t(ops::kGateColumns), by_columns ? 1 : 0));
+    Value value = plan.values[size_t(x.inputs[i])];
+    value.dims.emplace(made->view.shape.dims().begin(), made->view.shape.dims().end());
+    value.constant = &made->view;
+    both.node->inputs()[i].dims = value.dims;
+    both.node->inputs()[i].constant = value.constant;
+    both.inputs.push_back(plan.add(std::move(value)));
+  }
+  both.outputs = {plan.add({.name = both.node->name(), .type = x.node->output_type(0)})};
+  return both;
+}
 
 }  // namespace
 
 std::vector<std::vector<int>> find_gates(const Graph& graph) { return Search(graph).run(); }
 
 void join_gate(Plan& plan) {
-  if (plan.steps.size() != 3 || !is_sigmoid(*plan.steps[0].node) || !is_product(*plan.steps[1].node) ||
-      !is_product(*plan.steps[2].node))
-    return;
-  const int silu = plan.steps[1].outputs[0];
-  Step gate = std::move(plan.steps[2]);
-  gate.inputs = {plan.steps[0].inputs[0], gate.inputs[0] == silu ? gate.inputs[1] : gate.inputs[0]};
-  gate.make = ops::make_gate;
-  plan.steps.clear();
-  plan.steps.push_back(std::move(gate));
+  const auto find = [&](auto is) {
+    const auto found = std::find_if(plan.steps.begin(), plan.steps.end(), is);
+    return found == plan.steps.end() ? nullptr : &*found;
+  };
+  const auto reader_of = [&](int value) {
+    return find([&](const Step& step) {
+      return is_factor(*step.node) && std::count(step.inputs.begin(), step.inputs.end(), value);
+    });
+  };
+  const auto maker_of = [&](int value) { return find([&](const Step& step) { return step.outputs[0] == value; }); };
+  const Step* const sigmoid = find([](const Step& step) { return is_sigmoid(*step.node); });
+  const Step* const silu = sigmoid ? reader_of(sigmoid->outputs[0]) : nullptr;
+  Step* const last = silu ? reader_of(silu->outputs[0]) : nullptr;
+  if (!last || (plan.steps.size() != 3 && plan.steps.size() != 5)) return;
+  const int x = sigmoid->inputs[0], y = last->inputs[last->inputs[0] == silu->outputs[0] ? 1 : 0];
+  std::vector<Step> steps;
+  if (plan.steps.size() == 5) {
+    const Step *const left = maker_of(x), *const right = maker_of(y);
+    if (!left || !right) return;
+    steps.push_back(join_products(plan, *left, *right));
+  }
+  Step& gate = steps.emplace_back(std::move(*last));
+  if (steps.size() == 2) {
+    gate.inputs = steps[0].outputs;
+    gate.make = ops::make_gate_of_both;
+  } else {
+    gate.inputs = {x, y};
+    gate.make = ops::make_gate;
+  }
+  plan.steps = std::move(steps);
 }
 
 }  // namespace encore::fuse

@@ -1,4 +1,6 @@
-// The gates of language models, x * sigmoid(x) * y: Sigmoid, Mul and Mul become one node, which reads x and y once.
+// The gates of language models, x * sigmoid(x) * y: Sigmoid, Mul and Mul become one node, which reads x and y once. If
+// these are products of the same rows by constants, and nobody else reads them, they come along: as one product by both
+// constants, whose columns alternate.
 #pragma once
 #include <vector>
 
@@ -6,10 +8,10 @@
 
 namespace encore::fuse {
 
-// Lists of three nodes, in their order. No path leaves them and comes back, for what is between has no other reader.
+// Lists of nodes, in the graph's order. No path leaves them and comes back, for what is between has no other reader.
 std::vector<std::vector<int>> find_gates(const Graph& graph);
 
-// Makes one step of a plan that is such a gate; others stay as they are.
+// Makes a plan of such a gate, whose steps are in any order, one of one step or two; others stay as they are.
 void join_gate(Plan& plan);
 
 }  // namespace encore::fuse

@@ -38,6 +38,23 @@ struct GatePacks {
   }
 };
 
+template <class T>
+struct GateOfBoth {
+  static constexpr int kPack = device::pack_size<T>();
+  static_assert(kGateColumns % kPack == 0);
+  const T* both;
+  T* out;
+  bool aligned;
+  DEVICE_FN void operator()(int64_t i) const {
+    const int64_t first = i * kPack;
+    const T* const x = both + first / kGateColumns * (2 * kGateColumns) + first % kGateColumns;
+    const auto left = device::load_pack<kPack>(x, true), right = device::load_pack<kPack>(x + kGateColumns, true);
+    device::Pack<T, kPack> made;
+    UNROLL for (int n = 0; n < kPack; ++n) made.at[n] = T(SiluGate()(left.at[n], right.at[n]));
+    device::store_pack(out + first, made, aligned);
+  }
+};
+
 class Gate : public Op {
  public:
   explicit Gate(const NodeInfo&) {}
@@ -57,8 +74,25 @@ class Gate : public Op {
   }
 };
 
+class BothGate : public Op {
+ public:
+  explicit BothGate(const NodeInfo&) {}
+  void run(Context& context) const override {
+    const Tensor& both = context.input(0);
+    const int last = both.shape.rank() - 1;
+    const Tensor out = context.output(0, both.shape.with(last, both.shape[last] / 2));
+    dispatch(FloatList{}, both.type, [&]<class T> {
+      constexpr int kPack = GateOfBoth<T>::kPack;
+      device::for_each_index(
+          context.stream(), out.count() / kPack,
+          GateOfBoth<T>{both.as<const T>(), out.as<T>(), device::is_pack_aligned<kPack>(out.as<const T>())});
+    });
+  }
+};
+
 }  // namespace
 
+std::unique_ptr<Op> make_gate_of_both(const NodeInfo& node) { return make<BothGate>(node); }
 std::unique_ptr<Op> make_gate(const NodeInfo& node) { return make<Gate>(node); }
 
 }  // namespace encore::ops

@@ -9,4 +9,8 @@ namespace encore::ops {
 // Of inputs x and y under NumPy's broadcasting.
 std::unique_ptr<Op> make_gate(const NodeInfo& node);
 
+// Of one input, whose last dimension has columns of x and of y in turns, so many of each.
+inline constexpr int kGateColumns = 8;
+std::unique_ptr<Op> make_gate_of_both(const NodeInfo& node);
+
 }  // namespace encore::ops
