@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from harness import FLOATS, Case, Const, _Model, bools, check, floats, integers, session
-from onnx import TensorProto, helper
+from encore_session import assert_all_on_encore
+from harness import FLOATS, Case, Const, _Model, bools, check, floats, integers, seeded, session
+from onnx import TensorProto, helper, numpy_helper
 
 SUMS = ["ReduceSum", "ReduceMean", "ReduceL1", "ReduceL2", "ReduceSumSquare"]
 LOGS = ["ReduceLogSum", "ReduceLogSumExp"]
@@ -370,3 +371,22 @@ def test_an_axis_out_of_range_is_refused():
     model.model.graph.input.append(helper.make_tensor_value_info("axes", TensorProto.INT64, [1]))
     with pytest.raises(Exception, match=r"axes.*2.*is outside|outside.*\[-2"):
         session(model.model).run(None, {**model.feeds, "axes": np.array([2])})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("width", [13, 169, 511])
+@pytest.mark.parametrize("op", [*SUMS, "ReduceLogSumExp", "GlobalAveragePool"])
+def test_short_rows_that_are_alike_have_the_same_sum(op, width, dtype):
+    """Wherever they lie: of odd widths each is aligned otherwise."""
+    x = np.repeat(seeded(op, width).standard_normal((1, width)), 17, 0).astype(dtype)
+    pooled = op == "GlobalAveragePool"
+    x = x[None, :, None] if pooled else x
+    nodes = [helper.make_node(op, ["x"] if pooled else ["x", "axes"], ["y"], "it")]
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    values = [helper.make_tensor_value_info("x", kind, x.shape)]
+    constants = [] if pooled else [numpy_helper.from_array(np.array([1]), "axes")]
+    graph = helper.make_graph(nodes, "alike", values, [helper.make_tensor_value_info("y", kind, None)], constants)
+    ours = session(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10))
+    assert_all_on_encore(ours)
+    (y,) = ours.run(None, {"x": x})
+    assert len(np.unique(y)) == 1

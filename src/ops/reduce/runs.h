@@ -2,13 +2,17 @@
 #pragma once
 #include <algorithm>
 
+#include "device/neighbours.h"
 #include "ops/reduce/results.h"
 #include "ops/reduce/team.h"
 
 namespace encore::ops {
 
-// A team for each output and split. A run that is not made of whole packs begins and ends with a few values that lanes
-// take one by one.
+// Packs of a run that is short.
+inline constexpr int64_t kMostShort = 128;
+
+// A team for each output and split. A long run that is not made of whole packs begins and ends with a few values that
+// lanes take one by one.
 template <class F, int kLanes>
 struct ReduceRuns {
   using In = typename F::In;
@@ -43,7 +47,8 @@ struct ReduceRuns {
     if (output >= results.outputs) return f.zero();
     const In* from = x + (kept.rank <= 1 ? output * stride : kept.offset(output));
     const int lane = Together::lane(t), lanes = Together::size(b);
-    return reduced.rank == 0 ? of_one_run(from, split, lane, lanes) : of_runs(from, split, lane, lanes);
+    if (reduced.rank != 0) return of_runs(from, split, lane, lanes);
+    return aligned || packs > kMostShort ? of_one_run(from, split, lane, lanes) : of_short_run(from, lane, lanes);
   }
 
   DEVICE_FN Acc of_one_run(const In* from, int64_t split, int lane, int lanes) const {
@@ -91,21 +96,38 @@ struct ReduceRuns {
     return f.merge(acc, others);
   }
 
+  // Lanes take values by their place in the run, wherever it lies: runs that are alike have the same sum.
+  DEVICE_FN Acc of_short_run(const In* from, int lane, int lanes) const {
+    constexpr int kAtOnce = F::kBatch == 1 ? 1 : 4;
+    Acc acc = f.zero();
+    NO_UNROLL for (int first = lane * kPack; first < run; first += kAtOnce * lanes * kPack) {
+      device::Neighbours<In> batch[kAtOnce];
+      UNROLL for (int u = 0; u < kAtOnce; ++u) {
+        const int at = first + u * lanes * kPack, left = int(run) - at;
+        batch[u] = device::Neighbours<In>(from + at, left < 0 ? 0 : left < kPack ? left : kPack);
+      }
+      UNROLL for (int u = 0; u < kAtOnce; ++u) {
+        const int at = first + u * lanes * kPack;
+        const auto values = batch[u].pack();
+        UNROLL for (int j = 0; j < kPack; ++j) {
+          if (at + j < run) f.take(acc, values.at[j], at + j);
+        }
+      }
+    }
+    return acc;
+  }
   DEVICE_FN Acc of_runs(const In* from, int64_t split, int lane, int lanes) const {
     Acc acc = f.zero();
     const int64_t end = (split + 1) * chunk < packs ? (split + 1) * chunk : packs;
     NO_UNROLL for (int64_t p = split * chunk + lane; p < end; p += lanes) {
       int64_t in_run;
       const In* start = from + reduced.offset(packs_in_run(p, in_run));
-      const int64_t first = in_run * kPack - before_run(start);
-      if (first >= 0 && first + kPack <= run) {
-        const Pack<In, kPack> values = device::load_pack<kPack>(start + first, true);
-        UNROLL for (int j = 0; j < kPack; ++j) f.take(acc, values.at[j], first + j);
-      } else {
-        start += first;
-        UNROLL for (int j = 0; j < kPack; ++j) {
-          if (has(first + j)) f.take(acc, start[j], first + j);
-        }
+      const int64_t first = in_run * kPack;
+      const int count = int(run - first < kPack ? run - first : kPack);
+      const auto values =
+          aligned ? device::load_pack<kPack>(start + first, true) : device::load_neighbours(start + first, count);
+      UNROLL for (int j = 0; j < kPack; ++j) {
+        if (j < count) f.take(acc, values.at[j], first + j);
       }
     }
     return acc;
@@ -114,7 +136,6 @@ struct ReduceRuns {
   DEVICE_FN int before_run(const In* start) const {
     return aligned ? 0 : int(reinterpret_cast<uintptr_t>(start) / sizeof(In) % kPack);
   }
-  DEVICE_FN bool has(int64_t i) const { return uint64_t(i) < uint64_t(run); }
 };
 
 // Short runs that are neighbours: a block reads many of them as one, in whole packs, and reduces them where it has put
@@ -219,7 +240,8 @@ Results<F> reduce_runs(Context& context, const ReducePlan& plan, const typename 
   const StreamRef stream = context.stream();
   const int64_t multiprocessors = device::multiprocessors(stream.device());
   const bool aligned = device::is_pack_aligned<kPack>(x) && plan.run % kPack == 0;
-  const int64_t in_run = (plan.run + (aligned ? 1 : 2) * (kPack - 1)) / kPack;
+  const bool in_places = plan.reduced.rank != 0 || plan.run <= kMostShort * kPack;
+  const int64_t in_run = (plan.run + (aligned || in_places ? 1 : 2) * (kPack - 1)) / kPack;
   const int64_t packs = plan.reduced_count() == 0 ? 0 : checked_product(plan.reduced.count, in_run);
   const bool neighbours = plan.reduced.rank == 0 && plan.kept.rank <= 1;
   if (neighbours && 0 < packs && packs <= 32 && results.outputs > 1) {
@@ -235,7 +257,7 @@ Results<F> reduce_runs(Context& context, const ReducePlan& plan, const typename 
                               device::Divider(results.splits, all + teams), device::Divider(in_run, packs), plan.kept,
                               plan.reduced});
   };
-  if (packs <= 128 || (packs <= 1024 && results.outputs >= multiprocessors * 16))
+  if (packs <= kMostShort || (packs <= 1024 && results.outputs >= multiprocessors * 16))
     launch.template operator()<32>(results.outputs < multiprocessors * 16 ? 64 : 256, packs);
   else if (results.outputs >= multiprocessors || packs <= 4096)
     launch.template operator()<0>(packs <= 1024   ? 128
