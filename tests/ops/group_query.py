@@ -192,7 +192,7 @@ TYPES = ["float32", *HALVES]
 class Decoder:
     """A node whose past and present are the same memory."""
 
-    def __init__(self, batch, heads, kv_heads, size, room, dtype, graph=True, rows=1, **attrs):
+    def __init__(self, batch, heads, kv_heads, size, room, dtype, graph=True, rows=1, bias=False, **attrs):
         self.attrs = {"num_heads": heads, "kv_num_heads": kv_heads, "do_rotary": 1, **attrs}
         self.shape, self.dtype = (batch, kv_heads, room, size), np.dtype(dtype)
         cos, sin = (t.astype(dtype) for t in tables(room, size // 2))
@@ -200,7 +200,9 @@ class Decoder:
         forms = {"query": (packed, dtype), "past_key": (self.shape, dtype), "past_value": (self.shape, dtype)}
         forms |= {"seqlens_k": ((batch,), "int32"), "total": ((1,), "int32")}
         forms |= {"cos": (cos.shape, dtype), "sin": (sin.shape, dtype)}
-        names = [n if n in forms else "" for n in INPUTS[:9]]
+        if bias:
+            forms["bias"] = ((1, heads, rows, room), dtype)  # for steps that fill the room
+        names = [n if n in forms else "" for n in INPUTS[: 11 if bias else 9]]
         outputs = {"y": (batch, rows, heads * size), "present_key": self.shape, "present_value": self.shape}
         if attrs.get("qk_output"):
             outputs["qk"] = (batch, heads, rows, room)  # for steps that fill the room
@@ -217,6 +219,8 @@ class Decoder:
         self.feeds = {n: np.zeros(s, t) for n, (s, t) in forms.items()} | {"cos": cos, "sin": sin}
         for n in ("past_key", "past_value"):
             self.feeds[n] = floats(*self.shape, low=-1, high=1).astype(dtype)
+        if bias:
+            self.feeds["bias"] = floats(*forms["bias"][0], low=-1, high=1).astype(dtype)
         self.binding = self.session.io_binding()
         self.total = ort.OrtValue.ortvalue_from_numpy(self.feeds["total"])
         self.inputs = {n: on_device(x) for n, x in self.feeds.items() if n != "total"} | {"total": self.total}
@@ -259,6 +263,9 @@ class Decoder:
 
 
 def close(decoder, got):
+    """Of a cache what is no number may have become one: cuDNN cannot have it behind the last key."""
     rtol, atol = TOLERANCE[str(decoder.dtype)]
-    for g, w in zip(got, decoder.wanted()):
+    for i, (g, w) in enumerate(zip(got, decoder.wanted())):
+        if i > 0:
+            g = np.where(np.isnan(w), w, g)
         np.testing.assert_allclose(g.astype(np.float64), w.astype(np.float64), rtol=rtol, atol=atol)

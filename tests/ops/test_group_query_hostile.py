@@ -22,12 +22,13 @@ def test_lengths_beyond_the_cache_are_reported(last, dtype):
             assert list(changed) in ([], [one]), f"rows {changed} changed"
 
 
-@pytest.mark.parametrize("shown", [0, 1, 2], ids=["", "scores", "softmax"])
+@pytest.mark.parametrize("how", [{}, {"qk_output": 1}, {"qk_output": 2}, {"bias": True}], ids=str)
+@pytest.mark.parametrize("room", [90, 300])
 @pytest.mark.parametrize("rows", [1, 3, 20])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_what_is_behind_the_last_key_may_be_anything(dtype, rows, shown):
-    decoder = Decoder(2, 4, 2, 64, 90, dtype, graph=False, rows=rows, **({"qk_output": shown} if shown else {}))
-    last = [25, 89]
+def test_what_is_behind_the_last_key_may_be_anything(dtype, rows, room, how):
+    decoder = Decoder(2, 4, 2, 64, room, dtype, graph=False, rows=rows, **how)
+    last = [25, 89 if not how else room - 1]
     for kind in ("past_key", "past_value"):
         for b, end in enumerate(last):
             decoder.feeds[kind][b, :, end + 1 - rows :] = np.nan

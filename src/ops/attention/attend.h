@@ -45,6 +45,9 @@ struct Attend {
   int64_t batch = 0, heads = 0, kv_heads = 0;  // heads / kv_heads neighbours share a head of k and v
   int64_t queries = 0, keys = 0, head_size = 0, value_size = 0;
   HeadRows q, k, v, y;  // y is written
+  // k and v are a cache of the node's own: behind a batch's last key there may be anything, and numbers may replace
+  // what is none.
+  bool is_cache = false;
   // Keys and values may be codes, both of one kind: k and v are strides in bytes then.
   CacheCodes k_codes, v_codes;
   double scale = 1;

@@ -1,6 +1,8 @@
 // Attention by the device's library, for which masks and lengths are put into the forms that it takes. It is trusted
 // with no query that sees no key, nor with infinite masks: what is unseen is a low number, and rows that see nothing
-// are set to zero afterwards.
+// are set to zero afterwards. Nor with what is no number behind the last key of a cache, which it multiplies by zero.
+#include <algorithm>
+
 #include "device/dnn_attention.h"
 #include "device/launch.h"
 #include "ops/attention/attend_view.h"
@@ -67,6 +69,57 @@ struct MakeLengths {
     of_keys[batch] = sight.length(batch);
   }
 };
+
+// Zeros for what is no number behind a batch's last key, where the library reads it: values in the tile of the last
+// key; beside a mask, which alone says what is unseen, all keys and values.
+template <class T>
+struct ClearBehind {
+  static constexpr int kPack = 8, kTile = 128;
+  SightView<T> sight;
+  HeadView<T> rows[2];  // the last `tensors` of keys and values
+  int packs[2];         // of a row
+  int tensors;
+  Divider by_packs, by_span, by_heads, by_batch;
+  bool masked;
+  DEVICE_FN void operator()(int64_t i) const {
+    int64_t pack, row, head, batch;
+    const int tensor = 2 - tensors + int(by_batch(by_heads(by_span(by_packs(i, pack), row), head), batch));
+    const int length = sight.length(batch), tile_end = (length + kTile - 1) / kTile * kTile;
+    const int end = masked || tile_end > sight.keys ? sight.keys : tile_end;
+    if (length + row >= end || pack >= packs[tensor]) return;
+    T* const at = rows[tensor].at(batch, head, length + row) + pack * kPack;
+    auto values = device::load_pack<kPack>(at, true);
+    bool all_numbers = true;
+    UNROLL for (int j = 0; j < kPack; ++j) {
+      const float value = float(values.at[j]);
+      if (value - value == 0) continue;
+      values.at[j] = T(0.f);
+      all_numbers = false;
+    }
+    if (!all_numbers) device::store_pack(at, values, true);
+  }
+};
+
+template <class T>
+void clear_behind(Context& context, const Attend& p, const SightView<T>& view) {
+  using Kernel = ClearBehind<T>;
+  const bool masked = p.mask.data != nullptr;
+  const int tensors = masked ? 2 : 1;
+  const int packs[] = {int(p.head_size / Kernel::kPack), int(p.value_size / Kernel::kPack)};
+  const int64_t most = masked ? std::max(packs[0], packs[1]) : packs[1], span = masked ? p.keys : Kernel::kTile - 1;
+  const int64_t batches = tensors * p.batch, heads = checked_product(batches, p.kv_heads);
+  const int64_t all_rows = checked_product(heads, span), count = checked_product(all_rows, most);
+  device::for_each_index(context.stream(), count,
+                         Kernel{view,
+                                {p.k, p.v},
+                                {packs[0], packs[1]},
+                                tensors,
+                                Divider(most, count),
+                                Divider(span, all_rows),
+                                Divider(p.kv_heads, heads),
+                                Divider(p.batch, batches),
+                                masked});
+}
 
 // Zeros for queries that see nothing.
 template <class T>
@@ -165,6 +218,7 @@ bool run(Context& context, const Attend& p) {
     addresses.query_lengths = of_queries;
     addresses.key_lengths = of_keys;
   }
+  if (p.is_cache && sight.has_lengths()) clear_behind(context, p, view);
   device::run_attention(context.dnn(), context.stream(), fused, addresses, context.scratch(*workspace_bytes));
   if (masked || may_be_blind(p)) {
     const int64_t rows = p.batch * p.heads * p.queries;

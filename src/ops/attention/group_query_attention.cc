@@ -114,6 +114,7 @@ class GroupQueryAttention : public Op {
     problem.head_size = problem.value_size = cache.size;
     problem.q = q, problem.k = problem.v = keys;
     problem.v.data = cache.values;
+    problem.is_cache = true;
     problem.k_codes = cache.codes[0], problem.v_codes = cache.codes[1];
     problem.y = {y.data, y_shape.count(1, 3), cache.size, y_shape[2]};
     problem.scale = scale_ != 0 ? double(scale_) : 1 / std::sqrt(double(cache.size));
