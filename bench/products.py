@@ -4,7 +4,7 @@
                               [--options tunable_op_enable=1,tunable_op_tuning_enable=1]
 
 For few rows reading the weights is what counts, so the share of a device copy's bandwidth is told. Weights are
-constants of the model; there are as many different ones as exceed the cache. A model that has the product more often
+constants of the model; there are so many that they exceed the cache. A model that has the product more often
 takes longer, and that is what is told.
 """
 
@@ -91,14 +91,17 @@ PRODUCTS = [
     for form in [(4, 32), (4, 128), (4, 32, True), (8, 32)]
     for rows in (1, 4, 16, 64, 512)
 ]
+PRODUCTS += [Product(rows, *size) for size in [*DECODED[:2], (2048, 16384), DECODED[4]] for rows in (1, 4)]
+PRODUCTS += [Halves(rows, 2048, 16384) for rows in (1, 4)]
 
 
 def model_of(product, count):
     random = np.random.default_rng(0)
     sets = min(count, -(-BEYOND_CACHE // product.bytes()))
     constants, nodes, outputs = [], [], []
+    weights = product.weights(random)
     for i in range(sets):
-        for j, array in enumerate(product.weights(random)):
+        for j, array in enumerate(weights):
             constants.append(numpy_helper.from_array(array, f"w{i}_{j}"))
     of_set = len(constants) // sets
     for i in range(count):
