@@ -1,7 +1,6 @@
 #include "fuse/gates.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "ops/elementwise/gate.h"
 #include "ops/registry.h"
@@ -116,16 +115,16 @@ std::shared_ptr<OwnTensor> alternating(const Tensor& x, const Tensor& y, size_t 
 // The product of both steps, whose output is a value of its own.
 Step join_products(Plan& plan, const Step& x, const Step& y) {
   const int64_t columns = columns_of(*x.node);
+  const bool by_columns = is_matmul(*x.node);  // else columns are rows of the constants
   Step both{std::make_unique<Variant>(*x.node), {x.inputs[0]}, {}, nullptr};
   both.node->set_name(x.node->name() + " and " + y.node->name());
-  if (is_matmul_nbits(*x.node)) both.node->set("N", 2 * columns);
+  if (!by_columns) both.node->set("N", 2 * columns);
   for (size_t i = 1; i < x.inputs.size(); ++i) {
     if (x.inputs[i] < 0) {
       both.inputs.push_back(-1);
       continue;
     }
     const Tensor &of_x = *plan.values[size_t(x.inputs[i])].constant, &of_y = *plan.values[size_t(y.inputs[i])].constant;
-    const bool by_columns = is_matmul(*x.node);  // else columns are rows of the constant
     const size_t of_column = by_columns ? device::size_bytes(of_x.type) : of_x.bytes() / size_t(columns);
     const auto& made =
         plan.constants.emplace_back(alternating(of_x, of_y, of_column * size_t(ops::kGateColumns), by_columns ? 1 : 0));

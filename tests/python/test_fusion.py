@@ -315,6 +315,11 @@ def test_memory_is_used_again_inside(encore, make_model):
     assert onnxruntime_ep_encore.memory_report(session)["arena"]["peak_in_use_bytes"] < 6 * one
 
 
+def kernels_of(session, feeds):
+    """Which run, on the virtual GPU."""
+    return [k["name"] for k in es.trace(session, lambda: session.run(None, feeds)) if k["what"] == "kernel"]
+
+
 def gate(dtype, swapped=False):
     net = Network(dtype)
     net.add("Sigmoid", ["x"], "g")
@@ -334,32 +339,32 @@ def test_a_gate_is_one_node(encore, make_model, capfd, dtype, swapped):
         feeds = {"x": x, "up": numbers(rows, 33, seed=1, dtype=dtype)}
         agrees(session, model, feeds, tolerance=2e-3 if dtype == "float16" else 1e-6)
     if es.on_virtual_gpu():
-        kernels = [k["name"] for k in es.trace(session, lambda: session.run(None, feeds)) if k["what"] == "kernel"]
+        kernels = kernels_of(session, feeds)
         assert len(kernels) == 1, kernels
 
 
-def gated_products(dtype, op="MatMul", depth=64, columns=24, others=(), zeros=False, **attrs):
-    """`others`: what the second product has otherwise."""
+def gated_products(dtype, op="MatMul", columns=24, up_of="x", zeros=False):
+    """Of 64 values of x, the second product of `up_of`."""
+    depth = 64
     net = Network(dtype)
-    for name in ("gate", "up"):
+    for name, of in (("gate", "x"), ("up", up_of)):
         seed = len(net.constants) + 1
-        own = {"depth": depth, "columns": columns, "input": "x", **(dict(others) if name == "up" else {})}
-        inputs = [own["input"]]
+        inputs = [of]
         if op == "MatMul":
-            inputs.append(net.constant(f"{name}.w", numbers(own["depth"], own["columns"], seed=seed, dtype=dtype)))
+            inputs.append(net.constant(f"{name}.w", numbers(depth, columns, seed=seed, dtype=dtype)))
             net.add(op, inputs, name)
             continue
-        block, blocks = 32, own["depth"] // 32
+        block, blocks = 32, depth // 32
         random = np.random.default_rng(seed)
-        codes = random.integers(0, 256, (own["columns"], blocks, block // 2), np.uint8)
+        codes = random.integers(0, 256, (columns, blocks, block // 2), np.uint8)
         inputs.append(net.constant(f"{name}.codes", codes))
-        scales = 0.1 * np.abs(numbers(own["columns"], blocks, seed=seed, dtype=dtype))
+        scales = 0.1 * np.abs(numbers(columns, blocks, seed=seed, dtype=dtype))
         inputs.append(net.constant(f"{name}.scales", scales.astype(dtype)))
         if zeros:
-            packed = random.integers(0, 256, own["columns"] * ((blocks + 1) // 2), np.uint8)
+            packed = random.integers(0, 256, columns * ((blocks + 1) // 2), np.uint8)
             inputs.append(net.constant(f"{name}.zeros", packed))
-        sizes = {"K": own["depth"], "N": own["columns"], "block_size": block, "bits": 4}
-        net.add(op, inputs, name, domain="com.microsoft", **sizes, **attrs)
+        sizes = {"K": depth, "N": columns, "block_size": block, "bits": 4}
+        net.add(op, inputs, name, domain="com.microsoft", **sizes)
     net.add("Sigmoid", ["gate"], "sigmoid")
     net.add("Mul", ["gate", "sigmoid"], "silu")
     net.add("Mul", ["silu", "up"], "y")
@@ -376,7 +381,7 @@ def test_a_gate_takes_its_products_along(encore, make_model, capfd, dtype, how, 
     feeds = {"x": numbers(1, rows, 64, dtype=dtype)}
     agrees(session, model, feeds, tolerance=1e-2 if dtype == "float16" else 1e-5)
     if es.on_virtual_gpu() and not how:
-        kernels = [k["name"] for k in es.trace(session, lambda: session.run(None, feeds)) if k["what"] == "kernel"]
+        kernels = kernels_of(session, feeds)
         assert len(kernels) <= 2, kernels
 
 
@@ -384,7 +389,7 @@ def test_a_gate_takes_its_products_along(encore, make_model, capfd, dtype, how, 
 def test_products_that_a_gate_leaves(encore, make_model, capfd, op):
     """Columns that are no whole packs, another input, values that others read, constants that others read."""
     ends = {"x": ["n", 64], "z": ["n", 64]}
-    nets = [gated_products("float32", op, columns=20), gated_products("float32", op, others={"input": "z"})]
+    nets = [gated_products("float32", op, columns=20), gated_products("float32", op, up_of="z")]
     read = gated_products("float32", op)
     read.add("Neg", ["up"], "also")
     shared = gated_products("float32", op)

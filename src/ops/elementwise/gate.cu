@@ -19,6 +19,13 @@ struct SiluGate {
   DEVICE_FN float rough(float x, float y) const { return x * rough_sigmoid(x) * y; }
 };
 
+template <class T, int kPack>
+DEVICE_FN device::Pack<T, kPack> gated(const device::Pack<T, kPack>& x, const device::Pack<T, kPack>& y) {
+  device::Pack<T, kPack> made;
+  UNROLL for (int n = 0; n < kPack; ++n) made.at[n] = T(SiluGate()(x.at[n], y.at[n]));
+  return made;
+}
+
 // Of packs that are whole and aligned, as in all models: nothing stands between the two reads.
 template <class T>
 struct GatePacks {
@@ -28,9 +35,7 @@ struct GatePacks {
   DEVICE_FN void operator()(int64_t i) const {
     const auto left = device::load_pack<kPack>(x + i * kPack, true),
                right = device::load_pack<kPack>(y + i * kPack, true);
-    device::Pack<T, kPack> made;
-    UNROLL for (int n = 0; n < kPack; ++n) made.at[n] = T(SiluGate()(left.at[n], right.at[n]));
-    device::store_pack(out + i * kPack, made, true);
+    device::store_pack(out + i * kPack, gated(left, right), true);
   }
   bool fits(int64_t count) const {
     return count % kPack == 0 && device::is_pack_aligned<kPack>(x) && device::is_pack_aligned<kPack>(y) &&
@@ -49,9 +54,7 @@ struct GateOfBoth {
     const int64_t first = i * kPack;
     const T* const x = both + first / kGateColumns * (2 * kGateColumns) + first % kGateColumns;
     const auto left = device::load_pack<kPack>(x, true), right = device::load_pack<kPack>(x + kGateColumns, true);
-    device::Pack<T, kPack> made;
-    UNROLL for (int n = 0; n < kPack; ++n) made.at[n] = T(SiluGate()(left.at[n], right.at[n]));
-    device::store_pack(out + first, made, aligned);
+    device::store_pack(out + first, gated(left, right), aligned);
   }
 };
 
