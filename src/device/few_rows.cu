@@ -231,9 +231,11 @@ bool serves(const Gemm& g, bool tiles, bool aligned) {
 std::vector<FewRowsWay> few_rows_ways(const Gemm& g, bool aligned, int multiprocessors) {
   if (!serves(g)) return {};
   // The wider, the longer the pieces of b's rows, or the longer threads go on before they are added up; but each
-  // multiprocessor should have something to do, and better two blocks than one.
+  // multiprocessor should have something to do, and better two blocks than one. One row of a asks for so little work
+  // that half of them can read b: pieces as long as a line of the cache count for more.
   const int least = g.transpose_b ? 1 : 2, most = g.transpose_b ? 4 : 8;
-  const auto busy = [&](int width) { return 2 * g.n >= 3 * side_of(g) * width * multiprocessors; };
+  const double of_each = g.m == 1 && !g.transpose_b ? 0.4 : 1.5;
+  const auto busy = [&](int width) { return double(g.n) >= of_each * double(side_of(g) * width * multiprocessors); };
   int best = most;
   while (best > least && !busy(best)) best /= 2;
   std::vector<FewRowsWay> ways;
