@@ -176,8 +176,8 @@ TEST(FewRows, NarrowProductsHaveNarrowBlocks) {
   for (const int64_t m : {1, 4}) {
     const bool tiles = m > 1;
     EXPECT_EQ(way({.m = m, .n = 512}), (FewRowsWay{tiles, 2}));
-    EXPECT_EQ(way({.m = m, .n = 2048}), (FewRowsWay{tiles, 2}));
-    EXPECT_EQ(way({.m = m, .n = 8192}), (FewRowsWay{tiles, 4}));
+    EXPECT_EQ(way({.m = m, .n = 2048}), (FewRowsWay{tiles, tiles ? 2 : 4}));
+    EXPECT_EQ(way({.m = m, .n = 8192}), (FewRowsWay{tiles, tiles ? 4 : 8}));
     EXPECT_EQ(way({.m = m, .n = 128256}), (FewRowsWay{tiles, 8}));
     EXPECT_EQ(way({.m = m, .n = 8192}, false), (FewRowsWay{false, 4}));
     EXPECT_EQ(way({.m = m, .n = 2048, .transpose_b = true}), (FewRowsWay{false, 1}));

@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "device/divide.h"
+#include "device/prefetch.h"
 #include "ops/attention/encode_rows.h"
 #include "ops/attention/new_rows.h"
 #include "ops/attention/pairs.h"
@@ -110,9 +111,11 @@ struct AddRows {
   DEVICE_FN int64_t row_of(int64_t begin) const { return apart ? 0 : added.first_row(begin); }
   DEVICE_FN bool has_room(int64_t row) const { return row >= 0 && row < room; }
   // Of a token's angles, if its row is that of the key `at`.
+  DEVICE_FN int64_t given_position(int64_t token, int64_t at) const { return position_ids ? position_ids[token] : at; }
+  DEVICE_FN bool has_angles(int64_t position) const { return position >= 0 && position < positions; }
   DEVICE_FN int64_t position(int64_t token, int64_t at) const {
-    const int64_t position = position_ids ? position_ids[token] : at;
-    if (position >= 0 && position < positions) return position;
+    const int64_t position = given_position(token, at);
+    if (has_angles(position)) return position;
     fault.report(FaultKind::index_out_of_range, position, positions);
     return 0;
   }
@@ -157,10 +160,12 @@ struct AddRows {
 
 // The same where packs are aligned and pairs are halves apart, as most models have it. A head has a power of two of
 // lanes, and what waits for no position is asked for before it is known: for a token that a model generates, time is
-// that of two reads, one after the other.
+// that of two reads, one after the other. The angles, which are far away, are brought nearer before: those of where the
+// token is by now, which is rarely another place.
 template <class T>
 struct AddPackedRows {
   static constexpr int kMaxThreads = 128, kPack = device::pack_size<T>();
+  static constexpr bool kBeginsEarly = true;
   using Words = Pack<uint32_t, 4>;  // a pack as nvcc leaves it whole
 
   AddRows<T, false> add;
@@ -173,6 +178,8 @@ struct AddPackedRows {
     const int64_t batch = add.added.rows == 1 ? token : add.by_rows(token, row);
     b.threads([&](int t, NoShared&) {
       const int number = int(part) * (b.size() >> lanes_log2) + (t >> lanes_log2), pack = t & ((1 << lanes_log2) - 1);
+      if (number == 0 && pack < add.layout.turning_packs) prefetch_angles(token, batch, int(row), pack);
+      b.wait();
       if (number < heads && pack < packs) move(token, batch, int(row), number, pack);
     });
   }
@@ -181,6 +188,13 @@ struct AddPackedRows {
   DEVICE_FN static Words words(const T* from) { return *reinterpret_cast<const Words*>(from); }
   DEVICE_FN static Pack<T, kPack> values(const Words& words) { return std::bit_cast<Pack<T, kPack>>(words); }
 
+  DEVICE_FN void prefetch_angles(int64_t token, int64_t batch, int row, int pack) const {
+    const int64_t position = add.given_position(token, add.added.begin(batch) + row);
+    if (!add.has_angles(position)) return;
+    const int64_t angle = position * add.layout.half + pack * kPack;
+    device::prefetch(add.cos + angle);
+    device::prefetch(add.sin + angle);
+  }
   DEVICE_FN void move(int64_t token, int64_t batch, int row, int number, int pack) const {
     const PairLayout& layout = add.layout;
     const bool is_q = number < add.q_heads, is_value = number >= add.q_heads + add.kv_heads;

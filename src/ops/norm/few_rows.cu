@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "device/device.h"
+#include "device/prefetch.h"
 #include "device/quick.h"
 #include "device/warp.h"
 #include "ops/norm/row_norm_types.h"
@@ -16,12 +17,14 @@ using device::Pack;
 using device::PerThread;
 using device::Warp;
 
-// A block for each row, with a pack or two for each thread. All that the row needs is asked for at once, scale and
-// bias, too, which come from farther away than what the last kernel wrote; then there is one exchange between warps.
+// A block for each row, with a pack or two for each thread. Scale and bias, which come from farther away than what the
+// last kernel wrote, are brought nearer while that still runs. All that the row needs is asked for at once; then there
+// is one exchange between warps.
 template <class X, class V, bool kAdds, int kKeep>
 struct NormalizeFewRows {
   static constexpr int kPack = device::pack_size<X, V>();
   static constexpr int kMaxThreads = kKeep == 1 ? 512 : 1024, kMaxWarps = kMaxThreads / 32;
+  static constexpr bool kBeginsEarly = true;
   // Packs as words, which nvcc leaves whole: of halves it would take each apart as soon as it is there, and wait for
   // it.
   template <class T>
@@ -51,6 +54,8 @@ struct NormalizeFewRows {
       PerThread<float, 32> sum, squares;
       warp.lanes([&](int lane) {
         Held& own = held[first + lane];
+        prefetch(row, first + lane, threads);
+        b.wait();
         load(own, row, first + lane, threads);
         sum[lane] = squares[lane] = 0;
         each(first + lane, threads, [&](int k, int) {
@@ -135,15 +140,23 @@ struct NormalizeFewRows {
   }
   DEVICE_FN int64_t begin(int row) const { return int64_t(row) * norm.width; }
 
+  DEVICE_FN const V* gammas_of(int row) const { return static_cast<const V*>(norm.gamma.data) + row * norm.gamma.step; }
+  DEVICE_FN const V* betas_of(int row) const { return static_cast<const V*>(norm.beta.data) + row * norm.beta.step; }
+  DEVICE_FN void prefetch(int row, int t, int threads) const {
+    each(t, threads, [&](int, int first) {
+      device::prefetch(gammas_of(row) + first);
+      if (norm.beta.data) device::prefetch(betas_of(row) + first);
+    });
+  }
   DEVICE_FN void load(Held& own, int row, int t, int threads) const {
     const X* const x = static_cast<const X*>(norm.x) + begin(row);
-    const V* const gammas = static_cast<const V*>(norm.gamma.data) + row * norm.gamma.step;
+    const V* const gammas = gammas_of(row);
     Words<X> values[kKeep] = {}, skips[kKeep] = {}, biases[kKeep] = {};
     UNROLL for (int k = 0; k < kKeep; ++k) own.gamma[k] = own.beta[k] = {};
     each(t, threads, [&](int k, int first) {
       values[k] = words(x + first);
       own.gamma[k] = words(gammas + first);
-      if (norm.beta.data) own.beta[k] = words(static_cast<const V*>(norm.beta.data) + row * norm.beta.step + first);
+      if (norm.beta.data) own.beta[k] = words(betas_of(row) + first);
       if (!kAdds) return;
       if (norm.skip) {
         const int skip_row = norm.skip_rows == norm.rows ? row : int(unsigned(row) % unsigned(norm.skip_rows));
