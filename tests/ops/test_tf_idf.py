@@ -35,6 +35,7 @@ CASES = [
     ],
     *[vectorizer(tokens(5, 40), mode, mode=mode, **more) for mode in ("IDF", "TFIDF") for more in ({}, WEIGHTS)],
     vectorizer(tokens(300, 500), "large", max_skip_count=2),
+    vectorizer(tokens(20, 4), "no-numbers", mode="TFIDF", weights=[np.nan, np.inf, -np.inf, -1.0, np.nan, np.inf]),
 ]
 
 

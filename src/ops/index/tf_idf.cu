@@ -70,8 +70,8 @@ struct Weigh {
   DEVICE_FN void operator()(int64_t i) const {
     int64_t column;
     by_columns(i, column);
-    const float count = once && y[i] > 0 ? 1 : y[i];
-    y[i] = weights ? count * weights[column] : count;
+    if (y[i] == 0) return;  // whatever the weight
+    y[i] = (once ? 1 : y[i]) * (weights ? weights[column] : 1);
   }
 };
 
