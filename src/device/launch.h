@@ -6,8 +6,8 @@
 // What a launch only knows at run time, tiles sized by a problem, lies in the launch's dynamic shared memory: a phase,
 // which has a Shared&, writes it through b.dynamic<T>(s), the code between reads it.
 // A kernel waits for what was enqueued before it as it begins. A body with `kBeginsEarly` is begun earlier than that:
-// it may read what nothing in a stream ever writes, a model's constants, prefetch() anything, and read what it guesses
-// from what to prefetch; it has to say b.wait() in every thread of its first phase before it touches anything else.
+// it may read what nothing in a stream ever writes, a model's constants, and prefetch() anything, also what it guesses
+// by reading what may still change; it has to say b.wait() in every thread of its first phase before all else.
 // PerThread<T, kMaxThreads> is a register on CUDA and an array on the virtual GPU; index it by the phase's t.
 //
 //   struct RowSum {
