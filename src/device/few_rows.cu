@@ -232,7 +232,7 @@ std::vector<FewRowsWay> few_rows_ways(const Gemm& g, bool aligned, int multiproc
   if (!serves(g)) return {};
   // The wider, the longer the pieces of b's rows, or the longer threads go on before they are added up; but each
   // multiprocessor should have something to do, and better two blocks than one. One row of a asks for so little work
-  // that half of them can read b: pieces as long as a line of the cache count for more.
+  // that less than half of them can read b: pieces as long as a line of the cache count for more.
   const int least = g.transpose_b ? 1 : 2, most = g.transpose_b ? 4 : 8;
   const double of_each = g.m == 1 && !g.transpose_b && lies_in_packs(g, aligned) ? 0.4 : 1.5;
   const auto busy = [&](int width) { return double(g.n) >= of_each * double(side_of(g) * width * multiprocessors); };

@@ -9,6 +9,8 @@ TYPES = ["float32", *HALVES]
 # Sums are in float; halves round what an expert's first layer makes, what its second makes, and quantized weights.
 TOLERANCE = {"float32": (2e-5, 2e-5), "float16": (4e-3, 4e-3), "bfloat16": (3e-2, 3e-2)}
 DOMAIN = "com.microsoft"
+SWIGLU = {"activation_type": "swiglu", "activation_alpha": 1.702, "activation_beta": 1.0, "swiglu_limit": 7.0}
+NORMAL = {"normalize_routing_weights": 1, "k": 2}
 
 
 def activated(name, gate, linear, attrs):
@@ -114,9 +116,6 @@ def moe(tokens, hidden, inter, experts, dtype="float32", bias=True, third=False,
         tolerance=TOLERANCE[dtype],
         name="-".join(f"{k[:9]}={v}" for k, v in attrs.items()) + "-third" * third,
     )
-
-
-SWIGLU = {"activation_type": "swiglu", "activation_alpha": 1.702, "activation_beta": 1.0, "swiglu_limit": 7.0}
 
 
 def quantized(bits, experts, rows, depth, block, zeros):
@@ -254,6 +253,3 @@ def qmoe(
             )
         ),
     )
-
-
-NORMAL = {"normalize_routing_weights": 1, "k": 2}
