@@ -76,6 +76,23 @@ def test_short_runs(dtype, a, b):
     check(Case("Where", [bools(*a), of(dtype, *b), of(dtype, *a)], dtype=dtype, family="exact"))
 
 
+# So many that a thread makes several packs, which lie alike in their runs; and operands of which each has others.
+MANY = [
+    ((2887, 1501), (1501,)), ((2887, 1501), (2887, 1)), ((LARGE * 5,), ()), ((9, 13121, 37), (13121, 1)),
+    ((91, 1501, 33), (1501, 33)), ((8, 14761, 37), (8, 1, 37)), ((31, 17, 911, 9), (17, 1, 9)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("a,b", MANY, ids=str)
+def test_many_packs(a, b):
+    check(Case("Sub", [of("float16", *b, low=-9, high=9), of("float16", *a, low=-9, high=9)], dtype="float16"))
+
+
+@pytest.mark.parametrize("a,b", [((9, 13121, 37), (13121, 1)), ((2887, 1501), (1501,))], ids=str)
+def test_many_misaligned_packs(a, b):
+    check(Case("Sub", [of("float16", *a), of("float16", *b)], dtype="float16", misaligned=True))
+
+
 @pytest.mark.parametrize("dtype", FLOATS + INTEGERS)
 @pytest.mark.parametrize("op", ARITHMETIC)
 def test_arithmetic(op, dtype):
@@ -239,7 +256,14 @@ def test_where(dtype):
 
 @pytest.mark.parametrize(
     "shapes",
-    [((5, 1), (1, 6), ()), ((), (4,), (3, 1)), ((2, 3, 1), (3, 16), (2, 1, 16)), ((0, 1), (3,), ()), ((LARGE,),) * 3],
+    [
+        ((5, 1), (1, 6), ()),
+        ((), (4,), (3, 1)),
+        ((2, 3, 1), (3, 16), (2, 1, 16)),
+        ((0, 1), (3,), ()),
+        ((LARGE,),) * 3,
+        ((731, 1501), (731, 1), (1501,)),  # a thread makes several packs
+    ],
     ids=str,
 )
 def test_where_shapes(shapes):

@@ -1,5 +1,7 @@
 #include "ops/elementwise/broadcast.h"
 
+#include <numeric>
+
 #include "ops/elementwise/binary.h"
 
 namespace encore::ops {
@@ -42,6 +44,22 @@ Walk::Walk(std::span<const WalkedDim> dims, int64_t count) {
   }
   // Operands of sums may be larger than what comes of them.
   small_ = count < int64_t(1) << 31 && *std::max_element(farthest, farthest + kMostInputs) < int64_t(1) << 32;
+}
+
+int64_t Walk::inner() const {
+  int64_t count = 1;
+  for (int d = 0; d + 1 < rank_; ++d) count *= sizes_[d].divisor();
+  return count;
+}
+
+int64_t Walk::step(int64_t packs, int pack, int parts, int64_t least) const {
+  const int64_t period = rank_ == 1 ? 1 : inner() / std::gcd(inner(), pack);
+  const int64_t step = ((packs + parts - 1) / parts + period - 1) / period * period;
+  return step < least || step > packs ? packs : step;
+}
+
+int64_t Walk::moved(int input, int64_t outputs) const {
+  return outputs / (rank_ == 1 ? 1 : inner()) * strides_[rank_ - 1][input];
 }
 
 Shape EarlyBroadcast::aligned(const Shape& a, const Shape& b) const {

@@ -1,10 +1,12 @@
 // Elementwise kernels of several operands under NumPy's broadcasting.
 #pragma once
 #include <algorithm>
+#include <bit>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "device/device.h"
 #include "device/divide.h"
 #include "device/fault.h"
 #include "device/transform.h"
@@ -39,6 +41,13 @@ class Walk {
       if (strides_[d][input] % count != 0) return false;
     return true;
   }
+  // Whether it lies otherwise in each row of the outermost dimension, which is not the run's.
+  bool moves_outermost(int input) const { return rank_ > 1 && strides_[rank_ - 1][input] != 0; }
+  // How far apart packs are that differ by nothing but the outermost dimension: about a `parts`-th of all `packs`, or
+  // all of them where that is less than `least`.
+  int64_t step(int64_t packs, int pack, int parts, int64_t least) const;
+  // How far an operand moves meanwhile, in so many outputs.
+  int64_t moved(int input, int64_t outputs) const;
   // Whether output i takes this operand's value i.
   BOTH_FN bool is_flat(int input) const { return flat_ >> input & 1; }
 
@@ -81,6 +90,8 @@ class Walk {
     UNROLL for (int k = 0; k < kInputs; ++k) at[k] = int64_t(sums[k] + Index(i) * Index(strides_[rank_ - 1][k]));
     return run() - index;
   }
+
+  int64_t inner() const;  // outputs in a row of the outermost dimension
 
   int rank_ = 0;
   bool small_;         // 32 bits are enough
@@ -148,69 +159,102 @@ struct BroadcastWhole : BroadcastBase<Out, F, In...> {
   }
 };
 
-// Any others. A thread makes a pack of neighbouring outputs, which lie in at most two runs, or one output where runs
-// are shorter than a pack.
+// Any others. A thread makes packs of neighbouring outputs, each of which lies in at most two runs, or one output where
+// runs are shorter than a pack. Its packs are so far apart that all lie in their runs as the first one does, whose
+// operands alone have to be found; what is the same for all is read once.
 template <class Out, class F, class... In>
 struct Broadcast : BroadcastBase<Out, F, In...> {
   using Base = BroadcastBase<Out, F, In...>;
-  static constexpr int kInputs = Base::kInputs, kPack = Base::kPack;
+  static constexpr int kInputs = Base::kInputs, kPack = Base::kPack, kAtOnce = kInputs > 2 ? 2 : 4;
   bool packs;
+  int64_t whole, step;     // packs that are whole, and from one of a thread to its next
+  int64_t moves[kInputs];  // from an operand's values for a pack to those for the next
 
-  DEVICE_FN void operator()(int64_t i) const {
-    if (packs)
-      make<kPack>(i * kPack, std::index_sequence_for<In...>{});
-    else
-      make<1>(i, std::index_sequence_for<In...>{});
-  }
+  int64_t threads() const { return packs ? step + (this->n > whole * kPack) : this->n; }
+  DEVICE_FN void operator()(int64_t i) const { run(i, std::index_sequence_for<In...>{}); }
 
  private:
   // Where an operand's values for a pack are: `left` of them here, the others there.
   struct Place {
     int64_t here, there;
-    int left, count;
-    DEVICE_FN bool is_whole() const { return left >= count; }
+    int left;
+  };
+  // A thread's packs of an operand, in words: a compiler would take short values for registers of their own.
+  template <class T>
+  struct Several {
+    using Values = device::Pack<T, kPack>;
+    using Word = std::conditional_t<sizeof(Values) % 4 == 0, uint32_t, uint8_t>;
+    using Words = device::Pack<Word, int(sizeof(Values) / sizeof(Word))>;
+    Words words[kAtOnce];
+    DEVICE_FN Values operator[](int u) const { return std::bit_cast<Values>(words[u]); }
+    DEVICE_FN void set(int u, const Values& values) { words[u] = std::bit_cast<Words>(values); }
   };
 
-  template <int kCount, size_t... kInput>
-  DEVICE_FN void make(int64_t first, std::index_sequence<kInput...>) const {
-    const int count = this->n - first < kCount ? int(this->n - first) : kCount;
-    place<kCount>(first, count, std::index_sequence<kInput...>{}, flat<kCount, In>(int(kInput), first, count)...);
+  template <size_t... kInput>
+  DEVICE_FN void run(int64_t i, std::index_sequence<kInput...> all) const {
+    if (packs && i < step) return make(i, all, flat<In>(int(kInput), i)...);
+    const int64_t first = packs ? whole * kPack : i, end = packs ? this->n : i + 1;
+    NO_UNROLL for (int64_t one = first; one < end; ++one) {
+      int64_t at[kInputs];
+      this->walk.find(one, at);
+      this->y[one] = this->template map<1>(device::Pack<In, 1>{values<In>(int(kInput))[at[kInput]]}...).at[0];
+    }
   }
   // What lies as the output does is asked for before the others' places are found.
-  template <int kCount, class T>
-  DEVICE_FN device::Pack<T, kCount> flat(int input, int64_t first, int count) const {
-    if (this->walk.is_flat(input) && count == kCount)
-      return device::load_unaligned<kCount>(static_cast<const T*>(this->x[input]) + first);
-    return {};
+  template <class T>
+  DEVICE_FN Several<T> flat(int input, int64_t i) const {
+    Several<T> packs;
+    if (!this->walk.is_flat(input)) return packs;
+    const T* const from = values<T>(input) + i * kPack;
+    packs.set(0, device::load_unaligned<kPack>(from));
+    UNROLL for (int u = 1; u < kAtOnce; ++u) {
+      if (has(i, u)) packs.set(u, device::load_pack<kPack>(from + u * moves[input], true));
+    }
+    return packs;
   }
-  template <int kCount, size_t... kInput>
-  DEVICE_FN void place(int64_t first, int count, std::index_sequence<kInput...>,
-                       const device::Pack<In, kCount>&... flats) const {
+  template <size_t... kInput>
+  DEVICE_FN void make(int64_t i, std::index_sequence<kInput...>, Several<In>... in) const {
     int64_t here[kInputs], there[kInputs] = {};
-    const int64_t left = this->walk.find(first, here);
-    if (left < count) this->walk.find_next(first, left, here, there);
-    const int whole = left < kCount ? int(left) : kCount;
-    device::store_pack<kCount>(this->y + first,
-                               this->template map<kCount>(load<kCount, In>(
-                                   int(kInput), {here[kInput], there[kInput], whole, count}, flats)...),
-                               true, count);
+    const int64_t left = this->walk.find(i * kPack, here);
+    if (left < kPack) this->walk.find_next(i * kPack, left, here, there);
+    const int first = left < kPack ? int(left) : kPack;
+    (take<In>(in, int(kInput), i, {here[kInput], there[kInput], first}), ...);
+    UNROLL for (int u = 0; u < kAtOnce; ++u) {
+      if (has(i, u)) device::store_pack(this->y + (i + u * step) * kPack, this->template map<kPack>(in[u]...), true);
+    }
   }
-  template <int kCount, class T>
-  DEVICE_FN device::Pack<T, kCount> load(int input, const Place& place, const device::Pack<T, kCount>& flat) const {
-    if (this->walk.is_flat(input) && place.count == kCount) return flat;
-    const T* from = static_cast<const T*>(this->x[input]);
-    device::Pack<T, kCount> pack;
+  template <class T>
+  DEVICE_FN void take(Several<T>& packs, int input, int64_t i, const Place& place) const {
+    if (this->walk.is_flat(input)) return;
+    const T* const from = values<T>(input);
     if (this->walk.repeats(input)) {
-      const T here = from[place.here], there = place.is_whole() ? here : from[place.there];
-      UNROLL for (int i = 0; i < kCount; ++i) pack.at[i] = i < place.left ? here : there;
-      return pack;
+      T here[kAtOnce], there[kAtOnce];
+      UNROLL for (int u = 0; u < kAtOnce; ++u) {
+        const int64_t moved = has(i, u) ? u * moves[input] : 0;
+        here[u] = from[place.here + moved];
+        there[u] = place.left < kPack ? from[place.there + moved] : here[u];
+      }
+      UNROLL for (int u = 0; u < kAtOnce; ++u) {
+        typename Several<T>::Values values;
+        UNROLL for (int j = 0; j < kPack; ++j) values.at[j] = j < place.left ? here[u] : there[u];
+        packs.set(u, values);
+      }
+      return;
     }
-    if (place.count == kCount && place.is_whole()) return device::load_unaligned<kCount>(from + place.here);
-    UNROLL for (int i = 0; i < kCount; ++i) {
-      const int j = i < place.count ? i : 0;
-      pack.at[i] = from[j < place.left ? place.here + j : place.there + (j - place.left)];
+    if (place.left == kPack) {
+      packs.set(0, device::load_unaligned<kPack>(from + place.here));
+    } else {
+      typename Several<T>::Values values;
+      UNROLL for (int j = 0; j < kPack; ++j) values.at[j] =
+          from[j < place.left ? place.here + j : place.there + (j - place.left)];
+      packs.set(0, values);
     }
-    return pack;
+    UNROLL for (int u = 1; u < kAtOnce; ++u) packs.words[u] = packs.words[0];
+  }
+  DEVICE_FN bool has(int64_t i, int u) const { return u == 0 || i + u * step < whole; }
+  template <class T>
+  DEVICE_FN const T* values(int input) const {
+    return static_cast<const T*>(this->x[input]);
   }
 };
 
@@ -233,10 +277,11 @@ void transform_broadcast(StreamRef stream, const Shape& shape, void* y, F f,
   const int64_t n = shape.count() / launches;
   constexpr size_t kBytes[] = {sizeof(In)...};
   for (int64_t launch = 0; launch < launches; ++launch) {
-    Kernel kernel{{Walk(inner, n), n, static_cast<Out*>(y) + launch * n, {}, f}, false};
+    Kernel kernel{{Walk(inner, n), n, static_cast<Out*>(y) + launch * n, {}, f}, false, n / Kernel::kPack, 0, {}};
     const int64_t run = kernel.walk.run();
     kernel.packs = device::is_pack_aligned<Kernel::kPack>(kernel.y) && (run >= Kernel::kPack || run == n);
     bool whole = kernel.packs && run % Kernel::kPack == 0;
+    bool alike = kernel.packs;  // as the first pack of a thread, so are the others
     for (int k = 0; k < Kernel::kInputs; ++k) {
       int64_t at = 0, rest = launch;
       for (const WalkedDim& dim : outer) {
@@ -244,16 +289,19 @@ void transform_broadcast(StreamRef stream, const Shape& shape, void* y, F f,
         rest /= dim.size;
       }
       kernel.x[k] = static_cast<const char*>(x[k].second) + at * int64_t(kBytes[k]);
-      whole = whole && (kernel.walk.repeats(k) ||
-                        (reinterpret_cast<uintptr_t>(kernel.x[k]) % (size_t(Kernel::kPack) * kBytes[k]) == 0 &&
-                         kernel.walk.moves_by(k, Kernel::kPack)));
+      const bool aligned = reinterpret_cast<uintptr_t>(kernel.x[k]) % (size_t(Kernel::kPack) * kBytes[k]) == 0;
+      const bool repeats = kernel.walk.repeats(k);
+      whole = whole && (repeats || (aligned && kernel.walk.moves_by(k, Kernel::kPack)));
+      alike = alike && (kernel.walk.is_flat(k) ? aligned : repeats || !kernel.walk.moves_outermost(k));
     }
     if (whole) {
-      device::for_each_index(stream, n / Kernel::kPack, Whole{kernel});
+      device::for_each_index(stream, kernel.whole, Whole{kernel});
       continue;
     }
-    const int step = kernel.packs ? Kernel::kPack : 1;
-    device::for_each_index(stream, (n + step - 1) / step, kernel);
+    const int64_t least = 1024 * int64_t(device::multiprocessors(stream.device()));
+    kernel.step = alike ? kernel.walk.step(kernel.whole, Kernel::kPack, Kernel::kAtOnce, least) : kernel.whole;
+    for (int k = 0; k < Kernel::kInputs; ++k) kernel.moves[k] = kernel.walk.moved(k, kernel.step * Kernel::kPack);
+    device::for_each_index(stream, kernel.threads(), kernel);
   }
 }
 
