@@ -6,10 +6,14 @@
 
 namespace encore::device {
 
-bool Architectures::serve(int capability) const {
-  return std::ranges::any_of(
-             machine, [&](int built) { return built / 100 == capability / 100 && built % 100 <= capability % 100; }) ||
-         std::ranges::any_of(ptx, [&](int built) { return built <= capability; });
+int Architectures::used_on(int capability) const {
+  int used = 0;
+  for (const int built : machine)
+    if (built / 100 == capability / 100 && built <= capability) used = std::max(used, built);
+  if (used != 0) return used;
+  for (const int built : ptx)
+    if (built <= capability) used = std::max(used, built);
+  return used;
 }
 
 std::string Architectures::why_not(int capability, const char* which) const {

@@ -9,7 +9,9 @@ struct Architectures {
   std::vector<int> machine;  // machine code, which serves later minor versions too
   std::vector<int> ptx;      // which the driver compiles for all that is later
 
-  bool serve(int capability) const;
+  // What the code was compiled for that such a GPU runs; 0: there is none.
+  int used_on(int capability) const;
+  bool serve(int capability) const { return used_on(capability) != 0; }
   // For a person; `which` is the GPU in the sentence. Empty if they do serve it.
   std::string why_not(int capability, const char* which) const;
 };

@@ -6,6 +6,11 @@
 
 namespace encore::device {
 
+std::optional<Type> numbered_type(int64_t number) {
+  if (number <= int64_t(Type::undefined) || number > int64_t(Type::i2)) return {};
+  return Type(number);
+}
+
 const char* name(Type type) {
   static constexpr const char* kNames[] = {
       "undefined", "float",      "uint8",      "int8",         "uint16",         "int16",      "int32",

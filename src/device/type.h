@@ -3,6 +3,7 @@
 #include <complex>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "device/half.h"
 
@@ -37,6 +38,8 @@ enum class Type : int32_t {
   u2 = 25,
   i2 = 26,
 };
+// The one to which ONNX gives this number, or nothing.
+std::optional<Type> numbered_type(int64_t number);
 // ONNX's own names: "float", "float16", ...
 const char* name(Type type);
 // Zero for types without a fixed whole number of bytes (string, 4-bit, 2-bit).

@@ -21,6 +21,15 @@ TEST(Architectures, PtxServesAllThatIsLater) {
   EXPECT_FALSE(built.serve(890));
 }
 
+TEST(Architectures, MachineCodeGoesBeforePtxAndWhatIsLatestBeforeOthers) {
+  const Architectures built{.machine = {800, 860, 900}, .ptx = {750, 900}};
+  EXPECT_EQ(built.used_on(890), 860);
+  EXPECT_EQ(built.used_on(900), 900);
+  EXPECT_EQ(built.used_on(1000), 900);
+  EXPECT_EQ(built.used_on(750), 750);
+  EXPECT_EQ(built.used_on(700), 0);
+}
+
 TEST(Architectures, TheReasonNamesBoth) {
   const Architectures built{.machine = {800, 900}};
   EXPECT_EQ(built.why_not(900, "this one"), "");

@@ -199,7 +199,7 @@ def test_numbers_beyond_the_range_saturate():
     Product(*E4M3, "float8e4m3fn", scales=(64.0, 64.0)).check()
 
 
-@pytest.mark.parametrize("attrs", [{"activation": "TANH"}, {"dtype": 7}, {"dtype": -1}], ids=str)
+@pytest.mark.parametrize("attrs", [{"activation": "TANH"}, {"dtype": 7}, {"dtype": -1}, {"dtype": 2**32 + 1}], ids=str)
 def test_attributes_that_are_none_are_declined(attrs):
     declined("GemmFloat8", [floats(16, 32), floats(16, 32)], {"transB": 1} | attrs, domain=MICROSOFT)
 

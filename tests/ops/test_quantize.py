@@ -7,7 +7,7 @@ from encore_session import assert_all_on_encore
 from harness import Case, Const, check, floats, integers, session
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from refusal import fails
+from refusal import declined, fails
 
 PLAIN = ["int8", "uint8", "int16", "uint16"]
 FLOAT8 = {
@@ -274,6 +274,11 @@ def test_precision_of_the_quotient():
     for precision in (TensorProto.FLOAT16, TensorProto.FLOAT):
         nodes = [("QuantizeLinear", ["x", "s", "z"], "y", {"precision": precision})]
         same_as_reference(nodes, {"x": x}, {"s": np.float32(0.011), "z": np.zeros((), np.int16)}, TensorProto.INT16)
+
+
+@pytest.mark.parametrize("precision", [-1, TensorProto.INT64, 999, 2**32, 2**32 + 1])
+def test_a_precision_that_is_none_is_declined(precision):
+    declined("QuantizeLinear", [floats(3, 4), np.float32(0.1)], {"precision": precision}, opset=25)
 
 
 # ---- DynamicQuantizeLinear

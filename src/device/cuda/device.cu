@@ -8,17 +8,28 @@
 #include <atomic>
 #include <cstdlib>
 
-#include "device/architectures.h"
+#include "device/cuda/built_for.h"
 #include "device/cuda/check.h"
 #include "device/graph.h"
 
 namespace encore::device {
-namespace {
 
-const Architectures& built_for() {
+const Architectures& cuda::built_for() {
   static const Architectures architectures{.machine = {__CUDA_ARCH_LIST__}, .ptx = {ENCORE_PTX}};
   return architectures;
 }
+
+int cuda::capability(int device) {
+  int major = 0, minor = 0;
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+  return major * 100 + minor * 10;
+}
+
+namespace {
+
+using cuda::built_for;
+using cuda::capability;
 
 std::string version(int number) { return text(number / 1000, ".", number % 1000 / 10); }
 
@@ -57,14 +68,6 @@ int attribute(cudaDeviceAttr which, int device) {
   int value = 0;
   cuda::check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
   return value;
-}
-
-// 900 is 9.0; zero if the device can't say.
-int capability(int device) {
-  int major = 0, minor = 0;
-  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
-  return major * 100 + minor * 10;
 }
 
 // The driver's functions for the contexts of a thread. The runtime has none that puts back what was there before:

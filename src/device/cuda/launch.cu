@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "device/cuda/built_for.h"
 #include "device/cuda/capture.h"
 #include "device/cuda/check.h"
 #include "device/device.h"
@@ -60,12 +61,7 @@ bool waits_by_itself(int device) {
   enum : int8_t { unknown, no, yes };
   static std::array<std::atomic<int8_t>, kMaxDevices> known;
   if (const int8_t answer = known[size_t(device)].load(std::memory_order_relaxed)) return answer == yes;
-  int major = 0, minor = 0;
-  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
-  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "cudaDeviceGetAttribute");
-  constexpr int kBuilt[] = {__CUDA_ARCH_LIST__};
-  const int capability = 100 * major + 10 * minor;
-  const bool waits = std::ranges::any_of(kBuilt, [&](int built) { return built >= 900 && built <= capability; });
+  const bool waits = built_for().used_on(capability(device)) >= 900;
   known[size_t(device)].store(waits ? yes : no, std::memory_order_relaxed);
   return waits;
 }

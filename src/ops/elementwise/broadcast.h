@@ -298,7 +298,7 @@ void transform_broadcast(StreamRef stream, const Shape& shape, void* y, F f,
       device::for_each_index(stream, kernel.whole, Whole{kernel});
       continue;
     }
-    const int64_t least = 1024 * int64_t(device::multiprocessors(stream.device()));
+    const int64_t least = 512 * int64_t(device::multiprocessors(stream.device()));
     kernel.step = alike ? kernel.walk.step(kernel.whole, Kernel::kPack, Kernel::kAtOnce, least) : kernel.whole;
     for (int k = 0; k < Kernel::kInputs; ++k) kernel.moves[k] = kernel.walk.moved(k, kernel.step * Kernel::kPack);
     device::for_each_index(stream, kernel.threads(), kernel);

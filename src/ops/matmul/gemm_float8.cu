@@ -90,7 +90,7 @@ class GemmFloat8 : public Op {
         transpose_a_(node.get_int("transA", 0) != 0),
         transpose_b_(node.get_int("transB", 0) != 0),
         tf32_(node.settings.use_tf32),
-        type_(Type(node.get_int("dtype", int64_t(Type::f32)))) {
+        type_(device::numbered_type(node.get_int("dtype", int64_t(Type::f32))).value_or(Type::undefined)) {
     const std::string activation = node.get_string("activation", "NONE");
     require(activation == "NONE" || activation == "RELU" || activation == "GELU", "activation is ", activation,
             "; it may be NONE, RELU or GELU");

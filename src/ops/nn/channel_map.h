@@ -78,7 +78,7 @@ void map_channels(device::StreamRef stream, const T* x, T* y, int64_t batch, int
   constexpr int kAtOnce = ChannelMap<T, F, PacksLie::whole>::kAtOnce;
   const int64_t period = channels * width / std::gcd(channels * width, int64_t(kPack));
   const int64_t apart = ((packs + kAtOnce - 1) / kAtOnce + period - 1) / period * period;
-  const bool few = apart < 1024 * int64_t(device::multiprocessors(stream.device())) || apart > packs;
+  const bool few = apart < 512 * int64_t(device::multiprocessors(stream.device())) || apart > packs;
   const int64_t step = few ? packs : apart;
   const auto launch = [&]<PacksLie kLie> {
     device::for_each_index(stream, step,

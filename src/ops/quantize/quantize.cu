@@ -137,9 +137,11 @@ class QuantizeLinear : public Op {
       : axis_(node.get_int("axis", 1)), block_size_(node.get_int("block_size", 0)) {
     require(block_size_ >= 0, "block_size is ", block_size_, "; it must not be negative");
     options_.saturate = node.get_int("saturate", 1) != 0;
-    options_.precision = Type(node.get_int("precision", 0));
-    if (!Types{Type::undefined, Type::f32, Type::f16, Type::bf16}.has(options_.precision))
-      fail(Code::not_supported, "a quotient of precision ", device::name(options_.precision), " is not supported");
+    if (const int64_t precision = node.get_int("precision", 0)) {
+      options_.precision = device::numbered_type(precision).value_or(Type::undefined);
+      if (!Types{Type::f32, Type::f16, Type::bf16}.has(options_.precision))
+        fail(Code::not_supported, "precision is ", precision, "; it must be float (1), float16 (10) or bfloat16 (16)");
+    }
   }
   void run(Context& context) const override {
     const Tensor& x = context.input(0);
