@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the suites on a machine with a GPU: prebuilt libraries, the machine's own Python, onnxruntime and pytest.
 
-    tools/on_gpu.py FOLDER [--only native,memcheck,racecheck,python,sanitized,fuzz,soak,bench] [--logs FOLDER]
+    tools/on_gpu.py FOLDER [--only native,memcheck,racecheck,python,sanitized,fuzz,soak,bench,figures] [--logs FOLDER]
                            [--jobs 8] [--files tests/ops/test_norm.py ...] [--seconds 120]
 
 FOLDER holds libonnxruntime_providers_cuda_plugin.so and the *_tests programs of the cuda preset. Prints a line a stage
@@ -13,6 +13,7 @@ and exits with 1 if one failed. Stages:
   fuzz       random nodes and chains of them beside the CPU EP, for --seconds, each time others: the log has the seed
   soak       16 threads at random over a few sessions, for --seconds in each of three mixes
   bench      bench/models.py beside torch
+  figures    all else that docs/benchmarks.md tells, only if asked for
 """
 
 import argparse
@@ -27,6 +28,16 @@ SOAKS = [
     [],
     ["--mix", "graph=8,release=4", "--sessions", "graphs,graphs,eager,unified"],
     ["--mix", "graph=8,release=4,open=3", "--sessions", "graphs,graphs"],
+]
+FIGURES = [
+    ["attention.py", "--peer", "torch"],
+    ["cached_attention.py"],
+    ["cached_attention.py", "--pages", "16"],
+    ["language.py"],
+    ["products.py"],
+    ["recurrent.py", "--peer", "torch"],
+    ["kernels.py"],
+    ["copies.py"],
 ]
 KERNELS = "--gtest_filter=Launch*:Block*:Half*:Fault*:Divid*:ForEach*:Collective*:Transform*"
 
@@ -49,6 +60,7 @@ def stages(folder, jobs, files, seconds):
     yield "fuzz", [[sys.executable, "tests/fuzz/fuzz.py", "--jobs", str(jobs), *lasting]]
     yield "soak", [[sys.executable, "tests/soak/soak.py", "--threads", "16", *lasting, *mix] for mix in SOAKS]
     yield "bench", [[sys.executable, "bench/models.py", "--peer", "torch"]]
+    yield "figures", [[sys.executable, f"bench/{program}", *options] for program, *options in FIGURES]
 
 
 def run(commands, log, environment):
