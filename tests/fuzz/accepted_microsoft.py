@@ -1,11 +1,15 @@
 """The same as accepted_onnx.py, of the operators that only com.microsoft has."""
 
+import numpy as np
 from accepted import REFUSED, SERVED, VALUES, Accepted
 from symptoms import (
     almost_singular,
+    cancels,
+    few_differ,
     has_vast_attribute,
     near_a_sigmoid,
     says,
+    transposes_beside_vector,
 )
 
 ACCEPTED = [
@@ -58,6 +62,31 @@ ACCEPTED = [
     Accepted("UnfoldTensor", SERVED, "a step beyond the end is no matter", says("Integer overflow")),
     Accepted("FusedMatMul", SERVED, "products of nothing broadcast, too", says("right operand cannot broadcast")),
     Accepted(
+        "FusedMatMul TransposeMatMul",
+        VALUES,
+        "the CPU EP does not transpose a matrix that a vector follows",
+        transposes_beside_vector,
+    ),
+    Accepted(
+        "LinearAttention",
+        VALUES,
+        "a state that grows a thousandfold keeps no digits of what is small",
+        lambda f: np.abs(f.wanted.astype(np.float64)).max() > 1e4 and few_differ(f),
+    ),
+    Accepted(
+        "TransposeMatMul",
+        VALUES,
+        "what is left of terms that cancel out is rounding for the most part",
+        cancels,
+    ),
+    Accepted("ConvTransposeWithDynamicPads", SERVED, "no pads are none", says("Dynamic pads tensor is required")),
+    Accepted(
+        "GroupQueryAttention",
+        REFUSED,
+        "of a query and a past of two types the CPU EP takes the wrong one's kernel",
+        says("Unexpected output data type"),
+    ),
+    Accepted(
         "GemmaRotaryEmbedding QOrderedLongformerAttention", SERVED, "the CPU EP has no kernel", says("INVALID_GRAPH")
     ),
     Accepted("MRotaryEmbedding", VALUES, "beyond the type's numbers the order of operations shows", has_vast_attribute),
@@ -82,6 +111,12 @@ ACCEPTED = [
         VALUES,
         "rows that pad a prompt are anything",
         lambda f: (f.node.inputs[5].array < f.node.inputs[0].array.shape[1] - 1).any(),
+    ),
+    Accepted(
+        "GroupQueryAttention",
+        VALUES,
+        "keys are turned before they become halves in the cache; of large scores that shows",
+        lambda f: f.got.dtype == np.float16 and few_differ(f),
     ),
     Accepted("FusedConv", SERVED, "no activation is none", says("GetFusedActivationAttr")),
     Accepted(

@@ -4,6 +4,7 @@ import dataclasses
 
 import accepted_microsoft
 import accepted_onnx
+import accepted_values
 from accepted import REFUSED, VALUES
 from symptoms import (
     drops,
@@ -12,7 +13,7 @@ from symptoms import (
     says,
 )
 
-ACCEPTED = [*accepted_onnx.ACCEPTED, *accepted_microsoft.ACCEPTED]
+ACCEPTED = [*accepted_values.ACCEPTED, *accepted_onnx.ACCEPTED, *accepted_microsoft.ACCEPTED]
 
 # Of any operator: a node that Encore declines, for a reason that it tells, and that the CPU EP has no kernel for.
 ON_NEITHER = "Encore declines the node, and the CPU EP has no kernel of its type"

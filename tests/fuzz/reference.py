@@ -55,6 +55,8 @@ class Reference:
         key = [(array.shape, array.tobytes()) for array in feeds.values()]
         if self.last is None or self.last[0] != key:
             made = self._compute(feeds)
+            if any(array is None for array in made):
+                raise Unknown("the CPU EP leaves an output out")
             if any(array.dtype != kind for array, kind in zip(made, self._kinds(), strict=True)):
                 raise Unknown("a hostile node gives another type than a sound one")
             self.last = key, made

@@ -87,6 +87,39 @@ def goes_far_below(finding):
     return not np.isfinite(finding.wanted[_differs(finding)]).any()
 
 
+def grows_without_bound(finding):
+    """A gate is a Softplus or a Relu, and states are far from what they began as."""
+    gates = {"Softplus", "Relu", "LeakyRelu", "ThresholdedRelu", "Elu", "Affine"}
+    return bool(gates & set(finding.node.attrs.get("activations", []))) and np.nanmax(np.abs(finding.wanted)) > 1000
+
+
+def is_whole_spectrum(finding):
+    """To a real signal, from more than the half of its spectrum that says it all."""
+    attrs, length = finding.node.attrs, finding.got.shape
+    if not (attrs.get("inverse", 0) and attrs.get("onesided", 0)):
+        return False
+    given = contents(finding).shape
+    return any(before > after // 2 + 1 for before, after in zip(given[1:-1], length[1:-1]))
+
+
+def between_far_pixels(finding):
+    x = contents(finding)
+    pixels = max(x.shape + finding.got.shape)
+    return _gap(finding).max() <= 2.0**-23 * pixels * np.abs(x).max()
+
+
+def transposes_beside_vector(finding):
+    """The first of two factors is a matrix and to be transposed, the second a vector."""
+    matrix, vector = contents(finding), contents(finding, 1)
+    return bool(finding.node.attrs.get("transA", 0)) and matrix.ndim > 1 and vector.ndim == 1
+
+
+def cancels(finding):
+    """Small beside the largest, as a sum is of which the terms are large."""
+    most = np.abs(finding.wanted.astype(np.float64)).max()
+    return bool(np.isfinite(most) and _gap(finding).max() <= 1e-6 * most)
+
+
 def is_turned(finding):
     """Each result is 0 or 1, and the right one where nothing is left to chance."""
     if finding.got is None:
@@ -375,7 +408,7 @@ def without_axes(finding):
 
 def only_nan_is_wanted(finding):
     """Where the results differ, the CPU EP has NaN."""
-    return bool(np.isnan(finding.wanted[~_gap_is_none(finding)]).all())
+    return bool(np.isnan(finding.wanted[_differs(finding)]).all())
 
 
 def has_flat_channels(finding):

@@ -233,6 +233,10 @@ def test_what_follows(case, name):
         check(fused(case, [name, *PARAMS.get(name, [])], residual, "float32"))
 
 
+def test_a_clip_whose_limits_are_turned():
+    check(fused(CONVOLUTIONS[0], ["Clip", 0.75, -0.5], False, "float32"))
+
+
 def test_what_follows_a_convolution_of_nothing():
     check(fused(CONVOLUTIONS[15], ["Relu"], False, "float32"))
 

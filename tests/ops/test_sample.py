@@ -432,5 +432,6 @@ def test_centre_of_axes():
 def test_centre_of_what_does_not_fit():
     fails("CenterCropPad", [floats(3, 4), np.array([2])], {}, "shape has 1", opset=18)
     fails("CenterCropPad", [floats(3, 4), np.array([2, -2])], {}, "negative", opset=18)
+    fails("CenterCropPad", [floats(3), np.array([[2]])], {}, "shape", opset=18)
     fails("CenterCropPad", [floats(3, 4), np.array([2, 2])], {"axes": [0, -2]}, "twice", opset=18)
     fails("CenterCropPad", [floats(3, 4), np.array([2, 2])], {"axes": [0, 2]}, "axes 2 is outside", opset=18)

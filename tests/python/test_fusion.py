@@ -153,6 +153,16 @@ def test_activations(encore, make_model, capfd, op, residual, dtype):
     )
 
 
+def test_a_clip_whose_limits_are_turned(encore, make_model, capfd):
+    net = Network("float32")
+    net.conv("x", "c", (4, 6))
+    net.add("Clip", ["c", net.constant("low", np.float32(3)), net.constant("high", np.float32(-1))], "y")
+    model = net.model(make_model, {"x": [2, 4, 7, 5]}, {"y": [2, 6, 7, 5]})
+    session, sizes = made_one(capfd, lambda options: es.make_session(model, options, **TYPES["float32"]))
+    assert sizes == [2]
+    agrees(session, model, {"x": numbers(2, 4, 7, 5, seed=3, dtype="float32")}, tolerance=0)
+
+
 @pytest.mark.parametrize("dtype", TYPES)
 def test_x_times_its_sigmoid(encore, make_model, dtype):
     net = Network(dtype)

@@ -21,7 +21,10 @@ struct Activation {
     switch (kind) {
       case Kind::relu: return relu(x);
       case Kind::leaky_relu: return leaky_relu(x, T(alpha));
-      case Kind::clip: return x < T(alpha) ? T(alpha) : x > T(beta) ? T(beta) : x;
+      case Kind::clip: {  // the upper limit counts where it is below the lower one
+        const T raised = x < T(alpha) ? T(alpha) : x;
+        return raised > T(beta) ? T(beta) : raised;
+      }
       case Kind::hard_sigmoid: return hard_sigmoid(x, T(alpha), T(beta));
       case Kind::hard_swish: return hard_swish(x);
       default: return x;

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "device/memory.h"
+#include "ops/host_vector.h"
 #include "ops/registry.h"
 #include "ops/shape/strided.h"
 
@@ -14,7 +15,7 @@ class CenterCropPad : public Op {
   void run(Context& context) const override {
     const Tensor& in = context.input(0);
     const int rank = in.shape.rank();
-    const std::vector<int64_t> wanted = host_ints(context.input(1), "shape");
+    const std::vector<int64_t> wanted = host_vector(context.input(1), "shape");
     const int64_t named = axes_ ? int64_t(axes_->size()) : rank;
     require(int64_t(wanted.size()) == named, "shape has ", wanted.size(), " values; ", named, " are wanted");
     std::vector<int64_t> dims(in.shape.dims().begin(), in.shape.dims().end());
