@@ -1,7 +1,8 @@
-// The larger of two numbers, and of each of two neighbouring halves at once. Where there is a NaN, a NaN; of a positive
-// and a negative zero, either.
+// The larger of two numbers, and of each of two neighbouring halves at once. Where there is a NaN, a positive one; of a
+// positive and a negative zero, either.
 #pragma once
 #include <bit>
+#include <limits>
 #include <type_traits>
 
 #include "device/half.h"
@@ -18,7 +19,7 @@ DEVICE_FN T larger(T a, T b) {
   }
 #endif
   if constexpr (std::is_floating_point_v<T>)
-    if (a != a) return a;
+    if (a != a || b != b) return std::numeric_limits<T>::quiet_NaN();
   return a > b ? a : b;
 }
 
@@ -59,17 +60,36 @@ DEVICE_FN uint32_t not_smaller(const Pack<T, 2>& a, const Pack<T, 2>& b) {
 template <class T>
 inline constexpr bool kIsHalf = std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>;
 
-// Changes numbers bit by bit. With the sign's bit of floats, or all bits of integers, the smallest becomes the largest.
-template <class T, int kCount, class Bits>
-DEVICE_FN Pack<T, kCount> flipped(Pack<T, kCount> pack, Bits flip) {
-  static_assert(sizeof(Bits) == sizeof(T));
-  if constexpr (kIsHalf<T>) {
-    auto words = std::bit_cast<Pack<uint32_t, kCount / 2>>(pack);
-    UNROLL for (int i = 0; i < kCount / 2; ++i) words.at[i] ^= flip | uint32_t(flip) << 16;
-    return std::bit_cast<Pack<T, kCount>>(words);
+// A signed integer that compares as the number does: zeros are equal, and a positive NaN is above all.
+template <class T>
+using OrderOf = std::conditional_t<sizeof(T) == 8, int64_t, int32_t>;
+template <class T>
+DEVICE_FN OrderOf<T> order_of(T x) {
+  using Order = OrderOf<T>;
+  if constexpr (std::is_integral_v<T>) {
+    return Order(x);
   } else {
-    UNROLL for (int i = 0; i < kCount; ++i) pack.at[i] = std::bit_cast<T>(Bits(std::bit_cast<Bits>(pack.at[i]) ^ flip));
-    return pack;
+    Order bits;
+    if constexpr (kIsHalf<T>)
+      bits = int32_t(uint32_t(x.bits) << 16);
+    else
+      bits = std::bit_cast<Order>(x);
+    const Order sign = bits >> (8 * sizeof(Order) - 1);
+    return Order(((bits & std::numeric_limits<Order>::max()) ^ sign) - sign);
+  }
+}
+
+// Changes numbers bit by bit, by bits for each or for a word of several. With the sign's bit of floats, or all bits of
+// integers, the smallest becomes the largest.
+template <class T, int kCount, class Bits>
+DEVICE_FN Pack<T, kCount> flipped(const Pack<T, kCount>& pack, Bits flip) {
+  if constexpr (kIsHalf<T> && sizeof(Bits) == sizeof(T)) {
+    return flipped(pack, uint32_t(flip) << 16 | flip);
+  } else {
+    constexpr int kParts = int(sizeof pack / sizeof flip);
+    auto parts = std::bit_cast<Pack<Bits, kParts>>(pack);
+    UNROLL for (int i = 0; i < kParts; ++i) parts.at[i] ^= flip;
+    return std::bit_cast<Pack<T, kCount>>(parts);
   }
 }
 

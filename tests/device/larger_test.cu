@@ -11,12 +11,14 @@
 
 namespace encore::device::tests {
 
-// Of each pack the largest, the smallest, and a bit for each number that is not below its neighbour.
+// Of each pack the largest and its order, the smallest, found with each number flipped and with words, and a bit for
+// each number that is not below its neighbour.
 template <class T>
 struct LookAtPacks {
   static constexpr int kPack = 8;
   const T* x;
-  T *most, *least;
+  T *most, *least, *least_of_words;
+  OrderOf<T>* order;
   uint32_t* not_below;
   DEVICE_FN void operator()(int64_t i) const {
     using Bits = std::conditional_t<sizeof(T) == 2, uint16_t, uint32_t>;
@@ -24,6 +26,9 @@ struct LookAtPacks {
     const Pack<T, kPack> pack = load_pack<kPack>(x + i * kPack, true);
     most[i] = largest(pack);
     least[i] = std::bit_cast<T>(Bits(std::bit_cast<Bits>(largest(flipped(pack, flip))) ^ flip));
+    const uint32_t word = sizeof(T) == 2 ? 0x80008000u : flip;
+    least_of_words[i] = std::bit_cast<T>(Bits(std::bit_cast<Bits>(largest(flipped(pack, word))) ^ flip));
+    order[i] = order_of(largest(pack));
     not_below[i] = 0;
     if constexpr (kIsHalf<T>) {
       const Pack<T, 2> a{pack.at[0], pack.at[2]}, b{pack.at[1], pack.at[3]};
@@ -50,10 +55,13 @@ TYPED_TEST(LargerOf, APackIsFound) {
     if (!std::is_integral_v<T> && state % 16 == 3) value = kSpecial[(state >> 8) % 8];
     x.push_back(T(value));
   }
-  DeviceArray<T> in(x), most(kPacks), least(kPacks);
+  DeviceArray<T> in(x), most(kPacks), least(kPacks), same(kPacks);
+  DeviceArray<OrderOf<T>> order(kPacks);
   DeviceArray<uint32_t> bits(kPacks);
-  for_each_index(stream, kPacks, LookAtPacks<T>{in.data(), most.data(), least.data(), bits.data()});
-  const auto mosts = most.download(stream), leasts = least.download(stream);
+  for_each_index(stream, kPacks,
+                 LookAtPacks<T>{in.data(), most.data(), least.data(), same.data(), order.data(), bits.data()});
+  const auto mosts = most.download(stream), leasts = least.download(stream), sames = same.download(stream);
+  const auto orders = order.download(stream);
   const auto seen = bits.download(stream);
   for (int p = 0; p < kPacks; ++p) {
     const T* const pack = x.data() + p * kPack;
@@ -69,7 +77,15 @@ TYPED_TEST(LargerOf, APackIsFound) {
     } else {
       EXPECT_EQ(double(mosts[p]), high) << p;
       EXPECT_EQ(double(leasts[p]), low) << p;
+      EXPECT_EQ(double(sames[p]), low) << p;
     }
+    // As the numbers compare, so do their orders: with those of any other pack, and with NaN above all.
+    const double one = double(mosts[p]), other = double(mosts[(p * 7 + 1) % kPacks]);
+    const auto ordered = [](auto a, auto b) { return a < b ? -1 : int(b < a); };
+    EXPECT_EQ(ordered(orders[p], orders[(p * 7 + 1) % kPacks]), std::isnan(one) || std::isnan(other)
+                                                                    ? int(std::isnan(one)) - int(std::isnan(other))
+                                                                    : ordered(one, other))
+        << p;
     if (!kIsHalf<T>) continue;
     const auto wanted = [&](int a, int b) { return double(pack[a]) < double(pack[b]) ? 0u : 0xffffu; };
     EXPECT_EQ(seen[p], wanted(0, 1) | wanted(2, 3) << 16) << p;

@@ -308,8 +308,8 @@ def test_arg_special_values_in_long_rows(op, numpy_op, dtype):
     x[2] = np.inf
     x[3, 1028] = np.nan
     x[4, :] = np.nan
-    x[5, 0] = -np.nan
-    for first in (0, 1):  # whole packs, and not
+    for first in (0, 1, 5):  # whole packs, and not
+        x[5, [first, 1027]] = -np.nan, np.nan
         check(arg(op, x[:, first:], dtype, axis=1, keepdims=0, reference=lambda x: [numpy_op(x, 1)]))
         reduce_op = op.replace("Arg", "Reduce")
         check(Case(reduce_op, [x[:, first:]], {"axes": [1], "keepdims": 0}, dtype=dtype, opset=13, family="exact",
@@ -320,6 +320,29 @@ def test_arg_special_values_in_long_rows(op, numpy_op, dtype):
 def test_arg_older_opsets(opset):
     check(arg("ArgMax", floats(3, 4), opset=opset))
     check(arg("ArgMin", floats(3, 4), opset=opset, axis=1, keepdims=0))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64"])
+@pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
+def test_arg_of_integers_along_rows(op, dtype):
+    """Also where a row has nothing but its type's least or greatest, and where rows and packs begin apart."""
+    limits = np.iinfo(dtype)
+    for width in (3, 16, 61, 300, 1029, 9001):
+        x = integers(dtype, 9, width, low=limits.min, high=limits.max)
+        x[:2] = np.array([limits.min, limits.max], dtype)[:, None]
+        x[2, width // 2 :] = x[2, 0]
+        x[3] = np.arange(width) % 3
+        for last in (0, 1):
+            turned = (lambda x: x[:, ::-1]) if last else (lambda x: x)
+            find = np.argmax if op == "ArgMax" else np.argmin
+
+            def places(x, turned=turned, find=find, last=last):
+                place = find(turned(x), 1)
+                return [x.shape[1] - 1 - place if last else place]
+
+            for misaligned in (False, True):
+                check(arg(op, x, dtype, axis=1, keepdims=0, select_last_index=last, misaligned=misaligned,
+                          reference=places))  # fmt: skip
 
 
 def test_arg_of_integers():

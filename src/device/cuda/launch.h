@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "device/cuda/check.h"
+#include "device/ranked.h"
 
 namespace encore::device {
 
@@ -135,11 +136,16 @@ class Block {
   // The lower thread's value is always the left operand, so that all threads compute the very same.
   template <int kWidth, class T, class Op>
   __device__ __forceinline__ T in_group(T value, Op op) {
-    UNROLL for (int mask = 1; mask < kWidth; mask *= 2) {
-      const T other = detail::shuffle(value, [&](auto word) { return __shfl_xor_sync(0xffffffffu, word, mask); });
-      value = threadIdx.x & mask ? op(other, value) : op(value, other);
+    if constexpr (kWidth == 32 && std::is_same_v<T, Ranked<int32_t>> && std::is_same_v<Op, HigherRank>) {
+      const int32_t rank = __reduce_max_sync(0xffffffffu, value.rank);
+      return {rank, __reduce_max_sync(0xffffffffu, value.rank == rank ? value.place : INT32_MIN)};
+    } else {
+      UNROLL for (int mask = 1; mask < kWidth; mask *= 2) {
+        const T other = detail::shuffle(value, [&](auto word) { return __shfl_xor_sync(0xffffffffu, word, mask); });
+        value = threadIdx.x & mask ? op(other, value) : op(value, other);
+      }
+      return value;
     }
-    return value;
   }
   template <class T>
   __device__ __forceinline__ T from_below(const T& value, int distance) {

@@ -12,21 +12,20 @@ namespace {
 
 using device::Compute;
 
-template <class C, class Index>
+template <class C>
 struct Found {
-  C value;      // the larger, the more extreme
-  Index index;  // -1: nothing yet
+  C value;        // the larger, the more extreme
+  int64_t index;  // -1: nothing yet
 };
 
-// All of it without branches, which the threads of a warp would take in turns. Index holds any place along the axis: in
-// 32 bits threads have half as much to tell one another.
-template <class T, class Index>
+// All of it without branches, which the threads of a warp would take in turns.
+template <class T>
 struct Arg {
   using C = Compute<T>;
-  static constexpr int kBatch = 1, kPack = device::pack_size<T>();
+  static constexpr int kBatch = 1;
   using In = T;
   using Out = int64_t;
-  using Acc = Found<C, Index>;
+  using Acc = Found<C>;
   bool max, last;
 
   DEVICE_FN Acc zero() const { return {C(0), -1}; }
@@ -34,7 +33,7 @@ struct Arg {
     const C value = extremeness(x);  // a thread sees indices in ascending order
     const bool taken = (acc.index < 0) | beats(value, acc.value) | (last & !beats(acc.value, value));
     acc.value = taken ? value : acc.value;
-    acc.index = taken ? Index(index) : acc.index;
+    acc.index = taken ? index : acc.index;
   }
   DEVICE_FN Acc merge(Acc a, Acc b) const {
     const bool better = beats(b.value, a.value), worse = beats(a.value, b.value), later = b.index > a.index;
@@ -42,18 +41,6 @@ struct Arg {
     return {takes ? b.value : a.value, takes ? b.index : a.index};
   }
   DEVICE_FN Out finish(Acc acc) const { return acc.index; }
-  // The index of acc's value among those of a pack, of which the first has the index `first`: not below 0 nor from
-  // `end` on.
-  template <class Values>
-  DEVICE_FN void refine(Acc& acc, const Values& values, int64_t first, int64_t end) const {
-    const int from = first < 0 ? int(-first) : 0, to = end - first < kPack ? int(end - first) : kPack;
-    int at = -1;
-    UNROLL for (int j = 0; j < kPack; ++j) {
-      const bool same = !beats(acc.value, extremeness(values.at[j])), there = (j >= from) & (j < to);
-      at = same & there & (last | (at < 0)) ? j : at;
-    }
-    acc.index = Index(first + at);
-  }
 
  private:
   DEVICE_FN C extremeness(T x) const {
@@ -70,12 +57,31 @@ struct Arg {
   }
 };
 
+// What ExtremeRows takes: places of 32 bits, so coded that the greatest one is wanted.
+template <class T>
+struct ArgOfRows {
+  using Rank = device::OrderOf<T>;
+  static constexpr int kBatch = 1;
+  static constexpr bool kPlaces = true;
+  using In = T;
+  using Out = int64_t;
+  using Acc = device::Ranked<Rank>;
+  bool max, last;
+
+  DEVICE_FN Acc zero() const { return {std::numeric_limits<Rank>::min(), std::numeric_limits<int32_t>::min()}; }
+  DEVICE_FN Acc of(T most, int32_t place) const { return {device::order_of(most), coded(place)}; }
+  DEVICE_FN Acc merge(const Acc& a, const Acc& b) const { return device::HigherRank{}(a, b); }
+  DEVICE_FN Out finish(const Acc& acc) const { return decoded(acc.place); }
+  DEVICE_FN int32_t coded(int32_t place) const { return last ? place : ~place; }
+  DEVICE_FN int32_t decoded(int32_t code) const { return last ? code : ~code; }
+};
+
 template <class T>
 void find_extreme(Context& context, const ReducePlan& plan, const T* x, int64_t* y, bool max, bool last) {
   if (is_rows(plan) && plan.run < int64_t(1) << 30)
-    reduce_rows(context, plan, x, y, Arg<T, int32_t>{max, last});
+    reduce_rows(context, plan, x, y, ArgOfRows<T>{max, last});
   else
-    reduce(context, plan, x, y, Arg<T, int64_t>{max, last});
+    reduce(context, plan, x, y, Arg<T>{max, last});
 }
 
 using List = TypeList<float, Half, BFloat16, double, int8_t, uint8_t, int32_t, int64_t>;

@@ -15,6 +15,7 @@ using device::Compute;
 template <class T>
 struct Extreme {
   static constexpr int kBatch = 4;
+  static constexpr bool kPlaces = false;
   using In = T;
   using Out = T;
   using Acc = Compute<T>;
@@ -35,6 +36,12 @@ struct Extreme {
       return (max ? b < a : a < b) ? a : b;
   }
   DEVICE_FN Out finish(Acc acc) const { return T(turned(acc)); }
+  DEVICE_FN Acc of(T most, int32_t) const {
+    if constexpr (std::is_floating_point_v<Acc>)
+      return Acc(most);
+    else
+      return max ? most : T(~most);
+  }
 
  private:
   DEVICE_FN Acc turned(Acc x) const {

@@ -27,13 +27,13 @@ struct Team {
   template <class Block>
   DEVICE_FN static int64_t index(const Block& b, int t) {
     if constexpr (kLanes == 0) return b.index();
-    return b.index() * (b.size() / (kLanes ? kLanes : 1)) + t / (kLanes ? kLanes : 1);
+    return b.index() * (unsigned(b.size()) / (kLanes ? kLanes : 1)) + unsigned(t) / (kLanes ? kLanes : 1);
   }
   template <class Block>
   DEVICE_FN static int size(const Block& b) {
     return kLanes ? kLanes : b.size();
   }
-  DEVICE_FN static int lane(int t) { return kLanes ? t % (kLanes ? kLanes : 1) : t; }
+  DEVICE_FN static int lane(int t) { return kLanes ? int(unsigned(t) % (kLanes ? kLanes : 1)) : t; }
 
   template <class Block, class T, class F, class Op>
   DEVICE_FN static Known<T> reduce(Block& b, T zero, F value_of, Op op) {
