@@ -1,6 +1,7 @@
 // Values at any address, read in the aligned granules of 16 bytes that they lie in.
 #pragma once
 #include <cstring>
+#include <type_traits>
 
 #include "device/transform.h"
 
@@ -21,6 +22,21 @@ DEVICE_FN Granule load_granule(const char* at, [[maybe_unused]] const char* from
   const char *begin = from > at ? from : at, *end = to < at + sizeof granule ? to : at + sizeof granule;
   std::memcpy(reinterpret_cast<char*>(&granule) + (begin - at), begin, size_t(end - begin));
   return granule;
+#endif
+}
+
+// An aligned pack, of which the values in [from, to) are wanted, at least one: likewise.
+template <int kCount, class T>
+DEVICE_FN Pack<T, kCount> load_pack_within(const T* at, [[maybe_unused]] const T* from, [[maybe_unused]] const T* to) {
+  static_assert(sizeof(Pack<T, kCount>) <= sizeof(Granule));
+#ifdef __CUDACC__
+  return *reinterpret_cast<const Pack<T, kCount>*>(at);
+#else
+  Pack<T, kCount> pack;
+  std::memset(&pack, std::is_same_v<T, bool> ? 0 : 0xff, sizeof pack);
+  const T *begin = from > at ? from : at, *end = to < at + kCount ? to : at + kCount;
+  std::memcpy(pack.at + (begin - at), begin, size_t(end - begin) * sizeof(T));
+  return pack;
 #endif
 }
 

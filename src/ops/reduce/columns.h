@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "device/divide_small.h"
+#include "device/neighbours.h"
 #include "ops/reduce/results.h"
 
 namespace encore::ops {
@@ -103,29 +104,25 @@ struct ReduceColumns {
     column -= shift;
     from -= shift;
     if (column >= run) return shift;
-    // Packs of the first and of the last rows of x may reach beyond it.
-    const int first_whole = from < x ? row + 1 : row;
-    const bool beyond = start + ((count - 1) * stride + column + kPack) > x + elements;
-    const int end_whole = beyond ? count - (stride < kPack ? kPack : 1) : count;
-    for (int r = row; r < count;) {
-      if (kBatch == 1 || r < first_whole || r >= end_whole) {
-        take_careful(acc, from - column, column, begin + r);
-        r += rows;
-        from += step;
-        continue;
+    // A pack that is not in its row as a whole has values of other columns, which are left out in the end.
+    const auto take = [&]<int kCount>(int r, auto is_there) {
+      Pack<In, kPack> batch[kCount];
+      UNROLL for (int u = 0; u < kCount; ++u) {
+        if (is_there(u)) batch[u] = device::load_pack_within<kPack>(from + u * step, x, x + elements);
       }
-      Pack<In, kPack> batch[kBatch];
-      int next = r;
-      UNROLL for (int u = 0; u < kBatch; ++u) {
-        if (next >= end_whole) continue;
-        batch[u] = device::load_pack<kPack>(from, true);
-        from += step;
-        next += rows;
+      UNROLL for (int u = 0; u < kCount; ++u) {
+        if (!is_there(u)) continue;
+        UNROLL for (int j = 0; j < kPack; ++j) f.take(acc[j], batch[u].at[j], begin + r + u * rows);
       }
-      UNROLL for (int u = 0; u < kBatch; ++u) {
-        if (r >= next) continue;
-        UNROLL for (int j = 0; j < kPack; ++j) f.take(acc[j], batch[u].at[j], begin + r);
-        r += rows;
+      from += kCount * step;
+    };
+    int r = row;
+    NO_UNROLL for (; r + (kBatch - 1) * rows < count; r += kBatch * rows) {
+      take.template operator()<kBatch>(r, [](int) { return true; });
+    }
+    if constexpr (constexpr int kRest = kBatch / 2; kRest > 0) {
+      NO_UNROLL for (; r < count; r += kRest * rows) {
+        take.template operator()<kRest>(r, [&](int u) { return r + u * rows < count; });
       }
     }
     return shift;

@@ -19,7 +19,7 @@ enum class Ending { none, mean, root, log };
 // sums of short types have one of their own: kPlain, of the values themselves.
 template <class T, bool kPlain>
 struct Sum {
-  static constexpr int kBatch = 4;
+  static constexpr int kBatch = kPlain ? 8 : 4;
   using In = T;
   using Out = T;
   // Unsigned, since sums that overflow wrap around.
