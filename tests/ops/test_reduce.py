@@ -61,6 +61,19 @@ def test_patterns(op, shape, over, dtype):
 WIDTHS = [1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 31, 33, 64, 65, 100, 127, 248, 249, 255, 256, 257, 260, 511, 1025]
 
 
+MANY = 2 * 132 * 130 + 5  # rows of which each thread takes one
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, "int32"])
+@pytest.mark.parametrize("width", [7, 9, 20, 31, 49, 63])
+def test_many_short_rows(width, dtype):
+    """Some are whole packs and the rest values alone; where rows begin between pairs of halves, and where not."""
+    x = integers(dtype, MANY, width) if dtype == "int32" else floats(MANY, width)
+    for misaligned in (False, True):
+        for op in ("ReduceSum", "ReduceMax", "ReduceMin"):
+            check(case(op, x, (1,), None if dtype == "int32" else dtype, misaligned=misaligned))
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_widths(width, dtype):
@@ -397,11 +410,11 @@ def test_an_axis_out_of_range_is_refused():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("width", [13, 169, 511])
+@pytest.mark.parametrize("rows,width", [(17, 13), (17, 49), (MANY, 49), (17, 169), (17, 511)])
 @pytest.mark.parametrize("op", [*SUMS, "ReduceLogSumExp", "GlobalAveragePool"])
-def test_short_rows_that_are_alike_have_the_same_sum(op, width, dtype):
+def test_short_rows_that_are_alike_have_the_same_sum(op, rows, width, dtype):
     """Wherever they lie: of odd widths each is aligned otherwise."""
-    x = np.repeat(seeded(op, width).standard_normal((1, width)), 17, 0).astype(dtype)
+    x = np.repeat(seeded(op, width).standard_normal((1, width)), rows, 0).astype(dtype)
     pooled = op == "GlobalAveragePool"
     x = x[None, :, None] if pooled else x
     nodes = [helper.make_node(op, ["x"] if pooled else ["x", "axes"], ["y"], "it")]

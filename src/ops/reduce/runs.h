@@ -1,6 +1,7 @@
 // Reductions whose innermost run is reduced.
 #pragma once
 #include <algorithm>
+#include <bit>
 
 #include "device/neighbours.h"
 #include "ops/reduce/results.h"
@@ -139,13 +140,14 @@ struct ReduceRuns {
 };
 
 // Short runs that are neighbours: a block reads many of them as one, in whole packs, and reduces them where it has put
-// them. kLanes threads take a run, in packs if kWhole.
+// them. kLanes threads take a run, in packs if kWhole. Else they take values by their place in the run, wherever it
+// lies: runs that are alike have the same sum.
 template <class F, int kLanes, bool kWhole>
 struct ReduceShortRuns {
   using In = typename F::In;
   using Acc = typename F::Acc;
-  static constexpr int kPack = device::pack_size<In>(), kThreads = 256, kMaxThreads = kThreads;
-  static constexpr int kTeams = kThreads / kLanes, kBatch = 4, kRoom = kThreads * kBatch * kPack;
+  static constexpr int kPack = device::pack_size<In>(), kThreads = kLanes == 1 ? 128 : 256, kMaxThreads = kThreads;
+  static constexpr int kTeams = kThreads / kLanes, kBatch = 1024 / kThreads, kRoom = kThreads * kBatch * kPack;
   struct Shared {
     alignas(16) In at[kRoom];
   };
@@ -198,15 +200,33 @@ struct ReduceShortRuns {
  private:
   DEVICE_FN Acc collect(const In* from, int lane) const {
     Acc acc = f.zero();
-    if constexpr (kWhole) {
-      for (int i = lane * kPack; i < run; i += kLanes * kPack) {
-        const Pack<In, kPack> pack = device::load_pack<kPack>(from + i, true);
+    int one_by_one = 0;
+    if constexpr (kWhole || sizeof(In) == 2) {
+      one_by_one = kWhole ? run : run / kPack * kPack;
+      for (int i = lane * kPack; i < one_by_one; i += kLanes * kPack) {
+        const Pack<In, kPack> pack = load(from + i);
         UNROLL for (int j = 0; j < kPack; ++j) f.take(acc, pack.at[j], i + j);
       }
-    } else {
-      for (int i = lane; i < run; i += kLanes) f.take(acc, from[i], i);
     }
+    if constexpr (!kWhole)
+      for (int i = one_by_one + lane; i < run; i += kLanes) f.take(acc, from[i], i);
     return acc;
+  }
+  // What isn't whole packs has values of two bytes, which are read in pairs that are aligned.
+  DEVICE_FN static Pack<In, kPack> load(const In* from) {
+    if constexpr (kWhole) return device::load_pack<kPack>(from, true);
+    if constexpr (!kWhole) {
+      using Pair = Pack<In, 2>;
+      const bool between = !device::is_pack_aligned<2>(from);
+      const Pair* const pairs = reinterpret_cast<const Pair*>(from - between);
+      uint32_t words[kPack / 2 + 1];
+      UNROLL for (int i = 0; i < kPack / 2; ++i) words[i] = std::bit_cast<uint32_t>(pairs[i]);
+      words[kPack / 2] = between ? std::bit_cast<uint32_t>(pairs[kPack / 2]) : 0;
+      Pack<uint32_t, kPack / 2> found;
+      UNROLL for (int i = 0; i < kPack / 2; ++i) found.at[i] =
+          uint32_t((uint64_t(words[i + 1]) << 32 | words[i]) >> (between ? 16 : 0));
+      return std::bit_cast<Pack<In, kPack>>(found);
+    }
   }
 };
 
@@ -214,19 +234,22 @@ struct ReduceShortRuns {
 template <class F>
 void reduce_short_runs(StreamRef stream, const typename F::In* x, typename F::Out* y, int64_t outputs, int run,
                        bool aligned, const F& f) {
+  using Alone = ReduceShortRuns<F, 1, false>;
+  // As many as there is room for, but blocks for all multiprocessors.
+  const int64_t room = (Alone::kRoom - (aligned ? 0 : Alone::kPack)) / run;
+  const int64_t spread = outputs / (device::multiprocessors(stream.device()) * 2);
+  const int64_t most = std::clamp<int64_t>(spread, 1, room);
   const auto launch = [&]<int kLanes, bool kWhole>() {
     using Kernel = ReduceShortRuns<F, kLanes, kWhole>;
-    // As many as there is room for, but blocks for all multiprocessors, and a block's threads all have something to do.
-    const int64_t room = (Kernel::kRoom - (kWhole ? 0 : Kernel::kPack)) / run;
-    const int64_t spread = outputs / (device::multiprocessors(stream.device()) * 2);
-    const int here = int(std::clamp<int64_t>(spread, 1, std::min<int64_t>(room, Kernel::kTeams * 4)));
+    // A block's threads all have something to do.
+    const int here = int(std::min<int64_t>(most, Kernel::kTeams * 4));
     const int even = here > Kernel::kTeams ? here / Kernel::kTeams * Kernel::kTeams : here;
     device::block_kernel<typename Kernel::Shared>(stream, {(outputs + even - 1) / even, Kernel::kThreads},
                                                   Kernel{x, y, outputs, run, even, f});
   };
   if (aligned)
     launch.template operator()<8, true>();
-  else if (run <= 8)
+  else if (run <= 8 || (most >= Alone::kTeams && run % Alone::kPack != 0))  // else they would lie in the same banks
     launch.template operator()<1, false>();
   else
     launch.template operator()<4, false>();
