@@ -57,6 +57,22 @@ DEVICE_FN uint32_t not_smaller(const Pack<T, 2>& a, const Pack<T, 2>& b) {
   return bits;
 }
 
+// All bits of each half which is not smaller; none where there is a NaN.
+template <class T>
+DEVICE_FN uint32_t at_least(const Pack<T, 2>& a, const Pack<T, 2>& b) {
+  uint32_t bits = 0;
+#ifdef __CUDA_ARCH__
+  const uint32_t one = std::bit_cast<uint32_t>(a), other = std::bit_cast<uint32_t>(b);
+  if constexpr (std::is_same_v<T, Half>)
+    asm("set.ge.u32.f16x2 %0, %1, %2;" : "=r"(bits) : "r"(one), "r"(other));
+  else
+    asm("set.ge.u32.bf16x2 %0, %1, %2;" : "=r"(bits) : "r"(one), "r"(other));
+#else
+  for (int i = 0; i < 2; ++i) bits |= float(a.at[i]) >= float(b.at[i]) ? uint32_t(0xffff) << (16 * i) : 0;
+#endif
+  return bits;
+}
+
 template <class T>
 inline constexpr bool kIsHalf = std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>;
 
@@ -90,6 +106,20 @@ DEVICE_FN Pack<T, kCount> flipped(const Pack<T, kCount>& pack, Bits flip) {
     auto parts = std::bit_cast<Pack<Bits, kParts>>(pack);
     UNROLL for (int i = 0; i < kParts; ++i) parts.at[i] ^= flip;
     return std::bit_cast<Pack<T, kCount>>(parts);
+  }
+}
+
+template <class T, int kCount>
+DEVICE_FN Pack<T, kCount> larger_of_each(Pack<T, kCount> pack, const Pack<T, kCount>& other) {
+  if constexpr (kIsHalf<T>) {
+    using Pairs = Pack<Pack<T, 2>, kCount / 2>;
+    auto pairs = std::bit_cast<Pairs>(pack);
+    const auto others = std::bit_cast<Pairs>(other);
+    UNROLL for (int i = 0; i < kCount / 2; ++i) pairs.at[i] = larger(pairs.at[i], others.at[i]);
+    return std::bit_cast<Pack<T, kCount>>(pairs);
+  } else {
+    UNROLL for (int i = 0; i < kCount; ++i) pack.at[i] = larger(pack.at[i], other.at[i]);
+    return pack;
   }
 }
 

@@ -20,16 +20,16 @@ DEVICE_FN uint32_t high_halves(uint32_t low, uint32_t high) { return __byte_perm
 
 class Warp {
  public:
-  __device__ __forceinline__ int index() const { return int(threadIdx.x) / 32; }
+  __device__ __forceinline__ int index() const { return int(threadIdx.x / 32); }
   template <class F>
   __device__ __forceinline__ void lanes(F f) const {
-    f(int(threadIdx.x) % 32);
+    f(lane());
     __syncwarp();
   }
   template <int kColumns, class F, class Op>
   __device__ __forceinline__ void reduce_columns(F value_of, Op op) const {
     static_assert(kColumns <= 32 && (kColumns & (kColumns - 1)) == 0);
-    auto& own = value_of(int(threadIdx.x) % 32);
+    auto& own = value_of(lane());
     auto value = own;
     UNROLL for (int mask = kColumns; mask < 32; mask *= 2) {  // all lanes compute the very same
       const auto other = __shfl_xor_sync(0xffffffffu, value, mask);
@@ -40,7 +40,7 @@ class Warp {
   // Step by step for all, so that none waits for another.
   template <int kMany, class T, class F, class To, class Op>
   __device__ __forceinline__ void scan(int lanes, T zero, F values_of, To totals_of, Op op) const {
-    const int lane = int(threadIdx.x) % 32, in_team = lane & (lanes - 1);
+    const int lane = this->lane(), in_team = lane & (lanes - 1);
     T *const values = values_of(lane), *const totals = totals_of(lane);
     UNROLL for (int offset = 1; offset < 32; offset *= 2) {
       UNROLL for (int i = 0; i < kMany; ++i) {
@@ -55,13 +55,35 @@ class Warp {
     }
   }
   template <class F>
+  __device__ __forceinline__ auto least(F value_of) const {
+    const auto value = value_of(lane());
+    using Value = std::remove_const_t<decltype(value)>;
+    static_assert(std::is_unsigned_v<Value>);
+    if constexpr (sizeof(Value) == 8) {
+      const unsigned own = unsigned(value >> 32), high = __reduce_min_sync(0xffffffffu, own);
+      return Value(high) << 32 | __reduce_min_sync(0xffffffffu, own == high ? unsigned(value) : 0xffffffffu);
+    } else {
+      return Value(__reduce_min_sync(0xffffffffu, unsigned(value)));
+    }
+  }
+  template <class F>
+  __device__ __forceinline__ int sum(F value_of) const {
+    return __reduce_add_sync(0xffffffffu, int(value_of(lane())));
+  }
+  template <int kMany, class F>
+  __device__ __forceinline__ void exchange(int mask, F values_of) const {
+    auto* const values = values_of(lane());
+    UNROLL for (int i = 0; i < kMany; ++i) values[i] =
+        detail::shuffle(values[i], [&](auto word) { return __shfl_xor_sync(0xffffffffu, word, mask); });
+  }
+  template <class F>
   __device__ __forceinline__ void transpose(F pair_of) const {
-    uint32_t& pair = pair_of(int(threadIdx.x) % 32);
+    uint32_t& pair = pair_of(lane());
     asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(pair));
   }
   template <class T, class S, class L, class R>
   __device__ __forceinline__ void multiply(S sums_of, L left_of, R right_of) const {
-    const int lane = int(threadIdx.x) % 32;
+    const int lane = this->lane();
     const LeftTile left = left_of(lane);
     const RightTile right = right_of(lane);
     SumTile& sums = sums_of(lane);
@@ -78,6 +100,9 @@ class Warp {
           : "+f"(sums.at[0]), "+f"(sums.at[1]), "+f"(sums.at[2]), "+f"(sums.at[3])
           : "r"(left.at[0]), "r"(left.at[1]), "r"(left.at[2]), "r"(left.at[3]), "r"(right.at[0]), "r"(right.at[1]));
   }
+
+ private:
+  __device__ __forceinline__ static int lane() { return int(threadIdx.x % 32); }
 };
 
 template <class Shared, class F>

@@ -1,6 +1,8 @@
 // Warps on the virtual GPU: phases are loops over 32 lanes, tiles are gathered from the lanes that hold them.
 #pragma once
+#include <algorithm>
 #include <bit>
+#include <type_traits>
 
 #include "device/warp.h"
 
@@ -42,6 +44,26 @@ class Warp {
         }
         for (int lane = first; lane < first + lanes; ++lane) totals_of(lane)[i] = all;
       }
+    }
+  }
+  template <class F>
+  auto least(F value_of) const {
+    auto all = value_of(0);
+    static_assert(std::is_unsigned_v<decltype(all)>);
+    for (int lane = 1; lane < 32; ++lane) all = std::min(all, value_of(lane));
+    return all;
+  }
+  template <class F>
+  int sum(F value_of) const {
+    int all = 0;
+    for (int lane = 0; lane < 32; ++lane) all += int(value_of(lane));
+    return all;
+  }
+  template <int kMany, class F>
+  void exchange(int mask, F values_of) const {
+    for (int lane = 0; lane < 32; ++lane) {
+      if (lane > (lane ^ mask)) continue;
+      std::swap_ranges(values_of(lane), values_of(lane) + kMany, values_of(lane ^ mask));
     }
   }
   template <class F>

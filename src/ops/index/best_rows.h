@@ -1,51 +1,22 @@
-// The best few of each row, from one look at it. A team keeps the row in registers. The k-th of the threads' own best
-// is no better than the k-th of all, so that few elements need more than a comparison with it: those are listed, and
-// each counts how many come before it. Rows that hide more than there is room for, with all that is good in a few
-// threads, are searched for their k-th bit by bit.
+// The best few of each row, from one look at it: a block keeps a row, or a part of one, in registers. The k-th of the
+// threads' own best is no better than the k-th of all, so that few elements need more than a comparison with it: those
+// are listed, and each counts how many come before it. Rows that hide more than there is room for, with all that is
+// good in a few threads, are searched for their k-th bit by bit.
 #pragma once
 #include <algorithm>
 #include <bit>
 #include <limits>
 #include <optional>
 
+#include "device/bits.h"
 #include "device/device.h"
 #include "device/divide.h"
 #include "device/larger.h"
-#include "device/lowest_bit.h"
 #include "ops/index/ordering.h"
 #include "ops/op.h"
 #include "ops/reduce/team.h"
 
 namespace encore::ops {
-
-template <size_t kBytes>
-using UnsignedOf =
-    std::conditional_t<kBytes == 1, uint8_t,
-                       std::conditional_t<kBytes == 2, uint16_t, std::conditional_t<kBytes == 4, uint32_t, uint64_t>>>;
-
-// A key and a place below 2^16, in this order.
-template <class Key>
-struct Placed {
-  using Word = std::conditional_t<sizeof(Key) <= 2, uint32_t, uint64_t>;
-  Word word;
-  DEVICE_FN static Placed of(Key key, int place) { return {Word(Word(key) << 16 | Word(place))}; }
-  DEVICE_FN static Placed last() { return {Word(~Word(0))}; }
-  DEVICE_FN Key key() const { return Key(word >> 16); }
-  DEVICE_FN int place() const { return int(word & 0xffff); }
-  DEVICE_FN bool operator<(const Placed& other) const { return word < other.word; }
-};
-template <>
-struct Placed<uint64_t> {
-  uint64_t high;
-  uint32_t low;
-  DEVICE_FN static Placed of(uint64_t key, int place) { return {key, uint32_t(place)}; }
-  DEVICE_FN static Placed last() { return {~uint64_t(0), ~uint32_t(0)}; }
-  DEVICE_FN uint64_t key() const { return high; }
-  DEVICE_FN int place() const { return int(low); }
-  DEVICE_FN bool operator<(const Placed& other) const {
-    return (high < other.high) | ((high == other.high) & (low < other.low));
-  }
-};
 
 // What is looked at, and where the best of it go.
 template <class Key>
@@ -74,21 +45,19 @@ struct BestOf {
   }
 };
 
-// A team of 32 threads for each row, or with kLanes 0 a block for each part of one; kEach elements a thread. T is a
-// float, or an unsigned integer for all integers and for keys.
-template <class T, int kLanes, int kEach>
+// A block for each part of a row; kEach elements a thread. T is a float, or an unsigned integer for all integers and
+// for keys.
+template <class T, int kEach>
 struct BestOfRows {
   using Key = UnsignedOf<sizeof(T)>;
   using C = device::Compute<T>;
-  using Together = Team<kLanes>;
   using Item = Placed<Key>;
-  static constexpr int kMaxThreads = kLanes ? 64 : 1024, kTeams = kLanes ? kMaxThreads / 32 : 1;
+  static constexpr int kMaxThreads = 1024;
   static constexpr int kPack = std::min(device::pack_size<T>(), kEach), kKeep = kEach / kPack;
   static constexpr int kCounted = 256;  // items that are compared with one another; more are sorted
   struct Shared {
-    Item limit[kTeams];
-    int found[kTeams];
-    int too_many;
+    Item limit;
+    int found, too_many;
   };
   using Values = device::Pack<T, kPack>;
   // Flipped, so that the best is the largest. In words, for a compiler would take halves for registers of their own.
@@ -104,46 +73,43 @@ struct BestOfRows {
 
   BestOf<Key> task;
   device::Divider by_parts;
-  int groups;    // a power of two, not more than threads; of a block
-  int capacity;  // items of a team in dynamic memory: a power of two
+  int groups;    // a power of two, not more than threads
+  int capacity;  // items in dynamic memory: a power of two
   Key flip;
 
   DEVICE_FN void operator()(device::Block<Shared>& b, const Shared& s) const {
     device::PerThread<Kept, kMaxThreads> kept;
     b.threads([&](int t, Shared& s) {
-      const Part part = locate(b, t);
-      items(b, s, t)[Together::lane(t)] = part.count > 0 ? keep(kept[t], b, t, part) : Item::last();
-      if (Together::lane(t) == 0) {
-        s.limit[team(t)] = Item::last();
-        s.found[team(t)] = 0;
+      const Part part = locate(b);
+      items(b, s)[t] = keep(kept[t], b, t, part);
+      if (t == 0) {
+        s.limit = Item::last();
+        s.found = s.too_many = 0;
       }
-      if (t == 0) s.too_many = 0;
     });
     find_limit(b);
     b.threads([&](int t, Shared& s) {
-      const Part part = locate(b, t);
-      if (part.count <= 0) return;
-      const Item limit = s.limit[team(t)];
+      const Part part = locate(b);
+      const Item limit = s.limit;
       for (uint32_t mask = not_after(kept[t], b, t, part, limit.key()); mask != 0; mask &= mask - 1) {
         const int element = element_of(device::lowest_bit(mask));
-        offer(b, s, t, part, first_of(b, t, part, element / kPack) + element % kPack, limit);
+        offer(b, s, part, first_of(b, t, part, element / kPack) + element % kPack, limit);
       }
     });
     if (s.too_many) search(b);
-    if (kLanes == 0 && s.found[0] > kCounted) {
-      sort(b, s.found[0]);
+    if (s.found > kCounted) {
+      sort(b, s.found);
       b.threads([&](int t, Shared& s) {
-        const Part part = locate(b, t);
-        for (int rank = t; rank < task.k; rank += b.size()) put(part, rank, items(b, s, t)[rank]);
+        const Part part = locate(b);
+        for (int rank = t; rank < task.k; rank += b.size()) put(part, rank, items(b, s)[rank]);
       });
       return;
     }
     b.threads([&](int t, Shared& s) {
-      const Part part = locate(b, t);
-      if (part.count <= 0) return;
-      const Item* const all = items(b, s, t);
-      const int found = s.found[team(t)];
-      for (int i = Together::lane(t); i < found; i += Together::size(b)) {
+      const Part part = locate(b);
+      const Item* const all = items(b, s);
+      const int found = s.found;
+      for (int i = t; i < found; i += b.size()) {
         const Item mine = all[i];
         int rank = 0;
         for (int j = 0; j < found; ++j) rank += all[j] < mine;
@@ -158,27 +124,17 @@ struct BestOfRows {
     int64_t row, start;
     int part, count, before;  // packs lie at aligned addresses; the first begins `before` elements before the part
   };
-  DEVICE_FN Part locate(const device::Block<Shared>& b, int t) const {
-    int64_t part = 0, row = Together::index(b, t), start = 0, end = task.width;
-    if constexpr (kLanes == 0) {
-      row = by_parts(b.index(), part);
-      start = task.width * part / task.parts;
-      end = task.width * (part + 1) / task.parts;
-    }
+  DEVICE_FN Part locate(const device::Block<Shared>& b) const {
+    int64_t part = 0;
+    const int64_t row = by_parts(b.index(), part);
+    const int64_t start = task.width * part / task.parts, end = task.width * (part + 1) / task.parts;
     const Key* const from = task.from + row * task.width + start;
-    return {from,
-            row,
-            start,
-            int(part),
-            row < task.rows ? int(end - start) : 0,
-            int(reinterpret_cast<uintptr_t>(from) / sizeof(Key) % kPack)};
+    return {
+        from, row, start, int(part), int(end - start), int(reinterpret_cast<uintptr_t>(from) / sizeof(Key) % kPack)};
   }
-  DEVICE_FN static int team(int t) { return kLanes ? t / 32 : 0; }
-  DEVICE_FN Item* items(device::Block<Shared>& b, Shared& s, int t) const {
-    return b.template dynamic<Item>(s) + team(t) * capacity;
-  }
+  DEVICE_FN static Item* items(device::Block<Shared>& b, Shared& s) { return b.template dynamic<Item>(s); }
   DEVICE_FN static int first_of(const device::Block<Shared>& b, int t, const Part& part, int pack) {
-    return (Together::lane(t) + pack * Together::size(b)) * kPack - part.before;
+    return (t + pack * b.size()) * kPack - part.before;
   }
   // What is known of it when this is compiled spares branches.
   DEVICE_FN Ordering ordering() const {
@@ -260,13 +216,12 @@ struct BestOfRows {
     }
     return mask;
   }
-  DEVICE_FN void offer(device::Block<Shared>& b, Shared& s, int t, const Part& part, int column,
-                       const Item& limit) const {
+  DEVICE_FN void offer(device::Block<Shared>& b, Shared& s, const Part& part, int column, const Item& limit) const {
     const Item item = Item::of(order(part.from[column]), column);
     if (limit < item) return;
-    const int slot = device::atomic_add(&s.found[team(t)], 1);
+    const int slot = device::atomic_add(&s.found, 1);
     if (slot < capacity)
-      items(b, s, t)[slot] = item;
+      items(b, s)[slot] = item;
     else
       s.too_many = 1;
   }
@@ -276,74 +231,61 @@ struct BestOfRows {
 
   // The k-th of the groups' best. A group is a thread, or several.
   DEVICE_FN void find_limit(device::Block<Shared>& b) const {
-    if (kLanes == 0 && groups > kCounted / 2) {
+    if (groups > kCounted / 2) {
       sort(b, b.size());
       b.threads([&](int t, Shared& s) {
-        if (t == 0 && task.k <= b.size()) s.limit[0] = items(b, s, t)[task.k - 1];
+        if (t == 0 && task.k <= b.size()) s.limit = items(b, s)[task.k - 1];
       });
       return;
     }
-    if constexpr (kLanes == 0)
-      b.threads([&](int t, Shared& s) {
-        if (t >= groups) return;
-        Item* const all = items(b, s, t);
-        Item best = all[t];
-        for (int i = t + groups; i < b.size(); i += groups) best = all[i] < best ? all[i] : best;
-        all[t] = best;
-      });
-    const int count = kLanes ? 32 : groups;
     b.threads([&](int t, Shared& s) {
-      if (Together::lane(t) >= count) return;
+      if (t >= groups) return;
+      Item* const all = items(b, s);
+      Item best = all[t];
+      for (int i = t + groups; i < b.size(); i += groups) best = all[i] < best ? all[i] : best;
+      all[t] = best;
+    });
+    b.threads([&](int t, Shared& s) {
+      if (t >= groups) return;
       constexpr int kAtOnce = 16 / sizeof(Item);
-      const Item* const all = items(b, s, t);
-      const Item mine = all[Together::lane(t)];
+      const Item* const all = items(b, s);
+      const Item mine = all[t];
       int rank = 0;
-      for (int i = 0; i < count; i += kAtOnce) {
+      for (int i = 0; i < groups; i += kAtOnce) {
         const auto some = device::load_pack<kAtOnce>(all + i, true);
         UNROLL for (int j = 0; j < kAtOnce; ++j) rank += some.at[j] < mine;
       }
-      if (rank == task.k - 1) s.limit[team(t)] = mine;
+      if (rank == task.k - 1) s.limit = mine;
     });
   }
 
   // The limit exactly, and what is not after it.
   DEVICE_FN void search(device::Block<Shared>& b) const {
-    device::PerThread<Key, kMaxThreads> key;
-    device::PerThread<int, kMaxThreads> place;
-    b.threads([&](int t, Shared&) {
-      key[t] = 0;
-      place[t] = 0xffff;
-    });
-    const auto narrow = [&](auto of, auto set) {
-      auto count = Together::reduce(
-          b, 0,
-          [&](int t) {
-            const Part part = locate(b, t);
-            const auto limit = of(t);
-            int count = 0;
-            for (int i = Together::lane(t); i < part.count; i += Together::size(b))
-              count += !(limit < Item::of(order(part.from[i]), i));
-            return count;
-          },
-          Plus());
-      b.threads([&](int t, Shared&) {
-        if (count[t] < task.k) set(t);
-      });
+    const auto enough = [&](const Item& limit) {
+      return b.reduce(
+                 0,
+                 [&](int t) {
+                   const Part part = locate(b);
+                   int count = 0;
+                   for (int i = t; i < part.count; i += b.size()) count += !(limit < Item::of(order(part.from[i]), i));
+                   return count;
+                 },
+                 Plus()) >= task.k;
     };
+    Key key = 0;
     for (int bit = 8 * int(sizeof(Key)) - 1; bit >= 0; --bit) {
       const Key own = Key(Key(1) << bit);
-      narrow([&](int t) { return Item::of(Key(key[t] | Key(own - 1)), 0xffff); }, [&](int t) { key[t] |= own; });
+      if (!enough(Item::of(Key(key | Key(own - 1)), 0xffff))) key = Key(key | own);
     }
-    b.threads([&](int t, Shared&) { place[t] = 0; });
+    int place = 0;
     for (int own = 1 << 15; own > 0; own /= 2)
-      narrow([&](int t) { return Item::of(key[t], place[t] | (own - 1)); }, [&](int t) { place[t] |= own; });
+      if (!enough(Item::of(key, place | (own - 1)))) place |= own;
     b.threads([&](int t, Shared& s) {
-      if (Together::lane(t) == 0) s.found[team(t)] = 0;
+      if (t == 0) s.found = 0;
     });
     b.threads([&](int t, Shared& s) {
-      const Part part = locate(b, t);
-      const Item limit = Item::of(key[t], place[t]);
-      for (int i = Together::lane(t); i < part.count; i += Together::size(b)) offer(b, s, t, part, i, limit);
+      const Part part = locate(b);
+      for (int i = t; i < part.count; i += b.size()) offer(b, s, part, i, Item::of(key, place));
     });
   }
 
@@ -352,12 +294,12 @@ struct BestOfRows {
     int size = 1;
     while (size < count) size *= 2;
     b.threads([&](int t, Shared& s) {
-      for (int i = count + t; i < size; i += b.size()) items(b, s, t)[i] = Item::last();
+      for (int i = count + t; i < size; i += b.size()) items(b, s)[i] = Item::last();
     });
     for (int run = 2; run <= size; run *= 2) {
       for (int distance = run / 2; distance > 0; distance /= 2) {
         b.threads([&](int t, Shared& s) {
-          Item* const all = items(b, s, t);
+          Item* const all = items(b, s);
           for (int pair = t; pair < size / 2; pair += b.size()) {
             const int low = 2 * pair - (pair & (distance - 1)), high = low + distance;
             const Item a = all[low], c = all[high];
@@ -371,20 +313,15 @@ struct BestOfRows {
   }
 };
 
-template <class T, int kLanes, int kEach>
+template <class T, int kEach>
 void find_best(StreamRef stream, const BestOf<UnsignedOf<sizeof(T)>>& task, int threads, int groups, int capacity) {
-  using Kernel = BestOfRows<T, kLanes, kEach>;
-  using Key = typename Kernel::Key;
-  constexpr Key kSign = Key(Key(1) << (8 * sizeof(Key) - 1));
-  const bool floating = task.order.kind == Ordering::Kind::floating;
-  Key flip = task.order.descending ? Key(0) : floating ? kSign : Key(~Key(0));
-  if (task.order.kind == Ordering::Kind::is_signed) flip = Key(flip ^ kSign);
-  const int teams = kLanes ? threads / 32 : 1;
-  const int64_t blocks = kLanes ? (task.rows + teams - 1) / teams : task.rows * task.parts;
-  const int64_t items = kLanes ? teams * capacity : std::max(capacity, int(std::bit_ceil(unsigned(threads))));
-  device::block_kernel<typename Kernel::Shared>(
-      stream, {blocks, threads, items * int64_t(sizeof(typename Kernel::Item))},
-      Kernel{task, device::Divider(task.parts, blocks), groups, capacity, flip});
+  using Kernel = BestOfRows<T, kEach>;
+  const int64_t blocks = task.rows * task.parts;
+  const int64_t items = std::max(capacity, int(std::bit_ceil(unsigned(threads))));
+  device::block_kernel<typename Kernel::Shared>(stream,
+                                                {blocks, threads, items * int64_t(sizeof(typename Kernel::Item))},
+                                                Kernel{task, device::Divider(task.parts, blocks), groups, capacity,
+                                                       task.order.template flip<typename Kernel::Key>()});
 }
 
 // How a block for each part goes about it.

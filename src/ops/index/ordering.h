@@ -1,11 +1,19 @@
 // Numbers as unsigned keys of the same size: the smaller the key, the earlier the number comes.
 #pragma once
 #include <cstdint>
+#include <type_traits>
 
 #include "device/annotate.h"
+#include "device/larger.h"
+#include "device/pair.h"
 #include "device/type.h"
 
 namespace encore::ops {
+
+template <size_t kBytes>
+using UnsignedOf =
+    std::conditional_t<kBytes == 1, uint8_t,
+                       std::conditional_t<kBytes == 2, uint16_t, std::conditional_t<kBytes == 4, uint32_t, uint64_t>>>;
 
 // For all types of a size at once, so that there is one kernel for each size. Zeros are the same, and all NaN, which
 // count as larger than any number.
@@ -33,14 +41,42 @@ struct Ordering {
   }
   // A number that has this key.
   template <class Key>
-  DEVICE_FN Key number(Key key) const {
+  BOTH_FN Key number(Key key) const {
     constexpr Key kSign = Key(Key(1) << (8 * sizeof(Key) - 1));
     if (descending) key = Key(~key);
     if (kind == Kind::is_signed) return Key(key ^ kSign);
     if (kind == Kind::floating) return Key(key & kSign ? key ^ kSign : ~key);
     return key;
   }
+  // The last key of a number, which an infinity has. NaN, if it is not the first of all, comes after it.
+  template <class Key>
+  BOTH_FN Key last_key() const {
+    constexpr Key kSign = Key(Key(1) << (8 * sizeof(Key) - 1));
+    return kind == Kind::floating ? Key(Key(infinity) | kSign) : Key(~Key(0));
+  }
+  // What makes the best of all the largest, if numbers are flipped by it; integers are then as unsigned ones.
+  template <class Key>
+  Key flip() const {
+    constexpr Key kSign = Key(Key(1) << (8 * sizeof(Key) - 1));
+    const Key flip = descending ? Key(0) : kind == Kind::floating ? kSign : Key(~Key(0));
+    return kind == Kind::is_signed ? Key(flip ^ kSign) : flip;
+  }
 };
+
+// The keys of two neighbouring numbers of 16 bits. T is a float, or stands for all integers; `flip` is pair_flip().
+template <class T>
+DEVICE_FN uint32_t keys_of_pair(uint32_t pair, uint32_t flip) {
+  if constexpr (device::kIsHalf<T>) {
+    pair = device::canonical_pair<T>(pair);
+    return pair ^ (pair >> 15 & 0x10001u) * 0x7fffu ^ flip;
+  } else {
+    return pair ^ flip;
+  }
+}
+inline uint32_t pair_flip(const Ordering& order) {
+  const uint32_t flip = order.kind == Ordering::Kind::none ? 0 : 0x80008000u;
+  return order.descending ? ~flip : flip;
+}
 
 inline Ordering ordering_of(device::Type type, bool descending) {
   using device::Type;
@@ -57,5 +93,29 @@ inline Ordering ordering_of(device::Type type, bool descending) {
     default: return {Kind::none, descending, 0};
   }
 }
+
+// A key and a place below 2^16, in this order.
+template <class Key>
+struct Placed {
+  using Word = std::conditional_t<sizeof(Key) <= 2, uint32_t, uint64_t>;
+  Word word;
+  DEVICE_FN static Placed of(Key key, int place) { return {Word(Word(key) << 16 | Word(place))}; }
+  DEVICE_FN static Placed last() { return {Word(~Word(0))}; }
+  DEVICE_FN Key key() const { return Key(word >> 16); }
+  DEVICE_FN int place() const { return int(word & 0xffff); }
+  DEVICE_FN bool operator<(const Placed& other) const { return word < other.word; }
+};
+template <>
+struct Placed<uint64_t> {
+  uint64_t high;
+  uint32_t low;
+  DEVICE_FN static Placed of(uint64_t key, int place) { return {key, uint32_t(place)}; }
+  DEVICE_FN static Placed last() { return {~uint64_t(0), ~uint32_t(0)}; }
+  DEVICE_FN uint64_t key() const { return high; }
+  DEVICE_FN int place() const { return int(low); }
+  DEVICE_FN bool operator<(const Placed& other) const {
+    return (high < other.high) | ((high == other.high) & (low < other.low));
+  }
+};
 
 }  // namespace encore::ops

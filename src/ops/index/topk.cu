@@ -8,6 +8,8 @@
 #include "device/divide.h"
 #include "device/launch.h"
 #include "ops/dispatch.h"
+#include "ops/index/best_of_many_rows.h"
+#include "ops/index/best_of_narrow_rows.h"
 #include "ops/index/best_rows.h"
 #include "ops/index/ordering.h"
 #include "ops/index/sort_rows.h"
@@ -265,10 +267,38 @@ bool with_number(Type type, F f) {
   return f.template operator()<Key>();
 }
 
+// False if it is not for these rows.
+template <class T, class Key>
+bool best_of_many_rows(Context& context, const Ordering& order, const Key* x, int64_t rows, int64_t columns, int64_t k,
+                       Key* values, int64_t* indices) {
+  using Kernel = BestOfManyRows<T>;
+  constexpr int kPack = Kernel::kPack, kMostColumns = 1 << 16;
+  if (k > Kernel::kMost || columns > kMostColumns || rows > INT32_MAX) return false;
+  const BestOfEach<Key> task{x, values, indices, order, uint32_t(rows), int(columns), int(k)};
+  const StreamRef stream = context.stream();
+  const int64_t reach = columns + (columns % kPack == 0 && device::is_pack_aligned<kPack>(x) ? 0 : kPack - 1);
+  if constexpr (sizeof(Key) == 2) {
+    using Narrow = BestOfNarrowRows<T>;
+    if (k <= Narrow::kMost && reach <= Narrow::kReach) {
+      const int64_t rows_a_block = Narrow::kMaxThreads / Narrow::kLanes;
+      const bool in_pairs = k % 2 == 0 && device::is_pack_aligned<2>(values) && device::is_pack_aligned<2>(indices);
+      device::block_kernel<device::NoShared>(stream, {(rows + rows_a_block - 1) / rows_a_block, Narrow::kMaxThreads},
+                                             Narrow{task, pair_flip(order), in_pairs});
+      return true;
+    }
+  }
+  const int64_t many = 8 * int64_t(device::multiprocessors(stream.device()));
+  if (reach > 2 * Kernel::kPiece && rows < many) return false;
+  const int warps = rows < many ? 1 : Kernel::kWarps;  // few, for rows of a block wait for one another
+  find_best_of_each<T>(stream, task, warps);
+  return true;
+}
+
 // False if so many are wanted that there is a better way.
 template <class T, class Key>
 bool best_rows(Context& context, const Ordering& order, const Key* x, int64_t rows, int64_t columns, int64_t k,
                Key* values, int64_t* indices) {
+  if (best_of_many_rows<T>(context, order, x, rows, columns, k, values, indices)) return true;
   constexpr int kFew = 8, kMany = sizeof(T) == 8 ? 16 : 32;
   constexpr bool kCommon = std::is_same_v<T, Half> || std::is_same_v<T, BFloat16> || std::is_same_v<T, float>;
   const StreamRef stream = context.stream();
@@ -286,16 +316,6 @@ bool best_rows(Context& context, const Ordering& order, const Key* x, int64_t ro
                    .columns = columns,
                    .values = values,
                    .indices = indices};
-  constexpr int kPack = BestOfRows<T, 32, kMany>::kPack;
-  const int64_t reach = columns + (columns % kPack == 0 && device::is_pack_aligned<kPack>(x) ? 0 : kPack - 1);
-  if (k <= 16 && reach <= 32 * kMany) {
-    const int threads = rows < 8 * multiprocessors ? 32 : 64;  // few, for rows of a block wait for one another
-    if (kCommon && reach <= 32 * kFew)
-      find_best<T, 32, kCommon ? kFew : kMany>(stream, task, threads, 32, 128);
-    else
-      find_best<T, 32, kMany>(stream, task, threads, 32, 128);
-    return true;
-  }
   std::vector<BestPlan> rounds;
   for (int64_t width = columns; rounds.empty() || rounds.back().parts > 1; width = rounds.back().parts * k) {
     const auto plan = BestPlan::of(rows, width, k, sizeof(T), multiprocessors);
@@ -309,7 +329,7 @@ bool best_rows(Context& context, const Ordering& order, const Key* x, int64_t ro
     task.best = last ? nullptr : static_cast<Key*>(context.scratch(size_t(left) * sizeof(Key)));
     task.best_places = last ? nullptr : static_cast<int32_t*>(context.scratch(size_t(left) * sizeof(int32_t)));
     const auto find = [&]<class From, int kEach>() {
-      find_best<From, 0, kEach>(stream, task, plan.threads, plan.groups, plan.capacity);
+      find_best<From, kEach>(stream, task, plan.threads, plan.groups, plan.capacity);
     };
     if (first && kCommon && plan.few)
       find.template operator()<T, kCommon ? kFew : kMany>();

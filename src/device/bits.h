@@ -1,4 +1,4 @@
-// Where the lowest bit of a word that is not zero stands.
+// Bits of a word: how many are set, and where the lowest of them stands.
 #pragma once
 #include <bit>
 #include <cstdint>
@@ -7,6 +7,15 @@
 
 namespace encore::device {
 
+DEVICE_FN int set_bits(uint32_t word) {
+#ifdef __CUDA_ARCH__
+  return __popc(word);
+#else
+  return std::popcount(word);
+#endif
+}
+
+// Of a word that is not zero.
 DEVICE_FN int lowest_bit(uint32_t word) {
 #ifdef __CUDA_ARCH__
   return __ffs(int(word)) - 1;
