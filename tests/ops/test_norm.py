@@ -195,6 +195,49 @@ def test_layer_norm_rows(shape, bias, dtype):
     check(layer_norm(shape, -1, dtype, bias))
 
 
+# So many that blocks take those that are aligned alike: one for each of a block's warps, and two of a great number.
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("shape", [(2113, 262), (2200, 257), (2117, 1020), (2114, 989)], ids=str)
+def test_layer_norm_of_many_odd_rows(shape, dtype):
+    exact = {"reference": exact_layer_norm} if dtype == "float32" else {}
+    check(layer_norm(shape, -1, dtype, **exact))
+    check(layer_norm(shape, -1, dtype, bias=False, misaligned=True))
+
+
+def test_layer_norm_of_very_many_odd_rows():
+    check(layer_norm((67601, 261), -1, "float16", reference=exact_layer_norm))
+
+
+def test_statistics_of_many_odd_rows():
+    def reference(x, scale, bias):
+        x = x.astype(np.float64)
+        mean = x.mean(-1, keepdims=True)
+        inverse = 1 / np.sqrt(((x - mean) ** 2).mean(-1, keepdims=True) + float(np.float32(1e-5)))
+        return [v.astype(np.float32) for v in [(x - mean) * inverse * scale + bias, mean, inverse]]
+
+    check(layer_norm((2120, 259), -1, outputs=3, reference=reference, tolerance=(2e-5, 2e-5)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_root_mean_square_of_many_odd_rows(dtype):
+    def reference(x, scale):
+        x = x.astype(np.float64)
+        return [(x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * scale).astype(np.float32)]
+
+    inputs = [floats(2115, 301), floats(301)]
+    check(Case("RMSNormalization", inputs, {"axis": -1}, dtype=dtype, opset=23, reference=reference, family="reduce"))
+
+
+def test_special_values_at_the_ends_of_many_odd_rows():
+    """Packs at the ends are a neighbour's, too."""
+    x = floats(2120, 259)
+    x[::5, 0], x[3::7, -1], x[2::11] = np.nan, np.inf, 4096
+    for dtype in ("float32", "float16"):
+        c = layer_norm(x.shape, -1, dtype, reference=exact_layer_norm)
+        c.inputs[0] = x
+        check(c)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("outputs", [2, 3, [True, False, True]], ids=str)
 def test_layer_norm_statistics(outputs, dtype):

@@ -6,6 +6,7 @@
 #include "device/divide.h"
 #include "ops/norm/few_rows.h"
 #include "ops/norm/row_norm_types.h"
+#include "ops/norm/unaligned_norm.h"
 #include "ops/norm/unaligned_rows.h"
 #include "ops/registry.h"
 
@@ -82,7 +83,7 @@ struct NormalizeRows {
             teams.each(t, [&](int k, Index first) {
               C values[kPack];
               row.take(values, kept[t].at[k], first);
-              teams.fill(values, k, first, mean);
+              teams.fill(t, values, k, mean);
               UNROLL for (int j = 0; j < kPack; ++j) all += (values[j] - mean) * (values[j] - mean);
             });
             return all;
@@ -108,16 +109,16 @@ struct NormalizeRows {
         teams.each(t, [&](int k, Index first) {
           C values[kPack];
           row.take(values, kept[t].at[k], first);
-          const auto gamma = teams.load(gammas, k, first);
+          const auto gamma = teams.load(t, gammas, k, first);
           const auto beta = offset_of(k, first);
           Pack<V, kPack> out;
           UNROLL for (int j = 0; j < kPack; ++j) out.at[j] =
               V((values[j] - mean) * scale * C(gamma.at[j]) + C(beta.at[j]));
-          teams.store(y, k, first, out);
+          teams.store(t, y, k, first, out);
         });
       };
       if (betas)
-        put([&](int k, Index first) { return teams.load(betas, k, first); });
+        put([&](int k, Index first) { return teams.load(t, betas, k, first); });
       else
         put([&](int, Index) { return Pack<C, kPack>{}; });
     });
@@ -142,7 +143,7 @@ struct NormalizeRows {
       }
     }
     template <class K>
-    DEVICE_FN void take(C (&values)[kPack], const K (&kept)[kPack], int64_t first) const {
+    DEVICE_FN void take(C (&values)[kPack], const K& kept, int64_t first) const {
       Teams::take(values, kept, x + first);
       if constexpr (kAdds && How::kKeep == 0) add(values, first);
     }
@@ -174,10 +175,12 @@ void normalize(StreamRef stream, const RowNorm& norm) {
     using Kernel = NormalizeRows<X, V, C, kAdds, How>;
     device::block_kernel<typename Kernel::Shared>(stream, grid, Kernel{norm, by_skip_rows, C(1) / C(norm.width)});
   };
-  if constexpr (kPlain && sizeof(C) != 8)
-    if (!whole && spread_unaligned(stream, norm.rows, norm.width, static_cast<const X*>(norm.x),
-                                   static_cast<const X*>(norm.y), launch))
-      return;
+  if constexpr (kPlain && sizeof(C) != 8) {
+    const int64_t packs = most_packs<X>(norm.width);
+    if (!whole && are_aligned_alike(static_cast<const X*>(norm.x), static_cast<const X*>(norm.y)) &&
+        norm.width > 8 * kStagedSlots<X> && packs <= 1024)
+      return launch.template operator()<Unaligned<0, 4>>({norm.rows, int((packs + 127) / 128 * 32)});
+  }
   spread_over_teams<std::conditional_t<kPlain, X, void>, kPack, !kPlain || sizeof(C) == 8>(stream, norm.rows,
                                                                                            norm.width, whole, launch);
 }
@@ -197,7 +200,7 @@ void normalize_rows(StreamRef stream, const RowNorm& norm, Type x, Type gamma) {
   require(!adds || x == gamma, "a sum of type ", device::name(x), " with a scale of type ", device::name(gamma),
           " is not supported");
   if (adds && norm.strict && x == Type::f32) return normalize<float, float, true, double>(stream, norm);
-  if (normalize_few_rows(stream, norm, x, gamma)) return;
+  if (normalize_few_rows(stream, norm, x, gamma) || normalize_unaligned_rows(stream, norm, x, gamma)) return;
   dispatch_norm(norm, x, gamma, [&]<class X, class V, bool kAdds> { normalize<X, V, kAdds>(stream, norm); });
 }
 

@@ -1,6 +1,7 @@
 // Rows that are read once and written once: how they are spread over threads, which keep them in registers meanwhile.
 #pragma once
 #include <algorithm>
+#include <bit>
 #include <type_traits>
 
 #include "device/device.h"
@@ -33,6 +34,18 @@ inline constexpr int kMostStaged = 16 * 1024;
 // What a block keeps of a row that is not staged.
 inline constexpr int kMostPacks = 4096;
 
+// A pack as it was read: of halves in words, which nvcc leaves whole. Halves it would take apart as soon as they are
+// there, and so wait for some packs before it asks for others.
+template <class T, int kPack>
+using RawPack = std::conditional_t<sizeof(T) == 2 && kPack % 2 == 0, device::Pack<uint32_t, kPack / 2>,  //
+                                   device::Pack<T, kPack>>;
+template <int kPack, class T>
+DEVICE_FN RawPack<T, kPack> raw_pack_of(T value) {
+  device::Pack<T, kPack> pack;
+  UNROLL for (int j = 0; j < kPack; ++j) pack.at[j] = value;
+  return std::bit_cast<RawPack<T, kPack>>(pack);
+}
+
 // What a block has of rows of x, of which rows of y of the same type and width are made; y may be x. `How` is a Spread.
 template <class T, class How>
 class RowTeams {
@@ -46,14 +59,18 @@ class RowTeams {
   static constexpr int kMaxThreads = How::kStaged && kKeep != 0       ? kMostStaged / kStagedSlots<T>
                                      : How::kLanes == 0 && kKeep == 8 ? kMostPacks / kKeep
                                                                       : Together::kMaxThreads;
+  using Raw = RawPack<T, kPack>;
   // What threads keep.
   template <class V>
   struct KeptAs {
     V at[kKeep ? kKeep : 1][kPack];
   };
+  struct KeptRaw {
+    Raw at[kKeep ? kKeep : 1];
+  };
   // As it is computed with unless that were many registers.
   static constexpr bool kKeepsComputed = kKeep != 0 && kKeep * kPack <= (How::kStaged ? kStagedSlots<T> : 16);
-  using Kept = KeptAs<std::conditional_t<kKeepsComputed, C, T>>;
+  using Kept = std::conditional_t<kKeepsComputed, KeptAs<C>, KeptRaw>;
 
   DEVICE_FN RowTeams(const Block& b, const T* x, T* y, int64_t rows, int64_t width)
       : width_(Index(width)), lanes_(Together::size(b)) {
@@ -84,7 +101,7 @@ class RowTeams {
   template <class F>
   DEVICE_FN void each_slot(int t, F f) const {
     if constexpr (kKeep != 0) {
-      const int start = start_of(t), most = width_ - (start - Together::lane(t) % kShare * kPack);
+      const int start = start_of(t), most = most_of(t);
       UNROLL for (int k = 0; k < kKeep; ++k) {
         if (kKeep > 4 && k % 4 == 0 && k * kStep >= most) break;
         f(k, start + k * kStep);
@@ -95,41 +112,49 @@ class RowTeams {
     }
   }
   // Reads what is kept; where nothing is, there will be `none`.
+  DEVICE_FN void read(const Block& b, const Shared& s, int t, KeptRaw& kept, T none) const {
+    const T* const from = source(b, s, t) + start_of(t);
+    const Index left = left_of(t), most = most_of(t);
+    UNROLL for (int k = 0; k < kKeep; ++k) {
+      if (How::kStaged && k % 4 == 0 && k * kStep >= most) break;
+      kept.at[k] = raw_pack_of<kPack>(none);
+      if (k * kStep < left) kept.at[k] = *reinterpret_cast<const Raw*>(from + k * kStep);
+    }
+  }
   template <class V>
   DEVICE_FN void read(const Block& b, const Shared& s, int t, KeptAs<V>& kept, T none) const {
-    const T* from = source(b, s, t);
-    const Index left = left_of(t);
-    each_slot(t, [&](int k, Index first) {
-      device::Pack<T, kPack> pack;
-      UNROLL for (int j = 0; j < kPack; ++j) pack.at[j] = none;
-      if (k * kStep < left) pack = device::load_pack<kPack>(from + first, true);
-      UNROLL for (int j = 0; j < kPack; ++j) kept.at[k][j] = V(pack.at[j]);
-    });
+    KeptRaw raw;
+    read(b, s, t, raw, none);
+    each_slot(t, [&](int k, Index) { take(kept.at[k], raw.at[k], nullptr); });
   }
 
   // A pack of what was kept or, if nothing is, from where it comes.
-  template <class V, class Computed>
-  DEVICE_FN static void take(Computed (&values)[kPack], const V (&kept)[kPack], const T* from) {
-    if constexpr (kKeep != 0) {
-      UNROLL for (int j = 0; j < kPack; ++j) values[j] = Computed(kept[j]);
-    } else {
-      const auto pack = device::load_pack<kPack>(from, true);
-      UNROLL for (int j = 0; j < kPack; ++j) values[j] = Computed(pack.at[j]);
-    }
+  template <class Computed, class V>
+  DEVICE_FN static void take(Computed (&values)[kPack], const V (&kept)[kPack], const T*) {
+    UNROLL for (int j = 0; j < kPack; ++j) values[j] = kept[j];
+  }
+  template <class Computed>
+  DEVICE_FN static void take(Computed (&values)[kPack], const Raw& kept, const T* from) {
+    device::Pack<T, kPack> pack;
+    if constexpr (kKeep != 0)
+      pack = std::bit_cast<device::Pack<T, kPack>>(kept);
+    else
+      pack = device::load_pack<kPack>(from, true);
+    UNROLL for (int j = 0; j < kPack; ++j) values[j] = Computed(pack.at[j]);
   }
 
   // The pack at a place that `each` names. The row has all of it, other than one that is Unaligned: there `fill` puts
   // something in place of what it has not.
   template <class V>
-  DEVICE_FN static device::Pack<V, kPack> load(const V* row, int, Index first) {
+  DEVICE_FN static device::Pack<V, kPack> load(int, const V* row, int, Index first) {
     return device::load_pack<kPack>(row + first, true);
   }
   template <class V>
-  DEVICE_FN static void store(V* row, int, Index first, const device::Pack<V, kPack>& pack) {
+  DEVICE_FN static void store(int, V* row, int, Index first, const device::Pack<V, kPack>& pack) {
     device::store_pack(row + first, pack, true);
   }
   template <class Computed>
-  DEVICE_FN static void fill(Computed (&)[kPack], int, Index, Computed) {}
+  DEVICE_FN static void fill(int, Computed (&)[kPack], int, Computed) {}
 
   // Phases before and after the work on rows.
   DEVICE_FN void bring(Block& b) const {
@@ -155,6 +180,8 @@ class RowTeams {
     const int lane = Together::lane(t);
     return (lane / kShare * kShare * kKeep + lane % kShare) * kPack;
   }
+  // How many values there are from the first one of a thread's neighbours on, row or not.
+  DEVICE_FN int most_of(int t) const { return int(width_) - (start_of(t) - Together::lane(t) % kShare * kPack); }
   // How many values there are from a thread's first one on.
   DEVICE_FN Index left_of(int t) const { return has_row(t) ? width_ - start_of(t) : 0; }
   template <class P, class S>

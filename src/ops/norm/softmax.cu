@@ -1,9 +1,11 @@
 // Softmax, LogSoftmax and com.microsoft's BiasSoftmax. A row of -inf, or one with NaN or +inf, gives NaN, as it does on
 // the CPU.
+#include <bit>
 #include <cmath>
 #include <limits>
 
 #include "device/divide.h"
+#include "device/larger.h"
 #include "device/quick.h"
 #include "ops/dispatch.h"
 #include "ops/norm/softmax.h"
@@ -86,11 +88,7 @@ struct SoftmaxRows {
             if constexpr (kAdds) teams.each(t, [&](int k, Index first) { row.add(kept[t].at[k], first); });
           }
           C most = kLowest<C>;
-          teams.each_slot(t, [&](int k, Index first) {
-            C values[kPack];
-            row.take(values, kept[t].at[k], first);
-            UNROLL for (int j = 0; j < kPack; ++j) most = Larger()(most, values[j]);
-          });
+          teams.each_slot(t, [&](int k, Index first) { most = Larger()(most, row.largest(kept[t].at[k], first)); });
           return most;
         },
         Larger());
@@ -127,7 +125,7 @@ struct SoftmaxRows {
           row.take(values, kept[t].at[k], first);
           Pack<T, kPack> out;
           UNROLL for (int j = 0; j < kPack; ++j) out.at[j] = T(made(values[j]));
-          teams.store(y, k, first, out);
+          teams.store(t, y, k, first, out);
         });
       };
       const C shift = top[t];
@@ -150,9 +148,19 @@ struct SoftmaxRows {
       if constexpr (kAdds) addend = kernel.addend.of(teams.index(t), kernel.width);
     }
     template <class V>
-    DEVICE_FN void take(C (&values)[kPack], const V (&kept)[kPack], int64_t first) const {
+    DEVICE_FN void take(C (&values)[kPack], const V& kept, int64_t first) const {
       Teams::take(values, kept, x + first);
       if constexpr (kAdds && How::kKeep == 0) add(values, first);
+    }
+    // A NaN may be passed over: the sum will have it.
+    template <class V>
+    DEVICE_FN C largest(const V& kept, int64_t first) const {
+      if constexpr (How::kKeep != 0 && device::kIsHalf<T> && kPack > 1 && std::is_same_v<V, typename Teams::Raw>)
+        return C(device::largest(std::bit_cast<Pack<T, kPack>>(kept)));
+      C values[kPack], most = kLowest<C>;
+      take(values, kept, first);
+      UNROLL for (int j = 0; j < kPack; ++j) most = Larger()(most, values[j]);
+      return most;
     }
     DEVICE_FN void add(C (&values)[kPack], int64_t first) const {
       const auto pack = device::load_pack<kPack>(addend + first, true);
@@ -171,8 +179,19 @@ void softmax_rows_of(StreamRef stream, const T* x, T* y, int64_t rows, int64_t w
     using Kernel = SoftmaxRows<T, How, kAdds>;
     device::block_kernel<typename Kernel::Shared>(stream, grid, Kernel{x, y, rows, width, log, addend});
   };
-  if constexpr (!kAdds && sizeof(T) != 8)
-    if (!whole && spread_unaligned(stream, rows, width, x, y, launch)) return;
+  if constexpr (!kAdds && sizeof(T) != 8) {
+    const int64_t packs = most_packs<T>(width);
+    const auto launch_unaligned = [&]<class How> {
+      const int lanes = How::kLanes, threads = lanes ? 128 : int((packs + 127) / 128 * 32);
+      launch.template operator()<How>({lanes ? (rows * lanes + threads - 1) / threads : rows, threads});
+    };
+    if (!whole && are_aligned_alike(x, y) && width > kStagedSlots<T>) {
+      if (packs <= 8) return launch_unaligned.template operator()<Unaligned<2, 4>>();
+      if (packs <= 32) return launch_unaligned.template operator()<Unaligned<8, 4>>();
+      if (packs <= 256) return launch_unaligned.template operator()<Unaligned<32, 8>>();
+      if (packs <= 1024) return launch_unaligned.template operator()<Unaligned<0, 4>>();
+    }
+  }
   spread_over_teams<Staged, kPack, kAdds || sizeof(T) == 8>(stream, rows, width, whole, launch);
 }
 

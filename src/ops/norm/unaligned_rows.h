@@ -8,128 +8,176 @@
 
 namespace encore::ops {
 
-// Of a row, at most.
-inline constexpr int kMostUnalignedPacks = 1024;
+// What a thread has of a row that lies in more packs than one. Each of kShare neighbours, a power of two, takes up to
+// kKeep packs, and if there are more threads than these, the next neighbours those that follow. Only in its slot 0 may
+// a thread have a pack that is the row's in part: the first of all has the row's first pack there, the last of the
+// first neighbours the row's last.
+template <class T, int kShare, int kKeep>
+class UnalignedPart {
+ public:
+  static constexpr int kPack = device::pack_size<T>();
+  using Raw = RawPack<T, kPack>;
 
-// Each thread of a team of kLanes keeps kWhole packs; the packs at the row's ends, if they are its in part, are one
-// more of the first two threads. kLanes is 32, or 0 for a block.
-template <int kLanes_, int kWhole_>
+  // `there`: the thread has a row.
+  DEVICE_FN UnalignedPart(const T* row, int width, int thread, bool there) : row_(row), width_(width) {
+    const int before = int(reinterpret_cast<uintptr_t>(row) / sizeof(T) % kPack), lane = thread % kShare;
+    neighbours_ = (thread / kShare * kShare * kKeep - 1) * kPack - before;
+    rest_ = neighbours_ + lane * kPack;
+    const int last = (before + width - 1) / kPack * kPack - before;  // the first value of the row's last pack
+    const bool has_last = thread == kShare - 1;
+    first_ = has_last ? last : thread < kShare ? rest_ + kPack : rest_;
+    has_first_ = there && (has_last || first_ < last);
+    left_ = there ? last - rest_ : 0;
+  }
+
+  // f(k, first value in the row) for each pack. That of a pack at the row's beginning may be before it.
+  template <class F>
+  DEVICE_FN void each(F f) const {
+    each_slot([&](int k, int first) {
+      if (has(k)) f(k, first);
+    });
+  }
+  // The same for what is kept, without a condition.
+  template <class F>
+  DEVICE_FN void each_slot(F f) const {
+    f(0, first_);
+    UNROLL for (int k = 1; k < kKeep; ++k) {
+      if (kKeep > 4 && k % 2 == 0 && neighbours_ + k * kStep >= width_) break;  // all neighbours agree
+      f(k, rest_ + k * kStep);
+    }
+  }
+  // What is kept; where nothing is, there will be `none`.
+  DEVICE_FN void read(Raw (&kept)[kKeep], T none) const {
+    const char *const begin = reinterpret_cast<const char*>(row_), *const end =
+                                                                       reinterpret_cast<const char*>(row_ + width_);
+    UNROLL for (int k = 0; k < kKeep; ++k) {
+      kept[k] = raw_pack_of<kPack>(none);
+      const T* const from = k == 0 ? row_ + first_ : row_ + rest_ + k * kStep;
+      if (has(k)) kept[k] = std::bit_cast<Raw>(device::load_granule(reinterpret_cast<const char*>(from), begin, end));
+    }
+    if (has_first_) keep_own(kept[0], none);
+  }
+  // The pack of another row, of any alignment, at a place that `each` names.
+  DEVICE_FN device::Pack<T, kPack> load(const T* row, int k) const {
+    if (k > 0) return device::load_neighbours(row + rest_ + k * kStep);
+    const unsigned own = own_values();
+    if (own == kAll) return device::load_neighbours(row + first_);
+    device::Pack<T, kPack> pack;
+    UNROLL for (int j = 0; j < kPack; ++j) pack.at[j] = own >> j & 1 ? row[first_ + j] : T(0.f);
+    return pack;
+  }
+  DEVICE_FN void store(T* row, int k, const device::Pack<T, kPack>& pack) const {
+    if (k > 0) return device::store_pack(row + rest_ + k * kStep, pack, true);
+    const unsigned own = own_values();
+    if (own == kAll) return device::store_pack(row + first_, pack, true);
+    UNROLL for (int j = 0; j < kPack; ++j) {
+      if (own >> j & 1) row[first_ + j] = pack.at[j];
+    }
+  }
+  // Of the row's packs, which one is in a slot.
+  DEVICE_FN int index(int k) const { return ((k == 0 ? first_ : rest_ + k * kStep) + kPack - 1) / kPack; }
+  // In place of values that the row has not.
+  template <class C>
+  DEVICE_FN void fill(C (&values)[kPack], int k, C with) const {
+    if (k > 0) return;
+    const unsigned own = own_values();
+    UNROLL for (int j = 0; j < kPack; ++j) values[j] = own >> j & 1 ? values[j] : with;
+  }
+  template <class C>
+  static DEVICE_FN void take(C (&values)[kPack], const Raw& kept) {
+    const auto pack = std::bit_cast<device::Pack<T, kPack>>(kept);
+    UNROLL for (int j = 0; j < kPack; ++j) values[j] = C(pack.at[j]);
+  }
+
+ private:
+  static constexpr int kStep = kShare * kPack;
+  static constexpr unsigned kAll = (1u << kPack) - 1;
+
+  DEVICE_FN bool has(int k) const { return k == 0 ? has_first_ : k * kStep < left_; }
+  // A bit for each value of the pack in slot 0 which the row has: one at least.
+  DEVICE_FN unsigned own_values() const {
+    const int before = first_ < 0 ? -first_ : 0, after = first_ + kPack > width_ ? first_ + kPack - width_ : 0;
+    return (kAll << (before & 31)) & (kAll >> (after & 31));
+  }
+  DEVICE_FN void keep_own(Raw& raw, T none) const {
+    const unsigned own = own_values();
+    if constexpr (sizeof(raw.at[0]) == sizeof(T)) {
+      UNROLL for (int j = 0; j < kPack; ++j) raw.at[j] = own >> j & 1 ? raw.at[j] : none;
+    } else {
+      const uint32_t instead = raw_pack_of<kPack>(none).at[0];
+      UNROLL for (int i = 0; i < kPack / 2; ++i) {
+        if (!(own >> (2 * i) & 1)) raw.at[i] = (raw.at[i] & 0xffff0000u) | (instead & 0xffffu);
+        if (!(own >> (2 * i + 1) & 1)) raw.at[i] = (raw.at[i] & 0xffffu) | (instead & 0xffff0000u);
+      }
+    }
+  }
+
+  const T* row_;
+  int width_;
+  int first_, rest_;  // the first value in slot 0, and what would be that of slot 1 one step before it
+  int neighbours_;    // rest_ of the first neighbour
+  int left_;          // from rest_ to the row's last pack
+  bool has_first_;
+};
+
+// A team of kLanes threads for each row, or a block if that is 0.
+template <int kLanes_, int kKeep_>
 struct Unaligned {
-  static constexpr int kLanes = kLanes_, kWhole = kWhole_, kKeep = kWhole + 1;
+  static constexpr int kLanes = kLanes_, kKeep = kKeep_;
   static constexpr bool kStaged = false;
 };
 
-template <class T, int kLanes, int kWhole>
-class RowTeams<T, Unaligned<kLanes, kWhole>> {
+template <class T, int kLanes, int kKeep_>
+class RowTeams<T, Unaligned<kLanes, kKeep_>> {
  public:
-  static constexpr int kPack = device::pack_size<T>(), kKeep = kWhole + 1;
+  static constexpr int kPack = device::pack_size<T>(), kKeep = kKeep_;
   using C = device::Compute<T>;
   using Together = Team<kLanes>;
   using Shared = device::NoShared;
   using Block = device::Block<Shared>;
   using Index = int;  // in a row
-  // Blocks have a third of these threads: three run side by side, with registers for all that they keep.
-  static constexpr int kMaxThreads = kLanes ? Together::kMaxThreads : 3 * kMostUnalignedPacks / kWhole;
+  // More than there are: a thread gets registers of which half of all that a multiprocessor may have find some.
+  static constexpr int kMaxThreads = 1024;
+  using Raw = RawPack<T, kPack>;
   template <class V>
   struct KeptAs {
     V at[kKeep][kPack];
   };
-  using Kept = KeptAs<std::conditional_t<kWhole * kPack <= 16, C, T>>;
+  struct Kept {
+    Raw at[kKeep];
+  };
 
   DEVICE_FN RowTeams(const Block& b, const T* x, T* y, int64_t rows, int64_t width)
       : x_(x), y_(y), rows_(rows), first_row_(b.index() * (b.size() / Together::size(b))), width_(int(width)) {}
 
-  DEVICE_FN int64_t index(int t) const { return first_row_ + (kLanes ? t / 32 : 0); }
+  DEVICE_FN int64_t index(int t) const { return first_row_ + (kLanes ? t / (kLanes ? kLanes : 1) : 0); }
   DEVICE_FN bool has_row(int t) const { return index(t) < rows_; }
   DEVICE_FN const T* source(const Block&, const Shared&, int t) const { return x_ + index(t) * width_; }
   DEVICE_FN T* target(const Block&, const Shared&, int t) const { return y_ + index(t) * width_; }
 
-  // f(k, first value in the row) for each pack of a thread. That of a pack at the row's beginning is before it.
   template <class F>
   DEVICE_FN void each(int t, F f) const {
-    const Ends ends = ends_of(t);
-    each_slot(t, [&](int k, int first) {
-      if (first < ends.of(k)) f(k, first);
-    });
+    part(t).each(f);
   }
-  // The same for what is kept, without a condition.
   template <class F>
   DEVICE_FN void each_slot(int t, F f) const {
-    const int before = before_row(t), lane = Together::lane(t);
-    const int begin = (before ? kPack - before : 0) + lane / 32 * 32 * kWhole * kPack;  // of the warp
-    UNROLL for (int k = 0; k < kWhole; ++k) {
-      if (kWhole > 4 && k % 2 == 0 && begin + k * 32 * kPack >= width_) break;  // all lanes agree
-      f(k, begin + (k * 32 + lane % 32) * kPack);
-    }
-    if (lane >= 32) return;
-    int first = width_;
-    if (lane == 0 && before != 0) first = -before;
-    if (lane == 1) first = (width_ + before) / kPack * kPack - before;
-    f(kWhole, first);
+    part(t).each_slot(f);
   }
-  // Reads what is kept; where nothing is, there will be `none`.
-  template <class V>
-  DEVICE_FN void read(const Block& b, const Shared& s, int t, KeptAs<V>& kept, T none) const {
-    const T* const from = source(b, s, t);
-    const Ends ends = ends_of(t);
-    each_slot(t, [&](int k, int first) {
-      device::Pack<T, kPack> pack;
-      UNROLL for (int j = 0; j < kPack; ++j) pack.at[j] = none;
-      if (first < ends.of(k))
-        pack = std::bit_cast<device::Pack<T, kPack>>(
-            device::load_granule(reinterpret_cast<const char*>(from + first), reinterpret_cast<const char*>(from),
-                                 reinterpret_cast<const char*>(from + width_)));
-      if (k == kWhole) {
-        UNROLL for (int j = 0; j < kPack; ++j) pack.at[j] = has(first + j) ? pack.at[j] : none;
-      }
-      UNROLL for (int j = 0; j < kPack; ++j) kept.at[k][j] = V(pack.at[j]);
-    });
-  }
-  template <class V, class Computed>
-  DEVICE_FN static void take(Computed (&values)[kPack], const V (&kept)[kPack], const T*) {
-    UNROLL for (int j = 0; j < kPack; ++j) values[j] = Computed(kept[j]);
-  }
+  DEVICE_FN void read(const Block&, const Shared&, int t, Kept& kept, T none) const { part(t).read(kept.at, none); }
+  DEVICE_FN static void take(C (&values)[kPack], const Raw& kept, const T*) { Part::take(values, kept); }
 
-  // The pack of another row, of any alignment, at a place that `each` names.
-  template <class V>
-  DEVICE_FN device::Pack<V, kPack> load(const V* row, int k, int first) const {
-    static_assert(sizeof(V) == sizeof(T));
-    if (k < kWhole) return device::load_neighbours(row + first);
-    device::Pack<V, kPack> pack;
-    UNROLL for (int j = 0; j < kPack; ++j) pack.at[j] = has(first + j) ? row[first + j] : V(0.f);
-    return pack;
+  DEVICE_FN device::Pack<T, kPack> load(int t, const T* row, int k, int) const { return part(t).load(row, k); }
+  DEVICE_FN void store(int t, T* row, int k, int, const device::Pack<T, kPack>& pack) const {
+    part(t).store(row, k, pack);
   }
-  DEVICE_FN void store(T* row, int k, int first, const device::Pack<T, kPack>& pack) const {
-    if (k < kWhole) return device::store_pack(row + first, pack, true);
-    UNROLL for (int j = 0; j < kPack; ++j) {
-      if (has(first + j)) row[first + j] = pack.at[j];
-    }
-  }
-  // In place of values that the row has not.
-  DEVICE_FN void fill(C (&values)[kPack], int k, int first, C with) const {
-    if (k < kWhole) return;
-    UNROLL for (int j = 0; j < kPack; ++j) {
-      if (!has(first + j)) values[j] = with;
-    }
-  }
+  DEVICE_FN void fill(int t, C (&values)[kPack], int k, C with) const { part(t).fill(values, k, with); }
 
   DEVICE_FN void bring(Block&) const {}
   DEVICE_FN void take_back(Block&) const {}
 
  private:
-  struct Ends {
-    int whole, all;
-    DEVICE_FN int of(int k) const { return k < kWhole ? whole : all; }
-  };
-  DEVICE_FN int before_row(int t) const {
-    return int(reinterpret_cast<uintptr_t>(x_ + index(t) * width_) / sizeof(T) % kPack);
-  }
-  DEVICE_FN Ends ends_of(int t) const {
-    const int before = before_row(t);
-    if (!has_row(t)) return {-kPack, -kPack};
-    return {(width_ + before) / kPack * kPack - before, width_};
-  }
-  DEVICE_FN bool has(int i) const { return unsigned(i) < unsigned(width_); }
+  using Part = UnalignedPart<T, kLanes ? kLanes : 32, kKeep>;
+  DEVICE_FN Part part(int t) const { return {x_ + index(t) * width_, width_, Together::lane(t), has_row(t)}; }
 
   const T* x_;
   T* y_;
@@ -137,23 +185,18 @@ class RowTeams<T, Unaligned<kLanes, kWhole>> {
   int width_;
 };
 
-// Calls f.template operator()<How>(grid) with an Unaligned if that suits rows of odd widths: those of which the packs
-// at both ends are few among all.
-template <class T, class F>
-bool spread_unaligned(device::StreamRef stream, int64_t rows, int64_t width, const T* x, const T* y, F f) {
-  constexpr int kPack = device::pack_size<T>();
-  const bool alike = (reinterpret_cast<uintptr_t>(x) ^ reinterpret_cast<uintptr_t>(y)) % 16 == 0;
-  const int64_t packs = width / kPack;  // whole ones, at most
-  if (!alike || width <= 8 * kStagedSlots<T> || packs > kMostUnalignedPacks) return false;
-  const auto warps = [&]() -> device::Blocks {
-    const int threads = rows < 8 * int64_t(device::multiprocessors(stream.device())) ? 64 : 128;
-    return {(rows * 32 + threads - 1) / threads, threads};
-  };
-  if (packs <= 256)
-    f.template operator()<Unaligned<32, 8>>(warps());
-  else
-    f.template operator()<Unaligned<0, 4>>(device::Blocks{rows, int((packs + 127) / 128 * 32)});
-  return true;
+template <class T>
+bool are_aligned_alike(const T* x, const T* y) {
+  return (reinterpret_cast<uintptr_t>(x) ^ reinterpret_cast<uintptr_t>(y)) % 16 == 0;
 }
+// How many packs a row lies in, at most.
+template <class T>
+constexpr int64_t most_packs(int64_t width) {
+  constexpr int kPack = device::pack_size<T>();
+  return (width + 2 * kPack - 2) / kPack;
+}
+// Of rows that a team keeps, or a block of 256 threads.
+template <class How>
+inline constexpr int kMostPacksOf = (How::kLanes ? How::kLanes : 256) * How::kKeep;
 
 }  // namespace encore::ops

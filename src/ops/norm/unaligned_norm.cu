@@ -1,0 +1,165 @@
+#include "ops/norm/unaligned_norm.h"
+
+#include <cmath>
+#include <numeric>
+
+#include "device/device.h"
+#include "device/warp.h"
+#include "ops/dispatch.h"
+#include "ops/norm/unaligned_rows.h"
+
+namespace encore::ops {
+namespace {
+
+using device::Block;
+using device::Pack;
+using device::PerThread;
+using device::Warp;
+
+// Rows that are as far apart as a pack has values are aligned alike, or nearer ones if packs and rows have a divisor in
+// common. A block takes such rows, one or more for each of its warps, and so needs scale and bias but once: in shared
+// memory, where their packs are those of the rows.
+template <class T>
+struct NormalizeUnalignedRows {
+  static constexpr int kPack = device::pack_size<T>(), kKeep = 8, kMostPacks = 32 * kKeep;
+  static constexpr int kThreads = 256, kWarps = kThreads / 32;
+  static constexpr int kMaxThreads = 1024;  // more than there are: of 64 registers each, half of all threads find some
+  using Part = UnalignedPart<T, 32, kKeep>;
+  struct Kept {
+    typename Part::Raw at[kKeep];
+  };
+  struct alignas(16) Shared {
+    Pack<T, kPack> gamma[kMostPacks], beta[kMostPacks];
+  };
+
+  RowNorm norm;
+  float per_value;  // 1 / width
+  int width, apart, turns;
+
+  DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
+    const int64_t first_row = b.index() / apart * apart * (kWarps * turns) + b.index() % apart;
+    PerThread<Kept, kThreads> kept;
+    b.threads([&](int t, Shared& s) {
+      part(row_of(first_row, t / 32, 0), t % 32).read(kept[t].at, T(0.f));
+      const T* const first = static_cast<const T*>(norm.x) + first_row * width;
+      const int before = int(reinterpret_cast<uintptr_t>(first) / sizeof(T) % kPack);
+      for (int at = t * kPack - before, i = t; at < width; at += kThreads * kPack, i += kThreads) {
+        s.gamma[i] = shifted(static_cast<const T*>(norm.gamma.data), at);
+        if (norm.beta.data) s.beta[i] = shifted(static_cast<const T*>(norm.beta.data), at);
+      }
+    });
+    device::for_each_warp(b, [&](const Warp& warp, Shared& s) {
+      const int first_thread = 32 * warp.index();
+      for (int turn = 0; turn < turns; ++turn) {
+        const int64_t row = row_of(first_row, warp.index(), turn);
+        if (row >= norm.rows) break;
+        PerThread<float, 32> sum, squares;
+        warp.lanes([&](int lane) {
+          if (turn > 0) part(row, lane).read(kept[first_thread + lane].at, T(0.f));
+          sum[lane] = squares[lane] = 0;
+          part(row, lane).each_slot([&](int k, int) {
+            float values[kPack];
+            Part::take(values, kept[first_thread + lane].at[k]);
+            UNROLL for (int j = 0; j < kPack; ++j) {
+              if (norm.centred)
+                sum[lane] += values[j];
+              else
+                squares[lane] += values[j] * values[j];
+            }
+          });
+        });
+        if (norm.centred) {  // the mean of the squares less the square of the mean would cancel
+          warp.template reduce_columns<1>([&](int lane) -> float& { return sum[lane]; }, Plus());
+          warp.lanes([&](int lane) {
+            const float mean = sum[lane] * per_value;
+            const Part own = part(row, lane);
+            own.each([&](int k, int) {
+              float values[kPack];
+              Part::take(values, kept[first_thread + lane].at[k]);
+              own.fill(values, k, mean);
+              UNROLL for (int j = 0; j < kPack; ++j) squares[lane] += (values[j] - mean) * (values[j] - mean);
+            });
+          });
+        }
+        warp.template reduce_columns<1>([&](int lane) -> float& { return squares[lane]; }, Plus());
+        warp.lanes([&](int lane) {
+          const float mean = sum[lane] * per_value;
+          const float scale = 1.f / std::sqrt(squares[lane] * per_value + float(norm.epsilon));
+          if (lane == 0) {
+            write(norm.mean, row, mean);
+            write(norm.inverse_deviation, row, scale);
+          }
+          write_row(row, lane, kept[first_thread + lane], mean, scale, s);
+        });
+      }
+    });
+  }
+
+ private:
+  DEVICE_FN int64_t row_of(int64_t first, int warp, int turn) const { return first + (turn * kWarps + warp) * apart; }
+  DEVICE_FN Part part(int64_t row, int lane) const {
+    return {static_cast<const T*>(norm.x) + row * width, width, lane, row < norm.rows};
+  }
+  // A pack of a row that may begin before it and end after it.
+  DEVICE_FN Pack<T, kPack> shifted(const T* row, int at) const {
+    if (at >= 0 && at + kPack <= width) return device::load_neighbours(row + at);
+    Pack<T, kPack> pack;
+    UNROLL for (int j = 0; j < kPack; ++j) pack.at[j] = unsigned(at + j) < unsigned(width) ? row[at + j] : T(0.f);
+    return pack;
+  }
+  DEVICE_FN void write_row(int64_t row, int lane, const Kept& kept, float mean, float scale, const Shared& s) const {
+    const Part own = part(row, lane);
+    T* const y = static_cast<T*>(norm.y) + row * width;
+    const auto put = [&](auto offset_of) {
+      own.each([&](int k, int) {
+        float values[kPack];
+        Part::take(values, kept.at[k]);
+        const int i = own.index(k);
+        const Pack<T, kPack> gamma = s.gamma[i];
+        const auto beta = offset_of(i);
+        Pack<T, kPack> out;
+        UNROLL for (int j = 0; j < kPack; ++j) out.at[j] =
+            T((values[j] - mean) * scale * float(gamma.at[j]) + float(beta.at[j]));
+        own.store(y, k, out);
+      });
+    };
+    if (norm.beta.data)
+      put([&](int i) { return s.beta[i]; });
+    else
+      put([](int) { return Pack<float, kPack>{}; });
+  }
+  DEVICE_FN void write(void* statistics, int64_t row, float value) const {
+    if (!statistics) return;
+    if (norm.double_statistics)
+      static_cast<double*>(statistics)[row] = value;
+    else
+      static_cast<float*>(statistics)[row] = value;
+  }
+};
+
+}  // namespace
+
+bool normalize_unaligned_rows(device::StreamRef stream, const RowNorm& norm, Type x, Type gamma) {
+  if (x != gamma || x == Type::f64 || norm.skip || norm.bias || norm.sum) return false;
+  if (norm.gamma.step != 0 || norm.beta.step != 0) return false;
+  const int64_t multiprocessors = device::multiprocessors(stream.device());
+  bool done = false;
+  dispatch(TypeList<float, Half, BFloat16>{}, x, [&]<class T> {
+    using Kernel = NormalizeUnalignedRows<T>;
+    const auto *from = static_cast<const T*>(norm.x), *to = static_cast<const T*>(norm.y);
+    const int64_t apart = Kernel::kPack / std::gcd(norm.width, int64_t(Kernel::kPack));
+    if (!are_aligned_alike(from, to) || (apart == 1 && device::is_pack_aligned<Kernel::kPack>(from))) return;
+    if (norm.width <= kStagedSlots<T> * 8 || most_packs<T>(norm.width) > Kernel::kMostPacks) return;
+    const int64_t groups = (norm.rows + apart - 1) / apart;  // of neighbours, none aligned as another
+    const int64_t turns = groups * apart > 64 * Kernel::kWarps * multiprocessors ? 2 : 1;
+    if (norm.rows < 2 * Kernel::kWarps * multiprocessors) return;
+    const int64_t chunk = Kernel::kWarps * turns;
+    device::block_kernel<typename Kernel::Shared>(
+        stream, {(groups + chunk - 1) / chunk * apart, Kernel::kThreads},
+        Kernel{norm, 1.f / float(norm.width), int(norm.width), int(apart), int(turns)});
+    done = true;
+  });
+  return done;
+}
+
+}  // namespace encore::ops
