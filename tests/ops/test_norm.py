@@ -13,10 +13,10 @@ LOG_ROUGH = {"float16": (2e-3, 2e-3), "bfloat16": (1.6e-2, 1.6e-2)}
 # of 16 bytes and without.
 WIDTHS = [
     (5, 1), (3, 7), (9, 32), (4, 128), (3, 129), (530, 512), (531, 1000), (530, 97), (2, 1021), (2, 3072), (2, 9001),
-    (1, 40000), (2, 70001), (70, 49), (530, 197), (30, 1500), (530, 1501), (3, 3001), (3, 8193),
+    (1, 40000), (2, 70001), (70, 49), (530, 197), (30, 1500), (530, 1501), (3, 2041), (3, 3001), (3, 8193),
 ]  # fmt: skip
 # Rows that are staged: as many as fill a block, and some of the next one's.
-NARROW = [*range(1, 21), 31, 32, 33, 49, 63, 65, 66, 100, 129, 197, 255, 257]
+NARROW = [*range(1, 21), 31, 32, 33, 49, *range(55, 68), 100, 129, *range(195, 203), 248, 249, 250, 255, 257]
 AXES = [((2, 5, 3), 1), ((7, 4), 0), ((2, 3, 1, 5), -4), ((3, 1000, 2), 1), ((4, 21, 33, 17), 1), ((600, 2), 0)]
 
 
@@ -103,7 +103,7 @@ def test_softmax_flattens_before_opset_13(op, axis, opset):
 
 
 @pytest.mark.parametrize(
-    "shape", [(1, 1), (4, 8), (300, 7), (70, 16), (70, 49), (16, 130), (2, 5000), (9, 1501), (2, 24001)]
+    "shape", [(1, 1), (4, 8), (300, 7), (70, 16), (70, 49), (70, 56), (16, 130), (2, 5000), (9, 1501), (2, 24001)]
 )
 def test_softmax_misaligned(shape):
     for dtype in FLOATS:
@@ -170,8 +170,9 @@ def _softmax(x):
 
 def exact_layer_norm(x, scale, bias):
     x = x.astype(np.float64)
-    centred = x - x.mean(-1, keepdims=True)
-    return [centred / np.sqrt((centred**2).mean(-1, keepdims=True) + float(np.float32(1e-5))) * scale + bias]
+    with np.errstate(invalid="ignore"):
+        centred = x - x.mean(-1, keepdims=True)
+        return [centred / np.sqrt((centred**2).mean(-1, keepdims=True) + float(np.float32(1e-5))) * scale + bias]
 
 
 # Few rows have kernels of their own, for one pack a thread and for two; those of more rows, and of wider ones.
