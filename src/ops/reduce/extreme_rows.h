@@ -128,12 +128,14 @@ struct ExtremeRows {
     const int lane = Together::lane(t);
     if (lane >= kSeekers || !locate(b, t, row, split)) return kNowhere;
     const In* const from = x + row * width;
-    const int first = f.decoded(best.place) * kPack - before_row(from);
+    const int64_t first =
+        int64_t(f.decoded(best.place)) * kPack - before_row(from);  // beyond the row: no pack was there
     int32_t found = kNowhere;
     UNROLL for (int j = 0; j < kPack; j += kSeekers) {
-      const int i = first + lane + j;
-      if (i < 0 || i >= int(width) || of(from[i], 0).rank != best.rank) continue;
-      found = f.coded(i) > found ? f.coded(i) : found;
+      const int64_t i = first + lane + j;
+      if (i < 0 || i >= width || of(from[i], 0).rank != best.rank) continue;
+      const int32_t place = f.coded(int32_t(i));
+      found = place > found ? place : found;
     }
     return found;
   }
