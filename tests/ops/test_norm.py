@@ -64,8 +64,18 @@ def test_softmax_apart(axis, inner, dtype):
     check(softmax("Softmax", floats(outer, axis, inner), dtype, axis=1, misaligned=True))
 
 
+# A short axis of so many columns that a thread has some to itself.
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(1, 21, 135172), (2, 24, 67588), (3, 4, 45060), (270340, 2, 1, 2)], ids=str)
+def test_softmax_of_many_columns(shape, dtype):
+    if dtype == "float64":
+        shape = (shape[0], min(shape[1], 11), *shape[2:])
+    for op in ["Softmax", "LogSoftmax"]:
+        check(softmax(op, floats(*shape), dtype, axis=1))
+
+
 @pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
-@pytest.mark.parametrize("axis,inner", [(6, 16), (40, 16), (40, 3), (3000, 16), (3000, 3)])
+@pytest.mark.parametrize("axis,inner", [(6, 16), (40, 16), (40, 3), (3000, 16), (3000, 3), (7, 135168)])
 def test_special_values_apart(axis, inner, op):
     x = floats(axis, inner)
     x[:, 0] = -np.inf

@@ -17,6 +17,7 @@ namespace {
 
 using device::Block;
 using device::Compute;
+using device::NoShared;
 using device::Pack;
 using device::PerThread;
 
@@ -29,15 +30,103 @@ DEVICE_FN C exponential(C x) {
     return std::exp(x);
 }
 
+// An axis so short that a thread keeps columns as they are, and none waits for another.
+template <class T>
+struct SoftmaxColumns {
+  using C = Compute<T>;
+  // A pack is moved as one number: of what it is made of nvcc would store each part on its own.
+  using Raw = uint64_t;
+  static constexpr int kPack = sizeof(Raw) / sizeof(T), kKeep = sizeof(T) == 8 ? 12 : 24, kThreads = 128;
+  static constexpr int kMaxThreads = 768;  // more than there are: registers for what is kept and not much more
+
+  const T* x;
+  T* y;
+  int axis;
+  int64_t inner, packs;
+  device::Divider packs_in_inner;
+  bool log;
+
+  DEVICE_FN void operator()(Block<NoShared>& b, const NoShared&) const {
+    b.threads([&](int t, NoShared&) {
+      const int64_t pack = b.index() * kThreads + t;
+      if (pack >= packs) return;
+      int64_t in_inner;
+      const int64_t outer = packs_in_inner(pack, in_inner), first = outer * axis * inner + in_inner * kPack;
+      C top[kPack], sum[kPack];
+      UNROLL for (int j = 0; j < kPack; ++j) {
+        top[j] = -std::numeric_limits<C>::infinity();
+        sum[j] = 0;
+      }
+      Raw kept[kKeep];
+      UNROLL for (int k = 0; k < kKeep; ++k) {
+        kept[k] = packed(top);
+        if (k < axis) kept[k] = *reinterpret_cast<const Raw*>(x + (first + k * inner));
+      }
+      each(kept, [&](int, const C(&values)[kPack]) {
+        UNROLL for (int j = 0; j < kPack; ++j) top[j] = Larger()(top[j], values[j]);
+      });
+      each(kept, [&](int, const C(&values)[kPack]) {
+        UNROLL for (int j = 0; j < kPack; ++j) sum[j] += exponential<T>(values[j] - top[j]);
+      });
+      const auto write = [&](auto made) {
+        each(kept, [&](int k, const C(&values)[kPack]) {
+          C out[kPack];
+          UNROLL for (int j = 0; j < kPack; ++j) out[j] = made(j, values[j] - top[j]);
+          if (k < axis) *reinterpret_cast<Raw*>(y + (first + k * inner)) = packed(out);
+        });
+      };
+      if (log) {
+        UNROLL for (int j = 0; j < kPack; ++j) sum[j] = std::log(sum[j]);
+        write([&](int j, C below) { return below - sum[j]; });
+      } else {
+        UNROLL for (int j = 0; j < kPack; ++j) sum[j] = C(1) / sum[j];
+        write([&](int j, C below) { return exponential<T>(below) * sum[j]; });
+      }
+    });
+  }
+
+ private:
+  // As two words, of which a number takes no instruction to make.
+  using Part = Pack<T, kPack == 1 ? 1 : kPack / 2>;
+  using Word = std::conditional_t<kPack == 1, uint64_t, uint32_t>;
+  static constexpr int kOfWord = int(sizeof(Word) / sizeof(T));
+
+  DEVICE_FN static Raw packed(const C (&values)[kPack]) {
+    Raw raw = 0;
+    UNROLL for (int i = 0; i < kPack; i += kOfWord) {
+      Part part;
+      UNROLL for (int j = 0; j < kOfWord; ++j) part.at[j] = T(values[i + j]);
+      raw |= Raw(std::bit_cast<Word>(part)) << (8 * sizeof(T) * i);
+    }
+    return raw;
+  }
+  // f(k, values) for each pack, and some beyond, which have -inf.
+  template <class F>
+  DEVICE_FN void each(const Raw (&kept)[kKeep], F f) const {
+    UNROLL for (int k = 0; k < kKeep; ++k) {
+      if (k % 4 == 0 && k >= axis) break;
+      C values[kPack];
+      UNROLL for (int i = 0; i < kPack; i += kOfWord) {
+        const auto part = std::bit_cast<Part>(Word(kept[k] >> (8 * sizeof(T) * i)));
+        UNROLL for (int j = 0; j < kOfWord; ++j) values[i + j] = C(part.at[j]);
+      }
+      f(k, values);
+    }
+  }
+};
+
 // Neighbouring threads take neighbouring packs, and `rows` threads of a block share each column. They keep its values
-// in registers: kKeep packs each. With kKeep 0 the axis is too long for that, and is read twice.
+// in registers: kKeep packs each. With kKeep 0 the axis is too long for that, and is read twice; then as few columns as
+// may be are under way at once, so that the cache has them still: a block is all that a multiprocessor has registers
+// for.
 template <class T, int kPack, int kKeep>
 struct SoftmaxMiddle {
   using C = Compute<T>;
-  static constexpr int kThreads = 256, kMaxThreads = kThreads, kBatch = kKeep ? kKeep : std::max(8, 16 / kPack);
+  static constexpr int kThreads = kKeep || sizeof(T) == 8 ? 256 : 512, kMaxThreads = kThreads;
+  static constexpr int kMostLanes = 256, kBatch = kKeep ? kKeep : std::max(8, 16 / kPack);
   static constexpr C kLowest = -std::numeric_limits<C>::infinity();
   struct Shared {
-    C part[kThreads * kPack], top[kThreads * kPack];  // of each row and column; of each column
+    C part[kThreads * kPack], top[kMostLanes * kPack];  // of each row and column; of each column
   };
   struct Kept {
     C at[kKeep ? kKeep : 1][kPack];
@@ -109,13 +198,16 @@ struct SoftmaxMiddle {
         for (int64_t r = row_of(t) + (axis - 1 - row_of(t)) / step * step; r >= row_of(t); r -= step) {
           Pack<T, kPack> raw[kBatch];
           ask(first, r, raw);
-          UNROLL for (int k = 0; k < kBatch; ++k) {
-            UNROLL for (int j = 0; j < kPack; ++j) {
-              const C below = C(raw[k].at[j]) - top[j];
-              raw[k].at[j] = T(log ? below - by[j] : exponential<T>(below) * by[j]);
+          const auto write = [&](auto made) {
+            UNROLL for (int k = 0; k < kBatch; ++k) {
+              UNROLL for (int j = 0; j < kPack; ++j) raw[k].at[j] = T(made(j, C(raw[k].at[j]) - top[j]));
+              if (has(r + k * rows)) device::store_pack(y + (first + (r + k * rows) * inner), raw[k], true);
             }
-            if (has(r + k * rows)) device::store_pack(y + (first + (r + k * rows) * inner), raw[k], true);
-          }
+          };
+          if (log)
+            write([&](int j, C below) { return below - by[j]; });
+          else
+            write([&](int j, C below) { return exponential<T>(below) * by[j]; });
         }
       }
     });
@@ -204,9 +296,25 @@ struct SoftmaxMiddle {
   }
 };
 
+// False if the axis is too long or there are too few columns.
+template <class T>
+bool launch_columns(StreamRef stream, const T* x, T* y, const AxisRows& shape, bool log) {
+  using Kernel = SoftmaxColumns<T>;
+  constexpr int kPack = Kernel::kPack;
+  const int64_t in_inner = shape.inner / kPack, packs = shape.outer * in_inner;
+  if (shape.width > Kernel::kKeep || shape.inner % kPack != 0 || !device::is_pack_aligned<kPack>(x) ||
+      !device::is_pack_aligned<kPack>(y) || packs < 2 * Kernel::kThreads * device::multiprocessors(stream.device()))
+    return false;
+  device::block_kernel<NoShared>(
+      stream, {(packs + Kernel::kThreads - 1) / Kernel::kThreads, Kernel::kThreads},
+      Kernel{x, y, int(shape.width), shape.inner, packs, device::Divider(in_inner, packs), log});
+  return true;
+}
+
 template <class T, int kPack>
 void launch_of(StreamRef stream, const T* x, T* y, const AxisRows& shape, bool log) {
-  constexpr int kThreads = 256, kKeep = kPack == 1 ? 16 : std::min(8, 32 / kPack);
+  constexpr int kKeep = kPack == 1 ? 16 : std::min(8, 32 / kPack);
+  constexpr int kThreads = SoftmaxMiddle<T, kPack, kKeep>::kThreads, kMost = SoftmaxMiddle<T, kPack, 0>::kThreads;
   const int least = std::max(1, int(32 / (kPack * sizeof(T))));  // lanes that read 32 bytes side by side
   const int64_t axis = shape.width, in_inner = shape.inner / kPack, packs = shape.outer * in_inner;
   const int64_t multiprocessors = device::multiprocessors(stream.device());
@@ -221,8 +329,13 @@ void launch_of(StreamRef stream, const T* x, T* y, const AxisRows& shape, bool l
   int rows = 1;
   while (rows < kThreads && int64_t(rows) * kKeep < axis) rows *= 2;
   const bool keeps = int64_t(rows) * kKeep >= axis && kThreads / rows >= least;
-  if (!keeps) rows = kThreads / std::max(4, least);
   int lanes = kThreads / rows;
+  if (!keeps) {
+    constexpr int64_t kCached = 20 << 20;  // of what is read again, surely
+    lanes = std::max(4, least);
+    while (lanes > least && multiprocessors * lanes * axis * int64_t(kPack * sizeof(T)) > kCached) lanes /= 2;
+    rows = kMost / lanes;
+  }
   while (lanes > least && rows < axis && (packs < lanes || packs < multiprocessors * lanes)) lanes /= 2, rows *= 2;
   while (lanes / 2 >= packs && rows * lanes > 32) lanes /= 2;
   if (keeps)
@@ -236,6 +349,7 @@ void launch_of(StreamRef stream, const T* x, T* y, const AxisRows& shape, bool l
 void softmax_middle(StreamRef stream, const Tensor& x, const AxisRows& rows, bool log, const Tensor& y) {
   dispatch(FloatList{}, x.type, [&]<class T> {
     constexpr int kPack = device::pack_size<T>();
+    if (launch_columns<T>(stream, x.as<const T>(), y.as<T>(), rows, log)) return;
     const bool aligned = rows.inner % kPack == 0 && device::is_pack_aligned<kPack>(x.as<const T>()) &&
                          device::is_pack_aligned<kPack>(y.as<T>());
     with_packs<kPack>(aligned, [&]<int kWide> { launch_of<T, kWide>(stream, x.as<const T>(), y.as<T>(), rows, log); });
