@@ -214,8 +214,5 @@ constexpr int64_t most_packs(int64_t width) {
   constexpr int kPack = device::pack_size<T>();
   return (width + 2 * kPack - 2) / kPack;
 }
-// Of rows that a team keeps, or a block of 256 threads.
-template <class How>
-inline constexpr int kMostPacksOf = (How::kLanes ? How::kLanes : 256) * How::kKeep;
 
 }  // namespace encore::ops
