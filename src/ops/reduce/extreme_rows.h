@@ -110,10 +110,15 @@ struct ExtremeRows {
         if (is_there(u)) acc = f.merge(acc, of(batch[u], int32_t(first) + p + u * lanes));
       }
     };
-    for (; p + (kBatch - 1) * lanes < end; p += kBatch * lanes, at += kBatch * lanes * kPack) {
-      take.template operator()<kBatch>([](int) { return true; });
+    // A block asks only with guards: without them the compiler saves registers by waiting for one pack after the other.
+    if constexpr (kLanes != 0) {
+      for (; p + (kBatch - 1) * lanes < end; p += kBatch * lanes, at += kBatch * lanes * kPack) {
+        take.template operator()<kBatch>([](int) { return true; });
+      }
     }
-    take.template operator()<kBatch - 1>([&](int u) { return p + u * lanes < end; });
+    NO_UNROLL for (; p < end; p += kBatch * lanes, at += kBatch * lanes * kPack) {
+      take.template operator()<kLanes ? kBatch - 1 : kBatch>([&](int u) { return p + u * lanes < end; });
+    }
     if (aligned) return acc;
     UNROLL for (int k = 0; k < kEdge; ++k) {
       const int e = lane + k * lanes;
