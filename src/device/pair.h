@@ -50,23 +50,6 @@ DEVICE_FN uint32_t multiply_add_pairs(uint32_t a, uint32_t b, uint32_t c) {
 #endif
 }
 
-// Both as they are, but each zero positive and each NaN 0x7fff.
-template <class T>
-DEVICE_FN uint32_t canonical_pair(uint32_t pair) {
-#ifdef __CUDA_ARCH__
-  constexpr uint32_t kOne = (std::is_same_v<T, Half> ? 0x3c00u : 0x3f80u) * 0x10001u;
-  return multiply_add_pairs<T>(pair, kOne, 0);
-#else
-  uint32_t canonical = 0;
-  for (int i = 0; i < 2; ++i) {
-    const uint16_t bits = uint16_t(pair >> 16 * i);
-    const float value = float(std::bit_cast<T>(bits));
-    canonical |= uint32_t(std::isnan(value) ? 0x7fff : value == 0 ? 0 : bits) << 16 * i;
-  }
-  return canonical;
-#endif
-}
-
 // Whole numbers of kBits, as they lie in a word from the lowest bits on, less a zero point. Or'ed into the mantissa of
 // 2^kMantissa they are values already; what lies further up in the mantissa is so many times as large.
 template <class T, int kBits>

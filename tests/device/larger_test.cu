@@ -11,28 +11,33 @@
 
 namespace encore::device::tests {
 
-// Of each pack the largest and its order, the smallest, found with each number flipped and with words, and a bit for
-// each number that is not below its neighbour.
+// Of each pack the largest and its order, the smallest, found with each number flipped and with words, the larger of
+// each number and the one as far from the other end; and bits for each number that is not below its neighbour, and for
+// each that is at least as large.
 template <class T>
 struct LookAtPacks {
   static constexpr int kPack = 8;
   const T* x;
-  T *most, *least, *least_of_words;
+  T *most, *least, *least_of_words, *both;
   OrderOf<T>* order;
-  uint32_t* not_below;
+  uint32_t *not_below, *above_or_same;
   DEVICE_FN void operator()(int64_t i) const {
     using Bits = std::conditional_t<sizeof(T) == 2, uint16_t, uint32_t>;
     const Bits sign = Bits(Bits(1) << (8 * sizeof(T) - 1)), flip = std::is_integral_v<T> ? Bits(~Bits(0)) : sign;
     const Pack<T, kPack> pack = load_pack<kPack>(x + i * kPack, true);
     most[i] = largest(pack);
+    Pack<T, kPack> reversed;
+    UNROLL for (int j = 0; j < kPack; ++j) reversed.at[j] = pack.at[kPack - 1 - j];
+    store_pack(both + i * kPack, larger_of_each(pack, reversed), true);
     least[i] = std::bit_cast<T>(Bits(std::bit_cast<Bits>(largest(flipped(pack, flip))) ^ flip));
     const uint32_t word = sizeof(T) == 2 ? 0x80008000u : flip;
     least_of_words[i] = std::bit_cast<T>(Bits(std::bit_cast<Bits>(largest(flipped(pack, word))) ^ flip));
     order[i] = order_of(largest(pack));
-    not_below[i] = 0;
+    not_below[i] = above_or_same[i] = 0;
     if constexpr (kIsHalf<T>) {
       const Pack<T, 2> a{pack.at[0], pack.at[2]}, b{pack.at[1], pack.at[3]};
       not_below[i] = not_smaller(a, b);
+      above_or_same[i] = at_least(a, b);
     }
   }
 };
@@ -55,14 +60,16 @@ TYPED_TEST(LargerOf, APackIsFound) {
     if (!std::is_integral_v<T> && state % 16 == 3) value = kSpecial[(state >> 8) % 8];
     x.push_back(T(value));
   }
-  DeviceArray<T> in(x), most(kPacks), least(kPacks), same(kPacks);
+  DeviceArray<T> in(x), most(kPacks), least(kPacks), same(kPacks), both(kPacks * kPack);
   DeviceArray<OrderOf<T>> order(kPacks);
-  DeviceArray<uint32_t> bits(kPacks);
+  DeviceArray<uint32_t> bits(kPacks), ordered_bits(kPacks);
   for_each_index(stream, kPacks,
-                 LookAtPacks<T>{in.data(), most.data(), least.data(), same.data(), order.data(), bits.data()});
+                 LookAtPacks<T>{in.data(), most.data(), least.data(), same.data(), both.data(), order.data(),
+                                bits.data(), ordered_bits.data()});
   const auto mosts = most.download(stream), leasts = least.download(stream), sames = same.download(stream);
+  const auto larger_ones = both.download(stream);
   const auto orders = order.download(stream);
-  const auto seen = bits.download(stream);
+  const auto seen = bits.download(stream), seen_ordered = ordered_bits.download(stream);
   for (int p = 0; p < kPacks; ++p) {
     const T* const pack = x.data() + p * kPack;
     double high = double(pack[0]), low = high;
@@ -86,9 +93,16 @@ TYPED_TEST(LargerOf, APackIsFound) {
                                                                     ? int(std::isnan(one)) - int(std::isnan(other))
                                                                     : ordered(one, other))
         << p;
+    for (int j = 0; j < kPack; ++j) {
+      const double one = double(pack[j]), other = double(pack[kPack - 1 - j]);
+      const double got = double(larger_ones[size_t(p * kPack + j)]);
+      EXPECT_TRUE(std::isnan(one) || std::isnan(other) ? std::isnan(got) : got == std::max(one, other)) << p;
+    }
     if (!kIsHalf<T>) continue;
     const auto wanted = [&](int a, int b) { return double(pack[a]) < double(pack[b]) ? 0u : 0xffffu; };
     EXPECT_EQ(seen[p], wanted(0, 1) | wanted(2, 3) << 16) << p;
+    const auto at_least = [&](int a, int b) { return double(pack[a]) >= double(pack[b]) ? 0xffffu : 0u; };
+    EXPECT_EQ(seen_ordered[p], at_least(0, 1) | at_least(2, 3) << 16) << p;
   }
 }
 

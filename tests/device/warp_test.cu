@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "device/transform.h"
 #include "kernels.h"
 
 namespace encore::device::tests {
@@ -76,6 +79,34 @@ struct Exchange {
   }
 };
 
+// What all lanes know of all, and what two of them exchange.
+struct Gather {
+  struct Shared {
+    int nothing;
+  };
+  const uint64_t* x;
+  uint64_t *least, *least_low, *exchanged;  // exchanged: two for each lane
+  int* sum;
+  DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
+    for_each_warp(b, [&](const Warp& warp, Shared&) {
+      const int first = 32 * warp.index();
+      const auto value = [&](int lane) { return x[first + lane]; };
+      const uint64_t all = warp.least(value);
+      const uint16_t low = warp.least([&](int lane) { return uint16_t(value(lane)); });
+      const int total = warp.sum([&](int lane) { return int(value(lane) % 1000) - 500; });
+      PerThread<Pack<uint64_t, 2>, 32> two;
+      warp.lanes([&](int lane) { two[lane] = {value(lane), value(lane) + 1}; });
+      warp.template exchange<2>(5, [&](int lane) { return two[lane].at; });
+      warp.lanes([&](int lane) {
+        least[first + lane] = all;
+        least_low[first + lane] = low;
+        sum[first + lane] = total;
+        for (int i = 0; i < 2; ++i) exchanged[2 * (first + lane) + i] = two[lane].at[i];
+      });
+    });
+  }
+};
+
 // Halves of words.
 struct Halves {
   uint32_t* y;
@@ -131,6 +162,31 @@ TEST(Warp, TransposesAndReduces) {
       for (size_t other = lane % 4; other < 32; other += 4) want += x[warp * 32 + other];
       EXPECT_EQ(sums[warp * 32 + lane], want);
     }
+  }
+}
+
+TEST(Warp, LanesKnowWhatIsLeastAndTheSumAndExchange) {
+  std::vector<uint64_t> x;
+  for (uint64_t i = 0; i < 32 * kWarps; ++i) x.push_back((i * 7919 % 5 + 3) << 32 | (i * 104729 + 11) % 65521);
+  const Stream stream(0);
+  DeviceArray<uint64_t> in(x), least(x.size()), least_low(x.size()), exchanged(2 * x.size());
+  DeviceArray<int> sum(x.size());
+  block_kernel<Gather::Shared>(stream, {1, 32 * kWarps},
+                               Gather{in.data(), least.data(), least_low.data(), exchanged.data(), sum.data()});
+  const auto leasts = least.download(stream), lows = least_low.download(stream), others = exchanged.download(stream);
+  const std::vector<int> sums = sum.download(stream);
+  for (size_t i = 0; i < x.size(); ++i) {
+    const auto warp = x.begin() + int64_t(i / 32 * 32);
+    int total = 0;
+    uint64_t low = 0xffff;
+    for (int lane = 0; lane < 32; ++lane) {
+      total += int(warp[lane] % 1000) - 500;
+      low = std::min(low, warp[lane] & 0xffff);
+    }
+    EXPECT_EQ(leasts[i], *std::min_element(warp, warp + 32));
+    EXPECT_EQ(lows[i], low);
+    EXPECT_EQ(sums[i], total);
+    for (size_t j = 0; j < 2; ++j) EXPECT_EQ(others[2 * i + j], x[i ^ 5] + j);
   }
 }
 

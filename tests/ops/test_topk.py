@@ -91,7 +91,7 @@ def test_borders(shape, k, dtype):
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS])
-@pytest.mark.parametrize("columns, k", [(200, 3), (900, 16), (1500, 30)])
+@pytest.mark.parametrize("columns, k", [(99, 8), (200, 3), (900, 16), (900, 40), (1500, 30)])
 def test_each_type_in_packs(columns, k, dtype):
     x = floats(3, columns) if dtype in FLOATS else integers(dtype, 3, columns)
     for largest in (0, 1):
@@ -99,6 +99,23 @@ def test_each_type_in_packs(columns, k, dtype):
         for misaligned in (False, True):
             check(topk(x, k, {"largest": largest}, dtype=dtype if dtype in FLOATS else "float32", opset=24,
                        misaligned=misaligned, reference=by))  # fmt: skip
+
+
+# Sorted by a few lanes, listed by a warp in one piece and in several, and sorted by a warp.
+WARPS = [
+    *[((37, n), k) for n in (33, 64, 100, 121, 127, 128) for k in (1, 5, 8)],
+    *[((5, n), k) for n in (1017, 1501, 2041, 2048) for k in (1, 8, 15)],
+    ((1200, 2500), 16),
+    *[((3, n), k) for n in (700, 1017, 1024) for k in (17, 50, 64, 65, 128, 129, 256, 257, 500, 512)],
+    ((65, 513), 512),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("shape, k", WARPS)
+def test_rows_of_warps(shape, k, dtype):
+    for misaligned in (False, True):
+        check(topk(floats(*shape), k, dtype=dtype, opset=24, misaligned=misaligned, reference=by_numpy))
 
 
 def in_order(rows, columns):
@@ -127,7 +144,13 @@ UNLIKE_NOISE = {
 
 @pytest.mark.parametrize("largest", [0, 1])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize("shape, k", [((5, 1024), 16), ((2, 1801), 40), ((1, 20000), 300), ((1, 70001), 20)])
+@pytest.mark.parametrize(
+    "shape, k",
+    [
+        *[((9, 100), 7), ((5, 1024), 16), ((5, 1024), 50), ((3, 1003), 400), ((2, 1801), 40), ((1, 20000), 300)],
+        *[((1, 70001), 20), ((1100, 2100), 5)],
+    ],
+)
 @pytest.mark.parametrize("kind", UNLIKE_NOISE)
 def test_rows_unlike_noise(kind, shape, k, dtype, largest):
     by = lambda x, k: by_numpy(x, k, largest=largest)  # noqa: E731
@@ -136,7 +159,7 @@ def test_rows_unlike_noise(kind, shape, k, dtype, largest):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("columns, k", [(9, 9), (700, 30), (3000, 2500)])
+@pytest.mark.parametrize("columns, k", [(9, 9), (77, 8), (700, 16), (700, 30), (700, 300), (3000, 2500)])
 @pytest.mark.parametrize("largest", [0, 1])
 def test_nan_is_the_largest(dtype, columns, k, largest):
     x = floats(2, columns)

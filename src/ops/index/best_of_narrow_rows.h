@@ -3,7 +3,8 @@
 #pragma once
 #include "device/neighbours.h"
 #include "device/warp.h"
-#include "ops/index/best_of_many_rows.h"
+#include "ops/index/comparators.h"
+#include "ops/index/row_piece.h"
 
 namespace encore::ops {
 
@@ -99,7 +100,7 @@ struct BestOfNarrowRows {
           if (first + j < 0 || first + j >= task.columns) some.at[j] = kNothing;
         }
       }
-      sort(some.at);
+      sort_words<kPack>(some.at);
       if (u == 0) {
         all = some;
       } else {
@@ -109,34 +110,6 @@ struct BestOfNarrowRows {
     }
     UNROLL for (int i = 0; i < kMost; ++i) all.at[i] += uint32_t(start);  // now the places are columns
     return all;
-  }
-
-  DEVICE_FN static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
-  DEVICE_FN static uint32_t chosen(bool the_least, uint32_t a, uint32_t b) { return (a < b) == the_least ? a : b; }
-  DEVICE_FN static void compare(uint32_t& a, uint32_t& b) {
-    const uint32_t low = least(a, b);
-    b = a < b ? b : a;
-    a = low;
-  }
-  template <int kCount>
-  DEVICE_FN static void sort_bitonic(uint32_t* at) {
-    UNROLL for (int distance = kCount / 2; distance > 0; distance /= 2) {
-      UNROLL for (int i = 0; i < kCount; ++i) {
-        if ((i & distance) == 0) compare(at[i], at[i + distance]);
-      }
-    }
-  }
-  // Batcher's network.
-  DEVICE_FN static void sort(uint32_t (&at)[kPack]) {
-    UNROLL for (int run = 1; run < kPack; run *= 2) {
-      UNROLL for (int distance = run; distance > 0; distance /= 2) {
-        UNROLL for (int i = 0; i + distance < kPack; ++i) {
-          const int from = distance == run ? 0 : distance;
-          if (i >= from && (i - from) % (2 * distance) < distance && i / (2 * run) == (i + distance) / (2 * run))
-            compare(at[i], at[i + distance]);
-        }
-      }
-    }
   }
 
   // What a lane of a row has in the end: two neighbours.

@@ -67,8 +67,12 @@ struct Ordering {
 template <class T>
 DEVICE_FN uint32_t keys_of_pair(uint32_t pair, uint32_t flip) {
   if constexpr (device::kIsHalf<T>) {
-    pair = device::canonical_pair<T>(pair);
-    return pair ^ (pair >> 15 & 0x10001u) * 0x7fffu ^ flip;
+    constexpr uint32_t kOne = (std::is_same_v<T, device::Half> ? 0x3c00u : 0x3f80u) * 0x10001u, kMost = 0x7fff7fffu;
+    pair = device::multiply_add_pairs<T>(pair, kOne, 0);  // no zero is negative
+    const auto numbers = std::bit_cast<device::Pack<T, 2>>(pair);
+    const uint32_t is_number = device::at_least(numbers, numbers);
+    const uint32_t keys = pair ^ (pair >> 15 & 0x10001u) * 0x7fffu;
+    return ((keys & is_number) | (kMost & ~is_number)) ^ flip;
   } else {
     return pair ^ flip;
   }

@@ -13,6 +13,7 @@
 #include "ops/index/best_rows.h"
 #include "ops/index/ordering.h"
 #include "ops/index/sort_rows.h"
+#include "ops/index/sorted_best_of_rows.h"
 #include "ops/index/topk.h"
 #include "ops/registry.h"
 #include "ops/shape/strided.h"
@@ -273,7 +274,7 @@ bool best_of_many_rows(Context& context, const Ordering& order, const Key* x, in
                        Key* values, int64_t* indices) {
   using Kernel = BestOfManyRows<T>;
   constexpr int kPack = Kernel::kPack, kMostColumns = 1 << 16;
-  if (k > Kernel::kMost || columns > kMostColumns || rows > INT32_MAX) return false;
+  if (columns > kMostColumns || rows > INT32_MAX) return false;
   const BestOfEach<Key> task{x, values, indices, order, uint32_t(rows), int(columns), int(k)};
   const StreamRef stream = context.stream();
   const int64_t reach = columns + (columns % kPack == 0 && device::is_pack_aligned<kPack>(x) ? 0 : kPack - 1);
@@ -287,6 +288,13 @@ bool best_of_many_rows(Context& context, const Ordering& order, const Key* x, in
       return true;
     }
   }
+  if constexpr (device::kIsHalf<T>) {
+    if (k > Kernel::kMost && k <= SortedBestOfRows<T>::kMost && reach <= Kernel::kPiece) {
+      sort_best_of_each<T>(stream, task);
+      return true;
+    }
+  }
+  if (k > Kernel::kMost) return false;
   const int64_t many = 8 * int64_t(device::multiprocessors(stream.device()));
   if (reach > 2 * Kernel::kPiece && rows < many) return false;
   const int warps = rows < many ? 1 : Kernel::kWarps;  // few, for rows of a block wait for one another
