@@ -77,7 +77,11 @@ struct BestOfManyRows : RowPiece<T> {
     }
     settle(warp, list, found);
     warp.lanes([&](int lane) {
-      if (lane < task.k) this->put(row, lane, list.best[lane], from);
+      if (lane >= task.k) return;
+      const auto place = uint32_t(list.best[lane].place());
+      const uint64_t to = uint64_t(row) * uint32_t(task.k) + uint32_t(lane);
+      task.values[to] = from[place];
+      task.indices[to] = place;
     });
   }
 
@@ -88,15 +92,27 @@ struct BestOfManyRows : RowPiece<T> {
   }
   // The k-th of the lanes' best. Forgets those before.
   DEVICE_FN Wide limit_of(const device::Warp& warp, device::PerThread<Wide, 32>& best) const {
-    constexpr bool kRoomForLane = sizeof(Key) <= 2;  // so that no two are the same
-    if constexpr (kRoomForLane) warp.lanes([&](int lane) { best[lane] = best[lane] << 16 | Wide(lane); });
-    NO_UNROLL for (int left = task.k;;) {
-      const Wide limit = warp.least([&](int lane) { return best[lane]; });
-      left -= kRoomForLane ? 1 : warp.sum([&](int lane) { return best[lane] == limit; });
-      if (left <= 0) return kRoomForLane ? limit >> 16 : limit;
+    const auto least = [&] { return warp.least([&](int lane) { return best[lane]; }); };
+    const auto forget = [&](Wide key) {
       warp.lanes([&](int lane) {
-        if (best[lane] == limit) best[lane] = Wide(~Wide(0));
+        if (best[lane] == key) best[lane] = Wide(~Wide(0));
       });
+    };
+    if constexpr (sizeof(Key) <= 2) {  // there is room for the lane, so that no two are the same
+      warp.lanes([&](int lane) { best[lane] = best[lane] << 16 | Wide(lane); });
+      Wide limit = least();
+      for (int i = 1; i < task.k; ++i) {
+        forget(limit);
+        limit = least();
+      }
+      return limit >> 16;
+    } else {
+      NO_UNROLL for (int before = 0;;) {
+        const Wide limit = least();
+        before += warp.sum([&](int lane) { return best[lane] == limit; });
+        if (before >= task.k) return limit;
+        forget(limit);
+      }
     }
   }
 

@@ -230,14 +230,6 @@ struct RowPiece {
       }
     });
   }
-  // Of the row's best in order.
-  DEVICE_FN void put(uint32_t row, int rank, const Item& item, const Key* from) const {
-    const auto place = uint32_t(item.place());
-    const uint64_t to = uint64_t(row) * uint32_t(task.k) + uint32_t(rank);
-    task.values[to] = from[place];
-    task.indices[to] = place;
-  }
-
   // Leaves so many of those that are equal.
   DEVICE_FN static void take_first(const device::Warp& warp, Masks& mask, Masks& equal, int wanted) {
     device::PerThread<int, 32> rank, total;

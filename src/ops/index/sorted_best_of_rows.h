@@ -57,8 +57,14 @@ struct SortedBestOfRows : RowPiece<T> {
   template <int kEach>
   DEVICE_FN void finish(const device::Warp& warp, Item* list, int chosen, uint32_t row, const Key* from) const {
     sort<kEach>(warp, list, chosen);
+    Key* const values = task.values + uint64_t(row) * uint32_t(task.k);
+    int64_t* const indices = task.indices + uint64_t(row) * uint32_t(task.k);
     warp.lanes([&](int lane) {
-      NO_UNROLL for (int i = lane; i < task.k; i += 32) this->put(row, i, list[place_of<kEach>(i)], from);
+      NO_UNROLL for (auto i = unsigned(lane); i < unsigned(task.k); i += 32) {
+        const auto place = unsigned(list[place_of<kEach>(int(i))].place());
+        values[i] = from[place];
+        indices[i] = place;
+      }
     });
   }
   // In the sorted list each lane's are one further apart than they need be, so that lanes write to different banks.

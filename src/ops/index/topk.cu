@@ -1,6 +1,7 @@
-// TopK. Short rows: each element counts those that come before it. Few of a row: what best_rows.h has. More of a long
-// row: a block, or several that leave the best of their parts to the next round, find the last one that is wanted digit
-// by digit. Many: a sort.
+// TopK. Short rows: each element counts those that come before it. Few of a row: what best_of_narrow_rows.h,
+// best_of_many_rows.h and best_rows.h have, the last of them a block for each row; half of a row that a warp holds:
+// sorted_best_of_rows.h. More of a long row: a block, or several that leave the best of their parts to the next round,
+// find the last one that is wanted digit by digit. Many: a sort.
 #include <algorithm>
 #include <bit>
 
