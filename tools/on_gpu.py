@@ -4,8 +4,10 @@
     tools/on_gpu.py FOLDER [--only native,memcheck,racecheck,python,sanitized,fuzz,soak,bench,figures] [--logs FOLDER]
                            [--jobs 8] [--files tests/ops/test_norm.py ...] [--seconds 120]
 
-FOLDER holds libonnxruntime_providers_cuda_plugin.so and the *_tests programs of the cuda preset. Prints a line a stage
-and exits with 1 if one failed. Stages:
+    tools/on_gpu.py ARCHIVE --pack          where ./encore build cuda was
+
+FOLDER holds libonnxruntime_providers_cuda_plugin.so and the *_tests programs of the cuda preset, or is an archive of
+them, which --pack makes. Prints a line a stage and exits with 1 if one failed. Stages:
   native     the C++ suites
   memcheck   the seam's kernels under compute-sanitizer's memcheck, racecheck the same for races in shared memory
   python     operator cases, end-to-end tests and models; first those alone that measure the device
@@ -20,10 +22,13 @@ import argparse
 import os
 import subprocess
 import sys
+import tarfile
+import tempfile
 import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+LIBRARY = "libonnxruntime_providers_cuda_plugin.so"
 SOAKS = [
     [],
     ["--mix", "graph=8,release=4", "--sessions", "graphs,graphs,eager,unified"],
@@ -40,6 +45,22 @@ FIGURES = [
     ["copies.py"],
 ]
 KERNELS = "--gtest_filter=Launch*:Block*:Half*:Fault*:Divid*:ForEach*:Collective*:Transform*"
+
+
+def pack(build, archive):
+    """Without what a debugger wants."""
+    programs = sorted((build / "tests").glob("*_tests"))
+    with tempfile.TemporaryDirectory() as folder, tarfile.open(archive, "w:xz", preset=1) as tar:
+        for file in [build / LIBRARY, *programs]:
+            stripped = Path(folder) / file.name
+            subprocess.run(["strip", "-o", stripped, file], check=True)
+            tar.add(stripped, file.name)
+
+
+def unpack(archive, folder):
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="data")
+    return Path(folder)
 
 
 def pytest(jobs, *arguments):
@@ -77,15 +98,23 @@ def run(commands, log, environment):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, help="or an archive")
+    parser.add_argument("--pack", action="store_true", help="make the archive of build/cuda, and run nothing")
     parser.add_argument("--only", default="native,memcheck,racecheck,python,sanitized,fuzz,soak,bench")
     parser.add_argument("--logs", type=Path, default=Path("."))
     parser.add_argument("--jobs", type=int, default=8)
     parser.add_argument("--files", nargs="+", default=sorted(ROOT.glob("tests/ops/test_*.py")))
     parser.add_argument("--seconds", type=float, default=120, help="of fuzz, and of each soak")
     args = parser.parse_args()
-    folder = args.folder.resolve()
-    environment = dict(os.environ, ENCORE_LIBRARY=str(folder / "libonnxruntime_providers_cuda_plugin.so"), CI="true")
+    if args.pack:
+        pack(ROOT / "build" / "cuda", args.folder)
+        return 0
+    with tempfile.TemporaryDirectory() as unpacked:
+        return run_stages(args, args.folder.resolve() if args.folder.is_dir() else unpack(args.folder, unpacked))
+
+
+def run_stages(args, folder):
+    environment = dict(os.environ, ENCORE_LIBRARY=str(folder / LIBRARY), CI="true")
     environment.setdefault("CUDA_MODULE_LOADING", "EAGER")  # else a kernel that is loaded late waits for a closed gate
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")])
     args.logs.mkdir(parents=True, exist_ok=True)
