@@ -130,17 +130,16 @@ class RowTeams {
 
   // A pack of what was kept or, if nothing is, from where it comes.
   template <class Computed, class V>
-  DEVICE_FN static void take(Computed (&values)[kPack], const V (&kept)[kPack], const T*) {
-    UNROLL for (int j = 0; j < kPack; ++j) values[j] = kept[j];
+  DEVICE_FN static void take(Computed (&values)[kPack], const V (&kept)[kPack], const T* from) {
+    if constexpr (kKeep == 0) return take_pack(values, device::load_pack<kPack>(from, true));
+    UNROLL for (int j = 0; j < kPack; ++j) values[j] = Computed(kept[j]);
   }
   template <class Computed>
   DEVICE_FN static void take(Computed (&values)[kPack], const Raw& kept, const T* from) {
-    device::Pack<T, kPack> pack;
-    if constexpr (kKeep != 0)
-      pack = std::bit_cast<device::Pack<T, kPack>>(kept);
+    if constexpr (kKeep == 0)
+      take_pack(values, device::load_pack<kPack>(from, true));
     else
-      pack = device::load_pack<kPack>(from, true);
-    UNROLL for (int j = 0; j < kPack; ++j) values[j] = Computed(pack.at[j]);
+      take_pack(values, std::bit_cast<device::Pack<T, kPack>>(kept));
   }
 
   // The pack at a place that `each` names. The row has all of it, other than one that is Unaligned: there `fill` puts
@@ -172,6 +171,11 @@ class RowTeams {
 
  private:
   static constexpr int kWide = device::pack_size<T>();
+
+  template <class Computed>
+  DEVICE_FN static void take_pack(Computed (&values)[kPack], const device::Pack<T, kPack>& pack) {
+    UNROLL for (int j = 0; j < kPack; ++j) values[j] = Computed(pack.at[j]);
+  }
 
   // A thread's packs are as far apart as kShare neighbours have packs: its team, or its warp where that is a block, of
   // which each warp has a part of the row. That is known when this is compiled, and so are the offsets of all packs.
