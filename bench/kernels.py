@@ -247,10 +247,11 @@ def values(shape, dtype):
     return np.resize(POOL > 0 if np.dtype(dtype).kind == "b" else POOL.astype(dtype), shape)
 
 
-def replay_us(model, seconds, **provider):
+def bound(model, **provider):
+    """A session of its nodes as they are, its binding with all in device memory, and what keeps that there."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = es.make_session(model, options, enable_cuda_graph=1, **provider)
+    session = es.make_session(model, options, **provider)
     binding, keep = session.io_binding(), []
     for info in model.graph.input:
         keep.append(es.on_device(values(*form_of(info))))
@@ -258,6 +259,11 @@ def replay_us(model, seconds, **provider):
     for info in model.graph.output:
         keep.append(es.empty_on_device(*form_of(info)))
         binding.bind_ortvalue_output(info.name, keep[-1])
+    return session, binding, keep
+
+
+def replay_us(model, seconds, **provider):
+    session, binding, _keep = bound(model, enable_cuda_graph=1, **provider)
     replay = es.run_options(0)
     return median_us(lambda: session.run_with_iobinding(binding, replay), seconds)
 

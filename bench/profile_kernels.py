@@ -50,7 +50,6 @@ def waiting(name):
 
 def run_rows(pattern, mib):
     sys.path[:0] = [str(ROOT / each) for each in ("python", "tests", "tests/models", "bench")]
-    import encore_session as es
     import kernels
     import numpy as np
     import onnxruntime as ort
@@ -61,16 +60,7 @@ def run_rows(pattern, mib):
         if not re.search(pattern, kernel.name(shape)):
             continue
         print(kernel.name(shape), flush=True)
-        model = kernels.model_of(kernel, shape, 1)
-        options = ort.SessionOptions()
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        session = es.make_session(model, options)
-        binding = session.io_binding()
-        for info in model.graph.input:
-            value = kernels.values(*kernels.form_of(info))
-            binding.bind_ortvalue_input(info.name, es.on_device(value))
-        for info in model.graph.output:
-            binding.bind_ortvalue_output(info.name, es.empty_on_device(*kernels.form_of(info)))
+        session, binding, _keep = kernels.bound(kernels.model_of(kernel, shape, 1))
         session.run_with_iobinding(binding)
 
 

@@ -52,11 +52,7 @@ int64_t Walk::inner() const {
   return count;
 }
 
-int64_t Walk::step(int64_t packs, int pack, int parts, int64_t least) const {
-  const int64_t period = rank_ == 1 ? 1 : inner() / std::gcd(inner(), pack);
-  const int64_t step = ((packs + parts - 1) / parts + period - 1) / period * period;
-  return step < least || step > packs ? packs : step;
-}
+int64_t Walk::period(int pack) const { return rank_ == 1 ? 1 : inner() / std::gcd(inner(), pack); }
 
 int64_t Walk::moved(int input, int64_t outputs) const {
   return outputs / (rank_ == 1 ? 1 : inner()) * strides_[rank_ - 1][input];

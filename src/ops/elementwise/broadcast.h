@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "device/device.h"
+#include "device/apart.h"
 #include "device/divide.h"
 #include "device/fault.h"
 #include "device/transform.h"
@@ -43,10 +43,9 @@ class Walk {
   }
   // Whether it lies otherwise in each row of the outermost dimension, which is not the run's.
   bool moves_outermost(int input) const { return rank_ > 1 && strides_[rank_ - 1][input] != 0; }
-  // How far apart packs are that differ by nothing but the outermost dimension: about a `parts`-th of all `packs`, or
-  // all of them where that is less than `least`.
-  int64_t step(int64_t packs, int pack, int parts, int64_t least) const;
-  // How far an operand moves meanwhile, in so many outputs.
+  // After how many packs they differ by nothing but the outermost dimension.
+  int64_t period(int pack) const;
+  // How far an operand moves in so many outputs, a multiple of that.
   int64_t moved(int input, int64_t outputs) const;
   // Whether output i takes this operand's value i.
   BOTH_FN bool is_flat(int input) const { return flat_ >> input & 1; }
@@ -298,8 +297,9 @@ void transform_broadcast(StreamRef stream, const Shape& shape, void* y, F f,
       device::for_each_index(stream, kernel.whole, Whole{kernel});
       continue;
     }
-    const int64_t least = 512 * int64_t(device::multiprocessors(stream.device()));
-    kernel.step = alike ? kernel.walk.step(kernel.whole, Kernel::kPack, Kernel::kAtOnce, least) : kernel.whole;
+    kernel.step = kernel.whole;
+    if (alike)
+      kernel.step = device::packs_apart(stream, kernel.whole, kernel.walk.period(Kernel::kPack), Kernel::kAtOnce);
     for (int k = 0; k < Kernel::kInputs; ++k) kernel.moves[k] = kernel.walk.moved(k, kernel.step * Kernel::kPack);
     device::for_each_index(stream, kernel.threads(), kernel);
   }

@@ -2,7 +2,7 @@
 #pragma once
 #include <numeric>
 
-#include "device/device.h"
+#include "device/apart.h"
 #include "device/divide.h"
 #include "device/transform.h"
 
@@ -75,11 +75,8 @@ void map_channels(device::StreamRef stream, const T* x, T* y, int64_t batch, int
   const int64_t n = batch * channels * width, packs = (n + kPack - 1) / kPack;
   if (n == 0) return;
   const bool aligned = device::is_pack_aligned<kPack>(y) && (!F::kReads || device::is_pack_aligned<kPack>(x));
-  constexpr int kAtOnce = ChannelMap<T, F, PacksLie::whole>::kAtOnce;
   const int64_t period = channels * width / std::gcd(channels * width, int64_t(kPack));
-  const int64_t apart = ((packs + kAtOnce - 1) / kAtOnce + period - 1) / period * period;
-  const bool few = apart < 512 * int64_t(device::multiprocessors(stream.device())) || apart > packs;
-  const int64_t step = few ? packs : apart;
+  const int64_t step = device::packs_apart(stream, packs, period, ChannelMap<T, F, PacksLie::whole>::kAtOnce);
   const auto launch = [&]<PacksLie kLie> {
     device::for_each_index(stream, step,
                            ChannelMap<T, F, kLie>{n, width, channels, x, y, f, device::Divider(width, n),

@@ -46,6 +46,11 @@ DEVICE_FN RawPack<T, kPack> raw_pack_of(T value) {
   return std::bit_cast<RawPack<T, kPack>>(pack);
 }
 
+template <class T>
+BOTH_FN bool are_aligned_alike(const T* x, const T* y) {
+  return (reinterpret_cast<uintptr_t>(x) ^ reinterpret_cast<uintptr_t>(y)) % 16 == 0;
+}
+
 // What a block has of rows of x, of which rows of y of the same type and width are made; y may be x. `How` is a Spread.
 template <class T, class How>
 class RowTeams {
@@ -77,7 +82,7 @@ class RowTeams {
     const int own = b.size() / lanes_;
     first_row_ = b.index() * own;
     rows_ = rows - first_row_ < own ? int(rows - first_row_) : own;
-    alike_ = (reinterpret_cast<uintptr_t>(x) ^ reinterpret_cast<uintptr_t>(y)) % 16 == 0;
+    alike_ = are_aligned_alike(x, y);
     x_ = x + first_row_ * width;
     y_ = y + first_row_ * width;
     past_ = int(reinterpret_cast<uintptr_t>(x_) % 16 / sizeof(T));

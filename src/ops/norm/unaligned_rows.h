@@ -204,10 +204,6 @@ class RowTeams<T, Unaligned<kLanes, kKeep_>> {
   int width_;
 };
 
-template <class T>
-bool are_aligned_alike(const T* x, const T* y) {
-  return (reinterpret_cast<uintptr_t>(x) ^ reinterpret_cast<uintptr_t>(y)) % 16 == 0;
-}
 // How many packs a row lies in, at most.
 template <class T>
 constexpr int64_t most_packs(int64_t width) {
