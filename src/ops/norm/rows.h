@@ -7,7 +7,7 @@
 #include "device/device.h"
 #include "device/half.h"
 #include "device/launch.h"
-#include "device/transform.h"
+#include "device/whole_pack.h"
 #include "ops/reduce/team.h"
 
 namespace encore::ops {
@@ -155,7 +155,7 @@ class RowTeams {
   }
   template <class V>
   DEVICE_FN static void store(int, V* row, int, Index first, const device::Pack<V, kPack>& pack) {
-    device::store_pack(row + first, pack, true);
+    device::store_whole(row + first, pack);
   }
   template <class Computed>
   DEVICE_FN static void fill(int, Computed (&)[kPack], int, Computed) {}
@@ -240,7 +240,7 @@ void spread_over_teams(device::StreamRef stream, int64_t rows, int64_t width, bo
   const int64_t busy = multiprocessors * 4;  // rows that fill a GPU even if each has but one warp
   // The fewer blocks, the smaller, so that all multiprocessors get some.
   const auto teams = [&](int lanes) -> device::Blocks {
-    int threads = 256;
+    int threads = 128;
     while (threads > 64 && (rows * lanes + threads - 1) / threads < 2 * multiprocessors) threads /= 2;
     return {(rows * lanes + threads - 1) / threads, threads};
   };

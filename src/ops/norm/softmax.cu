@@ -186,7 +186,7 @@ void softmax_rows_of(StreamRef stream, const T* x, T* y, int64_t rows, int64_t w
       launch.template operator()<How>({lanes ? (rows * lanes + threads - 1) / threads : rows, threads});
     };
     if (!whole && are_aligned_alike(x, y) && width > kStagedSlots<T>) {
-      if (packs <= 8) return launch_unaligned.template operator()<Unaligned<2, 4>>();
+      if (packs <= 8) return launch_unaligned.template operator()<Unaligned<4, 2>>();
       if (packs <= 32) return launch_unaligned.template operator()<Unaligned<8, 4>>();
       if (packs <= 256) return launch_unaligned.template operator()<Unaligned<32, 8>>();
       if (packs <= 1024) return launch_unaligned.template operator()<Unaligned<0, 4>>();

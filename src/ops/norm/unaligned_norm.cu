@@ -57,16 +57,17 @@ struct NormalizeUnalignedRows {
         warp.lanes([&](int lane) {
           if (turn > 0) part(row, lane).read(kept[first_thread + lane].at, T(0.f));
           sum[lane] = squares[lane] = 0;
-          part(row, lane).each_slot([&](int k, int) {
-            float values[kPack];
-            Part::take(values, kept[first_thread + lane].at[k]);
-            UNROLL for (int j = 0; j < kPack; ++j) {
-              if (norm.centred)
-                sum[lane] += values[j];
-              else
-                squares[lane] += values[j] * values[j];
-            }
-          });
+          const auto add_up = [&](float& all, auto of) {
+            part(row, lane).each_slot([&](int k, int) {
+              float values[kPack];
+              Part::take(values, kept[first_thread + lane].at[k]);
+              UNROLL for (int j = 0; j < kPack; ++j) all += of(values[j]);
+            });
+          };
+          if (norm.centred)
+            add_up(sum[lane], [](float v) { return v; });
+          else
+            add_up(squares[lane], [](float v) { return v * v; });
         });
         if (norm.centred) {  // the mean of the squares less the square of the mean would cancel
           warp.template reduce_columns<1>([&](int lane) -> float& { return sum[lane]; }, Plus());
@@ -110,6 +111,7 @@ struct NormalizeUnalignedRows {
   DEVICE_FN void write_row(int64_t row, int lane, const Kept& kept, float mean, float scale, const Shared& s) const {
     const Part own = part(row, lane);
     T* const y = static_cast<T*>(norm.y) + row * width;
+    const float offset = -mean * scale;
     const auto put = [&](auto offset_of) {
       own.each([&](int k, int) {
         float values[kPack];
@@ -118,8 +120,11 @@ struct NormalizeUnalignedRows {
         const Pack<T, kPack> gamma = s.gamma[i];
         const auto beta = offset_of(i);
         Pack<T, kPack> out;
-        UNROLL for (int j = 0; j < kPack; ++j) out.at[j] =
-            T((values[j] - mean) * scale * float(gamma.at[j]) + float(beta.at[j]));
+        UNROLL for (int j = 0; j < kPack; ++j) {
+          // Of halves a difference of products has digits enough.
+          const float even = sizeof(T) == 2 ? values[j] * scale + offset : (values[j] - mean) * scale;
+          out.at[j] = T(even * float(gamma.at[j]) + float(beta.at[j]));
+        }
         own.store(y, k, out);
       });
     };
@@ -151,7 +156,7 @@ bool normalize_unaligned_rows(device::StreamRef stream, const RowNorm& norm, Typ
     if (!are_aligned_alike(from, to) || (apart == 1 && device::is_pack_aligned<Kernel::kPack>(from))) return;
     if (norm.width <= kStagedSlots<T> * 8 || most_packs<T>(norm.width) > Kernel::kMostPacks) return;
     const int64_t groups = (norm.rows + apart - 1) / apart;  // of neighbours, none aligned as another
-    const int64_t turns = groups * apart > 64 * Kernel::kWarps * multiprocessors ? 2 : 1;
+    const int64_t turns = groups * apart > 16 * Kernel::kWarps * multiprocessors ? 2 : 1;
     if (norm.rows < 2 * Kernel::kWarps * multiprocessors) return;
     const int64_t chunk = Kernel::kWarps * turns;
     device::block_kernel<typename Kernel::Shared>(
