@@ -74,8 +74,17 @@ def test_softmax_of_many_columns(shape, dtype):
         check(softmax(op, floats(*shape), dtype, axis=1))
 
 
+# A long axis of so many columns that each multiprocessor has some, of which halves are kept as they are: as few values
+# as that is worth it for, as many as there is room for, and one more.
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("shape", [(3, 513, 712), (1, 1501, 2120), (267, 4096, 8), (1, 4097, 2112)], ids=str)
+def test_softmax_of_a_long_axis(shape, dtype):
+    for op in ["Softmax", "LogSoftmax"]:
+        check(softmax(op, floats(*shape), dtype, axis=1))
+
+
 @pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
-@pytest.mark.parametrize("axis,inner", [(6, 16), (40, 16), (40, 3), (3000, 16), (3000, 3), (7, 135168)])
+@pytest.mark.parametrize("axis,inner", [(6, 16), (40, 16), (40, 3), (3000, 16), (3000, 3), (7, 135168), (601, 2120)])
 def test_special_values_apart(axis, inner, op):
     x = floats(axis, inner)
     x[:, 0] = -np.inf
@@ -91,7 +100,7 @@ def test_special_values_apart(axis, inner, op):
             sum = np.exp(below).sum(0, keepdims=True)
             return [(below - np.log(sum) if op == "LogSoftmax" else np.exp(below) / sum).astype(np.float32)]
 
-    for dtype in ("float32", "float16"):
+    for dtype in ("float32", "float16", "bfloat16"):
         c = softmax(op, x, dtype, axis=0)
         c.reference = reference
         check(c)

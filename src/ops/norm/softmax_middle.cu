@@ -6,8 +6,11 @@
 
 #include "device/device.h"
 #include "device/divide.h"
+#include "device/larger.h"
 #include "device/quick.h"
 #include "device/transform.h"
+#include "device/warp.h"
+#include "device/whole_pack.h"
 #include "ops/dispatch.h"
 #include "ops/norm/softmax.h"
 #include "ops/reduce/team.h"
@@ -296,6 +299,123 @@ struct SoftmaxMiddle {
   }
 };
 
+// The same of halves, which are kept as they were read: so longer axes are, too. There are as many threads as keep the
+// axis.
+template <class T>
+struct SoftmaxLongMiddle {
+  static constexpr int kPack = device::pack_size<T>(), kKeep = 16, kThreads = 512, kMaxThreads = kThreads, kLanes = 2;
+  static constexpr int kLongest = kThreads / kLanes * kKeep;
+  static constexpr float kLowest = -std::numeric_limits<float>::infinity();
+  using Raw = Pack<uint32_t, kPack / 2>;
+  struct Shared {
+    float part[kThreads / 32 * kLanes * kPack], of[kLanes * kPack];  // of each warp and column; of each column
+  };
+  struct Kept {
+    Raw at[kKeep];
+  };
+
+  const T* x;
+  T* y;
+  int64_t inner, packs;
+  int axis;
+  device::Divider packs_in_inner;
+  bool log;
+
+  DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
+    PerThread<Kept, kThreads> kept;
+    const int rows = b.size() / kLanes;
+    b.threads([&](int t, Shared&) {
+      const T* const from = x + first_of(b, t) + t / kLanes * inner;
+      const int row = t / kLanes;
+      const bool there = has_pack(b, t);
+      UNROLL for (int k = 0; k < kKeep; ++k) {
+        kept[t].at[k] = lowest();
+        if (there && row + k * rows < axis) kept[t].at[k] = *reinterpret_cast<const Raw*>(from + k * rows * inner);
+      }
+    });
+    combine(
+        b, Larger(), [](float top) { return top; },
+        [&](int t, float(&own)[kPack]) {
+          auto most = values_of(kept[t].at[0]);
+          UNROLL for (int k = 1; k < kKeep; ++k) most = device::larger_of_each(most, values_of(kept[t].at[k]));
+          UNROLL for (int j = 0; j < kPack; ++j) own[j] = float(most.at[j]);
+        });
+    PerThread<Tops, kThreads> tops;
+    b.threads(
+        [&](int t, Shared& s) { UNROLL for (int j = 0; j < kPack; ++j) tops[t].at[j] = s.of[t % kLanes * kPack + j]; });
+    combine(
+        b, Plus(), [&](float sum) { return log ? std::log(sum) : 1.f / sum; },
+        [&](int t, float(&own)[kPack]) {
+          UNROLL for (int j = 0; j < kPack; ++j) own[j] = 0;
+          UNROLL for (int k = 0; k < kKeep; ++k) {
+            const auto values = values_of(kept[t].at[k]);
+            UNROLL for (int j = 0; j < kPack; ++j) own[j] += exponential<T>(float(values.at[j]) - tops[t].at[j]);
+          }
+        });
+    b.threads([&](int t, Shared& s) {
+      if (!has_pack(b, t)) return;
+      T* const to = y + first_of(b, t) + t / kLanes * inner;
+      const int row = t / kLanes;
+      float by[kPack];
+      UNROLL for (int j = 0; j < kPack; ++j) by[j] = s.of[t % kLanes * kPack + j];
+      const auto write = [&](auto made) {
+        UNROLL for (int k = 0; k < kKeep; ++k) {
+          if (row + k * rows >= axis) break;
+          const auto values = values_of(kept[t].at[k]);
+          Pack<T, kPack> out;
+          UNROLL for (int j = 0; j < kPack; ++j) out.at[j] = T(made(j, float(values.at[j]) - tops[t].at[j]));
+          device::store_whole(to + k * rows * inner, out);
+        }
+      };
+      if (log)
+        write([&](int j, float below) { return below - by[j]; });
+      else
+        write([&](int j, float below) { return exponential<T>(below) * by[j]; });
+    });
+  }
+
+ private:
+  struct Tops {
+    float at[kPack];
+  };
+  DEVICE_FN static Raw lowest() {
+    Pack<T, kPack> all;
+    UNROLL for (int j = 0; j < kPack; ++j) all.at[j] = T(kLowest);
+    return std::bit_cast<Raw>(all);
+  }
+  DEVICE_FN static Pack<T, kPack> values_of(const Raw& raw) { return std::bit_cast<Pack<T, kPack>>(raw); }
+  DEVICE_FN int64_t pack_of(const Block<Shared>& b, int t) const { return b.index() * kLanes + t % kLanes; }
+  DEVICE_FN bool has_pack(const Block<Shared>& b, int t) const { return pack_of(b, t) < packs; }
+  DEVICE_FN int64_t first_of(const Block<Shared>& b, int t) const {
+    int64_t in_inner;
+    const int64_t outer = packs_in_inner(pack_of(b, t), in_inner);
+    return outer * axis * inner + in_inner * kPack;
+  }
+  // Combines what the threads of each column have: first those of a warp.
+  template <class Op, class Finish, class Own>
+  DEVICE_FN void combine(Block<Shared>& b, Op op, Finish finish, Own own_of) const {
+    device::for_each_warp(b, [&](const device::Warp& warp, Shared& s) {
+      PerThread<Tops, 32> own;
+      warp.lanes([&](int lane) { own_of(warp.index() * 32 + lane, own[lane].at); });
+      UNROLL for (int j = 0; j < kPack; ++j) {
+        const auto each = [&](int lane) -> float& { return own[lane].at[j]; };
+        warp.template reduce_columns<kLanes>(each, op);
+      }
+      warp.lanes([&](int lane) {
+        if (lane >= kLanes) return;
+        UNROLL for (int j = 0; j < kPack; ++j) s.part[(warp.index() * kLanes + lane) * kPack + j] = own[lane].at[j];
+      });
+    });
+    b.threads([&](int t, Shared& s) {
+      constexpr int columns = kLanes * kPack;
+      if (t >= columns) return;
+      float all = s.part[t];
+      for (int at = t + columns; at < b.size() / 32 * columns; at += columns) all = op(all, s.part[at]);
+      s.of[t] = finish(all);
+    });
+  }
+};
+
 // False if the axis is too long or there are too few columns.
 template <class T>
 bool launch_columns(StreamRef stream, const T* x, T* y, const AxisRows& shape, bool log) {
@@ -308,6 +428,20 @@ bool launch_columns(StreamRef stream, const T* x, T* y, const AxisRows& shape, b
   device::block_kernel<NoShared>(
       stream, {(packs + Kernel::kThreads - 1) / Kernel::kThreads, Kernel::kThreads},
       Kernel{x, y, int(shape.width), shape.inner, packs, device::Divider(in_inner, packs), log});
+  return true;
+}
+
+// False if the axis is too long or there are too few columns.
+template <class T>
+bool launch_long(StreamRef stream, const T* x, T* y, const AxisRows& shape, bool log) {
+  using Kernel = SoftmaxLongMiddle<T>;
+  constexpr int kLanes = Kernel::kLanes;
+  const int64_t in_inner = shape.inner / Kernel::kPack, packs = shape.outer * in_inner;
+  if (shape.width > Kernel::kLongest || packs < kLanes * device::multiprocessors(stream.device())) return false;
+  const int rows = int(shape.width + Kernel::kKeep - 1) / Kernel::kKeep, threads = (rows * kLanes + 31) / 32 * 32;
+  device::block_kernel<typename Kernel::Shared>(
+      stream, {(packs + kLanes - 1) / kLanes, threads},
+      Kernel{x, y, shape.inner, packs, int(shape.width), device::Divider(in_inner, packs + kLanes), log});
   return true;
 }
 
@@ -330,6 +464,8 @@ void launch_of(StreamRef stream, const T* x, T* y, const AxisRows& shape, bool l
   while (rows < kThreads && int64_t(rows) * kKeep < axis) rows *= 2;
   const bool keeps = int64_t(rows) * kKeep >= axis && kThreads / rows >= least;
   int lanes = kThreads / rows;
+  if constexpr (device::kIsHalf<T> && kPack == device::pack_size<T>())
+    if (!keeps && launch_long(stream, x, y, shape, log)) return;
   if (!keeps) {
     constexpr int64_t kCached = 20 << 20;  // of what is read again, surely
     lanes = std::max(4, least);
