@@ -3,8 +3,8 @@
 
 #include "device/quick.h"
 #include "ops/dispatch.h"
+#include "ops/elementwise/channel_map.h"
 #include "ops/nn/batch_statistics.h"
-#include "ops/nn/channel_map.h"
 #include "ops/nn/window.h"
 #include "ops/op.h"
 #include "ops/registry.h"
@@ -24,16 +24,24 @@ struct Normalize {
   static constexpr bool kReads = true;
   PerChannel scale, bias, mean, variance;  // since opset 14 of another type than the values, perhaps
   C epsilon;
+  bool alike = scale.is<T>() && bias.is<T>() && mean.is<T>() && variance.is<T>();
   DEVICE_FN Affine<C> of(int64_t channel) const {
-    C factor = scale.at<C>(channel);
-    const C square = variance.at<C>(channel) + epsilon;
+    if (!alike) return of(scale.at<C>(channel), bias.at<C>(channel), mean.at<C>(channel), variance.at<C>(channel));
+    const auto at = [&](PerChannel all) { return static_cast<const T*>(all.data)[channel]; };
+    const T given[] = {at(scale), at(bias), at(mean), at(variance)};  // all are asked for before one is waited for
+    return of(C(given[0]), C(given[1]), C(given[2]), C(given[3]));
+  }
+  DEVICE_FN C apply(const Affine<C>& of, C x) const { return x * of.factor + of.offset; }
+
+ private:
+  DEVICE_FN Affine<C> of(C factor, C offset, C middle, C spread) const {
+    const C square = spread + epsilon;
     if constexpr (sizeof(T) == 2)
       factor *= device::quick_inverse_root(square);
     else
       factor /= std::sqrt(square);
-    return {factor, bias.at<C>(channel) - mean.at<C>(channel) * factor};
+    return {factor, offset - middle * factor};
   }
-  DEVICE_FN C apply(const Affine<C>& of, C x) const { return x * of.factor + of.offset; }
 };
 
 class BatchNormalization : public Op {

@@ -15,6 +15,10 @@ struct PerChannel {
   void* data = nullptr;
   Type type = Type::undefined;
 
+  template <class T>
+  BOTH_FN bool is() const {
+    return type == device::kTypeOf<T>;
+  }
   template <class C>
   DEVICE_FN C at(int64_t channel) const {
     if (type == Type::f32) return C(static_cast<const float*>(data)[channel]);

@@ -6,7 +6,7 @@
 #include "device/launch.h"
 #include "device/memory.h"
 #include "ops/dispatch.h"
-#include "ops/nn/channel_map.h"
+#include "ops/elementwise/channel_map.h"
 #include "ops/shape/strided.h"
 
 namespace encore::ops {

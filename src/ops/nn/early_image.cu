@@ -2,7 +2,7 @@
 // Crop.
 #include "device/memory.h"
 #include "ops/dispatch.h"
-#include "ops/nn/channel_map.h"
+#include "ops/elementwise/channel_map.h"
 #include "ops/registry.h"
 #include "ops/shape/strided.h"
 

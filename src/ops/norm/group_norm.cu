@@ -4,8 +4,8 @@
 
 #include "device/divide.h"
 #include "ops/dispatch.h"
+#include "ops/elementwise/channel_map.h"
 #include "ops/nn/batch_statistics.h"
-#include "ops/nn/channel_map.h"
 #include "ops/norm/rows.h"
 #include "ops/reduce/plan.h"
 #include "ops/registry.h"
