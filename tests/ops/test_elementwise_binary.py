@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from encore_session import EP_NAME, nodes_on
 from harness import FLOATS, INTEGERS, SPECIAL, Case, bools, check, floats, integers, session
+from in_place import check_in_place
 from onnx import TensorProto, helper
 
 LARGE = (1 << 20) + 3  # does not divide into packs
@@ -74,6 +75,41 @@ def test_short_runs(dtype, a, b):
     for x, y in [(a, b), (b, a)]:
         check(Case("Sub", [of(dtype, *x, low=-9, high=9), of(dtype, *y, low=-9, high=9)], dtype=dtype))
     check(Case("Where", [bools(*a), of(dtype, *b), of(dtype, *a)], dtype=dtype, family="exact"))
+
+
+# An operand that has one value a run: runs of a pack and a little more, of no pack, and longer than a block counts; of
+# channels, of rows, of one of several dimensions, and one for all.
+ONE_A_RUN = [
+    ((5, 1501), (5, 1)), ((3, 9), (3, 1)), ((301, 7), (301, 1)), ((2, 5, 7, 7), (5, 1, 1)),
+    ((4, 3, 5, 3, 3), (4, 1, 5, 1, 1)), ((70, 5, 11, 1), (5, 1, 1)), ((2, LARGE + 6), (2, 1)),
+    ((1003,), (1,)), ((0, 3, 11), (3, 1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("a,b", ONE_A_RUN, ids=str)
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("op", ARITHMETIC)
+def test_one_value_a_run(op, dtype, a, b):
+    for x, y in [(a, b), (b, a)]:
+        check(Case(op, [of(dtype, *x), of(dtype, *y, low=0.5)], dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("op", ARITHMETIC)
+def test_special_values_a_run(op, dtype):
+    row, column = np.resize(SPECIAL[:8], (8, 17)), SPECIAL[:8].reshape(8, 1)
+    for x, y in [(row, column), (column, row)]:
+        check(Case(op, [x, y], dtype=dtype))
+        check(Case(op, [x, y], dtype=dtype, misaligned=True))
+
+
+@pytest.mark.parametrize("op", ARITHMETIC)
+@pytest.mark.parametrize("shared", [0, 1])
+def test_one_value_a_run_in_place(op, shared):
+    """The output lies where the operand of its shape did."""
+    wide, column = of("float16", 61, 1501), of("float16", 61, 1, low=0.5)
+    inputs = [column, wide] if shared else [wide, column]
+    check_in_place(Case(op, inputs, dtype="float16"), {0: shared})
 
 
 # So many that a thread makes several packs, which lie alike in their runs; and operands of which each has others.

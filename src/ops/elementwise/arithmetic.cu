@@ -7,18 +7,21 @@ namespace encore::ops {
 namespace {
 
 struct Add {
+  static constexpr bool kByRuns = true;
   template <class T>
   DEVICE_FN T operator()(T a, T b) const {
     return T(a + b);
   }
 };
 struct Sub {
+  static constexpr bool kByRuns = true;
   template <class T>
   DEVICE_FN T operator()(T a, T b) const {
     return T(a - b);
   }
 };
 struct Mul {
+  static constexpr bool kByRuns = true;
   template <class T>
   DEVICE_FN T operator()(T a, T b) const {
     if constexpr (std::is_integral_v<T> && sizeof(T) < 4)

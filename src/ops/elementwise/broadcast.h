@@ -10,6 +10,7 @@
 #include "device/divide.h"
 #include "device/fault.h"
 #include "device/transform.h"
+#include "ops/elementwise/channel_map.h"
 #include "ops/elementwise/rough.h"
 #include "ops/op.h"
 
@@ -47,6 +48,9 @@ class Walk {
   int64_t period(int pack) const;
   // How far an operand moves in so many outputs, a multiple of that.
   int64_t moved(int input, int64_t outputs) const;
+  // How many runs have values of their own if an operand that repeats has but one a run, in turn; 0 of more dimensions.
+  // The other operand must be flat.
+  int64_t runs_in_turn() const { return rank_ > 3 ? 0 : rank_ == 1 ? 1 : sizes_[1].divisor(); }
   // Whether output i takes this operand's value i.
   BOTH_FN bool is_flat(int input) const { return flat_ >> input & 1; }
 
@@ -257,6 +261,42 @@ struct Broadcast : BroadcastBase<Out, F, In...> {
   }
 };
 
+// Operands of the output's type of which one lies as the output does and the other has one value a run, as columns and
+// numbers of channels are.
+template <class T, class F>
+struct OneValueARun {
+  using C = Compute<T>;
+  static constexpr bool kReads = true;
+  const T* values;
+  F f;
+  bool first;  // they are f's first operand
+  DEVICE_FN C of(int64_t run) const { return C(values[run]); }
+  DEVICE_FN C apply(C of, C x) const { return first ? f(of, x) : f(x, of); }
+};
+
+// Whether such operands have a kernel of their own: an F that asks for it with kByRuns.
+template <class Out, class F, class... In>
+inline constexpr bool kHasRuns = false;
+template <class T, class F>
+requires F::kByRuns inline constexpr bool kHasRuns<T, F, T, T> = std::is_same_v<T, float> || kIsHalf<T>;
+
+// Does what Broadcast does, if the operands are like that and packs of both runs and what is flat are aligned.
+template <class T, class F>
+bool broadcast_by_runs(StreamRef stream, const BroadcastBase<T, F, T, T>& given) {
+  constexpr int kPack = device::pack_size<T>();
+  const Walk& walk = given.walk;
+  const int64_t in_turn = walk.runs_in_turn();
+  if (in_turn == 0 || walk.run() < kPack || !device::is_pack_aligned<kPack>(given.y)) return false;
+  for (const int values : {0, 1}) {
+    const auto* const flat = static_cast<const T*>(given.x[1 - values]);
+    if (!walk.repeats(values) || !walk.is_flat(1 - values) || !device::is_pack_aligned<kPack>(flat)) continue;
+    map_rows<true, 2>(stream, flat, given.y, given.n / walk.run(), in_turn, walk.run(),
+                      OneValueARun<T, F>{static_cast<const T*>(given.x[values]), given.f, values == 0});
+    return true;
+  }
+  return false;
+}
+
 // Launches Broadcast for an output of `shape`: once, unless there are more dimensions than a kernel walks. `y` may be
 // an input that is not broadcast.
 template <class Out, class... In, class F>
@@ -297,6 +337,8 @@ void transform_broadcast(StreamRef stream, const Shape& shape, void* y, F f,
       device::for_each_index(stream, kernel.whole, Whole{kernel});
       continue;
     }
+    if constexpr (kHasRuns<Out, F, In...>)
+      if (broadcast_by_runs<Out, F>(stream, kernel)) continue;
     kernel.step = kernel.whole;
     if (alike)
       kernel.step = device::packs_apart(stream, kernel.whole, kernel.walk.period(Kernel::kPack), Kernel::kAtOnce);

@@ -9,6 +9,7 @@ namespace {
 using device::FaultKind;
 
 struct Quotient {
+  static constexpr bool kByRuns = true;
   static constexpr FaultKind kFault = FaultKind::divide_by_zero;
   FaultRef fault;
 
