@@ -29,6 +29,17 @@ struct Extreme {
       return max ? Limits::lowest() : Limits::max();
   }
   DEVICE_FN void take(Acc& acc, T x, int64_t) const { acc = merge(acc, turned(Acc(x))); }
+  // Halves are compared two at once, each with that at its place in another pack.
+  using Halves = Pack<T, device::pack_size<T>()>;
+  DEVICE_FN Halves lowest_pack() const requires(device::kIsHalf<T>) {
+    Halves pack;
+    UNROLL for (T& at : pack.at) at = T(zero());
+    return pack;
+  }
+  DEVICE_FN void take(Halves& most, const Halves& pack) const {
+    most = device::larger_of_each(most, device::flipped(pack, max ? 0u : 0x80008000u));
+  }
+  DEVICE_FN Acc of_pack(const Halves& most) const { return Acc(device::largest(most)); }
   DEVICE_FN Acc merge(Acc a, Acc b) const {
     if constexpr (std::is_floating_point_v<Acc>)
       return device::larger(a, b);

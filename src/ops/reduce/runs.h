@@ -203,9 +203,17 @@ struct ReduceShortRuns {
     int one_by_one = 0;
     if constexpr (kWhole || sizeof(In) == 2) {
       one_by_one = kWhole ? run : run / kPack * kPack;
-      for (int i = lane * kPack; i < one_by_one; i += kLanes * kPack) {
-        const Pack<In, kPack> pack = load(from + i);
-        UNROLL for (int j = 0; j < kPack; ++j) f.take(acc, pack.at[j], i + j);
+      const auto each = [&](auto take) {
+        for (int i = lane * kPack; i < one_by_one; i += kLanes * kPack) take(i, load(from + i));
+      };
+      if constexpr (requires { f.lowest_pack(); }) {
+        auto most = f.lowest_pack();
+        each([&](int, const Pack<In, kPack>& pack) { f.take(most, pack); });
+        acc = f.of_pack(most);
+      } else {
+        each([&](int i, const Pack<In, kPack>& pack) {
+          UNROLL for (int j = 0; j < kPack; ++j) f.take(acc, pack.at[j], i + j);
+        });
       }
     }
     if constexpr (!kWhole)
