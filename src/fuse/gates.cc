@@ -1,7 +1,9 @@
 #include "fuse/gates.h"
 
 #include <algorithm>
+#include <set>
 
+#include "fuse/norms.h"
 #include "ops/elementwise/gate.h"
 #include "ops/registry.h"
 
@@ -15,12 +17,9 @@ bool is_factor(const NodeInfo& info) {
 bool is_sigmoid(const NodeInfo& info) { return info.op_type() == "Sigmoid" && info.domain().empty(); }
 
 bool is_matmul(const NodeInfo& info) { return info.op_type() == "MatMul" && info.domain().empty(); }
-bool is_matmul_nbits(const NodeInfo& info) {
-  return info.op_type() == "MatMulNBits" && info.domain() == ops::kMicrosoft;
-}
 // Of a product by constants how many columns it has, or zero: not known, or no such product.
 int64_t columns_of(const NodeInfo& info) {
-  if (is_matmul_nbits(info)) return info.get_int("N", 0);
+  if (is_quantized_product(info)) return info.get_int("N", 0);
   const auto dims = is_matmul(info) ? info.input_dims(1) : std::nullopt;
   return dims && dims->size() == 2 ? std::max<int64_t>((*dims)[1], 0) : 0;
 }
@@ -41,7 +40,10 @@ class Search {
       std::vector<int>& nodes = gates.emplace_back(std::vector<int>{int(n), silu, gate});
       const int y = other_factor(gate, silu_of_x);
       if (!are_alike(x, 2, y, 1)) continue;
-      for (int value : {x, y}) nodes.push_back(producers_[size_t(value)]);
+      const std::vector<int> products{producers_[size_t(x)], producers_[size_t(y)]};
+      nodes.insert(nodes.end(), products.begin(), products.end());
+      const int norm = norm_before(graph_, producers_, consumers_, products);
+      if (norm >= 0) nodes.push_back(norm);
       std::sort(nodes.begin(), nodes.end());
     }
     return gates;
@@ -74,7 +76,7 @@ class Search {
         columns_of(*b.info) != columns || a.info->op_type() != b.info->op_type() || a.inputs[0] != b.inputs[0] ||
         a.inputs.size() != b.inputs.size())
       return false;
-    if (is_matmul_nbits(*a.info))
+    if (is_quantized_product(*a.info))
       for (const char* attribute : {"K", "bits", "block_size"})
         if (a.info->find_int(attribute) != b.info->find_int(attribute)) return false;
     for (size_t i = 1; i < a.inputs.size(); ++i)
@@ -157,22 +159,17 @@ void join_gate(Plan& plan) {
   const Step* const sigmoid = find([](const Step& step) { return is_sigmoid(*step.node); });
   const Step* const silu = sigmoid ? reader_of(sigmoid->outputs[0]) : nullptr;
   Step* const last = silu ? reader_of(silu->outputs[0]) : nullptr;
-  if (!last || (plan.steps.size() != 3 && plan.steps.size() != 5)) return;
+  if (!last) return;
   const int x = sigmoid->inputs[0], y = last->inputs[last->inputs[0] == silu->outputs[0] ? 1 : 0];
+  const Step *const left = maker_of(x), *const right = maker_of(y);
+  const std::set<const Step*> joined{sigmoid, silu, last, left, right};
   std::vector<Step> steps;
-  if (plan.steps.size() == 5) {
-    const Step *const left = maker_of(x), *const right = maker_of(y);
-    if (!left || !right) return;
-    steps.push_back(join_products(plan, *left, *right));
-  }
-  Step& gate = steps.emplace_back(std::move(*last));
-  if (steps.size() == 2) {
-    gate.inputs = steps[0].outputs;
-    gate.make = ops::make_gate_of_both;
-  } else {
-    gate.inputs = {x, y};
-    gate.make = ops::make_gate;
-  }
+  for (Step& step : plan.steps)
+    if (!joined.contains(&step)) steps.push_back(std::move(step));
+  std::vector<int> factors{x, y};
+  if (left && right) factors = steps.emplace_back(join_products(plan, *left, *right)).outputs;
+  steps.push_back(
+      {std::move(last->node), factors, last->outputs, factors.size() == 1 ? ops::make_gate_of_both : ops::make_gate});
   plan.steps = std::move(steps);
 }
 

@@ -1,5 +1,6 @@
 // What a region becomes: operators in the order of their running, on values some of which have another layout.
 #pragma once
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -12,7 +13,7 @@ struct Step {
   std::unique_ptr<Variant> node;
   std::vector<int> inputs, outputs;  // values; -1 where absent
   // What runs it, if no operator does that models may ask for; it reads no input on the host.
-  std::unique_ptr<ops::Op> (*make)(const NodeInfo&) = nullptr;
+  std::function<std::unique_ptr<ops::Op>(const NodeInfo&)> make = {};
 };
 
 // Value `inner` is the memory of `outer`, an input or an output of the plan, with the channels spoken of as last.

@@ -4,12 +4,11 @@
 // units well before it needs them, also for those of the columns that come next, so that reading never pauses; what a
 // block multiplies by waits in shared memory.
 #include <algorithm>
+#include <optional>
 #include <utility>
 
-#include "device/device.h"
-#include "device/neighbours.h"
-#include "device/warp.h"
 #include "ops/dispatch.h"
+#include "ops/quantize/stream_rows.h"
 #include "ops/quantize/weave.h"
 
 namespace encore::ops {
@@ -24,9 +23,10 @@ using device::SumTile;
 using device::Warp;
 
 constexpr int kRows = 8, kMostRows = 16, kMostWarps = 16;
+constexpr int kPitch = 20;  // floats; so that lanes write to banks of their own
 
-// For kTiles * kRows rows. kZeros: there are zero points.
-template <class T, int kBits, int kTiles, bool kZeros>
+// For kTiles * kRows rows, which Rows brings. kZeros: there are zero points.
+template <class T, int kBits, int kTiles, bool kZeros, class Rows>
 struct StreamCodes {
   using Form = Weave<kBits>;
   static constexpr int kMaxThreads = 32 * kMostWarps;
@@ -36,7 +36,6 @@ struct StreamCodes {
   static constexpr int kGroups = Form::kGroups, kTaken = Form::kPart / 2;
   // Groups that are multiplied in turns, so that none waits for its own sums.
   static constexpr int kTurns = kBits == 2 ? 1 : kZeros || kTiles > 1 ? 2 : kGroups;
-  static constexpr int kPitch = 20;  // floats; so that lanes write to banks of their own
   struct Shared {
     float bias[2][Form::kRows];
   };
@@ -57,7 +56,7 @@ struct StreamCodes {
     SumTile at[kTiles];
   };
 
-  const T* a;
+  Rows rows;
   T* y;
   const T* bias;
   const uint8_t* codes;
@@ -69,11 +68,12 @@ struct StreamCodes {
   DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
     const int warps = b.size() / 32, step = int(b.count());
     PerThread<Held, kMaxThreads> held;
-    b.threads([&](int t, Shared& s) {
-      UNROLL for (int h = 0; h < kHeld; ++h) load(held[t].at[h], int(b.index()), t % 32, t / 32 + h * warps);
-      b.wait();
-      keep_rows(rows_in(b, s), t, b.size());
-    });
+    rows.keep(
+        b, RowsExtent{count, depth, pitch, units * Form::kUnit},
+        [&](int t) {
+          UNROLL for (int h = 0; h < kHeld; ++h) load(held[t].at[h], int(b.index()), t % 32, t / 32 + h * warps);
+        },
+        [&](Shared& s) { return rows_in(b, s); }, [&](Shared& s) { return sums_in(b, s, 0); });
     int tile = int(b.index()), side = 0;  // of what is double, so that a tile is joined while the next is made
     NO_UNROLL for (; tile < tiles; tile += step, side ^= 1) {
       device::for_each_warp(b, [&](Warp warp, Shared& s) {
@@ -112,25 +112,6 @@ struct StreamCodes {
     return b.template dynamic<float>(s) + side * (b.size() / 32) * count * kPitch;
   }
   DEVICE_FN T* rows_in(const Block<Shared>& b, Shared& s) const { return reinterpret_cast<T*>(sums_in(b, s, 2)); }
-
-  // The rows of a, with zeros to the end of their last unit.
-  DEVICE_FN void keep_rows(T* to, int t, int threads) const {
-    constexpr int kAtOnce = 4;
-    const unsigned of_row = unsigned(pitch) / 8, all = unsigned(count) * of_row;
-    NO_UNROLL for (unsigned first = unsigned(t); first < all; first += unsigned(kAtOnce * threads)) {
-      Granule some[kAtOnce];
-      UNROLL for (int n = 0; n < kAtOnce; ++n) {
-        const unsigned i = first + unsigned(n * threads), row = i / of_row, at = (i - row * of_row) * 8;
-        some[n] = Granule{};
-        if (i < all && at < unsigned(depth))
-          some[n] = *reinterpret_cast<const Granule*>(a + size_t(row) * unsigned(depth) + at);
-      }
-      UNROLL for (int n = 0; n < kAtOnce; ++n) {
-        const unsigned i = first + unsigned(n * threads);
-        if (i < all) reinterpret_cast<Granule*>(to)[i] = some[n];
-      }
-    }
-  }
 
   DEVICE_FN void load(Unit& into, int tile, int lane, int unit) const {
     if (tile >= tiles || unit >= units) return;
@@ -249,52 +230,97 @@ struct StreamCodes {
   }
 };
 
-template <class T, int kBits, int kTiles, bool kZeros>
-bool launch(StreamRef stream, const BlockProduct& p, const BlockCodes& w, const WovenCodes& woven) {
-  using Kernel = StreamCodes<T, kBits, kTiles, kZeros>;
+// How a launch is spread.
+struct Spread {
+  int64_t tiles, pitch, warps, blocks, bytes;
+};
+
+// Nothing if shared memory has no room for the rows. A block has `least_warps`, or more.
+template <int kBits>
+std::optional<Spread> spread_of(int device, int64_t count, const BlockCodes& w, int64_t least_warps) {
   using Form = Weave<kBits>;
   const int64_t units = Form::units(w), tiles = (w.rows + Form::kRows - 1) / Form::kRows;
   // Half a line more than units have, so that neighbouring rows lie in banks of their own.
-  const int64_t pitch = units * Form::kUnit + 32, multiprocessors = device::multiprocessors(stream.device());
-  const auto bytes = [&](int64_t warps) { return p.count * (2 * warps * Kernel::kPitch * 4 + pitch * 2); };
+  const int64_t pitch = units * Form::kUnit + 32, multiprocessors = device::multiprocessors(device);
+  const auto bytes = [&](int64_t warps) { return count * (2 * warps * kPitch * 4 + pitch * 2); };
   constexpr int64_t kOthers = 2048;  // that a block takes besides
   // As many blocks on a multiprocessor as have kMostWarps warps together: of fewer warps if there are tiles enough.
   int64_t warps = tiles <= multiprocessors       ? kMostWarps
                   : tiles <= 2 * multiprocessors ? kMostWarps / 2
                                                  : kMostWarps / 4;
-  while (warps < kMostWarps && (bytes(warps) + kOthers) * (kMostWarps / warps) > device::kMostSharedBytes) warps *= 2;
-  if (bytes(warps) + kOthers > device::kMostSharedBytes || tiles * units >= int64_t(1) << 31) return false;
+  const auto are_few = [&] {
+    return warps < least_warps || (bytes(warps) + kOthers) * (kMostWarps / warps) > device::kMostSharedBytes;
+  };
+  while (warps < kMostWarps && are_few()) warps *= 2;
+  if (warps < least_warps || bytes(warps) + kOthers > device::kMostSharedBytes || tiles * units >= int64_t(1) << 31)
+    return {};
   const int64_t slots = multiprocessors * (kMostWarps / warps), rounds = (tiles + slots - 1) / slots;
-  const int64_t blocks = (tiles + rounds - 1) / rounds;  // so that all have as much to do
-  device::block_kernel<typename Kernel::Shared>(
-      stream, {blocks, int(32 * warps), bytes(warps)},
-      Kernel{static_cast<const T*>(p.a), static_cast<T*>(p.y), static_cast<const T*>(p.bias), woven.codes, woven.scales,
-             woven.zeros, int(p.count), int(w.depth), int(w.rows), int(units), int(tiles), int(pitch),
-             Form::shares(w) == 1});
-  return true;
+  // So many blocks that all have as much to do.
+  return Spread{tiles, pitch, warps, (tiles + rounds - 1) / rounds, bytes(warps)};
 }
+template <int kBits>
+std::optional<Spread> spread_normed(int device, int64_t count, const BlockCodes& w) {
+  const int64_t strips = count * RowsNormed<Half>::strips(Weave<kBits>::units(w) * Weave<kBits>::kUnit);
+  return spread_of<kBits>(device, count, w, (strips + RowsNormed<Half>::kKeep - 1) / RowsNormed<Half>::kKeep);
+}
+
+template <class T, int kBits, int kTiles, bool kZeros, class Rows>
+void launch(StreamRef stream, const Rows& rows, const BlockProduct& p, const BlockCodes& w, const WovenCodes& woven,
+            const Spread& spread) {
+  using Kernel = StreamCodes<T, kBits, kTiles, kZeros, Rows>;
+  using Form = Weave<kBits>;
+  device::block_kernel<typename Kernel::Shared>(
+      stream, {spread.blocks, int(32 * spread.warps), spread.bytes},
+      Kernel{rows, static_cast<T*>(p.y), static_cast<const T*>(p.bias), woven.codes, woven.scales, woven.zeros,
+             int(p.count), int(w.depth), int(w.rows), int(Form::units(w)), int(spread.tiles), int(spread.pitch),
+             Form::shares(w) == 1});
+}
+
+template <class F>
+auto for_bits(int bits, F f) {
+  switch (bits) {
+    case 2: return f.template operator()<2>();
+    case 4: return f.template operator()<4>();
+    default: return f.template operator()<8>();
+  }
+}
+
+bool has_all(const BlockCodes& w, const WovenCodes& woven) { return woven.scales && (!w.zeros || woven.zeros); }
 
 }  // namespace
 
 bool multiply_stream(StreamRef stream, const BlockProduct& p, const BlockCodes& w, const WovenCodes& woven) {
-  if (p.count > kMostRows || !woven.scales || (w.zeros && !woven.zeros)) return false;
-  if (reinterpret_cast<uintptr_t>(p.a) % 16 != 0) return false;
-  bool done = false;
-  dispatch(TypeList<Half, BFloat16>{}, p.type, [&]<class T> {
-    const auto of_bits = [&]<int kBits> {
-      const auto of_rows = [&]<int kTiles> {
-        done = woven.zeros ? launch<T, kBits, kTiles, true>(stream, p, w, woven)
-                           : launch<T, kBits, kTiles, false>(stream, p, w, woven);
-      };
-      p.count > kRows ? of_rows.template operator()<2>() : of_rows.template operator()<1>();
-    };
-    switch (w.bits) {
-      case 2: return of_bits.template operator()<2>();
-      case 4: return of_bits.template operator()<4>();
-      default: return of_bits.template operator()<8>();
-    }
+  if (p.count > kMostRows || !has_all(w, woven) || reinterpret_cast<uintptr_t>(p.a) % 16 != 0) return false;
+  return for_bits(w.bits, [&]<int kBits> {
+    const auto spread = spread_of<kBits>(stream.device(), p.count, w, 1);
+    if (spread)
+      dispatch(TypeList<Half, BFloat16>{}, p.type, [&]<class T> {
+        const RowsAsTheyAre<T> rows{static_cast<const T*>(p.a)};
+        const auto of_rows = [&]<int kTiles> {
+          woven.zeros ? launch<T, kBits, kTiles, true>(stream, rows, p, w, woven, *spread)
+                      : launch<T, kBits, kTiles, false>(stream, rows, p, w, woven, *spread);
+        };
+        p.count > kRows ? of_rows.template operator()<2>() : of_rows.template operator()<1>();
+      });
+    return spread.has_value();
   });
-  return done;
+}
+
+bool can_norm_on_the_way(int device, int64_t count, const BlockCodes& w, const WovenCodes& woven) {
+  if (count == 0 || count > kRows || !woven.codes || !has_all(w, woven)) return false;
+  return for_bits(w.bits, [&]<int kBits> { return spread_normed<kBits>(device, count, w).has_value(); });
+}
+
+void multiply_normed(StreamRef stream, const RowNorm& norm, const BlockProduct& p, const BlockCodes& w,
+                     const WovenCodes& woven) {
+  for_bits(w.bits, [&]<int kBits> {
+    const Spread spread = spread_normed<kBits>(stream.device(), p.count, w).value();
+    dispatch(TypeList<Half, BFloat16>{}, p.type, [&]<class T> {
+      const RowsNormed<T> rows(norm, Weave<kBits>::units(w) * Weave<kBits>::kUnit);
+      woven.zeros ? launch<T, kBits, 1, true>(stream, rows, p, w, woven, spread)
+                  : launch<T, kBits, 1, false>(stream, rows, p, w, woven, spread);
+    });
+  });
 }
 
 }  // namespace encore::ops

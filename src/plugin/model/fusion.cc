@@ -4,6 +4,7 @@
 #include <set>
 
 #include "fuse/gates.h"
+#include "fuse/norms.h"
 #include "fuse/regions.h"
 #include "ops/registry.h"
 #include "plugin/host/fence.h"
@@ -15,12 +16,12 @@ using ops::Type;
 
 namespace {
 
-// Whether there is anything that regions begin with, or gates.
+// Whether there is anything that regions begin with, or gates, or what a norm goes with.
 bool has_beginning(const std::vector<const OrtNode*>& nodes) {
   return std::any_of(nodes.begin(), nodes.end(), [](const OrtNode* node) {
     const char* op = nullptr;
     check(ort().api->Node_GetOperatorType(node, &op));
-    for (const std::string_view begins : {"Conv", "ConvTranspose", "Sigmoid"})
+    for (const std::string_view begins : {"Conv", "ConvTranspose", "Sigmoid", "MatMulNBits"})
       if (op == begins) return true;
     return false;
   });
@@ -137,10 +138,12 @@ fuse::Plan FusedGraph::plan(const GraphNodeInfo& fused) {
   for (int i = 0; i < fused.input_count(); ++i) inputs.push_back(find(fused.input_value(i)));
   for (int i = 0; i < fused.output_count(); ++i) outputs.push_back(find(fused.output_value(i)));
   fuse::Plan plan = fuse::plan_of(graph_, std::move(inputs), std::move(outputs), has_convolution && !is_turned);
-  if (has_convolution)
+  if (has_convolution) {
     fuse::join_convolutions(plan);
-  else
+  } else {
     fuse::join_gate(plan);
+    fuse::join_norm(plan);
+  }
   return plan;
 }
 
@@ -168,6 +171,7 @@ std::vector<Region> find_regions(const OrtGraph* graph, const std::vector<const 
   };
   add(fuse::find_regions(whole.graph_, {.are_channels_last = are_channels_last}), "convolutions and what is between");
   add(fuse::find_gates(whole.graph_), "a gate");
+  add(fuse::find_norms(whole.graph_), "a norm and a product");
   return regions;
 }
 
