@@ -258,8 +258,9 @@ def test_misaligned(encore, make_model):
     feeds = {name: values.astype(np.float16) for name, values in net.feeds(2).items()}
     wanted = dict(zip(net.outputs, apart.run(None, feeds), strict=True))
     for misaligned in (*feeds, *wanted):
-        memory = {name: es.on_device(np.append(values, values.dtype.type(0))) for name, values in feeds.items()}
-        memory |= {name: es.on_device(np.zeros(values.size + 1, np.float16)) for name, values in wanted.items()}
+        memory = {
+            name: es.on_device(np.zeros(values.size + 1, np.float16)) for name, values in {**feeds, **wanted}.items()
+        }
         binding, device = session.io_binding(), capi.OrtDevice(1, 0, es.NVIDIA, 0)
         for name, values in {**feeds, **wanted}.items():
             at = 1 if name == misaligned else 0

@@ -238,6 +238,20 @@ def test_greedy_tokens(encore, name, kind):
 
 
 @pytest.mark.newest
+@pytest.mark.parametrize("name, norms", [("llama", 5), ("qwen", 5), ("gptoss", 3)])
+def test_products_by_four_bits_norm_their_rows(encore, name, norms):
+    """But for those of experts."""
+    if not es.on_virtual_gpu():
+        return
+    model = language_zoo.load(name, "int4")
+    session = es.make_session(model)
+    step = Steps(session, model, 1).step
+    kernels = [work["name"] for work in es.trace(session, step.run) if work["what"] == "kernel"]
+    assert sum("RowsNormed" in kernel for kernel in kernels) == norms
+    assert sum("NormalizeFewRows" in kernel for kernel in kernels) == 5 - norms
+
+
+@pytest.mark.newest
 @es.needs_graphs
 @pytest.mark.parametrize("name, kind", PAGED)
 def test_pages(encore, name, kind):

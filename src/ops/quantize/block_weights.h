@@ -51,8 +51,8 @@ const uint8_t* weave_zeros(Prepack& prepack, const BlockCodes& weights, const vo
 // `weights` without codes.
 void multiply(Context& context, const BlockProduct& product, const BlockCodes& weights, const WovenCodes& woven);
 // Whether a product of so many rows can norm them on the way, as x of `norm` comes to it: then nothing but the sum of
-// what is normed is written. Halves are in question, which begin at 16 bytes, with gamma and with or without a skip that
-// has rows for all.
+// what is normed is written. Halves are in question, which begin at 16 bytes, with gamma and with or without a skip
+// that has rows for all.
 bool can_norm_on_the_way(int device, int64_t count, const BlockCodes& weights, const WovenCodes& woven);
 void multiply_normed(StreamRef stream, const RowNorm& norm, const BlockProduct& product, const BlockCodes& weights,
                      const WovenCodes& woven);
