@@ -174,6 +174,26 @@ def test_a_gate_takes_the_norm_along(encore, make_model, capfd, dtype, norm, row
         assert len(kernels_of(session, feeds)) == len(feeds) + len(net.outputs) + 2
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_comes(encore, make_model, capfd, seed):
+    random = np.random.default_rng([seed, 77])
+    pick = lambda *some: some[random.integers(len(some))]
+    dtype, norm, is_gate, bits = pick(*TYPES), pick(*NORMS), pick(False, True), pick(2, 4, 8)
+    depth, block = 8 * int(random.integers(1, 260)), pick(64, 128, 256)
+    net = Network(dtype, depth, norm, epsilon=pick(1e-6, 1e-5, 0.1), seed=seed)
+    columns, zeros = 8 * int(random.integers(1, 60)), pick(False, True)
+    if is_gate:
+        net.gate(columns, bits=bits, block=block, zeros=zeros)
+    else:
+        net.product("y", columns, bits, block, zeros, bias=pick(False, True))
+    net.output("y", columns)
+    if norm == SKIP and pick(False, True):
+        net.output("sum", depth)
+    rows = [int(n) for n in (random.integers(1, 3), random.integers(1, 7))]
+    sizes = [6] if is_gate else [2]
+    check(net.model(make_model), net.feeds(*rows, seed=seed), dtype, capfd, sizes, on_the_way=np.prod(rows) <= 8)
+
+
 @es.needs_graphs
 @pytest.mark.parametrize("how", ["product", "gate"])
 @pytest.mark.parametrize("rows", [1, 20])
