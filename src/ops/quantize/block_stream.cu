@@ -276,15 +276,6 @@ void launch(StreamRef stream, const Rows& rows, const BlockProduct& p, const Blo
              Form::shares(w) == 1});
 }
 
-template <class F>
-auto for_bits(int bits, F f) {
-  switch (bits) {
-    case 2: return f.template operator()<2>();
-    case 4: return f.template operator()<4>();
-    default: return f.template operator()<8>();
-  }
-}
-
 bool has_all(const BlockCodes& w, const WovenCodes& woven) { return woven.scales && (!w.zeros || woven.zeros); }
 
 }  // namespace

@@ -50,10 +50,10 @@ const uint8_t* weave_zeros(Prepack& prepack, const BlockCodes& weights, const vo
 
 // `weights` without codes.
 void multiply(Context& context, const BlockProduct& product, const BlockCodes& weights, const WovenCodes& woven);
-// Whether a product of so many rows can norm them on the way, as x of `norm` comes to it: then nothing but the sum of
-// what is normed is written. Halves are in question, which begin at 16 bytes, with gamma and with or without a skip
-// that has rows for all.
+// Whether blocks can norm so many rows on their way to the product, each for itself.
 bool can_norm_on_the_way(int device, int64_t count, const BlockCodes& weights, const WovenCodes& woven);
+// a is what `norm` makes of x and a skip that has as many rows, or none; neither is it written, nor are mean and
+// deviation. All that is read are halves and begins at a multiple of 16 bytes.
 void multiply_normed(StreamRef stream, const RowNorm& norm, const BlockProduct& product, const BlockCodes& weights,
                      const WovenCodes& woven);
 // For a few rows: tensor cores take the codes as they come out of memory. False if the problem is another one.

@@ -60,15 +60,6 @@ struct WeaveShares {
   }
 };
 
-template <class F>
-auto for_bits(int bits, F f) {
-  switch (bits) {
-    case 2: return f.template operator()<2>();
-    case 4: return f.template operator()<4>();
-    default: return f.template operator()<8>();
-  }
-}
-
 template <class T, int kBits>
 const T* weave_shares(Prepack& prepack, const BlockCodes& w, const T* from, int64_t row_size, int bits) {
   using Form = Weave<kBits>;

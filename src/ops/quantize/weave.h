@@ -36,6 +36,16 @@ struct Weave {
   }
 };
 
+// Calls f.template operator()<kBits>().
+template <class F>
+auto for_bits(int bits, F f) {
+  switch (bits) {
+    case 2: return f.template operator()<2>();
+    case 4: return f.template operator()<4>();
+    default: return f.template operator()<8>();
+  }
+}
+
 // Whole numbers in 8 bits find no room in a bfloat16's mantissa beside a power of two; by way of float they do.
 template <class T, int kBits>
 struct Numbers : device::PairedCodes<T, kBits> {
