@@ -141,15 +141,41 @@ def test_a_prompt_and_what_follows(dtype):
 
 
 @only_if(on_virtual_gpu())
-@pytest.mark.parametrize("rows", [1, 4])
-def test_decoding_takes_three_launches(rows):
+@pytest.mark.parametrize("rows, launches", [(1, ["AttendNew"]), (4, ["AddPackedRows", "AttendGroup", "Combine"])])
+def test_decoding_takes_few_launches(rows, launches):
     decoder = Decoder(1, 8, 2, 64, 4096, "float16", graph=False, rows=rows)
     decoder.step([700])
     kernels = encore_session.trace(decoder.session, lambda: decoder.step([701]))
     names = [k["name"] for k in kernels if k["what"] == "kernel"]
-    assert len(names) == 3 and all(n in name for n, name in zip(("AddPackedRows", "AttendGroup", "Combine"), names)), (
-        names
-    )
+    assert len(names) == len(launches) and all(n in name for n, name in zip(launches, names)), names
+
+
+@only_if(on_virtual_gpu())
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"heads": 8, "kv_heads": 8, "size": 64, "room": 1, "lasts": [0]},
+        {"heads": 32, "kv_heads": 8, "size": 64, "room": 2048, "lasts": [0, 1, 16, 17, 255, 1024, 2047]},
+        {"heads": 14, "kv_heads": 2, "size": 64, "room": 1000, "lasts": [5, 400, 999], "batch": 3},
+        {"heads": 32, "kv_heads": 4, "size": 128, "room": 700, "lasts": [3, 699]},
+        {"heads": 16, "kv_heads": 4, "size": 96, "room": 300, "lasts": [1, 130], "batch": 2},
+        {"heads": 4, "kv_heads": 2, "size": 48, "room": 257, "lasts": [0, 256]},
+        {"heads": 8, "kv_heads": 2, "size": 64, "room": 900, "lasts": [0, 40, 880], "local_window_size": 33},
+        {"heads": 8, "kv_heads": 2, "size": 64, "room": 900, "lasts": [0, 880], "local_window_size": 1},
+        {"heads": 8, "kv_heads": 2, "size": 64, "room": 500, "lasts": [0, 450], "smooth_softmax": 1, "softcap": 2.0},
+    ],
+    ids=lambda case: "_".join(map(str, case.values())),
+)
+def test_a_new_row_takes_one_launch(case):
+    case = dict(case)
+    heads, kv_heads, size, room, lasts = (case.pop(k) for k in ("heads", "kv_heads", "size", "room", "lasts"))
+    batch = case.pop("batch", 1)
+    decoder = Decoder(batch, heads, kv_heads, size, room, "float16", **case)
+    for last in lasts:
+        close(decoder, decoder.step([max(last - 7 * i, 0) for i in range(batch)]))
+    kernels = encore_session.trace(decoder.session, lambda: decoder.step([lasts[0]] * batch, EAGER))
+    names = [k["name"] for k in kernels if k["what"] == "kernel"]
+    assert len(names) == 1 and "AttendNew" in names[0], names
 
 
 # ---- Rotary embeddings

@@ -1,7 +1,8 @@
-#include "device/launch.h"
+#include "device/cluster.h"
 
 #include <algorithm>
 #include <array>
+#include <bit>
 
 #include "device/cuda/built_for.h"
 #include "device/cuda/capture.h"
@@ -65,9 +66,17 @@ bool waits_by_itself(int device) {
   known[size_t(device)].store(waits ? yes : no, std::memory_order_relaxed);
   return waits;
 }
-}  // namespace
 
-void launch(StreamRef stream, const void* entry, Blocks grid, void** arguments, std::string_view kernel) {
+cudaLaunchAttribute clusters_of(int blocks) {
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = unsigned(blocks);
+  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  return attribute;
+}
+
+void launch(StreamRef stream, const void* entry, const Blocks& grid, int in_cluster, void** arguments,
+            std::string_view kernel) {
   constexpr int64_t kMostBlocks = 0x7fffffff;
   if (grid.blocks > kMostBlocks) [[unlikely]]
     throw Error(Code::invalid_input, text("a launch cannot have ", grid.blocks, " blocks"), std::string(kernel));
@@ -75,20 +84,59 @@ void launch(StreamRef stream, const void* entry, Blocks grid, void** arguments, 
     throw Error(Code::invalid_input,
                 text("a block cannot have ", grid.threads, " threads: it takes a multiple of 32, at most 1024"),
                 std::string(kernel));
-  cudaLaunchAttribute may_start_early = {};
-  may_start_early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  may_start_early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2] = {};
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(unsigned(grid.blocks));
   config.blockDim = dim3(unsigned(grid.threads));
   config.dynamicSmemBytes = size_t(grid.dynamic_bytes);
   config.stream = static_cast<cudaStream_t>(stream.native());
-  config.attrs = &may_start_early;
-  config.numAttrs = !grid.late && waits_by_itself(stream.device()) ? 1 : 0;
+  config.attrs = attributes;
+  if (!grid.late && waits_by_itself(stream.device())) {
+    cudaLaunchAttribute& may_start_early = attributes[config.numAttrs++];
+    may_start_early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    may_start_early.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (in_cluster > 1) attributes[config.numAttrs++] = clusters_of(in_cluster);
   const cudaError_t result = cudaLaunchKernelExC(&config, entry, arguments);
   if (result != cudaSuccess) [[unlikely]]
     raise(result, text("cudaLaunchKernelExC of ", kernel));
   note_capture(stream, kernel);
+}
+}  // namespace
+
+void launch(StreamRef stream, const void* entry, Blocks grid, void** arguments, std::string_view kernel) {
+  launch(stream, entry, grid, 1, arguments, kernel);
+}
+void launch(StreamRef stream, const void* entry, const Clusters& grid, void** arguments, std::string_view kernel) {
+  if (grid.blocks < 1 || grid.blocks > kMostInCluster || !std::has_single_bit(unsigned(grid.blocks))) [[unlikely]]
+    throw Error(
+        Code::invalid_input,
+        text("a cluster cannot have ", grid.blocks, " blocks: it takes a power of two, at most ", kMostInCluster),
+        std::string(kernel));
+  const int64_t clusters = std::min<int64_t>(grid.clusters, int64_t(1) << 40);  // too many, and no overflow
+  launch(stream, entry, {clusters * grid.blocks, grid.threads}, grid.blocks, arguments, kernel);
+}
+
+int most_in_cluster(int device, const void* entry, int threads, MostInCluster& known) {
+  std::atomic<int8_t>& answer = known[size_t(device)];
+  if (const int most = answer.load(std::memory_order_relaxed)) return most;
+  int most = waits_by_itself(device) ? kMostInCluster : 1;
+  if (most > 1) {
+    const RelaxedCapture relaxed;  // the kernel may have to be loaded first
+    check(cudaFuncSetAttribute(entry, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "cudaFuncSetAttribute");
+    for (int together = 0; most > 1; most /= 2) {
+      cudaLaunchAttribute attribute = clusters_of(most);
+      cudaLaunchConfig_t config = {};
+      config.gridDim = dim3(unsigned(most));
+      config.blockDim = dim3(unsigned(threads));
+      config.attrs = &attribute;
+      config.numAttrs = 1;
+      check(cudaOccupancyMaxActiveClusters(&together, entry, &config), "cudaOccupancyMaxActiveClusters");
+      if (together > 0) break;
+    }
+  }
+  answer.store(int8_t(most), std::memory_order_relaxed);
+  return most;
 }
 
 }  // namespace encore::device::cuda

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "device/architectures.h"
+#include "device/cluster.h"
 #include "device/error.h"
 #include "device/virtual/control.h"
 #include "device/virtual/stream_state.h"
@@ -57,6 +58,8 @@ size_t memory_bytes() {
   require(bytes >= 0, kMemoryBytes, " must be a number of bytes");
   return size_t(bytes);
 }
+
+bool has_clusters() { return settings().capability >= 900; }
 
 void delay() {
   const int64_t most = settings().delay_us.load(std::memory_order_relaxed);

@@ -161,46 +161,10 @@ struct AttendGroup {
       }
     });
     device::for_each_warp(b, [&](const Warp& warp, Shared& s) {
-      const int thread = 32 * warp.index();
       PerThread<State, 32> state;
       warp.lanes([&](int lane) { state[lane].clear(); });
-      for (int slot = first + warp.index() * kKeys; slot < end; slot += kWarps * kKeys) {
-        const int next = slot + kWarps * kKeys;
-        PerThread<Scores, 32> scores;
-        PerThread<OfRows, 32> tops;
-        warp.lanes([&](int lane) { scores[lane] = Scores{}; });
-        UNROLL for (int c = 0; c < kChunks; ++c) {
-          UNROLL for (int r = 0; r < kTiles; ++r) {
-            UNROLL for (int half = 0; half < 2; ++half) {
-              warp.template multiply<T>(
-                  [&](int lane) -> SumTile& { return scores[lane].at[r][half % kWays]; },
-                  [&](int lane) {
-                    const Keys& of = keys[thread + lane];
-                    const Words a = Source::words(of.at[0][c]), d = Source::words(of.at[1][c]);
-                    return LeftTile{{a.at[2 * half], d.at[2 * half], a.at[2 * half + 1], d.at[2 * half + 1]}};
-                  },
-                  [&](int lane) {
-                    const Words& of = s.q[r][c][lane];
-                    return RightTile{{of.at[2 * half], of.at[2 * half + 1]}};
-                  });
-            }
-          }
-        }
-        warp.lanes([&](int lane) {
-          bool there[2] = {true, true};
-          if constexpr (Source::kHoles) {
-            UNROLL for (int i = 0; i < 2; ++i) there[i] = keys[thread + lane].there[i];
-          }
-          load_keys(keys[thread + lane], b, s, tile, next, end, slots, lane);
-          const auto look = source.look(b, s, tile, slot, end, slots);
-          const bool plain = source.template plain<kKeys>(look, slot, end, all, rows) && there[0] && there[1];
-          judge(scores[lane], tops[lane], s, tile, look, slot, end, plain, there, factor, lane);
-        });
-        State::take(warp, state, scores, tops, [&](int lane, int key, int span, int i) {
-          return Source::words(values[thread + lane].at[key][span]).at[i];
-        });
-        warp.lanes([&](int lane) { load_values(values[thread + lane], b, s, tile, next, end, slots, lane); });
-      }
+      look_at(warp, b, s, state, keys, values,
+              {tile, slots, all, first + warp.index() * kKeys, end, kWarps * kKeys, factor});
       State::show(warp, state, s.top[warp.index()], s.total[warp.index()],
                   b.template dynamic<float>(s) + warp.index() * kRows * kSumsRow);
     });
@@ -213,10 +177,64 @@ struct AttendGroup {
     });
   }
 
- private:
+  // What a warp looks at: tiles of the slots from `first` to end, every one `step` behind the one before. Each row sees
+  // the keys in `all`.
+  struct Walked {
+    const Tile& tile;
+    const Slots& slots;
+    KeyRange all;
+    int first, end, step;
+    float factor;  // of scores
+  };
+  // The keys and values of the first tile are on their way to the warp's threads.
+  template <class B, class S, int kMost>
+  DEVICE_FN void look_at(const Warp& warp, B& b, S& s, PerThread<State, 32>& state, PerThread<Keys, kMost>& keys,
+                         PerThread<Values, kMost>& values, const Walked& walked) const {
+    const Tile& tile = walked.tile;
+    const Slots& slots = walked.slots;
+    const int thread = 32 * warp.index(), end = walked.end;
+    for (int slot = walked.first; slot < end; slot += walked.step) {
+      const int next = slot + walked.step;
+      PerThread<Scores, 32> scores;
+      PerThread<OfRows, 32> tops;
+      warp.lanes([&](int lane) { scores[lane] = Scores{}; });
+      UNROLL for (int c = 0; c < kChunks; ++c) {
+        UNROLL for (int r = 0; r < kTiles; ++r) {
+          UNROLL for (int half = 0; half < 2; ++half) {
+            warp.template multiply<T>(
+                [&](int lane) -> SumTile& { return scores[lane].at[r][half % kWays]; },
+                [&](int lane) {
+                  const Keys& of = keys[thread + lane];
+                  const Words a = Source::words(of.at[0][c]), d = Source::words(of.at[1][c]);
+                  return LeftTile{{a.at[2 * half], d.at[2 * half], a.at[2 * half + 1], d.at[2 * half + 1]}};
+                },
+                [&](int lane) {
+                  const Words& of = s.q[r][c][lane];
+                  return RightTile{{of.at[2 * half], of.at[2 * half + 1]}};
+                });
+          }
+        }
+      }
+      warp.lanes([&](int lane) {
+        bool there[2] = {true, true};
+        if constexpr (Source::kHoles) {
+          UNROLL for (int i = 0; i < 2; ++i) there[i] = keys[thread + lane].there[i];
+        }
+        load_keys(keys[thread + lane], b, s, tile, next, end, slots, lane);
+        const auto look = source.look(b, s, tile, slot, end, slots);
+        const bool plain = source.template plain<kKeys>(look, slot, end, walked.all, tile.rows) && there[0] && there[1];
+        judge(scores[lane], tops[lane], s, tile, look, slot, end, plain, there, walked.factor, lane);
+      });
+      State::take(warp, state, scores, tops, [&](int lane, int key, int span, int i) {
+        return Source::words(values[thread + lane].at[key][span]).at[i];
+      });
+      warp.lanes([&](int lane) { load_values(values[thread + lane], b, s, tile, next, end, slots, lane); });
+    }
+  }
   // A lane's part of the tile that begins with `slot`; zeros from `end` on.
-  DEVICE_FN void load_keys(Keys& to, const Block<Shared>& b, const Shared& s, const Tile& tile, int slot, int end,
-                           const Slots& slots, int lane) const {
+  template <class B, class S>
+  DEVICE_FN void load_keys(Keys& to, const B& b, const S& s, const Tile& tile, int slot, int end, const Slots& slots,
+                           int lane) const {
     const auto walk = source.template walk<false>(b, s, tile, slot, end, slots);
     UNROLL for (int i = 0; i < 2; ++i) {
       const int one = slot + lane / 4 + 8 * i;
@@ -229,7 +247,8 @@ struct AttendGroup {
       }
     }
   }
-  DEVICE_FN void load_values(Values& to, const Block<Shared>& b, const Shared& s, const Tile& tile, int slot, int end,
+  template <class B, class S>
+  DEVICE_FN void load_values(Values& to, const B& b, const S& s, const Tile& tile, int slot, int end,
                              const Slots& slots, int lane) const {
     const auto walk = source.template walk<true>(b, s, tile, slot, end, slots);
     UNROLL for (int i = 0; i < 4; ++i) {
@@ -242,9 +261,12 @@ struct AttendGroup {
       }
     }
   }
+
+ private:
   // From products to masked scores, of which a lane's largest go to `tops`. `plain`: every row sees all of these keys.
-  DEVICE_FN void judge(Scores& scores, OfRows& tops, const Shared& s, const Tile& tile, const auto& look, int slot,
-                       int end, bool plain, const bool (&there)[2], float factor, int lane) const {
+  template <class S>
+  DEVICE_FN void judge(Scores& scores, OfRows& tops, const S& s, const Tile& tile, const auto& look, int slot, int end,
+                       bool plain, const bool (&there)[2], float factor, int lane) const {
     UNROLL for (int r = 0; r < kTiles; ++r) {
       SumTile& scored = scores.at[r][0];
       UNROLL for (int i = 0; i < 4; ++i) {
@@ -264,23 +286,15 @@ struct AttendGroup {
   // `sums` are the first warp's.
   DEVICE_FN void finish(const Shared& s, const float* sums, const Tile& tile, int row, int column, int share) const {
     const float sink = partial.shares == 1 ? sinks.at(source.head(tile, row)) : kUnseen<float>;
-    float top = sink, sum = 0;
-    UNROLL for (int w = 0; w < kWarps; ++w) top = larger(top, s.top[w][row]);
-    const float base = base_of(top);
-    float total = exponential(sink - base);
-    UNROLL for (int w = 0; w < kWarps; ++w) {
-      const float shrink = exponential(s.top[w][row] - base);
-      sum += sums[w * kRows * kSumsRow] * shrink;
-      total += s.total[w][row] * shrink;
-    }
-    sum = source.finished(tile, sum, column);
+    const auto joined = State::join(s.top, s.total, sums, row, sink);
+    const float sum = source.finished(tile, joined.sum, column);
     if (partial.shares == 1) {
-      source.y(tile, row)[column] = T(normalised(sum, total));
+      source.y(tile, row)[column] = T(normalised(sum, joined.total));
       return;
     }
     const int64_t at = source.partial_row(tile, row) * partial.shares + share;
     partial.sums[at * value_size + column] = sum;
-    if (column == 0) leave(at, top, total);
+    if (column == 0) leave(at, joined.top, joined.total);
   }
   DEVICE_FN void leave(int64_t at, float top, float total) const {
     partial.top[at] = top;

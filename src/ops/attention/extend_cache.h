@@ -48,5 +48,7 @@ struct CacheExtension {
 // last key is not in the cache, or the new rows would begin before it, it is reported, and no row is written that is
 // not there.
 void extend_cache(Context& context, const CacheExtension& extension);
+// What that does first: the new rows are not written.
+void copy_past(Context& context, const CacheExtension& extension);
 
 }  // namespace encore::ops

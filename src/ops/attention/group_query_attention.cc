@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "ops/attention/attend.h"
+#include "ops/attention/attend_new.h"
 #include "ops/attention/grouped_inputs.h"
 #include "ops/attention/heads.h"
 #include "ops/registry.h"
@@ -98,21 +98,14 @@ class GroupQueryAttention : public Op {
     WindowMove window;
     const int32_t* const last_rows = windowed_ ? enter_window(context, cache, window) : cache.last_keys;
 
-    HeadRows q{cache.q, cache.rows * cache.q_token, cache.size, cache.q_token};
-    if ((cache.cos || cache.q_weights) && y.count() > 0) {
-      cache.turned_q = context.scratch(y.bytes());
-      q = {cache.turned_q, y_shape.count(1, 3), cache.size, y_shape[2]};
-    }
-    extend_cache(context, cache);
-    if (y.count() == 0) return leave_stage(context, cache, window);
-
     const int64_t row = code_kind_ == CodeKind::none ? cache.size : row_bytes_of(cache);
     const HeadRows keys{cache.keys, kv_heads_ * cache.capacity * row, cache.capacity * row, row};
     problem.type = query.type;
     problem.batch = cache.batch, problem.heads = heads_, problem.kv_heads = kv_heads_;
     problem.queries = cache.rows, problem.keys = cache.from_start ? cache.rows : cache.capacity;
     problem.head_size = problem.value_size = cache.size;
-    problem.q = q, problem.k = problem.v = keys;
+    problem.q = {cache.q, cache.rows * cache.q_token, cache.size, cache.q_token};
+    problem.k = problem.v = keys;
     problem.v.data = cache.values;
     problem.is_cache = true;
     problem.k_codes = cache.codes[0], problem.v_codes = cache.codes[1];
@@ -129,7 +122,13 @@ class GroupQueryAttention : public Op {
       problem.scores.data = scores;
       problem.scores.stage = shown_ == 1 ? ScoresOutput::seen : ScoresOutput::softmax;
     }
-    attend(context, problem);
+    if (y.count() > 0 && attend_new(context, cache, problem)) return;
+    if ((cache.cos || cache.q_weights) && y.count() > 0) {
+      cache.turned_q = context.scratch(y.bytes());
+      problem.q = {cache.turned_q, y_shape.count(1, 3), cache.size, y_shape[2]};
+    }
+    extend_cache(context, cache);
+    if (y.count() > 0) attend(context, problem);
     leave_stage(context, cache, window);
   }
 

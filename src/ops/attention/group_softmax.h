@@ -79,6 +79,25 @@ struct GroupSoftmax {
     warp.lanes([&](int lane) { state[lane].show(to_top, to_total, to_sums, lane); });
   }
 
+  // A row's sum of a value as all warps together have it, whose are so far apart; with powers of the base of `top`.
+  struct Joined {
+    float sum, top, total;
+  };
+  template <int kWarps>
+  DEVICE_FN static Joined join(const float (&tops)[kWarps][8 * kTiles], const float (&totals)[kWarps][8 * kTiles],
+                               const float* sums, int row, float sink) {
+    Joined joined{0, sink, 0};
+    UNROLL for (int w = 0; w < kWarps; ++w) joined.top = larger(joined.top, tops[w][row]);
+    const float base = base_of(joined.top);
+    joined.total = exponential(sink - base);
+    UNROLL for (int w = 0; w < kWarps; ++w) {
+      const float shrink = exponential(tops[w][row] - base);
+      joined.sum += sums[w * 8 * kTiles * kSumsRow] * shrink;
+      joined.total += totals[w][row] * shrink;
+    }
+    return joined;
+  }
+
  private:
   // `tops` are those of the tile, of which the scores are in the first of the ways.
   template <int kWays>

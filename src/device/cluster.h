@@ -1,0 +1,24 @@
+// Blocks that work together: those of a cluster, which are neighbours, run at the same time, and each may read what the
+// others have in shared memory.
+//   cluster_kernel<Shared>(stream, {clusters, blocks in each, threads}, body)
+// calls body(b, shared) for every block and, once this is done for all of a cluster, body.join(b, shared, cluster).
+// Between the two Shared keeps what it holds, which from then on nobody may write; registers keep nothing.
+#pragma once
+#include "device/launch.h"
+
+namespace encore::device {
+
+struct Clusters {
+  int64_t clusters;  // zero launches nothing
+  int blocks;        // in each: a power of two, at most most_in_cluster()
+  int threads;       // of a block, as in Blocks
+};
+inline constexpr int kMostInCluster = 16;
+
+}  // namespace encore::device
+
+#ifdef __CUDACC__
+#include "device/cuda/cluster.h"
+#else
+#include "device/virtual/cluster.h"
+#endif

@@ -1,0 +1,81 @@
+// Clusters on CUDA: of the architecture 9.0 and later.
+#pragma once
+#include <array>
+
+#include "device/cluster.h"
+#include "device/device.h"
+
+namespace encore::device {
+
+template <class Shared>
+class Cluster {
+ public:
+  __device__ __forceinline__ explicit Cluster(const Shared& own) : own_(&own) {}
+  __device__ __forceinline__ int size() const {
+    int size;
+    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
+    return size;
+  }
+  __device__ __forceinline__ int rank() const {
+    int rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+  }
+  __device__ __forceinline__ const Shared& shared(int rank) const {
+    const Shared* theirs;
+    asm("mapa.u64 %0, %1, %2;" : "=l"(theirs) : "l"(own_), "r"(rank));
+    return *theirs;
+  }
+
+ private:
+  const Shared* own_;
+};
+
+namespace cuda {
+__device__ __forceinline__ void wait_for_cluster() {
+  asm volatile("barrier.cluster.arrive.aligned;\n barrier.cluster.wait.aligned;" ::: "memory");
+}
+
+template <class Shared, class Body>
+__global__ void __launch_bounds__(max_threads<Body>())
+    cluster_entry([[maybe_unused]] const __grid_constant__ Body body) {
+#if __CUDA_ARCH__ >= 900
+  __shared__ alignas(16) alignas(Shared) unsigned char shared[sizeof(Shared)];
+  __shared__ alignas(16) unsigned char lanes[kLanesBytes];
+  static_assert(sizeof(shared) + sizeof(lanes) <= 48 * 1024, "Shared is too large for a block");
+  Shared& typed = *reinterpret_cast<Shared*>(shared);
+  Block<Shared> block(typed, lanes, nullptr);
+  let_the_next_begin();
+  if constexpr (!begins_early<Body>()) wait_for_earlier_work();
+  body(block, static_cast<const Shared&>(typed));
+  wait_for_cluster();
+  body.join(block, static_cast<const Shared&>(typed), Cluster<Shared>(typed));
+  wait_for_cluster();  // the others may still read what is shared here
+#endif
+}
+
+// Asks the driver, once for each kernel and device, of which `known` keeps the answers.
+using MostInCluster = std::array<std::atomic<int8_t>, kMaxDevices>;
+int most_in_cluster(int device, const void* entry, int threads, MostInCluster& known);
+void launch(StreamRef stream, const void* entry, const Clusters& grid, void** arguments, std::string_view kernel);
+template <class Shared, class Body>
+inline MostInCluster known_most_in_cluster;
+}  // namespace cuda
+
+// How many blocks of so many threads a cluster may have: a power of two, 1 where there are no clusters.
+template <class Shared, class Body>
+int most_in_cluster(int device, int threads) {
+  return cuda::most_in_cluster(device, reinterpret_cast<const void*>(&cuda::cluster_entry<Shared, Body>), threads,
+                               cuda::known_most_in_cluster<Shared, Body>);
+}
+
+template <class Shared, class Body>
+void cluster_kernel(StreamRef stream, Clusters grid, const Body& body) {
+  static_assert(std::is_trivially_copyable_v<Body> && !std::is_empty_v<Shared>);
+  if (grid.clusters <= 0) return;
+  void* arguments[] = {const_cast<Body*>(&body)};
+  cuda::launch(stream, reinterpret_cast<const void*>(&cuda::cluster_entry<Shared, Body>), grid, arguments,
+               kernel_name<Body>());
+}
+
+}  // namespace encore::device

@@ -1,0 +1,61 @@
+// Clusters on the virtual GPU: first the first half of each block, then the second.
+#pragma once
+#include <vector>
+
+#include "device/cluster.h"
+
+namespace encore::device {
+
+template <class Shared>
+class Cluster {
+ public:
+  Cluster(const Shared* all, int size, int rank) : all_(all), size_(size), rank_(rank) {}
+  int size() const { return size_; }
+  int rank() const { return rank_; }
+  const Shared& shared(int rank) const { return all_[rank]; }
+
+ private:
+  const Shared* all_;
+  int size_, rank_;
+};
+
+namespace virtual_gpu {
+bool has_clusters();
+void check_clusters(const Clusters& grid, size_t shared_bytes, int max_threads);
+}  // namespace virtual_gpu
+
+// How many blocks of so many threads a cluster may have: a power of two, 1 where there are no clusters.
+template <class Shared, class Body>
+int most_in_cluster(int /*device*/, int /*threads*/) {
+  return virtual_gpu::has_clusters() ? kMostInCluster : 1;
+}
+
+template <class Shared, class Body>
+void cluster_kernel(StreamRef stream, Clusters grid, const Body& body) {
+  static_assert(!std::is_empty_v<Shared>);
+  if (grid.clusters <= 0) return;
+  virtual_gpu::check_clusters(grid, sizeof(Shared), max_threads<Body>());
+  virtual_gpu::enqueue(stream, kernel_name<Body>(), [grid, body = virtual_gpu::as_launched(body)] {
+    virtual_gpu::for_each(grid.clusters, [&](int64_t cluster) {
+      const auto shared = std::unique_ptr<Shared[]>(new Shared[size_t(grid.blocks)]);
+      std::memset(static_cast<void*>(shared.get()), 0xff, size_t(grid.blocks) * sizeof(Shared));  // NaN
+      const auto in_each = [&](auto half) {
+        virtual_gpu::for_each(grid.blocks, [&](int64_t rank) {
+          Block<Shared> block(cluster * grid.blocks + rank, grid.clusters * grid.blocks, grid.threads, shared[rank],
+                              nullptr);
+          half(block, static_cast<const Shared&>(shared[rank]), int(rank));
+        });
+      };
+      in_each([&](Block<Shared>& block, const Shared& own, int) {
+        body(block, own);
+        if (begins_early<Body>() && !block.waited())
+          fail(Code::internal, kernel_name<Body>(), " begins early, and has threads that do not wait");
+      });
+      in_each([&](Block<Shared>& block, const Shared& own, int rank) {
+        body.join(block, own, Cluster<Shared>(shared.get(), grid.blocks, rank));
+      });
+    });
+  });
+}
+
+}  // namespace encore::device

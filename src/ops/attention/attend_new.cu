@@ -1,0 +1,225 @@
+#include "ops/attention/attend_new.h"
+
+#include "device/cluster.h"
+#include "device/device.h"
+#include "ops/attention/add_rows.h"
+#include "ops/attention/dense_rows.h"
+#include "ops/dispatch.h"
+
+namespace encore::ops {
+namespace {
+
+using device::Block;
+using device::Cluster;
+using device::Clusters;
+using device::PerThread;
+using device::Warp;
+
+// A cluster has the heads that share one of keys. Most warps of its blocks look at the keys that were there before, as
+// in AttendGroup. The others turn the new row meanwhile; the first block's put its key and values into the cache, and
+// look at that key themselves.
+template <class T, int kChunks>
+struct AttendNew {
+  using Group = AttendGroup<T, kChunks, 1, DenseRows<T, 8>>;
+  using State = typename Group::State;
+  using Tile = typename Group::Tile;
+  static constexpr int kRows = 8, kKeys = Group::kKeys, kWidth = Group::kWidth;
+  static constexpr int kOldWarps = 8, kNewWarps = kChunks / 2, kWarps = kOldWarps + 1;  // of these there are sums
+  static constexpr int kOldThreads = 32 * kOldWarps, kThreads = kOldThreads + 32 * kNewWarps;
+  static constexpr int kMaxThreads = kThreads, kMostBlocks = 8;
+  static constexpr bool kBeginsEarly = true;
+  static_assert(AddPacks<T>::kPack == 8, "a pack is eight values of a tile's row");
+  struct Shared {
+    Words q[1][kChunks][32];
+    Words fresh[2][kWidth / 8];  // the new key, and its values
+    int64_t mask_row[kRows];
+    KeyRange range[kRows];
+    float top[kWarps][kRows], total[kWarps][kRows];
+    float sums[kWarps][kRows * State::kSumsRow];
+    float joined[kRows][kWidth], joined_top[kRows], joined_total[kRows];  // of the block
+  };
+
+  Group group;
+  AddPacks<T> add;
+  int in_cluster;
+
+  DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
+    const auto& source = group.source;
+    const int part = int(b.index()) / in_cluster, rank = int(b.index()) % in_cluster;
+    const int batch = part / source.kv_heads;
+    b.threads([&](int t, Shared&) {
+      if (t >= kOldThreads) add.prefetch_angles(batch, batch, 0, t - kOldThreads);
+      b.wait();
+    });
+    const Tile tile = source.find(b, part);
+    const int old = tile.length - (tile.length > 0);  // keys that were there before
+    const KeyRange all = source.range(tile, 0);       // all rows are of one query
+    const Slots slots{all.first, all.end, all.end, all.first};
+    const int tiles = old > all.first ? (old - all.first + kKeys - 1) / kKeys : 0;
+    const int own = (tiles + in_cluster - 1) / in_cluster;
+    const int first = all.first + rank * own * kKeys;
+    const int end = old - first > own * kKeys ? first + own * kKeys : old;
+    const float factor = source.score_scale(group.scale);
+
+    PerThread<typename Group::Keys, kThreads> keys;
+    PerThread<typename Group::Values, kThreads> values;
+    b.threads([&](int t, Shared& s) {
+      if (t < kOldThreads) {
+        const int slot = first + t / 32 * kKeys;
+        group.load_keys(keys[t], b, s, tile, slot, end, slots, t % 32);
+        group.load_values(values[t], b, s, tile, slot, end, slots, t % 32);
+      } else {
+        take_new(s, tile, rank == 0, t - kOldThreads);
+      }
+      if (t < tile.rows) {
+        s.range[t] = source.range(tile, t);
+        s.mask_row[t] = source.mask_row(tile, t);
+      }
+    });
+    device::for_each_warp(b, [&](const Warp& warp, Shared& s) {
+      const int w = warp.index();
+      if (w >= kWarps) return;
+      PerThread<State, 32> state;
+      warp.lanes([&](int lane) { state[lane].clear(); });
+      if (w < kOldWarps) {
+        group.look_at(warp, b, s, state, keys, values,
+                      {tile, slots, all, first + w * kKeys, end, kOldWarps * kKeys, factor});
+      } else if (rank == 0 && old < tile.length) {
+        warp.lanes([&](int lane) { take_fresh(s, keys[kOldThreads + lane], values[kOldThreads + lane], lane); });
+        group.look_at(warp, b, s, state, keys, values, {tile, slots, all, old, tile.length, kKeys, factor});
+      }
+      State::show(warp, state, s.top[w], s.total[w], s.sums[w]);
+    });
+    b.threads([&](int t, Shared& s) {
+      for (int i = t; i < tile.rows * kWidth; i += kThreads) {
+        const int row = i / kWidth, column = i % kWidth;
+        const float* const sums = s.sums[0] + row * State::kSumsRow + column;
+        const auto joined = State::join(s.top, s.total, sums, row, kUnseen<float>);
+        s.joined[row][column] = joined.sum;
+        if (column == 0) s.joined_top[row] = joined.top, s.joined_total[row] = joined.total;
+      }
+    });
+  }
+
+  // Each block finishes its part of the values of all rows.
+  DEVICE_FN void join(Block<Shared>& b, const Shared&, const Cluster<Shared>& cluster) const {
+    const auto& source = group.source;
+    const int part = int(b.index()) / in_cluster, rows = source.fold.rows;
+    const int own = (rows * kWidth + in_cluster - 1) / in_cluster;
+    const Tile tile{part / source.kv_heads, part % source.kv_heads, 0, rows, 0};
+    b.threads([&](int t, Shared&) {
+      for (int i = t; i < own; i += kThreads) finish(cluster, tile, cluster.rank() * own + i);
+    });
+  }
+
+ private:
+  DEVICE_FN void finish(const Cluster<Shared>& cluster, const Tile& tile, int index) const {
+    const auto& source = group.source;
+    const int row = index / kWidth, column = index % kWidth;
+    if (row >= tile.rows || column >= group.value_size) return;
+    float sums[kMostBlocks], tops[kMostBlocks], totals[kMostBlocks];
+    UNROLL for (int r = 0; r < kMostBlocks; ++r) {
+      const bool there = r < in_cluster;
+      const Shared& of = cluster.shared(there ? r : 0);
+      sums[r] = there ? of.joined[row][column] : 0.f;
+      tops[r] = there ? of.joined_top[row] : kUnseen<float>;
+      totals[r] = there ? of.joined_total[row] : 0.f;
+    }
+    const float sink = group.sinks.at(source.head(tile, row));
+    float top = sink, sum = 0;
+    UNROLL for (int r = 0; r < kMostBlocks; ++r) top = larger(top, tops[r]);
+    const float base = base_of(top);
+    float total = exponential(sink - base);
+    UNROLL for (int r = 0; r < kMostBlocks; ++r) {
+      const float shrink = exponential(tops[r] - base);
+      sum += sums[r] * shrink;
+      total += totals[r] * shrink;
+    }
+    source.y(tile, row)[column] = T(normalised(sum, total));
+  }
+  // Queries go where tiles want them, the new key and its values into the cache, too.
+  DEVICE_FN void take_new(Shared& s, const Tile& tile, bool keeps, int t) const {
+    const int lanes = 1 << add.lanes_log2, heads = tile.rows + (keeps ? 2 : 0);
+    const auto in_q = [&](int row, int column) -> Words& { return s.q[0][column / 32][row * 4 + column % 32 / 8]; };
+    for (int i = t; i < kChunks * 32; i += 32 * kNewWarps) {
+      const int row = i % 32 / 4, column = i / 32 * 32 + i % 4 * 8;
+      if (row >= tile.rows || column >= group.head_size) in_q(row, column) = Words{};
+    }
+    for (int i = t; i < kWidth / 8; i += 32 * kNewWarps) {
+      if (8 * i >= group.head_size) s.fresh[0][i] = s.fresh[1][i] = Words{};
+    }
+    for (int i = t; i < heads * lanes; i += 32 * kNewWarps) {
+      const int row = i / lanes, pack = i % lanes, which = row - tile.rows;
+      if (pack >= add.packs) continue;
+      const int number =
+          which < 0 ? tile.kv_head * tile.rows + row : add.add.q_heads + which * add.add.kv_heads + tile.kv_head;
+      const auto turned = add.turned(tile.batch, tile.batch, 0, number, pack);
+      const auto put = [&](int column, const auto& packed) {
+        (which < 0 ? in_q(row, column) : s.fresh[which][column / 8]) = std::bit_cast<Words>(packed);
+      };
+      put(turned.first, turned.packs.real);
+      if (turned.turns) put(turned.first + add.add.layout.half, turned.packs.imaginary);
+      if (which >= 0 && add.add.has_room(turned.row)) add.store(turned, add.in_cache(tile.batch, number, turned.row));
+    }
+  }
+  // As if a tile began with the new key.
+  DEVICE_FN static void take_fresh(const Shared& s, typename Group::Keys& keys, typename Group::Values& values,
+                                   int lane) {
+    UNROLL for (int i = 0; i < 2; ++i) {
+      UNROLL for (int c = 0; c < kChunks; ++c) keys.at[i][c] =
+          i == 0 && lane / 4 == 0 ? s.fresh[0][4 * c + lane % 4] : Words{};
+    }
+    UNROLL for (int i = 0; i < 4; ++i) {
+      UNROLL for (int n = 0; n < Group::kSpans; ++n) values.at[i][n] =
+          i == 0 && lane % 4 == 0 ? s.fresh[1][8 * n + lane / 4] : Words{};
+    }
+  }
+};
+
+// How many blocks look at a head's keys: as many as can all be there at once, if each has keys enough; none where they
+// would look for long, for the ways of many blocks ask for more keys at once. A cluster of more than kMostBlocks finds
+// no place while the kernel before is there.
+template <class Kernel>
+int blocks_for(Context& context, const Attend& p) {
+  constexpr int64_t kFewestKeys = 2 * Kernel::kKeys, kMostKeys = 2048;
+  const int device = context.stream().device();
+  const int64_t room = device::multiprocessors(device) / (p.head_size <= 64 ? 1 : 2), heads = p.batch * p.kv_heads;
+  const int most =
+      std::min(Kernel::kMostBlocks, device::most_in_cluster<typename Kernel::Shared, Kernel>(device, Kernel::kThreads));
+  int blocks = 1;
+  while (blocks < most && 2 * blocks * heads <= room && p.keys >= 2 * blocks * kFewestKeys) blocks *= 2;
+  return heads <= room && p.keys <= blocks * kMostKeys ? blocks : 0;
+}
+
+template <class T, int kChunks>
+bool launch(Context& context, const CacheExtension& e, const Attend& p) {
+  using Kernel = AttendNew<T, kChunks>;
+  const int blocks = blocks_for<Kernel>(context, p);
+  if (blocks == 0) return false;
+  CacheExtension all = e;
+  all.turned_q = all.keys;  // queries are turned, wherever they go
+  const auto add = rows_to_add<T, false>(context, all, new_rows(e), e.keys, e.values);
+  if (!add.are_packs()) return false;
+  copy_past(context, e);
+  DenseRows<T, 8> rows{
+      {}, SightView<T>(p, context.fault()), FoldedRows(p), p.q, p.k, p.v, p.y, int(p.heads), int(p.kv_heads), 1};
+  device::cluster_kernel<typename Kernel::Shared>(
+      context.stream(), {checked_product(p.batch, p.kv_heads), blocks, Kernel::kThreads},
+      Kernel{{rows, SinkView<T>(p), int(p.head_size), int(p.value_size), float(p.scale), float(p.softcap), {}},
+             AddPacks<T>(add),
+             blocks});
+  return true;
+}
+
+}  // namespace
+
+bool attend_new(Context& context, const CacheExtension& e, const Attend& p) {
+  if (e.rows != 1 || e.from_start || e.staged || e.residents.capacity > 0 || e.codes[0] || e.q_weights) return false;
+  if (p.scores.data || p.heads / p.kv_heads > 8 || p.head_size > 128 || !fits_group(p)) return false;
+  bool done = false;
+  dispatch(TypeList<Half, BFloat16>{}, p.type,
+           [&]<class T> { done = p.head_size <= 64 ? launch<T, 2>(context, e, p) : launch<T, 4>(context, e, p); });
+  return done;
+}
+
+}  // namespace encore::ops

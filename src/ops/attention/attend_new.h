@@ -1,0 +1,12 @@
+// A new row of each batch, as a model that generates has it: it is turned, put into the cache and attended at once.
+#pragma once
+#include "ops/attention/attend.h"
+#include "ops/attention/extend_cache.h"
+
+namespace encore::ops {
+
+// Both in one launch, for which the keys of a head are looked at by the blocks of a cluster; false if it does not
+// serve. Rows of q are those of the extension; the problem's are not looked at.
+bool attend_new(Context& context, const CacheExtension& extension, const Attend& problem);
+
+}  // namespace encore::ops

@@ -1,0 +1,99 @@
+// Clusters: blocks that read what the others of theirs left in shared memory.
+#include "device/cluster.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "device/device.h"
+#include "device/error.h"
+#include "device/graph.h"
+#include "kernels.h"
+
+namespace encore::device::tests {
+
+// What each block has in all, and what is before it in its cluster.
+struct SumsOfClusters {
+  static constexpr int kMaxThreads = 256;
+  static constexpr bool kBeginsEarly = true;
+  struct Shared {
+    int64_t values[kMaxThreads], sum;
+  };
+  const int64_t* x;
+  int64_t *totals, *before;
+  DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
+    b.threads([&](int t, Shared& s) {
+      b.wait();
+      s.values[t] = x[b.index() * b.size() + t];
+    });
+    b.threads([&](int t, Shared& s) {
+      if (t > 0) return;
+      s.sum = 0;
+      for (int i = 0; i < b.size(); ++i) s.sum += s.values[i];
+    });
+  }
+  DEVICE_FN void join(Block<Shared>& b, const Shared& own, const Cluster<Shared>& cluster) const {
+    int64_t sum = 0;
+    for (int r = 0; r < cluster.rank(); ++r) sum += cluster.shared(r).sum;
+    int64_t total = sum + own.sum;
+    for (int r = cluster.rank() + 1; r < cluster.size(); ++r) total += cluster.shared(r).sum;
+    b.threads([&](int t, Shared&) {
+      if (t > 0) return;
+      before[b.index()] = sum;
+      totals[b.index()] = total;
+    });
+  }
+};
+
+int most(int threads) { return most_in_cluster<SumsOfClusters::Shared, SumsOfClusters>(0, threads); }
+
+TEST(Cluster, BlocksSeeWhatTheOthersShare) {
+  Stream stream(0);
+  for (const int threads : {32, 256}) {
+    ASSERT_GE(most(threads), 8);
+    for (int blocks = 1; blocks <= most(threads); blocks *= 2) {
+      for (const int64_t clusters : {1, 3, 200}) {
+        const auto all = size_t(clusters * blocks);
+        std::vector<int64_t> x(all * size_t(threads)), sums(all), expected_before(all), expected(all);
+        std::iota(x.begin(), x.end(), 7);
+        for (size_t i = 0; i < x.size(); ++i) sums[i / size_t(threads)] += x[i];
+        for (size_t i = 0; i < all; ++i) {
+          const auto first = sums.begin() + ptrdiff_t(i / size_t(blocks) * size_t(blocks));
+          expected_before[i] = std::accumulate(first, sums.begin() + ptrdiff_t(i), int64_t(0));
+          expected[i] = std::accumulate(first, first + blocks, int64_t(0));
+        }
+        DeviceArray<int64_t> from(x), totals(all), before(all);
+        cluster_kernel<SumsOfClusters::Shared>(stream, {clusters, blocks, threads},
+                                               SumsOfClusters{from.data(), totals.data(), before.data()});
+        EXPECT_EQ(before.download(stream), expected_before) << threads << " threads, " << blocks << " blocks";
+        EXPECT_EQ(totals.download(stream), expected) << threads << " threads, " << blocks << " blocks";
+      }
+    }
+  }
+}
+
+// Another functor, whose kernel is asked about and launched in a capture first.
+struct CapturedSums : SumsOfClusters {};
+
+TEST(Cluster, AreCaptured) {
+  Stream stream(0);
+  DeviceArray<int64_t> from(std::vector<int64_t>(8 * 64, 3)), totals(8), before(8);
+  begin_capture(stream, CaptureMode::thread_local_);
+  ASSERT_GE((most_in_cluster<SumsOfClusters::Shared, CapturedSums>(0, 64)), 4);
+  cluster_kernel<SumsOfClusters::Shared>(stream, {2, 4, 64}, CapturedSums{{from.data(), totals.data(), before.data()}});
+  const Graph graph = end_capture(stream);
+  graph.instantiate().launch(stream);
+  EXPECT_EQ(totals.download(stream), std::vector<int64_t>(8, 4 * 64 * 3));
+}
+
+TEST(Cluster, ImpossibleOnesAreRefused) {
+  Stream stream(0);
+  for (const int blocks : {3, 32, 0, -1})
+    EXPECT_THROW(cluster_kernel<SumsOfClusters::Shared>(stream, {1, blocks, 64}, SumsOfClusters{}), Error) << blocks;
+  EXPECT_THROW(cluster_kernel<SumsOfClusters::Shared>(stream, {int64_t(1) << 31, 2, 64}, SumsOfClusters{}), Error);
+  cluster_kernel<SumsOfClusters::Shared>(stream, {0, 2, 64}, SumsOfClusters{});
+  clear_error(0);
+  stream.ref().synchronize();
+}
+
+}  // namespace encore::device::tests
