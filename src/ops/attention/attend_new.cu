@@ -23,7 +23,8 @@ struct AttendNew {
   using Group = AttendGroup<T, kChunks, 1, DenseRows<T, 8>>;
   using State = typename Group::State;
   using Tile = typename Group::Tile;
-  static constexpr int kRows = 8, kKeys = Group::kKeys, kWidth = Group::kWidth;
+  static constexpr int kRows = 8, kKeys = Group::kKeys, kWidth = Group::kWidth, kWidthLog2 = kChunks == 2 ? 6 : 7;
+  static_assert(kWidth == 1 << kWidthLog2);
   static constexpr int kOldWarps = 8, kNewWarps = kChunks / 2, kWarps = kOldWarps + 1;  // of these there are sums
   static constexpr int kOldThreads = 32 * kOldWarps, kThreads = kOldThreads + 32 * kNewWarps;
   static constexpr int kMaxThreads = kThreads, kMostBlocks = 8;
@@ -41,22 +42,23 @@ struct AttendNew {
 
   Group group;
   AddPacks<T> add;
-  int in_cluster;
+  device::Divider by_kv_heads;
+  int cluster_log2;  // of its blocks
 
   DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
     const auto& source = group.source;
-    const int part = int(b.index()) / in_cluster, rank = int(b.index()) % in_cluster;
-    const int batch = part / source.kv_heads;
+    const int rank = rank_of(b), in_cluster = 1 << cluster_log2;
+    Tile tile = tile_of(b);
     b.threads([&](int t, Shared&) {
-      if (t >= kOldThreads) add.prefetch_angles(batch, batch, 0, t - kOldThreads);
+      if (t >= kOldThreads) add.prefetch_angles(tile.batch, tile.batch, 0, t - kOldThreads);
       b.wait();
     });
-    const Tile tile = source.find(b, part);
+    tile.length = source.sight.length(tile.batch);
     const int old = tile.length - (tile.length > 0);  // keys that were there before
     const KeyRange all = source.range(tile, 0);       // all rows are of one query
     const Slots slots{all.first, all.end, all.end, all.first};
     const int tiles = old > all.first ? (old - all.first + kKeys - 1) / kKeys : 0;
-    const int own = (tiles + in_cluster - 1) / in_cluster;
+    const int own = (tiles + in_cluster - 1) >> cluster_log2;
     const int first = all.first + rank * own * kKeys;
     const int end = old - first > own * kKeys ? first + own * kKeys : old;
     const float factor = source.score_scale(group.scale);
@@ -81,13 +83,12 @@ struct AttendNew {
       if (w >= kWarps) return;
       PerThread<State, 32> state;
       warp.lanes([&](int lane) { state[lane].clear(); });
-      if (w < kOldWarps) {
-        group.look_at(warp, b, s, state, keys, values,
-                      {tile, slots, all, first + w * kKeys, end, kOldWarps * kKeys, factor});
-      } else if (rank == 0 && old < tile.length) {
+      const bool is_old = w < kOldWarps;
+      if (!is_old)
         warp.lanes([&](int lane) { take_fresh(s, keys[kOldThreads + lane], values[kOldThreads + lane], lane); });
-        group.look_at(warp, b, s, state, keys, values, {tile, slots, all, old, tile.length, kKeys, factor});
-      }
+      // Of the new key there is one tile, which the first block has.
+      const int own_first = is_old ? first + w * kKeys : old, own_end = is_old ? end : rank == 0 ? tile.length : old;
+      group.look_at(warp, b, s, state, keys, values, {tile, slots, all, own_first, own_end, kOldWarps * kKeys, factor});
       State::show(warp, state, s.top[w], s.total[w], s.sums[w]);
     });
     b.threads([&](int t, Shared& s) {
@@ -103,27 +104,32 @@ struct AttendNew {
 
   // Each block finishes its part of the values of all rows.
   DEVICE_FN void join(Block<Shared>& b, const Shared&, const Cluster<Shared>& cluster) const {
-    const auto& source = group.source;
-    const int part = int(b.index()) / in_cluster, rows = source.fold.rows;
-    const int own = (rows * kWidth + in_cluster - 1) / in_cluster;
-    const Tile tile{part / source.kv_heads, part % source.kv_heads, 0, rows, 0};
+    const Tile tile = tile_of(b);
+    const int own = ((tile.rows << kWidthLog2) + (1 << cluster_log2) - 1) >> cluster_log2;
     b.threads([&](int t, Shared&) {
-      for (int i = t; i < own; i += kThreads) finish(cluster, tile, cluster.rank() * own + i);
+      for (int i = t; i < own; i += kThreads) finish(cluster, tile, rank_of(b) * own + i);
     });
   }
 
  private:
+  DEVICE_FN int rank_of(const Block<Shared>& b) const { return int(b.index()) & ((1 << cluster_log2) - 1); }
+  // Without its length.
+  DEVICE_FN Tile tile_of(const Block<Shared>& b) const {
+    int64_t kv_head;
+    const int64_t batch = by_kv_heads(b.index() >> cluster_log2, kv_head);
+    return {int(batch), int(kv_head), 0, group.source.fold.rows, 0};
+  }
   DEVICE_FN void finish(const Cluster<Shared>& cluster, const Tile& tile, int index) const {
     const auto& source = group.source;
     const int row = index / kWidth, column = index % kWidth;
     if (row >= tile.rows || column >= group.value_size) return;
     float sums[kMostBlocks], tops[kMostBlocks], totals[kMostBlocks];
     UNROLL for (int r = 0; r < kMostBlocks; ++r) {
-      const bool there = r < in_cluster;
-      const Shared& of = cluster.shared(there ? r : 0);
-      sums[r] = there ? of.joined[row][column] : 0.f;
-      tops[r] = there ? of.joined_top[row] : kUnseen<float>;
-      totals[r] = there ? of.joined_total[row] : 0.f;
+      const Shared& of = cluster.shared(r >> cluster_log2 == 0 ? r : 0);
+      sums[r] = of.joined[row][column], tops[r] = of.joined_top[row], totals[r] = of.joined_total[row];
+    }
+    UNROLL for (int r = 0; r < kMostBlocks; ++r) {
+      if (r >> cluster_log2 != 0) sums[r] = totals[r] = 0, tops[r] = kUnseen<float>;
     }
     const float sink = group.sinks.at(source.head(tile, row));
     float top = sink, sum = 0;
@@ -139,7 +145,7 @@ struct AttendNew {
   }
   // Queries go where tiles want them, the new key and its values into the cache, too.
   DEVICE_FN void take_new(Shared& s, const Tile& tile, bool keeps, int t) const {
-    const int lanes = 1 << add.lanes_log2, heads = tile.rows + (keeps ? 2 : 0);
+    const int heads = tile.rows + (keeps ? 2 : 0);
     const auto in_q = [&](int row, int column) -> Words& { return s.q[0][column / 32][row * 4 + column % 32 / 8]; };
     for (int i = t; i < kChunks * 32; i += 32 * kNewWarps) {
       const int row = i % 32 / 4, column = i / 32 * 32 + i % 4 * 8;
@@ -148,8 +154,8 @@ struct AttendNew {
     for (int i = t; i < kWidth / 8; i += 32 * kNewWarps) {
       if (8 * i >= group.head_size) s.fresh[0][i] = s.fresh[1][i] = Words{};
     }
-    for (int i = t; i < heads * lanes; i += 32 * kNewWarps) {
-      const int row = i / lanes, pack = i % lanes, which = row - tile.rows;
+    for (int i = t; i < heads << add.lanes_log2; i += 32 * kNewWarps) {
+      const int row = i >> add.lanes_log2, pack = i - (row << add.lanes_log2), which = row - tile.rows;
       if (pack >= add.packs) continue;
       const int number =
           which < 0 ? tile.kv_head * tile.rows + row : add.add.q_heads + which * add.add.kv_heads + tile.kv_head;
@@ -207,7 +213,8 @@ bool launch(Context& context, const CacheExtension& e, const Attend& p) {
       context.stream(), {checked_product(p.batch, p.kv_heads), blocks, Kernel::kThreads},
       Kernel{{rows, SinkView<T>(p), int(p.head_size), int(p.value_size), float(p.scale), float(p.softcap), {}},
              AddPacks<T>(add),
-             blocks});
+             device::Divider(p.kv_heads, p.batch * p.kv_heads),
+             std::countr_zero(unsigned(blocks))});
   return true;
 }
 
