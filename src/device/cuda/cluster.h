@@ -1,4 +1,4 @@
-// Clusters on CUDA: of the architecture 9.0 and later.
+// Clusters on CUDA: of the architecture 9.0 and later; before it of one block.
 #pragma once
 #include <array>
 
@@ -11,6 +11,7 @@ template <class Shared>
 class Cluster {
  public:
   __device__ __forceinline__ explicit Cluster(const Shared& own) : own_(&own) {}
+#if __CUDA_ARCH__ >= 900
   __device__ __forceinline__ int size() const {
     int size;
     asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
@@ -26,6 +27,11 @@ class Cluster {
     asm("mapa.u64 %0, %1, %2;" : "=l"(theirs) : "l"(own_), "r"(rank));
     return *theirs;
   }
+#else
+  __device__ __forceinline__ int size() const { return 1; }
+  __device__ __forceinline__ int rank() const { return 0; }
+  __device__ __forceinline__ const Shared& shared(int) const { return *own_; }
+#endif
 
  private:
   const Shared* own_;
@@ -33,13 +39,13 @@ class Cluster {
 
 namespace cuda {
 __device__ __forceinline__ void wait_for_cluster() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.aligned;\n barrier.cluster.wait.aligned;" ::: "memory");
+#endif
 }
 
 template <class Shared, class Body>
-__global__ void __launch_bounds__(max_threads<Body>())
-    cluster_entry([[maybe_unused]] const __grid_constant__ Body body) {
-#if __CUDA_ARCH__ >= 900
+__global__ void __launch_bounds__(max_threads<Body>()) cluster_entry(const __grid_constant__ Body body) {
   __shared__ alignas(16) alignas(Shared) unsigned char shared[sizeof(Shared)];
   __shared__ alignas(16) unsigned char lanes[kLanesBytes];
   static_assert(sizeof(shared) + sizeof(lanes) <= 48 * 1024, "Shared is too large for a block");
@@ -51,7 +57,6 @@ __global__ void __launch_bounds__(max_threads<Body>())
   wait_for_cluster();
   body.join(block, static_cast<const Shared&>(typed), Cluster<Shared>(typed));
   wait_for_cluster();  // the others may still read what is shared here
-#endif
 }
 
 // Asks the driver, once for each kernel and device, of which `known` keeps the answers.
