@@ -45,13 +45,13 @@ struct SumsOfClusters {
   }
 };
 
-int most(int threads) { return most_in_cluster<SumsOfClusters::Shared, SumsOfClusters>(0, threads); }
+int most() { return most_in_cluster<SumsOfClusters::Shared, SumsOfClusters>(0); }
 
 TEST(Cluster, BlocksSeeWhatTheOthersShare) {
   Stream stream(0);
   for (const int threads : {32, 256}) {
-    ASSERT_GE(most(threads), 8);
-    for (int blocks = 1; blocks <= most(threads); blocks *= 2) {
+    ASSERT_GE(most(), 8);
+    for (int blocks = 1; blocks <= most(); blocks *= 2) {
       for (const int64_t clusters : {1, 3, 200}) {
         const auto all = size_t(clusters * blocks);
         std::vector<int64_t> x(all * size_t(threads)), sums(all), expected_before(all), expected(all);
@@ -79,7 +79,7 @@ TEST(Cluster, AreCaptured) {
   Stream stream(0);
   DeviceArray<int64_t> from(std::vector<int64_t>(8 * 64, 3)), totals(8), before(8);
   begin_capture(stream, CaptureMode::thread_local_);
-  ASSERT_GE((most_in_cluster<SumsOfClusters::Shared, CapturedSums>(0, 64)), 4);
+  ASSERT_GE((most_in_cluster<SumsOfClusters::Shared, CapturedSums>(0)), 4);
   cluster_kernel<SumsOfClusters::Shared>(stream, {2, 4, 64}, CapturedSums{{from.data(), totals.data(), before.data()}});
   const Graph graph = end_capture(stream);
   graph.instantiate().launch(stream);

@@ -67,11 +67,12 @@ template <class Shared, class Body>
 inline MostInCluster known_most_in_cluster;
 }  // namespace cuda
 
-// How many blocks of so many threads a cluster may have: a power of two, 1 where there are no clusters.
+// How many blocks, with as many threads as they may have, a cluster can have: a power of two, 1 where there are no
+// clusters.
 template <class Shared, class Body>
-int most_in_cluster(int device, int threads) {
-  return cuda::most_in_cluster(device, reinterpret_cast<const void*>(&cuda::cluster_entry<Shared, Body>), threads,
-                               cuda::known_most_in_cluster<Shared, Body>);
+int most_in_cluster(int device) {
+  return cuda::most_in_cluster(device, reinterpret_cast<const void*>(&cuda::cluster_entry<Shared, Body>),
+                               max_threads<Body>(), cuda::known_most_in_cluster<Shared, Body>);
 }
 
 template <class Shared, class Body>

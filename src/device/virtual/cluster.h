@@ -24,9 +24,10 @@ bool has_clusters();
 void check_clusters(const Clusters& grid, size_t shared_bytes, int max_threads);
 }  // namespace virtual_gpu
 
-// How many blocks of so many threads a cluster may have: a power of two, 1 where there are no clusters.
+// How many blocks, with as many threads as they may have, a cluster can have: a power of two, 1 where there are no
+// clusters.
 template <class Shared, class Body>
-int most_in_cluster(int /*device*/, int /*threads*/) {
+int most_in_cluster(int /*device*/) {
   return virtual_gpu::has_clusters() ? kMostInCluster : 1;
 }
 

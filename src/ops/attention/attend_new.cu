@@ -190,8 +190,7 @@ int blocks_for(Context& context, const Attend& p) {
   constexpr int64_t kFewestKeys = 2 * Kernel::kKeys, kMostKeys = 2048;
   const int device = context.stream().device();
   const int64_t room = device::multiprocessors(device) / (p.head_size <= 64 ? 1 : 2), heads = p.batch * p.kv_heads;
-  const int most =
-      std::min(Kernel::kMostBlocks, device::most_in_cluster<typename Kernel::Shared, Kernel>(device, Kernel::kThreads));
+  const int most = std::min(Kernel::kMostBlocks, device::most_in_cluster<typename Kernel::Shared, Kernel>(device));
   int blocks = 1;
   while (blocks < most && 2 * blocks * heads <= room && p.keys >= 2 * blocks * kFewestKeys) blocks *= 2;
   return heads <= room && p.keys <= blocks * kMostKeys ? blocks : 0;
