@@ -70,6 +70,7 @@ ACCEPTED = [
     Accepted(
         "LRN", SERVED, "the CPU EP has odd sizes, positive numbers and images", says("lrn.h", "lrn.cc", "safeint")
     ),
+    Accepted("LRN", SERVED, "the CPU EP makes room for a whole window", says("Failed to allocate memory")),
     Accepted(
         LOSSES, REFUSED, "the CPU EP overlooks labels and weights that do not fit", says("labels of", "weights have")
     ),
@@ -291,7 +292,13 @@ ACCEPTED = [
     Accepted("Unique", SHAPE, "numbers from elsewhere that are no longer alike", in_another_session),
     Accepted("Conv", REFUSED, "the CPU EP overlooks strides beyond the dimensions", says("strides has")),
     Accepted("RoiAlign", REFUSED, "an image of nothing", says("has nothing to pool")),
-    Accepted("DeformConv", SERVED, "the CPU EP refuses what is empty", says("Invalid deform conv dimensions")),
+    Accepted(
+        "DeformConv",
+        SERVED,
+        "the CPU EP refuses what is empty",
+        says("Invalid deform conv dimensions", "Input channels C must be positive"),
+    ),
+    Accepted("ImageScaler", SERVED, "the CPU EP wants a bias", says("image_scaler.h")),
     Accepted(
         "ScatterElements ScatterND", SERVED, "the CPU EP reduces no booleans", says("bool data type is not supported")
     ),
