@@ -162,15 +162,10 @@ void multiply(Context& context, const BlockProduct& p, const BlockCodes& w) {
 void multiply(Context& context, const BlockProduct& p, const BlockCodes& w, const WovenCodes& woven) {
   if (multiply_stream(context.stream(), p, w, woven) || multiply_tiles(context.stream(), p, w, woven)) return;
   dispatch(TypeList<Half, BFloat16>{}, p.type, [&]<class T> {
-    const auto launch = [&]<int kBits> {
+    for_bits(w.bits, [&]<int kBits> {
       multiply_by_library<T>(context, p, w.rows, w.depth,
                              WovenRows<T, kBits>{woven.codes, codes_of<T, kBits>(w), Weave<kBits>::units(w)});
-    };
-    switch (w.bits) {
-      case 2: return launch.template operator()<2>();
-      case 4: return launch.template operator()<4>();
-      default: return launch.template operator()<8>();
-    }
+    });
   });
 }
 

@@ -182,8 +182,7 @@ constexpr OptionRow kRows[] = {
      [](std::string_view value, Options& o) { return take(flag(value), o.fuse_conv_bias); }},
     {"fuse_nodes", false, "1", kFlag,
      "Make one node of convolutions and what stands between them, with the channels last inside, of x * sigmoid(x) * "
-     "y, "
-     "and of a norm and the product by quantized weights that alone reads it. onnxruntime can't save the optimized "
+     "y, and of a norm and the product by quantized weights that alone reads it. onnxruntime can't save the optimized "
      "model then (`optimized_model_filepath`).",
      [](std::string_view value, Options& o) { return take(flag(value), o.fuse_nodes); }},
     {"prefer_nhwc", true, "0", kFlag,
