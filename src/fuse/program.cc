@@ -5,6 +5,7 @@
 
 #include "device/label.h"
 #include "device/memory.h"
+#include "ops/inner_context.h"
 #include "ops/registry.h"
 
 namespace encore::fuse {
@@ -165,9 +166,10 @@ class Program::Running {
   std::vector<Block> blocks_;
 };
 
-class Program::ActionContext final : public ops::Context {
+class Program::ActionContext final : public ops::InnerContext {
  public:
-  ActionContext(Running& running, const Action& action) : running_(running), action_(action) {}
+  ActionContext(Running& running, const Action& action)
+      : InnerContext(running.outer()), running_(running), action_(action) {}
   ~ActionContext() override {
     for (void* block : scratch_) running_.give_back(block);
   }
@@ -184,14 +186,7 @@ class Program::ActionContext final : public ops::Context {
     return running_.make(value, action_.types[size_t(i)], shape);
   }
   bool wants_output(int i) const override { return i < output_count() && action_.outputs[size_t(i)] >= 0; }
-  ops::StreamRef stream() const override { return running_.outer().stream(); }
   void* scratch(size_t bytes) override { return bytes ? scratch_.emplace_back(running_.take(bytes)) : nullptr; }
-  device::Blas& blas() override { return running_.outer().blas(); }
-  device::Dnn& dnn() override { return running_.outer().dnn(); }
-  device::FaultRef fault() override { return running_.outer().fault(); }
-  void read_back(void* host, const void* device, size_t bytes) override {
-    running_.outer().read_back(host, device, bytes);
-  }
 
  private:
   Running& running_;

@@ -1,6 +1,7 @@
 // Clusters on the virtual GPU: first the first half of each block, then the second.
 #pragma once
-#include <vector>
+#include <cstring>
+#include <memory>
 
 #include "device/cluster.h"
 

@@ -11,7 +11,6 @@ namespace {
 
 using device::Block;
 using device::Cluster;
-using device::Clusters;
 using device::PerThread;
 using device::Warp;
 

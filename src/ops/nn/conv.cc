@@ -2,6 +2,7 @@
 // elsewhere.
 #include <functional>
 
+#include "ops/inner_context.h"
 #include "ops/nn/convolve.h"
 #include "ops/nn/epilogue.h"
 #include "ops/registry.h"
@@ -10,25 +11,20 @@ namespace encore::ops {
 namespace {
 
 // The same run of a node again and again: each time it gets the scratch of the first time.
-class Again final : public Context {
+class Again final : public InnerContext {
  public:
-  explicit Again(Context& first) : first_(first) {}
+  explicit Again(Context& first) : InnerContext(first) {}
   void begin() { next_ = 0; }
 
-  int input_count() const override { return first_.input_count(); }
-  int output_count() const override { return first_.output_count(); }
-  const Tensor* find_input(int i) override { return first_.find_input(i); }
-  Tensor output(int i, const Shape& shape) override { return first_.output(i, shape); }
-  bool wants_output(int i) const override { return first_.wants_output(i); }
-  StreamRef stream() const override { return first_.stream(); }
-  device::Blas& blas() override { return first_.blas(); }
-  device::Dnn& dnn() override { return first_.dnn(); }
-  device::FaultRef fault() override { return first_.fault(); }
-  void read_back(void* host, const void* device, size_t bytes) override { first_.read_back(host, device, bytes); }
+  int input_count() const override { return outer_.input_count(); }
+  int output_count() const override { return outer_.output_count(); }
+  const Tensor* find_input(int i) override { return outer_.find_input(i); }
+  Tensor output(int i, const Shape& shape) override { return outer_.output(i, shape); }
+  bool wants_output(int i) const override { return outer_.wants_output(i); }
   void* scratch(size_t bytes) override {
     if (next_ == blocks_.size()) blocks_.emplace_back();
     Block& block = blocks_[next_++];
-    if (bytes > block.bytes) block = {first_.scratch(bytes), bytes};
+    if (bytes > block.bytes) block = {outer_.scratch(bytes), bytes};
     return block.at;
   }
 
@@ -37,7 +33,6 @@ class Again final : public Context {
     void* at = nullptr;
     size_t bytes = 0;
   };
-  Context& first_;
   std::vector<Block> blocks_;
   size_t next_ = 0;
 };

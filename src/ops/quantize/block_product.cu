@@ -151,11 +151,7 @@ void multiply(Context& context, const BlockProduct& p, const BlockCodes& w) {
           GroupedCodes<T>{w.codes, static_cast<const T*>(w.scales), static_cast<const uint8_t*>(w.zeros), w.groups,
                           w.zeros && w.packed_zeros, w.bits, w.depth, w.blocks, w.row_bytes(), w.zero_bytes(),
                           context.fault()});
-    switch (w.bits) {
-      case 2: return multiply_rows<T>(context, p, w.rows, w.depth, codes_of<T, 2>(w));
-      case 4: return multiply_rows<T>(context, p, w.rows, w.depth, codes_of<T, 4>(w));
-      default: return multiply_rows<T>(context, p, w.rows, w.depth, codes_of<T, 8>(w));
-    }
+    for_bits(w.bits, [&]<int kBits> { multiply_rows<T>(context, p, w.rows, w.depth, codes_of<T, kBits>(w)); });
   });
 }
 

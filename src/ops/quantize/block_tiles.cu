@@ -218,13 +218,8 @@ void launch(StreamRef stream, const BlockProduct& p, const BlockCodes& w, const 
 bool multiply_tiles(StreamRef stream, const BlockProduct& p, const BlockCodes& w, const WovenCodes& woven) {
   if (p.count > kMostRows || !woven.scales || (w.zeros && !woven.zeros)) return false;
   if (reinterpret_cast<uintptr_t>(p.a) % 16 != 0) return false;
-  dispatch(TypeList<Half, BFloat16>{}, p.type, [&]<class T> {
-    switch (w.bits) {
-      case 2: return launch<T, 2>(stream, p, w, woven);
-      case 4: return launch<T, 4>(stream, p, w, woven);
-      default: return launch<T, 8>(stream, p, w, woven);
-    }
-  });
+  dispatch(TypeList<Half, BFloat16>{}, p.type,
+           [&]<class T> { for_bits(w.bits, [&]<int kBits> { launch<T, kBits>(stream, p, w, woven); }); });
   return true;
 }
 

@@ -1,4 +1,5 @@
 // A norm and a MatMulNBits of its rows: of a few rows one kernel, which norms them on the way, else two.
+#include "ops/inner_context.h"
 #include "ops/quantize/matmul_nbits.h"
 #include "ops/registry.h"
 
@@ -7,33 +8,19 @@ namespace {
 
 constexpr int kSum = 3;  // the output of a norm
 
-// One of the two nodes, as if it stood alone.
-class Part : public Context {
+// The norm as if it stood alone.
+class NormPart final : public InnerContext {
  public:
-  explicit Part(Context& whole) : whole_(whole) {}
-  StreamRef stream() const override { return whole_.stream(); }
-  void* scratch(size_t bytes) override { return whole_.scratch(bytes); }
-  device::Blas& blas() override { return whole_.blas(); }
-  device::Dnn& dnn() override { return whole_.dnn(); }
-  device::FaultRef fault() override { return whole_.fault(); }
-  void read_back(void* host, const void* device, size_t bytes) override { whole_.read_back(host, device, bytes); }
-
- protected:
-  Context& whole_;
-};
-
-class NormPart final : public Part {
- public:
-  NormPart(Context& whole, int inputs) : Part(whole), inputs_(inputs) {}
+  NormPart(Context& whole, int inputs) : InnerContext(whole), inputs_(inputs) {}
   const Tensor& normed() const { return normed_; }
 
   int input_count() const override { return inputs_; }
   int output_count() const override { return kSum + 1; }
-  const Tensor* find_input(int i) override { return i < inputs_ ? whole_.find_input(i) : nullptr; }
-  bool wants_output(int i) const override { return i == 0 || (i == kSum && whole_.wants_output(1)); }
+  const Tensor* find_input(int i) override { return i < inputs_ ? outer_.find_input(i) : nullptr; }
+  bool wants_output(int i) const override { return i == 0 || (i == kSum && outer_.wants_output(1)); }
   Tensor output(int i, const Shape& shape) override {
-    if (i == kSum) return whole_.output(1, shape);
-    normed_ = {whole_.input(0).type, Where::device, shape, nullptr};
+    if (i == kSum) return outer_.output(1, shape);
+    normed_ = {outer_.input(0).type, Where::device, shape, nullptr};
     normed_.data = scratch(normed_.bytes());
     return normed_;
   }
@@ -43,15 +30,16 @@ class NormPart final : public Part {
   Tensor normed_;
 };
 
-class ProductPart final : public Part {
+// Likewise the product, of rows that may be there already.
+class ProductPart final : public InnerContext {
  public:
-  ProductPart(Context& whole, int of_norm, const Tensor* a = nullptr) : Part(whole), of_norm_(of_norm), a_(a) {}
+  ProductPart(Context& whole, int of_norm, const Tensor* a = nullptr) : InnerContext(whole), of_norm_(of_norm), a_(a) {}
 
-  int input_count() const override { return whole_.input_count() - of_norm_ + 1; }
-  int output_count() const override { return whole_.output_count(); }
-  const Tensor* find_input(int i) override { return i == 0 ? a_ : whole_.find_input(of_norm_ + i - 1); }
-  bool wants_output(int i) const override { return whole_.wants_output(i); }
-  Tensor output(int i, const Shape& shape) override { return whole_.output(i, shape); }
+  int input_count() const override { return outer_.input_count() - of_norm_ + 1; }
+  int output_count() const override { return outer_.output_count(); }
+  const Tensor* find_input(int i) override { return i == 0 ? a_ : outer_.find_input(of_norm_ + i - 1); }
+  bool wants_output(int i) const override { return outer_.wants_output(i); }
+  Tensor output(int i, const Shape& shape) override { return outer_.output(i, shape); }
 
  private:
   int of_norm_;  // inputs
