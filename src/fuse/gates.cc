@@ -5,6 +5,7 @@
 
 #include "fuse/norms.h"
 #include "ops/elementwise/gate.h"
+#include "ops/quantize/matmul_nbits.h"
 #include "ops/registry.h"
 
 namespace encore::fuse {
@@ -168,8 +169,13 @@ void join_gate(Plan& plan) {
     if (!joined.contains(&step)) steps.push_back(std::move(step));
   std::vector<int> factors{x, y};
   if (left && right) factors = steps.emplace_back(join_products(plan, *left, *right)).outputs;
-  steps.push_back(
-      {std::move(last->node), factors, last->outputs, factors.size() == 1 ? ops::make_gate_of_both : ops::make_gate});
+  if (factors.size() == 1 && is_quantized_product(*steps.back().node)) {
+    steps.back().node->set(ops::kGated, 1);
+    steps.back().outputs = last->outputs;
+  } else {
+    steps.push_back(
+        {std::move(last->node), factors, last->outputs, factors.size() == 1 ? ops::make_gate_of_both : ops::make_gate});
+  }
   plan.steps = std::move(steps);
 }
 

@@ -171,7 +171,7 @@ def test_a_gate_takes_the_norm_along(encore, make_model, capfd, dtype, norm, row
     check(model, feeds, dtype, capfd, [6], on_the_way=rows <= 8)
     if es.on_virtual_gpu() and rows <= 8:
         session = es.make_session(model)
-        assert len(kernels_of(session, feeds)) == len(feeds) + len(net.outputs) + 2
+        assert len(kernels_of(session, feeds)) == len(feeds) + len(net.outputs) + 1
 
 
 @pytest.mark.parametrize("seed", range(40))

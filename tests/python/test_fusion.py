@@ -390,9 +390,9 @@ def test_a_gate_takes_its_products_along(encore, make_model, capfd, dtype, how, 
     assert sizes == [5]
     feeds = {"x": numbers(1, rows, 64, dtype=dtype)}
     agrees(session, model, feeds, tolerance=1e-2 if dtype == "float16" else 1e-5)
-    if es.on_virtual_gpu() and not how:
+    if es.on_virtual_gpu() and (not how or rows == 1):
         kernels = kernels_of(session, feeds)
-        assert len(kernels) <= 2, kernels
+        assert len(kernels) <= (1 if how and dtype != "float32" else 2), kernels
 
 
 @pytest.mark.parametrize("op", ["MatMul", "MatMulNBits"])

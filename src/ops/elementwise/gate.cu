@@ -2,22 +2,11 @@
 
 #include "ops/dispatch.h"
 #include "ops/elementwise/broadcast.h"
-#include "ops/elementwise/curves.h"
+#include "ops/elementwise/silu_gate.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
 namespace {
-
-struct SiluGate {
-  template <class T>
-  DEVICE_FN auto operator()(T x, T y) const {
-    if constexpr (kIsHalf<T>)
-      return rough(float(x), float(y));
-    else
-      return silu(x) * y;
-  }
-  DEVICE_FN float rough(float x, float y) const { return x * rough_sigmoid(x) * y; }
-};
 
 template <class T, int kPack>
 DEVICE_FN device::Pack<T, kPack> gated(const device::Pack<T, kPack>& x, const device::Pack<T, kPack>& y) {
@@ -84,16 +73,20 @@ class BothGate : public Op {
     const Tensor& both = context.input(0);
     const int last = both.shape.rank() - 1;
     const Tensor out = context.output(0, both.shape.with(last, both.shape[last] / 2));
-    dispatch(FloatList{}, both.type, [&]<class T> {
-      constexpr int kPack = GateOfBoth<T>::kPack;
-      device::for_each_index(
-          context.stream(), out.count() / kPack,
-          GateOfBoth<T>{both.as<const T>(), out.as<T>(), device::is_pack_aligned<kPack>(out.as<const T>())});
-    });
+    gate_of_both(context.stream(), both.type, both.data, out.data, out.count());
   }
 };
 
 }  // namespace
+
+void gate_of_both(StreamRef stream, Type type, const void* both, void* out, int64_t count) {
+  dispatch(FloatList{}, type, [&]<class T> {
+    constexpr int kPack = GateOfBoth<T>::kPack;
+    T* const to = static_cast<T*>(out);
+    device::for_each_index(stream, count / kPack,
+                           GateOfBoth<T>{static_cast<const T*>(both), to, device::is_pack_aligned<kPack>(to)});
+  });
+}
 
 std::unique_ptr<Op> make_gate_of_both(const NodeInfo& node) { return make<BothGate>(node); }
 std::unique_ptr<Op> make_gate(const NodeInfo& node) { return make<Gate>(node); }

@@ -5,6 +5,7 @@
 #include "device/divide.h"
 #include "device/neighbours.h"
 #include "ops/dispatch.h"
+#include "ops/elementwise/gate.h"
 #include "ops/quantize/block_rows.h"
 #include "ops/quantize/block_weights.h"
 #include "ops/quantize/weave.h"
@@ -123,7 +124,7 @@ struct WovenRows {
   }
   DEVICE_FN float value(const Eight& eight, int i) const {
     const int code = i % Form::kInWord;
-    const uint32_t bits = eight.words[i / Form::kInWord] >> (eight.bit + (code % 2 * Form::kPairs + code / 2) * kBits);
+    const uint32_t bits = eight.words[i / Form::kInWord] >> (eight.bit + Form::bit(code));
     return (whole(bits & ((1u << kBits) - 1)) - eight.zero) * eight.scale;
   }
 };
@@ -143,7 +144,21 @@ CodesOfRow<T, kBits> codes_of(const BlockCodes& w) {
 
 }  // namespace
 
+namespace {
+// Where what multiplies has no gate of its own.
+template <class F>
+void gate_after(Context& context, const BlockProduct& p, int64_t columns, F multiply_both) {
+  const int64_t count = checked_product(p.count, columns);
+  BlockProduct both = p;
+  both.gated = false;
+  both.y = context.scratch(size_t(checked_product(count, device::size_bytes(p.type))));
+  multiply_both(both);
+  gate_of_both(context.stream(), p.type, both.y, p.y, count / 2);
+}
+}  // namespace
+
 void multiply(Context& context, const BlockProduct& p, const BlockCodes& w) {
+  if (p.gated) return gate_after(context, p, w.rows, [&](const BlockProduct& both) { multiply(context, both, w); });
   dispatch(TypeList<float, Half, BFloat16>{}, p.type, [&]<class T> {
     if (w.groups)
       return multiply_by_library<T>(
@@ -156,7 +171,10 @@ void multiply(Context& context, const BlockProduct& p, const BlockCodes& w) {
 }
 
 void multiply(Context& context, const BlockProduct& p, const BlockCodes& w, const WovenCodes& woven) {
-  if (multiply_stream(context.stream(), p, w, woven) || multiply_tiles(context.stream(), p, w, woven)) return;
+  if (multiply_stream(context.stream(), p, w, woven)) return;
+  if (p.gated)
+    return gate_after(context, p, w.rows, [&](const BlockProduct& both) { multiply(context, both, w, woven); });
+  if (multiply_tiles(context.stream(), p, w, woven)) return;
   dispatch(TypeList<Half, BFloat16>{}, p.type, [&]<class T> {
     for_bits(w.bits, [&]<int kBits> {
       multiply_by_library<T>(context, p, w.rows, w.depth,

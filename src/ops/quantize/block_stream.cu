@@ -4,12 +4,14 @@
 // units well before it needs them, also for those of the columns that come next, so that reading never pauses; what a
 // block multiplies by waits in shared memory.
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 
 #include "ops/dispatch.h"
+#include "ops/elementwise/silu_gate.h"
+#include "ops/quantize/bare_codes.h"
 #include "ops/quantize/stream_rows.h"
-#include "ops/quantize/weave.h"
 
 namespace encore::ops {
 namespace {
@@ -25,17 +27,20 @@ using device::Warp;
 constexpr int kRows = 8, kMostRows = 16, kMostWarps = 16;
 constexpr int kPitch = 20;  // floats; so that lanes write to banks of their own
 
-// For kTiles * kRows rows, which Rows brings. kZeros: there are zero points.
-template <class T, int kBits, int kTiles, bool kZeros, class Rows>
+// For so many rows, or kMostRows, which Rows brings. kZeros: there are zero points.
+template <class T, int kBits, int kMost, bool kZeros, class Rows>
 struct StreamCodes {
   using Form = Weave<kBits>;
-  static constexpr int kMaxThreads = 32 * kMostWarps;
-  static constexpr bool kBeginsEarly = true;  // with the weights, which are woven of constants
+  static constexpr int kMaxThreads = 32 * kMostWarps, kTiles = (kMost + kRows - 1) / kRows;
+  static constexpr int kNext = kMost == 1 ? 2 : 1;  // value of a SumTile: one row has those of even columns alone
+  static constexpr bool kBeginsEarly = true;        // with the weights, which are woven of constants
   // Units that a lane has under way, as many as registers have room for.
   static constexpr int kHeld = 4 - (kTiles == 2) - (kBits == 2 ? 1 + kZeros : 0);
   static constexpr int kGroups = Form::kGroups, kTaken = Form::kPart / 2;
+  using Codes = BareCodes<T, kBits>;
+  static constexpr int kSums = Codes::kSums;
   // Groups that are multiplied in turns, so that none waits for its own sums.
-  static constexpr int kTurns = kBits == 2 ? 1 : kZeros || kTiles > 1 ? 2 : kGroups;
+  static constexpr int kTurns = std::clamp(4 / (kSums * kTiles), 1, kGroups);
   struct Shared {
     float bias[2][Form::kRows];
   };
@@ -48,13 +53,13 @@ struct StreamCodes {
     Unit at[kHeld];
   };
   struct Turns {
-    Numbers<T, kBits> numbers[kTurns][2];
     uint32_t right[kTurns][kTiles][kTaken];
-    SumTile sums[kTurns][kTiles];
+    SumTile sums[kTurns][kTiles][kSums];
   };
   struct Sums {
     SumTile at[kTiles];
   };
+  using Begin = Pack<float, 4>;
 
   Rows rows;
   T* y;
@@ -64,19 +69,22 @@ struct StreamCodes {
   const uint8_t* zeros;
   int count, depth, columns, units, tiles, pitch;  // pitch: of a's rows in shared memory
   bool shared;                                     // a unit has but one scale
+  bool gated;                                      // as in BlockProduct: a tile has columns of both
 
   DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
     const int warps = b.size() / 32, step = int(b.count());
     PerThread<Held, kMaxThreads> held;
-    rows.keep(
+    rows.template keep<Form::kGroup>(
         b, RowsExtent{count, depth, pitch, units * Form::kUnit},
         [&](int t) {
           UNROLL for (int h = 0; h < kHeld; ++h) load(held[t].at[h], int(b.index()), t % 32, t / 32 + h * warps);
         },
-        [&](Shared& s) { return rows_in(b, s); }, [&](Shared& s) { return sums_in(b, s, 0); });
+        [&](Shared& s) { return rows_in(b, s); }, [&](Shared& s) { return sums_in(b, s, 0); },
+        [&](Shared& s, int row, int group, float sum) { keep_begin(begins_in(b, s), row, group, sum); });
     int tile = int(b.index()), side = 0;  // of what is double, so that a tile is joined while the next is made
     NO_UNROLL for (; tile < tiles; tile += step, side ^= 1) {
       device::for_each_warp(b, [&](Warp warp, Shared& s) {
+        const int own = int(warp.least([&](int) { return unsigned(warp.index()); }));  // as all lanes know together
         PerThread<Sums, 32> sums;
         PerThread<T, 32> addend;
         warp.lanes([&](int lane) {
@@ -86,15 +94,16 @@ struct StreamCodes {
           const int column = tile * Form::kRows + lane;
           if (bias && warp.index() == 0 && lane < Form::kRows && column < columns) addend[lane] = bias[column];
         });
-        NO_UNROLL for (int first = warp.index(); first < units; first += kHeld * warps) {
+        NO_UNROLL for (int first = own; first < units; first += kHeld * warps) {
           UNROLL for (int h = 0; h < kHeld; ++h) {
             const int unit = first + h * warps;
             if (unit >= units) break;
             const auto used = [&](int lane) -> Unit& { return held[warp.index() * 32 + lane].at[h]; };
-            UNROLL for (int v = 0; v < kGroups; v += kTurns) multiply(warp, sums, used, v, rows_in(b, s), unit);
+            UNROLL for (int v = 0; v < kGroups; v += kTurns)
+                multiply(warp, sums, used, v, rows_in(b, s), begins_in(b, s), unit);
             const bool more = unit + kHeld * warps < units;
             warp.lanes([&](int lane) {
-              load(used(lane), more ? tile : tile + step, lane, more ? unit + kHeld * warps : warp.index() + h * warps);
+              load(used(lane), more ? tile : tile + step, lane, more ? unit + kHeld * warps : own + h * warps);
             });
           }
         }
@@ -112,55 +121,80 @@ struct StreamCodes {
     return b.template dynamic<float>(s) + side * (b.size() / 32) * count * kPitch;
   }
   DEVICE_FN T* rows_in(const Block<Shared>& b, Shared& s) const { return reinterpret_cast<T*>(sums_in(b, s, 2)); }
+  DEVICE_FN Begin* begins_in(const Block<Shared>& b, Shared& s) const {
+    return reinterpret_cast<Begin*>(rows_in(b, s) + count * pitch);
+  }
+  // One more than there are, so that neighbouring pairs of rows lie in banks of their own.
+  DEVICE_FN int begin_of(int pair, int group) const { return pair * (units * kGroups + 1) + group; }
+  // What a group's sums begin with: of two rows at once, once for each half of a tile. With zero points, so many times.
+  DEVICE_FN void keep_begin(Begin* begins, int row, int group, float sum) const {
+    constexpr float kTimes = kZeros ? Codes::kUnit : Codes::kUnit * (Codes::kTooMuch + (1 << (kBits - 1)));
+    Begin& both = begins[begin_of(row / 2, group)];
+    both.at[row % 2] = both.at[row % 2 + 2] = -kTimes * sum;
+    if (row % 2 == 0 && row == count - 1) both.at[1] = both.at[3] = 0;
+  }
 
   DEVICE_FN void load(Unit& into, int tile, int lane, int unit) const {
     if (tile >= tiles || unit >= units) return;
     const auto at = unsigned(tile) * unsigned(units) + unsigned(unit);
-    const auto* const from = reinterpret_cast<const Granule*>(codes + lane * 16) + size_t(at) * (Form::kBytes / 16);
+    const auto* const from = reinterpret_cast<const Granule*>(codes + size_t(at) * Form::kBytes) + lane;
     into.codes[0] = from[0], into.codes[1] = from[32];
-    const size_t share = size_t(at) * 8 + unsigned(lane) / 4;  // of both rows at once
+    const size_t share = size_t(at) * 8;  // of both rows at once
+    const unsigned pair = unsigned(lane) / 4;
     if (shared) {
-      into.scales[0] = reinterpret_cast<const uint32_t*>(scales)[share];
-      if (kZeros) into.zeros[0] = reinterpret_cast<const uint16_t*>(zeros)[share];
+      into.scales[0] = (reinterpret_cast<const uint32_t*>(scales) + share)[pair];
+      if (kZeros) into.zeros[0] = (reinterpret_cast<const uint16_t*>(zeros) + share)[pair];
       return;
     }
-    const auto own = reinterpret_cast<const Pack<uint32_t, kGroups>*>(scales)[share];
+    const auto own = (reinterpret_cast<const Pack<uint32_t, kGroups>*>(scales) + share)[pair];
     UNROLL for (int v = 0; v < kGroups; ++v) into.scales[v] = own.at[v];
     if (!kZeros) return;
-    const auto own_zeros = reinterpret_cast<const Pack<uint32_t, kGroups / 2>*>(zeros)[share];
+    const auto own_zeros = (reinterpret_cast<const Pack<uint32_t, kGroups / 2>*>(zeros) + share)[pair];
     UNROLL for (int i = 0; i < kGroups / 2; ++i) into.zeros[i] = own_zeros.at[i];
   }
 
-  // The zero point of a group, once for each half of a word; r: of the rows g, or g + 8.
-  DEVICE_FN uint32_t zeros_of(const Unit& unit, int v, int r) const {
-    if (!kZeros) return (1u << (kBits - 1)) * 0x10001u;
-    return device::byte_pair(shared ? +unit.zeros[0] : +unit.zeros[v / 2], r + (shared ? 0 : v % 2 * 2));
+  // The zero point of a group; r: of the rows g, or g + 8.
+  DEVICE_FN float zero_of(const Unit& unit, int v, int r) const {
+    const uint32_t zeros = shared ? +unit.zeros[0] : +unit.zeros[v / 2];
+    return whole(zeros >> (8 * (r + (shared ? 0 : v % 2 * 2))) & 0xffu);
   }
 
   // The groups from v on, kTurns of them.
   template <class Used>
   DEVICE_FN void multiply(const Warp& warp, PerThread<Sums, 32>& sums, Used used, int v, const T* rows,
-                          int unit) const {
+                          const Begin* begins, int unit) const {
     PerThread<Turns, 32> turns;
     warp.lanes([&](int lane) {
+      const int last_pair = (count - 1) / 2;
       UNROLL for (int tile = 0; tile < kTiles; ++tile) {
-        const int wanted = tile * kRows + lane / 4;
-        const int row = wanted < count ? wanted : count - 1;  // lanes beyond the last row do as the last one does
+        int row = 0, pair = 0;
+        if (kMost > 1) {  // lanes beyond the last row do as the last one does
+          const int wanted = tile * kRows + lane / 4, wanted_pair = tile * (kRows / 2) + lane % 4;
+          row = wanted < count ? wanted : count - 1, pair = wanted_pair < last_pair ? wanted_pair : last_pair;
+        }
         const T* const from = rows + row * pitch + unit * Form::kUnit + v * Form::kGroup + lane % 4 * Form::kPart;
+        const Begin* const begin = begins + begin_of(pair, unit * kGroups + v);
         UNROLL for (int n = 0; n < kTurns; ++n) {
           UNROLL for (int i = 0; i < kTaken; i += 4) {
             const Granule four = *reinterpret_cast<const Granule*>(from + n * Form::kGroup + 2 * i);
             UNROLL for (int j = 0; j < 4; ++j) turns[lane].right[n][tile][i + j] = four.words[j];
           }
-          turns[lane].sums[n][tile] = SumTile{};
+          auto& own = turns[lane].sums[n][tile];
+          const Begin four = begin[n];
+          UNROLL for (int i = 0; i < 4; ++i) own[0].at[i] = four.at[i];
+          UNROLL for (int i = 1; i < kSums; ++i) own[i] = SumTile{};
         }
       }
-      UNROLL for (int n = 0; n < kTurns; ++n) {
-        UNROLL for (int r = 0; r < 2; ++r) turns[lane].numbers[n][r] =
-            Numbers<T, kBits>(zeros_of(used(lane), v + n, r));
+      UNROLL for (int n = 0; n < kTurns && kZeros; ++n) {
+        UNROLL for (int r = 0; r < 2; ++r) {
+          const float zero = Codes::kTooMuch + zero_of(used(lane), v + n, r);
+          UNROLL for (int tile = 0; tile < kTiles; ++tile) {
+            UNROLL for (int i = 0; i < 2; i += kNext) turns[lane].sums[n][tile][0].at[2 * r + i] *= zero;
+          }
+        }
       }
     });
-    multiply(warp, turns, used, v, std::make_integer_sequence<int, kTaken / 2>{});
+    multiply(warp, turns, used, v, std::make_integer_sequence<int, kTaken / 2 * Codes::kTimes>{});
     warp.lanes([&](int lane) {
       UNROLL for (int n = 0; n < kTurns; ++n) {
         const Unit& unit = used(lane);
@@ -168,65 +202,89 @@ struct StreamCodes {
         const float low = float(std::bit_cast<T>(uint16_t(scales)));
         const float high = float(std::bit_cast<T>(uint16_t(scales >> 16)));
         UNROLL for (int tile = 0; tile < kTiles; ++tile) {
-          UNROLL for (int i = 0; i < 4; ++i) sums[lane].at[tile].at[i] +=
-              (i < 2 ? low : high) * turns[lane].sums[n][tile].at[i];
+          UNROLL for (int i = 0; i < 4; i += kNext) {
+            float sum = turns[lane].sums[n][tile][0].at[i];
+            UNROLL for (int more = 1; more < kSums; ++more) sum +=
+                Codes::times(more) * turns[lane].sums[n][tile][more].at[i];
+            sums[lane].at[tile].at[i] += (i < 2 ? low : high) * sum;
+          }
         }
       }
     });
   }
-  template <class Used, int... kTwo>
+  template <class Used, int... kStep>
   DEVICE_FN void multiply(const Warp& warp, PerThread<Turns, 32>& turns, Used used, int v,
-                          std::integer_sequence<int, kTwo...>) const {
-    (multiply<2 * kTwo>(warp, turns, used, v), ...);
+                          std::integer_sequence<int, kStep...>) const {
+    (multiply<kStep / Codes::kTimes, kStep % Codes::kTimes>(warp, turns, used, v), ...);
   }
-  template <int kI, class Used>
+  // By the four kFour of a lane's part.
+  template <int kFour, int kTime, class Used>
   DEVICE_FN void multiply(const Warp& warp, PerThread<Turns, 32>& turns, Used used, int v) const {
+    constexpr int kInWord = kFour % Codes::kFours, kSum = Codes::sum_of(kInWord, kTime);
     UNROLL for (int n = 0; n < kTurns; ++n) {
       PerThread<LeftTile, 32> left;
       UNROLL for (int tile = 0; tile < kTiles; ++tile)
-          warp.template multiply<T>([&](int lane) -> SumTile& { return turns[lane].sums[n][tile]; },
+          warp.template multiply<T>([&](int lane) -> SumTile& { return turns[lane].sums[n][tile][kSum]; },
                                     [&](int lane) {
-                                      if (tile == 0)
-                                        left[lane] = left_of<kI>(turns[lane].numbers[n], used(lane), v + n);
+                                      if (tile == 0) left[lane] = left_of<kFour, kTime>(used(lane), v + n);
                                       return left[lane];
                                     },
                                     [&](int lane) {
                                       const auto& right = turns[lane].right[n][tile];
-                                      return device::RightTile{{right[kI], right[kI + 1]}};
+                                      return device::RightTile{{right[2 * kFour], right[2 * kFour + 1]}};
                                     });
     }
   }
-  template <int kI>
-  DEVICE_FN static LeftTile left_of(const Numbers<T, kBits> (&by)[2], const Unit& unit, int v) {
-    constexpr int kPair = kI % Form::kPairs;
-    const int word = v * Form::kWords + kI / Form::kPairs;
-    const uint32_t low = unit.codes[0].words[word], high = unit.codes[1].words[word];
-    return {{by[0].template pair<kPair>(low), by[1].template pair<kPair>(high),  //
-             by[0].template pair<kPair + 1>(low), by[1].template pair<kPair + 1>(high)}};
+  template <int kFour, int kTime>
+  DEVICE_FN static LeftTile left_of(const Unit& unit, int v) {
+    const int word = v * Form::kWords + kFour / Codes::kFours;
+    return Codes::template left<kFour % Codes::kFours, kTime>(unit.codes[0].words[word], unit.codes[1].words[word]);
   }
 
   DEVICE_FN void show(float* to, const Sums& sums, int lane) const {
     UNROLL for (int tile = 0; tile < kTiles; ++tile) {
-      UNROLL for (int i = 0; i < 4; ++i) {
+      UNROLL for (int i = 0; i < 4; i += kNext) {
         const int row = tile * kRows + lane % 4 * 2 + i % 2;
-        if (row < count) to[row * kPitch + lane / 4 + i / 2 * 8] = sums.at[tile].at[i];
+        if (row < count) to[row * kPitch + lane / 4 + i / 2 * 8] = sums.at[tile].at[i] * (1 / Codes::kUnit);
       }
     }
   }
   DEVICE_FN void join(const Block<Shared>& b, Shared& s, int tile, int side, int t) const {
-    constexpr int kAtOnce = 8;
-    const float* const sums = sums_in(b, s, side);
-    const int warps = b.size() / 32;
-    NO_UNROLL for (int at = t; at < count * Form::kRows; at += b.size()) {
-      const int row = at / Form::kRows, in_tile = at % Form::kRows, column = tile * Form::kRows + in_tile;
-      if (column >= columns) continue;
-      float sum = s.bias[side][in_tile];
-      NO_UNROLL for (int w = 0; w < warps; w += kAtOnce) {
-        UNROLL for (int n = 0; n < kAtOnce; ++n) sum +=
-            w + n < warps ? sums[((w + n) * count + row) * kPitch + in_tile] : 0.f;
-      }
-      y[size_t(row) * size_t(columns) + size_t(column)] = T(sum);
+    const int made = gated ? Form::kRows / 2 : Form::kRows, width = gated ? columns / 2 : columns;
+    NO_UNROLL for (int at = t; at < count * made; at += b.size()) {
+      const int row = at / made, in_tile = at % made, column = tile * made + in_tile;
+      if (column >= width) continue;
+      float value = total(b, s, tile, side, row, in_tile);
+      if (gated) value = SiluGate().rough(value, total(b, s, tile, side, row, in_tile + made));
+      y[size_t(row) * size_t(width) + size_t(column)] = T(value);
     }
+  }
+  DEVICE_FN float total(const Block<Shared>& b, Shared& s, int tile, int side, int row, int in_tile) const {
+    constexpr int kAtOnce = 8;
+    const float* const sums = sums_in(b, s, side) + row * kPitch + in_tile;
+    const int warps = b.size() / 32;
+    float sum = s.bias[side][in_tile];
+    NO_UNROLL for (int w = 0; w < warps; w += kAtOnce) {
+      UNROLL for (int n = 0; n < kAtOnce; ++n) sum += w + n < warps ? sums[(w + n) * count * kPitch] : 0.f;
+    }
+    return fabsf(sum) < INFINITY ? sum : one_by_one(rows_in(b, s) + row * pitch, tile, in_tile, s.bias[side][in_tile]);
+  }
+  // Of what is infinite, or nearly, nothing can be taken off again.
+  DEVICE_FN float one_by_one(const T* row, int tile, int in_tile, float sum) const {
+    constexpr uint32_t kMask = (1u << kBits) - 1;
+    const int shares = shared ? 1 : kGroups;
+    NO_UNROLL for (int at = 0; at < depth; ++at) {
+      const unsigned unit = unsigned(tile) * unsigned(units) + unsigned(at) / Form::kUnit;
+      const auto place = Form::place(in_tile, at % Form::kUnit);
+      const uint8_t* const word = codes + size_t(unit) * Form::kBytes + place.byte;
+      const uint32_t code = *reinterpret_cast<const uint32_t*>(word) >> place.bit & kMask;
+      const int group = shared ? 0 : at % Form::kUnit / Form::kGroup;
+      const size_t share =
+          size_t(unit) * unsigned(16 * shares) + unsigned((in_tile % 8 * shares + group) * 2 + in_tile / 8);
+      const float zero = kZeros ? float(zeros[share]) : float(1 << (kBits - 1));
+      sum += (float(code) - zero) * float(std::bit_cast<T>(scales[share])) * float(row[at]);
+    }
+    return sum;
   }
 };
 
@@ -242,7 +300,8 @@ std::optional<Spread> spread_of(int device, int64_t count, const BlockCodes& w, 
   const int64_t units = Form::units(w), tiles = (w.rows + Form::kRows - 1) / Form::kRows;
   // Half a line more than units have, so that neighbouring rows lie in banks of their own.
   const int64_t pitch = units * Form::kUnit + 32, multiprocessors = device::multiprocessors(device);
-  const auto bytes = [&](int64_t warps) { return count * (2 * warps * kPitch * 4 + pitch * 2); };
+  const int64_t begins = (units * Form::kGroups + 1) * ((count + 1) / 2) * int64_t(sizeof(Pack<float, 4>));
+  const auto bytes = [&](int64_t warps) { return count * (2 * warps * kPitch * 4 + pitch * 2) + begins; };
   constexpr int64_t kOthers = 2048;  // that a block takes besides
   // As many blocks on a multiprocessor as have kMostWarps warps together: of fewer warps if there are tiles enough.
   int64_t warps = tiles <= multiprocessors       ? kMostWarps
@@ -264,16 +323,27 @@ std::optional<Spread> spread_normed(int device, int64_t count, const BlockCodes&
   return spread_of<kBits>(device, count, w, (strips + RowsNormed<Half>::kKeep - 1) / RowsNormed<Half>::kKeep);
 }
 
-template <class T, int kBits, int kTiles, bool kZeros, class Rows>
+template <class T, int kBits, int kMost, bool kZeros, class Rows>
 void launch(StreamRef stream, const Rows& rows, const BlockProduct& p, const BlockCodes& w, const WovenCodes& woven,
             const Spread& spread) {
-  using Kernel = StreamCodes<T, kBits, kTiles, kZeros, Rows>;
+  using Kernel = StreamCodes<T, kBits, kMost, kZeros, Rows>;
   using Form = Weave<kBits>;
   device::block_kernel<typename Kernel::Shared>(
       stream, {spread.blocks, int(32 * spread.warps), spread.bytes},
       Kernel{rows, static_cast<T*>(p.y), static_cast<const T*>(p.bias), woven.codes, woven.scales, woven.zeros,
              int(p.count), int(w.depth), int(w.rows), int(Form::units(w)), int(spread.tiles), int(spread.pitch),
-             Form::shares(w) == 1});
+             Form::shares(w) == 1, p.gated});
+}
+
+// Calls f.template operator()<kMost>().
+template <class F>
+void for_rows(int64_t count, F f) {
+  if (count == 1)
+    f.template operator()<1>();
+  else if (count <= kRows)
+    f.template operator()<kRows>();
+  else
+    f.template operator()<kMostRows>();
 }
 
 bool has_all(const BlockCodes& w, const WovenCodes& woven) { return woven.scales && (!w.zeros || woven.zeros); }
@@ -287,11 +357,10 @@ bool multiply_stream(StreamRef stream, const BlockProduct& p, const BlockCodes& 
     if (spread)
       dispatch(TypeList<Half, BFloat16>{}, p.type, [&]<class T> {
         const RowsAsTheyAre<T> rows{static_cast<const T*>(p.a)};
-        const auto of_rows = [&]<int kTiles> {
-          woven.zeros ? launch<T, kBits, kTiles, true>(stream, rows, p, w, woven, *spread)
-                      : launch<T, kBits, kTiles, false>(stream, rows, p, w, woven, *spread);
-        };
-        p.count > kRows ? of_rows.template operator()<2>() : of_rows.template operator()<1>();
+        for_rows(p.count, [&]<int kMost> {
+          woven.zeros ? launch<T, kBits, kMost, true>(stream, rows, p, w, woven, *spread)
+                      : launch<T, kBits, kMost, false>(stream, rows, p, w, woven, *spread);
+        });
       });
     return spread.has_value();
   });
@@ -308,8 +377,11 @@ void multiply_normed(StreamRef stream, const RowNorm& norm, const BlockProduct& 
     const Spread spread = spread_normed<kBits>(stream.device(), p.count, w).value();
     dispatch(TypeList<Half, BFloat16>{}, p.type, [&]<class T> {
       const RowsNormed<T> rows(norm, Weave<kBits>::units(w) * Weave<kBits>::kUnit);
-      woven.zeros ? launch<T, kBits, 1, true>(stream, rows, p, w, woven, spread)
-                  : launch<T, kBits, 1, false>(stream, rows, p, w, woven, spread);
+      for_rows(p.count, [&]<int kMost> {
+        if constexpr (kMost <= kRows)
+          woven.zeros ? launch<T, kBits, kMost, true>(stream, rows, p, w, woven, spread)
+                      : launch<T, kBits, kMost, false>(stream, rows, p, w, woven, spread);
+      });
     });
   });
 }

@@ -14,7 +14,7 @@ const void* sized(const Tensor& tensor, int64_t count, const char* what) {
 
 }  // namespace
 
-MatMulNBits::MatMulNBits(const NodeInfo& node) : tf32_(node.settings.use_tf32) {
+MatMulNBits::MatMulNBits(const NodeInfo& node) : tf32_(node.settings.use_tf32), gated_(node.get_int(kGated, 0) != 0) {
   const auto wanted = [&](const char* attribute) {
     const auto value = node.find_int(attribute);
     require(value.has_value(), "the attribute ", attribute, " is missing");
@@ -87,14 +87,15 @@ void MatMulNBits::run(Context& context) const {
   const Tensor& a = context.input(0);
   require(a.shape.rank() >= 1 && a.shape.back() == weights_.depth, "A has shape ", a.shape.str(),
           "; its last dimension must be K, ", weights_.depth);
-  const Tensor y = context.output(0, a.shape.with(a.shape.rank() - 1, weights_.rows));
+  const Tensor y = context.output(0, a.shape.with(a.shape.rank() - 1, columns()));
   const BlockCodes weights = weights_of(context);
   const BlockProduct product{.type = a.type,
                              .a = a.data,
                              .y = y.data,
                              .bias = bias_of(context),
                              .count = a.count() / weights.depth,
-                             .tf32 = tf32_};
+                             .tf32 = tf32_,
+                             .gated = gated_};
   if (y.count() == 0) return;
   if (woven_.codes)
     multiply(context, product, weights, woven_);
@@ -105,8 +106,9 @@ void MatMulNBits::run(Context& context) const {
 bool MatMulNBits::run_normed(Context& context, RowNorm norm, const Tensor& x) const {
   const BlockCodes weights = weights_of(context);
   if (!can_norm_on_the_way(context.stream().device(), norm.rows, weights, woven_)) return false;
-  const Tensor y = context.output(0, x.shape.with(x.shape.rank() - 1, weights.rows));
-  const BlockProduct product{.type = x.type, .y = y.data, .bias = bias_of(context), .count = norm.rows};
+  const Tensor y = context.output(0, x.shape.with(x.shape.rank() - 1, columns()));
+  const BlockProduct product{
+      .type = x.type, .y = y.data, .bias = bias_of(context), .count = norm.rows, .gated = gated_};
   if (context.wants_output(1)) norm.sum = context.output(1, x.shape).data;
   multiply_normed(context.stream(), norm, product, weights, woven_);
   return true;

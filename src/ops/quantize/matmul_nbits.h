@@ -6,6 +6,9 @@
 
 namespace encore::ops {
 
+// With the attribute kGated, which fusion sets and no model may, as BlockProduct says.
+inline constexpr const char* kGated = "gated";
+
 class MatMulNBits final : public Op {
  public:
   explicit MatMulNBits(const NodeInfo& node);
@@ -19,13 +22,14 @@ class MatMulNBits final : public Op {
 
  private:
   Shape shape_of_codes() const { return {weights_.rows, weights_.blocks, weights_.block() / 8 * weights_.bits}; }
+  int64_t columns() const { return gated_ ? weights_.rows / 2 : weights_.rows; }
   // Of a run, as it is given them.
   BlockCodes weights_of(Context& context) const;
   const void* bias_of(Context& context) const;
 
   BlockCodes weights_;
   WovenCodes woven_;
-  bool may_weave_, tf32_;
+  bool may_weave_, tf32_, gated_;
 };
 
 // A norm of rows by a constant and the product that alone reads them. Inputs are the norm's, then the product's without

@@ -15,38 +15,77 @@ struct RowsExtent {
   int count, depth, pitch, padded;
 };
 
-// keep(b, extent, begin, rows, free) puts them to rows(s), where `free` finds floats that nobody needs meanwhile; a
-// thread calls begin(t) before it waits for earlier work.
+// Neighbours, so many lanes: what each has becomes the sum over them.
+template <int kLanes, int kMany, class F>
+DEVICE_FN void add_neighbours(const device::Warp& warp, F values_of) {
+  struct Values {
+    float at[kMany];
+  };
+  device::PerThread<Values, 32> others;
+  UNROLL for (int mask = 1; mask < kLanes; mask *= 2) {
+    warp.lanes([&](int lane) { UNROLL for (int i = 0; i < kMany; ++i) others[lane].at[i] = values_of(lane)[i]; });
+    warp.exchange<kMany>(mask, [&](int lane) { return others[lane].at; });
+    warp.lanes([&](int lane) { UNROLL for (int i = 0; i < kMany; ++i) values_of(lane)[i] += others[lane].at[i]; });
+  }
+}
+template <class T>
+DEVICE_FN float sum_of(const device::Pack<T, device::pack_size<T>()>& pack) {
+  float sum = 0;
+  UNROLL for (int i = 0; i < device::pack_size<T>(); ++i) sum += float(pack.at[i]);
+  return sum;
+}
+
+// keep<kGroup>(b, extent, begin, rows, free, note) puts them to rows(s), where `free` finds floats that nobody needs
+// meanwhile; a thread calls begin(t) before it waits for earlier work. note(s, row, group, sum) is told what each
+// kGroup neighbours are together.
 template <class T>
 struct RowsAsTheyAre {
+  static constexpr int kPack = device::pack_size<T>(), kAtOnce = 4;
+  using Pack = device::Pack<T, kPack>;
+  struct Packs {
+    float sums[kAtOnce];
+  };
   const T* a;
 
-  template <class Shared, class Begin, class Rows, class Free>
-  DEVICE_FN void keep(device::Block<Shared>& b, const RowsExtent& extent, Begin begin, Rows rows, Free) const {
-    b.threads([&](int t, Shared& s) {
-      begin(t);
-      b.wait();
-      copy(extent, rows(s), t, b.size());
+  template <int kGroup, class Shared, class Begin, class Rows, class Free, class Note>
+  DEVICE_FN void keep(device::Block<Shared>& b, const RowsExtent& extent, Begin begin, Rows rows, Free,
+                      Note note) const {
+    constexpr int kLanes = kGroup / kPack;
+    const int of_row = extent.padded / kPack, all = extent.count * of_row, threads = b.size();
+    device::for_each_warp(b, [&](const device::Warp& warp, Shared& s) {
+      device::PerThread<Packs, 32> packs;
+      warp.lanes([&](int lane) {
+        begin(32 * warp.index() + lane);
+        b.wait();
+      });
+      NO_UNROLL for (int first = 32 * warp.index(); first < all; first += kAtOnce * threads) {
+        warp.lanes([&](int lane) { copy(packs[lane], extent, rows(s), first + lane, threads); });
+        add_neighbours<kLanes, kAtOnce>(warp, [&](int lane) { return packs[lane].sums; });
+        warp.lanes([&](int lane) {
+          UNROLL for (int n = 0; n < kAtOnce; ++n) {
+            const int i = first + lane + n * threads, row = i / of_row, at = (i - row * of_row) * kPack;
+            if (lane % kLanes == 0 && i < all) note(s, row, at / kGroup, packs[lane].sums[n]);
+          }
+        });
+      }
     });
   }
 
  private:
-  DEVICE_FN void copy(const RowsExtent& extent, T* to, int t, int threads) const {
-    using device::Granule;
-    constexpr int kAtOnce = 4;
-    const unsigned of_row = unsigned(extent.pitch) / 8, all = unsigned(extent.count) * of_row;
-    NO_UNROLL for (unsigned first = unsigned(t); first < all; first += unsigned(kAtOnce * threads)) {
-      Granule some[kAtOnce];
-      UNROLL for (int n = 0; n < kAtOnce; ++n) {
-        const unsigned i = first + unsigned(n * threads), row = i / of_row, at = (i - row * of_row) * 8;
-        some[n] = Granule{};
-        if (i < all && at < unsigned(extent.depth))
-          some[n] = *reinterpret_cast<const Granule*>(a + size_t(row) * unsigned(extent.depth) + at);
-      }
-      UNROLL for (int n = 0; n < kAtOnce; ++n) {
-        const unsigned i = first + unsigned(n * threads);
-        if (i < all) reinterpret_cast<Granule*>(to)[i] = some[n];
-      }
+  DEVICE_FN void copy(Packs& packs, const RowsExtent& extent, T* to, int from, int step) const {
+    const unsigned of_row = unsigned(extent.padded) / kPack, all = unsigned(extent.count) * of_row;
+    Pack some[kAtOnce];
+    UNROLL for (int n = 0; n < kAtOnce; ++n) {
+      const unsigned i = unsigned(from + n * step), row = i / of_row, at = (i - row * of_row) * kPack;
+      some[n] = Pack{};
+      if (i < all && at < unsigned(extent.depth))
+        some[n] = *reinterpret_cast<const Pack*>(a + size_t(row) * unsigned(extent.depth) + at);
+    }
+    UNROLL for (int n = 0; n < kAtOnce; ++n) {
+      const unsigned i = unsigned(from + n * step);
+      const unsigned row = i / of_row, at = (i - row * of_row) * kPack;
+      if (i < all) *reinterpret_cast<Pack*>(to + row * unsigned(extent.pitch) + at) = some[n];
+      packs.sums[n] = sum_of<T>(some[n]);
     }
   }
 };
@@ -64,7 +103,7 @@ struct RowsNormed {
     float values[kKeep][kPack];
     Granule gamma[kKeep];
   };
-  struct Squares {
+  struct Sums {
     float at[kKeep];
   };
 
@@ -85,12 +124,14 @@ struct RowsNormed {
         epsilon(float(norm.epsilon)),
         by_strips(int(strips(padded))) {}
 
-  template <class Shared, class Begin, class Rows, class Free>
-  DEVICE_FN void keep(device::Block<Shared>& b, const RowsExtent& extent, Begin begin, Rows rows, Free free) const {
+  template <int kGroup, class Shared, class Begin, class Rows, class Free, class Note>
+  DEVICE_FN void keep(device::Block<Shared>& b, const RowsExtent& extent, Begin begin, Rows rows, Free free,
+                      Note note) const {
+    constexpr int kLanes = kGroup / kPack;
     const int warps = b.size() / 32;
     device::PerThread<Kept, kMaxThreads> kept;
     device::for_each_warp(b, [&](const device::Warp& warp, Shared& s) {
-      device::PerThread<Squares, 32> squares;
+      device::PerThread<Sums, 32> squares;
       warp.lanes([&](int lane) {
         const int t = 32 * warp.index() + lane;
         begin(t);
@@ -106,9 +147,20 @@ struct RowsNormed {
         });
       }
     });
-    b.threads([&](int t, Shared& s) {
-      store(kept[t], extent, t, warps, rows(s), free(s));
-      if (sum && b.index() == 0) store_sum(kept[t], extent, t, warps);
+    device::for_each_warp(b, [&](const device::Warp& warp, Shared& s) {
+      device::PerThread<Sums, 32> sums;
+      const auto thread = [&](int lane) { return 32 * warp.index() + lane; };
+      warp.lanes([&](int lane) {
+        const int t = thread(lane);
+        store(kept[t], sums[lane], extent, t, warps, rows(s), free(s));
+        if (sum && b.index() == 0) store_sum(kept[t], extent, t, warps);
+      });
+      add_neighbours<kLanes, kKeep>(warp, [&](int lane) { return sums[lane].at; });
+      warp.lanes([&](int lane) {
+        if (lane % kLanes == 0)
+          each(extent, thread(lane), warps,
+               [&](int n, int row, int at) { note(s, row, at / kGroup, sums[lane].at[n]); });
+      });
     });
   }
 
@@ -125,7 +177,7 @@ struct RowsNormed {
   }
 
   template <class Wait>
-  DEVICE_FN void load(Kept& own, Squares& squares, const RowsExtent& extent, int t, int warps, Wait wait) const {
+  DEVICE_FN void load(Kept& own, Sums& squares, const RowsExtent& extent, int t, int warps, Wait wait) const {
     const auto each_own = [&](auto f) {
       each(extent, t, warps, [&](int n, int row, int at) {
         if (at < extent.depth) f(n, row * extent.depth + at, at);
@@ -150,7 +202,9 @@ struct RowsNormed {
     }
   }
 
-  DEVICE_FN void store(const Kept& own, const RowsExtent& extent, int t, int warps, T* to, const float* squares) const {
+  DEVICE_FN void store(const Kept& own, Sums& sums, const RowsExtent& extent, int t, int warps, T* to,
+                       const float* squares) const {
+    sums = Sums{};
     each(extent, t, warps, [&](int n, int row, int at) {
       const int strips = by_strips.divisor();
       float total = 0;
@@ -160,6 +214,7 @@ struct RowsNormed {
       Pack made;
       UNROLL for (int i = 0; i < kPack; ++i) made.at[i] = T(own.values[n][i] * scale * float(factors.at[i]));
       device::store_pack(to + row * extent.pitch + at, made, true);
+      sums.at[n] = sum_of<T>(made);
     });
   }
 
