@@ -124,7 +124,7 @@ struct WovenRows {
   }
   DEVICE_FN float value(const Eight& eight, int i) const {
     const int code = i % Form::kInWord;
-    const uint32_t bits = eight.words[i / Form::kInWord] >> (eight.bit + Form::bit(code));
+    const uint32_t bits = eight.words[i / Form::kInWord] >> (eight.bit + (code % 2 * Form::kPairs + code / 2) * kBits);
     return (whole(bits & ((1u << kBits) - 1)) - eight.zero) * eight.scale;
   }
 };

@@ -13,6 +13,9 @@
 
 namespace encore::ops {
 
+// A whole number below 2^23, as a float.
+DEVICE_FN float whole(uint32_t value) { return std::bit_cast<float>(0x4b000000u | value) - 8388608.f; }
+
 // Eight neighbours, as floats; zeros where there are none.
 template <class T>
 DEVICE_FN device::Pack<float, 8> eight_of(const T* from, bool aligned, int64_t left) {

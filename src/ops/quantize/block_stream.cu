@@ -4,14 +4,13 @@
 // units well before it needs them, also for those of the columns that come next, so that reading never pauses; what a
 // block multiplies by waits in shared memory.
 #include <algorithm>
-#include <cmath>
 #include <optional>
 #include <utility>
 
 #include "ops/dispatch.h"
 #include "ops/elementwise/silu_gate.h"
-#include "ops/quantize/bare_codes.h"
 #include "ops/quantize/stream_rows.h"
+#include "ops/quantize/weave.h"
 
 namespace encore::ops {
 namespace {
@@ -37,10 +36,8 @@ struct StreamCodes {
   // Units that a lane has under way, as many as registers have room for.
   static constexpr int kHeld = 4 - (kTiles == 2) - (kBits == 2 ? 1 + kZeros : 0);
   static constexpr int kGroups = Form::kGroups, kTaken = Form::kPart / 2;
-  using Codes = BareCodes<T, kBits>;
-  static constexpr int kSums = Codes::kSums;
   // Groups that are multiplied in turns, so that none waits for its own sums.
-  static constexpr int kTurns = std::clamp(4 / (kSums * kTiles), 1, kGroups);
+  static constexpr int kTurns = kBits == 2 ? 1 : kZeros || kTiles > 1 ? 2 : kGroups;
   struct Shared {
     float bias[2][Form::kRows];
   };
@@ -53,13 +50,13 @@ struct StreamCodes {
     Unit at[kHeld];
   };
   struct Turns {
+    Numbers<T, kBits> numbers[kTurns][2];
     uint32_t right[kTurns][kTiles][kTaken];
-    SumTile sums[kTurns][kTiles][kSums];
+    SumTile sums[kTurns][kTiles];
   };
   struct Sums {
     SumTile at[kTiles];
   };
-  using Begin = Pack<float, 4>;
 
   Rows rows;
   T* y;
@@ -74,13 +71,12 @@ struct StreamCodes {
   DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
     const int warps = b.size() / 32, step = int(b.count());
     PerThread<Held, kMaxThreads> held;
-    rows.template keep<Form::kGroup>(
+    rows.template keep<kMost == 1>(
         b, RowsExtent{count, depth, pitch, units * Form::kUnit},
         [&](int t) {
           UNROLL for (int h = 0; h < kHeld; ++h) load(held[t].at[h], int(b.index()), t % 32, t / 32 + h * warps);
         },
-        [&](Shared& s) { return rows_in(b, s); }, [&](Shared& s) { return sums_in(b, s, 0); },
-        [&](Shared& s, int row, int group, float sum) { keep_begin(begins_in(b, s), row, group, sum); });
+        [&](Shared& s) { return rows_in(b, s); }, [&](Shared& s) { return sums_in(b, s, 0); });
     int tile = int(b.index()), side = 0;  // of what is double, so that a tile is joined while the next is made
     NO_UNROLL for (; tile < tiles; tile += step, side ^= 1) {
       device::for_each_warp(b, [&](Warp warp, Shared& s) {
@@ -99,8 +95,7 @@ struct StreamCodes {
             const int unit = first + h * warps;
             if (unit >= units) break;
             const auto used = [&](int lane) -> Unit& { return held[warp.index() * 32 + lane].at[h]; };
-            UNROLL for (int v = 0; v < kGroups; v += kTurns)
-                multiply(warp, sums, used, v, rows_in(b, s), begins_in(b, s), unit);
+            UNROLL for (int v = 0; v < kGroups; v += kTurns) multiply(warp, sums, used, v, rows_in(b, s), unit);
             const bool more = unit + kHeld * warps < units;
             warp.lanes([&](int lane) {
               load(used(lane), more ? tile : tile + step, lane, more ? unit + kHeld * warps : own + h * warps);
@@ -121,80 +116,55 @@ struct StreamCodes {
     return b.template dynamic<float>(s) + side * (b.size() / 32) * count * kPitch;
   }
   DEVICE_FN T* rows_in(const Block<Shared>& b, Shared& s) const { return reinterpret_cast<T*>(sums_in(b, s, 2)); }
-  DEVICE_FN Begin* begins_in(const Block<Shared>& b, Shared& s) const {
-    return reinterpret_cast<Begin*>(rows_in(b, s) + count * pitch);
-  }
-  // One more than there are, so that neighbouring pairs of rows lie in banks of their own.
-  DEVICE_FN int begin_of(int pair, int group) const { return pair * (units * kGroups + 1) + group; }
-  // What a group's sums begin with: of two rows at once, once for each half of a tile. With zero points, so many times.
-  DEVICE_FN void keep_begin(Begin* begins, int row, int group, float sum) const {
-    constexpr float kTimes = kZeros ? Codes::kUnit : Codes::kUnit * (Codes::kTooMuch + (1 << (kBits - 1)));
-    Begin& both = begins[begin_of(row / 2, group)];
-    both.at[row % 2] = both.at[row % 2 + 2] = -kTimes * sum;
-    if (row % 2 == 0 && row == count - 1) both.at[1] = both.at[3] = 0;
-  }
 
   DEVICE_FN void load(Unit& into, int tile, int lane, int unit) const {
     if (tile >= tiles || unit >= units) return;
     const auto at = unsigned(tile) * unsigned(units) + unsigned(unit);
-    const auto* const from = reinterpret_cast<const Granule*>(codes + size_t(at) * Form::kBytes) + lane;
+    const auto* const from = reinterpret_cast<const Granule*>(codes + lane * 16) + size_t(at) * (Form::kBytes / 16);
     into.codes[0] = from[0], into.codes[1] = from[32];
-    const size_t share = size_t(at) * 8;  // of both rows at once
-    const unsigned pair = unsigned(lane) / 4;
+    const size_t share = size_t(at) * 8 + unsigned(lane) / 4;  // of both rows at once
     if (shared) {
-      into.scales[0] = (reinterpret_cast<const uint32_t*>(scales) + share)[pair];
-      if (kZeros) into.zeros[0] = (reinterpret_cast<const uint16_t*>(zeros) + share)[pair];
+      into.scales[0] = reinterpret_cast<const uint32_t*>(scales)[share];
+      if (kZeros) into.zeros[0] = reinterpret_cast<const uint16_t*>(zeros)[share];
       return;
     }
-    const auto own = (reinterpret_cast<const Pack<uint32_t, kGroups>*>(scales) + share)[pair];
+    const auto own = reinterpret_cast<const Pack<uint32_t, kGroups>*>(scales)[share];
     UNROLL for (int v = 0; v < kGroups; ++v) into.scales[v] = own.at[v];
     if (!kZeros) return;
-    const auto own_zeros = (reinterpret_cast<const Pack<uint32_t, kGroups / 2>*>(zeros) + share)[pair];
+    const auto own_zeros = reinterpret_cast<const Pack<uint32_t, kGroups / 2>*>(zeros)[share];
     UNROLL for (int i = 0; i < kGroups / 2; ++i) into.zeros[i] = own_zeros.at[i];
   }
 
-  // The zero point of a group; r: of the rows g, or g + 8.
-  DEVICE_FN float zero_of(const Unit& unit, int v, int r) const {
-    const uint32_t zeros = shared ? +unit.zeros[0] : +unit.zeros[v / 2];
-    return whole(zeros >> (8 * (r + (shared ? 0 : v % 2 * 2))) & 0xffu);
+  // The zero point of a group, once for each half of a word; r: of the rows g, or g + 8.
+  DEVICE_FN uint32_t zeros_of(const Unit& unit, int v, int r) const {
+    if (!kZeros) return (1u << (kBits - 1)) * 0x10001u;
+    return device::byte_pair(shared ? +unit.zeros[0] : +unit.zeros[v / 2], r + (shared ? 0 : v % 2 * 2));
   }
 
   // The groups from v on, kTurns of them.
   template <class Used>
   DEVICE_FN void multiply(const Warp& warp, PerThread<Sums, 32>& sums, Used used, int v, const T* rows,
-                          const Begin* begins, int unit) const {
+                          int unit) const {
     PerThread<Turns, 32> turns;
     warp.lanes([&](int lane) {
-      const int last_pair = (count - 1) / 2;
       UNROLL for (int tile = 0; tile < kTiles; ++tile) {
-        int row = 0, pair = 0;
-        if (kMost > 1) {  // lanes beyond the last row do as the last one does
-          const int wanted = tile * kRows + lane / 4, wanted_pair = tile * (kRows / 2) + lane % 4;
-          row = wanted < count ? wanted : count - 1, pair = wanted_pair < last_pair ? wanted_pair : last_pair;
-        }
+        const int wanted = tile * kRows + lane / 4;
+        const int row = wanted < count ? wanted : count - 1;  // lanes beyond the last row do as the last one does
         const T* const from = rows + row * pitch + unit * Form::kUnit + v * Form::kGroup + lane % 4 * Form::kPart;
-        const Begin* const begin = begins + begin_of(pair, unit * kGroups + v);
         UNROLL for (int n = 0; n < kTurns; ++n) {
           UNROLL for (int i = 0; i < kTaken; i += 4) {
             const Granule four = *reinterpret_cast<const Granule*>(from + n * Form::kGroup + 2 * i);
             UNROLL for (int j = 0; j < 4; ++j) turns[lane].right[n][tile][i + j] = four.words[j];
           }
-          auto& own = turns[lane].sums[n][tile];
-          const Begin four = begin[n];
-          UNROLL for (int i = 0; i < 4; ++i) own[0].at[i] = four.at[i];
-          UNROLL for (int i = 1; i < kSums; ++i) own[i] = SumTile{};
+          turns[lane].sums[n][tile] = SumTile{};
         }
       }
-      UNROLL for (int n = 0; n < kTurns && kZeros; ++n) {
-        UNROLL for (int r = 0; r < 2; ++r) {
-          const float zero = Codes::kTooMuch + zero_of(used(lane), v + n, r);
-          UNROLL for (int tile = 0; tile < kTiles; ++tile) {
-            UNROLL for (int i = 0; i < 2; i += kNext) turns[lane].sums[n][tile][0].at[2 * r + i] *= zero;
-          }
-        }
+      UNROLL for (int n = 0; n < kTurns; ++n) {
+        UNROLL for (int r = 0; r < 2; ++r) turns[lane].numbers[n][r] =
+            Numbers<T, kBits>(zeros_of(used(lane), v + n, r));
       }
     });
-    multiply(warp, turns, used, v, std::make_integer_sequence<int, kTaken / 2 * Codes::kTimes>{});
+    multiply(warp, turns, used, v, std::make_integer_sequence<int, kTaken / 2>{});
     warp.lanes([&](int lane) {
       UNROLL for (int n = 0; n < kTurns; ++n) {
         const Unit& unit = used(lane);
@@ -202,89 +172,74 @@ struct StreamCodes {
         const float low = float(std::bit_cast<T>(uint16_t(scales)));
         const float high = float(std::bit_cast<T>(uint16_t(scales >> 16)));
         UNROLL for (int tile = 0; tile < kTiles; ++tile) {
-          UNROLL for (int i = 0; i < 4; i += kNext) {
-            float sum = turns[lane].sums[n][tile][0].at[i];
-            UNROLL for (int more = 1; more < kSums; ++more) sum +=
-                Codes::times(more) * turns[lane].sums[n][tile][more].at[i];
-            sums[lane].at[tile].at[i] += (i < 2 ? low : high) * sum;
-          }
+          UNROLL for (int i = 0; i < 4; i += kNext) sums[lane].at[tile].at[i] +=
+              (i < 2 ? low : high) * turns[lane].sums[n][tile].at[i];
         }
       }
     });
   }
-  template <class Used, int... kStep>
+  template <class Used, int... kTwo>
   DEVICE_FN void multiply(const Warp& warp, PerThread<Turns, 32>& turns, Used used, int v,
-                          std::integer_sequence<int, kStep...>) const {
-    (multiply<kStep / Codes::kTimes, kStep % Codes::kTimes>(warp, turns, used, v), ...);
+                          std::integer_sequence<int, kTwo...>) const {
+    (multiply<2 * kTwo>(warp, turns, used, v), ...);
   }
-  // By the four kFour of a lane's part.
-  template <int kFour, int kTime, class Used>
+  template <int kI, class Used>
   DEVICE_FN void multiply(const Warp& warp, PerThread<Turns, 32>& turns, Used used, int v) const {
-    constexpr int kInWord = kFour % Codes::kFours, kSum = Codes::sum_of(kInWord, kTime);
     UNROLL for (int n = 0; n < kTurns; ++n) {
       PerThread<LeftTile, 32> left;
       UNROLL for (int tile = 0; tile < kTiles; ++tile)
-          warp.template multiply<T>([&](int lane) -> SumTile& { return turns[lane].sums[n][tile][kSum]; },
+          warp.template multiply<T>([&](int lane) -> SumTile& { return turns[lane].sums[n][tile]; },
                                     [&](int lane) {
-                                      if (tile == 0) left[lane] = left_of<kFour, kTime>(used(lane), v + n);
+                                      if (tile == 0)
+                                        left[lane] = left_of<kI>(turns[lane].numbers[n], used(lane), v + n);
                                       return left[lane];
                                     },
                                     [&](int lane) {
                                       const auto& right = turns[lane].right[n][tile];
-                                      return device::RightTile{{right[2 * kFour], right[2 * kFour + 1]}};
+                                      return device::RightTile{{right[kI], right[kI + 1]}};
                                     });
     }
   }
-  template <int kFour, int kTime>
-  DEVICE_FN static LeftTile left_of(const Unit& unit, int v) {
-    const int word = v * Form::kWords + kFour / Codes::kFours;
-    return Codes::template left<kFour % Codes::kFours, kTime>(unit.codes[0].words[word], unit.codes[1].words[word]);
+  template <int kI>
+  DEVICE_FN static LeftTile left_of(const Numbers<T, kBits> (&by)[2], const Unit& unit, int v) {
+    constexpr int kPair = kI % Form::kPairs;
+    const int word = v * Form::kWords + kI / Form::kPairs;
+    const uint32_t low = unit.codes[0].words[word], high = unit.codes[1].words[word];
+    return {{by[0].template pair<kPair>(low), by[1].template pair<kPair>(high),  //
+             by[0].template pair<kPair + 1>(low), by[1].template pair<kPair + 1>(high)}};
   }
 
   DEVICE_FN void show(float* to, const Sums& sums, int lane) const {
     UNROLL for (int tile = 0; tile < kTiles; ++tile) {
       UNROLL for (int i = 0; i < 4; i += kNext) {
         const int row = tile * kRows + lane % 4 * 2 + i % 2;
-        if (row < count) to[row * kPitch + lane / 4 + i / 2 * 8] = sums.at[tile].at[i] * (1 / Codes::kUnit);
+        if (row < count) to[row * kPitch + lane / 4 + i / 2 * 8] = sums.at[tile].at[i];
       }
     }
   }
   DEVICE_FN void join(const Block<Shared>& b, Shared& s, int tile, int side, int t) const {
-    const int made = gated ? Form::kRows / 2 : Form::kRows, width = gated ? columns / 2 : columns;
-    NO_UNROLL for (int at = t; at < count * made; at += b.size()) {
-      const int row = at / made, in_tile = at % made, column = tile * made + in_tile;
+    static_assert(Form::kRows == 16);
+    const int log2 = gated ? 3 : 4, made = 1 << log2, width = gated ? columns / 2 : columns;
+    NO_UNROLL for (int at = t; at < count << log2; at += b.size()) {
+      const int row = at >> log2, in_tile = at & (made - 1), column = (tile << log2) + in_tile;
       if (column >= width) continue;
-      float value = total(b, s, tile, side, row, in_tile);
-      if (gated) value = SiluGate().rough(value, total(b, s, tile, side, row, in_tile + made));
+      float value = total(b, s, side, row, in_tile);
+      if (gated) value = SiluGate().rough(value, total(b, s, side, row, in_tile + made));
       y[size_t(row) * size_t(width) + size_t(column)] = T(value);
     }
   }
-  DEVICE_FN float total(const Block<Shared>& b, Shared& s, int tile, int side, int row, int in_tile) const {
-    constexpr int kAtOnce = 8;
+  DEVICE_FN float total(const Block<Shared>& b, Shared& s, int side, int row, int in_tile) const {
     const float* const sums = sums_in(b, s, side) + row * kPitch + in_tile;
-    const int warps = b.size() / 32;
-    float sum = s.bias[side][in_tile];
-    NO_UNROLL for (int w = 0; w < warps; w += kAtOnce) {
-      UNROLL for (int n = 0; n < kAtOnce; ++n) sum += w + n < warps ? sums[(w + n) * count * kPitch] : 0.f;
-    }
-    return fabsf(sum) < INFINITY ? sum : one_by_one(rows_in(b, s) + row * pitch, tile, in_tile, s.bias[side][in_tile]);
+    const int warps = b.size() / 32, step = count * kPitch;
+    return s.bias[side][in_tile] + (warps == kMostWarps       ? sum_of<kMostWarps>(sums, step)
+                                    : warps == kMostWarps / 2 ? sum_of<kMostWarps / 2>(sums, step)
+                                                              : sum_of<kMostWarps / 4>(sums, step));
   }
-  // Of what is infinite, or nearly, nothing can be taken off again.
-  DEVICE_FN float one_by_one(const T* row, int tile, int in_tile, float sum) const {
-    constexpr uint32_t kMask = (1u << kBits) - 1;
-    const int shares = shared ? 1 : kGroups;
-    NO_UNROLL for (int at = 0; at < depth; ++at) {
-      const unsigned unit = unsigned(tile) * unsigned(units) + unsigned(at) / Form::kUnit;
-      const auto place = Form::place(in_tile, at % Form::kUnit);
-      const uint8_t* const word = codes + size_t(unit) * Form::kBytes + place.byte;
-      const uint32_t code = *reinterpret_cast<const uint32_t*>(word) >> place.bit & kMask;
-      const int group = shared ? 0 : at % Form::kUnit / Form::kGroup;
-      const size_t share =
-          size_t(unit) * unsigned(16 * shares) + unsigned((in_tile % 8 * shares + group) * 2 + in_tile / 8);
-      const float zero = kZeros ? float(zeros[share]) : float(1 << (kBits - 1));
-      sum += (float(code) - zero) * float(std::bit_cast<T>(scales[share])) * float(row[at]);
-    }
-    return sum;
+  template <int kCount>
+  DEVICE_FN static float sum_of(const float* values, int step) {
+    float parts[4] = {};  // none waits for all the others
+    UNROLL for (int i = 0; i < kCount; ++i) parts[i % 4] += values[i * step];
+    return (parts[0] + parts[1]) + (parts[2] + parts[3]);
   }
 };
 
@@ -300,8 +255,7 @@ std::optional<Spread> spread_of(int device, int64_t count, const BlockCodes& w, 
   const int64_t units = Form::units(w), tiles = (w.rows + Form::kRows - 1) / Form::kRows;
   // Half a line more than units have, so that neighbouring rows lie in banks of their own.
   const int64_t pitch = units * Form::kUnit + 32, multiprocessors = device::multiprocessors(device);
-  const int64_t begins = (units * Form::kGroups + 1) * ((count + 1) / 2) * int64_t(sizeof(Pack<float, 4>));
-  const auto bytes = [&](int64_t warps) { return count * (2 * warps * kPitch * 4 + pitch * 2) + begins; };
+  const auto bytes = [&](int64_t warps) { return count * (2 * warps * kPitch * 4 + pitch * 2); };
   constexpr int64_t kOthers = 2048;  // that a block takes besides
   // As many blocks on a multiprocessor as have kMostWarps warps together: of fewer warps if there are tiles enough.
   int64_t warps = tiles <= multiprocessors       ? kMostWarps
@@ -356,7 +310,7 @@ bool multiply_stream(StreamRef stream, const BlockProduct& p, const BlockCodes& 
     const auto spread = spread_of<kBits>(stream.device(), p.count, w, 1);
     if (spread)
       dispatch(TypeList<Half, BFloat16>{}, p.type, [&]<class T> {
-        const RowsAsTheyAre<T> rows{static_cast<const T*>(p.a)};
+        const RowsAsTheyAre<T> rows(static_cast<const T*>(p.a), Weave<kBits>::units(w) * Weave<kBits>::kUnit);
         for_rows(p.count, [&]<int kMost> {
           woven.zeros ? launch<T, kBits, kMost, true>(stream, rows, p, w, woven, *spread)
                       : launch<T, kBits, kMost, false>(stream, rows, p, w, woven, *spread);

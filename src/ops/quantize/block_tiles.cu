@@ -170,7 +170,7 @@ struct MultiplyTiles {
   template <int... kI>
   DEVICE_FN static void numbers(uint32_t (&pairs)[kTaken], const Numbers<T, kBits>& by, const uint32_t* words,
                                 std::integer_sequence<int, kI...>) {
-    ((pairs[kI] = by.template pair<Form::slot(kI % Form::kPairs)>(words[kI / Form::kPairs])), ...);
+    ((pairs[kI] = by.template pair<kI % Form::kPairs>(words[kI / Form::kPairs])), ...);
   }
   // Of each row of a what belongs to a group.
   DEVICE_FN void take(Rights& into, const Rows& rows, int lane, int at) const {

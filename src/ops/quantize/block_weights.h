@@ -1,16 +1,11 @@
 // Weights that are quantized in blocks along their rows, and products with them.
 #pragma once
-#include <bit>
-
 #include "device/fault.h"
 #include "device/transform.h"
 #include "ops/norm/row_norm.h"
 #include "ops/op.h"
 
 namespace encore::ops {
-
-// A whole number below 2^23, as a float.
-DEVICE_FN float whole(uint32_t value) { return std::bit_cast<float>(0x4b000000u | value) - 8388608.f; }
 
 // A matrix [rows, depth] of whole numbers: (code - zero point) * scale. Each block of `block` codes along a row has its
 // scale and zero point; a row begins with a block.

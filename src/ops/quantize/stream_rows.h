@@ -15,77 +15,59 @@ struct RowsExtent {
   int count, depth, pitch, padded;
 };
 
-// Neighbours, so many lanes: what each has becomes the sum over them.
-template <int kLanes, int kMany, class F>
-DEVICE_FN void add_neighbours(const device::Warp& warp, F values_of) {
-  struct Values {
-    float at[kMany];
-  };
-  device::PerThread<Values, 32> others;
-  UNROLL for (int mask = 1; mask < kLanes; mask *= 2) {
-    warp.lanes([&](int lane) { UNROLL for (int i = 0; i < kMany; ++i) others[lane].at[i] = values_of(lane)[i]; });
-    warp.exchange<kMany>(mask, [&](int lane) { return others[lane].at; });
-    warp.lanes([&](int lane) { UNROLL for (int i = 0; i < kMany; ++i) values_of(lane)[i] += others[lane].at[i]; });
-  }
-}
-template <class T>
-DEVICE_FN float sum_of(const device::Pack<T, device::pack_size<T>()>& pack) {
-  float sum = 0;
-  UNROLL for (int i = 0; i < device::pack_size<T>(); ++i) sum += float(pack.at[i]);
-  return sum;
-}
-
-// keep<kGroup>(b, extent, begin, rows, free, note) puts them to rows(s), where `free` finds floats that nobody needs
-// meanwhile; a thread calls begin(t) before it waits for earlier work. note(s, row, group, sum) is told what each
-// kGroup neighbours are together.
+// keep<kOne>(b, extent, begin, rows, free) puts them to rows(s), where `free` finds floats that nobody needs meanwhile;
+// a thread calls begin(t) before it waits for earlier work. kOne: there is one row. All warps of a multiprocessor do it
+// at once before any can multiply, so each instruction counts.
 template <class T>
 struct RowsAsTheyAre {
-  static constexpr int kPack = device::pack_size<T>(), kAtOnce = 4;
+  static constexpr int kPack = device::pack_size<T>(), kStrip = 32 * kPack;
   using Pack = device::Pack<T, kPack>;
-  struct Packs {
-    float sums[kAtOnce];
-  };
   const T* a;
+  device::SmallDivider by_strips;  // of a row, which are 32 packs
 
-  template <int kGroup, class Shared, class Begin, class Rows, class Free, class Note>
-  DEVICE_FN void keep(device::Block<Shared>& b, const RowsExtent& extent, Begin begin, Rows rows, Free,
-                      Note note) const {
-    constexpr int kLanes = kGroup / kPack;
-    const int of_row = extent.padded / kPack, all = extent.count * of_row, threads = b.size();
-    device::for_each_warp(b, [&](const device::Warp& warp, Shared& s) {
-      device::PerThread<Packs, 32> packs;
-      warp.lanes([&](int lane) {
-        begin(32 * warp.index() + lane);
-        b.wait();
-      });
-      NO_UNROLL for (int first = 32 * warp.index(); first < all; first += kAtOnce * threads) {
-        warp.lanes([&](int lane) { copy(packs[lane], extent, rows(s), first + lane, threads); });
-        add_neighbours<kLanes, kAtOnce>(warp, [&](int lane) { return packs[lane].sums; });
-        warp.lanes([&](int lane) {
-          UNROLL for (int n = 0; n < kAtOnce; ++n) {
-            const int i = first + lane + n * threads, row = i / of_row, at = (i - row * of_row) * kPack;
-            if (lane % kLanes == 0 && i < all) note(s, row, at / kGroup, packs[lane].sums[n]);
-          }
-        });
-      }
+  RowsAsTheyAre(const T* rows, int64_t padded) : a(rows), by_strips(int((padded + kStrip - 1) / kStrip)) {}
+
+  template <bool kOne, class Shared, class Begin, class Rows, class Free>
+  DEVICE_FN void keep(device::Block<Shared>& b, const RowsExtent& extent, Begin begin, Rows rows, Free) const {
+    b.threads([&](int t, Shared& s) {
+      begin(t);
+      b.wait();
+      kOne ? copy_one(extent, rows(s), t, b.size()) : copy(extent, rows(s), t, b.size() / 32);
     });
   }
 
  private:
-  DEVICE_FN void copy(Packs& packs, const RowsExtent& extent, T* to, int from, int step) const {
-    const unsigned of_row = unsigned(extent.padded) / kPack, all = unsigned(extent.count) * of_row;
-    Pack some[kAtOnce];
-    UNROLL for (int n = 0; n < kAtOnce; ++n) {
-      const unsigned i = unsigned(from + n * step), row = i / of_row, at = (i - row * of_row) * kPack;
-      some[n] = Pack{};
-      if (i < all && at < unsigned(extent.depth))
-        some[n] = *reinterpret_cast<const Pack*>(a + size_t(row) * unsigned(extent.depth) + at);
+  DEVICE_FN void copy_one(const RowsExtent& extent, T* to, int t, int threads) const {
+    constexpr int kAtOnce = 2;
+    NO_UNROLL for (int first = t * kPack; first < extent.padded; first += kAtOnce * kPack * threads) {
+      Pack some[kAtOnce] = {};
+      UNROLL for (int n = 0; n < kAtOnce; ++n) {
+        const int at = first + n * kPack * threads;
+        if (at < extent.depth) some[n] = *reinterpret_cast<const Pack*>(a + at);
+      }
+      UNROLL for (int n = 0; n < kAtOnce; ++n) {
+        const int at = first + n * kPack * threads;
+        if (at < extent.padded) *reinterpret_cast<Pack*>(to + at) = some[n];
+      }
     }
-    UNROLL for (int n = 0; n < kAtOnce; ++n) {
-      const unsigned i = unsigned(from + n * step);
-      const unsigned row = i / of_row, at = (i - row * of_row) * kPack;
-      if (i < all) *reinterpret_cast<Pack*>(to + row * unsigned(extent.pitch) + at) = some[n];
-      packs.sums[n] = sum_of<T>(some[n]);
+  }
+  // Warps share out strips of rows.
+  DEVICE_FN void copy(const RowsExtent& extent, T* to, int t, int warps) const {
+    constexpr int kAtOnce = 4;
+    const int all = extent.count * by_strips.divisor();
+    NO_UNROLL for (int first = t >> 5; first < all; first += kAtOnce * warps) {
+      Pack some[kAtOnce] = {};
+      const auto each = [&](auto f) {
+        UNROLL for (int n = 0; n < kAtOnce; ++n) {
+          int in_row;
+          const int row = by_strips(first + n * warps, in_row), at = in_row * kStrip + (t & 31) * kPack;
+          if (row < extent.count && at < extent.padded) f(some[n], row, at);
+        }
+      };
+      each([&](Pack& pack, int row, int at) {
+        if (at < extent.depth) pack = *reinterpret_cast<const Pack*>(a + row * extent.depth + at);
+      });
+      each([&](const Pack& pack, int row, int at) { *reinterpret_cast<Pack*>(to + row * extent.pitch + at) = pack; });
     }
   }
 };
@@ -103,7 +85,7 @@ struct RowsNormed {
     float values[kKeep][kPack];
     Granule gamma[kKeep];
   };
-  struct Sums {
+  struct Squares {
     float at[kKeep];
   };
 
@@ -124,14 +106,69 @@ struct RowsNormed {
         epsilon(float(norm.epsilon)),
         by_strips(int(strips(padded))) {}
 
-  template <int kGroup, class Shared, class Begin, class Rows, class Free, class Note>
-  DEVICE_FN void keep(device::Block<Shared>& b, const RowsExtent& extent, Begin begin, Rows rows, Free free,
-                      Note note) const {
-    constexpr int kLanes = kGroup / kPack;
+  template <bool kOne, class Shared, class Begin, class Rows, class Free>
+  DEVICE_FN void keep(device::Block<Shared>& b, const RowsExtent& extent, Begin begin, Rows rows, Free free) const {
+    kOne ? keep_one(b, extent, begin, rows, free) : keep_some(b, extent, begin, rows, free);
+  }
+
+ private:
+  // A thread has every so-manieth pack of the row.
+  template <class Shared, class Begin, class Rows, class Free>
+  DEVICE_FN void keep_one(device::Block<Shared>& b, const RowsExtent& extent, Begin begin, Rows rows, Free free) const {
+    const int threads = b.size();
+    device::PerThread<Kept, kMaxThreads> kept;
+    const auto each = [&](int t, int end, auto f) {
+      UNROLL for (int n = 0; n < kKeep; ++n) {
+        const int at = (n * threads + t) * kPack;
+        if (at < end) f(n, at);
+      }
+    };
+    const auto granule = [](const T* from) { return *reinterpret_cast<const Granule*>(from); };
+    device::for_each_warp(b, [&](const device::Warp& warp, Shared& s) {
+      device::PerThread<float, 32> squares;
+      warp.lanes([&](int lane) {
+        const int t = 32 * warp.index() + lane;
+        begin(t);
+        Granule some[kKeep], more[kKeep];
+        UNROLL for (int n = 0; n < kKeep; ++n) kept[t].gamma[n] = some[n] = more[n] = Granule{};
+        each(t, extent.depth, [&](int n, int at) { kept[t].gamma[n] = granule(gamma + at); });
+        b.wait();
+        each(t, extent.depth, [&](int n, int at) {
+          some[n] = granule(x + at);
+          if (skip) more[n] = granule(skip + at);
+        });
+        squares[lane] = 0;
+        each(t, extent.depth, [&](int n, int) { squares[lane] += take(kept[t].values[n], some[n], more[n]); });
+      });
+      warp.template reduce_columns<1>([&](int lane) -> float& { return squares[lane]; },
+                                      [](float p, float q) { return p + q; });
+      warp.lanes([&](int lane) {
+        if (lane == 0) free(s)[warp.index()] = squares[lane];
+      });
+    });
+    b.threads([&](int t, Shared& s) {
+      float total = 0;
+      UNROLL for (int w = 0; w < kMaxThreads / 32; w += 4) {
+        if (w >= threads / 32) break;
+        const auto four = *reinterpret_cast<const device::Pack<float, 4>*>(free(s) + w);
+        total += (four.at[0] + four.at[1]) + (four.at[2] + four.at[3]);
+      }
+      const float scale = device::quick_inverse_root(total * per_value + epsilon);
+      each(t, extent.padded, [&](int n, int at) {
+        const bool there = at < extent.depth;
+        device::store_pack(rows(s) + at, there ? scaled(kept[t], n, scale) : Pack{}, true);
+        if (there && sum && b.index() == 0) device::store_pack(sum + at, rounded(kept[t].values[n]), is_sum_aligned);
+      });
+    });
+  }
+
+  template <class Shared, class Begin, class Rows, class Free>
+  DEVICE_FN void keep_some(device::Block<Shared>& b, const RowsExtent& extent, Begin begin, Rows rows,
+                           Free free) const {
     const int warps = b.size() / 32;
     device::PerThread<Kept, kMaxThreads> kept;
     device::for_each_warp(b, [&](const device::Warp& warp, Shared& s) {
-      device::PerThread<Sums, 32> squares;
+      device::PerThread<Squares, 32> squares;
       warp.lanes([&](int lane) {
         const int t = 32 * warp.index() + lane;
         begin(t);
@@ -147,24 +184,34 @@ struct RowsNormed {
         });
       }
     });
-    device::for_each_warp(b, [&](const device::Warp& warp, Shared& s) {
-      device::PerThread<Sums, 32> sums;
-      const auto thread = [&](int lane) { return 32 * warp.index() + lane; };
-      warp.lanes([&](int lane) {
-        const int t = thread(lane);
-        store(kept[t], sums[lane], extent, t, warps, rows(s), free(s));
-        if (sum && b.index() == 0) store_sum(kept[t], extent, t, warps);
-      });
-      add_neighbours<kLanes, kKeep>(warp, [&](int lane) { return sums[lane].at; });
-      warp.lanes([&](int lane) {
-        if (lane % kLanes == 0)
-          each(extent, thread(lane), warps,
-               [&](int n, int row, int at) { note(s, row, at / kGroup, sums[lane].at[n]); });
-      });
+    b.threads([&](int t, Shared& s) {
+      store(kept[t], extent, t, warps, rows(s), free(s));
+      if (sum && b.index() == 0) store_sum(kept[t], extent, t, warps);
     });
   }
 
- private:
+  // Of a pack x + skip, and the sum of the squares.
+  DEVICE_FN static float take(float (&values)[kPack], const Granule& some, const Granule& more) {
+    const auto value = std::bit_cast<Pack>(some), added = std::bit_cast<Pack>(more);
+    float squares = 0;
+    UNROLL for (int i = 0; i < kPack; ++i) {
+      values[i] = float(value.at[i]) + float(added.at[i]);
+      squares += values[i] * values[i];
+    }
+    return squares;
+  }
+  DEVICE_FN static Pack scaled(const Kept& own, int n, float scale) {
+    const auto factors = std::bit_cast<Pack>(own.gamma[n]);
+    Pack made;
+    UNROLL for (int i = 0; i < kPack; ++i) made.at[i] = T(own.values[n][i] * scale * float(factors.at[i]));
+    return made;
+  }
+  DEVICE_FN static Pack rounded(const float (&values)[kPack]) {
+    Pack made;
+    UNROLL for (int i = 0; i < kPack; ++i) made.at[i] = T(values[i]);
+    return made;
+  }
+
   // f(n, row, place in the row) for each pack of a thread.
   template <class F>
   DEVICE_FN void each(const RowsExtent& extent, int t, int warps, F f) const {
@@ -177,7 +224,7 @@ struct RowsNormed {
   }
 
   template <class Wait>
-  DEVICE_FN void load(Kept& own, Sums& squares, const RowsExtent& extent, int t, int warps, Wait wait) const {
+  DEVICE_FN void load(Kept& own, Squares& squares, const RowsExtent& extent, int t, int warps, Wait wait) const {
     const auto each_own = [&](auto f) {
       each(extent, t, warps, [&](int n, int row, int at) {
         if (at < extent.depth) f(n, row * extent.depth + at, at);
@@ -192,38 +239,23 @@ struct RowsNormed {
       some[n] = granule(x + place);
       if (skip) more[n] = granule(skip + place);
     });
-    UNROLL for (int n = 0; n < kKeep; ++n) {
-      const auto value = std::bit_cast<Pack>(some[n]), added = std::bit_cast<Pack>(more[n]);
-      squares.at[n] = 0;
-      UNROLL for (int i = 0; i < kPack; ++i) {
-        own.values[n][i] = float(value.at[i]) + float(added.at[i]);
-        squares.at[n] += own.values[n][i] * own.values[n][i];
-      }
-    }
+    UNROLL for (int n = 0; n < kKeep; ++n) { squares.at[n] = take(own.values[n], some[n], more[n]); }
   }
 
-  DEVICE_FN void store(const Kept& own, Sums& sums, const RowsExtent& extent, int t, int warps, T* to,
-                       const float* squares) const {
-    sums = Sums{};
+  DEVICE_FN void store(const Kept& own, const RowsExtent& extent, int t, int warps, T* to, const float* squares) const {
     each(extent, t, warps, [&](int n, int row, int at) {
       const int strips = by_strips.divisor();
       float total = 0;
       for (int strip = 0; strip < strips; ++strip) total += squares[row * strips + strip];
       const float scale = device::quick_inverse_root(total * per_value + epsilon);
-      const auto factors = std::bit_cast<Pack>(own.gamma[n]);
-      Pack made;
-      UNROLL for (int i = 0; i < kPack; ++i) made.at[i] = T(own.values[n][i] * scale * float(factors.at[i]));
-      device::store_pack(to + row * extent.pitch + at, made, true);
-      sums.at[n] = sum_of<T>(made);
+      device::store_pack(to + row * extent.pitch + at, scaled(own, n, scale), true);
     });
   }
 
   DEVICE_FN void store_sum(const Kept& own, const RowsExtent& extent, int t, int warps) const {
     each(extent, t, warps, [&](int n, int row, int at) {
       if (at >= extent.depth) return;
-      Pack made;
-      UNROLL for (int i = 0; i < kPack; ++i) made.at[i] = T(own.values[n][i]);
-      device::store_pack(sum + row * extent.depth + at, made, is_sum_aligned);
+      device::store_pack(sum + row * extent.depth + at, rounded(own.values[n]), is_sum_aligned);
     });
   }
 };

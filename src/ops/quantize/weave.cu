@@ -29,7 +29,7 @@ struct WeaveCodes {
       if (byte >= row_bytes) break;
       const uint32_t value =
           uint32_t(codes[row * row_bytes + byte]) >> ((first + code) * kBits % 8) & ((1u << kBits) - 1);
-      woven |= value << Form::bit(code);
+      woven |= value << (code % 2 * Form::kPairs + code / 2) * kBits;
     }
     out[i] = woven;
   }

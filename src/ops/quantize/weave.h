@@ -2,7 +2,7 @@
 // 64 bytes of each row. A unit's codes are two halves, of the rows 0 to 7 and 8 to 15, in each of which the lane 4 *
 // row + part has 16 bytes. Codes side by side along the depth make a group: of it each of a row's four lanes has a
 // part, and a group has one scale and one zero point. Within a word neighbours lie 16 bits apart, so that masks find
-// them as a pair, and the pair after an even one eight bits above it.
+// them as a pair.
 #pragma once
 #include <bit>
 #include <utility>
@@ -25,10 +25,6 @@ struct Weave {
   // Groups of a unit that have scales of their own.
   static int shares(const BlockCodes& w) { return w.block() >= kUnit ? 1 : kGroups; }
 
-  // Where in its half of a word a pair has its codes.
-  DEVICE_FN static constexpr int slot(int pair) { return pair % 2 * (kPairs / 2) + pair / 2; }
-  // Where in a word a code is.
-  DEVICE_FN static constexpr int bit(int code) { return code % 2 * 16 + slot(code / 2) * kBits; }
   // Where in a unit the code `at` of a row begins: the byte of its word, and the bit in it.
   struct Place {
     int byte, bit;
@@ -36,7 +32,7 @@ struct Weave {
   DEVICE_FN static Place place(int row, int at) {
     const int group = at / kGroup, lane = row % 8 * 4 + at % kGroup / kPart, in_part = at % kPart;
     const int word = group * kWords + in_part / kInWord, code = in_part % kInWord;
-    return {row / 8 * (kBytes / 2) + lane * 16 + word * 4, bit(code)};
+    return {row / 8 * (kBytes / 2) + lane * 16 + word * 4, (code % 2 * kPairs + code / 2) * kBits};
   }
 };
 
