@@ -2,7 +2,8 @@
 // others have in shared memory.
 //   cluster_kernel<Shared>(stream, {clusters, blocks in each, threads}, body)
 // calls body(b, shared) for every block and, once this is done for all of a cluster, body.join(b, shared, cluster).
-// Between the two Shared keeps what it holds, which from then on nobody may write; registers keep nothing.
+// Between the two Shared keeps what it holds, of which from then on nobody may write what another block reads;
+// registers keep nothing.
 #pragma once
 #include "device/launch.h"
 

@@ -44,6 +44,13 @@ __device__ __forceinline__ void wait_for_cluster() {
 #endif
 }
 
+// The same, of threads that tell one another nothing by it: they need not wait for what they wrote.
+__device__ __forceinline__ void leave_with_cluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;\n barrier.cluster.wait.aligned;" ::: "memory");
+#endif
+}
+
 template <class Shared, class Body>
 __global__ void __launch_bounds__(max_threads<Body>()) cluster_entry(const __grid_constant__ Body body) {
   __shared__ alignas(16) alignas(Shared) unsigned char shared[sizeof(Shared)];
@@ -56,7 +63,7 @@ __global__ void __launch_bounds__(max_threads<Body>()) cluster_entry(const __gri
   body(block, static_cast<const Shared&>(typed));
   wait_for_cluster();
   body.join(block, static_cast<const Shared&>(typed), Cluster<Shared>(typed));
-  wait_for_cluster();  // the others may still read what is shared here
+  leave_with_cluster();  // the others may still read what is shared here
 }
 
 // Asks the driver, once for each kernel and device, of which `known` keeps the answers.
