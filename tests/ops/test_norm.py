@@ -40,6 +40,15 @@ def test_softmax_narrow_rows(width, dtype):
     check(softmax("LogSoftmax", floats(3, width), dtype))
 
 
+# So many short rows of halves that a block takes more of them.
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("shape", [(33857, 7), (33793, 49), (33800, 62)], ids=str)
+def test_softmax_of_many_narrow_rows(shape, dtype):
+    for op in ["Softmax", "LogSoftmax"]:
+        check(softmax(op, floats(*shape), dtype))
+    check(softmax("Softmax", floats(*shape), dtype, misaligned=True))
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("shape", [(3, 7), (4, 128), (530, 512), (2, 3072), (1, 70000), (9, 1501)], ids=str)
 def test_log_softmax_rows(shape, dtype):
@@ -75,10 +84,21 @@ def test_softmax_of_many_columns(shape, dtype):
 
 
 # A long axis of so many columns that each multiprocessor has some, of which halves are kept as they are: as few values
-# as that is worth it for, as many as there is room for, and one more.
+# as that is worth it for, and as many as there is room for.
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("shape", [(3, 513, 712), (1, 1501, 2120), (267, 4096, 8), (1, 4097, 2112)], ids=str)
+@pytest.mark.parametrize("shape", [(3, 513, 712), (1, 1501, 2120), (267, 2048, 8)], ids=str)
 def test_softmax_of_a_long_axis(shape, dtype):
+    for op in ["Softmax", "LogSoftmax"]:
+        check(softmax(op, floats(*shape), dtype, axis=1))
+
+
+# A longer one, of which each block of a cluster keeps a part: of many columns, in clusters of two to eight, and of few;
+# as long as there is room for, and one more; columns that fill no block.
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "shape", [(267, 2049, 8), (2, 4097, 1056), (1, 1025, 16), (3, 1091, 8), (2, 8192, 16), (1, 8193, 24)], ids=str
+)
+def test_softmax_of_a_longer_axis(shape, dtype):
     for op in ["Softmax", "LogSoftmax"]:
         check(softmax(op, floats(*shape), dtype, axis=1))
 
@@ -215,7 +235,7 @@ def test_layer_norm_rows(shape, bias, dtype):
     check(layer_norm(shape, -1, dtype, bias))
 
 
-# So many that blocks take those that are aligned alike: one for each of a block's warps, and two of a great number.
+# So many that blocks take those that are aligned alike: one for each of a block's warps, and several of a great number.
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("shape", [(2113, 262), (2200, 257), (2117, 1020), (2114, 989)], ids=str)
 def test_layer_norm_of_many_odd_rows(shape, dtype):

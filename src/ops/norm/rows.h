@@ -202,7 +202,7 @@ class RowTeams {
   }
   // All values of the block, in packs where addresses are aligned, as they are at both ends alike.
   DEVICE_FN void move(int t, int threads, const T* from, T* to) const {
-    using Wide = device::Pack<T, kWide>;
+    using Wide = RawPack<T, kWide>;
     const int count = rows_ * int(width_), before = -past_ & (kWide - 1), head = before < count ? before : count;
     const int packs = (count - head) / kWide, tail = head + packs * kWide;
     if (t < head) to[t] = from[t];

@@ -2,13 +2,13 @@
 // the CPU.
 #include <bit>
 #include <cmath>
-#include <limits>
 
 #include "device/divide.h"
 #include "device/larger.h"
-#include "device/quick.h"
 #include "ops/dispatch.h"
+#include "ops/norm/powers.h"
 #include "ops/norm/softmax.h"
+#include "ops/norm/softmax_short.h"
 #include "ops/norm/unaligned_rows.h"
 #include "ops/registry.h"
 
@@ -21,9 +21,6 @@ using device::NoShared;
 using device::Pack;
 using device::PerThread;
 
-template <class C>
-inline constexpr C kLowest = -std::numeric_limits<C>::infinity();
-
 // Added to rows before the softmax. Row r takes the addend's row r / group % rows.
 template <class T>
 struct Addend {
@@ -35,26 +32,6 @@ struct Addend {
     return data + own * width;
   }
 };
-
-// e^x, with as many digits as T keeps.
-template <class T, class C>
-DEVICE_FN C power_of(C x) {
-  if constexpr (sizeof(T) == 2)
-    return device::quick_exp2(x * C(1.4426950408889634));
-  else
-    return std::exp(x);
-}
-// e^(x - top), or almost: all of a row are off alike. Products of a bfloat16's lowest numbers, which masks are made of,
-// would be infinite, so there the difference comes first.
-template <class T, class C>
-DEVICE_FN C power_below(C x, C top) {
-  if constexpr (std::is_same_v<T, Half>)
-    return device::quick_exp2(x * C(1.4426950408889634) - top * C(1.4426950408889634));
-  else if constexpr (sizeof(T) == 2)
-    return device::quick_exp2((x - top) * C(1.4426950408889634));
-  else
-    return std::exp(x - top);
-}
 
 // Rows whose values are neighbours. What is kept is the value and, after the second pass, its power unless `log`; where
 // only halves are kept, powers are computed again.
@@ -175,6 +152,8 @@ void softmax_rows_of(StreamRef stream, const T* x, T* y, int64_t rows, int64_t w
   const bool whole = width % kPack == 0 && device::is_pack_aligned<kPack>(x) && device::is_pack_aligned<kPack>(y) &&
                      device::is_pack_aligned<kPack>(addend.data);
   using Staged = std::conditional_t<kAdds, void, T>;
+  if constexpr (!kAdds && device::kIsHalf<T>)
+    if (!whole && softmax_short_rows(stream, x, y, rows, width, log)) return;
   const auto launch = [&]<class How>(device::Blocks grid) {
     using Kernel = SoftmaxRows<T, How, kAdds>;
     device::block_kernel<typename Kernel::Shared>(stream, grid, Kernel{x, y, rows, width, log, addend});

@@ -7,12 +7,13 @@
 #include "device/device.h"
 #include "device/divide.h"
 #include "device/larger.h"
-#include "device/quick.h"
 #include "device/transform.h"
 #include "device/warp.h"
 #include "device/whole_pack.h"
 #include "ops/dispatch.h"
+#include "ops/norm/powers.h"
 #include "ops/norm/softmax.h"
+#include "ops/norm/softmax_long_middle.h"
 #include "ops/reduce/team.h"
 
 namespace encore::ops {
@@ -23,15 +24,6 @@ using device::Compute;
 using device::NoShared;
 using device::Pack;
 using device::PerThread;
-
-// e^x, with as many digits as T keeps.
-template <class T, class C>
-DEVICE_FN C exponential(C x) {
-  if constexpr (sizeof(T) == 2)
-    return device::quick_exp2(x * C(1.4426950408889634));
-  else
-    return std::exp(x);
-}
 
 // An axis so short that a thread keeps columns as they are, and none waits for another.
 template <class T>
@@ -69,7 +61,7 @@ struct SoftmaxColumns {
         UNROLL for (int j = 0; j < kPack; ++j) top[j] = Larger()(top[j], values[j]);
       });
       each(kept, [&](int, const C(&values)[kPack]) {
-        UNROLL for (int j = 0; j < kPack; ++j) sum[j] += exponential<T>(values[j] - top[j]);
+        UNROLL for (int j = 0; j < kPack; ++j) sum[j] += power_of<T>(values[j] - top[j]);
       });
       const auto write = [&](auto made) {
         each(kept, [&](int k, const C(&values)[kPack]) {
@@ -83,7 +75,7 @@ struct SoftmaxColumns {
         write([&](int j, C below) { return below - sum[j]; });
       } else {
         UNROLL for (int j = 0; j < kPack; ++j) sum[j] = C(1) / sum[j];
-        write([&](int j, C below) { return exponential<T>(below) * sum[j]; });
+        write([&](int j, C below) { return power_of<T>(below) * sum[j]; });
       }
     });
   }
@@ -172,13 +164,13 @@ struct SoftmaxMiddle {
         UNROLL for (int k = 0; k < kKeep; ++k) {
           if (!has(row_of(t) + k * rows)) continue;
           UNROLL for (int j = 0; j < kPack; ++j) {
-            const C below = kept[t].at[k][j] - top[j], power = exponential<T>(below);
+            const C below = kept[t].at[k][j] - top[j], power = power_of<T>(below);
             sum[j] += power;
             kept[t].at[k][j] = log ? below : power;
           }
         }
       } else {
-        UNROLL for (int j = 0; j < kPack; ++j) sum[j] = kept[t].sum[j] * exponential<T>(kept[t].top[j] - top[j]);
+        UNROLL for (int j = 0; j < kPack; ++j) sum[j] = kept[t].sum[j] * power_of<T>(kept[t].top[j] - top[j]);
       }
       UNROLL for (int j = 0; j < kPack; ++j) s.part[t * kPack + j] = sum[j];
     });
@@ -210,7 +202,7 @@ struct SoftmaxMiddle {
           if (log)
             write([&](int j, C below) { return below - by[j]; });
           else
-            write([&](int j, C below) { return exponential<T>(below) * by[j]; });
+            write([&](int j, C below) { return power_of<T>(below) * by[j]; });
         }
       }
     });
@@ -270,9 +262,9 @@ struct SoftmaxMiddle {
         C most = seen.top[j];
         UNROLL for (int k = 0; k < kBatch; ++k) most = Larger()(most, C(raw[k].at[j]));
         const C from = most == kLowest ? C(0) : most;  // nothing but -inf adds nothing
-        C sum = seen.sum[j] * exponential<T>(seen.top[j] - from);
+        C sum = seen.sum[j] * power_of<T>(seen.top[j] - from);
         UNROLL for (int k = 0; k < kBatch; ++k) {
-          if (has(r + k * rows)) sum += exponential<T>(C(raw[k].at[j]) - from);
+          if (has(r + k * rows)) sum += power_of<T>(C(raw[k].at[j]) - from);
         }
         seen.top[j] = most;
         seen.sum[j] = sum;
@@ -349,7 +341,7 @@ struct SoftmaxLongMiddle {
           UNROLL for (int j = 0; j < kPack; ++j) own[j] = 0;
           UNROLL for (int k = 0; k < kKeep; ++k) {
             const auto values = values_of(kept[t].at[k]);
-            UNROLL for (int j = 0; j < kPack; ++j) own[j] += exponential<T>(float(values.at[j]) - tops[t].at[j]);
+            UNROLL for (int j = 0; j < kPack; ++j) own[j] += power_of<T>(float(values.at[j]) - tops[t].at[j]);
           }
         });
     b.threads([&](int t, Shared& s) {
@@ -370,7 +362,7 @@ struct SoftmaxLongMiddle {
       if (log)
         write([&](int j, float below) { return below - by[j]; });
       else
-        write([&](int j, float below) { return exponential<T>(below) * by[j]; });
+        write([&](int j, float below) { return power_of<T>(below) * by[j]; });
     });
   }
 
@@ -483,6 +475,7 @@ void launch_of(StreamRef stream, const T* x, T* y, const AxisRows& shape, bool l
 }  // namespace
 
 void softmax_middle(StreamRef stream, const Tensor& x, const AxisRows& rows, bool log, const Tensor& y) {
+  if (softmax_long_middle(stream, x, rows, log, y)) return;
   dispatch(FloatList{}, x.type, [&]<class T> {
     constexpr int kPack = device::pack_size<T>();
     if (launch_columns<T>(stream, x.as<const T>(), y.as<T>(), rows, log)) return;
