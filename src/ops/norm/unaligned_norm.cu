@@ -1,9 +1,13 @@
 #include "ops/norm/unaligned_norm.h"
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <numeric>
 
 #include "device/device.h"
+#include "device/prefetch.h"
 #include "device/warp.h"
 #include "ops/dispatch.h"
 #include "ops/norm/unaligned_rows.h"
@@ -17,8 +21,8 @@ using device::PerThread;
 using device::Warp;
 
 // Rows that are as far apart as a pack has values are aligned alike, or nearer ones if packs and rows have a divisor in
-// common. A block takes such rows, one or more for each of its warps, and so needs scale and bias but once: in shared
-// memory, where their packs are those of the rows.
+// common. A block takes such rows, many for each of its warps, and so needs scale and bias but once: in shared memory,
+// where their packs are those of the rows. While a warp works on a row, its next one comes nearer.
 template <class T>
 struct NormalizeUnalignedRows {
   static constexpr int kPack = device::pack_size<T>(), kKeep = 8, kMostPacks = 32 * kKeep;
@@ -28,34 +32,45 @@ struct NormalizeUnalignedRows {
   struct Kept {
     typename Part::Raw at[kKeep];
   };
+  // Packs as they are computed with, in parts of 16 bytes: neighbours read neighbouring ones.
+  using Floats = Pack<float, 4>;
+  struct Packs {
+    Floats part[kPack / 4][kMostPacks];
+  };
   struct alignas(16) Shared {
-    Pack<T, kPack> gamma[kMostPacks], beta[kMostPacks];
+    Packs gamma, beta;
   };
 
   RowNorm norm;
   float per_value;  // 1 / width
-  int width, apart, turns;
+  int width, apart_log2, tried;
 
   DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
-    const int64_t first_row = b.index() / apart * apart * (kWarps * turns) + b.index() % apart;
+    const int64_t first_row =
+        ((b.index() >> apart_log2) * kWarps << apart_log2) + (b.index() & ((1 << apart_log2) - 1));
+    const int64_t step = b.count() * kWarps;
     PerThread<Kept, kThreads> kept;
     b.threads([&](int t, Shared& s) {
-      part(row_of(first_row, t / 32, 0), t % 32).read(kept[t].at, T(0.f));
+      const int64_t row = first_row + (t / 32 << apart_log2);
+      part(row, t % 32).read(kept[t].at, T(0.f));
+      bring_nearer(row + step, t % 32);
       const T* const first = static_cast<const T*>(norm.x) + first_row * width;
       const int before = int(reinterpret_cast<uintptr_t>(first) / sizeof(T) % kPack);
       for (int at = t * kPack - before, i = t; at < width; at += kThreads * kPack, i += kThreads) {
-        s.gamma[i] = shifted(static_cast<const T*>(norm.gamma.data), at);
-        if (norm.beta.data) s.beta[i] = shifted(static_cast<const T*>(norm.beta.data), at);
+        put(s.gamma, i, shifted(static_cast<const T*>(norm.gamma.data), at));
+        if (norm.beta.data) put(s.beta, i, shifted(static_cast<const T*>(norm.beta.data), at));
       }
     });
     device::for_each_warp(b, [&](const Warp& warp, Shared& s) {
       const int first_thread = 32 * warp.index();
-      for (int turn = 0; turn < turns; ++turn) {
-        const int64_t row = row_of(first_row, warp.index(), turn);
-        if (row >= norm.rows) break;
+      const int64_t first = first_row + (warp.index() << apart_log2);
+      for (int64_t row = first; row < norm.rows; row += step) {
         PerThread<float, 32> sum, squares;
         warp.lanes([&](int lane) {
-          if (turn > 0) part(row, lane).read(kept[first_thread + lane].at, T(0.f));
+          if (row != first) {
+            part(row, lane).read(kept[first_thread + lane].at, T(0.f));
+            bring_nearer(row + step, lane);
+          }
           sum[lane] = squares[lane] = 0;
           const auto add_up = [&](float& all, auto of) {
             part(row, lane).each_slot([&](int k, int) {
@@ -97,7 +112,16 @@ struct NormalizeUnalignedRows {
   }
 
  private:
-  DEVICE_FN int64_t row_of(int64_t first, int warp, int turn) const { return first + (turn * kWarps + warp) * apart; }
+  DEVICE_FN void bring_nearer(int64_t row, int lane) const {
+    if (row >= norm.rows) return;
+    const T* const from = static_cast<const T*>(norm.x) + row * width;
+    if (tried == 2) {
+      NO_UNROLL for (int at = lane * 64; at < width; at += 32 * 64) device::prefetch(from + at);
+    } else if (tried >= 3 && lane == 0) {
+      const int before = int(reinterpret_cast<uintptr_t>(from) % 16 / sizeof(T));
+      device::prefetch(from - before, unsigned(before + width + kPack - 1) / kPack * 16);
+    }
+  }
   DEVICE_FN Part part(int64_t row, int lane) const {
     return {static_cast<const T*>(norm.x) + row * width, width, lane, row < norm.rows};
   }
@@ -108,30 +132,43 @@ struct NormalizeUnalignedRows {
     UNROLL for (int j = 0; j < kPack; ++j) pack.at[j] = unsigned(at + j) < unsigned(width) ? row[at + j] : T(0.f);
     return pack;
   }
+  DEVICE_FN static void put(Packs& packs, int i, const Pack<T, kPack>& pack) {
+    UNROLL for (int p = 0; p < kPack / 4; ++p) {
+      UNROLL for (int j = 0; j < 4; ++j) packs.part[p][i].at[j] = float(pack.at[4 * p + j]);
+    }
+  }
+  DEVICE_FN static Pack<float, kPack> get(const Packs& packs, int i) {
+    Pack<float, kPack> pack;
+    UNROLL for (int p = 0; p < kPack / 4; ++p) {
+      const Floats part = packs.part[p][i];
+      UNROLL for (int j = 0; j < 4; ++j) pack.at[4 * p + j] = part.at[j];
+    }
+    return pack;
+  }
   DEVICE_FN void write_row(int64_t row, int lane, const Kept& kept, float mean, float scale, const Shared& s) const {
     const Part own = part(row, lane);
     T* const y = static_cast<T*>(norm.y) + row * width;
     const float offset = -mean * scale;
-    const auto put = [&](auto offset_of) {
+    const auto write_packs = [&](auto offset_of) {
       own.each([&](int k, int) {
         float values[kPack];
         Part::take(values, kept.at[k]);
         const int i = own.index(k);
-        const Pack<T, kPack> gamma = s.gamma[i];
+        const auto gamma = get(s.gamma, i);
         const auto beta = offset_of(i);
         Pack<T, kPack> out;
         UNROLL for (int j = 0; j < kPack; ++j) {
           // Of halves a difference of products has digits enough.
           const float even = sizeof(T) == 2 ? values[j] * scale + offset : (values[j] - mean) * scale;
-          out.at[j] = T(even * float(gamma.at[j]) + float(beta.at[j]));
+          out.at[j] = T(even * gamma.at[j] + beta.at[j]);
         }
         own.store(y, k, out);
       });
     };
     if (norm.beta.data)
-      put([&](int i) { return s.beta[i]; });
+      write_packs([&](int i) { return get(s.beta, i); });
     else
-      put([](int) { return Pack<float, kPack>{}; });
+      write_packs([](int) { return Pack<float, kPack>{}; });
   }
   DEVICE_FN void write(void* statistics, int64_t row, float value) const {
     if (!statistics) return;
@@ -155,13 +192,16 @@ bool normalize_unaligned_rows(device::StreamRef stream, const RowNorm& norm, Typ
     const int64_t apart = Kernel::kPack / std::gcd(norm.width, int64_t(Kernel::kPack));
     if (!are_aligned_alike(from, to) || (apart == 1 && device::is_pack_aligned<Kernel::kPack>(from))) return;
     if (norm.width <= kStagedSlots<T> * 8 || most_packs<T>(norm.width) > Kernel::kMostPacks) return;
-    const int64_t groups = (norm.rows + apart - 1) / apart;  // of neighbours, none aligned as another
-    const int64_t turns = groups * apart > 16 * Kernel::kWarps * multiprocessors ? 2 : 1;
     if (norm.rows < 2 * Kernel::kWarps * multiprocessors) return;
-    const int64_t chunk = Kernel::kWarps * turns;
+    const int64_t groups = (norm.rows + apart - 1) / apart;  // of neighbours, none aligned as another
+    // As many blocks as fit at once.
+    static const int tried = std::getenv("TRY_NORM") ? std::atoi(std::getenv("TRY_NORM")) : 3;
+    int64_t most = 4 * multiprocessors / apart;
+    if (tried == 0 || tried == 4) most = (groups + 2 * Kernel::kWarps - 1) / (2 * Kernel::kWarps);
+    const int64_t blocks = std::min((groups + Kernel::kWarps - 1) / Kernel::kWarps, most) * apart;
     device::block_kernel<typename Kernel::Shared>(
-        stream, {(groups + chunk - 1) / chunk * apart, Kernel::kThreads},
-        Kernel{norm, 1.f / float(norm.width), int(norm.width), int(apart), int(turns)});
+        stream, {blocks, Kernel::kThreads},
+        Kernel{norm, 1.f / float(norm.width), int(norm.width), std::countr_zero(uint64_t(apart)), tried});
     done = true;
   });
   return done;

@@ -67,8 +67,8 @@ class UnalignedPart {
     return pack;
   }
   DEVICE_FN void store(T* row, int k, const device::Pack<T, kPack>& pack) const {
-    if (k > 0) return device::store_pack(row + rest_ + k * kStep, pack, true);
-    if (own_values() == kAll) return device::store_pack(row + first_, pack, true);
+    if (k > 0) return device::store_whole(row + rest_ + k * kStep, pack);
+    if (own_values() == kAll) return device::store_whole(row + first_, pack);
     store_end(row, pack);
   }
   // Of the row's packs, which one is in a slot.
