@@ -41,6 +41,25 @@ DEVICE_FN Pack<T, 2> larger(const Pack<T, 2>& a, const Pack<T, 2>& b) {
 #endif
 }
 
+// The smaller of each two halves; a NaN is none, if the other is a number.
+template <class T>
+DEVICE_FN Pack<T, 2> smaller_number(const Pack<T, 2>& a, const Pack<T, 2>& b) {
+  static_assert(std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>);
+#ifdef __CUDA_ARCH__
+  uint32_t least;
+  const uint32_t one = std::bit_cast<uint32_t>(a), other = std::bit_cast<uint32_t>(b);
+  if constexpr (std::is_same_v<T, Half>)
+    asm("min.f16x2 %0, %1, %2;" : "=r"(least) : "r"(one), "r"(other));
+  else
+    asm("min.bf16x2 %0, %1, %2;" : "=r"(least) : "r"(one), "r"(other));
+  return std::bit_cast<Pack<T, 2>>(least);
+#else
+  Pack<T, 2> least;
+  for (int i = 0; i < 2; ++i) least.at[i] = float(a.at[i]) <= float(b.at[i]) || b.at[i] != b.at[i] ? a.at[i] : b.at[i];
+  return least;
+#endif
+}
+
 // All bits of each half which is not smaller, and of each where one of both is a NaN.
 template <class T>
 DEVICE_FN uint32_t not_smaller(const Pack<T, 2>& a, const Pack<T, 2>& b) {

@@ -22,6 +22,16 @@ DEVICE_FN uint32_t masked_with(uint32_t bits, uint32_t more) {
 #endif
 }
 
+// The lesser of each two halves, which are unsigned.
+DEVICE_FN uint32_t least_of_pairs(uint32_t a, uint32_t b) {
+#ifdef __CUDA_ARCH__
+  return __vminu2(a, b);
+#else
+  const uint32_t low = (a & 0xffff) < (b & 0xffff) ? a : b, high = a >> 16 < b >> 16 ? a : b;
+  return (low & 0xffff) | (high & 0xffff0000u);
+#endif
+}
+
 // A word's byte, counted from the lowest, as a number in each half.
 DEVICE_FN uint32_t byte_pair(uint32_t word, int byte) {
 #ifdef __CUDA_ARCH__

@@ -283,9 +283,8 @@ bool best_of_many_rows(Context& context, const Ordering& order, const Key* x, in
     using Narrow = BestOfNarrowRows<T>;
     if (k <= Narrow::kMost && reach <= Narrow::kReach) {
       const int64_t rows_a_block = Narrow::kMaxThreads / Narrow::kLanes;
-      const bool in_pairs = k % 2 == 0 && device::is_pack_aligned<2>(values) && device::is_pack_aligned<2>(indices);
       device::block_kernel<device::NoShared>(stream, {(rows + rows_a_block - 1) / rows_a_block, Narrow::kMaxThreads},
-                                             Narrow{task, pair_flip(order), in_pairs});
+                                             Narrow::of(task));
       return true;
     }
   }
@@ -299,7 +298,7 @@ bool best_of_many_rows(Context& context, const Ordering& order, const Key* x, in
   const int64_t many = 8 * int64_t(device::multiprocessors(stream.device()));
   if (reach > 2 * Kernel::kPiece && rows < many) return false;
   const int warps = rows < many ? 1 : Kernel::kWarps;  // few, for rows of a block wait for one another
-  find_best_of_each<T>(stream, task, warps);
+  find_best_of_each<T>(stream, task, warps, reach > Kernel::kPiece);
   return true;
 }
 
