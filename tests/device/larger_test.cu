@@ -7,20 +7,21 @@
 #include <cmath>
 #include <limits>
 
+#include "device/pair.h"
 #include "kernels.h"
 
 namespace encore::device::tests {
 
 // Of each pack the largest and its order, the smallest, found with each number flipped and with words, the larger of
 // each number and the one as far from the other end; and bits for each number that is not below its neighbour, and for
-// each that is at least as large.
+// each that is at least as large; and of two such pairs the smaller numbers and the lesser halves.
 template <class T>
 struct LookAtPacks {
   static constexpr int kPack = 8;
   const T* x;
   T *most, *least, *least_of_words, *both;
   OrderOf<T>* order;
-  uint32_t *not_below, *above_or_same;
+  uint32_t *not_below, *above_or_same, *smaller, *lesser;
   DEVICE_FN void operator()(int64_t i) const {
     using Bits = std::conditional_t<sizeof(T) == 2, uint16_t, uint32_t>;
     const Bits sign = Bits(Bits(1) << (8 * sizeof(T) - 1)), flip = std::is_integral_v<T> ? Bits(~Bits(0)) : sign;
@@ -38,6 +39,8 @@ struct LookAtPacks {
       const Pack<T, 2> a{pack.at[0], pack.at[2]}, b{pack.at[1], pack.at[3]};
       not_below[i] = not_smaller(a, b);
       above_or_same[i] = at_least(a, b);
+      smaller[i] = std::bit_cast<uint32_t>(smaller_number(a, b));
+      lesser[i] = least_of_pairs(std::bit_cast<uint32_t>(a), std::bit_cast<uint32_t>(b));
     }
   }
 };
@@ -62,14 +65,15 @@ TYPED_TEST(LargerOf, APackIsFound) {
   }
   DeviceArray<T> in(x), most(kPacks), least(kPacks), same(kPacks), both(kPacks * kPack);
   DeviceArray<OrderOf<T>> order(kPacks);
-  DeviceArray<uint32_t> bits(kPacks), ordered_bits(kPacks);
+  DeviceArray<uint32_t> bits(kPacks), ordered_bits(kPacks), smaller(kPacks), lesser(kPacks);
   for_each_index(stream, kPacks,
                  LookAtPacks<T>{in.data(), most.data(), least.data(), same.data(), both.data(), order.data(),
-                                bits.data(), ordered_bits.data()});
+                                bits.data(), ordered_bits.data(), smaller.data(), lesser.data()});
   const auto mosts = most.download(stream), leasts = least.download(stream), sames = same.download(stream);
   const auto larger_ones = both.download(stream);
   const auto orders = order.download(stream);
   const auto seen = bits.download(stream), seen_ordered = ordered_bits.download(stream);
+  const auto smaller_ones = smaller.download(stream), lesser_ones = lesser.download(stream);
   for (int p = 0; p < kPacks; ++p) {
     const T* const pack = x.data() + p * kPack;
     double high = double(pack[0]), low = high;
@@ -103,6 +107,18 @@ TYPED_TEST(LargerOf, APackIsFound) {
     EXPECT_EQ(seen[p], wanted(0, 1) | wanted(2, 3) << 16) << p;
     const auto at_least = [&](int a, int b) { return double(pack[a]) >= double(pack[b]) ? 0xffffu : 0u; };
     EXPECT_EQ(seen_ordered[p], at_least(0, 1) | at_least(2, 3) << 16) << p;
+    if constexpr (sizeof(T) == 2) {
+      for (int half = 0; half < 2; ++half) {
+        const T a = pack[2 * half], b = pack[2 * half + 1];
+        const double one = double(a), other = double(b);
+        const double got = double(std::bit_cast<T>(uint16_t(smaller_ones[p] >> 16 * half)));
+        if (std::isnan(one) && std::isnan(other))
+          EXPECT_TRUE(std::isnan(got)) << p;
+        else
+          EXPECT_EQ(got, std::fmin(one, other)) << p;
+        EXPECT_EQ(lesser_ones[p] >> 16 * half & 0xffff, std::min(a.bits, b.bits)) << p;
+      }
+    }
   }
 }
 

@@ -107,6 +107,7 @@ WARPS = [
     *[((5, n), k) for n in (1017, 1501, 2041, 2048) for k in (1, 8, 15)],
     ((1200, 2500), 16),
     *[((3, n), k) for n in (700, 1017, 1024) for k in (17, 50, 64, 65, 128, 129, 256, 257, 500, 512)],
+    *[((rows, 1024), k) for rows in (1, 8, 9, 14) for k in (31, 100, 200, 401)],
     ((65, 513), 512),
 ]
 
@@ -147,7 +148,17 @@ UNLIKE_NOISE = {
 @pytest.mark.parametrize(
     "shape, k",
     [
-        *[((9, 100), 7), ((5, 1024), 16), ((5, 1024), 50), ((3, 1003), 400), ((2, 1801), 40), ((1, 20000), 300)],
+        *[
+            ((9, 100), 7),
+            ((9, 128), 8),
+            ((5, 1024), 16),
+            ((5, 1024), 50),
+            ((6, 1024), 64),
+            ((5, 1024), 500),
+            ((3, 1003), 400),
+            ((2, 1801), 40),
+            ((1, 20000), 300),
+        ],
         *[((1, 70001), 20), ((1100, 2100), 5)],
     ],
 )
@@ -156,6 +167,27 @@ def test_rows_unlike_noise(kind, shape, k, dtype, largest):
     by = lambda x, k: by_numpy(x, k, largest=largest)  # noqa: E731
     x = UNLIKE_NOISE[kind](*shape).astype(np.float32)
     check(topk(x, k, {"largest": largest}, dtype=dtype, opset=24, reference=by))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int16", "uint16"])
+@pytest.mark.parametrize("columns", [33, 40, 96, 127, 128])
+def test_groups_of_narrow_rows(dtype, columns):
+    """Ties within groups of four and between them, and groups of which some are beyond the row."""
+    is_float = dtype in FLOATS
+    low = 0 if dtype == "uint16" else -3
+    few = np.random.default_rng(columns).integers(low, 4, (40, columns))
+    last = np.full((3, columns), -np.inf if is_float else np.iinfo(dtype).min)
+    some = np.concatenate([few, last, np.where(np.arange(columns) % 5 == 0, few[:7], last[0])])
+    some[40, 9::4][:5] = some[41, 30:] = 1  # and the first of the others is one of the worst
+    if is_float:
+        some[5:20:3] = np.nan
+        some[20:30][few[20:30] == 2] = np.nan
+    x = some.astype(np.float32 if is_float else dtype)
+    for largest in (0, 1):
+        by = lambda x, k, largest=largest: by_numpy(x, k, largest=largest)  # noqa: E731
+        for misaligned in (False, True):
+            check(topk(x, 8, {"largest": largest}, dtype=dtype if is_float else "float32", opset=24,
+                       misaligned=misaligned, reference=by))  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

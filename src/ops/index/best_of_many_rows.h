@@ -4,6 +4,8 @@
 // best leave it. A piece that hides more than there is room for, with all that is good in a few lanes, is searched for
 // its k-th bit by bit.
 #pragma once
+#include <cstdlib>
+
 #include "ops/index/row_piece.h"
 
 namespace encore::ops {
@@ -29,6 +31,7 @@ struct BestOfManyRows : RowPiece<T> {
     List lists[kWarps];
   };
   int warps;  // of a block
+  bool by_groups = false;
 
   DEVICE_FN void operator()(device::Block<Shared>& b, const Shared&) const {
     device::for_each_warp(b, [&](const device::Warp& warp, Shared& s) {
@@ -114,6 +117,11 @@ struct BestOfManyRows : RowPiece<T> {
         if (best[lane] == key) best[lane] = Wide(~Wide(0));
       });
     };
+    if (by_groups && task.k <= 8) {  // the last of the best of eight groups of lanes
+      warp.template reduce_columns<8>([&](int lane) -> Wide& { return best[lane]; },
+                                      [](Wide a, Wide b) { return a < b ? a : b; });
+      return Base::kLast - warp.least([&](int lane) { return Wide(Base::kLast - best[lane]); });
+    }
     if constexpr (sizeof(Key) <= 2) {  // there is room for the lane, so that no two are the same
       warp.lanes([&](int lane) { best[lane] = best[lane] << 16 | Wide(lane); });
       Wide limit = least();
@@ -155,8 +163,9 @@ struct BestOfManyRows : RowPiece<T> {
 template <class T>
 void find_best_of_each(StreamRef stream, const BestOfEach<UnsignedOf<sizeof(T)>>& task, int warps, bool several) {
   const auto find = [&]<class Kernel>() {
-    device::block_kernel<typename Kernel::Shared>(stream, {(int64_t(task.rows) + warps - 1) / warps, 32 * warps},
-                                                  Kernel{row_piece<T>(task), warps});
+    device::block_kernel<typename Kernel::Shared>(
+        stream, {(int64_t(task.rows) + warps - 1) / warps, 32 * warps},
+        Kernel{row_piece<T>(task), warps, std::getenv("TRY_TOPK_GROUPS") != nullptr});
   };
   several ? find.template operator()<BestOfManyRows<T>>() : find.template operator()<BestOfManyRows<T, false>>();
 }

@@ -160,6 +160,7 @@ struct BestOfNarrowRows {
       if constexpr (device::kIsHalf<T>) pairs[u] = keys_of_pair<T>(pairs[u], flip);
       put_words<kGroup>(all.at + 2 * u, pairs[u], uint32_t((lane + u * kLanes) * kPack));
     }
+    if (start <= -kGroup) all.at[0] = kNothing;  // all of it lies before the row
     sort_words<kMost>(all.at);
     return all;
   }

@@ -289,7 +289,7 @@ bool best_of_many_rows(Context& context, const Ordering& order, const Key* x, in
     }
   }
   if constexpr (device::kIsHalf<T>) {
-    if (k > Kernel::kMost && k <= SortedBestOfRows<T>::kMost && reach <= Kernel::kPiece) {
+    if (k > Kernel::kMost && k <= SortedBestOfRows<T, 64, 4>::kMost && reach <= Kernel::kPiece) {
       sort_best_of_each<T>(stream, task);
       return true;
     }
