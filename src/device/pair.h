@@ -22,6 +22,17 @@ DEVICE_FN uint32_t masked_with(uint32_t bits, uint32_t more) {
 #endif
 }
 
+// All bits of each half of which the highest is set.
+DEVICE_FN uint32_t signs_of_pair(uint32_t pair) {
+#ifdef __CUDA_ARCH__
+  uint32_t signs;
+  asm("prmt.b32 %0, %1, 0, 0xbb99;" : "=r"(signs) : "r"(pair));
+  return signs;
+#else
+  return (pair >> 15 & 0x10001u) * 0xffffu;
+#endif
+}
+
 // The lesser of each two halves, which are unsigned.
 DEVICE_FN uint32_t least_of_pairs(uint32_t a, uint32_t b) {
 #ifdef __CUDA_ARCH__

@@ -14,14 +14,15 @@ namespace encore::device::tests {
 
 // Of each pack the largest and its order, the smallest, found with each number flipped and with words, the larger of
 // each number and the one as far from the other end; and bits for each number that is not below its neighbour, and for
-// each that is at least as large; and of two such pairs the smaller numbers and the lesser halves.
+// each that is at least as large; and of two such pairs the smaller numbers and the
+// lesser halves, and of one the signs.
 template <class T>
 struct LookAtPacks {
   static constexpr int kPack = 8;
   const T* x;
   T *most, *least, *least_of_words, *both;
   OrderOf<T>* order;
-  uint32_t *not_below, *above_or_same, *smaller, *lesser;
+  uint32_t *not_below, *above_or_same, *smaller, *lesser, *signs;
   DEVICE_FN void operator()(int64_t i) const {
     using Bits = std::conditional_t<sizeof(T) == 2, uint16_t, uint32_t>;
     const Bits sign = Bits(Bits(1) << (8 * sizeof(T) - 1)), flip = std::is_integral_v<T> ? Bits(~Bits(0)) : sign;
@@ -41,6 +42,7 @@ struct LookAtPacks {
       above_or_same[i] = at_least(a, b);
       smaller[i] = std::bit_cast<uint32_t>(smaller_number(a, b));
       lesser[i] = least_of_pairs(std::bit_cast<uint32_t>(a), std::bit_cast<uint32_t>(b));
+      signs[i] = signs_of_pair(std::bit_cast<uint32_t>(a));
     }
   }
 };
@@ -65,15 +67,16 @@ TYPED_TEST(LargerOf, APackIsFound) {
   }
   DeviceArray<T> in(x), most(kPacks), least(kPacks), same(kPacks), both(kPacks * kPack);
   DeviceArray<OrderOf<T>> order(kPacks);
-  DeviceArray<uint32_t> bits(kPacks), ordered_bits(kPacks), smaller(kPacks), lesser(kPacks);
+  DeviceArray<uint32_t> bits(kPacks), ordered_bits(kPacks), smaller(kPacks), lesser(kPacks), signs(kPacks);
   for_each_index(stream, kPacks,
                  LookAtPacks<T>{in.data(), most.data(), least.data(), same.data(), both.data(), order.data(),
-                                bits.data(), ordered_bits.data(), smaller.data(), lesser.data()});
+                                bits.data(), ordered_bits.data(), smaller.data(), lesser.data(), signs.data()});
   const auto mosts = most.download(stream), leasts = least.download(stream), sames = same.download(stream);
   const auto larger_ones = both.download(stream);
   const auto orders = order.download(stream);
   const auto seen = bits.download(stream), seen_ordered = ordered_bits.download(stream);
   const auto smaller_ones = smaller.download(stream), lesser_ones = lesser.download(stream);
+  const auto sign_bits = signs.download(stream);
   for (int p = 0; p < kPacks; ++p) {
     const T* const pack = x.data() + p * kPack;
     double high = double(pack[0]), low = high;
@@ -116,6 +119,7 @@ TYPED_TEST(LargerOf, APackIsFound) {
           EXPECT_TRUE(std::isnan(got)) << p;
         else
           EXPECT_EQ(got, std::fmin(one, other)) << p;
+        EXPECT_EQ(sign_bits[p] >> 16 * half & 0xffff, a.bits & 0x8000 ? 0xffffu : 0u) << p;
         EXPECT_EQ(lesser_ones[p] >> 16 * half & 0xffff, std::min(a.bits, b.bits)) << p;
       }
     }

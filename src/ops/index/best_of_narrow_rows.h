@@ -133,9 +133,13 @@ struct BestOfNarrowRows {
     const int start = lane * kPack - before(from);
     const char* const at = begin + start * 2;
     device::Granule packs[kKeep];
-    UNROLL for (int u = 0; u < kKeep; ++u) {
-      UNROLL for (int i = 0; i < 4; ++i) packs[u].words[i] = nothing;
-      if (start + u * kStep < task.columns) packs[u] = device::load_granule(at + u * kStep * 2, begin, end);
+    if (in_packs && task.columns == kReach) {
+      UNROLL for (int u = 0; u < kKeep; ++u) packs[u] = device::load_granule(at + u * kStep * 2, begin, end);
+    } else {
+      UNROLL for (int u = 0; u < kKeep; ++u) {
+        UNROLL for (int i = 0; i < 4; ++i) packs[u].words[i] = nothing;
+        if (start + u * kStep < task.columns) packs[u] = device::load_granule(at + u * kStep * 2, begin, end);
+      }
     }
     UNROLL for (int u = 0; u < kKeep; ++u) {
       const int first = start + u * kStep, last = task.columns - first;
@@ -172,19 +176,21 @@ struct BestOfNarrowRows {
   }
   // What two groups have, in order. Their places count from the first pack on.
   DEVICE_FN List sorted_groups(const uint16_t* from, uint32_t one, uint32_t other) const {
+    using Words = device::Pack<uint32_t, 2>;
     const int before = this->before(from);
+    const int firsts[] = {int(one & 0xffff) - before, int(other & 0xffff) - before};
+    Words words[2];
+    UNROLL for (int group = 0; group < 2; ++group) {
+      const int first = firsts[group] < task.columns ? firsts[group] : -(before % kGroup);  // of something
+      words[group] = std::bit_cast<Words>(device::load_pack_within<kGroup>(from + first, from, from + task.columns));
+    }
     List all;
     UNROLL for (int group = 0; group < 2; ++group) {
-      const int first = int((group == 0 ? one : other) & 0xffff) - before;
+      const int first = firsts[group];
       uint32_t* const at = all.at + group * kGroup;
-      UNROLL for (int j = 0; j < kGroup; ++j) at[j] = kNothing;
-      if (first >= task.columns) continue;
-      using Words = device::Pack<uint32_t, 2>;
-      const auto words =
-          std::bit_cast<Words>(device::load_pack_within<kGroup>(from + first, from, from + task.columns));
       UNROLL for (int i = 0; i < 2; ++i)
-          put_words<1>(at + 2 * i, keys_of_pair<T>(words.at[i], flip), uint32_t(first + 2 * i));
-      if (!in_packs && (first < 0 || first + kGroup > task.columns)) {
+          put_words<1>(at + 2 * i, keys_of_pair<T>(words[group].at[i], flip), uint32_t(first + 2 * i));
+      if (!in_packs || first >= task.columns) {
         UNROLL for (int j = 0; j < kGroup; ++j) {
           if (first + j < 0 || first + j >= task.columns) at[j] = kNothing;
         }

@@ -71,7 +71,7 @@ DEVICE_FN uint32_t keys_of_pair(uint32_t pair, uint32_t flip) {
     pair = device::multiply_add_pairs<T>(pair, kOne, 0);  // no zero is negative
     const auto numbers = std::bit_cast<device::Pack<T, 2>>(pair);
     const uint32_t is_number = device::at_least(numbers, numbers);
-    const uint32_t keys = pair ^ (pair >> 15 & 0x10001u) * 0x7fffu;
+    const uint32_t keys = pair ^ (device::signs_of_pair(pair) & kMost);
     return ((keys & is_number) | (kMost & ~is_number)) ^ flip;
   } else {
     return pair ^ flip;

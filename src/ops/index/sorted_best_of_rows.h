@@ -197,7 +197,7 @@ struct SortedBestOfRows : RowPiece<T> {
   DEVICE_FN bool numbers_of(uint32_t keys, uint32_t& pair) const {
     const uint32_t bits = keys ^ this->flip_of_pair, from_nan = bits ^ 0x7fff7fffu;
     const auto may_have_zero = [](uint32_t halves) { return (halves - 0x10001u) & ~halves; };
-    pair = bits ^ (bits >> 15 & 0x10001u) * 0x7fffu;
+    pair = bits ^ (device::signs_of_pair(bits) & 0x7fff7fffu);
     return ((may_have_zero(bits) | may_have_zero(from_nan)) & 0x80008000u) == 0;
   }
 };
