@@ -142,9 +142,6 @@ CodesOfRow<T, kBits> codes_of(const BlockCodes& w) {
           w.zero_bytes()};
 }
 
-}  // namespace
-
-namespace {
 // Where what multiplies has no gate of its own.
 template <class F>
 void gate_after(Context& context, const BlockProduct& p, int64_t columns, F multiply_both) {
@@ -155,6 +152,7 @@ void gate_after(Context& context, const BlockProduct& p, int64_t columns, F mult
   multiply_both(both);
   gate_of_both(context.stream(), p.type, both.y, p.y, count / 2);
 }
+
 }  // namespace
 
 void multiply(Context& context, const BlockProduct& p, const BlockCodes& w) {

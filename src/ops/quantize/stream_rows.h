@@ -239,7 +239,7 @@ struct RowsNormed {
       some[n] = granule(x + place);
       if (skip) more[n] = granule(skip + place);
     });
-    UNROLL for (int n = 0; n < kKeep; ++n) { squares.at[n] = take(own.values[n], some[n], more[n]); }
+    UNROLL for (int n = 0; n < kKeep; ++n) squares.at[n] = take(own.values[n], some[n], more[n]);
   }
 
   DEVICE_FN void store(const Kept& own, const RowsExtent& extent, int t, int warps, T* to, const float* squares) const {
