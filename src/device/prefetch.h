@@ -1,6 +1,4 @@
 #pragma once
-#include <cstdint>
-
 #include "device/annotate.h"
 
 namespace encore::device {
@@ -10,13 +8,6 @@ namespace encore::device {
 DEVICE_FN void prefetch([[maybe_unused]] const void* at) {
 #ifdef __CUDA_ARCH__
   asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
-#endif
-}
-
-// The same of so many bytes, at once on Hopper and not at all before it: a multiple of 16, as the address is.
-DEVICE_FN void prefetch([[maybe_unused]] const void* at, [[maybe_unused]] uint32_t bytes) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(at)), "r"(bytes));
 #endif
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstdlib>
 
 #include "device/cluster.h"
 #include "device/device.h"
@@ -28,8 +27,9 @@ inline constexpr int kMostBlocks = 8;  // of a cluster: of more a GPU has not as
 
 // Each block of a cluster keeps a part of the axis, of kLanes packs side by side, in shared memory. All that the blocks
 // tell each other is the largest value of each column's part and the sum of powers below it: what is read is read once.
-template <class T, int kLanes>
+template <class T>
 struct SoftmaxOfParts {
+  static constexpr int kLanes = 4;  // read 64 bytes side by side
   static constexpr int kPack = device::pack_size<T>(), kColumns = kLanes * kPack;
   static constexpr int kThreads = 256, kEach = 8;  // packs of a thread
   static constexpr int kMaxThreads = 1024;  // more than there are: registers of which half of all threads find some
@@ -165,22 +165,18 @@ struct SoftmaxOfParts {
   }
 };
 
-int tried() {
-  static const int value = std::getenv("TRY_LONG") ? std::atoi(std::getenv("TRY_LONG")) : 2;
-  return value;
-}
-
-template <class T, int kLanes>
+template <class T>
 bool launch(StreamRef stream, const T* x, T* y, const AxisRows& shape, bool log) {
-  using Kernel = SoftmaxOfParts<T, kLanes>;
+  using Kernel = SoftmaxOfParts<T>;
   using Shared = typename Kernel::Shared;
+  constexpr int kLanes = Kernel::kLanes;
   const int64_t in_inner = shape.inner / Kernel::kPack, packs = shape.outer * in_inner;
   const int64_t clusters = (packs + kLanes - 1) / kLanes, multiprocessors = device::multiprocessors(stream.device());
   // Shorter axes a block keeps in registers: as they are, or halves of not too few columns.
   const bool few = packs < 2 * multiprocessors;
   if (shape.width <= (sizeof(T) == 4 || few ? 1024 : 2048)) return false;
   if (shape.width > kMostBlocks * Kernel::kMostRows) return false;
-  int log2 = tried() == 8 ? 3 : 0;
+  int log2 = 0;
   const auto part_of = [&] { return int((shape.width + (int64_t(1) << log2) - 1) >> log2); };
   while (part_of() > Kernel::kMostRows) ++log2;
   // More of them, with less each, where columns are few.
@@ -204,11 +200,7 @@ bool softmax_long_middle(StreamRef stream, const Tensor& x, const AxisRows& shap
     T* const to = y.as<T>();
     if (shape.inner % kPack != 0 || !device::is_pack_aligned<kPack>(from) || !device::is_pack_aligned<kPack>(to))
       return;
-    if (tried() == 0) return;
-    if (tried() == 4)
-      done = launch<T, 4>(stream, from, to, shape, log);
-    else
-      done = launch<T, 2>(stream, from, to, shape, log);
+    done = launch(stream, from, to, shape, log);
   });
   return done;
 }

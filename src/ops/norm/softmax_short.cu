@@ -2,7 +2,6 @@
 
 #include <bit>
 #include <cmath>
-#include <cstdlib>
 
 #include "device/larger.h"
 #include "device/neighbours.h"
@@ -136,8 +135,6 @@ struct SoftmaxShortRows {
 
 template <class T>
 bool softmax_short_rows(device::StreamRef stream, const T* x, T* y, int64_t rows, int64_t width, bool log) {
-  static const bool tried = !std::getenv("TRY_SHORT") || std::atoi(std::getenv("TRY_SHORT")) != 0;
-  if (!tried) return false;
   const auto launch = [&]<int kThreads> {
     using Kernel = SoftmaxShortRows<T, kThreads>;
     if (width > Kernel::kMost) return false;

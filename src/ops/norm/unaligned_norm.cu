@@ -1,13 +1,10 @@
 #include "ops/norm/unaligned_norm.h"
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstdlib>
 #include <numeric>
 
 #include "device/device.h"
-#include "device/prefetch.h"
 #include "device/warp.h"
 #include "ops/dispatch.h"
 #include "ops/norm/unaligned_rows.h"
@@ -21,8 +18,8 @@ using device::PerThread;
 using device::Warp;
 
 // Rows that are as far apart as a pack has values are aligned alike, or nearer ones if packs and rows have a divisor in
-// common. A block takes such rows, many for each of its warps, and so needs scale and bias but once: in shared memory,
-// where their packs are those of the rows. While a warp works on a row, its next one comes nearer.
+// common. A block takes such rows, one or two for each of its warps, and so needs scale and bias but once: in shared
+// memory, where their packs are those of the rows.
 template <class T>
 struct NormalizeUnalignedRows {
   static constexpr int kPack = device::pack_size<T>(), kKeep = 8, kMostPacks = 32 * kKeep;
@@ -43,7 +40,7 @@ struct NormalizeUnalignedRows {
 
   RowNorm norm;
   float per_value;  // 1 / width
-  int width, apart_log2, tried;
+  int width, apart_log2;
 
   DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
     const int64_t first_row =
@@ -51,9 +48,7 @@ struct NormalizeUnalignedRows {
     const int64_t step = b.count() * kWarps;
     PerThread<Kept, kThreads> kept;
     b.threads([&](int t, Shared& s) {
-      const int64_t row = first_row + (t / 32 << apart_log2);
-      part(row, t % 32).read(kept[t].at, T(0.f));
-      bring_nearer(row + step, t % 32);
+      part(first_row + (t / 32 << apart_log2), t % 32).read(kept[t].at, T(0.f));
       const T* const first = static_cast<const T*>(norm.x) + first_row * width;
       const int before = int(reinterpret_cast<uintptr_t>(first) / sizeof(T) % kPack);
       for (int at = t * kPack - before, i = t; at < width; at += kThreads * kPack, i += kThreads) {
@@ -67,10 +62,7 @@ struct NormalizeUnalignedRows {
       for (int64_t row = first; row < norm.rows; row += step) {
         PerThread<float, 32> sum, squares;
         warp.lanes([&](int lane) {
-          if (row != first) {
-            part(row, lane).read(kept[first_thread + lane].at, T(0.f));
-            bring_nearer(row + step, lane);
-          }
+          if (row != first) part(row, lane).read(kept[first_thread + lane].at, T(0.f));
           sum[lane] = squares[lane] = 0;
           const auto add_up = [&](float& all, auto of) {
             part(row, lane).each_slot([&](int k, int) {
@@ -112,16 +104,6 @@ struct NormalizeUnalignedRows {
   }
 
  private:
-  DEVICE_FN void bring_nearer(int64_t row, int lane) const {
-    if (row >= norm.rows) return;
-    const T* const from = static_cast<const T*>(norm.x) + row * width;
-    if (tried == 2) {
-      NO_UNROLL for (int at = lane * 64; at < width; at += 32 * 64) device::prefetch(from + at);
-    } else if (tried >= 3 && lane == 0) {
-      const int before = int(reinterpret_cast<uintptr_t>(from) % 16 / sizeof(T));
-      device::prefetch(from - before, unsigned(before + width + kPack - 1) / kPack * 16);
-    }
-  }
   DEVICE_FN Part part(int64_t row, int lane) const {
     return {static_cast<const T*>(norm.x) + row * width, width, lane, row < norm.rows};
   }
@@ -194,14 +176,11 @@ bool normalize_unaligned_rows(device::StreamRef stream, const RowNorm& norm, Typ
     if (norm.width <= kStagedSlots<T> * 8 || most_packs<T>(norm.width) > Kernel::kMostPacks) return;
     if (norm.rows < 2 * Kernel::kWarps * multiprocessors) return;
     const int64_t groups = (norm.rows + apart - 1) / apart;  // of neighbours, none aligned as another
-    // As many blocks as fit at once.
-    static const int tried = std::getenv("TRY_NORM") ? std::atoi(std::getenv("TRY_NORM")) : 3;
-    int64_t most = 4 * multiprocessors / apart;
-    if (tried == 0 || tried == 4) most = (groups + 2 * Kernel::kWarps - 1) / (2 * Kernel::kWarps);
-    const int64_t blocks = std::min((groups + Kernel::kWarps - 1) / Kernel::kWarps, most) * apart;
+    // Two rows for each warp where there are many: more would leave multiprocessors idle at the end.
+    const int64_t of_block = Kernel::kWarps * (norm.rows > 16 * Kernel::kWarps * multiprocessors ? 2 : 1);
     device::block_kernel<typename Kernel::Shared>(
-        stream, {blocks, Kernel::kThreads},
-        Kernel{norm, 1.f / float(norm.width), int(norm.width), std::countr_zero(uint64_t(apart)), tried});
+        stream, {(groups + of_block - 1) / of_block * apart, Kernel::kThreads},
+        Kernel{norm, 1.f / float(norm.width), int(norm.width), std::countr_zero(uint64_t(apart))});
     done = true;
   });
   return done;
