@@ -14,8 +14,8 @@ namespace encore::device::tests {
 
 // Of each pack the largest and its order, the smallest, found with each number flipped and with words, the larger of
 // each number and the one as far from the other end; and bits for each number that is not below its neighbour, and for
-// each that is at least as large; and of two such pairs the smaller numbers and the
-// lesser halves, and of one the signs.
+// each that is at least as large; and of two such pairs the smaller numbers and the lesser halves, and of one the
+// signs.
 template <class T>
 struct LookAtPacks {
   static constexpr int kPack = 8;

@@ -4,14 +4,11 @@
 // best leave it. A piece that hides more than there is room for, with all that is good in a few lanes, is searched for
 // its k-th bit by bit.
 #pragma once
-#include <cstdlib>
-
 #include "ops/index/row_piece.h"
 
 namespace encore::ops {
 
-// Rows of several pieces or of one, for which fewer registers do.
-template <class T, bool kSeveral = true>
+template <class T>
 struct BestOfManyRows : RowPiece<T> {
   using Base = RowPiece<T>;
   using Base::task;
@@ -31,7 +28,6 @@ struct BestOfManyRows : RowPiece<T> {
     List lists[kWarps];
   };
   int warps;  // of a block
-  bool by_groups = false;
 
   DEVICE_FN void operator()(device::Block<Shared>& b, const Shared&) const {
     device::for_each_warp(b, [&](const device::Warp& warp, Shared& s) {
@@ -51,29 +47,33 @@ struct BestOfManyRows : RowPiece<T> {
       kept[lane] = this->load(from, -before, lane);
       if (lane == 0) list.taken = 0;
     });
+    Wide limit{};
     int found = 0;
-    if constexpr (!kSeveral) {
+    NO_UNROLL for (int start = -before; start < task.columns; start += kPiece) {
       warp.lanes([&](int lane) {
-        this->arrange(kept[lane], -before, lane);
+        this->arrange(kept[lane], start, lane);
         most[lane] = best_of(kept[lane]);
       });
-      found = this->choose(warp, kept, mask, -before, limit_of(warp, most), task.k, kRoom, false);
-      this->list_chosen(warp, mask, list.items, &list.taken, 0, found, from, -before);
-    } else {
-      Wide limit{};
-      NO_UNROLL for (int start = -before; start < task.columns; start += kPiece) {
-        typename Base::Keeping next;  // comes while this one is searched
-        warp.lanes([&](int lane) {
-          if (start + kPiece < task.columns) next[lane] = this->load(from, start + kPiece, lane);
-          this->arrange(kept[lane], start, lane);
-          most[lane] = best_of(kept[lane]);
-        });
-        if (start <= 0) limit = limit_of(warp, most);
-        const int more = choose_more(warp, list, kept, most, mask, start, limit, found);
-        if (more != 0) this->list_chosen(warp, mask, list.items, &list.taken, found, more, from, start);
-        found += more;
-        warp.lanes([&](int lane) { kept[lane] = next[lane]; });
+      if (start <= 0) limit = limit_of(warp, most);
+      int more = 0;
+      // A NaN that comes last hides the lane's other elements.
+      const auto may_have = [&](int lane) { return most[lane] <= limit || most[lane] > this->last_key(); };
+      if (start <= 0 || warp.sum(may_have) != 0) {
+        NO_UNROLL for (;;) {
+          more = this->choose(warp, kept, mask, start, limit, start <= 0 ? task.k : 0, kRoom - found, found > task.k);
+          if (more <= kRoom - found) break;
+          limit = settle(warp, list, found);
+          warp.lanes([&](int lane) {
+            if (lane < task.k) list.items[lane] = list.best[lane];
+            if (lane == 0) list.taken = task.k;
+          });
+          found = task.k;
+        }
       }
+      if (start + kPiece < task.columns)
+        warp.lanes([&](int lane) { kept[lane] = this->load(from, start + kPiece, lane); });
+      if (more != 0) this->list_chosen(warp, mask, list.items, &list.taken, found, more, from, start);
+      found += more;
     }
     settle(warp, list, found);
     warp.lanes([&](int lane) {
@@ -85,25 +85,6 @@ struct BestOfManyRows : RowPiece<T> {
     });
   }
 
-  // Of a piece, after `found`. The limit becomes better when the list is full.
-  DEVICE_FN int choose_more(const device::Warp& warp, List& list, typename Base::Keeping& kept,
-                            device::PerThread<Wide, 32>& most, typename Base::Masks& mask, int start, Wide& limit,
-                            int& found) const {
-    // A NaN that comes last hides the lane's other elements.
-    const auto may_have = [&](int lane) { return most[lane] <= limit || most[lane] > this->last_key(); };
-    if (start > 0 && warp.sum(may_have) == 0) return 0;
-    NO_UNROLL for (;;) {
-      const int more =
-          this->choose(warp, kept, mask, start, limit, start <= 0 ? task.k : 0, kRoom - found, found > task.k);
-      if (more <= kRoom - found) return more;
-      limit = settle(warp, list, found);
-      warp.lanes([&](int lane) {
-        if (lane < task.k) list.items[lane] = list.best[lane];
-        if (lane == 0) list.taken = task.k;
-      });
-      found = task.k;
-    }
-  }
   DEVICE_FN Wide best_of(const Kept& kept) const {
     auto most = kept[0];
     UNROLL for (int u = 1; u < Base::kKeep; ++u) most = device::larger_of_each(most, kept[u]);
@@ -117,11 +98,6 @@ struct BestOfManyRows : RowPiece<T> {
         if (best[lane] == key) best[lane] = Wide(~Wide(0));
       });
     };
-    if (by_groups && task.k <= 8) {  // the last of the best of eight groups of lanes
-      warp.template reduce_columns<8>([&](int lane) -> Wide& { return best[lane]; },
-                                      [](Wide a, Wide b) { return a < b ? a : b; });
-      return Base::kLast - warp.least([&](int lane) { return Wide(Base::kLast - best[lane]); });
-    }
     if constexpr (sizeof(Key) <= 2) {  // there is room for the lane, so that no two are the same
       warp.lanes([&](int lane) { best[lane] = best[lane] << 16 | Wide(lane); });
       Wide limit = least();
@@ -161,13 +137,10 @@ struct BestOfManyRows : RowPiece<T> {
 };
 
 template <class T>
-void find_best_of_each(StreamRef stream, const BestOfEach<UnsignedOf<sizeof(T)>>& task, int warps, bool several) {
-  const auto find = [&]<class Kernel>() {
-    device::block_kernel<typename Kernel::Shared>(
-        stream, {(int64_t(task.rows) + warps - 1) / warps, 32 * warps},
-        Kernel{row_piece<T>(task), warps, std::getenv("TRY_TOPK_GROUPS") != nullptr});
-  };
-  several ? find.template operator()<BestOfManyRows<T>>() : find.template operator()<BestOfManyRows<T, false>>();
+void find_best_of_each(StreamRef stream, const BestOfEach<UnsignedOf<sizeof(T)>>& task, int warps) {
+  using Kernel = BestOfManyRows<T>;
+  device::block_kernel<typename Kernel::Shared>(stream, {(int64_t(task.rows) + warps - 1) / warps, 32 * warps},
+                                                Kernel{row_piece<T>(task), warps});
 }
 
 }  // namespace encore::ops

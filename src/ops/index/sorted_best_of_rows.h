@@ -1,16 +1,15 @@
 // More of each row than a few, of rows that a warp keeps in registers: it finds a key that hardly more elements than
-// are wanted do not come after, first among the best of each four, and lists those elements. Lists of several rows are
-// sorted at once, by a few lanes each, since most comparisons are of what a lane has then.
+// are wanted do not come after, first among the best of each four, lists those elements and sorts them.
 #pragma once
-#include <cstdlib>
-
 #include "ops/index/comparators.h"
 #include "ops/index/row_piece.h"
 
 namespace encore::ops {
 
-// T is a half. kRoom is a power of two, of what is sorted of a row; kRows of a warp.
-template <class T, int kRoom, int kRows>
+inline constexpr int kLeastSorted = 64, kMostSorted = 512;  // of a row
+
+// T is a half. kRoom is a power of two, of what is sorted.
+template <class T, int kRoom>
 struct SortedBestOfRows : RowPiece<T> {
   using Base = RowPiece<T>;
   using Base::task;
@@ -18,49 +17,32 @@ struct SortedBestOfRows : RowPiece<T> {
   using typename Base::Kept;
   using typename Base::Key;
   using typename Base::Wide;
-  static constexpr int kLeast = 64, kMost = 512;  // of kRoom
   static constexpr int kMaxThreads = 64, kWarps = kMaxThreads / 32;
   static constexpr int kGroups = 32 * Base::kPack;
-  static constexpr int kLanes = 32 / kRows, kEach = kRoom / kLanes;
-  // Sorted lists lie so that lanes next to one another write to different banks.
-  static constexpr int kApart = kEach >= 8 ? kEach + 4 : kEach, kListed = kApart * kLanes;
+  static constexpr int kEach = kRoom / 32;
+  // A sorted list lies so that lanes next to one another write to different banks.
+  static constexpr int kApart = kEach >= 8 ? kEach + 4 : kEach;
   struct Shared {
-    alignas(16) uint32_t lists[kWarps][kRows][kListed];
+    alignas(16) uint32_t lists[kWarps][32 * kApart];
     int taken[kWarps];
   };
   bool in_pairs;  // outputs: k is even, and they are aligned
 
   DEVICE_FN void operator()(device::Block<Shared>& b, const Shared&) const {
     device::for_each_warp(b, [&](const device::Warp& warp, Shared& s) {
-      const uint32_t first = (uint32_t(b.index()) * uint32_t(kWarps) + uint32_t(warp.index())) * kRows;
-      if (first < task.rows) find(warp, s.lists[warp.index()], &s.taken[warp.index()], first);
+      const uint32_t row = uint32_t(b.index()) * uint32_t(kWarps) + uint32_t(warp.index());
+      if (row < task.rows) find(warp, s.lists[warp.index()], &s.taken[warp.index()], row);
     });
   }
 
  private:
-  DEVICE_FN void find(const device::Warp& warp, uint32_t (*lists)[kListed], int* taken, uint32_t first) const {
-    const int rows = int(least(task.rows - first, kRows));
-    typename Base::Keeping kept, next;
-    warp.lanes([&](int lane) { next[lane] = load_row(first, lane); });
-    NO_UNROLL for (int i = 0; i < rows; ++i) {
-      warp.lanes([&](int lane) {
-        kept[lane] = next[lane];
-        if (i + 1 < rows) next[lane] = load_row(first + uint32_t(i) + 1, lane);  // it comes while this one is searched
-      });
-      list_row(warp, kept, lists[i], taken, this->row_at(first + uint32_t(i)));
-    }
-    sort(warp, lists);
-    NO_UNROLL for (int i = 0; i < rows; ++i) put(warp, lists[i], first + uint32_t(i));
-  }
-  DEVICE_FN Kept load_row(uint32_t row, int lane) const {
+  DEVICE_FN void find(const device::Warp& warp, uint32_t* list, int* taken, uint32_t row) const {
     const Key* const from = this->row_at(row);
-    return this->load(from, -this->before(from), lane);
-  }
-  DEVICE_FN void list_row(const device::Warp& warp, typename Base::Keeping& kept, uint32_t* list, int* taken,
-                          const Key* from) const {
     const int start = -this->before(from);
+    typename Base::Keeping kept;
     typename Base::Masks mask;
     warp.lanes([&](int lane) {
+      kept[lane] = this->load(from, start, lane);
       this->arrange(kept[lane], start, lane);
       if (lane == 0) *taken = 0;
     });
@@ -71,6 +53,8 @@ struct SortedBestOfRows : RowPiece<T> {
       list_many(warp, kept, mask, list, start);
     warp.lanes(
         [&](int lane) { NO_UNROLL for (int i = chosen + lane; i < kRoom; i += 32) list[i] = Item::last().word; });
+    sort(warp, list);
+    put(warp, list, row, from);
   }
   // Lanes go through all that they keep.
   DEVICE_FN void list_many(const device::Warp& warp, typename Base::Keeping& kept, typename Base::Masks& mask,
@@ -100,7 +84,7 @@ struct SortedBestOfRows : RowPiece<T> {
   DEVICE_FN Wide guess(const device::Warp& warp, typename Base::Keeping& kept) const {
     Wide low = this->first_key(), high = this->last_key();
     if (task.k > kGroups / 2) return high / 2;
-    const int enough = task.k + (kRoom == kLeast ? (kRoom - task.k) * 2 / 5 : task.k / 16);
+    const int enough = task.k + (kRoom == kLeastSorted ? (kRoom - task.k) * 2 / 5 : task.k / 16);
     device::PerThread<Kept, 32> best;
     device::PerThread<Wide, 32> key;
     warp.lanes([&](int lane) {
@@ -113,8 +97,8 @@ struct SortedBestOfRows : RowPiece<T> {
     const Wide last = Base::kLast - warp.least([&](int lane) { return Wide(Base::kLast - key[lane]); });
     low = most(low, first);
     const Wide none_worse = most(low, least(last, high));
-    if (kRoom == kLeast) high = none_worse;  // k of them hardly ever come after
-    NO_UNROLL for (Wide middle = kRoom == kLeast ? low + (high - low) / 2 : none_worse; low < high;
+    if (kRoom == kLeastSorted) high = none_worse;  // k of them hardly ever come after
+    NO_UNROLL for (Wide middle = kRoom == kLeastSorted ? low + (high - low) / 2 : none_worse; low < high;
                    middle = low + (high - low) / 2) {
       const T limit = this->number(middle);
       const int count = warp.sum([&](int lane) {
@@ -135,17 +119,16 @@ struct SortedBestOfRows : RowPiece<T> {
     return high;
   }
 
-  // Each lane has neighbours of its row's list. Runs become twice as long by comparing one with the other reversed, and
-  // then as if bitonic.
-  DEVICE_FN void sort(const device::Warp& warp, uint32_t (*lists)[kListed]) const {
+  // Each lane has neighbours. Runs become twice as long by comparing one with the other reversed, and then as if
+  // bitonic.
+  DEVICE_FN void sort(const device::Warp& warp, uint32_t* list) const {
     constexpr int kWords = std::min(4, kEach), kPacks = kEach / kWords;
     using Pack = device::Pack<uint32_t, kWords>;
     using Words = device::Pack<uint32_t, kEach>;
     device::PerThread<Words, 32> own, other;
     warp.lanes([&](int lane) {
-      const uint32_t* const list = lists[lane / kLanes] + lane % kLanes * kWords;
       UNROLL for (int i = 0; i < kPacks; ++i) {
-        const Pack some = device::load_pack<kWords>(list + i * kLanes * kWords, true);
+        const Pack some = device::load_pack<kWords>(list + (lane + 32 * i) * kWords, true);
         UNROLL for (int j = 0; j < kWords; ++j) own[lane].at[i * kWords + j] = some.at[j];
       }
       sort_words<kEach>(own[lane].at);
@@ -160,24 +143,22 @@ struct SortedBestOfRows : RowPiece<T> {
             ops::chosen((lane & distance) == 0, own[lane].at[i], other[lane].at[i]);
       });
     };
-    UNROLL for (int run = 2; run <= kLanes; run *= 2) {
+    UNROLL for (int run = 2; run <= 32; run *= 2) {
       compare_lanes.template operator()<true>(run - 1, run / 2);
       UNROLL for (int distance = run / 4; distance > 0; distance /= 2)
           compare_lanes.template operator()<false>(distance, distance);
       warp.lanes([&](int lane) { sort_bitonic<kEach>(own[lane].at); });
     }
     warp.lanes([&](int lane) {
-      uint32_t* const list = lists[lane / kLanes] + lane % kLanes * kApart;
       UNROLL for (int i = 0; i < kPacks; ++i) {
         Pack some;
         UNROLL for (int j = 0; j < kWords; ++j) some.at[j] = own[lane].at[i * kWords + j];
-        device::store_pack(list + i * kWords, some, true);
+        device::store_pack(list + lane * kApart + i * kWords, some, true);
       }
     });
   }
 
-  DEVICE_FN void put(const device::Warp& warp, const uint32_t* list, uint32_t row) const {
-    const Key* const from = this->row_at(row);
+  DEVICE_FN void put(const device::Warp& warp, const uint32_t* list, uint32_t row, const Key* from) const {
     Key* const values = task.values + uint64_t(row) * uint32_t(task.k);
     int64_t* const indices = task.indices + uint64_t(row) * uint32_t(task.k);
     warp.lanes([&](int lane) {
@@ -206,30 +187,20 @@ template <class T>
 void sort_best_of_each(StreamRef stream, const BestOfEach<UnsignedOf<sizeof(T)>>& task) {
   const bool in_pairs =
       task.k % 2 == 0 && device::is_pack_aligned<2>(task.values) && device::is_pack_aligned<2>(task.indices);
-  const auto sort = [&]<class Kernel, int kRows>() {
-    constexpr int kOfBlock = Kernel::kWarps * kRows;
-    device::block_kernel<typename Kernel::Shared>(stream,
-                                                  {(int64_t(task.rows) + kOfBlock - 1) / kOfBlock, Kernel::kMaxThreads},
-                                                  Kernel{row_piece<T>(task), in_pairs});
+  const auto sort = [&]<int kRoom>() {
+    using Kernel = SortedBestOfRows<T, kRoom>;
+    device::block_kernel<typename Kernel::Shared>(
+        stream, {(int64_t(task.rows) + Kernel::kWarps - 1) / Kernel::kWarps, Kernel::kMaxThreads},
+        Kernel{row_piece<T>(task), in_pairs});
   };
-  const auto sort_rows = [&]<int kRows>() {
-    if (task.k <= 64)
-      sort.template operator()<SortedBestOfRows<T, 64, kRows>, kRows>();
-    else if (task.k <= 128)
-      sort.template operator()<SortedBestOfRows<T, 128, kRows>, kRows>();
-    else if (task.k <= 256)
-      sort.template operator()<SortedBestOfRows<T, 256, kRows>, kRows>();
-    else
-      sort.template operator()<SortedBestOfRows<T, 512, kRows>, kRows>();
-  };
-  const char* const tried = std::getenv("TRY_TOPK_ROWS");
-  const int rows = tried ? std::atoi(tried) : 4;
-  if (rows == 1)
-    sort_rows.template operator()<1>();
-  else if (rows == 2)
-    sort_rows.template operator()<2>();
+  if (task.k <= kLeastSorted)
+    sort.template operator()<kLeastSorted>();
+  else if (task.k <= 128)
+    sort.template operator()<128>();
+  else if (task.k <= 256)
+    sort.template operator()<256>();
   else
-    sort_rows.template operator()<4>();
+    sort.template operator()<kMostSorted>();
 }
 
 }  // namespace encore::ops

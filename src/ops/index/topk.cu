@@ -289,7 +289,7 @@ bool best_of_many_rows(Context& context, const Ordering& order, const Key* x, in
     }
   }
   if constexpr (device::kIsHalf<T>) {
-    if (k > Kernel::kMost && k <= SortedBestOfRows<T, 64, 4>::kMost && reach <= Kernel::kPiece) {
+    if (k > Kernel::kMost && k <= kMostSorted && reach <= Kernel::kPiece) {
       sort_best_of_each<T>(stream, task);
       return true;
     }
@@ -298,7 +298,7 @@ bool best_of_many_rows(Context& context, const Ordering& order, const Key* x, in
   const int64_t many = 8 * int64_t(device::multiprocessors(stream.device()));
   if (reach > 2 * Kernel::kPiece && rows < many) return false;
   const int warps = rows < many ? 1 : Kernel::kWarps;  // few, for rows of a block wait for one another
-  find_best_of_each<T>(stream, task, warps, reach > Kernel::kPiece);
+  find_best_of_each<T>(stream, task, warps);
   return true;
 }
 
