@@ -1,7 +1,7 @@
 // Products of up to 16 rows of halves with woven weights, as when a model generates: bound by reading the weights.
 //
-// A block makes 16 columns of the result at a time, its warps share out the units of the depth. Each lane asks for its
-// units well before it needs them, also for those of the columns that come next, so that reading never pauses; what a
+// A block makes tiles of 16 columns of the result. Their units stand in a row, of which each warp has a part: it reads
+// on and on, having asked for its units well before it needs them, and waits for no other warp before the end. What a
 // block multiplies by waits in shared memory.
 #include <algorithm>
 #include <optional>
@@ -39,7 +39,7 @@ struct StreamCodes {
   // Groups that are multiplied in turns, so that none waits for its own sums.
   static constexpr int kTurns = kBits == 2 ? 1 : kZeros || kTiles > 1 ? 2 : kGroups;
   struct Shared {
-    float bias[2][Form::kRows];
+    float squares[Rows::kMostFree];
   };
   struct Unit {
     Granule codes[2];          // of the rows g and g + 8
@@ -64,62 +64,115 @@ struct StreamCodes {
   const uint8_t* codes;
   const uint16_t* scales;
   const uint8_t* zeros;
-  int count, depth, columns, units, tiles, pitch;  // pitch: of a's rows in shared memory
-  bool shared;                                     // a unit has but one scale
-  bool gated;                                      // as in BlockProduct: a tile has columns of both
+  int count, depth, columns, units, pitch;  // pitch: of a's rows in shared memory
+  int tiles, of_block, of_warp;             // in all, of a block, and units of a warp
+  device::SmallDivider by_count, by_units, by_warps;
+  bool shared;  // a unit has but one scale
+  bool gated;   // as in BlockProduct: a tile has columns of both
 
   DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
-    const int warps = b.size() / 32, step = int(b.count());
+    const int first_tile = int(b.index()) * of_block, left = tiles - first_tile;
+    const int own_tiles = left < of_block ? left : of_block, own_units = own_tiles * units, base = first_tile * units;
     PerThread<Held, kMaxThreads> held;
+    PerThread<float, kMaxThreads> addend;
     rows.template keep<kMost == 1>(
         b, RowsExtent{count, depth, pitch, units * Form::kUnit},
         [&](int t) {
-          UNROLL for (int h = 0; h < kHeld; ++h) load(held[t].at[h], int(b.index()), t % 32, t / 32 + h * warps);
-        },
-        [&](Shared& s) { return rows_in(b, s); }, [&](Shared& s) { return sums_in(b, s, 0); });
-    int tile = int(b.index()), side = 0;  // of what is double, so that a tile is joined while the next is made
-    NO_UNROLL for (; tile < tiles; tile += step, side ^= 1) {
-      device::for_each_warp(b, [&](Warp warp, Shared& s) {
-        const int own = int(warp.least([&](int) { return unsigned(warp.index()); }));  // as all lanes know together
-        PerThread<Sums, 32> sums;
-        PerThread<T, 32> addend;
-        warp.lanes([&](int lane) {
-          if (tile >= step) join(b, s, tile - step, side ^ 1, warp.index() * 32 + lane);
-          sums[lane] = Sums{};
-          addend[lane] = T(0.f);
-          const int column = tile * Form::kRows + lane;
-          if (bias && warp.index() == 0 && lane < Form::kRows && column < columns) addend[lane] = bias[column];
-        });
-        NO_UNROLL for (int first = own; first < units; first += kHeld * warps) {
+          const int from = t / 32 * of_warp;
           UNROLL for (int h = 0; h < kHeld; ++h) {
-            const int unit = first + h * warps;
-            if (unit >= units) break;
-            const auto used = [&](int lane) -> Unit& { return held[warp.index() * 32 + lane].at[h]; };
-            UNROLL for (int v = 0; v < kGroups; v += kTurns) multiply(warp, sums, used, v, rows_in(b, s), unit);
-            const bool more = unit + kHeld * warps < units;
-            warp.lanes([&](int lane) {
-              load(used(lane), more ? tile : tile + step, lane, more ? unit + kHeld * warps : own + h * warps);
-            });
+            if (h < of_warp && from + h < own_units) load(held[t].at[h], t % 32, base + from + h);
           }
+          addend[t] = addend_of(place_of(t, first_tile).column);
+        },
+        [&](Shared& s) { return rows_in(b, s); }, [&](Shared& s) { return s.squares; });
+    device::for_each_warp(b, [&](Warp warp, Shared& s) {
+      const int own = int(warp.least([&](int) { return unsigned(warp.index()); }));  // as all lanes know together
+      const int from = own * of_warp, to = own_units - from < of_warp ? own_units : from + of_warp;
+      int unit, tile = by_units(from, unit);
+      PerThread<Sums, 32> sums;
+      warp.lanes([&](int lane) { sums[lane] = Sums{}; });
+      NO_UNROLL for (int first = from; first < to; first += kHeld) {
+        UNROLL for (int h = 0; h < kHeld; ++h) {
+          const int at = first + h;
+          if (at >= to) break;
+          const auto used = [&](int lane) -> Unit& { return held[warp.index() * 32 + lane].at[h]; };
+          UNROLL for (int v = 0; v < kGroups; v += kTurns) multiply(warp, sums, used, v, rows_in(b, s), unit);
+          ++unit;
+          const bool more = at + kHeld < to, ends = unit == units || at + 1 == to;
+          warp.lanes([&](int lane) {
+            if (more) load(used(lane), lane, base + at + kHeld);
+            if (!ends) return;
+            show(part_in(b, s, tile, own), sums[lane], lane);
+            sums[lane] = Sums{};
+          });
+          if (ends) ++tile, unit = 0;
         }
-        warp.lanes([&](int lane) {
-          show(sums_in(b, s, side) + warp.index() * count * kPitch, sums[lane], lane);
-          if (warp.index() == 0 && lane < Form::kRows) s.bias[side][lane] = float(addend[lane]);
-        });
-      });
-    }
-    b.threads([&](int t, Shared& s) { join(b, s, tile - step, side ^ 1, t); });
+      }
+    });
+    b.threads([&](int t, Shared& s) {
+      const int made = (own_tiles * count) << log2_made();
+      NO_UNROLL for (int i = t; i < made; i += b.size()) {
+        const Place place = place_of(i, first_tile);
+        store(b, s, place, first_tile, i == t ? addend[t] : addend_of(place.column));
+      }
+    });
   }
 
  private:
-  DEVICE_FN float* sums_in(const Block<Shared>& b, Shared& s, int side) const {
-    return b.template dynamic<float>(s) + side * (b.size() / 32) * count * kPitch;
+  // Of a result.
+  struct Place {
+    int tile, row, in_tile, column;
+  };
+  // Gated, a tile makes half as many.
+  DEVICE_FN int log2_made() const { return gated ? 3 : 4; }
+  DEVICE_FN Place place_of(int i, int first_tile) const {
+    static_assert(Form::kRows == 16);
+    const int log2 = log2_made();
+    Place place;
+    place.row = 0, place.tile = i >> log2;
+    if (kMost > 1) place.tile = by_count(place.tile, place.row);
+    place.in_tile = i & ((1 << log2) - 1);
+    place.column = ((first_tile + place.tile) << log2) + place.in_tile;
+    return place;
   }
-  DEVICE_FN T* rows_in(const Block<Shared>& b, Shared& s) const { return reinterpret_cast<T*>(sums_in(b, s, 2)); }
+  // Of those that are not gated.
+  DEVICE_FN float addend_of(int column) const { return bias && column < columns && !gated ? float(bias[column]) : 0.f; }
+  DEVICE_FN void store(const Block<Shared>& b, Shared& s, const Place& place, int first_tile, float addend) const {
+    const int width = gated ? columns / 2 : columns;
+    if (place.column >= width) return;
+    float value = total(b, s, place.tile, place.row, place.in_tile) + addend;
+    if (gated) {
+      const int half = Form::kRows / 2, column = (first_tile + place.tile) * Form::kRows + place.in_tile;
+      const float other = total(b, s, place.tile, place.row, place.in_tile + half);
+      value = bias ? SiluGate().rough(value + float(bias[column]), other + float(bias[column + half]))
+                   : SiluGate().rough(value, other);
+    }
+    y[size_t(place.row) * size_t(width) + size_t(place.column)] = T(value);
+  }
+  // Of all parts that warps have of it.
+  DEVICE_FN float total(const Block<Shared>& b, Shared& s, int tile, int row, int in_tile) const {
+    constexpr int kAtOnce = 8;
+    int rest;
+    const int first = by_warps(tile * units, rest), last = by_warps((tile + 1) * units - 1, rest);
+    const float* from = part_in(b, s, tile, first) + row * kPitch + in_tile;
+    float sum = 0;
+    NO_UNROLL for (int w = first; w <= last; w += kAtOnce, from += kAtOnce * count * kPitch) {
+      float some[kAtOnce];
+      UNROLL for (int n = 0; n < kAtOnce; ++n) some[n] = w + n <= last ? from[n * count * kPitch] : 0;
+      sum += ((some[0] + some[1]) + (some[2] + some[3])) + ((some[4] + some[5]) + (some[6] + some[7]));
+    }
+    return sum;
+  }
 
-  DEVICE_FN void load(Unit& into, int tile, int lane, int unit) const {
-    if (tile >= tiles || unit >= units) return;
-    const auto at = unsigned(tile) * unsigned(units) + unsigned(unit);
+  // Of a tile, what a warp has of it: where one of both ends the other goes on, so this numbers them.
+  DEVICE_FN float* part_in(const Block<Shared>& b, Shared& s, int tile, int warp) const {
+    return b.template dynamic<float>(s) + (tile + warp) * count * kPitch;
+  }
+  DEVICE_FN T* rows_in(const Block<Shared>& b, Shared& s) const {
+    return reinterpret_cast<T*>(part_in(b, s, of_block, b.size() / 32));
+  }
+
+  DEVICE_FN void load(Unit& into, int lane, int at) const {
     const auto* const from = reinterpret_cast<const Granule*>(codes + lane * 16) + size_t(at) * (Form::kBytes / 16);
     into.codes[0] = from[0], into.codes[1] = from[32];
     const size_t share = size_t(at) * 8 + unsigned(lane) / 4;  // of both rows at once
@@ -217,59 +270,34 @@ struct StreamCodes {
       }
     }
   }
-  DEVICE_FN void join(const Block<Shared>& b, Shared& s, int tile, int side, int t) const {
-    static_assert(Form::kRows == 16);
-    const int log2 = gated ? 3 : 4, made = 1 << log2, width = gated ? columns / 2 : columns;
-    NO_UNROLL for (int at = t; at < count << log2; at += b.size()) {
-      const int row = at >> log2, in_tile = at & (made - 1), column = (tile << log2) + in_tile;
-      if (column >= width) continue;
-      float value = total(b, s, side, row, in_tile);
-      if (gated) value = SiluGate().rough(value, total(b, s, side, row, in_tile + made));
-      y[size_t(row) * size_t(width) + size_t(column)] = T(value);
-    }
-  }
-  DEVICE_FN float total(const Block<Shared>& b, Shared& s, int side, int row, int in_tile) const {
-    const float* const sums = sums_in(b, s, side) + row * kPitch + in_tile;
-    const int warps = b.size() / 32, step = count * kPitch;
-    return s.bias[side][in_tile] + (warps == kMostWarps       ? sum_of<kMostWarps>(sums, step)
-                                    : warps == kMostWarps / 2 ? sum_of<kMostWarps / 2>(sums, step)
-                                                              : sum_of<kMostWarps / 4>(sums, step));
-  }
-  template <int kCount>
-  DEVICE_FN static float sum_of(const float* values, int step) {
-    float parts[4] = {};  // none waits for all the others
-    UNROLL for (int i = 0; i < kCount; ++i) parts[i % 4] += values[i * step];
-    return (parts[0] + parts[1]) + (parts[2] + parts[3]);
-  }
 };
 
 // How a launch is spread.
 struct Spread {
-  int64_t tiles, pitch, warps, blocks, bytes;
+  int64_t tiles, of_block, of_warp, pitch, warps, blocks, bytes;
 };
 
 // Nothing if shared memory has no room for the rows. A block has `least_warps`, or more.
 template <int kBits>
 std::optional<Spread> spread_of(int device, int64_t count, const BlockCodes& w, int64_t least_warps) {
   using Form = Weave<kBits>;
-  const int64_t units = Form::units(w), tiles = (w.rows + Form::kRows - 1) / Form::kRows;
+  const auto ceil = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+  const int64_t units = Form::units(w), tiles = ceil(w.rows, Form::kRows);
+  if (least_warps > kMostWarps || units == 0 || tiles * units >= int64_t(1) << 31) return {};
   // Half a line more than units have, so that neighbouring rows lie in banks of their own.
-  const int64_t pitch = units * Form::kUnit + 32, multiprocessors = device::multiprocessors(device);
-  const auto bytes = [&](int64_t warps) { return count * (2 * warps * kPitch * 4 + pitch * 2); };
+  const int64_t pitch = units * Form::kUnit + 32;
   constexpr int64_t kOthers = 2048;  // that a block takes besides
-  // As many blocks on a multiprocessor as have kMostWarps warps together: of fewer warps if there are tiles enough.
-  int64_t warps = tiles <= multiprocessors       ? kMostWarps
-                  : tiles <= 2 * multiprocessors ? kMostWarps / 2
-                                                 : kMostWarps / 4;
-  const auto are_few = [&] {
-    return warps < least_warps || (bytes(warps) + kOthers) * (kMostWarps / warps) > device::kMostSharedBytes;
-  };
-  while (warps < kMostWarps && are_few()) warps *= 2;
-  if (warps < least_warps || bytes(warps) + kOthers > device::kMostSharedBytes || tiles * units >= int64_t(1) << 31)
-    return {};
-  const int64_t slots = multiprocessors * (kMostWarps / warps), rounds = (tiles + slots - 1) / slots;
-  // So many blocks that all have as much to do.
-  return Spread{tiles, pitch, warps, (tiles + rounds - 1) / rounds, bytes(warps)};
+  // A block for each multiprocessor; more if it had no room for all its parts.
+  Spread s{.tiles = tiles, .of_block = ceil(tiles, device::multiprocessors(device)), .pitch = pitch};
+  for (;; s.of_block = ceil(s.of_block, 2)) {
+    s.warps = std::clamp<int64_t>((std::max(s.of_block * units, least_warps) + 3) / 4 * 4, 4, kMostWarps);
+    s.bytes = count * ((s.of_block + s.warps) * kPitch * 4 + pitch * 2);
+    if (s.bytes + kOthers <= device::kMostSharedBytes) break;
+    if (s.of_block == 1) return {};
+  }
+  s.of_warp = ceil(s.of_block * units, s.warps);
+  s.blocks = ceil(tiles, s.of_block);
+  return s;
 }
 template <int kBits>
 std::optional<Spread> spread_normed(int device, int64_t count, const BlockCodes& w) {
@@ -285,8 +313,10 @@ void launch(StreamRef stream, const Rows& rows, const BlockProduct& p, const Blo
   device::block_kernel<typename Kernel::Shared>(
       stream, {spread.blocks, int(32 * spread.warps), spread.bytes},
       Kernel{rows, static_cast<T*>(p.y), static_cast<const T*>(p.bias), woven.codes, woven.scales, woven.zeros,
-             int(p.count), int(w.depth), int(w.rows), int(Form::units(w)), int(spread.tiles), int(spread.pitch),
-             Form::shares(w) == 1, p.gated});
+             int(p.count), int(w.depth), int(w.rows), int(Form::units(w)), int(spread.pitch), int(spread.tiles),
+             int(spread.of_block), int(spread.of_warp), device::SmallDivider(int(p.count)),
+             device::SmallDivider(int(Form::units(w))), device::SmallDivider(int(spread.of_warp)), Form::shares(w) == 1,
+             p.gated});
 }
 
 // Calls f.template operator()<kMost>().

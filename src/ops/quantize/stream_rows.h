@@ -20,7 +20,7 @@ struct RowsExtent {
 // at once before any can multiply, so each instruction counts.
 template <class T>
 struct RowsAsTheyAre {
-  static constexpr int kPack = device::pack_size<T>(), kStrip = 32 * kPack;
+  static constexpr int kPack = device::pack_size<T>(), kStrip = 32 * kPack, kMostFree = 1;
   using Pack = device::Pack<T, kPack>;
   const T* a;
   device::SmallDivider by_strips;  // of a row, which are 32 packs
@@ -78,7 +78,7 @@ template <class T>
 struct RowsNormed {
   static constexpr int kKeep = 4;  // strips of a warp, at most
   static constexpr int kPack = device::pack_size<T>(), kStrip = 32 * kPack;
-  static constexpr int kMaxThreads = 512;
+  static constexpr int kMaxThreads = 512, kMostFree = kKeep * kMaxThreads / 32;
   using Pack = device::Pack<T, kPack>;
   using Granule = device::Granule;
   struct Kept {
