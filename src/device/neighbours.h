@@ -33,7 +33,8 @@ DEVICE_FN Pack<T, kCount> load_pack_within(const T* at, [[maybe_unused]] const T
   return *reinterpret_cast<const Pack<T, kCount>*>(at);
 #else
   Pack<T, kCount> pack;
-  std::memset(&pack, std::is_same_v<T, bool> ? 0 : 0xff, sizeof pack);
+  // NaN, and no number that could be an index.
+  std::memset(&pack, std::is_same_v<T, bool> ? 0 : std::is_integral_v<T> ? 0x81 : 0xff, sizeof pack);
   const T *begin = from > at ? from : at, *end = to < at + kCount ? to : at + kCount;
   std::memcpy(pack.at + (begin - at), begin, size_t(end - begin) * sizeof(T));
   return pack;

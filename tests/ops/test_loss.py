@@ -71,6 +71,15 @@ def test_ignored_labels(op, ignored, reduction):
 
 
 @pytest.mark.parametrize("kind", ["int32", "int64"])
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+@pytest.mark.parametrize("op", LOSSES)
+def test_one_label(op, reduction, kind):
+    """What lies beside it is none."""
+    check(case(op, (1, 4), kind=kind, reduction=reduction))
+    check(case(op, (1, 4), kind=kind, reduction=reduction, misaligned=True))
+
+
+@pytest.mark.parametrize("kind", ["int32", "int64"])
 @pytest.mark.parametrize("op", LOSSES)
 def test_labels_of_either_type(op, kind):
     check(case(op, (30, 5), kind=kind, name=kind))

@@ -64,6 +64,7 @@ template <class T, class Label>
 struct TotalCost {
   using C = Compute<T>;
   static constexpr int kBatch = 1;
+  static constexpr bool kLooksUp = true;
   using In = Label;
   using Out = T;
   using Acc = Weighed<C>;

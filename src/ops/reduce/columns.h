@@ -142,6 +142,15 @@ struct ReduceColumns {
   DEVICE_FN bool has(int64_t column) const { return uint64_t(column) < uint64_t(run); }
 };
 
+// Whether `take` looks something up by a value, which then has to be one of x's.
+template <class F>
+constexpr bool looks_up() {
+  if constexpr (requires { F::kLooksUp; })
+    return F::kLooksUp;
+  else
+    return false;
+}
+
 // Launches it; with `splits` outputs may be split.
 template <class F>
 Results<F> reduce_columns(Context& context, const ReducePlan& plan, const typename F::In* x, Results<F> results,
@@ -152,7 +161,7 @@ Results<F> reduce_columns(Context& context, const ReducePlan& plan, const typena
   const int64_t multiprocessors = device::multiprocessors(context.stream().device());
   const int64_t run = plan.run, outer = plan.kept.count, axis = plan.reduced.count, in_run = ceil(run, kPack);
   const int64_t packs = checked_product(outer, in_run);
-  const bool affine = plan.kept.rank <= 1 && plan.reduced.rank <= 1;
+  const bool affine = plan.kept.rank <= 1 && plan.reduced.rank <= 1 && !looks_up<F>();
   const bool shifted = affine && !(run % kPack == 0 && device::is_pack_aligned<kPack>(x));
   const int alike = shifted ? kPack / int(std::gcd<int64_t>(run, kPack)) : 1;  // rows from one to the next like it
 
