@@ -319,12 +319,14 @@ void launch(StreamRef stream, const Rows& rows, const BlockProduct& p, const Blo
              p.gated});
 }
 
-// Calls f.template operator()<kMost>().
-template <class F>
+// Calls f.template operator()<kMost>(). One row is as good as eight but for weights of four bits, which most models
+// have: kernels take room in the library.
+template <int kBits, class F>
 void for_rows(int64_t count, F f) {
-  if (count == 1)
-    f.template operator()<1>();
-  else if (count <= kRows)
+  if constexpr (kBits == 4) {
+    if (count == 1) return f.template operator()<1>();
+  }
+  if (count <= kRows)
     f.template operator()<kRows>();
   else
     f.template operator()<kMostRows>();
@@ -341,7 +343,7 @@ bool multiply_stream(StreamRef stream, const BlockProduct& p, const BlockCodes& 
     if (spread)
       dispatch(TypeList<Half, BFloat16>{}, p.type, [&]<class T> {
         const RowsAsTheyAre<T> rows(static_cast<const T*>(p.a), Weave<kBits>::units(w) * Weave<kBits>::kUnit);
-        for_rows(p.count, [&]<int kMost> {
+        for_rows<kBits>(p.count, [&]<int kMost> {
           woven.zeros ? launch<T, kBits, kMost, true>(stream, rows, p, w, woven, *spread)
                       : launch<T, kBits, kMost, false>(stream, rows, p, w, woven, *spread);
         });
@@ -361,7 +363,7 @@ void multiply_normed(StreamRef stream, const RowNorm& norm, const BlockProduct& 
     const Spread spread = spread_normed<kBits>(stream.device(), p.count, w).value();
     dispatch(TypeList<Half, BFloat16>{}, p.type, [&]<class T> {
       const RowsNormed<T> rows(norm, Weave<kBits>::units(w) * Weave<kBits>::kUnit);
-      for_rows(p.count, [&]<int kMost> {
+      for_rows<kBits>(p.count, [&]<int kMost> {
         if constexpr (kMost <= kRows)
           woven.zeros ? launch<T, kBits, kMost, true>(stream, rows, p, w, woven, spread)
                       : launch<T, kBits, kMost, false>(stream, rows, p, w, woven, spread);
