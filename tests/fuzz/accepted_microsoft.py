@@ -89,6 +89,7 @@ ACCEPTED = [
     Accepted(
         "GemmaRotaryEmbedding QOrderedLongformerAttention", SERVED, "the CPU EP has no kernel", says("INVALID_GRAPH")
     ),
+    Accepted("MRotaryEmbedding", SERVED, "the CPU EP counts no heads beyond 2^31", says("num_heads_attr >= 0")),
     Accepted("MRotaryEmbedding", VALUES, "beyond the type's numbers the order of operations shows", has_vast_attribute),
     Accepted("GroupQueryAttention", SERVED, "many batches behind a past", says("batch_size must be 1")),
     Accepted(

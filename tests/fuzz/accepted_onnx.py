@@ -95,9 +95,13 @@ ACCEPTED = [
     ),
     Accepted("LSTM GRU RNN", SERVED, "the CPU EP computes no doubles", says("does not support double yet")),
     Accepted("LSTM GRU RNN", SERVED, "R says it too, which is enough", says('GetAttr("hidden_size"')),
+    Accepted("LSTM GRU RNN", SERVED, "R says it too, if it is zero", says("Input W must have shape {1,0,")),
     Accepted("Bernoulli", SERVED, "of bfloat16 there is no reference", says("No corresponding Numpy type")),
     Accepted("LSTM GRU RNN", SERVED, "numbers that the CPU EP narrows", says("narrowing_error")),
     Accepted("AffineGrid", SERVED, "the CPU EP refuses a grid of nothing", says("must be positive")),
+    Accepted(
+        "AffineGrid", SERVED, "the CPU EP counts the size's first dimension", says("length of size should be 4 or 5")
+    ),
     Accepted(
         "TensorScatter",
         REFUSED,
@@ -233,6 +237,7 @@ ACCEPTED = [
         "the CPU EP overlooks a num_outputs of zero or less, or of more than the node has",
         says("num_outputs is 0", "num_outputs is -", "but the node has"),
     ),
+    Accepted("Pad", REFUSED, "the CPU EP reflects what has nothing beside its edge", says("beside the edge")),
     Accepted("Pad", SERVED, "the CPU EP pads no scalars, not even by nothing", lambda f: contents(f).ndim == 0),
     Accepted("Pad", SERVED, "the CPU EP wraps no empty tensor, not even by nothing", says("Unexpected mode of 3")),
     Accepted("Slice", SERVED, "of a scalar nothing is cut", says("Cannot slice scalars")),
