@@ -23,7 +23,7 @@ using device::Pack;
 using device::PerThread;
 using device::Warp;
 
-inline constexpr int kMostBlocks = 8;  // of a cluster: of more a GPU has not as many at once
+constexpr int kMostBlocks = 8;  // of a cluster: of more a GPU has not as many at once
 
 // Each block of a cluster keeps a part of the axis, of kLanes packs side by side, in shared memory. All that the blocks
 // tell each other is the largest value of each column's part and the sum of powers below it: what is read is read once.

@@ -119,7 +119,6 @@ struct SoftmaxMiddle {
   using C = Compute<T>;
   static constexpr int kThreads = kKeep || sizeof(T) == 8 ? 256 : 512, kMaxThreads = kThreads;
   static constexpr int kMostLanes = 256, kBatch = kKeep ? kKeep : std::max(8, 16 / kPack);
-  static constexpr C kLowest = -std::numeric_limits<C>::infinity();
   struct Shared {
     C part[kThreads * kPack], top[kMostLanes * kPack];  // of each row and column; of each column
   };
@@ -141,7 +140,7 @@ struct SoftmaxMiddle {
     PerThread<Kept, kThreads> kept;
     b.threads([&](int t, Shared& s) {
       C most[kPack];
-      UNROLL for (int j = 0; j < kPack; ++j) most[j] = kLowest;
+      UNROLL for (int j = 0; j < kPack; ++j) most[j] = kLowest<C>;
       kept[t].first = first_of(b.index() * lanes + lane_of(t));
       if constexpr (kKeep != 0) {
         load(kept[t].first, row_of(t), kept[t].at);
@@ -233,7 +232,7 @@ struct SoftmaxMiddle {
     ask(first, r, raw);
     UNROLL for (int k = 0; k < kBatch; ++k) {
       const bool there = first >= 0 && has(r + k * rows);
-      UNROLL for (int j = 0; j < kPack; ++j) values[k][j] = there ? C(raw[k].at[j]) : kLowest;
+      UNROLL for (int j = 0; j < kPack; ++j) values[k][j] = there ? C(raw[k].at[j]) : kLowest<C>;
     }
   }
   // Also changes the values.
@@ -252,7 +251,7 @@ struct SoftmaxMiddle {
   // The greatest of the thread's values, and the sum of powers below it.
   DEVICE_FN void look(int row, Kept& seen) const {
     UNROLL for (int j = 0; j < kPack; ++j) {
-      seen.top[j] = kLowest;
+      seen.top[j] = kLowest<C>;
       seen.sum[j] = 0;
     }
     for (int64_t r = row; r < axis; r += int64_t(rows) * kBatch) {
@@ -261,7 +260,7 @@ struct SoftmaxMiddle {
       UNROLL for (int j = 0; j < kPack; ++j) {
         C most = seen.top[j];
         UNROLL for (int k = 0; k < kBatch; ++k) most = Larger()(most, C(raw[k].at[j]));
-        const C from = most == kLowest ? C(0) : most;  // nothing but -inf adds nothing
+        const C from = most == kLowest<C> ? C(0) : most;  // nothing but -inf adds nothing
         C sum = seen.sum[j] * power_of<T>(seen.top[j] - from);
         UNROLL for (int k = 0; k < kBatch; ++k) {
           if (has(r + k * rows)) sum += power_of<T>(C(raw[k].at[j]) - from);
@@ -297,7 +296,6 @@ template <class T>
 struct SoftmaxLongMiddle {
   static constexpr int kPack = device::pack_size<T>(), kKeep = 16, kThreads = 512, kMaxThreads = kThreads, kLanes = 2;
   static constexpr int kLongest = kThreads / kLanes * kKeep;
-  static constexpr float kLowest = -std::numeric_limits<float>::infinity();
   using Raw = Pack<uint32_t, kPack / 2>;
   struct Shared {
     float part[kThreads / 32 * kLanes * kPack], of[kLanes * kPack];  // of each warp and column; of each column
@@ -372,7 +370,7 @@ struct SoftmaxLongMiddle {
   };
   DEVICE_FN static Raw lowest() {
     Pack<T, kPack> all;
-    UNROLL for (int j = 0; j < kPack; ++j) all.at[j] = T(kLowest);
+    UNROLL for (int j = 0; j < kPack; ++j) all.at[j] = T(kLowest<float>);
     return std::bit_cast<Raw>(all);
   }
   DEVICE_FN static Pack<T, kPack> values_of(const Raw& raw) { return std::bit_cast<Pack<T, kPack>>(raw); }
