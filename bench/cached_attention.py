@@ -1,12 +1,12 @@
 """Times com.microsoft's GroupQueryAttention with its rotation, replayed from a captured graph: the past and the present
 are one memory. With pages of so many keys it is PagedAttention, without hints of lengths.
 
-    PYTHONPATH=python bench/cached_attention.py [--seconds 1] [--dtype float16] [--pages 16] [--codes int8] [--windows]
+    PYTHONPATH=python bench/cached_attention.py [--dtype float16] [--pages 16] [--codes int8] [--windows]
 
-A run is one node; figures are medians, the wait included, less that of a replay of one small kernel. Bytes are those of
-the keys and values that are seen. A prompt's work counts half, as it is causal. With --codes the cache is quantized,
-with a scale for each channel; with --windows it holds no more than the keys that are seen, of twice as many, and each
-run moves them all by a row.
+Figures are of one node among others of its kind, each with a cache of its own: what a model with more of them takes
+longer. Bytes are those of the keys and values that are seen. A prompt's work counts half, as it is causal. With --codes
+the cache is quantized, with a scale for each channel; with --windows it holds no more than the keys that are seen, of
+twice as many, and each run moves them all by a row.
 """
 
 import argparse
@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests"), str(ROOT / "tests" / "models"), str(ROOT / "bench")]
 
 import encore_session as es  # noqa: E402
+import kernels  # noqa: E402
 import numpy as np  # noqa: E402
 import onnxruntime as ort  # noqa: E402
 from models import median_us  # noqa: E402
@@ -28,7 +29,9 @@ CODES = {"int8": (TensorProto.INT8, np.int8, 8), "int4": (TensorProto.UINT8, np.
 PROBLEMS = [
     (1, 32, 8, 1, 128, 4096, 128),
     (1, 32, 8, 1, 4096, 4096, 128),
+    (1, 32, 8, 1, 1024, 2048, 128),
     (1, 32, 8, 1, 4096, 32768, 128),
+    (1, 32, 8, 1, 8192, 8192, 128),
     (1, 32, 8, 1, 32768, 32768, 128),
     (8, 32, 8, 1, 4096, 4096, 128),
     (32, 14, 2, 1, 2048, 4096, 64),
@@ -89,79 +92,72 @@ def paged(problem, slots, codes):
     return "PagedAttention", inputs, forms, constants, attrs
 
 
-def replay_us(dtype, problem, seconds, slots=None, codes=None, windows=False):
-    _, heads, kv_heads, *_, size = problem
-    rng = np.random.default_rng(0)
-    cache, kind, _ = CODES[codes] if codes else (TYPES[dtype], np.dtype(dtype), 0)
+def session_of(count, dtype, problem, slots, codes, windows):
+    """A session with so many nodes; of a node what it is fed: types and shapes."""
+    _, heads, kv_heads, *_ = problem
+    cache = CODES[codes][0] if codes else TYPES[dtype]
     op, inputs, forms, constants, attrs = (
         paged(problem, slots, codes) if slots else group_query(problem, codes, windows)
     )
-    types = {name: cache if name.startswith("past") else TYPES[dtype] for name in forms}
-    values = [helper.make_tensor_value_info(name, types[name], shape) for name, shape in forms.items()]
-    node = helper.make_node(
-        op,
-        inputs,
-        ["y", "present_key", "present_value"],
-        domain="com.microsoft",
-        num_heads=heads,
-        kv_num_heads=kv_heads,
-        do_rotary=1,
-        **attrs,
-    )
-    results = [helper.make_empty_tensor_value_info(name) for name in node.output]
-    graph = helper.make_graph(
-        [node], "attention", values, results, [numpy_helper.from_array(x, n) for n, x in constants.items()]
-    )
+    nodes, values = [], []
+    for i in range(count):
+        own = [f"{name}{i}" if name in forms else name for name in inputs]
+        for name, shape in forms.items():
+            values.append(helper.make_tensor_value_info(f"{name}{i}", cache if is_cache(name) else TYPES[dtype], shape))
+        outputs = [f"{name}{i}" for name in ("y", "present_key", "present_value")]
+        attrs |= {"num_heads": heads, "kv_num_heads": kv_heads, "do_rotary": 1}
+        nodes.append(helper.make_node(op, own, outputs, domain="com.microsoft", **attrs))
+    results = [helper.make_empty_tensor_value_info(name) for node in nodes for name in node.output]
+    initializers = [numpy_helper.from_array(x, n) for n, x in constants.items()]
+    graph = helper.make_graph(nodes, "attention", values, results, initializers)
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
-    session = es.make_session(helper.make_model(graph, opset_imports=opsets, ir_version=10), enable_cuda_graph=1)
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    session = es.make_session(model, enable_cuda_graph=1)
     es.assert_all_on_encore(session)
-    binding = session.io_binding()
+    return session, forms
+
+
+def is_cache(name):
+    return name.startswith("past")
+
+
+def replay_us(count, dtype, problem, seconds, slots=None, codes=None, windows=False):
+    _, heads, *_, size = problem
+    session, forms = session_of(count, dtype, problem, slots, codes, windows)
+    rng = np.random.default_rng(0)
+    arrays = {}
     for name, shape in forms.items():
-        of_codes = codes and name.startswith("past")
+        of_codes = codes and is_cache(name)
         array = rng.integers(0, 127, shape) if of_codes else rng.standard_normal(shape, np.float32)
-        value = es.on_device(array.astype(kind if of_codes else dtype))
-        binding.bind_ortvalue_input(name, value)
-        if name.startswith("past"):
-            binding.bind_ortvalue_output(name.replace("past", "present"), value)
-    binding.bind_ortvalue_output("y", es.empty_on_device((*forms["query"][:-1], heads * size), dtype))
+        arrays[name] = array.astype(CODES[codes][1] if of_codes else dtype)
+    binding = session.io_binding()
+    for i in range(count):
+        for name, array in arrays.items():
+            value = es.on_device(array)
+            binding.bind_ortvalue_input(f"{name}{i}", value)
+            if is_cache(name):
+                binding.bind_ortvalue_output(f"{name.replace('past', 'present')}{i}", value)
+        binding.bind_ortvalue_output(f"y{i}", es.empty_on_device((*forms["query"][:-1], heads * size), dtype))
     waits = es.run_options(0)
     for _ in range(4):  # warm-ups and the capture
         session.run_with_iobinding(binding, waits)
     return median_us(lambda: session.run_with_iobinding(binding, waits), seconds)
 
 
-def idle_us(seconds):
-    """Of a node that is one small kernel."""
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [8])
-    graph = helper.make_graph(
-        [helper.make_node("Abs", ["x"], ["y"])], "nothing", [x], [helper.make_empty_tensor_value_info("y")]
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    session = es.make_session(model, enable_cuda_graph=1)
-    binding, keep = session.io_binding(), es.on_device(np.zeros(8, np.float32))
-    binding.bind_ortvalue_input("x", keep)
-    binding.bind_ortvalue_output("y", es.empty_on_device((8,), "float32"))
-    waits = es.run_options(0)
-    for _ in range(4):
-        session.run_with_iobinding(binding, waits)
-    return median_us(lambda: session.run_with_iobinding(binding, waits), seconds)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--seconds", type=float, default=0.3, help="for each of two models")
     parser.add_argument("--dtype", choices=TYPES, default="float16")
     parser.add_argument("--pages", type=int, metavar="KEYS")
     parser.add_argument("--codes", choices=CODES, help="of a quantized cache")
     parser.add_argument("--windows", action="store_true", help="caches hold no more than a window")
     args = parser.parse_args()
     ort.set_default_logger_severity(3)
-    idle = idle_us(args.seconds)
-    print(f"A replay of almost nothing takes {idle:.1f} µs.\n")
     print("| batch | heads | new rows | keys | room | size | µs | TFLOP/s | GB/s |\n|" + "---|" * 9)
     for problem in PROBLEMS:
         batch, heads, kv_heads, rows, keys, room, size = problem
-        us = replay_us(args.dtype, problem, args.seconds, args.pages, args.codes, args.windows) - idle
+        form = args.dtype, problem, args.seconds, args.pages, args.codes, args.windows
+        us = kernels.per_node(lambda count, form=form: replay_us(count, *form), 2 * batch * kv_heads * room * size)
         work = 4 * batch * heads * rows * keys * size / (2 if rows == keys else 1)
         bits = CODES[args.codes][2] if args.codes else 8 * np.dtype(args.dtype).itemsize
         moved = 2 * batch * kv_heads * keys * size * bits // 8
