@@ -12,6 +12,8 @@
 //                                             lanes before in its team; total(lane) gets it over the whole team
 //   warp.least(value)                         the least of the lanes' values, which are unsigned, for all of them
 //   warp.sum(value)                           the sum of the lanes' values, which are int, for all of them
+//   warp.votes(value)                         a bit for each lane whose value, a bool, is true, for all of them
+//   warp.from(lane, value)                    that lane's value, for all of them
 //   warp.exchange<kMany>(mask, value)         each of the kMany values that value(lane) points to becomes that of the
 //                                             lane whose number differs in the bits of `mask`
 //   warp.transpose(pair)                      of a matrix of 8 x 8 values in 16 bits: pair(lane), a reference, holds

@@ -87,6 +87,7 @@ struct Gather {
   const uint64_t* x;
   uint64_t *least, *least_low, *exchanged;  // exchanged: two for each lane
   int* sum;
+  uint64_t *votes, *from;
   DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
     for_each_warp(b, [&](const Warp& warp, Shared&) {
       const int first = 32 * warp.index();
@@ -94,6 +95,8 @@ struct Gather {
       const uint64_t all = warp.least(value);
       const uint16_t low = warp.least([&](int lane) { return uint16_t(value(lane)); });
       const int total = warp.sum([&](int lane) { return int(value(lane) % 1000) - 500; });
+      const uint32_t odd = warp.votes([&](int lane) { return value(lane) % 2 != 0; });
+      const uint64_t of_one = warp.from(first / 32 + 7, value);
       PerThread<Pack<uint64_t, 2>, 32> two;
       warp.lanes([&](int lane) { two[lane] = {value(lane), value(lane) + 1}; });
       warp.template exchange<2>(5, [&](int lane) { return two[lane].at; });
@@ -101,6 +104,8 @@ struct Gather {
         least[first + lane] = all;
         least_low[first + lane] = low;
         sum[first + lane] = total;
+        votes[first + lane] = odd;
+        from[first + lane] = of_one;
         for (int i = 0; i < 2; ++i) exchanged[2 * (first + lane) + i] = two[lane].at[i];
       });
     });
@@ -171,21 +176,27 @@ TEST(Warp, LanesKnowWhatIsLeastAndTheSumAndExchange) {
   const Stream stream(0);
   DeviceArray<uint64_t> in(x), least(x.size()), least_low(x.size()), exchanged(2 * x.size());
   DeviceArray<int> sum(x.size());
-  block_kernel<Gather::Shared>(stream, {1, 32 * kWarps},
-                               Gather{in.data(), least.data(), least_low.data(), exchanged.data(), sum.data()});
+  DeviceArray<uint64_t> votes(x.size()), from(x.size());
+  block_kernel<Gather::Shared>(
+      stream, {1, 32 * kWarps},
+      Gather{in.data(), least.data(), least_low.data(), exchanged.data(), sum.data(), votes.data(), from.data()});
   const auto leasts = least.download(stream), lows = least_low.download(stream), others = exchanged.download(stream);
   const std::vector<int> sums = sum.download(stream);
+  const auto odd = votes.download(stream), of_one = from.download(stream);
   for (size_t i = 0; i < x.size(); ++i) {
     const auto warp = x.begin() + int64_t(i / 32 * 32);
     int total = 0;
-    uint64_t low = 0xffff;
+    uint64_t low = 0xffff, bits = 0;
     for (int lane = 0; lane < 32; ++lane) {
       total += int(warp[lane] % 1000) - 500;
       low = std::min(low, warp[lane] & 0xffff);
+      bits |= (warp[lane] & 1) << lane;
     }
     EXPECT_EQ(leasts[i], *std::min_element(warp, warp + 32));
     EXPECT_EQ(lows[i], low);
     EXPECT_EQ(sums[i], total);
+    EXPECT_EQ(odd[i], bits);
+    EXPECT_EQ(of_one[i], warp[int64_t(i / 32 + 7)]);
     for (size_t j = 0; j < 2; ++j) EXPECT_EQ(others[2 * i + j], x[i ^ 5] + j);
   }
 }

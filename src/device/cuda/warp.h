@@ -70,6 +70,14 @@ class Warp {
   __device__ __forceinline__ int sum(F value_of) const {
     return __reduce_add_sync(0xffffffffu, int(value_of(lane())));
   }
+  template <class F>
+  __device__ __forceinline__ uint32_t votes(F value_of) const {
+    return __ballot_sync(0xffffffffu, value_of(lane()));
+  }
+  template <class F>
+  __device__ __forceinline__ auto from(int lane, F value_of) const {
+    return detail::shuffle(value_of(this->lane()), [&](auto word) { return __shfl_sync(0xffffffffu, word, lane); });
+  }
   template <int kMany, class F>
   __device__ __forceinline__ void exchange(int mask, F values_of) const {
     auto* const values = values_of(lane());

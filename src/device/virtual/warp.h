@@ -59,6 +59,16 @@ class Warp {
     for (int lane = 0; lane < 32; ++lane) all += int(value_of(lane));
     return all;
   }
+  template <class F>
+  uint32_t votes(F value_of) const {
+    uint32_t all = 0;
+    for (int lane = 0; lane < 32; ++lane) all |= uint32_t(value_of(lane) ? 1 : 0) << lane;
+    return all;
+  }
+  template <class F>
+  auto from(int lane, F value_of) const {
+    return value_of(lane);
+  }
   template <int kMany, class F>
   void exchange(int mask, F values_of) const {
     for (int lane = 0; lane < 32; ++lane) {

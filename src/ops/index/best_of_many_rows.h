@@ -19,35 +19,88 @@ struct BestOfManyRows : RowPiece<T> {
   static constexpr int kMost = 16;  // of k
   static constexpr int kMaxThreads = 64, kWarps = kMaxThreads / 32;
   static constexpr int kPiece = Base::kPiece;
-  static constexpr int kRoom = 64, kAtOnce = 16 / int(sizeof(Item));
+  static constexpr int kRoom = 64, kOfLoad = 16 / int(sizeof(Item));
   struct alignas(16) List {
-    Item items[kRoom], best[kMost];
+    Item items[kRoom + kOfLoad], best[kMost];
     int taken;
   };
   struct Shared {
     List lists[kWarps];
   };
-  int warps;  // of a block
+  int warps;     // of a block
+  bool at_once;  // rows: they are aligned, of whole packs, and a piece has all of one
 
   DEVICE_FN void operator()(device::Block<Shared>& b, const Shared&) const {
     device::for_each_warp(b, [&](const device::Warp& warp, Shared& s) {
-      const uint32_t row = uint32_t(b.index()) * uint32_t(warps) + uint32_t(warp.index());
-      if (row < task.rows) find(warp, s.lists[warp.index()], row);
+      const uint32_t own = uint32_t(b.index()) * uint32_t(warps) + uint32_t(warp.index());
+      // There is always one; and it is the same for all lanes, which the compiler only knows of what they agreed on.
+      const uint32_t row = warp.least([&](int) { return own < task.rows ? own : task.rows - 1; });
+      List& list = s.lists[warp.index()];
+      if (!at_once || !find_at_once(warp, list, row)) find(warp, list, row);
     });
   }
 
  private:
+  struct Limit {
+    Wide key;
+    T number;
+  };
+
+  // False if more than a lane has room for are as good as the lanes' k-th.
+  DEVICE_FN bool find_at_once(const device::Warp& warp, List& list, uint32_t row) const {
+    const Key* const from = this->row_at(row);
+    typename Base::Keeping kept;
+    device::PerThread<T, 32> most;
+    typename Base::Masks mask;
+    warp.lanes([&](int lane) {
+      kept[lane] = this->load(from, 0, lane);
+      if (lane == 0) list.taken = 0;
+      if (this->flip != 0)
+        UNROLL for (int u = 0; u < Base::kKeep; ++u) kept[lane].set(u, device::flipped(kept[lane][u], this->flip));
+      most[lane] = best_of(kept[lane]);
+    });
+    const Limit limit = limit_of(warp, most);
+    const int found = warp.sum([&](int lane) {
+      mask[lane] = this->until(kept[lane], limit.number);
+      return device::set_bits(mask[lane]);
+    });
+    if ((found > 32) | (limit.key >= this->last_key())) return false;
+    warp.lanes([&](int lane) {
+      if (mask[lane] == 0) return;
+      Item* to = list.items + device::atomic_add(&list.taken, device::set_bits(mask[lane]));
+      NO_UNROLL for (uint32_t bits = mask[lane]; bits != 0; bits &= bits - 1)* to++ =
+          Item::of(Key(0), lane * 32 + device::lowest_bit(bits));
+    });
+    device::PerThread<Item, 32> own;
+    device::PerThread<Key, 32> value;
+    warp.lanes([&](int lane) {
+      own[lane] = Item::last();
+      if (lane < found) {
+        const unsigned at = unsigned(list.items[lane].place());
+        const int place = this->place_of(at % 32, 0, int(at / 32));
+        value[lane] = from[unsigned(place)];
+        own[lane] = Item::of(Key(this->key_of(value[lane])), place);
+      }
+      list.items[lane] = own[lane];
+    });
+    warp.lanes([&](int lane) {
+      const int rank = rank_of(own[lane], list, found);
+      if ((rank >= task.k) | (lane >= found)) return;
+      const uint64_t to = uint64_t(row) * uint32_t(task.k) + uint32_t(rank);
+      task.values[to] = value[lane];
+      task.indices[to] = own[lane].place();
+    });
+    return true;
+  }
+
   DEVICE_FN void find(const device::Warp& warp, List& list, uint32_t row) const {
     const Key* const from = this->row_at(row);
     const int before = this->before(from);
     typename Base::Keeping kept;
-    device::PerThread<Wide, 32> most;
+    device::PerThread<T, 32> most;
     typename Base::Masks mask;
-    warp.lanes([&](int lane) {
-      kept[lane] = this->load(from, -before, lane);
-      if (lane == 0) list.taken = 0;
-    });
-    Wide limit{};
+    warp.lanes([&](int lane) { kept[lane] = this->load(from, -before, lane); });
+    Limit limit{};
     int found = 0;
     NO_UNROLL for (int start = -before; start < task.columns; start += kPiece) {
       warp.lanes([&](int lane) {
@@ -57,90 +110,128 @@ struct BestOfManyRows : RowPiece<T> {
       if (start <= 0) limit = limit_of(warp, most);
       int more = 0;
       // A NaN that comes last hides the lane's other elements.
-      const auto may_have = [&](int lane) { return most[lane] <= limit || most[lane] > this->last_key(); };
-      if (start <= 0 || warp.sum(may_have) != 0) {
-        NO_UNROLL for (;;) {
-          more = this->choose(warp, kept, mask, start, limit, start <= 0 ? task.k : 0, kRoom - found, found > task.k);
-          if (more <= kRoom - found) break;
-          limit = settle(warp, list, found);
-          warp.lanes([&](int lane) {
-            if (lane < task.k) list.items[lane] = list.best[lane];
-            if (lane == 0) list.taken = task.k;
-          });
-          found = task.k;
+      if (start <= 0 || warp.votes([&](int lane) { return !(most[lane] < limit.number); }) != 0) {
+        warp.lanes([&](int lane) { mask[lane] = this->until(kept[lane], limit.number); });
+        more = warp.sum([&](int lane) { return device::set_bits(mask[lane]); });
+        if ((more > kRoom - found) | (limit.key >= this->last_key())) {
+          NO_UNROLL for (;;) {
+            more = this->choose(warp, kept, mask, start, limit.key, start <= 0 ? task.k : 0, kRoom - found,
+                                found > task.k);
+            if (more <= kRoom - found) break;
+            limit = settle(warp, list, found, from);
+            found = task.k;
+          }
         }
       }
       if (start + kPiece < task.columns)
         warp.lanes([&](int lane) { kept[lane] = this->load(from, start + kPiece, lane); });
-      if (more != 0) this->list_chosen(warp, mask, list.items, &list.taken, found, more, from, start);
+      list_few(warp, mask, list, found, more, start);
       found += more;
     }
-    settle(warp, list, found);
-    warp.lanes([&](int lane) {
-      if (lane >= task.k) return;
-      const auto place = uint32_t(list.best[lane].place());
-      const uint64_t to = uint64_t(row) * uint32_t(task.k) + uint32_t(lane);
+    fill(warp, list, found, from);
+    each_best(warp, list, found, [&](int rank, const Item& item) {
+      const auto place = uint32_t(item.place());
+      const uint64_t to = uint64_t(row) * uint32_t(task.k) + uint32_t(rank);
       task.values[to] = from[place];
       task.indices[to] = place;
     });
   }
 
-  DEVICE_FN Wide best_of(const Kept& kept) const {
+  DEVICE_FN T best_of(const Kept& kept) const {
     auto most = kept[0];
     UNROLL for (int u = 1; u < Base::kKeep; ++u) most = device::larger_of_each(most, kept[u]);
-    return this->key_of(Key(std::bit_cast<Key>(device::largest(most)) ^ this->flip));
+    return device::largest(most);
   }
-  // The k-th of the lanes' best. Forgets those before.
-  DEVICE_FN Wide limit_of(const device::Warp& warp, device::PerThread<Wide, 32>& best) const {
-    const auto least = [&] { return warp.least([&](int lane) { return best[lane]; }); };
-    const auto forget = [&](Wide key) {
-      warp.lanes([&](int lane) {
-        if (best[lane] == key) best[lane] = Wide(~Wide(0));
+  // The k-th of the lanes' best, or one that comes hardly after it.
+  DEVICE_FN Limit limit_of(const device::Warp& warp, device::PerThread<T, 32>& best) const {
+    const auto key_of = [&](int lane) { return this->key_of(Key(std::bit_cast<Key>(best[lane]) ^ this->flip)); };
+    // There is room for the lane, or else it takes some of the last bits, so that no two are the same.
+    constexpr int kMore = sizeof(Key) <= 2 ? 16 : 0;
+    constexpr Wide kLanes = kMore ? 0xffff : 31;
+    device::PerThread<Wide, 32> left;
+    warp.lanes([&](int lane) { left[lane] = (Wide(key_of(lane)) << kMore & ~kLanes) | Wide(lane); });
+    Wide last = warp.least([&](int lane) { return left[lane]; });
+    const auto go_on = [&]<int kTimes>() {
+      UNROLL for (int i = 0; i < kTimes; ++i) last = warp.least([&](int lane) {
+        if (left[lane] == last) left[lane] = Wide(~Wide(0));
+        return left[lane];
       });
     };
-    if constexpr (sizeof(Key) <= 2) {  // there is room for the lane, so that no two are the same
-      warp.lanes([&](int lane) { best[lane] = best[lane] << 16 | Wide(lane); });
-      Wide limit = least();
-      for (int i = 1; i < task.k; ++i) {
-        forget(limit);
-        limit = least();
-      }
-      return limit >> 16;
-    } else {
-      NO_UNROLL for (int before = 0;;) {
-        const Wide limit = least();
-        before += warp.sum([&](int lane) { return best[lane] == limit; });
-        if (before >= task.k) return limit;
-        forget(limit);
-      }
+    if (task.k > 1) go_on.template operator()<3>();
+    if (task.k > 4) go_on.template operator()<4>();
+    if (task.k > 8) go_on.template operator()<8>();
+    if constexpr (kMore != 0)
+      return {last >> kMore, warp.from(int(last & 31), [&](int lane) { return best[lane]; })};
+    else
+      return limit_at(last | kLanes);
+  }
+  DEVICE_FN Limit limit_at(Wide key) const { return {key, this->number(key)}; }
+
+  // Those that are chosen go to the list, in any order. It has `listed` before and so many more in the end.
+  DEVICE_FN void list_few(const device::Warp& warp, typename Base::Masks& mask, List& list, int listed, int chosen,
+                          int start) const {
+    NO_UNROLL for (const int end = listed + chosen; listed < end;) {
+      const uint32_t which = warp.votes([&](int lane) { return mask[lane] != 0; });
+      warp.lanes([&](int lane) {
+        if (mask[lane] == 0) return;
+        const int slot = listed + device::set_bits(which & ((uint32_t(1) << lane) - 1));
+        list.items[slot] = Item::of(Key(0), this->place_of(unsigned(device::lowest_bit(mask[lane])), start, lane));
+        mask[lane] &= mask[lane] - 1;
+      });
+      listed += device::set_bits(which);
     }
   }
-
-  // The best k of what is listed, in order. Returns the last of their keys.
-  DEVICE_FN Wide settle(const device::Warp& warp, List& list, int found) const {
-    warp.lanes([&](int lane) {  // up to whole packs
-      if (lane < kAtOnce && found + lane < kRoom) list.items[found + lane] = Item::last();
+  // Gives the places that are listed their keys, and fills up whole packs.
+  DEVICE_FN void fill(const device::Warp& warp, List& list, int found, const Key* from) const {
+    warp.lanes([&](int lane) {
+      NO_UNROLL for (int i = lane; i < found + kOfLoad; i += 32) {
+        Item item = Item::last();
+        if (i < found) {
+          const int place = list.items[i].place();
+          item = Item::of(Key(this->key_of(from[unsigned(place)])), place);
+        }
+        list.items[i] = item;
+      }
     });
+  }
+  // How many of those that are listed come before one of them.
+  DEVICE_FN static int rank_of(const Item& item, const List& list, int found) {
+    int rank = 0;
+    NO_UNROLL for (int i = 0; i < found; i += kOfLoad) {
+      const auto some = device::load_pack<kOfLoad>(list.items + i, true);
+      UNROLL for (int n = 0; n < kOfLoad; ++n) rank = some.at[n].counted_before(item, rank);
+    }
+    return rank;
+  }
+  // f(rank, item) for the best k of what is listed.
+  template <class F>
+  DEVICE_FN void each_best(const device::Warp& warp, const List& list, int found, F f) const {
     warp.lanes([&](int lane) {
       NO_UNROLL for (int i = lane; i < found; i += 32) {
         const Item mine = list.items[i];
-        int rank = 0;
-        NO_UNROLL for (int j = 0; j < found; j += kAtOnce) {
-          const auto some = device::load_pack<kAtOnce>(list.items + j, true);
-          UNROLL for (int n = 0; n < kAtOnce; ++n) rank += some.at[n] < mine;
-        }
-        if (rank < task.k) list.best[rank] = mine;
+        const int rank = rank_of(mine, list, found);
+        if (rank < task.k) f(rank, mine);
       }
     });
-    return list.best[task.k - 1].key();
+  }
+  // Leaves the list its best k. Returns where the last of them is.
+  DEVICE_FN Limit settle(const device::Warp& warp, List& list, int found, const Key* from) const {
+    fill(warp, list, found, from);
+    each_best(warp, list, found, [&](int rank, const Item& item) { list.best[rank] = item; });
+    warp.lanes([&](int lane) {
+      if (lane < task.k) list.items[lane] = list.best[lane];
+    });
+    return limit_at(list.best[task.k - 1].key());
   }
 };
 
 template <class T>
 void find_best_of_each(StreamRef stream, const BestOfEach<UnsignedOf<sizeof(T)>>& task, int warps) {
   using Kernel = BestOfManyRows<T>;
+  const bool at_once = task.columns <= Kernel::kPiece && task.columns % Kernel::kPack == 0 &&
+                       device::is_pack_aligned<Kernel::kPack>(task.x);
   device::block_kernel<typename Kernel::Shared>(stream, {(int64_t(task.rows) + warps - 1) / warps, 32 * warps},
-                                                Kernel{row_piece<T>(task), warps});
+                                                Kernel{row_piece<T>(task), warps, at_once});
 }
 
 }  // namespace encore::ops

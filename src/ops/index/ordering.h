@@ -108,6 +108,18 @@ struct Placed {
   DEVICE_FN Key key() const { return Key(word >> 16); }
   DEVICE_FN int place() const { return int(word & 0xffff); }
   DEVICE_FN bool operator<(const Placed& other) const { return word < other.word; }
+  // One more, if it comes before the other. Of a sum with a bool nvcc makes three instructions.
+  DEVICE_FN int counted_before(const Placed& other, int count) const {
+#ifdef __CUDA_ARCH__
+    if constexpr (sizeof(Word) == 4) {
+      asm("{\n .reg .pred before;\n setp.lt.u32 before, %1, %2;\n @before add.s32 %0, %0, 1;\n}"
+          : "+r"(count)
+          : "r"(word), "r"(other.word));
+      return count;
+    }
+#endif
+    return count + (word < other.word);
+  }
 };
 template <>
 struct Placed<uint64_t> {
@@ -120,6 +132,7 @@ struct Placed<uint64_t> {
   DEVICE_FN bool operator<(const Placed& other) const {
     return (high < other.high) | ((high == other.high) & (low < other.low));
   }
+  DEVICE_FN int counted_before(const Placed& other, int count) const { return count + (*this < other); }
 };
 
 }  // namespace encore::ops

@@ -31,7 +31,7 @@ struct RowPiece {
   using Item = Placed<Key>;
   using Wide = std::conditional_t<sizeof(Key) <= 4, uint32_t, uint64_t>;  // keys, while they are compared
   static constexpr bool kFloating = !std::is_integral_v<T>;
-  static constexpr int kPack = device::pack_size<T>(), kKeep = std::min(4, 32 / kPack);
+  static constexpr int kPack = device::pack_size<T>(), kKeep = std::min(sizeof(T) == 4 ? 8 : 4, 32 / kPack);
   static constexpr int kPiece = 32 * kKeep * kPack;
   using Values = device::Pack<T, kPack>;
   // Flipped, so that the best is the largest.
@@ -124,6 +124,20 @@ struct RowPiece {
     }
     return bits;
   }
+  // Bits for the elements that are not below a number, as no NaN is. The one of no number is where the row has none.
+  DEVICE_FN static uint32_t until(const Kept& kept, T limit) {
+    return bits_of(
+        kept,
+        [&](auto pair) {
+          return device::not_smaller(pair, {limit, limit});
+        },
+        [&](auto value) { return !(value < limit); });
+  }
+  // The column of the element for which a bit stands.
+  DEVICE_FN static int place_of(unsigned bit, int start, int lane) {
+    const unsigned element = element_of(bit);
+    return int(unsigned(first_of(start, lane, 0)) + element + (element & ~unsigned(kPack - 1)) * 31);
+  }
   struct Looked {
     uint32_t until, equal;
   };
@@ -132,12 +146,7 @@ struct RowPiece {
     const T limit = number(key < first_key() ? first_key() : key > last_key() ? last_key() : key);
     Looked bits{};
     if (task.order.descending)  // NaN comes first
-      bits.until = bits_of(
-          kept,
-          [&](auto pair) {
-            return device::not_smaller(pair, {limit, limit});
-          },
-          [&](auto value) { return !(value < limit); });
+      bits.until = until(kept, limit);
     else
       bits.until = bits_of(
           kept,
@@ -217,11 +226,8 @@ struct RowPiece {
     warp.lanes([&](int lane) {
       if (mask[lane] == 0) return;
       int slot = device::atomic_add(taken, device::set_bits(mask[lane]));
-      const auto first = unsigned(first_of(start, lane, 0));
-      NO_UNROLL for (uint32_t bits = mask[lane]; bits != 0; bits &= bits - 1) {
-        const unsigned element = element_of(unsigned(device::lowest_bit(bits)));
-        list[slot++] = Item::of(Key(0), int(first + element + (element & ~unsigned(kPack - 1)) * 31));
-      }
+      NO_UNROLL for (uint32_t bits = mask[lane]; bits != 0; bits &= bits - 1) list[slot++] =
+          Item::of(Key(0), place_of(unsigned(device::lowest_bit(bits)), start, lane));
     });
     warp.lanes([&](int lane) {
       NO_UNROLL for (int i = before + lane; i < before + chosen; i += 32) {
