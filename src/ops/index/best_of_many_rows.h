@@ -20,6 +20,8 @@ struct BestOfManyRows : RowPiece<T> {
   static constexpr int kMaxThreads = 64, kWarps = kMaxThreads / 32;
   static constexpr int kPiece = Base::kPiece;
   static constexpr int kRoom = 64, kOfLoad = 16 / int(sizeof(Item));
+  // Other types are too rare for a second way.
+  static constexpr bool kHasAtOnce = device::kIsHalf<T> || std::is_same_v<T, float>;
   struct alignas(16) List {
     Item items[kRoom + kOfLoad], best[kMost];
     int taken;
@@ -36,7 +38,10 @@ struct BestOfManyRows : RowPiece<T> {
       // There is always one; and it is the same for all lanes, which the compiler only knows of what they agreed on.
       const uint32_t row = warp.least([&](int) { return own < task.rows ? own : task.rows - 1; });
       List& list = s.lists[warp.index()];
-      if (!at_once || !find_at_once(warp, list, row)) find(warp, list, row);
+      if constexpr (kHasAtOnce) {
+        if (at_once && find_at_once(warp, list, row)) return;
+      }
+      find(warp, list, row);
     });
   }
 
@@ -151,15 +156,20 @@ struct BestOfManyRows : RowPiece<T> {
     device::PerThread<Wide, 32> left;
     warp.lanes([&](int lane) { left[lane] = (Wide(key_of(lane)) << kMore & ~kLanes) | Wide(lane); });
     Wide last = warp.least([&](int lane) { return left[lane]; });
-    const auto go_on = [&]<int kTimes>() {
-      UNROLL for (int i = 0; i < kTimes; ++i) last = warp.least([&](int lane) {
+    const auto go_on = [&] {
+      last = warp.least([&](int lane) {
         if (left[lane] == last) left[lane] = Wide(~Wide(0));
         return left[lane];
       });
     };
-    if (task.k > 1) go_on.template operator()<3>();
-    if (task.k > 4) go_on.template operator()<4>();
-    if (task.k > 8) go_on.template operator()<8>();
+    if constexpr (kHasAtOnce) {
+      const auto go_on_for = [&]<int kTimes>() { UNROLL for (int i = 0; i < kTimes; ++i) go_on(); };
+      if (task.k > 1) go_on_for.template operator()<3>();
+      if (task.k > 4) go_on_for.template operator()<4>();
+      if (task.k > 8) go_on_for.template operator()<8>();
+    } else {
+      NO_UNROLL for (int i = 1; i < task.k; ++i) go_on();
+    }
     if constexpr (kMore != 0)
       return {last >> kMore, warp.from(int(last & 31), [&](int lane) { return best[lane]; })};
     else

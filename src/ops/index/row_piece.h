@@ -31,7 +31,7 @@ struct RowPiece {
   using Item = Placed<Key>;
   using Wide = std::conditional_t<sizeof(Key) <= 4, uint32_t, uint64_t>;  // keys, while they are compared
   static constexpr bool kFloating = !std::is_integral_v<T>;
-  static constexpr int kPack = device::pack_size<T>(), kKeep = std::min(sizeof(T) == 4 ? 8 : 4, 32 / kPack);
+  static constexpr int kPack = device::pack_size<T>(), kKeep = std::is_same_v<T, float> ? 8 : std::min(4, 32 / kPack);
   static constexpr int kPiece = 32 * kKeep * kPack;
   using Values = device::Pack<T, kPack>;
   // Flipped, so that the best is the largest.

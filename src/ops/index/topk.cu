@@ -296,7 +296,7 @@ bool best_of_many_rows(Context& context, const Ordering& order, const Key* x, in
   }
   if (k > Kernel::kMost) return false;
   const int64_t many = 8 * int64_t(device::multiprocessors(stream.device()));
-  if (reach > (sizeof(Key) == 4 ? 1 : 2) * Kernel::kPiece && rows < many) return false;
+  if (reach > (std::is_same_v<T, float> ? 1 : 2) * Kernel::kPiece && rows < many) return false;
   const int warps = rows < many ? 1 : Kernel::kWarps;  // few, for rows of a block wait for one another
   find_best_of_each<T>(stream, task, warps);
   return true;
