@@ -38,9 +38,24 @@ class Cluster {
 };
 
 namespace cuda {
+__device__ __forceinline__ bool is_cluster() {
+#if __CUDA_ARCH__ >= 900
+  int blocks;
+  asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks));
+  return blocks > 1;
+#else
+  return false;
+#endif
+}
+
+// Others see what is in shared memory by then. What is in other memory is nobody else's: the barrier's own ordering
+// would wait for all of it, behind what other blocks read.
 __device__ __forceinline__ void wait_for_cluster() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.aligned;\n barrier.cluster.wait.aligned;" ::: "memory");
+  asm volatile(
+      "fence.release.sync_restrict::shared::cta.cluster;\n barrier.cluster.arrive.relaxed.aligned;\n "
+      "barrier.cluster.wait.aligned;" ::
+          : "memory");
 #endif
 }
 
@@ -61,9 +76,10 @@ __global__ void __launch_bounds__(max_threads<Body>()) cluster_entry(const __gri
   let_the_next_begin();
   if constexpr (!begins_early<Body>()) wait_for_earlier_work();
   body(block, static_cast<const Shared&>(typed));
-  wait_for_cluster();
+  const bool together = is_cluster();
+  if (together) wait_for_cluster();
   body.join(block, static_cast<const Shared&>(typed), Cluster<Shared>(typed));
-  leave_with_cluster();  // the others may still read what is shared here
+  if (together) leave_with_cluster();  // the others may still read what is shared here
 }
 
 // Asks the driver, once for each kernel and device, of which `known` keeps the answers.
