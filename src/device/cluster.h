@@ -3,7 +3,7 @@
 //   cluster_kernel<Shared>(stream, {clusters, blocks in each, threads}, body)
 // calls body(b, shared) for every block and, once this is done for all of a cluster, body.join(b, shared, cluster).
 // Between the two Shared keeps what it holds, of which from then on nobody may write what another block reads;
-// registers keep nothing.
+// registers keep nothing. A body with `kDynamicBytes` has so much dynamic shared memory, which no other block sees.
 #pragma once
 #include "device/launch.h"
 
@@ -15,6 +15,14 @@ struct Clusters {
   int threads;       // of a block, as in Blocks
 };
 inline constexpr int kMostInCluster = 16;
+
+template <class Body>
+constexpr int64_t dynamic_bytes() {
+  if constexpr (requires { Body::kDynamicBytes; })
+    return Body::kDynamicBytes;
+  else
+    return 0;
+}
 
 }  // namespace encore::device
 

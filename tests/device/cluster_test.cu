@@ -86,11 +86,42 @@ TEST(Cluster, AreCaptured) {
   EXPECT_EQ(totals.download(stream), std::vector<int64_t>(8, 4 * 64 * 3));
 }
 
+// The same by way of dynamic shared memory, more than is always there.
+struct SumsByDynamic : SumsOfClusters {
+  static constexpr int64_t kDynamicBytes = 100 * 1024;
+  DEVICE_FN void operator()(Block<Shared>& b, const Shared& s) const {
+    b.threads([&](int t, Shared& s) {
+      b.wait();
+      b.template dynamic<int64_t>(s, kDynamicBytes / 2)[t] = x[b.index() * b.size() + t];
+    });
+    int64_t sum = 0;
+    for (int i = 0; i < b.size(); ++i) sum += b.template dynamic<int64_t>(s, kDynamicBytes / 2)[i];
+    b.threads([&](int t, Shared& s) {
+      if (t == 0) s.sum = sum;
+    });
+  }
+};
+
+TEST(Cluster, BlocksHaveDynamicMemoryOfTheirOwn) {
+  Stream stream(0);
+  DeviceArray<int64_t> from(std::vector<int64_t>(8 * 64, 3)), totals(8), before(8);
+  ASSERT_GE((most_in_cluster<SumsOfClusters::Shared, SumsByDynamic>(0)), 4);
+  cluster_kernel<SumsOfClusters::Shared>(stream, {2, 4, 64},
+                                         SumsByDynamic{{from.data(), totals.data(), before.data()}});
+  EXPECT_EQ(totals.download(stream), std::vector<int64_t>(8, 4 * 64 * 3));
+}
+
+struct TooMuch : SumsOfClusters {
+  static constexpr int64_t kDynamicBytes = 226 * 1024;
+};
+
 TEST(Cluster, ImpossibleOnesAreRefused) {
   Stream stream(0);
   for (const int blocks : {3, 32, 0, -1})
     EXPECT_THROW(cluster_kernel<SumsOfClusters::Shared>(stream, {1, blocks, 64}, SumsOfClusters{}), Error) << blocks;
   EXPECT_THROW(cluster_kernel<SumsOfClusters::Shared>(stream, {int64_t(1) << 31, 2, 64}, SumsOfClusters{}), Error);
+  EXPECT_EQ((most_in_cluster<SumsOfClusters::Shared, TooMuch>(0)), 0);
+  EXPECT_THROW(cluster_kernel<SumsOfClusters::Shared>(stream, {1, 2, 64}, TooMuch{}), Error);
   cluster_kernel<SumsOfClusters::Shared>(stream, {0, 2, 64}, SumsOfClusters{});
   clear_error(0);
   stream.ref().synchronize();

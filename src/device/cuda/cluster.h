@@ -70,9 +70,10 @@ template <class Shared, class Body>
 __global__ void __launch_bounds__(max_threads<Body>()) cluster_entry(const __grid_constant__ Body body) {
   __shared__ alignas(16) alignas(Shared) unsigned char shared[sizeof(Shared)];
   __shared__ alignas(16) unsigned char lanes[kLanesBytes];
+  extern __shared__ __align__(16) unsigned char dynamic[];
   static_assert(sizeof(shared) + sizeof(lanes) <= 48 * 1024, "Shared is too large for a block");
   Shared& typed = *reinterpret_cast<Shared*>(shared);
-  Block<Shared> block(typed, lanes, nullptr);
+  Block<Shared> block(typed, lanes, dynamic);
   let_the_next_begin();
   if constexpr (!begins_early<Body>()) wait_for_earlier_work();
   body(block, static_cast<const Shared&>(typed));
@@ -84,18 +85,30 @@ __global__ void __launch_bounds__(max_threads<Body>()) cluster_entry(const __gri
 
 // Asks the driver, once for each kernel and device, of which `known` keeps the answers.
 using MostInCluster = std::array<std::atomic<int8_t>, kMaxDevices>;
-int most_in_cluster(int device, const void* entry, int threads, MostInCluster& known);
-void launch(StreamRef stream, const void* entry, const Clusters& grid, void** arguments, std::string_view kernel);
+int most_in_cluster(int device, const void* entry, const Blocks& block, MostInCluster& known);
+void launch(StreamRef stream, const void* entry, const Clusters& grid, int64_t dynamic_bytes, void** arguments,
+            std::string_view kernel);
 template <class Shared, class Body>
 inline MostInCluster known_most_in_cluster;
+// What a block may have if its kernel is told so.
+int64_t most_shared_bytes(int device);
+template <class Shared, class Body>
+void allow_dynamic(int device, const void* entry) {
+  if constexpr (dynamic_bytes<Body>() > 0)
+    allow_dynamic(device, entry, dynamic_bytes<Body>(), allowed_dynamic<Shared, Body>, kernel_name<Body>());
+}
 }  // namespace cuda
 
 // How many blocks, with as many threads as they may have, a cluster can have: a power of two, 1 where there are no
-// clusters.
+// clusters; 0 where a block finds no shared memory.
 template <class Shared, class Body>
 int most_in_cluster(int device) {
-  return cuda::most_in_cluster(device, reinterpret_cast<const void*>(&cuda::cluster_entry<Shared, Body>),
-                               max_threads<Body>(), cuda::known_most_in_cluster<Shared, Body>);
+  constexpr int64_t kBytes = sizeof(Shared) + kLanesBytes + dynamic_bytes<Body>();
+  if (dynamic_bytes<Body>() > 0 && kBytes > cuda::most_shared_bytes(device)) return 0;
+  const void* const entry = reinterpret_cast<const void*>(&cuda::cluster_entry<Shared, Body>);
+  cuda::allow_dynamic<Shared, Body>(device, entry);
+  return cuda::most_in_cluster(device, entry, {1, max_threads<Body>(), dynamic_bytes<Body>()},
+                               cuda::known_most_in_cluster<Shared, Body>);
 }
 
 template <class Shared, class Body>
@@ -103,8 +116,9 @@ void cluster_kernel(StreamRef stream, Clusters grid, const Body& body) {
   static_assert(std::is_trivially_copyable_v<Body> && !std::is_empty_v<Shared>);
   if (grid.clusters <= 0) return;
   void* arguments[] = {const_cast<Body*>(&body)};
-  cuda::launch(stream, reinterpret_cast<const void*>(&cuda::cluster_entry<Shared, Body>), grid, arguments,
-               kernel_name<Body>());
+  const void* const entry = reinterpret_cast<const void*>(&cuda::cluster_entry<Shared, Body>);
+  cuda::allow_dynamic<Shared, Body>(stream.device(), entry);
+  cuda::launch(stream, entry, grid, dynamic_bytes<Body>(), arguments, kernel_name<Body>());
 }
 
 }  // namespace encore::device

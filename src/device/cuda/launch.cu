@@ -18,8 +18,6 @@ Blocks blocks_for(StreamRef stream, int64_t indices) {
   return {std::min((indices + kThreads - 1) / kThreads, most), kThreads};
 }
 
-namespace {
-// What a block may have if its kernel is told so.
 int64_t most_shared_bytes(int device) {
   static std::array<std::atomic<int>, kMaxDevices> known;
   if (const int bytes = known[size_t(device)].load(std::memory_order_relaxed)) return bytes;
@@ -28,7 +26,6 @@ int64_t most_shared_bytes(int device) {
   known[size_t(device)].store(bytes, std::memory_order_relaxed);
   return bytes;
 }
-}  // namespace
 
 void allow_dynamic(int device, const void* entry, int64_t dynamic_bytes, std::atomic<uint32_t>& allowed,
                    std::string_view kernel) {
@@ -107,17 +104,18 @@ void launch(StreamRef stream, const void* entry, const Blocks& grid, int in_clus
 void launch(StreamRef stream, const void* entry, Blocks grid, void** arguments, std::string_view kernel) {
   launch(stream, entry, grid, 1, arguments, kernel);
 }
-void launch(StreamRef stream, const void* entry, const Clusters& grid, void** arguments, std::string_view kernel) {
+void launch(StreamRef stream, const void* entry, const Clusters& grid, int64_t dynamic_bytes, void** arguments,
+            std::string_view kernel) {
   if (grid.blocks < 1 || grid.blocks > kMostInCluster || !std::has_single_bit(unsigned(grid.blocks))) [[unlikely]]
     throw Error(
         Code::invalid_input,
         text("a cluster cannot have ", grid.blocks, " blocks: it takes a power of two, at most ", kMostInCluster),
         std::string(kernel));
   const int64_t clusters = std::min<int64_t>(grid.clusters, int64_t(1) << 40);  // too many, and no overflow
-  launch(stream, entry, {clusters * grid.blocks, grid.threads}, grid.blocks, arguments, kernel);
+  launch(stream, entry, {clusters * grid.blocks, grid.threads, dynamic_bytes}, grid.blocks, arguments, kernel);
 }
 
-int most_in_cluster(int device, const void* entry, int threads, MostInCluster& known) {
+int most_in_cluster(int device, const void* entry, const Blocks& block, MostInCluster& known) {
   std::atomic<int8_t>& answer = known[size_t(device)];
   if (const int most = answer.load(std::memory_order_relaxed)) return most;
   int most = waits_by_itself(device) ? kMostInCluster : 1;
@@ -128,7 +126,8 @@ int most_in_cluster(int device, const void* entry, int threads, MostInCluster& k
       cudaLaunchAttribute attribute = clusters_of(most);
       cudaLaunchConfig_t config = {};
       config.gridDim = dim3(unsigned(most));
-      config.blockDim = dim3(unsigned(threads));
+      config.blockDim = dim3(unsigned(block.threads));
+      config.dynamicSmemBytes = size_t(block.dynamic_bytes);
       config.attrs = &attribute;
       config.numAttrs = 1;
       check(cudaOccupancyMaxActiveClusters(&together, entry, &config), "cudaOccupancyMaxActiveClusters");

@@ -1,5 +1,6 @@
 // Clusters on the virtual GPU: first the first half of each block, then the second.
 #pragma once
+#include <cstddef>
 #include <cstring>
 #include <memory>
 
@@ -22,13 +23,14 @@ class Cluster {
 
 namespace virtual_gpu {
 bool has_clusters();
-void check_clusters(const Clusters& grid, size_t shared_bytes, int max_threads);
+void check_clusters(const Clusters& grid, size_t shared_bytes, int64_t dynamic_bytes, int max_threads);
 }  // namespace virtual_gpu
 
 // How many blocks, with as many threads as they may have, a cluster can have: a power of two, 1 where there are no
-// clusters.
+// clusters; 0 where a block finds no shared memory.
 template <class Shared, class Body>
 int most_in_cluster(int /*device*/) {
+  if (int64_t(sizeof(Shared)) + kLanesBytes + dynamic_bytes<Body>() > kMostSharedBytes) return 0;
   return virtual_gpu::has_clusters() ? kMostInCluster : 1;
 }
 
@@ -36,15 +38,18 @@ template <class Shared, class Body>
 void cluster_kernel(StreamRef stream, Clusters grid, const Body& body) {
   static_assert(!std::is_empty_v<Shared>);
   if (grid.clusters <= 0) return;
-  virtual_gpu::check_clusters(grid, sizeof(Shared), max_threads<Body>());
+  virtual_gpu::check_clusters(grid, sizeof(Shared), dynamic_bytes<Body>(), max_threads<Body>());
   virtual_gpu::enqueue(stream, kernel_name<Body>(), [grid, body = virtual_gpu::as_launched(body)] {
     virtual_gpu::for_each(grid.clusters, [&](int64_t cluster) {
       const auto shared = std::unique_ptr<Shared[]>(new Shared[size_t(grid.blocks)]);
       std::memset(static_cast<void*>(shared.get()), 0xff, size_t(grid.blocks) * sizeof(Shared));  // NaN
+      constexpr auto kDynamicBytes = size_t(dynamic_bytes<Body>());
+      const auto dynamic = std::make_unique_for_overwrite<std::byte[]>(size_t(grid.blocks) * kDynamicBytes);
+      std::memset(dynamic.get(), 0xff, size_t(grid.blocks) * kDynamicBytes);
       const auto in_each = [&](auto half) {
         virtual_gpu::for_each(grid.blocks, [&](int64_t rank) {
           Block<Shared> block(cluster * grid.blocks + rank, grid.clusters * grid.blocks, grid.threads, shared[rank],
-                              nullptr);
+                              dynamic.get() + size_t(rank) * kDynamicBytes);
           half(block, static_cast<const Shared&>(shared[rank]), int(rank));
         });
       };

@@ -127,13 +127,13 @@ void check_grid(const Blocks& grid, size_t shared_bytes, int max_threads) {
           " bytes of dynamic shared memory: the virtual GPU has ", free, " of them for this kernel");
 }
 
-void check_clusters(const Clusters& grid, size_t shared_bytes, int max_threads) {
+void check_clusters(const Clusters& grid, size_t shared_bytes, int64_t dynamic_bytes, int max_threads) {
   require(grid.blocks >= 1 && grid.blocks <= kMostInCluster && (grid.blocks & (grid.blocks - 1)) == 0 &&
               (grid.blocks == 1 || has_clusters()),
           "a cluster cannot have ", grid.blocks, " blocks: it takes a power of two, at most ", kMostInCluster,
           ", of a GPU that has clusters");
-  check_grid({std::min<int64_t>(grid.clusters, int64_t(1) << 40) * grid.blocks, grid.threads}, shared_bytes,
-             max_threads);
+  check_grid({std::min<int64_t>(grid.clusters, int64_t(1) << 40) * grid.blocks, grid.threads, dynamic_bytes},
+             shared_bytes, max_threads);
 }
 
 }  // namespace encore::device::virtual_gpu
