@@ -150,7 +150,6 @@ def test_decoding_takes_few_launches(rows, launches):
     assert len(names) == len(launches) and all(n in name for n, name in zip(launches, names)), names
 
 
-@only_if(on_virtual_gpu())
 @pytest.mark.parametrize(
     "case",
     [
@@ -163,6 +162,10 @@ def test_decoding_takes_few_launches(rows, launches):
         {"heads": 8, "kv_heads": 2, "size": 64, "room": 900, "lasts": [0, 40, 880], "local_window_size": 33},
         {"heads": 8, "kv_heads": 2, "size": 64, "room": 900, "lasts": [0, 880], "local_window_size": 1},
         {"heads": 8, "kv_heads": 2, "size": 64, "room": 500, "lasts": [0, 450], "smooth_softmax": 1, "softcap": 2.0},
+        {"heads": 16, "kv_heads": 8, "size": 128, "room": 9000, "lasts": [3000, 4112, 8191, 8999]},
+        {"heads": 16, "kv_heads": 8, "size": 128, "room": 9000, "lasts": [8999], "local_window_size": 5000},
+        {"heads": 4, "kv_heads": 2, "size": 48, "room": 15000, "lasts": [2000, 14999]},
+        {"heads": 66, "kv_heads": 66, "size": 112, "room": 1500, "lasts": [140, 1499]},
     ],
     ids=lambda case: "_".join(map(str, case.values())),
 )
@@ -173,9 +176,10 @@ def test_a_new_row_takes_one_launch(case):
     decoder = Decoder(batch, heads, kv_heads, size, room, "float16", **case)
     for last in lasts:
         close(decoder, decoder.step([max(last - 7 * i, 0) for i in range(batch)]))
-    kernels = encore_session.trace(decoder.session, lambda: decoder.step([lasts[0]] * batch, EAGER))
-    names = [k["name"] for k in kernels if k["what"] == "kernel"]
-    assert len(names) == 1 and "AttendNew" in names[0], names
+    if on_virtual_gpu():
+        kernels = encore_session.trace(decoder.session, lambda: decoder.step([lasts[0]] * batch, EAGER))
+        names = [k["name"] for k in kernels if k["what"] == "kernel"]
+        assert len(names) == 1 and "AttendNew" in names[0], names
 
 
 # ---- Rotary embeddings

@@ -286,8 +286,8 @@ struct AttendGroup {
   // `sums` are the first warp's.
   DEVICE_FN void finish(const Shared& s, const float* sums, const Tile& tile, int row, int column, int share) const {
     const float sink = partial.shares == 1 ? sinks.at(source.head(tile, row)) : kUnseen<float>;
-    const auto joined = State::join(s.top, s.total, sums, row, sink);
-    const float sum = source.finished(tile, joined.sum, column);
+    const auto joined = State::template join<1>(s.top, s.total, sums, row, sink);
+    const float sum = source.finished(tile, joined.sums.at[0], column);
     if (partial.shares == 1) {
       source.y(tile, row)[column] = T(normalised(sum, joined.total));
       return;

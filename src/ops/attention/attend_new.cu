@@ -11,6 +11,7 @@ namespace {
 
 using device::Block;
 using device::Cluster;
+using device::Pack;
 using device::PerThread;
 using device::Warp;
 
@@ -22,21 +23,31 @@ struct AttendNew {
   using Group = AttendGroup<T, kChunks, 1, DenseRows<T, 8>>;
   using State = typename Group::State;
   using Tile = typename Group::Tile;
+  using Keys = typename Group::Keys;
+  using Values = typename Group::Values;
   static constexpr int kRows = 8, kKeys = Group::kKeys, kWidth = Group::kWidth, kWidthLog2 = kChunks == 2 ? 6 : 7;
   static_assert(kWidth == 1 << kWidthLog2);
-  static constexpr int kOldWarps = 8, kNewWarps = kChunks / 2, kWarps = kOldWarps + 1;  // of these there are sums
+  static constexpr int kOldWarps = 10, kNewWarps = kChunks / 2, kWarps = kOldWarps + 1;  // of these there are sums
   static constexpr int kOldThreads = 32 * kOldWarps, kThreads = kOldThreads + 32 * kNewWarps;
-  static constexpr int kMaxThreads = kThreads, kMostBlocks = 8;
+  static constexpr int kMaxThreads = kThreads, kMostBlocks = 8, kStep = kOldWarps * kKeys;
   static constexpr bool kBeginsEarly = true;
   static_assert(AddPacks<T>::kPack == 8, "a pack is eight values of a tile's row");
+  static constexpr int kSumsOfWarp = kRows * State::kSumsRow;
+  static constexpr int64_t kDynamicBytes = int64_t(kWarps) * kSumsOfWarp * int64_t(sizeof(float));
   struct Shared {
     Words q[1][kChunks][32];
     Words fresh[2][kWidth / 8];  // the new key, and its values
     int64_t mask_row[kRows];
     KeyRange range[kRows];
     float top[kWarps][kRows], total[kWarps][kRows];
-    float sums[kWarps][kRows * State::kSumsRow];
-    float joined[kRows][kWidth], joined_top[kRows], joined_total[kRows];  // of the block
+    alignas(16) float joined[kRows][kWidth];  // of the block
+    float joined_top[kRows], joined_total[kRows];
+  };
+  // Of the keys that were there before, those that a block looks at; and those that each row sees.
+  struct Share {
+    int old, first, end;
+    KeyRange all;
+    Slots slots;
   };
 
   Group group;
@@ -46,37 +57,32 @@ struct AttendNew {
 
   DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
     const auto& source = group.source;
-    const int rank = rank_of(b), in_cluster = 1 << cluster_log2;
+    const int rank = rank_of(b);
     Tile tile = tile_of(b);
-    b.threads([&](int t, Shared&) {
-      if (t >= kOldThreads) add.prefetch_angles(tile.batch, tile.batch, 0, t - kOldThreads);
+    PerThread<Keys, kThreads> keys;
+    PerThread<Values, kThreads> values;
+    b.threads([&](int t, Shared& s) {
+      if (t >= kOldThreads) {
+        add.prefetch_angles(tile.batch, tile.batch, 0, t - kOldThreads);
+        b.wait();
+        take_new(s, tile, rank == 0, t - kOldThreads);
+        return;
+      }
       b.wait();
+      Tile known = tile;
+      known.length = source.sight.length(tile.batch);
+      const Share share = share_of(known, rank);
+      const int slot = share.first + t / 32 * kKeys;
+      group.load_keys(keys[t], b, s, known, slot, share.end, share.slots, t % 32);
+      group.load_values(values[t], b, s, known, slot, share.end, share.slots, t % 32);
+      if (t < tile.rows) {
+        s.range[t] = source.range(known, t);
+        s.mask_row[t] = source.mask_row(known, t);
+      }
     });
     tile.length = source.sight.length(tile.batch);
-    const int old = tile.length - (tile.length > 0);  // keys that were there before
-    const KeyRange all = source.range(tile, 0);       // all rows are of one query
-    const Slots slots{all.first, all.end, all.end, all.first};
-    const int tiles = old > all.first ? (old - all.first + kKeys - 1) / kKeys : 0;
-    const int own = (tiles + in_cluster - 1) >> cluster_log2;
-    const int first = all.first + rank * own * kKeys;
-    const int end = old - first > own * kKeys ? first + own * kKeys : old;
+    const Share share = share_of(tile, rank);
     const float factor = source.score_scale(group.scale);
-
-    PerThread<typename Group::Keys, kThreads> keys;
-    PerThread<typename Group::Values, kThreads> values;
-    b.threads([&](int t, Shared& s) {
-      if (t < kOldThreads) {
-        const int slot = first + t / 32 * kKeys;
-        group.load_keys(keys[t], b, s, tile, slot, end, slots, t % 32);
-        group.load_values(values[t], b, s, tile, slot, end, slots, t % 32);
-      } else {
-        take_new(s, tile, rank == 0, t - kOldThreads);
-      }
-      if (t < tile.rows) {
-        s.range[t] = source.range(tile, t);
-        s.mask_row[t] = source.mask_row(tile, t);
-      }
-    });
     device::for_each_warp(b, [&](const Warp& warp, Shared& s) {
       const int w = warp.index();
       if (w >= kWarps) return;
@@ -86,31 +92,43 @@ struct AttendNew {
       if (!is_old)
         warp.lanes([&](int lane) { take_fresh(s, keys[kOldThreads + lane], values[kOldThreads + lane], lane); });
       // Of the new key there is one tile, which the first block has.
-      const int own_first = is_old ? first + w * kKeys : old, own_end = is_old ? end : rank == 0 ? tile.length : old;
-      group.look_at(warp, b, s, state, keys, values, {tile, slots, all, own_first, own_end, kOldWarps * kKeys, factor});
-      State::show(warp, state, s.top[w], s.total[w], s.sums[w]);
+      const int first = is_old ? share.first + w * kKeys : share.old;
+      const int end = is_old ? share.end : rank == 0 ? tile.length : share.old;
+      group.look_at(warp, b, s, state, keys, values, {tile, share.slots, share.all, first, end, kStep, factor});
+      State::show(warp, state, s.top[w], s.total[w], sums_in(b, s) + w * kSumsOfWarp);
     });
     b.threads([&](int t, Shared& s) {
-      for (int i = t; i < tile.rows * kWidth; i += kThreads) {
-        const int row = i / kWidth, column = i % kWidth;
-        const float* const sums = s.sums[0] + row * State::kSumsRow + column;
-        const auto joined = State::join(s.top, s.total, sums, row, kUnseen<float>);
-        s.joined[row][column] = joined.sum;
+      constexpr int kMany = 2;
+      for (int i = t; i < tile.rows * (kWidth / kMany); i += kThreads) {
+        const int row = i / (kWidth / kMany), column = i % (kWidth / kMany) * kMany;
+        const float* const sums = sums_in(b, s) + row * State::kSumsRow + column;
+        const auto joined = State::template join<kMany>(s.top, s.total, sums, row, kUnseen<float>);
+        *reinterpret_cast<Pack<float, kMany>*>(&s.joined[row][column]) = joined.sums;
         if (column == 0) s.joined_top[row] = joined.top, s.joined_total[row] = joined.total;
       }
     });
   }
 
-  // Each block finishes its part of the values of all rows.
+  // Each block finishes its part of the values of all rows, in packs. Lanes that are the same modulo kPacks have one,
+  // each of another block.
   DEVICE_FN void join(Block<Shared>& b, const Shared&, const Cluster<Shared>& cluster) const {
     const Tile tile = tile_of(b);
-    const int own = ((tile.rows << kWidthLog2) + (1 << cluster_log2) - 1) >> cluster_log2;
-    b.threads([&](int t, Shared&) {
-      for (int i = t; i < own; i += kThreads) finish(cluster, tile, rank_of(b) * own + i);
+    const int in_cluster = 1 << cluster_log2, all = tile.rows * (kWidth / kPack);
+    const int own = (all + in_cluster - 1) >> cluster_log2, from = rank_of(b) * own;
+    const int end = from + own < all ? from + own : all;
+    device::for_each_warp(b, [&](const Warp& warp, Shared&) {
+      for (int first = from + warp.index() * kPacks; first < end; first += kThreads / 32 * kPacks)
+        finish(warp, cluster, tile, first, end);
     });
   }
 
  private:
+  static constexpr int kPack = 4, kPacks = 4;
+  static_assert(32 / kPacks == kMostBlocks);
+  struct Part {
+    float sums[kPack], top, total, sink, base;
+  };
+
   DEVICE_FN int rank_of(const Block<Shared>& b) const { return int(b.index()) & ((1 << cluster_log2) - 1); }
   // Without its length.
   DEVICE_FN Tile tile_of(const Block<Shared>& b) const {
@@ -118,29 +136,64 @@ struct AttendNew {
     const int64_t batch = by_kv_heads(b.index() >> cluster_log2, kv_head);
     return {int(batch), int(kv_head), 0, group.source.fold.rows, 0};
   }
-  DEVICE_FN void finish(const Cluster<Shared>& cluster, const Tile& tile, int index) const {
+  DEVICE_FN Share share_of(const Tile& tile, int rank) const {
+    Share share;
+    share.old = tile.length - (tile.length > 0);
+    share.all = group.source.range(tile, 0);  // all rows are of one query
+    share.slots = {share.all.first, share.all.end, share.all.end, share.all.first};
+    const int tiles = share.old > share.all.first ? (share.old - share.all.first + kKeys - 1) / kKeys : 0;
+    const int own = (tiles + (1 << cluster_log2) - 1) >> cluster_log2;
+    share.first = share.all.first + rank * own * kKeys;
+    share.end = share.old - share.first > own * kKeys ? share.first + own * kKeys : share.old;
+    return share;
+  }
+
+  // Of all warps.
+  DEVICE_FN static float* sums_in(const Block<Shared>& b, Shared& s) { return b.template dynamic<float>(s); }
+
+  DEVICE_FN void finish(const Warp& warp, const Cluster<Shared>& cluster, const Tile& tile, int first, int end) const {
+    constexpr int kInRow = kWidth / kPack;
     const auto& source = group.source;
-    const int row = index / kWidth, column = index % kWidth;
-    if (row >= tile.rows || column >= group.value_size) return;
-    float sums[kMostBlocks], tops[kMostBlocks], totals[kMostBlocks];
-    UNROLL for (int r = 0; r < kMostBlocks; ++r) {
-      const Shared& of = cluster.shared(r >> cluster_log2 == 0 ? r : 0);
-      sums[r] = of.joined[row][column], tops[r] = of.joined_top[row], totals[r] = of.joined_total[row];
-    }
-    UNROLL for (int r = 0; r < kMostBlocks; ++r) {
-      if (r >> cluster_log2 != 0) sums[r] = totals[r] = 0, tops[r] = kUnseen<float>;
-    }
-    const float sink = group.sinks.at(source.head(tile, row));
-    float top = sink, sum = 0;
-    UNROLL for (int r = 0; r < kMostBlocks; ++r) top = larger(top, tops[r]);
-    const float base = base_of(top);
-    float total = exponential(sink - base);
-    UNROLL for (int r = 0; r < kMostBlocks; ++r) {
-      const float shrink = exponential(tops[r] - base);
-      sum += sums[r] * shrink;
-      total += totals[r] * shrink;
-    }
-    source.y(tile, row)[column] = T(normalised(sum, total));
+    PerThread<Part, 32> parts;
+    PerThread<float, 32> tops;
+    warp.lanes([&](int lane) {
+      const int pack = first + lane % kPacks, row = pack / kInRow, rank = lane / kPacks;
+      Part& part = parts[lane];
+      part = {{}, kUnseen<float>, 0, kUnseen<float>, 0};
+      if (pack < end && rank >> cluster_log2 == 0) {
+        const Shared& of = cluster.shared(rank);
+        const auto sums = *reinterpret_cast<const Pack<float, kPack>*>(&of.joined[row][pack % kInRow * kPack]);
+        UNROLL for (int i = 0; i < kPack; ++i) part.sums[i] = sums.at[i];
+        part.top = of.joined_top[row], part.total = of.joined_total[row];
+        part.sink = group.sinks.at(source.head(tile, row));
+      }
+      tops[lane] = larger(part.top, part.sink);
+    });
+    warp.template reduce_columns<kPacks>([&](int lane) -> float& { return tops[lane]; },
+                                         [](float a, float c) { return larger(a, c); });
+    warp.lanes([&](int lane) {
+      Part& part = parts[lane];
+      part.base = base_of(tops[lane]);
+      const float shrink = exponential(part.top - part.base);
+      UNROLL for (int i = 0; i < kPack; ++i) part.sums[i] *= shrink;
+      part.total *= shrink;
+    });
+    const auto add_up = [&](auto value) {
+      warp.template reduce_columns<kPacks>(value, [](float a, float c) { return a + c; });
+    };
+    UNROLL for (int i = 0; i < kPack; ++i) add_up([&](int lane) -> float& { return parts[lane].sums[i]; });
+    add_up([&](int lane) -> float& { return parts[lane].total; });
+    warp.lanes([&](int lane) {
+      const int pack = first + lane;
+      if (lane >= kPacks || pack >= end) return;
+      const Part& part = parts[lane];
+      const int row = pack / kInRow, column = pack % kInRow * kPack;
+      const float total = part.total + exponential(part.sink - part.base);
+      T* const y = source.y(tile, row) + column;
+      UNROLL for (int i = 0; i < kPack; ++i) {
+        if (column + i < group.value_size) y[i] = T(normalised(part.sums[i], total));
+      }
+    });
   }
   // Queries go where tiles want them, the new key and its values into the cache, too.
   DEVICE_FN void take_new(Shared& s, const Tile& tile, bool keeps, int t) const {

@@ -79,20 +79,25 @@ struct GroupSoftmax {
     warp.lanes([&](int lane) { state[lane].show(to_top, to_total, to_sums, lane); });
   }
 
-  // A row's sum of a value as all warps together have it, whose are so far apart; with powers of the base of `top`.
+  // A row's sums of neighbouring values as all warps together have them, whose are so far apart; with powers of the
+  // base of `top`.
+  template <int kMany>
   struct Joined {
-    float sum, top, total;
+    device::Pack<float, kMany> sums;
+    float top, total;
   };
-  template <int kWarps>
-  DEVICE_FN static Joined join(const float (&tops)[kWarps][8 * kTiles], const float (&totals)[kWarps][8 * kTiles],
-                               const float* sums, int row, float sink) {
-    Joined joined{0, sink, 0};
+  template <int kMany, int kWarps>
+  DEVICE_FN static Joined<kMany> join(const float (&tops)[kWarps][8 * kTiles],
+                                      const float (&totals)[kWarps][8 * kTiles], const float* sums, int row,
+                                      float sink) {
+    Joined<kMany> joined{{}, sink, 0};
     UNROLL for (int w = 0; w < kWarps; ++w) joined.top = larger(joined.top, tops[w][row]);
     const float base = base_of(joined.top);
     joined.total = exponential(sink - base);
     UNROLL for (int w = 0; w < kWarps; ++w) {
       const float shrink = exponential(tops[w][row] - base);
-      joined.sum += sums[w * 8 * kTiles * kSumsRow] * shrink;
+      const auto own = *reinterpret_cast<const device::Pack<float, kMany>*>(sums + w * 8 * kTiles * kSumsRow);
+      UNROLL for (int i = 0; i < kMany; ++i) joined.sums.at[i] += own.at[i] * shrink;
       joined.total += totals[w][row] * shrink;
     }
     return joined;
