@@ -109,6 +109,55 @@ def test_split_outputs(shape, axis, dtype):
         check(case("ReduceMax", x, (axis,), dtype, misaligned=misaligned))
 
 
+# Columns whose rows the blocks of a cluster share out, aligned and not: few of them, which lie in the cache; many, for
+# one launch and for two; whole rows side by side and parts of them, one run and several.
+CLUSTERS = [
+    ((20000, 64), 0), ((3000, 512), 0), ((5003, 515), 0), ((2, 9001, 130), 1), ((9001, 1024), 0), ((3003, 1501), 0),
+    ((70, 49, 960), 1), ((36, 784, 120), 1), ((30, 70, 1501), 1), ((40000, 5, 24), 1), ((60000, 5, 11), 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape,axis", CLUSTERS, ids=str)
+def test_clusters_of_columns(shape, axis, dtype):
+    kind = np.float64 if dtype == "float64" else np.float32
+
+    def mean(x, _):
+        return [x.astype(np.float64).mean(axis, keepdims=True).astype(kind)]
+
+    x = floats(*shape)
+    x[..., 5] = np.inf
+    x[..., -1, 7] = np.nan
+    for misaligned in (False, True):
+        check(case("ReduceMean", x, (axis,), dtype, misaligned=misaligned, reference=mean))
+        check(case("ReduceMax", x[..., 8:], (axis,), dtype, misaligned=misaligned))
+
+
+@pytest.mark.parametrize("op", ["ReduceLogSumExp", "ReduceSumSquare", "ReduceProd"])
+def test_clusters_of_columns_by_other_operators(op):
+    def reference(x, _):
+        x = x.astype(np.float64)
+        y = {
+            "ReduceLogSumExp": lambda: np.log(np.exp(x).sum(0, keepdims=True)),
+            "ReduceSumSquare": lambda: (x * x).sum(0, keepdims=True),
+            "ReduceProd": lambda: x.prod(0, keepdims=True),
+        }[op]()
+        return [y.astype(np.float32)]
+
+    for width in (128, 77):
+        x = floats(9001, width, low=0.999, high=1.001) if op == "ReduceProd" else floats(9001, width)
+        check(case(op, x, (0,), tolerance=(1e-4, 1e-4), reference=reference))
+        check(case("ReduceSum", integers("int32", 9001, width), (0,)))
+
+
+def test_clusters_of_columns_over_several_dimensions():
+    """Rows that do not lie at equal distances."""
+    for width in (64, 33):
+        x = integers("int32", 30, 2, 300, width)
+        check(case("ReduceSum", x, (0, 2)))
+        check(case("ReduceMax", x, (0, 2), "int32"))
+
+
 def test_what_is_beside_a_column_or_a_row_stays_out():
     """Packs reach into neighbouring rows, whose values may be anything."""
     for width in (3, 13, 50, 300, 1501):
