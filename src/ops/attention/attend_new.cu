@@ -2,6 +2,7 @@
 
 #include "device/cluster.h"
 #include "device/device.h"
+#include "device/divide_small.h"
 #include "ops/attention/add_rows.h"
 #include "ops/attention/dense_rows.h"
 #include "ops/dispatch.h"
@@ -15,12 +16,41 @@ using device::Pack;
 using device::PerThread;
 using device::Warp;
 
+// Keys and values of a tile, by way of the first: how far they are apart a lane finds out but once.
+template <class T>
+struct RowsOfTiles : DenseRows<T, 8> {
+  using Tile = typename DenseRows<T, 8>::Tile;
+  struct Walk {
+    const T* first;
+  };
+  template <bool kValues, class B, class S>
+  DEVICE_FN Walk walk(const B&, const S&, const Tile& tile, int slot, int, const Slots&) const {
+    return {(kValues ? this->v : this->k).at(tile.batch, tile.kv_head, slot)};
+  }
+  DEVICE_FN const T* key_row(const Tile&, Walk walk, int, int in_tile, bool) const {
+    return known(walk.first + in_tile * this->k.row);
+  }
+  DEVICE_FN const T* value_row(const Tile&, Walk walk, int, int in_tile, bool) const {
+    return known(walk.first + in_tile * this->v.row);
+  }
+
+ private:
+  // Of an address that it knows how to find nvcc makes as many as there are conditions to read from it.
+  DEVICE_FN static const T* known(const T* at) {
+#ifdef __CUDA_ARCH__
+    asm("" : "+l"(at));
+    __builtin_assume(__isGlobal(at));
+#endif
+    return at;
+  }
+};
+
 // A cluster has the heads that share one of keys. Most warps of its blocks look at the keys that were there before, as
 // in AttendGroup. The others turn the new row meanwhile; the first block's put its key and values into the cache, and
 // look at that key themselves.
 template <class T, int kChunks>
 struct AttendNew {
-  using Group = AttendGroup<T, kChunks, 1, DenseRows<T, 8>>;
+  using Group = AttendGroup<T, kChunks, 1, RowsOfTiles<T>>;
   using State = typename Group::State;
   using Tile = typename Group::Tile;
   using Keys = typename Group::Keys;
@@ -52,7 +82,7 @@ struct AttendNew {
 
   Group group;
   AddPacks<T> add;
-  device::Divider by_kv_heads;
+  device::SmallDivider by_kv_heads;
   int cluster_log2;  // of its blocks
 
   DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
@@ -132,9 +162,9 @@ struct AttendNew {
   DEVICE_FN int rank_of(const Block<Shared>& b) const { return int(b.index()) & ((1 << cluster_log2) - 1); }
   // Without its length.
   DEVICE_FN Tile tile_of(const Block<Shared>& b) const {
-    int64_t kv_head;
-    const int64_t batch = by_kv_heads(b.index() >> cluster_log2, kv_head);
-    return {int(batch), int(kv_head), 0, group.source.fold.rows, 0};
+    int kv_head;
+    const int batch = by_kv_heads(int(b.index()) >> cluster_log2, kv_head);
+    return {batch, kv_head, 0, group.source.fold.rows, 0};
   }
   DEVICE_FN Share share_of(const Tile& tile, int rank) const {
     Share share;
@@ -148,12 +178,13 @@ struct AttendNew {
     return share;
   }
 
+  // All rows are of one query.
+  DEVICE_FN static int head_of(const Tile& tile, int row) { return tile.kv_head * tile.rows + row; }
   // Of all warps.
   DEVICE_FN static float* sums_in(const Block<Shared>& b, Shared& s) { return b.template dynamic<float>(s); }
 
   DEVICE_FN void finish(const Warp& warp, const Cluster<Shared>& cluster, const Tile& tile, int first, int end) const {
     constexpr int kInRow = kWidth / kPack;
-    const auto& source = group.source;
     PerThread<Part, 32> parts;
     PerThread<float, 32> tops;
     warp.lanes([&](int lane) {
@@ -165,7 +196,7 @@ struct AttendNew {
         const auto sums = *reinterpret_cast<const Pack<float, kPack>*>(&of.joined[row][pack % kInRow * kPack]);
         UNROLL for (int i = 0; i < kPack; ++i) part.sums[i] = sums.at[i];
         part.top = of.joined_top[row], part.total = of.joined_total[row];
-        part.sink = group.sinks.at(source.head(tile, row));
+        part.sink = group.sinks.at(head_of(tile, row));
       }
       tops[lane] = larger(part.top, part.sink);
     });
@@ -189,7 +220,7 @@ struct AttendNew {
       const Part& part = parts[lane];
       const int row = pack / kInRow, column = pack % kInRow * kPack;
       const float total = part.total + exponential(part.sink - part.base);
-      T* const y = source.y(tile, row) + column;
+      T* const y = group.source.y_rows.at(tile.batch, head_of(tile, row), 0) + column;
       UNROLL for (int i = 0; i < kPack; ++i) {
         if (column + i < group.value_size) y[i] = T(normalised(part.sums[i], total));
       }
@@ -245,7 +276,7 @@ int blocks_for(Context& context, const Attend& p) {
   const int most = std::min(Kernel::kMostBlocks, device::most_in_cluster<typename Kernel::Shared, Kernel>(device));
   int blocks = 1;
   while (blocks < most && 2 * blocks * heads <= room && p.keys >= 2 * blocks * kFewestKeys) blocks *= 2;
-  return heads <= room && p.keys <= blocks * kMostKeys ? blocks : 0;
+  return most > 0 && heads <= room && p.keys <= blocks * kMostKeys ? blocks : 0;
 }
 
 template <class T, int kChunks>
@@ -258,13 +289,13 @@ bool launch(Context& context, const CacheExtension& e, const Attend& p) {
   const auto add = rows_to_add<T, false>(context, all, new_rows(e), e.keys, e.values);
   if (!add.are_packs()) return false;
   copy_past(context, e);
-  DenseRows<T, 8> rows{
-      {}, SightView<T>(p, context.fault()), FoldedRows(p), p.q, p.k, p.v, p.y, int(p.heads), int(p.kv_heads), 1};
+  const RowsOfTiles<T> rows{
+      {{}, SightView<T>(p, context.fault()), FoldedRows(p), p.q, p.k, p.v, p.y, int(p.heads), int(p.kv_heads), 1}};
   device::cluster_kernel<typename Kernel::Shared>(
       context.stream(), {checked_product(p.batch, p.kv_heads), blocks, Kernel::kThreads},
       Kernel{{rows, SinkView<T>(p), int(p.head_size), int(p.value_size), float(p.scale), float(p.softcap), {}},
              AddPacks<T>(add),
-             device::Divider(p.kv_heads, p.batch * p.kv_heads),
+             device::SmallDivider(int(p.kv_heads)),
              std::countr_zero(unsigned(blocks))});
   return true;
 }
