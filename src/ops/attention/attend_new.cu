@@ -16,41 +16,12 @@ using device::Pack;
 using device::PerThread;
 using device::Warp;
 
-// Keys and values of a tile, by way of the first: how far they are apart a lane finds out but once.
-template <class T>
-struct RowsOfTiles : DenseRows<T, 8> {
-  using Tile = typename DenseRows<T, 8>::Tile;
-  struct Walk {
-    const T* first;
-  };
-  template <bool kValues, class B, class S>
-  DEVICE_FN Walk walk(const B&, const S&, const Tile& tile, int slot, int, const Slots&) const {
-    return {(kValues ? this->v : this->k).at(tile.batch, tile.kv_head, slot)};
-  }
-  DEVICE_FN const T* key_row(const Tile&, Walk walk, int, int in_tile, bool) const {
-    return known(walk.first + in_tile * this->k.row);
-  }
-  DEVICE_FN const T* value_row(const Tile&, Walk walk, int, int in_tile, bool) const {
-    return known(walk.first + in_tile * this->v.row);
-  }
-
- private:
-  // Of an address that it knows how to find nvcc makes as many as there are conditions to read from it.
-  DEVICE_FN static const T* known(const T* at) {
-#ifdef __CUDA_ARCH__
-    asm("" : "+l"(at));
-    __builtin_assume(__isGlobal(at));
-#endif
-    return at;
-  }
-};
-
 // A cluster has the heads that share one of keys. Most warps of its blocks look at the keys that were there before, as
 // in AttendGroup. The others turn the new row meanwhile; the first block's put its key and values into the cache, and
 // look at that key themselves.
 template <class T, int kChunks>
 struct AttendNew {
-  using Group = AttendGroup<T, kChunks, 1, RowsOfTiles<T>>;
+  using Group = AttendGroup<T, kChunks, 1, DenseRows<T, 8>>;
   using State = typename Group::State;
   using Tile = typename Group::Tile;
   using Keys = typename Group::Keys;
@@ -289,8 +260,8 @@ bool launch(Context& context, const CacheExtension& e, const Attend& p) {
   const auto add = rows_to_add<T, false>(context, all, new_rows(e), e.keys, e.values);
   if (!add.are_packs()) return false;
   copy_past(context, e);
-  const RowsOfTiles<T> rows{
-      {{}, SightView<T>(p, context.fault()), FoldedRows(p), p.q, p.k, p.v, p.y, int(p.heads), int(p.kv_heads), 1}};
+  const DenseRows<T, 8> rows{
+      {}, SightView<T>(p, context.fault()), FoldedRows(p), p.q, p.k, p.v, p.y, int(p.heads), int(p.kv_heads), 1};
   device::cluster_kernel<typename Kernel::Shared>(
       context.stream(), {checked_product(p.batch, p.kv_heads), blocks, Kernel::kThreads},
       Kernel{{rows, SinkView<T>(p), int(p.head_size), int(p.value_size), float(p.scale), float(p.softcap), {}},
