@@ -15,6 +15,7 @@ struct Clusters {
   int threads;       // of a block, as in Blocks
 };
 inline constexpr int kMostInCluster = 16;
+inline constexpr int kMostWithRoom = 8;  // of larger ones a GPU has few, and none while other kernels are there
 
 template <class Body>
 constexpr int64_t dynamic_bytes() {

@@ -30,7 +30,7 @@ struct AttendNew {
   static_assert(kWidth == 1 << kWidthLog2);
   static constexpr int kOldWarps = 10, kNewWarps = kChunks / 2, kWarps = kOldWarps + 1;  // of these there are sums
   static constexpr int kOldThreads = 32 * kOldWarps, kThreads = kOldThreads + 32 * kNewWarps;
-  static constexpr int kMaxThreads = kThreads, kMostBlocks = 8, kStep = kOldWarps * kKeys;
+  static constexpr int kMaxThreads = kThreads, kStep = kOldWarps * kKeys;
   static constexpr bool kBeginsEarly = true;
   static_assert(AddPacks<T>::kPack == 8, "a pack is eight values of a tile's row");
   static constexpr int kSumsOfWarp = kRows * State::kSumsRow;
@@ -125,7 +125,7 @@ struct AttendNew {
 
  private:
   static constexpr int kPack = 4, kPacks = 4;
-  static_assert(32 / kPacks == kMostBlocks);
+  static_assert(32 / kPacks == device::kMostWithRoom);
   struct Part {
     float sums[kPack], top, total, sink, base;
   };
@@ -237,14 +237,13 @@ struct AttendNew {
 };
 
 // How many blocks look at a head's keys: as many as can all be there at once, if each has keys enough; none where they
-// would look for long, for the ways of many blocks ask for more keys at once. A cluster of more than kMostBlocks finds
-// no place while the kernel before is there.
+// would look for long, for the ways of many blocks ask for more keys at once.
 template <class Kernel>
 int blocks_for(Context& context, const Attend& p) {
   constexpr int64_t kFewestKeys = 2 * Kernel::kKeys, kMostKeys = 2048;
   const int device = context.stream().device();
   const int64_t room = device::multiprocessors(device) / (p.head_size <= 64 ? 1 : 2), heads = p.batch * p.kv_heads;
-  const int most = std::min(Kernel::kMostBlocks, device::most_in_cluster<typename Kernel::Shared, Kernel>(device));
+  const int most = std::min(device::kMostWithRoom, device::most_in_cluster<typename Kernel::Shared, Kernel>(device));
   int blocks = 1;
   while (blocks < most && 2 * blocks * heads <= room && p.keys >= 2 * blocks * kFewestKeys) blocks *= 2;
   return most > 0 && heads <= room && p.keys <= blocks * kMostKeys ? blocks : 0;

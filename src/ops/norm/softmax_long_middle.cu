@@ -23,8 +23,6 @@ using device::Pack;
 using device::PerThread;
 using device::Warp;
 
-constexpr int kMostBlocks = 8;  // of a cluster: of more a GPU has not as many at once
-
 // Each block of a cluster keeps a part of the axis, of kLanes packs side by side, in shared memory. All that the blocks
 // tell each other is the largest value of each column's part and the sum of powers below it: what is read is read once.
 template <class T>
@@ -154,7 +152,7 @@ struct SoftmaxOfParts {
   // A column's, of so many parts, all of which are asked for before one is waited for.
   template <class PartOf>
   DEVICE_FN static Sum all_of(int count, PartOf part_of) {
-    constexpr int kMost = std::max(kMostBlocks, kThreads / 32);
+    constexpr int kMost = std::max(device::kMostWithRoom, kThreads / 32);
     Sum parts[kMost], all = {kLowest<float>, 0};
     UNROLL for (int i = 0; i < kMost; ++i) parts[i] = part_of(i < count ? i : 0);
     UNROLL for (int i = 0; i < kMost; ++i) all.top = Larger()(all.top, parts[i].top);
@@ -175,12 +173,12 @@ bool launch(StreamRef stream, const T* x, T* y, const AxisRows& shape, bool log)
   // Shorter axes a block keeps in registers: as they are, or halves of not too few columns.
   const bool few = packs < 2 * multiprocessors;
   if (shape.width <= (sizeof(T) == 4 || few ? 1024 : 2048)) return false;
-  if (shape.width > kMostBlocks * Kernel::kMostRows) return false;
+  if (shape.width > device::kMostWithRoom * Kernel::kMostRows) return false;
   int log2 = 0;
   const auto part_of = [&] { return int((shape.width + (int64_t(1) << log2) - 1) >> log2); };
   while (part_of() > Kernel::kMostRows) ++log2;
   // More of them, with less each, where columns are few.
-  while ((2 << log2) <= kMostBlocks && clusters << log2 < 2 * multiprocessors) ++log2;
+  while ((2 << log2) <= device::kMostWithRoom && clusters << log2 < 2 * multiprocessors) ++log2;
   if (1 << log2 > device::most_in_cluster<Shared, Kernel>(stream.device())) return false;
   const int threads = (part_of() + Kernel::kEach - 1) / Kernel::kEach * kLanes;
   device::cluster_kernel<Shared>(stream, {clusters, 1 << log2, (threads + 31) / 32 * 32},

@@ -9,7 +9,6 @@ namespace {
 
 constexpr int kThreads = 256;      // of most blocks
 constexpr int64_t kAtOnce = 1024;  // threads of a multiprocessor
-constexpr int kMostInCluster = 8;  // larger ones hardly find room
 
 int64_t ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -44,8 +43,7 @@ ColumnSpread spread_small(const ColumnProblem& p, int64_t packs) {
   const auto with = [&](int64_t threads) { return laid(p, side, share, side / (p.packs + p.shifted), threads); };
   ColumnSpread s = with(kThreads);
   if (share >= 2 * s.rows) s = with(p.most_threads);
-  while (2 * s.in_cluster <= std::min(p.most_in_cluster, kMostInCluster) && share >= 2 * s.in_cluster * s.rows)
-    s.in_cluster *= 2;
+  while (2 * s.in_cluster <= p.most_in_cluster && share >= 2 * s.in_cluster * s.rows) s.in_cluster *= 2;
   // A second launch costs two microseconds, in which half a million packs are read, unless multiprocessors are idle.
   const int64_t blocks = s.tiles * s.in_cluster, idle = p.multiprocessors - blocks;
   if (p.splits && idle > 0 && share >= 2 * s.rows * s.in_cluster && packs * p.axis / blocks * idle > 500000) {
@@ -75,9 +73,7 @@ ColumnSpread spread_large(const ColumnProblem& p, int64_t packs) {
   };
   const auto in_clusters = [&](int64_t side, int64_t threads, double share) {
     ColumnSpread s = with(side, threads);
-    while (!fills(s, share) && 2 * s.in_cluster <= std::min(p.most_in_cluster, kMostInCluster) &&
-           s.in_cluster * s.rows < rows)
-      s.in_cluster *= 2;
+    while (!fills(s, share) && 2 * s.in_cluster <= p.most_in_cluster && s.in_cluster * s.rows < rows) s.in_cluster *= 2;
     return s;
   };
   for (int64_t side = kSide; side >= kSide / 2; side /= 2) {
