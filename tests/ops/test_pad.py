@@ -58,6 +58,6 @@ def test_cropped(case):
 
 
 def test_reasons():
-    fails("Pad", [floats(3), pads(-3, 4)], {"mode": "edge"}, "negative pads leave nothing of dimension 3")
-    fails("Pad", [floats(3), pads(3, 0)], {"mode": "reflect"}, "too long to reflect")
-    fails("Pad", [floats(3), pads(-2, -2)], {}, "do not fit dimension 3")
+    fails("Pad", [floats(3), pads(-3, 4)], {"mode": "edge"}, "negative pads leave nothing of axis 0, which has 3")
+    fails("Pad", [floats(3), pads(3, 0)], {"mode": "reflect"}, "too long to reflect; axis 0 has 2")
+    fails("Pad", [floats(3), pads(-2, -2)], {}, "do not fit axis 0, which has 3")

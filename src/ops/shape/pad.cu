@@ -135,11 +135,11 @@ class Pad : public Op {
       const int64_t dim = in.shape[int(i)];
       require(!__builtin_add_overflow(dim, before[i], &dims[i]) &&
                   !__builtin_add_overflow(dims[i], after[i], &dims[i]) && dims[i] >= 0,
-              "padding ", before[i], " and ", after[i], " do not fit dimension ", dim);
+              "padding ", before[i], " and ", after[i], " do not fit axis ", i, ", which has ", dim);
       // What is negative crops, before anything is added.
       const int64_t first = std::clamp<int64_t>(before[i], -dim, 0), last = std::clamp<int64_t>(after[i], -dim, 0);
       const PadDim next{std::max<int64_t>(dim + first + last, 0), dims[i], strides[i], std::max<int64_t>(before[i], 0)};
-      check_source(next, dim, in.count() == 0, std::max<int64_t>(after[i], 0));
+      check_source(next, i, dim, in.count() == 0, std::max<int64_t>(after[i], 0));
       if (next.in > 0) offset -= first * next.stride;
       all.push_back(next);
     }
@@ -176,16 +176,16 @@ class Pad : public Op {
   }
 
   // Whether there are values to fill the padding with.
-  void check_source(const PadDim& padded, int64_t dim, bool is_empty, int64_t after) const {
+  void check_source(const PadDim& padded, size_t axis, int64_t dim, bool is_empty, int64_t after) const {
     if (mode_ == PadMode::constant) return;
     if (is_empty) {
-      require(dim > 0 || padded.out == 0, "an empty dimension can only be padded with a constant");
+      require(dim > 0 || padded.out == 0, "axis ", axis, " is empty and can only be padded with a constant");
       return;
     }
-    require(padded.in > 0, "negative pads leave nothing of dimension ", dim,
-            "; such a dimension can only be padded with a constant");
+    require(padded.in > 0, "negative pads leave nothing of axis ", axis, ", which has ", dim,
+            "; such an axis can only be padded with a constant");
     require(mode_ != PadMode::reflect || std::max(padded.before, after) < padded.in, "pads ", padded.before, " and ",
-            after, " are too long to reflect; dimension ", dim, " has ", padded.in - 1,
+            after, " are too long to reflect; axis ", axis, " has ", padded.in - 1,
             " values beside the edge once it is cropped");
   }
 
