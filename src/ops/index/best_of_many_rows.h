@@ -73,8 +73,9 @@ struct BestOfManyRows : RowPiece<T> {
     warp.lanes([&](int lane) {
       if (mask[lane] == 0) return;
       Item* to = list.items + device::atomic_add(&list.taken, device::set_bits(mask[lane]));
-      NO_UNROLL for (uint32_t bits = mask[lane]; bits != 0; bits &= bits - 1)* to++ =
-          Item::of(Key(0), lane * 32 + device::lowest_bit(bits));
+      NO_UNROLL for (uint32_t bits = mask[lane]; bits != 0; bits &= bits - 1) {
+        *to++ = Item::of(Key(0), lane * 32 + device::lowest_bit(bits));
+      }
     });
     device::PerThread<Item, 32> own;
     device::PerThread<Key, 32> value;
