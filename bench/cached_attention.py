@@ -28,8 +28,8 @@ CODES = {"int8": (TensorProto.INT8, np.int8, 8), "int4": (TensorProto.UINT8, np.
 # batch, heads, heads of keys and values, new rows, keys with these, room for keys, size
 PROBLEMS = [
     (1, 32, 8, 1, 128, 4096, 128),
-    (1, 32, 8, 1, 4096, 4096, 128),
     (1, 32, 8, 1, 1024, 2048, 128),
+    (1, 32, 8, 1, 4096, 4096, 128),
     (1, 32, 8, 1, 4096, 32768, 128),
     (1, 32, 8, 1, 8192, 8192, 128),
     (1, 32, 8, 1, 32768, 32768, 128),
@@ -99,13 +99,13 @@ def session_of(count, dtype, problem, slots, codes, windows):
     op, inputs, forms, constants, attrs = (
         paged(problem, slots, codes) if slots else group_query(problem, codes, windows)
     )
+    attrs |= {"num_heads": heads, "kv_num_heads": kv_heads, "do_rotary": 1}
     nodes, values = [], []
     for i in range(count):
         own = [f"{name}{i}" if name in forms else name for name in inputs]
         for name, shape in forms.items():
             values.append(helper.make_tensor_value_info(f"{name}{i}", cache if is_cache(name) else TYPES[dtype], shape))
         outputs = [f"{name}{i}" for name in ("y", "present_key", "present_value")]
-        attrs |= {"num_heads": heads, "kv_num_heads": kv_heads, "do_rotary": 1}
         nodes.append(helper.make_node(op, own, outputs, domain="com.microsoft", **attrs))
     results = [helper.make_empty_tensor_value_info(name) for node in nodes for name in node.output]
     initializers = [numpy_helper.from_array(x, n) for n, x in constants.items()]
