@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "device/device.h"
@@ -109,6 +110,21 @@ TEST(Cluster, BlocksHaveDynamicMemoryOfTheirOwn) {
   cluster_kernel<SumsOfClusters::Shared>(stream, {2, 4, 64},
                                          SumsByDynamic{{from.data(), totals.data(), before.data()}});
   EXPECT_EQ(totals.download(stream), std::vector<int64_t>(8, 4 * 64 * 3));
+}
+
+struct SpreadSums : SumsOfClusters {
+  static constexpr bool kSpreads = true;
+};
+
+TEST(Cluster, BlocksThatSpreadAllRun) {
+  Stream stream(0);
+  constexpr size_t kBlocks = 2000;  // many times what finds room at once
+  DeviceArray<int64_t> from(std::vector<int64_t>(kBlocks * 64, 3)), totals(kBlocks), before(kBlocks);
+  for (const int in_cluster : {1, std::min(4, (most_in_cluster<SumsOfClusters::Shared, SpreadSums>(0)))}) {
+    cluster_kernel<SumsOfClusters::Shared>(stream, {int64_t(kBlocks) / in_cluster, in_cluster, 64},
+                                           SpreadSums{{from.data(), totals.data(), before.data()}});
+    EXPECT_EQ(totals.download(stream), std::vector<int64_t>(kBlocks, in_cluster * 64 * 3)) << in_cluster;
+  }
 }
 
 struct TooMuch : SumsOfClusters {

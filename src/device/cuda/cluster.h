@@ -93,9 +93,12 @@ inline MostInCluster known_most_in_cluster;
 // What a block may have if its kernel is told so.
 int64_t most_shared_bytes(int device);
 template <class Shared, class Body>
-void allow_dynamic(int device, const void* entry) {
-  if constexpr (dynamic_bytes<Body>() > 0)
-    allow_dynamic(device, entry, dynamic_bytes<Body>(), allowed_dynamic<Shared, Body>, kernel_name<Body>());
+int64_t dynamic_bytes_on(int device, const void* entry) {
+  static_assert(!spreads<Body>() || dynamic_bytes<Body>() == 0);
+  const int64_t bytes = spreads<Body>() ? most_shared_bytes(device) / 3 : dynamic_bytes<Body>();
+  if constexpr (spreads<Body>() || dynamic_bytes<Body>() > 0)
+    allow_dynamic(device, entry, bytes, allowed_dynamic<Shared, Body>, kernel_name<Body>());
+  return bytes;
 }
 }  // namespace cuda
 
@@ -106,8 +109,8 @@ int most_in_cluster(int device) {
   constexpr int64_t kBytes = sizeof(Shared) + kLanesBytes + dynamic_bytes<Body>();
   if (dynamic_bytes<Body>() > 0 && kBytes > cuda::most_shared_bytes(device)) return 0;
   const void* const entry = reinterpret_cast<const void*>(&cuda::cluster_entry<Shared, Body>);
-  cuda::allow_dynamic<Shared, Body>(device, entry);
-  return cuda::most_in_cluster(device, entry, {1, max_threads<Body>(), dynamic_bytes<Body>()},
+  const int64_t dynamic = cuda::dynamic_bytes_on<Shared, Body>(device, entry);
+  return cuda::most_in_cluster(device, entry, {1, max_threads<Body>(), dynamic},
                                cuda::known_most_in_cluster<Shared, Body>);
 }
 
@@ -117,8 +120,8 @@ void cluster_kernel(StreamRef stream, Clusters grid, const Body& body) {
   if (grid.clusters <= 0) return;
   void* arguments[] = {const_cast<Body*>(&body)};
   const void* const entry = reinterpret_cast<const void*>(&cuda::cluster_entry<Shared, Body>);
-  cuda::allow_dynamic<Shared, Body>(stream.device(), entry);
-  cuda::launch(stream, entry, grid, dynamic_bytes<Body>(), arguments, kernel_name<Body>());
+  const int64_t dynamic = cuda::dynamic_bytes_on<Shared, Body>(stream.device(), entry);
+  cuda::launch(stream, entry, grid, dynamic, arguments, kernel_name<Body>());
 }
 
 }  // namespace encore::device

@@ -7,6 +7,7 @@
 //   Out finish(Acc)
 //   kBatch                              packs a thread asks for before it waits for the first; 1 where `take` is long
 //   kLooksUp                            optional: `take` looks something up by the value, so it is told none but x's
+//   kSpreads                            optional: blocks are few, and to be spread over multiprocessors
 #pragma once
 #include <algorithm>
 
@@ -59,6 +60,7 @@ struct Merging {
   using Acc = typename F::Acc;
   using Out = typename F::Out;
   static constexpr int kBatch = 4;
+  static constexpr bool kSpreads = true;
   F f;
   DEVICE_FN Acc zero() const { return f.zero(); }
   DEVICE_FN void take(Acc& acc, const In& part, int64_t) const { acc = f.merge(acc, part); }
