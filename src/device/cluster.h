@@ -4,8 +4,8 @@
 // calls body(b, shared) for every block and, once this is done for all of a cluster, body.join(b, shared, cluster).
 // Between the two Shared keeps what it holds, of which from then on nobody may write what another block reads;
 // registers keep nothing. A body with `kDynamicBytes` has so much dynamic shared memory, which no other block sees.
-// One with `kSpreads` asks for a third of a multiprocessor's instead: blocks of a launch that begins early gather on the
-// few multiprocessors which are free first, and crowd there while the others are idle. So no more than two do.
+// One with `kSpreads` asks for a third of a multiprocessor's instead: blocks of a launch that begins early gather on
+// the few multiprocessors which are free first, and crowd there while the others are idle. So no more than two do.
 #pragma once
 #include "device/launch.h"
 

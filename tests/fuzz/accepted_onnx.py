@@ -308,6 +308,19 @@ ACCEPTED = [
         "ScatterElements ScatterND", SERVED, "the CPU EP reduces no booleans", says("bool data type is not supported")
     ),
     Accepted("MaxRoiPool", REFUSED, "an image of nothing", says("has nothing to pool")),
+    Accepted("MaxRoiPool", REFUSED, "the CPU EP overlooks dimensions beyond the fourth", says("height and width")),
+    Accepted(
+        "ReverseSequence",
+        SERVED,
+        "lengths of sequences of nothing: they are in device memory, where nobody looks at them",
+        lambda finding: finding.node.inputs[0].array.size == 0,
+    ),
+    Accepted(
+        "QuantizeLinear",
+        SERVED,
+        "the CPU EP wants scales of the input's type",
+        lambda finding: finding.node.inputs[0].array.dtype != finding.node.inputs[1].array.dtype,
+    ),
     Accepted("DeformConv", REFUSED, "an image of nothing", says("the window spans")),
     Accepted("LpPool", SERVED, "the CPU EP refuses to pool nothing", says("pool_attributes.h")),
     Accepted(

@@ -109,7 +109,7 @@ ACCEPTED = [
     Accepted("Cast CastLike", VALUES, "the CPU EP takes float8's -0 for true", minus_zero_as_boolean),
     Accepted("QuantizeLinear", VALUES, "what is far below zero the CPU EP makes the largest", beyond_when_quantized),
     Accepted(
-        "MatMulInteger ConvInteger MatMul FusedMatMul",
+        "MatMulInteger ConvInteger MatMul FusedMatMul TransposeMatMul",
         VALUES,
         "sums of nothing are left as they were by the CPU EP",
         adds_up_to_nothing,
