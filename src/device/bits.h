@@ -1,4 +1,4 @@
-// Bits of a word: how many are set, and where the lowest of them stands.
+// Bits of a word: how many are set, where the lowest of them stands, and the lowest so many.
 #pragma once
 #include <bit>
 #include <cstdint>
@@ -21,6 +21,17 @@ DEVICE_FN int lowest_bit(uint32_t word) {
   return __ffs(int(word)) - 1;
 #else
   return std::countr_zero(word);
+#endif
+}
+
+// A word of which so many are set, from the lowest on; all if that is more than it has.
+DEVICE_FN uint32_t low_bits(int count) {
+#ifdef __CUDA_ARCH__
+  uint32_t bits;
+  asm("bmsk.clamp.b32 %0, 0, %1;" : "=r"(bits) : "r"(count));
+  return bits;
+#else
+  return count < 32 ? (uint32_t(1) << count) - 1 : ~uint32_t(0);
 #endif
 }
 

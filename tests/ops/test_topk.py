@@ -119,6 +119,24 @@ def test_rows_of_warps(shape, k, dtype):
         check(topk(floats(*shape), k, dtype=dtype, opset=24, misaligned=misaligned, reference=by_numpy))
 
 
+# A block for each row: of one warp, of several and of all that there may be; at the borders of what threads keep.
+WIDE = [
+    *[((3, n), k) for n in (761, 768, 769, 1017, 1025, 1500, 1501, 1537, 2041, 2042, 2048, 2049) for k in (1, 8, 16)],
+    *[((2, n), k) for n in (3000, 4096, 4100, 6001, 8192, 8193, 16384, 16385, 32761, 32768) for k in (2, 5, 16)],
+    ((1200, 1501), 8),
+]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape, k", WIDE)
+def test_wide_rows(shape, k, dtype):
+    for largest in (0, 1):
+        by = lambda x, k, largest=largest: by_numpy(x, k, largest=largest)  # noqa: E731
+        for misaligned in (False, True):
+            check(topk(floats(*shape), k, {"largest": largest}, dtype=dtype, opset=24, misaligned=misaligned,
+                       reference=by))  # fmt: skip
+
+
 def in_order(rows, columns):
     return np.tile(np.arange(columns, dtype=np.float32), (rows, 1))
 
@@ -129,12 +147,21 @@ def in_few_threads(rows, columns):
     return x + 10 * (np.arange(columns) // 8 % 32 < 15)
 
 
+def in_few_warps(rows, columns):
+    """All that is good lies in a few lanes of every warp, the same ones."""
+    x = floats(rows, columns)
+    return x + 10 * (np.arange(columns) // 8 % 32 < 3)
+
+
 UNLIKE_NOISE = {
     "ascending": in_order,
     "descending": lambda *shape: -in_order(*shape),
     "equal": lambda *shape: np.ones(shape, np.float32),
     "two-values": lambda *shape: (floats(*shape) > 0).astype(np.float32),
     "in-few-threads": in_few_threads,
+    "in-few-warps": in_few_warps,
+    "few-values": lambda *shape: np.round(3 * floats(*shape)),
+    "hardly-any": lambda *shape: np.maximum(floats(*shape) - 2.99, 0),
     "infinite": lambda *shape: np.where(floats(*shape) > 0, np.inf, -np.inf).astype(np.float32),
     "mostly-nan": lambda *shape: np.where(floats(*shape) > -0.8, np.nan, floats(*shape)).astype(np.float32),
     "all-nan": lambda *shape: np.full(shape, np.nan, np.float32),
@@ -160,6 +187,7 @@ UNLIKE_NOISE = {
             ((1, 20000), 300),
         ],
         *[((1, 70001), 20), ((1100, 2100), 5)],
+        *[((5, 1501), 8), ((5, 2048), 16), ((3, 3001), 8), ((3, 8192), 8), ((2, 8190), 16), ((2, 30001), 3)],
     ],
 )
 @pytest.mark.parametrize("kind", UNLIKE_NOISE)

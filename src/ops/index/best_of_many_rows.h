@@ -15,13 +15,12 @@ struct BestOfManyRows : RowPiece<T> {
   using typename Base::Item;
   using typename Base::Kept;
   using typename Base::Key;
+  using typename Base::Limit;
   using typename Base::Wide;
   static constexpr int kMost = 16;  // of k
   static constexpr int kMaxThreads = 64, kWarps = kMaxThreads / 32;
   static constexpr int kPiece = Base::kPiece;
-  static constexpr int kRoom = 64, kOfLoad = 16 / int(sizeof(Item));
-  // Other types are too rare for a second way.
-  static constexpr bool kHasAtOnce = device::kIsHalf<T> || std::is_same_v<T, float>;
+  static constexpr int kRoom = 64, kOfLoad = Base::kOfLoad;
   struct alignas(16) List {
     Item items[kRoom + kOfLoad], best[kMost];
     int taken;
@@ -38,7 +37,7 @@ struct BestOfManyRows : RowPiece<T> {
       // There is always one; and it is the same for all lanes, which the compiler only knows of what they agreed on.
       const uint32_t row = warp.least([&](int) { return own < task.rows ? own : task.rows - 1; });
       List& list = s.lists[warp.index()];
-      if constexpr (kHasAtOnce) {
+      if constexpr (Base::kCommon) {
         if (at_once && find_at_once(warp, list, row)) return;
       }
       find(warp, list, row);
@@ -46,11 +45,6 @@ struct BestOfManyRows : RowPiece<T> {
   }
 
  private:
-  struct Limit {
-    Wide key;
-    T number;
-  };
-
   // False if more than a lane has room for are as good as the lanes' k-th.
   DEVICE_FN bool find_at_once(const device::Warp& warp, List& list, uint32_t row) const {
     const Key* const from = this->row_at(row);
@@ -64,7 +58,7 @@ struct BestOfManyRows : RowPiece<T> {
         UNROLL for (int u = 0; u < Base::kKeep; ++u) kept[lane].set(u, device::flipped(kept[lane][u], this->flip));
       most[lane] = best_of(kept[lane]);
     });
-    const Limit limit = limit_of(warp, most);
+    const Limit limit = this->limit_of(warp, most);
     const int found = warp.sum([&](int lane) {
       mask[lane] = this->until(kept[lane], limit.number);
       return device::set_bits(mask[lane]);
@@ -90,7 +84,7 @@ struct BestOfManyRows : RowPiece<T> {
       list.items[lane] = own[lane];
     });
     warp.lanes([&](int lane) {
-      const int rank = rank_of(own[lane], list, found);
+      const int rank = this->rank_of(own[lane], list.items, found);
       if ((rank >= task.k) | (lane >= found)) return;
       const uint64_t to = uint64_t(row) * uint32_t(task.k) + uint32_t(rank);
       task.values[to] = value[lane];
@@ -113,7 +107,7 @@ struct BestOfManyRows : RowPiece<T> {
         this->arrange(kept[lane], start, lane);
         most[lane] = best_of(kept[lane]);
       });
-      if (start <= 0) limit = limit_of(warp, most);
+      if (start <= 0) limit = this->limit_of(warp, most);
       int more = 0;
       // A NaN that comes last hides the lane's other elements.
       if (start <= 0 || warp.votes([&](int lane) { return !(most[lane] < limit.number); }) != 0) {
@@ -148,36 +142,6 @@ struct BestOfManyRows : RowPiece<T> {
     UNROLL for (int u = 1; u < Base::kKeep; ++u) most = device::larger_of_each(most, kept[u]);
     return device::largest(most);
   }
-  // The k-th of the lanes' best, or one that comes hardly after it.
-  DEVICE_FN Limit limit_of(const device::Warp& warp, device::PerThread<T, 32>& best) const {
-    const auto key_of = [&](int lane) { return this->key_of(Key(std::bit_cast<Key>(best[lane]) ^ this->flip)); };
-    // There is room for the lane, or else it takes some of the last bits, so that no two are the same.
-    constexpr int kMore = sizeof(Key) <= 2 ? 16 : 0;
-    constexpr Wide kLanes = kMore ? 0xffff : 31;
-    device::PerThread<Wide, 32> left;
-    warp.lanes([&](int lane) { left[lane] = (Wide(key_of(lane)) << kMore & ~kLanes) | Wide(lane); });
-    Wide last = warp.least([&](int lane) { return left[lane]; });
-    const auto go_on = [&] {
-      last = warp.least([&](int lane) {
-        if (left[lane] == last) left[lane] = Wide(~Wide(0));
-        return left[lane];
-      });
-    };
-    if constexpr (kHasAtOnce) {
-      const auto go_on_for = [&]<int kTimes>() { UNROLL for (int i = 0; i < kTimes; ++i) go_on(); };
-      if (task.k > 1) go_on_for.template operator()<3>();
-      if (task.k > 4) go_on_for.template operator()<4>();
-      if (task.k > 8) go_on_for.template operator()<8>();
-    } else {
-      NO_UNROLL for (int i = 1; i < task.k; ++i) go_on();
-    }
-    if constexpr (kMore != 0)
-      return {last >> kMore, warp.from(int(last & 31), [&](int lane) { return best[lane]; })};
-    else
-      return limit_at(last | kLanes);
-  }
-  DEVICE_FN Limit limit_at(Wide key) const { return {key, this->number(key)}; }
-
   // Those that are chosen go to the list, in any order. It has `listed` before and so many more in the end.
   DEVICE_FN void list_few(const device::Warp& warp, typename Base::Masks& mask, List& list, int listed, int chosen,
                           int start) const {
@@ -205,22 +169,13 @@ struct BestOfManyRows : RowPiece<T> {
       }
     });
   }
-  // How many of those that are listed come before one of them.
-  DEVICE_FN static int rank_of(const Item& item, const List& list, int found) {
-    int rank = 0;
-    NO_UNROLL for (int i = 0; i < found; i += kOfLoad) {
-      const auto some = device::load_pack<kOfLoad>(list.items + i, true);
-      UNROLL for (int n = 0; n < kOfLoad; ++n) rank = some.at[n].counted_before(item, rank);
-    }
-    return rank;
-  }
   // f(rank, item) for the best k of what is listed.
   template <class F>
   DEVICE_FN void each_best(const device::Warp& warp, const List& list, int found, F f) const {
     warp.lanes([&](int lane) {
       NO_UNROLL for (int i = lane; i < found; i += 32) {
         const Item mine = list.items[i];
-        const int rank = rank_of(mine, list, found);
+        const int rank = this->rank_of(mine, list.items, found);
         if (rank < task.k) f(rank, mine);
       }
     });
@@ -232,7 +187,7 @@ struct BestOfManyRows : RowPiece<T> {
     warp.lanes([&](int lane) {
       if (lane < task.k) list.items[lane] = list.best[lane];
     });
-    return limit_at(list.best[task.k - 1].key());
+    return this->limit_at(list.best[task.k - 1].key());
   }
 };
 

@@ -33,7 +33,14 @@ struct RowPiece {
   static constexpr bool kFloating = !std::is_integral_v<T>;
   static constexpr int kPack = device::pack_size<T>(), kKeep = std::is_same_v<T, float> ? 8 : std::min(4, 32 / kPack);
   static constexpr int kPiece = 32 * kKeep * kPack;
+  static constexpr int kOfLoad = 16 / int(sizeof(Item));
+  // Other types are too rare for ways of their own.
+  static constexpr bool kCommon = device::kIsHalf<T> || std::is_same_v<T, float>;
   using Values = device::Pack<T, kPack>;
+  struct Limit {
+    Wide key;
+    T number;  // flipped
+  };
   // Flipped, so that the best is the largest.
   struct Kept {
     device::Granule packs[kKeep];
@@ -101,6 +108,45 @@ struct RowPiece {
     }
     if (flip == 0) return;
     UNROLL for (int u = 0; u < kKeep; ++u) kept.set(u, device::flipped(kept[u], flip));
+  }
+  // The k-th of the lanes' best, or one that comes hardly after it.
+  DEVICE_FN Limit limit_of(const device::Warp& warp, device::PerThread<T, 32>& best) const {
+    const auto key_at = [&](int lane) { return key_of(Key(std::bit_cast<Key>(best[lane]) ^ flip)); };
+    // There is room for the lane, or else it takes some of the last bits, so that no two are the same.
+    constexpr int kMore = sizeof(Key) <= 2 ? 16 : 0;
+    constexpr Wide kLanes = kMore ? 0xffff : 31;
+    device::PerThread<Wide, 32> left;
+    warp.lanes([&](int lane) { left[lane] = (Wide(key_at(lane)) << kMore & ~kLanes) | Wide(lane); });
+    Wide last = warp.least([&](int lane) { return left[lane]; });
+    const auto go_on = [&] {
+      last = warp.least([&](int lane) {
+        if (left[lane] == last) left[lane] = Wide(~Wide(0));
+        return left[lane];
+      });
+    };
+    if constexpr (kCommon) {
+      const auto go_on_for = [&]<int kTimes>() { UNROLL for (int i = 0; i < kTimes; ++i) go_on(); };
+      if (task.k > 1) go_on_for.template operator()<3>();
+      if (task.k > 4) go_on_for.template operator()<4>();
+      if (task.k > 8) go_on_for.template operator()<8>();
+    } else {
+      NO_UNROLL for (int i = 1; i < task.k; ++i) go_on();
+    }
+    if constexpr (kMore != 0)
+      return {last >> kMore, warp.from(int(last & 31), [&](int lane) { return best[lane]; })};
+    else
+      return limit_at(last | kLanes);
+  }
+  DEVICE_FN Limit limit_at(Wide key) const { return {key, number(key)}; }
+
+  // How many of those that are listed, in whole packs, come before one of them.
+  DEVICE_FN static int rank_of(const Item& item, const Item* list, int found) {
+    int rank = 0;
+    NO_UNROLL for (int i = 0; i < found; i += kOfLoad) {
+      const auto some = device::load_pack<kOfLoad>(list + i, true);
+      UNROLL for (int n = 0; n < kOfLoad; ++n) rank = some.at[n].counted_before(item, rank);
+    }
+    return rank;
   }
   // Which bit stands for the j-th element of a pack: halves are compared in pairs.
   DEVICE_FN static constexpr int bit_of(int pack, int j) {

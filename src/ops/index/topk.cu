@@ -1,9 +1,10 @@
 // TopK. Short rows: each element counts those that come before it. Few of a row: what best_of_narrow_rows.h,
-// best_of_many_rows.h and best_rows.h have, the last of them a block for each row; half of a row that a warp holds:
-// sorted_best_of_rows.h. More of a long row: a block, or several that leave the best of their parts to the next round,
-// find the last one that is wanted digit by digit. Many: a sort.
+// best_of_many_rows.h, best_of_wide_rows.h and best_rows.h have, the last two a block for each row; half of a row that
+// a warp holds: sorted_best_of_rows.h. More of a long row: a block, or several that leave the best of their parts to
+// the next round, find the last one that is wanted digit by digit. Many: a sort.
 #include <algorithm>
 #include <bit>
+#include <cstdlib>
 
 #include "device/device.h"
 #include "device/divide.h"
@@ -11,6 +12,7 @@
 #include "ops/dispatch.h"
 #include "ops/index/best_of_many_rows.h"
 #include "ops/index/best_of_narrow_rows.h"
+#include "ops/index/best_of_wide_rows.h"
 #include "ops/index/best_rows.h"
 #include "ops/index/ordering.h"
 #include "ops/index/sort_rows.h"
@@ -296,6 +298,16 @@ bool best_of_many_rows(Context& context, const Ordering& order, const Key* x, in
   }
   if (k > Kernel::kMost) return false;
   const int64_t many = 8 * int64_t(device::multiprocessors(stream.device()));
+  if constexpr (Kernel::kCommon) {
+    const auto tried = [](const char* name, int otherwise) {
+      const char* const given = std::getenv(name);
+      return given ? std::atoi(given) : otherwise;
+    };
+    const bool at_once = reach == columns && columns <= Kernel::kPiece;
+    if (!at_once && tried("TRY_TOPK_WIDE", 1) != 0 && (rows >= many || tried("TRY_TOPK_FEW", 1) != 0) &&
+        find_best_of_wide_rows<T>(stream, task))
+      return true;
+  }
   if (reach > (std::is_same_v<T, float> ? 1 : 2) * Kernel::kPiece && rows < many) return false;
   const int warps = rows < many ? 1 : Kernel::kWarps;  // few, for rows of a block wait for one another
   find_best_of_each<T>(stream, task, warps);
