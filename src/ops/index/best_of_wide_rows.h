@@ -18,9 +18,7 @@ struct BestOfWideRows : RowPiece<T> {
   using typename Base::Item;
   using typename Base::Key;
   using typename Base::Limit;
-  using typename Base::Values;
   using typename Base::Wide;
-  static constexpr int kMost = 16;  // of k
   static constexpr int kMaxThreads = 512;
   static constexpr int kKeep = 8;                           // granules of a thread
   static constexpr int kLeast = 3;                          // of them that all have
