@@ -243,7 +243,8 @@ struct BestOfWideRows : RowPiece<T> {
   }
 };
 
-// False if the rows are too narrow or too wide for it.
+// False if the rows are too narrow or too wide for it, or are many that a warp has: then warps of larger blocks are
+// faster.
 template <class T>
 bool find_best_of_wide_rows(StreamRef stream, const BestOfEach<UnsignedOf<sizeof(T)>>& task) {
   using Kernel = BestOfWideRows<T>;
@@ -254,6 +255,7 @@ bool find_best_of_wide_rows(StreamRef stream, const BestOfEach<UnsignedOf<sizeof
   while (int64_t(Kernel::kKeep * kPack) << log < reach) ++log;
   const int threads = 1 << log;
   if (threads > Kernel::kMaxThreads || task.columns <= Kernel::kLeast * kPack * threads) return false;
+  if (threads == 32 && task.rows >= 8 * device::multiprocessors(stream.device())) return false;
   device::block_kernel<typename Kernel::Shared>(stream, {int64_t(task.rows), threads}, Kernel{row_piece<T>(task), log});
   return true;
 }

@@ -4,7 +4,6 @@
 // the next round, find the last one that is wanted digit by digit. Many: a sort.
 #include <algorithm>
 #include <bit>
-#include <cstdlib>
 
 #include "device/device.h"
 #include "device/divide.h"
@@ -299,14 +298,8 @@ bool best_of_many_rows(Context& context, const Ordering& order, const Key* x, in
   if (k > Kernel::kMost) return false;
   const int64_t many = 8 * int64_t(device::multiprocessors(stream.device()));
   if constexpr (Kernel::kCommon) {
-    const auto tried = [](const char* name, int otherwise) {
-      const char* const given = std::getenv(name);
-      return given ? std::atoi(given) : otherwise;
-    };
     const bool at_once = reach == columns && columns <= Kernel::kPiece;
-    if (!at_once && tried("TRY_TOPK_WIDE", 1) != 0 && (rows >= many || tried("TRY_TOPK_FEW", 1) != 0) &&
-        find_best_of_wide_rows<T>(stream, task))
-      return true;
+    if (!at_once && find_best_of_wide_rows<T>(stream, task)) return true;
   }
   if (reach > (std::is_same_v<T, float> ? 1 : 2) * Kernel::kPiece && rows < many) return false;
   const int warps = rows < many ? 1 : Kernel::kWarps;  // few, for rows of a block wait for one another
