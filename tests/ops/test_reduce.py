@@ -109,6 +109,15 @@ def test_split_outputs(shape, axis, dtype):
         check(case("ReduceMax", x, (axis,), dtype, misaligned=misaligned))
 
 
+@pytest.mark.parametrize("width", [1, 2, 3, 5, 8, 9])
+def test_few_outputs_of_many_splits(width):
+    """Lanes that merge splits are as many as outputs, up to eight."""
+    x = integers("int32", 700001, width)
+    check(case("ReduceSum", x, (0,)))
+    check(case("ReduceSum", np.ascontiguousarray(x.T), (1,)))
+    check(case("ReduceMin", x.astype(np.float32), (0,)))
+
+
 # Columns whose rows the blocks of a cluster share out, aligned and not: few of them, which lie in the cache; many, for
 # one launch and for two; whole rows side by side and parts of them, one run and several.
 CLUSTERS = [

@@ -29,7 +29,6 @@ struct ReduceColumns {
   static constexpr int kAtOnce = 8;         // accumulators that are merged
   static_assert(device::kMostWithRoom <= kAtOnce);
   static constexpr bool kBeginsEarly = true;  // it has to find out first where its rows are
-  static constexpr bool kSpreads = device::spreads<F>();
   // Packs lie an accumulator apart from one another, for neighbouring threads to write to banks of their own.
   static constexpr int kApart = kPack > 1;
   struct Shared {

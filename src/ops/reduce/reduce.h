@@ -2,24 +2,11 @@
 // run.
 #pragma once
 #include "ops/reduce/columns.h"
+#include "ops/reduce/merge_parts.h"
 #include "ops/reduce/runs.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
-
-// The second launch, if outputs were split.
-template <class F>
-void merge_parts(Context& context, const Results<F>& results, const F& f) {
-  if (results.splits == 1) return;
-  // Parts are rows of an output each, one row for each split.
-  ReducePlan merging;
-  merging.run = results.outputs;
-  merging.reduced.rank = 1;
-  merging.reduced.count = results.splits;
-  merging.reduced.strides[0] = results.outputs;
-  reduce_columns(context, merging, results.parts, Results<Merging<F>>{results.y, nullptr, results.outputs, 1},
-                 Merging<F>{f}, false);
-}
 
 // Reduces x into y, which has plan.outputs() elements.
 template <class F>

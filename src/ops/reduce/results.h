@@ -7,7 +7,6 @@
 //   Out finish(Acc)
 //   kBatch                              packs a thread asks for before it waits for the first; 1 where `take` is long
 //   kLooksUp                            optional: `take` looks something up by the value, so it is told none but x's
-//   kSpreads                            optional: blocks are few, and to be spread over multiprocessors
 #pragma once
 #include <algorithm>
 
@@ -23,7 +22,7 @@ using device::Pack;
 using device::PerThread;
 
 // Finished to `y`, or, where outputs are too few to fill the GPU and each is split, into parts[split * outputs +
-// output], which a second launch merges.
+// output], which a second launch merges (merge_parts.h).
 template <class F>
 struct Results {
   typename F::Out* y;
@@ -51,21 +50,6 @@ struct Results {
           context.scratch(size_t(checked_product(outputs, splits)) * sizeof(typename F::Acc)));
     return chunk;
   }
-};
-
-// Merges what splits left: a reduction of parts.
-template <class F>
-struct Merging {
-  using In = typename F::Acc;
-  using Acc = typename F::Acc;
-  using Out = typename F::Out;
-  static constexpr int kBatch = 4;
-  static constexpr bool kSpreads = true;
-  F f;
-  DEVICE_FN Acc zero() const { return f.zero(); }
-  DEVICE_FN void take(Acc& acc, const In& part, int64_t) const { acc = f.merge(acc, part); }
-  DEVICE_FN Acc merge(const Acc& a, const Acc& b) const { return f.merge(a, b); }
-  DEVICE_FN Out finish(const Acc& acc) const { return f.finish(acc); }
 };
 
 }  // namespace encore::ops
