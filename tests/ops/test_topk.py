@@ -119,11 +119,15 @@ def test_rows_of_warps(shape, k, dtype):
         check(topk(floats(*shape), k, dtype=dtype, opset=24, misaligned=misaligned, reference=by_numpy))
 
 
-# A block for each row: of one warp, of several and of all that there may be; at the borders of what threads keep.
+# A block for each row: of one warp, of several and of all that there may be; at the borders of what threads keep. Many
+# rows that warps of a block have.
 WIDE = [
     *[((3, n), k) for n in (761, 768, 769, 1017, 1025, 1500, 1501, 1537, 2041, 2042, 2048, 2049) for k in (1, 8, 16)],
     *[((2, n), k) for n in (3000, 4096, 4100, 6001, 8192, 8193, 16384, 16385, 32761, 32768) for k in (2, 5, 16)],
-    ((1200, 1501), 8),
+    *[
+        ((1061, n), k)
+        for n, k in [(703, 8), (761, 3), (762, 3), (1025, 1), (1501, 8), (1529, 16), (1530, 4), (1536, 5)]
+    ],
 ]
 
 
@@ -188,6 +192,7 @@ UNLIKE_NOISE = {
         ],
         *[((1, 70001), 20), ((1100, 2100), 5)],
         *[((5, 1501), 8), ((5, 2048), 16), ((3, 3001), 8), ((3, 8192), 8), ((2, 8190), 16), ((2, 30001), 3)],
+        *[((1059, 1501), 8), ((1059, 703), 5)],
     ],
 )
 @pytest.mark.parametrize("kind", UNLIKE_NOISE)

@@ -1,16 +1,16 @@
-// The best few of many rows that are wider than what a warp keeps at once: a block has a row, all of which is on its
-// way at the same time, and keeps of each four elements the best. The k-th of the best of 32 parts of the row is no
-// better than the k-th of all, so that few fours have something that is: those are listed and looked at again by one
-// warp, for which each of the elements that are left counts how many come before it. Rows of which too much is as good
-// as that, or all that is good lies in few parts, are searched for their k-th bit by bit.
+// The best few of many rows that are wider than what a warp keeps at once: a block has a row, or each of its warps one,
+// all of which is on its way at the same time, and keeps of each four elements the best. The k-th of the best of 32
+// parts of the row is no better than the k-th of all, so that few fours have something that is: those are listed and
+// looked at again by one warp, for which each of the elements that are left counts how many come before it. Rows of
+// which too much is as good as that, or all that is good lies in few parts, are searched for their k-th bit by bit.
 #pragma once
 #include "ops/index/row_piece.h"
 #include "ops/reduce/team.h"
 
 namespace encore::ops {
 
-// T is a half or a float.
-template <class T>
+// T is a half or a float. A block has kRows, a warp for each if they are several.
+template <class T, int kRows>
 struct BestOfWideRows : RowPiece<T> {
   using Base = RowPiece<T>;
   using Base::kPack;
@@ -19,50 +19,65 @@ struct BestOfWideRows : RowPiece<T> {
   using typename Base::Key;
   using typename Base::Limit;
   using typename Base::Wide;
-  static constexpr int kMaxThreads = 512;
-  static constexpr int kKeep = 8;                           // granules of a thread
+  static constexpr int kMaxThreads = kRows > 1 ? 32 * kRows : 512;
+  static constexpr int kKeep = kRows > 1 ? 6 : 8;           // granules of a thread
   static constexpr int kLeast = 3;                          // of them that all have
   static constexpr int kWays = device::kIsHalf<T> ? 2 : 1;  // halves are compared in pairs
   static constexpr int kFours = 64, kRoom = 4 * kFours;
   using Best = device::Pack<T, kWays>;
-  struct Shared {
+  struct Found {
     alignas(16) Item items[kRoom + Base::kOfLoad];
-    Best best[kMaxThreads];
     int fours[kFours];  // columns of their first elements
     int listed, found;
     Wide limit;
   };
+  struct Shared {
+    Found of[kRows];
+    Best best[kMaxThreads];
+  };
 
-  int threads_log;  // of a block
+  int threads_log;  // of a row
 
   DEVICE_FN void operator()(device::Block<Shared>& b, const Shared& s) const {
-    const Row row = row_of(uint32_t(b.index()));
+    const int threads = kRows > 1 ? 32 : b.size();  // of a row
+    const uint32_t first = uint32_t(b.index()) * kRows;
+    const auto place_of = [&](int t) { return kRows > 1 ? t / 32 : 0; };
     device::PerThread<Bests, kMaxThreads> kept;
     b.threads([&](int t, Shared& s) {
-      s.best[t] = keep(kept[t], row, t, b.size());
-      if (t == 0) s.listed = 0;
+      const int own = t % threads;
+      s.best[t] = keep(kept[t], row_of(first + place_of(t)), own, threads);
+      if (own == 0) s.of[place_of(t)].listed = 0;
     });
     device::for_each_warp(b, [&](const device::Warp& warp, Shared& s) {
+      const int place = place_of(32 * warp.index());
+      const Row row = row_of(first + place);
+      Found& found = s.of[place];
       device::PerThread<T, 32> best;
       warp.lanes([&](int lane) {
-        Best most = s.best[lane];
-        NO_UNROLL for (int t = lane + 32; t < b.size(); t += 32) most = device::larger_of_each(most, s.best[t]);
+        Best most = s.best[32 * place + lane];
+        NO_UNROLL for (int t = lane + 32; t < threads; t += 32) most = device::larger_of_each(most, s.best[t]);
         best[lane] = most.at[0];
       });
       const Limit limit = this->limit_of(warp, best);
       warp.lanes([&](int lane) {
-        const int t = warp.index() * 32 + lane;
-        if (t == 0) s.limit = limit.key;
+        const int t = warp.index() * 32 + lane, own = t % threads;
+        if (own == 0) found.limit = limit.key;
         if (limit.key < this->last_key())
-          list_fours(s, row, t, b.size(), until(kept[t], limit.number));
+          list_fours(found, row, own, threads, until(kept[t], limit.number));
         else
-          s.listed = kFours + 1;
+          found.listed = kFours + 1;
       });
     });
-    const bool has_all = s.listed <= kFours;
-    if (!has_all) search(b, s, row);
+    uint32_t all = 0;  // bits for the rows whose best are listed
+    for (int place = 0; place < kRows; ++place) all |= uint32_t(s.of[place].listed <= kFours) << place;
+    for (int place = 0; place < kRows; ++place) {
+      if ((all >> place & 1) == 0) search(b, s, row_of(first + place), place);
+    }
     device::for_each_warp(b, [&](const device::Warp& warp, Shared& s) {
-      if (warp.index() == 0) put(warp, s, row, has_all ? gather(warp, s, row.from) : task.k);
+      if (warp.index() >= kRows || first + warp.index() >= task.rows) return;
+      const Row row = row_of(first + warp.index());
+      Found& found = s.of[warp.index()];
+      put(warp, found, row, (all >> warp.index() & 1) != 0 ? gather(warp, found, row.from) : task.k);
     });
   }
 
@@ -77,7 +92,9 @@ struct BestOfWideRows : RowPiece<T> {
     Best of[kKeep];
   };
 
+  // The last one again where there are no more.
   DEVICE_FN Row row_of(uint32_t row) const {
+    if (kRows > 1 && row >= task.rows) row = task.rows - 1;
     const Key* const from = this->row_at(row);
     const int before = this->before(from), end = before + task.columns;
     return {row, from, before, end, int(unsigned(end - 1) / kPack >> threads_log)};
@@ -143,7 +160,7 @@ struct BestOfWideRows : RowPiece<T> {
     }
     return bits;
   }
-  DEVICE_FN static void list_fours(Shared& s, const Row& row, int t, int threads, uint32_t bits) {
+  DEVICE_FN static void list_fours(Found& s, const Row& row, int t, int threads, uint32_t bits) {
     if (bits == 0) return;
     const int count = device::set_bits(bits);
     int to = device::atomic_add(&s.listed, count);
@@ -155,7 +172,7 @@ struct BestOfWideRows : RowPiece<T> {
   }
 
   // Lists the elements that do not come after the limit, in any order, and returns how many.
-  DEVICE_FN int gather(const device::Warp& warp, Shared& s, const Key* from) const {
+  DEVICE_FN int gather(const device::Warp& warp, Found& s, const Key* from) const {
     constexpr int kEach = 2;
     const int all = 4 * s.listed;
     const Wide limit = s.limit;
@@ -182,7 +199,7 @@ struct BestOfWideRows : RowPiece<T> {
     }
     return found;
   }
-  DEVICE_FN void put(const device::Warp& warp, Shared& s, const Row& row, int found) const {
+  DEVICE_FN void put(const device::Warp& warp, Found& s, const Row& row, int found) const {
     warp.lanes([&](int lane) {
       if (lane < Base::kOfLoad) s.items[found + lane] = Item::last();
     });
@@ -201,7 +218,7 @@ struct BestOfWideRows : RowPiece<T> {
   }
 
   // Lists the best k. Mostly many elements have the key of the limit, which is the k-th then.
-  DEVICE_FN void search(device::Block<Shared>& b, const Shared& s, const Row& row) const {
+  DEVICE_FN void search(device::Block<Shared>& b, const Shared& s, const Row& row, int place) const {
     const Key* const from = row.from;
     const auto before = [&](Wide key) {
       return b.reduce(
@@ -214,49 +231,56 @@ struct BestOfWideRows : RowPiece<T> {
           Plus());
     };
     Wide key = 0, bit = 0;
-    NO_UNROLL for (Wide tried = s.limit;; tried = key | bit) {
+    NO_UNROLL for (Wide tried = s.of[place].limit;; tried = key | bit) {
       const bool is_few = before(tried) < task.k;
       if (is_few) key = tried;
       if (bit == 0 ? is_few : bit == 1) break;
       bit = bit == 0 ? Wide(1) << (8 * sizeof(Key) - 1) : bit / 2;
     }
     b.threads([&](int t, Shared& s) {
-      if (t == 0) s.found = 0;
+      if (t == 0) s.of[place].found = 0;
     });
     b.threads([&](int t, Shared& s) {
       for (int i = t; i < task.columns; i += b.size()) {
         const Wide own = this->key_of(from[i]);
-        if (own < key) s.items[device::atomic_add(&s.found, 1)] = Item::of(Key(own), i);
+        if (own < key) s.of[place].items[device::atomic_add(&s.of[place].found, 1)] = Item::of(Key(own), i);
       }
     });
-    int found = s.found;
+    int found = s.of[place].found;
     NO_UNROLL for (int start = 0; found < task.k; start += b.size()) {
       device::PerThread<int, kMaxThreads> rank;
       const auto has_key = [&](int t) { return start + t < task.columns && this->key_of(from[start + t]) == key; };
       const int more = b.scan(
           rank, 0, [&](int t) { return int(has_key(t)); }, Plus());
       b.threads([&](int t, Shared& s) {
-        if (has_key(t) && found + rank[t] < task.k) s.items[found + rank[t]] = Item::of(Key(key), start + t);
+        if (has_key(t) && found + rank[t] < task.k) s.of[place].items[found + rank[t]] = Item::of(Key(key), start + t);
       });
       found += more;
     }
   }
 };
 
-// False if the rows are too narrow or too wide for it, or are many that a warp has: then warps of larger blocks are
-// faster.
+// False if the rows are too narrow or too wide for it, or a warp would have each of many, for which it has no room at
+// once.
 template <class T>
 bool find_best_of_wide_rows(StreamRef stream, const BestOfEach<UnsignedOf<sizeof(T)>>& task) {
-  using Kernel = BestOfWideRows<T>;
-  constexpr int kPack = Kernel::kPack;
+  constexpr int kRows = 4;
+  using Alone = BestOfWideRows<T, 1>;
+  using Together = BestOfWideRows<T, kRows>;
+  constexpr int kPack = Alone::kPack;
   const int64_t reach =
       task.columns + (task.columns % kPack == 0 && device::is_pack_aligned<kPack>(task.x) ? 0 : kPack - 1);
   int log = 5;
-  while (int64_t(Kernel::kKeep * kPack) << log < reach) ++log;
+  while (int64_t(Alone::kKeep * kPack) << log < reach) ++log;
   const int threads = 1 << log;
-  if (threads > Kernel::kMaxThreads || task.columns <= Kernel::kLeast * kPack * threads) return false;
-  if (threads == 32 && task.rows >= 8 * device::multiprocessors(stream.device())) return false;
-  device::block_kernel<typename Kernel::Shared>(stream, {int64_t(task.rows), threads}, Kernel{row_piece<T>(task), log});
+  if (threads > Alone::kMaxThreads || task.columns <= Alone::kLeast * kPack * threads) return false;
+  if (threads > 32 || task.rows < 8 * device::multiprocessors(stream.device())) {
+    device::block_kernel<typename Alone::Shared>(stream, {int64_t(task.rows), threads}, Alone{row_piece<T>(task), log});
+    return true;
+  }
+  if (reach > 32 * Together::kKeep * kPack) return false;
+  device::block_kernel<typename Together::Shared>(stream, {(int64_t(task.rows) + kRows - 1) / kRows, 32 * kRows},
+                                                  Together{row_piece<T>(task), log});
   return true;
 }
 
