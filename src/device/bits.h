@@ -1,4 +1,4 @@
-// Bits of a word: how many are set, where the lowest of them stands, and the lowest so many.
+// Bits of a word: how many are set, where the lowest and the highest of them stand, and the lowest so many.
 #pragma once
 #include <bit>
 #include <cstdint>
@@ -21,6 +21,15 @@ DEVICE_FN int lowest_bit(uint32_t word) {
   return __ffs(int(word)) - 1;
 #else
   return std::countr_zero(word);
+#endif
+}
+
+// Of a word that is not zero.
+DEVICE_FN int highest_bit(uint32_t word) {
+#ifdef __CUDA_ARCH__
+  return 31 - __clz(int(word));
+#else
+  return 31 - std::countl_zero(word);
 #endif
 }
 

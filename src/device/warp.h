@@ -1,7 +1,7 @@
 // Warps of a block, each on its own: for_each_warp(b, f) is a phase of the block in which f(warp, shared) runs once for
 // every 32 neighbouring threads. As in a block, warp.lanes([&](int lane) { ... }) opens a phase of the warp, at the end
 // of which its lanes meet and no others; code between is the same for all lanes. What a lane keeps is a
-// PerThread<T, 32>.
+// PerThread<T, 32>. warp.apart(f) is such a phase for what lanes keep alone: they do not meet.
 //
 // Collectives, which find a lane's part by a function of the lane:
 //   warp.reduce_columns<kColumns>(value, op)  value(lane), a reference, becomes op over the lanes that are the same
@@ -11,6 +11,9 @@
 //                                             value(lane) points to becomes op, which is associative, over those of the
 //                                             lanes before in its team; total(lane) gets it over the whole team
 //   warp.least(value)                         the least of the lanes' values, which are unsigned, for all of them
+//   warp.most(value)                          the largest of them, of 32 bits at most
+//   warp.sums_before(value)                   value(lane), a reference to an int, becomes the sum of those of the lanes
+//                                             before
 //   warp.sum(value)                           the sum of the lanes' values, which are int, for all of them
 //   warp.votes(value)                         a bit for each lane whose value, a bool, is true, for all of them
 //   warp.from(lane, value)                    that lane's value, for all of them

@@ -88,6 +88,8 @@ struct Gather {
   uint64_t *least, *least_low, *exchanged;  // exchanged: two for each lane
   int* sum;
   uint64_t *votes, *from;
+  int* before;
+  uint16_t* most;
   DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
     for_each_warp(b, [&](const Warp& warp, Shared&) {
       const int first = 32 * warp.index();
@@ -97,6 +99,10 @@ struct Gather {
       const int total = warp.sum([&](int lane) { return int(value(lane) % 1000) - 500; });
       const uint32_t odd = warp.votes([&](int lane) { return value(lane) % 2 != 0; });
       const uint64_t of_one = warp.from(first / 32 + 7, value);
+      const uint16_t high = warp.most([&](int lane) { return uint16_t(value(lane)); });
+      PerThread<int, 32> sum_before;
+      warp.apart([&](int lane) { sum_before[lane] = int(value(lane) % 1000) - 500; });
+      warp.sums_before([&](int lane) -> int& { return sum_before[lane]; });
       PerThread<Pack<uint64_t, 2>, 32> two;
       warp.lanes([&](int lane) { two[lane] = {value(lane), value(lane) + 1}; });
       warp.template exchange<2>(5, [&](int lane) { return two[lane].at; });
@@ -106,6 +112,8 @@ struct Gather {
         sum[first + lane] = total;
         votes[first + lane] = odd;
         from[first + lane] = of_one;
+        before[first + lane] = sum_before[lane];
+        most[first + lane] = high;
         for (int i = 0; i < 2; ++i) exchanged[2 * (first + lane) + i] = two[lane].at[i];
       });
     });
@@ -175,25 +183,30 @@ TEST(Warp, LanesKnowWhatIsLeastAndTheSumAndExchange) {
   for (uint64_t i = 0; i < 32 * kWarps; ++i) x.push_back((i * 7919 % 5 + 3) << 32 | (i * 104729 + 11) % 65521);
   const Stream stream(0);
   DeviceArray<uint64_t> in(x), least(x.size()), least_low(x.size()), exchanged(2 * x.size());
-  DeviceArray<int> sum(x.size());
+  DeviceArray<int> sum(x.size()), before(x.size());
+  DeviceArray<uint16_t> most(x.size());
   DeviceArray<uint64_t> votes(x.size()), from(x.size());
-  block_kernel<Gather::Shared>(
-      stream, {1, 32 * kWarps},
-      Gather{in.data(), least.data(), least_low.data(), exchanged.data(), sum.data(), votes.data(), from.data()});
+  block_kernel<Gather::Shared>(stream, {1, 32 * kWarps},
+                               Gather{in.data(), least.data(), least_low.data(), exchanged.data(), sum.data(),
+                                      votes.data(), from.data(), before.data(), most.data()});
   const auto leasts = least.download(stream), lows = least_low.download(stream), others = exchanged.download(stream);
-  const std::vector<int> sums = sum.download(stream);
+  const std::vector<int> sums = sum.download(stream), befores = before.download(stream);
+  const std::vector<uint16_t> highs = most.download(stream);
   const auto odd = votes.download(stream), of_one = from.download(stream);
   for (size_t i = 0; i < x.size(); ++i) {
     const auto warp = x.begin() + int64_t(i / 32 * 32);
     int total = 0;
-    uint64_t low = 0xffff, bits = 0;
+    uint64_t low = 0xffff, high = 0, bits = 0;
     for (int lane = 0; lane < 32; ++lane) {
+      if (size_t(lane) == i % 32) EXPECT_EQ(befores[i], total);
       total += int(warp[lane] % 1000) - 500;
       low = std::min(low, warp[lane] & 0xffff);
+      high = std::max(high, warp[lane] & 0xffff);
       bits |= (warp[lane] & 1) << lane;
     }
     EXPECT_EQ(leasts[i], *std::min_element(warp, warp + 32));
     EXPECT_EQ(lows[i], low);
+    EXPECT_EQ(highs[i], high);
     EXPECT_EQ(sums[i], total);
     EXPECT_EQ(odd[i], bits);
     EXPECT_EQ(of_one[i], warp[int64_t(i / 32 + 7)]);

@@ -26,6 +26,10 @@ class Warp {
     f(lane());
     __syncwarp();
   }
+  template <class F>
+  __device__ __forceinline__ void apart(F f) const {
+    f(lane());
+  }
   template <int kColumns, class F, class Op>
   __device__ __forceinline__ void reduce_columns(F value_of, Op op) const {
     static_assert(kColumns <= 32 && (kColumns & (kColumns - 1)) == 0);
@@ -54,6 +58,16 @@ class Warp {
       values[i] = in_team == 0 ? zero : before;
     }
   }
+  // A shuffle tells itself which lanes have another so far before them.
+  template <class F>
+  __device__ __forceinline__ void sums_before(F value_of) const {
+    int& own = value_of(lane());
+    int sum = own;
+    UNROLL for (int offset = 1; offset < 32; offset *= 2) asm volatile(
+        "{\n .reg .pred any;\n .reg .s32 before;\n shfl.sync.up.b32 before|any, %0, %1, 0, -1;\n"
+        " @any add.s32 %0, %0, before;\n}" : "+r"(sum) : "r"(offset));
+    own = sum - own;
+  }
   template <class F>
   __device__ __forceinline__ auto least(F value_of) const {
     const auto value = value_of(lane());
@@ -65,6 +79,12 @@ class Warp {
     } else {
       return Value(__reduce_min_sync(0xffffffffu, unsigned(value)));
     }
+  }
+  template <class F>
+  __device__ __forceinline__ auto most(F value_of) const {
+    const auto value = value_of(lane());
+    static_assert(std::is_unsigned_v<std::remove_const_t<decltype(value)>> && sizeof(value) <= 4);
+    return std::remove_const_t<decltype(value)>(__reduce_max_sync(0xffffffffu, unsigned(value)));
   }
   template <class F>
   __device__ __forceinline__ int sum(F value_of) const {

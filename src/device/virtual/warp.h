@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <type_traits>
+#include <utility>
 
 #include "device/warp.h"
 
@@ -22,6 +23,10 @@ class Warp {
   template <class F>
   void lanes(F f) const {
     virtual_gpu::for_each(32, [&](int64_t lane) { f(int(lane)); });
+  }
+  template <class F>
+  void apart(F f) const {
+    lanes(f);
   }
   template <int kColumns, class F, class Op>
   void reduce_columns(F value_of, Op op) const {
@@ -47,10 +52,22 @@ class Warp {
     }
   }
   template <class F>
+  void sums_before(F value_of) const {
+    int sum = 0;
+    for (int lane = 0; lane < 32; ++lane) sum += std::exchange(value_of(lane), sum);
+  }
+  template <class F>
   auto least(F value_of) const {
     auto all = value_of(0);
     static_assert(std::is_unsigned_v<decltype(all)>);
     for (int lane = 1; lane < 32; ++lane) all = std::min(all, value_of(lane));
+    return all;
+  }
+  template <class F>
+  auto most(F value_of) const {
+    auto all = value_of(0);
+    static_assert(std::is_unsigned_v<decltype(all)> && sizeof(all) <= 4);
+    for (int lane = 1; lane < 32; ++lane) all = std::max(all, value_of(lane));
     return all;
   }
   template <class F>

@@ -3,12 +3,14 @@
 #include <cstdint>
 
 #include "device/annotate.h"
+#include "device/transform.h"
+#include "device/warp.h"
 
 namespace encore::ops {
 
 DEVICE_FN uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 DEVICE_FN uint32_t most(uint32_t a, uint32_t b) { return a < b ? b : a; }
-DEVICE_FN uint32_t chosen(bool the_least, uint32_t a, uint32_t b) { return (a < b) == the_least ? a : b; }
+DEVICE_FN uint32_t chosen(bool the_least, uint32_t a, uint32_t b) { return the_least ? least(a, b) : most(a, b); }
 
 DEVICE_FN void compare(uint32_t& a, uint32_t& b) {
   const uint32_t low = least(a, b);
@@ -41,6 +43,30 @@ DEVICE_FN void sort_words(uint32_t* at) {
     sort_words<kCount / 2>(at);
     sort_words<kCount / 2>(at + kCount / 2);
     merge_words<kCount>(at);
+  }
+}
+
+// Of all that the lanes of a warp have: each of them has neighbours in the end. Runs become twice as long by comparing
+// one with the other reversed, and then as if bitonic.
+template <int kEach>
+DEVICE_FN void sort_of_warp(const device::Warp& warp, device::PerThread<device::Pack<uint32_t, kEach>, 32>& own) {
+  device::PerThread<device::Pack<uint32_t, kEach>, 32> other;
+  const auto compare_lanes = [&]<bool kReversed>(int mask, int distance) {
+    warp.apart([&](int lane) {
+      UNROLL for (int i = 0; i < kEach; ++i) other[lane].at[i] = own[lane].at[kReversed ? kEach - 1 - i : i];
+    });
+    warp.template exchange<kEach>(mask, [&](int lane) { return other[lane].at; });
+    warp.apart([&](int lane) {
+      UNROLL for (int i = 0; i < kEach; ++i) own[lane].at[i] =
+          chosen((lane & distance) == 0, own[lane].at[i], other[lane].at[i]);
+    });
+  };
+  warp.apart([&](int lane) { sort_words<kEach>(own[lane].at); });
+  UNROLL for (int run = 2; run <= 32; run *= 2) {
+    compare_lanes.template operator()<true>(run - 1, run / 2);
+    UNROLL for (int distance = run / 4; distance > 0; distance /= 2)
+        compare_lanes.template operator()<false>(distance, distance);
+    warp.apart([&](int lane) { sort_bitonic<kEach>(own[lane].at); });
   }
 }
 

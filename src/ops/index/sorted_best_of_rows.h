@@ -1,12 +1,16 @@
 // More of each row than a few, of rows that a warp keeps in registers: it finds a key that hardly more elements than
-// are wanted do not come after, first among the best of each four, lists those elements and sorts them.
+// are wanted do not come after, lists those elements and sorts them. Dozens: the sixth last of what the lanes have for
+// their best is near that key, and how many do not come after says which is nearer. More: the key is sought among the
+// best of each four.
 #pragma once
+#include "device/settled.h"
 #include "ops/index/comparators.h"
 #include "ops/index/row_piece.h"
 
 namespace encore::ops {
 
-inline constexpr int kLeastSorted = 64, kMostSorted = 512;  // of a row
+inline constexpr int kMostSorted = 512;                 // of a row
+inline constexpr int kDozens = 64, kMostOfDozens = 56;  // listed, and wanted: what is listed has to be some more
 
 // T is a half. kRoom is a power of two, of what is sorted.
 template <class T, int kRoom>
@@ -20,42 +24,136 @@ struct SortedBestOfRows : RowPiece<T> {
   static constexpr int kMaxThreads = 64, kWarps = kMaxThreads / 32;
   static constexpr int kGroups = 32 * Base::kPack;
   static constexpr int kEach = kRoom / 32;
+  static constexpr bool kIsDozens = kRoom == kDozens;
   // A sorted list lies so that lanes next to one another write to different banks.
   static constexpr int kApart = kEach >= 8 ? kEach + 4 : kEach;
+  using Listed = std::conditional_t<kIsDozens, uint16_t, uint32_t>;
+  using Words = device::Pack<uint32_t, kEach>;
+  using Pair = device::Pack<uint32_t, 2>;
   struct Shared {
-    alignas(16) uint32_t lists[kWarps][32 * kApart];
+    alignas(16) Listed lists[kWarps][32 * kApart];
     int taken[kWarps];
   };
   bool in_pairs;  // outputs: k is even, and they are aligned
 
   DEVICE_FN void operator()(device::Block<Shared>& b, const Shared&) const {
     device::for_each_warp(b, [&](const device::Warp& warp, Shared& s) {
-      const uint32_t row = uint32_t(b.index()) * uint32_t(kWarps) + uint32_t(warp.index());
-      if (row < task.rows) find(warp, s.lists[warp.index()], &s.taken[warp.index()], row);
+      const uint32_t own = uint32_t(b.index()) * uint32_t(kWarps) + uint32_t(warp.index());
+      // There is always one; and it is the same for all lanes, which the compiler only knows of what they agreed on.
+      const uint32_t row = warp.least([&](int) { return own < task.rows ? own : task.rows - 1; });
+      find(warp, s.lists[warp.index()], &s.taken[warp.index()], row);
     });
   }
 
  private:
-  DEVICE_FN void find(const device::Warp& warp, uint32_t* list, int* taken, uint32_t row) const {
-    const Key* const from = this->row_at(row);
+  DEVICE_FN void find(const device::Warp& warp, Listed* list, int* taken, uint32_t row) const {
+    const Key* const from = device::settled(this->row_at(row));
     const int start = -this->before(from);
     typename Base::Keeping kept;
     typename Base::Masks mask;
     warp.lanes([&](int lane) {
       kept[lane] = this->load(from, start, lane);
       this->arrange(kept[lane], start, lane);
-      if (lane == 0) *taken = 0;
+      if (!kIsDozens && lane == 0) *taken = 0;
     });
-    const int chosen = this->choose(warp, kept, mask, start, guess(warp, kept), task.k, kRoom, false);
-    if constexpr (kRoom <= 128)
-      this->list_chosen(warp, mask, reinterpret_cast<Item*>(list), taken, 0, chosen, from, start);
-    else
-      list_many(warp, kept, mask, list, start);
-    warp.lanes(
-        [&](int lane) { NO_UNROLL for (int i = chosen + lane; i < kRoom; i += 32) list[i] = Item::last().word; });
-    sort(warp, list);
-    put(warp, list, row, from);
+    if constexpr (kIsDozens) {
+      const int chosen = choose_dozens(warp, kept, mask, start);
+      list_bits(warp, mask, list);
+      device::PerThread<Words, 32> own;
+      warp.apart([&](int lane) { own[lane] = words_of(list, lane, chosen, from, start); });
+      sort_of_warp<kEach>(warp, own);
+      put(warp, own, 0, row, from);
+    } else {
+      const int chosen = this->choose(warp, kept, mask, start, guess(warp, kept), task.k, kRoom, false);
+      if constexpr (kRoom <= 128)
+        this->list_chosen(warp, mask, reinterpret_cast<Item*>(list), taken, 0, chosen, from, start);
+      else
+        list_many(warp, kept, mask, list, start);
+      warp.lanes(
+          [&](int lane) { NO_UNROLL for (int i = chosen + lane; i < kRoom; i += 32) list[i] = Item::last().word; });
+      sort(warp, list);
+      NO_UNROLL for (int first = 0; first < task.k; first += 64) {
+        device::PerThread<Pair, 32> words;
+        warp.apart([&](int lane) {
+          const int rank = first + 2 * lane;
+          words[lane] = device::load_pack<2>(list + rank + rank / kEach * (kApart - kEach), true);
+        });
+        put(warp, words, first, row, from);
+      }
+    }
   }
+
+  // As choose() does, and mostly by fewer looks, which count alone. The key moves as far as it did from the last of the
+  // lanes' best, by 64 elements more or less.
+  DEVICE_FN int choose_dozens(const device::Warp& warp, typename Base::Keeping& kept, typename Base::Masks& mask,
+                              int start) const {
+    constexpr int kLanes = 6, kLooks = 5;
+    device::PerThread<uint32_t, 32> after;
+    warp.apart([&](int lane) {
+      const Key best = std::bit_cast<Key>(device::largest(best_of_groups(kept[lane])));
+      after[lane] = uint32_t(this->key_of(Key(best ^ this->flip))) << 16 | uint32_t(lane);
+    });
+    const uint32_t last = warp.most([&](int lane) { return after[lane]; });
+    uint32_t some = last, most = last;
+    UNROLL for (int i = 1; i < kLanes; ++i) {
+      // Round zero: what has been the most is the least then, and the next is the most.
+      warp.apart([&](int lane) { after[lane] -= most; });
+      most = warp.most([&](int lane) { return after[lane]; });
+      some += most;
+    }
+    const Wide guessed = some >> 16;
+    const int step = int((last >> 16) - guessed), middle = (task.k + kRoom) / 2;
+    Wide key = guessed;
+    // A lane's NaN hides what else it has, if they come last.
+    int looks = (last >> 16) > this->last_key() ? 0 : kLooks;
+    NO_UNROLL for (; looks > 0 && key >= this->first_key() && key < this->last_key(); --looks) {
+      const T limit = this->number(key);
+      const int found = warp.sum([&](int lane) {
+        mask[lane] = this->until(kept[lane], limit);
+        return device::set_bits(mask[lane]);
+      });
+      if (found >= task.k && found <= kRoom) return found;
+      const int more = step * (middle - found) >> 6;
+      if (more == 0) break;
+      key += Wide(more);
+    }
+    return this->choose(warp, kept, mask, start, guessed, task.k, kRoom, false);
+  }
+  // Lists the lane and the bit of each that is chosen, in any order.
+  DEVICE_FN void list_bits(const device::Warp& warp, typename Base::Masks& mask, uint16_t* list) const {
+    device::PerThread<int, 32> slot;
+    warp.apart([&](int lane) { slot[lane] = device::set_bits(mask[lane]); });
+    warp.sums_before([&](int lane) -> int& { return slot[lane]; });
+    warp.lanes([&](int lane) {
+      uint32_t bits = mask[lane];
+      uint16_t* to = list + slot[lane];
+      if (bits == 0) return;
+      NO_UNROLL for (;; ++to) {
+        const int bit = device::highest_bit(bits);
+        *to = uint16_t(lane * 32 + bit);
+        bits &= ~(uint32_t(1) << bit);
+        if (bits == 0) return;
+      }
+    });
+  }
+  // Two keys with their places, of so many that are listed.
+  DEVICE_FN Words words_of(const uint16_t* list, int lane, int listed, const Key* from, int start) const {
+    static_assert(Base::kPack == 8 && Base::kKeep == 4);
+    Words words{Item::last().word, Item::last().word};
+    if (2 * lane >= listed) return words;
+    const bool both = 2 * lane + 1 < listed;
+    const uint32_t listed_two = std::bit_cast<uint32_t>(device::load_pack<2>(list + 2 * lane, true));
+    const uint32_t codes = both ? listed_two : device::low_halves(listed_two, listed_two);
+    // A code has five bits of the lane, one of the element in its pair, two of the granule and two of the pair in it.
+    uint32_t places = ((codes & 0x1f001fu) * 66 & 0x3060306u) | (codes >> 2 & 0xf800f8u) | (codes >> 4 & 0x10001u);
+    places += uint32_t(start) * 0x10001u;
+    const uint32_t keys =
+        keys_of_pair<T>(from[places & 0xffff] | uint32_t(from[places >> 16]) << 16, this->flip_of_pair);
+    words.at[0] = device::low_halves(places, keys);
+    if (both) words.at[1] = device::high_halves(places, keys);
+    return words;
+  }
+
   // Lanes go through all that they keep.
   DEVICE_FN void list_many(const device::Warp& warp, typename Base::Keeping& kept, typename Base::Masks& mask,
                            uint32_t* list, int start) const {
@@ -79,27 +177,28 @@ struct SortedBestOfRows : RowPiece<T> {
     });
   }
 
-  // A key that k or hardly more of the groups' best do not come after. The middle one if that says nothing. Few are
-  // sought up to the last of the lanes' best, many begin with it.
+  DEVICE_FN static auto best_of_groups(const Kept& kept) {
+    auto best = kept[0];
+    UNROLL for (int u = 1; u < Base::kKeep; ++u) best = device::larger_of_each(best, kept[u]);
+    return best;
+  }
+  // A key that k or hardly more of the groups' best do not come after, where the search begins with the last of the
+  // lanes' best. The middle one if that says nothing.
   DEVICE_FN Wide guess(const device::Warp& warp, typename Base::Keeping& kept) const {
     Wide low = this->first_key(), high = this->last_key();
     if (task.k > kGroups / 2) return high / 2;
-    const int enough = task.k + (kRoom == kLeastSorted ? (kRoom - task.k) * 2 / 5 : task.k / 16);
+    const int enough = task.k + std::max(task.k / 16, kRoom == 128 ? (kRoom - task.k) / 4 : 0);
     device::PerThread<Kept, 32> best;
     device::PerThread<Wide, 32> key;
-    warp.lanes([&](int lane) {
-      auto largest = kept[lane][0];
-      UNROLL for (int u = 1; u < Base::kKeep; ++u) largest = device::larger_of_each(largest, kept[lane][u]);
+    warp.apart([&](int lane) {
+      const auto largest = best_of_groups(kept[lane]);
       best[lane].set(0, largest);
       key[lane] = this->key_of(Key(std::bit_cast<Key>(device::largest(largest)) ^ this->flip));
     });
     const Wide first = warp.least([&](int lane) { return key[lane]; });
     const Wide last = Base::kLast - warp.least([&](int lane) { return Wide(Base::kLast - key[lane]); });
     low = most(low, first);
-    const Wide none_worse = most(low, least(last, high));
-    if (kRoom == kLeastSorted) high = none_worse;  // k of them hardly ever come after
-    NO_UNROLL for (Wide middle = kRoom == kLeastSorted ? low + (high - low) / 2 : none_worse; low < high;
-                   middle = low + (high - low) / 2) {
+    NO_UNROLL for (Wide middle = most(low, least(last, high)); low < high; middle = low + (high - low) / 2) {
       const T limit = this->number(middle);
       const int count = warp.sum([&](int lane) {
         using Pairs = device::Pack<device::Pack<T, 2>, Base::kPack / 2>;
@@ -119,36 +218,17 @@ struct SortedBestOfRows : RowPiece<T> {
     return high;
   }
 
-  // Each lane has neighbours. Runs become twice as long by comparing one with the other reversed, and then as if
-  // bitonic.
   DEVICE_FN void sort(const device::Warp& warp, uint32_t* list) const {
     constexpr int kWords = std::min(4, kEach), kPacks = kEach / kWords;
     using Pack = device::Pack<uint32_t, kWords>;
-    using Words = device::Pack<uint32_t, kEach>;
-    device::PerThread<Words, 32> own, other;
+    device::PerThread<Words, 32> own;
     warp.lanes([&](int lane) {
       UNROLL for (int i = 0; i < kPacks; ++i) {
         const Pack some = device::load_pack<kWords>(list + (lane + 32 * i) * kWords, true);
         UNROLL for (int j = 0; j < kWords; ++j) own[lane].at[i * kWords + j] = some.at[j];
       }
-      sort_words<kEach>(own[lane].at);
     });
-    const auto compare_lanes = [&]<bool kReversed>(int mask, int distance) {
-      warp.lanes([&](int lane) {
-        UNROLL for (int i = 0; i < kEach; ++i) other[lane].at[i] = own[lane].at[kReversed ? kEach - 1 - i : i];
-      });
-      warp.template exchange<kEach>(mask, [&](int lane) { return other[lane].at; });
-      warp.lanes([&](int lane) {
-        UNROLL for (int i = 0; i < kEach; ++i) own[lane].at[i] =
-            ops::chosen((lane & distance) == 0, own[lane].at[i], other[lane].at[i]);
-      });
-    };
-    UNROLL for (int run = 2; run <= 32; run *= 2) {
-      compare_lanes.template operator()<true>(run - 1, run / 2);
-      UNROLL for (int distance = run / 4; distance > 0; distance /= 2)
-          compare_lanes.template operator()<false>(distance, distance);
-      warp.lanes([&](int lane) { sort_bitonic<kEach>(own[lane].at); });
-    }
+    sort_of_warp<kEach>(warp, own);
     warp.lanes([&](int lane) {
       UNROLL for (int i = 0; i < kPacks; ++i) {
         Pack some;
@@ -158,19 +238,36 @@ struct SortedBestOfRows : RowPiece<T> {
     });
   }
 
-  DEVICE_FN void put(const device::Warp& warp, const uint32_t* list, uint32_t row, const Key* from) const {
-    Key* const values = task.values + uint64_t(row) * uint32_t(task.k);
-    int64_t* const indices = task.indices + uint64_t(row) * uint32_t(task.k);
-    warp.lanes([&](int lane) {
-      NO_UNROLL for (int rank = 2 * lane; rank < task.k; rank += 64) {
-        const auto words = device::load_pack<2>(list + rank + rank / kEach * (kApart - kEach), true);
-        const uint32_t one = words.at[0] & 0xffff, other = words.at[1] & 0xffff;
-        const int count = rank + 1 < task.k ? 2 : 1;
-        uint32_t pair = 0;
-        if (!numbers_of(device::high_halves(words.at[0], words.at[1]), pair))
-          pair = from[one] | uint32_t(from[count == 2 ? other : one]) << 16;
-        device::store_pack(values + rank, std::bit_cast<device::Pack<Key, 2>>(pair), in_pairs, count);
-        device::store_pack(indices + rank, device::Pack<int64_t, 2>{int64_t(one), int64_t(other)}, in_pairs, count);
+  // Two of each lane, as they follow one another from that rank on.
+  DEVICE_FN void put(const device::Warp& warp, device::PerThread<Pair, 32>& words, int first, uint32_t row,
+                     const Key* from) const {
+    Key* const values = task.values + uint64_t(row) * uint32_t(task.k) + uint32_t(first);
+    int64_t* const indices = task.indices + uint64_t(row) * uint32_t(task.k) + uint32_t(first);
+    const int left = task.k - first;
+    device::PerThread<uint32_t, 32> pair;
+    const bool sure = warp.votes([&](int lane) {
+      const uint32_t keys = device::high_halves(words[lane].at[0], words[lane].at[1]);
+      return !numbers_of(keys, pair[lane]) & (2 * lane < left);
+    }) == 0;
+    if (!sure) {
+      warp.lanes([&](int lane) {
+        const uint32_t one = words[lane].at[0] & 0xffff, other = words[lane].at[1] & 0xffff;
+        if (2 * lane < left) pair[lane] = from[one] | uint32_t(from[2 * lane + 1 < left ? other : one]) << 16;
+      });
+    }
+    warp.apart([&](int lane) {
+      const int rank = 2 * lane;
+      if (rank >= left) return;
+      const uint32_t one = words[lane].at[0] & 0xffff, other = words[lane].at[1] & 0xffff;
+      const int count = rank + 1 < left ? 2 : 1;
+      const auto numbers = std::bit_cast<device::Pack<Key, 2>>(pair[lane]);
+      const device::Pack<int64_t, 2> places{int64_t(one), int64_t(other)};
+      if (in_pairs) {
+        device::store_pack(values + rank, numbers, true);
+        device::store_pack(indices + rank, places, true);
+      } else {
+        device::store_pack(values + rank, numbers, false, count);
+        device::store_pack(indices + rank, places, false, count);
       }
     });
   }
@@ -193,8 +290,8 @@ void sort_best_of_each(StreamRef stream, const BestOfEach<UnsignedOf<sizeof(T)>>
         stream, {(int64_t(task.rows) + Kernel::kWarps - 1) / Kernel::kWarps, Kernel::kMaxThreads},
         Kernel{row_piece<T>(task), in_pairs});
   };
-  if (task.k <= kLeastSorted)
-    sort.template operator()<kLeastSorted>();
+  if (task.k <= kMostOfDozens)
+    sort.template operator()<kDozens>();
   else if (task.k <= 128)
     sort.template operator()<128>();
   else if (task.k <= 256)
