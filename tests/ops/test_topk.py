@@ -172,6 +172,8 @@ UNLIKE_NOISE = {
     "mostly-nan": lambda *shape: np.where(floats(*shape) > -0.8, np.nan, floats(*shape)).astype(np.float32),
     "all-nan": lambda *shape: np.full(shape, np.nan, np.float32),
     "one-good": lambda *shape: np.where(np.arange(shape[1]) == shape[1] - 1, 1, -np.inf) + np.zeros(shape, np.float32),
+    "spread": lambda *shape: np.exp(3 * floats(*shape)),
+    "some-nan": lambda *shape: np.where(np.arange(shape[1]) % 97 == 5, np.nan, floats(*shape)).astype(np.float32),
     "zeros": lambda *shape: np.where(floats(*shape) > 0, 0.0, -0.0).astype(np.float32),
 }
 
@@ -187,7 +189,7 @@ UNLIKE_NOISE = {
             ((5, 1024), 16),
             *[((5, 1024), k) for k in (17, 50, 56, 57, 64)],
             ((4, 261), 50),
-            ((5, 1024), 500),
+            *[((5, 1024), k) for k in (140, 200, 500, 512)],
             ((3, 1003), 400),
             ((2, 1801), 40),
             ((1, 20000), 300),

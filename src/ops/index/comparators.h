@@ -10,7 +10,7 @@ namespace encore::ops {
 
 DEVICE_FN uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 DEVICE_FN uint32_t most(uint32_t a, uint32_t b) { return a < b ? b : a; }
-DEVICE_FN uint32_t chosen(bool the_least, uint32_t a, uint32_t b) { return the_least ? least(a, b) : most(a, b); }
+DEVICE_FN uint32_t chosen(bool the_least, uint32_t a, uint32_t b) { return (a < b) == the_least ? a : b; }
 
 DEVICE_FN void compare(uint32_t& a, uint32_t& b) {
   const uint32_t low = least(a, b);
@@ -57,8 +57,10 @@ DEVICE_FN void sort_of_warp(const device::Warp& warp, device::PerThread<device::
     });
     warp.template exchange<kEach>(mask, [&](int lane) { return other[lane].at; });
     warp.apart([&](int lane) {
-      UNROLL for (int i = 0; i < kEach; ++i) own[lane].at[i] =
-          chosen((lane & distance) == 0, own[lane].at[i], other[lane].at[i]);
+      UNROLL for (int i = 0; i < kEach; ++i) {
+        const uint32_t a = own[lane].at[i], b = other[lane].at[i];
+        own[lane].at[i] = (lane & distance) == 0 ? least(a, b) : most(a, b);
+      }
     });
   };
   warp.apart([&](int lane) { sort_words<kEach>(own[lane].at); });

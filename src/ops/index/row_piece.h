@@ -227,11 +227,10 @@ struct RowPiece {
     return {bits.until & valid, bits.equal & valid};
   }
   // Chooses at least so many elements, or k if the key is no good, and so many that there is room for. Returns how many
-  // it chose; if it gives up because they are too many, one more than that.
+  // it chose; if it gives up because they are too many, one more than that. The k-th key lies between `low` and `high`.
   DEVICE_FN int choose(const device::Warp& warp, Keeping& kept, Masks& mask, int start, Wide key, int at_least,
-                       int room, bool gives_up) const {
+                       int room, bool gives_up, Wide low = 0, Wide high = kLast) const {
     Masks equal;
-    Wide low = 0, high = kLast;
     bool wants_equal = false;
     NO_UNROLL for (bool guessed = true;;) {
       warp.lanes([&](int lane) {

@@ -1,8 +1,9 @@
 // More of each row than a few, of rows that a warp keeps in registers: it finds a key that hardly more elements than
 // are wanted do not come after, lists those elements and sorts them. Dozens: the sixth last of what the lanes have for
-// their best is near that key, and how many do not come after says which is nearer. More: the key is sought among the
-// best of each four.
+// their best is near that key, and how many do not come after says which is nearer. Some more: the key is sought among
+// the best of each four. Hundreds: between the best and the worst.
 #pragma once
+#include "device/quick.h"
 #include "device/settled.h"
 #include "ops/index/comparators.h"
 #include "ops/index/row_piece.h"
@@ -64,7 +65,11 @@ struct SortedBestOfRows : RowPiece<T> {
       sort_of_warp<kEach>(warp, own);
       put(warp, own, 0, row, from);
     } else {
-      const int chosen = this->choose(warp, kept, mask, start, guess(warp, kept), task.k, kRoom, false);
+      int chosen;
+      if constexpr (kRoom <= 128)
+        chosen = this->choose(warp, kept, mask, start, guess(warp, kept), task.k, kRoom, false);
+      else
+        chosen = choose_hundreds(warp, kept, mask, start);
       if constexpr (kRoom <= 128)
         this->list_chosen(warp, mask, reinterpret_cast<Item*>(list), taken, 0, chosen, from, start);
       else
@@ -83,6 +88,15 @@ struct SortedBestOfRows : RowPiece<T> {
     }
   }
 
+  // Marks the elements that are not below a number, as no NaN is, and returns how many.
+  DEVICE_FN static int mark(const device::Warp& warp, typename Base::Keeping& kept, typename Base::Masks& mask,
+                            T limit) {
+    return warp.sum([&](int lane) {
+      mask[lane] = Base::until(kept[lane], limit);
+      return device::set_bits(mask[lane]);
+    });
+  }
+  DEVICE_FN Wide key_of_number(T number) const { return this->key_of(Key(std::bit_cast<Key>(number) ^ this->flip)); }
   // As choose() does, and mostly by fewer looks, which count alone. The key moves as far as it did from the last of the
   // lanes' best, by 64 elements more or less.
   DEVICE_FN int choose_dozens(const device::Warp& warp, typename Base::Keeping& kept, typename Base::Masks& mask,
@@ -90,8 +104,7 @@ struct SortedBestOfRows : RowPiece<T> {
     constexpr int kLanes = 6, kLooks = 5;
     device::PerThread<uint32_t, 32> after;
     warp.apart([&](int lane) {
-      const Key best = std::bit_cast<Key>(device::largest(best_of_groups(kept[lane])));
-      after[lane] = uint32_t(this->key_of(Key(best ^ this->flip))) << 16 | uint32_t(lane);
+      after[lane] = key_of_number(device::largest(best_of_groups(kept[lane]))) << 16 | uint32_t(lane);
     });
     const uint32_t last = warp.most([&](int lane) { return after[lane]; });
     uint32_t some = last, most = last;
@@ -107,17 +120,59 @@ struct SortedBestOfRows : RowPiece<T> {
     // A lane's NaN hides what else it has, if they come last.
     int looks = (last >> 16) > this->last_key() ? 0 : kLooks;
     NO_UNROLL for (; looks > 0 && key >= this->first_key() && key < this->last_key(); --looks) {
-      const T limit = this->number(key);
-      const int found = warp.sum([&](int lane) {
-        mask[lane] = this->until(kept[lane], limit);
-        return device::set_bits(mask[lane]);
-      });
+      const int found = mark(warp, kept, mask, this->number(key));
       if (found >= task.k && found <= kRoom) return found;
       const int more = step * (middle - found) >> 6;
       if (more == 0) break;
       key += Wide(more);
     }
     return this->choose(warp, kept, mask, start, guessed, task.k, kRoom, false);
+  }
+  // Likewise: what is tried lies between the best and the worst of the lanes' first elements as it would if numbers
+  // were spread evenly, and from the fourth look on in the middle of the keys that are left.
+  DEVICE_FN int choose_hundreds(const device::Warp& warp, typename Base::Keeping& kept, typename Base::Masks& mask,
+                                int start) const {
+    constexpr int kEvenly = 3, kLooks = 10, kSeen = 32 * Base::kPack;
+    constexpr uint32_t kSigns = 0x80008000u;
+    Wide low = 0, high = Base::kLast;
+    device::PerThread<Wide, 32> first, last;
+    warp.apart([&](int lane) {
+      const auto some = kept[lane][0];
+      const T least = device::largest(device::flipped(some, kSigns));
+      first[lane] = key_of_number(device::largest(some));
+      last[lane] = key_of_number(std::bit_cast<T>(Key(std::bit_cast<Key>(least) ^ kSigns)));
+      if (lane == 0) last[lane] = 0;  // there may be nothing before the row's first element
+    });
+    float best = this->number(warp.least([&](int lane) { return first[lane]; }));
+    float worst = this->number(warp.most([&](int lane) { return last[lane]; }));
+    float fewer = float(task.columns) / kSeen, more = float(task.columns) - fewer;
+    const float middle = float(task.k + kRoom) / 2;
+    // NaN that come last would be marked.
+    const bool marks_all = !task.order.descending && warp.votes([&](int lane) {
+      const float value = device::largest(best_of_groups(kept[lane]));
+      return value != value;
+    }) != 0;
+    NO_UNROLL for (int look = marks_all ? kLooks : 0; look < kLooks && low < high; ++look) {
+      T limit = T(best + (worst - best) * ((middle - fewer) * device::quick_reciprocal(more - fewer)));
+      Wide key = key_of_number(limit);
+      if (look >= kEvenly || key < most(low, this->first_key()) || key >= least(high, this->last_key())) {
+        key = low + (high - low) / 2;
+        limit = this->number(key);
+      }
+      if (key < this->first_key() || key >= this->last_key()) break;
+      const int found = mark(warp, kept, mask, limit);
+      if (found >= task.k && found <= kRoom) return found;
+      if (found < task.k) {
+        low = key + 1;
+        best = limit;
+        fewer = float(found);
+      } else {
+        high = key;
+        worst = limit;
+        more = float(found);
+      }
+    }
+    return this->choose(warp, kept, mask, start, low + (high - low) / 2, task.k, kRoom, false, low, high);
   }
   // Lists the lane and the bit of each that is chosen, in any order.
   DEVICE_FN void list_bits(const device::Warp& warp, typename Base::Masks& mask, uint16_t* list) const {
@@ -183,17 +238,16 @@ struct SortedBestOfRows : RowPiece<T> {
     return best;
   }
   // A key that k or hardly more of the groups' best do not come after, where the search begins with the last of the
-  // lanes' best. The middle one if that says nothing.
+  // lanes' best. For half of the groups at most.
   DEVICE_FN Wide guess(const device::Warp& warp, typename Base::Keeping& kept) const {
     Wide low = this->first_key(), high = this->last_key();
-    if (task.k > kGroups / 2) return high / 2;
-    const int enough = task.k + std::max(task.k / 16, kRoom == 128 ? (kRoom - task.k) / 4 : 0);
+    const int enough = task.k + std::max(task.k / 16, (kRoom - task.k) / 4);
     device::PerThread<Kept, 32> best;
     device::PerThread<Wide, 32> key;
     warp.apart([&](int lane) {
       const auto largest = best_of_groups(kept[lane]);
       best[lane].set(0, largest);
-      key[lane] = this->key_of(Key(std::bit_cast<Key>(device::largest(largest)) ^ this->flip));
+      key[lane] = key_of_number(device::largest(largest));
     });
     const Wide first = warp.least([&](int lane) { return key[lane]; });
     const Wide last = Base::kLast - warp.least([&](int lane) { return Wide(Base::kLast - key[lane]); });
