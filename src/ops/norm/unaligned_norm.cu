@@ -1,10 +1,13 @@
 #include "ops/norm/unaligned_norm.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <numeric>
 
 #include "device/device.h"
+#include "device/quick.h"
 #include "device/warp.h"
 #include "ops/dispatch.h"
 #include "ops/norm/unaligned_rows.h"
@@ -18,108 +21,176 @@ using device::PerThread;
 using device::Warp;
 
 // Rows that are as far apart as a pack has values are aligned alike, or nearer ones if packs and rows have a divisor in
-// common. A block takes such rows, one or two for each of its warps, and so needs scale and bias but once: in shared
-// memory, where their packs are those of the rows.
+// common. A block takes only such rows, as many for each warp as there are. So it needs scale and bias but once, in
+// shared memory, where their packs are those of the rows, and what a lane has of a row is the same for all of them. A
+// row is taken apart as soon as it is there, and the next one asked for into the same registers, before anything is
+// computed.
 template <class T>
 struct NormalizeUnalignedRows {
-  static constexpr int kPack = device::pack_size<T>(), kKeep = 8, kMostPacks = 32 * kKeep;
-  static constexpr int kThreads = 256, kWarps = kThreads / 32;
-  static constexpr int kMaxThreads = 1024;  // more than there are: of 64 registers each, half of all threads find some
-  using Part = UnalignedPart<T, 32, kKeep>;
-  struct Kept {
-    typename Part::Raw at[kKeep];
+  static constexpr int kPack = device::pack_size<T>(), kKeep = 8, kStep = 32 * kPack, kMost = kKeep * kStep;
+  static constexpr int kThreads = 256, kLeastThreads = 128;
+  static constexpr int kMaxThreads = 512;  // more than there are: a thread gets 128 registers
+  using Raw = RawPack<T, kPack>;
+  struct Coming {
+    Raw at[kKeep];
   };
-  // Packs as they are computed with, in parts of 16 bytes: neighbours read neighbouring ones.
+  struct Kept {
+    float at[kKeep][kPack];
+  };
+  // What a lane has of each row, in its slots: the packs that are its own, but the last lane the row's last one, in
+  // slot 0; and then, as far as there are such, those 32 packs further on.
+  struct Part {
+    int first, rest;  // the first value in slot 0, and what would be that of slot 1 one step before it
+    int left;         // from there to the row's last pack
+    unsigned own;     // a bit for each value in slot 0 that is the row's
+  };
+  // Packs in parts of 16 bytes: neighbours read neighbouring ones.
   using Floats = Pack<float, 4>;
   struct Packs {
-    Floats part[kPack / 4][kMostPacks];
+    Floats part[kPack / 4][32 * kKeep];
   };
   struct alignas(16) Shared {
     Packs gamma, beta;
+    Part parts[32];
   };
 
   RowNorm norm;
-  float per_value;  // 1 / width
+  float epsilon, per_value;  // per_value: 1 / width
   int width, apart_log2;
 
   DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
-    const int64_t first_row =
-        ((b.index() >> apart_log2) * kWarps << apart_log2) + (b.index() & ((1 << apart_log2) - 1));
-    const int64_t step = b.count() * kWarps;
-    PerThread<Kept, kThreads> kept;
+    const int warps = b.size() / 32;
+    const int64_t first_row = ((b.index() >> apart_log2) * warps << apart_log2) + (b.index() & ((1 << apart_log2) - 1));
+    const int64_t step = b.count() * warps;
+    const int before = int(reinterpret_cast<uintptr_t>(begin(first_row)) / sizeof(T) % kPack);
+    PerThread<Coming, kThreads> coming;
     b.threads([&](int t, Shared& s) {
-      part(first_row + (t / 32 << apart_log2), t % 32).read(kept[t].at, T(0.f));
-      const T* const first = static_cast<const T*>(norm.x) + first_row * width;
-      const int before = int(reinterpret_cast<uintptr_t>(first) / sizeof(T) % kPack);
-      for (int at = t * kPack - before, i = t; at < width; at += kThreads * kPack, i += kThreads) {
-        put(s.gamma, i, shifted(static_cast<const T*>(norm.gamma.data), at));
-        if (norm.beta.data) put(s.beta, i, shifted(static_cast<const T*>(norm.beta.data), at));
-      }
+      const int64_t row = first_row + (t / 32 << apart_log2);
+      const Part own = part(before, t % 32);
+      UNROLL for (int k = 0; k < kKeep; ++k) coming[t].at[k] = raw_pack_of<kPack>(T(0.f));
+      if (t < 32) s.parts[t] = own;
+      bring(s, before, t, b.size(), [&] {
+        if (row < norm.rows) ask(coming[t], row, own);
+      });
     });
-    device::for_each_warp(b, [&](const Warp& warp, Shared& s) {
+    device::for_each_warp(b, [&](const Warp& warp, const Shared& s) {
       const int first_thread = 32 * warp.index();
-      const int64_t first = first_row + (warp.index() << apart_log2);
-      for (int64_t row = first; row < norm.rows; row += step) {
-        PerThread<float, 32> sum, squares;
+      PerThread<Kept, 32> kept;
+      PerThread<float, 32> sum, squares;
+      for (int64_t row = first_row + (warp.index() << apart_log2); row < norm.rows; row += step) {
         warp.lanes([&](int lane) {
-          if (row != first) part(row, lane).read(kept[first_thread + lane].at, T(0.f));
-          sum[lane] = squares[lane] = 0;
-          const auto add_up = [&](float& all, auto of) {
-            part(row, lane).each_slot([&](int k, int) {
-              float values[kPack];
-              Part::take(values, kept[first_thread + lane].at[k]);
-              UNROLL for (int j = 0; j < kPack; ++j) all += of(values[j]);
-            });
-          };
-          if (norm.centred)
-            add_up(sum[lane], [](float v) { return v; });
-          else
-            add_up(squares[lane], [](float v) { return v * v; });
+          const Part own = s.parts[lane];
+          Coming& raw = coming[first_thread + lane];
+          each_slot([&](int k) { take(kept[lane].at[k], raw.at[k]); });
+          keep_own(kept[lane].at[0], own);
+          if (row + step < norm.rows) ask(raw, row + step, own);
+          sum[lane] = norm.centred ? sum_of(kept[lane], [](float v) { return v; }) : 0.f;
         });
-        if (norm.centred) {  // the mean of the squares less the square of the mean would cancel
-          warp.template reduce_columns<1>([&](int lane) -> float& { return sum[lane]; }, Plus());
-          warp.lanes([&](int lane) {
-            const float mean = sum[lane] * per_value;
-            const Part own = part(row, lane);
-            own.each([&](int k, int) {
-              float values[kPack];
-              Part::take(values, kept[first_thread + lane].at[k]);
-              own.fill(values, k, mean);
-              UNROLL for (int j = 0; j < kPack; ++j) squares[lane] += (values[j] - mean) * (values[j] - mean);
-            });
+        // The mean of the squares less the square of the mean would cancel.
+        if (norm.centred) warp.template reduce_columns<1>([&](int lane) -> float& { return sum[lane]; }, Plus());
+        warp.lanes([&](int lane) {
+          const Part own = s.parts[lane];
+          const float mean = sum[lane] * per_value;
+          each_slot([&](int k) {
+            const float less = has(own, k) ? mean : 0.f;  // what there is none of is zero
+            UNROLL for (float& value : kept[lane].at[k]) value -= less;
           });
-        }
+          keep_own(kept[lane].at[0], own);
+          squares[lane] = sum_of(kept[lane], [](float v) { return v * v; });
+        });
         warp.template reduce_columns<1>([&](int lane) -> float& { return squares[lane]; }, Plus());
         warp.lanes([&](int lane) {
-          const float mean = sum[lane] * per_value;
-          const float scale = 1.f / std::sqrt(squares[lane] * per_value + float(norm.epsilon));
+          const float scale = inverse_root(squares[lane] * per_value + epsilon);
           if (lane == 0) {
-            write(norm.mean, row, mean);
+            write(norm.mean, row, sum[lane] * per_value);
             write(norm.inverse_deviation, row, scale);
           }
-          write_row(row, lane, kept[first_thread + lane], mean, scale, s);
+          write_row(row, lane, kept[lane], scale, s);
         });
       }
     });
   }
 
  private:
-  DEVICE_FN Part part(int64_t row, int lane) const {
-    return {static_cast<const T*>(norm.x) + row * width, width, lane, row < norm.rows};
+  DEVICE_FN const T* begin(int64_t row) const { return static_cast<const T*>(norm.x) + row * width; }
+  DEVICE_FN static float inverse_root(float x) {
+    if constexpr (sizeof(T) == 2) return device::quick_inverse_root(x);
+    return 1.f / std::sqrt(x);
   }
-  // A pack of a row that may begin before it and end after it.
-  DEVICE_FN Pack<T, kPack> shifted(const T* row, int at) const {
-    if (at >= 0 && at + kPack <= width) return device::load_neighbours(row + at);
-    Pack<T, kPack> pack;
-    UNROLL for (int j = 0; j < kPack; ++j) pack.at[j] = unsigned(at + j) < unsigned(width) ? row[at + j] : T(0.f);
-    return pack;
+  // `before`: values between an aligned address and a row. A row has more packs than a warp has lanes.
+  DEVICE_FN Part part(int before, int lane) const {
+    Part own;
+    own.rest = (lane - 1) * kPack - before;
+    const int last = (before + width - 1) / kPack * kPack - before;
+    own.first = lane == 31 ? last : own.rest + kPack;
+    own.left = last - own.rest;
+    own.own = 0;
+    UNROLL for (int j = 0; j < kPack; ++j) own.own |= unsigned(own.first + j) < unsigned(width) ? 1u << j : 0;
+    return own;
   }
-  DEVICE_FN static void put(Packs& packs, int i, const Pack<T, kPack>& pack) {
-    UNROLL for (int p = 0; p < kPack / 4; ++p) {
-      UNROLL for (int j = 0; j < 4; ++j) packs.part[p][i].at[j] = float(pack.at[4 * p + j]);
+  DEVICE_FN static bool has(const Part& own, int k) { return k == 0 || k * kStep < own.left; }
+  // f(k) for each slot in which any lane has a pack, and maybe for some more.
+  template <class F>
+  DEVICE_FN void each_slot(F f) const {
+    UNROLL for (int k = 0; k < kKeep; ++k) {
+      if (k > 0 && k % 2 == 0 && k * kStep - 2 * kPack >= width) break;
+      f(k);
     }
   }
-  DEVICE_FN static Pack<float, kPack> get(const Packs& packs, int i) {
+  DEVICE_FN void ask(Coming& raw, int64_t row, const Part& own) const {
+    const T* const x = begin(row);
+    const char *const from = reinterpret_cast<const char*>(x), *const to = reinterpret_cast<const char*>(x + width);
+    const T *const first = x + own.first, *const rest = x + own.rest;
+    UNROLL for (int k = 0; k < kKeep; ++k) {
+      const char* const at = reinterpret_cast<const char*>(k == 0 ? first : rest + k * kStep);
+      if (has(own, k)) raw.at[k] = std::bit_cast<Raw>(device::load_granule(at, from, to));
+    }
+  }
+  DEVICE_FN static void take(float (&values)[kPack], const Raw& raw) {
+    const auto pack = std::bit_cast<Pack<T, kPack>>(raw);
+    UNROLL for (int j = 0; j < kPack; ++j) values[j] = float(pack.at[j]);
+  }
+  // What slot 0 has of a neighbour's becomes zero.
+  DEVICE_FN static void keep_own(float (&values)[kPack], const Part& own) {
+    UNROLL for (int j = 0; j < kPack; ++j) values[j] = own.own >> j & 1 ? values[j] : 0.f;
+  }
+  template <class F>
+  DEVICE_FN float sum_of(const Kept& kept, F of) const {
+    float even = 0, odd = 0;
+    each_slot([&](int k) {
+      UNROLL for (int j = 0; j < kPack; j += 2) {
+        even += of(kept.at[k][j]);
+        odd += of(kept.at[k][j + 1]);
+      }
+    });
+    return even + odd;
+  }
+  // Scale and bias, for which memory is waited for once; before that, `meanwhile` is done.
+  template <class F>
+  DEVICE_FN void bring(Shared& s, int before, int t, int threads, F meanwhile) const {
+    constexpr int kOfThread = kMost / kLeastThreads;
+    const T* const gammas = static_cast<const T*>(norm.gamma.data);
+    const T* const betas = static_cast<const T*>(norm.beta.data);
+    T gamma[kOfThread], beta[kOfThread];
+    UNROLL for (int i = 0; i < kOfThread; ++i) {
+      const int at = t + i * threads;
+      gamma[i] = beta[i] = T(0.f);
+      if (at < width) gamma[i] = gammas[at];
+      if (at < width && betas) beta[i] = betas[at];
+    }
+    meanwhile();
+    UNROLL for (int i = 0; i < kOfThread; ++i) {
+      const unsigned at = unsigned(t + i * threads);
+      if (at < unsigned(width)) {
+        put(s.gamma, at + unsigned(before), float(gamma[i]));
+        put(s.beta, at + unsigned(before), float(beta[i]));
+      }
+    }
+  }
+  DEVICE_FN static void put(Packs& packs, unsigned i, float value) {
+    packs.part[i % kPack / 4][i / kPack].at[i % 4] = value;
+  }
+  DEVICE_FN static Pack<float, kPack> get(const Packs& packs, unsigned i) {
     Pack<float, kPack> pack;
     UNROLL for (int p = 0; p < kPack / 4; ++p) {
       const Floats part = packs.part[p][i];
@@ -127,30 +198,35 @@ struct NormalizeUnalignedRows {
     }
     return pack;
   }
-  DEVICE_FN void write_row(int64_t row, int lane, const Kept& kept, float mean, float scale, const Shared& s) const {
-    const Part own = part(row, lane);
+  DEVICE_FN void write_row(int64_t row, int lane, const Kept& kept, float scale, const Shared& s) const {
+    const Part own = s.parts[lane];
     T* const y = static_cast<T*>(norm.y) + row * width;
-    const float offset = -mean * scale;
-    const auto write_packs = [&](auto offset_of) {
-      own.each([&](int k, int) {
-        float values[kPack];
-        Part::take(values, kept.at[k]);
-        const int i = own.index(k);
-        const auto gamma = get(s.gamma, i);
-        const auto beta = offset_of(i);
-        Pack<T, kPack> out;
-        UNROLL for (int j = 0; j < kPack; ++j) {
-          // Of halves a difference of products has digits enough.
-          const float even = sizeof(T) == 2 ? values[j] * scale + offset : (values[j] - mean) * scale;
-          out.at[j] = T(even * gamma.at[j] + beta.at[j]);
-        }
-        own.store(y, k, out);
-      });
-    };
-    if (norm.beta.data)
-      write_packs([&](int i) { return get(s.beta, i); });
-    else
-      write_packs([](int) { return Pack<float, kPack>{}; });
+    T *const first = y + own.first, *const rest = y + own.rest;
+    each_slot([&](int k) {
+      const unsigned i = k == 0 ? unsigned(own.first + kPack - 1) / kPack : unsigned(lane - 1 + 32 * k);
+      const auto gamma = get(s.gamma, i), beta = get(s.beta, i);
+      float values[kPack];
+      UNROLL for (int j = 0; j < kPack; ++j) values[j] = kept.at[k][j] * scale * gamma.at[j] + beta.at[j];
+      const auto out = packed(values);
+      if (k > 0) {
+        if (has(own, k)) device::store_whole(rest + k * kStep, out);
+      } else if (own.own == (1u << kPack) - 1) {
+        device::store_whole(first, out);
+      } else {
+        const bool begins = own.first < 0;
+        store_end(first, out, begins ? own.first + kPack : width - own.first, begins);
+      }
+    });
+  }
+  // In words, which nvcc leaves whole.
+  DEVICE_FN static Pack<T, kPack> packed(const float (&values)[kPack]) {
+    Raw raw;
+    if constexpr (sizeof(T) == 2) {
+      UNROLL for (int i = 0; i < kPack / 2; ++i) raw.at[i] = device::as_pair<T>(values[2 * i], values[2 * i + 1]);
+    } else {
+      UNROLL for (int i = 0; i < kPack; ++i) raw.at[i] = values[i];
+    }
+    return std::bit_cast<Pack<T, kPack>>(raw);
   }
   DEVICE_FN void write(void* statistics, int64_t row, float value) const {
     if (!statistics) return;
@@ -173,14 +249,21 @@ bool normalize_unaligned_rows(device::StreamRef stream, const RowNorm& norm, Typ
     const auto *from = static_cast<const T*>(norm.x), *to = static_cast<const T*>(norm.y);
     const int64_t apart = Kernel::kPack / std::gcd(norm.width, int64_t(Kernel::kPack));
     if (!are_aligned_alike(from, to) || (apart == 1 && device::is_pack_aligned<Kernel::kPack>(from))) return;
-    if (norm.width <= kStagedSlots<T> * 8 || most_packs<T>(norm.width) > Kernel::kMostPacks) return;
-    if (norm.rows < 2 * Kernel::kWarps * multiprocessors) return;
+    if (norm.width <= kStagedSlots<T> * 8 || most_packs<T>(norm.width) > 32 * Kernel::kKeep) return;
     const int64_t groups = (norm.rows + apart - 1) / apart;  // of neighbours, none aligned as another
-    // Two rows for each warp where there are many: more would leave multiprocessors idle at the end.
-    const int64_t of_block = Kernel::kWarps * (norm.rows > 16 * Kernel::kWarps * multiprocessors ? 2 : 1);
+    const auto chosen = [](const char* name, int otherwise) {
+      const char* value = std::getenv(name);
+      return value ? std::atoi(value) : otherwise;
+    };
+    const bool few = norm.rows < 2 * Kernel::kThreads / 32 * multiprocessors;
+    if (few && chosen("TRY_NORM_FEW", 1) == 0) return;
+    const int threads = few ? Kernel::kLeastThreads : chosen("TRY_NORM_THREADS", Kernel::kThreads);
+    const int64_t warps = threads / 32;
+    // As many blocks as there is room for at once.
+    const int64_t room = std::max<int64_t>(512 / threads * multiprocessors * chosen("TRY_NORM_WAVES", 1) / apart, 1);
     device::block_kernel<typename Kernel::Shared>(
-        stream, {(groups + of_block - 1) / of_block * apart, Kernel::kThreads},
-        Kernel{norm, 1.f / float(norm.width), int(norm.width), std::countr_zero(uint64_t(apart))});
+        stream, {std::min((groups + warps - 1) / warps, room) * apart, threads},
+        Kernel{norm, float(norm.epsilon), 1.f / float(norm.width), int(norm.width), std::countr_zero(uint64_t(apart))});
     done = true;
   });
   return done;

@@ -4,7 +4,7 @@
 
 namespace encore::ops {
 
-// False, and nothing is done, if the rows are few, too narrow or too wide for it, or otherwise made.
+// False, and nothing is done, if the rows are too narrow or too wide for it, or otherwise made.
 bool normalize_unaligned_rows(device::StreamRef stream, const RowNorm& norm, Type x, Type gamma);
 
 }  // namespace encore::ops

@@ -8,6 +8,30 @@
 
 namespace encore::ops {
 
+// Of a pack, for an aligned address, the first `count` values, fewer than there are, or the last ones: in pieces of a
+// half of a pack, a quarter and so on, as far as there are such. The larger a piece, the nearer it is to that end of
+// the pack.
+template <class T, int kPack>
+DEVICE_FN void store_end(T* to, const device::Pack<T, kPack>& pack, unsigned count, bool last) {
+  static_assert(sizeof pack == 16);
+  constexpr int kOfWord = 4 / sizeof(T);
+  const unsigned flip = last ? kPack - 1 : 0;
+  const auto words = std::bit_cast<device::Pack<uint32_t, 4>>(pack);
+  const auto word = [&](unsigned i) {
+    const uint32_t low = i & 1 ? words.at[1] : words.at[0], high = i & 1 ? words.at[3] : words.at[2];
+    return i & 2 ? high : low;
+  };
+  const auto put = [&]<unsigned kPiece>(auto of) {
+    const unsigned at = (count & (kPack - 2 * kPiece)) ^ (flip & (kPack - kPiece));
+    if (count & kPiece) *reinterpret_cast<decltype(of(0u))*>(to + at) = of(at / kOfWord);
+  };
+  put.template operator()<2 * kOfWord>(
+      [&](unsigned) { return uint64_t(last ? words.at[3] : words.at[1]) << 32 | (last ? words.at[2] : words.at[0]); });
+  put.template operator()<kOfWord>(word);
+  if constexpr (kOfWord == 2)
+    put.template operator()<1>([&](unsigned i) { return uint16_t(word(i) >> (last ? 16 : 0)); });
+}
+
 // What a thread has of a row that lies in more packs than one. Each of kShare neighbours, a power of two, takes up to
 // kKeep packs, and if there are more threads than these, the next neighbours those that follow. Only in its slot 0 may
 // a thread have a pack that is the row's in part: the first of all has the row's first pack there, the last of the
@@ -69,10 +93,9 @@ class UnalignedPart {
   DEVICE_FN void store(T* row, int k, const device::Pack<T, kPack>& pack) const {
     if (k > 0) return device::store_whole(row + rest_ + k * kStep, pack);
     if (own_values() == kAll) return device::store_whole(row + first_, pack);
-    store_end(row, pack);
+    const bool begins = first_ < 0;
+    store_end(row + first_, pack, begins ? first_ + kPack : width_ - first_, begins);
   }
-  // Of the row's packs, which one is in a slot.
-  DEVICE_FN int index(int k) const { return ((k == 0 ? first_ : rest_ + k * kStep) + kPack - 1) / kPack; }
   // In place of values that the row has not.
   template <class C>
   DEVICE_FN void fill(C (&values)[kPack], int k, C with) const {
@@ -95,28 +118,6 @@ class UnalignedPart {
   DEVICE_FN unsigned own_values() const {
     const int before = first_ < 0 ? -first_ : 0, after = first_ + kPack > width_ ? first_ + kPack - width_ : 0;
     return (kAll << (before & 31)) & (kAll >> (after & 31));
-  }
-  // Of the pack in slot 0 those values at its beginning, or at its end, which the row has: in pieces of a half of a
-  // pack, a quarter and so on, as far as there are such. The larger a piece, the nearer it is to that end of the pack.
-  DEVICE_FN void store_end(T* row, const device::Pack<T, kPack>& pack) const {
-    constexpr int kOfWord = 4 / sizeof(T);
-    const unsigned count = first_ < 0 ? first_ + kPack : width_ - first_, flip = first_ < 0 ? kPack - 1 : 0;
-    const auto words = std::bit_cast<device::Pack<uint32_t, 4>>(pack);
-    const auto word = [&](unsigned i) {
-      const uint32_t low = i & 1 ? words.at[1] : words.at[0], high = i & 1 ? words.at[3] : words.at[2];
-      return i & 2 ? high : low;
-    };
-    T* const to = row + first_;
-    const auto put = [&]<unsigned kPiece>(auto of) {
-      const unsigned at = (count & (kPack - 2 * kPiece)) ^ (flip & (kPack - kPiece));
-      if (count & kPiece) *reinterpret_cast<decltype(of(0u))*>(to + at) = of(at / kOfWord);
-    };
-    put.template operator()<2 * kOfWord>([&](unsigned) {
-      return device::Pack<uint32_t, 2>{flip ? words.at[2] : words.at[0], flip ? words.at[3] : words.at[1]};
-    });
-    put.template operator()<kOfWord>(word);
-    if constexpr (kOfWord == 2)
-      put.template operator()<1>([&](unsigned i) { return uint16_t(word(i) >> (flip ? 16 : 0)); });
   }
   DEVICE_FN void keep_own(Raw& raw, T none) const {
     const unsigned own = own_values();
