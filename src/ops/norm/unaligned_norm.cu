@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstdlib>
 #include <numeric>
 
 #include "device/device.h"
@@ -28,7 +27,7 @@ using device::Warp;
 template <class T>
 struct NormalizeUnalignedRows {
   static constexpr int kPack = device::pack_size<T>(), kKeep = 8, kStep = 32 * kPack, kMost = kKeep * kStep;
-  static constexpr int kThreads = 256, kLeastThreads = 128;
+  static constexpr int kThreads = 128, kWarps = kThreads / 32;
   static constexpr int kMaxThreads = 512;  // more than there are: a thread gets 128 registers
   using Raw = RawPack<T, kPack>;
   struct Coming {
@@ -59,9 +58,9 @@ struct NormalizeUnalignedRows {
   int width, apart_log2;
 
   DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
-    const int warps = b.size() / 32;
-    const int64_t first_row = ((b.index() >> apart_log2) * warps << apart_log2) + (b.index() & ((1 << apart_log2) - 1));
-    const int64_t step = b.count() * warps;
+    const int64_t first_row =
+        ((b.index() >> apart_log2) * kWarps << apart_log2) + (b.index() & ((1 << apart_log2) - 1));
+    const int64_t step = b.count() * kWarps;
     const int before = int(reinterpret_cast<uintptr_t>(begin(first_row)) / sizeof(T) % kPack);
     PerThread<Coming, kThreads> coming;
     b.threads([&](int t, Shared& s) {
@@ -69,7 +68,7 @@ struct NormalizeUnalignedRows {
       const Part own = part(before, t % 32);
       UNROLL for (int k = 0; k < kKeep; ++k) coming[t].at[k] = raw_pack_of<kPack>(T(0.f));
       if (t < 32) s.parts[t] = own;
-      bring(s, before, t, b.size(), [&] {
+      bring(s, before, t, [&] {
         if (row < norm.rows) ask(coming[t], row, own);
       });
     });
@@ -167,20 +166,20 @@ struct NormalizeUnalignedRows {
   }
   // Scale and bias, for which memory is waited for once; before that, `meanwhile` is done.
   template <class F>
-  DEVICE_FN void bring(Shared& s, int before, int t, int threads, F meanwhile) const {
-    constexpr int kOfThread = kMost / kLeastThreads;
+  DEVICE_FN void bring(Shared& s, int before, int t, F meanwhile) const {
+    constexpr int kOfThread = kMost / kThreads;
     const T* const gammas = static_cast<const T*>(norm.gamma.data);
     const T* const betas = static_cast<const T*>(norm.beta.data);
     T gamma[kOfThread], beta[kOfThread];
     UNROLL for (int i = 0; i < kOfThread; ++i) {
-      const int at = t + i * threads;
+      const int at = t + i * kThreads;
       gamma[i] = beta[i] = T(0.f);
       if (at < width) gamma[i] = gammas[at];
       if (at < width && betas) beta[i] = betas[at];
     }
     meanwhile();
     UNROLL for (int i = 0; i < kOfThread; ++i) {
-      const unsigned at = unsigned(t + i * threads);
+      const unsigned at = unsigned(t + i * kThreads);
       if (at < unsigned(width)) {
         put(s.gamma, at + unsigned(before), float(gamma[i]));
         put(s.beta, at + unsigned(before), float(beta[i]));
@@ -242,7 +241,6 @@ struct NormalizeUnalignedRows {
 bool normalize_unaligned_rows(device::StreamRef stream, const RowNorm& norm, Type x, Type gamma) {
   if (x != gamma || x == Type::f64 || norm.skip || norm.bias || norm.sum) return false;
   if (norm.gamma.step != 0 || norm.beta.step != 0) return false;
-  const int64_t multiprocessors = device::multiprocessors(stream.device());
   bool done = false;
   dispatch(TypeList<float, Half, BFloat16>{}, x, [&]<class T> {
     using Kernel = NormalizeUnalignedRows<T>;
@@ -251,18 +249,12 @@ bool normalize_unaligned_rows(device::StreamRef stream, const RowNorm& norm, Typ
     if (!are_aligned_alike(from, to) || (apart == 1 && device::is_pack_aligned<Kernel::kPack>(from))) return;
     if (norm.width <= kStagedSlots<T> * 8 || most_packs<T>(norm.width) > 32 * Kernel::kKeep) return;
     const int64_t groups = (norm.rows + apart - 1) / apart;  // of neighbours, none aligned as another
-    const auto chosen = [](const char* name, int otherwise) {
-      const char* value = std::getenv(name);
-      return value ? std::atoi(value) : otherwise;
-    };
-    const bool few = norm.rows < 2 * Kernel::kThreads / 32 * multiprocessors;
-    if (few && chosen("TRY_NORM_FEW", 1) == 0) return;
-    const int threads = few ? Kernel::kLeastThreads : chosen("TRY_NORM_THREADS", Kernel::kThreads);
-    const int64_t warps = threads / 32;
-    // As many blocks as there is room for at once.
-    const int64_t room = std::max<int64_t>(512 / threads * multiprocessors * chosen("TRY_NORM_WAVES", 1) / apart, 1);
+    // Twice as many blocks as there is room for at once: each brings scale and bias again, and the last ones of fewer
+    // would leave multiprocessors idle.
+    constexpr int kRoom = Kernel::kMaxThreads / Kernel::kThreads;
+    const int64_t blocks = std::max<int64_t>(2 * kRoom * device::multiprocessors(stream.device()) / apart, 1);
     device::block_kernel<typename Kernel::Shared>(
-        stream, {std::min((groups + warps - 1) / warps, room) * apart, threads},
+        stream, {std::min((groups + Kernel::kWarps - 1) / Kernel::kWarps, blocks) * apart, Kernel::kThreads},
         Kernel{norm, float(norm.epsilon), 1.f / float(norm.width), int(norm.width), std::countr_zero(uint64_t(apart))});
     done = true;
   });
