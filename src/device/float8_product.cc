@@ -16,7 +16,7 @@ bool may_take(const Float8Product& p, const Float8Operands& at) {
   return is_float8(p.a) && is_float8(p.b) && (p.a == Type::f8e4m3 || p.b == Type::f8e4m3) &&
          (p.output == Type::f32 || p.output == Type::f16 || p.output == Type::bf16) && p.m > 0 && p.n > 0 && p.k > 0 &&
          p.m <= kMost && p.n <= kMost && p.k <= kMost && p.n % 16 == 0 && p.k % 16 == 0 && aligned(at.a) &&
-         aligned(at.b) && aligned(at.c);
+         aligned(at.b) && aligned(at.c) && aligned(at.scale_a) && aligned(at.scale_b);
 }
 
 }  // namespace encore::device

@@ -24,8 +24,8 @@ struct Float8Operands {
 };
 std::string describe(const Float8Product& product);
 
-// Whether there is a way, which is remembered: n and k must be multiples of 16 and addresses too, and the device and
-// its library must have such products.
+// Whether there is a way, which is remembered: n and k must be multiples of 16 and addresses too, those of scales
+// as well, and the device and its library must have such products.
 bool takes(int device, const Float8Product& product, const Float8Operands& at);
 // Of what it takes.
 void multiply(StreamRef stream, const Float8Product& product, const Float8Operands& at, Workspace& workspace);

@@ -40,10 +40,10 @@ void check(int64_t m, int64_t n, int64_t k, bool scaled) {
   DeviceArray<A> a(left);
   DeviceArray<B> b(right);
   DeviceArray<Out> c(size_t(m * n));
-  DeviceArray<float> scales(std::vector<float>{0.5f, 0.125f});
+  const DeviceArray<float> scale_a(std::vector<float>{0.5f}), scale_b(std::vector<float>{0.125f});
   const Float8Product product{kTypeOf<A>, kTypeOf<B>, kTypeOf<Out>, m, n, k, 2.0f};
   Float8Operands at{a.data(), b.data(), c.data()};
-  if (scaled) at.scale_a = scales.data(), at.scale_b = scales.data() + 1;
+  if (scaled) at.scale_a = scale_a.data(), at.scale_b = scale_b.data();
   ASSERT_TRUE(takes(0, product, at)) << describe(product);
   multiply(stream, product, at, workspace);
   const std::vector<Out> got = c.download(stream);
@@ -65,7 +65,7 @@ TEST(Float8Product, AllTypes) {
   const Description device = describe(0);
   if (std::string(backend()) == "cuda" && device.compute_capability_major * 10 + device.compute_capability_minor < 89)
     GTEST_SKIP() << "no tensor cores for it";
-  for (const bool scaled : {false, true}) {
+  for (const bool scaled : {false, true, false}) {
     check<Float8E4M3, Float8E4M3, float>(32, 48, 64, scaled);
     check<Float8E4M3, Float8E4M3, Half>(17, 16, 16, scaled);
     check<Float8E4M3, Float8E5M2, BFloat16>(1, 64, 256, scaled);
@@ -89,6 +89,9 @@ TEST(Float8Product, OthersAreNotTaken) {
   refuses([](Float8Product& p) { p.k = 0; }, at);
   refuses([](Float8Product& p) { p.m = -1; }, at);
   refuses([](Float8Product&) {}, {somewhere + 8, somewhere, somewhere});
+  alignas(16) const float scales[2] = {};
+  refuses([](Float8Product&) {}, {somewhere, somewhere, somewhere, scales + 1});
+  refuses([](Float8Product&) {}, {somewhere, somewhere, somewhere, nullptr, scales + 1});
 }
 
 }  // namespace

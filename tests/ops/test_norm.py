@@ -237,8 +237,8 @@ def test_layer_norm_rows(shape, bias, dtype):
     check(layer_norm(shape, -1, dtype, bias))
 
 
-# Blocks take rows that are aligned alike: smaller blocks of few rows, and one for each warp or several of many. The
-# narrowest and the widest there are; of 16 bytes times something, too, where the first row lies elsewhere.
+# Blocks take rows that are aligned alike, one for each warp or several of many. The narrowest and the widest there are;
+# of 16 bytes times something, too, where the first row lies elsewhere.
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize(
     "shape", [(2113, 262), (2200, 257), (2117, 1020), (2114, 989), (9, 2041), (41, 2034), (13, 1017), (3, 776)], ids=str

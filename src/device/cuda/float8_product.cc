@@ -25,9 +25,18 @@ struct Prepared {
   size_t workspace_bytes = 0;
 };
 
+// A way that serves operands without scales may not serve those that have some.
+struct Problem {
+  Float8Product product;
+  bool scales_a, scales_b;
+  bool operator==(const Problem&) const = default;
+};
+
 struct Hash {
-  size_t operator()(const Float8Product& p) const {
-    uint64_t hash = uint64_t(p.a) | uint64_t(p.b) << 8 | uint64_t(p.output) << 16;
+  size_t operator()(const Problem& problem) const {
+    const Float8Product& p = problem.product;
+    uint64_t hash = uint64_t(p.a) | uint64_t(p.b) << 8 | uint64_t(p.output) << 16 | uint64_t(problem.scales_a) << 24 |
+                    uint64_t(problem.scales_b) << 25;
     for (const int64_t part : {p.m, p.n, p.k}) hash = (hash ^ uint64_t(part)) * 0x9e3779b97f4a7c15u;
     return hash ^ hash >> 32;
   }
@@ -86,18 +95,18 @@ std::optional<Prepared> prepare(int device, const Float8Product& p, const Float8
   return made;
 }
 
-// What is known of the products of a device; what is there stays where it is and doesn't change. A way that serves
-// operands with scales serves those without.
+// What is known of the products of a device; what is there stays where it is and doesn't change.
 const std::optional<Prepared>& known(int device, const Float8Product& product, const Float8Operands& at) {
   static std::mutex mutex;
-  static std::array<std::unordered_map<Float8Product, std::optional<Prepared>, Hash>, kMaxDevices> all;
+  static std::array<std::unordered_map<Problem, std::optional<Prepared>, Hash>, kMaxDevices> all;
   const std::lock_guard lock(mutex);
   auto& of_device = all[size_t(device)];
-  const auto found = of_device.find(product);
+  const Problem problem{product, at.scale_a != nullptr, at.scale_b != nullptr};
+  const auto found = of_device.find(problem);
   if (found != of_device.end()) return found->second;
   const Description description = describe(device);
   const bool has_float8 = description.compute_capability_major * 10 + description.compute_capability_minor >= 89;
-  return of_device.emplace(product, has_float8 ? prepare(device, product, at) : std::nullopt).first->second;
+  return of_device.emplace(problem, has_float8 ? prepare(device, product, at) : std::nullopt).first->second;
 }
 
 }  // namespace
