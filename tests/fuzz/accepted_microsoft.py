@@ -13,6 +13,9 @@ from symptoms import (
     transposes_beside_vector,
 )
 
+# What their rounding may come to, of the largest result.
+ROUNDED = {"float16": 0.01, "bfloat16": 0.08}
+
 ACCEPTED = [
     Accepted(
         "DecoderMaskedMultiHeadAttention",
@@ -123,8 +126,8 @@ ACCEPTED = [
     Accepted(
         "GroupQueryAttention",
         VALUES,
-        "keys are turned before they become halves in the cache; of large scores that shows",
-        lambda f: f.got.dtype.itemsize == 2 and few_differ(f),
+        "keys are turned before they are rounded to the cache's type; of large scores that shows",
+        lambda f: f.node.inputs[0].type in ROUNDED and few_differ(f, ROUNDED[f.node.inputs[0].type]),
     ),
     Accepted("FusedConv", SERVED, "no activation is none", says("GetFusedActivationAttr")),
     Accepted(

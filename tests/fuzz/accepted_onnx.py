@@ -33,6 +33,9 @@ ACCEPTED = [
         "the CPU EP looks at lengths first; Encore takes those below zero for none, and those above for all",
         says("mask_index value"),
     ),
+    Accepted(
+        "Attention", SERVED, "the CPU EP has no masks of four dimensions", says("4D mask in attention cpu kernel")
+    ),
     Accepted("Attention", SERVED, "Encore has biases where there is a past", says("both past and attention_bias")),
     Accepted(
         "Scan",
@@ -137,7 +140,7 @@ ACCEPTED = [
         lambda f: dilated(f) and says("pool_attributes.h")(f),
     ),
     Accepted(POOLS, SHAPE, "the CPU EP pads to the same size as if there were no dilation", dilated),
-    Accepted("Conv", REFUSED, "the CPU EP slides kernels of nothing", says("of the kernel is 0")),
+    Accepted("Conv ConvInteger", REFUSED, "the CPU EP slides kernels of nothing", says("of the kernel is 0")),
     Accepted("Conv", SERVED, "exporters write an empty list for what they don't give", says("kernel_shape: {} W")),
     Accepted(
         "Conv ConvInteger QLinearConv FusedConv",
@@ -220,7 +223,10 @@ ACCEPTED = [
         says("must be at least 1, got 0"),
     ),
     Accepted(
-        "GlobalMaxPool GlobalAveragePool", SERVED, "nothing is spatial", says("Input dimension cannot be less than 3")
+        "GlobalMaxPool GlobalAveragePool GlobalLpPool",
+        SERVED,
+        "nothing is spatial",
+        says("Input dimension cannot be less than 3"),
     ),
     Accepted("Softmax LogSoftmax Hardmax", SERVED, "all is one row, or each a row of its own", says("IsAxisInRange")),
     Accepted(

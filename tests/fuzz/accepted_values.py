@@ -22,6 +22,7 @@ from symptoms import (
     hardly_varies,
     has_flat_channels,
     has_nan,
+    has_nan_attribute,
     has_no_range,
     has_no_scale,
     has_no_terms,
@@ -147,6 +148,7 @@ ACCEPTED = [
         "what is drawn is random",
         is_drawn,
     ),
+    Accepted("LSTM GRU RNN", VALUES, "the CPU EP takes a bound for what is no number", has_nan_attribute),
     Accepted(
         "LSTM GRU RNN", VALUES, "the CPU EP's Softplus of what is far below zero is infinite, not zero", goes_far_below
     ),

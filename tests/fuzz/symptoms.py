@@ -465,14 +465,20 @@ def as_of_floats(finding):
     return bool(np.nanmax(_gap(finding), initial=0) <= 1e-5 * np.nanmax(np.abs(finding.wanted), initial=0))
 
 
-def few_differ(finding):
+def few_differ(finding, part=0.01):
     gap = _gap(finding)
-    return bool((gap > 0.01 * np.abs(finding.wanted.astype(np.float64)).max()).mean() <= 0.01)
+    return bool((gap > part * np.abs(finding.wanted.astype(np.float64)).max()).mean() <= 0.01)
 
 
 def has_vast_attribute(finding):
     numbers = [value for value in finding.node.attrs.values() if isinstance(value, float)]
     return any(not abs(number) < 1e9 for number in numbers)
+
+
+def has_nan_attribute(finding):
+    """An attribute has a number that is none."""
+    lists = [value for value in finding.node.attrs.values() if isinstance(value, list)]
+    return any(number != number for numbers in lists for number in numbers)
 
 
 def has_no_range(finding):
