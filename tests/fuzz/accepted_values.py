@@ -34,6 +34,7 @@ from symptoms import (
     log_of_little,
     loses_nothing,
     minus_zero_as_boolean,
+    multiplies_beyond_numbers,
     near_a_kink,
     nearly,
     no_slope,
@@ -52,6 +53,7 @@ from symptoms import (
     rounded_on_the_way,
     shrunk_in_float,
     steps_over,
+    tanh_of_nan,
     writes_twice,
 )
 
@@ -185,6 +187,8 @@ ACCEPTED = [
     Accepted("GroupNormalization", VALUES, "the function's body computes in float", as_of_floats),
     Accepted("ScatterND ScatterElements Scatter", VALUES, "which of two updates stays is open", writes_twice),
     Accepted("ScatterND ScatterElements", VALUES, "sums in another order", adds_in_any_order),
+    Accepted("ScatterND ScatterElements", VALUES, "products in another order", multiplies_beyond_numbers),
+    Accepted("FusedConv", VALUES, "the CPU EP's Tanh of what is no number is a bound", tanh_of_nan),
     Accepted("DynamicQuantizeLinear", VALUES, "numbers that are none have no range", not_finite),
     Accepted(
         "DynamicQuantizeLinear", VALUES, "a range so small that its scale is 0 has no place for zero", has_no_range

@@ -306,6 +306,16 @@ def overflows_on_the_way(finding):
         return not np.isfinite(most[_differs(finding)]).any()
 
 
+def multiplies_beyond_numbers(finding):
+    """A product of many, which one order of them takes beyond all numbers."""
+    infinite = ~np.isfinite(finding.got) | ~np.isfinite(finding.wanted)
+    return finding.node.attrs.get("reduction") == "mul" and bool(infinite[_differs(finding)].all())
+
+
+def tanh_of_nan(finding):
+    return finding.node.attrs.get("activation") == "Tanh" and bool(np.isnan(finding.got[_differs(finding)]).all())
+
+
 def hardly_varies(finding):
     """Rows that are all but constant: what is left of them is rounding, which a small epsilon enlarges."""
     epsilon = max(finding.node.attrs.get("epsilon", 1e-5), 1e-12)
