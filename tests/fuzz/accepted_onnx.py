@@ -114,6 +114,7 @@ ACCEPTED = [
     Accepted("DFT", SERVED, "an empty signal is one of zeros", says("signal dimension must be greater than zero")),
     Accepted("MelWeightMatrix", REFUSED, "no band lies between edges that are turned", says("the edges are")),
     Accepted("MelWeightMatrix", REFUSED, "a negative length", says("dft_length is -")),
+    Accepted("MelWeightMatrix", REFUSED, "a rate that no float tells from the next", says("sample_rate is")),
     Accepted("GridSample", SERVED, "the CPU EP refuses to sample nothing", says("must be non-empty for sampling")),
     Accepted("MelWeightMatrix", SERVED, "bands beyond the spectrum are cut", says("window_functions")),
     Accepted("STFT", SERVED, "without a length the whole signal is a frame", says("OutputMLValue")),

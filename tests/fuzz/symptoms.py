@@ -98,8 +98,10 @@ def is_whole_spectrum(finding):
     attrs, length = finding.node.attrs, finding.got.shape
     if not (attrs.get("inverse", 0) and attrs.get("onesided", 0)):
         return False
-    given = contents(finding).shape
-    return any(before > after // 2 + 1 for before, after in zip(given[1:-1], length[1:-1]))
+    given, inputs = contents(finding).shape, finding.node.inputs
+    by_input = len(inputs) > 2 and inputs[2]
+    axis = int(contents(finding, 2)) if by_input else attrs.get("axis", -2 if finding.case.opset >= 20 else 1)
+    return given[axis] > length[axis] // 2 + 1
 
 
 def between_far_pixels(finding):
