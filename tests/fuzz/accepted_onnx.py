@@ -105,12 +105,6 @@ ACCEPTED = [
     Accepted(
         "AffineGrid", SERVED, "the CPU EP counts the size's first dimension", says("length of size should be 4 or 5")
     ),
-    Accepted(
-        "TensorScatter",
-        REFUSED,
-        "the CPU EP overflows at an axis far below zero",
-        lambda f: f.node.attrs.get("axis", 0) < -(2**31) and says("is outside [-")(f),
-    ),
     Accepted("DFT", SERVED, "an empty signal is one of zeros", says("signal dimension must be greater than zero")),
     Accepted("MelWeightMatrix", REFUSED, "no band lies between edges that are turned", says("the edges are")),
     Accepted("MelWeightMatrix", REFUSED, "a negative length", says("dft_length is -")),
@@ -326,6 +320,18 @@ ACCEPTED = [
         SERVED,
         "lengths of sequences of nothing: they are in device memory, where nobody looks at them",
         lambda finding: finding.node.inputs[0].array.size == 0,
+    ),
+    Accepted(
+        "QLinearConv",
+        SERVED,
+        "of no images nobody looks at the bias",
+        lambda f: is_empty(f) and says("bias shape invalid")(f),
+    ),
+    Accepted(
+        "QuantizeLinear",
+        REFUSED,
+        "with channels last onnxruntime turns what is quantized in blocks, but not the scale",
+        lambda f: "prefer_nhwc" in f.case.options and says("; blocks of ")(f),
     ),
     Accepted(
         "QuantizeLinear",
