@@ -135,6 +135,7 @@ ACCEPTED = [
         "keys are turned before they are rounded to the cache's type; of large scores that shows",
         lambda f: f.node.inputs[0].type in ROUNDED and few_differ(f, ROUNDED[f.node.inputs[0].type]),
     ),
+    Accepted("MatMulBnb4", SERVED, "blocks of any power of two", says("only block size 16, 32")),
     Accepted("FusedConv", SERVED, "no activation is none", says("GetFusedActivationAttr")),
     Accepted(
         "FastGelu", SERVED, "a single number is none to the CPU EP", says("expected to have 1 or more dimensions")

@@ -322,6 +322,12 @@ ACCEPTED = [
         lambda finding: finding.node.inputs[0].array.size == 0,
     ),
     Accepted(
+        "QLinearMatMul",
+        SERVED,
+        "of nothing nobody looks at the scales",
+        lambda f: is_empty(f) and says("quantize_linear_matmul.cc")(f),
+    ),
+    Accepted(
         "QLinearConv",
         SERVED,
         "of no images nobody looks at the bias",
