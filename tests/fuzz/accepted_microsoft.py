@@ -8,6 +8,7 @@ from symptoms import (
     contents,
     few_differ,
     has_vast_attribute,
+    lengths_pass_their_total,
     near_a_sigmoid,
     says,
     transposes_beside_vector,
@@ -115,13 +116,13 @@ ACCEPTED = [
         "GroupQueryAttention",
         VALUES,
         "of lengths beyond their total the CPU EP believes the total, which makes one row a prompt",
-        lambda f: (contents(f, 5) >= contents(f, 6)).any(),
+        lengths_pass_their_total,
     ),
     Accepted(
         "GroupQueryAttention",
         REFUSED,
         "a prompt that is longer than its rows",
-        lambda f: (f.node.inputs[5].array >= f.node.inputs[6].array).any(),
+        lengths_pass_their_total,
     ),
     Accepted(
         "GroupQueryAttention",

@@ -310,12 +310,13 @@ def overflows_on_the_way(finding):
 
 def multiplies_beyond_numbers(finding):
     """A product of many, which one order of them takes beyond all numbers."""
-    infinite = ~np.isfinite(finding.got) | ~np.isfinite(finding.wanted)
-    return finding.node.attrs.get("reduction") == "mul" and bool(infinite[_differs(finding)].all())
+    infinite = (~np.isfinite(finding.got) | ~np.isfinite(finding.wanted))[_differs(finding)]
+    return finding.node.attrs.get("reduction") == "mul" and bool(infinite.size and infinite.all())
 
 
 def tanh_of_nan(finding):
-    return finding.node.attrs.get("activation") == "Tanh" and bool(np.isnan(finding.got[_differs(finding)]).all())
+    got = finding.got[_differs(finding)]
+    return finding.node.attrs.get("activation") == "Tanh" and bool(got.size and np.isnan(got).all())
 
 
 def hardly_varies(finding):
@@ -485,6 +486,11 @@ def few_differ(finding, part=0.01):
 def has_vast_attribute(finding):
     numbers = [value for value in finding.node.attrs.values() if isinstance(value, float)]
     return any(not abs(number) < 1e9 for number in numbers)
+
+
+def lengths_pass_their_total(finding):
+    """Of GroupQueryAttention."""
+    return (contents(finding, 5) >= contents(finding, 6)).any()
 
 
 def has_nan_attribute(finding):
