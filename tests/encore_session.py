@@ -214,6 +214,21 @@ class Bound:
         return {name: value.numpy() for name, value in self.outputs.items()}
 
 
+def is_gone(thread, seconds):
+    """Waits for the thread's end; False if it hangs.
+
+    With what the library keeps for it, which Python's join() doesn't wait for.
+    """
+    end = time.monotonic() + max(0, seconds)
+    thread.join(max(0, seconds))
+    task = Path(f"/proc/self/task/{thread.native_id}")
+    while task.exists():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.001)
+    return True
+
+
 def in_threads(count, work, meanwhile=None, finally_=lambda: None):
     """Runs work(i) in threads; what went wrong. None may take five minutes."""
     wrong = []
@@ -234,7 +249,6 @@ def in_threads(count, work, meanwhile=None, finally_=lambda: None):
     finally:
         finally_()
         for thread in threads:
-            thread.join(max(0, end - time.monotonic()))
-            if thread.is_alive():
+            if not is_gone(thread, end - time.monotonic()):
                 wrong.append(TimeoutError("a thread hangs"))
     return wrong

@@ -35,7 +35,7 @@ sys.path[:0] = [str(TESTS), str(TESTS.parent / "python")]
 import numpy as np
 import onnxruntime as ort
 import onnxruntime_ep_encore
-from encore_session import EAGER, HAS_GRAPHS, Bound, make_session, make_stream, run_options
+from encore_session import EAGER, HAS_GRAPHS, Bound, is_gone, make_session, make_stream, run_options
 from onnx import TensorProto, helper, numpy_helper
 
 MIX = "graph=8,fault=1,eager=2,plain=2,bad=1,host=1,release=1,open=1"
@@ -257,8 +257,7 @@ def soak(seconds, threads, seed, mix, names, most_growth):
     time.sleep(seconds * 0.4)  # by then every thread has most of its graphs
     host_then, (_, taken_then) = host_bytes(), device_bytes(sessions)
     for thread in running:
-        thread.join(max(0, end + PATIENCE - time.monotonic()) + 120)
-        if thread.is_alive():
+        if not is_gone(thread, max(0, end + PATIENCE - time.monotonic()) + 120):
             faulthandler.dump_traceback(all_threads=True)
             tally.fail("a thread", TimeoutError("hangs"))
     spent = time.monotonic() - start
