@@ -91,6 +91,13 @@ ACCEPTED = [
         cancels,
     ),
     Accepted("ConvTransposeWithDynamicPads", SERVED, "no pads are none", says("Dynamic pads tensor is required")),
+    Accepted("ConvTransposeWithDynamicPads", SERVED, "pads in any shape", says("Dynamic pads tensor must be 1-D")),
+    Accepted(
+        "MatMulNBits",
+        SERVED,
+        "scales, zero points and biases in any shape that has as many",
+        says("is expected to have shape"),
+    ),
     Accepted(
         "GroupQueryAttention",
         REFUSED,
