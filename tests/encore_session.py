@@ -22,10 +22,12 @@ os.environ.setdefault("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
 EP_NAME = os.environ.get("ENCORE_EP_NAME", "CudaPluginExecutionProvider")
 ORT_VERSION = tuple(int(part) for part in ort.__version__.split(".")[:2])
 NVIDIA = 0x10DE  # onnxruntime tells vendors apart by their PCI ids
+# That it knows, whether or not it calls it released.
+NEWEST_OPSET = next((opset for since, opset in {32: 28, 31: 27, 26: 26}.items() if ORT_VERSION >= (1, since)), 23)
 HAS_GRAPHS = ORT_VERSION >= (1, 26)  # before, it doesn't ask a plugin to capture
 EAGER = -1  # the graph id under which a run isn't captured
 # What options that Encore refuses raise: Python goes on with the CPU, as make_session finds, but not from 1.32 on.
-REFUSED, REFUSAL = (AssertionError, "alone") if ORT_VERSION < (1, 32) else (capi.InvalidArgument, "")
+REFUSED, REFUSAL = (AssertionError, "alone") if ORT_VERSION < (1, 32) else (capi.InvalidArgument, "INVALID_ARGUMENT")
 
 
 def only_if(applies):

@@ -25,7 +25,7 @@ NEWEST_ORT = next(
     for line in (ROOT / "requirements.txt").read_text().splitlines()
     if line.startswith("onnxruntime==")
 )
-OLDER_ORTS = ("1.24.4", "1.26.0", "1.28.0", "1.30.0")
+OLDER_ORTS = ("1.24.4", "1.26.0", "1.28.0", "1.30.0", "1.31.1")
 NVCC_PLACES = "CUDACXX, PATH, CUDA_HOME, /usr/local/cuda"
 JOBS = int(os.environ.get("ENCORE_JOBS") or len(os.sched_getaffinity(0)))
 

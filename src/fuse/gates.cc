@@ -16,6 +16,13 @@ bool is_factor(const NodeInfo& info) {
   return info.op_type() == "Mul" && info.domain().empty() && info.since_version() >= 7;
 }
 bool is_sigmoid(const NodeInfo& info) { return info.op_type() == "Sigmoid" && info.domain().empty(); }
+// x * sigmoid(x), and that times y, where they are operators.
+bool is_swish(const NodeInfo& info) {
+  return info.op_type() == "Swish" && info.domain().empty() && info.get_float("alpha", 1.f) == 1.f;
+}
+bool is_swiglu(const NodeInfo& info) {
+  return info.op_type() == "SwiGLU" && info.domain().empty() && info.get_float("alpha", 1.f) == 1.f;
+}
 
 bool is_matmul(const NodeInfo& info) { return info.op_type() == "MatMul" && info.domain().empty(); }
 // Of a product by constants how many columns it has, or zero: not known, or no such product.
@@ -32,25 +39,46 @@ class Search {
   std::vector<std::vector<int>> run() const {
     std::vector<std::vector<int>> gates;
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
-      const Node& sigmoid = graph_.nodes[n];
-      if (!sigmoid.takable || !is_sigmoid(*sigmoid.info)) continue;
-      const int x = sigmoid.inputs[0], silu = product_with(sigmoid.outputs[0]);
-      if (silu < 0 || other_factor(silu, sigmoid.outputs[0]) != x) continue;
-      const int silu_of_x = graph_.nodes[size_t(silu)].outputs[0], gate = product_with(silu_of_x);
-      if (gate < 0) continue;
-      std::vector<int>& nodes = gates.emplace_back(std::vector<int>{int(n), silu, gate});
-      const int y = other_factor(gate, silu_of_x);
-      if (!are_alike(x, 2, y, 1)) continue;
-      const std::vector<int> products{producers_[size_t(x)], producers_[size_t(y)]};
-      nodes.insert(nodes.end(), products.begin(), products.end());
-      const int norm = norm_before(graph_, producers_, consumers_, products);
-      if (norm >= 0) nodes.push_back(norm);
-      std::sort(nodes.begin(), nodes.end());
+      auto [nodes, x, y] = gate_from(int(n));
+      if (nodes.empty()) continue;
+      // x is read by the sigmoid and what multiplies by that, unless these are one.
+      if (are_alike(x, is_sigmoid(*graph_.nodes[n].info) ? 2 : 1, y, 1)) {
+        const std::vector<int> products{producers_[size_t(x)], producers_[size_t(y)]};
+        nodes.insert(nodes.end(), products.begin(), products.end());
+        const int norm = norm_before(graph_, producers_, consumers_, products);
+        if (norm >= 0) nodes.push_back(norm);
+        std::sort(nodes.begin(), nodes.end());
+      }
+      if (nodes.size() > 1) gates.push_back(std::move(nodes));
     }
     return gates;
   }
 
  private:
+  struct Gate {
+    std::vector<int> nodes;
+    int x = -1, y = -1;
+  };
+  // What begins with this node, if anything does.
+  Gate gate_from(int first) const {
+    const Node& node = graph_.nodes[size_t(first)];
+    if (!node.takable) return {};
+    if (is_swiglu(*node.info)) return {{first}, node.inputs[0], node.inputs[1]};
+    const int x = node.inputs.empty() ? -1 : node.inputs[0];
+    std::vector<int> nodes{first};
+    if (is_sigmoid(*node.info)) {
+      const int silu = product_with(node.outputs[0]);
+      if (silu < 0 || other_factor(silu, node.outputs[0]) != x) return {};
+      nodes.push_back(silu);
+    } else if (!is_swish(*node.info)) {
+      return {};
+    }
+    const int silu_of_x = graph_.nodes[size_t(nodes.back())].outputs[0], gate = product_with(silu_of_x);
+    if (gate < 0) return {};
+    nodes.push_back(gate);
+    return {nodes, x, other_factor(gate, silu_of_x)};
+  }
+
   // The product that alone reads the value, by another one that is computed, too; or -1.
   int product_with(int value) const {
     const std::vector<int>& readers = consumers_[size_t(value)];
@@ -157,11 +185,22 @@ void join_gate(Plan& plan) {
     });
   };
   const auto maker_of = [&](int value) { return find([&](const Step& step) { return step.outputs[0] == value; }); };
-  const Step* const sigmoid = find([](const Step& step) { return is_sigmoid(*step.node); });
-  const Step* const silu = sigmoid ? reader_of(sigmoid->outputs[0]) : nullptr;
-  Step* const last = silu ? reader_of(silu->outputs[0]) : nullptr;
-  if (!last) return;
-  const int x = sigmoid->inputs[0], y = last->inputs[last->inputs[0] == silu->outputs[0] ? 1 : 0];
+  // From x on: a sigmoid, what it multiplies, and the gate; of these the first or the first two may be part of the next.
+  Step* last = find([](const Step& step) { return is_swiglu(*step.node); });
+  const Step *sigmoid = nullptr, *silu = nullptr;
+  int x = -1, y = -1;
+  if (last) {
+    x = last->inputs[0], y = last->inputs[1];
+  } else {
+    silu = find([](const Step& step) { return is_swish(*step.node); });
+    if (!silu) {
+      sigmoid = find([](const Step& step) { return is_sigmoid(*step.node); });
+      silu = sigmoid ? reader_of(sigmoid->outputs[0]) : nullptr;
+    }
+    last = silu ? reader_of(silu->outputs[0]) : nullptr;
+    if (!last) return;
+    x = (sigmoid ? sigmoid : silu)->inputs[0], y = last->inputs[last->inputs[0] == silu->outputs[0] ? 1 : 0];
+  }
   const Step *const left = maker_of(x), *const right = maker_of(y);
   const std::set<const Step*> joined{sigmoid, silu, last, left, right};
   std::vector<Step> steps;

@@ -107,7 +107,13 @@ ACCEPTED = [
     Accepted(
         "GemmaRotaryEmbedding QOrderedLongformerAttention", SERVED, "the CPU EP has no kernel", says("INVALID_GRAPH")
     ),
-    Accepted("MRotaryEmbedding", SERVED, "the CPU EP counts no heads beyond 2^31", says("num_heads_attr >= 0")),
+    Accepted(
+        "RotaryEmbedding MRotaryEmbedding",
+        SERVED,
+        "the CPU EP counts no heads beyond 2^31",
+        says("num_heads_attr >= 0"),
+    ),
+    Accepted("QAttention", SERVED, "scales of rows in any shape", says("must be a scalar or a 1D tensor")),
     Accepted("MRotaryEmbedding", VALUES, "beyond the type's numbers the order of operations shows", has_vast_attribute),
     Accepted("GroupQueryAttention", SERVED, "many batches behind a past", says("batch_size must be 1")),
     Accepted(

@@ -142,6 +142,7 @@ ACCEPTED = [
         "exporters write an empty list for what they don't give",
         says("kernel_shape: {} W"),
     ),
+    Accepted("Dropout", REFUSED, "the CPU EP reads the first of many", says("training_mode must be one bool")),
     Accepted("Multinomial", SERVED, "the CPU EP draws no rows of none", says("batch_size is < 1")),
     Accepted(
         "Conv ConvInteger QLinearConv FusedConv",

@@ -3,12 +3,13 @@ them."""
 
 import dataclasses
 
+import encore_session
 import listed
 import numpy as np
 import onnx
 import onnxruntime as ort
 from draw import Draw
-from encore_session import HAS_GRAPHS, ORT_VERSION
+from encore_session import HAS_GRAPHS
 from mutate import mutate
 from onnx_model import CONSTANT, FEED, Value
 from proposals import PROPOSALS
@@ -20,7 +21,7 @@ NAMES = sorted(key for key in ROWS if key in PROPOSALS)
 UNKNOWN = sorted(  # which test_fuzz.py allows none of
     (domain, op) for domain, op in ROWS if ("" if domain == listed.CHANNELS_LAST else domain, op) not in PROPOSALS
 )
-NEWEST_OPSET = min(27 if ORT_VERSION >= (1, 31) else 23, onnx.defs.onnx_opset_version())
+NEWEST_OPSET = min(encore_session.NEWEST_OPSET, onnx.defs.onnx_opset_version())
 # What no graph holds: control flow, and outputs whose sizes depend on data.
 NOT_CAPTURED = {"If", "Loop", "Scan", "NonZero", "Compress", "Unique", "NonMaxSuppression", "DynamicTimeWarping"}
 LEVELS = [

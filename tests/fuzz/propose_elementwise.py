@@ -84,6 +84,12 @@ def gelu_of_a_sum(s):
     return s.node(x, bias if s.op == "BiasGelu" or s.draw.chance(0.7) else None)
 
 
+@proposes("SwiGLU", tolerance=ROUGH)
+def swiglu(s):
+    x = s.data()
+    return s.node(x, s.like(x, x.array.shape), alpha=s.maybe(0.4, s.draw.real))
+
+
 def other_of(s, x):
     """A second operand. Before opset 7 what broadcasts is said by attributes, which onnx's evaluator does not read."""
     return s.partner(x) if s.opset >= 7 else s.like(x, x.array.shape)

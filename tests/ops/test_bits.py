@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from encore_session import ORT_VERSION, only_if
+from encore_session import NEWEST_OPSET, ORT_VERSION, only_if
 from harness import INTEGERS, Case, _onnx_type, bools, check, floats, integers
 from onnx import TensorProto
 from refusal import declined, fails
 
 LOGIC = {"BitwiseAnd": np.bitwise_and, "BitwiseOr": np.bitwise_or, "BitwiseXor": np.bitwise_xor}
 UNSIGNED = [t for t in INTEGERS if t[0] == "u"]
+SIGNED = [t for t in INTEGERS if t[0] != "u"]
 LARGE = (1 << 18) + 3  # does not divide into packs
 
 
@@ -44,11 +45,18 @@ def test_not(dtype, shape):
 
 
 def shifted(x, bits, left):
-    """As many zeros as there are bits, at most; NumPy's own shift leaves larger ones open."""
+    """As many zeros, or signs, as there are bits, at most; NumPy's own shift leaves larger ones open."""
     bits = bits.astype(np.uint64)
     width = np.uint64(8 * x.itemsize)
     by = np.minimum(bits, width - np.uint64(1)).astype(x.dtype)
-    return np.where(bits < width, np.left_shift(x, by) if left else np.right_shift(x, by), 0).astype(x.dtype)
+    sign = np.zeros_like(x) if left else np.where(x < 0, ~np.zeros_like(x), np.zeros_like(x))
+    return np.where(bits < width, np.left_shift(x, by) if left else np.right_shift(x, by), sign).astype(x.dtype)
+
+
+def shift(x, bits, direction, **more):
+    reference = lambda x, bits: [shifted(x, bits, direction == "LEFT")]
+    check(Case("BitShift", [x, bits], {"direction": direction}, dtype=x.dtype.name, name=direction,
+               reference=reference, **more))  # fmt: skip
 
 
 @pytest.mark.parametrize("direction", ["LEFT", "RIGHT"])
@@ -56,16 +64,19 @@ def shifted(x, bits, left):
 def test_shift(dtype, direction):
     x, bits = any_bits(dtype, 5, 80), integers(dtype, 5, 80, low=0, high=70)
     bits[0, :4] = np.iinfo(dtype).max
-    check(
-        Case(
-            "BitShift",
-            [x, bits],
-            {"direction": direction},
-            dtype=dtype,
-            name=direction,
-            reference=lambda x, bits: [shifted(x, bits, direction == "LEFT")],
-        )
-    )
+    shift(x, bits, direction)
+
+
+@only_if(NEWEST_OPSET >= 28)
+@pytest.mark.parametrize("direction", ["LEFT", "RIGHT"])
+@pytest.mark.parametrize("dtype", SIGNED)
+def test_signed_shift(dtype, direction):
+    """By less than nothing is by more than there is."""
+    x, bits = any_bits(dtype, 5, 80), integers(dtype, 5, 80, low=-4, high=70)
+    x[0, :4] = bits[0, 2:6] = np.iinfo(dtype).min
+    shift(x, bits, direction, opset=28)
+    shift(any_bits(dtype, LARGE), any_bits(dtype, 1), direction, opset=28)
+    shift(any_bits(dtype, 7, 1001), bits[0, :7].reshape(7, 1), direction, opset=28, misaligned=True)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint32", "uint64"])

@@ -255,7 +255,7 @@ def delta_net(
         return [x.astype(np.float32) for x in made]
 
     attrs = {"update_rule": rule, "qk_l2_norm": int(unit), "state_update_capacity": most, "scale": scale}
-    attrs |= {"gate_activation": "qwen" if gate else "none", "beta_activation": "sigmoid" if squash else "none"}
+    attrs |= {"gate_activation": {True: "qwen", False: "none"}.get(gate, gate), "beta_activation": "sigmoid" if squash else "none"}
     flags = "".join(str(int(bool(f))) for f in (packed, ragged, past, by_row, gate, squash, unit, rank4, most, active))
     near = (2e-2, 2e-2) if dtype == "float16" else None  # what a delta rule rounds it repeats
     more = {"name": f"{rule}-{batch}-{flags}", "reference": reference, "tolerance": near, "domain": "com.microsoft"}
@@ -265,6 +265,7 @@ def delta_net(
 NETS = [
     *[delta_net([3, 1, 6], 2, 4, 16, 24, rule=rule, dtype=t) for rule in RULES for t in TYPES],
     *[delta_net([3, 1, 6], 2, 4, 16, 24, dtype=t, gate=True, squash=True, unit=True, packed=True) for t in TYPES],
+    delta_net([3, 1, 6], 2, 4, 16, 24, gate="softplus"),  # the same
     delta_net([4, 4], 1, 3, 8, 40, ragged=False),
     delta_net([4, 4], 1, 3, 8, 40, ragged=False, rank4=True),
     delta_net([4, 4], 1, 3, 8, 40, ragged=False, rank4=True, packed=True, scale=0.5),
@@ -288,6 +289,8 @@ def test_gated_delta_net_refuses():
     for attrs in (
         {"update_rule": "quadratic"},
         {"gate_activation": "qwen"},
+        {"gate_activation": "softplus"},
+        {"gate_activation": "sigmoid"},
         {"gate_activation": "gelu"},
         {"beta_activation": "tanh"},
         {"state_update_capacity": 9},

@@ -122,6 +122,13 @@ def test_integers(scales, mode, dtype):
     check(replace(resize(integers(dtype, 2, 3, 5, 7), scales, mode=mode), dtype=dtype, family="exact"))
 
 
+def test_the_largest_integers_stay_as_they_are():
+    """As floats they are beyond the type."""
+    x = np.full((1, 2, 5, 7), 2**31 - 1, np.int32)
+    largest = lambda x, _, scales: [np.full((1, 2, 10, 14), x.max())]
+    check(replace(resize(x, SCALES[0], mode="linear"), dtype="int32", family="exact", reference=largest))
+
+
 def _nearest(x, _, scales):
     """For types that the CPU EP has no kernel for: half pixels, and down at ties."""
     for axis, scale in enumerate(scales):

@@ -10,7 +10,7 @@ from control_flow_cases import CASES, FLOAT, INT, KEEP, NO, YES, some
 from encore_session import (
     ARRANGEMENTS,
     EP_NAME,
-    ORT_VERSION,
+    NEWEST_OPSET,
     Bound,
     in_new_process,
     in_threads,
@@ -76,10 +76,9 @@ ALL_FEEDS = [
     {"n": np.array(n), "go": go, "s": some(2, seed=n), "x": some(m, 2, seed=m)}
     for n, go, m in ((3, YES, 4), (0, YES, 1), (5, NO, 2), (20, YES, 20))
 ]
-NEWEST = 26 if ORT_VERSION >= (1, 31) else 23
 
 
-@pytest.mark.parametrize("opset", [o for o in (9, 11, 13, 16, 19, 21, 23, 24, 25, 26) if o <= NEWEST])
+@pytest.mark.parametrize("opset", [o for o in (9, 11, 13, 16, 19, 21, 23, 24, 25, 26) if o <= NEWEST_OPSET])
 def test_opsets(encore, opset):
     model = parse(ALL_THREE, opset)
     session = make_session(model)

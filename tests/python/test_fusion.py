@@ -41,10 +41,10 @@ class Network:
         attrs.setdefault("pads", [kernel // 2] * 4)
         return self.add("Conv", inputs, output, group=group, **attrs)
 
-    def model(self, make_model, inputs, outputs):
+    def model(self, make_model, inputs, outputs, **more):
         kind = helper.np_dtype_to_tensor_dtype(self.dtype)
         forms = [{name: (shape, kind) for name, shape in ends.items()} for ends in (inputs, outputs)]
-        return make_model(self.nodes, *forms, self.constants)
+        return make_model(self.nodes, *forms, self.constants, **more)
 
 
 def on_cpu(model, feeds):
@@ -330,30 +330,45 @@ def kernels_of(session, feeds):
     return [k["name"] for k in es.trace(session, lambda: session.run(None, feeds)) if k["what"] == "kernel"]
 
 
-def gate(dtype, swapped=False):
+# What a gate begins with, in the opset that has it, and of how many operators it is.
+GATES = {"Sigmoid": (18, 3), "Swish": (24, 2), "SwiGLU": (28, 1)}
+KNOWN_GATES = [how for how, (opset, _) in GATES.items() if opset <= es.NEWEST_OPSET]
+
+
+def add_gate(net, x, up, how="Sigmoid", swapped=False, **attrs):
+    if how == "SwiGLU":
+        return net.add(how, [x, up], "y", **attrs)
+    silu = net.add(how, [x], "g", **attrs)
+    if how == "Sigmoid":
+        silu = net.add("Mul", ["g", x] if swapped else [x, "g"], "s")
+    return net.add("Mul", [up, silu] if swapped else [silu, up], "y")
+
+
+def gate(dtype, swapped=False, how="Sigmoid", **attrs):
     net = Network(dtype)
-    net.add("Sigmoid", ["x"], "g")
-    net.add("Mul", ["g", "x"] if swapped else ["x", "g"], "s")
-    net.add("Mul", ["up", "s"] if swapped else ["s", "up"], "y")
+    add_gate(net, "x", "up", how, swapped, **attrs)
     return net
 
 
+@pytest.mark.parametrize("how", KNOWN_GATES)
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("dtype", TYPES)
-def test_a_gate_is_one_node(encore, make_model, capfd, dtype, swapped):
-    model = gate(dtype, swapped).model(make_model, {"x": ["n", 33], "up": ["n", 33]}, {"y": ["n", 33]})
+def test_a_gate_is_one_node(encore, make_model, capfd, dtype, swapped, how):
+    ends, (opset, size) = ({"x": ["n", 33], "up": ["n", 33]}, {"y": ["n", 33]}), GATES[how]
+    model = gate(dtype, swapped, how).model(make_model, *ends, opset=opset)
     session, sizes = made_one(capfd, lambda options: es.make_session(model, options))
-    assert sizes == [3]
+    assert sizes == [size] * (size > 1)
+    plain = gate(dtype).model(make_model, *ends)
     for rows in (7, 8):  # that fill packs or do not
         x = (numbers(rows, 33, dtype=dtype) * np.linspace(0, 60, 33)).astype(dtype)
         feeds = {"x": x, "up": numbers(rows, 33, seed=1, dtype=dtype)}
-        agrees(session, model, feeds, tolerance=2e-3 if dtype == "float16" else 1e-6)
+        agrees(session, plain, feeds, tolerance=2e-3 if dtype == "float16" else 1e-6)
     if es.on_virtual_gpu():
         kernels = kernels_of(session, feeds)
         assert len(kernels) == 1, kernels
 
 
-def gated_products(dtype, op="MatMul", columns=24, up_of="x", zeros=False):
+def gated_products(dtype, op="MatMul", columns=24, up_of="x", zeros=False, how="Sigmoid"):
     """Of 64 values of x, the second product of `up_of`."""
     depth = 64
     net = Network(dtype)
@@ -375,9 +390,7 @@ def gated_products(dtype, op="MatMul", columns=24, up_of="x", zeros=False):
             inputs.append(net.constant(f"{name}.zeros", packed))
         sizes = {"K": depth, "N": columns, "block_size": block, "bits": 4}
         net.add(op, inputs, name, domain="com.microsoft", **sizes)
-    net.add("Sigmoid", ["gate"], "sigmoid")
-    net.add("Mul", ["gate", "sigmoid"], "silu")
-    net.add("Mul", ["silu", "up"], "y")
+    add_gate(net, "gate", "up", how)
     return net
 
 
@@ -393,6 +406,36 @@ def test_a_gate_takes_its_products_along(encore, make_model, capfd, dtype, how, 
     if es.on_virtual_gpu() and (not how or rows == 1):
         kernels = kernels_of(session, feeds)
         assert len(kernels) <= (1 if how and dtype != "float32" else 2), kernels
+
+
+@pytest.mark.parametrize("op", ["MatMul", "MatMulNBits"])
+@pytest.mark.parametrize("how", KNOWN_GATES)
+def test_a_gate_of_fewer_operators_takes_its_products_along(encore, make_model, capfd, how, op):
+    ends, (opset, size) = ({"x": ["n", "m", 64]}, {"y": ["n", "m", 24]}), GATES[how]
+    model = gated_products("float16", op, how=how).model(make_model, *ends, opset=opset)
+    session, sizes = made_one(capfd, lambda options: es.make_session(model, options))
+    assert sizes == [2 + size]
+    plain = gated_products("float16", op).model(make_model, *ends)
+    for rows in (1, 5):
+        agrees(session, plain, {"x": numbers(1, rows, 64, dtype="float16")}, tolerance=1e-2)
+
+
+@pytest.mark.parametrize("how", [how for how in KNOWN_GATES if how != "Sigmoid"])
+def test_products_that_a_steeper_gate_leaves(encore, make_model, capfd, how):
+    net = gated_products("float32", how=how)
+    next(node for node in net.nodes if node.op_type == how).attribute.append(helper.make_attribute("alpha", 1.5))
+    model = net.model(make_model, {"x": ["n", 64]}, {"y": ["n", 24]}, opset=GATES[how][0])
+    session, sizes = made_one(capfd, lambda options: es.make_session(model, options, use_tf32=0))
+    assert not sizes
+    plain, constants = Network(), net.constants
+    for name in ("gate", "up"):
+        plain.add("MatMul", ["x", f"{name}.w"], name)
+    plain.add("Mul", ["gate", plain.constant("alpha", np.float32(1.5))], "steeper")
+    plain.add("Sigmoid", ["steeper"], "sigmoid")
+    plain.add("Mul", ["gate", "sigmoid"], "silu")
+    plain.add("Mul", ["silu", "up"], "y")
+    plain.constants += constants
+    agrees(session, plain.model(make_model, {"x": ["n", 64]}, {"y": ["n", 24]}), {"x": numbers(3, 64)}, tolerance=1e-5)
 
 
 @pytest.mark.parametrize("op", ["MatMul", "MatMulNBits"])

@@ -1,6 +1,7 @@
 // LinearAttention, and GatedDeltaNet of com.microsoft, whose tokens are packed and which prepares its inputs itself.
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 
 #include "device/memory.h"
 #include "ops/attention/linear_state.h"
@@ -124,7 +125,7 @@ class GatedDeltaNet : public Op {
       : rule_(node),
         scale_(node.get_float("scale", 0)),
         unit_keys_(node.get_int("qk_l2_norm", 0) != 0),
-        gate_(is_set(node, "gate_activation", "qwen")),
+        gate_(is_set(node, "gate_activation", "softplus", "qwen")),
         squash_(is_set(node, "beta_activation", "sigmoid")),
         most_(node.get_int("state_update_capacity", 0)) {
     rule_.check(node, kDecay, kRate);
@@ -132,9 +133,9 @@ class GatedDeltaNet : public Op {
     require(node.has_input(kKey) == node.has_input(kValue), "key and value must both be given, or neither");
     require(node.has_input(kKey) || node.has_input(kPast), "a packed query needs initial_state");
     require(node.has_input(kEnds) || node.has_input(kPast), "without cu_seqlens initial_state is needed");
-    require(gate_ == node.has_input(kGateScale), "gate_activation ", gate_ ? "needs" : "other than qwen takes no",
+    require(gate_ == node.has_input(kGateScale), "gate_activation ", gate_ ? "needs" : "other than softplus takes no",
             " a_log");
-    require(gate_ || !node.has_input(kGateBias), "gate_activation other than qwen takes no dt_bias");
+    require(gate_ || !node.has_input(kGateBias), "gate_activation other than softplus takes no dt_bias");
     require((most_ > 0) == node.has_input(kCounts), "state_update_capacity ", most_, most_ > 0 ? " needs" : " takes no",
             " capture_count");
     require(most_ > 0 || !node.has_output(2), "state_update is asked for, and state_update_capacity is 0");
@@ -227,10 +228,13 @@ class GatedDeltaNet : public Op {
  private:
   enum Input { kQuery, kKey, kValue, kEnds, kDecay, kRate, kPast, kGateScale, kGateBias, kCounts, kActive };
 
-  static bool is_set(const NodeInfo& node, const char* attribute, const char* wanted) {
+  // `before`: what it was called once.
+  static bool is_set(const NodeInfo& node, const char* attribute, std::string_view wanted,
+                     std::string_view before = {}) {
     const std::string given = node.get_string(attribute, "none");
-    require(given == wanted || given == "none", attribute, " is \"", given, "\", not ", wanted, " or none");
-    return given == wanted;
+    const bool set = given == wanted || (!before.empty() && given == before);
+    require(set || given == "none", attribute, " is \"", given, "\", not ", wanted, " or none");
+    return set;
   }
   void keep_changes(Context& context, LinearState& p, int64_t key_heads) const {
     if (p.decay_by_row) fail(Code::not_supported, "state_update goes with a decay for each head only");

@@ -1,4 +1,6 @@
 // Operators that see an integer as its bits, or anything else as those of another type.
+#include <type_traits>
+
 #include "ops/elementwise/binary.h"
 #include "ops/elementwise/unary.h"
 #include "ops/shape/strided.h"
@@ -25,19 +27,24 @@ struct OneBit {
   }
 };
 
-// A shift by as many bits as there are, or more, leaves none.
+// A shift by as many bits as there are, or more, leaves none, or to the right the sign alone. So does one by less than
+// none, which is many without the sign.
 struct Shifted {
-  bool left;
+  bool left, is_signed;
   Shifted() = default;
   explicit Shifted(const NodeInfo& node) {
     const std::string direction = node.get_string("direction", "");
     if (direction != "LEFT" && direction != "RIGHT")
       fail(Code::not_supported, "attribute direction is '", direction, "'; it must be 'LEFT' or 'RIGHT'");
     left = direction == "LEFT";
+    is_signed = kSigned.has(node.input_type(0));
   }
   template <class T>
   DEVICE_FN T operator()(T x, T bits) const {
-    if (bits >= T(8 * sizeof(T))) return T(0);
+    constexpr T kWidth = T(8 * sizeof(T));
+    const bool none = bits >= kWidth;
+    if (is_signed && !left) return T(std::make_signed_t<T>(x) >> (none ? T(kWidth - 1) : bits));
+    if (none) return T(0);
     return T(left ? uint64_t(x) << bits : uint64_t(x) >> bits);
   }
 };
@@ -81,12 +88,15 @@ OpRow bits_row(const char* name) {
 
 std::vector<OpRow> bits_rows() {
   constexpr Types kCast = kFixedSize | Types{Type::f8e4m3fnuz, Type::f8e5m2fnuz};
+  OpRow unsigned_shift = binary_row<Shifted, UnsignedList>("BitShift", 11, kUnsigned);
+  unsigned_shift.until = 27;
   return {
       bits_row<BothBits>("BitwiseAnd"),
       bits_row<EitherBit>("BitwiseOr"),
       bits_row<OneBit>("BitwiseXor"),
       {.name = "BitwiseNot", .since = 18, .types = {in(0, kIntegers)}, .make = make<BitwiseNot>, .may_reuse = {{0, 0}}},
-      binary_row<Shifted, UnsignedList>("BitShift", 11, kUnsigned),
+      unsigned_shift,
+      binary_row<Shifted, UnsignedList>("BitShift", 28, kIntegers),
       {.name = "BitCast",
        .since = 26,
        .types = {in(0, kCast), out(0, kCast)},

@@ -9,9 +9,10 @@ namespace encore::ops {
 namespace {
 
 template <class T, int kPack>
-DEVICE_FN device::Pack<T, kPack> gated(const device::Pack<T, kPack>& x, const device::Pack<T, kPack>& y) {
+DEVICE_FN device::Pack<T, kPack> gated(SiluGate gate, const device::Pack<T, kPack>& x,
+                                       const device::Pack<T, kPack>& y) {
   device::Pack<T, kPack> made;
-  UNROLL for (int n = 0; n < kPack; ++n) made.at[n] = T(SiluGate()(x.at[n], y.at[n]));
+  UNROLL for (int n = 0; n < kPack; ++n) made.at[n] = T(gate(x.at[n], y.at[n]));
   return made;
 }
 
@@ -21,10 +22,11 @@ struct GatePacks {
   static constexpr int kPack = device::pack_size<T>();
   const T *x, *y;
   T* out;
+  SiluGate gate;
   DEVICE_FN void operator()(int64_t i) const {
     const auto left = device::load_pack<kPack>(x + i * kPack, true),
                right = device::load_pack<kPack>(y + i * kPack, true);
-    device::store_pack(out + i * kPack, gated(left, right), true);
+    device::store_pack(out + i * kPack, gated(gate, left, right), true);
   }
   bool fits(int64_t count) const {
     return count % kPack == 0 && device::is_pack_aligned<kPack>(x) && device::is_pack_aligned<kPack>(y) &&
@@ -43,26 +45,40 @@ struct GateOfBoth {
     const int64_t first = i * kPack;
     const T* const x = both + first / kGateColumns * (2 * kGateColumns) + first % kGateColumns;
     const auto left = device::load_pack<kPack>(x, true), right = device::load_pack<kPack>(x + kGateColumns, true);
-    device::store_pack(out + first, gated(left, right), aligned);
+    device::store_pack(out + first, gated({}, left, right), aligned);
   }
 };
 
 class Gate : public Op {
  public:
-  explicit Gate(const NodeInfo&) {}
+  explicit Gate(const NodeInfo& node) : gate_{node.get_float("alpha", 1.f)} {}
   void run(Context& context) const override {
     const Tensor &x = context.input(0), &y = context.input(1);
     require(x.type == y.type, "inputs have types ", device::name(x.type), " and ", device::name(y.type));
     const Shape shape = broadcast(x.shape, y.shape);
     const Tensor out = context.output(0, shape);
     dispatch(FloatList{}, x.type, [&]<class T> {
-      const GatePacks<T> packs{x.as<const T>(), y.as<const T>(), out.as<T>()};
+      const GatePacks<T> packs{x.as<const T>(), y.as<const T>(), out.as<T>(), gate_};
       if (x.shape == y.shape && packs.fits(x.count()))
         device::for_each_index(context.stream(), x.count() / GatePacks<T>::kPack, packs);
       else
-        transform_broadcast<T, T, T>(context.stream(), shape, out.data, SiluGate(),
+        transform_broadcast<T, T, T>(context.stream(), shape, out.data, gate_,
                                      {{x.shape, x.data}, {y.shape, y.data}});
     });
+  }
+
+ private:
+  SiluGate gate_;
+};
+
+// ONNX's own, which does not broadcast.
+class SwiGLU : public Gate {
+ public:
+  using Gate::Gate;
+  void run(Context& context) const override {
+    const Shape &x = context.input(0).shape, &y = context.input(1).shape;
+    require(x == y, "the gate has shape ", x.str(), ", what it multiplies ", y.str(), "; they must have the same");
+    Gate::run(context);
   }
 };
 
@@ -78,6 +94,14 @@ class BothGate : public Op {
 };
 
 }  // namespace
+
+std::vector<OpRow> gate_rows() {
+  return {{.name = "SwiGLU",
+           .since = 28,
+           .types = {in(0, kFloats)},
+           .make = make<SwiGLU>,
+           .may_reuse = {{0, 0}, {1, 0}}}};
+}
 
 void gate_of_both(StreamRef stream, Type type, const void* both, void* out, int64_t count) {
   dispatch(FloatList{}, type, [&]<class T> {

@@ -122,7 +122,7 @@ void contract(StreamRef stream, Type type, const void* a, const void* b, void* o
   const auto rest = std::span(outer).subspan(walked.size());
   const int64_t outputs = count_of(walked), launches = count_of(rest);
   if (outputs == 0) return;
-  dispatch(TypeList<float, Half, double, uint32_t, uint64_t>{}, as_unsigned(type), [&]<class T> {
+  dispatch(TypeList<float, Half, BFloat16, double, uint32_t, uint64_t>{}, as_unsigned(type), [&]<class T> {
     for (int64_t i = 0; i < launches; ++i) {
       int64_t a_at = 0, b_at = 0, index = i;
       for (const WalkedDim& dim : rest) {

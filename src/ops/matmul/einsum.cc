@@ -295,8 +295,11 @@ class Einsum : public Op {
 }  // namespace
 
 std::vector<OpRow> einsum_rows() {
-  constexpr Types kReals{Type::f32, Type::f64, Type::f16};
-  return {{.name = "Einsum", .since = 12, .types = {in_all(0, kReals | kWholeNumbers)}, .make = make<Einsum>}};
+  constexpr Types kBefore{Type::f32, Type::f64, Type::f16};
+  return {
+      {.name = "Einsum", .since = 12, .until = 27, .types = {in_all(0, kBefore | kWholeNumbers)}, .make = make<Einsum>},
+      {.name = "Einsum", .since = 28, .types = {in_all(0, kFloats | kWholeNumbers)}, .make = make<Einsum>},
+  };
 }
 
 }  // namespace encore::ops

@@ -6,6 +6,7 @@
 #include "device/divide.h"
 #include "device/transform.h"
 #include "ops/dispatch.h"
+#include "ops/elementwise/convert.h"
 #include "ops/nn/resize_place.h"
 
 namespace encore::ops {
@@ -127,10 +128,17 @@ struct Interpolate {
       rest = kept[d].out(rest, at);
       from += at * kept[d].stride;
     }
-    y[i] = outside ? extrapolation : T(sum<0>(from, offsets, weights));
+    y[i] = outside ? extrapolation : as_element(sum<0>(from, offsets, weights));
   }
 
  private:
+  // An integer near the end of its type may be a float beyond it.
+  DEVICE_FN static T as_element(C value) {
+    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>)
+      return truncated<T>(value);
+    else
+      return T(value);
+  }
   DEVICE_FN void linear(const ResizeAxis& axis, C position, int64_t (&offsets)[kTaps], C (&weights)[kTaps]) const {
     const C last = C(axis.in - 1);
     position = position > C(0) ? (position < last ? position : last) : C(0);

@@ -21,7 +21,7 @@ bool has_beginning(const std::vector<const OrtNode*>& nodes) {
   return std::any_of(nodes.begin(), nodes.end(), [](const OrtNode* node) {
     const char* op = nullptr;
     check(ort().api->Node_GetOperatorType(node, &op));
-    for (const std::string_view begins : {"Conv", "ConvTranspose", "Sigmoid", "MatMulNBits"})
+    for (const std::string_view begins : {"Conv", "ConvTranspose", "Sigmoid", "Swish", "SwiGLU", "MatMulNBits"})
       if (op == begins) return true;
     return false;
   });
