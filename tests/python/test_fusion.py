@@ -420,7 +420,8 @@ def test_a_gate_of_fewer_operators_takes_its_products_along(encore, make_model, 
         agrees(session, plain, {"x": numbers(1, rows, 64, dtype="float16")}, tolerance=1e-2)
 
 
-@pytest.mark.parametrize("how", [how for how in KNOWN_GATES if how != "Sigmoid"])
+@es.only_if(len(KNOWN_GATES) > 1)
+@pytest.mark.parametrize("how", KNOWN_GATES[1:])
 def test_products_that_a_steeper_gate_leaves(encore, make_model, capfd, how):
     net = gated_products("float32", how=how)
     next(node for node in net.nodes if node.op_type == how).attribute.append(helper.make_attribute("alpha", 1.5))
