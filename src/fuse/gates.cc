@@ -170,37 +170,51 @@ Step join_products(Plan& plan, const Step& x, const Step& y) {
   return both;
 }
 
+// A gate's steps: a sigmoid, what it multiplies, and the gate. The first may be part of the second (Swish), and both of
+// the last (SwiGLU).
+struct GateSteps {
+  const Step *sigmoid = nullptr, *silu = nullptr;
+  Step* last = nullptr;
+  int x = -1, y = -1;
+};
+GateSteps gate_of(std::vector<Step>& steps) {
+  const auto find = [&](auto is) {
+    const auto found = std::find_if(steps.begin(), steps.end(), is);
+    return found == steps.end() ? nullptr : &*found;
+  };
+  const auto reader_of = [&](const Step& step) {
+    return find([&](const Step& reader) {
+      return is_factor(*reader.node) && std::count(reader.inputs.begin(), reader.inputs.end(), step.outputs[0]);
+    });
+  };
+  GateSteps gate;
+  gate.last = find([](const Step& step) { return is_swiglu(*step.node); });
+  if (gate.last) {
+    gate.x = gate.last->inputs[0], gate.y = gate.last->inputs[1];
+    return gate;
+  }
+  gate.silu = find([](const Step& step) { return is_swish(*step.node); });
+  gate.sigmoid = gate.silu ? nullptr : find([](const Step& step) { return is_sigmoid(*step.node); });
+  if (gate.sigmoid) gate.silu = reader_of(*gate.sigmoid);
+  gate.last = gate.silu ? reader_of(*gate.silu) : nullptr;
+  if (!gate.last) return {};
+  gate.x = (gate.sigmoid ? gate.sigmoid : gate.silu)->inputs[0];
+  gate.y = gate.last->inputs[gate.last->inputs[0] == gate.silu->outputs[0] ? 1 : 0];
+  return gate;
+}
+
 }  // namespace
 
 std::vector<std::vector<int>> find_gates(const Graph& graph) { return Search(graph).run(); }
 
 void join_gate(Plan& plan) {
-  const auto find = [&](auto is) {
-    const auto found = std::find_if(plan.steps.begin(), plan.steps.end(), is);
+  const auto [sigmoid, silu, last, x, y] = gate_of(plan.steps);
+  if (!last) return;
+  const auto maker_of = [&](int value) {
+    const auto found =
+        std::find_if(plan.steps.begin(), plan.steps.end(), [&](const Step& step) { return step.outputs[0] == value; });
     return found == plan.steps.end() ? nullptr : &*found;
   };
-  const auto reader_of = [&](int value) {
-    return find([&](const Step& step) {
-      return is_factor(*step.node) && std::count(step.inputs.begin(), step.inputs.end(), value);
-    });
-  };
-  const auto maker_of = [&](int value) { return find([&](const Step& step) { return step.outputs[0] == value; }); };
-  // From x on: a sigmoid, what it multiplies, and the gate; of these the first or the first two may be part of the next.
-  Step* last = find([](const Step& step) { return is_swiglu(*step.node); });
-  const Step *sigmoid = nullptr, *silu = nullptr;
-  int x = -1, y = -1;
-  if (last) {
-    x = last->inputs[0], y = last->inputs[1];
-  } else {
-    silu = find([](const Step& step) { return is_swish(*step.node); });
-    if (!silu) {
-      sigmoid = find([](const Step& step) { return is_sigmoid(*step.node); });
-      silu = sigmoid ? reader_of(sigmoid->outputs[0]) : nullptr;
-    }
-    last = silu ? reader_of(silu->outputs[0]) : nullptr;
-    if (!last) return;
-    x = (sigmoid ? sigmoid : silu)->inputs[0], y = last->inputs[last->inputs[0] == silu->outputs[0] ? 1 : 0];
-  }
   const Step *const left = maker_of(x), *const right = maker_of(y);
   const std::set<const Step*> joined{sigmoid, silu, last, left, right};
   std::vector<Step> steps;

@@ -1,7 +1,7 @@
-// The gates of language models, x * sigmoid(x) * y: Sigmoid, Mul and Mul, or Swish and Mul, become one node, which reads
-// x and y once; SwiGLU is one. If these are products of the same rows by constants, and nobody else reads them, they
-// come along: as one product by both constants, whose columns alternate. So does a norm that makes these rows for no
-// one else.
+// The gates of language models, x * sigmoid(x) * y: Sigmoid, Mul and Mul, or Swish and Mul, become one node, which
+// reads x and y once; SwiGLU is one. If these are products of the same rows by constants, and nobody else reads them,
+// they come along: as one product by both constants, whose columns alternate. So does a norm that makes these rows for
+// no one else.
 #pragma once
 #include <vector>
 

@@ -142,6 +142,29 @@ ACCEPTED = [
         "exporters write an empty list for what they don't give",
         says("kernel_shape: {} W"),
     ),
+    Accepted(
+        "RandomUniformLike RandomNormalLike RandomUniform RandomNormal",
+        REFUSED,
+        "onnxruntime takes the low bits of a dtype for a type, of which a case knows nothing",
+        lambda f: says("Unexpected output data type")(f) and abs(f.node.attrs.get("dtype", 0)) >= 2**31,
+    ),
+    Accepted(
+        "Attention",
+        REFUSED,
+        "masks and pasts of nothing, which the CPU EP doesn't look at",
+        lambda f: (
+            says("does not broadcast to", "don't fit K")(f)
+            and any(value is not None and value.array.size == 0 for value in f.node.inputs[3:])
+        ),
+    ),
+    Accepted(
+        "Attention",
+        REFUSED,
+        "lengths below zero, and keys of more rows than values",
+        says("must not be negative", "don't fit together"),
+    ),
+    Accepted("TfIdfVectorizer", REFUSED, "the CPU EP takes a single number", says("has shape []; one or two")),
+    Accepted("MelWeightMatrix", SHAPE, "another output_datatype, of which a case knows nothing", says("type float")),
     Accepted("Dropout", REFUSED, "the CPU EP reads the first of many", says("training_mode must be one bool")),
     Accepted("Multinomial", SERVED, "the CPU EP draws no rows of none", says("batch_size is < 1")),
     Accepted(

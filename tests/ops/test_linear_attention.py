@@ -225,7 +225,7 @@ def delta_net(
         q, k = (np.repeat(x.reshape(tokens, keys, rows), share, 1).astype(np.float64) for x in (q, k))
         v = v.reshape(tokens, heads, columns)
         if unit:
-            q, k = (x / np.sqrt((x**2).sum(-1, keepdims=True) + 1e-6) for x in (q, k))
+            q, k = (x / np.sqrt((x**2).sum(-1, keepdims=True) + 1e-12) for x in (q, k))
         decay = (
             np.zeros((tokens, heads)) if decay is None else decay.reshape(tokens, heads, *([rows] if by_row else []))
         )
@@ -255,7 +255,10 @@ def delta_net(
         return [x.astype(np.float32) for x in made]
 
     attrs = {"update_rule": rule, "qk_l2_norm": int(unit), "state_update_capacity": most, "scale": scale}
-    attrs |= {"gate_activation": {True: "qwen", False: "none"}.get(gate, gate), "beta_activation": "sigmoid" if squash else "none"}
+    attrs |= {
+        "gate_activation": {True: "qwen", False: "none"}.get(gate, gate),
+        "beta_activation": "sigmoid" if squash else "none",
+    }
     flags = "".join(str(int(bool(f))) for f in (packed, ragged, past, by_row, gate, squash, unit, rank4, most, active))
     near = (2e-2, 2e-2) if dtype == "float16" else None  # what a delta rule rounds it repeats
     more = {"name": f"{rule}-{batch}-{flags}", "reference": reference, "tolerance": near, "domain": "com.microsoft"}

@@ -20,7 +20,7 @@ using device::Pack;
 using device::PerThread;
 
 constexpr int kColumns = 32, kSlices = 8, kThreads = kColumns * kSlices;
-constexpr float kLeastSquares = 1e-6f;  // added to the squares of a key, whose length would be divided by
+constexpr float kLeastSquares = 1e-12f;  // added to the squares of a key, whose length would be divided by
 
 template <int kRows>  // of the state that a thread keeps
 struct AttendLinearly {

@@ -62,8 +62,7 @@ class Gate : public Op {
       if (x.shape == y.shape && packs.fits(x.count()))
         device::for_each_index(context.stream(), x.count() / GatePacks<T>::kPack, packs);
       else
-        transform_broadcast<T, T, T>(context.stream(), shape, out.data, gate_,
-                                     {{x.shape, x.data}, {y.shape, y.data}});
+        transform_broadcast<T, T, T>(context.stream(), shape, out.data, gate_, {{x.shape, x.data}, {y.shape, y.data}});
     });
   }
 
@@ -96,11 +95,8 @@ class BothGate : public Op {
 }  // namespace
 
 std::vector<OpRow> gate_rows() {
-  return {{.name = "SwiGLU",
-           .since = 28,
-           .types = {in(0, kFloats)},
-           .make = make<SwiGLU>,
-           .may_reuse = {{0, 0}, {1, 0}}}};
+  return {
+      {.name = "SwiGLU", .since = 28, .types = {in(0, kFloats)}, .make = make<SwiGLU>, .may_reuse = {{0, 0}, {1, 0}}}};
 }
 
 void gate_of_both(StreamRef stream, Type type, const void* both, void* out, int64_t count) {
