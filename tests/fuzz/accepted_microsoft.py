@@ -82,7 +82,7 @@ ACCEPTED = [
         transposes_beside_vector,
     ),
     Accepted(
-        "LinearAttention",
+        "LinearAttention GatedDeltaNet",
         VALUES,
         "a state that grows a thousandfold keeps no digits of what is small",
         lambda f: np.abs(f.wanted.astype(np.float64)).max() > 1e4 and few_differ(f),

@@ -6,18 +6,20 @@ The CPU EP is that of onnxruntime 1.30 and newer; older ones have faults of thei
 
 from accepted import REFUSED, SERVED, SHAPE, Accepted
 from symptoms import (
-    by_a_policy_from_the_end,
     contents,
-    dilated,
     has_nan,
     in_another_session,
     is_empty,
     mask_is_short,
     of_nothing,
     of_nothing_from_the_end,
-    pads_a_whole_window,
     says,
     without_axes,
+)
+from symptoms_of_images import (
+    by_a_policy_from_the_end,
+    dilated,
+    pads_a_whole_window,
 )
 
 POOLS = "MaxPool AveragePool"

@@ -5,15 +5,11 @@ from symptoms import (
     adds_in_any_order,
     adds_up_to_nothing,
     as_of_floats,
-    at_a_tie,
     at_the_ends_of_the_type,
-    between_far_pixels,
     beyond_doubles,
     beyond_when_quantized,
     by_one,
     contents,
-    crops_what_keeps_its_size,
-    dilated,
     drops,
     few_differ,
     goes_far_below,
@@ -21,7 +17,6 @@ from symptoms import (
     hands_nan_on,
     hardly_deviates,
     hardly_varies,
-    has_flat_channels,
     has_nan,
     has_nan_attribute,
     has_no_range,
@@ -54,9 +49,16 @@ from symptoms import (
     reduces_nan,
     rounded_on_the_way,
     shrunk_in_float,
-    steps_over,
     tanh_of_nan,
     writes_twice,
+)
+from symptoms_of_images import (
+    at_a_tie,
+    between_far_pixels,
+    crops_what_keeps_its_size,
+    dilated,
+    has_flat_channels,
+    steps_over,
 )
 
 POOLS = "MaxPool AveragePool"

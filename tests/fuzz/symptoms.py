@@ -15,10 +15,10 @@ def _floats(finding):
     return [finding.arrays.get(value.name, value.array) for value in values]
 
 
-def _gap(finding):
+def gap(finding):
     with np.errstate(all="ignore"):
-        gap = np.abs(finding.got.astype(np.float64) - finding.wanted.astype(np.float64))
-    return np.where(_gap_is_none(finding), 0, gap)  # also where both are infinite or NaN
+        apart = np.abs(finding.got.astype(np.float64) - finding.wanted.astype(np.float64))
+    return np.where(_gap_is_none(finding), 0, apart)  # also where both are infinite or NaN
 
 
 def _gap_is_none(finding):
@@ -40,7 +40,7 @@ def has_nan(finding):
     return any(np.isnan(array).any() for array in _floats(finding))
 
 
-def _differs(finding, near=1e-2):
+def differs(finding, near=1e-2):
     """Where results are further apart than any rounding; in integers, where they differ."""
     if finding.got.dtype.kind != "f":
         return finding.got != finding.wanted
@@ -50,9 +50,9 @@ def _differs(finding, near=1e-2):
 def _differs_where(finding, odd, axis):
     """Results differ only for rows along an axis in which something is odd."""
     rows = odd.any(axis=axis, keepdims=True)
-    differs = np.asarray(finding.got != finding.wanted)
-    differs &= ~((finding.got != finding.got) & (finding.wanted != finding.wanted))
-    return not (differs.reshape(rows.shape if differs.size == rows.size else differs.shape) & ~rows).any()
+    differ = np.asarray(finding.got != finding.wanted)
+    differ &= ~((finding.got != finding.got) & (finding.wanted != finding.wanted))
+    return not (differ.reshape(rows.shape if differ.size == rows.size else differ.shape) & ~rows).any()
 
 
 def orders_nan(finding):
@@ -65,13 +65,11 @@ def hands_nan_on(finding):
         return False
     if finding.got.dtype.kind != "f":
         return _differs_where(finding, ~np.isfinite(contents(finding)), finding.node.attrs.get("axis", 0))
-    return bool((~np.isfinite(finding.got) | np.isnan(finding.wanted))[_differs(finding)].all())
+    return bool((~np.isfinite(finding.got) | np.isnan(finding.wanted))[differs(finding)].all())
 
 
 def reduces_nan(finding):
-    return finding.node.attrs.get("reduction") in ("max", "min") and bool(
-        np.isnan(finding.got[_differs(finding)]).all()
-    )
+    return finding.node.attrs.get("reduction") in ("max", "min") and bool(np.isnan(finding.got[differs(finding)]).all())
 
 
 def peaks_beside(finding):
@@ -84,7 +82,7 @@ def goes_far_below(finding):
     """A Softplus is among the activations, and what differs is no number, or infinite, on the CPU EP."""
     if "Softplus" not in finding.node.attrs.get("activations", []):
         return False
-    return not np.isfinite(finding.wanted[_differs(finding)]).any()
+    return not np.isfinite(finding.wanted[differs(finding)]).any()
 
 
 def grows_without_bound(finding):
@@ -104,12 +102,6 @@ def is_no_half(finding):
     return given[axis] != length[axis] // 2 + 1
 
 
-def between_far_pixels(finding):
-    x = contents(finding)
-    pixels = max(x.shape + finding.got.shape)
-    return _gap(finding).max() <= 2.0**-23 * pixels * np.abs(x).max()
-
-
 def transposes_beside_vector(finding):
     """The first of two factors is a matrix and to be transposed, the second a vector."""
     matrix, vector = contents(finding), contents(finding, 1)
@@ -119,7 +111,7 @@ def transposes_beside_vector(finding):
 def cancels(finding):
     """Small beside the largest, as a sum is of which the terms are large."""
     most = np.abs(finding.wanted.astype(np.float64)).max()
-    return bool(np.isfinite(most) and _gap(finding).max() <= 1e-6 * most)
+    return bool(np.isfinite(most) and gap(finding).max() <= 1e-6 * most)
 
 
 def is_turned(finding):
@@ -151,7 +143,7 @@ def nearly(finding):
 
 
 def by_one(finding):
-    return finding.got.dtype.kind in "iu" and _gap(finding).max() == 1
+    return finding.got.dtype.kind in "iu" and gap(finding).max() == 1
 
 
 def out_of_range(finding):
@@ -203,8 +195,8 @@ def beyond_when_quantized(finding):
 
 def minus_zero_as_boolean(finding):
     array = contents(finding).astype(np.float32)
-    differs = finding.got != finding.wanted
-    return finding.got.dtype == bool and (array[differs] == 0).all() and np.signbit(array[differs]).all()
+    differ = finding.got != finding.wanted
+    return finding.got.dtype == bool and (array[differ] == 0).all() and np.signbit(array[differ]).all()
 
 
 def mask_is_short(finding):
@@ -231,13 +223,13 @@ def near_a_kink(finding):
     attrs = finding.node.attrs
     if any(not abs(attrs.get(name, 0)) < 1e30 for name in ("alpha", "gamma")):
         return True  # what is multiplied first decides what overflows
-    return _gap(finding).max() <= 1e-6 * max(1, abs(attrs.get("alpha", 1.7)) * max(1, abs(attrs.get("gamma", 1.1))))
+    return gap(finding).max() <= 1e-6 * max(1, abs(attrs.get("alpha", 1.7)) * max(1, abs(attrs.get("gamma", 1.1))))
 
 
 def near_a_sigmoid(finding):
     """No further apart than a few roundings of the products that a sigmoid's error goes through."""
     most = [np.abs(array).max(initial=0, where=np.isfinite(array)) for array in _floats(finding)]
-    return _gap(finding).max() <= 2e-7 * np.prod(most)
+    return gap(finding).max() <= 2e-7 * np.prod(most)
 
 
 def at_the_ends_of_the_type(finding):
@@ -291,7 +283,7 @@ def rounded_on_the_way(finding):
     if kind not in ("float16", "bfloat16"):
         return False
     most = max(np.abs(array).max(initial=0) for array in [finding.wanted, *_floats(finding)])
-    return _gap(finding).max() <= 4 * most * {"float16": 2.0**-11, "bfloat16": 2.0**-8}[kind]
+    return gap(finding).max() <= 4 * most * {"float16": 2.0**-11, "bfloat16": 2.0**-8}[kind]
 
 
 def drops(finding):
@@ -307,17 +299,17 @@ def overflows_on_the_way(finding):
     """Each product that differs."""
     with np.errstate(all="ignore"):
         most = np.prod(np.maximum(np.abs(contents(finding)), 1), axis=_axes(finding)).reshape(finding.got.shape)
-        return not np.isfinite(most[_differs(finding)]).any()
+        return not np.isfinite(most[differs(finding)]).any()
 
 
 def multiplies_beyond_numbers(finding):
     """A product of many, which one order of them takes beyond all numbers."""
-    infinite = (~np.isfinite(finding.got) | ~np.isfinite(finding.wanted))[_differs(finding)]
+    infinite = (~np.isfinite(finding.got) | ~np.isfinite(finding.wanted))[differs(finding)]
     return finding.node.attrs.get("reduction") == "mul" and bool(infinite.size and infinite.all())
 
 
 def tanh_of_nan(finding):
-    got = finding.got[_differs(finding)]
+    got = finding.got[differs(finding)]
     return finding.node.attrs.get("activation") == "Tanh" and bool(got.size and np.isnan(got).all())
 
 
@@ -325,7 +317,7 @@ def hardly_varies(finding):
     """Rows that are all but constant: what is left of them is rounding, which a small epsilon enlarges."""
     epsilon = max(finding.node.attrs.get("epsilon", 1e-5), 1e-12)
     sizes = [np.abs(array).max(initial=0, where=np.isfinite(array)) for array in _floats(finding)]
-    return _gap(finding).max() <= 4e-6 * sizes[0] * max(1, *sizes[1:]) / np.sqrt(epsilon)
+    return gap(finding).max() <= 4e-6 * sizes[0] * max(1, *sizes[1:]) / np.sqrt(epsilon)
 
 
 def hardly_deviates(finding):
@@ -334,66 +326,7 @@ def hardly_deviates(finding):
         return False
     x = contents(finding).astype(np.float64)
     deviation = x.std(axis=tuple(finding.node.attrs.get("axes", (0, 2, 3))), keepdims=True)
-    return not ((_gap(finding) > 2e-3) & (deviation > 1e-6)).any()
-
-
-def crops_what_keeps_its_size(finding):
-    node = finding.node
-    if node.attrs.get("coordinate_transformation_mode") != "tf_crop_and_resize":
-        return False
-    rank = contents(finding).ndim
-    roi = contents(finding, 1).reshape(2, -1).T.tolist()
-    axes = [axis % rank for axis in node.attrs.get("axes", range(rank))]
-    kept = [got == given for got, given in zip(finding.got.shape, contents(finding).shape)]
-    return any(kept[axis] and ends != [0.0, 1.0] for axis, ends in zip(axes, roi))
-
-
-def at_a_tie(finding):
-    """Each place that differs is, along an axis, half-way between two pixels or on one but for a float's rounding."""
-    attrs, inputs = finding.node.attrs, finding.node.inputs
-    if attrs.get("mode", "nearest") != "nearest":
-        return False
-    sizes, results = contents(finding).shape, finding.got.shape
-    scales = [after / before if before else 1 for after, before in zip(results, sizes)]
-    given = inputs[2] if len(inputs) == 3 and finding.case.opset >= 11 else inputs[1] if len(inputs) == 2 else None
-    if given is not None and "axes" not in attrs:
-        scales = given.array.tolist()
-    near = np.zeros(results, bool)
-    for axis, (before, after, scale) in enumerate(zip(sizes, results, scales)):
-        at = _coordinates(
-            attrs.get("coordinate_transformation_mode", "half_pixel"), np.arange(after), before, after, scale
-        )
-        twice = 2 * at
-        tie = np.abs(twice - np.rint(twice)) < 1e-4 * np.maximum(1, np.abs(twice))
-        near |= tie.reshape([-1 if d == axis else 1 for d in range(len(results))]) & (before != after)
-    return not ((finding.got != finding.wanted) & ~near).any()
-
-
-def _coordinates(mode, at, before, after, scale):
-    if mode in ("asymmetric", "tf_half_pixel_for_nn"):
-        return (at + 0.5 * (mode != "asymmetric")) / scale
-    if mode == "align_corners":
-        return at * (before - 1) / max(1, after - 1)
-    if mode == "half_pixel_symmetric":
-        return before / 2 * (1 - after / (before * scale)) + (at + 0.5) / scale - 0.5
-    return (at + 0.5) / scale - 0.5
-
-
-def steps_over(finding):
-    """Windows padded to the same size, and further apart along an axis than they are long."""
-    attrs = finding.node.attrs
-    lengths = zip(attrs.get("strides", []), attrs.get("kernel_shape", []))
-    return attrs.get("auto_pad", "").startswith("SAME") and any(stride > kernel for stride, kernel in lengths)
-
-
-def pads_a_whole_window(finding):
-    attrs = finding.node.attrs
-    return any(pad >= size for pad, size in zip(attrs.get("pads", []), 2 * attrs.get("kernel_shape", [])))
-
-
-def dilated(finding):
-    attrs = finding.node.attrs
-    return attrs.get("auto_pad", "").startswith("SAME") and max(attrs.get("dilations", [1])) > 1
+    return not ((gap(finding) > 2e-3) & (deviation > 1e-6)).any()
 
 
 def is_drawn(finding):
@@ -420,11 +353,6 @@ def of_nothing_from_the_end(finding):
     return of_nothing(finding) and min([node.attrs.get("axis", 0), *axes]) < 0
 
 
-def by_a_policy_from_the_end(finding):
-    attrs = finding.node.attrs
-    return attrs.get("keep_aspect_ratio_policy", "stretch") != "stretch" and min(attrs.get("axes", [0])) < 0
-
-
 def without_axes(finding):
     node = finding.node
     return node.attrs.get("axes") == [] or (len(node.inputs) == 2 and node.inputs[1].array.size == 0)
@@ -432,15 +360,7 @@ def without_axes(finding):
 
 def only_nan_is_wanted(finding):
     """Where the results differ, the CPU EP has NaN."""
-    return bool(np.isnan(finding.wanted[_differs(finding)]).all())
-
-
-def has_flat_channels(finding):
-    """Each channel of an image that differs has values that are all nearly the same."""
-    x = contents(finding).astype(np.float64)
-    rows = x.reshape(x.shape[0] * x.shape[1], -1)
-    flat = np.ptp(rows, axis=1) <= 1e-3 * np.abs(rows).max(axis=1)
-    return not (_differs(finding).reshape(len(rows), -1).any(axis=1) & ~flat).any()
+    return bool(np.isnan(finding.wanted[differs(finding)]).all())
 
 
 def almost_singular(finding):
@@ -479,14 +399,14 @@ def adds_in_any_order(finding):
     most = max(np.abs(finding.wanted.astype(np.float64)).max(), *(term.max(initial=0) for term in terms))
     # A rounding for each that may come to one place, of half of which none is likely to be the largest.
     roundings = 1 + min(terms[1].size, 64)
-    return bool(_gap(finding).max() <= roundings * most * least[finding.node.inputs[0].type])
+    return bool(gap(finding).max() <= roundings * most * least[finding.node.inputs[0].type])
 
 
 def as_of_floats(finding):
     """Doubles as good as floats, beside the largest."""
     if finding.got.dtype != np.float64:
         return False
-    return bool(np.nanmax(_gap(finding), initial=0) <= 1e-5 * np.nanmax(np.abs(finding.wanted), initial=0))
+    return bool(np.nanmax(gap(finding), initial=0) <= 1e-5 * np.nanmax(np.abs(finding.wanted), initial=0))
 
 
 def lengths_hide_keys(finding):
@@ -495,12 +415,12 @@ def lengths_hide_keys(finding):
     if lengths is None or contents(finding, 5).shape != x.shape[:1]:
         return False
     short = contents(finding, 5) < x.shape[1]
-    return not _differs(finding)[~short].any()
+    return not differs(finding)[~short].any()
 
 
 def few_differ(finding, part=0.01):
-    gap = _gap(finding)
-    return bool((gap > part * np.abs(finding.wanted.astype(np.float64)).max()).mean() <= 0.01)
+    apart = gap(finding)
+    return bool((apart > part * np.abs(finding.wanted.astype(np.float64)).max()).mean() <= 0.01)
 
 
 def has_vast_attribute(finding):
@@ -530,4 +450,4 @@ def has_no_scale(finding):
     with np.errstate(all="ignore"):
         scales = np.asarray(contents(finding, 1)).astype(np.float64)
     x = contents(finding).astype(np.float64)
-    return not ((scales > 0) & np.isfinite(scales)).all() or not np.isfinite(x[_differs(finding)]).any()
+    return not ((scales > 0) & np.isfinite(scales)).all() or not np.isfinite(x[differs(finding)]).any()

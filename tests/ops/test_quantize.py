@@ -276,6 +276,23 @@ def test_precision_of_the_quotient():
         same_as_reference(nodes, {"x": x}, {"s": np.float32(0.011), "z": np.zeros((), np.int16)}, TensorProto.INT16)
 
 
+@pytest.mark.parametrize("opset", [21, 23, 25])
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_the_quotient_has_the_precision_of_its_scale(dtype, opset):
+    """From opset 23 on, before which it has a float's."""
+    x, scale = floats(3, 333, low=-60, high=60).astype(dtype).astype(np.float32), np.float32(0.01953125)
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    nodes = [
+        ("Cast", ["x"], "narrow", {"to": kind}),
+        ("Cast", ["s"], "scale", {"to": kind}),
+        ("QuantizeLinear", ["narrow", "scale", "z"], "y", {}),
+    ]
+    constants = {"s": scale, "z": np.zeros((), np.int16)}
+    got, _ = run(nodes, {"x": x}, constants, TensorProto.INT16, opset=opset)
+    quotient = x / scale if opset < 23 else (x / scale).astype(dtype).astype(np.float32)
+    np.testing.assert_array_equal(got, np.rint(quotient).astype(np.int16))
+
+
 @pytest.mark.parametrize("precision", [-1, TensorProto.INT64, 999, 2**32, 2**32 + 1])
 def test_a_precision_that_is_none_is_declined(precision):
     declined("QuantizeLinear", [floats(3, 4), np.float32(0.1)], {"precision": precision}, opset=25)

@@ -141,6 +141,8 @@ class QuantizeLinear : public Op {
       options_.precision = device::numbered_type(precision).value_or(Type::undefined);
       if (!Types{Type::f32, Type::f16, Type::bf16}.has(options_.precision))
         fail(Code::not_supported, "precision is ", precision, "; it must be float (1), float16 (10) or bfloat16 (16)");
+    } else if (node.domain().empty() && node.since_version() >= 23 && kHalves.has(node.input_type(1))) {
+      options_.precision = node.input_type(1);  // which opset 23 has for a default
     }
   }
   void run(Context& context) const override {
