@@ -11,6 +11,7 @@ from symptoms import (
     in_another_session,
     is_empty,
     mask_is_short,
+    mask_is_wide,
     of_nothing,
     of_nothing_from_the_end,
     says,
@@ -70,7 +71,7 @@ ACCEPTED = [
         "MeanVarianceNormalization",
         SERVED,
         "the CPU EP has the function, which is wrong about types, and wants axes",
-        says("Type parameter (T)", "No valid axes"),
+        says("Type parameter (T)", "No valid axes", "Input rank was 0"),
     ),
     Accepted(
         "LRN", SERVED, "the CPU EP has odd sizes, positive numbers and images", says("lrn.h", "lrn.cc", "safeint")
@@ -153,12 +154,25 @@ ACCEPTED = [
     Accepted(
         "Attention",
         REFUSED,
-        "masks and pasts of nothing, which the CPU EP doesn't look at",
+        "masks and pasts of nothing, which the CPU EP doesn't look at, and masks of more keys than there are",
         lambda f: (
             says("does not broadcast to", "don't fit K")(f)
-            and any(value is not None and value.array.size == 0 for value in f.node.inputs[3:])
+            and (any(value is not None and value.array.size == 0 for value in f.node.inputs[3:]) or mask_is_wide(f))
         ),
     ),
+    Accepted(
+        "Attention",
+        SERVED,
+        "values of nothing, which a Reshape of the function's body refuses",
+        lambda f: says("running Reshape node")(f) and is_empty(f),
+    ),
+    Accepted(
+        "Attention",
+        REFUSED,
+        "the CPU EP takes lengths beyond all keys",
+        lambda f: says("is outside [")(f) and f.node.inputs[6],
+    ),
+    Accepted("MatMulInteger", SERVED, "zero points of nothing", lambda f: f.node.inputs[1].array.size == 0),
     Accepted(
         "Attention",
         REFUSED,
@@ -320,7 +334,10 @@ ACCEPTED = [
         says("bias has shape", "scale has shape", "cannot be divided by num_groups"),
     ),
     Accepted(
-        "LinearAttention", REFUSED, "the function's body broadcasts a state", says("past_state has another shape")
+        "LinearAttention CausalConvWithState",
+        REFUSED,
+        "the function's body broadcasts a state",
+        says("past_state has another shape"),
     ),
     Accepted("Attention", REFUSED, "heads that do not divide", says("cannot be divided into")),
     Accepted("CenterCropPad", REFUSED, "a negative size", says("is negative")),

@@ -58,6 +58,7 @@ from symptoms_of_images import (
     crops_what_keeps_its_size,
     dilated,
     has_flat_channels,
+    smooths_into_one_pixel,
     steps_over,
 )
 
@@ -178,6 +179,12 @@ ACCEPTED = [
     Accepted("Bernoulli", VALUES, "the function's body, which the CPU EP takes, has 1 where ONNX has 0", is_turned),
     Accepted("ReduceProd", VALUES, "a product that passes infinity stays there or not", overflows_on_the_way),
     Accepted("Resize", VALUES, "the CPU EP doesn't crop along an axis that keeps its size", crops_what_keeps_its_size),
+    Accepted(
+        "Resize",
+        VALUES,
+        "the CPU EP has another pixel of integers than of floats where one is left",
+        smooths_into_one_pixel,
+    ),
     Accepted("Resize", VALUES, "the nearest of two pixels that are as near depends on rounding", at_a_tie),
     Accepted(f"{POOLS} Conv", VALUES, "the CPU EP pads by less than nothing where windows leave gaps", steps_over),
     Accepted(POOLS, VALUES, "the CPU EP pads to the same size as if there were no dilation", dilated),

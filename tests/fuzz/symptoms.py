@@ -166,7 +166,7 @@ def _axes(finding):
 
 
 def overflows(finding):
-    """Integers: where the results differ, what is added up is beyond the type, or what is multiplied beyond doubles."""
+    """Integers: where the results differ, what is added up is beyond the type, or beyond the digits of doubles."""
     array = contents(finding)
     if array.dtype.kind != "i":
         return False
@@ -175,7 +175,8 @@ def overflows(finding):
         sizes **= 2
     multiplies = finding.node.op == "ReduceProd"
     combine = np.prod if multiplies else np.sum
-    most = 2**53 if multiplies or finding.node.op == "ReduceL1" else np.iinfo(array.dtype).max
+    by_doubles = multiplies or finding.node.op == "ReduceL1" or array.dtype == np.int64
+    most = 2**53 if by_doubles else np.iinfo(array.dtype).max
     with np.errstate(all="ignore"):
         largest = combine(sizes, axis=_axes(finding)).reshape(finding.got.shape)
     return not ((finding.got != finding.wanted) & (largest < min(most, np.iinfo(array.dtype).max))).any()
@@ -204,9 +205,21 @@ def mask_is_short(finding):
     inputs = finding.node.inputs
     if len(inputs) < 4 or inputs[3] is None or not says("attention_helper.h")(finding):
         return False
-    mask, queries, keys = inputs[3].array, inputs[0].array.shape[-2], inputs[1].array.shape[-2]
+    mask, queries = inputs[3].array, inputs[0].array.shape[-2]
+    return mask.ndim < 2 or mask.shape[-2] != queries or mask.shape[-1] < _keys(inputs)
+
+
+def mask_is_wide(finding):
+    """It has more keys than there are."""
+    inputs = finding.node.inputs
+    mask = inputs[3].array if len(inputs) > 3 and inputs[3] is not None else None
+    return mask is not None and mask.ndim > 0 and mask.shape[-1] > _keys(inputs)
+
+
+def _keys(inputs):
+    """Of Attention, with those of the past."""
     past = inputs[4].array.shape[2] if len(inputs) > 4 and inputs[4] is not None else 0
-    return mask.ndim < 2 or mask.shape[-2] != queries or mask.shape[-1] < keys + past
+    return inputs[1].array.shape[-2] + past
 
 
 def only_infinity_differs(finding):

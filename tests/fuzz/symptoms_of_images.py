@@ -53,6 +53,13 @@ def _coordinates(mode, at, before, after, scale):
     return (at + 0.5) / scale - 0.5
 
 
+def smooths_into_one_pixel(finding):
+    """Integers, along an axis of which one pixel is left."""
+    attrs = finding.node.attrs
+    smooths = attrs.get("antialias", 0) and attrs.get("coordinate_transformation_mode") == "pytorch_half_pixel"
+    return bool(smooths and finding.got.dtype.kind in "iu" and 1 in finding.got.shape)
+
+
 def steps_over(finding):
     """Windows padded to the same size, and further apart along an axis than they are long."""
     attrs = finding.node.attrs
