@@ -335,18 +335,18 @@ GATES = {"Sigmoid": (18, 3), "Swish": (24, 2), "SwiGLU": (28, 1)}
 KNOWN_GATES = [how for how, (opset, _) in GATES.items() if opset <= es.NEWEST_OPSET]
 
 
-def add_gate(net, x, up, how="Sigmoid", swapped=False, **attrs):
+def add_gate(net, x, up, how="Sigmoid", swapped=False):
     if how == "SwiGLU":
-        return net.add(how, [x, up], "y", **attrs)
-    silu = net.add(how, [x], "g", **attrs)
+        return net.add(how, [x, up], "y")
+    silu = net.add(how, [x], "g")
     if how == "Sigmoid":
         silu = net.add("Mul", ["g", x] if swapped else [x, "g"], "s")
     return net.add("Mul", [up, silu] if swapped else [silu, up], "y")
 
 
-def gate(dtype, swapped=False, how="Sigmoid", **attrs):
+def gate(dtype, swapped=False, how="Sigmoid"):
     net = Network(dtype)
-    add_gate(net, "x", "up", how, swapped, **attrs)
+    add_gate(net, "x", "up", how, swapped)
     return net
 
 
