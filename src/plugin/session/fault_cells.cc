@@ -19,10 +19,10 @@ constexpr size_t kCellsAPage = 4096 / sizeof(FaultCell);
 
 std::string describe(const FaultCell& cell) {
   switch (static_cast<device::FaultKind>(cell.kind)) {
-    case device::FaultKind::index_out_of_range:
-      if (cell.value < 0 && cell.value >= -cell.limit)  // reported where nothing is counted from the end
-        return text("a position or length is ", cell.value, "; it must not be negative");
-      return text("index ", cell.value, " is outside [", -cell.limit, ", ", cell.limit, ")");
+    case device::FaultKind::index_out_of_range: {
+      const bool from_the_end = cell.value >= cell.limit || cell.value < -cell.limit;  // else none may be counted so
+      return text("index ", cell.value, " is outside [", from_the_end ? -cell.limit : 0, ", ", cell.limit, ")");
+    }
     case device::FaultKind::divide_by_zero: return "an integer was divided by zero";
     default: return text("a value is not allowed: ", cell.value, " (limit ", cell.limit, ")");
   }
