@@ -213,6 +213,18 @@ ACCEPTED = [
     Accepted("ScatterND ScatterElements", VALUES, "sums in another order", adds_in_any_order),
     Accepted("ScatterND ScatterElements", VALUES, "products in another order", multiplies_beyond_numbers),
     Accepted("FusedConv", VALUES, "the CPU EP's Tanh of what is no number is a bound", tanh_of_nan),
+    Accepted(
+        "FusedConv",
+        VALUES,
+        "a vast slope enlarges what was rounded",
+        lambda f: any(abs(number) > 1e9 for number in f.node.attrs.get("activation_params", [])),
+    ),
+    Accepted(
+        "BatchNormalization",
+        VALUES,
+        "the CPU EP takes the low bits of training_mode",
+        lambda f: abs(f.node.attrs.get("training_mode", 0)) >= 2**31,
+    ),
     Accepted("DynamicQuantizeLinear", VALUES, "numbers that are none have no range", not_finite),
     Accepted(
         "DynamicQuantizeLinear", VALUES, "a range so small that its scale is 0 has no place for zero", has_no_range
