@@ -17,12 +17,11 @@ bool is_factor(const NodeInfo& info) {
 }
 bool is_sigmoid(const NodeInfo& info) { return info.op_type() == "Sigmoid" && info.domain().empty(); }
 // x * sigmoid(x), and that times y, where they are operators.
-bool is_swish(const NodeInfo& info) {
-  return info.op_type() == "Swish" && info.domain().empty() && info.get_float("alpha", 1.f) == 1.f;
+bool is_unscaled(const NodeInfo& info, const char* op) {
+  return info.op_type() == op && info.domain().empty() && info.get_float("alpha", 1.f) == 1.f;
 }
-bool is_swiglu(const NodeInfo& info) {
-  return info.op_type() == "SwiGLU" && info.domain().empty() && info.get_float("alpha", 1.f) == 1.f;
-}
+bool is_swish(const NodeInfo& info) { return is_unscaled(info, "Swish"); }
+bool is_swiglu(const NodeInfo& info) { return is_unscaled(info, "SwiGLU"); }
 
 bool is_matmul(const NodeInfo& info) { return info.op_type() == "MatMul" && info.domain().empty(); }
 // Of a product by constants how many columns it has, or zero: not known, or no such product.

@@ -58,13 +58,17 @@ ACCEPTED = [
         says("vocab_sizes must be positive", "must fit in the id type", "head_offsets must be non-negative"),
     ),
     Accepted(
-        "BranchwiseRMSNorm HyperConnectionPreMix HyperConnectionPostMix GatedAdd",
+        "BranchwiseRMSNorm HyperConnectionPreMix HyperConnectionPostMix GatedAdd QMoE",
         SERVED,
         "the CPU EP refuses rows of nothing",
-        says("branch and hidden dimensions must be positive", "dimension must be positive", "width must be positive"),
+        says(
+            "branch and hidden dimensions must be positive",
+            "dimension must be positive",
+            "width must be positive",
+            "hidden_size must be positive",
+        ),
     ),
     Accepted("SkipLayerNormalization", SERVED, "a skip of as many rows", says("skip is expected to have same shape")),
-    Accepted("QMoE", SERVED, "the CPU EP refuses rows of nothing", says("hidden_size must be positive")),
     Accepted("FastGelu", REFUSED, "of doubles the CPU EP makes an Add, which broadcasts", says("bias has shape")),
     Accepted(
         "SkipSimplifiedLayerNormalization SkipLayerNormalization",

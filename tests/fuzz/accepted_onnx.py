@@ -94,7 +94,8 @@ ACCEPTED = [
         lambda f: "->" not in f.node.attrs["equation"] and says("The only subscript labels allowed")(f),
     ),
     Accepted(
-        "RandomNormal RandomUniform RandomNormalLike RandomUniformLike HannWindow HammingWindow BlackmanWindow",
+        "RandomNormal RandomUniform RandomNormalLike RandomUniformLike "
+        "HannWindow HammingWindow BlackmanWindow MelWeightMatrix",
         SHAPE,
         "a hostile node has another type",
         says("type "),
@@ -172,15 +173,21 @@ ACCEPTED = [
         "the CPU EP takes lengths below zero, and beyond all keys",
         lambda f: says("is outside [")(f) and len(f.node.inputs) > 6,
     ),
-    Accepted("MatMulInteger", SERVED, "zero points of nothing", lambda f: f.node.inputs[1].array.size == 0),
+    Accepted(
+        "MatMulInteger",
+        SERVED,
+        "zero points of nothing",
+        lambda f: says("matmul_integer.cc")(f) and f.node.inputs[1].array.size == 0,
+    ),
     Accepted(
         "Attention",
         REFUSED,
         "keys of more rows than values, which the CPU EP doesn't look at",
-        says("don't fit together"),
+        lambda f: (
+            says("don't fit together")(f) and f.node.inputs[1].array.shape[-2] != f.node.inputs[2].array.shape[-2]
+        ),
     ),
     Accepted("TfIdfVectorizer", REFUSED, "the CPU EP takes a single number", says("has shape []; one or two")),
-    Accepted("MelWeightMatrix", SHAPE, "another output_datatype, of which a case knows nothing", says("type float")),
     Accepted("Dropout", REFUSED, "the CPU EP reads the first of many", says("training_mode must be one bool")),
     Accepted("Multinomial", SERVED, "the CPU EP draws no rows of none", says("batch_size is < 1")),
     Accepted(
