@@ -1,11 +1,14 @@
 // Functions that a GPU has an instruction for: right to some 22 bits, for results that keep fewer. Numbers below the
 // normal ones are taken, and given, as zero.
 #pragma once
+#include <cfloat>
 #include <cmath>
 
 #include "device/annotate.h"
 
 namespace encore::device {
+
+DEVICE_FN float as_normal(float x) { return std::fabs(x) < FLT_MIN ? std::copysign(0.f, x) : x; }
 
 // 2^x
 DEVICE_FN float quick_exp2(float x) {
@@ -14,7 +17,7 @@ DEVICE_FN float quick_exp2(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 #else
-  return std::exp2(x);
+  return as_normal(std::exp2(as_normal(x)));
 #endif
 }
 
@@ -25,7 +28,7 @@ DEVICE_FN float quick_reciprocal(float x) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 #else
-  return 1.f / x;
+  return as_normal(1.f / as_normal(x));
 #endif
 }
 
@@ -36,7 +39,7 @@ DEVICE_FN float quick_inverse_root(float x) {
   asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 #else
-  return 1.f / std::sqrt(x);
+  return 1.f / std::sqrt(as_normal(x));
 #endif
 }
 

@@ -1,8 +1,7 @@
 // The Gelu family of com.microsoft, with the bias that some of them add first.
-#include <cmath>
-
 #include "ops/dispatch.h"
 #include "ops/elementwise/broadcast.h"
+#include "ops/elementwise/curves.h"
 #include "ops/elementwise/gelu.h"
 #include "ops/elementwise/unary.h"
 #include "ops/registry.h"
@@ -16,9 +15,9 @@ struct Quick {
   explicit Quick(const NodeInfo& node) : alpha(node.get_float("alpha", 1.702f)) {}
   template <class C>
   DEVICE_FN C operator()(C x) const {
-    return x / (C(1) + std::exp(-C(alpha) * x));
+    return silu(x, C(alpha));
   }
-  DEVICE_FN float rough(float x) const { return x * rough_sigmoid(alpha * x); }
+  DEVICE_FN float rough(float x) const { return rough_silu(x, alpha); }
 };
 
 // f(x + bias) in the type to compute in.

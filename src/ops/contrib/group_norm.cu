@@ -277,7 +277,7 @@ struct NormalizeByGroup {
  private:
   DEVICE_FN static float with_silu(float v) {
     if constexpr (kIsHalf<T>)
-      return v * rough_sigmoid(v);
+      return rough_silu(v);
     else
       return ops::silu(v);
   }

@@ -122,9 +122,9 @@ struct Swish {
   explicit Swish(const NodeInfo& node) : alpha(node.get_float("alpha", 1.f)) {}
   template <class T>
   DEVICE_FN T operator()(T x) const {
-    return x * sigmoid(T(alpha) * x);
+    return silu(x, T(alpha));
   }
-  DEVICE_FN float rough(float x) const { return x * rough_sigmoid(alpha * x); }
+  DEVICE_FN float rough(float x) const { return rough_silu(x, alpha); }
 };
 struct ThresholdedRelu {
   float alpha;

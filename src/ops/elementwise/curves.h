@@ -23,8 +23,8 @@ DEVICE_FN C sigmoid(C x) {
   return C(1) / (C(1) + std::exp(-x));
 }
 template <class C>
-DEVICE_FN C silu(C x) {
-  return x / (C(1) + std::exp(-x));
+DEVICE_FN C silu(C x, C alpha = C(1)) {
+  return x / (C(1) + std::exp(-alpha * x));
 }
 template <class C>
 DEVICE_FN C from_zero_to_one(C x) {

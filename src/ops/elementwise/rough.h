@@ -16,6 +16,8 @@ DEVICE_FN float rough_exp(float x) { return device::quick_exp2(x * 1.44269504088
 
 DEVICE_FN float rough_sigmoid(float x) { return device::quick_reciprocal(1.f + rough_exp(-x)); }
 
+DEVICE_FN float rough_silu(float x, float alpha = 1.f) { return x * rough_sigmoid(alpha * x); }
+
 DEVICE_FN float rough_tanh(float x) {
   // Near zero the difference has no digits left.
   if (x * x < 1e-3f) return x - x * x * x * 0.33333333f;

@@ -1,7 +1,6 @@
 // x * sigmoid(alpha * x) * y, of halves in float and roughly.
 #pragma once
-#include <cmath>
-
+#include "ops/elementwise/curves.h"
 #include "ops/elementwise/rough.h"
 
 namespace encore::ops {
@@ -13,9 +12,9 @@ struct SiluGate {
     if constexpr (kIsHalf<T>)
       return rough(float(x), float(y));
     else
-      return x / (T(1) + std::exp(-T(alpha) * x)) * y;
+      return silu(x, T(alpha)) * y;
   }
-  DEVICE_FN float rough(float x, float y) const { return x * rough_sigmoid(alpha * x) * y; }
+  DEVICE_FN float rough(float x, float y) const { return rough_silu(x, alpha) * y; }
 };
 
 }  // namespace encore::ops
