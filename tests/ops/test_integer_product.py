@@ -249,6 +249,8 @@ def test_what_does_not_fit():
     a, b = full("uint8", 3, 4), full("int8", 5, 4)
     fails("MatMulInteger", [a, b], {}, "inner dimensions differ", ranks=False)
     fails("MatMulInteger", [a, full("int8", 4, 5), full("uint8", 7)], {}, "the zero point has shape", ranks=False)
+    zeros = [full("uint8"), full("int8", 7)]
+    fails("MatMulInteger", [a[:0], full("int8", 4, 5), *zeros], {}, "the zero point has shape", ranks=False)
     x, w = full("uint8", 1, 3, 5, 5), full("int8", 4, 3, 3, 3)
     fails("ConvInteger", [x, full("int8", 4, 2, 3, 3)], {}, "X has 3 channels", ranks=False)
     fails("ConvInteger", [x, w, full("uint8"), full("int8", 3)], {}, "W's zero point has shape", ranks=False)

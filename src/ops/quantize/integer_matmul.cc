@@ -54,8 +54,6 @@ class IntegerMatMul : public Op {
     if (a.shape.rank() != 1) dims.push_back(left.rows);
     if (b.shape.rank() != 1) dims.push_back(right.columns);
     const Tensor y = context.output(0, Shape(dims));
-    if (y.count() == 0) return;
-
     const int64_t depth = left.columns, b_matrices = right.batch.count();
     IntegerProduct product;
     product.finish.y = y.data;
@@ -65,6 +63,8 @@ class IntegerMatMul : public Op {
     product.b_zero =
         ZeroPoint::of(context.find_input(inputs_.b_zero), b.type, b_matrices, right.columns, b_zero_known_);
     set_finish(product.finish, left.batch.count(), left.rows, b_matrices, right.columns);
+    if (y.count() == 0) return;
+
     // Many matrices times one are one tall matrix, unless they share what belongs to their rows.
     const auto tall = [&](const PerRow& values) { return values.row_step == 0 || values.matrix_step != 0; };
     if (b_matrices == 1 && tall(product.a_zero.point) && tall(product.finish.a_scale)) {
