@@ -47,6 +47,30 @@ TEST(Graph, ReplaysWithNewContents) {
   }
 }
 
+TEST(Graph, FillsWhatAFillWould) {
+  Stream stream(0);
+  constexpr int kSize = (1 << 20) + 200;
+  DeviceArray<unsigned char> x(kSize);
+  struct Part {
+    int from, bytes;
+  };
+  const Part parts[] = {{0, 1}, {3, 2}, {7, 30}, {48, 16}, {65, 47}, {127, 1 << 20}, {kSize - 5, 5}};
+  Graph graph = captured(stream, [&] {
+    unsigned char value = 0xf1;
+    for (const Part& part : parts) fill(stream, x.data() + part.from, value++, size_t(part.bytes));
+  });
+  EXPECT_EQ(graph.size(), std::size(parts));
+  GraphExec exec = graph.instantiate();
+  for (const unsigned char before : {1, 2}) {
+    std::vector<unsigned char> expected(kSize, before);
+    x.upload(stream, expected);
+    exec.launch(stream);
+    unsigned char value = 0xf1;
+    for (const Part& part : parts) std::fill_n(expected.begin() + part.from, part.bytes, value++);
+    EXPECT_EQ(x.download(stream), expected);
+  }
+}
+
 TEST(Graph, ListsItsNodes) {
   Stream stream(0);
   DeviceArray<int> x(4), y(4);

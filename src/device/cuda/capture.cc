@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "device/cuda/check.h"
-#include "device/cuda/graph_state.h"
+#include "device/cuda/graph_fills.h"
 #include "device/label.h"
 
 namespace encore::device {
@@ -134,6 +134,7 @@ Graph end_capture(StreamRef stream) {
   if (result == cudaSuccess && graph) {
     auto state = std::make_unique<Graph::State>(graph);
     state->notes = take_notes(stream);
+    cuda::fill_by_kernels(*state);
     return Graph(std::move(state));
   }
   cudaGetLastError();

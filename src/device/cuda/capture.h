@@ -14,6 +14,7 @@ struct Note {
   const char* label;
   std::string_view kernel;  // empty unless launch() made the node
   int order;                // in which the nodes were captured
+  bool fills = false;       // a kernel in place of a fill
 };
 using Notes = std::unordered_map<cudaGraphNode_t, Note>;
 

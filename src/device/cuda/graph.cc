@@ -107,7 +107,7 @@ std::vector<GraphNode> Graph::nodes() const {
   listed.reserve(nodes.size());
   for (cudaGraphNode_t node : nodes) {
     const cuda::Note note = note_of(node);
-    const NodeKind kind = kind_of(node);
+    const NodeKind kind = note.fills ? NodeKind::fill : kind_of(node);
     std::string name(note.kernel);
     if (kind == NodeKind::kernel && name.empty()) name = name_of_kernel(node);
     listed.push_back({kind, std::move(name), note.label});

@@ -4,6 +4,7 @@
 #include "ops/host_vector.h"
 #include "ops/registry.h"
 #include "ops/shape/strided.h"
+#include "ops/shape/strided_view.h"
 
 namespace encore::ops {
 namespace {
@@ -35,29 +36,7 @@ class Reshape : public Op {
   void run(Context& context) const override {
     const Tensor& in = context.input(0);
     std::vector<int64_t> dims = shape_ ? *shape_ : host_vector(context.input(1), "shape");
-    int64_t known = 1;
-    int unknown = -1;
-    for (size_t i = 0; i < dims.size(); ++i) {
-      if (dims[i] == 0 && !allow_zero_) {
-        require(int(i) < in.shape.rank(), "shape asks to keep dimension ", i, " of ", in.shape.str());
-        dims[i] = in.shape[int(i)];
-      }
-      require(dims[i] >= -1, "shape holds ", dims[i]);
-      if (dims[i] == -1) {
-        require(unknown < 0, "shape holds more than one -1");
-        unknown = int(i);
-      } else {
-        known = checked_product(known, dims[i]);
-      }
-    }
-    if (unknown >= 0) {
-      require(known != 0 && in.count() % known == 0, "cannot infer the -1: ", in.shape.str(), " has ", in.count(),
-              " elements");
-      dims[size_t(unknown)] = in.count() / known;
-    }
-    const Shape shape(dims);
-    require(shape.count() == in.count(), in.shape.str(), " cannot be reshaped to ", shape.str());
-    same_elements(context, in, shape);
+    same_elements(context, in, reshaped(in.shape, std::move(dims), allow_zero_));
   }
 
  private:

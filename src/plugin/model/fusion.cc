@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "fuse/attention.h"
 #include "fuse/gates.h"
 #include "fuse/norms.h"
 #include "fuse/regions.h"
@@ -21,7 +22,8 @@ bool has_beginning(const std::vector<const OrtNode*>& nodes) {
   return std::any_of(nodes.begin(), nodes.end(), [](const OrtNode* node) {
     const char* op = nullptr;
     check(ort().api->Node_GetOperatorType(node, &op));
-    for (const std::string_view begins : {"Conv", "ConvTranspose", "Sigmoid", "Swish", "SwiGLU", "MatMulNBits"})
+    for (const std::string_view begins :
+         {"Conv", "ConvTranspose", "Softmax", "Sigmoid", "Swish", "SwiGLU", "MatMulNBits"})
       if (op == begins) return true;
     return false;
   });
@@ -137,6 +139,8 @@ fuse::Plan FusedGraph::plan(const GraphNodeInfo& fused) {
   std::vector<int> inputs, outputs;
   for (int i = 0; i < fused.input_count(); ++i) inputs.push_back(find(fused.input_value(i)));
   for (int i = 0; i < fused.output_count(); ++i) outputs.push_back(find(fused.output_value(i)));
+  if (auto attentions = fuse::find_attentions(graph_); !attentions.empty() && !has_convolution)
+    return fuse::plan_of(graph_, std::move(inputs), std::move(outputs), std::move(attentions.front()));
   fuse::Plan plan = fuse::plan_of(graph_, std::move(inputs), std::move(outputs), has_convolution && !is_turned);
   if (has_convolution) {
     fuse::join_convolutions(plan);
@@ -170,6 +174,9 @@ std::vector<Region> find_regions(const OrtGraph* graph, const std::vector<const 
     }
   };
   add(fuse::find_regions(whole.graph_, {.are_channels_last = are_channels_last}), "convolutions and what is between");
+  std::vector<std::vector<int>> attentions;
+  for (fuse::Attention& found : fuse::find_attentions(whole.graph_)) attentions.push_back(std::move(found.nodes));
+  add(attentions, "an attention");
   add(fuse::find_gates(whole.graph_), "a gate");
   add(fuse::find_norms(whole.graph_), "a norm and a product");
   return regions;

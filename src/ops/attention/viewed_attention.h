@@ -1,0 +1,28 @@
+// softmax(scale * q kT + mask) v as models spell it out: queries, keys and values are read where the nodes before the
+// products would have taken them from, and the result is written where the one behind them would have put it.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "ops/op.h"
+
+namespace encore::ops {
+
+// A step from a tensor towards its heads.
+struct ViewStep {
+  enum Kind { transpose, reshape, squeeze, unsqueeze, select };
+  Kind kind;
+  std::vector<int64_t> numbers;  // the order, the dimensions, the axes, or an axis and the index
+};
+
+// The inputs are q, k, v and, if there is one, a mask that is added to the scores.
+struct ViewedAttention {
+  // To [batch, head, row, size], of keys as of the others; or without the batch.
+  std::vector<ViewStep> q, k, v;
+  std::vector<int64_t> y_order;  // in which the result's dimensions are written
+  double scale = 1;
+};
+
+std::unique_ptr<Op> make_viewed_attention(ViewedAttention how);
+
+}  // namespace encore::ops

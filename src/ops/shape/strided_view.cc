@@ -1,0 +1,149 @@
+#include "ops/shape/strided_view.h"
+
+#include <algorithm>
+
+#include "device/error.h"
+
+namespace encore::ops {
+namespace {
+
+int64_t count_of(const StridedView::Axis& axis) {
+  int64_t count = 1;
+  for (const auto& steps : axis) count *= steps.count;
+  return count;
+}
+
+std::vector<bool> marked(const std::vector<int64_t>& axes, size_t rank) {
+  std::vector<bool> marks(rank);
+  for (int64_t given : axes) {
+    const auto axis = size_t(checked_axis(given, int(rank)));
+    require(!marks[axis], "axis ", given, " is there twice");
+    marks[axis] = true;
+  }
+  return marks;
+}
+
+}  // namespace
+
+StridedView::StridedView(const Shape& shape) {
+  const std::vector<int64_t> strides = strides_of(shape);
+  for (int i = 0; i < shape.rank(); ++i) axes_.push_back({{shape[i], strides[size_t(i)]}});
+}
+
+Shape StridedView::shape() const {
+  std::vector<int64_t> dims;
+  for (const Axis& axis : axes_) dims.push_back(count_of(axis));
+  return Shape(dims);
+}
+
+std::optional<std::vector<int64_t>> StridedView::strides() const {
+  std::vector<int64_t> strides(axes_.size());
+  int64_t extent = 1;
+  for (size_t i = axes_.size(); i-- > 0;) {
+    int64_t next = 0;  // the stride at which an axis goes on
+    strides[i] = extent;
+    for (auto steps = axes_[i].rbegin(); steps != axes_[i].rend(); ++steps) {
+      if (steps->count == 1) continue;
+      if (next == 0)
+        strides[i] = steps->stride;
+      else if (steps->stride != next)
+        return std::nullopt;
+      next = steps->stride * steps->count;
+    }
+    extent = strides[i] * count_of(axes_[i]);
+  }
+  return strides;
+}
+
+void StridedView::transpose(const std::vector<int64_t>& order) {
+  require(order.size() == axes_.size(), shape().str(), " cannot be transposed by ", order.size(), " axes");
+  marked(order, axes_.size());
+  std::vector<Axis> made;
+  for (int64_t axis : order) made.push_back(axes_[size_t(checked_axis(axis, int(order.size())))]);
+  axes_ = std::move(made);
+}
+
+void StridedView::squeeze(const std::vector<int64_t>& axes) {
+  const std::vector<bool> drop = marked(axes, axes_.size());
+  std::vector<Axis> made;
+  for (size_t i = 0; i < axes_.size(); ++i) {
+    require(!drop[i] || count_of(axes_[i]) == 1, "axis ", i, " of ", shape().str(), " is not 1 and cannot be squeezed");
+    if (!drop[i]) made.push_back(axes_[i]);
+  }
+  axes_ = std::move(made);
+}
+
+void StridedView::unsqueeze(const std::vector<int64_t>& axes) {
+  const std::vector<bool> added = marked(axes, axes_.size() + axes.size());
+  for (size_t i = 0; i < added.size(); ++i)
+    if (added[i]) axes_.insert(axes_.begin() + ptrdiff_t(i), Axis());
+}
+
+void StridedView::select(int64_t axis, int64_t index) {
+  const auto at = size_t(checked_axis(axis, int(axes_.size())));
+  const int64_t count = count_of(axes_[at]);
+  require(index >= -count && index < count, "index ", index, " is outside [", -count, ", ", count, ")");
+  int64_t rest = index < 0 ? index + count : index;
+  for (auto steps = axes_[at].rbegin(); steps != axes_[at].rend(); ++steps) {
+    offset_ += rest % steps->count * steps->stride;
+    rest /= steps->count;
+  }
+  axes_.erase(axes_.begin() + ptrdiff_t(at));
+}
+
+// All steps in a row are handed out to the new dimensions; some are cut in two.
+bool StridedView::reshape(const Shape& to) {
+  require(to.count() == shape().count(), shape().str(), " cannot be reshaped to ", to.str());
+  if (to.count() == 0) {
+    axes_ = StridedView(to).axes_;
+    return true;
+  }
+  Axis left;
+  for (const Axis& axis : axes_) left.insert(left.end(), axis.begin(), axis.end());
+  auto next = left.begin();
+  std::vector<Axis> made;
+  for (int64_t wanted : to.dims()) {
+    Axis& axis = made.emplace_back();
+    while (wanted > 1) {
+      if (wanted % next->count == 0) {
+        axis.push_back(*next);
+        wanted /= next++->count;
+      } else if (next->count % wanted == 0) {
+        next->count /= wanted;
+        axis.push_back({wanted, next->stride * next->count});
+        wanted = 1;
+      } else {
+        return false;
+      }
+    }
+  }
+  axes_ = std::move(made);
+  return true;
+}
+
+Shape reshaped(const Shape& in, std::vector<int64_t> dims, bool allow_zero) {
+  int64_t known = 1;
+  int unknown = -1;
+  for (size_t i = 0; i < dims.size(); ++i) {
+    if (dims[i] == 0 && !allow_zero) {
+      require(int(i) < in.rank(), "shape asks to keep dimension ", i, " of ", in.str());
+      dims[i] = in[int(i)];
+    }
+    require(dims[i] >= -1, "shape holds ", dims[i]);
+    if (dims[i] == -1) {
+      require(unknown < 0, "shape holds more than one -1");
+      unknown = int(i);
+    } else {
+      known = checked_product(known, dims[i]);
+    }
+  }
+  if (unknown >= 0) {
+    require(known != 0 && in.count() % known == 0, "cannot infer the -1: ", in.str(), " has ", in.count(), " elements");
+    dims[size_t(unknown)] = in.count() / known;
+  }
+  const Shape shape(dims);
+  require(shape.count() == in.count(), in.str(), " cannot be reshaped to ", shape.str());
+  return shape;
+}
+
+}  // namespace encore::ops

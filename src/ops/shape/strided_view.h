@@ -1,0 +1,44 @@
+// A tensor's elements in another shape or order, and where they are: what Reshape, Transpose and their kin make of it
+// without moving anything.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "ops/shape.h"
+
+namespace encore::ops {
+
+class StridedView {
+ public:
+  // So many steps of `stride` elements. An axis has several of these, outermost first, if what became one axis lies
+  // apart.
+  struct Steps {
+    int64_t count, stride;
+  };
+  using Axis = std::vector<Steps>;
+
+  explicit StridedView(const Shape& shape);
+  Shape shape() const;
+  const std::vector<Axis>& axes() const { return axes_; }
+  int64_t offset() const { return offset_; }
+  // Of each axis, or nothing if one lies apart. Axes of one element have their neighbours' extent.
+  std::optional<std::vector<int64_t>> strides() const;
+
+  // Axes may count from the end.
+  void transpose(const std::vector<int64_t>& order);
+  void squeeze(const std::vector<int64_t>& axes);
+  void unsqueeze(const std::vector<int64_t>& axes);
+  void select(int64_t axis, int64_t index);  // one of an axis, which is gone then
+  // False, and unchanged, if no view is that.
+  bool reshape(const Shape& to);
+
+ private:
+  std::vector<Axis> axes_;
+  int64_t offset_ = 0;
+};
+
+// What Reshape makes of a shape when it is asked for `dims`: -1 is what is left, 0 what it was, unless that is allowed.
+Shape reshaped(const Shape& shape, std::vector<int64_t> dims, bool allow_zero);
+
+}  // namespace encore::ops

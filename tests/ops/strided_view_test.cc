@@ -1,0 +1,156 @@
+// Views against the elements that they speak of.
+#include "ops/shape/strided_view.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <random>
+
+namespace encore::ops {
+namespace {
+
+using testing::ElementsAre;
+using Numbers = std::vector<int64_t>;
+
+// Where each element of a view is, in the view's order.
+Numbers places(const StridedView& view) {
+  Numbers at{view.offset()};
+  for (const StridedView::Axis& axis : view.axes())
+    for (const auto& steps : axis) {
+      Numbers next;
+      for (int64_t place : at)
+        for (int64_t i = 0; i < steps.count; ++i) next.push_back(place + i * steps.stride);
+      at = std::move(next);
+    }
+  return at;
+}
+
+// The same done by moving.
+struct Moved {
+  Shape shape;
+  Numbers elements;
+  explicit Moved(const Shape& shape) : shape(shape), elements(size_t(shape.count())) {
+    std::iota(elements.begin(), elements.end(), 0);
+  }
+  void transpose(const Numbers& order) {
+    Numbers dims;
+    for (int64_t axis : order) dims.push_back(shape[int(axis)]);
+    const Shape to(dims);
+    const Numbers from = strides_of(shape), into = strides_of(to);
+    Numbers made(elements.size());
+    for (int64_t i = 0; i < to.count(); ++i) {
+      int64_t at = 0;
+      for (size_t d = 0; d < order.size(); ++d) at += i / into[d] % dims[d] * from[size_t(order[d])];
+      made[size_t(i)] = elements[size_t(at)];
+    }
+    shape = to;
+    elements = std::move(made);
+  }
+  void select(int axis, int64_t index) {
+    const int64_t inner = shape.count(axis + 1, shape.rank()), dim = shape[axis];
+    Numbers made, dims(shape.dims().begin(), shape.dims().end());
+    for (size_t i = 0; i < elements.size(); ++i)
+      if (int64_t(i) / inner % dim == index) made.push_back(elements[i]);
+    dims.erase(dims.begin() + axis);
+    shape = Shape(dims);
+    elements = std::move(made);
+  }
+};
+
+// Factors of a number in random places.
+Shape any_shape(std::mt19937& random, int64_t count) {
+  Numbers dims(1 + random() % 5, 1);
+  for (const int64_t prime : {2, 3, 5})
+    for (; count % prime == 0; count /= prime) dims[random() % dims.size()] *= prime;
+  return Shape(dims);
+}
+
+TEST(StridedView, IsWhereTheElementsAre) {
+  std::mt19937 random(1);
+  int views = 0;
+  for (int round = 0; round < 2000; ++round) {
+    const Shape shape = any_shape(random, 360);
+    StridedView view(shape);
+    Moved moved(shape);
+    for (int step = 0; step < 6; ++step) {
+      const int rank = moved.shape.rank();
+      if (const auto what = random() % 4; what == 0) {
+        const Shape to = any_shape(random, moved.shape.count());
+        if (!view.reshape(to)) break;  // and it is as it was
+        moved.shape = to;
+      } else if (what == 1 && rank > 1) {
+        const int axis = int(random() % size_t(rank));
+        const int64_t dim = moved.shape[axis], index = int64_t(random() % size_t(dim));
+        view.select(axis - rank * int(random() % 2), index - dim * int(random() % 2));
+        moved.select(axis, index);
+      } else {
+        Numbers order(static_cast<size_t>(rank));
+        std::iota(order.begin(), order.end(), 0);
+        std::shuffle(order.begin(), order.end(), random);
+        view.transpose(order);
+        moved.transpose(order);
+      }
+      ++views;
+    }
+    ASSERT_EQ(view.shape(), moved.shape);
+    ASSERT_EQ(places(view), moved.elements);
+    if (const auto strides = view.strides()) {
+      Numbers at{view.offset()};
+      for (int d = 0; d < view.shape().rank(); ++d) {
+        Numbers next;
+        for (int64_t place : at)
+          for (int64_t i = 0; i < view.shape()[d]; ++i) next.push_back(place + i * (*strides)[size_t(d)]);
+        at = std::move(next);
+      }
+      ASSERT_EQ(at, moved.elements);
+    }
+  }
+  EXPECT_GT(views, 5000);
+}
+
+TEST(StridedView, OfPackedHeads) {
+  StridedView view(Shape{2, 9, 48});  // rows of q, k and v with two heads of 8
+  ASSERT_TRUE(view.reshape({2, 9, 3, 2, 8}));
+  view.transpose({2, 0, 3, 1, 4});
+  view.select(0, -1);
+  EXPECT_EQ(view.shape(), (Shape{2, 2, 9, 8}));
+  EXPECT_EQ(view.offset(), 32);
+  EXPECT_THAT(*view.strides(), ElementsAre(9 * 48, 8, 48, 1));
+}
+
+TEST(StridedView, WhatLiesApartCanBeTakenApart) {
+  StridedView view(Shape{4, 2, 48});
+  view.transpose({1, 0, 2});
+  ASSERT_TRUE(view.reshape({8, 48}));
+  EXPECT_FALSE(view.strides());
+  ASSERT_TRUE(view.reshape({2, 4, 48}));
+  EXPECT_THAT(*view.strides(), ElementsAre(48, 96, 1));
+  ASSERT_TRUE(view.reshape({2, 2, 2, 48}));
+  EXPECT_FALSE(view.reshape({384 / 3, 3}) && view.strides());
+}
+
+TEST(StridedView, OfNothing) {
+  StridedView view(Shape{3, 0, 4});
+  EXPECT_TRUE(view.reshape({0, 7}));
+  EXPECT_EQ(view.shape(), (Shape{0, 7}));
+  EXPECT_ANY_THROW(view.select(0, 0));
+}
+
+TEST(StridedView, RefusesWhatIsNone) {
+  StridedView view(Shape{2, 3});
+  EXPECT_ANY_THROW(view.reshape({5}));
+  EXPECT_ANY_THROW(view.transpose({0, 0}));
+  EXPECT_ANY_THROW(view.transpose({0}));
+  EXPECT_ANY_THROW(view.squeeze({0}));
+  EXPECT_ANY_THROW(view.unsqueeze({4}));
+  EXPECT_ANY_THROW(view.select(1, 3));
+  EXPECT_ANY_THROW(view.select(2, 0));
+  view.unsqueeze({0, -1});
+  EXPECT_EQ(view.shape(), (Shape{1, 2, 3, 1}));
+  view.squeeze({-1, 0});
+  EXPECT_EQ(view.shape(), (Shape{2, 3}));
+}
+
+}  // namespace
+}  // namespace encore::ops

@@ -1,0 +1,434 @@
+"""Attention spelled out in products and a softmax, as exporters do, made one node."""
+
+import re
+
+import encore_session as es
+import ml_dtypes
+import numpy as np
+import onnxruntime_ep_encore
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.capi import onnxruntime_pybind11_state as capi
+from test_fusion import kernels_of, made_one, on_cpu
+
+TYPES = {
+    "float16": (TensorProto.FLOAT16, np.float16),
+    "bfloat16": (TensorProto.BFLOAT16, ml_dtypes.bfloat16),
+    "float32": (TensorProto.FLOAT, np.float32),
+}
+# Of the largest value: halves are computed in float and rounded once; what they are compared with starts from the same
+# halves, but for the probabilities, which are rounded before the second product.
+TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2}
+HEADS, SIZE = 3, 16
+WIDTH = HEADS * SIZE
+
+
+class Network:
+    """Ends are float32, all between them is of `dtype`."""
+
+    def __init__(self, dtype="float16"):
+        self.kind, self.dtype = TYPES[dtype]
+        self.nodes, self.constants, self.inputs, self.outputs = [], [], {}, {}
+
+    def input(self, name, shape):
+        self.inputs[name] = shape
+        return self.node("Cast", [name], f"{name}.cast", to=self.kind)
+
+    def output(self, value, shape):
+        self.outputs[f"{value}.out"] = shape
+        self.node("Cast", [value], f"{value}.out", to=TensorProto.FLOAT)
+
+    def constant(self, array, dtype=None):
+        name = f"c{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(np.asarray(array, dtype or self.dtype), name))
+        return name
+
+    def ints(self, *numbers):
+        return self.constant(numbers, np.int64)
+
+    def node(self, op, inputs, output=None, **attrs):
+        output = output or f"v{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, inputs, [output], f"{output}'s", **attrs))
+        return output
+
+    def model(self, make_model, **more):
+        kinds = [
+            {name: (shape, TensorProto.FLOAT) for name, shape in ends.items()} for ends in (self.inputs, self.outputs)
+        ]
+        return make_model(self.nodes, *kinds, self.constants, **more)
+
+
+def heads_of(net, x, order=(0, 2, 1, 3)):
+    """[batch, head, row, size] of rows [batch, row, width]."""
+    split = net.node("Reshape", [x, net.ints(0, 0, HEADS, SIZE)])
+    return net.node("Transpose", [split], perm=order)
+
+
+def attend(net, q, kt, v, mask=None, mask_first=False, scale=0.25, divides=False, zeros=False, wide=False, axis=-1):
+    """The products, and what is between them."""
+    scores = net.node("MatMul", [q, kt])
+    if scale is not None:
+        factor = net.constant(1 / scale if divides else scale)
+        scores = net.node("Div" if divides else "Mul", [scores, factor])
+    if mask:
+        scores = net.node("Add", [mask, scores] if mask_first else [scores, mask])
+    if wide:
+        scores = net.node("Cast", [scores], to=TensorProto.FLOAT)
+    p = net.node("Softmax", [scores], "probabilities", axis=axis)
+    if wide:
+        p = net.node("Cast", [p], to=net.kind)
+    if zeros:
+        p = net.node("Where", [net.node("IsNaN", [p]), net.constant(0), p])
+    return net.node("MatMul", [p, v], "attended")
+
+
+def rows_of(net, y, shape=("b", "q", WIDTH)):
+    """The output, a row for each query."""
+    turned = net.node("Transpose", [y], perm=(0, 2, 1, 3))
+    net.output(net.node("Reshape", [turned, net.ints(0, 0, WIDTH)], "y"), list(shape))
+    return net
+
+
+def three(net):
+    return [net.input(name, ["b", rows, WIDTH]) for name, rows in (("q", "q"), ("k", "k"), ("v", "k"))]
+
+
+def plain(dtype, mask_shape=None, **how):
+    net = Network(dtype)
+    q, k, v = three(net)
+    mask = net.input("mask", mask_shape) if mask_shape else None
+    return rows_of(net, attend(net, heads_of(net, q), heads_of(net, k, (0, 2, 3, 1)), heads_of(net, v), mask, **how))
+
+
+def numbers(shape, seed=0, low=-1.0, high=1.0):
+    return np.random.default_rng(seed).uniform(low, high, shape).astype(np.float32)
+
+
+def feeds_of(batch=2, queries=5, keys=7, width=WIDTH):
+    return {
+        "q": numbers((batch, queries, width), 1),
+        "k": numbers((batch, keys, width), 2, -2, 2),
+        "v": numbers((batch, keys, width), 3),
+    }
+
+
+def rounded(feeds, dtype):
+    return {name: array.astype(TYPES[dtype][1]).astype(np.float32) for name, array in feeds.items()}
+
+
+def agrees(session, wide, feeds, dtype):
+    """With the same model in float32."""
+    (wanted,) = on_cpu(wide, rounded(feeds, dtype))
+    (got,) = session.run(None, feeds)
+    assert got.shape == wanted.shape
+    if wanted.size:
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=TOLERANCE[dtype] * np.abs(wanted).max())
+
+
+def check(make_model, capfd, build, *all_feeds, dtype="float16", fused=True, moves=False):
+    """That one node is made, or none, and computes the same as in float32; and that nothing else `moves` elements."""
+    model, wide = build(dtype).model(make_model), build("float32").model(make_model)
+    session, sizes = made_one(capfd, lambda options: es.make_session(model, options))
+    assert len(sizes) == fused
+    all_feeds = all_feeds or [feeds_of()]
+    for feeds in all_feeds:
+        agrees(session, wide, feeds, dtype)
+    if fused and es.on_virtual_gpu() and not moves:
+        names = " ".join(kernels_of(session, all_feeds[0]))
+        assert not re.search("Transpose|Strided|Fill|Gather|Softmax", names), names
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_it_is_one_node(encore, make_model, capfd, dtype):
+    feeds = [feeds_of(), feeds_of(1, 1, 1), feeds_of(3, 70, 130), feeds_of(0), feeds_of(2, 0, 3)]
+    check(make_model, capfd, plain, *feeds, dtype=dtype)
+
+
+def test_it_need_not(encore, make_model, capfd):
+    model = plain("float16").model(make_model)
+    assert not made_one(capfd, lambda options: es.make_session(model, options, fuse_nodes=0))[1]
+
+
+MASKS = [["b", 1, 1, "k"], [1, 1, "q", "k"], ["q", "k"], ["b", HEADS, "q", "k"], ["k"], [HEADS, 1, 1], ["b", 1, "q", 1]]
+
+
+@pytest.mark.parametrize("shape", MASKS, ids=str)
+@pytest.mark.parametrize("first", [False, True])
+def test_a_mask_is_added(encore, make_model, capfd, shape, first):
+    sizes = {"b": 2, "q": 5, "k": 8}
+    mask = numbers([sizes.get(dim, dim) for dim in shape], 7, -4, 4)
+    feeds = feeds_of(keys=8) | {"mask": mask}
+    check(make_model, capfd, lambda dtype: plain(dtype, shape, mask_first=first), feeds)
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_rows_that_see_nothing_are_zeros(encore, make_model, capfd, dtype, zeros):
+    """With IsNaN and Where as the model says; without them it says that they are no numbers."""
+    mask = np.zeros((2, 1, 5, 7), np.float32)
+    mask[0, 0, 1] = mask[1, 0, :, 3:] = -np.inf
+    feeds = feeds_of() | {"mask": mask}
+    build = lambda dtype: plain(dtype, ["b", 1, "q", "k"], zeros=zeros)
+    model, wide = build(dtype).model(make_model), build("float32").model(make_model)
+    session, sizes = made_one(capfd, lambda options: es.make_session(model, options))
+    assert len(sizes) == 1
+    (wanted,) = on_cpu(wide, rounded(feeds, dtype))
+    (got,) = session.run(None, feeds)
+    assert np.isnan(wanted[0, 1]).all() != zeros
+    assert not got[0, 1].any()
+    seen = np.nan_to_num(wanted)
+    np.testing.assert_allclose(got, seen, rtol=0, atol=TOLERANCE[dtype] * np.abs(seen).max())
+
+
+@pytest.mark.parametrize(
+    "how", [{"scale": 8.0, "divides": True}, {"scale": None}, {"wide": True}, {"axis": 3}], ids=str
+)
+def test_other_spellings(encore, make_model, capfd, how):
+    check(make_model, capfd, lambda dtype: plain(dtype, **how), feeds_of(), feeds_of(1, 33, 9))
+
+
+def test_both_sides_are_scaled(encore, make_model, capfd):
+    def build(dtype):
+        net = Network(dtype)
+        q, k, v = three(net)
+        half = net.constant(0.5)
+        q = net.node("Mul", [heads_of(net, q), half])
+        k = net.node("Mul", [half, heads_of(net, k, (0, 2, 3, 1))])
+        return rows_of(net, attend(net, q, k, heads_of(net, v), scale=None))
+
+    check(make_model, capfd, build)
+
+
+def turned_by_reshapes(net, k, dims):
+    """Keys as torch's exporter turns them; the dimensions are of `dims`, or known."""
+    turned = heads_of(net, k)
+    if dims:
+        shape = net.node("Shape", [turned])
+        last, before = net.ints(-1), net.ints(-2)
+        size = net.node("Slice", [shape, last, net.ints(2**63 - 1)])
+        rows = net.node("Slice", [shape, before, last])
+        lead = net.node("Slice", [shape, net.ints(-(2**63) + 1), before])
+        flat, back = (
+            net.node("Concat", [last, rows, size], axis=0),
+            net.node("Concat", [lead, size, rows], axis=0),
+        )
+    else:
+        flat, back = net.ints(-1, 7, SIZE), net.ints(-1, HEADS, SIZE, 7)
+    flat = net.node("Reshape", [turned, flat])
+    return net.node("Reshape", [net.node("Transpose", [flat], perm=(0, 2, 1)), back])
+
+
+@pytest.mark.parametrize("computed", [True, False])
+def test_keys_are_turned_by_reshapes(encore, make_model, capfd, computed):
+    def build(dtype):
+        net = Network(dtype)
+        if computed:
+            q, k, v = three(net)
+        else:
+            q, k, v = [net.input(name, [2, rows, WIDTH]) for name, rows in (("q", 5), ("k", 7), ("v", 7))]
+        y = attend(net, heads_of(net, q), turned_by_reshapes(net, k, computed), heads_of(net, v))
+        return rows_of(net, y, ("b", "q", WIDTH) if computed else (2, 5, WIDTH))
+
+    check(make_model, capfd, build)
+
+
+def test_reshapes_that_turn_nothing_are_no_transposition(encore, make_model, capfd):
+    """The same three nodes to other dimensions: sizes of heads become rows."""
+
+    def build(dtype):
+        net = Network(dtype)
+        q, k, v = (net.input(name, [2, rows, WIDTH]) for name, rows in (("q", 5), ("k", SIZE), ("v", SIZE)))
+        flat = net.node("Reshape", [heads_of(net, k), net.ints(-1, SIZE // 2, 2 * SIZE)])
+        turned = net.node("Transpose", [flat], perm=(0, 2, 1))
+        back = net.node("Reshape", [turned, net.ints(2, HEADS, SIZE, SIZE)])
+        return rows_of(net, attend(net, heads_of(net, q), back, heads_of(net, v)), (2, 5, WIDTH))
+
+    check(make_model, capfd, build, feeds_of(keys=SIZE), moves=True)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_queries_keys_and_values_in_one_tensor(encore, make_model, capfd, batch):
+    """[batch, row, 3, head, size]: nothing is copied, whatever the order it is taken in."""
+
+    def build(dtype):
+        net = Network(dtype)
+        x = net.input("x", ["b", "s", 3 * WIDTH])
+        split = net.node("Reshape", [x, net.ints(0, -1, 3, HEADS, SIZE)])
+        turned = net.node("Transpose", [split], perm=(2, 0, 3, 1, 4))
+        q, k, v = (net.node("Gather", [turned, net.constant(i, np.int64)], axis=0) for i in (0, 1, -1))
+        kt = net.node("Transpose", [k], perm=(0, 1, 3, 2))
+        return rows_of(net, attend(net, q, kt, v), ("b", "s", WIDTH))
+
+    feeds = {"x": numbers((batch, 9, 3 * WIDTH))}
+    check(make_model, capfd, build, feeds)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_rows_before_batches(encore, make_model, capfd, batch):
+    """As torch's MultiheadAttention has it; heads and batches are one dimension for a while."""
+    rows = 9
+
+    def build(dtype):
+        net = Network(dtype)
+        x = net.input("x", [rows, "b", 3 * WIDTH])
+        split = net.node("Unsqueeze", [net.node("Reshape", [x, net.ints(rows, -1, 3, WIDTH)]), net.ints(0)])
+        turned = net.node("Squeeze", [net.node("Transpose", [split], perm=(3, 1, 2, 0, 4)), net.ints(-2)])
+        parts = []
+        for i in range(3):
+            part = net.node("Gather", [turned, net.constant(i, np.int64)], axis=0)
+            flat = net.node("Reshape", [part, net.ints(rows, -1, SIZE)])
+            flat = net.node("Transpose", [flat], perm=(1, 0, 2))
+            parts.append(net.node("Reshape", [flat, net.ints(-1, HEADS, rows, SIZE)]))
+        q, k, v = parts
+        y = attend(net, q, net.node("Transpose", [k], perm=(0, 1, 3, 2)), v)
+        net.output(net.node("Transpose", [y], "y", perm=(2, 0, 1, 3)), [rows, "b", HEADS, SIZE])
+        return net
+
+    check(make_model, capfd, build, {"x": numbers((rows, batch, 3 * WIDTH))})
+
+
+def test_without_a_batch(encore, make_model, capfd):
+    def build(dtype):
+        net = Network(dtype)
+        q, k, v = (net.input(name, ["n", rows, SIZE]) for name, rows in (("q", "q"), ("k", "k"), ("v", "k")))
+        kt = net.node("Transpose", [k], perm=(0, 2, 1))
+        net.output(attend(net, q, kt, v, net.input("mask", ["n", 1, "k"])), ["n", "q", SIZE])
+        return net
+
+    feeds = feeds_of(6, 4, 11, SIZE) | {"mask": numbers((6, 1, 11), 5, -3, 3)}
+    check(make_model, capfd, build, feeds)
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((2, 3, 5, 16), (1, 1, 7, 16), (2, 3, 7, 16), (1, 1, 1, 1)),
+        ((1, 3, 5, 16), (1, 3, 7, 16), (1, 1, 7, 16), (4, 1, 5, 7)),
+        ((2, 3, 1, 16), (2, 3, 7, 16), (2, 3, 7, 16), (1, 1, 6, 7)),
+        ((2, 3, 5, 16), (2, 3, 1, 16), (2, 3, 7, 24), (7,)),
+        ((2, 3, 5, 16), (2, 3, 0, 16), (2, 3, 0, 16), (1,)),
+        ((0, 3, 5, 16), (0, 3, 7, 16), (0, 3, 7, 16), (5, 7)),
+    ],
+    ids=str,
+)
+def test_what_is_there_once_is_there_for_all(encore, make_model, capfd, shapes):
+    def build(dtype):
+        net = Network(dtype)
+        names = ("q", "k", "v", "mask")
+        q, k, v, mask = (
+            net.input(name, [f"{name}{i}" for i in range(len(shape) - 1)] + [shape[-1]])
+            for name, shape in zip(names, shapes, strict=True)
+        )
+        kt = net.node("Transpose", [k], perm=(0, 1, 3, 2))
+        net.output(attend(net, q, kt, v, mask), ["a", "b", "c", shapes[2][3]])
+        return net
+
+    feeds = {name: numbers(shape, i) for i, (name, shape) in enumerate(zip("q k v mask".split(), shapes, strict=True))}
+    check(make_model, capfd, build, feeds)
+
+
+def test_what_a_reshape_would_move_is_moved(encore, make_model, capfd):
+    """Rows of queries whose sizes come first: no view of them has heads."""
+
+    def build(dtype):
+        net = Network(dtype)
+        q = net.input("q", ["b", WIDTH, "q"])
+        k, v = (net.input(name, ["b", "k", WIDTH]) for name in "kv")
+        turned = net.node("Transpose", [q], perm=(0, 2, 1))
+        flat = net.node("Reshape", [turned, net.ints(-1, SIZE)])
+        split = net.node("Reshape", [flat, net.ints(2, 5, HEADS, SIZE)])
+        q = net.node("Transpose", [split], perm=(0, 2, 1, 3))
+        return rows_of(net, attend(net, q, heads_of(net, k, (0, 2, 3, 1)), heads_of(net, v)), (2, 5, WIDTH))
+
+    feeds = feeds_of()
+    check(make_model, capfd, build, feeds | {"q": np.ascontiguousarray(feeds["q"].transpose(0, 2, 1))}, moves=True)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"scale": -0.25},
+        {"scale": 0.0},
+        {"axis": 1},
+        {"shows": "probabilities"},
+        {"size": 12},
+        {"size": 264},
+        {"by": "tensor"},
+    ],
+    ids=str,
+)
+def test_what_stays_as_it_is(encore, make_model, capfd, how):
+    """Scales that turn the order of scores around, softmax along queries, probabilities that are asked for, heads of
+    sizes that fast kernels lack, and scales that are computed."""
+    size = how.get("size", SIZE)
+
+    def build(dtype):
+        net = Network(dtype)
+        q, k, v = (net.input(name, [2, HEADS, rows, size]) for name, rows in (("q", 5), ("k", 7), ("v", 7)))
+        if how.get("by"):
+            q = net.node("Mul", [q, net.input("by", [1])])
+        kt = net.node("Transpose", [k], perm=(0, 1, 3, 2))
+        y = attend(net, q, kt, v, scale=how.get("scale", 0.25), axis=how.get("axis", -1))
+        if "shows" in how:
+            net.output(how["shows"], [2, HEADS, 5, 7])
+        else:
+            net.output(y, [2, HEADS, 5, size])
+        return net
+
+    shape = {"q": (2, HEADS, 5, size), "k": (2, HEADS, 7, size), "v": (2, HEADS, 7, size)}
+    feeds = {name: numbers(dims, i) for i, (name, dims) in enumerate(shape.items())}
+    if how.get("by"):
+        feeds["by"] = np.full(1, 0.5, np.float32)
+    check(make_model, capfd, build, feeds, fused="by" in how, moves="by" in how)
+
+
+def test_floats_stay_as_they_are(encore, make_model, capfd):
+    model = plain("float32").model(make_model)
+    assert not made_one(capfd, lambda options: es.make_session(model, options))[1]
+
+
+def test_what_others_read_stays_outside(encore, make_model, capfd):
+    """The transposed values are an output: they are made, and attention reads them from there."""
+
+    def build(dtype):
+        net = Network(dtype)
+        q, k, v = three(net)
+        values = heads_of(net, v)
+        y = attend(net, heads_of(net, q), heads_of(net, k, (0, 2, 3, 1)), values)
+        net.output(net.node("Add", [y, net.node("ReduceMax", [values], keepdims=1)], "y"), ["b", HEADS, "q", SIZE])
+        return net
+
+    check(make_model, capfd, build, moves=True)
+
+
+@es.needs_graphs
+def test_it_is_captured_and_replayed(encore, make_model):
+    model, wide = (plain(dtype, ["b", 1, 1, "k"]).model(make_model) for dtype in ("float16", "float32"))
+    session = es.make_session(model, enable_cuda_graph=1)
+    mask = np.zeros((2, 1, 1, 8), np.float32)
+    bound = es.Bound(session, feeds_of(keys=8) | {"mask": mask}, {"y.out": ([2, 5, WIDTH], np.float32)})
+    for seed in range(5):
+        mask = np.where(np.arange(8) < 8 - seed, 0, -np.inf).astype(np.float32)[None, None, None].repeat(2, 0)
+        feeds = feeds_of(keys=8) | {"q": numbers((2, 5, WIDTH), seed), "mask": mask}
+        (wanted,) = on_cpu(wide, rounded(feeds, "float16"))
+        got = bound.run(feeds)["y.out"]
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=TOLERANCE["float16"] * np.abs(wanted).max())
+    (report,) = onnxruntime_ep_encore.graph_report(session)
+    assert report["state"] == "ready"
+
+
+@pytest.mark.parametrize(
+    "shapes, says",
+    [
+        ({"v": (2, 6, WIDTH)}, "there are 7 keys and 6 values"),
+        ({"mask": (2, 1, 1, 6)}, "have 7 and 6 keys"),
+        ({"mask": (3, 1, 1, 7)}, "have 2 and 3 batches"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_said(encore, make_model, shapes, says):
+    session = es.make_session(plain("float16", ["m", 1, 1, "n"]).model(make_model))
+    good = feeds_of() | {"mask": np.zeros((2, 1, 1, 7), np.float32)}
+    with pytest.raises((capi.InvalidArgument, capi.Fail), match=f"attended.*{says}|y's.*{says}|{says}"):
+        session.run(None, good | {name: numbers(shape) for name, shape in shapes.items()})
+    assert np.isfinite(session.run(None, good)[0]).all()
