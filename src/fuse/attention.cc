@@ -4,7 +4,7 @@
 #include <cmath>
 #include <set>
 
-#include "device/half.h"
+#include "fuse/match.h"
 #include "fuse/shape_symbols.h"
 #include "ops/registry.h"
 
@@ -16,18 +16,6 @@ using ops::ViewStep;
 constexpr int64_t kFloat = 1;  // as Cast says it
 constexpr int64_t kLargestHead = 256;
 
-bool is_onnx(const NodeInfo& info, const char* op) { return info.op_type() == op && info.domain().empty(); }
-
-// A single number; of other types none.
-double number_in(const Tensor& one) {
-  switch (one.type) {
-    case Type::f16: return float(*one.as<device::Half>());
-    case Type::bf16: return float(*one.as<device::BFloat16>());
-    case Type::f32: return *one.as<float>();
-    default: return std::nan("");
-  }
-}
-
 // What makes a value of another by moving or scaling its elements.
 struct Link {
   std::vector<int> nodes;
@@ -36,83 +24,44 @@ struct Link {
   double factor = 1;
 };
 
-class Search {
+class Search : Match {
  public:
-  explicit Search(const Graph& graph)
-      : graph_(graph), producers_(graph.producers()), consumers_(graph.consumers()), symbols_(graph, producers_) {}
+  explicit Search(const Graph& graph) : Match(graph), symbols_(graph, producers) {}
 
   std::vector<Attention> run() const {
     std::vector<Attention> found;
-    for (size_t n = 0; n < graph_.nodes.size(); ++n)
+    for (size_t n = 0; n < graph.nodes.size(); ++n)
       if (auto attention = around(int(n))) found.push_back(std::move(*attention));
     return found;
   }
 
  private:
-  const Node& node(int n) const { return graph_.nodes[size_t(n)]; }
-  const Value& value(int v) const { return graph_.values[size_t(v)]; }
-  const Node* maker(int v) const {
-    return v >= 0 && producers_[size_t(v)] >= 0 ? &node(producers_[size_t(v)]) : nullptr;
-  }
-  int maker_of(int v, const char* op) const {
-    const Node* const from = maker(v);
-    return from && from->takable && is_onnx(*from->info, op) ? producers_[size_t(v)] : -1;
-  }
-  // The node that alone reads the value, or -1.
-  int only_reader(int v) const {
-    const auto& readers = consumers_[size_t(v)];
-    return !value(v).is_output && readers.size() == 1 && node(readers[0]).takable ? readers[0] : -1;
-  }
-  std::optional<size_t> rank_of(int v) const {
-    return v >= 0 && value(v).dims ? std::optional(value(v).dims->size()) : std::nullopt;
-  }
-
-  // The number by which the node multiplies its input `from`, if it does no more.
-  std::optional<double> factor_of(const Node& by, size_t& from) const {
-    const bool divides = is_onnx(*by.info, "Div");
-    if (!by.takable || (!divides && !is_onnx(*by.info, "Mul"))) return std::nullopt;
-    for (size_t i = divides ? 1 : 0; i < 2; ++i) {
-      if (!value(by.inputs[i]).is_constant) continue;
-      from = 1 - i;
-      const Tensor* const number = by.info->constant_input(int(i));
-      const auto rank = rank_of(by.inputs[from]);
-      if (!number || number->count() != 1 || !rank || size_t(number->shape.rank()) > *rank) return std::nullopt;
-      const double factor = number_in(*number);
-      return divides ? 1 / factor : factor;
-    }
-    return std::nullopt;
-  }
-
   // ---- what is before the products
 
   std::optional<Link> link_to(int v) const {
-    const Node* const from = maker(v);
-    if (!from || !from->takable) return std::nullopt;
-    const NodeInfo& info = *from->info;
-    Link link{{producers_[size_t(v)]}, from->inputs.empty() ? -1 : from->inputs[0], {}, 1};
-    size_t input = 0;
-    if (const auto factor = factor_of(*from, input)) {
-      link.from = from->inputs[input];
-      link.factor = *factor;
-      return link;
-    }
+    const int made = maker(v);
+    if (made < 0 || node(made).inputs.empty()) return std::nullopt;
+    const Node& from = node(made);
+    const NodeInfo& info = *from.info;
+    if (const auto by = scaled(from)) return Link{{made}, by->from, {}, by->factor};
+    Link link{{made}, from.inputs[0], {}, 1};
     if (is_onnx(info, "Transpose")) {
       auto order = info.find_ints("perm");
       if (!order) return std::nullopt;
       link.view = {ViewStep::transpose, std::move(*order)};
     } else if (is_onnx(info, "Reshape")) {
       if (auto swapped = swap_to(v)) return swapped;
-      auto dims = symbols_.constants(*from, 1);
+      auto dims = symbols_.constants(from, 1);
       if (!dims || (info.get_int("allowzero", 0) != 0 && std::count(dims->begin(), dims->end(), 0)))
         return std::nullopt;
       link.view = {ViewStep::reshape, std::move(*dims)};
     } else if (is_onnx(info, "Squeeze") || is_onnx(info, "Unsqueeze")) {
-      auto axes = from->inputs.size() > 1 ? symbols_.constants(*from, 1) : info.find_ints("axes");
+      auto axes = from.inputs.size() > 1 ? symbols_.constants(from, 1) : info.find_ints("axes");
       if (!axes) return std::nullopt;
       link.view = {is_onnx(info, "Squeeze") ? ViewStep::squeeze : ViewStep::unsqueeze, std::move(*axes)};
     } else if (is_onnx(info, "Gather")) {
-      const auto index = symbols_.constants(*from, 1);
-      if (!index || from->info->constant_input(1)->shape.rank() != 0) return std::nullopt;
+      const auto index = symbols_.constants(from, 1);
+      if (!index || info.constant_input(1)->shape.rank() != 0) return std::nullopt;
       link.view = {ViewStep::select, {info.get_int("axis", 0), (*index)[0]}};
     } else {
       return std::nullopt;
@@ -123,8 +72,8 @@ class Search {
   // A Reshape to three dimensions, a transposition of the last two, and one back to four: torch's exporter turns keys
   // so.
   std::optional<Link> swap_to(int v) const {
-    const int back = maker_of(v, "Reshape"), turn = back < 0 ? -1 : maker_of(node(back).inputs[0], "Transpose");
-    const int flat = turn < 0 ? -1 : maker_of(node(turn).inputs[0], "Reshape");
+    const int back = maker(v, "Reshape"), turn = back < 0 ? -1 : maker(node(back).inputs[0], "Transpose");
+    const int flat = turn < 0 ? -1 : maker(node(turn).inputs[0], "Reshape");
     if (flat < 0 || node(turn).info->find_ints("perm") != std::vector<int64_t>{0, 2, 1}) return std::nullopt;
     Link link{{flat, turn, back}, node(flat).inputs[0], ViewStep{ViewStep::transpose, {0, 1, 3, 2}}, 1};
     const auto from = symbols_.dims(link.from);
@@ -177,18 +126,16 @@ class Search {
 
   // The product of which a value is a multiple; nodes go to the core.
   bool product_behind(int v, Core& core) const {
-    while (v >= 0 && only_reader(v) >= 0 && maker(v) && maker(v)->takable) {
-      const Node& from = *maker(v);
-      core.nodes.push_back(producers_[size_t(v)]);
-      if (is_onnx(*from.info, "MatMul")) {
-        core.product = producers_[size_t(v)];
+    for (int made = maker(v); made >= 0 && only_reader(v) >= 0; made = maker(v)) {
+      core.nodes.push_back(made);
+      if (is_onnx(*node(made).info, "MatMul")) {
+        core.product = made;
         return true;
       }
-      size_t input = 0;
-      const auto factor = factor_of(from, input);
-      if (!factor) return false;
-      core.scale *= *factor;
-      v = from.inputs[input];
+      const auto by = scaled(node(made));
+      if (!by) return false;
+      core.scale *= by->factor;
+      v = by->from;
     }
     return false;
   }
@@ -197,7 +144,7 @@ class Search {
     Core core;
     core.nodes.push_back(softmax);
     int scores = node(softmax).inputs[0];
-    if (const int cast = maker_of(scores, "Cast"); cast >= 0 && only_reader(scores) == softmax) {
+    if (const int cast = maker(scores, "Cast"); cast >= 0 && only_reader(scores) == softmax) {
       if (node(cast).info->get_int("to", 0) != kFloat) return std::nullopt;
       core.nodes.push_back(cast);
       scores = node(cast).inputs[0];
@@ -205,7 +152,7 @@ class Search {
     type = value(scores).type;
     Core plain = core;
     if (product_behind(scores, plain)) return plain;
-    const int sum = maker_of(scores, "Add");
+    const int sum = maker(scores, "Add");
     if (sum < 0 || only_reader(scores) < 0) return std::nullopt;
     core.nodes.push_back(sum);
     for (size_t i = 0; i < 2; ++i) {
@@ -221,25 +168,25 @@ class Search {
     int p = probabilities;
     if (const int filled = zeros_for_nan(p, core); filled >= 0) p = filled;
     if (value(p).type != type) {
-      const int cast = only_reader(p);
-      if (cast < 0 || !is_onnx(*node(cast).info, "Cast")) return false;
+      const int cast = only_reader(p, "Cast");
+      if (cast < 0) return false;
       core.nodes.push_back(cast);
       p = node(cast).outputs[0];
       if (value(p).type != type) return false;
     }
     if (const int filled = zeros_for_nan(p, core); filled >= 0) p = filled;
-    const int product = only_reader(p);
-    if (product < 0 || !is_onnx(*node(product).info, "MatMul") || node(product).inputs[0] != p) return false;
+    const int product = only_reader(p, "MatMul");
+    if (product < 0 || node(product).inputs[0] != p) return false;
     core.nodes.push_back(product);
     core.v = node(product).inputs[1];
     core.y = node(product).outputs[0];
-    const auto rank = rank_of(core.y);
-    if (!rank) return false;
-    for (size_t i = 0; i < *rank; ++i) core.y_order.push_back(int64_t(i));
-    const int turn = only_reader(core.y);
-    if (turn < 0 || !is_onnx(*node(turn).info, "Transpose")) return true;
+    const auto axes = rank(core.y);
+    if (!axes) return false;
+    for (size_t i = 0; i < *axes; ++i) core.y_order.push_back(int64_t(i));
+    const int turn = only_reader(core.y, "Transpose");
+    if (turn < 0) return true;
     const auto order = node(turn).info->find_ints("perm");
-    if (!order || order->size() != *rank || order->back() != int64_t(*rank) - 1) return true;
+    if (!order || order->size() != *axes || order->back() != int64_t(*axes) - 1) return true;
     core.nodes.push_back(turn);
     core.y = node(turn).outputs[0];
     core.y_order = *order;
@@ -247,7 +194,7 @@ class Search {
   }
   // Where(IsNaN(p), 0, p), or -1.
   int zeros_for_nan(int p, Core& core) const {
-    const auto& readers = consumers_[size_t(p)];
+    const auto& readers = consumers[size_t(p)];
     if (value(p).is_output || readers.size() != 2) return -1;
     for (size_t i = 0; i < 2; ++i) {
       const int asks = readers[i], fills = readers[1 - i];
@@ -255,8 +202,7 @@ class Search {
       if (!test.takable || !where.takable || !is_onnx(*test.info, "IsNaN") || !is_onnx(*where.info, "Where") ||
           only_reader(test.outputs[0]) != fills || where.inputs[0] != test.outputs[0] || where.inputs[2] != p)
         continue;
-      const Tensor* const zero = value(where.inputs[1]).is_constant ? where.info->constant_input(1) : nullptr;
-      if (!zero || zero->count() != 1 || zero->shape.rank() > 1 || number_in(*zero) != 0) return -1;
+      if (number(where, 1, 1) != 0) return -1;
       core.nodes.insert(core.nodes.end(), {asks, fills});
       return where.outputs[0];
     }
@@ -271,18 +217,18 @@ class Search {
   std::optional<Attention> around(int softmax) const {
     const Node& at = node(softmax);
     if (!at.takable || !is_onnx(*at.info, "Softmax")) return std::nullopt;
-    const auto rank = rank_of(at.inputs[0]);
-    if (!rank || (*rank != 3 && *rank != 4) || !is_along_the_last(*at.info, *rank)) return std::nullopt;
+    const auto axes = rank(at.inputs[0]);
+    if (!axes || (*axes != 3 && *axes != 4) || !is_along_the_last(*at.info, *axes)) return std::nullopt;
     Type type = Type::undefined;
     auto core = before(softmax, type);
     if (!core || !ops::kHalves.has(type) || !complete(at.outputs[0], type, *core)) return std::nullopt;
     const int q = node(core->product).inputs[0], k = node(core->product).inputs[1];
     for (int v : {q, k, core->v, core->y})
-      if (rank_of(v) != *rank || value(v).type != type) return std::nullopt;
-    if (core->mask >= 0 && (value(core->mask).type != type || rank_of(core->mask).value_or(*rank + 1) > *rank))
+      if (rank(v) != *axes || value(v).type != type) return std::nullopt;
+    if (core->mask >= 0 && (value(core->mask).type != type || rank(core->mask).value_or(*axes + 1) > *axes))
       return std::nullopt;
     if (!has_good_size(q) || !has_good_size(core->v)) return std::nullopt;
-    return joined(*core, {chain_to(q, true), chain_to(k, true), chain_to(core->v, false)}, {q, k, core->v}, *rank);
+    return joined(*core, {chain_to(q, true), chain_to(k, true), chain_to(core->v, false)}, {q, k, core->v}, *axes);
   }
   // Heads for which there are fast kernels.
   bool has_good_size(int v) const {
@@ -335,14 +281,11 @@ class Search {
   }
   bool is_read_only_by(const std::set<int>& nodes, int n) const {
     return std::all_of(node(n).outputs.begin(), node(n).outputs.end(), [&](int v) {
-      return v < 0 || (!value(v).is_output && std::all_of(consumers_[size_t(v)].begin(), consumers_[size_t(v)].end(),
+      return v < 0 || (!value(v).is_output && std::all_of(consumers[size_t(v)].begin(), consumers[size_t(v)].end(),
                                                           [&](int reader) { return nodes.contains(reader); }));
     });
   }
 
-  const Graph& graph_;
-  const std::vector<int> producers_;
-  const std::vector<std::vector<int>> consumers_;
   const ShapeSymbols symbols_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "fuse/match.h"
 #include "ops/host_vector.h"
 
 namespace encore::fuse {
@@ -9,8 +10,6 @@ namespace {
 
 constexpr int kDeepest = 16;   // what computes a shape is no longer
 constexpr int64_t kInt64 = 7;  // as Cast says it
-
-bool is_onnx(const NodeInfo& info, const char* op) { return info.op_type() == op && info.domain().empty(); }
 
 size_t clamped(int64_t at, size_t size) {
   return size_t(std::clamp<int64_t>(at < 0 ? at + int64_t(size) : at, 0, int64_t(size)));

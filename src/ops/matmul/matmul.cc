@@ -1,4 +1,5 @@
-// MatMul, com.microsoft's FusedMatMul, and TransposeMatMul, which it was called before.
+// MatMul, com.microsoft's FusedMatMul, and TransposeMatMul, which it was called before. Fusion gives a bias as the
+// third input.
 #include <algorithm>
 
 #include "ops/matmul/product.h"
@@ -62,6 +63,9 @@ class MatMul : public Op {
     std::vector<int64_t> dims(batch.dims().begin(), batch.dims().end());
     if (!row) dims.push_back(gemm.m);
     if (!column) dims.push_back(gemm.n);
+    const Tensor* const bias = context.find_input(2);
+    require(!bias || bias->count() == gemm.n, "the bias has shape ", bias ? bias->shape.str() : "", "; ", gemm.n,
+            " values are wanted");
     const Tensor out = context.output(0, Shape(dims));
     if (out.count() == 0) return;
     gemm.type = gemm.output = a.type;
@@ -69,7 +73,7 @@ class MatMul : public Op {
     gemm.alpha = alpha_;
     gemm.tf32 = tf32_;
     gemm.constant_b = constant_b_;
-    batched_product(context, gemm, left.matrices, right.matrices, out.data, batch);
+    batched_product(context, gemm, left.matrices, right.matrices, out.data, batch, bias ? bias->data : nullptr);
   }
 
  private:

@@ -15,8 +15,8 @@ struct Matrices {
 inline constexpr Types kWholeNumbers{Type::i32, Type::i64, Type::u32, Type::u64};
 
 // `gemm` describes one product; the batches of a and b broadcast to `batch`. Of kFloats or
-// kWholeNumbers, which wrap around.
+// kWholeNumbers, which wrap around. A row of `bias` is added to all rows, of kFloats.
 void batched_product(Context& context, device::Gemm gemm, const Matrices& a, const Matrices& b, void* out,
-                     const Shape& batch);
+                     const Shape& batch, const void* bias = nullptr);
 
 }  // namespace encore::ops

@@ -4,9 +4,12 @@
 #include <set>
 
 #include "fuse/attention.h"
+#include "fuse/biases.h"
 #include "fuse/gates.h"
+#include "fuse/gelu.h"
 #include "fuse/norms.h"
 #include "fuse/regions.h"
+#include "fuse/residuals.h"
 #include "ops/registry.h"
 #include "plugin/host/fence.h"
 #include "plugin/model/graph_reading.h"
@@ -22,8 +25,8 @@ bool has_beginning(const std::vector<const OrtNode*>& nodes) {
   return std::any_of(nodes.begin(), nodes.end(), [](const OrtNode* node) {
     const char* op = nullptr;
     check(ort().api->Node_GetOperatorType(node, &op));
-    for (const std::string_view begins :
-         {"Conv", "ConvTranspose", "Softmax", "Sigmoid", "Swish", "SwiGLU", "MatMulNBits"})
+    for (const std::string_view begins : {"Conv", "ConvTranspose", "Erf", "LayerNormalization", "MatMul", "MatMulNBits",
+                                          "Sigmoid", "Softmax", "SwiGLU", "Swish"})
       if (op == begins) return true;
     return false;
   });
@@ -147,6 +150,9 @@ fuse::Plan FusedGraph::plan(const GraphNodeInfo& fused) {
   } else {
     fuse::join_gate(plan);
     fuse::join_norm(plan);
+    fuse::join_bias(plan);
+    fuse::join_gelu(plan);
+    fuse::join_residual(plan);
   }
   return plan;
 }
@@ -179,6 +185,9 @@ std::vector<Region> find_regions(const OrtGraph* graph, const std::vector<const 
   add(attentions, "an attention");
   add(fuse::find_gates(whole.graph_), "a gate");
   add(fuse::find_norms(whole.graph_), "a norm and a product");
+  add(fuse::find_biases(whole.graph_), "a product and its bias");
+  add(fuse::find_gelus(whole.graph_), "a Gelu");
+  add(fuse::find_residuals(whole.graph_), "a sum and its norm");
   return regions;
 }
 
