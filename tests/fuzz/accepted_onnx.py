@@ -155,7 +155,7 @@ ACCEPTED = [
     Accepted(
         "Attention",
         REFUSED,
-        "masks and pasts of nothing, which the CPU EP doesn't look at, and masks of more keys than there are",
+        "masks and pasts of nothing, which the CPU EP doesn't look at, and masks of more than there is",
         lambda f: (
             says("does not broadcast to", "don't fit K")(f)
             and (any(value is not None and value.array.size == 0 for value in f.node.inputs[3:]) or mask_is_wide(f))
@@ -346,8 +346,8 @@ ACCEPTED = [
     Accepted(
         "LinearAttention CausalConvWithState",
         REFUSED,
-        "the function's body broadcasts a state",
-        says("past_state has another shape"),
+        "the function's body broadcasts a state, and keys",
+        says("past_state has another shape", "key has shape"),
     ),
     Accepted("Attention", REFUSED, "heads that do not divide", says("cannot be divided into")),
     Accepted("CenterCropPad", REFUSED, "a negative size", says("is negative")),

@@ -27,6 +27,7 @@ from symptoms import (
     is_empty,
     is_no_half,
     is_turned,
+    lengths_beyond_keys,
     log_of_little,
     loses_nothing,
     minus_zero_as_boolean,
@@ -195,6 +196,7 @@ ACCEPTED = [
         "of a row whose scores are all -inf the CPU EP makes NaN, and ONNX zeros",
         lambda f: abs(f.node.attrs.get("scale", 0)) > 1e30 and only_nan_is_wanted(f),
     ),
+    Accepted("Attention", VALUES, "the CPU EP reads beyond the keys where lengths say so", lengths_beyond_keys),
     Accepted(
         "MeanVarianceNormalization",
         VALUES,

@@ -209,11 +209,21 @@ def mask_is_short(finding):
     return mask.ndim < 2 or mask.shape[-2] != queries or mask.shape[-1] < _keys(inputs)
 
 
+def lengths_beyond_keys(finding):
+    inputs = finding.node.inputs
+    if len(inputs) < 7:
+        return False
+    lengths = contents(finding, 6)
+    return ((lengths < 0) | (lengths > _keys(inputs))).any()
+
+
 def mask_is_wide(finding):
-    """It has more keys than there are."""
+    """It has more keys than there are, or rows for more queries."""
     inputs = finding.node.inputs
     mask = inputs[3].array if len(inputs) > 3 and inputs[3] is not None else None
-    return mask is not None and mask.ndim > 0 and mask.shape[-1] > _keys(inputs)
+    if mask is None or mask.ndim == 0:
+        return False
+    return mask.shape[-1] > _keys(inputs) or (mask.ndim > 1 and mask.shape[-2] > inputs[0].array.shape[-2])
 
 
 def _keys(inputs):
