@@ -69,8 +69,8 @@ class Search : Match {
     return link;
   }
 
-  // A Reshape to three dimensions, a transposition of the last two, and one back to four: torch's exporter turns keys
-  // so.
+  // torch's exporter turns keys so: a Reshape to three dimensions, a transposition of the last two, and one back to
+  // four.
   std::optional<Link> swap_to(int v) const {
     const int back = maker(v, "Reshape"), turn = back < 0 ? -1 : maker(node(back).inputs[0], "Transpose");
     const int flat = turn < 0 ? -1 : maker(node(turn).inputs[0], "Reshape");
@@ -93,7 +93,7 @@ class Search : Match {
     if (const auto numbers = symbols_.constants(at, 1)) {
       dims.emplace();
       for (int64_t number : *numbers) dims->push_back({number});
-    } else if (!value(at.inputs[1]).is_constant) {
+    } else if (at.inputs.size() > 1 && !value(at.inputs[1]).is_constant) {
       dims = symbols_.contents(at.inputs[1], nodes);
     }
     // Zero may say that a dimension stays.

@@ -402,6 +402,22 @@ def test_what_others_read_stays_outside(encore, make_model, capfd):
     check(make_model, capfd, build, moves=True)
 
 
+@pytest.mark.parametrize("what", ["mask", "v"])
+def test_constants_among_what_it_reads(encore, make_model, capfd, what):
+    """A causal mask often is one."""
+
+    def build(dtype):
+        net = Network(dtype)
+        q, k = (net.input(name, [2, 7, WIDTH]) for name in "qk")
+        v = numbers((2, HEADS, 7, SIZE), 3)
+        v = net.constant(v) if what == "v" else heads_of(net, net.input("v", [2, 7, WIDTH]))
+        mask = net.constant(np.triu(np.full((7, 7), -np.inf), 1)[None, None]) if what == "mask" else None
+        return rows_of(net, attend(net, heads_of(net, q), heads_of(net, k, (0, 2, 3, 1)), v, mask), (2, 7, WIDTH))
+
+    feeds = feeds_of(queries=7)
+    check(make_model, capfd, build, {name: feeds[name] for name in feeds if name != what})
+
+
 @es.needs_graphs
 def test_it_is_captured_and_replayed(encore, make_model):
     model, wide = (plain(dtype, ["b", 1, 1, "k"]).model(make_model) for dtype in ("float16", "float32"))

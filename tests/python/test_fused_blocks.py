@@ -21,16 +21,16 @@ def check(make_model, capfd, build, feeds, dtype, fused=True, kernels=1, **more)
         assert len(names) == kernels, names
 
 
-def product(dtype, bias_shape=(WIDE,), swapped=False, shows=None, rows=("n", "m"), factor=None):
+def product(dtype, bias_shape=(WIDE,), swapped=False, shows=None, factor=None, depth=WIDTH):
     net = Network(dtype)
-    x = net.input("x", [*rows, WIDTH])
-    weights = net.input(factor, [WIDTH, WIDE]) if factor else net.constant(numbers((WIDTH, WIDE), 3))
+    x = net.input("x", ["n", "m", depth])
+    weights = net.input(factor, [depth, WIDE]) if factor else net.constant(numbers((depth, WIDE), 3))
     y = net.node("MatMul", [x, weights], "product")
     bias = net.constant(numbers(bias_shape, 4, -4, 4))
     y = net.node("Add", [bias, y] if swapped else [y, bias], "y")
     if shows:
         y = net.node("Sub", [y, net.node("Relu", ["product"])])
-    net.output(y, [*rows, WIDE])
+    net.output(y, ["n", "m", WIDE])
     return net
 
 
@@ -41,6 +41,10 @@ def test_a_product_takes_its_bias_along(encore, make_model, capfd, dtype, shape,
     feeds = {"x": numbers((*shape, WIDTH))}
     kernels = 1 if np.prod(shape) else 0
     check(make_model, capfd, lambda dtype: product(dtype, swapped=swapped), feeds, dtype, kernels=kernels)
+
+
+def test_a_product_of_nothing_is_its_bias(encore, make_model, capfd):
+    check(make_model, capfd, lambda dtype: product(dtype, depth=0), {"x": numbers((2, 5, 0))}, "float16")
 
 
 @pytest.mark.parametrize(
