@@ -85,6 +85,7 @@ ACCEPTED = [
         "the CPU EP does not transpose a matrix that a vector follows",
         transposes_beside_vector,
     ),
+    Accepted("GatedDeltaNet", SERVED, "zeros stand for dt_bias", says("requires a_log and dt_bias")),
     Accepted(
         "LinearAttention GatedDeltaNet",
         VALUES,

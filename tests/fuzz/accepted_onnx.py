@@ -329,6 +329,12 @@ ACCEPTED = [
     ),
     Accepted(
         "LinearAttention",
+        REFUSED,
+        "the present's type is the past's, of which a case knows nothing if it was changed",
+        says("Unexpected output data type"),
+    ),
+    Accepted(
+        "LinearAttention",
         SERVED,
         "no tokens or batches; the function's body has a Reshape and a Scan that refuse them",
         says("reshape_helper.h", "Subgraph must have the shape"),
@@ -351,6 +357,9 @@ ACCEPTED = [
     ),
     Accepted("Attention", REFUSED, "heads that do not divide", says("cannot be divided into")),
     Accepted("CenterCropPad", REFUSED, "a negative size", says("is negative")),
+    Accepted(
+        "CenterCropPad", SERVED, "nothing, of which the function's body makes much on its way", says("running Pad node")
+    ),
     Accepted("CenterCropPad", REFUSED, "the function's body lets one size stand for all", says("are wanted")),
     Accepted("GlobalLpPool", SERVED, "an image of nothing", is_empty),
     Accepted(

@@ -1,5 +1,7 @@
 """What a finding shows: the conditions under which a difference is accepted."""
 
+import dataclasses
+
 import numpy as np
 from element_types import FLOATS, INTEGERS, NUMPY
 
@@ -273,7 +275,8 @@ def log_of_little(finding):
 def shrunk_in_float(finding):
     """Doubles, or integers beside which a float has no place for a bias's fraction."""
     if finding.got.dtype.kind == "f":
-        return nearly(finding)
+        beyond = np.isinf(finding.wanted) & (np.abs(finding.got) > np.finfo(np.float32).max)
+        return nearly(dataclasses.replace(finding, wanted=np.where(beyond, finding.got, finding.wanted)))
     large = np.abs(contents(finding).astype(np.float64)) >= 2**16
     return not ((finding.got != finding.wanted) & ~large).any()
 
