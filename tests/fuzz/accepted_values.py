@@ -234,7 +234,7 @@ ACCEPTED = [
     Accepted("QuantizeLinear", VALUES, "scales or values that are no numbers", has_no_scale),
     Accepted("Selu", VALUES, "the CPU EP takes the newer defaults before opset 6", lambda f: f.case.opset < 6),
     Accepted(
-        "Shrink Celu LRN RoiAlign",
+        "Shrink Celu LRN RoiAlign Gemm",
         VALUES,
         "beyond the type's numbers the order of operations shows",
         has_vast_attribute,

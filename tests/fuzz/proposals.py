@@ -19,6 +19,7 @@ class Proposal:
     steady: bool = True  # small differences of inputs make small differences of outputs
     sums: bool = False  # errors grow with the magnitude of what is added up, not with that of the result
     mild: bool = False  # of large numbers no digit is left to compare
+    ordered: bool = True  # a GPU adds up in the same order each time
 
 
 def proposes(*operators, domain="", **more):

@@ -17,7 +17,7 @@ def _reduction(s):
     return s.maybe(0.7, lambda: s.draw.pick(known[-1])) if known else None
 
 
-@proposes("ScatterND", family="reduce", sums=True)
+@proposes("ScatterND", family="reduce", sums=True, ordered=False)
 def scatter_nd(s):
     x = s.data(low=1, mild=True)
     reduction = _reduction(s)
@@ -35,7 +35,7 @@ def scatter_nd(s):
     return s.node(x, s.fixed(indices), updates, reduction=reduction)
 
 
-@proposes("ScatterElements", "Scatter", family="reduce", sums=True)
+@proposes("ScatterElements", "Scatter", family="reduce", sums=True, ordered=False)
 def scatter_elements(s):
     x = s.data(low=1, mild=True)
     axis = s.maybe(0.8, lambda: s.draw.axis(x.array.ndim))
