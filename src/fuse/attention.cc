@@ -30,8 +30,15 @@ class Search : Match {
 
   std::vector<Attention> run() const {
     std::vector<Attention> found;
-    for (size_t n = 0; n < graph.nodes.size(); ++n)
-      if (auto attention = around(int(n))) found.push_back(std::move(*attention));
+    std::set<int> taken;  // what is behind one attention may be before the next
+    for (size_t n = 0; n < graph.nodes.size(); ++n) {
+      auto attention = around(int(n));
+      if (!attention ||
+          std::any_of(attention->nodes.begin(), attention->nodes.end(), [&](int node) { return taken.contains(node); }))
+        continue;
+      taken.insert(attention->nodes.begin(), attention->nodes.end());
+      found.push_back(std::move(*attention));
+    }
     return found;
   }
 

@@ -402,6 +402,29 @@ def test_what_others_read_stays_outside(encore, make_model, capfd):
     check(make_model, capfd, build, moves=True)
 
 
+def test_one_after_the_other(encore, make_model, capfd):
+    """The transposition between them is the first one's."""
+
+    def build(dtype):
+        net = Network(dtype)
+        q, k, v = (net.input(name, [2, HEADS, 7, SIZE]) for name in "qkv")
+        kt = net.node("Transpose", [k], perm=(0, 1, 3, 2))
+        turned = net.node("Transpose", [attend(net, q, kt, v)], perm=(0, 2, 1, 3))
+        scores = net.node("MatMul", [turned, net.input("kt", [2, 7, SIZE, 4])])
+        y = net.node("MatMul", [net.node("Softmax", [scores], axis=-1), net.input("v2", [2, 7, 4, SIZE])], "y")
+        net.output(y, [2, 7, HEADS, SIZE])
+        return net
+
+    shapes = {name: (2, HEADS, 7, SIZE) for name in "qkv"} | {"kt": (2, 7, SIZE, 4), "v2": (2, 7, 4, SIZE)}
+    check(
+        make_model,
+        capfd,
+        build,
+        {name: numbers(shape, i) for i, (name, shape) in enumerate(shapes.items())},
+        moves=True,
+    )
+
+
 @pytest.mark.parametrize("what", ["mask", "v"])
 def test_constants_among_what_it_reads(encore, make_model, capfd, what):
     """A causal mask often is one."""

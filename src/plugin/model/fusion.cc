@@ -142,7 +142,8 @@ fuse::Plan FusedGraph::plan(const GraphNodeInfo& fused) {
   std::vector<int> inputs, outputs;
   for (int i = 0; i < fused.input_count(); ++i) inputs.push_back(find(fused.input_value(i)));
   for (int i = 0; i < fused.output_count(); ++i) outputs.push_back(find(fused.output_value(i)));
-  if (auto attentions = fuse::find_attentions(graph_); !attentions.empty() && !has_convolution)
+  if (auto attentions = fuse::find_attentions(graph_);
+      attentions.size() == 1 && attentions.front().nodes.size() == graph_.nodes.size())
     return fuse::plan_of(graph_, std::move(inputs), std::move(outputs), std::move(attentions.front()));
   fuse::Plan plan = fuse::plan_of(graph_, std::move(inputs), std::move(outputs), has_convolution && !is_turned);
   if (has_convolution) {
