@@ -28,6 +28,7 @@ struct Node {
   const NodeInfo* info;
   std::vector<int> inputs, outputs;  // values; -1 where absent
   bool takable = true;               // Encore has a kernel for it
+  bool is_free = true;               // no other provider has taken it
 };
 
 struct Graph {

@@ -55,7 +55,7 @@ std::optional<std::vector<Symbol>> ShapeSymbols::dims(int value, int depth) cons
 
 std::optional<std::vector<Symbol>> ShapeSymbols::contents(int value, std::vector<int>& nodes, int depth) const {
   const int from = producers_[size_t(value)];
-  if (from < 0 || depth == kDeepest) return std::nullopt;
+  if (from < 0 || depth == kDeepest || !graph_.nodes[size_t(from)].is_free) return std::nullopt;
   nodes.push_back(from);
   return computed(graph_.nodes[size_t(from)], nodes, depth + 1);
 }

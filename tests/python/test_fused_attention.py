@@ -131,6 +131,7 @@ def check(make_model, capfd, build, *all_feeds, dtype="float16", fused=True, mov
     model, wide = build(dtype).model(make_model), build("float32").model(make_model)
     session, sizes = made_one(capfd, lambda options: es.make_session(model, options))
     assert len(sizes) == fused
+    es.assert_all_on_encore(session)
     all_feeds = all_feeds or [feeds_of()]
     for feeds in all_feeds:
         agrees(session, wide, feeds, dtype)

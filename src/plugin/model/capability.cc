@@ -33,12 +33,6 @@ std::vector<const OrtGraph*> subgraphs_of(const OrtNode* node) {
   return graphs;
 }
 
-std::string_view ep_of(const OrtNode* node) {
-  const char* ep = nullptr;
-  check(ort().api->Node_GetEpName(node, &ep));
-  return ep ? ep : "";
-}
-
 // Why a node can't be claimed that reads one value both on the host and on the device: onnxruntime puts a value in one
 // place. (What a body reads of the values outside is copied to where it is read.)
 std::string read_in_two_places(const ops::OpRow& row, const GraphNodeInfo& node) {
@@ -107,7 +101,8 @@ class Examination {
     for (size_t n = 0; n < nodes_.size(); ++n) {
       if (!placement_.nodes[n].claimable) continue;
       if (on_cpu[n])
-        claim.shape_arithmetic.push_back({placement_.nodes[n].name, "shape arithmetic; it stays on the CPU"});
+        claim.shape_arithmetic.push_back(
+            {placement_.nodes[n].name, "shape arithmetic; it stays on the CPU", nodes_[n]});
       else {
         claim.nodes.push_back(nodes_[n]);
         if (sized_by_data_[n]) claim.sized_by_data.push_back(placement_.nodes[n].name);

@@ -13,6 +13,7 @@ struct Claim {
   struct Declined {
     std::string node;  // "Loop node 'decode'"
     std::string why;
+    const OrtNode* at = nullptr;
   };
   std::vector<const OrtNode*> nodes;       // to be claimed
   size_t node_count = 0;                   // of the graph

@@ -159,7 +159,7 @@ fuse::Plan FusedGraph::plan(const GraphNodeInfo& fused) {
 }
 
 std::vector<Region> find_regions(const OrtGraph* graph, const std::vector<const OrtNode*>& claimed,
-                                 const ops::Settings& settings, bool are_channels_last) {
+                                 const std::string& ep_name, const ops::Settings& settings, bool are_channels_last) {
   std::vector<Region> regions;
   if (!has_beginning(claimed)) return regions;
   FusedGraph whole(graph, settings);
@@ -168,7 +168,11 @@ std::vector<Region> find_regions(const OrtGraph* graph, const std::vector<const 
     if (const auto found = whole.numbers_.find(name); found != whole.numbers_.end())
       whole.graph_.values[size_t(found->second)].is_output = true;
   const auto node_of = [&](const fuse::Node& node) { return static_cast<const GraphNodeInfo*>(node.info)->node(); };
-  for (fuse::Node& node : whole.graph_.nodes) node.takable = taken.contains(node_of(node));
+  for (fuse::Node& node : whole.graph_.nodes) {
+    const std::string_view ep = ep_of(node_of(node));
+    node.takable = taken.contains(node_of(node));
+    node.is_free = ep.empty() || ep == ep_name;
+  }
   const auto add = [&](const std::vector<std::vector<int>>& found, const char* what) {
     for (const std::vector<int>& numbers : found) {
       Region& region = regions.emplace_back();

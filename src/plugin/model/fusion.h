@@ -16,9 +16,10 @@ struct Region {
   const char* what;  // they are
 };
 
-// `claimed` are the nodes that Encore takes. With `are_channels_last` onnxruntime changes the layout, or has done so.
+// `claimed` are the nodes that Encore takes, which goes by `ep_name`; shape arithmetic may come along. With
+// `are_channels_last` onnxruntime changes the layout, or has done so.
 std::vector<Region> find_regions(const OrtGraph* graph, const std::vector<const OrtNode*>& claimed,
-                                 const ops::Settings& settings, bool are_channels_last);
+                                 const std::string& ep_name, const ops::Settings& settings, bool are_channels_last);
 
 // The graph behind one fused node.
 class FusedGraph {
@@ -28,8 +29,8 @@ class FusedGraph {
   fuse::Plan plan(const GraphNodeInfo& fused);
 
  private:
-  friend std::vector<Region> find_regions(const OrtGraph*, const std::vector<const OrtNode*>&, const ops::Settings&,
-                                          bool);
+  friend std::vector<Region> find_regions(const OrtGraph*, const std::vector<const OrtNode*>&, const std::string&,
+                                          const ops::Settings&, bool);
   void add(const OrtNode* node, const ops::Settings& settings);
   int number(const OrtValueInfo* value);
   void sort();

@@ -38,4 +38,10 @@ std::vector<std::string> outputs_of(const OrtGraph* graph) {
   return names_of(graph, ort().api->Graph_GetNumOutputs, ort().api->Graph_GetOutputs);
 }
 
+std::string_view ep_of(const OrtNode* node) {
+  const char* ep = nullptr;
+  check(ort().api->Node_GetEpName(node, &ep));
+  return ep ? ep : "";
+}
+
 }  // namespace encore::plugin

@@ -1,6 +1,7 @@
 // What graphs of onnxruntime's consist of.
 #pragma once
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "plugin/host/api_version.h"
@@ -11,5 +12,7 @@ std::vector<const OrtNode*> nodes_of(const OrtGraph* graph);
 // The names of a graph's own inputs and outputs.
 std::vector<std::string> inputs_of(const OrtGraph* graph);
 std::vector<std::string> outputs_of(const OrtGraph* graph);
+// The provider that has the node so far; empty if none has.
+std::string_view ep_of(const OrtNode* node);
 
 }  // namespace encore::plugin

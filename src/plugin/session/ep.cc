@@ -29,7 +29,7 @@ std::vector<std::string> obstacles_to_capture(const Claim& claim) {
   std::vector<std::string> obstacles;
   for (const std::string& node : claim.control_flow) obstacles.push_back(node + ": control flow");
   for (const std::string& node : claim.sized_by_data) obstacles.push_back(node + ": " + kSizedByData);
-  for (const auto& [node, why] : claim.declined) obstacles.push_back(node + ": " + why);
+  for (const auto& [node, why, at] : claim.declined) obstacles.push_back(node + ": " + why);
   for (const std::string& crossing : claim.crossings)
     obstacles.push_back("a copy between host and device: " + crossing);
   return obstacles;
@@ -136,10 +136,11 @@ void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
 }
 
 // Bodies are left as they are: what is fused takes memory for its constants.
-void Ep::claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support, const Claim& claim, bool is_body) {
+void Ep::claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support, Claim& claim, bool is_body) {
   std::set<const OrtNode*> fused;
   if (options_.fuse_nodes && !is_body)
-    for (const auto& region : find_regions(graph, claim.nodes, settings(), options_.prefer_nhwc)) {
+    for (const auto& region :
+         find_regions(graph, claim.nodes, registration_->name(), settings(), options_.prefer_nhwc)) {
       OrtNodeFusionOptions how{};
       how.ort_version_supported = ort().version;
       how.drop_constant_initializers = true;
@@ -150,6 +151,9 @@ void Ep::claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support, cons
     }
   for (const OrtNode* node : claim.nodes)
     if (!fused.contains(node)) check(ort().ep->EpGraphSupportInfo_AddSingleNode(support, node));
+  for (const auto& left : claim.shape_arithmetic)
+    if (fused.contains(left.at)) claim.nodes.push_back(left.at);
+  std::erase_if(claim.shape_arithmetic, [&](const auto& left) { return fused.contains(left.at); });
 }
 
 void Ep::tell_placement(const Claim& claim, bool is_subgraph) {
@@ -157,7 +161,7 @@ void Ep::tell_placement(const Claim& claim, bool is_subgraph) {
     if (is_new(line)) options_.log_placement ? log_.warning(line) : log_.verbose(line);
   };
   for (const auto* left : {&claim.declined, &claim.shape_arithmetic})
-    for (const auto& [node, why] : *left) tell(node + " is not on Encore: " + why);
+    for (const auto& [node, why, at] : *left) tell(node + " is not on Encore: " + why);
   tell(text("Encore takes ", claim.nodes.size(), " of ", claim.node_count, " nodes",
             is_subgraph ? " of a subgraph" : "", "; ", claim.shape_arithmetic.size(),
             " of the others are shape arithmetic"));

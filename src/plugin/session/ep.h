@@ -87,7 +87,7 @@ class Ep : public OrtEp {
  private:
   void fill_callbacks();
   void find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support);
-  void claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support, const Claim& claim, bool is_body);
+  void claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support, Claim& claim, bool is_body);
   void tell_placement(const Claim& claim, bool is_subgraph);
   void decide_on_graphs(const Claim& claim);
   bool is_new(const std::string& line);  // nothing like it has been said of the model
