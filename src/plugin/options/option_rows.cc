@@ -181,10 +181,10 @@ constexpr OptionRow kRows[] = {
      "Add a convolution's bias inside cuDNN's own kernel wherever it can; if not, only where timing found that faster.",
      [](std::string_view value, Options& o) { return take(flag(value), o.fuse_conv_bias); }},
     {"fuse_nodes", false, "1", kFlag,
-     "Make one node of convolutions and what stands between them, with the channels last inside, of attention in halves "
-     "that is spelled out, of a product and its bias, of a Gelu, of a residual sum and its norm, of x * sigmoid(x) * y, "
-     "and of a norm and the product by quantized weights that alone reads it. onnxruntime can't save the optimized model "
-     "then (`optimized_model_filepath`).",
+     "Make one node of convolutions and what stands between them, with the channels last inside, of attention in "
+     "halves that is spelled out, of a product and its bias, of a Gelu, of a residual sum and its norm, of "
+     "x * sigmoid(x) * y, and of a norm and the product by quantized weights that alone reads it. onnxruntime can't "
+     "save the optimized model then (`optimized_model_filepath`).",
      [](std::string_view value, Options& o) { return take(flag(value), o.fuse_nodes); }},
     {"prefer_nhwc", true, "0", kFlag,
      "Ask onnxruntime to put the channels last in convolutions, pools and batch normalisation: it suits tensor cores.",
