@@ -9,11 +9,15 @@
 
 namespace encore::fuse {
 
+struct Plan;
+
 struct Step {
-  std::unique_ptr<Variant> node;
+  std::unique_ptr<Variant> node;     // or none
   std::vector<int> inputs, outputs;  // values; -1 where absent
   // What runs it, if no operator does that models may ask for; it reads no input on the host.
   std::function<std::unique_ptr<ops::Op>(const NodeInfo&)> make = {};
+  bool on_host = false;              // in whose memory all of its inputs and outputs are
+  std::shared_ptr<Plan> parts = {};  // instead of a node
 };
 
 // Value `inner` is the memory of `outer`, an input or an output of the plan, with the channels spoken of as last.

@@ -5,8 +5,11 @@
 
 #include "device/label.h"
 #include "device/memory.h"
+#include "ops/host_arithmetic.h"
+#include "ops/host_values.h"
 #include "ops/inner_context.h"
 #include "ops/registry.h"
+#include "ops/shape/strided.h"
 
 namespace encore::fuse {
 
@@ -35,21 +38,7 @@ Program::Program(Plan plan) : plan_(std::move(plan)), places_(plan_.values.size(
     places_[size_t(view.inner)] = places_[size_t(view.outer)];
     places_[size_t(view.inner)].is_view = true;
   }
-  for (const Step& step : plan_.steps) {
-    const ops::OpRow* const row = step.make ? nullptr : &row_of(*step.node);
-    Action& action = actions_.emplace_back();
-    action.label = text(step.node->op_type(), " node '", step.node->name(), "'");
-    try {
-      action.op = row ? row->make(*step.node) : step.make(*step.node);
-    } catch (const Error& error) {
-      throw Error(error.code(), text(action.label, ": ", error.what()));
-    }
-    action.name = device::kept(step.node->name());
-    action.inputs = step.inputs;
-    action.outputs = step.outputs;
-    if (row) action.host_inputs = row->host_inputs;
-    for (int i = 0; i < step.node->output_count(); ++i) action.types.push_back(step.node->output_type(i));
-  }
+  for (Step& step : plan_.steps) add(step);
   std::vector<size_t> last(places_.size());
   for (size_t a = 0; a < actions_.size(); ++a)
     for (const auto* values : {&actions_[a].inputs, &actions_[a].outputs})
@@ -60,15 +49,49 @@ Program::Program(Plan plan) : plan_(std::move(plan)), places_(plan_.values.size(
       if (value >= 0 && places_[size_t(value)].output < 0) actions_[last[size_t(value)]].last_read.push_back(value);
 }
 
+void Program::add(Step& step) {
+  Action& action = actions_.emplace_back();
+  action.inputs = step.inputs;
+  action.outputs = step.outputs;
+  action.host_inputs.resize(step.inputs.size(), step.on_host);
+  action.host_outputs.resize(step.outputs.size(), step.on_host);
+  if (step.parts) {
+    for (int value : step.outputs) action.types.push_back(plan_.values[size_t(value)].type);
+    action.op = std::make_unique<Program>(std::move(*step.parts));
+    return;
+  }
+  action.name = device::kept(step.node->name());
+  action.label = text(step.node->op_type(), " node '", step.node->name(), "'");
+  for (int i = 0; i < step.node->output_count(); ++i) action.types.push_back(step.node->output_type(i));
+  const ops::OpRow* const row = step.make || step.on_host ? nullptr : &row_of(*step.node);
+  const auto mark = [](const std::vector<int>& slots, std::vector<bool>& marks) {
+    for (int i : slots)
+      if (size_t(i) < marks.size()) marks[size_t(i)] = true;
+  };
+  if (row) {
+    mark(row->host_inputs, action.host_inputs);
+    mark(row->host_outputs, action.host_outputs);
+    action.alias = row->alias;
+  }
+  try {
+    action.op = row ? row->make(*step.node) : step.on_host ? ops::make_host_op(*step.node) : step.make(*step.node);
+  } catch (const Error& error) {
+    throw Error(error.code(), text(action.label, ": ", error.what()));
+  }
+  if (!action.op) fail(Code::internal, "there is no ", action.label, " on the host");
+}
+
 // An action is offered its constant, as onnxruntime offers them to kernels. What it does not keep in a form of its own
 // is put on the device as it is.
-void Program::load(Action& action, size_t input, const Tensor& constant, Loader& loader) {
+void Program::load(Action& action, size_t input, const Tensor& constant, ops::Prepack& loader) {
   const int value = action.inputs[input];
   Place& place = places_[size_t(value)];
-  if (std::count(action.host_inputs.begin(), action.host_inputs.end(), int(input))) {
+  if (action.host_inputs[input]) {
+    if (place.host_constant) return;
     auto& bytes = host_constants_.emplace_back(constant.bytes());
     if (!bytes.empty()) std::memcpy(bytes.data(), constant.data, bytes.size());
-    place.constant.emplace(constant).data = bytes.data();
+    place.host_constant.emplace(constant).data = bytes.data();
+    place.host_constant->where = Where::host;
     return;
   }
   if (!place.constant) {
@@ -85,9 +108,10 @@ void Program::load(Action& action, size_t input, const Tensor& constant, Loader&
   action.inputs[input] = -1;
 }
 
-void Program::load(Loader& loader) {
+void Program::prepare(ops::Prepack& loader) {
   for (Action& action : actions_) {
     const device::Label label(action.name);
+    if (!action.label.empty()) action.fault_number = loader.fault_number(action.label);
     action.op->prepare(loader);
     for (size_t i = 0; i < action.inputs.size(); ++i)
       if (action.inputs[i] >= 0)
@@ -101,16 +125,83 @@ void Program::load(Loader& loader) {
 class Program::Running {
  public:
   Running(const Program& program, ops::Context& outer) : program_(program), outer_(outer) {
-    tensors_.resize(program.places_.size());
+    on_device_.resize(program.places_.size());
+    on_host_.resize(program.places_.size());
   }
 
   ops::Context& outer() { return outer_; }
 
-  const Tensor* find(int value) {
-    auto& slot = tensors_[size_t(value)];
+  const Tensor* find(int value, Where where) { return where == Where::host ? on_host(value) : on_device(value); }
+
+  // The memory may be that of `like`, if it is given.
+  Tensor make(int value, Type type, const Shape& shape, Where where, const Tensor* like) {
+    const Place& place = program_.places_[size_t(value)];
+    auto& slot = (where == Where::host ? on_host_ : on_device_)[size_t(value)];
+    if (where == Where::host) {
+      slot = {type, where, shape, nullptr};
+      slot->data = like ? like->data : take_on_host(slot->bytes());
+    } else if (place.output >= 0) {
+      slot = outer_.output(place.output, place.is_view ? with_channels(shape, kToChannelsFirst) : shape);
+      slot->shape = shape;
+    } else {
+      slot = {type, where, shape, nullptr};
+      slot->data = like ? share(like->data) : take(slot->bytes());
+    }
+    return *slot;
+  }
+
+  // Outputs that are made on the host are wanted on the device.
+  void deliver(const Action& action) {
+    for (size_t i = 0; i < action.outputs.size(); ++i) {
+      const int value = action.outputs[i];
+      if (value < 0 || !action.host_outputs[i] || program_.places_[size_t(value)].output < 0) continue;
+      const Tensor made = upload(*on_host_[size_t(value)]);
+      const Tensor to = outer_.output(program_.places_[size_t(value)].output, made.shape);
+      ops::copy_bytes(outer_.stream(), made.data, to.data, int64_t(made.bytes()));
+      give_back(made.data);
+    }
+  }
+
+  // A block that is free, if there is one of about the size.
+  void* take(size_t bytes) {
+    if (bytes == 0) return nullptr;
+    Block* best = nullptr;
+    for (Block& block : blocks_)
+      if (block.users == 0 && block.bytes >= bytes && block.bytes / 2 <= bytes && (!best || block.bytes < best->bytes))
+        best = &block;
+    if (!best) best = &blocks_.emplace_back(Block{outer_.scratch(bytes), bytes});
+    best->users = 1;
+    return best->at;
+  }
+
+  // What runs later on the stream may overwrite it, once nobody uses it any more.
+  void give_back(void* at) {
+    for (Block& block : blocks_)
+      if (block.at == at) --block.users;
+  }
+  void forget(int value) {
+    if (auto& slot = on_device_[size_t(value)]; slot && slot->data) give_back(slot->data);
+  }
+
+ private:
+  struct Block {
+    void* at;
+    size_t bytes;
+    int users = 0;
+  };
+
+  const Tensor* on_host(int value) {
+    const Place& place = program_.places_[size_t(value)];
+    auto& slot = on_host_[size_t(value)];
+    if (!slot && !place.host_constant) fail(Code::internal, "a value is read on the host and is not there");
+    return slot ? &*slot : &*place.host_constant;
+  }
+  const Tensor* on_device(int value) {
+    auto& slot = on_device_[size_t(value)];
     if (slot) return &*slot;
     const Place& place = program_.places_[size_t(value)];
     if (place.constant) return &*place.constant;
+    if (const auto& made = on_host_[size_t(value)]) return &slot.emplace(upload(*made));
     if (place.input < 0) fail(Code::internal, "a value is read before it is made");
     const Tensor* const input = outer_.find_input(place.input);
     if (!input) return nullptr;
@@ -119,51 +210,30 @@ class Program::Running {
     return &*slot;
   }
 
-  Tensor make(int value, Type type, const Shape& shape) {
-    const Place& place = program_.places_[size_t(value)];
-    Tensor made;
-    if (place.output >= 0) {
-      made = outer_.output(place.output, place.is_view ? with_channels(shape, kToChannelsFirst) : shape);
-      made.shape = shape;
-    } else {
-      made = {type, Where::device, shape, nullptr};
-      made.data = take(made.bytes());
-    }
-    tensors_[size_t(value)] = made;
+  Tensor upload(const Tensor& from) {
+    std::vector<int32_t> words((from.bytes() + sizeof(int32_t) - 1) / sizeof(int32_t));
+    if (!words.empty()) std::memcpy(words.data(), from.data, from.bytes());
+    Tensor made{from.type, Where::device, from.shape, take(words.size() * sizeof(int32_t))};
+    ops::store(outer_.stream(), words, static_cast<int32_t*>(made.data));
     return made;
   }
-
-  // A block that is free, if there is one of about the size.
-  void* take(size_t bytes) {
-    if (bytes == 0) return nullptr;
-    Block* best = nullptr;
+  void* take_on_host(size_t bytes) {
+    constexpr size_t kMost = size_t(1) << 20;  // what is larger is no shape
+    require(bytes <= kMost, "a tensor of ", bytes, " bytes is wanted on the host, where shapes are computed, and ",
+            kMost, " are the most");
+    return on_host_memory_.emplace_back(bytes).data();
+  }
+  void* share(void* at) {
     for (Block& block : blocks_)
-      if (block.is_free && block.bytes >= bytes && block.bytes / 2 <= bytes && (!best || block.bytes < best->bytes))
-        best = &block;
-    if (!best) best = &blocks_.emplace_back(Block{outer_.scratch(bytes), bytes});
-    best->is_free = false;
-    return best->at;
+      if (block.at == at) ++block.users;
+    return at;
   }
 
-  // What runs later on the stream may overwrite it.
-  void give_back(void* at) {
-    for (Block& block : blocks_)
-      if (block.at == at) block.is_free = true;
-  }
-  void forget(int value) {
-    if (auto& slot = tensors_[size_t(value)]; slot && slot->data) give_back(slot->data);
-  }
-
- private:
-  struct Block {
-    void* at;
-    size_t bytes;
-    bool is_free = false;
-  };
   const Program& program_;
   ops::Context& outer_;
-  std::vector<std::optional<Tensor>> tensors_;  // by value
+  std::vector<std::optional<Tensor>> on_device_, on_host_;  // by value
   std::vector<Block> blocks_;
+  std::vector<std::vector<char>> on_host_memory_;
 };
 
 class Program::ActionContext final : public ops::InnerContext {
@@ -177,13 +247,22 @@ class Program::ActionContext final : public ops::InnerContext {
   int input_count() const override { return int(action_.inputs.size()); }
   int output_count() const override { return int(action_.outputs.size()); }
   const Tensor* find_input(int i) override {
-    return i < 0 || i >= input_count() || action_.inputs[size_t(i)] < 0 ? nullptr
-                                                                        : running_.find(action_.inputs[size_t(i)]);
+    if (i < 0 || i >= input_count() || action_.inputs[size_t(i)] < 0) return nullptr;
+    return running_.find(action_.inputs[size_t(i)], action_.host_inputs[size_t(i)] ? Where::host : Where::device);
   }
   Tensor output(int i, const Shape& shape) override {
     const int value = action_.outputs[size_t(i)];
-    if (value < 0) return {Type::undefined, Where::device, shape, nullptr};
-    return running_.make(value, action_.types[size_t(i)], shape);
+    const Where where = action_.host_outputs[size_t(i)] ? Where::host : Where::device;
+    if (value < 0) return {Type::undefined, where, shape, nullptr};
+    const Tensor* like = nullptr;
+    for (const auto& [from, to] : action_.alias)
+      if (to == i) like = find_input(from);
+    return running_.make(value, action_.types[size_t(i)], shape, where, like);
+  }
+  device::FaultRef fault() override {
+    device::FaultRef fault = outer_.fault();
+    if (action_.fault_number) fault.node = action_.fault_number;
+    return fault;
   }
   bool wants_output(int i) const override { return i < output_count() && action_.outputs[size_t(i)] >= 0; }
   void* scratch(size_t bytes) override { return bytes ? scratch_.emplace_back(running_.take(bytes)) : nullptr; }
@@ -202,8 +281,10 @@ void Program::run(ops::Context& context) const {
       ActionContext within(running, action);
       action.op->run(within);
     } catch (const Error& error) {
+      if (action.label.empty()) throw;
       throw Error(error.code(), text(action.label, ": ", error.what()));
     }
+    running.deliver(action);
     for (int value : action.last_read) running.forget(value);
   }
 }

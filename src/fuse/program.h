@@ -10,41 +10,39 @@
 
 namespace encore::fuse {
 
-// Memory for constants.
-class Loader : public ops::Prepack {
- public:
-  virtual void let_go(void* kept) = 0;  // what keep() gave is needed no more
-};
-
 class Program final : public ops::Op {
  public:
-  // What the plan refers to is to live until load() is done, which comes before any run.
+  // What the plan refers to is to live until prepare() is done, which comes before any run.
   explicit Program(Plan plan);
-  void load(Loader& loader);
 
+  void prepare(ops::Prepack& loader) override;
   void run(ops::Context& context) const override;
 
  private:
   struct Action {
     std::unique_ptr<ops::Op> op;
-    const char* name;   // of its node
-    std::string label;  // "Conv node 'conv1'"
-    std::vector<int> inputs, outputs, host_inputs;
-    std::vector<Type> types;     // of the outputs
-    std::vector<int> last_read;  // values that nobody needs afterwards
+    const char* name = "";  // of its node
+    std::string label;      // "Conv node 'conv1'"; empty if its parts have theirs
+    std::vector<int> inputs, outputs;
+    std::vector<bool> host_inputs, host_outputs;
+    std::vector<std::pair<int, int>> alias;  // (input, output) that may be the same memory
+    std::vector<Type> types;                 // of the outputs
+    std::vector<int> last_read;              // values that nobody needs afterwards
+    int fault_number = 0;
   };
   // Where a value is.
   struct Place {
     int input = -1, output = -1;  // of the program
     bool is_view = false;         // with the channels last, of an input or output that has them first
-    std::optional<Tensor> constant;
+    std::optional<Tensor> constant, host_constant;
   };
   class Running;
   class ActionContext;
 
-  void load(Action& action, size_t input, const Tensor& constant, Loader& loader);
+  void add(Step& step);
+  void load(Action& action, size_t input, const Tensor& constant, ops::Prepack& loader);
 
-  Plan plan_;  // until load()
+  Plan plan_;  // until prepare()
   std::vector<Place> places_;
   std::vector<Action> actions_;
   std::vector<std::vector<char>> host_constants_;

@@ -16,14 +16,18 @@ struct StoreValues {
 
 }  // namespace
 
-const int32_t* on_device(Context& context, std::span<const int32_t> values) {
-  auto* const to = static_cast<int32_t*>(context.scratch(values.size_bytes()));
+void store(device::StreamRef stream, std::span<const int32_t> values, int32_t* to) {
   for (size_t first = 0; first < values.size(); first += StoreValues::kMost) {
     const size_t some = std::min(StoreValues::kMost, values.size() - first);
     StoreValues store{to + first, {}};
     std::ranges::copy(values.subspan(first, some), store.value);
-    device::for_each_index(context.stream(), int64_t(some), store);
+    device::for_each_index(stream, int64_t(some), store);
   }
+}
+
+const int32_t* on_device(Context& context, std::span<const int32_t> values) {
+  auto* const to = static_cast<int32_t*>(context.scratch(values.size_bytes()));
+  store(context.stream(), values, to);
   return to;
 }
 

@@ -9,5 +9,6 @@ namespace encore::ops {
 
 // The same numbers in device memory. They are launches' arguments, so that a graph has them; so let there be few.
 const int32_t* on_device(Context& context, std::span<const int32_t> values);
+void store(device::StreamRef stream, std::span<const int32_t> values, int32_t* to);
 
 }  // namespace encore::ops

@@ -78,6 +78,7 @@ struct OpRow {
   std::vector<std::pair<int, int>> alias = {};      // (input, output) which are the same memory: Reshape
   std::vector<std::pair<int, int>> may_reuse = {};  // (input, output) where the output may overwrite the input
   bool reads_back = false;                          // an output's size depends on data: a graph can't hold the node
+  bool anywhere = false;                            // where its first input is in host memory, it works there
 };
 // Every row, in a fixed order: those of each `std::vector<OpRow> NAME_rows()` in the files of this room, which
 // cmake/list_operators.py lists.

@@ -20,7 +20,7 @@ class Sketch {
   Sketch& on_host(const std::string& name) { return on_host_.insert(name), *this; }
   Sketch& node(const std::string& name, const std::vector<std::string>& inputs, const std::vector<std::string>& outputs,
                bool claimable = true, bool shape_like = true) {
-    PlacementNode node{.name = name, .claimable = claimable, .shape_like = shape_like};
+    PlacementNode node{.name = name, .claimable = claimable, .shape_like = shape_like, .is_host_op = shape_like};
     for (const auto& slot : inputs) add(slot, node.inputs, node.host_inputs);
     for (const auto& slot : outputs) add(slot, node.outputs, node.host_outputs);
     graph_.nodes.push_back(node);
@@ -43,6 +43,16 @@ class Sketch {
     std::vector<std::string> names;
     for (size_t i = 0; i < flags.size(); ++i)
       if (flags[i]) names.push_back(graph_.nodes[i].name);
+    return names;
+  }
+  Sketch& few() { return graph_.nodes.back().is_small = true, *this; }  // made by the last node
+  // What is on the host if all are one; "nothing" if they can't be.
+  std::vector<std::string> as_one() const {
+    const auto flags = host_part(graph());
+    if (!flags) return {"nothing"};
+    std::vector<std::string> names;
+    for (size_t i = 0; i < flags->size(); ++i)
+      if ((*flags)[i]) names.push_back(graph_.nodes[i].name);
     return names;
   }
   std::vector<std::string> copies() const { return crossings(graph(), shape_arithmetic(graph())); }
@@ -132,6 +142,50 @@ TEST(Placement, CopiesAroundANodeWithoutKernelAreSeen) {
   s.node("Abs", {"b"}, {"y"}, true, false);
   EXPECT_THAT(s.on_cpu(), IsEmpty());
   EXPECT_THAT(s.copies(), ElementsAre("Relu -> Unknown", "Unknown -> Abs"));
+}
+
+// As one node a model has on the host what is wanted there, though it is wanted on the device, too.
+TEST(Placement, AsOneNodeSizesAreOnTheHost) {
+  Sketch s;
+  s.input("x").constant("zero").constant("one");
+  s.node("Shape", {"x"}, {"#s"}).node("Gather", {"s", "one"}, {"n"}).node("Range", {"#zero", "#n", "#one"}, {"r"});
+  s.node("Mul", {"r", "n"}, {"m"}).node("Embed", {"table", "m"}, {"y"}, true, false);
+  EXPECT_THAT(s.as_one(), ElementsAre("Gather"));
+}
+
+TEST(Placement, AsOneNodeFewNumbersAreComputedOnTheHost) {
+  Sketch s;
+  s.input("x").constant("one");
+  s.node("Sqrt", {"f"}, {"root"}).few().node("Cast", {"n"}, {"f"}).few();
+  s.node("Shape", {"x"}, {"#s"}).node("Gather", {"s", "one"}, {"n"}).few();
+  s.node("Div", {"x", "root"}, {"y"}, true, false);
+  EXPECT_THAT(s.as_one(), ElementsAre("Sqrt", "Cast", "Gather"));
+}
+
+TEST(Placement, AsOneNodeManyNumbersAreComputedOnTheDevice) {
+  Sketch s;
+  s.input("x").constant("one");
+  s.node("Shape", {"x"}, {"#s"}).node("Gather", {"s", "one"}, {"n"}).node("Cast", {"n"}, {"f"});
+  s.node("Div", {"x", "f"}, {"y"}, true, false);
+  EXPECT_THAT(s.as_one(), IsEmpty());
+}
+
+TEST(Placement, AsOneNodeTheHostHasWhatTheDeviceLacks) {
+  Sketch s;
+  s.input("x");
+  s.node("Shape", {"x"}, {"#s"}).node("Unknown", {"s"}, {"u"}, false).node("Div", {"x", "u"}, {"y"}, true, false);
+  EXPECT_THAT(s.as_one(), ElementsAre("Unknown"));
+}
+
+TEST(Placement, SizesThatDependOnDataAreNoneOfOneNodes) {
+  Sketch made, given, unknown;
+  made.input("x").node("Max", {"x"}, {"m"}).node("Expand", {"x", "#m"}, {"y"}, true, false);
+  EXPECT_THAT(made.as_one(), ElementsAre("nothing"));
+  given.input("x").input("n").node("Expand", {"x", "#n"}, {"y"}, true, false);
+  EXPECT_THAT(given.as_one(), ElementsAre("nothing"));
+  unknown.input("x").node("Shape", {"x"}, {"#s"}).node("Exp", {"s"}, {"e"}, true, false);
+  unknown.node("Expand", {"x", "#e"}, {"y"}, true, false);
+  EXPECT_THAT(unknown.as_one(), ElementsAre("nothing"));
 }
 
 // The body of a loop: its iteration number and condition are on the host, what it carries is not.

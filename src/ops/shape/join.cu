@@ -7,6 +7,7 @@
 #include "ops/host_vector.h"
 #include "ops/registry.h"
 #include "ops/shape/movement.h"
+#include "ops/shape/strided.h"
 
 namespace encore::ops {
 namespace {
@@ -86,11 +87,24 @@ void split_parts(StreamRef stream, const T* joined, int64_t rows, int64_t row_wi
 }
 
 template <bool kSplit>
-void move_parts(StreamRef stream, void* joined, int64_t rows, std::vector<Part> parts, size_t bytes) {
+void move_on_host(char* joined, int64_t rows, int64_t row_width, std::span<const Part> parts, size_t bytes) {
+  for (const Part& part : parts) {
+    char* const inside = joined + size_t(part.first) * bytes;
+    StridedCopy copy;
+    copy.add(rows, kSplit ? row_width : part.width, kSplit ? part.width : row_width);
+    copy.add(part.width, 1, 1);
+    copy.run({}, kSplit ? inside : part.data, kSplit ? part.data : inside, bytes, Where::host);
+  }
+}
+
+template <bool kSplit>
+void move_parts(StreamRef stream, void* joined, int64_t rows, std::vector<Part> parts, size_t bytes,
+                Where where = Where::device) {
   int64_t row_width = 0;
   for (const Part& part : parts) row_width += part.width;
   std::erase_if(parts, [](const Part& part) { return part.width == 0 || !part.data; });
   if (rows == 0 || parts.empty()) return;
+  if (where == Where::host) return move_on_host<kSplit>(static_cast<char*>(joined), rows, row_width, parts, bytes);
   // Wider elements while every boundary allows it.
   const auto even = [&] {
     uintptr_t address = reinterpret_cast<uintptr_t>(joined);
@@ -140,7 +154,7 @@ class Concat : public Op {
       column += parts.back().width;
     }
     move_parts<false>(context.stream(), out.data, out.shape.count(0, axis), std::move(parts),
-                      device::size_bytes(out.type));
+                      device::size_bytes(out.type), first.where);
   }
 
  private:
@@ -184,7 +198,8 @@ class Split : public Op {
       parts.push_back({data, column, width});
       column += width;
     }
-    move_parts<true>(context.stream(), in.data, in.shape.count(0, axis), std::move(parts), device::size_bytes(in.type));
+    move_parts<true>(context.stream(), in.data, in.shape.count(0, axis), std::move(parts), device::size_bytes(in.type),
+                     in.where);
   }
 
  private:
@@ -204,8 +219,13 @@ void concatenate(StreamRef stream, std::span<const void* const> parts, size_t pa
 
 std::vector<OpRow> join_rows() {
   return {
-      {.name = "Concat", .since = 1, .types = {in_all(0, kFixedSize)}, .make = make<Concat>},
-      {.name = "Split", .since = 1, .types = {in(0, kFixedSize)}, .make = make<Split>, .host_inputs = {1}},
+      {.name = "Concat", .since = 1, .types = {in_all(0, kFixedSize)}, .make = make<Concat>, .anywhere = true},
+      {.name = "Split",
+       .since = 1,
+       .types = {in(0, kFixedSize)},
+       .make = make<Split>,
+       .host_inputs = {1},
+       .anywhere = true},
   };
 }
 

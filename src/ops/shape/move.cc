@@ -91,7 +91,7 @@ class Slice : public Op {
     StridedCopy copy;
     for (int i = 0; i < rank; ++i)
       copy.add(dims[size_t(i)], in_strides[size_t(i)] * step_of[size_t(i)], out_strides[size_t(i)]);
-    copy.run(context.stream(), in.as<const char>() + offset * int64_t(bytes), out.data, bytes);
+    copy.run(context.stream(), in.as<const char>() + offset * int64_t(bytes), out.data, bytes, in.where);
   }
 
  private:
@@ -131,7 +131,7 @@ class Tile : public Op {
       copy.add(repeats[size_t(i)], 0, in.shape[i] * out_strides[size_t(i)]);
       copy.add(in.shape[i], in_strides[size_t(i)], out_strides[size_t(i)]);
     }
-    copy.run(context.stream(), in.data, out.data, device::size_bytes(in.type));
+    copy.run(context.stream(), in.data, out.data, device::size_bytes(in.type), in.where);
   }
 };
 
@@ -173,7 +173,7 @@ void transpose(device::StreamRef stream, const Tensor& in, std::span<const int> 
   for (int i = 0; i < out.shape.rank(); ++i)
     copy.add(out.shape[i], in_strides[size_t(from[size_t(i)])], out_strides[size_t(i)]);
   if (device::is_packed(in.type)) return copy.run_packed(stream, in.data, out.data, device::size_bits(in.type));
-  copy.run(stream, in.data, out.data, device::size_bytes(in.type));
+  copy.run(stream, in.data, out.data, device::size_bytes(in.type), in.where);
 }
 
 void expand(device::StreamRef stream, const Tensor& in, const Shape& shape, void* out) {
@@ -184,21 +184,40 @@ void expand(device::StreamRef stream, const Tensor& in, const Shape& shape, void
     const bool repeated = i < lead || in.shape[i - lead] == 1;
     copy.add(shape[i], repeated ? 0 : in_strides[size_t(i - lead)], out_strides[size_t(i)]);
   }
-  copy.run(stream, in.data, out, device::size_bytes(in.type));
+  copy.run(stream, in.data, out, device::size_bytes(in.type), in.where);
 }
 
 std::vector<OpRow> move_rows() {
   return {
-      {.name = "Transpose", .since = 1, .types = {in(0, kFixedSize | kPacked)}, .make = make<Transpose>},
-      {.name = "Slice", .since = 1, .types = {in(0, kFixedSize)}, .make = make<Slice>, .host_inputs = {1, 2, 3, 4}},
-      {.name = "Expand", .since = 8, .types = {in(0, kFixedSize)}, .make = make<Expand>, .host_inputs = {1}},
+      {.name = "Transpose",
+       .since = 1,
+       .types = {in(0, kFixedSize | kPacked)},
+       .make = make<Transpose>,
+       .anywhere = true},
+      {.name = "Slice",
+       .since = 1,
+       .types = {in(0, kFixedSize)},
+       .make = make<Slice>,
+       .host_inputs = {1, 2, 3, 4},
+       .anywhere = true},
+      {.name = "Expand",
+       .since = 8,
+       .types = {in(0, kFixedSize)},
+       .make = make<Expand>,
+       .host_inputs = {1},
+       .anywhere = true},
       {.name = "Tile",
        .since = 1,
        .until = 5,
        .types = {in(0, Types{Type::f16, Type::f32, Type::f64})},
        .make = make<TileAlong>,
        .host_inputs = {1, 2}},
-      {.name = "Tile", .since = 6, .types = {in(0, kFixedSize)}, .make = make<Tile>, .host_inputs = {1}},
+      {.name = "Tile",
+       .since = 6,
+       .types = {in(0, kFixedSize)},
+       .make = make<Tile>,
+       .host_inputs = {1},
+       .anywhere = true},
   };
 }
 

@@ -1,6 +1,7 @@
 #include "ops/shape/strided.h"
 
 #include <cstdint>
+#include <cstring>
 
 #include "device/divide.h"
 #include "device/launch.h"
@@ -267,8 +268,20 @@ int StridedCopy::aligned_bytes(const void* out, size_t bytes) const {
   return int(places & -places);
 }
 
-void StridedCopy::run(device::StreamRef stream, const void* in, void* out, size_t bytes) {
+void StridedCopy::run_on_host(const char* in, char* out, size_t bytes, size_t first) const {
+  const bool is_dense = first + 1 == dims_.size() && dims_[first].in_stride == 1 && dims_[first].out_stride == 1;
+  if (first == dims_.size() || is_dense) {
+    std::memcpy(out, in, (is_dense ? size_t(dims_[first].size) : 1) * bytes);
+    return;
+  }
+  const Dim& dim = dims_[first];
+  for (int64_t i = 0; i < dim.size; ++i)
+    run_on_host(in + i * dim.in_stride * int64_t(bytes), out + i * dim.out_stride * int64_t(bytes), bytes, first + 1);
+}
+
+void StridedCopy::run(device::StreamRef stream, const void* in, void* out, size_t bytes, Where where) {
   if (count_ == 0) return;
+  if (where == Where::host) return run_on_host(static_cast<const char*>(in), static_cast<char*>(out), bytes, 0);
   if (dims_.size() > Walk::kMostDims) {
     // A launch for each index of the outermost dimension; the others have enough elements for that.
     const Dim outer = dims_.front();
@@ -368,11 +381,11 @@ void StridedCopy::run_packed(device::StreamRef stream, const void* in, void* out
     launch.operator()<2>();
 }
 
-void copy_bytes(device::StreamRef stream, const void* in, void* out, int64_t bytes) {
+void copy_bytes(device::StreamRef stream, const void* in, void* out, int64_t bytes, Where where) {
   if (in == out || bytes == 0) return;
   StridedCopy copy;
   copy.add(bytes, 1, 1);
-  copy.run(stream, in, out, 1);
+  copy.run(stream, in, out, 1, where);
 }
 
 }  // namespace encore::ops

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "device/stream.h"
+#include "ops/tensor.h"
 
 namespace encore::ops {
 
@@ -13,13 +14,14 @@ class StridedCopy {
  public:
   // Neighbours that both sides walk alike become one.
   void add(int64_t dim, int64_t in_stride, int64_t out_stride);
-  // Copies elements of `element_bytes` bytes: 1, 2, 4, 8 or 16.
-  void run(device::StreamRef stream, const void* in, void* out, size_t element_bytes);
+  // Copies elements of `element_bytes` bytes: 1, 2, 4, 8 or 16. In host memory it is done at once.
+  void run(device::StreamRef stream, const void* in, void* out, size_t element_bytes, Where where = Where::device);
 
   // Copies elements of 2 or 4 bits. The output's strides are those of a dense tensor.
   void run_packed(device::StreamRef stream, const void* in, void* out, int element_bits);
 
  private:
+  void run_on_host(const char* in, char* out, size_t element_bytes, size_t first_dim) const;
   void widen(const void* in, void* out, size_t& element_bytes);
   int find_read_dim() const;
   bool is_dense() const;
@@ -34,6 +36,6 @@ class StridedCopy {
 };
 
 // The same bytes elsewhere, or nothing if they are there already.
-void copy_bytes(device::StreamRef stream, const void* in, void* out, int64_t bytes);
+void copy_bytes(device::StreamRef stream, const void* in, void* out, int64_t bytes, Where where = Where::device);
 
 }  // namespace encore::ops

@@ -11,7 +11,7 @@ namespace {
 
 void same_elements(Context& context, const Tensor& in, const Shape& shape) {
   const Tensor out = context.output(0, shape);
-  copy_bytes(context.stream(), in.data, out.data, int64_t(in.bytes()));
+  copy_bytes(context.stream(), in.data, out.data, int64_t(in.bytes()), in.where);
 }
 
 // Axes from the input of opset 13, else from the attribute; empty if neither is there. There are models in which one
@@ -148,26 +148,35 @@ std::vector<OpRow> view_rows() {
        .since = 1,
        .types = {in(0, kFixedSize | kPacked)},
        .make = make<Identity>,
-       .alias = {{0, 0}}},
+       .alias = {{0, 0}},
+       .anywhere = true},
       {.name = "Reshape",
        .since = 1,
        .types = {in(0, kFixedSize | kPacked)},
        .make = make<Reshape>,
        .host_inputs = {1},
-       .alias = {{0, 0}}},
-      {.name = "Flatten", .since = 1, .types = {in(0, kFixedSize | kPacked)}, .make = make<Flatten>, .alias = {{0, 0}}},
+       .alias = {{0, 0}},
+       .anywhere = true},
+      {.name = "Flatten",
+       .since = 1,
+       .types = {in(0, kFixedSize | kPacked)},
+       .make = make<Flatten>,
+       .alias = {{0, 0}},
+       .anywhere = true},
       {.name = "Squeeze",
        .since = 1,
        .types = {in(0, kFixedSize | kPacked)},
        .make = make<Squeeze>,
        .host_inputs = {1},
-       .alias = {{0, 0}}},
+       .alias = {{0, 0}},
+       .anywhere = true},
       {.name = "Unsqueeze",
        .since = 1,
        .types = {in(0, kFixedSize | kPacked)},
        .make = make<Unsqueeze>,
        .host_inputs = {1},
-       .alias = {{0, 0}}},
+       .alias = {{0, 0}},
+       .anywhere = true},
       {.name = "Shape", .since = 1, .types = {in(0, kFixedSize | kPacked)}, .make = make<ShapeOf>, .host_outputs = {0}},
       {.name = "Size", .since = 1, .types = {in(0, kFixedSize | kPacked)}, .make = make<Size>, .host_outputs = {0}},
       {.name = "OptionalGetElement",

@@ -35,7 +35,7 @@ struct FusedNode : OrtNodeComputeInfo {
   }
   void load() {
     KernelPrepack loader(node.ep, kept);
-    program.load(loader);
+    program.prepare(loader);
     loader.finish();
   }
 };
@@ -45,7 +45,8 @@ void compile(Ep& ep, const OrtGraph* const* graphs, const OrtNode* const* fused,
   for (size_t i = 0; i < count; ++i) {
     const GraphNodeInfo info(fused[i]);
     FusedGraph graph(graphs[i], ep.settings());
-    auto made = std::make_unique<FusedNode>(ep, info, graph.plan(info));
+    auto made = std::make_unique<FusedNode>(
+        ep, info, ep.whole() ? graph.plan_of_whole(info, *ep.whole(), ep.options().prefer_nhwc) : graph.plan(info));
     made->load();
     infos[i] = made.release();
   }

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "fuse/program.h"
+#include "ops/op.h"
 #include "plugin/kernels/run_as.h"
 #include "plugin/model/node_info.h"
 
@@ -63,13 +63,14 @@ class KernelRun final : public ops::Context {
 };
 
 // Memory and a stream for what ops keep of constants, as long as the kernel lives.
-class KernelPrepack final : public fuse::Loader {
+class KernelPrepack final : public ops::Prepack {
  public:
   KernelPrepack(Ep& ep, std::vector<void*>& kept) : ep_(ep), kept_(kept) {}
   ops::StreamRef stream() override;
   device::Dnn& dnn() override { return ep_.dnn(); }
   void* keep(size_t bytes) override;
   void let_go(void* kept) override;
+  int fault_number(const std::string& who) override { return ep_.faults().number(who); }
   void finish() const {
     if (stream_.ref().native()) stream_.ref().synchronize();
   }

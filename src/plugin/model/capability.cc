@@ -1,8 +1,11 @@
 #include "plugin/model/capability.h"
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 #include <unordered_map>
 
+#include "ops/host_arithmetic.h"
 #include "ops/registry.h"
 #include "plugin/host/fence.h"
 #include "plugin/model/graph_reading.h"
@@ -109,10 +112,49 @@ class Examination {
       }
     }
     claim.crossings = crossings(placement_, on_cpu);
+    if (!claim.crossings.empty() && claim.control_flow.empty() && claim.sized_by_data.empty() && !is_body_)
+      claim.as_a_whole = made_on_host();
     return claim;
   }
 
  private:
+  std::optional<std::set<std::string>> made_on_host() {
+    for (size_t n = 0; n < nodes_.size(); ++n) {
+      if (is_taken_by_another(nodes_[n])) return std::nullopt;
+      GraphNodeInfo info(nodes_[n]);
+      placement_.nodes[n].is_host_op = is_host_op(info);
+      placement_.nodes[n].is_small = makes_few(info);
+    }
+    const auto on_host = host_part(placement_);
+    if (!on_host) return std::nullopt;
+    std::set<std::string> values;
+    for (size_t n = 0; n < nodes_.size(); ++n)
+      if ((*on_host)[n]) {
+        const GraphNodeInfo info(nodes_[n]);
+        for (int i = 0; i < info.output_count(); ++i)
+          if (info.has_output(i)) values.insert(info.output_value(i));
+      }
+    return values;
+  }
+  // A scalar's dimensions are told as unknown ones. What is computed from few numbers are few, but where these are
+  // sizes.
+  static bool makes_few(const GraphNodeInfo& info) {
+    constexpr std::array<std::string_view, 4> kSized{"ConstantOfShape", "Expand", "Range", "Tile"};
+    const bool is_sized = std::find(kSized.begin(), kSized.end(), info.op_type()) != kSized.end();
+    for (int i = 0; i < info.output_count(); ++i) {
+      const auto dims = info.output_dims(i);
+      if (dims ? !is_small(dims) || std::count(dims->begin(), dims->end(), -1) > 0 : is_sized) return false;
+    }
+    return true;
+  }
+  static bool is_host_op(const GraphNodeInfo& info) {
+    try {
+      return ops::make_host_op(info) != nullptr;
+    } catch (const Error&) {
+      return false;
+    }
+  }
+
   void add(const OrtNode* node, Claim& claim) {
     GraphNodeInfo info(node);
     info.settings = settings_;

@@ -1,5 +1,6 @@
 // Which nodes of a graph Encore takes, and why it leaves the others.
 #pragma once
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -23,6 +24,9 @@ struct Claim {
   std::vector<std::string> sized_by_data;  // nodes to be claimed that wait, since an output's size depends on data
   std::vector<std::string> ill_formed;     // nodes that onnxruntime runs wrongly without a word, and what to change
   std::vector<std::string> crossings;      // copies between host and device that onnxruntime has to insert
+  // Of the graph as a whole, as one node without such copies: the values that it makes on the host. Nothing if it can't
+  // be one.
+  std::optional<std::set<std::string>> as_a_whole;
   // Operators of which a node in nodes couldn't be claimed any more if its layout were changed.
   std::set<std::string> fixed_layout;
 };

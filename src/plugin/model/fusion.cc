@@ -3,14 +3,8 @@
 #include <algorithm>
 #include <set>
 
-#include "fuse/attention.h"
-#include "fuse/biases.h"
-#include "fuse/gates.h"
-#include "fuse/gelu.h"
-#include "fuse/norms.h"
-#include "fuse/regions.h"
-#include "fuse/residuals.h"
-#include "ops/registry.h"
+#include "fuse/groups.h"
+#include "fuse/whole.h"
 #include "plugin/host/fence.h"
 #include "plugin/model/graph_reading.h"
 
@@ -124,38 +118,33 @@ void FusedGraph::sort() {
   graph_.nodes = std::move(sorted);
 }
 
-fuse::Plan FusedGraph::plan(const GraphNodeInfo& fused) {
-  bool has_convolution = false, is_turned = false;
-  for (const fuse::Node& node : graph_.nodes) {
-    has_convolution |= fuse::is_convolution(*node.info);
-    is_turned |= node.info->domain() == ops::kChannelsLast;
+FusedGraph::Ends FusedGraph::ends_of(const GraphNodeInfo& fused) {
+  for (const fuse::Node& node : graph_.nodes)
     for (size_t i = 0; i < node.inputs.size(); ++i)
       if (node.inputs[i] >= 0)
         if (fuse::Value& value = graph_.values[size_t(node.inputs[i])]; value.is_constant && !value.constant)
           value.constant = node.info->constant_input(int(i));
-  }
   const auto find = [&](const std::string& name) {
     const auto found = numbers_.find(name);
     if (found == numbers_.end()) fail(Code::internal, "no node inside knows of '", name, "'");
     return found->second;
   };
-  std::vector<int> inputs, outputs;
-  for (int i = 0; i < fused.input_count(); ++i) inputs.push_back(find(fused.input_value(i)));
-  for (int i = 0; i < fused.output_count(); ++i) outputs.push_back(find(fused.output_value(i)));
-  if (auto attentions = fuse::find_attentions(graph_);
-      attentions.size() == 1 && attentions.front().nodes.size() == graph_.nodes.size())
-    return fuse::plan_of(graph_, std::move(inputs), std::move(outputs), std::move(attentions.front()));
-  fuse::Plan plan = fuse::plan_of(graph_, std::move(inputs), std::move(outputs), has_convolution && !is_turned);
-  if (has_convolution) {
-    fuse::join_convolutions(plan);
-  } else {
-    fuse::join_gate(plan);
-    fuse::join_norm(plan);
-    fuse::join_bias(plan);
-    fuse::join_gelu(plan);
-    fuse::join_residual(plan);
-  }
-  return plan;
+  Ends ends;
+  for (int i = 0; i < fused.input_count(); ++i) ends.inputs.push_back(find(fused.input_value(i)));
+  for (int i = 0; i < fused.output_count(); ++i) ends.outputs.push_back(find(fused.output_value(i)));
+  return ends;
+}
+
+fuse::Plan FusedGraph::plan(const GraphNodeInfo& fused) {
+  Ends ends = ends_of(fused);
+  return fuse::plan_of(graph_, std::move(ends.inputs), std::move(ends.outputs));
+}
+
+fuse::Plan FusedGraph::plan_of_whole(const GraphNodeInfo& fused, const std::set<std::string>& on_host,
+                                     bool are_channels_last) {
+  Ends ends = ends_of(fused);
+  return fuse::plan_of_whole(graph_, std::move(ends.inputs), std::move(ends.outputs), on_host,
+                             {.are_channels_last = are_channels_last});
 }
 
 std::vector<Region> find_regions(const OrtGraph* graph, const std::vector<const OrtNode*>& claimed,
@@ -173,26 +162,11 @@ std::vector<Region> find_regions(const OrtGraph* graph, const std::vector<const 
     node.takable = taken.contains(node_of(node));
     node.is_free = ep.empty() || ep == ep_name;
   }
-  const auto add = [&](const std::vector<std::vector<int>>& found, const char* what) {
-    for (const std::vector<int>& numbers : found) {
-      Region& region = regions.emplace_back();
-      region.what = what;
-      for (int n : numbers) {
-        fuse::Node& node = whole.graph_.nodes[size_t(n)];
-        region.nodes.push_back(node_of(node));
-        node.takable = false;
-      }
-    }
-  };
-  add(fuse::find_regions(whole.graph_, {.are_channels_last = are_channels_last}), "convolutions and what is between");
-  std::vector<std::vector<int>> attentions;
-  for (fuse::Attention& found : fuse::find_attentions(whole.graph_)) attentions.push_back(std::move(found.nodes));
-  add(attentions, "an attention");
-  add(fuse::find_gates(whole.graph_), "a gate");
-  add(fuse::find_norms(whole.graph_), "a norm and a product");
-  add(fuse::find_biases(whole.graph_), "a product and its bias");
-  add(fuse::find_gelus(whole.graph_), "a Gelu");
-  add(fuse::find_residuals(whole.graph_), "a sum and its norm");
+  for (const fuse::Group& group : fuse::find_groups(whole.graph_, {.are_channels_last = are_channels_last})) {
+    Region& region = regions.emplace_back();
+    region.what = group.what;
+    for (int n : group.nodes) region.nodes.push_back(node_of(whole.graph_.nodes[size_t(n)]));
+  }
   return regions;
 }
 

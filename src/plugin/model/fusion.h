@@ -1,6 +1,7 @@
 // onnxruntime's graphs as fusion sees them.
 #pragma once
 #include <deque>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -27,8 +28,14 @@ class FusedGraph {
   FusedGraph(const OrtGraph* graph, const ops::Settings& settings);
   // What the node is to do; the plan refers to this.
   fuse::Plan plan(const GraphNodeInfo& fused);
+  // The same of a model as a whole, which makes the values that are named on the host.
+  fuse::Plan plan_of_whole(const GraphNodeInfo& fused, const std::set<std::string>& on_host, bool are_channels_last);
 
  private:
+  struct Ends {
+    std::vector<int> inputs, outputs;
+  };
+  Ends ends_of(const GraphNodeInfo& fused);
   friend std::vector<Region> find_regions(const OrtGraph*, const std::vector<const OrtNode*>&, const std::string&,
                                           const ops::Settings&, bool);
   void add(const OrtNode* node, const ops::Settings& settings);

@@ -1,5 +1,7 @@
 #include "plugin/model/placement.h"
 
+#include <algorithm>
+
 namespace encore::plugin {
 namespace {
 
@@ -23,6 +25,12 @@ Links link(const PlacementGraph& graph) {
       if (node.inputs[i] >= 0) links.uses[size_t(node.inputs[i])].push_back({int(n), bool(node.host_inputs[i])});
   }
   return links;
+}
+
+bool leaves_on_host(const PlacementNode& maker, int value) {
+  for (size_t i = 0; i < maker.outputs.size(); ++i)
+    if (maker.outputs[i] == value && maker.host_outputs[i]) return true;
+  return false;
 }
 
 // Nodes that could run on the host, and the values that are there, if the nodes in `device_only` stay on the device.
@@ -102,6 +110,51 @@ std::vector<bool> shape_arithmetic(const PlacementGraph& graph) {
   }
 }
 
+std::optional<std::vector<bool>> host_part(const PlacementGraph& graph) {
+  const Links links = link(graph);
+  std::vector<bool> on_host(graph.nodes.size()), wanted(links.producer.size());
+  std::vector<int> pending;  // values wanted on the host
+  const auto want = [&](int value) {
+    if (value < 0 || wanted[size_t(value)]) return;
+    wanted[size_t(value)] = true;
+    pending.push_back(value);
+  };
+  const auto put_on_host = [&](int n) {
+    on_host[size_t(n)] = true;
+    for (int value : graph.nodes[size_t(n)].inputs) want(value);
+    return graph.nodes[size_t(n)].is_host_op;
+  };
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const PlacementNode& node = graph.nodes[n];
+    if (!node.claimable && !put_on_host(int(n))) return std::nullopt;
+    for (size_t i = 0; i < node.inputs.size(); ++i)
+      if (node.claimable && node.host_inputs[i]) want(node.inputs[i]);
+  }
+  while (!pending.empty()) {
+    const int value = pending.back(), made = links.producer[size_t(value)];
+    pending.pop_back();
+    if (graph.from_outside[size_t(value)]) return std::nullopt;  // the device has it
+    if (made < 0 || on_host[size_t(made)]) continue;
+    const PlacementNode& node = graph.nodes[size_t(made)];
+    if (!leaves_on_host(node, value) && !put_on_host(made)) return std::nullopt;
+  }
+  const auto is_there = [&](int value) {
+    if (value < 0) return true;
+    const int made = links.producer[size_t(value)];
+    if (made < 0) return !graph.from_outside[size_t(value)];
+    return on_host[size_t(made)] || leaves_on_host(graph.nodes[size_t(made)], value);
+  };
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (size_t n = 0; n < graph.nodes.size(); ++n) {
+      const PlacementNode& node = graph.nodes[n];
+      if (on_host[n] || !node.is_host_op || !node.is_small || !std::ranges::all_of(node.inputs, is_there)) continue;
+      on_host[n] = changed = true;
+    }
+  }
+  return on_host;
+}
+
 std::vector<std::string> crossings(const PlacementGraph& graph, const std::vector<bool>& on_cpu) {
   const Links links = link(graph);
   const auto runs_on_host = [&](int n) { return on_cpu[size_t(n)] || !graph.nodes[size_t(n)].claimable; };
@@ -112,9 +165,7 @@ std::vector<std::string> crossings(const PlacementGraph& graph, const std::vecto
     if (producer >= 0) {
       const PlacementNode& node = graph.nodes[size_t(producer)];
       known = true;
-      made_on_host = runs_on_host(producer);
-      for (size_t i = 0; i < node.outputs.size(); ++i)
-        if (node.outputs[i] == int(value) && node.host_outputs[i]) made_on_host = true;
+      made_on_host = runs_on_host(producer) || leaves_on_host(node, int(value));
     }
     for (const Use& use : links.uses[value]) {
       const bool read_on_host = use.on_host || runs_on_host(use.node);

@@ -1,5 +1,6 @@
 // Which nodes are shape arithmetic and better left on the CPU. Knows neither onnxruntime nor devices.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,8 @@ struct PlacementNode {
   std::vector<bool> host_inputs, host_outputs;  // slots that the kernel wants in host memory
   bool claimable = false;                       // there is a kernel for it
   bool shape_like = false;                      // its tensors have the types and sizes of shape arithmetic
+  bool is_host_op = false;                      // Encore can compute it on the host, if all nodes are one
+  bool is_small = false;                        // what it makes is known to be a few numbers
 };
 
 struct PlacementGraph {
@@ -24,6 +27,11 @@ struct PlacementGraph {
 // are wanted there. A node whose result is wanted on the device moves there if that saves the copy: Range and
 // ConstantOfShape read host memory and write device memory.
 std::vector<bool> shape_arithmetic(const PlacementGraph& graph);
+
+// If all nodes were one, which passes to kernels what they want of the host's: the nodes that it computes on the host,
+// since their results are wanted there, the device lacks them, or a few numbers are sooner passed than computed with.
+// Nothing if it can't do that.
+std::optional<std::vector<bool>> host_part(const PlacementGraph& graph);
 
 // The values that onnxruntime will have to copy between host and device: "'producer' -> 'consumer'".
 std::vector<std::string> crossings(const PlacementGraph& graph, const std::vector<bool>& on_cpu);

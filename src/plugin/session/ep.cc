@@ -8,6 +8,7 @@
 #include "plugin/host/fence.h"
 #include "plugin/model/capability.h"
 #include "plugin/model/fusion.h"
+#include "plugin/model/graph_reading.h"
 #include "plugin/options/library_settings.h"
 #include "plugin/session/allocator.h"
 #include "plugin/session/registration.h"
@@ -137,23 +138,36 @@ void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
 
 // Bodies are left as they are: what is fused takes memory for its constants.
 void Ep::claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support, Claim& claim, bool is_body) {
+  if (!is_body) whole_.reset();
+  if (graphs_ && options_.fuse_nodes && claim.as_a_whole) {
+    whole_ = std::move(claim.as_a_whole);
+    claim.nodes = nodes_of(graph);
+    claim.declined.clear();
+    claim.shape_arithmetic.clear();
+    claim.crossings.clear();
+    return claim_together(support, claim.nodes, "the model, which computes with shapes on the device");
+  }
   std::set<const OrtNode*> fused;
   if (options_.fuse_nodes && !is_body)
     for (const auto& region :
          find_regions(graph, claim.nodes, registration_->name(), settings(), options_.prefer_nhwc)) {
-      OrtNodeFusionOptions how{};
-      how.ort_version_supported = ort().version;
-      how.drop_constant_initializers = true;
-      check(ort().ep->EpGraphSupportInfo_AddNodesToFuse(support, region.nodes.data(), region.nodes.size(), &how));
+      claim_together(support, region.nodes, region.what);
       fused.insert(region.nodes.begin(), region.nodes.end());
-      const std::string line = text("Encore makes one of ", region.nodes.size(), " nodes, ", region.what);
-      if (is_new(line)) log_.verbose(line);
     }
   for (const OrtNode* node : claim.nodes)
     if (!fused.contains(node)) check(ort().ep->EpGraphSupportInfo_AddSingleNode(support, node));
   for (const auto& left : claim.shape_arithmetic)
     if (fused.contains(left.at)) claim.nodes.push_back(left.at);
   std::erase_if(claim.shape_arithmetic, [&](const auto& left) { return fused.contains(left.at); });
+}
+
+void Ep::claim_together(OrtEpGraphSupportInfo* support, const std::vector<const OrtNode*>& nodes, const char* what) {
+  OrtNodeFusionOptions how{};
+  how.ort_version_supported = ort().version;
+  how.drop_constant_initializers = true;
+  check(ort().ep->EpGraphSupportInfo_AddNodesToFuse(support, nodes.data(), nodes.size(), &how));
+  const std::string line = text("Encore makes one of ", nodes.size(), " nodes, ", what);
+  if (is_new(line)) log_.verbose(line);
 }
 
 void Ep::tell_placement(const Claim& claim, bool is_subgraph) {

@@ -43,6 +43,8 @@ class Ep : public OrtEp {
   const Log& log() const { return log_; }
   ops::Settings settings() const;  // as the options say
   const Signature& signature() const { return signature_; }
+  // Of a model that is one node: the values that it makes on the host.
+  const std::optional<std::set<std::string>>& whole() const { return whole_; }
 
   memory::Arena& arena() { return *arena_; }
   HostCopies& copies() { return copies_; }
@@ -88,6 +90,7 @@ class Ep : public OrtEp {
   void fill_callbacks();
   void find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support);
   void claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support, Claim& claim, bool is_body);
+  void claim_together(OrtEpGraphSupportInfo* support, const std::vector<const OrtNode*>& nodes, const char* what);
   void tell_placement(const Claim& claim, bool is_subgraph);
   void decide_on_graphs(const Claim& claim);
   bool is_new(const std::string& line);  // nothing like it has been said of the model
@@ -121,6 +124,7 @@ class Ep : public OrtEp {
   std::set<SyncStream*> streams_;
   std::set<std::string> said_;          // of claiming nodes
   std::set<std::string> fixed_layout_;  // operators of the graph that was looked at last
+  std::optional<std::set<std::string>> whole_;
   bool cannot_capture_ = false;
   std::string impossible_;                   // why the model cannot be run, if so
   std::atomic<bool> ran_elsewhere_{false};   // a run was on a stream of the application's

@@ -1,0 +1,16 @@
+// A model as one node. onnxruntime captures no graph that copies between host and device, and so no model that computes
+// with its own shapes on the device: where that is wanted, all of its nodes are one, which has these numbers on the
+// host and passes them to kernels.
+#pragma once
+#include <set>
+#include <string>
+
+#include "fuse/groups.h"
+
+namespace encore::fuse {
+
+// Makes one plan of all nodes, with its groups as parts. What makes a value of `on_host` computes on the host.
+Plan plan_of_whole(Graph& graph, std::vector<int> inputs, std::vector<int> outputs,
+                   const std::set<std::string>& on_host, const RegionSettings& settings);
+
+}  // namespace encore::fuse
