@@ -19,6 +19,7 @@ constexpr int64_t kLargestHead = 256;
 // What makes a value of another by moving or scaling its elements.
 struct Link {
   std::vector<int> nodes;
+  std::vector<int> shapes;  // nodes that compute what it is given
   int from = -1;
   std::optional<ViewStep> view;
   double factor = 1;
@@ -26,7 +27,8 @@ struct Link {
 
 class Search : Match {
  public:
-  explicit Search(const Graph& graph) : Match(graph), symbols_(graph, producers) {}
+  Search(const Graph& graph, bool only_own_shapes)
+      : Match(graph), symbols_(graph, producers), only_own_shapes_(only_own_shapes) {}
 
   std::vector<Attention> run() const {
     std::vector<Attention> found;
@@ -50,8 +52,8 @@ class Search : Match {
     if (made < 0 || node(made).inputs.empty()) return std::nullopt;
     const Node& from = node(made);
     const NodeInfo& info = *from.info;
-    if (const auto by = scaled(from)) return Link{{made}, by->from, {}, by->factor};
-    Link link{{made}, from.inputs[0], {}, 1};
+    if (const auto by = scaled(from)) return Link{{made}, {}, by->from, {}, by->factor};
+    Link link{{made}, {}, from.inputs[0], {}, 1};
     if (is_onnx(info, "Transpose")) {
       auto order = info.find_ints("perm");
       if (!order) return std::nullopt;
@@ -59,6 +61,7 @@ class Search : Match {
     } else if (is_onnx(info, "Reshape")) {
       if (auto swapped = swap_to(v)) return swapped;
       auto dims = symbols_.constants(from, 1);
+      if (!dims) dims = kept(symbols_.target(from, link.shapes), symbols_.dims(link.from));
       if (!dims || (info.get_int("allowzero", 0) != 0 && std::count(dims->begin(), dims->end(), 0)))
         return std::nullopt;
       link.view = {ViewStep::reshape, std::move(*dims)};
@@ -76,15 +79,28 @@ class Search : Match {
     return link;
   }
 
+  // A Reshape's numbers, where it asks for dimensions that are there before: zero says that one stays, -1 is one that
+  // is left.
+  static std::optional<std::vector<int64_t>> kept(const std::optional<std::vector<Symbol>>& wanted,
+                                                  const std::optional<std::vector<Symbol>>& before) {
+    if (!wanted || !before) return std::nullopt;
+    std::vector<int64_t> numbers;
+    for (size_t i = 0; i < wanted->size(); ++i) {
+      const Symbol& symbol = (*wanted)[i];
+      numbers.push_back(symbol.number > 0 ? symbol.number : i < before->size() && symbol == (*before)[i] ? 0 : -1);
+    }
+    return std::count(numbers.begin(), numbers.end(), -1) > 1 ? std::nullopt : std::optional(std::move(numbers));
+  }
+
   // torch's exporter turns keys so: a Reshape to three dimensions, a transposition of the last two, and one back to
   // four.
   std::optional<Link> swap_to(int v) const {
     const int back = maker(v, "Reshape"), turn = back < 0 ? -1 : maker(node(back).inputs[0], "Transpose");
     const int flat = turn < 0 ? -1 : maker(node(turn).inputs[0], "Reshape");
     if (flat < 0 || node(turn).info->find_ints("perm") != std::vector<int64_t>{0, 2, 1}) return std::nullopt;
-    Link link{{flat, turn, back}, node(flat).inputs[0], ViewStep{ViewStep::transpose, {0, 1, 3, 2}}, 1};
-    const auto from = symbols_.dims(link.from);
-    const auto to_flat = target(flat, link.nodes), to_back = target(back, link.nodes);
+    Link link{{flat, turn, back}, {}, node(flat).inputs[0], ViewStep{ViewStep::transpose, {0, 1, 3, 2}}, 1};
+    const auto& from = symbols_.dims(link.from);
+    const auto to_flat = symbols_.target(node(flat), link.shapes), to_back = symbols_.target(node(back), link.shapes);
     if (!from || !to_flat || !to_back || from->size() != 4 || to_flat->size() != 3 || to_back->size() != 4)
       return std::nullopt;
     const Symbol rest{-1};
@@ -92,20 +108,6 @@ class Search : Match {
     const bool swaps = one[1] == f[2] && one[2] == f[3] && (two[0] == f[0] || two[0] == rest) && two[1] == f[1] &&
                        two[2] == f[3] && two[3] == f[2];
     return swaps ? std::optional(std::move(link)) : std::nullopt;
-  }
-  // The dimensions that a Reshape is asked for, and the nodes that compute them.
-  std::optional<std::vector<Symbol>> target(int reshape, std::vector<int>& nodes) const {
-    const Node& at = node(reshape);
-    std::optional<std::vector<Symbol>> dims;
-    if (const auto numbers = symbols_.constants(at, 1)) {
-      dims.emplace();
-      for (int64_t number : *numbers) dims->push_back({number});
-    } else if (at.inputs.size() > 1 && !value(at.inputs[1]).is_constant) {
-      dims = symbols_.contents(at.inputs[1], nodes);
-    }
-    // Zero may say that a dimension stays.
-    if (dims && std::count(dims->begin(), dims->end(), Symbol{0})) return std::nullopt;
-    return dims;
   }
 
   // Links upwards from a value, the nearest first.
@@ -127,8 +129,9 @@ class Search : Match {
     std::vector<int> nodes;
     int product = -1;  // of queries and keys
     double scale = 1;
-    int mask = -1, y = -1, v = -1;
-    std::vector<int64_t> y_order;
+    int mask = -1, v = -1;
+    int product_y = -1;  // with values
+    Link same;           // a Reshape of that to the shape it has, and what it computes it with; or none
   };
 
   // The product of which a value is a multiple; nodes go to the core.
@@ -186,18 +189,22 @@ class Search : Match {
     if (product < 0 || node(product).inputs[0] != p) return false;
     core.nodes.push_back(product);
     core.v = node(product).inputs[1];
-    core.y = node(product).outputs[0];
-    const auto axes = rank(core.y);
-    if (!axes) return false;
-    for (size_t i = 0; i < *axes; ++i) core.y_order.push_back(int64_t(i));
-    const int turn = only_reader(core.y, "Transpose");
-    if (turn < 0) return true;
-    const auto order = node(turn).info->find_ints("perm");
-    if (!order || order->size() != *axes || order->back() != int64_t(*axes) - 1) return true;
-    core.nodes.push_back(turn);
-    core.y = node(turn).outputs[0];
-    core.y_order = *order;
+    core.product_y = node(product).outputs[0];
+    find_same(core);
     return true;
+  }
+  void find_same(Core& core) const {
+    for (int reader : consumers[size_t(core.product_y)]) {
+      if (value(core.product_y).is_output || !node(reader).takable || !is_onnx(*node(reader).info, "Reshape")) continue;
+      Link link{{reader}, {}, core.product_y, {}, 1};
+      const auto numbers = kept(symbols_.target(node(reader), link.shapes), symbols_.dims(core.product_y));
+      const auto axes = rank(core.product_y);
+      if (!numbers || numbers->size() != axes) continue;
+      bool is_same = true;
+      for (size_t i = 0; i < numbers->size(); ++i)
+        is_same &= (*numbers)[i] <= 0 || Symbol{(*numbers)[i]} == (*symbols_.dims(core.product_y))[i];
+      if (is_same) core.same = std::move(link);
+    }
   }
   // Where(IsNaN(p), 0, p), or -1.
   int zeros_for_nan(int p, Core& core) const {
@@ -230,7 +237,7 @@ class Search : Match {
     auto core = before(softmax, type);
     if (!core || !ops::kHalves.has(type) || !complete(at.outputs[0], type, *core)) return std::nullopt;
     const int q = node(core->product).inputs[0], k = node(core->product).inputs[1];
-    for (int v : {q, k, core->v, core->y})
+    for (int v : {q, k, core->v, core->product_y})
       if (rank(v) != *axes || value(v).type != type) return std::nullopt;
     if (core->mask >= 0 && (value(core->mask).type != type || rank(core->mask).value_or(*axes + 1) > *axes))
       return std::nullopt;
@@ -239,37 +246,55 @@ class Search : Match {
   }
   // Heads for which there are fast kernels.
   bool has_good_size(int v) const {
-    const int64_t size = value(v).dims->back();
+    const int64_t size = symbols_.dims(v)->back().number;
     return size > 0 && size <= kLargestHead && size % 8 == 0;
   }
 
   // Of queries, keys and values what nobody else reads.
   std::optional<Attention> joined(const Core& core, std::vector<Link> (&&chains)[3], std::vector<int> starts,
                                   size_t rank) const {
-    const std::set<int> inner(core.nodes.begin(), core.nodes.end());
+    Link same = core.same;
+    std::set<int> nodes;
     for (bool is_settled = false; !is_settled;) {
       is_settled = true;
-      std::set<int> nodes = inner;
+      nodes = {core.nodes.begin(), core.nodes.end()};
+      std::set<int> shapes;
+      const auto take = [&](const Link& link) {
+        nodes.insert(link.nodes.begin(), link.nodes.end());
+        shapes.insert(link.shapes.begin(), link.shapes.end());
+      };
+      take(same);
       for (const auto& chain : chains)
-        for (const Link& link : chain) nodes.insert(link.nodes.begin(), link.nodes.end());
+        for (const Link& link : chain) take(link);
+      take_along(std::move(shapes), nodes);
+      const auto is_whole = [&](const Link& link) {
+        return std::all_of(link.nodes.begin(), link.nodes.end(), [&](int n) { return is_read_only_by(nodes, n); }) &&
+               (!only_own_shapes_ ||
+                std::all_of(link.shapes.begin(), link.shapes.end(), [&](int n) { return nodes.contains(n); }));
+      };
       for (auto& chain : chains)
         for (size_t i = 0; i < chain.size() && is_settled; ++i)
-          if (!std::all_of(chain[i].nodes.begin(), chain[i].nodes.end(),
-                           [&](int n) { return is_read_only_by(nodes, n); })) {
+          if (!is_whole(chain[i])) {
             chain.resize(i);
             is_settled = false;
           }
+      // Nobody but the Reshape may ask for the product, or for its shape.
+      if (is_settled && !same.nodes.empty() &&
+          !(reads_only(nodes, core.product_y) &&
+            (!only_own_shapes_ ||
+             std::all_of(same.shapes.begin(), same.shapes.end(), [&](int n) { return nodes.contains(n); })))) {
+        same = {};
+        is_settled = false;
+      }
     }
     Attention made;
-    std::set<int> nodes = inner;
     made.how.scale = core.scale;
     std::vector<ViewStep>* const views[] = {&made.how.q, &made.how.k, &made.how.v};
-    int* const values[] = {&made.q, &made.k, &made.v};
+    std::string* const names[] = {&made.q, &made.k, &made.v};
     for (size_t c = 0; c < 3; ++c) {
-      *values[c] = starts[c];
+      *names[c] = value(starts[c]).name;
       for (const Link& link : chains[c]) {
-        nodes.insert(link.nodes.begin(), link.nodes.end());
-        *values[c] = link.from;
+        *names[c] = value(link.from).name;
         made.how.scale *= link.factor;
         if (link.view) views[c]->insert(views[c]->begin(), *link.view);
       }
@@ -280,41 +305,78 @@ class Search : Match {
     std::swap(swap[rank - 1], swap[rank - 2]);
     made.how.k.push_back({ViewStep::transpose, swap});
     if (!(made.how.scale > 0) || !std::isfinite(made.how.scale)) return std::nullopt;
-    made.mask = core.mask;
-    made.y = core.y;
-    made.how.y_order = core.y_order;
+    if (core.mask >= 0) made.mask = value(core.mask).name;
+    for (size_t i = 0; i < rank; ++i) made.how.y_order.push_back(int64_t(i));
+    made.y =
+        value(take_turn(same.nodes.empty() ? core.product_y : node(same.nodes[0]).outputs[0], made.how.y_order, nodes))
+            .name;
     made.nodes.assign(nodes.begin(), nodes.end());
     return made;
   }
+  // Of what computes shapes, what nobody else reads.
+  void take_along(std::set<int> shapes, std::set<int>& nodes) const {
+    nodes.insert(shapes.begin(), shapes.end());
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (auto n = shapes.begin(); n != shapes.end();) {
+        if (is_read_only_by(nodes, *n)) {
+          ++n;
+          continue;
+        }
+        nodes.erase(*n);
+        n = shapes.erase(n);
+        changed = true;
+      }
+    }
+  }
+  // The transposition behind, if it leaves the last dimension where it is; what is made then.
+  int take_turn(int y, std::vector<int64_t>& order, std::set<int>& nodes) const {
+    const int turn = only_reader(y, "Transpose");
+    const auto asked = turn < 0 ? std::nullopt : node(turn).info->find_ints("perm");
+    if (!asked || asked->size() != order.size() || asked->back() != order.back()) return y;
+    nodes.insert(turn);
+    order = *asked;
+    return node(turn).outputs[0];
+  }
   bool is_read_only_by(const std::set<int>& nodes, int n) const {
-    return std::all_of(node(n).outputs.begin(), node(n).outputs.end(), [&](int v) {
-      return v < 0 || (!value(v).is_output && std::all_of(consumers[size_t(v)].begin(), consumers[size_t(v)].end(),
-                                                          [&](int reader) { return nodes.contains(reader); }));
-    });
+    return std::all_of(node(n).outputs.begin(), node(n).outputs.end(),
+                       [&](int v) { return v < 0 || reads_only(nodes, v); });
+  }
+  bool reads_only(const std::set<int>& nodes, int v) const {
+    return !value(v).is_output && std::all_of(consumers[size_t(v)].begin(), consumers[size_t(v)].end(),
+                                              [&](int reader) { return nodes.contains(reader); });
   }
 
   const ShapeSymbols symbols_;
+  const bool only_own_shapes_;
 };
 
 }  // namespace
 
-std::vector<Attention> find_attentions(const Graph& graph) { return Search(graph).run(); }
+std::vector<Attention> find_attentions(const Graph& graph, bool only_own_shapes) {
+  return Search(graph, only_own_shapes).run();
+}
 
-Plan plan_of(const Graph& graph, std::vector<int> inputs, std::vector<int> outputs, Attention attention) {
+Plan plan_of(const Graph& graph, std::vector<int> inputs, std::vector<int> outputs, const Attention& attention) {
   Plan plan;
   plan.values = graph.values;
   plan.inputs = std::move(inputs);
   plan.outputs = std::move(outputs);
+  const auto named = [&](const std::string& name) {
+    const auto found = std::ranges::find(graph.values, name, &Value::name);
+    return name.empty() || found == graph.values.end() ? -1 : int(found - graph.values.begin());
+  };
   Step step;
-  step.inputs = {attention.q, attention.k, attention.v, attention.mask};
-  step.outputs = {attention.y};
-  const Value& y = graph.values[size_t(attention.y)];
+  step.inputs = {named(attention.q), named(attention.k), named(attention.v), named(attention.mask)};
+  step.outputs = {named(attention.y)};
+  if (std::count(step.inputs.begin(), step.inputs.begin() + 3, -1) || step.outputs[0] < 0)
+    fail(Code::internal, "the attention that makes '", attention.y, "' is another one");
   std::vector<Variant::Slot> slots;
   for (int v : step.inputs) slots.push_back({v >= 0, v >= 0 ? graph.values[size_t(v)].type : Type::undefined});
   step.node = std::make_unique<Variant>("Attention", graph.nodes.front().info->settings, std::move(slots),
-                                        std::vector<Variant::Slot>{{true, y.type}});
-  step.node->set_name(y.name);
-  step.make = [how = std::move(attention.how)](const NodeInfo&) { return ops::make_viewed_attention(how); };
+                                        std::vector<Variant::Slot>{{true, graph.values[size_t(step.outputs[0])].type}});
+  step.node->set_name(attention.y);
+  step.make = [how = attention.how](const NodeInfo&) { return ops::make_viewed_attention(how); };
   plan.steps.push_back(std::move(step));
   return plan;
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "fuse/attention.h"
 #include "fuse/biases.h"
 #include "fuse/gates.h"
 #include "fuse/gelu.h"
@@ -21,9 +20,10 @@ std::vector<Group> find_groups(Graph& graph, const RegionSettings& settings) {
     }
   };
   add(find_regions(graph, settings), "convolutions and what is between");
-  std::vector<std::vector<int>> attentions;
-  for (Attention& found : find_attentions(graph)) attentions.push_back(std::move(found.nodes));
-  add(std::move(attentions), "an attention");
+  for (Attention& found : find_attentions(graph, settings.only_own_shapes)) {
+    add({found.nodes}, "an attention");
+    groups.back().attention = std::move(found);
+  }
   add(find_gates(graph), "a gate");
   add(find_norms(graph), "a norm and a product");
   add(find_biases(graph), "a product and its bias");
@@ -33,9 +33,6 @@ std::vector<Group> find_groups(Graph& graph, const RegionSettings& settings) {
 }
 
 Plan plan_of(const Graph& group, std::vector<int> inputs, std::vector<int> outputs) {
-  if (auto attentions = find_attentions(group);
-      attentions.size() == 1 && attentions.front().nodes.size() == group.nodes.size())
-    return plan_of(group, std::move(inputs), std::move(outputs), std::move(attentions.front()));
   bool has_convolution = false, is_turned = false;
   for (const Node& node : group.nodes) {
     has_convolution |= is_convolution(*node.info);

@@ -8,6 +8,7 @@ namespace encore::fuse {
 
 struct RegionSettings {
   bool are_channels_last = false;  // onnxruntime has changed the layout already
+  bool only_own_shapes = true;     // as find_attentions() has it
 };
 
 bool is_convolution(const NodeInfo& info);

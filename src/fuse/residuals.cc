@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "fuse/match.h"
+#include "fuse/shape_symbols.h"
 #include "ops/registry.h"
 
 namespace encore::fuse {
@@ -11,11 +12,11 @@ namespace {
 constexpr ops::Types kServed = ops::kHalves | ops::Types{Type::f32};
 
 // Of rows in two or three dimensions, along the last one, by constants of the same type.
-bool is_norm(const Match& match, const Node& norm) {
+bool is_norm(const Match& match, const ShapeSymbols& symbols, const Node& norm) {
   const NodeInfo& info = *norm.info;
   if (!norm.takable || !is_onnx(info, "LayerNormalization") || !kServed.has(info.input_type(0))) return false;
-  const auto& dims = match.value(norm.inputs[0]).dims;
-  if (!dims || dims->size() < 2 || dims->size() > 3 || dims->back() < 1) return false;
+  const auto& dims = symbols.dims(norm.inputs[0]);
+  if (!dims || dims->size() < 2 || dims->size() > 3 || dims->back().number < 1) return false;
   const int64_t axis = info.get_int("axis", -1);
   if (axis != -1 && axis != int64_t(dims->size()) - 1) return false;
   for (size_t i = 1; i < norm.outputs.size(); ++i)
@@ -23,29 +24,30 @@ bool is_norm(const Match& match, const Node& norm) {
   for (size_t i = 1; i < norm.inputs.size(); ++i)
     if (norm.inputs[i] >= 0 &&
         (!match.value(norm.inputs[i]).is_constant || info.input_type(int(i)) != info.input_type(0) ||
-         info.input_dims(int(i)) != std::vector{dims->back()}))
+         info.input_dims(int(i)) != std::vector{dims->back().number}))
       return false;
   return true;
 }
 
 // Of two computed values of surely the same shape.
-bool is_residual(const Match& match, const Node& sum) {
+bool is_residual(const Match& match, const ShapeSymbols& symbols, const Node& sum) {
   if (!sum.takable || !is_onnx(*sum.info, "Add")) return false;
-  const Value &a = match.value(sum.inputs[0]), &b = match.value(sum.inputs[1]);
-  return !a.is_constant && !b.is_constant && a.dims && a.dims == b.dims &&
-         std::find(a.dims->begin(), a.dims->end(), -1) == a.dims->end();
+  const int a = sum.inputs[0], b = sum.inputs[1];
+  return !match.value(a).is_constant && !match.value(b).is_constant && symbols.dims(a) &&
+         symbols.dims(a) == symbols.dims(b);
 }
 
 }  // namespace
 
 std::vector<std::vector<int>> find_residuals(const Graph& graph) {
   const Match match(graph);
+  const ShapeSymbols symbols(graph, match.producers);
   std::vector<std::vector<int>> found;
   std::vector<bool> taken(graph.nodes.size());
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
-    if (!is_norm(match, graph.nodes[n])) continue;
+    if (!is_norm(match, symbols, graph.nodes[n])) continue;
     const int sum = match.maker(graph.nodes[n].inputs[0]);
-    if (sum < 0 || taken[size_t(sum)] || !is_residual(match, match.node(sum))) continue;
+    if (sum < 0 || taken[size_t(sum)] || !is_residual(match, symbols, match.node(sum))) continue;
     taken[size_t(sum)] = true;
     found.push_back({sum, int(n)});
   }

@@ -99,7 +99,7 @@ class Whole {
       if (open.size() > before) continue;
       open.pop_back();
       for (int member : unit) done_[size_t(member)] = true;
-      plan_.steps.push_back(group_of_[size_t(n)] < 0 ? step_of(n) : step_of(unit));
+      plan_.steps.push_back(group_of_[size_t(n)] < 0 ? step_of(n) : step_of(groups_[size_t(group_of_[size_t(n)])]));
     }
   }
 
@@ -109,12 +109,14 @@ class Whole {
     step.on_host = on_host_[size_t(n)];
     return step;
   }
-  Step step_of(const std::vector<int>& group) const {
-    Part part = part_of(graph_, group, consumers_);
+  Step step_of(const Group& group) const {
+    Part part = part_of(graph_, group.nodes, consumers_);
     Step step;
     step.inputs = std::move(part.reads);
     step.outputs = std::move(part.makes);
-    step.parts = std::make_shared<Plan>(plan_of(part.graph, std::move(part.inputs), std::move(part.outputs)));
+    step.parts = std::make_shared<Plan>(
+        group.attention ? plan_of(part.graph, std::move(part.inputs), std::move(part.outputs), *group.attention)
+                        : plan_of(part.graph, std::move(part.inputs), std::move(part.outputs)));
     return step;
   }
 

@@ -248,6 +248,87 @@ def test_reshapes_that_turn_nothing_are_no_transposition(encore, make_model, cap
     check(make_model, capfd, build, feeds_of(keys=SIZE), moves=True)
 
 
+def older(dtype, swapped=False, shows=None, others=False):
+    """As torch's older exporter writes it: each dimension is asked for by itself, of the tensor that was at hand."""
+    net = Network(dtype)
+    x = net.node("Relu", [net.input("x", ["b", "s", WIDTH])])
+
+    def dims(value, *axes):
+        shape = net.node("Shape", [value])
+        places = [net.node("Gather", [shape, net.constant(axis, np.int64)]) for axis in axes]
+        return [net.node("Unsqueeze", [place, net.ints(0)]) for place in places]
+
+    rows = dims(x, *((1, 0) if swapped else (0, 1)))
+    into = net.node("Concat", [*rows, net.ints(-1), net.ints(SIZE)], axis=0)
+    parts = {}
+    for i, (name, order) in enumerate({"q": (0, 2, 1, 3), "k": (0, 2, 3, 1), "v": (0, 2, 1, 3)}.items()):
+        product = net.node("MatMul", [x, net.constant(numbers((WIDTH, WIDTH), i, -0.3, 0.3))])
+        # The shape of one of these tensors is not asked for, but that of x.
+        scaled = net.node("Mul", [product, net.constant([1.5])])
+        parts[name] = net.node("Transpose", [net.node("Reshape", [scaled, into])], name, perm=order)
+    y = attend(net, parts["q"], parts["k"], parts["v"])
+    same = [*dims(y, 0), net.ints(-1), *dims(parts["q"], 2), *dims(parts["v"], 3)]
+    y = net.node("Reshape", [y, net.node("Concat", same, axis=0)], "of the same shape")
+    y = net.node("Transpose", [y], perm=(0, 2, 1, 3))
+    y = net.node("Reshape", [y, net.node("Concat", [*rows, net.ints(-1)], axis=0)], "y")
+    net.output(y, ["s", "b", WIDTH] if swapped else ["b", "s", WIDTH])
+    if others:
+        net.outputs["rows.out"] = [1]
+        net.node("Cast", [rows[1]], "rows.out", to=TensorProto.FLOAT)
+    if shows:
+        net.output(net.node("Relu", [shows]), ["b", "h", "s", SIZE])
+    return net
+
+
+OLDER = [{}, {"swapped": True}, {"shows": "q"}, {"shows": "attended"}, {"others": True}]
+
+
+@pytest.mark.parametrize("how", OLDER, ids=str)
+@pytest.mark.parametrize("shape", [(2, 5), (1, 33), (3, 1)], ids=str)
+def test_the_older_exporter(encore, make_model, capfd, how, shape):
+    """Rows and batches may be the same numbers, and are not the same dimensions."""
+    feeds = {"x": numbers((*shape, WIDTH), 9)}
+    model, wide = (older(dtype, **how).model(make_model) for dtype in ("float16", "float32"))
+    session, sizes = made_one(capfd, lambda options: es.make_session(model, options))
+    assert len(sizes) == 1
+    for got, wanted in zip(session.run(None, feeds), on_cpu(wide, rounded(feeds, "float16")), strict=True):
+        assert got.shape == wanted.shape
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=2 * TOLERANCE["float16"] * np.abs(wanted).max())
+
+
+@es.needs_graphs
+@pytest.mark.parametrize("how", [how for how in OLDER if "swapped" not in how], ids=str)
+def test_the_older_exporter_with_graphs(encore, make_model, capfd, how):
+    """Something that depends on a shape is wanted on the device, so that the whole model is one node; inside of it no
+    heads are moved, unless others want to see them, or shapes that are asked of them."""
+
+    def build(dtype):
+        net = older(dtype, **how)
+        net.nodes.pop(next(i for i, node in enumerate(net.nodes) if node.output[0] == "y.out"))
+        by = net.node("Cast", [net.node("Gather", [net.node("Shape", ["y"]), net.ints(1)])], to=net.kind)
+        net.node("Cast", [net.node("Mul", ["y", by])], "y.out", to=TensorProto.FLOAT)
+        return net
+
+    model, wide = (build(dtype).model(make_model) for dtype in ("float16", "float32"))
+    session, _ = made_one(capfd, lambda options: es.make_session(model, options, enable_cuda_graph=1))
+    for graph_id, shape in enumerate([(2, 5), (1, 33)]):
+        feeds = {"x": numbers((*shape, WIDTH), 9)}
+        wanted = on_cpu(wide, rounded(feeds, "float16"))
+        ends = {o.name: (w.shape, w.dtype) for o, w in zip(session.get_outputs(), wanted, strict=True)}
+        bound = es.Bound(session, feeds, ends)
+        for seed in range(3):
+            feeds = {"x": numbers((*shape, WIDTH), seed)}
+            got = bound.run(feeds, graph_id=graph_id)
+            for name, array in zip(ends, on_cpu(wide, rounded(feeds, "float16")), strict=True):
+                np.testing.assert_allclose(got[name], array, rtol=0, atol=3e-3 * np.abs(array).max())
+    if es.on_virtual_gpu():
+        lines = es.trace(session, lambda: session.run(None, feeds, es.run_options(es.EAGER)))
+        kernels = [line["name"] for line in lines if line["what"] == "kernel"]
+        moves = [name for name in kernels if re.search("Strided|Transpose", name)]
+        assert not any("Softmax" in name for name in kernels)
+        assert len(moves) == {"q": 1, "attended": 3}.get(how.get("shows"), 0), kernels
+
+
 @pytest.mark.parametrize("batch", [1, 3])
 def test_queries_keys_and_values_in_one_tensor(encore, make_model, capfd, batch):
     """[batch, row, 3, head, size]: nothing is copied, whatever the order it is taken in."""

@@ -45,8 +45,10 @@ void compile(Ep& ep, const OrtGraph* const* graphs, const OrtNode* const* fused,
   for (size_t i = 0; i < count; ++i) {
     const GraphNodeInfo info(fused[i]);
     FusedGraph graph(graphs[i], ep.settings());
-    auto made = std::make_unique<FusedNode>(
-        ep, info, ep.whole() ? graph.plan_of_whole(info, *ep.whole(), ep.options().prefer_nhwc) : graph.plan(info));
+    auto made =
+        std::make_unique<FusedNode>(ep, info,
+                                    ep.whole() ? graph.plan_of_whole(info, *ep.whole(), ep.options().prefer_nhwc)
+                                               : graph.plan(info, ep.attentions()));
     made->load();
     infos[i] = made.release();
   }

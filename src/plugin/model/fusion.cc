@@ -135,8 +135,10 @@ FusedGraph::Ends FusedGraph::ends_of(const GraphNodeInfo& fused) {
   return ends;
 }
 
-fuse::Plan FusedGraph::plan(const GraphNodeInfo& fused) {
+fuse::Plan FusedGraph::plan(const GraphNodeInfo& fused, const Attentions& attentions) {
   Ends ends = ends_of(fused);
+  if (const auto known = attentions.find(fused.output_value(0)); known != attentions.end())
+    return fuse::plan_of(graph_, std::move(ends.inputs), std::move(ends.outputs), known->second);
   return fuse::plan_of(graph_, std::move(ends.inputs), std::move(ends.outputs));
 }
 
@@ -144,7 +146,7 @@ fuse::Plan FusedGraph::plan_of_whole(const GraphNodeInfo& fused, const std::set<
                                      bool are_channels_last) {
   Ends ends = ends_of(fused);
   return fuse::plan_of_whole(graph_, std::move(ends.inputs), std::move(ends.outputs), on_host,
-                             {.are_channels_last = are_channels_last});
+                             {.are_channels_last = are_channels_last, .only_own_shapes = false});
 }
 
 std::vector<Region> find_regions(const OrtGraph* graph, const std::vector<const OrtNode*>& claimed,
@@ -162,9 +164,10 @@ std::vector<Region> find_regions(const OrtGraph* graph, const std::vector<const 
     node.takable = taken.contains(node_of(node));
     node.is_free = ep.empty() || ep == ep_name;
   }
-  for (const fuse::Group& group : fuse::find_groups(whole.graph_, {.are_channels_last = are_channels_last})) {
+  for (fuse::Group& group : fuse::find_groups(whole.graph_, {.are_channels_last = are_channels_last})) {
     Region& region = regions.emplace_back();
     region.what = group.what;
+    region.attention = std::move(group.attention);
     for (int n : group.nodes) region.nodes.push_back(node_of(whole.graph_.nodes[size_t(n)]));
   }
   return regions;

@@ -1,11 +1,14 @@
 // onnxruntime's graphs as fusion sees them.
 #pragma once
 #include <deque>
+#include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "fuse/attention.h"
 #include "fuse/plan.h"
 #include "plugin/model/node_info.h"
 
@@ -15,7 +18,10 @@ namespace encore::plugin {
 struct Region {
   std::vector<const OrtNode*> nodes;
   const char* what;  // they are
+  std::optional<fuse::Attention> attention = {};
 };
+// By the value that each makes.
+using Attentions = std::map<std::string, fuse::Attention>;
 
 // `claimed` are the nodes that Encore takes, which goes by `ep_name`; shape arithmetic may come along. With
 // `are_channels_last` onnxruntime changes the layout, or has done so.
@@ -27,7 +33,7 @@ class FusedGraph {
  public:
   FusedGraph(const OrtGraph* graph, const ops::Settings& settings);
   // What the node is to do; the plan refers to this.
-  fuse::Plan plan(const GraphNodeInfo& fused);
+  fuse::Plan plan(const GraphNodeInfo& fused, const Attentions& attentions);
   // The same of a model as a whole, which makes the values that are named on the host.
   fuse::Plan plan_of_whole(const GraphNodeInfo& fused, const std::set<std::string>& on_host, bool are_channels_last);
 

@@ -183,8 +183,9 @@ constexpr OptionRow kRows[] = {
     {"fuse_nodes", false, "1", kFlag,
      "Make one node of convolutions and what stands between them, with the channels last inside, of attention in "
      "halves that is spelled out, of a product and its bias, of a Gelu, of a residual sum and its norm, of "
-     "x * sigmoid(x) * y, and of a norm and the product by quantized weights that alone reads it. onnxruntime can't "
-     "save the optimized model then (`optimized_model_filepath`).",
+     "x * sigmoid(x) * y, and of a norm and the product by quantized weights that alone reads it; and, with "
+     "`enable_cuda_graph`, of a whole model that computes with its shapes on the device. onnxruntime can't save the "
+     "optimized model then (`optimized_model_filepath`).",
      [](std::string_view value, Options& o) { return take(flag(value), o.fuse_nodes); }},
     {"prefer_nhwc", true, "0", kFlag,
      "Ask onnxruntime to put the channels last in convolutions, pools and batch normalisation: it suits tensor cores.",

@@ -138,7 +138,7 @@ void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
 
 // Bodies are left as they are: what is fused takes memory for its constants.
 void Ep::claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support, Claim& claim, bool is_body) {
-  if (!is_body) whole_.reset();
+  if (!is_body) whole_.reset(), attentions_.clear();
   if (graphs_ && options_.fuse_nodes && claim.as_a_whole) {
     whole_ = std::move(claim.as_a_whole);
     claim.nodes = nodes_of(graph);
@@ -149,10 +149,10 @@ void Ep::claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support, Clai
   }
   std::set<const OrtNode*> fused;
   if (options_.fuse_nodes && !is_body)
-    for (const auto& region :
-         find_regions(graph, claim.nodes, registration_->name(), settings(), options_.prefer_nhwc)) {
+    for (auto& region : find_regions(graph, claim.nodes, registration_->name(), settings(), options_.prefer_nhwc)) {
       claim_together(support, region.nodes, region.what);
       fused.insert(region.nodes.begin(), region.nodes.end());
+      if (region.attention) attentions_.emplace(region.attention->y, std::move(*region.attention));
     }
   for (const OrtNode* node : claim.nodes)
     if (!fused.contains(node)) check(ort().ep->EpGraphSupportInfo_AddSingleNode(support, node));

@@ -2,14 +2,17 @@
 // session share.
 #pragma once
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "device/blas.h"
 #include "device/dnn.h"
+#include "fuse/attention.h"
 #include "graph/session_graphs.h"
 #include "graph/shared_stream.h"
 #include "memory/arena.h"
@@ -45,6 +48,8 @@ class Ep : public OrtEp {
   const Signature& signature() const { return signature_; }
   // Of a model that is one node: the values that it makes on the host.
   const std::optional<std::set<std::string>>& whole() const { return whole_; }
+  // Of what is fused, by the values that they make.
+  const std::map<std::string, fuse::Attention>& attentions() const { return attentions_; }
 
   memory::Arena& arena() { return *arena_; }
   HostCopies& copies() { return copies_; }
@@ -125,6 +130,7 @@ class Ep : public OrtEp {
   std::set<std::string> said_;          // of claiming nodes
   std::set<std::string> fixed_layout_;  // operators of the graph that was looked at last
   std::optional<std::set<std::string>> whole_;
+  std::map<std::string, fuse::Attention> attentions_;
   bool cannot_capture_ = false;
   std::string impossible_;                   // why the model cannot be run, if so
   std::atomic<bool> ran_elsewhere_{false};   // a run was on a stream of the application's
