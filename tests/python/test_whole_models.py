@@ -277,8 +277,9 @@ def test_what_only_gives_a_tensor_another_shape_moves_nothing(encore, make_model
 
 
 @es.needs_graphs
+@pytest.mark.parametrize("prefer_nhwc", [0, 1])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_groups_inside_are_one_as_ever(encore, make_model, capfd, dtype):
+def test_groups_inside_are_one_as_ever(encore, make_model, capfd, dtype, prefer_nhwc):
     """Convolutions with channels last, and a product with its bias, between shapes that are computed with."""
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
 
@@ -298,7 +299,8 @@ def test_groups_inside_are_one_as_ever(encore, make_model, capfd, dtype):
         return net.constant([3]), net.constant([4])
 
     model = make_model_of(make_model, build, ["n", 1, "h", 6], kind)
-    session = as_one(capfd, model, use_tf32=1)
+    session = es.make_session(model, enable_cuda_graph=1, use_tf32=1, prefer_nhwc=prefer_nhwc)
+    es.assert_all_on_encore(session, layout_asked=prefer_nhwc)
     for seed in range(3):
         feeds = {"x": numbers((2, 1, 4, 6), seed).round().astype(dtype)}
         if seed == 0:
