@@ -12,7 +12,7 @@ namespace encore::fuse {
 struct Plan;
 
 struct Step {
-  std::unique_ptr<Variant> node;     // or none
+  std::unique_ptr<Variant> node;     // null if there are parts
   std::vector<int> inputs, outputs;  // values; -1 where absent
   // What runs it, if no operator does that models may ask for; it reads no input on the host.
   std::function<std::unique_ptr<ops::Op>(const NodeInfo&)> make = {};

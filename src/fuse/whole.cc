@@ -72,6 +72,7 @@ class Whole {
     for (size_t g = 0; g < groups_.size(); ++g)
       for (int n : groups_[g].nodes) group_of_[size_t(n)] = int(g);
     done_.resize(graph_.nodes.size());
+    seen_.resize(graph_.nodes.size());
     const std::vector<int> producers = graph_.producers();
     for (size_t n = 0; n < graph_.nodes.size(); ++n) add(int(n), producers);
     return std::move(plan_);
@@ -96,7 +97,11 @@ class Whole {
           if (from >= 0 && !done_[size_t(from)] && std::find(unit.begin(), unit.end(), from) == unit.end())
             open.push_back(from);
         }
-      if (open.size() > before) continue;
+      if (open.size() > before) {
+        if (seen_[size_t(n)]) fail(Code::internal, "groups of nodes wait for each other");
+        seen_[size_t(n)] = true;
+        continue;
+      }
       open.pop_back();
       for (int member : unit) done_[size_t(member)] = true;
       plan_.steps.push_back(group_of_[size_t(n)] < 0 ? step_of(n) : step_of(groups_[size_t(group_of_[size_t(n)])]));
@@ -124,7 +129,7 @@ class Whole {
   const std::vector<std::vector<int>> consumers_;
   std::vector<Group> groups_;
   std::vector<int> group_of_;  // by node, as are the next
-  std::vector<bool> on_host_, done_;
+  std::vector<bool> on_host_, done_, seen_;
   Plan plan_;
 };
 
