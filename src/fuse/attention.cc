@@ -278,6 +278,16 @@ class Search : Match {
             chain.resize(i);
             is_settled = false;
           }
+      // What is read has to be made outside, whoever else's way it is on.
+      std::vector<int> ends{core.mask};
+      for (size_t c = 0; c < 3; ++c) ends.push_back(chains[c].empty() ? starts[c] : chains[c].back().from);
+      for (int end : ends)
+        for (auto& chain : chains)
+          for (size_t i = 0; i < chain.size() && is_settled; ++i)
+            if (end >= 0 && std::count(chain[i].nodes.begin(), chain[i].nodes.end(), producers[size_t(end)])) {
+              chain.resize(i);
+              is_settled = false;
+            }
       // Nobody but the Reshape may ask for the product, or for its shape.
       if (is_settled && !same.nodes.empty() &&
           !(reads_only(nodes, core.product_y) &&

@@ -130,6 +130,14 @@ TEST(StridedView, WhatLiesApartCanBeTakenApart) {
   EXPECT_FALSE(view.reshape({384 / 3, 3}) && view.strides());
 }
 
+TEST(StridedView, WhatIsDenseTakesAnyShape) {
+  StridedView view(Shape{2, 3, 16});
+  ASSERT_TRUE(view.reshape({3, 2, 2, 8}));
+  EXPECT_EQ(view.strides(), (std::vector<int64_t>{32, 16, 8, 1}));
+  ASSERT_TRUE(view.reshape({96}));
+  EXPECT_EQ(view.strides(), (std::vector<int64_t>{1}));
+}
+
 TEST(StridedView, OfNothing) {
   StridedView view(Shape{3, 0, 4});
   EXPECT_TRUE(view.reshape({0, 7}));

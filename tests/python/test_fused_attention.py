@@ -201,6 +201,25 @@ def test_both_sides_are_scaled(encore, make_model, capfd):
     check(make_model, capfd, build)
 
 
+@pytest.mark.parametrize("shared", ["scaled", "mask"])
+def test_what_is_on_the_way_of_two(encore, make_model, capfd, shared):
+    """Keys and values are one tensor that is scaled; and rows of queries are the mask, too."""
+
+    def build(dtype):
+        net = Network(dtype)
+        q, k = (net.input(name, ["b", rows, WIDTH]) for name, rows in (("q", "q"), ("k", "k")))
+        v = k if shared == "mask" else net.node("Mul", [k, net.constant([0.5])])
+        k = k if shared == "mask" else v
+        q = heads_of(net, q)
+        mask = q if shared == "mask" else None
+        q = net.node("Mul", [q, net.constant(0.5)])
+        return rows_of(net, attend(net, q, heads_of(net, k, (0, 2, 3, 1)), heads_of(net, v), mask))
+
+    feeds = feeds_of(keys=SIZE)
+    del feeds["v"]
+    check(make_model, capfd, build, feeds, moves=True)
+
+
 def turned_by_reshapes(net, k, dims):
     """Keys as torch's exporter turns them; the dimensions are of `dims`, or known."""
     turned = heads_of(net, k)

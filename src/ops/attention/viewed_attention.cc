@@ -56,7 +56,7 @@ Rows rows_of(Context& context, const Tensor& tensor, const std::vector<ViewStep>
   for (const ViewStep& step : steps)
     if (!take(step, seen.view)) {  // not of what is empty
       make_dense(context, bytes, seen);
-      take(step, seen.view);
+      if (!take(step, seen.view)) fail(Code::internal, what, " cannot be seen as heads");
     }
   if (seen.view.axes().size() == kRank - 1) seen.view.unsqueeze({0});
   require(seen.view.axes().size() == kRank, what, " have shape ", seen.view.shape().str(), "; it must have ", kRank,

@@ -98,8 +98,13 @@ bool StridedView::reshape(const Shape& to) {
     axes_ = StridedView(to).axes_;
     return true;
   }
-  Axis left;
-  for (const Axis& axis : axes_) left.insert(left.end(), axis.begin(), axis.end());
+  Axis left;  // steps that go on where the ones inside of them end are one
+  for (const Axis& axis : axes_)
+    for (const Steps& steps : axis)
+      if (!left.empty() && left.back().stride == steps.count * steps.stride)
+        left.back() = {left.back().count * steps.count, steps.stride};
+      else if (steps.count > 1)
+        left.push_back(steps);
   auto next = left.begin();
   std::vector<Axis> made;
   for (int64_t wanted : to.dims()) {
