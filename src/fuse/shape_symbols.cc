@@ -72,14 +72,16 @@ void ShapeSymbols::find_dims(int value) {
     made.emplace();
     for (int64_t dim : *known) made->push_back({dim});
   }
-  const bool is_open = !made || std::ranges::find(*made, kUnknown) != made->end();
+  const bool is_open = !made || std::ranges::any_of(*made, [](const Symbol& dim) { return dim.number < 0; });
   const int from = producers_[size_t(value)];
   // What is after a node's first output has other dimensions.
   if (is_open && from >= 0 && graph_.nodes[size_t(from)].outputs[0] == value)
     if (auto found = made_by(graph_.nodes[size_t(from)]); found && (!made || made->size() == found->size())) {
       if (!made) made.emplace(found->size(), kUnknown);
+      // A name that is handed on says more than one of the value's own, of which tools invent many.
       for (size_t i = 0; i < made->size(); ++i)
-        if ((*made)[i] == kUnknown) (*made)[i] = (*found)[i];
+        if (const Symbol dim = (*found)[i]; (*made)[i] == kUnknown || ((*made)[i].number < 0 && dim.value < 0))
+          if (dim != kUnknown) (*made)[i] = dim;
     }
   for (size_t i = 0; made && i < made->size(); ++i)
     if ((*made)[i] == kUnknown) (*made)[i] = {-1, value, int(i)};
@@ -263,6 +265,16 @@ std::optional<std::vector<Symbol>> ShapeSymbols::computed(const Node& node, std:
   if (is_onnx(info, "Squeeze") || is_onnx(info, "Unsqueeze")) {
     auto one = of(0);
     return one && one->size() == 1 ? one : std::nullopt;
+  }
+  if (is_onnx(info, "Mul")) {
+    const auto a = of(0), b = of(1);
+    if (!a || !b || a->size() != 1 || b->size() != 1) return std::nullopt;
+    const Symbol one = (*a)[0], two = (*b)[0];
+    if (one == Symbol{1}) return b;
+    if (two == Symbol{1}) return a;
+    int64_t made = 0;
+    if (one.number < 1 || two.number < 1 || __builtin_mul_overflow(one.number, two.number, &made)) return std::nullopt;
+    return std::vector{Symbol{made}};
   }
   if (is_onnx(info, "Concat") && info.get_int("axis", -1) == 0) {
     std::vector<Symbol> made;
