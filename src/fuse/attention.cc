@@ -1,6 +1,7 @@
 #include "fuse/attention.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <set>
 
@@ -242,7 +243,7 @@ class Search : Match {
     if (core->mask >= 0 && (value(core->mask).type != type || rank(core->mask).value_or(*axes + 1) > *axes))
       return std::nullopt;
     if (!has_good_size(q) || !has_good_size(core->v)) return std::nullopt;
-    return joined(*core, {chain_to(q, true), chain_to(k, true), chain_to(core->v, false)}, {q, k, core->v}, *axes);
+    return joined(*core, {q, k, core->v}, {chain_to(q, true), chain_to(k, true), chain_to(core->v, false)}, *axes);
   }
   // Heads for which there are fast kernels.
   bool has_good_size(int v) const {
@@ -250,53 +251,52 @@ class Search : Match {
     return size > 0 && size <= kLargestHead && size % 8 == 0;
   }
 
-  // Of queries, keys and values what nobody else reads.
-  std::optional<Attention> joined(const Core& core, std::vector<Link> (&&chains)[3], std::vector<int> starts,
-                                  size_t rank) const {
-    Link same = core.same;
-    std::set<int> nodes;
-    for (bool is_settled = false; !is_settled;) {
-      is_settled = true;
-      nodes = {core.nodes.begin(), core.nodes.end()};
-      std::set<int> shapes;
+  using Chains = std::array<std::vector<Link>, 3>;  // to queries, keys and values
+
+  // Takes away what others read, too, and what the rest stands on then. The nodes that are left.
+  std::set<int> settle(const Core& core, const std::array<int, 3>& starts, Chains& chains, Link& same) const {
+    for (;;) {
+      std::set<int> nodes(core.nodes.begin(), core.nodes.end()), shapes;
       const auto take = [&](const Link& link) {
         nodes.insert(link.nodes.begin(), link.nodes.end());
         shapes.insert(link.shapes.begin(), link.shapes.end());
       };
       take(same);
-      for (const auto& chain : chains)
-        for (const Link& link : chain) take(link);
+      for (const auto& chain : chains) std::ranges::for_each(chain, take);
       take_along(std::move(shapes), nodes);
-      const auto is_whole = [&](const Link& link) {
-        return std::all_of(link.nodes.begin(), link.nodes.end(), [&](int n) { return is_read_only_by(nodes, n); }) &&
-               (!only_own_shapes_ ||
-                std::all_of(link.shapes.begin(), link.shapes.end(), [&](int n) { return nodes.contains(n); }));
+      const auto is_inside = [&](int n) { return nodes.contains(n); };
+      const auto has_shapes = [&](const Link& link) {
+        return !only_own_shapes_ || std::ranges::all_of(link.shapes, is_inside);
       };
-      for (auto& chain : chains)
-        for (size_t i = 0; i < chain.size() && is_settled; ++i)
-          if (!is_whole(chain[i])) {
-            chain.resize(i);
-            is_settled = false;
-          }
       // What is read has to be made outside, whoever else's way it is on.
-      std::vector<int> ends{core.mask};
-      for (size_t c = 0; c < 3; ++c) ends.push_back(chains[c].empty() ? starts[c] : chains[c].back().from);
-      for (int end : ends)
-        for (auto& chain : chains)
-          for (size_t i = 0; i < chain.size() && is_settled; ++i)
-            if (end >= 0 && std::count(chain[i].nodes.begin(), chain[i].nodes.end(), producers[size_t(end)])) {
-              chain.resize(i);
-              is_settled = false;
-            }
+      std::set<int> outside;
+      for (size_t c = 0; c < 3; ++c) outside.insert(maker(chains[c].empty() ? starts[c] : chains[c].back().from));
+      outside.insert(maker(core.mask));
+      const auto stays = [&](const Link& link) {
+        return has_shapes(link) && std::ranges::all_of(link.nodes, [&](int n) {
+                 return is_read_only_by(nodes, n) && !outside.contains(n);
+               });
+      };
+      // One at a time, as what one reads may be another's.
+      bool is_settled = true;
+      for (auto& chain : chains)
+        if (const auto end = std::ranges::find_if_not(chain, stays); is_settled && end != chain.end()) {
+          chain.erase(end, chain.end());
+          is_settled = false;
+        }
       // Nobody but the Reshape may ask for the product, or for its shape.
-      if (is_settled && !same.nodes.empty() &&
-          !(reads_only(nodes, core.product_y) &&
-            (!only_own_shapes_ ||
-             std::all_of(same.shapes.begin(), same.shapes.end(), [&](int n) { return nodes.contains(n); })))) {
+      if (is_settled && !same.nodes.empty() && !(has_shapes(same) && reads_only(nodes, core.product_y))) {
         same = {};
         is_settled = false;
       }
+      if (is_settled) return nodes;
     }
+  }
+
+  std::optional<Attention> joined(const Core& core, const std::array<int, 3>& starts, Chains chains,
+                                  size_t rank) const {
+    Link same = core.same;
+    std::set<int> nodes = settle(core, starts, chains, same);
     Attention made;
     made.how.scale = core.scale;
     std::vector<ViewStep>* const views[] = {&made.how.q, &made.how.k, &made.how.v};
@@ -317,9 +317,8 @@ class Search : Match {
     if (!(made.how.scale > 0) || !std::isfinite(made.how.scale)) return std::nullopt;
     if (core.mask >= 0) made.mask = value(core.mask).name;
     for (size_t i = 0; i < rank; ++i) made.how.y_order.push_back(int64_t(i));
-    made.y =
-        value(take_turn(same.nodes.empty() ? core.product_y : node(same.nodes[0]).outputs[0], made.how.y_order, nodes))
-            .name;
+    const int y = same.nodes.empty() ? core.product_y : node(same.nodes[0]).outputs[0];
+    made.y = value(take_turn(y, made.how.y_order, nodes)).name;
     made.nodes.assign(nodes.begin(), nodes.end());
     return made;
   }
