@@ -118,7 +118,8 @@ def _demo():
 
 def _ctest(preset):
     folder = env.ROOT / "build" / preset
-    command = [*_launcher(preset), "ctest", "--test-dir", folder, "--no-tests=error", "--output-on-failure"]
+    jobs = 1 if preset == "cuda" else env.JOBS  # a GPU's memory is measured; a virtual one is a process's own
+    command = [*_launcher(preset), "ctest", "--test-dir", folder, "--no-tests=error", "--output-on-failure", "-j", jobs]
     closings = _stream(command, _on(preset, GTEST_BRIEF="1", **SANITIZERS.get(preset, {})))
     log = (folder / "Testing" / "Temporary" / "LastTest.log").read_text(errors="replace")
     skipped = sorted(set(re.findall(r"^(\S+): Skipped$", log, re.MULTILINE)))

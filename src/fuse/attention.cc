@@ -6,7 +6,6 @@
 #include <set>
 
 #include "fuse/match.h"
-#include "fuse/shape_symbols.h"
 #include "ops/registry.h"
 
 namespace encore::fuse {
@@ -28,8 +27,8 @@ struct Link {
 
 class Search : Match {
  public:
-  Search(const Graph& graph, bool only_own_shapes)
-      : Match(graph), symbols_(graph, producers), only_own_shapes_(only_own_shapes) {}
+  Search(const Graph& graph, const ShapeSymbols& symbols, bool only_own_shapes)
+      : Match(graph), symbols_(symbols), only_own_shapes_(only_own_shapes) {}
 
   std::vector<Attention> run() const {
     std::vector<Attention> found;
@@ -356,14 +355,14 @@ class Search : Match {
                                               [&](int reader) { return nodes.contains(reader); });
   }
 
-  const ShapeSymbols symbols_;
+  const ShapeSymbols& symbols_;
   const bool only_own_shapes_;
 };
 
 }  // namespace
 
-std::vector<Attention> find_attentions(const Graph& graph, bool only_own_shapes) {
-  return Search(graph, only_own_shapes).run();
+std::vector<Attention> find_attentions(const Graph& graph, const ShapeSymbols& symbols, bool only_own_shapes) {
+  return Search(graph, symbols, only_own_shapes).run();
 }
 
 Plan plan_of(const Graph& graph, std::vector<int> inputs, std::vector<int> outputs, const Attention& attention) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fuse/plan.h"
+#include "fuse/shape_symbols.h"
 #include "ops/attention/viewed_attention.h"
 
 namespace encore::fuse {
@@ -20,7 +21,7 @@ struct Attention {
 // No path leaves their nodes and comes back, for nobody else reads what is between. What shapes are asked for is known
 // and not read. With `only_own_shapes` nothing that asks for one which others read, too, comes along: a node of the
 // host's would wait for a copy of it.
-std::vector<Attention> find_attentions(const Graph& graph, bool only_own_shapes);
+std::vector<Attention> find_attentions(const Graph& graph, const ShapeSymbols& symbols, bool only_own_shapes);
 
 // `graph` has the attention's nodes, whatever else is known of them.
 Plan plan_of(const Graph& graph, std::vector<int> inputs, std::vector<int> outputs, const Attention& attention);

@@ -19,8 +19,9 @@ std::vector<Group> find_groups(Graph& graph, const RegionSettings& settings) {
       groups.push_back({std::move(nodes), what});
     }
   };
+  const ShapeSymbols symbols(graph);
   add(find_regions(graph, settings), "convolutions and what is between");
-  for (Attention& found : find_attentions(graph, settings.only_own_shapes)) {
+  for (Attention& found : find_attentions(graph, symbols, settings.only_own_shapes)) {
     add({found.nodes}, "an attention");
     groups.back().attention = std::move(found);
   }
@@ -28,7 +29,7 @@ std::vector<Group> find_groups(Graph& graph, const RegionSettings& settings) {
   add(find_norms(graph), "a norm and a product");
   add(find_biases(graph), "a product and its bias");
   add(find_gelus(graph), "a Gelu");
-  add(find_residuals(graph), "a sum and its norm");
+  add(find_residuals(graph, symbols), "a sum and its norm");
   return groups;
 }
 

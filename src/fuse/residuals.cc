@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "fuse/match.h"
-#include "fuse/shape_symbols.h"
 #include "ops/registry.h"
 
 namespace encore::fuse {
@@ -39,9 +38,8 @@ bool is_residual(const Match& match, const ShapeSymbols& symbols, const Node& su
 
 }  // namespace
 
-std::vector<std::vector<int>> find_residuals(const Graph& graph) {
+std::vector<std::vector<int>> find_residuals(const Graph& graph, const ShapeSymbols& symbols) {
   const Match match(graph);
-  const ShapeSymbols symbols(graph, match.producers);
   std::vector<std::vector<int>> found;
   std::vector<bool> taken(graph.nodes.size());
   for (size_t n = 0; n < graph.nodes.size(); ++n) {

@@ -56,8 +56,8 @@ bool ShapeSymbols::is_along_the_first(const Node& node) const {
   return is(3, 0) && is(4, 1);
 }
 
-ShapeSymbols::ShapeSymbols(const Graph& graph, const std::vector<int>& producers)
-    : graph_(graph), producers_(producers), dims_(graph.values.size()) {
+ShapeSymbols::ShapeSymbols(const Graph& graph)
+    : graph_(graph), producers_(graph.producers()), dims_(graph.values.size()) {
   for (size_t value = 0; value < dims_.size(); ++value)
     if (producers_[value] < 0) find_dims(int(value));
   for (const Node& node : graph_.nodes)

@@ -16,7 +16,7 @@ struct Symbol {
 
 class ShapeSymbols {
  public:
-  ShapeSymbols(const Graph& graph, const std::vector<int>& producers);
+  explicit ShapeSymbols(const Graph& graph);
 
   // Of a value of known rank. Those of the same value and axis are the same.
   const std::optional<std::vector<Symbol>>& dims(int value) const { return dims_[size_t(value)]; }
@@ -45,7 +45,7 @@ class ShapeSymbols {
   bool is_along_the_first(const Node& node) const;
 
   const Graph& graph_;
-  const std::vector<int>& producers_;
+  const std::vector<int> producers_;
   std::vector<std::optional<std::vector<Symbol>>> dims_;  // by value
 };
 

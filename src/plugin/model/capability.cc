@@ -96,7 +96,7 @@ class Examination {
     on_host_.resize(std::min<size_t>(on_host_.size(), 2));
   }
 
-  Claim run() {
+  Claim run(bool perhaps_as_a_whole) {
     Claim claim;
     claim.node_count = nodes_.size();
     for (const OrtNode* node : nodes_) add(node, claim);
@@ -112,7 +112,8 @@ class Examination {
       }
     }
     claim.crossings = crossings(placement_, on_cpu);
-    if (!claim.crossings.empty() && claim.control_flow.empty() && claim.sized_by_data.empty() && !is_body_)
+    if (perhaps_as_a_whole && !claim.crossings.empty() && claim.control_flow.empty() && claim.sized_by_data.empty() &&
+        !is_body_)
       claim.as_a_whole = made_on_host();
     return claim;
   }
@@ -272,8 +273,8 @@ class Examination {
 }  // namespace
 
 Claim examine(const OrtGraph* graph, OrtEpGraphSupportInfo* support, const std::string& ep_name,
-              const ops::Settings& settings) {
-  return Examination(graph, support, ep_name, settings).run();
+              const ops::Settings& settings, bool perhaps_as_a_whole) {
+  return Examination(graph, support, ep_name, settings).run(perhaps_as_a_whole);
 }
 
 }  // namespace encore::plugin

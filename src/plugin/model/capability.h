@@ -25,13 +25,13 @@ struct Claim {
   std::vector<std::string> ill_formed;     // nodes that onnxruntime runs wrongly without a word, and what to change
   std::vector<std::string> crossings;      // copies between host and device that onnxruntime has to insert
   // Of the graph as a whole, as one node without such copies: the values that it makes on the host. Nothing if it can't
-  // be one.
+  // be one, there are no such copies, or nobody asked.
   std::optional<std::set<std::string>> as_a_whole;
   // Operators of which a node in nodes couldn't be claimed any more if its layout were changed.
   std::set<std::string> fixed_layout;
 };
 
 Claim examine(const OrtGraph* graph, OrtEpGraphSupportInfo* support, const std::string& ep_name,
-              const ops::Settings& settings);
+              const ops::Settings& settings, bool perhaps_as_a_whole);
 
 }  // namespace encore::plugin

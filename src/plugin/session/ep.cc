@@ -126,7 +126,7 @@ ops::Settings Ep::settings() const {
 void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
   const OrtNode* parent = nullptr;
   check(ort().api->Graph_GetParentNode(graph, &parent));
-  Claim claim = examine(graph, support, registration_->name(), settings());
+  Claim claim = examine(graph, support, registration_->name(), settings(), graphs_ && options_.fuse_nodes);
   claim_nodes(graph, support, claim, parent);
   tell_placement(claim, parent);
   fixed_layout_ = std::move(claim.fixed_layout);
@@ -139,7 +139,7 @@ void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
 // Bodies are left as they are: what is fused takes memory for its constants.
 void Ep::claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support, Claim& claim, bool is_body) {
   if (!is_body) whole_.reset(), attentions_.clear();
-  if (graphs_ && options_.fuse_nodes && claim.as_a_whole) {
+  if (claim.as_a_whole) {
     whole_ = std::move(claim.as_a_whole);
     claim.nodes = nodes_of(graph);
     claim.declined.clear();
