@@ -86,6 +86,14 @@ ACCEPTED = [
         transposes_beside_vector,
     ),
     Accepted("GatedDeltaNet", SERVED, "zeros stand for dt_bias", says("requires a_log and dt_bias")),
+    Accepted("GatedDeltaNet", SERVED, "ends are on the device, and kept inside", says("cu_seqlens must start at 0")),
+    Accepted(
+        "VarlenCausalConvWithState",
+        SERVED,
+        "ends are on the device, and kept inside",
+        says("cumulative_sequence_length must be"),
+    ),
+    Accepted("LinearAttention", SERVED, "the CPU EP refuses values of nothing", says("value hidden size must be")),
     Accepted(
         "LinearAttention GatedDeltaNet",
         VALUES,
@@ -165,6 +173,7 @@ ACCEPTED = [
     ),
     Accepted("MatMulBnb4", SERVED, "blocks of any power of two", says("only block size 16, 32")),
     Accepted("FusedConv", SERVED, "no activation is none", says("GetFusedActivationAttr")),
+    Accepted("FusedConv", SERVED, "no kernel_shape is the weights'", says("kernel_shape: {}")),
     Accepted(
         "FastGelu", SERVED, "a single number is none to the CPU EP", says("expected to have 1 or more dimensions")
     ),

@@ -315,6 +315,10 @@ ACCEPTED = [
         "onnxruntime takes the function's body",
         says("scale must be greater than 0", "rotary_embedding_dim_attr >= 0"),
     ),
+    Accepted("Attention", SERVED, "the function's body pads no masks without dimensions", says("running Pad node")),
+    Accepted("Tile", SERVED, "the CPU EP makes no more than 4 GB", says("exceeds the supported maximum")),
+    Accepted("Mod", SERVED, "nothing is divided by nothing", says("modulo by zero")),
+    Accepted("RNN GRU LSTM", SERVED, "no hidden_size is what W says", says("must have shape {")),
     Accepted("Attention", SERVED, "the CPU EP has masks of all queries and keys, and no smaller ones", mask_is_short),
     Accepted("Attention", SERVED, "the CPU EP refuses sequences of nothing", says("attention_parameters.h")),
     Accepted(
@@ -371,6 +375,7 @@ ACCEPTED = [
     Accepted("Unique", SHAPE, "numbers from elsewhere that are no longer alike", in_another_session),
     Accepted("Conv", REFUSED, "the CPU EP overlooks strides beyond the dimensions", says("strides has")),
     Accepted("RoiAlign", REFUSED, "an image of nothing", says("has nothing to pool")),
+    Accepted("RoiAlign", REFUSED, "more samples a bin than Encore takes", says("(limit 4096)")),
     Accepted(
         "DeformConv",
         SERVED,
@@ -378,6 +383,7 @@ ACCEPTED = [
         says("Invalid deform conv dimensions", "Input channels C must be positive"),
     ),
     Accepted("ImageScaler", SERVED, "the CPU EP wants a bias", says("image_scaler.h")),
+    Accepted("ImageScaler", REFUSED, "what is no image", says("it must be [batch, channels, height, width]")),
     Accepted(
         "ScatterElements ScatterND", SERVED, "the CPU EP reduces no booleans", says("bool data type is not supported")
     ),

@@ -1,5 +1,7 @@
 """The same as accepted_onnx.py, of values that differ."""
 
+from math import isnan
+
 from accepted import VALUES, Accepted
 from symptoms import (
     adds_in_any_order,
@@ -25,6 +27,7 @@ from symptoms import (
     has_vast_attribute,
     is_drawn,
     is_empty,
+    is_flat,
     is_no_half,
     is_turned,
     lengths_beyond_keys,
@@ -196,6 +199,9 @@ ACCEPTED = [
         "of a row whose scores are all -inf the CPU EP makes NaN, and ONNX zeros",
         lambda f: abs(f.node.attrs.get("scale", 0)) > 1e30 and only_nan_is_wanted(f),
     ),
+    Accepted(
+        "Attention", VALUES, "a softcap that is no number is none", lambda f: isnan(f.node.attrs.get("softcap", 0))
+    ),
     Accepted("Attention", VALUES, "the CPU EP reads beyond the keys where lengths say so", lengths_beyond_keys),
     Accepted(
         "MeanVarianceNormalization",
@@ -208,6 +214,13 @@ ACCEPTED = [
         VALUES,
         "of halves the CPU EP has the function, whose epsilon is a half, which is zero",
         hardly_deviates,
+    ),
+    Accepted("MeanVarianceNormalization", VALUES, "of numbers that are all alike rounding is left", is_flat),
+    Accepted(
+        "RotaryEmbedding",
+        VALUES,
+        "the CPU EP turns an odd number of elements, and leaves the last unwritten",
+        lambda f: f.node.attrs.get("rotary_embedding_dim", 0) % 2 == 1,
     ),
     Accepted("InstanceNormalization", VALUES, "of flat channels the CPU EP has its rounding left", has_flat_channels),
     Accepted("GroupNormalization", VALUES, "the function's body computes in float", as_of_floats),
