@@ -11,10 +11,10 @@ import onnxruntime as ort
 from draw import Draw
 from encore_session import HAS_GRAPHS
 from mutate import mutate
-from onnx_model import CONSTANT, FEED, Value
 from proposals import PROPOSALS
 from reference import Reference, Refused, Unknown, as_made
 from sketch import Sketch
+from written_model import CONSTANT, FEED, Value
 
 ROWS = listed.read()
 NAMES = sorted(key for key in ROWS if key in PROPOSALS)

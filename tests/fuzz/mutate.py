@@ -3,7 +3,7 @@
 import numpy as np
 from draw import HOSTILE, SMALL
 from element_types import DRAWN, INTEGERS, NUMPY, WITHOUT_ARRAYS, carrier, rounded
-from onnx_model import Value
+from written_model import Value
 
 
 def mutate(sketch, node):

@@ -4,9 +4,9 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 from element_types import carrier, rounded, wide
-from onnx_model import CONSTANT, write
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
 from proposals import PROPOSALS
+from written_model import CONSTANT, write
 
 # Where the CPU EP has no kernel for a type, onnx's own evaluator is asked, in operators that it computes as written.
 BY_EVALUATOR = "propose_elementwise", "propose_shape"

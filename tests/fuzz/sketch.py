@@ -2,7 +2,7 @@
 
 import numpy as np
 from element_types import FLOATS, rounded
-from onnx_model import CONSTANT, FEED, MADE, Node, Value
+from written_model import CONSTANT, FEED, MADE, Node, Value
 
 
 class Sketch:

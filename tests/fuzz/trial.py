@@ -12,9 +12,9 @@ from compare import node_differs, run_differs
 from element_types import WITHOUT_ARRAYS, carrier
 from element_types import wide as wide_type
 from encore_session import EAGER, EP_NAME, Bound
-from onnx_model import FEED, write
 from reasons import reason_for
 from reference import message, quiet_options
+from written_model import FEED, write
 
 NO_LEVEL = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
 

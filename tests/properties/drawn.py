@@ -5,10 +5,10 @@ import numpy as np
 from compose import NEWEST_OPSET, ROWS, case_of, row_of
 from draw import Draw
 from hypothesis import strategies as st
-from onnx_model import FEED
 from reference import Computed
 from sketch import Sketch
 from trial import try_case
+from written_model import FEED
 
 SIZES = st.sampled_from([1, 2, 3, 0, 4, 5, 8, 17, 33])  # the first are what a failure shrinks to
 MOST_ELEMENTS = 4096

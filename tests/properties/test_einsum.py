@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx_model import FEED
+from written_model import FEED
 
 from properties.drawn import Drawn
 

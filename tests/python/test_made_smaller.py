@@ -1,0 +1,127 @@
+"""Models that onnxruntime's own tools have made smaller: with weights of eight bits, or in halves."""
+
+import encore_session as es
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+from onnxruntime import quantization
+from onnxruntime.transformers.float16 import convert_float_to_float16
+from test_fused_attention import HEADS, SIZE, Network, attend, heads_of, numbers
+from test_models import distance, on_cpu
+
+pytestmark = pytest.mark.newest
+
+WIDTH, WIDE, TOKENS, WORDS, PIXELS = HEADS * SIZE, 64, 12, 40, 16
+# Of the Euclidean norm. A rounding that falls the other way is a step of 1/255 of the largest number.
+DISTANCE = 1e-2
+
+
+def dense(net, x, rows, columns, seed):
+    weights = numbers((rows, columns), seed) / np.sqrt(rows)
+    return net.node(
+        "Add", [net.node("MatMul", [x, net.constant(weights)]), net.constant(numbers((columns,), seed + 1))]
+    )
+
+
+def norm(net, x, seed):
+    scale, bias = net.constant(numbers((WIDTH,), seed, 0.5, 1.5)), net.constant(numbers((WIDTH,), seed + 1))
+    return net.node("LayerNormalization", [x, scale, bias], axis=-1)
+
+
+def encoder(make_model):
+    """A layer of a transformer that reads words."""
+    net = Network("float32")
+    net.inputs["words"] = ["n", TOKENS]
+    words = net.node("Cast", ["words"], to=TensorProto.INT64)
+    x = norm(net, net.node("Gather", [net.constant(numbers((WORDS, WIDTH), 1)), words]), 2)
+    q, k, v = (
+        heads_of(net, dense(net, x, WIDTH, WIDTH, 10 * i), order)
+        for i, order in enumerate(((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)), 1)
+    )
+    seen = net.node("Transpose", [attend(net, q, k, v)], perm=[0, 2, 1, 3])
+    seen = net.node("Reshape", [seen, net.ints(0, 0, WIDTH)])
+    x = norm(net, net.node("Add", [x, dense(net, seen, WIDTH, WIDTH, 40)]), 42)
+    bent = net.node("Tanh", [dense(net, x, WIDTH, WIDE, 50)])
+    net.output(norm(net, net.node("Add", [x, dense(net, bent, WIDE, WIDTH, 60)]), 62), ["n", TOKENS, WIDTH])
+    return net.model(make_model, opset=21)
+
+
+def pictures(make_model):
+    """Convolutions, one of them of each channel alone, and what decides."""
+    net = Network("float32")
+    x = net.input("picture", ["n", 3, PIXELS, PIXELS])
+    for seed, shape, more in ((1, (8, 3, 3, 3), {"strides": [2, 2]}), (2, (8, 1, 3, 3), {"group": 8})):
+        weights = [net.constant(numbers(shape, seed)), net.constant(numbers(shape[:1], seed + 5))]
+        x = net.node("Relu", [net.node("Conv", [x, *weights], pads=[1, 1, 1, 1], **more)])
+    x = net.node("MaxPool", [x], kernel_shape=[2, 2], strides=[2, 2])
+    x = net.node("Flatten", [x])
+    weights = net.constant(numbers((10, 8 * 4 * 4), 3)), net.constant(numbers((10,), 4))
+    net.output(net.node("Gemm", [x, *weights], transB=1), ["n", 10])
+    return net.model(make_model, opset=21)
+
+
+def feeds(model, seed):
+    (name,) = (value.name for value in model.graph.input)
+    if name == "words":
+        return {name: np.random.default_rng(seed).integers(0, WORDS, (2, TOKENS)).astype(np.float32)}
+    return {name: numbers((2, 3, PIXELS, PIXELS), seed)}
+
+
+class Examples(quantization.CalibrationDataReader):
+    def __init__(self, model):
+        self.left = [feeds(model, seed) for seed in range(4)]
+
+    def get_next(self):
+        return self.left.pop() if self.left else None
+
+
+def quantized(**options):
+    def make(model, before, after):
+        types = {"activation_type": "QUInt8", "weight_type": "QUInt8", **options}
+        for key in "activation_type", "weight_type":
+            types[key] = quantization.QuantType[types[key]]
+        types["quant_format"] = quantization.QuantFormat[types.get("quant_format", "QDQ")]
+        quantization.quantize_static(before, after, Examples(model), **types)
+
+    return make
+
+
+def dynamic(model, before, after):
+    quantization.quantize_dynamic(before, after, weight_type=quantization.QuantType.QUInt8, per_channel=True)
+
+
+def in_halves(model, before, after):
+    onnx.save(convert_float_to_float16(model, keep_io_types=True), after)
+
+
+TOOLS = {
+    "dynamic": dynamic,
+    "with scales beside": quantized(),
+    # Of seven bits: CPUs without VNNI clip the sums of products of signed and unsigned bytes.
+    "of each channel": quantized(weight_type="QInt8", per_channel=True, reduce_range=True),
+    "of sixteen bits": quantized(activation_type="QUInt16", weight_type="QInt16"),
+    "as operators": quantized(quant_format="QOperator", op_types_to_quantize=["MatMul", "Conv"]),
+    "in halves": in_halves,
+}
+
+
+@pytest.mark.parametrize("build", [encoder, pictures])
+@pytest.mark.parametrize("tool", TOOLS)
+def test_made_smaller(make_model, tmp_path, tool, build):
+    whole, smaller = build(make_model), tmp_path / "smaller.onnx"
+    onnx.save(whole, tmp_path / "whole.onnx")
+    TOOLS[tool](whole, tmp_path / "whole.onnx", smaller)
+    model = onnx.load(smaller)
+    assert [node.op_type for node in model.graph.node] != [node.op_type for node in whole.graph.node], "nothing is done"
+    reference, session = on_cpu(model), es.make_session(model, enable_cuda_graph=1)
+    es.assert_all_on_encore(session)
+    bound = None
+    for seed in range(3):
+        given = feeds(whole, seed)
+        (wanted,) = reference.run(None, given)
+        bound = bound or es.Bound(session, given, {session.get_outputs()[0].name: (wanted.shape, wanted.dtype)})
+        (eager,) = bound.run(given, graph_id=es.EAGER).values()
+        assert distance(eager, wanted) < DISTANCE
+        (replayed,) = bound.run().values()
+        assert np.array_equal(replayed, eager)
