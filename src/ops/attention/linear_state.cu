@@ -112,15 +112,16 @@ struct AttendLinearly {
     const int64_t matrix = slot * p.batches * p.heads + head;
     return p.turned ? (matrix * p.columns + column) * p.rows + row : (matrix * p.rows + row) * p.columns + column;
   }
-  // The range of a batch; none if it is no range of the tokens there are.
+  // The range of a batch; none if it is no range of the tokens there are, or leaves out those at an end of them.
   DEVICE_FN void find_tokens(Block<Shared>& b, int64_t batch, int64_t& from, int64_t& tokens) const {
     const int64_t begin = p.ends[batch], end = p.ends[batch + 1];
-    const bool fits = 0 <= begin && begin <= end && end <= p.tokens;
+    const bool fits = begin <= end && (batch > 0 ? begin >= 0 : begin == 0) &&
+                      (batch < p.batches - 1 ? end <= p.tokens : end == p.tokens);
     from = fits ? begin : 0;
     tokens = fits ? end - begin : 0;
     if (fits) return;
     b.threads([&](int t, Shared&) {
-      if (t == 0) fault.report(FaultKind::index_out_of_range, end, p.tokens);
+      if (t == 0) fault.report(FaultKind::bad_value, begin < 0 || (batch == 0 && begin) ? begin : end, p.tokens);
     });
   }
 
