@@ -315,6 +315,15 @@ def test_gated_delta_net_refuses():
     ]:
         fails("GatedDeltaNet", [wrong if i == which else x for i, x in enumerate(given)], {}, words, outputs=2,
               ranks=False, domain="com.microsoft")  # fmt: skip
-    for wrong in ([0, 9, 5], [0, 2, 6], [0, -3, 5], [-1, 2, 5], [1, 2, 5], [0, 2, 4], [0, 5, 2]):
+    outside, leaves_out = "is outside", "a value is not allowed: "
+    for wrong, words in [
+        ([0, 9, 5], outside),
+        ([0, 2, 6], outside),
+        ([0, -3, 5], outside),
+        ([-1, 2, 5], outside),
+        ([0, 5, 2], outside),
+        ([1, 2, 5], f"{leaves_out}1"),
+        ([0, 2, 4], f"{leaves_out}4"),
+    ]:
         given[3] = np.array(wrong, np.int32)
-        fails("GatedDeltaNet", given, {}, "a value is not allowed", outputs=2, domain="com.microsoft")
+        fails("GatedDeltaNet", given, {}, words, outputs=2, domain="com.microsoft")

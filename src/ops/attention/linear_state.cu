@@ -115,13 +115,16 @@ struct AttendLinearly {
   // The range of a batch; none if it is no range of the tokens there are, or leaves out those at an end of them.
   DEVICE_FN void find_tokens(Block<Shared>& b, int64_t batch, int64_t& from, int64_t& tokens) const {
     const int64_t begin = p.ends[batch], end = p.ends[batch + 1];
-    const bool fits = begin <= end && (batch > 0 ? begin >= 0 : begin == 0) &&
-                      (batch < p.batches - 1 ? end <= p.tokens : end == p.tokens);
+    const bool inside = 0 <= begin && begin <= end && end <= p.tokens;
+    const bool begins_late = batch == 0 && begin > 0, ends_early = batch == p.batches - 1 && end < p.tokens;
+    const bool fits = inside && !begins_late && !ends_early;
     from = fits ? begin : 0;
     tokens = fits ? end - begin : 0;
     if (fits) return;
     b.threads([&](int t, Shared&) {
-      if (t == 0) fault.report(FaultKind::bad_value, begin < 0 || (batch == 0 && begin) ? begin : end, p.tokens);
+      if (t == 0)
+        fault.report(inside ? FaultKind::bad_value : FaultKind::index_out_of_range, begins_late ? begin : end,
+                     p.tokens);
     });
   }
 
