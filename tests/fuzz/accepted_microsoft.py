@@ -90,7 +90,7 @@ ACCEPTED = [
         "VarlenCausalConvWithState",
         SERVED,
         "ends that no token falls between are no matter",
-        says("cumulative_sequence_length must be"),
+        says("cumulative_sequence_length must be non-decreasing"),
     ),
     Accepted("LinearAttention", SERVED, "the CPU EP refuses values of nothing", says("value hidden size must be")),
     Accepted(

@@ -315,10 +315,20 @@ ACCEPTED = [
         "onnxruntime takes the function's body",
         says("scale must be greater than 0", "rotary_embedding_dim_attr >= 0"),
     ),
-    Accepted("Attention", SERVED, "the function's body pads no masks without dimensions", says("running Pad node")),
+    Accepted(
+        "Attention",
+        SERVED,
+        "the function's body pads no masks without dimensions",
+        lambda f: f.node.inputs[3].array.ndim == 0 and says("running Pad node")(f),
+    ),
     Accepted("Tile", SERVED, "the CPU EP makes no more than 4 GB", says("exceeds the supported maximum")),
-    Accepted("Mod", SERVED, "nothing is divided by nothing", says("modulo by zero")),
-    Accepted("RNN GRU LSTM", SERVED, "no hidden_size is what W says", says("must have shape {")),
+    Accepted("Mod", SERVED, "nothing is divided", lambda f: is_empty(f) and says("modulo by zero")(f)),
+    Accepted(
+        "RNN GRU LSTM",
+        SERVED,
+        "no hidden_size is what the weights say",
+        lambda f: f.node.attrs.get("hidden_size") == 0 and says("must have shape {")(f),
+    ),
     Accepted("Attention", SERVED, "the CPU EP has masks of all queries and keys, and no smaller ones", mask_is_short),
     Accepted("Attention", SERVED, "the CPU EP refuses sequences of nothing", says("attention_parameters.h")),
     Accepted(
