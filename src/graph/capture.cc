@@ -15,12 +15,12 @@ Capture::Capture(device::StreamRef stream, std::shared_ptr<memory::GraphPool> po
     : stream_(stream) {
   memory::capture_begins(stream);
   try {
+    scope_ = std::make_unique<memory::PoolScope>(std::move(pool), std::move(retention));
     device::begin_capture(stream, device::CaptureMode::thread_local_);
   } catch (...) {
     memory::capture_ends(stream);
     throw;
   }
-  scope_ = std::make_unique<memory::PoolScope>(std::move(pool), std::move(retention));
   captures_here = true;
 }
 

@@ -6,7 +6,8 @@
 
 namespace encore::graph {
 
-enum class State { warming_up, capturing, ready, releasing, refused };
+// Stale: ready, but memory that it was captured with has been freed by its owner; the next run captures again.
+enum class State { warming_up, capturing, ready, stale, releasing, refused };
 const char* name(State state);
 
 struct Report {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "graph/default_stream_order.h"
 #include "memory/source.h"
 
 namespace encore::graph {
@@ -18,6 +19,7 @@ struct Settings {
   int warm_ups = 2;  // eager runs before the capture
   OnError on_error = OnError::fail;
   std::function<void(const std::string&)> warn = [](const std::string&) {};
+  DefaultStreamOrder::Settings default_stream = {};
   SharedStream* shared = nullptr;  // where all threads work, if not on streams of their own; outlives the session
   std::shared_ptr<memory::Source> memory = {};  // where graphs get theirs; null: from a pool of their own
 };

@@ -31,8 +31,8 @@ struct SharedStream::Turns {
   void take(StreamRef stream) {
     mutex.lock();
     if (++held > 1) return;
-    const auto me = std::this_thread::get_id();
-    if (std::exchange(latest, me) != me && latest != std::thread::id()) has_others = true;
+    const auto me = std::this_thread::get_id(), before_me = std::exchange(latest, me);
+    if (before_me != me && before_me != std::thread::id()) has_others = true;
     mark(stream);
   }
   void mark(StreamRef stream) noexcept {

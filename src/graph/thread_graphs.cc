@@ -14,6 +14,8 @@ namespace encore::graph {
 namespace {
 
 // A little more than the warm-ups used, because the graph may pack it differently.
+constexpr int kCapturesInVain = 3;  // in a row, before a warning
+
 size_t first_chunk_bytes(size_t peak_bytes) { return peak_bytes + peak_bytes / 8; }
 
 }  // namespace
@@ -30,6 +32,10 @@ Entry::~Entry() {
   }
 }
 
+bool Entry::is_stale() const {
+  return state == State::ready && ((retention && retention->is_given_back()) || (pool && pool->is_given_back()));
+}
+
 ThreadGraphs::Turn::Turn(SharedStream* shared) : shared(shared) {
   if (shared) shared->begin_run();
 }
@@ -40,7 +46,8 @@ ThreadGraphs::Turn::~Turn() {
 ThreadGraphs::ThreadGraphs(std::shared_ptr<Policy> policy)
     : policy_(std::move(policy)),
       own_(policy_->settings.shared ? device::Stream() : device::Stream(policy_->device)),
-      stream_(policy_->settings.shared ? policy_->settings.shared->ref() : own_.ref()) {
+      stream_(policy_->settings.shared ? policy_->settings.shared->ref() : own_.ref()),
+      order_(policy_->device, policy_->settings.default_stream) {
   if (own_.ref()) memory::enlist(own_);
 }
 
@@ -66,6 +73,7 @@ void ThreadGraphs::begin_run(int id) {
   latest_id_ = id;
   run_.emplace(id, policy_->settings.shared);
   try {
+    order_.before_run(stream_);
     start(*run_);
   } catch (...) {
     run_.reset();
@@ -137,7 +145,9 @@ bool ThreadGraphs::end_run(bool succeeded) {
   if (const auto* const warm_up = std::get_if<WarmUp>(&run_->phase); warm_up && succeeded) finish(*warm_up);
   if (auto* const capture = std::get_if<Capture>(&run_->phase)) finish(*capture, succeeded);
   const auto* const lost = std::get_if<Lost>(&run_->phase);
-  return !lost || give_up(run_->id, *lost);
+  if (lost) return give_up(run_->id, *lost);
+  order_.after_run(stream_);
+  return true;
 }
 
 void ThreadGraphs::finish(const WarmUp& warm_up) {
@@ -156,6 +166,7 @@ void ThreadGraphs::finish(Capture& capture, bool succeeded) {
     const Entry& entry = *entries_[id];
     captured->runs = entry.runs;
     captured->peak_bytes = entry.peak_bytes;
+    captured->in_vain = entry.in_vain;
     if (succeeded) {
       captured->pool = entry.pool;
       captured->retention = entry.retention;
@@ -163,7 +174,10 @@ void ThreadGraphs::finish(Capture& capture, bool succeeded) {
   }
   try {
     const device::Graph graph = capture.end();
-    if (succeeded) launch(*captured, graph);
+    if (succeeded) {
+      captured->pool->complete();
+      launch(*captured, graph);
+    }
   } catch (const Error& e) {
     return lose(*run_, {e.what()});
   }
@@ -269,14 +283,42 @@ OwnedEntry ThreadGraphs::take_back_promise() {
 }
 
 bool ThreadGraphs::begin_question(int id) {
-  OwnedEntry gone;
-  const std::lock_guard lock(mutex_);
-  gone = take_back_promise();
-  const Entry* const entry = find(id);
-  if (!entry || entry->state != State::ready || !policy_->captures()) return false;
-  promised_ = id;
-  latest_id_ = id;
-  return true;
+  OwnedEntry gone, stale;
+  bool ready = false;
+  {
+    const std::lock_guard lock(mutex_);
+    gone = take_back_promise();
+    const Entry* const entry = find(id);
+    if (!entry || entry->state != State::ready || !policy_->captures()) return false;
+    if (entry->is_stale()) {
+      stale = forget_capture(id);
+    } else {
+      promised_ = id;
+      latest_id_ = id;
+      ready = true;
+    }
+  }
+  if (stale && stale->replays == 0 && stale->in_vain == kCapturesInVain) warn_of_captures_in_vain(id);
+  return ready;
+}
+
+// The memory that the graph was captured with is its callers' no more: they have other inputs and outputs by now. The
+// next run captures them.
+OwnedEntry ThreadGraphs::forget_capture(int id) {
+  OwnedEntry& entry = entries_[id];
+  auto next = std::make_unique<Entry>();
+  next->runs = entry->runs;
+  next->peak_bytes = entry->peak_bytes;
+  next->in_vain = entry->replays ? 0 : entry->in_vain + 1;
+  return std::exchange(entry, std::move(next));
+}
+
+void ThreadGraphs::warn_of_captures_in_vain(int id) const {
+  policy_->settings.warn(
+      text("graph id ", id,
+           " is captured anew at each run, which is slower than to run without graphs: after each, "
+           "inputs or outputs that it was captured with are freed. Keep the binding and its OrtValues from run to run "
+           "(update_inplace), or run with gpu_graph_id=-1"));
 }
 
 bool ThreadGraphs::end_question(int id) {
@@ -292,7 +334,7 @@ bool ThreadGraphs::end_question(int id) {
 bool ThreadGraphs::is_captured(int id) const {
   const std::lock_guard lock(mutex_);
   const Entry* const entry = find(id);
-  return entry && entry->state == State::ready && policy_->captures();
+  return entry && entry->state == State::ready && !entry->is_stale() && policy_->captures();
 }
 
 // The lock keeps the graph alive until it is launched.
@@ -304,7 +346,9 @@ void ThreadGraphs::replay(int id) {
     fail(Code::invalid_input, "graph id ", id,
          " cannot be replayed: this thread has not captured it, or it was released; ",
          "every thread captures its own graphs by running the session with this gpu_graph_id");
+  order_.before_run(stream_);
   entry->exec.launch(stream_);
+  order_.after_run(stream_);
   ++entry->replays;
 }
 
@@ -328,7 +372,7 @@ std::vector<Report> ThreadGraphs::reports() const {
   const std::lock_guard lock(mutex_);
   for (const auto& [id, entry] : entries_)
     reports.push_back({.id = id,
-                       .state = entry->state,
+                       .state = entry->is_stale() ? State::stale : entry->state,
                        .nodes = entry->nodes.size(),
                        .held_bytes = entry->pool ? entry->pool->held_bytes() : 0,
                        .retained_bytes = entry->retention ? entry->retention->bytes() : 0,

@@ -14,6 +14,7 @@
 #include "device/graph.h"
 #include "device/stream.h"
 #include "graph/capture.h"
+#include "graph/default_stream_order.h"
 #include "graph/policy.h"
 #include "graph/report.h"
 #include "memory/graph_pool.h"
@@ -28,6 +29,7 @@ struct Entry {
   int runs = 0;           // warm-ups that succeeded
   size_t peak_bytes = 0;  // of their memory
   int64_t replays = 0;
+  int in_vain = 0;  // captures of the id before this, one after the other, that went stale before they were replayed
   std::string refusal;
   std::shared_ptr<memory::GraphPool> pool;
   std::shared_ptr<memory::Retention> retention;
@@ -36,6 +38,7 @@ struct Entry {
 
   Entry() = default;
   ~Entry();
+  bool is_stale() const;
 };
 using OwnedEntry = std::unique_ptr<Entry>;
 
@@ -97,12 +100,15 @@ class ThreadGraphs {
   void lose(Run& run, Lost lost);
   bool give_up(int id, const Lost& lost);
   OwnedEntry replace(int id, OwnedEntry next);
-  const Entry* find(int id) const;  // with the mutex
-  OwnedEntry take_back_promise();   // with the mutex
+  const Entry* find(int id) const;    // with the mutex
+  OwnedEntry take_back_promise();     // with the mutex
+  OwnedEntry forget_capture(int id);  // with the mutex
+  void warn_of_captures_in_vain(int id) const;
 
   const std::shared_ptr<Policy> policy_;
   const device::Stream own_;  // none if the session's threads share one
   const device::StreamRef stream_;
+  DefaultStreamOrder order_;
   const std::thread::id thread_ = std::this_thread::get_id();
 
   std::optional<Run> run_;

@@ -32,17 +32,22 @@ auto holding(Uses& uses, const void* address) {
 
 }  // namespace
 
-std::optional<Retainable::Retained> Arena::State::retain(const void* address) {
+std::optional<Retainable::Retained> Arena::State::retain(const void* address, const GivenBack& told) {
   const auto capturing = PoolScope::current();
   std::lock_guard lock(mutex);
+  const auto add = [&](const void* block) {
+    ByGraphs& graphs = retained[block];
+    ++graphs.graphs;
+    graphs.told.add(told);
+  };
   if (const auto found = holding(uses, address); found != uses.end()) {
-    ++retained[found->first].graphs;
+    add(found->first);
     return Retained{static_cast<char*>(found->first), found->second.bytes, true};
   }
   const auto found = holding(pool_uses, address);
   if (found == pool_uses.end()) return std::nullopt;
   const bool others = !capturing || capturing->state_ != found->second.pool;
-  if (others) ++retained[found->first].graphs;
+  if (others) add(found->first);
   return Retained{static_cast<char*>(found->first), found->second.block->bytes, others};
 }
 
@@ -55,6 +60,7 @@ bool Arena::State::give_up(void* address) {
     return true;
   }
   ++given_up;
+  kept->second.told.tell();
   const auto leave = [&](auto& use) {
     stats.in_use_bytes -= bytes_of(use);
     Meter::free(use.whom.meter, bytes_of(use));
@@ -64,7 +70,9 @@ bool Arena::State::give_up(void* address) {
     leave(found->second);
     account->graph_bytes += found->second.bytes;
   } else {
-    leave(pool_uses.at(address));  // which are counted with the pool
+    PoolUse& use = pool_uses.at(address);
+    leave(use);  // which are counted with the pool
+    use.pool->note_given_back();
   }
   return true;
 }

@@ -85,6 +85,7 @@ struct Arena::State : StreamListener, Retainable {
   struct ByGraphs {
     int graphs = 0;
     bool given_up = false;  // by its owner
+    ToldOf told;
   };
   std::unordered_map<const void*, ByGraphs> retained;
   size_t given_up = 0;                 // of these
@@ -99,7 +100,7 @@ struct Arena::State : StreamListener, Retainable {
   void shrink();
   void drain();
   void stream_is_gone(device::StreamRef stream) override;
-  std::optional<Retained> retain(const void* address) override;
+  std::optional<Retained> retain(const void* address, const GivenBack& told) override;
   void let_go(const void* block) noexcept override;
   std::vector<Holder> holders() const;
 

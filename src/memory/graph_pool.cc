@@ -102,6 +102,7 @@ GraphPool::State::Taken GraphPool::State::take(size_t bytes, device::StreamRef s
 }
 
 void GraphPool::State::put(Lane* lane, Block* block) {
+  note_given_back();
   std::lock_guard lock(mutex);
   if (lane->stream) lane->blocks.put(block);
 }
@@ -114,6 +115,9 @@ size_t GraphPool::held_bytes() const {
   std::lock_guard lock(state_->mutex);
   return state_->held_bytes;
 }
+
+void GraphPool::complete() { state_->complete = true; }
+bool GraphPool::is_given_back() const { return state_->given_back.load(std::memory_order_relaxed); }
 
 void GraphPool::keep(std::shared_ptr<void> thing) {
   std::lock_guard lock(state_->mutex);

@@ -17,6 +17,9 @@ class GraphPool {
   ~GraphPool();
   GraphPool(const GraphPool&) = delete;
   size_t held_bytes() const;
+  // The graph is captured. What is still in use was handed out: outputs that were allocated by the run.
+  void complete();
+  bool is_given_back() const;  // by whoever had it then; in any thread
   // Things that live as long as the pool, such as host memory that the graph's copies read.
   void keep(std::shared_ptr<void> thing);
 

@@ -1,5 +1,6 @@
 // The inside of a GraphPool, which arenas share.
 #pragma once
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -31,9 +32,14 @@ struct GraphPool::State {
   // a second attempt, unless this is the `last`.
   Taken take(size_t bytes, device::StreamRef stream, const std::shared_ptr<Account>& account, bool last);
   void put(Lane* lane, Block* block);
+  void note_given_back() {
+    if (complete) given_back = true;
+  }
 
   const std::shared_ptr<Source> source;
   const std::function<void(size_t)> grew;
+
+  std::atomic<bool> complete{false}, given_back{false};
 
   std::mutex mutex;                  // guards the rest
   std::shared_ptr<Account> account;  // which pays; known from the first allocation on

@@ -44,7 +44,7 @@ void Retention::note(const void* address) {
   const auto after = known_.upper_bound(at);
   if (after != known_.begin() && at < std::prev(after)->second.end) return;
   for (auto& memory : offered()) {
-    const auto found = memory->retain(at);
+    const auto found = memory->retain(at, given_back_);
     if (!found) continue;
     if (found->counts) bytes_ += found->bytes;
     known_.insert_or_assign(found->address, Known{found->address + found->bytes, found->counts ? memory : nullptr});

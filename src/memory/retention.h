@@ -1,11 +1,16 @@
 // What a captured graph reads and writes beside its own memory. Its owner may free it, and yet nobody else gets it.
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <map>
 #include <memory>
 #include <optional>
+#include <vector>
 
 namespace encore::memory {
+
+// Becomes true when an owner frees memory that a graph uses.
+using GivenBack = std::shared_ptr<std::atomic<bool>>;
 
 // Who hands out memory in blocks.
 class Retainable {
@@ -17,8 +22,8 @@ class Retainable {
   };
   virtual ~Retainable() = default;
   // The block in use that the address lies in, which if freed stays out of use until it has been let go of as often;
-  // none if there is no such block here.
-  virtual std::optional<Retained> retain(const void* address) = 0;
+  // none if there is no such block here. Its owner's free() is told.
+  virtual std::optional<Retained> retain(const void* address, const GivenBack& told) = 0;
   virtual void let_go(const void* block) noexcept = 0;
 };
 void offer(std::weak_ptr<Retainable> memory);
@@ -32,6 +37,8 @@ class Retention {
   // Retains what lies there, if anybody here handed it out. Any address, at any time; it costs little the second time.
   void note(const void* address);
   size_t bytes() const { return bytes_; }
+  // Whether an owner has freed some of it since: then whoever ran the graph has other memory by now. In any thread.
+  bool is_given_back() const { return given_back_->load(std::memory_order_relaxed); }
 
  private:
   struct Known {
@@ -40,6 +47,23 @@ class Retention {
   };
   std::map<const char*, Known> known_;  // by the block's address
   size_t bytes_ = 0;
+  const GivenBack given_back_ = std::make_shared<std::atomic<bool>>(false);
+};
+
+// Those to be told of a block.
+class ToldOf {
+ public:
+  void add(const GivenBack& told) {
+    std::erase_if(all_, [](const auto& each) { return each.expired(); });
+    all_.push_back(told);
+  }
+  void tell() const {
+    for (const auto& each : all_)
+      if (const auto told = each.lock()) told->store(true, std::memory_order_relaxed);
+  }
+
+ private:
+  std::vector<std::weak_ptr<std::atomic<bool>>> all_;
 };
 
 }  // namespace encore::memory

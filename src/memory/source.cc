@@ -86,12 +86,13 @@ void PoolSource::free(device::StreamRef stream, void* address) {
 
 namespace {
 
-// What an application does in its callbacks is no part of the capture or the run that led to them; it is done on the
-// source's device.
+// What an application does in its callbacks is no part of the capture or the run that led to them, and may be what a
+// capture forbids; it is done on the source's device.
 struct Elsewhere {
   explicit Elsewhere(int device) : current(device) {}
   ~Elsewhere() { here = before; }
   const device::Current current;
+  const device::RelaxedCapture relaxed;
   const Here before = std::exchange(here, {});
 };
 

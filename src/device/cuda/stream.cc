@@ -30,10 +30,10 @@ bool is_done(cudaError_t result, const char* call) {
   return true;
 }
 
-// The default stream is that of whichever device is current.
+// A default stream is that of whichever device is current.
 struct WhereItIs {
   explicit WhereItIs(StreamRef stream) {
-    if (of(stream) == cudaStreamLegacy) current.emplace(stream.device());
+    if (of(stream) == cudaStreamLegacy || of(stream) == cudaStreamPerThread) current.emplace(stream.device());
   }
   std::optional<Current> current;
 };

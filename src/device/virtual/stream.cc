@@ -6,6 +6,7 @@
 #include <thread>
 #include <unordered_map>
 
+#include "device/default_stream.h"
 #include "device/device.h"
 #include "device/error.h"
 #include "device/external_stream.h"
@@ -165,8 +166,12 @@ Stream::~Stream() {
   state->wake.notify_one();
 }
 
-StreamRef external_stream(void* native, int device, bool) {
+StreamRef external_stream(void* native, int device, bool to_capture) {
   check_device(device);
+  if (native == nullptr || native == default_stream(device).native()) {
+    require(!to_capture, "the default stream can't be captured; create a stream and give that one");
+    return default_stream(device);
+  }
   std::lock_guard lock(owned().mutex);
   const auto found = owned().streams.find(static_cast<StreamState*>(native));
   require(found != owned().streams.end(), native, " is no stream of the virtual GPU");

@@ -108,6 +108,14 @@ constexpr OptionRow kRows[] = {
     {"use_ep_level_unified_stream", true, "0", kFlag,
      "One stream for all of the session's runs and copies; its runs then come one after another.",
      [](std::string_view value, Options& o) { return take(flag(value), o.use_ep_level_unified_stream); }},
+    {"run_after_default_stream", false, "1", kFlag,
+     "Each run, a replay too, comes on the device after what the application has enqueued on its default stream, as "
+     "torch does: inputs that torch makes need no synchronisation. If not, the application sees to that.",
+     [](std::string_view value, Options& o) { return take(flag(value), o.default_stream.run_waits); }},
+    {"default_stream_after_run", false, "0", kFlag,
+     "The application's default stream goes on, on the device, after each run: outputs that torch reads there need no "
+     "synchronisation when runs are asynchronous.",
+     [](std::string_view value, Options& o) { return take(flag(value), o.default_stream.it_waits); }},
 
     // ---- memory
     {"gpu_mem_limit", true, kNoLimit, "a number of bytes, more than zero",

@@ -26,6 +26,7 @@ struct Options {
   void* user_compute_stream = nullptr;
   bool do_copy_in_default_stream = true;
   bool use_ep_level_unified_stream = false;
+  graph::DefaultStreamOrder::Settings default_stream;
 
   size_t gpu_mem_limit = SIZE_MAX;
   bool use_arena = true;

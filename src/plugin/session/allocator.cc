@@ -33,7 +33,10 @@ class Allocator : public OrtAllocator {
       return from(self).attempt([&](Allocator& mine) { return mine.allocate(bytes, {}); });
     };
     AllocOnStream = [](OrtAllocator* self, size_t bytes, OrtSyncStream* stream) noexcept {
-      return from(self).attempt([&](Allocator& mine) { return mine.allocate(bytes, SyncStream::work_of(stream)); });
+      return from(self).attempt([&](Allocator& mine) {
+        return SyncStream::is_nameless(stream) ? mine.allocate_for_run(bytes)
+                                               : mine.allocate(bytes, SyncStream::work_of(stream));
+      });
     };
     Reserve = [](OrtAllocator* self, size_t bytes) noexcept {
       return from(self).attempt([&](Allocator& mine) { return mine.reserve(bytes); });
@@ -58,6 +61,7 @@ class Allocator : public OrtAllocator {
  protected:
   using Stats = std::vector<std::pair<const char*, uint64_t>>;
   virtual void* allocate(size_t bytes, device::StreamRef stream) = 0;
+  virtual void* allocate_for_run(size_t bytes) = 0;  // which the calling thread is in
   virtual void* reserve(size_t bytes) = 0;
   virtual void free(void* address) noexcept = 0;
   virtual void shrink() = 0;
@@ -93,6 +97,7 @@ class DeviceAllocator final : public Allocator {
 
  private:
   void* allocate(size_t bytes, device::StreamRef stream) override { return arena_->allocate(bytes, stream); }
+  void* allocate_for_run(size_t bytes) override { return allocate(bytes, Ep::stream_of_run(*arena_)); }
   void* reserve(size_t bytes) override { return arena_->reserve(bytes); }
   // Inside of a run only the stream that it was made for has seen it. Afterwards it is the application's, which may
   // have handed it to another session.
@@ -125,6 +130,7 @@ class PinnedAllocator final : public Allocator {
     const device::Current current(device());
     return pool_->allocate(bytes);
   }
+  void* allocate_for_run(size_t bytes) override { return allocate(bytes, {}); }
   void* reserve(size_t bytes) override { return allocate(bytes, {}); }
   void free(void* address) noexcept override {
     const device::Current current(device());
@@ -207,17 +213,19 @@ void PinnedPool::free(void* address) noexcept {
     auto tails = memory::tails();  // copies may still be on their way
     const std::lock_guard lock(mutex_);
     const size_t bytes = sizes_.at(address);
-    if (const auto found = retained_.find(address); found != retained_.end())
+    if (const auto found = retained_.find(address); found != retained_.end()) {
       found->second.given_up = true;
-    else
+      found->second.told.tell();
+    } else {
       kept_.emplace(bytes, Kept{address, std::move(tails)});
+    }
     stats_.in_use_bytes -= bytes;
   } catch (const std::exception& error) {  // the block stays out of use
     std::fprintf(stderr, "encore: pinned memory at %p could not be freed: %s\n", address, error.what());
   }
 }
 
-std::optional<memory::Retainable::Retained> PinnedPool::retain(const void* address) {
+std::optional<memory::Retainable::Retained> PinnedPool::retain(const void* address, const memory::GivenBack& told) {
   const auto* const at = static_cast<const char*>(address);
   const std::lock_guard lock(mutex_);
   auto found = sizes_.find(const_cast<void*>(address));
@@ -227,7 +235,9 @@ std::optional<memory::Retainable::Retained> PinnedPool::retain(const void* addre
       return begin <= at && at < begin + block.second;
     });
   if (found == sizes_.end()) return std::nullopt;
-  ++retained_[found->first].graphs;
+  auto& graphs = retained_[found->first];
+  ++graphs.graphs;
+  graphs.told.add(told);
   return Retained{static_cast<char*>(found->first), found->second, true};
 }
 

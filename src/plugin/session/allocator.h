@@ -31,7 +31,7 @@ class PinnedPool : public memory::Retainable {
   void* allocate(size_t bytes);
   void free(void* address) noexcept;
   void shrink();
-  std::optional<Retained> retain(const void* address) override;
+  std::optional<Retained> retain(const void* address, const memory::GivenBack& told) override;
   void let_go(const void* block) noexcept override;
 
   struct Stats {
@@ -44,6 +44,7 @@ class PinnedPool : public memory::Retainable {
   struct ByGraphs {
     int graphs = 0;
     bool given_up = false;  // by its owner
+    memory::ToldOf told;
   };
   struct Kept {
     void* address;

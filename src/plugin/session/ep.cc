@@ -61,6 +61,7 @@ Ep::Ep(std::shared_ptr<Registration> registration, Options options, Log log, std
       arena_(arena ? std::move(arena)
                    : std::make_shared<memory::Arena>(options.device_id, memory_settings(options), "the session")),
       copies_(options.device_id, !options.do_copy_in_default_stream),
+      order_(options.device_id, options.default_stream),
       faults_(options.device_id, options.has_user_compute_stream || options.use_ep_level_unified_stream),
       shared_(shared_stream(options)) {
   if (options_.enable_cuda_graph && !host_has(kGraphCaptureApi))
@@ -72,6 +73,7 @@ Ep::Ep(std::shared_ptr<Registration> registration, Options options, Log log, std
                                   .warm_ups = options_.min_num_runs_before_cuda_graph_capture,
                                   .on_error = options_.graph_on_error,
                                   .warn = [this](const std::string& message) { log_.warning(message); },
+                                  .default_stream = options_.default_stream,
                                   .shared = shared_.get(),
                                   .memory = arena_->source()});
   // What is made now is no part of a capture that a run has left behind.

@@ -13,6 +13,7 @@
 #include "device/blas.h"
 #include "device/dnn.h"
 #include "fuse/attention.h"
+#include "graph/default_stream_order.h"
 #include "graph/session_graphs.h"
 #include "graph/shared_stream.h"
 #include "memory/arena.h"
@@ -69,6 +70,8 @@ class Ep : public OrtEp {
   void note_work(device::StreamRef stream);
   // Whether the calling thread is in a run of a session whose memory is in the arena.
   static bool thread_runs_in(const memory::Arena& arena);
+  // Where the calling thread's run works, if it is of a session whose memory is in the arena and its stream is known.
+  static device::StreamRef stream_of_run(const memory::Arena& arena);
   // Makes `later` wait for what the run that the calling thread is in, if any, has enqueued.
   static void order_after_run(device::StreamRef later);
   // A node failed in the calling thread's run: what it has captured so far is worth nothing.
@@ -86,6 +89,8 @@ class Ep : public OrtEp {
   // reported.
   void synchronize();
   void wait_for(device::StreamRef stream);  // one that the session uses
+  // As onnxruntime asks for it: after a replay; or for an application, which means its own work, too.
+  void synchronize_as_asked();
 
   // The session's live streams, for synchronize().
   void enlist(SyncStream* stream);
@@ -106,8 +111,10 @@ class Ep : public OrtEp {
   void forget_open_runs() const;
   bool asks_for_captures() const;
   bool is_captured(int id) const;
+  void replay(int id);
   void set_dynamic_option(const std::string& key, const std::string& value);
   device::StreamRef find_stream(void* handle, const OrtKernelContext* context);
+  device::StreamRef begin_work(void* handle, const OrtKernelContext* context);
   bool captures() const { return graphs_ && graphs_->enabled() && !cannot_capture_; }
 
   const std::shared_ptr<void> life_ = std::make_shared<char>();  // by which threads know whether the session lives
@@ -119,6 +126,7 @@ class Ep : public OrtEp {
   Signature signature_;
   std::shared_ptr<memory::Arena> arena_;
   HostCopies copies_;
+  graph::DefaultStreamOrder order_;
   std::mutex opening_;
   std::unique_ptr<device::Blas> blas_;
   std::unique_ptr<device::Dnn> dnn_;

@@ -88,7 +88,7 @@ void Ep::fill_callbacks() {
   }
   if (host_has(kSyncApi))
     Sync = [](OrtEp* self) noexcept -> OrtStatus* {
-      return guarded_on(from(self).device(), "Sync", [&] { from(self).synchronize(); });
+      return guarded_on(from(self).device(), "Sync", [&] { from(self).synchronize_as_asked(); });
     };
   if (host_has(kDefaultMemoryDeviceApi))
     GetDefaultMemoryDevice = [](const OrtEp* self, const OrtMemoryDevice** memory) noexcept -> OrtStatus* {
@@ -102,10 +102,7 @@ void Ep::fill_callbacks() {
   IsGraphCaptured = [](const OrtEp* self, int id) noexcept { return from(self).is_captured(id); };
   ReplayGraph = [](OrtEp* self, int id) noexcept -> OrtStatus* {
     Ep& ep = from(self);
-    return guarded_on(ep.device(), "ReplayGraph", [&] {
-      ep.graphs_->replay(id);
-      if (ort().minor < int(kSyncAfterReplayHost)) ep.synchronize();
-    });
+    return guarded_on(ep.device(), "ReplayGraph", [&] { ep.replay(id); });
   };
   // Shapes are computed on the CPU; what they are needed for is on the device.
   GetGraphCaptureNodeAssignmentPolicy = [](const OrtEp*) noexcept {

@@ -3,6 +3,7 @@
 #include <span>
 #include <utility>
 
+#include "device/default_stream.h"
 #include "device/device.h"
 #include "memory/streams.h"
 #include "plugin/host/fence.h"
@@ -29,8 +30,9 @@ struct Run {
 struct Runs {
   std::vector<Run> kept;  // the first `depth` are under way; the others keep their memory
   size_t depth = 0;
-  const Ep* repeat = nullptr;  // the session whose last run has to be repeated, since its capture came to nothing
-  const Ep* ending = nullptr;  // the session whose run is over but for onnxruntime's question whether it was captured
+  const Ep* repeat = nullptr;    // the session whose last run has to be repeated, since its capture came to nothing
+  const Ep* ending = nullptr;    // the session whose run is over but for onnxruntime's question whether it was captured
+  const Ep* replayed = nullptr;  // the session that has launched a graph, for which onnxruntime may ask to wait
 
   Run* innermost() {
     while (depth && kept[depth - 1].life.expired()) --depth;
@@ -50,6 +52,15 @@ bool Ep::thread_runs_in(const memory::Arena& arena) {
   return run && run->ep->arena_.get() == &arena;
 }
 
+device::StreamRef Ep::stream_of_run(const memory::Arena& arena) {
+  if (!thread_runs_in(arena)) return {};
+  Ep& ep = *runs.innermost()->ep;
+  if (ep.graphs_) return ep.graphs_->stream();
+  if (ep.shared_) return ep.shared_->ref();
+  const std::lock_guard lock(ep.streams_mutex_);
+  return ep.streams_.size() == 1 ? (*ep.streams_.begin())->ref() : device::StreamRef();
+}
+
 bool Ep::nodes_have_run() const {
   const Run* const run = runs.of(this);
   return run && !run->streams.empty();
@@ -63,6 +74,7 @@ Ep* Ep::capturing_here() {
 // Asked at the end of a run; if so, the question below follows. After a capture that came to nothing onnxruntime has to
 // be told once more that capture is on: then it repeats the run, which is eager this time.
 bool Ep::asks_for_captures() const {
+  runs.replayed = nullptr;
   const bool asks = (captures() && graphs_->captures_latest()) || runs.repeat == this;
   if (asks) runs.ending = this;
   return asks;
@@ -81,6 +93,7 @@ void Ep::forget_runs() {
   forget_open_runs();
   if (runs.repeat == this) runs.repeat = nullptr;
   if (runs.ending == this) runs.ending = nullptr;
+  if (runs.replayed == this) runs.replayed = nullptr;
 }
 
 void Ep::forget_open_runs() const {
@@ -145,13 +158,20 @@ device::StreamRef Ep::compute_stream(void* handle, const OrtKernelContext* conte
   Run* const run = runs.of(this);
   if (!run) {
     has_stray_work_ = true;
-    return find_stream(handle, context);
+    return begin_work(handle, context);
   }
   if (run->captured) graphs_->check_run();
   const auto seen = std::ranges::find(run->streams, handle, &Run::Known::handle);
   if (seen != run->streams.end()) return seen->stream;
-  const device::StreamRef stream = run->streams.emplace_back(handle, find_stream(handle, context)).stream;
+  const device::StreamRef stream = run->streams.emplace_back(handle, begin_work(handle, context)).stream;
   faults_.enter(stream);
+  return stream;
+}
+
+// With graphs a run begins by itself on the stream of its thread.
+device::StreamRef Ep::begin_work(void* handle, const OrtKernelContext* context) {
+  const device::StreamRef stream = find_stream(handle, context);
+  if (!graphs_ || stream != graphs_->stream()) order_.before_run(stream);
   return stream;
 }
 
@@ -209,15 +229,28 @@ void Ep::end_run(bool synchronous) {
     runs.repeat = this;
     return;
   }
-  if (!graphs_ && shared_) shared_->end_run();
+  const auto is_the_threads = [&](device::StreamRef stream) { return graphs_ && stream == graphs_->stream(); };
+  for (const auto& known : used)
+    if (!is_the_threads(known.stream)) order_.after_run(known.stream);
+  if (!graphs_ && run && shared_) shared_->end_run();  // a failed copy may have ended it before
   // The streams' Flush, which follows, waits too; but nobody hears what it finds.
   if (!synchronous) return;
   // Of a run that is spread over threads this one doesn't know the streams.
   if (graphs_ || has_stray_work_ || !run) synchronize();
-  const auto is_waited_for = [&](device::StreamRef stream) { return graphs_ && stream == graphs_->stream(); };
   for (const auto& known : used)
-    if (!is_waited_for(known.stream)) wait_for(known.stream);
+    if (!is_the_threads(known.stream)) wait_for(known.stream);
   for (const auto& known : used) faults_.check(known.stream);
+}
+
+void Ep::replay(int id) {
+  graphs_->replay(id);
+  runs.replayed = this;
+  if (ort().minor < int(kSyncAfterReplayHost)) synchronize();
+}
+
+void Ep::synchronize_as_asked() {
+  if (std::exchange(runs.replayed, nullptr) != this) device::synchronize_default_streams(device());
+  synchronize();
 }
 
 void Ep::wait_for(device::StreamRef stream) {

@@ -112,12 +112,14 @@ SyncStream::~SyncStream() {
 }
 
 SyncStream* SyncStream::from(const OrtSyncStream* stream) {
-  // Up to onnxruntime 1.28 a run's first block comes with a stream that has neither handle nor implementation, and
-  // asking for the latter reads what isn't there.
-  if (!stream || !ort().api->SyncStream_GetHandle(const_cast<OrtSyncStream*>(stream))) return nullptr;
+  if (!stream || is_nameless(stream)) return nullptr;  // asking for the implementation reads what isn't there
   const OrtSyncStreamImpl* const impl = ort().ep->SyncStream_GetImpl(stream);
   if (!impl || impl->Release != &release_stream) return nullptr;  // another provider's
   return static_cast<SyncStream*>(const_cast<OrtSyncStreamImpl*>(impl));
+}
+
+bool SyncStream::is_nameless(const OrtSyncStream* stream) {
+  return stream && !ort().api->SyncStream_GetHandle(const_cast<OrtSyncStream*>(stream));
 }
 
 device::StreamRef SyncStream::work_of(const OrtSyncStream* stream) {

@@ -23,6 +23,8 @@ class SyncStream : public OrtSyncStreamImpl {
 
   // Null if the stream is null or not Encore's.
   static SyncStream* from(const OrtSyncStream* stream);
+  // Up to onnxruntime 1.28 a run's first block comes with a stream that has neither handle nor implementation.
+  static bool is_nameless(const OrtSyncStream* stream);
   // Where work on the stream goes, from the calling thread; none if the stream is null or not Encore's.
   static device::StreamRef work_of(const OrtSyncStream* stream);
   // The stream that an application made here and that has this handle; null if there is none.

@@ -113,6 +113,7 @@ class Transfer : public OrtDataTransferImpl {
       if (Ep* const ep = Ep::capturing_here()) capture_too(*ep, what, source, address, target);
       Copies& copies = registration_->copies(device);
       if (!host_has(kSyncApi)) wait_for_everything(copies.stream);
+      copies.order.before_run(copies.stream);
       Ep::order_after_run(copies.stream);  // up to onnxruntime 1.30 a Loop's copies name no stream
       if (std::find(waits.begin(), waits.end(), copies.stream.ref()) == waits.end()) waits.push_back(copies.stream);
       copy(copies.stream, copies.host, address, target, what.data, source, bytes);
@@ -200,7 +201,7 @@ class Transfer : public OrtDataTransferImpl {
 
 }  // namespace
 
-Copies::Copies(int device) : stream(device), host(device, false) { memory::enlist(stream); }
+Copies::Copies(int device) : stream(device), host(device, false), order(device, {}) { memory::enlist(stream); }
 Copies::~Copies() { memory::delist(stream); }
 
 OrtDataTransferImpl* make_data_transfer(std::shared_ptr<Registration> registration) {

@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "device/stream.h"
+#include "graph/default_stream_order.h"
 #include "plugin/host/api_version.h"
 #include "plugin/session/host_copies.h"
 
@@ -17,6 +18,7 @@ struct Copies {
   ~Copies();
   device::Stream stream;
   HostCopies host;
+  graph::DefaultStreamOrder order;
 };
 
 OrtDataTransferImpl* make_data_transfer(std::shared_ptr<Registration> registration);

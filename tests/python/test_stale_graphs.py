@@ -1,0 +1,123 @@
+"""Graphs whose inputs or outputs have been freed since: a program that binds anew for each request gets its answers."""
+
+import gc
+
+import encore_session
+import numpy as np
+import onnxruntime_ep_encore
+import pytest
+from encore_session import Bound, make_session, needs_graphs
+from onnx import helper, numpy_helper
+
+pytestmark = pytest.mark.core
+
+FLOAT = np.float32
+W = np.arange(12, dtype=FLOAT).reshape(4, 3)
+REQUESTS = 6
+
+
+@pytest.fixture
+def session(encore, make_model):
+    """y = x + w."""
+    node = helper.make_node("Add", ["x", "w"], ["y"], "add")
+    model = make_model([node], {"x": ["n", 3]}, {"y": ["n", 3]}, [numpy_helper.from_array(W, "w")])
+    return make_session(model, enable_cuda_graph=1)
+
+
+def some(seed):
+    return np.random.default_rng(seed).standard_normal(W.shape).astype(FLOAT)
+
+
+def states(session):
+    return {report["id"]: report["state"] for report in onnxruntime_ep_encore.graph_report(session)}
+
+
+def fresh_values(session, x):
+    return Bound(session, {"x": x}, {"y": (x.shape, FLOAT)}).run()["y"]
+
+
+def output_of_onnxruntime(session, x):
+    binding = encore_session.bind_unallocated(session, encore_session.on_device(x))
+    session.run_with_iobinding(binding)
+    return binding.get_outputs()[0].numpy()
+
+
+@needs_graphs
+@pytest.mark.parametrize("answer", [fresh_values, output_of_onnxruntime])
+def test_a_binding_for_each_request(session, answer):
+    strangers = []
+    for seed in range(REQUESTS):
+        x = some(seed)
+        np.testing.assert_array_equal(answer(session, x), x + W)
+        gc.collect()
+        strangers += [encore_session.on_device(np.full_like(W, 7)) for _ in range(4)]
+    assert all((value.numpy() == 7).all() for value in strangers), "a replay wrote there"
+
+
+@needs_graphs
+def test_an_input_of_the_host_is_bound_again(session):
+    y = encore_session.empty_on_device(W.shape)
+    binding = session.io_binding()
+    binding.bind_ortvalue_output("y", y)
+    for seed in range(REQUESTS):
+        x = some(seed)
+        binding.bind_cpu_input("x", x)
+        session.run_with_iobinding(binding)
+        np.testing.assert_array_equal(y.numpy(), x + W)
+
+
+@needs_graphs
+def test_shapes_may_change_with_the_bindings(session):
+    for n in (4, 1, 4):  # w is of four rows; one row is broadcast
+        x = some(n)[:n]
+        run = Bound(session, {"x": x}, {"y": (W.shape, FLOAT)})
+        np.testing.assert_array_equal(run.run()["y"], x + W)
+        del run
+        gc.collect()
+
+
+@needs_graphs
+def test_a_stale_graph_is_told_and_captured_again(session):
+    run = Bound(session, {"x": W}, {"y": (W.shape, FLOAT)})
+    run.run()
+    assert states(session) == {0: "ready"}
+    del run
+    gc.collect()
+    assert states(session) == {0: "stale"}
+    run = Bound(session, {"x": W}, {"y": (W.shape, FLOAT)})
+    for seed in range(3):
+        np.testing.assert_array_equal(run.run({"x": some(seed)})["y"], some(seed) + W)
+    (report,) = onnxruntime_ep_encore.graph_report(session)
+    assert (report["state"], report["replays"]) == ("ready", 2)
+
+
+@needs_graphs
+def test_what_lives_on_is_replayed(session):
+    """A binding whose output onnxruntime allocates, and values that outlive their bindings."""
+    x = encore_session.on_device(W)
+    binding = encore_session.bind_unallocated(session, x)
+    for seed in range(4):
+        x.update_inplace(some(seed))
+        session.run_with_iobinding(binding)
+        np.testing.assert_array_equal(binding.get_outputs()[0].numpy(), some(seed) + W)
+    assert onnxruntime_ep_encore.graph_report(session)[0]["replays"] == 3
+
+    y = encore_session.empty_on_device(W.shape)
+    for seed in range(4):
+        x.update_inplace(some(seed))
+        binding = session.io_binding()
+        binding.bind_ortvalue_input("x", x)
+        binding.bind_ortvalue_output("y", y)
+        session.run_with_iobinding(binding, encore_session.run_options(1))
+        np.testing.assert_array_equal(y.numpy(), some(seed) + W)
+    assert onnxruntime_ep_encore.graph_report(session)[1]["replays"] == 3
+
+
+@needs_graphs
+def test_captures_in_vain_are_told_once(session, capfd):
+    for seed in range(2 * REQUESTS):
+        fresh_values(session, some(seed))
+        gc.collect()
+    said = capfd.readouterr().err
+    assert said.count("graph id 0 is captured anew at each run") == 1, said
+    assert "update_inplace" in said
