@@ -15,6 +15,8 @@ import re
 import tempfile
 from pathlib import Path
 
+from .bindings import session_class
+
 __version__ = "0.1.0"
 __all__ = [
     "captures_held_back",
@@ -120,7 +122,9 @@ def session(model, *, session_options=None, device_id: int = 0, ort=None, **opti
         raise ValueError("the session options have a provider already, of another session perhaps: make new ones")
     session_options.add_provider_for_devices([offered[device_id]], {key: _text(options[key]) for key in options})
     try:
-        made = ort.InferenceSession(model, session_options, enable_fallback=0)
+        graphs = _text(options.get("enable_cuda_graph", 0)) == "1"
+        make = session_class(ort, graph_report) if graphs else ort.InferenceSession
+        made = make(model, session_options, enable_fallback=0)
     except Exception as error:  # a RuntimeError up to 1.31, then onnxruntime's InvalidArgument
         where = r"(?:Error creating execution provider:|::CreateProvider\(.*?\))"
         refused = re.search(where + r" \[ONNXRuntimeError\] : \d+ : \w+ : (.*)", str(error))

@@ -97,8 +97,9 @@ void Program::load(Action& action, size_t input, const Tensor& constant, ops::Pr
   if (!place.constant) {
     Tensor& kept = place.constant.emplace(constant);
     kept.where = Where::device;
-    kept.data = loader.keep(constant.bytes());
-    if (constant.bytes()) device::copy(loader.stream(), kept.data, constant.data, constant.bytes());
+    const bool is_models =
+        std::ranges::none_of(plan_.constants, [&](const auto& own) { return &own->view == &constant; });
+    kept.data = loader.keep_constant(constant, is_models);
   }
   int readers = 0;
   for (const Action& other : actions_) readers += int(std::count(other.inputs.begin(), other.inputs.end(), value));

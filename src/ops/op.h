@@ -97,7 +97,9 @@ class Prepack {
   virtual StreamRef stream() = 0;
   virtual device::Dnn& dnn() = 0;
   virtual void* keep(size_t bytes) = 0;  // device memory that lives as long as the op
-  virtual void let_go(void* kept) = 0;   // what keep() gave is needed no more
+  // The same, with what the constant holds. If that is the model's own memory, others that keep it have it in common.
+  virtual void* keep_constant(const Tensor& constant, bool is_models) = 0;
+  virtual void let_go(void* kept) = 0;  // what these gave is needed no more
   // For FaultRef, of whoever is to be named in the error.
   virtual int fault_number(const std::string& who) = 0;
 };

@@ -3,12 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <memory>
 #include <thread>
 #include <vector>
 
+#include "device/trace.h"
 #include "graph/session_graphs.h"
 #include "model.h"
 
@@ -45,6 +47,21 @@ void run_in_turn(SharedStream& shared, SessionGraphs& graphs, memory::Arena& are
   const auto turn = shared.turn();
   models.clear();
 }
+
+#ifdef ENCORE_VIRTUAL
+TEST(SharedStream, marks_turns_only_for_other_threads) {
+  const SharedStream shared(0);
+  const auto marks = [&] {
+    device::start_trace();
+    for (int i = 0; i < 3; ++i) shared.turn();
+    shared.ref().synchronize();
+    return std::ranges::count(device::stop_trace(), device::Traced::record, &device::TraceEntry::what);
+  };
+  EXPECT_EQ(marks(), 0);
+  std::thread([&] { shared.turn(); }).join();
+  EXPECT_EQ(marks(), 3);
+}
+#endif
 
 TEST(SharedStream, threads_of_a_session_take_turns) {
   memory::Arena arena(0, {}, "test");

@@ -134,6 +134,17 @@ TEST(External, is_the_only_source) {
   third.free(thirds);
 }
 
+TEST(External, may_do_what_a_capture_forbids) {
+  const External external{[](size_t bytes) { return device::allocate(0, bytes); },
+                          [](void* address) { device::free(0, address); }};
+  const EnlistedStream stream;
+  Arena arena(0, {.external = external}, "test");
+  device::begin_capture(stream, device::CaptureMode::thread_local_);
+  arena.free(arena.reserve(1024));
+  EXPECT_EQ(stream->capture_status(), device::CaptureStatus::active);
+  device::abandon_capture(stream);
+}
+
 TEST(External, without_an_arena_frees_what_is_idle) {
   App<0> app;
   EnlistedStream stream;

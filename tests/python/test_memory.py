@@ -10,6 +10,7 @@ import pytest
 from encore_session import EAGER, ORT_VERSION, Bound, make_session, needs_graphs, only_if
 from onnx import helper, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state as capi
+from test_default_stream import an_application
 
 pytestmark = pytest.mark.core
 
@@ -247,6 +248,21 @@ def test_initializers_are_reserved(encore, chain):
 
 
 # ---- host memory
+
+
+@only_if(encore_session.on_virtual_gpu())  # whose default stream keeps runs waiting
+@pytest.mark.parametrize("options", [{}, {"use_ep_level_unified_stream": 1}], ids=["own streams", "unified"])
+def test_runs_in_flight_use_the_same_blocks(encore, chain, options):
+    session = make_session(chain[0], arena_extend_strategy="kSameAsRequested", **options)
+    run, application = bound(session), an_application()
+    for _ in range(3):
+        run.run()
+    held = arena(session)["held_bytes"]
+    application.be_busy()
+    for _ in range(20):
+        session.run_with_iobinding(run.binding, encore_session.run_options(disable_synchronize_execution_providers=1))
+    assert arena(session)["held_bytes"] == held
+    run.binding.synchronize_outputs()
 
 
 def test_pageable_memory_goes_through_pinned_buffers(encore, chain):

@@ -6,7 +6,7 @@ import encore_session
 import numpy as np
 import onnxruntime_ep_encore
 import pytest
-from encore_session import Bound, make_session, needs_graphs
+from encore_session import Bound, make_session, needs_graphs, only_if
 from onnx import helper, numpy_helper
 
 pytestmark = pytest.mark.core
@@ -17,10 +17,14 @@ REQUESTS = 6
 
 
 @pytest.fixture
-def session(encore, make_model):
+def model(make_model):
     """y = x + w."""
     node = helper.make_node("Add", ["x", "w"], ["y"], "add")
-    model = make_model([node], {"x": ["n", 3]}, {"y": ["n", 3]}, [numpy_helper.from_array(W, "w")])
+    return make_model([node], {"x": ["n", 3]}, {"y": ["n", 3]}, [numpy_helper.from_array(W, "w")])
+
+
+@pytest.fixture
+def session(encore, model):
     return make_session(model, enable_cuda_graph=1)
 
 
@@ -121,3 +125,58 @@ def test_captures_in_vain_are_told_once(session, capfd):
     said = capfd.readouterr().err
     assert said.count("graph id 0 is captured anew at each run") == 1, said
     assert "update_inplace" in said
+
+
+# ---- sessions of encore.session, which know what is bound
+
+
+@pytest.fixture
+def watched(encore, model):
+    return onnxruntime_ep_encore.session(model.SerializeToString(), enable_cuda_graph=True)
+
+
+@needs_graphs
+def test_other_buffers_are_refused_while_the_old_ones_live(watched):
+    first, second = (Bound(watched, {"x": W}, {"y": (W.shape, FLOAT)}) for _ in range(2))
+    np.testing.assert_array_equal(first.run()["y"], 2 * W)
+    with pytest.raises(ValueError, match=r"graph 0 was captured with another buffer for 'x', 'y', which is still in"):
+        second.run()
+    np.testing.assert_array_equal(second.run(graph_id=1)["y"], 2 * W)
+    np.testing.assert_array_equal(second.run(graph_id=encore_session.EAGER)["y"], 2 * W)
+    for seed in range(3):
+        np.testing.assert_array_equal(first.run({"x": some(seed)})["y"], some(seed) + W)
+    first.binding.bind_ortvalue_input("x", encore_session.on_device(-W))
+    with pytest.raises(ValueError, match="another buffer for 'x'"):
+        first.run()
+    first.binding.bind_ortvalue_input("x", first.inputs["x"])
+    np.testing.assert_array_equal(first.run({"x": W})["y"], 2 * W)
+
+
+@only_if(encore_session.ORT_VERSION >= (1, 30))  # before, its Python is not asked to bind such outputs
+def test_an_output_of_another_binding_is_refused_rather_than_left_empty(watched):
+    x, results = encore_session.on_device(W), []
+    for binding in (encore_session.bind_unallocated(watched, x) for _ in range(2)):
+        if results:
+            with pytest.raises(ValueError, match="another buffer for 'y'"):
+                watched.run_with_iobinding(binding)
+        else:
+            watched.run_with_iobinding(binding)
+            results += binding.get_outputs()
+    np.testing.assert_array_equal(results[0].numpy(), 2 * W)
+
+
+@needs_graphs
+def test_freed_buffers_are_no_reason_to_refuse(watched):
+    for seed in range(REQUESTS):
+        np.testing.assert_array_equal(fresh_values(watched, some(seed)), some(seed) + W)
+        gc.collect()
+
+
+@only_if(encore_session.ORT_VERSION >= (1, 30))  # release_captured_graph
+def test_a_released_graph_may_have_other_buffers(watched):
+    first, second = (Bound(watched, {"x": W}, {"y": (W.shape, FLOAT)}) for _ in range(2))
+    first.run()
+    watched.release_captured_graph(0)
+    np.testing.assert_array_equal(second.run({"x": some(1)})["y"], some(1) + W)
+    with pytest.raises(ValueError, match="another buffer"):
+        first.run()

@@ -11,7 +11,7 @@ namespace {
 struct FusedNode : OrtNodeComputeInfo {
   Node node;
   fuse::Program program;
-  std::vector<void*> kept;
+  Kept kept;
 
   FusedNode(Ep& ep, const GraphNodeInfo& info, fuse::Plan plan)
       : OrtNodeComputeInfo{}, node(ep, info, std::vector<bool>(size_t(info.input_count()))), program(std::move(plan)) {
@@ -30,11 +30,8 @@ struct FusedNode : OrtNodeComputeInfo {
     };
     ReleaseState = [](OrtNodeComputeInfo*, void*) noexcept {};
   }
-  ~FusedNode() {
-    for (void* block : kept) node.ep.arena().free(block);
-  }
-  void load() {
-    KernelPrepack loader(node.ep, kept);
+  void load(Constants& constants) {
+    KernelPrepack loader(node.ep, kept, &constants);
     program.prepare(loader);
     loader.finish();
   }
@@ -42,6 +39,7 @@ struct FusedNode : OrtNodeComputeInfo {
 
 void compile(Ep& ep, const OrtGraph* const* graphs, const OrtNode* const* fused, size_t count,
              OrtNodeComputeInfo** infos) {
+  Constants constants;  // which nodes that became one with others read, too
   for (size_t i = 0; i < count; ++i) {
     const GraphNodeInfo info(fused[i]);
     FusedGraph graph(graphs[i], ep.settings());
@@ -49,7 +47,7 @@ void compile(Ep& ep, const OrtGraph* const* graphs, const OrtNode* const* fused,
         std::make_unique<FusedNode>(ep, info,
                                     ep.whole() ? graph.plan_of_whole(info, *ep.whole(), ep.options().prefer_nhwc)
                                                : graph.plan(info, ep.attentions()));
-    made->load();
+    made->load(constants);
     infos[i] = made.release();
   }
 }

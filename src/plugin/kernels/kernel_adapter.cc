@@ -18,7 +18,7 @@ std::vector<bool> constants_of(const KernelNodeInfo& info) {
 struct Kernel : OrtKernelImpl {
   Node node;
   std::unique_ptr<ops::Op> op;
-  std::vector<void*> kept;
+  Kept kept;
 
   Kernel(Ep& ep, const ops::OpRow& row, const KernelNodeInfo& info)
       : OrtKernelImpl{}, node(ep, info, constants_of(info)) {
@@ -55,9 +55,6 @@ struct Kernel : OrtKernelImpl {
       auto* const kernel = static_cast<Kernel*>(self);
       delete_on(kernel->node.ep.device(), kernel);
     };
-  }
-  ~Kernel() {
-    for (void* block : kept) node.ep.arena().free(block);
   }
   void prepare() {
     const device::Current current(node.ep.device());

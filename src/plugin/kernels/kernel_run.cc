@@ -1,5 +1,8 @@
 #include "plugin/kernels/kernel_run.h"
 
+#include <algorithm>
+
+#include "device/memory.h"
 #include "memory/pool_scope.h"
 #include "plugin/host/memory_kind.h"
 #include "plugin/session/allocator.h"
@@ -82,13 +85,24 @@ ops::StreamRef KernelPrepack::stream() {
 }
 
 void* KernelPrepack::keep(size_t bytes) {
-  return bytes ? kept_.emplace_back(ep_.arena().allocate(bytes, {})) : nullptr;
+  if (bytes == 0) return nullptr;
+  void* const block = ep_.arena().allocate(bytes, {});
+  return kept_.emplace_back(block, [&arena = ep_.arena()](void* block) { arena.free(block); }).get();
+}
+
+void* KernelPrepack::keep_constant(const Tensor& constant, bool is_models) {
+  std::weak_ptr<void> alone;
+  std::weak_ptr<void>& known = constants_ && is_models ? (*constants_)[{constant.data, constant.bytes()}] : alone;
+  if (auto block = known.lock()) return kept_.emplace_back(std::move(block)).get();
+  if (!keep(constant.bytes())) return nullptr;
+  known = kept_.back();
+  device::copy(stream(), kept_.back().get(), constant.data, constant.bytes());
+  return kept_.back().get();
 }
 
 void KernelPrepack::let_go(void* kept) {
   finish();
-  std::erase(kept_, kept);
-  ep_.arena().free(kept);
+  kept_.erase(std::ranges::find(kept_, kept, &std::shared_ptr<void>::get));
 }
 
 }  // namespace encore::plugin

@@ -1,6 +1,8 @@
 // What kernels and fused nodes see of a run, and of what is prepared before the first.
 #pragma once
 #include <array>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -62,13 +64,19 @@ class KernelRun final : public ops::Context {
   std::vector<void*> more_scratch_;
 };
 
-// Memory and a stream for what ops keep of constants, as long as the kernel lives.
+// What ops keep, on the device, as long as the kernel lives; constants perhaps with others.
+using Kept = std::vector<std::shared_ptr<void>>;
+// Constants on the device by where they are on the host, while that lives.
+using Constants = std::map<std::pair<const void*, size_t>, std::weak_ptr<void>>;
+
+// Memory and a stream for what ops keep of constants.
 class KernelPrepack final : public ops::Prepack {
  public:
-  KernelPrepack(Ep& ep, std::vector<void*>& kept) : ep_(ep), kept_(kept) {}
+  KernelPrepack(Ep& ep, Kept& kept, Constants* constants = nullptr) : ep_(ep), kept_(kept), constants_(constants) {}
   ops::StreamRef stream() override;
   device::Dnn& dnn() override { return ep_.dnn(); }
   void* keep(size_t bytes) override;
+  void* keep_constant(const ops::Tensor& constant, bool is_models) override;
   void let_go(void* kept) override;
   int fault_number(const std::string& who) override { return ep_.faults().number(who); }
   void finish() const {
@@ -77,7 +85,8 @@ class KernelPrepack final : public ops::Prepack {
 
  private:
   Ep& ep_;
-  std::vector<void*>& kept_;
+  Kept& kept_;
+  Constants* const constants_;  // null: nobody shares them
   device::Stream stream_;
 };
 

@@ -1,0 +1,116 @@
+"""Sessions that know which buffers are bound, and refuse others where a captured graph would use the old ones."""
+
+import threading
+from functools import cache
+
+_GRAPH_ID = "gpu_graph_id"
+
+
+@cache
+def session_class(ort, graph_report):
+    """An InferenceSession that refuses what `graph_report(session)` tells would replay with other buffers."""
+
+    class Binding(ort.IOBinding):
+        def __init__(self, session):
+            super().__init__(session)
+            self._bound = {}
+            self._known = {}  # runs whose buffers are those of the graph, by thread and run options
+
+        def _note(self, name, what):
+            self._bound[name] = what
+            self._known.clear()
+
+        def bind_cpu_input(self, name, arr_on_cpu):
+            super().bind_cpu_input(name, arr_on_cpu)
+            self._note(name, object())  # a copy on the device that nobody else has
+
+        def bind_input(self, name, device_type, device_id, element_type, shape, buffer_ptr):
+            super().bind_input(name, device_type, device_id, element_type, shape, buffer_ptr)
+            self._note(name, buffer_ptr)
+
+        def bind_ortvalue_input(self, name, ortvalue):
+            super().bind_ortvalue_input(name, ortvalue)
+            self._note(name, _address(ortvalue))
+
+        def bind_output(self, name, device_type="cpu", device_id=0, element_type=None, shape=None, buffer_ptr=None):
+            super().bind_output(name, device_type, device_id, element_type, shape, buffer_ptr)
+            if buffer_ptr or device_type != "cpu":
+                self._note(name, buffer_ptr or object())
+
+        def bind_ortvalue_output(self, name, ortvalue):
+            super().bind_ortvalue_output(name, ortvalue)
+            self._note(name, _address(ortvalue))
+
+        def clear_binding_inputs(self):
+            super().clear_binding_inputs()
+            self._known.clear()
+
+        def clear_binding_outputs(self):
+            super().clear_binding_outputs()
+            self._known.clear()
+
+    class Session(ort.InferenceSession):
+        """An onnxruntime.InferenceSession, but for the check of what is bound."""
+
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            self._captured = {}  # what is bound, by thread and graph id
+            self._epoch = 0  # counts the changes of that
+
+        def io_binding(self):
+            return Binding(self)
+
+        def run_with_iobinding(self, iobinding, run_options=None):
+            known = getattr(iobinding, "_known", None)
+            if known is not None:
+                thread = threading.get_ident()
+                seen = known.get((thread, id(run_options)))  # which are kept with it, so that the number stays theirs
+                if seen is None or seen[0] != self._epoch:
+                    self._check(iobinding, run_options, thread)
+            super().run_with_iobinding(iobinding, run_options)
+
+        def release_captured_graph(self, graph_annotation_id):
+            self._epoch += 1
+            super().release_captured_graph(graph_annotation_id)
+
+        def _check(self, binding, run_options, thread):
+            graph_id = _graph_id(run_options)
+            if graph_id >= 0:
+                before = self._captured.get((thread, graph_id))
+                if before is not None and before != binding._bound and self._is_ready(graph_id):
+                    raise ValueError(_refusal(before, binding._bound, graph_id))
+                if before is None or before != binding._bound:
+                    self._captured[thread, graph_id] = dict(binding._bound)
+                    self._epoch += 1
+            binding._known[thread, id(run_options)] = (self._epoch, run_options)
+
+        def _is_ready(self, graph_id):
+            return any(report["id"] == graph_id and report["state"] == "ready" for report in graph_report(self))
+
+    return Session
+
+
+def _address(ortvalue):
+    try:
+        return ortvalue.data_ptr()
+    except Exception:  # noqa: BLE001  a sequence, or no tensor at all
+        return object()
+
+
+def _graph_id(run_options):
+    if run_options is None:
+        return 0
+    try:
+        return int(run_options.get_run_config_entry(_GRAPH_ID))
+    except (RuntimeError, ValueError):
+        return 0
+
+
+def _refusal(before, now, graph_id):
+    changed = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+    named = ", ".join(f"'{name}'" for name in changed)
+    return (
+        f"graph {graph_id} was captured with another buffer for {named}, which is still in use, and a replay would use "
+        "that: write into the buffer that was bound then (update_inplace), give this one a gpu_graph_id of its own, or "
+        f"release the graph first (session.release_captured_graph({graph_id}))"
+    )
