@@ -121,9 +121,12 @@ class ConvBase : public Op {
     return context.dnn().available();
   }
 
-  // `rest` is what follows beside the bias. False if cuDNN has no engine for it, or a product turns out faster.
-  bool run_dnn(Context& context, const ConvProblem& problem, bool transposed, const Shape& x, const Shape& w,
-               const Shape& y, const ConvData& data, const Epilogue& rest) const {
+  // With an activation that cuDNN is not asked for, another kernel passes over y anyway.
+  static bool is_whole(const Activation& activation) {
+    return activation.kind == Activation::Kind::none || activation.kind == Activation::Kind::relu;
+  }
+  static device::Convolution for_dnn(const ConvProblem& problem, bool transposed, const Shape& x, const Shape& w,
+                                     const Shape& y, bool has_bias, bool has_residual, const Activation& activation) {
     const auto list = [](const Shape& shape) { return std::vector<int64_t>(shape.dims().begin(), shape.dims().end()); };
     const auto spatial = [&](const int(&values)[kSpatial]) {
       return std::vector<int64_t>(values + kSpatial - (x.rank() - 2), values + kSpatial);
@@ -141,12 +144,19 @@ class ConvBase : public Op {
     convolution.dilations = spatial(window.dilation);
     convolution.groups = problem.groups;
     convolution.transposed = transposed;
-    // With an activation that cuDNN is not asked for, another kernel passes over y anyway.
-    const bool whole = rest.activation.kind == Activation::Kind::none || rest.activation.kind == Activation::Kind::relu;
-    convolution.has_bias = whole && data.bias;
-    convolution.has_residual = whole && rest.residual;
-    convolution.relu = whole && rest.activation.kind == Activation::Kind::relu;
+    const bool whole = is_whole(activation);
+    convolution.has_bias = whole && has_bias;
+    convolution.has_residual = whole && has_residual;
+    convolution.relu = whole && activation.kind == Activation::Kind::relu;
     convolution.tf32 = problem.tf32;
+    return convolution;
+  }
+
+  // `rest` is what follows beside the bias. False if cuDNN has no engine for it, or a product turns out faster.
+  bool run_dnn(Context& context, const ConvProblem& problem, bool transposed, const Shape& x, const Shape& w,
+               const Shape& y, const ConvData& data, const Epilogue& rest) const {
+    const bool whole = is_whole(rest.activation);
+    const device::Convolution convolution = for_dnn(problem, transposed, x, w, y, data.bias, rest.residual, rest.activation);
     device::Dnn& dnn = context.dnn();
     const int64_t width = y.count(2, y.rank());
     Product product{Again(context), problem, data, rest, width};
