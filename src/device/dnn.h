@@ -67,8 +67,8 @@ struct TunedConvolution {
   bool fused = true;          // with what follows it
   bool deterministic = true;  // among engines whose sums don't differ from run to run
   bool rival_timed = false, rival_won = false;
-  int timed = 0;          // candidates
-  int64_t candidate = 0;  // of cuDNN's list, the heuristics' favourites first
+  int timed = 0;               // candidates
+  int64_t candidate = 0;       // of cuDNN's list, the heuristics' favourites first
   float first_us = 0, us = 0;  // the first candidate's, and that of what was chosen; 0: not timed
   std::string engine;          // as cuDNN calls it
   std::string plan;            // as cuDNN serializes it; empty if it doesn't

@@ -169,8 +169,9 @@ TEST(TunedConvolutionTest, IsReadAsItWasWritten) {
 
 TEST(TunedConvolutionTest, NonsenseIsNone) {
   const std::string good = TunedConvolution{.engine = "x"}.encode();
-  for (const std::string& bad : {std::string(), std::string("\n"), std::string("1 2 3"), good.substr(0, good.find('\n')),
-                                 "a" + good, std::string("1 0 0 0 1 99999999999999999999 0 0 x\n")})
+  for (const std::string& bad :
+       {std::string(), std::string("\n"), std::string("1 2 3"), good.substr(0, good.find('\n')), "a" + good,
+        std::string("1 0 0 0 1 99999999999999999999 0 0 x\n")})
     EXPECT_FALSE(TunedConvolution::decode(bad)) << bad;
 }
 

@@ -52,10 +52,10 @@ struct Limits {
     Limits limits;
     const char* const given = std::getenv("ENCORE_CONV_SEARCH");
     std::string_view rest(given ? given : "");
-    const std::pair<std::string_view, int*> known[] = {
-        {"threads", &limits.threads},   {"helpers", &limits.helpers}, {"candidates", &limits.candidates},
-        {"grouped", &limits.grouped},   {"least", &limits.least},     {"slow_ms", &limits.slow_ms},
-        {"patience", &limits.patience}, {"report", &limits.report}};
+    const std::pair<std::string_view, int*> known[] = {{"threads", &limits.threads},       {"helpers", &limits.helpers},
+                                                       {"candidates", &limits.candidates}, {"grouped", &limits.grouped},
+                                                       {"least", &limits.least},           {"slow_ms", &limits.slow_ms},
+                                                       {"patience", &limits.patience},     {"report", &limits.report}};
     while (!rest.empty()) {
       const std::string_view pair = rest.substr(0, rest.find(','));
       rest.remove_prefix(std::min(pair.size() + 1, rest.size()));
@@ -172,7 +172,7 @@ class Candidates : fe::graph::Graph {
     check(create_execution_plans(modes));
     std::vector<fe::NumericalNote_t> unwanted;
     if (deterministic) unwanted.push_back(fe::NumericalNote_t::NONDETERMINISTIC);
-    if (p.type == Type::f32) {
+    if (p.type == device::Type::f32) {
       unwanted.push_back(fe::NumericalNote_t::DOWN_CONVERT_INPUTS);
       if (!p.tf32) unwanted.push_back(fe::NumericalNote_t::TENSOR_CORE);
     }
@@ -296,8 +296,8 @@ struct Job {
   const Convolution* problem;
   ConvolutionSearch* search;
   bool fused, deterministic;
-  double rest_us;              // of what is done by another kernel
-  Job* rival = nullptr;        // the other way
+  double rest_us;                // of what is done by another kernel
+  Job* rival = nullptr;          // the other way
   int64_t next = 0, count = -1;  // candidates; how many is not known at first
   int workers = 0, barren = 0;
   bool closed = false;
@@ -454,7 +454,8 @@ class Search {
       const auto begin = Clock::now();
       Candidates candidates(handle, dnn_, *job.problem, job.fused, job.deterministic);
       count(heuristics_s_, begin);
-      const int64_t most = bench ? (job.problem->groups == 1 ? limits_.candidates : limits_.grouped) : candidates.count();
+      const int64_t most =
+          bench ? (job.problem->groups == 1 ? limits_.candidates : limits_.grouped) : candidates.count();
       for (int64_t candidate; (candidate = take(job, std::min(candidates.count(), most))) >= 0;)
         if (!try_candidate(job, candidates, candidate, bench)) break;
     } catch (const Error&) {
@@ -547,8 +548,8 @@ class Search {
       ConvolutionSearch& search = *job.search;
       if (job.built.empty()) {
         if (!job.failure.empty())
-          search.reasons += text("\n  ", job.fused ? "as one" : "alone",
-                                 job.deterministic ? "" : ", nondeterministic", ": ", job.failure);
+          search.reasons += text("\n  ", job.fused ? "as one" : "alone", job.deterministic ? "" : ", nondeterministic",
+                                 ": ", job.failure);
         continue;
       }
       Job::Built& found = job.built[0];
@@ -609,14 +610,11 @@ class Search {
 
 }  // namespace
 
-fe::error_t execute(cudnnHandle_t handle, const ConvolutionPlan& plan, std::vector<void*>& addresses,
-                    void* workspace) {
+fe::error_t execute(cudnnHandle_t handle, const ConvolutionPlan& plan, std::vector<void*>& addresses, void* workspace) {
   return fe::detail::execute(handle, plan.native.get(), addresses, plan.ids, workspace);
 }
 
-double time_of_rest_us(const Convolution& problem) {
-  return 2 + 2 * double(bytes_of(problem.y, problem.type)) / 3.5e6;
-}
+double time_of_rest_us(const Convolution& problem) { return 2 + 2 * double(bytes_of(problem.y, problem.type)) / 3.5e6; }
 
 double least_time_us(const Convolution& p) {
   const double rate = p.type != Type::f32 ? 900e6 : p.tf32 ? 450e6 : 60e6;  // operations in a microsecond
