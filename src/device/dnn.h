@@ -104,7 +104,8 @@ class Dnn {
     std::string_view engine;  // as cuDNN calls it
     bool rival_won = false;   // the caller's own way is faster
   };
-  // The problem will be prepared later. What is known when the first one is gets prepared together, by several threads.
+  // The problem will be prepared later; what is known when the first one is gets prepared together, by several threads.
+  // With -1 images in x and y it is expected with as many as that first one has.
   void expect(const Convolution& problem);
   // What was chosen by timing in this session, or taken over from earlier ones.
   std::vector<TunedProduct> tuned() const;

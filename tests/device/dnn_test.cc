@@ -335,6 +335,28 @@ TEST_F(DnnTest, ExpectedProblemsArePreparedTogether) {
   EXPECT_EQ(dnn.tuned().size(), problems.size());
 }
 
+TEST_F(DnnTest, TheBatchNeedNotBeExpected) {
+  const auto problem_of = [](int64_t images, int64_t channels) {
+    return sized({.type = Type::f16,
+                  .x = {images, channels, 12, 12},
+                  .w = {16, channels, 3, 3},
+                  .pads_begin = {1, 1},
+                  .pads_end = {1, 1}});
+  };
+  for (const int64_t channels : {8, 16, 24}) {
+    Convolution problem = problem_of(1, channels);
+    problem.x[0] = problem.y[0] = -1;
+    dnn.expect(problem);
+  }
+  for (const int64_t images : {3, 2}) {
+    const size_t before = dnn.tuned().size();
+    check<Half>(problem_of(images, 16));
+    EXPECT_EQ(dnn.tuned().size(), before + 3);
+    check<Half>(problem_of(images, 8));
+    EXPECT_EQ(dnn.tuned().size(), before + 3);
+  }
+}
+
 TEST_F(DnnTest, WhatWasFoundIsTakenOver) {
   const std::string path = ::testing::TempDir() + "encore_dnn_test_tuning";
   std::remove(path.c_str());

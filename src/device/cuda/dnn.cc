@@ -62,7 +62,8 @@ void check(const Convolution& p) {
 struct Dnn::State : DnnHandle {
   using Plans = std::unordered_map<Convolution, std::unique_ptr<ConvolutionPlan>, Hash>;
   Plans plans;  // null: cuDNN has no engine
-  std::vector<Convolution> expected;
+  std::vector<Convolution> expected, of_any_batch;
+  int batches = 0;  // that the latter have been prepared for
   bool warned = false;
   std::string place;  // where choices hold: the device and the library
   std::chrono::steady_clock::time_point saved = {};
@@ -124,6 +125,12 @@ struct Dnn::State : DnnHandle {
     const Current current(device);
     const RelaxedCapture relaxed;  // another stream of this thread may be capturing
     std::vector<Convolution> problems{problem};
+    constexpr int kMostBatches = 4;  // who has more may have a new one in every run
+    if (!of_any_batch.empty() && batches++ < kMostBatches)
+      for (Convolution other : of_any_batch) {
+        other.x[0] = other.y[0] = problem.x[0];
+        expected.push_back(std::move(other));
+      }
     for (Convolution& other : expected)
       if (!plans.contains(other) && std::ranges::find(problems, other) == problems.end())
         problems.push_back(std::move(other));
@@ -215,13 +222,16 @@ bool Dnn::available(std::string* why) {
 void Dnn::expect(const Convolution& problem) {
   if (problem.type != Type::f32 && problem.type != Type::f16 && problem.type != Type::bf16) return;
   if (std::ranges::find(problem.y, 0) != problem.y.end()) return;
+  Convolution one = problem;
+  const bool any_batch = problem.x.size() > 0 && problem.y.size() > 0 && problem.x[0] < 0 && problem.y[0] < 0;
+  if (any_batch) one.x[0] = one.y[0] = 1;
   try {
-    check(problem);
+    check(one);
   } catch (const Error&) {  // prepare() will say so
     return;
   }
   const std::lock_guard lock(state_->mutex);
-  state_->expected.push_back(problem);
+  (any_batch ? state_->of_any_batch : state_->expected).push_back(problem);
 }
 
 std::vector<TunedProduct> Dnn::tuned() const {

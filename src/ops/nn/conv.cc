@@ -111,11 +111,13 @@ class ConvBase : public Op {
     return bias->data;
   }
 
-  // What cuDNN will be asked for, if the model tells all dimensions.
+  // What cuDNN will be asked for, if the model tells all dimensions but the batch.
   void expect(const NodeInfo& node, const WindowAttributes& attributes, bool transposed, int bias_input,
               bool has_residual, const Activation& activation) {
-    const auto x_dims = node.input_dims(0), w_dims = node.input_dims(1);
+    auto x_dims = node.input_dims(0), w_dims = node.input_dims(1);
     if (!x_dims || !w_dims || x_dims->size() < 3 || x_dims->size() != w_dims->size()) return;
+    const bool any_batch = x_dims->front() < 0;
+    if (any_batch) x_dims->front() = 1;
     for (const auto* dims : {&*x_dims, &*w_dims})
       if (*std::ranges::min_element(*dims) <= 0) return;
     try {
@@ -129,8 +131,9 @@ class ConvBase : public Op {
                                 x[1], out_channels, groups_, use_tf32_ && type == Type::f32};
       if (transposed ? !window.is_exact() : is_depthwise(problem)) return;
       const Shape y = with_spatial(x, out_channels, transposed ? window.in : window.out);
-      if (type != Type::f64)
-        expected_ = for_dnn(problem, transposed, x, w, y, node.has_input(bias_input), has_residual, activation);
+      if (type == Type::f64) return;
+      expected_ = for_dnn(problem, transposed, x, w, y, node.has_input(bias_input), has_residual, activation);
+      if (any_batch) expected_->x[0] = expected_->y[0] = -1;
     } catch (const Error&) {  // the run will say what is wrong
     }
   }
