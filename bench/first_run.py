@@ -1,7 +1,7 @@
 """Times what a fresh process waits for: the session, the first result, the first replay; and replays.
 
-    bench/first_run.py [--models resnet50_f16,mobilenet_v3_f16] [--ways plain,cold,warm,heuristic] [--batch 1] [--repeat 3]
-                       [--seconds 1] [--options enable_cudnn=1] [--json FILE] [--report]
+    bench/first_run.py [--models resnet50_f16,mobilenet_v3_f16] [--ways plain,cold,warm,heuristic] [--batch 1]
+                       [--repeat 3] [--seconds 1] [--options enable_cudnn=1] [--json FILE] [--report]
 
 Each figure is of a process of its own, the median of --repeat of them, and all but the last in milliseconds:
   start      importing onnxruntime, registering the library and making tensors on the device
