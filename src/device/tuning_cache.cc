@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
@@ -9,7 +10,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -27,9 +27,16 @@ struct Header {
 };
 
 uint64_t checksum(std::string_view key, std::string_view value) {
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (const std::string_view part : {key, value})
-    for (const char c : part) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  uint64_t hash = key.size();
+  for (std::string_view part : {key, value})
+    while (!part.empty()) {
+      uint64_t word = 0;
+      const size_t bytes = std::min(part.size(), sizeof word);
+      std::memcpy(&word, part.data(), bytes);
+      part.remove_prefix(bytes);
+      hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+      hash ^= hash >> 32;
+    }
   return hash;
 }
 
@@ -131,8 +138,10 @@ TuningCache::Reading TuningCache::read(const std::string& path, Entries& into) {
   if (status.type() == std::filesystem::file_type::not_found) return {};
   if (status.type() != std::filesystem::file_type::regular) return {text("'", path, "' is no file"), true};
   std::ifstream file(path, std::ios::binary);
-  const std::string content{std::istreambuf_iterator<char>(file), {}};
-  if (!file || file.bad()) return {text("'", path, "' can't be read"), true};
+  const auto size = std::filesystem::file_size(path, error);
+  std::string content(error ? 0 : size_t(size), '\0');
+  if (error || !file.read(content.data(), std::streamsize(content.size())))
+    return {text("'", path, "' can't be read"), true};
   if (content.empty()) return {};
   std::string_view rest(content), part;
   if (!rest.starts_with(kAnyVersion)) return {text("'", path, "' is no tuning cache"), true};

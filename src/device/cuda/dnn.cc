@@ -96,11 +96,7 @@ struct Dnn::State : DnnHandle {
     return std::nullopt;
   }
 
-  void keep(const Convolution& problem, ConvolutionPlan& plan) {
-    if (plan.tuned.plan.empty()) try {
-        plan.tuned.plan = plan.native->getJsonRepresentation();
-      } catch (const std::exception&) {  // the candidate's number has to do
-      }
+  void keep(const Convolution& problem, const ConvolutionPlan& plan) {
     const std::string key = key_of(problem), value = plan.tuned.encode();
     TuningCache::of("")->put(key, value);
     if (settings.tuning) settings.tuning->put(key, value);

@@ -233,6 +233,8 @@ class Bench {
     inputs_ = output_ = workspace_ = {};
   }
 
+  double load_s = 0, time_s = 0;  // spent in first runs, and in timing
+
  private:
   struct Block {
     std::shared_ptr<void> memory;
@@ -277,10 +279,14 @@ class Bench {
     if (plan.workspace_bytes() > kMuch) alone.lock();
     if (plan.workspace_bytes() && !workspace_.holds(*this, plan.workspace_bytes())) return std::nullopt;
     const auto run = [&] { return execute(handle_, plan, addresses, workspace_.memory.get()).is_good(); };
+    const auto begin = Clock::now();
     if (!run()) return std::nullopt;  // that loads the kernel, too
     side_.ref().synchronize();
+    load_s += seconds_since(begin);
     if (!alone) alone.lock();
+    const auto start = Clock::now();
     const double us = time(run);
+    time_s += seconds_since(start);
     if (workspace_.bytes > kMuch) workspace_ = {};
     return us;
   }
@@ -311,7 +317,7 @@ struct Job {
   std::vector<Built> built;
   int timed = 0;
   double best_us = kNever, first_us = 0;  // without the rest
-  std::string failure = {};
+  std::string failure = {}, serialized = {};
 };
 
 class Search {
@@ -347,7 +353,7 @@ class Search {
     const bool whole = fused || (!search.problem->has_bias && !search.problem->has_residual && !search.problem->relu);
     const Convolution& p = *search.problem;
     Job& job = jobs_.emplace_back(&p, &search, fused, deterministic, whole ? 0 : time_of_rest_us(p));
-    constexpr size_t kLarge = size_t{128} << 20;
+    constexpr size_t kLarge = size_t{64} << 20;
     job.large = bytes_of(p.x, p.type) + bytes_of(p.w, p.type) + 2 * bytes_of(p.y, p.type) > kLarge;
   }
   void pair() {
@@ -426,6 +432,10 @@ class Search {
         work(*job, handle, bench ? &*bench : nullptr);
         leave(*job, bench ? &*bench : nullptr);
       }
+      if (!bench) return;
+      const std::lock_guard lock(mutex_);
+      load_s_ += bench->load_s;
+      time_s_ += bench->time_s;
     });
   }
 
@@ -494,11 +504,7 @@ class Search {
     ++built_;
     if (!plan) return true;
     std::optional<double> us;
-    if (bench) {
-      const auto start = Clock::now();
-      us = bench->glance(*job.problem, {plan, ids_of(*job.problem, job.fused), {}});
-      count(time_s_, start);
-    }
+    if (bench) us = bench->glance(*job.problem, {plan, ids_of(*job.problem, job.fused), {}});
     const std::lock_guard lock(mutex_);
     job.built.push_back({candidate, std::move(plan), us.value_or(kNever)});
     if (!bench) job.closed = true;
@@ -515,7 +521,13 @@ class Search {
       const std::lock_guard lock(mutex_);
       if (--job.workers > 0 || !job.closed) return;  // nobody joins one that is closed
     }
-    if (!job.built.empty()) compare(job, bench);
+    if (!job.built.empty()) {
+      compare(job, bench);
+      try {
+        job.serialized = job.built[0].plan->getJsonRepresentation();
+      } catch (const std::exception&) {  // the candidate's number has to do
+      }
+    }
     if (!job.large) return;
     if (bench) bench->let_go();
     const std::lock_guard lock(mutex_);
@@ -533,11 +545,9 @@ class Search {
     std::erase_if(job.built, [&](const Job::Built& one) { return one.us > limit; });
     job.built.resize(std::min(job.built.size(), kFinalists));
     if (!bench || job.built.size() == 1 || job.built[0].us == kNever) return;
-    const auto start = Clock::now();
     for (Job::Built& one : job.built)
       one.us = bench->measure(*job.problem, {one.plan, ids_of(*job.problem, job.fused), {}}, one.us).value_or(kNever);
     std::ranges::stable_sort(job.built, {}, &Job::Built::us);
-    count(time_s_, start);
   }
 
   // ---- afterwards
@@ -565,6 +575,7 @@ class Search {
       tuned.first_us = float(job.first_us);
       tuned.us = us == kNever ? 0 : float(us);
       tuned.engine = found.plan->getTag();
+      tuned.plan = std::move(job.serialized);
       search.plan = std::make_unique<ConvolutionPlan>(
           ConvolutionPlan{std::move(found.plan), ids_of(*search.problem, tuned.fused), std::move(tuned)});
     }
@@ -583,9 +594,10 @@ class Search {
     for (const ConvolutionSearch& search : searches_) taken_over += search.taken_over, none += !search.plan;
     std::fprintf(stderr,
                  "encore: %zu convolutions in %.0f ms by up to %d threads: %zu taken over, %zu without an engine; %zu "
-                 "ways, %d plans built; summed over threads: heuristics %.0f ms, building %.0f ms, timing %.0f ms\n",
+                 "ways, %d plans built; summed over threads: heuristics %.0f ms, building %.0f ms, first runs %.0f ms, "
+                 "timing %.0f ms\n",
                  searches_.size(), seconds_since(begin_) * 1e3, limits_.threads, taken_over, none, ran_, int(built_),
-                 heuristics_s_ * 1e3, build_s_ * 1e3, time_s_ * 1e3);
+                 heuristics_s_ * 1e3, build_s_ * 1e3, load_s_ * 1e3, time_s_ * 1e3);
     if (limits_.report < 2) return;
     for (const ConvolutionSearch& search : searches_)
       if (search.plan)
@@ -603,7 +615,7 @@ class Search {
   std::deque<Job> jobs_;
   bool large_in_work_ = false;
   std::exception_ptr error_;
-  double heuristics_s_ = 0, build_s_ = 0, time_s_ = 0;
+  double heuristics_s_ = 0, build_s_ = 0, load_s_ = 0, time_s_ = 0;
   std::atomic<int> built_{0};
   size_t ran_ = 0;
 };
