@@ -27,7 +27,7 @@ struct Header {
 };
 
 uint64_t checksum(std::string_view key, std::string_view value) {
-  uint64_t hash = key.size();
+  uint64_t hash = key.size() << 32 ^ value.size();
   for (std::string_view part : {key, value})
     while (!part.empty()) {
       uint64_t word = 0;
@@ -137,10 +137,9 @@ TuningCache::Reading TuningCache::read(const std::string& path, Entries& into) {
   const std::filesystem::file_status status = std::filesystem::status(path, error);
   if (status.type() == std::filesystem::file_type::not_found) return {};
   if (status.type() != std::filesystem::file_type::regular) return {text("'", path, "' is no file"), true};
-  std::ifstream file(path, std::ios::binary);
-  const auto size = std::filesystem::file_size(path, error);
-  std::string content(error ? 0 : size_t(size), '\0');
-  if (error || !file.read(content.data(), std::streamsize(content.size())))
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  std::string content(size_t(std::max<std::streamoff>(file.tellg(), 0)), '\0');
+  if (!file.seekg(0) || !file.read(content.data(), std::streamsize(content.size())))
     return {text("'", path, "' can't be read"), true};
   if (content.empty()) return {};
   std::string_view rest(content), part;
