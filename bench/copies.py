@@ -2,7 +2,7 @@
 
     PYTHONPATH=python bench/copies.py [--seconds 0.5]
 
-Medians of single copies, the wait included.
+Medians of single copies, the wait included; and of several small ones in one call, as a run has feeds and fetches.
 """
 
 import argparse
@@ -19,7 +19,8 @@ import onnxruntime as ort  # noqa: E402
 import onnxruntime_ep_encore as encore  # noqa: E402
 from models import median_us  # noqa: E402
 
-SIZES = [1 << 12, 1 << 20, 1 << 28]
+SIZES = [1 << 12, 600_000, 1 << 20, 1 << 28]
+TOGETHER, SMALL = 8, 1 << 12  # how many of how many bytes
 
 
 def on_host(size):
@@ -45,6 +46,9 @@ def main():
             source, target = make_source(size), make_target(size)
             us = median_us(functools.partial(ort.copy_tensors, [source], [target]), args.seconds)
             print(f"| {name} | {size} | {us:.1f} | {size / us / 1e3:.1f} |", flush=True)
+        sources, targets = [[make(SMALL) for _ in range(TOGETHER)] for make in (make_source, make_target)]
+        us = median_us(functools.partial(ort.copy_tensors, sources, targets), args.seconds)
+        print(f"| {name} | {TOGETHER} × {SMALL} | {us:.1f} | {TOGETHER * SMALL / us / 1e3:.1f} |", flush=True)
 
 
 if __name__ == "__main__":

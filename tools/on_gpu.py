@@ -35,6 +35,7 @@ SOAKS = [
     ["--mix", "graph=8,release=4,open=3", "--sessions", "graphs,graphs"],
 ]
 FIGURES = [
+    ["first_run.py"],
     ["attention.py", "--peer", "torch"],
     ["cached_attention.py"],
     ["cached_attention.py", "--pages", "16"],

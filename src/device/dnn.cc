@@ -1,8 +1,24 @@
 #include "device/dnn.h"
 
+#include <charconv>
+#include <system_error>
+
 #include "device/error.h"
 
 namespace encore::device {
+namespace {
+
+// Takes the next number, which a space ends, off the text.
+template <class T>
+bool take(std::string_view& text, T& number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const auto length = size_t(end - text.data());
+  if (error != std::errc() || length == text.size() || *end != ' ') return false;
+  text.remove_prefix(length + 1);
+  return true;
+}
+
+}  // namespace
 
 std::string describe(const Convolution& problem) {
   const auto list = [](const std::vector<int64_t>& values) {
@@ -15,6 +31,36 @@ std::string describe(const Convolution& problem) {
               " pads=", list(problem.pads_begin), list(problem.pads_end), " strides=", list(problem.strides),
               " dilations=", list(problem.dilations), " groups=", problem.groups, problem.has_bias ? ", bias" : "",
               problem.has_residual ? ", residual" : "", problem.relu ? ", relu" : "");
+}
+
+std::string tuning_key(const Convolution& problem, const DnnSettings& settings) {
+  return text(describe(problem), problem.tf32 ? ", tf32" : "", ", search=", int(settings.search),
+              " workspace=", settings.most_workspace_bytes, settings.always_fuse ? " fused" : "",
+              settings.deterministic ? " deterministic" : "", settings.lines_are_rows ? " rows" : " columns");
+}
+
+// A line of numbers and the engine, and the plan.
+std::string TunedConvolution::encode() const {
+  return text(int(fused), ' ', int(deterministic), ' ', int(rival_timed), ' ', int(rival_won), ' ', timed, ' ',
+              candidate, ' ', first_us, ' ', us, ' ', engine, '\n', plan);
+}
+
+std::optional<TunedConvolution> TunedConvolution::decode(std::string_view text) {
+  TunedConvolution tuned;
+  const auto flag = [&](bool& value) {
+    int number = 0;
+    const bool is = take(text, number) && (number == 0 || number == 1);
+    value = number != 0;
+    return is;
+  };
+  if (!flag(tuned.fused) || !flag(tuned.deterministic) || !flag(tuned.rival_timed) || !flag(tuned.rival_won) ||
+      !take(text, tuned.timed) || !take(text, tuned.candidate) || !take(text, tuned.first_us) || !take(text, tuned.us))
+    return std::nullopt;
+  const size_t end = text.find('\n');
+  if (end == std::string_view::npos || tuned.candidate < 0) return std::nullopt;
+  tuned.engine = text.substr(0, end);
+  tuned.plan = text.substr(end + 1);
+  return tuned;
 }
 
 void warn_of_absence(const DnnSettings& settings, const std::string& why) {

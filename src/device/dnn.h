@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "device/blas.h"
 #include "device/stream.h"
 #include "device/type.h"
 
@@ -39,6 +40,8 @@ enum class DnnSearch {
   standard,    // the first of those that do without heuristics
 };
 
+class TuningCache;
+
 struct DnnSettings {
   bool wanted = true;  // if not, it is never available
   DnnSearch search = DnnSearch::measured;
@@ -52,9 +55,30 @@ struct DnnSettings {
   std::function<std::shared_ptr<void>(size_t bytes)> memory = {};
   // Called once if convolutions want cuDNN and there is none, and for each problem that it has no engine for.
   std::function<void(const std::string& message)> warn = {};
+  // What was chosen in earlier sessions and processes, and where it is kept for later ones. None given: what this
+  // process found serves.
+  std::shared_ptr<TuningCache> tuning = {};
 
   bool measures() const { return search == DnnSearch::measured && !deterministic; }
 };
+
+// What was chosen for a problem.
+struct TunedConvolution {
+  bool fused = true;          // with what follows it
+  bool deterministic = true;  // among engines whose sums don't differ from run to run
+  bool rival_timed = false, rival_won = false;
+  int timed = 0;               // candidates
+  int64_t candidate = 0;       // of cuDNN's list, the heuristics' favourites first
+  float first_us = 0, us = 0;  // the first candidate's, and that of what was chosen; 0: not timed
+  std::string engine;          // as cuDNN calls it
+  std::string plan;            // as cuDNN serializes it; empty if it doesn't
+
+  bool operator==(const TunedConvolution&) const = default;
+  std::string encode() const;
+  static std::optional<TunedConvolution> decode(std::string_view text);
+};
+// Of what is chosen for the problem under these settings; different where the choice may be.
+std::string tuning_key(const Convolution& problem, const DnnSettings& settings);
 
 // What both back ends say.
 inline constexpr const char* kDnnSwitchedOff = "cuDNN is switched off";
@@ -80,6 +104,11 @@ class Dnn {
     std::string_view engine;  // as cuDNN calls it
     bool rival_won = false;   // the caller's own way is faster
   };
+  // The problem will be prepared later; what is known when the first one is gets prepared together, by several threads.
+  // With -1 images in x and y it is expected with as many as that first one has.
+  void expect(const Convolution& problem);
+  // What was chosen by timing in this session, or taken over from earlier ones.
+  std::vector<TunedProduct> tuned() const;
   // Enqueues another way to do the whole problem on the stream that is prepared for, as often as it is called.
   using Rival = std::function<void()>;
   // Builds (or finds) the plan for this problem; measuring it takes time of the device, but not the stream, unless

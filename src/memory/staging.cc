@@ -16,8 +16,9 @@
 namespace encore::memory {
 
 namespace {
-constexpr size_t kSlots = 4, kSlotBytes = size_t(1) << 20;
-}
+// Small slots: while one is on the wire the host fills or empties the next.
+constexpr size_t kSlots = 32, kSlotBytes = size_t(128) << 10;
+}  // namespace
 
 struct Staging::State {
   struct Slot {
@@ -147,6 +148,60 @@ void Staging::download(device::StreamRef stream, void* to, const void* from, siz
     }
     std::memcpy(target + emptied * kSlotBytes, slot->pinned, size_of(emptied));
   }
+}
+
+// What lies in one slot, one after the other.
+struct Staging::Downloads::Batch {
+  struct Part {
+    void* to;
+    size_t at, bytes;
+  };
+  const Staging& staging;
+  const device::StreamRef stream;
+  Lease<State> lease;
+  std::vector<Part> parts = {};
+  size_t used = 0;
+  bool arrived = false;
+
+  Batch(const Staging& staging, device::StreamRef stream)
+      : staging(staging), stream(stream), lease(*staging.state_, 1) {}
+  ~Batch() {
+    if (arrived) return;
+    try {
+      slot().last.record(stream);
+    } catch (const std::exception&) {  // then nothing is on its way any more
+    }
+  }
+  State::Slot& slot() { return *lease.slots[0]; }
+};
+
+Staging::Downloads::Downloads() = default;
+Staging::Downloads::~Downloads() = default;
+
+void Staging::Downloads::add(Staging& staging, device::StreamRef stream, void* to, const void* from, size_t bytes) {
+  if (bytes == 0) return;
+  check_not_capturing(stream);
+  const bool small = bytes <= kSlotBytes / 2;
+  const bool fits =
+      small && batch_ && &batch_->staging == &staging && batch_->stream == stream && bytes <= kSlotBytes - batch_->used;
+  if (!fits) finish();
+  if (!small) return staging.download(stream, to, from, bytes);
+  if (!batch_) batch_ = std::make_unique<Batch>(staging, stream);
+  batch_->parts.push_back({to, batch_->used, bytes});
+  device::copy(stream, batch_->slot().pinned + batch_->used, from, bytes);
+  batch_->used += (bytes + 63) / 64 * 64;
+}
+
+void Staging::Downloads::finish() {
+  if (!batch_) return;
+  const std::unique_ptr<Batch> batch = std::move(batch_);
+  batch->slot().last.record(batch->stream);
+  {
+    device::RelaxedCapture relaxed;
+    batch->slot().last.synchronize();
+  }
+  batch->arrived = true;
+  for (const Batch::Part& part : batch->parts) std::memcpy(part.to, batch->slot().pinned + part.at, part.bytes);
 }
 
 }  // namespace encore::memory

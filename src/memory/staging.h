@@ -16,6 +16,20 @@ class Staging {
   void upload(device::StreamRef stream, void* to, const void* from, size_t bytes);
   // Copies to pageable memory; returns when `to` has been written.
   void download(device::StreamRef stream, void* to, const void* from, size_t bytes);
+  // Several small ones, for which the host waits once. Whoever has some under way finishes them before other copies.
+  class Downloads {
+   public:
+    Downloads();
+    ~Downloads();  // what has not been finished is not written
+    Downloads(const Downloads&) = delete;
+    // `to` is written by the end of finish(), if not before.
+    void add(Staging& staging, device::StreamRef stream, void* to, const void* from, size_t bytes);
+    void finish();
+
+   private:
+    struct Batch;
+    std::unique_ptr<Batch> batch_;
+  };
   size_t held_bytes() const;  // pinned
 
  private:

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <random>
 #include <type_traits>
@@ -14,6 +16,7 @@
 #include "device/device.h"
 #include "device/error.h"
 #include "device/graph.h"
+#include "device/tuning_cache.h"
 #include "on_device.h"
 
 namespace encore::device {
@@ -290,15 +293,108 @@ TEST_F(DnnTest, SearchesDiffer) {
 }
 
 TEST_F(DnnTest, ARivalWinsWhereItIsFaster) {
-  const Convolution problem = with_bias(false);
+  // What was found of a problem once holds for the whole process.
+  const auto problem_of = [](int64_t images) {
+    Convolution problem = with_bias(false);
+    problem.x[0] = problem.y[0] = images;
+    return problem;
+  };
+  const Convolution problem = problem_of(3);
   int calls = 0;
   EXPECT_TRUE(Dnn(0).prepare(stream, problem, [&] { ++calls; })->rival_won) << "nothing takes no time";
   EXPECT_GT(calls, 1);
+  const int before = calls;
+  EXPECT_TRUE(Dnn(0).prepare(stream, problem, [&] { ++calls; })->rival_won);
+  EXPECT_EQ(calls, before) << "that it wins is known";
   DeviceArray<char> memory(size_t{256} << 20);
-  EXPECT_FALSE(Dnn(0).prepare(stream, problem, [&] { fill(stream, memory.data(), 0, memory.size()); })->rival_won);
-  EXPECT_FALSE(Dnn(0).prepare(stream, problem, [] { fail(Code::out_of_memory, "none left"); })->rival_won);
+  EXPECT_FALSE(
+      Dnn(0).prepare(stream, problem_of(4), [&] { fill(stream, memory.data(), 0, memory.size()); })->rival_won);
+  EXPECT_FALSE(Dnn(0).prepare(stream, problem_of(5), [] { fail(Code::out_of_memory, "none left"); })->rival_won);
   Dnn trusting(0, {.search = DnnSearch::heuristics});
   EXPECT_FALSE(trusting.prepare(stream, problem, [] { ADD_FAILURE() << "nothing is timed"; })->rival_won);
+}
+
+TEST_F(DnnTest, ExpectedProblemsArePreparedTogether) {
+  std::vector<Convolution> problems;
+  for (int64_t channels = 8; channels <= 64; channels += 8)
+    problems.push_back(sized({.type = Type::f16,
+                              .x = {1, channels, 20, 20},
+                              .w = {24, channels, 3, 3},
+                              .pads_begin = {1, 1},
+                              .pads_end = {1, 1},
+                              .channels_last = true,
+                              .has_bias = true,
+                              .relu = true}));
+  Convolution wrong = problems[0];
+  wrong.groups = 3;  // says so when it is prepared
+  dnn.expect(wrong);
+  for (const Convolution& problem : problems) dnn.expect(problem);
+  check<Half>(problems[0]);
+  EXPECT_EQ(dnn.tuned().size(), problems.size());
+  for (const Convolution& problem : problems) check<Half>(problem);
+  EXPECT_EQ(dnn.tuned().size(), problems.size());
+}
+
+TEST_F(DnnTest, TheBatchNeedNotBeExpected) {
+  const auto problem_of = [](int64_t images, int64_t channels) {
+    return sized({.type = Type::f16,
+                  .x = {images, channels, 12, 12},
+                  .w = {16, channels, 3, 3},
+                  .pads_begin = {1, 1},
+                  .pads_end = {1, 1}});
+  };
+  for (const int64_t channels : {8, 16, 24}) {
+    Convolution problem = problem_of(1, channels);
+    problem.x[0] = problem.y[0] = -1;
+    dnn.expect(problem);
+  }
+  for (const int64_t images : {3, 2}) {
+    const size_t before = dnn.tuned().size();
+    check<Half>(problem_of(images, 16));
+    EXPECT_EQ(dnn.tuned().size(), before + 3);
+    check<Half>(problem_of(images, 8));
+    EXPECT_EQ(dnn.tuned().size(), before + 3);
+  }
+}
+
+TEST_F(DnnTest, WhatWasFoundIsTakenOver) {
+  const std::string path = ::testing::TempDir() + "encore_dnn_test_tuning";
+  std::remove(path.c_str());
+  const auto problem_of = [](int64_t images) {
+    Convolution problem = with_bias(true);
+    problem.x[0] = problem.y[0] = images;
+    problem.relu = true;
+    return problem;
+  };
+  std::vector<std::string> engines;
+  std::vector<int> timed;
+  for (int i = 0; i < 3; ++i) {
+    // The first finds it, the second has it of this process, the third of the file, as another process would.
+    const auto tuning = std::make_shared<TuningCache>(path);
+    EXPECT_EQ(tuning->complaint(), "");
+    EXPECT_EQ(tuning->size(), i == 0 ? 0u : 1u);
+    Dnn dnn(0, {.tuning = tuning});
+    const Dnn::Prepared prepared = check<Half>(dnn, problem_of(6)).first;
+    engines.emplace_back(prepared.engine);
+    timed.push_back(prepared.timed);
+    EXPECT_EQ(tuning->size(), 1u);
+    if (i == 1) TuningCache::of("")->forget();
+  }
+  EXPECT_EQ(engines, std::vector<std::string>(3, engines[0]));
+  EXPECT_EQ(timed, std::vector<int>(3, timed[0]));
+
+  // What is nonsense to cuDNN is searched anew.
+  const auto tuning = std::make_shared<TuningCache>("");
+  TuningCache::of("")->forget();
+  Dnn first(0, {.tuning = tuning});
+  check<Half>(first, problem_of(7));
+  for (const auto& [key, value] : tuning->entries()) {
+    TunedConvolution tuned = TunedConvolution::decode(value).value();
+    tuned.plan = "no plan", tuned.engine = "none", tuned.candidate = 1000;
+    tuning->put(key, tuned.encode());
+  }
+  Dnn second(0, {.tuning = tuning});
+  EXPECT_NE(check<Half>(second, problem_of(7)).first.engine, "none");
 }
 
 TEST_F(DnnTest, DeterministicIsTheSameToTheBit) {

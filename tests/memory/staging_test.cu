@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -35,7 +36,8 @@ class DeviceBuffer {
 TEST(Staging, brings_any_size_there_and_back) {
   EnlistedStream stream;
   Staging staging(0);
-  for (size_t bytes : {size_t(1), size_t(5000), size_t(1) << 20, (size_t(1) << 20) + 1, (size_t(6) << 20) + 3}) {
+  for (size_t bytes :
+       {size_t(1), size_t(5000), size_t(128) << 10, (size_t(128) << 10) + 1, size_t(600000), (size_t(6) << 20) + 3}) {
     DeviceBuffer buffer(bytes);
     const auto sent = noise(bytes, unsigned(bytes));
     auto source = sent;
@@ -61,6 +63,48 @@ TEST(Staging, uploads_without_waiting_for_the_stream) {
   std::vector<unsigned char> received(sent.size());
   staging.download(stream, received.data(), buffer.get(), sent.size());
   EXPECT_EQ(received, sent);
+}
+
+TEST(Staging, brings_several_small_ones_together) {
+  EnlistedStream stream, other;
+  Staging staging(0);
+  constexpr size_t kBytes = size_t(1) << 20;
+  DeviceBuffer buffer(kBytes);
+  const auto sent = noise(kBytes, 5);
+  staging.upload(stream, buffer.get(), sent.data(), kBytes);
+  stream->synchronize();
+  // Of all sizes, more than one slot holds, and in the middle another stream and one that is no small one.
+  std::vector<std::vector<unsigned char>> received;
+  Staging::Downloads downloads;
+  for (size_t i = 0; i < 200; ++i) received.emplace_back(i == 90 ? size_t(700) << 10 : i * 37 % 5000);
+  for (size_t i = 0; i < received.size(); ++i)
+    downloads.add(staging, i % 50 == 49 ? other : stream, received[i].data(), static_cast<char*>(buffer.get()) + i,
+                  received[i].size());
+  downloads.finish();
+  for (size_t i = 0; i < received.size(); ++i)
+    EXPECT_TRUE(std::ranges::equal(received[i], std::span(sent).subspan(i, received[i].size()))) << i;
+  downloads.finish();
+}
+
+TEST(Staging, forgets_downloads_that_nobody_finishes) {
+  EnlistedStream stream;
+  Staging staging(0);
+  DeviceBuffer buffer(4096);
+  std::vector<unsigned char> untouched(4096, 7);
+  Gate gate;
+  gate.hold(stream);
+  {
+    Staging::Downloads downloads;
+    downloads.add(staging, stream, untouched.data(), buffer.get(), untouched.size());
+  }
+  gate.open();
+  const auto sent = noise(5 << 20, 1);  // through all slots, that one too
+  DeviceBuffer large(sent.size());
+  std::vector<unsigned char> received(sent.size());
+  staging.upload(stream, large.get(), sent.data(), sent.size());
+  staging.download(stream, received.data(), large.get(), sent.size());
+  EXPECT_EQ(received, sent);
+  EXPECT_EQ(untouched, std::vector<unsigned char>(4096, 7));
 }
 
 TEST(Staging, serves_many_threads) {

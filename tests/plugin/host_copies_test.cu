@@ -67,6 +67,23 @@ TEST_P(HostCopiesTest, come_after_earlier_work_and_before_later) {
   }
 }
 
+TEST_P(HostCopiesTest, several_downloads_have_what_was_there_when_each_was_asked_for) {
+  EnlistedStream stream;
+  memory::Arena arena(0, {}, "test");
+  HostCopies copies(0, GetParam());
+  auto* a = static_cast<float*>(arena.allocate(kBytes, stream));
+  std::vector<std::vector<float>> received(60, std::vector<float>(kCount));  // more than one buffer holds
+  memory::Staging::Downloads together;
+  for (size_t i = 0; i < received.size(); ++i) {
+    device::for_each_index(stream, kCount, Fill{a, float(i)});
+    copies.download(stream, received[i].data(), a, kBytes, together);
+  }
+  device::for_each_index(stream, kCount, Fill{a, -1});
+  together.finish();
+  for (size_t i = 0; i < received.size(); ++i) EXPECT_EQ(received[i], std::vector<float>(kCount, float(i)));
+  arena.free(a);
+}
+
 TEST_P(HostCopiesTest, failing_leaves_the_stream_usable) {
   EnlistedStream stream;
   HostCopies copies(0, GetParam());

@@ -10,23 +10,20 @@
 #include <vector>
 
 #include "device/cuda/capture.h"
-#include "device/cuda/dnn_handle.h"
+#include "device/cuda/dnn_search.h"
 #include "device/cuda/stopwatch.h"
 #include "device/device.h"
 #include "device/error.h"
 #include "device/graph.h"
 #include "device/memory.h"
+#include "device/tuning_cache.h"
 
 namespace encore::device {
 namespace {
 
 namespace fe = cudnn_frontend;
-using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 
 constexpr uintptr_t kAlignment = 16;  // what the frontend promises for every tensor
-
-// Tensors by their id; addresses are handed over in this order.
-enum Id : int64_t { kX = 1, kW, kResidual, kBias, kY };
 
 struct Hash {
   size_t operator()(const Convolution& p) const {
@@ -40,24 +37,6 @@ struct Hash {
       }
     return hash;
   }
-};
-
-struct Plan {
-  fe::graph::Graph graph;
-  int64_t candidate = -1;  // of the graph's execution plans; -1: the one that the heuristics chose
-  size_t workspace_bytes = 0;
-  bool fused = true;
-  int timed = 0;                                           // candidates
-  float time_us = std::numeric_limits<float>::infinity();  // if any was
-  std::string engine;
-  bool rival_won = false;
-};
-
-// What is handed to a plan: addresses in the order of their ids.
-struct Addresses {
-  void* list[5];
-  int count = 0;
-  void add(const void* address) { list[count++] = const_cast<void*>(address); }
 };
 
 void check(const Convolution& p) {
@@ -78,119 +57,18 @@ void check(const Convolution& p) {
   require(fits, describe(p), ": batch, channels and groups don't fit together");
 }
 
-fe::DataType_t type_of(const Convolution& p) {
-  switch (p.type) {
-    case Type::f32: return fe::DataType_t::FLOAT;
-    case Type::f16: return fe::DataType_t::HALF;
-    case Type::bf16: return fe::DataType_t::BFLOAT16;
-    default: fail(Code::not_supported, describe(p), ": no such type in cuDNN");
-  }
-}
-
-std::vector<int64_t> packed(const std::vector<int64_t>& dims, bool channels_last) {
-  std::vector<int64_t> strides(dims.size());
-  int64_t step = 1;
-  const auto take = [&](size_t i) {
-    strides[i] = step;
-    step *= dims[i];
-  };
-  if (channels_last) take(1);
-  for (size_t i = dims.size(); i-- > 2;) take(i);
-  if (!channels_last) take(1);
-  take(0);
-  return strides;
-}
-
-void check(const fe::error_t& result) {
-  if (result.is_bad()) throw std::runtime_error(result.err_msg);
-}
-
-// Throws std::exception with the frontend's words if no engine does it.
-std::unique_ptr<Plan> build(cudnnHandle_t handle, int sm_version, const DnnSettings& settings, const Convolution& p,
-                            bool fused, bool deterministic) {
-  auto plan = std::make_unique<Plan>();
-  plan->fused = fused;
-  fe::graph::Graph& graph = plan->graph;
-  const fe::DataType_t type = type_of(p);
-  graph.set_io_data_type(type)
-      .set_intermediate_data_type(fe::DataType_t::FLOAT)
-      .set_compute_data_type(fe::DataType_t::FLOAT);
-  graph.set_sm_version(sm_version);  // else the frontend would ask a CUDA runtime of its own
-
-  // cuDNN wants at least two spatial dimensions.
-  const auto widened = [&](std::vector<int64_t> values, int64_t neutral) {
-    if (p.x.size() == 3) values.insert(values.end() - (settings.lines_are_rows ? 1 : 0), neutral);
-    return values;
-  };
-  const auto tensor = [&](Id id, const char* name, const std::vector<int64_t>& dims) {
-    return graph.tensor(fe::graph::Tensor_attributes()
-                            .set_name(name)
-                            .set_uid(id)
-                            .set_dim(dims)
-                            .set_stride(packed(dims, p.channels_last))
-                            .set_data_type(type));
-  };
-  const std::vector<int64_t> y_dims = widened(p.y, 1);
-  const auto shaped = [&](Tensor made) {
-    made->set_dim(y_dims).set_stride(packed(y_dims, p.channels_last));
-    return made;
-  };
-  const auto with_shape = [&](auto attributes) {
-    attributes.set_pre_padding(widened(p.pads_begin, 0))
-        .set_post_padding(widened(p.pads_end, 0))
-        .set_stride(widened(p.strides, 1))
-        .set_dilation(widened(p.dilations, 1));
-    return attributes;
-  };
-  const auto pointwise = [](fe::PointwiseMode_t mode) { return fe::graph::Pointwise_attributes().set_mode(mode); };
-
-  const Tensor x = tensor(kX, "x", widened(p.x, 1)), w = tensor(kW, "w", widened(p.w, 1));
-  Tensor last = shaped(p.transposed ? graph.conv_dgrad(x, w, with_shape(fe::graph::Conv_dgrad_attributes()))
-                                    : graph.conv_fprop(x, w, with_shape(fe::graph::Conv_fprop_attributes())));
-  if (fused) {  // in the order for which cuDNN has compiled engines
-    if (p.has_residual)
-      last = shaped(graph.pointwise(last, tensor(kResidual, "residual", y_dims), pointwise(fe::PointwiseMode_t::ADD)));
-    if (p.has_bias) {
-      std::vector<int64_t> dims(y_dims.size(), 1);
-      dims[1] = y_dims[1];
-      last = shaped(graph.pointwise(last, tensor(kBias, "bias", dims), pointwise(fe::PointwiseMode_t::ADD)));
-    }
-    if (p.relu) last = shaped(graph.pointwise(last, pointwise(fe::PointwiseMode_t::RELU_FWD)));
-  }
-  last->set_name("y").set_uid(kY).set_output(true).set_data_type(type);
-
-  check(graph.validate());
-  check(graph.build_operation_graph(handle));
-  std::vector<fe::HeurMode_t> modes{fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK};
-  if (settings.search == DnnSearch::standard) std::reverse(modes.begin(), modes.end());
-  check(graph.create_execution_plans(modes));
-  std::vector<fe::NumericalNote_t> unwanted;
-  if (deterministic) unwanted.push_back(fe::NumericalNote_t::NONDETERMINISTIC);
-  if (p.type == Type::f32) {
-    unwanted.push_back(fe::NumericalNote_t::DOWN_CONVERT_INPUTS);
-    if (!p.tf32) unwanted.push_back(fe::NumericalNote_t::TENSOR_CORE);
-  }
-  graph.deselect_numeric_notes(unwanted).deselect_workspace_greater_than(
-      int64_t(std::min<size_t>(settings.most_workspace_bytes, std::numeric_limits<int64_t>::max())));
-  check(graph.check_support());
-  check(graph.build_plans(fe::BuildPlanPolicy_t::HEURISTICS_CHOICE));
-  int64_t bytes = 0;
-  check(graph.get_workspace_size(bytes));
-  plan->workspace_bytes = size_t(std::max<int64_t>(bytes, 0));
-  check(graph.get_plan_name(plan->engine));
-  return plan;
-}
-
-fe::error_t execute(cudnnHandle_t handle, const Plan& plan, Addresses& addresses, void* workspace) {
-  if (plan.candidate < 0) return plan.graph.execute(handle, addresses.list, addresses.count, workspace);
-  return plan.graph.execute_plan_at_index(handle, addresses.list, addresses.count, workspace, plan.candidate);
-}
-
 }  // namespace
 
 struct Dnn::State : DnnHandle {
-  std::unordered_map<Convolution, std::unique_ptr<Plan>, Hash> plans;  // null: cuDNN has no engine
+  using Plans = std::unordered_map<Convolution, std::unique_ptr<ConvolutionPlan>, Hash>;
+  Plans plans;  // null: cuDNN has no engine
+  std::vector<Convolution> expected, of_any_batch;
+  int batches = 0;  // that the latter have been prepared for
   bool warned = false;
+  std::string place;  // where choices hold: the device and the library
+  std::chrono::steady_clock::time_point saved = {};
+
+  ~State() { save(true); }
 
   bool available() {
     if (opened()) return true;
@@ -199,44 +77,87 @@ struct Dnn::State : DnnHandle {
     return false;
   }
 
-  // The convolution and what follows it as one, or alone: whichever is faster if measured, else as the settings say;
-  // the other where cuDNN has no such engine. If all else fails, one whose sums may differ from run to run. Null if
-  // there is none.
-  std::unique_ptr<Plan> build_best(StreamRef wanted, const Convolution& problem, const Rival& rival) {
-    const Current current(device);
-    const RelaxedCapture relaxed;  // another stream of this thread may be capturing
-    const bool alone = !problem.has_bias && !problem.has_residual && !problem.relu;
-    std::string reasons;
-    std::unique_ptr<Plan> best;
-    const bool first = alone || settings.measures() || settings.always_fuse;
-    for (const auto& [fused, deterministic] : {std::pair{first, true}, {!first, true}, {alone, false}}) {
-      if ((!fused && alone) || (!deterministic && settings.deterministic)) continue;
-      if (best && (!deterministic || !settings.measures() || settings.always_fuse)) break;
-      try {
-        std::unique_ptr<Plan> plan = build(handle, sm_version, settings, problem, fused, deterministic);
-        if (settings.measures()) measure(*plan, problem);
-        if (!plan->fused) plan->time_us += time_of_rest_us(problem);
-        if (!best || plan->time_us < best->time_us) best = std::move(plan);
-      } catch (const Error&) {
-        throw;
-      } catch (const std::exception& error) {
-        reasons +=
-            text("\n  ", fused ? "as one" : "alone", deterministic ? "" : ", nondeterministic", ": ", error.what());
-      }
-    }
-    cudaGetLastError();
-    if (best && rival && settings.measures()) best->rival_won = time_of_us(wanted, rival) < best->time_us;
-    if (!best && settings.warn)
-      settings.warn(text(describe(problem), " runs as a matrix product, which is slower, for cuDNN has no ",
-                         settings.deterministic ? "deterministic " : "", "engine for it:", reasons));
-    return best;
+  // ---- what is known from earlier
+
+  std::string key_of(const Convolution& problem) {
+    if (place.empty())
+      place = text(describe(device).name, ", sm ", sm_version, ", cuDNN ", fe::detail::get_backend_version(), ": ");
+    return place + tuning_key(problem, settings);
   }
 
-  // Of what follows a convolution that is done alone: a launch, and reading and writing y. For choosing, not for show.
-  static float time_of_rest_us(const Convolution& problem) {
-    double bytes = double(size_bytes(problem.type));
-    for (const int64_t size : problem.y) bytes *= double(size);
-    return float(2 + 2 * bytes / 3.5e6);
+  std::optional<TunedConvolution> known(const Convolution& problem) {
+    const std::string key = key_of(problem);
+    for (TuningCache* cache : {settings.tuning.get(), TuningCache::of("").get()})
+      if (const auto value = cache ? cache->find(key) : std::nullopt)
+        if (auto tuned = TunedConvolution::decode(*value)) {
+          if (settings.tuning && cache != settings.tuning.get()) settings.tuning->put(key, *value);
+          return tuned;
+        }
+    return std::nullopt;
+  }
+
+  void keep(const Convolution& problem, const ConvolutionPlan& plan) {
+    const std::string key = key_of(problem), value = plan.tuned.encode();
+    TuningCache::of("")->put(key, value);
+    if (settings.tuning) settings.tuning->put(key, value);
+  }
+
+  // Seldom, as all of the file is written.
+  void save(bool last) noexcept {
+    constexpr std::chrono::seconds kSeldom(1);
+    if (!settings.tuning || (!last && std::chrono::steady_clock::now() - saved < kSeldom)) return;
+    try {
+      const std::string failure = settings.tuning->save();
+      if (!failure.empty() && settings.warn && !last) settings.warn(failure);
+    } catch (const std::exception&) {  // no memory for it
+    }
+    saved = std::chrono::steady_clock::now();
+  }
+
+  // ---- plans
+
+  // With all that are expected.
+  void search(const Convolution& problem) {
+    const Current current(device);
+    const RelaxedCapture relaxed;  // another stream of this thread may be capturing
+    std::vector<Convolution> problems{problem};
+    constexpr int kMostBatches = 4;  // who has more may have a new one in every run
+    if (!of_any_batch.empty() && batches++ < kMostBatches)
+      for (Convolution other : of_any_batch) {
+        other.x[0] = other.y[0] = problem.x[0];
+        expected.push_back(std::move(other));
+      }
+    for (Convolution& other : expected)
+      if (!plans.contains(other) && std::ranges::find(problems, other) == problems.end())
+        problems.push_back(std::move(other));
+    expected.clear();
+    std::vector<ConvolutionSearch> searches;
+    for (const Convolution& one : problems) searches.push_back({&one, known(one)});
+    find_plans(*this, searches);
+    cudaGetLastError();
+    for (ConvolutionSearch& found : searches) {
+      if (!found.plan && settings.warn)
+        settings.warn(text(describe(*found.problem), " runs as a matrix product, which is slower, for cuDNN has no ",
+                           settings.deterministic ? "deterministic " : "", "engine for it:", found.reasons));
+      if (found.plan && !found.taken_over) keep(*found.problem, *found.plan);
+      plans.emplace(*found.problem, std::move(found.plan));
+    }
+    save(false);
+  }
+
+  // Whether the rival is faster, which is found out once.
+  void compare(StreamRef wanted, const Convolution& problem, ConvolutionPlan& plan, const Rival& rival) {
+    TunedConvolution& tuned = plan.tuned;
+    tuned.rival_timed = true;
+    const double own_us = tuned.us > 0 ? double(tuned.us) : std::numeric_limits<double>::infinity();
+    const bool more = problem.has_residual || problem.relu;  // than a product does
+    if (own_us > (more ? time_of_rest_us(problem) : 0) + least_time_us(problem)) {
+      const Current current(device);
+      const RelaxedCapture relaxed;
+      tuned.rival_won = time_of_us(wanted, rival) < own_us;
+    }
+    keep(problem, plan);
+    save(false);
   }
 
   // Infinite if there is no memory or no algorithm for it.
@@ -252,104 +173,24 @@ struct Dnn::State : DnnHandle {
     }
   }
 
-  // Runs candidates, all of them briefly, then those that did best for longer, and keeps the fastest. Without memory
-  // for it the heuristics' choice stays.
-  void measure(Plan& plan, const Convolution& problem) {
-    // Many, unless building them takes too long: cuDNN compiles some.
-    // Behind the first ones are some that give grouped convolutions misaligned addresses.
-    constexpr int64_t kLeastCandidates = 8;
-    const int64_t kMostCandidates = problem.groups == 1 ? 24 : kLeastCandidates;
-    constexpr std::chrono::milliseconds kLongest(50);
-    constexpr size_t kFinalists = 3;
-    std::vector<std::shared_ptr<void>> operands;
-    const Stream side(device);
-    const auto operand = [&](const std::vector<int64_t>& dims) {
-      size_t bytes = size_bytes(problem.type);
-      for (const int64_t size : dims) bytes *= size_t(size);
-      operands.push_back(settings.memory(bytes));
-      fill(side, operands.back().get(), 0x2c, bytes);  // small numbers in every type
-      return operands.back().get();
-    };
-    Addresses addresses;
-    try {
-      addresses.add(operand(problem.x));
-      addresses.add(operand(problem.w));
-      if (plan.fused && problem.has_residual) addresses.add(operand(problem.y));
-      if (plan.fused && problem.has_bias) addresses.add(operand({problem.y[1]}));
-      addresses.add(operand(problem.y));
-    } catch (const Error& error) {
-      side.ref().synchronize();
-      if (error.code() != Code::out_of_memory) throw;
-      return;
-    }
-    cuda::Stopwatch watch;
-    const struct Leave {  // the side stream goes
-      StreamRef& stream;
-      ~Leave() { stream = {}; }
-    } leave{stream};
-    use(side);
-    const auto native = static_cast<cudaStream_t>(side.ref().native());
-    struct Timed {
-      int64_t candidate, bytes;
-      double us;
-    };
-    std::vector<Timed> timed;
-    const auto runner = [&](int64_t candidate, void* workspace) {
-      return [&, candidate, workspace] {
-        return plan.graph.execute_plan_at_index(handle, addresses.list, addresses.count, workspace, candidate)
-            .is_good();
-      };
-    };
-    const auto begin = std::chrono::steady_clock::now();
-    const int64_t count = std::min(plan.graph.get_execution_plan_count(), kMostCandidates);
-    for (int64_t i = 0; i < count; ++i) {
-      if (i >= kLeastCandidates && std::chrono::steady_clock::now() - begin > kLongest) break;
-      int64_t bytes = 0;
-      if (plan.graph.build_plan_at_index(i).is_bad() || plan.graph.get_workspace_size_plan_at_index(i, bytes).is_bad())
-        continue;
-      const std::optional<std::shared_ptr<void>> workspace = workspace_of(bytes);
-      if (!workspace) continue;
-      const auto run = runner(i, workspace->get());
-      if (run()) timed.push_back({i, bytes, watch.glance(native, run)});
-    }
-    plan.timed = int(timed.size());
-    std::ranges::stable_sort(timed, {}, &Timed::us);
-    timed.resize(std::min(timed.size(), kFinalists));
-    for (Timed& one : timed) {
-      if (timed.size() == 1) break;
-      if (const auto workspace = workspace_of(one.bytes))
-        one.us = watch.measure(native, one.us, runner(one.candidate, workspace->get()));
-    }
-    if (!timed.empty()) {
-      const Timed& fastest = *std::ranges::min_element(timed, {}, &Timed::us);
-      plan.candidate = fastest.candidate;
-      plan.workspace_bytes = size_t(std::max<int64_t>(fastest.bytes, 0));
-      plan.time_us = float(fastest.us);
-      check(plan.graph.get_plan_name_at_index(plan.candidate, plan.engine));
-    }
-    side.ref().synchronize();
-  }
-
-  // Nothing if there is no memory for it.
-  std::optional<std::shared_ptr<void>> workspace_of(int64_t bytes) const {
-    if (bytes <= 0) return nullptr;
-    try {
-      return settings.memory(size_t(bytes));
-    } catch (const Error& error) {
-      if (error.code() != Code::out_of_memory) throw;
-      return std::nullopt;
-    }
-  }
-
-  // Null if cuDNN has no engine.
-  Plan* find(StreamRef wanted, const Convolution& problem, const Rival& rival = {}) {
-    if (auto known = plans.find(problem); known != plans.end()) return known->second.get();
+  // Null if there is none.
+  ConvolutionPlan* find(StreamRef wanted, const Convolution& problem, const Rival& rival = {}) {
+    auto found = plans.find(problem);
+    const bool compares = rival && settings.measures();
+    if (found != plans.end() && (!found->second || !compares || found->second->tuned.rival_timed))
+      return found->second.get();
     if (wanted.capture_status() != CaptureStatus::none)
       cuda::forbid(wanted, "cuDNN has no plan for this convolution yet; run once with these shapes before capturing",
                    "cudnnBackendFinalize");
-    check(problem);
-    if (!available()) fail(Code::library_missing, missing);
-    return plans.emplace(problem, build_best(wanted, problem, rival)).first->second.get();
+    if (found == plans.end()) {
+      check(problem);
+      if (!available()) fail(Code::library_missing, missing);
+      search(problem);
+      found = plans.find(problem);
+    }
+    ConvolutionPlan* const plan = found->second.get();
+    if (plan && compares && !plan->tuned.rival_timed) compare(wanted, problem, *plan, rival);
+    return plan;
   }
 };
 
@@ -374,13 +215,39 @@ bool Dnn::available(std::string* why) {
   return is;
 }
 
+void Dnn::expect(const Convolution& problem) {
+  if (problem.type != Type::f32 && problem.type != Type::f16 && problem.type != Type::bf16) return;
+  if (std::ranges::find(problem.y, 0) != problem.y.end()) return;
+  Convolution one = problem;
+  const bool any_batch = problem.x.size() > 0 && problem.y.size() > 0 && problem.x[0] < 0 && problem.y[0] < 0;
+  if (any_batch) one.x[0] = one.y[0] = 1;
+  try {
+    check(one);
+  } catch (const Error&) {  // prepare() will say so
+    return;
+  }
+  const std::lock_guard lock(state_->mutex);
+  (any_batch ? state_->of_any_batch : state_->expected).push_back(problem);
+}
+
+std::vector<TunedProduct> Dnn::tuned() const {
+  const std::lock_guard lock(state_->mutex);
+  std::vector<TunedProduct> all;
+  for (const auto& [problem, plan] : state_->plans)
+    if (plan && plan->tuned.timed > 0)
+      all.push_back({describe(problem), plan->tuned.timed, int(plan->tuned.candidate), double(plan->tuned.first_us),
+                     double(plan->tuned.us)});
+  return all;
+}
+
 std::optional<Dnn::Prepared> Dnn::prepare(StreamRef stream, const Convolution& problem, const Rival& rival) {
   for (const int64_t size : problem.y)
     if (size == 0) return Prepared{0, true, 0, {}};
   const std::lock_guard lock(state_->mutex);
-  const Plan* plan = state_->find(stream, problem, rival);
+  const ConvolutionPlan* plan = state_->find(stream, problem, rival);
   if (!plan) return std::nullopt;
-  return Prepared{plan->workspace_bytes, plan->fused, plan->timed, plan->engine, plan->rival_won};
+  const TunedConvolution& tuned = plan->tuned;
+  return Prepared{plan->workspace_bytes(), tuned.fused, tuned.timed, tuned.engine, rival && tuned.rival_won};
 }
 
 void Dnn::run(StreamRef stream, const Convolution& problem, const void* x, const void* w, const void* bias,
@@ -388,23 +255,24 @@ void Dnn::run(StreamRef stream, const Convolution& problem, const void* x, const
   for (const int64_t size : problem.y)
     if (size == 0) return;
   const std::lock_guard lock(state_->mutex);
-  Plan* const found = state_->find(stream, problem);
+  const ConvolutionPlan* const found = state_->find(stream, problem);
   if (!found) fail(Code::not_supported, describe(problem), ": cuDNN has no engine for it");
-  Plan& plan = *found;
+  const ConvolutionPlan& plan = *found;
+  const bool fused = plan.tuned.fused;
 
-  Addresses addresses;
+  std::vector<void*> addresses;
   const auto add = [&](const void* address, const char* name) {
     require(reinterpret_cast<uintptr_t>(address) % kAlignment == 0, name, " at ", address, " is not aligned to ",
             kAlignment, " bytes, as cuDNN wants it: bind a buffer which is");
     if (!address) fail(Code::internal, describe(problem), ": no address of ", name, " was given");
-    addresses.add(address);
+    addresses.push_back(const_cast<void*>(address));
   };
   add(x, "x");
   add(w, "w");
-  if (plan.fused && problem.has_residual) add(residual, "residual");
-  if (plan.fused && problem.has_bias) add(bias, "bias");
+  if (fused && problem.has_residual) add(residual, "residual");
+  if (fused && problem.has_bias) add(bias, "bias");
   add(y, "y");
-  if (plan.workspace_bytes > 0 && !workspace) fail(Code::internal, describe(problem), ": no workspace was given");
+  if (plan.workspace_bytes() > 0 && !workspace) fail(Code::internal, describe(problem), ": no workspace was given");
 
   state_->use(stream);
   std::string failure;

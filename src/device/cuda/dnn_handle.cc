@@ -86,6 +86,16 @@ void DnnHandle::use(StreamRef wanted) {
   stream = wanted;
 }
 
+BorrowedHandle::BorrowedHandle(int device) : device_(device) {
+  if (device < 0 || (handle_ = idle_handles().take(device))) return;
+  const auto create = cuda::cudnn().find<decltype(cudnnCreate)>("cudnnCreate");
+  if (create(&handle_) != CUDNN_STATUS_SUCCESS) handle_ = nullptr;
+}
+
+BorrowedHandle::~BorrowedHandle() {
+  if (handle_) idle_handles().put(device_, handle_);
+}
+
 void raise_execution_failure(const std::string& problem, const std::string& failure) {
   const cudaError_t cause = cudaGetLastError();
   throw Error(cause == cudaSuccess ? Code::device_failed : cuda::code_of(cause),

@@ -37,6 +37,19 @@ struct DnnHandle {
   void open();
 };
 
+// One more of an open library, for another thread; null if there can be none, or the device is below zero.
+class BorrowedHandle {
+ public:
+  explicit BorrowedHandle(int device);
+  ~BorrowedHandle();
+  BorrowedHandle(const BorrowedHandle&) = delete;
+  cudnnHandle_t get() const { return handle_; }
+
+ private:
+  int device_;
+  cudnnHandle_t handle_ = nullptr;
+};
+
 // An Error for what the library has said, and for what CUDA has said meanwhile.
 [[noreturn]] void raise_execution_failure(const std::string& problem, const std::string& failure);
 

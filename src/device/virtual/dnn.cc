@@ -30,6 +30,8 @@ bool Dnn::available(std::string* why) {
   std::call_once(state_->warned, [&] { warn_of_absence(state_->settings, state_->why()); });
   return false;
 }
+void Dnn::expect(const Convolution&) {}
+std::vector<TunedProduct> Dnn::tuned() const { return {}; }
 std::optional<Dnn::Prepared> Dnn::prepare(StreamRef, const Convolution&, const Rival&) {
   fail(Code::library_missing, state_->why());
 }

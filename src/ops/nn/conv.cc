@@ -1,6 +1,8 @@
 // Conv, ConvTranspose and their kin of com.microsoft: cuDNN where it is there, Encore's own kernels and matrix products
 // elsewhere.
+#include <algorithm>
 #include <functional>
+#include <optional>
 
 #include "ops/inner_context.h"
 #include "ops/nn/convolve.h"
@@ -64,6 +66,10 @@ class ConvBase : public Op {
     if (w) require(w->size() >= 3 && (!x || w->size() == x->size()), "W has rank ", w->size(), ", not that of X");
   }
 
+  void prepare(Prepack& prepack) override {
+    if (expected_) prepack.dnn().expect(*expected_);
+    expected_.reset();
+  }
   bool prepack(int input, const Tensor& constant, Prepack& prepack) override {
     if (input != 1 || constant.shape.rank() < 3 || constant.count() == 0) return false;
     const Tensor given = channels_first(constant);
@@ -105,25 +111,58 @@ class ConvBase : public Op {
     return bias->data;
   }
 
+  // What cuDNN will be asked for, if the model tells all dimensions but the batch.
+  void expect(const NodeInfo& node, const WindowAttributes& attributes, bool transposed, int bias_input,
+              bool has_residual, const Activation& activation) {
+    auto x_dims = node.input_dims(0), w_dims = node.input_dims(1);
+    if (!x_dims || !w_dims || x_dims->size() < 3 || x_dims->size() != w_dims->size()) return;
+    const bool any_batch = x_dims->front() < 0;
+    if (any_batch) x_dims->front() = 1;
+    for (const auto* dims : {&*x_dims, &*w_dims})
+      if (*std::ranges::min_element(*dims) <= 0) return;
+    try {
+      const Shape x = ops::channels_first(Shape(*x_dims), layout_),
+                  w = ops::channels_first(Shape(*w_dims), weights_last_ ? layout_ : Layout::channels_first);
+      const auto kernel = w.dims().subspan(2);
+      const Window window = transposed ? attributes.slide_transposed(x, kernel) : attributes.slide(x, kernel);
+      const int64_t out_channels = transposed ? checked_product(w[1], groups_) : w[0];
+      const Type type = node.input_type(0);
+      const ConvProblem problem{type, layout_,      window,  x[0],
+                                x[1], out_channels, groups_, use_tf32_ && type == Type::f32};
+      if (transposed ? !window.is_exact() : is_depthwise(problem)) return;
+      const Shape y = with_spatial(x, out_channels, transposed ? window.in : window.out);
+      if (type == Type::f64) return;
+      expected_ = for_dnn(problem, transposed, x, w, y, node.has_input(bias_input), has_residual, activation);
+      if (any_batch) expected_->x[0] = expected_->y[0] = -1;
+    } catch (const Error&) {  // the run will say what is wrong
+    }
+  }
+
   // Where a product needs at most a copy of x it may be the fastest way.
   static bool suits_product(const ConvProblem& problem) { return problem.groups == 1 && problem.window.is_disjoint(); }
+  // Large windows that share nothing, as those that cut a picture to patches, cuDNN does badly.
+  static bool is_product(const device::DnnSettings& settings, bool suits, int64_t taps) {
+    constexpr int64_t kLarge = 16;
+    return !settings.measures() && suits && taps >= kLarge;
+  }
 
-  // cuDNN has no double precision worth its while, and wants aligned addresses. Large windows that share nothing, as
-  // those that cut a picture to patches, it does badly.
+  // cuDNN has no double precision worth its while, and wants aligned addresses.
   bool suits_dnn(Context& context, const ConvProblem& problem, bool transposed, const Tensor& x, const Tensor& w,
                  const ConvData& data, const Epilogue& rest) const {
     if (problem.type == Type::f64 || x.count() == 0 || w.count() == 0) return false;
     for (const void* address : {data.x, data.w, data.bias, rest.residual, static_cast<const void*>(data.y)})
       if (reinterpret_cast<uintptr_t>(address) % 16 != 0) return false;
-    constexpr int64_t kLarge = 16;  // taps
-    const bool measures = context.dnn().settings().measures();
-    if (!measures && !transposed && suits_product(problem) && problem.window.taps() >= kLarge) return false;
-    return context.dnn().available();
+    device::Dnn& dnn = context.dnn();
+    if (is_product(dnn.settings(), !transposed && suits_product(problem), problem.window.taps())) return false;
+    return dnn.available();
   }
 
-  // `rest` is what follows beside the bias. False if cuDNN has no engine for it, or a product turns out faster.
-  bool run_dnn(Context& context, const ConvProblem& problem, bool transposed, const Shape& x, const Shape& w,
-               const Shape& y, const ConvData& data, const Epilogue& rest) const {
+  // With an activation that cuDNN is not asked for, another kernel passes over y anyway.
+  static bool is_whole(const Activation& activation) {
+    return activation.kind == Activation::Kind::none || activation.kind == Activation::Kind::relu;
+  }
+  static device::Convolution for_dnn(const ConvProblem& problem, bool transposed, const Shape& x, const Shape& w,
+                                     const Shape& y, bool has_bias, bool has_residual, const Activation& activation) {
     const auto list = [](const Shape& shape) { return std::vector<int64_t>(shape.dims().begin(), shape.dims().end()); };
     const auto spatial = [&](const int(&values)[kSpatial]) {
       return std::vector<int64_t>(values + kSpatial - (x.rank() - 2), values + kSpatial);
@@ -141,12 +180,20 @@ class ConvBase : public Op {
     convolution.dilations = spatial(window.dilation);
     convolution.groups = problem.groups;
     convolution.transposed = transposed;
-    // With an activation that cuDNN is not asked for, another kernel passes over y anyway.
-    const bool whole = rest.activation.kind == Activation::Kind::none || rest.activation.kind == Activation::Kind::relu;
-    convolution.has_bias = whole && data.bias;
-    convolution.has_residual = whole && rest.residual;
-    convolution.relu = whole && rest.activation.kind == Activation::Kind::relu;
+    const bool whole = is_whole(activation);
+    convolution.has_bias = whole && has_bias;
+    convolution.has_residual = whole && has_residual;
+    convolution.relu = whole && activation.kind == Activation::Kind::relu;
     convolution.tf32 = problem.tf32;
+    return convolution;
+  }
+
+  // `rest` is what follows beside the bias. False if cuDNN has no engine for it, or a product turns out faster.
+  bool run_dnn(Context& context, const ConvProblem& problem, bool transposed, const Shape& x, const Shape& w,
+               const Shape& y, const ConvData& data, const Epilogue& rest) const {
+    const bool whole = is_whole(rest.activation);
+    const device::Convolution convolution =
+        for_dnn(problem, transposed, x, w, y, data.bias, rest.residual, rest.activation);
     device::Dnn& dnn = context.dnn();
     const int64_t width = y.count(2, y.rank());
     Product product{Again(context), problem, data, rest, width};
@@ -178,6 +225,7 @@ class ConvBase : public Op {
            ops::wants_arranging(w, arranged_groups());
   }
 
+  std::optional<device::Convolution> expected_;
   Tensor arranged_;  // the weights, if they are constant; with the shape of those given
 };
 
@@ -218,7 +266,10 @@ class Conv : public ConvBase {
   }
 
  protected:
-  Conv(const NodeInfo& node, const Activation& activation) : ConvBase(node), activation_(activation) {}
+  Conv(const NodeInfo& node, const Activation& activation, bool has_residual = false)
+      : ConvBase(node), activation_(activation) {
+    expect(node, attributes_, false, 2, has_residual, activation_);
+  }
   // What is added to the result: shaped and laid out as it is.
   virtual const void* residual_of(Context&, const Tensor& /*y*/) const { return nullptr; }
 
@@ -229,7 +280,7 @@ class Conv : public ConvBase {
 // A convolution with what follows it: y = activation(conv(X, W) + B + Z).
 class FusedConv : public Conv {
  public:
-  explicit FusedConv(const NodeInfo& node) : Conv(node, Activation::of(node)) {}
+  explicit FusedConv(const NodeInfo& node) : Conv(node, Activation::of(node), node.has_input(3)) {}
 
  private:
   const void* residual_of(Context& context, const Tensor& y) const override {
@@ -243,10 +294,13 @@ class FusedConv : public Conv {
 
 class ConvTranspose : public ConvBase {
  public:
-  using ConvBase::ConvBase;
+  explicit ConvTranspose(const NodeInfo& node) : ConvTranspose(node, 2) {}
   void run(Context& context) const override { run(context, attributes_, 2); }
 
  protected:
+  ConvTranspose(const NodeInfo& node, int bias_input) : ConvBase(node) {
+    if (bias_input == 2 || !node.has_input(2)) expect(node, attributes_, true, bias_input, false, {});
+  }
   void run(Context& context, const WindowAttributes& attributes, int bias_input) const {
     Tensor x = context.input(0), w = weights(context);
     x.shape = ops::channels_first(x.shape, layout_);
@@ -282,7 +336,7 @@ class ConvTranspose : public ConvBase {
 // Whose pads are an input, in host memory.
 class ConvTransposeWithDynamicPads : public ConvTranspose {
  public:
-  using ConvTranspose::ConvTranspose;
+  explicit ConvTransposeWithDynamicPads(const NodeInfo& node) : ConvTranspose(node, 3) {}
   void run(Context& context) const override {
     const Tensor* const pads = context.find_input(2);
     if (!pads) return ConvTranspose::run(context, attributes_, 3);

@@ -169,8 +169,9 @@ constexpr OptionRow kRows[] = {
      "and the log says so.",
      [](std::string_view value, Options& o) { return take(flag(value), o.enable_cudnn); }},
     {"cudnn_conv_algo_search", true, "EXHAUSTIVE", "EXHAUSTIVE, HEURISTIC or DEFAULT",
-     "How cuDNN's engine for a new convolution is chosen: EXHAUSTIVE times the candidates in the first run, HEURISTIC "
-     "trusts cuDNN's heuristics (as do sessions with `deterministic`), DEFAULT takes the first engine that does "
+     "How cuDNN's engine for a new convolution is chosen: EXHAUSTIVE times the candidates in the first run, of which "
+     "`tuning_cache` keeps what it found, HEURISTIC trusts cuDNN's heuristics (as do sessions with `deterministic`), "
+     "DEFAULT takes the first engine that does "
      "without.",
      [](std::string_view value, Options& o) {
        if (value != "EXHAUSTIVE" && value != "HEURISTIC" && value != "DEFAULT") return false;
@@ -217,6 +218,15 @@ constexpr OptionRow kRows[] = {
     {"tunable_op_max_tuning_duration_ms", true, "0", "a number of milliseconds",
      "The most time spent on tuning one matrix product; 0: no limit.",
      [](std::string_view value, Options& o) { return take(number(value, 0, INT32_MAX), o.tunable_op_max_ms); }},
+    {"tuning_cache", false, "", "the path of a file",
+     "Keep in this file what was chosen for convolutions, and cuDNN's compiled plans: the next process's first run "
+     "need "
+     "not search. It may serve several models, devices, versions of cuDNN and processes at a time. What is damaged is "
+     "not used, and the log says so.",
+     [](std::string_view value, Options& o) {
+       o.tuning_cache = value;
+       return true;
+     }},
 
     {"log_placement", false, "0", kFlag, "Log, as warnings, each node that is left to another provider, and why.",
      [](std::string_view value, Options& o) { return take(flag(value), o.log_placement); }},

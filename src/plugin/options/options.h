@@ -53,6 +53,7 @@ struct Options {
   bool strict_skip_layer_norm = false;
   bool tunable_op = false, tunable_op_tuning = false;
   int tunable_op_max_ms = 0;  // for one problem; zero: no limit
+  std::string tuning_cache;   // a file; empty: none
 
   bool log_placement = false;
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "device/external_stream.h"
+#include "device/tuning_cache.h"
 #include "memory/streams.h"
 #include "plugin/host/fence.h"
 #include "plugin/model/capability.h"
@@ -113,6 +114,11 @@ device::Dnn& Ep::dnn() {
       return std::shared_ptr<void>(arena->reserve(bytes), [arena](void* address) { arena->free(address); });
     };
     settings.warn = [log = log_](const std::string& message) { log.warning(message); };
+    if (!options_.tuning_cache.empty()) {
+      settings.tuning = device::TuningCache::of(options_.tuning_cache);
+      if (const std::string complaint = settings.tuning->complaint(); !complaint.empty())
+        log_.warning(text("provider option 'tuning_cache' helps nothing yet: ", complaint));
+    }
     dnn_ = std::make_unique<device::Dnn>(device(), std::move(settings));
   }
   open_dnn_.store(dnn_.get(), std::memory_order_release);

@@ -24,7 +24,11 @@ void Ep::set_dynamic_option(const std::string& key, const std::string& value) {
                                  .staging_bytes = copies_.held_bytes(),
                                  .device = device::memory_info(device())}),
                         value);
-  if (bare == "report_tuning") return write_report(as_json(blas().tuned()), value);
+  if (bare == "report_tuning") {
+    std::vector<device::TunedProduct> tuned = blas().tuned(), convolutions = dnn().tuned();
+    tuned.insert(tuned.end(), convolutions.begin(), convolutions.end());
+    return write_report(as_json(tuned), value);
+  }
   if (bare == "captures") {
     if (value == "hold") return graph::capture_gate::hold();
     if (value == "let go") return graph::capture_gate::let_go();

@@ -41,11 +41,18 @@ void HostCopies::upload(device::StreamRef stream, void* to, const void* from, si
 }
 
 void HostCopies::download(device::StreamRef stream, void* to, const void* from, size_t bytes) {
+  memory::Staging::Downloads alone;
+  download(stream, to, from, bytes, alone);
+  alone.finish();
+}
+
+void HostCopies::download(device::StreamRef stream, void* to, const void* from, size_t bytes,
+                          memory::Staging::Downloads& together) {
   run(stream, [&](device::StreamRef where) {
     if (is_pinned(to))
       device::copy(where, to, from, bytes);
     else
-      staging_.download(where, to, from, bytes);
+      together.add(staging_, where, to, from, bytes);
   });
 }
 

@@ -14,6 +14,9 @@ class HostCopies {
   HostCopies(int device, bool apart);
   void upload(device::StreamRef stream, void* to, const void* from, size_t bytes);
   void download(device::StreamRef stream, void* to, const void* from, size_t bytes);
+  // Pageable memory may be read when `together` is finished.
+  void download(device::StreamRef stream, void* to, const void* from, size_t bytes,
+                memory::Staging::Downloads& together);
 
   size_t held_bytes() const { return staging_.held_bytes(); }  // pinned
 

@@ -77,10 +77,12 @@ class Transfer : public OrtDataTransferImpl {
   void enqueue_all(const OrtValue** from, OrtValue** to, OrtSyncStream** streams, size_t count,
                    std::vector<device::StreamRef>& waits) {
     std::pair<Ep*, device::StreamRef> waited_in;  // what lies in pageable memory has been waited for
+    memory::Staging::Downloads fetches;
     for (size_t i = 0; i < count; ++i) {
       SyncStream* const stream = SyncStream::from(streams ? streams[i] : nullptr);
       try {
-        enqueue(from[i], to[i], stream, waits, waited_in);
+        enqueue(from[i], to[i], stream, waits, waited_in, fetches);
+        if (i + 1 == count) fetches.finish();
       } catch (const Error& error) {
         if (!stream) Ep::end_run_here(error.what(), error.code());
         throw;
@@ -90,7 +92,7 @@ class Transfer : public OrtDataTransferImpl {
   }
 
   void enqueue(const OrtValue* from, OrtValue* to, SyncStream* stream, std::vector<device::StreamRef>& waits,
-               std::pair<Ep*, device::StreamRef>& waited_in) {
+               std::pair<Ep*, device::StreamRef>& waited_in, memory::Staging::Downloads& fetches) {
     const Place source = place_of(from), target = place_of(to);
     const Tensor what = tensor_of(from, source.where);
     void* const address = tensor_of(to, target.where).data;
@@ -116,7 +118,7 @@ class Transfer : public OrtDataTransferImpl {
       copies.order.before_run(copies.stream);
       Ep::order_after_run(copies.stream);  // up to onnxruntime 1.30 a Loop's copies name no stream
       if (std::find(waits.begin(), waits.end(), copies.stream.ref()) == waits.end()) waits.push_back(copies.stream);
-      copy(copies.stream, copies.host, address, target, what.data, source, bytes);
+      copy(copies.stream, copies.host, address, target, what.data, source, bytes, fetches);
       return;
     }
     if (Ep* const ep = stream->ep()) {
@@ -130,7 +132,7 @@ class Transfer : public OrtDataTransferImpl {
       ep->note_work(stream->ref());
       note_use(what.data, address);
     }
-    copy(stream->ref(), stream->copies(), address, target, what.data, source, bytes);
+    copy(stream->ref(), stream->copies(), address, target, what.data, source, bytes, fetches);
     if (target.where == Where::host && device::place_of(address) != device::Place::pinned)
       waited_in = {stream->ep(), stream->ref()};
   }
@@ -166,7 +168,8 @@ class Transfer : public OrtDataTransferImpl {
   }
 
   static void copy(device::StreamRef stream, HostCopies& copies, void* to, Place target, const void* from, Place source,
-                   size_t bytes) {
+                   size_t bytes, memory::Staging::Downloads& fetches) {
+    if (target.where == Where::device) fetches.finish();
     if (source.where == Where::device && target.where == Where::device) {
       if (source.device == target.device)
         device::copy(stream, to, from, bytes);
@@ -175,7 +178,7 @@ class Transfer : public OrtDataTransferImpl {
     } else if (source.where == Where::host) {
       copies.upload(stream, to, from, bytes);
     } else {
-      copies.download(stream, to, from, bytes);
+      copies.download(stream, to, from, bytes, fetches);
     }
   }
 

@@ -1,0 +1,45 @@
+// How cuDNN's plans for convolutions are found. What is dear is to build them, for cuDNN compiles some: several threads
+// do that, each with a handle of its own. Timed they are one after another.
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "device/cuda/dnn_handle.h"
+
+namespace encore::device {
+
+// Tensors by their id; addresses are handed over in this order.
+enum ConvolutionId : int64_t { kConvolutionX = 1, kConvolutionW, kResidual, kBias, kConvolutionY };
+
+struct ConvolutionPlan {
+  std::shared_ptr<cudnn_frontend::ExecutionPlan> native;
+  std::vector<int64_t> ids;  // of what it reads and writes, in their order
+  TunedConvolution tuned;
+
+  size_t workspace_bytes() const { return size_t(native->getWorkspaceSize()); }
+};
+cudnn_frontend::error_t execute(cudnnHandle_t handle, const ConvolutionPlan& plan, std::vector<void*>& addresses,
+                                void* workspace);
+
+struct ConvolutionSearch {
+  const Convolution* problem;
+  std::optional<TunedConvolution> known;  // by an earlier search
+  // What is found:
+  std::unique_ptr<ConvolutionPlan> plan;  // null: cuDNN has no engine
+  bool taken_over = false;                // as it was known
+  std::string reasons;                    // of those that would not do
+};
+
+// The convolution and what follows it as one, or alone: whichever is faster if measured, else as the settings say; the
+// other where cuDNN has no such engine. If all else fails, one whose sums may differ from run to run. The library is
+// open, and this thread has the handle.
+void find_plans(DnnHandle& dnn, std::vector<ConvolutionSearch>& searches);
+
+// Of what follows a convolution that is done alone: a launch, and reading and writing y. For choosing, not for show.
+double time_of_rest_us(const Convolution& problem);
+// What no kernel does it in.
+double least_time_us(const Convolution& problem);
+
+}  // namespace encore::device
