@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes operators.h, the list of the functions that return rows of the table of operators.
+"""Writes operators.h, the list of the functions that return rows of the table of operators, and of their files.
 
     list_operators.py operators.h ROOT SOURCE...
 
@@ -23,7 +23,11 @@ namespace encore::ops {{
 
 {declarations}
 
-inline constexpr std::vector<OpRow> (*kOperators[])() = {{
+struct OperatorFile {{
+  const char* path;  // from src on
+  std::vector<OpRow> (*rows)();
+}};
+inline constexpr OperatorFile kOperators[] = {{
 {names}
 }};
 
@@ -51,8 +55,9 @@ def find_lists(root, sources):
 
 
 def header(lists):
-    declarations = [f"std::vector<OpRow> {name}();  // {source}" for name, source in lists.items()]
-    return HEADER.format(declarations="\n".join(declarations), names="\n".join(f"    {name}," for name in lists))
+    declarations = [f"std::vector<OpRow> {name}();" for name in lists]
+    names = [f'    {{"{source}", {name}}},' for name, source in lists.items()]
+    return HEADER.format(declarations="\n".join(declarations), names="\n".join(names))
 
 
 def main(output, root, *sources):

@@ -14,8 +14,10 @@ BELOW = {
     "fuse": {"device", "ops"},
     "plugin": {"device", "fuse", "graph", "memory", "ops"},
 }
-# The plugin's chambers, each above what it uses; what lies in none is on top.
-CHAMBERS = ["host", "options", "model", "session", "kernels"]
+# Chambers of rooms, from the lowest on: each may include those below, and none beside it. What lies in none is on top.
+CHAMBERS = {
+    "plugin": [["host"], ["options"], ["model"], ["session"], ["kernels"]],
+}
 BACK_ENDS = ("device/cuda/", "device/virtual/")
 GENERATED = {"ort_abi.h": "plugin", "operators.h": "ops"}  # for one room each; they aren't in src
 # What is neither ours nor of standard C++, whose headers have neither dot nor slash in their names.
@@ -44,10 +46,11 @@ def starts_with_one_of(name, beginnings):
     return any(name.startswith(beginning) for beginning in beginnings)
 
 
-def level_of(name):
-    """How high a file of the plugin's stands."""
-    chamber = name.split("/")[1]
-    return CHAMBERS.index(chamber) if chamber in CHAMBERS else len(CHAMBERS)
+def chamber_of(room, name):
+    """The chamber of a file of the room, and how high it stands."""
+    chamber = name.removeprefix(f"{room}/").split("/")[0]
+    levels = CHAMBERS[room]
+    return chamber, next((level for level, chambers in enumerate(levels) if chamber in chambers), len(levels))
 
 
 every_source = pytest.mark.parametrize("file", sources(), ids=name_of)
@@ -70,15 +73,23 @@ def test_a_room_includes_only_rooms_below(file):
             assert not starts_with_one_of(name, BACK_ENDS), f"{name} is behind the seam"
 
 
-def test_the_plugin_has_these_chambers():
-    assert {folder.name for folder in (SRC / "plugin").iterdir() if folder.is_dir()} == set(CHAMBERS)
+@pytest.mark.parametrize("room", CHAMBERS)
+def test_a_room_has_these_chambers(room):
+    chambers = [chamber for level in CHAMBERS[room] for chamber in level]
+    assert sorted(folder.name for folder in (SRC / room).iterdir() if folder.is_dir()) == sorted(chambers)
 
 
-@pytest.mark.parametrize("file", sorted((SRC / "plugin").rglob("*.*")), ids=name_of)
-def test_a_chamber_includes_only_chambers_below(file):
+@pytest.mark.parametrize(
+    "room, file", [(room, file) for room in CHAMBERS for file in sorted((SRC / room).rglob("*.*"))], ids=str
+)
+def test_a_chamber_includes_only_chambers_below(room, file):
+    own, level = chamber_of(room, name_of(file))
     for name in includes(file, '"'):
-        if name.startswith("plugin/"):
-            assert level_of(name) <= level_of(name_of(file)), f"{name_of(file)} may not know of {name}"
+        if name.startswith(f"{room}/"):
+            chamber, height = chamber_of(room, name)
+            assert height < level or chamber == own or height == level == len(CHAMBERS[room]), (
+                f"{name_of(file)} may not know of {name}"
+            )
 
 
 def test_a_name_is_of_one_type():

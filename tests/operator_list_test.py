@@ -26,10 +26,10 @@ def test_lists_in_the_order_of_the_files(tmp_path):
     assert done.returncode == 0, done.stderr
     lines = [line for line in header.read_text().splitlines() if "_rows" in line]
     assert lines == [
-        "std::vector<OpRow> conv_rows();  // ops/nn/conv.cu",
-        "std::vector<OpRow> pad_rows();  // ops/shape/pad.cu",
-        "    conv_rows,",
-        "    pad_rows,",
+        "std::vector<OpRow> conv_rows();",
+        "std::vector<OpRow> pad_rows();",
+        '    {"ops/nn/conv.cu", conv_rows},',
+        '    {"ops/shape/pad.cu", pad_rows},',
     ]
 
 

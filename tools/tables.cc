@@ -3,7 +3,9 @@
 #include <cstring>
 #include <iostream>
 #include <map>
+#include <set>
 
+#include "operators.h"
 #include "ops/registry.h"
 #include "plugin/options/options.h"
 
@@ -39,6 +41,15 @@ void operators() {
     for (size_t i = 0; i < row.host_inputs.size(); ++i) std::cout << (i ? ", " : "") << "in " << row.host_inputs[i];
     for (size_t i = 0; i < row.host_outputs.size(); ++i)
       std::cout << (i || !row.host_inputs.empty() ? ", " : "") << "out " << row.host_outputs[i];
+    std::cout << " |\n";
+  }
+  std::cout << "\n## Where they are\n\nThe last lines of a file say which operators are in it, and what their rules "
+               "are.\n\n| file | operators |\n|---|---|\n";
+  for (const auto& file : encore::ops::kOperators) {
+    std::set<std::string> names;
+    for (const auto& row : file.rows()) names.insert(row.name);
+    std::cout << "| `src/" << file.path << "` |";
+    for (const auto& name : names) std::cout << (name == *names.begin() ? " " : ", ") << name;
     std::cout << " |\n";
   }
 }

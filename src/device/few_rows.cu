@@ -1,7 +1,7 @@
-// One to four rows: a thread reads a square of b, 16 bytes from each of so many rows as 16 bytes have values: all of it
-// is on its way before the first value is used. It adds up what the square is multiplied by, for as many columns as the
-// square has, goes on along the depth, and in the end the block adds up its threads. No block waits for another one:
-// where b has few columns, blocks have fewer of them and more threads along the depth.
+// GEMV of one to four rows: a thread reads a square of b, 16 bytes from each of so many rows as 16 bytes have values:
+// all of it is on its way before the first value is used. It adds up what the square is multiplied by, for as many
+// columns as the square has, goes on along the depth, and in the end the block adds up its threads. No block waits for
+// another one: where b has few columns, blocks have fewer of them and more threads along the depth.
 #include "device/few_rows.h"
 
 #include <algorithm>

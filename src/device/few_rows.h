@@ -1,5 +1,5 @@
-// Products of few rows, which take as long as reading b does: kernels that stream it once, from wherever it lies. On
-// CUDA blas.h has them beside what the library offers.
+// GEMV and its like, products of a few rows, which take as long as reading b does: kernels that stream it once, from
+// wherever it lies. On CUDA blas.h has them beside what the library offers.
 #pragma once
 #include <vector>
 

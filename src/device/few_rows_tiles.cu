@@ -1,7 +1,7 @@
-// Two to eight rows on tensor cores, for which rows of b are read as they lie. Of the 32 lanes of a warp, four stand
-// along the depth and eight side by side; each reads so many neighbouring values from eight rows below each other.
-// Which of them meet in an instruction's tile is free as long as both factors agree: neighbouring rows in one lane are
-// one word's halves, and two columns make rows g and g + 8 of a tile.
+// GEMV of two to eight rows on tensor cores, for which rows of b are read as they lie. Of the 32 lanes of a warp, four
+// stand along the depth and eight side by side; each reads so many neighbouring values from eight rows below each
+// other. Which of them meet in an instruction's tile is free as long as both factors agree: neighbouring rows in one
+// lane are one word's halves, and two columns make rows g and g + 8 of a tile.
 #include "device/few_rows_product.h"
 #include "device/neighbours.h"
 #include "device/transform.h"

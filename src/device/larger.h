@@ -41,7 +41,7 @@ DEVICE_FN Pack<T, 2> larger(const Pack<T, 2>& a, const Pack<T, 2>& b) {
 #endif
 }
 
-// The smaller of each two halves; a NaN is none, if the other is a number.
+// The smaller of each two halves; a NaN loses to a number.
 template <class T>
 DEVICE_FN Pack<T, 2> smaller_number(const Pack<T, 2>& a, const Pack<T, 2>& b) {
   static_assert(std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>);

@@ -291,7 +291,8 @@ class Reduce : public Op {
         {"ReduceProd", "Mul"}, {"ReduceSum", "Add"}, {"ReduceMax", "Max"}, {"ReduceMin", "Min"}};
     const auto dims = node.input_dims(0);
     const auto axes = node.find_ints("axes");
-    // Along all axes: of a vector it is, whichever axes are given, unless none means that nothing is reduced.
+    // Reductions over all axes alone. A vector is always reduced so, unless an empty list of axes asks for no
+    // reduction.
     if (!dims || dims->size() > 1 || node.get_int("noop_with_empty_axes", 0) != 0 || (axes && axes->size() > 1))
       return nullptr;
     for (const auto& [name, function] : kReductions)

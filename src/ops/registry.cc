@@ -17,8 +17,8 @@ std::string Types::str() const {
 const std::vector<OpRow>& rows() {
   static const std::vector<OpRow> all = [] {
     std::vector<OpRow> joined;
-    for (auto* operators : kOperators)
-      for (OpRow& row : operators()) joined.push_back(std::move(row));
+    for (const OperatorFile& file : kOperators)
+      for (OpRow& row : file.rows()) joined.push_back(std::move(row));
     return joined;
   }();
   return all;

@@ -1,5 +1,6 @@
 // Attention over heads, softmax(scale * q kT + mask) v: what ai.onnx's Attention and com.microsoft's kin share. There
-// are four ways to compute it; all take any strides, and none makes the matrix of scores unless it is asked for.
+// are four ways to compute it, two of them for decoding, where few queries meet many keys. All take any strides, and
+// none makes the matrix of scores unless it is asked for.
 #pragma once
 #include <cstdint>
 
@@ -45,8 +46,8 @@ struct Attend {
   int64_t batch = 0, heads = 0, kv_heads = 0;  // heads / kv_heads neighbours share a head of k and v
   int64_t queries = 0, keys = 0, head_size = 0, value_size = 0;
   HeadRows q, k, v, y;  // y is written
-  // k and v are a cache of the node's own: behind a batch's last key there may be anything, and numbers may replace
-  // what is none.
+  // k and v are a KV cache of the node's own: after a batch's last key there may be anything, and NaN or infinity
+  // there may be overwritten.
   bool is_cache = false;
   // Keys and values may be codes, both of one kind: k and v are strides in bytes then.
   CacheCodes k_codes, v_codes;
@@ -54,8 +55,8 @@ struct Attend {
   double softcap = 0;  // softcap * tanh(score / softcap), before the mask; zero: none
   Sight sight;
   AttentionMask mask;
-  // Of each head on the device, in the type of q: a score that takes its part of the softmax and has no key. Null:
-  // none.
+  // Attention sinks, one of each head, on the device and in the type of q: a score that takes its part of the softmax
+  // and has no key. Null: there are none.
   const void* sinks = nullptr;
   ScoresOutput scores;
 };
@@ -63,21 +64,21 @@ struct Attend {
 // A query that sees no key gets zeros. Lengths out of range are reported, and cut to what there is.
 void attend(Context& context, const Attend& problem);
 
-// The ways. Up to 32 rows or 8 queries of halves, on tensor cores, with keys split over blocks; more than these fit,
-// for which the library is better:
+// The ways. Decode: up to 32 rows or 8 queries of halves, on tensor cores, with keys split over blocks (split-K). More
+// than these fit, for which the library is better:
 bool suits_group(const Attend& problem);
 bool fits_group(const Attend& problem);
 void attend_group(Context& context, const Attend& problem);
-// The same with codes for keys and values; for other ways they are decoded first.
+// The same over a quantized KV cache; for other ways it is dequantized first.
 bool suits_group_of_codes(const Attend& problem);
 void attend_group_of_codes(Context& context, const Attend& problem);
 Attend decoded(Context& context, const Attend& problem);
-// A few queries of other types and layouts, likewise:
+// Decode for other types and layouts, likewise split:
 bool suits_few(const Attend& problem);
 void attend_few(Context& context, const Attend& problem);
 // By a library; false if it does not serve.
 bool attend_dnn(Context& context, const Attend& problem);
-// Tiles of queries and keys; everything.
+// Prefill, and all else: tiles of queries and keys with a running softmax, as flash attention has it.
 void attend_tiles(Context& context, const Attend& problem);
 
 }  // namespace encore::ops

@@ -1,4 +1,4 @@
-// Attention of one query over a cache in which a decoder's beams find each other's keys.
+// Decode with beam search: attention of one query over a KV cache in which beams find each other's keys.
 #pragma once
 #include "ops/attention/attend.h"
 

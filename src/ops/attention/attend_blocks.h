@@ -1,4 +1,4 @@
-// Attention in which a query sees but some blocks of the keys up to its own, as a layout says.
+// Block-sparse causal attention: of the keys up to its own a query sees some blocks, as a layout says.
 #pragma once
 #include "ops/attention/attend.h"
 
@@ -13,8 +13,8 @@ struct KeyBlocks {
   int64_t size = 0;  // of a block: a power of two, 16 or more
 };
 
-// The problem's attention is causal, has no mask, and wants no scores. Layouts that are none are reported, and what
-// they say wrongly is not seen.
+// The problem's attention is causal, has no mask, and wants no scores. Malformed layouts are reported, and what they
+// name wrongly is not seen.
 void attend_blocks(Context& context, const Attend& problem, const KeyBlocks& blocks);
 
 }  // namespace encore::ops

@@ -1,4 +1,4 @@
-// Attention in which each token looks at keys that were chosen for it, and at the last ones before it.
+// Sparse attention to the top-k keys that an indexer has chosen for each token, and to the last ones before it.
 #pragma once
 #include "ops/attention/attend.h"
 
@@ -19,7 +19,7 @@ struct ChosenKeys {
 };
 
 // The problem's batches are the tokens, with a query each; its k and v are [batch, kv_head, key, size] with the real
-// batches, and `keys` is how many there is room for. What is chosen wrongly is reported, and not seen.
+// batches, and `keys` is how many there is room for. An index out of range is reported, and not seen.
 void attend_chosen(Context& context, const Attend& problem, const ChosenKeys& chosen);
 
 }  // namespace encore::ops

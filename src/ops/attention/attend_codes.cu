@@ -1,4 +1,4 @@
-// Attention over caches of codes: few rows read them as they are, for others they are decoded first.
+// Attention over quantized KV caches: few rows read the codes as they are, for others they are dequantized first.
 //
 // Codes become values of 16 bits, which hold them all exactly. Their scales belong to a channel, so that queries take
 // those of the keys and sums those of the values.

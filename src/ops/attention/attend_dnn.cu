@@ -1,6 +1,6 @@
 // Attention by the device's library, for which masks and lengths are put into the forms that it takes. It is trusted
 // with no query that sees no key, nor with infinite masks: what is unseen is a low number, and rows that see nothing
-// are set to zero afterwards. Nor with what is no number behind the last key of a cache, which it multiplies by zero.
+// are set to zero afterwards. Nor with NaN or infinity after the last key of a cache, which it multiplies by zero.
 #include <algorithm>
 
 #include "device/dnn_attention.h"
@@ -70,7 +70,7 @@ struct MakeLengths {
   }
 };
 
-// Zeros for what is no number behind a batch's last key, where the library reads it: values in the tile of the last
+// Zeros for NaN and infinity after a batch's last key, where the library reads them: values in the tile of the last
 // key; beside a mask, which alone says what is unseen, all keys and values.
 template <class T>
 struct ClearBehind {

@@ -1,4 +1,4 @@
-// Attention of a few queries, as when a model generates: bound by reading keys and values, once.
+// Decode: attention of a few queries, which is bound by reading keys and values, once.
 //
 // A group of neighbouring threads takes a key and its values, each thread a part of the head's size for kRows rows, and
 // keeps up its own softmax. Groups, and blocks that share out the keys of one head, are combined at the end.

@@ -1,5 +1,5 @@
-// Attention of few rows by tile products: queries, and heads that share one of keys, are the columns of tiles of 16
-// keys. So keys and values are read once, straight into the registers of the lanes that need them, for all rows.
+// Decode on tensor cores: queries, and grouped heads that share one of keys, are the columns of tiles of 16 keys. So
+// keys and values are read once, straight into the registers of the lanes that need them, for all rows.
 //
 // A warp takes every fourth tile of its block's share of the keys, with the keys and the values of the next one on
 // their way, and keeps up its own softmax. Warps, and blocks that share out the keys, are combined at the end.

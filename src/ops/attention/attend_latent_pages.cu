@@ -1,4 +1,5 @@
-// Attention to pages of latent rows: all heads share a row, which is a key and whose first channels are its values.
+// Multi-head latent attention (MLA) over a paged cache: all heads share a latent row, which is a key and whose first
+// channels are its values.
 //
 // A block has 32 rows, heads of tokens of one sequence, and meets 32 keys at a time. They go from pages to shared
 // memory once, decoded, with the next ones on their way meanwhile. A warp has the scores of 16 keys and eight rows,

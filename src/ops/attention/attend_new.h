@@ -1,4 +1,4 @@
-// A new row of each batch, as a model that generates has it: it is turned, put into the cache and attended at once.
+// A decode step of grouped heads: the new row of each batch is rotated, put into the KV cache and attended at once.
 #pragma once
 #include "ops/attention/attend.h"
 #include "ops/attention/extend_cache.h"

@@ -1,4 +1,4 @@
-// Keys that are shared out to several blocks: what each leaves of its share, and the way from there to y.
+// Split-K: keys that are shared out to several blocks, what each leaves of its share, and the way from there to y.
 #pragma once
 #include "ops/attention/attend_view.h"
 

@@ -1,4 +1,4 @@
-// Attention by tiles: 64 rows of queries meet 64 keys at a time, with the softmax kept up to date as keys go by.
+// Prefill by tiles: 64 rows of queries meet 64 keys at a time, with the softmax kept up to date as keys go by.
 //
 // A block of 16 x 16 threads has its queries in shared memory, where keys and values take turns. A thread has the
 // scores of four rows and four keys, 16 keys apart so that its neighbours read other banks, and sums for its four rows

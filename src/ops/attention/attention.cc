@@ -1,5 +1,5 @@
-// ai.onnx's Attention. Keys and values of the past are joined with the new ones first, since models want the whole as
-// an output; after that there is one attention over strided heads.
+// ai.onnx's Attention. The KV cache of the past is joined with the new keys and values first, since models want the
+// whole as an output; after that there is one attention over strided heads.
 #include <cmath>
 #include <optional>
 

@@ -1,5 +1,5 @@
-// Caches of codes, which a scale makes keys and values: whole numbers of eight bits, or of four with a zero of 8, two
-// in a byte, the earlier one in the low bits; or floats of eight bits.
+// Quantized KV caches: codes, which a scale makes keys and values. Whole numbers of eight bits, or of four with a zero
+// point of 8, two in a byte, the earlier one in the low bits; or floats of eight bits.
 #pragma once
 #include <cmath>
 #include <cstdint>

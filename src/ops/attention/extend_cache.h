@@ -1,4 +1,4 @@
-// New keys and values go behind those of the past; keys, and queries for themselves, are turned to their positions on
+// New keys and values go into the KV cache after the past; keys, and queries for themselves, are rotated (RoPE) on
 // the way.
 #pragma once
 #include <cstdint>

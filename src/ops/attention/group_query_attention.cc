@@ -1,4 +1,4 @@
-// com.microsoft's GroupQueryAttention: keys and values live in a cache that new ones are added to, and queries look at
+// com.microsoft's GroupQueryAttention: keys and values live in a KV cache that new ones go into, and queries look at
 // all of it.
 //
 // How long each batch is only the device knows. So launches are sized by the cache, and one captured graph serves every

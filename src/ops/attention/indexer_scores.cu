@@ -1,4 +1,4 @@
-// The indexers' choice: scores of entries, sums over heads of what is positive of a product, and the best of them.
+// The indexers' choice: scores of entries, each the sum over heads of a product's relu, and the top-k of them.
 #include <algorithm>
 
 #include "device/launch.h"
@@ -189,7 +189,7 @@ void index_keys(Context& context, const Indexing& p) {
   const Requests& requests = p.requests;
   if (requests.count == 0) return;
   const Seen seen = count_seen(context, p);
-  if (requests.tokens == 0) return;  // no entry is made of nothing, nor chosen for nobody
+  if (requests.tokens == 0) return;  // nothing to make entries of, and no query to choose for
   const int64_t most = p.raw_keys ? (int64_t(requests.past_tokens) + requests.each) / requests.ratio
                                   : ((requests.windows ? 2 : 1) * int64_t(requests.ratio) - 1 +
                                      (requests.starts ? requests.tokens : requests.each)) /
@@ -201,7 +201,7 @@ void index_keys(Context& context, const Indexing& p) {
   make_entries(context, p, seen, of_raw, most);
   const int64_t columns = p.raw_keys ? most : requests.capacity, wanted = std::min<int64_t>(p.wanted, columns);
 
-  // Some tokens at a time, so that scores take no more memory than some.
+  // Some tokens at a time, which bounds the memory that scores take.
   constexpr int64_t kMostBytes = int64_t(64) << 20;
   const int64_t bytes = int64_t(p.heads) * p.size * 4 + columns * 4 + wanted * 12;
   const int64_t panel = std::clamp<int64_t>(kMostBytes / bytes, 1, requests.tokens);

@@ -5,7 +5,7 @@
 namespace encore::ops {
 
 // Adds to `problem` what the mask and the bias say, either of which may be null. Masks, of `past` earlier rows:
-//   [batch]                  how many keys there are; none is as all
+//   [batch]                  how many keys there are; 0 stands for all of them
 //   [2 * batch]              the ends of the keys, and then their beginnings
 //   [3 * batch + 2]          how many keys there are, and what is of no use here
 //   [batch, keys], [batch, queries, keys], [batch, 1, most, most]    zero where a key is masked

@@ -1,4 +1,4 @@
-// Sequences without padding, whose keys and values live in pages that they find by a table.
+// The paged KV cache: sequences without padding, whose keys and values live in pages that they find by a table.
 #pragma once
 #include <cstdint>
 

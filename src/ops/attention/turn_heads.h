@@ -1,4 +1,4 @@
-// Rotary positions whose angles no table has: of position p and pair i of n, p * 10000^(-i / n).
+// Rotary embedding without tables of cosines and sines: the angle of position p and pair i of n is p * 10000^(-i / n).
 #pragma once
 #include "ops/attention/heads.h"
 

@@ -1,4 +1,5 @@
-// Caches that hold no more than a window: of T positions the last resident(T), in order, from row 0 on.
+// Sliding-window KV caches, which hold no more than a window: of T positions the last resident(T), in order, from row 0
+// on.
 #pragma once
 #include <cstdint>
 

@@ -1,4 +1,4 @@
-// What small operators of com.microsoft share: parameters of any float type, and streams of several branches.
+// What small operators of com.microsoft share: parameters of any float type, and hidden states of several branches.
 #pragma once
 #include "device/transform.h"
 #include "ops/dispatch.h"

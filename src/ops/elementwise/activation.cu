@@ -2,6 +2,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "ops/choice.h"
 #include "ops/elementwise/convert.h"
 #include "ops/elementwise/curves.h"
 #include "ops/elementwise/gelu.h"
@@ -178,10 +179,7 @@ struct Gelu {
   bool by_tanh;
   Gelu() = default;
   explicit Gelu(const NodeInfo& node) {
-    const std::string approximate = node.get_string("approximate", "none");
-    if (approximate != "none" && approximate != "tanh")
-      fail(Code::not_supported, "attribute approximate is '", approximate, "'; it must be 'none' or 'tanh'");
-    by_tanh = approximate == "tanh";
+    by_tanh = read_choice<bool>(node, "approximate", "none", {{"none", false}, {"tanh", true}});
   }
   template <class T>
   DEVICE_FN T operator()(T x) const {

@@ -1,6 +1,7 @@
 // Operators that see an integer as its bits, or anything else as those of another type.
 #include <type_traits>
 
+#include "ops/choice.h"
 #include "ops/elementwise/binary.h"
 #include "ops/elementwise/unary.h"
 #include "ops/shape/strided.h"
@@ -33,10 +34,7 @@ struct Shifted {
   bool left, is_signed;
   Shifted() = default;
   explicit Shifted(const NodeInfo& node) {
-    const std::string direction = node.get_string("direction", "");
-    if (direction != "LEFT" && direction != "RIGHT")
-      fail(Code::not_supported, "attribute direction is '", direction, "'; it must be 'LEFT' or 'RIGHT'");
-    left = direction == "LEFT";
+    left = read_choice<bool>(node, "direction", "", {{"LEFT", true}, {"RIGHT", false}});
     is_signed = kSigned.has(node.input_type(0));
   }
   template <class T>

@@ -1,5 +1,6 @@
 // Cast: a kernel for each destination type, which switches over source types.
 #include "device/transform.h"
+#include "ops/choice.h"
 #include "ops/dispatch.h"
 #include "ops/elementwise/any_type.h"
 #include "ops/elementwise/convert.h"
@@ -148,11 +149,9 @@ void convert(StreamRef stream, int64_t n, Type from, const void* x, Type to, voi
 }
 
 PowerRounding rounding_of(const NodeInfo& node) {
-  const std::string mode = node.get_string("round_mode", "up");
-  if (mode == "up") return PowerRounding::up;
-  if (mode == "down") return PowerRounding::down;
-  require(mode == "nearest", "round_mode is '", mode, "'; it must be up, down or nearest");
-  return PowerRounding::nearest;
+  return read_choice<PowerRounding>(
+      node, "round_mode", "up",
+      {{"up", PowerRounding::up}, {"down", PowerRounding::down}, {"nearest", PowerRounding::nearest}});
 }
 
 class Cast : public Op {

@@ -3,6 +3,7 @@
 #include "device/divide.h"
 #include "device/fault.h"
 #include "device/launch.h"
+#include "ops/choice.h"
 #include "ops/dispatch.h"
 #include "ops/index/indices.h"
 #include "ops/registry.h"
@@ -94,9 +95,7 @@ struct WriteSteps {
 class TensorScatter : public Op {
  public:
   explicit TensorScatter(const NodeInfo& node) : axis_(node.get_int("axis", -2)) {
-    const std::string mode = node.get_string("mode", "linear");
-    require(mode == "linear" || mode == "circular", "mode is '", mode, "'; it must be linear or circular");
-    circular_ = mode == "circular";
+    circular_ = read_choice<bool>(node, "mode", "linear", {{"linear", false}, {"circular", true}});
   }
   void run(Context& context) const override {
     const Tensor &past = context.input(0), &update = context.input(1);

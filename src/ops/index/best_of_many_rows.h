@@ -1,8 +1,8 @@
-// The best few of many rows, a warp for each, which goes through its row in pieces that its lanes keep in registers.
-// The k-th of the lanes' best in the first piece is no better than the k-th of all, so that few elements need more than
-// a comparison with it: those are listed, and each counts how many come before it. When the list is full all but the
-// best leave it. A piece that hides more than there is room for, with all that is good in a few lanes, is searched for
-// its k-th bit by bit.
+// Top-k of many rows for a small k, a warp for each, which goes through its row in pieces that its lanes keep in
+// registers. The k-th of the lanes' best in the first piece is no better than the k-th of all, so that few elements
+// need more than a comparison with it: those are listed, and each counts how many come before it. When the list is full
+// all but the best leave it. A piece that hides more than there is room for, with all that is good in a few lanes, is
+// searched for its k-th bit by bit.
 #pragma once
 #include "ops/index/row_piece.h"
 

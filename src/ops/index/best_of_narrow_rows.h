@@ -1,6 +1,6 @@
-// The best eight at most of many narrow rows of 16-bit numbers, four lanes for each. The best eight groups of four
-// neighbours have them: a group's best has its place in the order, and so have groups, since their columns follow one
-// another. So lanes sort what is best of each group, and then what the best groups have. Keys with their places are
+// Top-k, up to the best eight, of many narrow rows of 16-bit numbers, four lanes for each. The best eight groups of
+// four neighbours have them: a group's best has its place in the order, and so have groups, since their columns follow
+// one another. So lanes sort what is best of each group, and then what the best groups have. Keys with their places are
 // words, so that comparators of a network are all it takes, the same for any row.
 #pragma once
 #include "device/neighbours.h"

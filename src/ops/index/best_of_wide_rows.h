@@ -1,8 +1,9 @@
-// The best few of many rows that are wider than what a warp keeps at once: a block has a row, or each of its warps one,
-// all of which is on its way at the same time, and keeps of each four elements the best. The k-th of the best of 32
-// parts of the row is no better than the k-th of all, so that few fours have something that is: those are listed and
-// looked at again by one warp, for which each of the elements that are left counts how many come before it. Rows of
-// which too much is as good as that, or all that is good lies in few parts, are searched for their k-th bit by bit.
+// Top-k of many rows for a small k that are wider than what a warp keeps at once: a block has a row, or each of its
+// warps one, all of which is on its way at the same time, and keeps of each four elements the best. The k-th of the
+// best of 32 parts of the row is no better than the k-th of all, so that few fours have something that is: those are
+// listed and looked at again by one warp, for which each of the elements that are left counts how many come before it.
+// Rows of which too much is as good as that, or all that is good lies in few parts, are searched for their k-th bit by
+// bit.
 #pragma once
 #include "ops/index/row_piece.h"
 #include "ops/reduce/team.h"

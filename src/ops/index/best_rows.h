@@ -1,7 +1,7 @@
-// The best few of each row, from one look at it: a block keeps a row, or a part of one, in registers. The k-th of the
-// threads' own best is no better than the k-th of all, so that few elements need more than a comparison with it: those
-// are listed, and each counts how many come before it. Rows that hide more than there is room for, with all that is
-// good in a few threads, are searched for their k-th bit by bit.
+// Top-k of each row for a small k, from one look at it: a block keeps a row, or a part of one, in registers. The k-th
+// of the threads' own best is no better than the k-th of all, so that few elements need more than a comparison with it:
+// those are listed, and each counts how many come before it. Rows that hide more than there is room for, with all that
+// is good in a few threads, are searched for their k-th bit by bit.
 #pragma once
 #include <algorithm>
 #include <bit>

@@ -3,6 +3,7 @@
 #include "device/atomic.h"
 #include "device/divide.h"
 #include "device/launch.h"
+#include "ops/choice.h"
 #include "ops/dispatch.h"
 #include "ops/index/indices.h"
 #include "ops/registry.h"
@@ -16,13 +17,12 @@ using device::Divider;
 enum class Reduction { none, add, mul, max, min };
 
 Reduction reduction_of(const NodeInfo& node) {
-  const std::string given = node.get_string("reduction", "none");
-  if (given == "none") return Reduction::none;
-  if (given == "add") return Reduction::add;
-  if (given == "mul") return Reduction::mul;
-  if (given == "max") return Reduction::max;
-  if (given == "min") return Reduction::min;
-  fail(Code::invalid_input, "reduction is '", given, "'; it must be none, add, mul, max or min");
+  return read_choice<Reduction>(node, "reduction", "none",
+                                {{"none", Reduction::none},
+                                 {"add", Reduction::add},
+                                 {"mul", Reduction::mul},
+                                 {"max", Reduction::max},
+                                 {"min", Reduction::min}});
 }
 
 // Integers wrap around; of booleans `add` is or, `mul` is and; max and min hand NaN on.

@@ -1,4 +1,4 @@
-// Which elements are not zero: for outputs of as many elements as there are such.
+// Prefix sums and stream compaction: which elements are not zero, for outputs of as many elements as there are such.
 #pragma once
 #include "ops/op.h"
 

@@ -1,4 +1,4 @@
-// More of each row than a few, of rows that a warp keeps in registers: it finds a key that hardly more elements than
+// Top-k for a larger k, of rows that a warp keeps in registers: it finds a key that hardly more elements than
 // are wanted do not come after, lists those elements and sorts them. Dozens: the sixth last of what the lanes have for
 // their best is near that key, and how many do not come after says which is nearer. Some more: the key is sought among
 // the best of each four. Hundreds: between the best and the worst.

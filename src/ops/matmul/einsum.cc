@@ -1,5 +1,5 @@
 // Einsum. Operands are views with labelled dimensions: a diagonal is a stride, an ellipsis a few labels more, and a
-// dimension of one element is none. They are joined two at a time, by a matrix product where there is one in it.
+// dimension of one element is left out. They are joined two at a time, by a matrix product where there is one in it.
 #include <algorithm>
 #include <map>
 

@@ -9,6 +9,7 @@
 #include "device/divide.h"
 #include "device/float8_product.h"
 #include "device/transform.h"
+#include "ops/choice.h"
 #include "ops/dispatch.h"
 #include "ops/elementwise/gelu.h"
 #include "ops/registry.h"
@@ -91,10 +92,9 @@ class GemmFloat8 : public Op {
         transpose_b_(node.get_int("transB", 0) != 0),
         tf32_(node.settings.use_tf32),
         type_(device::numbered_type(node.get_int("dtype", int64_t(Type::f32))).value_or(Type::undefined)) {
-    const std::string activation = node.get_string("activation", "NONE");
-    require(activation == "NONE" || activation == "RELU" || activation == "GELU", "activation is ", activation,
-            "; it may be NONE, RELU or GELU");
-    activation_ = activation == "RELU" ? Activation::relu : activation == "GELU" ? Activation::gelu : Activation::none;
+    activation_ =
+        read_choice<Activation>(node, "activation", "NONE",
+                                {{"NONE", Activation::none}, {"RELU", Activation::relu}, {"GELU", Activation::gelu}});
     require(type_ == Type::f32 || type_ == Type::f16 || type_ == Type::bf16 || is_float8(type_), "dtype is ",
             node.get_int("dtype", 1), "; it must be float, float16, bfloat16, float8e4m3fn or float8e5m2");
   }

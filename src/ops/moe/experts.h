@@ -31,7 +31,7 @@ int tile_rows_for(const Layer& up, const Layer& down, int64_t rows);
 // The arrangement's tiles have so many rows.
 void multiply_experts(Context& context, const Layer& layer, const Arrangement& arrangement);
 
-// The ways to do it: few rows of halves, many of them, and anything.
+// The ways to do it: GEMV of few rows of halves, grouped GEMM of many of them, and plain tiles for anything.
 inline constexpr int kFewRows = 8, kManyRows = 64, kPlainRows = 32;
 void multiply_few(Context& context, const Layer& layer, const Arrangement& arrangement);
 void multiply_many(Context& context, const Layer& layer, const Arrangement& arrangement);

@@ -1,5 +1,5 @@
-// Products of few rows with experts' weights: weights are read once and straight into the registers of the lanes that
-// need them, for up to eight rows, which cost tile products nothing more than one.
+// GEMV with experts' weights: they are read once and straight into the registers of the lanes that need them, for up to
+// eight rows, which cost tile products nothing more than one.
 //
 // A block has sixteen rows of weights. Its warps take turns along the depth and are added up at the end. A lane reads
 // 16 bytes of weight rows g and g + 8, g = lane / 4, and the same part of row g of x; where along the depth is free, as

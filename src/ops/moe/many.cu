@@ -1,4 +1,4 @@
-// Products of many rows with experts' weights by tile products: a block has 64 rows of x and 128 of weights, which it
+// Grouped GEMM, products of many rows with experts' weights: a block has 64 rows of x and 128 of weights, which it
 // brings to the products' type and keeps in shared memory, 32 along the depth at a time, with the next 32 on their way.
 //
 // In shared memory a row is 64 bytes, four lanes' 16, so that a warp's reads are of neighbouring bytes. As with few

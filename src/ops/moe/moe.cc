@@ -3,6 +3,7 @@
 #include <array>
 #include <limits>
 
+#include "ops/choice.h"
 #include "ops/moe/experts.h"
 #include "ops/registry.h"
 
@@ -12,13 +13,12 @@ namespace {
 using device::size_bytes;
 
 MoeActivation activation_of(const NodeInfo& node) {
-  const std::string name = node.get_string("activation_type", "relu");
-  if (name == "relu") return MoeActivation::relu;
-  if (name == "gelu") return MoeActivation::gelu;
-  if (name == "silu") return MoeActivation::silu;
-  if (name == "swiglu") return MoeActivation::swiglu;
-  if (name == "identity") return MoeActivation::identity;
-  fail(Code::not_supported, "activation_type '", name, "' is not known");
+  return read_choice<MoeActivation>(node, "activation_type", "relu",
+                                    {{"relu", MoeActivation::relu},
+                                     {"gelu", MoeActivation::gelu},
+                                     {"silu", MoeActivation::silu},
+                                     {"swiglu", MoeActivation::swiglu},
+                                     {"identity", MoeActivation::identity}});
 }
 
 // Which inputs a layer has; -1: none.

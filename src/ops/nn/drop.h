@@ -1,4 +1,4 @@
-// Zeros for values picked at random.
+// Dropout's kernel: zeros for values picked at random.
 #pragma once
 #include "ops/op.h"
 #include "ops/random/runs.h"

@@ -1,5 +1,4 @@
-// Operators of images that ONNX had before its versions began to count, and that runtimes still know: ImageScaler and
-// Crop.
+// ImageScaler and Crop, experimental operators of the first ONNX, which runtimes still know.
 #include "device/memory.h"
 #include "ops/dispatch.h"
 #include "ops/elementwise/channel_map.h"

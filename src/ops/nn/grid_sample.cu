@@ -5,6 +5,7 @@
 #include "device/device.h"
 #include "device/divide.h"
 #include "device/rounded.h"
+#include "ops/choice.h"
 #include "ops/dispatch.h"
 #include "ops/nn/batch_statistics.h"
 #include "ops/nn/window.h"
@@ -135,23 +136,12 @@ class GridSample : public Op {
  public:
   explicit GridSample(const NodeInfo& node)
       : layout_(layout_of(node)), align_corners_(node.get_int("align_corners", 0) != 0) {
-    const std::string mode = node.get_string("mode", "linear"), padding = node.get_string("padding_mode", "zeros");
-    if (mode == "linear" || mode == "bilinear")  // the second names are of before opset 20
-      taps_ = 2;
-    else if (mode == "cubic" || mode == "bicubic")
-      taps_ = 4;
-    else if (mode == "nearest")
-      taps_ = 1;
-    else
-      fail(Code::not_supported, "mode is '", mode, "'; linear, nearest and cubic are supported");
-    if (padding == "zeros")
-      padding_ = Padding::zeros;
-    else if (padding == "border")
-      padding_ = Padding::border;
-    else if (padding == "reflection")
-      padding_ = Padding::reflection;
-    else
-      fail(Code::not_supported, "padding_mode is '", padding, "'; zeros, border and reflection are supported");
+    // The last names are of before opset 20.
+    taps_ = read_choice<int>(node, "mode", "linear",
+                             {{"linear", 2}, {"nearest", 1}, {"cubic", 4}, {"bilinear", 2}, {"bicubic", 4}});
+    padding_ = read_choice<Padding>(
+        node, "padding_mode", "zeros",
+        {{"zeros", Padding::zeros}, {"border", Padding::border}, {"reflection", Padding::reflection}});
     if (const auto x = node.input_dims(0))
       require(x->size() == 4 || x->size() == 5, "X has rank ", x->size(), "; it needs two or three spatial dimensions");
   }

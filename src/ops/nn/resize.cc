@@ -5,25 +5,12 @@
 #include <cmath>
 #include <limits>
 
+#include "ops/choice.h"
 #include "ops/dispatch.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
 namespace {
-
-template <class E>
-struct Named {
-  const char* name;
-  E value;
-};
-// The attribute's value by its name.
-template <class E, size_t kCount>
-E read(const NodeInfo& node, const char* attribute, const char* otherwise, const Named<E> (&all)[kCount]) {
-  const std::string given = node.get_string(attribute, otherwise);
-  for (const auto& [name, value] : all)
-    if (given == name) return value;
-  fail(Code::not_supported, attribute, " is '", given, "', which is not known");
-}
 
 // Float values in host memory.
 std::vector<float> host_floats(const Tensor& tensor, const char* what) {
@@ -51,11 +38,11 @@ class Resize : public Op {
       scales_ = {1.f, 1.f, *height, *width};
     }
     check_rank(node);
-    rule_.mode = read<ResizeMode>(node, "mode", "nearest",
-                                  {{"nearest", ResizeMode::nearest},
-                                   {"linear", ResizeMode::linear},
-                                   {"bilinear", ResizeMode::linear},  // Upsample's first name for it
-                                   {"cubic", ResizeMode::cubic}});
+    rule_.mode = read_choice<ResizeMode>(node, "mode", "nearest",
+                                         {{"nearest", ResizeMode::nearest},
+                                          {"linear", ResizeMode::linear},
+                                          {"bilinear", ResizeMode::linear},  // Upsample's first name for it
+                                          {"cubic", ResizeMode::cubic}});
     if (rule_.mode != ResizeMode::nearest && !kInterpolated.has(node.input_type(0)))
       fail(Code::not_supported, "interpolation of ", device::name(node.input_type(0)), "; only of ",
            kInterpolated.str());
@@ -66,23 +53,23 @@ class Resize : public Op {
       rule_.nearest = Nearest::simple;
       return;
     }
-    rule_.coordinates = read<Coordinates>(node, "coordinate_transformation_mode", "half_pixel",
-                                          {{"half_pixel", Coordinates::half_pixel},
-                                           {"half_pixel_symmetric", Coordinates::half_pixel_symmetric},
-                                           {"pytorch_half_pixel", Coordinates::pytorch_half_pixel},
-                                           {"align_corners", Coordinates::align_corners},
-                                           {"asymmetric", Coordinates::asymmetric},
-                                           {"tf_half_pixel_for_nn", Coordinates::tf_half_pixel_for_nn},
-                                           {"tf_crop_and_resize", Coordinates::tf_crop_and_resize}});
-    rule_.nearest = read<Nearest>(node, "nearest_mode", "round_prefer_floor",
-                                  {{"round_prefer_floor", Nearest::round_prefer_floor},
-                                   {"round_prefer_ceil", Nearest::round_prefer_ceil},
-                                   {"floor", Nearest::floor},
-                                   {"ceil", Nearest::ceil}});
+    rule_.coordinates = read_choice<Coordinates>(node, "coordinate_transformation_mode", "half_pixel",
+                                                 {{"half_pixel", Coordinates::half_pixel},
+                                                  {"half_pixel_symmetric", Coordinates::half_pixel_symmetric},
+                                                  {"pytorch_half_pixel", Coordinates::pytorch_half_pixel},
+                                                  {"align_corners", Coordinates::align_corners},
+                                                  {"asymmetric", Coordinates::asymmetric},
+                                                  {"tf_half_pixel_for_nn", Coordinates::tf_half_pixel_for_nn},
+                                                  {"tf_crop_and_resize", Coordinates::tf_crop_and_resize}});
+    rule_.nearest = read_choice<Nearest>(node, "nearest_mode", "round_prefer_floor",
+                                         {{"round_prefer_floor", Nearest::round_prefer_floor},
+                                          {"round_prefer_ceil", Nearest::round_prefer_ceil},
+                                          {"floor", Nearest::floor},
+                                          {"ceil", Nearest::ceil}});
     rule_.cubic_coefficient = node.get_float("cubic_coeff_a", -0.75f);
     rule_.exclude_outside = node.get_int("exclude_outside", 0) != 0;
     rule_.extrapolation = node.get_float("extrapolation_value", 0);
-    aspect_ = read<Aspect>(
+    aspect_ = read_choice<Aspect>(
         node, "keep_aspect_ratio_policy", "stretch",
         {{"stretch", Aspect::stretch}, {"not_larger", Aspect::not_larger}, {"not_smaller", Aspect::not_smaller}});
     axes_ = node.find_ints("axes");

@@ -4,6 +4,7 @@
 
 #include "device/divide.h"
 #include "device/launch.h"
+#include "ops/choice.h"
 #include "ops/dispatch.h"
 #include "ops/registry.h"
 
@@ -213,15 +214,10 @@ class RoiAlign : public RegionOp {
     require(samples >= 0 && samples <= kMostSamples, "sampling_ratio is ", samples, "; it must be from 0 to ",
             kMostSamples);
     samples_ = int(samples);
-    const std::string mode = node.get_string("mode", "avg");
-    if (mode != "avg" && mode != "max") fail(Code::not_supported, "mode is '", mode, "'; it must be avg or max");
-    takes_most_ = mode == "max";
+    takes_most_ = read_choice<bool>(node, "mode", "avg", {{"avg", false}, {"max", true}});
     const char* const first = node.since_version() < 16 ? "output_half_pixel" : "half_pixel";
-    const std::string way = node.get_string("coordinate_transformation_mode", first);
-    if (way != "half_pixel" && way != "output_half_pixel")
-      fail(Code::not_supported, "coordinate_transformation_mode is '", way,
-           "'; it must be half_pixel or output_half_pixel");
-    half_pixel_ = way == "half_pixel";
+    half_pixel_ = read_choice<bool>(node, "coordinate_transformation_mode", first,
+                                    {{"half_pixel", true}, {"output_half_pixel", false}});
   }
   void run(Context& context) const override {
     const Tensor &x = context.input(0), &rois = regions(context, 4), &images = context.input(2);

@@ -179,7 +179,7 @@ Window WindowAttributes::slide_transposed(const Shape& x, std::span<const int64_
     }
     require(out > 0, "pads ", w.before[d], " and ", w.after[d], " leave nothing of the whole output dimension of ",
             whole);
-    // Seen from the result the roles swap.
+    // For the result of a transposed convolution the roles of the two swap.
     w.out[d] = w.in[d];
     w.in[d] = sized(out, "an output dimension");
   }

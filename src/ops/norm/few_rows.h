@@ -1,4 +1,4 @@
-// Normalisation of few rows, as of a token that a model generates: what counts is how long one row takes.
+// Normalisation of few rows, as in a decode step: what counts is how long one row takes.
 #pragma once
 #include "ops/norm/row_norm.h"
 

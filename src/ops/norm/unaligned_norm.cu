@@ -91,7 +91,7 @@ struct NormalizeUnalignedRows {
           const Part own = s.parts[lane];
           const float mean = sum[lane] * per_value;
           each_slot([&](int k) {
-            const float less = has(own, k) ? mean : 0.f;  // what there is none of is zero
+            const float less = has(own, k) ? mean : 0.f;  // values that the row lacks count as zero
             UNROLL for (float& value : kept[lane].at[k]) value -= less;
           });
           keep_own(kept[lane].at[0], own);

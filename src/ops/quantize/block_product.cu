@@ -1,5 +1,5 @@
-// Products with weights quantized in blocks. A few rows are multiplied by codes as they are read; for more, weights are
-// brought to the type of the product first, and multiplied by the library.
+// Products with weights quantized in blocks, and which of MatMulNBits' kernels makes one. A few rows are multiplied by
+// codes as they are read (GEMV); for more, weights are dequantized first, and multiplied by the library.
 #include <algorithm>
 
 #include "device/divide.h"

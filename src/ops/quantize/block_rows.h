@@ -32,7 +32,7 @@ DEVICE_FN device::Pack<float, 8> eight_of(const T* from, bool aligned, int64_t l
   return values;
 }
 
-// A warp multiplies a few rows of a by a row of the weights.
+// GEMV: a warp multiplies a few rows of a by a row of the weights.
 template <class T, class Weights>
 struct MultiplyFewRows {
   static constexpr int kMaxThreads = 128, kColumns = kMaxThreads / 32, kRows = 4;

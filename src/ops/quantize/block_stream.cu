@@ -1,4 +1,4 @@
-// Products of up to 16 rows of halves with woven weights, as when a model generates: bound by reading the weights.
+// GEMV with woven weights, and products of up to 16 rows of halves, as decoding has them: bound by reading the weights.
 //
 // A block makes tiles of 16 columns of the result. Their units stand in a row, of which each warp has a part: it reads
 // on and on, having asked for its units well before it needs them, and waits for no other warp before the end. What a

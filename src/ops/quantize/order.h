@@ -1,4 +1,4 @@
-// The orders that com.microsoft's QOrdered operators store matrices of 8-bit integers in.
+// cuBLASLt's tile orders, in which com.microsoft's QOrdered operators store matrices of 8-bit integers.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -112,7 +112,7 @@ struct RowsNormed {
   }
 
  private:
-  // A thread has every so-manieth pack of the row.
+  // The packs of a thread are as far apart as there are threads.
   template <class Shared, class Begin, class Rows, class Free>
   DEVICE_FN void keep_one(device::Block<Shared>& b, const RowsExtent& extent, Begin begin, Rows rows, Free free) const {
     const int threads = b.size();

@@ -1,8 +1,9 @@
-// Codes in the order in which tensor cores take them. The rows of a matrix stand in tiles of 16; of a tile, a unit is
-// 64 bytes of each row. A unit's codes are two halves, of the rows 0 to 7 and 8 to 15, in each of which the lane 4 *
-// row + part has 16 bytes. Codes side by side along the depth make a group: of it each of a row's four lanes has a
-// part, and a group has one scale and one zero point. Within a word neighbours lie 16 bits apart, so that masks find
-// them as a pair.
+// Woven weights, which prepacking makes once: codes in the order in which tensor cores take them.
+//
+// The rows of a matrix stand in tiles of 16; of a tile, a unit is 64 bytes of each row. A unit's codes are two halves,
+// of the rows 0 to 7 and 8 to 15, in each of which the lane 4 * row + part has 16 bytes. Codes side by side along the
+// depth make a group: of it each of a row's four lanes has a part, and a group has one scale and one zero point. Within
+// a word neighbours lie 16 bits apart, so that masks find them as a pair.
 #pragma once
 #include <bit>
 #include <utility>

@@ -6,7 +6,7 @@ namespace encore::ops {
 
 struct ColumnProblem {
   int64_t outer, packs, axis;  // kept; of a run; reduced into one
-  int alike;                   // a thread can take each so-manieth row
+  int alike;                   // a thread takes rows that are a multiple of this apart
   bool shifted;                // packs do not begin where runs do
   int multiprocessors, most_threads;
   int most_in_cluster;

@@ -1,4 +1,5 @@
 // DepthToSpace and SpaceToDepth: one strided copy in either layout.
+#include "ops/choice.h"
 #include "ops/nn/window.h"
 #include "ops/registry.h"
 #include "ops/shape/strided.h"
@@ -76,9 +77,7 @@ class Rearrange : public Op {
 
  private:
   static bool is_crd(const NodeInfo& node) {
-    const std::string mode = node.get_string("mode", "DCR");
-    require(mode == "DCR" || mode == "CRD", "mode is '", mode, "'; it must be DCR or CRD");
-    return mode == "CRD";
+    return read_choice<bool>(node, "mode", "DCR", {{"DCR", false}, {"CRD", true}});
   }
 
   Layout layout_;

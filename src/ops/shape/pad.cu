@@ -4,6 +4,7 @@
 
 #include "device/divide.h"
 #include "device/pieces.h"
+#include "ops/choice.h"
 #include "ops/dispatch.h"
 #include "ops/registry.h"
 
@@ -94,17 +95,11 @@ class Pad : public Op {
  public:
   explicit Pad(const NodeInfo& node) : pads_(node.find_ints("pads")), value_(node.get_float("value", 0)) {
     if (!pads_) pads_ = node.find_ints("paddings");  // opset 1
-    const std::string mode = node.get_string("mode", "constant");
-    if (mode == "constant")
-      mode_ = PadMode::constant;
-    else if (mode == "reflect")
-      mode_ = PadMode::reflect;
-    else if (mode == "edge")
-      mode_ = PadMode::edge;
-    else if (mode == "wrap")
-      mode_ = PadMode::wrap;
-    else
-      fail(Code::not_supported, "mode '", mode, "' is not one of constant, reflect, edge, wrap");
+    mode_ = read_choice<PadMode>(node, "mode", "constant",
+                                 {{"constant", PadMode::constant},
+                                  {"reflect", PadMode::reflect},
+                                  {"edge", PadMode::edge},
+                                  {"wrap", PadMode::wrap}});
     const Tensor* constant = pads_ ? nullptr : node.constant_input(1);
     const std::vector<int64_t> pads = pads_ ? *pads_ : constant ? host_ints(*constant, "pads") : std::vector<int64_t>();
     size_t padded = 0;
