@@ -94,20 +94,24 @@ def reached(reference, arrays, i, odd):
     told = np.array([number for value in node.attrs.values() for number in _numbers(value)], np.float32)
     if odd(told).any() or any(odd(arrays[value.name]).any() for value in floats if value.fixed):
         return np.full(shape, True)
-    most = max([np.abs(arrays[n][~where]).max(initial=1) for n, where in places.items()], default=1)
+    others = [np.abs(arrays[name][~where & np.isfinite(arrays[name])]) for name, where in places.items()]
+    most = max([float(array.max(initial=1)) for array in others], default=1)
+    # What is drawn is more than all others, which leave it room.
+    room = min([float(np.finfo(arrays[name].dtype).max) / 8 for name in places], default=1)
+    shrunk = min(1, room / most)
     random, results = np.random.default_rng(0), []
     for low, high in [(-4, -3), (3, 4), *[(-4, 4)] * 4]:
         others = dict(arrays)
         for name, where in places.items():
-            drawn = random.uniform(low, high, where.shape) * most
-            others[name] = np.where(where, drawn, arrays[name]).astype(arrays[name].dtype)
+            drawn = random.uniform(low, high, where.shape) * (most * shrunk)
+            others[name] = np.where(where, drawn, arrays[name] * shrunk).astype(arrays[name].dtype)
         try:
             results.append(np.asarray(reference.of_others(others)[i]))
         except (Refused, Unknown):
             return np.full(shape, True)
     if any(result.shape != shape for result in results):
         return np.full(shape, True)
-    return np.any([result != results[0] for result in results], axis=0)
+    return np.any([result != results[0] for result in [*results, np.asarray(reference(arrays)[i])]], axis=0)
 
 
 def _numbers(value):

@@ -1,15 +1,24 @@
 """Why a difference from the CPU EP is accepted, if it is."""
 
 import dataclasses
+import re
 
 import accepted_microsoft
 import accepted_onnx
 import accepted_values
 import numpy as np
 from accepted import DECLINED, REFUSED, VALUES
+from compose import row_of
 from symptoms import says
 
 ACCEPTED = [*accepted_values.ACCEPTED, *accepted_onnx.ACCEPTED, *accepted_microsoft.ACCEPTED]
+
+
+def _is_of_no_type(finding):
+    told = re.match(r"(in|out)put (\d+) has type (\w+);", finding.text)
+    row = row_of((finding.node.domain, finding.node.op), finding.case.opset)
+    return told and told[3] not in row.types(int(told[2]), told[1])
+
 
 OF_ANY = [
     # An output that onnxruntime has made a constant is on the host.
@@ -23,7 +32,13 @@ OF_ANY = [
         "Encore declines the node, and the CPU EP has no kernel of its type",
         says("Provider type for", "Failed to find kernel for"),
     ),
+    (
+        DECLINED,
+        "onnxruntime puts a value in one place, which two inputs want in two",
+        says("puts a value in one place"),
+    ),
     (DECLINED, "what computes with shapes stays on the CPU", says("shape arithmetic")),
+    (DECLINED, "a type that docs/operators.md doesn't list, which a hostile node has", _is_of_no_type),
 ]
 
 

@@ -102,6 +102,13 @@ def orders_nan(finding):
     return np.isnan(contents(finding)).any(axis=finding.node.attrs.get("axis", -1), keepdims=True)
 
 
+def chooses_nan(finding):
+    """Of Hardmax: rows in which something is no number."""
+    x, axis = contents(finding), finding.node.attrs.get("axis", -1 if finding.case.opset >= 13 else 1)
+    axes = axis if finding.case.opset >= 13 else tuple(range(axis % x.ndim, x.ndim))
+    return np.isnan(x).any(axis=axes, keepdims=True)
+
+
 def reduces_nan(finding):
     return np.isnan(finding.got) & (finding.node.attrs.get("reduction") in ("max", "min"))
 

@@ -95,7 +95,7 @@ def rounds_what_it_turns(finding):
 
 def does_not_normalize(finding):
     """Of QMoE: where the result is the CPU EP's times what the chosen experts' weights add up to."""
-    if finding.node.attrs.get("normalize_routing_weights", 0):
+    if finding.node.attrs.get("normalize_routing_weights", 0) == 1:
         return False
     logits = contents(finding, 1).astype(np.float64)
     weights = np.exp(logits - logits.max(-1, keepdims=True))
