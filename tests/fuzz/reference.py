@@ -96,7 +96,7 @@ class Reference:
         except ValueError as error:  # of NumPy's, which has no array of a shape that is beyond all memory
             raise Unknown(message(error)) from error
         except Exception as error:
-            narrow = any(value.type.startswith("float8") for value in self.node.reads())
+            narrow = any(wide(value.type) != value.type for value in self.node.reads())
             if self.wide and narrow and "Type 'tensor(float)' of input parameter" in str(error):
                 raise Unknown("the operator has no floats") from error
             raise Refused(message(error)) from error
