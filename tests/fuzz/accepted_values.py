@@ -8,6 +8,7 @@ from symptoms import (
     adds_in_any_order,
     adds_up_to_nothing,
     as_by_onnx,
+    as_in_doubles,
     as_of,
     as_of_floats,
     at_the_ends_of_the_type,
@@ -37,7 +38,6 @@ from symptoms import (
     minus_zero_as_boolean,
     multiplies_beyond_numbers,
     nan,
-    near_a_kink,
     near_a_sigmoid,
     nearly,
     no_number,
@@ -141,7 +141,7 @@ ACCEPTED = [
     Accepted(SUMS, VALUES, "integers beyond their type wrap; the CPU EP's stop at the last one or average", overflows),
     Accepted("LeakyRelu", VALUES, "the CPU EP multiplies what is positive too, by a slope that is no number", no_slope),
     Accepted("PRelu", VALUES, "the CPU EP multiplies zero too, by a slope that is no number", no_slope_of_zero),
-    Accepted("Elu Selu", VALUES, "the CPU EP subtracts 1 from what may be very near 1", near_a_kink),
+    Accepted("Elu Selu Celu", VALUES, "the CPU EP subtracts 1 from what may be very near 1", as_in_doubles),
     Accepted("Clip", VALUES, "where no bound is given, the type's largest number is one", at_the_ends_of_the_type),
     Accepted(
         "Gemm Conv",
@@ -289,6 +289,7 @@ ACCEPTED = [
         VALUES,
         "the CPU EP takes the squares of channels that are passed off its sum, and large ones leave their rounding",
         as_by_onnx,
+        as_in_doubles,
     ),
     Accepted(
         "LSTM GRU RNN",

@@ -278,13 +278,15 @@ def no_slope_of_zero(finding):
     return (contents(finding) == 0) & ~np.isfinite(contents(finding, 1))
 
 
-def near_a_kink(finding):
-    """No further apart than a float's rounding of 1, times the factors; what is multiplied first decides whether that
-    is a number at all."""
-    factors = [float(finding.node.attrs.get(*of)) for of in (("alpha", 1.7), ("gamma", 1.1))]
-    product = np.abs(np.prod(factors))
-    infinite = ~np.isfinite(finding.got) | ~np.isfinite(finding.wanted)
-    return (gap(finding) <= 1e-6 * max(1, abs(factors[0]), product)) | (infinite & (not product < 1e30))
+def as_in_doubles(finding):
+    """Of Elu, Selu and Celu: where the result is that of doubles, which have the digits of what is near 1."""
+    attrs, x = finding.node.attrs, contents(finding).astype(np.float64)
+    defaults = {"Selu": (1.67326319217681884765625, 1.05070102214813232421875)}.get(finding.node.op, (1.0, 1.0))
+    alpha, gamma = (float(attrs.get(name, value)) for name, value in zip(("alpha", "gamma"), defaults))
+    with np.errstate(all="ignore"):
+        below = alpha * np.expm1(x / alpha if finding.node.op == "Celu" else x)
+        bent = np.maximum(x, 0) + np.minimum(below, 0) if finding.node.op == "Celu" else np.where(x > 0, x, below)
+        return is_near(finding, gamma * bent)
 
 
 def near_a_sigmoid(finding):
