@@ -12,13 +12,13 @@ from symptoms import (
     transposes_beside_vector,
 )
 from symptoms_of_attention import (
+    believes_lengths,
     does_not_normalize,
     has_keys_in_chunks,
     has_no_positions,
     hides_keys,
     pads_a_prompt,
     passes_its_total,
-    passes_the_total,
     rounds_what_it_turns,
     sees_no_key,
 )
@@ -148,7 +148,7 @@ ACCEPTED = [
         "GroupQueryAttention",
         VALUES,
         "of lengths beyond their total the CPU EP believes the total, which makes one row a prompt",
-        passes_the_total,
+        believes_lengths,
     ),
     Accepted("GroupQueryAttention", REFUSED, "a prompt that is longer than its rows", passes_its_total),
     Accepted("GroupQueryAttention", VALUES, "rows that pad a prompt are anything", pads_a_prompt),

@@ -463,6 +463,7 @@ ACCEPTED = [
     Accepted("LpPool", REFUSED, "a window that is larger than the image", says("the window spans")),
     Accepted("Bernoulli", SHAPE, "a hostile node has another type", says("type ")),
     # ---- left to the CPU EP, which is less strict
+    Accepted("ReverseSequence", DECLINED, "axes that there are not", says("one must be 0, the other 1")),
     Accepted("Celu", DECLINED, "a slope of zero, by which it divides", says("alpha is 0")),
     Accepted("Resize", DECLINED, "cubic interpolation of integers", says("only of floating-point types")),
     Accepted("ScatterElements ScatterND", DECLINED, "a reduction that there is not", says("reduction is '")),

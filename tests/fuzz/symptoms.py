@@ -54,17 +54,19 @@ def is_near(finding, wanted):
     return np.isclose(*numbers, 4 * relative, 4 * absolute * most, equal_nan=True)
 
 
-def made_of(finding, arrays=None, **attrs):
+def made_of(finding, arrays=None, kind=None, **attrs):
     """What the CPU EP makes of other inputs, by their places, and other attributes, of which None is for one that is
-    absent: all outputs, or None."""
+    absent: all outputs, or None. `kind` is these inputs' type, and the outputs'."""
     node, given = finding.node, dict(finding.arrays)
     inputs = list(node.inputs)
     for i, array in (arrays or {}).items():
-        inputs[i] = Value(f"{node.name}_other{i}", inputs[i].type, array, FEED)
-        given[inputs[i].name] = array
+        inputs[i] = Value(f"{node.name}_other{i}", kind or inputs[i].type, array, FEED)
+        given[inputs[i].name] = np.asarray(array)
+    outputs = [value and dataclasses.replace(value, type=kind or value.type) for value in node.outputs]
     told = {name: value for name, value in {**node.attrs, **attrs}.items() if value is not None}
     try:
-        return Reference(dataclasses.replace(node, inputs=inputs, attrs=told), finding.case.opset)(given)
+        node = dataclasses.replace(node, inputs=inputs, outputs=outputs, attrs=told)
+        return Reference(node, finding.case.opset)(given)
     except (Refused, Unknown):
         return None
 

@@ -1,7 +1,7 @@
 """The same as symptoms.py, of images and windows that slide over them."""
 
 import numpy as np
-from symptoms import as_of, contents, gap
+from symptoms import as_by_onnx, as_of, contents, gap, made_of
 
 
 def between_far_pixels(finding):
@@ -11,15 +11,7 @@ def between_far_pixels(finding):
 
 
 def crops_what_keeps_its_size(finding):
-    """All of it, but for what the CPU EP makes of no crop along the axes that keep their size."""
-    node = finding.node
-    if node.attrs.get("coordinate_transformation_mode") != "tf_crop_and_resize":
-        return False
-    rank = contents(finding).ndim
-    roi = contents(finding, 1).reshape(2, -1).T.tolist()
-    axes = [axis % rank for axis in node.attrs.get("axes", range(rank))]
-    kept = [got == given for got, given in zip(finding.got.shape, contents(finding).shape)]
-    return np.full(finding.got.shape, any(kept[axis] and ends != [0.0, 1.0] for axis, ends in zip(axes, roi)))
+    return finding.node.attrs.get("coordinate_transformation_mode") == "tf_crop_and_resize" and as_by_onnx(finding)
 
 
 def at_a_tie(finding):
@@ -55,10 +47,13 @@ def _coordinates(mode, at, before, after, scale):
 
 
 def smooths_into_one_pixel(finding):
-    """Integers, along an axis of which one pixel is left: the pixel of floats."""
+    """Integers, along an axis of which one pixel is left: where the result is that of floats."""
     attrs = finding.node.attrs
     smooths = attrs.get("antialias", 0) and attrs.get("coordinate_transformation_mode") == "pytorch_half_pixel"
-    return np.full(finding.got.shape, bool(smooths and finding.got.dtype.kind in "iu" and 1 in finding.got.shape))
+    if not (smooths and finding.got.dtype.kind in "iu" and 1 in finding.got.shape):
+        return False
+    made = made_of(finding, {0: contents(finding).astype(np.float32)}, "float")
+    return made is not None and np.abs(made[0] - finding.got) <= 1
 
 
 def pads_the_same(finding):

@@ -149,6 +149,19 @@ def regions():
     return made_case("MaxRoiPool", image, rois, pooled_shape=[1, 1])
 
 
+def length_beyond_its_total():
+    step, cache = [numbers(1, 1, 32) for _ in range(3)], [numbers(1, 2, 8, 16) for _ in range(2)]
+    told = {"num_heads": 2, "kv_num_heads": 2, "wanted": 3, "types": [None] * 3}
+    lengths = np.array([6], np.int32), np.array(1, np.int32)
+    return made_case("GroupQueryAttention", *step, *cache, *lengths, domain=MICROSOFT, **told)
+
+
+def crop():
+    roi = np.array([0, 0, 0.1, 0, 1, 1, 0.8, 1], np.float32)
+    told = {"mode": "linear", "coordinate_transformation_mode": "tf_crop_and_resize"}
+    return made_case("Resize", numbers(1, 1, 4, 6), roi, None, np.array([1, 1, 4, 3]), **told)
+
+
 # How a difference comes about that is accepted, a place that is excused if there is one, and one that is not.
 PLANTED = {
     "Hardmax": (
@@ -166,7 +179,9 @@ PLANTED = {
     "GroupQueryAttention": (prompt, (1, 6, 3), (1, 4, 3)),
     "DecoderMaskedMultiHeadAttention": (decode_step, None, (0, 0, 3)),
     "DecoderMaskedMultiHeadAttention, keys": (decode_step, None, (0, 1, 0, 3)),
+    "GroupQueryAttention, total": (length_beyond_its_total, None, (0, 0, 3)),
     "QMoE": (experts, None, (1, 5)),
+    "Resize": (crop, None, (0, 0, 1, 1)),
     "DeformConv": (taps_on_the_edge, (0, 1, 0, 0), (0, 1, 2, 2)),
     "Inverse": (
         lambda: made_case(
