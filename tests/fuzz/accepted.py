@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 
-REFUSED, SERVED, VALUES, SHAPE = "refused", "served", "values", "shape"
+REFUSED, SERVED, DECLINED, VALUES, SHAPE = "refused", "served", "declined", "values", "shape"
 
 
 @dataclasses.dataclass
@@ -11,4 +11,6 @@ class Accepted:
     operators: str
     kind: str
     reason: str
+    # Of values: which elements are excused, an array that broadcasts to the result. Of anything else: whether it is.
     when: Callable = lambda finding: True
+    drawn: bool = False  # what the node makes is left to chance, so that no two sessions agree; `when` says whether

@@ -4,25 +4,31 @@ import numpy as np
 from accepted import REFUSED, SERVED, VALUES, Accepted
 from symptoms import (
     almost_singular,
+    beside_largest,
     cancels,
-    contents,
-    few_differ,
     has_vast_attribute,
-    lengths_hide_keys,
-    lengths_pass_their_total,
     near_a_sigmoid,
     says,
     transposes_beside_vector,
 )
-
-# What their rounding may come to, of the largest result.
-ROUNDED = {"float16": 0.01, "bfloat16": 0.08}
+from symptoms_of_attention import (
+    believes_lengths,
+    does_not_normalize,
+    has_keys_in_chunks,
+    has_no_positions,
+    hides_keys,
+    pads_a_prompt,
+    passes_its_total,
+    rounds_what_it_turns,
+    sees_no_key,
+)
 
 ACCEPTED = [
     Accepted(
         "DecoderMaskedMultiHeadAttention",
         VALUES,
         "the CPU EP's keys of the past are as they are elsewhere; Encore's are in chunks, as GPUs have them",
+        has_keys_in_chunks,
     ),
     Accepted("DecoderMaskedMultiHeadAttention", REFUSED, "which wants heads of whole chunks, and beams that are there"),
     Accepted(
@@ -35,7 +41,7 @@ ACCEPTED = [
         "MultiHeadAttention",
         VALUES,
         "where no key is to be seen the CPU EP takes 10,000 from all scores, which rounds them",
-        lambda f: few_differ(f) and len(f.node.inputs) > 4 and f.node.inputs[4] and (contents(f, 4) <= 0).all(),
+        sees_no_key,
     ),
     Accepted("MultiHeadAttention", SERVED, "Encore has values of any size", says("'key' and 'value' shall have same")),
     Accepted("QuickGelu", VALUES, "the CPU EP's sigmoid is a polynomial", near_a_sigmoid),
@@ -97,7 +103,7 @@ ACCEPTED = [
         "LinearAttention GatedDeltaNet",
         VALUES,
         "a state that grows a thousandfold keeps no digits of what is small",
-        lambda f: np.abs(f.wanted.astype(np.float64)).max() > 1e4 and few_differ(f),
+        lambda f: np.nanmax(np.abs(f.wanted.astype(np.float64))) > 1e4 and beside_largest(0.01)(f),
     ),
     Accepted(
         "TransposeMatMul",
@@ -132,43 +138,25 @@ ACCEPTED = [
         "QAttention",
         VALUES,
         "lengths hide keys; the CPU EP takes 10,000 from their scores, and larger scores are seen yet",
-        lengths_hide_keys,
+        hides_keys,
     ),
     Accepted("QAttention", SERVED, "scales of rows in any shape", says("must be a scalar or a 1D tensor")),
     Accepted("MRotaryEmbedding", VALUES, "beyond the type's numbers the order of operations shows", has_vast_attribute),
     Accepted("GroupQueryAttention", SERVED, "many batches behind a past", says("batch_size must be 1")),
-    Accepted(
-        "GroupQueryAttention",
-        VALUES,
-        "rows that a window has no positions for are anything",
-        lambda f: (
-            f.node.attrs.get("sliding_window_cache", 0) == 1
-            and (f.node.inputs[5].array + 1 < f.node.inputs[3].array.shape[2]).any()
-        ),
-    ),
+    Accepted("GroupQueryAttention", VALUES, "rows that a window has no positions for are anything", has_no_positions),
     Accepted(
         "GroupQueryAttention",
         VALUES,
         "of lengths beyond their total the CPU EP believes the total, which makes one row a prompt",
-        lengths_pass_their_total,
+        believes_lengths,
     ),
-    Accepted(
-        "GroupQueryAttention",
-        REFUSED,
-        "a prompt that is longer than its rows",
-        lengths_pass_their_total,
-    ),
-    Accepted(
-        "GroupQueryAttention",
-        VALUES,
-        "rows that pad a prompt are anything",
-        lambda f: (f.node.inputs[5].array < f.node.inputs[0].array.shape[1] - 1).any(),
-    ),
+    Accepted("GroupQueryAttention", REFUSED, "a prompt that is longer than its rows", passes_its_total),
+    Accepted("GroupQueryAttention", VALUES, "rows that pad a prompt are anything", pads_a_prompt),
     Accepted(
         "GroupQueryAttention",
         VALUES,
         "keys are turned before they are rounded to the cache's type; of large scores that shows",
-        lambda f: f.node.inputs[0].type in ROUNDED and few_differ(f, ROUNDED[f.node.inputs[0].type]),
+        rounds_what_it_turns,
     ),
     Accepted("MatMulBnb4", SERVED, "blocks of any power of two", says("only block size 16, 32")),
     Accepted("FusedConv", SERVED, "no activation is none", says("GetFusedActivationAttr")),
@@ -177,12 +165,7 @@ ACCEPTED = [
         "FastGelu", SERVED, "a single number is none to the CPU EP", says("expected to have 1 or more dimensions")
     ),
     Accepted("Inverse", VALUES, "what is almost singular keeps few digits", almost_singular),
-    Accepted(
-        "QMoE",
-        VALUES,
-        "the CPU EP normalizes weights in any case, and takes no weights as packed for CUDA",
-        lambda f: f.node.attrs.get("normalize_routing_weights") != 1 or f.node.attrs.get("weights_prepacked") != 0,
-    ),
+    Accepted("QMoE", VALUES, "the CPU EP normalizes weights in any case", does_not_normalize),
     Accepted("QMoE", REFUSED, "the same", says("cannot be packed for a GPU")),
     Accepted("MoE QMoE", SERVED, "the CPU EP has factors side by side only", says("only supports interleaved SwiGLU")),
 ]

@@ -4,7 +4,7 @@ can be. What differs in values is in accepted_values.py.
 The CPU EP is that of onnxruntime 1.30 and newer; older ones have faults of their own, which are not listed.
 """
 
-from accepted import REFUSED, SERVED, SHAPE, Accepted
+from accepted import DECLINED, REFUSED, SERVED, SHAPE, Accepted
 from symptoms import (
     contents,
     has_nan,
@@ -462,4 +462,15 @@ ACCEPTED = [
     ),
     Accepted("LpPool", REFUSED, "a window that is larger than the image", says("the window spans")),
     Accepted("Bernoulli", SHAPE, "a hostile node has another type", says("type ")),
+    # ---- left to the CPU EP, which is less strict
+    Accepted("ReverseSequence", DECLINED, "axes that there are not", says("one must be 0, the other 1")),
+    Accepted("Celu", DECLINED, "a slope of zero, by which it divides", says("alpha is 0")),
+    Accepted("Resize", DECLINED, "cubic interpolation of integers", says("only of floating-point types")),
+    Accepted("ScatterElements ScatterND", DECLINED, "a reduction that there is not", says("reduction is '")),
+    Accepted(
+        "Conv ConvInteger QLinearConv MaxPool AveragePool LpPool",
+        DECLINED,
+        "steps from here to beyond any image",
+        says("strides holds", "dilations holds", "pads holds"),
+    ),
 ]

@@ -107,7 +107,7 @@ def compose(number):
     draw = Draw(number)
     key = NAMES[number % len(NAMES)]
     alone = draw.chance(0.55)
-    opset = _opset(draw, draw.pick(ROWS[key]), key)
+    opset = opset_for(draw, draw.pick(ROWS[key]), key)
     sketch = Sketch(draw, opset, alone)
     case = Case(
         number, opset, [], [], None, True, *_ways(draw), extra=[], options=_options(draw, key, opset), draw=draw
@@ -123,12 +123,14 @@ def compose(number):
     return case
 
 
-def _opset(draw, row, key):
+def opset_for(draw, row, key):
+    if key[0]:  # whose versions are no opsets
+        return draw.number(13, NEWEST_OPSET)
     until = min(row.until, NEWEST_OPSET)
     since = max(row.since, 7)
-    if key[0] or draw.chance(0.3):
-        since, until = max(since, min(13, until)), until
-    if draw.chance(0.03) and not key[0]:
+    if draw.chance(0.3):
+        since = max(since, min(13, until))
+    if draw.chance(0.03):
         since, until = row.since, min(7, until)
     return draw.number(min(since, until), until)
 
@@ -141,7 +143,7 @@ def _ways(draw):
 
 def _options(draw, key, opset):
     # onnxruntime has no operators with channels last for opsets that it does not call released.
-    if (listed.CHANNELS_LAST, key[1]) in ROWS and draw.chance(0.3) and opset <= 26:
+    if (listed.CHANNELS_LAST, key[1]) in ROWS and draw.chance(0.6) and opset <= 26:
         return {"prefer_nhwc": 1}
     return draw.pick(PROVIDER_OPTIONS) if draw.chance(0.15) else {}
 

@@ -5,7 +5,7 @@
     python tests/fuzz/fuzz.py --repeat 7000123 [--count 8]
 
 Cases run in child processes, some hundreds in each, so that a crash is a finding like any other. A finding is one line
-with the command that repeats it. Exits with 1 if there are findings.
+with the command that repeats it. Exits with 1 if there are findings, or if an operator ran in too few of the cases.
 """
 
 import argparse
@@ -20,6 +20,8 @@ import threading
 import time
 import traceback
 from pathlib import Path
+
+import floor
 
 HERE = Path(__file__).resolve().parent
 TESTS = HERE.parent
@@ -76,6 +78,7 @@ def run_batch(first, count):
             tell("finding", outcome.finding)
         for reason in set(outcome.accepted):
             tell("accepted", reason)
+        tell("ran", *[f"{domain}:{operator}" for domain, operator in outcome.ran])
         tell("nodes", outcome.nodes_on_encore, outcome.nodes)
     tell("end")
     sys.stdout.flush()
@@ -111,6 +114,7 @@ class Campaign:
         self.lock = threading.Lock()
         self.counts = collections.Counter()
         self.accepted = collections.Counter()
+        self.ran = collections.Counter()  # cases by (domain, operator)
         self.slowest = 0, None
 
     def run(self):
@@ -131,9 +135,14 @@ class Campaign:
         print(f"the slowest took {self.slowest[0]:.1f} s: {self.slowest[1]}")
         if counts["lost"]:
             print(f"the CPU EP itself did not survive {counts['lost']} cases")
+        below = floor.below(self.ran) if counts["cases"] >= floor.CASES else []
+        if os.environ.get("SHOW"):
+            print(sorted((v, k) for k, v in self.ran.items())[:70])
+        for line in below:
+            print(f"too few cases on Encore: {line}")
         failed = f"{counts['failed']} failed, " if counts["failed"] else ""
         print(f"{failed}{counts['cases'] - counts['failed']} passed in {seconds:.1f}s", flush=True)
-        return 1 if counts["failed"] or not counts["cases"] else 0
+        return 1 if counts["failed"] or below or not counts["cases"] else 0
 
     def _work(self):
         while time.monotonic() < self.end:
@@ -178,6 +187,8 @@ class Campaign:
             self._say(f"--repeat {child.number}", rest)
         elif word == "accepted":
             self.accepted[rest] += 1
+        elif word == "ran":
+            self.ran.update(tuple(name.split(":")) for name in rest.split())
         elif word == "nodes":
             on_encore, nodes = map(int, rest.split())
             self.counts["on Encore"] += on_encore

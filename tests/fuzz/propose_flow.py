@@ -8,10 +8,10 @@ NUMBERS = ["float", "double", "float16", "bfloat16", "int32", "int64"]
 
 
 def _body(name, nodes, inputs, outputs):
-    """A callable that makes the graph; inputs and outputs are (name, type)."""
+    """A callable that makes the graph; inputs and outputs are (name, type), or (name, type, shape)."""
 
     def make(as_type):
-        told = [[helper.make_tensor_value_info(n, onnx_type(as_type(t)), None) for n, t in ends]
+        told = [[helper.make_tensor_value_info(n, onnx_type(as_type(t)), *(shape or [None])) for n, t, *shape in ends]
                 for ends in (inputs, outputs)]  # fmt: skip
         return helper.make_graph([helper.make_node(op, i, o, name=f"{name}_{op}") for op, i, o in nodes], name, *told)
 
@@ -59,7 +59,7 @@ def loop(s):
     body = _body(
         "step",
         [("Identity", ["go"], ["go_on"]), ("Sub", ["state", outer.name], ["next"]), ("Neg", ["next"], ["row"])],
-        [("i", "int64"), ("go", "bool"), ("state", x.type)],
+        [("i", "int64", []), ("go", "bool", []), ("state", x.type)],
         [("go_on", "bool"), ("next", x.type), ("row", x.type)],
     )
     count = s.fixed(s.draw.number(0, 4), tame=True)

@@ -77,9 +77,9 @@ def topk(s):
     k = s.draw.number(0, x.array.shape[-1 if axis is None else axis])
     types = [None, "int64"]
     if s.opset < 10:
-        return s.node(x, k=k, axis=axis, types=types)
+        return s.node(x, k=k, axis=axis, types=types, wanted=2)
     largest = s.maybe(0.6, lambda: s.draw.pick([0, 1])) if s.opset >= 11 else None
-    return s.node(x, s.fixed([k]), axis=axis, largest=largest, types=types)
+    return s.node(x, s.fixed([k]), axis=axis, largest=largest, types=types, wanted=2)
 
 
 @proposes("CumSum", "CumProd", family="reduce", sums=True, mild=True)

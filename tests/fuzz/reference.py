@@ -96,7 +96,7 @@ class Reference:
         except ValueError as error:  # of NumPy's, which has no array of a shape that is beyond all memory
             raise Unknown(message(error)) from error
         except Exception as error:
-            narrow = any(value.type.startswith("float8") for value in self.node.reads())
+            narrow = any(wide(value.type) != value.type for value in self.node.reads())
             if self.wide and narrow and "Type 'tensor(float)' of input parameter" in str(error):
                 raise Unknown("the operator has no floats") from error
             raise Refused(message(error)) from error
@@ -116,8 +116,22 @@ class Reference:
 
     def of_magnitudes(self, arrays):
         """The results if everything were positive: how large the terms of a sum are."""
-        positive = {name: np.abs(array) if array.dtype.kind == "f" else array for name, array in arrays.items()}
-        return Reference(self.node, self.opset, numbers_fed=True)(positive)
+        return self.of_others(_positive(arrays))
+
+    def of_others(self, arrays):
+        """The results if also the constants to compute with were other numbers."""
+        return Reference(self.node, self.opset, numbers_fed=True)(arrays)
+
+    def by_onnx(self, arrays):
+        """The results of onnx's own evaluator, or None."""
+        from onnx.reference import ReferenceEvaluator
+
+        given = {value.name: arrays[value.name].astype(carrier(wide(value.type))) for value in self.feeds}
+        try:
+            with np.errstate(all="ignore"):
+                return list(map(np.asarray, ReferenceEvaluator(onnx.load_from_string(self.model)).run(None, given)))
+        except Exception:
+            return None
 
 
 def _has_bias(inputs):
@@ -146,7 +160,14 @@ class Computed:
             raise Refused(message(error)) from error
 
     def of_magnitudes(self, arrays):
-        return self({name: np.abs(array) if array.dtype.kind == "f" else array for name, array in arrays.items()})
+        return self.of_others(_positive(arrays))
+
+    def of_others(self, arrays):
+        return self(arrays)
+
+
+def _positive(arrays):
+    return {name: np.abs(array) if array.dtype.kind == "f" else array for name, array in arrays.items()}
 
 
 def as_made(array, name):

@@ -1,8 +1,22 @@
 """A case in the making: what an operator's proposal draws its values from."""
 
+import functools
+
 import numpy as np
-from element_types import FLOATS, rounded
+import onnx
+from element_types import FLOATS, WITHOUT_ARRAYS, rounded
 from written_model import CONSTANT, FEED, MADE, Node, Value
+
+
+@functools.cache
+def _in_onnx(op, opset, index):
+    """The types that ONNX's operator takes there, if there is one."""
+    try:
+        inputs = onnx.defs.get_schema(op, opset, "").inputs
+    except onnx.defs.SchemaError:
+        return None
+    kinds = inputs[min(index, len(inputs) - 1)].types if inputs else []
+    return {kind.removeprefix("tensor(").removesuffix(")") for kind in kinds}
 
 
 class Sketch:
@@ -20,7 +34,11 @@ class Sketch:
     # ---- values
 
     def types(self, index=0):
-        return self.row.types(index)
+        """What the row takes there, and ONNX's operator in this opset. What is fed through a Cast needs one of it."""
+        known = None if self.domain else _in_onnx(self.op, self.opset, index)
+        fed = lambda name: name not in WITHOUT_ARRAYS or self.opset >= (19 if name.startswith("float8") else 13)
+        names = self.row.types(index)
+        return [name for name in names if fed(name) and (known is None or name in known)] or names
 
     def data(self, types=None, low=0, high=9, shape=None, mild=False):
         """A value to compute with: one that is here, or a new one. Its type is one that the row allows for input 0."""

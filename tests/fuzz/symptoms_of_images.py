@@ -1,28 +1,21 @@
 """The same as symptoms.py, of images and windows that slide over them."""
 
 import numpy as np
-from symptoms import contents, differs, gap
+from symptoms import as_by_onnx, as_of, contents, gap, made_of
 
 
 def between_far_pixels(finding):
     x = contents(finding)
     pixels = max(x.shape + finding.got.shape)
-    return gap(finding).max() <= 2.0**-23 * pixels * np.abs(x).max()
+    return gap(finding) <= 2.0**-23 * pixels * np.abs(x).max(initial=0)
 
 
 def crops_what_keeps_its_size(finding):
-    node = finding.node
-    if node.attrs.get("coordinate_transformation_mode") != "tf_crop_and_resize":
-        return False
-    rank = contents(finding).ndim
-    roi = contents(finding, 1).reshape(2, -1).T.tolist()
-    axes = [axis % rank for axis in node.attrs.get("axes", range(rank))]
-    kept = [got == given for got, given in zip(finding.got.shape, contents(finding).shape)]
-    return any(kept[axis] and ends != [0.0, 1.0] for axis, ends in zip(axes, roi))
+    return finding.node.attrs.get("coordinate_transformation_mode") == "tf_crop_and_resize" and as_by_onnx(finding)
 
 
 def at_a_tie(finding):
-    """Each place that differs is, along an axis, half-way between two pixels or on one but for a float's rounding."""
+    """Places that are, along an axis, half-way between two pixels or on one but for a float's rounding."""
     attrs, inputs = finding.node.attrs, finding.node.inputs
     if attrs.get("mode", "nearest") != "nearest":
         return False
@@ -40,7 +33,7 @@ def at_a_tie(finding):
         twice = 2 * at
         tie = np.abs(twice - np.rint(twice)) < 1e-4 * np.maximum(1, np.abs(twice))
         near |= tie.reshape([-1 if d == axis else 1 for d in range(len(results))]) & (before != after)
-    return not ((finding.got != finding.wanted) & ~near).any()
+    return near
 
 
 def _coordinates(mode, at, before, after, scale):
@@ -54,17 +47,31 @@ def _coordinates(mode, at, before, after, scale):
 
 
 def smooths_into_one_pixel(finding):
-    """Integers, along an axis of which one pixel is left."""
+    """Integers, along an axis of which one pixel is left: where the result is that of floats."""
     attrs = finding.node.attrs
     smooths = attrs.get("antialias", 0) and attrs.get("coordinate_transformation_mode") == "pytorch_half_pixel"
-    return bool(smooths and finding.got.dtype.kind in "iu" and 1 in finding.got.shape)
+    if not (smooths and finding.got.dtype.kind in "iu" and 1 in finding.got.shape):
+        return False
+    made = made_of(finding, {0: contents(finding).astype(np.float32)}, "float")
+    return made is not None and np.abs(made[0] - finding.got) <= 1
 
 
-def steps_over(finding):
-    """Windows padded to the same size, and further apart along an axis than they are long."""
-    attrs = finding.node.attrs
-    lengths = zip(attrs.get("strides", []), attrs.get("kernel_shape", []))
-    return attrs.get("auto_pad", "").startswith("SAME") and any(stride > kernel for stride, kernel in lengths)
+def pads_the_same(finding):
+    """Windows padded to the same size: where the result is that of pads as ONNX has them, with dilations and never
+    less than none."""
+    attrs, x = dict(finding.node.attrs), contents(finding)
+    if not attrs.get("auto_pad", "").startswith("SAME"):
+        return False
+    kernel = attrs.get("kernel_shape") or list(contents(finding, 1).shape[2:])
+    pads = [[], []]
+    for size, window, stride, dilation in zip(
+        x.shape[2:], kernel, attrs.get("strides", [1] * len(kernel)), attrs.get("dilations", [1] * len(kernel))
+    ):
+        whole = max(0, ((size - 1) // stride) * stride + (window - 1) * dilation + 1 - size)
+        first = whole // 2 if attrs["auto_pad"] == "SAME_UPPER" else whole - whole // 2
+        pads[0].append(first)
+        pads[1].append(whole - first)
+    return as_of(finding, auto_pad=None, pads=pads[0] + pads[1])
 
 
 def pads_a_whole_window(finding):
@@ -83,8 +90,27 @@ def by_a_policy_from_the_end(finding):
 
 
 def has_flat_channels(finding):
-    """Each channel of an image that differs has values that are all nearly the same."""
+    """Channels of which all values are nearly the same."""
     x = contents(finding).astype(np.float64)
-    rows = x.reshape(x.shape[0] * x.shape[1], -1)
-    flat = np.ptp(rows, axis=1) <= 1e-3 * np.abs(rows).max(axis=1)
-    return not (differs(finding).reshape(len(rows), -1).any(axis=1) & ~flat).any()
+    axes = tuple(range(2, x.ndim))
+    return np.ptp(x, axis=axes, keepdims=True) <= 1e-3 * np.abs(x).max(axis=axes, keepdims=True)
+
+
+def on_the_edge(finding):
+    """Of a DeformConv: places of which a tap is on the edge where the image ends, but for a float's rounding."""
+    attrs, x, weight = finding.node.attrs, contents(finding), contents(finding, 1)
+    offset = contents(finding, 2).astype(np.float64)
+    kernel, size = weight.shape[2:], offset.shape[2:]
+    strides, dilations = attrs.get("strides", [1, 1]), attrs.get("dilations", [1, 1])
+    offset = offset.reshape(len(x), -1, *kernel, 2, *size)
+    on = np.full(offset[:, :, :, :, 0].shape, False)
+    for d in range(2):
+        steps = np.arange(size[d]) * strides[d] - attrs.get("pads", [0] * 4)[d]
+        taps = np.arange(kernel[d]) * dilations[d]
+        at = (
+            offset[:, :, :, :, d]
+            + steps.reshape([-1, 1] if d == 0 else [1, -1])
+            + taps.reshape([-1 if d == 0 else 1, -1 if d == 1 else 1, 1, 1])
+        )
+        on |= np.isclose(at, -1, 0, 1e-4) | np.isclose(at, x.shape[2 + d], 0, 1e-4)
+    return on.any(axis=(1, 2, 3))[:, None]

@@ -2,14 +2,17 @@
 another way that must give the same."""
 
 import dataclasses
+import os
 import re
+import tempfile
 
 import encore_session
 import numpy as np
 import onnxruntime as ort
-from accepted import REFUSED, SERVED
-from compare import node_differs, run_differs
-from element_types import WITHOUT_ARRAYS, carrier
+from accepted import DECLINED, REFUSED, SERVED
+from compare import Difference, differences, run_differs
+from compose import row_of
+from element_types import DRAWN, WITHOUT_ARRAYS, carrier
 from element_types import wide as wide_type
 from encore_session import EAGER, EP_NAME, Bound
 from reasons import reason_for
@@ -23,12 +26,15 @@ NO_LEVEL = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
 class Finding:
     case: object
     node: object
-    kind: str  # refused, served, values, shape
+    kind: str  # refused, served, declined, values, shape
     when: str
     text: str
     arrays: dict = dataclasses.field(default_factory=dict)  # all values by name, if the node's own are wrong
-    got: object = None
-    wanted: object = None
+    difference: Difference | None = None  # then
+
+    got = property(lambda self: self.difference.got)
+    wanted = property(lambda self: self.difference.wanted)
+    output = property(lambda self: self.difference.output)
 
     def __str__(self):
         return f"{self.kind}: {self.node.name} {self.when}: {self.text} | {self.case}"
@@ -41,6 +47,7 @@ class Outcome:
     disputed: list = dataclasses.field(default_factory=list)  # nodes of accepted differences
     nodes: int = 0
     nodes_on_encore: int = 0
+    ran: set = dataclasses.field(default_factory=set)  # (domain, operator) of each node that Encore ran to its end
 
 
 def fed(case, contents, wide=False):
@@ -65,7 +72,9 @@ class _Session:
         self.session = encore_session.make_session(self.model, quiet_options(level), **case.options, **options)
 
         parts = self.session.get_provider_graph_assignment_info()
-        self.placed = {node.name: part.ep_name for part in parts for node in part.get_nodes()}
+        placed = [(part.ep_name, node) for part in parts for node in part.get_nodes()]
+        self.placed = {node.name: ep for ep, node in placed}
+        self.on_encore = {(node.domain, node.op_type) for ep, node in placed if ep == EP_NAME}
 
     def run(self, contents):
         made = self.session.run(self.names, fed(self.case, contents))
@@ -124,6 +133,9 @@ def _find(case, outcome, phase):
         if not _cpu_refuses(case, case.made(), NO_LEVEL):
             return None
         return Finding(case, case.nodes[-1], SERVED, "eager", f"the CPU EP says: {case.refused[:300]}")
+    outcome.ran = first.on_encore
+    if finding := _find_lost_claim(case, first, outcome):
+        return finding
     if not case.known:
         return None
     phase("reference")
@@ -133,12 +145,13 @@ def _find(case, outcome, phase):
 
 
 def _run_bound(session, case, contents):
-    """A wrong shape doesn't fit what is bound: a plain run tells more of it than onnxruntime's error."""
+    """A wrong shape doesn't fit what is bound: a plain run tells more of it than onnxruntime's error. And some shapes
+    that onnxruntime infers are wrong."""
     session.bind(contents, {value.name: value.array for value in case.made()})
     try:
         return session.run_bound(contents)
     except Exception as error:
-        if "but the computed output shape for this run" not in str(error):
+        if "but the computed output shape for this run" not in str(error) and not _is_onnxruntimes(error):
             raise
     return session.run(contents)
 
@@ -166,11 +179,46 @@ def _before(case, node, contents):
         arrays = {**contents, **_Session(before, before.made()).run(contents)} if count else {}
     except Exception as error:  # of a node that comes earlier, but ran later
         return _before(case, _culprit(before, error), contents)
-    for reference in before.references:
-        if wrong := node_differs(reference, arrays):
-            kind, text, got, wanted = wrong
-            return Finding(case, reference.node, kind, "eager", text, arrays, got, wanted)
+    return next((f for reference in before.references for f in _findings(case, reference, arrays, "eager")), None)
+
+
+def _findings(case, reference, arrays, when):
+    for found in differences(reference, arrays):
+        yield Finding(case, reference.node, found.kind, when, found.text, arrays, found)
+
+
+def _find_lost_claim(case, session, outcome):
+    """A node that the CPU EP ran although Encore's tables have it, for a reason that is not known to be one."""
+    lost = [n for n in case.nodes if session.placed.get(n.name, EP_NAME) != EP_NAME and _is_in_tables(case, n)]
+    said = why_declined(case) if lost else {}
+    for node in lost:
+        finding = Finding(case, node, DECLINED, "eager", said.get(node.name, "Encore does not say why"))
+        if not _is_accepted(finding, outcome):
+            return finding
     return None
+
+
+def _is_in_tables(case, node):
+    row = row_of((node.domain, node.op), case.opset)
+    return row and all(v is None or v.type in (row.types(i) or DRAWN) for i, v in enumerate(node.inputs))
+
+
+def why_declined(case):
+    """Encore's reasons, by the names of nodes."""
+    options = quiet_options()
+    options.log_severity_level = 2  # warnings, which go to the process' standard error
+    model, _ = write(case.nodes, case.made(), case.opset)
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            encore_session.make_session(model, options, **case.options, log_placement=1)
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+        file.seek(0)
+        said = file.read().decode(errors="replace")
+    return dict(re.findall(r"node '([^']*)' is not on Encore: ([^\x1b\n]*)", said))
 
 
 def _is_onnxruntimes(error):
@@ -196,9 +244,7 @@ def _check_nodes(case, session, arrays, when, outcome):
         # onnxruntime has ways of its own with halves on the CPU.
         if session.placed.get(node.name) != EP_NAME and any(wide_type(v.type) != v.type for v in node.reads()):
             continue
-        if wrong := node_differs(reference, arrays):
-            kind, text, got, wanted = wrong
-            finding = Finding(case, node, kind, when, text, arrays, got, wanted)
+        for finding in _findings(case, reference, arrays, when):
             if not _is_accepted(finding, outcome):
                 return finding
             outcome.disputed.append(node)
