@@ -4,7 +4,7 @@
     tools/on_gpu.py FOLDER [--only native,memcheck,racecheck,python,sanitized,fuzz,soak,bench,figures] [--logs FOLDER]
                            [--jobs 8] [--files tests/ops/test_norm.py ...] [--seconds 120]
 
-    tools/on_gpu.py ARCHIVE --pack          where ./encore build cuda was
+    tools/on_gpu.py ARCHIVE --pack          after ./encore build cuda --target all --target cpp_tests
 
 FOLDER holds libonnxruntime_providers_cuda_plugin.so and the *_tests programs of the cuda preset, or is an archive of
 them, which --pack makes. Prints a line a stage and exits with 1 if one failed. Stages:

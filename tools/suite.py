@@ -93,7 +93,7 @@ def _all():
 
 
 def _build(preset):
-    return Stage(f"build {preset}", lambda: env.build(preset), minutes=BUILD_MINUTES[preset])
+    return Stage(f"build {preset}", lambda: env.build(preset, "all", "cpp_tests"), minutes=BUILD_MINUTES[preset])
 
 
 def _native(preset):

@@ -3,6 +3,7 @@ norm."""
 
 import encore_session as es
 import numpy as np
+import onnxruntime_ep_encore
 import pytest
 from test_fused_attention import TOLERANCE, Network, agrees, numbers
 from test_fusion import kernels_of, made_one
@@ -45,6 +46,24 @@ def test_a_product_takes_its_bias_along(encore, make_model, capfd, dtype, shape,
 
 def test_a_product_of_nothing_is_its_bias(encore, make_model, capfd):
     check(make_model, capfd, lambda dtype: product(dtype, depth=0), {"x": numbers((2, 5, 0))}, "float16")
+
+
+def test_weights_that_several_fused_nodes_read_are_kept_once(encore, make_model, capfd):
+    """As in ALBERT, whose layers have theirs in common."""
+    width, layers, kept = 512, 4, []
+    for shared in (True, False):
+        net = Network("float16")
+        y = net.input("x", ["n", 2, width])
+        own = lambda: (net.constant(numbers((width, width), 3) / 64), net.constant(numbers((width,), 4)))  # noqa: B023
+        common = own()
+        for _ in range(layers):
+            weights, bias = common if shared else own()
+            y = net.node("Relu", [net.node("Add", [net.node("MatMul", [y, weights]), bias])])
+        net.output(y, ["n", 2, width])
+        session, sizes = made_one(capfd, lambda options: es.make_session(net.model(make_model), options))  # noqa: B023
+        assert len(sizes) == layers
+        kept.append(onnxruntime_ep_encore.memory_report(session)["arena"]["in_use_bytes"])
+    assert kept[0] < kept[1] / (layers - 1)
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,7 @@ class Ep : public OrtEp {
   void say_impossible(std::string why);
   void start_run(const OrtRunOptions* options);
   void end_run(bool synchronous);
+  void leave_run_here();
   void forget_runs();
   void forget_open_runs() const;
   bool asks_for_captures() const;

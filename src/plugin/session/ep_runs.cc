@@ -42,6 +42,9 @@ struct Runs {
     Run* const run = innermost();
     return run && run->ep == ep ? run : nullptr;
   }
+  bool any_of(const Ep* ep) const {
+    return std::any_of(kept.begin(), kept.begin() + ptrdiff_t(depth), [&](const Run& run) { return run.ep == ep; });
+  }
 };
 thread_local Runs runs;
 
@@ -132,12 +135,17 @@ void Ep::end_run_here(const std::string& why, Code code) {
   Ep& ep = *run->ep;
   const bool by_itself = code == Code::invalid_input || code == Code::not_supported || code == Code::out_of_memory;
   if (ep.graphs_ && !by_itself) ep.graphs_->refuse(why);
-  for (const auto& known : run->streams) ep.faults_.leave(known.stream);
+  ep.leave_run_here();
+}
+
+// The innermost run of the calling thread is over, and is the session's. Its end may still be told, or may not.
+void Ep::leave_run_here() {
+  for (const auto& known : runs.innermost()->streams) faults_.leave(known.stream);
   --runs.depth;
-  if (ep.graphs_)
-    ep.graphs_->leave_run();
-  else if (ep.shared_)
-    ep.shared_->end_run();
+  if (graphs_)
+    graphs_->leave_run();
+  else if (shared_)
+    shared_->end_run();
 }
 
 void Ep::enlist(SyncStream* stream) {
@@ -221,6 +229,8 @@ void Ep::start_run(const OrtRunOptions* options) {
 }
 
 void Ep::end_run(bool synchronous) {
+  // Runs within this one whose end nobody told.
+  while (runs.any_of(this) && !runs.of(this)) runs.innermost()->ep->leave_run_here();
   Run* const run = runs.of(this);
   const std::span<const Run::Known> used = run ? run->streams : std::span<const Run::Known>();
   if (run) --runs.depth;  // what it used is still there
