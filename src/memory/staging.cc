@@ -89,7 +89,10 @@ class Lease {
         state_.free.pop_front();
       }
     }
-    if (at == 0) return wait();
+    if (at == 0) {
+      wait();
+      return;
+    }
     try {
       stream.wait(slots[0]->last);  // another stream may have had the handle before
     } catch (...) {
