@@ -16,14 +16,22 @@
 namespace encore::memory {
 
 namespace {
-// Small slots: while one is on the wire the host fills or empties the next.
-constexpr size_t kSlots = 32, kSlotBytes = size_t(128) << 10;
+constexpr size_t kSlots = 4, kSlotBytes = size_t(1) << 20;
+// While one piece is on the wire the host moves the next. Where there are many, larger ones cost less.
+constexpr size_t kPieceBytes = size_t(128) << 10, kPieces = kSlotBytes / kPieceBytes;
+size_t piece_for(size_t bytes) { return bytes > kSlots * kSlotBytes ? kSlotBytes : kPieceBytes; }
+
+size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
 }  // namespace
 
 struct Staging::State {
   struct Slot {
-    char* pinned = nullptr;  // made when first needed
-    device::Event last;      // what still uses the slot
+    char* pinned = nullptr;          // made when first needed
+    device::Event last;              // what still uses the slot
+    device::StreamRef user;          // whose that is,
+    size_t used = 0;                 // and how much it uses, if more may be put behind it
+    device::Event arrived[kPieces];  // of a download
   };
 
   const int device;
@@ -64,6 +72,50 @@ class Lease {
       state_.given_back.wait(lock, [&] { return !state_.free.empty(); });
       for (; !state_.free.empty() && slots.size() < most; state_.free.pop_front()) slots.push_back(state_.free.front());
     }
+    wait();
+  }
+  // One for an upload, which begins at `at`: small ones may share it.
+  Lease(State& state, device::StreamRef stream, size_t bytes) : state_(state) {
+    {
+      std::unique_lock lock(state_.mutex);
+      state_.given_back.wait(lock, [&] { return !state_.free.empty(); });
+      Slot* const latest = state_.free.back();
+      if (latest->used > 0 && latest->user == stream && bytes <= kSlotBytes - latest->used) {
+        slots.push_back(latest);
+        state_.free.pop_back();
+        at = latest->used;
+      } else {
+        slots.push_back(state_.free.front());
+        state_.free.pop_front();
+      }
+    }
+    if (at == 0) {
+      wait();
+      return;
+    }
+    try {
+      stream.wait(slots[0]->last);  // another stream may have had the handle before
+    } catch (...) {
+      give_back();
+      throw;
+    }
+  }
+  ~Lease() { give_back(); }
+  Lease(const Lease&) = delete;
+
+  // That the stream uses the slots; up to there if others may share them.
+  void note(device::StreamRef stream, size_t used = 0) {
+    for (Slot* slot : slots) {
+      slot->last.record(stream);
+      slot->user = stream, slot->used = used;
+    }
+  }
+
+  std::vector<Slot*> slots;
+  size_t at = 0;
+
+ private:
+  void wait() {
     try {
       device::RelaxedCapture relaxed;
       for (Slot* slot : slots) {
@@ -73,18 +125,13 @@ class Lease {
           state_.held_bytes += kSlotBytes;
         }
         slot->last.synchronize();
+        slot->used = 0;
       }
     } catch (...) {
       give_back();
       throw;
     }
   }
-  ~Lease() { give_back(); }
-  Lease(const Lease&) = delete;
-
-  std::vector<Slot*> slots;
-
- private:
   void give_back() {
     {
       std::lock_guard lock(state_.mutex);
@@ -102,7 +149,14 @@ void check_not_capturing(device::StreamRef stream) {
          "pageable host memory cannot be copied while the stream captures; bind device memory");
 }
 
-size_t slots_for(size_t bytes) { return std::min(kSlots, (bytes + kSlotBytes - 1) / kSlotBytes); }
+// Whatever has gone wrong, work that was enqueued may still use the slots.
+template <class State>
+void note_failure(Lease<State>& lease, device::StreamRef stream) noexcept {
+  try {
+    lease.note(stream);
+  } catch (const std::exception&) {  // then nothing is on its way any more
+  }
+}
 
 }  // namespace
 
@@ -115,14 +169,18 @@ void Staging::upload(device::StreamRef stream, void* to, const void* from, size_
   check_not_capturing(stream);
   auto* target = static_cast<char*>(to);
   auto* source = static_cast<const char*>(from);
+  const size_t most = piece_for(bytes);
   while (bytes > 0) {
-    const size_t piece = std::min(bytes, kSlotBytes);
-    Lease lease(*state_, 1);
-    auto* slot = lease.slots[0];
-    std::memcpy(slot->pinned, source, piece);
-    device::copy(stream, target, slot->pinned, piece);
-    slot->last.record(stream);
-    target += piece, source += piece, bytes -= piece;
+    const size_t part = std::min(bytes, kSlotBytes);
+    Lease lease(*state_, stream, part);
+    char* const pinned = lease.slots[0]->pinned + lease.at;
+    for (size_t at = 0; at < part; at += most) {
+      const size_t piece = std::min(most, part - at);
+      std::memcpy(pinned + at, source + at, piece);
+      device::copy(stream, target + at, pinned + at, piece);
+    }
+    lease.note(stream, std::min(aligned(lease.at + part), kSlotBytes));
+    target += part, source += part, bytes -= part;
   }
 }
 
@@ -131,22 +189,36 @@ void Staging::download(device::StreamRef stream, void* to, const void* from, siz
   check_not_capturing(stream);
   auto* target = static_cast<char*>(to);
   auto* source = static_cast<const char*>(from);
-  Lease lease(*state_, slots_for(bytes));
-  const size_t count = lease.slots.size(), pieces = (bytes + kSlotBytes - 1) / kSlotBytes;
-  const auto size_of = [&](size_t piece) { return std::min(kSlotBytes, bytes - piece * kSlotBytes); };
-  // The device fills the later slots while the earliest is emptied.
-  for (size_t issued = 0, emptied = 0; emptied < pieces; ++emptied) {
-    for (; issued < pieces && issued < emptied + count; ++issued) {
-      auto* slot = lease.slots[issued % count];
-      device::copy(stream, slot->pinned, source + issued * kSlotBytes, size_of(issued));
-      slot->last.record(stream);
+  const size_t most = piece_for(bytes), room = kSlotBytes / most;  // of a slot, in pieces
+  const size_t pieces = (bytes + most - 1) / most;
+  Lease lease(*state_, std::min(kSlots, (pieces + room - 1) / room));
+  const size_t places = lease.slots.size() * room;
+  const auto size_of = [&](size_t piece) { return std::min(most, bytes - piece * most); };
+  const auto pinned = [&](size_t piece) {
+    const size_t place = piece % places;
+    return lease.slots[place / room]->pinned + place % room * most;
+  };
+  const auto arrived = [&](size_t piece) -> device::Event& {
+    const size_t place = piece % places;
+    return lease.slots[place / room]->arrived[place % room];
+  };
+  try {
+    // The device brings the later pieces while the earliest is moved on.
+    for (size_t issued = 0, moved = 0; moved < pieces; ++moved) {
+      for (; issued < pieces && issued < moved + places; ++issued) {
+        device::copy(stream, pinned(issued), source + issued * most, size_of(issued));
+        if (!arrived(issued).ref().native()) arrived(issued) = device::Event(state_->device);
+        arrived(issued).record(stream);
+      }
+      {
+        device::RelaxedCapture relaxed;
+        arrived(moved).synchronize();
+      }
+      std::memcpy(target + moved * most, pinned(moved), size_of(moved));
     }
-    auto* slot = lease.slots[emptied % count];
-    {
-      device::RelaxedCapture relaxed;
-      slot->last.synchronize();
-    }
-    std::memcpy(target + emptied * kSlotBytes, slot->pinned, size_of(emptied));
+  } catch (...) {
+    note_failure(lease, stream);
+    throw;
   }
 }
 
@@ -166,11 +238,7 @@ struct Staging::Downloads::Batch {
   Batch(const Staging& staging, device::StreamRef stream)
       : staging(staging), stream(stream), lease(*staging.state_, 1) {}
   ~Batch() {
-    if (arrived) return;
-    try {
-      slot().last.record(stream);
-    } catch (const std::exception&) {  // then nothing is on its way any more
-    }
+    if (!arrived) note_failure(lease, stream);
   }
   State::Slot& slot() { return *lease.slots[0]; }
 };
@@ -181,7 +249,7 @@ Staging::Downloads::~Downloads() = default;
 void Staging::Downloads::add(Staging& staging, device::StreamRef stream, void* to, const void* from, size_t bytes) {
   if (bytes == 0) return;
   check_not_capturing(stream);
-  const bool small = bytes <= kSlotBytes / 2;
+  const bool small = bytes <= kPieceBytes;
   const bool fits =
       small && batch_ && &batch_->staging == &staging && batch_->stream == stream && bytes <= kSlotBytes - batch_->used;
   if (!fits) finish();
@@ -189,13 +257,13 @@ void Staging::Downloads::add(Staging& staging, device::StreamRef stream, void* t
   if (!batch_) batch_ = std::make_unique<Batch>(staging, stream);
   batch_->parts.push_back({to, batch_->used, bytes});
   device::copy(stream, batch_->slot().pinned + batch_->used, from, bytes);
-  batch_->used += (bytes + 63) / 64 * 64;
+  batch_->used += aligned(bytes);
 }
 
 void Staging::Downloads::finish() {
   if (!batch_) return;
   const std::unique_ptr<Batch> batch = std::move(batch_);
-  batch->slot().last.record(batch->stream);
+  batch->lease.note(batch->stream);
   {
     device::RelaxedCapture relaxed;
     batch->slot().last.synchronize();

@@ -65,6 +65,26 @@ TEST(Staging, uploads_without_waiting_for_the_stream) {
   EXPECT_EQ(received, sent);
 }
 
+TEST(Staging, small_uploads_share_slots_and_none_waits_for_the_stream) {
+  EnlistedStream stream, other;
+  Staging staging(0);
+  constexpr size_t kEach = 3000, kCount = 300;
+  DeviceBuffer buffer(kEach * kCount);
+  const auto sent = noise(kEach * kCount, 9);
+  const auto part = [&](size_t i) { return static_cast<char*>(buffer.get()) + i * kEach; };
+  Gate gate;
+  gate.hold(stream);
+  for (size_t i = 0; i < kCount; ++i) {  // hangs if they take a slot each
+    auto source = std::vector<unsigned char>(sent.begin() + long(i * kEach), sent.begin() + long((i + 1) * kEach));
+    staging.upload(i == 100 ? other : stream, part(i), source.data(), kEach);
+  }
+  gate.open();
+  stream->synchronize();
+  std::vector<unsigned char> received(sent.size());
+  staging.download(stream, received.data(), buffer.get(), sent.size());
+  EXPECT_EQ(received, sent);
+}
+
 TEST(Staging, brings_several_small_ones_together) {
   EnlistedStream stream, other;
   Staging staging(0);

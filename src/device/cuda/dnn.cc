@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <limits>
 #include <mutex>
 #include <unordered_map>
@@ -24,6 +25,12 @@ namespace {
 namespace fe = cudnn_frontend;
 
 constexpr uintptr_t kAlignment = 16;  // what the frontend promises for every tensor
+
+using Clock = std::chrono::steady_clock;
+
+double ms_since(Clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
 
 struct Hash {
   size_t operator()(const Convolution& p) const {
@@ -66,12 +73,17 @@ struct Dnn::State : DnnHandle {
   int batches = 0;  // that the latter have been prepared for
   bool warned = false;
   std::string place;  // where choices hold: the device and the library
-  std::chrono::steady_clock::time_point saved = {};
+  Clock::time_point saved = {};
 
   ~State() { save(true); }
 
   bool available() {
-    if (opened()) return true;
+    const bool was_tried = tried;
+    const auto begin = Clock::now();
+    if (opened()) {
+      if (!was_tried && tells_searches()) std::fprintf(stderr, "encore: cuDNN opened in %.0f ms\n", ms_since(begin));
+      return true;
+    }
     if (!warned) warn_of_absence(settings, missing);
     warned = true;
     return false;
@@ -105,13 +117,13 @@ struct Dnn::State : DnnHandle {
   // Seldom, as all of the file is written.
   void save(bool last) noexcept {
     constexpr std::chrono::seconds kSeldom(1);
-    if (!settings.tuning || (!last && std::chrono::steady_clock::now() - saved < kSeldom)) return;
+    if (!settings.tuning || (!last && Clock::now() - saved < kSeldom)) return;
     try {
       const std::string failure = settings.tuning->save();
       if (!failure.empty() && settings.warn && !last) settings.warn(failure);
     } catch (const std::exception&) {  // no memory for it
     }
-    saved = std::chrono::steady_clock::now();
+    saved = Clock::now();
   }
 
   // ---- plans
@@ -154,7 +166,12 @@ struct Dnn::State : DnnHandle {
     if (own_us > (more ? time_of_rest_us(problem) : 0) + least_time_us(problem)) {
       const Current current(device);
       const RelaxedCapture relaxed;
-      tuned.rival_won = time_of_us(wanted, rival) < own_us;
+      const auto begin = Clock::now();
+      const double rival_us = time_of_us(wanted, rival);
+      tuned.rival_won = rival_us < own_us;
+      if (tells_searches())
+        std::fprintf(stderr, "encore: a product takes %.2f us, cuDNN %.2f us, found in %.1f ms: %s\n", rival_us, own_us,
+                     ms_since(begin), describe(problem).c_str());
     }
     keep(problem, plan);
     save(false);

@@ -44,8 +44,8 @@ struct Limits {
   int candidates = 24;
   // Behind the first ones are some that give grouped convolutions misaligned addresses.
   int grouped = 8;
-  int least = 8, slow_ms = 50;  // not more than so many if building them takes longer
-  int patience = 6;             // candidates in a row that bring nothing
+  int least = 8, slow_ms = 100;  // not more than so many if building them takes longer
+  int patience = 6;              // candidates in a row that bring nothing
   int report = 0;
 
   static Limits current() {
@@ -302,9 +302,9 @@ struct Job {
   const Convolution* problem;
   ConvolutionSearch* search;
   bool fused, deterministic;
-  double rest_us;                // of what is done by another kernel
-  Job* rival = nullptr;          // the other way
-  int64_t next = 0, count = -1;  // candidates; how many is not known at first
+  double rest_us;        // of what is done by another kernel
+  Job* rival = nullptr;  // the other way
+  int64_t next = 0;      // candidate
   int workers = 0, barren = 0;
   bool closed = false;
   bool large = false;  // only one of these at a time, by one thread: each thread has tensors to time it with
@@ -448,7 +448,7 @@ class Search {
       if (!job.closed && (job.large ? !large_in_work_ : job.workers < most) && (!best || job.workers < best->workers))
         best = &job;
     if (!best) return nullptr;
-    if (best->workers++ == 0) best->begin = Clock::now();
+    ++best->workers;
     large_in_work_ |= best->large;
     return best;
   }
@@ -480,7 +480,7 @@ class Search {
   // The next candidate; below zero if none is to be tried.
   int64_t take(Job& job, int64_t count) {
     const std::lock_guard lock(mutex_);
-    job.count = count;
+    if (job.next == 0) job.begin = Clock::now();
     const bool slow = job.next >= limits_.least && seconds_since(job.begin) * 1e3 > limits_.slow_ms;
     if (job.next >= count || (slow && !job.built.empty()) || job.barren >= limits_.patience || hopeless(job) || error_)
       job.closed = true;
@@ -625,6 +625,8 @@ class Search {
 fe::error_t execute(cudnnHandle_t handle, const ConvolutionPlan& plan, std::vector<void*>& addresses, void* workspace) {
   return fe::detail::execute(handle, plan.native.get(), addresses, plan.ids, workspace);
 }
+
+bool tells_searches() { return Limits::current().report != 0; }
 
 double time_of_rest_us(const Convolution& problem) { return 2 + 2 * double(bytes_of(problem.y, problem.type)) / 3.5e6; }
 

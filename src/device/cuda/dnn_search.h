@@ -37,6 +37,9 @@ struct ConvolutionSearch {
 // open, and this thread has the handle.
 void find_plans(DnnHandle& dnn, std::vector<ConvolutionSearch>& searches);
 
+// Whether ENCORE_CONV_SEARCH asks for what searches do on stderr.
+bool tells_searches();
+
 // Of what follows a convolution that is done alone: a launch, and reading and writing y. For choosing, not for show.
 double time_of_rest_us(const Convolution& problem);
 // What no kernel does it in.
