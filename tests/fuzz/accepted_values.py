@@ -5,11 +5,26 @@ from math import isnan
 import numpy as np
 from accepted import VALUES, Accepted
 from symptoms import (
+    as_by_onnx,
+    as_of,
+    gap,
+    nan,
+    no_number,
+    of_nothing,
+)
+from symptoms_of_images import (
+    at_a_tie,
+    between_far_pixels,
+    crops_what_keeps_its_size,
+    has_flat_channels,
+    on_the_edge,
+    pads_the_same,
+    smooths_into_one_pixel,
+)
+from symptoms_of_values import (
     adds_in_any_order,
     adds_up_to_nothing,
-    as_by_onnx,
     as_in_doubles,
-    as_of,
     as_of_floats,
     at_the_ends_of_the_type,
     beyond_doubles,
@@ -17,7 +32,6 @@ from symptoms import (
     by_one,
     chooses_nan,
     drops,
-    gap,
     goes_far_below,
     grows_without_bound,
     hardly_deviates,
@@ -37,13 +51,10 @@ from symptoms import (
     loses_nothing,
     minus_zero_as_boolean,
     multiplies_beyond_numbers,
-    nan,
     near_a_sigmoid,
     nearly,
-    no_number,
     no_slope,
     no_slope_of_zero,
-    of_nothing,
     only_nan_is_wanted,
     orders_nan,
     out_of_range,
@@ -59,15 +70,6 @@ from symptoms import (
     tanh_of_nan,
     turns_an_odd_number,
     writes_twice,
-)
-from symptoms_of_images import (
-    at_a_tie,
-    between_far_pixels,
-    crops_what_keeps_its_size,
-    has_flat_channels,
-    on_the_edge,
-    pads_the_same,
-    smooths_into_one_pixel,
 )
 
 POOLS = "MaxPool AveragePool"
