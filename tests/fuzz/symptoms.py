@@ -39,15 +39,15 @@ def says(*words):
 # ---- values: which elements
 
 
-def is_near(finding, wanted):
-    """Where the result is this instead, within what is allowed of the largest."""
+def is_near(finding, wanted, by=0):
+    """Where the result is this instead, within what is allowed of the largest; of integers, `by` as much."""
     value = finding.node.makes()[finding.output]
     wanted = np.asarray(wanted)
     if wanted.shape != finding.got.shape:
         return np.full(finding.got.shape, False)
     wanted = rounded(wanted, value.type)
     if finding.got.dtype.kind != "f":
-        return finding.got == wanted
+        return np.abs(finding.got.astype(np.float64) - wanted.astype(np.float64)) <= by
     relative, absolute = allowed(PROPOSALS[finding.node.domain, finding.node.op], value.type)
     most = np.abs(wanted.astype(np.float64)).max(initial=1, where=np.isfinite(wanted))
     numbers = finding.got.astype(np.float64), wanted.astype(np.float64)
@@ -77,11 +77,11 @@ def as_of(finding, arrays=None, **attrs):
     return made is not None and is_near(finding, made[finding.output])
 
 
-def as_by_onnx(finding, **attrs):
+def as_by_onnx(finding, by=0, **attrs):
     """Where the result is what onnx's own evaluator makes, with these attributes."""
     node = dataclasses.replace(finding.node, attrs=finding.node.attrs | attrs)
     made = Reference(node, finding.case.opset).by_onnx(finding.arrays)
-    return made is not None and is_near(finding, made[finding.output])
+    return made is not None and is_near(finding, made[finding.output], by)
 
 
 def beside_largest(part):

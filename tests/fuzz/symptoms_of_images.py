@@ -16,7 +16,7 @@ def crops_what_keeps_its_size(finding):
         return False
     if "axes" in attrs:  # of which the evaluator counts none from the end
         attrs["axes"] = [axis % finding.got.ndim for axis in attrs["axes"]]
-    return as_by_onnx(finding, **attrs)
+    return as_by_onnx(finding, by=1, **attrs)
 
 
 def at_a_tie(finding):

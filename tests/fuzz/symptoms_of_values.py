@@ -169,14 +169,18 @@ def no_slope_of_zero(finding):
 
 
 def as_in_doubles(finding):
-    """Of Elu, Selu and Celu: where the result is that of doubles, which have the digits of what is near 1."""
-    attrs, x = finding.node.attrs, contents(finding).astype(np.float64)
-    defaults = {"Selu": (1.67326319217681884765625, 1.05070102214813232421875)}.get(finding.node.op, (1.0, 1.0))
-    alpha, gamma = (float(attrs.get(name, value)) for name, value in zip(("alpha", "gamma"), defaults))
+    """Where the result is that of doubles, which have the digits of what is near 1."""
+    op, attrs, x = finding.node.op, finding.node.attrs, contents(finding).astype(np.float64)
+    defaults = {"Selu": (1.67326319217681884765625, 1.05070102214813232421875)}.get(op, (1.0, 1.0))
+    alpha, *more = (float(attrs.get(*of)) for of in zip(("alpha", "gamma", "beta"), (*defaults, 1.0)))
     with np.errstate(all="ignore"):
-        below = alpha * np.expm1(x / alpha if finding.node.op == "Celu" else x)
-        bent = np.maximum(x, 0) + np.minimum(below, 0) if finding.node.op == "Celu" else np.where(x > 0, x, below)
-        return is_near(finding, gamma * bent)
+        made = {
+            "Celu": lambda: np.maximum(x, 0) + np.minimum(0, alpha * np.expm1(x / alpha)),
+            "Elu": lambda: np.where(x > 0, x, alpha * np.expm1(x)),
+            "Selu": lambda: more[0] * np.where(x > 0, x, alpha * np.expm1(x)),
+            "ParametricSoftplus": lambda: alpha * np.logaddexp(0, more[1] * x),
+        }
+        return is_near(finding, made[op]())
 
 
 def near_a_sigmoid(finding):
@@ -207,7 +211,7 @@ def shrunk_in_float(finding):
 
 
 def loses_nothing(finding):
-    return finding.node.inputs[1].array.size == 0 and ~np.isfinite(finding.wanted) | (finding.got == 0)
+    return finding.node.inputs[1].array.size == 0 and np.isnan(finding.got) | np.isnan(finding.wanted)
 
 
 def power_overflows(finding):
