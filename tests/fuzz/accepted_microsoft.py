@@ -3,13 +3,8 @@
 import numpy as np
 from accepted import REFUSED, SERVED, VALUES, Accepted
 from symptoms import (
-    almost_singular,
     beside_largest,
-    cancels,
-    has_vast_attribute,
-    near_a_sigmoid,
     says,
-    transposes_beside_vector,
 )
 from symptoms_of_attention import (
     believes_lengths,
@@ -21,6 +16,13 @@ from symptoms_of_attention import (
     passes_its_total,
     rounds_what_it_turns,
     sees_no_key,
+)
+from symptoms_of_values import (
+    almost_singular,
+    cancels,
+    has_vast_attribute,
+    near_a_sigmoid,
+    transposes_beside_vector,
 )
 
 ACCEPTED = [

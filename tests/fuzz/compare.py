@@ -71,9 +71,16 @@ def _wrong(reference, arrays, i, got, wanted):
 
 def _stray(reference, arrays, i, got, wanted):
     """Where there is a NaN that should not be, and neither NaN nor infinity, nor a number whose square is infinite,
-    has a part in what should be there."""
-    stray = _wrong_nan(got, wanted)
-    return stray & ~reached(reference, arrays, i, _is_extreme) if stray.any() else stray
+    has a part in what should be there. A mean of nothing may be one."""
+    stray, node = _wrong_nan(got, wanted), reference.node
+    read = [arrays[value.name] for value in node.reads()]
+    if not stray.any() or any(array.size == 0 for array in read):
+        return stray & False
+    if PROPOSALS[node.domain, node.op].blends and any(
+        _is_extreme(array).any() for array in read if array.dtype.kind == "f"
+    ):
+        return stray & False
+    return stray & ~reached(reference, arrays, i, _is_extreme)
 
 
 def _wrong_nan(got, wanted):
@@ -135,11 +142,18 @@ def _beyond_magnitude(reference, i, arrays, name, got, wanted):
     relative, _ = allowed(PROPOSALS[reference.node.domain, reference.node.op], name)
     with np.errstate(all="ignore"):
         try:
-            scale = rounded(reference.of_magnitudes(arrays)[i], name).astype(np.float64)
+            scale = rounded(reference.of_others(_positive(reference.node, arrays))[i], name).astype(np.float64)
         except (Refused, Unknown):
             return True
         near = abs(got.astype(np.float64) - wanted) <= 2 * relative * scale
     return ~(near | np.isinf(scale))
+
+
+def _positive(node, arrays):
+    """As what is added up if nothing cancels."""
+    sums = PROPOSALS[node.domain, node.op].sums
+    names = [v.name for i, v in enumerate(node.inputs) if v is not None and (sums is True or i in sums)]
+    return {**arrays, **{name: np.abs(arrays[name]) for name in names if arrays[name].dtype.kind == "f"}}
 
 
 def _is_wild(array):

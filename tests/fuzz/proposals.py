@@ -17,7 +17,9 @@ class Proposal:
     tolerance: dict = dataclasses.field(default_factory=dict)  # (relative, absolute) by type, where the family's is not
     own_types: bool = False  # the reference is computed in the types themselves: they are what it is about
     steady: bool = True  # small differences of inputs make small differences of outputs
-    sums: bool = False  # errors grow with the magnitude of what is added up, not with that of the result
+    # Errors grow with the magnitude of what is added up, not with that of the result: of all inputs, or of these.
+    sums: bool | set = False
+    blends: bool = False  # neighbours, with weights: zero is one, and NaN with infinity
     mild: bool = False  # of large numbers no digit is left to compare
     ordered: bool = True  # a GPU adds up in the same order each time
 

@@ -49,8 +49,8 @@ def across_channels(s):
     return s.node(x, size=s.draw.pick([1, 3, 5, 7]), alpha=alpha, beta=s.maybe(0.4, lambda: abs(s.draw.real())))
 
 
-@proposes("GridSample", family="reduce", steady=False, mild=True)
-@proposes("GridSample", domain=MICROSOFT, family="reduce", steady=False, mild=True)
+@proposes("GridSample", family="reduce", blends=True, steady=False, mild=True)
+@proposes("GridSample", domain=MICROSOFT, family="reduce", blends=True, steady=False, mild=True)
 def grid_sample(s):
     old = s.domain == MICROSOFT or s.opset < 20
     x = _image(s, 4, 4 if old else 5)
@@ -81,7 +81,7 @@ def _corners(s, count, shape):
     return np.concatenate([first, first + s.draw.numpy.uniform(0.2, 1, (count, 2)) * sides], 1).astype(np.float32)
 
 
-@proposes("RoiAlign", family="reduce", steady=False, mild=True)
+@proposes("RoiAlign", family="reduce", blends=True, steady=False, mild=True)
 def align(s):
     x = _image(s, 4, 4)
     shape, count = x.array.shape, s.draw.number(1, 4)
@@ -113,7 +113,7 @@ def pool_regions(s):
     )
 
 
-@proposes("DeformConv", family="matmul", sums=True, steady=False, mild=True)
+@proposes("DeformConv", family="matmul", sums={0, 1, 3, 4}, blends=True, steady=False, mild=True)
 def deform(s):
     x = _image(s, 4, 4)
     batch, channels, *spatial = x.array.shape

@@ -137,7 +137,7 @@ def _scales(s, shape):
     return [1.0 if s.draw.chance(0.4) else s.draw.pick([0.5, 0.6, 1.5, 2.0, 2.3, 3.0]) for _ in shape]
 
 
-@proposes("Upsample", family="reduce", steady=False, mild=True)
+@proposes("Upsample", family="reduce", blends=True, steady=False, mild=True)
 def upsample(s):
     if s.opset < 7:
         height, width = s.draw.picks([1.0, 1.5, 2.0, 2.3, 3.0], 2)
@@ -156,7 +156,7 @@ def upsample(s):
 COORDINATES = "half_pixel half_pixel_symmetric pytorch_half_pixel align_corners asymmetric tf_crop_and_resize".split()
 
 
-@proposes("Resize", family="reduce", steady=False, mild=True)
+@proposes("Resize", family="reduce", blends=True, steady=False, mild=True)
 def resize(s):
     mode = (
         s.draw.pick(["nearest", "nearest", "linear", "cubic"]) if s.opset >= 11 else s.draw.pick(["nearest", "linear"])

@@ -114,10 +114,6 @@ class Reference:
             raise Unknown(message(error)) from error
         return made
 
-    def of_magnitudes(self, arrays):
-        """The results if everything were positive: how large the terms of a sum are."""
-        return self.of_others(_positive(arrays))
-
     def of_others(self, arrays):
         """The results if also the constants to compute with were other numbers."""
         return Reference(self.node, self.opset, numbers_fed=True)(arrays)
@@ -159,15 +155,8 @@ class Computed:
         except (IndexError, ValueError) as error:
             raise Refused(message(error)) from error
 
-    def of_magnitudes(self, arrays):
-        return self.of_others(_positive(arrays))
-
     def of_others(self, arrays):
         return self(arrays)
-
-
-def _positive(arrays):
-    return {name: np.abs(array) if array.dtype.kind == "f" else array for name, array in arrays.items()}
 
 
 def as_made(array, name):

@@ -11,7 +11,12 @@ def between_far_pixels(finding):
 
 
 def crops_what_keeps_its_size(finding):
-    return finding.node.attrs.get("coordinate_transformation_mode") == "tf_crop_and_resize" and as_by_onnx(finding)
+    attrs = dict(finding.node.attrs)
+    if attrs.get("coordinate_transformation_mode") != "tf_crop_and_resize":
+        return False
+    if "axes" in attrs:  # of which the evaluator counts none from the end
+        attrs["axes"] = [axis % finding.got.ndim for axis in attrs["axes"]]
+    return as_by_onnx(finding, by=1, **attrs)
 
 
 def at_a_tie(finding):
