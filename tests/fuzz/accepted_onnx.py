@@ -462,4 +462,11 @@ ACCEPTED = [
     ),
     Accepted("LpPool", REFUSED, "a window that is larger than the image", says("the window spans")),
     Accepted("Bernoulli", SHAPE, "a hostile node has another type", says("type ")),
+    Accepted("Attention", REFUSED, "more dimensions than the scores have", says("it can have four dimensions at most")),
+    Accepted(
+        "LinearAttention",
+        SERVED,
+        "a decay that the rule has no use for is not looked at",
+        lambda f: "gated" not in f.node.attrs.get("update_rule", "gated") and says("decay last dim must be")(f),
+    ),
 ]
