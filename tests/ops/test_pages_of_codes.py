@@ -129,7 +129,7 @@ def test_what_is_declined_is_logged_with_the_reason(cache, attrs, why, capfd):
         n: (v.shape, np.dtype(np.float16) if v.dtype == np.float32 and "scale" not in n else v.dtype, None)
         for n, v in feeds.items()
     }
-    with pytest.raises(Exception):
+    with pytest.raises(Exception, match="PagedAttention"):
         model = model_of("PagedAttention", PAGED, {"num_heads": 4, "kv_num_heads": 2, **attrs}, forms, 3)
         make_session(model, log_placement=1)
     said = capfd.readouterr().err
