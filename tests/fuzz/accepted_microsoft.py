@@ -94,12 +94,6 @@ ACCEPTED = [
         transposes_beside_vector,
     ),
     Accepted("GatedDeltaNet", SERVED, "zeros stand for dt_bias", says("requires a_log and dt_bias")),
-    Accepted(
-        "VarlenCausalConvWithState",
-        SERVED,
-        "ends that no token falls between are no matter",
-        says("cumulative_sequence_length must be non-decreasing"),
-    ),
     Accepted("LinearAttention", SERVED, "the CPU EP refuses values of nothing", says("value hidden size must be")),
     Accepted(
         "LinearAttention GatedDeltaNet",

@@ -473,4 +473,11 @@ ACCEPTED = [
         "steps from here to beyond any image",
         says("strides holds", "dilations holds", "pads holds"),
     ),
+    Accepted("Attention", REFUSED, "more dimensions than the scores have", says("it can have four dimensions at most")),
+    Accepted(
+        "LinearAttention",
+        SERVED,
+        "a decay that the rule has no use for is not looked at",
+        lambda f: "gated" not in f.node.attrs.get("update_rule", "gated") and says("decay last dim must be")(f),
+    ),
 ]

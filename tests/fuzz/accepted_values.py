@@ -306,4 +306,7 @@ ACCEPTED = [
         "how far a pixel is from the next is a float, of less precision the more pixels there are",
         between_far_pixels,
     ),
+    Accepted(
+        "Pow", VALUES, "of an exponent that no double is the CPU EP does not know whether it is odd", beyond_doubles
+    ),
 ]

@@ -9,6 +9,7 @@
 #include "../device/on_device.h"
 #include "device/half.h"
 #include "ops/attention/attend.h"
+#include "ops/attention/blind_queries.h"
 
 namespace encore::ops {
 namespace {
@@ -256,6 +257,32 @@ TEST(Attend, LengthsAreGivenByTheLastKeysToo) {
   for (const int64_t queries : {1, 40})
     check_in_turn(
         {.queries = queries, .keys = 700, .before = 300, .after = 0, .lengths = {500, 0}, .as_last_keys = true});
+}
+
+// Queries before the first key and behind the last see none, as the ways that skip such rows must know.
+TEST(Attend, QueriesThatSeeNoKeyAreForeseen) {
+  const int64_t keys = 6;
+  for (const int64_t queries : {1, 4, 9})
+    for (const int64_t offset : {-8, -3, 0, 2, 7})
+      for (const bool from_end : {false, true})
+        for (const int64_t before : {-1, 0, 2})
+          for (const int64_t after : {-1, 0, 2}) {
+            const Sight sight{.before = before, .after = after, .from_end = from_end, .offset = offset};
+            bool blind = false;
+            for (int64_t i = 0; i < queries; ++i) {
+              const int64_t at = (from_end ? keys - queries : offset) + i;
+              bool sees = false;
+              for (int64_t key = 0; key < keys; ++key)
+                sees |= (before < 0 || key >= at - before) && (after < 0 || key <= at + after);
+              blind |= !sees;
+            }
+            EXPECT_EQ(may_be_blind(sight, queries, keys), blind)
+                << queries << " queries, offset " << offset << ", from the end " << from_end << ", window " << before
+                << "/" << after;
+          }
+  const Sight bottom_right{.after = 0, .from_end = true};
+  EXPECT_TRUE(may_be_blind(bottom_right, 9, 6));
+  check({.queries = 90, .keys = 60, .after = 0, .offset = -30});
 }
 
 // Rows of one head of keys, from one to some that take several blocks, and sizes up to the largest.

@@ -35,7 +35,8 @@ def heads_of(x, heads, kv_heads):
         rows = np.split(query, [heads * size, (heads + kv_heads) * size], 2)
     else:
         rows = query, x["key"], x["value"]
-    return [y.reshape(*y.shape[:2], y.shape[2] // size, size).transpose(0, 2, 1, 3) for y in rows]
+    shapes = [(*y.shape[:2], n, size) for y, n in zip(rows, (heads, kv_heads, kv_heads))]
+    return [y.reshape(shape).transpose(0, 2, 1, 3) for y, shape in zip(rows, shapes)]
 
 
 def normed(q, k, x, attrs):
@@ -102,14 +103,17 @@ def reference(wanted=3, **attrs):
         begins = np.zeros(batch, int) if prompt else last + 1 - rows
         if attrs.get("do_rotary", 0):
             positions = begins[:, None] + np.arange(rows) if x["position_ids"] is None else x["position_ids"]
-            q, k = (turned(y, x["cos"], x["sin"], positions, attrs.get("rotary_interleaved", 0)) for y in (q, k))
+            angles = x["cos"], x["sin"], positions, attrs.get("rotary_interleaved", 0)
+            q, k = (turned(y, *angles) if y.shape[2] else y for y in (q, k))
         past_rows = 0 if x["past_key"] is None else x["past_key"].shape[2]
         present = [np.zeros((batch, kv_heads, max(total, past_rows), size)) for _ in range(2)]
         for to, past, new in zip(present, (x["past_key"], x["past_value"]), (k, v)):
             for b, begin in enumerate(begins):
-                if begin and past is not None:
-                    to[b, :, :begin] = past[b, :, :begin]
-                to[b, :, begin : begin + rows] = new[b]
+                there = begin if new.shape[2] else last[b] + 1  # a past that other layers share has the new rows, too
+                if there and past is not None:
+                    to[b, :, :there] = past[b, :, :there]
+                if new.shape[2]:
+                    to[b, :, begin : begin + rows] = new[b]
         return [attend(q, *present, begins, last + 1, attrs, x["bias"], x["sinks"]), *present][:wanted]
 
     return run
@@ -153,14 +157,18 @@ def gqa(
     weights=False,
     on_cpu=False,
     misaligned=False,
+    filled=False,
     name="",
     wanted=3,
     **attrs,
 ):
-    """`last`: seqlens_k of each batch; `room`: of the past, else as many keys as it has, or none; `rotary`: pairs."""
+    """`last`: seqlens_k of each batch; `room`: of the past, else as many keys as it has, or none; `rotary`: pairs;
+    `filled`: the past has all keys, as where layers share it."""
     batch, total = len(last), np.max(last) + 1
-    past = total - rows if room is None else room
+    past = (total if filled else total - rows) if room is None else room
     inputs = grouped(last, rows, heads, kv_heads, size, past, packed, rotary, sinks, weights)
+    if filled:
+        inputs |= {n: np.zeros((batch, 0, kv_heads * size), np.float32) for n in ("key", "value")}
     attrs = {"num_heads": heads, "kv_num_heads": kv_heads, **attrs}
     if rotary is not None:
         attrs["do_rotary"] = 1
@@ -168,7 +176,13 @@ def gqa(
         inputs["position_ids"] = seeded("ids", batch, rows).integers(0, total + 5, (batch, rows))
     if bias:
         inputs["bias"] = floats(*bias, rows, total, low=-1, high=1)
-    what = ["packed"] * packed + ["past"] * bool(past) + [f"rotary{rotary}"] * (rotary is not None) + ["ids"] * ids
+    what = (
+        ["packed"] * packed
+        + ["past"] * bool(past)
+        + ["filled"] * filled
+        + [f"rotary{rotary}"] * (rotary is not None)
+        + ["ids"] * ids
+    )
     what += ["bias"] * bool(bias) + ["sinks"] * sinks + ["norm"] * weights + ["cpu"] * on_cpu
     what += [f"{n[0]}{n.split('_')[-1]}{v}" for n, v in attrs.items()]
     return Case(

@@ -209,9 +209,13 @@ def test_packed_sequences(case):
     check(case)
 
 
-@pytest.mark.parametrize("ends", [[0, 9, 5], [0, 2, 6], [1, 2, 5], [0, -3, 5], [0, 2**31 - 1, 5]], ids=str)
-def test_packed_sequences_refuse_what_is_no_range(ends):
-    given = [floats(5, 3), floats(3, 1, 4), np.array(ends, np.int32), floats(3), floats(2, 3, 3)]
+# Of some no token shows it.
+NO_RANGES = [[0, 9, 5], [0, 2, 6], [1, 2, 5], [0, -3, 5], [0, 2**31 - 1, 5], [0, 3, 2, 5], [0, 5, 4, 5], [0, -1, 0, 5]]
+
+
+@pytest.mark.parametrize("tokens, ends", [(5, ends) for ends in NO_RANGES] + [(0, [0, 0, 1]), (0, [0, 1, 0])], ids=str)
+def test_packed_sequences_refuse_what_is_no_range(tokens, ends):
+    given = [floats(tokens, 3), floats(3, 1, 4), np.array(ends, np.int32), floats(3), floats(len(ends) - 1, 3, 3)]
     fails("VarlenCausalConvWithState", given, {}, "is outside", outputs=2, domain="com.microsoft")
 
 

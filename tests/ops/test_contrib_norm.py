@@ -142,6 +142,13 @@ def test_skip_layer_norm_statistics(centred, dtype):
     check(case(op, inputs, {"epsilon": 1e-5}, dtype=dtype, outputs=3, reference=reference))
 
 
+@pytest.mark.parametrize("wanted", [[True, True], [True, False, True]], ids=str)
+def test_rows_of_no_values_have_no_statistics(wanted):
+    inputs = [floats(2, 3, 0), floats(2, 3, 0), floats(0)]
+    words = "no mean and no deviation"
+    fails("SkipLayerNormalization", inputs, {}, words, outputs=wanted, domain="com.microsoft")
+
+
 # EmbedLayerNormalization
 
 

@@ -233,6 +233,12 @@ def test_pow_by_whole_numbers_beyond_floats(dtype):
     check(Case("Pow", [x.reshape(-1), y.reshape(-1)], dtype=dtype))
 
 
+def test_pow_of_integers_by_exponents_that_no_double_is():
+    """Odd ones, which are even as doubles: the CPU EP's, which takes -1 to the power of them for 1."""
+    y = np.array([2**63 - 1, -(2**63) + 1, 2**53 + 1, -(2**53) - 1, -(2**63)])
+    check(Case("Pow", [np.full(5, -1), y], reference=lambda x, y: [np.where(y % 2, x, x * x)]))
+
+
 def test_pow_special_values():
     x, y = np.meshgrid(SPECIAL[:8], SPECIAL[:13])
     check(Case("Pow", [x.reshape(-1), y.reshape(-1)]))

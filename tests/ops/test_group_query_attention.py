@@ -117,6 +117,45 @@ def test_shapes(case):
     check(case)
 
 
+@pytest.mark.parametrize(
+    "case",
+    [
+        gqa(last, rows, room=room, dtype=dtype, filled=True, **how)
+        for dtype in TYPES
+        for last, rows, room in (((6,), 1, None), ((19, 5), 1, 30), ((6, 3), 7, 7), ((6, 3), 7, 12), ((30,), 11, 40))
+        for how in ({}, {"rotary": 32}, {"weights": True, "rotary": 16}, {"local_window_size": 4, "sinks": True})
+    ]
+    + [
+        gqa((0,), 1, filled=True),
+        gqa((19, 5), room=30, filled=True, bias=(1, 4), softcap=0.7),
+        gqa((12,), 5, room=30, filled=True, rotary=12, ids=True, rotary_interleaved=1),
+        gqa((12,), 13, filled=True, causal=0, dtype="float16"),
+        gqa((12,), 5, room=30, filled=True, causal=0),
+        gqa((300, 250), rows=200, heads=8, size=128, dtype="float16", filled=True, rotary=64, room=512),
+        gqa((9,), rows=4, misaligned=True, filled=True, rotary=32, dtype="bfloat16"),
+        gqa((9,), rows=4, filled=True, wanted=1, rotary=32),
+    ],
+    ids=str,
+)
+def test_a_past_that_layers_share(case):
+    """Keys and values have no rows: the past has them all, of which none is written."""
+    check(case)
+
+
+@pytest.mark.newest
+@pytest.mark.parametrize(
+    "case",
+    [
+        gqa((6,), 7, on_cpu=True, filled=True, room=10),
+        gqa((19, 5), on_cpu=True, filled=True, room=30),
+        gqa((19,), 7, on_cpu=True, filled=True, room=30, local_window_size=5, sinks=True),
+    ],
+    ids=str,
+)
+def test_a_past_that_layers_share_against_the_cpu(case):
+    check(case)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("attrs", [{}, {"local_window_size": 9}], ids=["all", "window"])
 def test_one_graph_serves_every_length(dtype, attrs):

@@ -96,7 +96,8 @@ def coded(
     attrs = {"num_heads": heads, "kv_num_heads": kv_heads, "k_quant_type": how, "v_quant_type": how, **attrs}
     attrs |= {"kv_cache_bit_width": bits} | ({"do_rotary": 1} if rotary else {})
     name = [*last, rows, kind, how, dtype, size] + ["turned"] * bool(rotary) + ["room"] * bool(room)
-    own = {n: v for n, v in attrs.items() if n in ("num_heads", "kv_num_heads", "local_window_size", "softcap")}
+    known = "num_heads", "kv_num_heads", "local_window_size", "softcap", "causal"
+    own = {n: v for n, v in attrs.items() if n in known}
     return Case(
         "GroupQueryAttention",
         list(inputs.values()),
@@ -134,6 +135,15 @@ def test_against_the_cpu(last, rows, kind, channels, dtype):
 )
 def test_shapes(case):
     check(case)
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8"])
+@pytest.mark.parametrize("last, rows, room", [((6,), 7, 7), ((40,), 5, 60), ((40, 21), 3, 60)], ids=str)
+def test_both_directions(last, rows, room, kind):
+    """onnxruntime's CUDA provider does not have it; what `causal` 0 means is no other over codes, so Encore does."""
+    check(coded(last, rows, kind, room=room, causal=0, on_cpu=False))
+    if len(last) == 1:
+        check(coded(last, rows, kind, room=room, causal=0))
 
 
 def run_in(case, dtype, kind):
@@ -180,6 +190,17 @@ def test_narrow_types(last, rows, kind, dtype):
     np.testing.assert_allclose(got[0], wanted[0], rtol=rtol, atol=atol)
     for g, w in zip(got[1:], wanted[1:]):
         np.testing.assert_array_equal(g, w.astype(np.float32))
+
+
+@pytest.mark.parametrize("last, rows", [((40,), 1), ((6, 6), 7)], ids=str)
+def test_float8_needs_no_width(last, rows):
+    case = coded(last, rows, "float8e4m3fn", size=64)
+    named = run_in(case, "float16", "float8e4m3fn")
+    for unnamed in ({"kv_cache_bit_width": 0}, {}):
+        del case.attrs["kv_cache_bit_width"]
+        case.attrs |= unnamed
+        for got, wanted in zip(run_in(case, "float16", "float8e4m3fn"), named):
+            np.testing.assert_array_equal(got, wanted)
 
 
 def arrays_of(case):

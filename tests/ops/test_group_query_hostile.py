@@ -92,3 +92,31 @@ def test_what_does_not_fit_fails(change, words):
     inputs["total"] = inputs["total"].value
     inputs |= {n: floats(*x) if isinstance(x, tuple) else x for n, x in change.items()}
     fails("GroupQueryAttention", list(inputs.values()), case.attrs, words, outputs=3, ranks=False, domain=MICROSOFT)
+
+
+@pytest.mark.parametrize("rotary", [None, 32])
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"past_key": None, "past_value": None}, "the past must have all keys"),
+        ({"past_key": (1, 2, 6, 64), "past_value": (1, 2, 6, 64)}, "the past must have all keys"),
+        ({"key": (1, 0, 127), "value": (1, 0, 127)}, "must be"),
+        ({"key": (1, 0, 128), "value": (1, 7, 128)}, "must be"),
+        ({"seqlens_k": np.array([12], np.int32)}, "not allowed"),
+        ({"seqlens_k": np.array([-1], np.int32)}, "not allowed"),
+        ({"total": np.array(9, np.int32), "seqlens_k": np.array([2], np.int32)}, "not allowed"),
+    ],
+    ids=str,
+)
+def test_a_past_that_layers_share_has_all_keys(change, words, rotary):
+    case = gqa((6,), 7, room=12, rotary=rotary, filled=True)
+    inputs = dict.fromkeys(INPUTS) | dict(zip(INPUTS, case.inputs))
+    inputs["total"] = inputs["total"].value
+    inputs |= {n: floats(*x) if isinstance(x, tuple) else x for n, x in change.items()}
+    fails("GroupQueryAttention", list(inputs.values()), case.attrs, words, outputs=3, ranks=False, domain=MICROSOFT)
+
+
+def test_a_window_takes_new_keys():
+    case = gqa((6,), room=12, filled=True, local_window_size=4, sliding_window_cache=1)
+    inputs = [getattr(x, "value", x) for x in case.inputs]
+    fails("GroupQueryAttention", inputs, case.attrs, "have no rows", outputs=3, ranks=False, domain=MICROSOFT)

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from encore_session import ORT_VERSION
 from experts import DOMAIN, HALVES, NORMAL, SWIGLU, TYPES, mixed, moe, qmoe
 from harness import Const, check, floats
 from refusal import declined, fails
@@ -94,7 +95,12 @@ def test_qmoe(case):
             for bits, block in ((4, 32), (4, 0), (8, 0))
             for attrs in ({"activation_type": "silu"}, {**SWIGLU, "swiglu_fusion": 1})
         ],
-        qmoe(5, 64, 32, 4, "float32", 4, 32, zeros=True, by_cpu=True, **NORMAL),
+        qmoe(5, 64, 64, 4, "float32", 4, 32, zeros=True, by_cpu=True, **NORMAL),
+        # Of an odd number of zero points in a row the CPU EP took those of other rows up to 1.30.
+        *[
+            qmoe(5, 64, 32, 4, "float32", 4, 32, zeros=True, by_cpu=by_cpu, **NORMAL)
+            for by_cpu in sorted({False, ORT_VERSION >= (1, 31)})
+        ],
         qmoe(5, 64, 32, 4, "float32", 4, 32, gates=True, by_cpu=True, **NORMAL),
         qmoe(5, 64, 32, 4, "float32", 4, 32, gates=True, by_cpu=True, k=2),
         qmoe(5, 64, 32, 4, "float32", 4, 32, by_cpu=True, packed=-1, **NORMAL),

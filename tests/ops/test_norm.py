@@ -411,6 +411,17 @@ def test_half_rows_with_a_float_scale_for_each():
     check(Case("SimplifiedLayerNormalization", [x, scale], reference=reference, tolerance=(1e-5, 1e-5)))
 
 
+@pytest.mark.parametrize("op, outputs", [("LayerNormalization", 3), ("SimplifiedLayerNormalization", 2)])
+def test_rows_of_no_values_have_no_statistics(op, outputs):
+    """They were left as the memory was."""
+    inputs = [floats(2, 3, 0), floats(0)]
+    for wanted in ([True, True], [True] * outputs):
+        fails(op, inputs, {}, "no mean and no deviation", opset=17, outputs=wanted)
+    reference = lambda x, scale: [np.zeros_like(x)]
+    check(Case(op, inputs, opset=17, reference=reference))
+    check(Case(op, [floats(0, 4), floats(4)], opset=17, outputs=outputs))
+
+
 @pytest.mark.parametrize(
     "x,axis,scale,bias,words",
     [

@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from encore_session import assert_all_on_encore
+from encore_session import assert_all_on_encore, make_session
 from group_query import MICROSOFT, in_order
 from harness import check, session
 from onnx import TensorProto
@@ -49,10 +49,26 @@ def test_pages_of_codes_by_other_scales(cache):
     check(case)
 
 
-@pytest.mark.parametrize("latent", [False, True], ids=["separate", "latent"])
-def test_float8_pages(latent):
-    x = batch((5, 1), (0, 40), 4, 1 if latent else 2, 64, 16, cache="float8", latent=latent)
-    attrs = {"num_heads": 4, "kv_num_heads": 2, "k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_TENSOR"}
+@pytest.mark.parametrize(
+    "news, pasts, kinds, named, latent",
+    [
+        ((5, 1), (0, 40), ("CHANNEL", "TENSOR"), False, False),
+        ((5, 1), (0, 40), ("TENSOR", "TENSOR"), True, False),
+        ((1, 1), (70, 5), ("TENSOR", "TENSOR"), False, False),
+        ((1, 1), (70, 5), ("CHANNEL", "CHANNEL"), True, False),
+        ((5, 1), (0, 40), ("CHANNEL", "TENSOR"), False, True),
+    ],
+    ids=str,
+)
+def test_float8_pages(news, pasts, kinds, named, latent):
+    x = batch(news, pasts, 4, 1 if latent else 2, 64, 16, cache="float8", latent=latent)
+    attrs = {"num_heads": 4, "kv_num_heads": 2} | {f"{n}_quant_type": f"PER_{kind}" for n, kind in zip("kv", kinds)}
+    if named:
+        attrs |= {f"{n}_cache_dtype": "float8e4m3fn" for n in "kv"}
+    for n, kind in zip("kv", kinds):  # of which there are other numbers in this form of the scales
+        shape = (2, 1, 64) if kind == "CHANNEL" else (1,)
+        if not latent and x[f"{n}_scale"].value.shape != shape:
+            x[f"{n}_scale"] = np.resize(x[f"{n}_scale"].value, shape)
     if latent:
         attrs = {"num_heads": 4, "kv_num_heads": 1, "k_quant_type": "PER_CHANNEL", "kv_cache_layout": "LATENT"}
     caches = [n for n in ("key_cache", "value_cache") if n in x]
@@ -89,6 +105,35 @@ def test_codes_that_are_not_supported_are_declined(cache, attrs):
     inputs = [v.astype(np.float16) if getattr(v, "dtype", None) == np.float32 else v for v in in_order(PAGED, x)]
     attrs = {"num_heads": 4, "kv_num_heads": 2, **CODED, **attrs}
     declined("PagedAttention", inputs, attrs, outputs=3, domain=MICROSOFT)
+
+
+@pytest.mark.parametrize(
+    "cache, attrs, why",
+    [
+        ("int8", {"k_quant_type": "NONE", "v_quant_type": "NONE"}, "k_quant_type must be NONE unless"),
+        ("", CODED, "k_quant_type must be NONE unless"),
+        ("int8", {**CODED, "v_cache_dtype": "float16"}, "v_cache_dtype is 'float16' in a cache of int8"),
+        ("int8", {**CODED, "k_cache_dtype": "uint4"}, "k_cache_dtype is 'uint4' in a cache of int8"),
+    ],
+    ids=str,
+)
+def test_what_is_declined_is_logged_with_the_reason(cache, attrs, why, capfd):
+    """No other provider has the operator: what onnxruntime says of the node then tells nobody why."""
+    x = batch((2,), (3,), 4, 2, 64, 16, cache=cache)
+    feeds = {n: getattr(v, "value", v) for n, v in x.items()}
+    if attrs["k_quant_type"] == "NONE":
+        feeds = {n: v for n, v in feeds.items() if not n.endswith("scale")}
+    elif not cache:
+        feeds |= {n: np.ones(1, np.float32) for n in ("k_scale", "v_scale")}
+    forms = {
+        n: (v.shape, np.dtype(np.float16) if v.dtype == np.float32 and "scale" not in n else v.dtype, None)
+        for n, v in feeds.items()
+    }
+    with pytest.raises(Exception, match="PagedAttention"):
+        model = model_of("PagedAttention", PAGED, {"num_heads": 4, "kv_num_heads": 2, **attrs}, forms, 3)
+        make_session(model, log_placement=1)
+    said = capfd.readouterr().err
+    assert "'it' is not on Encore: " in said and why in said, said
 
 
 def test_a_byte_of_two_values_is_not_divided_by_rotation():

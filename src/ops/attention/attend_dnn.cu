@@ -6,6 +6,7 @@
 #include "device/dnn_attention.h"
 #include "device/launch.h"
 #include "ops/attention/attend_view.h"
+#include "ops/attention/blind_queries.h"
 #include "ops/dispatch.h"
 
 namespace encore::ops {
@@ -153,11 +154,6 @@ bool suits(const Attend& p) {
   return true;
 }
 
-// Whether a query without keys is possible, the mask aside.
-bool may_be_blind(const Attend& p) {
-  return p.sight.has_lengths() || (p.sight.before >= 0 && p.sight.offset + p.queries - 1 - p.sight.before >= p.keys);
-}
-
 template <class T>
 bool run(Context& context, const Attend& p) {
   const Sight& sight = p.sight;
@@ -220,7 +216,7 @@ bool run(Context& context, const Attend& p) {
   }
   if (p.is_cache && sight.has_lengths()) clear_behind(context, p, view);
   device::run_attention(context.dnn(), context.stream(), fused, addresses, context.scratch(*workspace_bytes));
-  if (masked || may_be_blind(p)) {
+  if (masked || may_be_blind(sight, p.queries, p.keys)) {
     const int64_t rows = p.batch * p.heads * p.queries;
     device::for_each_index(context.stream(), rows,
                            ClearBlindRows<T>{view, blind, fused.bias_batch > 1 ? fused.bias_heads * p.queries : 0,

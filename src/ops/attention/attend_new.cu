@@ -273,7 +273,8 @@ bool launch(Context& context, const CacheExtension& e, const Attend& p) {
 }  // namespace
 
 bool attend_new(Context& context, const CacheExtension& e, const Attend& p) {
-  if (e.rows != 1 || e.from_start || e.staged || e.residents.capacity > 0 || e.codes[0] || e.q_weights) return false;
+  if (e.rows != 1 || e.from_start || e.filled || e.staged || e.residents.capacity > 0 || e.codes[0] || e.q_weights)
+    return false;
   if (p.scores.data || p.heads / p.kv_heads > 8 || p.head_size > 128 || !fits_group(p)) return false;
   bool done = false;
   dispatch(TypeList<Half, BFloat16>{}, p.type,

@@ -115,7 +115,7 @@ void copy_past(Context& context, const CacheExtension& e, const NewRows& added, 
   const bool copies_keys = e.past_keys != e.keys, copies_values = e.past_values != e.values;
   const int64_t tensors = int64_t(copies_keys) + int64_t(copies_values);
   // All that is there may be new.
-  if (tensors == 0 || e.residents.capacity > 0 || (e.from_start && e.rows == e.capacity)) return;
+  if (tensors == 0 || e.residents.capacity > 0 || (added.from_start && e.rows == e.capacity)) return;
   const int64_t packs = (size + kPack - 1) / kPack;
   const int64_t heads = checked_product(checked_product(e.batch, e.kv_heads), tensors);
   const int64_t count = checked_product(checked_product(heads, e.capacity), packs);
@@ -165,10 +165,27 @@ void add_rows(Context& context, const CacheExtension& e, const NewRows& added, v
   }
 }
 
+template <class T>
+void add_rows(Context& context, const CacheExtension& e, const NewRows& added, void* keys, void* values) {
+  if (e.q_weights)
+    add_rows<T, true>(context, e, added, keys, values);
+  else
+    add_rows<T, false>(context, e, added, keys, values);
+}
+
+void turn_queries(Context& context, const CacheExtension& e, const NewRows& added) {
+  if (!e.turned_q) return;
+  CacheExtension queries = e;
+  queries.kv_heads = 0;
+  dispatch(TypeList<float, Half, BFloat16>{}, e.type,
+           [&]<class T> { add_rows<T>(context, queries, added, nullptr, nullptr); });
+}
+
 }  // namespace
 
 void copy_past(Context& context, const CacheExtension& e) {
-  const NewRows added = new_rows(e);
+  NewRows added = new_rows(e);
+  if (e.filled) added.rows = 0, added.from_start = false;  // all is past
   if (e.codes[0]) return copy_past<uint8_t>(context, e, added, row_bytes(e.codes[0].kind, e.size, e.type));
   dispatch(TypeList<float, Half, BFloat16>{}, e.type, [&]<class T> { copy_past<T>(context, e, added, e.size); });
 }
@@ -176,17 +193,13 @@ void copy_past(Context& context, const CacheExtension& e) {
 void extend_cache(Context& context, const CacheExtension& e) {
   copy_past(context, e);
   const NewRows added = new_rows(e);
+  if (e.filled) return turn_queries(context, e, added);
   void *keys = e.keys, *values = e.values;
   if (e.codes[0]) {
     const int64_t count = checked_product(checked_product(e.batch, e.kv_heads), checked_product(e.rows, e.size));
     for (void** const to : {&keys, &values}) *to = context.scratch(device::size_bytes(e.type, count));
   }
-  dispatch(TypeList<float, Half, BFloat16>{}, e.type, [&]<class T> {
-    if (e.q_weights)
-      add_rows<T, true>(context, e, added, keys, values);
-    else
-      add_rows<T, false>(context, e, added, keys, values);
-  });
+  dispatch(TypeList<float, Half, BFloat16>{}, e.type, [&]<class T> { add_rows<T>(context, e, added, keys, values); });
   if (!e.codes[0]) return;
   encode_rows(
       context,

@@ -32,6 +32,7 @@ struct CacheExtension {
   const int32_t* last_keys = nullptr;
   int beyond_last = 0;  // how far beyond it these are: 1 where they are lengths
   bool from_start = false;
+  bool filled = false;  // the past has their keys and values already: queries alone are new
 
   // Rotation, if there are cosines: [positions, turned / 2]. The position is that of the key, or the one that is given.
   const void *cos = nullptr, *sin = nullptr;

@@ -78,7 +78,7 @@ class GroupQueryAttention : public Op {
     const Tensor& query = context.input(0);
     CacheExtension cache;
     cache.heads = heads_, cache.kv_heads = kv_heads_;
-    take_new_rows(context, cache);
+    take_new_rows(context, cache, true);
     take_norms(context, cache);
     const int64_t total = take_lengths(context, cache);
     const Shape y_shape{cache.batch, cache.rows, checked_product(heads_, cache.size)};
@@ -123,7 +123,8 @@ class GroupQueryAttention : public Op {
       problem.scores.stage = shown_ == 1 ? ScoresOutput::seen : ScoresOutput::softmax;
     }
     if (y.count() > 0 && attend_new(context, cache, problem)) return;
-    if ((cache.cos || cache.q_weights) && y.count() > 0) {
+    // Of a filled cache nothing else looks at the lengths.
+    if ((cache.cos || cache.q_weights || cache.filled) && y.count() > 0) {
       cache.turned_q = context.scratch(y.bytes());
       problem.q = {cache.turned_q, y_shape.count(1, 3), cache.size, y_shape[2]};
     }
@@ -173,10 +174,11 @@ class GroupQueryAttention : public Op {
         node.has_input(kPastKey) && node.has_input(kPastValue) && node.has_input(kKScale) && node.has_input(kVScale),
         "a quantized cache wants past_key, past_value, k_scale and v_scale");
     const int64_t bits = node.get_int("kv_cache_bit_width", 0);
-    code_kind_ = past == Type::u8 && bits == 4       ? CodeKind::i4
-                 : past == Type::i8 && bits == 8     ? CodeKind::i8
-                 : past == Type::f8e4m3 && bits == 8 ? CodeKind::f8
-                                                     : CodeKind::none;
+    const bool is_byte = bits == 8 || bits == 0;  // without the attribute the type says it
+    code_kind_ = past == Type::u8 && bits == 4     ? CodeKind::i4
+                 : past == Type::i8 && bits == 8   ? CodeKind::i8
+                 : past == Type::f8e4m3 && is_byte ? CodeKind::f8
+                                                   : CodeKind::none;
     if (code_kind_ == CodeKind::none || past_value != past)
       fail(Code::not_supported, "past_key is ", device::name(past), ", past_value is ", device::name(past_value),
            " and kv_cache_bit_width is ", bits,
@@ -208,6 +210,11 @@ class GroupQueryAttention : public Op {
               kv_heads_, ",keys,", last, "]");
       cache.past_keys = key->data, cache.past_values = value.data;
       cache.past_rows = shape[2];
+    }
+    if (cache.filled) {
+      require(!windowed_, "key and value have no rows, which sliding_window_cache does not allow");
+      require(total <= cache.past_rows, "key and value have no rows, so the past must have all keys; ",
+              "total_sequence_length is ", total, ", and the past has ", cache.past_rows);
     }
     if (windowed_) {
       require(cache.past_rows >= window_, "the past has room for ", cache.past_rows,

@@ -12,7 +12,7 @@ constexpr int64_t kMost = int64_t(1) << 28;  // kernels add a few such numbers i
 
 }  // namespace
 
-void take_new_rows(Context& context, CacheExtension& cache) {
+void take_new_rows(Context& context, CacheExtension& cache, bool may_be_filled) {
   const Tensor &query = context.input(0), *key = context.find_input(1), *value = context.find_input(2);
   require(query.shape.rank() == 3, "query has shape ", query.shape.str(), "; it must have rank 3");
   cache.type = query.type;
@@ -26,6 +26,10 @@ void take_new_rows(Context& context, CacheExtension& cache) {
   if (key) {
     require(value, "value is wanted with key");
     const Shape wanted{cache.batch, cache.rows, checked_product(cache.kv_heads, cache.size)};
+    if (may_be_filled && key->shape == Shape{cache.batch, 0, wanted[2]} && value->shape == key->shape) {
+      cache.filled = cache.rows > 0;
+      return;
+    }
     require(key->shape == wanted && value->shape == wanted, "key ", key->shape.str(), " and value ", value->shape.str(),
             " must be ", wanted.str(), " beside query ", query.shape.str());
     cache.k = key->data, cache.v = value->data;

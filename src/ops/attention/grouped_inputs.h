@@ -6,8 +6,9 @@
 
 namespace encore::ops {
 
-// Batch, rows, head size and where the new ones are, of inputs 0 to 2; the cache knows its heads.
-void take_new_rows(Context& context, CacheExtension& cache);
+// Batch, rows, head size and where the new ones are, of inputs 0 to 2; the cache knows its heads. Keys and values of no
+// rows may mean that the cache is filled.
+void take_new_rows(Context& context, CacheExtension& cache, bool may_be_filled = false);
 // The past is inputs `past` and the next, buffers which the present has the shape of and may share, with room for
 // `total` keys.
 void take_buffers(Context& context, CacheExtension& cache, int past, int64_t total);

@@ -42,6 +42,8 @@ class SkipLayerNorm : public Op {
     };
     norm.mean = wanted(1, x.shape.with(rank - 1, 1));
     norm.inverse_deviation = wanted(2, x.shape.with(rank - 1, 1));
+    require(width > 0 || rows == 0 || (!norm.mean && !norm.inverse_deviation), "input ", x.shape.str(),
+            " has rows of no values, which have no mean and no deviation");
     norm.sum = wanted(3, x.shape);
     norm.centred = kCentred;
     norm.epsilon = epsilon_;

@@ -270,6 +270,10 @@ struct Ends {
   const int32_t* ends;
   int64_t batches, tokens;
 
+  DEVICE_FN void check(int64_t batch, device::FaultRef fault) const {
+    const int64_t begin = ends[batch], end = ends[batch + 1];
+    if (begin < 0 || end < begin || end > tokens) fault.report(device::FaultKind::index_out_of_range, end, tokens);
+  }
   DEVICE_FN bool find(int64_t batch, int64_t& begin, int64_t& end) const {
     begin = ends[batch], end = ends[batch + 1];
     return 0 <= begin && begin < end && end <= tokens;
@@ -294,11 +298,15 @@ struct PackedConv {
   const T *x, *past;
   T* y;
   Ends ends;
-  int64_t channels, kept;
+  int64_t count, channels, kept;
   Divider by_channels;
   device::FaultRef fault;
 
+  // There are as many indices as sequences, too, which are looked at on the way: ends may be wrong where no token shows
+  // it.
   DEVICE_FN void operator()(int64_t i) const {
+    if (i < ends.batches) ends.check(i, fault);
+    if (i >= count) return;
     int64_t channel, begin = 0, end = 0;
     const int64_t token = by_channels(i, channel), batch = ends.of(token);
     if (batch == ends.batches || !ends.find(batch, begin, end) || token < begin || ends.ends[0] != 0) {
@@ -382,9 +390,9 @@ class VarlenCausalConvWithState : public Op {
     const Divider by_channels(channels, std::max({x.count(), batch * channels, batch * most_ * channels}));
     dispatch(TypeList<float, Half, BFloat16>{}, x.type, [&]<class T> {
       const Taps<T> taps{w.as<const T>(), data_of<T>(bias), kernel, dilation_, silu_};
-      device::for_each_index(context.stream(), x.count(),
-                             PackedConv<T>{taps, x.as<const T>(), past.as<const T>(), y.as<T>(), ends, channels, kept,
-                                           by_channels, context.fault()});
+      device::for_each_index(context.stream(), std::max(x.count(), batch),
+                             PackedConv<T>{taps, x.as<const T>(), past.as<const T>(), y.as<T>(), ends, x.count(),
+                                           channels, kept, by_channels, context.fault()});
       if (present.data)
         device::for_each_index(
             context.stream(), kept ? batch * channels : 0,

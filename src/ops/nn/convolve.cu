@@ -136,13 +136,12 @@ void copy_windows(StreamRef stream, const ConvProblem& p, int64_t images, const 
   const Window& w = p.window;
   const bool last = p.layout == Layout::channels_last;
   const int64_t place = last ? p.in_channels : 1;  // from one to the next
-  const int64_t strides[kSpatial] = {w.in[1] * w.in[2] * place, w.in[2] * place, place};
   int64_t to_stride = w.out_count() * p.in_channels * w.taps();
   StridedCopy copy;
   copy.add(images, w.in_count() * p.in_channels, to_stride);
-  for (int d = 0; d < kSpatial; ++d) copy.add(w.out[d], strides[d] * w.stride[d], to_stride /= w.out[d]);
+  for (int d = 0; d < kSpatial; ++d) copy.add(w.out[d], w.in_step(d) * place * w.stride[d], to_stride /= w.out[d]);
   if (!last) copy.add(p.in_channels, w.in_count(), to_stride = w.taps());
-  for (int d = 0; d < kSpatial; ++d) copy.add(w.kernel[d], strides[d], to_stride /= w.kernel[d]);
+  for (int d = 0; d < kSpatial; ++d) copy.add(w.kernel[d], w.in_step(d) * place, to_stride /= w.kernel[d]);
   if (last) copy.add(p.in_channels, 1, 1);
   copy.run(stream, x, to, device::size_bytes(p.type));
 }

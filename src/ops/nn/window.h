@@ -26,6 +26,8 @@ struct Window {
 
   BOTH_FN int64_t in_count() const { return int64_t(in[0]) * in[1] * in[2]; }
   BOTH_FN int64_t out_count() const { return int64_t(out[0]) * out[1] * out[2]; }
+  // From one input position to the next in a dimension.
+  int64_t in_step(int d) const { return d == 0 ? int64_t(in[1]) * in[2] : d == 1 ? in[2] : 1; }
   BOTH_FN int64_t taps() const { return int64_t(kernel[0]) * kernel[1] * kernel[2]; }
   // Whether every output position reads its own input position and nothing else.
   bool is_pointwise() const;

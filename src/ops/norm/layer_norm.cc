@@ -56,6 +56,8 @@ class LayerNorm : public Op {
     if (bias) norm.beta = rows_of(context, *bias, x.shape, axis);
     if (kKind == Kind::layer) norm.mean = statistics(1);
     if (kKind != Kind::root_mean_square) norm.inverse_deviation = statistics(kKind == Kind::layer ? 2 : 1);
+    require(norm.width > 0 || norm.rows == 0 || (!norm.mean && !norm.inverse_deviation), "X ", x.shape.str(),
+            " has rows of no values from axis ", axis, " on, which have no mean and no deviation");
     normalize_rows(context.stream(), norm, x.type, scale.type);
   }
 
