@@ -190,6 +190,12 @@ ACCEPTED = [
             )
         ),
     ),
+    Accepted(
+        "TfIdfVectorizer",
+        SERVED,
+        "weights that no count is multiplied by",
+        lambda f: f.node.attrs.get("mode") == "TF" and says("weights_.size()")(f),
+    ),
     Accepted("TfIdfVectorizer", REFUSED, "the CPU EP takes a single number", says("has shape []; one or two")),
     Accepted("Dropout", REFUSED, "the CPU EP reads the first of many", says("training_mode must be one bool")),
     Accepted("Multinomial", SERVED, "the CPU EP draws no rows of none", says("batch_size is < 1")),
@@ -464,13 +470,15 @@ ACCEPTED = [
     Accepted("Bernoulli", SHAPE, "a hostile node has another type", says("type ")),
     # ---- left to the CPU EP, which is less strict
     Accepted("ReverseSequence", DECLINED, "axes that there are not", says("one must be 0, the other 1")),
+    Accepted("GlobalLpPool LpPool", DECLINED, "a power that is none", says("p is ")),
+    Accepted("LSTM GRU RNN", DECLINED, "a bound below zero", says("clip is ")),
     Accepted("Celu", DECLINED, "a slope of zero, by which it divides", says("alpha is 0")),
     Accepted("Resize", DECLINED, "cubic interpolation of integers", says("only of floating-point types")),
     Accepted("ScatterElements ScatterND", DECLINED, "a reduction that there is not", says("reduction is '")),
     Accepted(
-        "Conv ConvInteger QLinearConv MaxPool AveragePool LpPool",
+        "Conv ConvInteger QLinearConv FusedConv MaxPool AveragePool LpPool",
         DECLINED,
-        "steps from here to beyond any image",
+        "steps and pads that there are not",
         says("strides holds", "dilations holds", "pads holds"),
     ),
 ]

@@ -11,12 +11,13 @@ def between_far_pixels(finding):
 
 
 def crops_what_keeps_its_size(finding):
-    attrs = dict(finding.node.attrs)
+    attrs, shape = finding.node.attrs, finding.got.shape
     if attrs.get("coordinate_transformation_mode") != "tf_crop_and_resize":
         return False
-    if "axes" in attrs:  # of which the evaluator counts none from the end
-        attrs["axes"] = [axis % finding.got.ndim for axis in attrs["axes"]]
-    return as_by_onnx(finding, by=1, **attrs)
+    # The evaluator counts no axes from the end, and rounds sizes that follow from scales.
+    axes = [axis % len(shape) for axis in attrs.get("axes", range(len(shape)))]
+    sizes = np.array([shape[axis] for axis in axes])
+    return as_by_onnx(finding, {2: None, 3: sizes}, by=1, **({"axes": axes} if "axes" in attrs else {}))
 
 
 def at_a_tie(finding):
