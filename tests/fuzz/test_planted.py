@@ -143,6 +143,12 @@ def taps_on_the_edge():
     return made_case("DeformConv", numbers(1, 2, 4, 4), numbers(3, 2, 1, 1), offset, kernel_shape=[1, 1])
 
 
+def rows_with_a_large_number():
+    x = numbers(3, 8)
+    x[0, 0] = 1e5
+    return made_case("LayerNormalization", x, numbers(8), numbers(8))
+
+
 def regions():
     rois = np.array([[0, 0, 0, 3, 3], [1, 0, 0, 3, 3]], np.float32)
     image = with_nan(numbers(2, 1, 4, 4), (0, 0, 1, 1))
@@ -174,6 +180,7 @@ PLANTED = {
         None,
         (0, 0, 5),
     ),
+    "LayerNormalization": (rows_with_a_large_number, None, (1, 3)),
     "MaxRoiPool": (regions, None, (1, 0, 0, 0)),
     "LRN": (lambda: made_case("LRN", numbers(1, 6, 2, 2) * 3000, size=3), None, (0, 2, 1, 1)),
     "GroupQueryAttention": (prompt, (1, 6, 3), (1, 4, 3)),
