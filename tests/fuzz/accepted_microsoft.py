@@ -1,7 +1,7 @@
 """The same as accepted_onnx.py, of the operators that only com.microsoft has."""
 
 import numpy as np
-from accepted import REFUSED, SERVED, VALUES, Accepted
+from accepted import DECLINED, REFUSED, SERVED, VALUES, Accepted
 from symptoms import (
     beside_largest,
     says,
@@ -159,6 +159,12 @@ ACCEPTED = [
         VALUES,
         "keys are turned before they are rounded to the cache's type; of large scores that shows",
         rounds_what_it_turns,
+    ),
+    Accepted(
+        "EmbedLayerNormalization",
+        DECLINED,
+        "segments without their embedding, which the CPU EP overlooks",
+        says("segment_ids and segment_embedding must be given together"),
     ),
     Accepted("MatMulBnb4", SERVED, "blocks of any power of two", says("only block size 16, 32")),
     Accepted("FusedConv", SERVED, "no activation is none", says("GetFusedActivationAttr")),
