@@ -204,9 +204,11 @@ def log_of_little(finding):
 
 
 def shrunk_in_float(finding):
-    """Doubles, or integers beside which a float has no place for a bias's fraction."""
+    """Doubles, or integers beside which a float has no place for a bias's fraction, or which a bias is no number of."""
     if finding.got.dtype.kind != "f":
-        return np.abs(contents(finding).astype(np.float64)) >= 2**16
+        sizes, attrs = np.abs(contents(finding).astype(np.float64)), finding.node.attrs
+        vast = not abs(attrs.get("bias", 0)) < np.iinfo(finding.got.dtype).max
+        return (sizes >= 2**16) | ((sizes > attrs.get("lambd", 0.5)) & vast)
     return nearly(finding) | (np.isinf(finding.wanted) & (np.abs(finding.got) > np.finfo(np.float32).max))
 
 
