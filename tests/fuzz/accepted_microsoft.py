@@ -48,12 +48,6 @@ ACCEPTED = [
     Accepted("MultiHeadAttention", SERVED, "Encore has values of any size", says("'key' and 'value' shall have same")),
     Accepted("QuickGelu", VALUES, "the CPU EP's sigmoid is a polynomial", near_a_sigmoid),
     Accepted(
-        "MatMulBlockQuantizedFp8Weight MatMulBlockQuantizedFp4Weight GemmFloat8",
-        SERVED,
-        "the CPU EP has no kernel, and the casts that onnxruntime puts there instead make no model",
-        says("InsertedPrecisionFreeCast", "Type 'tensor(float)' of input parameter", "NOT_IMPLEMENTED"),
-    ),
-    Accepted(
         "SkipLayerNormalization SkipSimplifiedLayerNormalization",
         SERVED,
         "the CPU EP refuses a negative epsilon, and rows of nothing",
@@ -128,9 +122,6 @@ ACCEPTED = [
         says("Unexpected output data type"),
     ),
     Accepted(
-        "GemmaRotaryEmbedding QOrderedLongformerAttention", SERVED, "the CPU EP has no kernel", says("INVALID_GRAPH")
-    ),
-    Accepted(
         "RotaryEmbedding MRotaryEmbedding",
         SERVED,
         "the CPU EP counts no heads beyond 2^31",
@@ -160,6 +151,7 @@ ACCEPTED = [
         "keys are turned before they are rounded to the cache's type; of large scores that shows",
         rounds_what_it_turns,
     ),
+    Accepted("GroupQueryAttention", DECLINED, "a cap or scale that is none", says("they must be finite")),
     Accepted(
         "EmbedLayerNormalization",
         DECLINED,
