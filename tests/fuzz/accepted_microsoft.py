@@ -1,7 +1,7 @@
 """The same as accepted_onnx.py, of the operators that only com.microsoft has."""
 
 import numpy as np
-from accepted import REFUSED, SERVED, VALUES, Accepted
+from accepted import DECLINED, REFUSED, SERVED, VALUES, Accepted
 from symptoms import (
     beside_largest,
     says,
@@ -47,12 +47,6 @@ ACCEPTED = [
     ),
     Accepted("MultiHeadAttention", SERVED, "Encore has values of any size", says("'key' and 'value' shall have same")),
     Accepted("QuickGelu", VALUES, "the CPU EP's sigmoid is a polynomial", near_a_sigmoid),
-    Accepted(
-        "MatMulBlockQuantizedFp8Weight MatMulBlockQuantizedFp4Weight GemmFloat8",
-        SERVED,
-        "the CPU EP has no kernel, and the casts that onnxruntime puts there instead make no model",
-        says("InsertedPrecisionFreeCast", "Type 'tensor(float)' of input parameter", "NOT_IMPLEMENTED"),
-    ),
     Accepted(
         "SkipLayerNormalization SkipSimplifiedLayerNormalization",
         SERVED,
@@ -122,9 +116,6 @@ ACCEPTED = [
         says("Unexpected output data type"),
     ),
     Accepted(
-        "GemmaRotaryEmbedding QOrderedLongformerAttention", SERVED, "the CPU EP has no kernel", says("INVALID_GRAPH")
-    ),
-    Accepted(
         "RotaryEmbedding MRotaryEmbedding",
         SERVED,
         "the CPU EP counts no heads beyond 2^31",
@@ -153,6 +144,13 @@ ACCEPTED = [
         VALUES,
         "keys are turned before they are rounded to the cache's type; of large scores that shows",
         rounds_what_it_turns,
+    ),
+    Accepted("GroupQueryAttention", DECLINED, "a cap or scale that is none", says("they must be finite")),
+    Accepted(
+        "EmbedLayerNormalization",
+        DECLINED,
+        "segments without their embedding, which the CPU EP overlooks",
+        says("segment_ids and segment_embedding must be given together"),
     ),
     Accepted("MatMulBnb4", SERVED, "blocks of any power of two", says("only block size 16, 32")),
     Accepted("FusedConv", SERVED, "no activation is none", says("GetFusedActivationAttr")),

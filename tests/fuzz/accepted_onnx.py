@@ -116,6 +116,8 @@ ACCEPTED = [
     Accepted("GridSample", SERVED, "the CPU EP refuses to sample nothing", says("must be non-empty for sampling")),
     Accepted("MelWeightMatrix", SERVED, "bands beyond the spectrum are cut", says("window_functions")),
     Accepted("STFT", SERVED, "without a length the whole signal is a frame", says("OutputMLValue")),
+    Accepted("ConvInteger", SERVED, "a zero point in any shape", says("conv_integer.cc")),
+    Accepted("TopK", SERVED, "the CPU EP wants one at least, before opset 10", says("k_temp > 0")),
     Accepted("STFT", REFUSED, "the CPU EP takes windows of any rank", lambda f: f.node.inputs[2].array.ndim != 1),
     Accepted("DFT", REFUSED, "nothing has no transform", says("the transform's length is 0", "length is -")),
     Accepted(
@@ -189,6 +191,12 @@ ACCEPTED = [
                 f.node.inputs[1].array.size == 0 or f.node.inputs[1].array.shape[-2] != f.node.inputs[2].array.shape[-2]
             )
         ),
+    ),
+    Accepted(
+        "TfIdfVectorizer",
+        SERVED,
+        "weights that no count is multiplied by",
+        lambda f: f.node.attrs.get("mode") == "TF" and says("weights_.size()")(f),
     ),
     Accepted("TfIdfVectorizer", REFUSED, "the CPU EP takes a single number", says("has shape []; one or two")),
     Accepted("Dropout", REFUSED, "the CPU EP reads the first of many", says("training_mode must be one bool")),
@@ -464,13 +472,15 @@ ACCEPTED = [
     Accepted("Bernoulli", SHAPE, "a hostile node has another type", says("type ")),
     # ---- left to the CPU EP, which is less strict
     Accepted("ReverseSequence", DECLINED, "axes that there are not", says("one must be 0, the other 1")),
+    Accepted("GlobalLpPool LpPool", DECLINED, "a power that is none", says("p is ")),
+    Accepted("LSTM GRU RNN", DECLINED, "a bound below zero", says("clip is ")),
     Accepted("Celu", DECLINED, "a slope of zero, by which it divides", says("alpha is 0")),
     Accepted("Resize", DECLINED, "cubic interpolation of integers", says("only of floating-point types")),
     Accepted("ScatterElements ScatterND", DECLINED, "a reduction that there is not", says("reduction is '")),
     Accepted(
-        "Conv ConvInteger QLinearConv MaxPool AveragePool LpPool",
+        "Conv ConvInteger QLinearConv FusedConv MaxPool AveragePool LpPool",
         DECLINED,
-        "steps from here to beyond any image",
+        "steps and pads that there are not",
         says("strides holds", "dilations holds", "pads holds"),
     ),
     Accepted("Attention", REFUSED, "more dimensions than the scores have", says("it can have four dimensions at most")),

@@ -4,13 +4,13 @@ claim that is lost, shows."""
 import listed
 
 CASES = 8000  # as CI tries; of fewer nothing is asked
-LEAST = 8  # cases in which a node of the operator ran to its end on Encore
-
-# Operators that can't, and why.
-EXEMPT = {}
+LEAST = 4  # cases in which a node of the operator ran to its end on Encore; most operators have twenty and more
+# Fewer, since the layout changes where an option asks for it and the node has an image.
+LEAST_WITH_CHANNELS_LAST = 1
 
 
 def below(ran):
     """A line for each operator of docs/operators.md that is below the floor, of how many cases it ran in."""
-    wanted = sorted(key for key in listed.read() if key not in EXEMPT)
-    return [f"{'.'.join(filter(None, key))} ran {ran[key]} times" for key in wanted if ran[key] < LEAST]
+    least = lambda domain: LEAST_WITH_CHANNELS_LAST if domain == listed.CHANNELS_LAST else LEAST
+    lacking = sorted(key for key in listed.read() if ran[key] < least(key[0]))
+    return [f"{'.'.join(filter(None, key))} ran {ran[key]} times" for key in lacking]

@@ -136,8 +136,6 @@ class Campaign:
         if counts["lost"]:
             print(f"the CPU EP itself did not survive {counts['lost']} cases")
         below = floor.below(self.ran) if counts["cases"] >= floor.CASES else []
-        if os.environ.get("SHOW"):
-            print(sorted((v, k) for k, v in self.ran.items())[:70])
         for line in below:
             print(f"too few cases on Encore: {line}")
         failed = f"{counts['failed']} failed, " if counts["failed"] else ""

@@ -54,33 +54,43 @@ def is_near(finding, wanted, by=0):
     return np.isclose(*numbers, 4 * relative, 4 * absolute * most, equal_nan=True)
 
 
-def made_of(finding, arrays=None, kind=None, **attrs):
-    """What the CPU EP makes of other inputs, by their places, and other attributes, of which None is for one that is
-    absent: all outputs, or None. `kind` is these inputs' type, and the outputs'."""
+def _changed(finding, arrays, kind, attrs):
+    """The node's Reference, and what it is given, of other inputs by their places, and of other attributes. None is for
+    what is absent; `kind` is these inputs' type, and the outputs'."""
     node, given = finding.node, dict(finding.arrays)
-    inputs = list(node.inputs)
-    for i, array in (arrays or {}).items():
-        inputs[i] = Value(f"{node.name}_other{i}", kind or inputs[i].type, array, FEED)
+    inputs = node.inputs + [None] * (1 + max(arrays, default=-1) - len(node.inputs))
+    for i, array in arrays.items():
+        if array is None:
+            inputs[i] = None
+            continue
+        name = kind or (inputs[i].type if inputs[i] else str(array.dtype))
+        inputs[i] = Value(f"{node.name}_other{i}", name, array, FEED)
         given[inputs[i].name] = np.asarray(array)
     outputs = [value and dataclasses.replace(value, type=kind or value.type) for value in node.outputs]
-    told = {name: value for name, value in {**node.attrs, **attrs}.items() if value is not None}
+    attrs = {name: value for name, value in {**node.attrs, **attrs}.items() if value is not None}
+    node = dataclasses.replace(node, inputs=inputs, outputs=outputs, attrs=attrs)
+    return Reference(node, finding.case.opset), given
+
+
+def made_of(finding, arrays, kind=None, **attrs):
+    """What the CPU EP makes of them: all outputs, or None."""
+    reference, given = _changed(finding, arrays, kind, attrs)
     try:
-        node = dataclasses.replace(node, inputs=inputs, outputs=outputs, attrs=told)
-        return Reference(node, finding.case.opset)(given)
+        return reference(given)
     except (Refused, Unknown):
         return None
 
 
 def as_of(finding, arrays=None, **attrs):
-    """Where the result is what the CPU EP makes of these inputs and attributes."""
-    made = made_of(finding, arrays, **attrs)
+    """Where the result is what the CPU EP makes of other inputs and attributes."""
+    made = made_of(finding, arrays or {}, **attrs)
     return made is not None and is_near(finding, made[finding.output])
 
 
-def as_by_onnx(finding, by=0, **attrs):
-    """Where the result is what onnx's own evaluator makes, with these attributes."""
-    node = dataclasses.replace(finding.node, attrs=finding.node.attrs | attrs)
-    made = Reference(node, finding.case.opset).by_onnx(finding.arrays)
+def as_by_onnx(finding, arrays=None, by=0, **attrs):
+    """Where the result is what onnx's own evaluator makes of them."""
+    reference, given = _changed(finding, arrays or {}, None, attrs)
+    made = reference.by_onnx(given)
     return made is not None and is_near(finding, made[finding.output], by)
 
 

@@ -11,12 +11,13 @@ def between_far_pixels(finding):
 
 
 def crops_what_keeps_its_size(finding):
-    attrs = dict(finding.node.attrs)
+    attrs, shape = finding.node.attrs, finding.got.shape
     if attrs.get("coordinate_transformation_mode") != "tf_crop_and_resize":
         return False
-    if "axes" in attrs:  # of which the evaluator counts none from the end
-        attrs["axes"] = [axis % finding.got.ndim for axis in attrs["axes"]]
-    return as_by_onnx(finding, by=1, **attrs)
+    # The evaluator counts no axes from the end, and rounds sizes that follow from scales.
+    axes = [axis % len(shape) for axis in attrs.get("axes", range(len(shape)))]
+    sizes = np.array([shape[axis] for axis in axes])
+    return as_by_onnx(finding, {2: None, 3: sizes}, by=1, **({"axes": axes} if "axes" in attrs else {}))
 
 
 def at_a_tie(finding):
@@ -30,18 +31,25 @@ def at_a_tie(finding):
     if given is not None:
         for axis, scale in zip(attrs.get("axes", range(len(sizes))), given.array.tolist()):
             scales[axis] = scale
-    near = np.zeros(results, bool)
-    for axis, (before, after, scale) in enumerate(zip(sizes, results, scales)):
-        at = _coordinates(
-            attrs.get("coordinate_transformation_mode", "half_pixel"), np.arange(after), before, after, scale
+    mode, near = attrs.get("coordinate_transformation_mode", "half_pixel"), np.zeros(results, bool)
+    ends = dict.fromkeys(range(len(sizes)), (0, 1))
+    if mode == "tf_crop_and_resize":
+        ends |= dict(
+            zip([axis % len(sizes) for axis in attrs.get("axes", ends)], contents(finding, 1).reshape(2, -1).T)
         )
-        twice = 2 * at
-        tie = np.abs(twice - np.rint(twice)) < 1e-4 * np.maximum(1, np.abs(twice))
-        near |= tie.reshape([-1 if d == axis else 1 for d in range(len(results))]) & (before != after)
+    for axis, (before, after, scale) in enumerate(zip(sizes, results, scales)):
+        if before == after and tuple(ends[axis]) == (0, 1):
+            continue
+        at = _coordinates(mode, np.arange(after), before, after, scale, *ends[axis])
+        tie = np.abs(2 * at - np.rint(2 * at)) < 1e-4 * np.maximum(1, np.abs(2 * at))
+        near |= tie.reshape([-1 if d == axis else 1 for d in range(len(results))])
     return near
 
 
-def _coordinates(mode, at, before, after, scale):
+def _coordinates(mode, at, before, after, scale, start, end):
+    if mode == "tf_crop_and_resize":
+        middle = 0.5 * (start + end) * (before - 1)
+        return (start + at * (end - start) / (after - 1)) * (before - 1) if after > 1 else np.full(at.shape, middle)
     if mode in ("asymmetric", "tf_half_pixel_for_nn"):
         return (at + 0.5 * (mode != "asymmetric")) / scale
     if mode == "align_corners":

@@ -11,6 +11,7 @@ from symptoms import (
     is_empty,
     is_near,
     keys,
+    no_number,
     says,
 )
 
@@ -19,11 +20,18 @@ def orders_nan(finding):
     return np.isnan(contents(finding)).any(axis=finding.node.attrs.get("axis", -1), keepdims=True)
 
 
+def hands_nan_on(finding):
+    """What something that is no finite number has a part in, and which is none or should be NaN; places may be any."""
+    if finding.got.dtype.kind != "f":
+        return no_number(finding)
+    return no_number(finding) & (~np.isfinite(finding.got) | np.isnan(finding.wanted))
+
+
 def chooses_nan(finding):
-    """Of Hardmax: rows in which something is no number."""
+    """Of Hardmax: ones and zeros of rows in which something is no number."""
     x, axis = contents(finding), finding.node.attrs.get("axis", -1 if finding.case.opset >= 13 else 1)
     axes = axis if finding.case.opset >= 13 else tuple(range(axis % x.ndim, x.ndim))
-    return np.isnan(x).any(axis=axes, keepdims=True)
+    return np.isnan(x).any(axis=axes, keepdims=True) & np.isin(finding.got, (0, 1))
 
 
 def reduces_nan(finding):
@@ -204,9 +212,11 @@ def log_of_little(finding):
 
 
 def shrunk_in_float(finding):
-    """Doubles, or integers beside which a float has no place for a bias's fraction."""
+    """Doubles, or integers beside which a float has no place for a bias's fraction, or which a bias is no number of."""
     if finding.got.dtype.kind != "f":
-        return np.abs(contents(finding).astype(np.float64)) >= 2**16
+        sizes, attrs = np.abs(contents(finding).astype(np.float64)), finding.node.attrs
+        vast = not abs(attrs.get("bias", 0)) < np.iinfo(finding.got.dtype).max
+        return (sizes >= 2**16) | ((sizes > attrs.get("lambd", 0.5)) & vast)
     return nearly(finding) | (np.isinf(finding.wanted) & (np.abs(finding.got) > np.finfo(np.float32).max))
 
 

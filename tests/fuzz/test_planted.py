@@ -4,6 +4,7 @@ import compose
 import floor
 import fuzz
 import numpy as np
+import onnxruntime as ort
 import pytest
 import trial
 from accepted import DECLINED, VALUES
@@ -92,11 +93,12 @@ def test_nan_is_excused_by_nobody(key, plant):
 
 
 def made_case(op, *inputs, domain="", opset=20, wanted=1, types=None, **attrs):
-    """A node of these arrays, which runs eagerly and once."""
+    """A node of these arrays, or pairs of arrays and types, which runs eagerly and once."""
     sketch = Sketch(Draw(1), opset, alone=True)
     sketch.domain, sketch.op = domain, op
     sketch.row = compose.row_of((domain, op), opset)
-    values = [x if x is None else sketch.new(x, TYPES.get(x.dtype.name, x.dtype.name)) for x in inputs]
+    of_type = lambda x: x if isinstance(x, tuple) else (x, TYPES.get(x.dtype.name, x.dtype.name))
+    values = [x if x is None else sketch.new(*of_type(x)) for x in inputs]
     case = compose.case_of(sketch, sketch.node(*values, wanted=wanted, types=types, **attrs))
     case.bound = case.graphs = case.hidden = False
     case.level, case.extra = trial.NO_LEVEL, []
@@ -143,6 +145,12 @@ def taps_on_the_edge():
     return made_case("DeformConv", numbers(1, 2, 4, 4), numbers(3, 2, 1, 1), offset, kernel_shape=[1, 1])
 
 
+def rows_with_a_large_number():
+    x = numbers(3, 8)
+    x[0, 0] = 1e5
+    return made_case("LayerNormalization", x, numbers(8), numbers(8))
+
+
 def regions():
     rois = np.array([[0, 0, 0, 3, 3], [1, 0, 0, 3, 3]], np.float32)
     image = with_nan(numbers(2, 1, 4, 4), (0, 0, 1, 1))
@@ -174,6 +182,7 @@ PLANTED = {
         None,
         (0, 0, 5),
     ),
+    "LayerNormalization": (rows_with_a_large_number, None, (1, 3)),
     "MaxRoiPool": (regions, None, (1, 0, 0, 0)),
     "LRN": (lambda: made_case("LRN", numbers(1, 6, 2, 2) * 3000, size=3), None, (0, 2, 1, 1)),
     "GroupQueryAttention": (prompt, (1, 6, 3), (1, 4, 3)),
@@ -249,6 +258,15 @@ def test_a_lost_claim_is_found(monkeypatch):
     monkeypatch.setattr(trial._Session, "__init__", place)
     finding = trial.try_case(made_case("Relu", numbers(4))).finding
     assert finding and finding.kind == DECLINED and "Encore does not say why" in finding.text
+
+
+@needs_a_sturdy_reference
+def test_a_lost_claim_is_found_where_the_cpu_has_no_kernel(monkeypatch):
+    case = made_case("Sin", (numbers(4), "bfloat16"), opset=22)
+    on_cpu = lambda model, options, **_: ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    monkeypatch.setattr(trial.encore_session, "make_session", on_cpu)
+    finding = trial.try_case(case).finding
+    assert finding and finding.kind == DECLINED and "the CPU EP has no kernel" in finding.text
 
 
 @needs_a_sturdy_reference

@@ -1,6 +1,7 @@
 """Tries a case on Encore: once with all values laid open, each node checked with what it read, and once more in
 another way that must give the same."""
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -124,6 +125,8 @@ def _find(case, outcome, phase):
         raise
     except Exception as error:
         phase("reference")
+        if finding := _find_unclaimed(case, error):
+            return finding
         if case.refused or not case.known or _is_onnxruntimes(error) or _cpu_refuses(case, case.made(), NO_LEVEL):
             return _after_an_error(case, contents, first, phase)
         culprit = _culprit(case, error)
@@ -198,6 +201,17 @@ def _find_lost_claim(case, session, outcome):
     return None
 
 
+def _find_unclaimed(case, error):
+    """A node that nobody has a kernel for, although Encore's tables have it, and nothing is said against it."""
+    node = _culprit(case, error)
+    lacking = "Could not find an implementation for", "Failed to find kernel for"
+    if not any(words in str(error) for words in lacking) or not _is_in_tables(case, node):
+        return None
+    if node.name in why_declined(case):
+        return None
+    return Finding(case, node, DECLINED, "eager", "Encore does not say why, and the CPU EP has no kernel")
+
+
 def _is_in_tables(case, node):
     row = row_of((node.domain, node.op), case.opset)
     return row and all(v is None or v.type in (row.types(i) or DRAWN) for i, v in enumerate(node.inputs))
@@ -211,11 +225,10 @@ def why_declined(case):
     kept = os.dup(2)
     with tempfile.TemporaryFile() as file:
         os.dup2(file.fileno(), 2)
-        try:
+        with contextlib.suppress(Exception):
             encore_session.make_session(model, options, **case.options, log_placement=1)
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
+        os.dup2(kept, 2)
+        os.close(kept)
         file.seek(0)
         said = file.read().decode(errors="replace")
     return dict(re.findall(r"node '([^']*)' is not on Encore: ([^\x1b\n]*)", said))
