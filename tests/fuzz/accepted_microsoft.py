@@ -3,6 +3,7 @@
 import numpy as np
 from accepted import REFUSED, SERVED, VALUES, Accepted
 from symptoms import (
+    a_step_apart,
     almost_singular,
     cancels,
     contents,
@@ -11,9 +12,12 @@ from symptoms import (
     lengths_hide_keys,
     lengths_pass_their_total,
     near_a_sigmoid,
+    of_nothing,
     says,
+    scales_are_far_apart,
     transposes_beside_vector,
 )
+from symptoms_of_images import skips_by_a_policy
 
 # What their rounding may come to, of the largest result.
 ROUNDED = {"float16": 0.01, "bfloat16": 0.08}
@@ -38,6 +42,36 @@ ACCEPTED = [
         lambda f: few_differ(f) and len(f.node.inputs) > 4 and f.node.inputs[4] and (contents(f, 4) <= 0).all(),
     ),
     Accepted("MultiHeadAttention", SERVED, "Encore has values of any size", says("'key' and 'value' shall have same")),
+    Accepted(
+        "QLinearAdd",
+        VALUES,
+        "a tie falls as the CPU EP's processor fuses sums and products, or does not",
+        a_step_apart,
+    ),
+    Accepted("QLinearSigmoid", VALUES, "the CPU EP's sigmoid is a polynomial", a_step_apart),
+    Accepted("QLinearSoftmax QLinearAveragePool", VALUES, "sums of floats in another order", a_step_apart),
+    Accepted(
+        "QLinearAdd QLinearMul QLinearAveragePool",
+        VALUES,
+        "what is beyond 32 bits x86's conversion makes the least number",
+        scales_are_far_apart,
+    ),
+    Accepted("QGemm DynamicQuantizeLSTM", VALUES, "of nothing the CPU EP leaves its outputs unwritten", of_nothing),
+    Accepted(
+        "QLinearAveragePool",
+        VALUES,
+        "by a policy the CPU EP takes pads away where steps are longer than windows",
+        skips_by_a_policy,
+    ),
+    Accepted("QLinearSoftmax", SERVED, "the CPU EP refuses a scale below zero", says("must be positive")),
+    Accepted("QLinearSoftmax", REFUSED, "the CPU EP has an axis of 32 bits", says("is outside")),
+    Accepted(
+        "QLinearGlobalAveragePool QLinearAveragePool",
+        SERVED,
+        "the CPU EP refuses scales that are far apart",
+        says("out of computation range"),
+    ),
+    Accepted("DynamicQuantizeLSTM", SERVED, "R tells the hidden size, too", says("hidden_size")),
     Accepted("QuickGelu", VALUES, "the CPU EP's sigmoid is a polynomial", near_a_sigmoid),
     Accepted(
         "MatMulBlockQuantizedFp8Weight MatMulBlockQuantizedFp4Weight GemmFloat8",

@@ -34,6 +34,18 @@ def says(*words):
 # ---- values
 
 
+def scales_are_far_apart(finding):
+    """Or are no scales at all."""
+    with np.errstate(all="ignore"):
+        scales = np.abs([scale.astype(np.float64).max(initial=0) for scale in _floats(finding)])
+        return not scales.max() ** 2 / scales.min() < 1e4
+
+
+def a_step_apart(finding):
+    """Of integers that floats were rounded to."""
+    return finding.got.dtype.kind in "iu" and bool((gap(finding) <= 1).all())
+
+
 def not_finite(finding):
     return any(not np.isfinite(array).all() for array in _floats(finding))
 

@@ -88,3 +88,11 @@ def has_flat_channels(finding):
     rows = x.reshape(x.shape[0] * x.shape[1], -1)
     flat = np.ptp(rows, axis=1) <= 1e-3 * np.abs(rows).max(axis=1)
     return not (differs(finding).reshape(len(rows), -1).any(axis=1) & ~flat).any()
+
+
+def skips_by_a_policy(finding):
+    """Some step is longer than its window, and padding follows from a policy."""
+    attrs = finding.node.attrs
+    kernel = attrs["kernel_shape"]
+    skips = any(step > size for step, size in zip(attrs.get("strides") or [1] * len(kernel), kernel))
+    return skips and attrs.get("auto_pad", "").startswith("SAME")
