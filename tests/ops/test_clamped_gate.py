@@ -68,7 +68,7 @@ def test_swiglu_of_what_does_not_fit():
 
 
 @newest
-@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("dtype", TYPES[1:])
 @pytest.mark.parametrize(
     "shape,router,inter", [((1, 64), 8, 32), ((5, 33), 3, 7), ((2, 40, 128), 16, 96), ((0, 8), 2, 4)]
 )
@@ -90,10 +90,8 @@ def test_router_gate_up(dtype, shape, router, inter, attrs):
 
 @newest
 def test_routers_of_what_does_not_fit():
-    x, w = floats(2, 4), floats(4, 7)
+    x, w = floats(2, 4).astype(np.float16), floats(4, 7).astype(np.float16)
     fails("RouterGateUpProj", [x, w], {"router_size": 2}, "two halves", outputs=2, ranks=False, domain=DOMAIN)
-    fails(
-        "RouterGateUpProj", [x, floats(3, 6)], {"router_size": 2}, "as many rows", outputs=2, ranks=False, domain=DOMAIN
-    )
+    fails("RouterGateUpProj", [x, w[:3, :6]], {"router_size": 2}, "as many rows", outputs=2, ranks=False, domain=DOMAIN)
     declined("RouterGateUpProj", [x, w], {"router_size": 0}, outputs=2, domain=DOMAIN)
     declined("RouterGateUpProj", [x, w], {"router_size": 1, "activation": "gelu"}, outputs=2, domain=DOMAIN)

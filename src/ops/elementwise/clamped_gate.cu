@@ -135,7 +135,7 @@ class RouterGateUpProj : public Op {
     void* const made = context.scratch(size_t(checked_product(checked_product(rows, width), bytes)));
     ScratchWorkspace workspace(context);
     context.blas().gemm(context.stream(), gemm, x.data, w.data, made, nullptr, workspace);
-    dispatch(HalvesAndFloat{}, x.type, [&]<class T>() {
+    dispatch(TypeList<Half, BFloat16>{}, x.type, [&]<class T>() {
       device::for_each_index(
           context.stream(), router.count(),
           TakeColumns<T>{static_cast<const T*>(made), router.as<T>(), width, Divider(router_, router.count())});
@@ -162,7 +162,7 @@ std::vector<OpRow> clamped_gate_rows() {
            .name = "RouterGateUpProj",
            .since = 1,
            .until = 1,
-           .types = {in_all(0, kHalvesAndFloat)},
+           .types = {in_all(0, kHalves)},
            .make = make<RouterGateUpProj>}};
 }
 
