@@ -2,10 +2,7 @@
 
 import numpy as np
 from accepted import DECLINED, REFUSED, SERVED, VALUES, Accepted
-from symptoms import (
-    beside_largest,
-    says,
-)
+from symptoms import beside_largest, of_nothing, says
 from symptoms_of_attention import (
     believes_lengths,
     does_not_normalize,
@@ -17,11 +14,14 @@ from symptoms_of_attention import (
     rounds_what_it_turns,
     sees_no_key,
 )
+from symptoms_of_images import skips_by_a_policy
 from symptoms_of_values import (
     almost_singular,
+    by_one,
     cancels,
     has_vast_attribute,
     near_a_sigmoid,
+    scales_are_far_apart,
     transposes_beside_vector,
 )
 
@@ -46,6 +46,33 @@ ACCEPTED = [
         sees_no_key,
     ),
     Accepted("MultiHeadAttention", SERVED, "Encore has values of any size", says("'key' and 'value' shall have same")),
+    Accepted(
+        "QLinearAdd", VALUES, "a tie falls as the CPU EP's processor fuses sums and products, or does not", by_one
+    ),
+    Accepted("QLinearSigmoid", VALUES, "the CPU EP's sigmoid is a polynomial", by_one),
+    Accepted("QLinearSoftmax QLinearAveragePool", VALUES, "sums of floats in another order", by_one),
+    Accepted(
+        "QLinearAdd QLinearMul QLinearAveragePool",
+        VALUES,
+        "what is beyond 32 bits x86's conversion makes the least number",
+        scales_are_far_apart,
+    ),
+    Accepted("QGemm DynamicQuantizeLSTM", VALUES, "of nothing the CPU EP leaves its outputs unwritten", of_nothing),
+    Accepted(
+        "QLinearAveragePool",
+        VALUES,
+        "by a policy the CPU EP takes pads away where steps are longer than windows",
+        skips_by_a_policy,
+    ),
+    Accepted("QLinearSoftmax", SERVED, "the CPU EP refuses a scale below zero", says("must be positive")),
+    Accepted("QLinearSoftmax", REFUSED, "the CPU EP has an axis of 32 bits", says("is outside")),
+    Accepted(
+        "QLinearGlobalAveragePool QLinearAveragePool",
+        SERVED,
+        "the CPU EP refuses scales that are far apart",
+        says("out of computation range"),
+    ),
+    Accepted("DynamicQuantizeLSTM", SERVED, "R tells the hidden size, too", says("hidden_size")),
     Accepted("QuickGelu", VALUES, "the CPU EP's sigmoid is a polynomial", near_a_sigmoid),
     Accepted(
         "SkipLayerNormalization SkipSimplifiedLayerNormalization",

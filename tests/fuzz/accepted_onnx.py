@@ -23,7 +23,7 @@ from symptoms_of_images import (
     pads_a_whole_window,
 )
 
-POOLS = "MaxPool AveragePool"
+POOLS = "MaxPool AveragePool QLinearAveragePool"
 SUMS = "ReduceSum ReduceMean ReduceL1 ReduceL2 ReduceSumSquare ReduceProd"
 REDUCTIONS = f"{SUMS} ReduceMax ReduceMin ReduceLogSum ReduceLogSumExp"
 LOSSES = "SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss"
@@ -128,7 +128,7 @@ ACCEPTED = [
     ),
     Accepted("Resize", SERVED, "the CPU EP interpolates between fewer dimensions", says("ScalesValidation")),
     Accepted(
-        "Concat",
+        "Concat QLinearConcat",
         REFUSED,
         "the CPU EP overlooks empty operands whose other dimensions don't fit",
         lambda finding: any(value.array.size == 0 for value in finding.node.inputs),

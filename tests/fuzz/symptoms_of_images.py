@@ -127,3 +127,11 @@ def on_the_edge(finding):
         )
         on |= np.isclose(at, -1, 0, 1e-4) | np.isclose(at, x.shape[2 + d], 0, 1e-4)
     return on.any(axis=(1, 2, 3))[:, None]
+
+
+def skips_by_a_policy(finding):
+    """Some step is longer than its window, and padding follows from a policy."""
+    attrs = finding.node.attrs
+    kernel = attrs["kernel_shape"]
+    skips = any(step > size for step, size in zip(attrs.get("strides") or [1] * len(kernel), kernel))
+    return skips and attrs.get("auto_pad", "").startswith("SAME")

@@ -111,6 +111,15 @@ def by_one(finding):
     return finding.got.dtype.kind in "iu" and gap(finding) <= 1
 
 
+def scales_are_far_apart(finding):
+    """Results at an end of the type, where scales are far apart, or are no scales at all."""
+    with np.errstate(all="ignore"):
+        scales = np.abs([scale.astype(np.float64).max(initial=0) for scale in floats(finding)])
+        apart = not scales.max() ** 2 / scales.min() < 1e4
+    info = np.iinfo(finding.got.dtype)
+    return apart & (np.isin(finding.got, (info.min, info.max)) | np.isin(finding.wanted, (info.min, info.max)))
+
+
 def out_of_range(finding):
     """Floats beyond the integers that they are to become."""
     source, kind = contents(finding), finding.node.makes()[0].type

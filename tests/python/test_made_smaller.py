@@ -60,6 +60,37 @@ def pictures(make_model):
     return net.model(make_model, opset=21)
 
 
+def gates(make_model):
+    """A classifier with what the quantizer has operators of its own for."""
+    net = Network("float32")
+    x = net.input("picture", ["n", 3, PIXELS, PIXELS])
+    weights = [net.constant(numbers((8, 3, 3, 3), 1)), net.constant(numbers((8,), 6))]
+    x = net.node("Conv", [x, *weights], pads=[1, 1, 1, 1])
+    x = net.node("Mul", [x, net.node("Sigmoid", [x])])
+    x = net.node("Concat", [x, net.node("LeakyRelu", [x], alpha=0.1)], axis=1)
+    x = net.node(
+        "Add",
+        [
+            net.node("AveragePool", [x], kernel_shape=[2, 2], strides=[2, 2]),
+            net.node("MaxPool", [x], kernel_shape=[2, 2], strides=[2, 2]),
+        ],
+    )
+    x = net.node("Flatten", [net.node("GlobalAveragePool", [x])])
+    weights = net.constant(numbers((10, 16), 3)), net.constant(numbers((10,), 4))
+    net.output(net.node("Softmax", [net.node("Gemm", [x, *weights], transB=1)], axis=-1), ["n", 10])
+    return net.model(make_model, opset=21)
+
+
+def sequences(make_model):
+    """An LSTM in both directions."""
+    net = Network("float32")
+    x = net.input("picture", ["n", 3, PIXELS, PIXELS])
+    x = net.node("Reshape", [x, net.ints(3 * PIXELS, -1, PIXELS)])
+    weights = [net.constant(numbers(shape, i) / 4) for i, shape in enumerate([(2, 48, PIXELS), (2, 48, 12), (2, 96)])]
+    net.output(net.node("LSTM", [x, *weights], hidden_size=12, direction="bidirectional"), [3 * PIXELS, 2, "n", 12])
+    return net.model(make_model, opset=21)
+
+
 def feeds(model, seed):
     (name,) = (value.name for value in model.graph.input)
     if name == "words":
@@ -107,19 +138,36 @@ TOOLS = {
     "of each channel": quantized(weight_type="QInt8", per_channel=True, reduce_range=True),
     "of sixteen bits": quantized(activation_type="QUInt16", weight_type="QInt16"),
     "as operators": quantized(quant_format="QOperator", op_types_to_quantize=["MatMul", "Conv"]),
+    "as operators all over": quantized(quant_format="QOperator"),
     "in halves": in_halves,
+}
+
+# Of com.microsoft, that the tool makes of a model's.
+OPERATORS = {
+    ("as operators all over", encoder): {"QLinearAdd", "QLinearSoftmax"},
+    ("as operators all over", pictures): {"QGemm"},
+    ("as operators all over", gates): {
+        *("QLinearAdd", "QLinearMul", "QLinearSigmoid", "QLinearLeakyRelu", "QLinearConcat", "QLinearAveragePool"),
+        *("QLinearGlobalAveragePool", "QGemm", "QLinearSoftmax"),
+    },
+    ("dynamic", sequences): {"DynamicQuantizeLSTM"},
 }
 
 
 @es.only_if(es.ORT_VERSION >= (1, 28))  # older ones' tools want sympy
-@pytest.mark.parametrize("build", [encoder, pictures])
-@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize(
+    "tool,build",
+    [(tool, build) for tool in TOOLS for build in (encoder, pictures, gates)]
+    + [(tool, sequences) for tool in ("dynamic", "in halves")],  # the others leave an LSTM alone
+)
 def test_made_smaller(make_model, tmp_path, tool, build):
     whole, smaller = build(make_model), tmp_path / "smaller.onnx"
     onnx.save(whole, tmp_path / "whole.onnx")
     TOOLS[tool](whole, tmp_path / "whole.onnx", smaller)
     model = onnx.load(smaller)
     assert [node.op_type for node in model.graph.node] != [node.op_type for node in whole.graph.node], "nothing is done"
+    if (tool, build) in OPERATORS:
+        assert OPERATORS[tool, build] <= {node.op_type for node in model.graph.node}
     reference, session = on_cpu(model), es.make_session(model, enable_cuda_graph=1)
     es.assert_all_on_encore(session)
     bound = bound_for(session, model, feeds(whole, 0))

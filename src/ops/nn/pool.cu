@@ -1,10 +1,11 @@
-// MaxPool, AveragePool and LpPool.
+// MaxPool, AveragePool, LpPool and QLinearAveragePool.
 #include <limits>
 #include <type_traits>
 
 #include "device/launch.h"
 #include "ops/dispatch.h"
 #include "ops/nn/window.h"
+#include "ops/quantize/linear_bytes.h"
 #include "ops/reduce/length.h"
 #include "ops/registry.h"
 
@@ -131,6 +132,24 @@ struct MeanWindow {
   }
 };
 
+// All of a window counts, if padding does.
+struct MeanOfByteWindow {
+  Pooled<uint8_t> pooled;
+  uint8_t* y;
+  LinearBytes from, to;
+  bool count_padding;
+  DEVICE_FN void operator()(int64_t i) const {
+    const Place p = pooled.place(i);
+    float sum = 0;
+    pooled.for_each_tap(p, [&](int64_t, int, uint8_t bits) { sum += from.value(bits); });
+    const Window& w = pooled.w;
+    int64_t count = count_padding ? w.taps() : 1;
+    if (!count_padding) UNROLL for (int d = 0; d < kSpatial; ++d) count *= Taps(w, d, p.at[d], 0, 0).count();
+    const float mean = count ? sum / float(count) : 0.f;
+    y[i] = to.kept_in_range(rint(mean / *to.scale + float(to.zero_point())));
+  }
+};
+
 template <class T>
 struct LengthOfWindow {
   Pooled<T> pooled;
@@ -206,6 +225,33 @@ class AveragePool : public PoolBase {
   bool count_padding_;
 };
 
+class QLinearAveragePool : public PoolBase {
+ public:
+  explicit QLinearAveragePool(const NodeInfo& node)
+      : PoolBase(node), count_padding_(node.get_int("count_include_pad", 0) != 0) {
+    layout_ = node.get_int("channels_last", 0) != 0 ? Layout::channels_last : Layout::channels_first;
+  }
+  void run(Context& context) const override {
+    const Tensor& x = context.input(0);
+    require(x.shape.rank() >= 3, "the input has shape ", x.shape.str(), "; it needs batch, channels and a plane");
+    const LinearBytes of = LinearBytes::of(context, x.type, 1, 2, "X"),
+                      to = LinearBytes::of(context, x.type, 3, 4, "Y");
+    const Shape from = channels_first(x.shape, layout_);
+    const Window w = window(from);
+    const Tensor y = context.output(0, stored(with_spatial(from, from[1], w.out), layout_));
+    // As the CPU EP has it, a mean of exact sums.
+    if (w.taps() == w.in_count() && w.is_disjoint() && w.out_count() == 1)
+      return average_planes(context.stream(), x, of, from[0], from[1], w.in_count(), layout_ == Layout::channels_last,
+                            y, to);
+    device::for_each_index(
+        context.stream(), y.count(),
+        MeanOfByteWindow{{x, w, layout_, from[1], y.count()}, y.as<uint8_t>(), of, to, count_padding_});
+  }
+
+ private:
+  bool count_padding_;
+};
+
 class LpPool : public PoolBase {
  public:
   explicit LpPool(const NodeInfo& node) : PoolBase(node), p_(power_of(node)) {}
@@ -232,6 +278,12 @@ std::vector<OpRow> pool_rows() {
       {.name = "MaxPool", .since = 1, .types = {in(0, kFloats | bytes)}, .make = make<MaxPool>},
       {.name = "AveragePool", .since = 1, .types = {in(0, kFloats)}, .make = make<AveragePool>},
       {.name = "LpPool", .since = 1, .types = {in(0, kFloats)}, .make = make<LpPool>},
+      {.domain = kMicrosoft,
+       .name = "QLinearAveragePool",
+       .since = 1,
+       .until = 1,
+       .types = {in(0, bytes), in(1, Types{Type::f32}), in(3, Types{Type::f32}), out(0, bytes)},
+       .make = make<QLinearAveragePool>},
       {.domain = kChannelsLast,
        .name = "MaxPool",
        .since = 1,

@@ -52,13 +52,15 @@ struct ZeroPoint {
   }
 };
 
-// What becomes of the sums: as they are (y is int32), or with a bias scaled to 8 bits.
+// What becomes of the sums: as they are (y is int32), or with a bias scaled, to floats or to 8 bits.
 struct IntegerFinish {
   void* y = nullptr;
   Type type = Type::i32;
   PerRow a_scale, b_scale;
   AnyInput y_scale{nullptr, Type::f32}, y_zero{nullptr, Type::u8};
-  const int32_t* bias = nullptr;  // one for each row of all matrices of a
+  float alpha = 1.f;
+  const int32_t* bias = nullptr;  // one for each row of all matrices of a, unless these steps say otherwise
+  int64_t bias_row_step = 1, bias_column_step = 0;
 
   // `a_row`: of all matrices of a.
   DEVICE_FN void store(int64_t at, int64_t in_a, int64_t row, int64_t a_row, int64_t in_b, int64_t column,
@@ -67,8 +69,13 @@ struct IntegerFinish {
       static_cast<int32_t*>(y)[at] = int32_t(sum);
       return;
     }
-    if (bias) sum += uint32_t(bias[a_row]);
-    const float scale = a_scale.at(in_a, row) * b_scale.at(in_b, column) / y_scale.floats<1>(0).at[0];
+    if (bias) sum += uint32_t(bias[a_row * bias_row_step + column * bias_column_step]);
+    float scale = alpha * a_scale.at(in_a, row) * b_scale.at(in_b, column);
+    if (y_scale.data) scale /= y_scale.floats<1>(0).at[0];
+    if (type == Type::f32) {
+      static_cast<float*>(y)[at] = float(int32_t(sum)) * scale;
+      return;
+    }
     const float zero = float(y_zero.integers<int32_t, 1>(0).at[0]);
     const float low = (type == Type::i8 ? -128.f : 0.f) - zero, high = (type == Type::i8 ? 127.f : 255.f) - zero;
     float rounded = rint(float(int32_t(sum)) * scale);

@@ -21,7 +21,8 @@ struct Recurrence {
   bool reset_after = false;  // GRU: the reset gate comes after the product with R
   bool coupled = false;      // LSTM: the forget gate is 1 less the input gate
   bool tf32 = false;
-  double clip = 0;  // of what activations are given
+  bool in_bytes = false;  // states are rounded as if they were quantized to 8 bits before they are multiplied
+  double clip = 0;        // of what activations are given
   Squash squash[2][3];
   const void *x = nullptr, *w = nullptr, *r = nullptr, *b = nullptr, *p = nullptr;
   const void *initial_h = nullptr, *initial_c = nullptr;
@@ -39,6 +40,10 @@ struct Recurrence {
 constexpr bool is_few(int64_t sequences) { return sequences <= 8; }
 
 void run_recurrence(Context& context, Recurrence recurrence);
+
+// rounded = values, as if they were quantized to 8 bits and back; `count` neighbours share a scale, which is chosen as
+// DynamicQuantizeLinear does.
+void round_to_bytes(StreamRef stream, const float* values, int64_t groups, int64_t count, float* rounded);
 
 // The steps alone.
 void run_rnn(Context& context, const Recurrence& recurrence);

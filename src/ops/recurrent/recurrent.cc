@@ -1,4 +1,4 @@
-// RNN, GRU and LSTM: attributes and shapes.
+// RNN, GRU, LSTM and DynamicQuantizeLSTM: attributes and shapes.
 #include <algorithm>
 #include <cctype>
 #include <cmath>
@@ -7,6 +7,7 @@
 #include "device/dnn_recurrent.h"
 #include "device/memory.h"
 #include "ops/host_values.h"
+#include "ops/quantize/scale_grid.h"
 #include "ops/recurrent/recurrence.h"
 #include "ops/registry.h"
 #include "ops/shape/strided.h"
@@ -45,7 +46,7 @@ class Recurrent : public Op {
  public:
   explicit Recurrent(const NodeInfo& node) {
     const std::string& type = node.op_type();
-    of_.cell = type == "LSTM" ? Cell::lstm : type == "GRU" ? Cell::gru : Cell::rnn;
+    of_.cell = type.ends_with("LSTM") ? Cell::lstm : type == "GRU" ? Cell::gru : Cell::rnn;
     std::string direction = node.get_string("direction", "forward");
     if (direction == "foward") direction = "forward";  // as the first GRU's default is spelled
     if (direction != "forward" && direction != "reverse" && direction != "bidirectional")
@@ -97,9 +98,13 @@ class Recurrent : public Op {
     return false;
   }
 
-  void run(Context& context) const override {
+  void run(Context& context) const override { run(context, context.input(0).data, context.input(1), context.input(2)); }
+
+ protected:
+  // `values`: of X.
+  void run(Context& context, const void* values, const Tensor& w, const Tensor& weights) const {
     Recurrence r = of_;
-    const Tensor &x = context.input(0), &w = context.input(1), &weights = context.input(2);
+    const Tensor& x = context.input(0);
     require(x.shape.rank() == 3, "X has shape ", x.shape.str(), "; it needs three dimensions");
     require(weights.shape.rank() == 3, "R has shape ", weights.shape.str(), "; it needs three dimensions");
     r.type = x.type;
@@ -114,7 +119,7 @@ class Recurrent : public Op {
               device::name(tensor->type), "; ", shape.str(), " of ", device::name(r.type), " is wanted");
       return tensor->data;
     };
-    r.x = x.data;
+    r.x = values;
     r.w = expect(&w, "W", {d, rows, r.input});
     r.r = expect(&weights, "R", {d, rows, r.hidden});
     r.b = expect(context.find_input(3), "B", {d, 2 * rows});
@@ -138,6 +143,8 @@ class Recurrent : public Op {
     if (library_does(r)) return run_library(context, r);
     run_recurrence(context, r);
   }
+
+  Recurrence of_{};  // without sizes and addresses
 
  private:
   bool has_usual_activations() const {
@@ -227,12 +234,65 @@ class Recurrent : public Op {
     return std::all_of(first, first + lengths.count(), [&](int32_t length) { return length == steps; });
   }
 
-  Recurrence of_{};  // without sizes and addresses
   bool suits_library_ = false;
   std::unique_ptr<device::DnnRecurrent> layer_;
   void* weights_ = nullptr;                  // the layer's
   int64_t hidden_ = 0;                       // the layer's
   int packed_parts_ = 0, wanted_parts_ = 0;  // of W, R and B
+};
+
+// Weights of 8 bits, and a product with what is quantized as it comes: X as a whole, the states of a direction in each
+// step. Scaled back first, on both sides, these are products of floats that tensor cores mustn't round.
+class DynamicQuantizeLstm : public Recurrent {
+ public:
+  explicit DynamicQuantizeLstm(const NodeInfo& node) : Recurrent(node) {
+    of_.tf32 = false;
+    of_.in_bytes = true;
+  }
+  bool prepack(int, const Tensor&, Prepack&) override { return false; }
+  void run(Context& context) const override {
+    const Tensor& x = context.input(0);
+    auto* const rounded = static_cast<float*>(context.scratch(x.bytes()));
+    const Tensor w = widened(context, 1, 8, "W"), r = widened(context, 2, 10, "R");
+    if (x.count() != 0) round_to_bytes(context.stream(), x.as<const float>(), 1, x.count(), rounded);
+    Recurrent::run(context, rounded, w, r);
+  }
+
+ private:
+  // [directions, depth, gates] of bytes as [directions, gates, depth] of floats. The scale is the input `scale`, the
+  // zero point the one after it.
+  Tensor widened(Context& context, int input, int scale_input, const char* what) const {
+    const Tensor &from = context.input(input), &scale = context.input(scale_input),
+                 &zero = context.input(scale_input + 1);
+    require(from.shape.rank() == 3 && from.shape[0] == of_.directions, what, " has shape ", from.shape.str(), "; [",
+            of_.directions, ", depth, gates] is wanted");
+    const int64_t depth = from.shape[1], gates = from.shape[2], each = depth * gates;
+    const Shape whole{of_.directions}, split{of_.directions, gates};
+    for (const Tensor* of : {&scale, &zero})
+      require(of->shape == whole || of->shape == split, what, "'s scale or zero point has shape ", of->shape.str(),
+              "; ", whole.str(), " or ", split.str(), " is wanted");
+    require(scale.shape == zero.shape && zero.type == from.type, what, "'s zero point has shape ", zero.shape.str(),
+            " of ", device::name(zero.type), "; ", scale.shape.str(), " of ", device::name(from.type), " is wanted");
+    const int64_t scales = scale.shape == whole ? 1 : gates;
+    const auto bytes = size_t(checked_product(from.count(), sizeof(float)));
+    const Tensor made{Type::f32, Where::device, Shape{of_.directions, gates, depth}, context.scratch(bytes)};
+    if (from.count() == 0) return made;
+    auto* const wide = static_cast<float*>(context.scratch(bytes));
+    for (int64_t d = 0; d < of_.directions; ++d) {
+      const Shape matrix{depth, gates};
+      const Scales given{AnyInput(scale.as<const float>() + d * scales, Type::f32),
+                         AnyInput(zero.as<const uint8_t>() + d * scales, zero.type),
+                         ScaleGrid(matrix, scales == 1 ? Shape{} : Shape{gates}, 1, 0)};
+      dequantize(context.stream(), {from.type, Where::device, matrix, from.as<uint8_t>() + d * each}, given,
+                 {Type::f32, Where::device, matrix, wide + d * each});
+    }
+    StridedCopy turn;
+    turn.add(of_.directions, each, each);
+    turn.add(gates, 1, depth);
+    turn.add(depth, gates, 1);
+    turn.run(context.stream(), wide, made.data, sizeof(float));
+    return made;
+  }
 };
 
 }  // namespace
@@ -245,7 +305,17 @@ std::vector<OpRow> recurrent_rows() {
     row.types.insert(row.types.end(), more.begin(), more.end());
     return row;
   };
-  return {row("LSTM", {in(6, kFloats), in(7, kFloats)}), row("GRU", {}), row("RNN", {})};
+  const Types floats{Type::f32}, bytes{Type::i8, Type::u8};
+  return {row("LSTM", {in(6, kFloats), in(7, kFloats)}),
+          row("GRU", {}),
+          row("RNN", {}),
+          {.domain = kMicrosoft,
+           .name = "DynamicQuantizeLSTM",
+           .since = 1,
+           .until = 1,
+           .types = {in(0, floats), in(1, bytes), in(2, bytes), in(8, floats), in(10, floats)},
+           .make = make<DynamicQuantizeLstm>,
+           .host_inputs = {4}}};
 }
 
 }  // namespace encore::ops
