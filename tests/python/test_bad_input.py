@@ -195,6 +195,64 @@ def test_an_input_that_is_not_bound_is_named(encore, relu):
     works(session)
 
 
+def test_an_input_without_memory_is_named(encore, relu):
+    """Its allocation failed, which onnxruntime doesn't say: a null pointer is left."""
+    session = make_session(relu)
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("x", encore_session.empty_on_device([1 << 40, 3]))
+    binding.bind_output("y", "cpu")
+    with pytest.raises(Exception, match="'relu' .*input 0 \\('x'\\) has no memory: .*device memory is exhausted"):
+        session.run_with_iobinding(binding)
+    works(session)
+
+
+@only_if(encore_session.on_virtual_gpu())  # which may have as little memory as is needed
+def test_an_output_without_memory_is_named(make_model):
+    to = numpy_helper.from_array(np.int64([1 << 20, 3]), "to")
+    model = make_model(
+        [helper.make_node("Expand", ["x", "to"], ["y"], "spread")], {"x": [1]}, {"y": [1 << 20, 3]}, [to]
+    )
+    code = f"""
+import encore_session as e, numpy as np
+session = e.make_session({model.SerializeToString()!r})
+binding = session.io_binding()
+binding.bind_ortvalue_input("x", e.on_device(np.ones(1, np.float32)))
+binding.bind_ortvalue_output("y", e.empty_on_device([1 << 20, 3]))
+try:
+    session.run_with_iobinding(binding)
+except Exception as error:
+    print(error)"""
+    said = in_new_process(code, ENCORE_VIRTUAL_MEMORY_BYTES=str(4 << 20)).stdout
+    assert "'spread'" in said and "output 0 ('y') has no memory: " in said and "device memory is exhausted" in said, (
+        said
+    )
+
+
+@pytest.mark.parametrize("wrong", ["x", "y"])
+def test_a_pointer_to_host_memory_that_is_bound_as_device_memory_is_named(encore, make_model, wrong):
+    nodes = [helper.make_node("Neg", ["x"], ["n"], "first"), helper.make_node("Abs", ["n"], ["y"], "last")]
+    session = make_session(make_model(nodes, {"x": [2, 3]}, {"y": [2, 3]}))
+    arrays = {"x": X, "y": np.zeros_like(X)}
+    values = {name: encore_session.on_device(array) for name, array in arrays.items()}
+    pointers = {name: value.data_ptr() for name, value in values.items()}
+    memory = encore_session.capi.OrtDevice(1, 0, encore_session.NVIDIA, 0)
+
+    def run(pointers):
+        binding = session.io_binding()
+        binding._iobinding.bind_input("x", memory, FLOAT, [2, 3], pointers["x"])
+        binding._iobinding.bind_output("y", memory, FLOAT, [2, 3], pointers["y"])
+        session.run_with_iobinding(binding)
+
+    what, node = ("input", "first") if wrong == "x" else ("output", "last")
+    for _ in range(2):
+        with pytest.raises(
+            Exception, match=f"'{node}' .*{what} 0 \\('{wrong}'\\) was bound as device memory, but its addr"
+        ):
+            run({**pointers, wrong: arrays[wrong].ctypes.data})
+        run(pointers)
+        np.testing.assert_array_equal(values["y"].numpy(), np.abs(X))
+
+
 @pytest.mark.parametrize("index", [5, -6, 2**40])
 def test_a_gather_index_out_of_range_fails_the_run(encore, make_model, index):
     node = helper.make_node("Gather", ["x", "i"], ["y"], "lookup")
