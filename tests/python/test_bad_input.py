@@ -178,6 +178,47 @@ def test_a_declined_node_is_named_with_the_reason(encore, make_model, capfd):
     np.testing.assert_array_equal(z, [0, -1, 0, -2])
 
 
+def cpu_node(make_model, aside=False):
+    """y = x > 0.5, on the CPU; aside, or behind what Encore computes."""
+    nodes = [
+        helper.make_node("Neg", ["x"], ["z"], "minus"),
+        helper.make_node("Binarizer", ["a" if aside else "z"], ["y"], "where", domain="ai.onnx.ml", threshold=0.5),
+    ]
+    inputs = {"x": [4], "a": [4]} if aside else {"x": [4]}
+    return make_model(nodes, inputs, {"y": [4], "z": [4]}, domains=("ai.onnx.ml",))
+
+
+@needs_graphs
+@pytest.mark.parametrize("aside", [False, True])  # of what is aside onnxruntime would repeat the first result for ever
+def test_a_graph_of_a_model_with_a_node_on_the_cpu_is_refused_by_its_name(encore, make_model, capfd, aside):
+    said = (
+        "enable_cuda_graph=1 is impossible with this model, because of Binarizer node 'where': Encore has no kernel "
+        ".*Binarizer of version 1: it is left to the CPU, .*graph_on_error=eager"
+    )
+    with pytest.raises(Exception, match=said):
+        make_session(cpu_node(make_model, aside), enable_cuda_graph=1)
+    assert len(re.findall(r"E:.*Encore\] enable_cuda_graph=1 is impossible", capfd.readouterr().err)) == 1
+
+
+@needs_graphs
+@only_if(encore_session.ORT_VERSION >= (1, 28))  # older ones refuse it themselves
+def test_nor_is_there_one_of_a_model_that_is_all_on_the_cpu(encore, make_model):
+    node = helper.make_node("Binarizer", ["x"], ["y"], "where", domain="ai.onnx.ml", threshold=0.5)
+    model = make_model([node], {"x": [4]}, {"y": [4]}, domains=("ai.onnx.ml",))
+    with pytest.raises(Exception, match="impossible with this model, because of Binarizer node 'where'"):
+        make_session(model, enable_cuda_graph=1)
+
+
+def test_the_graph_report_says_why_every_run_is_eager(encore, make_model):
+    session = make_session(cpu_node(make_model), enable_cuda_graph=1, graph_on_error="eager")
+    for x in (FLOAT([-1, 0, -3, 1]), FLOAT([1, 0, 3, -1])):
+        np.testing.assert_array_equal(session.run(["y"], {"x": x})[0], -x > 0.5)
+    (report,) = onnxruntime_ep_encore.graph_report(session)
+    assert (report["id"], report["state"], report["replays"]) == (EAGER, "refused", 0)
+    why = "Binarizer node 'where': Encore has no kernel" if encore_session.HAS_GRAPHS else "needs onnxruntime 1.26"
+    assert why in report["refusal"] and "every run is eager" in report["refusal"]
+
+
 def test_a_type_without_kernel_is_named(encore, make_model, capfd):
     strings = (["n"], TensorProto.STRING)
     model = make_model([helper.make_node("Identity", ["x"], ["y"], "same")], {"x": strings}, {"y": strings})

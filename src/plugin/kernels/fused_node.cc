@@ -42,6 +42,7 @@ struct FusedNode : OrtNodeComputeInfo {
 
 void compile(Ep& ep, const OrtGraph* const* graphs, const OrtNode* const* fused, size_t count,
              OrtNodeComputeInfo** infos) {
+  if (!host_has(kSessionInitializationEndApi)) ep.check_model();
   for (size_t i = 0; i < count; ++i) {
     const GraphNodeInfo info(fused[i]);
     FusedGraph graph(graphs[i], ep.settings());
