@@ -209,6 +209,18 @@ def test_nor_is_there_one_of_a_model_that_is_all_on_the_cpu(encore, make_model):
         make_session(model, enable_cuda_graph=1)
 
 
+@needs_graphs
+def test_a_function_that_onnxruntime_replaces_by_its_nodes_is_no_obstacle(encore, make_model):
+    twice = helper.make_node("Twice", ["x"], ["y"], "twice", domain="own")
+    model = make_model([twice], {"x": [2, 3]}, {"y": [2, 3]}, domains=("own",))
+    inner = helper.make_node("Add", ["a", "a"], ["b"], "inner")
+    model.functions.append(helper.make_function("own", "Twice", ["a"], ["b"], [inner], [helper.make_opsetid("", 18)]))
+    run = encore_session.Bound(make_session(model, enable_cuda_graph=1), {"x": X}, {"y": ([2, 3], FLOAT)})
+    for x in (X, -X, 3 * X):
+        np.testing.assert_array_equal(run.run({"x": x})["y"], 2 * x)
+    assert [report["state"] for report in onnxruntime_ep_encore.graph_report(run.session)] == ["ready"]
+
+
 def test_the_graph_report_says_why_every_run_is_eager(encore, make_model):
     session = make_session(cpu_node(make_model), enable_cuda_graph=1, graph_on_error="eager")
     for x in (FLOAT([-1, 0, -3, 1]), FLOAT([1, 0, 3, -1])):
@@ -363,6 +375,19 @@ def test_exhausted_memory_fails_the_run_and_the_session_goes_on(encore, make_mod
         assert "device memory is exhausted" in said
         assert "the limit is 33554432 bytes" in said
     assert session.run(None, {"x": np.zeros((2, 1), FLOAT)})[0].shape == (2, 64)
+
+
+def test_a_feed_beyond_the_limit_is_named_with_the_reason(encore, relu):
+    """onnxruntime itself says "Allocation failed." and no more."""
+    session = make_session(relu, gpu_mem_limit=1 << 20)
+    why = r" has no memory to be copied to: .* 12582912 bytes \(12 MiB\) wanted, .*the limit is 1048576 bytes"
+    large = np.zeros((1 << 20, 3), FLOAT)
+    for _ in range(2):
+        with pytest.raises(Exception, match=r"input 'x' \(float\[1048576,3\]\)" + why):
+            session.run(None, {"x": large})
+        with pytest.raises(Exception, match=why):
+            session.io_binding().bind_cpu_input("x", large)
+        works(session)
 
 
 def test_a_limit_below_the_weights_fails_the_session(encore, make_model, capfd):
