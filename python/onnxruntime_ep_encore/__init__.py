@@ -13,6 +13,7 @@ import json
 import os
 import re
 import tempfile
+import warnings
 from pathlib import Path
 
 from .bindings import session_class
@@ -35,6 +36,17 @@ _HERE = Path(__file__).resolve().parent
 _NAME = "CUDAExecutionProvider"
 
 _registered = {}  # by provider, the name under which register() registered it
+
+# What InferenceSession calls otherwise, or session() sees to itself.
+_OTHER_KEYWORDS = {
+    "sess_options": "session_options takes them here",
+    "providers": "Encore is the provider, and the CPU has what it leaves",
+    "provider_options": "each is a keyword here, as in session(model, enable_cuda_graph=True)",
+    "options": "each is a keyword here, as in session(model, enable_cuda_graph=True)",
+    "path_or_bytes": "the model is the first argument",
+    "enable_fallback": "it is never enabled here",
+    "disabled_optimizers": "only onnxruntime.InferenceSession takes it, on a provider that register() names",
+}
 
 
 def get_library_path() -> str:
@@ -107,6 +119,8 @@ def session(model, *, session_options=None, device_id: int = 0, ort=None, **opti
     has them: enable_cuda_graph=True, gpu_mem_limit=1 << 30. Nodes that Encore has no kernel for are on the CPU as in
     any session; log_placement=True tells which.
     """
+    for key in _OTHER_KEYWORDS.keys() & options.keys():
+        raise TypeError(f"session() has no keyword '{key}': {_OTHER_KEYWORDS[key]}")
     ort = ort or _onnxruntime()
     name = register(ort=ort)
     offered = {int(device.ep_metadata["cuda_device_id"]): device for device in devices(name, ort)}
@@ -120,6 +134,9 @@ def session(model, *, session_options=None, device_id: int = 0, ort=None, **opti
     session_options = session_options or ort.SessionOptions()
     if session_options.has_providers():
         raise ValueError("the session options have a provider already, of another session perhaps: make new ones")
+    if session_options.optimized_model_filepath and "fuse_nodes" not in options:
+        options["fuse_nodes"] = False
+        warnings.warn("nothing is fused (fuse_nodes=False), because optimized_model_filepath is set", stacklevel=2)
     session_options.add_provider_for_devices([offered[device_id]], {key: _text(options[key]) for key in options})
     try:
         graphs = _text(options.get("enable_cuda_graph", 0)) == "1"
@@ -130,7 +147,7 @@ def session(model, *, session_options=None, device_id: int = 0, ort=None, **opti
         refused = re.search(where + r" \[ONNXRuntimeError\] : \d+ : \w+ : (.*)", str(error))
         if not refused:
             raise
-        raise RuntimeError(f"Encore refused the session: {refused[1]}") from error
+        raise RuntimeError(f"Encore refused the session: {_as_keywords(refused[1])}") from error
     if name not in made.get_providers():
         raise RuntimeError(f"onnxruntime made the session without {name}, on {', '.join(made.get_providers())}")
     return made
@@ -143,12 +160,15 @@ def devices(name: str | None = None, ort=None) -> list:
 
 
 def graph_report(session) -> list[dict]:
-    """What a session's graphs are: id, state, nodes, held_bytes, retained_bytes, replays, refusal."""
+    """What a session's graphs are: id, state, nodes, held_bytes, retained_bytes, replays, refusal.
+
+    Of a model that cannot be captured, id -1 says why in `refusal`.
+    """
     return _report(session, "report_graphs")
 
 
 def memory_report(session) -> dict:
-    """What a session's memory is: arena, holders, pinned, staging, device."""
+    """What a session's memory is: arena, holders, pinned, staging, device. A limit that there is not is None."""
     return _report(session, "report_memory")
 
 
@@ -202,6 +222,12 @@ def _builds():
     if not (root / "CMakePresets.json").is_file():
         return []
     return [root / "build" / preset / _FILE for preset in (["cuda"] if gpu_works() else []) + ["virtual"]]
+
+
+def _as_keywords(refusal):
+    """The refusal with options named as session() takes them."""
+    bare = re.sub(r"'ep\.\w+\.([\w.]+)'", r"'\1'", refusal)
+    return re.sub(r"did you mean '(\w+\.[\w.]+)'", r"did you mean **{'\1': …}", bare)
 
 
 def _text(value):

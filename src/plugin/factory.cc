@@ -14,6 +14,7 @@ namespace encore::plugin {
 namespace {
 
 constexpr const char* kSharesAllocators = "session.use_env_allocators";
+constexpr const char* kMakesContext = "ep.context_enable";
 
 std::map<std::string, std::string> map_of(const OrtKeyValuePairs* pairs) {
   const char* const* keys = nullptr;
@@ -130,6 +131,13 @@ OrtEp* Factory::create_ep(const OrtKeyValuePairs* const* metadata, size_t device
       require(mode == ORT_SEQUENTIAL || !(options.has_user_compute_stream || options.use_ep_level_unified_stream),
               "the parallel execution mode and one stream for the whole session (user_compute_stream, "
               "use_ep_level_unified_stream) exclude each other: there would be nothing in parallel");
+    }
+    if (const auto makes = config.find(kMakesContext);
+        makes != config.end() && makes->second == "1" && options.fuse_nodes) {
+      options.fuse_nodes = false;
+      log.warning(text(kMakesContext,
+                       "=1 is for nodes that are kept compiled, and Encore's can't be: nothing is fused, ",
+                       "as with fuse_nodes=0"));
     }
     std::shared_ptr<memory::Arena> arena;
     if (const auto shares = config.find(kSharesAllocators); shares != config.end() && shares->second == "1") {

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from encore_session import make_session, needs_graphs
+from encore_session import make_session, needs_graphs, registered
 from harness import FLOATS, INTEGERS, Case, bools, check, floats, integers
 from onnx import TensorProto, helper
 from refusal import fails, unranked_session
@@ -197,6 +197,8 @@ def test_graphs_are_refused_with_the_name_of_the_node(capfd):
 
 @needs_graphs
 def test_graphs_are_switched_off_with_one_warning_if_so_asked(capfd):
+    registered()  # at which the virtual GPU says what it is
+    capfd.readouterr()
     session = make_session(model(), enable_cuda_graph=1, graph_on_error="eager")
     for _ in range(3):
         x = floats(4, 300)

@@ -42,6 +42,10 @@ TEST(Options, AreReadUnderEachPrefixAndBare) {
   EXPECT_EQ(options.gpu_mem_limit, 1048576u);
 }
 
+TEST(Options, ALimitMayBeNone) {
+  EXPECT_EQ(parse_options(kName, {{"gpu_mem_limit", "unlimited"}}), parse_options(kName, {}));
+}
+
 TEST(Options, OfTheSessionAreNotJudged) {
   EXPECT_EQ(refusal({{"session.disable_prepacking", "1"}, {"graph_on_eror", "x"}, {"ep.context_enable", "1"}}),
             "accepted");
@@ -55,6 +59,13 @@ TEST(Options, UnknownOnesNameTheNearest) {
   EXPECT_EQ(refusal({{"ep.cudapluginexecutionprovider.tf32", "1"}}),
             "unknown provider option 'ep.cudapluginexecutionprovider.tf32'; did you mean "
             "'ep.cudapluginexecutionprovider.use_tf32'?");
+  // A key without a dot is answered by one without, which may be a keyword in Python.
+  EXPECT_EQ(refusal({{"ep.cuda.max_mem", "1"}}),
+            "unknown provider option 'ep.cuda.max_mem'; did you mean 'ep.cuda.gpu_mem_limit'?");
+  EXPECT_EQ(refusal({{"ep.cuda.arena.maxmem", "1"}}),
+            "unknown provider option 'ep.cuda.arena.maxmem'; did you mean 'ep.cuda.arena.max_mem'?");
+  EXPECT_EQ(refusal({{"ep.cuda.sess_options", "1"}}),
+            "unknown provider option 'ep.cuda.sess_options'; docs/options.md has all that there are");
 }
 
 TEST(Options, BadValuesAreNamedWithWhatIsAllowed) {

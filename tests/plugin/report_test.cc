@@ -27,6 +27,8 @@ TEST(Report, TracesAreLinesOfJson) {
 }
 
 TEST(Report, TellsOfMemory) {
+  const std::string unlimited = as_json(MemoryReport{.arena = {.limit_bytes = SIZE_MAX}});
+  EXPECT_NE(unlimited.find("\"limit_bytes\": null,"), std::string::npos) << unlimited;
   EXPECT_EQ(as_json(MemoryReport{.arena = {.in_use_bytes = 1, .held_bytes = 2, .graph_bytes = 3, .limit_bytes = 5},
                                  .holders = {{"a \"b\"", 6, 7}, {"c", 8, 9}},
                                  .pinned = {.held_bytes = 10},

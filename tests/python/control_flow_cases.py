@@ -79,10 +79,10 @@ CASES = {
     "if: a branch with nodes on both sides": Case(
         """(bool c, float[n] x) => (float[n] y) {
              y = If <then_branch = t () => (float[n] y1) {
-                       n1 = Neg(x) z1 = ai.onnx.ml.Binarizer <threshold = -0.5> (n1) y1 = Abs(z1) },
-                     else_branch = e () => (float[n] y2) { y2 = ai.onnx.ml.Binarizer(x) }> (c) }""",
+                       n1 = Neg(x) z1 = ai.onnx.ml.Imputer <imputed_value_floats = [5.0]> (n1) y1 = Abs(z1) },
+                     else_branch = e () => (float[n] y2) { y2 = ai.onnx.ml.Imputer <imputed_value_floats = [5.0]> (x) }> (c) }""",
         [{"c": c, "x": FLOAT([0, 1, 0, 2])} for c in (YES, NO)],
-        left=("Binarizer",),
+        left=("Imputer",),
     ),
     # ---- Loop
     "loop: trip count and condition": Case(
@@ -153,9 +153,9 @@ CASES = {
     "loop: a body with nodes on both sides": Case(
         """(int64 n, float[4] x) => (float[4] y, float[k, 4] all) {
              y, all = Loop <body = step (int64 i, bool c, float[4] v) => (bool c2, float[4] w, float[4] out) {
-                 c2 = Identity(c) w = Neg(v) z = ai.onnx.ml.Binarizer(w) out = Abs(z) }> (n, , x) }""",
+                 c2 = Identity(c) w = Neg(v) z = ai.onnx.ml.Imputer <imputed_value_floats = [5.0]> (w) out = Abs(z) }> (n, , x) }""",
         [{"n": np.array(3), "x": FLOAT([0, 1, 0, 2])}],
-        left=(*KEEP, "Binarizer"),
+        left=(*KEEP, "Imputer"),
     ),
     "if in loop in if": Case(
         """(bool go, int64 n, float[2] x) => (float[2] y) <int64 two = {2}, int64 zero = {0}> {

@@ -165,17 +165,72 @@ def test_a_report_of_a_session_elsewhere_is_refused(relu):
 
 def test_a_declined_node_is_named_with_the_reason(encore, make_model, capfd):
     nodes = [
-        helper.make_node("Binarizer", ["x"], ["y"], "where", domain="ai.onnx.ml", threshold=0.5),
+        helper.make_node("Imputer", ["x"], ["y"], "where", domain="ai.onnx.ml", imputed_value_floats=[5.0]),
         helper.make_node("Neg", ["x"], ["z"], "minus"),
     ]
     model = make_model(nodes, {"x": [4]}, {"y": [4], "z": [4]}, domains=("ai.onnx.ml",))
     session = make_session(model, config={"ep.cuda.log_placement": "1"})
     said = capfd.readouterr().err
-    assert "Binarizer node 'where' is not on Encore: Encore has no kernel for ai.onnx.ml.Binarizer" in said
+    assert "Imputer node 'where' is not on Encore: Encore has no kernel for ai.onnx.ml.Imputer" in said
     assert "Encore takes 1 of 2 nodes" in said
     y, z = session.run(None, {"x": FLOAT([0, 1, 0, 2])})
-    np.testing.assert_array_equal(y, [0, 1, 0, 1])
+    np.testing.assert_array_equal(y, [5, 1, 5, 2])
     np.testing.assert_array_equal(z, [0, -1, 0, -2])
+
+
+def cpu_node(make_model, aside=False):
+    """y = -x or a, but 5 for zeros, on the CPU: behind what Encore computes, or aside."""
+    nodes = [
+        helper.make_node("Neg", ["x"], ["z"], "minus"),
+        helper.make_node(
+            "Imputer", ["a" if aside else "z"], ["y"], "where", domain="ai.onnx.ml", imputed_value_floats=[5.0]
+        ),
+    ]
+    inputs = {"x": [4], "a": [4]} if aside else {"x": [4]}
+    return make_model(nodes, inputs, {"y": [4], "z": [4]}, domains=("ai.onnx.ml",))
+
+
+@needs_graphs
+@pytest.mark.parametrize("aside", [False, True])  # of what is aside onnxruntime would repeat the first result for ever
+def test_a_graph_of_a_model_with_a_node_on_the_cpu_is_refused_by_its_name(encore, make_model, capfd, aside):
+    said = (
+        "enable_cuda_graph=1 is impossible with this model, because of Imputer node 'where': Encore has no kernel "
+        ".*Imputer of version 1: it is left to the CPU, .*graph_on_error=eager"
+    )
+    with pytest.raises(Exception, match=said):
+        make_session(cpu_node(make_model, aside), enable_cuda_graph=1)
+    assert len(re.findall(r"E:.*Encore\] enable_cuda_graph=1 is impossible", capfd.readouterr().err)) == 1
+
+
+@needs_graphs
+@only_if(encore_session.ORT_VERSION >= (1, 28))  # older ones refuse it themselves
+def test_nor_is_there_one_of_a_model_that_is_all_on_the_cpu(encore, make_model):
+    node = helper.make_node("Imputer", ["x"], ["y"], "where", domain="ai.onnx.ml", imputed_value_floats=[5.0])
+    model = make_model([node], {"x": [4]}, {"y": [4]}, domains=("ai.onnx.ml",))
+    with pytest.raises(Exception, match="impossible with this model, because of Imputer node 'where'"):
+        make_session(model, enable_cuda_graph=1)
+
+
+@needs_graphs
+def test_a_function_that_onnxruntime_replaces_by_its_nodes_is_no_obstacle(encore, make_model):
+    twice = helper.make_node("Twice", ["x"], ["y"], "twice", domain="own")
+    model = make_model([twice], {"x": [2, 3]}, {"y": [2, 3]}, domains=("own",))
+    inner = helper.make_node("Add", ["a", "a"], ["b"], "inner")
+    model.functions.append(helper.make_function("own", "Twice", ["a"], ["b"], [inner], [helper.make_opsetid("", 18)]))
+    run = encore_session.Bound(make_session(model, enable_cuda_graph=1), {"x": X}, {"y": ([2, 3], FLOAT)})
+    for x in (X, -X, 3 * X):
+        np.testing.assert_array_equal(run.run({"x": x})["y"], 2 * x)
+    assert [report["state"] for report in onnxruntime_ep_encore.graph_report(run.session)] == ["ready"]
+
+
+def test_the_graph_report_says_why_every_run_is_eager(encore, make_model):
+    session = make_session(cpu_node(make_model), enable_cuda_graph=1, graph_on_error="eager")
+    for x in (FLOAT([-1, 0, -3, 1]), FLOAT([1, 0, 3, -1])):
+        np.testing.assert_array_equal(session.run(["y"], {"x": x})[0], np.where(x == 0, 5, -x))
+    (report,) = onnxruntime_ep_encore.graph_report(session)
+    assert (report["id"], report["state"], report["replays"]) == (EAGER, "refused", 0)
+    why = "Imputer node 'where': Encore has no kernel" if encore_session.HAS_GRAPHS else "needs onnxruntime 1.26"
+    assert why in report["refusal"] and "every run is eager" in report["refusal"]
 
 
 def test_a_type_without_kernel_is_named(encore, make_model, capfd):
@@ -193,6 +248,64 @@ def test_an_input_that_is_not_bound_is_named(encore, relu):
     with pytest.raises(Exception, match="'relu' Status Message: input 0 has no tensor; .* was it bound?"):
         session.run_with_iobinding(binding)
     works(session)
+
+
+def test_an_input_without_memory_is_named(encore, relu):
+    """Its allocation failed, which onnxruntime doesn't say: a null pointer is left."""
+    session = make_session(relu)
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("x", encore_session.empty_on_device([1 << 40, 3]))
+    binding.bind_output("y", "cpu")
+    with pytest.raises(Exception, match="'relu' .*input 0 \\('x'\\) has no memory: .*device memory is exhausted"):
+        session.run_with_iobinding(binding)
+    works(session)
+
+
+@only_if(encore_session.on_virtual_gpu())  # which may have as little memory as is needed
+def test_an_output_without_memory_is_named(make_model):
+    to = numpy_helper.from_array(np.int64([1 << 20, 3]), "to")
+    model = make_model(
+        [helper.make_node("Expand", ["x", "to"], ["y"], "spread")], {"x": [1]}, {"y": [1 << 20, 3]}, [to]
+    )
+    code = f"""
+import encore_session as e, numpy as np
+session = e.make_session({model.SerializeToString()!r})
+binding = session.io_binding()
+binding.bind_ortvalue_input("x", e.on_device(np.ones(1, np.float32)))
+binding.bind_ortvalue_output("y", e.empty_on_device([1 << 20, 3]))
+try:
+    session.run_with_iobinding(binding)
+except Exception as error:
+    print(error)"""
+    said = in_new_process(code, ENCORE_VIRTUAL_MEMORY_BYTES=str(4 << 20)).stdout
+    assert "'spread'" in said and "output 0 ('y') has no memory: " in said and "device memory is exhausted" in said, (
+        said
+    )
+
+
+@pytest.mark.parametrize("wrong", ["x", "y"])
+def test_a_pointer_to_host_memory_that_is_bound_as_device_memory_is_named(encore, make_model, wrong):
+    nodes = [helper.make_node("Neg", ["x"], ["n"], "first"), helper.make_node("Abs", ["n"], ["y"], "last")]
+    session = make_session(make_model(nodes, {"x": [2, 3]}, {"y": [2, 3]}))
+    arrays = {"x": X, "y": np.zeros_like(X)}
+    values = {name: encore_session.on_device(array) for name, array in arrays.items()}
+    pointers = {name: value.data_ptr() for name, value in values.items()}
+    memory = encore_session.capi.OrtDevice(1, 0, encore_session.NVIDIA, 0)
+
+    def run(pointers):
+        binding = session.io_binding()
+        binding._iobinding.bind_input("x", memory, FLOAT, [2, 3], pointers["x"])
+        binding._iobinding.bind_output("y", memory, FLOAT, [2, 3], pointers["y"])
+        session.run_with_iobinding(binding)
+
+    what, node = ("input", "first") if wrong == "x" else ("output", "last")
+    for _ in range(2):
+        with pytest.raises(
+            Exception, match=f"'{node}' .*{what} 0 \\('{wrong}'\\) was bound as device memory, but its addr"
+        ):
+            run({**pointers, wrong: arrays[wrong].ctypes.data})
+        run(pointers)
+        np.testing.assert_array_equal(values["y"].numpy(), np.abs(X))
 
 
 @pytest.mark.parametrize("index", [5, -6, 2**40])
@@ -264,6 +377,19 @@ def test_exhausted_memory_fails_the_run_and_the_session_goes_on(encore, make_mod
         assert "device memory is exhausted" in said
         assert "the limit is 33554432 bytes" in said
     assert session.run(None, {"x": np.zeros((2, 1), FLOAT)})[0].shape == (2, 64)
+
+
+def test_a_feed_beyond_the_limit_is_named_with_the_reason(encore, relu):
+    """onnxruntime itself says "Allocation failed." and no more."""
+    session = make_session(relu, gpu_mem_limit=1 << 20)
+    why = r" has no memory to be copied to: .* 12582912 bytes \(12 MiB\) wanted, .*the limit is 1048576 bytes"
+    large = np.zeros((1 << 20, 3), FLOAT)
+    for _ in range(2):
+        with pytest.raises(Exception, match=r"input 'x' \(float\[1048576,3\]\)" + why):
+            session.run(None, {"x": large})
+        with pytest.raises(Exception, match=why):
+            session.io_binding().bind_cpu_input("x", large)
+        works(session)
 
 
 def test_a_limit_below_the_weights_fails_the_session(encore, make_model, capfd):

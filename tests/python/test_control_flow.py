@@ -207,7 +207,7 @@ def test_a_loop_whose_body_is_all_on_the_cpu_stays_there(encore, capfd):
     model = parse(
         """(int64 n, float[4] x) => (float[4] y, float[k, 4] all) {
              [where] y, all = Loop <body = step (int64 i, bool c, float[4] v) => (bool c, float[4] v, float[4] out) {
-                 out = ai.onnx.ml.Binarizer(v) }> (n, , x) }"""
+                 out = ai.onnx.ml.Imputer <imputed_value_floats = [5.0]> (v) }> (n, , x) }"""
     )
     session, line = declined(model, capfd)
     assert "Loop node 'where' is not on Encore: no node of its body is on Encore" in line

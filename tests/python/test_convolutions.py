@@ -96,12 +96,12 @@ def test_what_changes_layout_is_said_once(encore, make_model, capfd):
     """onnxruntime asks twice which nodes Encore takes."""
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"], "conv"),
-        helper.make_node("Binarizer", ["c"], ["y"], "where", domain="ai.onnx.ml", threshold=-99.0),
+        helper.make_node("Imputer", ["c"], ["y"], "where", domain="ai.onnx.ml", imputed_value_floats=[5.0]),
     ]
     ends = {"x": [1, 4, 8, 8]}, {"y": [1, 4, "h", "w"]}
     model = make_model(nodes, *ends, [weights("w", 4, 4, 3, 3)], domains=("ai.onnx.ml",))
     session = es.make_session(model, prefer_nhwc=1, config={"ep.cuda.log_placement": "1"})
-    assert capfd.readouterr().err.count("Binarizer node 'where' is not on Encore") == 1
+    assert capfd.readouterr().err.count("Imputer node 'where' is not on Encore") == 1
     assert es.has_channels_last(session, "Conv")
     x = images(8)[:1, :4]
     np.testing.assert_array_equal(session.run(None, {"x": x})[0], on_cpu(model, x=x))

@@ -5,11 +5,12 @@ import re
 
 import encore_session
 import numpy as np
+import onnx
 import onnxruntime as ort
 import onnxruntime_ep_encore
 import pytest
 from encore_session import EP_NAME, HAS_GRAPHS, ROOT, in_new_process
-from onnx import helper
+from onnx import helper, numpy_helper
 
 pytestmark = pytest.mark.core
 
@@ -118,6 +119,75 @@ def test_a_refusal_is_read_from_the_words_of_each_onnxruntime(encore, relu, befo
 def test_options_are_keywords(encore, relu):
     with pytest.raises(TypeError, match="positional"):
         onnxruntime_ep_encore.session(relu, {"enable_cuda_graph": True})
+
+
+@pytest.mark.parametrize(
+    "key, instead",
+    [
+        ("sess_options", "session_options takes them"),
+        ("providers", "Encore is the provider, and the CPU has what it leaves"),
+        ("provider_options", r"session\(model, enable_cuda_graph=True\)"),
+        ("options", r"session\(model, enable_cuda_graph=True\)"),
+        ("enable_fallback", "it is never enabled"),
+    ],
+)
+def test_a_keyword_of_onnxruntimes_is_answered_by_the_right_one(encore, relu, key, instead):
+    with pytest.raises(TypeError, match=rf"session\(\) has no keyword '{key}': .*{instead}"):
+        onnxruntime_ep_encore.session(relu, **{key: None})
+
+
+@pytest.mark.parametrize(
+    "key, said",
+    [
+        ("enable_cuda_grph", "; did you mean 'enable_cuda_graph'?"),
+        ("max_mem", "; did you mean 'gpu_mem_limit'?"),
+        ("initial_chunk_size_bytes", "; did you mean **{'arena.initial_chunk_size_bytes': …}?"),
+        ("config", "; docs/options.md has all that there are"),
+    ],
+)
+def test_a_correction_is_a_keyword_that_there_is(encore, relu, key, said):
+    with pytest.raises(RuntimeError) as caught:
+        onnxruntime_ep_encore.session(relu, **{key: 1})
+    assert str(caught.value) == f"Encore refused the session: unknown provider option '{key}'{said}"
+
+
+def test_the_optimized_model_can_be_saved(encore, make_model, tmp_path):
+    nodes = [
+        helper.make_node("Add", ["x", "r"], ["sum"], "residual"),
+        helper.make_node("LayerNormalization", ["sum", "one"], ["y"], "norm"),
+    ]
+    one = numpy_helper.from_array(np.ones(8, np.float32), "one")
+    model = make_model(nodes, {"x": [2, 8], "r": [2, 8]}, {"y": [2, 8]}, [one]).SerializeToString()
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    with pytest.warns(
+        UserWarning, match=r"nothing is fused \(fuse_nodes=False\), because optimized_model_filepath is set"
+    ):
+        session = onnxruntime_ep_encore.session(model, session_options=options)
+    assert onnx.load(tmp_path / "optimized.onnx").graph.node
+    x = np.float32([range(8)] * 2)
+    fused = onnxruntime_ep_encore.session(model)
+    np.testing.assert_allclose(*(each.run(None, {"x": x, "r": x})[0] for each in (session, fused)), rtol=1e-5)
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "no.onnx")
+    with pytest.raises(Exception, match="compiled nodes"):
+        onnxruntime_ep_encore.session(model, session_options=options, fuse_nodes=True)
+
+
+def test_a_session_for_a_context_model_fuses_nothing(encore, make_model, tmp_path, capfd):
+    """onnxruntime asks for what was compiled then, to keep it, and Encore has nothing to keep."""
+    nodes = [
+        helper.make_node("Add", ["x", "r"], ["sum"], "residual"),
+        helper.make_node("LayerNormalization", ["sum", "one"], ["y"], "norm"),
+    ]
+    one = numpy_helper.from_array(np.ones(8, np.float32), "one")
+    model = make_model(nodes, {"x": [2, 8], "r": [2, 8]}, {"y": [2, 8]}, [one]).SerializeToString()
+    context = {"ep.context_enable": "1", "ep.context_file_path": str(tmp_path / "context.onnx")}
+    session = encore_session.make_session(model, config=context)
+    x = np.float32([range(8)] * 2)
+    assert session.run(None, {"x": x, "r": x})[0].shape == (2, 8)
+    said = [line for line in capfd.readouterr().err.splitlines() if "nothing is fused, as with fuse_nodes=0" in line]
+    assert len(said) == 1 and "ep.context_enable=1" in said[0]
 
 
 def test_a_missing_model_is_onnxruntimes_error(encore):

@@ -66,7 +66,7 @@ def test_memory_is_reported(encore, chain):
     assert stats["in_use_bytes"] == weights
     assert stats["in_use_bytes"] < stats["peak_in_use_bytes"] <= stats["held_bytes"] <= 2 * MIB
     assert stats["driver_allocations"] >= 1 and stats["allocations"] > 5 and stats["largest_bytes"] >= 64 * 64 * 4
-    assert stats["limit_bytes"] == 2**64 - 1
+    assert stats["limit_bytes"] is None
     assert sum(holder["bytes"] for holder in report["holders"]) == weights
     assert report["device"]["free_bytes"] < report["device"]["total_bytes"]
 

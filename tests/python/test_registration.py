@@ -198,6 +198,12 @@ del session""")
     assert (done.returncode, done.stdout.split()) == (0, ["0.0"]), done.stderr
 
 
+@encore_session.only_if(encore_session.on_virtual_gpu())
+def test_the_virtual_gpu_says_once_what_it_is():
+    said = in_new_process("import onnxruntime_ep_encore as e; e.register(); e.register(); e.devices()").stderr
+    assert len(re.findall("this is the virtual GPU, which computes on the CPU", said)) == 1, said
+
+
 @encore_session.only_if(encore_session.on_virtual_gpu())  # which has whatever capability it is told
 def test_a_gpu_newer_than_the_kernels_is_not_offered():
     code = "import onnxruntime_ep_encore as e; assert not e.devices(e.register())"

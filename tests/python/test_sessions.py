@@ -308,14 +308,16 @@ def test_host_memory_in_a_capture_makes_the_session_eager_if_so_asked(encore, la
 def test_a_model_with_nodes_on_the_cpu_is_eager_if_so_asked(encore, make_model):
     nodes = [
         helper.make_node("Neg", ["x"], ["a"], "neg"),
-        helper.make_node("Binarizer", ["a"], ["y"], "where", domain="ai.onnx.ml", threshold=-0.5),
+        helper.make_node("Imputer", ["a"], ["y"], "where", domain="ai.onnx.ml", imputed_value_floats=[5.0]),
     ]
     model = make_model(nodes, {"x": [4]}, {"y": [4]}, domains=("ai.onnx.ml",))
     x = FLOAT([0, 1, 0, 2])
     session = graph_session(model, graph_on_error="eager")
     for _ in range(3):
-        np.testing.assert_array_equal(session.run(None, {"x": x})[0], [1, 0, 1, 0])
-    with pytest.raises(Exception, match="graph capture"):
+        np.testing.assert_array_equal(session.run(None, {"x": x})[0], [5, -1, 5, -2])
+    with pytest.raises(
+        Exception, match="impossible with this model, because of Imputer node .where.: Encore has no kernel"
+    ):
         graph_session(model)
 
 

@@ -2,6 +2,8 @@
 
 #include <cstdio>
 
+#include "device/forked.h"
+
 namespace encore::device::cuda {
 
 Code code_of(cudaError_t result) {
@@ -61,6 +63,7 @@ void raise(cudaError_t result, const std::string& call) {
   if (code_of(result) == Code::capture_forbidden) what += "; a capture under way is now invalid";
   if (is_fatal(result))
     what += "; the device is lost to this process, which has to be started anew (compute-sanitizer finds the cause)";
+  if (result == cudaErrorInitializationError) what += text("; perhaps ", kForked);
   if (result == cudaErrorNoKernelImageForDevice) what += "; this build of Encore has no kernels for the device";
   throw Error(code_of(result), what, call);
 }

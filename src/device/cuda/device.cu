@@ -10,6 +10,7 @@
 
 #include "device/cuda/built_for.h"
 #include "device/cuda/check.h"
+#include "device/forked.h"
 #include "device/graph.h"
 
 namespace encore::device {
@@ -57,9 +58,7 @@ std::string reason(cudaError_t result) {
              "driver";
     case cudaErrorSystemNotReady:
       return "the GPU system is not ready; on machines with NVSwitch, start NVIDIA Fabric Manager";
-    case cudaErrorInitializationError:
-      return "CUDA could not be initialized; it cannot be used in a process forked from one that used it (spawn "
-             "instead)";
+    case cudaErrorInitializationError: return text("CUDA could not be initialized; perhaps ", kForked);
     default: return text("CUDA could not be initialized: ", cudaGetErrorName(result), ": ", cudaGetErrorString(result));
   }
 }

@@ -5,6 +5,7 @@
 
 #include "device/error.h"
 #include "device/label.h"
+#include "device/virtual/forked.h"
 #include "device/virtual/stream_state.h"
 
 namespace encore::device {
@@ -164,6 +165,7 @@ void check_call(std::string_view what, const Forbids& forbids) {
 }  // namespace
 
 void check_unsafe_call(std::string_view what) {
+  check_not_forked();
   if (relaxed_depth > 0 || under_way().count.load() == 0) return;
   check_call(what, [self = std::this_thread::get_id()](const auto& capture) {
     return capture->mode == CaptureMode::global ||

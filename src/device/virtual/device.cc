@@ -11,7 +11,9 @@
 #include "device/architectures.h"
 #include "device/cluster.h"
 #include "device/error.h"
+#include "device/forked.h"
 #include "device/virtual/control.h"
+#include "device/virtual/forked.h"
 #include "device/virtual/stream_state.h"
 
 namespace encore::device {
@@ -71,6 +73,7 @@ void delay() {
 int current_device() { return current; }
 
 void check_device(int device) {
+  check_not_forked();
   std::string why;
   const int devices = count(&why);
   if (device >= 0 && device < devices) return;
@@ -83,6 +86,11 @@ void check_device(int device) {
 const char* backend() { return "virtual"; }
 
 int count(std::string* why) {
+  virtual_gpu::notice_forks();
+  if (virtual_gpu::is_forked()) {
+    if (why) *why = kForked;
+    return 0;
+  }
   const int64_t devices = virtual_gpu::settings().devices.load(std::memory_order_relaxed);
   if (devices > 0 && devices <= kMaxDevices) return int(devices);
   if (why)

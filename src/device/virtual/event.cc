@@ -6,6 +6,7 @@
 #include "device/label.h"
 #include "device/stream.h"
 #include "device/virtual/capture.h"
+#include "device/virtual/forked.h"
 #include "device/virtual/stream_state.h"
 #include "device/virtual/trace.h"
 
@@ -27,6 +28,7 @@ struct EventState {
 };
 
 EventState& event_state(EventRef event) {
+  check_not_forked();
   if (!event.native()) fail(Code::internal, "no event was given");
   return *static_cast<EventState*>(event.native());
 }

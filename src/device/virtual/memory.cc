@@ -6,6 +6,7 @@
 #include "device/label.h"
 #include "device/virtual/address_space.h"
 #include "device/virtual/capture.h"
+#include "device/virtual/forked.h"
 #include "device/virtual/registry.h"
 #include "device/virtual/stream_state.h"
 #include "device/virtual/trace.h"
@@ -23,6 +24,7 @@ void* allocate(int device, size_t bytes) {
 }
 
 void free(int device, void* address) {
+  if (is_forked()) return;  // it is the parent's, here and below
   check_unsafe_call("giving memory back to the driver");
   trace(nullptr, Traced::driver_free, {}, Label::current());
   if (!address) return;
@@ -39,6 +41,7 @@ void* allocate_pinned(size_t bytes) {
 }
 
 void free_pinned(void* address) {
+  if (is_forked()) return;
   check_unsafe_call("freeing pinned memory");
   trace(nullptr, Traced::driver_free, {}, Label::current());
   if (!address) return;
@@ -64,6 +67,7 @@ void* allocate_from(std::shared_ptr<PoolState> pool, StreamRef ref, size_t bytes
   if (capture) {
     make_freed(address, bytes);
     capture->keep(std::shared_ptr<void>(address, [device = stream.device](void* mine) {
+      if (is_forked()) return;
       retire(Origin::graph, device, mine);
       give_back(mine);
     }));
@@ -81,7 +85,7 @@ const std::shared_ptr<PoolState>& state_of(void* native) { return *static_cast<s
 void* allocate_async(StreamRef stream, size_t bytes) { return allocate_from(nullptr, stream, bytes); }
 
 void free_async(StreamRef ref, void* address) {
-  if (!address) return;
+  if (!address || is_forked()) return;
   StreamState& stream = state_of(ref);
   std::unique_lock lock(stream.mutex);
   if (Capture* capture = stream.capturing()) {
@@ -107,7 +111,7 @@ MemoryPool::MemoryPool(int device, size_t keep_bytes) {
   native_ = new auto(std::make_shared<PoolState>(device, keep_bytes));
 }
 MemoryPool::~MemoryPool() {
-  if (!native_) return;
+  if (!native_ || is_forked()) return;
   close(*state_of(native_));
   delete &state_of(native_);
 }

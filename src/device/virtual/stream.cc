@@ -13,6 +13,7 @@
 #include "device/label.h"
 #include "device/virtual/capture.h"
 #include "device/virtual/control.h"
+#include "device/virtual/forked.h"
 #include "device/virtual/stream_state.h"
 #include "device/virtual/trace.h"
 
@@ -76,6 +77,7 @@ void run_traced(const void* stream, NodeKind kind, std::string_view name, const 
 }
 
 StreamState& state_of(StreamRef stream) {
+  check_not_forked();
   if (!stream) fail(Code::internal, "no stream was given");
   return *static_cast<StreamState*>(stream.native());
 }
@@ -151,7 +153,7 @@ Stream::Stream(int device) {
 }
 
 Stream::~Stream() {
-  if (!ref_) return;
+  if (!ref_ || is_forked()) return;
   std::shared_ptr<StreamState> state;
   {
     std::lock_guard lock(owned().mutex);
@@ -229,6 +231,7 @@ CaptureStatus StreamRef::capture_status() const {
 }
 
 bool clear_error(int device) noexcept {
+  if (is_forked()) return false;
   std::lock_guard lock(owned().mutex);
   for (auto& [state, shared] : owned().streams) {
     if (state->device != device) continue;

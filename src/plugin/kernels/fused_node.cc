@@ -40,6 +40,7 @@ struct FusedNode : OrtNodeComputeInfo {
 void compile(Ep& ep, const OrtGraph* const* graphs, const OrtNode* const* fused, size_t count,
              OrtNodeComputeInfo** infos) {
   Constants constants;  // which nodes that became one with others read, too
+  if (!host_has(kSessionInitializationEndApi)) ep.check_model();
   for (size_t i = 0; i < count; ++i) {
     const GraphNodeInfo info(fused[i]);
     FusedGraph graph(graphs[i], ep.settings());

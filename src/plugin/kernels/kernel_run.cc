@@ -1,7 +1,9 @@
 #include "plugin/kernels/kernel_run.h"
 
 #include <algorithm>
+#include <string_view>
 
+#include "device/device.h"
 #include "device/memory.h"
 #include "memory/pool_scope.h"
 #include "plugin/host/memory_kind.h"
@@ -12,17 +14,75 @@ namespace encore::plugin {
 using ops::Tensor;
 using ops::Where;
 
+namespace {
+
+// The virtual GPU knows its addresses. To ask the driver for one takes up to a microsecond, so there only those are
+// asked for that an application may have bound.
+bool knows_addresses() { return device::backend() == std::string_view("virtual"); }
+
+// onnxruntime passes on the null of an allocator that has no memory left; so does what an application makes with one.
+[[noreturn]] void fail_without_memory(const char* what, int i, const std::string& name) {
+  const std::string why = take_allocation_failure();
+  fail(Code::out_of_memory, what, " ", i, " ('", name, "') has no memory",
+       why.empty() ? ": what was bound was made when there was none left" : ": ", why);
+}
+
+}  // namespace
+
+void NodeValue::check_address(const void* address, const char* what, int i) const {
+  if (address == seen.load(std::memory_order_relaxed)) return;
+  if (device::place_of(address) == device::Place::host)
+    fail(Code::invalid_input, what, " ", i, " ('", name, "') was bound as device memory, but its address, ", address,
+         ", is none of the device's; bind what is on the host as 'cpu', or copy it first "
+         "(OrtValue.ortvalue_from_numpy(x, 'cuda'))");
+  seen.store(address, std::memory_order_relaxed);
+}
+
+Node::Node(Ep& ep, const NodeInfoBase& info, std::vector<bool> constants)
+    : NamedNode(ep, info),
+      input_count(info.input_count()),
+      output_count(info.output_count()),
+      constant_inputs(std::move(constants)),
+      inputs(size_t(input_count)),
+      outputs(size_t(output_count)) {
+  host_inputs.resize(size_t(input_count));
+  host_outputs.resize(size_t(output_count));
+  for (int i = 0; i < input_count; ++i) {
+    NodeValue& value = inputs[size_t(i)];
+    value.name = info.input_value(i);
+    value.may_be_bound = !constant_inputs[size_t(i)] && (knows_addresses() || ep.signature().has_input(value.name));
+  }
+  for (int i = 0; i < output_count; ++i) {
+    NodeValue& value = outputs[size_t(i)];
+    value.name = info.output_value(i);
+    value.may_be_bound = knows_addresses() || ep.signature().has_output(value.name);
+    wants_output.push_back(info.has_output(i));
+  }
+}
+
 Tensor Node::input(const OrtValue* value, int i) const {
+  const NodeValue& known = inputs[size_t(i)];
   const bool on_host = host_inputs[size_t(i)];
   try {
     const Tensor tensor = tensor_of(value, on_host ? Where::host : Where::device);
     if (const char* const wrong = misplaced(ort().ep->Value_GetMemoryDevice(value), on_host))
-      fail(Code::internal, "onnxruntime left input ", i, " ('", input_values[size_t(i)], "') ", wrong,
+      fail(Code::internal, "onnxruntime left input ", i, " ('", known.name, "') ", wrong,
            "; an Identity before it may help");
+    if (!tensor.data && tensor.count() > 0) fail_without_memory("input", i, known.name);
+    if (!on_host && known.may_be_bound && tensor.count() > 0) known.check_address(tensor.data, "input", i);
     return tensor;
   } catch (const OrtError& error) {
     fail(Code::invalid_input, "input ", i, " has no tensor; if it is the model's, was it bound? ", error.what());
   }
+}
+
+Tensor Node::output(const OrtValue* value, int i) const {
+  const NodeValue& known = outputs[size_t(i)];
+  const bool on_host = host_outputs[size_t(i)];
+  const Tensor tensor = tensor_of(value, on_host ? Where::host : Where::device);
+  if (!tensor.data && tensor.count() > 0) fail_without_memory("output", i, known.name);
+  if (!on_host && known.may_be_bound && tensor.count() > 0) known.check_address(tensor.data, "output", i);
+  return tensor;
 }
 
 KernelRun::KernelRun(const Node& node, OrtKernelContext* context) : node_(node), context_(context) {
@@ -55,9 +115,7 @@ Tensor KernelRun::output(int i, const ops::Shape& shape) {
   OrtValue* value = nullptr;
   check(ort().api->KernelContext_GetOutput(context_, size_t(i), shape.dims().data(), shape.dims().size(), &value));
   if (!value) return {ops::Type::undefined, Where::device, shape, nullptr};
-  const Tensor made = tensor_of(value, node_.host_outputs[size_t(i)] ? Where::host : Where::device);
-  // onnxruntime passes on the null of an allocator that has no memory left.
-  if (!made.data && made.count() > 0) fail(Code::out_of_memory, "output ", i, ": ", take_allocation_failure());
+  const Tensor made = node_.output(value, i);
   memory::PoolScope::note(made.data);
   return made;
 }

@@ -1,6 +1,7 @@
 // What kernels and fused nodes see of a run, and of what is prepared before the first.
 #pragma once
 #include <array>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
@@ -14,25 +15,28 @@
 
 namespace encore::plugin {
 
+// A value that a node reads or makes.
+struct NodeValue {
+  std::string name;
+  bool may_be_bound = false;                        // the application may have said where it is
+  mutable std::atomic<const void*> seen = nullptr;  // an address that was found to be the device's
+
+  // Refuses an address of the host that was bound as the device's.
+  void check_address(const void* address, const char* what, int i) const;
+};
+
 // What all kinds of kernels know of their node.
 struct Node : NamedNode {
   int input_count, output_count, fault_number = 0;
   std::vector<bool> host_inputs, host_outputs, constant_inputs, wants_output;
-  std::vector<std::string> input_values;  // their names
+  std::vector<NodeValue> inputs, outputs;
 
-  Node(Ep& ep, const NodeInfoBase& info, std::vector<bool> constants)
-      : NamedNode(ep, info),
-        input_count(info.input_count()),
-        output_count(info.output_count()),
-        constant_inputs(std::move(constants)) {
-    host_inputs.resize(size_t(input_count));
-    host_outputs.resize(size_t(output_count));
-    for (int i = 0; i < input_count; ++i) input_values.push_back(info.input_value(i));
-    for (int i = 0; i < output_count; ++i) wants_output.push_back(info.has_output(i));
-  }
+  Node(Ep& ep, const NodeInfoBase& info, std::vector<bool> constants);
 
-  // A view of an input. onnxruntime's plan is not trusted: on the wrong side the tensor's address means nothing.
+  // Views. onnxruntime's plan is not trusted, and what was bound neither: on the wrong side a tensor's address means
+  // nothing, and where memory could not be had there is none.
   ops::Tensor input(const OrtValue* value, int i) const;
+  ops::Tensor output(const OrtValue* value, int i) const;
 };
 
 // One run of a kernel. Inputs are looked up when asked for; scratch goes back when the launches are enqueued, since

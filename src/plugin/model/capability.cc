@@ -111,6 +111,8 @@ class Examination {
         if (sized_by_data_[n]) claim.sized_by_data.push_back(placement_.nodes[n].name);
       }
     }
+    for (Claim::Declined& left : claim.declined)
+      left.only_shapes = on_cpu[size_t(std::ranges::find(nodes_, left.at) - nodes_.begin())];
     claim.crossings = crossings(placement_, on_cpu);
     if (perhaps_as_a_whole && !claim.crossings.empty() && claim.control_flow.empty() && claim.sized_by_data.empty() &&
         !is_body_)
@@ -170,7 +172,7 @@ class Examination {
       std::string why = why_not(row, info, node);
       place.claimable = why.empty();
       if (place.claimable && !fits_channels_last(info)) claim.fixed_layout.insert(info.op_type());
-      if (!why.empty()) claim.declined.push_back({place.name, std::move(why)});
+      if (!why.empty()) claim.declined.push_back({place.name, std::move(why), node});
     }
     const std::vector<const OrtGraph*> bodies = subgraphs_of(node);
     if (!bodies.empty()) claim.control_flow.push_back(place.name);

@@ -15,6 +15,7 @@ struct Claim {
     std::string node;  // "Loop node 'decode'"
     std::string why;
     const OrtNode* at = nullptr;
+    bool only_shapes = false;  // it computes with what is on the host anyway
   };
   std::vector<const OrtNode*> nodes;       // to be claimed
   size_t node_count = 0;                   // of the graph

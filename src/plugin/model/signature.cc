@@ -1,5 +1,7 @@
 #include "plugin/model/signature.h"
 
+#include <algorithm>
+
 #include "plugin/host/fence.h"
 #include "plugin/model/node_info.h"
 
@@ -88,6 +90,13 @@ Signature::Signature(const OrtGraph* graph) {
     outputs_.push_back(border_of(value));
     outputs_.back().maker = maker_of(value);
   }
+}
+
+bool Signature::has_input(const std::string& name) const {
+  return std::ranges::find(inputs_, name, &Border::name) != inputs_.end();
+}
+bool Signature::has_output(const std::string& name) const {
+  return std::ranges::find(outputs_, name, &Border::name) != outputs_.end();
 }
 
 std::string Signature::describe_input(device::Type type, const std::vector<int64_t>& dims) const {

@@ -23,6 +23,8 @@ class Signature {
   Signature(std::vector<Border> inputs, std::vector<Border> outputs)
       : inputs_(std::move(inputs)), outputs_(std::move(outputs)) {}
 
+  bool has_input(const std::string& name) const;
+  bool has_output(const std::string& name) const;
   // "input 'x' (float[1,3,224,224])", or what can be said if no border, or more than one, fits.
   std::string describe_input(device::Type type, const std::vector<int64_t>& dims) const;
   std::string describe_output(device::Type type, const std::vector<int64_t>& dims) const;

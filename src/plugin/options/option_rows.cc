@@ -57,7 +57,11 @@ bool strategy(std::string_view text, Options& o) {
   return true;
 }
 
+constexpr const char* kNoLimit = "unlimited";
+constexpr const char* kLimit = "a number of bytes, more than zero, or unlimited";
+
 bool memory_limit(std::string_view text, Options& o) {
+  if (text == kNoLimit) return o.gpu_mem_limit = SIZE_MAX, true;
   return take(number<size_t>(text, 1, SIZE_MAX), o.gpu_mem_limit);
 }
 
@@ -69,7 +73,6 @@ constexpr const char* kFlag = "0 or 1";
 constexpr const char* kBytes = "a number of bytes";
 constexpr const char* kBytesOrDefault = "a number of bytes, or -1 for the default";
 constexpr const char* kAddress = "an address, decimal or with 0x";
-constexpr const char* kNoLimit = "18446744073709551615";
 
 constexpr OptionRow kRows[] = {
     {"device_id", true, "0", "the number of a device",
@@ -118,10 +121,9 @@ constexpr OptionRow kRows[] = {
      [](std::string_view value, Options& o) { return take(flag(value), o.default_stream.it_waits); }},
 
     // ---- memory
-    {"gpu_mem_limit", true, kNoLimit, "a number of bytes, more than zero",
-     "The most device memory that the session may hold, graphs included.", memory_limit},
-    {"arena.max_mem", false, kNoLimit, "a number of bytes, more than zero", "The same as `gpu_mem_limit`.",
-     memory_limit, "gpu_mem_limit"},
+    {"gpu_mem_limit", true, kNoLimit, kLimit, "The most device memory that the session may hold, graphs included.",
+     memory_limit},
+    {"arena.max_mem", false, kNoLimit, kLimit, "The same as `gpu_mem_limit`.", memory_limit, "gpu_mem_limit"},
     {"arena_extend_strategy", true, "kNextPowerOfTwo", "kNextPowerOfTwo (0) or kSameAsRequested (1)",
      "Grow the arena by doubling, or by what is asked for.", strategy},
     {"arena.extend_strategy", false, "kNextPowerOfTwo", "kNextPowerOfTwo (0) or kSameAsRequested (1)",
@@ -193,8 +195,8 @@ constexpr OptionRow kRows[] = {
      "Make one node of convolutions and what stands between them, with the channels last inside, of attention in "
      "halves that is spelled out, of a product and its bias, of a Gelu, of a residual sum and its norm, of "
      "x * sigmoid(x) * y, and of a norm and the product by quantized weights that alone reads it; and, with "
-     "`enable_cuda_graph`, of a whole model that computes with its shapes on the device. onnxruntime can't save the "
-     "optimized model then (`optimized_model_filepath`).",
+     "`enable_cuda_graph`, of a whole model that computes with its shapes on the device. onnxruntime can't save such a "
+     "model: `encore.session` leaves this off for `optimized_model_filepath`, as does `ep.context_enable`.",
      [](std::string_view value, Options& o) { return take(flag(value), o.fuse_nodes); }},
     {"prefer_nhwc", true, "0", kFlag,
      "Ask onnxruntime to put the channels last in convolutions, pools and batch normalisation: it suits tensor cores.",

@@ -63,12 +63,6 @@ void settle(Options& options, const Given& given) {
 // What Encore's own name suggests for a prefix, and isn't one.
 constexpr std::string_view kMistaken[] = {"ep.encore.", "encore."};
 
-std::string unknown(const std::string& key, std::string_view prefix, std::string_view bare) {
-  std::vector<std::string> known;
-  for (const OptionRow& row : option_rows()) known.emplace_back(row.key);
-  return text("unknown provider option '", key, "'; did you mean '", prefix, nearest(bare, known), "'?");
-}
-
 size_t edits_between(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -82,6 +76,26 @@ size_t edits_between(std::string_view a, std::string_view b) {
     }
   }
   return row[b.size()];
+}
+
+// Few letters differ, or one is a part of the other.
+bool may_mean(std::string_view key, std::string_view known) {
+  constexpr size_t kLeastPart = 4;
+  const bool is_part = known.find(key) != known.npos || key.find(known) != key.npos;
+  return (is_part && key.size() >= kLeastPart) || edits_between(key, known) <= key.size() / 3;
+}
+
+// Where an option has two spellings, the one without a dot, which is a keyword in Python, stands for one without.
+std::string unknown(const std::string& key, std::string_view prefix, std::string_view bare) {
+  std::vector<std::string> known;
+  for (const OptionRow& row : option_rows())
+    if (may_mean(bare, row.key)) known.emplace_back(row.key);
+  const std::string said = text("unknown provider option '", key, "'");
+  if (known.empty()) return said + "; docs/options.md has all that there are";
+  std::string meant = nearest(bare, known);
+  if (const OptionRow* const row = find_option(meant); row->same_as && bare.find('.') == bare.npos)
+    meant = row->same_as;
+  return text(said, "; did you mean '", prefix, meant, "'?");
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "plugin/session/ep.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "device/external_stream.h"
@@ -27,14 +28,38 @@ std::string joined(const std::vector<std::string>& parts, size_t most) {
 constexpr size_t kMostListed = 5;
 constexpr const char* kSizedByData = "an output's size depends on data";
 
+std::vector<std::string> left_to_others(const Claim& claim) {
+  std::vector<std::string> nodes;
+  for (const Claim::Declined& left : claim.declined)
+    if (!left.only_shapes) nodes.push_back(left.node + ": " + left.why);
+  return nodes;
+}
+
 std::vector<std::string> obstacles_to_capture(const Claim& claim) {
   std::vector<std::string> obstacles;
   for (const std::string& node : claim.control_flow) obstacles.push_back(node + ": control flow");
   for (const std::string& node : claim.sized_by_data) obstacles.push_back(node + ": " + kSizedByData);
-  for (const auto& [node, why, at] : claim.declined) obstacles.push_back(node + ": " + why);
+  for (std::string& node : left_to_others(claim)) obstacles.push_back(std::move(node));
   for (const std::string& crossing : claim.crossings)
     obstacles.push_back("a copy between host and device: " + crossing);
   return obstacles;
+}
+
+// What no graph can hold for certain, and why; empty if there is nothing of the kind. onnxruntime refuses control flow,
+// and copies to what others compute, without a name; sizes only once a run waits for them; and what others compute
+// aside, with no copy, not at all, though a replay leaves it as it was.
+std::string surely_uncapturable(const Claim& claim) {
+  const auto because = [](const std::vector<std::string>& nodes, const char* why) {
+    return text("because of ", joined(nodes, kMostListed), ": ", why);
+  };
+  if (!claim.control_flow.empty())
+    return because(claim.control_flow, "onnxruntime captures no model with control flow");
+  if (!claim.sized_by_data.empty())
+    return because(claim.sized_by_data,
+                   "an output's size depends on data, for which the host has to wait, and a graph's sizes are fixed");
+  if (const auto nodes = left_to_others(claim); !nodes.empty())
+    return because(nodes, "it is left to the CPU, and a graph that is replayed computes nothing there");
+  return {};
 }
 
 // Null if the session has several streams.
@@ -66,8 +91,8 @@ Ep::Ep(std::shared_ptr<Registration> registration, Options options, Log log, std
       faults_(options.device_id, options.has_user_compute_stream || options.use_ep_level_unified_stream),
       shared_(shared_stream(options)) {
   if (options_.enable_cuda_graph && !host_has(kGraphCaptureApi))
-    log_.warning("enable_cuda_graph needs onnxruntime 1.26 or newer; this is " + ort().text +
-                 ", so every run is eager");
+    log_.warning(why_eager_ = "enable_cuda_graph needs onnxruntime 1.26 or newer; this is " + ort().text +
+                              ", so every run is eager");
   else if (options_.enable_cuda_graph)
     graphs_ = std::make_unique<graph::SessionGraphs>(
         device(), graph::Settings{.enabled = true,
@@ -93,8 +118,16 @@ Ep& Ep::of(const OrtKernelInfo* kernel) {
   const OrtEp* ep = nullptr;
   check(ort().ep->KernelInfo_GetEp(kernel, &ep));
   Ep& found = from(ep);
-  require(found.impossible_.empty(), found.impossible_);
+  found.check_model();
   return found;
+}
+
+void Ep::check_model() {
+  for (const std::string* why : {&ill_formed_, &uncapturable_}) {
+    if (why->empty()) continue;
+    if (is_new(*why)) log_.error(*why);
+    throw Error(Code::invalid_input, *why);
+  }
 }
 
 device::Blas& Ep::blas() {
@@ -138,7 +171,7 @@ void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
   claim_nodes(graph, support, claim, parent);
   tell_placement(claim, parent);
   fixed_layout_ = std::move(claim.fixed_layout);
-  if (!claim.ill_formed.empty()) say_impossible(claim.ill_formed.front());
+  if (!claim.ill_formed.empty()) ill_formed_ = claim.ill_formed.front();
   if (parent) return;
   signature_ = Signature(graph);
   if (graphs_) decide_on_graphs(claim);
@@ -183,41 +216,44 @@ void Ep::tell_placement(const Claim& claim, bool is_subgraph) {
     if (is_new(line)) options_.log_placement ? log_.warning(line) : log_.verbose(line);
   };
   for (const auto* left : {&claim.declined, &claim.shape_arithmetic})
-    for (const auto& [node, why, at] : *left) tell(node + " is not on Encore: " + why);
+    for (const Claim::Declined& one : *left) tell(one.node + " is not on Encore: " + one.why);
   tell(text("Encore takes ", claim.nodes.size(), " of ", claim.node_count, " nodes",
             is_subgraph ? " of a subgraph" : "", "; ", claim.shape_arithmetic.size(),
             " of the others are shape arithmetic"));
 }
 
-// Whether the model can be captured, and what follows if not.
+// Whether the model can be captured, and what follows if not. A refusal waits for the last answer: onnxruntime may yet
+// replace a node by the function that it stands for.
 void Ep::decide_on_graphs(const Claim& claim) {
   cannot_capture_ = false;
+  why_eager_.clear();
+  uncapturable_.clear();
   const std::vector<std::string> obstacles = obstacles_to_capture(claim);
   if (obstacles.empty()) return;
   const std::string list = joined(obstacles, kMostListed);
-  cannot_capture_ = options_.graph_on_error == graph::OnError::eager;
-  const bool has_flow = !claim.control_flow.empty();
-  if ((has_flow || !claim.sized_by_data.empty()) && !cannot_capture_) {
-    // onnxruntime refuses control flow without a name, and sizes only once a run waits for them. It isn't asked to
-    // capture, and the first kernel to be made refuses.
-    cannot_capture_ = !claim.nodes.empty();
-    return say_impossible(
-        text("enable_cuda_graph=1 is impossible with this model, because of ",
-             joined(has_flow ? claim.control_flow : claim.sized_by_data, kMostListed), ": ",
-             has_flow ? "onnxruntime captures no model with control flow"
-                      : text(kSizedByData, " for which the host has to wait, and a graph's sizes are fixed"),
-             ". Switch it off, or set graph_on_error=eager"));
+  std::string warning = "onnxruntime may refuse to capture the model, because of: " + list;
+  if (options_.graph_on_error == graph::OnError::eager) {
+    cannot_capture_ = true;
+    warning = why_eager_ = "the model can't be captured, so every run is eager: " + list;
+  } else if (const std::string why = surely_uncapturable(claim); !why.empty()) {
+    // onnxruntime isn't asked to capture, and what is made first refuses; or the session's end, if nothing is made.
+    cannot_capture_ = !claim.nodes.empty() || host_has(kSessionInitializationEndApi);
+    uncapturable_ =
+        "enable_cuda_graph=1 is impossible with this model, " + why + ". Switch it off, or set graph_on_error=eager";
+    return;
   }
-  const std::string warning = cannot_capture_ ? "the model can't be captured, so every run is eager: " + list
-                                              : "onnxruntime may refuse to capture the model, because of: " + list;
   if (is_new(warning)) log_.warning(warning);
 }
 
 bool Ep::is_new(const std::string& line) { return said_.insert(line).second; }
 
-void Ep::say_impossible(std::string why) {
-  impossible_ = std::move(why);
-  if (is_new(impossible_)) log_.error(impossible_);
+// A model that can't be captured has no graphs to tell of, but a reason, under the id of eager runs.
+std::vector<graph::Report> Ep::graph_reports() const {
+  std::vector<graph::Report> reports;
+  if (!why_eager_.empty())
+    reports.push_back({.id = graph::kEagerId, .state = graph::State::refused, .refusal = why_eager_});
+  if (graphs_) std::ranges::move(graphs_->reports(), std::back_inserter(reports));
+  return reports;
 }
 
 }  // namespace encore::plugin

@@ -38,9 +38,11 @@ class Ep : public OrtEp {
   ~Ep();
   Ep(const Ep&) = delete;
   static Ep& from(const OrtEp* ep) { return *static_cast<Ep*>(const_cast<OrtEp*>(ep)); }
-  // The session of a kernel that is being made. Throws if its model cannot be run, as found while claiming nodes:
-  // onnxruntime ends a session's creation for no earlier error.
+  // The session of a kernel that is being made; throws as check_model() does.
   static Ep& of(const OrtKernelInfo* kernel);
+  // Throws if the model cannot be run as the session should, as found while claiming nodes: onnxruntime ends a
+  // session's creation for no earlier error.
+  void check_model();
 
   int device() const { return options_.device_id; }
   const Options& options() const { return options_; }
@@ -104,7 +106,7 @@ class Ep : public OrtEp {
   void tell_placement(const Claim& claim, bool is_subgraph);
   void decide_on_graphs(const Claim& claim);
   bool is_new(const std::string& line);  // nothing like it has been said of the model
-  void say_impossible(std::string why);
+  std::vector<graph::Report> graph_reports() const;
   void start_run(const OrtRunOptions* options);
   void end_run(bool synchronous);
   void leave_run_here();
@@ -141,7 +143,8 @@ class Ep : public OrtEp {
   std::optional<std::set<std::string>> whole_;
   std::map<std::string, fuse::Attention> attentions_;
   bool cannot_capture_ = false;
-  std::string impossible_;                   // why the model cannot be run, if so
+  std::string why_eager_;                    // if every run is, though graphs were asked for
+  std::string ill_formed_, uncapturable_;    // why the model cannot be run, or not with graphs
   std::atomic<bool> ran_elsewhere_{false};   // a run was on a stream of the application's
   std::atomic<bool> has_stray_work_{false};  // nodes ran in threads that had not begun a run
   std::unique_ptr<graph::SharedStream> shared_;

@@ -15,8 +15,7 @@ void Ep::set_dynamic_option(const std::string& key, const std::string& value) {
   for (const std::string& prefix : option_prefixes(registration_->name()))
     if (key.starts_with(prefix)) bare = key.substr(prefix.size());
   if (bare == "trace") return trace(value);
-  if (bare == "report_graphs")
-    return write_report(as_json(graphs_ ? graphs_->reports() : std::vector<graph::Report>()), value);
+  if (bare == "report_graphs") return write_report(as_json(graph_reports()), value);
   if (bare == "report_memory")
     return write_report(as_json({.arena = arena_->stats(),
                                  .holders = arena_->holders(),
@@ -100,6 +99,10 @@ void Ep::fill_callbacks() {
         const Ep& ep = from(self);
         *memory = ort().ep->MemoryInfo_GetMemoryDevice(ep.registration_->memory_info(ep.device(), false));
       });
+    };
+  if (host_has(kSessionInitializationEndApi))  // where nothing else is made, or only what is fused
+    OnSessionInitializationEnd = [](OrtEp* self) noexcept -> OrtStatus* {
+      return guarded("OnSessionInitializationEnd", [&] { from(self).check_model(); });
     };
   if (!graphs_) return;
   IsGraphCaptureEnabled = [](const OrtEp* self) noexcept { return from(self).asks_for_captures(); };

@@ -50,21 +50,22 @@ std::string as_json_line(const device::TraceEntry& entry) {
 }
 
 std::string as_json(const MemoryReport& r) {
+  const bool limited = r.arena.limit_bytes != SIZE_MAX;
   std::string holders;
   for (const memory::Holder& holder : r.holders)
     holders += text(holders.empty() ? "" : ",\n  ", "{\"name\": ", quoted(holder.name), ", \"bytes\": ", holder.bytes,
                     ", \"blocks\": ", holder.blocks, "}");
-  return text("{\"arena\": {\"in_use_bytes\": ", r.arena.in_use_bytes, ", \"held_bytes\": ", r.arena.held_bytes,
-              ", \"graph_bytes\": ", r.arena.graph_bytes, ", \"peak_in_use_bytes\": ", r.arena.peak_in_use_bytes,
-              ", \"limit_bytes\": ", r.arena.limit_bytes, ", \"largest_bytes\": ", r.arena.largest_bytes,
-              ", \"allocations\": ", r.arena.allocations, ", \"reserves\": ", r.arena.reserves,
-              ", \"driver_allocations\": ", r.arena.driver_allocations, ", \"shrinks\": ", r.arena.shrinks,
-              "},\n \"holders\": [", holders, "],\n \"pinned\": {\"in_use_bytes\": ", r.pinned.in_use_bytes,
-              ", \"held_bytes\": ", r.pinned.held_bytes, ", \"peak_in_use_bytes\": ", r.pinned.peak_in_use_bytes,
-              ", \"allocations\": ", r.pinned.allocations, ", \"driver_allocations\": ", r.pinned.driver_allocations,
-              "},\n \"staging\": {\"held_bytes\": ", r.staging_bytes,
-              "},\n \"device\": {\"free_bytes\": ", r.device.free_bytes, ", \"total_bytes\": ", r.device.total_bytes,
-              "}}\n");
+  return text(
+      "{\"arena\": {\"in_use_bytes\": ", r.arena.in_use_bytes, ", \"held_bytes\": ", r.arena.held_bytes,
+      ", \"graph_bytes\": ", r.arena.graph_bytes, ", \"peak_in_use_bytes\": ", r.arena.peak_in_use_bytes,
+      ", \"limit_bytes\": ", limited ? std::to_string(r.arena.limit_bytes) : "null",
+      ", \"largest_bytes\": ", r.arena.largest_bytes, ", \"allocations\": ", r.arena.allocations,
+      ", \"reserves\": ", r.arena.reserves, ", \"driver_allocations\": ", r.arena.driver_allocations,
+      ", \"shrinks\": ", r.arena.shrinks, "},\n \"holders\": [", holders,
+      "],\n \"pinned\": {\"in_use_bytes\": ", r.pinned.in_use_bytes, ", \"held_bytes\": ", r.pinned.held_bytes,
+      ", \"peak_in_use_bytes\": ", r.pinned.peak_in_use_bytes, ", \"allocations\": ", r.pinned.allocations,
+      ", \"driver_allocations\": ", r.pinned.driver_allocations, "},\n \"staging\": {\"held_bytes\": ", r.staging_bytes,
+      "},\n \"device\": {\"free_bytes\": ", r.device.free_bytes, ", \"total_bytes\": ", r.device.total_bytes, "}}\n");
 }
 
 std::string as_json(const std::vector<device::TunedProduct>& tuned) {

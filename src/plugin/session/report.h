@@ -22,8 +22,8 @@ struct MemoryReport {
   size_t staging_bytes = 0;
   device::MemoryInfo device;
 };
-// {"arena": {...}, "holders": [{"name", "bytes", "blocks"}], "pinned": {...}, "staging": {"held_bytes"},
-// "device": {"free_bytes", "total_bytes"}}.
+// {"arena": {..., "limit_bytes": null if there is no limit}, "holders": [{"name", "bytes", "blocks"}], "pinned": {...},
+// "staging": {"held_bytes"}, "device": {"free_bytes", "total_bytes"}}.
 std::string as_json(const MemoryReport& report);
 
 // [{"problem", "candidates", "chosen", "first_us", "chosen_us"}]

@@ -101,8 +101,8 @@ class Transfer : public OrtDataTransferImpl {
     if (bytes == 0) return;
     if (!address || !what.data) {
       const std::string why = take_allocation_failure();
-      fail(Code::out_of_memory, "a tensor has no memory to be copied ", address ? "from" : "to",
-           why.empty() ? "" : ": ", why);
+      fail(Code::out_of_memory, describe(stream ? stream->ep() : nullptr, what, target.where == Where::device),
+           " has no memory to be copied ", address ? "from" : "to", why.empty() ? "" : ": ", why);
     }
     if (source.where == Where::host && target.where == Where::host) {
       std::copy_n(what.as<const char>(), bytes, static_cast<char*>(address));
@@ -149,6 +149,13 @@ class Transfer : public OrtDataTransferImpl {
     }
   }
 
+  static std::string describe(const Ep* ep, const Tensor& tensor, bool is_input) {
+    if (!ep) return "a tensor";
+    const std::vector<int64_t> dims(tensor.shape.dims().begin(), tensor.shape.dims().end());
+    return is_input ? ep->signature().describe_input(tensor.type, dims)
+                    : ep->signature().describe_output(tensor.type, dims);
+  }
+
   static void note_use(const void* source, const void* target) {
     memory::PoolScope::note(source);
     memory::PoolScope::note(target);
@@ -187,8 +194,7 @@ class Transfer : public OrtDataTransferImpl {
   enum class Role { feed, fetch, made_on_host };
   static std::string why_not_captured(const Ep& ep, const Tensor& tensor, Role role) {
     const std::vector<int64_t> dims(tensor.shape.dims().begin(), tensor.shape.dims().end());
-    const std::string which = role == Role::feed ? ep.signature().describe_input(tensor.type, dims)
-                                                 : ep.signature().describe_output(tensor.type, dims);
+    const std::string which = describe(&ep, tensor, role == Role::feed);
     constexpr const char* kNoCopies = ", but a replayed graph copies nothing between host and device; ";
     if (role == Role::made_on_host)
       return text(which, " is made on the host", ep.signature().makers(tensor.type, dims), ", where shapes are known",
