@@ -111,7 +111,12 @@ ACCEPTED = [
         indices_between_integers,
     ),
     Accepted("Swish SwiGLU", VALUES, "the CPU EP's sigmoid is a polynomial", near_a_sigmoid),
-    Accepted("Upsample Resize", VALUES, "integers between two pixels are rounded from floats", by_one),
+    Accepted(
+        "Upsample Resize",
+        VALUES,
+        "integers between two pixels are rounded from floats",
+        lambda f: f.node.attrs.get("mode", "nearest") != "nearest" and by_one(f),
+    ),
     Accepted("Cast CastLike", VALUES, "ONNX leaves open what a float beyond the integers becomes", out_of_range),
     Accepted(
         "Cast",

@@ -256,8 +256,9 @@ def drops(finding):
         return False
     if finding.difference is None or finding.got.dtype == bool:
         return True
+    ratio = contents(finding, 1) if finding.node.inputs[1] else 0.5
     with np.errstate(all="ignore"):
-        return (finding.got == 0) | is_near(finding, contents(finding) / (1 - contents(finding, 1)))
+        return (finding.got == 0) | is_near(finding, contents(finding) / (1 - ratio))
 
 
 def has_no_terms(finding):
