@@ -18,7 +18,7 @@ from symptoms_of_images import (
     has_flat_channels,
     on_the_edge,
     pads_the_same,
-    smooths_into_one_pixel,
+    smooths_as_floats,
 )
 from symptoms_of_values import (
     adds_in_any_order,
@@ -212,8 +212,8 @@ ACCEPTED = [
     Accepted(
         "Resize",
         VALUES,
-        "the CPU EP has another pixel of integers than of floats where one is left",
-        smooths_into_one_pixel,
+        "smoothed, the CPU EP's integers are never below zero, and of another pixel where one is left",
+        smooths_as_floats,
     ),
     Accepted("Resize", VALUES, "the nearest of two pixels that are as near depends on rounding", at_a_tie),
     Accepted(
