@@ -85,6 +85,6 @@ def _of_elements(entries, finding):
 
 
 def _elements(entry, finding):
-    excused = entry.when(finding)
-    assert entry.drawn or excused is not True, f"{entry.reason}: which elements?"
-    return np.broadcast_to(excused, finding.got.shape)
+    excused, shape = entry.when(finding), finding.got.shape
+    assert entry.drawn or np.ndim(excused) or not (shape and excused), f"{entry.reason}: which elements?"
+    return np.broadcast_to(excused, shape)
