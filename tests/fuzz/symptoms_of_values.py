@@ -22,6 +22,9 @@ def orders_nan(finding):
 
 def hands_nan_on(finding):
     """What something that is no finite number has a part in, and which is none or should be NaN; places may be any."""
+    if finding.node.op in ("ArgMax", "ArgMin"):
+        odd = ~np.isfinite(contents(finding))
+        return odd.any(axis=finding.node.attrs.get("axis", 0)).reshape(finding.got.shape)
     if finding.got.dtype.kind != "f":
         return no_number(finding)
     return no_number(finding) & (~np.isfinite(finding.got) | np.isnan(finding.wanted))
