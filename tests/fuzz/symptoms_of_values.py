@@ -321,7 +321,8 @@ def hardly_deviates(finding):
 
 def is_flat(finding):
     """Alike but for the last digits of a float."""
-    return contents(finding).size > 0 and _deviates_by(finding, 1e-6 * np.abs(contents(finding)).max())
+    x = np.abs(contents(finding).astype(np.float64))
+    return _deviates_by(finding, 1e-6 * x.max(initial=0, where=np.isfinite(x)))
 
 
 def is_drawn(finding):
