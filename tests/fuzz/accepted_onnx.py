@@ -476,7 +476,6 @@ ACCEPTED = [
     Accepted("LSTM GRU RNN", DECLINED, "a bound below zero", says("clip is ")),
     Accepted("Celu", DECLINED, "a slope of zero, by which it divides", says("alpha is 0")),
     Accepted("Resize", DECLINED, "cubic interpolation of integers", says("only of floating-point types")),
-    Accepted("ScatterElements ScatterND", DECLINED, "a reduction that there is not", says("reduction is '")),
     Accepted(
         "Conv ConvInteger QLinearConv FusedConv MaxPool AveragePool LpPool",
         DECLINED,

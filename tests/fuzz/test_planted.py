@@ -276,7 +276,7 @@ def test_a_declined_node_is_found_with_its_reason(monkeypatch):
         "ScatterElements", numbers(4), np.zeros(1, np.int64), numbers(1), opset=16, reduction="nonsense"
     )
     outcome = trial.try_case(make())
-    assert outcome.accepted == ["a reduction that there is not"]
+    assert outcome.accepted == ["a word that the attribute doesn't have"]
     monkeypatch.setattr(trial, "reason_for", lambda finding: None)
     finding = trial.try_case(make()).finding
     assert finding.kind == DECLINED and "reduction is 'nonsense'" in finding.text
