@@ -385,10 +385,10 @@ ACCEPTED = [
     Accepted("CenterCropPad", REFUSED, "the function's body lets one size stand for all", says("are wanted")),
     Accepted("GlobalLpPool", SERVED, "an image of nothing", is_empty),
     Accepted(
-        "TensorScatter",
+        "TensorScatter TopK",
         REFUSED,
         "the CPU EP wraps an axis beyond 32 bits",
-        lambda f: abs(f.node.attrs.get("axis", -2)) >= 2**31 and says("is outside [-")(f),
+        lambda f: abs(f.node.attrs.get("axis", 0)) >= 2**31 and says("is outside [-")(f),
     ),
     Accepted("Unique", SHAPE, "numbers from elsewhere that are no longer alike", in_another_session),
     Accepted("Conv", REFUSED, "the CPU EP overlooks strides beyond the dimensions", says("strides has")),
@@ -476,7 +476,6 @@ ACCEPTED = [
     Accepted("LSTM GRU RNN", DECLINED, "a bound below zero", says("clip is ")),
     Accepted("Celu", DECLINED, "a slope of zero, by which it divides", says("alpha is 0")),
     Accepted("Resize", DECLINED, "cubic interpolation of integers", says("only of floating-point types")),
-    Accepted("ScatterElements ScatterND", DECLINED, "a reduction that there is not", says("reduction is '")),
     Accepted(
         "Conv ConvInteger QLinearConv FusedConv MaxPool AveragePool LpPool",
         DECLINED,

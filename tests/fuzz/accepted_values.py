@@ -7,7 +7,7 @@ from accepted import VALUES, Accepted
 from symptoms import (
     as_by_onnx,
     as_of,
-    nan,
+    has_nan,
     no_number,
     of_nothing,
 )
@@ -18,7 +18,7 @@ from symptoms_of_images import (
     has_flat_channels,
     on_the_edge,
     pads_the_same,
-    smooths_into_one_pixel,
+    smooths_as_floats,
 )
 from symptoms_of_values import (
     adds_in_any_order,
@@ -97,7 +97,12 @@ ACCEPTED = [
         lambda f: f.node.attrs.get("largest", 1) not in (0, 1) and as_of(f, largest=1),
     ),
     Accepted("TopK", VALUES, "the CPU EP's order has no place for NaN; Encore's has it above all numbers", orders_nan),
-    Accepted("Unique", VALUES, "the same, where NaN is one value", nan),
+    Accepted(
+        "Unique",
+        VALUES,
+        "the same, where NaN is one value; the CPU EP mistakes others for it",
+        lambda f: np.full(f.got.shape, has_nan(f)),
+    ),
     Accepted(
         "ScatterND ScatterElements",
         VALUES,
@@ -111,7 +116,12 @@ ACCEPTED = [
         indices_between_integers,
     ),
     Accepted("Swish SwiGLU", VALUES, "the CPU EP's sigmoid is a polynomial", near_a_sigmoid),
-    Accepted("Upsample Resize", VALUES, "integers between two pixels are rounded from floats", by_one),
+    Accepted(
+        "Upsample Resize",
+        VALUES,
+        "integers between two pixels are rounded from floats",
+        lambda f: f.node.attrs.get("mode", "nearest") != "nearest" and by_one(f),
+    ),
     Accepted("Cast CastLike", VALUES, "ONNX leaves open what a float beyond the integers becomes", out_of_range),
     Accepted(
         "Cast",
@@ -207,8 +217,8 @@ ACCEPTED = [
     Accepted(
         "Resize",
         VALUES,
-        "the CPU EP has another pixel of integers than of floats where one is left",
-        smooths_into_one_pixel,
+        "smoothed, the CPU EP's integers are never below zero, and of another pixel where one is left",
+        smooths_as_floats,
     ),
     Accepted("Resize", VALUES, "the nearest of two pixels that are as near depends on rounding", at_a_tie),
     Accepted(

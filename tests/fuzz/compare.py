@@ -71,11 +71,24 @@ def _wrong(reference, arrays, i, got, wanted):
 
 def _stray(reference, arrays, i, got, wanted):
     """Where there is a NaN that should not be, and neither NaN nor infinity, nor a number whose square is infinite,
-    has a part in what should be there. A mean of nothing may be one."""
+    has a part in what should be there. A mean of nothing may be one, and a product that passes infinity on its way to
+    zero."""
     stray = _wrong_nan(got, wanted)
     if not stray.any() or any(arrays[value.name].size == 0 for value in reference.node.reads()):
         return stray & False
-    return stray & ~reached(reference, arrays, i, _is_extreme)
+    return stray & ~reached(reference, arrays, i, _is_extreme) & ~_overflows(reference, arrays, i)
+
+
+def _overflows(reference, arrays, i):
+    """Where sums or products would be infinite if all were positive, and nothing near to zero."""
+    node = reference.node
+    if not PROPOSALS[node.domain, node.op].sums:
+        return False
+    with np.errstate(all="ignore"):
+        try:
+            return np.isinf(reference.of_others(_positive(node, arrays, least=1))[i])
+        except (Refused, Unknown):
+            return False
 
 
 def _wrong_nan(got, wanted):
@@ -152,11 +165,14 @@ def _beyond_magnitude(reference, i, arrays, name, got, wanted):
     return ~(near | np.isinf(scale))
 
 
-def _positive(node, arrays):
+def _positive(node, arrays, least=0):
     """As what is added up if nothing cancels."""
     sums = PROPOSALS[node.domain, node.op].sums
     names = [v.name for i, v in enumerate(node.inputs) if v is not None and (sums is True or i in sums)]
-    return {**arrays, **{name: np.abs(arrays[name]) for name in names if arrays[name].dtype.kind == "f"}}
+    return {
+        **arrays,
+        **{name: np.maximum(np.abs(arrays[name]), least) for name in names if arrays[name].dtype.kind == "f"},
+    }
 
 
 def run_differs(case, name, got, wanted, level_changed):

@@ -48,6 +48,7 @@ class Reference:
         self.model, self.outputs = write([node.with_every_output()], node.makes(), opset, self.wide, numbers_fed)
         self.run = None
         self.last = None
+        self.others = None
 
     def __call__(self, arrays):
         """Of arrays by the names of values, a list of one for each output: in float where the type is a half."""
@@ -116,7 +117,9 @@ class Reference:
 
     def of_others(self, arrays):
         """The results if also the constants to compute with were other numbers."""
-        return Reference(self.node, self.opset, numbers_fed=True)(arrays)
+        if self.others is None:
+            self.others = Reference(self.node, self.opset, numbers_fed=True)
+        return self.others(arrays)
 
     def by_onnx(self, arrays):
         """The results of onnx's own evaluator, or None."""

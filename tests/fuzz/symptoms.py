@@ -114,7 +114,6 @@ def comes_of(odd):
 
 
 no_number = comes_of(lambda array: ~np.isfinite(array))
-nan = comes_of(np.isnan)
 
 
 # ---- anything else

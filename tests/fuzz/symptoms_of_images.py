@@ -59,11 +59,9 @@ def _coordinates(mode, at, before, after, scale, start, end):
     return (at + 0.5) / scale - 0.5
 
 
-def smooths_into_one_pixel(finding):
-    """Integers, along an axis of which one pixel is left: where the result is that of floats."""
-    attrs = finding.node.attrs
-    smooths = attrs.get("antialias", 0) and attrs.get("coordinate_transformation_mode") == "pytorch_half_pixel"
-    if not (smooths and finding.got.dtype.kind in "iu" and 1 in finding.got.shape):
+def smooths_as_floats(finding):
+    """Integers, with antialias: where the result is that of floats."""
+    if not finding.node.attrs.get("antialias", 0) or finding.got.dtype.kind not in "iu":
         return False
     made = made_of(finding, {0: contents(finding).astype(np.float32)}, "float")
     return made is not None and np.abs(made[0] - finding.got) <= 1

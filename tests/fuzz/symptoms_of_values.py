@@ -22,6 +22,9 @@ def orders_nan(finding):
 
 def hands_nan_on(finding):
     """What something that is no finite number has a part in, and which is none or should be NaN; places may be any."""
+    if finding.node.op in ("ArgMax", "ArgMin"):
+        odd = ~np.isfinite(contents(finding))
+        return odd.any(axis=finding.node.attrs.get("axis", 0)).reshape(finding.got.shape)
     if finding.got.dtype.kind != "f":
         return no_number(finding)
     return no_number(finding) & (~np.isfinite(finding.got) | np.isnan(finding.wanted))
@@ -265,8 +268,9 @@ def drops(finding):
         return False
     if finding.difference is None or finding.got.dtype == bool:
         return True
+    ratio = contents(finding, 1) if finding.node.inputs[1] else 0.5
     with np.errstate(all="ignore"):
-        return (finding.got == 0) | is_near(finding, contents(finding) / (1 - contents(finding, 1)))
+        return (finding.got == 0) | is_near(finding, contents(finding) / (1 - ratio))
 
 
 def has_no_terms(finding):
@@ -326,7 +330,8 @@ def hardly_deviates(finding):
 
 def is_flat(finding):
     """Alike but for the last digits of a float."""
-    return contents(finding).size > 0 and _deviates_by(finding, 1e-6 * np.abs(contents(finding)).max())
+    x = np.abs(contents(finding).astype(np.float64))
+    return _deviates_by(finding, 1e-6 * x.max(initial=0, where=np.isfinite(x)))
 
 
 def is_drawn(finding):
@@ -425,8 +430,13 @@ def indices_between_integers(finding):
 
 
 def quantizes_nothing(finding):
-    """Of an empty input: what stands for zero, and a bias if there is one."""
-    return is_empty(finding) and (finding.got == contents(finding, 7)) | (len(finding.node.inputs) > 8)
+    """Of an empty input: what stands for zero, or, with a bias, one number a channel."""
+    if not is_empty(finding):
+        return False
+    if len(finding.node.inputs) < 9:
+        return finding.got == contents(finding, 7)
+    first = tuple(slice(None) if d == 1 else slice(1) for d in range(finding.got.ndim))
+    return finding.got == finding.got[first]
 
 
 def lacks_factors(finding):

@@ -241,6 +241,7 @@ def _is_onnxruntimes(error):
         "Please fix either the inputs/outputs or the model",
         "No corresponding Numpy type",
         "core/optimizer/transpose_optimization/",
+        "of operator (QuantizeLinear) in node (QuantizeLinear_token",
     )
     return any(words in str(error) for words in said)
 
