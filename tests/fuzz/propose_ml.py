@@ -56,7 +56,7 @@ def linear_regressor(s):
 @proposes("LinearClassifier", domain=ML, family="matmul", own_types=True, mild=True, steady=False)
 def linear_classifier(s):
     x, classes = _rows(s), s.draw.number(1, 5)
-    labels = [5 * i - 7 for i in range(2 if classes == 1 and s.draw.chance(0.5) else classes)]
+    labels = [5 * i - 7 for i in range(max(2, classes))]
     attrs = {"coefficients": _numbers(s, classes * x.array.shape[1]), "intercepts": _numbers(s, classes)}
     attrs |= {"classlabels_ints": labels, "post_transform": s.draw.pick(TRANSFORMS)}
     return s.node(x, types=["int64", "float"], wanted=2, **attrs)
@@ -187,7 +187,7 @@ def ensemble(s):
         for key, value in zip(nodes, (feature, threshold, mode, 0, 0, 0, 0, missing)):
             nodes[key].append(value)
         if mode == 6:
-            wanted[place] = [*(s.draw.number(-4, 4) / 2 for _ in range(s.draw.number(1, 3))), np.nan]
+            wanted[place] = [*(float(s.draw.number(-3, 3)) for _ in range(s.draw.number(1, 3))), np.nan]
         for side in ("true", "false"):
             nodes[f"{side}nodeids"][place], nodes[f"{side}leafs"][place] = add()
         return place, 0
@@ -202,4 +202,5 @@ def ensemble(s):
     if wanted:
         attrs["membership_values"] = tensor([v for place in sorted(wanted) for v in wanted[place]], x.type)
     attrs["aggregate_function"] = s.draw.pick([None, 0, 1, 2, 3])
-    return s.node(x, tree_roots=roots, n_targets=targets, post_transform=s.draw.number(0, 3), **attrs)
+    # The CPU EP numbers two transforms the other way round.
+    return s.node(x, tree_roots=roots, n_targets=targets, post_transform=s.draw.pick([None, 0, 3]), **attrs)

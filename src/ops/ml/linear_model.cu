@@ -25,10 +25,8 @@ struct Finish {
     const float* const from = scores + row * targets;
     float* const to = z + row * columns;
     if (labels) labels[row] = label(from);
-    if (columns != targets) {  // a single score, and what is left of it for the other class
-      const float score = from[0];
-      to[0] = 1.f - score;
-      to[1] = score;
+    if (columns != targets) {
+      score_both_classes(transform, false, from[0], to);
       return;
     }
     for (int64_t i = 0; i < targets; ++i) to[i] = from[i];

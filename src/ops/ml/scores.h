@@ -38,6 +38,14 @@ DEVICE_FN float probit_score(float x) {
   return 1.41421356f * (y < 0 ? -root : root);
 }
 
+// A single score, and what is left of it for the other class, whose score comes first.
+template <class Out>
+DEVICE_FN void score_both_classes(ScoreTransform transform, bool mirrored, float score, Out* scores) {
+  const bool logistic = transform == ScoreTransform::logistic;
+  scores[0] = Out(logistic ? logistic_score(-score) : mirrored ? -score : 1.f - score);
+  scores[1] = Out(logistic ? logistic_score(score) : score);
+}
+
 // Of one row, in place. Out is float or double; it is computed in float.
 template <class Out>
 DEVICE_FN void transform_scores(ScoreTransform transform, Out* scores, int64_t count) {

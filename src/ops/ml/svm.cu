@@ -226,8 +226,7 @@ struct FinishClasses {
     }
     if (labels) labels[row] = names[best];
     if (pairs && !prob_a && classes == 2) {
-      to[1] = to[0];
-      to[0] = transform == ScoreTransform::none ? -to[0] : 1.f - to[0];
+      score_both_classes(transform, transform == ScoreTransform::none, to[0], to);
     } else if (columns > 1 || transform == ScoreTransform::probit) {
       transform_scores(transform, to, columns);
     }

@@ -134,7 +134,6 @@ struct FinishRow {
   int64_t base_count, targets, trees;
   Aggregate aggregate;
   ScoreTransform transform;
-  bool keeps_base;  // also of a target that no leaf has a weight of
   // Of classifiers alone.
   int64_t* labels;  // null: nobody asks
   const int64_t* names;
@@ -152,7 +151,7 @@ struct FinishRow {
       T value = of[i].is_there ? of[i].value : T(0);
       if (aggregate == Aggregate::average) value /= T(trees);
       if (base_count == targets) value += base[i];
-      to[i] = Out(targets == 1 || of[i].is_there || keeps_base ? value : T(0));
+      to[i] = Out(targets == 1 || of[i].is_there ? value : T(0));
     }
     if (targets > 1 || transform == ScoreTransform::probit) transform_scores(transform, to, targets);
   }
@@ -196,13 +195,8 @@ struct FinishRow {
     if (transform == ScoreTransform::probit || targets == 1 || (!binary && !mirrored)) {
       to[0] = Out(transform == ScoreTransform::probit ? probit_score(score) : score);
       if (targets == 2) to[1] = Out(0);
-    } else if (mirrored) {
-      const bool logistic = transform == ScoreTransform::logistic;
-      to[0] = Out(logistic ? logistic_score(-score) : -score);
-      to[1] = Out(logistic ? logistic_score(score) : score);
     } else {
-      to[0] = Out(1.f - score);
-      to[1] = Out(score);
+      score_both_classes(transform, mirrored, score, to);
     }
     return label;
   }
@@ -283,7 +277,6 @@ class TreeEnsemble : public Op {
                                                  .trees = trees,
                                                  .aggregate = aggregate_,
                                                  .transform = transform_,
-                                                 .keeps_base = false,
                                                  .labels = labels.as<int64_t>(),
                                                  .names = kept_names_,
                                                  .classifies = classifies_,
