@@ -80,7 +80,8 @@ CASES = {
         """(bool c, float[n] x) => (float[n] y) {
              y = If <then_branch = t () => (float[n] y1) {
                        n1 = Neg(x) z1 = ai.onnx.ml.Imputer <imputed_value_floats = [5.0]> (n1) y1 = Abs(z1) },
-                     else_branch = e () => (float[n] y2) { y2 = ai.onnx.ml.Imputer <imputed_value_floats = [5.0]> (x) }> (c) }""",
+                     else_branch = e () => (float[n] y2) {
+                       y2 = ai.onnx.ml.Imputer <imputed_value_floats = [5.0]> (x) }> (c) }""",
         [{"c": c, "x": FLOAT([0, 1, 0, 2])} for c in (YES, NO)],
         left=("Imputer",),
     ),
@@ -153,7 +154,8 @@ CASES = {
     "loop: a body with nodes on both sides": Case(
         """(int64 n, float[4] x) => (float[4] y, float[k, 4] all) {
              y, all = Loop <body = step (int64 i, bool c, float[4] v) => (bool c2, float[4] w, float[4] out) {
-                 c2 = Identity(c) w = Neg(v) z = ai.onnx.ml.Imputer <imputed_value_floats = [5.0]> (w) out = Abs(z) }> (n, , x) }""",
+                 c2 = Identity(c) w = Neg(v)
+                 z = ai.onnx.ml.Imputer <imputed_value_floats = [5.0]> (w) out = Abs(z) }> (n, , x) }""",
         [{"n": np.array(3), "x": FLOAT([0, 1, 0, 2])}],
         left=(*KEEP, "Imputer"),
     ),

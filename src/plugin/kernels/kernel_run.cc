@@ -68,7 +68,7 @@ Tensor Node::input(const OrtValue* value, int i) const {
     if (const char* const wrong = misplaced(ort().ep->Value_GetMemoryDevice(value), on_host))
       fail(Code::internal, "onnxruntime left input ", i, " ('", known.name, "') ", wrong,
            "; an Identity before it may help");
-    if (!tensor.data && tensor.count() > 0) fail_without_memory("input", i, known.name);
+    if (is_missing(tensor.data) && tensor.count() > 0) fail_without_memory("input", i, known.name);
     if (!on_host && known.may_be_bound && tensor.count() > 0) known.check_address(tensor.data, "input", i);
     return tensor;
   } catch (const OrtError& error) {
@@ -80,7 +80,7 @@ Tensor Node::output(const OrtValue* value, int i) const {
   const NodeValue& known = outputs[size_t(i)];
   const bool on_host = host_outputs[size_t(i)];
   const Tensor tensor = tensor_of(value, on_host ? Where::host : Where::device);
-  if (!tensor.data && tensor.count() > 0) fail_without_memory("output", i, known.name);
+  if (is_missing(tensor.data) && tensor.count() > 0) fail_without_memory("output", i, known.name);
   if (!on_host && known.may_be_bound && tensor.count() > 0) known.check_address(tensor.data, "output", i);
   return tensor;
 }

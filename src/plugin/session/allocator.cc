@@ -20,6 +20,8 @@ constexpr size_t kSmallestPinnedBytes = 256;
 
 thread_local std::string allocation_failure;
 
+constexpr char kMissing = 0;  // only its address is used
+
 // What both kinds share: onnxruntime's callbacks and the fence around them.
 class Allocator : public OrtAllocator {
  public:
@@ -33,15 +35,18 @@ class Allocator : public OrtAllocator {
       return from(self).attempt([&](Allocator& mine) { return mine.allocate(bytes, {}); });
     };
     AllocOnStream = [](OrtAllocator* self, size_t bytes, OrtSyncStream* stream) noexcept {
-      return from(self).attempt([&](Allocator& mine) {
+      void* const made = from(self).attempt([&](Allocator& mine) {
         return SyncStream::is_nameless(stream) ? mine.allocate_for_run(bytes)
                                                : mine.allocate(bytes, SyncStream::work_of(stream));
       });
+      return made || bytes == 0 || !from(self).is_for_feed(bytes, SyncStream::from(stream)) ? made : missing();
     };
     Reserve = [](OrtAllocator* self, size_t bytes) noexcept {
       return from(self).attempt([&](Allocator& mine) { return mine.reserve(bytes); });
     };
-    Free = [](OrtAllocator* self, void* address) noexcept { from(self).free(address); };
+    Free = [](OrtAllocator* self, void* address) noexcept {
+      if (address != &kMissing) from(self).free(address);
+    };
     Info = [](const OrtAllocator* self) noexcept { return static_cast<const Allocator*>(self)->info_; };
     GetStats = [](const OrtAllocator* self, OrtKeyValuePairs** out) noexcept -> OrtStatus* {
       return guarded("GetStats", [&] {
@@ -66,8 +71,11 @@ class Allocator : public OrtAllocator {
   virtual void free(void* address) noexcept = 0;
   virtual void shrink() = 0;
   virtual Stats stats() const = 0;
+  // Whether onnxruntime wants memory to copy a feed to, for certain.
+  virtual bool is_for_feed(size_t, const SyncStream*) const { return false; }
 
  private:
+  static void* missing() { return const_cast<char*>(&kMissing); }
   static Allocator& from(OrtAllocator* allocator) { return *static_cast<Allocator*>(allocator); }
 
   template <class Allocate>
@@ -103,6 +111,11 @@ class DeviceAllocator final : public Allocator {
   // have handed it to another session.
   void free(void* address) noexcept override { arena_->free(address, Ep::thread_runs_in(*arena_)); }
   void shrink() override { arena_->shrink(); }
+  // Before the first node of a run it also wants a block for what an earlier run has made, and goes on without; that is
+  // no larger than all that there was then.
+  bool is_for_feed(size_t bytes, const SyncStream* stream) const override {
+    return stream && stream->ep() && !stream->ep()->nodes_have_run() && bytes > arena_->stats().peak_in_use_bytes;
+  }
   Stats stats() const override {
     const memory::Stats s = arena_->stats();
     return {{"Limit", std::min<uint64_t>(s.limit_bytes, INT64_MAX)},  // onnxruntime reads signed numbers
@@ -289,6 +302,8 @@ void release_allocator(OrtAllocator* allocator) noexcept {
   auto* const mine = static_cast<Allocator*>(allocator);
   delete_on(mine->device(), mine);
 }
+
+bool is_missing(const void* address) { return !address || address == &kMissing; }
 
 std::string take_allocation_failure() { return std::exchange(allocation_failure, {}); }
 

@@ -65,6 +65,10 @@ OrtAllocator* make_pinned_allocator(std::shared_ptr<Registration> registration, 
                                     std::shared_ptr<PinnedPool> pool);
 void release_allocator(OrtAllocator* allocator) noexcept;
 
+// Null, or what stands for memory that a feed could not have: onnxruntime drops the reason for a null there, but copies
+// to what is none, and the copy can say why.
+bool is_missing(const void* address);
+
 // onnxruntime's allocators can only answer null. Why this thread's last allocation that failed did so, for the error
 // of whoever meets the null; taking it clears it.
 std::string take_allocation_failure();

@@ -99,10 +99,10 @@ class Transfer : public OrtDataTransferImpl {
     require(device::size_bits(what.type) > 0, "a tensor of ", device::name(what.type), " cannot be copied");
     const size_t bytes = what.bytes();
     if (bytes == 0) return;
-    if (!address || !what.data) {
+    if (is_missing(address) || is_missing(what.data)) {
       const std::string why = take_allocation_failure();
       fail(Code::out_of_memory, describe(stream ? stream->ep() : nullptr, what, target.where == Where::device),
-           " has no memory to be copied ", address ? "from" : "to", why.empty() ? "" : ": ", why);
+           " has no memory to be copied ", is_missing(address) ? "to" : "from", why.empty() ? "" : ": ", why);
     }
     if (source.where == Where::host && target.where == Where::host) {
       std::copy_n(what.as<const char>(), bytes, static_cast<char*>(address));
