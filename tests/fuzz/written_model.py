@@ -70,7 +70,7 @@ def write(nodes, outputs, opset, wide=False, numbers_fed=False):
         written.add_node(node)
     names = [written.add_output(value) for value in outputs]
     graph = helper.make_graph(written.nodes, "fuzz", written.feeds, written.results, written.constants)
-    domains = {"": opset, "com.microsoft": 1, "ai.onnx.ml": 4}
+    domains = {"": opset, "com.microsoft": 1, "ai.onnx.ml": 5}
     opsets = [helper.make_opsetid(domain, version) for domain, version in domains.items()]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString(), names
 
