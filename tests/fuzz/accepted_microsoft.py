@@ -81,7 +81,7 @@ ACCEPTED = [
     ),
     Accepted("QuickGelu", VALUES, "the CPU EP's sigmoid is a polynomial", near_a_sigmoid),
     Accepted(
-        "MatMulBlockQuantizedFp8Weight MatMulBlockQuantizedFp4Weight GemmFloat8",
+        "MatMulBlockQuantizedFp8Weight MatMulBlockQuantizedFp4Weight GemmFloat8 RouterGateUpProj",
         SERVED,
         "the CPU EP has no kernel, and the casts that onnxruntime puts there instead make no model",
         says("InsertedPrecisionFreeCast", "Type 'tensor(float)' of input parameter", "NOT_IMPLEMENTED"),

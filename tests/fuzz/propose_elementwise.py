@@ -195,3 +195,13 @@ def cast(s):
 @proposes("CastLike", family="exact", own_types=True, steady=False)
 def cast_like(s):
     return s.node(s.data(), s.data(s.types(1)), like=1)
+
+
+@proposes("SwiGLU", domain=MICROSOFT, tolerance=ROUGH)
+def clamped_swiglu(s):
+    gate = s.data(low=1)
+    shape = list(gate.array.shape)
+    both = shape[-1] % 2 == 0 and s.draw.chance(0.4)
+    attrs = {"limit": s.maybe(0.4, s.draw.real), "activation_beta": s.maybe(0.4, s.draw.real)}
+    attrs["activation_alpha"] = s.maybe(0.4, lambda: abs(s.draw.real()))
+    return s.node(gate, None if both else s.like(gate, shape), **attrs)

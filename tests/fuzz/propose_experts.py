@@ -87,3 +87,13 @@ def quantized_moe(s):
         weights_prepacked=0,
         **attrs,
     )
+
+
+@proposes("MoEGroupRouter", domain=MICROSOFT, family="matmul", mild=True, steady=False)
+def group_router(s):
+    groups = s.draw.pick([1, 2, 4])
+    experts = groups * s.draw.number(1, 6)
+    x = s.data(shape=[s.draw.number(1, 6), experts], mild=True)
+    bias = s.fixed(s.draw.numpy.uniform(-0.2, 0.2, experts), "float")
+    attrs = {"n_group": groups, "topk_group": s.draw.number(1, groups), "top_k": s.draw.number(1, experts)}
+    return s.node(x, bias, group_topk=s.maybe(0.5, lambda: s.draw.number(1, 3)), **attrs)

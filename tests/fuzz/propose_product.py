@@ -2,7 +2,7 @@
 
 import numpy as np
 from element_types import FLOATS
-from proposals import proposes
+from proposals import MICROSOFT, proposes
 
 LETTERS = "abcdefgijklxyzABC"
 
@@ -57,3 +57,12 @@ def loss(s):
     return s.node(
         x, labels, weights, types=[None] * (1 + two), wanted=1 + two, ignore_index=ignored, reduction=reduction
     )
+
+
+@proposes("RouterGateUpProj", domain=MICROSOFT, family="matmul", sums=True, mild=True)
+def router_gate_up(s):
+    x = s.data(low=1, mild=True)
+    router, inter = s.draw.number(1, 9), s.draw.number(0, 20)
+    w = s.like(x, [x.array.shape[-1], router + 2 * inter], mild=True)
+    limit = s.maybe(0.4, lambda: abs(s.draw.real()))
+    return s.node(x, w, wanted=2, router_size=router, limit=limit)

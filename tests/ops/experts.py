@@ -10,6 +10,7 @@ TYPES = ["float32", *HALVES]
 TOLERANCE = {"float32": (2e-5, 2e-5), "float16": (4e-3, 4e-3), "bfloat16": (3e-2, 3e-2)}
 DOMAIN = "com.microsoft"
 SWIGLU = {"activation_type": "swiglu", "activation_alpha": 1.702, "activation_beta": 1.0, "swiglu_limit": 7.0}
+PRODUCT_LIMITED = {**SWIGLU, "swiglu_limit": 0.5, "swiglu_limit_after_activation": 1}
 NORMAL = {"normalize_routing_weights": 1, "k": 2}
 
 
@@ -23,9 +24,11 @@ def activated(name, gate, linear, attrs):
             y = gate / (1 + np.exp(-gate))
         elif name == "swiglu":
             limit = attrs.get("swiglu_limit", np.inf)
-            gate, linear = np.minimum(gate, limit), np.clip(linear, -limit, limit)
+            after = attrs.get("swiglu_limit_after_activation", 0)
+            gate, linear = gate if after else np.minimum(gate, limit), np.clip(linear, -limit, limit)
             alpha, beta = attrs.get("activation_alpha", 1.0), attrs.get("activation_beta", 0.0)
-            return gate / (1 + np.exp(-alpha * gate)) * (linear + beta)
+            product = gate / (1 + np.exp(-alpha * gate))
+            return (np.minimum(product, limit) if after else product) * (linear + beta)
         else:
             y = gate
     return y if linear is None else y * linear

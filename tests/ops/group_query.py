@@ -41,10 +41,12 @@ def heads_of(x, heads, kv_heads):
 def normed(q, k, x, attrs):
     if x["q_weight"] is None:
         return q, k
-    epsilon = attrs.get("qk_norm_epsilon", 1e-6)
-    return [
-        y / np.sqrt((y * y).mean(-1, keepdims=True) + epsilon) * x[w] for y, w in ((q, "q_weight"), (k, "k_weight"))
-    ]
+
+    def one(y, name):
+        epsilon = attrs.get(f"{name}_norm_epsilon", attrs.get("qk_norm_epsilon", 1e-6))
+        return y / np.sqrt((y * y).mean(-1, keepdims=True) + epsilon) * x[f"{name}_weight"]
+
+    return [one(q, "q"), one(k, "k")]
 
 
 def turned(x, cos, sin, positions, interleaved):

@@ -62,6 +62,8 @@ def test_cache(case):
         {"rotary": 32, "ids": True, "packed": True},
         {"weights": True},
         {"weights": True, "rotary": 24, "packed": True, "qk_norm_epsilon": 0.1},
+        {"weights": True, "rotary": 32, "q_norm_epsilon": 0.3, "k_norm_epsilon": 0.02},
+        {"weights": True, "q_norm_epsilon": 0.3, "qk_norm_epsilon": 0.1},
         {"causal": 0},
     ],
     ids=lambda how: "_".join(map(str, how)),

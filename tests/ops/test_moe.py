@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from experts import DOMAIN, HALVES, NORMAL, SWIGLU, TYPES, mixed, moe, qmoe
+from experts import DOMAIN, HALVES, NORMAL, PRODUCT_LIMITED, SWIGLU, TYPES, mixed, moe, qmoe
 from harness import Const, check, floats
 from refusal import declined, fails
 
@@ -23,6 +23,7 @@ from refusal import declined, fails
             moe(130, 48, 72, 3, t, k=2, activation_type="relu", batch=2),
             moe(150, 64, 80, 2, t, k=1, activation_type="silu", bias=False),
             moe(140, 64, 72, 2, t, k=2, **SWIGLU),
+            *[moe(5, 64, 40, 4, t, k=2, **PRODUCT_LIMITED, swiglu_fusion=fusion) for fusion in (0, 1, 2)],
             moe(6, 16, 8, 1, t, activation_type="identity"),
             moe(4, 24, 16, 8, t, k=2, use_sparse_mixer=1),
             moe(70, 8, 8, 40, t, k=7),
@@ -47,6 +48,7 @@ def test_moe(case):
             qmoe(3, 64, 32, 4, t, bits, 0, **NORMAL, activation_type="gelu"),
             qmoe(3, 66, 34, 3, t, bits, 0, zeros=True, bias=False, k=3),
             qmoe(5, 100, 36, 3, t, bits, 64, zeros=True, **SWIGLU, swiglu_fusion=2),
+            qmoe(5, 64, 96, 3, t, bits, 32, **PRODUCT_LIMITED, swiglu_fusion=1),
             qmoe(4, 64, 32, 4, t, bits, 32, third=True, activation_type="silu", **NORMAL),
             qmoe(4, 64, 32, 4, t, bits, 32, zeros=True, third=True, activation_type="swiglu"),
             qmoe(100, 64, 96, 2, t, bits, 32, zeros=True, **NORMAL, **SWIGLU, swiglu_fusion=1),

@@ -56,6 +56,11 @@ struct AddRows {
     int64_t token, position;
     bool is_value, has_room;
   };
+  DEVICE_FN bool is_of_query(int64_t index) const {
+    int64_t in_token;
+    by_heads(index, in_token);
+    return in_token < q_heads;
+  }
   DEVICE_FN Head head(int64_t index) const {
     int64_t in_token, row;
     Head head;

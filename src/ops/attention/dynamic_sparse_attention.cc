@@ -89,7 +89,7 @@ class DynamicSparseAttention : public Op {
     if (context.find_input(kQWeights)) {
       cache.q_weights = expect(context, kQWeights, "q_norm_weight", {cache.size}).data;
       cache.k_weights = expect(context, kQWeights + 1, "k_norm_weight", {cache.size}).data;
-      cache.epsilon = epsilon_;
+      cache.q_epsilon = cache.k_epsilon = epsilon_;
     }
     ChosenKeys chosen = take_chosen(context, cache, tokens);
     const void* const sinks = context.find_input(kSinks) ? expect(context, kSinks, "head_sink", {heads_}).data : zeros_;

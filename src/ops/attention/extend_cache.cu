@@ -76,7 +76,7 @@ struct AddNormalisedRows {
   AddRows<T, true> add;
   int64_t heads;
   int packs;
-  float epsilon;
+  float q_epsilon, k_epsilon;
 
   DEVICE_FN void operator()(Block<NoShared>& b, const NoShared&) const {
     PerThread<float, kThreads> squares;
@@ -103,6 +103,7 @@ struct AddNormalisedRows {
     b.threads([&](int t, NoShared&) {
       const int64_t index = b.index() * kHeads + t / 32;
       if (index >= heads) return;
+      const float epsilon = add.is_of_query(index) ? q_epsilon : k_epsilon;
       const float factor = 1 / std::sqrt(squares[t] / float(add.layout.size) + epsilon);
       for (int pack = t % 32; pack < packs; pack += 32) add.move(index, pack, factor);
     });
@@ -152,7 +153,7 @@ void add_rows(Context& context, const CacheExtension& e, const NewRows& added, v
     using Kernel = AddNormalisedRows<T>;
     const int64_t blocks = (all_heads + Kernel::kHeads - 1) / Kernel::kHeads;
     device::block_kernel<NoShared>(context.stream(), {blocks, Kernel::kThreads},
-                                   Kernel{add, all_heads, int(packs), e.epsilon});
+                                   Kernel{add, all_heads, int(packs), e.q_epsilon, e.k_epsilon});
   } else {
     using Packed = AddPackedRows<T>;
     const AddPacks<T> add_packs(add);

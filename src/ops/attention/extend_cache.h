@@ -41,7 +41,7 @@ struct CacheExtension {
   const int64_t* position_ids = nullptr;  // [batch, row]
   // Before it the root mean square of a head becomes one, and values take their weights, both [size]; or null.
   const void *q_weights = nullptr, *k_weights = nullptr;
-  float epsilon = 0;
+  float q_epsilon = 0, k_epsilon = 0;
 };
 
 // Rows before and after those of the past and the new ones become zeros where not the whole past is copied. Where the

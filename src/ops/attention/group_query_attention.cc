@@ -37,7 +37,8 @@ class GroupQueryAttention : public Op {
         smooth_(node.get_int("smooth_softmax", 0) == 1 && !node.has_input(kSinks)),
         scale_(node.get_float("scale", 0)),
         softcap_(node.get_float("softcap", 0)),
-        epsilon_(node.get_float("qk_norm_epsilon", 1e-6f)),
+        q_epsilon_(epsilon_of(node, "q_norm_epsilon")),
+        k_epsilon_(epsilon_of(node, "k_norm_epsilon")),
         type_(node.input_type(0)) {
     require(heads_ > 0 && kv_heads_ > 0 && heads_ % kv_heads_ == 0, "num_heads is ", heads_, " and kv_num_heads is ",
             kv_heads_, "; the former must be a multiple of the latter");
@@ -183,6 +184,12 @@ class GroupQueryAttention : public Op {
            "; a quantized cache is of uint8 with 4 bits, or of int8 or float8e4m3fn with 8");
   }
 
+  // Its own, or that of both.
+  static float epsilon_of(const NodeInfo& node, const char* name) {
+    const auto own = node.find_float(name);
+    require(!own || (std::isfinite(*own) && *own > 0), name, " is ", own.value_or(0), "; it must be above zero");
+    return own.value_or(node.get_float("qk_norm_epsilon", 1e-6f));
+  }
   void take_norms(Context& context, CacheExtension& cache) const {
     const Tensor *q_weights = context.find_input(kQWeights), *k_weights = context.find_input(kKWeights);
     for (const Tensor* weights : {q_weights, k_weights})
@@ -190,7 +197,7 @@ class GroupQueryAttention : public Op {
               weights ? weights->shape.str() : "", "; [", cache.size, "] is wanted");
     if (!q_weights || !k_weights) return;
     cache.q_weights = q_weights->data, cache.k_weights = k_weights->data;
-    cache.epsilon = epsilon_;
+    cache.q_epsilon = q_epsilon_, cache.k_epsilon = k_epsilon_;
   }
 
   // The past, and where the new rows begin. Returns the longest length.
@@ -333,7 +340,7 @@ class GroupQueryAttention : public Op {
 
   int64_t heads_, kv_heads_, window_, shown_;  // shown: scores (1), their softmax (2) or none
   bool causal_, rotates_, interleaved_, windowed_, smooth_;
-  float scale_, softcap_, epsilon_;
+  float scale_, softcap_, q_epsilon_, k_epsilon_;
   Type type_;
   CodeKind code_kind_ = CodeKind::none;
   bool per_channel_[2] = {};  // scales of keys and of values

@@ -18,6 +18,7 @@ struct Layer {
   Factors factors = Factors::single;
   MoeActivation activation = MoeActivation::identity;
   float alpha = 1, beta = 0, limit = 0;  // of swiglu
+  bool limits_product = false;           // with its sigmoid, rather than what the sigmoid is given
   int64_t experts = 0, depth = 0, results = 0;
   // Rows are those of tokens, `chosen` for each, or already in the order of places; so are results.
   const void* x = nullptr;

@@ -37,6 +37,7 @@ struct LayerView {
   device::Divider by_chosen, by_tiles;
   int depth, results, tile_rows;
   float alpha, beta, limit;
+  bool limits_product;
   Factors factors;
   MoeActivation activation;
   bool x_of_tokens, y_of_rows;
@@ -61,6 +62,7 @@ struct LayerView {
         alpha(l.alpha),
         beta(l.beta),
         limit(l.limit),
+        limits_product(l.limits_product),
         factors(l.factors),
         activation(l.activation),
         x_of_tokens(l.x_of_tokens),
@@ -118,9 +120,11 @@ struct LayerView {
     } else if (activation == MoeActivation::silu) {
       out = value * sigmoid(value);
     } else if (activation == MoeActivation::swiglu) {
-      value = value > limit ? limit : value;
+      if (!limits_product) value = value > limit ? limit : value;
       other = other > limit ? limit : other < -limit ? -limit : other;
-      return value * sigmoid(alpha * value) * (other + beta);
+      float product = value * sigmoid(alpha * value);
+      if (limits_product) product = product > limit ? limit : product;
+      return product * (other + beta);
     }
     return paired() ? out * other : out;
   }

@@ -66,6 +66,7 @@ class MoE : public Op {
     up.alpha = alpha_;
     up.beta = beta_;
     up.limit = limit_;
+    up.limits_product = limits_product_;
     const bool apart = has_third_;
     const bool paired = activation_ == MoeActivation::swiglu;
     up.factors = apart          ? Factors::apart
@@ -123,7 +124,10 @@ class MoE : public Op {
         has_third_(node.has_input(inputs[2].weights)),
         alpha_(node.get_float("activation_alpha", 1)),
         beta_(node.get_float("activation_beta", 0)),
-        limit_(node.get_float("swiglu_limit", std::numeric_limits<float>::infinity())) {
+        limit_(node.get_float("swiglu_limit", std::numeric_limits<float>::infinity())),
+        limits_product_(node.get_int("swiglu_limit_after_activation", 0) != 0) {
+    require(!limits_product_ || activation_ == MoeActivation::swiglu,
+            "swiglu_limit_after_activation wants activation_type swiglu");
     require(k_ >= 1, "k is ", k_, "; at least one expert must be chosen");
     require(!sparse_mixer_ || k_ == 2, "use_sparse_mixer wants k = 2, not ", k_);
     require(fusion_ >= 0 && fusion_ <= 2, "swiglu_fusion is ", fusion_, "; it must be 0, 1 or 2");
@@ -219,6 +223,7 @@ class MoE : public Op {
   int64_t k_, fusion_;
   bool normalize_, sparse_mixer_, has_third_;
   float alpha_, beta_, limit_;
+  bool limits_product_;
 };
 
 class QMoE final : public MoE {
