@@ -16,11 +16,16 @@ struct Grown {
   std::vector<std::pair<const char*, int64_t>> numbers = {};  // attributes, with the value that changes nothing
 };
 
-// Of com.microsoft; since schemas of September 2026. Why each is left: states that are captured token by token and
-// taken back (CausalConvWithState, VarlenCausalConvWithState, PackedSparseAttentionIndexer) belong to speculative
-// decoding, whose ConvStateReplay, GatedDeltaNetStateReplay, Mamba2Verify and SpeculativePrefixCommit are left with
-// them; DynamicSparseAttention's newer inputs are of caches in bytes, GatedAdd's of bfloat16 that only one provider
-// has, and GroupQueryAttention's lets batches have queries of different lengths, which no kernel here knows.
+// Of com.microsoft; since schemas of September 2026. Why each is left:
+// - states that are captured token by token and taken back (CausalConvWithState, VarlenCausalConvWithState,
+//   PackedSparseAttentionIndexer) belong to speculative decoding. With them are left the operators that do nothing
+//   else: ConvStateReplay, GatedDeltaNetStateReplay, Mamba2Verify, SpeculativePrefixCommit,
+//   PackedSparseAttentionIndexerMerge.
+// - DynamicSparseAttention's newer inputs are of caches in bytes, GatedAdd's of a gate that is a product in bfloat16,
+//   and GroupQueryAttention's lets sequences of a batch have queries of different lengths: no kernel here knows of them.
+// Other operators that are new and have no row: MatMulNBitsMlp and MatMulNBitsQkv are made by a host's own fusion for
+// another kind of device, MoEPacked has weights in other programs' formats, and HyperConnectionLowRankMix and
+// RMSNormRotary say in one what models here say in several.
 const std::vector<Grown>& grown() {
   static const std::vector<Grown> all = {
       {.name = "CausalConvWithState",

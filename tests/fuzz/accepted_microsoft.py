@@ -1,4 +1,4 @@
-"""The same as accepted_onnx.py, of the operators that only com.microsoft has."""
+"""The same as accepted_onnx.py, of the operators that only com.microsoft has, and of ai.onnx.ml's."""
 
 import numpy as np
 from accepted import DECLINED, REFUSED, SERVED, VALUES, Accepted
@@ -73,6 +73,13 @@ ACCEPTED = [
         says("out of computation range"),
     ),
     Accepted("DynamicQuantizeLSTM", SERVED, "R tells the hidden size, too", says("hidden_size")),
+    Accepted("ArrayFeatureExtractor", SERVED, "negative indices count from the end", says("must be in [0")),
+    Accepted(
+        "LinearClassifier LinearRegressor",
+        REFUSED,
+        "the CPU EP reads coefficients behind the last, or not all",
+        says("the coefficients are of"),
+    ),
     Accepted("QuickGelu", VALUES, "the CPU EP's sigmoid is a polynomial", near_a_sigmoid),
     Accepted(
         "SkipLayerNormalization SkipSimplifiedLayerNormalization",

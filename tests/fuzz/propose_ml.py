@@ -8,11 +8,12 @@ from proposals import ML, proposes
 TRANSFORMS = ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO"]  # a probit has a value of probabilities only
 
 
-def _rows(s, types=None):
-    """Features that trees may meet exactly."""
+def _rows(s, types=None, whole=False):
+    """Features that trees may meet exactly. `whole`: of others the CPU EP looks for the whole part among members."""
     shape = [s.draw.number(1, 20), s.draw.number(1, 9)]
     kind = s.draw.pick(types or s.types())
-    return s.new(np.rint(s.draw.numpy.uniform(-3, 3, shape) * 2) / 2, kind, constant=0.1)
+    values = s.draw.numpy.uniform(-3, 3, shape)
+    return s.new(np.rint(values) if whole else np.rint(values * 2) / 2, kind, constant=0.1)
 
 
 def _numbers(s, count, low=-1.0):
@@ -171,9 +172,10 @@ def classifier(s):
     return s.node(x, types=["int64", "float"], wanted=2, **attrs)
 
 
-@proposes("TreeEnsemble", domain=ML, family="reduce", own_types=True, steady=False)
+# Transforms are of floats, of doubles too.
+@proposes("TreeEnsemble", domain=ML, family="reduce", own_types=True, steady=False, tolerance={"double": (1e-5, 1e-5)})
 def ensemble(s):
-    x, targets = _rows(s), s.draw.number(1, 4)
+    x, targets = _rows(s, whole=True), s.draw.number(1, 4)
     keys = "featureids splits modes truenodeids trueleafs falsenodeids falseleafs missing_value_tracks_true"
     nodes, leaves, wanted = {key: [] for key in keys.split()}, [], {}
     modes = s.draw.pick([[0], range(6), [0, 6]])

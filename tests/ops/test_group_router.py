@@ -17,6 +17,8 @@ def sigmoid(x):
 
 def routed(attrs):
     def reference(logits, bias, *_):
+        if not logits.size:
+            return [np.zeros((0, logits.shape[-1]), np.float32)]
         scores = sigmoid(logits.reshape(-1, logits.shape[-1]))
         biased = scores + bias
         groups, experts = attrs.get("n_group", 1), scores.shape[1]
@@ -75,7 +77,8 @@ def test_all_scores(dtype, projected):
     logits = floats(5, 256, low=-0.5, high=0.5) if projected else floats(2, 3, 16)
     inputs = [logits, Const(floats(16), fixed=True)] + [Const(floats(16, 256, low=-0.3, high=0.3))] * projected
     more = {"outputs": [False, True, True], "reference": reference, "options": {"use_tf32": 0}}
-    tolerance = (1e-3, 1e-3) if dtype != "float32" else None
+    # The harness rounds what is wanted to the type, though scores are floats.
+    tolerance = {"float16": (1e-3, 1e-3), "bfloat16": (8e-3, 1e-3)}.get(dtype)
     made = Case(
         "MoEGroupRouter", inputs, {"top_k": 2}, dtype, domain=DOMAIN, family="matmul", tolerance=tolerance, **more
     )

@@ -346,7 +346,7 @@ def test_ensemble(dtype, targets, aggregate):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_members(branches, missing, dtype):
     attrs = ensemble(dtype, 5, 2, branches=branches, missing=missing)
-    x = rows(dtype, 50, FEATURES)
+    x = np.round(rows(dtype, 50, FEATURES))  # of a half the CPU EP takes the whole part
     x[::3, ::2] = np.nan
     check(newer(x, attrs, name=f"{dtype}-{missing}"))
 

@@ -59,8 +59,8 @@ struct GateRows {
 };
 
 template <class T>
-void gate_rows(StreamRef stream, const ClampedGate& gate, const void* rows, int64_t width, int64_t first,
-               const Tensor& y) {
+void gate_columns(StreamRef stream, const ClampedGate& gate, const void* rows, int64_t width, int64_t first,
+                  const Tensor& y) {
   if (y.count() == 0) return;
   device::for_each_index(
       stream, y.count(),
@@ -86,7 +86,8 @@ class ClampedSwiGlu : public Op {
     require(last >= 0 && x.shape.back() % 2 == 0, "gate has shape ", x.shape.str(), "; two halves of rows are wanted");
     const int64_t width = x.shape.back();
     const Tensor y = context.output(0, x.shape.with(last, width / 2));
-    dispatch(HalvesAndFloat{}, x.type, [&]<class T>() { gate_rows<T>(context.stream(), gate_, x.data, width, 0, y); });
+    dispatch(HalvesAndFloat{}, x.type,
+             [&]<class T>() { gate_columns<T>(context.stream(), gate_, x.data, width, 0, y); });
   }
 
  private:
@@ -139,7 +140,7 @@ class RouterGateUpProj : public Op {
       device::for_each_index(
           context.stream(), router.count(),
           TakeColumns<T>{static_cast<const T*>(made), router.as<T>(), width, Divider(router_, router.count())});
-      gate_rows<T>(context.stream(), gate_, made, width, router_, y);
+      gate_columns<T>(context.stream(), gate_, made, width, router_, y);
     });
   }
 

@@ -144,7 +144,9 @@ struct MeanOfByteWindow {
     pooled.for_each_tap(p, [&](int64_t, int, uint8_t bits) { sum += from.value(bits); });
     const Window& w = pooled.w;
     int64_t count = count_padding ? w.taps() : 1;
-    if (!count_padding) UNROLL for (int d = 0; d < kSpatial; ++d) count *= Taps(w, d, p.at[d], 0, 0).count();
+    UNROLL for (int d = 0; d < kSpatial; ++d) {
+      if (!count_padding) count *= Taps(w, d, p.at[d], 0, 0).count();
+    }
     const float mean = count ? sum / float(count) : 0.f;
     y[i] = to.kept_in_range(rint(mean / *to.scale + float(to.zero_point())));
   }

@@ -20,9 +20,9 @@ struct CombineBytes {
       return y.kept_in_range(rint(scaled + float(y.zero_point())));
     }
     const float of_a = *a.scale / *y.scale, of_b = *b.scale / *y.scale;
-    const float zeros = std::fma(of_a, float(a.zero_point()), of_b * float(b.zero_point()));
+    const float zeros = fmaf(of_a, float(a.zero_point()), of_b * float(b.zero_point()));
     const float start = float(y.zero_point()) - zeros;
-    return y.kept_in_range(rint(std::fma(float(a.whole(x)), of_a, std::fma(float(b.whole(z)), of_b, start))));
+    return y.kept_in_range(rint(fmaf(float(a.whole(x)), of_a, fmaf(float(b.whole(z)), of_b, start))));
   }
 };
 
