@@ -240,6 +240,13 @@ def test_what_is_excused_is_accepted(name, plant):
 
 
 @needs_a_sturdy_reference
+def test_nan_is_found_beside_a_large_number(plant):
+    plant(lambda array: with_nan(array, *[(1, 3)] * (array.shape == (3, 8))))
+    finding = trial.try_case(rows_with_a_large_number()).finding
+    assert finding and finding.difference.stray[1, 3]
+
+
+@needs_a_sturdy_reference
 def test_a_second_output_is_looked_at_behind_one_that_is_excused(plant):
     def spoil(array):
         return array + 1 if array.dtype == np.int64 else array
