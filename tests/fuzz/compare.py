@@ -83,12 +83,12 @@ def _overflows(reference, arrays, i):
     """Where sums or products would be infinite if all were positive, and nothing near to zero."""
     node = reference.node
     if not PROPOSALS[node.domain, node.op].sums:
-        return False
+        return np.False_
     with np.errstate(all="ignore"):
         try:
             return np.isinf(reference.of_others(_positive(node, arrays, least=1))[i])
         except (Refused, Unknown):
-            return False
+            return np.False_
 
 
 def _wrong_nan(got, wanted):

@@ -439,12 +439,25 @@ def quantizes_nothing(finding):
     return finding.got == finding.got[first]
 
 
+# Alpha and beta of an activation whose node does not say.
+FACTORS = {
+    "Affine": (1.0, 0.0),
+    "Elu": (1.0,),
+    "HardSigmoid": (0.2, 0.5),
+    "LeakyRelu": (0.01,),
+    "ScaledTanh": (1.0, 1.0),
+    "ThresholdedRelu": (1.0,),
+}
+
+
 def lacks_factors(finding):
-    """Of a recurrent node."""
-    attrs = finding.node.attrs
-    names = attrs.get("activations", [])
-    lacking = "ScaledTanh" in names and not attrs.get("activation_beta")
-    return lacking and as_of(finding, activation_beta=[1.0] * len(names))
+    """Of a recurrent node: where the result is that of ONNX's factors."""
+    attrs, told = finding.node.attrs, {}
+    for i, name in enumerate(("activation_alpha", "activation_beta")):
+        factors = [FACTORS[n][i] for n in attrs.get("activations", []) if len(FACTORS.get(n, ())) > i]
+        if factors and not attrs.get(name):
+            told[name] = factors
+    return bool(told) and as_of(finding, **told)
 
 
 def turns_an_odd_number(finding):

@@ -152,6 +152,11 @@ def rows_with_a_large_number():
     return made_case("LayerNormalization", x, numbers(8), numbers(8))
 
 
+def recurrence_without_factors():
+    inputs = numbers(3, 2, 4), numbers(1, 5, 4), numbers(1, 5, 5)
+    return made_case("RNN", *inputs, hidden_size=5, activations=["ScaledTanh"])
+
+
 def regions():
     rois = np.array([[0, 0, 0, 3, 3], [1, 0, 0, 3, 3]], np.float32)
     image = with_nan(numbers(2, 1, 4, 4), (0, 0, 1, 1))
@@ -191,6 +196,7 @@ PLANTED = {
     "DecoderMaskedMultiHeadAttention, keys": (decode_step, None, (0, 1, 0, 3)),
     "GroupQueryAttention, total": (length_beyond_its_total, None, (0, 0, 3)),
     "QMoE": (experts, None, (1, 5)),
+    "RNN": (recurrence_without_factors, None, (2, 0, 1, 3)),
     "Resize": (crop, None, (0, 0, 1, 1)),
     "DeformConv": (taps_on_the_edge, (0, 1, 0, 0), (0, 1, 2, 2)),
     "Inverse": (
@@ -231,6 +237,13 @@ def test_what_is_excused_is_accepted(name, plant):
     plant(at(*excused))
     outcome = trial.try_case(make())
     assert outcome.finding is None and outcome.accepted
+
+
+@needs_a_sturdy_reference
+def test_nan_is_found_beside_a_large_number(plant):
+    plant(lambda array: with_nan(array, *[(1, 3)] * (array.shape == (3, 8))))
+    finding = trial.try_case(rows_with_a_large_number()).finding
+    assert finding and finding.difference.stray[1, 3]
 
 
 @needs_a_sturdy_reference
