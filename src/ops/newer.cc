@@ -22,7 +22,8 @@ struct Grown {
 //   else: ConvStateReplay, GatedDeltaNetStateReplay, Mamba2Verify, SpeculativePrefixCommit,
 //   PackedSparseAttentionIndexerMerge.
 // - DynamicSparseAttention's newer inputs are of caches in bytes, GatedAdd's of a gate that is a product in bfloat16,
-//   and GroupQueryAttention's lets sequences of a batch have queries of different lengths: no kernel here knows of them.
+//   and GroupQueryAttention's lets sequences of a batch have queries of different lengths: no kernel here knows of
+//   them.
 // Other operators that are new and have no row: MatMulNBitsMlp and MatMulNBitsQkv are made by a host's own fusion for
 // another kind of device, MoEPacked has weights in other programs' formats, and HyperConnectionLowRankMix and
 // RMSNormRotary say in one what models here say in several.

@@ -496,6 +496,12 @@ class Search {
            (job.timed >= 3 && job.best_us + job.rest_us > 1.1 * other);
   }
 
+  // The other way has been found faster.
+  bool is_beaten(const Job& job) {
+    const std::lock_guard lock(mutex_);
+    return job.rival && job.best_us + job.rest_us > 1.1 * (job.rival->best_us + job.rival->rest_us);
+  }
+
   // False once there is no need for another.
   bool try_candidate(Job& job, Candidates& candidates, int64_t candidate, Bench* bench) {
     const auto begin = Clock::now();
@@ -522,7 +528,7 @@ class Search {
       if (--job.workers > 0 || !job.closed) return;  // nobody joins one that is closed
     }
     if (!job.built.empty()) {
-      compare(job, bench);
+      compare(job, is_beaten(job) ? nullptr : bench);
       try {
         job.serialized = job.built[0].plan->getJsonRepresentation();
       } catch (const std::exception&) {  // the candidate's number has to do
