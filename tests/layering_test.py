@@ -16,6 +16,14 @@ BELOW = {
 }
 # Chambers of rooms, from the lowest on: each may include those below, and none beside it. What lies in none is on top.
 CHAMBERS = {
+    "ops/attention": [
+        ["rotary"],
+        ["kv_cache"],
+        ["dense"],
+        ["inputs"],
+        ["paged", "sparse", "longformer", "linear"],
+        ["operators"],
+    ],
     "plugin": [["host"], ["options"], ["model"], ["session"], ["kernels"]],
 }
 BACK_ENDS = ("device/cuda/", "device/virtual/")

@@ -5,7 +5,7 @@
 #include "device/device.h"
 #include "device/divide.h"
 #include "device/launch.h"
-#include "device/neighbours.h"
+#include "device/unaligned_pack.h"
 
 namespace encore::device {
 

@@ -8,7 +8,7 @@
 
 #include "fuse/plan.h"
 #include "fuse/shape_symbols.h"
-#include "ops/attention/viewed_attention.h"
+#include "ops/attention/operators/viewed_attention.h"
 
 namespace encore::fuse {
 

@@ -4,8 +4,8 @@
 #include <memory>
 #include <vector>
 
+#include "fuse/channels_last.h"
 #include "fuse/graph.h"
-#include "fuse/turn.h"
 
 namespace encore::fuse {
 

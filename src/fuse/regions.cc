@@ -4,7 +4,7 @@
 #include <numeric>
 #include <set>
 
-#include "fuse/turn.h"
+#include "fuse/channels_last.h"
 #include "ops/registry.h"
 
 namespace encore::fuse {

@@ -17,7 +17,7 @@
 #include "device/cuda/stopwatch.h"
 #include "device/device.h"
 #include "device/error.h"
-#include "device/few_rows.h"
+#include "device/gemv.h"
 #include "device/graph.h"
 #include "device/memory.h"
 

@@ -2,8 +2,8 @@
 #pragma once
 #include <type_traits>
 
+#include "device/fast_math.h"
 #include "device/half.h"
-#include "device/quick.h"
 
 namespace encore::ops {
 

@@ -3,7 +3,7 @@
 
 #include "device/divide.h"
 #include "device/launch.h"
-#include "ops/index/select.h"
+#include "ops/index/prefix_sum.h"
 #include "ops/registry.h"
 
 namespace encore::ops {

@@ -6,7 +6,7 @@
 
 #include "device/bits.h"
 #include "device/larger.h"
-#include "device/neighbours.h"
+#include "device/unaligned_pack.h"
 #include "device/warp.h"
 #include "ops/index/ordering.h"
 #include "ops/op.h"

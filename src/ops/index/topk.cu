@@ -1,7 +1,7 @@
-// TopK. Short rows: each element counts those that come before it. Few of a row: what best_of_narrow_rows.h,
-// best_of_many_rows.h, best_of_wide_rows.h and best_rows.h have, the last two a block for each row; half of a row that
-// a warp holds: sorted_best_of_rows.h. More of a long row: a block, or several that leave the best of their parts to
-// the next round, find the last one that is wanted digit by digit. Many: a sort.
+// TopK. Short rows: each element counts those that come before it. Few of a row: what topk_of_narrow_rows.h,
+// topk_of_many_rows.h, topk_of_wide_rows.h and topk_of_rows.h have, the last two a block for each row; half of a row
+// that a warp holds: sorted_topk_of_rows.h. More of a long row: a block, or several that leave the best of their parts
+// to the next round, find the last one that is wanted digit by digit. Many: a sort.
 #include <algorithm>
 #include <bit>
 
@@ -9,14 +9,14 @@
 #include "device/divide.h"
 #include "device/launch.h"
 #include "ops/dispatch.h"
-#include "ops/index/best_of_many_rows.h"
-#include "ops/index/best_of_narrow_rows.h"
-#include "ops/index/best_of_wide_rows.h"
-#include "ops/index/best_rows.h"
 #include "ops/index/ordering.h"
 #include "ops/index/sort_rows.h"
-#include "ops/index/sorted_best_of_rows.h"
+#include "ops/index/sorted_topk_of_rows.h"
 #include "ops/index/topk.h"
+#include "ops/index/topk_of_many_rows.h"
+#include "ops/index/topk_of_narrow_rows.h"
+#include "ops/index/topk_of_rows.h"
+#include "ops/index/topk_of_wide_rows.h"
 #include "ops/registry.h"
 #include "ops/shape/strided.h"
 

@@ -4,7 +4,7 @@
 
 #include "device/launch.h"
 #include "ops/dispatch.h"
-#include "ops/index/select.h"
+#include "ops/index/prefix_sum.h"
 #include "ops/index/sort_rows.h"
 #include "ops/registry.h"
 #include "ops/shape/strided.h"

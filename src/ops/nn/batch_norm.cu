@@ -1,7 +1,7 @@
 // BatchNormalization, with the statistics given or, in training, the batch's own.
 #include <cmath>
 
-#include "device/quick.h"
+#include "device/fast_math.h"
 #include "ops/dispatch.h"
 #include "ops/elementwise/channel_map.h"
 #include "ops/nn/batch_statistics.h"

@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "device/divide.h"
+#include "device/fast_math.h"
 #include "device/launch.h"
-#include "device/quick.h"
 #include "device/transform.h"
 #include "ops/dispatch.h"
 #include "ops/next_state.h"

@@ -1,7 +1,7 @@
 // Dropout: at inference nothing is dropped.
+#include "ops/nn/dropout.h"
 #include "device/memory.h"
 #include "ops/dispatch.h"
-#include "ops/nn/drop.h"
 #include "ops/op.h"
 #include "ops/registry.h"
 #include "ops/shape/strided.h"

@@ -4,8 +4,8 @@
 #include <limits>
 #include <type_traits>
 
+#include "device/fast_math.h"
 #include "device/half.h"
-#include "device/quick.h"
 
 namespace encore::ops {
 

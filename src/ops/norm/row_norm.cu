@@ -4,7 +4,7 @@
 #include <type_traits>
 
 #include "device/divide.h"
-#include "ops/norm/few_rows.h"
+#include "ops/norm/few_row_norm.h"
 #include "ops/norm/row_norm_types.h"
 #include "ops/norm/unaligned_norm.h"
 #include "ops/norm/unaligned_rows.h"

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "device/larger.h"
-#include "device/neighbours.h"
+#include "device/unaligned_pack.h"
 #include "device/warp.h"
 #include "ops/norm/powers.h"
 #include "ops/norm/rows.h"

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "device/device.h"
-#include "device/quick.h"
+#include "device/fast_math.h"
 #include "device/warp.h"
 #include "ops/dispatch.h"
 #include "ops/norm/unaligned_rows.h"

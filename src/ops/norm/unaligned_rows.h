@@ -3,7 +3,7 @@
 #pragma once
 #include <bit>
 
-#include "device/neighbours.h"
+#include "device/unaligned_pack.h"
 #include "ops/norm/rows.h"
 
 namespace encore::ops {

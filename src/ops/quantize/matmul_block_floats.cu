@@ -2,7 +2,7 @@
 #include "device/divide.h"
 #include "device/launch.h"
 #include "ops/dispatch.h"
-#include "ops/quantize/block_rows.h"
+#include "ops/quantize/block_gemv.h"
 #include "ops/registry.h"
 
 namespace encore::ops {

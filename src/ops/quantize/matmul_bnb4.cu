@@ -3,7 +3,7 @@
 #include <bit>
 
 #include "ops/dispatch.h"
-#include "ops/quantize/block_rows.h"
+#include "ops/quantize/block_gemv.h"
 #include "ops/registry.h"
 
 namespace encore::ops {

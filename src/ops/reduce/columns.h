@@ -7,7 +7,7 @@
 
 #include "device/cluster.h"
 #include "device/divide_small.h"
-#include "device/neighbours.h"
+#include "device/unaligned_pack.h"
 #include "ops/reduce/column_spread.h"
 #include "ops/reduce/results.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "device/neighbours.h"
+#include "device/unaligned_pack.h"
 #include "ops/reduce/results.h"
 #include "ops/reduce/team.h"
 

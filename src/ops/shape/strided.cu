@@ -5,8 +5,8 @@
 
 #include "device/divide.h"
 #include "device/launch.h"
-#include "device/neighbours.h"
 #include "device/pieces.h"
+#include "device/unaligned_pack.h"
 #include "ops/dispatch.h"
 
 namespace encore::ops {

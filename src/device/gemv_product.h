@@ -1,0 +1,48 @@
+// What the kernels of gemv.h are told.
+#pragma once
+#include <cmath>
+
+#include "device/gemv.h"
+#include "device/launch.h"
+
+namespace encore::device {
+
+template <class T>
+struct FewRowsProduct {
+  const T *a, *b, *addend, *bias;
+  T* c;
+  int64_t lda, ldb, ldc;
+  int rows, columns, depth;
+  float alpha, beta;
+  Epilogue epilogue;
+  bool constant_b;
+
+  // What a result needs besides the sum.
+  struct Late {
+    T addend, bias;
+  };
+  DEVICE_FN bool has_late() const { return bias || beta != 0; }
+  DEVICE_FN Late late(int row, int column) const {
+    Late late = {};
+    if (beta != 0) late.addend = addend[row * ldc + column];
+    if (bias) late.bias = bias[column];
+    return late;
+  }
+  DEVICE_FN void store(int row, int column, float sum, const Late& late) const {
+    float value = alpha * sum;
+    if (beta != 0) value += beta * float(late.addend);
+    if (bias) value += float(late.bias);
+    if (epilogue == Epilogue::relu) value = value < 0 ? 0 : value;
+    if (epilogue == Epilogue::gelu_tanh)
+      value *= 0.5f * (1 + tanhf(0.7978845608f * (value + 0.044715f * value * value * value)));
+    c[row * ldc + column] = T(value);
+  }
+  // The first of `count` neighbouring columns from `column` on: the last ones that there are if they would not fit in.
+  DEVICE_FN int fitting(int column, int count) const { return column < columns - count ? column : columns - count; }
+};
+
+// In tiles of 8 * columns, on tensor cores: of halves, b not transposed, all of it in aligned packs.
+template <class T>
+void multiply_few_rows_by_tiles(StreamRef stream, const FewRowsProduct<T>& product, int columns);
+
+}  // namespace encore::device

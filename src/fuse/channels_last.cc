@@ -1,0 +1,249 @@
+#include "fuse/channels_last.h"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <string_view>
+
+#include "ops/registry.h"
+
+namespace encore::fuse {
+namespace {
+
+using Names = std::set<std::string_view>;
+
+const Names kWindowed{"Conv",          "ConvTranspose",      "MaxPool",      "AveragePool",  "GlobalAveragePool",
+                      "GlobalMaxPool", "BatchNormalization", "DepthToSpace", "SpaceToDepth", "LRN"};
+const Names kOfOne{"Relu", "LeakyRelu",  "Clip",     "HardSigmoid", "HardSwish", "Sigmoid",  "Tanh", "Elu",
+                   "Selu", "Softplus",   "Gelu",     "Mish",        "Swish",     "Exp",      "Sqrt", "Abs",
+                   "Neg",  "Reciprocal", "Identity", "Erf",         "Celu",      "Softsign", "Cast"};
+const Names kOfMany{"Add", "Sub", "Mul", "Div", "Min", "Max", "Sum", "Mean", "Pow", "PRelu"};
+const Names kReductions{"ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"};
+
+std::shared_ptr<OwnTensor> own(Type type, ops::Shape shape, const void* data) {
+  auto made = std::make_shared<OwnTensor>();
+  made->view = {type, ops::Where::host, shape, nullptr};
+  made->bytes.resize(made->view.bytes());
+  if (!made->bytes.empty()) std::memcpy(made->bytes.data(), data, made->bytes.size());
+  made->view.data = made->bytes.data();
+  return made;
+}
+
+std::shared_ptr<OwnTensor> own_ints(const std::vector<int64_t>& list) {
+  return own(Type::i64, ops::Shape{int64_t(list.size())}, list.data());
+}
+
+// An operand that is broadcast over pictures, null if it can't be: a single number stays as it is.
+std::shared_ptr<OwnTensor> turned_operand(const Tensor& constant) {
+  const size_t size = device::size_bytes(constant.type);
+  const int rank = constant.shape.rank();
+  if (rank > kPictureRank || device::size_bits(constant.type) % 8 != 0) return nullptr;
+  if (constant.count() == 1) return own(constant.type, constant.shape, constant.data);
+  std::vector<int64_t> dims(size_t(kPictureRank - rank), 1);
+  for (int64_t dim : constant.shape.dims()) dims.push_back(dim);
+  auto made = own(constant.type, ops::Shape(permuted(dims, kToChannelsLast)), constant.data);
+  const int64_t channels = dims[1], places = dims[2] * dims[3];
+  const auto* from = static_cast<const char*>(constant.data);
+  for (int64_t n = 0; n < dims[0]; ++n)
+    for (int64_t c = 0; c < channels; ++c)
+      for (int64_t i = 0; i < places; ++i, from += size)
+        std::memcpy(made->bytes.data() + size_t((n * places + i) * channels + c) * size, from, size);
+  return made;
+}
+
+// Axis `axis` of pictures, as attributes give it; nothing if there is no such one.
+std::optional<int64_t> turned_axis(int64_t axis) {
+  if (axis < -kPictureRank || axis >= kPictureRank) return std::nullopt;
+  if (axis < 0) axis += kPictureRank;
+  return kToChannelsFirst[size_t(axis)];
+}
+
+std::optional<std::vector<int64_t>> turned_axes(const std::vector<int64_t>& axes) {
+  std::vector<int64_t> list;
+  for (int64_t axis : axes) {
+    const auto one = turned_axis(axis);
+    if (!one) return std::nullopt;
+    list.push_back(*one);
+  }
+  return list;
+}
+
+class Turn {
+ public:
+  Turn(const Graph& graph, const Node& node) : graph_(graph), node_(node), info_(*node.info) {}
+
+  std::optional<Turned> run() {
+    if (!node_.takable || !info_.domain().empty() || info_.input_count() == 0 || !is_dynamic_picture(0)) {
+      // The first operand of some may be a constant.
+      if (!node_.takable || !info_.domain().empty() || !kOfMany.contains(info_.op_type())) return std::nullopt;
+    }
+    made_.node = std::make_unique<Variant>(info_);
+    made_.inputs.resize(size_t(info_.input_count()));
+    made_.constants.resize(size_t(info_.input_count()));
+    if (!by_kind(info_.op_type())) return std::nullopt;
+    for (int i = 0; i < info_.input_count(); ++i) {
+      Variant::Slot& slot = made_.node->inputs()[size_t(i)];
+      if (made_.inputs[size_t(i)]) slot.dims = permuted(*slot.dims, kToChannelsLast);
+      if (const auto& constant = made_.constants[size_t(i)]) {
+        slot.constant = &constant->view;
+        const auto dims = constant->view.shape.dims();
+        slot.dims.emplace(dims.begin(), dims.end());
+      }
+    }
+    return std::move(made_);
+  }
+
+ private:
+  bool is_dynamic_picture(int input) const {
+    if (!info_.has_input(input)) return false;
+    const Value& value = graph_.values[size_t(node_.inputs[size_t(input)])];
+    return !value.is_constant && is_picture(value);
+  }
+  bool is_constant(int input) const {
+    return info_.has_input(input) && graph_.values[size_t(node_.inputs[size_t(input)])].is_constant &&
+           info_.constant_input(input);
+  }
+  bool only_first_output() const {
+    for (int i = 1; i < info_.output_count(); ++i)
+      if (info_.has_output(i)) return false;
+    return true;
+  }
+  bool others_are_constant(int from) const {
+    for (int i = from; i < info_.input_count(); ++i)
+      if (info_.has_input(i) && !graph_.values[size_t(node_.inputs[size_t(i)])].is_constant) return false;
+    return true;
+  }
+
+  bool by_kind(const std::string& op) {
+    if (kWindowed.contains(op)) return windowed(op);
+    if (kOfOne.contains(op)) return of_one(op);
+    if (kOfMany.contains(op)) return of_many(op);
+    if (op == "Concat") return concat();
+    if (kReductions.contains(op)) return reduction();
+    if (op == "Resize" || op == "Upsample") return resize();
+    if (op == "Pad") return pad();
+    return false;
+  }
+
+  bool windowed(const std::string& op) {
+    if (!only_first_output() || !others_are_constant(1)) return false;
+    if (!ops::find_row(ops::kChannelsLast, op, info_.since_version())) return false;
+    made_.node->set_operator(ops::kChannelsLast, op, info_.since_version());
+    return made_.inputs[0] = true;
+  }
+
+  bool of_one(const std::string& op) {
+    if (!only_first_output()) return false;
+    for (int i = 1; i < info_.input_count(); ++i)  // Clip's limits
+      if (info_.has_input(i) && (!is_constant(i) || info_.constant_input(i)->count() != 1)) return false;
+    // To a type that is no picture's is not for here.
+    if (op == "Cast" && info_.output_type(0) != Type::f16 && info_.output_type(0) != Type::f32) return false;
+    return made_.inputs[0] = true;
+  }
+
+  // One operand may be a constant, whose dimensions then are brought in the same order.
+  bool of_many(const std::string& op) {
+    if (info_.since_version() < 7 && op != "Sum" && op != "Min" && op != "Max") return false;  // other broadcasting
+    bool any = false;
+    for (int i = 0; i < info_.input_count(); ++i) {
+      if (is_dynamic_picture(i)) {
+        any = made_.inputs[size_t(i)] = true;
+        continue;
+      }
+      if (!is_constant(i) || !(made_.constants[size_t(i)] = turned_operand(*info_.constant_input(i)))) return false;
+    }
+    return any;
+  }
+
+  bool concat() {
+    const auto axis = turned_axis(info_.get_int("axis", 1));
+    if (!axis) return false;
+    for (int i = 0; i < info_.input_count(); ++i)
+      if (!(made_.inputs[size_t(i)] = is_dynamic_picture(i))) return false;
+    made_.node->set("axis", *axis);
+    return true;
+  }
+
+  bool reduction() {
+    if (info_.get_int("keepdims", 1) != 1) return false;
+    if (const auto given = info_.find_ints("axes")) {
+      const auto axes = turned_axes(*given);
+      if (axes) made_.node->set("axes", *axes);
+      return (made_.inputs[0] = axes.has_value());
+    }
+    if (!is_constant(1)) return false;
+    const auto axes = turned_axes(ops::host_ints(*info_.constant_input(1), "axes"));
+    if (!axes || axes->empty()) return false;
+    made_.constants[1] = own_ints(*axes);
+    return made_.inputs[0] = true;
+  }
+
+  // Scales or sizes for all four dimensions.
+  bool resize() {
+    if (info_.find_ints("axes") || info_.get_string("coordinate_transformation_mode", "") == "tf_crop_and_resize")
+      return false;
+    for (int i = 1; i < info_.input_count(); ++i) {
+      if (!info_.has_input(i)) continue;
+      if (!is_constant(i)) return false;
+      const Tensor& list = *info_.constant_input(i);
+      if (list.count() == 0) continue;  // roi, or scales where there are sizes
+      if (list.count() != kPictureRank || list.shape.rank() != 1) return false;
+      made_.constants[size_t(i)] = own(list.type, list.shape, list.data);
+      const size_t size = device::size_bytes(list.type);
+      for (size_t d = 0; d < kPictureRank; ++d)
+        std::memcpy(made_.constants[size_t(i)]->bytes.data() + d * size,
+                    static_cast<const char*>(list.data) + size_t(kToChannelsLast[d]) * size, size);
+    }
+    if (const auto scales = info_.find_floats("scales")) {
+      if (scales->size() != kPictureRank) return false;
+      std::vector<float> list;
+      for (int64_t d : kToChannelsLast) list.push_back((*scales)[size_t(d)]);
+      made_.node->set("scales", list);
+    }
+    return made_.inputs[0] = true;
+  }
+
+  bool pad() {
+    if (!is_constant(1) || info_.has_input(3)) return false;
+    if (info_.has_input(2) && !is_constant(2)) return false;
+    const std::vector<int64_t> pads = ops::host_ints(*info_.constant_input(1), "pads");
+    if (pads.size() != 2 * kPictureRank) return false;
+    std::vector<int64_t> list;
+    for (size_t side = 0; side < 2; ++side)
+      for (int64_t d : kToChannelsLast) list.push_back(pads[side * kPictureRank + size_t(d)]);
+    made_.constants[1] = own_ints(list);
+    return made_.inputs[0] = true;
+  }
+
+  const Graph& graph_;
+  const Node& node_;
+  const NodeInfo& info_;
+  Turned made_;
+};
+
+}  // namespace
+
+std::vector<int64_t> permuted(const std::vector<int64_t>& dims, const std::array<int64_t, 4>& order) {
+  std::vector<int64_t> out;
+  for (int64_t from : order) out.push_back(dims[size_t(from)]);
+  return out;
+}
+
+bool is_picture(const Value& value) {
+  constexpr ops::Types kPictures{Type::f16, Type::f32};  // for which kernels for channels last are compiled
+  return kPictures.has(value.type) && value.dims && value.dims->size() == kPictureRank;
+}
+
+bool is_single(const Value& value) {
+  const auto& dims = value.dims;
+  return dims && dims->size() == kPictureRank && ((*dims)[1] == 1 || ((*dims)[2] == 1 && (*dims)[3] == 1));
+}
+
+bool goes_between(const std::string& op) {
+  return kOfOne.contains(op) || kOfMany.contains(op) || kReductions.contains(op) || op == "Concat" || op == "Pad" ||
+         op == "Resize";
+}
+
+std::optional<Turned> turned(const Graph& graph, const Node& node) { return Turn(graph, node).run(); }
+
+}  // namespace encore::fuse

@@ -1,0 +1,26 @@
+#include "ops/attention/dense/attend.h"
+
+#include <algorithm>
+
+namespace encore::ops {
+
+void attend(Context& context, const Attend& problem) {
+  constexpr int64_t kMost = int64_t(1) << 28;  // kernels add a few such numbers in 32 bits
+  require(problem.queries < kMost && problem.keys < kMost && problem.heads < kMost &&
+              problem.queries * (problem.heads / problem.kv_heads) < kMost,
+          "attention of ", problem.queries, " queries and ", problem.keys, " keys is more than there are kernels for");
+  if (problem.batch == 0 || problem.heads == 0 || problem.queries == 0) return;
+  if (problem.k_codes) {
+    if (suits_group_of_codes(problem)) return attend_group_of_codes(context, problem);
+    return attend(context, decoded(context, problem));
+  }
+  if (suits_group(problem)) return attend_group(context, problem);
+  if (suits_few(problem)) return attend_few(context, problem);
+  if (attend_dnn(context, problem)) return;
+  // With 32 rows at a time keys are read often, with larger heads too often.
+  const bool narrow = std::max(problem.head_size, problem.value_size) <= 128;
+  if (narrow && fits_group(problem)) return attend_group(context, problem);
+  attend_tiles(context, problem);
+}
+
+}  // namespace encore::ops

@@ -1,0 +1,238 @@
+// Attention by the device's library, for which masks and lengths are put into the forms that it takes. It is trusted
+// with no query that sees no key, nor with infinite masks: what is unseen is a low number, and rows that see nothing
+// are set to zero afterwards. Nor with NaN or infinity after the last key of a cache, which it multiplies by zero.
+#include <algorithm>
+
+#include "device/dnn_attention.h"
+#include "device/launch.h"
+#include "ops/attention/dense/attend_view.h"
+#include "ops/attention/dense/blind_queries.h"
+#include "ops/dispatch.h"
+
+namespace encore::ops {
+namespace {
+
+using device::Block;
+using device::Divider;
+using device::FusedAttention;
+using device::NoShared;
+
+// What is added for an unseen key, and the least for one that is seen: the difference leaves nothing of the former, and
+// sums with scores stay finite.
+template <class T>
+inline constexpr float kForUnseen = -2e38f;
+template <class T>
+inline constexpr float kLeast = -1e38f;
+template <>
+inline constexpr float kForUnseen<Half> = -65504;
+template <>
+inline constexpr float kLeast<Half> = -32768;
+
+// A row of the bias, a block for each: the mask, and with `sights` what else a query sees.
+template <class T>
+struct MakeBias {
+  SightView<T> sight;
+  T* bias;      // [batch, head, query, key], where batch and head may be 1
+  bool* blind;  // [batch, head, query]
+  Divider by_queries, by_heads;
+  bool sights;
+  DEVICE_FN void operator()(Block<NoShared>& b, const NoShared&) const {
+    int64_t query, head;
+    const int64_t batch = by_heads(by_queries(b.index(), query), head);
+    const int64_t mask = sight.mask_row(batch, head, int(query));
+    const KeyRange range = sights ? sight.range(sight.length(batch), int(query)) : KeyRange{0, sight.mask_keys};
+    const bool sees = b.reduce(
+        0,
+        [&](int t) {
+          int any = 0;
+          for (int key = t; key < sight.keys; key += b.size()) {
+            float value = kUnseen<float>;
+            if (key >= range.first && key < range.end) value = sight.masked(0.f, mask, key);
+            const bool seen = value != kUnseen<float>;  // which NaN is, too
+            any |= seen;
+            bias[b.index() * sight.keys + key] = T(!seen ? kForUnseen<T> : value < kLeast<T> ? kLeast<T> : value);
+          }
+          return any;
+        },
+        [](int a, int c) { return a | c; });
+    b.threads([&](int t, NoShared&) {
+      if (t == 0) blind[b.index()] = !sees;
+    });
+  }
+};
+
+// Lengths as the library takes them.
+struct MakeLengths {
+  SightView<Half> sight;
+  int32_t *of_queries, *of_keys;
+  DEVICE_FN void operator()(int64_t batch) const {
+    of_queries[batch] = sight.queries;
+    of_keys[batch] = sight.length(batch);
+  }
+};
+
+// Zeros for NaN and infinity after a batch's last key, where the library reads them: values in the tile of the last
+// key; beside a mask, which alone says what is unseen, all keys and values.
+template <class T>
+struct ClearBehind {
+  static constexpr int kPack = 8, kTile = 128;
+  SightView<T> sight;
+  HeadView<T> rows[2];  // the last `tensors` of keys and values
+  int packs[2];         // of a row
+  int tensors;
+  Divider by_packs, by_span, by_heads, by_batch;
+  bool masked;
+  DEVICE_FN void operator()(int64_t i) const {
+    int64_t pack, row, head, batch;
+    const int tensor = 2 - tensors + int(by_batch(by_heads(by_span(by_packs(i, pack), row), head), batch));
+    const int length = sight.length(batch), tile_end = (length + kTile - 1) / kTile * kTile;
+    const int end = masked || tile_end > sight.keys ? sight.keys : tile_end;
+    if (length + row >= end || pack >= packs[tensor]) return;
+    T* const at = rows[tensor].at(batch, head, length + row) + pack * kPack;
+    auto values = device::load_pack<kPack>(at, true);
+    bool all_numbers = true;
+    UNROLL for (int j = 0; j < kPack; ++j) {
+      const float value = float(values.at[j]);
+      if (value - value == 0) continue;
+      values.at[j] = T(0.f);
+      all_numbers = false;
+    }
+    if (!all_numbers) device::store_pack(at, values, true);
+  }
+};
+
+template <class T>
+void clear_behind(Context& context, const Attend& p, const SightView<T>& view) {
+  using Kernel = ClearBehind<T>;
+  const bool masked = p.mask.data != nullptr;
+  const int tensors = masked ? 2 : 1;
+  const int packs[] = {int(p.head_size / Kernel::kPack), int(p.value_size / Kernel::kPack)};
+  const int64_t most = masked ? std::max(packs[0], packs[1]) : packs[1], span = masked ? p.keys : Kernel::kTile - 1;
+  const int64_t batches = tensors * p.batch, heads = checked_product(batches, p.kv_heads);
+  const int64_t all_rows = checked_product(heads, span), count = checked_product(all_rows, most);
+  device::for_each_index(context.stream(), count,
+                         Kernel{view,
+                                {p.k, p.v},
+                                {packs[0], packs[1]},
+                                tensors,
+                                Divider(most, count),
+                                Divider(span, all_rows),
+                                Divider(p.kv_heads, heads),
+                                Divider(p.batch, batches),
+                                masked});
+}
+
+// Zeros for queries that see nothing.
+template <class T>
+struct ClearBlindRows {
+  SightView<T> sight;
+  const bool* blind;  // of the mask, or null
+  int64_t blind_batch, blind_head;
+  HeadView<T> y;
+  Divider by_queries, by_heads;
+  int value_size;
+  DEVICE_FN void operator()(int64_t i) const {
+    int64_t query, head;
+    const int64_t batch = by_heads(by_queries(i, query), head);
+    const KeyRange range = sight.range(sight.length(batch), int(query));
+    if (range.end > range.first && !(blind && blind[batch * blind_batch + head * blind_head + query])) return;
+    T* const row = y.at(batch, head, query);
+    for (int c = 0; c < value_size; ++c) row[c] = T(0.f);
+  }
+};
+
+FusedAttention::Strides strides_of(const HeadRows& rows) { return {rows.batch, rows.head, rows.row}; }
+
+// Whether its kernels could read and write these.
+bool suits(const Attend& p) {
+  if ((p.type != Type::f16 && p.type != Type::bf16) || p.softcap > 0 || p.scores.data || p.sinks || p.keys == 0 ||
+      !std::isfinite(p.scale) || p.head_size % 8 != 0 || p.value_size % 8 != 0 || p.value_size == 0)
+    return false;
+  for (const auto& [rows, size] :
+       {std::pair{p.q, p.head_size}, {p.k, p.head_size}, {p.v, p.value_size}, {p.y, p.value_size}})
+    if (!packs_fit<8, Half>(rows, size)) return false;
+  return true;
+}
+
+template <class T>
+bool run(Context& context, const Attend& p) {
+  const Sight& sight = p.sight;
+  const bool windowed = sight.before >= 0 || sight.after >= 0, masked = p.mask.data != nullptr;
+  const bool top_left = !sight.from_end && sight.offset == 0;
+  const bool bottom_right = sight.from_end || sight.offset == p.keys - p.queries;
+  if (windowed && !masked && !top_left && !bottom_right) return false;
+
+  FusedAttention fused{.type = p.type,
+                       .batch = p.batch,
+                       .heads = p.heads,
+                       .kv_heads = p.kv_heads,
+                       .queries = p.queries,
+                       .keys = p.keys,
+                       .head_size = p.head_size,
+                       .value_size = p.value_size,
+                       .q = strides_of(p.q),
+                       .k = strides_of(p.k),
+                       .v = strides_of(p.v),
+                       .y = strides_of(p.y),
+                       .scale = float(p.scale)};
+  // With a mask the library has no windows but those from the first key on. The bias has them in any case, to find
+  // queries that see nothing.
+  if (windowed && (!masked || top_left)) {
+    fused.left = sight.before;
+    fused.right = sight.after;
+    fused.bottom_right = !top_left;
+  }
+  fused.has_lengths = sight.has_lengths() && !masked;
+  const bool sights = masked && (sight.has_lengths() || windowed);
+  if (masked) {
+    fused.bias_batch = p.mask.batch != 0 || (sights && sight.has_lengths()) ? p.batch : 1;
+    fused.bias_heads = p.mask.head != 0 ? p.heads : 1;
+  }
+  const int64_t bias_rows = fused.bias_batch * fused.bias_heads * p.queries;
+  constexpr int64_t kMostBias = int64_t(1) << 29;
+  if (bias_rows > kMostBias / p.keys) return false;
+
+  const auto workspace_bytes = device::prepare_attention(context.dnn(), context.stream(), fused);
+  if (!workspace_bytes) return false;
+
+  const SightView<T> view(p, context.fault());
+  device::AttentionAddresses addresses{.q = p.q.data, .k = p.k.data, .v = p.v.data, .y = const_cast<void*>(p.y.data)};
+  bool* blind = nullptr;
+  if (masked) {
+    T* const bias = static_cast<T*>(context.scratch(size_t(bias_rows * p.keys) * sizeof(T)));
+    blind = static_cast<bool*>(context.scratch(size_t(bias_rows)));
+    device::block_kernel<NoShared>(
+        context.stream(), {bias_rows, p.keys > 2048 ? 256 : 64},
+        MakeBias<T>{view, bias, blind, Divider(p.queries, bias_rows), Divider(fused.bias_heads, bias_rows), sights});
+    addresses.bias = bias;
+  }
+  if (fused.has_lengths) {
+    auto* const of_queries = static_cast<int32_t*>(context.scratch(size_t(p.batch) * sizeof(int32_t)));
+    auto* const of_keys = static_cast<int32_t*>(context.scratch(size_t(p.batch) * sizeof(int32_t)));
+    device::for_each_index(context.stream(), p.batch,
+                           MakeLengths{SightView<Half>(p, context.fault()), of_queries, of_keys});
+    addresses.query_lengths = of_queries;
+    addresses.key_lengths = of_keys;
+  }
+  if (p.is_cache && sight.has_lengths()) clear_behind(context, p, view);
+  device::run_attention(context.dnn(), context.stream(), fused, addresses, context.scratch(*workspace_bytes));
+  if (masked || may_be_blind(sight, p.queries, p.keys)) {
+    const int64_t rows = p.batch * p.heads * p.queries;
+    device::for_each_index(context.stream(), rows,
+                           ClearBlindRows<T>{view, blind, fused.bias_batch > 1 ? fused.bias_heads * p.queries : 0,
+                                             fused.bias_heads > 1 ? p.queries : 0, p.y, Divider(p.queries, rows),
+                                             Divider(p.heads, rows), int(p.value_size)});
+  }
+  return true;
+}
+
+}  // namespace
+
+bool attend_dnn(Context& context, const Attend& problem) {
+  if (!suits(problem)) return false;
+  bool served = false;
+  dispatch(TypeList<Half, BFloat16>{}, problem.type, [&]<class T> { served = run<T>(context, problem); });
+  return served;
+}
+
+}  // namespace encore::ops

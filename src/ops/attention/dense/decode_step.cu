@@ -1,0 +1,285 @@
+#include "ops/attention/dense/decode_step.h"
+
+#include "device/cluster.h"
+#include "device/device.h"
+#include "device/divide_small.h"
+#include "ops/attention/dense/dense_rows.h"
+#include "ops/attention/kv_cache/add_rows.h"
+#include "ops/dispatch.h"
+
+namespace encore::ops {
+namespace {
+
+using device::Block;
+using device::Cluster;
+using device::Pack;
+using device::PerThread;
+using device::Warp;
+
+// A cluster has the heads that share one of keys. Most warps of its blocks look at the keys that were there before, as
+// in AttendGroup. The others turn the new row meanwhile; the first block's put its key and values into the cache, and
+// look at that key themselves.
+template <class T, int kChunks>
+struct AttendNew {
+  using Group = AttendGroup<T, kChunks, 1, DenseRows<T, 8>>;
+  using State = typename Group::State;
+  using Tile = typename Group::Tile;
+  using Keys = typename Group::Keys;
+  using Values = typename Group::Values;
+  static constexpr int kRows = 8, kKeys = Group::kKeys, kWidth = Group::kWidth, kWidthLog2 = kChunks == 2 ? 6 : 7;
+  static_assert(kWidth == 1 << kWidthLog2);
+  static constexpr int kOldWarps = 10, kNewWarps = kChunks / 2, kWarps = kOldWarps + 1;  // of these there are sums
+  static constexpr int kOldThreads = 32 * kOldWarps, kThreads = kOldThreads + 32 * kNewWarps;
+  static constexpr int kMaxThreads = kThreads, kStep = kOldWarps * kKeys;
+  static constexpr bool kBeginsEarly = true;
+  static_assert(AddPacks<T>::kPack == 8, "a pack is eight values of a tile's row");
+  static constexpr int kSumsOfWarp = kRows * State::kSumsRow;
+  static constexpr int64_t kDynamicBytes = int64_t(kWarps) * kSumsOfWarp * int64_t(sizeof(float));
+  struct Shared {
+    Words q[1][kChunks][32];
+    Words fresh[2][kWidth / 8];  // the new key, and its values
+    int64_t mask_row[kRows];
+    KeyRange range[kRows];
+    float top[kWarps][kRows], total[kWarps][kRows];
+    alignas(16) float joined[kRows][kWidth];  // of the block
+    float joined_top[kRows], joined_total[kRows];
+  };
+  // Of the keys that were there before, those that a block looks at; and those that each row sees.
+  struct Share {
+    int old, first, end;
+    KeyRange all;
+    Slots slots;
+  };
+
+  Group group;
+  AddPacks<T> add;
+  device::SmallDivider by_kv_heads;
+  int cluster_log2;  // of its blocks
+
+  DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
+    const auto& source = group.source;
+    const int rank = rank_of(b);
+    Tile tile = tile_of(b);
+    PerThread<Keys, kThreads> keys;
+    PerThread<Values, kThreads> values;
+    b.threads([&](int t, Shared& s) {
+      if (t >= kOldThreads) {
+        add.prefetch_angles(tile.batch, tile.batch, 0, t - kOldThreads);
+        b.wait();
+        take_new(s, tile, rank == 0, t - kOldThreads);
+        return;
+      }
+      b.wait();
+      Tile known = tile;
+      known.length = source.sight.length(tile.batch);
+      const Share share = share_of(known, rank);
+      const int slot = share.first + t / 32 * kKeys;
+      group.load_keys(keys[t], b, s, known, slot, share.end, share.slots, t % 32);
+      group.load_values(values[t], b, s, known, slot, share.end, share.slots, t % 32);
+      if (t < tile.rows) {
+        s.range[t] = source.range(known, t);
+        s.mask_row[t] = source.mask_row(known, t);
+      }
+    });
+    tile.length = source.sight.length(tile.batch);
+    const Share share = share_of(tile, rank);
+    const float factor = source.score_scale(group.scale);
+    device::for_each_warp(b, [&](const Warp& warp, Shared& s) {
+      const int w = warp.index();
+      if (w >= kWarps) return;
+      PerThread<State, 32> state;
+      warp.lanes([&](int lane) { state[lane].clear(); });
+      const bool is_old = w < kOldWarps;
+      if (!is_old)
+        warp.lanes([&](int lane) { take_fresh(s, keys[kOldThreads + lane], values[kOldThreads + lane], lane); });
+      // Of the new key there is one tile, which the first block has.
+      const int first = is_old ? share.first + w * kKeys : share.old;
+      const int end = is_old ? share.end : rank == 0 ? tile.length : share.old;
+      group.look_at(warp, b, s, state, keys, values, {tile, share.slots, share.all, first, end, kStep, factor});
+      State::show(warp, state, s.top[w], s.total[w], sums_in(b, s) + w * kSumsOfWarp);
+    });
+    b.threads([&](int t, Shared& s) {
+      constexpr int kMany = 2;
+      for (int i = t; i < tile.rows * (kWidth / kMany); i += kThreads) {
+        const int row = i / (kWidth / kMany), column = i % (kWidth / kMany) * kMany;
+        const float* const sums = sums_in(b, s) + row * State::kSumsRow + column;
+        const auto joined = State::template join<kMany>(s.top, s.total, sums, row, kUnseen<float>);
+        *reinterpret_cast<Pack<float, kMany>*>(&s.joined[row][column]) = joined.sums;
+        if (column == 0) s.joined_top[row] = joined.top, s.joined_total[row] = joined.total;
+      }
+    });
+  }
+
+  // Each block finishes its part of the values of all rows, in packs. Lanes that are the same modulo kPacks have one,
+  // each of another block.
+  DEVICE_FN void join(Block<Shared>& b, const Shared&, const Cluster<Shared>& cluster) const {
+    const Tile tile = tile_of(b);
+    const int in_cluster = 1 << cluster_log2, all = tile.rows * (kWidth / kPack);
+    const int own = (all + in_cluster - 1) >> cluster_log2, from = rank_of(b) * own;
+    const int end = from + own < all ? from + own : all;
+    device::for_each_warp(b, [&](const Warp& warp, Shared&) {
+      for (int first = from + warp.index() * kPacks; first < end; first += kThreads / 32 * kPacks)
+        finish(warp, cluster, tile, first, end);
+    });
+  }
+
+ private:
+  static constexpr int kPack = 4, kPacks = 4;
+  static_assert(32 / kPacks == device::kMostWithRoom);
+  struct Part {
+    float sums[kPack], top, total, sink, base;
+  };
+
+  DEVICE_FN int rank_of(const Block<Shared>& b) const { return int(b.index()) & ((1 << cluster_log2) - 1); }
+  // Without its length.
+  DEVICE_FN Tile tile_of(const Block<Shared>& b) const {
+    int kv_head;
+    const int batch = by_kv_heads(int(b.index()) >> cluster_log2, kv_head);
+    return {batch, kv_head, 0, group.source.fold.rows, 0};
+  }
+  DEVICE_FN Share share_of(const Tile& tile, int rank) const {
+    Share share;
+    share.old = tile.length - (tile.length > 0);
+    share.all = group.source.range(tile, 0);  // all rows are of one query
+    share.slots = {share.all.first, share.all.end, share.all.end, share.all.first};
+    const int tiles = share.old > share.all.first ? (share.old - share.all.first + kKeys - 1) / kKeys : 0;
+    const int own = (tiles + (1 << cluster_log2) - 1) >> cluster_log2;
+    share.first = share.all.first + rank * own * kKeys;
+    share.end = share.old - share.first > own * kKeys ? share.first + own * kKeys : share.old;
+    return share;
+  }
+
+  // All rows are of one query.
+  DEVICE_FN static int head_of(const Tile& tile, int row) { return tile.kv_head * tile.rows + row; }
+  // Of all warps.
+  DEVICE_FN static float* sums_in(const Block<Shared>& b, Shared& s) { return b.template dynamic<float>(s); }
+
+  DEVICE_FN void finish(const Warp& warp, const Cluster<Shared>& cluster, const Tile& tile, int first, int end) const {
+    constexpr int kInRow = kWidth / kPack;
+    PerThread<Part, 32> parts;
+    PerThread<float, 32> tops;
+    warp.lanes([&](int lane) {
+      const int pack = first + lane % kPacks, row = pack / kInRow, rank = lane / kPacks;
+      Part& part = parts[lane];
+      part = {{}, kUnseen<float>, 0, kUnseen<float>, 0};
+      if (pack < end && rank >> cluster_log2 == 0) {
+        const Shared& of = cluster.shared(rank);
+        const auto sums = *reinterpret_cast<const Pack<float, kPack>*>(&of.joined[row][pack % kInRow * kPack]);
+        UNROLL for (int i = 0; i < kPack; ++i) part.sums[i] = sums.at[i];
+        part.top = of.joined_top[row], part.total = of.joined_total[row];
+        part.sink = group.sinks.at(head_of(tile, row));
+      }
+      tops[lane] = larger(part.top, part.sink);
+    });
+    warp.template reduce_columns<kPacks>([&](int lane) -> float& { return tops[lane]; },
+                                         [](float a, float c) { return larger(a, c); });
+    warp.lanes([&](int lane) {
+      Part& part = parts[lane];
+      part.base = base_of(tops[lane]);
+      const float shrink = exponential(part.top - part.base);
+      UNROLL for (int i = 0; i < kPack; ++i) part.sums[i] *= shrink;
+      part.total *= shrink;
+    });
+    const auto add_up = [&](auto value) {
+      warp.template reduce_columns<kPacks>(value, [](float a, float c) { return a + c; });
+    };
+    UNROLL for (int i = 0; i < kPack; ++i) add_up([&](int lane) -> float& { return parts[lane].sums[i]; });
+    add_up([&](int lane) -> float& { return parts[lane].total; });
+    warp.lanes([&](int lane) {
+      const int pack = first + lane;
+      if (lane >= kPacks || pack >= end) return;
+      const Part& part = parts[lane];
+      const int row = pack / kInRow, column = pack % kInRow * kPack;
+      const float total = part.total + exponential(part.sink - part.base);
+      T* const y = group.source.y_rows.at(tile.batch, head_of(tile, row), 0) + column;
+      UNROLL for (int i = 0; i < kPack; ++i) {
+        if (column + i < group.value_size) y[i] = T(normalised(part.sums[i], total));
+      }
+    });
+  }
+  // Queries go where tiles want them, the new key and its values into the cache, too.
+  DEVICE_FN void take_new(Shared& s, const Tile& tile, bool keeps, int t) const {
+    const int heads = tile.rows + (keeps ? 2 : 0);
+    const auto in_q = [&](int row, int column) -> Words& { return s.q[0][column / 32][row * 4 + column % 32 / 8]; };
+    for (int i = t; i < kChunks * 32; i += 32 * kNewWarps) {
+      const int row = i % 32 / 4, column = i / 32 * 32 + i % 4 * 8;
+      if (row >= tile.rows || column >= group.head_size) in_q(row, column) = Words{};
+    }
+    for (int i = t; i < kWidth / 8; i += 32 * kNewWarps) {
+      if (8 * i >= group.head_size) s.fresh[0][i] = s.fresh[1][i] = Words{};
+    }
+    for (int i = t; i < heads << add.lanes_log2; i += 32 * kNewWarps) {
+      const int row = i >> add.lanes_log2, pack = i - (row << add.lanes_log2), which = row - tile.rows;
+      if (pack >= add.packs) continue;
+      const int number =
+          which < 0 ? tile.kv_head * tile.rows + row : add.add.q_heads + which * add.add.kv_heads + tile.kv_head;
+      const auto turned = add.turned(tile.batch, tile.batch, 0, number, pack);
+      const auto put = [&](int column, const auto& packed) {
+        (which < 0 ? in_q(row, column) : s.fresh[which][column / 8]) = std::bit_cast<Words>(packed);
+      };
+      put(turned.first, turned.packs.real);
+      if (turned.turns) put(turned.first + add.add.layout.half, turned.packs.imaginary);
+      if (which >= 0 && add.add.has_room(turned.row)) add.store(turned, add.in_cache(tile.batch, number, turned.row));
+    }
+  }
+  // As if a tile began with the new key.
+  DEVICE_FN static void take_fresh(const Shared& s, typename Group::Keys& keys, typename Group::Values& values,
+                                   int lane) {
+    UNROLL for (int i = 0; i < 2; ++i) {
+      UNROLL for (int c = 0; c < kChunks; ++c) keys.at[i][c] =
+          i == 0 && lane / 4 == 0 ? s.fresh[0][4 * c + lane % 4] : Words{};
+    }
+    UNROLL for (int i = 0; i < 4; ++i) {
+      UNROLL for (int n = 0; n < Group::kSpans; ++n) values.at[i][n] =
+          i == 0 && lane % 4 == 0 ? s.fresh[1][8 * n + lane / 4] : Words{};
+    }
+  }
+};
+
+// How many blocks look at a head's keys: as many as can all be there at once, if each has keys enough; none where they
+// would look for long, for the ways of many blocks ask for more keys at once.
+template <class Kernel>
+int blocks_for(Context& context, const Attend& p) {
+  constexpr int64_t kFewestKeys = 2 * Kernel::kKeys, kMostKeys = 2048;
+  const int device = context.stream().device();
+  const int64_t room = device::multiprocessors(device) / (p.head_size <= 64 ? 1 : 2), heads = p.batch * p.kv_heads;
+  const int most = std::min(device::kMostWithRoom, device::most_in_cluster<typename Kernel::Shared, Kernel>(device));
+  int blocks = 1;
+  while (blocks < most && 2 * blocks * heads <= room && p.keys >= 2 * blocks * kFewestKeys) blocks *= 2;
+  return most > 0 && heads <= room && p.keys <= blocks * kMostKeys ? blocks : 0;
+}
+
+template <class T, int kChunks>
+bool launch(Context& context, const CacheExtension& e, const Attend& p) {
+  using Kernel = AttendNew<T, kChunks>;
+  const int blocks = blocks_for<Kernel>(context, p);
+  if (blocks == 0) return false;
+  CacheExtension all = e;
+  all.turned_q = all.keys;  // queries are turned, wherever they go
+  const auto add = rows_to_add<T, false>(context, all, new_rows(e), e.keys, e.values);
+  if (!add.are_packs()) return false;
+  copy_past(context, e);
+  const DenseRows<T, 8> rows{
+      {}, SightView<T>(p, context.fault()), FoldedRows(p), p.q, p.k, p.v, p.y, int(p.heads), int(p.kv_heads), 1};
+  device::cluster_kernel<typename Kernel::Shared>(
+      context.stream(), {checked_product(p.batch, p.kv_heads), blocks, Kernel::kThreads},
+      Kernel{{rows, SinkView<T>(p), int(p.head_size), int(p.value_size), float(p.scale), float(p.softcap), {}},
+             AddPacks<T>(add),
+             device::SmallDivider(int(p.kv_heads)),
+             std::countr_zero(unsigned(blocks))});
+  return true;
+}
+
+}  // namespace
+
+bool attend_new(Context& context, const CacheExtension& e, const Attend& p) {
+  if (e.rows != 1 || e.from_start || e.filled || e.staged || e.residents.capacity > 0 || e.codes[0] || e.q_weights)
+    return false;
+  if (p.scores.data || p.heads / p.kv_heads > 8 || p.head_size > 128 || !fits_group(p)) return false;
+  bool done = false;
+  dispatch(TypeList<Half, BFloat16>{}, p.type,
+           [&]<class T> { done = p.head_size <= 64 ? launch<T, 2>(context, e, p) : launch<T, 4>(context, e, p); });
+  return done;
+}
+
+}  // namespace encore::ops

@@ -1,0 +1,144 @@
+#include "ops/attention/dense/split_k.h"
+
+#include "device/device.h"
+#include "device/transform.h"
+#include "device/warp.h"
+#include "ops/dispatch.h"
+
+namespace encore::ops {
+namespace {
+
+using device::Block;
+using device::Divider;
+using device::NoShared;
+using device::Pack;
+using device::PerThread;
+using device::Warp;
+
+// A block is one warp. It takes kAcross packs of neighbouring values of a row from all shares: lanes that are the same
+// modulo kAcross take the same values of different shares, up to kEach a lane, and the shares' tops and totals with
+// them. So all is asked for at once, and what lanes exchange stays in the warp.
+template <class T, int kPack, int kAcross, int kEach>
+struct CombineShares {
+  static constexpr int kMaxThreads = 32, kSlots = 32 / kAcross, kShares = kSlots * kEach;
+  struct Taken {
+    Pack<float, kPack> sums[kEach];
+    float top[kEach], total[kEach];
+  };
+  struct Joined {
+    float sums[kPack], top, total;
+  };
+
+  Partial partial;
+  SinkView<T> sinks;
+  HeadView<T> y;
+  Divider by_parts, by_queries, by_heads;
+  int value_size;
+  bool aligned;  // y
+
+  DEVICE_FN void operator()(Block<NoShared>& b, const NoShared&) const {
+    device::for_each_warp(b, [&](const Warp& warp, NoShared&) {
+      int64_t part, query, head;
+      const int64_t row = by_parts(b.index(), part);
+      PerThread<Taken, 32> taken;
+      PerThread<Joined, 32> joined;
+      warp.lanes([&](int lane) { take(taken[lane], row, lane / kAcross, column_of(part, lane)); });
+      const int64_t batch = by_heads(by_queries(row, query), head);
+      const float sink = sinks.at(head);
+      warp.lanes([&](int lane) {
+        joined[lane].top = sink;
+        UNROLL for (int i = 0; i < kEach; ++i) joined[lane].top = larger(joined[lane].top, taken[lane].top[i]);
+      });
+      warp.template reduce_columns<kAcross>([&](int lane) -> float& { return joined[lane].top; },
+                                            [](float a, float c) { return larger(a, c); });
+      warp.lanes([&](int lane) { join(taken[lane], joined[lane]); });
+      const auto add_up = [&](auto value_of) {
+        warp.template reduce_columns<kAcross>(value_of, [](float a, float c) { return a + c; });
+      };
+      add_up([&](int lane) -> float& { return joined[lane].total; });
+      UNROLL for (int i = 0; i < kPack; ++i) add_up([&](int lane) -> float& { return joined[lane].sums[i]; });
+      warp.lanes([&](int lane) {
+        const int column = column_of(part, lane);
+        if (lane >= kAcross || column >= value_size) return;
+        const Joined& all = joined[lane];
+        const float factor = normalised(1, all.total + exponential(sink - base_of(all.top)));
+        Pack<T, kPack> out;
+        UNROLL for (int i = 0; i < kPack; ++i) out.at[i] = T(all.sums[i] * factor);
+        device::store_pack(y.at(batch, head, query) + column, out, aligned);
+      });
+    });
+  }
+
+ private:
+  DEVICE_FN static int column_of(int64_t part, int lane) { return (int(part) * kAcross + lane % kAcross) * kPack; }
+  DEVICE_FN void take(Taken& to, int64_t row, int slot, int column) const {
+    const int64_t first = row * partial.shares + slot;
+    const float* const tops = partial.top + first;
+    const float* const totals = partial.total + first;
+    const float* const sums = partial.sums + first * value_size + column;
+    UNROLL for (int i = 0; i < kEach; ++i) {
+      const bool there = slot + i * kSlots < partial.shares;
+      to.top[i] = there ? tops[i * kSlots] : kUnseen<float>;
+      to.total[i] = there ? totals[i * kSlots] : 0.f;
+      to.sums[i] = {};
+      if (there && column < value_size) to.sums[i] = device::load_pack<kPack>(sums + i * kSlots * value_size, true);
+    }
+  }
+  // What a lane has of its shares, by the row's top.
+  DEVICE_FN static void join(const Taken& from, Joined& to) {
+    const float base = base_of(to.top);
+    to.total = 0;
+    UNROLL for (int c = 0; c < kPack; ++c) to.sums[c] = 0;
+    UNROLL for (int i = 0; i < kEach; ++i) {
+      const bool seen = from.total[i] != 0;
+      const float factor = exponential(from.top[i] - base);
+      to.total += seen ? factor * from.total[i] : 0.f;
+      UNROLL for (int c = 0; c < kPack; ++c) to.sums[c] += seen ? factor * from.sums[i].at[c] : 0.f;
+    }
+  }
+};
+
+template <class T, int kPack, int kAcross, int kEach>
+void combine(Context& context, const Attend& p, const Partial& partial) {
+  using Kernel = CombineShares<T, kPack, kAcross, kEach>;
+  constexpr int kValues = kAcross * kPack;
+  const int64_t rows = checked_product(checked_product(p.batch, p.heads), p.queries);
+  const int64_t parts = (p.value_size + kValues - 1) / kValues, blocks = checked_product(rows, parts);
+  device::block_kernel<NoShared>(
+      context.stream(), {blocks, 32},
+      Kernel{partial, SinkView<T>(p), p.y, Divider(parts, blocks), Divider(p.queries, rows), Divider(p.heads, rows),
+             int(p.value_size), packs_fit<kPack, T>(p.y, p.value_size)});
+}
+
+}  // namespace
+
+int64_t shares_for(const Context& context, const Attend& p, int64_t blocks, int room, int64_t fewest_keys) {
+  const int64_t enough = room * int64_t(device::multiprocessors(context.stream().device()));
+  return std::clamp<int64_t>(std::min(enough / blocks, p.keys / fewest_keys), 1, kMostShares);
+}
+
+Partial make_partial(Context& context, const Attend& p, int64_t shares) {
+  Partial partial{nullptr, nullptr, nullptr, int(shares)};
+  if (shares == 1) return partial;
+  const int64_t count = checked_product(checked_product(checked_product(p.batch, p.heads), p.queries), shares);
+  const auto floats = [&](int64_t wanted) {
+    return static_cast<float*>(context.scratch(size_t(checked_product(wanted, int64_t(sizeof(float))))));
+  };
+  partial.sums = floats(checked_product(count, p.value_size));
+  partial.top = floats(count);
+  partial.total = floats(count);
+  return partial;
+}
+
+void combine_shares(Context& context, const Attend& p, const Partial& partial) {
+  if (partial.shares == 1) return;
+  dispatch(TypeList<float, Half, BFloat16>{}, p.type, [&]<class T> {
+    if (p.value_size % 4 != 0) return combine<T, 1, 2, 8>(context, p, partial);
+    if (partial.shares <= 4) return combine<T, 4, 8, 1>(context, p, partial);
+    if (partial.shares <= 16) return combine<T, 4, 2, 1>(context, p, partial);
+    static_assert(CombineShares<T, 4, 2, 8>::kShares == kMostShares);
+    combine<T, 4, 2, 8>(context, p, partial);
+  });
+}
+
+}  // namespace encore::ops

@@ -1,0 +1,165 @@
+#include "ops/attention/operators/viewed_attention.h"
+
+#include <array>
+#include <initializer_list>
+
+#include "ops/attention/dense/attend.h"
+#include "ops/shape/strided.h"
+#include "ops/shape/strided_view.h"
+
+namespace encore::ops {
+namespace {
+
+constexpr int kRank = 4;  // batch, head, row, size
+
+struct Seen {
+  const void* data;
+  StridedView view;
+  const void* start(size_t bytes) const { return static_cast<const char*>(data) + size_t(view.offset()) * bytes; }
+};
+
+// [batch, head, row, size], of which the last are neighbours.
+struct Rows {
+  const void* data;
+  Shape shape;
+  std::vector<int64_t> strides;
+};
+
+// False if elements would have to be moved.
+bool take(const ViewStep& step, StridedView& view) {
+  const auto& numbers = step.numbers;
+  switch (step.kind) {
+    case ViewStep::transpose: view.transpose(numbers); return true;
+    case ViewStep::squeeze: view.squeeze(numbers); return true;
+    case ViewStep::unsqueeze: view.unsqueeze(numbers); return true;
+    case ViewStep::select: view.select(numbers[0], numbers[1]); return true;
+    case ViewStep::reshape: return view.reshape(reshaped(view.shape(), numbers, false));
+  }
+  return false;
+}
+
+// The same elements, which there are, one behind the other.
+void make_dense(Context& context, size_t bytes, Seen& seen) {
+  const Shape shape = seen.view.shape();
+  StridedCopy copy;
+  int64_t left = shape.count();
+  for (const StridedView::Axis& axis : seen.view.axes())
+    for (const auto& steps : axis) copy.add(steps.count, steps.stride, left /= steps.count);
+  void* const made = context.scratch(size_t(shape.count()) * bytes);
+  copy.run(context.stream(), seen.start(bytes), made, bytes);
+  seen = {made, StridedView(shape)};
+}
+
+Rows rows_of(Context& context, const Tensor& tensor, const std::vector<ViewStep>& steps, const char* what) {
+  const size_t bytes = device::size_bytes(tensor.type);
+  Seen seen{tensor.data, StridedView(tensor.shape)};
+  for (const ViewStep& step : steps)
+    if (!take(step, seen.view)) {  // not of what is empty
+      make_dense(context, bytes, seen);
+      if (!take(step, seen.view)) fail(Code::internal, what, " cannot be seen as heads");
+    }
+  if (seen.view.axes().size() == kRank - 1) seen.view.unsqueeze({0});
+  require(seen.view.axes().size() == kRank, what, " have shape ", seen.view.shape().str(), "; it must have ", kRank,
+          " dimensions");
+  if (const Shape shape = seen.view.shape(); shape.count() == 0) return {nullptr, shape, strides_of(shape)};
+  auto strides = seen.view.strides();
+  if (!strides || strides->back() != 1) {
+    make_dense(context, bytes, seen);
+    strides = seen.view.strides();
+  }
+  return {seen.start(bytes), seen.view.shape(), *strides};
+}
+
+// What a dimension of several becomes if one of them has more than one of it.
+int64_t joint(std::initializer_list<int64_t> dims, const char* what) {
+  int64_t all = 1;
+  for (int64_t dim : dims)
+    if (dim != 1) {
+      require(all == 1 || all == dim, "queries, keys, values and the mask have ", all, " and ", dim, " ", what);
+      all = dim;
+    }
+  return all;
+}
+
+class Viewed : public Op {
+ public:
+  explicit Viewed(ViewedAttention how) : how_(std::move(how)) {}
+
+  void run(Context& context) const override {
+    const Type type = context.input(0).type;
+    const Rows q = rows_of(context, context.input(0), how_.q, "queries"),
+               k = rows_of(context, context.input(1), how_.k, "keys"),
+               v = rows_of(context, context.input(2), how_.v, "values");
+    const Tensor* const mask = context.find_input(3);
+    const Shape of_mask = mask ? with_all_dims(*mask) : Shape{1, 1, 1, 1};
+    require(q.shape[3] == k.shape[3], "queries ", q.shape.str(), " and keys ", k.shape.str(),
+            " have heads of different sizes");
+
+    Attend problem;
+    problem.type = type;
+    problem.batch = joint({q.shape[0], k.shape[0], of_mask[0], v.shape[0]}, "batches");
+    problem.heads = problem.kv_heads = joint({q.shape[1], k.shape[1], of_mask[1], v.shape[1]}, "heads");
+    problem.queries = joint({q.shape[2], of_mask[2]}, "queries");
+    problem.keys = joint({k.shape[2], of_mask[3]}, "keys");
+    require(v.shape[2] == problem.keys, "there are ", problem.keys, " keys and ", v.shape[2], " values");
+    problem.head_size = q.shape[3], problem.value_size = v.shape[3];
+    problem.scale = how_.scale;
+    bool repeats = false;
+    const auto rows = [&](const Rows& from, int64_t count) {
+      const std::array wanted{problem.batch, problem.heads, count};
+      std::array<int64_t, 3> strides{};
+      for (int i = 0; i < 3; ++i) {
+        const bool repeated = from.shape[i] != wanted[size_t(i)];
+        strides[size_t(i)] = repeated ? 0 : from.strides[size_t(i)];
+        repeats |= repeated;
+      }
+      return HeadRows{from.data, strides[0], strides[1], strides[2]};
+    };
+    problem.q = rows(q, problem.queries), problem.k = rows(k, problem.keys), problem.v = rows(v, problem.keys);
+    if (mask && problem.keys > 0) {
+      const std::vector<int64_t> strides = strides_of(of_mask);
+      const auto stride = [&](int i) { return of_mask[i] == 1 ? 0 : strides[size_t(i)]; };
+      problem.mask = {mask->data, false, stride(0), stride(1), stride(2), stride(3), problem.keys};
+    }
+    const Tensor y = output(context, problem);
+    if (y.count() == 0) return;
+    if (repeats)  // what is there once is there for all, which libraries need not know of
+      attend_tiles(context, problem);
+    else
+      attend(context, problem);
+  }
+
+ private:
+  // With ones for what it lacks.
+  static Shape with_all_dims(const Tensor& mask) {
+    require(mask.shape.rank() <= kRank, "the mask has shape ", mask.shape.str(), "; it can have ", kRank,
+            " dimensions at most");
+    std::vector<int64_t> dims(size_t(kRank - mask.shape.rank()), 1);
+    dims.insert(dims.end(), mask.shape.dims().begin(), mask.shape.dims().end());
+    return Shape(dims);
+  }
+  // Takes it, and has the problem write there.
+  Tensor output(Context& context, Attend& problem) const {
+    const bool has_batch = how_.y_order.size() == kRank;
+    StridedView view(Shape{problem.batch, problem.heads, problem.queries, problem.value_size});
+    if (!has_batch) view.squeeze({0});
+    view.transpose(how_.y_order);
+    const Tensor y = context.output(0, view.shape());
+    view = StridedView(y.shape);
+    std::vector<int64_t> back(how_.y_order.size());
+    for (size_t i = 0; i < back.size(); ++i) back[size_t(how_.y_order[i])] = int64_t(i);
+    view.transpose(back);
+    if (!has_batch) view.unsqueeze({0});
+    const std::vector<int64_t> strides = *view.strides();
+    problem.y = {y.data, strides[0], strides[1], strides[2]};
+    return y;
+  }
+
+  ViewedAttention how_;
+};
+
+}  // namespace
+
+std::unique_ptr<Op> make_viewed_attention(ViewedAttention how) { return std::make_unique<Viewed>(std::move(how)); }
+
+}  // namespace encore::ops

@@ -1,0 +1,11 @@
+// Apart from other pages, since they take a compiler as long again.
+#include "ops/attention/paged/paged_rows.h"
+#include "ops/dispatch.h"
+
+namespace encore::ops {
+
+void attend_int4_pages(Context& context, const AttendPages& problem) {
+  dispatch(TypeList<Half, BFloat16>{}, problem.type, [&]<class T> { run_paged_sizes<T, CodePair>(context, problem); });
+}
+
+}  // namespace encore::ops

@@ -1,0 +1,251 @@
+#include "ops/norm/few_row_norm.h"
+
+#include <bit>
+#include <cmath>
+
+#include "device/device.h"
+#include "device/fast_math.h"
+#include "device/prefetch.h"
+#include "device/warp.h"
+#include "ops/norm/row_norm_types.h"
+
+namespace encore::ops {
+namespace {
+
+using device::Block;
+using device::Pack;
+using device::PerThread;
+using device::Warp;
+
+// A block for each row, with a pack or two for each thread. Scale and bias, which come from farther away than what the
+// last kernel wrote, are brought nearer while that still runs. All that the row needs is asked for at once; then there
+// is one exchange between warps.
+template <class X, class V, bool kAdds, int kKeep>
+struct NormalizeFewRows {
+  static constexpr int kPack = device::pack_size<X, V>();
+  static constexpr int kMaxThreads = kKeep == 1 ? 512 : 1024, kMaxWarps = kMaxThreads / 32;
+  static constexpr bool kBeginsEarly = true;
+  // Packs as words, which nvcc leaves whole: of halves it would take each apart as soon as it is there, and wait for
+  // it.
+  template <class T>
+  using Words = Pack<uint32_t, int(sizeof(T)) * kPack / 4>;
+  struct Held {
+    float values[kKeep][kPack];
+    Words<V> gamma[kKeep], beta[kKeep];
+  };
+  // Of warps. What there is no warp for is zero.
+  struct Shared {
+    alignas(16) float squares[kMaxWarps];  // of deviations from the warp's own mean, if the row is centred
+    float mean[kMaxWarps], count[kMaxWarps];
+  };
+  struct Moments {
+    float mean, squares;
+  };
+
+  RowNorm norm;
+  float per_value;  // 1 / width
+  int packs;        // of a row
+
+  DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
+    const int row = int(b.index()), threads = b.size();
+    PerThread<Held, kMaxThreads> held;
+    device::for_each_warp(b, [&](const Warp& warp, Shared& s) {
+      const int first = 32 * warp.index();
+      PerThread<float, 32> sum, squares;
+      warp.lanes([&](int lane) {
+        Held& own = held[first + lane];
+        prefetch(row, first + lane, threads);
+        b.wait();
+        load(own, row, first + lane, threads);
+        sum[lane] = squares[lane] = 0;
+        each(first + lane, threads, [&](int k, int) {
+          UNROLL for (int i = 0; i < kPack; ++i) {
+            sum[lane] += own.values[k][i];
+            squares[lane] += square(own.values[k][i]);
+          }
+        });
+      });
+      const float count = float(count_of(first, threads));
+      if (norm.centred) {  // the mean of the squares less the square of the mean would cancel
+        warp.template reduce_columns<1>([&](int lane) -> float& { return sum[lane]; }, add);
+        warp.lanes([&](int lane) {
+          const Held& own = held[first + lane];
+          sum[lane] *= device::quick_reciprocal(count);
+          squares[lane] = 0;
+          each(first + lane, threads, [&](int k, int) {
+            UNROLL for (int i = 0; i < kPack; ++i) squares[lane] += square(own.values[k][i] - sum[lane]);
+          });
+        });
+      }
+      warp.template reduce_columns<1>([&](int lane) -> float& { return squares[lane]; }, add);
+      warp.lanes([&](int lane) {
+        const int at = warp.index() + lane * (threads / 32);  // the first lane's is the warp's own
+        if (at >= kMaxWarps) return;
+        s.squares[at] = lane == 0 ? squares[lane] : 0.f;
+        s.mean[at] = lane == 0 ? sum[lane] : 0.f;
+        s.count[at] = lane == 0 ? count : 0.f;
+      });
+    });
+    device::for_each_warp(b, [&](const Warp& warp, const Shared& s) {
+      PerThread<Moments, 32> all;
+      if (norm.centred)
+        join(warp, s, all);
+      else
+        warp.lanes([&](int lane) { all[lane] = {0, sum_of(s.squares)}; });
+      warp.lanes([&](int lane) {
+        const int t = 32 * warp.index() + lane;
+        const float mean = all[lane].mean, scale = inverse_root(all[lane].squares * per_value + float(norm.epsilon));
+        store(held[t], row, t, threads, mean, scale);
+        if (t == 0) {
+          write(norm.mean, row, mean);
+          write(norm.inverse_deviation, row, scale);
+        }
+      });
+    });
+  }
+
+ private:
+  static constexpr auto add = [](float a, float c) { return a + c; };
+  DEVICE_FN static float square(float x) { return x * x; }
+  DEVICE_FN static float inverse_root(float x) {
+    if constexpr (sizeof(X) == 2) return device::quick_inverse_root(x);
+    return 1 / std::sqrt(x);
+  }
+
+  // f(k, first value) for each pack of a thread.
+  template <class F>
+  DEVICE_FN void each(int t, int threads, F f) const {
+    UNROLL for (int k = 0; k < kKeep; ++k) {
+      const int pack = t + k * threads;
+      if (pack < packs) f(k, pack * kPack);
+    }
+  }
+  // The values of the warp of which `first` is a thread.
+  DEVICE_FN int count_of(int first, int threads) const {
+    int count = 0;
+    UNROLL for (int k = 0; k < kKeep; ++k) {
+      const int left = packs - first - k * threads;
+      count += left < 0 ? 0 : left < 32 ? left : 32;
+    }
+    return count * kPack;
+  }
+
+  template <class T>
+  DEVICE_FN static Words<T> words(const T* from) {
+    return *reinterpret_cast<const Words<T>*>(from);
+  }
+  template <class T>
+  DEVICE_FN static Pack<T, kPack> pack(const Words<T>& words) {
+    return std::bit_cast<Pack<T, kPack>>(words);
+  }
+  DEVICE_FN int64_t begin(int row) const { return int64_t(row) * norm.width; }
+
+  DEVICE_FN const V* gammas_of(int row) const { return static_cast<const V*>(norm.gamma.data) + row * norm.gamma.step; }
+  DEVICE_FN const V* betas_of(int row) const { return static_cast<const V*>(norm.beta.data) + row * norm.beta.step; }
+  DEVICE_FN void prefetch(int row, int t, int threads) const {
+    each(t, threads, [&](int, int first) {
+      device::prefetch(gammas_of(row) + first);
+      if (norm.beta.data) device::prefetch(betas_of(row) + first);
+    });
+  }
+  DEVICE_FN void load(Held& own, int row, int t, int threads) const {
+    const X* const x = static_cast<const X*>(norm.x) + begin(row);
+    const V* const gammas = gammas_of(row);
+    Words<X> values[kKeep] = {}, skips[kKeep] = {}, biases[kKeep] = {};
+    UNROLL for (int k = 0; k < kKeep; ++k) own.gamma[k] = own.beta[k] = {};
+    each(t, threads, [&](int k, int first) {
+      values[k] = words(x + first);
+      own.gamma[k] = words(gammas + first);
+      if (norm.beta.data) own.beta[k] = words(betas_of(row) + first);
+      if (!kAdds) return;
+      if (norm.skip) {
+        const int skip_row = norm.skip_rows == norm.rows ? row : int(unsigned(row) % unsigned(norm.skip_rows));
+        skips[k] = words(static_cast<const X*>(norm.skip) + begin(skip_row) + first);
+      }
+      if (norm.bias) biases[k] = words(static_cast<const X*>(norm.bias) + first);
+    });
+    UNROLL for (int k = 0; k < kKeep; ++k) {
+      const auto some = pack<X>(values[k]), skip = pack<X>(skips[k]), bias = pack<X>(biases[k]);
+      UNROLL for (int i = 0; i < kPack; ++i) {
+        own.values[k][i] = float(some.at[i]);
+        if (kAdds) own.values[k][i] = own.values[k][i] + float(skip.at[i]) + float(bias.at[i]);
+      }
+    }
+  }
+
+  DEVICE_FN void store(const Held& own, int row, int t, int threads, float mean, float scale) const {
+    each(t, threads, [&](int k, int first) {
+      const auto gamma = pack<V>(own.gamma[k]), beta = pack<V>(own.beta[k]);
+      Pack<V, kPack> out;
+      UNROLL for (int i = 0; i < kPack; ++i) out.at[i] =
+          V((own.values[k][i] - mean) * scale * float(gamma.at[i]) + float(beta.at[i]));
+      device::store_pack(static_cast<V*>(norm.y) + begin(row) + first, out, true);
+      if constexpr (kAdds) {
+        if (!norm.sum) return;
+        Pack<X, kPack> sum;
+        UNROLL for (int i = 0; i < kPack; ++i) sum.at[i] = X(own.values[k][i]);
+        device::store_pack(static_cast<X*>(norm.sum) + begin(row) + first, sum, true);
+      }
+    });
+  }
+  DEVICE_FN void write(void* statistics, int row, float value) const {
+    if (!statistics) return;
+    if (norm.double_statistics)
+      static_cast<double*>(statistics)[row] = double(value);
+    else
+      static_cast<float*>(statistics)[row] = value;
+  }
+
+  // In four chains, from reads of 16 bytes.
+  DEVICE_FN static float sum_of(const float (&of)[kMaxWarps]) {
+    Pack<float, 4> sums{};
+    UNROLL for (int w = 0; w < kMaxWarps; w += 4) {
+      const auto some = device::load_pack<4>(of + w, true);
+      UNROLL for (int i = 0; i < 4; ++i) sums.at[i] += some.at[i];
+    }
+    return (sums.at[0] + sums.at[1]) + (sums.at[2] + sums.at[3]);
+  }
+  // The row's mean, and the squares of deviations from it, from those of warps.
+  DEVICE_FN void join(const Warp& warp, const Shared& s, PerThread<Moments, 32>& all) const {
+    PerThread<float, 32> sum, squares;
+    const auto part = [](const float(&of)[kMaxWarps], int lane) { return lane < kMaxWarps ? of[lane] : 0.f; };
+    warp.lanes([&](int lane) { sum[lane] = part(s.mean, lane) * part(s.count, lane); });
+    warp.template reduce_columns<1>([&](int lane) -> float& { return sum[lane]; }, add);
+    warp.lanes([&](int lane) {
+      sum[lane] *= per_value;
+      squares[lane] = part(s.squares, lane) + part(s.count, lane) * square(part(s.mean, lane) - sum[lane]);
+    });
+    warp.template reduce_columns<1>([&](int lane) -> float& { return squares[lane]; }, add);
+    warp.lanes([&](int lane) { all[lane] = {sum[lane], squares[lane]}; });
+  }
+};
+
+template <class X, class V, bool kAdds, int kKeep>
+void normalize(device::StreamRef stream, const RowNorm& norm, int64_t packs) {
+  using Kernel = NormalizeFewRows<X, V, kAdds, kKeep>;
+  const int64_t threads = (packs + 32 * kKeep - 1) / (32 * kKeep) * 32;
+  device::block_kernel<typename Kernel::Shared>(stream, {norm.rows, int(threads)},
+                                                Kernel{norm, 1 / float(norm.width), int(packs)});
+}
+
+}  // namespace
+
+bool normalize_few_rows(device::StreamRef stream, const RowNorm& norm, Type x, Type gamma) {
+  // Beyond, other ways keep a GPU as busy, or busier.
+  if (norm.rows >= 4 * int64_t(device::multiprocessors(stream.device())) || x == Type::f64) return false;
+  bool done = false;
+  dispatch_norm(norm, x, gamma, [&]<class X, class V, bool kAdds> {
+    if constexpr (sizeof(X) <= sizeof(float)) {
+      const int64_t packs = norm.width / device::pack_size<X, V>();
+      if (packs > 2 * 1024 || !is_whole<X, V>(norm)) return;
+      done = true;
+      if (packs <= NormalizeFewRows<X, V, kAdds, 1>::kMaxThreads)
+        normalize<X, V, kAdds, 1>(stream, norm, packs);
+      else
+        normalize<X, V, kAdds, 2>(stream, norm, packs);
+    }
+  });
+  return done;
+}
+
+}  // namespace encore::ops

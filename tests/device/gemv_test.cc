@@ -1,0 +1,190 @@
+// Products of few rows by the kernels made for them, whatever else the back end would take.
+#include "device/gemv.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "device/error.h"
+#include "device/graph.h"
+#include "on_device.h"
+#include "product_case.h"
+
+namespace encore::device {
+namespace {
+
+constexpr int kMultiprocessors = 132;
+
+template <class T>
+class FewRowsTest : public ::testing::Test {
+ protected:
+  // a, b and c begin so many values after an aligned address.
+  std::vector<T> run(const Case<T>& problem, FewRowsWay way, int offset = 0) {
+    DeviceArray<T> a(shifted(problem.a, offset)), b(shifted(problem.b, offset));
+    DeviceArray<T> c(shifted(problem.c, offset)), bias(shifted(problem.bias, offset));
+    T* const to = c.data() + offset;
+    multiply_few_rows(stream, problem.gemm, a.data() + offset, b.data() + offset, to, to,
+                      problem.gemm.has_bias ? bias.data() + offset : nullptr, way);
+    std::vector<T> got = c.download(stream);
+    got.erase(got.begin(), got.begin() + offset);
+    return got;
+  }
+  // In each way that there is.
+  void check(Gemm gemm, int offset = 0) {
+    const Case<T> problem(gemm);
+    const auto ways = few_rows_ways(problem.gemm, size_t(offset) * sizeof(T) % 16 == 0, kMultiprocessors);
+    EXPECT_EQ(ways.empty(), gemm.m > 4 && (!kHalf || gemm.transpose_b || gemm.n % 8 || gemm.k % 8));
+    for (const FewRowsWay& way : ways) {
+      SCOPED_TRACE(text(way.tiles ? "tiles " : "threads ", way.width));
+      problem.expect_equal(run(problem, way, offset));
+    }
+  }
+
+  static constexpr bool kHalf = sizeof(T) == 2;
+  Stream stream{0};
+};
+using Types = ::testing::Types<float, Half, BFloat16>;
+TYPED_TEST_SUITE(FewRowsTest, Types);
+
+TYPED_TEST(FewRowsTest, RowsAndSizes) {
+  constexpr int64_t kSizes[][2] = {{8, 8}, {8, 1}, {9, 7}, {64, 256}, {200, 520}, {131, 333}, {1032, 40}};
+  for (const auto& [n, k] : kSizes)
+    for (const bool transposed : {false, true})
+      for (int64_t m = 1; m <= kMostFewRows; ++m) this->check({.m = m, .n = n, .k = k, .transpose_b = transposed});
+}
+
+TYPED_TEST(FewRowsTest, DeeperThanABlockReadsAtOnce) {
+  for (const bool transposed : {false, true}) {
+    this->check({.m = 1, .n = 16, .k = 16384, .transpose_b = transposed});
+    this->check({.m = 5, .n = 24, .k = 4104, .transpose_b = transposed});
+    this->check({.m = 2, .n = 19, .k = 9001, .transpose_b = transposed});
+  }
+}
+
+TYPED_TEST(FewRowsTest, AnyAddress) {
+  for (const bool transposed : {false, true})
+    for (const int offset : {1, 2, 4})
+      for (const int64_t n : {64, 77})
+        this->check({.m = 2, .n = n, .k = 96, .transpose_b = transposed, .has_bias = true}, offset);
+}
+
+TYPED_TEST(FewRowsTest, RowsLieApart) {
+  for (const bool transposed : {false, true})
+    for (const int64_t more : {8, 3})
+      this->check({.m = 3,
+                   .n = 48,
+                   .k = 80,
+                   .transpose_b = transposed,
+                   .lda = 80 + more,
+                   .ldb = (transposed ? 80 : 48) + more,
+                   .ldc = 48 + more});
+}
+
+TYPED_TEST(FewRowsTest, ScalesBiasAndEpilogues) {
+  for (const bool transposed : {false, true})
+    for (const float beta : {0.0f, -0.5f})
+      for (const bool has_bias : {false, true})
+        for (const Epilogue epilogue : {Epilogue::none, Epilogue::relu, Epilogue::gelu_tanh})
+          this->check({.m = 2,
+                       .n = 43,
+                       .k = 64,
+                       .transpose_b = transposed,
+                       .alpha = 0.25f,
+                       .beta = beta,
+                       .epilogue = epilogue,
+                       .has_bias = has_bias});
+}
+
+TYPED_TEST(FewRowsTest, AColumnAsTheOnlyRow) { this->check({.m = 1, .n = 32, .k = 56, .transpose_a = true}); }
+
+TYPED_TEST(FewRowsTest, WhatIsNotFiniteStaysInItsRowAndColumn) {
+  using T = TypeParam;
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const bool transposed : {false, true})
+    for (const int64_t k : {int64_t{64}, int64_t{61}}) {
+      const Gemm gemm{.m = 2, .n = 40, .k = k, .transpose_b = transposed};
+      Case<T> problem(gemm);
+      const auto b = [&](int64_t at, int64_t column) -> T& {
+        return problem.b[size_t(transposed ? column * k + at : at * gemm.n + column)];
+      };
+      b(k - 1, 5) = T(infinity), b(0, 39) = T(std::nanf(""));
+      problem.a[size_t(k - 1)] = T(2.f), problem.a[size_t(2 * k - 1)] = T(0.f);
+      for (const FewRowsWay& way : few_rows_ways(problem.gemm, true, kMultiprocessors)) {
+        const std::vector<T> got = this->run(problem, way);
+        for (int64_t row = 0; row < 2; ++row)
+          for (int64_t column = 0; column < gemm.n; ++column) {
+            const float value = float(got[size_t(row * gemm.n + column)]);
+            if (column == 39 || (column == 5 && row == 1))
+              EXPECT_TRUE(std::isnan(value)) << row << ", " << column;
+            else if (column == 5)
+              EXPECT_EQ(value, infinity);
+            else
+              EXPECT_TRUE(std::isfinite(value)) << row << ", " << column;
+          }
+      }
+    }
+}
+
+TYPED_TEST(FewRowsTest, TheSumMayGoElsewhere) {
+  const Case<TypeParam> problem(Gemm{.m = 2, .n = 64, .k = 32, .beta = 1});
+  DeviceArray<TypeParam> a(problem.a), b(problem.b), c(problem.c), beside(problem.c.size());
+  for (int i = 0; i < 2; ++i)
+    multiply_few_rows(this->stream, problem.gemm, a.data(), b.data(), c.data(), beside.data(), nullptr, {.width = 4});
+  problem.expect_equal(beside.download(this->stream));
+}
+
+TYPED_TEST(FewRowsTest, ReplaysTheSameBits) {
+  const Case<TypeParam> problem(Gemm{.m = 1, .n = 64, .k = 1000, .has_bias = true});
+  const std::vector<TypeParam> eager = this->run(problem, {.width = 2});
+  DeviceArray<TypeParam> a(problem.a), b(problem.b), c(problem.c), bias(problem.bias);
+  begin_capture(this->stream, CaptureMode::thread_local_);
+  multiply_few_rows(this->stream, problem.gemm, a.data(), b.data(), c.data(), c.data(), bias.data(), {.width = 2});
+  end_capture(this->stream).instantiate().launch(this->stream);
+  const std::vector<TypeParam> got = c.download(this->stream);
+  EXPECT_EQ(std::memcmp(got.data(), eager.data(), got.size() * sizeof got[0]), 0);
+}
+
+TEST(FewRows, LeavesOtherProductsAlone) {
+  const Gemm good{
+      .type = Type::f16, .output = Type::f16, .m = 1, .n = 2048, .k = 2048, .lda = 2048, .ldb = 2048, .ldc = 2048};
+  const auto ways = [&](auto change) {
+    Gemm gemm = good;
+    change(gemm);
+    return few_rows_ways(gemm, true, kMultiprocessors).size();
+  };
+  EXPECT_EQ(ways([](Gemm&) {}), 6u);
+  EXPECT_EQ(ways([](Gemm& g) { g.m = 8; }), 3u);
+  EXPECT_EQ(ways([](Gemm& g) { g.m = 9; }), 0u);
+  EXPECT_EQ(ways([](Gemm& g) { g.n = 7; }), 0u);
+  EXPECT_EQ(ways([](Gemm& g) { g.k = 0; }), 0u);
+  EXPECT_EQ(ways([](Gemm& g) { g.batch = 2; }), 0u);
+  EXPECT_EQ(ways([](Gemm& g) { g.type = g.output = Type::f64; }), 0u);
+  EXPECT_EQ(ways([](Gemm& g) { g.type = Type::i8, g.output = Type::i32; }), 0u);
+  EXPECT_EQ(ways([](Gemm& g) { g.m = 2, g.transpose_a = true; }), 0u);
+  EXPECT_ERROR(multiply_few_rows({}, good, nullptr, nullptr, nullptr, nullptr, nullptr, {.width = 3}), Code::internal);
+}
+
+TEST(FewRows, NarrowProductsHaveNarrowBlocks) {
+  const auto way = [](Gemm gemm, bool aligned = true) {
+    gemm.type = gemm.output = Type::f16, gemm.k = 2048;
+    gemm.lda = 2048, gemm.ldb = gemm.transpose_b ? 2048 : gemm.n, gemm.ldc = gemm.n;
+    return few_rows_way(gemm, aligned, kMultiprocessors);
+  };
+  for (const int64_t m : {1, 4}) {
+    const bool tiles = m > 1;
+    EXPECT_EQ(way({.m = m, .n = 512}), (FewRowsWay{tiles, 2}));
+    EXPECT_EQ(way({.m = m, .n = 2048}), (FewRowsWay{tiles, tiles ? 2 : 4}));
+    EXPECT_EQ(way({.m = m, .n = 8192}), (FewRowsWay{tiles, tiles ? 4 : 8}));
+    EXPECT_EQ(way({.m = m, .n = 128256}), (FewRowsWay{tiles, 8}));
+    EXPECT_EQ(way({.m = m, .n = 8192}, false), (FewRowsWay{false, 4}));
+    EXPECT_EQ(way({.m = m, .n = 2048, .transpose_b = true}), (FewRowsWay{false, 1}));
+    EXPECT_EQ(way({.m = m, .n = 128256, .transpose_b = true}), (FewRowsWay{false, 4}));
+  }
+  EXPECT_EQ(way({.m = 1, .n = 64}), FewRowsWay{}) << "too little to gain";
+}
+
+}  // namespace
+}  // namespace encore::device
