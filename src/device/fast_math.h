@@ -11,7 +11,7 @@ namespace encore::device {
 DEVICE_FN float as_normal(float x) { return std::fabs(x) < FLT_MIN ? std::copysign(0.f, x) : x; }
 
 // 2^x
-DEVICE_FN float quick_exp2(float x) {
+DEVICE_FN float fast_exp2(float x) {
 #ifdef __CUDA_ARCH__
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -22,7 +22,7 @@ DEVICE_FN float quick_exp2(float x) {
 }
 
 // 1 / x
-DEVICE_FN float quick_reciprocal(float x) {
+DEVICE_FN float fast_reciprocal(float x) {
 #ifdef __CUDA_ARCH__
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -33,7 +33,7 @@ DEVICE_FN float quick_reciprocal(float x) {
 }
 
 // 1 / sqrt(x)
-DEVICE_FN float quick_inverse_root(float x) {
+DEVICE_FN float fast_inverse_root(float x) {
 #ifdef __CUDA_ARCH__
   float y;
   asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

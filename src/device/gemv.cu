@@ -44,7 +44,7 @@ DEVICE_FN void read_if(bool wanted, Granule& to, const void* from) {
 
 // kTransposed: rows of b are columns of the product. kAligned: all of a and b that is read lies in aligned packs.
 template <class T, int kRows, bool kTransposed, bool kAligned>
-struct FewRows {
+struct Gemv {
   static constexpr int kSide = pack_size<T>();
   static constexpr int kEach = kRows * kSide, kQuads = kEach / 4;       // sums of a thread
   static constexpr int kThreads = kRows == 1 && kAligned ? 1024 : 256;  // of a block, at most
@@ -52,7 +52,7 @@ struct FewRows {
   static constexpr int kMaxThreads = (kRows == 1 ? 2 : 1) * (kAligned ? 512 : 256);
   static constexpr int kPlane = 4 * kThreads + 16;  // of one quad each, in other banks than the next
   using Square = Pack<T, kSide>;
-  using Loaded = std::conditional_t<kAligned, Granule, Neighbours<T>>;
+  using Loaded = std::conditional_t<kAligned, Granule, UnalignedPack<T>>;
   struct Shared {
     alignas(16) float quads[kQuads * kPlane];
     float sums[kThreads];
@@ -61,10 +61,10 @@ struct FewRows {
     int row, column;
     bool wanted;
   };
-  using Late = typename FewRowsProduct<T>::Late;
+  using Late = typename GemvProduct<T>::Late;
   static constexpr bool kBeginsEarly = true;
 
-  FewRowsProduct<T> p;
+  GemvProduct<T> p;
   int shift;  // 2^ so many threads stand side by side
   int parts;  // that the sums of an output are first added up in
 
@@ -176,8 +176,8 @@ struct FewRows {
 };
 
 template <class T, int kRows, bool kTransposed, bool kAligned>
-void launch(StreamRef stream, const FewRowsProduct<T>& p, int lanes) {
-  using Kernel = FewRows<T, kRows, kTransposed, kAligned>;
+void launch(StreamRef stream, const GemvProduct<T>& p, int lanes) {
+  using Kernel = Gemv<T, kRows, kTransposed, kAligned>;
   const int64_t columns = Kernel::kSide * lanes, blocks = (p.columns + columns - 1) / columns;
   // A multiprocessor has one of the largest blocks, or two; no more threads along the depth than have something to do,
   // but one for each output of the block.
@@ -189,7 +189,7 @@ void launch(StreamRef stream, const FewRowsProduct<T>& p, int lanes) {
 }
 
 template <class T>
-void launch(StreamRef stream, const Gemm& g, const FewRowsProduct<T>& p, int lanes, bool in_packs) {
+void launch(StreamRef stream, const Gemm& g, const GemvProduct<T>& p, int lanes, bool in_packs) {
   const auto with_rows = [&]<int kRows> {
     if (g.transpose_b)
       in_packs ? launch<T, kRows, true, true>(stream, p, lanes) : launch<T, kRows, true, false>(stream, p, lanes);
@@ -210,7 +210,7 @@ int64_t side_of(const Gemm& g) { return int64_t(16 / size_bytes(g.type)); }
 
 bool serves(const Gemm& g) {
   return (is_half(g.type) || g.type == Type::f32) && g.type == g.output && g.batch == 1 && g.m >= 1 &&
-         g.m <= kMostFewRows && g.n >= side_of(g) && g.k > 0 && g.n <= INT32_MAX / 2 && g.k <= INT32_MAX / 2 &&
+         g.m <= kMostGemvRows && g.n >= side_of(g) && g.k > 0 && g.n <= INT32_MAX / 2 && g.k <= INT32_MAX / 2 &&
          (!g.transpose_a || (g.m == 1 && g.lda == 1));
 }
 
@@ -228,7 +228,7 @@ bool serves(const Gemm& g, bool tiles, bool aligned) {
 
 }  // namespace
 
-std::vector<FewRowsWay> few_rows_ways(const Gemm& g, bool aligned, int multiprocessors) {
+std::vector<GemvWay> gemv_ways(const Gemm& g, bool aligned, int multiprocessors) {
   if (!serves(g)) return {};
   // The wider, the longer the pieces of b's rows, or the longer threads go on before they are added up; but each
   // multiprocessor should have something to do, and better two blocks than one. One row of a asks for so little work
@@ -238,7 +238,7 @@ std::vector<FewRowsWay> few_rows_ways(const Gemm& g, bool aligned, int multiproc
   const auto busy = [&](int width) { return double(g.n) >= of_each * double(side_of(g) * width * multiprocessors); };
   int best = most;
   while (best > least && !busy(best)) best /= 2;
-  std::vector<FewRowsWay> ways;
+  std::vector<GemvWay> ways;
   for (const bool tiles : {g.m > 1, g.m == 1}) {
     if (!serves(g, tiles, aligned)) continue;
     ways.push_back({tiles, best});
@@ -248,14 +248,14 @@ std::vector<FewRowsWay> few_rows_ways(const Gemm& g, bool aligned, int multiproc
   return ways;
 }
 
-FewRowsWay few_rows_way(const Gemm& g, bool aligned, int multiprocessors) {
+GemvWay gemv_way(const Gemm& g, bool aligned, int multiprocessors) {
   if (!is_half(g.type) || g.n < 512 || g.n * g.k < int64_t(1) << 20) return {};
-  const std::vector<FewRowsWay> ways = few_rows_ways(g, aligned, multiprocessors);
-  return ways.empty() ? FewRowsWay{} : ways.front();
+  const std::vector<GemvWay> ways = gemv_ways(g, aligned, multiprocessors);
+  return ways.empty() ? GemvWay{} : ways.front();
 }
 
-void multiply_few_rows(StreamRef stream, const Gemm& g, const void* a, const void* b, const void* addend, void* c,
-                       const void* bias, FewRowsWay way) {
+void gemv(StreamRef stream, const Gemm& g, const void* a, const void* b, const void* addend, void* c, const void* bias,
+          GemvWay way) {
   check(g);
   const bool aligned = (reinterpret_cast<uintptr_t>(a) | reinterpret_cast<uintptr_t>(b)) % 16 == 0;
   const bool known_width = way.width == 1 || way.width == 2 || way.width == 4 || way.width == 8;
@@ -263,23 +263,23 @@ void multiply_few_rows(StreamRef stream, const Gemm& g, const void* a, const voi
     fail(Code::internal, describe(g), ": not a product of few rows", way.tiles ? " by tiles" : "", " of width ",
          way.width);
   const auto of = [&]<class T>(T) {
-    const FewRowsProduct<T> p{static_cast<const T*>(a),
-                              static_cast<const T*>(b),
-                              static_cast<const T*>(addend),
-                              static_cast<const T*>(bias),
-                              static_cast<T*>(c),
-                              g.lda,
-                              g.ldb,
-                              g.ldc,
-                              int(g.m),
-                              int(g.n),
-                              int(g.k),
-                              g.alpha,
-                              g.beta,
-                              g.epilogue,
-                              g.constant_b};
+    const GemvProduct<T> p{static_cast<const T*>(a),
+                           static_cast<const T*>(b),
+                           static_cast<const T*>(addend),
+                           static_cast<const T*>(bias),
+                           static_cast<T*>(c),
+                           g.lda,
+                           g.ldb,
+                           g.ldc,
+                           int(g.m),
+                           int(g.n),
+                           int(g.k),
+                           g.alpha,
+                           g.beta,
+                           g.epilogue,
+                           g.constant_b};
     if constexpr (!std::is_same_v<T, float>)
-      if (way.tiles) return multiply_few_rows_by_tiles(stream, p, way.width);
+      if (way.tiles) return gemv_by_tiles(stream, p, way.width);
     launch(stream, g, p, way.width, lies_in_packs(g, aligned));
   };
   switch (g.type) {

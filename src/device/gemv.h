@@ -7,23 +7,23 @@
 
 namespace encore::device {
 
-inline constexpr int kMostFewRows = 8;
+inline constexpr int kMostGemvRows = 8;
 
 // One of the ways to make such a product: a block has 8 * `width` columns (4 * `width` of floats).
-struct FewRowsWay {
+struct GemvWay {
   bool tiles = false;  // on tensor cores
   int width = 0;       // zero: none at all
-  bool operator==(const FewRowsWay&) const = default;
+  bool operator==(const GemvWay&) const = default;
 };
 
 // Best guess first; none for a product that is not made here. `aligned`: a and b begin at multiples of 16 bytes.
-std::vector<FewRowsWay> few_rows_ways(const Gemm& gemm, bool aligned, int multiprocessors);
+std::vector<GemvWay> gemv_ways(const Gemm& gemm, bool aligned, int multiprocessors);
 // The one to take where nothing is timed, if it surely pays.
-FewRowsWay few_rows_way(const Gemm& gemm, bool aligned, int multiprocessors);
+GemvWay gemv_way(const Gemm& gemm, bool aligned, int multiprocessors);
 
 // As Blas::gemm(), but for `addend`, which is what beta multiplies and lies as c does: c itself or beside it. The same
 // bits every time.
-void multiply_few_rows(StreamRef stream, const Gemm& gemm, const void* a, const void* b, const void* addend, void* c,
-                       const void* bias, FewRowsWay way);
+void gemv(StreamRef stream, const Gemm& gemm, const void* a, const void* b, const void* addend, void* c,
+          const void* bias, GemvWay way);
 
 }  // namespace encore::device

@@ -8,7 +8,7 @@
 namespace encore::device {
 
 template <class T>
-struct FewRowsProduct {
+struct GemvProduct {
   const T *a, *b, *addend, *bias;
   T* c;
   int64_t lda, ldb, ldc;
@@ -43,6 +43,6 @@ struct FewRowsProduct {
 
 // In tiles of 8 * columns, on tensor cores: of halves, b not transposed, all of it in aligned packs.
 template <class T>
-void multiply_few_rows_by_tiles(StreamRef stream, const FewRowsProduct<T>& product, int columns);
+void gemv_by_tiles(StreamRef stream, const GemvProduct<T>& product, int columns);
 
 }  // namespace encore::device

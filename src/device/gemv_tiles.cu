@@ -11,13 +11,13 @@ namespace encore::device {
 namespace {
 
 template <class T, int kColumns>
-struct FewRowsTiles {
+struct GemvTiles {
   static constexpr int kWarps = 8, kThreads = 32 * kWarps;
   static constexpr int kMaxThreads = 2 * kThreads;  // so many registers that two blocks run side by side
   static constexpr int kPairs = kColumns / 2, kWidth = 8 * kColumns;
   static constexpr int kSteps = 8 / kColumns;  // 128 bytes of each lane on their way at once
   static constexpr int kStep = 32;             // rows of b that a warp has at a time
-  static constexpr int kRows = kMostFewRows;
+  static constexpr int kRows = kMostGemvRows;
   using Columns = Pack<uint32_t, kPairs>;
   // Of a lane's columns, first the first ones of all lanes, then the second ones: so all banks are written at once.
   struct Shared {
@@ -34,7 +34,7 @@ struct FewRowsTiles {
     SumTile at[kPairs];
   };
 
-  FewRowsProduct<T> p;
+  GemvProduct<T> p;
 
   DEVICE_FN void operator()(Block<Shared>& block, const Shared&) const {
     const int first = int(block.index()) * kWidth;
@@ -101,9 +101,9 @@ struct FewRowsTiles {
 }  // namespace
 
 template <class T>
-void multiply_few_rows_by_tiles(StreamRef stream, const FewRowsProduct<T>& p, int columns) {
+void gemv_by_tiles(StreamRef stream, const GemvProduct<T>& p, int columns) {
   const auto with_columns = [&]<int kColumns> {
-    using Kernel = FewRowsTiles<T, kColumns>;
+    using Kernel = GemvTiles<T, kColumns>;
     const Blocks grid{
         .blocks = (p.columns + Kernel::kWidth - 1) / Kernel::kWidth, .threads = Kernel::kThreads, .late = true};
     block_kernel<typename Kernel::Shared>(stream, grid, Kernel{p});
@@ -116,7 +116,7 @@ void multiply_few_rows_by_tiles(StreamRef stream, const FewRowsProduct<T>& p, in
     with_columns.template operator()<8>();
 }
 
-template void multiply_few_rows_by_tiles(StreamRef, const FewRowsProduct<Half>&, int);
-template void multiply_few_rows_by_tiles(StreamRef, const FewRowsProduct<BFloat16>&, int);
+template void gemv_by_tiles(StreamRef, const GemvProduct<Half>&, int);
+template void gemv_by_tiles(StreamRef, const GemvProduct<BFloat16>&, int);
 
 }  // namespace encore::device

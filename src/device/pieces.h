@@ -21,17 +21,17 @@ struct Piece {
 template <class T>
 DEVICE_FN Pack<T, pack_size<T>()> load_apart(const T* from, int64_t step, int count) {
   constexpr int kPack = pack_size<T>();
-  if (step == 1) return load_neighbours(from, count);
+  if (step == 1) return load_unaligned_pack(from, count);
   Pack<T, kPack> values = {};
   if (kPack > 1 && step == 2 && count == kPack) {
-    const Neighbours<T> first(from, kPack), second(from + kPack - 1, kPack);
+    const UnalignedPack<T> first(from, kPack), second(from + kPack - 1, kPack);
     const auto low = first.pack(), high = second.pack();
     UNROLL for (int j = 0; j < kPack / 2; ++j) {
       values.at[j] = low.at[2 * j];
       values.at[kPack / 2 + j] = high.at[2 * j + 1];
     }
   } else if (kPack > 1 && step == -1 && count == kPack) {
-    const auto backward = load_neighbours(from - (kPack - 1));
+    const auto backward = load_unaligned_pack(from - (kPack - 1));
     UNROLL for (int j = 0; j < kPack; ++j) values.at[j] = backward.at[kPack - 1 - j];
   } else if (step == 0) {
     const T value = *from;
@@ -51,14 +51,14 @@ struct Pieces {
   static constexpr int kPack = pack_size<T>();
   int64_t first = 0;
   int count = 0, begun = 0;
-  Neighbours<T> near = {};
+  UnalignedPack<T> near = {};
 
   DEVICE_FN Pieces(const Source& source, int64_t i, int wanted) : first(i), count(wanted) {
     if (count <= 0) return;
     const Piece<T> piece = source(i);
     if (!piece.from || piece.step != 1) return;
     begun = piece.left < count ? int(piece.left) : count;
-    near = Neighbours<T>(piece.from, begun);
+    near = UnalignedPack<T>(piece.from, begun);
   }
   DEVICE_FN Pack<T, kPack> pack(const Source& source) const {
     auto values = near.pack();

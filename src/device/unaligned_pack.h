@@ -41,16 +41,16 @@ DEVICE_FN Pack<T, kCount> load_pack_within(const T* at, [[maybe_unused]] const T
 #endif
 }
 
-// Neighbours on their way from memory: pack() waits for them, so ask for all that are needed before.
+// A pack at any address on its way from memory: pack() waits for them, so ask for all that are needed before.
 template <class T>
-struct Neighbours {
+struct UnalignedPack {
   static constexpr int kCount = pack_size<T>();
   Granule low = {}, high = {};
   unsigned skipped = 0;  // bytes of `low`
 
-  Neighbours() = default;
+  UnalignedPack() = default;
   // The first `count` from there, or none.
-  DEVICE_FN Neighbours(const T* from, int count) {
+  DEVICE_FN UnalignedPack(const T* from, int count) {
     static_assert(16 % sizeof(T) == 0);
     const char* const begin = reinterpret_cast<const char*>(from);
     const char* const end = begin + count * int(sizeof(T));
@@ -85,8 +85,8 @@ struct Neighbours {
 };
 
 template <class T>
-DEVICE_FN Pack<T, pack_size<T>()> load_neighbours(const T* from, int count = pack_size<T>()) {
-  return Neighbours<T>(from, count).pack();
+DEVICE_FN Pack<T, pack_size<T>()> load_unaligned_pack(const T* from, int count = pack_size<T>()) {
+  return UnalignedPack<T>(from, count).pack();
 }
 
 }  // namespace encore::device

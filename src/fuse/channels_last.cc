@@ -68,11 +68,11 @@ std::optional<std::vector<int64_t>> turned_axes(const std::vector<int64_t>& axes
   return list;
 }
 
-class Turn {
+class ToChannelsLast {
  public:
-  Turn(const Graph& graph, const Node& node) : graph_(graph), node_(node), info_(*node.info) {}
+  ToChannelsLast(const Graph& graph, const Node& node) : graph_(graph), node_(node), info_(*node.info) {}
 
-  std::optional<Turned> run() {
+  std::optional<ChannelsLast> run() {
     if (!node_.takable || !info_.domain().empty() || info_.input_count() == 0 || !is_dynamic_picture(0)) {
       // The first operand of some may be a constant.
       if (!node_.takable || !info_.domain().empty() || !kOfMany.contains(info_.op_type())) return std::nullopt;
@@ -218,7 +218,7 @@ class Turn {
   const Graph& graph_;
   const Node& node_;
   const NodeInfo& info_;
-  Turned made_;
+  ChannelsLast made_;
 };
 
 }  // namespace
@@ -244,6 +244,8 @@ bool goes_between(const std::string& op) {
          op == "Resize";
 }
 
-std::optional<Turned> turned(const Graph& graph, const Node& node) { return Turn(graph, node).run(); }
+std::optional<ChannelsLast> with_channels_last(const Graph& graph, const Node& node) {
+  return ToChannelsLast(graph, node).run();
+}
 
 }  // namespace encore::fuse

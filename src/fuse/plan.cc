@@ -10,7 +10,7 @@ class Turning {
  public:
   Turning(const Graph& graph, Plan& plan) : graph_(graph), plan_(plan) {
     for (const Node& node : graph_.nodes) {
-      auto made = turned(graph_, node);
+      auto made = with_channels_last(graph_, node);
       if (!made) fail(Code::internal, "node '", node.info->name(), "' cannot be turned");
       turned_.push_back(std::move(*made));
     }
@@ -76,7 +76,7 @@ class Turning {
   }
   const ops::Settings& settings() const { return graph_.nodes.front().info->settings; }
 
-  void add(const Node& node, Turned& made) {
+  void add(const Node& node, ChannelsLast& made) {
     Step step;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       if (const auto& constant = made.constants[i]) {
@@ -97,7 +97,7 @@ class Turning {
 
   const Graph& graph_;
   Plan& plan_;
-  std::vector<Turned> turned_;  // by node, until it is a step
+  std::vector<ChannelsLast> turned_;  // by node, until it is a step
   std::map<int, int> inner_;
 };
 

@@ -40,7 +40,7 @@ class Search {
 
  private:
   bool fits(const Node& node) const {
-    if (!settings_.are_channels_last) return turned(graph_, node).has_value();
+    if (!settings_.are_channels_last) return with_channels_last(graph_, node).has_value();
     const NodeInfo& info = *node.info;
     if (!node.takable) return false;
     for (int value : node.outputs)

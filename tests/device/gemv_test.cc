@@ -22,12 +22,12 @@ template <class T>
 class FewRowsTest : public ::testing::Test {
  protected:
   // a, b and c begin so many values after an aligned address.
-  std::vector<T> run(const Case<T>& problem, FewRowsWay way, int offset = 0) {
+  std::vector<T> run(const Case<T>& problem, GemvWay way, int offset = 0) {
     DeviceArray<T> a(shifted(problem.a, offset)), b(shifted(problem.b, offset));
     DeviceArray<T> c(shifted(problem.c, offset)), bias(shifted(problem.bias, offset));
     T* const to = c.data() + offset;
-    multiply_few_rows(stream, problem.gemm, a.data() + offset, b.data() + offset, to, to,
-                      problem.gemm.has_bias ? bias.data() + offset : nullptr, way);
+    gemv(stream, problem.gemm, a.data() + offset, b.data() + offset, to, to,
+         problem.gemm.has_bias ? bias.data() + offset : nullptr, way);
     std::vector<T> got = c.download(stream);
     got.erase(got.begin(), got.begin() + offset);
     return got;
@@ -35,9 +35,9 @@ class FewRowsTest : public ::testing::Test {
   // In each way that there is.
   void check(Gemm gemm, int offset = 0) {
     const Case<T> problem(gemm);
-    const auto ways = few_rows_ways(problem.gemm, size_t(offset) * sizeof(T) % 16 == 0, kMultiprocessors);
+    const auto ways = gemv_ways(problem.gemm, size_t(offset) * sizeof(T) % 16 == 0, kMultiprocessors);
     EXPECT_EQ(ways.empty(), gemm.m > 4 && (!kHalf || gemm.transpose_b || gemm.n % 8 || gemm.k % 8));
-    for (const FewRowsWay& way : ways) {
+    for (const GemvWay& way : ways) {
       SCOPED_TRACE(text(way.tiles ? "tiles " : "threads ", way.width));
       problem.expect_equal(run(problem, way, offset));
     }
@@ -53,7 +53,7 @@ TYPED_TEST(FewRowsTest, RowsAndSizes) {
   constexpr int64_t kSizes[][2] = {{8, 8}, {8, 1}, {9, 7}, {64, 256}, {200, 520}, {131, 333}, {1032, 40}};
   for (const auto& [n, k] : kSizes)
     for (const bool transposed : {false, true})
-      for (int64_t m = 1; m <= kMostFewRows; ++m) this->check({.m = m, .n = n, .k = k, .transpose_b = transposed});
+      for (int64_t m = 1; m <= kMostGemvRows; ++m) this->check({.m = m, .n = n, .k = k, .transpose_b = transposed});
 }
 
 TYPED_TEST(FewRowsTest, DeeperThanABlockReadsAtOnce) {
@@ -112,7 +112,7 @@ TYPED_TEST(FewRowsTest, WhatIsNotFiniteStaysInItsRowAndColumn) {
       };
       b(k - 1, 5) = T(infinity), b(0, 39) = T(std::nanf(""));
       problem.a[size_t(k - 1)] = T(2.f), problem.a[size_t(2 * k - 1)] = T(0.f);
-      for (const FewRowsWay& way : few_rows_ways(problem.gemm, true, kMultiprocessors)) {
+      for (const GemvWay& way : gemv_ways(problem.gemm, true, kMultiprocessors)) {
         const std::vector<T> got = this->run(problem, way);
         for (int64_t row = 0; row < 2; ++row)
           for (int64_t column = 0; column < gemm.n; ++column) {
@@ -132,7 +132,7 @@ TYPED_TEST(FewRowsTest, TheSumMayGoElsewhere) {
   const Case<TypeParam> problem(Gemm{.m = 2, .n = 64, .k = 32, .beta = 1});
   DeviceArray<TypeParam> a(problem.a), b(problem.b), c(problem.c), beside(problem.c.size());
   for (int i = 0; i < 2; ++i)
-    multiply_few_rows(this->stream, problem.gemm, a.data(), b.data(), c.data(), beside.data(), nullptr, {.width = 4});
+    gemv(this->stream, problem.gemm, a.data(), b.data(), c.data(), beside.data(), nullptr, {.width = 4});
   problem.expect_equal(beside.download(this->stream));
 }
 
@@ -141,7 +141,7 @@ TYPED_TEST(FewRowsTest, ReplaysTheSameBits) {
   const std::vector<TypeParam> eager = this->run(problem, {.width = 2});
   DeviceArray<TypeParam> a(problem.a), b(problem.b), c(problem.c), bias(problem.bias);
   begin_capture(this->stream, CaptureMode::thread_local_);
-  multiply_few_rows(this->stream, problem.gemm, a.data(), b.data(), c.data(), c.data(), bias.data(), {.width = 2});
+  gemv(this->stream, problem.gemm, a.data(), b.data(), c.data(), c.data(), bias.data(), {.width = 2});
   end_capture(this->stream).instantiate().launch(this->stream);
   const std::vector<TypeParam> got = c.download(this->stream);
   EXPECT_EQ(std::memcmp(got.data(), eager.data(), got.size() * sizeof got[0]), 0);
@@ -153,7 +153,7 @@ TEST(FewRows, LeavesOtherProductsAlone) {
   const auto ways = [&](auto change) {
     Gemm gemm = good;
     change(gemm);
-    return few_rows_ways(gemm, true, kMultiprocessors).size();
+    return gemv_ways(gemm, true, kMultiprocessors).size();
   };
   EXPECT_EQ(ways([](Gemm&) {}), 6u);
   EXPECT_EQ(ways([](Gemm& g) { g.m = 8; }), 3u);
@@ -164,26 +164,26 @@ TEST(FewRows, LeavesOtherProductsAlone) {
   EXPECT_EQ(ways([](Gemm& g) { g.type = g.output = Type::f64; }), 0u);
   EXPECT_EQ(ways([](Gemm& g) { g.type = Type::i8, g.output = Type::i32; }), 0u);
   EXPECT_EQ(ways([](Gemm& g) { g.m = 2, g.transpose_a = true; }), 0u);
-  EXPECT_ERROR(multiply_few_rows({}, good, nullptr, nullptr, nullptr, nullptr, nullptr, {.width = 3}), Code::internal);
+  EXPECT_ERROR(gemv({}, good, nullptr, nullptr, nullptr, nullptr, nullptr, {.width = 3}), Code::internal);
 }
 
 TEST(FewRows, NarrowProductsHaveNarrowBlocks) {
   const auto way = [](Gemm gemm, bool aligned = true) {
     gemm.type = gemm.output = Type::f16, gemm.k = 2048;
     gemm.lda = 2048, gemm.ldb = gemm.transpose_b ? 2048 : gemm.n, gemm.ldc = gemm.n;
-    return few_rows_way(gemm, aligned, kMultiprocessors);
+    return gemv_way(gemm, aligned, kMultiprocessors);
   };
   for (const int64_t m : {1, 4}) {
     const bool tiles = m > 1;
-    EXPECT_EQ(way({.m = m, .n = 512}), (FewRowsWay{tiles, 2}));
-    EXPECT_EQ(way({.m = m, .n = 2048}), (FewRowsWay{tiles, tiles ? 2 : 4}));
-    EXPECT_EQ(way({.m = m, .n = 8192}), (FewRowsWay{tiles, tiles ? 4 : 8}));
-    EXPECT_EQ(way({.m = m, .n = 128256}), (FewRowsWay{tiles, 8}));
-    EXPECT_EQ(way({.m = m, .n = 8192}, false), (FewRowsWay{false, 4}));
-    EXPECT_EQ(way({.m = m, .n = 2048, .transpose_b = true}), (FewRowsWay{false, 1}));
-    EXPECT_EQ(way({.m = m, .n = 128256, .transpose_b = true}), (FewRowsWay{false, 4}));
+    EXPECT_EQ(way({.m = m, .n = 512}), (GemvWay{tiles, 2}));
+    EXPECT_EQ(way({.m = m, .n = 2048}), (GemvWay{tiles, tiles ? 2 : 4}));
+    EXPECT_EQ(way({.m = m, .n = 8192}), (GemvWay{tiles, tiles ? 4 : 8}));
+    EXPECT_EQ(way({.m = m, .n = 128256}), (GemvWay{tiles, 8}));
+    EXPECT_EQ(way({.m = m, .n = 8192}, false), (GemvWay{false, 4}));
+    EXPECT_EQ(way({.m = m, .n = 2048, .transpose_b = true}), (GemvWay{false, 1}));
+    EXPECT_EQ(way({.m = m, .n = 128256, .transpose_b = true}), (GemvWay{false, 4}));
   }
-  EXPECT_EQ(way({.m = 1, .n = 64}), FewRowsWay{}) << "too little to gain";
+  EXPECT_EQ(way({.m = 1, .n = 64}), GemvWay{}) << "too little to gain";
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ struct LoadEach {
   T* out;
   DEVICE_FN void operator()(int64_t i) const {
     const int count = int(i % kPack) + 1;
-    store_pack(out + i * kPack, load_neighbours(in + i / kPack, count), true, count);
+    store_pack(out + i * kPack, load_unaligned_pack(in + i / kPack, count), true, count);
   }
 };
 
@@ -57,7 +57,7 @@ void check_neighbours() {
             << count << " from " << offset;
 }
 
-TEST(Neighbours, AreReadAtAnyAddress) {
+TEST(UnalignedPack, AreReadAtAnyAddress) {
   check_neighbours<uint8_t>();
   check_neighbours<uint16_t>();
   check_neighbours<uint32_t>();

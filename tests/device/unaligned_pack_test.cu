@@ -43,7 +43,7 @@ void check_packs() {
   }
 }
 
-TEST(Neighbours, PacksReachBeyondWhatIsWanted) {
+TEST(UnalignedPack, PacksReachBeyondWhatIsWanted) {
   check_packs<uint8_t, 8>();
   check_packs<int16_t, 8>();
   check_packs<float, 4>();

@@ -17,7 +17,7 @@ constexpr int kWarps = 3;
 
 // sums = left * right + 1, elements gathered and scattered by their rows and columns.
 template <class T>
-struct MultiplyTiles {
+struct TileProducts {
   struct Shared {
     int nothing;
   };
@@ -100,9 +100,9 @@ struct Gather {
       const uint32_t odd = warp.votes([&](int lane) { return value(lane) % 2 != 0; });
       const uint64_t of_one = warp.from(first / 32 + 7, value);
       const uint16_t high = warp.most([&](int lane) { return uint16_t(value(lane)); });
-      PerThread<int, 32> sum_before;
-      warp.apart([&](int lane) { sum_before[lane] = int(value(lane) % 1000) - 500; });
-      warp.sums_before([&](int lane) -> int& { return sum_before[lane]; });
+      PerThread<int, 32> exclusive_sum;
+      warp.apart([&](int lane) { exclusive_sum[lane] = int(value(lane) % 1000) - 500; });
+      warp.sums_before([&](int lane) -> int& { return exclusive_sum[lane]; });
       PerThread<Pack<uint64_t, 2>, 32> two;
       warp.lanes([&](int lane) { two[lane] = {value(lane), value(lane) + 1}; });
       warp.template exchange<2>(5, [&](int lane) { return two[lane].at; });
@@ -112,7 +112,7 @@ struct Gather {
         sum[first + lane] = total;
         votes[first + lane] = odd;
         from[first + lane] = of_one;
-        before[first + lane] = sum_before[lane];
+        before[first + lane] = exclusive_sum[lane];
         most[first + lane] = high;
         for (int i = 0; i < 2; ++i) exchanged[2 * (first + lane) + i] = two[lane].at[i];
       });
@@ -141,8 +141,8 @@ void expect_products() {
   const Stream stream(0);
   DeviceArray<T> a(left), b(right);
   DeviceArray<float> sums(size_t(kWarps) * 128);
-  block_kernel<typename MultiplyTiles<T>::Shared>(stream, {1, 32 * kWarps},
-                                                  MultiplyTiles<T>{a.data(), b.data(), sums.data()});
+  block_kernel<typename TileProducts<T>::Shared>(stream, {1, 32 * kWarps},
+                                                 TileProducts<T>{a.data(), b.data(), sums.data()});
   const std::vector<float> got = sums.download(stream);
   for (int w = 0; w < kWarps; ++w)
     for (int i = 0; i < 16; ++i)

@@ -83,9 +83,10 @@ class Case {
     for (int64_t j = 0; j < p_.keys - 2; ++j) mask_[size_t(j)] = T(kNothing);
     for (const T value : mask_) seen_.push_back(float(value) > -1);
     // A context each: what one leaves of its memory the next must not find.
-    agree("group", [](Context& c, const Attend& a) { return fits_group(a) && (attend_group(c, a), true); });
-    agree("few", [](Context& c, const Attend& a) { return suits_few(a) && (attend_few(c, a), true); });
-    agree("tiles", [](Context& c, const Attend& a) { return attend_tiles(c, a), true; });
+    agree("group",
+          [](Context& c, const Attend& a) { return fits_grouped_decode(a) && (attend_grouped_decode(c, a), true); });
+    agree("few", [](Context& c, const Attend& a) { return suits_decode(a) && (attend_decode(c, a), true); });
+    agree("tiles", [](Context& c, const Attend& a) { return attend_prefill(c, a), true; });
     agree("dnn", [](Context& c, const Attend& a) { return attend_dnn(c, a); });
     agree("any", [](Context& c, const Attend& a) { return attend(c, a), true; });
   }
@@ -113,11 +114,11 @@ class Case {
     a.k = rows(k.data(), p_.kv_heads, p_.keys), a.v = rows(v.data(), p_.kv_heads, p_.keys);
     a.scale = 1 / std::sqrt(double(p_.size));
     a.softcap = p_.softcap;
-    a.sight = {.before = p_.before, .after = p_.after, .from_end = !p_.lengths.empty(), .offset = p_.offset};
+    a.visible = {.before = p_.before, .after = p_.after, .from_end = !p_.lengths.empty(), .offset = p_.offset};
     if (p_.as_last_keys)
-      a.sight.last_keys = last_keys.data();
+      a.visible.last_keys = last_keys.data();
     else if (!p_.lengths.empty())
-      a.sight.lengths = lengths.data();
+      a.visible.lengths = lengths.data();
     if (p_.sinks) a.sinks = sinks.data();
     if (p_.mask) {
       a.mask.boolean = p_.mask == Problem::boolean;
@@ -267,7 +268,7 @@ TEST(Attend, QueriesThatSeeNoKeyAreForeseen) {
       for (const bool from_end : {false, true})
         for (const int64_t before : {-1, 0, 2})
           for (const int64_t after : {-1, 0, 2}) {
-            const Sight sight{.before = before, .after = after, .from_end = from_end, .offset = offset};
+            const VisibleKeys visible{.before = before, .after = after, .from_end = from_end, .offset = offset};
             bool blind = false;
             for (int64_t i = 0; i < queries; ++i) {
               const int64_t at = (from_end ? keys - queries : offset) + i;
@@ -276,11 +277,11 @@ TEST(Attend, QueriesThatSeeNoKeyAreForeseen) {
                 sees |= (before < 0 || key >= at - before) && (after < 0 || key <= at + after);
               blind |= !sees;
             }
-            EXPECT_EQ(may_be_blind(sight, queries, keys), blind)
+            EXPECT_EQ(may_be_blind(visible, queries, keys), blind)
                 << queries << " queries, offset " << offset << ", from the end " << from_end << ", window " << before
                 << "/" << after;
           }
-  const Sight bottom_right{.after = 0, .from_end = true};
+  const VisibleKeys bottom_right{.after = 0, .from_end = true};
   EXPECT_TRUE(may_be_blind(bottom_right, 9, 6));
   check({.queries = 90, .keys = 60, .after = 0, .offset = -30});
 }

@@ -124,7 +124,7 @@ struct Prepared {
   cublasLtMatrixLayoutOpaque_t a, b, c;
   cublasLtMatmulAlgo_t algorithm;
   size_t workspace_bytes;
-  FewRowsWay own;  // if there is one, the library has no part in it
+  GemvWay own;  // if there is one, the library has no part in it
 };
 
 // The library's candidates, best first.
@@ -262,7 +262,7 @@ const Prepared& Blas::State::prepare(StreamRef stream, const Problem& problem, c
     return *remember(problem, tune(stream, problem, at, describe_call(problem, at), workspace), true).prepared;
   }
   Prepared made = describe_call(problem, at);
-  made.own = few_rows_way(problem.gemm, problem.packed(), multiprocessors(stream.device()));
+  made.own = gemv_way(problem.gemm, problem.packed(), multiprocessors(stream.device()));
   if (made.own.width) return *remember(problem, made, !settings.tune).prepared;
   const Candidates found = candidates(handle, problem, made, 1);
   made.algorithm = found.at[0].algo;
@@ -313,7 +313,7 @@ Prepared Blas::State::tune(StreamRef stream, const Problem& problem, const Point
   }
   if (timed.empty()) no_algorithm(g);
   call.workspace_bytes = 0;
-  for (const FewRowsWay way : few_rows_ways(g, problem.packed(), multiprocessors(stream.device()))) {
+  for (const GemvWay way : gemv_ways(g, problem.packed(), multiprocessors(stream.device()))) {
     if (is_over()) break;
     call.own = way;
     run();
@@ -341,7 +341,7 @@ Prepared Blas::State::tune(StreamRef stream, const Problem& problem, const Point
 cublasStatus_t Blas::State::multiply(StreamRef stream, const Gemm& g, const Prepared& call, const Pointers& at,
                                      void* result, void* workspace) const {
   if (call.own.width) {
-    multiply_few_rows(stream, g, at.a, at.b, at.c, result, at.bias, call.own);
+    gemv(stream, g, at.a, at.b, at.c, result, at.bias, call.own);
     return CUBLAS_STATUS_SUCCESS;
   }
   cublasLtMatmulDescOpaque_t operation = call.operation;  // other threads may be using the shared one with their bias

@@ -114,7 +114,7 @@ struct Mish {
   DEVICE_FN float rough(float x) const {
     if (x > 20.f) return x;
     const float power = rough_exp(x), n = power * (power + 2.f);
-    return x * n * device::quick_reciprocal(n + 2.f);
+    return x * n * device::fast_reciprocal(n + 2.f);
   }
 };
 struct Swish {

@@ -245,7 +245,7 @@ class LinearAttentionGate : public Op {
 
 }  // namespace
 
-std::vector<OpRow> biased_rows() {
+std::vector<OpRow> bias_and_gate_rows() {
   const Types two{Type::f32, Type::f16}, three = kHalves | Types{Type::f32};
   const auto row = [](const char* name, std::vector<TypeRule> types, MakeOp make_op,
                       std::vector<std::pair<int, int>> may_reuse) {

@@ -12,23 +12,23 @@ using device::Compute;
 template <class T>
 inline constexpr bool kIsHalf = sizeof(T) == 2 && !std::is_same_v<Compute<T>, T>;
 
-DEVICE_FN float rough_exp(float x) { return device::quick_exp2(x * 1.4426950408889634f); }
+DEVICE_FN float rough_exp(float x) { return device::fast_exp2(x * 1.4426950408889634f); }
 
-DEVICE_FN float rough_sigmoid(float x) { return device::quick_reciprocal(1.f + rough_exp(-x)); }
+DEVICE_FN float rough_sigmoid(float x) { return device::fast_reciprocal(1.f + rough_exp(-x)); }
 
 DEVICE_FN float rough_silu(float x, float alpha = 1.f) { return x * rough_sigmoid(alpha * x); }
 
 DEVICE_FN float rough_tanh(float x) {
   // Near zero the difference has no digits left.
   if (x * x < 1e-3f) return x - x * x * x * 0.33333333f;
-  return 1.f - 2.f * device::quick_reciprocal(1.f + rough_exp(2.f * x));
+  return 1.f - 2.f * device::fast_reciprocal(1.f + rough_exp(2.f * x));
 }
 
 // The probability that a normally distributed number is more than x, twice: erfc(x / sqrt(2)), of x >= 0. It is
 // e^(-x^2 / 2) times a polynomial of 1 / (1 + 0.31 x), which was fitted to the least relative error up to x = 13.
 DEVICE_FN float rough_tails(float x) {
-  const float t = device::quick_reciprocal(1.f + 0.31f * x);
-  const float power = device::quick_exp2(x * x * -0.72134752f);
+  const float t = device::fast_reciprocal(1.f + 0.31f * x);
+  const float power = device::fast_exp2(x * x * -0.72134752f);
   return power * t *
          (0.24772214f +
           t * (0.24087413f + t * (0.26689495f + t * (0.03142040f + t * (0.36096381f + t * -0.14788013f)))));

@@ -12,7 +12,7 @@ namespace {
 using device::Divider;
 
 // The coordinates of places, along some of the dimensions at a time.
-struct Coordinates {
+struct WriteCoordinates {
   static constexpr int kMost = 8;
   const int64_t* places;
   int64_t* out;  // [dimensions, count]
@@ -51,9 +51,9 @@ class NonZero : public Op {
     auto* const places = static_cast<int64_t*>(context.scratch(size_t(count) * sizeof(int64_t)));
     selection.write_places(places);
     const auto strides = strides_of(x.shape);
-    for (int first = 0; first < rank; first += Coordinates::kMost) {
-      Coordinates some{places, out.as<int64_t>() + first * count, count, std::min(Coordinates::kMost, rank - first), {},
-                       {}};
+    for (int first = 0; first < rank; first += WriteCoordinates::kMost) {
+      WriteCoordinates some{
+          places, out.as<int64_t>() + first * count, count, std::min(WriteCoordinates::kMost, rank - first), {}, {}};
       for (int d = 0; d < some.dims; ++d) {
         some.strides[d] = strides[size_t(first + d)];
         some.sizes[d] = Divider(x.shape[first + d], x.count());

@@ -63,10 +63,10 @@ struct GatherColumns {
       const T* const from = in + first * dim;
       const int all = here * dim;
       NO_UNROLL for (int at = t * kPack; at < all; at += kLoads * kMaxThreads * kPack) {
-        device::Neighbours<T> loads[kLoads];
+        device::UnalignedPack<T> loads[kLoads];
         UNROLL for (int i = 0; i < kLoads; ++i) {
           const int begin = at + i * kMaxThreads * kPack;
-          loads[i] = device::Neighbours<T>(from + begin, all - begin < kPack ? all - begin : kPack);
+          loads[i] = device::UnalignedPack<T>(from + begin, all - begin < kPack ? all - begin : kPack);
         }
         UNROLL for (int i = 0; i < kLoads; ++i) {
           const int begin = at + i * kMaxThreads * kPack;

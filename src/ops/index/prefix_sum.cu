@@ -16,7 +16,7 @@ struct Plus {
 };
 
 // One block walks over all.
-struct SumBefore {
+struct ExclusiveSum {
   static constexpr int kThreads = 1024, kMaxThreads = kThreads;
   int64_t* sums;
   int64_t count;
@@ -118,8 +118,8 @@ void with_flags(size_t bytes, const void* data, uint64_t mask, int64_t size, F f
 
 }  // namespace
 
-void sum_before(StreamRef stream, int64_t* sums, int64_t count) {
-  device::block_kernel<NoShared>(stream, {1, SumBefore::kThreads}, SumBefore{sums, count});
+void exclusive_sum(StreamRef stream, int64_t* sums, int64_t count) {
+  device::block_kernel<NoShared>(stream, {1, ExclusiveSum::kThreads}, ExclusiveSum{sums, count});
 }
 
 void take(StreamRef stream, const Tensor& in, int64_t outer, int64_t dim, const int64_t* places, int64_t count,
@@ -143,7 +143,7 @@ Selection::Selection(Context& context, const void* data, size_t bytes, uint64_t 
   with_flags(bytes, data, mask, size, [&]<class T>(Flags<T> flags) {
     device::block_kernel<NoShared>(context.stream(), {tiles_, kThreads}, CountTiles<T>{flags, sums_});
   });
-  sum_before(context.stream(), sums_, tiles_);
+  exclusive_sum(context.stream(), sums_, tiles_);
   context.read_back(&count_, sums_ + tiles_, sizeof count_);
 }
 

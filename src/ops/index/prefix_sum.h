@@ -5,7 +5,7 @@
 namespace encore::ops {
 
 // sums[i] becomes the sum of those before it; the total goes to sums[count].
-void sum_before(StreamRef stream, int64_t* sums, int64_t count);
+void exclusive_sum(StreamRef stream, int64_t* sums, int64_t count);
 
 // out[outer, j, …] = in[outer, places[j], …] for the `count` places, where `in` is [outer, dim, …].
 void take(StreamRef stream, const Tensor& in, int64_t outer, int64_t dim, const int64_t* places, int64_t count,

@@ -132,7 +132,7 @@ class TensorScatter : public Op {
 
 }  // namespace
 
-std::vector<OpRow> along_time_rows() {
+std::vector<OpRow> reverse_sequence_rows() {
   const Types indices{Type::i64};
   return {
       {.name = "ReverseSequence",

@@ -15,7 +15,7 @@ namespace encore::ops {
 
 // Rows, and where the best of them go.
 template <class Key>
-struct BestOfEach {
+struct TopkOfEach {
   const Key* x;  // [rows, columns]
   Key* values;   // [rows, k]
   int64_t* indices;
@@ -48,7 +48,7 @@ struct RowPiece {
     DEVICE_FN void set(int u, const Values& values) { packs[u] = std::bit_cast<device::Granule>(values); }
   };
 
-  BestOfEach<Key> task;
+  TopkOfEach<Key> task;
   Key flip;
   uint32_t flip_of_pair;
   device::Granule nothing;  // of a number that none comes after
@@ -306,7 +306,7 @@ struct RowPiece {
 };
 
 template <class T>
-RowPiece<T> row_piece(const BestOfEach<UnsignedOf<sizeof(T)>>& task) {
+RowPiece<T> row_piece(const TopkOfEach<UnsignedOf<sizeof(T)>>& task) {
   using Piece = RowPiece<T>;
   using Key = typename Piece::Key;
   device::Pack<Key, Piece::kPack> nothing;

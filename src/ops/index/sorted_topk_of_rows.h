@@ -15,7 +15,7 @@ inline constexpr int kDozens = 64, kMostOfDozens = 56;  // listed, and wanted: w
 
 // T is a half. kRoom is a power of two, of what is sorted.
 template <class T, int kRoom>
-struct SortedBestOfRows : RowPiece<T> {
+struct SortedTopkOfRows : RowPiece<T> {
   using Base = RowPiece<T>;
   using Base::task;
   using typename Base::Item;
@@ -153,7 +153,7 @@ struct SortedBestOfRows : RowPiece<T> {
       return value != value;
     }) != 0;
     NO_UNROLL for (int look = marks_all ? kLooks : 0; look < kLooks && low < high; ++look) {
-      T limit = T(best + (worst - best) * ((middle - fewer) * device::quick_reciprocal(more - fewer)));
+      T limit = T(best + (worst - best) * ((middle - fewer) * device::fast_reciprocal(more - fewer)));
       Wide key = key_of_number(limit);
       if (look >= kEvenly || key < most(low, this->first_key()) || key >= least(high, this->last_key())) {
         key = low + (high - low) / 2;
@@ -335,11 +335,11 @@ struct SortedBestOfRows : RowPiece<T> {
 };
 
 template <class T>
-void sort_best_of_each(StreamRef stream, const BestOfEach<UnsignedOf<sizeof(T)>>& task) {
+void sort_topk_of_each(StreamRef stream, const TopkOfEach<UnsignedOf<sizeof(T)>>& task) {
   const bool in_pairs =
       task.k % 2 == 0 && device::is_pack_aligned<2>(task.values) && device::is_pack_aligned<2>(task.indices);
   const auto sort = [&]<int kRoom>() {
-    using Kernel = SortedBestOfRows<T, kRoom>;
+    using Kernel = SortedTopkOfRows<T, kRoom>;
     device::block_kernel<typename Kernel::Shared>(
         stream, {(int64_t(task.rows) + Kernel::kWarps - 1) / Kernel::kWarps, Kernel::kMaxThreads},
         Kernel{row_piece<T>(task), in_pairs});

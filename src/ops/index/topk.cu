@@ -63,7 +63,7 @@ struct RankRows {
 
 // The best k of each of `parts` of each row, by key and then by place, so that no two are the same.
 template <class Key>
-struct SelectBest {
+struct SelectTopk {
   static constexpr int kMost = 2048;  // of k
   static constexpr int kMaxThreads = 1024, kLeastThreads = 256;
   static constexpr int kCopies = 8;  // of the counts, since floats have few first digits
@@ -272,16 +272,16 @@ bool with_number(Type type, F f) {
 
 // False if it is not for these rows.
 template <class T, class Key>
-bool best_of_many_rows(Context& context, const Ordering& order, const Key* x, int64_t rows, int64_t columns, int64_t k,
+bool topk_of_many_rows(Context& context, const Ordering& order, const Key* x, int64_t rows, int64_t columns, int64_t k,
                        Key* values, int64_t* indices) {
-  using Kernel = BestOfManyRows<T>;
+  using Kernel = TopkOfManyRows<T>;
   constexpr int kPack = Kernel::kPack, kMostColumns = 1 << 16;
   if (columns > kMostColumns || rows > INT32_MAX) return false;
-  const BestOfEach<Key> task{x, values, indices, order, uint32_t(rows), int(columns), int(k)};
+  const TopkOfEach<Key> task{x, values, indices, order, uint32_t(rows), int(columns), int(k)};
   const StreamRef stream = context.stream();
   const int64_t reach = columns + (columns % kPack == 0 && device::is_pack_aligned<kPack>(x) ? 0 : kPack - 1);
   if constexpr (sizeof(Key) == 2) {
-    using Narrow = BestOfNarrowRows<T>;
+    using Narrow = TopkOfNarrowRows<T>;
     if (k <= Narrow::kMost && reach <= Narrow::kReach) {
       const int64_t rows_a_block = Narrow::kMaxThreads / Narrow::kLanes;
       device::block_kernel<device::NoShared>(stream, {(rows + rows_a_block - 1) / rows_a_block, Narrow::kMaxThreads},
@@ -291,7 +291,7 @@ bool best_of_many_rows(Context& context, const Ordering& order, const Key* x, in
   }
   if constexpr (device::kIsHalf<T>) {
     if (k > Kernel::kMost && k <= kMostSorted && reach <= Kernel::kPiece) {
-      sort_best_of_each<T>(stream, task);
+      sort_topk_of_each<T>(stream, task);
       return true;
     }
   }
@@ -299,50 +299,50 @@ bool best_of_many_rows(Context& context, const Ordering& order, const Key* x, in
   const int64_t many = 8 * int64_t(device::multiprocessors(stream.device()));
   if constexpr (Kernel::kCommon) {
     const bool at_once = reach == columns && columns <= Kernel::kPiece;
-    if (!at_once && find_best_of_wide_rows<T>(stream, task)) return true;
+    if (!at_once && find_topk_of_wide_rows<T>(stream, task)) return true;
   }
   if (reach > (std::is_same_v<T, float> ? 1 : 2) * Kernel::kPiece && rows < many) return false;
   const int warps = rows < many ? 1 : Kernel::kWarps;  // few, for rows of a block wait for one another
-  find_best_of_each<T>(stream, task, warps);
+  find_topk_of_each<T>(stream, task, warps);
   return true;
 }
 
 // False if so many are wanted that there is a better way.
 template <class T, class Key>
-bool best_rows(Context& context, const Ordering& order, const Key* x, int64_t rows, int64_t columns, int64_t k,
-               Key* values, int64_t* indices) {
-  if (best_of_many_rows<T>(context, order, x, rows, columns, k, values, indices)) return true;
+bool topk_of_rows(Context& context, const Ordering& order, const Key* x, int64_t rows, int64_t columns, int64_t k,
+                  Key* values, int64_t* indices) {
+  if (topk_of_many_rows<T>(context, order, x, rows, columns, k, values, indices)) return true;
   constexpr int kFew = 8, kMany = sizeof(T) == 8 ? 16 : 32;
   constexpr bool kCommon = std::is_same_v<T, Half> || std::is_same_v<T, BFloat16> || std::is_same_v<T, float>;
   const StreamRef stream = context.stream();
   const int multiprocessors = device::multiprocessors(stream.device());
-  BestOf<Key> task{.from = x,
-                   .from_places = nullptr,
-                   .order = order,
-                   .rows = rows,
-                   .width = columns,
-                   .parts = 1,
-                   .k = int(k),
-                   .best = nullptr,
-                   .best_places = nullptr,
-                   .x = x,
-                   .columns = columns,
-                   .values = values,
-                   .indices = indices};
-  std::vector<BestPlan> rounds;
+  TopkTask<Key> task{.from = x,
+                     .from_places = nullptr,
+                     .order = order,
+                     .rows = rows,
+                     .width = columns,
+                     .parts = 1,
+                     .k = int(k),
+                     .best = nullptr,
+                     .best_places = nullptr,
+                     .x = x,
+                     .columns = columns,
+                     .values = values,
+                     .indices = indices};
+  std::vector<TopkPlan> rounds;
   for (int64_t width = columns; rounds.empty() || rounds.back().parts > 1; width = rounds.back().parts * k) {
-    const auto plan = BestPlan::of(rows, width, k, sizeof(T), multiprocessors);
+    const auto plan = TopkPlan::of(rows, width, k, sizeof(T), multiprocessors);
     if (!plan) return false;
     rounds.push_back(*plan);
   }
-  for (const BestPlan& plan : rounds) {
+  for (const TopkPlan& plan : rounds) {
     const bool first = &plan == &rounds.front(), last = plan.parts == 1;
     const int64_t left = rows * plan.parts * k;
     task.parts = plan.parts;
     task.best = last ? nullptr : static_cast<Key*>(context.scratch(size_t(left) * sizeof(Key)));
     task.best_places = last ? nullptr : static_cast<int32_t*>(context.scratch(size_t(left) * sizeof(int32_t)));
     const auto find = [&]<class From, int kEach>() {
-      find_best<From, kEach>(stream, task, plan.threads, plan.groups, plan.capacity);
+      find_topk<From, kEach>(stream, task, plan.threads, plan.groups, plan.capacity);
     };
     if (first && kCommon && plan.few)
       find.template operator()<T, kCommon ? kFew : kMany>();
@@ -359,9 +359,9 @@ bool best_rows(Context& context, const Ordering& order, const Key* x, int64_t ro
 }
 
 template <class Key>
-void select_best(Context& context, const Ordering& order, const Key* x, int64_t rows, int64_t columns, int64_t k,
+void select_topk(Context& context, const Ordering& order, const Key* x, int64_t rows, int64_t columns, int64_t k,
                  Key* values, int64_t* indices) {
-  using Select = SelectBest<Key>;
+  using Select = SelectTopk<Key>;
   const int64_t blocks_wanted = 2 * int64_t(device::multiprocessors(context.stream().device()));
   Select select{.from = x,
                 .from_places = nullptr,
@@ -412,8 +412,8 @@ void sort_rows(Context& context, const Ordering& order, const Key* x, int64_t ro
 
 }  // namespace
 
-void top_of_rows(Context& context, Type type, bool largest, const void* x, int64_t rows, int64_t columns, int64_t k,
-                 void* values, void* indices) {
+void topk(Context& context, Type type, bool largest, const void* x, int64_t rows, int64_t columns, int64_t k,
+          void* values, void* indices) {
   const Ordering order = ordering_of(type, largest);
   dispatch_size(device::size_bytes(type), [&]<class Key>() {
     if constexpr (sizeof(Key) <= 8) {
@@ -423,8 +423,8 @@ void top_of_rows(Context& context, Type type, bool largest, const void* x, int64
                    static_cast<int64_t*>(indices));
       };
       if (short_rows && (columns <= 32 || k > 16)) return go(&rank_rows<Key>);
-      if (with_number<Key>(type, [&]<class T>() { return go(&best_rows<T, Key>); })) return;
-      go(k <= SelectBest<Key>::kMost ? &select_best<Key> : &sort_rows<Key>);
+      if (with_number<Key>(type, [&]<class T>() { return go(&topk_of_rows<T, Key>); })) return;
+      go(k <= SelectTopk<Key>::kMost ? &select_topk<Key> : &sort_rows<Key>);
     }
   });
 }
@@ -452,8 +452,8 @@ class TopK : public Op {
     const size_t bytes = device::size_bytes(x.type);
     const int64_t outer = x.shape.count(0, axis), inner = x.shape.count(axis + 1, rank), rows = outer * inner;
     if (inner == 1) {
-      top_of_rows(context, x.type, largest_, x.data, rows, columns, k, or_scratch(context, values, bytes),
-                  or_scratch(context, indices, sizeof(int64_t)));
+      topk(context, x.type, largest_, x.data, rows, columns, k, or_scratch(context, values, bytes),
+           or_scratch(context, indices, sizeof(int64_t)));
       return;
     }
     // Rows side by side would be read with gaps: they are turned, and so is what comes of them.
@@ -461,7 +461,7 @@ class TopK : public Op {
     turn(context.stream(), x.data, turned, outer, columns, inner, bytes);
     void* const best = context.scratch(size_t(rows * k) * bytes);
     void* const places = context.scratch(size_t(rows * k) * sizeof(int64_t));
-    top_of_rows(context, x.type, largest_, turned, rows, columns, k, best, places);
+    topk(context, x.type, largest_, turned, rows, columns, k, best, places);
     if (values.data) turn(context.stream(), best, values.data, outer, inner, k, bytes);
     if (indices.data) turn(context.stream(), places, indices.data, outer, inner, k, sizeof(int64_t));
   }

@@ -9,7 +9,7 @@
 namespace encore::ops {
 
 template <class T>
-struct BestOfManyRows : RowPiece<T> {
+struct TopkOfManyRows : RowPiece<T> {
   using Base = RowPiece<T>;
   using Base::task;
   using typename Base::Item;
@@ -192,8 +192,8 @@ struct BestOfManyRows : RowPiece<T> {
 };
 
 template <class T>
-void find_best_of_each(StreamRef stream, const BestOfEach<UnsignedOf<sizeof(T)>>& task, int warps) {
-  using Kernel = BestOfManyRows<T>;
+void find_topk_of_each(StreamRef stream, const TopkOfEach<UnsignedOf<sizeof(T)>>& task, int warps) {
+  using Kernel = TopkOfManyRows<T>;
   const bool at_once = task.columns <= Kernel::kPiece && task.columns % Kernel::kPack == 0 &&
                        device::is_pack_aligned<Kernel::kPack>(task.x);
   device::block_kernel<typename Kernel::Shared>(stream, {(int64_t(task.rows) + warps - 1) / warps, 32 * warps},

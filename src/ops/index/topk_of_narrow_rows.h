@@ -11,7 +11,7 @@
 namespace encore::ops {
 
 template <class T>
-struct BestOfNarrowRows {
+struct TopkOfNarrowRows {
   static constexpr int kMost = 8;  // of k
   static constexpr int kMaxThreads = 128;
   static constexpr int kLanes = 4, kPack = 8, kKeep = 4, kGroup = 4;
@@ -21,13 +21,13 @@ struct BestOfNarrowRows {
   };
   using Lists = device::PerThread<List, 32>;
 
-  BestOfEach<uint16_t> task;
+  TopkOfEach<uint16_t> task;
   uint32_t flip;     // of keys_of_pair()
   uint32_t nothing;  // a pair of numbers that none comes after
   bool in_pairs;     // outputs: k is even, and they are aligned
   bool in_packs;     // rows: they are aligned and of whole packs
 
-  static BestOfNarrowRows of(const BestOfEach<uint16_t>& task) {
+  static TopkOfNarrowRows of(const TopkOfEach<uint16_t>& task) {
     const bool in_pairs =
         task.k % 2 == 0 && device::is_pack_aligned<2>(task.values) && device::is_pack_aligned<2>(task.indices);
     const bool in_packs = task.columns % kPack == 0 && device::is_pack_aligned<kPack>(task.x);

@@ -20,7 +20,7 @@ namespace encore::ops {
 
 // What is looked at, and where the best of it go.
 template <class Key>
-struct BestOf {
+struct TopkTask {
   const Key* from;             // [rows, width]: numbers, or keys, which are in the order of their places if the same
   const int32_t* from_places;  // null: the columns
   Ordering order;              // of what is in `from`
@@ -48,7 +48,7 @@ struct BestOf {
 // A block for each part of a row; kEach elements a thread. T is a float, or an unsigned integer for all integers and
 // for keys.
 template <class T, int kEach>
-struct BestOfRows {
+struct TopkOfRows {
   using Key = UnsignedOf<sizeof(T)>;
   using C = device::Compute<T>;
   using Item = Placed<Key>;
@@ -71,7 +71,7 @@ struct BestOfRows {
     }
   };
 
-  BestOf<Key> task;
+  TopkTask<Key> task;
   device::Divider by_parts;
   int groups;    // a power of two, not more than threads
   int capacity;  // items in dynamic memory: a power of two
@@ -314,8 +314,8 @@ struct BestOfRows {
 };
 
 template <class T, int kEach>
-void find_best(StreamRef stream, const BestOf<UnsignedOf<sizeof(T)>>& task, int threads, int groups, int capacity) {
-  using Kernel = BestOfRows<T, kEach>;
+void find_topk(StreamRef stream, const TopkTask<UnsignedOf<sizeof(T)>>& task, int threads, int groups, int capacity) {
+  using Kernel = TopkOfRows<T, kEach>;
   const int64_t blocks = task.rows * task.parts;
   const int64_t items = std::max(capacity, int(std::bit_ceil(unsigned(threads))));
   device::block_kernel<typename Kernel::Shared>(stream,
@@ -325,12 +325,12 @@ void find_best(StreamRef stream, const BestOf<UnsignedOf<sizeof(T)>>& task, int 
 }
 
 // How a block for each part goes about it.
-struct BestPlan {
+struct TopkPlan {
   int parts, threads, groups, capacity;
   bool few;  // elements a thread: eight at most
 
   // Of rows of `width` elements of `bytes` bytes. Nothing if so many are wanted that there is a better way.
-  static std::optional<BestPlan> of(int64_t rows, int64_t width, int64_t k, int bytes, int multiprocessors) {
+  static std::optional<TopkPlan> of(int64_t rows, int64_t width, int64_t k, int bytes, int multiprocessors) {
     constexpr int64_t kFew = 8, kMostThreads = 1024, kMostItems = 4096;
     const int64_t pack = std::clamp(16 / bytes, 1, 8), many = bytes == 8 ? 16 : 32;
     const int64_t most = std::min<int64_t>(many * kMostThreads, 1 << 15) - pack;
@@ -349,7 +349,7 @@ struct BestPlan {
     const int64_t capacity = std::clamp<int64_t>(all ? length : 8 * k, 256, kMostItems);
     const int64_t groups =
         std::min(std::bit_floor(uint64_t(threads)), std::bit_ceil(uint64_t(std::max<int64_t>(2 * k, 128))));
-    return BestPlan{int(parts), int(threads), int(groups), int(std::bit_ceil(uint64_t(capacity))),
+    return TopkPlan{int(parts), int(threads), int(groups), int(std::bit_ceil(uint64_t(capacity))),
                     threads * kFew >= reach};
   }
 };

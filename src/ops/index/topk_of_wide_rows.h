@@ -12,7 +12,7 @@ namespace encore::ops {
 
 // T is a half or a float. A block has kRows, a warp for each if they are several.
 template <class T, int kRows>
-struct BestOfWideRows : RowPiece<T> {
+struct TopkOfWideRows : RowPiece<T> {
   using Base = RowPiece<T>;
   using Base::kPack;
   using Base::task;
@@ -264,10 +264,10 @@ struct BestOfWideRows : RowPiece<T> {
 // False if the rows are too narrow or too wide for it, or a warp would have each of many, for which it has no room at
 // once.
 template <class T>
-bool find_best_of_wide_rows(StreamRef stream, const BestOfEach<UnsignedOf<sizeof(T)>>& task) {
+bool find_topk_of_wide_rows(StreamRef stream, const TopkOfEach<UnsignedOf<sizeof(T)>>& task) {
   constexpr int kRows = 4;
-  using Alone = BestOfWideRows<T, 1>;
-  using Together = BestOfWideRows<T, kRows>;
+  using Alone = TopkOfWideRows<T, 1>;
+  using Together = TopkOfWideRows<T, kRows>;
   constexpr int kPack = Alone::kPack;
   const int64_t reach =
       task.columns + (task.columns % kPack == 0 && device::is_pack_aligned<kPack>(task.x) ? 0 : kPack - 1);

@@ -24,16 +24,16 @@ bool suits_tiles(const Layer& l) {
 }  // namespace
 
 int tile_rows_for(const Layer& up, const Layer& down, int64_t rows) {
-  if (!suits_tiles(up) || !suits_tiles(down)) return kPlainRows;
+  if (!suits_tiles(up) || !suits_tiles(down)) return kPlainGemmRows;
   // Tiles of few rows read weights as often as an expert has tiles; the cache has room for a few times.
-  return rows <= kFewRows * std::min(rows, up.experts) ? kFewRows : kManyRows;
+  return rows <= kGemvRows * std::min(rows, up.experts) ? kGemvRows : kGroupedGemmRows;
 }
 
 void multiply_experts(Context& context, const Layer& layer, const Arrangement& arrangement) {
   switch (arrangement.tile_rows) {
-    case kFewRows: return multiply_few(context, layer, arrangement);
-    case kManyRows: return multiply_many(context, layer, arrangement);
-    default: return multiply_plain(context, layer, arrangement);
+    case kGemvRows: return experts_gemv(context, layer, arrangement);
+    case kGroupedGemmRows: return experts_grouped_gemm(context, layer, arrangement);
+    default: return experts_plain_gemm(context, layer, arrangement);
   }
 }
 

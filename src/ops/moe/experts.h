@@ -33,10 +33,10 @@ int tile_rows_for(const Layer& up, const Layer& down, int64_t rows);
 void multiply_experts(Context& context, const Layer& layer, const Arrangement& arrangement);
 
 // The ways to do it: GEMV of few rows of halves, grouped GEMM of many of them, and plain tiles for anything.
-inline constexpr int kFewRows = 8, kManyRows = 64, kPlainRows = 32;
-void multiply_few(Context& context, const Layer& layer, const Arrangement& arrangement);
-void multiply_many(Context& context, const Layer& layer, const Arrangement& arrangement);
-void multiply_plain(Context& context, const Layer& layer, const Arrangement& arrangement);
+inline constexpr int kGemvRows = 8, kGroupedGemmRows = 64, kPlainGemmRows = 32;
+void experts_gemv(Context& context, const Layer& layer, const Arrangement& arrangement);
+void experts_grouped_gemm(Context& context, const Layer& layer, const Arrangement& arrangement);
+void experts_plain_gemm(Context& context, const Layer& layer, const Arrangement& arrangement);
 
 // Makes [experts, rows, depth] of weights that were packed for a GPU's kernels of another kind, as models for GPUs have
 // them: bytes are as many. `depth` is a multiple of 64.

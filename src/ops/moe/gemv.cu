@@ -12,7 +12,7 @@ namespace {
 constexpr int kWarps = 4, kThreads = 32 * kWarps, kSlots = 16;
 
 template <class T, int kBits>
-struct FewRows {
+struct ExpertsGemv {
   using View = LayerView<T, kBits, true>;
   using Loaded = typename View::Loaded;
   using Row = typename View::Row;
@@ -22,7 +22,7 @@ struct FewRows {
   static constexpr int kAhead = kBits == 0 ? 4 : 2;  // steps on their way at once
   static constexpr int kMaxThreads = kThreads;
   struct Shared {
-    float sums[kWarps][kSlots][kFewRows + 1];
+    float sums[kWarps][kSlots][kGemvRows + 1];
   };
   struct Step {
     Loaded low, high;
@@ -114,8 +114,8 @@ struct FewRows {
 
 }  // namespace
 
-void multiply_few(Context& context, const Layer& layer, const Arrangement& a) {
-  multiply_tiles<FewRows>(context, layer, a, TypeList<Half, BFloat16>{}, kSlots, kThreads);
+void experts_gemv(Context& context, const Layer& layer, const Arrangement& a) {
+  launch_expert_tiles<ExpertsGemv>(context, layer, a, TypeList<Half, BFloat16>{}, kSlots, kThreads);
 }
 
 }  // namespace encore::ops

@@ -16,23 +16,23 @@ constexpr int kWarps = 4, kThreads = 32 * kWarps, kSlots = 128, kDepth = 32, kTi
 using Words = Pack<uint32_t, 4>;
 
 template <class T, int kBits>
-struct ManyRows {
+struct ExpertsGroupedGemm {
   using View = LayerView<T, kBits, true>;
   using Loaded = typename View::Loaded;
   using Row = typename View::Row;
   static constexpr int kCount = View::Matrix::kCount, kAcross = kDepth / kCount,
                        kLoads = kSlots * kDepth / kCount / kThreads;
-  static constexpr int kRowLoads = kManyRows * kDepth / 8 / kThreads;
+  static constexpr int kRowLoads = kGroupedGemmRows * kDepth / 8 / kThreads;
   static constexpr int kMaxThreads = 3 * kThreads;  // so that three blocks have registers
   struct Tiles {
-    Words weights[kSlots][4], x[kManyRows][4];
+    Words weights[kSlots][4], x[kGroupedGemmRows][4];
   };
   struct Shared {
     union {
-      Tiles tiles[2];                     // this step's and the next one's
-      float sums[kManyRows][kSlots + 1];  // when all is done
+      Tiles tiles[2];                            // this step's and the next one's
+      float sums[kGroupedGemmRows][kSlots + 1];  // when all is done
     };
-    const T* rows[kManyRows];
+    const T* rows[kGroupedGemmRows];
   };
   struct Next {
     Loaded weights[kLoads];
@@ -54,7 +54,7 @@ struct ManyRows {
     const bool paired = view.paired();
     const int first = group * (paired ? kSlots / 2 : kSlots);
     b.threads([&](int t, Shared& s) {
-      if (t < kManyRows) s.rows[t] = t < rows.count ? view.row_of(rows.place + t) : nullptr;
+      if (t < kGroupedGemmRows) s.rows[t] = t < rows.count ? view.row_of(rows.place + t) : nullptr;
     });
     PerThread<Own, kThreads> own;
     PerThread<Next, kThreads> next;
@@ -159,8 +159,8 @@ struct ManyRows {
 
 }  // namespace
 
-void multiply_many(Context& context, const Layer& layer, const Arrangement& a) {
-  multiply_tiles<ManyRows>(context, layer, a, TypeList<Half, BFloat16>{}, kSlots, kThreads);
+void experts_grouped_gemm(Context& context, const Layer& layer, const Arrangement& a) {
+  launch_expert_tiles<ExpertsGroupedGemm>(context, layer, a, TypeList<Half, BFloat16>{}, kSlots, kThreads);
 }
 
 }  // namespace encore::ops

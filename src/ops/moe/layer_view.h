@@ -132,7 +132,8 @@ struct LayerView {
 
 // Launches Kernel<T, kBits>, a block of which makes `slots` factors of a tile's rows.
 template <template <class, int> class Kernel, class Types>
-void multiply_tiles(Context& context, const Layer& layer, const Arrangement& a, Types types, int slots, int threads) {
+void launch_expert_tiles(Context& context, const Layer& layer, const Arrangement& a, Types types, int slots,
+                         int threads) {
   const int64_t width = layer.factors == Factors::single ? slots : slots / 2;
   const int64_t blocks = checked_product((layer.results + width - 1) / width, a.most_tiles);
   dispatch(types, layer.type, [&]<class T> {

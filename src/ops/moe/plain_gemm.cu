@@ -9,13 +9,13 @@ namespace {
 constexpr int kThreads = 128, kSlots = 64, kDepth = 32, kPer = 4;
 
 template <class T, int kBits>
-struct PlainRows {
+struct ExpertsPlainGemm {
   using View = LayerView<T, kBits, false>;
   using Four = Pack<float, kPer>;
   static constexpr int kCount = View::Matrix::kCount, kAcross = kDepth / kCount;
   static constexpr int kMaxThreads = kThreads;
   struct Shared {
-    Four weights[kDepth][kSlots / kPer + 1], x[kDepth][kPlainRows / kPer + 1];
+    Four weights[kDepth][kSlots / kPer + 1], x[kDepth][kPlainGemmRows / kPer + 1];
   };
   struct Sums {
     float at[kPer][kPer];
@@ -42,7 +42,7 @@ struct PlainRows {
             UNROLL for (int c = 0; c < 8; ++c) s.weights[column + 8 * j + c][slot / kPer].at[slot % kPer] = eight.at(c);
           }
         }
-        for (int i = t; i < kPlainRows * kDepth; i += kThreads) {
+        for (int i = t; i < kPlainGemmRows * kDepth; i += kThreads) {
           const int row = i / kDepth, column = i % kDepth;
           const bool there = row < rows.count && k + column < view.depth;
           s.x[column][row / kPer].at[row % kPer] = there ? float(view.row_of(rows.place + row)[k + column]) : 0.f;
@@ -76,8 +76,8 @@ struct PlainRows {
 
 }  // namespace
 
-void multiply_plain(Context& context, const Layer& layer, const Arrangement& a) {
-  multiply_tiles<PlainRows>(context, layer, a, TypeList<float, Half, BFloat16>{}, kSlots, kThreads);
+void experts_plain_gemm(Context& context, const Layer& layer, const Arrangement& a) {
+  launch_expert_tiles<ExpertsPlainGemm>(context, layer, a, TypeList<float, Half, BFloat16>{}, kSlots, kThreads);
 }
 
 }  // namespace encore::ops

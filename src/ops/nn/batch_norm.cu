@@ -37,7 +37,7 @@ struct Normalize {
   DEVICE_FN Affine<C> of(C factor, C offset, C middle, C spread) const {
     const C square = spread + epsilon;
     if constexpr (sizeof(T) == 2)
-      factor *= device::quick_inverse_root(square);
+      factor *= device::fast_inverse_root(square);
     else
       factor /= std::sqrt(square);
     return {factor, offset - middle * factor};

@@ -10,7 +10,8 @@ namespace {
 
 using device::Compute;
 
-// y = drop(x + bias) + residual. Two draws of four words serve eight neighbours, the words that Dropout gives them.
+// y = apply_dropout(x + bias) + residual. Two draws of four words serve eight neighbours, the words that Dropout gives
+// them.
 template <class T>
 struct DropAround {
   static constexpr int kPack = 8;
@@ -81,7 +82,7 @@ class AroundDropout : public Op {
   explicit AroundDropout(const NodeInfo& node) {
     bool trains = node.has_input(kTraining);
     if (const Tensor* training = node.constant_input(kTraining)) trains = drops_at_random(*training);
-    if (const Tensor* ratio = node.constant_input(kRatio)) drop_ratio(*ratio);
+    if (const Tensor* ratio = node.constant_input(kRatio)) dropout_ratio(*ratio);
     if (!trains) return;
     const std::optional<int64_t> seed = node.find_int("seed");
     runs_.emplace(seed ? std::optional<uint64_t>(*seed) : std::nullopt);
@@ -91,7 +92,7 @@ class AroundDropout : public Op {
   }
   void run(Context& context) const override {
     const Tensor &x = context.input(0), *ratio = context.find_input(kRatio), *training = context.find_input(kTraining);
-    const float share = ratio ? drop_ratio(*ratio) : 0.5f;
+    const float share = ratio ? dropout_ratio(*ratio) : 0.5f;
     const bool drops = training && drops_at_random(*training) && share > 0;
     const Tensor *bias = kBiased ? &context.input(1) : nullptr, *residual = kBiased ? context.find_input(2) : nullptr;
     if (bias)

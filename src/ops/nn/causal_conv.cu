@@ -137,7 +137,7 @@ struct WideConv {
       sums = add_places(batch, row, first, sums);
     Values made;
     UNROLL for (int k = 0; k < kPack; ++k) {
-      const float sum = sums.at[k], squashed = sum * device::quick_reciprocal(1 + expf(-sum));
+      const float sum = sums.at[k], squashed = sum * device::fast_reciprocal(1 + expf(-sum));
       made.at[k] = T(taps.silu ? squashed : sum);
     }
     const int64_t at = kLast ? (batch * length + row) * channels + first : (batch * channels + row) * length + first;

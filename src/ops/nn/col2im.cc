@@ -44,7 +44,7 @@ class Col2Im : public Op {
     const Tensor y = context.output(0, Shape(shape));
     if (y.count() == 0) return;
     const ConvProblem problem{columns.type, Layout::channels_first, w, shape[0], 1, shape[1], 1, false};
-    sum_columns(context.stream(), problem, shape[0], columns.data, nullptr, y.data);
+    col2im(context.stream(), problem, shape[0], columns.data, nullptr, y.data);
   }
 
  private:

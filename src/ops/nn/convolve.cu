@@ -30,7 +30,7 @@ struct SetBias {
 
 // columns[image, channel, tap, position - first] = x at that tap of the window at that position.
 template <class T>
-struct TakeColumns {
+struct Im2Col {
   const T* x;
   T* columns;
   Window w;
@@ -64,7 +64,7 @@ struct TakeColumns {
 
 // y[image, channel, place] = bias + the sum of all columns whose tap falls on that place.
 template <class T>
-struct GatherColumns {
+struct Col2ImSum {
   const T *columns, *bias;
   T* y;
   Window w;
@@ -108,7 +108,7 @@ struct GatherColumns {
 // rows[group, position, tap, channel] = x at that tap of the window at that position, for the positions of all images
 // from `first` on. T is some of a group's channels, which are only moved.
 template <class T>
-struct TakeRows {
+struct Im2Row {
   const T* x;
   T* rows;
   Window w;
@@ -169,14 +169,14 @@ class GroupedProduct {
 };
 
 // Columns are only moved.
-void take_columns(StreamRef stream, const ConvProblem& p, const void* x, const ColumnRange& range, void* columns) {
+void im2col(StreamRef stream, const ConvProblem& p, const void* x, const ColumnRange& range, void* columns) {
   const Window& w = p.window;
   const int64_t n = range.images * p.in_channels * range.count;
   dispatch_size(device::size_bytes(p.type), [&]<class T>() {
     device::for_each_index(
         stream, n,
-        TakeColumns<T>{static_cast<const T*>(x) + range.image * p.in_channels * w.in_count(), static_cast<T*>(columns),
-                       w, range.first, range.count, Divider(range.count, n), Positions(w.out, w.out_count())});
+        Im2Col<T>{static_cast<const T*>(x) + range.image * p.in_channels * w.in_count(), static_cast<T*>(columns), w,
+                  range.first, range.count, Divider(range.count, n), Positions(w.out, w.out_count())});
   });
 }
 
@@ -273,9 +273,9 @@ void convolve_channels_last(Context& context, const ConvProblem& p, const ConvDa
       dispatch_size(size_t(bytes), [&]<class Moved>() {
         const int64_t wide = channels * size / bytes, n = p.groups * gemm.m * w.taps() * wide;
         device::for_each_index(context.stream(), n,
-                               TakeRows<Moved>{static_cast<const Moved*>(data.x), reinterpret_cast<Moved*>(rows), w,
-                                               first, gemm.m, wide * p.groups, Divider(wide, n), Divider(gemm.m, n),
-                                               Positions(w.kernel, n), Positions(w.out, positions)});
+                               Im2Row<Moved>{static_cast<const Moved*>(data.x), reinterpret_cast<Moved*>(rows), w,
+                                             first, gemm.m, wide * p.groups, Divider(wide, n), Divider(gemm.m, n),
+                                             Positions(w.kernel, n), Positions(w.out, positions)});
       });
     }
     for (int64_t g = 0; g < p.groups; ++g)
@@ -292,24 +292,23 @@ void convolve_columns(Context& context, const ConvProblem& p, const ConvData& da
   dispatch(FloatList{}, p.type, [&]<class T>() { convolve_as<T>(context, p, data, fill, false); });
 }
 
-void sum_columns(StreamRef stream, const ConvProblem& p, int64_t images, const void* columns, const void* bias,
-                 void* y) {
+void col2im(StreamRef stream, const ConvProblem& p, int64_t images, const void* columns, const void* bias, void* y) {
   const Window& w = p.window;
   const bool last = p.layout == Layout::channels_last;
   const int64_t n = images * p.out_channels * w.in_count(), of_group = p.out_channels / p.groups;
   const int64_t positions = w.out_count(), taps = w.taps(), group_columns = of_group * taps * positions;
   dispatch(FloatList{}, p.type, [&]<class T>() {
-    GatherColumns<T> kernel{static_cast<const T*>(columns),
-                            static_cast<const T*>(bias),
-                            static_cast<T*>(y),
-                            w,
-                            Elements(p.layout, p.out_channels, w.in, n),
-                            Divider(of_group, p.out_channels),
-                            last ? group_columns : group_columns * p.groups,
-                            last ? group_columns * images : group_columns,
-                            last ? 1 : taps * positions,
-                            last ? of_group : positions,
-                            last ? taps * of_group : 1};
+    Col2ImSum<T> kernel{static_cast<const T*>(columns),
+                        static_cast<const T*>(bias),
+                        static_cast<T*>(y),
+                        w,
+                        Elements(p.layout, p.out_channels, w.in, n),
+                        Divider(of_group, p.out_channels),
+                        last ? group_columns : group_columns * p.groups,
+                        last ? group_columns * images : group_columns,
+                        last ? 1 : taps * positions,
+                        last ? of_group : positions,
+                        last ? taps * of_group : 1};
     device::for_each_index(stream, n, kernel);
   });
 }
@@ -340,9 +339,7 @@ void convolve(Context& context, const ConvProblem& problem, const ConvData& data
   if (problem.layout == Layout::channels_last || single) return convolve_channels_last(context, problem, data);
   FillColumns fill;
   if (!w.is_pointwise())
-    fill = [&](const ColumnRange& range, void* columns) {
-      take_columns(context.stream(), problem, data.x, range, columns);
-    };
+    fill = [&](const ColumnRange& range, void* columns) { im2col(context.stream(), problem, data.x, range, columns); };
   const bool disjoint = problem.groups == 1 && w.kernel[2] > 1 && w.is_disjoint();
   dispatch(FloatList{}, problem.type, [&]<class T>() { convolve_as<T>(context, problem, data, fill, disjoint); });
 }
@@ -383,7 +380,7 @@ void convolve_transposed(Context& context, const ConvProblem& p, const ConvData&
           image_in, height * positions};
       product.run(context, data.w, x, columns, workspace);
     }
-    sum_columns(context.stream(), p, images, columns, data.bias, static_cast<char*>(data.y) + image * image_out * size);
+    col2im(context.stream(), p, images, columns, data.bias, static_cast<char*>(data.y) + image * image_out * size);
   }
 }
 

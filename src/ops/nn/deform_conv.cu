@@ -14,7 +14,7 @@ using device::Divider;
 
 // A thread finds the place of one tap at one position, for some channels of those that share offsets.
 template <class T>
-struct TakeDeformedColumns {
+struct DeformableIm2Col {
   using C = Compute<T>;
   const T *x, *offsets, *mask;  // offsets[image, group, tap, 2, position], mask[image, group, tap, position] or null
   T* columns;
@@ -103,13 +103,13 @@ class DeformConv : public Op {
     const ConvData data{x.data, weights.data, bias ? bias->data : nullptr, y.data};
     if (x.count() == 0) return set_bias(context, problem, y, data.bias);
     convolve_columns(context, problem, data, [&](const ColumnRange& range, void* columns) {
-      take_columns(context.stream(), problem, x, offset, mask, range, columns);
+      im2col(context.stream(), problem, x, offset, mask, range, columns);
     });
   }
 
  private:
-  void take_columns(StreamRef stream, const ConvProblem& p, const Tensor& x, const Tensor& offset, const Tensor* mask,
-                    const ColumnRange& range, void* columns) const {
+  void im2col(StreamRef stream, const ConvProblem& p, const Tensor& x, const Tensor& offset, const Tensor* mask,
+              const ColumnRange& range, void* columns) const {
     const int64_t taps = p.window.taps(), of_group = p.in_channels / offset_groups_;
     const int64_t places = range.images * offset_groups_ * taps * range.count;
     const int64_t enough = int64_t(device::multiprocessors(stream.device())) * 2048;
@@ -119,11 +119,11 @@ class DeformConv : public Op {
     dispatch(FloatList{}, p.type, [&]<class T>() {
       device::for_each_index(
           stream, n,
-          TakeDeformedColumns<T>{x.as<const T>(), offset.as<const T>(), mask ? mask->as<const T>() : nullptr,
-                                 static_cast<T*>(columns), p.window, range.image, range.first, range.count,
-                                 p.in_channels, offset_groups_, of_group, shares, Divider(range.count, n),
-                                 Divider(taps, n), Divider(shares, n), Divider(offset_groups_, n),
-                                 Positions(p.window.out, p.window.out_count())});
+          DeformableIm2Col<T>{x.as<const T>(), offset.as<const T>(), mask ? mask->as<const T>() : nullptr,
+                              static_cast<T*>(columns), p.window, range.image, range.first, range.count, p.in_channels,
+                              offset_groups_, of_group, shares, Divider(range.count, n), Divider(taps, n),
+                              Divider(shares, n), Divider(offset_groups_, n),
+                              Positions(p.window.out, p.window.out_count())});
     });
   }
 

@@ -16,7 +16,7 @@ class Dropout : public Op {
     if (node.since_version() < 7 && node.get_int("is_test", 0) == 0)
       fail(Code::not_supported, "is_test is 0; dropping at random is supported from opset 12 on");
     if (const Tensor* training = node.constant_input(2)) trains_ = drops_at_random(*training);
-    if (const Tensor* ratio = node.constant_input(1)) drop_ratio(*ratio);
+    if (const Tensor* ratio = node.constant_input(1)) dropout_ratio(*ratio);
     if (!trains_) return;
     const std::optional<int64_t> seed = node.find_int("seed");
     runs_.emplace(seed ? std::optional<uint64_t>(*seed) : std::nullopt);
@@ -26,12 +26,12 @@ class Dropout : public Op {
   }
   void run(Context& context) const override {
     const Tensor *ratio = context.find_input(1), *training = context.find_input(2);
-    const float share = ratio ? drop_ratio(*ratio) : 0.5f;
+    const float share = ratio ? dropout_ratio(*ratio) : 0.5f;
     const bool drops = training && drops_at_random(*training) && share > 0;
     const Tensor& x = context.input(0);
     const Tensor y = context.output(0, x.shape);
     const Tensor mask = context.wants_output(1) ? context.output(1, x.shape) : Tensor();
-    if (drops) return drop(context, *runs_, share, x, y, mask.as<uint8_t>());
+    if (drops) return apply_dropout(context, *runs_, share, x, y, mask.as<uint8_t>());
     copy_bytes(context.stream(), x.data, y.data, int64_t(x.bytes()));
     // All true; before opset 12 the reference leaves it at zero.
     if (mask.data && mask.bytes() > 0) device::fill(context.stream(), mask.data, mask_value_, mask.bytes());

@@ -10,7 +10,7 @@ using device::Compute;
 
 // One draw of four words serves four neighbours.
 template <class T>
-struct Drop {
+struct ApplyDropout {
   static constexpr int kPack = 4;
   int64_t n;
   const T* x;
@@ -38,11 +38,12 @@ struct Drop {
 
 }  // namespace
 
-void drop(Context& context, const RandomRuns& runs, float ratio, const Tensor& x, const Tensor& y, uint8_t* mask) {
+void apply_dropout(Context& context, const RandomRuns& runs, float ratio, const Tensor& x, const Tensor& y,
+                   uint8_t* mask) {
   if (x.count() == 0) return;
   const RandomRun run = runs.next(context);
   dispatch(FloatList{}, x.type, [&]<class T>() {
-    using Kernel = Drop<T>;
+    using Kernel = ApplyDropout<T>;
     constexpr int kPack = Kernel::kPack;
     const bool aligned = device::is_pack_aligned<kPack>(x.as<T>()) && device::is_pack_aligned<kPack>(y.as<T>()) &&
                          device::is_pack_aligned<kPack>(mask);
@@ -57,7 +58,7 @@ bool drops_at_random(const Tensor& training_mode) {
   return *training_mode.as<const bool>();
 }
 
-float drop_ratio(const Tensor& given) {
+float dropout_ratio(const Tensor& given) {
   require(given.count() == 1, "ratio has ", given.count(), " values; it must have one");
   float ratio = 0;
   dispatch(FloatList{}, given.type, [&]<class T>() { ratio = float(*given.as<const T>()); });

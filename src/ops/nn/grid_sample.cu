@@ -21,7 +21,7 @@ enum class Padding { zeros, border, reflection };
 
 // How far each of a sample's neighbours is from the plane's beginning, and how much it counts; -1: not there.
 template <class C, int kTaps>
-struct Neighbours {
+struct SampleTaps {
   int64_t offset[kTaps];
   C weight[kTaps];
 };
@@ -34,10 +34,10 @@ struct SampledAxis {
   bool align_corners;
 
   template <class C, int kTaps>
-  DEVICE_FN Neighbours<C, kTaps> look(C named) const {
+  DEVICE_FN SampleTaps<C, kTaps> look(C named) const {
     const C at = align_corners ? (named + C(1)) / C(2) * C(size - 1)
                                : (device::rounded_product(named + C(1), C(size)) - C(1)) / C(2);
-    Neighbours<C, kTaps> found;
+    SampleTaps<C, kTaps> found;
     const C low = kTaps == 1 ? std::rint(at) : std::floor(at), r = at - low;
     if constexpr (kTaps == 1) {
       found.weight[0] = 1;
@@ -109,7 +109,7 @@ struct SampleGrid {
       image = by_places(by_groups(i, group), place);
     else
       image = by_groups(by_places(i, place), group);
-    Neighbours<C, kTaps> found[kDims];
+    SampleTaps<C, kTaps> found[kDims];
     UNROLL for (int d = 0; d < kDims; ++d)  // the grid names the innermost dimension first
         found[d] = axes[d].template look<C, kTaps>(grid.at<C>((image * places + place) * kDims + kDims - 1 - d));
     for (int64_t channel = group; channel < channels; channel += groups)
@@ -118,7 +118,7 @@ struct SampleGrid {
 
  private:
   template <int kDim>
-  DEVICE_FN static C sum(const T* at, const Neighbours<C, kTaps> (&found)[kDims]) {
+  DEVICE_FN static C sum(const T* at, const SampleTaps<C, kTaps> (&found)[kDims]) {
     if constexpr (kDim == kDims) {
       return C(*at);
     } else {

@@ -340,7 +340,7 @@ class EngramGate : public Op {
 
 }  // namespace
 
-std::vector<OpRow> streams_rows() {
+std::vector<OpRow> hyper_connections_rows() {
   const std::vector<TypeRule> types = {in_all(0, kHalves | Types{Type::f32})};
   const auto row = [&](const char* name, MakeOp make_op) {
     return OpRow{.domain = kMicrosoft, .name = name, .since = 1, .types = types, .make = make_op};

@@ -95,7 +95,7 @@ class Crop : public Op {
 
 }  // namespace
 
-std::vector<OpRow> early_image_rows() {
+std::vector<OpRow> image_scaler_rows() {
   return {
       {.name = "ImageScaler", .since = 1, .until = 1, .types = {in(0, kFloats)}, .make = make<ImageScaler>},
       {.name = "Crop", .since = 1, .until = 1, .types = {in(0, kFloats)}, .make = make<Crop>},

@@ -34,7 +34,7 @@ DEVICE_FN bool overlap(const Box& a, const Box& b, float threshold) {
   return both > 0 && of_a > 0 && of_b > 0 && all > 0 && both / all > threshold;
 }
 
-struct Suppress {
+struct SuppressBoxes {
   static constexpr int kThreads = 256, kMaxThreads = kThreads;
   struct Shared {
     Box boxes[kThreads];
@@ -148,18 +148,18 @@ class NonMaxSuppression : public Op {
         sorted_places(context, ordering_of(Type::f32, true), scores.data, sizeof(float), rows, count);
     auto* const kept = static_cast<int32_t*>(context.scratch(size_t(rows * most) * sizeof(int32_t)));
     auto* const sums = static_cast<int64_t*>(context.scratch(size_t(rows + 1) * sizeof(int64_t)));
-    device::block_kernel<Suppress::Shared>(context.stream(), {rows, Suppress::kThreads},
-                                           Suppress{{boxes.as<const float>(), count, center_},
-                                                    scores.as<const float>(),
-                                                    places,
-                                                    classes,
-                                                    int(most),
-                                                    threshold,
-                                                    least,
-                                                    score != nullptr,
-                                                    kept,
-                                                    sums});
-    sum_before(context.stream(), sums, rows);
+    device::block_kernel<SuppressBoxes::Shared>(context.stream(), {rows, SuppressBoxes::kThreads},
+                                                SuppressBoxes{{boxes.as<const float>(), count, center_},
+                                                              scores.as<const float>(),
+                                                              places,
+                                                              classes,
+                                                              int(most),
+                                                              threshold,
+                                                              least,
+                                                              score != nullptr,
+                                                              kept,
+                                                              sums});
+    exclusive_sum(context.stream(), sums, rows);
     int64_t all = 0;
     context.read_back(&all, sums + rows, sizeof all);
     const Tensor out = context.output(0, Shape{all, 3});
@@ -180,7 +180,7 @@ class NonMaxSuppression : public Op {
 
 }  // namespace
 
-std::vector<OpRow> suppress_rows() {
+std::vector<OpRow> non_max_suppression_rows() {
   return {{.name = "NonMaxSuppression",
            .since = 10,
            .types = {in(0, Types{Type::f32}), in(1, Types{Type::f32})},

@@ -49,18 +49,18 @@ class Resize : public Op {
     if (first_) {
       if (rule_.mode == ResizeMode::cubic)
         fail(Code::not_supported, "mode is 'cubic', which this version does not have");
-      rule_.coordinates = Coordinates::asymmetric;
+      rule_.coordinates = CoordinateMode::asymmetric;
       rule_.nearest = Nearest::simple;
       return;
     }
-    rule_.coordinates = read_choice<Coordinates>(node, "coordinate_transformation_mode", "half_pixel",
-                                                 {{"half_pixel", Coordinates::half_pixel},
-                                                  {"half_pixel_symmetric", Coordinates::half_pixel_symmetric},
-                                                  {"pytorch_half_pixel", Coordinates::pytorch_half_pixel},
-                                                  {"align_corners", Coordinates::align_corners},
-                                                  {"asymmetric", Coordinates::asymmetric},
-                                                  {"tf_half_pixel_for_nn", Coordinates::tf_half_pixel_for_nn},
-                                                  {"tf_crop_and_resize", Coordinates::tf_crop_and_resize}});
+    rule_.coordinates = read_choice<CoordinateMode>(node, "coordinate_transformation_mode", "half_pixel",
+                                                    {{"half_pixel", CoordinateMode::half_pixel},
+                                                     {"half_pixel_symmetric", CoordinateMode::half_pixel_symmetric},
+                                                     {"pytorch_half_pixel", CoordinateMode::pytorch_half_pixel},
+                                                     {"align_corners", CoordinateMode::align_corners},
+                                                     {"asymmetric", CoordinateMode::asymmetric},
+                                                     {"tf_half_pixel_for_nn", CoordinateMode::tf_half_pixel_for_nn},
+                                                     {"tf_crop_and_resize", CoordinateMode::tf_crop_and_resize}});
     rule_.nearest = read_choice<Nearest>(node, "nearest_mode", "round_prefer_floor",
                                          {{"round_prefer_floor", Nearest::round_prefer_floor},
                                           {"round_prefer_ceil", Nearest::round_prefer_ceil},
@@ -155,7 +155,7 @@ class Resize : public Op {
       apply_sizes(named);
     }
     const Tensor* crop = context.find_input(1);  // the whole, if absent
-    if (crop && rule_.coordinates == Coordinates::tf_crop_and_resize) {
+    if (crop && rule_.coordinates == CoordinateMode::tf_crop_and_resize) {
       const std::vector<float> roi = host_floats(*crop, "roi");
       check_count(roi.size(), 2 * named.size(), "roi");
       for (size_t i = 0; i < named.size(); ++i) {

@@ -50,7 +50,7 @@ struct ResizeNearest {
   const T* x;
   T* y;
   T extrapolation;
-  Coordinates coordinates;
+  CoordinateMode coordinates;
   Nearest nearest;
   bool aligned;
   int rank;
@@ -104,7 +104,7 @@ struct Interpolate {
   const T* x;
   T* y;
   T extrapolation;
-  Coordinates coordinates;
+  CoordinateMode coordinates;
   float a;
   bool exclude_outside;
   Dim resized[kResized], kept[kResized + 1];
@@ -191,7 +191,7 @@ std::vector<Dim> dims_of(const ResizeRule& rule, const std::vector<ResizeAxis>& 
     const ResizeAxis& axis = axes[i];
     const bool resized =
         axis.in != axis.out || axis.scale != 1 ||
-        (rule.coordinates == Coordinates::tf_crop_and_resize && (axis.roi_start != 0 || axis.roi_end != 1));
+        (rule.coordinates == CoordinateMode::tf_crop_and_resize && (axis.roi_start != 0 || axis.roi_end != 1));
     if (!resized && !dims.empty() && !dims.back().resized) {
       dims.back().out = Divider(dims.back().out.divisor() * axis.out, n);
       dims.back().stride = strides[i];

@@ -8,7 +8,7 @@ namespace encore::ops {
 
 enum class ResizeMode { nearest, linear, cubic };
 // How a position in the result maps to one in the input.
-enum class Coordinates {
+enum class CoordinateMode {
   half_pixel,
   half_pixel_symmetric,
   pytorch_half_pixel,
@@ -34,7 +34,7 @@ struct ResizeAxis {
 
 struct ResizeRule {
   ResizeMode mode = ResizeMode::nearest;
-  Coordinates coordinates = Coordinates::half_pixel;
+  CoordinateMode coordinates = CoordinateMode::half_pixel;
   Nearest nearest = Nearest::round_prefer_floor;
   float cubic_coefficient = -0.75f;
   bool exclude_outside = false;

@@ -18,7 +18,7 @@ using device::Compute;
 using device::Divider;
 
 // Neighbours in the input that count for a place of the result; their weights are in a table.
-struct Seen {
+struct ResizeTaps {
   int first, count;  // a count of -1: the place is outside
 };
 
@@ -28,11 +28,11 @@ constexpr int kFraction = 22;
 template <class W>
 struct MakeTable {
   using C = std::conditional_t<std::is_same_v<W, double>, double, float>;
-  Seen* seen;
+  ResizeTaps* seen;
   W* weights;  // [place, window]
   int64_t window;
   ResizeAxis axis;
-  Coordinates coordinates;
+  CoordinateMode coordinates;
   bool is_cubic, exclude_outside;
   float a;
 
@@ -40,7 +40,7 @@ struct MakeTable {
     const C shrinks = axis.scale < 1 ? C(1) / C(axis.scale) : C(1);
     const C reach = (is_cubic ? C(2) : C(1)) * shrinks, narrow = C(1) / shrinks;
     const C position =
-        axis.scale == 1 && coordinates != Coordinates::tf_crop_and_resize ? C(i) : original<C>(coordinates, axis, i);
+        axis.scale == 1 && coordinates != CoordinateMode::tf_crop_and_resize ? C(i) : original<C>(coordinates, axis, i);
     const C centre = position + C(0.5);
     if (is_outside(coordinates, axis, position) || !(std::abs(position) < C(1 << 30))) {
       seen[i] = {0, -1};
@@ -93,7 +93,7 @@ template <class In, class Out, class W>
 struct ApplyTable {
   const In* x;
   Out* y;
-  const Seen* seen;
+  const ResizeTaps* seen;
   const W* weights;
   int64_t window, in, inner;
   Divider by_inner, by_places;
@@ -102,7 +102,7 @@ struct ApplyTable {
   DEVICE_FN void operator()(int64_t i) const {
     int64_t column, place;
     const int64_t outer = by_places(by_inner(i, column), place);
-    const Seen here = seen[place];
+    const ResizeTaps here = seen[place];
     if (here.count < 0) {
       y[i] = extrapolation;
       return;
@@ -147,7 +147,7 @@ void run_pass(Context& context, const ResizeRule& rule, const Pass& pass, const 
   const float window = std::ceil((rule.mode == ResizeMode::cubic ? 2 : 1) * shrinks) * 2 + 1;
   require(window < (1 << 30), "a scale of ", pass.axis.scale, " is too small for antialiasing");
   const int64_t places = pass.axis.out, n = pass.outer * places * pass.inner;
-  auto* const seen = static_cast<Seen*>(context.scratch(size_t(places) * sizeof(Seen)));
+  auto* const seen = static_cast<ResizeTaps*>(context.scratch(size_t(places) * sizeof(ResizeTaps)));
   auto* const weights = static_cast<W*>(context.scratch(size_t(checked_product(places, int64_t(window))) * sizeof(W)));
   device::for_each_index(context.stream(), places,
                          MakeTable<W>{seen, weights, int64_t(window), pass.axis, rule.coordinates,
@@ -189,7 +189,7 @@ void resize_antialiased(Context& context, const ResizeRule& rule, const std::vec
   for (size_t i = axes.size(); i-- > 0;) {
     const ResizeAxis& axis = axes[i];
     const bool crops =
-        rule.coordinates == Coordinates::tf_crop_and_resize && (axis.roi_start != 0 || axis.roi_end != 1);
+        rule.coordinates == CoordinateMode::tf_crop_and_resize && (axis.roi_start != 0 || axis.roi_end != 1);
     if (axis.in != axis.out || crops) passes.push_back({axis, x.shape.count(0, int(i)), inner});
     inner = checked_product(inner, axis.out);
   }

@@ -12,19 +12,19 @@ namespace encore::ops {
 // Where position `at` of the result lies in the input. Every operation and its order matter: at ties a last bit
 // decides.
 template <class C>
-DEVICE_FN C original(Coordinates coordinates, const ResizeAxis& axis, int64_t at) {
+DEVICE_FN C original(CoordinateMode coordinates, const ResizeAxis& axis, int64_t at) {
   const C x = C(at), scale = C(axis.scale);
   switch (coordinates) {
-    case Coordinates::asymmetric: return x / scale;
-    case Coordinates::pytorch_half_pixel: return axis.out > 1 ? (x + C(0.5)) / scale - C(0.5) : C(0);
-    case Coordinates::tf_half_pixel_for_nn: return (x + C(0.5)) / scale;
-    case Coordinates::align_corners: return axis.out == 1 ? C(0) : x * C(axis.in - 1) / C(axis.out - 1);
-    case Coordinates::tf_crop_and_resize: {
+    case CoordinateMode::asymmetric: return x / scale;
+    case CoordinateMode::pytorch_half_pixel: return axis.out > 1 ? (x + C(0.5)) / scale - C(0.5) : C(0);
+    case CoordinateMode::tf_half_pixel_for_nn: return (x + C(0.5)) / scale;
+    case CoordinateMode::align_corners: return axis.out == 1 ? C(0) : x * C(axis.in - 1) / C(axis.out - 1);
+    case CoordinateMode::tf_crop_and_resize: {
       const C start = C(axis.roi_start), end = C(axis.roi_end), last = C(axis.in - 1);
       return axis.out > 1 ? device::rounded_product(start, last) + (x * (end - start) * last) / C(axis.out - 1)
                           : C(0.5) * (start + end) * last;
     }
-    case Coordinates::half_pixel_symmetric: {
+    case CoordinateMode::half_pixel_symmetric: {
       const C adjustment = C(axis.out) / (scale * C(axis.in)),
               offset = device::rounded_product(C(axis.in) / C(2), C(1) - adjustment);
       return offset + (x + C(0.5)) / scale - C(0.5);
@@ -34,8 +34,8 @@ DEVICE_FN C original(Coordinates coordinates, const ResizeAxis& axis, int64_t at
 }
 
 template <class C>
-DEVICE_FN bool is_outside(Coordinates coordinates, const ResizeAxis& axis, C position) {
-  return coordinates == Coordinates::tf_crop_and_resize && (position < C(0) || position > C(axis.in - 1));
+DEVICE_FN bool is_outside(CoordinateMode coordinates, const ResizeAxis& axis, C position) {
+  return coordinates == CoordinateMode::tf_crop_and_resize && (position < C(0) || position > C(axis.in - 1));
 }
 
 // What comes nearest to a number among the elements of a type.

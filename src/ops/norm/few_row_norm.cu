@@ -70,7 +70,7 @@ struct NormalizeFewRows {
         warp.template reduce_columns<1>([&](int lane) -> float& { return sum[lane]; }, add);
         warp.lanes([&](int lane) {
           const Held& own = held[first + lane];
-          sum[lane] *= device::quick_reciprocal(count);
+          sum[lane] *= device::fast_reciprocal(count);
           squares[lane] = 0;
           each(first + lane, threads, [&](int k, int) {
             UNROLL for (int i = 0; i < kPack; ++i) squares[lane] += square(own.values[k][i] - sum[lane]);
@@ -108,7 +108,7 @@ struct NormalizeFewRows {
   static constexpr auto add = [](float a, float c) { return a + c; };
   DEVICE_FN static float square(float x) { return x * x; }
   DEVICE_FN static float inverse_root(float x) {
-    if constexpr (sizeof(X) == 2) return device::quick_inverse_root(x);
+    if constexpr (sizeof(X) == 2) return device::fast_inverse_root(x);
     return 1 / std::sqrt(x);
   }
 

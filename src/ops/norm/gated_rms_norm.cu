@@ -162,7 +162,7 @@ class BranchwiseRMSNorm : public Op {
 
 }  // namespace
 
-std::vector<OpRow> root_mean_square_rows() {
+std::vector<OpRow> gated_rms_norm_rows() {
   const std::vector<TypeRule> types = {in_all(0, kHalves | Types{Type::f32})};
   return {
       {.domain = kMicrosoft, .name = "GatedRMSNorm", .since = 1, .types = types, .make = make<GatedRMSNorm>},

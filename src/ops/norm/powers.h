@@ -16,7 +16,7 @@ inline constexpr C kLowest = -std::numeric_limits<C>::infinity();
 template <class T, class C>
 DEVICE_FN C power_of(C x) {
   if constexpr (sizeof(T) == 2)
-    return device::quick_exp2(x * C(1.4426950408889634));
+    return device::fast_exp2(x * C(1.4426950408889634));
   else
     return std::exp(x);
 }
@@ -25,9 +25,9 @@ DEVICE_FN C power_of(C x) {
 template <class T, class C>
 DEVICE_FN C power_below(C x, C top) {
   if constexpr (std::is_same_v<T, device::Half>)
-    return device::quick_exp2(x * C(1.4426950408889634) - top * C(1.4426950408889634));
+    return device::fast_exp2(x * C(1.4426950408889634) - top * C(1.4426950408889634));
   else if constexpr (sizeof(T) == 2)
-    return device::quick_exp2((x - top) * C(1.4426950408889634));
+    return device::fast_exp2((x - top) * C(1.4426950408889634));
   else
     return std::exp(x - top);
 }

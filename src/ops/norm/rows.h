@@ -17,7 +17,7 @@ namespace encore::ops {
 // be aligned are staged: their block moves them, neighbours as they are, in packs between global and shared memory,
 // where its threads take them one by one.
 template <int kPack_, int kLanes_, int kKeep_, bool kStaged_>
-struct Spread {
+struct RowSpread {
   static constexpr int kPack = kPack_, kLanes = kLanes_, kKeep = kKeep_;
   static constexpr bool kStaged = kStaged_;
 };
@@ -51,7 +51,8 @@ BOTH_FN bool are_aligned_alike(const T* x, const T* y) {
   return (reinterpret_cast<uintptr_t>(x) ^ reinterpret_cast<uintptr_t>(y)) % 16 == 0;
 }
 
-// What a block has of rows of x, of which rows of y of the same type and width are made; y may be x. `How` is a Spread.
+// What a block has of rows of x, of which rows of y of the same type and width are made; y may be x. `How` is a
+// RowSpread.
 template <class T, class How>
 class RowTeams {
  public:
@@ -252,21 +253,21 @@ void spread_over_teams(device::StreamRef stream, int64_t rows, int64_t width, bo
     constexpr int kMost = std::min(8, 32 / kWide);
     const int64_t packs = width / kWide;
     if constexpr (!kFew) {
-      if (packs <= 8) return f.template operator()<Spread<kWide, 4, 2, false>>(teams(4));
-      if (packs <= 16) return f.template operator()<Spread<kWide, 8, 2, false>>(teams(8));
-      if (packs <= 64) return f.template operator()<Spread<kWide, 32, 2, false>>(teams(32));
-      if (rows < busy && packs <= 256) return f.template operator()<Spread<kWide, 0, 1, false>>(blocks(kWide));
+      if (packs <= 8) return f.template operator()<RowSpread<kWide, 4, 2, false>>(teams(4));
+      if (packs <= 16) return f.template operator()<RowSpread<kWide, 8, 2, false>>(teams(8));
+      if (packs <= 64) return f.template operator()<RowSpread<kWide, 32, 2, false>>(teams(32));
+      if (rows < busy && packs <= 256) return f.template operator()<RowSpread<kWide, 0, 1, false>>(blocks(kWide));
     }
     // Of blocks with 64 registers a thread, two fit only if they have half of the threads that there may be.
     constexpr int kMany = kStages ? 8 : 4;
     if constexpr (kFew)  // a row that has the GPU for itself takes as many threads as there are packs
       if (rows < busy && packs > 16 && packs <= 512)
-        return f.template operator()<Spread<kWide, 0, kMany, false>>(blocks(kWide));
-    if (packs <= 32 * kMost) return f.template operator()<Spread<kWide, 32, kMost, false>>(teams(32));
+        return f.template operator()<RowSpread<kWide, 0, kMany, false>>(blocks(kWide));
+    if (packs <= 32 * kMost) return f.template operator()<RowSpread<kWide, 32, kMost, false>>(teams(32));
     if constexpr (!kFew)
-      if (packs <= 256 * 4) return f.template operator()<Spread<kWide, 0, 4, false>>(blocks(4 * kWide));
-    if (packs <= kMostPacks) return f.template operator()<Spread<kWide, 0, kMany, false>>(blocks(kMany * kWide));
-    return f.template operator()<Spread<kWide, 0, 0, false>>(blocks(kWide));
+      if (packs <= 256 * 4) return f.template operator()<RowSpread<kWide, 0, 4, false>>(blocks(4 * kWide));
+    if (packs <= kMostPacks) return f.template operator()<RowSpread<kWide, 0, kMany, false>>(blocks(kMany * kWide));
+    return f.template operator()<RowSpread<kWide, 0, 0, false>>(blocks(kWide));
   }
   if constexpr (kStages) {
     constexpr int64_t kShared = 47 * 1024, kMostShared = 99 * 1024 - 768;  // of any GPU: without asking, and at most
@@ -279,17 +280,17 @@ void spread_over_teams(device::StreamRef stream, int64_t rows, int64_t width, bo
       return staged(grid, grid.threads / lanes);
     };
     constexpr int kSlots = kStagedSlots<T>;
-    if (width <= kSlots) return f.template operator()<Spread<1, 1, kSlots, true>>(staged_teams(1));
-    if (width <= 2 * kSlots) return f.template operator()<Spread<1, 2, kSlots, true>>(staged_teams(2));
-    if (width <= 8 * kSlots) return f.template operator()<Spread<1, 8, kSlots, true>>(staged_teams(8));
+    if (width <= kSlots) return f.template operator()<RowSpread<1, 1, kSlots, true>>(staged_teams(1));
+    if (width <= 2 * kSlots) return f.template operator()<RowSpread<1, 2, kSlots, true>>(staged_teams(2));
+    if (width <= 8 * kSlots) return f.template operator()<RowSpread<1, 8, kSlots, true>>(staged_teams(8));
     if (width * int64_t(sizeof(T)) <= kShared && width <= kMostStaged)
-      return f.template operator()<Spread<1, 0, kSlots, true>>(staged(blocks(kSlots), 1));
+      return f.template operator()<RowSpread<1, 0, kSlots, true>>(staged(blocks(kSlots), 1));
     if (width * int64_t(sizeof(T)) + 32 <= kMostShared)
-      return f.template operator()<Spread<1, 0, 0, true>>(staged(blocks(1), 1));
+      return f.template operator()<RowSpread<1, 0, 0, true>>(staged(blocks(1), 1));
   } else {
-    if (width <= 16 * 1024) return f.template operator()<Spread<1, 0, 16, false>>(blocks(16));
+    if (width <= 16 * 1024) return f.template operator()<RowSpread<1, 0, 16, false>>(blocks(16));
   }
-  f.template operator()<Spread<1, 0, 0, false>>(blocks(1));
+  f.template operator()<RowSpread<1, 0, 0, false>>(blocks(1));
 }
 
 }  // namespace encore::ops

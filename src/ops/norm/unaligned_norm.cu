@@ -113,7 +113,7 @@ struct NormalizeUnalignedRows {
  private:
   DEVICE_FN const T* begin(int64_t row) const { return static_cast<const T*>(norm.x) + row * width; }
   DEVICE_FN static float inverse_root(float x) {
-    if constexpr (sizeof(T) == 2) return device::quick_inverse_root(x);
+    if constexpr (sizeof(T) == 2) return device::fast_inverse_root(x);
     return 1.f / std::sqrt(x);
   }
   // `before`: values between an aligned address and a row. A row has more packs than a warp has lanes.

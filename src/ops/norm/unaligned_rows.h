@@ -83,9 +83,9 @@ class UnalignedPart {
   }
   // The pack of another row, of any alignment, at a place that `each` names.
   DEVICE_FN device::Pack<T, kPack> load(const T* row, int k) const {
-    if (k > 0) return device::load_neighbours(row + rest_ + k * kStep);
+    if (k > 0) return device::load_unaligned_pack(row + rest_ + k * kStep);
     const unsigned own = own_values();
-    if (own == kAll) return device::load_neighbours(row + first_);
+    if (own == kAll) return device::load_unaligned_pack(row + first_);
     device::Pack<T, kPack> pack;
     UNROLL for (int j = 0; j < kPack; ++j) pack.at[j] = own >> j & 1 ? row[first_ + j] : T(0.f);
     return pack;

@@ -34,7 +34,7 @@ DEVICE_FN device::Pack<float, 8> eight_of(const T* from, bool aligned, int64_t l
 
 // GEMV: a warp multiplies a few rows of a by a row of the weights.
 template <class T, class Weights>
-struct MultiplyFewRows {
+struct BlockGemv {
   static constexpr int kMaxThreads = 128, kColumns = kMaxThreads / 32, kRows = 4;
   static constexpr int kAtOnce = 4;  // loads of weights
   struct Sums {
@@ -166,7 +166,7 @@ void multiply_columns(Context& context, const BlockProduct& p, int64_t rows, int
 
 template <class T, class Weights>
 void multiply_rows(Context& context, const BlockProduct& p, int64_t columns, int64_t depth, const Weights& weights) {
-  using Kernel = MultiplyFewRows<T, Weights>;
+  using Kernel = BlockGemv<T, Weights>;
   if (p.count > 2 * Kernel::kRows && depth > 0) return multiply_by_library<T>(context, p, columns, depth, weights);
   const bool aligned = reinterpret_cast<uintptr_t>(p.a) % 16 == 0 && depth % 8 == 0;
   const int64_t row_tiles = (p.count + Kernel::kRows - 1) / Kernel::kRows;

@@ -58,7 +58,9 @@ bool can_norm_on_the_way(int device, int64_t count, const BlockCodes& weights, c
 void multiply_normed(StreamRef stream, const RowNorm& norm, const BlockProduct& product, const BlockCodes& weights,
                      const WovenCodes& woven);
 // For a few rows: tensor cores take the codes as they come out of memory. False if the problem is another one.
-bool multiply_stream(StreamRef stream, const BlockProduct& product, const BlockCodes& weights, const WovenCodes& woven);
-bool multiply_tiles(StreamRef stream, const BlockProduct& product, const BlockCodes& weights, const WovenCodes& woven);
+bool multiply_nbits_gemv(StreamRef stream, const BlockProduct& product, const BlockCodes& weights,
+                         const WovenCodes& woven);
+bool multiply_nbits_tiles(StreamRef stream, const BlockProduct& product, const BlockCodes& weights,
+                          const WovenCodes& woven);
 
 }  // namespace encore::ops

@@ -1,4 +1,4 @@
-// What a block of StreamCodes multiplies by: rows that it brings into shared memory, as they are or normed on the way.
+// What a block of NBitsGemv multiplies by: rows that it brings into shared memory, as they are or normed on the way.
 #pragma once
 #include "device/device.h"
 #include "device/divide_small.h"
@@ -153,7 +153,7 @@ struct RowsNormed {
         const auto four = *reinterpret_cast<const device::Pack<float, 4>*>(free(s) + w);
         total += (four.at[0] + four.at[1]) + (four.at[2] + four.at[3]);
       }
-      const float scale = device::quick_inverse_root(total * per_value + epsilon);
+      const float scale = device::fast_inverse_root(total * per_value + epsilon);
       each(t, extent.padded, [&](int n, int at) {
         const bool there = at < extent.depth;
         device::store_pack(rows(s) + at, there ? scaled(kept[t], n, scale) : Pack{}, true);
@@ -247,7 +247,7 @@ struct RowsNormed {
       const int strips = by_strips.divisor();
       float total = 0;
       for (int strip = 0; strip < strips; ++strip) total += squares[row * strips + strip];
-      const float scale = device::quick_inverse_root(total * per_value + epsilon);
+      const float scale = device::fast_inverse_root(total * per_value + epsilon);
       device::store_pack(to + row * extent.pitch + at, scaled(own, n, scale), true);
     });
   }

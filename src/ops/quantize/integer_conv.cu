@@ -18,7 +18,7 @@ constexpr int kChunk = int(kDepthStep);
 
 // rows[plane, position - first, channel and tap] = x, lowered, at that tap of the window at that position; a plane is a
 // group of an image. An index makes a chunk of a row, neighbours the same of neighbouring positions.
-struct TakeIntegerRows {
+struct IntegerIm2Row {
   const uint8_t* x;
   int8_t* rows;
   Window w;
@@ -233,11 +233,10 @@ class IntegerConv : public Op {
                         const IntegerProduct& product, int64_t planes, int64_t plane, int64_t first, int64_t count,
                         int8_t* rows) {
     const int64_t padded = product.a.padded(), chunks = padded / kChunk, n = planes * chunks * count;
-    device::for_each_index(
-        stream, n,
-        TakeIntegerRows{x, rows, window, product.b_zero, first, stored_rows(count), product.a.depth, padded, plane,
-                        flip_of(type), Divider(count, n), Divider(chunks, n), Positions(window.out, window.out_count()),
-                        Positions(window.kernel, padded)});
+    device::for_each_index(stream, n,
+                           IntegerIm2Row{x, rows, window, product.b_zero, first, stored_rows(count), product.a.depth,
+                                         padded, plane, flip_of(type), Divider(count, n), Divider(chunks, n),
+                                         Positions(window.out, window.out_count()), Positions(window.kernel, padded)});
   }
 
   Inputs inputs_;

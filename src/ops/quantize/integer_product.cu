@@ -93,7 +93,7 @@ DEVICE_FN int32_t dot(const Chunk& a, const Chunk& b, int32_t sum) {
 }
 
 // A group of threads multiplies a few rows of a by a row of b, which is read once.
-struct MultiplyFewRows {
+struct IntegerGemv {
   static constexpr int kThreads = 256, kMaxThreads = kThreads, kGroup = 32, kColumns = kThreads / kGroup, kRows = 4;
   struct Sums {
     int32_t at[kRows];
@@ -142,7 +142,7 @@ struct MultiplyFewRows {
 };
 
 // A block makes 64 x 64 sums, a thread 4 x 4 of them, from steps of 64 along the depth.
-struct MultiplyTiles {
+struct IntegerTiles {
   static constexpr int kThreads = 256, kMaxThreads = kThreads, kTile = 64, kStep = 64, kChunks = kStep / kChunk;
   static constexpr int kEach = 4, kAcross = kTile / kEach;
   struct Shared {
@@ -272,11 +272,10 @@ void multiply(Context& context, const IntegerProduct& product) {
                   .batch = Batch(a.batch, b.batch)};
   if (p.batch.count * p.m * p.n == 0) return;
   if (suits_library(p) && multiply_by_library(context, p, a, b)) return;
-  if (p.m <= 2 * MultiplyFewRows::kRows)
-    launch_tiles<MultiplyFewRows, device::NoShared>(context.stream(), p, MultiplyFewRows::kRows,
-                                                    MultiplyFewRows::kColumns);
+  if (p.m <= 2 * IntegerGemv::kRows)
+    launch_tiles<IntegerGemv, device::NoShared>(context.stream(), p, IntegerGemv::kRows, IntegerGemv::kColumns);
   else
-    launch_tiles<MultiplyTiles, MultiplyTiles::Shared>(context.stream(), p, MultiplyTiles::kTile, MultiplyTiles::kTile);
+    launch_tiles<IntegerTiles, IntegerTiles::Shared>(context.stream(), p, IntegerTiles::kTile, IntegerTiles::kTile);
 }
 
 }  // namespace encore::ops

@@ -28,7 +28,7 @@ constexpr int kPitch = 20;  // floats; so that lanes write to banks of their own
 
 // For so many rows, or kMostRows, which Rows brings. kZeros: there are zero points.
 template <class T, int kBits, int kMost, bool kZeros, class Rows>
-struct StreamCodes {
+struct NBitsGemv {
   using Form = Weave<kBits>;
   static constexpr int kMaxThreads = 32 * kMostWarps, kTiles = (kMost + kRows - 1) / kRows;
   static constexpr int kNext = kMost == 1 ? 2 : 1;  // value of a SumTile: one row has those of even columns alone
@@ -273,13 +273,13 @@ struct StreamCodes {
 };
 
 // How a launch is spread.
-struct Spread {
+struct GemvSpread {
   int64_t tiles, of_block, of_warp, pitch, warps, blocks, bytes;
 };
 
 // Nothing if shared memory has no room for the rows. A block has `least_warps`, or more.
 template <int kBits>
-std::optional<Spread> spread_of(int device, int64_t count, const BlockCodes& w, int64_t least_warps) {
+std::optional<GemvSpread> spread_of(int device, int64_t count, const BlockCodes& w, int64_t least_warps) {
   using Form = Weave<kBits>;
   const auto ceil = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   const int64_t units = Form::units(w), tiles = ceil(w.rows, Form::kRows);
@@ -288,7 +288,7 @@ std::optional<Spread> spread_of(int device, int64_t count, const BlockCodes& w, 
   const int64_t pitch = units * Form::kUnit + 32;
   constexpr int64_t kOthers = 2048;  // that a block takes besides
   // A block for each multiprocessor; more if it had no room for all its parts.
-  Spread s{.tiles = tiles, .of_block = ceil(tiles, device::multiprocessors(device)), .pitch = pitch};
+  GemvSpread s{.tiles = tiles, .of_block = ceil(tiles, device::multiprocessors(device)), .pitch = pitch};
   for (;; s.of_block = ceil(s.of_block, 2)) {
     s.warps = std::clamp<int64_t>((std::max(s.of_block * units, least_warps) + 3) / 4 * 4, 4, kMostWarps);
     s.bytes = count * ((s.of_block + s.warps) * kPitch * 4 + pitch * 2);
@@ -300,15 +300,15 @@ std::optional<Spread> spread_of(int device, int64_t count, const BlockCodes& w, 
   return s;
 }
 template <int kBits>
-std::optional<Spread> spread_normed(int device, int64_t count, const BlockCodes& w) {
+std::optional<GemvSpread> spread_normed(int device, int64_t count, const BlockCodes& w) {
   const int64_t strips = count * RowsNormed<Half>::strips(Weave<kBits>::units(w) * Weave<kBits>::kUnit);
   return spread_of<kBits>(device, count, w, (strips + RowsNormed<Half>::kKeep - 1) / RowsNormed<Half>::kKeep);
 }
 
 template <class T, int kBits, int kMost, bool kZeros, class Rows>
 void launch(StreamRef stream, const Rows& rows, const BlockProduct& p, const BlockCodes& w, const WovenCodes& woven,
-            const Spread& spread) {
-  using Kernel = StreamCodes<T, kBits, kMost, kZeros, Rows>;
+            const GemvSpread& spread) {
+  using Kernel = NBitsGemv<T, kBits, kMost, kZeros, Rows>;
   using Form = Weave<kBits>;
   device::block_kernel<typename Kernel::Shared>(
       stream, {spread.blocks, int(32 * spread.warps), spread.bytes},
@@ -336,7 +336,7 @@ bool has_all(const BlockCodes& w, const WovenCodes& woven) { return woven.scales
 
 }  // namespace
 
-bool multiply_stream(StreamRef stream, const BlockProduct& p, const BlockCodes& w, const WovenCodes& woven) {
+bool multiply_nbits_gemv(StreamRef stream, const BlockProduct& p, const BlockCodes& w, const WovenCodes& woven) {
   if (p.count > kMostRows || !has_all(w, woven) || reinterpret_cast<uintptr_t>(p.a) % 16 != 0) return false;
   return for_bits(w.bits, [&]<int kBits> {
     const auto spread = spread_of<kBits>(stream.device(), p.count, w, 1);
@@ -360,7 +360,7 @@ bool can_norm_on_the_way(int device, int64_t count, const BlockCodes& w, const W
 void multiply_normed(StreamRef stream, const RowNorm& norm, const BlockProduct& p, const BlockCodes& w,
                      const WovenCodes& woven) {
   for_bits(w.bits, [&]<int kBits> {
-    const Spread spread = spread_normed<kBits>(stream.device(), p.count, w).value();
+    const GemvSpread spread = spread_normed<kBits>(stream.device(), p.count, w).value();
     dispatch(TypeList<Half, BFloat16>{}, p.type, [&]<class T> {
       const RowsNormed<T> rows(norm, Weave<kBits>::units(w) * Weave<kBits>::kUnit);
       for_rows<kBits>(p.count, [&]<int kMost> {

@@ -169,10 +169,10 @@ void multiply(Context& context, const BlockProduct& p, const BlockCodes& w) {
 }
 
 void multiply(Context& context, const BlockProduct& p, const BlockCodes& w, const WovenCodes& woven) {
-  if (multiply_stream(context.stream(), p, w, woven)) return;
+  if (multiply_nbits_gemv(context.stream(), p, w, woven)) return;
   if (p.gated)
     return gate_after(context, p, w.rows, [&](const BlockProduct& both) { multiply(context, both, w, woven); });
-  if (multiply_tiles(context.stream(), p, w, woven)) return;
+  if (multiply_nbits_tiles(context.stream(), p, w, woven)) return;
   dispatch(TypeList<Half, BFloat16>{}, p.type, [&]<class T> {
     for_bits(w.bits, [&]<int kBits> {
       multiply_by_library<T>(context, p, w.rows, w.depth,

@@ -24,7 +24,7 @@ using device::SumTile;
 constexpr int kRows = 8, kMostRows = 64;
 
 template <class T, int kBits, int kTiles>
-struct MultiplyTiles {
+struct NBitsTiles {
   using Form = Weave<kBits>;
   static constexpr int kMaxThreads = 256, kWarps = kMaxThreads / 32;
   // Units that a lane has under way: as many as leave room for two blocks.
@@ -194,7 +194,7 @@ struct MultiplyTiles {
 
 template <class T, int kBits, int kTiles>
 void launch(StreamRef stream, const BlockProduct& p, const BlockCodes& w, const WovenCodes& woven) {
-  using Kernel = MultiplyTiles<T, kBits, kTiles>;
+  using Kernel = NBitsTiles<T, kBits, kTiles>;
   const int units = int(Weave<kBits>::units(w));
   const int64_t row_tiles = (p.count + kTiles * kRows - 1) / (kTiles * kRows);
   const int64_t tiles = (w.rows + 15) / 16 * row_tiles;
@@ -215,7 +215,7 @@ void launch(StreamRef stream, const BlockProduct& p, const BlockCodes& w, const 
 
 }  // namespace
 
-bool multiply_tiles(StreamRef stream, const BlockProduct& p, const BlockCodes& w, const WovenCodes& woven) {
+bool multiply_nbits_tiles(StreamRef stream, const BlockProduct& p, const BlockCodes& w, const WovenCodes& woven) {
   if (p.count > kMostRows || !woven.scales || (w.zeros && !woven.zeros)) return false;
   if (reinterpret_cast<uintptr_t>(p.a) % 16 != 0) return false;
   dispatch(TypeList<Half, BFloat16>{}, p.type,

@@ -21,7 +21,7 @@ struct Finish {
   int8_t* y;
   float alpha, beta;
   bool one_scale, one_c;
-  OrderedPlace place;
+  TileOrderPlace place;
   Divider packs, rows;
 
   DEVICE_FN void operator()(int64_t i) const {
@@ -44,13 +44,13 @@ struct Finish {
 class QOrderedMatMul : public Op {
  public:
   explicit QOrderedMatMul(const NodeInfo& node)
-      : a_(order_of(node, "order_A", Order::rows)), b_(order_of(node, "order_B", Order::columns)) {
-    const bool plain = b_ == Order::columns && a_ == Order::rows;
-    tiled_ = (b_ == Order::col4_4r2_8c || b_ == Order::col32_2r_4r4) && a_ == Order::col32;
+      : a_(tile_order_of(node, "order_A", TileOrder::rows)), b_(tile_order_of(node, "order_B", TileOrder::columns)) {
+    const bool plain = b_ == TileOrder::columns && a_ == TileOrder::rows;
+    tiled_ = (b_ == TileOrder::col4_4r2_8c || b_ == TileOrder::col32_2r_4r4) && a_ == TileOrder::col32;
     if (!plain && !tiled_)
       fail(Code::not_supported, "order_A ", int(a_), " with order_B ", int(b_),
            "; 1 with 0 and 2 with 3 or 4 are known");
-    require(order_of(node, "order_Y", a_) == a_, "order_Y is another one than order_A");
+    require(tile_order_of(node, "order_Y", a_) == a_, "order_Y is another one than order_A");
     require(!tiled_ || !node.has_input(kBias), "a bias goes with order_B 0 only");
     require(node.has_input(kC) == node.has_input(kScaleC), "C and scale_C must both be given, or neither");
   }
@@ -60,7 +60,7 @@ class QOrderedMatMul : public Op {
     for (const Tensor* matrices : {&a, &b, c})
       require(!matrices || matrices->shape.rank() == 2 || matrices->shape.rank() == 3, "A, B or C has shape ",
               matrices ? matrices->shape.str() : "", "; two or three dimensions are wanted");
-    const OrderedShape left(a.shape), right(b.shape);
+    const TileOrderShape left(a.shape), right(b.shape);
     const int64_t depth = left.columns, columns = right.columns;
     require(right.rows == depth, "inner dimensions differ: ", a.shape.str(), " and ", b.shape.str());
     require(right.batch == 1 || right.batch == left.batch, "A has ", left.batch, " matrices and B ", right.batch);
@@ -68,13 +68,13 @@ class QOrderedMatMul : public Op {
             "; one value is wanted, or one for each of ", columns, " columns");
     require(!bias || bias->shape == Shape{columns}, "bias has another shape than ", Shape{columns}.str());
     if (c) {
-      const OrderedShape added(c->shape);
+      const TileOrderShape added(c->shape);
       require(added.rows == left.rows && added.columns == columns && (added.batch == 1 || added.batch == left.batch),
               "C has shape ", c->shape.str(), ", which is not that of the result");
     }
-    check_order(a_, left.rows, depth, "A");
-    check_order(a_, left.rows, columns, "Y");
-    check_order(b_, columns, depth, "B");
+    check_tile_order(a_, left.rows, depth, "A");
+    check_tile_order(a_, left.rows, columns, "Y");
+    check_tile_order(b_, columns, depth, "B");
     const float y_scale = host_scale(context, kScaleY, "scale_Y");
     const float alpha = host_scale(context, kScaleA, "scale_A") / y_scale;
     const float beta = c ? host_scale(context, kScaleC, "scale_C") / y_scale : 0.f;
@@ -84,7 +84,7 @@ class QOrderedMatMul : public Op {
 
     const auto bytes = [&](int64_t n) { return static_cast<int8_t*>(context.scratch(size_t(n))); };
     // Either side row after row: B's order leaves the depth side by side.
-    const auto in_rows = [&](const Tensor& tensor, Order order, int64_t batch, int64_t rows) {
+    const auto in_rows = [&](const Tensor& tensor, TileOrder order, int64_t batch, int64_t rows) {
       Tensor plain = tensor;
       if (tiled_ && tensor.count() != 0) {
         plain.data = bytes(tensor.count());
@@ -110,12 +110,12 @@ class QOrderedMatMul : public Op {
     product.matrix_step = rows * columns;
     multiply(context, product);
 
-    const OrderedPlace place{a_, left.rows, columns};
+    const TileOrderPlace place{a_, left.rows, columns};
     const auto finish = [&]<int kPack> {
       device::for_each_index(context.stream(), count / kPack,
                              Finish<kPack>{sums, scales.as<const float>(), bias ? bias->as<const float>() : nullptr,
                                            c ? c->as<const int8_t>() : nullptr, y.as<int8_t>(), alpha, beta,
-                                           scales.count() == 1, !c || OrderedShape(c->shape).batch == 1, place,
+                                           scales.count() == 1, !c || TileOrderShape(c->shape).batch == 1, place,
                                            Divider(columns / kPack, count), Divider(left.rows, count)});
     };
     if (columns % 4 == 0)
@@ -132,13 +132,13 @@ class QOrderedMatMul : public Op {
     return *scale.as<const float>();
   }
 
-  Order a_, b_;
+  TileOrder a_, b_;
   bool tiled_;
 };
 
 }  // namespace
 
-std::vector<OpRow> order_product_rows() {
+std::vector<OpRow> qordered_matmul_rows() {
   const Types whole{Type::i8}, scale{Type::f32};
   return {{.domain = kMicrosoft,
            .name = "QOrderedMatMul",

@@ -40,7 +40,7 @@ template <class In, class Out, int kPack, class F>
 struct Reorder {
   const In* x;
   Out* y;
-  OrderedPlace from, to;
+  TileOrderPlace from, to;
   Divider packs, rows;  // of a row; of a matrix
   F f;
 
@@ -57,16 +57,16 @@ struct Reorder {
 };
 
 template <class In, class Out, class F>
-void reorder(StreamRef stream, const OrderedShape& shape, Order in, Order out, const In* x, Out* y, F f) {
+void reorder(StreamRef stream, const TileOrderShape& shape, TileOrder in, TileOrder out, const In* x, Out* y, F f) {
   const int64_t count = shape.batch * shape.rows * shape.columns;
   if (in == out) return device::transform(stream, count, y, f, x);
-  const OrderedPlace from{in, shape.rows, shape.columns}, to{out, shape.rows, shape.columns};
+  const TileOrderPlace from{in, shape.rows, shape.columns}, to{out, shape.rows, shape.columns};
   const auto launch = [&]<int kPack> {
     device::for_each_index(stream, count / kPack,
                            Reorder<In, Out, kPack, F>{x, y, from, to, Divider(shape.columns / kPack, count),
                                                       Divider(shape.rows, count), f});
   };
-  if (in == Order::columns || out == Order::columns)
+  if (in == TileOrder::columns || out == TileOrder::columns)
     launch.template operator()<1>();
   else
     launch.template operator()<4>();  // which all the others have side by side
@@ -75,12 +75,13 @@ void reorder(StreamRef stream, const OrderedShape& shape, Order in, Order out, c
 class QuantizeWithOrder : public Op {
  public:
   explicit QuantizeWithOrder(const NodeInfo& node)
-      : in_(order_of(node, "order_input", Order::rows)), out_(order_of(node, "order_output", Order::rows)) {}
+      : in_(tile_order_of(node, "order_input", TileOrder::rows)),
+        out_(tile_order_of(node, "order_output", TileOrder::rows)) {}
   void run(Context& context) const override {
     const Tensor& x = context.input(0);
-    const OrderedShape shape(x.shape);
-    check_order(in_, shape.rows, shape.columns, "the input");
-    check_order(out_, shape.rows, shape.columns, "the output");
+    const TileOrderShape shape(x.shape);
+    check_tile_order(in_, shape.rows, shape.columns, "the input");
+    check_tile_order(out_, shape.rows, shape.columns, "the output");
     const ToInt8 f{1.f / host_scale(context, 1, "scale_input")};
     const Tensor y = context.output(0, x.shape);
     if (y.count() == 0) return;
@@ -89,22 +90,23 @@ class QuantizeWithOrder : public Op {
   }
 
  private:
-  Order in_, out_;
+  TileOrder in_, out_;
 };
 
 class DequantizeWithOrder : public Op {
  public:
   explicit DequantizeWithOrder(const NodeInfo& node)
-      : in_(order_of(node, "order_input", Order::rows)), out_(order_of(node, "order_output", Order::rows)) {
+      : in_(tile_order_of(node, "order_input", TileOrder::rows)),
+        out_(tile_order_of(node, "order_output", TileOrder::rows)) {
     const int64_t to = node.get_int("to", 0);
     constexpr int64_t kFloat = 1, kFloat16 = 10;  // as ONNX numbers types
     require(to == kFloat || to == kFloat16, "to is ", to, "; it must be 1, float, or 10, float16");
   }
   void run(Context& context) const override {
     const Tensor& x = context.input(0);
-    const OrderedShape shape(x.shape);
-    check_order(in_, shape.rows, shape.columns, "the input");
-    check_order(out_, shape.rows, shape.columns, "the output");
+    const TileOrderShape shape(x.shape);
+    check_tile_order(in_, shape.rows, shape.columns, "the input");
+    check_tile_order(out_, shape.rows, shape.columns, "the output");
     const FromInt8 f{host_scale(context, 1, "scale_input")};
     const Tensor y = context.output(0, x.shape);
     if (y.count() == 0) return;
@@ -113,7 +115,7 @@ class DequantizeWithOrder : public Op {
   }
 
  private:
-  Order in_, out_;
+  TileOrder in_, out_;
 };
 
 // y = table[x], of a table that every block makes anew.
@@ -154,8 +156,8 @@ struct GeluByTable {
 class QOrderedGelu : public Op {
  public:
   explicit QOrderedGelu(const NodeInfo& node) {
-    const Order x = order_of(node, "order_X", Order::rows);
-    require(order_of(node, "order_Y", x) == x, "order_Y is another one than order_X");
+    const TileOrder x = tile_order_of(node, "order_X", TileOrder::rows);
+    require(tile_order_of(node, "order_Y", x) == x, "order_Y is another one than order_X");
   }
   void run(Context& context) const override {
     const Tensor& x = context.input(0);
@@ -235,7 +237,7 @@ class QOrderedLayerNormalization : public Op {
   explicit QOrderedLayerNormalization(const NodeInfo& node)
       : axis_(node.get_int("axis", -1)), epsilon_(node.get_float("epsilon", 1e-5f)) {
     for (const char* attribute : {"order_X", "order_Y"})
-      if (order_of(node, attribute, Order::rows) != Order::rows)
+      if (tile_order_of(node, attribute, TileOrder::rows) != TileOrder::rows)
         fail(Code::not_supported, attribute, " must be 1, row after row");
   }
   void run(Context& context) const override {
@@ -267,34 +269,34 @@ class QOrderedLayerNormalization : public Op {
 
 }  // namespace
 
-Order order_of(const NodeInfo& node, const char* attribute, Order otherwise) {
+TileOrder tile_order_of(const NodeInfo& node, const char* attribute, TileOrder otherwise) {
   const int64_t order = node.get_int(attribute, int64_t(otherwise));
-  if (order < 0 || order > int64_t(Order::col32_2r_4r4))
+  if (order < 0 || order > int64_t(TileOrder::col32_2r_4r4))
     fail(Code::not_supported, attribute, " is ", order, "; orders from 0 to 4 are known");
-  return Order(order);
+  return TileOrder(order);
 }
 
-void check_order(Order order, int64_t rows, int64_t columns, const char* what) {
-  if (order == Order::rows || order == Order::columns) return;
-  const int64_t tile = order == Order::col4_4r2_8c ? 8 : order == Order::col32_2r_4r4 ? 32 : 1;
+void check_tile_order(TileOrder order, int64_t rows, int64_t columns, const char* what) {
+  if (order == TileOrder::rows || order == TileOrder::columns) return;
+  const int64_t tile = order == TileOrder::col4_4r2_8c ? 8 : order == TileOrder::col32_2r_4r4 ? 32 : 1;
   require(columns % 32 == 0 && rows % tile == 0, what, "'s matrices of ", rows, " x ", columns,
           " do not fill the tiles of order ", int(order), ", of ", tile, " x 32");
 }
 
-OrderedShape::OrderedShape(const Shape& shape) {
+TileOrderShape::TileOrderShape(const Shape& shape) {
   const int rank = shape.rank();
   columns = rank ? shape[rank - 1] : 1;
   rows = rank > 1 ? shape[rank - 2] : 1;
   batch = rank > 2 ? shape.count(0, rank - 2) : 1;
 }
 
-void to_rows(StreamRef stream, Order order, int64_t batch, int64_t rows, int64_t columns, const int8_t* from,
+void to_rows(StreamRef stream, TileOrder order, int64_t batch, int64_t rows, int64_t columns, const int8_t* from,
              int8_t* to) {
-  OrderedShape shape(Shape{batch, rows, columns});
-  reorder(stream, shape, order, Order::rows, from, to, Same{});
+  TileOrderShape shape(Shape{batch, rows, columns});
+  reorder(stream, shape, order, TileOrder::rows, from, to, Same{});
 }
 
-std::vector<OpRow> order_rows() {
+std::vector<OpRow> tile_order_rows() {
   const Types floats{Type::f32, Type::f16}, whole{Type::i8}, scale{Type::f32};
   return {{.domain = kMicrosoft,
            .name = "QuantizeWithOrder",

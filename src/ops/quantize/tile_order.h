@@ -7,7 +7,7 @@
 
 namespace encore::ops {
 
-enum class Order : int {
+enum class TileOrder : int {
   columns = 0,       // column after column
   rows = 1,          // row after row
   col32 = 2,         // stripes of 32 columns, row after row
@@ -16,22 +16,22 @@ enum class Order : int {
 };
 
 // An attribute; Error{not_supported} if there is no such order.
-Order order_of(const NodeInfo& node, const char* attribute, Order otherwise);
+TileOrder tile_order_of(const NodeInfo& node, const char* attribute, TileOrder otherwise);
 // Error{invalid_input} if matrices of that size have no such order.
-void check_order(Order order, int64_t rows, int64_t columns, const char* what);
+void check_tile_order(TileOrder order, int64_t rows, int64_t columns, const char* what);
 
 // Where an element of a matrix is.
-struct OrderedPlace {
-  Order order;
+struct TileOrderPlace {
+  TileOrder order;
   int64_t rows, columns;
 
   DEVICE_FN int64_t operator()(int64_t row, int64_t column) const {
-    if (order == Order::rows) return row * columns + column;
-    if (order == Order::columns) return column * rows + row;
+    if (order == TileOrder::rows) return row * columns + column;
+    if (order == TileOrder::columns) return column * rows + row;
     const int64_t stripe = (column >> 5) * rows * 32;
     const int c = int(column & 31);
-    if (order == Order::col32) return stripe + row * 32 + c;
-    if (order == Order::col4_4r2_8c) {
+    if (order == TileOrder::col32) return stripe + row * 32 + c;
+    if (order == TileOrder::col4_4r2_8c) {
       const int r = int(row & 7);
       return stripe + (row >> 3) * 256 + ((r & 1) * 4 + (c >> 3)) * 32 + ((c >> 2 & 1) * 4 + (r >> 1)) * 4 + (c & 3);
     }
@@ -41,13 +41,13 @@ struct OrderedPlace {
 };
 
 // A tensor as matrices: those of a vector are one row.
-struct OrderedShape {
+struct TileOrderShape {
   int64_t batch, rows, columns;
-  explicit OrderedShape(const Shape& shape);
+  explicit TileOrderShape(const Shape& shape);
 };
 
 // The matrices row after row.
-void to_rows(StreamRef stream, Order order, int64_t batch, int64_t rows, int64_t columns, const int8_t* from,
+void to_rows(StreamRef stream, TileOrder order, int64_t batch, int64_t rows, int64_t columns, const int8_t* from,
              int8_t* to);
 
 // To the nearest integer, an even one between two; what is no number as the largest.

@@ -102,10 +102,10 @@ struct ReduceRuns {
     constexpr int kAtOnce = F::kBatch == 1 ? 1 : 4;
     Acc acc = f.zero();
     NO_UNROLL for (int first = lane * kPack; first < run; first += kAtOnce * lanes * kPack) {
-      device::Neighbours<In> batch[kAtOnce];
+      device::UnalignedPack<In> batch[kAtOnce];
       UNROLL for (int u = 0; u < kAtOnce; ++u) {
         const int at = first + u * lanes * kPack, left = int(run) - at;
-        batch[u] = device::Neighbours<In>(from + at, left < 0 ? 0 : left < kPack ? left : kPack);
+        batch[u] = device::UnalignedPack<In>(from + at, left < 0 ? 0 : left < kPack ? left : kPack);
       }
       UNROLL for (int u = 0; u < kAtOnce; ++u) {
         const int at = first + u * lanes * kPack;
@@ -126,7 +126,7 @@ struct ReduceRuns {
       const int64_t first = in_run * kPack;
       const int count = int(run - first < kPack ? run - first : kPack);
       const auto values =
-          aligned ? device::load_pack<kPack>(start + first, true) : device::load_neighbours(start + first, count);
+          aligned ? device::load_pack<kPack>(start + first, true) : device::load_unaligned_pack(start + first, count);
       UNROLL for (int j = 0; j < kPack; ++j) {
         if (j < count) f.take(acc, values.at[j], first + j);
       }

@@ -217,7 +217,7 @@ void concatenate(StreamRef stream, std::span<const void* const> parts, size_t pa
   move_parts<false>(stream, out, 1, std::move(row), 1);
 }
 
-std::vector<OpRow> join_rows() {
+std::vector<OpRow> concat_split_rows() {
   return {
       {.name = "Concat", .since = 1, .types = {in_all(0, kFixedSize)}, .make = make<Concat>, .anywhere = true},
       {.name = "Split",

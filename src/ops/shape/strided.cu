@@ -143,10 +143,10 @@ struct TransposeTiles {
       const int x = (t & ((1 << line_bits) - 1)) * kPack, y = (t >> line_bits) * kJoined;
       const int apart = (kMaxThreads >> line_bits) * kJoined, count = length - x < kPack ? length - x : kPack;
       const T* const source = in + from + (write0 + y) * write_in_stride + read0 + x;
-      device::Neighbours<T> loads[kLoads];
+      device::UnalignedPack<T> loads[kLoads];
       UNROLL for (int i = 0; i < kLoads; ++i) {
         const int line = i / kJoined * apart + i % kJoined;
-        loads[i] = device::Neighbours<T>(source + line * write_in_stride, y + line < lines ? count : 0);
+        loads[i] = device::UnalignedPack<T>(source + line * write_in_stride, y + line < lines ? count : 0);
       }
       char* const turned = tile_of(s) + place(x) + y * int(sizeof(T));
       UNROLL for (int i = 0; i < kLoads; i += kJoined) {

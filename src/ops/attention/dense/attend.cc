@@ -11,16 +11,16 @@ void attend(Context& context, const Attend& problem) {
           "attention of ", problem.queries, " queries and ", problem.keys, " keys is more than there are kernels for");
   if (problem.batch == 0 || problem.heads == 0 || problem.queries == 0) return;
   if (problem.k_codes) {
-    if (suits_group_of_codes(problem)) return attend_group_of_codes(context, problem);
-    return attend(context, decoded(context, problem));
+    if (suits_quantized_cache(problem)) return attend_quantized_cache(context, problem);
+    return attend(context, dequantized_cache(context, problem));
   }
-  if (suits_group(problem)) return attend_group(context, problem);
-  if (suits_few(problem)) return attend_few(context, problem);
+  if (suits_grouped_decode(problem)) return attend_grouped_decode(context, problem);
+  if (suits_decode(problem)) return attend_decode(context, problem);
   if (attend_dnn(context, problem)) return;
   // With 32 rows at a time keys are read often, with larger heads too often.
   const bool narrow = std::max(problem.head_size, problem.value_size) <= 128;
-  if (narrow && fits_group(problem)) return attend_group(context, problem);
-  attend_tiles(context, problem);
+  if (narrow && fits_grouped_decode(problem)) return attend_grouped_decode(context, problem);
+  attend_prefill(context, problem);
 }
 
 }  // namespace encore::ops

@@ -16,7 +16,7 @@ struct HeadRows {
 };
 
 // Which keys a query sees, the mask aside: those of its batch's length, in a window around its position.
-struct Sight {
+struct VisibleKeys {
   const int64_t* lengths = nullptr;    // of each batch, on the device; null: all keys
   const int32_t* last_keys = nullptr;  // or in their place which key is the last
   int beyond_last = 0;                 // how far beyond it these are: 1 where they are lengths
@@ -50,10 +50,10 @@ struct Attend {
   // there may be overwritten.
   bool is_cache = false;
   // Keys and values may be codes, both of one kind: k and v are strides in bytes then.
-  CacheCodes k_codes, v_codes;
+  CacheQuantization k_codes, v_codes;
   double scale = 1;
   double softcap = 0;  // softcap * tanh(score / softcap), before the mask; zero: none
-  Sight sight;
+  VisibleKeys visible;
   AttentionMask mask;
   // Attention sinks, one of each head, on the device and in the type of q: a score that takes its part of the softmax
   // and has no key. Null: there are none.
@@ -66,19 +66,19 @@ void attend(Context& context, const Attend& problem);
 
 // The ways. Decode: up to 32 rows or 8 queries of halves, on tensor cores, with keys split over blocks (split-K). More
 // than these fit, for which the library is better:
-bool suits_group(const Attend& problem);
-bool fits_group(const Attend& problem);
-void attend_group(Context& context, const Attend& problem);
+bool suits_grouped_decode(const Attend& problem);
+bool fits_grouped_decode(const Attend& problem);
+void attend_grouped_decode(Context& context, const Attend& problem);
 // The same over a quantized KV cache; for other ways it is dequantized first.
-bool suits_group_of_codes(const Attend& problem);
-void attend_group_of_codes(Context& context, const Attend& problem);
-Attend decoded(Context& context, const Attend& problem);
+bool suits_quantized_cache(const Attend& problem);
+void attend_quantized_cache(Context& context, const Attend& problem);
+Attend dequantized_cache(Context& context, const Attend& problem);
 // Decode for other types and layouts, likewise split:
-bool suits_few(const Attend& problem);
-void attend_few(Context& context, const Attend& problem);
+bool suits_decode(const Attend& problem);
+void attend_decode(Context& context, const Attend& problem);
 // By a library; false if it does not serve.
 bool attend_dnn(Context& context, const Attend& problem);
 // Prefill, and all else: tiles of queries and keys with a running softmax, as flash attention has it.
-void attend_tiles(Context& context, const Attend& problem);
+void attend_prefill(Context& context, const Attend& problem);
 
 }  // namespace encore::ops

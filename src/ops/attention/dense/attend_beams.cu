@@ -40,7 +40,7 @@ struct AttendBeams {
   int heads, keys, past, size, width, places;
   int64_t capacity;
   float scale, filter;
-  Partial partial;
+  SplitPartials partial;
   device::FaultRef fault;
 
   DEVICE_FN void operator()(Block<Shared>& b, const Shared& s) const {
@@ -183,7 +183,7 @@ void run(Context& context, const Attend& p, const BeamCache& cache) {
   using Kernel = AttendBeams<T>;
   constexpr int kPack = Kernel::kPack;
   const int64_t blocks = checked_product(p.batch, p.heads);
-  const Partial partial = make_partial(context, p, shares_for(context, p, blocks, 8, kThreads));
+  const SplitPartials partial = make_partials(context, p, splits_for(context, p, blocks, 8, kThreads));
   const auto fits = [](const void* data) {
     return !data || device::is_pack_aligned<kPack>(static_cast<const T*>(data));
   };
@@ -221,7 +221,7 @@ void run(Context& context, const Attend& p, const BeamCache& cache) {
                                                        cache.filter,
                                                        partial,
                                                        context.fault()});
-  combine_shares(context, p, partial);
+  combine_splits(context, p, partial);
 }
 
 }  // namespace

@@ -2,14 +2,14 @@
 
 namespace encore::ops {
 
-bool suits_few(const Attend& p) {
+bool suits_decode(const Attend& p) {
   return p.queries <= 8 && std::max(p.head_size, p.value_size) <= 256 && p.value_size > 0 && p.type != Type::f64 &&
          !p.scores.data;
 }
 
-void attend_few(Context& context, const Attend& problem) {
+void attend_decode(Context& context, const Attend& problem) {
   dispatch(TypeList<float, Half, BFloat16>{}, problem.type,
-           [&]<class T> { launch_few<T>(context, problem, EveryKey<T>(problem)); });
+           [&]<class T> { launch_decode<T>(context, problem, EveryKey<T>(problem)); });
 }
 
 }  // namespace encore::ops

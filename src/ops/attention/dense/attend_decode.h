@@ -15,7 +15,7 @@ using device::PerThread;
 
 // A thread holds kHold values of a row; `Look` is EveryKey or its like.
 template <class T, int kLanes, int kRows, class Look = EveryKey<T>, int kHold = 8>
-struct AttendFew {
+struct AttendDecode {
   static constexpr int kThreads = 256;
   static constexpr int kMaxThreads = kThreads, kGroups = kThreads / kLanes, kWidth = kLanes * kHold;
   static constexpr int kPack = device::pack_size<T>(), kPacks = kHold / kPack;
@@ -47,7 +47,7 @@ struct AttendFew {
     float top[kRows], total[kRows];
   };
 
-  SightView<T> sight;
+  VisibleKeysView<T> visible;
   FoldedRows fold;
   HeadView<const T> q;
   Look look;
@@ -56,7 +56,7 @@ struct AttendFew {
   int heads, kv_heads, head_size, value_size, row_parts;
   float scale, softcap;
   bool aligned, values_aligned;
-  Partial partial;
+  SplitPartials partial;
 
   DEVICE_FN void operator()(Block<Shared>& b, const Shared& s) const {
     int64_t at = b.index();
@@ -68,21 +68,21 @@ struct AttendFew {
     // The keys that any of the rows sees, and this block's share of the slots.
     KeyRange range[kRows];
     int64_t mask_row[kRows];
-    int first = sight.keys, end = 0;
-    const int length = sight.length(batch);
+    int first = visible.keys, end = 0;
+    const int length = visible.length(batch);
     UNROLL for (int r = 0; r < kRows; ++r) {
       range[r] = {0, 0};
       mask_row[r] = 0;
       if (first_row + r >= fold.rows) continue;
       int head;
       const int query = fold.query(first_row + r, head);
-      range[r] = sight.range(length, query);
-      mask_row[r] = sight.mask_row(batch, kv_head * fold.group.divisor() + head, query);
+      range[r] = visible.range(length, query);
+      mask_row[r] = visible.mask_row(batch, kv_head * fold.group.divisor() + head, query);
       if (range[r].first < first) first = range[r].first;
       if (range[r].end > end) end = range[r].end;
     }
     const int rows = fold.rows - first_row < kRows ? fold.rows - first_row : kRows;
-    const RowsOfBlock<T> own_rows{sight, fold, int(batch), int(kv_head), first_row, rows, length};
+    const RowsOfBlock<T> own_rows{visible, fold, int(batch), int(kv_head), first_row, rows, length};
     Slots slots = look.begin(b, s, own_rows, first, end);
     first = slots.first, end = slots.end;
     constexpr int kStep = kGroups * kKeys;
@@ -145,7 +145,7 @@ struct AttendFew {
             score[n] = kUnseen<float>;
             if (!look.sees(one, 0, r, range[r])) {
             } else if constexpr (Look::kMasks) {
-              score[n] = sight.masked(product, mask_row[r], one.key(0));
+              score[n] = visible.masked(product, mask_row[r], one.key(0));
             } else {
               score[n] = product;
             }
@@ -198,7 +198,7 @@ struct AttendFew {
           y.at(batch, in_all, query)[column] = T(normalised(sum, total));
           continue;
         }
-        const int64_t row = ((batch * heads + in_all) * sight.queries + query) * shares + share;
+        const int64_t row = ((batch * heads + in_all) * visible.queries + query) * shares + share;
         partial.sums[row * value_size + column] = sum;
         if (column == 0) {
           partial.top[row] = top;
@@ -225,42 +225,42 @@ struct AttendFew {
 };
 
 template <class T, int kLanes, int kRows, int kHold = 8, class Look>
-void launch_few(Context& context, const Attend& p, Look look) {
-  using Kernel = AttendFew<T, kLanes, kRows, Look, kHold>;
+void launch_decode(Context& context, const Attend& p, Look look) {
+  using Kernel = AttendDecode<T, kLanes, kRows, Look, kHold>;
   const FoldedRows fold(p);
   const int row_parts = (fold.rows + kRows - 1) / kRows;
   const int64_t heads = checked_product(checked_product(p.batch, p.kv_heads), row_parts);
   Attend looked = p;
   looked.keys = look.keys();
-  const Partial partial = make_partial(context, p, shares_for(context, looked, heads, 4, 8 * Kernel::kGroups));
+  const SplitPartials partial = make_partials(context, p, splits_for(context, looked, heads, 4, 8 * Kernel::kGroups));
   constexpr int kPack = Kernel::kPack;
   const int64_t bytes = look.place(0, partial.shares);
   device::block_kernel<typename Kernel::Shared>(
       context.stream(), {checked_product(heads, partial.shares), Kernel::kThreads, bytes},
-      Kernel{SightView<T>(p, context.fault()), fold, p.q, look, p.y, SinkView<T>(p), int(p.heads), int(p.kv_heads),
-             int(p.head_size), int(p.value_size), row_parts, float(p.scale), float(p.softcap),
+      Kernel{VisibleKeysView<T>(p, context.fault()), fold, p.q, look, p.y, SinkView<T>(p), int(p.heads),
+             int(p.kv_heads), int(p.head_size), int(p.value_size), row_parts, float(p.scale), float(p.softcap),
              look.template fits<kPack>() && packs_fit<kPack, T>(p.k, p.head_size),
              look.template fits<kPack>() && packs_fit<kPack, T>(p.v, p.value_size), partial});
-  combine_shares(context, p, partial);
+  combine_splits(context, p, partial);
 }
 
 template <class T, int kLanes, class Look>
-void launch_few(Context& context, const Attend& p, const Look& look) {
+void launch_decode(Context& context, const Attend& p, const Look& look) {
   if constexpr (Look::kOneRow) {
-    if (p.queries * (p.heads / p.kv_heads) == 1) return launch_few<T, kLanes, 1>(context, p, look);
+    if (p.queries * (p.heads / p.kv_heads) == 1) return launch_decode<T, kLanes, 1>(context, p, look);
   }
-  launch_few<T, kLanes, 4>(context, p, look);
+  launch_decode<T, kLanes, 4>(context, p, look);
 }
 
 template <class T, class Look>
-void launch_few(Context& context, const Attend& p, const Look& look) {
+void launch_decode(Context& context, const Attend& p, const Look& look) {
   const int64_t size = std::max(p.head_size, p.value_size);
   if (size <= 64)
-    launch_few<T, 8>(context, p, look);
+    launch_decode<T, 8>(context, p, look);
   else if (size <= 128)
-    launch_few<T, 16>(context, p, look);
+    launch_decode<T, 16>(context, p, look);
   else
-    launch_few<T, 32>(context, p, look);
+    launch_decode<T, 32>(context, p, look);
 }
 
 }  // namespace encore::ops

@@ -28,29 +28,30 @@ inline constexpr float kForUnseen<Half> = -65504;
 template <>
 inline constexpr float kLeast<Half> = -32768;
 
-// A row of the bias, a block for each: the mask, and with `sights` what else a query sees.
+// A row of the bias, a block for each: the mask, and with `is_limited` what else a query sees.
 template <class T>
 struct MakeBias {
-  SightView<T> sight;
+  VisibleKeysView<T> visible;
   T* bias;      // [batch, head, query, key], where batch and head may be 1
   bool* blind;  // [batch, head, query]
   Divider by_queries, by_heads;
-  bool sights;
+  bool is_limited;
   DEVICE_FN void operator()(Block<NoShared>& b, const NoShared&) const {
     int64_t query, head;
     const int64_t batch = by_heads(by_queries(b.index(), query), head);
-    const int64_t mask = sight.mask_row(batch, head, int(query));
-    const KeyRange range = sights ? sight.range(sight.length(batch), int(query)) : KeyRange{0, sight.mask_keys};
+    const int64_t mask = visible.mask_row(batch, head, int(query));
+    const KeyRange range =
+        is_limited ? visible.range(visible.length(batch), int(query)) : KeyRange{0, visible.mask_keys};
     const bool sees = b.reduce(
         0,
         [&](int t) {
           int any = 0;
-          for (int key = t; key < sight.keys; key += b.size()) {
+          for (int key = t; key < visible.keys; key += b.size()) {
             float value = kUnseen<float>;
-            if (key >= range.first && key < range.end) value = sight.masked(0.f, mask, key);
+            if (key >= range.first && key < range.end) value = visible.masked(0.f, mask, key);
             const bool seen = value != kUnseen<float>;  // which NaN is, too
             any |= seen;
-            bias[b.index() * sight.keys + key] = T(!seen ? kForUnseen<T> : value < kLeast<T> ? kLeast<T> : value);
+            bias[b.index() * visible.keys + key] = T(!seen ? kForUnseen<T> : value < kLeast<T> ? kLeast<T> : value);
           }
           return any;
         },
@@ -63,11 +64,11 @@ struct MakeBias {
 
 // Lengths as the library takes them.
 struct MakeLengths {
-  SightView<Half> sight;
+  VisibleKeysView<Half> visible;
   int32_t *of_queries, *of_keys;
   DEVICE_FN void operator()(int64_t batch) const {
-    of_queries[batch] = sight.queries;
-    of_keys[batch] = sight.length(batch);
+    of_queries[batch] = visible.queries;
+    of_keys[batch] = visible.length(batch);
   }
 };
 
@@ -76,7 +77,7 @@ struct MakeLengths {
 template <class T>
 struct ClearBehind {
   static constexpr int kPack = 8, kTile = 128;
-  SightView<T> sight;
+  VisibleKeysView<T> visible;
   HeadView<T> rows[2];  // the last `tensors` of keys and values
   int packs[2];         // of a row
   int tensors;
@@ -85,8 +86,8 @@ struct ClearBehind {
   DEVICE_FN void operator()(int64_t i) const {
     int64_t pack, row, head, batch;
     const int tensor = 2 - tensors + int(by_batch(by_heads(by_span(by_packs(i, pack), row), head), batch));
-    const int length = sight.length(batch), tile_end = (length + kTile - 1) / kTile * kTile;
-    const int end = masked || tile_end > sight.keys ? sight.keys : tile_end;
+    const int length = visible.length(batch), tile_end = (length + kTile - 1) / kTile * kTile;
+    const int end = masked || tile_end > visible.keys ? visible.keys : tile_end;
     if (length + row >= end || pack >= packs[tensor]) return;
     T* const at = rows[tensor].at(batch, head, length + row) + pack * kPack;
     auto values = device::load_pack<kPack>(at, true);
@@ -102,7 +103,7 @@ struct ClearBehind {
 };
 
 template <class T>
-void clear_behind(Context& context, const Attend& p, const SightView<T>& view) {
+void clear_behind(Context& context, const Attend& p, const VisibleKeysView<T>& view) {
   using Kernel = ClearBehind<T>;
   const bool masked = p.mask.data != nullptr;
   const int tensors = masked ? 2 : 1;
@@ -125,7 +126,7 @@ void clear_behind(Context& context, const Attend& p, const SightView<T>& view) {
 // Zeros for queries that see nothing.
 template <class T>
 struct ClearBlindRows {
-  SightView<T> sight;
+  VisibleKeysView<T> visible;
   const bool* blind;  // of the mask, or null
   int64_t blind_batch, blind_head;
   HeadView<T> y;
@@ -134,7 +135,7 @@ struct ClearBlindRows {
   DEVICE_FN void operator()(int64_t i) const {
     int64_t query, head;
     const int64_t batch = by_heads(by_queries(i, query), head);
-    const KeyRange range = sight.range(sight.length(batch), int(query));
+    const KeyRange range = visible.range(visible.length(batch), int(query));
     if (range.end > range.first && !(blind && blind[batch * blind_batch + head * blind_head + query])) return;
     T* const row = y.at(batch, head, query);
     for (int c = 0; c < value_size; ++c) row[c] = T(0.f);
@@ -156,10 +157,10 @@ bool suits(const Attend& p) {
 
 template <class T>
 bool run(Context& context, const Attend& p) {
-  const Sight& sight = p.sight;
-  const bool windowed = sight.before >= 0 || sight.after >= 0, masked = p.mask.data != nullptr;
-  const bool top_left = !sight.from_end && sight.offset == 0;
-  const bool bottom_right = sight.from_end || sight.offset == p.keys - p.queries;
+  const VisibleKeys& visible = p.visible;
+  const bool windowed = visible.before >= 0 || visible.after >= 0, masked = p.mask.data != nullptr;
+  const bool top_left = !visible.from_end && visible.offset == 0;
+  const bool bottom_right = visible.from_end || visible.offset == p.keys - p.queries;
   if (windowed && !masked && !top_left && !bottom_right) return false;
 
   FusedAttention fused{.type = p.type,
@@ -178,14 +179,14 @@ bool run(Context& context, const Attend& p) {
   // With a mask the library has no windows but those from the first key on. The bias has them in any case, to find
   // queries that see nothing.
   if (windowed && (!masked || top_left)) {
-    fused.left = sight.before;
-    fused.right = sight.after;
+    fused.left = visible.before;
+    fused.right = visible.after;
     fused.bottom_right = !top_left;
   }
-  fused.has_lengths = sight.has_lengths() && !masked;
-  const bool sights = masked && (sight.has_lengths() || windowed);
+  fused.has_lengths = visible.has_lengths() && !masked;
+  const bool is_limited = masked && (visible.has_lengths() || windowed);
   if (masked) {
-    fused.bias_batch = p.mask.batch != 0 || (sights && sight.has_lengths()) ? p.batch : 1;
+    fused.bias_batch = p.mask.batch != 0 || (is_limited && visible.has_lengths()) ? p.batch : 1;
     fused.bias_heads = p.mask.head != 0 ? p.heads : 1;
   }
   const int64_t bias_rows = fused.bias_batch * fused.bias_heads * p.queries;
@@ -195,28 +196,28 @@ bool run(Context& context, const Attend& p) {
   const auto workspace_bytes = device::prepare_attention(context.dnn(), context.stream(), fused);
   if (!workspace_bytes) return false;
 
-  const SightView<T> view(p, context.fault());
+  const VisibleKeysView<T> view(p, context.fault());
   device::AttentionAddresses addresses{.q = p.q.data, .k = p.k.data, .v = p.v.data, .y = const_cast<void*>(p.y.data)};
   bool* blind = nullptr;
   if (masked) {
     T* const bias = static_cast<T*>(context.scratch(size_t(bias_rows * p.keys) * sizeof(T)));
     blind = static_cast<bool*>(context.scratch(size_t(bias_rows)));
-    device::block_kernel<NoShared>(
-        context.stream(), {bias_rows, p.keys > 2048 ? 256 : 64},
-        MakeBias<T>{view, bias, blind, Divider(p.queries, bias_rows), Divider(fused.bias_heads, bias_rows), sights});
+    device::block_kernel<NoShared>(context.stream(), {bias_rows, p.keys > 2048 ? 256 : 64},
+                                   MakeBias<T>{view, bias, blind, Divider(p.queries, bias_rows),
+                                               Divider(fused.bias_heads, bias_rows), is_limited});
     addresses.bias = bias;
   }
   if (fused.has_lengths) {
     auto* const of_queries = static_cast<int32_t*>(context.scratch(size_t(p.batch) * sizeof(int32_t)));
     auto* const of_keys = static_cast<int32_t*>(context.scratch(size_t(p.batch) * sizeof(int32_t)));
     device::for_each_index(context.stream(), p.batch,
-                           MakeLengths{SightView<Half>(p, context.fault()), of_queries, of_keys});
+                           MakeLengths{VisibleKeysView<Half>(p, context.fault()), of_queries, of_keys});
     addresses.query_lengths = of_queries;
     addresses.key_lengths = of_keys;
   }
-  if (p.is_cache && sight.has_lengths()) clear_behind(context, p, view);
+  if (p.is_cache && visible.has_lengths()) clear_behind(context, p, view);
   device::run_attention(context.dnn(), context.stream(), fused, addresses, context.scratch(*workspace_bytes));
-  if (masked || may_be_blind(sight, p.queries, p.keys)) {
+  if (masked || may_be_blind(visible, p.queries, p.keys)) {
     const int64_t rows = p.batch * p.heads * p.queries;
     device::for_each_index(context.stream(), rows,
                            ClearBlindRows<T>{view, blind, fused.bias_batch > 1 ? fused.bias_heads * p.queries : 0,

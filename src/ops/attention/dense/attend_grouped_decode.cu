@@ -3,13 +3,14 @@
 #include "ops/dispatch.h"
 
 namespace encore::ops {
-bool fits_group(const Attend& p) {
-  return fits_group_but_keys(p) && packs_fit<8, Half>(p.k, p.head_size) && packs_fit<8, Half>(p.v, p.value_size);
+bool fits_grouped_decode(const Attend& p) {
+  return fits_grouped_decode_but_keys(p) && packs_fit<8, Half>(p.k, p.head_size) &&
+         packs_fit<8, Half>(p.v, p.value_size);
 }
 
-bool suits_group(const Attend& p) { return has_few_rows(p) && fits_group(p); }
+bool suits_grouped_decode(const Attend& p) { return has_few_rows(p) && fits_grouped_decode(p); }
 
-void attend_group(Context& context, const Attend& problem) {
+void attend_grouped_decode(Context& context, const Attend& problem) {
   dispatch(TypeList<Half, BFloat16>{}, problem.type,
            [&]<class T> { launch_dense<T>(context, problem, [](const auto& rows) { return rows; }); });
 }

@@ -70,7 +70,7 @@ struct KeysAsSlots {
 
 // Heads of up to 32 kChunks values, eight rows in each of kTiles.
 template <class T, int kChunks, int kTiles, class Source>
-struct AttendGroup {
+struct AttendGroupedDecode {
   template <class S>
   using Block = device::Block<S>;
   template <class V, int kMost>
@@ -114,7 +114,7 @@ struct AttendGroup {
   SinkView<T> sinks;
   int head_size, value_size;
   float scale, softcap;
-  Partial partial;
+  SplitPartials partial;
 
   DEVICE_FN void operator()(Block<Shared>& b, const Shared& shared) const {
     const int shares = partial.shares;
@@ -305,13 +305,13 @@ struct AttendGroup {
 // `own_bytes` of dynamic shared memory the source has behind kSumsBytes. `p` says what it does not: sizes, scale,
 // softcap and sinks, and where y and its rows are for what is shared.
 template <class T, int kChunks, int kTiles, class Source>
-void launch_group(Context& context, const Attend& p, const Source& source, int64_t blocks, const Partial& partial,
-                  int64_t own_bytes = 0) {
-  using Kernel = AttendGroup<T, kChunks, kTiles, Source>;
+void launch_grouped_decode(Context& context, const Attend& p, const Source& source, int64_t blocks,
+                           const SplitPartials& partial, int64_t own_bytes = 0) {
+  using Kernel = AttendGroupedDecode<T, kChunks, kTiles, Source>;
   device::block_kernel<typename Kernel::Shared>(
       context.stream(), {checked_product(blocks, partial.shares), Kernel::kThreads, Kernel::kSumsBytes + own_bytes},
       Kernel{source, SinkView<T>(p), int(p.head_size), int(p.value_size), float(p.scale), float(p.softcap), partial});
-  combine_shares(context, p, partial);
+  combine_splits(context, p, partial);
 }
 
 }  // namespace encore::ops

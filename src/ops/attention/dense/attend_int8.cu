@@ -55,14 +55,14 @@ struct MergeTotals {
   }
 };
 
-struct AttendByteTiles {
+struct AttendInt8Tiles {
   static constexpr int kMaxThreads = 2 * kThreads;  // so that two blocks find registers in a multiprocessor
   struct Shared {
     Chunk powers[kTile][kTileRow];  // of a query's keys
     Chunk values[kTile][kTileRow];  // of a value's keys
   };
 
-  AttendBytes p;
+  AttendInt8 p;
   int heads, rows, size, tiles, parts, chunks, row_chunks;
   float by;  // as MergeTotals has it
   bool aligned, words_aligned;
@@ -173,7 +173,7 @@ struct AttendByteTiles {
       to[(keys ? row % kPer * kSide + row / kPer : row) * row_chunks + chunk] = std::bit_cast<Chunk>(bytes);
     }
   }
-  // Of 64 keys up to `left` values, turned: four keys of a value are a word.
+  // Of 64 keys up to `left` values, transposed: four keys of a value are a word.
   DEVICE_FN void load_values(int t, Shared& s, const int8_t* from, int first, int left) const {
     using Four = Pack<int8_t, kPer>;
     const int column = t % kSide * kPer, key = t / kSide * kPer;
@@ -221,7 +221,7 @@ struct AttendByteTiles {
     });
   }
   DEVICE_FN bool sees(int64_t batch, int row, int key) const {
-    const ByteMask& mask = p.mask;
+    const Int8Mask& mask = p.mask;
     if (row >= rows || key >= rows || (mask.causal && key > row)) return false;
     if (mask.ends && key >= mask.ends[batch]) return false;
     if (mask.starts && key < mask.starts[batch]) return false;
@@ -231,7 +231,7 @@ struct AttendByteTiles {
 
 }  // namespace
 
-void attend_bytes(Context& context, const AttendBytes& problem) {
+void attend_int8(Context& context, const AttendInt8& problem) {
   constexpr int64_t kMostRows = int64_t(1) << 24, kMostHeads = int64_t(1) << 20;
   require(problem.size <= kMostSize, "heads of ", problem.size, " values are larger than the ", kMostSize,
           " that there are kernels for");
@@ -245,7 +245,7 @@ void attend_bytes(Context& context, const AttendBytes& problem) {
     for (const int8_t* address : addresses) all = all && device::is_pack_aligned<kPack>(address);
     return all;
   };
-  const AttendByteTiles kernel{problem,
+  const AttendInt8Tiles kernel{problem,
                                int(problem.heads),
                                int(problem.rows),
                                int(problem.size),
@@ -257,7 +257,7 @@ void attend_bytes(Context& context, const AttendBytes& problem) {
                                all_aligned.template operator()<kChunk>({problem.q, problem.k}),
                                all_aligned.template operator()<kPer>({problem.v})};
   const int64_t blocks = checked_product(checked_product(problem.batch, problem.heads), tiles * parts);
-  device::block_kernel<AttendByteTiles::Shared>(
+  device::block_kernel<AttendInt8Tiles::Shared>(
       context.stream(), {blocks, kThreads, 2 * int64_t(kTile) * row_chunks * int64_t(sizeof(Chunk))}, kernel);
 }
 

@@ -5,7 +5,7 @@
 namespace encore::ops {
 
 // Which keys a query sees, of [batch, query, key] by strides: those that are not zero, or a range of each batch.
-struct ByteMask {
+struct Int8Mask {
   const int32_t* flags = nullptr;
   int64_t batch = 0, query = 0;
   const int32_t *ends = nullptr, *starts = nullptr;  // of each batch; null: none
@@ -13,7 +13,7 @@ struct ByteMask {
 };
 
 // q, k, v and y are [batch, row, head, size].
-struct AttendBytes {
+struct AttendInt8 {
   const int8_t *q, *k, *v;
   int8_t* y;
   int64_t batch, heads, rows, size;
@@ -21,10 +21,10 @@ struct AttendBytes {
   float power;        // e^power is the factor from a score to the next one
   float probability;  // the scale of probabilities
   float to_y;         // from a product of probabilities and v to y
-  ByteMask mask;
+  Int8Mask mask;
 };
 
 // A query that sees no key gets zeros.
-void attend_bytes(Context& context, const AttendBytes& problem);
+void attend_int8(Context& context, const AttendInt8& problem);
 
 }  // namespace encore::ops

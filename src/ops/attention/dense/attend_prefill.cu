@@ -61,7 +61,7 @@ struct TileLayout {
 
 // kFours: fours of values that a thread has of each row.
 template <class T, int kFours>
-struct AttendTiles {
+struct AttendPrefill {
   using C = Compute<T>;
   // Twice as many threads: so a thread gets as few registers as leave room for a second block, which computes while the
   // first one loads.
@@ -81,7 +81,7 @@ struct AttendTiles {
     Four<C> row[kPer][kFours];
   };
 
-  SightView<T> sight;
+  VisibleKeysView<T> visible;
   FoldedRows fold;
   HeadView<const T> q, k, v;
   HeadView<T> y;
@@ -101,22 +101,22 @@ struct AttendTiles {
     at /= int64_t(value_parts) * tiles;
     const int64_t kv_head = at % kv_heads, batch = at / kv_heads;
     const int first_row = tile * kTile, rows = fold.rows - first_row < kTile ? fold.rows - first_row : kTile;
-    const int length = sight.length(batch);
+    const int length = visible.length(batch);
     b.threads([&](int t, Shared& s) {
       if (t >= kTile) return;
       const int row = t < rows ? first_row + t : first_row;
       s.query[t] = fold.query(row, s.head[t]);
       s.head[t] += int(kv_head * fold.group.divisor());
-      s.range[t] = t < rows ? sight.range(length, s.query[t]) : KeyRange{0, 0};
-      s.mask[t] = sight.mask_row(batch, s.head[t], s.query[t]);
+      s.range[t] = t < rows ? visible.range(length, s.query[t]) : KeyRange{0, 0};
+      s.mask[t] = visible.mask_row(batch, s.head[t], s.query[t]);
     });
     // Keys from `seen` on may be anything, where only their scores are wanted.
     const int seen = b.reduce(
         0, [&](int t) { return t < rows ? s.range[t].end : 0; }, [](int a, int c) { return a > c ? a : c; });
-    const int end = scores ? sight.keys : seen;
+    const int end = scores ? visible.keys : seen;
     const int first = scores ? 0
                              : b.reduce(
-                                   end, [&](int t) { return t < rows ? s.range[t].first : sight.keys; },
+                                   end, [&](int t) { return t < rows ? s.range[t].first : visible.keys; },
                                    [](int a, int c) { return a < c ? a : c; });
 
     PerThread<Sums, kThreads> sums;
@@ -201,7 +201,7 @@ struct AttendTiles {
     }
   }
   DEVICE_FN int64_t score_at(const Shared& s, int64_t batch, int row) const {
-    return ((batch * heads + s.head[row]) * sight.queries + s.query[row]) * sight.keys;
+    return ((batch * heads + s.head[row]) * visible.queries + s.query[row]) * visible.keys;
   }
 
   // Puts `count` values from the address into shared memory as kPack ones, zeros after them.
@@ -287,7 +287,7 @@ struct AttendTiles {
       if (shown && stage == ScoresOutput::capped) show(one);
       const KeyRange range = s.range[row];
       const bool seen = at >= range.first && at < range.end;
-      one = seen ? sight.masked(one, s.mask[row], at) : kUnseen<C>;
+      one = seen ? visible.masked(one, s.mask[row], at) : kUnseen<C>;
       if (shown && stage == ScoresOutput::seen) show(seen ? one : C(0));
       if (shown && stage == ScoresOutput::masked) show(one);
     });
@@ -363,14 +363,14 @@ TileLayout layout_of(int64_t head_size, int values) {
 
 template <class T, int kFours>
 void run(Context& context, const Attend& p) {
-  using Kernel = AttendTiles<T, kFours>;
+  using Kernel = AttendPrefill<T, kFours>;
   using C = typename Kernel::C;
   const TileLayout layout = layout_of<C, T>(p.head_size, Kernel::kValues);
   const FoldedRows fold(p);
   const int tiles = (fold.rows + kTile - 1) / kTile;
   const int parts = int(std::max<int64_t>(1, (p.value_size + Kernel::kValues - 1) / Kernel::kValues));
   const int packs = (layout.depth + Kernel::kPack - 1) / Kernel::kPack;
-  const Kernel kernel{SightView<T>(p, context.fault()),
+  const Kernel kernel{VisibleKeysView<T>(p, context.fault()),
                       fold,
                       p.q,
                       p.k,
@@ -397,7 +397,7 @@ void run(Context& context, const Attend& p) {
 
 }  // namespace
 
-void attend_tiles(Context& context, const Attend& problem) {
+void attend_prefill(Context& context, const Attend& problem) {
   dispatch(FloatList{}, problem.type, [&]<class T> {
     if constexpr (sizeof(T) == 8)
       run<T, 1>(context, problem);

@@ -41,7 +41,7 @@ struct CodedRows : DenseRows<T, 8, uint8_t> {
   using typename Base::Tile;
   using Raw = typename Codes::Eight;
 
-  CacheCodes k_codes, v_codes;
+  CacheQuantization k_codes, v_codes;
 
   DEVICE_FN static Raw load(const uint8_t* row, int column) {
     return *reinterpret_cast<const Raw*>(row + column / 8 * Codes::kBytes);
@@ -77,20 +77,20 @@ void run(Context& context, const Attend& p) {
 // An index decodes eight values of a key and of a value, of the rows that a batch has.
 template <class T>
 struct Decode {
-  SightView<T> sight;
+  VisibleKeysView<T> visible;
   HeadView<const uint8_t> from[2];
   T* to[2];  // [batch, head, row, size]
-  CacheCodes codes[2];
+  CacheQuantization codes[2];
   Divider by_groups, by_rows, by_heads;
   int size;
 
   DEVICE_FN void operator()(int64_t i) const {
     int64_t group, row, head;
     const int64_t batch = by_heads(by_rows(by_groups(i, group), row), head);
-    if (row >= sight.length(batch)) return;
+    if (row >= visible.length(batch)) return;
     const int first = int(group) * 8, left = size - first < 8 ? size - first : 8;
     UNROLL for (int which = 0; which < 2; ++which) {
-      const CacheCodes& scaled = codes[which];
+      const CacheQuantization& scaled = codes[which];
       const uint8_t* const row_of = from[which].at(batch, head, row);
       T* const values = to[which] + ((batch * by_heads.divisor() + head) * by_rows.divisor() + row) * size;
       UNROLL for (int j = 0; j < 8; ++j) {
@@ -105,17 +105,17 @@ struct Decode {
 
 }  // namespace
 
-bool suits_group_of_codes(const Attend& p) {
+bool suits_quantized_cache(const Attend& p) {
   constexpr int kMostBytes = 8;  // that are read at once
   const auto aligned = [&](const HeadRows& rows) {
     const int64_t bytes = p.k_codes.kind == CodeKind::i4 ? kMostBytes / 2 : kMostBytes;
     return reinterpret_cast<uintptr_t>(rows.data) % size_t(bytes) == 0 && rows.batch % bytes == 0 &&
            rows.head % bytes == 0 && rows.row % bytes == 0;
   };
-  return has_few_rows(p) && fits_group_but_keys(p) && p.value_size % 8 == 0 && aligned(p.k) && aligned(p.v);
+  return has_few_rows(p) && fits_grouped_decode_but_keys(p) && p.value_size % 8 == 0 && aligned(p.k) && aligned(p.v);
 }
 
-void attend_group_of_codes(Context& context, const Attend& problem) {
+void attend_quantized_cache(Context& context, const Attend& problem) {
   dispatch(TypeList<Half, BFloat16>{}, problem.type, [&]<class T> {
     const int64_t size = std::max(problem.head_size, problem.value_size);
     if (size <= 64)
@@ -127,7 +127,7 @@ void attend_group_of_codes(Context& context, const Attend& problem) {
   });
 }
 
-Attend decoded(Context& context, const Attend& p) {
+Attend dequantized_cache(Context& context, const Attend& p) {
   require(p.value_size == p.head_size, "values of ", p.value_size, " codes beside keys of ", p.head_size);
   const int64_t size = p.head_size, heads = checked_product(p.batch, p.kv_heads), rows = checked_product(heads, p.keys);
   const int64_t groups = (size + 7) / 8, count = checked_product(rows, groups);
@@ -140,7 +140,7 @@ Attend decoded(Context& context, const Attend& p) {
       values = static_cast<T*>(context.scratch(device::size_bytes(p.type, checked_product(rows, size))));
     plain.k.data = to[0], plain.v.data = to[1];
     device::for_each_index(context.stream(), count,
-                           Decode<T>{SightView<T>(p, context.fault()),
+                           Decode<T>{VisibleKeysView<T>(p, context.fault()),
                                      {p.k, p.v},
                                      {to[0], to[1]},
                                      {p.k_codes, p.v_codes},

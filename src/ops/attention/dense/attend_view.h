@@ -19,9 +19,9 @@ struct KeyRange {
   int first, end;  // end may be below first
 };
 
-// Sight and mask, of all batches.
+// Visible keys and mask, of all batches.
 template <class T>
-struct SightView {
+struct VisibleKeysView {
   using C = device::Compute<T>;
 
   const int64_t* lengths;
@@ -36,15 +36,15 @@ struct SightView {
   int by_key;
   device::FaultRef fault;
 
-  SightView(const Attend& p, device::FaultRef fault)
-      : lengths(p.sight.lengths),
-        last_keys(p.sight.last_keys),
-        more_keys(1 - p.sight.beyond_last),
-        from_end(p.sight.from_end && p.sight.has_lengths()),
+  VisibleKeysView(const Attend& p, device::FaultRef fault)
+      : lengths(p.visible.lengths),
+        last_keys(p.visible.last_keys),
+        more_keys(1 - p.visible.beyond_last),
+        from_end(p.visible.from_end && p.visible.has_lengths()),
         boolean(p.mask.boolean),
-        before(bound(p.sight.before, p)),
-        after(bound(p.sight.after, p)),
-        offset(int(p.sight.from_end ? p.keys - p.queries : p.sight.offset)),
+        before(bound(p.visible.before, p)),
+        after(bound(p.visible.after, p)),
+        offset(int(p.visible.from_end ? p.keys - p.queries : p.visible.offset)),
         queries(int(p.queries)),
         keys(int(p.keys)),
         mask(p.mask.data),

@@ -17,11 +17,11 @@ using device::PerThread;
 using device::Warp;
 
 // A cluster has the heads that share one of keys. Most warps of its blocks look at the keys that were there before, as
-// in AttendGroup. The others turn the new row meanwhile; the first block's put its key and values into the cache, and
-// look at that key themselves.
+// in AttendGroupedDecode. The others rotate the new row meanwhile; the first block's put its key and values into the
+// cache, and look at that key themselves.
 template <class T, int kChunks>
-struct AttendNew {
-  using Group = AttendGroup<T, kChunks, 1, DenseRows<T, 8>>;
+struct DecodeStep {
+  using Group = AttendGroupedDecode<T, kChunks, 1, DenseRows<T, 8>>;
   using State = typename Group::State;
   using Tile = typename Group::Tile;
   using Keys = typename Group::Keys;
@@ -71,7 +71,7 @@ struct AttendNew {
       }
       b.wait();
       Tile known = tile;
-      known.length = source.sight.length(tile.batch);
+      known.length = source.visible.length(tile.batch);
       const Share share = share_of(known, rank);
       const int slot = share.first + t / 32 * kKeys;
       group.load_keys(keys[t], b, s, known, slot, share.end, share.slots, t % 32);
@@ -81,7 +81,7 @@ struct AttendNew {
         s.mask_row[t] = source.mask_row(known, t);
       }
     });
-    tile.length = source.sight.length(tile.batch);
+    tile.length = source.visible.length(tile.batch);
     const Share share = share_of(tile, rank);
     const float factor = source.score_scale(group.scale);
     device::for_each_warp(b, [&](const Warp& warp, Shared& s) {
@@ -213,13 +213,14 @@ struct AttendNew {
       if (pack >= add.packs) continue;
       const int number =
           which < 0 ? tile.kv_head * tile.rows + row : add.add.q_heads + which * add.add.kv_heads + tile.kv_head;
-      const auto turned = add.turned(tile.batch, tile.batch, 0, number, pack);
+      const auto rotated = add.rotated(tile.batch, tile.batch, 0, number, pack);
       const auto put = [&](int column, const auto& packed) {
         (which < 0 ? in_q(row, column) : s.fresh[which][column / 8]) = std::bit_cast<Words>(packed);
       };
-      put(turned.first, turned.packs.real);
-      if (turned.turns) put(turned.first + add.add.layout.half, turned.packs.imaginary);
-      if (which >= 0 && add.add.has_room(turned.row)) add.store(turned, add.in_cache(tile.batch, number, turned.row));
+      put(rotated.first, rotated.packs.real);
+      if (rotated.rotates) put(rotated.first + add.add.layout.half, rotated.packs.imaginary);
+      if (which >= 0 && add.add.has_room(rotated.row))
+        add.store(rotated, add.in_cache(tile.batch, number, rotated.row));
     }
   }
   // As if a tile began with the new key.
@@ -251,16 +252,16 @@ int blocks_for(Context& context, const Attend& p) {
 
 template <class T, int kChunks>
 bool launch(Context& context, const CacheExtension& e, const Attend& p) {
-  using Kernel = AttendNew<T, kChunks>;
+  using Kernel = DecodeStep<T, kChunks>;
   const int blocks = blocks_for<Kernel>(context, p);
   if (blocks == 0) return false;
   CacheExtension all = e;
-  all.turned_q = all.keys;  // queries are turned, wherever they go
+  all.rotated_q = all.keys;  // queries are rotated, wherever they go
   const auto add = rows_to_add<T, false>(context, all, new_rows(e), e.keys, e.values);
   if (!add.are_packs()) return false;
   copy_past(context, e);
   const DenseRows<T, 8> rows{
-      {}, SightView<T>(p, context.fault()), FoldedRows(p), p.q, p.k, p.v, p.y, int(p.heads), int(p.kv_heads), 1};
+      {}, VisibleKeysView<T>(p, context.fault()), FoldedRows(p), p.q, p.k, p.v, p.y, int(p.heads), int(p.kv_heads), 1};
   device::cluster_kernel<typename Kernel::Shared>(
       context.stream(), {checked_product(p.batch, p.kv_heads), blocks, Kernel::kThreads},
       Kernel{{rows, SinkView<T>(p), int(p.head_size), int(p.value_size), float(p.scale), float(p.softcap), {}},
@@ -272,10 +273,10 @@ bool launch(Context& context, const CacheExtension& e, const Attend& p) {
 
 }  // namespace
 
-bool attend_new(Context& context, const CacheExtension& e, const Attend& p) {
+bool decode_step(Context& context, const CacheExtension& e, const Attend& p) {
   if (e.rows != 1 || e.from_start || e.filled || e.staged || e.residents.capacity > 0 || e.codes[0] || e.q_weights)
     return false;
-  if (p.scores.data || p.heads / p.kv_heads > 8 || p.head_size > 128 || !fits_group(p)) return false;
+  if (p.scores.data || p.heads / p.kv_heads > 8 || p.head_size > 128 || !fits_grouped_decode(p)) return false;
   bool done = false;
   dispatch(TypeList<Half, BFloat16>{}, p.type,
            [&]<class T> { done = p.head_size <= 64 ? launch<T, 2>(context, e, p) : launch<T, 4>(context, e, p); });

@@ -7,6 +7,6 @@ namespace encore::ops {
 
 // Both in one launch, for which the keys of a head are looked at by the blocks of a cluster; false if it does not
 // serve. Rows of q are those of the extension; the problem's are not looked at.
-bool attend_new(Context& context, const CacheExtension& extension, const Attend& problem);
+bool decode_step(Context& context, const CacheExtension& extension, const Attend& problem);
 
 }  // namespace encore::ops

@@ -17,7 +17,7 @@ struct DenseRows : KeysAsSlots {
   struct Walk {};
   using Raw = Words;
 
-  SightView<T> sight;
+  VisibleKeysView<T> visible;
   FoldedRows fold;
   HeadView<const T> q_rows;
   HeadView<const Unit> k, v;
@@ -28,11 +28,11 @@ struct DenseRows : KeysAsSlots {
   DEVICE_FN Tile find(B&, int part) const {
     const int first_row = part % row_parts * kMost, place = part / row_parts, batch = place / kv_heads;
     return {batch, place % kv_heads, first_row, fold.rows - first_row < kMost ? fold.rows - first_row : kMost,
-            sight.length(batch)};
+            visible.length(batch)};
   }
   DEVICE_FN KeyRange range(const Tile& tile, int row) const {
     int head;
-    return sight.range(tile.length, fold.query(tile.first_row + row, head));
+    return visible.range(tile.length, fold.query(tile.first_row + row, head));
   }
   template <bool kValues, class B, class S>
   DEVICE_FN static Walk walk(const B&, const S&, const Tile&, int, int, const Slots&) {
@@ -73,17 +73,17 @@ struct DenseRows : KeysAsSlots {
   DEVICE_FN int64_t partial_row(const Tile& tile, int row) const {
     int64_t head;
     const int64_t at = query(tile, row, head);
-    return (int64_t(tile.batch) * heads + head) * sight.queries + at;
+    return (int64_t(tile.batch) * heads + head) * visible.queries + at;
   }
   DEVICE_FN static float score_scale(float scale) { return scale; }
   DEVICE_FN static float finished(const Tile&, float value, int) { return value; }
-  DEVICE_FN bool has_mask() const { return sight.mask; }
+  DEVICE_FN bool has_mask() const { return visible.mask; }
   DEVICE_FN int64_t mask_row(const Tile& tile, int row) const {
     int64_t head;
     const int64_t at = query(tile, row, head);
-    return sight.mask_row(tile.batch, head, int(at));
+    return visible.mask_row(tile.batch, head, int(at));
   }
-  DEVICE_FN float masked(float score, int64_t row, int key) const { return sight.masked(score, row, key); }
+  DEVICE_FN float masked(float score, int64_t row, int key) const { return visible.masked(score, row, key); }
 };
 
 // The source is what `make` makes of such rows.
@@ -91,18 +91,18 @@ template <class T, int kChunks, int kTiles, class Unit = T>
 void launch_dense(Context& context, const Attend& p, const auto& make) {
   using Rows = DenseRows<T, 8 * kTiles, Unit>;
   using Source = decltype(make(std::declval<Rows>()));
-  using Kernel = AttendGroup<T, kChunks, kTiles, Source>;
+  using Kernel = AttendGroupedDecode<T, kChunks, kTiles, Source>;
   const FoldedRows fold(p);
   const int row_parts = (fold.rows + Kernel::kRows - 1) / Kernel::kRows;
   const int64_t blocks = checked_product(checked_product(p.batch, p.kv_heads), row_parts);
-  Source source = make(
-      Rows{{}, SightView<T>(p, context.fault()), fold, p.q, p.k, p.v, p.y, int(p.heads), int(p.kv_heads), row_parts});
+  Source source = make(Rows{
+      {}, VisibleKeysView<T>(p, context.fault()), fold, p.q, p.k, p.v, p.y, int(p.heads), int(p.kv_heads), row_parts});
   Attend likely = p;
   likely.keys = source.likely_keys(p);
-  const Partial partial =
-      make_partial(context, p, shares_for(context, likely, blocks, Kernel::kRoom, 2 * Kernel::kWarps * Kernel::kKeys));
+  const SplitPartials partial =
+      make_partials(context, p, splits_for(context, likely, blocks, Kernel::kRoom, 2 * Kernel::kWarps * Kernel::kKeys));
   const int64_t own_bytes = source.place(Kernel::kSumsBytes, partial.shares);
-  launch_group<T, kChunks, kTiles>(context, p, source, blocks, partial, own_bytes);
+  launch_grouped_decode<T, kChunks, kTiles>(context, p, source, blocks, partial, own_bytes);
 }
 template <class T, int kChunks>
 void launch_dense(Context& context, const Attend& p, const auto& make) {
@@ -130,7 +130,7 @@ void launch_dense(Context& context, const Attend& p, const auto& make) {
 // Whether queries and heads that share keys are as few as the kernel wants them, and whether it takes all but the keys
 // and values.
 inline bool has_few_rows(const Attend& p) { return p.queries <= 8 || p.queries * (p.heads / p.kv_heads) <= 32; }
-inline bool fits_group_but_keys(const Attend& p) {
+inline bool fits_grouped_decode_but_keys(const Attend& p) {
   constexpr int64_t kMostSize = 256, kMostRows = int64_t(1) << 24;  // so that blocks are counted in 32 bits
   return (p.type == Type::f16 || p.type == Type::bf16) && !p.scores.data && p.keys > 0 && p.value_size > 0 &&
          std::max(p.head_size, p.value_size) <= kMostSize && p.batch <= kMostRows &&

@@ -9,7 +9,7 @@ namespace encore::ops {
 // Rows that a block of threads has, of queries and of heads that share keys.
 template <class T>
 struct RowsOfBlock {
-  const SightView<T>& sight;
+  const VisibleKeysView<T>& visible;
   const FoldedRows& fold;
   int batch, kv_head, first, count, length;
 };

@@ -19,7 +19,7 @@ using device::Warp;
 // modulo kAcross take the same values of different shares, up to kEach a lane, and the shares' tops and totals with
 // them. So all is asked for at once, and what lanes exchange stays in the warp.
 template <class T, int kPack, int kAcross, int kEach>
-struct CombineShares {
+struct CombineSplits {
   static constexpr int kMaxThreads = 32, kSlots = 32 / kAcross, kShares = kSlots * kEach;
   struct Taken {
     Pack<float, kPack> sums[kEach];
@@ -29,7 +29,7 @@ struct CombineShares {
     float sums[kPack], top, total;
   };
 
-  Partial partial;
+  SplitPartials partial;
   SinkView<T> sinks;
   HeadView<T> y;
   Divider by_parts, by_queries, by_heads;
@@ -99,8 +99,8 @@ struct CombineShares {
 };
 
 template <class T, int kPack, int kAcross, int kEach>
-void combine(Context& context, const Attend& p, const Partial& partial) {
-  using Kernel = CombineShares<T, kPack, kAcross, kEach>;
+void combine(Context& context, const Attend& p, const SplitPartials& partial) {
+  using Kernel = CombineSplits<T, kPack, kAcross, kEach>;
   constexpr int kValues = kAcross * kPack;
   const int64_t rows = checked_product(checked_product(p.batch, p.heads), p.queries);
   const int64_t parts = (p.value_size + kValues - 1) / kValues, blocks = checked_product(rows, parts);
@@ -112,13 +112,13 @@ void combine(Context& context, const Attend& p, const Partial& partial) {
 
 }  // namespace
 
-int64_t shares_for(const Context& context, const Attend& p, int64_t blocks, int room, int64_t fewest_keys) {
+int64_t splits_for(const Context& context, const Attend& p, int64_t blocks, int room, int64_t fewest_keys) {
   const int64_t enough = room * int64_t(device::multiprocessors(context.stream().device()));
-  return std::clamp<int64_t>(std::min(enough / blocks, p.keys / fewest_keys), 1, kMostShares);
+  return std::clamp<int64_t>(std::min(enough / blocks, p.keys / fewest_keys), 1, kMostSplits);
 }
 
-Partial make_partial(Context& context, const Attend& p, int64_t shares) {
-  Partial partial{nullptr, nullptr, nullptr, int(shares)};
+SplitPartials make_partials(Context& context, const Attend& p, int64_t shares) {
+  SplitPartials partial{nullptr, nullptr, nullptr, int(shares)};
   if (shares == 1) return partial;
   const int64_t count = checked_product(checked_product(checked_product(p.batch, p.heads), p.queries), shares);
   const auto floats = [&](int64_t wanted) {
@@ -130,13 +130,13 @@ Partial make_partial(Context& context, const Attend& p, int64_t shares) {
   return partial;
 }
 
-void combine_shares(Context& context, const Attend& p, const Partial& partial) {
+void combine_splits(Context& context, const Attend& p, const SplitPartials& partial) {
   if (partial.shares == 1) return;
   dispatch(TypeList<float, Half, BFloat16>{}, p.type, [&]<class T> {
     if (p.value_size % 4 != 0) return combine<T, 1, 2, 8>(context, p, partial);
     if (partial.shares <= 4) return combine<T, 4, 8, 1>(context, p, partial);
     if (partial.shares <= 16) return combine<T, 4, 2, 1>(context, p, partial);
-    static_assert(CombineShares<T, 4, 2, 8>::kShares == kMostShares);
+    static_assert(CombineSplits<T, 4, 2, 8>::kShares == kMostSplits);
     combine<T, 4, 2, 8>(context, p, partial);
   });
 }

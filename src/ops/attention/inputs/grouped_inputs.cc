@@ -71,10 +71,10 @@ void take_rotation(Context& context, CacheExtension& cache, int cos_at, int64_t 
           cos.shape.str(), " and sin_cache ", sin.shape.str(), " must be [positions, at most ", cache.size / 2, "]");
   require(cos.shape[0] >= total || cache.position_ids, "cos_cache ", cos.shape.str(), " has fewer positions than the ",
           total, " keys");
-  if (cos.count() == 0) return;  // nothing is turned
+  if (cos.count() == 0) return;  // nothing is rotated
   cache.cos = cos.data, cache.sin = sin.data;
   cache.positions = cos.shape[0];
-  cache.turned = 2 * cos.shape[1];
+  cache.rotated = 2 * cos.shape[1];
   cache.interleaved = interleaved;
 }
 

@@ -172,7 +172,7 @@ void add_masks(Context& context, Attend& p, const Tensor* mask, const Tensor* bi
   if (read_mask.ends && !read_mask.starts && filter <= kEnough && !p.scores.data) {
     auto* const lengths = static_cast<int64_t*>(context.scratch(size_t(p.batch) * sizeof(int64_t)));
     device::for_each_index(context.stream(), p.batch, MakeLengths{read_mask.ends, lengths, p.keys});
-    p.sight.lengths = lengths;
+    p.visible.lengths = lengths;
     return;
   }
   dispatch(TypeList<float, Half, BFloat16>{}, p.type, [&]<class T> { combine<T>(context, p, read_mask, filter); });

@@ -18,7 +18,7 @@ struct RowMoves {
 };
 void move_rows(Context& context, const RowMoves& moves);
 
-// How long sequences are, for Sight; those out of range are cut to `most`.
+// How long sequences are, for VisibleKeys; those out of range are cut to `most`.
 const int64_t* lengths_of(Context& context, const Sequences& sequences, int64_t batch, int64_t most);
 
 }  // namespace encore::ops

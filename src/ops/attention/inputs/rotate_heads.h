@@ -4,8 +4,8 @@
 
 namespace encore::ops {
 
-// Turns the first `turned` values of queries and keys, whose halves are pairs, where they are. The first row is at
+// Rotates the first `rotated` values of queries and keys, whose halves are pairs, where they are. The first row is at
 // position `first`.
-void turn_heads(Context& context, Type type, const Heads& q, const Heads& k, int64_t turned, int64_t first);
+void rotate_heads(Context& context, Type type, const Heads& q, const Heads& k, int64_t rotated, int64_t first);
 
 }  // namespace encore::ops

@@ -1,4 +1,4 @@
-// New rows of heads on their way into a cache: where each comes from and goes to, and how it is turned there.
+// New rows of heads on their way into a cache: where each comes from and goes to, and how it is rotated there.
 #pragma once
 #include <bit>
 
@@ -15,11 +15,11 @@ inline NewRows new_rows(const CacheExtension& e) {
 }
 
 inline int64_t packs_of_head(const PairLayout& layout, int pack) {
-  return layout.turning_packs + (layout.size - 2 * layout.half + pack - 1) / pack;
+  return layout.rotated_packs + (layout.size - 2 * layout.half + pack - 1) / pack;
 }
 
 // An index moves a pack of pairs of a token's head: of a query, a key or a value, in this order; or a pack of what
-// is not turned. kWeighs: heads are normalised.
+// is not rotated. kWeighs: heads are normalised.
 template <class T, bool kWeighs>
 struct AddRows {
   static constexpr int kPack = device::pack_size<T>();
@@ -27,7 +27,7 @@ struct AddRows {
 
   const T *q, *k, *v;
   int64_t q_token, kv_token;
-  T *turned_q, *keys, *values;
+  T *rotated_q, *keys, *values;
   const T *cos, *sin, *q_weights, *k_weights;
   const int64_t* position_ids;
   int64_t positions;
@@ -36,12 +36,12 @@ struct AddRows {
   int q_heads, kv_heads;  // of queries none, if they stay
   int64_t room;           // for rows of a head of the keys
   bool apart;             // which are the new ones alone
-  int turned_from;
+  int rotated_from;
   PairLayout layout;
   device::FaultRef fault;
 
   // Whether packs are aligned, and pairs halves apart.
-  bool are_packs() const { return layout.aligned && !layout.interleaved && turned_from == 0; }
+  bool are_packs() const { return layout.aligned && !layout.interleaved && rotated_from == 0; }
 
   DEVICE_FN void operator()(int64_t i) const {
     int64_t pack;
@@ -71,7 +71,7 @@ struct AddRows {
     if (number == 0 && row == 0) added.check(added.last(batch), fault);
     if (number < q_heads) {
       head.from = q + head.token * q_token + int64_t(number) * layout.size;
-      head.to = turned_q + (head.token * q_heads + number) * layout.size;
+      head.to = rotated_q + (head.token * q_heads + number) * layout.size;
       head.weights = q_weights;
       head.is_value = false;
       head.has_room = true;
@@ -103,9 +103,9 @@ struct AddRows {
   DEVICE_FN void move(int64_t index, int pack, float factor) const {
     const Head of = head(index);
     if (!of.has_room) return;
-    if (pack >= layout.turning_packs) {
+    if (pack >= layout.rotated_packs) {
       // What comes before the pairs, and behind them.
-      const int stays = (pack - layout.turning_packs) * kPack, before = turned_from - stays;
+      const int stays = (pack - layout.rotated_packs) * kPack, before = rotated_from - stays;
       const int first = before > 0 ? stays : stays + 2 * layout.half, left = before > 0 ? before : layout.size - first;
       const int count = left < kPack ? left : kPack;
       Packed packed = device::load_pack<kPack>(of.from + first, layout.aligned, count);
@@ -127,28 +127,28 @@ struct AddRows {
   template <bool kNeighbours>
   DEVICE_FN void move_pairs(const Head& of, int first, int count, float factor) const {
     using Some = Pairs<T, kNeighbours>;
-    Some pairs = Some::load(of.from + turned_from, layout, first, count);
+    Some pairs = Some::load(of.from + rotated_from, layout, first, count);
     if (!of.is_value) {
-      if constexpr (kWeighs) pairs.scale(factor, Some::load(of.weights + turned_from, layout, first, count));
+      if constexpr (kWeighs) pairs.scale(factor, Some::load(of.weights + rotated_from, layout, first, count));
       const int64_t angle = position(of.token, of.position) * layout.half + first;
-      pairs.turn(device::load_pack<kPack>(cos + angle, layout.aligned, count),
-                 device::load_pack<kPack>(sin + angle, layout.aligned, count));
+      pairs.rotate(device::load_pack<kPack>(cos + angle, layout.aligned, count),
+                   device::load_pack<kPack>(sin + angle, layout.aligned, count));
     }
-    pairs.store(of.to + turned_from, layout, first, count);
+    pairs.store(of.to + rotated_from, layout, first, count);
   }
 };
 
 // As most models have it, are_packs(): a thread has a pack of a head,
-// and with it the one that turns with it.
+// and with it the one that rotates with it.
 template <class T>
 struct AddPacks {
   static constexpr int kPack = device::pack_size<T>();
   using Words = device::Pack<uint32_t, 4>;  // a pack as nvcc leaves it whole
-  struct Turned {
+  struct Rotated {
     Pairs<T, false> packs;
-    int first;    // where the first one is in its head
-    bool turns;   // else there is no other one
-    int64_t row;  // of the cache, which may have no room for it
+    int first;     // where the first one is in its head
+    bool rotates;  // else there is no other one
+    int64_t row;   // of the cache, which may have no room for it
   };
 
   AddRows<T, false> add;
@@ -163,7 +163,7 @@ struct AddPacks {
   // The angles are far away. They are brought nearer before the token's position is known: those of where the token is
   // by now, which is rarely another place.
   DEVICE_FN void prefetch_angles(int64_t token, int64_t batch, int row, int pack) const {
-    if (pack >= add.layout.turning_packs) return;
+    if (pack >= add.layout.rotated_packs) return;
     const int64_t position = add.given_position(token, add.added.begin(batch) + row);
     if (!add.has_angles(position)) return;
     const int64_t angle = position * add.layout.half + pack * kPack;
@@ -172,29 +172,29 @@ struct AddPacks {
   }
   // Of head `number` of all that a token has: of queries, keys and values, in this order. What waits for no position is
   // asked for before it is known: for a token that a model generates, time is that of two reads, one after the other.
-  DEVICE_FN Turned turned(int64_t token, int64_t batch, int row, int number, int pack) const {
+  DEVICE_FN Rotated rotated(int64_t token, int64_t batch, int row, int number, int pack) const {
     const PairLayout& layout = add.layout;
     const bool is_q = number < add.q_heads, is_value = number >= add.q_heads + add.kv_heads;
     const int kv_head = number - add.q_heads - (is_value ? add.kv_heads : 0);
-    Turned turned;
-    turned.turns = pack < layout.turning_packs;
-    turned.first = (pack + (turned.turns ? 0 : layout.turning_packs)) * kPack;
+    Rotated rotated;
+    rotated.rotates = pack < layout.rotated_packs;
+    rotated.first = (pack + (rotated.rotates ? 0 : layout.rotated_packs)) * kPack;
     const T* const from = (is_q ? add.q + token * add.q_token : (is_value ? add.v : add.k) + token * add.kv_token) +
-                          (is_q ? number : kv_head) * layout.size + turned.first;
-    const Words low = words(from), high = turned.turns ? words(from + layout.half) : Words{};
+                          (is_q ? number : kv_head) * layout.size + rotated.first;
+    const Words low = words(from), high = rotated.rotates ? words(from + layout.half) : Words{};
     const int64_t last = add.added.last(batch);
     const int64_t begin = add.added.begin_before(last), at = begin + row;
-    turned.row = add.row_of(begin) + row;
+    rotated.row = add.row_of(begin) + row;
     if (number == 0 && pack == 0 && row == 0) add.added.check(last, add.fault);
-    if (turned.turns && !is_value) {
-      const int64_t angle = add.position(token, at) * layout.half + turned.first;
+    if (rotated.rotates && !is_value) {
+      const int64_t angle = add.position(token, at) * layout.half + rotated.first;
       const Words cosines = words(add.cos + angle), sines = words(add.sin + angle);
-      turned.packs = {values(low), values(high)};
-      turned.packs.turn(values(cosines), values(sines));
+      rotated.packs = {values(low), values(high)};
+      rotated.packs.rotate(values(cosines), values(sines));
     } else {
-      turned.packs = {values(low), values(high)};
+      rotated.packs = {values(low), values(high)};
     }
-    return turned;
+    return rotated;
   }
   DEVICE_FN T* in_cache(int64_t batch, int number, int64_t row) const {
     const bool is_value = number >= add.q_heads + add.kv_heads;
@@ -202,9 +202,9 @@ struct AddPacks {
     return (is_value ? add.values : add.keys) + ((batch * add.kv_heads + kv_head) * add.room + row) * add.layout.size;
   }
   // To the head that begins there.
-  DEVICE_FN void store(const Turned& turned, T* head) const {
-    device::store_pack(head + turned.first, turned.packs.real, true);
-    if (turned.turns) device::store_pack(head + turned.first + add.layout.half, turned.packs.imaginary, true);
+  DEVICE_FN void store(const Rotated& rotated, T* head) const {
+    device::store_pack(head + rotated.first, rotated.packs.real, true);
+    if (rotated.rotates) device::store_pack(head + rotated.first + add.layout.half, rotated.packs.imaginary, true);
   }
 
  private:
@@ -223,21 +223,21 @@ AddRows<T, kWeighs> rows_to_add(Context& context, const CacheExtension& e, const
   };
   PairLayout layout;
   layout.size = int(e.size);
-  layout.half = int(e.cos ? e.turned / 2 : 0);
-  layout.turning_packs = (layout.half + kPack - 1) / kPack;
+  layout.half = int(e.cos ? e.rotated / 2 : 0);
+  layout.rotated_packs = (layout.half + kPack - 1) / kPack;
   layout.interleaved = e.cos && e.interleaved;
   layout.aligned = e.size % kPack == 0 && layout.half % kPack == 0 && e.q_token % kPack == 0 &&
                    e.kv_token % kPack == 0 &&
-                   aligned(e.q, e.k, e.v, e.turned_q, keys, values, e.cos, e.sin, e.q_weights, e.k_weights);
+                   aligned(e.q, e.k, e.v, e.rotated_q, keys, values, e.cos, e.sin, e.q_weights, e.k_weights);
   const int64_t packs = packs_of_head(layout, kPack);
-  const int64_t q_heads = e.turned_q ? e.heads : 0, heads = q_heads + 2 * e.kv_heads;
+  const int64_t q_heads = e.rotated_q ? e.heads : 0, heads = q_heads + 2 * e.kv_heads;
   const int64_t tokens = checked_product(e.batch, e.rows), all_heads = checked_product(tokens, heads);
   return {static_cast<const T*>(e.q),
           static_cast<const T*>(e.k),
           static_cast<const T*>(e.v),
           e.q_token,
           e.kv_token,
-          static_cast<T*>(e.turned_q),
+          static_cast<T*>(e.rotated_q),
           static_cast<T*>(keys),
           static_cast<T*>(values),
           static_cast<const T*>(e.cos),
@@ -254,7 +254,7 @@ AddRows<T, kWeighs> rows_to_add(Context& context, const CacheExtension& e, const
           int(e.kv_heads),
           e.codes[0] ? e.rows : e.capacity,
           bool(e.codes[0]),
-          int(e.cos ? e.turned_from : 0),
+          int(e.cos ? e.rotated_from : 0),
           layout,
           context.fault()};
 }

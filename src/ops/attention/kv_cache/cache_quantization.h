@@ -11,7 +11,7 @@ namespace encore::ops {
 
 enum class CodeKind { none, i8, i4, f8 };  // none: values are what they are
 
-struct CacheCodes {
+struct CacheQuantization {
   CodeKind kind = CodeKind::none;
   const float* scales = nullptr;        // on the device
   int64_t by_head = 0, by_channel = 0;  // from one scale to the next

@@ -59,12 +59,12 @@ struct AddPackedRows {
       if (number == 0) add.prefetch_angles(token, batch, int(row), pack);
       b.wait();
       if (number >= heads || pack >= add.packs) return;
-      const auto turned = add.turned(token, batch, int(row), number, pack);
+      const auto rotated = add.rotated(token, batch, int(row), number, pack);
       const AddRows<T, false>& rows = add.add;
       if (number < rows.q_heads)
-        add.store(turned, rows.turned_q + (token * rows.q_heads + number) * rows.layout.size);
-      else if (rows.has_room(turned.row))
-        add.store(turned, add.in_cache(batch, number, turned.row));
+        add.store(rotated, rows.rotated_q + (token * rows.q_heads + number) * rows.layout.size);
+      else if (rows.has_room(rotated.row))
+        add.store(rotated, add.in_cache(batch, number, rotated.row));
     });
   }
 };
@@ -174,8 +174,8 @@ void add_rows(Context& context, const CacheExtension& e, const NewRows& added, v
     add_rows<T, false>(context, e, added, keys, values);
 }
 
-void turn_queries(Context& context, const CacheExtension& e, const NewRows& added) {
-  if (!e.turned_q) return;
+void rotate_queries(Context& context, const CacheExtension& e, const NewRows& added) {
+  if (!e.rotated_q) return;
   CacheExtension queries = e;
   queries.kv_heads = 0;
   dispatch(TypeList<float, Half, BFloat16>{}, e.type,
@@ -194,7 +194,7 @@ void copy_past(Context& context, const CacheExtension& e) {
 void extend_cache(Context& context, const CacheExtension& e) {
   copy_past(context, e);
   const NewRows added = new_rows(e);
-  if (e.filled) return turn_queries(context, e, added);
+  if (e.filled) return rotate_queries(context, e, added);
   void *keys = e.keys, *values = e.values;
   if (e.codes[0]) {
     const int64_t count = checked_product(checked_product(e.batch, e.kv_heads), checked_product(e.rows, e.size));
@@ -202,7 +202,7 @@ void extend_cache(Context& context, const CacheExtension& e) {
   }
   dispatch(TypeList<float, Half, BFloat16>{}, e.type, [&]<class T> { add_rows<T>(context, e, added, keys, values); });
   if (!e.codes[0]) return;
-  encode_rows(
+  quantize_cache_rows(
       context,
       {e.type, {keys, values}, {e.keys, e.values}, {e.codes[0], e.codes[1]}, e.batch, e.kv_heads, e.rows, e.size},
       added);

@@ -15,11 +15,11 @@ struct CacheExtension {
   // Heads of a token are neighbours, from one token to the next it is so far, in elements.
   const void *q = nullptr, *k = nullptr, *v = nullptr;
   int64_t q_token = 0, kv_token = 0;
-  void* turned_q = nullptr;  // [batch, row, head, size]; null: queries stay as they are
+  void* rotated_q = nullptr;  // [batch, row, head, size]; null: queries stay as they are
 
   void *keys = nullptr, *values = nullptr;  // [batch, kv_head, capacity, size]
   int64_t capacity = 0;
-  CacheCodes codes[2];  // of keys and values, both of one kind: instead of a size there are row_bytes() then
+  CacheQuantization codes[2];  // of keys and values, both of one kind: instead of a size there are row_bytes() then
   // Of a cache that holds a window, or of a stage for it: the past is there already, and none is copied.
   Residents residents;
   bool staged = false;
@@ -34,10 +34,11 @@ struct CacheExtension {
   bool from_start = false;
   bool filled = false;  // the past has their keys and values already: queries alone are new
 
-  // Rotation, if there are cosines: [positions, turned / 2]. The position is that of the key, or the one that is given.
+  // Rotation, if there are cosines: [positions, rotated / 2]. The position is that of the key, or the one that is
+  // given.
   const void *cos = nullptr, *sin = nullptr;
-  int64_t positions = 0, turned = 0;
-  int64_t turned_from = 0;  // the first value of a head that is turned: a multiple of 8
+  int64_t positions = 0, rotated = 0;
+  int64_t rotated_from = 0;  // the first value of a head that is rotated: a multiple of 8
   bool interleaved = false;
   const int64_t* position_ids = nullptr;  // [batch, row]
   // Before it the root mean square of a head becomes one, and values take their weights, both [size]; or null.

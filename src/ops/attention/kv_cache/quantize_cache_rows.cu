@@ -13,11 +13,11 @@ using device::Pack;
 constexpr int kCodes = 8;  // that an index makes
 
 template <class T>
-struct EncodeRows {
+struct QuantizeCacheRows {
   static constexpr int kPack = device::pack_size<T>();
   const T* from[2];
   uint8_t* to[2];
-  CacheCodes codes[2];
+  CacheQuantization codes[2];
   NewRows added;
   Divider by_groups, by_rows, by_heads, by_which;
   int size, bytes;  // of a row
@@ -31,7 +31,7 @@ struct EncodeRows {
     const int64_t of = batch * by_heads.divisor() + head;
     const int first = int(group) * kCodes, left = size - first < kCodes ? size - first : kCodes;
     const T* const values = from[which] + (of * by_rows.divisor() + row) * size + first;
-    const CacheCodes& scaled = codes[which];
+    const CacheQuantization& scaled = codes[which];
     Pack<uint8_t, kCodes> code{};
     UNROLL for (int p = 0; p < kCodes; p += kPack) {
       if (p >= left) break;
@@ -53,12 +53,12 @@ struct EncodeRows {
 
 }  // namespace
 
-void encode_rows(Context& context, const RowsToEncode& rows, const NewRows& added) {
+void quantize_cache_rows(Context& context, const RowsToQuantize& rows, const NewRows& added) {
   const int64_t groups = (rows.size + kCodes - 1) / kCodes;
   const int64_t heads = checked_product(checked_product(rows.batch, 2), rows.heads);
   const int64_t all = checked_product(heads, rows.rows), count = checked_product(all, groups);
   dispatch(TypeList<float, Half, BFloat16>{}, rows.type, [&]<class T> {
-    using Kernel = EncodeRows<T>;
+    using Kernel = QuantizeCacheRows<T>;
     Kernel kernel{{},
                   {},
                   {rows.codes[0], rows.codes[1]},

@@ -215,7 +215,7 @@ class GatedDeltaNet : public Op {
     p.unit_keys = unit_keys_;
     p.squash_rate = squash_;
     p.scale = scale_ != 0 ? scale_ : 1 / std::sqrt(float(rows));
-    p.turned = true;
+    p.transposed = true;
     const Tensor y = context.output(0, leads({heads, columns}));
     const Tensor present = context.wants_output(1) ? context.output(1, state) : Tensor();
     p.past = AnyNumbers(past);

@@ -110,7 +110,7 @@ struct AttendLinearly {
   }
   DEVICE_FN int64_t place(int64_t slot, int64_t head, int row, int column) const {
     const int64_t matrix = slot * p.batches * p.heads + head;
-    return p.turned ? (matrix * p.columns + column) * p.rows + row : (matrix * p.rows + row) * p.columns + column;
+    return p.transposed ? (matrix * p.columns + column) * p.rows + row : (matrix * p.rows + row) * p.columns + column;
   }
   // The range of a batch; none if it is no range of the tokens there are, or leaves out those at an end of them.
   DEVICE_FN void find_tokens(Block<Shared>& b, int64_t batch, int64_t& from, int64_t& tokens) const {

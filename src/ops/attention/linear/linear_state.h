@@ -63,9 +63,9 @@ struct LinearState {
   const float *gate_scale = nullptr, *gate_bias = nullptr;  // decay = -exp(scale) * softplus(decay + bias), for a head
 
   // The state before the first token, if there is one, and after the last: [batch, head, rows, columns], or
-  // turned [batch, head, columns, rows].
+  // transposed [batch, head, columns, rows].
   AnyNumbers past, present;
-  bool turned = false;
+  bool transposed = false;
   int windows = 1;  // the last windows states are kept; one begins `batches` states after the other
 
   AnyNumbers y;  // [token, head of the result, columns]

@@ -93,23 +93,23 @@ void Longformer::attend_projected(Context& context, const Sizes& sizes, const vo
   const Type type = mask.type;
   const int64_t size = sizes.hidden / heads_;
   const auto parts = [&](const void* all) {
-    return LongHeads{all, offset(all, sizes.hidden, type), offset(all, 2 * sizes.hidden, type)};
+    return LongformerHeads{all, offset(all, sizes.hidden, type), offset(all, 2 * sizes.hidden, type)};
   };
-  attend_long(context, {.type = type,
-                        .batch = sizes.batch,
-                        .heads = heads_,
-                        .rows = sizes.rows,
-                        .size = size,
-                        .window = window_,
-                        .local = parts(local),
-                        .global = parts(global),
-                        .batch_step = sizes.rows * 3 * sizes.hidden,
-                        .head_step = size,
-                        .row_step = 3 * sizes.hidden,
-                        .y = heads_in_rows(y, sizes.batch, sizes.rows, heads_, size, sizes.hidden).view,
-                        .mask = mask.data,
-                        .flags = flags.as<const int32_t>(),
-                        .scale = 1 / std::sqrt(double(size))});
+  longformer_attention(context, {.type = type,
+                                 .batch = sizes.batch,
+                                 .heads = heads_,
+                                 .rows = sizes.rows,
+                                 .size = size,
+                                 .window = window_,
+                                 .local = parts(local),
+                                 .global = parts(global),
+                                 .batch_step = sizes.rows * 3 * sizes.hidden,
+                                 .head_step = size,
+                                 .row_step = 3 * sizes.hidden,
+                                 .y = heads_in_rows(y, sizes.batch, sizes.rows, heads_, size, sizes.hidden).view,
+                                 .mask = mask.data,
+                                 .flags = flags.as<const int32_t>(),
+                                 .scale = 1 / std::sqrt(double(size))});
 }
 
 std::vector<OpRow> longformer_rows() {

@@ -71,8 +71,8 @@ struct FindTokens {
 
 // The first global queries' results from their shares; an index is a value of one of them.
 template <class T, int kQueries>
-struct CombineLong {
-  LongView<T, kQueries> view;
+struct CombineLongformer {
+  LongformerView<T, kQueries> view;
   HeadView<T> y;
   Divider by_size;
 
@@ -84,7 +84,7 @@ struct CombineLong {
     if (query >= view.tokens.counts[batch]) return;
     const int row = view.token(batch, query);
     if (view.is_padding(batch, row)) return;
-    const LongShares& partial = view.partial;
+    const LongformerSplits& partial = view.partial;
     const int64_t from = one * partial.shares, size = by_size.divisor();
     float top = kUnseen<float>;
     for (int n = 0; n < partial.shares; ++n) top = larger(top, partial.top[from + n]);
@@ -101,14 +101,15 @@ struct CombineLong {
 };
 
 template <class T, int kQueries>
-void combine(Context& context, const AttendLong& p, const GlobalTokens& tokens, const LongShares& partial) {
+void combine(Context& context, const LongformerProblem& p, const GlobalTokens& tokens,
+             const LongformerSplits& partial) {
   const int64_t count = checked_product(checked_product(p.batch, p.heads) * kQueries, p.size);
   device::for_each_index(
       context.stream(), count,
-      CombineLong<T, kQueries>{LongView<T, kQueries>(p, tokens, partial), p.y, Divider(p.size, count)});
+      CombineLongformer<T, kQueries>{LongformerView<T, kQueries>(p, tokens, partial), p.y, Divider(p.size, count)});
 }
 
-GlobalTokens find_tokens(Context& context, const AttendLong& p) {
+GlobalTokens find_tokens(Context& context, const LongformerProblem& p) {
   const auto ints = [&](int64_t count) {
     return static_cast<int32_t*>(context.scratch(size_t(checked_product(count, sizeof(int32_t)))));
   };
@@ -120,9 +121,9 @@ GlobalTokens find_tokens(Context& context, const AttendLong& p) {
 }
 
 // As many as make a share about as long as what other queries see.
-LongShares make_shares(Context& context, const AttendLong& p, int64_t queries) {
+LongformerSplits make_shares(Context& context, const LongformerProblem& p, int64_t queries) {
   constexpr int64_t kFewestKeys = 256, kMost = 16;
-  LongShares partial;
+  LongformerSplits partial;
   const int64_t keys = std::max(2 * p.window + queries, kFewestKeys);
   partial.shares = int(std::clamp<int64_t>(p.rows / keys, 1, kMost));
   if (partial.shares == 1) return partial;
@@ -138,7 +139,7 @@ LongShares make_shares(Context& context, const AttendLong& p, int64_t queries) {
 
 }  // namespace
 
-void attend_long(Context& context, const AttendLong& p) {
+void longformer_attention(Context& context, const LongformerProblem& p) {
   constexpr int64_t kMostRows = int64_t(1) << 28, kMostPlaces = int64_t(1) << 30, kMostSize = 256;
   require(p.rows < kMostRows && checked_product(p.batch, p.heads) < kMostPlaces, "attention of ", p.rows, " rows in ",
           p.batch, " batches is more than there are kernels for");
@@ -148,14 +149,14 @@ void attend_long(Context& context, const AttendLong& p) {
   const GlobalTokens tokens = find_tokens(context, p);
   dispatch(TypeList<float, Half>{}, p.type, [&]<class T> {
     const auto run = [&]<int kQueries>(auto way) {
-      const LongShares partial = make_shares(context, p, kQueries);
+      const LongformerSplits partial = make_shares(context, p, kQueries);
       way(context, p, tokens, partial);
       if (partial.shares > 1) combine<T, kQueries>(context, p, tokens, partial);
     };
-    if (fits_long_group(p))
-      run.template operator()<kLongGroup>(attend_long_group);
+    if (fits_longformer_group(p))
+      run.template operator()<kLongformerGroup>(longformer_group);
     else
-      run.template operator()<kLongTile>(attend_long_tiles);
+      run.template operator()<kLongformerTile>(longformer_tiles);
   });
 }
 

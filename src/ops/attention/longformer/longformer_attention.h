@@ -8,15 +8,15 @@
 namespace encore::ops {
 
 // All [batch, head, row, size] by the same strides.
-struct LongHeads {
+struct LongformerHeads {
   const void *q = nullptr, *k = nullptr, *v = nullptr;
 };
 
-struct AttendLong {
+struct LongformerProblem {
   Type type = Type::f32;
   int64_t batch = 0, heads = 0, rows = 0, size = 0;
   int64_t window = 0;  // how far a query sees to either side
-  LongHeads local, global;
+  LongformerHeads local, global;
   int64_t batch_step = 0, head_step = 0, row_step = 0;  // of these, in elements
   HeadRows y;                                           // written
   const void* mask = nullptr;                           // [batch, row] in the type: what is added to scores of a key
@@ -25,7 +25,7 @@ struct AttendLong {
 };
 
 // A query whose own mask is below zero gets zeros. Nothing depends on the host's knowing which tokens are global.
-void attend_long(Context& context, const AttendLong& problem);
+void longformer_attention(Context& context, const LongformerProblem& problem);
 
 // Global tokens of each batch in their order, on the device.
 struct GlobalTokens {
@@ -33,13 +33,13 @@ struct GlobalTokens {
 };
 
 // What blocks that share out the keys of the first global queries leave, [batch, head, query, share] and value.
-struct LongShares {
+struct LongformerSplits {
   float *sums = nullptr, *top = nullptr, *total = nullptr;
   int shares = 1;
 };
 
 // What a block does at a time: a tile of queries with the keys that they see.
-struct LongTile {
+struct LongformerTile {
   bool global = false;
   int first = 0, queries = 0;      // rows, or places among the global tokens
   int first_key = 0, end_key = 0;  // neighbours
@@ -56,23 +56,23 @@ struct LongTile {
 
 // Where a head's first rows are.
 template <class T>
-struct LongRows {
+struct LongformerRows {
   const T *q, *k, *v;
 };
 
 // For each head there are blocks that share out the keys of the first kQueries global queries, and then one for every
 // kQueries rows: it has the queries of these rows, and afterwards as many further global ones, if there are.
 template <class T, int kQueries>
-struct LongView {
+struct LongformerView {
   const T* mask;
   const int32_t* flags;
   GlobalTokens tokens;
-  LongHeads local, global;
+  LongformerHeads local, global;
   int64_t batch_step, head_step, row_step;
   int heads, rows, window, places;
-  LongShares partial;
+  LongformerSplits partial;
 
-  LongView(const AttendLong& p, const GlobalTokens& tokens, const LongShares& partial)
+  LongformerView(const LongformerProblem& p, const GlobalTokens& tokens, const LongformerSplits& partial)
       : mask(static_cast<const T*>(p.mask)),
         flags(p.flags),
         tokens(tokens),
@@ -95,11 +95,11 @@ struct LongView {
     return slot < partial.shares ? 1 : 2;
   }
   // The n-th of them; one without queries is to be left out.
-  DEVICE_FN LongTile tile(int64_t block, int batch, int n) const {
+  DEVICE_FN LongformerTile tile(int64_t block, int batch, int n) const {
     const int slot = int(block / places), number = slot < partial.shares ? 0 : slot - partial.shares;
     const bool shared = slot < partial.shares;
     const int count = tokens.counts[batch];
-    LongTile tile;
+    LongformerTile tile;
     tile.global = shared || n == 1;
     tile.first = number * kQueries;
     if (tile.global) {
@@ -121,24 +121,26 @@ struct LongView {
     tile.listed = count;
     return tile;
   }
-  DEVICE_FN LongRows<T> rows_of(const LongTile& tile, int batch, int head) const {
+  DEVICE_FN LongformerRows<T> rows_of(const LongformerTile& tile, int batch, int head) const {
     const int64_t at = batch * batch_step + head * head_step;
     const auto part = [&](const void* of_local, const void* of_global) {
       return static_cast<const T*>(tile.global ? of_global : of_local) + at;
     };
     return {part(local.q, global.q), part(local.k, global.k), part(local.v, global.v)};
   }
-  DEVICE_FN int row_of(const LongTile& tile, int batch, int query) const {
+  DEVICE_FN int row_of(const LongformerTile& tile, int batch, int query) const {
     return tile.global ? token(batch, tile.first + query) : tile.first + query;
   }
   DEVICE_FN int token(int batch, int n) const { return tokens.rows[int64_t(batch) * rows + n]; }
   DEVICE_FN float added(int batch, int key) const { return float(mask[int64_t(batch) * rows + key]); }
   DEVICE_FN bool is_padding(int batch, int row) const { return added(batch, row) < 0; }
   // Whether the tile has the query's result: padding is no global tile's.
-  DEVICE_FN bool writes(const LongTile& tile, int batch, int row) const {
+  DEVICE_FN bool writes(const LongformerTile& tile, int batch, int row) const {
     return is_padding(batch, row) ? !tile.global : tile.global || flags[int64_t(batch) * rows + row] == 0;
   }
-  DEVICE_FN bool is_shared(const LongTile& tile) const { return tile.global && tile.first == 0 && partial.shares > 1; }
+  DEVICE_FN bool is_shared(const LongformerTile& tile) const {
+    return tile.global && tile.first == 0 && partial.shares > 1;
+  }
   // Where the shares of a query are.
   DEVICE_FN int64_t shares_of(int batch, int head, int query) const {
     return ((int64_t(batch) * heads + head) * kQueries + query) * partial.shares;
@@ -150,8 +152,8 @@ struct LongView {
 
 // Whether rows may be read in packs of kPack.
 template <int kPack, class T>
-bool packs_fit(const AttendLong& p) {
-  for (const LongHeads& heads : {p.local, p.global})
+bool packs_fit(const LongformerProblem& p) {
+  for (const LongformerHeads& heads : {p.local, p.global})
     for (const void* data : {heads.q, heads.k, heads.v})
       if (!packs_fit<kPack, T>(HeadRows{data, p.batch_step, p.head_step, p.row_step}, p.size)) return false;
   return true;
@@ -159,11 +161,11 @@ bool packs_fit(const AttendLong& p) {
 
 // The ways: tiles of 32 queries on tensor cores, for heads of halves whose size is a multiple of 8, and of 64 for
 // others.
-inline constexpr int kLongGroup = 32, kLongTile = 64;
-bool fits_long_group(const AttendLong& problem);
-void attend_long_group(Context& context, const AttendLong& problem, const GlobalTokens& tokens,
-                       const LongShares& partial);
-void attend_long_tiles(Context& context, const AttendLong& problem, const GlobalTokens& tokens,
-                       const LongShares& partial);
+inline constexpr int kLongformerGroup = 32, kLongformerTile = 64;
+bool fits_longformer_group(const LongformerProblem& problem);
+void longformer_group(Context& context, const LongformerProblem& problem, const GlobalTokens& tokens,
+                      const LongformerSplits& partial);
+void longformer_tiles(Context& context, const LongformerProblem& problem, const GlobalTokens& tokens,
+                      const LongformerSplits& partial);
 
 }  // namespace encore::ops

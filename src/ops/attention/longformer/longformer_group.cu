@@ -21,11 +21,11 @@ using device::RightTile;
 using device::SumTile;
 using device::Warp;
 
-constexpr int kWarps = 4, kThreads = 32 * kWarps, kKeys = 16, kQueries = kLongGroup, kTiles = kQueries / 8;
+constexpr int kWarps = 4, kThreads = 32 * kWarps, kKeys = 16, kQueries = kLongformerGroup, kTiles = kQueries / 8;
 
 // Heads of up to 32 kChunks values.
 template <int kChunks>
-struct AttendLongGroup {
+struct LongformerGroup {
   using T = Half;
   static constexpr int kSpans = kChunks / 2, kWidth = 32 * kChunks;
   // Blocks that are to fit into a multiprocessor, as registers allow.
@@ -61,7 +61,7 @@ struct AttendLongGroup {
     int near, all;
   };
 
-  LongView<T, kQueries> view;
+  LongformerView<T, kQueries> view;
   HeadView<T> y;
   int size;
   float scale;
@@ -70,13 +70,13 @@ struct AttendLongGroup {
     int batch, head;
     const int tiles = view.tiles(b.index(), batch, head);
     for (int n = 0; n < tiles; ++n) {
-      const LongTile tile = view.tile(b.index(), batch, n);
+      const LongformerTile tile = view.tile(b.index(), batch, n);
       if (tile.queries > 0) attend(b, s, tile, batch, head);
     }
   }
 
  private:
-  DEVICE_FN void attend(Block<Shared>& b, const Shared& shared, const LongTile& tile, int batch, int head) const {
+  DEVICE_FN void attend(Block<Shared>& b, const Shared& shared, const LongformerTile& tile, int batch, int head) const {
     b.threads([&](int t, Shared& s) {
       if (t >= kQueries) return;
       const int row = t < tile.queries ? view.row_of(tile, batch, t) : -1;
@@ -89,7 +89,7 @@ struct AttendLongGroup {
     Walk walk{(tile.end_key - tile.first_key + kKeys - 1) / kKeys, 0};
     walk.all = walk.near + (tile.listed + kKeys - 1) / kKeys;
     if (!looks) walk = {0, 0};
-    const LongRows<T> from = view.rows_of(tile, batch, head);
+    const LongformerRows<T> from = view.rows_of(tile, batch, head);
 
     PerThread<Keys, kThreads> keys;
     PerThread<Values, kThreads> values;
@@ -154,7 +154,7 @@ struct AttendLongGroup {
     return std::bit_cast<Words>(device::load_pack<8>(from, true));
   }
   // The i-th key of the n-th tile, or less than zero.
-  DEVICE_FN int key_of(const LongTile& tile, const Walk& walk, int batch, int n, int i) const {
+  DEVICE_FN int key_of(const LongformerTile& tile, const Walk& walk, int batch, int n, int i) const {
     if (n < walk.near) {
       const int key = tile.first_key + n * kKeys + i;
       return key < tile.end_key ? key : -1;
@@ -163,7 +163,7 @@ struct AttendLongGroup {
     return n < walk.all && place < tile.listed ? view.token(batch, place) : -1;
   }
   // A lane's part of a tile; zeros where there is no key.
-  DEVICE_FN void load_keys(Keys& to, const T* from, const LongTile& tile, const Walk& walk, int batch, int n,
+  DEVICE_FN void load_keys(Keys& to, const T* from, const LongformerTile& tile, const Walk& walk, int batch, int n,
                            int lane) const {
     UNROLL for (int i = 0; i < 2; ++i) {
       const int key = key_of(tile, walk, batch, n, lane / 4 + 8 * i);
@@ -174,7 +174,7 @@ struct AttendLongGroup {
           words(row + 32 * c, key >= 0 && 32 * c + 8 * (lane % 4) < size);
     }
   }
-  DEVICE_FN void load_values(Values& to, const T* from, const LongTile& tile, const Walk& walk, int batch, int n,
+  DEVICE_FN void load_values(Values& to, const T* from, const LongformerTile& tile, const Walk& walk, int batch, int n,
                              int lane) const {
     UNROLL for (int i = 0; i < 4; ++i) {
       const int key = key_of(tile, walk, batch, n, lane % 4 * 2 + i % 2 + i / 2 * 8);
@@ -184,12 +184,12 @@ struct AttendLongGroup {
     }
   }
   // Whether every query sees all of the n-th tile's keys.
-  DEVICE_FN static bool is_plain(const LongTile& tile, const Walk& walk, int n) {
+  DEVICE_FN static bool is_plain(const LongformerTile& tile, const Walk& walk, int n) {
     const int first = tile.first_key + n * kKeys, last = first + kKeys - 1;
     return n < walk.near && last < tile.end_key && tile.sees(0, last, false) && tile.sees(kQueries - 1, first, false);
   }
   // From products to scores, of which a lane's largest go to `tops`.
-  DEVICE_FN void judge(Scores& scores, OfQueries& tops, const Marks& marks, const LongTile& tile, bool of_list,
+  DEVICE_FN void judge(Scores& scores, OfQueries& tops, const Marks& marks, const LongformerTile& tile, bool of_list,
                        bool plain, int lane) const {
     UNROLL for (int r = 0; r < kTiles; ++r) {
       SumTile& scored = scores.at[r][0];
@@ -204,7 +204,7 @@ struct AttendLongGroup {
     }
   }
   // `sums` are the first warp's.
-  DEVICE_FN void finish(const Shared& s, const float* sums, const LongTile& tile, int batch, int head, int query,
+  DEVICE_FN void finish(const Shared& s, const float* sums, const LongformerTile& tile, int batch, int head, int query,
                         int column) const {
     float top = kUnseen<float>, sum = 0, total = 0;
     UNROLL for (int w = 0; w < kWarps; ++w) top = larger(top, s.top[w][query]);
@@ -227,19 +227,21 @@ struct AttendLongGroup {
 };
 
 template <int kChunks>
-void run(Context& context, const AttendLong& p, const GlobalTokens& tokens, const LongShares& partial) {
-  using Kernel = AttendLongGroup<kChunks>;
-  const LongView<Half, kQueries> view(p, tokens, partial);
+void run(Context& context, const LongformerProblem& p, const GlobalTokens& tokens, const LongformerSplits& partial) {
+  using Kernel = LongformerGroup<kChunks>;
+  const LongformerView<Half, kQueries> view(p, tokens, partial);
   device::block_kernel<typename Kernel::Shared>(context.stream(), {view.blocks(), kThreads, Kernel::kSumsBytes},
                                                 Kernel{view, p.y, int(p.size), float(p.scale)});
 }
 
 }  // namespace
 
-bool fits_long_group(const AttendLong& p) { return p.type == Type::f16 && p.size <= 128 && packs_fit<8, Half>(p); }
+bool fits_longformer_group(const LongformerProblem& p) {
+  return p.type == Type::f16 && p.size <= 128 && packs_fit<8, Half>(p);
+}
 
-void attend_long_group(Context& context, const AttendLong& problem, const GlobalTokens& tokens,
-                       const LongShares& partial) {
+void longformer_group(Context& context, const LongformerProblem& problem, const GlobalTokens& tokens,
+                      const LongformerSplits& partial) {
   if (problem.size <= 64)
     run<2>(context, problem, tokens, partial);
   else

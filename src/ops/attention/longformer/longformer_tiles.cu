@@ -16,7 +16,7 @@ using device::Divider;
 using device::Pack;
 using device::PerThread;
 
-constexpr int kTile = kLongTile, kSide = 16, kThreads = kSide * kSide, kPer = kTile / kSide;
+constexpr int kTile = kLongformerTile, kSide = 16, kThreads = kSide * kSide, kPer = kTile / kSide;
 constexpr int kRow = kTile + kPer;  // of powers: so that neighbours begin in other banks
 
 struct Four {
@@ -44,7 +44,7 @@ struct SumOfFour {
 };
 
 template <class T>
-struct AttendLongTiles {
+struct LongformerTiles {
   static constexpr int kMaxThreads = 2 * kThreads;  // so that two blocks find registers in a multiprocessor
   static constexpr int kPack = device::pack_size<T>();
   struct Shared {
@@ -58,7 +58,7 @@ struct AttendLongTiles {
     Four top, total;
   };
 
-  LongView<T, kTile> view;
+  LongformerView<T, kTile> view;
   HeadView<T> y;
   int size, parts, depth;      // depth: of a row in shared memory, but for what keeps rows in other banks
   int64_t keys_at, powers_at;  // bytes in shared memory, where queries are first
@@ -72,13 +72,13 @@ struct AttendLongTiles {
     int batch, head;
     const int tiles = view.tiles(block, batch, head);
     for (int n = 0; n < tiles; ++n) {
-      const LongTile tile = view.tile(block, batch, n);
+      const LongformerTile tile = view.tile(block, batch, n);
       if (tile.queries > 0) attend(b, s, tile, batch, head, part);
     }
   }
 
  private:
-  DEVICE_FN void attend(Block<Shared>& b, const Shared& shared, const LongTile& tile, int batch, int head,
+  DEVICE_FN void attend(Block<Shared>& b, const Shared& shared, const LongformerTile& tile, int batch, int head,
                         int part) const {
     PerThread<State, kThreads> state;
     b.threads([&](int t, Shared& s) {
@@ -96,7 +96,7 @@ struct AttendLongTiles {
         0, [&](int t) { return int(t < kTile && shared.row[t] >= 0 && !shared.padding[t]); },
         [](int a, int c) { return a | c; });
     if (looks) {
-      const LongRows<T> from = view.rows_of(tile, batch, head);
+      const LongformerRows<T> from = view.rows_of(tile, batch, head);
       b.threads([&](int t, Shared& s) {
         load_rows(t, b.template dynamic<float>(s), from.q, [&](int query) { return s.row[query]; });
       });
@@ -115,14 +115,14 @@ struct AttendLongTiles {
   }
 
   // The n-th of the neighbours or of the listed keys, or less than zero.
-  DEVICE_FN int key_of(const LongTile& tile, int batch, int n, bool of_list) const {
+  DEVICE_FN int key_of(const LongformerTile& tile, int batch, int n, bool of_list) const {
     if (of_list) return n < tile.listed ? view.token(batch, n) : -1;
     return tile.first_key + n < tile.end_key ? tile.first_key + n : -1;
   }
 
   // Meets 64 keys.
-  DEVICE_FN void step(Block<Shared>& b, PerThread<State, kThreads>& state, const LongTile& tile,
-                      const LongRows<T>& from, int batch, int part, int at, bool of_list) const {
+  DEVICE_FN void step(Block<Shared>& b, PerThread<State, kThreads>& state, const LongformerTile& tile,
+                      const LongformerRows<T>& from, int batch, int part, int at, bool of_list) const {
     const auto key_at = [&](int n) { return key_of(tile, batch, at + n, of_list); };
     b.threads([&](int t, Shared& s) {
       load_rows(t, b.template dynamic<float>(s, keys_at), from.k, key_at);
@@ -231,7 +231,7 @@ struct AttendLongTiles {
     }
   }
 
-  DEVICE_FN void write(int t, const Shared& s, const LongTile& tile, const State& state, int batch, int head,
+  DEVICE_FN void write(int t, const Shared& s, const LongformerTile& tile, const State& state, int batch, int head,
                        int part) const {
     UNROLL for (int i = 0; i < kPer; ++i) {
       const int query = t / kSide * kPer + i, row = s.row[query], first = part * kTile + t % kSide * kPer;
@@ -258,14 +258,14 @@ struct AttendLongTiles {
 };
 
 template <class T>
-void run(Context& context, const AttendLong& p, const GlobalTokens& tokens, const LongShares& partial) {
-  using Kernel = AttendLongTiles<T>;
+void run(Context& context, const LongformerProblem& p, const GlobalTokens& tokens, const LongformerSplits& partial) {
+  using Kernel = LongformerTiles<T>;
   constexpr int kPack = Kernel::kPack;
   const int packs = int((p.size + kPack - 1) / kPack), depth = packs * kPack, parts = int((p.size + kTile - 1) / kTile);
   const int64_t rows_bytes = int64_t(kTile) * (depth + kPer) * int64_t(sizeof(float));
   const int64_t values_bytes = int64_t(kTile) * kTile * int64_t(sizeof(float));
   const int64_t powers_at = rows_bytes + std::max(rows_bytes, values_bytes);
-  const LongView<T, kTile> view(p, tokens, partial);
+  const LongformerView<T, kTile> view(p, tokens, partial);
   device::block_kernel<typename Kernel::Shared>(
       context.stream(),
       {checked_product(view.blocks(), parts), kThreads, powers_at + int64_t(kTile) * kRow * int64_t(sizeof(float))},
@@ -275,8 +275,8 @@ void run(Context& context, const AttendLong& p, const GlobalTokens& tokens, cons
 
 }  // namespace
 
-void attend_long_tiles(Context& context, const AttendLong& problem, const GlobalTokens& tokens,
-                       const LongShares& partial) {
+void longformer_tiles(Context& context, const LongformerProblem& problem, const GlobalTokens& tokens,
+                      const LongformerSplits& partial) {
   dispatch(TypeList<float, Half>{}, problem.type, [&]<class T> { run<T>(context, problem, tokens, partial); });
 }
 

@@ -61,13 +61,13 @@ struct RoundHalf {
 class QOrderedLongformerAttention final : public Longformer {
  public:
   explicit QOrderedLongformerAttention(const NodeInfo& node) : Longformer(node) {
-    const auto only = [&](const char* attribute, Order order) {
-      if (order_of(node, attribute, order) != order) fail(Code::not_supported, attribute, " must be ", int(order));
+    const auto only = [&](const char* attribute, TileOrder order) {
+      if (tile_order_of(node, attribute, order) != order) fail(Code::not_supported, attribute, " must be ", int(order));
     };
-    only("order_input", Order::rows);
-    only("order_weight", Order::columns);
-    only("order_global_weight", Order::columns);
-    only("order_output", Order::rows);
+    only("order_input", TileOrder::rows);
+    only("order_weight", TileOrder::columns);
+    only("order_global_weight", TileOrder::columns);
+    only("order_output", TileOrder::rows);
   }
 
   bool prepack(int input, const Tensor& constant, Prepack& prepack) override {

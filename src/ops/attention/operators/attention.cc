@@ -156,16 +156,16 @@ class Attention : public Op {
 
   // Which keys are seen, and the mask.
   void look(Context& context, Attend& p, int64_t past) const {
-    Sight& sight = p.sight;
-    sight.before = left_;
-    sight.after = causal_ ? 0 : right_;
-    sight.offset = past;
+    VisibleKeys& visible = p.visible;
+    visible.before = left_;
+    visible.after = causal_ ? 0 : right_;
+    visible.offset = past;
     if (const Tensor* lengths = context.find_input(6)) {
       require(!context.find_input(4), "nonpad_kv_seqlen cannot be had together with past_key and past_value");
       require(lengths->shape == Shape{p.batch}, "nonpad_kv_seqlen has shape ", lengths->shape.str(), "; [", p.batch,
               "] is wanted");
-      sight.lengths = lengths->as<const int64_t>();
-      sight.from_end = true;
+      visible.lengths = lengths->as<const int64_t>();
+      visible.from_end = true;
     }
     const Tensor* given = context.find_input(3);
     if (!given) return;
@@ -191,10 +191,10 @@ class Attention : public Op {
     mask.data = given->data;
     if (mask.keys == 0 || given->count() == 0) {  // then nothing is seen, and there may be no address
       mask = {};
-      sight.after = sight.before = 0;
-      sight.from_end = false;
-      sight.lengths = nullptr;
-      sight.offset = p.keys;
+      visible.after = visible.before = 0;
+      visible.from_end = false;
+      visible.lengths = nullptr;
+      visible.offset = p.keys;
     }
   }
 

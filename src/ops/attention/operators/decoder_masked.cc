@@ -198,7 +198,7 @@ class DecoderMaskedSelfAttention final : public Step {
     if (batch == 0) return;
     const auto [q, k, v] = project(context, input, batch, shape[1], weights, &context.input(kBias), heads_, {}, tf32_);
     Attend problem = problem_of(q, input.type, before + 1);
-    if (rotary_) turn_heads(context, input.type, q, k, size, before);
+    if (rotary_) rotate_heads(context, input.type, q, k, size, before);
     cache.keys = present.data;
     cache.values = offset(present.data, whole.count(1, 5), input.type);
     cache.new_key = k.view, cache.new_value = v.view;

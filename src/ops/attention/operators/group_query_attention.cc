@@ -114,21 +114,21 @@ class GroupQueryAttention : public Op {
     problem.y = {y.data, y_shape.count(1, 3), cache.size, y_shape[2]};
     problem.scale = scale_ != 0 ? double(scale_) : 1 / std::sqrt(double(cache.size));
     problem.softcap = softcap_;
-    problem.sight.before = window_ - (window_ > 0);
-    problem.sight.after = causal_ ? 0 : -1;
-    problem.sight.from_end = !cache.from_start;
+    problem.visible.before = window_ - (window_ > 0);
+    problem.visible.after = causal_ ? 0 : -1;
+    problem.visible.from_end = !cache.from_start;
     // Of a prompt that has no padding, causal attention needs no lengths.
-    if (!cache.from_start || !causal_ || cache.batch > 1) problem.sight.last_keys = last_rows;
+    if (!cache.from_start || !causal_ || cache.batch > 1) problem.visible.last_keys = last_rows;
     if (shown_ != 0) {
       problem.keys = total;
       problem.scores.data = scores;
       problem.scores.stage = shown_ == 1 ? ScoresOutput::seen : ScoresOutput::softmax;
     }
-    if (y.count() > 0 && attend_new(context, cache, problem)) return;
+    if (y.count() > 0 && decode_step(context, cache, problem)) return;
     // Of a filled cache nothing else looks at the lengths.
     if ((cache.cos || cache.q_weights || cache.filled) && y.count() > 0) {
-      cache.turned_q = context.scratch(y.bytes());
-      problem.q = {cache.turned_q, y_shape.count(1, 3), cache.size, y_shape[2]};
+      cache.rotated_q = context.scratch(y.bytes());
+      problem.q = {cache.rotated_q, y_shape.count(1, 3), cache.size, y_shape[2]};
     }
     extend_cache(context, cache);
     if (y.count() > 0) attend(context, problem);

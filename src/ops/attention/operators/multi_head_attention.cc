@@ -77,8 +77,8 @@ class MultiHeadAttention : public Op {
     problem.queries = queries, problem.keys = k.rows, problem.head_size = q.size, problem.value_size = v.size;
     problem.q = q.view, problem.k = k.view, problem.v = v.view;
     problem.scale = scale_of(scale_, q.size);
-    if (causal_) problem.sight.after = 0;
-    problem.sight.offset = k.rows - queries;
+    if (causal_) problem.visible.after = 0;
+    problem.visible.offset = k.rows - queries;
     const Tensor y = context.output(0, {q.batch, queries, checked_product(heads_, v.size)});
     problem.y = heads_in_rows(y.data, q.batch, queries, heads_, v.size, heads_ * v.size).view;
     if (context.wants_output(3)) {

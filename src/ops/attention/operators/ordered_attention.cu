@@ -65,12 +65,12 @@ class QOrderedAttention final : public Op {
     require(heads_ > 0, "num_heads is ", heads_, "; it must be above zero");
     sizes_ = projection_sizes(node, heads_);
     require(sizes_.empty() || sizes_[2] == sizes_[0], "qkv_hidden_sizes are not the same");
-    const auto only = [&](const char* attribute, Order order) {
-      if (order_of(node, attribute, order) != order) fail(Code::not_supported, attribute, " must be ", int(order));
+    const auto only = [&](const char* attribute, TileOrder order) {
+      if (tile_order_of(node, attribute, order) != order) fail(Code::not_supported, attribute, " must be ", int(order));
     };
-    only("order_input", Order::rows);
-    only("order_weight", Order::columns);
-    only("order_output", Order::rows);
+    only("order_input", TileOrder::rows);
+    only("order_weight", TileOrder::columns);
+    only("order_output", TileOrder::rows);
     if (node.has_input(kPast) || node.has_input(kScoreBias))
       fail(Code::not_supported, "past and attention_bias are not supported");
     if (!node.has_input(kScoreScale) || !node.has_input(kProbabilityScale))
@@ -104,24 +104,24 @@ class QOrderedAttention final : public Op {
     float scales[kParts];
     for (int part = 0; part < kParts; ++part)
       scales[part] = host_scale(context, kResultScales + part, kScaleNames[part]);
-    const ByteMask mask = mask_of(context, batch, rows);
+    const Int8Mask mask = mask_of(context, batch, rows);
     const Tensor y = context.output(0, {batch, rows, width});
     if (y.count() == 0) return;
 
     const int8_t* const made = project(context, input, all_rows, depth, width, input_scale, scales);
-    attend_bytes(context, {.q = made,
-                           .k = made + each,
-                           .v = made + 2 * each,
-                           .y = y.as<int8_t>(),
-                           .batch = batch,
-                           .heads = heads_,
-                           .rows = rows,
-                           .size = size,
-                           .to_score = float(double(scales[0]) * scales[1] / score_scale),
-                           .power = float(double(score_scale) / std::sqrt(double(size))),
-                           .probability = probability,
-                           .to_y = float(double(probability) * scales[2] / output_scale),
-                           .mask = mask});
+    attend_int8(context, {.q = made,
+                          .k = made + each,
+                          .v = made + 2 * each,
+                          .y = y.as<int8_t>(),
+                          .batch = batch,
+                          .heads = heads_,
+                          .rows = rows,
+                          .size = size,
+                          .to_score = float(double(scales[0]) * scales[1] / score_scale),
+                          .power = float(double(score_scale) / std::sqrt(double(size))),
+                          .probability = probability,
+                          .to_y = float(double(probability) * scales[2] / output_scale),
+                          .mask = mask});
   }
 
  private:
@@ -182,8 +182,8 @@ class QOrderedAttention final : public Op {
     return made;
   }
 
-  ByteMask mask_of(Context& context, int64_t batch, int64_t rows) const {
-    ByteMask mask;
+  Int8Mask mask_of(Context& context, int64_t batch, int64_t rows) const {
+    Int8Mask mask;
     mask.causal = causal_;
     const Tensor* given = context.find_input(kMask);
     if (!given) return mask;

@@ -52,7 +52,7 @@ class Packed : public Op {
     problem.queries = problem.keys = rows, problem.head_size = size, problem.value_size = value_size;
     problem.q = heads.q.view, problem.k = heads.k.view, problem.v = heads.v.view;
     problem.scale = scale_of(scale_, size);
-    problem.sight.lengths = lengths_of(context, sequences, batch, rows);
+    problem.visible.lengths = lengths_of(context, sequences, batch, rows);
     add_masks(context, problem, nullptr, context.find_input(at + 2), 0);
     const int64_t all = checked_product(batch, rows), y_width = heads_ * value_size;
     void* const padded = context.scratch(device::size_bytes(type, checked_product(all, y_width)));

@@ -34,7 +34,7 @@ class Attention final : public ProjectedAttention {
 ProjectedAttention::ProjectedAttention(const NodeInfo& node, const Slots& slots)
     : heads_(node.get_int("num_heads", 0)),
       slots_(slots),
-      turned_(node.get_int("rotary_embedding_dim", 0)),
+      rotated_(node.get_int("rotary_embedding_dim", 0)),
       scale_(node.get_float("scale", 0)),
       filter_(node.get_float("mask_filter_value", -10000)),
       causal_(node.get_int("unidirectional", 0) == 1),
@@ -43,7 +43,8 @@ ProjectedAttention::ProjectedAttention(const NodeInfo& node, const Slots& slots)
   require(heads_ > 0, "num_heads is ", heads_, "; it must be above zero");
   require(std::isfinite(scale_) && !std::isnan(filter_), "scale is ", scale_, " and mask_filter_value ", filter_,
           "; they must be numbers");
-  require(turned_ >= 0 && turned_ % 2 == 0, "rotary_embedding_dim is ", turned_, "; it must be even and not negative");
+  require(rotated_ >= 0 && rotated_ % 2 == 0, "rotary_embedding_dim is ", rotated_,
+          "; it must be even and not negative");
   sizes_ = projection_sizes(node, heads_);
 }
 
@@ -61,10 +62,10 @@ void ProjectedAttention::attend_projected(Context& context, const Tensor& input,
   if (batch == 0) return;
   auto [q, k, v] = make();
   if (rotary_) {
-    const int64_t turned = turned_ ? turned_ : size;
-    require(turned <= size && turned % 2 == 0, turned, " values of a head are to be turned, in pairs; a head has ",
+    const int64_t rotated = rotated_ ? rotated_ : size;
+    require(rotated <= size && rotated % 2 == 0, rotated, " values of a head are to be turned, in pairs; a head has ",
             size);
-    turn_heads(context, type, q, k, turned, k_cache.past_rows);
+    rotate_heads(context, type, q, k, rotated, k_cache.past_rows);
   }
   HeadMoves moves(context, type);
   moves.append(k, nullptr, k_cache);
@@ -78,8 +79,8 @@ void ProjectedAttention::attend_projected(Context& context, const Tensor& input,
   problem.q = q.view, problem.k = k.view, problem.v = v.view;
   problem.y = heads_in_rows(y.data, batch, queries, heads_, value_size, widths.values).view;
   problem.scale = scale_of(scale_, size);
-  if (causal_) problem.sight.after = 0;
-  problem.sight.offset = k.rows - queries;
+  if (causal_) problem.visible.after = 0;
+  problem.visible.offset = k.rows - queries;
   add_masks(context, problem, context.find_input(slots_.mask), context.find_input(slots_.score_bias), filter_);
   if (y.count() > 0) attend(context, problem);
 }

@@ -28,7 +28,7 @@ class ProjectedAttention : public Op {
   Caches caches(Context& context, Type type, int64_t batch, int64_t rows, int64_t size, int64_t value_size) const;
 
   Slots slots_;
-  int64_t turned_;
+  int64_t rotated_;
   float scale_, filter_;
   bool causal_, rotary_, shares_;
 };

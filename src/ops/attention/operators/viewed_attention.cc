@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kRank = 4;  // batch, head, row, size
 
-struct Seen {
+struct ViewedTensor {
   const void* data;
   StridedView view;
   const void* start(size_t bytes) const { return static_cast<const char*>(data) + size_t(view.offset()) * bytes; }
@@ -39,7 +39,7 @@ bool take(const ViewStep& step, StridedView& view) {
 }
 
 // The same elements, which there are, one behind the other.
-void make_dense(Context& context, size_t bytes, Seen& seen) {
+void make_dense(Context& context, size_t bytes, ViewedTensor& seen) {
   const Shape shape = seen.view.shape();
   StridedCopy copy;
   int64_t left = shape.count();
@@ -52,7 +52,7 @@ void make_dense(Context& context, size_t bytes, Seen& seen) {
 
 Rows rows_of(Context& context, const Tensor& tensor, const std::vector<ViewStep>& steps, const char* what) {
   const size_t bytes = device::size_bytes(tensor.type);
-  Seen seen{tensor.data, StridedView(tensor.shape)};
+  ViewedTensor seen{tensor.data, StridedView(tensor.shape)};
   for (const ViewStep& step : steps)
     if (!take(step, seen.view)) {  // not of what is empty
       make_dense(context, bytes, seen);
@@ -124,7 +124,7 @@ class Viewed : public Op {
     const Tensor y = output(context, problem);
     if (y.count() == 0) return;
     if (repeats)  // what is there once is there for all, which libraries need not know of
-      attend_tiles(context, problem);
+      attend_prefill(context, problem);
     else
       attend(context, problem);
   }

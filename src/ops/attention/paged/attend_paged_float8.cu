@@ -4,7 +4,7 @@
 
 namespace encore::ops {
 
-void attend_float8_pages(Context& context, const AttendPages& problem) {
+void attend_paged_float8(Context& context, const AttendPaged& problem) {
   dispatch(TypeList<Half, BFloat16>{}, problem.type,
            [&]<class T> { run_paged_sizes<T, device::Float8E4M3>(context, problem); });
 }

@@ -4,7 +4,7 @@
 
 namespace encore::ops {
 
-void attend_int4_pages(Context& context, const AttendPages& problem) {
+void attend_paged_int4(Context& context, const AttendPaged& problem) {
   dispatch(TypeList<Half, BFloat16>{}, problem.type, [&]<class T> { run_paged_sizes<T, CodePair>(context, problem); });
 }
 

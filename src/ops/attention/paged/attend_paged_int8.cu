@@ -4,7 +4,7 @@
 
 namespace encore::ops {
 
-void attend_int8_pages(Context& context, const AttendPages& problem) {
+void attend_paged_int8(Context& context, const AttendPaged& problem) {
   dispatch(TypeList<Half, BFloat16>{}, problem.type, [&]<class T> { run_paged_sizes<T, int8_t>(context, problem); });
 }
 

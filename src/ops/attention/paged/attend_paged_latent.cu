@@ -13,7 +13,7 @@ namespace encore::ops {
 namespace {
 
 template <class T>
-struct AttendLatent {
+struct AttendPagedLatent {
   template <class S>
   using Block = device::Block<S>;
   template <class V>
@@ -51,7 +51,7 @@ struct AttendLatent {
   bool aligned;                  // y
   T* y;
   float scale, softcap;
-  Partial partial;
+  SplitPartials partial;
 
   DEVICE_FN void operator()(Block<Shared>& b, const Shared& shared) const {
     const int shares = partial.shares, share = int(b.index() % shares), part = int(b.index() / shares);
@@ -290,21 +290,21 @@ struct AttendLatent {
 };
 
 template <class T>
-void run(Context& context, const AttendPages& p) {
-  using Kernel = AttendLatent<T>;
+void run(Context& context, const AttendPaged& p) {
+  using Kernel = AttendPagedLatent<T>;
   using Source = typename Kernel::Source;
   const int64_t size = p.pages.size;
   require(size <= Kernel::kMostSize && p.value_size <= Kernel::kMostValues, "latent rows of ", size,
           " channels, of which ", p.value_size, " are values: up to ", Kernel::kMostSize, " and ", Kernel::kMostValues,
           " are supported");
-  Pages in_bytes = p.pages;
+  PagedCache in_bytes = p.pages;
   in_bytes.size = row_bytes(kind_of(p.pages), size, p.type);
   const int64_t rows = p.sequences.tokens * p.heads, full = rows / Kernel::kRows;
   const int64_t blocks = full + p.sequences.count + 1, busy = full + std::min(p.sequences.count, p.sequences.tokens);
   const Attend rest = rest_of(p, p.most_keys);
   constexpr int64_t kMostBlocks = int64_t(1) << 30;  // which are counted in 32 bits
   const int64_t shares =
-      std::min(shares_for(context, rest, std::max<int64_t>(busy, 1), 1, 4 * Kernel::kKeys), kMostBlocks / blocks);
+      std::min(splits_for(context, rest, std::max<int64_t>(busy, 1), 1, 4 * Kernel::kKeys), kMostBlocks / blocks);
   const bool by_channel = p.pages.keys_by_channel;
   const float* const scales = p.pages.key_scales;
   const Source source{{},
@@ -321,7 +321,7 @@ void run(Context& context, const AttendPages& p) {
                       by_channel ? nullptr : scales,
                       by_channel ? scales : nullptr};
   const int chunks = int((size + 31) / 32);
-  const Partial partial = make_partial(context, rest, shares);
+  const SplitPartials partial = make_partials(context, rest, shares);
   T* const y = static_cast<T*>(p.y);
   const Kernel kernel{source,
                       kind_of(p.pages),
@@ -336,12 +336,12 @@ void run(Context& context, const AttendPages& p) {
   const int64_t bytes = int64_t(Kernel::kKeys + Kernel::kRows) * (32 * chunks + 8) * int64_t(sizeof(T));
   device::block_kernel<typename Kernel::Shared>(context.stream(),
                                                 {checked_product(blocks, shares), Kernel::kThreads, bytes}, kernel);
-  combine_shares(context, rest, partial);
+  combine_splits(context, rest, partial);
 }
 
 }  // namespace
 
-void attend_latent_pages(Context& context, const AttendPages& problem) {
+void attend_paged_latent(Context& context, const AttendPaged& problem) {
   dispatch(TypeList<Half, BFloat16>{}, problem.type, [&]<class T> { run<T>(context, problem); });
 }
 

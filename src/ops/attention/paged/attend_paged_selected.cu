@@ -125,15 +125,15 @@ struct SelectedRows : KeysAsSlots {
 };
 
 template <class T, class Stored, int kChunks>
-void run(Context& context, const AttendPages& p, const SelectedKeys& selected) {
+void run(Context& context, const AttendPaged& p, const SelectedKeys& selected) {
   using Rows = SelectedRows<T, Stored, 8>;
-  using Kernel = AttendGroup<T, kChunks, 1, Rows>;
-  const Pages& pages = p.pages;
+  using Kernel = AttendGroupedDecode<T, kChunks, 1, Rows>;
+  const PagedCache& pages = p.pages;
   const int64_t group = p.heads / pages.kv_heads, parts = (group + Kernel::kRows - 1) / Kernel::kRows;
   const int64_t blocks = checked_product(checked_product(p.sequences.tokens, parts), pages.kv_heads);
   const int64_t window = p.before < 0 ? p.most_keys : std::min(p.before + 1, p.most_keys);
   const Attend rest = rest_of(p, (selected.local ? window : 0) + selected.most);
-  const int64_t shares = shares_for(context, rest, blocks, Kernel::kRoom, 2 * Kernel::kWarps * Kernel::kKeys);
+  const int64_t shares = splits_for(context, rest, blocks, Kernel::kRoom, 2 * Kernel::kWarps * Kernel::kKeys);
   const Rows source{{},
                     p.sequences,
                     SlotView(pages, context.fault()),
@@ -148,12 +148,12 @@ void run(Context& context, const AttendPages& p, const SelectedKeys& selected) {
                     pages.keys_by_channel,
                     pages.values_by_channel,
                     selected};
-  launch_group<T, kChunks, 1>(context, rest, source, blocks, make_partial(context, rest, shares));
+  launch_grouped_decode<T, kChunks, 1>(context, rest, source, blocks, make_partials(context, rest, shares));
 }
 
 }  // namespace
 
-void attend_selected(Context& context, const AttendPages& p, const SelectedKeys& selected) {
+void attend_paged_selected(Context& context, const AttendPaged& p, const SelectedKeys& selected) {
   dispatch(TypeList<Half, BFloat16>{}, p.type, [&]<class T> {
     const auto run_sizes = [&]<class Stored> {
       if (p.pages.size <= 64)

@@ -18,7 +18,7 @@ constexpr int kThreads = 256, kWarps = kThreads / 32;
 // A block for each token: its heads of queries, if they go anywhere, then those of keys and of values, in packs. Latent
 // rows are keys alone.
 template <class T>
-struct ExtendPages {
+struct ExtendPagedCache {
   static constexpr int kMaxThreads = kThreads, kPack = device::pack_size<T>();
   using Packed = Pack<T, kPack>;
   static constexpr int kMostHeads = 2048;  // that are normalised
@@ -30,7 +30,7 @@ struct ExtendPages {
   SlotView slots;
   const T *q, *k, *v;
   int64_t q_token, kv_token;
-  T* turned_q;
+  T* rotated_q;
   void *keys, *values;
   CodeKind coded;
   const float *key_scales, *value_scales;
@@ -40,7 +40,7 @@ struct ExtendPages {
   int64_t positions;
   device::SmallDivider by_packs;
   int q_heads, kv_heads;  // of queries none, if they stay
-  int turned_from;
+  int rotated_from;
   float epsilon;
   PairLayout layout;
 
@@ -130,7 +130,7 @@ struct ExtendPages {
     const int size = layout.size;
     if (number < q_heads)
       return {q + at.token * q_token + int64_t(number) * size,
-              turned_q + (at.token * q_heads + number) * size,
+              rotated_q + (at.token * q_heads + number) * size,
               nullptr,
               0,
               q_weights,
@@ -166,9 +166,9 @@ struct ExtendPages {
   }
 
   DEVICE_FN void move(const Head& of, const Token& at, int pack, float factor) const {
-    if (pack >= layout.turning_packs) {
-      int first = (pack - layout.turning_packs) * kPack;  // what is turned is left out
-      if (first >= turned_from) first += 2 * layout.half;
+    if (pack >= layout.rotated_packs) {
+      int first = (pack - layout.rotated_packs) * kPack;  // what is rotated is left out
+      if (first >= rotated_from) first += 2 * layout.half;
       const int left = layout.size - first, count = left < kPack ? left : kPack;
       Packed packed = device::load_pack<kPack>(of.from + first, layout.aligned, count);
       if (q_weights && !of.is_value) {
@@ -185,16 +185,16 @@ struct ExtendPages {
   template <bool kNeighbours>
   DEVICE_FN void move_pairs(const Head& of, const Token& at, int first, int count, float factor) const {
     using Some = Pairs<T, kNeighbours>;
-    Some pairs = Some::load(of.from + turned_from, layout, first, count);
+    Some pairs = Some::load(of.from + rotated_from, layout, first, count);
     if (!of.is_value) {
-      if (q_weights) pairs.scale(factor, Some::load(of.weights + turned_from, layout, first, count));
+      if (q_weights) pairs.scale(factor, Some::load(of.weights + rotated_from, layout, first, count));
       const int64_t angle = (at.position < positions ? at.position : 0) * layout.half + first;
-      pairs.turn(device::load_pack<kPack>(cos + angle, layout.aligned, count),
-                 device::load_pack<kPack>(sin + angle, layout.aligned, count));
+      pairs.rotate(device::load_pack<kPack>(cos + angle, layout.aligned, count),
+                   device::load_pack<kPack>(sin + angle, layout.aligned, count));
     }
     if constexpr (!kNeighbours) {
-      store(of, turned_from + first, pairs.real, count);
-      store(of, turned_from + layout.half + first, pairs.imaginary, count);
+      store(of, rotated_from + first, pairs.real, count);
+      store(of, rotated_from + layout.half + first, pairs.imaginary, count);
     } else {
       Packed low, high;
       UNROLL for (int i = 0; i < kPack; ++i) {
@@ -202,7 +202,7 @@ struct ExtendPages {
         to.at[2 * i % kPack] = pairs.real.at[i];
         to.at[2 * i % kPack + 1] = pairs.imaginary.at[i];
       }
-      const int column = turned_from + 2 * first, all = 2 * count;
+      const int column = rotated_from + 2 * first, all = 2 * count;
       store(of, column, low, all < kPack ? all : kPack);
       if (all > kPack) store(of, column + kPack, high, all - kPack);
     }
@@ -229,27 +229,27 @@ struct ExtendPages {
 
 }  // namespace
 
-void extend_pages(Context& context, const PagesExtension& e) {
+void extend_paged_cache(Context& context, const PagedCacheExtension& e) {
   dispatch(TypeList<Half, BFloat16>{}, e.type, [&]<class T> {
-    using Kernel = ExtendPages<T>;
+    using Kernel = ExtendPagedCache<T>;
     constexpr int kPack = Kernel::kPack;
-    const Pages& pages = e.pages;
+    const PagedCache& pages = e.pages;
     const auto aligned = [](auto... addresses) {
       return (device::is_pack_aligned<kPack>(static_cast<const T*>(addresses)) && ...);
     };
     PairLayout layout;
     layout.size = int(pages.size);
-    layout.half = int(e.cos ? e.turned / 2 : 0);
-    layout.turning_packs = (layout.half + kPack - 1) / kPack;
+    layout.half = int(e.cos ? e.rotated / 2 : 0);
+    layout.rotated_packs = (layout.half + kPack - 1) / kPack;
     layout.interleaved = e.cos && e.interleaved;
     layout.aligned =
-        pages.size % kPack == 0 && layout.half % kPack == 0 && e.turned_from % kPack == 0 && e.q_token % kPack == 0 &&
+        pages.size % kPack == 0 && layout.half % kPack == 0 && e.rotated_from % kPack == 0 && e.q_token % kPack == 0 &&
         e.kv_token % kPack == 0 &&
-        aligned(e.q, e.k, e.v, e.turned_q, pages.keys, pages.values, e.cos, e.sin, e.q_weights, e.k_weights);
+        aligned(e.q, e.k, e.v, e.rotated_q, pages.keys, pages.values, e.cos, e.sin, e.q_weights, e.k_weights);
     require(pages.type != Type::i4 || layout.interleaved || layout.half % 2 == 0, "cos_cache has ", layout.half,
             " columns; beside pages of int4, of which two values are a byte, it must have an even number");
-    const int64_t packs = layout.turning_packs + (pages.size - 2 * layout.half + kPack - 1) / kPack;
-    const int64_t q_heads = e.turned_q ? e.heads : 0, heads = q_heads + 2 * pages.kv_heads;
+    const int64_t packs = layout.rotated_packs + (pages.size - 2 * layout.half + kPack - 1) / kPack;
+    const int64_t q_heads = e.rotated_q ? e.heads : 0, heads = q_heads + 2 * pages.kv_heads;
     require(heads * packs < (int64_t(1) << 30) && (!e.q_weights || heads - pages.kv_heads <= Kernel::kMostHeads),
             "a token's ", heads, " heads are more than there are kernels for");
     device::block_kernel<typename Kernel::Shared>(context.stream(), {e.sequences.tokens, kThreads},
@@ -260,7 +260,7 @@ void extend_pages(Context& context, const PagesExtension& e) {
                                                          static_cast<const T*>(e.v),
                                                          e.q_token,
                                                          e.kv_token,
-                                                         static_cast<T*>(e.turned_q),
+                                                         static_cast<T*>(e.rotated_q),
                                                          pages.keys,
                                                          pages.values,
                                                          kind_of(pages),
@@ -278,7 +278,7 @@ void extend_pages(Context& context, const PagesExtension& e) {
                                                          device::SmallDivider(int(packs)),
                                                          int(q_heads),
                                                          int(pages.kv_heads),
-                                                         int(e.turned_from),
+                                                         int(e.rotated_from),
                                                          e.epsilon,
                                                          layout});
   });

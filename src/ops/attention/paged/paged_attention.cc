@@ -40,7 +40,7 @@ class Paged : public Op {
         heads_(node.get_int("num_heads", 0)),
         kv_heads_(node.get_int("kv_num_heads", 0)),
         window_(node.get_int("local_window_size", -1)),
-        turned_from_(node.get_int("rotary_offset", 0)),
+        rotated_from_(node.get_int("rotary_offset", 0)),
         causal_(node.get_int("is_causal", 1) != 0),
         rotates_(node.get_int("do_rotary", 0) == 1),
         interleaved_(node.get_int("rotary_interleaved", 0) == 1),
@@ -56,7 +56,7 @@ class Paged : public Op {
     require(heads_ > 0 && kv_heads_ > 0 && heads_ % kv_heads_ == 0 && heads_ < kMost / 4, "num_heads is ", heads_,
             " and kv_num_heads is ", kv_heads_, "; the former must be a multiple of the latter");
     require(window_ >= -1, "local_window_size is ", window_, "; it must be -1, or not negative");
-    require(turned_from_ >= 0 && turned_from_ % 8 == 0, "rotary_offset is ", turned_from_,
+    require(rotated_from_ >= 0 && rotated_from_ % 8 == 0, "rotary_offset is ", rotated_from_,
             "; it must be a multiple of 8, and not negative");
     require(std::isfinite(scale_) && std::isfinite(softcap_) && softcap_ >= 0, "scale is ", scale_, " and softcap is ",
             softcap_, "; they must be finite, and the latter not negative");
@@ -89,12 +89,12 @@ class Paged : public Op {
   }
 
   // Puts new keys and values into the pages; what is left is the attention itself.
-  AttendPages extend(Context& context) const {
-    PagesExtension e;
+  AttendPaged extend(Context& context) const {
+    PagedCacheExtension e;
     take_new(context, e);
     take_pages(context, e);
     take_rotation(context, e);
-    AttendPages problem;
+    AttendPaged problem;
     const Tensor* const sinks = context.find_input(slots_.sinks);
     require(!sinks || sinks->shape == Shape{heads_}, "head_sink has shape ", sinks ? sinks->shape.str() : "", "; [",
             heads_, "] is wanted");
@@ -112,10 +112,10 @@ class Paged : public Op {
     problem.q = e.q;
     problem.q_token = e.q_token;
     if ((e.cos || e.q_weights || !is_aligned(e.q)) && y.count() > 0) {
-      problem.q = e.turned_q = context.scratch(device::size_bytes(type_, checked_product(tokens, width)));
+      problem.q = e.rotated_q = context.scratch(device::size_bytes(type_, checked_product(tokens, width)));
       problem.q_token = width;
     }
-    if (tokens > 0) extend_pages(context, e);
+    if (tokens > 0) extend_paged_cache(context, e);
     problem.sequences = e.sequences;
     problem.pages = e.pages;
     const size_t bytes = context.input(3).bytes();
@@ -174,7 +174,7 @@ class Paged : public Op {
   }
 
   // Queries, keys and values, in one tensor or three, and the sequences in them.
-  void take_new(Context& context, PagesExtension& e) const {
+  void take_new(Context& context, PagedCacheExtension& e) const {
     const Tensor &query = context.input(0), *key = context.find_input(1), *value = context.find_input(2);
     const Tensor& cache = context.input(3);
     require(query.shape.rank() == 2, "query has shape ", query.shape.str(), "; it must have rank 2");
@@ -212,7 +212,7 @@ class Paged : public Op {
             " sequences are more than there are kernels for");
   }
 
-  void take_pages(Context& context, PagesExtension& e) const {
+  void take_pages(Context& context, PagedCacheExtension& e) const {
     const Tensor &keys = context.input(3), &values = latent_ ? keys : context.input(4), &table = context.input(7);
     const int64_t sequences = e.sequences.count;
     require(values.shape == keys.shape, "key_cache ", keys.shape.str(), " and value_cache ", values.shape.str(),
@@ -247,7 +247,7 @@ class Paged : public Op {
     return given.as<const float>();
   }
 
-  void take_rotation(Context& context, PagesExtension& e) const {
+  void take_rotation(Context& context, PagedCacheExtension& e) const {
     const int64_t size = e.pages.size;
     const Tensor *q_weights = context.find_input(slots_.q_weights), *k_weights = context.find_input(slots_.k_weights);
     for (const Tensor* weights : {q_weights, k_weights})
@@ -259,20 +259,20 @@ class Paged : public Op {
     }
     if (!rotates_) return;
     const Tensor &cos = context.input(slots_.cos), &sin = context.input(slots_.sin);
-    require(cos.shape.rank() == 2 && sin.shape == cos.shape && 2 * cos.shape[1] <= size - turned_from_, "cos_cache ",
+    require(cos.shape.rank() == 2 && sin.shape == cos.shape && 2 * cos.shape[1] <= size - rotated_from_, "cos_cache ",
             cos.shape.str(), " and sin_cache ", sin.shape.str(), " must be [positions, at most ",
-            std::max<int64_t>(size - turned_from_, 0) / 2, "]");
-    if (cos.shape[1] == 0) return;  // nothing is turned
+            std::max<int64_t>(size - rotated_from_, 0) / 2, "]");
+    if (cos.shape[1] == 0) return;  // nothing is rotated
     require(cos.shape[0] > 0, "cos_cache ", cos.shape.str(), " has no positions");
     e.cos = cos.data, e.sin = sin.data;
     e.positions = cos.shape[0];
-    e.turned = 2 * cos.shape[1];
-    e.turned_from = turned_from_;
+    e.rotated = 2 * cos.shape[1];
+    e.rotated_from = rotated_from_;
     e.interleaved = interleaved_;
   }
 
   // Without hints, sequences are as long as the table lets them be, and of the same number of new tokens.
-  void take_hints(Context& context, const PagesExtension& e, AttendPages& problem) const {
+  void take_hints(Context& context, const PagedCacheExtension& e, AttendPaged& problem) const {
     problem.most_keys = e.pages.width * e.pages.slots;
     const int64_t sequences = std::max<int64_t>(e.sequences.count, 1);
     problem.most_queries = (e.sequences.tokens + sequences - 1) / sequences;
@@ -295,7 +295,7 @@ class Paged : public Op {
   }
 
   Slots slots_;
-  int64_t heads_, kv_heads_, window_, turned_from_;
+  int64_t heads_, kv_heads_, window_, rotated_from_;
   bool causal_, rotates_, interleaved_;
   float scale_, softcap_, epsilon_;
   Type type_, cached_;
@@ -309,8 +309,8 @@ class PagedAttention final : public Paged {
   explicit PagedAttention(const NodeInfo& node) : Paged(node, kDense) {}
 
   void run(Context& context) const override {
-    const AttendPages problem = extend(context);
-    if (problem.sequences.tokens > 0) attend_pages(context, problem);
+    const AttendPaged problem = extend(context);
+    if (problem.sequences.tokens > 0) attend_paged(context, problem);
   }
 };
 
@@ -344,8 +344,8 @@ class SparsePagedAttention final : public Paged {
     selected.most = indices.shape[1];
     selected.local = local_;
     if (auxiliary_) take_auxiliary(context, selected);
-    const AttendPages problem = extend(context);
-    if (tokens > 0) attend_selected(context, problem, selected);
+    const AttendPaged problem = extend(context);
+    if (tokens > 0) attend_paged_selected(context, problem, selected);
   }
 
  private:

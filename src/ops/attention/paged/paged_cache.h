@@ -9,7 +9,7 @@ namespace encore::ops {
 // Caches [page, slot, kv_head, size] of the queries' type, or of codes (cache_quantization.h): i8, f8e4m3 or i4, two in
 // a byte, of which the value is the scale times as large. Rows are latent where all heads share one, whose first
 // channels are values too: there are no others.
-struct Pages {
+struct PagedCache {
   Type type = Type::f16;
   void *keys = nullptr, *values = nullptr;
   bool latent = false;
@@ -27,31 +27,31 @@ struct PackedSequences {
   int64_t count = 0, tokens = 0;
 };
 
-// New keys and values go to their slots; keys, and queries for themselves, are normalised and turned on the way.
-struct PagesExtension {
+// New keys and values go to their slots; keys, and queries for themselves, are normalised and rotated on the way.
+struct PagedCacheExtension {
   Type type = Type::f16;
   PackedSequences sequences;
-  Pages pages;
+  PagedCache pages;
   // Heads of a token are neighbours, from one token to the next it is so far, in elements.
   const void *q = nullptr, *k = nullptr, *v = nullptr;
   int64_t heads = 0, q_token = 0, kv_token = 0;
-  void* turned_q = nullptr;         // [token, head, size]; null: queries stay as they are
+  void* rotated_q = nullptr;        // [token, head, size]; null: queries stay as they are
   const int32_t* places = nullptr;  // of each token the slot of all slots, -1: none; null: as the table has it
 
-  const void *cos = nullptr, *sin = nullptr;  // [positions, turned / 2], or null
-  int64_t positions = 0, turned = 0, turned_from = 0;
+  const void *cos = nullptr, *sin = nullptr;  // [positions, rotated / 2], or null
+  int64_t positions = 0, rotated = 0, rotated_from = 0;
   bool interleaved = false;
   const void *q_weights = nullptr, *k_weights = nullptr;  // [size], or null
   float epsilon = 0;
 };
 // Reports starts that go down, lengths that the table has no room for, and places and positions out of range.
-void extend_pages(Context& context, const PagesExtension& extension);
+void extend_paged_cache(Context& context, const PagedCacheExtension& extension);
 
 // Of what is attended, heads begin at multiples of 16 bytes.
-struct AttendPages {
+struct AttendPaged {
   Type type = Type::f16;
   PackedSequences sequences;
-  Pages pages;
+  PagedCache pages;
   int64_t heads = 0;
   const void* q = nullptr;
   int64_t q_token = 0;
@@ -65,13 +65,13 @@ struct AttendPages {
   // work.
   int64_t most_keys = 0, most_queries = 0;
 };
-void attend_pages(Context& context, const AttendPages& problem);
+void attend_paged(Context& context, const AttendPaged& problem);
 // Where rows are latent:
-void attend_latent_pages(Context& context, const AttendPages& problem);
+void attend_paged_latent(Context& context, const AttendPaged& problem);
 // Where the caches have codes:
-void attend_int8_pages(Context& context, const AttendPages& problem);
-void attend_int4_pages(Context& context, const AttendPages& problem);
-void attend_float8_pages(Context& context, const AttendPages& problem);
+void attend_paged_int8(Context& context, const AttendPaged& problem);
+void attend_paged_int4(Context& context, const AttendPaged& problem);
+void attend_paged_float8(Context& context, const AttendPaged& problem);
 
 // Of each token a list of keys besides those that `before` lets it see, if it sees any of them (`local`).
 struct SelectedKeys {
@@ -83,6 +83,6 @@ struct SelectedKeys {
   const int32_t* lengths = nullptr;  // of each sequence
   int64_t capacity = 0, kv_heads = 0;
 };
-void attend_selected(Context& context, const AttendPages& problem, const SelectedKeys& selected);
+void attend_paged_selected(Context& context, const AttendPaged& problem, const SelectedKeys& selected);
 
 }  // namespace encore::ops

@@ -8,7 +8,7 @@
 
 namespace encore::ops {
 
-inline CodeKind kind_of(const Pages& pages) {
+inline CodeKind kind_of(const PagedCache& pages) {
   switch (pages.type) {
     case Type::i8: return CodeKind::i8;
     case Type::i4: return CodeKind::i4;
@@ -48,7 +48,7 @@ struct SlotView {
   int width, pages, room;  // room: keys that the table of a sequence has
   device::SmallDivider by_slots;
   device::FaultRef fault;
-  SlotView(const Pages& p, device::FaultRef fault)
+  SlotView(const PagedCache& p, device::FaultRef fault)
       : table(p.table),
         width(int(p.width)),
         pages(int(p.count)),
@@ -82,7 +82,7 @@ struct CacheView {
   const Stored *keys, *values;
   int kv_heads, size;
 
-  explicit CacheView(const Pages& p)
+  explicit CacheView(const PagedCache& p)
       : keys(static_cast<const Stored*>(p.keys)),
         values(static_cast<const Stored*>(p.values)),
         kv_heads(int(p.kv_heads)),
@@ -112,7 +112,7 @@ struct TokenRows {
   T* y;
   int64_t q_token;
   int heads, size;
-  explicit TokenRows(const AttendPages& p)
+  explicit TokenRows(const AttendPaged& p)
       : q(static_cast<const T*>(p.q)),
         y(static_cast<T*>(p.y)),
         q_token(p.q_token),
@@ -125,7 +125,7 @@ struct TokenRows {
 };
 
 // What is left of an attention where the sources know the rest.
-inline Attend rest_of(const AttendPages& p, int64_t keys) {
+inline Attend rest_of(const AttendPaged& p, int64_t keys) {
   Attend rest;
   rest.type = p.type;
   rest.batch = p.sequences.tokens;

@@ -127,10 +127,10 @@ struct PagedRows : KeysAsSlots {
 };
 
 template <class T, class Stored, int kChunks, int kTiles>
-void run_pages(Context& context, const AttendPages& p) {
+void run_paged(Context& context, const AttendPaged& p) {
   using Rows = PagedRows<T, Stored, 8 * kTiles>;
-  using Kernel = AttendGroup<T, kChunks, kTiles, Rows>;
-  const Pages& pages = p.pages;
+  using Kernel = AttendGroupedDecode<T, kChunks, kTiles, Rows>;
+  const PagedCache& pages = p.pages;
   const PackedSequences& sequences = p.sequences;
   const int64_t group = p.heads / pages.kv_heads, rows = sequences.tokens * group;
   const int64_t full = rows / Kernel::kRows;  // blocks, and those that are not full or have no rows
@@ -139,7 +139,7 @@ void run_pages(Context& context, const AttendPages& p) {
   const Attend rest = rest_of(p, p.most_keys);
   constexpr int64_t kMostBlocks = int64_t(1) << 30;  // which are counted in 32 bits
   const int64_t shares =
-      std::min(shares_for(context, rest, std::max<int64_t>(busy, 1), Kernel::kRoom, 2 * Kernel::kWarps * Kernel::kKeys),
+      std::min(splits_for(context, rest, std::max<int64_t>(busy, 1), Kernel::kRoom, 2 * Kernel::kWarps * Kernel::kKeys),
                kMostBlocks / blocks);
   const Rows source{{},
                     sequences,
@@ -154,18 +154,18 @@ void run_pages(Context& context, const AttendPages& p) {
                     pages.keys_by_channel ? pages.key_scales : nullptr,
                     pages.values_by_channel ? nullptr : pages.value_scales,
                     pages.values_by_channel ? pages.value_scales : nullptr};
-  launch_group<T, kChunks, kTiles>(context, rest, source, blocks, make_partial(context, rest, shares));
+  launch_grouped_decode<T, kChunks, kTiles>(context, rest, source, blocks, make_partials(context, rest, shares));
 }
 
 template <class T, class Stored>
-void run_paged_sizes(Context& context, const AttendPages& p) {
+void run_paged_sizes(Context& context, const AttendPaged& p) {
   const bool few = p.most_queries * (p.heads / p.pages.kv_heads) <= 8;
   if (p.pages.size <= 64)
-    few ? run_pages<T, Stored, 2, 1>(context, p) : run_pages<T, Stored, 2, 4>(context, p);
+    few ? run_paged<T, Stored, 2, 1>(context, p) : run_paged<T, Stored, 2, 4>(context, p);
   else if (p.pages.size <= 128)
-    few ? run_pages<T, Stored, 4, 1>(context, p) : run_pages<T, Stored, 4, 4>(context, p);
+    few ? run_paged<T, Stored, 4, 1>(context, p) : run_paged<T, Stored, 4, 4>(context, p);
   else
-    run_pages<T, Stored, 8, 1>(context, p);
+    run_paged<T, Stored, 8, 1>(context, p);
 }
 
 }  // namespace encore::ops

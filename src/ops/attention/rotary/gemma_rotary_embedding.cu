@@ -42,9 +42,9 @@ struct GemmaRotate {
     for (int head = first_head; head < first_head + kHeads && head < heads; ++head) {
       const int64_t at = ((batch * heads + head) * rows + row) * size + first;
       Packed packed = device::load_pack<kPack>(x[which] + at, aligned, count);
-      const Packed turned = device::load_pack<kPack>(other[which] + at, aligned, count);
+      const Packed rotated = device::load_pack<kPack>(other[which] + at, aligned, count);
       UNROLL for (int j = 0; j < kPack; ++j) packed.at[j] =
-          Half(float(packed.at[j]) * cosine[j] + float(turned.at[j]) * sine[j]);
+          Half(float(packed.at[j]) * cosine[j] + float(rotated.at[j]) * sine[j]);
       device::store_pack(y[which] + at, packed, aligned, count);
     }
   }

@@ -1,5 +1,5 @@
-// Pairs of a head's values as rotary embeddings turn them: neighbours, or halves apart. The first of a pair is the real
-// part of a number and the other one the imaginary part.
+// Pairs of a head's values as rotary embeddings rotate them: neighbours, or halves apart. The first of a pair is the
+// real part of a number and the other one the imaginary part.
 #pragma once
 #include "device/half.h"
 #include "device/transform.h"
@@ -8,11 +8,11 @@ namespace encore::ops {
 
 // Which of a head's values are pairs: of the first 2 * `half` values all, of the others none.
 struct PairLayout {
-  int size, half, turning_packs;  // of a head; and how many packs the pairs fill
+  int size, half, rotated_packs;  // of a head; and how many packs the pairs fill
   bool interleaved, aligned;      // aligned: whole packs may be moved at once
 };
 
-// A pack of pairs, which are neighbours or not. Values that are not turned are moved as they are, bit by bit.
+// A pack of pairs, which are neighbours or not. Values that are not rotated are moved as they are, bit by bit.
 template <class T, bool kNeighbours>
 struct Pairs {
   static constexpr int kPack = device::pack_size<T>();
@@ -68,7 +68,7 @@ struct Pairs {
     }
   }
   // By the angles of which these are the cosines and sines.
-  DEVICE_FN void turn(const Pack& cosines, const Pack& sines) {
+  DEVICE_FN void rotate(const Pack& cosines, const Pack& sines) {
     UNROLL for (int i = 0; i < kPack; ++i) {
       const float a = float(real.at[i]), b = float(imaginary.at[i]), c = float(cosines.at[i]), s = float(sines.at[i]);
       real.at[i] = T(c * a - s * b);

@@ -13,7 +13,7 @@ namespace {
 using device::Divider;
 using device::FaultRef;
 
-// An index turns a pack of pairs, or moves a pack of what is not turned.
+// An index rotates a pack of pairs, or moves a pack of what is not rotated.
 // kStreams: at one of several positions.
 template <class T, bool kStreams>
 struct Rotate {
@@ -37,8 +37,8 @@ struct Rotate {
     const int64_t head = by_packs(i, pack), batch = by_middle(by_inner(head, inner), middle);
     const T* const from = x + head * layout.size;
     T* const to = y + head * layout.size;
-    if (pack >= layout.turning_packs) {
-      const int first = 2 * layout.half + int(pack - layout.turning_packs) * kPack, left = layout.size - first;
+    if (pack >= layout.rotated_packs) {
+      const int first = 2 * layout.half + int(pack - layout.rotated_packs) * kPack, left = layout.size - first;
       const int count = left < kPack ? left : kPack;
       device::store_pack(to + first, device::load_pack<kPack>(from + first, layout.aligned, count), layout.aligned,
                          count);
@@ -59,16 +59,16 @@ struct Rotate {
       sines = at_position(sin, position, first, count);
     }
     if (layout.interleaved)
-      turn<true>(from, to, first, count, cosines, sines);
+      rotate<true>(from, to, first, count, cosines, sines);
     else
-      turn<false>(from, to, first, count, cosines, sines);
+      rotate<false>(from, to, first, count, cosines, sines);
   }
 
  private:
   template <bool kNeighbours>
-  DEVICE_FN void turn(const T* from, T* to, int first, int count, const Packed& cosines, const Packed& sines) const {
+  DEVICE_FN void rotate(const T* from, T* to, int first, int count, const Packed& cosines, const Packed& sines) const {
     auto pairs = Pairs<T, kNeighbours>::load(from, layout, first, count);
-    pairs.turn(cosines, sines);
+    pairs.rotate(cosines, sines);
     pairs.store(to, layout, first, count);
   }
   DEVICE_FN static int64_t following(int64_t first, int64_t row) { return int64_t(uint64_t(first) + uint64_t(row)); }
@@ -105,7 +105,7 @@ class RotaryEmbedding : public Op {
     const Tensor &x = context.input(0), &cos = context.input(1), &sin = context.input(2);
     const Tensor* ids = context.find_input(3);
     const Shape& shape = x.shape;
-    const auto& [interleaved, turned, heads] = attributes_;
+    const auto& [interleaved, rotated, heads] = attributes_;
     Rotation rotation;
     rotation.flat = shape.rank() == 3;
     require(shape.rank() == 4 || (rotation.flat && heads > 0), "X has shape ", shape.str(),
@@ -115,10 +115,10 @@ class RotaryEmbedding : public Op {
     rotation.heads = rotation.flat ? heads : shape[1];
     require(!rotation.flat || shape[2] % heads == 0, "X ", shape.str(), " cannot be divided into ", heads, " heads");
     rotation.size = rotation.flat ? shape[2] / heads : shape[3];
-    rotation.turned = turned ? turned : rotation.size;
-    require(rotation.turned <= rotation.size && rotation.turned % 2 == 0, rotation.turned,
+    rotation.rotated = rotated ? rotated : rotation.size;
+    require(rotation.rotated <= rotation.size && rotation.rotated % 2 == 0, rotation.rotated,
             " values of a head are to be turned, in pairs; a head has ", rotation.size);
-    const int64_t half = rotation.turned / 2;
+    const int64_t half = rotation.rotated / 2;
     const Shape wanted =
         ids ? Shape{cos.shape.rank() == 2 ? cos.shape[0] : 0, half} : Shape{rotation.batch, rotation.rows, half};
     require(cos.shape == wanted && sin.shape == wanted, "cos_cache ", cos.shape.str(), " and sin_cache ",
@@ -147,9 +147,9 @@ class RotaryEmbedding : public Op {
 
 RotaryAttributes::RotaryAttributes(const NodeInfo& node, int cos_cache)
     : interleaved(node.get_int("interleaved", 0) == 1),
-      turned(node.get_int("rotary_embedding_dim", 0)),
+      rotated(node.get_int("rotary_embedding_dim", 0)),
       heads(node.get_int("num_heads", 0)) {
-  require(turned >= 0 && turned % 2 == 0, "rotary_embedding_dim is ", turned, "; it must be even and not negative");
+  require(rotated >= 0 && rotated % 2 == 0, "rotary_embedding_dim is ", rotated, "; it must be even and not negative");
   require(heads >= 0, "num_heads is ", heads, "; it cannot be negative");
   for (const int i : {cos_cache, cos_cache + 1})
     if (node.input_type(i) != node.input_type(0))
@@ -162,15 +162,15 @@ void rotate(Context& context, const Rotation& r) {
     constexpr int kPack = device::pack_size<T>();
     PairLayout layout;
     layout.size = int(r.size);
-    layout.half = int(r.turned / 2);
-    layout.turning_packs = (layout.half + kPack - 1) / kPack;
+    layout.half = int(r.rotated / 2);
+    layout.rotated_packs = (layout.half + kPack - 1) / kPack;
     layout.interleaved = r.interleaved;
     layout.aligned = layout.half % kPack == 0 && layout.size % kPack == 0 &&
                      device::is_pack_aligned<kPack>(static_cast<const T*>(r.x)) &&
                      device::is_pack_aligned<kPack>(static_cast<const T*>(r.y)) &&
                      device::is_pack_aligned<kPack>(static_cast<const T*>(r.cos)) &&
                      device::is_pack_aligned<kPack>(static_cast<const T*>(r.sin));
-    const int64_t packs = layout.turning_packs + (r.size - r.turned + kPack - 1) / kPack;
+    const int64_t packs = layout.rotated_packs + (r.size - r.rotated + kPack - 1) / kPack;
     const int64_t count = checked_product(checked_product(checked_product(r.batch, r.heads), r.rows), packs);
     const auto launch = [&]<bool kStreams> {
       device::for_each_index(

@@ -1,4 +1,4 @@
-// Rotary position embedding: pairs of a head's values turned by angles that depend on the position.
+// Rotary position embedding: pairs of a head's values rotated by angles that depend on the position.
 #pragma once
 #include <cstdint>
 
@@ -7,7 +7,7 @@
 
 namespace encore::ops {
 
-// Which of several positions of a token a pair is turned to.
+// Which of several positions of a token a pair is rotated to.
 struct PositionStreams {
   int count = 1;           // or 3
   int pairs[3] = {};       // of each; neighbours
@@ -28,9 +28,9 @@ struct Rotation {
   void* y = nullptr;
   int64_t batch = 0, heads = 0, rows = 0, size = 0;
   bool flat = false;
-  int64_t turned = 0;                         // how many values of a head: even; the rest stays
-  bool interleaved = false;                   // pairs are neighbours, else half of `turned` apart
-  const void *cos = nullptr, *sin = nullptr;  // [position, turned / 2]
+  int64_t rotated = 0;                        // how many values of a head: even; the rest stays
+  bool interleaved = false;                   // pairs are neighbours, else half of `rotated` apart
+  const void *cos = nullptr, *sin = nullptr;  // [position, rotated / 2]
   int64_t positions = 0;
   const int64_t* position_ids = nullptr;  // [stream, batch, row]; null: position batch * rows + row
   bool one_id = false;                    // there is but one, for row 0: others follow
@@ -44,8 +44,8 @@ struct RotaryAttributes {
   RotaryAttributes(const NodeInfo& node, int cos_cache);
 
   bool interleaved;
-  int64_t turned;  // 0: all of a head
-  int64_t heads;   // 0 if it isn't said
+  int64_t rotated;  // 0: all of a head
+  int64_t heads;    // 0 if it isn't said
 };
 
 }  // namespace encore::ops

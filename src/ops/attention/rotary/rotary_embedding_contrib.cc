@@ -11,7 +11,7 @@ constexpr Types kRotaryTypes{Type::f32, Type::f16, Type::bf16};
 class ContribRotary : public Op {
  public:
   explicit ContribRotary(const NodeInfo& node) : attributes_(node, 2) {
-    require(attributes_.turned == 0 || attributes_.heads > 0, "num_heads is wanted with rotary_embedding_dim");
+    require(attributes_.rotated == 0 || attributes_.heads > 0, "num_heads is wanted with rotary_embedding_dim");
   }
 
  protected:
@@ -19,7 +19,7 @@ class ContribRotary : public Op {
   Rotation rotation(Context& context) const {
     const Tensor &x = context.input(0), &cos = context.input(2), &sin = context.input(3);
     const Shape& shape = x.shape;
-    const auto& [interleaved, turned, heads] = attributes_;
+    const auto& [interleaved, rotated, heads] = attributes_;
     require(shape.rank() == 3 || shape.rank() == 4, "the input has shape ", shape.str(), "; it must have rank 3 or 4");
     require(cos.shape.rank() == 2 && sin.shape == cos.shape, "cos_cache ", cos.shape.str(), " and sin_cache ",
             sin.shape.str(), " must be of one shape, [positions, half of what is turned]");
@@ -34,8 +34,8 @@ class ContribRotary : public Op {
     r.heads = r.flat ? width / r.size : shape[1];
     require(!r.flat || r.heads * r.size == width, "the input ", shape.str(), " cannot be divided into heads of ",
             r.size);
-    r.turned = turned ? turned : r.size;
-    require(r.turned <= r.size && r.turned % 2 == 0 && half == r.turned / 2, r.turned,
+    r.rotated = rotated ? rotated : r.size;
+    require(r.rotated <= r.size && r.rotated % 2 == 0 && half == r.rotated / 2, r.rotated,
             " values of a head are to be turned, in pairs; a head has ", r.size, ", and cos_cache is ",
             cos.shape.str());
     r.type = x.type;
@@ -90,8 +90,8 @@ class ThreeStreams : public ContribRotary {
     const Tensor& ids = context.input(1);
     require(ids.shape == Shape{3, r.batch, r.rows}, "position_ids has shape ", ids.shape.str(), "; [3,", r.batch, ",",
             r.rows, "] is wanted");
-    require(pairs_[0] + pairs_[1] + pairs_[2] == r.turned / 2, "the numbers of mrope_section add up to ",
-            pairs_[0] + pairs_[1] + pairs_[2], ", and there are ", r.turned / 2, " pairs to turn");
+    require(pairs_[0] + pairs_[1] + pairs_[2] == r.rotated / 2, "the numbers of mrope_section add up to ",
+            pairs_[0] + pairs_[1] + pairs_[2], ", and there are ", r.rotated / 2, " pairs to turn");
     r.position_ids = ids.as<const int64_t>();
     r.streams = {3, {int(pairs_[0]), int(pairs_[1]), int(pairs_[2])}, layout_ == 1, scale_};
     finish(context, r);

@@ -6,7 +6,7 @@ namespace encore::ops {
 
 // Layouts of blocks, on the device: for each block of queries the columns, blocks of keys, that it sees. Head h has
 // layout h % layouts.
-struct KeyBlocks {
+struct BlockSparseLayout {
   const int32_t* begins = nullptr;   // [layout, row]: where its columns begin; one more than there are rows
   const int32_t* columns = nullptr;  // [layout, ...]
   int64_t layouts = 0, rows = 0, most_columns = 0;
@@ -15,6 +15,6 @@ struct KeyBlocks {
 
 // The problem's attention is causal, has no mask, and wants no scores. Malformed layouts are reported, and what they
 // name wrongly is not seen.
-void attend_blocks(Context& context, const Attend& problem, const KeyBlocks& blocks);
+void attend_block_sparse(Context& context, const Attend& problem, const BlockSparseLayout& blocks);
 
 }  // namespace encore::ops

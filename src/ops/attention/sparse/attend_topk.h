@@ -5,7 +5,7 @@
 namespace encore::ops {
 
 // Of tokens [batch, row], all on the device.
-struct ChosenKeys {
+struct TopkKeys {
   int64_t batch = 0, rows = 0;
   const int32_t* last_keys = nullptr;  // of each batch; its rows end there
   int64_t window = 0;                  // how many of the last keys are seen, the token's own among them
@@ -20,6 +20,6 @@ struct ChosenKeys {
 
 // The problem's batches are the tokens, with a query each; its k and v are [batch, kv_head, key, size] with the real
 // batches, and `keys` is how many there is room for. An index out of range is reported, and not seen.
-void attend_chosen(Context& context, const Attend& problem, const ChosenKeys& chosen);
+void attend_topk(Context& context, const Attend& problem, const TopkKeys& chosen);
 
 }  // namespace encore::ops

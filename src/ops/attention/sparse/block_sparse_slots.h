@@ -7,7 +7,7 @@
 namespace encore::ops {
 
 template <class T>
-struct BlockLook {
+struct BlockSparseSlots {
   static constexpr bool kMasks = false, kOneRow = false;
   static constexpr int kMostRows = 32, kMostThreads = 256;  // of a block of threads
   static constexpr int64_t kMostBlocks = 16384;             // of keys
@@ -30,7 +30,7 @@ struct BlockLook {
   int64_t likely_keys;
   int64_t who_at = 0, list_at = 0;  // in dynamic shared memory: who sees each block, and the blocks that are seen
 
-  BlockLook(const Attend& p, const KeyBlocks& blocks)
+  BlockSparseSlots(const Attend& p, const BlockSparseLayout& blocks)
       : k(p.k),
         v(p.v),
         begins(blocks.begins),
@@ -84,7 +84,7 @@ struct BlockLook {
       const int layout = row / rows_of_layout, at = row + layout;
       int begin = begins[at], end = begins[at + 1];
       if (begin < 0 || end < begin || end > columns_of_layout) {
-        rows.sight.fault.report(device::FaultKind::bad_value, begin < 0 ? begin : end, columns_of_layout);
+        rows.visible.fault.report(device::FaultKind::bad_value, begin < 0 ? begin : end, columns_of_layout);
         begin = end = 0;
       }
       s.look.begin[to] = layout * columns_of_layout + begin;
@@ -150,11 +150,11 @@ struct BlockLook {
   DEVICE_FN int row_of(const RowsOfBlock<T>& rows, int t) const {
     int in_group;
     const int query = rows.fold.query(rows.first + t, in_group);
-    const int at = rows.sight.position(rows.length, query);
+    const int at = rows.visible.position(rows.length, query);
     if (at < 0) return -1;
     const int head = int(rows.kv_head * rows.fold.group.divisor()) + in_group;
     if (at >> bits < rows_of_layout) return head % layouts * rows_of_layout + (at >> bits);
-    rows.sight.fault.report(device::FaultKind::index_out_of_range, at >> bits, rows_of_layout);
+    rows.visible.fault.report(device::FaultKind::index_out_of_range, at >> bits, rows_of_layout);
     return -1;
   }
   // The rows with the same row of a layout, for the first of them; zero for others.
@@ -184,7 +184,7 @@ struct BlockLook {
       UNROLL for (int i = 0; i < kAtOnce; ++i) {
         if (first + i * lanes >= end) continue;
         if (column[i] < 0 || column[i] >= rows_of_layout)
-          rows.sight.fault.report(device::FaultKind::index_out_of_range, column[i], rows_of_layout);
+          rows.visible.fault.report(device::FaultKind::index_out_of_range, column[i], rows_of_layout);
         else if (column[i] < blocks)
           device::atomic_update(marked + column[i], [who](uint32_t seen) { return seen | who; });
       }

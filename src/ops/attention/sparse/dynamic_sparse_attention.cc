@@ -20,7 +20,7 @@ class DynamicSparseAttention : public Op {
       : heads_(node.get_int("num_heads", 0)),
         kv_heads_(node.get_int("kv_num_heads", 0)),
         window_(node.get_int("local_window_size", -1)),
-        turned_from_(node.get_int("rotary_offset", 0)),
+        rotated_from_(node.get_int("rotary_offset", 0)),
         rotates_(flag(node, "do_rotary", 0)),
         interleaved_(flag(node, "rotary_interleaved", 0)),
         shared_(flag(node, "auxiliary_kv_shared", 0)),
@@ -41,7 +41,7 @@ class DynamicSparseAttention : public Op {
     require(flag(node, "is_causal", 1), "is_causal is 0; it must be 1");
     require(std::isfinite(scale_) && scale_ >= 0 && std::isfinite(epsilon_) && epsilon_ > 0, "scale is ", scale_,
             " and qk_norm_epsilon is ", epsilon_, "; they must be finite, and the latter above zero");
-    require(turned_from_ >= 0 && turned_from_ % 8 == 0, "rotary_offset is ", turned_from_,
+    require(rotated_from_ >= 0 && rotated_from_ % 8 == 0, "rotary_offset is ", rotated_from_,
             "; it must be a multiple of 8");
     require(node.has_input(1) == node.has_input(2), "key and value are wanted together, or packed with query");
     require(node.has_input(kPast) == node.has_input(kPast + 1), "past_key and past_value are wanted together");
@@ -82,16 +82,16 @@ class DynamicSparseAttention : public Op {
       if (context.find_input(kIds))
         cache.position_ids = expect(context, kIds, "position_ids", {cache.batch, cache.rows}).as<const int64_t>();
       take_rotation(context, cache, kCos, total, interleaved_);
-      require(turned_from_ + cache.turned <= cache.size, "rotary_offset is ", turned_from_, ", and ", cache.turned,
+      require(rotated_from_ + cache.rotated <= cache.size, "rotary_offset is ", rotated_from_, ", and ", cache.rotated,
               " values are turned, of heads of ", cache.size);
-      cache.turned_from = turned_from_;
+      cache.rotated_from = rotated_from_;
     }
     if (context.find_input(kQWeights)) {
       cache.q_weights = expect(context, kQWeights, "q_norm_weight", {cache.size}).data;
       cache.k_weights = expect(context, kQWeights + 1, "k_norm_weight", {cache.size}).data;
       cache.q_epsilon = cache.k_epsilon = epsilon_;
     }
-    ChosenKeys chosen = take_chosen(context, cache, tokens);
+    TopkKeys chosen = take_chosen(context, cache, tokens);
     const void* const sinks = context.find_input(kSinks) ? expect(context, kSinks, "head_sink", {heads_}).data : zeros_;
     const Tensor y = context.output(0, {cache.batch, cache.rows, heads_ * cache.size});
     take_present(context, cache);
@@ -100,8 +100,8 @@ class DynamicSparseAttention : public Op {
     const int64_t token = heads_ * cache.size;
     HeadRows q{cache.q, cache.q_token, cache.size, cache.q_token};
     if ((cache.cos || cache.q_weights) && y.count() > 0) {
-      cache.turned_q = context.scratch(y.bytes());
-      q = {cache.turned_q, token, cache.size, token};
+      cache.rotated_q = context.scratch(y.bytes());
+      q = {cache.rotated_q, token, cache.size, token};
     }
     extend_cache(context, cache);
     if (y.count() == 0) return;
@@ -118,7 +118,7 @@ class DynamicSparseAttention : public Op {
     problem.y = {y.data, token, cache.size, token};
     problem.scale = scale_of(scale_, cache.size);
     problem.sinks = sinks;
-    attend_chosen(context, problem, chosen);
+    attend_topk(context, problem, chosen);
   }
 
  private:
@@ -145,9 +145,9 @@ class DynamicSparseAttention : public Op {
     require(tensor.shape == shape, name, " has shape ", tensor.shape.str(), "; ", shape.str(), " is wanted");
     return tensor;
   }
-  ChosenKeys take_chosen(Context& context, const CacheExtension& cache, int64_t tokens) const {
+  TopkKeys take_chosen(Context& context, const CacheExtension& cache, int64_t tokens) const {
     constexpr int64_t kMost = int64_t(1) << 28;
-    ChosenKeys chosen;
+    TopkKeys chosen;
     const Tensor& indices = context.input(kIndices);
     require(indices.shape.rank() == 2 && indices.shape[0] == tokens && indices.shape[1] < kMost,
             "selected_indices has shape ", indices.shape.str(), "; [", tokens, ",entries] is wanted");
@@ -172,7 +172,7 @@ class DynamicSparseAttention : public Op {
     return chosen;
   }
 
-  int64_t heads_, kv_heads_, window_, turned_from_;
+  int64_t heads_, kv_heads_, window_, rotated_from_;
   bool rotates_, interleaved_, shared_, smooth_, of_others_ = false;
   float scale_, epsilon_;
   Type type_;

@@ -144,17 +144,17 @@ struct Indexing {
 void index_keys(Context& context, const Indexing& indexing);
 
 // Steps of it. Of each query, on the device: how many tokens and entries it sees.
-struct Seen {
+struct VisibleCounts {
   int32_t *tokens = nullptr, *entries = nullptr;
   int32_t* list = nullptr;  // [request, past and new tokens]: which tokens there are, with a mask
   int listed = 0;           // tokens of a request
 };
-Seen count_seen(Context& context, const Indexing& indexing);
+VisibleCounts count_visible(Context& context, const Indexing& indexing);
 // The entries that are new go behind the others in `indexing.entries`; or those of raw keys to [request, most, size] in
 // float.
-void make_entries(Context& context, const Indexing& indexing, const Seen& seen, float* of_raw, int64_t most);
+void make_entries(Context& context, const Indexing& indexing, const VisibleCounts& seen, float* of_raw, int64_t most);
 // Queries of `tokens` tokens, in float: [token, head, size].
-void turn_queries(Context& context, const Indexing& indexing, int64_t first, int64_t tokens, float* turned);
+void rotate_queries(Context& context, const Indexing& indexing, int64_t first, int64_t tokens, float* rotated);
 
 // What new tokens did to a request's blocks, for the first few of each: [request, slots, size], a token's key or the
 // entry that it completed; zeros where there is none.

@@ -1,5 +1,5 @@
 // What the indexers compare: queries and entries, each a vector that is made of others, gets the root mean square one,
-// takes its weights, and is turned to its position.
+// takes its weights, and is rotated to its position.
 #include <cmath>
 #include <limits>
 
@@ -91,7 +91,7 @@ struct RawBlock {
   using Out = float;
   const T* keys;
   int64_t rows;
-  Seen seen;
+  VisibleCounts seen;
   int ratio, size, most, tokens;  // of entries and of a request's last query, tokens
   float* to;
   bool aligned;
@@ -237,12 +237,12 @@ struct PrepareVectors {
       const Made<Out>& made = s.made[t / 32];
       if (!made.to) return;
       const float* const vector = b.template dynamic<float>(s) + t / 32 * size;
-      for (int d = t % 32; d < size; d += 32) made.to[d] = Out(turned(vector, d, made));
+      for (int d = t % 32; d < size; d += 32) made.to[d] = Out(rotated(vector, d, made));
     });
   }
 
  private:
-  DEVICE_FN float turned(const float* vector, int d, const Made<Out>& made) const {
+  DEVICE_FN float rotated(const float* vector, int d, const Made<Out>& made) const {
     const int position = made.position < positions ? made.position : positions - 1;
     const int64_t row = (of_request ? int64_t(made.request) * positions + position : position) * width;
     if (leading) {  // halves of the first channels
@@ -277,7 +277,7 @@ struct ListTokens {
     int unused;
   };
   const int64_t* mask;
-  Seen seen;
+  VisibleCounts seen;
   int tokens, ratio;  // new ones
 
   DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
@@ -305,10 +305,10 @@ struct ListTokens {
   }
 };
 
-struct CountSeen {
+struct CountVisible {
   Requests requests;
   const int64_t* position_ids;
-  Seen seen;
+  VisibleCounts seen;
   FaultRef fault;
 
   DEVICE_FN void operator()(int64_t i) const {
@@ -333,12 +333,12 @@ using Floats = TypeList<float, Half, BFloat16>;
 
 }  // namespace
 
-Seen count_seen(Context& context, const Indexing& p) {
+VisibleCounts count_visible(Context& context, const Indexing& p) {
   const Requests& requests = p.requests;
   const auto ints = [&](int64_t count) {
     return static_cast<int32_t*>(context.scratch(size_t(checked_product(count, int64_t(sizeof(int32_t))))));
   };
-  Seen seen;
+  VisibleCounts seen;
   seen.tokens = ints(requests.tokens);
   seen.entries = ints(requests.tokens);
   if (p.mask) {
@@ -349,11 +349,11 @@ Seen count_seen(Context& context, const Indexing& p) {
     return seen;
   }
   device::for_each_index(context.stream(), std::max(requests.tokens, requests.starts ? requests.count : 0),
-                         CountSeen{requests, p.position_ids, seen, context.fault()});
+                         CountVisible{requests, p.position_ids, seen, context.fault()});
   return seen;
 }
 
-void make_entries(Context& context, const Indexing& p, const Seen& seen, float* of_raw, int64_t most) {
+void make_entries(Context& context, const Indexing& p, const VisibleCounts& seen, float* of_raw, int64_t most) {
   const Requests& requests = p.requests;
   if (most == 0) return;
   const int64_t items = checked_product(requests.count, most);
@@ -376,11 +376,11 @@ void make_entries(Context& context, const Indexing& p, const Seen& seen, float* 
   });
 }
 
-void turn_queries(Context& context, const Indexing& p, int64_t first, int64_t tokens, float* turned) {
+void rotate_queries(Context& context, const Indexing& p, int64_t first, int64_t tokens, float* rotated) {
   dispatch(Floats{}, p.type, [&]<class T> {
     prepare<T>(context, p,
                QueryOf<T>{static_cast<const T*>(p.query), p.query_token, p.requests, p.position_ids, p.heads, p.size,
-                          first, turned, p.size % kStep == 0 && steps_fit<T>(p.query, p.query_token)},
+                          first, rotated, p.size % kStep == 0 && steps_fit<T>(p.query, p.query_token)},
                checked_product(tokens, p.heads), p.query_weights);
   });
 }

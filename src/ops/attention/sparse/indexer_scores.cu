@@ -32,8 +32,8 @@ struct ScoreEntries {
     float at[kOwn][kKeys];
   };
   Requests requests;
-  Seen seen;
-  const float* turned;  // [token, head, size], from token `first` on
+  VisibleCounts seen;
+  const float* rotated;  // [token, head, size], from token `first` on
   const T* head_weights;
   const K* entries;  // [request, entry_rows, size]
   int64_t entry_rows;
@@ -62,7 +62,7 @@ struct ScoreEntries {
             for (int i = t; i < kRows * widest; i += kThreads) {
               const int r = i / widest, d = i % widest;
               rows[r * row + d] =
-                  base + r < count * heads && d < size ? turned[(int64_t(from) * heads + base + r) * size + d] : 0.f;
+                  base + r < count * heads && d < size ? rotated[(int64_t(from) * heads + base + r) * size + d] : 0.f;
             }
           });
           b.threads([&](int t, Shared& s) { multiply(b, s, t, base, count, from, row, widest); });
@@ -137,9 +137,9 @@ struct ScoreEntries {
 };
 
 // A token's place in the output.
-struct Choose {
+struct ChooseTopk {
   Requests requests;
-  Seen seen;
+  VisibleCounts seen;
   const int64_t* best;  // [token, wanted], from token `first` on
   int wanted, first, width;
   int32_t *chosen, *counts;
@@ -168,7 +168,7 @@ struct Choose {
 };
 
 template <class T, class K>
-void score(Context& context, const Indexing& p, const Seen& seen, const float* turned, const void* entries,
+void score(Context& context, const Indexing& p, const VisibleCounts& seen, const float* rotated, const void* entries,
            int64_t entry_rows, float* scores, int64_t first, int64_t tokens, int64_t columns) {
   using Kernel = ScoreEntries<T, K>;
   const int64_t alike = std::max<int64_t>(1, p.requests.tokens / p.requests.count);
@@ -178,7 +178,7 @@ void score(Context& context, const Indexing& p, const Seen& seen, const float* t
   const auto* const keys = static_cast<const K*>(entries);
   device::block_kernel<typename Kernel::Shared>(
       context.stream(), {checked_product(groups, tiles), kThreads, bytes},
-      Kernel{p.requests, seen, turned, static_cast<const T*>(p.head_weights), keys, entry_rows, scores, int(first),
+      Kernel{p.requests, seen, rotated, static_cast<const T*>(p.head_weights), keys, entry_rows, scores, int(first),
              int(tokens), p.heads, p.size, int(columns), int(queries), int(tiles), p.scale,
              p.size % Kernel::kPack == 0 && device::is_pack_aligned<Kernel::kPack>(keys)});
 }
@@ -188,7 +188,7 @@ void score(Context& context, const Indexing& p, const Seen& seen, const float* t
 void index_keys(Context& context, const Indexing& p) {
   const Requests& requests = p.requests;
   if (requests.count == 0) return;
-  const Seen seen = count_seen(context, p);
+  const VisibleCounts seen = count_visible(context, p);
   if (requests.tokens == 0) return;  // nothing to make entries of, and no query to choose for
   const int64_t most = p.raw_keys ? (int64_t(requests.past_tokens) + requests.each) / requests.ratio
                                   : ((requests.windows ? 2 : 1) * int64_t(requests.ratio) - 1 +
@@ -208,25 +208,25 @@ void index_keys(Context& context, const Indexing& p) {
   const auto floats = [&](int64_t count) {
     return static_cast<float*>(context.scratch(size_t(checked_product(checked_product(panel, count), 4))));
   };
-  float *const turned = floats(int64_t(p.heads) * p.size), *const scores = floats(columns),
+  float *const rotated = floats(int64_t(p.heads) * p.size), *const scores = floats(columns),
                *const best = floats(wanted);
   auto* const places = reinterpret_cast<int64_t*>(floats(2 * wanted));
   for (int64_t first = 0; first < requests.tokens; first += panel) {
     const int64_t tokens = std::min(panel, requests.tokens - first);
     if (wanted > 0) {
-      turn_queries(context, p, first, tokens, turned);
+      rotate_queries(context, p, first, tokens, rotated);
       dispatch(TypeList<float, Half, BFloat16>{}, p.type, [&]<class T> {
         if (of_raw)
-          score<T, float>(context, p, seen, turned, of_raw, most, scores, first, tokens, columns);
+          score<T, float>(context, p, seen, rotated, of_raw, most, scores, first, tokens, columns);
         else
-          score<T, T>(context, p, seen, turned, p.entries, requests.capacity, scores, first, tokens, columns);
+          score<T, T>(context, p, seen, rotated, p.entries, requests.capacity, scores, first, tokens, columns);
       });
-      top_of_rows(context, Type::f32, true, scores, tokens, columns, wanted, best, places);
+      topk(context, Type::f32, true, scores, tokens, columns, wanted, best, places);
     }
     const int64_t count = tokens * p.width;
     device::for_each_index(context.stream(), count,
-                           Choose{requests, seen, places, int(wanted), int(first), p.width, p.chosen, p.counts,
-                                  device::Divider(p.width, count)});
+                           ChooseTopk{requests, seen, places, int(wanted), int(first), p.width, p.chosen, p.counts,
+                                      device::Divider(p.width, count)});
   }
 }
 

@@ -5,19 +5,19 @@
 namespace encore::ops {
 
 // Base: DenseRows of T.
-template <class T, class Base, class KeyLook>
+template <class T, class Base, class KeySlots>
 struct SlotRows : Base {
   using typename Base::Tile;
-  using Look = typename KeyLook::Tile;
-  using Shared = typename KeyLook::Shared;
+  using Look = typename KeySlots::Tile;
+  using Shared = typename KeySlots::Shared;
 
-  KeyLook keys;
+  KeySlots keys;
 
   int64_t likely_keys(const Attend&) const { return keys.keys(); }
   int64_t place(int64_t from, int64_t shares) { return keys.place(from, shares); }
 
   DEVICE_FN RowsOfBlock<T> rows_of(const Tile& tile) const {
-    return {this->sight, this->fold, tile.batch, tile.kv_head, tile.first_row, tile.rows, tile.length};
+    return {this->visible, this->fold, tile.batch, tile.kv_head, tile.first_row, tile.rows, tile.length};
   }
   template <class B, class S>
   DEVICE_FN Slots slots(B& b, const S& s, const Tile& tile, int first, int end) const {
@@ -51,9 +51,9 @@ struct SlotRows : Base {
   }
 };
 
-template <class T, class KeyLook>
-void launch_slots(Context& context, const Attend& p, const KeyLook& look) {
-  launch_dense<T>(context, p, [&]<class Rows>(const Rows& rows) { return SlotRows<T, Rows, KeyLook>{rows, look}; });
+template <class T, class KeySlots>
+void launch_slots(Context& context, const Attend& p, const KeySlots& look) {
+  launch_dense<T>(context, p, [&]<class Rows>(const Rows& rows) { return SlotRows<T, Rows, KeySlots>{rows, look}; });
 }
 
 }  // namespace encore::ops

@@ -36,7 +36,7 @@ class SparseAttention : public Op {
     take_new_rows(context, cache);
     require(cache.size <= 256, "heads have ", cache.size, " values; there are kernels for up to 256");
     const int64_t total = total_keys(context.input(kTotal), cache.rows);
-    const KeyBlocks blocks = take_blocks(context, total);
+    const BlockSparseLayout blocks = take_blocks(context, total);
     take_buffers(context, cache, kPast, total);
     const Tensor& lengths = context.input(kLengths);
     require(lengths.shape == Shape{cache.batch}, "key_total_sequence_lengths has shape ", lengths.shape.str(), "; [",
@@ -51,8 +51,8 @@ class SparseAttention : public Op {
     const int64_t token = heads_ * cache.size;
     HeadRows q{cache.q, cache.rows * cache.q_token, cache.size, cache.q_token};
     if (cache.cos && y.count() > 0) {
-      cache.turned_q = context.scratch(y.bytes());
-      q = {cache.turned_q, cache.rows * token, cache.size, token};
+      cache.rotated_q = context.scratch(y.bytes());
+      q = {cache.rotated_q, cache.rows * token, cache.size, token};
     }
     extend_cache(context, cache);
     if (y.count() == 0) return;
@@ -68,11 +68,11 @@ class SparseAttention : public Op {
     problem.v.data = cache.values;
     problem.y = {y.data, cache.rows * token, cache.size, token};
     problem.scale = scale_of(scale_, cache.size);
-    problem.sight.after = 0;
-    problem.sight.from_end = !cache.from_start;
-    problem.sight.last_keys = cache.last_keys;
-    problem.sight.beyond_last = 1;
-    attend_blocks(context, problem, blocks);
+    problem.visible.after = 0;
+    problem.visible.from_end = !cache.from_start;
+    problem.visible.last_keys = cache.last_keys;
+    problem.visible.beyond_last = 1;
+    attend_block_sparse(context, problem, blocks);
   }
 
  private:
@@ -87,7 +87,7 @@ class SparseAttention : public Op {
             "; it must be 16, 32, 64 or 128");
     require(std::isfinite(scale_), "scale is ", scale_, "; it must be finite");
   }
-  KeyBlocks take_blocks(Context& context, int64_t total) const {
+  BlockSparseLayout take_blocks(Context& context, int64_t total) const {
     const Tensor &begins = context.input(kBegins), &columns = context.input(kColumns);
     const bool fit = begins.shape.rank() == 2 && columns.shape.rank() == 2 && begins.shape[0] == columns.shape[0];
     require(fit && begins.shape[0] > 0 && begins.shape[1] > 1 && heads_ % begins.shape[0] == 0, "block_row_indices ",

@@ -6,7 +6,7 @@
 namespace encore::ops {
 
 template <class T>
-struct ChosenLook {
+struct TopkSlots {
   static constexpr bool kMasks = false, kOneRow = false;
   static constexpr int kStep = 128;  // shares are whole steps of kernels, which are no more than this
   static constexpr int kNone = -1;   // keys below it are other ones, from kNone - 1 downwards
@@ -26,7 +26,7 @@ struct ChosenLook {
   int64_t slots, likely;
   int64_t list_at = 0;
 
-  ChosenLook(const Attend& p, const ChosenKeys& c)
+  TopkSlots(const Attend& p, const TopkKeys& c)
       : k(p.k),
         v(p.v),
         other_k(HeadRows{c.other_keys, p.kv_heads * c.others * p.head_size, c.others * p.head_size, p.head_size}),
@@ -72,7 +72,7 @@ struct ChosenLook {
   template <class B, class S>
   DEVICE_FN Slots begin(B&, const S&, const RowsOfBlock<T>& block, int, int) const {
     const int given = counts[block.batch], count = given < 0 ? 0 : given < most ? given : most;
-    if (given != count) block.sight.fault.report(device::FaultKind::bad_value, given, most);
+    if (given != count) block.visible.fault.report(device::FaultKind::bad_value, given, most);
     return {0, of_window(position(block.batch)) + count, 0, 0};
   }
   template <class S>
@@ -104,7 +104,7 @@ struct ChosenLook {
   DEVICE_FN int chosen(const RowsOfBlock<T>& block, int i, int at) const {
     const int index = indices[int64_t(block.batch) * most + i], end = of_others ? others : room;
     if (index < 0 || index >= end) {
-      block.sight.fault.report(device::FaultKind::index_out_of_range, index, end);
+      block.visible.fault.report(device::FaultKind::index_out_of_range, index, end);
       return kNone;
     }
     if (of_others) return kNone - 1 - index;
