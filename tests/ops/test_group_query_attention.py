@@ -319,7 +319,7 @@ def test_positions_out_of_range_fail():
     "op,inputs,attrs,words",
     [
         ("RotaryEmbedding", ((1, 3, 9), (1, 3), (9, 4), (9, 4)), {}, "cannot be divided"),
-        ("RotaryEmbedding", ((1, 2, 3, 8), (1, 3), (9, 3), (9, 3)), {}, "to be turned"),
+        ("RotaryEmbedding", ((1, 2, 3, 8), (1, 3), (9, 3), (9, 3)), {}, "to be rotated"),
         ("RotaryEmbedding", ((1, 2, 3, 8), (1, 3), (9, 4), (8, 4)), {}, "one shape"),
         ("RotaryEmbedding", ((1, 2, 3, 8), (1, 2), (9, 4), (9, 4)), {}, "position_ids has shape"),
         ("MRotaryEmbedding", ((1, 2, 3, 8), (1, 3), (9, 4), (9, 4)), {"mrope_section": [2, 1, 1]}, "position_ids"),

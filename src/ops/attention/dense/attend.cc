@@ -5,9 +5,8 @@
 namespace encore::ops {
 
 void attend(Context& context, const Attend& problem) {
-  constexpr int64_t kMost = int64_t(1) << 28;  // kernels add a few such numbers in 32 bits
-  require(problem.queries < kMost && problem.keys < kMost && problem.heads < kMost &&
-              problem.queries * (problem.heads / problem.kv_heads) < kMost,
+  require(problem.queries < kSizeCap && problem.keys < kSizeCap && problem.heads < kSizeCap &&
+              problem.queries * (problem.heads / problem.kv_heads) < kSizeCap,
           "attention of ", problem.queries, " queries and ", problem.keys, " keys is more than there are kernels for");
   if (problem.batch == 0 || problem.heads == 0 || problem.queries == 0) return;
   if (problem.k_codes) {

@@ -9,6 +9,9 @@
 
 namespace encore::ops {
 
+// No count of rows, keys or heads is larger: kernels add a few such numbers in 32 bits.
+inline constexpr int64_t kSizeCap = int64_t(1) << 28;
+
 // A tensor [batch, head, row, size] whose last dimension is contiguous. Strides in elements.
 struct HeadRows {
   const void* data = nullptr;

@@ -6,12 +6,6 @@
 #include "ops/attention/inputs/heads.h"
 
 namespace encore::ops {
-namespace {
-
-constexpr int64_t kMost = int64_t(1) << 28;  // kernels add a few such numbers in 32 bits
-
-}  // namespace
-
 void take_new_rows(Context& context, CacheExtension& cache, bool may_be_filled) {
   const Tensor &query = context.input(0), *key = context.find_input(1), *value = context.find_input(2);
   require(query.shape.rank() == 3, "query has shape ", query.shape.str(), "; it must have rank 3");
@@ -20,7 +14,8 @@ void take_new_rows(Context& context, CacheExtension& cache, bool may_be_filled) 
   const int64_t width = query.shape[2], heads = key ? cache.heads : cache.heads + 2 * cache.kv_heads;
   require(width > 0 && width % heads == 0, "query ", query.shape.str(), " cannot be divided into ", heads, " heads");
   cache.size = width / heads;
-  require(cache.rows < kMost && cache.size < kMost, "query ", query.shape.str(), " is more than there are kernels for");
+  require(cache.rows < kSizeCap && cache.size < kSizeCap, "query ", query.shape.str(),
+          " is more than there are kernels for");
   cache.q = query.data;
   cache.q_token = width;
   if (key) {
@@ -48,7 +43,7 @@ void take_buffers(Context& context, CacheExtension& cache, int past, int64_t tot
       shape.rank() == 4 && shape == Shape{cache.batch, cache.kv_heads, shape[2], cache.size} && value.shape == shape,
       "past_key ", shape.str(), " and past_value ", value.shape.str(), " must be [", cache.batch, ",", cache.kv_heads,
       ",keys,", cache.size, "]");
-  require(total <= shape[2] && shape[2] < kMost, "total_sequence_length is ", total, ", and past_key ", shape.str(),
+  require(total <= shape[2] && shape[2] < kSizeCap, "total_sequence_length is ", total, ", and past_key ", shape.str(),
           " has room for ", shape[2], " keys; give a larger one");
   cache.past_keys = key.data, cache.past_values = value.data;
   cache.past_rows = cache.capacity = shape[2];

@@ -70,9 +70,8 @@ class LongformerAttention final : public Longformer {
 
 Longformer::Longformer(const NodeInfo& node)
     : heads_(node.get_int("num_heads", 0)), window_(node.get_int("window", 0)) {
-  constexpr int64_t kMost = int64_t(1) << 28;
-  require(heads_ > 0 && window_ > 0 && heads_ < kMost && window_ < kMost, "num_heads is ", heads_, " and window ",
-          window_, "; they must be above zero, and below ", kMost);
+  require(heads_ > 0 && window_ > 0 && heads_ < kSizeCap && window_ < kSizeCap, "num_heads is ", heads_, " and window ",
+          window_, "; they must be above zero, and below ", kSizeCap);
 }
 
 Longformer::Sizes Longformer::sizes_of(const Tensor& input, const Tensor& mask, const Tensor& flags) const {

@@ -43,7 +43,7 @@ class GroupQueryAttention : public Op {
         type_(node.input_type(0)) {
     require(heads_ > 0 && kv_heads_ > 0 && heads_ % kv_heads_ == 0, "num_heads is ", heads_, " and kv_num_heads is ",
             kv_heads_, "; the former must be a multiple of the latter");
-    require(heads_ < kMost / 4, "num_heads is ", heads_, "; that is more than there are kernels for");
+    require(heads_ < kSizeCap / 4, "num_heads is ", heads_, "; that is more than there are kernels for");
     const int64_t causal = node.get_int("causal", 1);
     require(causal == 0 || causal == 1, "causal is ", causal, "; it must be 0 or 1");
     require(window_ == -1 || (window_ > 0 && window_ <= std::numeric_limits<int32_t>::max() && causal_),
@@ -84,8 +84,8 @@ class GroupQueryAttention : public Op {
     take_norms(context, cache);
     const int64_t total = take_lengths(context, cache);
     const Shape y_shape{cache.batch, cache.rows, checked_product(heads_, cache.size)};
-    require(total < kMost && cache.capacity < kMost && cache.rows < kMost && cache.size < kMost &&
-                heads_ + 2 * kv_heads_ < kMost,
+    require(total < kSizeCap && cache.capacity < kSizeCap && cache.rows < kSizeCap && cache.size < kSizeCap &&
+                heads_ + 2 * kv_heads_ < kSizeCap,
             "query ", query.shape.str(), " and ", cache.capacity, " keys are more than there are kernels for");
     take_positions(context, cache, total);
     take_scales(context, cache);
@@ -151,7 +151,6 @@ class GroupQueryAttention : public Op {
     kQWeights,
     kKWeights
   };
-  static constexpr int64_t kMost = int64_t(1) << 28;
 
   // What the cache holds: values, or codes for them.
   void take_code_kind(const NodeInfo& node) {
@@ -227,7 +226,7 @@ class GroupQueryAttention : public Op {
     if (windowed_) {
       require(cache.past_rows >= window_, "the past has room for ", cache.past_rows,
               " keys; with sliding_window_cache ", "it must have room for the window of ", window_);
-      require(cache.past_rows < kMost, "the past has room for ", cache.past_rows,
+      require(cache.past_rows < kSizeCap, "the past has room for ", cache.past_rows,
               " keys, more than there are kernels for");
       cache.capacity = cache.past_rows;
       cache.residents = {int(cache.capacity), int(cache.capacity - window_ + 1)};

@@ -63,7 +63,7 @@ void ProjectedAttention::attend_projected(Context& context, const Tensor& input,
   auto [q, k, v] = make();
   if (rotary_) {
     const int64_t rotated = rotated_ ? rotated_ : size;
-    require(rotated <= size && rotated % 2 == 0, rotated, " values of a head are to be turned, in pairs; a head has ",
+    require(rotated <= size && rotated % 2 == 0, rotated, " values of a head are to be rotated, in pairs; a head has ",
             size);
     rotate_heads(context, type, q, k, rotated, k_cache.past_rows);
   }

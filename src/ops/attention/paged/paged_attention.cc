@@ -20,7 +20,6 @@ struct Slots {
   int cos, sin, places, sinks, q_weights, k_weights, k_scale, v_scale, hints;
 };
 constexpr Slots kDense{8, 9, 10, 11, 12, 13, 14, 15, 16}, kSparse{14, 15, 8, 16, 17, 18, 19, 20, 21};
-constexpr int64_t kMost = int64_t(1) << 28;
 
 enum class Quantized { none, by_tensor, by_channel };
 
@@ -53,7 +52,7 @@ class Paged : public Op {
         values_(quantized(node, "v_quant_type")),
         latent_(is_latent(node)),
         value_size_(node.get_int("v_head_size", 0)) {
-    require(heads_ > 0 && kv_heads_ > 0 && heads_ % kv_heads_ == 0 && heads_ < kMost / 4, "num_heads is ", heads_,
+    require(heads_ > 0 && kv_heads_ > 0 && heads_ % kv_heads_ == 0 && heads_ < kSizeCap / 4, "num_heads is ", heads_,
             " and kv_num_heads is ", kv_heads_, "; the former must be a multiple of the latter");
     require(window_ >= -1, "local_window_size is ", window_, "; it must be -1, or not negative");
     require(rotated_from_ >= 0 && rotated_from_ % 8 == 0, "rotary_offset is ", rotated_from_,
@@ -180,7 +179,7 @@ class Paged : public Op {
     require(query.shape.rank() == 2, "query has shape ", query.shape.str(), "; it must have rank 2");
     require(cache.shape.rank() == 4 && cache.shape[2] == kv_heads_ && cache.shape[1] > 0, "key_cache has shape ",
             cache.shape.str(), "; [pages, slots, ", kv_heads_, ", size] is wanted");
-    require(cache.shape[3] < kMost, "key_cache has shape ", cache.shape.str(), ", and its heads are too large");
+    require(cache.shape[3] < kSizeCap, "key_cache has shape ", cache.shape.str(), ", and its heads are too large");
     const int64_t tokens = query.shape[0], width = query.shape[1], size = size_of(cache);
     const int64_t most = latent_ ? 576 : 256;
     require(size > 0 && size % 8 == 0 && size <= most, "heads are of ", size, " values; up to ", most,
@@ -208,7 +207,7 @@ class Paged : public Op {
     require(pasts.shape.rank() == 1 && starts.shape == Shape{pasts.shape[0] + 1}, "cumulative_sequence_length ",
             starts.shape.str(), " and past_seqlens ", pasts.shape.str(), " must be [sequences + 1] and [sequences]");
     e.sequences = {starts.as<const int32_t>(), pasts.as<const int32_t>(), pasts.shape[0], tokens};
-    require(tokens < kMost / heads_ && pasts.shape[0] < kMost / kv_heads_, tokens, " tokens in ", pasts.shape[0],
+    require(tokens < kSizeCap / heads_ && pasts.shape[0] < kSizeCap / kv_heads_, tokens, " tokens in ", pasts.shape[0],
             " sequences are more than there are kernels for");
   }
 
@@ -225,7 +224,8 @@ class Paged : public Op {
     e.pages.kv_heads = kv_heads_, e.pages.size = size_of(keys);
     e.pages.table = table.as<const int32_t>();
     e.pages.width = table.shape[1];
-    require(e.pages.count < kMost && e.pages.slots < kMost && checked_product(e.pages.width, e.pages.slots) < kMost,
+    require(e.pages.count < kSizeCap && e.pages.slots < kSizeCap &&
+                checked_product(e.pages.width, e.pages.slots) < kSizeCap,
             "block_table ", table.shape.str(), " of pages of ", e.pages.slots,
             " keys is more than there are kernels for");
     e.pages.key_scales = scales(context, keys_, slots_.k_scale, e.pages.size);
@@ -336,7 +336,7 @@ class SparsePagedAttention final : public Paged {
     SelectedKeys selected;
     const Tensor &indices = context.input(9), &counts = context.input(10);
     require(indices.shape.rank() == 2 && indices.shape[0] == tokens && counts.shape == Shape{tokens} &&
-                indices.shape[1] < kMost,
+                indices.shape[1] < kSizeCap,
             "selected_indices ", indices.shape.str(), " and selected_counts ", counts.shape.str(), " must be [", tokens,
             ",entries] and [", tokens, "]");
     selected.indices = indices.as<const int32_t>();

@@ -72,7 +72,7 @@ class GemmaRotaryEmbedding : public Op {
     kernel.aligned = size % kPack == 0;
     for (int i = 0; i < 2; ++i) {
       const Tensor &x = context.input(1 + 2 * i), &other = context.input(2 + 2 * i);
-      require(x.shape == shape && other.shape == shape, i ? "k " : "q ", x.shape.str(), " and what is turned of it ",
+      require(x.shape == shape && other.shape == shape, i ? "k " : "q ", x.shape.str(), " and what is rotated of it ",
               other.shape.str(), " must be ", shape.str());
       kernel.x[i] = x.as<const Half>();
       kernel.other[i] = other.as<const Half>();

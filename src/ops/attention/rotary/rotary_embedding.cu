@@ -117,7 +117,7 @@ class RotaryEmbedding : public Op {
     rotation.size = rotation.flat ? shape[2] / heads : shape[3];
     rotation.rotated = rotated ? rotated : rotation.size;
     require(rotation.rotated <= rotation.size && rotation.rotated % 2 == 0, rotation.rotated,
-            " values of a head are to be turned, in pairs; a head has ", rotation.size);
+            " values of a head are to be rotated, in pairs; a head has ", rotation.size);
     const int64_t half = rotation.rotated / 2;
     const Shape wanted =
         ids ? Shape{cos.shape.rank() == 2 ? cos.shape[0] : 0, half} : Shape{rotation.batch, rotation.rows, half};

@@ -22,7 +22,7 @@ class ContribRotary : public Op {
     const auto& [interleaved, rotated, heads] = attributes_;
     require(shape.rank() == 3 || shape.rank() == 4, "the input has shape ", shape.str(), "; it must have rank 3 or 4");
     require(cos.shape.rank() == 2 && sin.shape == cos.shape, "cos_cache ", cos.shape.str(), " and sin_cache ",
-            sin.shape.str(), " must be of one shape, [positions, half of what is turned]");
+            sin.shape.str(), " must be of one shape, [positions, half of what is rotated]");
     Rotation r;
     r.flat = shape.rank() == 3;
     r.batch = shape[0];
@@ -36,7 +36,7 @@ class ContribRotary : public Op {
             r.size);
     r.rotated = rotated ? rotated : r.size;
     require(r.rotated <= r.size && r.rotated % 2 == 0 && half == r.rotated / 2, r.rotated,
-            " values of a head are to be turned, in pairs; a head has ", r.size, ", and cos_cache is ",
+            " values of a head are to be rotated, in pairs; a head has ", r.size, ", and cos_cache is ",
             cos.shape.str());
     r.type = x.type;
     r.x = x.data;
@@ -91,7 +91,7 @@ class ThreeStreams : public ContribRotary {
     require(ids.shape == Shape{3, r.batch, r.rows}, "position_ids has shape ", ids.shape.str(), "; [3,", r.batch, ",",
             r.rows, "] is wanted");
     require(pairs_[0] + pairs_[1] + pairs_[2] == r.rotated / 2, "the numbers of mrope_section add up to ",
-            pairs_[0] + pairs_[1] + pairs_[2], ", and there are ", r.rotated / 2, " pairs to turn");
+            pairs_[0] + pairs_[1] + pairs_[2], ", and there are ", r.rotated / 2, " pairs to rotate");
     r.position_ids = ids.as<const int64_t>();
     r.streams = {3, {int(pairs_[0]), int(pairs_[1]), int(pairs_[2])}, layout_ == 1, scale_};
     finish(context, r);

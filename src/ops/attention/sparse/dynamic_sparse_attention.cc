@@ -83,7 +83,7 @@ class DynamicSparseAttention : public Op {
         cache.position_ids = expect(context, kIds, "position_ids", {cache.batch, cache.rows}).as<const int64_t>();
       take_rotation(context, cache, kCos, total, interleaved_);
       require(rotated_from_ + cache.rotated <= cache.size, "rotary_offset is ", rotated_from_, ", and ", cache.rotated,
-              " values are turned, of heads of ", cache.size);
+              " values are rotated, of heads of ", cache.size);
       cache.rotated_from = rotated_from_;
     }
     if (context.find_input(kQWeights)) {
@@ -146,10 +146,9 @@ class DynamicSparseAttention : public Op {
     return tensor;
   }
   TopkKeys take_chosen(Context& context, const CacheExtension& cache, int64_t tokens) const {
-    constexpr int64_t kMost = int64_t(1) << 28;
     TopkKeys chosen;
     const Tensor& indices = context.input(kIndices);
-    require(indices.shape.rank() == 2 && indices.shape[0] == tokens && indices.shape[1] < kMost,
+    require(indices.shape.rank() == 2 && indices.shape[0] == tokens && indices.shape[1] < kSizeCap,
             "selected_indices has shape ", indices.shape.str(), "; [", tokens, ",entries] is wanted");
     chosen.batch = cache.batch, chosen.rows = cache.rows;
     chosen.last_keys = cache.last_keys;
@@ -161,7 +160,7 @@ class DynamicSparseAttention : public Op {
     if (!of_others_) return chosen;
     const Tensor &keys = context.input(kOthers), *const values = context.find_input(kOthers + 1);
     const Shape& shape = keys.shape;
-    require(shape.rank() == 4 && shape == Shape{cache.batch, kv_heads_, shape[2], cache.size} && shape[2] < kMost,
+    require(shape.rank() == 4 && shape == Shape{cache.batch, kv_heads_, shape[2], cache.size} && shape[2] < kSizeCap,
             "auxiliary_key has shape ", shape.str(), "; [", cache.batch, ",", kv_heads_, ",keys,", cache.size,
             "] is wanted");
     require(!values || values->shape == shape, "auxiliary_value has shape ", values ? values->shape.str() : "",

@@ -12,7 +12,6 @@ namespace encore::ops {
 namespace {
 
 constexpr Types kTypes{Type::f32, Type::f16, Type::bf16};
-constexpr int64_t kMost = int64_t(1) << 28;  // kernels add a few such numbers in 32 bits
 
 class Indexer : public Op {
  protected:
@@ -32,12 +31,12 @@ class Indexer : public Op {
     require(
         windows_ ? top && !budget : budget && !top && !head_scale_, "policy ", policy, " has ",
         windows_ ? "index_topk, and no token_budget" : "token_budget, and neither index_topk nor head_weight_scale");
-    require(windows_ || *budget < kMost, "token_budget is ", budget.value_or(0), "; it must be below ", kMost);
+    require(windows_ || *budget < kSizeCap, "token_budget is ", budget.value_or(0), "; it must be below ", kSizeCap);
     wanted_ = windows_ ? *top : *budget / ratio_;
     width_ = windows_ ? *top : *budget + ratio_ - 1;
-    require(wanted_ > 0 && width_ < kMost && (windows_ || *budget % ratio_ == 0),
+    require(wanted_ > 0 && width_ < kSizeCap && (windows_ || *budget % ratio_ == 0),
             windows_ ? "index_topk" : "token_budget", " is ", windows_ ? *top : *budget, "; it must be above zero",
-            windows_ ? "" : " and a multiple of ", windows_ ? "" : std::to_string(ratio_), ", and below ", kMost);
+            windows_ ? "" : " and a multiple of ", windows_ ? "" : std::to_string(ratio_), ", and below ", kSizeCap);
     require(std::isfinite(epsilon_) && std::isfinite(scale_.value_or(1)) && std::isfinite(head_scale_.value_or(1)),
             "epsilon, scale and head_weight_scale must be finite");
     for (const int i : windows_ ? of_blocks : of_windows)
@@ -61,7 +60,7 @@ class Indexer : public Op {
             "query_norm_weight has shape ", weights.shape.str(), "; it must have one dimension, of 1 to 512");
     const int64_t size = weights.shape[0], width = query.shape[rank - 1];
     const int64_t heads = width / size - (key ? 0 : 1);
-    require(width % size == 0 && heads > 0 && width < kMost, "query ", query.shape.str(),
+    require(width % size == 0 && heads > 0 && width < kSizeCap, "query ", query.shape.str(),
             " cannot be divided into heads of ", size, key ? "" : " and a key");
     require(context.input(3).shape == weights.shape, "key_norm_weight has shape ", context.input(3).shape.str(), "; ",
             weights.shape.str(), " is wanted");
@@ -87,7 +86,7 @@ class Indexer : public Op {
     const Shape& shape = cos.shape;
     const int rank = shape.rank();
     require((rank == 2 || (rank == 3 && shape[0] == p.requests.count)) && shape[rank - 2] > 0 &&
-                shape[rank - 2] < kMost && sin.shape == shape,
+                shape[rank - 2] < kSizeCap && sin.shape == shape,
             "cos_cache ", shape.str(), " and sin_cache ", sin.shape.str(), " must be [positions,width] or [",
             p.requests.count, ",positions,width]");
     const int64_t width = shape[rank - 1];
@@ -129,14 +128,14 @@ class SparseAttentionIndexer : public Indexer {
     Indexing p = take(context, 3);
     const Shape& shape = context.input(0).shape;
     const int64_t batch = shape[0], rows = shape[1];
-    require(batch < kMost && rows < kMost && batch * rows < kMost, "query ", shape.str(),
+    require(batch < kSizeCap && rows < kSizeCap && batch * rows < kSizeCap, "query ", shape.str(),
             " is more than there are kernels for");
     Requests& requests = p.requests;
     requests.count = int(batch), requests.each = int(rows), requests.tokens = int(batch * rows);
     take_angles(context, p);
 
     const Tensor& past = context.input(kPast);
-    require(past.shape.rank() == 3 && past.shape == Shape{batch, past.shape[1], p.size} && past.shape[1] < kMost,
+    require(past.shape.rank() == 3 && past.shape == Shape{batch, past.shape[1], p.size} && past.shape[1] < kSizeCap,
             "past_key has shape ", past.shape.str(), "; [", batch, ",keys,", p.size, "] is wanted");
     const Tensor* const told = context.find_input(kPastLength);
     const int64_t had = told ? past_length(*told, past.shape[1]) : past.shape[1];
@@ -150,7 +149,7 @@ class SparseAttentionIndexer : public Indexer {
               "past_proj_buffer has shape ", kept.shape.str(), "; [2,", batch, ",fewer than ", 2 * ratio_, ",",
               2 * p.size, "] is wanted");
       requests.entries = int(had), requests.buffered = int(kept.shape[2]);
-      requests.capacity = int(2 * kMost);
+      requests.capacity = int(2 * kSizeCap);
       p.keys.buffer = kept.data;
       p.gates.buffer = offset(kept.data, kept.shape.count(1, 4), kept.type);
       p.keys.buffer_rows = p.gates.buffer_rows = requests.buffered;
@@ -160,7 +159,7 @@ class SparseAttentionIndexer : public Indexer {
     require(!told || had + more <= past.shape[1], "past_sequence_length is ", had, ", and past_key ", past.shape.str(),
             " has no room for ", more, " more");
     const int64_t room = told ? past.shape[1] : had + more;
-    require(room < kMost, room, " keys are more than there are kernels for");
+    require(room < kSizeCap, room, " keys are more than there are kernels for");
     const Tensor present = context.output(1, {batch, room, p.size});
     p.chosen = context.output(0, {batch, rows, width_}).as<int32_t>();
     if (windows_) {
@@ -196,7 +195,7 @@ class SparseAttentionIndexer : public Indexer {
     Requests& requests = p.requests;
     const int64_t all = had + requests.each;
     requests.past_tokens = int(had);
-    requests.entries = int(all / ratio_), requests.capacity = int(2 * kMost);
+    requests.entries = int(all / ratio_), requests.capacity = int(2 * kSizeCap);
     const Tensor* const mask = context.find_input(kMask);
     if (!mask) return;
     expect(*mask, "mask", {requests.count, all});
@@ -211,8 +210,8 @@ class PackedSparseAttentionIndexer : public Indexer {
                 {1, 2, 3, 4, 5, kGate, kBias, kHeadWeights, kPastEntries, kPastKeys, kPastGates}),
         capacity_(node.get_int("state_capacity", 0)),
         captured_(node.get_int("state_update_capacity", 0)) {
-    require(capacity_ > 0 && capacity_ < kMost, "state_capacity is ", capacity_, "; it must be above zero and below ",
-            kMost);
+    require(capacity_ > 0 && capacity_ < kSizeCap, "state_capacity is ", capacity_,
+            "; it must be above zero and below ", kSizeCap);
     require(captured_ >= 0 && captured_ <= 8 && (captured_ == 0 || !windows_), "state_update_capacity is ", captured_,
             "; it must be 0 to 8, and zero with policy csa");
     require(captured_ == 0 || node.has_input(kCaptureCount), "state_update_capacity wants state_update_capture_count");
@@ -222,7 +221,7 @@ class PackedSparseAttentionIndexer : public Indexer {
     Indexing p = take(context, 2);
     const int64_t tokens = context.input(0).shape[0];
     const Tensor &starts = context.input(kStarts), &past = context.input(kPast);
-    require(starts.shape.rank() == 1 && starts.shape[0] > 1 && starts.shape[0] < kMost && tokens < kMost,
+    require(starts.shape.rank() == 1 && starts.shape[0] > 1 && starts.shape[0] < kSizeCap && tokens < kSizeCap,
             "cumulative_sequence_lengths has shape ", starts.shape.str(), "; one number more than requests is wanted");
     const int64_t batch = starts.shape[0] - 1;
     expect(past, "past_sequence_lengths", {batch});
