@@ -223,8 +223,10 @@ def test_greedy_tokens(encore, name, kind):
     elsewhere = {op for provider, ops in placed.items() if provider != es.EP_NAME for op in ops}
     assert elsewhere <= ON_HOST, f"nodes are elsewhere: {placed}"
 
+    kept = []  # with its buffers, or its graph is captured anew
     for batch in (1, 2):
         steps = Steps(session, model, batch)
+        kept.append(steps)
         steps.step.run(graph_id=batch)  # captured with any contents: the caches are cleared before they are used
         for prompts in [PROMPTS[1:]] if batch == 2 else [[prompt] for prompt in PROMPTS]:
             eager = steps.generate(prompts, es.EAGER)
@@ -261,9 +263,11 @@ def test_pages(encore, name, kind):
     es.assert_all_on_encore(session)
 
     # One prompt, two at once, and one that is read beside another sequence's step.
+    kept = []
     for graph_id, arrivals in enumerate(([0], [0, 0], [0, 5])):
         prompts = PROMPTS[-len(arrivals) :]
         pages = Pages(session, len(prompts))
+        kept.append(pages)
         pages.step.run(graph_id=graph_id)
         eager = pages.generate(prompts, arrivals, es.EAGER)
         replayed = pages.generate(prompts, arrivals, graph_id)
