@@ -16,7 +16,7 @@ IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
 WHOLE_MINUTES = 50
 BUILD_MINUTES = {"virtual": 7, "virtual-asan": 7, "virtual-tsan": 4, "cuda": 12}
 OLDEST_ORT, *CORE_ORTS = env.OLDER_ORTS
-LARGEST_CUDA_BYTES = 20_000_000
+LARGEST_CUDA_BYTES = 22_000_000
 EXPORTS = ["CreateEpFactories", "ReleaseEpFactory"]
 SANITIZERS = {
     "virtual-asan": {"UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1"},
