@@ -2,7 +2,7 @@
 
 import numpy as np
 from accepted import DECLINED, REFUSED, SERVED, VALUES, Accepted
-from symptoms import beside_largest, of_nothing, says
+from symptoms import beside_largest, says
 from symptoms_of_attention import (
     believes_lengths,
     does_not_normalize,
@@ -16,6 +16,7 @@ from symptoms_of_attention import (
 )
 from symptoms_of_images import skips_by_a_policy
 from symptoms_of_values import (
+    all_of_nothing,
     almost_singular,
     by_one,
     cancels,
@@ -52,18 +53,19 @@ ACCEPTED = [
     Accepted("QLinearSigmoid", VALUES, "the CPU EP's sigmoid is a polynomial", by_one),
     Accepted("QLinearSoftmax QLinearAveragePool", VALUES, "sums of floats in another order", by_one),
     Accepted(
-        "QLinearAdd QLinearMul QLinearAveragePool",
+        "QLinearAdd QLinearMul QLinearAveragePool QLinearSigmoid",
         VALUES,
         "what is beyond 32 bits x86's conversion makes the least number",
         scales_are_far_apart,
     ),
-    Accepted("QGemm DynamicQuantizeLSTM", VALUES, "of nothing the CPU EP leaves its outputs unwritten", of_nothing),
+    Accepted("QGemm DynamicQuantizeLSTM", VALUES, "of nothing the CPU EP leaves its outputs unwritten", all_of_nothing),
     Accepted(
         "QLinearAveragePool",
         VALUES,
         "by a policy the CPU EP takes pads away where steps are longer than windows",
         skips_by_a_policy,
     ),
+    Accepted("QLinearSoftmax", DECLINED, "no such opset", says("opset is")),
     Accepted("QLinearSoftmax", SERVED, "the CPU EP refuses a scale below zero", says("must be positive")),
     Accepted("QLinearSoftmax", REFUSED, "the CPU EP has an axis of 32 bits", says("is outside")),
     Accepted(
@@ -74,6 +76,8 @@ ACCEPTED = [
     ),
     Accepted("DynamicQuantizeLSTM", SERVED, "R tells the hidden size, too", says("hidden_size")),
     Accepted("ArrayFeatureExtractor", SERVED, "negative indices count from the end", says("must be in [0")),
+    Accepted("ArrayFeatureExtractor", SERVED, "the CPU EP refuses to take nothing", says("num_indices = 0")),
+    Accepted("LinearClassifier LinearRegressor", DECLINED, "more coefficients, or fewer", says("coefficients for")),
     Accepted(
         "LinearClassifier LinearRegressor",
         REFUSED,

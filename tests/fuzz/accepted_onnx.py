@@ -486,7 +486,7 @@ ACCEPTED = [
         "Conv ConvInteger QLinearConv FusedConv MaxPool AveragePool LpPool",
         DECLINED,
         "steps and pads that there are not",
-        says("strides holds", "dilations holds", "pads holds"),
+        says("strides ha", "dilations ha", "pads ha"),
     ),
     Accepted("Attention", REFUSED, "more dimensions than the scores have", says("it can have four dimensions at most")),
     Accepted(

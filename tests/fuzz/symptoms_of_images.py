@@ -128,8 +128,8 @@ def on_the_edge(finding):
 
 
 def skips_by_a_policy(finding):
-    """Some step is longer than its window, and padding follows from a policy."""
+    """All, where some step is longer than its window, and padding follows from a policy."""
     attrs = finding.node.attrs
     kernel = attrs["kernel_shape"]
     skips = any(step > size for step, size in zip(attrs.get("strides") or [1] * len(kernel), kernel))
-    return skips and attrs.get("auto_pad", "").startswith("SAME")
+    return np.full(finding.got.shape, skips and attrs.get("auto_pad", "").startswith("SAME"))

@@ -12,6 +12,7 @@ from symptoms import (
     is_near,
     keys,
     no_number,
+    of_nothing,
     says,
 )
 
@@ -112,6 +113,11 @@ def nearly(finding):
 
 def by_one(finding):
     return finding.got.dtype.kind in "iu" and gap(finding) <= 1
+
+
+def all_of_nothing(finding):
+    """All, of an empty input."""
+    return np.full(finding.got.shape, of_nothing(finding))
 
 
 def scales_are_far_apart(finding):
