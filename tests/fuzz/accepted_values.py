@@ -220,6 +220,7 @@ ACCEPTED = [
         "smoothed, the CPU EP's integers are never below zero, and of another pixel where one is left",
         smooths_as_floats,
     ),
+    Accepted("Einsum", VALUES, "the CPU EP adds up large integers as floats", as_by_onnx),
     Accepted("Resize", VALUES, "the nearest of two pixels that are as near depends on rounding", at_a_tie),
     Accepted(
         f"{POOLS} Conv",

@@ -70,7 +70,8 @@ def write(nodes, outputs, opset, wide=False, numbers_fed=False):
         written.add_node(node)
     names = [written.add_output(value) for value in outputs]
     graph = helper.make_graph(written.nodes, "fuzz", written.feeds, written.results, written.constants)
-    domains = {"": opset, "com.microsoft": 1, "ai.onnx.ml": 5}
+    newest = any(node.op == "TreeEnsemble" for node in nodes)  # which replaces others there
+    domains = {"": opset, "com.microsoft": 1, "ai.onnx.ml": 5 if newest else 4}
     opsets = [helper.make_opsetid(domain, version) for domain, version in domains.items()]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString(), names
 
