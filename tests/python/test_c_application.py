@@ -85,9 +85,10 @@ def test_from_host_memory_to_host_memory_on_the_given_stream(make_application, l
         close(application.contents(value), layer[1](x))
     if ON_VIRTUAL_GPU:
         assert streams(entries) == {application.handle()}
-        # What is pageable waits for its turn in a pinned buffer, never for the stream.
-        turns = ["synchronize event"] * len(xs) if source == "pageable" else []
-        assert [entry["what"] for entry in waits(entries)] == [*turns, "synchronize"]
+        # What is pageable may wait for its turn in a pinned buffer, never for the stream.
+        *turns, last = [entry["what"] for entry in waits(entries)]
+        assert last == "synchronize" and turns == ["synchronize event"] * len(turns)
+        assert len(turns) <= (len(xs) if source == "pageable" else 0)
 
 
 # ---- notifications between streams
