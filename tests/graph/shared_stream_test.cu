@@ -52,6 +52,7 @@ void run_in_turn(SharedStream& shared, SessionGraphs& graphs, memory::Arena& are
 TEST(SharedStream, marks_turns_only_for_other_threads) {
   const SharedStream shared(0);
   const auto marks = [&] {
+    shared.ref().synchronize();
     device::start_trace();
     for (int i = 0; i < 3; ++i) shared.turn();
     shared.ref().synchronize();

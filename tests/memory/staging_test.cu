@@ -79,7 +79,7 @@ TEST(Staging, small_uploads_share_slots_and_none_waits_for_the_stream) {
     staging.upload(i == 100 ? other : stream, part(i), source.data(), kEach);
   }
   gate.open();
-  stream->synchronize();
+  for (const auto* each : {&stream, &other}) (*each)->synchronize();
   std::vector<unsigned char> received(sent.size());
   staging.download(stream, received.data(), buffer.get(), sent.size());
   EXPECT_EQ(received, sent);
