@@ -8,6 +8,8 @@ from onnx import helper, numpy_helper
 
 def _session(op, inputs, attrs, opset, outputs, ranks, domain="", domain_opset=1):
     """Of the node "it"; every dimension is unknown, or even the ranks are."""
+    while inputs and inputs[-1] is None:  # which an older schema may not know
+        inputs = inputs[:-1]
     names = [f"x{i}" for i in range(len(inputs))]
     made = [f"y{i}" if w else "" for i, w in enumerate([True] * outputs if isinstance(outputs, int) else outputs)]
     node = helper.make_node(

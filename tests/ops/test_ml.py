@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from encore_session import ORT_VERSION, only_if
+from encore_session import ORT_VERSION, make_session, only_if
 from harness import SPECIAL, Case, check, floats, integers
+from onnx import TensorProto, helper
 from refusal import declined, fails
 
 ML = "ai.onnx.ml"
@@ -284,7 +285,6 @@ def test_svm_without_support_vectors(classes, transform, positive):
         {"vectors_per_class": [3, -4, 2]},
         {"vectors_per_class": [2**62, 2**62, 2**62]},
         {"support_vectors": [1.0] * 13},
-        {"kernel_params": [1.0]},
         {"kernel_type": "ELSE"},
         {"prob_a": [1.0], "prob_b": [1.0]},
         {"prob_a": [1.0, 1.0, 1.0]},
@@ -293,3 +293,18 @@ def test_svm_without_support_vectors(classes, transform, positive):
 )
 def test_svm_attributes_that_do_not_fit(change):
     declined("SVMClassifier", [floats(2, 4)], {**svm_classes("RBF", [2, 1, 1]), **change}, domain=ML, outputs=2)
+
+
+def test_an_svm_of_too_few_kernel_params_is_declined():
+    """The CPU EP, where it may take the node, reads three parameters however many there are."""
+    attrs = {**svm_classes("RBF", [2, 1, 1]), "kernel_params": [1.0]}
+    inputs = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4])
+    results = [helper.make_empty_tensor_value_info(n) for n in "yz"]
+    graph = helper.make_graph(
+        [helper.make_node("SVMClassifier", ["x"], ["y", "z"], domain=ML, **attrs)], "case", [inputs], results
+    )
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid(ML, 1)], ir_version=10
+    )
+    with pytest.raises(Exception, match="fallback"):
+        make_session(model, config={"session.disable_cpu_ep_fallback": 1})
