@@ -12,7 +12,8 @@ BELOW = {
     "graph": {"device", "memory"},
     "ops": {"device"},
     "fuse": {"device", "ops"},
-    "plugin": {"device", "fuse", "graph", "memory", "ops"},
+    "automatic": {"device", "graph", "memory", "ops"},
+    "plugin": {"automatic", "device", "fuse", "graph", "memory", "ops"},
 }
 # Chambers of rooms, from the lowest on: each may include those below, and none beside it. What lies in none is on top.
 CHAMBERS = {

@@ -125,28 +125,30 @@ void Program::prepare(ops::Prepack& loader) {
 // What is there while the program runs.
 class Program::Running {
  public:
-  Running(const Program& program, ops::Context& outer) : program_(program), outer_(outer) {
-    on_device_.resize(program.places_.size());
-    on_host_.resize(program.places_.size());
-  }
+  Running(const Program& program, ops::Context& outer)
+      : program_(program),
+        outer_(outer),
+        on_device_(program.places_.size()),
+        on_host_(program.places_.size()),
+        memory_(program.places_.size()) {}
 
   ops::Context& outer() { return outer_; }
 
   const Tensor* find(int value, Where where) { return where == Where::host ? on_host(value) : on_device(value); }
 
-  // The memory may be that of `like`, if it is given.
-  Tensor make(int value, Type type, const Shape& shape, Where where, const Tensor* like) {
+  // The memory may be that of the value `like`, if there is one.
+  Tensor make(int value, Type type, const Shape& shape, Where where, int like) {
     const Place& place = program_.places_[size_t(value)];
     auto& slot = (where == Where::host ? on_host_ : on_device_)[size_t(value)];
     if (where == Where::host) {
       slot = {type, where, shape, nullptr};
-      slot->data = like ? like->data : take_on_host(slot->bytes());
+      slot->data = like >= 0 ? on_host(like)->data : take_on_host(slot->bytes());
     } else if (place.output >= 0) {
       slot = outer_.output(place.output, place.is_view ? with_channels(shape, kToChannelsFirst) : shape);
       slot->shape = shape;
     } else {
       slot = {type, where, shape, nullptr};
-      slot->data = like ? share(like->data) : take(slot->bytes());
+      slot->data = like >= 0 ? share(like, value) : take(value, slot->bytes());
     }
     return *slot;
   }
@@ -156,39 +158,27 @@ class Program::Running {
     for (size_t i = 0; i < action.outputs.size(); ++i) {
       const int value = action.outputs[i];
       if (value < 0 || !action.host_outputs[i] || program_.places_[size_t(value)].output < 0) continue;
-      const Tensor made = upload(*on_host_[size_t(value)]);
+      const Tensor& made = *on_host_[size_t(value)];
       const Tensor to = outer_.output(program_.places_[size_t(value)].output, made.shape);
-      ops::copy_bytes(outer_.stream(), made.data, to.data, int64_t(made.bytes()));
-      give_back(made.data);
+      void* const at = outer_.scratch(whole_words(made.bytes()));
+      upload(made, at);
+      ops::copy_bytes(outer_.stream(), at, to.data, int64_t(made.bytes()));
+      outer_.give_back(at);
     }
   }
 
-  // A block that is free, if there is one of about the size.
-  void* take(size_t bytes) {
-    if (bytes == 0) return nullptr;
-    Block* best = nullptr;
-    for (Block& block : blocks_)
-      if (block.users == 0 && block.bytes >= bytes && block.bytes / 2 <= bytes && (!best || block.bytes < best->bytes))
-        best = &block;
-    if (!best) best = &blocks_.emplace_back(Block{outer_.scratch(bytes), bytes});
-    best->users = 1;
-    return best->at;
-  }
-
-  // What runs later on the stream may overwrite it, once nobody uses it any more.
-  void give_back(void* at) {
-    for (Block& block : blocks_)
-      if (block.at == at) --block.users;
-  }
+  // What runs later on the stream may overwrite it, unless another value lies there, too.
   void forget(int value) {
-    if (auto& slot = on_device_[size_t(value)]; slot && slot->data) give_back(slot->data);
+    const int owner = memory_[size_t(value)].owner;
+    if (owner < 0 || --memory_[size_t(owner)].users > 0) return;
+    if (void* const at = on_device_[size_t(owner)]->data) outer_.give_back(at);
   }
 
  private:
-  struct Block {
-    void* at;
-    size_t bytes;
-    int users = 0;
+  // Of a value on the device.
+  struct Memory {
+    int owner = -1;  // the value for which it was taken; none if it is the caller's, or a constant's
+    int users = 0;   // values that lie in what was taken for this one
   };
 
   const Tensor* on_host(int value) {
@@ -202,7 +192,11 @@ class Program::Running {
     if (slot) return &*slot;
     const Place& place = program_.places_[size_t(value)];
     if (place.constant) return &*place.constant;
-    if (const auto& made = on_host_[size_t(value)]) return &slot.emplace(upload(*made));
+    if (const auto& made = on_host_[size_t(value)]) {
+      slot.emplace(made->type, Where::device, made->shape, take(value, whole_words(made->bytes())));
+      upload(*made, slot->data);
+      return &*slot;
+    }
     if (place.input < 0) fail(Code::internal, "a value is read before it is made");
     const Tensor* const input = outer_.find_input(place.input);
     if (!input) return nullptr;
@@ -211,12 +205,22 @@ class Program::Running {
     return &*slot;
   }
 
-  Tensor upload(const Tensor& from) {
-    std::vector<int32_t> words((from.bytes() + sizeof(int32_t) - 1) / sizeof(int32_t));
+  static size_t whole_words(size_t bytes) { return (bytes + sizeof(int32_t) - 1) / sizeof(int32_t) * sizeof(int32_t); }
+  void upload(const Tensor& from, void* to) {
+    std::vector<int32_t> words(whole_words(from.bytes()) / sizeof(int32_t));
     if (!words.empty()) std::memcpy(words.data(), from.data, from.bytes());
-    Tensor made{from.type, Where::device, from.shape, take(words.size() * sizeof(int32_t))};
-    ops::store(outer_.stream(), words, static_cast<int32_t*>(made.data));
-    return made;
+    ops::store(outer_.stream(), words, static_cast<int32_t*>(to));
+  }
+
+  void* take(int value, size_t bytes) {
+    memory_[size_t(value)] = {value, 1};
+    return outer_.scratch(bytes);
+  }
+  void* share(int like, int value) {
+    const int owner = memory_[size_t(like)].owner;
+    memory_[size_t(value)].owner = owner;
+    if (owner >= 0) ++memory_[size_t(owner)].users;
+    return on_device(like)->data;
   }
   void* take_on_host(size_t bytes) {
     constexpr size_t kMost = size_t(1) << 20;  // what is larger is no shape
@@ -224,16 +228,11 @@ class Program::Running {
             kMost, " are the most");
     return on_host_memory_.emplace_back(bytes).data();
   }
-  void* share(void* at) {
-    for (Block& block : blocks_)
-      if (block.at == at) ++block.users;
-    return at;
-  }
 
   const Program& program_;
   ops::Context& outer_;
   std::vector<std::optional<Tensor>> on_device_, on_host_;  // by value
-  std::vector<Block> blocks_;
+  std::vector<Memory> memory_;
   std::vector<std::vector<char>> on_host_memory_;
 };
 
@@ -242,7 +241,7 @@ class Program::ActionContext final : public ops::InnerContext {
   ActionContext(Running& running, const Action& action)
       : InnerContext(running.outer()), running_(running), action_(action) {}
   ~ActionContext() override {
-    for (void* block : scratch_) running_.give_back(block);
+    for (void* block : scratch_) outer_.give_back(block);
   }
 
   int input_count() const override { return int(action_.inputs.size()); }
@@ -255,9 +254,9 @@ class Program::ActionContext final : public ops::InnerContext {
     const int value = action_.outputs[size_t(i)];
     const Where where = action_.host_outputs[size_t(i)] ? Where::host : Where::device;
     if (value < 0) return {Type::undefined, where, shape, nullptr};
-    const Tensor* like = nullptr;
+    int like = -1;
     for (const auto& [from, to] : action_.alias)
-      if (to == i) like = find_input(from);
+      if (to == i && find_input(from)) like = action_.inputs[size_t(from)];
     return running_.make(value, action_.types[size_t(i)], shape, where, like);
   }
   device::FaultRef fault() override {
@@ -266,7 +265,11 @@ class Program::ActionContext final : public ops::InnerContext {
     return fault;
   }
   bool wants_output(int i) const override { return i < output_count() && action_.outputs[size_t(i)] >= 0; }
-  void* scratch(size_t bytes) override { return bytes ? scratch_.emplace_back(running_.take(bytes)) : nullptr; }
+  void* scratch(size_t bytes) override { return bytes ? scratch_.emplace_back(outer_.scratch(bytes)) : nullptr; }
+  void give_back(void* block) override {
+    scratch_.erase(std::ranges::find(scratch_, block));
+    outer_.give_back(block);
+  }
 
  private:
   Running& running_;

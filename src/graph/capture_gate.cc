@@ -36,7 +36,13 @@ Pass::Pass() {
   ++gate().captures;
 }
 
+Pass::Pass(std::try_to_lock_t) {
+  const std::lock_guard lock(gate().mutex);
+  if ((is_through_ = gate().holders.empty())) ++gate().captures;
+}
+
 Pass::~Pass() {
+  if (!is_through_) return;
   const std::lock_guard lock(gate().mutex);
   if (--gate().captures == 0) gate().changed.notify_all();
 }

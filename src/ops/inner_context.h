@@ -9,6 +9,7 @@ class InnerContext : public Context {
   explicit InnerContext(Context& outer) : outer_(outer) {}
   StreamRef stream() const override { return outer_.stream(); }
   void* scratch(size_t bytes) override { return outer_.scratch(bytes); }
+  void give_back(void* scratch) override { outer_.give_back(scratch); }
   device::Blas& blas() override { return outer_.blas(); }
   device::Dnn& dnn() override { return outer_.dnn(); }
   device::FaultRef fault() override { return outer_.fault(); }

@@ -80,6 +80,8 @@ class Context {
   virtual StreamRef stream() const = 0;
   // Device memory for this run's launches; aligned to 256 bytes. Null for zero bytes.
   virtual void* scratch(size_t bytes) = 0;
+  // What is launched from now on may overwrite what scratch() gave. What nobody gives back lasts until the run's end.
+  virtual void give_back(void* /*scratch*/) {}
   virtual device::Blas& blas() = 0;
   virtual device::Dnn& dnn() = 0;
   virtual device::FaultRef fault() = 0;

@@ -1,5 +1,8 @@
 #include "plugin/kernels/fused_node.h"
 
+#include <optional>
+
+#include "automatic/region_graphs.h"
 #include "fuse/program.h"
 #include "plugin/host/fence.h"
 #include "plugin/kernels/kernel_run.h"
@@ -12,10 +15,12 @@ struct FusedNode : OrtNodeComputeInfo {
   Node node;
   fuse::Program program;
   Kept kept;
+  std::optional<automatic::RegionGraphs> graphs;
 
   FusedNode(Ep& ep, const GraphNodeInfo& info, fuse::Plan plan)
       : OrtNodeComputeInfo{}, node(ep, info, std::vector<bool>(size_t(info.input_count()))), program(std::move(plan)) {
     node.fault_number = ep.faults().number(node.label);
+    if (ep.store()) graphs.emplace(program, *ep.store());
     ort_version_supported = ort().version;
     CreateState = [](OrtNodeComputeInfo*, OrtNodeComputeContext*, void** state) noexcept -> OrtStatus* {
       *state = nullptr;
@@ -25,7 +30,7 @@ struct FusedNode : OrtNodeComputeInfo {
       auto& fused = *static_cast<FusedNode*>(self);
       return run_as(fused.node, [&] {
         KernelRun run(fused.node, context);
-        fused.program.run(run);
+        fused.graphs ? fused.graphs->run(run) : fused.program.run(run);
       });
     };
     ReleaseState = [](OrtNodeComputeInfo*, void*) noexcept {};

@@ -129,6 +129,17 @@ void* KernelRun::scratch(size_t bytes) {
   return block;
 }
 
+void KernelRun::give_back(void* block) {
+  if (!block) return;
+  if (const auto more = std::ranges::find(more_scratch_, block); more != more_scratch_.end()) {
+    *more = more_scratch_.back();
+    more_scratch_.pop_back();
+  } else {
+    *std::ranges::find(scratch_, block) = nullptr;
+  }
+  node_.ep.arena().free(block);
+}
+
 void KernelRun::read_back(void* host, const void* device, size_t bytes) {
   if (node_.ep.capturing())
     fail(Code::capture_forbidden,

@@ -56,6 +56,7 @@ class KernelRun final : public ops::Context {
   const ops::Tensor* find_input(int i) override;
   ops::Tensor output(int i, const ops::Shape& shape) override;
   void* scratch(size_t bytes) override;
+  void give_back(void* scratch) override;
   void read_back(void* host, const void* device, size_t bytes) override;
 
  private:

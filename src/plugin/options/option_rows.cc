@@ -97,6 +97,13 @@ constexpr OptionRow kRows[] = {
        return true;
      }},
 
+    {"auto_graph", false, "0", kFlag,
+     "Replay what runs again with the same shapes, without anything that the application has to keep to.",
+     [](std::string_view value, Options& o) { return take(flag(value), o.auto_graph); }},
+    {"auto_graph_limit", false, "128", "a number from 1 to 100000",
+     "The most graphs that `auto_graph` keeps in a session: those that are used most.",
+     [](std::string_view value, Options& o) { return take(number(value, 1, 100000), o.auto_graph_limit); }},
+
     // ---- streams
     {"has_user_compute_stream", true, "0", kFlag,
      "Run on `user_compute_stream`. Need not be given: an address implies it.",

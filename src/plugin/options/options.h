@@ -22,6 +22,9 @@ struct Options {
   int min_num_runs_before_cuda_graph_capture = 2;
   graph::OnError graph_on_error = graph::OnError::fail;
 
+  bool auto_graph = false;
+  int auto_graph_limit = 128;
+
   bool has_user_compute_stream = false;
   void* user_compute_stream = nullptr;
   bool do_copy_in_default_stream = true;

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "automatic/graph_store.h"
 #include "device/blas.h"
 #include "device/dnn.h"
 #include "fuse/attention.h"
@@ -61,6 +62,8 @@ class Ep : public OrtEp {
 
   // Null if the session captures nothing.
   graph::SessionGraphs* graphs() const { return graphs_.get(); }
+  // Of graphs that nobody asks for; null if there are none.
+  automatic::GraphStore* store() const { return store_.get(); }
   bool capturing() const { return graphs_ && graphs_->capturing(); }
   // The one stream of all the session's runs; null if there are several.
   const graph::SharedStream* shared() const { return shared_.get(); }
@@ -149,6 +152,7 @@ class Ep : public OrtEp {
   std::atomic<bool> has_stray_work_{false};  // nodes ran in threads that had not begun a run
   std::unique_ptr<graph::SharedStream> shared_;
   std::unique_ptr<graph::SessionGraphs> graphs_;
+  std::unique_ptr<automatic::GraphStore> store_;
 };
 
 }  // namespace encore::plugin

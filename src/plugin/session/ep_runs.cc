@@ -153,6 +153,7 @@ void Ep::enlist(SyncStream* stream) {
   streams_.insert(stream);
 }
 void Ep::delist(SyncStream* stream) {
+  if (store_ && !shared_) store_->forget(stream->ref());
   const std::lock_guard lock(streams_mutex_);
   streams_.erase(stream);
 }

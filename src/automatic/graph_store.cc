@@ -1,0 +1,90 @@
+#include "automatic/graph_store.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "automatic/region_graphs.h"
+
+namespace encore::automatic {
+
+namespace {
+constexpr double kHalfLife = 1024;  // runs
+}
+
+double Heat::at(uint64_t now) const { return value_ * std::exp2(-double(now - since_) / kHalfLife); }
+
+GraphStore::GraphStore(int device, std::shared_ptr<memory::Arena> arena, size_t most_graphs)
+    : device_(device), arena_(std::move(arena)), most_graphs_(most_graphs) {}
+
+// It grows by half at least, so that those which earlier graphs keep are no more than twice the last. Memory is taken
+// and given back without the lock, for it may be the application's, which has locks of its own.
+std::shared_ptr<Workspace> GraphStore::workspace(device::StreamRef stream, size_t bytes) {
+  size_t wanted = bytes;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = workspaces_.find(stream.native()); found != workspaces_.end()) {
+      const size_t held = found->second->bytes();
+      if (held >= bytes) return found->second;
+      wanted = std::max(bytes, held + held / 2);
+    }
+  }
+  const auto larger = std::make_shared<Workspace>(arena_, stream, wanted);
+  auto latest = larger;
+  const std::lock_guard lock(mutex_);
+  workspaces_[stream.native()].swap(latest);
+  return larger;
+}
+
+bool GraphStore::make_room(double heat, uint64_t now) {
+  std::shared_ptr<void> gone;
+  const std::lock_guard lock(mutex_);
+  size_t kept = 0;
+  RegionGraphs* coldest = nullptr;
+  double least = 0;
+  for (RegionGraphs* region : regions_) {
+    kept += region->kept();
+    const auto found = region->coldest(now);
+    if (found && (!coldest || *found < least)) coldest = region, least = *found;
+  }
+  if (kept < most_graphs_) return true;
+  if (!coldest || least >= heat) return false;
+  gone = coldest->drop_coldest(now);
+  return true;
+}
+
+void GraphStore::forget(device::StreamRef stream) {
+  std::vector<std::shared_ptr<void>> gone;
+  const std::lock_guard lock(mutex_);
+  for (RegionGraphs* region : regions_) region->drop(stream, gone);
+  for (auto& [native, workspace] : workspaces_)
+    if (native == stream.native()) gone.push_back(std::move(workspace));
+  workspaces_.erase(stream.native());
+}
+
+void GraphStore::add(RegionGraphs* region) {
+  const std::lock_guard lock(mutex_);
+  regions_.push_back(region);
+}
+void GraphStore::remove(RegionGraphs* region) {
+  const std::lock_guard lock(mutex_);
+  std::erase(regions_, region);
+}
+
+GraphStore::CaptureStream::CaptureStream(GraphStore& store) : store_(store) {
+  {
+    const std::lock_guard lock(store_.mutex_);
+    if (!store_.capture_streams_.empty()) {
+      stream_ = std::move(store_.capture_streams_.back());
+      store_.capture_streams_.pop_back();
+    }
+  }
+  if (!stream_.ref()) stream_ = device::Stream(store_.device_);
+}
+
+GraphStore::CaptureStream::~CaptureStream() {
+  const std::lock_guard lock(store_.mutex_);
+  store_.capture_streams_.push_back(std::move(stream_));
+}
+
+}  // namespace encore::automatic

@@ -1,0 +1,88 @@
+// What the regions of a session have in common: memory for graphs to work in, streams to capture on, and the number of
+// graphs that are kept.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "device/stream.h"
+#include "memory/arena.h"
+
+namespace encore::automatic {
+
+class RegionGraphs;
+
+// Scratch of the graphs of one stream, which run one after the other. Each keeps what it was captured with.
+class Workspace {
+ public:
+  Workspace(std::shared_ptr<memory::Arena> arena, device::StreamRef stream, size_t bytes)
+      : arena_(std::move(arena)), at_(arena_->allocate(bytes, stream)), bytes_(bytes) {}
+  ~Workspace() { arena_->free(at_); }
+  Workspace(const Workspace&) = delete;
+  char* at() const { return static_cast<char*>(at_); }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  const std::shared_ptr<memory::Arena> arena_;
+  void* const at_;
+  const size_t bytes_;
+};
+
+// How often something is used, of late.
+class Heat {
+ public:
+  void add(uint64_t now) { value_ = at(now) + 1, since_ = now; }
+  double at(uint64_t now) const;
+
+ private:
+  double value_ = 0;
+  uint64_t since_ = 0;
+};
+
+class GraphStore {
+ public:
+  // At most so many graphs are kept, those that are used most.
+  GraphStore(int device, std::shared_ptr<memory::Arena> arena, size_t most_graphs);
+
+  int device() const { return device_; }
+  uint64_t now() { return runs_.fetch_add(1, std::memory_order_relaxed); }  // counts runs of regions
+
+  // Error{out_of_memory} if there is none.
+  std::shared_ptr<Workspace> workspace(device::StreamRef stream, size_t bytes);
+  // Another graph is to be kept, used as `heat` says. Drops the one that is used least; false if that is used more.
+  bool make_room(double heat, uint64_t now);
+  // The stream will be no more.
+  void forget(device::StreamRef stream);
+
+  // A stream to capture on, until the end of the scope.
+  class CaptureStream {
+   public:
+    explicit CaptureStream(GraphStore& store);
+    ~CaptureStream();
+    CaptureStream(const CaptureStream&) = delete;
+    operator device::StreamRef() const { return stream_; }
+
+   private:
+    GraphStore& store_;
+    device::Stream stream_;
+  };
+
+ private:
+  friend class RegionGraphs;
+  void add(RegionGraphs* region);
+  void remove(RegionGraphs* region);
+
+  const int device_;
+  const std::shared_ptr<memory::Arena> arena_;
+  const size_t most_graphs_;
+  std::atomic<uint64_t> runs_{0};
+  std::mutex mutex_;                                        // guards the rest; a region's comes after it
+  std::map<void*, std::shared_ptr<Workspace>> workspaces_;  // by stream: the latest
+  std::vector<device::Stream> capture_streams_;             // idle ones
+  std::vector<RegionGraphs*> regions_;
+};
+
+}  // namespace encore::automatic

@@ -1,0 +1,331 @@
+#include "automatic/region_graphs.h"
+
+#include <algorithm>
+#include <iterator>
+#include <mutex>
+#include <utility>
+
+#include "automatic/border_copies.h"
+#include "device/device.h"
+#include "device/error.h"
+#include "graph/capture_gate.h"
+
+namespace encore::automatic {
+
+namespace {
+
+using ops::Tensor;
+
+constexpr size_t kMostStagedBytes = size_t(4) << 20;  // of a tensor: what is larger has a graph for each place
+constexpr size_t kMostKeys = 1024;
+constexpr size_t kMostSightings = 8;
+constexpr uint64_t kFirstPatience = 16;  // runs, until a capture is tried again; twice as many each time
+
+bool is_large(size_t bytes) { return bytes > kMostStagedBytes; }
+
+}  // namespace
+
+// A run that is captured: it launches nothing, has its scratch in the workspace, and its border where the graph has it.
+class RegionGraphs::CapturedRun final : public PlannedRun {
+ public:
+  CapturedRun(ops::Context& outer, const Known& known, const Workspace& workspace, device::StreamRef stream,
+              const Addresses& at)
+      : PlannedRun(outer, known.record, known.plan, workspace.at()), stream_(stream), at_(at) {}
+
+  const Tensor* find_input(int i) override {
+    const Tensor* const input = PlannedRun::find_input(i);
+    if (!input) return nullptr;
+    if (inputs_.empty()) inputs_.resize(size_t(input_count()));
+    std::optional<Tensor>& moved = inputs_[size_t(i)];
+    if (!moved) moved.emplace(*input).data = at_[size_t(i)];
+    return &*moved;
+  }
+  Tensor output(int i, const ops::Shape& shape) override {
+    const auto& recorded = record().outputs[size_t(i)];
+    if (!recorded || *recorded != shape) fail(Code::internal, "an output's shape is not the one of the first run");
+    Tensor made = PlannedRun::output(i, shape);
+    made.data = at_[size_t(input_count() + i)];
+    return made;
+  }
+  device::StreamRef stream() const override { return stream_; }
+  void read_back(void*, const void*, size_t) override {
+    fail(Code::capture_forbidden, "the size of an output depends on data, for which the host has to wait");
+  }
+
+ private:
+  void* unplanned(size_t) override { fail(Code::internal, "its scratch is not that of the first run"); }
+
+  const device::StreamRef stream_;
+  const Addresses& at_;
+  std::vector<std::optional<Tensor>> inputs_;
+};
+
+size_t RegionGraphs::Hash::operator()(const Key& key) const {
+  size_t hash = 14695981039346656037u;
+  for (int64_t word : key) hash = (hash ^ size_t(word)) * 1099511628211u;
+  return hash;
+}
+
+RegionGraphs::RegionGraphs(const ops::Op& program, GraphStore& store) : program_(program), store_(store) {
+  store_.add(this);
+}
+RegionGraphs::~RegionGraphs() { store_.remove(this); }
+
+void RegionGraphs::run(ops::Context& outer) {
+  Key key;
+  for (int i = 0; i < outer.input_count(); ++i) {
+    const Tensor* const input = outer.find_input(i);
+    key.push_back(input ? input->shape.rank() : -1);
+    if (input) key.insert(key.end(), input->shape.dims().begin(), input->shape.dims().end());
+  }
+  const uint64_t now = store_.now();
+  std::shared_ptr<const Known> known;
+  double heat = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    Shapes& shapes = find(key, now);
+    heat = shapes.heat.at(now);
+    shapes.heat.add(now);
+    known = shapes.known;
+  }
+  if (!known) return record(outer, key);
+
+  Addresses at;
+  for (int i = 0; i < outer.input_count(); ++i) at.push_back(outer.find_input(i) ? outer.find_input(i)->data : nullptr);
+  for (int i = 0; i < outer.output_count(); ++i) {
+    const auto& shape = known->record.outputs[size_t(i)];
+    at.push_back(shape ? outer.output(i, *shape).data : nullptr);
+  }
+  std::shared_ptr<Replay> replay;
+  std::vector<bool> staged;
+  {
+    const std::lock_guard lock(mutex_);
+    Shapes& shapes = find(key, now);
+    const bool is_familiar = was_seen(shapes, outer.stream(), at, *known);
+    replay = find_replay(shapes, outer, at);
+    if (!replay && is_familiar && refusal_.empty() && now >= shapes.next_attempt) staged = shapes.moves;
+    if (replay) ++counts_.replays;
+  }
+  if (replay) return launch(*replay, at, *known, outer.stream());
+  if (staged.empty() || !store_.make_room(heat, now)) return run_as_planned(outer, key, *known);
+  try {
+    replay = capture(outer, *known, at, staged);
+  } catch (const Error& error) {
+    const bool is_usable = device::clear_error(store_.device());
+    const std::lock_guard lock(mutex_);
+    Shapes& shapes = find(key, now);
+    refuse(shapes, error.what(), now);
+    if (error.code() == Code::capture_forbidden || !is_usable) refusal_ = error.what();
+    if (error.code() == Code::internal) shapes.known.reset();  // it may go otherwise once tuned
+  }
+  if (!replay) return run_as_planned(outer, key, *known);
+  keep(replay, key, *known, now);
+  launch(*replay, at, *known, outer.stream());
+}
+
+RegionGraphs::Shapes& RegionGraphs::find(const Key& key, uint64_t now) {
+  if (const auto found = shapes_.find(key); found != shapes_.end()) return found->second;
+  if (shapes_.size() >= kMostKeys) {
+    std::vector<double> heats;
+    for (const auto& [other, shapes] : shapes_) heats.push_back(shapes.heat.at(now));
+    std::ranges::nth_element(heats, heats.begin() + kMostKeys / 2);
+    const double median = heats[kMostKeys / 2];
+    std::erase_if(shapes_,
+                  [&](const auto& one) { return one.second.replays.empty() && one.second.heat.at(now) <= median; });
+  }
+  return shapes_[key];
+}
+
+// Whether a run on the stream had its large tensors there. Notes which of the small ones move.
+bool RegionGraphs::was_seen(Shapes& shapes, device::StreamRef stream, const Addresses& at, const Known& known) {
+  bool is_familiar = false, is_latest = true;
+  shapes.moves.resize(at.size());
+  for (auto sighting = shapes.sightings.rbegin(); sighting != shapes.sightings.rend(); ++sighting) {
+    if (sighting->stream != stream) continue;
+    bool same = true;
+    for (size_t i = 0; i < at.size(); ++i) {
+      if (known.bytes[i] == 0 || sighting->at[i] == at[i]) continue;
+      if (is_large(known.bytes[i]))
+        same = false;
+      else if (is_latest)
+        shapes.moves[i] = true;
+    }
+    is_latest = false;
+    if (!same) continue;
+    is_familiar = true;
+    shapes.sightings.erase(std::next(sighting).base());
+    break;
+  }
+  if (shapes.sightings.size() == kMostSightings) shapes.sightings.erase(shapes.sightings.begin());
+  shapes.sightings.push_back({stream, at});
+  return is_familiar;
+}
+
+void RegionGraphs::keep(const std::shared_ptr<Replay>& replay, const Key& key, const Known& known, uint64_t now) {
+  std::vector<std::shared_ptr<Replay>> replaced;  // let go of after the lock
+  const std::lock_guard lock(mutex_);
+  auto& replays = find(key, now).replays;
+  const auto is_replaced = [&](const auto& other) {
+    if (other->stream != replay->stream || other->faults != replay->faults) return false;
+    for (size_t i = 0; i < known.bytes.size(); ++i)
+      if (is_large(known.bytes[i]) && other->at[i] != replay->at[i]) return false;
+    return true;
+  };
+  std::ranges::copy_if(replays, std::back_inserter(replaced), is_replaced);
+  std::erase_if(replays, is_replaced);
+  replays.push_back(replay);
+  ++counts_.captures;
+}
+
+std::shared_ptr<RegionGraphs::Replay> RegionGraphs::find_replay(Shapes& shapes, ops::Context& outer,
+                                                                const Addresses& at) {
+  bool moved = false;
+  for (const auto& replay : shapes.replays) {
+    if (replay->stream != outer.stream() || replay->faults != outer.fault().cell) continue;
+    bool fits = true;
+    for (size_t i = 0; i < at.size() && fits; ++i)
+      fits = replay->staged[i] || replay->at[i] == at[i] || shapes.known->bytes[i] == 0;
+    if (fits) return replay;
+    moved = true;
+  }
+  // A graph that has to be captured again and again gets all of them in memory of its own.
+  if (moved && ++shapes.moved > 1)
+    for (size_t i = 0; i < at.size(); ++i) shapes.moves[i] = !is_large(shapes.known->bytes[i]);
+  return nullptr;
+}
+
+void RegionGraphs::refuse(Shapes& shapes, const std::string& why, uint64_t now) {
+  shapes.refusal = counts_.refusal = why;
+  shapes.patience = std::max(kFirstPatience, shapes.patience * 2);
+  shapes.next_attempt = now + shapes.patience;
+}
+
+void RegionGraphs::record(ops::Context& outer, const Key& key) {
+  RecordedRun run(outer);
+  program_.run(run);
+  auto known = std::make_shared<Known>();
+  known->record = run.take();
+  known->plan = MemoryPlan(known->record.scratch);
+  Addresses at;
+  const auto note = [&](const Tensor& tensor) {
+    known->bytes.push_back(tensor.data ? tensor.bytes() : 0);
+    at.push_back(tensor.data);
+  };
+  for (int i = 0; i < outer.input_count(); ++i) note(outer.find_input(i) ? *outer.find_input(i) : Tensor());
+  for (int i = 0; i < outer.output_count(); ++i) {
+    const auto& shape = known->record.outputs[size_t(i)];
+    note(shape ? outer.output(i, *shape) : Tensor());
+  }
+  const std::lock_guard lock(mutex_);
+  ++counts_.first_runs;
+  Shapes& shapes = find(key, 0);
+  shapes.known = std::move(known);
+  was_seen(shapes, outer.stream(), at, *shapes.known);
+}
+
+void RegionGraphs::run_as_planned(ops::Context& outer, const Key& key, const Known& known) {
+  PlannedRun run(outer, known.record, known.plan, outer.scratch(known.plan.bytes()));
+  program_.run(run);
+  const std::lock_guard lock(mutex_);
+  ++counts_.eager;
+  if (run.went_otherwise()) find(key, 0).known.reset();  // recorded again
+}
+
+std::shared_ptr<RegionGraphs::Replay> RegionGraphs::capture(ops::Context& outer, const Known& known,
+                                                            const Addresses& at,
+                                                            const std::vector<bool>& staged) const {
+  const graph::capture_gate::Pass pass(std::try_to_lock);
+  if (!pass) fail(Code::capture_failed, "captures are held back (ep.cuda.captures=hold)");
+  auto replay = std::make_shared<Replay>(Replay{outer.stream(), outer.fault().cell, at, staged, {}, {}});
+  size_t bytes = known.plan.bytes();
+  std::vector<size_t> offsets;
+  for (size_t i = 0; i < at.size(); ++i) {
+    offsets.push_back(bytes);
+    if (staged[i]) bytes += (known.bytes[i] + 255) / 256 * 256;
+  }
+  replay->workspace = store_.workspace(outer.stream(), bytes);
+  for (size_t i = 0; i < at.size(); ++i)
+    if (staged[i]) replay->at[i] = replay->workspace->at() + offsets[i];
+
+  GraphStore::CaptureStream stream(store_);
+  CapturedRun run(outer, known, *replay->workspace, stream, replay->at);
+  device::begin_capture(stream, device::CaptureMode::thread_local_);
+  device::Graph graph;
+  try {
+    program_.run(run);
+    if (run.went_otherwise()) fail(Code::internal, "it does not go as the first run did");
+    graph = device::end_capture(stream);
+  } catch (...) {
+    device::abandon_capture(stream);
+    throw;
+  }
+  replay->exec = graph.instantiate();
+  replay->exec.upload(outer.stream());
+  replay->nodes = graph.size();
+  return replay;
+}
+
+void RegionGraphs::launch(const Replay& replay, const Addresses& at, const Known& known,
+                          device::StreamRef stream) const {
+  const size_t inputs = known.bytes.size() - known.record.outputs.size();
+  std::vector<BorderCopy> in, out;
+  for (size_t i = 0; i < at.size(); ++i) {
+    if (!replay.staged[i]) continue;
+    if (i < inputs)
+      in.push_back({at[i], replay.at[i], known.bytes[i]});
+    else
+      out.push_back({replay.at[i], at[i], known.bytes[i]});
+  }
+  copy_all(stream, in);
+  replay.exec.launch(stream);
+  copy_all(stream, out);
+}
+
+Report RegionGraphs::report() const {
+  const std::lock_guard lock(mutex_);
+  Report report = counts_;
+  report.keys = shapes_.size();
+  for (const auto& [key, shapes] : shapes_) report.graphs += shapes.replays.size();
+  if (!refusal_.empty()) report.refusal = refusal_;
+  return report;
+}
+
+// ---- for the store
+
+size_t RegionGraphs::kept() const {
+  const std::lock_guard lock(mutex_);
+  size_t kept = 0;
+  for (const auto& [key, shapes] : shapes_) kept += shapes.replays.size();
+  return kept;
+}
+
+std::optional<double> RegionGraphs::coldest(uint64_t now) const {
+  const std::lock_guard lock(mutex_);
+  std::optional<double> least;
+  for (const auto& [key, shapes] : shapes_)
+    if (!shapes.replays.empty()) least = std::min(least.value_or(shapes.heat.at(now)), shapes.heat.at(now));
+  return least;
+}
+
+std::shared_ptr<void> RegionGraphs::drop_coldest(uint64_t now) {
+  const std::lock_guard lock(mutex_);
+  Shapes* coldest = nullptr;
+  for (auto& [key, shapes] : shapes_)
+    if (!shapes.replays.empty() && (!coldest || shapes.heat.at(now) < coldest->heat.at(now))) coldest = &shapes;
+  if (!coldest) return nullptr;
+  const auto gone = std::move(coldest->replays.front());
+  coldest->replays.erase(coldest->replays.begin());
+  return gone;
+}
+
+void RegionGraphs::drop(device::StreamRef stream, std::vector<std::shared_ptr<void>>& gone) {
+  const std::lock_guard lock(mutex_);
+  for (auto& [key, shapes] : shapes_) {
+    std::erase_if(shapes.sightings, [&](const Sighting& sighting) { return sighting.stream == stream; });
+    for (const auto& replay : shapes.replays)
+      if (replay->stream == stream) gone.push_back(replay);
+    std::erase_if(shapes.replays, [&](const auto& replay) { return replay->stream == stream; });
+  }
+}
+
+}  // namespace encore::automatic

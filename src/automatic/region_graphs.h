@@ -1,0 +1,99 @@
+// The graphs of one region: nobody asks for them. What has run once with the same shapes is captured when it comes
+// again, and replayed from then on.
+#pragma once
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "automatic/graph_store.h"
+#include "automatic/memory_plan.h"
+#include "automatic/report.h"
+#include "automatic/runs.h"
+#include "device/graph.h"
+#include "ops/op.h"
+
+namespace encore::automatic {
+
+class RegionGraphs {
+ public:
+  // Of the region that `program` runs; both are to live longer.
+  RegionGraphs(const ops::Op& program, GraphStore& store);
+  ~RegionGraphs();
+  RegionGraphs(const RegionGraphs&) = delete;
+
+  // One run. Whatever may go wrong with graphs, it runs.
+  void run(ops::Context& outer);
+  Report report() const;
+
+ private:
+  friend class GraphStore;
+  // A tensor that comes in or goes out: the inputs come first.
+  using Addresses = std::vector<void*>;
+  // What is known of a set of shapes once it has run.
+  struct Known {
+    Record record;
+    MemoryPlan plan;
+    std::vector<size_t> bytes;  // by tensor of the border
+  };
+  struct Replay {
+    device::StreamRef stream;
+    const device::FaultCell* faults;
+    Addresses at;              // what it was captured with
+    std::vector<bool> staged;  // whether that is memory of its own, to be copied to or from
+    std::shared_ptr<Workspace> workspace;
+    device::GraphExec exec;
+    size_t nodes = 0;
+  };
+  // Where the tensors of a run were.
+  struct Sighting {
+    device::StreamRef stream;
+    Addresses at;
+  };
+  struct Shapes {
+    std::shared_ptr<const Known> known;  // null: it has not run yet
+    Heat heat;
+    std::vector<bool> moves;          // small tensors that are elsewhere from run to run
+    std::vector<Sighting> sightings;  // the latest last
+    std::vector<std::shared_ptr<Replay>> replays;
+    int moved = 0;        // how often tensors have moved that a graph was captured with
+    std::string refusal;  // why the last attempt came to nothing
+    uint64_t next_attempt = 0, patience = 0;
+  };
+  using Key = std::vector<int64_t>;
+  struct Hash {
+    size_t operator()(const Key& key) const;
+  };
+  class CapturedRun;
+
+  // With the mutex:
+  Shapes& find(const Key& key, uint64_t now);
+  bool was_seen(Shapes& shapes, device::StreamRef stream, const Addresses& at, const Known& known);
+  std::shared_ptr<Replay> find_replay(Shapes& shapes, ops::Context& outer, const Addresses& at);
+  void refuse(Shapes& shapes, const std::string& why, uint64_t now);
+
+  void keep(const std::shared_ptr<Replay>& replay, const Key& key, const Known& known, uint64_t now);
+  void record(ops::Context& outer, const Key& key);
+  void run_as_planned(ops::Context& outer, const Key& key, const Known& known);
+  std::shared_ptr<Replay> capture(ops::Context& outer, const Known& known, const Addresses& at,
+                                  const std::vector<bool>& staged) const;
+  void launch(const Replay& replay, const Addresses& at, const Known& known, device::StreamRef stream) const;
+
+  // For the store, which lets go of what is dropped when it holds no lock.
+  size_t kept() const;
+  std::optional<double> coldest(uint64_t now) const;  // none if there is no graph
+  std::shared_ptr<void> drop_coldest(uint64_t now);
+  void drop(device::StreamRef stream, std::vector<std::shared_ptr<void>>& gone);
+
+  const ops::Op& program_;
+  GraphStore& store_;
+  mutable std::mutex mutex_;  // guards the rest
+  std::unordered_map<Key, Shapes, Hash> shapes_;
+  std::string refusal_;  // for good, and why
+  Report counts_;
+};
+
+}  // namespace encore::automatic

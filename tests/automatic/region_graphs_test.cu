@@ -1,0 +1,247 @@
+#include "automatic/region_graphs.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "../device/on_device.h"
+#include "device/error.h"
+#include "device/fault.h"
+#include "graph/capture_gate.h"
+#include "memory/streams.h"
+
+namespace encore::automatic::tests {
+namespace {
+
+using device::DeviceArray;
+using ops::Shape;
+using ops::Tensor;
+using ops::Type;
+
+struct AddOne {
+  const float* x;
+  float* y;
+  DEVICE_FN void operator()(int64_t i) const { y[i] = x[i] + 1; }
+};
+
+// y = x + 3, with scratch between.
+class AddThree final : public ops::Op {
+ public:
+  void run(ops::Context& context) const override {
+    ++runs;
+    const Tensor& x = context.input(0);
+    const Tensor y = context.output(0, x.shape);
+    auto* const first = static_cast<float*>(context.scratch(x.bytes() + more_scratch));
+    add(context, x.as<float>(), first);
+    auto* const second = static_cast<float*>(context.scratch(x.bytes()));
+    add(context, first, second);
+    context.give_back(first);
+    if (reads_back) context.read_back(&read, second, sizeof read);
+    add(context, second, y.as<float>());
+    context.give_back(second);
+  }
+  mutable int runs = 0;
+  mutable float read = 0;
+  size_t more_scratch = 0;
+  bool reads_back = false;
+
+ private:
+  static void add(ops::Context& context, const float* x, float* y) {
+    device::for_each_index(context.stream(), context.input(0).count(), AddOne{x, y});
+  }
+};
+
+// A run with an input and an output that the test gives.
+class OneRun final : public ops::Context {
+ public:
+  OneRun(memory::Arena& arena, device::StreamRef stream, DeviceArray<float>& x, DeviceArray<float>& y)
+      : arena_(arena),
+        stream_(stream),
+        x_{Type::f32, ops::Where::device, Shape{int64_t(x.size())}, x.data()},
+        y_(y.data()) {}
+  ~OneRun() override {
+    for (void* block : scratch_) arena_.free(block);
+  }
+  int input_count() const override { return 1; }
+  int output_count() const override { return 1; }
+  const Tensor* find_input(int i) override { return i == 0 ? &x_ : nullptr; }
+  Tensor output(int, const Shape& shape) override { return {Type::f32, ops::Where::device, shape, y_}; }
+  bool wants_output(int i) const override { return i == 0; }
+  device::StreamRef stream() const override { return stream_; }
+  void* scratch(size_t bytes) override {
+    return bytes ? scratch_.emplace_back(arena_.allocate(bytes, stream_)) : nullptr;
+  }
+  device::Blas& blas() override { fail(Code::internal, "there are no products here"); }
+  device::Dnn& dnn() override { fail(Code::internal, "there are no convolutions here"); }
+  device::FaultRef fault() override { return {}; }
+  void read_back(void* host, const void* from, size_t bytes) override {
+    device::copy(stream_, host, from, bytes);
+    stream_.synchronize();
+  }
+
+ private:
+  memory::Arena& arena_;
+  device::StreamRef stream_;
+  Tensor x_;
+  float* y_;
+  std::vector<void*> scratch_;
+};
+
+class RegionGraphsTest : public testing::Test {
+ protected:
+  RegionGraphsTest() { memory::enlist(stream); }
+  ~RegionGraphsTest() override {
+    store.forget(stream);
+    memory::delist(stream);
+  }
+  void run(DeviceArray<float>& x, DeviceArray<float>& y) {
+    std::vector<float> values(x.size());
+    std::iota(values.begin(), values.end(), float(++fed));
+    x.upload(stream, values);
+    {
+      OneRun run(*arena, stream, x, y);
+      graphs.run(run);
+    }
+    for (float& value : values) value += 3;
+    EXPECT_EQ(y.download(stream), values);
+  }
+  void run(int64_t count) {
+    DeviceArray<float> x(size_t(count), 0), y(size_t(count), 0);
+    run(x, y);
+  }
+
+  std::shared_ptr<memory::Arena> arena = std::make_shared<memory::Arena>(0, memory::Settings{}, "the test");
+  device::Stream stream{0};
+  GraphStore store{0, arena, 32};
+  AddThree op;
+  RegionGraphs graphs{op, store};
+  int fed = 0;
+};
+
+TEST_F(RegionGraphsTest, WhatComesAgainIsCapturedAndThenReplayed) {
+  DeviceArray<float> x(100, 0), y(100, 0);
+  for (int i = 0; i < 5; ++i) run(x, y);
+  EXPECT_EQ(op.runs, 2);
+  EXPECT_EQ(graphs.report().first_runs, 1);
+  EXPECT_EQ(graphs.report().captures, 1);
+  EXPECT_EQ(graphs.report().replays, 3);
+  EXPECT_EQ(graphs.report().graphs, 1u);
+}
+
+TEST_F(RegionGraphsTest, EachShapeHasAGraph) {
+  for (int round = 0; round < 3; ++round)
+    for (int64_t count : {3, 300, 3000}) run(count);
+  EXPECT_EQ(graphs.report().keys, 3u);
+  EXPECT_EQ(graphs.report().captures, 3);
+}
+
+TEST_F(RegionGraphsTest, SmallTensorsMayMove) {
+  std::vector<DeviceArray<float>> places;
+  for (int i = 0; i < 20; ++i) places.emplace_back(size_t(1000), 0);
+  for (int i = 0; i < 10; ++i) run(places[size_t(2 * i)], places[size_t(2 * i + 1)]);
+  EXPECT_EQ(graphs.report().captures, 1);
+  EXPECT_EQ(op.runs, 2);
+}
+
+TEST_F(RegionGraphsTest, SmallTensorsMayMoveLater) {
+  DeviceArray<float> x(1000, 0), y(1000, 0), other_x(1000, 0), other_y(1000, 0);
+  for (int i = 0; i < 3; ++i) run(x, y);
+  for (int i = 0; i < 3; ++i) run(other_x, y);
+  for (int i = 0; i < 3; ++i) run(x, other_y);
+  for (int i = 0; i < 3; ++i) run(other_x, other_y);
+  EXPECT_LE(graphs.report().captures, 3);
+  EXPECT_EQ(graphs.report().graphs, 1u);
+}
+
+TEST_F(RegionGraphsTest, LargeTensorsHaveAGraphForEachPlace) {
+  constexpr size_t kCount = size_t(2) << 20;
+  std::vector<DeviceArray<float>> places;
+  for (int i = 0; i < 3; ++i) places.emplace_back(kCount, 0);
+  for (int round = 0; round < 3; ++round) run(places[0], places[1]), run(places[1], places[2]);
+  EXPECT_EQ(graphs.report().captures, 2);
+  EXPECT_EQ(graphs.report().replays, 2);
+}
+
+TEST_F(RegionGraphsTest, WhatIsReadAndWrittenInOnePlaceAdvancesOnceARun) {
+  DeviceArray<float> state(std::vector<float>(50, 0.f)), other(std::vector<float>(50, 100.f));
+  const auto advance = [&](DeviceArray<float>& at) {
+    OneRun run(*arena, stream, at, at);
+    graphs.run(run);
+  };
+  for (int i = 0; i < 4; ++i) advance(state);
+  EXPECT_EQ(state.download(stream), std::vector<float>(50, 12.f));
+  for (int i = 0; i < 4; ++i) advance(other), advance(state);
+  EXPECT_EQ(state.download(stream), std::vector<float>(50, 24.f));
+  EXPECT_EQ(other.download(stream), std::vector<float>(50, 112.f));
+}
+
+TEST_F(RegionGraphsTest, OnlyThoseAreKeptThatAreUsedMost) {
+  for (int round = 0; round < 4; ++round)
+    for (int64_t count = 1; count <= 200; ++count) run(count);
+  EXPECT_EQ(graphs.report().graphs, 32u);
+  EXPECT_EQ(graphs.report().captures, 32);
+  for (int round = 0; round < 8; ++round)
+    for (int64_t count = 150; count < 160; ++count) run(count);
+  const int64_t before = graphs.report().captures;
+  EXPECT_EQ(before, 42);
+  for (int64_t count = 150; count < 160; ++count) run(count);
+  EXPECT_EQ(graphs.report().captures, before);
+  EXPECT_EQ(graphs.report().graphs, 32u);
+}
+
+TEST_F(RegionGraphsTest, NeverSeenAgainIsNeverCaptured) {
+  for (int64_t count = 1; count <= 1500; ++count) run(count);
+  EXPECT_EQ(graphs.report().captures, 0);
+  EXPECT_LE(graphs.report().keys, 1024u);
+}
+
+TEST_F(RegionGraphsTest, WhatWaitsForTheHostIsNotCaptured) {
+  op.reads_back = true;
+  DeviceArray<float> x(10, 0), y(10, 0);
+  for (int i = 0; i < 4; ++i) run(x, y);
+  EXPECT_EQ(graphs.report().captures, 0);
+  EXPECT_THAT(graphs.report().refusal, testing::HasSubstr("the host has to wait"));
+  EXPECT_EQ(op.read, float(fed) + 2);
+}
+
+TEST_F(RegionGraphsTest, WhatNeedsOtherScratchIsRecordedAgain) {
+  DeviceArray<float> x(10, 0), y(10, 0);
+  op.more_scratch = 5000;  // as where a first run looks for algorithms
+  run(x, y);
+  op.more_scratch = 0;
+  for (int i = 0; i < 40; ++i) run(x, y);
+  EXPECT_EQ(graphs.report().captures, 1);
+  EXPECT_GE(graphs.report().replays, 10);
+}
+
+TEST_F(RegionGraphsTest, HeldCapturesAreDoneWithout) {
+  DeviceArray<float> x(10, 0), y(10, 0);
+  run(x, y);
+  graph::capture_gate::hold();
+  for (int i = 0; i < 3; ++i) run(x, y);
+  EXPECT_EQ(graphs.report().captures, 0);
+  graph::capture_gate::let_go();
+  for (int i = 0; i < 40; ++i) run(x, y);
+  EXPECT_EQ(graphs.report().captures, 1);
+}
+
+TEST_F(RegionGraphsTest, MemoryIsFlat) {
+  for (int64_t count = 1; count <= 30; ++count)
+    for (int i = 0; i < 3; ++i) run(count * 1000);
+  const size_t held = arena->stats().held_bytes;
+  for (int round = 0; round < 20; ++round)
+    for (int64_t count = 1; count <= 30; ++count) run(count * 1000);
+  EXPECT_EQ(arena->stats().held_bytes, held);
+}
+
+TEST_F(RegionGraphsTest, NothingIsLeftWhenTheStreamGoes) {
+  DeviceArray<float> x(10, 0), y(10, 0);
+  for (int i = 0; i < 3; ++i) run(x, y);
+  store.forget(stream);
+  EXPECT_EQ(graphs.report().graphs, 0u);
+  EXPECT_EQ(arena->stats().in_use_bytes, 0u);
+}
+
+}  // namespace
+}  // namespace encore::automatic::tests
