@@ -9,8 +9,9 @@
 namespace encore::automatic {
 
 namespace {
-constexpr double kHalfLife = 1024;  // runs
-}
+constexpr double kHalfLife = 1024;    // runs
+constexpr uint64_t kAfterNeed = 256;  // likewise
+}  // namespace
 
 double Heat::at(uint64_t now) const { return value_ * std::exp2(-double(now - since_) / kHalfLife); }
 
@@ -39,6 +40,7 @@ std::shared_ptr<Workspace> GraphStore::workspace(device::StreamRef stream, size_
 bool GraphStore::make_room(double heat, uint64_t now) {
   std::shared_ptr<void> gone;
   const std::lock_guard lock(mutex_);
+  if (now < next_graph_) return false;
   size_t kept = 0;
   RegionGraphs* coldest = nullptr;
   double least = 0;
@@ -51,6 +53,16 @@ bool GraphStore::make_room(double heat, uint64_t now) {
   if (!coldest || least >= heat) return false;
   gone = coldest->drop_coldest(now);
   return true;
+}
+
+bool GraphStore::give_back() {
+  std::vector<std::shared_ptr<void>> gone;
+  const std::lock_guard lock(mutex_);
+  next_graph_ = runs_ + kAfterNeed;
+  for (RegionGraphs* region : regions_) region->drop({}, gone);
+  for (auto& [native, workspace] : workspaces_) gone.push_back(std::move(workspace));
+  workspaces_.clear();
+  return !gone.empty();
 }
 
 void GraphStore::forget(device::StreamRef stream) {

@@ -42,10 +42,11 @@ class Heat {
   uint64_t since_ = 0;
 };
 
-class GraphStore {
+class GraphStore final : public memory::Hoard {
  public:
   // At most so many graphs are kept, those that are used most.
   GraphStore(int device, std::shared_ptr<memory::Arena> arena, size_t most_graphs);
+  GraphStore(const GraphStore&) = delete;
 
   int device() const { return device_; }
   uint64_t now() { return runs_.fetch_add(1, std::memory_order_relaxed); }  // counts runs of regions
@@ -54,6 +55,8 @@ class GraphStore {
   std::shared_ptr<Workspace> workspace(device::StreamRef stream, size_t bytes);
   // Another graph is to be kept, used as `heat` says. Drops the one that is used least; false if that is used more.
   bool make_room(double heat, uint64_t now);
+  // Where memory has run out, all graphs are dropped, and for a while there are no new ones.
+  bool give_back() override;
   // The stream will be no more.
   void forget(device::StreamRef stream);
 
@@ -83,6 +86,7 @@ class GraphStore {
   std::map<void*, std::shared_ptr<Workspace>> workspaces_;  // by stream: the latest
   std::vector<device::Stream> capture_streams_;             // idle ones
   std::vector<RegionGraphs*> regions_;
+  uint64_t next_graph_ = 0;  // not before that run
 };
 
 }  // namespace encore::automatic

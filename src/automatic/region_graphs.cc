@@ -320,11 +320,11 @@ std::shared_ptr<void> RegionGraphs::drop_coldest(uint64_t now) {
 
 void RegionGraphs::drop(device::StreamRef stream, std::vector<std::shared_ptr<void>>& gone) {
   const std::lock_guard lock(mutex_);
+  const auto goes = [&](const auto& replay) { return !stream || replay->stream == stream; };
   for (auto& [key, shapes] : shapes_) {
-    std::erase_if(shapes.sightings, [&](const Sighting& sighting) { return sighting.stream == stream; });
-    for (const auto& replay : shapes.replays)
-      if (replay->stream == stream) gone.push_back(replay);
-    std::erase_if(shapes.replays, [&](const auto& replay) { return replay->stream == stream; });
+    std::ranges::copy_if(shapes.replays, std::back_inserter(gone), goes);
+    std::erase_if(shapes.replays, goes);
+    if (stream) std::erase_if(shapes.sightings, [&](const Sighting& sighting) { return sighting.stream == stream; });
   }
 }
 

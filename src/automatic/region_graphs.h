@@ -86,7 +86,7 @@ class RegionGraphs {
   size_t kept() const;
   std::optional<double> coldest(uint64_t now) const;  // none if there is no graph
   std::shared_ptr<void> drop_coldest(uint64_t now);
-  void drop(device::StreamRef stream, std::vector<std::shared_ptr<void>>& gone);
+  void drop(device::StreamRef stream, std::vector<std::shared_ptr<void>>& gone);  // of all, if it is none
 
   const ops::Op& program_;
   GraphStore& store_;

@@ -239,6 +239,18 @@ void Arena::State::drain() {
   lock.unlock();
 }
 
+bool Arena::State::empty_hoards() {
+  std::vector<std::shared_ptr<Hoard>> asked;
+  {
+    const std::lock_guard lock(mutex);
+    for (const auto& each : hoards)
+      if (auto hoard = each.lock()) asked.push_back(std::move(hoard));
+  }
+  bool any = false;
+  for (const auto& hoard : asked) any |= hoard->give_back();
+  return any;
+}
+
 Arena::Arena(int device, Settings settings, std::string owner)
     : state_(std::make_shared<State>(device, settings, std::move(owner))) {
   listen(state_);
@@ -266,15 +278,33 @@ void* Arena::allocate(size_t bytes, StreamRef stream) {
   const size_t whole = whole_units(bytes);
   const State::For whom{label_or(stream ? kAheadOfRun : kOutsideOfRuns), Meter::current()};
   const auto pool = PoolScope::current();
-  void* address = pool && pool->state_->source->device == state_->device
-                      ? state_->allocate_from(*pool, whole, stream, whom)
-                      : state_->allocate(whole, stream, whom);
+  void* const address = unless_exhausted([&] {
+    return pool && pool->state_->source->device == state_->device ? state_->allocate_from(*pool, whole, stream, whom)
+                                                                  : state_->allocate(whole, stream, whom);
+  });
   Meter::add(whole);
   return address;
 }
 
 void* Arena::reserve(size_t bytes) {
-  return bytes == 0 ? nullptr : state_->reserve(whole_units(bytes), {label_or(kReserved), 0});
+  if (bytes == 0) return nullptr;
+  return unless_exhausted([&] { return state_->reserve(whole_units(bytes), {label_or(kReserved), 0}); });
+}
+
+template <class Allocate>
+void* Arena::unless_exhausted(Allocate allocate) {
+  try {
+    return allocate();
+  } catch (const Error& error) {
+    if (error.code() != Code::out_of_memory || !state_->empty_hoards()) throw;
+    return allocate();
+  }
+}
+
+void Arena::add(std::weak_ptr<Hoard> hoard) {
+  const std::lock_guard lock(state_->mutex);
+  std::erase_if(state_->hoards, [](const auto& each) { return each.expired(); });
+  state_->hoards.push_back(std::move(hoard));
 }
 
 void Arena::free(void* address, bool for_its_stream) noexcept {

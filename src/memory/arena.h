@@ -51,6 +51,13 @@ inline constexpr const char* kOutsideOfRuns = "weights, and tensors made outside
 inline constexpr const char* kForGraphs = "freed tensors that captured graphs still use";
 inline constexpr const char* kAheadOfRun = "inputs, outputs and blocks of intermediates made ahead of nodes";
 
+// Who keeps memory of an arena that could do without.
+class Hoard {
+ public:
+  virtual ~Hoard() = default;
+  virtual bool give_back() = 0;  // false if there was nothing; called without a lock, in a thread that allocates
+};
+
 class Arena {
  public:
   Arena(int device, Settings settings, std::string owner);  // the owner is named in errors
@@ -68,6 +75,8 @@ class Arena {
   void* allocate(size_t bytes, device::StreamRef stream);
   void* reserve(size_t bytes);  // exactly, a chunk of its own, for what lives long; free() gives it back
   void free(void* address, bool for_its_stream = true) noexcept;
+  // To be asked before an allocation fails.
+  void add(std::weak_ptr<Hoard> hoard);
   // Gives chunks back, those without a block in use and whose stream has nothing left to do; waits for no stream.
   void shrink();
   Stats stats() const;
@@ -77,6 +86,9 @@ class Arena {
 
  private:
   struct State;
+  template <class Allocate>
+  void* unless_exhausted(Allocate allocate);
+
   std::shared_ptr<State> state_;
 };
 

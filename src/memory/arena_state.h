@@ -88,7 +88,8 @@ struct Arena::State : StreamListener, Retainable {
     ToldOf told;
   };
   std::unordered_map<const void*, ByGraphs> retained;
-  size_t given_up = 0;                 // of these
+  size_t given_up = 0;  // of these
+  std::vector<std::weak_ptr<Hoard>> hoards;
   std::atomic<bool> orphaned = false;  // the arena is gone
   bool shrunk = false;
   Stats stats;
@@ -125,6 +126,7 @@ struct Arena::State : StreamListener, Retainable {
   [[noreturn]] void exhausted(Lock& lock, size_t bytes, const std::string& why) const;
 
   // Without:
+  bool empty_hoards();
   void* take_piece(device::StreamRef stream, size_t bytes,
                    std::string& why);  // null, with the reason, if there is no more
 };

@@ -235,6 +235,28 @@ TEST_F(RegionGraphsTest, MemoryIsFlat) {
   EXPECT_EQ(arena->stats().held_bytes, held);
 }
 
+TEST_F(RegionGraphsTest, WhereMemoryRunsOutGraphsGiveItBack) {
+  const auto limited = std::make_shared<memory::Arena>(0, memory::Settings{.max_bytes = size_t(4) << 20}, "the test");
+  const auto small = std::make_shared<GraphStore>(0, limited, 32);
+  limited->add(small);
+  RegionGraphs graphs(op, *small);
+  DeviceArray<float> x(250000, 0), y(250000, 0);
+  for (int i = 0; i < 3; ++i) {
+    OneRun run(*limited, stream, x, y);
+    graphs.run(run);
+  }
+  EXPECT_EQ(graphs.report().graphs, 1u);
+  void* const large = limited->allocate(size_t(4) << 20, stream);
+  EXPECT_EQ(graphs.report().graphs, 0u);
+  limited->free(large);
+  for (int i = 0; i < 3; ++i) {
+    OneRun run(*limited, stream, x, y);
+    graphs.run(run);
+  }
+  EXPECT_EQ(graphs.report().graphs, 0u);  // not at once
+  stream.ref().synchronize();
+}
+
 TEST_F(RegionGraphsTest, NothingIsLeftWhenTheStreamGoes) {
   DeviceArray<float> x(10, 0), y(10, 0);
   for (int i = 0; i < 3; ++i) run(x, y);

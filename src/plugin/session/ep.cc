@@ -102,8 +102,10 @@ Ep::Ep(std::shared_ptr<Registration> registration, Options options, Log log, std
                                   .default_stream = options_.default_stream,
                                   .shared = shared_.get(),
                                   .memory = arena_->source()});
-  else if (options_.auto_graph)
-    store_ = std::make_unique<automatic::GraphStore>(device(), arena_, size_t(options_.auto_graph_limit));
+  if (options_.auto_graph && !graphs_) {
+    store_ = std::make_shared<automatic::GraphStore>(device(), arena_, size_t(options_.auto_graph_limit));
+    arena_->add(store_);
+  }
   // What is made now is no part of a capture that a run has left behind.
   graph::SessionGraphs::end_capture_here("a session was made in the thread that captures it");
   fill_callbacks();

@@ -152,7 +152,7 @@ class Ep : public OrtEp {
   std::atomic<bool> has_stray_work_{false};  // nodes ran in threads that had not begun a run
   std::unique_ptr<graph::SharedStream> shared_;
   std::unique_ptr<graph::SessionGraphs> graphs_;
-  std::unique_ptr<automatic::GraphStore> store_;
+  std::shared_ptr<automatic::GraphStore> store_;
 };
 
 }  // namespace encore::plugin
