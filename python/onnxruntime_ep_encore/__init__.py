@@ -27,6 +27,7 @@ __all__ = [
     "get_library_path",
     "graph_report",
     "memory_report",
+    "region_report",
     "register",
     "session",
 ]
@@ -165,6 +166,16 @@ def graph_report(session) -> list[dict]:
     Of a model that cannot be captured, id -1 says why in `refusal`.
     """
     return _report(session, "report_graphs")
+
+
+def region_report(session) -> list[dict]:
+    """What auto_graph has made of the session's regions, in all threads.
+
+    Each {"region", "keys", "graphs", "captures", "replays", "staged", "first_runs", "eager", "refusal"}: sets of shapes
+    that are known, graphs that are kept, runs of each kind, tensors that were copied to or from where a graph has them,
+    and why there was no graph the last time that there could have been one.
+    """
+    return _report(session, "report_regions")
 
 
 def memory_report(session) -> dict:

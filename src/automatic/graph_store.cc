@@ -74,6 +74,13 @@ void GraphStore::forget(device::StreamRef stream) {
   workspaces_.erase(stream.native());
 }
 
+std::vector<RegionReport> GraphStore::reports() {
+  const std::lock_guard lock(mutex_);
+  std::vector<RegionReport> reports;
+  for (const RegionGraphs* region : regions_) reports.push_back(region->report());
+  return reports;
+}
+
 void GraphStore::add(RegionGraphs* region) {
   const std::lock_guard lock(mutex_);
   regions_.push_back(region);

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "automatic/report.h"
 #include "device/stream.h"
 #include "memory/arena.h"
 
@@ -59,6 +60,8 @@ class GraphStore final : public memory::Hoard {
   bool give_back() override;
   // The stream will be no more.
   void forget(device::StreamRef stream);
+
+  std::vector<RegionReport> reports();
 
   // A stream to capture on, until the end of the scope.
   class CaptureStream {

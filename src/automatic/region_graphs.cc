@@ -66,7 +66,9 @@ size_t RegionGraphs::Hash::operator()(const Key& key) const {
   return hash;
 }
 
-RegionGraphs::RegionGraphs(const ops::Op& program, GraphStore& store) : program_(program), store_(store) {
+RegionGraphs::RegionGraphs(std::string name, const ops::Op& program, GraphStore& store)
+    : program_(program), store_(store) {
+  counts_.name = std::move(name);
   store_.add(this);
 }
 RegionGraphs::~RegionGraphs() { store_.remove(this); }
@@ -101,10 +103,10 @@ void RegionGraphs::run(ops::Context& outer) {
   {
     const std::lock_guard lock(mutex_);
     Shapes& shapes = find(key, now);
-    const bool is_familiar = was_seen(shapes, outer.stream(), at, *known);
-    replay = find_replay(shapes, outer, at);
-    if (!replay && is_familiar && refusal_.empty() && now >= shapes.next_attempt) staged = shapes.moves;
-    if (replay) ++counts_.replays;
+    if ((replay = find_replay(shapes, outer, at)))
+      ++counts_.replays, counts_.staged += replay->copies;
+    else if (was_seen(shapes, outer.stream(), at, *known) && refusal_.empty() && now >= shapes.next_attempt)
+      staged = shapes.moves;
   }
   if (replay) return launch(*replay, at, *known, outer.stream());
   if (staged.empty() || !store_.make_room(heat, now)) return run_as_planned(outer, key, *known);
@@ -175,6 +177,7 @@ void RegionGraphs::keep(const std::shared_ptr<Replay>& replay, const Key& key, c
   std::erase_if(replays, is_replaced);
   replays.push_back(replay);
   ++counts_.captures;
+  counts_.staged += replay->copies;
 }
 
 std::shared_ptr<RegionGraphs::Replay> RegionGraphs::find_replay(Shapes& shapes, ops::Context& outer,
@@ -261,7 +264,7 @@ std::shared_ptr<RegionGraphs::Replay> RegionGraphs::capture(ops::Context& outer,
   }
   replay->exec = graph.instantiate();
   replay->exec.upload(outer.stream());
-  replay->nodes = graph.size();
+  replay->copies = std::ranges::count(staged, true);
   return replay;
 }
 
@@ -281,9 +284,9 @@ void RegionGraphs::launch(const Replay& replay, const Addresses& at, const Known
   copy_all(stream, out);
 }
 
-Report RegionGraphs::report() const {
+RegionReport RegionGraphs::report() const {
   const std::lock_guard lock(mutex_);
-  Report report = counts_;
+  RegionReport report = counts_;
   report.keys = shapes_.size();
   for (const auto& [key, shapes] : shapes_) report.graphs += shapes.replays.size();
   if (!refusal_.empty()) report.refusal = refusal_;

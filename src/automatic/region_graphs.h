@@ -21,13 +21,13 @@ namespace encore::automatic {
 class RegionGraphs {
  public:
   // Of the region that `program` runs; both are to live longer.
-  RegionGraphs(const ops::Op& program, GraphStore& store);
+  RegionGraphs(std::string name, const ops::Op& program, GraphStore& store);
   ~RegionGraphs();
   RegionGraphs(const RegionGraphs&) = delete;
 
   // One run. Whatever may go wrong with graphs, it runs.
   void run(ops::Context& outer);
-  Report report() const;
+  RegionReport report() const;
 
  private:
   friend class GraphStore;
@@ -46,7 +46,7 @@ class RegionGraphs {
     std::vector<bool> staged;  // whether that is memory of its own, to be copied to or from
     std::shared_ptr<Workspace> workspace;
     device::GraphExec exec;
-    size_t nodes = 0;
+    int64_t copies = 0;  // of what is staged
   };
   // Where the tensors of a run were.
   struct Sighting {
@@ -93,7 +93,7 @@ class RegionGraphs {
   mutable std::mutex mutex_;  // guards the rest
   std::unordered_map<Key, Shapes, Hash> shapes_;
   std::string refusal_;  // for good, and why
-  Report counts_;
+  RegionReport counts_;
 };
 
 }  // namespace encore::automatic

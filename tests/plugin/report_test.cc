@@ -18,6 +18,20 @@ TEST(Report, IsJson) {
             "\"retained_bytes\": 5, \"replays\": 4, \"refusal\": \"a \\\"quoted\\\"\\u000a\\\\ reason\"}]\n");
 }
 
+TEST(Report, TellsOfRegions) {
+  EXPECT_EQ(as_json(std::vector<automatic::RegionReport>{{.name = "a",
+                                                          .keys = 1,
+                                                          .graphs = 2,
+                                                          .captures = 3,
+                                                          .replays = 4,
+                                                          .staged = 5,
+                                                          .first_runs = 6,
+                                                          .eager = 7,
+                                                          .refusal = "why"}}),
+            "[{\"region\": \"a\", \"keys\": 1, \"graphs\": 2, \"captures\": 3, \"replays\": 4, \"staged\": 5, "
+            "\"first_runs\": 6, \"eager\": 7, \"refusal\": \"why\"}]\n");
+}
+
 TEST(Report, TracesAreLinesOfJson) {
   EXPECT_EQ(
       as_json_line(device::TraceEntry{reinterpret_cast<void*>(16), device::Traced::synchronize_event, "k<\"x\">", "n"}),

@@ -20,7 +20,7 @@ struct FusedNode : OrtNodeComputeInfo {
   FusedNode(Ep& ep, const GraphNodeInfo& info, fuse::Plan plan)
       : OrtNodeComputeInfo{}, node(ep, info, std::vector<bool>(size_t(info.input_count()))), program(std::move(plan)) {
     node.fault_number = ep.faults().number(node.label);
-    if (ep.store()) graphs.emplace(program, *ep.store());
+    if (ep.store()) graphs.emplace(info.name(), program, *ep.store());
     ort_version_supported = ort().version;
     CreateState = [](OrtNodeComputeInfo*, OrtNodeComputeContext*, void** state) noexcept -> OrtStatus* {
       *state = nullptr;

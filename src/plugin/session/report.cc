@@ -44,6 +44,16 @@ std::string as_json(const std::vector<graph::Report>& reports) {
   return json + "]\n";
 }
 
+std::string as_json(const std::vector<automatic::RegionReport>& reports) {
+  std::string json = "[";
+  for (const automatic::RegionReport& r : reports)
+    json += text(json.size() > 1 ? ",\n " : "", "{\"region\": ", quoted(r.name), ", \"keys\": ", r.keys,
+                 ", \"graphs\": ", r.graphs, ", \"captures\": ", r.captures, ", \"replays\": ", r.replays,
+                 ", \"staged\": ", r.staged, ", \"first_runs\": ", r.first_runs, ", \"eager\": ", r.eager,
+                 ", \"refusal\": ", quoted(r.refusal), "}");
+  return json + "]\n";
+}
+
 std::string as_json_line(const device::TraceEntry& entry) {
   return text("{\"stream\": ", reinterpret_cast<uintptr_t>(entry.stream), ", \"what\": ", quoted(name(entry.what)),
               ", \"name\": ", quoted(entry.name), ", \"label\": ", quoted(entry.label), "}\n");

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "automatic/report.h"
 #include "device/blas.h"
 #include "device/memory.h"
 #include "device/trace.h"
@@ -14,6 +15,9 @@ namespace encore::plugin {
 
 // A JSON list of {"id", "state", "nodes", "held_bytes", "retained_bytes", "replays", "refusal"}.
 std::string as_json(const std::vector<graph::Report>& reports);
+
+// A JSON list of {"region", "keys", "graphs", "captures", "replays", "staged", "first_runs", "eager", "refusal"}.
+std::string as_json(const std::vector<automatic::RegionReport>& reports);
 
 struct MemoryReport {
   memory::Stats arena;

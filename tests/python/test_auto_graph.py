@@ -1,0 +1,317 @@
+"""Graphs that nobody asks for (auto_graph): any program gets its own answers, and is replayed where it can be."""
+
+import gc
+import threading
+
+import encore_session
+import numpy as np
+import onnxruntime as ort
+import onnxruntime_ep_encore
+import pytest
+from encore_session import ARRANGEMENTS, Bound, arranged, in_threads, make_session, make_stream
+from onnx import TensorProto, helper, numpy_helper
+
+pytestmark = pytest.mark.core
+
+FLOAT = np.float32
+WIDTH = 16
+
+
+@pytest.fixture(scope="module")
+def model(make_model):
+    """Five layers, y = relu(x @ w) + x, of any number of rows."""
+    random = np.random.default_rng(3)
+    nodes, constants, x = [], [], "x"
+    for i in range(5):
+        constants.append(numpy_helper.from_array(random.standard_normal((WIDTH, WIDTH)).astype(FLOAT) / 4, f"w{i}"))
+        nodes += [
+            helper.make_node("MatMul", [x, f"w{i}"], [f"p{i}"], f"product{i}"),
+            helper.make_node("Relu", [f"p{i}"], [f"r{i}"], f"relu{i}"),
+            helper.make_node("Add", [f"r{i}", x], [f"x{i}" if i < 4 else "y"], f"add{i}"),
+        ]
+        x = f"x{i}"
+    return make_model(nodes, {"x": ["n", WIDTH]}, {"y": ["n", WIDTH]}, constants)
+
+
+def automatic(model, **options):
+    return make_session(model, regions=1, auto_graph=1, **options)
+
+
+@pytest.fixture
+def session(encore, model):
+    return automatic(model)
+
+
+@pytest.fixture(scope="module")
+def expected(encore, model):
+    """What an eager session makes of x."""
+    eager = make_session(model)
+    return lambda x: eager.run(None, {"x": x})[0]
+
+
+def some(rows, seed=0):
+    return np.random.default_rng(seed).standard_normal((rows, WIDTH)).astype(FLOAT)
+
+
+def report(session):
+    (one,) = onnxruntime_ep_encore.region_report(session)
+    return one
+
+
+def equal(got, wanted):
+    np.testing.assert_array_equal(got, wanted)
+
+
+def test_arrays(session, expected):
+    for seed in range(6):
+        equal(session.run(None, {"x": some(3, seed)})[0], expected(some(3, seed)))
+    told = report(session)
+    assert (told["first_runs"], told["captures"], told["refusal"]) == (1, 1, "")
+    assert told["replays"] == 4 and told["eager"] == 0, told
+
+
+def test_shapes_change(session, expected):
+    for seed in range(5):
+        for rows in (1, 7, 0, 300):
+            equal(session.run(None, {"x": some(rows, seed)})[0], expected(some(rows, seed)))
+    told = report(session)
+    assert told["keys"] == 4 and told["captures"] >= 4 and told["replays"] >= 8, told
+
+
+def test_the_same_buffers(session, expected):
+    run = Bound(session, {"x": some(4)}, {"y": ((4, WIDTH), FLOAT)})
+    for seed in range(6):
+        equal(run.run({"x": some(4, seed)})["y"], expected(some(4, seed)))
+    assert report(session)["staged"] == 0
+
+
+def test_fresh_buffers_each_time(session, expected):
+    kept = []
+    for seed in range(8):
+        run = Bound(session, {"x": some(4, seed)}, {"y": ((4, WIDTH), FLOAT)})
+        equal(run.run()["y"], expected(some(4, seed)))
+        kept.append(run)
+    for seed, run in enumerate(kept):
+        equal(run.outputs["y"].numpy(), expected(some(4, seed)))
+    told = report(session)
+    assert told["captures"] <= 2 and told["replays"] >= 5 and told["staged"] > 0, told
+
+
+def test_outputs_that_onnxruntime_allocates(session, expected):
+    kept = []
+    for seed in range(6):
+        binding = encore_session.bind_unallocated(session, encore_session.on_device(some(4, seed)))
+        session.run_with_iobinding(binding)
+        kept.append(binding.get_outputs()[0])
+        gc.collect()
+    for seed, y in enumerate(kept):
+        equal(y.numpy(), expected(some(4, seed)))
+
+
+def test_a_state_in_one_buffer_advances_once_a_run(encore, make_model):
+    nodes = [
+        helper.make_node("Mul", ["x", "two"], ["d"], "double"),
+        helper.make_node("Add", ["d", "one"], ["y"], "add"),
+    ]
+    constants = [numpy_helper.from_array(np.array(v, FLOAT), n) for n, v in (("one", 1), ("two", 2))]
+    session = automatic(make_model(nodes, {"x": [3]}, {"y": [3]}, constants))
+    state, wanted = encore_session.on_device(np.zeros(3, FLOAT)), 0
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("x", state)
+    binding.bind_ortvalue_output("y", state)
+    for _ in range(6):
+        session.run_with_iobinding(binding)
+        wanted = 2 * wanted + 1
+        equal(state.numpy(), np.full(3, wanted, FLOAT))
+    assert report(session)["replays"] == 4
+
+
+@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
+def test_wherever_work_is(encore, model, expected, arrangement):
+    stream = make_stream()
+    session = automatic(model, **arranged(arrangement, stream))
+    for seed in range(4):
+        for rows in (2, 9):
+            equal(session.run(None, {"x": some(rows, seed)})[0], expected(some(rows, seed)))
+    assert report(session)["replays"] >= 4
+
+
+def test_threads_with_shapes_of_their_own_and_in_common(session, expected):
+    wanted = {(rows, seed): expected(some(rows, seed)) for rows in range(1, 7) for seed in range(5)}
+
+    def work(thread):
+        random = np.random.default_rng(thread)
+        for _ in range(40):
+            rows, seed = int(random.integers(1, 7)), int(random.integers(5))
+            equal(session.run(None, {"x": some(rows, seed)})[0], wanted[rows, seed])
+
+    assert not in_threads(8, work)
+    assert report(session)["replays"] > 100
+
+
+def test_runs_that_nobody_waits_for(session, expected):
+    runs = [Bound(session, {"x": some(4, seed)}, {"y": ((4, WIDTH), FLOAT)}) for seed in range(6)]
+    options = encore_session.run_options(disable_synchronize_execution_providers=1)
+    for run in runs:
+        session.run_with_iobinding(run.binding, options)
+    runs[0].binding.synchronize_outputs()
+    for seed, run in enumerate(runs):
+        equal(run.outputs["y"].numpy(), expected(some(4, seed)))
+
+
+def test_the_most_used_are_kept(encore, model, expected):
+    session = automatic(model, auto_graph_limit=4)
+    for seed in range(4):
+        for rows in range(1, 13):
+            equal(session.run(None, {"x": some(rows, seed)})[0], expected(some(rows, seed)))
+    told = report(session)
+    assert (told["graphs"], told["captures"]) == (4, 4), told
+
+
+def test_memory_is_flat(session):
+    random = np.random.default_rng(5)
+    held = lambda: onnxruntime_ep_encore.memory_report(session)["arena"]["held_bytes"]
+    for rows in (*range(1, 200), *range(1, 200)):
+        session.run(None, {"x": some(rows)})
+    before = held()
+    for _ in range(600):
+        session.run(None, {"x": some(int(random.integers(1, 200)))})
+    assert held() == before
+
+
+def test_a_fault_names_its_node(encore, make_model):
+    constants = [numpy_helper.from_array(np.arange(6, dtype=FLOAT), "table")]
+    nodes = [
+        helper.make_node("Gather", ["table", "i"], ["g"], "look_up"),
+        helper.make_node("Neg", ["g"], ["n"], "negate"),
+        helper.make_node("Exp", ["n"], ["y"], "exponential"),
+    ]
+    session = automatic(make_model(nodes, {"i": ([2], TensorProto.INT64)}, {"y": [2]}, constants))
+    for _ in range(2):
+        for _ in range(4):
+            equal(session.run(None, {"i": np.array([1, 0])})[0], np.exp(-np.array([1, 0], FLOAT)))
+        with pytest.raises(Exception, match="look_up.*index 6 is outside"):
+            session.run(None, {"i": np.array([6, 0])})
+
+
+def test_random_numbers_go_on(encore, make_model):
+    nodes = [
+        helper.make_node("RandomNormalLike", ["x"], ["r"], "random", seed=3.0),
+        helper.make_node("Add", ["r", "x"], ["y"], "add"),
+    ]
+    model = make_model(nodes, {"x": [50]}, {"y": [50]})
+    sessions = [make_session(model), automatic(model)]
+    x = np.zeros(50, FLOAT)
+    seen = [[session.run(None, {"x": x})[0] for _ in range(5)] for session in sessions]
+    for eager, replayed in zip(*seen):
+        equal(eager, replayed)
+    assert len({y.tobytes() for y in seen[0]}) == 5
+
+
+def test_what_is_sized_by_data_stays_between(encore, make_model):
+    nodes = [
+        helper.make_node("Mul", ["x", "x"], ["s"], "square"),
+        helper.make_node("Sub", ["s", "x"], ["d"], "less"),
+        helper.make_node("NonZero", ["d"], ["n"], "find"),
+        helper.make_node("Cast", ["n"], ["c"], "cast", to=TensorProto.FLOAT),
+        helper.make_node("Neg", ["c"], ["y"], "negate"),
+    ]
+    session = automatic(make_model(nodes, {"x": [6]}, {"y": [1, "k"]}))
+    for seed in range(5):
+        x = np.random.default_rng(seed).integers(0, 3, 6).astype(FLOAT)
+        equal(session.run(None, {"x": x})[0], -np.array(np.nonzero(x * x - x), FLOAT))
+    before, after = onnxruntime_ep_encore.region_report(session)
+    assert before["replays"] == 3 and after["first_runs"] >= 1, (before, after)
+
+
+def test_captures_are_not_awaited(session, expected):
+    with onnxruntime_ep_encore.captures_held_back(session):
+        for seed in range(3):
+            equal(session.run(None, {"x": some(3, seed)})[0], expected(some(3, seed)))
+    told = report(session)
+    assert told["captures"] == 0 and "held back" in told["refusal"], told
+    for seed in range(40):
+        equal(session.run(None, {"x": some(3, seed)})[0], expected(some(3, seed)))
+    assert report(session)["captures"] == 1
+
+
+def test_captures_beside_others_that_hold_them_back(session, expected):
+    over = threading.Event()
+
+    def hold():
+        while not over.is_set():
+            with onnxruntime_ep_encore.captures_held_back(session):
+                pass
+
+    wanted = {rows: expected(some(rows)) for rows in range(1, 30)}
+
+    def work(_):
+        for _ in range(3):
+            for rows, y in wanted.items():
+                equal(session.run(None, {"x": some(rows)})[0], y)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    try:
+        assert not in_threads(4, work)
+    finally:
+        over.set()
+        holder.join()
+
+
+def test_where_memory_runs_out_graphs_make_room(encore, model, expected):
+    session = automatic(model, gpu_mem_limit=6 << 20, **{"arena.initial_chunk_size_bytes": 1 << 16})
+    x = some(5000)
+    for seed in range(4):
+        equal(session.run(None, {"x": some(5000, seed)})[0], expected(some(5000, seed)))
+    assert report(session)["graphs"] == 1
+    large = some(18000)
+    equal(session.run(None, {"x": large})[0], expected(large))
+    for _ in range(3):
+        equal(session.run(None, {"x": x})[0], expected(x))
+
+
+def test_with_graphs_that_were_asked_for(encore, model, expected):
+    session = automatic(model, enable_cuda_graph=1)
+    run = Bound(session, {"x": some(4)}, {"y": ((4, WIDTH), FLOAT)})
+    for seed in range(5):
+        equal(run.run({"x": some(4, seed)})["y"], expected(some(4, seed)))
+    assert onnxruntime_ep_encore.region_report(session) == []
+
+
+def test_sessions_come_and_go(encore, model, expected):
+    for seed in range(3):
+        session = automatic(model)
+        for _ in range(3):
+            equal(session.run(None, {"x": some(3, seed)})[0], expected(some(3, seed)))
+        del session
+        gc.collect()
+
+
+def test_two_bodies_and_what_is_around_them(encore, make_model):
+    branch = lambda op, name: helper.make_graph(
+        [helper.make_node(op, ["s"], [name], f"in_{name}")], name, [], [helper.make_tensor_value_info(name, 1, [4])]
+    )
+    nodes = [
+        helper.make_node("Mul", ["x", "x"], ["q"], "square"),
+        helper.make_node("Sub", ["q", "x"], ["s"], "less"),
+        helper.make_node("If", ["c"], ["b"], "choose", then_branch=branch("Neg", "t"), else_branch=branch("Abs", "e")),
+        helper.make_node("Add", ["b", "q"], ["a"], "add"),
+        helper.make_node("Mul", ["a", "a"], ["y"], "again"),
+    ]
+    session = automatic(make_model(nodes, {"x": [4], "c": ([1], TensorProto.BOOL)}, {"y": [4]}))
+    for seed in range(6):
+        x, c = np.random.default_rng(seed).standard_normal(4).astype(FLOAT), np.array([seed % 2 == 0])
+        s = x * x - x
+        equal(session.run(None, {"x": x, "c": c})[0], ((-s if c else np.abs(s)) + x * x) ** 2)
+    assert sum(told["replays"] for told in onnxruntime_ep_encore.region_report(session)) >= 6
+
+
+def test_profiles_and_logs_are_made(encore, model, expected, tmp_path):
+    options = ort.SessionOptions()
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "profile")
+    session = make_session(model, options, regions=1, auto_graph=1)
+    for seed in range(3):
+        equal(session.run(None, {"x": some(3, seed)})[0], expected(some(3, seed)))
+    assert session.end_profiling()
