@@ -29,6 +29,10 @@ EAGER = -1  # the graph id under which a run isn't captured
 # What options that Encore refuses raise: Python goes on with the CPU, as make_session finds, but not from 1.32 on.
 REFUSED, REFUSAL = (AssertionError, "alone") if ORT_VERSION < (1, 32) else (capi.InvalidArgument, "INVALID_ARGUMENT")
 
+# Options that the environment gives all sessions, as ENCORE_TEST_OPTIONS="regions=1 prefer_nhwc=1".
+OPTIONS_OF_ALL = dict(option.split("=") for option in os.environ.get("ENCORE_TEST_OPTIONS", "").split())
+HAS_REGIONS = OPTIONS_OF_ALL.get("regions") == "1"  # most models are one node then, and few nodes are elsewhere
+
 
 def only_if(applies):
     """Tests what this onnxruntime or device has. Not a skip: elsewhere there is nothing to test."""
@@ -118,7 +122,7 @@ def make_session(model, session_options=None, config=None, device=0, **options):
     `model` is a ModelProto, its bytes or a path; `options` are the provider's, `config` the session's. Float products
     keep float's precision unless use_tf32=1 asks otherwise.
     """
-    options.setdefault("use_tf32", 0)
+    options = OPTIONS_OF_ALL | {"use_tf32": 0} | options
     session_options = session_options or ort.SessionOptions()
     session_options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     for key, value in (config or {}).items():

@@ -18,6 +18,16 @@ std::vector<std::vector<int>> Graph::consumers() const {
   return of;
 }
 
+Makers Graph::makers() const {
+  const std::vector<int> producers = this->producers();
+  Makers of(nodes.size());
+  for (size_t n = 0; n < nodes.size(); ++n)
+    for (const auto* values : {&nodes[n].inputs, &nodes[n].read_inside})
+      for (int value : *values)
+        if (value >= 0 && producers[size_t(value)] >= 0) of[n].push_back(producers[size_t(value)]);
+  return of;
+}
+
 Variant::Variant(const NodeInfo& like)
     : like_(&like),
       name_(like.name()),

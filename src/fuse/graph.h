@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "fuse/convex.h"
 #include "ops/op.h"
 
 namespace encore::fuse {
@@ -26,9 +27,10 @@ struct Value {
 
 struct Node {
   const NodeInfo* info;
-  std::vector<int> inputs, outputs;  // values; -1 where absent
-  bool takable = true;               // Encore has a kernel for it
-  bool is_free = true;               // no other provider has taken it
+  std::vector<int> inputs, outputs;   // values; -1 where absent
+  bool takable = true;                // Encore has a kernel for it
+  bool is_free = true;                // no other provider has taken it
+  std::vector<int> read_inside = {};  // values that graphs inside of it read
 };
 
 struct Graph {
@@ -37,6 +39,7 @@ struct Graph {
 
   std::vector<int> producers() const;               // by value: a node, or -1
   std::vector<std::vector<int>> consumers() const;  // by value: nodes, one for each reading
+  Makers makers() const;
 };
 
 // A node like another, but for what is said of it here.

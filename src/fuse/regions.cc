@@ -1,10 +1,10 @@
 #include "fuse/regions.h"
 
 #include <algorithm>
-#include <numeric>
 #include <set>
 
 #include "fuse/channels_last.h"
+#include "fuse/convex.h"
 #include "ops/registry.h"
 
 namespace encore::fuse {
@@ -31,10 +31,9 @@ class Search {
   std::vector<std::vector<int>> run() {
     if (std::none_of(graph_.nodes.begin(), graph_.nodes.end(), has_convolution)) return {};
     for (const Node& node : graph_.nodes) fits_.push_back(fits(node));
-    find_levels();
     std::vector<std::vector<int>> regions;
-    for (std::vector<int>& group : groups())
-      if (pays(group)) regions.push_back(std::move(group));
+    for (std::vector<int>& set : convex_sets(graph_.makers(), fits_, When::early))
+      if (pays(set)) regions.push_back(std::move(set));
     return regions;
   }
 
@@ -54,40 +53,6 @@ class Search {
     for (int i : ops::find_row("", info.op_type(), info.since_version())->host_inputs)
       if (info.has_input(i) && !graph_.values[size_t(node.inputs[size_t(i)])].is_constant) return false;
     return true;
-  }
-
-  // Counts how often a path to the node has changed between nodes that fit and others. Nodes that fit, are joined by
-  // values and have the same count can be one: a path that leaves them comes to higher counts only.
-  void find_levels() {
-    levels_.assign(graph_.nodes.size(), 0);
-    for (size_t n = 0; n < graph_.nodes.size(); ++n)
-      for (int value : graph_.nodes[n].inputs) {
-        const int from = value < 0 ? -1 : producers_[size_t(value)];
-        if (from < 0) continue;
-        const int level = levels_[size_t(from)] + (fits_[size_t(from)] != fits_[n]);
-        levels_[n] = std::max(levels_[n], level);
-      }
-  }
-
-  std::vector<std::vector<int>> groups() const {
-    std::vector<int> leader(graph_.nodes.size());
-    std::iota(leader.begin(), leader.end(), 0);
-    const auto find = [&](int n) {
-      while (leader[size_t(n)] != n) n = leader[size_t(n)] = leader[size_t(leader[size_t(n)])];
-      return n;
-    };
-    for (size_t n = 0; n < graph_.nodes.size(); ++n)
-      for (int value : graph_.nodes[n].inputs) {
-        const int from = value < 0 ? -1 : producers_[size_t(value)];
-        if (from >= 0 && fits_[n] && fits_[size_t(from)] && levels_[n] == levels_[size_t(from)])
-          leader[size_t(find(int(n)))] = find(from);
-      }
-    std::vector<std::vector<int>> by_leader(graph_.nodes.size()), found;
-    for (size_t n = 0; n < graph_.nodes.size(); ++n)
-      if (fits_[n]) by_leader[size_t(find(int(n)))].push_back(int(n));
-    for (std::vector<int>& group : by_leader)
-      if (group.size() > 1) found.push_back(std::move(group));
-    return found;
   }
 
   // What turning costs at the ends is to be less than what convolutions of the other layout do inside, twice each.
@@ -121,8 +86,7 @@ class Search {
   const RegionSettings settings_;
   const std::vector<int> producers_;
   const std::vector<std::vector<int>> consumers_;
-  std::vector<bool> fits_;  // by node, as are levels
-  std::vector<int> levels_;
+  std::vector<bool> fits_;  // by node
 };
 
 }  // namespace

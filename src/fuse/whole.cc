@@ -13,7 +13,9 @@ struct Part {
   std::vector<int> reads, makes;     // the same ones as the whole graph counts them
 };
 
-Part part_of(const Graph& whole, const std::vector<int>& nodes, const std::vector<std::vector<int>>& consumers) {
+template <class IsInside>
+Part part_of(const Graph& whole, const std::vector<int>& nodes, const std::vector<std::vector<int>>& consumers,
+             IsInside is_inside) {
   Part part;
   std::map<int, int> numbers;
   std::set<int> made;
@@ -23,7 +25,6 @@ Part part_of(const Graph& whole, const std::vector<int>& nodes, const std::vecto
     if (is_new) part.graph.values.push_back(whole.values[size_t(value)]), part.graph.values.back().is_output = false;
     return known->second;
   };
-  const auto is_inside = [&](int n) { return std::find(nodes.begin(), nodes.end(), n) != nodes.end(); };
   for (int n : nodes) {
     Node node = whole.nodes[size_t(n)];
     node.takable = true;
@@ -94,8 +95,7 @@ class Whole {
       for (int member : unit)
         for (int value : graph_.nodes[size_t(member)].inputs) {
           const int from = value < 0 ? -1 : producers[size_t(value)];
-          if (from >= 0 && !done_[size_t(from)] && std::find(unit.begin(), unit.end(), from) == unit.end())
-            open.push_back(from);
+          if (from >= 0 && !done_[size_t(from)] && !is_same_group(from, n)) open.push_back(from);
         }
       if (open.size() > before) {
         if (seen_[size_t(n)]) fail(Code::internal, "groups of nodes wait for each other");
@@ -108,6 +108,10 @@ class Whole {
     }
   }
 
+  bool is_same_group(int a, int b) const {
+    return group_of_[size_t(a)] >= 0 && group_of_[size_t(a)] == group_of_[size_t(b)];
+  }
+
   Step step_of(int n) const {
     const Node& node = graph_.nodes[size_t(n)];
     Step step{std::make_unique<Variant>(*node.info), node.inputs, node.outputs};
@@ -115,7 +119,7 @@ class Whole {
     return step;
   }
   Step step_of(const Group& group) const {
-    Part part = part_of(graph_, group.nodes, consumers_);
+    Part part = part_of(graph_, group.nodes, consumers_, [&](int n) { return is_same_group(n, group.nodes.front()); });
     Step step;
     step.inputs = std::move(part.reads);
     step.outputs = std::move(part.makes);

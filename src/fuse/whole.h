@@ -1,6 +1,6 @@
-// A model as one node. onnxruntime captures no graph that copies between host and device, and so no model that computes
-// with its own shapes on the device: where that is wanted, all of its nodes are one, which has these numbers on the
-// host and passes them to kernels.
+// All nodes of a graph as one: of a region, or of a whole model. onnxruntime captures no graph that copies between host
+// and device, and so no model that computes with its own shapes on the device; one node has these numbers on the host
+// and passes them to kernels.
 #pragma once
 #include <set>
 #include <string>

@@ -48,11 +48,11 @@ class Sketch {
   Sketch& few() { return graph_.nodes.back().is_small = true, *this; }  // made by the last node
   // What is on the host if all are one; "nothing" if they can't be.
   std::vector<std::string> as_one() const {
-    const auto flags = host_part(graph());
-    if (!flags) return {"nothing"};
+    const HostPart part = host_part(graph(), std::vector<int>(graph_.nodes.size()));
+    if (!part.lacking.empty()) return {"nothing"};
     std::vector<std::string> names;
-    for (size_t i = 0; i < flags->size(); ++i)
-      if ((*flags)[i]) names.push_back(graph_.nodes[i].name);
+    for (size_t i = 0; i < part.nodes.size(); ++i)
+      if (part.nodes[i]) names.push_back(graph_.nodes[i].name);
     return names;
   }
   std::vector<std::string> copies() const { return crossings(graph(), shape_arithmetic(graph())); }

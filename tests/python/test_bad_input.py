@@ -301,7 +301,7 @@ def test_a_pointer_to_host_memory_that_is_bound_as_device_memory_is_named(encore
     what, node = ("input", "first") if wrong == "x" else ("output", "last")
     for _ in range(2):
         with pytest.raises(
-            Exception, match=f"'{node}' .*{what} 0 \\('{wrong}'\\) was bound as device memory, but its addr"
+            Exception, match=f"'{node}'.*{what} 0 \\('{wrong}'\\) was bound as device memory, but its addr"
         ):
             run({**pointers, wrong: arrays[wrong].ctypes.data})
         run(pointers)

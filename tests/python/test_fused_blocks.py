@@ -1,6 +1,8 @@
 """What transformers consist of besides attention, made one node: a product and its bias, Gelu, a residual sum and its
 norm."""
 
+from unittest.mock import ANY
+
 import encore_session as es
 import numpy as np
 import onnxruntime_ep_encore
@@ -15,7 +17,7 @@ def check(make_model, capfd, build, feeds, dtype, fused=True, kernels=1, **more)
     """That one node is made, or none, and computes the same as in float32; with so many kernels, but for the ends'."""
     model, wide = build(dtype).model(make_model, **more), build("float32").model(make_model, **more)
     session, sizes = made_one(capfd, lambda options: es.make_session(model, options))
-    assert len(sizes) == fused
+    assert sizes == [ANY] * fused
     agrees(session, wide, feeds, dtype)
     if fused and es.on_virtual_gpu():
         names = [name for name in kernels_of(session, feeds) if "CastTo" not in name and "CopyStrided" not in name]
@@ -193,7 +195,7 @@ def test_a_whole_block_is_captured_and_replayed(encore, make_model, capfd):
 
     model, wide = build("float16").model(make_model), build("float32").model(make_model)
     session, sizes = made_one(capfd, lambda options: es.make_session(model, options, enable_cuda_graph=1))
-    assert len(sizes) >= 3
+    assert es.HAS_REGIONS or len(sizes) >= 3
     bound = es.Bound(session, {"x": numbers((2, 5, WIDTH))}, {"normed.out": ([2, 5, WIDTH], np.float32)})
     for seed in range(5):
         feeds = {"x": numbers((2, 5, WIDTH), seed, -2, 2)}

@@ -353,7 +353,7 @@ def test_errors_name_both_nodes(encore, make_model):
 
 def test_it_need_not(encore, make_model, capfd):
     model = Network("float16", 64).gate().output("y", 24).model(make_model)
-    assert not made_one(capfd, lambda options: es.make_session(model, options, fuse_nodes=0))[1]
+    assert made_one(capfd, lambda options: es.make_session(model, options, fuse_nodes=0))[1] == []
 
 
 def test_a_scale_of_another_size_is_an_error_as_ever(encore, make_model, capfd):

@@ -49,7 +49,7 @@ def on_cpu(session):
 def test_one_node_reads_a_value_in_both_roles(origin):
     session, (y,) = run(model_of(origin, "", "int64[m, n] y", "y = Expand(v, v)"))
     np.testing.assert_array_equal(y, [[2, 2], [2, 2]])
-    assert "Expand" in on_cpu(session)
+    assert es.HAS_REGIONS or "Expand" in on_cpu(session)  # inside of one node, it is on both sides
 
 
 def test_the_reason_is_said(capfd):

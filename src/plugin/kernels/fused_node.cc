@@ -51,8 +51,8 @@ void compile(Ep& ep, const OrtGraph* const* graphs, const OrtNode* const* fused,
     FusedGraph graph(graphs[i], ep.settings());
     auto made =
         std::make_unique<FusedNode>(ep, info,
-                                    ep.whole() ? graph.plan_of_whole(info, *ep.whole(), ep.options().prefer_nhwc)
-                                               : graph.plan(info, ep.attentions()));
+                                    ep.on_host() ? graph.plan_of_part(info, *ep.on_host(), ep.options().prefer_nhwc)
+                                                 : graph.plan(info, ep.attentions()));
     made->load(constants);
     infos[i] = made.release();
   }

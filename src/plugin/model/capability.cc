@@ -96,11 +96,17 @@ class Examination {
     on_host_.resize(std::min<size_t>(on_host_.size(), 2));
   }
 
-  Claim run(bool perhaps_as_a_whole) {
+  Claim run(Parts parts) {
     Claim claim;
     claim.node_count = nodes_.size();
     for (const OrtNode* node : nodes_) add(node, claim);
-    const std::vector<bool> on_cpu = shape_arithmetic(placement_);
+    std::vector<bool> on_cpu = shape_arithmetic(placement_);
+    claim.crossings = crossings(placement_, on_cpu);
+    if (const std::vector<int> part_of = find_parts(parts, claim, on_cpu); !part_of.empty()) {
+      take(part_of, claim);
+      on_cpu = shape_arithmetic(placement_);
+      claim.crossings = crossings(placement_, on_cpu);
+    }
     for (size_t n = 0; n < nodes_.size(); ++n) {
       if (!placement_.nodes[n].claimable) continue;
       if (on_cpu[n])
@@ -111,34 +117,50 @@ class Examination {
         if (sized_by_data_[n]) claim.sized_by_data.push_back(placement_.nodes[n].name);
       }
     }
-    for (Claim::Declined& left : claim.declined)
-      left.only_shapes = on_cpu[size_t(std::ranges::find(nodes_, left.at) - nodes_.begin())];
-    claim.crossings = crossings(placement_, on_cpu);
-    if (perhaps_as_a_whole && !claim.crossings.empty() && claim.control_flow.empty() && claim.sized_by_data.empty() &&
-        !is_body_)
-      claim.as_a_whole = made_on_host();
+    for (Claim::Declined& left : claim.declined) left.only_shapes = on_cpu[places_.at(left.at)];
     return claim;
   }
 
  private:
-  std::optional<std::set<std::string>> made_on_host() {
-    for (size_t n = 0; n < nodes_.size(); ++n) {
-      if (is_taken_by_another(nodes_[n])) return std::nullopt;
-      GraphNodeInfo info(nodes_[n]);
-      placement_.nodes[n].is_host_op = is_host_op(info);
-      placement_.nodes[n].is_small = makes_few(info);
-    }
-    const auto on_host = host_part(placement_);
-    if (!on_host) return std::nullopt;
-    std::set<std::string> values;
-    for (size_t n = 0; n < nodes_.size(); ++n)
-      if ((*on_host)[n]) {
-        const GraphNodeInfo info(nodes_[n]);
-        for (int i = 0; i < info.output_count(); ++i)
-          if (info.has_output(i)) values.insert(info.output_value(i));
-      }
-    return values;
+  // By node the part that it belongs to, or -1; empty if there are none.
+  std::vector<int> find_parts(Parts parts, const Claim& claim, const std::vector<bool>& on_cpu) {
+    if (parts == Parts::none || is_body_) return {};
+    if (parts == Parts::whole &&
+        (claim.crossings.empty() || !claim.control_flow.empty() ||
+         std::ranges::find(sized_by_data_, true) != sized_by_data_.end() ||
+         std::ranges::any_of(nodes_, [&](const OrtNode* node) { return is_taken_by_another(node); })))
+      return {};
+    for (size_t n = 0; n < nodes_.size(); ++n) see_as_a_part(n);
+    if (parts == Parts::regions) return regions(placement_, on_cpu);
+    std::vector<int> whole(nodes_.size());
+    return host_part(placement_, whole).lacking.empty() ? whole : std::vector<int>();
   }
+
+  void see_as_a_part(size_t n) {
+    if (is_taken_by_another(nodes_[n])) return;
+    GraphNodeInfo info(nodes_[n]);
+    info.settings = settings_;
+    PlacementNode& place = placement_.nodes[n];
+    place.is_host_op = is_host_op(info);
+    place.is_small = place.is_host_op && makes_few(info);
+    place.may_join = place.claimable ? has_op_[n] && !sized_by_data_[n] : place.is_host_op;
+  }
+
+  void take(const std::vector<int>& part_of, Claim& claim) {
+    const HostPart on_host = host_part(placement_, part_of);
+    for (size_t n = 0; n < nodes_.size(); ++n) {
+      if (part_of[n] < 0) continue;
+      claim.parts.resize(std::max(claim.parts.size(), size_t(part_of[n]) + 1));
+      claim.parts[size_t(part_of[n])].push_back(nodes_[n]);
+      if (!on_host.nodes[n]) continue;
+      const GraphNodeInfo info(nodes_[n]);
+      for (int i = 0; i < info.output_count(); ++i)
+        if (info.has_output(i)) claim.on_host.insert(info.output_value(i));
+    }
+    std::erase_if(claim.declined, [&](const Claim::Declined& left) { return part_of[places_.at(left.at)] >= 0; });
+    placement_ = with_parts(std::move(placement_), part_of);
+  }
+
   // A scalar's dimensions are told as unknown ones. What is computed from few numbers are few, but where these are
   // sizes.
   static bool makes_few(const GraphNodeInfo& info) {
@@ -159,6 +181,7 @@ class Examination {
   }
 
   void add(const OrtNode* node, Claim& claim) {
+    places_.emplace(node, places_.size());
     GraphNodeInfo info(node);
     info.settings = settings_;
     const ops::OpRow* const row = ops::find_row(info.domain(), info.op_type(), info.since_version());
@@ -184,6 +207,9 @@ class Examination {
                                           "put an Identity between"));
     place.shape_like = bodies.empty() && is_shape_like(info);
     sized_by_data_.push_back(row && row->reads_back);
+    has_op_.push_back(row && row->make);
+    for (int value : number(node, api_.Node_GetNumImplicitInputs, api_.Node_GetImplicitInputs, nullptr))
+      if (value >= 0) place.read_inside.push_back(value);
     placement_.nodes.push_back(std::move(place));
   }
 
@@ -267,7 +293,8 @@ class Examination {
   std::vector<const OrtNode*> nodes_;
   bool is_body_ = false;
   std::vector<std::string> on_host_;  // values by name
-  std::vector<bool> sized_by_data_;   // nodes
+  std::unordered_map<const OrtNode*, size_t> places_;
+  std::vector<bool> sized_by_data_, has_op_;  // nodes
   PlacementGraph placement_;
   std::unordered_map<std::string, int> numbers_;
 };
@@ -275,8 +302,8 @@ class Examination {
 }  // namespace
 
 Claim examine(const OrtGraph* graph, OrtEpGraphSupportInfo* support, const std::string& ep_name,
-              const ops::Settings& settings, bool perhaps_as_a_whole) {
-  return Examination(graph, support, ep_name, settings).run(perhaps_as_a_whole);
+              const ops::Settings& settings, Parts parts) {
+  return Examination(graph, support, ep_name, settings).run(parts);
 }
 
 }  // namespace encore::plugin

@@ -1,6 +1,5 @@
 // Which nodes of a graph Encore takes, and why it leaves the others.
 #pragma once
-#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -25,14 +24,20 @@ struct Claim {
   std::vector<std::string> sized_by_data;  // nodes to be claimed that wait, since an output's size depends on data
   std::vector<std::string> ill_formed;     // nodes that onnxruntime runs wrongly without a word, and what to change
   std::vector<std::string> crossings;      // copies between host and device that onnxruntime has to insert
-  // Of the graph as a whole, as one node without such copies: the values that it makes on the host. Nothing if it can't
-  // be one, there are no such copies, or nobody asked.
-  std::optional<std::set<std::string>> as_a_whole;
+  std::vector<std::vector<const OrtNode*>> parts;  // nodes to be claimed as one each
+  std::set<std::string> on_host;                   // values that these make there, by name
   // Operators of which a node in nodes couldn't be claimed any more if its layout were changed.
   std::set<std::string> fixed_layout;
 };
 
+// What is claimed as one node.
+enum class Parts {
+  none,
+  whole,    // the graph, if onnxruntime would have to copy between host and device, and it can be one
+  regions,  // the largest ones that can be
+};
+
 Claim examine(const OrtGraph* graph, OrtEpGraphSupportInfo* support, const std::string& ep_name,
-              const ops::Settings& settings, bool perhaps_as_a_whole);
+              const ops::Settings& settings, Parts parts);
 
 }  // namespace encore::plugin

@@ -14,7 +14,7 @@ using ops::Type;
 
 namespace {
 
-// Whether there is anything that regions begin with, or gates, or what a norm goes with.
+// Whether there is anything that groups begin with, or gates, or what a norm goes with.
 bool has_beginning(const std::vector<const OrtNode*>& nodes) {
   return std::any_of(nodes.begin(), nodes.end(), [](const OrtNode* node) {
     const char* op = nullptr;
@@ -91,30 +91,16 @@ void FusedGraph::add(const OrtNode* node, const ops::Settings& settings) {
   for (size_t i = 0; i < outputs.size(); ++i)
     made.outputs.push_back(see(outputs[i], info.output_type(int(i)), info.output_dims(int(i))));
   for (const OrtValueInfo* value : list(api.Node_GetNumImplicitInputs, api.Node_GetImplicitInputs))
-    if (const int at = number(value); at >= 0) graph_.values[size_t(at)].is_output = true;
+    if (const int at = number(value); at >= 0) {
+      graph_.values[size_t(at)].is_output = true;
+      made.read_inside.push_back(at);
+    }
 }
 
 // In an order in which they can run, whatever the order they came in.
 void FusedGraph::sort() {
-  const std::vector<int> producers = graph_.producers();
   std::vector<fuse::Node> sorted;
-  std::vector<bool> done(graph_.nodes.size());
-  std::vector<std::pair<size_t, size_t>> open;  // nodes and which of their inputs comes next
-  for (size_t n = 0; n < graph_.nodes.size(); ++n) {
-    if (!done[n]) open.push_back({n, 0});
-    while (!open.empty()) {
-      auto& [node, next] = open.back();
-      const std::vector<int>& inputs = graph_.nodes[node].inputs;
-      if (done[node] || next == inputs.size()) {
-        if (!done[node]) sorted.push_back(graph_.nodes[node]);
-        done[node] = true;
-        open.pop_back();
-        continue;
-      }
-      const int value = inputs[next++], from = value < 0 ? -1 : producers[size_t(value)];
-      if (from >= 0 && !done[size_t(from)]) open.push_back({size_t(from), 0});
-    }
-  }
+  for (int n : fuse::running_order(graph_.makers())) sorted.push_back(std::move(graph_.nodes[size_t(n)]));
   graph_.nodes = std::move(sorted);
 }
 
@@ -142,17 +128,17 @@ fuse::Plan FusedGraph::plan(const GraphNodeInfo& fused, const Attentions& attent
   return fuse::plan_of(graph_, std::move(ends.inputs), std::move(ends.outputs));
 }
 
-fuse::Plan FusedGraph::plan_of_whole(const GraphNodeInfo& fused, const std::set<std::string>& on_host,
-                                     bool are_channels_last) {
+fuse::Plan FusedGraph::plan_of_part(const GraphNodeInfo& fused, const std::set<std::string>& on_host,
+                                    bool are_channels_last) {
   Ends ends = ends_of(fused);
   return fuse::plan_of_whole(graph_, std::move(ends.inputs), std::move(ends.outputs), on_host,
                              {.are_channels_last = are_channels_last, .only_own_shapes = false});
 }
 
-std::vector<Region> find_regions(const OrtGraph* graph, const std::vector<const OrtNode*>& claimed,
-                                 const std::string& ep_name, const ops::Settings& settings, bool are_channels_last) {
-  std::vector<Region> regions;
-  if (!has_beginning(claimed)) return regions;
+std::vector<Group> find_groups(const OrtGraph* graph, const std::vector<const OrtNode*>& claimed,
+                               const std::string& ep_name, const ops::Settings& settings, bool are_channels_last) {
+  std::vector<Group> groups;
+  if (!has_beginning(claimed)) return groups;
   FusedGraph whole(graph, settings);
   const std::set<const OrtNode*> taken(claimed.begin(), claimed.end());
   for (const std::string& name : outputs_of(graph))
@@ -164,13 +150,13 @@ std::vector<Region> find_regions(const OrtGraph* graph, const std::vector<const 
     node.takable = taken.contains(node_of(node));
     node.is_free = ep.empty() || ep == ep_name;
   }
-  for (fuse::Group& group : fuse::find_groups(whole.graph_, {.are_channels_last = are_channels_last})) {
-    Region& region = regions.emplace_back();
-    region.what = group.what;
-    region.attention = std::move(group.attention);
-    for (int n : group.nodes) region.nodes.push_back(node_of(whole.graph_.nodes[size_t(n)]));
+  for (fuse::Group& found : fuse::find_groups(whole.graph_, {.are_channels_last = are_channels_last})) {
+    Group& group = groups.emplace_back();
+    group.what = found.what;
+    group.attention = std::move(found.attention);
+    for (int n : found.nodes) group.nodes.push_back(node_of(whole.graph_.nodes[size_t(n)]));
   }
-  return regions;
+  return groups;
 }
 
 }  // namespace encore::plugin

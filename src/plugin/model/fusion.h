@@ -15,7 +15,7 @@
 namespace encore::plugin {
 
 // Nodes that are to be one.
-struct Region {
+struct Group {
   std::vector<const OrtNode*> nodes;
   const char* what;  // they are
   std::optional<fuse::Attention> attention = {};
@@ -25,8 +25,8 @@ using Attentions = std::map<std::string, fuse::Attention>;
 
 // `claimed` are the nodes that Encore takes, which goes by `ep_name`; shape arithmetic may come along. With
 // `are_channels_last` onnxruntime changes the layout, or has done so.
-std::vector<Region> find_regions(const OrtGraph* graph, const std::vector<const OrtNode*>& claimed,
-                                 const std::string& ep_name, const ops::Settings& settings, bool are_channels_last);
+std::vector<Group> find_groups(const OrtGraph* graph, const std::vector<const OrtNode*>& claimed,
+                               const std::string& ep_name, const ops::Settings& settings, bool are_channels_last);
 
 // The graph behind one fused node.
 class FusedGraph {
@@ -34,16 +34,16 @@ class FusedGraph {
   FusedGraph(const OrtGraph* graph, const ops::Settings& settings);
   // What the node is to do; the plan refers to this.
   fuse::Plan plan(const GraphNodeInfo& fused, const Attentions& attentions);
-  // The same of a model as a whole, which makes the values that are named on the host.
-  fuse::Plan plan_of_whole(const GraphNodeInfo& fused, const std::set<std::string>& on_host, bool are_channels_last);
+  // The same of a region, or of the whole model, which makes the values that are named on the host.
+  fuse::Plan plan_of_part(const GraphNodeInfo& fused, const std::set<std::string>& on_host, bool are_channels_last);
 
  private:
   struct Ends {
     std::vector<int> inputs, outputs;
   };
   Ends ends_of(const GraphNodeInfo& fused);
-  friend std::vector<Region> find_regions(const OrtGraph*, const std::vector<const OrtNode*>&, const std::string&,
-                                          const ops::Settings&, bool);
+  friend std::vector<Group> find_groups(const OrtGraph*, const std::vector<const OrtNode*>&, const std::string&,
+                                        const ops::Settings&, bool);
   void add(const OrtNode* node, const ops::Settings& settings);
   int number(const OrtValueInfo* value);
   void sort();

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "fuse/convex.h"
+
 namespace encore::plugin {
 namespace {
 
@@ -12,19 +14,30 @@ struct Use {
 struct Links {
   std::vector<int> producer;  // by value; -1: a constant or an input
   std::vector<std::vector<Use>> uses;
+  std::vector<bool> read_inside;  // of a node, by a graph there
 };
 
 Links link(const PlacementGraph& graph) {
   Links links{std::vector<int>(graph.host_friendly.size(), -1),
-              std::vector<std::vector<Use>>(graph.host_friendly.size())};
+              std::vector<std::vector<Use>>(graph.host_friendly.size()), std::vector<bool>(graph.host_friendly.size())};
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const PlacementNode& node = graph.nodes[n];
     for (int value : node.outputs)
       if (value >= 0) links.producer[size_t(value)] = int(n);
     for (size_t i = 0; i < node.inputs.size(); ++i)
       if (node.inputs[i] >= 0) links.uses[size_t(node.inputs[i])].push_back({int(n), bool(node.host_inputs[i])});
+    for (int value : node.read_inside) links.read_inside[size_t(value)] = true;
   }
   return links;
+}
+
+fuse::Makers makers_of(const PlacementGraph& graph, const Links& links) {
+  fuse::Makers makers(graph.nodes.size());
+  for (size_t n = 0; n < graph.nodes.size(); ++n)
+    for (const auto* values : {&graph.nodes[n].inputs, &graph.nodes[n].read_inside})
+      for (int value : *values)
+        if (value >= 0 && links.producer[size_t(value)] >= 0) makers[n].push_back(links.producer[size_t(value)]);
+  return makers;
 }
 
 bool leaves_on_host(const PlacementNode& maker, int value) {
@@ -110,49 +123,102 @@ std::vector<bool> shape_arithmetic(const PlacementGraph& graph) {
   }
 }
 
-std::optional<std::vector<bool>> host_part(const PlacementGraph& graph) {
+HostPart host_part(const PlacementGraph& graph, const std::vector<int>& part_of) {
   const Links links = link(graph);
-  std::vector<bool> on_host(graph.nodes.size()), wanted(links.producer.size());
-  std::vector<int> pending;  // values wanted on the host
-  const auto want = [&](int value) {
-    if (value < 0 || wanted[size_t(value)]) return;
-    wanted[size_t(value)] = true;
-    pending.push_back(value);
-  };
-  const auto put_on_host = [&](int n) {
-    on_host[size_t(n)] = true;
-    for (int value : graph.nodes[size_t(n)].inputs) want(value);
-    return graph.nodes[size_t(n)].is_host_op;
-  };
-  for (size_t n = 0; n < graph.nodes.size(); ++n) {
-    const PlacementNode& node = graph.nodes[n];
-    if (!node.claimable && !put_on_host(int(n))) return std::nullopt;
-    for (size_t i = 0; i < node.inputs.size(); ++i)
-      if (node.claimable && node.host_inputs[i]) want(node.inputs[i]);
-  }
-  while (!pending.empty()) {
-    const int value = pending.back(), made = links.producer[size_t(value)];
-    pending.pop_back();
-    if (graph.from_outside[size_t(value)]) return std::nullopt;  // the device has it
-    if (made < 0 || on_host[size_t(made)]) continue;
-    const PlacementNode& node = graph.nodes[size_t(made)];
-    if (!leaves_on_host(node, value) && !put_on_host(made)) return std::nullopt;
-  }
-  const auto is_there = [&](int value) {
+  const std::vector<int> order = fuse::running_order(makers_of(graph, links));
+  HostPart part{std::vector<bool>(graph.nodes.size()), {}};
+  // Whether the reader has the value on the host if the nodes before that are `able` compute there.
+  const auto has = [&](int reader, int value, const std::vector<bool>& able) {
     if (value < 0) return true;
     const int made = links.producer[size_t(value)];
     if (made < 0) return !graph.from_outside[size_t(value)];
-    return on_host[size_t(made)] || leaves_on_host(graph.nodes[size_t(made)], value);
+    if (part_of[size_t(made)] != part_of[size_t(reader)]) return false;
+    return able[size_t(made)] || leaves_on_host(graph.nodes[size_t(made)], value);
   };
-  for (bool changed = true; changed;) {
-    changed = false;
-    for (size_t n = 0; n < graph.nodes.size(); ++n) {
-      const PlacementNode& node = graph.nodes[n];
-      if (on_host[n] || !node.is_host_op || !node.is_small || !std::ranges::all_of(node.inputs, is_there)) continue;
-      on_host[n] = changed = true;
-    }
+  const auto has_all = [&](int n, const std::vector<bool>& able) {
+    return std::ranges::all_of(graph.nodes[size_t(n)].inputs, [&](int value) { return has(n, value, able); });
+  };
+  std::vector<bool> able(graph.nodes.size());
+  for (int n : order) {
+    const PlacementNode& node = graph.nodes[size_t(n)];
+    if (part_of[size_t(n)] < 0) continue;
+    able[size_t(n)] = node.is_host_op && has_all(n, able);
+    bool lacks = !node.claimable && !able[size_t(n)];
+    for (size_t i = 0; node.claimable && i < node.inputs.size(); ++i)
+      lacks |= node.host_inputs[i] && !has(n, node.inputs[i], able);
+    if (lacks) part.lacking.push_back(n);
   }
-  return on_host;
+  if (!part.lacking.empty()) return part;
+  const auto want = [&](int value) {
+    const int made = value < 0 ? -1 : links.producer[size_t(value)];
+    if (made >= 0 && !leaves_on_host(graph.nodes[size_t(made)], value)) part.nodes[size_t(made)] = true;
+  };
+  for (auto n = order.rbegin(); n != order.rend(); ++n) {
+    if (part_of[size_t(*n)] < 0) continue;
+    const PlacementNode& node = graph.nodes[size_t(*n)];
+    if (!node.claimable) part.nodes[size_t(*n)] = true;
+    for (size_t i = 0; i < node.inputs.size(); ++i)
+      if (part.nodes[size_t(*n)] || node.host_inputs[i]) want(node.inputs[i]);
+  }
+  for (int n : order) {
+    const PlacementNode& node = graph.nodes[size_t(n)];
+    if (part_of[size_t(n)] >= 0 && node.is_host_op && node.is_small && has_all(n, part.nodes))
+      part.nodes[size_t(n)] = true;
+  }
+  return part;
+}
+
+std::vector<int> regions(const PlacementGraph& graph, const std::vector<bool>& on_cpu) {
+  const Links links = link(graph);
+  const fuse::Makers makers = makers_of(graph, links);
+  const std::vector<int> order = fuse::running_order(makers);
+  std::vector<int> region_of;
+  const auto is_read_outside = [&](int n, int value) {
+    return links.read_inside[size_t(value)] || std::ranges::any_of(links.uses[size_t(value)], [&](const Use& use) {
+             const int reader = region_of[size_t(use.node)];
+             if (reader == region_of[size_t(n)]) return false;
+             return use.on_host || !graph.nodes[size_t(use.node)].claimable || (reader < 0 && on_cpu[size_t(use.node)]);
+           });
+  };
+  const auto stays_on_host = [&](int n) {
+    const PlacementNode& node = graph.nodes[size_t(n)];
+    for (size_t i = 0; i < node.outputs.size(); ++i)
+      if (node.outputs[i] >= 0 && (on_cpu[size_t(n)] || node.host_outputs[i]) && is_read_outside(n, node.outputs[i]))
+        return true;
+    return false;
+  };
+  std::vector<bool> fits;
+  for (const PlacementNode& node : graph.nodes) fits.push_back(node.may_join);
+  for (bool changed = true; changed;) {
+    region_of.assign(graph.nodes.size(), -1);
+    int count = 0;
+    for (const std::vector<int>& set : fuse::convex_sets(makers, fits, fuse::When::late)) {
+      for (int n : set) region_of[size_t(n)] = count;
+      ++count;
+    }
+    changed = false;
+    const auto leave = [&](int n) {
+      region_of[size_t(n)] = -1;
+      fits[size_t(n)] = false;
+      changed = true;
+    };
+    for (int n : host_part(graph, region_of).lacking) leave(n);
+    for (auto n = order.rbegin(); n != order.rend(); ++n)
+      if (region_of[size_t(*n)] >= 0 && stays_on_host(*n)) leave(*n);
+  }
+  return region_of;
+}
+
+PlacementGraph with_parts(PlacementGraph graph, const std::vector<int>& part_of) {
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    if (part_of[n] < 0) continue;
+    PlacementNode& node = graph.nodes[n];
+    node.claimable = true;
+    node.shape_like = false;
+    node.host_inputs.assign(node.inputs.size(), false);
+    node.host_outputs.assign(node.outputs.size(), false);
+  }
+  return graph;
 }
 
 std::vector<std::string> crossings(const PlacementGraph& graph, const std::vector<bool>& on_cpu) {

@@ -10,9 +10,11 @@ struct PlacementNode {
   std::string name;                             // as it stands in messages
   std::vector<int> inputs, outputs;             // numbers of values; -1 where absent
   std::vector<bool> host_inputs, host_outputs;  // slots that the kernel wants in host memory
+  std::vector<int> read_inside = {};            // values that graphs inside of it read
   bool claimable = false;                       // there is a kernel for it
   bool shape_like = false;                      // its tensors have the types and sizes of shape arithmetic
-  bool is_host_op = false;                      // Encore can compute it on the host, if all nodes are one
+  bool may_join = false;                        // Encore can run it as a part of a node
+  bool is_host_op = false;                      // Encore can compute it on the host, as a part of a node
   bool is_small = false;                        // what it makes is known to be a few numbers
 };
 
@@ -28,10 +30,20 @@ struct PlacementGraph {
 // ConstantOfShape read host memory and write device memory.
 std::vector<bool> shape_arithmetic(const PlacementGraph& graph);
 
-// If all nodes were one, which passes to kernels what they want of the host's: the nodes that it computes on the host,
-// since their results are wanted there, the device lacks them, or a few numbers are sooner passed than computed with.
-// Nothing if it can't do that.
-std::optional<std::vector<bool>> host_part(const PlacementGraph& graph);
+// What nodes that are one compute on the host, passing to kernels what these want of it: since the results are wanted
+// there, the device lacks them, or a few numbers are sooner passed than computed with.
+struct HostPart {
+  std::vector<bool> nodes;
+  std::vector<int> lacking;  // nodes that read on the host what can't be had there; then the others are not told
+};
+// By node the one that it is a part of, which tells the host nothing but what it computes there; -1 for none.
+HostPart host_part(const PlacementGraph& graph, const std::vector<int>& part_of);
+
+// The largest parts of the graph that can be one node each, which leaves on the device what it makes: by node a part's
+// number, or -1. What is `on_cpu` without them stays if it is read on the host outside.
+std::vector<int> regions(const PlacementGraph& graph, const std::vector<bool>& on_cpu);
+// The graph once parts are one each, as others see them.
+PlacementGraph with_parts(PlacementGraph graph, const std::vector<int>& part_of);
 
 // The values that onnxruntime will have to copy between host and device: "'producer' -> 'consumer'".
 std::vector<std::string> crossings(const PlacementGraph& graph, const std::vector<bool>& on_cpu);

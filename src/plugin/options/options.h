@@ -52,6 +52,7 @@ struct Options {
   bool fuse_conv_bias = false;
   bool prefer_nhwc = false;
   bool fuse_nodes = true;
+  bool regions = false;
   int sdpa_kernel = 0;
   bool strict_skip_layer_norm = false;
   bool tunable_op = false, tunable_op_tuning = false;

@@ -171,7 +171,7 @@ ops::Settings Ep::settings() const {
 void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
   const OrtNode* parent = nullptr;
   check(ort().api->Graph_GetParentNode(graph, &parent));
-  Claim claim = examine(graph, support, registration_->name(), settings(), graphs_ && options_.fuse_nodes);
+  Claim claim = examine(graph, support, registration_->name(), settings(), parts());
   claim_nodes(graph, support, claim, parent);
   tell_placement(claim, parent);
   fixed_layout_ = std::move(claim.fixed_layout);
@@ -181,24 +181,29 @@ void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
   if (graphs_) decide_on_graphs(claim);
 }
 
+Parts Ep::parts() const {
+  if (!options_.fuse_nodes) return Parts::none;
+  return options_.regions ? Parts::regions : graphs_ ? Parts::whole : Parts::none;
+}
+
 // Bodies are left as they are: what is fused takes memory for its constants.
 void Ep::claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support, Claim& claim, bool is_body) {
-  if (!is_body) whole_.reset(), attentions_.clear();
-  if (claim.as_a_whole) {
-    whole_ = std::move(claim.as_a_whole);
-    claim.nodes = nodes_of(graph);
-    claim.declined.clear();
-    claim.shape_arithmetic.clear();
-    claim.crossings.clear();
-    return claim_together(support, claim.nodes, "the model, which computes with shapes on the device");
-  }
+  if (!is_body) on_host_.reset(), attentions_.clear();
   std::set<const OrtNode*> fused;
-  if (options_.fuse_nodes && !is_body)
-    for (auto& region : find_regions(graph, claim.nodes, registration_->name(), settings(), options_.prefer_nhwc)) {
-      claim_together(support, region.nodes, region.what);
-      fused.insert(region.nodes.begin(), region.nodes.end());
-      if (region.attention) attentions_.emplace(region.attention->y, std::move(*region.attention));
+  const auto claim_as_one = [&](const std::vector<const OrtNode*>& nodes, const char* what) {
+    claim_together(support, nodes, what);
+    fused.insert(nodes.begin(), nodes.end());
+  };
+  if (!claim.parts.empty() || options_.regions) {
+    for (const auto& part : claim.parts)
+      claim_as_one(part, options_.regions ? "a region" : "the model, which computes with shapes on the device");
+    if (!is_body) on_host_ = std::move(claim.on_host);
+  } else if (options_.fuse_nodes && !is_body) {
+    for (auto& group : find_groups(graph, claim.nodes, registration_->name(), settings(), options_.prefer_nhwc)) {
+      claim_as_one(group.nodes, group.what);
+      if (group.attention) attentions_.emplace(group.attention->y, std::move(*group.attention));
     }
+  }
   for (const OrtNode* node : claim.nodes)
     if (!fused.contains(node)) check(ort().ep->EpGraphSupportInfo_AddSingleNode(support, node));
   for (const auto& left : claim.shape_arithmetic)

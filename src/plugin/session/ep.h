@@ -30,6 +30,7 @@ namespace encore::plugin {
 
 class Registration;
 struct Claim;
+enum class Parts;
 class SyncStream;
 
 class Ep : public OrtEp {
@@ -50,9 +51,9 @@ class Ep : public OrtEp {
   const Log& log() const { return log_; }
   ops::Settings settings() const;  // as the options say
   const Signature& signature() const { return signature_; }
-  // Of a model that is one node: the values that it makes on the host.
-  const std::optional<std::set<std::string>>& whole() const { return whole_; }
-  // Of what is fused, by the values that they make.
+  // The values that fused nodes make on the host, if these are regions or the whole model; else they are groups.
+  const std::optional<std::set<std::string>>& on_host() const { return on_host_; }
+  // Of groups that are attention, by the values that they make.
   const std::map<std::string, fuse::Attention>& attentions() const { return attentions_; }
 
   memory::Arena& arena() { return *arena_; }
@@ -104,6 +105,7 @@ class Ep : public OrtEp {
  private:
   void fill_callbacks();
   void find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support);
+  Parts parts() const;
   void claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support, Claim& claim, bool is_body);
   void claim_together(OrtEpGraphSupportInfo* support, const std::vector<const OrtNode*>& nodes, const char* what);
   void tell_placement(const Claim& claim, bool is_subgraph);
@@ -143,7 +145,7 @@ class Ep : public OrtEp {
   std::set<SyncStream*> streams_;
   std::set<std::string> said_;          // of claiming nodes
   std::set<std::string> fixed_layout_;  // operators of the graph that was looked at last
-  std::optional<std::set<std::string>> whole_;
+  std::optional<std::set<std::string>> on_host_;
   std::map<std::string, fuse::Attention> attentions_;
   bool cannot_capture_ = false;
   std::string why_eager_;                    // if every run is, though graphs were asked for
