@@ -48,7 +48,9 @@ class RegionGraphs::CapturedRun final : public PlannedRun {
     return made;
   }
   device::StreamRef stream() const override { return stream_; }
+  bool waits() const { return waits_; }
   void read_back(void*, const void*, size_t) override {
+    waits_ = true;
     fail(Code::capture_forbidden, "the size of an output depends on data, for which the host has to wait");
   }
 
@@ -58,6 +60,7 @@ class RegionGraphs::CapturedRun final : public PlannedRun {
   const device::StreamRef stream_;
   const Addresses& at_;
   std::vector<std::optional<Tensor>> inputs_;
+  bool waits_ = false;
 };
 
 size_t RegionGraphs::Hash::operator()(const Key& key) const {
@@ -112,13 +115,14 @@ void RegionGraphs::run(ops::Context& outer) {
   if (staged.empty() || !store_.make_room(heat, now)) return run_as_planned(outer, key, *known);
   try {
     replay = capture(outer, *known, at, staged);
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     const bool is_usable = device::clear_error(store_.device());
+    const auto* const known_error = dynamic_cast<const Error*>(&error);
     const std::lock_guard lock(mutex_);
     Shapes& shapes = find(key, now);
     refuse(shapes, error.what(), now);
-    if (error.code() == Code::capture_forbidden || !is_usable) refusal_ = error.what();
-    if (error.code() == Code::internal) shapes.known.reset();  // it may go otherwise once tuned
+    if (!is_usable) refusal_ = error.what();
+    if (known_error && known_error->code() == Code::internal) shapes.known.reset();  // it may go otherwise once tuned
   }
   if (!replay) return run_as_planned(outer, key, *known);
   keep(replay, key, *known, now);
@@ -235,8 +239,7 @@ void RegionGraphs::run_as_planned(ops::Context& outer, const Key& key, const Kno
 }
 
 std::shared_ptr<RegionGraphs::Replay> RegionGraphs::capture(ops::Context& outer, const Known& known,
-                                                            const Addresses& at,
-                                                            const std::vector<bool>& staged) const {
+                                                            const Addresses& at, const std::vector<bool>& staged) {
   const graph::capture_gate::Pass pass(std::try_to_lock);
   if (!pass) fail(Code::capture_failed, "captures are held back (ep.cuda.captures=hold)");
   auto replay = std::make_shared<Replay>(Replay{outer.stream(), outer.fault().cell, at, staged, {}, {}});
@@ -258,8 +261,10 @@ std::shared_ptr<RegionGraphs::Replay> RegionGraphs::capture(ops::Context& outer,
     program_.run(run);
     if (run.went_otherwise()) fail(Code::internal, "it does not go as the first run did");
     graph = device::end_capture(stream);
-  } catch (...) {
+  } catch (const std::exception& error) {
     device::abandon_capture(stream);
+    const std::lock_guard lock(mutex_);
+    if (run.waits()) refusal_ = error.what();
     throw;
   }
   replay->exec = graph.instantiate();

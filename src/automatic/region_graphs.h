@@ -79,7 +79,7 @@ class RegionGraphs {
   void record(ops::Context& outer, const Key& key);
   void run_as_planned(ops::Context& outer, const Key& key, const Known& known);
   std::shared_ptr<Replay> capture(ops::Context& outer, const Known& known, const Addresses& at,
-                                  const std::vector<bool>& staged) const;
+                                  const std::vector<bool>& staged);
   void launch(const Replay& replay, const Addresses& at, const Known& known, device::StreamRef stream) const;
 
   // For the store, which lets go of what is dropped when it holds no lock.
