@@ -45,7 +45,7 @@ class Heat {
 
 class GraphStore final : public memory::Hoard {
  public:
-  // At most so many graphs are kept, those that are used most.
+  // At most so many graphs are kept, those that are used most. With none, runs are planned all the same.
   GraphStore(int device, std::shared_ptr<memory::Arena> arena, size_t most_graphs);
   GraphStore(const GraphStore&) = delete;
 

@@ -53,6 +53,7 @@ struct Options {
   bool prefer_nhwc = false;
   bool fuse_nodes = true;
   bool regions = false;
+  bool has_regions() const { return fuse_nodes && (regions || auto_graph); }
   int sdpa_kernel = 0;
   bool strict_skip_layer_norm = false;
   bool tunable_op = false, tunable_op_tuning = false;

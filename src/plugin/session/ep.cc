@@ -102,8 +102,9 @@ Ep::Ep(std::shared_ptr<Registration> registration, Options options, Log log, std
                                   .default_stream = options_.default_stream,
                                   .shared = shared_.get(),
                                   .memory = arena_->source()});
-  if (options_.auto_graph && !graphs_) {
-    store_ = std::make_shared<automatic::GraphStore>(device(), arena_, size_t(options_.auto_graph_limit));
+  if (options_.has_regions() && !graphs_) {
+    store_ = std::make_shared<automatic::GraphStore>(device(), arena_,
+                                                     options_.auto_graph ? size_t(options_.auto_graph_limit) : 0);
     arena_->add(store_);
   }
   // What is made now is no part of a capture that a run has left behind.
@@ -183,7 +184,7 @@ void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
 
 Parts Ep::parts() const {
   if (!options_.fuse_nodes) return Parts::none;
-  return options_.regions ? Parts::regions : graphs_ ? Parts::whole : Parts::none;
+  return options_.has_regions() ? Parts::regions : graphs_ ? Parts::whole : Parts::none;
 }
 
 // Bodies are left as they are: what is fused takes memory for its constants.
@@ -194,9 +195,9 @@ void Ep::claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support, Clai
     claim_together(support, nodes, what);
     fused.insert(nodes.begin(), nodes.end());
   };
-  if (!claim.parts.empty() || options_.regions) {
+  if (!claim.parts.empty() || options_.has_regions()) {
     for (const auto& part : claim.parts)
-      claim_as_one(part, options_.regions ? "a region" : "the model, which computes with shapes on the device");
+      claim_as_one(part, options_.has_regions() ? "a region" : "the model, which computes with shapes on the device");
     if (!is_body) on_host_ = std::move(claim.on_host);
   } else if (options_.fuse_nodes && !is_body) {
     for (auto& group : find_groups(graph, claim.nodes, registration_->name(), settings(), options_.prefer_nhwc)) {
