@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <utility>
 
 #include "device/launch.h"
@@ -20,11 +21,34 @@ BOTH_FN bool is_pack_aligned(const T* address) {
   return reinterpret_cast<uintptr_t>(address) % sizeof(Pack<T, kCount>) == 0;
 }
 
+// A pack at an aligned address. Elsewhere a GPU faults, and the virtual one fails. The latter's types say nothing of
+// alignment: where packs that are aligned have a branch of their own, g++ may do in both what suits only them.
+template <int kCount, class T>
+DEVICE_FN Pack<T, kCount> load_aligned(const T* from) {
+#ifdef __CUDACC__
+  return *reinterpret_cast<const Pack<T, kCount>*>(from);
+#else
+  virtual_gpu::check_alignment(is_pack_aligned<kCount>(from));
+  Pack<T, kCount> pack;
+  std::memcpy(&pack, from, sizeof pack);
+  return pack;
+#endif
+}
+template <int kCount, class T>
+DEVICE_FN void store_aligned(T* to, const Pack<T, kCount>& pack) {
+#ifdef __CUDACC__
+  *reinterpret_cast<Pack<T, kCount>*>(to) = pack;
+#else
+  virtual_gpu::check_alignment(is_pack_aligned<kCount>(to));
+  std::memcpy(to, &pack, sizeof pack);
+#endif
+}
+
 // `aligned` is the same for all threads. A pack of which only `count` (at least one) values are there repeats the
 // first.
 template <int kCount, class T>
 DEVICE_FN Pack<T, kCount> load_pack(const T* from, bool aligned, int count = kCount) {
-  if (aligned && count == kCount) return *reinterpret_cast<const Pack<T, kCount>*>(from);
+  if (aligned && count == kCount) return load_aligned<kCount>(from);
   Pack<T, kCount> pack;
   UNROLL for (int i = 0; i < kCount; ++i) pack.at[i] = from[i < count ? i : 0];
   return pack;
@@ -35,7 +59,7 @@ DEVICE_FN Pack<T, kCount> load_unaligned(const T* from) {
   Pack<T, kCount> pack;
   const auto take = [&]<int kPiece>(int begin, int end) {
     UNROLL for (int i = begin; i < end; i += kPiece) {
-      const auto piece = *reinterpret_cast<const Pack<T, kPiece>*>(from + i);
+      const auto piece = load_aligned<kPiece>(from + i);
       UNROLL for (int j = 0; j < kPiece; ++j) pack.at[i + j] = piece.at[j];
     }
   };
@@ -60,7 +84,7 @@ DEVICE_FN Pack<T, kCount> load_unaligned(const T* from) {
 template <int kCount, class T>
 DEVICE_FN void store_pack(T* to, const Pack<T, kCount>& pack, bool aligned, int count = kCount) {
   if (aligned && count == kCount) {
-    *reinterpret_cast<Pack<T, kCount>*>(to) = pack;
+    store_aligned(to, pack);
     return;
   }
   UNROLL for (int i = 0; i < kCount; ++i) {

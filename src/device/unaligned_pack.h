@@ -17,6 +17,7 @@ DEVICE_FN Granule load_granule(const char* at, [[maybe_unused]] const char* from
 #ifdef __CUDACC__
   return *reinterpret_cast<const Granule*>(at);
 #else
+  virtual_gpu::check_alignment(is_pack_aligned<sizeof(Granule)>(at));
   Granule granule;
   std::memset(&granule, 0xff, sizeof granule);
   const char *begin = from > at ? from : at, *end = to < at + sizeof granule ? to : at + sizeof granule;
@@ -32,6 +33,7 @@ DEVICE_FN Pack<T, kCount> load_pack_within(const T* at, [[maybe_unused]] const T
 #ifdef __CUDACC__
   return *reinterpret_cast<const Pack<T, kCount>*>(at);
 #else
+  virtual_gpu::check_alignment(is_pack_aligned<kCount>(at));
   Pack<T, kCount> pack;
   // NaN, and no number that could be an index.
   std::memset(&pack, std::is_same_v<T, bool> ? 0 : std::is_integral_v<T> ? 0x81 : 0xff, sizeof pack);

@@ -16,6 +16,11 @@ namespace encore::device::virtual_gpu {
 // Appends a task to the stream, or to the graph which the stream captures. It may run many times.
 void enqueue(StreamRef stream, std::string_view kernel, std::function<void()> task);
 void check_grid(const Blocks& grid, size_t shared_bytes, int max_threads);
+// Fails what a kernel asks of an address that does not suit it.
+[[noreturn]] void fail_misaligned();
+inline void check_alignment(bool aligned) {
+  if (!aligned) fail_misaligned();
+}
 
 // In which order the indices of a launch, and the threads of a phase, run. Kernels must not care. `split` runs two
 // halves on two threads, for TSan. ENCORE_VIRTUAL_ORDER=forward|reversed|split sets it at start.

@@ -23,7 +23,7 @@ struct Matrix {
 
 // 16 bytes, of which `left` are there; the others are zero. `aligned`: all of them are, at an address that suits.
 DEVICE_FN device::Pack<uint32_t, 4> words_at(const uint8_t* from, int64_t left, bool aligned) {
-  if (aligned && left >= 16) return *reinterpret_cast<const device::Pack<uint32_t, 4>*>(from);
+  if (aligned && left >= 16) return device::load_aligned<4>(reinterpret_cast<const uint32_t*>(from));
   device::Pack<uint32_t, 4> words;
   UNROLL for (int i = 0; i < 4; ++i) {
     words.at[i] = 0;
@@ -104,7 +104,7 @@ struct Weights {
     const int64_t byte = kBits ? int64_t(k) * kBits / 8 : int64_t(k) * int64_t(sizeof(T));
     UNROLL for (int i = 0; i < kWords; i += 4) {
       const uint8_t* const from = row.values + byte + 4 * i;
-      const auto four = kWhole ? *reinterpret_cast<const device::Pack<uint32_t, 4>*>(from)
+      const auto four = kWhole ? device::load_aligned<4>(reinterpret_cast<const uint32_t*>(from))
                                : words_at(from, row_bytes - byte - 4 * i, aligned);
       UNROLL for (int j = 0; j < 4; ++j) loaded.words[i + j] = four.at[j];
     }

@@ -23,7 +23,7 @@ DEVICE_FN device::Pack<float, 8> eight_of(const T* from, bool aligned, int64_t l
   device::Pack<float, 8> values;
   if (aligned && left >= 8) {
     UNROLL for (int i = 0; i < 8; i += kPack) {
-      const auto pack = *reinterpret_cast<const device::Pack<T, kPack>*>(from + i);
+      const auto pack = device::load_aligned<kPack>(from + i);
       UNROLL for (int j = 0; j < kPack; ++j) values.at[i + j] = float(pack.at[j]);
     }
   } else {
