@@ -116,7 +116,7 @@ struct TopkOfNarrowRows {
     if constexpr (device::kIsHalf<T>) {
       using Pair = device::Pack<T, 2>;
       const auto one = std::bit_cast<Pair>(a), other = std::bit_cast<Pair>(b);
-      return std::bit_cast<uint32_t>(kLargest ? device::larger(one, other) : device::smaller_number(one, other));
+      return std::bit_cast<uint32_t>(kLargest ? device::larger_or_nan(one, other) : device::smaller_number(one, other));
     } else {
       return device::least_of_pairs(a, b);
     }

@@ -166,7 +166,7 @@ struct TopkOfRows {
     int in = part.count;
     UNROLL for (int u = 0; u < kKeep; ++u) {
       kept.set(u, device::flipped(kept[u], flip));
-      const C value = C(device::largest(kept[u]));
+      const C value = C(device::largest_or_nan(kept[u]));
       const int first = first_of(b, t, part, u);
       const bool taken = (all | (first < part.count)) & (u == 0 || !(value <= most));
       most = taken ? value : most;

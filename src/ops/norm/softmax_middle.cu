@@ -58,7 +58,7 @@ struct SoftmaxColumns {
         if (k < axis) kept[k] = *reinterpret_cast<const Raw*>(x + (first + k * inner));
       }
       each(kept, [&](int, const C(&values)[kPack]) {
-        UNROLL for (int j = 0; j < kPack; ++j) top[j] = Larger()(top[j], values[j]);
+        UNROLL for (int j = 0; j < kPack; ++j) top[j] = LargerNumber()(top[j], values[j]);
       });
       each(kept, [&](int, const C(&values)[kPack]) {
         UNROLL for (int j = 0; j < kPack; ++j) sum[j] += power_of<T>(values[j] - top[j]);
@@ -145,7 +145,7 @@ struct SoftmaxMiddle {
       if constexpr (kKeep != 0) {
         load(kept[t].first, row_of(t), kept[t].at);
         UNROLL for (int k = 0; k < kKeep; ++k) {
-          UNROLL for (int j = 0; j < kPack; ++j) most[j] = Larger()(most[j], kept[t].at[k][j]);
+          UNROLL for (int j = 0; j < kPack; ++j) most[j] = LargerNumber()(most[j], kept[t].at[k][j]);
         }
       } else {
         look(row_of(t), kept[t]);
@@ -154,7 +154,7 @@ struct SoftmaxMiddle {
       UNROLL for (int j = 0; j < kPack; ++j) s.part[t * kPack + j] = most[j];
     });
     combine(
-        b, Larger(), [](C top) { return top; }, [](Shared& s) { return s.top; });
+        b, LargerNumber(), [](C top) { return top; }, [](Shared& s) { return s.top; });
     b.threads([&](int t, Shared& s) {
       const C* top = s.top + lane_of(t) * kPack;
       C sum[kPack];
@@ -259,7 +259,7 @@ struct SoftmaxMiddle {
       ask(seen.first, r, raw);
       UNROLL for (int j = 0; j < kPack; ++j) {
         C most = seen.top[j];
-        UNROLL for (int k = 0; k < kBatch; ++k) most = Larger()(most, C(raw[k].at[j]));
+        UNROLL for (int k = 0; k < kBatch; ++k) most = LargerNumber()(most, C(raw[k].at[j]));
         const C from = most == kLowest<C> ? C(0) : most;  // nothing but -inf adds nothing
         C sum = seen.sum[j] * power_of<T>(seen.top[j] - from);
         UNROLL for (int k = 0; k < kBatch; ++k) {
@@ -324,10 +324,10 @@ struct SoftmaxLongMiddle {
       }
     });
     combine(
-        b, Larger(), [](float top) { return top; },
+        b, LargerNumber(), [](float top) { return top; },
         [&](int t, float(&own)[kPack]) {
           auto most = values_of(kept[t].at[0]);
-          UNROLL for (int k = 1; k < kKeep; ++k) most = device::larger_of_each(most, values_of(kept[t].at[k]));
+          UNROLL for (int k = 1; k < kKeep; ++k) most = device::larger_or_nan(most, values_of(kept[t].at[k]));
           UNROLL for (int j = 0; j < kPack; ++j) own[j] = float(most.at[j]);
         });
     PerThread<Tops, kThreads> tops;

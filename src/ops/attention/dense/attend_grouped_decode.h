@@ -280,7 +280,7 @@ struct AttendGroupedDecode {
           scored.at[i] = seen ? source.masked(scored.at[i], s.mask_row[row], slot + one) : kUnseen<float>;
         }
       }
-      UNROLL for (int e = 0; e < 2; ++e) tops.at[r][e] = larger(scored.at[e], scored.at[e + 2]);
+      UNROLL for (int e = 0; e < 2; ++e) tops.at[r][e] = larger_score(scored.at[e], scored.at[e + 2]);
     }
   }
   // `sums` are the first warp's.

@@ -25,7 +25,7 @@ struct Four {
 template <class C>
 struct LargerOfFour {
   DEVICE_FN Four<C> operator()(Four<C> a, const Four<C>& b) const {
-    UNROLL for (int i = 0; i < kPer; ++i) a.at[i] = larger(a.at[i], b.at[i]);
+    UNROLL for (int i = 0; i < kPer; ++i) a.at[i] = larger_score(a.at[i], b.at[i]);
     return a;
   }
 };
@@ -157,14 +157,14 @@ struct AttendPrefill {
               Four<C> most;
               UNROLL for (int i = 0; i < kPer; ++i) {
                 const Four<C>& row = score[t].row[i];
-                most.at[i] = larger(larger(row.at[0], row.at[1]), larger(row.at[2], row.at[3]));
+                most.at[i] = larger_score(larger_score(row.at[0], row.at[1]), larger_score(row.at[2], row.at[3]));
               }
               return most;
             },
             LargerOfFour<C>());
         b.threads([&](int t, Shared& s) {
           UNROLL for (int i = 0; i < kPer; ++i) {
-            const C now = larger(top[t].at[i], tile_top[t].at[i]), base = base_of(now);
+            const C now = larger_score(top[t].at[i], tile_top[t].at[i]), base = base_of(now);
             const C shrink = exponential(top[t].at[i] - base);
             top[t].at[i] = now;
             C all = total[t].at[i] * shrink;
@@ -317,7 +317,7 @@ struct AttendPrefill {
       UNROLL for (int i = 0; i < kPer; ++i) {
         const int row = t / kSide * kPer + i;
         const C sink = row < rows ? sinks.at(s.head[row]) : kUnseen<C>;
-        const C now = larger(top[t].at[i], sink), base = base_of(now), shrink = exponential(top[t].at[i] - base);
+        const C now = larger_score(top[t].at[i], sink), base = base_of(now), shrink = exponential(top[t].at[i] - base);
         top[t].at[i] = now;
         total[t].at[i] = total[t].at[i] * shrink + exponential(sink - base);
         UNROLL for (int f = 0; f < kFours; ++f) {

@@ -169,10 +169,10 @@ struct DecodeStep {
         part.top = of.joined_top[row], part.total = of.joined_total[row];
         part.sink = group.sinks.at(head_of(tile, row));
       }
-      tops[lane] = larger(part.top, part.sink);
+      tops[lane] = larger_score(part.top, part.sink);
     });
     warp.template reduce_columns<kPacks>([&](int lane) -> float& { return tops[lane]; },
-                                         [](float a, float c) { return larger(a, c); });
+                                         [](float a, float c) { return larger_score(a, c); });
     warp.lanes([&](int lane) {
       Part& part = parts[lane];
       part.base = base_of(tops[lane]);

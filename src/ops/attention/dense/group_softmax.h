@@ -46,7 +46,7 @@ struct GroupSoftmax {
     device::PerThread<Powers, 32> powers;
     UNROLL for (int r = 0; r < kTiles; ++r) {
       UNROLL for (int e = 0; e < 2; ++e) warp.template reduce_columns<4>(
-          [&](int lane) -> float& { return tops[lane].at[r][e]; }, [](float a, float c) { return larger(a, c); });
+          [&](int lane) -> float& { return tops[lane].at[r][e]; }, [](float a, float c) { return larger_score(a, c); });
     }
     warp.lanes([&](int lane) { state[lane].raise(scores[lane].at, tops[lane], powers[lane]); });
     UNROLL for (int r = 0; r < kTiles; ++r) {
@@ -91,7 +91,7 @@ struct GroupSoftmax {
                                       const float (&totals)[kWarps][8 * kTiles], const float* sums, int row,
                                       float sink) {
     Joined<kMany> joined{{}, sink, 0};
-    UNROLL for (int w = 0; w < kWarps; ++w) joined.top = larger(joined.top, tops[w][row]);
+    UNROLL for (int w = 0; w < kWarps; ++w) joined.top = larger_score(joined.top, tops[w][row]);
     const float base = base_of(joined.top);
     joined.total = exponential(sink - base);
     UNROLL for (int w = 0; w < kWarps; ++w) {
@@ -111,7 +111,7 @@ struct GroupSoftmax {
       const SumTile& scored = scores[r][0];
       float base[2], shrink[2];
       UNROLL for (int e = 0; e < 2; ++e) {
-        const float now = larger(top[r][e], tops.at[r][e]);
+        const float now = larger_score(top[r][e], tops.at[r][e]);
         shrink[e] = exponential(top[r][e] - base_of(now));
         base[e] = base_of(now) - kLift<T>;
         top[r][e] = now;

@@ -87,7 +87,7 @@ struct CombineLongformer {
     const LongformerSplits& partial = view.partial;
     const int64_t from = one * partial.shares, size = by_size.divisor();
     float top = kUnseen<float>;
-    for (int n = 0; n < partial.shares; ++n) top = larger(top, partial.top[from + n]);
+    for (int n = 0; n < partial.shares; ++n) top = larger_score(top, partial.top[from + n]);
     const float base = base_of(top);
     float sum = 0, total = 0;
     for (int n = 0; n < partial.shares; ++n) {

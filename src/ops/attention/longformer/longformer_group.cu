@@ -200,14 +200,14 @@ struct LongformerGroup {
           if (key < 0 || !tile.sees(8 * r + lane % 4 * 2 + i % 2, key, of_list)) scored.at[i] = kUnseen<float>;
         }
       }
-      UNROLL for (int e = 0; e < 2; ++e) tops.at[r][e] = larger(scored.at[e], scored.at[e + 2]);
+      UNROLL for (int e = 0; e < 2; ++e) tops.at[r][e] = larger_score(scored.at[e], scored.at[e + 2]);
     }
   }
   // `sums` are the first warp's.
   DEVICE_FN void finish(const Shared& s, const float* sums, const LongformerTile& tile, int batch, int head, int query,
                         int column) const {
     float top = kUnseen<float>, sum = 0, total = 0;
-    UNROLL for (int w = 0; w < kWarps; ++w) top = larger(top, s.top[w][query]);
+    UNROLL for (int w = 0; w < kWarps; ++w) top = larger_score(top, s.top[w][query]);
     const float base = base_of(top);
     UNROLL for (int w = 0; w < kWarps; ++w) {
       const float shrink = exponential(s.top[w][query] - base);

@@ -32,7 +32,7 @@ DEVICE_FN Four four(const float* from) {
 
 struct LargerOfFour {
   DEVICE_FN Four operator()(Four a, const Four& c) const {
-    UNROLL for (int i = 0; i < kPer; ++i) a.at[i] = larger(a.at[i], c.at[i]);
+    UNROLL for (int i = 0; i < kPer; ++i) a.at[i] = larger_score(a.at[i], c.at[i]);
     return a;
   }
 };
@@ -163,7 +163,7 @@ struct LongformerTiles {
           Four most;
           UNROLL for (int i = 0; i < kPer; ++i) {
             const Four& row = score[t].row[i];
-            most.at[i] = larger(larger(row.at[0], row.at[1]), larger(row.at[2], row.at[3]));
+            most.at[i] = larger_score(larger_score(row.at[0], row.at[1]), larger_score(row.at[2], row.at[3]));
           }
           return most;
         },
@@ -172,7 +172,7 @@ struct LongformerTiles {
       State& now = state[t];
       float* const powers = b.template dynamic<float>(s, powers_at) + t / kSide * kPer * kRow;
       UNROLL for (int i = 0; i < kPer; ++i) {
-        const float top = larger(now.top.at[i], tops[t].at[i]), base = base_of(top);
+        const float top = larger_score(now.top.at[i], tops[t].at[i]), base = base_of(top);
         const float shrink = exponential(now.top.at[i] - base);
         now.top.at[i] = top;
         now.total.at[i] *= shrink;

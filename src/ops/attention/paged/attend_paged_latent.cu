@@ -88,7 +88,7 @@ struct AttendPagedLatent {
       PerThread<float> tops;
       b.template reduce_groups<kTeam>(
           tops, [&](int t) { return judge(shared, softmax[t], key, end, factor, t); },
-          [](float a, float c) { return larger(a, c); });
+          [](float a, float c) { return larger_score(a, c); });
       b.threads([&](int t, Shared& s) { raise(s, softmax[t], tops[t], t); });
       device::for_each_warp(b, [&](const device::Warp& warp, Shared& s) { add_values(b, warp, s, sums); });
     }
@@ -194,12 +194,12 @@ struct AttendPagedLatent {
       const int at = key + in_tile + i;
       const bool seen = at < end && at >= range.first && at < range.end && s.there[in_tile + i];
       own.scores[i] = seen ? capped(scores.at[i] * factor, softcap) : kUnseen<float>;
-      top = larger(top, own.scores[i]);
+      top = larger_score(top, own.scores[i]);
     }
     return top;
   }
   DEVICE_FN void raise(Shared& s, Softmax& own, float top, int t) const {
-    const float now = larger(own.top, top), base = base_of(now), shrink = exponential(own.top - base);
+    const float now = larger_score(own.top, top), base = base_of(now), shrink = exponential(own.top - base);
     own.top = now;
     own.total *= shrink;
     device::Pack<T, kScores> powers;
