@@ -59,7 +59,7 @@ struct GemvTiles {
                                         },
                                         [&](int lane) {
                                           const Granule& a = steps[lane].at[i].a;
-                                          return RightTile{{a.words[2 * half], a.words[2 * half + 1]}};
+                                          return RightTile{{a.at[2 * half], a.at[2 * half + 1]}};
                                         });
             }
           }

@@ -5,6 +5,7 @@
 #include "device/divide.h"
 #include "device/launch.h"
 #include "device/warp.h"
+#include "device/words.h"
 #include "ops/dispatch.h"
 #include "ops/elementwise/gelu.h"
 #include "ops/moe/experts.h"
@@ -89,7 +90,7 @@ struct LayerView {
   // Eight values of a row of halves from `k` on, where all loads are whole; zeros after its last, and for null.
   DEVICE_FN static Pack<uint32_t, 4> eight_of(const T* row, int k, int depth) {
     if (!row || k >= depth) return {};
-    return *reinterpret_cast<const Pack<uint32_t, 4>*>(row + k);
+    return device::load_words<8>(row + k);
   }
   // Weights of the first or the second factor of a result.
   DEVICE_FN Row weights_of(int expert, int result, bool of_second) const {

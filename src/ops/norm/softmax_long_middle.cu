@@ -9,7 +9,7 @@
 #include "device/divide.h"
 #include "device/larger.h"
 #include "device/warp.h"
-#include "device/whole_pack.h"
+#include "device/words.h"
 #include "ops/dispatch.h"
 #include "ops/norm/powers.h"
 #include "ops/norm/rows.h"

@@ -9,7 +9,7 @@
 #include "device/larger.h"
 #include "device/transform.h"
 #include "device/warp.h"
-#include "device/whole_pack.h"
+#include "device/words.h"
 #include "ops/dispatch.h"
 #include "ops/norm/powers.h"
 #include "ops/norm/softmax.h"
@@ -296,7 +296,7 @@ template <class T>
 struct SoftmaxLongMiddle {
   static constexpr int kPack = device::pack_size<T>(), kKeep = 16, kThreads = 512, kMaxThreads = kThreads, kLanes = 2;
   static constexpr int kLongest = kThreads / kLanes * kKeep;
-  using Raw = Pack<uint32_t, kPack / 2>;
+  using Raw = device::WordsOf<T, kPack>;
   struct Shared {
     float part[kThreads / 32 * kLanes * kPack], of[kLanes * kPack];  // of each warp and column; of each column
   };
@@ -320,14 +320,14 @@ struct SoftmaxLongMiddle {
       const bool there = has_pack(b, t);
       UNROLL for (int k = 0; k < kKeep; ++k) {
         kept[t].at[k] = lowest();
-        if (there && row + k * rows < axis) kept[t].at[k] = *reinterpret_cast<const Raw*>(from + k * rows * inner);
+        if (there && row + k * rows < axis) kept[t].at[k] = device::load_words<kPack>(from + k * rows * inner);
       }
     });
     combine(
         b, LargerNumber(), [](float top) { return top; },
         [&](int t, float(&own)[kPack]) {
-          auto most = values_of(kept[t].at[0]);
-          UNROLL for (int k = 1; k < kKeep; ++k) most = device::larger_or_nan(most, values_of(kept[t].at[k]));
+          auto most = device::pack_of<T>(kept[t].at[0]);
+          UNROLL for (int k = 1; k < kKeep; ++k) most = device::larger_or_nan(most, device::pack_of<T>(kept[t].at[k]));
           UNROLL for (int j = 0; j < kPack; ++j) own[j] = float(most.at[j]);
         });
     PerThread<Tops, kThreads> tops;
@@ -338,7 +338,7 @@ struct SoftmaxLongMiddle {
         [&](int t, float(&own)[kPack]) {
           UNROLL for (int j = 0; j < kPack; ++j) own[j] = 0;
           UNROLL for (int k = 0; k < kKeep; ++k) {
-            const auto values = values_of(kept[t].at[k]);
+            const auto values = device::pack_of<T>(kept[t].at[k]);
             UNROLL for (int j = 0; j < kPack; ++j) own[j] += power_of<T>(float(values.at[j]) - tops[t].at[j]);
           }
         });
@@ -351,7 +351,7 @@ struct SoftmaxLongMiddle {
       const auto write = [&](auto made) {
         UNROLL for (int k = 0; k < kKeep; ++k) {
           if (row + k * rows >= axis) break;
-          const auto values = values_of(kept[t].at[k]);
+          const auto values = device::pack_of<T>(kept[t].at[k]);
           Pack<T, kPack> out;
           UNROLL for (int j = 0; j < kPack; ++j) out.at[j] = T(made(j, float(values.at[j]) - tops[t].at[j]));
           device::store_whole(to + k * rows * inner, out);
@@ -371,9 +371,8 @@ struct SoftmaxLongMiddle {
   DEVICE_FN static Raw lowest() {
     Pack<T, kPack> all;
     UNROLL for (int j = 0; j < kPack; ++j) all.at[j] = T(kLowest<float>);
-    return std::bit_cast<Raw>(all);
+    return device::words_of(all);
   }
-  DEVICE_FN static Pack<T, kPack> values_of(const Raw& raw) { return std::bit_cast<Pack<T, kPack>>(raw); }
   DEVICE_FN int64_t pack_of(const Block<Shared>& b, int t) const { return b.index() * kLanes + t % kLanes; }
   DEVICE_FN bool has_pack(const Block<Shared>& b, int t) const { return pack_of(b, t) < packs; }
   DEVICE_FN int64_t first_of(const Block<Shared>& b, int t) const {

@@ -30,16 +30,15 @@
 //   masked(score, tile, mask_row, key), mask_row(tile, row), has_mask()
 //   Shared                   what it keeps in shared memory, as `look`
 #pragma once
-#include <bit>
-
 #include "device/warp.h"
+#include "device/words.h"
 #include "ops/attention/dense/group_softmax.h"
 #include "ops/attention/dense/key_slots.h"
 #include "ops/attention/dense/split_k.h"
 
 namespace encore::ops {
 
-using Words = device::Pack<uint32_t, 4>;  // eight values
+using Words = device::WordsOf<device::Half, 8>;  // eight values
 
 // Of a source of which the slots are the keys themselves.
 struct KeysAsSlots {

@@ -6,11 +6,11 @@
 // apart, so that neighbours begin in other banks.
 #include "ops/attention/dense/attend_int8.h"
 
-#include <bit>
 #include <cmath>
 
 #include "device/launch.h"
 #include "device/square_tile.h"
+#include "device/words.h"
 #include "ops/quantize/tile_order.h"
 
 namespace encore::ops {
@@ -163,8 +163,7 @@ struct AttendInt8Tiles {
         bytes = device::load_pack<kChunk>(from + int64_t(first + row) * heads * size + chunk * kChunk, aligned, there);
         UNROLL for (int c = 0; c < kChunk; ++c) bytes.at[c] = c < there ? bytes.at[c] : int8_t(0);
       }
-      to[(keys ? row % kTileEach * kTileSide + row / kTileEach : row) * row_chunks + chunk] =
-          std::bit_cast<Chunk>(bytes);
+      to[(keys ? row % kTileEach * kTileSide + row / kTileEach : row) * row_chunks + chunk] = device::words_of(bytes);
     }
   }
   // Of 64 keys up to `left` values, transposed: four keys of a value are a word.

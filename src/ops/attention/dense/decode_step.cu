@@ -215,7 +215,7 @@ struct DecodeStep {
           which < 0 ? tile.kv_head * tile.rows + row : add.add.q_heads + which * add.add.kv_heads + tile.kv_head;
       const auto rotated = add.rotated(tile.batch, tile.batch, 0, number, pack);
       const auto put = [&](int column, const auto& packed) {
-        (which < 0 ? in_q(row, column) : s.fresh[which][column / 8]) = std::bit_cast<Words>(packed);
+        (which < 0 ? in_q(row, column) : s.fresh[which][column / 8]) = device::words_of(packed);
       };
       put(rotated.first, rotated.packs.real);
       if (rotated.rotates) put(rotated.first + add.add.layout.half, rotated.packs.imaginary);

@@ -2,10 +2,9 @@
 // read straight into the registers of the lanes that need them. A warp takes every fourth tile of the keys that the
 // queries see, neighbours first, with the keys and the values of the next one on their way, and keeps up its own
 // softmax. Warps are combined at the end.
-#include <bit>
-
 #include "device/launch.h"
 #include "device/warp.h"
+#include "device/words.h"
 #include "ops/attention/dense/group_softmax.h"
 #include "ops/attention/longformer/longformer_attention.h"
 #include "ops/dispatch.h"
@@ -34,7 +33,7 @@ struct LongformerGroup {
   using OfQueries = typename State::OfRows;
   static constexpr int kSumsRow = State::kSumsRow;
   static constexpr int64_t kSumsBytes = int64_t(kWarps) * kQueries * kSumsRow * int64_t(sizeof(float));
-  using Words = Pack<uint32_t, 4>;  // eight values
+  using Words = device::WordsOf<T, 8>;
 
   struct Shared {
     Words q[kTiles][kChunks][32];
@@ -149,10 +148,7 @@ struct LongformerGroup {
     });
   }
 
-  DEVICE_FN static Words words(const T* from, bool there) {
-    if (!there) return Words{};
-    return std::bit_cast<Words>(device::load_pack<8>(from, true));
-  }
+  DEVICE_FN static Words words(const T* from, bool there) { return there ? device::load_words<8>(from) : Words{}; }
   // The i-th key of the n-th tile, or less than zero.
   DEVICE_FN int key_of(const LongformerTile& tile, const Walk& walk, int batch, int n, int i) const {
     if (n < walk.near) {

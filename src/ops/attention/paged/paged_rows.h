@@ -87,7 +87,7 @@ struct PagedRows : KeysAsSlots {
       const float* const scales = key_scales + tile.kv_head * cache.size + column;
       UNROLL for (int i = 0; i < 8; ++i) values.at[i] = T(float(values.at[i]) * scales[i]);
     }
-    return std::bit_cast<Words>(values);
+    return device::words_of(values);
   }
   DEVICE_FN T* y(const Tile& tile, int row) const { return tokens.y + partial_row(tile, row) * cache.size; }
   DEVICE_FN int64_t head(const Tile& tile, int row) const {
