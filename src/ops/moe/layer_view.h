@@ -4,8 +4,7 @@
 
 #include "device/divide.h"
 #include "device/launch.h"
-#include "device/warp.h"
-#include "device/words.h"
+#include "device/tile_parts.h"
 #include "ops/dispatch.h"
 #include "ops/elementwise/gelu.h"
 #include "ops/moe/experts.h"
@@ -13,10 +12,8 @@
 namespace encore::ops {
 
 using device::Block;
-using device::LeftTile;
 using device::Pack;
 using device::PerThread;
-using device::RightTile;
 using device::SumTile;
 using device::Warp;
 

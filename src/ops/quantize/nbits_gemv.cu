@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "device/tile_parts.h"
 #include "ops/dispatch.h"
 #include "ops/elementwise/silu_gate.h"
 #include "ops/quantize/gemv_rows.h"
@@ -265,8 +266,8 @@ struct NBitsGemv {
   DEVICE_FN void show(float* to, const Sums& sums, int lane) const {
     UNROLL for (int tile = 0; tile < kTiles; ++tile) {
       UNROLL for (int i = 0; i < 4; i += kNext) {
-        const int row = tile * kRows + lane % 4 * 2 + i % 2;
-        if (row < count) to[row * kPitch + lane / 4 + i / 2 * 8] = sums.at[tile].at[i];
+        const int row = tile * kRows + device::sum_column(lane, i);
+        if (row < count) to[row * kPitch + device::sum_row(lane, i)] = sums.at[tile].at[i];
       }
     }
   }

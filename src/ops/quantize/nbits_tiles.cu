@@ -7,8 +7,8 @@
 
 #include "device/divide.h"
 #include "device/pair.h"
+#include "device/tile_parts.h"
 #include "device/unaligned_pack.h"
-#include "device/warp.h"
 #include "ops/dispatch.h"
 #include "ops/quantize/weave.h"
 
@@ -112,9 +112,9 @@ struct NBitsTiles {
         }
       }
       warp.lanes([&](int lane) {
-        const int g = lane / 4, two = lane % 4 * 2;
         UNROLL for (int n = 0; n < kTiles; ++n) {
-          UNROLL for (int i = 0; i < 4; ++i) s.sums[warp.index()][n * kRows + two + i % 2][g + i / 2 * 8] =
+          UNROLL for (int i = 0; i < 4; ++i)
+              s.sums[warp.index()][n * kRows + device::sum_column(lane, i)][device::sum_row(lane, i)] =
               sums[lane].at[n].at[i];
         }
       });

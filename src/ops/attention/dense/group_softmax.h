@@ -3,7 +3,7 @@
 #pragma once
 #include <bit>
 
-#include "device/warp.h"
+#include "device/tile_parts.h"
 #include "ops/attention/dense/attend_view.h"
 
 namespace encore::ops {
@@ -59,8 +59,7 @@ struct GroupSoftmax {
                                     [&](int lane) {
                                       const uint32_t a = word(lane, 0, n, i), c = word(lane, 1, n, i),
                                                      d = word(lane, 2, n, i), e = word(lane, 3, n, i);
-                                      return device::LeftTile{{device::low_halves(a, c), device::high_halves(a, c),
-                                                               device::low_halves(d, e), device::high_halves(d, e)}};
+                                      return device::left_of(a, c, d, e);
                                     },
                                     [&](int lane) {
                                       return device::RightTile{{powers[lane].at[r][0], powers[lane].at[r][1]}};
@@ -132,7 +131,7 @@ struct GroupSoftmax {
   DEVICE_FN void show(float* to_top, float* to_total, float* to_sums, int lane) const {
     UNROLL for (int r = 0; r < kTiles; ++r) {
       UNROLL for (int e = 0; e < 2; ++e) {
-        const int row = 8 * r + lane % 4 * 2 + e;
+        const int row = 8 * r + device::sum_column(lane, e);
         UNROLL for (int n = 0; n < kSpans; ++n) {
           UNROLL for (int i = 0; i < 4; ++i) {
             const SumTile& of = sums[r][n][i];

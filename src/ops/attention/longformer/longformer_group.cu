@@ -3,8 +3,7 @@
 // queries see, neighbours first, with the keys and the values of the next one on their way, and keeps up its own
 // softmax. Warps are combined at the end.
 #include "device/launch.h"
-#include "device/warp.h"
-#include "device/words.h"
+#include "device/tile_parts.h"
 #include "ops/attention/dense/group_softmax.h"
 #include "ops/attention/longformer/longformer_attention.h"
 #include "ops/dispatch.h"
@@ -13,10 +12,8 @@ namespace encore::ops {
 namespace {
 
 using device::Block;
-using device::LeftTile;
 using device::Pack;
 using device::PerThread;
-using device::RightTile;
 using device::SumTile;
 using device::Warp;
 
@@ -116,13 +113,9 @@ struct LongformerGroup {
               warp.template multiply<T>([&](int lane) -> SumTile& { return scores[lane].at[r][0]; },
                                         [&](int lane) {
                                           const Keys& of = keys[thread + lane];
-                                          return LeftTile{{of.at[0][c].at[2 * half], of.at[1][c].at[2 * half],
-                                                           of.at[0][c].at[2 * half + 1], of.at[1][c].at[2 * half + 1]}};
+                                          return device::left_of(of.at[0][c], of.at[1][c], half);
                                         },
-                                        [&](int lane) {
-                                          const Words& of = s.q[r][c][lane];
-                                          return RightTile{{of.at[2 * half], of.at[2 * half + 1]}};
-                                        });
+                                        [&](int lane) { return device::right_of(s.q[r][c][lane], half); });
             }
           }
         }
@@ -173,7 +166,7 @@ struct LongformerGroup {
   DEVICE_FN void load_values(Values& to, const T* from, const LongformerTile& tile, const Walk& walk, int batch, int n,
                              int lane) const {
     UNROLL for (int i = 0; i < 4; ++i) {
-      const int key = key_of(tile, walk, batch, n, lane % 4 * 2 + i % 2 + i / 2 * 8);
+      const int key = key_of(tile, walk, batch, n, device::depth_of(lane, i));
       const T* const row = from + (key < 0 ? 0 : key) * view.row_step + 8 * (lane / 4);
       UNROLL for (int span = 0; span < kSpans; ++span) to.at[i][span] =
           words(row + 64 * span, key >= 0 && 64 * span + 8 * (lane / 4) < size);
@@ -193,7 +186,7 @@ struct LongformerGroup {
       if (!plain) {
         UNROLL for (int i = 0; i < 4; ++i) {
           const int key = marks.key[i / 2];
-          if (key < 0 || !tile.sees(8 * r + lane % 4 * 2 + i % 2, key, of_list)) scored.at[i] = kUnseen<float>;
+          if (key < 0 || !tile.sees(8 * r + device::sum_column(lane, i), key, of_list)) scored.at[i] = kUnseen<float>;
         }
       }
       UNROLL for (int e = 0; e < 2; ++e) tops.at[r][e] = larger_score(scored.at[e], scored.at[e + 2]);
