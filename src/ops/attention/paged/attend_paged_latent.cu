@@ -294,9 +294,8 @@ void run(Context& context, const AttendPaged& p) {
   const int64_t rows = p.sequences.tokens * p.heads, full = rows / Kernel::kRows;
   const int64_t blocks = full + p.sequences.count + 1, busy = full + std::min(p.sequences.count, p.sequences.tokens);
   const Attend rest = rest_of(p, p.most_keys);
-  constexpr int64_t kMostBlocks = int64_t(1) << 30;  // which are counted in 32 bits
   const int64_t shares =
-      std::min(splits_for(context, rest, std::max<int64_t>(busy, 1), 1, 4 * Kernel::kKeys), kMostBlocks / blocks);
+      std::min(splits_for(context, rest, std::max<int64_t>(busy, 1), 1, 4 * Kernel::kKeys), kIntCap / blocks);
   const bool by_channel = p.pages.keys_by_channel;
   const float* const scales = p.pages.key_scales;
   const Source source{{},

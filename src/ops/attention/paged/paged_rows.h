@@ -137,10 +137,9 @@ void run_paged(Context& context, const AttendPaged& p) {
   const int64_t blocks = checked_product(full + sequences.count + 1, pages.kv_heads);
   const int64_t busy = checked_product(full + std::min(sequences.count, sequences.tokens), pages.kv_heads);
   const Attend rest = rest_of(p, p.most_keys);
-  constexpr int64_t kMostBlocks = int64_t(1) << 30;  // which are counted in 32 bits
   const int64_t shares =
       std::min(splits_for(context, rest, std::max<int64_t>(busy, 1), Kernel::kRoom, 2 * Kernel::kWarps * Kernel::kKeys),
-               kMostBlocks / blocks);
+               kIntCap / blocks);
   const Rows source{{},
                     sequences,
                     SlotView(pages, context.fault()),
