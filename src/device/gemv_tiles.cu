@@ -3,9 +3,9 @@
 // other. Which of them meet in an instruction's tile is free as long as both factors agree: neighbouring rows in one
 // lane are one word's halves, and two columns make rows g and g + 8 of a tile.
 #include "device/gemv_product.h"
+#include "device/tile_parts.h"
 #include "device/transform.h"
 #include "device/unaligned_pack.h"
-#include "device/warp.h"
 
 namespace encore::device {
 namespace {
@@ -57,10 +57,7 @@ struct GemvTiles {
                                           return left_of(rows[0].at[pair], rows[1].at[pair], rows[2].at[pair],
                                                          rows[3].at[pair]);
                                         },
-                                        [&](int lane) {
-                                          const Granule& a = steps[lane].at[i].a;
-                                          return RightTile{{a.words[2 * half], a.words[2 * half + 1]}};
-                                        });
+                                        [&](int lane) { return right_of(steps[lane].at[i].a, half); });
             }
           }
         }
@@ -68,7 +65,7 @@ struct GemvTiles {
       warp.lanes([&](int lane) {
         UNROLL for (int pair = 0; pair < kPairs; ++pair) {
           UNROLL for (int i = 0; i < 4; ++i)
-              s.sums[warp.index()][lane % 4 * 2 + i % 2][place(lane / 4, 2 * pair + i / 2)] = sums[lane].at[pair].at[i];
+              s.sums[warp.index()][sum_column(lane, i)][place(lane / 4, 2 * pair + i / 2)] = sums[lane].at[pair].at[i];
         }
       });
     });
@@ -92,9 +89,6 @@ struct GemvTiles {
     if (k >= p.depth) return;
     UNROLL for (int i = 0; i < 8; ++i) to.b[i] = *reinterpret_cast<const Columns*>(p.b + (k + i) * p.ldb + column);
     if (row < p.rows) to.a = *reinterpret_cast<const Granule*>(p.a + row * p.lda + k);
-  }
-  DEVICE_FN static LeftTile left_of(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-    return {{low_halves(a, b), high_halves(a, b), low_halves(c, d), high_halves(c, d)}};
   }
 };
 

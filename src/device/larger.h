@@ -1,5 +1,5 @@
-// The larger of two numbers, and of each of two neighbouring halves at once. Where there is a NaN, a positive one; of a
-// positive and a negative zero, either.
+// The larger of two numbers, of each of two neighbouring halves at once, and of each in packs. `or_nan`: where there is
+// a NaN, a positive one. `number`: a NaN loses to a number. Of a positive and a negative zero it is either.
 #pragma once
 #include <bit>
 #include <limits>
@@ -11,7 +11,10 @@
 namespace encore::device {
 
 template <class T>
-DEVICE_FN T larger(T a, T b) {
+inline constexpr bool kIsHalf = std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>;
+
+template <class T>
+DEVICE_FN T larger_or_nan(T a, T b) {
 #ifdef __CUDA_ARCH__
   if constexpr (std::is_same_v<T, float>) {
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(a) : "f"(a), "f"(b));
@@ -24,8 +27,7 @@ DEVICE_FN T larger(T a, T b) {
 }
 
 template <class T>
-DEVICE_FN Pack<T, 2> larger(const Pack<T, 2>& a, const Pack<T, 2>& b) {
-  static_assert(std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>);
+requires kIsHalf<T> DEVICE_FN Pack<T, 2> larger_or_nan(const Pack<T, 2>& a, const Pack<T, 2>& b) {
 #ifdef __CUDA_ARCH__
   uint32_t most;
   const uint32_t one = std::bit_cast<uint32_t>(a), other = std::bit_cast<uint32_t>(b);
@@ -36,15 +38,14 @@ DEVICE_FN Pack<T, 2> larger(const Pack<T, 2>& a, const Pack<T, 2>& b) {
   return std::bit_cast<Pack<T, 2>>(most);
 #else
   Pack<T, 2> most;
-  for (int i = 0; i < 2; ++i) most.at[i] = T(larger(float(a.at[i]), float(b.at[i])));
+  for (int i = 0; i < 2; ++i) most.at[i] = T(larger_or_nan(float(a.at[i]), float(b.at[i])));
   return most;
 #endif
 }
 
-// The smaller of each two halves; a NaN loses to a number.
+// The smaller of each two halves.
 template <class T>
-DEVICE_FN Pack<T, 2> smaller_number(const Pack<T, 2>& a, const Pack<T, 2>& b) {
-  static_assert(std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>);
+requires kIsHalf<T> DEVICE_FN Pack<T, 2> smaller_number(const Pack<T, 2>& a, const Pack<T, 2>& b) {
 #ifdef __CUDA_ARCH__
   uint32_t least;
   const uint32_t one = std::bit_cast<uint32_t>(a), other = std::bit_cast<uint32_t>(b);
@@ -92,9 +93,6 @@ DEVICE_FN uint32_t at_least(const Pack<T, 2>& a, const Pack<T, 2>& b) {
   return bits;
 }
 
-template <class T>
-inline constexpr bool kIsHalf = std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>;
-
 // A signed integer that compares as the number does: zeros are equal, and a positive NaN is above all.
 template <class T>
 using OrderOf = std::conditional_t<sizeof(T) == 8, int64_t, int32_t>;
@@ -129,30 +127,30 @@ DEVICE_FN Pack<T, kCount> flipped(const Pack<T, kCount>& pack, Bits flip) {
 }
 
 template <class T, int kCount>
-DEVICE_FN Pack<T, kCount> larger_of_each(Pack<T, kCount> pack, const Pack<T, kCount>& other) {
+DEVICE_FN Pack<T, kCount> larger_or_nan(Pack<T, kCount> pack, const Pack<T, kCount>& other) {
   if constexpr (kIsHalf<T>) {
     using Pairs = Pack<Pack<T, 2>, kCount / 2>;
     auto pairs = std::bit_cast<Pairs>(pack);
     const auto others = std::bit_cast<Pairs>(other);
-    UNROLL for (int i = 0; i < kCount / 2; ++i) pairs.at[i] = larger(pairs.at[i], others.at[i]);
+    UNROLL for (int i = 0; i < kCount / 2; ++i) pairs.at[i] = larger_or_nan(pairs.at[i], others.at[i]);
     return std::bit_cast<Pack<T, kCount>>(pairs);
   } else {
-    UNROLL for (int i = 0; i < kCount; ++i) pack.at[i] = larger(pack.at[i], other.at[i]);
+    UNROLL for (int i = 0; i < kCount; ++i) pack.at[i] = larger_or_nan(pack.at[i], other.at[i]);
     return pack;
   }
 }
 
 template <class T, int kCount>
-DEVICE_FN T largest(Pack<T, kCount> pack) {
+DEVICE_FN T largest_or_nan(Pack<T, kCount> pack) {
   if constexpr (kIsHalf<T>) {
     auto words = std::bit_cast<Pack<Pack<T, 2>, kCount / 2>>(pack);
     UNROLL for (int half = kCount / 4; half > 0; half /= 2) {
-      UNROLL for (int i = 0; i < half; ++i) words.at[i] = larger(words.at[i], words.at[i + half]);
+      UNROLL for (int i = 0; i < half; ++i) words.at[i] = larger_or_nan(words.at[i], words.at[i + half]);
     }
-    return larger(words.at[0], {words.at[0].at[1], words.at[0].at[0]}).at[0];
+    return larger_or_nan(words.at[0], {words.at[0].at[1], words.at[0].at[0]}).at[0];
   } else {
     UNROLL for (int half = kCount / 2; half > 0; half /= 2) {
-      UNROLL for (int i = 0; i < half; ++i) pack.at[i] = larger(pack.at[i], pack.at[i + half]);
+      UNROLL for (int i = 0; i < half; ++i) pack.at[i] = larger_or_nan(pack.at[i], pack.at[i + half]);
     }
     return pack.at[0];
   }

@@ -7,9 +7,7 @@
 
 namespace encore::device {
 
-struct alignas(16) Granule {
-  uint32_t words[4];
-};
+using Granule = Pack<uint32_t, 4>;
 
 // The granule at `at`, of which the bytes in [from, to) are wanted. The others may be anyone's, but can be read: a
 // GPU's memory ends nowhere within a granule. The virtual GPU leaves them alone.
@@ -67,8 +65,8 @@ struct UnalignedPack {
   DEVICE_FN Pack<T, kCount> pack() const {
     uint32_t words[8];
     UNROLL for (int i = 0; i < 4; ++i) {
-      words[i] = low.words[i];
-      words[4 + i] = high.words[i];
+      words[i] = low.at[i];
+      words[4 + i] = high.at[i];
     }
     if constexpr (sizeof(T) < 16) {
       UNROLL for (int i = 0; i < 6; ++i) words[i] = skipped & 8 ? words[i + 2] : words[i];

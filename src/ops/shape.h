@@ -46,6 +46,9 @@ bool broadcasts_to(const Shape& from, const Shape& to);
 // a * b, or Error{invalid_input} if it does not fit.
 int64_t checked_product(int64_t a, int64_t b);
 
+// What kernels count in an int is below: two such counts add up to no more than an int has.
+inline constexpr int64_t kIntCap = int64_t(1) << 30;
+
 // Row-major strides in elements; zeros if there are none.
 std::vector<int64_t> strides_of(const Shape& shape);
 

@@ -27,14 +27,14 @@ struct LookAtPacks {
     using Bits = std::conditional_t<sizeof(T) == 2, uint16_t, uint32_t>;
     const Bits sign = Bits(Bits(1) << (8 * sizeof(T) - 1)), flip = std::is_integral_v<T> ? Bits(~Bits(0)) : sign;
     const Pack<T, kPack> pack = load_pack<kPack>(x + i * kPack, true);
-    most[i] = largest(pack);
+    most[i] = largest_or_nan(pack);
     Pack<T, kPack> reversed;
     UNROLL for (int j = 0; j < kPack; ++j) reversed.at[j] = pack.at[kPack - 1 - j];
-    store_pack(both + i * kPack, larger_of_each(pack, reversed), true);
-    least[i] = std::bit_cast<T>(Bits(std::bit_cast<Bits>(largest(flipped(pack, flip))) ^ flip));
+    store_pack(both + i * kPack, larger_or_nan(pack, reversed), true);
+    least[i] = std::bit_cast<T>(Bits(std::bit_cast<Bits>(largest_or_nan(flipped(pack, flip))) ^ flip));
     const uint32_t word = sizeof(T) == 2 ? 0x80008000u : flip;
-    least_of_words[i] = std::bit_cast<T>(Bits(std::bit_cast<Bits>(largest(flipped(pack, word))) ^ flip));
-    order[i] = order_of(largest(pack));
+    least_of_words[i] = std::bit_cast<T>(Bits(std::bit_cast<Bits>(largest_or_nan(flipped(pack, word))) ^ flip));
+    order[i] = order_of(largest_or_nan(pack));
     not_below[i] = above_or_same[i] = 0;
     if constexpr (kIsHalf<T>) {
       const Pack<T, 2> a{pack.at[0], pack.at[2]}, b{pack.at[1], pack.at[3]};

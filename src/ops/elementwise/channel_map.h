@@ -1,7 +1,6 @@
 // y = f(x) with numbers that depend on the channel of [batch, channels, width].
 #pragma once
 #include <algorithm>
-#include <bit>
 #include <numeric>
 #include <utility>
 
@@ -9,7 +8,7 @@
 #include "device/divide.h"
 #include "device/divide_small.h"
 #include "device/half.h"
-#include "device/transform.h"
+#include "device/words.h"
 
 namespace encore::ops {
 
@@ -32,9 +31,8 @@ struct ChannelMap {
   struct Shared {
     Of of[kThreads * kAtOnce + 2];
   };
-  using Words = device::Pack<uint32_t, 4>;  // of what else a pack is made a compiler would take apart
   struct Kept {
-    Words at[kAtOnce];
+    device::WordsOf<T, kPack> at[kAtOnce];
   };
 
   int64_t n;
@@ -59,7 +57,7 @@ struct ChannelMap {
     b.threads([&](int t, Shared& s) {
       if constexpr (F::kReads) {
         UNROLL for (int u = 0; u < kAtOnce; ++u) {
-          if (is_whole(place(t, u), here)) kept[t].at[u] = *reinterpret_cast<const Words*>(from + place(t, u));
+          if (is_whole(place(t, u), here)) kept[t].at[u] = device::load_words<kPack>(from + place(t, u));
         }
       }
       int rest;
@@ -80,7 +78,7 @@ struct ChannelMap {
         if (is_whole(first, here)) {
           Of then = of;
           if (kBroken && rest < kPack) then = s.of[row + 1];
-          auto made = std::bit_cast<device::Pack<T, kPack>>(kept[t].at[u]);
+          auto made = device::pack_of<T>(kept[t].at[u]);
           UNROLL for (int i = 0; i < kPack; ++i) {
             made.at[i] = kBroken && i >= rest ? mapped(f, then, made.at[i]) : mapped(f, of, made.at[i]);
           }

@@ -104,7 +104,7 @@ struct SortedTopkOfRows : RowPiece<T> {
     constexpr int kLanes = 6, kLooks = 5;
     device::PerThread<uint32_t, 32> after;
     warp.apart([&](int lane) {
-      after[lane] = key_of_number(device::largest(best_of_groups(kept[lane]))) << 16 | uint32_t(lane);
+      after[lane] = key_of_number(device::largest_or_nan(best_of_groups(kept[lane]))) << 16 | uint32_t(lane);
     });
     const uint32_t last = warp.most([&](int lane) { return after[lane]; });
     uint32_t some = last, most = last;
@@ -138,8 +138,8 @@ struct SortedTopkOfRows : RowPiece<T> {
     device::PerThread<Wide, 32> first, last;
     warp.apart([&](int lane) {
       const auto some = kept[lane][0];
-      const T least = device::largest(device::flipped(some, kSigns));
-      first[lane] = key_of_number(device::largest(some));
+      const T least = device::largest_or_nan(device::flipped(some, kSigns));
+      first[lane] = key_of_number(device::largest_or_nan(some));
       last[lane] = key_of_number(std::bit_cast<T>(Key(std::bit_cast<Key>(least) ^ kSigns)));
       if (lane == 0) last[lane] = 0;  // there may be nothing before the row's first element
     });
@@ -149,7 +149,7 @@ struct SortedTopkOfRows : RowPiece<T> {
     const float middle = float(task.k + kRoom) / 2;
     // NaN that come last would be marked.
     const bool marks_all = !task.order.descending && warp.votes([&](int lane) {
-      const float value = device::largest(best_of_groups(kept[lane]));
+      const float value = device::largest_or_nan(best_of_groups(kept[lane]));
       return value != value;
     }) != 0;
     NO_UNROLL for (int look = marks_all ? kLooks : 0; look < kLooks && low < high; ++look) {
@@ -234,7 +234,7 @@ struct SortedTopkOfRows : RowPiece<T> {
 
   DEVICE_FN static auto best_of_groups(const Kept& kept) {
     auto best = kept[0];
-    UNROLL for (int u = 1; u < Base::kKeep; ++u) best = device::larger_of_each(best, kept[u]);
+    UNROLL for (int u = 1; u < Base::kKeep; ++u) best = device::larger_or_nan(best, kept[u]);
     return best;
   }
   // A key that k or hardly more of the groups' best do not come after, where the search begins with the last of the
@@ -247,7 +247,7 @@ struct SortedTopkOfRows : RowPiece<T> {
     warp.apart([&](int lane) {
       const auto largest = best_of_groups(kept[lane]);
       best[lane].set(0, largest);
-      key[lane] = key_of_number(device::largest(largest));
+      key[lane] = key_of_number(device::largest_or_nan(largest));
     });
     const Wide first = warp.least([&](int lane) { return key[lane]; });
     const Wide last = Base::kLast - warp.least([&](int lane) { return Wide(Base::kLast - key[lane]); });

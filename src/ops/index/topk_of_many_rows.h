@@ -139,8 +139,8 @@ struct TopkOfManyRows : RowPiece<T> {
 
   DEVICE_FN T best_of(const Kept& kept) const {
     auto most = kept[0];
-    UNROLL for (int u = 1; u < Base::kKeep; ++u) most = device::larger_of_each(most, kept[u]);
-    return device::largest(most);
+    UNROLL for (int u = 1; u < Base::kKeep; ++u) most = device::larger_or_nan(most, kept[u]);
+    return device::largest_or_nan(most);
   }
   // Those that are chosen go to the list, in any order. It has `listed` before and so many more in the end.
   DEVICE_FN void list_few(const device::Warp& warp, typename Base::Masks& mask, List& list, int listed, int chosen,

@@ -5,6 +5,7 @@
 #pragma once
 #include "device/unaligned_pack.h"
 #include "device/warp.h"
+#include "device/words.h"
 #include "ops/index/comparators.h"
 #include "ops/index/row_piece.h"
 
@@ -116,7 +117,7 @@ struct TopkOfNarrowRows {
     if constexpr (device::kIsHalf<T>) {
       using Pair = device::Pack<T, 2>;
       const auto one = std::bit_cast<Pair>(a), other = std::bit_cast<Pair>(b);
-      return std::bit_cast<uint32_t>(kLargest ? device::larger(one, other) : device::smaller_number(one, other));
+      return std::bit_cast<uint32_t>(kLargest ? device::larger_or_nan(one, other) : device::smaller_number(one, other));
     } else {
       return device::least_of_pairs(a, b);
     }
@@ -176,13 +177,12 @@ struct TopkOfNarrowRows {
   }
   // What two groups have, in order. Their places count from the first pack on.
   DEVICE_FN List sorted_groups(const uint16_t* from, uint32_t one, uint32_t other) const {
-    using Words = device::Pack<uint32_t, 2>;
     const int before = this->before(from);
     const int firsts[] = {int(one & 0xffff) - before, int(other & 0xffff) - before};
-    Words words[2];
+    device::WordsOf<uint16_t, kGroup> words[2];
     UNROLL for (int group = 0; group < 2; ++group) {
       const int first = firsts[group] < task.columns ? firsts[group] : -(before % kGroup);  // of something
-      words[group] = std::bit_cast<Words>(device::load_pack_within<kGroup>(from + first, from, from + task.columns));
+      words[group] = device::words_of(device::load_pack_within<kGroup>(from + first, from, from + task.columns));
     }
     List all;
     UNROLL for (int group = 0; group < 2; ++group) {

@@ -12,6 +12,7 @@
 #include "device/device.h"
 #include "device/divide.h"
 #include "device/larger.h"
+#include "device/words.h"
 #include "ops/index/ordering.h"
 #include "ops/op.h"
 #include "ops/reduce/team.h"
@@ -60,15 +61,13 @@ struct TopkOfRows {
     int found, too_many;
   };
   using Values = device::Pack<T, kPack>;
-  // Flipped, so that the best is the largest. In words, for a compiler would take halves for registers of their own.
+  // Flipped, so that the best is the largest.
   struct Kept {
-    using Words = device::Pack<uint32_t, int(sizeof(Values) / 4)>;
+    using Words = device::WordsOf<T, kPack>;
     Words packs[kKeep];
-    DEVICE_FN Values operator[](int u) const { return std::bit_cast<Values>(packs[u]); }
-    DEVICE_FN void set(int u, const Values& values) { packs[u] = std::bit_cast<Words>(values); }
-    DEVICE_FN void load(int u, const T* from) {
-      packs[u] = device::load_pack<int(sizeof(Values) / 4)>(reinterpret_cast<const uint32_t*>(from), true);
-    }
+    DEVICE_FN Values operator[](int u) const { return device::pack_of<T>(packs[u]); }
+    DEVICE_FN void set(int u, const Values& values) { packs[u] = device::words_of(values); }
+    DEVICE_FN void load(int u, const T* from) { packs[u] = device::load_words<kPack>(from); }
   };
 
   TopkTask<Key> task;
@@ -166,7 +165,7 @@ struct TopkOfRows {
     int in = part.count;
     UNROLL for (int u = 0; u < kKeep; ++u) {
       kept.set(u, device::flipped(kept[u], flip));
-      const C value = C(device::largest(kept[u]));
+      const C value = C(device::largest_or_nan(kept[u]));
       const int first = first_of(b, t, part, u);
       const bool taken = (all | (first < part.count)) & (u == 0 || !(value <= most));
       most = taken ? value : most;

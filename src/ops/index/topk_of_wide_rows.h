@@ -56,7 +56,7 @@ struct TopkOfWideRows : RowPiece<T> {
       device::PerThread<T, 32> best;
       warp.lanes([&](int lane) {
         Best most = s.best[32 * place + lane];
-        NO_UNROLL for (int t = lane + 32; t < threads; t += 32) most = device::larger_of_each(most, s.best[t]);
+        NO_UNROLL for (int t = lane + 32; t < threads; t += 32) most = device::larger_or_nan(most, s.best[t]);
         best[lane] = most.at[0];
       });
       const Limit limit = this->limit_of(warp, best);
@@ -132,12 +132,12 @@ struct TopkOfWideRows : RowPiece<T> {
     }
     UNROLL for (int u = 0; u < kKeep; ++u) {
       auto words = std::bit_cast<device::Pack<Best, 4>>(packs[u]);
-      UNROLL for (int i = 1; i < 4; ++i) words.at[0] = device::larger_of_each(words.at[0], words.at[i]);
+      UNROLL for (int i = 1; i < 4; ++i) words.at[0] = device::larger_or_nan(words.at[0], words.at[i]);
       kept.of[u] = words.at[0];
     }
     Best all = kept.of[0];
-    UNROLL for (int u = 1; u < kKeep; ++u) all = device::larger_of_each(all, kept.of[u]);
-    if constexpr (kWays == 2) all = device::larger_of_each(all, Best{all.at[1], all.at[0]});
+    UNROLL for (int u = 1; u < kKeep; ++u) all = device::larger_or_nan(all, kept.of[u]);
+    if constexpr (kWays == 2) all = device::larger_or_nan(all, Best{all.at[1], all.at[0]});
     return all;
   }
   // Puts what no number comes after for the elements before one, or for that and all behind it.

@@ -129,11 +129,11 @@ struct Normalize {
           float mine = is_max ? std::numeric_limits<float>::lowest() : 0.f;
           for_each(b.index(), t, [&](int64_t at) {
             const float term = term_of(at);
-            mine = is_max ? larger(mine, term) : mine + term;
+            mine = is_max ? larger_number(mine, term) : mine + term;
           });
           return mine;
         },
-        [is_max](float v, float w) { return is_max ? larger(v, w) : v + w; });
+        [is_max](float v, float w) { return is_max ? larger_number(v, w) : v + w; });
     b.threads([&](int t, device::NoShared&) {
       for_each(b.index(), t, [&](int64_t at) {
         const float value = x.at<float>(at), all = whole[t];
@@ -148,8 +148,8 @@ struct Normalize {
   }
 
  private:
-  // NaN is never larger.
-  DEVICE_FN static float larger(float v, float w) { return v < w ? w : v; }
+  // `v` is a number.
+  DEVICE_FN static float larger_number(float v, float w) { return v < w ? w : v; }
   DEVICE_FN float term_of(int64_t at) const {
     if (norm == Norm::max) return x.at<float>(at);
     if (norm == Norm::l1) return std::fabs(x.at<float>(at));

@@ -4,6 +4,8 @@
 // A block has sixteen rows of weights. Its warps take turns along the depth and are added up at the end. A lane reads
 // 16 bytes of weight rows g and g + 8, g = lane / 4, and the same part of row g of x; where along the depth is free, as
 // long as both factors agree. Where results have two factors, rows g are the first and rows g + 8 the second ones.
+#include <bit>
+
 #include "ops/moe/layer_view.h"
 
 namespace encore::ops {
@@ -36,8 +38,7 @@ struct ExpertsGemv {
     const T* x;
   };
   struct Operands {
-    Eight<T> low, high;
-    Words x;
+    Words low, high, x;
   };
 
   View view;
@@ -68,27 +69,21 @@ struct ExpertsGemv {
           UNROLL for (int j = 0; j < kEights; ++j) {
             PerThread<Operands, 32> operands;
             warp.lanes([&](int lane) {
-              operands[lane] = {View::Matrix::eight(steps[lane].at[i].low, j),
-                                View::Matrix::eight(steps[lane].at[i].high, j),
+              operands[lane] = {std::bit_cast<Words>(View::Matrix::eight(steps[lane].at[i].low, j)),
+                                std::bit_cast<Words>(View::Matrix::eight(steps[lane].at[i].high, j)),
                                 View::Matrix::matched(steps[lane].at[i].x[j])};
             });
             UNROLL for (int half = 0; half < 2; ++half) {
-              warp.template multiply<T>([&](int lane) -> SumTile& { return sums[lane]; },
-                                        [&](int lane) {
-                                          const Operands& of = operands[lane];
-                                          return LeftTile{{of.low.words[2 * half], of.high.words[2 * half],
-                                                           of.low.words[2 * half + 1], of.high.words[2 * half + 1]}};
-                                        },
-                                        [&](int lane) {
-                                          const Words& of = operands[lane].x;
-                                          return RightTile{{of.at[2 * half], of.at[2 * half + 1]}};
-                                        });
+              warp.template multiply<T>(
+                  [&](int lane) -> SumTile& { return sums[lane]; },
+                  [&](int lane) { return device::left_of(operands[lane].low, operands[lane].high, half); },
+                  [&](int lane) { return device::right_of(operands[lane].x, half); });
             }
           }
         }
       }
       warp.lanes([&](int lane) {
-        UNROLL for (int i = 0; i < 4; ++i) s.sums[warp.index()][lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2] =
+        UNROLL for (int i = 0; i < 4; ++i) s.sums[warp.index()][device::sum_row(lane, i)][device::sum_column(lane, i)] =
             sums[lane].at[i];
       });
     });

@@ -83,10 +83,12 @@ struct ExpertsGroupedGemm {
     b.threads([&](int t, Shared& s) {
       const int lane = t % 32, warp = t / 32;
       UNROLL for (int i = 0; i < kTiles; ++i) {
-        const int slot = (warp % 2 * kTiles + i) * 16 + lane / 4;
         UNROLL for (int j = 0; j < kTiles; ++j) {
-          const int row = (warp / 2 * kTiles + j) * 8 + lane % 4 * 2;
-          UNROLL for (int n = 0; n < 4; ++n) s.sums[row + n % 2][slot + n / 2 * 8] = sums[t].at[i][j].at[n];
+          UNROLL for (int n = 0; n < 4; ++n) {
+            const int slot = (warp % 2 * kTiles + i) * 16 + device::sum_row(lane, n);
+            const int row = (warp / 2 * kTiles + j) * 8 + device::sum_column(lane, n);
+            s.sums[row][slot] = sums[t].at[i][j].at[n];
+          }
         }
       }
     });
@@ -144,13 +146,9 @@ struct ExpertsGroupedGemm {
           warp.template multiply<T>([&](int lane) -> SumTile& { return sums[thread + lane].at[i][j]; },
                                     [&](int lane) {
                                       const Left& of = left[lane];
-                                      return LeftTile{{of.low.at[2 * half], of.high.at[2 * half],
-                                                       of.low.at[2 * half + 1], of.high.at[2 * half + 1]}};
+                                      return device::left_of(of.low, of.high, half);
                                     },
-                                    [&](int lane) {
-                                      const Words& of = right[lane].at[j];
-                                      return RightTile{{of.at[2 * half], of.at[2 * half + 1]}};
-                                    });
+                                    [&](int lane) { return device::right_of(right[lane].at[j], half); });
         }
       }
     }

@@ -4,7 +4,7 @@
 
 #include "device/divide.h"
 #include "device/launch.h"
-#include "device/warp.h"
+#include "device/tile_parts.h"
 #include "ops/dispatch.h"
 #include "ops/elementwise/gelu.h"
 #include "ops/moe/experts.h"
@@ -12,10 +12,8 @@
 namespace encore::ops {
 
 using device::Block;
-using device::LeftTile;
 using device::Pack;
 using device::PerThread;
-using device::RightTile;
 using device::SumTile;
 using device::Warp;
 
@@ -89,7 +87,7 @@ struct LayerView {
   // Eight values of a row of halves from `k` on, where all loads are whole; zeros after its last, and for null.
   DEVICE_FN static Pack<uint32_t, 4> eight_of(const T* row, int k, int depth) {
     if (!row || k >= depth) return {};
-    return *reinterpret_cast<const Pack<uint32_t, 4>*>(row + k);
+    return device::load_words<8>(row + k);
   }
   // Weights of the first or the second factor of a result.
   DEVICE_FN Row weights_of(int expert, int result, bool of_second) const {

@@ -39,8 +39,7 @@ class MoE : public Op {
     require(logits.shape[0] == tokens, "router_probs ", logits.shape.str(), " must have a row for each of ", tokens,
             " tokens");
     require(k_ >= 1 && k_ <= experts, "k is ", k_, "; there are ", experts, " experts to choose from");
-    require(hidden < kMostSize && experts < kMostSize, "input ", x.shape.str(), " or ", experts,
-            " experts are too many");
+    require(hidden < kIntCap && experts < kIntCap, "input ", x.shape.str(), " or ", experts, " experts are too many");
     const Tensor* const gates = context.find_input(14);
     require(!gates || gates->shape == logits.shape, "router_weights must have the shape of router_probs, ",
             logits.shape.str());
@@ -52,7 +51,7 @@ class MoE : public Op {
     const int64_t values = checked_product(down_shape.count(1, 3), packed(1));
     require(values % hidden == 0, "fc2_experts_weights ", down_shape.str(), " do not suit input ", x.shape.str());
     const int64_t inter = values / hidden;
-    require(inter < kMostSize, "fc2_experts_weights ", down_shape.str(), " are too large");
+    require(inter < kIntCap, "fc2_experts_weights ", down_shape.str(), " are too large");
 
     Layer up;
     up.type = x.type;
@@ -111,7 +110,6 @@ class MoE : public Op {
   }
 
  protected:
-  static constexpr int64_t kMostSize = int64_t(1) << 30;
   using Inputs = std::array<LayerInputs, 3>;
 
   MoE(const NodeInfo& node, const Inputs& inputs)
@@ -156,7 +154,7 @@ class MoE : public Op {
     const int64_t in_byte = packed(layer);
     const Shape& shape = shape_of(context, layer);
     const auto name = [&](const char* what) { return text("fc", layer == 1 ? 2 : layer == 0 ? 1 : 3, "_", what); };
-    require(depth % in_byte == 0 && rows < kMostSize, name("experts_weights"), " of ", depth,
+    require(depth % in_byte == 0 && rows < kIntCap, name("experts_weights"), " of ", depth,
             " values along the depth do not fill whole bytes");
     const Shape wanted = exchanged ? Shape{experts, depth, rows / in_byte} : Shape{experts, rows, depth / in_byte};
     require(shape == wanted && rows * depth / in_byte == wanted.count(1, 3), name("experts_weights"), " has shape ",
@@ -245,8 +243,8 @@ class QMoE final : public MoE {
       fail(Code::not_supported, "fc3 has weights of ", bits_[2], " bits, and fc1 of ", bits_[0],
            "; they must be as wide");
     block_ = std::max<int64_t>(0, node.get_int("block_size", 0));
-    require(block_ == 0 || (block_ >= 16 && (block_ & (block_ - 1)) == 0 && block_ < kMostSize), "block_size is ",
-            block_, "; it must be a power of two and at least 16");
+    require(block_ == 0 || (block_ >= 16 && (block_ & (block_ - 1)) == 0 && block_ < kIntCap), "block_size is ", block_,
+            "; it must be a power of two and at least 16");
     const int64_t packed = node.get_int("weights_prepacked", -1);
     require(packed >= -1 && packed <= 1, "weights_prepacked is ", packed, "; it must be -1, 0 or 1");
     // Models for GPUs have packed weights unless they say otherwise; of floats there is no such packing.

@@ -109,9 +109,9 @@ struct AlignRegions {
     const T *const upper = plane + int64_t(top) * image.width, *const lower = plane + int64_t(bottom) * image.width;
     const C a = above * before * C(upper[left]), b = above * beside * C(upper[right]);
     const C c = below * before * C(lower[left]), d = below * beside * C(lower[right]);
-    return takes_most ? larger(larger(a, b), larger(c, d)) : a + b + c + d;
+    return takes_most ? larger_or_nan(larger_or_nan(a, b), larger_or_nan(c, d)) : a + b + c + d;
   }
-  DEVICE_FN static C larger(C a, C b) { return a > b || a != a ? a : b; }
+  DEVICE_FN static C larger_or_nan(C a, C b) { return a > b || a != a ? a : b; }
   DEVICE_FN static C between(C at, int size, int& low, int& high) {
     if (!(at > C(0))) at = C(0);
     low = int(at);

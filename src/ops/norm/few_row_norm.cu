@@ -1,19 +1,21 @@
 #include "ops/norm/few_row_norm.h"
 
-#include <bit>
 #include <cmath>
 
 #include "device/device.h"
 #include "device/fast_math.h"
 #include "device/prefetch.h"
 #include "device/warp.h"
+#include "device/words.h"
 #include "ops/norm/row_norm_types.h"
 
 namespace encore::ops {
 namespace {
 
 using device::Block;
+using device::load_words;
 using device::Pack;
+using device::pack_of;
 using device::PerThread;
 using device::Warp;
 
@@ -25,10 +27,8 @@ struct NormalizeFewRows {
   static constexpr int kPack = device::pack_size<X, V>();
   static constexpr int kMaxThreads = kKeep == 1 ? 512 : 1024, kMaxWarps = kMaxThreads / 32;
   static constexpr bool kBeginsEarly = true;
-  // Packs as words, which nvcc leaves whole: of halves it would take each apart as soon as it is there, and wait for
-  // it.
   template <class T>
-  using Words = Pack<uint32_t, int(sizeof(T)) * kPack / 4>;
+  using Words = device::WordsOf<T, kPack>;
   struct Held {
     float values[kKeep][kPack];
     Words<V> gamma[kKeep], beta[kKeep];
@@ -130,14 +130,6 @@ struct NormalizeFewRows {
     return count * kPack;
   }
 
-  template <class T>
-  DEVICE_FN static Words<T> words(const T* from) {
-    return *reinterpret_cast<const Words<T>*>(from);
-  }
-  template <class T>
-  DEVICE_FN static Pack<T, kPack> pack(const Words<T>& words) {
-    return std::bit_cast<Pack<T, kPack>>(words);
-  }
   DEVICE_FN int64_t begin(int row) const { return int64_t(row) * norm.width; }
 
   DEVICE_FN const V* gammas_of(int row) const { return static_cast<const V*>(norm.gamma.data) + row * norm.gamma.step; }
@@ -154,18 +146,18 @@ struct NormalizeFewRows {
     Words<X> values[kKeep] = {}, skips[kKeep] = {}, biases[kKeep] = {};
     UNROLL for (int k = 0; k < kKeep; ++k) own.gamma[k] = own.beta[k] = {};
     each(t, threads, [&](int k, int first) {
-      values[k] = words(x + first);
-      own.gamma[k] = words(gammas + first);
-      if (norm.beta.data) own.beta[k] = words(betas_of(row) + first);
+      values[k] = load_words<kPack>(x + first);
+      own.gamma[k] = load_words<kPack>(gammas + first);
+      if (norm.beta.data) own.beta[k] = load_words<kPack>(betas_of(row) + first);
       if (!kAdds) return;
       if (norm.skip) {
         const int skip_row = norm.skip_rows == norm.rows ? row : int(unsigned(row) % unsigned(norm.skip_rows));
-        skips[k] = words(static_cast<const X*>(norm.skip) + begin(skip_row) + first);
+        skips[k] = load_words<kPack>(static_cast<const X*>(norm.skip) + begin(skip_row) + first);
       }
-      if (norm.bias) biases[k] = words(static_cast<const X*>(norm.bias) + first);
+      if (norm.bias) biases[k] = load_words<kPack>(static_cast<const X*>(norm.bias) + first);
     });
     UNROLL for (int k = 0; k < kKeep; ++k) {
-      const auto some = pack<X>(values[k]), skip = pack<X>(skips[k]), bias = pack<X>(biases[k]);
+      const auto some = pack_of<X>(values[k]), skip = pack_of<X>(skips[k]), bias = pack_of<X>(biases[k]);
       UNROLL for (int i = 0; i < kPack; ++i) {
         own.values[k][i] = float(some.at[i]);
         if (kAdds) own.values[k][i] = own.values[k][i] + float(skip.at[i]) + float(bias.at[i]);
@@ -175,7 +167,7 @@ struct NormalizeFewRows {
 
   DEVICE_FN void store(const Held& own, int row, int t, int threads, float mean, float scale) const {
     each(t, threads, [&](int k, int first) {
-      const auto gamma = pack<V>(own.gamma[k]), beta = pack<V>(own.beta[k]);
+      const auto gamma = pack_of<V>(own.gamma[k]), beta = pack_of<V>(own.beta[k]);
       Pack<V, kPack> out;
       UNROLL for (int i = 0; i < kPack; ++i) out.at[i] =
           V((own.values[k][i] - mean) * scale * float(gamma.at[i]) + float(beta.at[i]));

@@ -150,7 +150,7 @@ bool mark_middle(StreamRef stream, const T* x, T* y, const AxisRows& shape) {
   constexpr int kLeast = std::max(1, int(32 / (kPack * sizeof(T))));  // lanes that read 32 bytes side by side
   const int64_t multiprocessors = device::multiprocessors(stream.device());
   const int64_t in_inner = shape.inner / kPack, packs = shape.outer * in_inner;
-  if (shape.inner == 1 || shape.width >= int64_t(1) << 30) return false;
+  if (shape.inner == 1 || shape.width >= kIntCap) return false;
   int rows = 1, lanes = Kernel::kThreads;
   const auto halve = [&] { lanes /= 2, rows *= 2; };
   while (rows < 32 && rows * Kernel::kBatch < shape.width) halve();

@@ -7,7 +7,7 @@
 #include "device/device.h"
 #include "device/half.h"
 #include "device/launch.h"
-#include "device/whole_pack.h"
+#include "device/words.h"
 #include "ops/reduce/team.h"
 
 namespace encore::ops {
@@ -34,11 +34,9 @@ inline constexpr int kMostStaged = 16 * 1024;
 // What a block keeps of a row that is not staged.
 inline constexpr int kMostPacks = 4096;
 
-// A pack as it was read: of halves in words, which nvcc leaves whole. Halves it would take apart as soon as they are
-// there, and so wait for some packs before it asks for others.
+// A pack as it was read: of halves in words.
 template <class T, int kPack>
-using RawPack = std::conditional_t<sizeof(T) == 2 && kPack % 2 == 0, device::Pack<uint32_t, kPack / 2>,  //
-                                   device::Pack<T, kPack>>;
+using RawPack = std::conditional_t<sizeof(T) == 2 && kPack % 2 == 0, device::WordsOf<T, kPack>, device::Pack<T, kPack>>;
 template <int kPack, class T>
 DEVICE_FN RawPack<T, kPack> raw_pack_of(T value) {
   device::Pack<T, kPack> pack;

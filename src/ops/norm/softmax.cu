@@ -65,10 +65,11 @@ struct SoftmaxRows {
             if constexpr (kAdds) teams.each(t, [&](int k, Index first) { row.add(kept[t].at[k], first); });
           }
           C most = kLowest<C>;
-          teams.each_slot(t, [&](int k, Index first) { most = Larger()(most, row.largest(kept[t].at[k], first)); });
+          teams.each_slot(t,
+                          [&](int k, Index first) { most = LargerNumber()(most, row.largest(kept[t].at[k], first)); });
           return most;
         },
-        Larger());
+        LargerNumber());
     auto sum = Teams::Together::reduce(
         b, C(0),
         [&](int t) {
@@ -133,10 +134,10 @@ struct SoftmaxRows {
     template <class V>
     DEVICE_FN C largest(const V& kept, int64_t first) const {
       if constexpr (How::kKeep != 0 && device::kIsHalf<T> && kPack > 1 && std::is_same_v<V, typename Teams::Raw>)
-        return C(device::largest(std::bit_cast<Pack<T, kPack>>(kept)));
+        return C(device::largest_or_nan(std::bit_cast<Pack<T, kPack>>(kept)));
       C values[kPack], most = kLowest<C>;
       take(values, kept, first);
-      UNROLL for (int j = 0; j < kPack; ++j) most = Larger()(most, values[j]);
+      UNROLL for (int j = 0; j < kPack; ++j) most = LargerNumber()(most, values[j]);
       return most;
     }
     DEVICE_FN void add(C (&values)[kPack], int64_t first) const {

@@ -9,7 +9,7 @@
 #include "device/divide.h"
 #include "device/larger.h"
 #include "device/warp.h"
-#include "device/whole_pack.h"
+#include "device/words.h"
 #include "ops/dispatch.h"
 #include "ops/norm/powers.h"
 #include "ops/norm/rows.h"
@@ -58,12 +58,12 @@ struct SoftmaxOfParts {
         const int t = first_thread + lane;
         read(b, t, kept[lane].at);
         auto most = values_of(kept[lane].at[0]);
-        UNROLL for (int k = 1; k < kEach; ++k) most = device::larger_of_each(most, values_of(kept[lane].at[k]));
+        UNROLL for (int k = 1; k < kEach; ++k) most = device::larger_or_nan(most, values_of(kept[lane].at[k]));
         UNROLL for (int j = 0; j < kPack; ++j) tops[lane].at[j] = float(most.at[j]);
         UNROLL for (int k = 0; k < kEach; ++k) s.kept[k * kThreads + t] = kept[lane].at[k];
       });
       UNROLL for (int j = 0; j < kPack; ++j)
-          warp.template reduce_columns<kLanes>([&](int lane) -> float& { return tops[lane].at[j]; }, Larger());
+          warp.template reduce_columns<kLanes>([&](int lane) -> float& { return tops[lane].at[j]; }, LargerNumber());
       warp.lanes([&](int lane) {
         UNROLL for (int j = 0; j < kPack; ++j) sums[lane].at[j] = 0;
         UNROLL for (int k = 0; k < kEach; ++k) {
@@ -155,7 +155,7 @@ struct SoftmaxOfParts {
     constexpr int kMost = std::max(device::kMostWithRoom, kThreads / 32);
     Sum parts[kMost], all = {kLowest<float>, 0};
     UNROLL for (int i = 0; i < kMost; ++i) parts[i] = part_of(i < count ? i : 0);
-    UNROLL for (int i = 0; i < kMost; ++i) all.top = Larger()(all.top, parts[i].top);
+    UNROLL for (int i = 0; i < kMost; ++i) all.top = LargerNumber()(all.top, parts[i].top);
     UNROLL for (int i = 0; i < kMost; ++i) {
       if (i < count) all.powers += parts[i].powers * power_of<T>(parts[i].top - from_where(all.top));
     }

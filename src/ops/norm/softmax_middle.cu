@@ -9,7 +9,7 @@
 #include "device/larger.h"
 #include "device/transform.h"
 #include "device/warp.h"
-#include "device/whole_pack.h"
+#include "device/words.h"
 #include "ops/dispatch.h"
 #include "ops/norm/powers.h"
 #include "ops/norm/softmax.h"
@@ -58,7 +58,7 @@ struct SoftmaxColumns {
         if (k < axis) kept[k] = *reinterpret_cast<const Raw*>(x + (first + k * inner));
       }
       each(kept, [&](int, const C(&values)[kPack]) {
-        UNROLL for (int j = 0; j < kPack; ++j) top[j] = Larger()(top[j], values[j]);
+        UNROLL for (int j = 0; j < kPack; ++j) top[j] = LargerNumber()(top[j], values[j]);
       });
       each(kept, [&](int, const C(&values)[kPack]) {
         UNROLL for (int j = 0; j < kPack; ++j) sum[j] += power_of<T>(values[j] - top[j]);
@@ -145,7 +145,7 @@ struct SoftmaxMiddle {
       if constexpr (kKeep != 0) {
         load(kept[t].first, row_of(t), kept[t].at);
         UNROLL for (int k = 0; k < kKeep; ++k) {
-          UNROLL for (int j = 0; j < kPack; ++j) most[j] = Larger()(most[j], kept[t].at[k][j]);
+          UNROLL for (int j = 0; j < kPack; ++j) most[j] = LargerNumber()(most[j], kept[t].at[k][j]);
         }
       } else {
         look(row_of(t), kept[t]);
@@ -154,7 +154,7 @@ struct SoftmaxMiddle {
       UNROLL for (int j = 0; j < kPack; ++j) s.part[t * kPack + j] = most[j];
     });
     combine(
-        b, Larger(), [](C top) { return top; }, [](Shared& s) { return s.top; });
+        b, LargerNumber(), [](C top) { return top; }, [](Shared& s) { return s.top; });
     b.threads([&](int t, Shared& s) {
       const C* top = s.top + lane_of(t) * kPack;
       C sum[kPack];
@@ -259,7 +259,7 @@ struct SoftmaxMiddle {
       ask(seen.first, r, raw);
       UNROLL for (int j = 0; j < kPack; ++j) {
         C most = seen.top[j];
-        UNROLL for (int k = 0; k < kBatch; ++k) most = Larger()(most, C(raw[k].at[j]));
+        UNROLL for (int k = 0; k < kBatch; ++k) most = LargerNumber()(most, C(raw[k].at[j]));
         const C from = most == kLowest<C> ? C(0) : most;  // nothing but -inf adds nothing
         C sum = seen.sum[j] * power_of<T>(seen.top[j] - from);
         UNROLL for (int k = 0; k < kBatch; ++k) {
@@ -296,7 +296,7 @@ template <class T>
 struct SoftmaxLongMiddle {
   static constexpr int kPack = device::pack_size<T>(), kKeep = 16, kThreads = 512, kMaxThreads = kThreads, kLanes = 2;
   static constexpr int kLongest = kThreads / kLanes * kKeep;
-  using Raw = Pack<uint32_t, kPack / 2>;
+  using Raw = device::WordsOf<T, kPack>;
   struct Shared {
     float part[kThreads / 32 * kLanes * kPack], of[kLanes * kPack];  // of each warp and column; of each column
   };
@@ -320,14 +320,14 @@ struct SoftmaxLongMiddle {
       const bool there = has_pack(b, t);
       UNROLL for (int k = 0; k < kKeep; ++k) {
         kept[t].at[k] = lowest();
-        if (there && row + k * rows < axis) kept[t].at[k] = *reinterpret_cast<const Raw*>(from + k * rows * inner);
+        if (there && row + k * rows < axis) kept[t].at[k] = device::load_words<kPack>(from + k * rows * inner);
       }
     });
     combine(
-        b, Larger(), [](float top) { return top; },
+        b, LargerNumber(), [](float top) { return top; },
         [&](int t, float(&own)[kPack]) {
-          auto most = values_of(kept[t].at[0]);
-          UNROLL for (int k = 1; k < kKeep; ++k) most = device::larger_of_each(most, values_of(kept[t].at[k]));
+          auto most = device::pack_of<T>(kept[t].at[0]);
+          UNROLL for (int k = 1; k < kKeep; ++k) most = device::larger_or_nan(most, device::pack_of<T>(kept[t].at[k]));
           UNROLL for (int j = 0; j < kPack; ++j) own[j] = float(most.at[j]);
         });
     PerThread<Tops, kThreads> tops;
@@ -338,7 +338,7 @@ struct SoftmaxLongMiddle {
         [&](int t, float(&own)[kPack]) {
           UNROLL for (int j = 0; j < kPack; ++j) own[j] = 0;
           UNROLL for (int k = 0; k < kKeep; ++k) {
-            const auto values = values_of(kept[t].at[k]);
+            const auto values = device::pack_of<T>(kept[t].at[k]);
             UNROLL for (int j = 0; j < kPack; ++j) own[j] += power_of<T>(float(values.at[j]) - tops[t].at[j]);
           }
         });
@@ -351,7 +351,7 @@ struct SoftmaxLongMiddle {
       const auto write = [&](auto made) {
         UNROLL for (int k = 0; k < kKeep; ++k) {
           if (row + k * rows >= axis) break;
-          const auto values = values_of(kept[t].at[k]);
+          const auto values = device::pack_of<T>(kept[t].at[k]);
           Pack<T, kPack> out;
           UNROLL for (int j = 0; j < kPack; ++j) out.at[j] = T(made(j, float(values.at[j]) - tops[t].at[j]));
           device::store_whole(to + k * rows * inner, out);
@@ -371,9 +371,8 @@ struct SoftmaxLongMiddle {
   DEVICE_FN static Raw lowest() {
     Pack<T, kPack> all;
     UNROLL for (int j = 0; j < kPack; ++j) all.at[j] = T(kLowest<float>);
-    return std::bit_cast<Raw>(all);
+    return device::words_of(all);
   }
-  DEVICE_FN static Pack<T, kPack> values_of(const Raw& raw) { return std::bit_cast<Pack<T, kPack>>(raw); }
   DEVICE_FN int64_t pack_of(const Block<Shared>& b, int t) const { return b.index() * kLanes + t % kLanes; }
   DEVICE_FN bool has_pack(const Block<Shared>& b, int t) const { return pack_of(b, t) < packs; }
   DEVICE_FN int64_t first_of(const Block<Shared>& b, int t) const {

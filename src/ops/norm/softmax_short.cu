@@ -106,8 +106,8 @@ struct SoftmaxShortRows {
       NO_UNROLL for (; k < count; ++k) f(k, std::bit_cast<Pair>(words[k]));
     };
     Pair most = ends;
-    each([&](int, const Pair& pair) { most = device::larger(most, pair); });
-    const float top = float(device::largest(most));
+    each([&](int, const Pair& pair) { most = device::larger_or_nan(most, pair); });
+    const float top = float(device::largest_or_nan(most));
     const auto sum_of = [&](auto power) {
       float sums[2] = {power(float(ends.at[0])), power(float(ends.at[1]))};
       each([&](int, const Pair& pair) { UNROLL for (int j = 0; j < 2; ++j) sums[j] += power(float(pair.at[j])); });

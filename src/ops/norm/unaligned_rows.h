@@ -16,7 +16,7 @@ DEVICE_FN void store_end(T* to, const device::Pack<T, kPack>& pack, unsigned cou
   static_assert(sizeof pack == 16);
   constexpr int kOfWord = 4 / sizeof(T);
   const unsigned flip = last ? kPack - 1 : 0;
-  const auto words = std::bit_cast<device::Pack<uint32_t, 4>>(pack);
+  const auto words = device::words_of(pack);
   const auto word = [&](unsigned i) {
     const uint32_t low = i & 1 ? words.at[1] : words.at[0], high = i & 1 ? words.at[3] : words.at[2];
     return i & 2 ? high : low;

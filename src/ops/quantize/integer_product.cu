@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "device/divide.h"
-#include "device/dot.h"
 #include "device/launch.h"
+#include "device/square_tile.h"
 #include "ops/matmul/product.h"
 #include "ops/quantize/integer_product.h"
 
@@ -16,8 +16,8 @@ using device::Divider;
 using device::Pack;
 using device::PerThread;
 
-constexpr int kChunk = int(kDepthStep), kWords = kChunk / 4;
-using Chunk = Pack<uint32_t, kWords>;
+constexpr int kChunk = int(kDepthStep);
+using Chunk = Pack<uint32_t, kChunk / 4>;
 
 // Which matrices a place in the batch multiplies.
 struct Batch {
@@ -87,10 +87,6 @@ struct Product {
 };
 
 DEVICE_FN Chunk chunk_of(const int8_t* at) { return *reinterpret_cast<const Chunk*>(at); }
-DEVICE_FN int32_t dot(const Chunk& a, const Chunk& b, int32_t sum) {
-  UNROLL for (int w = 0; w < kWords; ++w) sum = device::dot4(a.at[w], b.at[w], sum);
-  return sum;
-}
 
 // A group of threads multiplies a few rows of a by a row of b, which is read once.
 struct IntegerGemv {
@@ -125,7 +121,7 @@ struct IntegerGemv {
           for (int64_t at = t % kGroup * kChunk; at < p.padded; at += kGroup * kChunk) {
             const Chunk y = chunk_of(right + at);
             UNROLL for (int i = 0; i < kRows; ++i) {
-              if (row0 + i < p.m) mine.at[i] = dot(chunk_of(left + i * p.padded + at), y, mine.at[i]);
+              if (row0 + i < p.m) mine.at[i] = device::dot(chunk_of(left + i * p.padded + at), y, mine.at[i]);
             }
           }
           return mine;
@@ -141,15 +137,13 @@ struct IntegerGemv {
   }
 };
 
-// A block makes 64 x 64 sums, a thread 4 x 4 of them, from steps of 64 along the depth.
+// A block makes a tile of sums from steps of 64 along the depth.
 struct IntegerTiles {
-  static constexpr int kThreads = 256, kMaxThreads = kThreads, kTile = 64, kStep = 64, kChunks = kStep / kChunk;
-  static constexpr int kEach = 4, kAcross = kTile / kEach;
+  static constexpr int kThreads = device::kTileThreads, kMaxThreads = kThreads, kStep = 64, kChunks = kStep / kChunk;
+  static constexpr int kTile = device::kTile, kEach = device::kTileEach, kAcross = device::kTileSide;
+  using Sums = device::Square<int32_t>;
   struct Shared {
     Chunk a[kTile][kChunks + 1], b[kTile][kChunks + 1];  // one more: neighbours are then in other banks
-  };
-  struct Sums {
-    int32_t at[kEach][kEach];
   };
   Product p;
   Divider column_tiles, row_tiles;
@@ -173,14 +167,8 @@ struct IntegerTiles {
       });
       b.threads([&](int t, Shared& s) {
         const int x = t % kAcross, y = t / kAcross;
-        UNROLL for (int c = 0; c < kChunks; ++c) {
-          Chunk rows[kEach];
-          UNROLL for (int i = 0; i < kEach; ++i) rows[i] = s.a[y + i * kAcross][c];
-          UNROLL for (int j = 0; j < kEach; ++j) {
-            const Chunk column = s.b[x + j * kAcross][c];
-            UNROLL for (int i = 0; i < kEach; ++i) sums[t].at[i][j] = dot(rows[i], column, sums[t].at[i][j]);
-          }
-        }
+        UNROLL for (int c = 0; c < kChunks; ++c) device::add_dots(
+            sums[t], [&](int i) { return s.a[y + i * kAcross][c]; }, [&](int j) { return s.b[x + j * kAcross][c]; });
       });
     }
     b.threads([&](int t, Shared&) {
@@ -188,7 +176,7 @@ struct IntegerTiles {
       UNROLL for (int i = 0; i < kEach; ++i) {
         UNROLL for (int j = 0; j < kEach; ++j) {
           const int64_t row = row0 + y + i * kAcross, column = column0 + x + j * kAcross;
-          if (row < p.m && column < p.n) p.finish(place, in_a, in_b, row, column, sums[t].at[i][j]);
+          if (row < p.m && column < p.n) p.finish(place, in_a, in_b, row, column, sums[t].row[i].at[j]);
         }
       }
     });

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "device/tile_parts.h"
 #include "ops/dispatch.h"
 #include "ops/elementwise/silu_gate.h"
 #include "ops/quantize/gemv_rows.h"
@@ -207,7 +208,7 @@ struct NBitsGemv {
         UNROLL for (int n = 0; n < kTurns; ++n) {
           UNROLL for (int i = 0; i < kTaken; i += 4) {
             const Granule four = *reinterpret_cast<const Granule*>(from + n * Form::kGroup + 2 * i);
-            UNROLL for (int j = 0; j < 4; ++j) turns[lane].right[n][tile][i + j] = four.words[j];
+            UNROLL for (int j = 0; j < 4; ++j) turns[lane].right[n][tile][i + j] = four.at[j];
           }
           turns[lane].sums[n][tile] = SumTile{};
         }
@@ -257,7 +258,7 @@ struct NBitsGemv {
   DEVICE_FN static LeftTile left_of(const Numbers<T, kBits> (&by)[2], const Unit& unit, int v) {
     constexpr int kPair = kI % Form::kPairs;
     const int word = v * Form::kWords + kI / Form::kPairs;
-    const uint32_t low = unit.codes[0].words[word], high = unit.codes[1].words[word];
+    const uint32_t low = unit.codes[0].at[word], high = unit.codes[1].at[word];
     return {{by[0].template pair<kPair>(low), by[1].template pair<kPair>(high),  //
              by[0].template pair<kPair + 1>(low), by[1].template pair<kPair + 1>(high)}};
   }
@@ -265,8 +266,8 @@ struct NBitsGemv {
   DEVICE_FN void show(float* to, const Sums& sums, int lane) const {
     UNROLL for (int tile = 0; tile < kTiles; ++tile) {
       UNROLL for (int i = 0; i < 4; i += kNext) {
-        const int row = tile * kRows + lane % 4 * 2 + i % 2;
-        if (row < count) to[row * kPitch + lane / 4 + i / 2 * 8] = sums.at[tile].at[i];
+        const int row = tile * kRows + device::sum_column(lane, i);
+        if (row < count) to[row * kPitch + device::sum_row(lane, i)] = sums.at[tile].at[i];
       }
     }
   }

@@ -7,8 +7,8 @@
 
 #include "device/divide.h"
 #include "device/pair.h"
+#include "device/tile_parts.h"
 #include "device/unaligned_pack.h"
-#include "device/warp.h"
 #include "ops/dispatch.h"
 #include "ops/quantize/weave.h"
 
@@ -112,9 +112,9 @@ struct NBitsTiles {
         }
       }
       warp.lanes([&](int lane) {
-        const int g = lane / 4, two = lane % 4 * 2;
         UNROLL for (int n = 0; n < kTiles; ++n) {
-          UNROLL for (int i = 0; i < 4; ++i) s.sums[warp.index()][n * kRows + two + i % 2][g + i / 2 * 8] =
+          UNROLL for (int i = 0; i < 4; ++i)
+              s.sums[warp.index()][n * kRows + device::sum_column(lane, i)][device::sum_row(lane, i)] =
               sums[lane].at[n].at[i];
         }
       });
@@ -164,7 +164,7 @@ struct NBitsTiles {
     if (shares == 1) both = unit.zeros[0];
     if (!zeros) both = (1u << (kBits - 1)) * 0x101u;
     UNROLL for (int r = 0; r < 2; ++r)
-        numbers(into.at[r], Numbers<T, kBits>(device::byte_pair(both, r)), &unit.codes[r].words[v * Form::kWords],
+        numbers(into.at[r], Numbers<T, kBits>(device::byte_pair(both, r)), &unit.codes[r].at[v * Form::kWords],
                 std::make_integer_sequence<int, kTaken>{});
   }
   template <int... kI>
@@ -179,7 +179,7 @@ struct NBitsTiles {
       UNROLL for (int i = 0; i < kTaken; i += 4) {
         Granule four = {};
         if (2 * i < left) four = *reinterpret_cast<const Granule*>(rows.at[n] + at + 2 * i);
-        UNROLL for (int j = 0; j < 4; ++j) into.at[n][i + j] = four.words[j];
+        UNROLL for (int j = 0; j < 4; ++j) into.at[n][i + j] = four.at[j];
       }
     }
   }

@@ -75,7 +75,7 @@ const T* weave_shares(Prepack& prepack, const BlockCodes& w, const T* from, int6
 }  // namespace
 
 bool can_weave(const BlockCodes& w) {
-  if (w.depth % 8 != 0 || w.rows >= int64_t(1) << 30 || w.blocks * w.block() >= int64_t(1) << 30) return false;
+  if (w.depth % 8 != 0 || w.rows >= kIntCap || w.blocks * w.block() >= kIntCap) return false;
   return for_bits(w.bits, [&]<int kBits> { return Weave<kBits>::suits(w); });
 }
 

@@ -78,7 +78,7 @@ struct ArgOfRows {
 
 template <class T>
 void find_extreme(Context& context, const ReducePlan& plan, const T* x, int64_t* y, bool max, bool last) {
-  if (is_rows(plan) && plan.run < int64_t(1) << 30)
+  if (is_rows(plan) && plan.run < kIntCap)
     reduce_rows(context, plan, x, y, ArgOfRows<T>{max, last});
   else
     reduce(context, plan, x, y, Arg<T>{max, last});

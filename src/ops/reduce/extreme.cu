@@ -37,12 +37,12 @@ struct Extreme {
     return pack;
   }
   DEVICE_FN void take(Halves& most, const Halves& pack) const {
-    most = device::larger_of_each(most, device::flipped(pack, max ? 0u : 0x80008000u));
+    most = device::larger_or_nan(most, device::flipped(pack, max ? 0u : 0x80008000u));
   }
-  DEVICE_FN Acc of_pack(const Halves& most) const { return Acc(device::largest(most)); }
+  DEVICE_FN Acc of_pack(const Halves& most) const { return Acc(device::largest_or_nan(most)); }
   DEVICE_FN Acc merge(Acc a, Acc b) const {
     if constexpr (std::is_floating_point_v<Acc>)
-      return device::larger(a, b);
+      return device::larger_or_nan(a, b);
     else
       return (max ? b < a : a < b) ? a : b;
   }

@@ -71,7 +71,7 @@ struct ExtremeRows {
     return aligned ? 0 : int(reinterpret_cast<uintptr_t>(start) / sizeof(In) % kPack);
   }
   DEVICE_FN Acc of(const Values& values, int32_t pack) const {
-    return f.of(device::largest(device::flipped(values, flip)), pack);
+    return f.of(device::largest_or_nan(device::flipped(values, flip)), pack);
   }
   DEVICE_FN Acc of(In value, int32_t pack) const {
     Values values;

@@ -61,8 +61,8 @@ struct Plus {
     return a + b;
   }
 };
-// fmax and fmin pass over NaN.
-struct Larger {
+// A NaN loses to a number.
+struct LargerNumber {
   DEVICE_FN float operator()(float a, float b) const { return fmaxf(a, b); }
   DEVICE_FN double operator()(double a, double b) const { return fmax(a, b); }
 };

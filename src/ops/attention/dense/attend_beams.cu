@@ -69,8 +69,8 @@ struct AttendBeams {
         score[t] = score_of(s, batch, source, head, key + t);
       });
       const float tile_top = b.reduce(
-          kUnseen<float>, [&](int t) { return score[t]; }, [](float a, float c) { return larger(a, c); });
-      const float now = larger(top, tile_top), base = base_of(now), shrink = exponential(top - base);
+          kUnseen<float>, [&](int t) { return score[t]; }, [](float a, float c) { return larger_score(a, c); });
+      const float now = larger_score(top, tile_top), base = base_of(now), shrink = exponential(top - base);
       top = now;
       total *= shrink;
       total += b.reduce(

@@ -149,7 +149,7 @@ struct AttendDecode {
             } else {
               score[n] = product;
             }
-            top = larger(top, score[n]);
+            top = larger_score(top, score[n]);
           }
           const float base = base_of(top), shrink = exponential(state[t].top[r] - base);
           state[t].top[r] = top;
@@ -186,7 +186,7 @@ struct AttendDecode {
         const int64_t in_all = kv_head * fold.group.divisor() + head;
         const float sink = shares == 1 ? sinks.at(in_all) : kUnseen<float>;
         float top = sink, sum = 0;
-        for (int g = 0; g < kGroups; ++g) top = larger(top, s.part[g].top[r]);
+        for (int g = 0; g < kGroups; ++g) top = larger_score(top, s.part[g].top[r]);
         const float base = base_of(top);
         float total = exponential(sink - base);
         for (int g = 0; g < kGroups; ++g) {

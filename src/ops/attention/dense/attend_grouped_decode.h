@@ -30,16 +30,14 @@
 //   masked(score, tile, mask_row, key), mask_row(tile, row), has_mask()
 //   Shared                   what it keeps in shared memory, as `look`
 #pragma once
-#include <bit>
-
-#include "device/warp.h"
+#include "device/tile_parts.h"
 #include "ops/attention/dense/group_softmax.h"
 #include "ops/attention/dense/key_slots.h"
 #include "ops/attention/dense/split_k.h"
 
 namespace encore::ops {
 
-using Words = device::Pack<uint32_t, 4>;  // eight values
+using Words = device::WordsOf<device::Half, 8>;  // eight values
 
 // Of a source of which the slots are the keys themselves.
 struct KeysAsSlots {
@@ -75,8 +73,6 @@ struct AttendGroupedDecode {
   using Block = device::Block<S>;
   template <class V, int kMost>
   using PerThread = device::PerThread<V, kMost>;
-  using LeftTile = device::LeftTile;
-  using RightTile = device::RightTile;
   using SumTile = device::SumTile;
   using Warp = device::Warp;
   using Tile = typename Source::Tile;
@@ -201,17 +197,13 @@ struct AttendGroupedDecode {
       UNROLL for (int c = 0; c < kChunks; ++c) {
         UNROLL for (int r = 0; r < kTiles; ++r) {
           UNROLL for (int half = 0; half < 2; ++half) {
-            warp.template multiply<T>(
-                [&](int lane) -> SumTile& { return scores[lane].at[r][half % kWays]; },
-                [&](int lane) {
-                  const Keys& of = keys[thread + lane];
-                  const Words a = Source::words(of.at[0][c]), d = Source::words(of.at[1][c]);
-                  return LeftTile{{a.at[2 * half], d.at[2 * half], a.at[2 * half + 1], d.at[2 * half + 1]}};
-                },
-                [&](int lane) {
-                  const Words& of = s.q[r][c][lane];
-                  return RightTile{{of.at[2 * half], of.at[2 * half + 1]}};
-                });
+            warp.template multiply<T>([&](int lane) -> SumTile& { return scores[lane].at[r][half % kWays]; },
+                                      [&](int lane) {
+                                        const Keys& of = keys[thread + lane];
+                                        return device::left_of(Source::words(of.at[0][c]), Source::words(of.at[1][c]),
+                                                               half);
+                                      },
+                                      [&](int lane) { return device::right_of(s.q[r][c][lane], half); });
           }
         }
       }
@@ -252,7 +244,7 @@ struct AttendGroupedDecode {
                              const Slots& slots, int lane) const {
     const auto walk = source.template walk<true>(b, s, tile, slot, end, slots);
     UNROLL for (int i = 0; i < 4; ++i) {
-      const int one = slot + lane % 4 * 2 + i % 2 + i / 2 * 8;
+      const int one = slot + device::depth_of(lane, i);
       const auto row = source.value_row(tile, walk, one, one - slot, one < end);
       const bool there = one < end && source.there(row);
       UNROLL for (int n = 0; n < kSpans; ++n) {
@@ -275,12 +267,12 @@ struct AttendGroupedDecode {
       }
       if (!plain || source.has_mask()) {
         UNROLL for (int i = 0; i < 4; ++i) {
-          const int row = 8 * r + lane % 4 * 2 + i % 2, one = lane / 4 + i / 2 * 8;
+          const int row = 8 * r + device::sum_column(lane, i), one = device::sum_row(lane, i);
           const bool seen = row < tile.rows && there[i / 2] && source.sees(look, slot, one, end, row, s.range[row]);
           scored.at[i] = seen ? source.masked(scored.at[i], s.mask_row[row], slot + one) : kUnseen<float>;
         }
       }
-      UNROLL for (int e = 0; e < 2; ++e) tops.at[r][e] = larger(scored.at[e], scored.at[e + 2]);
+      UNROLL for (int e = 0; e < 2; ++e) tops.at[r][e] = larger_score(scored.at[e], scored.at[e + 2]);
     }
   }
   // `sums` are the first warp's.

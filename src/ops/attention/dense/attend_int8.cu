@@ -6,35 +6,35 @@
 // apart, so that neighbours begin in other banks.
 #include "ops/attention/dense/attend_int8.h"
 
-#include <bit>
 #include <cmath>
 
-#include "device/dot.h"
 #include "device/launch.h"
-#include "device/transform.h"
+#include "device/square_tile.h"
+#include "device/words.h"
 #include "ops/quantize/tile_order.h"
 
 namespace encore::ops {
 namespace {
 
 using device::Block;
+using device::kTile;
+using device::kTileEach;
+using device::kTileSide;
+using device::kTileThreads;
 using device::Pack;
 using device::PerThread;
 
-constexpr int kTile = 64, kSide = 16, kThreads = kSide * kSide, kPer = kTile / kSide;
 constexpr int kChunk = 16, kWords = kChunk / 4, kTileChunks = kTile / kChunk, kTileRow = kTileChunks + 1;
 constexpr int64_t kMostSize = 512;  // of a head, as shared memory has it
 
 using Chunk = Pack<uint32_t, kWords>;
 using Bytes = Pack<int8_t, kChunk>;
+using Square = device::Square<int32_t>;
 
-struct Square {
-  int32_t at[kPer][kPer];
-};
 // Of a thread's four queries: the largest score, and the total of powers above it.
 struct Totals {
-  int top[kPer];
-  float total[kPer];
+  int top[kTileEach];
+  float total[kTileEach];
 };
 constexpr int kNoScore = -1 << 20;  // further below every score than any power reaches, or added to nothing
 
@@ -43,7 +43,7 @@ DEVICE_FN float power_of(float logarithm) { return std::exp2(logarithm); }
 struct MergeTotals {
   float by;  // the binary logarithm of the factor from a score to the next one
   DEVICE_FN Totals operator()(Totals a, const Totals& c) const {
-    UNROLL for (int i = 0; i < kPer; ++i) {
+    UNROLL for (int i = 0; i < kTileEach; ++i) {
       const int top = a.top[i] > c.top[i] ? a.top[i] : c.top[i];
       a.total[i] = part(a.top[i], a.total[i], top) + part(c.top[i], c.total[i], top);
       a.top[i] = top;
@@ -56,7 +56,7 @@ struct MergeTotals {
 };
 
 struct AttendInt8Tiles {
-  static constexpr int kMaxThreads = 2 * kThreads;  // so that two blocks find registers in a multiprocessor
+  static constexpr int kMaxThreads = 2 * kTileThreads;  // so that two blocks find registers in a multiprocessor
   struct Shared {
     Chunk powers[kTile][kTileRow];  // of a query's keys
     Chunk values[kTile][kTileRow];  // of a value's keys
@@ -75,11 +75,11 @@ struct AttendInt8Tiles {
     const int first_row = tile * kTile, end = p.mask.causal && first_row + kTile < rows ? first_row + kTile : rows;
     const int64_t base = (batch * rows * heads + head) * size;
 
-    PerThread<Square, kThreads> score;
-    PerThread<Totals, kThreads> totals;
+    PerThread<Square, kTileThreads> score;
+    PerThread<Totals, kTileThreads> totals;
     b.threads([&](int t, Shared& s) {
       load_rows(t, b.template dynamic<Chunk>(s), p.q + base, first_row, rows, false);
-      UNROLL for (int i = 0; i < kPer; ++i) {
+      UNROLL for (int i = 0; i < kTileEach; ++i) {
         totals[t].top[i] = kNoScore;
         totals[t].total[i] = 0;
       }
@@ -87,11 +87,11 @@ struct AttendInt8Tiles {
     for (int key = 0; key < end; key += kTile) {
       meet(b, score, base, batch, first_row, key);
       b.threads([&](int t, Shared&) {
-        UNROLL for (int i = 0; i < kPer; ++i) {
+        UNROLL for (int i = 0; i < kTileEach; ++i) {
           int& top = totals[t].top[i];
           float& total = totals[t].total[i];
-          UNROLL for (int j = 0; j < kPer; ++j) {
-            const int one = score[t].at[i][j];
+          UNROLL for (int j = 0; j < kTileEach; ++j) {
+            const int one = score[t].row[i].at[j];
             if (one <= top) {
               if (one != kNoScore) total += power_of(by * float(one - top));
             } else {
@@ -102,13 +102,13 @@ struct AttendInt8Tiles {
         }
       });
     }
-    b.template reduce_groups<kSide>(
+    b.template reduce_groups<kTileSide>(
         totals, [&](int t) { return totals[t]; }, MergeTotals{by});
 
-    PerThread<Square, kThreads> sums;
+    PerThread<Square, kTileThreads> sums;
     b.threads([&](int t, Shared&) {
       sums[t] = Square{};
-      UNROLL for (int i = 0; i < kPer; ++i) {
+      UNROLL for (int i = 0; i < kTileEach; ++i) {
         float& total = totals[t].total[i];
         total = total > 0 ? 1.f / (total * p.probability) : 0.f;
       }
@@ -116,53 +116,46 @@ struct AttendInt8Tiles {
     for (int key = 0; key < end; key += kTile) {
       meet(b, score, base, batch, first_row, key);
       b.threads([&](int t, Shared& s) {
-        UNROLL for (int i = 0; i < kPer; ++i) {
+        UNROLL for (int i = 0; i < kTileEach; ++i) {
           uint32_t word = 0;
-          UNROLL for (int j = 0; j < kPer; ++j) {
-            const int one = score[t].at[i][j];
+          UNROLL for (int j = 0; j < kTileEach; ++j) {
+            const int one = score[t].row[i].at[j];
             const float power = one == kNoScore ? 0.f : power_of(by * float(one - totals[t].top[i]));
             word |= uint32_t(uint8_t(to_int8(power * totals[t].total[i]))) << 8 * j;
           }
-          word_of(s.powers[t / kSide * kPer + i], t % kSide) = word;
+          word_of(s.powers[t / kTileSide * kTileEach + i], t % kTileSide) = word;
         }
         load_values(t, s, p.v + base + part * kTile, key, size - part * kTile);
       });
       b.threads([&](int t, Shared& s) {
         UNROLL for (int c = 0; c < kTileChunks; ++c) {
-          Chunk powers[kPer];
-          UNROLL for (int i = 0; i < kPer; ++i) powers[i] = s.powers[t / kSide * kPer + i][c];
-          UNROLL for (int j = 0; j < kPer; ++j) {
-            const Chunk value = s.values[t % kSide + j * kSide][c];
-            UNROLL for (int i = 0; i < kPer; ++i) sums[t].at[i][j] = dot(powers[i], value, sums[t].at[i][j]);
-          }
+          device::add_dots(
+              sums[t], [&](int i) { return s.powers[t / kTileSide * kTileEach + i][c]; },
+              [&](int j) { return s.values[t % kTileSide + j * kTileSide][c]; });
         }
       });
     }
     b.threads([&](int t, Shared&) {
-      UNROLL for (int i = 0; i < kPer; ++i) {
-        const int row = first_row + t / kSide * kPer + i;
+      UNROLL for (int i = 0; i < kTileEach; ++i) {
+        const int row = first_row + t / kTileSide * kTileEach + i;
         if (row >= rows) return;
-        UNROLL for (int j = 0; j < kPer; ++j) {
-          const int column = part * kTile + t % kSide + j * kSide;
+        UNROLL for (int j = 0; j < kTileEach; ++j) {
+          const int column = part * kTile + t % kTileSide + j * kTileSide;
           if (column < size)
-            p.y[base + int64_t(row) * heads * size + column] = to_int8(float(sums[t].at[i][j]) * p.to_y);
+            p.y[base + int64_t(row) * heads * size + column] = to_int8(float(sums[t].row[i].at[j]) * p.to_y);
         }
       }
     });
   }
 
  private:
-  DEVICE_FN static int32_t dot(const Chunk& a, const Chunk& c, int32_t sum) {
-    UNROLL for (int w = 0; w < kWords; ++w) sum = device::dot4(a.at[w], c.at[w], sum);
-    return sum;
-  }
   // A word of a row of chunks.
   DEVICE_FN static uint32_t& word_of(Chunk* row, int word) { return reinterpret_cast<uint32_t*>(row)[word]; }
 
   // 64 rows from `first` on, with zeros where there is nothing. Of keys, every fourth one is next to each other: so
   // neighbouring threads have neighbouring rows, and yet each has four neighbours.
   DEVICE_FN void load_rows(int t, Chunk* to, const int8_t* from, int first, int end, bool keys) const {
-    for (int i = t; i < kTile * chunks; i += kThreads) {
+    for (int i = t; i < kTile * chunks; i += kTileThreads) {
       const int row = i / chunks, chunk = i % chunks;
       const int there = first + row < end ? (size - chunk * kChunk < kChunk ? size - chunk * kChunk : kChunk) : 0;
       Bytes bytes{};
@@ -170,51 +163,46 @@ struct AttendInt8Tiles {
         bytes = device::load_pack<kChunk>(from + int64_t(first + row) * heads * size + chunk * kChunk, aligned, there);
         UNROLL for (int c = 0; c < kChunk; ++c) bytes.at[c] = c < there ? bytes.at[c] : int8_t(0);
       }
-      to[(keys ? row % kPer * kSide + row / kPer : row) * row_chunks + chunk] = std::bit_cast<Chunk>(bytes);
+      to[(keys ? row % kTileEach * kTileSide + row / kTileEach : row) * row_chunks + chunk] = device::words_of(bytes);
     }
   }
   // Of 64 keys up to `left` values, transposed: four keys of a value are a word.
   DEVICE_FN void load_values(int t, Shared& s, const int8_t* from, int first, int left) const {
-    using Four = Pack<int8_t, kPer>;
-    const int column = t % kSide * kPer, key = t / kSide * kPer;
-    Four four[kPer];
-    UNROLL for (int n = 0; n < kPer; ++n) {
+    using Four = Pack<int8_t, kTileEach>;
+    const int column = t % kTileSide * kTileEach, key = t / kTileSide * kTileEach;
+    Four four[kTileEach];
+    UNROLL for (int n = 0; n < kTileEach; ++n) {
       const int there = first + key + n < rows ? left - column : 0;
       four[n] = Four{};
       if (there > 0) {
-        four[n] = device::load_pack<kPer>(from + int64_t(first + key + n) * heads * size + column, words_aligned,
-                                          there < kPer ? there : kPer);
+        four[n] = device::load_pack<kTileEach>(from + int64_t(first + key + n) * heads * size + column, words_aligned,
+                                               there < kTileEach ? there : kTileEach);
       }
     }
-    UNROLL for (int c = 0; c < kPer; ++c) {
+    UNROLL for (int c = 0; c < kTileEach; ++c) {
       uint32_t word = 0;
-      UNROLL for (int n = 0; n < kPer; ++n) word |= uint32_t(uint8_t(four[n].at[c])) << 8 * n;
-      word_of(s.values[column + c], t / kSide) = word;
+      UNROLL for (int n = 0; n < kTileEach; ++n) word |= uint32_t(uint8_t(four[n].at[c])) << 8 * n;
+      word_of(s.values[column + c], t / kTileSide) = word;
     }
   }
 
   // Scores of the queries and of 64 keys from `key` on, as bytes, or kNoScore.
-  DEVICE_FN void meet(Block<Shared>& b, PerThread<Square, kThreads>& score, int64_t base, int64_t batch, int first_row,
-                      int key) const {
+  DEVICE_FN void meet(Block<Shared>& b, PerThread<Square, kTileThreads>& score, int64_t base, int64_t batch,
+                      int first_row, int key) const {
     const int64_t keys_at = int64_t(kTile) * row_chunks * int64_t(sizeof(Chunk));
     b.threads(
         [&](int t, Shared& s) { load_rows(t, b.template dynamic<Chunk>(s, keys_at), p.k + base, key, rows, true); });
     b.threads([&](int t, Shared& s) {
       Square square{};
-      const Chunk* const queries = b.template dynamic<Chunk>(s) + t / kSide * kPer * row_chunks;
-      const Chunk* const keys = b.template dynamic<Chunk>(s, keys_at) + t % kSide * row_chunks;
-      NO_UNROLL for (int c = 0; c < chunks; ++c) {
-        Chunk one[kPer];
-        UNROLL for (int i = 0; i < kPer; ++i) one[i] = queries[i * row_chunks + c];
-        UNROLL for (int j = 0; j < kPer; ++j) {
-          const Chunk other = keys[j * kSide * row_chunks + c];
-          UNROLL for (int i = 0; i < kPer; ++i) square.at[i][j] = dot(one[i], other, square.at[i][j]);
-        }
-      }
-      UNROLL for (int i = 0; i < kPer; ++i) {
-        UNROLL for (int j = 0; j < kPer; ++j) {
-          const bool seen = sees(batch, first_row + t / kSide * kPer + i, key + t % kSide * kPer + j);
-          square.at[i][j] = seen ? int(to_int8(float(square.at[i][j]) * p.to_score)) : kNoScore;
+      const Chunk* const queries = b.template dynamic<Chunk>(s) + t / kTileSide * kTileEach * row_chunks;
+      const Chunk* const keys = b.template dynamic<Chunk>(s, keys_at) + t % kTileSide * row_chunks;
+      NO_UNROLL for (int c = 0; c < chunks; ++c) device::add_dots(
+          square, [&](int i) { return queries[i * row_chunks + c]; },
+          [&](int j) { return keys[j * kTileSide * row_chunks + c]; });
+      UNROLL for (int i = 0; i < kTileEach; ++i) {
+        UNROLL for (int j = 0; j < kTileEach; ++j) {
+          const bool seen = sees(batch, first_row + t / kTileSide * kTileEach + i, key + t % kTileSide * kTileEach + j);
+          square.row[i].at[j] = seen ? int(to_int8(float(square.row[i].at[j]) * p.to_score)) : kNoScore;
         }
       }
       score[t] = square;
@@ -255,10 +243,10 @@ void attend_int8(Context& context, const AttendInt8& problem) {
                                row_chunks,
                                problem.power * 1.4426950408889634f,
                                all_aligned.template operator()<kChunk>({problem.q, problem.k}),
-                               all_aligned.template operator()<kPer>({problem.v})};
+                               all_aligned.template operator()<kTileEach>({problem.v})};
   const int64_t blocks = checked_product(checked_product(problem.batch, problem.heads), tiles * parts);
   device::block_kernel<AttendInt8Tiles::Shared>(
-      context.stream(), {blocks, kThreads, 2 * int64_t(kTile) * row_chunks * int64_t(sizeof(Chunk))}, kernel);
+      context.stream(), {blocks, kTileThreads, 2 * int64_t(kTile) * row_chunks * int64_t(sizeof(Chunk))}, kernel);
 }
 
 }  // namespace encore::ops

@@ -48,11 +48,11 @@ struct CodedRows : DenseRows<T, 8, uint8_t> {
   }
   DEVICE_FN static Words words(const Raw& raw) { return Codes::words(raw); }
   DEVICE_FN Words q(const Tile& tile, int row, int column) const {
-    auto eight = std::bit_cast<Pack<T, 8>>(Base::q(tile, row, column));
+    auto eight = device::pack_of<T>(Base::q(tile, row, column));
     UNROLL for (int i = 0; i < 8; ++i) {
       eight.at[i] = T(float(eight.at[i]) * k_codes.scale(tile.kv_head, column + i));
     }
-    return std::bit_cast<Words>(eight);
+    return device::words_of(eight);
   }
   DEVICE_FN float finished(const Tile& tile, float value, int column) const {
     return value * v_codes.scale(tile.kv_head, column);

@@ -107,8 +107,9 @@ template <class C>
 DEVICE_FN C base_of(C top) {
   return top == kUnseen<C> ? C(0) : top;
 }
+// The larger of two scores. A NaN may get lost here, and not in the power of its score.
 template <class C>
-DEVICE_FN C larger(C a, C b) {
+DEVICE_FN C larger_score(C a, C b) {
   return a > b ? a : b;
 }
 template <class C>

@@ -169,10 +169,10 @@ struct DecodeStep {
         part.top = of.joined_top[row], part.total = of.joined_total[row];
         part.sink = group.sinks.at(head_of(tile, row));
       }
-      tops[lane] = larger(part.top, part.sink);
+      tops[lane] = larger_score(part.top, part.sink);
     });
     warp.template reduce_columns<kPacks>([&](int lane) -> float& { return tops[lane]; },
-                                         [](float a, float c) { return larger(a, c); });
+                                         [](float a, float c) { return larger_score(a, c); });
     warp.lanes([&](int lane) {
       Part& part = parts[lane];
       part.base = base_of(tops[lane]);
@@ -215,7 +215,7 @@ struct DecodeStep {
           which < 0 ? tile.kv_head * tile.rows + row : add.add.q_heads + which * add.add.kv_heads + tile.kv_head;
       const auto rotated = add.rotated(tile.batch, tile.batch, 0, number, pack);
       const auto put = [&](int column, const auto& packed) {
-        (which < 0 ? in_q(row, column) : s.fresh[which][column / 8]) = std::bit_cast<Words>(packed);
+        (which < 0 ? in_q(row, column) : s.fresh[which][column / 8]) = device::words_of(packed);
       };
       put(rotated.first, rotated.packs.real);
       if (rotated.rotates) put(rotated.first + add.add.layout.half, rotated.packs.imaginary);

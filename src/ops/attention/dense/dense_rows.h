@@ -45,9 +45,7 @@ struct DenseRows : KeysAsSlots {
     return v.at(tile.batch, tile.kv_head, key);
   }
   DEVICE_FN static bool there(const Unit*) { return true; }
-  DEVICE_FN static Raw load(const T* row, int column) {
-    return std::bit_cast<Raw>(device::load_pack<8>(row + column, true));
-  }
+  DEVICE_FN static Raw load(const T* row, int column) { return device::load_words<8>(row + column); }
   DEVICE_FN static const Words& words(const Raw& raw) { return raw; }
   DEVICE_FN int64_t query(const Tile& tile, int row, int64_t& head) const {
     int in_group;
@@ -58,7 +56,7 @@ struct DenseRows : KeysAsSlots {
   DEVICE_FN Words q(const Tile& tile, int row, int column) const {
     int64_t head;
     const int64_t at = query(tile, row, head);
-    return std::bit_cast<Words>(device::load_pack<8>(q_rows.at(tile.batch, head, at) + column, true));
+    return device::load_words<8>(q_rows.at(tile.batch, head, at) + column);
   }
   DEVICE_FN T* y(const Tile& tile, int row) const {
     int64_t head;

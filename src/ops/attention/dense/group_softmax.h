@@ -3,7 +3,7 @@
 #pragma once
 #include <bit>
 
-#include "device/warp.h"
+#include "device/tile_parts.h"
 #include "ops/attention/dense/attend_view.h"
 
 namespace encore::ops {
@@ -46,7 +46,7 @@ struct GroupSoftmax {
     device::PerThread<Powers, 32> powers;
     UNROLL for (int r = 0; r < kTiles; ++r) {
       UNROLL for (int e = 0; e < 2; ++e) warp.template reduce_columns<4>(
-          [&](int lane) -> float& { return tops[lane].at[r][e]; }, [](float a, float c) { return larger(a, c); });
+          [&](int lane) -> float& { return tops[lane].at[r][e]; }, [](float a, float c) { return larger_score(a, c); });
     }
     warp.lanes([&](int lane) { state[lane].raise(scores[lane].at, tops[lane], powers[lane]); });
     UNROLL for (int r = 0; r < kTiles; ++r) {
@@ -59,8 +59,7 @@ struct GroupSoftmax {
                                     [&](int lane) {
                                       const uint32_t a = word(lane, 0, n, i), c = word(lane, 1, n, i),
                                                      d = word(lane, 2, n, i), e = word(lane, 3, n, i);
-                                      return device::LeftTile{{device::low_halves(a, c), device::high_halves(a, c),
-                                                               device::low_halves(d, e), device::high_halves(d, e)}};
+                                      return device::left_of(a, c, d, e);
                                     },
                                     [&](int lane) {
                                       return device::RightTile{{powers[lane].at[r][0], powers[lane].at[r][1]}};
@@ -91,7 +90,7 @@ struct GroupSoftmax {
                                       const float (&totals)[kWarps][8 * kTiles], const float* sums, int row,
                                       float sink) {
     Joined<kMany> joined{{}, sink, 0};
-    UNROLL for (int w = 0; w < kWarps; ++w) joined.top = larger(joined.top, tops[w][row]);
+    UNROLL for (int w = 0; w < kWarps; ++w) joined.top = larger_score(joined.top, tops[w][row]);
     const float base = base_of(joined.top);
     joined.total = exponential(sink - base);
     UNROLL for (int w = 0; w < kWarps; ++w) {
@@ -111,7 +110,7 @@ struct GroupSoftmax {
       const SumTile& scored = scores[r][0];
       float base[2], shrink[2];
       UNROLL for (int e = 0; e < 2; ++e) {
-        const float now = larger(top[r][e], tops.at[r][e]);
+        const float now = larger_score(top[r][e], tops.at[r][e]);
         shrink[e] = exponential(top[r][e] - base_of(now));
         base[e] = base_of(now) - kLift<T>;
         top[r][e] = now;
@@ -132,7 +131,7 @@ struct GroupSoftmax {
   DEVICE_FN void show(float* to_top, float* to_total, float* to_sums, int lane) const {
     UNROLL for (int r = 0; r < kTiles; ++r) {
       UNROLL for (int e = 0; e < 2; ++e) {
-        const int row = 8 * r + lane % 4 * 2 + e;
+        const int row = 8 * r + device::sum_column(lane, e);
         UNROLL for (int n = 0; n < kSpans; ++n) {
           UNROLL for (int i = 0; i < 4; ++i) {
             const SumTile& of = sums[r][n][i];

@@ -47,10 +47,10 @@ struct CombineSplits {
       const float sink = sinks.at(head);
       warp.lanes([&](int lane) {
         joined[lane].top = sink;
-        UNROLL for (int i = 0; i < kEach; ++i) joined[lane].top = larger(joined[lane].top, taken[lane].top[i]);
+        UNROLL for (int i = 0; i < kEach; ++i) joined[lane].top = larger_score(joined[lane].top, taken[lane].top[i]);
       });
       warp.template reduce_columns<kAcross>([&](int lane) -> float& { return joined[lane].top; },
-                                            [](float a, float c) { return larger(a, c); });
+                                            [](float a, float c) { return larger_score(a, c); });
       warp.lanes([&](int lane) { join(taken[lane], joined[lane]); });
       const auto add_up = [&](auto value_of) {
         warp.template reduce_columns<kAcross>(value_of, [](float a, float c) { return a + c; });

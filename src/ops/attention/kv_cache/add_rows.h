@@ -1,9 +1,8 @@
 // New rows of heads on their way into a cache: where each comes from and goes to, and how it is rotated there.
 #pragma once
-#include <bit>
-
 #include "device/divide.h"
 #include "device/prefetch.h"
+#include "device/words.h"
 #include "ops/attention/kv_cache/extend_cache.h"
 #include "ops/attention/kv_cache/new_rows.h"
 #include "ops/attention/rotary/pairs.h"
@@ -143,7 +142,7 @@ struct AddRows {
 template <class T>
 struct AddPacks {
   static constexpr int kPack = device::pack_size<T>();
-  using Words = device::Pack<uint32_t, 4>;  // a pack as nvcc leaves it whole
+  using Words = device::WordsOf<T, kPack>;
   struct Rotated {
     Pairs<T, false> packs;
     int first;     // where the first one is in its head
@@ -157,8 +156,6 @@ struct AddPacks {
   explicit AddPacks(const AddRows<T, false>& add) : add(add), packs(int(add.by_packs.divisor())), lanes_log2(0) {
     while ((1 << lanes_log2) < packs && lanes_log2 < 16) ++lanes_log2;
   }
-
-  DEVICE_FN static Words words(const T* from) { return *reinterpret_cast<const Words*>(from); }
 
   // The angles are far away. They are brought nearer before the token's position is known: those of where the token is
   // by now, which is rarely another place.
@@ -181,18 +178,20 @@ struct AddPacks {
     rotated.first = (pack + (rotated.rotates ? 0 : layout.rotated_packs)) * kPack;
     const T* const from = (is_q ? add.q + token * add.q_token : (is_value ? add.v : add.k) + token * add.kv_token) +
                           (is_q ? number : kv_head) * layout.size + rotated.first;
-    const Words low = words(from), high = rotated.rotates ? words(from + layout.half) : Words{};
+    const Words low = device::load_words<kPack>(from),
+                high = rotated.rotates ? device::load_words<kPack>(from + layout.half) : Words{};
     const int64_t last = add.added.last(batch);
     const int64_t begin = add.added.begin_before(last), at = begin + row;
     rotated.row = add.row_of(begin) + row;
     if (number == 0 && pack == 0 && row == 0) add.added.check(last, add.fault);
     if (rotated.rotates && !is_value) {
       const int64_t angle = add.position(token, at) * layout.half + rotated.first;
-      const Words cosines = words(add.cos + angle), sines = words(add.sin + angle);
-      rotated.packs = {values(low), values(high)};
-      rotated.packs.rotate(values(cosines), values(sines));
+      const Words cosines = device::load_words<kPack>(add.cos + angle),
+                  sines = device::load_words<kPack>(add.sin + angle);
+      rotated.packs = {device::pack_of<T>(low), device::pack_of<T>(high)};
+      rotated.packs.rotate(device::pack_of<T>(cosines), device::pack_of<T>(sines));
     } else {
-      rotated.packs = {values(low), values(high)};
+      rotated.packs = {device::pack_of<T>(low), device::pack_of<T>(high)};
     }
     return rotated;
   }
@@ -205,11 +204,6 @@ struct AddPacks {
   DEVICE_FN void store(const Rotated& rotated, T* head) const {
     device::store_pack(head + rotated.first, rotated.packs.real, true);
     if (rotated.rotates) device::store_pack(head + rotated.first + add.layout.half, rotated.packs.imaginary, true);
-  }
-
- private:
-  DEVICE_FN static device::Pack<T, kPack> values(const Words& words) {
-    return std::bit_cast<device::Pack<T, kPack>>(words);
   }
 };
 

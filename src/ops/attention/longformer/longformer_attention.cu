@@ -87,7 +87,7 @@ struct CombineLongformer {
     const LongformerSplits& partial = view.partial;
     const int64_t from = one * partial.shares, size = by_size.divisor();
     float top = kUnseen<float>;
-    for (int n = 0; n < partial.shares; ++n) top = larger(top, partial.top[from + n]);
+    for (int n = 0; n < partial.shares; ++n) top = larger_score(top, partial.top[from + n]);
     const float base = base_of(top);
     float sum = 0, total = 0;
     for (int n = 0; n < partial.shares; ++n) {
@@ -140,8 +140,8 @@ LongformerSplits make_shares(Context& context, const LongformerProblem& p, int64
 }  // namespace
 
 void longformer_attention(Context& context, const LongformerProblem& p) {
-  constexpr int64_t kMostRows = kSizeCap, kMostPlaces = int64_t(1) << 30, kMostSize = 256;
-  require(p.rows < kMostRows && checked_product(p.batch, p.heads) < kMostPlaces, "attention of ", p.rows, " rows in ",
+  constexpr int64_t kMostSize = 256;
+  require(p.rows < kSizeCap && checked_product(p.batch, p.heads) < kIntCap, "attention of ", p.rows, " rows in ",
           p.batch, " batches is more than there are kernels for");
   require(p.size <= kMostSize, "heads of ", p.size, " values are larger than the ", kMostSize,
           " that there are kernels for");

@@ -2,10 +2,8 @@
 // read straight into the registers of the lanes that need them. A warp takes every fourth tile of the keys that the
 // queries see, neighbours first, with the keys and the values of the next one on their way, and keeps up its own
 // softmax. Warps are combined at the end.
-#include <bit>
-
 #include "device/launch.h"
-#include "device/warp.h"
+#include "device/tile_parts.h"
 #include "ops/attention/dense/group_softmax.h"
 #include "ops/attention/longformer/longformer_attention.h"
 #include "ops/dispatch.h"
@@ -14,10 +12,8 @@ namespace encore::ops {
 namespace {
 
 using device::Block;
-using device::LeftTile;
 using device::Pack;
 using device::PerThread;
-using device::RightTile;
 using device::SumTile;
 using device::Warp;
 
@@ -34,7 +30,7 @@ struct LongformerGroup {
   using OfQueries = typename State::OfRows;
   static constexpr int kSumsRow = State::kSumsRow;
   static constexpr int64_t kSumsBytes = int64_t(kWarps) * kQueries * kSumsRow * int64_t(sizeof(float));
-  using Words = Pack<uint32_t, 4>;  // eight values
+  using Words = device::WordsOf<T, 8>;
 
   struct Shared {
     Words q[kTiles][kChunks][32];
@@ -117,13 +113,9 @@ struct LongformerGroup {
               warp.template multiply<T>([&](int lane) -> SumTile& { return scores[lane].at[r][0]; },
                                         [&](int lane) {
                                           const Keys& of = keys[thread + lane];
-                                          return LeftTile{{of.at[0][c].at[2 * half], of.at[1][c].at[2 * half],
-                                                           of.at[0][c].at[2 * half + 1], of.at[1][c].at[2 * half + 1]}};
+                                          return device::left_of(of.at[0][c], of.at[1][c], half);
                                         },
-                                        [&](int lane) {
-                                          const Words& of = s.q[r][c][lane];
-                                          return RightTile{{of.at[2 * half], of.at[2 * half + 1]}};
-                                        });
+                                        [&](int lane) { return device::right_of(s.q[r][c][lane], half); });
             }
           }
         }
@@ -149,10 +141,7 @@ struct LongformerGroup {
     });
   }
 
-  DEVICE_FN static Words words(const T* from, bool there) {
-    if (!there) return Words{};
-    return std::bit_cast<Words>(device::load_pack<8>(from, true));
-  }
+  DEVICE_FN static Words words(const T* from, bool there) { return there ? device::load_words<8>(from) : Words{}; }
   // The i-th key of the n-th tile, or less than zero.
   DEVICE_FN int key_of(const LongformerTile& tile, const Walk& walk, int batch, int n, int i) const {
     if (n < walk.near) {
@@ -177,7 +166,7 @@ struct LongformerGroup {
   DEVICE_FN void load_values(Values& to, const T* from, const LongformerTile& tile, const Walk& walk, int batch, int n,
                              int lane) const {
     UNROLL for (int i = 0; i < 4; ++i) {
-      const int key = key_of(tile, walk, batch, n, lane % 4 * 2 + i % 2 + i / 2 * 8);
+      const int key = key_of(tile, walk, batch, n, device::depth_of(lane, i));
       const T* const row = from + (key < 0 ? 0 : key) * view.row_step + 8 * (lane / 4);
       UNROLL for (int span = 0; span < kSpans; ++span) to.at[i][span] =
           words(row + 64 * span, key >= 0 && 64 * span + 8 * (lane / 4) < size);
@@ -197,17 +186,17 @@ struct LongformerGroup {
       if (!plain) {
         UNROLL for (int i = 0; i < 4; ++i) {
           const int key = marks.key[i / 2];
-          if (key < 0 || !tile.sees(8 * r + lane % 4 * 2 + i % 2, key, of_list)) scored.at[i] = kUnseen<float>;
+          if (key < 0 || !tile.sees(8 * r + device::sum_column(lane, i), key, of_list)) scored.at[i] = kUnseen<float>;
         }
       }
-      UNROLL for (int e = 0; e < 2; ++e) tops.at[r][e] = larger(scored.at[e], scored.at[e + 2]);
+      UNROLL for (int e = 0; e < 2; ++e) tops.at[r][e] = larger_score(scored.at[e], scored.at[e + 2]);
     }
   }
   // `sums` are the first warp's.
   DEVICE_FN void finish(const Shared& s, const float* sums, const LongformerTile& tile, int batch, int head, int query,
                         int column) const {
     float top = kUnseen<float>, sum = 0, total = 0;
-    UNROLL for (int w = 0; w < kWarps; ++w) top = larger(top, s.top[w][query]);
+    UNROLL for (int w = 0; w < kWarps; ++w) top = larger_score(top, s.top[w][query]);
     const float base = base_of(top);
     UNROLL for (int w = 0; w < kWarps; ++w) {
       const float shrink = exponential(s.top[w][query] - base);

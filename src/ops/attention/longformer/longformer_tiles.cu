@@ -1,10 +1,8 @@
-// 64 queries meet 64 keys at a time, with the softmax kept up to date as keys go by.
-//
-// A block of 16 x 16 threads has its queries in shared memory, where keys and values take turns. A thread has the
-// scores of four queries and four keys, 16 keys apart so that its neighbours read other banks, and sums for its four
-// queries and four neighbours of 64 values. Larger heads are shared out to more blocks.
+// Tiles of 64 queries and 64 keys: a block has its queries in shared memory, where keys and values take turns. Heads of
+// more than 64 values are shared out to more blocks.
 #include "device/divide.h"
 #include "device/launch.h"
+#include "ops/attention/dense/tile_softmax.h"
 #include "ops/attention/longformer/longformer_attention.h"
 #include "ops/dispatch.h"
 
@@ -13,39 +11,13 @@ namespace {
 
 using device::Block;
 using device::Divider;
-using device::Pack;
 using device::PerThread;
 
-constexpr int kTile = kLongformerTile, kSide = 16, kThreads = kSide * kSide, kPer = kTile / kSide;
-constexpr int kRow = kTile + kPer;  // of powers: so that neighbours begin in other banks
-
-struct Four {
-  float at[kPer];
-};
-struct Square {
-  Four row[kPer];
-};
-DEVICE_FN Four four(const float* from) {
-  const auto pack = *reinterpret_cast<const Pack<float, kPer>*>(from);
-  return {{pack.at[0], pack.at[1], pack.at[2], pack.at[3]}};
-}
-
-struct LargerOfFour {
-  DEVICE_FN Four operator()(Four a, const Four& c) const {
-    UNROLL for (int i = 0; i < kPer; ++i) a.at[i] = larger(a.at[i], c.at[i]);
-    return a;
-  }
-};
-struct SumOfFour {
-  DEVICE_FN Four operator()(Four a, const Four& c) const {
-    UNROLL for (int i = 0; i < kPer; ++i) a.at[i] += c.at[i];
-    return a;
-  }
-};
+static_assert(kTile == kLongformerTile);
 
 template <class T>
 struct LongformerTiles {
-  static constexpr int kMaxThreads = 2 * kThreads;  // so that two blocks find registers in a multiprocessor
+  static constexpr int kMaxThreads = 2 * kTileThreads;  // so that two blocks find registers in a multiprocessor
   static constexpr int kPack = device::pack_size<T>();
   struct Shared {
     int row[kTile];  // of each query whose result is wanted, else below zero
@@ -53,10 +25,7 @@ struct LongformerTiles {
     int key[kTile];  // of those at hand, below zero where there is none
     float added[kTile];
   };
-  struct State {
-    Square sums;
-    Four top, total;
-  };
+  using State = TileSoftmax<float, 1>;
 
   LongformerView<T, kTile> view;
   HeadView<T> y;
@@ -80,13 +49,9 @@ struct LongformerTiles {
  private:
   DEVICE_FN void attend(Block<Shared>& b, const Shared& shared, const LongformerTile& tile, int batch, int head,
                         int part) const {
-    PerThread<State, kThreads> state;
+    PerThread<State, kTileThreads> state;
     b.threads([&](int t, Shared& s) {
-      state[t].sums = Square{};
-      UNROLL for (int i = 0; i < kPer; ++i) {
-        state[t].top.at[i] = kUnseen<float>;
-        state[t].total.at[i] = 0;
-      }
+      state[t].clear();
       if (t >= kTile) return;
       const int row = t < tile.queries ? view.row_of(tile, batch, t) : -1;
       s.row[t] = row >= 0 && view.writes(tile, batch, row) ? row : -1;
@@ -106,8 +71,8 @@ struct LongformerTiles {
         step(b, state, tile, from, batch, part, of_list ? at - neighbours : at, of_list);
         at = !of_list && at + kTile > neighbours ? neighbours : at + kTile;
       }
-      PerThread<Four, kThreads> total;
-      b.template reduce_groups<kSide>(
+      PerThread<Four<float>, kTileThreads> total;
+      b.template reduce_groups<kTileSide>(
           total, [&](int t) { return state[t].total; }, SumOfFour());
       b.threads([&](int t, Shared&) { state[t].total = total[t]; });
     }
@@ -121,7 +86,7 @@ struct LongformerTiles {
   }
 
   // Meets 64 keys.
-  DEVICE_FN void step(Block<Shared>& b, PerThread<State, kThreads>& state, const LongformerTile& tile,
+  DEVICE_FN void step(Block<Shared>& b, PerThread<State, kTileThreads>& state, const LongformerTile& tile,
                       const LongformerRows<T>& from, int batch, int part, int at, bool of_list) const {
     const auto key_at = [&](int n) { return key_of(tile, batch, at + n, of_list); };
     b.threads([&](int t, Shared& s) {
@@ -130,117 +95,63 @@ struct LongformerTiles {
       s.key[t] = key_at(t);
       s.added[t] = s.key[t] < 0 ? 0.f : view.added(batch, s.key[t]);
     });
-    PerThread<Square, kThreads> score;
+    PerThread<Square<float>, kTileThreads> score;
     b.threads([&](int t, Shared& s) {
-      Square square{};
-      const int stride = depth + kPer;
-      const float* const queries = b.template dynamic<float>(s) + t / kSide * kPer * stride;
-      const float* const keys = b.template dynamic<float>(s, keys_at) + t % kSide * stride;
-      NO_UNROLL for (int d = 0; d < depth; d += kPer) {
-        Four one[kPer];
-        UNROLL for (int i = 0; i < kPer; ++i) one[i] = four(queries + i * stride + d);
-        UNROLL for (int j = 0; j < kPer; ++j) {
-          const Four other = four(keys + j * kSide * stride + d);
-          UNROLL for (int i = 0; i < kPer; ++i) {
-            UNROLL for (int c = 0; c < kPer; ++c) square.row[i].at[j] += one[i].at[c] * other.at[c];
-          }
-        }
-      }
-      UNROLL for (int j = 0; j < kPer; ++j) {
-        const int key = s.key[t % kSide + j * kSide];
-        const float added = s.added[t % kSide + j * kSide];
-        UNROLL for (int i = 0; i < kPer; ++i) {
+      Square<float> square{};
+      add_products(square, t, b.template dynamic<float>(s), b.template dynamic<float>(s, keys_at), depth + kTileEach,
+                   depth);
+      UNROLL for (int j = 0; j < kTileEach; ++j) {
+        const int key = s.key[tile_key(t, j)];
+        const float added = s.added[tile_key(t, j)];
+        UNROLL for (int i = 0; i < kTileEach; ++i) {
           float& one = square.row[i].at[j];
-          one = key >= 0 && tile.sees(t / kSide * kPer + i, key, of_list) ? one * scale + added : kUnseen<float>;
+          one = key >= 0 && tile.sees(tile_query(t, i), key, of_list) ? one * scale + added : kUnseen<float>;
         }
       }
       score[t] = square;
     });
-    PerThread<Four, kThreads> tops;
-    b.template reduce_groups<kSide>(
-        tops,
-        [&](int t) {
-          Four most;
-          UNROLL for (int i = 0; i < kPer; ++i) {
-            const Four& row = score[t].row[i];
-            most.at[i] = larger(larger(row.at[0], row.at[1]), larger(row.at[2], row.at[3]));
-          }
-          return most;
-        },
-        LargerOfFour());
+    PerThread<Four<float>, kTileThreads> tops;
+    b.template reduce_groups<kTileSide>(
+        tops, [&](int t) { return tops_of(score[t]); }, LargerOfFour());
     b.threads([&](int t, Shared& s) {
-      State& now = state[t];
-      float* const powers = b.template dynamic<float>(s, powers_at) + t / kSide * kPer * kRow;
-      UNROLL for (int i = 0; i < kPer; ++i) {
-        const float top = larger(now.top.at[i], tops[t].at[i]), base = base_of(top);
-        const float shrink = exponential(now.top.at[i] - base);
-        now.top.at[i] = top;
-        now.total.at[i] *= shrink;
-        UNROLL for (int c = 0; c < kPer; ++c) now.sums.row[i].at[c] *= shrink;
-        UNROLL for (int j = 0; j < kPer; ++j) {
-          const float power = exponential(score[t].row[i].at[j] - base);
-          now.total.at[i] += power;
-          powers[i * kRow + t % kSide + j * kSide] = power;
-        }
-      }
+      state[t].take(t, score[t], tops[t], b.template dynamic<float>(s, powers_at));
       load_values(t, b.template dynamic<float>(s, keys_at), from.v, part, key_at);
     });
     b.threads([&](int t, Shared& s) {
-      const float* const powers = b.template dynamic<float>(s, powers_at) + t / kSide * kPer * kRow;
-      const float* const values = b.template dynamic<float>(s, keys_at) + t % kSide * kPer;
-      Square& sums = state[t].sums;
-      NO_UNROLL for (int key = 0; key < kTile; key += kPer) {
-        Four power[kPer];
-        UNROLL for (int i = 0; i < kPer; ++i) power[i] = four(powers + i * kRow + key);
-        UNROLL for (int n = 0; n < kPer; ++n) {
-          const Four value = four(values + (key + n) * kTile);
-          UNROLL for (int i = 0; i < kPer; ++i) {
-            UNROLL for (int c = 0; c < kPer; ++c) sums.row[i].at[c] += power[i].at[n] * value.at[c];
-          }
-        }
-      }
+      state[t].add_values(t, b.template dynamic<float>(s, powers_at), b.template dynamic<float>(s, keys_at));
     });
   }
 
-  // Puts `left` values from the address, if there are any, into shared memory as kPack ones, zeros after them.
-  DEVICE_FN void put(float* to, const T* from, int left) const {
-    Pack<T, kPack> pack{};
-    if (left > 0) pack = device::load_pack<kPack>(from, aligned, left < kPack ? left : kPack);
-    UNROLL for (int i = 0; i < kPack; i += kPer) {
-      Pack<float, kPer> wide;
-      UNROLL for (int j = 0; j < kPer; ++j) wide.at[j] = i + j < left ? float(pack.at[i + j]) : 0.f;
-      *reinterpret_cast<Pack<float, kPer>*>(to + i) = wide;
-    }
-  }
   // row_of tells each row, below zero for one of zeros.
   template <class F>
   DEVICE_FN void load_rows(int t, float* to, const T* from, F row_of) const {
-    for (int i = t; i < kTile * packs.divisor(); i += kThreads) {
+    for (int i = t; i < kTile * packs.divisor(); i += kTileThreads) {
       int64_t pack;
       const int place = int(packs(i, pack)), column = int(pack) * kPack, row = row_of(place);
-      put(to + place * (depth + kPer) + column, from + (row < 0 ? 0 : row) * view.row_step + column,
-          row < 0 ? 0 : size - column);
+      put_wide<kPack>(to + place * (depth + kTileEach) + column, from + (row < 0 ? 0 : row) * view.row_step + column,
+                      row < 0 ? 0 : size - column, aligned);
     }
   }
   template <class F>
   DEVICE_FN void load_values(int t, float* to, const T* from, int part, F row_of) const {
     constexpr int kPacks = kTile / kPack;
-    for (int i = t; i < kTile * kPacks; i += kThreads) {
+    for (int i = t; i < kTile * kPacks; i += kTileThreads) {
       const int place = i / kPacks, column = part * kTile + i % kPacks * kPack, row = row_of(place);
-      put(to + i * kPack, from + (row < 0 ? 0 : row) * view.row_step + column, row < 0 ? 0 : size - column);
+      put_wide<kPack>(to + i * kPack, from + (row < 0 ? 0 : row) * view.row_step + column, row < 0 ? 0 : size - column,
+                      aligned);
     }
   }
 
   DEVICE_FN void write(int t, const Shared& s, const LongformerTile& tile, const State& state, int batch, int head,
                        int part) const {
-    UNROLL for (int i = 0; i < kPer; ++i) {
-      const int query = t / kSide * kPer + i, row = s.row[query], first = part * kTile + t % kSide * kPer;
+    UNROLL for (int i = 0; i < kTileEach; ++i) {
+      const int query = tile_query(t, i), row = s.row[query], first = part * kTile + tile_value(t, 0);
       if (row < 0) continue;
       const float total = s.padding[query] ? 0.f : state.total.at[i];
       if (view.is_shared(tile)) {
         const int64_t at = view.shares_of(batch, head, query) + tile.share;
-        UNROLL for (int c = 0; c < kPer; ++c) {
-          if (first + c < size) view.partial.sums[at * size + first + c] = state.sums.row[i].at[c];
+        UNROLL for (int c = 0; c < kTileEach; ++c) {
+          if (first + c < size) view.partial.sums[at * size + first + c] = state.sums[0].row[i].at[c];
         }
         if (first == 0) {
           view.partial.top[at] = state.top.at[i];
@@ -250,8 +161,8 @@ struct LongformerTiles {
       }
       T* const to = y.at(batch, head, row) + first;
       const float inverse = total == 0 ? 0.f : 1.f / total;
-      UNROLL for (int c = 0; c < kPer; ++c) {
-        if (first + c < size) to[c] = T(total == 0 ? 0.f : state.sums.row[i].at[c] * inverse);
+      UNROLL for (int c = 0; c < kTileEach; ++c) {
+        if (first + c < size) to[c] = T(total == 0 ? 0.f : state.sums[0].row[i].at[c] * inverse);
       }
     }
   }
@@ -262,13 +173,14 @@ void run(Context& context, const LongformerProblem& p, const GlobalTokens& token
   using Kernel = LongformerTiles<T>;
   constexpr int kPack = Kernel::kPack;
   const int packs = int((p.size + kPack - 1) / kPack), depth = packs * kPack, parts = int((p.size + kTile - 1) / kTile);
-  const int64_t rows_bytes = int64_t(kTile) * (depth + kPer) * int64_t(sizeof(float));
+  const int64_t rows_bytes = int64_t(kTile) * (depth + kTileEach) * int64_t(sizeof(float));
   const int64_t values_bytes = int64_t(kTile) * kTile * int64_t(sizeof(float));
   const int64_t powers_at = rows_bytes + std::max(rows_bytes, values_bytes);
   const LongformerView<T, kTile> view(p, tokens, partial);
   device::block_kernel<typename Kernel::Shared>(
       context.stream(),
-      {checked_product(view.blocks(), parts), kThreads, powers_at + int64_t(kTile) * kRow * int64_t(sizeof(float))},
+      {checked_product(view.blocks(), parts), kTileThreads,
+       powers_at + int64_t(kTile) * kPowerRow * int64_t(sizeof(float))},
       Kernel{view, p.y, int(p.size), parts, depth, rows_bytes, powers_at, float(p.scale),
              Divider(packs, int64_t(kTile) * packs), packs_fit<kPack, T>(p)});
 }

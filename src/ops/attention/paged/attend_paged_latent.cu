@@ -88,7 +88,7 @@ struct AttendPagedLatent {
       PerThread<float> tops;
       b.template reduce_groups<kTeam>(
           tops, [&](int t) { return judge(shared, softmax[t], key, end, factor, t); },
-          [](float a, float c) { return larger(a, c); });
+          [](float a, float c) { return larger_score(a, c); });
       b.threads([&](int t, Shared& s) { raise(s, softmax[t], tops[t], t); });
       device::for_each_warp(b, [&](const device::Warp& warp, Shared& s) { add_values(b, warp, s, sums); });
     }
@@ -166,20 +166,14 @@ struct AttendPagedLatent {
         q[lane] = at(b.template dynamic<T>(s, keys_bytes()), rows + spread(lane / 4), chunk, lane);
       });
       UNROLL for (int half = 0; half < 2; ++half) {
-        warp.template multiply<T>(
-            [&](int lane) -> device::SumTile& { return scores[half][lane]; },
-            [&](int lane) {
-              const Words &a = low[lane], &d = high[lane];
-              return device::LeftTile{{a.at[2 * half], d.at[2 * half], a.at[2 * half + 1], d.at[2 * half + 1]}};
-            },
-            [&](int lane) {
-              return device::RightTile{{q[lane].at[2 * half], q[lane].at[2 * half + 1]}};
-            });
+        warp.template multiply<T>([&](int lane) -> device::SumTile& { return scores[half][lane]; },
+                                  [&](int lane) { return device::left_of(low[lane], high[lane], half); },
+                                  [&](int lane) { return device::right_of(q[lane], half); });
       }
     }
     warp.lanes([&](int lane) {
       UNROLL for (int i = 0; i < 4; ++i) {
-        const int row = rows + spread(lane % 4 * 2 + i % 2), key = keys + spread(lane / 4) + i / 2 * 8;
+        const int row = rows + spread(device::sum_column(lane, i)), key = keys + spread(lane / 4) + i / 2 * 8;
         s.scores[row * kScoresRow + key] = scores[0][lane].at[i] + scores[1][lane].at[i];
       }
     });
@@ -194,12 +188,12 @@ struct AttendPagedLatent {
       const int at = key + in_tile + i;
       const bool seen = at < end && at >= range.first && at < range.end && s.there[in_tile + i];
       own.scores[i] = seen ? capped(scores.at[i] * factor, softcap) : kUnseen<float>;
-      top = larger(top, own.scores[i]);
+      top = larger_score(top, own.scores[i]);
     }
     return top;
   }
   DEVICE_FN void raise(Shared& s, Softmax& own, float top, int t) const {
-    const float now = larger(own.top, top), base = base_of(now), shrink = exponential(own.top - base);
+    const float now = larger_score(own.top, top), base = base_of(now), shrink = exponential(own.top - base);
     own.top = now;
     own.total *= shrink;
     device::Pack<T, kScores> powers;
@@ -217,7 +211,7 @@ struct AttendPagedLatent {
     warp.lanes([&](int lane) {
       UNROLL for (int r = 0; r < kTiles; ++r) {
         UNROLL for (int e = 0; e < 2; ++e) {
-          const float shrink = s.shrink[8 * r + lane % 4 * 2 + e];
+          const float shrink = s.shrink[8 * r + device::sum_column(lane, e)];
           UNROLL for (int i = 0; i < 4; ++i) {
             sums[thread + lane].at[r][i].at[e] *= shrink;
             sums[thread + lane].at[r][i].at[e + 2] *= shrink;
@@ -234,7 +228,7 @@ struct AttendPagedLatent {
       warp.lanes([&](int lane) {
         const int column = first + lane / 4 * 8;
         UNROLL for (int j = 0; j < 4; ++j) {
-          const int key = keys + lane % 4 * 2 + j % 2 + j / 2 * 8;
+          const int key = keys + device::depth_of(lane, j);
           values[lane].at[j] = column < value_size
                                    ? *reinterpret_cast<const Words*>(b.template dynamic<T>(s) + key * stride() + column)
                                    : Words{};
@@ -249,9 +243,7 @@ struct AttendPagedLatent {
           warp.template multiply<T>([&](int lane) -> device::SumTile& { return sums[thread + lane].at[r][i]; },
                                     [&](int lane) {
                                       const auto word = [&](int j) { return values[lane].at[j].at[i]; };
-                                      const uint32_t a = word(0), c = word(1), d = word(2), e = word(3);
-                                      return device::LeftTile{{device::low_halves(a, c), device::high_halves(a, c),
-                                                               device::low_halves(d, e), device::high_halves(d, e)}};
+                                      return device::left_of(word(0), word(1), word(2), word(3));
                                     },
                                     [&](int lane) { return powers[lane]; });
         }
@@ -264,7 +256,7 @@ struct AttendPagedLatent {
     const int left = value_size - column, count = left < 8 ? left : 8;
     UNROLL for (int r = 0; r < kTiles; ++r) {
       UNROLL for (int e = 0; e < 2; ++e) {
-        const int row = 8 * r + lane % 4 * 2 + e;
+        const int row = 8 * r + device::sum_column(lane, e);
         if (row >= tile.rows || left <= 0) continue;
         float sum[8];
         UNROLL for (int i = 0; i < 8; ++i) {
@@ -302,9 +294,8 @@ void run(Context& context, const AttendPaged& p) {
   const int64_t rows = p.sequences.tokens * p.heads, full = rows / Kernel::kRows;
   const int64_t blocks = full + p.sequences.count + 1, busy = full + std::min(p.sequences.count, p.sequences.tokens);
   const Attend rest = rest_of(p, p.most_keys);
-  constexpr int64_t kMostBlocks = int64_t(1) << 30;  // which are counted in 32 bits
   const int64_t shares =
-      std::min(splits_for(context, rest, std::max<int64_t>(busy, 1), 1, 4 * Kernel::kKeys), kMostBlocks / blocks);
+      std::min(splits_for(context, rest, std::max<int64_t>(busy, 1), 1, 4 * Kernel::kKeys), kIntCap / blocks);
   const bool by_channel = p.pages.keys_by_channel;
   const float* const scales = p.pages.key_scales;
   const Source source{{},

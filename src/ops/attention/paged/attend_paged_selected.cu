@@ -75,18 +75,18 @@ struct SelectedRows : KeysAsSlots {
   }
   DEVICE_FN static bool there(const Row& row) { return row.cached || row.given; }
   DEVICE_FN Raw load(const Row& row, int column) const {
-    if (row.given) return std::bit_cast<Words>(device::load_pack<8>(row.given + column, true));
+    if (row.given) return device::load_words<8>(row.given + column);
     const Words words = Cache::words(Cache::load(row.cached, column));
     if constexpr (sizeof(Stored) > 1) return words;
-    auto values = std::bit_cast<device::Pack<T, 8>>(words);
+    auto values = device::pack_of<T>(words);
     UNROLL for (int i = 0; i < 8; ++i) values.at[i] =
         T(float(values.at[i]) * row.scales[row.by_channel ? column + i : 0]);
-    return std::bit_cast<Words>(values);
+    return device::words_of(values);
   }
   DEVICE_FN static const Words& words(const Raw& raw) { return raw; }
 
   DEVICE_FN Words q(const Tile& tile, int row, int column) const {
-    return std::bit_cast<Words>(tokens.load(tile.token, int(head(tile, row)), column));
+    return device::words_of(tokens.load(tile.token, int(head(tile, row)), column));
   }
   DEVICE_FN T* y(const Tile& tile, int row) const { return tokens.y + partial_row(tile, row) * cache.size; }
   DEVICE_FN int64_t head(const Tile& tile, int row) const { return tile.kv_head * group + tile.first_head + row; }

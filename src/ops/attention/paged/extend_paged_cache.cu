@@ -250,8 +250,8 @@ void extend_paged_cache(Context& context, const PagedCacheExtension& e) {
             " columns; beside pages of int4, of which two values are a byte, it must have an even number");
     const int64_t packs = layout.rotated_packs + (pages.size - 2 * layout.half + kPack - 1) / kPack;
     const int64_t q_heads = e.rotated_q ? e.heads : 0, heads = q_heads + 2 * pages.kv_heads;
-    require(heads * packs < (int64_t(1) << 30) && (!e.q_weights || heads - pages.kv_heads <= Kernel::kMostHeads),
-            "a token's ", heads, " heads are more than there are kernels for");
+    require(heads * packs < kIntCap && (!e.q_weights || heads - pages.kv_heads <= Kernel::kMostHeads), "a token's ",
+            heads, " heads are more than there are kernels for");
     device::block_kernel<typename Kernel::Shared>(context.stream(), {e.sequences.tokens, kThreads},
                                                   Kernel{e.sequences,
                                                          SlotView(pages, context.fault()),

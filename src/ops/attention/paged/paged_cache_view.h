@@ -78,7 +78,7 @@ template <class T, class Stored>
 struct CacheView {
   static constexpr int kValues = std::is_same_v<Stored, CodePair> ? 2 : 1;  // that are stored in one
   // Eight of them as they are loaded.
-  using Raw = device::Pack<uint32_t, 8 * int(sizeof(Stored)) / kValues / 4>;
+  using Raw = device::WordsOf<Stored, 8 / kValues>;
   const Stored *keys, *values;
   int kv_heads, size;
 
@@ -90,7 +90,7 @@ struct CacheView {
 
   DEVICE_FN int64_t offset(int64_t slot, int kv_head) const { return (slot * kv_heads + kv_head) * (size / kValues); }
   DEVICE_FN static Raw load(const Stored* row, int column) {
-    return std::bit_cast<Raw>(device::load_pack<8 / kValues>(row + column / kValues, true));
+    return device::load_words<8 / kValues>(row + column / kValues);
   }
   DEVICE_FN static Words words(const Raw& raw) {
     if constexpr (sizeof(Stored) > 1) {

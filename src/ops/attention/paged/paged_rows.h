@@ -87,7 +87,7 @@ struct PagedRows : KeysAsSlots {
       const float* const scales = key_scales + tile.kv_head * cache.size + column;
       UNROLL for (int i = 0; i < 8; ++i) values.at[i] = T(float(values.at[i]) * scales[i]);
     }
-    return std::bit_cast<Words>(values);
+    return device::words_of(values);
   }
   DEVICE_FN T* y(const Tile& tile, int row) const { return tokens.y + partial_row(tile, row) * cache.size; }
   DEVICE_FN int64_t head(const Tile& tile, int row) const {
@@ -137,10 +137,9 @@ void run_paged(Context& context, const AttendPaged& p) {
   const int64_t blocks = checked_product(full + sequences.count + 1, pages.kv_heads);
   const int64_t busy = checked_product(full + std::min(sequences.count, sequences.tokens), pages.kv_heads);
   const Attend rest = rest_of(p, p.most_keys);
-  constexpr int64_t kMostBlocks = int64_t(1) << 30;  // which are counted in 32 bits
   const int64_t shares =
       std::min(splits_for(context, rest, std::max<int64_t>(busy, 1), Kernel::kRoom, 2 * Kernel::kWarps * Kernel::kKeys),
-               kMostBlocks / blocks);
+               kIntCap / blocks);
   const Rows source{{},
                     sequences,
                     SlotView(pages, context.fault()),

@@ -62,8 +62,7 @@ class GemmaRotaryEmbedding : public Op {
     const Shape& shape = context.input(1).shape;
     require(shape.rank() == 4 && shape == Shape{batch, shape[1], rows, size}, "q ", shape.str(), " must be [", batch,
             ",heads,", rows, ",", size, "]");
-    constexpr int64_t kMost = int64_t(1) << 30;
-    require(shape[1] < kMost && size < kMost, "q ", shape.str(), " is more than there are kernels for");
+    require(shape[1] < kIntCap && size < kIntCap, "q ", shape.str(), " is more than there are kernels for");
     GemmaRotate kernel{};
     kernel.angles = angles.as<const float>();
     kernel.heads = int(shape[1]);

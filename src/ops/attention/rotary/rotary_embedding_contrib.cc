@@ -81,7 +81,7 @@ class ThreeStreams : public ContribRotary {
     require(layout_ == 0 || layout_ == 1, "mrope_layout is ", layout_, "; it must be 0 or 1");
     for (int i = 0; i < 3; ++i) {
       pairs_[i] = (*sections)[size_t(i)];
-      require(pairs_[i] >= 0 && pairs_[i] < int64_t(1) << 30, "mrope_section has ", pairs_[i], " pairs");
+      require(pairs_[i] >= 0 && pairs_[i] < kIntCap, "mrope_section has ", pairs_[i], " pairs");
     }
   }
   void run(Context& context) const override {

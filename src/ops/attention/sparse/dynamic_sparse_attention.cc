@@ -30,7 +30,7 @@ class DynamicSparseAttention : public Op {
         type_(node.input_type(0)) {
     require(heads_ > 0 && kv_heads_ > 0 && heads_ % kv_heads_ == 0, "num_heads is ", heads_, " and kv_num_heads is ",
             kv_heads_, "; the former must be a multiple of the latter");
-    require(heads_ < int64_t(1) << 26, "num_heads is ", heads_, "; that is more than there are kernels for");
+    require(heads_ < kSizeCap / 4, "num_heads is ", heads_, "; that is more than there are kernels for");
     const std::string mode = node.get_string("attention_mode", "selected_only"),
                       source = node.get_string("selected_kv_source", "main");
     of_others_ = source == "auxiliary";

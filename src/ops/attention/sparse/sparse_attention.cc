@@ -82,7 +82,7 @@ class SparseAttention : public Op {
   void check_attributes() const {
     require(heads_ > 0 && kv_heads_ > 0 && heads_ % kv_heads_ == 0, "num_heads is ", heads_, " and kv_num_heads is ",
             kv_heads_, "; the former must be a multiple of the latter");
-    require(heads_ < int64_t(1) << 26, "num_heads is ", heads_, "; it must be below ", int64_t(1) << 26);
+    require(heads_ < kSizeCap / 4, "num_heads is ", heads_, "; it must be below ", kSizeCap / 4);
     require(block_ == 16 || block_ == 32 || block_ == 64 || block_ == 128, "sparse_block_size is ", block_,
             "; it must be 16, 32, 64 or 128");
     require(std::isfinite(scale_), "scale is ", scale_, "; it must be finite");
@@ -93,8 +93,7 @@ class SparseAttention : public Op {
     require(fit && begins.shape[0] > 0 && begins.shape[1] > 1 && heads_ % begins.shape[0] == 0, "block_row_indices ",
             begins.shape.str(), " and block_col_indices ", columns.shape.str(), " must have as many layouts, of which ",
             "num_heads (", heads_, ") is a multiple, and the former a number more than blocks");
-    constexpr int64_t kMost = int64_t(1) << 30;
-    require(begins.count() < kMost && columns.count() < kMost, "block_row_indices ", begins.shape.str(),
+    require(begins.count() < kIntCap && columns.count() < kIntCap, "block_row_indices ", begins.shape.str(),
             " and block_col_indices ", columns.shape.str(), " are more than there are kernels for");
     const int64_t rows = begins.shape[1] - 1;
     require(total <= rows * block_, "total_sequence_length is ", total, ", and the layout of block_row_indices ",
