@@ -231,6 +231,8 @@ def test_chosen_keys_refuse_shapes(what, words):
         {"is_causal": 0},
         {"attention_mode": "local_plus_selected", "local_window_size": 3},
         {"selected_kv_source": "auxiliary"},
+        {"attention_mode": "all"},
+        {"selected_kv_source": "other"},
         {"rotary_offset": 4},
         {"num_heads": 3},
         {"smooth_softmax": 2},

@@ -331,7 +331,16 @@ def test_rotary_that_does_not_fit_fails(op, inputs, attrs, words):
     fails(op, arrays, attrs, words, ranks=False, domain=MICROSOFT)
 
 
-@pytest.mark.parametrize("attrs", [{}, {"mrope_section": [1, 2]}, {"mrope_section": [-1, 3, 2]}], ids=str)
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        {},
+        {"mrope_section": [1, 2]},
+        {"mrope_section": [-1, 3, 2]},
+        {"mrope_section": [2, 1, 1], "mrope_layout": 2},
+    ],
+    ids=str,
+)
 def test_hostile_sections_are_declined(attrs):
     inputs = [floats(1, 2, 3, 8), np.zeros((3, 1, 3), np.int64), *tables(9, 4)]
     declined("MRotaryEmbedding", inputs, attrs, domain=MICROSOFT)

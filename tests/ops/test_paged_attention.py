@@ -192,6 +192,17 @@ def test_selected_keys(how, dtype):
 
 @pytest.mark.parametrize(
     "attrs",
+    [{"attention_mode": "all"}, {"selected_kv_source": "other"}, {"auxiliary_cache_layout": "paged"}],
+    ids=str,
+)
+def test_selections_that_are_not_known_are_declined(attrs):
+    case = sparse((2,), (3,))
+    inputs = [x.astype(np.float16) if x is not None and x.dtype == np.float32 else x for x in case.inputs]
+    declined(case.op, inputs, {**case.attrs, **attrs}, outputs=3, domain=MICROSOFT)
+
+
+@pytest.mark.parametrize(
+    "attrs",
     [
         {"num_heads": 3},
         {"num_heads": 0},
@@ -204,6 +215,7 @@ def test_selected_keys(how, dtype):
         {"v_head_size": 64},
         {"k_cache_dtype": "int4"},
         {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR"},
+        {"k_quant_type": "PER_ROW"},
         {"softcap": float("nan")},
     ],
     ids=str,
