@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from group_query import MICROSOFT, TOLERANCE, TYPES, grouped, heads_of, in_double, in_order, normed, turned
+from group_query import MICROSOFT, TYPES, grouped, heads_of, in_double, in_order, normed, turned
 from harness import Case, Const, check, floats, seeded
 from refusal import declined, fails
 
@@ -112,7 +112,7 @@ def dynamic(
         outputs=wanted,
         domain=MICROSOFT,
         name=name or "_".join([*map(str, last), *what]),
-        tolerance=TOLERANCE[dtype],
+        family="cached",
         reference=reference(wanted, **attrs),
         misaligned=misaligned,
     )
