@@ -208,7 +208,7 @@ bool is_half(Type type) { return type == Type::f16 || type == Type::bf16; }
 
 int64_t side_of(const Gemm& g) { return int64_t(16 / size_bytes(g.type)); }
 
-bool serves(const Gemm& g) {
+bool fits_gemv(const Gemm& g) {
   return (is_half(g.type) || g.type == Type::f32) && g.type == g.output && g.batch == 1 && g.m >= 1 &&
          g.m <= kMostGemvRows && g.n >= side_of(g) && g.k > 0 && g.n <= INT32_MAX / 2 && g.k <= INT32_MAX / 2 &&
          (!g.transpose_a || (g.m == 1 && g.lda == 1));
@@ -221,7 +221,7 @@ bool lies_in_packs(const Gemm& g, bool aligned) {
          (g.transpose_b || g.n % side == 0);
 }
 
-bool serves(const Gemm& g, bool tiles, bool aligned) {
+bool fits_gemv(const Gemm& g, bool tiles, bool aligned) {
   if (tiles) return is_half(g.type) && !g.transpose_b && lies_in_packs(g, aligned);
   return g.m <= 4;
 }
@@ -229,7 +229,7 @@ bool serves(const Gemm& g, bool tiles, bool aligned) {
 }  // namespace
 
 std::vector<GemvWay> gemv_ways(const Gemm& g, bool aligned, int multiprocessors) {
-  if (!serves(g)) return {};
+  if (!fits_gemv(g)) return {};
   // The wider, the longer the pieces of b's rows, or the longer threads go on before they are added up; but each
   // multiprocessor should have something to do, and better two blocks than one. One row of a asks for so little work
   // that less than half of them can read b: pieces as long as a line of the cache count for more.
@@ -240,7 +240,7 @@ std::vector<GemvWay> gemv_ways(const Gemm& g, bool aligned, int multiprocessors)
   while (best > least && !busy(best)) best /= 2;
   std::vector<GemvWay> ways;
   for (const bool tiles : {g.m > 1, g.m == 1}) {
-    if (!serves(g, tiles, aligned)) continue;
+    if (!fits_gemv(g, tiles, aligned)) continue;
     ways.push_back({tiles, best});
     for (int other = least; other <= most; other *= 2)
       if (other != best) ways.push_back({tiles, other});
@@ -259,7 +259,7 @@ void gemv(StreamRef stream, const Gemm& g, const void* a, const void* b, const v
   check(g);
   const bool aligned = (reinterpret_cast<uintptr_t>(a) | reinterpret_cast<uintptr_t>(b)) % 16 == 0;
   const bool known_width = way.width == 1 || way.width == 2 || way.width == 4 || way.width == 8;
-  if (!serves(g) || !serves(g, way.tiles, aligned) || !known_width || (way.tiles && way.width == 1))
+  if (!fits_gemv(g) || !fits_gemv(g, way.tiles, aligned) || !known_width || (way.tiles && way.width == 1))
     fail(Code::internal, describe(g), ": not a product of few rows", way.tiles ? " by tiles" : "", " of width ",
          way.width);
   const auto of = [&]<class T>(T) {

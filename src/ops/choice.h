@@ -1,4 +1,4 @@
-// Attributes that name one of several choices.
+// Attributes that are one of several choices.
 #pragma once
 #include <string>
 
@@ -6,22 +6,38 @@
 
 namespace encore::ops {
 
-template <class E>
+template <class E, class Name = const char*>
 struct Choice {
-  const char* name;
+  Name name;
   E value;
 };
 
-// What the attribute names. Error{not_supported} says what it may be.
-template <class E, size_t kCount>
-E read_choice(const NodeInfo& node, const char* attribute, const char* otherwise, const Choice<E> (&choices)[kCount]) {
-  const std::string given = node.get_string(attribute, otherwise);
+template <class E, class Name, size_t kCount, class Given>
+E chosen(const char* attribute, const Given& given, const char* quote, const Choice<E, Name> (&choices)[kCount]) {
   std::string names;
   for (size_t i = 0; i < kCount; ++i) {
     if (given == choices[i].name) return choices[i].value;
-    names += (i == 0 ? "" : i + 1 < kCount ? ", " : " or ") + std::string(choices[i].name);
+    const std::string name = text(choices[i].name);
+    names += (i == 0 ? "" : i + 1 < kCount ? ", " : " or ") + (name.empty() ? "empty" : name);
   }
-  fail(Code::not_supported, attribute, " is '", given, "'; it must be ", names);
+  fail(Code::not_supported, attribute, " is ", quote, given, quote, "; it must be ", names);
+}
+
+// What the attribute names or numbers. Error{not_supported} says what it may be.
+template <class E, size_t kCount>
+E read_choice(const NodeInfo& node, const char* attribute, const std::string& otherwise,
+              const Choice<E> (&choices)[kCount]) {
+  return chosen(attribute, node.get_string(attribute, otherwise), "'", choices);
+}
+template <class E, size_t kCount>
+E read_choice(const NodeInfo& node, const char* attribute, int64_t otherwise,
+              const Choice<E, int64_t> (&choices)[kCount]) {
+  return chosen(attribute, node.get_int(attribute, otherwise), "", choices);
+}
+
+// 0 or 1, and nothing else.
+inline bool read_flag(const NodeInfo& node, const char* attribute, bool otherwise) {
+  return read_choice<bool>(node, attribute, int64_t(otherwise), {{0, false}, {1, true}});
 }
 
 }  // namespace encore::ops

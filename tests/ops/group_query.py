@@ -5,10 +5,9 @@ import onnxruntime as ort
 from encore_session import HAS_GRAPHS, assert_all_on_encore, empty_on_device, on_device, run_options
 from harness import Case, Const, _onnx_type, floats, seeded, session
 from onnx import helper
+from tolerance import tolerance
 
 MICROSOFT = "com.microsoft"
-# Queries and keys are rounded once more after they are turned, which the references don't do.
-TOLERANCE = {"float32": (3e-5, 3e-6), "float16": (4e-3, 3e-3), "bfloat16": (3e-2, 2e-2)}
 INPUTS = "query key value past_key past_value seqlens_k total cos sin position_ids bias sinks k_scale v_scale".split()
 INPUTS += ["q_weight", "k_weight"]
 
@@ -195,7 +194,7 @@ def gqa(
         outputs=wanted,
         domain=MICROSOFT,
         name=name or "_".join([*map(str, last), *what]),
-        tolerance=TOLERANCE[dtype],
+        family="cached",
         reference=None if on_cpu else reference(wanted, **attrs),
         misaligned=misaligned,
     )
@@ -280,7 +279,7 @@ class Decoder:
 
 def close(decoder, got):
     """Of a cache what is no number may have become zero: cuDNN cannot have it behind the last key."""
-    rtol, atol = TOLERANCE[str(decoder.dtype)]
+    rtol, atol = tolerance("cached", decoder.dtype)
     for i, (g, w) in enumerate(zip(got, decoder.wanted())):
         if i > 0:
             g = np.where(np.isnan(w) & (g == 0), w, g)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from harness import Case, Const, check, floats, seeded
 from refusal import declined, fails
-from test_projected_attention import TOLERANCE
 
 DOMAIN = {"domain": "com.microsoft"}
 
@@ -63,7 +62,7 @@ def test_decoder_attention(queries, keys, past, static, use, state, masked, dtyp
                 {"num_heads": heads},
                 dtype=dtype,
                 outputs=outputs,
-                tolerance=TOLERANCE[dtype],
+                family="projected",
                 reference=reference(heads, outputs),
                 options={"use_tf32": 0},
                 **DOMAIN,

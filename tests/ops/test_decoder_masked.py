@@ -8,13 +8,10 @@ from harness import Case, Const, check, floats, seeded, session
 from heads_reference import attend, split, turn
 from onnx import helper
 from refusal import declined, fails
-from test_multi_head_attention import TOLERANCE, ints, raw
-from test_projected_attention import TOLERANCE as PROJECTED
+from test_multi_head_attention import ints, raw
 
 TYPES = ["float32", "float16"]
 DOMAIN = {"domain": "com.microsoft"}
-# An angle of hundreds, in float.
-TURNED = {**PROJECTED, "float32": (5e-4, 2e-4)}
 
 
 def reordered(keys, dtype):
@@ -72,7 +69,7 @@ def multi_head(inputs, heads, dtype, outputs=3, misaligned=False, **attrs):
         attrs,
         dtype=dtype,
         outputs=outputs,
-        tolerance=TOLERANCE[dtype],
+        family="heads",
         reference=run,
         misaligned=misaligned,
         **DOMAIN,
@@ -174,7 +171,7 @@ def self_attention(b, n, size, past, most, dtype, mask=None, beams=None, width=N
         attrs,
         dtype=dtype,
         outputs=2,
-        tolerance=TURNED[dtype] if attrs.get("do_rotary") else PROJECTED[dtype],
+        family="turned" if attrs.get("do_rotary") else "projected",
         reference=run,
         options={"use_tf32": 0},
         **DOMAIN,

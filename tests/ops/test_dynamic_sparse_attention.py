@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from group_query import MICROSOFT, TOLERANCE, TYPES, grouped, heads_of, in_double, in_order, normed, turned
+from group_query import MICROSOFT, TYPES, grouped, heads_of, in_double, in_order, normed, turned
 from harness import Case, Const, check, floats, seeded
 from refusal import declined, fails
 
@@ -112,7 +112,7 @@ def dynamic(
         outputs=wanted,
         domain=MICROSOFT,
         name=name or "_".join([*map(str, last), *what]),
-        tolerance=TOLERANCE[dtype],
+        family="cached",
         reference=reference(wanted, **attrs),
         misaligned=misaligned,
     )
@@ -231,6 +231,8 @@ def test_chosen_keys_refuse_shapes(what, words):
         {"is_causal": 0},
         {"attention_mode": "local_plus_selected", "local_window_size": 3},
         {"selected_kv_source": "auxiliary"},
+        {"attention_mode": "all"},
+        {"selected_kv_source": "other"},
         {"rotary_offset": 4},
         {"num_heads": 3},
         {"smooth_softmax": 2},

@@ -5,6 +5,7 @@ import pytest
 from encore_session import NEWEST_OPSET, ORT_VERSION, only_if
 from harness import Case, check, floats, integers
 from refusal import declined, fails
+from tolerance import tolerance
 
 
 def reference(equation):
@@ -163,7 +164,7 @@ def test_as_the_cpu_does(equation, shapes):
 @pytest.mark.parametrize("dtype,opset", [("float32", 12), ("float16", 12), *[("bfloat16", 28)] * (NEWEST_OPSET >= 28)])
 def test_large(equation, shapes, dtype, opset):
     scale = {"ij->": 30, "ij,ij->i": 10, "ij,ij->j": 4}.get(equation, 2)  # sums near zero of many terms
-    rtol, atol = {"float32": (3e-5, 3e-5), "float16": (4e-3, 4e-3), "bfloat16": (3e-2, 3e-2)}[dtype]
+    rtol, atol = tolerance("matmul", dtype)
     einsum(equation, *shapes, dtype=dtype, opset=opset, tolerance=(rtol, atol * scale))
 
 

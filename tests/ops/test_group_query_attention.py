@@ -227,9 +227,6 @@ def test_a_new_row_takes_one_launch(case):
 
 # ---- Rotary embeddings
 
-# Products that cancel: an error of the inputs' magnitude, at most 3.
-ROTARY = {"float32": (2e-6, 1e-6), "float16": (1e-3, 2e-3), "bfloat16": (8e-3, 1.6e-2)}
-
 
 def rotary(
     shape, dtype="float32", turned=0, heads=0, ids="each", interleaved=0, sections=None, misaligned=False, **more
@@ -257,7 +254,7 @@ def rotary(
         domain=MICROSOFT,
         name=name,
         misaligned=misaligned,
-        tolerance=ROTARY[dtype],
+        family="rotary",
     )
 
 
@@ -331,7 +328,16 @@ def test_rotary_that_does_not_fit_fails(op, inputs, attrs, words):
     fails(op, arrays, attrs, words, ranks=False, domain=MICROSOFT)
 
 
-@pytest.mark.parametrize("attrs", [{}, {"mrope_section": [1, 2]}, {"mrope_section": [-1, 3, 2]}], ids=str)
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        {},
+        {"mrope_section": [1, 2]},
+        {"mrope_section": [-1, 3, 2]},
+        {"mrope_section": [2, 1, 1], "mrope_layout": 2},
+    ],
+    ids=str,
+)
 def test_hostile_sections_are_declined(attrs):
     inputs = [floats(1, 2, 3, 8), np.zeros((3, 1, 3), np.int64), *tables(9, 4)]
     declined("MRotaryEmbedding", inputs, attrs, domain=MICROSOFT)

@@ -4,10 +4,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 from encore_session import assert_all_on_encore
-from group_query import INPUTS, MICROSOFT, TOLERANCE, attend, tables, turned
+from group_query import INPUTS, MICROSOFT, attend, tables, turned
 from harness import Case, Const, check, floats, seeded, session
 from onnx import TensorProto, helper
 from refusal import declined, fails
+from tolerance import tolerance
 
 pytestmark = pytest.mark.newest
 KINDS = {"int8": (8, -128, 127), "uint8": (4, -8, 7), "float8e4m3fn": (8, -448, 448)}
@@ -106,7 +107,7 @@ def coded(
         outputs=3,
         domain=MICROSOFT,
         name="_".join(map(str, name)),
-        tolerance=TOLERANCE[dtype],
+        family="cached",
         reference=None if on_cpu else reference(kind, rows, size, **own),
     )
 
@@ -186,7 +187,7 @@ def test_narrow_types(last, rows, kind, dtype):
     arrays = [getattr(x, "value", x) for x in case.inputs]
     heads = {n: case.attrs[n] for n in ("num_heads", "kv_num_heads")}
     wanted = reference(kind, rows, 64, **heads)(*arrays)
-    rtol, atol = TOLERANCE[dtype]
+    rtol, atol = tolerance("cached", dtype)
     np.testing.assert_allclose(got[0], wanted[0], rtol=rtol, atol=atol)
     for g, w in zip(got[1:], wanted[1:]):
         np.testing.assert_array_equal(g, w.astype(np.float32))

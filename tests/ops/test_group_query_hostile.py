@@ -47,6 +47,7 @@ def test_what_is_not_supported_is_declined():
         {"num_heads": 0},
         {"num_heads": 1 << 60, "kv_num_heads": 1},
         {"causal": 0, "local_window_size": 4},
+        {"causal": 2},
         {"do_rotary": 1},
     ):
         declined(

@@ -5,11 +5,12 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from encore_session import EAGER, HAS_GRAPHS, assert_all_on_encore, empty_on_device, on_device, run_options
-from group_query import INPUTS, MICROSOFT, TOLERANCE, tables
+from group_query import INPUTS, MICROSOFT, tables
 from harness import _onnx_type, floats, session
 from onnx import helper
 from refusal import declined, fails
 from test_group_query_codes import KINDS, decode, encode
+from tolerance import tolerance
 
 pytestmark = pytest.mark.newest
 POSITIONS = 80
@@ -109,7 +110,7 @@ class Window:
         given["total"] = np.array(max(last) + 1, np.int32)
         wanted = self.cpu.run(None, given | self.caches)
         self.caches = dict(zip(self.caches, wanted[1:]))
-        rtol, atol = TOLERANCE[str(self.dtype)]
+        rtol, atol = tolerance("cached", self.dtype)
         np.testing.assert_allclose(got[0].astype(np.float64), wanted[0], rtol=rtol, atol=atol)
         for b, end in enumerate(last):
             there = residents(end + 1, self.window, self.shape[2])

@@ -8,8 +8,6 @@ from in_place import check_in_order, check_in_place
 from indexer_reference import Chooser, padded, window, window_plan
 from refusal import declined, fails
 
-# Entries are rounded once.
-TOLERANCE = {"float32": (1e-4, 1e-5), "float16": (2e-3, 1e-3), "bfloat16": (2e-2, 1e-2)}
 DENSE = "query key query_weight key_weight cos sin mask past gate bias head_weights ids past_length buffer".split()
 
 
@@ -122,7 +120,7 @@ def dense(
         outputs=3 if windows else 2,
         domain=MICROSOFT,
         name=name or "_".join([policy, f"{past}+{rows}x{batch}", f"r{ratio}", f"b{buffered}", *what]),
-        tolerance=TOLERANCE[dtype],
+        family="indexer",
         reference=dense_reference(dtype, **attrs),
         misaligned=misaligned,
         options=options or {},
@@ -313,7 +311,7 @@ def packed(
         outputs=outputs,
         domain=MICROSOFT,
         name=name or "_".join([policy, *("+".join(map(str, r)) for r in requests), f"r{ratio}", *what]),
-        tolerance=TOLERANCE[dtype],
+        family="indexer",
         reference=packed_reference(dtype, **attrs),
     )
 

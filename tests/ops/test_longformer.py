@@ -8,7 +8,6 @@ from harness import Case, Const, check, floats, integers
 from heads_reference import softmax, split
 from refusal import declined, fails
 from test_order import COLUMNS, ROWS, plain, scale, stored, to_int8
-from test_projected_attention import TOLERANCE
 
 DOMAIN = {"domain": "com.microsoft"}
 
@@ -72,7 +71,7 @@ def case(window, heads, size, given, mask=None, apart=False, dtype="float32", **
         inputs(heads, size, given, mask, apart),
         {"window": window, "num_heads": heads},
         dtype=dtype,
-        tolerance=TOLERANCE[dtype],
+        family="projected",
         reference=reference(heads, window),
         options={"use_tf32": 0},
         **DOMAIN,

@@ -8,12 +8,9 @@ from heads_reference import attend, split
 from in_place import check_refused
 from onnx import helper
 from refusal import declined, fails
+from tolerance import tolerance
 
 TYPES = ["float32", "float16", "bfloat16"]
-# A half's result is rounded once, and what has a bias or a mask added is rounded before.
-TOLERANCE = {"float32": (3e-5, 5e-6), "float16": (4e-3, 3e-3), "bfloat16": (3e-2, 2.4e-2)}
-# Where all that a query sees is masked, 10000 less leaves a score three digits after the point.
-MASKED = {**TOLERANCE, "float32": (2e-3, 2e-3)}
 
 
 def reference(wanted, num_heads, unidirectional=0, scale=0.0, mask_filter_value=-10000.0):
@@ -50,7 +47,7 @@ def reference(wanted, num_heads, unidirectional=0, scale=0.0, mask_filter_value=
     return run
 
 
-def case(inputs, heads, dtype="float32", outputs=1, ours=True, name="", misaligned=False, tolerance=TOLERANCE, **attrs):
+def case(inputs, heads, dtype="float32", outputs=1, ours=True, name="", misaligned=False, family="heads", **attrs):
     inputs = [None if i is None else floats(*i, low=-2, high=2) if isinstance(i, tuple) else i for i in inputs]
     wanted = [True] * outputs if isinstance(outputs, int) else outputs
     attrs["num_heads"] = heads
@@ -61,7 +58,7 @@ def case(inputs, heads, dtype="float32", outputs=1, ours=True, name="", misalign
         dtype=dtype,
         domain="com.microsoft",
         outputs=outputs,
-        tolerance=tolerance[dtype],
+        family=family,
         name=name,
         misaligned=misaligned,
         reference=reference(wanted, **attrs) if ours or dtype != "float32" else None,
@@ -169,7 +166,7 @@ def test_masks(mask, causal, dtype):
     if mask in ("no_keys", "ends_before_starts") and dtype != "float32":
         biases = [None]  # 10000 and the bias is one number, which in a half has no digits for the bias
     for bias in biases:
-        check(case([*shapes, None, given, bias], N, dtype, name=mask, tolerance=MASKED, unidirectional=causal))
+        check(case([*shapes, None, given, bias], N, dtype, name=mask, family="masked heads", unidirectional=causal))
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -212,7 +209,7 @@ def test_scores(s, mask, dtype):
     sess = session(helper.make_model(graph, opset_imports=opsets, ir_version=10))
     assert_all_on_encore(sess)
     wanted = reference([True, False, False, True], 2)(*arrays, None, mask)
-    rtol, atol = MASKED[dtype]
+    rtol, atol = tolerance("masked heads", dtype)
     for got, want in zip(sess.run(None, feeds), wanted, strict=True):
         np.testing.assert_allclose(got.astype(np.float64), want, rtol=rtol, atol=5 * atol)
 

@@ -5,9 +5,10 @@ import pytest
 from encore_session import EAGER
 from group_query import MICROSOFT, in_order
 from harness import Case, Const, check, floats, seeded
-from paged import HALVES, TOLERANCE, Server, paged
+from paged import HALVES, Server, paged
 from pages_reference import PAGED, SPARSE, batch, reference, tables
 from refusal import declined, fails
+from tolerance import tolerance
 
 MIXED = (7, 1, 0, 20, 1), (0, 33, 5, 12, 100)
 
@@ -82,7 +83,7 @@ def test_one_graph_serves_every_length(outputs, how):
         got = server.step(query=floats(*shape, low=-1, high=1), pasts=[step, 7 * step, 99 - step], starts=[0, 1, 2, 3])
         wanted = reference(PAGED, how.get("cache", ""), **server.attrs)(*[server.x.get(n) for n in PAGED])
         for g, w in zip(got, wanted):
-            np.testing.assert_allclose(g.astype(np.float64), w, *TOLERANCE["float16"])
+            np.testing.assert_allclose(g.astype(np.float64), w, *tolerance("cached", "float16"))
         server.x |= dict(zip(server.caches, got[1:]))
 
 
@@ -164,7 +165,7 @@ def sparse(news, pasts, dtype="float16", heads=4, kv_heads=2, size=64, most=12, 
         outputs=3,
         domain=MICROSOFT,
         name="_".join(f"{n}{v}" for n, v in attrs.items()),
-        tolerance=TOLERANCE[dtype],
+        family="cached",
         reference=reference(SPARSE, cache, **attrs),
         replays=(inputs(1), inputs(2)),
     )
@@ -192,6 +193,17 @@ def test_selected_keys(how, dtype):
 
 @pytest.mark.parametrize(
     "attrs",
+    [{"attention_mode": "all"}, {"selected_kv_source": "other"}, {"auxiliary_cache_layout": "paged"}],
+    ids=str,
+)
+def test_selections_that_are_not_known_are_declined(attrs):
+    case = sparse((2,), (3,))
+    inputs = [x.astype(np.float16) if x is not None and x.dtype == np.float32 else x for x in case.inputs]
+    declined(case.op, inputs, {**case.attrs, **attrs}, outputs=3, domain=MICROSOFT)
+
+
+@pytest.mark.parametrize(
+    "attrs",
     [
         {"num_heads": 3},
         {"num_heads": 0},
@@ -204,6 +216,7 @@ def test_selected_keys(how, dtype):
         {"v_head_size": 64},
         {"k_cache_dtype": "int4"},
         {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR"},
+        {"k_quant_type": "PER_ROW"},
         {"softcap": float("nan")},
     ],
     ids=str,

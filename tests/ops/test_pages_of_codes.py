@@ -7,9 +7,10 @@ from encore_session import assert_all_on_encore, make_session
 from group_query import MICROSOFT, in_order
 from harness import check, session
 from onnx import TensorProto
-from paged import HALVES, TOLERANCE, model_of, paged
+from paged import HALVES, model_of, paged
 from pages_reference import PAGED, batch, reference
 from refusal import declined, fails
+from tolerance import tolerance
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -81,7 +82,7 @@ def test_float8_pages(news, pasts, kinds, named, latent):
     sess = session(model_of("PagedAttention", PAGED, attrs, forms, 1 + len(caches)))
     assert_all_on_encore(sess)
     wanted = reference(PAGED, "float8", **attrs)(*[feeds.get(n) for n in PAGED])
-    rtol, atol = TOLERANCE["float16"]
+    rtol, atol = tolerance("cached", "float16")
     for got, w in zip(sess.run(None, feeds), wanted):
         np.testing.assert_allclose(got.astype(np.float64), w, rtol=rtol, atol=atol)
 

@@ -7,9 +7,6 @@ from heads_reference import attend, split, turn
 from refusal import declined, fails
 from test_multi_head_attention import TYPES, ints, raw
 
-# As MultiHeadAttention, after a product that is rounded.
-TOLERANCE = {"float32": (1e-4, 2e-5), "float16": (8e-3, 6e-3), "bfloat16": (6e-2, 5e-2)}
-
 
 def reference(
     wanted,
@@ -53,7 +50,7 @@ def case(inputs, heads, dtype="float32", outputs=1, ours=True, name="", misalign
         dtype=dtype,
         domain="com.microsoft",
         outputs=outputs,
-        tolerance=TOLERANCE[dtype],
+        family="projected",
         name=name,
         misaligned=misaligned,
         reference=reference(wanted, **attrs) if ours or dtype != "float32" else None,

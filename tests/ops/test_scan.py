@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 from harness import FLOATS, Case, Const, check, floats, integers
-from refusal import fails
+from refusal import declined, fails
 
 
 def cumsum(x, axis, attrs=None, **rest):
@@ -89,6 +89,11 @@ def test_cumsum(case):
 @pytest.mark.parametrize("case", PRODUCTS, ids=str)
 def test_cumprod(case):
     check(case)
+
+
+@pytest.mark.parametrize("attrs", [{"exclusive": 2}, {"reverse": -1}], ids=str)
+def test_flags_that_are_none_are_declined(attrs):
+    declined("CumSum", [floats(3), np.array(0)], attrs)
 
 
 def test_a_missing_axis_is_refused():

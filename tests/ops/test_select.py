@@ -5,7 +5,7 @@ import pytest
 from encore_session import make_session, needs_graphs, registered
 from harness import FLOATS, INTEGERS, Case, bools, check, floats, integers
 from onnx import TensorProto, helper
-from refusal import fails, unranked_session
+from refusal import declined, fails, unranked_session
 
 NO_BFLOAT16 = [t for t in FLOATS if t != "bfloat16"]  # which some of the schemas lack
 
@@ -174,6 +174,10 @@ def test_nan_is_no_score_above_a_threshold():
 )
 def test_boxes_that_do_not_fit_are_refused(inputs, words):
     fails("NonMaxSuppression", inputs, {}, words, ranks=False)
+
+
+def test_boxes_of_another_kind_are_declined():
+    declined("NonMaxSuppression", [boxes(4), floats(1, 1, 4), np.array([3])], {"center_point_box": 2})
 
 
 def model():

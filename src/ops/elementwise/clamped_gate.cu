@@ -4,6 +4,7 @@
 
 #include "device/divide.h"
 #include "device/transform.h"
+#include "ops/choice.h"
 #include "ops/dispatch.h"
 #include "ops/registry.h"
 
@@ -111,8 +112,7 @@ class RouterGateUpProj : public Op {
  public:
   explicit RouterGateUpProj(const NodeInfo& node)
       : gate_(node), router_(node.get_int("router_size", 0)), tf32_(node.settings.use_tf32) {
-    const std::string activation = node.get_string("activation", "swiglu");
-    if (activation != "swiglu") fail(Code::not_supported, "activation is '", activation, "'; swiglu is known");
+    read_choice<bool>(node, "activation", "swiglu", {{"swiglu", true}});
     require(router_ > 0, "router_size is ", router_, "; it must be more than 0");
   }
   void run(Context& context) const override {

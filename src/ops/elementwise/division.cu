@@ -1,6 +1,7 @@
 // Division and remainders. An integer divided by zero is a fault, and gives 0.
 #include <cmath>
 
+#include "ops/choice.h"
 #include "ops/elementwise/binary.h"
 
 namespace encore::ops {
@@ -36,9 +37,7 @@ struct Remainder {
   bool like_dividend;  // its sign is the dividend's, as C has it; else the divisor's, as Python has it
 
   Remainder() = default;
-  explicit Remainder(const NodeInfo& node) : like_dividend(node.get_int("fmod", 0) == 1) {
-    if (const int64_t fmod = node.get_int("fmod", 0); fmod != 0 && fmod != 1)
-      fail(Code::not_supported, "attribute fmod is ", fmod, "; it must be 0 or 1");
+  explicit Remainder(const NodeInfo& node) : like_dividend(read_flag(node, "fmod", false)) {
     if (!like_dividend && kFloats.has(node.input_type(0)) && node.since_version() < 28)
       fail(
           Code::not_supported,

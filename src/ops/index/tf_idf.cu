@@ -5,6 +5,7 @@
 #include "device/launch.h"
 #include "device/memory.h"
 #include "device/transform.h"
+#include "ops/choice.h"
 #include "ops/dispatch.h"
 #include "ops/registry.h"
 
@@ -134,10 +135,11 @@ class TfIdfVectorizer : public Op {
 
  private:
   void read_mode(const NodeInfo& node) {
-    const std::string mode = node.get_string("mode", "");
-    require(mode == "TF" || mode == "IDF" || mode == "TFIDF", "mode is \"", mode, "\", not TF, IDF or TFIDF");
-    once_ = mode == "IDF";
-    weighs_ = mode != "TF" && node.find_floats("weights").has_value();
+    enum class Mode { tf, idf, tf_idf };
+    const Mode mode =
+        read_choice<Mode>(node, "mode", "", {{"TF", Mode::tf}, {"IDF", Mode::idf}, {"TFIDF", Mode::tf_idf}});
+    once_ = mode == Mode::idf;
+    weighs_ = mode != Mode::tf && node.find_floats("weights").has_value();
   }
   void read_pool(const NodeInfo& node) {
     const auto starts = ints_of(node, "ngram_counts"), indexes = ints_of(node, "ngram_indexes");

@@ -247,13 +247,25 @@ struct TakeFirst {
 };
 
 template <class Key>
-void rank_rows(Context& context, const Ordering& order, const Key* x, int64_t rows, int64_t columns, int64_t k,
-               Key* values, int64_t* indices) {
-  const int width = int(std::max<uint64_t>(8, std::bit_ceil(uint64_t(columns))));
+struct TopkProblem {
+  const Key* x;
+  int64_t rows, columns, k;
+  Ordering order;
+  Key* values;
+  int64_t* indices;
+};
+
+template <class Key>
+bool suits_ranks(const TopkProblem<Key>& p) {
+  return p.columns <= RankRows<Key>::kThreads && (p.columns <= 32 || p.k > 16);
+}
+template <class Key>
+void rank_rows(Context& context, const TopkProblem<Key>& p) {
+  const int width = int(std::max<uint64_t>(8, std::bit_ceil(uint64_t(p.columns))));
   const int64_t rows_a_block = RankRows<Key>::kThreads / width;
   device::block_kernel<typename RankRows<Key>::Shared>(
-      context.stream(), {(rows + rows_a_block - 1) / rows_a_block, RankRows<Key>::kThreads},
-      RankRows<Key>{x, values, indices, order, rows, int(columns), int(k), width});
+      context.stream(), {(p.rows + rows_a_block - 1) / rows_a_block, RankRows<Key>::kThreads},
+      RankRows<Key>{p.x, p.values, p.indices, p.order, p.rows, int(p.columns), int(p.k), width});
 }
 
 // The type by which numbers are compared: the float itself, or integers of a size as one.
@@ -272,72 +284,70 @@ bool with_number(Type type, F f) {
 
 // False if it is not for these rows.
 template <class T, class Key>
-bool topk_of_many_rows(Context& context, const Ordering& order, const Key* x, int64_t rows, int64_t columns, int64_t k,
-                       Key* values, int64_t* indices) {
+bool topk_of_many_rows(Context& context, const TopkProblem<Key>& p) {
   using Kernel = TopkOfManyRows<T>;
   constexpr int kPack = Kernel::kPack, kMostColumns = 1 << 16;
-  if (columns > kMostColumns || rows > INT32_MAX) return false;
-  const TopkOfEach<Key> task{x, values, indices, order, uint32_t(rows), int(columns), int(k)};
+  if (p.columns > kMostColumns || p.rows > INT32_MAX) return false;
+  const TopkOfEach<Key> task{p.x, p.values, p.indices, p.order, uint32_t(p.rows), int(p.columns), int(p.k)};
   const StreamRef stream = context.stream();
-  const int64_t reach = columns + (columns % kPack == 0 && device::is_pack_aligned<kPack>(x) ? 0 : kPack - 1);
+  const int64_t reach = p.columns + (p.columns % kPack == 0 && device::is_pack_aligned<kPack>(p.x) ? 0 : kPack - 1);
   if constexpr (sizeof(Key) == 2) {
     using Narrow = TopkOfNarrowRows<T>;
-    if (k <= Narrow::kMost && reach <= Narrow::kReach) {
+    if (p.k <= Narrow::kMost && reach <= Narrow::kReach) {
       const int64_t rows_a_block = Narrow::kMaxThreads / Narrow::kLanes;
-      device::block_kernel<device::NoShared>(stream, {(rows + rows_a_block - 1) / rows_a_block, Narrow::kMaxThreads},
+      device::block_kernel<device::NoShared>(stream, {(p.rows + rows_a_block - 1) / rows_a_block, Narrow::kMaxThreads},
                                              Narrow::of(task));
       return true;
     }
   }
   if constexpr (device::kIsHalf<T>) {
-    if (k > Kernel::kMost && k <= kMostSorted && reach <= Kernel::kPiece) {
+    if (p.k > Kernel::kMost && p.k <= kMostSorted && reach <= Kernel::kPiece) {
       sort_topk_of_each<T>(stream, task);
       return true;
     }
   }
-  if (k > Kernel::kMost) return false;
+  if (p.k > Kernel::kMost) return false;
   const int64_t many = 8 * int64_t(device::multiprocessors(stream.device()));
   if constexpr (Kernel::kCommon) {
-    const bool at_once = reach == columns && columns <= Kernel::kPiece;
+    const bool at_once = reach == p.columns && p.columns <= Kernel::kPiece;
     if (!at_once && find_topk_of_wide_rows<T>(stream, task)) return true;
   }
-  if (reach > (std::is_same_v<T, float> ? 1 : 2) * Kernel::kPiece && rows < many) return false;
-  const int warps = rows < many ? 1 : Kernel::kWarps;  // few, for rows of a block wait for one another
+  if (reach > (std::is_same_v<T, float> ? 1 : 2) * Kernel::kPiece && p.rows < many) return false;
+  const int warps = p.rows < many ? 1 : Kernel::kWarps;  // few, for rows of a block wait for one another
   find_topk_of_each<T>(stream, task, warps);
   return true;
 }
 
 // False if so many are wanted that there is a better way.
 template <class T, class Key>
-bool topk_of_rows(Context& context, const Ordering& order, const Key* x, int64_t rows, int64_t columns, int64_t k,
-                  Key* values, int64_t* indices) {
-  if (topk_of_many_rows<T>(context, order, x, rows, columns, k, values, indices)) return true;
+bool topk_of_rows(Context& context, const TopkProblem<Key>& p) {
+  if (topk_of_many_rows<T>(context, p)) return true;
   constexpr int kFew = 8, kMany = sizeof(T) == 8 ? 16 : 32;
   constexpr bool kCommon = std::is_same_v<T, Half> || std::is_same_v<T, BFloat16> || std::is_same_v<T, float>;
   const StreamRef stream = context.stream();
   const int multiprocessors = device::multiprocessors(stream.device());
-  TopkTask<Key> task{.from = x,
+  TopkTask<Key> task{.from = p.x,
                      .from_places = nullptr,
-                     .order = order,
-                     .rows = rows,
-                     .width = columns,
+                     .order = p.order,
+                     .rows = p.rows,
+                     .width = p.columns,
                      .parts = 1,
-                     .k = int(k),
+                     .k = int(p.k),
                      .best = nullptr,
                      .best_places = nullptr,
-                     .x = x,
-                     .columns = columns,
-                     .values = values,
-                     .indices = indices};
+                     .x = p.x,
+                     .columns = p.columns,
+                     .values = p.values,
+                     .indices = p.indices};
   std::vector<TopkPlan> rounds;
-  for (int64_t width = columns; rounds.empty() || rounds.back().parts > 1; width = rounds.back().parts * k) {
-    const auto plan = TopkPlan::of(rows, width, k, sizeof(T), multiprocessors);
+  for (int64_t width = p.columns; rounds.empty() || rounds.back().parts > 1; width = rounds.back().parts * p.k) {
+    const auto plan = TopkPlan::of(p.rows, width, p.k, sizeof(T), multiprocessors);
     if (!plan) return false;
     rounds.push_back(*plan);
   }
   for (const TopkPlan& plan : rounds) {
     const bool first = &plan == &rounds.front(), last = plan.parts == 1;
-    const int64_t left = rows * plan.parts * k;
+    const int64_t left = p.rows * plan.parts * p.k;
     task.parts = plan.parts;
     task.best = last ? nullptr : static_cast<Key*>(context.scratch(size_t(left) * sizeof(Key)));
     task.best_places = last ? nullptr : static_cast<int32_t*>(context.scratch(size_t(left) * sizeof(int32_t)));
@@ -353,60 +363,58 @@ bool topk_of_rows(Context& context, const Ordering& order, const Key* x, int64_t
     task.from = task.best;
     task.from_places = task.best_places;
     task.order = {};
-    task.width = plan.parts * k;
+    task.width = plan.parts * p.k;
   }
   return true;
 }
 
 template <class Key>
-void select_topk(Context& context, const Ordering& order, const Key* x, int64_t rows, int64_t columns, int64_t k,
-                 Key* values, int64_t* indices) {
+void select_topk(Context& context, const TopkProblem<Key>& p) {
   using Select = SelectTopk<Key>;
   const int64_t blocks_wanted = 2 * int64_t(device::multiprocessors(context.stream().device()));
-  Select select{.from = x,
+  Select select{.from = p.x,
                 .from_places = nullptr,
-                .order = order,
-                .width = columns,
+                .order = p.order,
+                .width = p.columns,
                 .parts = 1,
-                .k = int(k),
-                .place_digits = (int(std::bit_width(uint64_t(columns - 1))) + 7) / 8,
+                .k = int(p.k),
+                .place_digits = (int(std::bit_width(uint64_t(p.columns - 1))) + 7) / 8,
                 .best = nullptr,
                 .best_places = nullptr,
-                .x = x,
-                .columns = columns,
-                .values = values,
-                .indices = indices};
+                .x = p.x,
+                .columns = p.columns,
+                .values = p.values,
+                .indices = p.indices};
   for (;;) {
     // Parts as long as pays, and so that each round leaves a quarter at most.
-    const int64_t most = select.width / std::max<int64_t>(4096, 4 * k);
-    select.parts = int(std::clamp<int64_t>(blocks_wanted / rows, 1, std::max<int64_t>(most, 1)));
+    const int64_t most = select.width / std::max<int64_t>(4096, 4 * p.k);
+    select.parts = int(std::clamp<int64_t>(blocks_wanted / p.rows, 1, std::max<int64_t>(most, 1)));
     const bool last = select.parts == 1;
-    const int64_t left = rows * select.parts * k;
+    const int64_t left = p.rows * select.parts * p.k;
     select.best = last ? nullptr : static_cast<Key*>(context.scratch(size_t(left) * sizeof(Key)));
     select.best_places = last ? nullptr : static_cast<int32_t*>(context.scratch(size_t(left) * sizeof(int32_t)));
     const int64_t length = select.width / select.parts;
     const int threads = length <= 1024 ? Select::kLeastThreads : length <= 4096 ? 512 : Select::kMaxThreads;
-    device::block_kernel<typename Select::Shared>(context.stream(), {rows * select.parts, threads}, select);
+    device::block_kernel<typename Select::Shared>(context.stream(), {p.rows * select.parts, threads}, select);
     if (last) return;
     select.from = select.best;
     select.from_places = select.best_places;
     select.order = {};
-    select.width = select.parts * k;
+    select.width = select.parts * p.k;
   }
 }
 
 template <class Key>
-void sort_rows(Context& context, const Ordering& order, const Key* x, int64_t rows, int64_t columns, int64_t k,
-               Key* values, int64_t* indices) {
+void sort_rows(Context& context, const TopkProblem<Key>& p) {
   // As many rows at once as a sort takes.
-  const int64_t most = std::max<int64_t>(1, ((int64_t(1) << 31) - 1) / columns);
-  for (int64_t row = 0; row < rows; row += most) {
-    const int64_t some = std::min(most, rows - row);
-    const Key* const from = x + row * columns;
-    const int32_t* const places = sorted_places(context, order, from, sizeof(Key), some, columns);
-    device::for_each_index(
-        context.stream(), some * k,
-        TakeFirst<Key>{from, places, values + row * k, indices + row * k, columns, device::Divider(k, some * k)});
+  const int64_t most = std::max<int64_t>(1, ((int64_t(1) << 31) - 1) / p.columns);
+  for (int64_t row = 0; row < p.rows; row += most) {
+    const int64_t some = std::min(most, p.rows - row);
+    const Key* const from = p.x + row * p.columns;
+    const int32_t* const places = sorted_places(context, p.order, from, sizeof(Key), some, p.columns);
+    device::for_each_index(context.stream(), some * p.k,
+                           TakeFirst<Key>{from, places, p.values + row * p.k, p.indices + row * p.k, p.columns,
+                                          device::Divider(p.k, some * p.k)});
   }
 }
 
@@ -414,17 +422,15 @@ void sort_rows(Context& context, const Ordering& order, const Key* x, int64_t ro
 
 void topk(Context& context, Type type, bool largest, const void* x, int64_t rows, int64_t columns, int64_t k,
           void* values, void* indices) {
-  const Ordering order = ordering_of(type, largest);
   dispatch_size(device::size_bytes(type), [&]<class Key>() {
     if constexpr (sizeof(Key) <= 8) {
-      const bool short_rows = columns <= RankRows<Key>::kThreads;
-      const auto go = [&](auto* way) {
-        return way(context, order, static_cast<const Key*>(x), rows, columns, k, static_cast<Key*>(values),
-                   static_cast<int64_t*>(indices));
-      };
-      if (short_rows && (columns <= 32 || k > 16)) return go(&rank_rows<Key>);
-      if (with_number<Key>(type, [&]<class T>() { return go(&topk_of_rows<T, Key>); })) return;
-      go(k <= SelectTopk<Key>::kMost ? &select_topk<Key> : &sort_rows<Key>);
+      const TopkProblem<Key> p{
+          static_cast<const Key*>(x),    rows, columns, k, ordering_of(type, largest), static_cast<Key*>(values),
+          static_cast<int64_t*>(indices)};
+      if (suits_ranks(p)) return rank_rows(context, p);
+      if (with_number<Key>(type, [&]<class T>() { return topk_of_rows<T>(context, p); })) return;
+      if (k <= SelectTopk<Key>::kMost) return select_topk(context, p);
+      sort_rows(context, p);
     }
   });
 }

@@ -6,6 +6,7 @@
 
 #include "device/divide.h"
 #include "device/transform.h"
+#include "ops/choice.h"
 #include "ops/dispatch.h"
 
 namespace encore::ops {
@@ -167,9 +168,7 @@ struct Normalize {
 class Normalizer : public Op {
  public:
   explicit Normalizer(const NodeInfo& node) {
-    const std::string norm = node.get_string("norm", "MAX");
-    require(norm == "MAX" || norm == "L1" || norm == "L2", "norm is '", norm, "'; MAX, L1 or L2 is wanted");
-    norm_ = norm == "MAX" ? Norm::max : norm == "L1" ? Norm::l1 : Norm::l2;
+    norm_ = read_choice<Norm>(node, "norm", "MAX", {{"MAX", Norm::max}, {"L1", Norm::l1}, {"L2", Norm::l2}});
   }
   void run(Context& context) const override {
     const Tensor& x = context.input(0);

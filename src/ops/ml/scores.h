@@ -2,21 +2,21 @@
 #pragma once
 #include <cmath>
 #include <limits>
-#include <string>
 
+#include "ops/choice.h"
 #include "ops/op.h"
 
 namespace encore::ops {
 
-enum class ScoreTransform { none, softmax, logistic, softmax_zero, probit };  // as TreeEnsemble numbers them
+enum class ScoreTransform { none, softmax, logistic, softmax_zero, probit };
 
 inline ScoreTransform score_transform_of(const NodeInfo& node) {
-  const std::string name = node.get_string("post_transform", "NONE");
-  const char* const names[] = {"NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"};
-  for (int i = 0; i < 5; ++i)
-    if (name == names[i]) return ScoreTransform(i);
-  fail(Code::not_supported, "post_transform is '", name,
-       "'; NONE, SOFTMAX, LOGISTIC, SOFTMAX_ZERO and PROBIT are known");
+  return read_choice<ScoreTransform>(node, "post_transform", "NONE",
+                                     {{"NONE", ScoreTransform::none},
+                                      {"SOFTMAX", ScoreTransform::softmax},
+                                      {"LOGISTIC", ScoreTransform::logistic},
+                                      {"SOFTMAX_ZERO", ScoreTransform::softmax_zero},
+                                      {"PROBIT", ScoreTransform::probit}});
 }
 
 // Labels are numbers here; strings stay on the CPU.

@@ -3,6 +3,7 @@
 
 #include "device/divide.h"
 #include "device/launch.h"
+#include "ops/choice.h"
 #include "ops/ml/features.h"
 #include "ops/ml/scores.h"
 
@@ -70,12 +71,11 @@ class Svm : public Op {
  public:
   explicit Svm(const NodeInfo& node)
       : coefficients_(list(node, "coefficients")), rho_(list(node, "rho")), vectors_(list(node, "support_vectors")) {
-    const std::string kind = node.get_string("kernel_type", "LINEAR");
-    const char* const names[] = {"LINEAR", "POLY", "RBF", "SIGMOID"};
-    const auto found = std::find(std::begin(names), std::end(names), kind);
-    if (found == std::end(names))
-      fail(Code::not_supported, "kernel_type is '", kind, "'; LINEAR, POLY, RBF and SIGMOID are known");
-    kernel_.kind = SvmKernel(found - std::begin(names));
+    kernel_.kind = read_choice<SvmKernel>(node, "kernel_type", "LINEAR",
+                                          {{"LINEAR", SvmKernel::linear},
+                                           {"POLY", SvmKernel::poly},
+                                           {"RBF", SvmKernel::rbf},
+                                           {"SIGMOID", SvmKernel::sigmoid}});
     const std::vector<float> params = list(node, "kernel_params");
     require(params.empty() || params.size() >= 3, "there are ", params.size(), " kernel_params; three are wanted");
     if (!params.empty()) kernel_.gamma = params[0], kernel_.shift = params[1], kernel_.degree = params[2];

@@ -2,6 +2,7 @@
 // threads adds up the leaves' weights for a target; a thread finishes a row.
 #include "device/divide.h"
 #include "device/launch.h"
+#include "ops/choice.h"
 #include "ops/dispatch.h"
 #include "ops/ml/features.h"
 #include "ops/ml/scores.h"
@@ -13,7 +14,7 @@ namespace {
 using device::Block;
 using device::Divider;
 
-enum class Aggregate { average, sum, min, max };  // as TreeEnsemble numbers them
+enum class Aggregate { average, sum, min, max };
 
 // What kernels see. T is what thresholds and scores are computed in.
 template <class T>
@@ -209,17 +210,21 @@ class TreeEnsemble : public Op {
     classifies_ = type == "TreeEnsembleClassifier";
     if (type == "TreeEnsemble") {
       trees_ = Trees::of_ensemble(node);
-      const int64_t aggregate = node.get_int("aggregate_function", 1), transform = node.get_int("post_transform", 0);
-      require(aggregate >= 0 && aggregate <= 3, "aggregate_function is ", aggregate, "; it must be from 0 to 3");
-      require(transform >= 0 && transform <= 4, "post_transform is ", transform, "; it must be from 0 to 4");
-      aggregate_ = Aggregate(aggregate);
-      transform_ = ScoreTransform(transform);
+      aggregate_ = read_choice<Aggregate>(
+          node, "aggregate_function", 1,
+          {{0, Aggregate::average}, {1, Aggregate::sum}, {2, Aggregate::min}, {3, Aggregate::max}});
+      transform_ = read_choice<ScoreTransform>(node, "post_transform", 0,
+                                               {{0, ScoreTransform::none},
+                                                {1, ScoreTransform::softmax},
+                                                {2, ScoreTransform::logistic},
+                                                {3, ScoreTransform::softmax_zero},
+                                                {4, ScoreTransform::probit}});
     } else {
       transform_ = score_transform_of(node);
       if (classifies_) names_ = number_labels(node, "classlabels_int64s");
       trees_ = Trees::of_lists(node, classifies_ ? "class" : "target",
                                classifies_ ? int64_t(names_.size()) : node.get_int("n_targets", 0));
-      aggregate_ = classifies_ ? Aggregate::sum : aggregate_named(node.get_string("aggregate_function", "SUM"));
+      aggregate_ = classifies_ ? Aggregate::sum : named_aggregate_of(node);
       base_ = tree_numbers(node, "base_values");
       const auto bases = int64_t(base_.size());
       if (classifies_)
@@ -291,11 +296,10 @@ class TreeEnsemble : public Op {
   }
 
  private:
-  static Aggregate aggregate_named(const std::string& name) {
-    const char* const names[] = {"AVERAGE", "SUM", "MIN", "MAX"};
-    for (int i = 0; i < 4; ++i)
-      if (name == names[i]) return Aggregate(i);
-    fail(Code::not_supported, "aggregate_function is '", name, "'; AVERAGE, SUM, MIN and MAX are known");
+  static Aggregate named_aggregate_of(const NodeInfo& node) {
+    return read_choice<Aggregate>(
+        node, "aggregate_function", "SUM",
+        {{"AVERAGE", Aggregate::average}, {"SUM", Aggregate::sum}, {"MIN", Aggregate::min}, {"MAX", Aggregate::max}});
   }
 
   bool wide_, classifies_;

@@ -227,17 +227,13 @@ class MoE : public Op {
 class QMoE final : public MoE {
  public:
   explicit QMoE(const NodeInfo& node) : MoE(node, {{{2, 3, 4, 11}, {5, 6, 7, 12}, {8, 9, 10, 13}}}) {
-    const std::string type = node.get_string("quant_type", "int");
-    if (type != "int") fail(Code::not_supported, "quant_type '", type, "' is not supported, 'int' is");
+    read_choice<bool>(node, "quant_type", "int", {{"int", true}});
     for (int i = 15; i < node.input_count(); ++i)
       if (node.has_input(i)) fail(Code::not_supported, "input ", i, " belongs to weights which are not integers");
     const int64_t bits = node.get_int("expert_weight_bits", 4);
     const char* const overrides[] = {"fc1_expert_weight_bits", "fc2_expert_weight_bits", "fc3_expert_weight_bits"};
     for (size_t i = 0; i < 3; ++i) {
-      const int64_t own = node.get_int(overrides[i], bits);
-      if (own != 4 && own != 8)
-        fail(Code::not_supported, "weights of ", own, " bits are not supported, those of 4 and 8 are");
-      bits_[i] = int(own);
+      bits_[i] = read_choice<int>(node, overrides[i], bits, {{4, 4}, {8, 8}});
     }
     if (has_third_ && bits_[2] != bits_[0])
       fail(Code::not_supported, "fc3 has weights of ", bits_[2], " bits, and fc1 of ", bits_[0],
@@ -245,10 +241,9 @@ class QMoE final : public MoE {
     block_ = std::max<int64_t>(0, node.get_int("block_size", 0));
     require(block_ == 0 || (block_ >= 16 && (block_ & (block_ - 1)) == 0 && block_ < kIntCap), "block_size is ", block_,
             "; it must be a power of two and at least 16");
-    const int64_t packed = node.get_int("weights_prepacked", -1);
-    require(packed >= -1 && packed <= 1, "weights_prepacked is ", packed, "; it must be -1, 0 or 1");
     // Models for GPUs have packed weights unless they say otherwise; of floats there is no such packing.
-    interleaved_ = packed == 1 || (packed == -1 && node.input_type(0) != Type::f32);
+    const bool usual = node.input_type(0) != Type::f32;
+    interleaved_ = read_choice<bool>(node, "weights_prepacked", -1, {{-1, usual}, {0, false}, {1, true}});
     for (size_t i = 0; i < 3; ++i) {
       const auto dims = node.has_input(inputs_[i].scales) ? node.input_dims(inputs_[i].scales) : std::nullopt;
       if (dims && dims->size() >= 2) kept_[i].rows = (*dims)[1];

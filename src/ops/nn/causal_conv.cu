@@ -7,6 +7,7 @@
 #include "device/fast_math.h"
 #include "device/launch.h"
 #include "device/transform.h"
+#include "ops/choice.h"
 #include "ops/dispatch.h"
 #include "ops/next_state.h"
 #include "ops/registry.h"
@@ -18,10 +19,7 @@ using device::Divider;
 using device::Pack;
 
 bool is_silu(const NodeInfo& node) {
-  const std::string activation = node.get_string("activation", "none");
-  const bool silu = activation == "silu" || activation == "swish";
-  require(silu || activation == "none", "activation is \"", activation, "\", not silu, swish or none");
-  return silu;
+  return read_choice<bool>(node, "activation", "none", {{"none", false}, {"silu", true}, {"swish", true}});
 }
 int64_t dilation_of(const NodeInfo& node) {
   const int64_t dilation = node.get_int("dilation", 1);
@@ -195,8 +193,7 @@ class CausalConvWithState : public Op {
         last_(node.get_int("channels_last", 0) != 0),
         dilation_(dilation_of(node)),
         windows_(few(node, "state_window")) {
-    const int64_t ndim = node.get_int("ndim", 1);
-    if (ndim != 1) fail(Code::not_supported, "ndim is ", ndim, "; one dimension is supported");
+    read_choice<int>(node, "ndim", 1, {{1, 1}});
   }
   void run(Context& context) const override {
     const Tensor &x = context.input(0), &w = context.input(1);

@@ -2,6 +2,7 @@
 
 #include "device/divide.h"
 #include "device/transform.h"
+#include "ops/choice.h"
 #include "ops/dispatch.h"
 
 namespace encore::ops {
@@ -61,32 +62,24 @@ struct Finish {
 }  // namespace
 
 Activation Activation::of(const NodeInfo& node) {
-  const std::string name = node.get_string("activation", "");
-  const std::vector<float> params = node.find_floats("activation_params").value_or(std::vector<float>());
   struct Known {
-    const char* name;
     Kind kind;
     size_t params;
   };
-  static constexpr Known kKnown[] = {
-      {"", Kind::none, 0},
-      {"Relu", Kind::relu, 0},
-      {"LeakyRelu", Kind::leaky_relu, 1},
-      {"Clip", Kind::clip, 2},
-      {"HardSigmoid", Kind::hard_sigmoid, 2},
-      {"HardSwish", Kind::hard_swish, 0},
-      {"Silu", Kind::silu, 0},
-      {"Sigmoid", Kind::sigmoid, 0},
-      {"Tanh", Kind::tanh, 0},
-  };
-  for (const Known& known : kKnown) {
-    if (name != known.name) continue;
-    require(params.size() == known.params, "activation_params has ", params.size(), " values; ", name, " takes ",
-            known.params);
-    return {known.kind, params.empty() ? 0 : params[0], params.size() < 2 ? 0 : params[1]};
-  }
-  fail(Code::not_supported, "attribute activation is '", name,
-       "'; it must be Relu, LeakyRelu, Clip, HardSigmoid, HardSwish, Silu, Sigmoid or Tanh");
+  const Known known = read_choice<Known>(node, "activation", "",
+                                         {{"", {Kind::none, 0}},
+                                          {"Relu", {Kind::relu, 0}},
+                                          {"LeakyRelu", {Kind::leaky_relu, 1}},
+                                          {"Clip", {Kind::clip, 2}},
+                                          {"HardSigmoid", {Kind::hard_sigmoid, 2}},
+                                          {"HardSwish", {Kind::hard_swish, 0}},
+                                          {"Silu", {Kind::silu, 0}},
+                                          {"Sigmoid", {Kind::sigmoid, 0}},
+                                          {"Tanh", {Kind::tanh, 0}}});
+  const std::vector<float> params = node.find_floats("activation_params").value_or(std::vector<float>());
+  require(params.size() == known.params, "activation_params has ", params.size(), " values; activation '",
+          node.get_string("activation", ""), "' takes ", known.params);
+  return {known.kind, params.empty() ? 0 : params[0], params.size() < 2 ? 0 : params[1]};
 }
 
 void finish(StreamRef stream, const ConvProblem& p, int64_t width, const Epilogue& epilogue, void* y) {

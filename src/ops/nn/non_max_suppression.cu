@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "device/launch.h"
+#include "ops/choice.h"
 #include "ops/index/prefix_sum.h"
 #include "ops/index/sort_rows.h"
 #include "ops/registry.h"
@@ -117,10 +118,7 @@ struct TellKept {
 
 class NonMaxSuppression : public Op {
  public:
-  explicit NonMaxSuppression(const NodeInfo& node) : center_(node.get_int("center_point_box", 0) != 0) {
-    const int64_t given = node.get_int("center_point_box", 0);
-    require(given == 0 || given == 1, "center_point_box is ", given, "; it must be 0 or 1");
-  }
+  explicit NonMaxSuppression(const NodeInfo& node) : center_(read_flag(node, "center_point_box", false)) {}
 
   void run(Context& context) const override {
     const Tensor &boxes = context.input(0), &scores = context.input(1);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "ops/choice.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
@@ -57,18 +58,12 @@ WindowAttributes::WindowAttributes(const NodeInfo& node)
       pads_(node.find_ints("pads")),
       output_padding_(node.find_ints("output_padding")),
       output_shape_(node.find_ints("output_shape")) {
-  const std::string auto_pad = node.get_string("auto_pad", "NOTSET");
-  if (auto_pad == "NOTSET" || auto_pad.empty())
-    auto_pad_ = AutoPad::notset;
-  else if (auto_pad == "VALID")
-    auto_pad_ = AutoPad::valid;
-  else if (auto_pad == "SAME_UPPER")
-    auto_pad_ = AutoPad::same_upper;
-  else if (auto_pad == "SAME_LOWER")
-    auto_pad_ = AutoPad::same_lower;
-  else
-    fail(Code::invalid_input, "auto_pad is '", auto_pad, "'; it must be NOTSET, VALID, SAME_UPPER or SAME_LOWER");
-
+  auto_pad_ = read_choice<AutoPad>(node, "auto_pad", "NOTSET",
+                                   {{"NOTSET", AutoPad::notset},
+                                    {"VALID", AutoPad::valid},
+                                    {"SAME_UPPER", AutoPad::same_upper},
+                                    {"SAME_LOWER", AutoPad::same_lower},
+                                    {"", AutoPad::notset}});
   // Exporters write an empty list for "not given".
   for (auto* list : {&kernel_, &strides_, &dilations_, &pads_, &output_padding_, &output_shape_})
     if (*list && (*list)->empty()) list->reset();

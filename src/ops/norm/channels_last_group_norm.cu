@@ -2,6 +2,7 @@
 // sums of slabs of pixels, another joins them and normalises.
 #include <cmath>
 
+#include "ops/choice.h"
 #include "ops/dispatch.h"
 #include "ops/elementwise/curves.h"
 #include "ops/elementwise/rough.h"
@@ -321,11 +322,9 @@ class GroupNorm : public Op {
  public:
   explicit GroupNorm(const NodeInfo& node)
       : groups_(node.get_int("groups", 0)), epsilon_(node.get_float("epsilon", 1e-5f)) {
-    const int64_t activation = node.get_int("activation", 0);
+    silu_ = read_flag(node, "activation", false);
     require(groups_ >= 1 && groups_ < (int64_t(1) << 31), "groups is ", groups_, "; it must be at least 1");
-    require(activation == 0 || activation == 1, "activation is ", activation, "; it must be 0 (none) or 1 (SiLU)");
     require(epsilon_ >= 0, "epsilon is ", epsilon_, "; it must not be negative");
-    silu_ = activation == 1;
     if (node.get_int("channels_last", 1) == 0)
       fail(Code::not_supported, "channels_last is 0; only channels that are neighbours are supported");
   }

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "device/divide.h"
+#include "ops/choice.h"
 #include "ops/dispatch.h"
 #include "ops/elementwise/any_floats.h"
 #include "ops/elementwise/rough.h"
@@ -112,10 +113,7 @@ void normalize(StreamRef stream, const Tensor& x, const Tensor* scale, const Ten
 class GatedRMSNorm : public Op {
  public:
   explicit GatedRMSNorm(const NodeInfo& node) : epsilon_(node.get_float("epsilon", 1e-5f)) {
-    const std::string activation = node.get_string("activation", "silu");
-    silu_ = activation == "silu" || activation == "swish";
-    require(silu_ || activation == "sigmoid", "activation is '", activation,
-            "'; it must be 'silu', 'swish' or 'sigmoid'");
+    silu_ = read_choice<bool>(node, "activation", "silu", {{"silu", true}, {"swish", true}, {"sigmoid", false}});
   }
   void run(Context& context) const override {
     const Tensor &x = context.input(0), &scale = context.input(1), &gate = context.input(2);

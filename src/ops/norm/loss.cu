@@ -1,6 +1,7 @@
 // NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss: minus the log-probability of the class that a label names,
 // times the weight of that class.
 #include "device/divide.h"
+#include "ops/choice.h"
 #include "ops/dispatch.h"
 #include "ops/norm/softmax.h"
 #include "ops/reduce/log_sum_exp.h"
@@ -81,11 +82,11 @@ class Loss : public Op {
  public:
   explicit Loss(const NodeInfo& node)
       : takes_scores_(node.op_type() == "SoftmaxCrossEntropyLoss"), ignored_(node.find_int("ignore_index")) {
-    const std::string reduction = node.get_string("reduction", "mean");
-    if (reduction != "none" && reduction != "sum" && reduction != "mean")
-      fail(Code::not_supported, "attribute reduction is '", reduction, "'; it must be 'none', 'sum' or 'mean'");
-    reduces_ = reduction != "none";
-    mean_ = reduction == "mean";
+    enum class Reduction { none, sum, mean };
+    const Reduction reduction = read_choice<Reduction>(
+        node, "reduction", "mean", {{"none", Reduction::none}, {"sum", Reduction::sum}, {"mean", Reduction::mean}});
+    reduces_ = reduction != Reduction::none;
+    mean_ = reduction == Reduction::mean;
   }
 
   void run(Context& context) const override {

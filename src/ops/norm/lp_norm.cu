@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "device/divide.h"
+#include "ops/choice.h"
 #include "ops/dispatch.h"
 #include "ops/norm/rows.h"
 #include "ops/reduce/length.h"
@@ -92,9 +93,7 @@ struct DivideByLength {
 class LpNormalization : public Op {
  public:
   explicit LpNormalization(const NodeInfo& node) : axis_(node.get_int("axis", -1)) {
-    const int64_t p = node.get_int("p", 2);
-    require(p == 1 || p == 2, "p is ", p, "; it must be 1 or 2");
-    p_ = float(p);
+    p_ = read_choice<float>(node, "p", 2, {{1, 1.f}, {2, 2.f}});
   }
   void run(Context& context) const override {
     const Tensor& x = context.input(0);

@@ -200,7 +200,8 @@ void normalize_rows(StreamRef stream, const RowNorm& norm, Type x, Type gamma) {
   require(!adds || x == gamma, "a sum of type ", device::name(x), " with a scale of type ", device::name(gamma),
           " is not supported");
   if (adds && norm.strict && x == Type::f32) return normalize<float, float, true, double>(stream, norm);
-  if (normalize_few_rows(stream, norm, x, gamma) || normalize_unaligned_rows(stream, norm, x, gamma)) return;
+  if (normalize_few_rows(stream, norm, x, gamma)) return;
+  if (normalize_unaligned_rows(stream, norm, x, gamma)) return;
   dispatch_norm(norm, x, gamma, [&]<class X, class V, bool kAdds> { normalize<X, V, kAdds>(stream, norm); });
 }
 

@@ -52,7 +52,7 @@ const uint8_t* weave_zeros(Prepack& prepack, const BlockCodes& weights, const vo
 // `weights` without codes.
 void multiply(Context& context, const BlockProduct& product, const BlockCodes& weights, const WovenCodes& woven);
 // Whether blocks can norm so many rows on their way to the product, each for itself.
-bool can_norm_on_the_way(int device, int64_t count, const BlockCodes& weights, const WovenCodes& woven);
+bool fits_normed(int device, int64_t count, const BlockCodes& weights, const WovenCodes& woven);
 // a is what `norm` makes of x and a skip that has as many rows, or none; neither is it written, nor are mean and
 // deviation. All that is read are halves and begins at a multiple of 16 bytes.
 void multiply_normed(StreamRef stream, const RowNorm& norm, const BlockProduct& product, const BlockCodes& weights,

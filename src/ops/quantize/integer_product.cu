@@ -261,9 +261,8 @@ void multiply(Context& context, const IntegerProduct& product) {
   if (p.batch.count * p.m * p.n == 0) return;
   if (suits_library(p) && multiply_by_library(context, p, a, b)) return;
   if (p.m <= 2 * IntegerGemv::kRows)
-    launch_tiles<IntegerGemv, device::NoShared>(context.stream(), p, IntegerGemv::kRows, IntegerGemv::kColumns);
-  else
-    launch_tiles<IntegerTiles, IntegerTiles::Shared>(context.stream(), p, IntegerTiles::kTile, IntegerTiles::kTile);
+    return launch_tiles<IntegerGemv, device::NoShared>(context.stream(), p, IntegerGemv::kRows, IntegerGemv::kColumns);
+  launch_tiles<IntegerTiles, IntegerTiles::Shared>(context.stream(), p, IntegerTiles::kTile, IntegerTiles::kTile);
 }
 
 }  // namespace encore::ops

@@ -2,6 +2,7 @@
 
 #include <bit>
 
+#include "ops/choice.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
@@ -22,15 +23,13 @@ MatMulNBits::MatMulNBits(const NodeInfo& node) : tf32_(node.settings.use_tf32), 
     return *value;
   };
   weights_.rows = wanted("N"), weights_.depth = wanted("K");
-  const int64_t block = wanted("block_size"), bits = node.get_int("bits", 4);
+  const int64_t block = wanted("block_size");
   require(block >= 16 && std::has_single_bit(uint64_t(block)), "block_size is ", block,
           "; it must be a power of two, and at least 16");
-  if (bits != 2 && bits != 4 && bits != 8)
-    fail(Code::not_supported, "weights of ", bits, " bits are not supported, only of 2, 4 and 8");
+  weights_.bits = read_choice<int>(node, "bits", 4, {{2, 2}, {4, 4}, {8, 8}});
   if (const int64_t prepacked = node.get_int("weight_prepacked", 0); prepacked != 0)
     fail(Code::not_supported, "weight_prepacked is ", prepacked,
          ": weights in the layout of another execution provider's kernels are not supported");
-  weights_.bits = int(bits);
   weights_.block_shift = std::countr_zero(uint64_t(block));
   weights_.blocks = (weights_.depth - 1) / block + 1;
   // So that no index overflows, also of the places that fill the last block up.
@@ -105,7 +104,7 @@ void MatMulNBits::run(Context& context) const {
 
 bool MatMulNBits::run_normed(Context& context, RowNorm norm, const Tensor& x) const {
   const BlockCodes weights = weights_of(context);
-  if (!can_norm_on_the_way(context.stream().device(), norm.rows, weights, woven_)) return false;
+  if (!fits_normed(context.stream().device(), norm.rows, weights, woven_)) return false;
   const Tensor y = context.output(0, x.shape.with(x.shape.rank() - 1, columns()));
   const BlockProduct product{
       .type = x.type, .y = y.data, .bias = bias_of(context), .count = norm.rows, .gated = gated_};

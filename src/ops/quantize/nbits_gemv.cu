@@ -353,7 +353,7 @@ bool multiply_nbits_gemv(StreamRef stream, const BlockProduct& p, const BlockCod
   });
 }
 
-bool can_norm_on_the_way(int device, int64_t count, const BlockCodes& w, const WovenCodes& woven) {
+bool fits_normed(int device, int64_t count, const BlockCodes& w, const WovenCodes& woven) {
   if (count == 0 || count > kRows || !woven.codes || !has_all(w, woven)) return false;
   return for_bits(w.bits, [&]<int kBits> { return spread_normed<kBits>(device, count, w).has_value(); });
 }

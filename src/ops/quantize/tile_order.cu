@@ -7,6 +7,7 @@
 #include "device/divide.h"
 #include "device/launch.h"
 #include "device/transform.h"
+#include "ops/choice.h"
 #include "ops/dispatch.h"
 #include "ops/registry.h"
 
@@ -270,10 +271,12 @@ class QOrderedLayerNormalization : public Op {
 }  // namespace
 
 TileOrder tile_order_of(const NodeInfo& node, const char* attribute, TileOrder otherwise) {
-  const int64_t order = node.get_int(attribute, int64_t(otherwise));
-  if (order < 0 || order > int64_t(TileOrder::col32_2r_4r4))
-    fail(Code::not_supported, attribute, " is ", order, "; orders from 0 to 4 are known");
-  return TileOrder(order);
+  return read_choice<TileOrder>(node, attribute, int64_t(otherwise),
+                                {{0, TileOrder::columns},
+                                 {1, TileOrder::rows},
+                                 {2, TileOrder::col32},
+                                 {3, TileOrder::col4_4r2_8c},
+                                 {4, TileOrder::col32_2r_4r4}});
 }
 
 void check_tile_order(TileOrder order, int64_t rows, int64_t columns, const char* what) {

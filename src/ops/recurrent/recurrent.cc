@@ -6,6 +6,7 @@
 
 #include "device/dnn_recurrent.h"
 #include "device/memory.h"
+#include "ops/choice.h"
 #include "ops/host_values.h"
 #include "ops/quantize/scale_grid.h"
 #include "ops/recurrent/recurrence.h"
@@ -42,20 +43,21 @@ const KnownActivation& activation_of(std::string name) {
   return *found;
 }
 
+enum class Direction { forward, reverse, both };
+
 class Recurrent : public Op {
  public:
   explicit Recurrent(const NodeInfo& node) {
     const std::string& type = node.op_type();
     of_.cell = type.ends_with("LSTM") ? Cell::lstm : type == "GRU" ? Cell::gru : Cell::rnn;
-    std::string direction = node.get_string("direction", "forward");
-    if (direction == "foward") direction = "forward";  // as the first GRU's default is spelled
-    if (direction != "forward" && direction != "reverse" && direction != "bidirectional")
-      fail(Code::not_supported, "direction is '", direction, "'; forward, reverse and bidirectional are known");
-    of_.directions = direction == "bidirectional" ? 2 : 1;
-    of_.backward = direction == "reverse";
-    const int64_t layout = node.get_int("layout", 0);
-    require(layout == 0 || layout == 1, "layout is ", layout, "; it must be 0 or 1");
-    of_.batch_first = layout == 1;
+    const Direction direction = read_choice<Direction>(node, "direction", "forward",
+                                                       {{"foward", Direction::forward},  // the first GRU's default
+                                                        {"forward", Direction::forward},
+                                                        {"reverse", Direction::reverse},
+                                                        {"bidirectional", Direction::both}});
+    of_.directions = direction == Direction::both ? 2 : 1;
+    of_.backward = direction == Direction::reverse;
+    of_.batch_first = read_flag(node, "layout", false);
     of_.reset_after = node.get_int("linear_before_reset", 0) != 0;
     of_.coupled = node.get_int("input_forget", 0) != 0;
     of_.clip = node.get_float("clip", std::numeric_limits<float>::infinity());

@@ -10,6 +10,7 @@
 #include "device/transform.h"
 #include "device/unaligned_pack.h"
 #include "device/warp.h"
+#include "ops/choice.h"
 #include "ops/dispatch.h"
 #include "ops/registry.h"
 
@@ -370,12 +371,7 @@ template <bool kProduct>
 class Cumulate : public Op {
  public:
   explicit Cumulate(const NodeInfo& node)
-      : exclusive_(node.get_int("exclusive", 0) != 0), reverse_(node.get_int("reverse", 0) != 0) {
-    for (const char* attribute : {"exclusive", "reverse"}) {
-      const int64_t given = node.get_int(attribute, 0);
-      require(given == 0 || given == 1, attribute, " is ", given, "; it must be 0 or 1");
-    }
-  }
+      : exclusive_(read_flag(node, "exclusive", false)), reverse_(read_flag(node, "reverse", false)) {}
 
   void run(Context& context) const override {
     const Tensor &x = context.input(0), &given = context.input(1);

@@ -1,5 +1,6 @@
 // Rfft and Irfft of com.microsoft: transforms of real signals of one to three dimensions, the last ones, of whose
 // spectra one half is kept.
+#include "ops/choice.h"
 #include "ops/registry.h"
 #include "ops/signal/fourier.h"
 
@@ -36,8 +37,8 @@ class RealFourier : public Op {
   explicit RealFourier(const NodeInfo& node) : dims_(int(node.get_int("signal_ndim", 1))) {
     const int64_t dims = node.get_int("signal_ndim", 1);
     require(dims >= 1 && dims <= 3, "signal_ndim is ", dims, "; it must be from 1 to 3");
-    if (node.get_int("onesided", 1) != 1) fail(Code::not_supported, "onesided must be 1");
-    if (node.get_int("normalized", 0) != 0) fail(Code::not_supported, "normalized must be 0");
+    read_choice<bool>(node, "onesided", 1, {{1, true}});
+    read_choice<bool>(node, "normalized", 0, {{0, false}});
   }
   void run(Context& context) const override {
     const Tensor& x = context.input(0);

@@ -5,9 +5,17 @@
 #include <cstdint>
 
 #include "device/half.h"
-#include "ops/op.h"
+#include "ops/choice.h"
 
 namespace encore::ops {
+
+enum class Quantized { none, by_tensor, by_channel };  // how many scales there are
+
+inline Quantized read_quantized(const NodeInfo& node, const char* attribute) {
+  return read_choice<Quantized>(
+      node, attribute, "NONE",
+      {{"NONE", Quantized::none}, {"PER_TENSOR", Quantized::by_tensor}, {"PER_CHANNEL", Quantized::by_channel}});
+}
 
 enum class CodeKind { none, i8, i4, f8 };  // none: values are what they are
 

@@ -1,10 +1,10 @@
 // LinearAttention, and GatedDeltaNet of com.microsoft, whose tokens are packed and which prepares its inputs itself.
 #include <algorithm>
 #include <cmath>
-#include <string_view>
 
 #include "device/memory.h"
 #include "ops/attention/linear/linear_state.h"
+#include "ops/choice.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
@@ -18,12 +18,12 @@ void check_rows(int64_t rows) {
 struct Rule {
   bool gated, corrects;
 
-  explicit Rule(const NodeInfo& node) {
-    const std::string rule = node.get_string("update_rule", "gated_delta");
-    gated = rule == "gated" || rule == "gated_delta";
-    corrects = rule == "delta" || rule == "gated_delta";
-    require(gated || corrects || rule == "linear", "update_rule is \"", rule,
-            "\", not linear, gated, delta or gated_delta");
+  static Rule of(const NodeInfo& node) {
+    return read_choice<Rule>(node, "update_rule", "gated_delta",
+                             {{"linear", {false, false}},
+                              {"gated", {true, false}},
+                              {"delta", {false, true}},
+                              {"gated_delta", {true, true}}});
   }
   // com.microsoft's ignores what a rule has no use for.
   void check(const NodeInfo& node, int decay, int rate) const {
@@ -49,7 +49,7 @@ class LinearAttention : public Op {
         windows_(node.get_int("state_window", 0)),
         scale_(node.get_float("scale", 0)),
         contrib_(node.domain() == kMicrosoft),
-        rule_(node) {
+        rule_(Rule::of(node)) {
     require(heads_ > 0 && heads_ <= INT32_MAX && query_heads_ > 0 && query_heads_ <= INT32_MAX &&
                 (query_heads_ % heads_ == 0 || (contrib_ && heads_ % query_heads_ == 0)),
             "q_num_heads is ", query_heads_, " and kv_num_heads ", heads_,
@@ -122,11 +122,12 @@ class LinearAttention : public Op {
 class GatedDeltaNet : public Op {
  public:
   explicit GatedDeltaNet(const NodeInfo& node)
-      : rule_(node),
+      : rule_(Rule::of(node)),
         scale_(node.get_float("scale", 0)),
         unit_keys_(node.get_int("qk_l2_norm", 0) != 0),
-        gate_(is_set(node, "gate_activation", "softplus", "qwen")),
-        squash_(is_set(node, "beta_activation", "sigmoid")),
+        gate_(read_choice<bool>(node, "gate_activation", "none",
+                                {{"none", false}, {"softplus", true}, {"qwen", true}})),  // what it was called once
+        squash_(read_choice<bool>(node, "beta_activation", "none", {{"none", false}, {"sigmoid", true}})),
         most_(node.get_int("state_update_capacity", 0)) {
     rule_.check(node, kDecay, kRate);
     require(most_ >= 0 && most_ <= 8, "state_update_capacity is ", most_, "; it must be from 0 to 8");
@@ -228,14 +229,6 @@ class GatedDeltaNet : public Op {
  private:
   enum Input { kQuery, kKey, kValue, kEnds, kDecay, kRate, kPast, kGateScale, kGateBias, kCounts, kActive };
 
-  // `before`: what it was called once.
-  static bool is_set(const NodeInfo& node, const char* attribute, std::string_view wanted,
-                     std::string_view before = {}) {
-    const std::string given = node.get_string(attribute, "none");
-    const bool set = given == wanted || (!before.empty() && given == before);
-    require(set || given == "none", attribute, " is \"", given, "\", not ", wanted, " or none");
-    return set;
-  }
   void keep_changes(Context& context, LinearState& p, int64_t key_heads) const {
     if (p.decay_by_row) fail(Code::not_supported, "state_update goes with a decay for each head only");
     const Tensor& counts = context.input(kCounts);

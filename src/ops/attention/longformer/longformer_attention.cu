@@ -153,10 +153,8 @@ void longformer_attention(Context& context, const LongformerProblem& p) {
       way(context, p, tokens, partial);
       if (partial.shares > 1) combine<T, kQueries>(context, p, tokens, partial);
     };
-    if (fits_longformer_group(p))
-      run.template operator()<kLongformerGroup>(longformer_group);
-    else
-      run.template operator()<kLongformerTile>(longformer_tiles);
+    if (fits_longformer_group(p)) return run.template operator()<kLongformerGroup>(longformer_group);
+    run.template operator()<kLongformerTile>(longformer_tiles);
   });
 }
 

@@ -5,6 +5,7 @@
 
 #include "ops/attention/dense/attend.h"
 #include "ops/attention/inputs/past.h"
+#include "ops/choice.h"
 #include "ops/registry.h"
 #include "ops/shape/strided.h"
 
@@ -45,14 +46,17 @@ class Attention : public Op {
         causal_(int32_t(node.get_int("is_causal", 0)) == 1),
         left_(node.get_int("left_window_size", -1)),
         right_(node.get_int("right_window_size", -1)),
-        stage_(node.get_int("qk_matmul_output_mode", 0)) {
+        stage_(read_choice<ScoresOutput::Stage>(node, "qk_matmul_output_mode", 0,
+                                                {{0, ScoresOutput::scaled},
+                                                 {1, ScoresOutput::capped},
+                                                 {2, ScoresOutput::masked},
+                                                 {3, ScoresOutput::softmax}})) {
     require(q_heads_ >= 0 && kv_heads_ >= 0, "q_num_heads is ", q_heads_, " and kv_num_heads is ", kv_heads_,
             "; neither may be negative");
     require(!scale_ || (*scale_ > 0 && std::isfinite(*scale_)), "scale is ", scale_.value_or(0),
             "; it must be above zero and finite");
     require(left_ >= -1 && right_ >= -1, "left_window_size is ", left_, " and right_window_size is ", right_,
             "; they must be at least -1");
-    require(stage_ >= 0 && stage_ <= 3, "qk_matmul_output_mode is ", stage_, "; it must be from 0 to 3");
     // Softmax is computed in float, or double if the inputs are; that is as precise as what it is made from.
     if (const auto precision = node.find_int("softmax_precision"))
       if (*precision != 1 && *precision != 10 && *precision != 11 && *precision != 16)
@@ -97,7 +101,7 @@ class Attention : public Op {
     problem.y = Heads(y, q.heads, "Y").view;
     if (context.wants_output(3)) {
       const Tensor scores = context.output(3, {q.batch, q.heads, q.rows, k.rows});
-      if (scores.count() > 0) problem.scores = {scores.data, ScoresOutput::Stage(stage_)};
+      if (scores.count() > 0) problem.scores = {scores.data, stage_};
     }
     if (y.count() > 0 || problem.scores.data) attend(context, problem);
   }
@@ -203,7 +207,8 @@ class Attention : public Op {
   std::optional<float> scale_;
   float softcap_;
   bool causal_;
-  int64_t left_, right_, stage_;
+  int64_t left_, right_;
+  ScoresOutput::Stage stage_;
 };
 
 }  // namespace

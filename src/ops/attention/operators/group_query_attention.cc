@@ -9,13 +9,13 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "ops/attention/dense/decode_step.h"
 #include "ops/attention/inputs/grouped_inputs.h"
 #include "ops/attention/inputs/heads.h"
+#include "ops/choice.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
@@ -31,10 +31,10 @@ class GroupQueryAttention : public Op {
         kv_heads_(node.get_int("kv_num_heads", 0)),
         window_(node.get_int("local_window_size", -1)),
         shown_(node.get_int("qk_output", 0)),
-        causal_(node.get_int("causal", 1) != 0),
+        causal_(read_flag(node, "causal", true)),
         rotates_(node.get_int("do_rotary", 0) == 1),
         interleaved_(node.get_int("rotary_interleaved", 0) == 1),
-        windowed_(node.get_int("sliding_window_cache", 0) == 1),
+        windowed_(read_flag(node, "sliding_window_cache", false)),
         smooth_(node.get_int("smooth_softmax", 0) == 1 && !node.has_input(kSinks)),
         scale_(node.get_float("scale", 0)),
         softcap_(node.get_float("softcap", 0)),
@@ -44,14 +44,10 @@ class GroupQueryAttention : public Op {
     require(heads_ > 0 && kv_heads_ > 0 && heads_ % kv_heads_ == 0, "num_heads is ", heads_, " and kv_num_heads is ",
             kv_heads_, "; the former must be a multiple of the latter");
     require(heads_ < kSizeCap / 4, "num_heads is ", heads_, "; that is more than there are kernels for");
-    const int64_t causal = node.get_int("causal", 1);
-    require(causal == 0 || causal == 1, "causal is ", causal, "; it must be 0 or 1");
     require(window_ == -1 || (window_ > 0 && window_ <= std::numeric_limits<int32_t>::max() && causal_),
             "local_window_size is ", window_, "; it must be -1, or above zero in causal attention, in 32 bits");
     require(std::isfinite(scale_) && std::isfinite(softcap_) && softcap_ >= 0, "scale is ", scale_, " and softcap is ",
             softcap_, "; they must be finite, and the latter not negative");
-    const int64_t windowed = node.get_int("sliding_window_cache", 0);
-    require(windowed == 0 || windowed == 1, "sliding_window_cache is ", windowed, "; it must be 0 or 1");
     require(!windowed_ || window_ > 0, "sliding_window_cache wants a local_window_size above zero, not ", window_);
     if (windowed_ && node.has_input(kBias))
       fail(Code::not_supported, "attention_bias is not supported with sliding_window_cache");
@@ -154,23 +150,19 @@ class GroupQueryAttention : public Op {
 
   // What the cache holds: values, or codes for them.
   void take_code_kind(const NodeInfo& node) {
-    const std::string k_kind = node.get_string("k_quant_type", "NONE"),
-                      v_kind = node.get_string("v_quant_type", "NONE");
-    for (const std::string& kind : {k_kind, v_kind})
-      require(kind == "NONE" || kind == "PER_TENSOR" || kind == "PER_CHANNEL", "k_quant_type is ", k_kind,
-              " and v_quant_type is ", v_kind, "; they may be NONE, PER_TENSOR or PER_CHANNEL");
-    if ((k_kind == "NONE") != (v_kind == "NONE"))
-      fail(Code::not_supported, "k_quant_type is ", k_kind, " and v_quant_type is ", v_kind,
-           "; keys and values must both be quantized, or neither");
+    const Quantized keys = read_quantized(node, "k_quant_type"), values = read_quantized(node, "v_quant_type");
+    if ((keys == Quantized::none) != (values == Quantized::none))
+      fail(Code::not_supported, "k_quant_type is ", node.get_string("k_quant_type", "NONE"), " and v_quant_type is ",
+           node.get_string("v_quant_type", "NONE"), "; keys and values must both be quantized, or neither");
     const Type past = node.input_type(kPastKey), past_value = node.input_type(kPastValue);
-    if (k_kind == "NONE") {
+    if (keys == Quantized::none) {
       for (const int i : {int(kPastKey), int(kPastValue)})
         if (node.has_input(i) && node.input_type(i) != type_)
           fail(Code::not_supported, "query is ", device::name(type_), " and input ", i, " is ",
                device::name(node.input_type(i)), "; without k_quant_type they must be of one type");
       return;
     }
-    per_channel_[0] = k_kind == "PER_CHANNEL", per_channel_[1] = v_kind == "PER_CHANNEL";
+    per_channel_[0] = keys == Quantized::by_channel, per_channel_[1] = values == Quantized::by_channel;
     require(
         node.has_input(kPastKey) && node.has_input(kPastValue) && node.has_input(kKScale) && node.has_input(kVScale),
         "a quantized cache wants past_key, past_value, k_scale and v_scale");

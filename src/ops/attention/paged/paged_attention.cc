@@ -10,6 +10,7 @@
 #include "device/memory.h"
 #include "ops/attention/inputs/heads.h"
 #include "ops/attention/paged/paged_cache.h"
+#include "ops/choice.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
@@ -20,8 +21,6 @@ struct Slots {
   int cos, sin, places, sinks, q_weights, k_weights, k_scale, v_scale, hints;
 };
 constexpr Slots kDense{8, 9, 10, 11, 12, 13, 14, 15, 16}, kSparse{14, 15, 8, 16, 17, 18, 19, 20, 21};
-
-enum class Quantized { none, by_tensor, by_channel };
 
 bool is_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
 // What kernels read in packs: itself, or a copy.
@@ -48,8 +47,8 @@ class Paged : public Op {
         epsilon_(node.get_float("qk_norm_epsilon", 1e-6f)),
         type_(node.input_type(0)),
         cached_(stored(node, 3, "k_cache_dtype")),
-        keys_(quantized(node, "k_quant_type")),
-        values_(quantized(node, "v_quant_type")),
+        keys_(read_quantized(node, "k_quant_type")),
+        values_(read_quantized(node, "v_quant_type")),
         latent_(is_latent(node)),
         value_size_(node.get_int("v_head_size", 0)) {
     require(heads_ > 0 && kv_heads_ > 0 && heads_ % kv_heads_ == 0 && heads_ < kSizeCap / 4, "num_heads is ", heads_,
@@ -146,10 +145,7 @@ class Paged : public Op {
     return type;
   }
   static bool is_latent(const NodeInfo& node) {
-    const std::string layout = node.get_string("kv_cache_layout", "SEPARATE");
-    if (layout != "SEPARATE" && layout != "LATENT")
-      fail(Code::not_supported, "a cache whose layout (kv_cache_layout) is ", layout, " is not supported");
-    return layout == "LATENT";
+    return read_choice<bool>(node, "kv_cache_layout", "SEPARATE", {{"SEPARATE", false}, {"LATENT", true}});
   }
   // One cache of rows that all heads share, of which the first channels are values.
   void require_latent(const NodeInfo& node) const {
@@ -163,14 +159,6 @@ class Paged : public Op {
            "is LATENT");
   }
   int64_t size_of(const Tensor& cache) const { return (cached_ == Type::i4 ? 2 : 1) * cache.shape[3]; }
-
-  static Quantized quantized(const NodeInfo& node, const char* attribute) {
-    const std::string kind = node.get_string(attribute, "NONE");
-    if (kind == "NONE") return Quantized::none;
-    if (kind == "PER_TENSOR") return Quantized::by_tensor;
-    require(kind == "PER_CHANNEL", attribute, " is ", kind, "; it must be NONE, PER_TENSOR or PER_CHANNEL");
-    return Quantized::by_channel;
-  }
 
   // Queries, keys and values, in one tensor or three, and the sequences in them.
   void take_new(Context& context, PagedCacheExtension& e) const {
@@ -318,10 +306,11 @@ class SparsePagedAttention final : public Paged {
  public:
   explicit SparsePagedAttention(const NodeInfo& node)
       : Paged(node, kSparse),
-        local_(one_of(node, "attention_mode", "selected_only", "local_plus_selected")),
-        auxiliary_(one_of(node, "selected_kv_source", "main", "auxiliary")),
+        local_(read_choice<bool>(node, "attention_mode", "selected_only",
+                                 {{"selected_only", false}, {"local_plus_selected", true}})),
+        auxiliary_(read_choice<bool>(node, "selected_kv_source", "main", {{"main", false}, {"auxiliary", true}})),
         shared_(node.get_int("auxiliary_kv_shared", 0) == 1) {
-    one_of(node, "auxiliary_cache_layout", "contiguous", "contiguous");
+    read_choice<bool>(node, "auxiliary_cache_layout", "contiguous", {{"contiguous", true}});
     if (!auxiliary_) return;
     require(node.has_input(kKeys) && node.has_input(kLengths), "auxiliary_key and auxiliary_lengths are wanted");
     require(node.has_input(kValues) != shared_, "auxiliary_value is wanted unless auxiliary_kv_shared is 1");
@@ -351,11 +340,6 @@ class SparsePagedAttention final : public Paged {
  private:
   enum Input { kKeys = 11, kValues, kLengths };
 
-  static bool one_of(const NodeInfo& node, const char* attribute, const char* first, const char* second) {
-    const std::string given = node.get_string(attribute, first);
-    require(given == first || given == second, attribute, " is ", given, "; it must be ", first, " or ", second);
-    return given == second;
-  }
   void take_auxiliary(Context& context, SelectedKeys& selected) const {
     const Tensor& keys = context.input(kKeys);
     const Tensor &values = shared_ ? keys : context.input(kValues), &lengths = context.input(kLengths);

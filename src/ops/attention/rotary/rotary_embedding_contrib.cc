@@ -1,6 +1,7 @@
 // com.microsoft's RotaryEmbedding, where one position may stand for all, and MRotaryEmbedding, with three positions of
 // each token.
 #include "ops/attention/rotary/rotary_embedding.h"
+#include "ops/choice.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
@@ -75,10 +76,9 @@ class OneStream : public ContribRotary {
 class ThreeStreams : public ContribRotary {
  public:
   explicit ThreeStreams(const NodeInfo& node)
-      : ContribRotary(node), layout_(node.get_int("mrope_layout", 0)), scale_(node.get_float("scale", 1)) {
+      : ContribRotary(node), alternate_(read_flag(node, "mrope_layout", false)), scale_(node.get_float("scale", 1)) {
     const auto sections = node.find_ints("mrope_section");
     require(sections && sections->size() == 3, "mrope_section is wanted, with three numbers of pairs");
-    require(layout_ == 0 || layout_ == 1, "mrope_layout is ", layout_, "; it must be 0 or 1");
     for (int i = 0; i < 3; ++i) {
       pairs_[i] = (*sections)[size_t(i)];
       require(pairs_[i] >= 0 && pairs_[i] < kIntCap, "mrope_section has ", pairs_[i], " pairs");
@@ -93,12 +93,13 @@ class ThreeStreams : public ContribRotary {
     require(pairs_[0] + pairs_[1] + pairs_[2] == r.rotated / 2, "the numbers of mrope_section add up to ",
             pairs_[0] + pairs_[1] + pairs_[2], ", and there are ", r.rotated / 2, " pairs to rotate");
     r.position_ids = ids.as<const int64_t>();
-    r.streams = {3, {int(pairs_[0]), int(pairs_[1]), int(pairs_[2])}, layout_ == 1, scale_};
+    r.streams = {3, {int(pairs_[0]), int(pairs_[1]), int(pairs_[2])}, alternate_, scale_};
     finish(context, r);
   }
 
  private:
-  int64_t layout_, pairs_[3];
+  bool alternate_;
+  int64_t pairs_[3];
   float scale_;
 };
 

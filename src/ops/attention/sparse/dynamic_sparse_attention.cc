@@ -1,12 +1,12 @@
 // com.microsoft's DynamicSparseAttention: new keys go into a cache as GroupQueryAttention has one, and each query looks
 // at the keys that an indexer has chosen for it: of the cache, or with a window of the cache at others.
 #include <cmath>
-#include <string>
 #include <vector>
 
 #include "ops/attention/inputs/grouped_inputs.h"
 #include "ops/attention/inputs/heads.h"
 #include "ops/attention/sparse/attend_topk.h"
+#include "ops/choice.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
@@ -21,24 +21,24 @@ class DynamicSparseAttention : public Op {
         kv_heads_(node.get_int("kv_num_heads", 0)),
         window_(node.get_int("local_window_size", -1)),
         rotated_from_(node.get_int("rotary_offset", 0)),
-        rotates_(flag(node, "do_rotary", 0)),
-        interleaved_(flag(node, "rotary_interleaved", 0)),
-        shared_(flag(node, "auxiliary_kv_shared", 0)),
-        smooth_(flag(node, "smooth_softmax", 0) && !node.has_input(kSinks)),
+        rotates_(read_flag(node, "do_rotary", false)),
+        interleaved_(read_flag(node, "rotary_interleaved", false)),
+        shared_(read_flag(node, "auxiliary_kv_shared", false)),
+        smooth_(read_flag(node, "smooth_softmax", false) && !node.has_input(kSinks)),
         scale_(node.get_float("scale", 0)),
         epsilon_(node.get_float("qk_norm_epsilon", 1e-6f)),
         type_(node.input_type(0)) {
     require(heads_ > 0 && kv_heads_ > 0 && heads_ % kv_heads_ == 0, "num_heads is ", heads_, " and kv_num_heads is ",
             kv_heads_, "; the former must be a multiple of the latter");
     require(heads_ < kSizeCap / 4, "num_heads is ", heads_, "; that is more than there are kernels for");
-    const std::string mode = node.get_string("attention_mode", "selected_only"),
-                      source = node.get_string("selected_kv_source", "main");
-    of_others_ = source == "auxiliary";
-    require((mode == "selected_only" && source == "main") || (mode == "local_plus_selected" && of_others_),
-            "attention_mode is '", mode, "' and selected_kv_source is '", source,
-            "'; they must be selected_only and main, or local_plus_selected and auxiliary");
+    const bool local = read_choice<bool>(node, "attention_mode", "selected_only",
+                                         {{"selected_only", false}, {"local_plus_selected", true}});
+    of_others_ = read_choice<bool>(node, "selected_kv_source", "main", {{"main", false}, {"auxiliary", true}});
+    require(local == of_others_, "attention_mode is ", local ? "local_plus_selected" : "selected_only",
+            " and selected_kv_source is ", of_others_ ? "auxiliary" : "main",
+            "; they must be selected_only and main, or local_plus_selected and auxiliary");
     require(!of_others_ || window_ > 0, "local_window_size is ", window_, "; local_plus_selected wants one above zero");
-    require(flag(node, "is_causal", 1), "is_causal is 0; it must be 1");
+    require(read_flag(node, "is_causal", true), "is_causal is 0; it must be 1");
     require(std::isfinite(scale_) && scale_ >= 0 && std::isfinite(epsilon_) && epsilon_ > 0, "scale is ", scale_,
             " and qk_norm_epsilon is ", epsilon_, "; they must be finite, and the latter above zero");
     require(rotated_from_ >= 0 && rotated_from_ % 8 == 0, "rotary_offset is ", rotated_from_,
@@ -135,11 +135,6 @@ class DynamicSparseAttention : public Op {
     kSinks = 16
   };
 
-  static bool flag(const NodeInfo& node, const char* name, int64_t otherwise) {
-    const int64_t value = node.get_int(name, otherwise);
-    require(value == 0 || value == 1, name, " is ", value, "; it must be 0 or 1");
-    return value != 0;
-  }
   static const Tensor& expect(Context& context, int input, const char* name, const Shape& shape) {
     const Tensor& tensor = context.input(input);
     require(tensor.shape == shape, name, " has shape ", tensor.shape.str(), "; ", shape.str(), " is wanted");

@@ -6,6 +6,7 @@
 #include "device/memory.h"
 #include "ops/attention/inputs/heads.h"
 #include "ops/attention/sparse/indexer.h"
+#include "ops/choice.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
@@ -22,9 +23,8 @@ class Indexer : public Op {
         epsilon_(node.get_float("epsilon", 1e-6f)),
         scale_(node.find_float("scale")),
         head_scale_(node.find_float("head_weight_scale")) {
-    const std::string policy = node.get_string("policy_mode", "");
-    require(policy == "qsa" || policy == "csa", "policy_mode is '", policy, "'; it must be qsa or csa");
-    windows_ = policy == "csa";
+    windows_ = read_choice<bool>(node, "policy_mode", "", {{"qsa", false}, {"csa", true}});
+    const char* const policy = windows_ ? "csa" : "qsa";
     require(ratio_ > 0 && ratio_ < int64_t(1) << 20, "compress_ratio is ", ratio_, "; it must be above zero and below ",
             int64_t(1) << 20);
     const auto budget = node.find_int("token_budget"), top = node.find_int("index_topk");
