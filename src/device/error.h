@@ -29,7 +29,8 @@ class Part {
   Part(const char* words) : words_(words) {}
   Part(char letter) : kind_(Kind::letter), letter_(letter) {}
   template <std::integral T>
-  Part(T value) : kind_(std::signed_integral<T> ? Kind::integer : Kind::natural), integer_(static_cast<long long>(value)) {}
+  Part(T value)
+      : kind_(std::signed_integral<T> ? Kind::integer : Kind::natural), integer_(static_cast<long long>(value)) {}
   Part(double value) : kind_(Kind::real), real_(value) {}
   Part(const void* address) : kind_(Kind::address), address_(address) {}
   void append_to(std::string& sentence) const;
