@@ -1,6 +1,6 @@
-# Headers of cudnn-frontend, for src/device/cuda/dnn.cc: from ENCORE_CUDNN_FRONTEND_INCLUDE, else from the Python that
-# CMake found if it has this very version, else fetched by pip into the build folder. Later versions open a CUDA runtime
-# of their own while they run, and print to stderr when they find two.
+# Headers of cudnn-frontend, for src/device/cuda/dnn_frontend.h: from ENCORE_CUDNN_FRONTEND_INCLUDE, else from the Python
+# that CMake found if it has this very version, else fetched by pip into the build folder. Later versions open a CUDA
+# runtime of their own while they run, and print to stderr when they find two.
 set(ENCORE_CUDNN_FRONTEND_VERSION 1.22.1)
 set(ENCORE_CUDNN_FRONTEND_INCLUDE "" CACHE PATH "Folder of cudnn_frontend.h (default: found or fetched)")
 
@@ -47,3 +47,5 @@ if(NOT version VERSION_GREATER_EQUAL ENCORE_CUDNN_FRONTEND_VERSION)
 endif()
 message(STATUS "cudnn-frontend ${version}: ${cudnn_frontend_include}")
 target_include_directories(encore_rooms SYSTEM PRIVATE "${cudnn_frontend_include}")
+# It only makes plans, which takes cuDNN long, and is much to compile.
+set_source_files_properties(src/device/cuda/dnn_attention.cc src/device/cuda/dnn_search.cc PROPERTIES COMPILE_OPTIONS -O1)

@@ -1,5 +1,7 @@
 #include "device/error.h"
 
+#include <cstdio>
+
 namespace encore {
 
 const char* name(Code code) {
@@ -16,5 +18,26 @@ const char* name(Code code) {
   }
   return "unknown";
 }
+
+void Part::append_to(std::string& sentence) const {
+  char number[32];
+  switch (kind_) {
+    case Kind::words: sentence += words_; return;
+    case Kind::letter: sentence += letter_; return;
+    case Kind::integer: std::snprintf(number, sizeof number, "%lld", integer_); break;
+    case Kind::natural: std::snprintf(number, sizeof number, "%llu", static_cast<unsigned long long>(integer_)); break;
+    case Kind::real: std::snprintf(number, sizeof number, "%g", real_); break;
+    case Kind::address: std::snprintf(number, sizeof number, "%p", address_); break;
+  }
+  sentence += number;
+}
+
+std::string join(std::initializer_list<Part> parts) {
+  std::string sentence;
+  for (const Part& part : parts) part.append_to(sentence);
+  return sentence;
+}
+
+void fail_with(Code code, std::initializer_list<Part> parts) { throw Error(code, join(parts)); }
 
 }  // namespace encore

@@ -1,8 +1,10 @@
 // The one exception type below the plugin room. The plugin's fence turns it into a status with the node's name.
 #pragma once
-#include <sstream>
+#include <concepts>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace encore {
 
@@ -20,11 +22,35 @@ enum class Code {
 const char* name(Code code);
 
 // Joins its arguments into one string: text("axis ", axis, " is outside ", rank).
+// A piece of a sentence, as it is while the sentence is put together.
+class Part {
+ public:
+  Part(std::string_view words) : words_(words) {}
+  Part(const char* words) : words_(words) {}
+  Part(char letter) : kind_(Kind::letter), letter_(letter) {}
+  template <std::integral T>
+  Part(T value)
+      : kind_(std::signed_integral<T> ? Kind::integer : Kind::natural), integer_(static_cast<long long>(value)) {}
+  Part(double value) : kind_(Kind::real), real_(value) {}
+  Part(const void* address) : kind_(Kind::address), address_(address) {}
+  void append_to(std::string& sentence) const;
+
+ private:
+  enum class Kind { words, letter, integer, natural, real, address };
+  Kind kind_ = Kind::words;
+  union {
+    std::string_view words_;
+    char letter_;
+    long long integer_;
+    double real_;
+    const void* address_;
+  };
+};
+std::string join(std::initializer_list<Part> parts);
+
 template <class... Parts>
 std::string text(const Parts&... parts) {
-  std::ostringstream out;
-  (out << ... << parts);
-  return out.str();
+  return join({Part(parts)...});
 }
 
 class Error : public std::runtime_error {

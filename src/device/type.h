@@ -1,6 +1,5 @@
 // Element types, numbered as ONNX numbers them.
 #pragma once
-#include <complex>
 #include <cstddef>
 #include <cstdint>
 #include <optional>

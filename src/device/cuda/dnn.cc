@@ -12,6 +12,7 @@
 
 #include "device/cuda/capture.h"
 #include "device/cuda/dnn_search.h"
+#include "device/cuda/library.h"
 #include "device/cuda/stopwatch.h"
 #include "device/device.h"
 #include "device/error.h"
@@ -21,8 +22,6 @@
 
 namespace encore::device {
 namespace {
-
-namespace fe = cudnn_frontend;
 
 constexpr uintptr_t kAlignment = 16;  // what the frontend promises for every tensor
 
@@ -91,9 +90,10 @@ struct Dnn::State : DnnHandle {
 
   // ---- what is known from earlier
 
+  static size_t library_version() { return cuda::cudnn().find<decltype(cudnnGetVersion)>("cudnnGetVersion")(); }
+
   std::string key_of(const Convolution& problem) {
-    if (place.empty())
-      place = text(describe(device).name, ", sm ", sm_version, ", cuDNN ", fe::detail::get_backend_version(), ": ");
+    if (place.empty()) place = text(describe(device).name, ", sm ", sm_version, ", cuDNN ", library_version(), ": ");
     return place + tuning_key(problem, settings);
   }
 
@@ -294,9 +294,9 @@ void Dnn::run(StreamRef stream, const Convolution& problem, const void* x, const
   state_->use(stream);
   std::string failure;
   try {
-    const fe::error_t result = execute(state_->handle, plan, addresses, workspace);
-    if (result.is_good()) return cuda::note_capture(stream);
-    failure = result.err_msg;
+    const auto result = execute(state_->handle, plan, addresses, workspace);
+    if (!result) return cuda::note_capture(stream);
+    failure = *result;
   } catch (const std::exception& error) {
     failure = error.what();
   }

@@ -7,15 +7,13 @@
 #include <vector>
 
 #include "device/cuda/capture.h"
+#include "device/cuda/dnn_frontend.h"
 #include "device/cuda/dnn_handle.h"
 #include "device/device.h"
 #include "device/error.h"
 #include "device/graph.h"
 
 namespace encore::device {
-
-namespace fe = cudnn_frontend;
-
 namespace {
 
 struct Plan {
@@ -25,10 +23,6 @@ struct Plan {
 
 // Tensors by their id; addresses are handed over in this order.
 enum Id : int64_t { kQ = 1, kK, kV, kBias, kQueryLengths, kKeyLengths, kY };
-
-void check(const fe::error_t& result) {
-  if (result.is_bad()) throw std::runtime_error(result.err_msg);
-}
 
 // Throws std::exception with the frontend's words if no engine does it.
 std::unique_ptr<Plan> build(const DnnHandle& dnn, const FusedAttention& p) {

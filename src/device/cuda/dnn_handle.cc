@@ -10,7 +10,10 @@
 #include "device/graph.h"
 
 // The frontend looks its symbols up here.
-void* cudnn_frontend::cudnn_dlhandle = nullptr;
+namespace cudnn_frontend {
+extern void* cudnn_dlhandle;
+void* cudnn_dlhandle = nullptr;
+}  // namespace cudnn_frontend
 
 namespace encore::device {
 namespace {
@@ -81,7 +84,8 @@ void DnnHandle::open() {
 
 void DnnHandle::use(StreamRef wanted) {
   if (stream == wanted) return;  // dear: cuDNN asks the driver much about a stream
-  const cudnnStatus_t status = cudnn_frontend::detail::set_stream(handle, static_cast<cudaStream_t>(wanted.native()));
+  static const auto set_stream = cuda::cudnn().find<decltype(cudnnSetStream)>("cudnnSetStream");
+  const cudnnStatus_t status = set_stream(handle, static_cast<cudaStream_t>(wanted.native()));
   if (status != CUDNN_STATUS_SUCCESS) throw Error(Code::device_failed, status_text(status), "cudnnSetStream");
   stream = wanted;
 }

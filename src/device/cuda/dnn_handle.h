@@ -1,8 +1,6 @@
 // cuDNN as one Dnn has it: opened when first needed, and what its users share.
 #pragma once
-#define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
-#define CUDNN_FRONTEND_SKIP_JSON_LIB
-#include <cudnn_frontend.h>
+#include <cudnn.h>
 
 #include <memory>
 #include <mutex>

@@ -16,6 +16,7 @@
 #include <system_error>
 #include <thread>
 
+#include "device/cuda/dnn_frontend.h"
 #include "device/cuda/stopwatch.h"
 #include "device/device.h"
 #include "device/error.h"
@@ -23,9 +24,6 @@
 #include "device/memory.h"
 
 namespace encore::device {
-
-namespace fe = cudnn_frontend;
-
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -69,10 +67,6 @@ struct Limits {
     return limits;
   }
 };
-
-void check(const fe::error_t& result) {
-  if (result.is_bad()) throw std::runtime_error(result.err_msg);
-}
 
 fe::DataType_t type_of(const Convolution& p) {
   switch (p.type) {
@@ -278,7 +272,7 @@ class Bench {
     std::unique_lock alone(quiet(), std::defer_lock);
     if (plan.workspace_bytes() > kMuch) alone.lock();
     if (plan.workspace_bytes() && !workspace_.holds(*this, plan.workspace_bytes())) return std::nullopt;
-    const auto run = [&] { return execute(handle_, plan, addresses, workspace_.memory.get()).is_good(); };
+    const auto run = [&] { return !execute(handle_, plan, addresses, workspace_.memory.get()); };
     const auto begin = Clock::now();
     if (!run()) return std::nullopt;  // that loads the kernel, too
     side_.ref().synchronize();
@@ -628,8 +622,12 @@ class Search {
 
 }  // namespace
 
-fe::error_t execute(cudnnHandle_t handle, const ConvolutionPlan& plan, std::vector<void*>& addresses, void* workspace) {
-  return fe::detail::execute(handle, plan.native.get(), addresses, plan.ids, workspace);
+size_t ConvolutionPlan::workspace_bytes() const { return size_t(native->getWorkspaceSize()); }
+
+std::optional<std::string> execute(cudnnHandle_t handle, const ConvolutionPlan& plan, std::vector<void*>& addresses,
+                                   void* workspace) {
+  const fe::error_t result = fe::detail::execute(handle, plan.native.get(), addresses, plan.ids, workspace);
+  return result.is_good() ? std::nullopt : std::optional(result.err_msg);
 }
 
 bool tells_searches() { return Limits::current().report != 0; }

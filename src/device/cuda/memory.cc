@@ -4,7 +4,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <iomanip>
+#include <cstdio>
 #include <mutex>
 
 #include "device/cuda/capture.h"
@@ -22,9 +22,9 @@ namespace {
 cudaStream_t of(StreamRef stream) { return static_cast<cudaStream_t>(stream.native()); }
 
 std::string mebibytes(size_t bytes) {
-  std::ostringstream out;
-  out << std::fixed << std::setprecision(1) << double(bytes) / (1 << 20) << " MiB";
-  return out.str();
+  char words[32];
+  std::snprintf(words, sizeof words, "%.1f MiB", double(bytes) / (1 << 20));
+  return words;
 }
 
 void check_allocation(cudaError_t result, int device, size_t bytes, const char* call) {

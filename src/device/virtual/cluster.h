@@ -5,6 +5,8 @@
 #include <memory>
 
 #include "device/cluster.h"
+#include "device/error.h"
+#include "device/virtual/address_space.h"
 
 namespace encore::device {
 

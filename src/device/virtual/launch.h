@@ -2,12 +2,8 @@
 #pragma once
 #include <atomic>
 #include <cstddef>
-#include <cstring>
-#include <memory>
 #include <type_traits>
 
-#include "device/error.h"
-#include "device/virtual/address_space.h"
 #include "device/virtual/queue.h"
 
 namespace encore::device {
@@ -90,26 +86,21 @@ template <class Shared, class Body>
 void block_kernel(StreamRef stream, Blocks grid, const Body& body) {
   if (grid.blocks <= 0) return;
   virtual_gpu::check_grid(grid, sizeof(Shared), max_threads<Body>());
-  virtual_gpu::enqueue(stream, kernel_name<Body>(), [grid, body = virtual_gpu::as_launched(body)] {
-    virtual_gpu::for_each(grid.blocks, [&](int64_t index) {
-      auto shared = std::unique_ptr<Shared>(new Shared);
-      if constexpr (!std::is_empty_v<Shared>)
-        std::memset(static_cast<void*>(shared.get()), 0xff, sizeof(Shared));  // NaN
-      const auto dynamic =
-          std::make_unique_for_overwrite<std::byte[]>(size_t(grid.dynamic_bytes));  // aligned as new does, to 16
-      if (grid.dynamic_bytes) std::memset(dynamic.get(), 0xff, size_t(grid.dynamic_bytes));
-      Block<Shared> block(index, grid.blocks, grid.threads, *shared, dynamic.get());
-      body(block, static_cast<const Shared&>(*shared));
-      if (begins_early<Body>() && !block.waited())
-        fail(Code::internal, kernel_name<Body>(), " begins early, and has threads that do not wait");
-    });
-  });
+  static_assert(alignof(Shared) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);
+  virtual_gpu::enqueue_blocks(
+      stream, kernel_name<Body>(), grid, virtual_gpu::functor(body), sizeof(Shared), begins_early<Body>(),
+      [](const void* body, int64_t index, const Blocks& grid, void* shared, std::byte* dynamic) {
+        auto& own = *static_cast<Shared*>(shared);
+        Block<Shared> block(index, grid.blocks, grid.threads, own, dynamic);
+        (*static_cast<const Body*>(body))(block, static_cast<const Shared&>(own));
+        return block.waited();
+      });
 }
 
 template <class F>
 void for_each_index(StreamRef stream, int64_t n, const F& f) {
   if (n <= 0) return;
-  virtual_gpu::enqueue(stream, kernel_name<F>(), [n, f = virtual_gpu::as_launched(f)] { virtual_gpu::for_each(n, f); });
+  virtual_gpu::enqueue_loop(stream, kernel_name<F>(), n, virtual_gpu::functor(f), virtual_gpu::loop_of<F>);
 }
 
 // Atomics on device memory.

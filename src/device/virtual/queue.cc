@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
 #include <exception>
 #include <memory>
@@ -10,6 +11,8 @@
 
 #include "device/cluster.h"
 #include "device/error.h"
+#include "device/launch.h"
+#include "device/virtual/address_space.h"
 #include "device/virtual/stream_state.h"
 
 namespace encore::device::virtual_gpu {
@@ -97,6 +100,21 @@ void run_both(const std::function<void()>& first, const std::function<void()>& s
   other.finish();
 }
 
+// As its kernel gets it; CUDA copies functors byte by byte, too.
+std::shared_ptr<const std::byte[]> launched(const Functor& functor) {
+  auto copy = std::make_unique_for_overwrite<std::byte[]>(functor.bytes);  // aligned as new does, to 16
+  std::memcpy(copy.get(), functor.at, functor.bytes);
+  if (functor.has_addresses) follow_all(copy.get(), functor.bytes);
+  return copy;
+}
+
+// Filled with NaN.
+std::unique_ptr<std::byte[]> shared_memory(size_t bytes) {
+  auto memory = std::make_unique_for_overwrite<std::byte[]>(bytes);
+  std::memset(memory.get(), 0xff, bytes);
+  return memory;
+}
+
 }  // namespace
 
 Order order() { return current_order().load(std::memory_order_relaxed); }
@@ -114,6 +132,21 @@ void enqueue(StreamRef stream, std::string_view kernel, std::function<void()> ta
   require(stream.device() == current_device(), kernel, " cannot be launched on a stream of device ", stream.device(),
           " while device ", current_device(), " is current");
   submit(stream, NodeKind::kernel, kernel, std::move(task));
+}
+
+void enqueue_loop(StreamRef stream, std::string_view kernel, int64_t n, Functor functor, Loop loop) {
+  enqueue(stream, kernel, [n, f = launched(functor), loop] { run_in_order(n, loop, f.get()); });
+}
+
+void enqueue_blocks(StreamRef stream, std::string_view kernel, const Blocks& grid, Functor body, size_t shared_bytes,
+                    bool begins_early, RunBlock run) {
+  enqueue(stream, kernel, [=, body = launched(body)] {
+    for_each(grid.blocks, [&](int64_t index) {
+      const auto shared = shared_memory(shared_bytes), dynamic = shared_memory(size_t(grid.dynamic_bytes));
+      const bool waited = run(body.get(), index, grid, shared.get(), dynamic.get());
+      if (begins_early && !waited) fail(Code::internal, kernel, " begins early, and has threads that do not wait");
+    });
+  });
 }
 
 void check_grid(const Blocks& grid, size_t shared_bytes, int max_threads) {

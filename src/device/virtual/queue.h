@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string_view>
+#include <type_traits>
 
 #include "device/stream.h"
 
@@ -32,15 +33,36 @@ void set_order(Order order);
 using Loop = void (*)(const void* f, int64_t first, int64_t end, int64_t step);
 void run_in_order(int64_t n, Loop loop, const void* f);
 
-// f(i) for every i in [0, n). All orders share a loop, which is compiled for each launch and each phase.
+// All orders share a loop, which is compiled for each launch and each phase.
+template <class F>
+void loop_of(const void* f, int64_t first, int64_t end, int64_t step) {
+  for (int64_t i = first; i != end; i += step) (*static_cast<const F*>(f))(i);
+}
+
+// f(i) for every i in [0, n).
 template <class F>
 void for_each(int64_t n, const F& f) {
-  run_in_order(
-      n,
-      [](const void* f, int64_t first, int64_t end, int64_t step) {
-        for (int64_t i = first; i != end; i += step) (*static_cast<const F*>(f))(i);
-      },
-      &f);
+  run_in_order(n, loop_of<F>, &f);
 }
+
+// A kernel's functor of whatever type, so that what a launch does is compiled once for all of them.
+struct Functor {
+  const void* at;
+  size_t bytes;
+  bool has_addresses;
+};
+template <class F>
+Functor functor(const F& f) {
+  static_assert(std::is_trivially_copyable_v<F>, "a kernel's functor is copied to the device");
+  static_assert(alignof(F) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);
+  return {&f, sizeof f, alignof(F) >= alignof(void*)};
+}
+
+void enqueue_loop(StreamRef stream, std::string_view kernel, int64_t n, Functor functor, Loop loop);
+
+// Runs one block of the kernel whose functor is `body`; returns whether each of its threads has waited.
+using RunBlock = bool (*)(const void* body, int64_t index, const Blocks& grid, void* shared, std::byte* dynamic);
+void enqueue_blocks(StreamRef stream, std::string_view kernel, const Blocks& grid, Functor body, size_t shared_bytes,
+                    bool begins_early, RunBlock run);
 
 }  // namespace encore::device::virtual_gpu

@@ -1,4 +1,6 @@
 // Cast: a kernel for each destination type, which switches over source types.
+#include <cmath>
+
 #include "device/transform.h"
 #include "ops/choice.h"
 #include "ops/dispatch.h"

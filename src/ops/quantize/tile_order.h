@@ -1,5 +1,6 @@
 // cuBLASLt's tile orders, in which com.microsoft's QOrdered operators store matrices of 8-bit integers.
 #pragma once
+#include <cmath>
 #include <cstdint>
 #include <string>
 

@@ -1,6 +1,7 @@
 // Threads that work on a row together, and how a row's values are spread over them.
 #pragma once
 #include <algorithm>
+#include <cmath>
 #include <type_traits>
 
 #include "device/device.h"
