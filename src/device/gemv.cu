@@ -24,7 +24,7 @@ namespace {
 template <bool kOnce>
 DEVICE_FN void read_if(bool wanted, Granule& to, const void* from) {
 #ifdef __CUDA_ARCH__
-  uint32_t(&words)[4] = to.words;
+  uint32_t(&words)[4] = to.at;
   if constexpr (kOnce)
     asm volatile(
         "{ .reg .pred wanted; setp.ne.u32 wanted, %5, 0;\n"

@@ -8,6 +8,7 @@
 #include "device/larger.h"
 #include "device/unaligned_pack.h"
 #include "device/warp.h"
+#include "device/words.h"
 #include "ops/index/ordering.h"
 #include "ops/op.h"
 
@@ -44,8 +45,8 @@ struct RowPiece {
   // Flipped, so that the best is the largest.
   struct Kept {
     device::Granule packs[kKeep];
-    DEVICE_FN Values operator[](int u) const { return std::bit_cast<Values>(packs[u]); }
-    DEVICE_FN void set(int u, const Values& values) { packs[u] = std::bit_cast<device::Granule>(values); }
+    DEVICE_FN Values operator[](int u) const { return device::pack_of<T>(packs[u]); }
+    DEVICE_FN void set(int u, const Values& values) { packs[u] = device::words_of(values); }
   };
 
   TopkOfEach<Key> task;
@@ -86,7 +87,7 @@ struct RowPiece {
       UNROLL for (int u = 0; u < kKeep; ++u) kept.packs[u] = device::load_granule(at + u * 512, begin, end);
     } else {
       UNROLL for (int u = 0; u < kKeep; ++u) {
-        UNROLL for (int i = 0; i < 4; ++i) kept.packs[u].words[i] = nothing.words[i];
+        UNROLL for (int i = 0; i < 4; ++i) kept.packs[u].at[i] = nothing.at[i];
         if (first + u * 32 * kPack < task.columns) kept.packs[u] = device::load_granule(at + u * 512, begin, end);
       }
     }
@@ -95,7 +96,7 @@ struct RowPiece {
   // Flips, and puts what no number comes after where there is none.
   DEVICE_FN void arrange(Kept& kept, int start, int lane) const {
     if (start < 0 || start + kPiece > task.columns) {
-      const T none = std::bit_cast<Values>(nothing).at[0];
+      const T none = device::pack_of<T>(nothing).at[0];
       UNROLL for (int u = 0; u < kKeep; ++u) {
         const int from = -first_of(start, lane, u), to = task.columns + from;
         if (!(u == 0 && from > 0) && (to <= 0 || to >= kPack)) continue;

@@ -222,8 +222,7 @@ struct SortedTopkOfRows : RowPiece<T> {
       UNROLL for (int u = 0; u < Base::kKeep; ++u) {
         const auto place = uint32_t(this->first_of(start, lane, u));
         UNROLL for (int i = 0; i < 4; ++i) {
-          const uint32_t keys =
-              keys_of_pair<T>(kept[lane].packs[u].words[i] ^ this->flip * 0x10001u, this->flip_of_pair);
+          const uint32_t keys = keys_of_pair<T>(kept[lane].packs[u].at[i] ^ this->flip * 0x10001u, this->flip_of_pair);
           if (mask[lane] & uint32_t(1) << this->bit_of(u, 2 * i)) *to++ = keys * 0x10000u + (place + uint32_t(2 * i));
           if (mask[lane] & uint32_t(1) << this->bit_of(u, 2 * i + 1))
             *to++ = device::masked_with<0xffff0000u>(keys, place + uint32_t(2 * i + 1));

@@ -138,7 +138,7 @@ struct TopkOfNarrowRows {
       UNROLL for (int u = 0; u < kKeep; ++u) packs[u] = device::load_granule(at + u * kStep * 2, begin, end);
     } else {
       UNROLL for (int u = 0; u < kKeep; ++u) {
-        UNROLL for (int i = 0; i < 4; ++i) packs[u].words[i] = nothing;
+        UNROLL for (int i = 0; i < 4; ++i) packs[u].at[i] = nothing;
         if (start + u * kStep < task.columns) packs[u] = device::load_granule(at + u * kStep * 2, begin, end);
       }
     }
@@ -151,14 +151,13 @@ struct TopkOfNarrowRows {
         }
         packs[u] = std::bit_cast<device::Granule>(numbers);
       }
-      if constexpr (!device::kIsHalf<T>)
-        UNROLL for (uint32_t& word : packs[u].words) word = keys_of_pair<T>(word, flip);
+      if constexpr (!device::kIsHalf<T>) UNROLL for (uint32_t& word : packs[u].at) word = keys_of_pair<T>(word, flip);
     }
     uint32_t pairs[kKeep];
     if (device::kIsHalf<T> && !task.order.descending) {
-      UNROLL for (int u = 0; u < kKeep; ++u) pairs[u] = best_of_two<false>(packs[u].words);
+      UNROLL for (int u = 0; u < kKeep; ++u) pairs[u] = best_of_two<false>(packs[u].at);
     } else {
-      UNROLL for (int u = 0; u < kKeep; ++u) pairs[u] = best_of_two<true>(packs[u].words);
+      UNROLL for (int u = 0; u < kKeep; ++u) pairs[u] = best_of_two<true>(packs[u].at);
     }
     List all;
     UNROLL for (int u = 0; u < kKeep; ++u) {

@@ -127,7 +127,7 @@ struct TopkOfWideRows : RowPiece<T> {
     if (row.end % kPack != 0) clear<false>(packs[kKeep - 1], after);
     if (this->flip != 0) {
       UNROLL for (device::Granule& pack : packs) {
-        for (uint32_t& word : pack.words) word ^= device::kIsHalf<T> ? this->flip * 0x10001u : uint32_t(this->flip);
+        for (uint32_t& word : pack.at) word ^= device::kIsHalf<T> ? this->flip * 0x10001u : uint32_t(this->flip);
       }
     }
     UNROLL for (int u = 0; u < kKeep; ++u) {
@@ -146,7 +146,7 @@ struct TopkOfWideRows : RowPiece<T> {
     UNROLL for (int i = 0; i < 4; ++i) {
       const int bits = element * 8 * int(sizeof(Key)) - 32 * i;
       const uint32_t before = device::low_bits(bits < 0 ? 0 : bits), cleared = kBefore ? before : ~before;
-      granule.words[i] = (granule.words[i] & ~cleared) | (this->nothing.words[i] & cleared);
+      granule.at[i] = (granule.at[i] & ~cleared) | (this->nothing.at[i] & cleared);
     }
   }
 

@@ -245,8 +245,8 @@ struct ScanRows : Scan<T> {
       const auto pairs = std::bit_cast<Granule>(values);
       Granule out;
       UNROLL for (int i = 0; i < 4; ++i) {
-        const uint32_t mirrored = pairs.words[3 - i] << 16 | pairs.words[3 - i] >> 16;
-        out.words[i] = this->reverse ? mirrored : pairs.words[i];
+        const uint32_t mirrored = pairs.at[3 - i] << 16 | pairs.at[3 - i] >> 16;
+        out.at[i] = this->reverse ? mirrored : pairs.at[i];
       }
       return std::bit_cast<Values>(out);
     } else {

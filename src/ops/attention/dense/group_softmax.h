@@ -57,9 +57,8 @@ struct GroupSoftmax {
         UNROLL for (int r = 0; r < kTiles; ++r) {
           warp.template multiply<T>([&](int lane) -> SumTile& { return state[lane].sums[r][n][i]; },
                                     [&](int lane) {
-                                      const uint32_t a = word(lane, 0, n, i), c = word(lane, 1, n, i),
-                                                     d = word(lane, 2, n, i), e = word(lane, 3, n, i);
-                                      return device::left_of(a, c, d, e);
+                                      return device::left_of(word(lane, 0, n, i), word(lane, 1, n, i),
+                                                             word(lane, 2, n, i), word(lane, 3, n, i));
                                     },
                                     [&](int lane) {
                                       return device::RightTile{{powers[lane].at[r][0], powers[lane].at[r][1]}};
