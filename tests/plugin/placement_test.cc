@@ -20,7 +20,11 @@ class Sketch {
   Sketch& on_host(const std::string& name) { return on_host_.insert(name), *this; }
   Sketch& node(const std::string& name, const std::vector<std::string>& inputs, const std::vector<std::string>& outputs,
                bool claimable = true, bool shape_like = true) {
-    PlacementNode node{.name = name, .claimable = claimable, .shape_like = shape_like, .is_host_op = shape_like};
+    PlacementNode node{.name = name,
+                       .claimable = claimable,
+                       .shape_like = shape_like,
+                       .may_join = claimable || shape_like,
+                       .is_host_op = shape_like};
     for (const auto& slot : inputs) add(slot, node.inputs, node.host_inputs);
     for (const auto& slot : outputs) add(slot, node.outputs, node.host_outputs);
     graph_.nodes.push_back(node);
@@ -54,6 +58,23 @@ class Sketch {
     for (size_t i = 0; i < part.nodes.size(); ++i)
       if (part.nodes[i]) names.push_back(graph_.nodes[i].name);
     return names;
+  }
+  Sketch& inside(const std::string& value) {  // a graph inside of the last node reads it
+    return graph_.nodes.back().read_inside.push_back(numbers_.at(value)), *this;
+  }
+  // The regions, and what each computes on the host.
+  std::vector<std::set<std::string>> regions() const {
+    const std::vector<int> of = plugin::regions(graph(), shape_arithmetic(graph()));
+    std::vector<std::set<std::string>> names(size_t(std::ranges::max(of) + 1));
+    const HostPart part = host_part(graph(), of);
+    for (size_t i = 0; i < of.size(); ++i)
+      if (of[i] >= 0) names[size_t(of[i])].insert(graph_.nodes[i].name + (part.nodes[i] ? " on host" : ""));
+    std::ranges::sort(names);
+    return names;
+  }
+  std::vector<std::string> copies_between_regions() const {
+    const PlacementGraph joined = with_parts(graph(), plugin::regions(graph(), shape_arithmetic(graph())));
+    return crossings(joined, shape_arithmetic(joined));
   }
   std::vector<std::string> copies() const { return crossings(graph(), shape_arithmetic(graph())); }
 
@@ -186,6 +207,84 @@ TEST(Placement, SizesThatDependOnDataAreNoneOfOneNodes) {
   unknown.input("x").node("Shape", {"x"}, {"#s"}).node("Exp", {"s"}, {"e"}, true, false);
   unknown.node("Expand", {"x", "#e"}, {"y"}, true, false);
   EXPECT_THAT(unknown.as_one(), ElementsAre("nothing"));
+}
+
+using Regions = std::vector<std::set<std::string>>;
+
+TEST(Regions, OfAModelThatIsAllEncoresThereIsOne) {
+  Sketch s;
+  s.input("x").constant("one");
+  s.node("Div", {"r", "f"}, {"y"}, true, false).node("Relu", {"x"}, {"r"}, true, false);
+  s.node("Shape", {"r"}, {"#s"}).node("Gather", {"s", "one"}, {"n"}).few().node("Cast", {"n"}, {"f"}).few();
+  EXPECT_EQ(s.regions(), (Regions{{"Cast on host", "Div", "Gather on host", "Relu", "Shape"}}));
+  EXPECT_THAT(s.copies_between_regions(), IsEmpty());
+}
+
+TEST(Regions, NoPathLeavesOneAndComesBack) {
+  Sketch s;
+  s.input("x");
+  s.node("A", {"x"}, {"a"}, true, false).node("B", {"a"}, {"b"}, true, false);
+  s.node("Unknown", {"b"}, {"u"}, false, false);
+  s.node("C", {"b"}, {"c"}, true, false).node("D", {"c", "u"}, {"d"}, true, false).node("E", {"d"}, {"y"}, true, false);
+  EXPECT_EQ(s.regions(), (Regions{{"A", "B", "C"}, {"D", "E"}}));
+}
+
+TEST(Regions, APathThroughAGraphInsideOfANodeIsOne) {
+  Sketch s;
+  s.input("x");
+  s.node("A", {"x"}, {"a"}, true, false).node("B", {"a"}, {"b"}, true, false);
+  s.node("If", {"condition"}, {"i"}, false, false).inside("b");
+  s.node("C", {"b", "i"}, {"c"}, true, false).node("D", {"c"}, {"y"}, true, false);
+  EXPECT_EQ(s.regions(), (Regions{{"A", "B"}, {"C", "D"}}));
+}
+
+TEST(Regions, OneNodeIsNone) {
+  Sketch s;
+  s.input("x").node("A", {"x"}, {"a"}, true, false).node("Unknown", {"a"}, {"u"}, false, false);
+  s.node("B", {"u"}, {"y"}, true, false);
+  EXPECT_EQ(s.regions(), Regions{});
+}
+
+TEST(Regions, WhatOnlyALaterOneReadsGoesThere) {
+  Sketch s;
+  s.input("x").constant("scale").constant("zero");
+  s.node("A", {"x"}, {"a"}, true, false).node("B", {"a"}, {"b"}, true, false);
+  s.node("Unknown", {"b"}, {"u"}, false, false);
+  s.node("Weights", {"scale"}, {"w"}, true, false).node("C", {"u", "w"}, {"c"}, true, false);
+  s.node("Shape", {"x"}, {"#s"}).node("Gather", {"s", "zero"}, {"n"}).node("Reshape", {"c", "#n"}, {"y"}, true, false);
+  EXPECT_EQ(s.regions(), (Regions{{"A", "B"}, {"C", "Gather on host", "Reshape", "Shape", "Weights"}}));
+}
+
+TEST(Regions, WhoReadsOnTheHostWhatIsNotThereIsNotInside) {
+  Sketch s;
+  s.input("x").input("n");
+  s.node("A", {"x"}, {"a"}, true, false).node("B", {"a"}, {"b"}, true, false);
+  s.node("Expand", {"b", "#n"}, {"e"}, true, false);
+  s.node("C", {"e"}, {"c"}, true, false).node("D", {"c"}, {"y"}, true, false);
+  EXPECT_EQ(s.regions(), (Regions{{"A", "B"}, {"C", "D"}}));
+}
+
+// Two regions want the same size, and one alone could have it: it stays on the CPU for both.
+TEST(Regions, SizesThatAreReadOnTheHostOutsideStayThere) {
+  Sketch s;
+  s.input("x").constant("zero");
+  s.node("Shape", {"x"}, {"#s"}).node("Gather", {"s", "zero"}, {"n"});
+  s.node("A", {"x"}, {"a"}, true, false).node("B", {"a"}, {"b"}, true, false);
+  s.node("Reshape", {"b", "#n"}, {"r"}, true, false).node("Unknown", {"r"}, {"u"}, false, false);
+  s.node("Expand", {"u", "#n"}, {"e"}, true, false).node("C", {"e"}, {"c"}, true, false);
+  s.node("D", {"c"}, {"y"}, true, false);
+  EXPECT_EQ(s.regions(), (Regions{{"A", "B"}, {"C", "D"}}));
+  EXPECT_THAT(s.copies_between_regions(), ElementsAre("Reshape -> Unknown", "Unknown -> Expand"));
+}
+
+TEST(Regions, TheHostHasWhatTheDeviceLacksOrItIsNotInside) {
+  Sketch has, lacks;
+  has.input("x").node("Shape", {"x"}, {"#s"}).node("Unknown", {"s"}, {"u"}, false);
+  has.node("Div", {"x", "u"}, {"y"}, true, false);
+  EXPECT_EQ(has.regions(), (Regions{{"Div", "Shape", "Unknown on host"}}));
+  lacks.input("x").node("A", {"x"}, {"a"}, true, false).node("Unknown", {"a"}, {"u"}, false);
+  lacks.node("Div", {"a", "u"}, {"y"}, true, false);
+  EXPECT_EQ(lacks.regions(), Regions{});
 }
 
 // The body of a loop: its iteration number and condition are on the host, what it carries is not.

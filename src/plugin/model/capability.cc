@@ -98,8 +98,8 @@ class Examination {
 
   Claim run(Parts parts) {
     Claim claim;
-    claim.node_count = nodes_.size();
     for (const OrtNode* node : nodes_) add(node, claim);
+    claim.node_count = size_t(std::ranges::count(is_fused_, false));
     std::vector<bool> on_cpu = shape_arithmetic(placement_);
     claim.crossings = crossings(placement_, on_cpu);
     if (const std::vector<int> part_of = find_parts(parts, claim, on_cpu); !part_of.empty()) {
@@ -108,7 +108,7 @@ class Examination {
       claim.crossings = crossings(placement_, on_cpu);
     }
     for (size_t n = 0; n < nodes_.size(); ++n) {
-      if (!placement_.nodes[n].claimable) continue;
+      if (!placement_.nodes[n].claimable || is_fused_[n]) continue;
       if (on_cpu[n])
         claim.shape_arithmetic.push_back(
             {placement_.nodes[n].name, "shape arithmetic; it stays on the CPU", nodes_[n]});
@@ -126,8 +126,8 @@ class Examination {
   std::vector<int> find_parts(Parts parts, const Claim& claim, const std::vector<bool>& on_cpu) {
     if (parts == Parts::none || is_body_) return {};
     if (parts == Parts::whole &&
-        (claim.crossings.empty() || !claim.control_flow.empty() ||
-         std::ranges::find(sized_by_data_, true) != sized_by_data_.end() ||
+        (claim.crossings.empty() || !claim.control_flow.empty() || std::ranges::count(sized_by_data_, true) ||
+         std::ranges::count(is_fused_, true) ||
          std::ranges::any_of(nodes_, [&](const OrtNode* node) { return is_taken_by_another(node); })))
       return {};
     for (size_t n = 0; n < nodes_.size(); ++n) see_as_a_part(n);
@@ -191,7 +191,11 @@ class Examination {
     place.outputs = number(node, api_.Node_GetNumOutputs, api_.Node_GetOutputs, nullptr);
     place.host_inputs = flags(place.inputs.size(), row ? row->host_inputs : std::vector<int>());
     place.host_outputs = flags(place.outputs.size(), row ? row->host_outputs : std::vector<int>());
-    if (!is_taken_by_another(node)) {
+    // Of a graph that was looked at before, in which onnxruntime has put functions' nodes since.
+    is_fused_.push_back(!row && ep_of(node) == ep_name_);
+    if (is_fused_.back()) {
+      place.claimable = true;
+    } else if (!is_taken_by_another(node)) {
       std::string why = why_not(row, info, node);
       place.claimable = why.empty();
       if (place.claimable && !fits_channels_last(info)) claim.fixed_layout.insert(info.op_type());
@@ -294,7 +298,7 @@ class Examination {
   bool is_body_ = false;
   std::vector<std::string> on_host_;  // values by name
   std::unordered_map<const OrtNode*, size_t> places_;
-  std::vector<bool> sized_by_data_, has_op_;  // nodes
+  std::vector<bool> sized_by_data_, has_op_, is_fused_;  // nodes
   PlacementGraph placement_;
   std::unordered_map<std::string, int> numbers_;
 };
