@@ -160,9 +160,7 @@ void check_grid(const Blocks& grid, size_t shared_bytes, int max_threads) {
           " bytes of dynamic shared memory: the virtual GPU has ", free, " of them for this kernel");
 }
 
-void fail_misaligned() {
-  fail(Code::internal, "a pack is at an address that is not aligned to it");
-}
+void fail_misaligned() { fail(Code::internal, "a pack is at an address that is not aligned to it"); }
 
 void check_clusters(const Clusters& grid, size_t shared_bytes, int64_t dynamic_bytes, int max_threads) {
   require(grid.blocks >= 1 && grid.blocks <= kMostInCluster && (grid.blocks & (grid.blocks - 1)) == 0 &&
