@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "automatic/region_graphs.h"
+#include "device/label.h"
 
 namespace encore::automatic {
 
@@ -14,6 +15,14 @@ constexpr uint64_t kAfterNeed = 256;  // likewise
 }  // namespace
 
 double Heat::at(uint64_t now) const { return value_ * std::exp2(-double(now - since_) / kHalfLife); }
+
+Workspace::Workspace(std::shared_ptr<memory::Arena> arena, device::StreamRef stream, size_t bytes)
+    : arena_(std::move(arena)),
+      at_([&] {
+        const device::Label label(kHolder);
+        return arena_->allocate(bytes, stream);
+      }()),
+      bytes_(bytes) {}
 
 GraphStore::GraphStore(int device, std::shared_ptr<memory::Arena> arena, size_t most_graphs)
     : device_(device), arena_(std::move(arena)), most_graphs_(most_graphs) {}

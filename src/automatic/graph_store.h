@@ -19,8 +19,8 @@ class RegionGraphs;
 // Scratch of the graphs of one stream, which run one after the other. Each keeps what it was captured with.
 class Workspace {
  public:
-  Workspace(std::shared_ptr<memory::Arena> arena, device::StreamRef stream, size_t bytes)
-      : arena_(std::move(arena)), at_(arena_->allocate(bytes, stream)), bytes_(bytes) {}
+  static constexpr const char* kHolder = "scratch of automatic graphs";  // in the memory report
+  Workspace(std::shared_ptr<memory::Arena> arena, device::StreamRef stream, size_t bytes);
   ~Workspace() { arena_->free(at_); }
   Workspace(const Workspace&) = delete;
   char* at() const { return static_cast<char*>(at_); }

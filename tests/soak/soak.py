@@ -12,8 +12,8 @@ Actions of a mix, each with its weight:
   host       the same under a graph's id, which has to be refused
   release    one of the thread's graphs is released
   open       a session is opened, captures, and is closed
-Sessions, which all threads share: graphs (as often as it is named), eager, unified (one stream for all, captured),
-given (a stream of the application's, captured).
+Sessions, which all threads share: graphs (as often as it is named), eager, automatic (with auto_graph), unified (one
+stream for all, captured), given (a stream of the application's, captured).
 
 It goes on beyond its seconds until each action has been tried. Exits with 1 after an error, or if host or device
 memory have grown.
@@ -39,7 +39,8 @@ from encore_session import EAGER, HAS_GRAPHS, Bound, is_gone, make_session, make
 from onnx import TensorProto, helper, numpy_helper
 
 MIX = "graph=8,fault=1,eager=2,plain=2,bad=1,host=1,release=1,open=1"
-SESSIONS = "graphs,graphs,eager,unified"
+SESSIONS = "graphs,graphs,eager,automatic,unified"
+UNCAPTURED = ("eager", "automatic")  # under an id
 WITHOUT_GRAPHS = {"eager", "plain", "bad", "open"}
 IDS = 6
 MOST_ERRORS = 20
@@ -91,10 +92,12 @@ class Sessions:
         self.model = model
         self.streams = []
         self.all = {f"{name}{k}": self.open(name) for k, name in enumerate(names)}
-        self.captured = [name for name in self.all if HAS_GRAPHS and not name.startswith("eager")]
+        self.captured = [name for name in self.all if HAS_GRAPHS and not name.startswith(UNCAPTURED)]
 
     def open(self, kind):
-        options = {} if kind == "eager" or not HAS_GRAPHS else {"enable_cuda_graph": 1}
+        options = {} if kind in UNCAPTURED or not HAS_GRAPHS else {"enable_cuda_graph": 1}
+        if kind == "automatic":
+            options["auto_graph"] = 1
         if kind == "unified":
             options["use_ep_level_unified_stream"] = 1
         if kind == "given":
@@ -216,7 +219,7 @@ class Worker:
             session.release_captured_graph(self.random.randrange(IDS))
 
     def open(self):
-        session = self.sessions.open(self.random.choice(["graphs", "eager"]))
+        session = self.sessions.open(self.random.choice(["graphs", "eager", "automatic"]))
         bound = self.bind(session, 5)
         for _ in range(3):
             self.check(bound, 5, 1 if HAS_GRAPHS else EAGER)
@@ -231,9 +234,14 @@ def host_bytes():
 
 
 def device_bytes(sessions):
-    """What the shared sessions have in use, graphs included, and what is gone of the device's memory."""
+    """What the shared sessions have in use, graphs included, and what is gone of the device's memory.
+
+    Automatic graphs stay, and what they work in is not told as in use.
+    """
     reports = [onnxruntime_ep_encore.memory_report(session) for session in sessions.all.values()]
     in_use = sum(report["arena"]["in_use_bytes"] + report["arena"]["graph_bytes"] for report in reports)
+    holders = [holder for report in reports for holder in report["holders"]]
+    in_use -= sum(holder["bytes"] for holder in holders if holder["name"] == "scratch of automatic graphs")
     device = reports[0]["device"]
     return in_use, device["total_bytes"] - device["free_bytes"]
 
@@ -301,8 +309,8 @@ def parse_mix(text):
 def parse_sessions(text):
     names = text.split(",")
     for name in names:
-        if name not in ("graphs", "eager", "unified", "given"):
-            raise argparse.ArgumentTypeError(f"'{name}' is none of graphs, eager, unified and given")
+        if name not in ("graphs", "eager", "automatic", "unified", "given"):
+            raise argparse.ArgumentTypeError(f"'{name}' is none of graphs, eager, automatic, unified and given")
     return names
 
 

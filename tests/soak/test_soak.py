@@ -10,7 +10,7 @@ GROWTH = 256 << 20
 
 
 def test_it_passes(capsys):
-    assert soak.soak(3, 4, 1, MIX, ["graphs", "eager", "unified"], GROWTH) == 0, capsys.readouterr().out
+    assert soak.soak(3, 4, 1, MIX, ["graphs", "eager", "automatic", "unified"], GROWTH) == 0, capsys.readouterr().out
 
 
 def test_each_action_is_tried_however_slow_the_machine(capsys):
