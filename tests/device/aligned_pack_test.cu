@@ -1,6 +1,7 @@
 // Packs at addresses that are aligned to them, and at others.
 #include <gtest/gtest.h>
 
+#include "device/device.h"
 #include "device/unaligned_pack.h"
 #include "kernels.h"
 
@@ -54,7 +55,7 @@ struct LoadGranule {
   int64_t* out;
   DEVICE_FN void operator()(int64_t) const {
     const char* const from = reinterpret_cast<const char*>(at);
-    *out = load_granule(from, from, from + 16).words[0];
+    *out = load_granule(from, from, from + 16).at[0];
   }
 };
 
