@@ -8,7 +8,7 @@ import numpy as np
 import onnxruntime as ort
 import onnxruntime_ep_encore
 import pytest
-from encore_session import ARRANGEMENTS, Bound, arranged, in_threads, make_session, make_stream
+from encore_session import ARRANGEMENTS, Bound, arranged, in_threads, make_session, make_stream, needs_graphs
 from onnx import TensorProto, helper, numpy_helper
 
 pytestmark = pytest.mark.core
@@ -271,6 +271,7 @@ def test_where_memory_runs_out_graphs_make_room(encore, model, expected):
         equal(session.run(None, {"x": x})[0], expected(x))
 
 
+@needs_graphs
 def test_with_graphs_that_were_asked_for(encore, model, expected):
     session = automatic(model, enable_cuda_graph=1)
     run = Bound(session, {"x": some(4)}, {"y": ((4, WIDTH), FLOAT)})
