@@ -141,7 +141,10 @@ struct LongformerGroup {
     });
   }
 
-  DEVICE_FN static Words words(const T* from, bool there) { return there ? device::load_words<8>(from) : Words{}; }
+  DEVICE_FN static Words words(const T* from, bool there) {
+    if (!there) return Words{};
+    return device::words_of(device::load_pack<8>(from, true));
+  }
   // The i-th key of the n-th tile, or less than zero.
   DEVICE_FN int key_of(const LongformerTile& tile, const Walk& walk, int batch, int n, int i) const {
     if (n < walk.near) {

@@ -75,7 +75,7 @@ struct SelectedRows : KeysAsSlots {
   }
   DEVICE_FN static bool there(const Row& row) { return row.cached || row.given; }
   DEVICE_FN Raw load(const Row& row, int column) const {
-    if (row.given) return device::load_words<8>(row.given + column);
+    if (row.given) return device::words_of(device::load_pack<8>(row.given + column, true));
     const Words words = Cache::words(Cache::load(row.cached, column));
     if constexpr (sizeof(Stored) > 1) return words;
     auto values = device::pack_of<T>(words);

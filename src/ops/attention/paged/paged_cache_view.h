@@ -90,7 +90,7 @@ struct CacheView {
 
   DEVICE_FN int64_t offset(int64_t slot, int kv_head) const { return (slot * kv_heads + kv_head) * (size / kValues); }
   DEVICE_FN static Raw load(const Stored* row, int column) {
-    return device::load_words<8 / kValues>(row + column / kValues);
+    return device::words_of(device::load_pack<8 / kValues>(row + column / kValues, true));
   }
   DEVICE_FN static Words words(const Raw& raw) {
     if constexpr (sizeof(Stored) > 1) {
