@@ -52,7 +52,7 @@ void compile(Ep& ep, const OrtGraph* const* graphs, const OrtNode* const* fused,
     auto made =
         std::make_unique<FusedNode>(ep, info,
                                     ep.on_host() ? graph.plan_of_part(info, *ep.on_host(), ep.options().prefer_nhwc)
-                                                 : graph.plan(info, ep.attentions()));
+                                                 : graph.plan(info, ep.known_dims()));
     made->load(constants);
     infos[i] = made.release();
   }
