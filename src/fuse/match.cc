@@ -35,15 +35,8 @@ std::optional<size_t> Match::rank(int v) const {
   return v >= 0 && value(v).dims ? std::optional(value(v).dims->size()) : std::nullopt;
 }
 
-const Tensor* Match::constant(const Step& step, size_t input) const {
-  const std::vector<int>& inputs = step.inputs;
-  if (input >= inputs.size() || inputs[input] < 0 || !value(inputs[input]).is_constant) return nullptr;
-  const Tensor* const known = value(inputs[input]).constant;
-  return known ? known : step.node->constant_input(int(input));
-}
-
 std::optional<double> Match::number(const Step& step, size_t input, size_t most) const {
-  const Tensor* const constant = this->constant(step, input);
+  const Tensor* const constant = plan_.constant(step, input);
   if (!constant || constant->count() != 1 || size_t(constant->shape.rank()) > most) return std::nullopt;
   switch (constant->type) {
     case Type::f16: return float(*constant->as<device::Half>());

@@ -38,8 +38,6 @@ class Match {
   int other(int s, int v) const { return step(s).inputs[step(s).inputs[0] == v ? 1 : 0]; }
   std::optional<size_t> rank(int v) const;
 
-  // What a constant input holds, if anybody knows.
-  const Tensor* constant(const Step& step, size_t input) const;
   // The single number that an input is, if it is a constant one; with no more dimensions than `most`.
   std::optional<double> number(const Step& step, size_t input, size_t most) const;
   struct Scaled {

@@ -9,6 +9,12 @@ int Plan::add(Value value) {
   return int(values.size()) - 1;
 }
 
+const Tensor* Plan::constant(const Step& step, size_t input) const {
+  const int v = input < step.inputs.size() ? step.inputs[input] : -1;
+  if (v < 0 || !values[size_t(v)].is_constant) return nullptr;
+  return values[size_t(v)].constant ? values[size_t(v)].constant : step.node->constant_input(int(input));
+}
+
 Step Plan::step(Operator op, std::string name, std::vector<int> reads, std::vector<int> makes) const {
   const auto slots = [&](const std::vector<int>& of) {
     std::vector<Variant::Slot> slots;

@@ -52,6 +52,8 @@ struct Plan {
   bool only_own_shapes = false;
 
   int add(Value value);
+  // What a constant input holds, if anybody knows.
+  const Tensor* constant(const Step& step, size_t input) const;
   // A step of whose node is said what the plan knows of the values.
   Step step(Operator op, std::string name, std::vector<int> inputs, std::vector<int> outputs) const;
 };

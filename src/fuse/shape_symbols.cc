@@ -39,7 +39,7 @@ size_t clamped(int64_t at, size_t size) {
 }  // namespace
 
 std::optional<Dims> ShapeSymbols::constants(const Step& step, size_t input) const {
-  const Tensor* const constant = match_.constant(step, input);
+  const Tensor* const constant = match_.plan().constant(step, input);
   if (!constant || constant->shape.rank() > 1 || (constant->type != Type::i64 && constant->type != Type::i32))
     return std::nullopt;
   return ops::host_ints(*constant, "a shape");
@@ -128,7 +128,7 @@ std::optional<Dims> ShapeSymbols::broadcast(const Step& step) const {
 
 // A scalar's dimensions are told as unknown ones.
 bool ShapeSymbols::is_scalar(const Step& step, size_t input) const {
-  const Tensor* const constant = match_.constant(step, input);
+  const Tensor* const constant = match_.plan().constant(step, input);
   return constant && constant->shape.rank() == 0;
 }
 
