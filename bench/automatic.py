@@ -24,9 +24,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests"), str(ROOT / "tests" / "models"), str(ROOT / "bench")]
 
-import models  # noqa: E402  (it names the provider)
-
 import encore_session as es  # noqa: E402
+import models  # noqa: E402  (it names the provider)
 import numpy as np  # noqa: E402
 import onnxruntime as ort  # noqa: E402
 import zoo  # noqa: E402
@@ -108,7 +107,9 @@ def main():
     ort.set_default_logger_severity(3)
     header = ["model", "replay", "bound", "fresh", "host", "numpy", "eager", "regions", "create", "first"]
     options = models.provider_options(args)
-    models.print_table(header, (row(name, args.batch, args.seconds, options) for name in args.models.split(",")), args.json)
+    models.print_table(
+        header, (row(name, args.batch, args.seconds, options) for name in args.models.split(",")), args.json
+    )
 
 
 if __name__ == "__main__":

@@ -46,7 +46,8 @@ class Search {
     const int q = match_.step(core->product).inputs[0], k = match_.step(core->product).inputs[1];
     for (int v : {q, k, core->v, core->product_y})
       if (match_.rank(v) != *axes || match_.value(v).type != type) return std::nullopt;
-    if (core->mask >= 0 && (match_.value(core->mask).type != type || match_.rank(core->mask).value_or(*axes + 1) > *axes))
+    if (core->mask >= 0 &&
+        (match_.value(core->mask).type != type || match_.rank(core->mask).value_or(*axes + 1) > *axes))
       return std::nullopt;
     if (!has_good_size(q) || !has_good_size(core->v)) return std::nullopt;
     return joined(*core, {q, k, core->v}, {chain_to(q, true), chain_to(k, true), chain_to(core->v, false)}, *axes);
@@ -103,12 +104,14 @@ class Search {
   // torch's exporter turns keys so: a Reshape to three dimensions, a transposition of the last two, and one back to
   // four.
   std::optional<Link> swap_to(int v) const {
-    const int back = match_.maker(v, "Reshape"), turn = back < 0 ? -1 : match_.maker(match_.step(back).inputs[0], "Transpose");
+    const int back = match_.maker(v, "Reshape"),
+              turn = back < 0 ? -1 : match_.maker(match_.step(back).inputs[0], "Transpose");
     const int flat = turn < 0 ? -1 : match_.maker(match_.step(turn).inputs[0], "Reshape");
     if (flat < 0 || match_.node(turn).find_ints("perm") != std::vector<int64_t>{0, 2, 1}) return std::nullopt;
     Link link{{flat, turn, back}, {}, match_.step(flat).inputs[0], ViewStep{ViewStep::transpose, {0, 1, 3, 2}}, 1};
     const auto& from = symbols_.dims(link.from);
-    const auto to_flat = symbols_.target(match_.step(flat), link.shapes), to_back = symbols_.target(match_.step(back), link.shapes);
+    const auto to_flat = symbols_.target(match_.step(flat), link.shapes),
+               to_back = symbols_.target(match_.step(back), link.shapes);
     if (!from || !to_flat || !to_back || from->size() != 4 || to_flat->size() != 3 || to_back->size() != 4)
       return std::nullopt;
     constexpr int64_t rest = -1;
@@ -221,7 +224,8 @@ class Search {
     for (size_t i = 0; i < 2; ++i) {
       const int asks = readers[i], fills = readers[1 - i];
       const Step &test = match_.step(asks), &where = match_.step(fills);
-      if (!match_.is(asks, "IsNaN") || !match_.is(fills, "Where") || match_.only_reader(test.outputs[0]) != fills || where.inputs[0] != test.outputs[0] || where.inputs[2] != p)
+      if (!match_.is(asks, "IsNaN") || !match_.is(fills, "Where") || match_.only_reader(test.outputs[0]) != fills ||
+          where.inputs[0] != test.outputs[0] || where.inputs[2] != p)
         continue;
       if (match_.number(where, 1, 1) != 0) return -1;
       core.steps.insert(core.steps.end(), {asks, fills});
@@ -260,7 +264,8 @@ class Search {
       };
       // What is read has to be made outside, whoever else's way it is on.
       std::set<int> outside;
-      for (size_t c = 0; c < 3; ++c) outside.insert(match_.maker(chains[c].empty() ? starts[c] : chains[c].back().from));
+      for (size_t c = 0; c < 3; ++c)
+        outside.insert(match_.maker(chains[c].empty() ? starts[c] : chains[c].back().from));
       outside.insert(match_.maker(core.mask));
       const auto stays = [&](const Link& link) {
         return has_shapes(link) && std::ranges::all_of(link.steps, [&](int n) {
@@ -341,7 +346,7 @@ class Search {
   }
   bool reads_only(const std::set<int>& steps, int v) const {
     return !match_.value(v).is_output && std::all_of(match_.readers(v).begin(), match_.readers(v).end(),
-                                              [&](int reader) { return steps.contains(reader); });
+                                                     [&](int reader) { return steps.contains(reader); });
   }
 
   const Match& match_;

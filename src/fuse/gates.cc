@@ -100,7 +100,7 @@ std::shared_ptr<OwnTensor> alternating(const Tensor& x, const Tensor& y, size_t 
 int join_constants(Match& match, int x, int y, int64_t columns, bool by_columns) {
   Value made = match.value(x);
   made.dims.value()[by_columns ? 1 : 0] *= 2;
-  if (const Tensor *of_x = match.value(x).constant, *of_y = match.value(y).constant; of_x && of_y) {
+  if (const Tensor* of_x = match.value(x).constant, *of_y = match.value(y).constant; of_x && of_y) {
     const size_t of_column = by_columns ? device::size_bytes(of_x->type) : of_x->bytes() / size_t(columns);
     const auto both = alternating(*of_x, *of_y, of_column * size_t(ops::kGateColumns), by_columns ? 1 : 0);
     match.keep(both);

@@ -49,8 +49,8 @@ void join_gelu(Match& match, int erf) {
     fifth = last;
   if (fifth < 0) return;
   const int end = fifth == last ? last : first;
-  match.replace({divided, erf, sum, first, fifth}, match.plan().step({ops::kOnnx, "Gelu", 20}, match.node(end).name(),
-                                                                     {x}, match.step(end).outputs));
+  match.replace({divided, erf, sum, first, fifth},
+                match.plan().step({ops::kOnnx, "Gelu", 20}, match.node(end).name(), {x}, match.step(end).outputs));
 }
 
 }  // namespace encore::fuse

@@ -17,13 +17,18 @@ constexpr Pass kPasses[] = {
 
 }  // namespace
 
-void rewrite(Plan& plan) {
-  for (const Pass& pass : kPasses) {
-    Match match(plan, pass.what);
-    for (int s = 0; s < match.size(); ++s)
-      if (match.step(s).node) pass.at(match, s);
-    match.finish();
-  }
+std::span<const Pass> passes() { return kPasses; }
+
+bool run(const Pass& pass, Plan& plan) {
+  Match match(plan, pass.what);
+  for (int s = 0; s < match.size(); ++s)
+    if (match.step(s).node) pass.at(match, s);
+  return match.finish();
+}
+
+void rewrite(Plan& plan, const Watch& watch) {
+  for (const Pass& pass : passes())
+    if (run(pass, plan) && watch) watch(pass, plan);
 }
 
 }  // namespace encore::fuse

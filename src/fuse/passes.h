@@ -1,5 +1,8 @@
 // What rewrites a plan: passes, one after the other. The same ones find groups of nodes in a graph and compile them.
 #pragma once
+#include <functional>
+#include <span>
+
 #include "fuse/match.h"
 
 namespace encore::fuse {
@@ -10,7 +13,13 @@ struct Pass {
   void (*at)(Match& match, int step);  // rewrites what has this step, if it is what the pass looks for
 };
 
-void rewrite(Plan& plan);
+std::span<const Pass> passes();  // in their order
+// Whether there was anything to do.
+bool run(const Pass& pass, Plan& plan);
+
+// Is told of each pass that has changed the plan.
+using Watch = std::function<void(const Pass& pass, const Plan& plan)>;
+void rewrite(Plan& plan, const Watch& watch = {});
 
 bool is_quantized_product(const NodeInfo& info);
 

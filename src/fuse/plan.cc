@@ -23,7 +23,8 @@ Step Plan::step(Operator op, std::string name, std::vector<int> reads, std::vect
       if (v < 0) continue;
       const Value& value = values[size_t(v)];
       slot = {true, value.type, value.dims, value.constant};
-      if (slot.dims) std::ranges::transform(*slot.dims, slot.dims->begin(), [](int64_t dim) { return std::max<int64_t>(dim, -1); });
+      if (slot.dims)
+        std::ranges::transform(*slot.dims, slot.dims->begin(), [](int64_t dim) { return std::max<int64_t>(dim, -1); });
     }
     return slots;
   };

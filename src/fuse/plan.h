@@ -20,8 +20,8 @@ struct Step {
   std::shared_ptr<const NodeInfo> node;
   std::vector<int> inputs, outputs;  // values; -1 where absent
   Runs runs = Runs::on_device;
-  std::vector<int> origin = {};      // the graph's nodes that became it, in their order
-  const char* what = nullptr;        // these are, if a pass has joined them
+  std::vector<int> origin = {};  // the graph's nodes that became it, in their order
+  const char* what = nullptr;    // these are, if a pass has joined them
   // What runs it, if no operator does that models may ask for; it reads no input on the host.
   std::function<std::unique_ptr<ops::Op>(const NodeInfo&)> make = {};
   std::shared_ptr<Plan> parts = {};  // instead of an operator

@@ -177,8 +177,7 @@ class Reading {
     if (std::ranges::any_of(dims, [&](int64_t dim) { return dim < 0 || dim > int64_t(words.size()); }))
       line.refuse("these are not as many numbers as its dimensions say");
     made->view = {value.type, ops::Where::host, ops::Shape(dims), made->bytes.data()};
-    if (made->view.count() != int64_t(words.size()))
-      line.refuse("these are not as many numbers as its dimensions say");
+    if (made->view.count() != int64_t(words.size())) line.refuse("these are not as many numbers as its dimensions say");
     return made;
   }
 
@@ -213,9 +212,7 @@ class Reading {
     op.since_version = newest_version(op.domain);
     if (line.take("@")) op.since_version = read_number<int>(line, line.take_name("a version"));
     line.expect("(");
-    line.list(")", [&] {
-      inputs.push_back(line.take_word("_") ? -1 : find(line, line.take_name("a value's name")));
-    });
+    line.list(")", [&] { inputs.push_back(line.take_word("_") ? -1 : find(line, line.take_name("a value's name"))); });
     std::shared_ptr<Plan> parts;
     std::string name;
     if (line.take("{")) {

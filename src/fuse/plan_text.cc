@@ -10,13 +10,14 @@
 namespace encore::fuse {
 namespace {
 
-constexpr int kTelling = 13;  // versions before tell what broadcasting and axes mean
+constexpr int kTelling = 13;          // versions before tell what broadcasting and axes mean
 constexpr int64_t kMostElements = 8;  // of a constant whose values are written
 
 bool is_plain(std::string_view name) {
   constexpr std::string_view kOthers = "_./-~'";
   return !name.empty() && name != "_" && std::ranges::all_of(name, [&](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || kOthers.find(c) != kOthers.npos;
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           kOthers.find(c) != kOthers.npos;
   });
 }
 
@@ -100,7 +101,8 @@ class Writing {
       return;
     }
     if (const ops::Attributes attributes = step.node->attributes(); !attributes.empty())
-      made += " {" + joined(attributes, [](const auto& one) { return word(one.first) + " = " + told(one.second); }) + "}";
+      made +=
+          " {" + joined(attributes, [](const auto& one) { return word(one.first) + " = " + told(one.second); }) + "}";
     if (!step.node->name().empty()) made += "  # " + quoted(step.node->name());
     line(made);
   }
@@ -153,8 +155,8 @@ class Writing {
   std::string all_;
   std::vector<std::string> names_;  // by value
   std::set<std::string> used_;
-  std::set<int> seen_, made_;       // values
-  std::map<int64_t, size_t> own_;   // symbols without a name
+  std::set<int> seen_, made_;      // values
+  std::map<int64_t, size_t> own_;  // symbols without a name
 };
 
 }  // namespace

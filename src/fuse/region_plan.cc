@@ -101,8 +101,8 @@ class Turning {
 
 Plan plan_of_region(const Graph& region, std::vector<int> inputs, std::vector<int> outputs) {
   Plan plan = plan_of(region, std::move(inputs), std::move(outputs));
-  const bool is_turned = std::ranges::any_of(
-      region.nodes, [](const Node& node) { return node.info->domain() == ops::kChannelsLast; });
+  const bool is_turned =
+      std::ranges::any_of(region.nodes, [](const Node& node) { return node.info->domain() == ops::kChannelsLast; });
   if (!is_turned) Turning(region, plan).run();
   join_convolutions(plan);
   return plan;

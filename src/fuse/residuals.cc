@@ -45,12 +45,11 @@ void join_residual(Match& match, int norm) {
   inputs.erase(inputs.begin());
   inputs.insert(inputs.begin(), terms.begin(), terms.end());
   const NodeInfo& info = match.node(norm);
-  match.replace({sum, norm}, match.plan().step({ops::kMicrosoft,
-                                                "SkipLayerNormalization",
-                                                1,
-                                                {{"epsilon", info.get_float("epsilon", 1e-5f)}}},
-                                               match.node(sum).name() + " and " + info.name(), std::move(inputs),
-                                               {match.step(norm).outputs[0], -1, -1, is_read ? y : -1}));
+  match.replace(
+      {sum, norm},
+      match.plan().step({ops::kMicrosoft, "SkipLayerNormalization", 1, {{"epsilon", info.get_float("epsilon", 1e-5f)}}},
+                        match.node(sum).name() + " and " + info.name(), std::move(inputs),
+                        {match.step(norm).outputs[0], -1, -1, is_read ? y : -1}));
 }
 
 }  // namespace encore::fuse

@@ -69,7 +69,8 @@ void infer_dims(Match& match, int step) {
     const bool is_open = !made || std::ranges::any_of(*made, [](int64_t dim) { return dim < 0; });
     // What is after a node's first output has other dimensions.
     if (is_open && match.step(step).outputs[0] == value)
-      if (auto found = ShapeSymbols(match).made_by(match.step(step)); found && (!made || made->size() == found->size())) {
+      if (auto found = ShapeSymbols(match).made_by(match.step(step));
+          found && (!made || made->size() == found->size())) {
         if (!made) made.emplace(found->size(), kUnknown);
         // A name that is handed on says more than one of the value's own, of which tools invent many.
         for (size_t i = 0; i < made->size(); ++i)

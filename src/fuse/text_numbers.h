@@ -11,9 +11,9 @@
 namespace encore::fuse {
 
 inline constexpr std::string_view kTypeNames[] = {
-    "_",         "f32",        "u8",   "i8",     "u16",        "i16",    "i32",        "i64", "string",
-    "bool",      "f16",        "f64",  "u32",    "u64",        "c64",    "c128",       "bf16", "f8e4m3",
-    "f8e4m3fnuz", "f8e5m2",    "f8e5m2fnuz", "u4", "i4",       "f4e2m1", "f8e8m0",     "u2",  "i2"};
+    "_",          "f32",    "u8",         "i8",  "u16", "i16",    "i32",    "i64",  "string",
+    "bool",       "f16",    "f64",        "u32", "u64", "c64",    "c128",   "bf16", "f8e4m3",
+    "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "u4",  "i4",  "f4e2m1", "f8e8m0", "u2",   "i2"};
 
 // The one that needs no telling.
 inline int newest_version(std::string_view domain) { return domain.empty() ? ops::kNewestOpset : 1; }

@@ -27,8 +27,8 @@ struct Settings {
 };
 
 // A node's attribute; the first one stands for what is none of the others, such as a graph.
-using Attribute = std::variant<std::monostate, int64_t, float, std::string, std::vector<int64_t>, std::vector<float>,
-                               const Tensor*>;
+using Attribute =
+    std::variant<std::monostate, int64_t, float, std::string, std::vector<int64_t>, std::vector<float>, const Tensor*>;
 using Attributes = std::map<std::string, Attribute, std::less<>>;
 
 // What is known of a node before it runs. Attributes of another type than asked for are an Error{invalid_input}.

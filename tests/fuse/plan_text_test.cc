@@ -36,9 +36,7 @@ out sum
 out region
 )";
 
-TEST(PlanText, WhatIsReadIsWrittenTheSame) {
-  EXPECT_EQ(text_of(plan_from(kAll)), kAll);
-}
+TEST(PlanText, WhatIsReadIsWrittenTheSame) { EXPECT_EQ(text_of(plan_from(kAll)), kAll); }
 
 TEST(PlanText, APlanIsWhatItsTextSays) {
   const Plan plan = plan_from(R"(

@@ -80,8 +80,7 @@ void FusedGraph::add(const OrtNode* node, const ops::Settings& settings) {
     if (!dims || std::find(dims->begin(), dims->end(), -1) == dims->end()) return at;
     const std::vector<std::string> names = dimension_names(value, dims->size());
     for (size_t d = 0; d < names.size(); ++d)
-      if ((*dims)[d] < 0 && !names[d].empty())
-        (*known.dims)[d] = symbol(names[d]);
+      if ((*dims)[d] < 0 && !names[d].empty()) (*known.dims)[d] = symbol(names[d]);
     return at;
   };
   const auto inputs = list(api.Node_GetNumInputs, api.Node_GetInputs);

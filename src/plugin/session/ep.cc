@@ -200,8 +200,8 @@ void Ep::claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support, Clai
       claim_as_one(part, options_.has_regions() ? "a region" : "the model, which computes with shapes on the device");
     if (!is_body) on_host_ = std::move(claim.on_host);
   } else if (options_.fuse_nodes && !is_body) {
-    for (const Group& group : find_groups(graph, claim.nodes, registration_->name(), settings(), options_.prefer_nhwc,
-                                          known_dims_))
+    for (const Group& group :
+         find_groups(graph, claim.nodes, registration_->name(), settings(), options_.prefer_nhwc, known_dims_))
       claim_as_one(group.nodes, group.what);
   }
   for (const OrtNode* node : claim.nodes)
