@@ -35,23 +35,26 @@ class Search {
  public:
   explicit Search(const Match& match) : match_(match), symbols_(match) {}
 
-  std::optional<Attention> around(int softmax) const {
+  std::optional<Attention> around(int softmax) {
     if (!match_.is(softmax, "Softmax")) return std::nullopt;
     const Step& at = match_.step(softmax);
     const auto axes = match_.rank(at.inputs[0]);
     if (!axes || (*axes != 3 && *axes != 4) || !is_along_the_last(*at.node, *axes)) return std::nullopt;
     Type type = Type::undefined;
     auto core = before(softmax, type);
-    if (!core || !ops::kHalves.has(type) || !complete(at.outputs[0], type, *core)) return std::nullopt;
+    if (!core || !complete(at.outputs[0], type, *core)) return std::nullopt;
+    if (!ops::kHalves.has(type)) return leave("it is not in halves");
     const int q = match_.step(core->product).inputs[0], k = match_.step(core->product).inputs[1];
     for (int v : {q, k, core->v, core->product_y})
       if (match_.rank(v) != *axes || match_.value(v).type != type) return std::nullopt;
     if (core->mask >= 0 &&
         (match_.value(core->mask).type != type || match_.rank(core->mask).value_or(*axes + 1) > *axes))
       return std::nullopt;
-    if (!has_good_size(q) || !has_good_size(core->v)) return std::nullopt;
+    if (!has_good_size(q) || !has_good_size(core->v)) return leave("there are no fast kernels for heads of this size");
     return joined(*core, {q, k, core->v}, {chain_to(q, true), chain_to(k, true), chain_to(core->v, false)}, *axes);
   }
+
+  const char* why() const { return why_; }  // it is left, where that is worth a word
 
  private:
   // ---- what is before the products
@@ -349,8 +352,14 @@ class Search {
                                                      [&](int reader) { return steps.contains(reader); });
   }
 
+  std::nullopt_t leave(const char* why) {
+    why_ = why;
+    return std::nullopt;
+  }
+
   const Match& match_;
   const ShapeSymbols symbols_;
+  const char* why_ = nullptr;
 };
 
 // "reshape 0,0,12,64; transpose 0,2,1,3"
@@ -368,7 +377,9 @@ std::string text_of(const std::vector<ViewStep>& view) {
 
 // No path leaves them and comes back, for nobody else reads what is between.
 void join_attention(Match& match, int softmax) {
-  const auto found = Search(match).around(softmax);
+  Search search(match);
+  const auto found = search.around(softmax);
+  if (search.why()) match.note(softmax, search.why());
   if (!found) return;
   const ops::ViewedAttention& how = found->how;
   Step made = match.plan().step({kFusions,

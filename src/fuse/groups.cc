@@ -35,7 +35,7 @@ std::vector<Group> find_groups(Graph graph, const RegionSettings& settings, Know
   }
   Plan plan = plan_of(graph, {}, {});
   plan.only_own_shapes = true;
-  rewrite(plan);
+  rewrite(plan, {});
   for (Group& group : groups_of(plan, graph.nodes.size())) {
     for (int n : group.nodes)
       for (const auto* values : {&graph.nodes[size_t(n)].inputs, &graph.nodes[size_t(n)].outputs})
@@ -47,9 +47,10 @@ std::vector<Group> find_groups(Graph graph, const RegionSettings& settings, Know
   return groups;
 }
 
-Plan plan_of_group(Graph group, std::vector<int> inputs, std::vector<int> outputs, const KnownDims& known) {
+Plan plan_of_group(Graph group, std::vector<int> inputs, std::vector<int> outputs, const KnownDims& known,
+                   const Watch& watch) {
   if (std::ranges::any_of(group.nodes, [](const Node& node) { return is_convolution(*node.info); }))
-    return plan_of_region(group, std::move(inputs), std::move(outputs));
+    return plan_of_region(group, std::move(inputs), std::move(outputs), watch);
   group.symbols = known.symbols;
   for (Value& value : group.values) {
     const auto of = known.of.find(value.name);
@@ -57,7 +58,8 @@ Plan plan_of_group(Graph group, std::vector<int> inputs, std::vector<int> output
   }
   Plan plan = plan_of(group, std::move(inputs), std::move(outputs));
   plan.only_own_shapes = true;
-  rewrite(plan);
+  if (watch) watch(kAsClaimed, plan);
+  rewrite(plan, watch);
   return plan;
 }
 

@@ -26,6 +26,7 @@ struct KnownDims {
 std::vector<Group> find_groups(Graph graph, const RegionSettings& settings, KnownDims& known);
 
 // `group` has one group's nodes and no others.
-Plan plan_of_group(Graph group, std::vector<int> inputs, std::vector<int> outputs, const KnownDims& known);
+Plan plan_of_group(Graph group, std::vector<int> inputs, std::vector<int> outputs, const KnownDims& known,
+                   const Watch& watch);
 
 }  // namespace encore::fuse

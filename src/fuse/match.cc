@@ -103,6 +103,10 @@ void Match::leave(int s) {
     if (v >= 0) producers_[size_t(v)] = -1;
 }
 
+void Match::note(int s, const char* why) {
+  plan_.notes.push_back(text(node(s).op_type(), " node '", node(s).name(), "' does not become ", what_, ": ", why));
+}
+
 bool Match::finish() {
   if (!has_changed_) return false;
   Makers makers(plan_.steps.size());

@@ -27,8 +27,11 @@ bool run(const Pass& pass, Plan& plan) {
 }
 
 void rewrite(Plan& plan, const Watch& watch) {
-  for (const Pass& pass : passes())
-    if (run(pass, plan) && watch) watch(pass, plan);
+  for (const Pass& pass : passes()) {
+    const size_t noted = plan.notes.size();
+    const bool has_changed = run(pass, plan);
+    if (watch && (has_changed || plan.notes.size() > noted)) watch(pass.name, plan);
+  }
 }
 
 }  // namespace encore::fuse

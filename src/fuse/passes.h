@@ -1,6 +1,5 @@
 // What rewrites a plan: passes, one after the other. The same ones find groups of nodes in a graph and compile them.
 #pragma once
-#include <functional>
 #include <span>
 
 #include "fuse/match.h"
@@ -17,9 +16,7 @@ std::span<const Pass> passes();  // in their order
 // Whether there was anything to do.
 bool run(const Pass& pass, Plan& plan);
 
-// Is told of each pass that has changed the plan.
-using Watch = std::function<void(const Pass& pass, const Plan& plan)>;
-void rewrite(Plan& plan, const Watch& watch = {});
+void rewrite(Plan& plan, const Watch& watch);
 
 bool is_quantized_product(const NodeInfo& info);
 

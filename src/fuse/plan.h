@@ -50,6 +50,7 @@ struct Plan {
   ops::Settings settings;
   // Shape arithmetic that others need, too, runs elsewhere: what a step reads of it would have to be waited for.
   bool only_own_shapes = false;
+  std::vector<std::string> notes;  // what passes have nearly joined, and why not
 
   int add(Value value);
   // What a constant input holds, if anybody knows.
@@ -57,6 +58,10 @@ struct Plan {
   // A step of whose node is said what the plan knows of the values.
   Step step(Operator op, std::string name, std::vector<int> inputs, std::vector<int> outputs) const;
 };
+
+// Is shown a plan as it was claimed, and as it is after a pass that has changed it or noted something. May be none.
+using Watch = std::function<void(const char* pass, const Plan& plan)>;
+inline constexpr const char* kAsClaimed = "as_claimed";
 
 // The graph as a whole, from `inputs` to `outputs`, a step for each node.
 Plan plan_of(const Graph& graph, std::vector<int> inputs, std::vector<int> outputs);

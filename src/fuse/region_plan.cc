@@ -99,12 +99,20 @@ class Turning {
 
 }  // namespace
 
-Plan plan_of_region(const Graph& region, std::vector<int> inputs, std::vector<int> outputs) {
+Plan plan_of_region(const Graph& region, std::vector<int> inputs, std::vector<int> outputs, const Watch& watch) {
   Plan plan = plan_of(region, std::move(inputs), std::move(outputs));
+  const auto show = [&](const char* pass) {
+    if (watch) watch(pass, plan);
+  };
+  show(kAsClaimed);
   const bool is_turned =
       std::ranges::any_of(region.nodes, [](const Node& node) { return node.info->domain() == ops::kChannelsLast; });
-  if (!is_turned) Turning(region, plan).run();
+  if (!is_turned) {
+    Turning(region, plan).run();
+    show("channels_last");
+  }
   join_convolutions(plan);
+  show("convolutions");
   return plan;
 }
 

@@ -25,13 +25,6 @@ bool is_norm(const Match& match, int step) {
          std::all_of(inputs.begin() + 1, inputs.end(), [&](int v) { return v < 0 || is_row(v); });
 }
 
-// Of two computed values of surely the same shape.
-bool is_residual(const Match& match, int sum) {
-  if (sum < 0) return false;
-  const Value &a = match.value(match.step(sum).inputs[0]), &b = match.value(match.step(sum).inputs[1]);
-  return !a.is_constant && !b.is_constant && a.dims && a.dims == b.dims;
-}
-
 }  // namespace
 
 // No path leaves both and comes back, for the norm's other inputs are constants.
@@ -39,7 +32,10 @@ void join_residual(Match& match, int norm) {
   if (!is_norm(match, norm)) return;
   std::vector<int> inputs = match.step(norm).inputs;
   const int y = inputs[0], sum = match.maker(y, "Add");
-  if (!is_residual(match, sum)) return;
+  if (sum < 0) return;
+  const Value &a = match.value(match.step(sum).inputs[0]), &b = match.value(match.step(sum).inputs[1]);
+  if (a.is_constant || b.is_constant) return;
+  if (!a.dims || a.dims != b.dims) return match.note(norm, "the terms of the sum may have different shapes");
   const bool is_read = match.value(y).is_output || match.readers(y).size() > 1;
   const std::vector<int>& terms = match.step(sum).inputs;
   inputs.erase(inputs.begin());

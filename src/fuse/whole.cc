@@ -60,24 +60,25 @@ void join_region(Match& match, const Graph& graph, const std::vector<int>& nodes
   Part part = part_of(graph, nodes, consumers);
   Step step = match.plan().step({kFusions, "Region"}, match.node(nodes.back()).name(), std::move(part.reads),
                                 std::move(part.makes));
-  step.parts = std::make_shared<Plan>(plan_of_region(part.graph, std::move(part.inputs), std::move(part.outputs)));
+  step.parts = std::make_shared<Plan>(plan_of_region(part.graph, std::move(part.inputs), std::move(part.outputs), {}));
   match.replace(nodes, std::move(step));
 }
 
 }  // namespace
 
 Plan plan_of_whole(Graph graph, std::vector<int> inputs, std::vector<int> outputs, const std::set<std::string>& on_host,
-                   const RegionSettings& settings) {
+                   const RegionSettings& settings, const Watch& watch) {
   for (int value : outputs) graph.values[size_t(value)].is_output = true;
   for (Node& node : graph.nodes)
     node.takable = std::ranges::none_of(
         node.outputs, [&](int value) { return value >= 0 && on_host.contains(graph.values[size_t(value)].name); });
   Plan plan = plan_of(graph, std::move(inputs), std::move(outputs));
+  if (watch) watch(kAsClaimed, plan);
   Match match(plan, kRegion);
   const auto consumers = graph.consumers();
   for (const std::vector<int>& nodes : find_regions(graph, settings)) join_region(match, graph, nodes, consumers);
-  match.finish();
-  rewrite(plan);
+  if (match.finish() && watch) watch("regions", plan);
+  rewrite(plan, watch);
   return plan;
 }
 

@@ -13,6 +13,6 @@ namespace encore::fuse {
 
 // One plan of all nodes; regions of convolutions are parts of it. What makes a value of `on_host` computes on the host.
 Plan plan_of_whole(Graph graph, std::vector<int> inputs, std::vector<int> outputs, const std::set<std::string>& on_host,
-                   const RegionSettings& settings);
+                   const RegionSettings& settings, const Watch& watch);
 
 }  // namespace encore::fuse

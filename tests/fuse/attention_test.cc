@@ -65,7 +65,7 @@ TEST(Attention, OnlyItsOwnShapesDo) {
   EXPECT_NE(after("attention", text).find("encore.Attention(q, k, v, mask)"), std::string::npos);
   Plan plan = plan_from(text);
   plan.only_own_shapes = true;
-  rewrite(plan);
+  rewrite(plan, {});
   EXPECT_NE(text_of(plan).find("encore.Attention(q4, k, v, mask)"), std::string::npos) << text_of(plan);
 }
 

@@ -65,7 +65,7 @@ TEST(Gates, ColumnsAlternate) {
   std::string text = replaced(kProducts, "wx: f16[4, 8]", "wx: f16[1, 8] = [1, 2, 3, 4, 5, 6, 7, 8]");
   text = replaced(text, "wy: f16[4, 8]", "wy: f16[1, 8] = [11, 12, 13, 14, 15, 16, 17, 18]");
   Plan plan = plan_from(replaced(text, "rows: f16[n, 4]", "rows: f16[n, 1]"));
-  rewrite(plan);
+  rewrite(plan, {});
   ASSERT_EQ(plan.steps.size(), 2u);
   EXPECT_EQ(plan.steps[0].origin, (std::vector<int>{0, 1, 2, 3, 4}));
   EXPECT_EQ(plan.steps[1].origin, plan.steps[0].origin);

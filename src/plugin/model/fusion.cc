@@ -126,16 +126,16 @@ FusedGraph::Ends FusedGraph::ends_of(const GraphNodeInfo& fused) {
   return ends;
 }
 
-fuse::Plan FusedGraph::plan(const GraphNodeInfo& fused, const fuse::KnownDims& known) {
+fuse::Plan FusedGraph::plan(const GraphNodeInfo& fused, const fuse::KnownDims& known, const fuse::Watch& watch) {
   Ends ends = ends_of(fused);
-  return fuse::plan_of_group(graph_, std::move(ends.inputs), std::move(ends.outputs), known);
+  return fuse::plan_of_group(graph_, std::move(ends.inputs), std::move(ends.outputs), known, watch);
 }
 
 fuse::Plan FusedGraph::plan_of_part(const GraphNodeInfo& fused, const std::set<std::string>& on_host,
-                                    bool are_channels_last) {
+                                    bool are_channels_last, const fuse::Watch& watch) {
   Ends ends = ends_of(fused);
   return fuse::plan_of_whole(graph_, std::move(ends.inputs), std::move(ends.outputs), on_host,
-                             {.are_channels_last = are_channels_last});
+                             {.are_channels_last = are_channels_last}, watch);
 }
 
 std::vector<Group> find_groups(const OrtGraph* graph, const std::vector<const OrtNode*>& claimed,

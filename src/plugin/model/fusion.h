@@ -28,9 +28,10 @@ class FusedGraph {
  public:
   FusedGraph(const OrtGraph* graph, const ops::Settings& settings);
   // What the node is to do, which is one group's; the plan refers to this.
-  fuse::Plan plan(const GraphNodeInfo& fused, const fuse::KnownDims& known);
+  fuse::Plan plan(const GraphNodeInfo& fused, const fuse::KnownDims& known, const fuse::Watch& watch);
   // The same of a region, or of the whole model, which makes the values that are named on the host.
-  fuse::Plan plan_of_part(const GraphNodeInfo& fused, const std::set<std::string>& on_host, bool are_channels_last);
+  fuse::Plan plan_of_part(const GraphNodeInfo& fused, const std::set<std::string>& on_host, bool are_channels_last,
+                          const fuse::Watch& watch);
 
  private:
   struct Ends {
