@@ -1,11 +1,11 @@
-#include "fuse/attention.h"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <set>
 
-#include "fuse/match.h"
+#include "fuse/passes.h"
+#include "fuse/shape_symbols.h"
+#include "ops/attention/operators/viewed_attention.h"
 #include "ops/registry.h"
 
 namespace encore::fuse {
@@ -18,41 +18,53 @@ constexpr int64_t kLargestHead = 256;
 
 // What makes a value of another by moving or scaling its elements.
 struct Link {
-  std::vector<int> nodes;
-  std::vector<int> shapes;  // nodes that compute what it is given
+  std::vector<int> steps;
+  std::vector<int> shapes;  // steps that compute what it is given
   int from = -1;
   std::optional<ViewStep> view;
   double factor = 1;
 };
 
-class Search : Match {
- public:
-  Search(const Graph& graph, const ShapeSymbols& symbols, bool only_own_shapes)
-      : Match(graph), symbols_(symbols), only_own_shapes_(only_own_shapes) {}
+struct Attention {
+  std::vector<int> steps, inputs;  // the latter are values, as is y
+  int y = -1;
+  ops::ViewedAttention how;
+};
 
-  std::vector<Attention> run() const {
-    std::vector<Attention> found;
-    std::set<int> taken;  // what is behind one attention may be before the next
-    for (size_t n = 0; n < graph.nodes.size(); ++n) {
-      auto attention = around(int(n));
-      if (!attention ||
-          std::any_of(attention->nodes.begin(), attention->nodes.end(), [&](int node) { return taken.contains(node); }))
-        continue;
-      taken.insert(attention->nodes.begin(), attention->nodes.end());
-      found.push_back(std::move(*attention));
-    }
-    return found;
+class Search {
+ public:
+  explicit Search(const Match& match) : match_(match), symbols_(match) {}
+
+  std::optional<Attention> around(int softmax) {
+    if (!match_.is(softmax, "Softmax")) return std::nullopt;
+    const Step& at = match_.step(softmax);
+    const auto axes = match_.rank(at.inputs[0]);
+    if (!axes || (*axes != 3 && *axes != 4) || !is_along_the_last(*at.node, *axes)) return std::nullopt;
+    Type type = Type::undefined;
+    auto core = before(softmax, type);
+    if (!core || !complete(at.outputs[0], type, *core)) return std::nullopt;
+    if (!ops::kHalves.has(type)) return leave("it is not in halves");
+    const int q = match_.step(core->product).inputs[0], k = match_.step(core->product).inputs[1];
+    for (int v : {q, k, core->v, core->product_y})
+      if (match_.rank(v) != *axes || match_.value(v).type != type) return std::nullopt;
+    if (core->mask >= 0 &&
+        (match_.value(core->mask).type != type || match_.rank(core->mask).value_or(*axes + 1) > *axes))
+      return std::nullopt;
+    if (!has_good_size(q) || !has_good_size(core->v)) return leave("there are no fast kernels for heads of this size");
+    return joined(*core, {q, k, core->v}, {chain_to(q, true), chain_to(k, true), chain_to(core->v, false)}, *axes);
   }
+
+  const char* why() const { return why_; }  // it is left, where that is worth a word
 
  private:
   // ---- what is before the products
 
   std::optional<Link> link_to(int v) const {
-    const int made = maker(v);
-    if (made < 0 || node(made).inputs.empty()) return std::nullopt;
-    const Node& from = node(made);
-    const NodeInfo& info = *from.info;
-    if (const auto by = scaled(from)) return Link{{made}, {}, by->from, {}, by->factor};
+    const int made = match_.maker(v);
+    if (made < 0 || match_.step(made).inputs.empty()) return std::nullopt;
+    const Step& from = match_.step(made);
+    const NodeInfo& info = *from.node;
+    if (const auto by = match_.scaled(made)) return Link{{made}, {}, by->from, {}, by->factor};
     Link link{{made}, {}, from.inputs[0], {}, 1};
     if (is_onnx(info, "Transpose")) {
       auto order = info.find_ints("perm");
@@ -81,13 +93,13 @@ class Search : Match {
 
   // A Reshape's numbers, where it asks for dimensions that are there before: zero says that one stays, -1 is one that
   // is left.
-  static std::optional<std::vector<int64_t>> kept(const std::optional<std::vector<Symbol>>& wanted,
-                                                  const std::optional<std::vector<Symbol>>& before) {
+  static std::optional<std::vector<int64_t>> kept(const std::optional<Dims>& wanted,
+                                                  const std::optional<Dims>& before) {
     if (!wanted || !before) return std::nullopt;
     std::vector<int64_t> numbers;
     for (size_t i = 0; i < wanted->size(); ++i) {
-      const Symbol& symbol = (*wanted)[i];
-      numbers.push_back(symbol.number > 0 ? symbol.number : i < before->size() && symbol == (*before)[i] ? 0 : -1);
+      const int64_t dim = (*wanted)[i];
+      numbers.push_back(dim > 0 ? dim : i < before->size() && dim == (*before)[i] ? 0 : -1);
     }
     return std::count(numbers.begin(), numbers.end(), -1) > 1 ? std::nullopt : std::optional(std::move(numbers));
   }
@@ -95,15 +107,17 @@ class Search : Match {
   // torch's exporter turns keys so: a Reshape to three dimensions, a transposition of the last two, and one back to
   // four.
   std::optional<Link> swap_to(int v) const {
-    const int back = maker(v, "Reshape"), turn = back < 0 ? -1 : maker(node(back).inputs[0], "Transpose");
-    const int flat = turn < 0 ? -1 : maker(node(turn).inputs[0], "Reshape");
-    if (flat < 0 || node(turn).info->find_ints("perm") != std::vector<int64_t>{0, 2, 1}) return std::nullopt;
-    Link link{{flat, turn, back}, {}, node(flat).inputs[0], ViewStep{ViewStep::transpose, {0, 1, 3, 2}}, 1};
+    const int back = match_.maker(v, "Reshape"),
+              turn = back < 0 ? -1 : match_.maker(match_.step(back).inputs[0], "Transpose");
+    const int flat = turn < 0 ? -1 : match_.maker(match_.step(turn).inputs[0], "Reshape");
+    if (flat < 0 || match_.node(turn).find_ints("perm") != std::vector<int64_t>{0, 2, 1}) return std::nullopt;
+    Link link{{flat, turn, back}, {}, match_.step(flat).inputs[0], ViewStep{ViewStep::transpose, {0, 1, 3, 2}}, 1};
     const auto& from = symbols_.dims(link.from);
-    const auto to_flat = symbols_.target(node(flat), link.shapes), to_back = symbols_.target(node(back), link.shapes);
+    const auto to_flat = symbols_.target(match_.step(flat), link.shapes),
+               to_back = symbols_.target(match_.step(back), link.shapes);
     if (!from || !to_flat || !to_back || from->size() != 4 || to_flat->size() != 3 || to_back->size() != 4)
       return std::nullopt;
-    const Symbol rest{-1};
+    constexpr int64_t rest = -1;
     const auto &f = *from, &one = *to_flat, &two = *to_back;
     const bool swaps = one[1] == f[2] && one[2] == f[3] && (two[0] == f[0] || two[0] == rest) && two[1] == f[1] &&
                        two[2] == f[3] && two[3] == f[2];
@@ -126,7 +140,7 @@ class Search : Match {
   // ---- what is around a softmax
 
   struct Core {
-    std::vector<int> nodes;
+    std::vector<int> steps;
     int product = -1;  // of queries and keys
     double scale = 1;
     int mask = -1, v = -1;
@@ -134,15 +148,15 @@ class Search : Match {
     Link same;           // a Reshape of that to the shape it has, and what it computes it with; or none
   };
 
-  // The product of which a value is a multiple; nodes go to the core.
+  // The product of which a value is a multiple; steps go to the core.
   bool product_behind(int v, Core& core) const {
-    for (int made = maker(v); made >= 0 && only_reader(v) >= 0; made = maker(v)) {
-      core.nodes.push_back(made);
-      if (is_onnx(*node(made).info, "MatMul")) {
+    for (int made = match_.maker(v); made >= 0 && match_.only_reader(v) >= 0; made = match_.maker(v)) {
+      core.steps.push_back(made);
+      if (is_onnx(match_.node(made), "MatMul")) {
         core.product = made;
         return true;
       }
-      const auto by = scaled(node(made));
+      const auto by = match_.scaled(made);
       if (!by) return false;
       core.scale *= by->factor;
       v = by->from;
@@ -152,23 +166,23 @@ class Search : Match {
 
   std::optional<Core> before(int softmax, Type& type) const {
     Core core;
-    core.nodes.push_back(softmax);
-    int scores = node(softmax).inputs[0];
-    if (const int cast = maker(scores, "Cast"); cast >= 0 && only_reader(scores) == softmax) {
-      if (node(cast).info->get_int("to", 0) != kFloat) return std::nullopt;
-      core.nodes.push_back(cast);
-      scores = node(cast).inputs[0];
+    core.steps.push_back(softmax);
+    int scores = match_.step(softmax).inputs[0];
+    if (const int cast = match_.maker(scores, "Cast"); cast >= 0 && match_.only_reader(scores) == softmax) {
+      if (match_.node(cast).get_int("to", 0) != kFloat) return std::nullopt;
+      core.steps.push_back(cast);
+      scores = match_.step(cast).inputs[0];
     }
-    type = value(scores).type;
+    type = match_.value(scores).type;
     Core plain = core;
     if (product_behind(scores, plain)) return plain;
-    const int sum = maker(scores, "Add");
-    if (sum < 0 || only_reader(scores) < 0) return std::nullopt;
-    core.nodes.push_back(sum);
+    const int sum = match_.maker(scores, "Add");
+    if (sum < 0 || match_.only_reader(scores) < 0) return std::nullopt;
+    core.steps.push_back(sum);
     for (size_t i = 0; i < 2; ++i) {
       Core masked = core;
-      masked.mask = node(sum).inputs[1 - i];
-      if (product_behind(node(sum).inputs[i], masked)) return masked;
+      masked.mask = match_.step(sum).inputs[1 - i];
+      if (product_behind(match_.step(sum).inputs[i], masked)) return masked;
     }
     return std::nullopt;
   }
@@ -177,47 +191,47 @@ class Search : Match {
   bool complete(int probabilities, Type type, Core& core) const {
     int p = probabilities;
     if (const int filled = zeros_for_nan(p, core); filled >= 0) p = filled;
-    if (value(p).type != type) {
-      const int cast = only_reader(p, "Cast");
+    if (match_.value(p).type != type) {
+      const int cast = match_.only_reader(p, "Cast");
       if (cast < 0) return false;
-      core.nodes.push_back(cast);
-      p = node(cast).outputs[0];
-      if (value(p).type != type) return false;
+      core.steps.push_back(cast);
+      p = match_.step(cast).outputs[0];
+      if (match_.value(p).type != type) return false;
     }
     if (const int filled = zeros_for_nan(p, core); filled >= 0) p = filled;
-    const int product = only_reader(p, "MatMul");
-    if (product < 0 || node(product).inputs[0] != p) return false;
-    core.nodes.push_back(product);
-    core.v = node(product).inputs[1];
-    core.product_y = node(product).outputs[0];
+    const int product = match_.only_reader(p, "MatMul");
+    if (product < 0 || match_.step(product).inputs[0] != p) return false;
+    core.steps.push_back(product);
+    core.v = match_.step(product).inputs[1];
+    core.product_y = match_.step(product).outputs[0];
     find_same(core);
     return true;
   }
   void find_same(Core& core) const {
-    for (int reader : consumers[size_t(core.product_y)]) {
-      if (value(core.product_y).is_output || !node(reader).takable || !is_onnx(*node(reader).info, "Reshape")) continue;
+    for (int reader : match_.readers(core.product_y)) {
+      if (match_.value(core.product_y).is_output || !match_.is(reader, "Reshape")) continue;
       Link link{{reader}, {}, core.product_y, {}, 1};
-      const auto numbers = kept(symbols_.target(node(reader), link.shapes), symbols_.dims(core.product_y));
-      const auto axes = rank(core.product_y);
+      const auto numbers = kept(symbols_.target(match_.step(reader), link.shapes), symbols_.dims(core.product_y));
+      const auto axes = match_.rank(core.product_y);
       if (!numbers || numbers->size() != axes) continue;
       bool is_same = true;
       for (size_t i = 0; i < numbers->size(); ++i)
-        is_same &= (*numbers)[i] <= 0 || Symbol{(*numbers)[i]} == (*symbols_.dims(core.product_y))[i];
+        is_same &= (*numbers)[i] <= 0 || (*numbers)[i] == (*symbols_.dims(core.product_y))[i];
       if (is_same) core.same = std::move(link);
     }
   }
   // Where(IsNaN(p), 0, p), or -1.
   int zeros_for_nan(int p, Core& core) const {
-    const auto& readers = consumers[size_t(p)];
-    if (value(p).is_output || readers.size() != 2) return -1;
+    const std::vector<int>& readers = match_.readers(p);
+    if (match_.value(p).is_output || readers.size() != 2) return -1;
     for (size_t i = 0; i < 2; ++i) {
       const int asks = readers[i], fills = readers[1 - i];
-      const Node &test = node(asks), &where = node(fills);
-      if (!test.takable || !where.takable || !is_onnx(*test.info, "IsNaN") || !is_onnx(*where.info, "Where") ||
-          only_reader(test.outputs[0]) != fills || where.inputs[0] != test.outputs[0] || where.inputs[2] != p)
+      const Step &test = match_.step(asks), &where = match_.step(fills);
+      if (!match_.is(asks, "IsNaN") || !match_.is(fills, "Where") || match_.only_reader(test.outputs[0]) != fills ||
+          where.inputs[0] != test.outputs[0] || where.inputs[2] != p)
         continue;
-      if (number(where, 1, 1) != 0) return -1;
-      core.nodes.insert(core.nodes.end(), {asks, fills});
+      if (match_.number(where, 1, 1) != 0) return -1;
+      core.steps.insert(core.steps.end(), {asks, fills});
       return where.outputs[0];
     }
     return -1;
@@ -228,52 +242,37 @@ class Search : Match {
     return axis == -1 || axis == int64_t(rank) - 1;
   }
 
-  std::optional<Attention> around(int softmax) const {
-    const Node& at = node(softmax);
-    if (!at.takable || !is_onnx(*at.info, "Softmax")) return std::nullopt;
-    const auto axes = rank(at.inputs[0]);
-    if (!axes || (*axes != 3 && *axes != 4) || !is_along_the_last(*at.info, *axes)) return std::nullopt;
-    Type type = Type::undefined;
-    auto core = before(softmax, type);
-    if (!core || !ops::kHalves.has(type) || !complete(at.outputs[0], type, *core)) return std::nullopt;
-    const int q = node(core->product).inputs[0], k = node(core->product).inputs[1];
-    for (int v : {q, k, core->v, core->product_y})
-      if (rank(v) != *axes || value(v).type != type) return std::nullopt;
-    if (core->mask >= 0 && (value(core->mask).type != type || rank(core->mask).value_or(*axes + 1) > *axes))
-      return std::nullopt;
-    if (!has_good_size(q) || !has_good_size(core->v)) return std::nullopt;
-    return joined(*core, {q, k, core->v}, {chain_to(q, true), chain_to(k, true), chain_to(core->v, false)}, *axes);
-  }
   // Heads for which there are fast kernels.
   bool has_good_size(int v) const {
-    const int64_t size = symbols_.dims(v)->back().number;
+    const int64_t size = symbols_.dims(v)->back();
     return size > 0 && size <= kLargestHead && size % 8 == 0;
   }
 
   using Chains = std::array<std::vector<Link>, 3>;  // to queries, keys and values
 
-  // Takes away what others read, too, and what the rest stands on then. The nodes that are left.
+  // Takes away what others read, too, and what the rest stands on then. The steps that are left.
   std::set<int> settle(const Core& core, const std::array<int, 3>& starts, Chains& chains, Link& same) const {
     for (;;) {
-      std::set<int> nodes(core.nodes.begin(), core.nodes.end()), shapes;
+      std::set<int> steps(core.steps.begin(), core.steps.end()), shapes;
       const auto take = [&](const Link& link) {
-        nodes.insert(link.nodes.begin(), link.nodes.end());
+        steps.insert(link.steps.begin(), link.steps.end());
         shapes.insert(link.shapes.begin(), link.shapes.end());
       };
       take(same);
       for (const auto& chain : chains) std::ranges::for_each(chain, take);
-      take_along(std::move(shapes), nodes);
-      const auto is_inside = [&](int n) { return nodes.contains(n); };
+      take_along(std::move(shapes), steps);
+      const auto is_inside = [&](int n) { return steps.contains(n); };
       const auto has_shapes = [&](const Link& link) {
-        return !only_own_shapes_ || std::ranges::all_of(link.shapes, is_inside);
+        return !match_.plan().only_own_shapes || std::ranges::all_of(link.shapes, is_inside);
       };
       // What is read has to be made outside, whoever else's way it is on.
       std::set<int> outside;
-      for (size_t c = 0; c < 3; ++c) outside.insert(maker(chains[c].empty() ? starts[c] : chains[c].back().from));
-      outside.insert(maker(core.mask));
+      for (size_t c = 0; c < 3; ++c)
+        outside.insert(match_.maker(chains[c].empty() ? starts[c] : chains[c].back().from));
+      outside.insert(match_.maker(core.mask));
       const auto stays = [&](const Link& link) {
-        return has_shapes(link) && std::ranges::all_of(link.nodes, [&](int n) {
-                 return is_read_only_by(nodes, n) && !outside.contains(n);
+        return has_shapes(link) && std::ranges::all_of(link.steps, [&](int n) {
+                 return is_read_only_by(steps, n) && !outside.contains(n);
                });
       };
       // One at a time, as what one reads may be another's.
@@ -284,109 +283,116 @@ class Search : Match {
           is_settled = false;
         }
       // Nobody but the Reshape may ask for the product, or for its shape.
-      if (is_settled && !same.nodes.empty() && !(has_shapes(same) && reads_only(nodes, core.product_y))) {
+      if (is_settled && !same.steps.empty() && !(has_shapes(same) && reads_only(steps, core.product_y))) {
         same = {};
         is_settled = false;
       }
-      if (is_settled) return nodes;
+      if (is_settled) return steps;
     }
   }
 
   std::optional<Attention> joined(const Core& core, const std::array<int, 3>& starts, Chains chains,
                                   size_t rank) const {
     Link same = core.same;
-    std::set<int> nodes = settle(core, starts, chains, same);
+    std::set<int> steps = settle(core, starts, chains, same);
     Attention made;
     made.how.scale = core.scale;
     std::vector<ViewStep>* const views[] = {&made.how.q, &made.how.k, &made.how.v};
-    std::string* const names[] = {&made.q, &made.k, &made.v};
     for (size_t c = 0; c < 3; ++c) {
-      *names[c] = value(starts[c]).name;
+      made.inputs.push_back(chains[c].empty() ? starts[c] : chains[c].back().from);
       for (const Link& link : chains[c]) {
-        *names[c] = value(link.from).name;
         made.how.scale *= link.factor;
         if (link.view) views[c]->insert(views[c]->begin(), *link.view);
       }
     }
+    made.inputs.push_back(core.mask);
     // The second factor of their product is [.., size, row].
     std::vector<int64_t> swap{0, 1, 2, 3};
     swap.resize(rank);
     std::swap(swap[rank - 1], swap[rank - 2]);
     made.how.k.push_back({ViewStep::transpose, swap});
     if (!(made.how.scale > 0) || !std::isfinite(made.how.scale)) return std::nullopt;
-    if (core.mask >= 0) made.mask = value(core.mask).name;
     for (size_t i = 0; i < rank; ++i) made.how.y_order.push_back(int64_t(i));
-    const int y = same.nodes.empty() ? core.product_y : node(same.nodes[0]).outputs[0];
-    made.y = value(take_turn(y, made.how.y_order, nodes)).name;
-    made.nodes.assign(nodes.begin(), nodes.end());
+    const int y = same.steps.empty() ? core.product_y : match_.step(same.steps[0]).outputs[0];
+    made.y = take_turn(y, made.how.y_order, steps);
+    made.steps.assign(steps.begin(), steps.end());
     return made;
   }
   // Of what computes shapes, what nobody else reads.
-  void take_along(std::set<int> shapes, std::set<int>& nodes) const {
-    nodes.insert(shapes.begin(), shapes.end());
+  void take_along(std::set<int> shapes, std::set<int>& steps) const {
+    steps.insert(shapes.begin(), shapes.end());
     for (bool changed = true; changed;) {
       changed = false;
       for (auto n = shapes.begin(); n != shapes.end();) {
-        if (is_read_only_by(nodes, *n)) {
+        if (is_read_only_by(steps, *n)) {
           ++n;
           continue;
         }
-        nodes.erase(*n);
+        steps.erase(*n);
         n = shapes.erase(n);
         changed = true;
       }
     }
   }
   // The transposition behind, if it leaves the last dimension where it is; what is made then.
-  int take_turn(int y, std::vector<int64_t>& order, std::set<int>& nodes) const {
-    const int turn = only_reader(y, "Transpose");
-    const auto asked = turn < 0 ? std::nullopt : node(turn).info->find_ints("perm");
+  int take_turn(int y, std::vector<int64_t>& order, std::set<int>& steps) const {
+    const int turn = match_.only_reader(y, "Transpose");
+    const auto asked = turn < 0 ? std::nullopt : match_.node(turn).find_ints("perm");
     if (!asked || asked->size() != order.size() || asked->back() != order.back()) return y;
-    nodes.insert(turn);
+    steps.insert(turn);
     order = *asked;
-    return node(turn).outputs[0];
+    return match_.step(turn).outputs[0];
   }
-  bool is_read_only_by(const std::set<int>& nodes, int n) const {
-    return std::all_of(node(n).outputs.begin(), node(n).outputs.end(),
-                       [&](int v) { return v < 0 || reads_only(nodes, v); });
+  bool is_read_only_by(const std::set<int>& steps, int n) const {
+    return std::all_of(match_.step(n).outputs.begin(), match_.step(n).outputs.end(),
+                       [&](int v) { return v < 0 || reads_only(steps, v); });
   }
-  bool reads_only(const std::set<int>& nodes, int v) const {
-    return !value(v).is_output && std::all_of(consumers[size_t(v)].begin(), consumers[size_t(v)].end(),
-                                              [&](int reader) { return nodes.contains(reader); });
+  bool reads_only(const std::set<int>& steps, int v) const {
+    return !match_.value(v).is_output && std::all_of(match_.readers(v).begin(), match_.readers(v).end(),
+                                                     [&](int reader) { return steps.contains(reader); });
   }
 
-  const ShapeSymbols& symbols_;
-  const bool only_own_shapes_;
+  std::nullopt_t leave(const char* why) {
+    why_ = why;
+    return std::nullopt;
+  }
+
+  const Match& match_;
+  const ShapeSymbols symbols_;
+  const char* why_ = nullptr;
 };
+
+// "reshape 0,0,12,64; transpose 0,2,1,3"
+std::string text_of(const std::vector<ViewStep>& view) {
+  constexpr const char* kNames[] = {"transpose", "reshape", "squeeze", "unsqueeze", "select"};
+  std::string all;
+  for (const ViewStep& step : view) {
+    all += text(all.empty() ? "" : "; ", kNames[step.kind]);
+    for (size_t i = 0; i < step.numbers.size(); ++i) all += text(i ? "," : " ", step.numbers[i]);
+  }
+  return all;
+}
 
 }  // namespace
 
-std::vector<Attention> find_attentions(const Graph& graph, const ShapeSymbols& symbols, bool only_own_shapes) {
-  return Search(graph, symbols, only_own_shapes).run();
-}
-
-Plan plan_of(const Graph& graph, std::vector<int> inputs, std::vector<int> outputs, const Attention& attention) {
-  Plan plan;
-  plan.values = graph.values;
-  plan.inputs = std::move(inputs);
-  plan.outputs = std::move(outputs);
-  const auto named = [&](const std::string& name) {
-    const auto found = std::ranges::find(graph.values, name, &Value::name);
-    return name.empty() || found == graph.values.end() ? -1 : int(found - graph.values.begin());
-  };
-  Step step;
-  step.inputs = {named(attention.q), named(attention.k), named(attention.v), named(attention.mask)};
-  step.outputs = {named(attention.y)};
-  if (std::count(step.inputs.begin(), step.inputs.begin() + 3, -1) || step.outputs[0] < 0)
-    fail(Code::internal, "the attention that makes '", attention.y, "' is another one");
-  std::vector<Variant::Slot> slots;
-  for (int v : step.inputs) slots.push_back({v >= 0, v >= 0 ? graph.values[size_t(v)].type : Type::undefined});
-  step.node = std::make_unique<Variant>("Attention", graph.nodes.front().info->settings, std::move(slots),
-                                        std::vector<Variant::Slot>{{true, graph.values[size_t(step.outputs[0])].type}});
-  step.node->set_name(attention.y);
-  step.make = [how = attention.how](const NodeInfo&) { return ops::make_viewed_attention(how); };
-  plan.steps.push_back(std::move(step));
-  return plan;
+// No path leaves them and comes back, for nobody else reads what is between.
+void join_attention(Match& match, int softmax) {
+  Search search(match);
+  const auto found = search.around(softmax);
+  if (search.why()) match.note(softmax, search.why());
+  if (!found) return;
+  const ops::ViewedAttention& how = found->how;
+  Step made = match.plan().step({kFusions,
+                                 "Attention",
+                                 1,
+                                 {{"scale", float(how.scale)},
+                                  {"q", text_of(how.q)},
+                                  {"k", text_of(how.k)},
+                                  {"v", text_of(how.v)},
+                                  {"y", how.y_order}}},
+                                match.value(found->y).name, found->inputs, {found->y});
+  made.make = [how](const NodeInfo&) { return ops::make_viewed_attention(how); };
+  match.replace(found->steps, std::move(made));
 }
 
 }  // namespace encore::fuse

@@ -77,7 +77,7 @@ class ToChannelsLast {
       // The first operand of some may be a constant.
       if (!node_.takable || !info_.domain().empty() || !kOfMany.contains(info_.op_type())) return std::nullopt;
     }
-    made_.node = std::make_unique<Variant>(info_);
+    made_.node = std::make_shared<Variant>(borrowed(info_));
     made_.inputs.resize(size_t(info_.input_count()));
     made_.constants.resize(size_t(info_.input_count()));
     if (!by_kind(info_.op_type())) return std::nullopt;

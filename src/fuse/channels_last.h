@@ -22,7 +22,7 @@ struct OwnTensor {
 };
 
 struct ChannelsLast {
-  std::unique_ptr<Variant> node;
+  std::shared_ptr<Variant> node;
   std::vector<bool> inputs;                           // which are read with channels last; outputs all are written so
   std::vector<std::shared_ptr<OwnTensor>> constants;  // by input, where there is another one now
 };

@@ -1,9 +1,6 @@
-#include "fuse/gates.h"
-
 #include <algorithm>
-#include <set>
 
-#include "fuse/norms.h"
+#include "fuse/passes.h"
 #include "ops/elementwise/gate.h"
 #include "ops/quantize/matmul_nbits.h"
 #include "ops/registry.h"
@@ -11,122 +8,79 @@
 namespace encore::fuse {
 namespace {
 
-// Version 7 is the first that broadcasts as today.
-bool is_factor(const NodeInfo& info) {
-  return info.op_type() == "Mul" && info.domain().empty() && info.since_version() >= 7;
-}
-bool is_sigmoid(const NodeInfo& info) { return info.op_type() == "Sigmoid" && info.domain().empty(); }
 // x * sigmoid(x), and that times y, where they are operators.
-bool is_unscaled(const NodeInfo& info, const char* op) {
-  return info.op_type() == op && info.domain().empty() && info.get_float("alpha", 1.f) == 1.f;
+bool is_unscaled(const Match& match, int step, const char* op) {
+  return match.is(step, op) && match.node(step).get_float("alpha", 1.f) == 1.f;
 }
-bool is_swish(const NodeInfo& info) { return is_unscaled(info, "Swish"); }
-bool is_swiglu(const NodeInfo& info) { return is_unscaled(info, "SwiGLU"); }
 
-bool is_matmul(const NodeInfo& info) { return info.op_type() == "MatMul" && info.domain().empty(); }
+bool is_plain_product(const Step& step) { return is_onnx(*step.node, "MatMul") && step.inputs.size() == 2; }
+
 // Of a product by constants how many columns it has, or zero: not known, or no such product.
-int64_t columns_of(const NodeInfo& info) {
-  if (is_quantized_product(info)) return info.get_int("N", 0);
-  const auto dims = is_matmul(info) ? info.input_dims(1) : std::nullopt;
-  return dims && dims->size() == 2 ? std::max<int64_t>((*dims)[1], 0) : 0;
+int64_t columns_of(const Match& match, const Step& step) {
+  if (is_quantized_product(*step.node)) return step.node->find_int(ops::kGated) ? 0 : step.node->get_int("N", 0);
+  const auto rank = is_plain_product(step) ? match.rank(step.inputs[1]) : std::nullopt;
+  return rank == 2u ? std::max<int64_t>(match.value(step.inputs[1]).dims->back(), 0) : 0;
 }
 
-class Search {
- public:
-  explicit Search(const Graph& graph) : graph_(graph), producers_(graph.producers()), consumers_(graph.consumers()) {}
+// The product that alone reads the value, by another one that is computed, too; or -1. Version 7 is the first that
+// broadcasts as today.
+int product_with(const Match& match, int v) {
+  const int reader = match.only_reader(v, "Mul");
+  return reader < 0 || match.node(reader).since_version() < 7 || match.value(match.other(reader, v)).is_constant
+             ? -1
+             : reader;
+}
 
-  std::vector<std::vector<int>> run() const {
-    std::vector<std::vector<int>> gates;
-    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
-      auto [nodes, x, y] = gate_from(int(n));
-      if (nodes.empty()) continue;
-      // x is read by the sigmoid and what multiplies by that, unless these are one.
-      if (are_alike(x, is_sigmoid(*graph_.nodes[n].info) ? 2 : 1, y, 1)) {
-        const std::vector<int> products{producers_[size_t(x)], producers_[size_t(y)]};
-        nodes.insert(nodes.end(), products.begin(), products.end());
-        const int norm = norm_before(graph_, producers_, consumers_, products);
-        if (norm >= 0) nodes.push_back(norm);
-        std::sort(nodes.begin(), nodes.end());
-      }
-      if (nodes.size() > 1) gates.push_back(std::move(nodes));
-    }
-    return gates;
-  }
-
- private:
-  struct Gate {
-    std::vector<int> nodes;
-    int x = -1, y = -1;
-  };
-  // What begins with this node, if anything does.
-  Gate gate_from(int first) const {
-    const Node& node = graph_.nodes[size_t(first)];
-    if (!node.takable) return {};
-    if (is_swiglu(*node.info)) return {{first}, node.inputs[0], node.inputs[1]};
-    const int x = node.inputs.empty() ? -1 : node.inputs[0];
-    std::vector<int> nodes{first};
-    if (is_sigmoid(*node.info)) {
-      const int silu = product_with(node.outputs[0]);
-      if (silu < 0 || other_factor(silu, node.outputs[0]) != x) return {};
-      nodes.push_back(silu);
-    } else if (!is_swish(*node.info)) {
-      return {};
-    }
-    const int silu_of_x = graph_.nodes[size_t(nodes.back())].outputs[0], gate = product_with(silu_of_x);
-    if (gate < 0) return {};
-    nodes.push_back(gate);
-    return {nodes, x, other_factor(gate, silu_of_x)};
-  }
-
-  // The product that alone reads the value, by another one that is computed, too; or -1.
-  int product_with(int value) const {
-    const std::vector<int>& readers = consumers_[size_t(value)];
-    if (graph_.values[size_t(value)].is_output || readers.size() != 1) return -1;
-    const Node& reader = graph_.nodes[size_t(readers[0])];
-    if (!reader.takable || !is_factor(*reader.info)) return -1;
-    return graph_.values[size_t(other_factor(readers[0], value))].is_constant ? -1 : readers[0];
-  }
-  int other_factor(int product, int value) const {
-    const std::vector<int>& inputs = graph_.nodes[size_t(product)].inputs;
-    return inputs[0] == value ? inputs[1] : inputs[0];
-  }
-
-  // Whether both values, read so often, are products that can be one.
-  bool are_alike(int x, size_t readings_of_x, int y, size_t readings_of_y) const {
-    const int left = producers_[size_t(x)], right = producers_[size_t(y)];
-    if (x == y || left < 0 || right < 0 || consumers_[size_t(x)].size() != readings_of_x ||
-        consumers_[size_t(y)].size() != readings_of_y || graph_.values[size_t(x)].is_output ||
-        graph_.values[size_t(y)].is_output)
-      return false;
-    const Node &a = graph_.nodes[size_t(left)], &b = graph_.nodes[size_t(right)];
-    const int64_t columns = columns_of(*a.info);
-    if (!a.takable || !b.takable || columns == 0 || columns % ops::kGateColumns != 0 ||
-        columns_of(*b.info) != columns || a.info->op_type() != b.info->op_type() || a.inputs[0] != b.inputs[0] ||
-        a.inputs.size() != b.inputs.size())
-      return false;
-    if (is_quantized_product(*a.info))
-      for (const char* attribute : {"K", "bits", "block_size"})
-        if (a.info->find_int(attribute) != b.info->find_int(attribute)) return false;
-    for (size_t i = 1; i < a.inputs.size(); ++i)
-      if (!are_alike_constants(a, b, i, columns)) return false;
-    return true;
-  }
-  // Not indices nor a bias, which MatMulNBits has behind zero points.
-  bool are_alike_constants(const Node& a, const Node& b, size_t i, int64_t columns) const {
-    if (a.inputs[i] < 0 || b.inputs[i] < 0) return a.inputs[i] == b.inputs[i];
-    const auto dims = a.info->input_dims(int(i));
-    if (i > 3 || !dims || dims->empty() || b.info->input_dims(int(i)) != dims ||
-        a.info->input_type(int(i)) != b.info->input_type(int(i)))
-      return false;
-    for (const int value : {a.inputs[i], b.inputs[i]})
-      if (!graph_.values[size_t(value)].is_constant || consumers_[size_t(value)].size() != 1) return false;
-    return is_matmul(*a.info) || (*dims)[0] % columns == 0;
-  }
-
-  const Graph& graph_;
-  const std::vector<int> producers_;
-  const std::vector<std::vector<int>> consumers_;
+struct Gate {
+  std::vector<int> steps;
+  int x = -1, y = -1;
 };
+// What begins with this step; no steps if nothing does.
+Gate gate_from(const Match& match, int first) {
+  const std::vector<int>& inputs = match.step(first).inputs;
+  if (is_unscaled(match, first, "SwiGLU")) return {{first}, inputs[0], inputs[1]};
+  const bool is_sigmoid = match.is(first, "Sigmoid");
+  if (!is_sigmoid && !is_unscaled(match, first, "Swish")) return {};
+  std::vector<int> steps{first};
+  if (is_sigmoid) {
+    const int gated = match.step(first).outputs[0], silu = product_with(match, gated);
+    if (silu < 0 || match.other(silu, gated) != inputs[0]) return {};
+    steps.push_back(silu);
+  }
+  const int silu_of_x = match.step(steps.back()).outputs[0], last = product_with(match, silu_of_x);
+  if (last < 0) return {};
+  steps.push_back(last);
+  return {steps, inputs[0], match.other(last, silu_of_x)};
+}
+
+// Not indices nor a bias, which MatMulNBits has behind zero points.
+bool are_alike_constants(const Match& match, const Step& a, const Step& b, size_t i, int64_t columns) {
+  if (a.inputs[i] < 0 || b.inputs[i] < 0) return a.inputs[i] == b.inputs[i];
+  const Value &one = match.value(a.inputs[i]), &two = match.value(b.inputs[i]);
+  if (i > 3 || !one.dims || one.dims->empty() || two.dims != one.dims || two.type != one.type) return false;
+  for (const int v : {a.inputs[i], b.inputs[i]})
+    if (!match.value(v).is_constant || match.readers(v).size() != 1) return false;
+  return is_plain_product(a) || one.dims->front() % columns == 0;
+}
+
+// Whether both values, of which the first is read so often, are products that can be one.
+bool are_alike(const Match& match, int x, size_t readings_of_x, int y) {
+  const int left = match.maker(x), right = match.maker(y);
+  if (x == y || left < 0 || right < 0 || match.readers(x).size() != readings_of_x || match.readers(y).size() != 1 ||
+      match.value(x).is_output || match.value(y).is_output)
+    return false;
+  const Step &a = match.step(left), &b = match.step(right);
+  const int64_t columns = columns_of(match, a);
+  if (columns == 0 || columns % ops::kGateColumns != 0 || columns_of(match, b) != columns ||
+      a.node->op_type() != b.node->op_type() || a.inputs[0] != b.inputs[0] || a.inputs.size() != b.inputs.size())
+    return false;
+  if (is_quantized_product(*a.node))
+    for (const char* attribute : {"K", "bits", "block_size"})
+      if (a.node->find_int(attribute) != b.node->find_int(attribute)) return false;
+  for (size_t i = 1; i < a.inputs.size(); ++i)
+    if (!are_alike_constants(match, a, b, i, columns)) return false;
+  return true;
+}
 
 // Of both constants in turns `bytes` of each; dimension `widened` becomes twice as large.
 std::shared_ptr<OwnTensor> alternating(const Tensor& x, const Tensor& y, size_t bytes, size_t widened) {
@@ -142,93 +96,62 @@ std::shared_ptr<OwnTensor> alternating(const Tensor& x, const Tensor& y, size_t 
   return made;
 }
 
-// The product of both steps, whose output is a value of its own.
-Step join_products(Plan& plan, const Step& x, const Step& y) {
-  const int64_t columns = columns_of(*x.node);
-  const bool by_columns = is_matmul(*x.node);  // else columns are rows of the constants
-  Step both{std::make_unique<Variant>(*x.node), {x.inputs[0]}, {}, nullptr};
-  both.node->set_name(x.node->name() + " and " + y.node->name());
-  if (!by_columns) both.node->set("N", 2 * columns);
-  for (size_t i = 1; i < x.inputs.size(); ++i) {
-    if (x.inputs[i] < 0) {
-      both.inputs.push_back(-1);
-      continue;
-    }
-    const Tensor &of_x = *plan.values[size_t(x.inputs[i])].constant, &of_y = *plan.values[size_t(y.inputs[i])].constant;
-    const size_t of_column = by_columns ? device::size_bytes(of_x.type) : of_x.bytes() / size_t(columns);
-    const auto& made =
-        plan.constants.emplace_back(alternating(of_x, of_y, of_column * size_t(ops::kGateColumns), by_columns ? 1 : 0));
-    Value value = plan.values[size_t(x.inputs[i])];
-    value.dims.emplace(made->view.shape.dims().begin(), made->view.shape.dims().end());
-    value.constant = &made->view;
-    both.node->inputs()[i].dims = value.dims;
-    both.node->inputs()[i].constant = value.constant;
-    both.inputs.push_back(plan.add(std::move(value)));
+// The constants of both products as one; its data is there when the model's is.
+int join_constants(Match& match, int x, int y, int64_t columns, bool by_columns) {
+  Value made = match.value(x);
+  made.dims.value()[by_columns ? 1 : 0] *= 2;
+  if (const Tensor* of_x = match.value(x).constant, *of_y = match.value(y).constant; of_x && of_y) {
+    const size_t of_column = by_columns ? device::size_bytes(of_x->type) : of_x->bytes() / size_t(columns);
+    const auto both = alternating(*of_x, *of_y, of_column * size_t(ops::kGateColumns), by_columns ? 1 : 0);
+    match.keep(both);
+    made.constant = &both->view;
   }
-  both.outputs = {plan.add({.name = both.node->name(), .type = x.node->output_type(0)})};
-  return both;
+  return match.add(std::move(made));
 }
 
-// A gate's steps: a sigmoid, what it multiplies, and the gate. The first may be part of the second (Swish), and both of
-// the last (SwiGLU).
-struct GateSteps {
-  const Step *sigmoid = nullptr, *silu = nullptr;
-  Step* last = nullptr;
-  int x = -1, y = -1;
-};
-GateSteps gate_of(std::vector<Step>& steps) {
-  const auto find = [&](auto is) {
-    const auto found = std::find_if(steps.begin(), steps.end(), is);
-    return found == steps.end() ? nullptr : &*found;
-  };
-  const auto reader_of = [&](const Step& step) {
-    return find([&](const Step& reader) {
-      return is_factor(*reader.node) && std::count(reader.inputs.begin(), reader.inputs.end(), step.outputs[0]);
-    });
-  };
-  GateSteps gate;
-  gate.last = find([](const Step& step) { return is_swiglu(*step.node); });
-  if (gate.last) {
-    gate.x = gate.last->inputs[0], gate.y = gate.last->inputs[1];
-    return gate;
-  }
-  gate.silu = find([](const Step& step) { return is_swish(*step.node); });
-  gate.sigmoid = gate.silu ? nullptr : find([](const Step& step) { return is_sigmoid(*step.node); });
-  if (gate.sigmoid) gate.silu = reader_of(*gate.sigmoid);
-  gate.last = gate.silu ? reader_of(*gate.silu) : nullptr;
-  if (!gate.last) return {};
-  gate.x = (gate.sigmoid ? gate.sigmoid : gate.silu)->inputs[0];
-  gate.y = gate.last->inputs[gate.last->inputs[0] == gate.silu->outputs[0] ? 1 : 0];
-  return gate;
+// The product of both steps: of columns that alternate, a value of its own, or gated as a quantized one.
+Step join_products(Match& match, int left, int right, std::vector<int> gated) {
+  const Step &x = match.step(left), &y = match.step(right);
+  const bool by_columns = gated.empty();  // else columns are rows of the constants
+  const int64_t columns = columns_of(match, x);
+  std::vector<int> inputs{x.inputs[0]};
+  for (size_t i = 1; i < x.inputs.size(); ++i)
+    inputs.push_back(x.inputs[i] < 0 ? -1 : join_constants(match, x.inputs[i], y.inputs[i], columns, by_columns));
+  const NodeInfo& node = *x.node;
+  const std::string name = node.name() + " and " + y.node->name();
+  ops::Attributes attributes = node.attributes();
+  if (by_columns)
+    gated = {match.add({.name = name, .type = match.value(x.outputs[0]).type})};
+  else
+    attributes["N"] = 2 * columns, attributes[ops::kGated] = int64_t(1);
+  return match.plan().step({node.domain(), node.op_type(), node.since_version(), std::move(attributes)}, name,
+                           std::move(inputs), std::move(gated));
 }
 
 }  // namespace
 
-std::vector<std::vector<int>> find_gates(const Graph& graph) { return Search(graph).run(); }
-
-void join_gate(Plan& plan) {
-  const auto [sigmoid, silu, last, x, y] = gate_of(plan.steps);
-  if (!last) return;
-  const auto maker_of = [&](int value) {
-    const auto found =
-        std::find_if(plan.steps.begin(), plan.steps.end(), [&](const Step& step) { return step.outputs[0] == value; });
-    return found == plan.steps.end() ? nullptr : &*found;
-  };
-  const Step *const left = maker_of(x), *const right = maker_of(y);
-  const std::set<const Step*> joined{sigmoid, silu, last, left, right};
-  std::vector<Step> steps;
-  for (Step& step : plan.steps)
-    if (!joined.contains(&step)) steps.push_back(std::move(step));
-  std::vector<int> factors{x, y};
-  if (left && right) factors = steps.emplace_back(join_products(plan, *left, *right)).outputs;
-  if (factors.size() == 1 && is_quantized_product(*steps.back().node)) {
-    steps.back().node->set(ops::kGated, 1);
-    steps.back().outputs = last->outputs;
-  } else {
-    steps.push_back(
-        {std::move(last->node), factors, last->outputs, factors.size() == 1 ? ops::make_gate_of_both : ops::make_gate});
+// No path leaves them and comes back, for what is between has no other reader.
+void join_gate(Match& match, int first) {
+  auto [steps, x, y] = gate_from(match, first);
+  if (steps.empty()) return;
+  const std::string name = match.node(steps.back()).name();
+  const std::vector<int> outputs = match.step(steps.back()).outputs;
+  std::vector<Step> made;
+  // x is read by the sigmoid and what multiplies by that, unless these are one.
+  if (are_alike(match, x, match.is(first, "Sigmoid") ? 2 : 1, y)) {
+    const int left = match.maker(x), right = match.maker(y);
+    const bool is_quantized = is_quantized_product(match.node(left));
+    made.push_back(join_products(match, left, right, is_quantized ? outputs : std::vector<int>()));
+    if (!is_quantized) {
+      made.push_back(match.plan().step({kFusions, "Gate"}, name, made[0].outputs, outputs));
+      made.back().make = ops::make_gate_of_both;
+    }
+    steps.insert(steps.end(), {left, right});
+  } else if (steps.size() > 1) {
+    made.push_back(match.plan().step({kFusions, "Gate"}, name, {x, y}, outputs));
+    made.back().make = ops::make_gate;
   }
-  plan.steps = std::move(steps);
+  if (!made.empty()) match.replace(std::move(steps), std::move(made));
 }
 
 }  // namespace encore::fuse

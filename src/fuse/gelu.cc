@@ -1,9 +1,7 @@
-#include "fuse/gelu.h"
-
 #include <algorithm>
 #include <cmath>
 
-#include "fuse/match.h"
+#include "fuse/passes.h"
 #include "ops/registry.h"
 
 namespace encore::fuse {
@@ -16,75 +14,43 @@ bool is_about(std::optional<double> number, double wanted, Type type) {
   return number && std::abs(*number / wanted - 1) < (type == Type::f32 ? 1e-6 : 2e-3);
 }
 
-class Search : Match {
- public:
-  using Match::Match;
+std::optional<double> summand(const Match& match, int sum, size_t input) {
+  const Step& step = match.step(sum);
+  return match.number(step, input, match.rank(step.inputs[1 - input]).value_or(0));
+}
 
-  std::vector<std::vector<int>> run() const {
-    std::vector<std::vector<int>> found;
-    for (size_t n = 0; n < graph.nodes.size(); ++n)
-      if (is_onnx(*node(int(n)).info, "Erf"))
-        if (std::vector<int> nodes = around(int(n)); !nodes.empty()) found.push_back(std::move(nodes));
-    return found;
-  }
-
- private:
-  std::vector<int> around(int erf) const {
-    const Type type = node(erf).info->input_type(0);
-    const int root = node(erf).inputs[0], divided = maker(root);
-    if (!node(erf).takable || !kServed.has(type) || divided < 0 || only_reader(root) < 0) return {};
-    const auto by = scaled(node(divided));
-    if (!by || !is_about(by->factor, std::sqrt(0.5), type)) return {};
-    const int sum = only_reader(node(erf).outputs[0], "Add"), x = by->from;
-    if (sum < 0 || (plus(sum, 0) != 1 && plus(sum, 1) != 1)) return {};
-    std::vector<int> nodes{divided, erf, sum};
-    // Times x and a half, in either order, or times a half of x.
-    const int first = only_reader(node(sum).outputs[0], "Mul");
-    if (first < 0) return {};
-    const int factor = other(first, node(sum).outputs[0]);
-    nodes.push_back(first);
-    if (const int half = maker(factor, "Mul");
-        factor != x && half >= 0 && halves(half, x) && only_reader(factor) >= 0) {
-      nodes.push_back(half);
-    } else {
-      const int last = only_reader(node(first).outputs[0], "Mul");
-      if (last < 0 || !(factor == x ? halves(last, node(first).outputs[0])
-                                    : halves(first, node(sum).outputs[0]) && other(last, node(first).outputs[0]) == x))
-        return {};
-      nodes.push_back(last);
-    }
-    std::sort(nodes.begin(), nodes.end());
-    return nodes;
-  }
-  std::optional<double> plus(int sum, size_t input) const {
-    return number(node(sum), input, rank(node(sum).inputs[1 - input]).value_or(0));
-  }
-  int other(int product, int v) const {
-    const auto& inputs = node(product).inputs;
-    return inputs[inputs[0] == v ? 1 : 0];
-  }
-  bool halves(int product, int v) const {
-    const auto by = scaled(node(product));
-    return by && by->from == v && by->factor == 0.5;
-  }
-};
+bool halves(const Match& match, int product, int v) {
+  const auto by = match.scaled(product);
+  return by && by->from == v && by->factor == 0.5;
+}
 
 }  // namespace
 
-std::vector<std::vector<int>> find_gelus(const Graph& graph) { return Search(graph).run(); }
-
-void join_gelu(Plan& plan) {
-  const auto erf =
-      std::find_if(plan.steps.begin(), plan.steps.end(), [](const Step& step) { return is_onnx(*step.node, "Erf"); });
-  const auto x = std::find_if(plan.inputs.begin(), plan.inputs.end(),
-                              [&](int value) { return !plan.values[size_t(value)].is_constant; });
-  if (plan.steps.size() != 5 || erf == plan.steps.end() || x == plan.inputs.end()) return;
-  Step gelu{std::move(plan.steps.back().node), {*x}, plan.outputs};
-  gelu.node->set_operator("", "Gelu", 20);
-  gelu.node->inputs().resize(1);
-  gelu.node->inputs()[0] = erf->node->inputs()[0];
-  plan.steps.clear();
-  plan.steps.push_back(std::move(gelu));
+// No path leaves them and comes back, for nobody else reads what is between.
+void join_gelu(Match& match, int erf) {
+  if (!match.is(erf, "Erf")) return;
+  const int root = match.step(erf).inputs[0], divided = match.maker(root);
+  const Type type = match.value(root).type;
+  if (!kServed.has(type) || divided < 0 || match.only_reader(root) < 0) return;
+  const auto by = match.scaled(divided);
+  if (!by || !is_about(by->factor, std::sqrt(0.5), type)) return;
+  const int x = by->from, sum = match.only_reader(match.step(erf).outputs[0], "Add");
+  if (sum < 0 || (summand(match, sum, 0) != 1 && summand(match, sum, 1) != 1)) return;
+  // Times x and a half, in either order, or times a half of x.
+  const int plus_one = match.step(sum).outputs[0], first = match.only_reader(plus_one, "Mul");
+  if (first < 0) return;
+  const int factor = match.other(first, plus_one), product = match.step(first).outputs[0];
+  const int half = match.maker(factor, "Mul"), last = match.only_reader(product, "Mul");
+  int fifth = -1;
+  if (factor != x && half >= 0 && halves(match, half, x) && match.only_reader(factor) >= 0)
+    fifth = half;
+  else if (last >= 0 && (factor == x ? halves(match, last, product)
+                                     : halves(match, first, plus_one) && match.other(last, product) == x))
+    fifth = last;
+  if (fifth < 0) return;
+  const int end = fifth == last ? last : first;
+  match.replace({divided, erf, sum, first, fifth},
+                match.plan().step({ops::kOnnx, "Gelu", 20}, match.node(end).name(), {x}, match.step(end).outputs));
 }
 
 }  // namespace encore::fuse

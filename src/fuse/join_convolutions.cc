@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "fuse/plan.h"
+#include "fuse/region_plan.h"
 #include "ops/registry.h"
 
 namespace encore::fuse {
@@ -24,7 +24,7 @@ std::optional<float> scalar(const Tensor* constant) {
 }
 
 // Clip's limits; none of them has to be there.
-std::optional<Ending> clip(const Variant& node) {
+std::optional<Ending> clip(const NodeInfo& node) {
   constexpr float kNone = std::numeric_limits<float>::max();
   Floats limits{node.get_float("min", -kNone), node.get_float("max", kNone)};
   for (int i = 1; i <= 2; ++i) {
@@ -37,7 +37,7 @@ std::optional<Ending> clip(const Variant& node) {
   return Ending{"Clip", limits};
 }
 
-std::optional<Ending> ending(const Variant& node) {
+std::optional<Ending> ending(const NodeInfo& node) {
   const std::string& op = node.op_type();
   if (!node.domain().empty()) return std::nullopt;
   if (op == "Relu" || op == "Sigmoid" || op == "Tanh" || op == "HardSwish") return Ending{op, {}};
@@ -62,7 +62,7 @@ class Joining {
   }
 
  private:
-  static bool is_convolution(const Variant& node) {
+  static bool is_convolution(const NodeInfo& node) {
     return node.op_type() == "Conv" && (node.domain().empty() || node.domain() == ops::kChannelsLast);
   }
 
@@ -122,13 +122,18 @@ class Joining {
     made.inputs = conv.inputs;
     made.inputs.resize(4, -1);
     made.inputs[3] = residual;
-    made.node = std::move(conv.node);
-    made.node->set_operator(made.node->domain(), "FusedConv", 1);
-    made.node->inputs().resize(4);
-    if (residual >= 0) made.node->inputs()[3] = {true, plan_.values[size_t(residual)].type};
-    made.node->set("activation", end.activation);
-    made.node->set("activation_params", end.params);
-    for (size_t step : joined) plan_.steps[step].node = nullptr;
+    auto node = std::make_shared<Variant>(std::move(conv.node));
+    node->set_operator(node->domain(), "FusedConv", 1);
+    node->inputs().resize(4);
+    if (residual >= 0) node->inputs()[3] = {true, plan_.values[size_t(residual)].type};
+    node->set("activation", end.activation);
+    node->set("activation_params", end.params);
+    made.node = std::move(node);
+    made.origin = std::move(conv.origin);
+    for (size_t step : joined) {
+      made.origin.insert(made.origin.end(), plan_.steps[step].origin.begin(), plan_.steps[step].origin.end());
+      plan_.steps[step].node = nullptr;
+    }
     plan_.steps[last] = std::move(made);
     find_readers();
   }

@@ -1,5 +1,6 @@
 #include "fuse/match.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "device/half.h"
@@ -8,32 +9,34 @@ namespace encore::fuse {
 
 bool is_onnx(const NodeInfo& info, const char* op) { return info.op_type() == op && info.domain().empty(); }
 
+Match::Match(Plan& plan, const char* what)
+    : plan_(plan), what_(what), producers_(plan.values.size(), -1), readers_(plan.values.size()) {
+  for (int s = 0; s < size(); ++s) enter(s);
+}
+
 int Match::maker(int v) const {
-  const int made = v < 0 ? -1 : producers[size_t(v)];
-  return made >= 0 && node(made).takable ? made : -1;
+  const int made = producer(v);
+  return is_there(made) ? made : -1;
 }
 int Match::maker(int v, const char* op) const {
-  const int made = maker(v);
-  return made >= 0 && is_onnx(*node(made).info, op) ? made : -1;
+  const int made = producer(v);
+  return is(made, op) ? made : -1;
 }
 
 int Match::only_reader(int v) const {
-  const auto& readers = consumers[size_t(v)];
-  return !value(v).is_output && readers.size() == 1 && node(readers[0]).takable ? readers[0] : -1;
+  return !value(v).is_output && readers(v).size() == 1 && is_there(readers(v)[0]) ? readers(v)[0] : -1;
 }
 int Match::only_reader(int v, const char* op) const {
   const int reader = only_reader(v);
-  return reader >= 0 && is_onnx(*node(reader).info, op) ? reader : -1;
+  return is(reader, op) ? reader : -1;
 }
 
 std::optional<size_t> Match::rank(int v) const {
   return v >= 0 && value(v).dims ? std::optional(value(v).dims->size()) : std::nullopt;
 }
 
-std::optional<double> Match::number(const Node& node, size_t input, size_t most) const {
-  if (input >= node.inputs.size() || node.inputs[input] < 0 || !value(node.inputs[input]).is_constant)
-    return std::nullopt;
-  const Tensor* const constant = node.info->constant_input(int(input));
+std::optional<double> Match::number(const Step& step, size_t input, size_t most) const {
+  const Tensor* const constant = plan_.constant(step, input);
   if (!constant || constant->count() != 1 || size_t(constant->shape.rank()) > most) return std::nullopt;
   switch (constant->type) {
     case Type::f16: return float(*constant->as<device::Half>());
@@ -44,16 +47,77 @@ std::optional<double> Match::number(const Node& node, size_t input, size_t most)
 }
 
 // Version 7 is the first that broadcasts as today.
-std::optional<Match::Scaled> Match::scaled(const Node& node) const {
-  const bool divides = is_onnx(*node.info, "Div");
-  if (!node.takable || node.info->since_version() < 7 || (!divides && !is_onnx(*node.info, "Mul"))) return std::nullopt;
+std::optional<Match::Scaled> Match::scaled(int s) const {
+  const bool divides = is(s, "Div");
+  if (!(divides || is(s, "Mul")) || node(s).since_version() < 7) return std::nullopt;
   for (size_t i = divides ? 1 : 0; i < 2; ++i) {
-    const int from = node.inputs[1 - i];
+    const int from = step(s).inputs[1 - i];
     const auto of = rank(from);
     if (!of || value(from).is_constant) continue;
-    if (const auto factor = number(node, i, *of)) return Scaled{from, divides ? 1 / *factor : *factor};
+    if (const auto factor = number(step(s), i, *of)) return Scaled{from, divides ? 1 / *factor : *factor};
   }
   return std::nullopt;
+}
+
+int Match::add(Value value) {
+  producers_.push_back(-1);
+  readers_.emplace_back();
+  return plan_.add(std::move(value));
+}
+
+void Match::replace(std::vector<int> steps, Step made) {
+  std::vector<Step> one;
+  one.push_back(std::move(made));
+  replace(std::move(steps), std::move(one));
+}
+void Match::replace(std::vector<int> steps, std::vector<Step> made) {
+  std::sort(steps.begin(), steps.end());
+  std::vector<int> origin;
+  for (int s : steps) {
+    origin.insert(origin.end(), step(s).origin.begin(), step(s).origin.end());
+    leave(s);
+    plan_.steps[size_t(s)] = {};
+  }
+  std::sort(origin.begin(), origin.end());
+  origin.erase(std::unique(origin.begin(), origin.end()), origin.end());
+  auto place = steps.end() - ptrdiff_t(made.size());
+  for (Step& one : made) {
+    one.origin = origin;
+    one.what = what_;
+    plan_.steps[size_t(*place)] = std::move(one);
+    enter(*place++);
+  }
+  has_changed_ = true;
+}
+
+void Match::enter(int s) {
+  for (int v : step(s).inputs)
+    if (v >= 0) readers_[size_t(v)].push_back(s);
+  for (int v : step(s).outputs)
+    if (v >= 0) producers_[size_t(v)] = s;
+}
+void Match::leave(int s) {
+  for (int v : step(s).inputs)
+    if (v >= 0) readers_[size_t(v)].erase(std::ranges::find(readers_[size_t(v)], s));
+  for (int v : step(s).outputs)
+    if (v >= 0) producers_[size_t(v)] = -1;
+}
+
+void Match::note(int s, const char* why) {
+  plan_.notes.push_back(text(node(s).op_type(), " node '", node(s).name(), "' does not become ", what_, ": ", why));
+}
+
+bool Match::finish() {
+  if (!has_changed_) return false;
+  Makers makers(plan_.steps.size());
+  for (size_t s = 0; s < makers.size(); ++s)
+    for (int v : plan_.steps[s].inputs)
+      if (producer(v) >= 0) makers[s].push_back(producer(v));
+  std::vector<Step> sorted;
+  for (int s : running_order(makers))
+    if (Step& next = plan_.steps[size_t(s)]; next.node) sorted.push_back(std::move(next));
+  plan_.steps = std::move(sorted);
+  return true;
 }
 
 }  // namespace encore::fuse

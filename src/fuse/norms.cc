@@ -1,7 +1,6 @@
-#include "fuse/norms.h"
-
 #include <algorithm>
 
+#include "fuse/passes.h"
 #include "ops/quantize/matmul_nbits.h"
 #include "ops/registry.h"
 
@@ -16,25 +15,19 @@ bool adds_a_skip(const NodeInfo& info) {
 
 // One that takes the root of the mean square along the last dimension.
 bool is_norm(const NodeInfo& info) {
-  if (adds_a_skip(info)) return true;
-  return (info.op_type() == "SimplifiedLayerNormalization" || info.op_type() == "RMSNormalization") &&
-         info.domain().empty() && info.get_int("axis", -1) == -1;
+  return adds_a_skip(info) || ((is_onnx(info, "SimplifiedLayerNormalization") || is_onnx(info, "RMSNormalization")) &&
+                               info.get_int("axis", -1) == -1);
 }
 
 // Of halves and by a constant row, with no other outputs than the rows and their sum.
-bool suits(const Graph& graph, const Node& norm, int64_t width) {
-  const size_t gamma = adds_a_skip(*norm.info) ? 2 : 1;
+bool suits(const Match& match, const Step& norm, int64_t width) {
+  const size_t gamma = adds_a_skip(*norm.node) ? 2 : 1;
   if (norm.inputs.size() <= gamma || norm.inputs[gamma] < 0) return false;
   for (size_t i = 1; i < norm.outputs.size(); ++i)
     if (i != kSum && norm.outputs[i] >= 0) return false;
-  return graph.values[size_t(norm.inputs[gamma])].is_constant && ops::kHalves.has(norm.info->input_type(0)) &&
-         norm.info->input_type(int(gamma)) == norm.info->input_type(0) &&
-         norm.info->input_dims(int(gamma)) == std::vector{width};
-}
-
-bool has_constant_weights(const Graph& graph, const Node& product) {
-  return std::all_of(product.inputs.begin() + 1, product.inputs.end(),
-                     [&](int value) { return value < 0 || graph.values[size_t(value)].is_constant; });
+  const Value& row = match.value(norm.inputs[gamma]);
+  return row.is_constant && ops::kHalves.has(row.type) && row.type == match.value(norm.inputs[0]).type &&
+         row.dims == std::vector{width};
 }
 
 }  // namespace
@@ -43,54 +36,26 @@ bool is_quantized_product(const NodeInfo& info) {
   return info.op_type() == "MatMulNBits" && info.domain() == ops::kMicrosoft;
 }
 
-int norm_before(const Graph& graph, const std::vector<int>& producers, const std::vector<std::vector<int>>& consumers,
-                const std::vector<int>& products) {
-  const Node& first = graph.nodes[size_t(products[0])];
-  const int rows = first.inputs[0], found = rows < 0 ? -1 : producers[size_t(rows)];
-  if (found < 0 || graph.values[size_t(rows)].is_output || consumers[size_t(rows)].size() != products.size()) return -1;
-  for (int n : products) {
-    const Node& product = graph.nodes[size_t(n)];
-    if (!product.takable || !is_quantized_product(*product.info) || product.inputs[0] != rows ||
-        !has_constant_weights(graph, product))
-      return -1;
-  }
-  const Node& norm = graph.nodes[size_t(found)];
-  const bool fits =
-      norm.takable && is_norm(*norm.info) && norm.outputs[0] == rows && suits(graph, norm, first.info->get_int("K", 0));
-  return fits ? found : -1;
-}
-
-std::vector<std::vector<int>> find_norms(const Graph& graph) {
-  const std::vector<int> producers = graph.producers();
-  const std::vector<std::vector<int>> consumers = graph.consumers();
-  std::vector<std::vector<int>> found;
-  for (size_t n = 0; n < graph.nodes.size(); ++n)
-    if (is_quantized_product(*graph.nodes[n].info))
-      if (const int norm = norm_before(graph, producers, consumers, {int(n)}); norm >= 0)
-        found.push_back({norm, int(n)});
-  return found;
-}
-
-void join_norm(Plan& plan) {
-  const auto norm =
-      std::find_if(plan.steps.begin(), plan.steps.end(), [](const Step& step) { return is_norm(*step.node); });
-  if (norm == plan.steps.end()) return;
-  const auto product = std::find_if(norm, plan.steps.end(), [&](const Step& step) {
-    return is_quantized_product(*step.node) && step.inputs[0] == norm->outputs[0];
-  });
-  if (product == plan.steps.end()) return;
-  const std::shared_ptr<Variant> of_norm = std::move(norm->node), of_product = std::move(product->node);
-  Step both{std::make_unique<Variant>(*of_product), norm->inputs, product->outputs,
-            [=](const NodeInfo&) { return ops::make_normed_product(*of_norm, *of_product); }};
-  both.node->set_operator("", of_norm->op_type() + " and " + of_product->op_type(), 1);
-  both.node->set_name(of_norm->name() + " and " + of_product->name());
-  both.inputs.insert(both.inputs.end(), product->inputs.begin() + 1, product->inputs.end());
-  if (norm->outputs.size() > kSum && norm->outputs[kSum] >= 0) {
-    both.outputs.push_back(norm->outputs[kSum]);
-    both.node->outputs().push_back({true, of_norm->output_type(kSum)});
-  }
-  *product = std::move(both);
-  plan.steps.erase(norm);
+// No path leaves both and comes back, for the product has no other input that is computed.
+void join_norm(Match& match, int product) {
+  if (!match.is_there(product) || !is_quantized_product(match.node(product))) return;
+  const Step& step = match.step(product);
+  const int rows = step.inputs[0], found = match.maker(rows);
+  if (found < 0 || match.only_reader(rows) != product || match.step(found).outputs[0] != rows) return;
+  const Step& norm = match.step(found);
+  if (!is_norm(*norm.node) || !suits(match, norm, step.node->get_int("K", 0)) ||
+      !std::all_of(step.inputs.begin() + 1, step.inputs.end(),
+                   [&](int v) { return v < 0 || match.value(v).is_constant; }))
+    return;
+  std::vector<int> inputs = norm.inputs, outputs{step.outputs[0]};
+  inputs.insert(inputs.end(), step.inputs.begin() + 1, step.inputs.end());
+  if (norm.outputs.size() > kSum && norm.outputs[kSum] >= 0) outputs.push_back(norm.outputs[kSum]);
+  Step both = match.plan().step({kFusions, norm.node->op_type() + " and " + step.node->op_type()},
+                                norm.node->name() + " and " + step.node->name(), std::move(inputs), std::move(outputs));
+  both.make = [of_norm = norm.node, of_product = step.node](const NodeInfo&) {
+    return ops::make_normed_product(*of_norm, *of_product);
+  };
+  match.replace({found, product}, std::move(both));
 }
 
 }  // namespace encore::fuse

@@ -1,124 +1,54 @@
 #include "fuse/plan.h"
 
 #include <algorithm>
-#include <map>
 
 namespace encore::fuse {
-namespace {
-
-class Turning {
- public:
-  Turning(const Graph& graph, Plan& plan) : graph_(graph), plan_(plan) {
-    for (const Node& node : graph_.nodes) {
-      auto made = with_channels_last(graph_, node);
-      if (!made) fail(Code::internal, "node '", node.info->name(), "' cannot be turned");
-      turned_.push_back(std::move(*made));
-    }
-  }
-
-  void run() {
-    for (int input : plan_.inputs)
-      if (is_read_turned(input)) enter(input);
-    for (size_t n = 0; n < graph_.nodes.size(); ++n) add(graph_.nodes[n], turned_[n]);
-    for (int output : plan_.outputs) leave(output);
-  }
-
- private:
-  bool is_read_turned(int value) const {
-    for (size_t n = 0; n < graph_.nodes.size(); ++n)
-      for (size_t i = 0; i < turned_[n].inputs.size(); ++i)
-        if (graph_.nodes[n].inputs[i] == value && turned_[n].inputs[i]) return true;
-    return false;
-  }
-
-  // The same value with its channels last.
-  int inner(int value) {
-    const auto [known, is_new] = inner_.try_emplace(value, -1);
-    if (is_new) {
-      Value made = graph_.values[size_t(value)];
-      made.is_output = false;
-      if (made.dims && made.dims->size() == kPictureRank) made.dims = permuted(*made.dims, kToChannelsLast);
-      known->second = plan_.add(std::move(made));
-    }
-    return known->second;
-  }
-
-  void enter(int value) {
-    const Value& outer = graph_.values[size_t(value)];
-    const int into = inner(value);
-    if (is_single(outer))
-      plan_.views.push_back({into, value});
-    else
-      transpose(value, into, kToChannelsLast);
-  }
-
-  void leave(int value) {
-    const auto found = inner_.find(value);
-    if (found == inner_.end()) return;  // an input
-    if (is_single(graph_.values[size_t(value)]))
-      plan_.views.push_back({found->second, value});
-    else
-      transpose(found->second, value, kToChannelsFirst);
-  }
-
-  void transpose(int from, int to, const std::array<int64_t, 4>& order) {
-    const Value& value = plan_.values[size_t(from)];
-    Step step;
-    step.node =
-        std::make_unique<Variant>("Transpose", settings(), std::vector<Variant::Slot>{{true, value.type, value.dims}},
-                                  std::vector<Variant::Slot>{{true, value.type}});
-    step.node->set_operator("", "Transpose", 1);
-    step.node->set_name(value.name + "'s layout");
-    step.node->set("perm", std::vector<int64_t>(order.begin(), order.end()));
-    step.inputs = {from};
-    step.outputs = {to};
-    plan_.steps.push_back(std::move(step));
-  }
-  const ops::Settings& settings() const { return graph_.nodes.front().info->settings; }
-
-  void add(const Node& node, ChannelsLast& made) {
-    Step step;
-    for (size_t i = 0; i < node.inputs.size(); ++i) {
-      if (const auto& constant = made.constants[i]) {
-        Value value = graph_.values[size_t(node.inputs[i])];
-        const auto dims = constant->view.shape.dims();
-        value.dims.emplace(dims.begin(), dims.end());
-        value.constant = &constant->view;
-        plan_.constants.push_back(constant);
-        step.inputs.push_back(plan_.add(std::move(value)));
-      } else {
-        step.inputs.push_back(made.inputs[i] ? inner(node.inputs[i]) : node.inputs[i]);
-      }
-    }
-    for (int value : node.outputs) step.outputs.push_back(value < 0 ? -1 : inner(value));
-    step.node = std::move(made.node);
-    plan_.steps.push_back(std::move(step));
-  }
-
-  const Graph& graph_;
-  Plan& plan_;
-  std::vector<ChannelsLast> turned_;  // by node, until it is a step
-  std::map<int, int> inner_;
-};
-
-}  // namespace
 
 int Plan::add(Value value) {
   values.push_back(std::move(value));
   return int(values.size()) - 1;
 }
 
-Plan plan_of(const Graph& graph, std::vector<int> inputs, std::vector<int> outputs, bool turn) {
+const Tensor* Plan::constant(const Step& step, size_t input) const {
+  const int v = input < step.inputs.size() ? step.inputs[input] : -1;
+  if (v < 0 || !values[size_t(v)].is_constant) return nullptr;
+  return values[size_t(v)].constant ? values[size_t(v)].constant : step.node->constant_input(int(input));
+}
+
+Step Plan::step(Operator op, std::string name, std::vector<int> reads, std::vector<int> makes) const {
+  const auto slots = [&](const std::vector<int>& of) {
+    std::vector<Variant::Slot> slots;
+    for (int v : of) {
+      Variant::Slot& slot = slots.emplace_back();
+      if (v < 0) continue;
+      const Value& value = values[size_t(v)];
+      slot = {true, value.type, value.dims, value.constant};
+      if (slot.dims)
+        std::ranges::transform(*slot.dims, slot.dims->begin(), [](int64_t dim) { return std::max<int64_t>(dim, -1); });
+    }
+    return slots;
+  };
+  auto node = std::make_shared<Variant>(op.name, settings, slots(reads), slots(makes));
+  node->set_operator(op.domain, op.name, op.since_version);
+  node->set_name(std::move(name));
+  for (auto& [attribute, value] : op.attributes) node->set(attribute, std::move(value));
+  return {std::move(node), std::move(reads), std::move(makes)};
+}
+
+Plan plan_of(const Graph& graph, std::vector<int> inputs, std::vector<int> outputs) {
   Plan plan;
   plan.values = graph.values;
   plan.inputs = std::move(inputs);
   plan.outputs = std::move(outputs);
+  plan.symbols = graph.symbols;
   if (graph.nodes.empty()) fail(Code::internal, "there is nothing to be fused");
-  if (turn)
-    Turning(graph, plan).run();
-  else
-    for (const Node& node : graph.nodes)
-      plan.steps.push_back({std::make_unique<Variant>(*node.info), node.inputs, node.outputs});
+  plan.settings = graph.nodes.front().info->settings;
+  for (int value : plan.outputs) plan.values[size_t(value)].is_output = true;
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const Node& node = graph.nodes[n];
+    const Runs runs = node.takable ? Runs::on_device : node.is_free ? Runs::on_host : Runs::elsewhere;
+    plan.steps.push_back({borrowed(*node.info), node.inputs, node.outputs, runs, {int(n)}});
+  }
   return plan;
 }
 

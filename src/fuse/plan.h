@@ -1,4 +1,5 @@
-// What a region becomes: operators in the order of their running, on values some of which have another layout.
+// What nodes become: steps in the order of their running, on values. It is made of a graph, passes rewrite it
+// (fuse/passes.h), and a Program runs it.
 #pragma once
 #include <functional>
 #include <memory>
@@ -11,13 +12,19 @@ namespace encore::fuse {
 
 struct Plan;
 
+// Who runs a step: an operator on the device, one on the host, in whose memory all that it reads and makes is, or
+// nobody here.
+enum class Runs { on_device, on_host, elsewhere };
+
 struct Step {
-  std::unique_ptr<Variant> node;     // null if there are parts
+  std::shared_ptr<const NodeInfo> node;
   std::vector<int> inputs, outputs;  // values; -1 where absent
+  Runs runs = Runs::on_device;
+  std::vector<int> origin = {};  // the graph's nodes that became it, in their order
+  const char* what = nullptr;    // these are, if a pass has joined them
   // What runs it, if no operator does that models may ask for; it reads no input on the host.
   std::function<std::unique_ptr<ops::Op>(const NodeInfo&)> make = {};
-  bool on_host = false;              // in whose memory all of its inputs and outputs are
-  std::shared_ptr<Plan> parts = {};  // instead of a node
+  std::shared_ptr<Plan> parts = {};  // instead of an operator
 };
 
 // Value `inner` is the memory of `outer`, an input or an output of the plan, with the channels spoken of as last.
@@ -25,20 +32,38 @@ struct View {
   int inner, outer;
 };
 
+// An operator of fusion's choice. Its domain is kFusions if no model has it.
+struct Operator {
+  std::string domain, name;
+  int since_version = 1;
+  ops::Attributes attributes = {};
+};
+inline constexpr const char* kFusions = "encore";
+
 struct Plan {
   std::vector<Value> values;
   std::vector<Step> steps;
   std::vector<int> inputs, outputs;  // values, as the caller counts them
   std::vector<View> views;
-  std::vector<std::shared_ptr<OwnTensor>> constants;  // behind values
+  std::vector<std::shared_ptr<OwnTensor>> constants;               // behind values
+  std::shared_ptr<Symbols> symbols = std::make_shared<Symbols>();  // of the values' dimensions, and of others
+  ops::Settings settings;
+  // Shape arithmetic that others need, too, runs elsewhere: what a step reads of it would have to be waited for.
+  bool only_own_shapes = false;
+  std::vector<std::string> notes;  // what passes have nearly joined, and why not
 
   int add(Value value);
+  // What a constant input holds, if anybody knows.
+  const Tensor* constant(const Step& step, size_t input) const;
+  // A step of whose node is said what the plan knows of the values.
+  Step step(Operator op, std::string name, std::vector<int> inputs, std::vector<int> outputs) const;
 };
 
-// The graph as a whole, from `inputs` to `outputs`; `turn` puts the channels of what is between them last.
-Plan plan_of(const Graph& graph, std::vector<int> inputs, std::vector<int> outputs, bool turn);
+// Is shown a plan as it was claimed, and as it is after a pass that has changed it or noted something. May be none.
+using Watch = std::function<void(const char* pass, const Plan& plan)>;
+inline constexpr const char* kAsClaimed = "as_claimed";
 
-// Convolutions with what follows each become one step: a sum with a tensor of the same shape, and an activation.
-void join_convolutions(Plan& plan);
+// The graph as a whole, from `inputs` to `outputs`, a step for each node.
+Plan plan_of(const Graph& graph, std::vector<int> inputs, std::vector<int> outputs);
 
 }  // namespace encore::fuse

@@ -18,7 +18,7 @@ using ops::Where;
 
 namespace {
 
-const ops::OpRow& row_of(const Variant& node) {
+const ops::OpRow& row_of(const NodeInfo& node) {
   const std::string& domain = node.op_type() == "FusedConv" ? ops::kMicrosoft : node.domain();
   const ops::OpRow* const row = ops::find_row(domain, node.op_type(), node.since_version());
   if (!row || !row->make) fail(Code::internal, "there is no ", domain, " ", node.op_type(), " to be fused");
@@ -53,8 +53,9 @@ void Program::add(Step& step) {
   Action& action = actions_.emplace_back();
   action.inputs = step.inputs;
   action.outputs = step.outputs;
-  action.host_inputs.resize(step.inputs.size(), step.on_host);
-  action.host_outputs.resize(step.outputs.size(), step.on_host);
+  const bool on_host = step.runs == Runs::on_host;
+  action.host_inputs.resize(step.inputs.size(), on_host);
+  action.host_outputs.resize(step.outputs.size(), on_host);
   if (step.parts) {
     for (int value : step.outputs) action.types.push_back(plan_.values[size_t(value)].type);
     action.op = std::make_unique<Program>(std::move(*step.parts));
@@ -63,7 +64,7 @@ void Program::add(Step& step) {
   action.name = device::kept(step.node->name());
   action.label = text(step.node->op_type(), " node '", step.node->name(), "'");
   for (int i = 0; i < step.node->output_count(); ++i) action.types.push_back(step.node->output_type(i));
-  const ops::OpRow* const row = step.make || step.on_host ? nullptr : &row_of(*step.node);
+  const ops::OpRow* const row = step.make || on_host ? nullptr : &row_of(*step.node);
   const auto mark = [](const std::vector<int>& slots, std::vector<bool>& marks) {
     for (int i : slots)
       if (size_t(i) < marks.size()) marks[size_t(i)] = true;
@@ -74,7 +75,7 @@ void Program::add(Step& step) {
     action.alias = row->alias;
   }
   try {
-    action.op = row ? row->make(*step.node) : step.on_host ? ops::make_host_op(*step.node) : step.make(*step.node);
+    action.op = row ? row->make(*step.node) : on_host ? ops::make_host_op(*step.node) : step.make(*step.node);
   } catch (const Error& error) {
     throw Error(error.code(), text(action.label, ": ", error.what()));
   }

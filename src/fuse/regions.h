@@ -8,8 +8,9 @@ namespace encore::fuse {
 
 struct RegionSettings {
   bool are_channels_last = false;  // onnxruntime has changed the layout already
-  bool only_own_shapes = true;     // as find_attentions() has it
 };
+
+inline constexpr const char* kRegion = "convolutions and what is between";  // it is
 
 bool is_convolution(const NodeInfo& info);
 

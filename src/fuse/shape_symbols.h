@@ -1,52 +1,44 @@
-// What is known of shapes, and of tensors that hold them, before any runs: numbers, and dimensions of other tensors.
+// What is known of shapes, and of tensors that hold them, before any runs: numbers, and symbols for other dimensions.
 #pragma once
 #include <optional>
 #include <vector>
 
-#include "fuse/graph.h"
+#include "fuse/match.h"
 
 namespace encore::fuse {
 
-// A number, or a dimension that is not known: of which value, and which. Below -1 a number stands for a name.
-struct Symbol {
-  int64_t number = 0;
-  int value = -1, axis = 0;
-  bool operator==(const Symbol&) const = default;
-};
+using Dims = std::vector<int64_t>;
+
+// Follows dimensions through the step: all that it reads and makes are numbers or symbols then, where ranks are known.
+void infer_dims(Match& match, int step);
 
 class ShapeSymbols {
  public:
-  explicit ShapeSymbols(const Graph& graph);
+  explicit ShapeSymbols(const Match& match) : match_(match) {}
 
-  // Of a value of known rank. Those of the same value and axis are the same.
-  const std::optional<std::vector<Symbol>>& dims(int value) const { return dims_[size_t(value)]; }
-  // What a tensor of integers holds; the nodes that compute it go to `nodes`.
-  std::optional<std::vector<Symbol>> contents(int value, std::vector<int>& nodes) const {
-    return contents(value, nodes, 0);
-  }
-  // The dimensions that a Reshape asks for: -1 is what is left. The nodes that compute them go to `nodes`.
-  std::optional<std::vector<Symbol>> target(const Node& reshape, std::vector<int>& nodes) const;
+  const std::optional<Dims>& dims(int value) const { return match_.value(value).dims; }
+  // What a tensor of integers holds; the steps that compute it go to `steps`.
+  std::optional<Dims> contents(int value, std::vector<int>& steps) const { return contents(value, steps, 0); }
+  // The dimensions that a Reshape asks for: -1 is what is left. The steps that compute them go to `steps`.
+  std::optional<Dims> target(const Step& reshape, std::vector<int>& steps) const;
   // The same if all are numbers that the model holds; a scalar is one.
-  std::optional<std::vector<int64_t>> constants(const Node& node, size_t input) const;
+  std::optional<Dims> constants(const Step& step, size_t input) const;
+  // What the step makes of its inputs' dimensions; unknown ones are -1.
+  std::optional<Dims> made_by(const Step& step) const;
 
  private:
-  void find_dims(int value);
-  // What the node makes of its inputs' dimensions; unknown ones are -1.
-  std::optional<std::vector<Symbol>> made_by(const Node& node) const;
-  std::optional<std::vector<Symbol>> broadcast(const Node& node) const;
-  bool is_scalar(const Node& node, size_t input) const;
-  std::optional<std::vector<Symbol>> product(const Node& node) const;
-  std::optional<std::vector<Symbol>> target(const Node& reshape) const;
-  std::optional<std::vector<Symbol>> reshaped(const Node& node) const;
-  std::optional<std::vector<Symbol>> gathered(const Node& node) const;
-  std::optional<std::vector<Symbol>> unsqueezed(const Node& node) const;
-  std::optional<std::vector<Symbol>> contents(int value, std::vector<int>& nodes, int depth) const;
-  std::optional<std::vector<Symbol>> computed(const Node& node, std::vector<int>& nodes, int depth) const;
-  bool is_along_the_first(const Node& node) const;
+  std::optional<Dims> target(const Step& reshape) const;
+  std::optional<Dims> broadcast(const Step& step) const;
+  bool is_scalar(const Step& step, size_t input) const;
+  std::optional<Dims> product(const Step& step) const;
+  std::optional<Dims> reshaped(const Step& step) const;
+  std::optional<Dims> gathered(const Step& step) const;
+  std::optional<Dims> unsqueezed(const Step& step) const;
+  std::optional<Dims> contents(int value, std::vector<int>& steps, int depth) const;
+  std::optional<Dims> computed(const Step& step, std::vector<int>& steps, int depth) const;
+  bool is_along_the_first(const Step& step) const;
 
-  const Graph& graph_;
-  const std::vector<int> producers_;
-  std::vector<std::optional<std::vector<Symbol>>> dims_;  // by value
+  const Match& match_;
 };
 
 }  // namespace encore::fuse

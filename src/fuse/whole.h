@@ -4,13 +4,15 @@
 #pragma once
 #include <set>
 #include <string>
+#include <vector>
 
-#include "fuse/groups.h"
+#include "fuse/plan.h"
+#include "fuse/regions.h"
 
 namespace encore::fuse {
 
-// Makes one plan of all nodes, with its groups as parts. What makes a value of `on_host` computes on the host.
-Plan plan_of_whole(Graph& graph, std::vector<int> inputs, std::vector<int> outputs,
-                   const std::set<std::string>& on_host, const RegionSettings& settings);
+// One plan of all nodes; regions of convolutions are parts of it. What makes a value of `on_host` computes on the host.
+Plan plan_of_whole(Graph graph, std::vector<int> inputs, std::vector<int> outputs, const std::set<std::string>& on_host,
+                   const RegionSettings& settings, const Watch& watch);
 
 }  // namespace encore::fuse

@@ -2,9 +2,11 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "device/blas.h"
@@ -23,6 +25,11 @@ struct Settings {
   bool use_tf32 = true;                 // float products and convolutions may
   bool strict_skip_layer_norm = false;  // SkipLayerNormalization's statistics in twice the precision
 };
+
+// A node's attribute; the first one stands for what is none of the others, such as a graph.
+using Attribute =
+    std::variant<std::monostate, int64_t, float, std::string, std::vector<int64_t>, std::vector<float>, const Tensor*>;
+using Attributes = std::map<std::string, Attribute, std::less<>>;
 
 // What is known of a node before it runs. Attributes of another type than asked for are an Error{invalid_input}.
 class NodeInfo {
@@ -54,6 +61,8 @@ class NodeInfo {
   virtual bool kernel_has_strings() const = 0;
   // A tensor attribute (ConstantOfShape's value); in host memory, valid while the NodeInfo lives.
   virtual const Tensor* find_tensor(const char* attribute) const = 0;
+  // All that the node has, if its graph is what is read.
+  virtual Attributes attributes() const { return {}; }
 
   int64_t get_int(const char* attribute, int64_t otherwise) const { return find_int(attribute).value_or(otherwise); }
   float get_float(const char* attribute, float otherwise) const { return find_float(attribute).value_or(otherwise); }

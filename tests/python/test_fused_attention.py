@@ -128,8 +128,8 @@ def agrees(session, wide, feeds, dtype):
         np.testing.assert_allclose(got, wanted, rtol=0, atol=TOLERANCE[dtype] * np.abs(wanted).max())
 
 
-def check(make_model, capfd, build, *all_feeds, dtype="float16", fused=True, moves=False):
-    """That one node is made, or none, and computes the same as in float32; and that nothing else `moves` elements."""
+def check(make_model, capfd, build, *all_feeds, dtype="float16", fused=1, moves=False):
+    """That so many nodes are made, and compute the same as in float32; and that nothing else `moves` elements."""
     model, wide = build(dtype).model(make_model), build("float32").model(make_model)
     session, sizes = made_one(capfd, lambda options: es.make_session(model, options))
     assert sizes == [ANY] * fused
@@ -513,7 +513,7 @@ def test_what_others_read_stays_outside(encore, make_model, capfd):
 
 
 def test_one_after_the_other(encore, make_model, capfd):
-    """The transposition between them is the first one's."""
+    """The transposition between them is the first one's, and the second one reads what that makes."""
 
     def build(dtype):
         net = Network(dtype)
@@ -531,6 +531,7 @@ def test_one_after_the_other(encore, make_model, capfd):
         capfd,
         build,
         {name: numbers(shape, i) for i, (name, shape) in enumerate(shapes.items())},
+        fused=2,
         moves=True,
     )
 

@@ -386,3 +386,31 @@ def _plain():
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     return options
+
+
+GATE = "(float[n, 8] x, float[n, 8] up) => (float[n, 8] y) { s = Sigmoid(x) g = Mul(x, s) t = Mul(g, up) y = Relu(t) }"
+
+
+@pytest.mark.parametrize("regions", [0, 1])
+def test_what_became_of_a_region_is_written(tmp_path, regions):
+    es.make_session(model(GATE), regions=regions, dump_regions=tmp_path / "new" / "folder")
+    (folder,) = (tmp_path / "new" / "folder").iterdir()
+    claimed, after = sorted(folder.iterdir())
+    assert (claimed.name, after.name) == ("00_as_claimed.txt", "01_gates.txt")
+    assert "g: f32[n, 8] = Mul(x, s)" in claimed.read_text()
+    assert "t: f32[n, 8] = encore.Gate(x, up)" in after.read_text()
+
+
+def test_a_pass_says_why_it_left_something(tmp_path):
+    text = """(float[n, 8] x, float[n, m] z) => (float[n, 8] y) <float[8] gamma = {1, 1, 1, 1, 1, 1, 1, 1}>
+                { s = Add(x, z) y = LayerNormalization(s, gamma) }"""
+    es.make_session(model(text), regions=1, dump_regions=tmp_path)
+    (file,) = tmp_path.glob("*/01_residuals.txt")
+    assert "# LayerNormalization node '" in file.read_text()
+    assert "does not become a sum and its norm: the terms of the sum may have different shapes" in file.read_text()
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Exception, match="'dump_regions'.*file.*cannot be written"):
+        es.make_session(model(GATE), regions=1, dump_regions=tmp_path / "file")

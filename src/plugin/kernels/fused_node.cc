@@ -7,6 +7,7 @@
 #include "plugin/host/fence.h"
 #include "plugin/kernels/kernel_run.h"
 #include "plugin/model/fusion.h"
+#include "plugin/model/plan_files.h"
 
 namespace encore::plugin {
 namespace {
@@ -49,10 +50,11 @@ void compile(Ep& ep, const OrtGraph* const* graphs, const OrtNode* const* fused,
   for (size_t i = 0; i < count; ++i) {
     const GraphNodeInfo info(fused[i]);
     FusedGraph graph(graphs[i], ep.settings());
-    auto made =
-        std::make_unique<FusedNode>(ep, info,
-                                    ep.on_host() ? graph.plan_of_part(info, *ep.on_host(), ep.options().prefer_nhwc)
-                                                 : graph.plan(info, ep.attentions()));
+    const fuse::Watch watch = plan_files(ep.options().dump_regions, info.name());
+    auto made = std::make_unique<FusedNode>(
+        ep, info,
+        ep.on_host() ? graph.plan_of_part(info, *ep.on_host(), ep.options().prefer_nhwc, watch)
+                     : graph.plan(info, ep.known_dims(), watch));
     made->load(constants);
     infos[i] = made.release();
   }

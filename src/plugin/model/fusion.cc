@@ -80,8 +80,7 @@ void FusedGraph::add(const OrtNode* node, const ops::Settings& settings) {
     if (!dims || std::find(dims->begin(), dims->end(), -1) == dims->end()) return at;
     const std::vector<std::string> names = dimension_names(value, dims->size());
     for (size_t d = 0; d < names.size(); ++d)
-      if ((*dims)[d] < 0 && !names[d].empty())
-        (*known.dims)[d] = dimensions_.try_emplace(names[d], -2 - int64_t(dimensions_.size())).first->second;
+      if ((*dims)[d] < 0 && !names[d].empty()) (*known.dims)[d] = symbol(names[d]);
     return at;
   };
   const auto inputs = list(api.Node_GetNumInputs, api.Node_GetInputs);
@@ -95,6 +94,12 @@ void FusedGraph::add(const OrtNode* node, const ops::Settings& settings) {
       graph_.values[size_t(at)].is_output = true;
       made.read_inside.push_back(at);
     }
+}
+
+int64_t FusedGraph::symbol(const std::string& name) {
+  const auto [known, is_new] = symbols_.try_emplace(name, 0);
+  if (is_new) known->second = graph_.symbols->add(name);
+  return known->second;
 }
 
 // In an order in which they can run, whatever the order they came in.
@@ -121,22 +126,21 @@ FusedGraph::Ends FusedGraph::ends_of(const GraphNodeInfo& fused) {
   return ends;
 }
 
-fuse::Plan FusedGraph::plan(const GraphNodeInfo& fused, const Attentions& attentions) {
+fuse::Plan FusedGraph::plan(const GraphNodeInfo& fused, const fuse::KnownDims& known, const fuse::Watch& watch) {
   Ends ends = ends_of(fused);
-  if (const auto known = attentions.find(fused.output_value(0)); known != attentions.end())
-    return fuse::plan_of(graph_, std::move(ends.inputs), std::move(ends.outputs), known->second);
-  return fuse::plan_of(graph_, std::move(ends.inputs), std::move(ends.outputs));
+  return fuse::plan_of_group(graph_, std::move(ends.inputs), std::move(ends.outputs), known, watch);
 }
 
 fuse::Plan FusedGraph::plan_of_part(const GraphNodeInfo& fused, const std::set<std::string>& on_host,
-                                    bool are_channels_last) {
+                                    bool are_channels_last, const fuse::Watch& watch) {
   Ends ends = ends_of(fused);
   return fuse::plan_of_whole(graph_, std::move(ends.inputs), std::move(ends.outputs), on_host,
-                             {.are_channels_last = are_channels_last, .only_own_shapes = false});
+                             {.are_channels_last = are_channels_last}, watch);
 }
 
 std::vector<Group> find_groups(const OrtGraph* graph, const std::vector<const OrtNode*>& claimed,
-                               const std::string& ep_name, const ops::Settings& settings, bool are_channels_last) {
+                               const std::string& ep_name, const ops::Settings& settings, bool are_channels_last,
+                               fuse::KnownDims& known) {
   std::vector<Group> groups;
   if (!has_beginning(claimed)) return groups;
   FusedGraph whole(graph, settings);
@@ -150,10 +154,9 @@ std::vector<Group> find_groups(const OrtGraph* graph, const std::vector<const Or
     node.takable = taken.contains(node_of(node));
     node.is_free = ep.empty() || ep == ep_name;
   }
-  for (fuse::Group& found : fuse::find_groups(whole.graph_, {.are_channels_last = are_channels_last})) {
+  for (const fuse::Group& found : fuse::find_groups(whole.graph_, {.are_channels_last = are_channels_last}, known)) {
     Group& group = groups.emplace_back();
     group.what = found.what;
-    group.attention = std::move(found.attention);
     for (int n : found.nodes) group.nodes.push_back(node_of(whole.graph_.nodes[size_t(n)]));
   }
   return groups;

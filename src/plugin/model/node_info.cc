@@ -185,6 +185,32 @@ std::optional<std::vector<std::string>> GraphNodeInfo::find_strings(const char* 
   return strings;
 }
 
+ops::Attributes GraphNodeInfo::attributes() const {
+  const OrtApi& api = *ort().api;
+  size_t count = 0;
+  check(api.Node_GetNumAttributes(node_, &count));
+  std::vector<const OrtOpAttr*> list(count);
+  if (count) check(api.Node_GetAttributes(node_, list.data(), count));
+  ops::Attributes all;
+  for (const OrtOpAttr* attribute : list) {
+    const char* name = nullptr;
+    OrtOpAttrType type;
+    check(api.OpAttr_GetName(attribute, &name));
+    check(api.OpAttr_GetType(attribute, &type));
+    ops::Attribute& value = all[name];
+    switch (type) {
+      case ORT_OP_ATTR_INT: value = *find_int(name); break;
+      case ORT_OP_ATTR_FLOAT: value = *find_float(name); break;
+      case ORT_OP_ATTR_STRING: value = *find_string(name); break;
+      case ORT_OP_ATTR_INTS: value = *find_ints(name); break;
+      case ORT_OP_ATTR_FLOATS: value = *find_floats(name); break;
+      case ORT_OP_ATTR_TENSOR: value = find_tensor(name); break;
+      default: break;
+    }
+  }
+  return all;
+}
+
 // ---- from a kernel's info
 
 namespace {

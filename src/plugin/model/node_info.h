@@ -73,6 +73,7 @@ class GraphNodeInfo : public NodeInfoBase {
   std::optional<std::vector<float>> find_floats(const char* attribute) const override;
   const ops::Tensor* find_tensor(const char* attribute) const override;
   std::optional<std::vector<std::string>> find_strings(const char* attribute) const override;
+  ops::Attributes attributes() const override;
 
  private:
   const OrtOpAttr* find(const char* attribute, OrtOpAttrType type) const;

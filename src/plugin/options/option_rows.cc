@@ -243,6 +243,13 @@ constexpr OptionRow kRows[] = {
 
     {"log_placement", false, "0", kFlag, "Log, as warnings, each node that is left to another provider, and why.",
      [](std::string_view value, Options& o) { return take(flag(value), o.log_placement); }},
+    {"dump_regions", false, "", "the path of a folder",
+     "Write there, in a folder for each node that is made of others, what it computes as text: as its nodes were, and "
+     "after each pass that rewrote them. A session fails if that cannot be written.",
+     [](std::string_view value, Options& o) {
+       o.dump_regions = value;
+       return true;
+     }},
 };
 
 }  // namespace

@@ -61,6 +61,7 @@ struct Options {
   std::string tuning_cache;   // a file; empty: none
 
   bool log_placement = false;
+  std::string dump_regions;  // a folder; empty: none
 
   bool operator==(const Options&) const = default;
 };

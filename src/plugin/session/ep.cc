@@ -189,7 +189,7 @@ Parts Ep::parts() const {
 
 // Bodies are left as they are: what is fused takes memory for its constants.
 void Ep::claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support, Claim& claim, bool is_body) {
-  if (!is_body) on_host_.reset(), attentions_.clear();
+  if (!is_body) on_host_.reset(), known_dims_ = {};
   std::set<const OrtNode*> fused;
   const auto claim_as_one = [&](const std::vector<const OrtNode*>& nodes, const char* what) {
     claim_together(support, nodes, what);
@@ -200,10 +200,9 @@ void Ep::claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support, Clai
       claim_as_one(part, options_.has_regions() ? "a region" : "the model, which computes with shapes on the device");
     if (!is_body) on_host_ = std::move(claim.on_host);
   } else if (options_.fuse_nodes && !is_body) {
-    for (auto& group : find_groups(graph, claim.nodes, registration_->name(), settings(), options_.prefer_nhwc)) {
+    for (const Group& group :
+         find_groups(graph, claim.nodes, registration_->name(), settings(), options_.prefer_nhwc, known_dims_))
       claim_as_one(group.nodes, group.what);
-      if (group.attention) attentions_.emplace(group.attention->y, std::move(*group.attention));
-    }
   }
   for (const OrtNode* node : claim.nodes)
     if (!fused.contains(node)) check(ort().ep->EpGraphSupportInfo_AddSingleNode(support, node));

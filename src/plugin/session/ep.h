@@ -13,7 +13,7 @@
 #include "automatic/graph_store.h"
 #include "device/blas.h"
 #include "device/dnn.h"
-#include "fuse/attention.h"
+#include "fuse/groups.h"
 #include "graph/default_stream_order.h"
 #include "graph/session_graphs.h"
 #include "graph/shared_stream.h"
@@ -53,8 +53,7 @@ class Ep : public OrtEp {
   const Signature& signature() const { return signature_; }
   // The values that fused nodes make on the host, if these are regions or the whole model; else they are groups.
   const std::optional<std::set<std::string>>& on_host() const { return on_host_; }
-  // Of groups that are attention, by the values that they make.
-  const std::map<std::string, fuse::Attention>& attentions() const { return attentions_; }
+  const fuse::KnownDims& known_dims() const { return known_dims_; }  // of groups
 
   memory::Arena& arena() { return *arena_; }
   HostCopies& copies() { return copies_; }
@@ -146,7 +145,7 @@ class Ep : public OrtEp {
   std::set<std::string> said_;          // of claiming nodes
   std::set<std::string> fixed_layout_;  // operators of the graph that was looked at last
   std::optional<std::set<std::string>> on_host_;
-  std::map<std::string, fuse::Attention> attentions_;
+  fuse::KnownDims known_dims_;
   bool cannot_capture_ = false;
   std::string why_eager_;                    // if every run is, though graphs were asked for
   std::string ill_formed_, uncapturable_;    // why the model cannot be run, or not with graphs

@@ -1,0 +1,37 @@
+#include "fuse/passes.h"
+
+#include "fuse/shape_symbols.h"
+
+namespace encore::fuse {
+namespace {
+
+constexpr Pass kPasses[] = {
+    {"dims", nullptr, infer_dims},
+    {"attention", "an attention", join_attention},
+    {"gates", "a gate", join_gate},
+    {"norms", "a norm and a product", join_norm},
+    {"biases", "a product and its bias", join_bias},
+    {"gelu", "a Gelu", join_gelu},
+    {"residuals", "a sum and its norm", join_residual},
+};
+
+}  // namespace
+
+std::span<const Pass> passes() { return kPasses; }
+
+bool run(const Pass& pass, Plan& plan) {
+  Match match(plan, pass.what);
+  for (int s = 0; s < match.size(); ++s)
+    if (match.step(s).node) pass.at(match, s);
+  return match.finish();
+}
+
+void rewrite(Plan& plan, const Watch& watch) {
+  for (const Pass& pass : passes()) {
+    const size_t noted = plan.notes.size();
+    const bool has_changed = run(pass, plan);
+    if (watch && (has_changed || plan.notes.size() > noted)) watch(pass.name, plan);
+  }
+}
+
+}  // namespace encore::fuse

@@ -1,0 +1,44 @@
+// What rewrites a plan: passes, one after the other. The same ones find groups of nodes in a graph and compile them.
+#pragma once
+#include <span>
+
+#include "fuse/match.h"
+
+namespace encore::fuse {
+
+struct Pass {
+  const char* name;
+  const char* what;                    // the steps are that it joins; null if it joins none
+  void (*at)(Match& match, int step);  // rewrites what has this step, if it is what the pass looks for
+};
+
+std::span<const Pass> passes();  // in their order
+// Whether there was anything to do.
+bool run(const Pass& pass, Plan& plan);
+
+void rewrite(Plan& plan, const Watch& watch);
+
+bool is_quantized_product(const NodeInfo& info);
+
+// ---- the passes, each in the file of its name. None joins steps which a path leaves and comes back to.
+
+// Attention as exporters spell it out: a product of queries and keys, a scale, a mask, a softmax, perhaps zeros for
+// rows that see nothing, and a product with values. It becomes one step, which makes no matrix of scores, with what
+// only moves or scales queries, keys and values on their way there, and the transposition behind it. In halves, which
+// have tensor cores for it. Rows of which all is masked become zeros. What shapes are asked for is known and not read.
+void join_attention(Match& match, int softmax);
+// The gates of language models, x * sigmoid(x) * y: Sigmoid, Mul and Mul, or Swish and Mul, become one step, which
+// reads x and y once; SwiGLU is one. If these are products of the same rows by constants, and nobody else reads them,
+// they come along: as one product by both constants, whose columns alternate.
+void join_gate(Match& match, int first);
+// The norms of language models, whose rows are multiplied by quantized weights: norm and product become one step, which
+// norms few rows on the way. The product may be a gate's.
+void join_norm(Match& match, int product);
+// Products by constants to whose rows a constant one is added: one step, which adds it on the way.
+void join_bias(Match& match, int product);
+// Gelu as exporters spell it out, x * (1 + erf(x / sqrt(2))) / 2 in five nodes.
+void join_gelu(Match& match, int erf);
+// Residual sums and the layer norms that read them: one step each, which gives the sum too.
+void join_residual(Match& match, int norm);
+
+}  // namespace encore::fuse

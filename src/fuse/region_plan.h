@@ -1,0 +1,15 @@
+// What becomes of a region of convolutions: its pictures have their channels last between its ends.
+#pragma once
+#include <vector>
+
+#include "fuse/plan.h"
+
+namespace encore::fuse {
+
+// `region` has one region's nodes and no others.
+Plan plan_of_region(const Graph& region, std::vector<int> inputs, std::vector<int> outputs, const Watch& watch);
+
+// Convolutions with what follows each become one step: a sum with a tensor of the same shape, and an activation.
+void join_convolutions(Plan& plan);
+
+}  // namespace encore::fuse

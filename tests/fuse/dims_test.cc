@@ -1,0 +1,47 @@
+#include "rewritten.h"
+
+namespace encore::fuse::tests {
+namespace {
+
+// What the pass makes of the type of `y`.
+std::string dims_of_y(const std::string& text) {
+  const std::string made = after("dims", text);
+  const size_t at = made.find("\ny");
+  return made.substr(at + 1, made.find(" =", at) - at - 1);
+}
+
+TEST(Dims, UnknownOnesAreTheValuesOwn) {
+  EXPECT_EQ(after("dims", "in x: f32[?, 4, ?]\ny: f32[?, ?] = Odd(x)\nout y"),
+            "in x: f32[?1, 4, ?2]\ny: f32[?3, ?4] = Odd(x)\nout y\n");
+}
+
+TEST(Dims, AreFollowed) {
+  EXPECT_EQ(dims_of_y("in x: f32[?, n]\ny: f32 = Relu(x)\nout y"), "y: f32[?1, n]");
+  EXPECT_EQ(dims_of_y("in x: f32[n, 4]\nin z: f32[1, 4]\ny: f32 = Add(z, x)\nout y"), "y: f32[n, 4]");
+  EXPECT_EQ(dims_of_y("in x: f32[n, 4]\nin z: f32[4, m]\ny: f32 = MatMul(x, z)\nout y"), "y: f32[n, m]");
+  EXPECT_EQ(dims_of_y("in x: f32[b, n, 4]\nconst z: f32[4, 8]\ny: f32 = MatMul(x, z)\nout y"), "y: f32[b, n, 8]");
+  EXPECT_EQ(dims_of_y("in x: f32[b, n]\ny: f32[?, ?] = Transpose(x) {perm = [1, 0]}\nout y"), "y: f32[n, b]");
+  EXPECT_EQ(dims_of_y("in x: f32[b, 8]\nconst s: i64[3] = [0, 2, -1]\ny: f32 = Reshape(x, s)\nout y"),
+            "y: f32[b, 2, 4]");
+  EXPECT_EQ(dims_of_y("in x: f32[b, n]\nin z: f32[n, 4]\ns: i64[2] = Shape(z)\ny: f32 = Reshape(x, s)\nout y"),
+            "y: f32[n, 4]");
+  EXPECT_EQ(dims_of_y("in x: f32[b, n]\nconst a: i64[1] = [1]\ny: f32 = Unsqueeze(x, a)\nout y"), "y: f32[b, 1, n]");
+  EXPECT_EQ(dims_of_y("in x: f32[b, n]\nconst i: i64[2] = [0, 1]\ny: f32 = Gather(x, i) {axis = 1}\nout y"),
+            "y: f32[b, 2]");
+}
+
+TEST(Dims, ANameThatIsHandedOnSaysMore) {
+  EXPECT_EQ(dims_of_y("in x: f32[n]\ny: f32[unk__1] = Relu(x)\nout y"), "y: f32[n]");
+  EXPECT_EQ(dims_of_y("in x: f32[?]\ny: f32[n] = Relu(x)\nout y"), "y: f32[n]");
+  EXPECT_EQ(dims_of_y("in x: f32[n]\ny: f32[3] = Relu(x)\nout y"), "y: f32[3]");
+}
+
+TEST(Dims, AreNotGuessed) {
+  EXPECT_EQ(dims_of_y("in x: f32[n]\nin z: f32[m]\ny: f32[?] = Add(x, z)\nout y"), "y: f32[?1]");
+  EXPECT_EQ(dims_of_y("in x: f32[n]\nin z: f32[n]\ny: f32 = Add@6(x, z)\nout y"), "y: f32");
+  EXPECT_EQ(dims_of_y("in x: f32[n]\ny: f32 = elsewhere.Relu(x)\nout y"), "y: f32");
+  EXPECT_EQ(dims_of_y("in x: f32[b, n]\nin s: i64[2]\ny: f32 = Reshape(x, s)\nout y"), "y: f32");
+}
+
+}  // namespace
+}  // namespace encore::fuse::tests

@@ -1,0 +1,123 @@
+#include "rewritten.h"
+
+namespace encore::fuse::tests {
+namespace {
+
+constexpr const char* kGate = R"(in x: f16[n, 8]
+in up: f16[n, 8]
+s: f16[n, 8] = Sigmoid(x)
+silu: f16[n, 8] = Mul(x, s)
+y: f16[n, 8] = Mul(silu, up)  # "gate"
+out y
+)";
+
+TEST(Gates, ThreeNodesAreOne) {
+  EXPECT_EQ(after("gates", kGate), R"(in x: f16[n, 8]
+in up: f16[n, 8]
+y: f16[n, 8] = encore.Gate(x, up)  # "gate"
+out y
+)");
+}
+
+TEST(Gates, SoAreSwishAndAProduct) {
+  const std::string swish = R"(in x: f16[n, 8]
+in up: f16[n, 8]
+silu: f16[n, 8] = Swish(x)
+y: f16[n, 8] = Mul(up, silu)  # "gate"
+out y
+)";
+  EXPECT_EQ(after("gates", swish), after("gates", kGate));
+  expect_stays("gates", swish, "Swish(x)", "Swish(x) {alpha = 1.5}");
+}
+
+TEST(Gates, StaysOtherwise) {
+  const auto stays = [](const char* part, const char* by) { expect_stays("gates", kGate, part, by); };
+  stays("Mul(x, s)", "Mul(up, s)");
+  stays("in up", "const up");
+  stays("Mul(x, s)", "Mul@6(x, s)");
+  stays("out y", "out y\nout s");
+  stays("out y", "out y\nout silu");
+  stays("out y", "z = Relu(silu)\nout y\nout z");
+  stays("silu: f16", "elsewhere silu: f16");
+}
+
+constexpr const char* kProducts = R"(in rows: f16[n, 4]
+const wx: f16[4, 8]
+const wy: f16[4, 8]
+x: f16[n, 8] = MatMul(rows, wx)  # "left"
+up: f16[n, 8] = MatMul(rows, wy)  # "right"
+s: f16[n, 8] = Sigmoid(x)
+silu: f16[n, 8] = Mul(x, s)
+y: f16[n, 8] = Mul(silu, up)  # "gate"
+out y
+)";
+
+TEST(Gates, ProductsOfTheSameRowsComeAlong) {
+  EXPECT_EQ(after("gates", kProducts), R"(in rows: f16[n, 4]
+const wx: f16[4, 16]
+"left and right": f16 = MatMul(rows, wx)  # "left and right"
+y: f16[n, 8] = encore.Gate("left and right")  # "gate"
+out y
+)");
+}
+
+TEST(Gates, ColumnsAlternate) {
+  std::string text = replaced(kProducts, "wx: f16[4, 8]", "wx: f16[1, 8] = [1, 2, 3, 4, 5, 6, 7, 8]");
+  text = replaced(text, "wy: f16[4, 8]", "wy: f16[1, 8] = [11, 12, 13, 14, 15, 16, 17, 18]");
+  Plan plan = plan_from(replaced(text, "rows: f16[n, 4]", "rows: f16[n, 1]"));
+  rewrite(plan, {});
+  ASSERT_EQ(plan.steps.size(), 2u);
+  EXPECT_EQ(plan.steps[0].origin, (std::vector<int>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(plan.steps[1].origin, plan.steps[0].origin);
+  const Tensor* const both = plan.steps[0].node->constant_input(1);
+  ASSERT_TRUE(both);
+  EXPECT_EQ(both->shape, ops::Shape({1, 16}));
+  EXPECT_EQ(float(both->as<device::Half>()[7]), 8);
+  EXPECT_EQ(float(both->as<device::Half>()[8]), 11);
+}
+
+TEST(Gates, OtherProductsStayOutside) {
+  const auto stays = [](const char* part, const char* by) {
+    const std::string made = after("gates", replaced(kProducts, part, by));
+    EXPECT_NE(made.find("encore.Gate(x, up)"), made.npos) << made;
+  };
+  stays("const wx", "in wx");
+  stays("wx: f16[4, 8]", "wx: f16[4, 16]");
+  stays("wx: f16[4, 8]", "wx: f32[4, 8]");
+  stays("wy: f16[4, 8]", "wy: f16[1, 4, 8]");
+  stays("up: f16[n, 8] = MatMul(rows,", "other = Relu(rows)\nup: f16[n, 8] = MatMul(other,");
+  stays("MatMul(rows, wy)", "MatMul(rows, wx)");
+  stays("out y", "out y\nout up");
+  stays("out y", "z = Relu(x)\nout y\nout z");
+  stays("up: f16", "elsewhere up: f16");
+}
+
+constexpr const char* kQuantized = R"(in rows: f16[n, 32]
+const cx: u8[8, 1, 16]
+const sx: f16[8]
+const cy: u8[8, 1, 16]
+const sy: f16[8]
+x: f16[n, 8] = com.microsoft.MatMulNBits(rows, cx, sx) {K = 32, N = 8, bits = 4, block_size = 32}  # "left"
+up: f16[n, 8] = com.microsoft.MatMulNBits(rows, cy, sy) {K = 32, N = 8, bits = 4, block_size = 32}  # "right"
+s: f16[n, 8] = Sigmoid(x)
+silu: f16[n, 8] = Mul(x, s)
+y: f16[n, 8] = Mul(silu, up)
+out y
+)";
+
+TEST(Gates, QuantizedProductsAreGatedAsTheyAreStored) {
+  EXPECT_EQ(after("gates", kQuantized), R"(in rows: f16[n, 32]
+const cx: u8[16, 1, 16]
+const sx: f16[16]
+y: f16[n, 8] = com.microsoft.MatMulNBits(rows, cx, sx) {K = 32, N = 16, bits = 4, block_size = 32, gated = 1}  # "left and right"
+out y
+)");
+}
+
+TEST(Gates, QuantizedProductsAreAlike) {
+  const std::string made = after("gates", replaced(kQuantized, "block_size = 32}  # \"right\"", "block_size = 16}"));
+  EXPECT_NE(made.find("encore.Gate(x, up)"), made.npos) << made;
+}
+
+}  // namespace
+}  // namespace encore::fuse::tests

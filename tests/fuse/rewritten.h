@@ -1,0 +1,34 @@
+// Plans before and after a pass, as text.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "fuse/passes.h"
+#include "fuse/plan_text.h"
+
+namespace encore::fuse::tests {
+
+inline std::string after(std::string_view pass, const std::string& text) {
+  Plan plan = plan_from(text);
+  const auto found = std::ranges::find(passes(), pass, &Pass::name);
+  EXPECT_NE(found, passes().end()) << "there is no pass '" << pass << "'";
+  if (found != passes().end()) run(*found, plan);
+  return text_of(plan);
+}
+
+inline std::string replaced(std::string text, const std::string& part, const std::string& by) {
+  const size_t at = text.find(part);
+  EXPECT_NE(at, std::string::npos) << "'" << part << "' is not there";
+  return at == std::string::npos ? text : text.replace(at, part.size(), by);
+}
+
+// One part of the text is another, and the pass has nothing to do any more.
+inline void expect_stays(std::string_view pass, const std::string& text, const std::string& part,
+                         const std::string& by) {
+  const std::string other = replaced(text, part, by);
+  EXPECT_EQ(after(pass, other), text_of(plan_from(other)));
+}
+
+}  // namespace encore::fuse::tests
