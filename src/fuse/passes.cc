@@ -8,6 +8,7 @@ namespace {
 constexpr Pass kPasses[] = {
     {"dims", nullptr, infer_dims},
     {"attention", "an attention", join_attention},
+    {"softmaxes", "a masked softmax", join_softmax},
     {"gates", "a gate", join_gate},
     {"norms", "a norm and a product", join_norm},
     {"biases", "a product and its bias", join_bias},
