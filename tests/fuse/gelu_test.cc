@@ -62,7 +62,8 @@ out y
 TEST(TanhGelu, EightNodesAreOne) {
   const char* const fast = "in x: f32[n, 4]\ny: f32[n, 4] = com.microsoft.FastGelu(x)  # \"last\"\nout y\n";
   EXPECT_EQ(after("tanh_gelu", kTanh), fast);
-  EXPECT_EQ(after("tanh_gelu", replaced(kTanh, "cube: f32[n, 4] = Pow(x, three)", "q = Mul(x, x)\ncube: f32[n, 4] = Mul(q, x)")),
+  EXPECT_EQ(after("tanh_gelu",
+                  replaced(kTanh, "cube: f32[n, 4] = Pow(x, three)", "q = Mul(x, x)\ncube: f32[n, 4] = Mul(q, x)")),
             fast);
 }
 
