@@ -263,7 +263,7 @@ class Search {
       take_along(std::move(shapes), steps);
       const auto is_inside = [&](int n) { return steps.contains(n); };
       const auto has_shapes = [&](const Link& link) {
-        return !match_.plan().only_own_shapes || std::ranges::all_of(link.shapes, is_inside);
+        return !match_.plan().is_group || std::ranges::all_of(link.shapes, is_inside);
       };
       // What is read has to be made outside, whoever else's way it is on.
       std::set<int> outside;

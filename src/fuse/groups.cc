@@ -34,7 +34,7 @@ std::vector<Group> find_groups(Graph graph, const RegionSettings& settings, Know
     groups.push_back({std::move(nodes), kRegion});
   }
   Plan plan = plan_of(graph, {}, {});
-  plan.only_own_shapes = true;
+  plan.is_group = true;
   rewrite(plan, {});
   for (Group& group : groups_of(plan, graph.nodes.size())) {
     for (int n : group.nodes)
@@ -57,7 +57,7 @@ Plan plan_of_group(Graph group, std::vector<int> inputs, std::vector<int> output
     value.dims = of == known.of.end() ? std::nullopt : of->second;
   }
   Plan plan = plan_of(group, std::move(inputs), std::move(outputs));
-  plan.only_own_shapes = true;
+  plan.is_group = true;
   if (watch) watch(kAsClaimed, plan);
   rewrite(plan, watch);
   return plan;

@@ -75,8 +75,7 @@ void Match::replace(std::vector<int> steps, std::vector<Step> made) {
   std::vector<int> origin;
   for (int s : steps) {
     origin.insert(origin.end(), step(s).origin.begin(), step(s).origin.end());
-    leave(s);
-    plan_.steps[size_t(s)] = {};
+    remove(s);
   }
   std::sort(origin.begin(), origin.end());
   origin.erase(std::unique(origin.begin(), origin.end()), origin.end());
@@ -87,6 +86,19 @@ void Match::replace(std::vector<int> steps, std::vector<Step> made) {
     plan_.steps[size_t(*place)] = std::move(one);
     enter(*place++);
   }
+}
+
+void Match::substitute(int v, int by) {
+  for (int s : readers_[size_t(v)]) std::ranges::replace(plan_.steps[size_t(s)].inputs, v, by);
+  std::vector<int>& readers = readers_[size_t(by)];
+  readers.insert(readers.end(), readers_[size_t(v)].begin(), readers_[size_t(v)].end());
+  readers_[size_t(v)].clear();
+  has_changed_ = true;
+}
+
+void Match::remove(int s) {
+  leave(s);
+  plan_.steps[size_t(s)] = {};
   has_changed_ = true;
 }
 

@@ -54,6 +54,9 @@ class Match {
   // Puts `made` in the place of these steps, none more than there were.
   void replace(std::vector<int> steps, std::vector<Step> made);
   void replace(std::vector<int> steps, Step made);
+  // Who reads `v` reads `by`.
+  void substitute(int v, int by);
+  void remove(int s);
   // Tells why the step stays, which is nearly one that the pass joins.
   void note(int s, const char* why);
   // Puts the steps in an order in which they can run. Whether there was anything to do.

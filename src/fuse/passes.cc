@@ -7,13 +7,22 @@ namespace {
 
 constexpr Pass kPasses[] = {
     {"dims", nullptr, infer_dims},
+    {"casts", nullptr, drop_casts, false},
+    {"transposes", nullptr, join_transposes, false},
+    {"identities", nullptr, drop_identity, false},
+    {"same", nullptr, share_result, false},
     {"attention", "an attention", join_attention},
     {"softmaxes", "a masked softmax", join_softmax},
     {"gates", "a gate", join_gate},
     {"norms", "a norm and a product", join_norm},
     {"biases", "a product and its bias", join_bias},
     {"gelu", "a Gelu", join_gelu},
+    {"tanh_gelu", "a Gelu", join_tanh_gelu, false},
+    {"quick_gelu", "a Gelu", join_quick_gelu, false},
+    {"bias_gelu", "a Gelu and its bias", join_bias_gelu, false},
     {"residuals", "a sum and its norm", join_residual},
+    {"products", "a product", join_product, false},
+    {"unread", nullptr, drop_unread, false},
 };
 
 }  // namespace
@@ -29,6 +38,7 @@ bool run(const Pass& pass, Plan& plan) {
 
 void rewrite(Plan& plan, const Watch& watch) {
   for (const Pass& pass : passes()) {
+    if (plan.is_group && !pass.is_for_groups) continue;
     const size_t noted = plan.notes.size();
     const bool has_changed = run(pass, plan);
     if (watch && (has_changed || plan.notes.size() > noted)) watch(pass.name, plan);

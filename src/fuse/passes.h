@@ -10,6 +10,7 @@ struct Pass {
   const char* name;
   const char* what;                    // the steps are that it joins; null if it joins none
   void (*at)(Match& match, int step);  // rewrites what has this step, if it is what the pass looks for
+  bool is_for_groups = true;           // else for regions alone
 };
 
 std::span<const Pass> passes();  // in their order
@@ -20,7 +21,7 @@ void rewrite(Plan& plan, const Watch& watch);
 
 bool is_quantized_product(const NodeInfo& info);
 
-// ---- the passes, each in the file of its name. None joins steps which a path leaves and comes back to.
+// ---- the passes. None joins steps which a path leaves and comes back to.
 
 // Attention as exporters spell it out: a product of queries and keys, a scale, a mask, a softmax, perhaps zeros for
 // rows that see nothing, and a product with values. It becomes one step, which makes no matrix of scores, with what
@@ -42,5 +43,29 @@ void join_softmax(Match& match, int softmax);
 void join_gelu(Match& match, int erf);
 // Residual sums and the layer norms that read them: one step each, which gives the sum too.
 void join_residual(Match& match, int norm);
+
+// ---- what onnxruntime does for its own providers, after it has asked what a region takes
+
+// Gelu by tanh, x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) / 2.
+void join_tanh_gelu(Match& match, int tanh);
+// x * sigmoid(alpha * x), or without alpha.
+void join_quick_gelu(Match& match, int sigmoid);
+// A Gelu and the constant row that is added before.
+void join_bias_gelu(Match& match, int gelu);
+// Products whose factors are transposed, or scaled, and those that are scaled themselves.
+void join_product(Match& match, int product);
+
+// ---- what makes no difference to results, to the bit
+
+// A Cast to a wider type and back.
+void drop_casts(Match& match, int second);
+// Two transpositions are one, or none.
+void join_transposes(Match& match, int second);
+// Who reads what Identity makes can read what it is made of.
+void drop_identity(Match& match, int identity);
+// What is computed twice from the same values.
+void share_result(Match& match, int second);
+// What nobody reads.
+void drop_unread(Match& match, int step);
 
 }  // namespace encore::fuse

@@ -48,8 +48,9 @@ struct Plan {
   std::vector<std::shared_ptr<OwnTensor>> constants;               // behind values
   std::shared_ptr<Symbols> symbols = std::make_shared<Symbols>();  // of the values' dimensions, and of others
   ops::Settings settings;
-  // Shape arithmetic that others need, too, runs elsewhere: what a step reads of it would have to be waited for.
-  bool only_own_shapes = false;
+  // Of groups, around which other nodes are: shape arithmetic that those need, too, runs there, and what a step read of
+  // it would have to be waited for.
+  bool is_group = false;
   std::vector<std::string> notes;  // what passes have nearly joined, and why not
 
   int add(Value value);

@@ -64,7 +64,7 @@ TEST(Attention, OnlyItsOwnShapesDo) {
   text = replaced(replaced(text, "Concat(heads,", "Concat(first,"), "out y", "out y\nout shape");
   EXPECT_NE(after("attention", text).find("encore.Attention(q, k, v, mask)"), std::string::npos);
   Plan plan = plan_from(text);
-  plan.only_own_shapes = true;
+  plan.is_group = true;
   rewrite(plan, {});
   EXPECT_NE(text_of(plan).find("encore.Attention(q4, k, v, mask)"), std::string::npos) << text_of(plan);
 }

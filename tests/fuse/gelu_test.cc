@@ -42,5 +42,93 @@ TEST(Gelu, StaysOtherwise) {
   stays("const half: f32[1] = [0.5]", "const half: f32[1, 1, 1] = [0.5]");
 }
 
+constexpr const char* kTanh = R"(in x: f32[n, 4]
+const three: f32[] = 3.0
+const c: f32[] = 0.044715
+const root: f32[] = 0.7978846
+const one: f32[] = 1.0
+const half: f32[] = 0.5
+cube: f32[n, 4] = Pow(x, three)
+d: f32[n, 4] = Mul(cube, c)
+e: f32[n, 4] = Add(x, d)
+f: f32[n, 4] = Mul(e, root)
+t: f32[n, 4] = Tanh(f)
+s: f32[n, 4] = Add(t, one)
+h: f32[n, 4] = Mul(x, half)
+y: f32[n, 4] = Mul(h, s)  # "last"
+out y
+)";
+
+TEST(TanhGelu, EightNodesAreOne) {
+  const char* const fast = "in x: f32[n, 4]\ny: f32[n, 4] = com.microsoft.FastGelu(x)  # \"last\"\nout y\n";
+  EXPECT_EQ(after("tanh_gelu", kTanh), fast);
+  EXPECT_EQ(after("tanh_gelu",
+                  replaced(kTanh, "cube: f32[n, 4] = Pow(x, three)", "q = Mul(x, x)\ncube: f32[n, 4] = Mul(q, x)")),
+            fast);
+}
+
+TEST(TanhGelu, StaysOtherwise) {
+  const auto stays = [](const char* part, const char* by) { expect_stays("tanh_gelu", kTanh, part, by); };
+  stays("3.0", "2.0");
+  stays("0.044715", "0.0447");
+  stays("0.7978846", "0.798");
+  stays("Add(x, d)", "Add(cube, d)");
+  stays("Mul(x, half)", "Mul(e, half)");
+  stays("f: f32", "f: f64");
+  stays("out y", "out y\nout cube");
+  stays("out y", "out y\nout e");
+  stays("out y", "out y\nout d");
+  stays("cube: f32[n, 4] = Pow(x, three)", "q = Mul(x, x)\nr = Relu(q)\ncube: f32[n, 4] = Mul(q, x)");
+}
+
+constexpr const char* kQuick = R"(in x: f16[n, 4]
+const a: f16[] = 1.5
+b: f16[n, 4] = Mul(x, a)
+s: f16[n, 4] = Sigmoid(b)
+y: f16[n, 4] = Mul(s, x)  # "last"
+out y
+)";
+
+TEST(QuickGelu, IsOneNode) {
+  EXPECT_EQ(after("quick_gelu", kQuick),
+            "in x: f16[n, 4]\ny: f16[n, 4] = com.microsoft.QuickGelu(x) {alpha = 1.5}  # \"last\"\nout y\n");
+  EXPECT_EQ(after("quick_gelu", "in x: f16[n]\ns: f16[n] = Sigmoid(x)\ny: f16[n] = Mul(x, s)\nout y\n"),
+            "in x: f16[n]\ny: f16[n] = com.microsoft.QuickGelu(x) {alpha = 1.0}\nout y\n");
+}
+
+TEST(QuickGelu, StaysOtherwise) {
+  const auto stays = [](const char* part, const char* by) { expect_stays("quick_gelu", kQuick, part, by); };
+  stays("Mul(s, x)", "Mul(s, s)");
+  stays("y: f16", "z = Relu(b)\ny: f16");
+  stays("s: f16", "s: f64");
+  stays("out y", "out y\nout s");
+  stays("out y", "out y\nout b");
+}
+
+constexpr const char* kBias = R"(in x: f16[n, 4]
+const b: f16[4]
+a: f16[n, 4] = Add(b, x)  # "sum"
+y: f16[n, 4] = Gelu(a)  # "gelu"
+out y
+)";
+
+TEST(BiasGelu, TakesTheSumAlong) {
+  const std::string made =
+      "in x: f16[n, 4]\nconst b: f16[4]\ny: f16[n, 4] = com.microsoft.BiasGelu(x, b)  # \"sum and gelu\"\nout y\n";
+  EXPECT_EQ(after("bias_gelu", kBias), made);
+  EXPECT_EQ(after("bias_gelu", replaced(kBias, "Gelu", "com.microsoft.FastGelu")),
+            replaced(made, "BiasGelu", "FastGelu"));
+}
+
+TEST(BiasGelu, StaysOtherwise) {
+  const auto stays = [](const char* part, const char* by) { expect_stays("bias_gelu", kBias, part, by); };
+  stays("const b", "in b");
+  stays("b: f16[4]", "b: f16[1]");
+  stays("b: f16[4]", "b: f16[1, 4]");
+  stays("Gelu(a)", "Gelu(a) {approximate = \"tanh\"}");
+  stays("Add(", "Add@6(");
+  stays("out y", "out y\nout a");
+}
+
 }  // namespace
 }  // namespace encore::fuse::tests

@@ -414,3 +414,50 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(Exception, match="'dump_regions'.*file.*cannot be written"):
         es.make_session(model(GATE), regions=1, dump_regions=tmp_path / "file")
+
+
+def agrees(folder, text, step, wanted, tolerance=1e-6, **feed):
+    """The plan ends with this step, among so many, and gives what single nodes do; onnxruntime changes nothing."""
+    sessions = [es.make_session(model(text), _plain(), regions=r, dump_regions=folder / str(r)) for r in (1, 0)]
+    lines = sorted((folder / "1").glob("*/*.txt"))[-1].read_text().splitlines()
+    steps = [line for line in lines if " = " in line and not line.startswith("const ")]
+    assert len(steps) == wanted and step in " ".join(steps), steps
+    for got, expected in zip(*(session.run(None, feed) for session in sessions), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance)
+
+
+X_TO_Y = "(float[n, 8] x) => (float[n, 8] y)"
+TANH = f"""{X_TO_Y} <float three = {{3}}, float c = {{0.044715}}, float r = {{0.7978845608}}, float one = {{1}},
+  float half = {{0.5}}> {{ q = Pow(x, three) d = Mul(q, c) e = Add(x, d) f = Mul(e, r) t = Tanh(f) s = Add(t, one)
+  h = Mul(x, half) y = Mul(h, s) }}"""
+QUICK = f"{X_TO_Y} <float a = {{1.702}}> {{ b = Mul(x, a) s = Sigmoid(b) q = Mul(x, s) y = Relu(q) }}"
+BIAS = f"""{X_TO_Y} <float[8] b = {{1, 2, 3, 4, 5, 6, 7, 8}}, float r = {{1.4142135}}, float one = {{1}},
+  float half = {{0.5}}> {{ a = Add(x, b) d = Div(a, r) e = Erf(d) s = Add(e, one) p = Mul(a, s) y = Mul(p, half) }}"""
+CASTS = f"{X_TO_Y} {{ a = Relu(x) w = Cast <to = 11> (a) b = Cast <to = 1> (w) y = Tanh(b) }}"
+SAME = f"{X_TO_Y} {{ a = Exp(x) b = Relu(a) c = Relu(a) d = Sqrt(c) y = Sub(d, b) }}"
+
+
+@pytest.mark.parametrize(
+    "text, step, wanted",
+    [
+        (TANH, "com.microsoft.FastGelu(x)", 1),
+        (QUICK, "com.microsoft.QuickGelu(x)", 2),
+        (BIAS, "com.microsoft.BiasGelu(x, b)", 1),
+        (CASTS, "Tanh(a)", 2),
+        (SAME, "Sub(d, ", 4),
+    ],
+)
+def test_passes_for_regions(tmp_path, text, step, wanted):
+    agrees(tmp_path, text, step, wanted, x=some(5, 8))
+
+
+def test_products_read_transposed_factors(tmp_path):
+    text = """(float[n, 8] x, float[n, 8] z) => (float[n, n] y) <float half = {0.5}>
+                { t = Transpose <perm = [1, 0]> (z) p = MatMul(x, t) s = Mul(p, half) y = Tanh(s) }"""
+    agrees(tmp_path, text, "com.microsoft.FusedMatMul(x, z)", 2, x=some(5, 8), z=some(5, 8, seed=1))
+
+
+def test_transpositions_are_joined(tmp_path):
+    text = """(float[a, b, c] x) => (float[d, e, f] y)
+                { r = Relu(x) s = Transpose <perm = [1, 2, 0]> (r) t = Transpose <perm = [1, 2, 0]> (s) y = Tanh(t) }"""
+    agrees(tmp_path, text, "Transpose(r) {perm = [2, 0, 1]}", 3, tolerance=0, x=some(2, 3, 4))

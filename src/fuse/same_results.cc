@@ -1,0 +1,126 @@
+// Passes that make no difference to results.
+#include <algorithm>
+
+#include "fuse/passes.h"
+#include "ops/registry.h"
+
+namespace encore::fuse {
+namespace {
+
+// Whether each number of the one type is one of the other's.
+bool holds(Type wide, Type narrow) {
+  using ops::Types;
+  switch (narrow) {
+    case Type::f16:
+    case Type::bf16: return (Types{Type::f32, Type::f64}).has(wide);
+    case Type::f32: return wide == Type::f64;
+    case Type::i8: return (Types{Type::i16, Type::i32, Type::i64}).has(wide);
+    case Type::u8: return (Types{Type::i16, Type::u16, Type::i32, Type::u32, Type::i64, Type::u64}).has(wide);
+    case Type::i16: return (Types{Type::i32, Type::i64}).has(wide);
+    case Type::u16: return (Types{Type::i32, Type::u32, Type::i64, Type::u64}).has(wide);
+    case Type::i32: return (Types{Type::i64, Type::f64}).has(wide);
+    case Type::u32: return (Types{Type::i64, Type::u64, Type::f64}).has(wide);
+    default: return false;
+  }
+}
+
+// Makes the step's result of a value that is two steps before.
+void skip_to(Match& match, int s, int x, Operator op) {
+  const int between = match.producer(match.step(s).inputs[0]);
+  match.replace({s}, match.plan().step(std::move(op), match.node(s).name(), {x}, match.step(s).outputs));
+  drop_unread(match, between);
+}
+
+// Those that draw numbers make others each time.
+bool draws(const NodeInfo& info) {
+  constexpr const char* kDrawing[] = {"Bernoulli", "Dropout", "Multinomial", "RandomNormalLike", "RandomUniformLike"};
+  return std::ranges::find(kDrawing, info.op_type()) != std::end(kDrawing);
+}
+
+// All attributes are known, and the same.
+bool have_same_attributes(const NodeInfo& a, const NodeInfo& b) {
+  const ops::Attributes ours = a.attributes();
+  return ours == b.attributes() && std::ranges::none_of(ours, [](const auto& one) {
+           return std::holds_alternative<std::monostate>(one.second) ||
+                  std::holds_alternative<const Tensor*>(one.second);
+         });
+}
+
+bool is_unread(const Match& match, int s) {
+  return std::ranges::all_of(match.step(s).outputs,
+                             [&](int v) { return v < 0 || (match.readers(v).empty() && !match.value(v).is_output); });
+}
+
+}  // namespace
+
+void drop_casts(Match& match, int second) {
+  if (!match.is(second, "Cast")) return;
+  const int wide = match.step(second).inputs[0], first = match.maker(wide, "Cast");
+  if (first < 0) return;
+  const int x = match.step(first).inputs[0];
+  const Type type = match.value(x).type;
+  if (match.value(match.step(second).outputs[0]).type == type && holds(match.value(wide).type, type))
+    skip_to(match, second, x, {ops::kOnnx, "Identity", 16});
+}
+
+void join_transposes(Match& match, int second) {
+  const int first = match.is(second, "Transpose") ? match.maker(match.step(second).inputs[0], "Transpose") : -1;
+  const auto before = first < 0 ? std::nullopt : match.node(first).find_ints("perm");
+  const auto after = before ? match.node(second).find_ints("perm") : std::nullopt;
+  if (!after || after->size() != before->size()) return;
+  std::vector<int64_t> order;
+  for (int64_t axis : *after) {
+    if (axis < 0 || size_t(axis) >= before->size()) return;
+    order.push_back((*before)[size_t(axis)]);
+  }
+  const int x = match.step(first).inputs[0];
+  if (std::ranges::is_sorted(order)) return skip_to(match, second, x, {ops::kOnnx, "Identity", 16});
+  skip_to(match, second, x, {ops::kOnnx, "Transpose", 13, {{"perm", std::move(order)}}});
+}
+
+void drop_identity(Match& match, int identity) {
+  if (!match.is(identity, "Identity")) return;
+  const int x = match.step(identity).inputs[0], y = match.step(identity).outputs[0];
+  if (match.value(y).is_output) return;
+  match.substitute(y, x);
+  drop_unread(match, identity);
+}
+
+void share_result(Match& match, int second) {
+  constexpr size_t kMostReaders = 64;
+  const Step& step = match.step(second);
+  const NodeInfo& info = *step.node;
+  if (!match.is_there(second) || !info.domain().empty() || draws(info) || step.inputs.empty() || step.inputs[0] < 0)
+    return;
+  const std::vector<int>& readers = match.readers(step.inputs[0]);
+  const auto is_same = [&](int s) {
+    const Step& other = match.step(s);
+    return s < second && match.is(s, info.op_type().c_str()) && other.inputs == step.inputs &&
+           other.node->since_version() == info.since_version() && other.outputs.size() == step.outputs.size() &&
+           have_same_attributes(*other.node, info);
+  };
+  if (readers.size() > kMostReaders) return;
+  const auto first = std::ranges::find_if(readers, is_same);
+  if (first == readers.end()) return;
+  const std::vector<int> had = match.step(*first).outputs, made = step.outputs;
+  for (size_t i = 0; i < made.size(); ++i)
+    if (made[i] >= 0 && (had[i] < 0 || match.value(made[i]).is_output)) return;
+  for (size_t i = 0; i < made.size(); ++i)
+    if (made[i] >= 0) match.substitute(made[i], had[i]);
+  drop_unread(match, second);
+}
+
+void drop_unread(Match& match, int step) {
+  std::vector<int> open{step};
+  while (!open.empty()) {
+    const int s = open.back();
+    open.pop_back();
+    if (!match.step(s).node || !is_unread(match, s)) continue;
+    const std::vector<int> inputs = match.step(s).inputs;
+    match.remove(s);
+    for (int v : inputs)
+      if (const int from = match.producer(v); from >= 0) open.push_back(from);
+  }
+}
+
+}  // namespace encore::fuse

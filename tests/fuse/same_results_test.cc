@@ -1,0 +1,81 @@
+#include "rewritten.h"
+
+namespace encore::fuse::tests {
+namespace {
+
+std::string casts(const std::string& narrow, const std::string& wide, const std::string& last) {
+  return "in x: " + narrow + "[n]\na: " + wide + "[n] = Cast(x)\ny: " + last + "[n] = Cast(a)\nz = Relu(y)\nout z\n";
+}
+
+TEST(Casts, ToAWiderTypeAndBackAreNone) {
+  EXPECT_EQ(after("casts", casts("f16", "f32", "f16")), "in x: f16[n]\ny: f16[n] = Identity(x)\nz = Relu(y)\nout z\n");
+  for (const auto& [narrow, wide] :
+       {std::pair("bf16", "f32"), {"f32", "f64"}, {"u8", "i16"}, {"i32", "i64"}, {"i32", "f64"}})
+    EXPECT_NE(after("casts", casts(narrow, wide, narrow)).find("Identity"), std::string::npos) << narrow << wide;
+}
+
+TEST(Casts, OthersStay) {
+  for (const auto& [narrow, wide] : {std::pair("f32", "f16"),
+                                     {"bf16", "f16"},
+                                     {"f16", "bf16"},
+                                     {"i32", "f32"},
+                                     {"i8", "u8"},
+                                     {"i64", "f64"},
+                                     {"bool", "f32"}})
+    EXPECT_EQ(after("casts", casts(narrow, wide, narrow)), casts(narrow, wide, narrow));
+  EXPECT_EQ(after("casts", casts("f16", "f32", "bf16")), casts("f16", "f32", "bf16"));
+}
+
+TEST(Casts, WhatOthersReadIsStillMade) {
+  EXPECT_NE(after("casts", casts("f16", "f32", "f16") + "out a\n").find("a: f32[n] = Cast(x)"), std::string::npos);
+}
+
+constexpr const char* kTurns = R"(in x: f32[a, b, c]
+t = Transpose(x) {perm = [1, 2, 0]}
+y = Transpose(t) {perm = [1, 2, 0]}
+out y
+)";
+
+TEST(Transposes, TwoAreOne) {
+  EXPECT_EQ(after("transposes", kTurns), "in x: f32[a, b, c]\ny = Transpose(x) {perm = [2, 0, 1]}\nout y\n");
+}
+TEST(Transposes, OrNone) {
+  EXPECT_EQ(after("transposes", replaced(kTurns, "(t) {perm = [1, 2, 0]", "(t) {perm = [2, 0, 1]")),
+            "in x: f32[a, b, c]\ny = Identity(x)\nout y\n");
+}
+TEST(Transposes, StayWhereOrdersAreUnknown) {
+  expect_stays("transposes", kTurns, " {perm = [1, 2, 0]}\nout", "\nout");
+  expect_stays("transposes", kTurns, "t = Tr", "elsewhere t = Tr");
+}
+
+TEST(Identities, AreReadThrough) {
+  EXPECT_EQ(after("identities", "in x\ni = Identity(x)\ny = Add(i, i)\nout y\n"), "in x\ny = Add(x, x)\nout y\n");
+}
+TEST(Identities, StayWhereTheyAreOutputs) {
+  expect_stays("identities", "in x\ni = Identity(x)\ny = Add(i, x)\nout y\n", "out y", "out y\nout i");
+}
+
+constexpr const char* kTwice = "in x\nin z\na = Add(x, z)\nb = Add(x, z)\ny = Mul(a, b)\nout y\n";
+
+TEST(Same, IsComputedOnce) { EXPECT_EQ(after("same", kTwice), "in x\nin z\na = Add(x, z)\ny = Mul(a, a)\nout y\n"); }
+TEST(Same, OtherwiseNot) {
+  const auto stays = [](const char* part, const char* by) { expect_stays("same", kTwice, part, by); };
+  stays("b = Add(x, z)", "b = Add(z, x)");
+  stays("b = Add(x, z)", "b = Sub(x, z)");
+  stays("b = Add(x, z)", "b = Add@7(x, z)");
+  stays("b = Add(x, z)", "b = Add(x, z) {axis = 1}");
+  stays("b = Add(x, z)", "host b = Add(x, z)");
+  stays("out y", "out y\nout b");
+  expect_stays("same", replaced(replaced(kTwice, "Add(", "Dropout("), "Add(", "Dropout("), "y = ", "y = ");
+  expect_stays("same",
+               replaced(replaced(kTwice, "z)", "z) {value = ...}"), "b = Add(x, z)", "b = Add(x, z) {value = ...}"),
+               "y = ", "y = ");
+}
+
+TEST(Unread, IsLeftOut) {
+  EXPECT_EQ(after("unread", "in x\na = Relu(x)\nhost b = Shape(a)\nc, _ = Split(x, b)\ny = Exp(x)\nout y\n"),
+            "in x\ny = Exp(x)\nout y\n");
+}
+
+}  // namespace
+}  // namespace encore::fuse::tests
