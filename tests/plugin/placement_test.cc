@@ -35,6 +35,7 @@ class Sketch {
     graph.host_friendly.resize(numbers_.size());
     graph.from_outside.resize(numbers_.size());
     graph.on_host.resize(numbers_.size());
+    graph.wanted_on_host.resize(numbers_.size());
     for (const auto& [name, number] : numbers_) {
       graph.host_friendly[size_t(number)] = friendly_.contains(name);
       graph.from_outside[size_t(number)] = outside_.contains(name);
