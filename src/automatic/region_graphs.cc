@@ -103,16 +103,21 @@ void RegionGraphs::run(ops::Context& outer) {
   }
   std::shared_ptr<Replay> replay;
   std::vector<bool> staged;
+  bool has_room = false;
   {
     const std::lock_guard lock(mutex_);
     Shapes& shapes = find(key, now);
     if ((replay = find_replay(shapes, outer, at)))
       ++counts_.replays, counts_.staged += replay->copies;
-    else if (was_seen(shapes, outer.stream(), at, *known) && refusal_.empty() && now >= shapes.next_attempt)
+    else if (was_seen(shapes, outer.stream(), at, *known) && refusal_.empty() && now >= shapes.next_attempt) {
       staged = shapes.moves;
+      has_room = std::ranges::any_of(shapes.replays, [&](const auto& other) {
+        return is_replaced(*other, outer.stream(), outer.fault().cell, at, *known);
+      });
+    }
   }
   if (replay) return launch(*replay, at, *known, outer.stream());
-  if (staged.empty() || !store_.make_room(heat, now)) return run_as_planned(outer, key, *known);
+  if (staged.empty() || !(has_room || store_.make_room(heat, now))) return run_as_planned(outer, key, *known);
   try {
     replay = capture(outer, *known, at, staged);
   } catch (const std::exception& error) {
@@ -167,18 +172,24 @@ bool RegionGraphs::was_seen(Shapes& shapes, device::StreamRef stream, const Addr
   return is_familiar;
 }
 
+// Whether a graph that is captured now makes an earlier one useless: it moves small tensors, too.
+bool RegionGraphs::is_replaced(const Replay& other, device::StreamRef stream, const device::FaultCell* faults,
+                               const Addresses& at, const Known& known) {
+  if (other.stream != stream || other.faults != faults) return false;
+  for (size_t i = 0; i < known.bytes.size(); ++i)
+    if (is_large(known.bytes[i]) && other.at[i] != at[i]) return false;
+  return true;
+}
+
 void RegionGraphs::keep(const std::shared_ptr<Replay>& replay, const Key& key, const Known& known, uint64_t now) {
   std::vector<std::shared_ptr<Replay>> replaced;  // let go of after the lock
   const std::lock_guard lock(mutex_);
   auto& replays = find(key, now).replays;
-  const auto is_replaced = [&](const auto& other) {
-    if (other->stream != replay->stream || other->faults != replay->faults) return false;
-    for (size_t i = 0; i < known.bytes.size(); ++i)
-      if (is_large(known.bytes[i]) && other->at[i] != replay->at[i]) return false;
-    return true;
+  const auto goes = [&](const auto& other) {
+    return is_replaced(*other, replay->stream, replay->faults, replay->at, known);
   };
-  std::ranges::copy_if(replays, std::back_inserter(replaced), is_replaced);
-  std::erase_if(replays, is_replaced);
+  std::ranges::copy_if(replays, std::back_inserter(replaced), goes);
+  std::erase_if(replays, goes);
   replays.push_back(replay);
   ++counts_.captures;
   counts_.staged += replay->copies;

@@ -75,6 +75,8 @@ class RegionGraphs {
   std::shared_ptr<Replay> find_replay(Shapes& shapes, ops::Context& outer, const Addresses& at);
   void refuse(Shapes& shapes, const std::string& why, uint64_t now);
 
+  static bool is_replaced(const Replay& other, device::StreamRef stream, const device::FaultCell* faults,
+                          const Addresses& at, const Known& known);
   void keep(const std::shared_ptr<Replay>& replay, const Key& key, const Known& known, uint64_t now);
   void record(ops::Context& outer, const Key& key);
   void run_as_planned(ops::Context& outer, const Key& key, const Known& known);
