@@ -187,7 +187,7 @@ Parts Ep::parts() const {
   return options_.has_regions() ? Parts::regions : graphs_ ? Parts::whole : Parts::none;
 }
 
-// Bodies are left as they are: what is fused takes memory for its constants.
+// Bodies have regions, but no groups of their own.
 void Ep::claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support, Claim& claim, bool is_body) {
   on_host_.reset();
   if (!is_body) attentions_.clear();
