@@ -56,7 +56,9 @@ SWITCHED_OFF = {"enable_cuda_graph": 1, "graph_on_error": "eager"}
 AUTOMATIC = {"auto_graph": 1}
 
 
-@pytest.mark.parametrize("graphs", [{}, SWITCHED_OFF, AUTOMATIC], ids=["", "with graphs switched off", "automatic graphs"])
+@pytest.mark.parametrize(
+    "graphs", [{}, SWITCHED_OFF, AUTOMATIC], ids=["", "with graphs switched off", "automatic graphs"]
+)
 @pytest.mark.parametrize("name", CASES)
 def test_as_on_the_cpu(encore, name, graphs):
     case = CASES[name]

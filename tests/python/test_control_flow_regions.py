@@ -115,7 +115,10 @@ def test_a_condition_of_shapes_stays_on_the_host():
 
 def test_a_condition_that_the_device_computes_is_inside():
     check(
-        loop("e = Add(a, a) s = ReduceMax <keepdims = 0> (e) d = Less(s, s0) b = Neg(e)", before="s0 = ReduceSum <keepdims = 0> (x)"),
+        loop(
+            "e = Add(a, a) s = ReduceMax <keepdims = 0> (e) d = Less(s, s0) b = Neg(e)",
+            before="s0 = ReduceSum <keepdims = 0> (x)",
+        ),
         ["Add ReduceMax Less Neg"],
         *feeds(5, 1),
     )
@@ -173,7 +176,8 @@ def test_outputs_that_are_inputs():
     check(
         """(int64 k, float[n] x, float[n] w) => (float[n] y, float[n] z, float[l, n] all, float[l2, n] u) {
              y, z, all, u = Loop <body = step (int64 i, bool c, float[n] a, float[n] b)
-                 => (bool c, float[n] b, float[n] e, float[n] b, float[n] e) { d = Tanh(a) e = Neg(d) }> (k, , x, w) }""",
+                 => (bool c, float[n] b, float[n] e, float[n] b, float[n] e) {
+                 d = Tanh(a) e = Neg(d) }> (k, , x, w) }""",
         ["Tanh Neg"],
         *({"k": np.array(k), "x": some(4), "w": some(4, seed=k)} for k in (3, 0, 6)),
     )
@@ -224,7 +228,8 @@ def test_layouts(prefer_nhwc):
              y = If <then_branch = yes () => (float[n, 8, h, w] a) {
                          b = Conv <pads = [1, 1, 1, 1]> (u, q) e = Relu(b) f = Conv <pads = [1, 1, 1, 1]> (e, q)
                          a = Add(f, u) },
-                     else_branch = no () => (float[n, 8, h, w] g) { l = Conv <pads = [1, 1, 1, 1]> (u, q) g = Relu(l) }> (go) }""",
+                     else_branch = no () => (float[n, 8, h, w] g) {
+                         l = Conv <pads = [1, 1, 1, 1]> (u, q) g = Relu(l) }> (go) }""",
         v=some(8, 4, 3, 3).round(),
         q=some(8, 8, 3, 3).round(),
     )
@@ -242,7 +247,8 @@ def test_layouts(prefer_nhwc):
 
 W = f"float[{SIDE}, {SIDE}]"
 SHARED = {
-    "a body alone": f"y = Loop <body = s (int64 i, bool c, {W} a) => (bool c, {W} b) {{ e = Add(a, w) b = Tanh(e) }}> (k, , x)",
+    "a body alone": f"""y = Loop <body = s (int64 i, bool c, {W} a) => (bool c, {W} b) {{
+        e = Add(a, w) b = Tanh(e) }}> (k, , x)""",
     "a body and the graph around it": f"""u = Mul(x, w) v = Neg(u)
         y = Loop <body = s (int64 i, bool c, {W} a) => (bool c, {W} b) {{ e = Add(a, w) b = Tanh(e) }}> (k, , v)""",
     "both branches": f"""y = If <then_branch = t () => ({W} b) {{ e = Add(x, w) b = Tanh(e) }},
@@ -317,7 +323,8 @@ def test_a_large_carried_value_has_a_graph_for_each_place():
 
 GROWS = """(int64 k, float[m] x, float[1] o) => (float[n] y, float[l] s) {
     y, s = Loop <body = step (int64 i, bool c, float[p] a) => (bool d, float[q] b, float t) {
-        d = Identity(c) e = Tanh(a) b = Concat <axis = 0> (e, o) u = ReduceSum <keepdims = 0> (b) t = Neg(u) }> (k, , x) }"""
+        d = Identity(c) e = Tanh(a) b = Concat <axis = 0> (e, o) u = ReduceSum <keepdims = 0> (b)
+        t = Neg(u) }> (k, , x) }"""
 
 
 def test_a_value_that_grows_is_captured_once_it_has_come_back():
@@ -341,7 +348,8 @@ def test_more_lengths_than_graphs_are_kept():
     assert seen["graphs"] == 128 and seen["captures"] <= 256 and seen["replays"] >= 256, seen
 
 
-NAMED = """(int64 k, float[1] x, int64[1] at) => (float[1] y, float[l, 1] all) <float[6] table = {0.0, 1.0, 2.0, 3.0, 4.0, 5.0}> {
+NAMED = """(int64 k, float[1] x, int64[1] at) => (float[1] y, float[l, 1] all)
+    <float[6] table = {0.0, 1.0, 2.0, 3.0, 4.0, 5.0}> {
     y, all = Loop <body = step (int64 i, bool c, float[1] a) => (bool d, float[1] b, float[1] t) {
         d = Identity(c) [looked_up] e = Gather(table, at) [added] b = Add(a, e) [turned] t = Neg(b) }> (k, , x) }"""
 

@@ -127,8 +127,8 @@ class Examination {
   std::vector<int> find_parts(Parts parts, const Claim& claim, const std::vector<bool>& on_cpu) {
     if (parts == Parts::none) return {};
     if (parts == Parts::whole &&
-        (is_body_ || claim.crossings.empty() || !claim.control_flow.empty() || std::ranges::count(sized_by_data_, true) ||
-         std::ranges::count(is_fused_, true) ||
+        (is_body_ || claim.crossings.empty() || !claim.control_flow.empty() ||
+         std::ranges::count(sized_by_data_, true) || std::ranges::count(is_fused_, true) ||
          std::ranges::any_of(nodes_, [&](const OrtNode* node) { return is_taken_by_another(node); })))
       return {};
     for (size_t n = 0; n < nodes_.size(); ++n) see_as_a_part(n);

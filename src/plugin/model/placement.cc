@@ -174,7 +174,8 @@ std::vector<int> regions(const PlacementGraph& graph, const std::vector<bool>& o
   const std::vector<int> order = fuse::running_order(makers);
   std::vector<int> region_of;
   const auto is_read_outside = [&](int n, int value) {
-    return links.read_inside[size_t(value)] || graph.wanted_on_host[size_t(value)] || std::ranges::any_of(links.uses[size_t(value)], [&](const Use& use) {
+    return links.read_inside[size_t(value)] || graph.wanted_on_host[size_t(value)] ||
+           std::ranges::any_of(links.uses[size_t(value)], [&](const Use& use) {
              const int reader = region_of[size_t(use.node)];
              if (reader == region_of[size_t(n)]) return false;
              return use.on_host || !graph.nodes[size_t(use.node)].claimable || (reader < 0 && on_cpu[size_t(use.node)]);

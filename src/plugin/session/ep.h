@@ -59,7 +59,7 @@ class Ep : public OrtEp {
 
   memory::Arena& arena() { return *arena_; }
   HostCopies& copies() { return copies_; }
-  Constants& constants() { return constants_; }  // of fused nodes
+  Constants& constants() { return constants_; }
   device::Blas& blas();  // opened on first use, as is dnn()
   device::Dnn& dnn();
 
