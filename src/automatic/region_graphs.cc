@@ -101,23 +101,30 @@ void RegionGraphs::run(ops::Context& outer) {
     const auto& shape = known->record.outputs[size_t(i)];
     at.push_back(shape ? outer.output(i, *shape).data : nullptr);
   }
-  std::shared_ptr<Replay> replay;
-  std::optional<std::vector<bool>> staged;  // of a graph that is to be captured
+  std::shared_ptr<Replay> replay, wanted;  // what is wanted is to be captured
+  bool has_room = false;
   {
     const std::lock_guard lock(mutex_);
     Shapes& shapes = find(key, now);
+    const auto want = [&](std::vector<bool> staged) {
+      if (!refusal_.empty() || now < shapes.next_attempt) return;
+      wanted = std::make_shared<Replay>(Replay{outer.stream(), outer.fault().cell, at, std::move(staged)});
+      wanted->copies = std::ranges::count(wanted->staged, true);
+      has_room =
+          std::ranges::any_of(shapes.replays, [&](const auto& other) { return is_replaced(*other, *wanted, *known); });
+    };
     if ((replay = find_replay(shapes, outer, at))) {
       ++counts_.replays, counts_.staged += replay->copies;
-      if (replay->copies && stays(shapes, outer.stream(), at)) staged.emplace(at.size());
+      if (replay->copies && stays(shapes, outer.stream(), at)) want(std::vector<bool>(at.size()));
     } else if (was_seen(shapes, outer.stream(), at, *known)) {
-      staged = shapes.moves;
+      want(shapes.moves);
     }
-    if (!refusal_.empty() || now < shapes.next_attempt) staged.reset();
   }
-  if (staged && store_.make_room(heat, now)) {
+  if (wanted && (has_room || store_.make_room(heat, now))) {
     try {
-      replay = capture(outer, *known, at, *staged);
-      keep(replay, key, *known, now);
+      capture(outer, *known, *wanted);
+      keep(wanted, key, *known, now);
+      replay = std::move(wanted);
     } catch (const std::exception& error) {
       const bool is_usable = device::clear_error(store_.device());
       const auto* const known_error = dynamic_cast<const Error*>(&error);
@@ -181,19 +188,21 @@ bool RegionGraphs::stays(Shapes& shapes, device::StreamRef stream, const Address
   return true;
 }
 
+// Whether another graph makes this one useless. One without copies is for tensors that stay, beside it.
+bool RegionGraphs::is_replaced(const Replay& replay, const Replay& by, const Known& known) {
+  if (replay.stream != by.stream || replay.faults != by.faults || (replay.copies && !by.copies)) return false;
+  for (size_t i = 0; i < known.bytes.size(); ++i)
+    if (is_large(known.bytes[i]) && replay.at[i] != by.at[i]) return false;
+  return true;
+}
+
 void RegionGraphs::keep(const std::shared_ptr<Replay>& replay, const Key& key, const Known& known, uint64_t now) {
   std::vector<std::shared_ptr<Replay>> replaced;  // let go of after the lock
   const std::lock_guard lock(mutex_);
   auto& replays = find(key, now).replays;
-  const auto is_replaced = [&](const auto& other) {
-    if (other->stream != replay->stream || other->faults != replay->faults || !other->copies != !replay->copies)
-      return false;
-    for (size_t i = 0; i < known.bytes.size(); ++i)
-      if (is_large(known.bytes[i]) && other->at[i] != replay->at[i]) return false;
-    return true;
-  };
-  std::ranges::copy_if(replays, std::back_inserter(replaced), is_replaced);
-  std::erase_if(replays, is_replaced);
+  const auto goes = [&](const auto& other) { return is_replaced(*other, *replay, known); };
+  std::ranges::copy_if(replays, std::back_inserter(replaced), goes);
+  std::erase_if(replays, goes);
   replays.push_back(replay);
   ++counts_.captures;
   counts_.staged += replay->copies;
@@ -256,23 +265,21 @@ void RegionGraphs::run_as_planned(ops::Context& outer, const Key& key, const Kno
   if (run.went_otherwise()) find(key, 0).known.reset();  // recorded again
 }
 
-std::shared_ptr<RegionGraphs::Replay> RegionGraphs::capture(ops::Context& outer, const Known& known,
-                                                            const Addresses& at, const std::vector<bool>& staged) {
+void RegionGraphs::capture(ops::Context& outer, const Known& known, Replay& replay) {
   const graph::capture_gate::Pass pass(std::try_to_lock);
   if (!pass) fail(Code::capture_failed, "captures are held back (ep.cuda.captures=hold)");
-  auto replay = std::make_shared<Replay>(Replay{outer.stream(), outer.fault().cell, at, staged, {}, {}});
   size_t bytes = known.plan.bytes();
   std::vector<size_t> offsets;
-  for (size_t i = 0; i < at.size(); ++i) {
+  for (size_t i = 0; i < replay.at.size(); ++i) {
     offsets.push_back(bytes);
-    if (staged[i]) bytes += (known.bytes[i] + 255) / 256 * 256;
+    if (replay.staged[i]) bytes += (known.bytes[i] + 255) / 256 * 256;
   }
-  replay->workspace = store_.workspace(outer.stream(), bytes);
-  for (size_t i = 0; i < at.size(); ++i)
-    if (staged[i]) replay->at[i] = replay->workspace->at() + offsets[i];
+  replay.workspace = store_.workspace(replay.stream, bytes);
+  for (size_t i = 0; i < replay.at.size(); ++i)
+    if (replay.staged[i]) replay.at[i] = replay.workspace->at() + offsets[i];
 
   GraphStore::CaptureStream stream(store_);
-  CapturedRun run(outer, known, *replay->workspace, stream, replay->at);
+  CapturedRun run(outer, known, *replay.workspace, stream, replay.at);
   device::begin_capture(stream, device::CaptureMode::thread_local_);
   device::Graph graph;
   try {
@@ -285,10 +292,8 @@ std::shared_ptr<RegionGraphs::Replay> RegionGraphs::capture(ops::Context& outer,
     if (run.waits()) refusal_ = error.what();
     throw;
   }
-  replay->exec = graph.instantiate();
-  replay->exec.upload(outer.stream());
-  replay->copies = std::ranges::count(staged, true);
-  return replay;
+  replay.exec = graph.instantiate();
+  replay.exec.upload(replay.stream);
 }
 
 void RegionGraphs::launch(const Replay& replay, const Addresses& at, const Known& known,

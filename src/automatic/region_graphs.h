@@ -46,8 +46,8 @@ class RegionGraphs {
     const device::FaultCell* faults;
     Addresses at;              // what it was captured with
     std::vector<bool> staged;  // whether that is memory of its own, to be copied to or from
-    std::shared_ptr<Workspace> workspace;
-    device::GraphExec exec;
+    std::shared_ptr<Workspace> workspace = {};
+    device::GraphExec exec = {};
     int64_t copies = 0;  // of what is staged
   };
   // Where the tensors of a run were.
@@ -80,11 +80,11 @@ class RegionGraphs {
   std::shared_ptr<Replay> find_replay(Shapes& shapes, ops::Context& outer, const Addresses& at);
   void refuse(Shapes& shapes, const std::string& why, uint64_t now);
 
+  static bool is_replaced(const Replay& replay, const Replay& by, const Known& known);
   void keep(const std::shared_ptr<Replay>& replay, const Key& key, const Known& known, uint64_t now);
   void record(ops::Context& outer, const Key& key);
   void run_as_planned(ops::Context& outer, const Key& key, const Known& known);
-  std::shared_ptr<Replay> capture(ops::Context& outer, const Known& known, const Addresses& at,
-                                  const std::vector<bool>& staged);
+  void capture(ops::Context& outer, const Known& known, Replay& replay);
   void launch(const Replay& replay, const Addresses& at, const Known& known, device::StreamRef stream) const;
 
   // For the store, which lets go of what is dropped when it holds no lock.

@@ -18,6 +18,7 @@ class Sketch {
   Sketch& constant(const std::string& name) { return friendly_.insert(name), *this; }
   Sketch& input(const std::string& name) { return outside_.insert(name), *this; }
   Sketch& on_host(const std::string& name) { return on_host_.insert(name), *this; }
+  Sketch& wanted_on_host(const std::string& name) { return wanted_on_host_.insert(name), *this; }
   Sketch& node(const std::string& name, const std::vector<std::string>& inputs, const std::vector<std::string>& outputs,
                bool claimable = true, bool shape_like = true) {
     PlacementNode node{.name = name,
@@ -35,10 +36,12 @@ class Sketch {
     graph.host_friendly.resize(numbers_.size());
     graph.from_outside.resize(numbers_.size());
     graph.on_host.resize(numbers_.size());
+    graph.wanted_on_host.resize(numbers_.size());
     for (const auto& [name, number] : numbers_) {
       graph.host_friendly[size_t(number)] = friendly_.contains(name);
       graph.from_outside[size_t(number)] = outside_.contains(name);
       graph.on_host[size_t(number)] = on_host_.contains(name);
+      graph.wanted_on_host[size_t(number)] = wanted_on_host_.contains(name);
     }
     return graph;
   }
@@ -86,7 +89,7 @@ class Sketch {
   }
   PlacementGraph graph_;
   std::map<std::string, int> numbers_;
-  std::set<std::string> friendly_, outside_, on_host_;
+  std::set<std::string> friendly_, outside_, on_host_, wanted_on_host_;
 };
 
 TEST(Placement, TheShapeOfAReshapeIsComputedOnTheCpu) {
@@ -255,6 +258,21 @@ TEST(Regions, WhatOnlyALaterOneReadsGoesThere) {
   EXPECT_EQ(s.regions(), (Regions{{"A", "B"}, {"C", "Gather on host", "Reshape", "Shape", "Weights"}}));
 }
 
+TEST(Regions, WhatIsComputedFromWhatOnlyTheHostHasStaysThere) {
+  Sketch s;
+  s.input("x").on_host("iteration").constant("most").constant("zero");
+  s.node("Less", {"iteration", "most"}, {"l"}).node("Not", {"l"}, {"go"});
+  s.node("Shape", {"x"}, {"#s"}).node("Gather", {"s", "zero"}, {"n"}).node("Both", {"n", "iteration"}, {"c"});
+  s.node("A", {"x"}, {"a"}, true, false).node("B", {"a", "iteration"}, {"b"}, true, false);
+  EXPECT_EQ(s.regions(), (Regions{{"A", "B"}}));
+}
+TEST(Regions, WhatTheNodeAroundReadsOnTheHostStaysThereIfItWouldWithoutThem) {
+  Sketch s;
+  s.input("x").constant("most").constant("zero").wanted_on_host("go").wanted_on_host("d");
+  s.node("Shape", {"x"}, {"#s"}).node("Gather", {"s", "zero"}, {"n"}).node("Less", {"n", "most"}, {"go"});
+  s.node("A", {"x"}, {"a"}, true, false).node("B", {"a"}, {"d"}, true, false);
+  EXPECT_EQ(s.regions(), (Regions{{"A", "B"}}));
+}
 TEST(Regions, WhoReadsOnTheHostWhatIsNotThereIsNotInside) {
   Sketch s;
   s.input("x").input("n");

@@ -168,6 +168,19 @@ def test_the_most_used_are_kept(encore, model, expected):
     assert (told["graphs"], told["captures"]) == (4, 4), told
 
 
+def test_a_graph_whose_tensors_move_is_captured_again_in_its_own_place(encore, model, expected):
+    session = automatic(model, auto_graph_limit=1)
+    first = Bound(session, {"x": some(4)}, {"y": ((4, WIDTH), FLOAT)})
+    for seed in range(4):
+        equal(first.run({"x": some(4, seed)})["y"], expected(some(4, seed)))
+    second = Bound(session, {"x": some(4)}, {"y": ((4, WIDTH), FLOAT)})
+    for seed in range(6):
+        for run in (first, second):
+            equal(run.run({"x": some(4, seed)})["y"], expected(some(4, seed)))
+    told = report(session)
+    assert told["graphs"] == 1 and told["captures"] <= 3 and told["replays"] >= 10 and told["eager"] == 0, told
+
+
 def test_memory_is_flat(session):
     random = np.random.default_rng(5)
     held = lambda: onnxruntime_ep_encore.memory_report(session)["arena"]["held_bytes"]

@@ -36,8 +36,8 @@ struct FusedNode : OrtNodeComputeInfo {
     };
     ReleaseState = [](OrtNodeComputeInfo*, void*) noexcept {};
   }
-  void load(Constants& constants) {
-    KernelPrepack loader(node.ep, kept, &constants);
+  void load() {
+    KernelPrepack loader(node.ep, kept, &node.ep.constants());
     program.prepare(loader);
     loader.finish();
   }
@@ -45,7 +45,7 @@ struct FusedNode : OrtNodeComputeInfo {
 
 void compile(Ep& ep, const OrtGraph* const* graphs, const OrtNode* const* fused, size_t count,
              OrtNodeComputeInfo** infos) {
-  Constants constants;  // which nodes that became one with others read, too
+  ep.constants().forget_addresses();
   if (!host_has(kSessionInitializationEndApi)) ep.check_model();
   for (size_t i = 0; i < count; ++i) {
     const GraphNodeInfo info(fused[i]);
@@ -55,7 +55,7 @@ void compile(Ep& ep, const OrtGraph* const* graphs, const OrtNode* const* fused,
         ep, info,
         ep.on_host() ? graph.plan_of_part(info, *ep.on_host(), ep.options().prefer_nhwc, watch)
                      : graph.plan(info, ep.known_dims(), watch));
-    made->load(constants);
+    made->load();
     infos[i] = made.release();
   }
 }

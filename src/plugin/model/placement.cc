@@ -174,7 +174,8 @@ std::vector<int> regions(const PlacementGraph& graph, const std::vector<bool>& o
   const std::vector<int> order = fuse::running_order(makers);
   std::vector<int> region_of;
   const auto is_read_outside = [&](int n, int value) {
-    return links.read_inside[size_t(value)] || std::ranges::any_of(links.uses[size_t(value)], [&](const Use& use) {
+    return links.read_inside[size_t(value)] || graph.wanted_on_host[size_t(value)] ||
+           std::ranges::any_of(links.uses[size_t(value)], [&](const Use& use) {
              const int reader = region_of[size_t(use.node)];
              if (reader == region_of[size_t(n)]) return false;
              return use.on_host || !graph.nodes[size_t(use.node)].claimable || (reader < 0 && on_cpu[size_t(use.node)]);
@@ -189,6 +190,16 @@ std::vector<int> regions(const PlacementGraph& graph, const std::vector<bool>& o
   };
   std::vector<bool> fits;
   for (const PlacementNode& node : graph.nodes) fits.push_back(node.may_join);
+  // What is computed on the host with what is only there stays, since a fused node reads all of it on the device.
+  std::vector<bool> only_on_host = graph.on_host;  // by value
+  for (int n : order) {
+    const PlacementNode& node = graph.nodes[size_t(n)];
+    const auto stays = [&](int value) { return value >= 0 && only_on_host[size_t(value)]; };
+    if (!on_cpu[size_t(n)] || std::ranges::none_of(node.inputs, stays)) continue;
+    fits[size_t(n)] = false;
+    for (int value : node.outputs)
+      if (value >= 0) only_on_host[size_t(value)] = true;
+  }
   for (bool changed = true; changed;) {
     region_of.assign(graph.nodes.size(), -1);
     int count = 0;

@@ -187,9 +187,10 @@ Parts Ep::parts() const {
   return options_.has_regions() ? Parts::regions : graphs_ ? Parts::whole : Parts::none;
 }
 
-// Bodies are left as they are: what is fused takes memory for its constants.
+// Bodies have regions, but no groups of their own.
 void Ep::claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support, Claim& claim, bool is_body) {
-  if (!is_body) on_host_.reset(), known_dims_ = {};
+  on_host_.reset();
+  if (!is_body) known_dims_ = {};
   std::set<const OrtNode*> fused;
   const auto claim_as_one = [&](const std::vector<const OrtNode*>& nodes, const char* what) {
     claim_together(support, nodes, what);
@@ -198,7 +199,7 @@ void Ep::claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support, Clai
   if (!claim.parts.empty() || options_.has_regions()) {
     for (const auto& part : claim.parts)
       claim_as_one(part, options_.has_regions() ? "a region" : "the model, which computes with shapes on the device");
-    if (!is_body) on_host_ = std::move(claim.on_host);
+    on_host_ = std::move(claim.on_host);
   } else if (options_.fuse_nodes && !is_body) {
     for (const Group& group :
          find_groups(graph, claim.nodes, registration_->name(), settings(), options_.prefer_nhwc, known_dims_))

@@ -23,6 +23,7 @@
 #include "plugin/host/log.h"
 #include "plugin/model/signature.h"
 #include "plugin/options/options.h"
+#include "plugin/session/constants.h"
 #include "plugin/session/fault_cells.h"
 #include "plugin/session/host_copies.h"
 
@@ -57,6 +58,7 @@ class Ep : public OrtEp {
 
   memory::Arena& arena() { return *arena_; }
   HostCopies& copies() { return copies_; }
+  Constants& constants() { return constants_; }
   device::Blas& blas();  // opened on first use, as is dnn()
   device::Dnn& dnn();
 
@@ -133,6 +135,7 @@ class Ep : public OrtEp {
   Signature signature_;
   std::shared_ptr<memory::Arena> arena_;
   HostCopies copies_;
+  Constants constants_;
   graph::DefaultStreamOrder order_;
   std::mutex opening_;
   std::unique_ptr<device::Blas> blas_;
