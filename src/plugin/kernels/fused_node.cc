@@ -7,6 +7,7 @@
 #include "plugin/host/fence.h"
 #include "plugin/kernels/kernel_run.h"
 #include "plugin/model/fusion.h"
+#include "plugin/model/graph_reading.h"
 
 namespace encore::plugin {
 namespace {
@@ -20,7 +21,6 @@ struct FusedNode : OrtNodeComputeInfo {
   FusedNode(Ep& ep, const GraphNodeInfo& info, fuse::Plan plan)
       : OrtNodeComputeInfo{}, node(ep, info, std::vector<bool>(size_t(info.input_count()))), program(std::move(plan)) {
     node.fault_number = ep.faults().number(node.label);
-    if (ep.store()) graphs.emplace(info.name(), program, *ep.store());
     ort_version_supported = ort().version;
     CreateState = [](OrtNodeComputeInfo*, OrtNodeComputeContext*, void** state) noexcept -> OrtStatus* {
       *state = nullptr;
@@ -49,10 +49,10 @@ void compile(Ep& ep, const OrtGraph* const* graphs, const OrtNode* const* fused,
   for (size_t i = 0; i < count; ++i) {
     const GraphNodeInfo info(fused[i]);
     FusedGraph graph(graphs[i], ep.settings());
-    auto made =
-        std::make_unique<FusedNode>(ep, info,
-                                    ep.on_host() ? graph.plan_of_part(info, *ep.on_host(), ep.options().prefer_nhwc)
-                                                 : graph.plan(info, ep.attentions()));
+    fuse::Plan plan = ep.on_host() ? graph.plan_of_part(info, *ep.on_host(), ep.options().prefer_nhwc)
+                                   : graph.plan(info, ep.attentions());
+    auto made = std::make_unique<FusedNode>(ep, info, std::move(plan));
+    if (ep.store() && nodes_of(graphs[i]).size() > 1) made->graphs.emplace(info.name(), made->program, *ep.store());
     made->load();
     infos[i] = made.release();
   }
