@@ -251,6 +251,10 @@ SHARED = {
         e = Add(a, w) b = Tanh(e) }}> (k, , x)""",
     "a body and the graph around it": f"""u = Mul(x, w) v = Neg(u)
         y = Loop <body = s (int64 i, bool c, {W} a) => (bool c, {W} b) {{ e = Add(a, w) b = Tanh(e) }}> (k, , v)""",
+    "a body and a node alone": f"""u = Mul(x, w)
+        y = Loop <body = s (int64 i, bool c, {W} a) => (bool c, {W} b) {{ e = Add(a, w) b = Tanh(e) }}> (k, , u)""",
+    "a branch and a node alone in the other": f"""y = If <then_branch = t () => ({W} b) {{ e = Add(x, w) b = Tanh(e) }},
+                                                            else_branch = f () => ({W} g) {{ g = Sub(x, w) }}> (go)""",
     "both branches": f"""y = If <then_branch = t () => ({W} b) {{ e = Add(x, w) b = Tanh(e) }},
                                  else_branch = f () => ({W} g) {{ h = Sub(x, w) g = Sin(h) }}> (go)""",
     "bodies in bodies": f"""y = Loop <body = s (int64 i, bool c, {W} a) => (bool c, {W} b) {{ e = Add(a, w) j = Tanh(e)
@@ -261,7 +265,7 @@ SHARED = {
 
 @pytest.mark.parametrize("case", SHARED)
 def test_a_constant_is_on_the_device_once(case):
-    """Whichever regions of whichever graphs read it; onnxruntime has none then."""
+    """Whichever nodes of whichever graphs read it; onnxruntime has none then."""
     made = model(f"(int64 k, bool go, {W} x) => ({W} y) {{ {SHARED[case]} }}", w=some(SIDE, SIDE))
     held = {}
     for on in (0, 1):

@@ -7,6 +7,7 @@
 #include "plugin/host/fence.h"
 #include "plugin/kernels/kernel_run.h"
 #include "plugin/model/fusion.h"
+#include "plugin/model/graph_reading.h"
 #include "plugin/model/plan_files.h"
 
 namespace encore::plugin {
@@ -21,7 +22,6 @@ struct FusedNode : OrtNodeComputeInfo {
   FusedNode(Ep& ep, const GraphNodeInfo& info, fuse::Plan plan)
       : OrtNodeComputeInfo{}, node(ep, info, std::vector<bool>(size_t(info.input_count()))), program(std::move(plan)) {
     node.fault_number = ep.faults().number(node.label);
-    if (ep.store()) graphs.emplace(info.name(), program, *ep.store());
     ort_version_supported = ort().version;
     CreateState = [](OrtNodeComputeInfo*, OrtNodeComputeContext*, void** state) noexcept -> OrtStatus* {
       *state = nullptr;
@@ -51,10 +51,10 @@ void compile(Ep& ep, const OrtGraph* const* graphs, const OrtNode* const* fused,
     const GraphNodeInfo info(fused[i]);
     FusedGraph graph(graphs[i], ep.settings());
     const fuse::Watch watch = plan_files(ep.options().dump_regions, info.name());
-    auto made = std::make_unique<FusedNode>(
-        ep, info,
-        ep.on_host() ? graph.plan_of_part(info, *ep.on_host(), ep.options().prefer_nhwc, watch)
-                     : graph.plan(info, ep.known_dims(), watch));
+    fuse::Plan plan = ep.on_host() ? graph.plan_of_part(info, *ep.on_host(), ep.options().prefer_nhwc, watch)
+                                   : graph.plan(info, ep.known_dims(), watch);
+    auto made = std::make_unique<FusedNode>(ep, info, std::move(plan));
+    if (ep.store() && nodes_of(graphs[i]).size() > 1) made->graphs.emplace(info.name(), made->program, *ep.store());
     made->load();
     infos[i] = made.release();
   }

@@ -132,6 +132,7 @@ class Examination {
          std::ranges::any_of(nodes_, [&](const OrtNode* node) { return is_taken_by_another(node); })))
       return {};
     for (size_t n = 0; n < nodes_.size(); ++n) see_as_a_part(n);
+    placement_.is_alone = !is_body_ && claim.control_flow.empty();
     if (parts == Parts::regions) return regions(placement_, on_cpu);
     std::vector<int> whole(nodes_.size());
     return host_part(placement_, whole).lacking.empty() ? whole : std::vector<int>();
@@ -274,6 +275,7 @@ class Examination {
         placement_.host_friendly.push_back(info && is_host_friendly(*info, int(i), constant, input && !is_body_));
         placement_.from_outside.push_back((input || outer) && !constant);
         placement_.wanted_on_host.push_back(name == wanted_on_host_);
+        placement_.large_constants.push_back(constant && !(info && is_small(info->input_dims(int(i)))));
         placement_.on_host.push_back(std::find(on_host_.begin(), on_host_.end(), name) != on_host_.end());
       }
     }

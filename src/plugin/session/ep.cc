@@ -218,7 +218,7 @@ void Ep::claim_together(OrtEpGraphSupportInfo* support, const std::vector<const 
   how.drop_constant_initializers = true;
   check(ort().ep->EpGraphSupportInfo_AddNodesToFuse(support, nodes.data(), nodes.size(), &how));
   const std::string line = text("Encore makes one of ", nodes.size(), " nodes, ", what);
-  if (is_new(line)) log_.verbose(line);
+  if (nodes.size() > 1 && is_new(line)) log_.verbose(line);
 }
 
 void Ep::tell_placement(const Claim& claim, bool is_subgraph) {
