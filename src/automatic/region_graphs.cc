@@ -102,31 +102,33 @@ void RegionGraphs::run(ops::Context& outer) {
     at.push_back(shape ? outer.output(i, *shape).data : nullptr);
   }
   std::shared_ptr<Replay> replay;
-  std::vector<bool> staged;
+  std::optional<std::vector<bool>> staged;  // of a graph that is to be captured
   {
     const std::lock_guard lock(mutex_);
     Shapes& shapes = find(key, now);
-    if ((replay = find_replay(shapes, outer, at)))
+    if ((replay = find_replay(shapes, outer, at))) {
       ++counts_.replays, counts_.staged += replay->copies;
-    else if (was_seen(shapes, outer.stream(), at, *known) && refusal_.empty() && now >= shapes.next_attempt)
+      if (replay->copies && stays(shapes, outer.stream(), at)) staged.emplace(at.size());
+    } else if (was_seen(shapes, outer.stream(), at, *known)) {
       staged = shapes.moves;
+    }
+    if (!refusal_.empty() || now < shapes.next_attempt) staged.reset();
   }
-  if (replay) return launch(*replay, at, *known, outer.stream());
-  if (staged.empty() || !store_.make_room(heat, now)) return run_as_planned(outer, key, *known);
-  try {
-    replay = capture(outer, *known, at, staged);
-  } catch (const std::exception& error) {
-    const bool is_usable = device::clear_error(store_.device());
-    const auto* const known_error = dynamic_cast<const Error*>(&error);
-    const std::lock_guard lock(mutex_);
-    Shapes& shapes = find(key, now);
-    refuse(shapes, error.what(), now);
-    if (!is_usable) refusal_ = error.what();
-    if (known_error && known_error->code() == Code::internal) shapes.known.reset();  // it may go otherwise once tuned
+  if (staged && store_.make_room(heat, now)) {
+    try {
+      replay = capture(outer, *known, at, *staged);
+      keep(replay, key, *known, now);
+    } catch (const std::exception& error) {
+      const bool is_usable = device::clear_error(store_.device());
+      const auto* const known_error = dynamic_cast<const Error*>(&error);
+      const std::lock_guard lock(mutex_);
+      Shapes& shapes = find(key, now);
+      refuse(shapes, error.what(), now);
+      if (!is_usable) refusal_ = error.what();
+      if (known_error && known_error->code() == Code::internal) shapes.known.reset();  // it may go otherwise once tuned
+    }
   }
-  if (!replay) return run_as_planned(outer, key, *known);
-  keep(replay, key, *known, now);
-  launch(*replay, at, *known, outer.stream());
+  replay ? launch(*replay, at, *known, outer.stream()) : run_as_planned(outer, key, *known);
 }
 
 RegionGraphs::Shapes& RegionGraphs::find(const Key& key, uint64_t now) {
@@ -167,12 +169,25 @@ bool RegionGraphs::was_seen(Shapes& shapes, device::StreamRef stream, const Addr
   return is_familiar;
 }
 
+// Whether tensors that a graph copies have been at the same places for so long that it may do without.
+bool RegionGraphs::stays(Shapes& shapes, device::StreamRef stream, const Addresses& at) {
+  if (shapes.latest.stream != stream || shapes.latest.at != at) {
+    shapes.latest = {stream, at};
+    shapes.stayed = 0;
+  }
+  if (++shapes.stayed <= shapes.stay_wanted) return false;
+  shapes.stayed = 0;
+  shapes.stay_wanted *= 2;
+  return true;
+}
+
 void RegionGraphs::keep(const std::shared_ptr<Replay>& replay, const Key& key, const Known& known, uint64_t now) {
   std::vector<std::shared_ptr<Replay>> replaced;  // let go of after the lock
   const std::lock_guard lock(mutex_);
   auto& replays = find(key, now).replays;
   const auto is_replaced = [&](const auto& other) {
-    if (other->stream != replay->stream || other->faults != replay->faults) return false;
+    if (other->stream != replay->stream || other->faults != replay->faults || !other->copies != !replay->copies)
+      return false;
     for (size_t i = 0; i < known.bytes.size(); ++i)
       if (is_large(known.bytes[i]) && other->at[i] != replay->at[i]) return false;
     return true;
@@ -184,17 +199,20 @@ void RegionGraphs::keep(const std::shared_ptr<Replay>& replay, const Key& key, c
   counts_.staged += replay->copies;
 }
 
+// With the fewest copies.
 std::shared_ptr<RegionGraphs::Replay> RegionGraphs::find_replay(Shapes& shapes, ops::Context& outer,
                                                                 const Addresses& at) {
   bool moved = false;
+  std::shared_ptr<Replay> best;
   for (const auto& replay : shapes.replays) {
     if (replay->stream != outer.stream() || replay->faults != outer.fault().cell) continue;
     bool fits = true;
     for (size_t i = 0; i < at.size() && fits; ++i)
       fits = replay->staged[i] || replay->at[i] == at[i] || shapes.known->bytes[i] == 0;
-    if (fits) return replay;
-    moved = true;
+    if (fits && (!best || replay->copies < best->copies)) best = replay;
+    moved |= !fits;
   }
+  if (best) return best;
   // A graph that has to be captured again and again gets all of them in memory of its own.
   if (moved && ++shapes.moved > 1)
     for (size_t i = 0; i < at.size(); ++i) shapes.moves[i] = !is_large(shapes.known->bytes[i]);

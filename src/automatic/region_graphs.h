@@ -33,6 +33,8 @@ class RegionGraphs {
   friend class GraphStore;
   // A tensor that comes in or goes out: the inputs come first.
   using Addresses = std::vector<void*>;
+  // Runs at the same places, until a graph without copies is captured; twice as many each time.
+  static constexpr int kFirstStay = 16;
   // What is known of a set of shapes once it has run.
   struct Known {
     Record record;
@@ -59,7 +61,9 @@ class RegionGraphs {
     std::vector<bool> moves;          // small tensors that are elsewhere from run to run
     std::vector<Sighting> sightings;  // the latest last
     std::vector<std::shared_ptr<Replay>> replays;
-    int moved = 0;        // how often tensors have moved that a graph was captured with
+    int moved = 0;    // how often tensors have moved that a graph was captured with
+    Sighting latest;  // of the runs whose tensors a graph copied, and how many were there one after the other
+    int stayed = 0, stay_wanted = kFirstStay;
     std::string refusal;  // why the last attempt came to nothing
     uint64_t next_attempt = 0, patience = 0;
   };
@@ -72,6 +76,7 @@ class RegionGraphs {
   // With the mutex:
   Shapes& find(const Key& key, uint64_t now);
   bool was_seen(Shapes& shapes, device::StreamRef stream, const Addresses& at, const Known& known);
+  bool stays(Shapes& shapes, device::StreamRef stream, const Addresses& at);
   std::shared_ptr<Replay> find_replay(Shapes& shapes, ops::Context& outer, const Addresses& at);
   void refuse(Shapes& shapes, const std::string& why, uint64_t now);
 

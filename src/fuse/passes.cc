@@ -12,6 +12,7 @@ constexpr Pass kPasses[] = {
     {"identities", nullptr, drop_identity, false},
     {"same", nullptr, share_result, false},
     {"attention", "an attention", join_attention},
+    {"softmaxes", "a masked softmax", join_softmax},
     {"gates", "a gate", join_gate},
     {"norms", "a norm and a product", join_norm},
     {"biases", "a product and its bias", join_bias},

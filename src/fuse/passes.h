@@ -37,6 +37,8 @@ void join_gate(Match& match, int first);
 void join_norm(Match& match, int product);
 // Products by constants to whose rows a constant one is added: one step, which adds it on the way.
 void join_bias(Match& match, int product);
+// A softmax of scores to which a mask is added; with what puts zeros where all is masked.
+void join_softmax(Match& match, int softmax);
 // Gelu as exporters spell it out, x * (1 + erf(x / sqrt(2))) / 2 in five nodes.
 void join_gelu(Match& match, int erf);
 // Residual sums and the layer norms that read them: one step each, which gives the sum too.

@@ -151,7 +151,20 @@ TEST_F(RegionGraphsTest, SmallTensorsMayMoveLater) {
   for (int i = 0; i < 3; ++i) run(x, other_y);
   for (int i = 0; i < 3; ++i) run(other_x, other_y);
   EXPECT_LE(graphs.report().captures, 3);
-  EXPECT_EQ(graphs.report().graphs, 1u);
+  EXPECT_EQ(graphs.report().graphs, 2u);  // that of the first place is still there
+}
+
+TEST_F(RegionGraphsTest, WhatStaysIsCopiedNoMore) {
+  DeviceArray<float> x(100, 0), y(100, 0), other_x(100, 0), other_y(100, 0);
+  for (int i = 0; i < 4; ++i) i % 2 ? run(other_x, other_y) : run(x, y);
+  for (int i = 0; i < 40; ++i) run(x, y);
+  const int64_t copied = graphs.report().staged, captures = graphs.report().captures;
+  for (int i = 0; i < 10; ++i) run(x, y);
+  EXPECT_EQ(graphs.report().staged, copied);
+  // The graph that copies is still there for what is elsewhere.
+  for (int i = 0; i < 10; ++i) i % 2 ? run(other_x, other_y) : run(x, y);
+  EXPECT_EQ(graphs.report().staged, copied + 10);
+  EXPECT_EQ(graphs.report().captures, captures);
 }
 
 TEST_F(RegionGraphsTest, LargeTensorsHaveAGraphForEachPlace) {

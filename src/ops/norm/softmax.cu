@@ -2,6 +2,7 @@
 // the CPU.
 #include <bit>
 #include <cmath>
+#include <optional>
 
 #include "device/divide.h"
 #include "device/larger.h"
@@ -21,15 +22,43 @@ using device::NoShared;
 using device::Pack;
 using device::PerThread;
 
-// Added to rows before the softmax. Row r takes the addend's row r / group % rows.
+// How rows share those of an addend, which has [outer, inner] of their [outer, middle, inner].
+struct RowSharing {
+  int64_t outer = 1, middle = 1, inner = 1;
+};
+// Of what is added to x, whose rows are all dimensions from the axis on; none if it is not so.
+std::optional<RowSharing> sharing_of(const Shape& addend, const Shape& x, int axis) {
+  if (!broadcasts_to(addend, x)) return std::nullopt;
+  const int lead = x.rank() - addend.rank();
+  RowSharing rows;
+  for (int i = 0; i < x.rank(); ++i) {
+    const bool there = i >= lead && addend[i - lead] == x[i];
+    if (i >= axis ? !there : !there && rows.inner > 1) return std::nullopt;
+    if (i < axis) (!there ? rows.middle : rows.middle > 1 ? rows.inner : rows.outer) *= x[i];
+  }
+  return rows;
+}
+
+// Added to rows before the softmax.
 template <class T>
 struct Addend {
   const T* data = nullptr;
-  device::Divider group, rows;
+  int64_t inner = 1;
+  device::Divider by_outer, by_inner;
+  bool zeros = false;  // are what rows become that have no number
+
+  Addend() = default;
+  Addend(const Tensor& addend, const RowSharing& rows, bool zeros)
+      : data(addend.as<const T>()),
+        inner(rows.inner),
+        by_outer(rows.middle * inner, rows.outer * rows.middle * inner),
+        by_inner(inner, rows.middle * inner),
+        zeros(zeros) {}
   DEVICE_FN const T* of(int64_t row, int64_t width) const {
-    int64_t own;
-    rows(group(row, own), own);
-    return data + own * width;
+    int64_t rest, own;
+    const int64_t outer = by_outer(row, rest);
+    by_inner(rest, own);
+    return data + (outer * inner + own) * width;
   }
 };
 
@@ -112,7 +141,9 @@ struct SoftmaxRows {
         write([&](C value) { return value - shift - log_sum; });
       } else {
         const C scale = C(1) / sum[t];
-        write([&](C value) { return (kKeepsPowers ? value : power_below<T>(value, shift)) * scale; });
+        bool is_zeros = false;
+        if constexpr (kAdds) is_zeros = addend.zeros && sum[t] != sum[t];
+        write([&](C value) { return is_zeros ? C(0) : (kKeepsPowers ? value : power_below<T>(value, shift)) * scale; });
       }
     });
     teams.take_back(b);
@@ -195,8 +226,8 @@ class Softmax : public Op {
   SoftmaxAxis axis_;
 };
 
-// softmax(data + bias) over all dimensions from the axis on. The bias has fewer rows: each serves a group of
-// neighbouring rows, or they take turns.
+// softmax(data + bias) over all dimensions from the axis on. Of those before it the bias has the first ones, so that
+// neighbours share a row, or the last ones, so that they take turns.
 class BiasSoftmax : public Op {
  public:
   explicit BiasSoftmax(const NodeInfo& node)
@@ -206,37 +237,42 @@ class BiasSoftmax : public Op {
     const Tensor &x = context.input(0), &bias = context.input(1);
     require(x.type == bias.type, "data has type ", device::name(x.type), ", bias ", device::name(bias.type));
     const int rank = x.shape.rank(), axis = checked_axis(axis_, rank);
-    require(fits(bias.shape, x.shape, axis), "bias ", bias.shape.str(), " does not fit data ", x.shape.str(),
-            " from axis ", axis, " on with is_inner_broadcast=", int(neighbours_));
+    const auto sharing = sharing_of(bias.shape, x.shape, axis);
+    const bool fits = sharing && (neighbours_ ? sharing->inner : sharing->middle > 1 ? sharing->outer : 1) == 1;
+    require(fits, "bias ", bias.shape.str(), " does not fit data ", x.shape.str(), " from axis ", axis,
+            " on with is_inner_broadcast=", int(neighbours_));
     const Tensor y = context.output(0, x.shape);
     if (x.count() == 0) return;
-    const int64_t rows = x.shape.count(0, axis), width = x.shape.count(axis, rank), bias_rows = bias.count() / width;
     dispatch(FloatList{}, x.type, [&]<class T> {
-      const device::Divider group(neighbours_ ? rows / bias_rows : 1, rows), turns(bias_rows, rows);
-      softmax_rows_of<T, true>(context.stream(), x.as<const T>(), y.as<T>(), rows, width, false,
-                               Addend<T>{bias.as<const T>(), group, turns});
+      softmax_rows_of<T, true>(context.stream(), x.as<const T>(), y.as<T>(), x.shape.count(0, axis),
+                               x.shape.count(axis, rank), false, Addend<T>(bias, *sharing, false));
     });
   }
 
  private:
-  // It has all dimensions from the axis on. Of those before the axis it has the first ones if neighbours share a row,
-  // the last ones if they take turns, and is broadcast along the others.
-  bool fits(const Shape& bias, const Shape& x, int axis) const {
-    if (!broadcasts_to(bias, x)) return false;
-    const int lead = x.rank() - bias.rank();
-    bool changed = false;  // from dimensions that are there to others, or the other way round
-    for (int i = 0; i < x.rank(); ++i) {
-      const bool there = i >= lead && bias[i - lead] == x[i];
-      if (i >= axis && !there) return false;
-      if (i >= axis || x[i] == 1) continue;
-      if (changed && there == neighbours_) return false;
-      changed |= there != neighbours_;
-    }
-    return true;
-  }
-
   int64_t axis_;
   bool neighbours_;
+};
+
+class MaskedSoftmax : public Op {
+ public:
+  explicit MaskedSoftmax(const NodeInfo& node) : zeros_(node.get_int(kZeros, 0) != 0) {}
+
+  void run(Context& context) const override {
+    const Tensor &x = context.input(0), &mask = context.input(1);
+    const int axis = x.shape.rank() - 1;
+    const auto sharing = sharing_of(mask.shape, x.shape, axis);
+    require(sharing.has_value(), "mask ", mask.shape.str(), " does not fit scores ", x.shape.str());
+    const Tensor y = context.output(0, x.shape);
+    if (x.count() == 0) return;
+    dispatch(FloatList{}, x.type, [&]<class T> {
+      softmax_rows_of<T, true>(context.stream(), x.as<const T>(), y.as<T>(), x.shape.count(0, axis), x.shape[axis],
+                               false, Addend<T>(mask, *sharing, zeros_));
+    });
+  }
+
+ private:
+  bool zeros_;
 };
 
 }  // namespace
@@ -249,6 +285,8 @@ void log_softmax(StreamRef stream, const Tensor& x, int axis, const Tensor& y) {
   dispatch(FloatList{}, x.type,
            [&]<class T> { softmax_rows_of(stream, x.as<const T>(), y.as<T>(), outer, width, true); });
 }
+
+std::unique_ptr<Op> make_masked_softmax(const NodeInfo& node) { return std::make_unique<MaskedSoftmax>(node); }
 
 std::vector<OpRow> softmax_rows() {
   return {

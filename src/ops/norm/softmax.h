@@ -33,4 +33,9 @@ void softmax_middle(StreamRef stream, const Tensor& x, const AxisRows& rows, boo
 // Of floating-point values along one axis. y has the shape of x, and may be x.
 void log_softmax(StreamRef stream, const Tensor& x, int axis, const Tensor& y);
 
+// softmax(scores + mask) along the last axis, as attention has it: of the dimensions before, the mask lacks some that
+// are neighbours. Rows of which all is masked become zeros if the attribute says so, else NaN.
+inline constexpr const char* kZeros = "zeros";
+std::unique_ptr<Op> make_masked_softmax(const NodeInfo& node);
+
 }  // namespace encore::ops

@@ -1,0 +1,77 @@
+#include <algorithm>
+
+#include "fuse/passes.h"
+#include "ops/norm/softmax.h"
+#include "ops/registry.h"
+
+namespace encore::fuse {
+namespace {
+
+constexpr ops::Types kServed = ops::kHalves | ops::Types{Type::f32};
+
+// Whether the mask has rows as long as the scores', and of the dimensions before lacks only neighbours.
+bool fits(const Value& mask, const Value& scores) {
+  if (!mask.dims || !scores.dims || mask.dims->empty() || mask.dims->size() > scores.dims->size()) return false;
+  const size_t lead = scores.dims->size() - mask.dims->size();
+  bool lacks = false, ends = false;
+  for (size_t i = 0; i < scores.dims->size(); ++i) {
+    const int64_t dim = (*scores.dims)[i], of_mask = i < lead ? 1 : (*mask.dims)[i - lead];
+    const bool there = of_mask == dim && dim != -1, last = i + 1 == scores.dims->size();
+    if (!there && (of_mask != 1 || last || ends)) return false;
+    if (dim == 1) continue;
+    ends |= lacks && there && !last;
+    lacks |= !there;
+  }
+  return true;
+}
+
+bool is_along_rows(const Match& match, int softmax) {
+  const NodeInfo& info = match.node(softmax);
+  const auto rank = match.rank(match.step(softmax).inputs[0]);
+  if (!rank || *rank == 0) return false;
+  const int64_t axis = info.get_int("axis", info.since_version() < 13 ? 1 : -1);
+  return axis == -1 || axis == int64_t(*rank) - 1;
+}
+
+struct Zeroed {
+  std::vector<int> steps;  // empty: there is none
+  int y = -1;
+};
+// Where(IsNaN(y), 0, y), if nobody else reads y.
+Zeroed zeros_for_nan(const Match& match, int y) {
+  if (match.value(y).is_output || match.readers(y).size() != 2) return {};
+  for (int is_nan : match.readers(y)) {
+    if (!match.is(is_nan, "IsNaN")) continue;
+    const int chosen = match.only_reader(match.step(is_nan).outputs[0], "Where");
+    if (chosen < 0) return {};
+    const Step& where = match.step(chosen);
+    if (where.inputs[0] != match.step(is_nan).outputs[0] || where.inputs[2] != y ||
+        match.number(where, 1, match.rank(y).value_or(0)) != 0)
+      return {};
+    return {{is_nan, chosen}, where.outputs[0]};
+  }
+  return {};
+}
+
+}  // namespace
+
+// No path leaves them and comes back, for nobody else reads what is between.
+void join_softmax(Match& match, int softmax) {
+  if (!match.is(softmax, "Softmax") || !is_along_rows(match, softmax)) return;
+  const int sums = match.step(softmax).inputs[0], sum = match.maker(sums, "Add");
+  if (sum < 0 || match.only_reader(sums) < 0 || match.node(sum).since_version() < 7) return;
+  if (!kServed.has(match.value(sums).type)) return;
+  int scores = match.step(sum).inputs[0], mask = match.step(sum).inputs[1];
+  if (!fits(match.value(mask), match.value(scores))) std::swap(scores, mask);
+  if (!fits(match.value(mask), match.value(scores))) return;
+  const int y = match.step(softmax).outputs[0];
+  const Zeroed zeroed = zeros_for_nan(match, y);
+  std::vector<int> steps{sum, softmax};
+  steps.insert(steps.end(), zeroed.steps.begin(), zeroed.steps.end());
+  Step made = match.plan().step({kFusions, "MaskedSoftmax", 1, {{ops::kZeros, int64_t(!zeroed.steps.empty())}}},
+                                match.node(softmax).name(), {scores, mask}, {zeroed.steps.empty() ? y : zeroed.y});
+  made.make = ops::make_masked_softmax;
+  match.replace(std::move(steps), std::move(made));
+}
+
+}  // namespace encore::fuse
