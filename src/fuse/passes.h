@@ -19,6 +19,11 @@ bool run(const Pass& pass, Plan& plan);
 
 void rewrite(Plan& plan, const Watch& watch);
 
+// Convolutions with what follows each become one step: a sum with a tensor of the same shape, and an activation. In
+// regions of convolutions, whose pictures have their channels last.
+void join_convolution(Match& match, int conv);
+inline constexpr Pass kConvolutions{"convolutions", nullptr, join_convolution};
+
 bool is_quantized_product(const NodeInfo& info);
 
 // ---- the passes. None joins steps which a path leaves and comes back to.

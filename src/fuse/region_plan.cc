@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "fuse/regions.h"
+#include "fuse/passes.h"
 #include "ops/registry.h"
 
 namespace encore::fuse {
@@ -59,10 +59,9 @@ class Turning {
   void leave(int value) {
     const auto found = inner_.find(value);
     if (found == inner_.end()) return;  // an input
-    if (is_single(graph_.values[size_t(value)]))
-      plan_.views.push_back({found->second, value});
-    else
-      transpose(found->second, value, kToChannelsFirst);
+    if (!is_single(graph_.values[size_t(value)])) return transpose(found->second, value, kToChannelsFirst);
+    plan_.views.push_back({found->second, value});
+    plan_.values[size_t(found->second)].is_output = true;  // it is seen outside
   }
 
   void transpose(int from, int to, const std::array<int64_t, 4>& order) {
@@ -111,8 +110,7 @@ Plan plan_of_region(const Graph& region, std::vector<int> inputs, std::vector<in
     Turning(region, plan).run();
     show("channels_last");
   }
-  join_convolutions(plan);
-  show("convolutions");
+  if (run(kConvolutions, plan)) show(kConvolutions.name);
   return plan;
 }
 

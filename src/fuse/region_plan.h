@@ -9,7 +9,4 @@ namespace encore::fuse {
 // `region` has one region's nodes and no others.
 Plan plan_of_region(const Graph& region, std::vector<int> inputs, std::vector<int> outputs, const Watch& watch);
 
-// Convolutions with what follows each become one step: a sum with a tensor of the same shape, and an activation.
-void join_convolutions(Plan& plan);
-
 }  // namespace encore::fuse

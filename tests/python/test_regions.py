@@ -461,3 +461,11 @@ def test_transpositions_are_joined(tmp_path):
     text = """(float[a, b, c] x) => (float[d, e, f] y)
                 { r = Relu(x) s = Transpose <perm = [1, 2, 0]> (r) t = Transpose <perm = [1, 2, 0]> (s) y = Tanh(t) }"""
     agrees(tmp_path, text, "Transpose(r) {perm = [2, 0, 1]}", 3, tolerance=0, x=some(2, 3, 4))
+
+
+def test_a_dimension_below_zero_is_none():
+    """onnxruntime says that of a Pad which crops more than there is."""
+    text = "(float[2] x) => (float[n] y) <int64[2] pads = {-4, 0}> { r = Relu(x) p = Pad(r, pads) y = Exp(p) }"
+    session = es.make_session(model(text), regions=1)
+    with pytest.raises(Exception, match="Pad node"):
+        session.run(None, {"x": some(2)})

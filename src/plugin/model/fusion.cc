@@ -77,10 +77,11 @@ void FusedGraph::add(const OrtNode* node, const ops::Settings& settings) {
     if (known.type != Type::undefined) return at;
     known.type = type;
     known.dims = dims;
-    if (!dims || std::find(dims->begin(), dims->end(), -1) == dims->end()) return at;
+    if (!dims || std::ranges::all_of(*dims, [](int64_t dim) { return dim >= 0; })) return at;
     const std::vector<std::string> names = dimension_names(value, dims->size());
+    // onnxruntime tells of dimensions below zero where a Pad crops more than there is.
     for (size_t d = 0; d < names.size(); ++d)
-      if ((*dims)[d] < 0 && !names[d].empty()) (*known.dims)[d] = symbol(names[d]);
+      if ((*dims)[d] < 0) (*known.dims)[d] = names[d].empty() ? -1 : symbol(names[d]);
     return at;
   };
   const auto inputs = list(api.Node_GetNumInputs, api.Node_GetInputs);

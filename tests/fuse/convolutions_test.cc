@@ -1,0 +1,72 @@
+#include "rewritten.h"
+
+namespace encore::fuse::tests {
+namespace {
+
+std::string joined(const std::string& text) {
+  Plan plan = plan_from(text);
+  run(kConvolutions, plan);
+  return text_of(plan);
+}
+
+constexpr const char* kBlock = R"(in x: f16[n, 8, 8, 16]
+in r: f16[n, 8, 8, 16]
+const w: f16[16, 16, 1, 1]
+c: f16[n, 8, 8, 16] = com.ms.internal.nhwc.Conv(x, w) {kernel_shape = [1, 1]}  # "conv"
+s: f16[n, 8, 8, 16] = Add(r, c)
+y: f16[n, 8, 8, 16] = Relu(s)
+out y
+)";
+
+TEST(Convolutions, TakeAlongWhatFollows) {
+  EXPECT_EQ(joined(kBlock), R"(in x: f16[n, 8, 8, 16]
+in r: f16[n, 8, 8, 16]
+const w: f16[16, 16, 1, 1]
+y: f16[n, 8, 8, 16] = com.ms.internal.nhwc.FusedConv(x, w, _, r) {activation = "Relu", activation_params = [], kernel_shape = [1, 1]}  # "conv"
+out y
+)");
+}
+
+TEST(Convolutions, OrOneOfThese) {
+  EXPECT_NE(joined(replaced(kBlock, "Relu(s)", "Exp(s)")).find("s: f16[n, 8, 8, 16] = com.ms.internal.nhwc.FusedConv("),
+            std::string::npos);
+  EXPECT_NE(joined(replaced(kBlock, "s: f16[n, 8, 8, 16] = Add(r, c)\ny: f16[n, 8, 8, 16] = Relu(s)", "y = Relu(c)"))
+                .find("FusedConv(x, w, _, _) {activation = \"Relu\""),
+            std::string::npos);
+}
+
+TEST(Convolutions, ActivationsHaveTheirNumbers) {
+  const auto ends = [](const char* by, const char* wanted) {
+    const std::string made = joined(replaced(kBlock, "y: f16[n, 8, 8, 16] = Relu(s)", by));
+    EXPECT_NE(made.find(wanted), made.npos) << made;
+  };
+  ends("y = LeakyRelu(s)", "activation = \"LeakyRelu\", activation_params = [0.01]");
+  ends("y = Clip@6(s) {max = 6.0, min = 0.0}", "activation = \"Clip\", activation_params = [0.0, 6.0]");
+  ends("y = Clip(s, r)", "s: f16[n, 8, 8, 16] = com.ms");
+  ends("g = Sigmoid(s)\ny = Mul(s, g)", "activation = \"Silu\"");
+  ends("g = Sigmoid(s)\ny = Mul(g, s)", "activation = \"Silu\"");
+}
+
+TEST(Convolutions, OfShapesThatMayDifferNoSum) {
+  const auto keeps = [](const char* part, const char* by) {
+    const std::string made = joined(replaced(kBlock, part, by));
+    EXPECT_NE(made.find(" = Add("), made.npos) << made;
+  };
+  keeps("in r: f16[n, 8, 8, 16]", "in r: f16[1, 8, 8, 16]");
+  keeps("in r: f16[n, 8, 8, 16]", "in r: f16[?, 8, 8, 16]");
+  keeps("in r: f16[n, 8, 8, 16]", "in r: f16");
+  keeps("in r", "const r");
+  keeps("Add(r, c)", "Add(c, c)");
+  keeps("out y", "out y\nout c");
+}
+
+TEST(Convolutions, OtherReadersWantWhatIsBetween) {
+  const std::string made = joined(replaced(kBlock, "out y", "out y\nout s"));
+  EXPECT_NE(made.find("y: f16[n, 8, 8, 16] = Relu(s)"), made.npos) << made;
+  const std::string gated = joined(
+      replaced(kBlock, "y: f16[n, 8, 8, 16] = Relu(s)", "g = Sigmoid(s)\ny = Mul(s, g)\nz = Exp(g)") + "out z\n");
+  EXPECT_NE(gated.find("g = Sigmoid(s)"), gated.npos) << gated;
+}
+
+}  // namespace
+}  // namespace encore::fuse::tests
