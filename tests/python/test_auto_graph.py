@@ -329,3 +329,45 @@ def test_profiles_and_logs_are_made(encore, model, expected, tmp_path):
     for seed in range(3):
         equal(session.run(None, {"x": some(3, seed)})[0], expected(some(3, seed)))
     assert session.end_profiling()
+
+
+def test_what_is_told_of_a_region(session):
+    session.run(None, {"x": some(3)})
+    told = report(session)
+    assert told["region"] == "MatMul node 'product0' to Add node 'add4'" and told["nodes"] == 15, told
+    assert told["scratch_bytes"] >= 3 * WIDTH * 4, told
+    assert onnxruntime_ep_encore.outside_report(session) == []
+
+
+def test_why_runs_are_eager(encore, model):
+    """No room: of two shapes in turn one is captured, and the other is not used more."""
+    session = automatic(model, auto_graph_limit=1)
+    for _ in range(6):
+        for rows in (2, 3):
+            session.run(None, {"x": some(rows)})
+    told = report(session)
+    assert told["crowded"] >= 4 and told["eager"] == told["crowded"] + told["moved"] + told["refused"], told
+
+
+def test_what_is_outside_is_told(encore, make_model):
+    def body(op):
+        nodes = [helper.make_node(op, ["made"], [f"{op} y"], f"inner {op}")]
+        return helper.make_graph(
+            nodes, f"{op}s", [], [helper.make_tensor_value_info(f"{op} y", TensorProto.FLOAT, ["n"])]
+        )
+
+    nodes = [
+        helper.make_node("Neg", ["x"], ["negative"], "neg"),
+        helper.make_node("Exp", ["negative"], ["made"], "exp"),
+        helper.make_node("NonZero", ["made"], ["places"], "places"),
+        helper.make_node("If", ["flag"], ["y"], "choice", then_branch=body("Abs"), else_branch=body("Neg")),
+    ]
+    inputs = {"x": ["n"], "flag": ([], TensorProto.BOOL)}
+    session = automatic(make_model(nodes, inputs, {"y": ["n"], "places": ([1, "m"], TensorProto.INT64)}))
+    session.run(None, {"x": np.ones(3, FLOAT), "flag": np.array(True)})
+    assert report(session)["region"] == "Neg node 'neg' to Exp node 'exp'"
+    told = {(one["inside"], one["node"]): one["why"] for one in onnxruntime_ep_encore.outside_report(session)}
+    assert told["", "NonZero node 'places'"] == "an output's size depends on data"
+    assert told["", "If node 'choice'"] == "control flow, which onnxruntime runs"
+    assert "alone" in told["If node 'choice', body 'Abss'", "Abs node 'inner Abs'"], told
+    assert len(told) == 4

@@ -54,7 +54,10 @@ void compile(Ep& ep, const OrtGraph* const* graphs, const OrtNode* const* fused,
     fuse::Plan plan = ep.on_host() ? graph.plan_of_part(info, *ep.on_host(), ep.options().prefer_nhwc, watch)
                                    : graph.plan(info, ep.known_dims(), watch);
     auto made = std::make_unique<FusedNode>(ep, info, std::move(plan));
-    if (ep.store() && nodes_of(graphs[i]).size() > 1) made->graphs.emplace(info.name(), made->program, *ep.store());
+    const std::vector<const OrtNode*> nodes = nodes_of(graphs[i]);
+    if (ep.store() && nodes.size() > 1)
+      made->graphs.emplace(text(label_of(nodes.front()), " to ", label_of(nodes.back())), nodes.size(), made->program,
+                           *ep.store());
     made->load();
     infos[i] = made.release();
   }

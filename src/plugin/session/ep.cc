@@ -210,6 +210,22 @@ void Ep::claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support, Clai
   for (const auto& left : claim.shape_arithmetic)
     if (fused.contains(left.at)) claim.nodes.push_back(left.at);
   std::erase_if(claim.shape_arithmetic, [&](const auto& left) { return fused.contains(left.at); });
+  if (options_.has_regions()) note_outside(graph, claim, fused);
+}
+
+void Ep::note_outside(const OrtGraph* graph, const Claim& claim, const std::set<const OrtNode*>& fused) {
+  std::vector<OutsideNode>& outside = outside_[place_of(graph)];
+  outside.clear();
+  std::set<std::string> noted;
+  const auto note = [&](const std::string& node, const std::string& why) {
+    if (noted.insert(node).second) outside.push_back({node, why});
+  };
+  for (const std::string& node : claim.control_flow) note(node, "control flow, which onnxruntime runs");
+  for (const std::string& node : claim.sized_by_data) note(node, kSizedByData);
+  for (const auto* left : {&claim.declined, &claim.shape_arithmetic})
+    for (const Claim::Declined& one : *left) note(one.node, one.why);
+  for (const OrtNode* node : claim.nodes)
+    if (!fused.contains(node)) note(label_of(node), "alone: nothing beside it can run with it");
 }
 
 void Ep::claim_together(OrtEpGraphSupportInfo* support, const std::vector<const OrtNode*>& nodes, const char* what) {

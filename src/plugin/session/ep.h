@@ -26,6 +26,7 @@
 #include "plugin/session/constants.h"
 #include "plugin/session/fault_cells.h"
 #include "plugin/session/host_copies.h"
+#include "plugin/session/report.h"
 
 namespace encore::plugin {
 
@@ -109,6 +110,7 @@ class Ep : public OrtEp {
   Parts parts() const;
   void claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support, Claim& claim, bool is_body);
   void claim_together(OrtEpGraphSupportInfo* support, const std::vector<const OrtNode*>& nodes, const char* what);
+  void note_outside(const OrtGraph* graph, const Claim& claim, const std::set<const OrtNode*>& fused);
   void tell_placement(const Claim& claim, bool is_subgraph);
   void decide_on_graphs(const Claim& claim);
   bool is_new(const std::string& line);  // nothing like it has been said of the model
@@ -145,8 +147,9 @@ class Ep : public OrtEp {
   mutable FaultCells faults_;
   std::mutex streams_mutex_;
   std::set<SyncStream*> streams_;
-  std::set<std::string> said_;          // of claiming nodes
-  std::set<std::string> fixed_layout_;  // operators of the graph that was looked at last
+  std::map<std::string, std::vector<OutsideNode>> outside_;  // what is in no region, by place_of() graphs
+  std::set<std::string> said_;                               // of claiming nodes
+  std::set<std::string> fixed_layout_;                       // operators of the graph that was looked at last
   std::optional<std::set<std::string>> on_host_;
   fuse::KnownDims known_dims_;
   bool cannot_capture_ = false;
