@@ -125,7 +125,8 @@ def make_session(model, session_options=None, config=None, device=0, **options):
     `model` is a ModelProto, its bytes or a path; `options` are the provider's, `config` the session's. Float products
     keep float's precision unless use_tf32=1 asks otherwise.
     """
-    options = OPTIONS_OF_ALL | {"use_tf32": 0} | options
+    no_regions = {"auto_graph": 0} if options.get("regions") == 0 else {}  # which it would bring along
+    options = OPTIONS_OF_ALL | no_regions | {"use_tf32": 0} | options
     session_options = session_options or ort.SessionOptions()
     session_options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     for key, value in (config or {}).items():

@@ -36,6 +36,7 @@ SOAKS = [
 ]
 FIGURES = [
     ["first_run.py"],
+    ["automatic.py"],
     ["attention.py", "--peer", "torch"],
     ["cached_attention.py"],
     ["cached_attention.py", "--pages", "16"],

@@ -84,6 +84,8 @@ def _all():
     for version in CORE_ORTS:
         core = lambda version=version: _pytest("-m", "core", ort=version)
         stages.append(Stage(f"Python core set, onnxruntime {version}", core, ("build virtual",)))
+    automatic = lambda: _pytest("-m", "core", ENCORE_TEST_OPTIONS="auto_graph=1")
+    stages.append(Stage("Python core set, automatic graphs", automatic, ("build virtual",), 2))
     # What operators compute does not depend on onnxruntime, so the oldest calls each of their kernels, and not with all
     # shapes; everything about sessions, memory and threads it runs whole.
     oldest = lambda: _pytest("--representative", ort=OLDEST_ORT)
@@ -128,9 +130,9 @@ def _ctest(preset):
     return closings
 
 
-def _pytest(*options, ort=env.NEWEST_ORT, preset="virtual"):
+def _pytest(*options, ort=env.NEWEST_ORT, preset="virtual", **variables):
     command = [env.PYTHON, "-m", "pytest", "-q", "-n", env.JOBS, *options, env.ROOT / "tests"]
-    return _stream(command, _on(preset, ort))
+    return _stream(command, _on(preset, ort, **variables))
 
 
 def _sanitized_operators(preset):
