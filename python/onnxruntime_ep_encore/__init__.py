@@ -27,6 +27,7 @@ __all__ = [
     "get_library_path",
     "graph_report",
     "memory_report",
+    "outside_report",
     "region_report",
     "register",
     "session",
@@ -171,11 +172,21 @@ def graph_report(session) -> list[dict]:
 def region_report(session) -> list[dict]:
     """What auto_graph has made of the session's regions, in all threads.
 
-    Each {"region", "keys", "graphs", "captures", "replays", "staged", "first_runs", "eager", "refusal"}: sets of shapes
-    that are known, graphs that are kept, runs of each kind, tensors that were copied to or from where a graph has them,
-    and why there was no graph the last time that there could have been one.
+    Each {"region", "nodes", "keys", "graphs", "scratch_bytes", "captures", "replays", "staged", "first_runs", "eager",
+    "moved", "crowded", "refused", "refusal"}: sets of shapes that are known, graphs that are kept, memory that one
+    works in, runs of each kind, and tensors that were copied to or from where a graph has them. Eager are runs with
+    large tensors at new places (moved), without room for another graph (crowded), and where none could be captured
+    (refused), of which `refusal` is the latest reason.
     """
     return _report(session, "report_regions")
+
+
+def outside_report(session) -> list[dict]:
+    """What of a model is in no region (regions, auto_graph), and why: {"node", "why", "inside"}.
+
+    `inside` is the body of control flow that the node is in, or empty.
+    """
+    return _report(session, "report_outside")
 
 
 def memory_report(session) -> dict:

@@ -69,56 +69,76 @@ size_t RegionGraphs::Hash::operator()(const Key& key) const {
   return hash;
 }
 
-RegionGraphs::RegionGraphs(std::string name, const ops::Op& program, GraphStore& store)
+RegionGraphs::RegionGraphs(std::string name, size_t nodes, const ops::Op& program, GraphStore& store)
     : program_(program), store_(store) {
-  counts_.name = std::move(name);
+  counts_.name = std::move(name), counts_.nodes = nodes;
   store_.add(this);
 }
 RegionGraphs::~RegionGraphs() { store_.remove(this); }
 
 void RegionGraphs::run(ops::Context& outer) {
-  Key key;
-  for (int i = 0; i < outer.input_count(); ++i) {
-    const Tensor* const input = outer.find_input(i);
-    key.push_back(input ? input->shape.rank() : -1);
-    if (input) key.insert(key.end(), input->shape.dims().begin(), input->shape.dims().end());
-  }
   const uint64_t now = store_.now();
+  Key key;
   std::shared_ptr<const Known> known;
-  double heat = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    Shapes& shapes = find(key, now);
-    heat = shapes.heat.at(now);
-    shapes.heat.add(now);
-    known = shapes.known;
-  }
-  if (!known) return record(outer, key);
-
   Addresses at;
-  for (int i = 0; i < outer.input_count(); ++i) at.push_back(outer.find_input(i) ? outer.find_input(i)->data : nullptr);
-  for (int i = 0; i < outer.output_count(); ++i) {
-    const auto& shape = known->record.outputs[size_t(i)];
-    at.push_back(shape ? outer.output(i, *shape).data : nullptr);
+  double heat = 0;
+  try {
+    for (int i = 0; i < outer.input_count(); ++i) {
+      const Tensor* const input = outer.find_input(i);
+      key.push_back(input ? input->shape.rank() : -1);
+      if (input) key.insert(key.end(), input->shape.dims().begin(), input->shape.dims().end());
+      at.push_back(input ? input->data : nullptr);
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      Shapes& shapes = find(key, now);
+      heat = shapes.heat.at(now);
+      shapes.heat.add(now);
+      known = shapes.known;
+    }
+    for (int i = 0; known && i < outer.output_count(); ++i) {
+      const auto& shape = known->record.outputs[size_t(i)];
+      at.push_back(shape ? outer.output(i, *shape).data : nullptr);
+    }
+  } catch (const Error&) {
+    return program_.run(outer);  // the node inside that wants it fails, and has its name in the error
   }
-  std::shared_ptr<Replay> replay;
-  std::optional<std::vector<bool>> staged;  // of a graph that is to be captured
+  known ? run_with(outer, key, *known, at, now, heat) : record(outer, key);
+}
+
+// By a graph, if there is one or can be.
+void RegionGraphs::run_with(ops::Context& outer, const Key& key, const Known& known, const Addresses& at, uint64_t now,
+                            double heat) {
+  std::shared_ptr<Replay> replay, wanted;  // what is wanted is to be captured
+  bool has_room = false;
+  Count why = &RegionReport::moved;
   {
     const std::lock_guard lock(mutex_);
     Shapes& shapes = find(key, now);
-    if ((replay = find_replay(shapes, outer, at))) {
+    const bool may_capture = refusal_.empty() && now >= shapes.next_attempt;
+    if (!may_capture) why = &RegionReport::refused;
+    const auto want = [&](std::vector<bool> staged) {
+      if (!may_capture) return;
+      wanted = std::make_shared<Replay>(Replay{outer.stream(), outer.fault().cell, at, std::move(staged)});
+      wanted->copies = std::ranges::count(wanted->staged, true);
+      has_room =
+          std::ranges::any_of(shapes.replays, [&](const auto& other) { return is_replaced(*other, *wanted, known); });
+    };
+    if ((replay = find_replay(shapes, known, outer, at))) {
       ++counts_.replays, counts_.staged += replay->copies;
-      if (replay->copies && stays(shapes, outer.stream(), at)) staged.emplace(at.size());
-    } else if (was_seen(shapes, outer.stream(), at, *known)) {
-      staged = shapes.moves;
+      if (replay->copies && stays(shapes, outer.stream(), at)) want(std::vector<bool>(at.size()));
+    } else if (was_seen(shapes, outer.stream(), at, known)) {
+      want(shapes.moves);
     }
-    if (!refusal_.empty() || now < shapes.next_attempt) staged.reset();
   }
-  if (staged && store_.make_room(heat, now)) {
+  if (wanted && !has_room && !store_.make_room(heat, now)) wanted.reset(), why = &RegionReport::crowded;
+  if (wanted) {
     try {
-      replay = capture(outer, *known, at, *staged);
-      keep(replay, key, *known, now);
+      capture(outer, known, *wanted);
+      keep(wanted, key, known, now);
+      replay = std::move(wanted);
     } catch (const std::exception& error) {
+      why = &RegionReport::refused;
       const bool is_usable = device::clear_error(store_.device());
       const auto* const known_error = dynamic_cast<const Error*>(&error);
       const std::lock_guard lock(mutex_);
@@ -128,7 +148,7 @@ void RegionGraphs::run(ops::Context& outer) {
       if (known_error && known_error->code() == Code::internal) shapes.known.reset();  // it may go otherwise once tuned
     }
   }
-  replay ? launch(*replay, at, *known, outer.stream()) : run_as_planned(outer, key, *known);
+  replay ? launch(*replay, at, known, outer.stream()) : run_as_planned(outer, key, known, why);
 }
 
 RegionGraphs::Shapes& RegionGraphs::find(const Key& key, uint64_t now) {
@@ -181,26 +201,28 @@ bool RegionGraphs::stays(Shapes& shapes, device::StreamRef stream, const Address
   return true;
 }
 
+// Whether another graph makes this one useless. One without copies is for tensors that stay, beside it.
+bool RegionGraphs::is_replaced(const Replay& replay, const Replay& by, const Known& known) {
+  if (replay.stream != by.stream || replay.faults != by.faults || (replay.copies && !by.copies)) return false;
+  for (size_t i = 0; i < known.bytes.size(); ++i)
+    if (is_large(known.bytes[i]) && replay.at[i] != by.at[i]) return false;
+  return true;
+}
+
 void RegionGraphs::keep(const std::shared_ptr<Replay>& replay, const Key& key, const Known& known, uint64_t now) {
   std::vector<std::shared_ptr<Replay>> replaced;  // let go of after the lock
   const std::lock_guard lock(mutex_);
   auto& replays = find(key, now).replays;
-  const auto is_replaced = [&](const auto& other) {
-    if (other->stream != replay->stream || other->faults != replay->faults || !other->copies != !replay->copies)
-      return false;
-    for (size_t i = 0; i < known.bytes.size(); ++i)
-      if (is_large(known.bytes[i]) && other->at[i] != replay->at[i]) return false;
-    return true;
-  };
-  std::ranges::copy_if(replays, std::back_inserter(replaced), is_replaced);
-  std::erase_if(replays, is_replaced);
+  const auto goes = [&](const auto& other) { return is_replaced(*other, *replay, known); };
+  std::ranges::copy_if(replays, std::back_inserter(replaced), goes);
+  std::erase_if(replays, goes);
   replays.push_back(replay);
   ++counts_.captures;
   counts_.staged += replay->copies;
 }
 
 // With the fewest copies.
-std::shared_ptr<RegionGraphs::Replay> RegionGraphs::find_replay(Shapes& shapes, ops::Context& outer,
+std::shared_ptr<RegionGraphs::Replay> RegionGraphs::find_replay(Shapes& shapes, const Known& known, ops::Context& outer,
                                                                 const Addresses& at) {
   bool moved = false;
   std::shared_ptr<Replay> best;
@@ -208,14 +230,14 @@ std::shared_ptr<RegionGraphs::Replay> RegionGraphs::find_replay(Shapes& shapes, 
     if (replay->stream != outer.stream() || replay->faults != outer.fault().cell) continue;
     bool fits = true;
     for (size_t i = 0; i < at.size() && fits; ++i)
-      fits = replay->staged[i] || replay->at[i] == at[i] || shapes.known->bytes[i] == 0;
+      fits = replay->staged[i] || replay->at[i] == at[i] || known.bytes[i] == 0;
     if (fits && (!best || replay->copies < best->copies)) best = replay;
     moved |= !fits;
   }
   if (best) return best;
   // A graph that has to be captured again and again gets all of them in memory of its own.
   if (moved && ++shapes.moved > 1)
-    for (size_t i = 0; i < at.size(); ++i) shapes.moves[i] = !is_large(shapes.known->bytes[i]);
+    for (size_t i = 0; i < at.size(); ++i) shapes.moves[i] = !is_large(known.bytes[i]);
   return nullptr;
 }
 
@@ -248,31 +270,29 @@ void RegionGraphs::record(ops::Context& outer, const Key& key) {
   was_seen(shapes, outer.stream(), at, *shapes.known);
 }
 
-void RegionGraphs::run_as_planned(ops::Context& outer, const Key& key, const Known& known) {
+void RegionGraphs::run_as_planned(ops::Context& outer, const Key& key, const Known& known, Count why) {
   PlannedRun run(outer, known.record, known.plan, outer.scratch(known.plan.bytes()));
   program_.run(run);
   const std::lock_guard lock(mutex_);
-  ++counts_.eager;
+  ++(counts_.*why);
   if (run.went_otherwise()) find(key, 0).known.reset();  // recorded again
 }
 
-std::shared_ptr<RegionGraphs::Replay> RegionGraphs::capture(ops::Context& outer, const Known& known,
-                                                            const Addresses& at, const std::vector<bool>& staged) {
+void RegionGraphs::capture(ops::Context& outer, const Known& known, Replay& replay) {
   const graph::capture_gate::Pass pass(std::try_to_lock);
   if (!pass) fail(Code::capture_failed, "captures are held back (ep.cuda.captures=hold)");
-  auto replay = std::make_shared<Replay>(Replay{outer.stream(), outer.fault().cell, at, staged, {}, {}});
   size_t bytes = known.plan.bytes();
   std::vector<size_t> offsets;
-  for (size_t i = 0; i < at.size(); ++i) {
+  for (size_t i = 0; i < replay.at.size(); ++i) {
     offsets.push_back(bytes);
-    if (staged[i]) bytes += (known.bytes[i] + 255) / 256 * 256;
+    if (replay.staged[i]) bytes += (known.bytes[i] + 255) / 256 * 256;
   }
-  replay->workspace = store_.workspace(outer.stream(), bytes);
-  for (size_t i = 0; i < at.size(); ++i)
-    if (staged[i]) replay->at[i] = replay->workspace->at() + offsets[i];
+  replay.workspace = store_.workspace(replay.stream, bytes);
+  for (size_t i = 0; i < replay.at.size(); ++i)
+    if (replay.staged[i]) replay.at[i] = replay.workspace->at() + offsets[i];
 
   GraphStore::CaptureStream stream(store_);
-  CapturedRun run(outer, known, *replay->workspace, stream, replay->at);
+  CapturedRun run(outer, known, *replay.workspace, stream, replay.at);
   device::begin_capture(stream, device::CaptureMode::thread_local_);
   device::Graph graph;
   try {
@@ -285,10 +305,8 @@ std::shared_ptr<RegionGraphs::Replay> RegionGraphs::capture(ops::Context& outer,
     if (run.waits()) refusal_ = error.what();
     throw;
   }
-  replay->exec = graph.instantiate();
-  replay->exec.upload(outer.stream());
-  replay->copies = std::ranges::count(staged, true);
-  return replay;
+  replay.exec = graph.instantiate();
+  replay.exec.upload(replay.stream);
 }
 
 void RegionGraphs::launch(const Replay& replay, const Addresses& at, const Known& known,
@@ -311,7 +329,10 @@ RegionReport RegionGraphs::report() const {
   const std::lock_guard lock(mutex_);
   RegionReport report = counts_;
   report.keys = shapes_.size();
-  for (const auto& [key, shapes] : shapes_) report.graphs += shapes.replays.size();
+  for (const auto& [key, shapes] : shapes_) {
+    report.graphs += shapes.replays.size();
+    if (shapes.known) report.scratch_bytes = std::max(report.scratch_bytes, shapes.known->plan.bytes());
+  }
   if (!refusal_.empty()) report.refusal = refusal_;
   return report;
 }

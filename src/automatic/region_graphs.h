@@ -20,8 +20,8 @@ namespace encore::automatic {
 
 class RegionGraphs {
  public:
-  // Of the region that `program` runs; both are to live longer.
-  RegionGraphs(std::string name, const ops::Op& program, GraphStore& store);
+  // Of the region of so many nodes that `program` runs, which is to live longer, as is the store.
+  RegionGraphs(std::string name, size_t nodes, const ops::Op& program, GraphStore& store);
   ~RegionGraphs();
   RegionGraphs(const RegionGraphs&) = delete;
 
@@ -46,8 +46,8 @@ class RegionGraphs {
     const device::FaultCell* faults;
     Addresses at;              // what it was captured with
     std::vector<bool> staged;  // whether that is memory of its own, to be copied to or from
-    std::shared_ptr<Workspace> workspace;
-    device::GraphExec exec;
+    std::shared_ptr<Workspace> workspace = {};
+    device::GraphExec exec = {};
     int64_t copies = 0;  // of what is staged
   };
   // Where the tensors of a run were.
@@ -72,19 +72,22 @@ class RegionGraphs {
     size_t operator()(const Key& key) const;
   };
   class CapturedRun;
+  using Count = int64_t RegionReport::*;
 
   // With the mutex:
   Shapes& find(const Key& key, uint64_t now);
   bool was_seen(Shapes& shapes, device::StreamRef stream, const Addresses& at, const Known& known);
   bool stays(Shapes& shapes, device::StreamRef stream, const Addresses& at);
-  std::shared_ptr<Replay> find_replay(Shapes& shapes, ops::Context& outer, const Addresses& at);
+  std::shared_ptr<Replay> find_replay(Shapes& shapes, const Known& known, ops::Context& outer, const Addresses& at);
   void refuse(Shapes& shapes, const std::string& why, uint64_t now);
 
+  static bool is_replaced(const Replay& replay, const Replay& by, const Known& known);
   void keep(const std::shared_ptr<Replay>& replay, const Key& key, const Known& known, uint64_t now);
+  void run_with(ops::Context& outer, const Key& key, const Known& known, const Addresses& at, uint64_t now,
+                double heat);
   void record(ops::Context& outer, const Key& key);
-  void run_as_planned(ops::Context& outer, const Key& key, const Known& known);
-  std::shared_ptr<Replay> capture(ops::Context& outer, const Known& known, const Addresses& at,
-                                  const std::vector<bool>& staged);
+  void run_as_planned(ops::Context& outer, const Key& key, const Known& known, Count why);
+  void capture(ops::Context& outer, const Known& known, Replay& replay);
   void launch(const Replay& replay, const Addresses& at, const Known& known, device::StreamRef stream) const;
 
   // For the store, which lets go of what is dropped when it holds no lock.

@@ -7,11 +7,18 @@
 namespace encore::automatic {
 
 struct RegionReport {
-  std::string name;
+  std::string name;  // "MatMul node 'a' to Add node 'b'"
+  size_t nodes = 0;
   size_t keys = 0, graphs = 0;                    // sets of shapes that are known; graphs that are kept
+  size_t scratch_bytes = 0;                       // with those shapes that want most
   int64_t captures = 0, replays = 0, staged = 0;  // staged: tensors copied to where a graph has them, or from there
-  int64_t first_runs = 0, eager = 0;              // runs with shapes that were not known; others that were not replayed
-  std::string refusal;                            // the latest reason for which there is no graph
+  int64_t first_runs = 0;                         // with shapes that were not known
+  // Other runs that were not replayed: large tensors were at new places, there was no room for another graph, or none
+  // can be captured.
+  int64_t moved = 0, crowded = 0, refused = 0;
+  std::string refusal;  // the latest reason for which there is no graph
+
+  int64_t eager() const { return moved + crowded + refused; }
 };
 
 }  // namespace encore::automatic

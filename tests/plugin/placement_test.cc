@@ -18,6 +18,7 @@ class Sketch {
   Sketch& constant(const std::string& name) { return friendly_.insert(name), *this; }
   Sketch& input(const std::string& name) { return outside_.insert(name), *this; }
   Sketch& on_host(const std::string& name) { return on_host_.insert(name), *this; }
+  Sketch& wanted_on_host(const std::string& name) { return wanted_on_host_.insert(name), *this; }
   Sketch& node(const std::string& name, const std::vector<std::string>& inputs, const std::vector<std::string>& outputs,
                bool claimable = true, bool shape_like = true) {
     PlacementNode node{.name = name,
@@ -35,10 +36,14 @@ class Sketch {
     graph.host_friendly.resize(numbers_.size());
     graph.from_outside.resize(numbers_.size());
     graph.on_host.resize(numbers_.size());
+    graph.wanted_on_host.resize(numbers_.size());
+    graph.large_constants.resize(numbers_.size());
     for (const auto& [name, number] : numbers_) {
       graph.host_friendly[size_t(number)] = friendly_.contains(name);
       graph.from_outside[size_t(number)] = outside_.contains(name);
       graph.on_host[size_t(number)] = on_host_.contains(name);
+      graph.large_constants[size_t(number)] = large_.contains(name);
+      graph.wanted_on_host[size_t(number)] = wanted_on_host_.contains(name);
     }
     return graph;
   }
@@ -49,6 +54,8 @@ class Sketch {
       if (flags[i]) names.push_back(graph_.nodes[i].name);
     return names;
   }
+  Sketch& large(const std::string& constant) { return large_.insert(constant), *this; }
+  Sketch& one_of_several() { return graph_.is_alone = false, *this; }
   Sketch& few() { return graph_.nodes.back().is_small = true, *this; }  // made by the last node
   // What is on the host if all are one; "nothing" if they can't be.
   std::vector<std::string> as_one() const {
@@ -86,7 +93,7 @@ class Sketch {
   }
   PlacementGraph graph_;
   std::map<std::string, int> numbers_;
-  std::set<std::string> friendly_, outside_, on_host_;
+  std::set<std::string> friendly_, outside_, on_host_, wanted_on_host_, large_;
 };
 
 TEST(Placement, TheShapeOfAReshapeIsComputedOnTheCpu) {
@@ -255,6 +262,37 @@ TEST(Regions, WhatOnlyALaterOneReadsGoesThere) {
   EXPECT_EQ(s.regions(), (Regions{{"A", "B"}, {"C", "Gather on host", "Reshape", "Shape", "Weights"}}));
 }
 
+TEST(Regions, OneNodeIsOneIfItReadsALargeConstantThatAnotherHas) {
+  Sketch s;
+  s.input("x").constant("w").constant("v").large("w").large("v");
+  s.node("A", {"x", "w"}, {"a"}, true, false).node("B", {"a"}, {"b"}, true, false);
+  s.node("Unknown", {"b"}, {"u"}, false, false).node("C", {"u", "w"}, {"c"}, true, false);
+  s.node("Unknown", {"c"}, {"t"}, false, false).node("D", {"t", "v"}, {"d"}, true, false);
+  EXPECT_EQ(s.regions(), (Regions{{"A", "B"}, {"C"}}));
+  s.one_of_several();  // where others may read the other
+  EXPECT_EQ(s.regions(), (Regions{{"A", "B"}, {"C"}, {"D"}}));
+}
+TEST(Regions, OneNodeIsNoneIfItReadsOnTheHostWhatIsNotThere) {
+  Sketch s;
+  s.input("n").constant("w").large("w").one_of_several();
+  s.node("Expand", {"w", "#n"}, {"e"}, true, false);
+  EXPECT_EQ(s.regions(), Regions{});
+}
+TEST(Regions, WhatIsComputedFromWhatOnlyTheHostHasStaysThere) {
+  Sketch s;
+  s.input("x").on_host("iteration").constant("most").constant("zero");
+  s.node("Less", {"iteration", "most"}, {"l"}).node("Not", {"l"}, {"go"});
+  s.node("Shape", {"x"}, {"#s"}).node("Gather", {"s", "zero"}, {"n"}).node("Both", {"n", "iteration"}, {"c"});
+  s.node("A", {"x"}, {"a"}, true, false).node("B", {"a", "iteration"}, {"b"}, true, false);
+  EXPECT_EQ(s.regions(), (Regions{{"A", "B"}}));
+}
+TEST(Regions, WhatTheNodeAroundReadsOnTheHostStaysThereIfItWouldWithoutThem) {
+  Sketch s;
+  s.input("x").constant("most").constant("zero").wanted_on_host("go").wanted_on_host("d");
+  s.node("Shape", {"x"}, {"#s"}).node("Gather", {"s", "zero"}, {"n"}).node("Less", {"n", "most"}, {"go"});
+  s.node("A", {"x"}, {"a"}, true, false).node("B", {"a"}, {"d"}, true, false);
+  EXPECT_EQ(s.regions(), (Regions{{"A", "B"}}));
+}
 TEST(Regions, WhoReadsOnTheHostWhatIsNotThereIsNotInside) {
   Sketch s;
   s.input("x").input("n");

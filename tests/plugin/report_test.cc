@@ -20,16 +20,27 @@ TEST(Report, IsJson) {
 
 TEST(Report, TellsOfRegions) {
   EXPECT_EQ(as_json(std::vector<automatic::RegionReport>{{.name = "a",
+                                                          .nodes = 8,
                                                           .keys = 1,
                                                           .graphs = 2,
+                                                          .scratch_bytes = 9,
                                                           .captures = 3,
                                                           .replays = 4,
                                                           .staged = 5,
                                                           .first_runs = 6,
-                                                          .eager = 7,
+                                                          .moved = 7,
+                                                          .crowded = 10,
+                                                          .refused = 11,
                                                           .refusal = "why"}}),
-            "[{\"region\": \"a\", \"keys\": 1, \"graphs\": 2, \"captures\": 3, \"replays\": 4, \"staged\": 5, "
-            "\"first_runs\": 6, \"eager\": 7, \"refusal\": \"why\"}]\n");
+            "[{\"region\": \"a\", \"nodes\": 8, \"keys\": 1, \"graphs\": 2, \"scratch_bytes\": 9, \"captures\": 3, "
+            "\"replays\": 4, \"staged\": 5, \"first_runs\": 6, \"eager\": 28, \"moved\": 7, \"crowded\": 10, "
+            "\"refused\": 11, \"refusal\": \"why\"}]\n");
+}
+
+TEST(Report, TellsOfWhatIsOutside) {
+  EXPECT_EQ(as_json({{"", {{"NonZero node 'n'", "sized"}}}, {"If node 'i', body 'b'", {{"Abs node 'a'", "alone"}}}}),
+            "[{\"node\": \"NonZero node 'n'\", \"why\": \"sized\", \"inside\": \"\"},\n "
+            "{\"node\": \"Abs node 'a'\", \"why\": \"alone\", \"inside\": \"If node 'i', body 'b'\"}]\n");
 }
 
 TEST(Report, TracesAreLinesOfJson) {

@@ -168,6 +168,19 @@ def test_the_most_used_are_kept(encore, model, expected):
     assert (told["graphs"], told["captures"]) == (4, 4), told
 
 
+def test_a_graph_whose_tensors_move_is_captured_again_in_its_own_place(encore, model, expected):
+    session = automatic(model, auto_graph_limit=1)
+    first = Bound(session, {"x": some(4)}, {"y": ((4, WIDTH), FLOAT)})
+    for seed in range(4):
+        equal(first.run({"x": some(4, seed)})["y"], expected(some(4, seed)))
+    second = Bound(session, {"x": some(4)}, {"y": ((4, WIDTH), FLOAT)})
+    for seed in range(6):
+        for run in (first, second):
+            equal(run.run({"x": some(4, seed)})["y"], expected(some(4, seed)))
+    told = report(session)
+    assert told["graphs"] == 1 and told["captures"] <= 3 and told["replays"] >= 10 and told["eager"] == 0, told
+
+
 def test_memory_is_flat(session):
     random = np.random.default_rng(5)
     held = lambda: onnxruntime_ep_encore.memory_report(session)["arena"]["held_bytes"]
@@ -316,3 +329,45 @@ def test_profiles_and_logs_are_made(encore, model, expected, tmp_path):
     for seed in range(3):
         equal(session.run(None, {"x": some(3, seed)})[0], expected(some(3, seed)))
     assert session.end_profiling()
+
+
+def test_what_is_told_of_a_region(session):
+    session.run(None, {"x": some(3)})
+    told = report(session)
+    assert told["region"] == "MatMul node 'product0' to Add node 'add4'" and told["nodes"] == 15, told
+    assert told["scratch_bytes"] >= 3 * WIDTH * 4, told
+    assert onnxruntime_ep_encore.outside_report(session) == []
+
+
+def test_why_runs_are_eager(encore, model):
+    """No room: of two shapes in turn one is captured, and the other is not used more."""
+    session = automatic(model, auto_graph_limit=1)
+    for _ in range(6):
+        for rows in (2, 3):
+            session.run(None, {"x": some(rows)})
+    told = report(session)
+    assert told["crowded"] >= 4 and told["eager"] == told["crowded"] + told["moved"] + told["refused"], told
+
+
+def test_what_is_outside_is_told(encore, make_model):
+    def body(op):
+        nodes = [helper.make_node(op, ["made"], [f"{op} y"], f"inner {op}")]
+        return helper.make_graph(
+            nodes, f"{op}s", [], [helper.make_tensor_value_info(f"{op} y", TensorProto.FLOAT, ["n"])]
+        )
+
+    nodes = [
+        helper.make_node("Neg", ["x"], ["negative"], "neg"),
+        helper.make_node("Exp", ["negative"], ["made"], "exp"),
+        helper.make_node("NonZero", ["made"], ["places"], "places"),
+        helper.make_node("If", ["flag"], ["y"], "choice", then_branch=body("Abs"), else_branch=body("Neg")),
+    ]
+    inputs = {"x": ["n"], "flag": ([], TensorProto.BOOL)}
+    session = automatic(make_model(nodes, inputs, {"y": ["n"], "places": ([1, "m"], TensorProto.INT64)}))
+    session.run(None, {"x": np.ones(3, FLOAT), "flag": np.array(True)})
+    assert report(session)["region"] == "Neg node 'neg' to Exp node 'exp'"
+    told = {(one["inside"], one["node"]): one["why"] for one in onnxruntime_ep_encore.outside_report(session)}
+    assert told["", "NonZero node 'places'"] == "an output's size depends on data"
+    assert told["", "If node 'choice'"] == "control flow, which onnxruntime runs"
+    assert "alone" in told["If node 'choice', body 'Abss'", "Abs node 'inner Abs'"], told
+    assert len(told) == 4

@@ -53,14 +53,19 @@ def assert_placed(session, left=()):
 SWITCHED_OFF = {"enable_cuda_graph": 1, "graph_on_error": "eager"}
 
 
-@pytest.mark.parametrize("graphs", [{}, SWITCHED_OFF], ids=["", "with graphs switched off"])
+AUTOMATIC = {"auto_graph": 1}
+
+
+@pytest.mark.parametrize(
+    "graphs", [{}, SWITCHED_OFF, AUTOMATIC], ids=["", "with graphs switched off", "automatic graphs"]
+)
 @pytest.mark.parametrize("name", CASES)
 def test_as_on_the_cpu(encore, name, graphs):
     case = CASES[name]
     model = parse(case.text, case.opset)
     session = make_session(model, **graphs)
     assert_placed(session, case.left)
-    for feeds in [*case.feeds, *case.feeds]:
+    for feeds in case.feeds * 3:
         assert_same(session.run(None, feeds), on_cpu(model, feeds))
 
 
@@ -166,7 +171,7 @@ def test_streams_keep_their_order(arrangement):
     code = f"""
 import itertools, encore_session as e, test_control_flow as t
 stream = e.make_stream()
-for case, graphs in itertools.product(t.CASES.values(), ({{}}, t.SWITCHED_OFF)):
+for case, graphs in itertools.product(t.CASES.values(), ({{}}, t.SWITCHED_OFF, t.AUTOMATIC)):
     model = t.parse(case.text, case.opset)
     session = t.make_session(model, **e.arranged({arrangement!r}, stream), **graphs)
     wanted = [t.on_cpu(model, feeds) for feeds in case.feeds]

@@ -7,6 +7,7 @@
 #include "plugin/host/fence.h"
 #include "plugin/kernels/kernel_run.h"
 #include "plugin/model/fusion.h"
+#include "plugin/model/graph_reading.h"
 #include "plugin/model/plan_files.h"
 
 namespace encore::plugin {
@@ -21,7 +22,6 @@ struct FusedNode : OrtNodeComputeInfo {
   FusedNode(Ep& ep, const GraphNodeInfo& info, fuse::Plan plan)
       : OrtNodeComputeInfo{}, node(ep, info, std::vector<bool>(size_t(info.input_count()))), program(std::move(plan)) {
     node.fault_number = ep.faults().number(node.label);
-    if (ep.store()) graphs.emplace(info.name(), program, *ep.store());
     ort_version_supported = ort().version;
     CreateState = [](OrtNodeComputeInfo*, OrtNodeComputeContext*, void** state) noexcept -> OrtStatus* {
       *state = nullptr;
@@ -36,8 +36,8 @@ struct FusedNode : OrtNodeComputeInfo {
     };
     ReleaseState = [](OrtNodeComputeInfo*, void*) noexcept {};
   }
-  void load(Constants& constants) {
-    KernelPrepack loader(node.ep, kept, &constants);
+  void load() {
+    KernelPrepack loader(node.ep, kept, &node.ep.constants());
     program.prepare(loader);
     loader.finish();
   }
@@ -45,17 +45,20 @@ struct FusedNode : OrtNodeComputeInfo {
 
 void compile(Ep& ep, const OrtGraph* const* graphs, const OrtNode* const* fused, size_t count,
              OrtNodeComputeInfo** infos) {
-  Constants constants;  // which nodes that became one with others read, too
+  ep.constants().forget_addresses();
   if (!host_has(kSessionInitializationEndApi)) ep.check_model();
   for (size_t i = 0; i < count; ++i) {
     const GraphNodeInfo info(fused[i]);
     FusedGraph graph(graphs[i], ep.settings());
     const fuse::Watch watch = plan_files(ep.options().dump_regions, info.name());
-    auto made = std::make_unique<FusedNode>(
-        ep, info,
-        ep.on_host() ? graph.plan_of_part(info, *ep.on_host(), ep.options().prefer_nhwc, watch)
-                     : graph.plan(info, ep.known_dims(), watch));
-    made->load(constants);
+    fuse::Plan plan = ep.on_host() ? graph.plan_of_part(info, *ep.on_host(), ep.options().prefer_nhwc, watch)
+                                   : graph.plan(info, ep.known_dims(), watch);
+    auto made = std::make_unique<FusedNode>(ep, info, std::move(plan));
+    const std::vector<const OrtNode*> nodes = nodes_of(graphs[i]);
+    if (ep.store() && nodes.size() > 1)
+      made->graphs.emplace(text(label_of(nodes.front()), " to ", label_of(nodes.back())), nodes.size(), made->program,
+                           *ep.store());
+    made->load();
     infos[i] = made.release();
   }
 }

@@ -160,12 +160,15 @@ void* KernelPrepack::keep(size_t bytes) {
 }
 
 void* KernelPrepack::keep_constant(const Tensor& constant, bool is_models) {
-  std::weak_ptr<void> alone;
-  std::weak_ptr<void>& known = constants_ && is_models ? (*constants_)[{constant.data, constant.bytes()}] : alone;
-  if (auto block = known.lock()) return kept_.emplace_back(std::move(block)).get();
-  if (!keep(constant.bytes())) return nullptr;
-  known = kept_.back();
-  device::copy(stream(), kept_.back().get(), constant.data, constant.bytes());
+  if (constant.bytes() == 0) return nullptr;
+  Constants* const constants = is_models ? constants_ : nullptr;
+  const auto read = [&](void* host, const void* block, size_t bytes) {
+    ep_.copies().download(stream(), host, block, bytes);
+  };
+  if (auto known = constants ? constants->find(constant, read) : nullptr)
+    return kept_.emplace_back(std::move(known)).get();
+  device::copy(stream(), keep(constant.bytes()), constant.data, constant.bytes());
+  if (constants) constants->add(constant, kept_.back());
   return kept_.back().get();
 }
 

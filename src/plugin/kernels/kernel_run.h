@@ -2,16 +2,15 @@
 #pragma once
 #include <array>
 #include <atomic>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "ops/op.h"
 #include "plugin/kernels/run_as.h"
 #include "plugin/model/node_info.h"
+#include "plugin/session/constants.h"
 
 namespace encore::plugin {
 
@@ -71,8 +70,6 @@ class KernelRun final : public ops::Context {
 
 // What ops keep, on the device, as long as the kernel lives; constants perhaps with others.
 using Kept = std::vector<std::shared_ptr<void>>;
-// Constants on the device by where they are on the host, while that lives.
-using Constants = std::map<std::pair<const void*, size_t>, std::weak_ptr<void>>;
 
 // Memory and a stream for what ops keep of constants.
 class KernelPrepack final : public ops::Prepack {

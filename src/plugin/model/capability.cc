@@ -94,6 +94,7 @@ class Examination {
     if (!parent || GraphNodeInfo(parent).op_type() != "Loop") return;
     on_host_ = inputs_of(graph);  // the iteration number and the condition are the first two
     on_host_.resize(std::min<size_t>(on_host_.size(), 2));
+    wanted_on_host_ = outputs_of(graph).at(0);  // the condition
   }
 
   Claim run(Parts parts) {
@@ -124,13 +125,14 @@ class Examination {
  private:
   // By node the part that it belongs to, or -1; empty if there are none.
   std::vector<int> find_parts(Parts parts, const Claim& claim, const std::vector<bool>& on_cpu) {
-    if (parts == Parts::none || is_body_) return {};
+    if (parts == Parts::none) return {};
     if (parts == Parts::whole &&
-        (claim.crossings.empty() || !claim.control_flow.empty() || std::ranges::count(sized_by_data_, true) ||
-         std::ranges::count(is_fused_, true) ||
+        (is_body_ || claim.crossings.empty() || !claim.control_flow.empty() ||
+         std::ranges::count(sized_by_data_, true) || std::ranges::count(is_fused_, true) ||
          std::ranges::any_of(nodes_, [&](const OrtNode* node) { return is_taken_by_another(node); })))
       return {};
     for (size_t n = 0; n < nodes_.size(); ++n) see_as_a_part(n);
+    placement_.is_alone = !is_body_ && claim.control_flow.empty();
     if (parts == Parts::regions) return regions(placement_, on_cpu);
     std::vector<int> whole(nodes_.size());
     return host_part(placement_, whole).lacking.empty() ? whole : std::vector<int>();
@@ -263,13 +265,17 @@ class Examination {
       const auto [known, is_new] = numbers_.try_emplace(name, int(placement_.host_friendly.size()));
       numbers.push_back(known->second);
       if (is_new) {
-        bool constant = false, required = false, optional = false;
+        bool constant = false, required = false, optional = false, outer = false;
         check(api_.ValueInfo_IsConstantInitializer(values[i], &constant));
         check(api_.ValueInfo_IsRequiredGraphInput(values[i], &required));
         check(api_.ValueInfo_IsOptionalGraphInput(values[i], &optional));
-        const bool input = !is_body_ && (required || optional);  // a body's are where its node puts them
-        placement_.host_friendly.push_back(info && is_host_friendly(*info, int(i), constant, input));
-        placement_.from_outside.push_back(input && !constant);
+        check(api_.ValueInfo_IsFromOuterScope(values[i], &outer));
+        const bool input = required || optional;
+        // A body's are where its node puts them.
+        placement_.host_friendly.push_back(info && is_host_friendly(*info, int(i), constant, input && !is_body_));
+        placement_.from_outside.push_back((input || outer) && !constant);
+        placement_.wanted_on_host.push_back(name == wanted_on_host_);
+        placement_.large_constants.push_back(constant && !(info && is_small(info->input_dims(int(i)))));
         placement_.on_host.push_back(std::find(on_host_.begin(), on_host_.end(), name) != on_host_.end());
       }
     }
@@ -297,6 +303,7 @@ class Examination {
   std::vector<const OrtNode*> nodes_;
   bool is_body_ = false;
   std::vector<std::string> on_host_;  // values by name
+  std::string wanted_on_host_;        // likewise
   std::unordered_map<const OrtNode*, size_t> places_;
   std::vector<bool> sized_by_data_, has_op_, is_fused_;  // nodes
   PlacementGraph placement_;

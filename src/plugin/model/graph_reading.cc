@@ -1,5 +1,6 @@
 #include "plugin/model/graph_reading.h"
 
+#include "device/error.h"
 #include "plugin/host/fence.h"
 
 namespace encore::plugin {
@@ -36,6 +37,22 @@ std::vector<std::string> inputs_of(const OrtGraph* graph) {
 
 std::vector<std::string> outputs_of(const OrtGraph* graph) {
   return names_of(graph, ort().api->Graph_GetNumOutputs, ort().api->Graph_GetOutputs);
+}
+
+std::string label_of(const OrtNode* node) {
+  const char *op = nullptr, *name = nullptr;
+  check(ort().api->Node_GetOperatorType(node, &op));
+  check(ort().api->Node_GetName(node, &name));
+  return text(op, " node '", name, "'");
+}
+
+std::string place_of(const OrtGraph* graph) {
+  const OrtNode* parent = nullptr;
+  check(ort().api->Graph_GetParentNode(graph, &parent));
+  if (!parent) return {};
+  const char* name = nullptr;
+  check(ort().api->Graph_GetName(graph, &name));
+  return text(label_of(parent), ", body '", name, "'");
 }
 
 std::string_view ep_of(const OrtNode* node) {

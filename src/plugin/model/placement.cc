@@ -77,6 +77,24 @@ Reach reach(const PlacementGraph& graph, const std::vector<bool>& device_only) {
   return reach;
 }
 
+// Whether the node can be a region of its own, and reads large constants that others have, or may have.
+bool shares_constants(const PlacementGraph& graph, const Links& links, int n, const std::vector<int>& region_of) {
+  const PlacementNode& node = graph.nodes[size_t(n)];
+  const auto is_shared = [&](size_t value) {
+    return graph.large_constants[value] && (!graph.is_alone || std::ranges::any_of(links.uses[value], [&](Use use) {
+             return region_of[size_t(use.node)] >= 0;
+           }));
+  };
+  bool shares = false;
+  for (size_t i = 0; i < node.inputs.size(); ++i) {
+    if (node.inputs[i] < 0) continue;
+    const size_t value = size_t(node.inputs[i]);
+    if (node.host_inputs[i] && (links.producer[value] >= 0 || graph.from_outside[value])) return false;
+    shares |= is_shared(value);
+  }
+  return shares && node.claimable && !std::ranges::count(node.host_outputs, true);
+}
+
 }  // namespace
 
 std::vector<bool> shape_arithmetic(const PlacementGraph& graph) {
@@ -174,7 +192,8 @@ std::vector<int> regions(const PlacementGraph& graph, const std::vector<bool>& o
   const std::vector<int> order = fuse::running_order(makers);
   std::vector<int> region_of;
   const auto is_read_outside = [&](int n, int value) {
-    return links.read_inside[size_t(value)] || std::ranges::any_of(links.uses[size_t(value)], [&](const Use& use) {
+    return links.read_inside[size_t(value)] || graph.wanted_on_host[size_t(value)] ||
+           std::ranges::any_of(links.uses[size_t(value)], [&](const Use& use) {
              const int reader = region_of[size_t(use.node)];
              if (reader == region_of[size_t(n)]) return false;
              return use.on_host || !graph.nodes[size_t(use.node)].claimable || (reader < 0 && on_cpu[size_t(use.node)]);
@@ -189,9 +208,20 @@ std::vector<int> regions(const PlacementGraph& graph, const std::vector<bool>& o
   };
   std::vector<bool> fits;
   for (const PlacementNode& node : graph.nodes) fits.push_back(node.may_join);
+  // What is computed on the host with what is only there stays, since a fused node reads all of it on the device.
+  std::vector<bool> only_on_host = graph.on_host;  // by value
+  for (int n : order) {
+    const PlacementNode& node = graph.nodes[size_t(n)];
+    const auto stays = [&](int value) { return value >= 0 && only_on_host[size_t(value)]; };
+    if (!on_cpu[size_t(n)] || std::ranges::none_of(node.inputs, stays)) continue;
+    fits[size_t(n)] = false;
+    for (int value : node.outputs)
+      if (value >= 0) only_on_host[size_t(value)] = true;
+  }
+  int count = 0;
   for (bool changed = true; changed;) {
     region_of.assign(graph.nodes.size(), -1);
-    int count = 0;
+    count = 0;
     for (const std::vector<int>& set : fuse::convex_sets(makers, fits, fuse::When::late)) {
       for (int n : set) region_of[size_t(n)] = count;
       ++count;
@@ -206,6 +236,9 @@ std::vector<int> regions(const PlacementGraph& graph, const std::vector<bool>& o
     for (auto n = order.rbegin(); n != order.rend(); ++n)
       if (region_of[size_t(*n)] >= 0 && stays_on_host(*n)) leave(*n);
   }
+  for (size_t n = 0; n < graph.nodes.size(); ++n)
+    if (region_of[n] < 0 && fits[n] && !on_cpu[n] && shares_constants(graph, links, int(n), region_of))
+      region_of[n] = count++;
   return region_of;
 }
 

@@ -19,10 +19,13 @@ struct PlacementNode {
 };
 
 struct PlacementGraph {
-  std::vector<PlacementNode> nodes;  // in any order
-  std::vector<bool> host_friendly;   // by value: costs nothing to have on the host (small constants and inputs)
-  std::vector<bool> from_outside;    // by value: inputs of the model
-  std::vector<bool> on_host;         // by value: in host memory before any node runs (a loop's iteration number)
+  std::vector<PlacementNode> nodes;   // in any order
+  std::vector<bool> host_friendly;    // by value: costs nothing to have on the host (small constants and inputs)
+  std::vector<bool> from_outside;     // by value: inputs, and what comes from graphs around
+  std::vector<bool> on_host;          // by value: in host memory before any node runs (a loop's iteration number)
+  std::vector<bool> wanted_on_host;   // by value: whoever runs the graph reads it there (a loop's condition)
+  std::vector<bool> large_constants;  // by value
+  bool is_alone = true;               // the model has no graph but this one
 };
 
 // The nodes that compute only with what is in host memory anyway (Shape's output, small constants), and whose results
@@ -40,7 +43,8 @@ struct HostPart {
 HostPart host_part(const PlacementGraph& graph, const std::vector<int>& part_of);
 
 // The largest parts of the graph that can be one node each, which leaves on the device what it makes: by node a part's
-// number, or -1. What is `on_cpu` without them stays if it is read on the host outside.
+// number, or -1. What is `on_cpu` without them stays if it is read on the host outside. Those that read large constants
+// as others do may be of one node: parts have these on the device once, and onnxruntime would have them besides.
 std::vector<int> regions(const PlacementGraph& graph, const std::vector<bool>& on_cpu);
 // The graph once parts are one each, as others see them.
 PlacementGraph with_parts(PlacementGraph graph, const std::vector<int>& part_of);

@@ -187,9 +187,10 @@ Parts Ep::parts() const {
   return options_.has_regions() ? Parts::regions : graphs_ ? Parts::whole : Parts::none;
 }
 
-// Bodies are left as they are: what is fused takes memory for its constants.
+// Bodies have regions, but no groups of their own.
 void Ep::claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support, Claim& claim, bool is_body) {
-  if (!is_body) on_host_.reset(), known_dims_ = {};
+  on_host_.reset();
+  if (!is_body) known_dims_ = {};
   std::set<const OrtNode*> fused;
   const auto claim_as_one = [&](const std::vector<const OrtNode*>& nodes, const char* what) {
     claim_together(support, nodes, what);
@@ -198,7 +199,7 @@ void Ep::claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support, Clai
   if (!claim.parts.empty() || options_.has_regions()) {
     for (const auto& part : claim.parts)
       claim_as_one(part, options_.has_regions() ? "a region" : "the model, which computes with shapes on the device");
-    if (!is_body) on_host_ = std::move(claim.on_host);
+    on_host_ = std::move(claim.on_host);
   } else if (options_.fuse_nodes && !is_body) {
     for (const Group& group :
          find_groups(graph, claim.nodes, registration_->name(), settings(), options_.prefer_nhwc, known_dims_))
@@ -209,6 +210,22 @@ void Ep::claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support, Clai
   for (const auto& left : claim.shape_arithmetic)
     if (fused.contains(left.at)) claim.nodes.push_back(left.at);
   std::erase_if(claim.shape_arithmetic, [&](const auto& left) { return fused.contains(left.at); });
+  if (options_.has_regions()) note_outside(graph, claim, fused);
+}
+
+void Ep::note_outside(const OrtGraph* graph, const Claim& claim, const std::set<const OrtNode*>& fused) {
+  std::vector<OutsideNode>& outside = outside_[place_of(graph)];
+  outside.clear();
+  std::set<std::string> noted;
+  const auto note = [&](const std::string& node, const std::string& why) {
+    if (noted.insert(node).second) outside.push_back({node, why});
+  };
+  for (const std::string& node : claim.control_flow) note(node, "control flow, which onnxruntime runs");
+  for (const std::string& node : claim.sized_by_data) note(node, kSizedByData);
+  for (const auto* left : {&claim.declined, &claim.shape_arithmetic})
+    for (const Claim::Declined& one : *left) note(one.node, one.why);
+  for (const OrtNode* node : claim.nodes)
+    if (!fused.contains(node)) note(label_of(node), "alone: nothing beside it can run with it");
 }
 
 void Ep::claim_together(OrtEpGraphSupportInfo* support, const std::vector<const OrtNode*>& nodes, const char* what) {
@@ -217,7 +234,7 @@ void Ep::claim_together(OrtEpGraphSupportInfo* support, const std::vector<const 
   how.drop_constant_initializers = true;
   check(ort().ep->EpGraphSupportInfo_AddNodesToFuse(support, nodes.data(), nodes.size(), &how));
   const std::string line = text("Encore makes one of ", nodes.size(), " nodes, ", what);
-  if (is_new(line)) log_.verbose(line);
+  if (nodes.size() > 1 && is_new(line)) log_.verbose(line);
 }
 
 void Ep::tell_placement(const Claim& claim, bool is_subgraph) {

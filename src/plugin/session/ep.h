@@ -23,8 +23,10 @@
 #include "plugin/host/log.h"
 #include "plugin/model/signature.h"
 #include "plugin/options/options.h"
+#include "plugin/session/constants.h"
 #include "plugin/session/fault_cells.h"
 #include "plugin/session/host_copies.h"
+#include "plugin/session/report.h"
 
 namespace encore::plugin {
 
@@ -57,6 +59,7 @@ class Ep : public OrtEp {
 
   memory::Arena& arena() { return *arena_; }
   HostCopies& copies() { return copies_; }
+  Constants& constants() { return constants_; }
   device::Blas& blas();  // opened on first use, as is dnn()
   device::Dnn& dnn();
 
@@ -107,6 +110,7 @@ class Ep : public OrtEp {
   Parts parts() const;
   void claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support, Claim& claim, bool is_body);
   void claim_together(OrtEpGraphSupportInfo* support, const std::vector<const OrtNode*>& nodes, const char* what);
+  void note_outside(const OrtGraph* graph, const Claim& claim, const std::set<const OrtNode*>& fused);
   void tell_placement(const Claim& claim, bool is_subgraph);
   void decide_on_graphs(const Claim& claim);
   bool is_new(const std::string& line);  // nothing like it has been said of the model
@@ -133,6 +137,7 @@ class Ep : public OrtEp {
   Signature signature_;
   std::shared_ptr<memory::Arena> arena_;
   HostCopies copies_;
+  Constants constants_;
   graph::DefaultStreamOrder order_;
   std::mutex opening_;
   std::unique_ptr<device::Blas> blas_;
@@ -142,8 +147,9 @@ class Ep : public OrtEp {
   mutable FaultCells faults_;
   std::mutex streams_mutex_;
   std::set<SyncStream*> streams_;
-  std::set<std::string> said_;          // of claiming nodes
-  std::set<std::string> fixed_layout_;  // operators of the graph that was looked at last
+  std::map<std::string, std::vector<OutsideNode>> outside_;  // what is in no region, by place_of() graphs
+  std::set<std::string> said_;                               // of claiming nodes
+  std::set<std::string> fixed_layout_;                       // operators of the graph that was looked at last
   std::optional<std::set<std::string>> on_host_;
   fuse::KnownDims known_dims_;
   bool cannot_capture_ = false;

@@ -47,10 +47,20 @@ std::string as_json(const std::vector<graph::Report>& reports) {
 std::string as_json(const std::vector<automatic::RegionReport>& reports) {
   std::string json = "[";
   for (const automatic::RegionReport& r : reports)
-    json += text(json.size() > 1 ? ",\n " : "", "{\"region\": ", quoted(r.name), ", \"keys\": ", r.keys,
-                 ", \"graphs\": ", r.graphs, ", \"captures\": ", r.captures, ", \"replays\": ", r.replays,
-                 ", \"staged\": ", r.staged, ", \"first_runs\": ", r.first_runs, ", \"eager\": ", r.eager,
-                 ", \"refusal\": ", quoted(r.refusal), "}");
+    json += text(json.size() > 1 ? ",\n " : "", "{\"region\": ", quoted(r.name), ", \"nodes\": ", r.nodes,
+                 ", \"keys\": ", r.keys, ", \"graphs\": ", r.graphs, ", \"scratch_bytes\": ", r.scratch_bytes,
+                 ", \"captures\": ", r.captures, ", \"replays\": ", r.replays, ", \"staged\": ", r.staged,
+                 ", \"first_runs\": ", r.first_runs, ", \"eager\": ", r.eager(), ", \"moved\": ", r.moved,
+                 ", \"crowded\": ", r.crowded, ", \"refused\": ", r.refused, ", \"refusal\": ", quoted(r.refusal), "}");
+  return json + "]\n";
+}
+
+std::string as_json(const std::map<std::string, std::vector<OutsideNode>>& by_graph) {
+  std::string json = "[";
+  for (const auto& [graph, nodes] : by_graph)
+    for (const OutsideNode& node : nodes)
+      json += text(json.size() > 1 ? ",\n " : "", "{\"node\": ", quoted(node.node), ", \"why\": ", quoted(node.why),
+                   ", \"inside\": ", quoted(graph), "}");
   return json + "]\n";
 }
 

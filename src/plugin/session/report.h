@@ -1,5 +1,6 @@
 // What an application asks to have written down: graphs, memory, tuning, and what the device did.
 #pragma once
+#include <map>
 #include <string>
 #include <vector>
 
@@ -16,8 +17,16 @@ namespace encore::plugin {
 // A JSON list of {"id", "state", "nodes", "held_bytes", "retained_bytes", "replays", "refusal"}.
 std::string as_json(const std::vector<graph::Report>& reports);
 
-// A JSON list of {"region", "keys", "graphs", "captures", "replays", "staged", "first_runs", "eager", "refusal"}.
+// A JSON list of {"region", "nodes", "keys", "graphs", "scratch_bytes", "captures", "replays", "staged", "first_runs",
+// "eager", "moved", "crowded", "refused", "refusal"}.
 std::string as_json(const std::vector<automatic::RegionReport>& reports);
+
+// What is in no region, which nobody captures.
+struct OutsideNode {
+  std::string node, why;
+};
+// By the node whose body it is in, "" for the model itself: a JSON list of {"node", "why", "inside"}.
+std::string as_json(const std::map<std::string, std::vector<OutsideNode>>& by_graph);
 
 struct MemoryReport {
   memory::Stats arena;
