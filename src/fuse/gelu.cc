@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numbers>
 
 #include "fuse/passes.h"
@@ -53,7 +54,7 @@ void join(Match& match, const std::vector<int>& before, int curve, int x, Operat
   if (steps.empty()) return;
   const Step& last = match.step(steps.back());
   Step made = match.plan().step(std::move(gelu), last.node->name(), {x}, last.outputs);
-  steps.insert(steps.end(), before.begin(), before.end());
+  std::ranges::copy(before, std::back_inserter(steps));
   match.replace(std::move(steps), std::move(made));
 }
 
