@@ -65,7 +65,6 @@ template <class T, class Label>
 struct TotalCost {
   using C = Compute<T>;
   static constexpr int kBatch = 1;
-  static constexpr bool kLooksUp = true;
   using In = Label;
   using Out = T;
   using Acc = Weighed<C>;
@@ -125,8 +124,7 @@ class Loss : public Op {
                                 ignored_.value_or(0),
                                 context.fault()};
       if (reduces_)
-        reduce(context, plan_reduction(Shape{labels.count()}, {true}), labels.as<const Label>(), y.as<T>(),
-               TotalCost<T, Label>{cost, mean_});
+        reduce_all(context, labels.count(), labels.as<const Label>(), y.as<T>(), TotalCost<T, Label>{cost, mean_});
       else
         device::for_each_index(context.stream(), labels.count(),
                                EachCost<T, Label>{labels.as<const Label>(), y.as<T>(), cost});

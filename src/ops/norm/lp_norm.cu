@@ -34,7 +34,7 @@ struct NormalizeLength {
   const T* x;
   T* y;
   int64_t rows, width;
-  Norm<C> norm;
+  ShortNorm<C> norm;
 
   DEVICE_FN void operator()(Block& b, const Shared& s) const {
     const Teams teams(b, x, y, rows, width);
@@ -131,7 +131,7 @@ class LpNormalization : public Op {
     spread_over_teams<T, device::pack_size<T>(), true>(stream, rows, width, whole, [&]<class How>(device::Blocks grid) {
       using Kernel = NormalizeLength<T, How>;
       device::block_kernel<typename Kernel::Shared>(
-          stream, grid, Kernel{x.as<const T>(), y.as<T>(), rows, width, Norm<Compute<T>>(p_)});
+          stream, grid, Kernel{x.as<const T>(), y.as<T>(), rows, width, ShortNorm<Compute<T>>(p_)});
     });
   }
 

@@ -177,15 +177,6 @@ struct ReduceColumns {
   DEVICE_FN bool has(int64_t column) const { return uint64_t(column) < uint64_t(run); }
 };
 
-// Whether `take` looks something up by a value, which then has to be one of x's.
-template <class F>
-constexpr bool looks_up() {
-  if constexpr (requires { F::kLooksUp; })
-    return F::kLooksUp;
-  else
-    return false;
-}
-
 // Launches it; with `splits` outputs may be split.
 template <class F>
 Results<F> reduce_columns(Context& context, const ReducePlan& plan, const typename F::In* x, Results<F> results,
@@ -195,7 +186,7 @@ Results<F> reduce_columns(Context& context, const ReducePlan& plan, const typena
   constexpr int kPack = Kernel::kPack;
   const int device = context.stream().device();
   const int64_t run = plan.run, axis = plan.reduced.count;
-  const bool affine = plan.kept.rank <= 1 && plan.reduced.rank <= 1 && !looks_up<F>();
+  const bool affine = plan.kept.rank <= 1 && plan.reduced.rank <= 1;
   const bool shifted = affine && !(run % kPack == 0 && device::is_pack_aligned<kPack>(x));
   const ColumnSpread spread =
       spread_columns({plan.kept.count, (run + kPack - 1) / kPack, axis,

@@ -1,5 +1,5 @@
 // The length of vectors in one of the p-norms.
-#include <cmath>
+#include <type_traits>
 
 #include "ops/dispatch.h"
 #include "ops/reduce/length.h"
@@ -10,13 +10,13 @@ namespace {
 
 using device::Compute;
 
-template <class T, class Result>
+template <class T, class Result, class Norm>
 struct Length {
   static constexpr int kBatch = 4;
   using In = T;
   using Out = Result;
   using Acc = Compute<T>;
-  Norm<Acc> norm;
+  Norm norm;
   DEVICE_FN Acc zero() const { return Acc(0); }
   DEVICE_FN void take(Acc& acc, T x, int64_t) const { acc += norm.term(Acc(x)); }
   DEVICE_FN Acc merge(Acc a, Acc b) const { return a + b; }
@@ -29,10 +29,10 @@ void reduce_length(Context& context, const Tensor& x, const AxisSet& reduced, fl
   const ReducePlan plan = plan_reduction(x.shape, reduced);
   dispatch(FloatList{}, x.type, [&]<class T>() {
     using C = Compute<T>;
-    if (y.type == x.type)
-      reduce(context, plan, x.as<const T>(), y.as<T>(), Length<T, T>{Norm<C>(p)});
-    else
-      reduce(context, plan, x.as<const T>(), y.as<C>(), Length<T, C>{Norm<C>(p)});
+    if (std::is_same_v<T, C> || y.type == x.type)
+      reduce(context, plan, x.as<const T>(), y.as<T>(), Length<T, T, Norm<C, true>>{Norm<C, true>(p)});
+    else if constexpr (!std::is_same_v<T, C>)
+      reduce(context, plan, x.as<const T>(), y.as<C>(), Length<T, C, ShortNorm<C>>{ShortNorm<C>(p)});
   });
 }
 

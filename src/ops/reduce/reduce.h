@@ -14,9 +14,19 @@ void reduce(Context& context, const ReducePlan& plan, const typename F::In* x, t
   static_assert(sizeof(typename F::Acc) <= 16);
   Results<F> results{y, nullptr, plan.outputs(), 1};
   if (results.outputs == 0) return;
-  results = plan.reduces_run || plan.reduced_count() == 0 ? reduce_runs(context, plan, x, results, f)
+  results = plan.reduces_run || plan.reduced_count() == 0 ? reduce_runs<false>(context, plan, x, results, f)
                                                           : reduce_columns(context, plan, x, results, f, true);
   merge_parts(context, results, f);
+}
+
+// Reduces `count` neighbours into one output, with fewer kernels to compile.
+template <class F>
+void reduce_all(Context& context, int64_t count, const typename F::In* x, typename F::Out* y, const F& f) {
+  static_assert(sizeof(typename F::Acc) <= 16);
+  ReducePlan plan;
+  plan.run = count;
+  plan.reduces_run = true;
+  merge_parts(context, reduce_runs<true>(context, plan, x, Results<F>{y, nullptr, 1, 1}, f), f);
 }
 
 // Reduces x, of a type of the list, into y. Make is called with the count of values that are reduced into one:

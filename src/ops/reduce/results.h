@@ -6,7 +6,6 @@
 //   Acc merge(Acc, Acc)                 associative
 //   Out finish(Acc)
 //   kBatch                              packs a thread asks for before it waits for the first; 1 where `take` is long
-//   kLooksUp                            optional: `take` looks something up by the value, so it is told none but x's
 #pragma once
 #include <algorithm>
 

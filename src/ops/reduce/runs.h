@@ -13,8 +13,8 @@ namespace encore::ops {
 inline constexpr int64_t kMostShort = 128;
 
 // A team for each output and split. A long run that is not made of whole packs begins and ends with a few values that
-// lanes take one by one.
-template <class F, int kLanes>
+// lanes take one by one. kAll: there is one run, and one output.
+template <class F, int kLanes, bool kAll>
 struct ReduceRuns {
   using In = typename F::In;
   using Acc = typename F::Acc;
@@ -48,7 +48,8 @@ struct ReduceRuns {
     if (output >= results.outputs) return f.zero();
     const In* from = x + (kept.rank <= 1 ? output * stride : kept.offset(output));
     const int lane = Together::lane(t), lanes = Together::size(b);
-    if (reduced.rank != 0) return of_runs(from, split, lane, lanes);
+    if constexpr (!kAll)
+      if (reduced.rank != 0) return of_runs(from, split, lane, lanes);
     return aligned || packs > kMostShort ? of_one_run(from, split, lane, lanes) : of_short_run(from, lane, lanes);
   }
 
@@ -264,7 +265,7 @@ void reduce_short_runs(StreamRef stream, const typename F::In* x, typename F::Ou
 }
 
 // Launches whichever of them suits.
-template <class F>
+template <bool kAll, class F>
 Results<F> reduce_runs(Context& context, const ReducePlan& plan, const typename F::In* x, Results<F> results,
                        const F& f) {
   constexpr int kPack = device::pack_size<typename F::In>();
@@ -275,18 +276,19 @@ Results<F> reduce_runs(Context& context, const ReducePlan& plan, const typename 
   const int64_t in_run = (plan.run + (aligned || in_places ? 1 : 2) * (kPack - 1)) / kPack;
   const int64_t packs = plan.reduced_count() == 0 ? 0 : checked_product(plan.reduced.count, in_run);
   const bool neighbours = plan.reduced.rank == 0 && plan.kept.rank <= 1;
-  if (neighbours && 0 < packs && packs <= 32 && results.outputs > 1) {
-    reduce_short_runs(stream, x, results.y, results.outputs, int(plan.run), aligned, f);
-    return results;
-  }
+  if constexpr (!kAll)
+    if (neighbours && 0 < packs && packs <= 32 && results.outputs > 1) {
+      reduce_short_runs(stream, x, results.y, results.outputs, int(plan.run), aligned, f);
+      return results;
+    }
   const auto launch = [&]<int kLanes>(int threads, int64_t chunk) {
     const int teams = kLanes ? threads / kLanes : 1;
     const int64_t all = checked_product(results.outputs, results.splits);
     device::block_kernel<NoShared>(
         stream, {(all + teams - 1) / teams, threads},
-        ReduceRuns<F, kLanes>{x, results, plan.run, plan.kept.rank ? plan.kept.strides[0] : 0, packs, chunk, aligned, f,
-                              device::Divider(results.splits, all + teams), device::Divider(in_run, packs), plan.kept,
-                              plan.reduced});
+        ReduceRuns<F, kLanes, kAll>{x, results, plan.run, plan.kept.rank ? plan.kept.strides[0] : 0, packs, chunk,
+                                    aligned, f, device::Divider(results.splits, all + teams),
+                                    device::Divider(in_run, packs), plan.kept, plan.reduced});
   };
   if (packs <= kMostShort || (packs <= 1024 && results.outputs >= multiprocessors * 16))
     launch.template operator()<32>(results.outputs < multiprocessors * 16 ? 64 : 256, packs);
