@@ -17,6 +17,8 @@ from encore_session import (
     make_session,
     needs_graphs,
     nodes_on,
+    on_virtual_gpu,
+    trace,
 )
 
 pytestmark = pytest.mark.core
@@ -181,6 +183,18 @@ for case, graphs in itertools.product(t.CASES.values(), ({{}}, t.SWITCHED_OFF, t
     assert not wrong, (case.text, graphs, wrong)
 """
     in_new_process(code, ENCORE_VIRTUAL_DELAY_US="500")
+
+
+@pytest.mark.parametrize("options", [{}, AUTOMATIC], ids=["", "automatic graphs"])
+def test_the_host_waits_for_no_iteration_whose_condition_it_knows(encore, options):
+    if not on_virtual_gpu():
+        return
+    session = make_session(parse(CASES["loop: trip count and condition"].text), **options)
+    waits = []
+    for count in (3, 40, 3, 40):
+        run = lambda: session.run(None, {"n": np.array(count), "go": YES, "x": some(2)})  # noqa: B023
+        waits.append(sum(line["what"].startswith("synchronize") for line in trace(session, run)))
+    assert waits[2] == waits[3] > 0, waits
 
 
 # ---- what is declined or refused

@@ -145,12 +145,13 @@ void SyncStream::fill_callbacks() {
     auto& stream = *static_cast<SyncStream*>(self);
     return guarded_on(stream.device(), "CreateNotification", [&] { *notification = new Notification(stream); });
   };
-  // The end of a run, or of a loop's iteration. onnxruntime only logs an error, so what kernels have reported is left
-  // for those whose errors end the run. With graphs OnRunEnd has seen to everything.
+  // The end of a run, or of a loop's iteration, of which onnxruntime reads on the host what copies have waited for.
+  // onnxruntime only logs an error, so what kernels have reported is left for those whose errors end the run. With
+  // graphs OnRunEnd has seen to everything.
   Flush = [](OrtSyncStreamImpl* self) noexcept -> OrtStatus* {
     auto& stream = *static_cast<SyncStream*>(self);
     return guarded_on(stream.device(), "Flush", [&] {
-      if (stream.ep_ && stream.ep_->graphs()) return;
+      if (stream.ep_ && (stream.ep_->graphs() || stream.ep_->nodes_have_run())) return;
       stream.ep_ ? stream.ep_->wait_for(stream.handle_) : stream.handle_.synchronize();
     });
   };
