@@ -31,10 +31,8 @@ REFUSED, REFUSAL = (AssertionError, "alone") if ORT_VERSION < (1, 32) else (capi
 
 # Options that the environment gives all sessions, as ENCORE_TEST_OPTIONS="regions=1 prefer_nhwc=1".
 OPTIONS_OF_ALL = dict(option.split("=") for option in os.environ.get("ENCORE_TEST_OPTIONS", "").split())
-HAS_REGIONS = "1" in (
-    OPTIONS_OF_ALL.get("regions"),
-    OPTIONS_OF_ALL.get("auto_graph"),
-)  # most models are one node then, and few nodes are elsewhere
+# Most models are one node then, and few nodes are elsewhere.
+HAS_REGIONS = "1" in (OPTIONS_OF_ALL.get("regions", "1"), OPTIONS_OF_ALL.get("auto_graph"))
 
 
 def only_if(applies):

@@ -84,6 +84,9 @@ def _all():
     for version in CORE_ORTS:
         core = lambda version=version: _pytest("-m", "core", ort=version)
         stages.append(Stage(f"Python core set, onnxruntime {version}", core, ("build virtual",)))
+    # Nodes by themselves, and groups; tests of fusion count these only so.
+    apart = lambda: _pytest(folder="python", ENCORE_TEST_OPTIONS="regions=0")
+    stages.append(Stage("Python, without regions", apart, ("build virtual",), 5))
     automatic = lambda: _pytest("-m", "core", ENCORE_TEST_OPTIONS="auto_graph=1")
     stages.append(Stage("Python core set, automatic graphs", automatic, ("build virtual",), 2))
     # What operators compute does not depend on onnxruntime, so the oldest calls each of their kernels, and not with all
@@ -130,8 +133,8 @@ def _ctest(preset):
     return closings
 
 
-def _pytest(*options, ort=env.NEWEST_ORT, preset="virtual", **variables):
-    command = [env.PYTHON, "-m", "pytest", "-q", "-n", env.JOBS, *options, env.ROOT / "tests"]
+def _pytest(*options, ort=env.NEWEST_ORT, preset="virtual", folder="", **variables):
+    command = [env.PYTHON, "-m", "pytest", "-q", "-n", env.JOBS, *options, env.ROOT / "tests" / folder]
     return _stream(command, _on(preset, ort, **variables))
 
 

@@ -205,9 +205,10 @@ constexpr OptionRow kRows[] = {
      "`enable_cuda_graph`, of a whole model that computes with its shapes on the device. onnxruntime can't save such a "
      "model: `encore.session` leaves this off for `optimized_model_filepath`, as does `ep.context_enable`.",
      [](std::string_view value, Options& o) { return take(flag(value), o.fuse_nodes); }},
-    {"regions", false, "0", kFlag,
+    {"regions", false, "1", kFlag,
      "Make one node of all that Encore can run together, as far as nothing between is another provider's, control flow "
-     "or sized by data; what `fuse_nodes` makes one is a part of it, and without that there are no regions.",
+     "or sized by data: the host has less to do for it. What `fuse_nodes` makes one is a part of it, and without that "
+     "there are no regions, nor with `optimized_model_filepath`.",
      [](std::string_view value, Options& o) { return take(flag(value), o.regions); }},
     {"prefer_nhwc", true, "0", kFlag,
      "Ask onnxruntime to put the channels last in convolutions, pools and batch normalisation: it suits tensor cores.",

@@ -52,7 +52,7 @@ struct Options {
   bool fuse_conv_bias = false;
   bool prefer_nhwc = false;
   bool fuse_nodes = true;
-  bool regions = false;
+  bool regions = true;
   bool has_regions() const { return fuse_nodes && (regions || auto_graph); }
   int sdpa_kernel = 0;
   bool strict_skip_layer_norm = false;
