@@ -63,14 +63,11 @@ inline constexpr int64_t kMostSharedBytes = 227 * 1024;
 // What collectives need.
 inline constexpr int64_t kLaneBytes = 16, kLanesBytes = 32 * kLaneBytes;
 
-// The functor's type name, as listings of graphs show it.
+// The functor's type name, as listings of graphs show it: what F is in a function's name.
+std::string_view functor_in(std::string_view function);
 template <class F>
-constexpr std::string_view kernel_name() {
-  std::string_view all = __PRETTY_FUNCTION__;
-  const size_t from = all.find("F = ") + 4;
-  size_t to = all.find(';', from);
-  if (to == std::string_view::npos) to = all.rfind(']');
-  return all.substr(from, to - from);
+std::string_view kernel_name() {
+  return functor_in(__PRETTY_FUNCTION__);
 }
 
 }  // namespace encore::device

@@ -58,6 +58,49 @@ int64_t Walk::moved(int input, int64_t outputs) const {
   return outputs / (rank_ == 1 ? 1 : inner()) * strides_[rank_ - 1][input];
 }
 
+BroadcastPlan::BroadcastPlan(StreamRef stream, const Shape& shape, void* y,
+                             std::span<const std::pair<Shape, const void*>> x, const Types& types)
+    : stream_(stream), y_(y), x_(x), types_(types) {
+  Shape shapes[kMostInputs];
+  for (size_t k = 0; k < x.size(); ++k) shapes[k] = x[k].first;
+  dims_ = walked_dims(shape, std::span(shapes, x.size()));
+  inner_ = std::min<size_t>(dims_.size(), Walk::kMostDims);
+  for (size_t d = inner_; d < dims_.size(); ++d) launches_ *= dims_[d].size;
+  if (shape.count() == 0) launches_ = 0;
+  if (launches_ != 0) n_ = shape.count() / launches_;
+}
+
+BroadcastPlan::Launch BroadcastPlan::launch(int64_t i) const {
+  const int pack = types_.pack, inputs = int(x_.size());
+  const auto is_aligned = [&](const void* address, size_t bytes) {
+    return reinterpret_cast<uintptr_t>(address) % (size_t(pack) * bytes) == 0;
+  };
+  Launch launch{.walk = Walk(std::span(dims_).first(inner_), n_),
+                .n = n_,
+                .y = static_cast<char*>(y_) + i * n_ * int64_t(types_.out),
+                .whole = n_ / pack,
+                .step = n_ / pack};
+  const Walk& walk = launch.walk;
+  launch.packs = is_aligned(launch.y, types_.out) && (walk.run() >= pack || walk.run() == n_);
+  launch.in_runs = launch.packs && walk.run() % pack == 0;
+  bool alike = launch.packs;  // as the first pack of a thread, so are the others
+  for (int k = 0; k < inputs; ++k) {
+    int64_t at = 0, rest = i;
+    for (size_t d = inner_; d < dims_.size(); ++d) {
+      at += rest % dims_[d].size * dims_[d].strides[k];
+      rest /= dims_[d].size;
+    }
+    launch.x[k] = static_cast<const char*>(x_[size_t(k)].second) + at * int64_t(types_.in[k]);
+    const bool aligned = is_aligned(launch.x[k], types_.in[k]), repeats = walk.repeats(k);
+    launch.in_runs = launch.in_runs && (repeats || (aligned && walk.moves_by(k, pack)));
+    alike = alike && (walk.is_flat(k) ? aligned : repeats || !walk.moves_outermost(k));
+  }
+  if (launch.in_runs) return launch;
+  if (alike) launch.step = device::packs_apart(stream_, launch.whole, walk.period(pack), types_.at_once);
+  for (int k = 0; k < inputs; ++k) launch.moves[k] = walk.moved(k, launch.step * pack);
+  return launch;
+}
+
 Shape EarlyBroadcast::aligned(const Shape& a, const Shape& b) const {
   if (!applies_ || a == b) return b;
   require(allowed_, "shapes ", a.str(), " and ", b.str(), " differ, and attribute broadcast is not 1");

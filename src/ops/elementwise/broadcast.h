@@ -297,52 +297,61 @@ bool broadcast_by_runs(StreamRef stream, const BroadcastBase<T, F, T, T>& given)
   return false;
 }
 
-// Launches Broadcast for an output of `shape`: once, unless there are more dimensions than a kernel walks. `y` may be
-// an input that is not broadcast.
+// What transform_broadcast() does that is the same for all types and functions: all but the launch itself.
+class BroadcastPlan {
+ public:
+  struct Types {
+    int pack, at_once;            // values of a pack, and packs that Broadcast has at once
+    size_t out, in[kMostInputs];  // bytes of a value
+  };
+  struct Launch {
+    Walk walk;
+    int64_t n;
+    void* y;
+    const void* x[kMostInputs];
+    bool in_runs;  // for BroadcastWhole
+    bool packs;    // for Broadcast, as all that follows
+    int64_t whole, step;
+    int64_t moves[kMostInputs];
+  };
+  BroadcastPlan(StreamRef stream, const Shape& shape, void* y, std::span<const std::pair<Shape, const void*>> x,
+                const Types& types);
+
+  // One, unless there are more dimensions than a kernel walks; none where there is no output.
+  int64_t launches() const { return launches_; }
+  Launch launch(int64_t i) const;
+
+ private:
+  StreamRef stream_;
+  void* y_;
+  std::span<const std::pair<Shape, const void*>> x_;
+  Types types_;
+  std::vector<WalkedDim> dims_;
+  size_t inner_;  // of these, those that a kernel walks
+  int64_t launches_ = 1;
+  int64_t n_ = 0;  // outputs of a launch
+};
+
+// Launches Broadcast for an output of `shape`. `y` may be an input that is not broadcast.
 template <class Out, class... In, class F>
 void transform_broadcast(StreamRef stream, const Shape& shape, void* y, F f,
                          const std::pair<Shape, const void*> (&x)[sizeof...(In)]) {
   using Kernel = Broadcast<Out, F, In...>;
   using Whole = BroadcastWhole<Out, F, In...>;
   static_assert(Kernel::kInputs <= kMostInputs);
-  if (shape.count() == 0) return;
-  Shape shapes[Kernel::kInputs];
-  for (int k = 0; k < Kernel::kInputs; ++k) shapes[k] = x[k].first;
-  const std::vector<WalkedDim> dims = walked_dims(shape, shapes);
-  const auto inner = std::span(dims).first(std::min<size_t>(dims.size(), Walk::kMostDims));
-  const auto outer = std::span(dims).subspan(inner.size());
-  int64_t launches = 1;
-  for (const WalkedDim& dim : outer) launches *= dim.size;
-  const int64_t n = shape.count() / launches;
-  constexpr size_t kBytes[] = {sizeof(In)...};
-  for (int64_t launch = 0; launch < launches; ++launch) {
-    Kernel kernel{{Walk(inner, n), n, static_cast<Out*>(y) + launch * n, {}, f}, false, n / Kernel::kPack, 0, {}};
-    const int64_t run = kernel.walk.run();
-    kernel.packs = device::is_pack_aligned<Kernel::kPack>(kernel.y) && (run >= Kernel::kPack || run == n);
-    bool whole = kernel.packs && run % Kernel::kPack == 0;
-    bool alike = kernel.packs;  // as the first pack of a thread, so are the others
-    for (int k = 0; k < Kernel::kInputs; ++k) {
-      int64_t at = 0, rest = launch;
-      for (const WalkedDim& dim : outer) {
-        at += rest % dim.size * dim.strides[k];
-        rest /= dim.size;
-      }
-      kernel.x[k] = static_cast<const char*>(x[k].second) + at * int64_t(kBytes[k]);
-      const bool aligned = reinterpret_cast<uintptr_t>(kernel.x[k]) % (size_t(Kernel::kPack) * kBytes[k]) == 0;
-      const bool repeats = kernel.walk.repeats(k);
-      whole = whole && (repeats || (aligned && kernel.walk.moves_by(k, Kernel::kPack)));
-      alike = alike && (kernel.walk.is_flat(k) ? aligned : repeats || !kernel.walk.moves_outermost(k));
-    }
-    if (whole) {
+  const BroadcastPlan plan(stream, shape, y, x, {Kernel::kPack, Kernel::kAtOnce, sizeof(Out), {sizeof(In)...}});
+  for (int64_t i = 0; i < plan.launches(); ++i) {
+    const BroadcastPlan::Launch launch = plan.launch(i);
+    Kernel kernel{
+        {launch.walk, launch.n, static_cast<Out*>(launch.y), {}, f}, launch.packs, launch.whole, launch.step, {}};
+    std::copy_n(launch.x, Kernel::kInputs, kernel.x);
+    std::copy_n(launch.moves, Kernel::kInputs, kernel.moves);
+    if (launch.in_runs) {
       device::for_each_index(stream, kernel.whole, Whole{kernel});
       continue;
     }
     if constexpr (kHasRuns<Out, F, In...>)
       if (broadcast_by_runs<Out, F>(stream, kernel)) continue;
-    kernel.step = kernel.whole;
-    if (alike)
-      kernel.step = device::packs_apart(stream, kernel.whole, kernel.walk.period(Kernel::kPack), Kernel::kAtOnce);
-    for (int k = 0; k < Kernel::kInputs; ++k) kernel.moves[k] = kernel.walk.moved(k, kernel.step * Kernel::kPack);
     device::for_each_index(stream, kernel.threads(), kernel);
   }
 }

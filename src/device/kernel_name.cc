@@ -1,0 +1,12 @@
+#include "device/launch.h"
+
+namespace encore::device {
+
+std::string_view functor_in(std::string_view function) {
+  const size_t from = function.find("F = ") + 4;
+  size_t to = function.find(';', from);
+  if (to == std::string_view::npos) to = function.rfind(']');
+  return function.substr(from, to - from);
+}
+
+}  // namespace encore::device
