@@ -2,7 +2,8 @@
 
 namespace encore::device {
 
-std::string_view functor_in(std::string_view function) {
+KernelName::operator std::string_view() const {
+  const std::string_view function = function_;
   const size_t from = function.find("F = ") + 4;
   size_t to = function.find(';', from);
   if (to == std::string_view::npos) to = function.rfind(']');

@@ -63,11 +63,18 @@ inline constexpr int64_t kMostSharedBytes = 227 * 1024;
 // What collectives need.
 inline constexpr int64_t kLaneBytes = 16, kLanesBytes = 32 * kLaneBytes;
 
-// The functor's type name, as listings of graphs show it: what F is in a function's name.
-std::string_view functor_in(std::string_view function);
+// The functor's type name, as listings of graphs show it: what F is in a function's name, found when it is asked for.
+class KernelName {
+ public:
+  explicit constexpr KernelName(const char* function) : function_(function) {}
+  operator std::string_view() const;
+
+ private:
+  const char* function_;
+};
 template <class F>
-std::string_view kernel_name() {
-  return functor_in(__PRETTY_FUNCTION__);
+constexpr KernelName kernel_name() {
+  return KernelName(__PRETTY_FUNCTION__);
 }
 
 }  // namespace encore::device

@@ -467,8 +467,9 @@ TEST(Atomics, LoseNothing) {
 }
 
 TEST(KernelName, IsTheFunctors) {
-  EXPECT_NE(kernel_name<Reverse>().find("tests::Reverse"), std::string_view::npos) << kernel_name<Reverse>();
-  EXPECT_NE(kernel_name<Scan<float>>().find("Scan<float>"), std::string_view::npos) << kernel_name<Scan<float>>();
+  const std::string_view one = kernel_name<Reverse>(), other = kernel_name<Scan<float>>();
+  EXPECT_NE(one.find("tests::Reverse"), std::string_view::npos) << one;
+  EXPECT_NE(other.find("Scan<float>"), std::string_view::npos) << other;
 }
 
 }  // namespace

@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(max_threads<Body>()) cluster_entry(const __gri
 using MostInCluster = std::array<std::atomic<int8_t>, kMaxDevices>;
 int most_in_cluster(int device, const void* entry, const Blocks& block, MostInCluster& known);
 void launch(StreamRef stream, const void* entry, const Clusters& grid, int64_t dynamic_bytes, void** arguments,
-            std::string_view kernel);
+            KernelName kernel);
 template <class Shared, class Body>
 inline MostInCluster known_most_in_cluster;
 // What a block may have if its kernel is told so.

@@ -28,7 +28,7 @@ int64_t most_shared_bytes(int device) {
 }
 
 void allow_dynamic(int device, const void* entry, int64_t dynamic_bytes, std::atomic<uint32_t>& allowed,
-                   std::string_view kernel) {
+                   KernelName kernel) {
   constexpr int64_t kAlwaysThere = 48 * 1024;
   const int64_t most = most_shared_bytes(device);
   const auto refuse = [&](int64_t free) {
@@ -73,7 +73,7 @@ cudaLaunchAttribute clusters_of(int blocks) {
 }
 
 void launch(StreamRef stream, const void* entry, const Blocks& grid, int in_cluster, void** arguments,
-            std::string_view kernel) {
+            KernelName kernel) {
   constexpr int64_t kMostBlocks = 0x7fffffff;
   if (grid.blocks > kMostBlocks) [[unlikely]]
     throw Error(Code::invalid_input, text("a launch cannot have ", grid.blocks, " blocks"), std::string(kernel));
@@ -96,16 +96,17 @@ void launch(StreamRef stream, const void* entry, const Blocks& grid, int in_clus
   if (in_cluster > 1) attributes[config.numAttrs++] = clusters_of(in_cluster);
   const cudaError_t result = cudaLaunchKernelExC(&config, entry, arguments);
   if (result != cudaSuccess) [[unlikely]]
-    raise(result, text("cudaLaunchKernelExC of ", kernel));
-  note_capture(stream, kernel);
+    raise(result, text("cudaLaunchKernelExC of ", std::string_view(kernel)));
+  if (captures_under_way.load(std::memory_order_relaxed) != 0) [[unlikely]]
+    note_new_nodes(stream, kernel);
 }
 }  // namespace
 
-void launch(StreamRef stream, const void* entry, Blocks grid, void** arguments, std::string_view kernel) {
+void launch(StreamRef stream, const void* entry, Blocks grid, void** arguments, KernelName kernel) {
   launch(stream, entry, grid, 1, arguments, kernel);
 }
 void launch(StreamRef stream, const void* entry, const Clusters& grid, int64_t dynamic_bytes, void** arguments,
-            std::string_view kernel) {
+            KernelName kernel) {
   if (grid.blocks < 1 || grid.blocks > kMostInCluster || !std::has_single_bit(unsigned(grid.blocks))) [[unlikely]]
     throw Error(
         Code::invalid_input,

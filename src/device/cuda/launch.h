@@ -179,11 +179,11 @@ __global__ void __launch_bounds__(256) index_entry(int64_t n, const __grid_const
 // A thread for each index; for more than keep the GPU busy, one for several.
 Blocks blocks_for(StreamRef stream, int64_t indices);
 // Launches, on the calling thread's current device; in a capture notes the Label. Errors name the kernel.
-void launch(StreamRef stream, const void* entry, Blocks grid, void** arguments, std::string_view kernel);
+void launch(StreamRef stream, const void* entry, Blocks grid, void** arguments, KernelName kernel);
 // Lets a kernel have all the shared memory that there is on the device, once for each of both: `allowed` has a bit for
 // each device. Error{invalid_input} if `dynamic_bytes` are more than that.
 void allow_dynamic(int device, const void* entry, int64_t dynamic_bytes, std::atomic<uint32_t>& allowed,
-                   std::string_view kernel);
+                   KernelName kernel);
 template <class Shared, class Body>
 inline std::atomic<uint32_t> allowed_dynamic{0};
 }  // namespace cuda
