@@ -50,6 +50,7 @@ class GraphStore final : public memory::Hoard {
   GraphStore(const GraphStore&) = delete;
 
   int device() const { return device_; }
+  bool captures() const { return most_graphs_ > 0; }
   uint64_t now() { return runs_.fetch_add(1, std::memory_order_relaxed); }  // counts runs of regions
 
   // Error{out_of_memory} if there is none.

@@ -72,6 +72,7 @@ size_t RegionGraphs::Hash::operator()(const Key& key) const {
 RegionGraphs::RegionGraphs(std::string name, size_t nodes, const ops::Op& program, GraphStore& store)
     : program_(program), store_(store) {
   counts_.name = std::move(name), counts_.nodes = nodes;
+  if (!store_.captures()) counts_.refusal = "graphs are captured with auto_graph=1 alone";
   store_.add(this);
 }
 RegionGraphs::~RegionGraphs() { store_.remove(this); }
@@ -96,14 +97,16 @@ void RegionGraphs::run(ops::Context& outer) {
       shapes.heat.add(now);
       known = shapes.known;
     }
-    for (int i = 0; known && i < outer.output_count(); ++i) {
+    for (int i = 0; known && store_.captures() && i < outer.output_count(); ++i) {
       const auto& shape = known->record.outputs[size_t(i)];
       at.push_back(shape ? outer.output(i, *shape).data : nullptr);
     }
   } catch (const Error&) {
     return program_.run(outer);  // the node inside that wants it fails, and has its name in the error
   }
-  known ? run_with(outer, key, *known, at, now, heat) : record(outer, key);
+  if (!known) return record(outer, key);
+  store_.captures() ? run_with(outer, key, *known, at, now, heat)
+                    : run_as_planned(outer, key, *known, &RegionReport::refused);
 }
 
 // By a graph, if there is one or can be.

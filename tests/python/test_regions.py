@@ -469,3 +469,12 @@ def test_a_dimension_below_zero_is_none():
     session = es.make_session(model(text), regions=1)
     with pytest.raises(Exception, match="Pad node"):
         session.run(None, {"x": some(2)})
+
+
+def test_the_report_of_regions_without_graphs():
+    session = es.make_session(model("(float[n] x) => (float[n] y) { a = Relu(x) y = Exp(a) }"), regions=1, auto_graph=0)
+    for _ in range(3):
+        session.run(None, {"x": np.ones(3, np.float32)})
+    (told,) = onnxruntime_ep_encore.region_report(session)
+    assert (told["first_runs"], told["eager"], told["replays"], told["nodes"]) == (1, 2, 0, 2)
+    assert "auto_graph=1" in told["refusal"]
