@@ -58,7 +58,8 @@ void cluster_kernel(StreamRef stream, Clusters grid, const Body& body) {
       in_each([&](Block<Shared>& block, const Shared& own, int) {
         body(block, own);
         if (begins_early<Body>() && !block.waited())
-          fail(Code::internal, std::string_view(kernel_name<Body>()), " begins early, and has threads that do not wait");
+          fail(Code::internal, std::string_view(kernel_name<Body>()),
+               " begins early, and has threads that do not wait");
       });
       in_each([&](Block<Shared>& block, const Shared& own, int rank) {
         body.join(block, own, Cluster<Shared>(shared.get(), grid.blocks, rank));
