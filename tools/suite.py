@@ -85,8 +85,9 @@ def _all():
         core = lambda version=version: _pytest("-m", "core", ort=version)
         stages.append(Stage(f"Python core set, onnxruntime {version}", core, ("build virtual",)))
     # Nodes by themselves, and groups; tests of fusion count these only so.
-    apart = lambda: _pytest(folder="python", ENCORE_TEST_OPTIONS="regions=0")
-    stages.append(Stage("Python, without regions", apart, ("build virtual",), 5))
+    which = "fus or whole or convolution or graph or control or memory or roles or sessions"
+    apart = lambda: _pytest("-k", which, folder="python", ENCORE_TEST_OPTIONS="regions=0")
+    stages.append(Stage("Python, without regions", apart, ("build virtual",), 3))
     automatic = lambda: _pytest("-m", "core", ENCORE_TEST_OPTIONS="auto_graph=1")
     stages.append(Stage("Python core set, automatic graphs", automatic, ("build virtual",), 2))
     # What operators compute does not depend on onnxruntime, so the oldest calls each of their kernels, and not with all
