@@ -30,7 +30,7 @@ class RegionGraphs::CapturedRun final : public PlannedRun {
  public:
   CapturedRun(ops::Context& outer, const Known& known, const Workspace& workspace, device::StreamRef stream,
               const Addresses& at)
-      : PlannedRun(outer, known.record, known.plan, workspace.at()), stream_(stream), at_(at) {}
+      : PlannedRun(outer, known.record, known.plan(), workspace.at()), stream_(stream), at_(at) {}
 
   const Tensor* find_input(int i) override {
     const Tensor* const input = PlannedRun::find_input(i);
@@ -255,7 +255,6 @@ void RegionGraphs::record(ops::Context& outer, const Key& key) {
   program_.run(run);
   auto known = std::make_shared<Known>();
   known->record = run.take();
-  known->plan = MemoryPlan(known->record.scratch);
   Addresses at;
   const auto note = [&](const Tensor& tensor) {
     known->bytes.push_back(tensor.data ? tensor.bytes() : 0);
@@ -274,7 +273,7 @@ void RegionGraphs::record(ops::Context& outer, const Key& key) {
 }
 
 void RegionGraphs::run_as_planned(ops::Context& outer, const Key& key, const Known& known, Count why) {
-  PlannedRun run(outer, known.record, known.plan, outer.scratch(known.plan.bytes()));
+  PlannedRun run(outer, known.record, known.plan(), outer.scratch(known.plan().bytes()));
   program_.run(run);
   const std::lock_guard lock(mutex_);
   ++(counts_.*why);
@@ -284,7 +283,7 @@ void RegionGraphs::run_as_planned(ops::Context& outer, const Key& key, const Kno
 void RegionGraphs::capture(ops::Context& outer, const Known& known, Replay& replay) {
   const graph::capture_gate::Pass pass(std::try_to_lock);
   if (!pass) fail(Code::capture_failed, "captures are held back (ep.cuda.captures=hold)");
-  size_t bytes = known.plan.bytes();
+  size_t bytes = known.plan().bytes();
   std::vector<size_t> offsets;
   for (size_t i = 0; i < replay.at.size(); ++i) {
     offsets.push_back(bytes);
@@ -334,7 +333,7 @@ RegionReport RegionGraphs::report() const {
   report.keys = shapes_.size();
   for (const auto& [key, shapes] : shapes_) {
     report.graphs += shapes.replays.size();
-    if (shapes.known) report.scratch_bytes = std::max(report.scratch_bytes, shapes.known->plan.bytes());
+    if (shapes.known) report.scratch_bytes = std::max(report.scratch_bytes, shapes.known->plan().bytes());
   }
   if (!refusal_.empty()) report.refusal = refusal_;
   return report;

@@ -38,8 +38,16 @@ class RegionGraphs {
   // What is known of a set of shapes once it has run.
   struct Known {
     Record record;
-    MemoryPlan plan;
     std::vector<size_t> bytes;  // by tensor of the border
+    // Made when the shapes come again: many never do, and a plan takes longer than to record.
+    const MemoryPlan& plan() const {
+      std::call_once(planned_, [&] { plan_ = MemoryPlan(record.scratch); });
+      return plan_;
+    }
+
+   private:
+    mutable std::once_flag planned_;
+    mutable MemoryPlan plan_;
   };
   struct Replay {
     device::StreamRef stream;

@@ -201,11 +201,9 @@ constexpr OptionRow kRows[] = {
     {"fuse_nodes", false, "1", kFlag,
      "Make one node of convolutions and what stands between them, with the channels last inside, of attention in "
      "halves that is spelled out, of a softmax and its mask, of a product and its bias, of a Gelu, of a residual sum "
-     "and "
-     "its norm, of "
-     "x * sigmoid(x) * y, and of a norm and the product by quantized weights that alone reads it; and, with "
-     "`enable_cuda_graph`, of a whole model that computes with its shapes on the device. onnxruntime can't save such a "
-     "model: `encore.session` leaves this off for `optimized_model_filepath`, as does `ep.context_enable`.",
+     "and its norm, of x * sigmoid(x) * y, and of a norm and the product by quantized weights that alone reads it; "
+     "and, with `enable_cuda_graph`, of a whole model that computes with its shapes on the device. onnxruntime can't "
+     "save such a model: `encore.session` leaves this off for `optimized_model_filepath`, as does `ep.context_enable`.",
      [](std::string_view value, Options& o) { return take(flag(value), o.fuse_nodes); }},
     {"regions", false, "1", kFlag,
      "Make one node of all that Encore can run together, as far as nothing between is another provider's, control flow "
