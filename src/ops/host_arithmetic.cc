@@ -311,12 +311,21 @@ class Reduce : public Op {
   template <class V>
   void reduce(Context& context, V (*function)(V, V)) const {
     const std::vector<V> values = values_of<V>(context.input(0));
-    const std::string_view name = function_.name;
-    require(!values.empty() || name == "Add" || name == "Mul", "nothing has no largest or smallest value");
-    V all = values.empty() ? V(name == "Mul") : values[0];
+    V all = values.empty() ? of_nothing<V>(context.input(0).type) : values[0];
     for (size_t i = 1; i < values.size(); ++i) all = function(all, values[i]);
     const std::vector<int64_t> ones(keeps_ ? size_t(context.input(0).shape.rank()) : 0, 1);
     store(context.output(0, Shape(ones)), std::vector<V>{all});
+  }
+  // The value that changes no other, as the kernels have it: of infinities, or of the type's range.
+  template <class V>
+  V of_nothing(Type type) const {
+    const std::string_view name = function_.name;
+    if (name == "Add" || name == "Mul") return V(name == "Mul");
+    return with_type(type, [&]<class T>(T) {
+      using Limits = std::numeric_limits<T>;
+      if constexpr (Limits::has_infinity) return V(name == "Min" ? Limits::infinity() : -Limits::infinity());
+      return V(name == "Min" ? Limits::max() : Limits::lowest());
+    });
   }
 
   const Function& function_;

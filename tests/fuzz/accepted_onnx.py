@@ -488,6 +488,7 @@ ACCEPTED = [
         "steps and pads that there are not",
         says("strides ha", "dilations ha", "pads ha"),
     ),
+    Accepted("MaxPool", DECLINED, "a window that no image has", says("kernel_shape holds")),
     Accepted("Attention", REFUSED, "more dimensions than the scores have", says("it can have four dimensions at most")),
     Accepted(
         "LinearAttention",

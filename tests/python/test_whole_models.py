@@ -178,6 +178,7 @@ VALUES = {
     "ReduceSum": lambda net, s, n: net.node("ReduceSum", s, net.constant([0])),
     "ReduceMax": lambda net, s, n: net.node("ReduceMax", s),
     "ReduceMin": lambda net, s, n: net.node("ReduceMin", s, keepdims=0),
+    "reduced nothing": lambda net, s, n: of_nothing(net, s),
     "Floor": lambda net, s, n: whole(net, net.node("Floor", net.node("Div", as_real(net, s), real(net, 2)))),
     "Ceil": lambda net, s, n: whole(net, net.node("Ceil", net.node("Mul", as_real(net, s), real(net, 0.3)))),
     "Sqrt": lambda net, s, n: whole(net, net.node("Sqrt", as_real(net, s))),
@@ -206,6 +207,17 @@ def logic(net, s, n):
     above, below = net.node("Greater", s, n), net.node("Less", s, net.constant(5))
     both, one = net.node("And", above, below), net.node("Xor", above, net.node("Not", below))
     return net.node("Cast", net.node("Or", both, one), to=INT64)
+
+
+def of_nothing(net, s):
+    """The values that change no other: the ends of each type's range, and infinities."""
+    nothing = net.node("Slice", s, *(net.constant([n]) for n in (4, 9)))
+    of_32 = net.node("Cast", nothing, to=6)
+    reduced = [net.node(f"Reduce{how}", nothing) for how in ("Min", "Max", "Sum", "Prod")]
+    reduced += [whole(net, net.node(f"Reduce{how}", of_32)) for how in ("Min", "Max")]
+    least = net.node("ReduceMin", as_real(net, nothing))
+    reduced.append(whole(net, net.node("Greater", least, real(net, np.finfo(np.float32).max))))
+    return net.node("Concat", *reduced, axis=0)
 
 
 @es.needs_graphs
