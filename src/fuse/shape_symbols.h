@@ -21,13 +21,13 @@ class ShapeSymbols {
   std::optional<Dims> contents(int value, std::vector<int>& steps) const { return contents(value, steps, 0); }
   // The dimensions that a Reshape asks for: -1 is what is left. The steps that compute them go to `steps`.
   std::optional<Dims> target(const Step& reshape, std::vector<int>& steps) const;
+  std::optional<Dims> target(const Step& reshape) const;
   // The same if all are numbers that the model holds; a scalar is one.
   std::optional<Dims> constants(const Step& step, size_t input) const;
   // What the step makes of its inputs' dimensions; unknown ones are -1.
   std::optional<Dims> made_by(const Step& step) const;
 
  private:
-  std::optional<Dims> target(const Step& reshape) const;
   std::optional<Dims> broadcast(const Step& step) const;
   bool is_scalar(const Step& step, size_t input) const;
   std::optional<Dims> product(const Step& step) const;

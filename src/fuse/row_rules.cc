@@ -1,0 +1,99 @@
+#include "fuse/row_rules.h"
+
+#include <algorithm>
+#include <map>
+#include <string_view>
+
+namespace encore::fuse {
+namespace {
+
+using Rules = std::map<std::pair<std::string_view, std::string_view>, RowRule>;
+
+Rules all_rules() {
+  Rules all;
+  for (const auto& rules : {rules_of_math(), rules_of_movement(), rules_of_sequences()})
+    for (const RowRules& some : rules)
+      for (std::string_view left = some.ops; !left.empty();) {
+        const size_t end = std::min(left.find(' '), left.size());
+        all.emplace(std::pair(some.domain, left.substr(0, end)), some.rule);
+        left.remove_prefix(std::min(end + 1, left.size()));
+      }
+  return all;
+}
+
+}  // namespace
+
+RowRule find_row_rule(const NodeInfo& node) {
+  static const Rules all = all_rules();
+  const auto found = all.find({node.domain(), node.op_type()});
+  return found == all.end() ? nullptr : found->second;
+}
+
+bool makes_rows(const NodeInfo& node) {
+  return is_onnx(node, "ConstantOfShape") || is_onnx(node, "Expand") || is_onnx(node, "Range");
+}
+
+Dims PaddedStep::dims(size_t input) const {
+  if (const Tensor* const held = constant(input)) return {held->shape.dims().begin(), held->shape.dims().end()};
+  const auto& dims = match_.value(step_.inputs[input]).dims;
+  if (!dims) refuse(text("has an input ", input, " of unknown rank"));
+  return *dims;
+}
+
+std::optional<Dims> PaddedStep::numbers(size_t input) const {
+  if (!has(input)) return std::nullopt;
+  const ShapeSymbols symbols(match_);
+  if (match_.value(step_.inputs[input]).is_constant) return symbols.constants(step_, input);
+  std::vector<int> steps;
+  return symbols.contents(step_.inputs[input], steps);
+}
+
+std::optional<Dims> PaddedStep::lengths(size_t input) const {
+  const auto held = numbers(input);
+  const bool is_symbolic = has(input) && !match_.value(step_.inputs[input]).is_constant;
+  return held && (is_symbolic || std::ranges::all_of(*held, [](int64_t number) { return number >= 0; })) ? held
+                                                                                                         : std::nullopt;
+}
+
+std::optional<Dims> PaddedStep::target() const { return ShapeSymbols(match_).target(step_); }
+
+std::optional<Dims> PaddedStep::axes_of(const char* attribute, size_t input) const {
+  return has(input) ? ShapeSymbols(match_).constants(step_, input) : node().find_ints(attribute);
+}
+
+int PaddedStep::own_axis(const char* attribute, int64_t otherwise, int rank) const {
+  const int64_t axis = node().get_int(attribute, otherwise);
+  if (axis < -rank || axis >= rank) refuse(text("has ", attribute, " ", axis, " of ", rank, " dimensions"));
+  return int(axis < 0 ? axis + rank : axis);
+}
+
+bool PaddedStep::is_one(size_t input, int axis) const { return axis < 0 || dims(input)[size_t(axis)] == 1; }
+
+void PaddedStep::others_unpadded(std::initializer_list<size_t> known) const {
+  for (size_t i = 0; i < inputs(); ++i)
+    if (std::ranges::find(known, i) == known.end() && axis(i) != kUnpadded)
+      refuse(text("has an input ", i, " that depends on it, too"));
+}
+
+void PaddedStep::refuse(const std::string& why) const {
+  fail(Code::not_supported, node().op_type(), " node '", node().name(), "' ", why);
+}
+
+int broadcast_axis(const PaddedStep& step, size_t first, size_t last) {
+  int rank = 0, made = kUnpadded;
+  for (size_t i = first; i < last; ++i)
+    if (step.has(i)) rank = std::max(rank, step.rank(i));
+  for (size_t i = first; i < last; ++i) {
+    if (step.axis(i) == kSized) step.refuse("computes with its length");
+    if (step.axis(i) < 0) continue;
+    const int axis = step.axis(i) + rank - step.rank(i);
+    if (made >= 0 && axis != made) step.refuse("has it along two axes");
+    made = axis;
+  }
+  for (size_t i = first; i < last && made >= 0; ++i)
+    if (step.has(i) && step.axis(i) < 0 && !step.is_one(i, made - (rank - step.rank(i))))
+      step.refuse(text("has an input ", i, " that need not be as long"));
+  return made;
+}
+
+}  // namespace encore::fuse

@@ -1,0 +1,311 @@
+#include "fuse/row_rules.h"
+
+#include <algorithm>
+
+namespace encore::fuse {
+namespace {
+
+// Version 7 is the first that broadcasts as today.
+int each(const PaddedStep& step, size_t) {
+  if (step.inputs() > 1 && step.node().domain().empty() && step.node().since_version() < 7)
+    step.refuse("is of a version that broadcasts otherwise");
+  return broadcast_axis(step, 0, step.inputs());
+}
+
+// What is beside the first input goes for all of it.
+int first_alone(const PaddedStep& step, size_t) {
+  step.others_unpadded({0});
+  return step.axis(0);
+}
+
+int dropout(const PaddedStep& step, size_t output) {
+  if (step.has(2)) step.refuse("may be training");
+  return first_alone(step, output);
+}
+
+int linear_quantization(const PaddedStep& step, size_t output) {
+  const bool is_one_scale = step.rank(1) == 0 || (step.rank(1) == 1 && step.is_one(1, 0));
+  if (!is_one_scale && (step.rank(1) != 1 || step.own_axis("axis", 1, step.rank(0)) == step.axis(0)))
+    step.refuse("has scales along it");
+  return first_alone(step, output);
+}
+
+// ---- along other axes
+
+int axis_apart(const PaddedStep& step, size_t output, int axis) {
+  if (step.axis(0) == axis) step.refuse("goes along it");
+  return first_alone(step, output);
+}
+
+// Before version 13 of all that comes behind the axis.
+int softmax(const PaddedStep& step, size_t output) {
+  if (step.node().since_version() >= 13) return axis_apart(step, output, step.own_axis("axis", -1, step.rank(0)));
+  if (step.axis(0) >= step.own_axis("axis", 1, step.rank(0))) step.refuse("goes along it");
+  return first_alone(step, output);
+}
+
+int last_axis(const PaddedStep& step, size_t output) {
+  return axis_apart(step, output, step.own_axis("axis", -1, step.rank(0)));
+}
+
+// Of all behind the axis; statistics have ones there.
+int norm(const PaddedStep& step, size_t output) {
+  if (step.axis(0) >= step.own_axis("axis", -1, step.rank(0))) step.refuse("takes the statistics of it");
+  return first_alone(step, output);
+}
+
+int norm_of_sum(const PaddedStep& step, size_t) {
+  for (size_t i = 2; i < step.inputs(); ++i)
+    if (step.axis(i) != kUnpadded) step.refuse("has it in more than what is added up");
+  const int axis = broadcast_axis(step, 0, 2);
+  if (axis >= std::max(step.rank(0), step.rank(1)) - 1) step.refuse("takes the statistics of it");
+  return axis;
+}
+
+int norm_over_axes(const PaddedStep& step, size_t output) {
+  const auto axes = step.node().find_ints("axes").value_or(Dims{0, 2, 3});
+  for (int64_t axis : axes)
+    if (axis == step.axis(0) || axis + step.rank(0) == step.axis(0)) step.refuse("takes the statistics of it");
+  return first_alone(step, output);
+}
+
+int reduction(const PaddedStep& step, size_t) {
+  step.others_unpadded({0});
+  const bool is_given = step.has(1) || step.node().find_ints("axes");
+  const auto axes = step.axes_of("axes", 1);
+  if (is_given && !axes) step.refuse("reduces along axes that are no constants");
+  const bool has_axes = axes && !axes->empty();
+  if (!has_axes && step.node().get_int("noop_with_empty_axes", 0) != 0) return step.axis(0);
+  int before = 0;
+  for (int64_t axis : axes.value_or(Dims())) {
+    if (axis < 0) axis += step.rank(0);
+    if (axis == step.axis(0)) step.refuse("reduces along it");
+    before += axis < step.axis(0);
+  }
+  if (!has_axes) step.refuse("reduces along it");
+  return step.node().get_int("keepdims", 1) != 0 ? step.axis(0) : step.axis(0) - before;
+}
+
+int arg_reduction(const PaddedStep& step, size_t) {
+  step.others_unpadded({0});
+  const int along = step.own_axis("axis", 0, step.rank(0));
+  if (step.axis(0) == along) step.refuse("goes along it");
+  return step.node().get_int("keepdims", 1) != 0 || along > step.axis(0) ? step.axis(0) : step.axis(0) - 1;
+}
+
+int cumulated(const PaddedStep& step, size_t output) {
+  const auto along = step.numbers(1);
+  if (!along || along->size() != 1) step.refuse("goes along an axis that is no constant");
+  const int64_t axis = (*along)[0];
+  return axis_apart(step, output, int(axis < 0 ? axis + step.rank(0) : axis));
+}
+
+// ---- products
+
+// Rows of the first factor, columns of the second, or matrices.
+int matrix_product(const PaddedStep& step, int a, int b, size_t zero_points) {
+  for (size_t i = zero_points; i < step.inputs(); ++i)
+    if (int(i) != a && int(i) != b && step.axis(i) != kUnpadded) step.refuse("has it in more than its factors");
+  const size_t one = size_t(a), two = size_t(b);
+  if (step.axis(one) == kSized || step.axis(two) == kSized) step.refuse("computes with its length");
+  const int rank_a = step.rank(one), rank_b = step.rank(two);
+  if (rank_a < 2 || rank_b < 2) {
+    // A vector is summed up, and its dimension with it.
+    if (step.axis(one) >= 0 && step.axis(two) < 0 && step.axis(one) < rank_a - 1) return step.axis(one);
+    step.refuse("may sum along it");
+  }
+  const int rank = std::max(rank_a, rank_b);
+  const auto made = [&](size_t factor, int own_rank, int summed) {
+    if (step.axis(factor) < 0) return kUnpadded;
+    if (step.axis(factor) == summed) step.refuse("sums along it");
+    return step.axis(factor) + rank - own_rank;
+  };
+  const int of_a = made(one, rank_a, rank_a - 1), of_b = made(two, rank_b, rank_b - 2);
+  if (of_a >= 0 && of_b >= 0 && of_a != of_b) step.refuse("has it along two axes");
+  const int axis = std::max(of_a, of_b);
+  if (axis >= rank - 2) {
+    if (of_a >= 0 && of_b >= 0) step.refuse("has it along two axes");
+    return axis;
+  }
+  for (const auto& [factor, own, own_rank] : {std::tuple(one, of_a, rank_a), std::tuple(two, of_b, rank_b)})
+    if (own < 0 && !step.is_one(factor, axis - (rank - own_rank)))
+      step.refuse(text("has an input ", factor, " that need not be as long"));
+  return axis;
+}
+
+int product(const PaddedStep& step, size_t) { return matrix_product(step, 0, 1, 2); }
+int quantized_product(const PaddedStep& step, size_t) { return matrix_product(step, 0, 3, 1); }
+
+int fused_product(const PaddedStep& step, size_t output) {
+  constexpr struct {
+    size_t factor;
+    const char *matrix, *batch;
+  } kTransposed[] = {{0, "transA", "transBatchA"}, {1, "transB", "transBatchB"}};
+  for (const auto& [factor, matrix, batch] : kTransposed)
+    if (step.axis(factor) >= 0 && (step.node().get_int(batch, 0) != 0 ||
+                                   (step.node().get_int(matrix, 0) != 0 && step.axis(factor) >= step.rank(factor) - 2)))
+      step.refuse("transposes it");
+  return product(step, output);
+}
+
+int weights_product(const PaddedStep& step, size_t output) {
+  if (step.axis(0) == step.rank(0) - 1) step.refuse("sums along it");
+  return first_alone(step, output);
+}
+
+int gemm(const PaddedStep& step, size_t) {
+  const int rows = step.node().get_int("transA", 0) != 0 ? 1 : 0;
+  const int columns = step.node().get_int("transB", 0) != 0 ? 0 : 1;
+  int axis = kUnpadded;
+  if (step.axis(0) >= 0) {
+    if (step.axis(0) != rows) step.refuse("sums along it");
+    axis = 0;
+  }
+  if (step.axis(1) >= 0) {
+    if (step.axis(1) != columns) step.refuse("sums along it");
+    if (axis >= 0) step.refuse("has it along two axes");
+    axis = 1;
+  }
+  if (step.axis(2) == kSized || step.axis(0) == kSized || step.axis(1) == kSized)
+    step.refuse("computes with its length");
+  if (step.has(2)) {
+    const int own = axis - (2 - step.rank(2));
+    if (step.axis(2) >= 0 ? axis < 0 || step.axis(2) != own : !step.is_one(2, own))
+      step.refuse("has an input 2 that need not be as long");
+  }
+  return axis;
+}
+
+int einsum(const PaddedStep& step, size_t) {
+  std::string equation = step.node().get_string("equation", "");
+  std::erase(equation, ' ');
+  const size_t arrow = equation.find("->");
+  if (arrow == equation.npos || equation.find('.') != equation.npos) step.refuse("has an equation without letters");
+  std::vector<std::string> terms(1);
+  for (char letter : equation.substr(0, arrow))
+    if (letter == ',')
+      terms.emplace_back();
+    else
+      terms.back() += letter;
+  const std::string made = equation.substr(arrow + 2);
+  if (terms.size() != step.inputs()) step.refuse("has an equation of other inputs");
+  char padded = 0;
+  for (size_t i = 0; i < terms.size(); ++i) {
+    if (step.axis(i) == kSized) step.refuse("computes with its length");
+    if (step.axis(i) < 0) continue;
+    if (size_t(step.axis(i)) >= terms[i].size()) step.refuse("has an equation of other inputs");
+    const char letter = terms[i][size_t(step.axis(i))];
+    if (padded && padded != letter) step.refuse("has it along two axes");
+    padded = letter;
+  }
+  for (size_t i = 0; i < terms.size(); ++i)
+    for (size_t at = 0; at < terms[i].size(); ++at)
+      if (terms[i][at] == padded && int(at) != step.axis(i))
+        step.refuse(text("has an input ", i, " that need not be as long"));
+  const size_t at = made.find(padded);
+  if (at == made.npos) step.refuse("sums along it");
+  return int(at);
+}
+
+// ---- images, of a batch
+
+int batch(const PaddedStep& step, size_t) {
+  step.others_unpadded({0});
+  if (step.axis(0) != 0) step.refuse("reads what is beside each row of it");
+  return 0;
+}
+
+int batch_norm(const PaddedStep& step, size_t output) {
+  const int version = step.node().since_version();
+  const bool trains = version >= 14  ? step.node().get_int("training_mode", 0) != 0
+                      : version >= 7 ? output > 0
+                                     : step.node().get_int("is_test", 0) == 0;
+  if (trains) step.refuse("takes the statistics of it");
+  return batch(step, output);
+}
+
+int batch_of_places(const PaddedStep& step, size_t) {
+  for (size_t i : {0, 1})
+    if (step.axis(i) != 0) step.refuse(text("has an input ", i, " that need not be as long"));
+  step.others_unpadded({0, 1});
+  return 0;
+}
+
+// Where its scale is among scales and sizes; -1: it has none.
+int place_of_scale(const PaddedStep& step) {
+  const auto axes = step.node().find_ints("axes");
+  if (!axes) return step.axis(0);
+  for (size_t i = 0; i < axes->size(); ++i)
+    if ((*axes)[i] == step.axis(0) || (*axes)[i] + step.rank(0) == step.axis(0)) return int(i);
+  return -1;
+}
+
+bool has_scale_of_one(const PaddedStep& step, int place) {
+  if (const auto scales = step.node().find_floats("scales"))
+    return size_t(place) < scales->size() && (*scales)[size_t(place)] == 1;
+  const Tensor* const scales = step.constant(step.inputs() == 2 ? 1 : 2);
+  return scales && scales->type == Type::f32 && place < scales->count() && scales->as<const float>()[place] == 1;
+}
+
+// Nothing may change along what is padded.
+int resize(const PaddedStep& step, size_t output) {
+  if (step.node().get_string("coordinate_transformation_mode", "") == "tf_crop_and_resize") step.refuse("crops");
+  const auto sizes = step.lengths(3);
+  if (!sizes || sizes->empty()) {
+    const int place = place_of_scale(step);
+    if (place >= 0 && !has_scale_of_one(step, place)) step.refuse("may resize it");
+    return first_alone(step, output);
+  }
+  step.others_unpadded({0, 3});
+  const int place = place_of_scale(step);
+  for (int i = 0; i < int(sizes->size()); ++i) {
+    const int64_t size = (*sizes)[size_t(i)];
+    if (i == place ? !step.is_padded_dim(size) : !step.is_fixed(size)) step.refuse("may resize it");
+  }
+  return step.axis(0);
+}
+
+constexpr RowRules kRules[] = {
+    {"",
+     "Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast Ceil Celu "
+     "Clip Cos Cosh Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN "
+     "LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or PRelu Pow Reciprocal Relu Round Selu Shrink "
+     "Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Sub Sum Swish Tan Tanh ThresholdedRelu Where Xor",
+     each},
+    {"com.microsoft", "BiasGelu FastGelu Gelu QuickGelu", each},
+    {"", "CastLike", first_alone},
+    {"", "Dropout", dropout},
+    {"", "DequantizeLinear QuantizeLinear", linear_quantization},
+    {"com.microsoft", "DequantizeLinear QuantizeLinear", linear_quantization},
+    {"", "Hardmax LogSoftmax Softmax", softmax},
+    {"", "LpNormalization TopK", last_axis},
+    {"", "LayerNormalization RMSNormalization SimplifiedLayerNormalization", norm},
+    {"com.microsoft", "SkipLayerNormalization SkipSimplifiedLayerNormalization", norm_of_sum},
+    {"", "MeanVarianceNormalization", norm_over_axes},
+    {"",
+     "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum "
+     "ReduceSumSquare",
+     reduction},
+    {"", "ArgMax ArgMin", arg_reduction},
+    {"", "CumSum", cumulated},
+    {"", "MatMul MatMulInteger", product},
+    {"com.microsoft", "FusedMatMul", fused_product},
+    {"", "QLinearMatMul", quantized_product},
+    {"com.microsoft", "MatMulBnb4 MatMulNBits", weights_product},
+    {"", "Gemm", gemm},
+    {"", "Einsum", einsum},
+    {"",
+     "AveragePool Conv ConvInteger ConvTranspose DepthToSpace GlobalAveragePool GlobalLpPool GlobalMaxPool "
+     "GroupNormalization InstanceNormalization LRN LpPool MaxPool QLinearConv SpaceToDepth",
+     batch},
+    {"com.microsoft", "FusedConv GroupNorm NhwcConv", batch},
+    {"", "BatchNormalization", batch_norm},
+    {"", "GridSample", batch_of_places},
+    {"", "Resize Upsample", resize},
+};
+
+}  // namespace
+
+std::span<const RowRules> rules_of_math() { return kRules; }
+
+}  // namespace encore::fuse

@@ -1,0 +1,267 @@
+#include "fuse/row_rules.h"
+
+#include <algorithm>
+
+namespace encore::fuse {
+namespace {
+
+// The dimensions of [from, to), those that are numbers as one; nothing if one is unknown.
+struct Volume {
+  int64_t number = 1;
+  Dims symbols = {};
+  bool operator==(const Volume&) const = default;
+};
+std::optional<Volume> volume(const Dims& dims, size_t from, size_t to) {
+  Volume all;
+  for (size_t i = from; i < to; ++i)
+    if (dims[i] == -1 || (dims[i] >= 0 && __builtin_mul_overflow(all.number, dims[i], &all.number)))
+      return std::nullopt;
+    else if (dims[i] < 0)
+      all.symbols.push_back(dims[i]);
+  std::ranges::sort(all.symbols);
+  return all;
+}
+
+// What is before the axis stays so, and behind it is nothing of other rows: the same, or what is known not to depend on
+// how many there are. So rows, or what each is cut into, are one after another as they were.
+int axis_of_reshaped(const PaddedStep& step, const Dims& made) {
+  const Dims before = step.dims(0);
+  const auto outside = volume(before, 0, size_t(step.axis(0)));
+  for (size_t k = 0; k < made.size(); ++k) {
+    const auto own = volume(made, 0, k);
+    if (!own || own != outside) continue;
+    if (step.is_padded_dim(made[k])) return int(k);
+    if (!step.is_fixed(made[k]) &&
+        std::all_of(made.begin() + ptrdiff_t(k) + 1, made.end(), [&](int64_t dim) { return step.is_fixed(dim); }))
+      return int(k);
+  }
+  step.refuse("may not leave its rows one after another");
+}
+
+int reshape(const PaddedStep& step, size_t) {
+  if (step.axis(1) >= 0 || step.axis(0) < 0) step.refuse("asks for a shape that is not known");
+  const auto made = step.target();
+  if (!made) step.refuse("asks for a shape that is not known");
+  return axis_of_reshaped(step, *made);
+}
+
+int flatten(const PaddedStep& step, size_t) {
+  const Dims before = step.dims(0);
+  const int64_t given = step.node().get_int("axis", 1), rank = step.rank(0);
+  const int64_t at = given < 0 ? given + rank : given;
+  if (at < 0 || at > rank) step.refuse("has an axis that is none");
+  const int axis = step.axis(0);
+  const auto is_first = [&](int64_t from) { return volume(before, size_t(from), size_t(axis)) == Volume(); };
+  if (axis < at && is_first(0)) return 0;
+  if (axis >= at && is_first(at)) return 1;
+  step.refuse("may not leave its rows one after another");
+}
+
+int transpose(const PaddedStep& step, size_t) {
+  const auto order = step.node().find_ints("perm");
+  if (!order) return step.rank(0) - 1 - step.axis(0);
+  const auto found = std::ranges::find(*order, step.axis(0));
+  if (found == order->end()) step.refuse("has no such axis");
+  return int(found - order->begin());
+}
+
+std::vector<int64_t> counted_from_first(const PaddedStep& step, Dims axes, int rank) {
+  for (int64_t& axis : axes) {
+    if (axis < 0) axis += rank;
+    if (axis < 0 || axis >= rank) step.refuse("has an axis that is none");
+  }
+  return axes;
+}
+
+// Without axes it drops what has a length of one, whichever it is.
+int squeeze(const PaddedStep& step, size_t) {
+  step.others_unpadded({0});
+  const auto given = step.axes_of("axes", 1);
+  if (!given) step.refuse("may drop it");
+  int before = 0;
+  for (int64_t axis : counted_from_first(step, *given, step.rank(0))) {
+    if (axis == step.axis(0)) step.refuse("drops it");
+    before += axis < step.axis(0);
+  }
+  return step.axis(0) - before;
+}
+
+int unsqueeze(const PaddedStep& step, size_t) {
+  step.others_unpadded({0});
+  const auto given = step.axes_of("axes", 1);
+  if (!given) step.refuse("adds axes that are no constants");
+  const int rank = step.rank(0) + int(given->size());
+  Dims added = counted_from_first(step, *given, rank);
+  int left = step.axis(0);
+  for (int i = 0; i < rank; ++i)
+    if (std::ranges::find(added, i) == added.end() && left-- == 0) return i;
+  step.refuse("adds an axis twice");
+}
+
+int concat(const PaddedStep& step, size_t) {
+  const int along = step.own_axis("axis", 1, step.rank(0));
+  for (size_t i = 0; i < step.inputs(); ++i)
+    if (step.axis(i) != step.axis(0) || step.axis(i) < 0)
+      step.refuse(text("has an input ", i, " that need not be as long"));
+  if (along == step.axis(0)) step.refuse("puts something behind its rows");
+  return step.axis(0);
+}
+
+int split(const PaddedStep& step, size_t) {
+  step.others_unpadded({0});
+  if (step.own_axis("axis", 0, step.rank(0)) == step.axis(0)) step.refuse("splits it");
+  return step.axis(0);
+}
+
+// All of it, or along other axes.
+int slice(const PaddedStep& step, size_t) {
+  step.others_unpadded({0});
+  const bool has_inputs = step.node().since_version() >= 10;
+  const auto axes = step.axes_of("axes", 3);
+  const auto first = has_inputs ? step.numbers(1) : step.node().find_ints("starts");
+  const auto last = has_inputs ? step.numbers(2) : step.node().find_ints("ends");
+  const bool is_given = axes || !step.has(3);
+  if (!is_given || (!axes && !first)) step.refuse("slices along axes that are no constants");
+  const int64_t count = axes ? int64_t(axes->size()) : int64_t(first->size());
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t axis = axes ? (*axes)[size_t(i)] : i;
+    if (axis != step.axis(0) && axis + step.rank(0) != step.axis(0)) continue;
+    const auto holds = [&](const std::optional<Dims>& list, auto is) {
+      return list && size_t(i) < list->size() && is((*list)[size_t(i)]);
+    };
+    const bool is_all = holds(first, [](int64_t at) { return at == 0; }) &&
+                        holds(last, [](int64_t at) { return at >= INT32_MAX; }) &&
+                        (!step.has(4) || holds(step.numbers(4), [](int64_t by) { return by == 1; }));
+    if (!is_all) step.refuse("may leave out some of its rows");
+  }
+  return step.axis(0);
+}
+
+// Rows of a table, or along another axis.
+int gather(const PaddedStep& step, size_t) {
+  const int along = step.own_axis("axis", 0, step.rank(0));
+  if (step.axis(0) == kSized || step.axis(1) == kSized) step.refuse("computes with its length");
+  if (step.axis(1) >= 0) {
+    if (step.axis(0) >= 0) step.refuse("has it in both inputs");
+    return along + step.axis(1);
+  }
+  if (step.axis(0) == along) step.refuse("picks rows of it");
+  return step.axis(0) < along ? step.axis(0) : step.axis(0) + step.rank(1) - 1;
+}
+
+int gather_each(const PaddedStep& step, size_t) {
+  const int along = step.own_axis("axis", 0, step.rank(0));
+  for (size_t i = 0; i < step.inputs(); ++i)
+    if (step.axis(i) != step.axis(0) || step.axis(i) < 0)
+      step.refuse(text("has an input ", i, " that need not be as long"));
+  if (along == step.axis(0)) step.refuse("picks rows of it");
+  return step.axis(0);
+}
+
+int expand(const PaddedStep& step, size_t) {
+  const auto asked = step.lengths(1);
+  if (!asked || step.axis(1) >= 0) step.refuse("asks for a shape that is not known");
+  const int rank = std::max(int(asked->size()), step.rank(0));
+  const int own = step.axis(0) >= 0 ? step.axis(0) + rank - step.rank(0) : kUnpadded;
+  int made = own;
+  for (int i = 0; i < int(asked->size()); ++i) {
+    const int64_t dim = (*asked)[size_t(i)];
+    const int axis = i + rank - int(asked->size());
+    if (step.is_padded_dim(dim)) {
+      if ((made >= 0 && made != axis) || (own < 0 && !step.is_one(0, axis - (rank - step.rank(0)))))
+        step.refuse("may have it along two axes");
+      made = axis;
+    } else if (!step.is_fixed(dim) || (axis == own && dim != 1)) {
+      step.refuse("asks for a shape that is not known");
+    }
+  }
+  return made;
+}
+
+int made_of_shape(const PaddedStep& step, size_t) {
+  const auto asked = step.lengths(0);
+  int made = kUnpadded;
+  for (int i = 0; asked && i < int(asked->size()); ++i) {
+    const int64_t dim = (*asked)[size_t(i)];
+    if (step.is_fixed(dim)) continue;
+    if (!step.is_padded_dim(dim) || made >= 0) return kSized;
+    made = i;
+  }
+  return made >= 0 ? made : kSized;
+}
+
+// From zero, one by one, to its length.
+int range(const PaddedStep& step, size_t) {
+  const auto first = step.numbers(0), last = step.numbers(1), by = step.numbers(2);
+  const auto is = [](const std::optional<Dims>& one, int64_t number) { return one && *one == Dims{number}; };
+  return is(first, 0) && is(by, 1) && last && last->size() == 1 && step.is_padded_dim((*last)[0]) ? 0 : kSized;
+}
+
+int shape(const PaddedStep& step, size_t) {
+  const int rank = step.rank(0);
+  const auto clamped = [&](int64_t at) { return std::clamp<int64_t>(at < 0 ? at + rank : at, 0, rank); };
+  const int64_t first = clamped(step.node().get_int("start", 0)), last = clamped(step.node().get_int("end", rank));
+  return step.axis(0) >= first && step.axis(0) < last ? kSized : kUnpadded;
+}
+int size(const PaddedStep&, size_t) { return kSized; }
+
+int tile(const PaddedStep& step, size_t) {
+  step.others_unpadded({0});
+  const auto repeats = step.numbers(1);
+  if (!repeats || size_t(step.axis(0)) >= repeats->size() || (*repeats)[size_t(step.axis(0))] != 1)
+    step.refuse("may repeat its rows");
+  return step.axis(0);
+}
+
+int pad(const PaddedStep& step, size_t) {
+  step.others_unpadded({0});
+  const auto pads = step.axes_of("pads", 1);
+  const auto axes = step.has(3) ? step.numbers(3) : std::nullopt;
+  if (!pads || (step.has(3) && !axes)) step.refuse("pads by what is no constant");
+  const size_t count = pads->size() / 2;
+  for (size_t i = 0; i < count; ++i) {
+    const int64_t axis = axes && i < axes->size() ? (*axes)[i] : int64_t(i);
+    if ((axis == step.axis(0) || axis + step.rank(0) == step.axis(0)) && ((*pads)[i] != 0 || (*pads)[i + count] != 0))
+      step.refuse("pads it, too");
+  }
+  return step.axis(0);
+}
+
+int one_hot(const PaddedStep& step, size_t) {
+  step.others_unpadded({0});
+  return step.own_axis("axis", -1, step.rank(0) + 1) <= step.axis(0) ? step.axis(0) + 1 : step.axis(0);
+}
+
+int triangle(const PaddedStep& step, size_t) {
+  step.others_unpadded({0});
+  return step.axis(0);
+}
+
+constexpr RowRules kRules[] = {
+    {"", "Reshape", reshape},
+    {"", "Flatten", flatten},
+    {"", "Transpose", transpose},
+    {"", "Squeeze", squeeze},
+    {"", "Unsqueeze", unsqueeze},
+    {"", "Concat", concat},
+    {"", "Split", split},
+    {"", "Slice", slice},
+    {"", "Gather", gather},
+    {"", "GatherElements", gather_each},
+    {"", "ScatterElements", gather_each},
+    {"", "Expand", expand},
+    {"", "ConstantOfShape", made_of_shape},
+    {"", "Range", range},
+    {"", "Shape", shape},
+    {"", "Size", size},
+    {"", "Tile", tile},
+    {"", "Pad", pad},
+    {"", "OneHot", one_hot},
+    {"", "Trilu", triangle},
+};
+
+}  // namespace
+
+std::span<const RowRules> rules_of_movement() { return kRules; }
+
+}  // namespace encore::fuse

@@ -1,0 +1,156 @@
+#include "fuse/padding.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "fuse/plan_text.h"
+
+namespace encore::fuse::tests {
+namespace {
+
+// "0 -1 > 0": the axes of inputs and outputs; or why there are none.
+std::string axes_of(const std::string& text, const std::string& dim = "b") {
+  try {
+    const PaddedAxes axes = padded_axes(plan_from(text), dim);
+    std::string said;
+    for (int axis : axes.inputs) said += std::to_string(axis) + " ";
+    said += ">";
+    for (int axis : axes.outputs) said += " " + std::to_string(axis);
+    return said;
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+// Of one step, y, of x [b, 4, n] and what else there is.
+std::string axes_of_step(const std::string& step, const std::string& more = "") {
+  return axes_of("in x: f32[b, 4, n]\n" + more + step + "\nout y\n");
+}
+
+TEST(Padding, WhatHasNoSuchDimensionStays) {
+  EXPECT_EQ(axes_of("in x: f32[n]\ny: f32[n] = Relu(x)\nout y\n"), "-1 > -1");
+  EXPECT_EQ(axes_of("in x: f32[n]\nin z: f32[b]\ny: f32[n] = Relu(x)\nw: f32[b] = Relu(z)\nout y\nout w\n"),
+            "-1 0 > -1 0");
+}
+
+TEST(Padding, ElementsStayWhereTheyAre) {
+  EXPECT_EQ(axes_of_step("y: f32[b, 4, n] = Relu(x)"), "0 > 0");
+  EXPECT_EQ(axes_of_step("y: f32[b, 4, n] = Add(x, z)", "in z: f32[n]\n"), "0 -1 > 0");
+  EXPECT_EQ(axes_of_step("y: f32[b, 4, n] = Add(z, x)", "in z: f32[1, 4, 1]\n"), "0 -1 > 0");
+  EXPECT_EQ(axes_of_step("y: f32[7, b, 4, n] = Add(z, x)", "in z: f32[7, 1, 1, 1]\n"), "0 -1 > 1");
+  EXPECT_EQ(axes_of_step("y: f32 = Add(x, z)", "in z: f32[m, 4, n]\n"),
+            "Add node '' has an input 1 that need not be as long");
+  EXPECT_EQ(axes_of("in x: f32[b, 1]\nin z: f32[b]\ny: f32 = Add(x, z)\nout y\n"), "Add node '' has it along two axes");
+  EXPECT_EQ(axes_of_step("y: f32 = Add@6(x, z)", "in z: f32[n]\n"),
+            "Add node '' is of a version that broadcasts otherwise");
+}
+
+TEST(Padding, OperatorsGoAlongOtherAxes) {
+  EXPECT_EQ(axes_of_step("y: f32[b, 4, n] = Softmax@13(x) {axis = 1}"), "0 > 0");
+  EXPECT_EQ(axes_of_step("y: f32[b, 4, n] = Softmax@13(x) {axis = 0}"), "Softmax node '' goes along it");
+  EXPECT_EQ(axes_of_step("y: f32[b, 4, n] = Softmax@11(x) {axis = 0}"), "Softmax node '' goes along it");
+  EXPECT_EQ(axes_of_step("y: f32[b, n] = ReduceSum(x, a) {keepdims = 0}", "const a: i64[1] = [1]\n"), "0 > 0");
+  EXPECT_EQ(axes_of_step("y: f32[4, n] = ReduceSum(x, a) {keepdims = 0}", "const a: i64[1] = [-3]\n"),
+            "ReduceSum node '' reduces along it");
+  EXPECT_EQ(axes_of_step("y: f32 = ReduceSum(x)"), "ReduceSum node '' reduces along it");
+  EXPECT_EQ(axes_of_step("y: f32 = LayerNormalization(x, w) {axis = -1}", "const w: f32[8]\n"), "0 > 0");
+  EXPECT_EQ(axes_of_step("y: f32 = LayerNormalization(x, w) {axis = 0}", "const w: f32[8]\n"),
+            "LayerNormalization node '' takes the statistics of it");
+  EXPECT_EQ(axes_of_step("y: f32 = Odd(x)"),
+            "Odd node '' may bring its rows together, for all that is known of this operator");
+  EXPECT_EQ(axes_of("in x: f32[b, 3, 8, 8]\nconst w: f32[4, 3, 3, 3]\ny: f32 = Conv(x, w)\nout y\n"), "0 > 0");
+  EXPECT_EQ(axes_of("in x: f32[1, 3, b, 8]\nconst w: f32[4, 3, 3, 3]\ny: f32 = Conv(x, w)\nout y\n"),
+            "Conv node '' reads what is beside each row of it");
+}
+
+TEST(Padding, ProductsSumAlongOtherAxes) {
+  EXPECT_EQ(axes_of_step("y: f32[b, 4, 3] = MatMul(x, w)", "const w: f32[8, 3]\n"), "0 > 0");
+  EXPECT_EQ(axes_of("in x: f32[4, b]\nconst w: f32[8, 4]\ny: f32 = MatMul(w, x)\nout y\n"), "1 > 1");
+  EXPECT_EQ(axes_of("in x: f32[4, b]\nin w: f32[b, 4]\ny: f32 = MatMul(x, w)\nout y\n"),
+            "MatMul node '' sums along it");
+  EXPECT_EQ(axes_of("in x: f32[b, 4]\nin w: f32[b, 4, 2]\ny: f32 = MatMul(x, w)\nout y\n"),
+            "MatMul node '' has it along two axes");
+  EXPECT_EQ(axes_of("in x: f32[b, 4]\nconst w: f32[8, 4]\ny: f32 = Gemm(x, w) {transB = 1}\nout y\n"), "0 > 0");
+  EXPECT_EQ(axes_of("in x: f32[b, 4]\nconst w: f32[8, 4]\ny: f32 = Gemm(x, w) {transA = 1}\nout y\n"),
+            "Gemm node '' sums along it");
+  const auto einsum = [](const std::string& equation) {
+    return axes_of("in x: f32[b, 4]\nin w: f32[b, 4]\ny: f32 = Einsum(x, w) {equation = \"" + equation +
+                   "\"}\nout y\n");
+  };
+  EXPECT_EQ(einsum("bi,bi->b"), "0 0 > 0");
+  EXPECT_EQ(einsum("bi,bi->i"), "Einsum node '' sums along it");
+  EXPECT_EQ(einsum("bi,ci->bc"), "Einsum node '' has it along two axes");
+}
+
+TEST(Padding, RowsMayBeReshaped) {
+  const auto reshaped = [](const std::string& from, const std::string& to) {
+    return axes_of("in x: f32[" + from + "]\nconst s: i64[" + std::to_string(std::ranges::count(to, ',') + 1) +
+                   "] = [" + to + "]\ny: f32 = Reshape(x, s)\nout y\n");
+  };
+  EXPECT_EQ(reshaped("b, n, 64", "0, 0, 4, 16"), "0 > 0");
+  EXPECT_EQ(reshaped("b, n, 64", "-1, 64"), "0 > 0");
+  EXPECT_EQ(reshaped("b, n, 64", "0, -1"), "0 > 0");
+  EXPECT_EQ(reshaped("b, n, 64", "1, -1, 64"), "0 > 1");
+  EXPECT_EQ(reshaped("3, b, 64", "0, 0, 4, 16"), "1 > 1");
+  EXPECT_EQ(reshaped("n, b, 64", "0, -1, 16"), "1 > 1");
+  EXPECT_EQ(reshaped("n, b, 64", "-1, 64"), "Reshape node '' may not leave its rows one after another");
+  EXPECT_EQ(reshaped("b, 4", "4, -1"), "Reshape node '' may not leave its rows one after another");
+  EXPECT_EQ(axes_of("in x: f32[b, 4]\nin s: i64[2]\ny: f32 = Reshape(x, s)\nout y\n"),
+            "Reshape node '' asks for a shape that is not known");
+}
+
+TEST(Padding, ShapesMayBeComputed) {
+  const std::string start = R"(in x: f32[b, n, 64]
+const zero: i64[1] = [0]
+const one: i64[1] = [1]
+const size: i64[2] = [4, 16]
+s: i64[3] = Shape(x)
+first: i64[1] = Gather(s, zero)
+second: i64[1] = Gather(s, one)
+)";
+  EXPECT_EQ(axes_of(start + "t: i64[4] = Concat(first, second, size) {axis = 0}\ny: f32 = Reshape(x, t)\nout y\n"),
+            "0 > 0");
+  EXPECT_EQ(axes_of(start + "t: i64[4] = Concat(second, first, size) {axis = 0}\ny: f32 = Reshape(x, t)\nout y\n"),
+            "Reshape node '' may not leave its rows one after another");
+  EXPECT_EQ(axes_of(start + "t: i64[2] = Concat(first, second) {axis = 0}\nconst c: f32[1, 1] = [3.0]\n"
+                            "y: f32 = Expand(c, t)\nout y\n"),
+            "0 > 0");
+  EXPECT_EQ(axes_of(start + "y: f32 = ConstantOfShape(s)\nout y\n"), "0 > 0");
+  EXPECT_EQ(axes_of(start + "out second\n"), "0 > -1");
+  EXPECT_EQ(axes_of(start + "out first\n"), "the output 'first' depends on how long 'b' is");
+  EXPECT_EQ(axes_of(start + "f: f32[1] = Cast(first) {to = 1}\ny: f32[b, n, 64] = Div(x, f)\nout y\n"),
+            "Div node '' computes with its length");
+  EXPECT_EQ(axes_of(start + "f: f32[1] = Cast(second) {to = 1}\ny: f32[b, n, 64] = Div(x, f)\nout y\n"), "0 > 0");
+}
+
+TEST(Padding, RowsMoveWithTheirAxis) {
+  EXPECT_EQ(axes_of_step("y: f32[n, b, 4] = Transpose(x) {perm = [2, 0, 1]}"), "0 > 1");
+  EXPECT_EQ(axes_of_step("y: f32[1, b, 4, n] = Unsqueeze(x, a)", "const a: i64[1] = [0]\n"), "0 > 1");
+  EXPECT_EQ(axes_of("in x: f32[1, b]\nconst a: i64[1] = [0]\ny: f32[b] = Squeeze(x, a)\nout y\n"), "1 > 0");
+  EXPECT_EQ(axes_of("in x: f32[1, b]\ny: f32 = Squeeze(x)\nout y\n"), "Squeeze node '' may drop it");
+  EXPECT_EQ(axes_of_step("y: f32 = Concat(x, x) {axis = 1}"), "0 > 0");
+  EXPECT_EQ(axes_of_step("y: f32 = Concat(x, x) {axis = 0}"), "Concat node '' puts something behind its rows");
+  EXPECT_EQ(axes_of_step("y: f32, z: f32 = Split(x, _) {axis = 1, num_outputs = 2}\nout z"), "0 > 0 0");
+  EXPECT_EQ(axes_of("in i: i64[b, 5]\nconst t: f32[9, 3]\ny: f32 = Gather(t, i)\nout y\n"), "0 > 0");
+  EXPECT_EQ(axes_of_step("y: f32 = Gather(x, i) {axis = 0}", "const i: i64[1] = [0]\n"),
+            "Gather node '' picks rows of it");
+  EXPECT_EQ(axes_of_step("y: f32 = Gather(x, i) {axis = 1}", "const i: i64[] = 0\n"), "0 > 0");
+  const std::string from = "const f: i64[1] = [0]\nconst l: i64[1] = [3]\n";
+  EXPECT_EQ(axes_of_step("y: f32 = Slice(x, f, l, a)", from + "const a: i64[1] = [1]\n"), "0 > 0");
+  EXPECT_EQ(axes_of_step("y: f32 = Slice(x, f, l, a)", from + "const a: i64[1] = [0]\n"),
+            "Slice node '' may leave out some of its rows");
+}
+
+TEST(Padding, SequencesOfABatch) {
+  const std::string start = "in q: f32[b, n, 64]\nin m: i32[b, n]\n";
+  EXPECT_EQ(axes_of(start + "y: f32 = com.microsoft.MultiHeadAttention(q, q, q, _, m) {num_heads = 4}\nout y\n"),
+            "0 0 > 0");
+  EXPECT_EQ(axes_of(start + "y: f32 = com.microsoft.MultiHeadAttention(q, q, q, _, m) {num_heads = 4}\nout y\n", "n"),
+            "MultiHeadAttention node '' brings together what its input 0 has along it");
+  EXPECT_EQ(axes_of("in x: f32[n, b, 4]\nconst w: f32[1, 12, 4]\nconst r: f32[1, 12, 4]\n"
+                    "y: f32, h: f32 = GRU(x, w, r) {hidden_size = 4}\nout y\nout h\n"),
+            "1 > 2 1");
+}
+
+}  // namespace
+}  // namespace encore::fuse::tests
