@@ -118,8 +118,8 @@ def session(model, *, session_options=None, device_id: int = 0, ort=None, **opti
     """An onnxruntime.InferenceSession on Encore; raises wherever onnxruntime would quietly take the CPU instead.
 
     `model` is a path or bytes, as InferenceSession takes it. The other keywords are the provider's options, as Python
-    has them: enable_cuda_graph=True, gpu_mem_limit=1 << 30. Nodes that Encore has no kernel for are on the CPU as in
-    any session; log_placement=True tells which.
+    has them: enable_cuda_graph=True, gpu_mem_limit=1 << 30, pad={"batch": [1, 2, 4]}. Nodes that Encore has no kernel
+    for are on the CPU as in any session; log_placement=True tells which.
     """
     for key in _OTHER_KEYWORDS.keys() & options.keys():
         raise TypeError(f"session() has no keyword '{key}': {_OTHER_KEYWORDS[key]}")
@@ -253,6 +253,9 @@ def _as_keywords(refusal):
 
 
 def _text(value):
+    """An option's value as the provider reads it; pad={"batch": [1, 2, 4]} is batch:1,2,4."""
+    if isinstance(value, dict):
+        return ";".join(f"{name}:{','.join(map(str, lengths))}" for name, lengths in value.items())
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 

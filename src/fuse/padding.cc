@@ -20,7 +20,7 @@ class Walk {
   Walk(Plan plan, std::string name, int64_t dim)
       : plan_(std::move(plan)), name_(std::move(name)), dim_(dim), match_(plan_, nullptr) {
     for (int s = 0; s < match_.size(); ++s) infer_dims(match_, s);
-    axes_.assign(plan_.values.size(), kUnpadded);
+    rows_.resize(plan_.values.size());
   }
 
   PaddedAxes run() {
@@ -39,31 +39,38 @@ class Walk {
     if (found == value.dims->end()) return kUnpadded;
     if (std::ranges::count(*value.dims, dim_) > 1)
       fail(Code::not_supported, "'", value.name, "' has the dimension '", name_, "' twice");
-    if (device::is_packed(value.type)) fail(Code::not_supported, "'", value.name, "' has several elements in a byte");
+    check_is_whole(value);
     return int(found - value.dims->begin());
+  }
+  static void check_is_whole(const Value& value) {
+    if (device::is_packed(value.type)) fail(Code::not_supported, "'", value.name, "' has several elements in a byte");
   }
 
   // What is not padded of a value is as long as ever.
-  void set(int value, int axis) {
-    axes_[size_t(value)] = axis;
+  void set(int value, Rows rows) {
+    const int axis = rows.axis;
+    if (!rows.outside) rows.outside.emplace();
+    rows_[size_t(value)] = std::move(rows);
     if (const auto& dims = plan_.values[size_t(value)].dims; dims && axis != kSized)
       for (int i = 0; i < int(dims->size()); ++i)
         if (i != axis && (*dims)[size_t(i)] < -1 && (*dims)[size_t(i)] != dim_) fixed_.insert((*dims)[size_t(i)]);
   }
 
   void follow(const Step& step) {
-    const auto is = [&](int kind) {
-      return std::ranges::any_of(step.inputs, [&](int v) { return v >= 0 && axes_[size_t(v)] == kind; });
+    const auto any = [&](auto is) {
+      return std::ranges::any_of(step.inputs, [&](int v) { return v >= 0 && is(rows_[size_t(v)].axis); });
     };
-    const bool has_rows = std::ranges::any_of(step.inputs, [&](int v) { return v >= 0 && axes_[size_t(v)] >= 0; });
-    const PaddedStep seen(match_, step, axes_, dim_, fixed_);
-    const RowRule rule = has_rows || (is(kSized) && makes_rows(*step.node)) ? find_row_rule(*step.node) : nullptr;
+    const bool has_rows = any([](int axis) { return axis >= 0; });
+    const bool is_sized = any([](int axis) { return axis == kSized; });
+    const PaddedStep seen(match_, step, rows_, dim_, fixed_);
+    const RowRule rule = has_rows || (is_sized && makes_rows(*step.node)) ? find_row_rule(*step.node) : nullptr;
     if (has_rows && !rule) seen.refuse("may bring its rows together, for all that is known of this operator");
     for (size_t i = 0; i < step.outputs.size(); ++i)
       if (const int output = step.outputs[i]; output >= 0) {
-        int axis = rule ? rule(seen, i) : is(kSized) ? kSized : kUnpadded;
-        if (axis == kSized && is_fixed_list(output)) axis = kUnpadded;
-        set(output, axis);
+        Rows rows = rule ? rule(seen, i) : is_sized ? kSized : kUnpadded;
+        if (rows.axis >= 0 && !rows.outside) rows.outside = seen.outside();
+        if (rows.axis == kSized && is_fixed_list(output)) rows = kUnpadded;
+        set(output, std::move(rows));
       }
   }
   // Of computed integers: all are dimensions that are not padded.
@@ -75,11 +82,15 @@ class Walk {
 
   std::vector<int> axes_of(const std::vector<int>& values) const {
     std::vector<int> axes;
-    for (int value : values) {
-      if (axes_[size_t(value)] == kSized)
-        fail(Code::not_supported, "the output '", plan_.values[size_t(value)].name, "' depends on how long '", name_,
-             "' is");
-      axes.push_back(axes_[size_t(value)]);
+    for (int v : values) {
+      const Rows& rows = rows_[size_t(v)];
+      const std::string& name = plan_.values[size_t(v)].name;
+      if (rows.axis == kSized)
+        fail(Code::not_supported, "the output '", name, "' depends on how long '", name_, "' is");
+      if (rows.axis >= 0) check_is_whole(plan_.values[size_t(v)]);
+      if (rows.axis >= 0 && *rows.outside != Volume())
+        fail(Code::not_supported, "the output '", name, "' has '", name_, "' inside of an axis");
+      axes.push_back(rows.axis);
     }
     return axes;
   }
@@ -88,7 +99,7 @@ class Walk {
   const std::string name_;
   const int64_t dim_;
   Match match_;
-  std::vector<int> axes_;    // by value
+  std::vector<Rows> rows_;   // by value
   std::set<int64_t> fixed_;  // symbols of dimensions that padding leaves alone
 };
 

@@ -33,6 +33,21 @@ bool makes_rows(const NodeInfo& node) {
   return is_onnx(node, "ConstantOfShape") || is_onnx(node, "Expand") || is_onnx(node, "Range");
 }
 
+const Rows& PaddedStep::rows(size_t input) const {
+  static const Rows none;
+  return has(input) ? values_[size_t(step_.inputs[input])] : none;
+}
+
+Volume PaddedStep::outside() const {
+  const Rows* first = nullptr;
+  for (size_t i = 0; i < inputs(); ++i) {
+    if (axis(i) < 0) continue;
+    if (first && *first->outside != *rows(i).outside) refuse("has it in another order in one input than in another");
+    first = &rows(i);
+  }
+  return first ? *first->outside : Volume();
+}
+
 Dims PaddedStep::dims(size_t input) const {
   if (const Tensor* const held = constant(input)) return {held->shape.dims().begin(), held->shape.dims().end()};
   const auto& dims = match_.value(step_.inputs[input]).dims;

@@ -11,19 +11,46 @@ namespace encore::fuse {
 inline constexpr int kUnpadded = -1;
 inline constexpr int kSized = -2;  // it depends on how long the dimension is
 
+// A product of dimensions.
+struct Volume {
+  int64_t number = 1;
+  Dims symbols = {};  // in their order
+  bool operator==(const Volume&) const = default;
+};
+
+// What a value has of the dimension.
+struct Rows {
+  int axis = kUnpadded;
+  // What the axis has besides, farther out: row i of it is row i % length of the dimension. As the step's inputs have
+  // it, if it is none.
+  std::optional<Volume> outside = {};
+  bool count = false;             // each value is the number of its row
+  bool begin_with_count = false;  // the first along the last axis is
+
+  Rows(int axis = kUnpadded) : axis(axis) {}  // what most rules have to say
+  Rows(int axis, Volume outside) : axis(axis), outside(std::move(outside)) {}
+  static Rows numbered(int axis) {
+    Rows made(axis);
+    made.count = true;
+    return made;
+  }
+};
+
 // A step, as its rule sees it.
 class PaddedStep {
  public:
-  // `axes` are the values', `dim` is the symbol of what is padded, and `fixed` are the symbols that padding leaves
-  // alone.
-  PaddedStep(const Match& match, const Step& step, const std::vector<int>& axes, int64_t dim,
+  // `dim` is the symbol of what is padded, and `fixed` are the symbols that padding leaves alone.
+  PaddedStep(const Match& match, const Step& step, const std::vector<Rows>& values, int64_t dim,
              const std::set<int64_t>& fixed)
-      : match_(match), step_(step), axes_(axes), dim_(dim), fixed_(fixed) {}
+      : match_(match), step_(step), values_(values), dim_(dim), fixed_(fixed) {}
 
   const NodeInfo& node() const { return *step_.node; }
   size_t inputs() const { return step_.inputs.size(); }
   bool has(size_t input) const { return input < inputs() && step_.inputs[input] >= 0; }
-  int axis(size_t input) const { return has(input) ? axes_[size_t(step_.inputs[input])] : kUnpadded; }
+  const Rows& rows(size_t input) const;
+  int axis(size_t input) const { return rows(input).axis; }
+  // What all inputs' axes have farther out.
+  Volume outside() const;
   // Error{not_supported} for what is not known.
   Dims dims(size_t input) const;
   int rank(size_t input) const { return int(dims(input).size()); }
@@ -49,13 +76,13 @@ class PaddedStep {
  private:
   const Match& match_;
   const Step& step_;
-  const std::vector<int>& axes_;
+  const std::vector<Rows>& values_;
   int64_t dim_;
   const std::set<int64_t>& fixed_;
 };
 
-// The output's axis, or what it is besides. Error{not_supported} if rows may come together.
-using RowRule = int (*)(const PaddedStep& step, size_t output);
+// What the output has. Error{not_supported} if rows may come together.
+using RowRule = Rows (*)(const PaddedStep& step, size_t output);
 // Null for an operator of which nothing is known.
 RowRule find_row_rule(const NodeInfo& node);
 // Whether it makes as many as a tensor of integers says.

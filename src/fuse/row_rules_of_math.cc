@@ -6,24 +6,29 @@ namespace encore::fuse {
 namespace {
 
 // Version 7 is the first that broadcasts as today.
-int each(const PaddedStep& step, size_t) {
+Rows each(const PaddedStep& step, size_t) {
   if (step.inputs() > 1 && step.node().domain().empty() && step.node().since_version() < 7)
     step.refuse("is of a version that broadcasts otherwise");
   return broadcast_axis(step, 0, step.inputs());
 }
 
 // What is beside the first input goes for all of it.
-int first_alone(const PaddedStep& step, size_t) {
+Rows first_alone(const PaddedStep& step, size_t) {
   step.others_unpadded({0});
   return step.axis(0);
 }
 
-int dropout(const PaddedStep& step, size_t output) {
+Rows biased(const PaddedStep& step, size_t output) {
+  if (step.has(1) && step.axis(0) == step.rank(0) - 1) step.refuse("adds a row along it");
+  return first_alone(step, output);
+}
+
+Rows dropout(const PaddedStep& step, size_t output) {
   if (step.has(2)) step.refuse("may be training");
   return first_alone(step, output);
 }
 
-int linear_quantization(const PaddedStep& step, size_t output) {
+Rows linear_quantization(const PaddedStep& step, size_t output) {
   const bool is_one_scale = step.rank(1) == 0 || (step.rank(1) == 1 && step.is_one(1, 0));
   if (!is_one_scale && (step.rank(1) != 1 || step.own_axis("axis", 1, step.rank(0)) == step.axis(0)))
     step.refuse("has scales along it");
@@ -32,68 +37,68 @@ int linear_quantization(const PaddedStep& step, size_t output) {
 
 // ---- along other axes
 
-int axis_apart(const PaddedStep& step, size_t output, int axis) {
+Rows axis_apart(const PaddedStep& step, size_t output, int axis) {
   if (step.axis(0) == axis) step.refuse("goes along it");
   return first_alone(step, output);
 }
 
 // Before version 13 of all that comes behind the axis.
-int softmax(const PaddedStep& step, size_t output) {
+Rows softmax(const PaddedStep& step, size_t output) {
   if (step.node().since_version() >= 13) return axis_apart(step, output, step.own_axis("axis", -1, step.rank(0)));
   if (step.axis(0) >= step.own_axis("axis", 1, step.rank(0))) step.refuse("goes along it");
   return first_alone(step, output);
 }
 
-int last_axis(const PaddedStep& step, size_t output) {
+Rows last_axis(const PaddedStep& step, size_t output) {
   return axis_apart(step, output, step.own_axis("axis", -1, step.rank(0)));
 }
 
 // Of all behind the axis; statistics have ones there.
-int norm(const PaddedStep& step, size_t output) {
+Rows norm(const PaddedStep& step, size_t output) {
   if (step.axis(0) >= step.own_axis("axis", -1, step.rank(0))) step.refuse("takes the statistics of it");
   return first_alone(step, output);
 }
 
-int norm_of_sum(const PaddedStep& step, size_t) {
+// What is added has all of the rows, or is the same for all in a batch.
+Rows norm_of_sum(const PaddedStep& step, size_t) {
   for (size_t i = 2; i < step.inputs(); ++i)
     if (step.axis(i) != kUnpadded) step.refuse("has it in more than what is added up");
-  const int axis = broadcast_axis(step, 0, 2);
-  if (axis >= std::max(step.rank(0), step.rank(1)) - 1) step.refuse("takes the statistics of it");
+  const int axis = step.axis(0);
+  const bool is_common = step.axis(1) == kUnpadded && axis == 0 && step.is_one(1, step.rank(1) - step.rank(0));
+  if (axis < 0 || (step.axis(1) != axis && !is_common)) step.refuse("has an input that need not be as long");
+  if (axis >= step.rank(0) - 1) step.refuse("takes the statistics of it");
   return axis;
 }
 
-int norm_over_axes(const PaddedStep& step, size_t output) {
+Rows norm_over_axes(const PaddedStep& step, size_t output) {
   const auto axes = step.node().find_ints("axes").value_or(Dims{0, 2, 3});
   for (int64_t axis : axes)
     if (axis == step.axis(0) || axis + step.rank(0) == step.axis(0)) step.refuse("takes the statistics of it");
   return first_alone(step, output);
 }
 
-int reduction(const PaddedStep& step, size_t) {
+Rows reduction(const PaddedStep& step, size_t) {
   step.others_unpadded({0});
   const bool is_given = step.has(1) || step.node().find_ints("axes");
   const auto axes = step.axes_of("axes", 1);
   if (is_given && !axes) step.refuse("reduces along axes that are no constants");
   const bool has_axes = axes && !axes->empty();
-  if (!has_axes && step.node().get_int("noop_with_empty_axes", 0) != 0) return step.axis(0);
-  int before = 0;
-  for (int64_t axis : axes.value_or(Dims())) {
-    if (axis < 0) axis += step.rank(0);
-    if (axis == step.axis(0)) step.refuse("reduces along it");
-    before += axis < step.axis(0);
-  }
-  if (!has_axes) step.refuse("reduces along it");
-  return step.node().get_int("keepdims", 1) != 0 ? step.axis(0) : step.axis(0) - before;
+  if (!has_axes && step.node().get_int("noop_with_empty_axes", 0) == 1) return step.axis(0);
+  std::set<int64_t> reduced;
+  for (int64_t axis : axes.value_or(Dims())) reduced.insert(axis < 0 ? axis + step.rank(0) : axis);
+  if (!has_axes || reduced.contains(step.axis(0))) step.refuse("reduces along it");
+  if (step.node().get_int("keepdims", 1) != 0) return step.axis(0);
+  return step.axis(0) - int(std::distance(reduced.begin(), reduced.lower_bound(step.axis(0))));
 }
 
-int arg_reduction(const PaddedStep& step, size_t) {
+Rows arg_reduction(const PaddedStep& step, size_t) {
   step.others_unpadded({0});
   const int along = step.own_axis("axis", 0, step.rank(0));
   if (step.axis(0) == along) step.refuse("goes along it");
   return step.node().get_int("keepdims", 1) != 0 || along > step.axis(0) ? step.axis(0) : step.axis(0) - 1;
 }
 
-int cumulated(const PaddedStep& step, size_t output) {
+Rows cumulated(const PaddedStep& step, size_t output) {
   const auto along = step.numbers(1);
   if (!along || along->size() != 1) step.refuse("goes along an axis that is no constant");
   const int64_t axis = (*along)[0];
@@ -103,7 +108,7 @@ int cumulated(const PaddedStep& step, size_t output) {
 // ---- products
 
 // Rows of the first factor, columns of the second, or matrices.
-int matrix_product(const PaddedStep& step, int a, int b, size_t zero_points) {
+Rows matrix_product(const PaddedStep& step, int a, int b, size_t zero_points) {
   for (size_t i = zero_points; i < step.inputs(); ++i)
     if (int(i) != a && int(i) != b && step.axis(i) != kUnpadded) step.refuse("has it in more than its factors");
   const size_t one = size_t(a), two = size_t(b);
@@ -133,10 +138,25 @@ int matrix_product(const PaddedStep& step, int a, int b, size_t zero_points) {
   return axis;
 }
 
-int product(const PaddedStep& step, size_t) { return matrix_product(step, 0, 1, 2); }
-int quantized_product(const PaddedStep& step, size_t) { return matrix_product(step, 0, 3, 1); }
+Rows product(const PaddedStep& step, size_t) { return matrix_product(step, 0, 1, 2); }
 
-int fused_product(const PaddedStep& step, size_t output) {
+// A row or a column of its own is long as the dimension.
+void check_is_one_value(const PaddedStep& step, size_t input) {
+  if (step.has(input) && step.rank(input) > 0 && (step.rank(input) > 1 || !step.is_one(input, 0)))
+    step.refuse(text("has an input ", input, " that may be as long"));
+}
+Rows integer_product(const PaddedStep& step, size_t output) {
+  for (size_t factor : {0, 1})
+    if (step.axis(factor) >= 0) check_is_one_value(step, 2 + factor);
+  return product(step, output);
+}
+Rows quantized_product(const PaddedStep& step, size_t) {
+  for (size_t factor : {0, 3})
+    if (step.axis(factor) >= 0) check_is_one_value(step, factor + 1), check_is_one_value(step, factor + 2);
+  return matrix_product(step, 0, 3, 1);
+}
+
+Rows fused_product(const PaddedStep& step, size_t output) {
   constexpr struct {
     size_t factor;
     const char *matrix, *batch;
@@ -148,12 +168,12 @@ int fused_product(const PaddedStep& step, size_t output) {
   return product(step, output);
 }
 
-int weights_product(const PaddedStep& step, size_t output) {
+Rows weights_product(const PaddedStep& step, size_t output) {
   if (step.axis(0) == step.rank(0) - 1) step.refuse("sums along it");
   return first_alone(step, output);
 }
 
-int gemm(const PaddedStep& step, size_t) {
+Rows gemm(const PaddedStep& step, size_t) {
   const int rows = step.node().get_int("transA", 0) != 0 ? 1 : 0;
   const int columns = step.node().get_int("transB", 0) != 0 ? 0 : 1;
   int axis = kUnpadded;
@@ -176,7 +196,7 @@ int gemm(const PaddedStep& step, size_t) {
   return axis;
 }
 
-int einsum(const PaddedStep& step, size_t) {
+Rows einsum(const PaddedStep& step, size_t) {
   std::string equation = step.node().get_string("equation", "");
   std::erase(equation, ' ');
   const size_t arrow = equation.find("->");
@@ -209,13 +229,13 @@ int einsum(const PaddedStep& step, size_t) {
 
 // ---- images, of a batch
 
-int batch(const PaddedStep& step, size_t) {
+Rows batch(const PaddedStep& step, size_t) {
   step.others_unpadded({0});
   if (step.axis(0) != 0) step.refuse("reads what is beside each row of it");
   return 0;
 }
 
-int batch_norm(const PaddedStep& step, size_t output) {
+Rows batch_norm(const PaddedStep& step, size_t output) {
   const int version = step.node().since_version();
   const bool trains = version >= 14  ? step.node().get_int("training_mode", 0) != 0
                       : version >= 7 ? output > 0
@@ -224,7 +244,7 @@ int batch_norm(const PaddedStep& step, size_t output) {
   return batch(step, output);
 }
 
-int batch_of_places(const PaddedStep& step, size_t) {
+Rows batch_of_places(const PaddedStep& step, size_t) {
   for (size_t i : {0, 1})
     if (step.axis(i) != 0) step.refuse(text("has an input ", i, " that need not be as long"));
   step.others_unpadded({0, 1});
@@ -248,7 +268,7 @@ bool has_scale_of_one(const PaddedStep& step, int place) {
 }
 
 // Nothing may change along what is padded.
-int resize(const PaddedStep& step, size_t output) {
+Rows resize(const PaddedStep& step, size_t output) {
   if (step.node().get_string("coordinate_transformation_mode", "") == "tf_crop_and_resize") step.refuse("crops");
   const auto sizes = step.lengths(3);
   if (!sizes || sizes->empty()) {
@@ -272,7 +292,8 @@ constexpr RowRules kRules[] = {
      "LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or PRelu Pow Reciprocal Relu Round Selu Shrink "
      "Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Sub Sum Swish Tan Tanh ThresholdedRelu Where Xor",
      each},
-    {"com.microsoft", "BiasGelu FastGelu Gelu QuickGelu", each},
+    {"com.microsoft", "Gelu QuickGelu", each},
+    {"com.microsoft", "BiasGelu FastGelu", biased},
     {"", "CastLike", first_alone},
     {"", "Dropout", dropout},
     {"", "DequantizeLinear QuantizeLinear", linear_quantization},
@@ -288,7 +309,8 @@ constexpr RowRules kRules[] = {
      reduction},
     {"", "ArgMax ArgMin", arg_reduction},
     {"", "CumSum", cumulated},
-    {"", "MatMul MatMulInteger", product},
+    {"", "MatMul", product},
+    {"", "MatMulInteger", integer_product},
     {"com.microsoft", "FusedMatMul", fused_product},
     {"", "QLinearMatMul", quantized_product},
     {"com.microsoft", "MatMulBnb4 MatMulNBits", weights_product},

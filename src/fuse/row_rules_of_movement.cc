@@ -5,12 +5,7 @@
 namespace encore::fuse {
 namespace {
 
-// The dimensions of [from, to), those that are numbers as one; nothing if one is unknown.
-struct Volume {
-  int64_t number = 1;
-  Dims symbols = {};
-  bool operator==(const Volume&) const = default;
-};
+// Of the dimensions [from, to); nothing if one is unknown.
 std::optional<Volume> volume(const Dims& dims, size_t from, size_t to) {
   Volume all;
   for (size_t i = from; i < to; ++i)
@@ -22,42 +17,66 @@ std::optional<Volume> volume(const Dims& dims, size_t from, size_t to) {
   return all;
 }
 
-// What is before the axis stays so, and behind it is nothing of other rows: the same, or what is known not to depend on
-// how many there are. So rows, or what each is cut into, are one after another as they were.
-int axis_of_reshaped(const PaddedStep& step, const Dims& made) {
+std::optional<Volume> product(const Volume& a, const Volume& b) {
+  Volume all = a;
+  if (__builtin_mul_overflow(a.number, b.number, &all.number)) return std::nullopt;
+  all.symbols.insert(all.symbols.end(), b.symbols.begin(), b.symbols.end());
+  std::ranges::sort(all.symbols);
+  return all;
+}
+
+// Nothing if it may leave a rest.
+std::optional<Volume> quotient(const Volume& a, const Volume& by) {
+  if (by.number == 0 || a.number % by.number != 0 || !std::ranges::includes(a.symbols, by.symbols)) return std::nullopt;
+  Volume left{a.number / by.number};
+  std::ranges::set_difference(a.symbols, by.symbols, std::back_inserter(left.symbols));
+  return left;
+}
+
+// An axis has the dimension, if what is farther out of the rows is before the axis or part of it, and what is farther
+// in is behind it, of lengths that do not depend on the dimension's.
+Rows rows_of_reshaped(const PaddedStep& step, const Dims& made) {
   const Dims before = step.dims(0);
-  const auto outside = volume(before, 0, size_t(step.axis(0)));
-  for (size_t k = 0; k < made.size(); ++k) {
-    const auto own = volume(made, 0, k);
-    if (!own || own != outside) continue;
-    if (step.is_padded_dim(made[k])) return int(k);
-    if (!step.is_fixed(made[k]) &&
-        std::all_of(made.begin() + ptrdiff_t(k) + 1, made.end(), [&](int64_t dim) { return step.is_fixed(dim); }))
-      return int(k);
+  const size_t own = size_t(step.axis(0));
+  const auto front = volume(before, 0, own), inside = volume(before, own + 1, before.size());
+  const auto outside = front ? product(*front, step.outside()) : std::nullopt;
+  for (size_t k = 0; k < made.size() && outside; ++k) {
+    const auto apart = volume(made, 0, k);
+    const auto merged = apart ? quotient(*outside, *apart) : std::nullopt;
+    if (!merged) continue;
+    const bool is_outermost = *merged == Volume();
+    if (is_outermost && step.is_padded_dim(made[k])) return {int(k), Volume()};
+    const auto behind = volume(made, k + 1, made.size());
+    const bool is_last =
+        std::all_of(made.begin() + ptrdiff_t(k) + 1, made.end(), [&](int64_t dim) { return step.is_fixed(dim); });
+    // Rows are one after another, and so are parts of them; several in one would be others for another length.
+    if (!step.is_fixed(made[k]) && is_last && (is_outermost || (inside && behind && quotient(*inside, *behind))))
+      return {int(k), *merged};
   }
   step.refuse("may not leave its rows one after another");
 }
 
-int reshape(const PaddedStep& step, size_t) {
+Rows reshape(const PaddedStep& step, size_t) {
   if (step.axis(1) >= 0 || step.axis(0) < 0) step.refuse("asks for a shape that is not known");
   const auto made = step.target();
   if (!made) step.refuse("asks for a shape that is not known");
-  return axis_of_reshaped(step, *made);
+  return rows_of_reshaped(step, *made);
 }
 
-int flatten(const PaddedStep& step, size_t) {
+Rows flatten(const PaddedStep& step, size_t) {
   const Dims before = step.dims(0);
   const int64_t given = step.node().get_int("axis", 1), rank = step.rank(0);
   const int64_t at = given < 0 ? given + rank : given;
   if (at < 0 || at > rank) step.refuse("has an axis that is none");
   const int axis = step.axis(0);
+  if (step.outside() != Volume()) step.refuse("may not leave its rows one after another");
   const auto is_first = [&](int64_t from) { return volume(before, size_t(from), size_t(axis)) == Volume(); };
   if (axis < at && is_first(0)) return 0;
   if (axis >= at && is_first(at)) return 1;
   step.refuse("may not leave its rows one after another");
 }
 
-int transpose(const PaddedStep& step, size_t) {
+Rows transpose(const PaddedStep& step, size_t) {
   const auto order = step.node().find_ints("perm");
   if (!order) return step.rank(0) - 1 - step.axis(0);
   const auto found = std::ranges::find(*order, step.axis(0));
@@ -74,19 +93,17 @@ std::vector<int64_t> counted_from_first(const PaddedStep& step, Dims axes, int r
 }
 
 // Without axes it drops what has a length of one, whichever it is.
-int squeeze(const PaddedStep& step, size_t) {
+Rows squeeze(const PaddedStep& step, size_t) {
   step.others_unpadded({0});
   const auto given = step.axes_of("axes", 1);
   if (!given) step.refuse("may drop it");
-  int before = 0;
-  for (int64_t axis : counted_from_first(step, *given, step.rank(0))) {
-    if (axis == step.axis(0)) step.refuse("drops it");
-    before += axis < step.axis(0);
-  }
-  return step.axis(0) - before;
+  const Dims axes = counted_from_first(step, *given, step.rank(0));
+  const std::set<int64_t> dropped(axes.begin(), axes.end());
+  if (dropped.contains(step.axis(0))) step.refuse("drops it");
+  return step.axis(0) - int(std::distance(dropped.begin(), dropped.lower_bound(step.axis(0))));
 }
 
-int unsqueeze(const PaddedStep& step, size_t) {
+Rows unsqueeze(const PaddedStep& step, size_t) {
   step.others_unpadded({0});
   const auto given = step.axes_of("axes", 1);
   if (!given) step.refuse("adds axes that are no constants");
@@ -94,27 +111,30 @@ int unsqueeze(const PaddedStep& step, size_t) {
   Dims added = counted_from_first(step, *given, rank);
   int left = step.axis(0);
   for (int i = 0; i < rank; ++i)
-    if (std::ranges::find(added, i) == added.end() && left-- == 0) return i;
+    if (std::ranges::find(added, i) == added.end() && left-- == 0)
+      return step.rows(0).count ? Rows::numbered(i) : Rows(i);
   step.refuse("adds an axis twice");
 }
 
-int concat(const PaddedStep& step, size_t) {
+Rows concat(const PaddedStep& step, size_t) {
   const int along = step.own_axis("axis", 1, step.rank(0));
   for (size_t i = 0; i < step.inputs(); ++i)
     if (step.axis(i) != step.axis(0) || step.axis(i) < 0)
       step.refuse(text("has an input ", i, " that need not be as long"));
   if (along == step.axis(0)) step.refuse("puts something behind its rows");
-  return step.axis(0);
+  Rows made = step.axis(0);
+  made.begin_with_count = step.rows(0).count && along == step.rank(0) - 1 && step.is_one(0, along);
+  return made;
 }
 
-int split(const PaddedStep& step, size_t) {
+Rows split(const PaddedStep& step, size_t) {
   step.others_unpadded({0});
   if (step.own_axis("axis", 0, step.rank(0)) == step.axis(0)) step.refuse("splits it");
   return step.axis(0);
 }
 
 // All of it, or along other axes.
-int slice(const PaddedStep& step, size_t) {
+Rows slice(const PaddedStep& step, size_t) {
   step.others_unpadded({0});
   const bool has_inputs = step.node().since_version() >= 10;
   const auto axes = step.axes_of("axes", 3);
@@ -138,7 +158,7 @@ int slice(const PaddedStep& step, size_t) {
 }
 
 // Rows of a table, or along another axis.
-int gather(const PaddedStep& step, size_t) {
+Rows gather(const PaddedStep& step, size_t) {
   const int along = step.own_axis("axis", 0, step.rank(0));
   if (step.axis(0) == kSized || step.axis(1) == kSized) step.refuse("computes with its length");
   if (step.axis(1) >= 0) {
@@ -149,7 +169,7 @@ int gather(const PaddedStep& step, size_t) {
   return step.axis(0) < along ? step.axis(0) : step.axis(0) + step.rank(1) - 1;
 }
 
-int gather_each(const PaddedStep& step, size_t) {
+Rows gather_each(const PaddedStep& step, size_t) {
   const int along = step.own_axis("axis", 0, step.rank(0));
   for (size_t i = 0; i < step.inputs(); ++i)
     if (step.axis(i) != step.axis(0) || step.axis(i) < 0)
@@ -158,7 +178,16 @@ int gather_each(const PaddedStep& step, size_t) {
   return step.axis(0);
 }
 
-int expand(const PaddedStep& step, size_t) {
+// Of its own row each.
+Rows gather_tuples(const PaddedStep& step, size_t) {
+  if (step.axis(0) != 0 || step.axis(1) < 0 || !step.rows(1).begin_with_count ||
+      step.node().get_int("batch_dims", 0) != 0)
+    step.refuse("may pick other rows of it");
+  return step.axis(1);
+}
+
+Rows expand(const PaddedStep& step, size_t) {
+  if (step.axis(0) == kSized) return kSized;
   const auto asked = step.lengths(1);
   if (!asked || step.axis(1) >= 0) step.refuse("asks for a shape that is not known");
   const int rank = std::max(int(asked->size()), step.rank(0));
@@ -175,10 +204,10 @@ int expand(const PaddedStep& step, size_t) {
       step.refuse("asks for a shape that is not known");
     }
   }
-  return made;
+  return own >= 0 && step.rows(0).count ? Rows::numbered(made) : Rows(made);
 }
 
-int made_of_shape(const PaddedStep& step, size_t) {
+Rows made_of_shape(const PaddedStep& step, size_t) {
   const auto asked = step.lengths(0);
   int made = kUnpadded;
   for (int i = 0; asked && i < int(asked->size()); ++i) {
@@ -191,21 +220,22 @@ int made_of_shape(const PaddedStep& step, size_t) {
 }
 
 // From zero, one by one, to its length.
-int range(const PaddedStep& step, size_t) {
+Rows range(const PaddedStep& step, size_t) {
   const auto first = step.numbers(0), last = step.numbers(1), by = step.numbers(2);
   const auto is = [](const std::optional<Dims>& one, int64_t number) { return one && *one == Dims{number}; };
-  return is(first, 0) && is(by, 1) && last && last->size() == 1 && step.is_padded_dim((*last)[0]) ? 0 : kSized;
+  const bool counts = is(first, 0) && is(by, 1) && last && last->size() == 1 && step.is_padded_dim((*last)[0]);
+  return counts ? Rows::numbered(0) : Rows(kSized);
 }
 
-int shape(const PaddedStep& step, size_t) {
+Rows shape(const PaddedStep& step, size_t) {
   const int rank = step.rank(0);
   const auto clamped = [&](int64_t at) { return std::clamp<int64_t>(at < 0 ? at + rank : at, 0, rank); };
   const int64_t first = clamped(step.node().get_int("start", 0)), last = clamped(step.node().get_int("end", rank));
   return step.axis(0) >= first && step.axis(0) < last ? kSized : kUnpadded;
 }
-int size(const PaddedStep&, size_t) { return kSized; }
+Rows size(const PaddedStep&, size_t) { return kSized; }
 
-int tile(const PaddedStep& step, size_t) {
+Rows tile(const PaddedStep& step, size_t) {
   step.others_unpadded({0});
   const auto repeats = step.numbers(1);
   if (!repeats || size_t(step.axis(0)) >= repeats->size() || (*repeats)[size_t(step.axis(0))] != 1)
@@ -213,7 +243,7 @@ int tile(const PaddedStep& step, size_t) {
   return step.axis(0);
 }
 
-int pad(const PaddedStep& step, size_t) {
+Rows pad(const PaddedStep& step, size_t) {
   step.others_unpadded({0});
   const auto pads = step.axes_of("pads", 1);
   const auto axes = step.has(3) ? step.numbers(3) : std::nullopt;
@@ -227,13 +257,14 @@ int pad(const PaddedStep& step, size_t) {
   return step.axis(0);
 }
 
-int one_hot(const PaddedStep& step, size_t) {
+Rows one_hot(const PaddedStep& step, size_t) {
   step.others_unpadded({0});
   return step.own_axis("axis", -1, step.rank(0) + 1) <= step.axis(0) ? step.axis(0) + 1 : step.axis(0);
 }
 
-int triangle(const PaddedStep& step, size_t) {
+Rows triangle(const PaddedStep& step, size_t) {
   step.others_unpadded({0});
+  if (step.outside() != Volume()) step.refuse("has it inside of an axis");
   return step.axis(0);
 }
 
@@ -249,6 +280,7 @@ constexpr RowRules kRules[] = {
     {"", "Gather", gather},
     {"", "GatherElements", gather_each},
     {"", "ScatterElements", gather_each},
+    {"", "GatherND", gather_tuples},
     {"", "Expand", expand},
     {"", "ConstantOfShape", made_of_shape},
     {"", "Range", range},

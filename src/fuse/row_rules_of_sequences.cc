@@ -39,8 +39,8 @@ const std::vector<Batched>& batched() {
   return all;
 }
 
-int in_batch(const PaddedStep& step, const std::vector<BatchSlot>& inputs, const std::vector<int>& outputs,
-             size_t output) {
+Rows in_batch(const PaddedStep& step, const std::vector<BatchSlot>& inputs, const std::vector<int>& outputs,
+              size_t output) {
   for (size_t i = 0; i < step.inputs(); ++i) {
     if (!step.has(i)) continue;
     const BatchSlot slot = i < inputs.size() ? inputs[i] : BatchSlot{kNone};
@@ -54,7 +54,7 @@ int in_batch(const PaddedStep& step, const std::vector<BatchSlot>& inputs, const
   return outputs[output];
 }
 
-int of_batch(const PaddedStep& step, size_t output) {
+Rows of_batch(const PaddedStep& step, size_t output) {
   const auto is_it = [&](const Batched& one) {
     return one.domain == step.node().domain() && one.op == step.node().op_type();
   };
@@ -63,7 +63,7 @@ int of_batch(const PaddedStep& step, size_t output) {
 }
 
 // X, W, R, B, lengths of sequences, and states.
-int recurrent(const PaddedStep& step, size_t output) {
+Rows recurrent(const PaddedStep& step, size_t output) {
   const int at = step.node().get_int("layout", 0) != 0 ? 0 : 1;
   return in_batch(step, {{at}, {kNone}, {kNone}, {kNone}, {0}, {at}, {at}, {kNone}}, {at == 0 ? 0 : 2, at, at}, output);
 }

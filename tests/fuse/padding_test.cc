@@ -93,10 +93,58 @@ TEST(Padding, RowsMayBeReshaped) {
   EXPECT_EQ(reshaped("b, n, 64", "1, -1, 64"), "0 > 1");
   EXPECT_EQ(reshaped("3, b, 64", "0, 0, 4, 16"), "1 > 1");
   EXPECT_EQ(reshaped("n, b, 64", "0, -1, 16"), "1 > 1");
-  EXPECT_EQ(reshaped("n, b, 64", "-1, 64"), "Reshape node '' may not leave its rows one after another");
+  EXPECT_EQ(reshaped("n, b, 64", "-1, 64"), "the output 'y' has 'b' inside of an axis");
   EXPECT_EQ(reshaped("b, 4", "4, -1"), "Reshape node '' may not leave its rows one after another");
   EXPECT_EQ(axes_of("in x: f32[b, 4]\nin s: i64[2]\ny: f32 = Reshape(x, s)\nout y\n"),
             "Reshape node '' asks for a shape that is not known");
+}
+
+// As exporters have projections of [sequence, batch, width].
+TEST(Padding, RowsMayBeInsideOfAnAxis) {
+  const auto back = [](const std::string& first, const std::string& second, const std::string& between = "Relu(m)") {
+    return axes_of("in x: f32[7, b, 64]\nconst s: i64[2] = [" + first + "]\nm: f32 = Reshape(x, s)\nn: f32 = " +
+                   between + "\nconst t: i64[3] = [" + second + "]\ny: f32 = Reshape(n, t)\nout y\n");
+  };
+  EXPECT_EQ(back("-1, 64", "7, -1, 64"), "1 > 1");
+  EXPECT_EQ(back("-1, 32", "7, -1, 64"), "1 > 1");
+  EXPECT_EQ(back("-1, 128", "7, -1, 64"), "Reshape node '' may not leave its rows one after another");
+  EXPECT_EQ(back("-1, 64", "-1, 7, 64"), "Reshape node '' may not leave its rows one after another");
+  EXPECT_EQ(back("-1, 64", "7, -1, 64", "Trilu(m)"), "Trilu node '' has it inside of an axis");
+  EXPECT_EQ(axes_of("in x: f32[7, b, 64]\nin z: f32[b, 64]\nconst s: i64[2] = [-1, 64]\nm: f32 = Reshape(x, s)\n"
+                    "y: f32 = Add(m, z)\nout y\n"),
+            "Add node '' has it in another order in one input than in another");
+}
+
+// As exporters pick what each sequence of a batch may see.
+TEST(Padding, EachRowMayPickItsOwn) {
+  const std::string text = R"(in mask: bool[b, n]
+const zero: i64[] = 0
+const one: i64[] = 1
+const first: i64[] = 0
+const inner: i64[2] = [1, 2]
+const ones: i64[1] = [1]
+in k: i64[1, n, 1]
+size: i64[2] = Shape(mask)
+length: i64 = Gather(size, first)
+i: i64[b] = Range(zero, length, one)
+rows: i64[b, 1, 1] = Unsqueeze(i, inner)
+both: i64[2] = Shape(mask)
+grid: i64[3] = Concat(both, ones) {axis = 0}
+of_rows: i64[b, n, 1] = Expand(rows, grid)
+of_keys: i64[b, n, 1] = Expand(k, grid)
+tuples: i64[b, n, 2] = Concat(of_rows, of_keys) {axis = -1}
+y: bool[b, n] = GatherND(mask, tuples)
+out y
+)";
+  const auto with = [&](const std::string& part, const std::string& by) {
+    std::string other = text;
+    return axes_of(other.replace(other.find(part), part.size(), by));
+  };
+  EXPECT_EQ(axes_of(text), "0 -1 > 0");
+  const std::string refused = "GatherND node '' may pick other rows of it";
+  EXPECT_EQ(with("Concat(of_rows, of_keys)", "Concat(of_keys, of_rows)"), refused);
+  EXPECT_EQ(with("Range(zero, length, one)", "Range(one, length, one)"),
+            "Concat node '' has an input 0 that need not be as long");
 }
 
 TEST(Padding, ShapesMayBeComputed) {

@@ -67,6 +67,18 @@ def test_model(name, options):
             )
 
 
+@pytest.mark.newest
+@pytest.mark.parametrize("name", [n for n in NAMES if n.endswith("f32")])
+def test_batches_may_be_padded(name):
+    session = es.make_session(str(zoo.path(name)), pad="batch:2,4")
+    if name == "mobilenet_v3_f32":
+        plain = es.make_session(str(zoo.path(name)))
+        for batch in (1, 3, 4):
+            feeds = zoo.inputs(name, batch=batch)
+            (got,), (wanted,) = session.run(None, feeds), plain.run(None, feeds)
+            assert got.shape == wanted.shape and distance(got, wanted) < DISTANCE["f32"]
+
+
 def test_chain():
     session = es.make_session(zoo.chain(batch=8), **({"enable_cuda_graph": 1} if es.HAS_GRAPHS else {}))
     name = session.get_inputs()[0].name

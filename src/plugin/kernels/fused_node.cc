@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "automatic/region_graphs.h"
+#include "fuse/padded_run.h"
 #include "fuse/program.h"
 #include "plugin/host/fence.h"
 #include "plugin/kernels/kernel_run.h"
@@ -18,6 +19,7 @@ struct FusedNode : OrtNodeComputeInfo {
   fuse::Program program;
   Kept kept;
   std::optional<automatic::RegionGraphs> graphs;
+  std::vector<fuse::Padding> paddings;
 
   FusedNode(Ep& ep, const GraphNodeInfo& info, fuse::Plan plan)
       : OrtNodeComputeInfo{}, node(ep, info, std::vector<bool>(size_t(info.input_count()))), program(std::move(plan)) {
@@ -31,17 +33,32 @@ struct FusedNode : OrtNodeComputeInfo {
       auto& fused = *static_cast<FusedNode*>(self);
       return run_as(fused.node, [&] {
         KernelRun run(fused.node, context);
-        fused.graphs ? fused.graphs->run(run) : fused.program.run(run);
+        fused.paddings.empty()
+            ? fused.run(run)
+            : fuse::run_padded(fused.paddings, run, [&](ops::Context& padded) { fused.run(padded); });
       });
     };
     ReleaseState = [](OrtNodeComputeInfo*, void*) noexcept {};
   }
+  void run(ops::Context& context) { graphs ? graphs->run(context) : program.run(context); }
   void load() {
     KernelPrepack loader(node.ep, kept, &node.ep.constants());
     program.prepare(loader);
     loader.finish();
   }
 };
+
+std::vector<fuse::Padding> paddings_of(FusedGraph& graph, const GraphNodeInfo& fused, const Options& options) {
+  std::vector<fuse::Padding> paddings;
+  for (const auto& [dim, lengths] : options.pad) try {
+      if (fuse::PaddedAxes axes = graph.padded_axes(fused, dim); axes.any())
+        paddings.push_back({dim, lengths, std::move(axes)});
+    } catch (const Error& error) {
+      fail(error.code(), "provider option 'pad' can't pad '", dim, "', as that may change results: ", error.what(),
+           ". Leave the dimension out");
+    }
+  return paddings;
+}
 
 void compile(Ep& ep, const OrtGraph* const* graphs, const OrtNode* const* fused, size_t count,
              OrtNodeComputeInfo** infos) {
@@ -50,6 +67,8 @@ void compile(Ep& ep, const OrtGraph* const* graphs, const OrtNode* const* fused,
   for (size_t i = 0; i < count; ++i) {
     const GraphNodeInfo info(fused[i]);
     FusedGraph graph(graphs[i], ep.settings());
+    std::vector<fuse::Padding> paddings;
+    if (ep.on_host()) paddings = paddings_of(graph, info, ep.options());
     const fuse::Watch watch = plan_files(ep.options().dump_regions, info.name());
     fuse::Plan plan = ep.on_host() ? graph.plan_of_part(info, *ep.on_host(), ep.options().prefer_nhwc, watch)
                                    : graph.plan(info, ep.known_dims(), watch);
@@ -58,6 +77,7 @@ void compile(Ep& ep, const OrtGraph* const* graphs, const OrtNode* const* fused,
     if (ep.store() && nodes.size() > 1)
       made->graphs.emplace(text(label_of(nodes.front()), " to ", label_of(nodes.back())), nodes.size(), made->program,
                            *ep.store());
+    made->paddings = std::move(paddings);
     made->load();
     infos[i] = made.release();
   }

@@ -26,17 +26,6 @@ bool has_beginning(const std::vector<const OrtNode*>& nodes) {
   });
 }
 
-// The dimensions' names, empty where there is none; nothing if this is no tensor of known rank.
-std::vector<std::string> dimension_names(const OrtValueInfo* value, size_t rank) {
-  const OrtTypeInfo* type = nullptr;
-  const OrtTensorTypeAndShapeInfo* tensor = nullptr;
-  check(ort().api->GetValueInfoTypeInfo(value, &type));
-  check(ort().api->CastTypeInfoToTensorInfo(type, &tensor));
-  std::vector<const char*> names(rank);
-  check(ort().api->GetSymbolicDimensions(tensor, names.data(), rank));
-  return {names.begin(), names.end()};
-}
-
 }  // namespace
 
 FusedGraph::FusedGraph(const OrtGraph* graph, const ops::Settings& settings) {
@@ -78,7 +67,7 @@ void FusedGraph::add(const OrtNode* node, const ops::Settings& settings) {
     known.type = type;
     known.dims = dims;
     if (!dims || std::ranges::all_of(*dims, [](int64_t dim) { return dim >= 0; })) return at;
-    const std::vector<std::string> names = dimension_names(value, dims->size());
+    const std::vector<std::string> names = dimension_names(value);
     // onnxruntime tells of dimensions below zero where a Pad crops more than there is.
     for (size_t d = 0; d < names.size(); ++d)
       if ((*dims)[d] < 0) (*known.dims)[d] = names[d].empty() ? -1 : symbol(names[d]);
@@ -137,6 +126,11 @@ fuse::Plan FusedGraph::plan_of_part(const GraphNodeInfo& fused, const std::set<s
   Ends ends = ends_of(fused);
   return fuse::plan_of_whole(graph_, std::move(ends.inputs), std::move(ends.outputs), on_host,
                              {.are_channels_last = are_channels_last}, watch);
+}
+
+fuse::PaddedAxes FusedGraph::padded_axes(const GraphNodeInfo& fused, const std::string& dim) {
+  Ends ends = ends_of(fused);
+  return fuse::padded_axes(fuse::plan_of(graph_, std::move(ends.inputs), std::move(ends.outputs)), dim);
 }
 
 std::vector<Group> find_groups(const OrtGraph* graph, const std::vector<const OrtNode*>& claimed,

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fuse/groups.h"
+#include "fuse/padding.h"
 #include "plugin/model/node_info.h"
 
 namespace encore::plugin {
@@ -32,6 +33,8 @@ class FusedGraph {
   // The same of a region, or of the whole model, which makes the values that are named on the host.
   fuse::Plan plan_of_part(const GraphNodeInfo& fused, const std::set<std::string>& on_host, bool are_channels_last,
                           const fuse::Watch& watch);
+  // Of the same part: its inputs and outputs that become longer when the dimension is padded.
+  fuse::PaddedAxes padded_axes(const GraphNodeInfo& fused, const std::string& dim);
 
  private:
   struct Ends {

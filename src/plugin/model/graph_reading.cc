@@ -39,6 +39,20 @@ std::vector<std::string> outputs_of(const OrtGraph* graph) {
   return names_of(graph, ort().api->Graph_GetNumOutputs, ort().api->Graph_GetOutputs);
 }
 
+std::vector<std::string> dimension_names(const OrtValueInfo* value) {
+  const OrtApi& api = *ort().api;
+  const OrtTypeInfo* type = nullptr;
+  const OrtTensorTypeAndShapeInfo* tensor = nullptr;
+  check(api.GetValueInfoTypeInfo(value, &type));
+  if (type) check(api.CastTypeInfoToTensorInfo(type, &tensor));
+  if (!tensor) return {};
+  size_t rank = 0;
+  check(api.GetDimensionsCount(tensor, &rank));
+  std::vector<const char*> names(rank);
+  if (rank) check(api.GetSymbolicDimensions(tensor, names.data(), rank));
+  return {names.begin(), names.end()};
+}
+
 std::string label_of(const OrtNode* node) {
   const char *op = nullptr, *name = nullptr;
   check(ort().api->Node_GetOperatorType(node, &op));

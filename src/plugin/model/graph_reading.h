@@ -12,6 +12,8 @@ std::vector<const OrtNode*> nodes_of(const OrtGraph* graph);
 // The names of a graph's own inputs and outputs.
 std::vector<std::string> inputs_of(const OrtGraph* graph);
 std::vector<std::string> outputs_of(const OrtGraph* graph);
+// The names of a tensor's dimensions, empty where there is none; nothing if this is no tensor of known rank.
+std::vector<std::string> dimension_names(const OrtValueInfo* value);
 std::string label_of(const OrtNode* node);    // "Conv node 'conv1'"
 std::string place_of(const OrtGraph* graph);  // "Loop node 'decode', body 'step'"; empty of the model itself
 // The provider that has the node so far; empty if none has.

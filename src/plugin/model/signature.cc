@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "plugin/host/fence.h"
+#include "plugin/model/graph_reading.h"
 #include "plugin/model/node_info.h"
 
 namespace encore::plugin {
@@ -30,6 +31,7 @@ Signature::Border border_of(const OrtValueInfo* value) {
   if (rank == 0) return border;  // an unknown rank reads like a scalar
   border.dims.emplace(rank);
   check(api.GetDimensions(tensor, border.dims->data(), rank));
+  border.dim_names = dimension_names(value);
   return border;
 }
 
@@ -97,6 +99,13 @@ bool Signature::has_input(const std::string& name) const {
 }
 bool Signature::has_output(const std::string& name) const {
   return std::ranges::find(outputs_, name, &Border::name) != outputs_.end();
+}
+
+std::set<std::string> Signature::dimensions() const {
+  std::set<std::string> names;
+  for (const Border& input : inputs_) names.insert(input.dim_names.begin(), input.dim_names.end());
+  names.erase("");
+  return names;
 }
 
 std::string Signature::describe_input(device::Type type, const std::vector<int64_t>& dims) const {

@@ -1,6 +1,7 @@
 // The model's inputs and outputs, so that a copy across its border can be named: onnxruntime says only shape and type.
 #pragma once
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@ class Signature {
     device::Type type = device::Type::undefined;
     std::optional<std::vector<int64_t>> dims = {};  // -1: unknown
     std::string maker = {};                         // of an output: "by Neg node 'minus'", or "as an initializer"
+    std::vector<std::string> dim_names = {};        // empty ones: of a known length, or of one without a name
   };
 
   Signature() = default;
@@ -25,6 +27,8 @@ class Signature {
 
   bool has_input(const std::string& name) const;
   bool has_output(const std::string& name) const;
+  // Names of the inputs' dimensions.
+  std::set<std::string> dimensions() const;
   // "input 'x' (float[1,3,224,224])", or what can be said if no border, or more than one, fits.
   std::string describe_input(device::Type type, const std::vector<int64_t>& dims) const;
   std::string describe_output(device::Type type, const std::vector<int64_t>& dims) const;

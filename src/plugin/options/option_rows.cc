@@ -1,4 +1,5 @@
 // The table of provider options.
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <optional>
@@ -16,6 +17,17 @@ std::optional<T> number(std::string_view text, T least, T most, int base = 10) {
   const auto [stopped, error] = std::from_chars(text.data(), end, value, base);
   if (error != std::errc() || stopped != end || value < least || value > most) return std::nullopt;
   return value;
+}
+
+// None of an empty text.
+std::vector<std::string_view> parts_of(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find(separator, at), text.size());
+    parts.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return parts;
 }
 
 template <class T>
@@ -54,6 +66,22 @@ bool strategy(std::string_view text, Options& o) {
   const bool doubles = text == "kNextPowerOfTwo" || text == "0" || text == "-1";
   if (!doubles && text != "kSameAsRequested" && text != "1") return false;
   o.grow_by_doubling = doubles;
+  return true;
+}
+
+// "batch:1,2,4;sequence:64,128"
+bool paddings(std::string_view text, Options& o) {
+  o.pad.clear();
+  for (const std::string_view one : parts_of(text, ';')) {
+    const size_t colon = one.rfind(':');
+    if (colon == one.npos || colon == 0) return false;
+    std::vector<int64_t>& lengths = o.pad[std::string(one.substr(0, colon))];
+    if (!lengths.empty()) return false;
+    for (const std::string_view length : parts_of(one.substr(colon + 1), ','))
+      if (!take(number<int64_t>(length, 1, INT32_MAX), lengths.emplace_back())) return false;
+    if (lengths.empty()) return false;
+    std::ranges::sort(lengths);
+  }
   return true;
 }
 
@@ -103,6 +131,12 @@ constexpr OptionRow kRows[] = {
     {"auto_graph_limit", false, "128", "a number from 1 to 100000",
      "The most graphs that `auto_graph` keeps in a session: those that are used most.",
      [](std::string_view value, Options& o) { return take(number(value, 1, 100000), o.auto_graph_limit); }},
+
+    {"pad", false, "", "dimensions of the model's inputs with lengths, such as batch:1,2,4,8;sequence:64,128",
+     "Pad these dimensions to the next of their lengths, and cut what comes out, so that few shapes are run, each of "
+     "which has a graph with `auto_graph`. A session fails if padding might change a result: where not every node of "
+     "a region leaves rows of the dimension apart.",
+     paddings},
 
     // ---- streams
     {"has_user_compute_stream", true, "0", kFlag,

@@ -54,6 +54,9 @@ void settle(Options& options, const Given& given) {
     for (const char* key : {"arena.cuda_mempool_release_threshold", "arena.cuda_mempool_bytes_to_keep_on_shrink"})
       require(!given.contains(key) || given.at(key).second == "0", "provider option '", key,
               "' needs 'arena.use_cuda_mempool=1'");
+  require(
+      options.pad.empty() || options.has_regions(),
+      "provider option 'pad' is for regions, which 'regions=0' and 'fuse_nodes=0' switch off; leave one of them out");
   require(!options.tunable_op_tuning || options.tunable_op,
           "provider option 'tunable_op_tuning_enable' needs 'tunable_op_enable=1', which uses what tuning finds");
   require(!options.tunable_op_tuning || !options.deterministic,

@@ -24,6 +24,7 @@ struct Options {
 
   bool auto_graph = false;
   int auto_graph_limit = 128;
+  std::map<std::string, std::vector<int64_t>> pad;  // by dimension the lengths, in their order
 
   bool has_user_compute_stream = false;
   void* user_compute_stream = nullptr;

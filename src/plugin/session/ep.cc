@@ -179,6 +179,11 @@ void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
   if (!claim.ill_formed.empty()) ill_formed_ = claim.ill_formed.front();
   if (parent) return;
   signature_ = Signature(graph);
+  for (const auto& [dim, lengths] : options_.pad)
+    if (const auto known = signature_.dimensions(); !known.contains(dim))
+      ill_formed_ = text("provider option 'pad' names a dimension '", dim, "', which no input has; ",
+                         known.empty() ? "all of theirs are numbers, or have no names"
+                                       : "theirs are " + joined({known.begin(), known.end()}, kMostListed));
   if (graphs_) decide_on_graphs(claim);
 }
 

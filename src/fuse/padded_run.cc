@@ -1,0 +1,130 @@
+#include "fuse/padded_run.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "ops/inner_context.h"
+#include "ops/shape/strided.h"
+
+namespace encore::fuse {
+namespace {
+
+using ops::Shape;
+
+struct Grown {
+  const PaddedAxes* axes;
+  int64_t before, after;
+};
+
+// Null if it stays as it is.
+std::optional<Grown> grown(const Padding& padding, ops::Context& outer) {
+  std::optional<int64_t> length;
+  for (size_t i = 0; i < padding.axes.inputs.size(); ++i) {
+    const int axis = padding.axes.inputs[i];
+    const Tensor* const input = axis < 0 ? nullptr : outer.find_input(int(i));
+    if (!input) continue;
+    if (axis >= input->shape.rank() || input->shape[axis] != length.value_or(input->shape[axis])) return std::nullopt;
+    length = input->shape[axis];
+  }
+  if (!length || *length == 0) return std::nullopt;
+  const auto next = std::ranges::lower_bound(padding.lengths, *length);
+  if (next == padding.lengths.end() || *next == *length) return std::nullopt;
+  return Grown{&padding.axes, *length, *next};
+}
+
+// Copies `count` rows of an axis, each the next one `step` behind, or the same again if that is 0.
+void copy_rows(device::StreamRef stream, const Tensor& from, const Tensor& to, int axis, int64_t first, int64_t into,
+               int64_t count, int64_t step) {
+  if (count == 0 || from.count() == 0) return;
+  const std::vector<int64_t> in = ops::strides_of(from.shape), out = ops::strides_of(to.shape);
+  ops::StridedCopy copy;
+  for (int i = 0; i < from.shape.rank(); ++i)
+    if (i == axis)
+      copy.add(count, in[size_t(i)] * step, out[size_t(i)]);
+    else
+      copy.add(from.shape[i], in[size_t(i)], out[size_t(i)]);
+  const size_t bytes = device::size_bytes(from.type);
+  copy.run(stream, from.as<const char>() + size_t(first * in[size_t(axis)]) * bytes,
+           to.as<char>() + size_t(into * out[size_t(axis)]) * bytes, bytes, from.where);
+}
+
+class PaddedRun final : public ops::InnerContext {
+ public:
+  PaddedRun(ops::Context& outer, std::vector<Grown> dims) : InnerContext(outer), dims_(std::move(dims)) {
+    inputs_.resize(size_t(outer.input_count()));
+    outputs_.resize(size_t(outer.output_count()));
+    for (size_t i = 0; i < inputs_.size(); ++i)
+      for (const Grown& dim : dims_)
+        if (const int axis = dim.axes->inputs[i]; axis >= 0 && outer.find_input(int(i)))
+          inputs_[i] = longer(*find_input(int(i)), axis, dim);
+  }
+
+  int input_count() const override { return outer_.input_count(); }
+  int output_count() const override { return outer_.output_count(); }
+  const Tensor* find_input(int i) override { return inputs_[size_t(i)] ? &*inputs_[size_t(i)] : outer_.find_input(i); }
+  bool wants_output(int i) const override { return outer_.wants_output(i); }
+  Tensor output(int i, const Shape& shape) override {
+    std::optional<Output>& made = outputs_[size_t(i)];
+    if (made && made->inside.shape == shape) return made->inside;
+    Shape cut = shape;
+    for (const Grown& dim : dims_)
+      if (const int axis = dim.axes->outputs[size_t(i)]; axis >= 0) {
+        if (axis >= shape.rank() || shape[axis] % dim.after != 0)
+          fail(Code::internal, "an output of ", shape.str(), " has no rows of a dimension of ", dim.after);
+        cut = cut.with(axis, shape[axis] / dim.after * dim.before);
+      }
+    const Tensor outside = outer_.output(i, cut);
+    if (cut == shape) return outside;
+    Tensor inside = outside;
+    inside.shape = shape;
+    if (outside.data || wants_output(i)) inside.data = outer_.scratch(inside.bytes());
+    made = {inside, outside};
+    return inside;
+  }
+
+  void cut_outputs() {
+    for (const std::optional<Output>& output : outputs_)
+      if (output && output->outside.data) cut(*output);
+  }
+
+ private:
+  struct Output {
+    Tensor inside, outside;
+  };
+
+  Tensor longer(const Tensor& input, int axis, const Grown& dim) {
+    Tensor made = input;
+    made.shape = input.shape.with(axis, dim.after);
+    made.data = outer_.scratch(made.bytes());
+    copy_rows(stream(), input, made, axis, 0, 0, dim.before, 1);
+    copy_rows(stream(), input, made, axis, dim.before - 1, dim.before, dim.after - dim.before, 0);
+    return made;
+  }
+  void cut(const Output& output) {
+    const Tensor& seen = output.outside;
+    const std::vector<int64_t> in = ops::strides_of(output.inside.shape), out = ops::strides_of(seen.shape);
+    ops::StridedCopy copy;
+    for (int axis = 0; axis < seen.shape.rank(); ++axis)
+      copy.add(seen.shape[axis], in[size_t(axis)], out[size_t(axis)]);
+    if (seen.count() > 0) copy.run(stream(), output.inside.data, seen.data, device::size_bytes(seen.type), seen.where);
+  }
+
+  const std::vector<Grown> dims_;
+  std::vector<std::optional<Tensor>> inputs_;
+  std::vector<std::optional<Output>> outputs_;
+};
+
+}  // namespace
+
+void run_padded(const std::vector<Padding>& paddings, ops::Context& outer,
+                const std::function<void(ops::Context&)>& body) {
+  std::vector<Grown> dims;
+  for (const Padding& padding : paddings)
+    if (const auto dim = grown(padding, outer)) dims.push_back(*dim);
+  if (dims.empty()) return body(outer);
+  PaddedRun run(outer, std::move(dims));
+  body(run);
+  run.cut_outputs();
+}
+
+}  // namespace encore::fuse

@@ -1,0 +1,25 @@
+// Runs with dimensions padded: inputs become longer on the way in, and outputs shorter on the way out.
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "fuse/padding.h"
+#include "ops/op.h"
+
+namespace encore::fuse {
+
+// A dimension, and the lengths that it is padded to, in their order.
+struct Padding {
+  std::string dim;
+  std::vector<int64_t> lengths;
+  PaddedAxes axes;
+};
+
+// Runs `body`, for which each dimension has the next of its lengths. What is added are copies of the last row, so that
+// no operator meets values there that it does not meet anyway. A dimension stays as it is if it is empty, longer than
+// the longest, or not the same in all inputs, which is the body's to tell.
+void run_padded(const std::vector<Padding>& paddings, ops::Context& outer,
+                const std::function<void(ops::Context&)>& body);
+
+}  // namespace encore::fuse
