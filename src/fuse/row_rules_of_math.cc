@@ -87,7 +87,7 @@ Rows reduction(const PaddedStep& step, size_t) {
   std::set<int64_t> reduced;
   for (int64_t axis : axes.value_or(Dims())) reduced.insert(axis < 0 ? axis + step.rank(0) : axis);
   if (!has_axes || reduced.contains(step.axis(0))) step.refuse("reduces along it");
-  if (step.node().get_int("keepdims", 1) != 0) return step.axis(0);
+  if (step.node().get_int("keepdims", 1) == 1) return step.axis(0);
   return step.axis(0) - int(std::distance(reduced.begin(), reduced.lower_bound(step.axis(0))));
 }
 
@@ -95,7 +95,7 @@ Rows arg_reduction(const PaddedStep& step, size_t) {
   step.others_unpadded({0});
   const int along = step.own_axis("axis", 0, step.rank(0));
   if (step.axis(0) == along) step.refuse("goes along it");
-  return step.node().get_int("keepdims", 1) != 0 || along > step.axis(0) ? step.axis(0) : step.axis(0) - 1;
+  return step.node().get_int("keepdims", 1) == 1 || along > step.axis(0) ? step.axis(0) : step.axis(0) - 1;
 }
 
 Rows cumulated(const PaddedStep& step, size_t output) {

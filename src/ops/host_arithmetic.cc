@@ -285,7 +285,7 @@ class ConstantOfShape : public Op {
 class Reduce : public Op {
  public:
   explicit Reduce(const NodeInfo& node, const Function& function)
-      : function_(function), keeps_(node.get_int("keepdims", 1) != 0) {}
+      : function_(function), keeps_(node.get_int("keepdims", 1) == 1) {}
   static std::unique_ptr<Op> make(const NodeInfo& node) {
     constexpr std::pair<std::string_view, std::string_view> kReductions[] = {
         {"ReduceProd", "Mul"}, {"ReduceSum", "Add"}, {"ReduceMax", "Max"}, {"ReduceMin", "Min"}};
