@@ -97,8 +97,9 @@ def generate(folder, provider=es.EP_NAME, how=GENERATE):
 @pytest.mark.parametrize(
     "name, kind", [("llama", "f16"), ("llama", "int4"), ("llama", "cache_int8"), ("gptoss", "f16")]
 )
-def test_genai_generates(name, kind, tmp_path):
-    folder_of(name, kind, tmp_path)
+@pytest.mark.parametrize("auto_graph", [0, 1])
+def test_genai_generates(name, kind, auto_graph, tmp_path):
+    folder_of(name, kind, tmp_path, auto_graph=auto_graph)
     truth = truth_for(name, kind, SEEDS[name, kind])
     for prompt, tokens in zip(PROMPTS, generate(tmp_path), strict=True):
         assert len(tokens) == TOKENS
@@ -107,9 +108,10 @@ def test_genai_generates(name, kind, tmp_path):
 
 @with_genai
 @pytest.mark.parametrize("name, kind", PAGED)
-def test_genai_serves(name, kind, tmp_path):
+@pytest.mark.parametrize("auto_graph", [0, 1])
+def test_genai_serves(name, kind, auto_graph, tmp_path):
     """Several requests at once: prompts of any length beside each other's steps."""
-    folder_of(name, kind, tmp_path)
+    folder_of(name, kind, tmp_path, auto_graph=auto_graph)
     truth = truth_for(name, kind, PAGED[name, kind])
     for prompt, tokens in zip(PROMPTS, generate(tmp_path, how=SERVE), strict=True):
         assert len(tokens) == TOKENS
