@@ -1,8 +1,12 @@
 #include "fuse/padded_run.h"
 
 #include <algorithm>
+#include <cstring>
+#include <limits>
 #include <optional>
 
+#include "device/half.h"
+#include "device/memory.h"
 #include "ops/inner_context.h"
 #include "ops/shape/strided.h"
 
@@ -16,8 +20,8 @@ struct Grown {
   int64_t before, after;
 };
 
-// Null if it stays as it is.
-std::optional<Grown> grown(const Padding& padding, ops::Context& outer) {
+// Of one that is as long in all inputs.
+std::optional<int64_t> length_of(const Padding& padding, ops::Context& outer) {
   std::optional<int64_t> length;
   for (size_t i = 0; i < padding.axes.inputs.size(); ++i) {
     const int axis = padding.axes.inputs[i];
@@ -26,10 +30,20 @@ std::optional<Grown> grown(const Padding& padding, ops::Context& outer) {
     if (axis >= input->shape.rank() || input->shape[axis] != length.value_or(input->shape[axis])) return std::nullopt;
     length = input->shape[axis];
   }
-  if (!length || *length == 0) return std::nullopt;
-  const auto next = std::ranges::lower_bound(padding.lengths, *length);
-  if (next == padding.lengths.end() || *next == *length) return std::nullopt;
-  return Grown{&padding.axes, *length, *next};
+  return length;
+}
+
+int64_t padded_length(const Padding& padding, int64_t length) {
+  const auto next = std::ranges::lower_bound(padding.lengths, length);
+  return length == 0 || next == padding.lengths.end() ? length : *next;
+}
+
+void put_minus_infinity(Type type, char* at) {
+  constexpr float kValue = -std::numeric_limits<float>::infinity();
+  const auto put = [&](auto value) { std::memcpy(at, &value, sizeof value); };
+  if (type == Type::f32) return put(kValue);
+  if (type == Type::f16) return put(device::Half(kValue));
+  put(device::BFloat16(kValue));
 }
 
 // Copies `count` rows of an axis, each the next one `step` behind, or the same again if that is 0.
@@ -50,7 +64,13 @@ void copy_rows(device::StreamRef stream, const Tensor& from, const Tensor& to, i
 
 class PaddedRun final : public ops::InnerContext {
  public:
-  PaddedRun(ops::Context& outer, std::vector<Grown> dims) : InnerContext(outer), dims_(std::move(dims)) {
+  PaddedRun(ops::Context& outer, const std::vector<Padding>& paddings) : InnerContext(outer) {
+    for (const Padding& padding : paddings) {
+      const auto length = length_of(padding, outer);
+      const int64_t padded = length ? padded_length(padding, *length) : 0;
+      if (length && padded != *length) dims_.push_back({&padding.axes, *length, padded});
+      for (const Tensor& mask : padding.masks) masks_.push_back(mask_of(padding, mask, length, padded));
+    }
     inputs_.resize(size_t(outer.input_count()));
     outputs_.resize(size_t(outer.output_count()));
     for (size_t i = 0; i < inputs_.size(); ++i)
@@ -59,9 +79,12 @@ class PaddedRun final : public ops::InnerContext {
           inputs_[i] = longer(*find_input(int(i)), axis, dim);
   }
 
-  int input_count() const override { return outer_.input_count(); }
+  int input_count() const override { return outer_.input_count() + int(masks_.size()); }
   int output_count() const override { return outer_.output_count(); }
-  const Tensor* find_input(int i) override { return inputs_[size_t(i)] ? &*inputs_[size_t(i)] : outer_.find_input(i); }
+  const Tensor* find_input(int i) override {
+    if (i >= outer_.input_count()) return &masks_[size_t(i - outer_.input_count())];
+    return inputs_[size_t(i)] ? &*inputs_[size_t(i)] : outer_.find_input(i);
+  }
   bool wants_output(int i) const override { return outer_.wants_output(i); }
   Tensor output(int i, const Shape& shape) override {
     std::optional<Output>& made = outputs_[size_t(i)];
@@ -69,9 +92,10 @@ class PaddedRun final : public ops::InnerContext {
     Shape cut = shape;
     for (const Grown& dim : dims_)
       if (const int axis = dim.axes->outputs[size_t(i)]; axis >= 0) {
-        if (axis >= shape.rank() || shape[axis] % dim.after != 0)
+        // An axis that a Reshape has made may have some of its rows in one.
+        if (axis >= shape.rank() || ops::checked_product(shape[axis], dim.before) % dim.after != 0)
           fail(Code::internal, "an output of ", shape.str(), " has no rows of a dimension of ", dim.after);
-        cut = cut.with(axis, shape[axis] / dim.after * dim.before);
+        cut = cut.with(axis, shape[axis] * dim.before / dim.after);
       }
     const Tensor outside = outer_.output(i, cut);
     if (cut == shape) return outside;
@@ -92,6 +116,19 @@ class PaddedRun final : public ops::InnerContext {
     Tensor inside, outside;
   };
 
+  // Zeros where the dimension was; one is for any length.
+  Tensor mask_of(const Padding& padding, const Tensor& all, std::optional<int64_t> length, int64_t padded) {
+    const int64_t longest = padding.lengths.back();
+    Tensor mask = all;
+    mask.shape = Shape{length ? padded : 1};
+    if (length && *length > longest) {
+      mask.data = outer_.scratch(mask.bytes());
+      device::fill(stream(), mask.data, 0, mask.bytes());
+    } else if (length) {
+      mask.data = all.as<char>() + size_t(longest - *length) * device::size_bytes(all.type);
+    }
+    return mask;
+  }
   Tensor longer(const Tensor& input, int axis, const Grown& dim) {
     Tensor made = input;
     made.shape = input.shape.with(axis, dim.after);
@@ -109,20 +146,35 @@ class PaddedRun final : public ops::InnerContext {
     if (seen.count() > 0) copy.run(stream(), output.inside.data, seen.data, device::size_bytes(seen.type), seen.where);
   }
 
-  const std::vector<Grown> dims_;
+  std::vector<Grown> dims_;
+  std::vector<Tensor> masks_;
   std::vector<std::optional<Tensor>> inputs_;
   std::vector<std::optional<Output>> outputs_;
 };
 
 }  // namespace
 
+void Padding::prepare(ops::Prepack& loader) {
+  const size_t count = size_t(lengths.back());
+  for (const auto& [type, steps] : axes.masked) {
+    const size_t bytes = device::size_bytes(type);
+    std::vector<char> values(2 * count * bytes);
+    for (size_t i = count; i < 2 * count; ++i) put_minus_infinity(type, values.data() + i * bytes);
+    Tensor mask{type, ops::Where::host, Shape{int64_t(2 * count)}, values.data()};
+    mask.data = loader.keep_constant(mask, false);
+    mask.where = ops::Where::device;
+    masks.push_back(mask);
+  }
+}
+
 void run_padded(const std::vector<Padding>& paddings, ops::Context& outer,
                 const std::function<void(ops::Context&)>& body) {
-  std::vector<Grown> dims;
-  for (const Padding& padding : paddings)
-    if (const auto dim = grown(padding, outer)) dims.push_back(*dim);
-  if (dims.empty()) return body(outer);
-  PaddedRun run(outer, std::move(dims));
+  const auto stays = [&](const Padding& padding) {
+    const auto length = length_of(padding, outer);
+    return padding.masks.empty() && (!length || padded_length(padding, *length) == *length);
+  };
+  if (std::ranges::all_of(paddings, stays)) return body(outer);
+  PaddedRun run(outer, paddings);
   body(run);
   run.cut_outputs();
 }

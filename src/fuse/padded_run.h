@@ -14,11 +14,16 @@ struct Padding {
   std::string dim;
   std::vector<int64_t> lengths;
   PaddedAxes axes;
+  // By type of scores: zeros, as many as the longest length, and behind them as many of -infinity.
+  std::vector<Tensor> masks = {};
+
+  void prepare(ops::Prepack& loader);
 };
 
 // Runs `body`, for which each dimension has the next of its lengths. What is added are copies of the last row, so that
 // no operator meets values there that it does not meet anyway. A dimension stays as it is if it is empty, longer than
-// the longest, or not the same in all inputs, which is the body's to tell.
+// the longest, or not the same in all inputs, which is the body's to tell. The body has the paddings' masks as further
+// inputs.
 void run_padded(const std::vector<Padding>& paddings, ops::Context& outer,
                 const std::function<void(ops::Context&)>& body);
 

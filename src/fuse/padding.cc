@@ -7,13 +7,7 @@
 namespace encore::fuse {
 namespace {
 
-// The dimension's symbol, if an input has it.
-std::optional<int64_t> symbol_of(const Plan& plan, const std::string& dim) {
-  for (int input : plan.inputs)
-    for (const int64_t symbol : plan.values[size_t(input)].dims.value_or(Dims()))
-      if (plan.symbols->has_name(symbol) && plan.symbols->name(symbol) == dim) return symbol;
-  return std::nullopt;
-}
+constexpr size_t kMostPicks = 8;  // of axes that are divided into groups
 
 class Walk {
  public:
@@ -24,55 +18,134 @@ class Walk {
   }
 
   PaddedAxes run() {
-    for (int input : plan_.inputs) set(input, axis_of(input));
     for (size_t v = 0; v < plan_.values.size(); ++v)
-      if (plan_.values[v].is_constant) set(int(v), kUnpadded);
-    for (const Step& step : plan_.steps) follow(step);
-    return {axes_of(plan_.inputs), axes_of(plan_.outputs)};
+      if (plan_.values[v].is_constant) set(int(v), {});
+    for (int input : plan_.inputs) set(input, rows_of(input));
+    for (int step = 0; step < match_.size(); ++step) follow(step);
+    return {axes_of(plan_.inputs), axes_of(plan_.outputs), std::move(masked_)};
   }
 
  private:
-  int axis_of(int input) const {
+  using Axes = std::vector<Rows>;  // of a value: each is for itself
+  static bool is_sized(const Axes& axes) { return !axes.empty() && axes[0].axis == kSized; }
+
+  Axes rows_of(int input) const {
     const Value& value = plan_.values[size_t(input)];
-    if (!value.dims) return kUnpadded;
-    const auto found = std::ranges::find(*value.dims, dim_);
-    if (found == value.dims->end()) return kUnpadded;
-    if (std::ranges::count(*value.dims, dim_) > 1)
-      fail(Code::not_supported, "'", value.name, "' has the dimension '", name_, "' twice");
-    check_is_whole(value);
-    return int(found - value.dims->begin());
+    Axes axes;
+    for (size_t i = 0; value.dims && i < value.dims->size(); ++i)
+      if ((*value.dims)[i] == dim_) axes.emplace_back(int(i), Volume());
+    if (axes.size() > 1) fail(Code::not_supported, "'", value.name, "' has the dimension '", name_, "' twice");
+    if (!axes.empty()) check_is_whole(value);
+    return axes;
   }
   static void check_is_whole(const Value& value) {
     if (device::is_packed(value.type)) fail(Code::not_supported, "'", value.name, "' has several elements in a byte");
   }
 
   // What is not padded of a value is as long as ever.
-  void set(int value, Rows rows) {
-    const int axis = rows.axis;
-    if (!rows.outside) rows.outside.emplace();
-    rows_[size_t(value)] = std::move(rows);
-    if (const auto& dims = plan_.values[size_t(value)].dims; dims && axis != kSized)
-      for (int i = 0; i < int(dims->size()); ++i)
-        if (i != axis && (*dims)[size_t(i)] < -1 && (*dims)[size_t(i)] != dim_) fixed_.insert((*dims)[size_t(i)]);
+  void set(int value, Axes axes) {
+    const auto& dims = plan_.values[size_t(value)].dims;
+    for (int i = 0; dims && !is_sized(axes) && i < int(dims->size()); ++i)
+      if (const int64_t dim = (*dims)[size_t(i)];
+          dim < -1 && dim != dim_ && std::ranges::find(axes, i, &Rows::axis) == axes.end())
+        fixed_.insert(dim);
+    rows_[size_t(value)] = std::move(axes);
   }
 
-  void follow(const Step& step) {
-    const auto any = [&](auto is) {
-      return std::ranges::any_of(step.inputs, [&](int v) { return v >= 0 && is(rows_[size_t(v)].axis); });
-    };
-    const bool has_rows = any([](int axis) { return axis >= 0; });
-    const bool is_sized = any([](int axis) { return axis == kSized; });
-    const PaddedStep seen(match_, step, rows_, dim_, fixed_);
-    const RowRule rule = has_rows || (is_sized && makes_rows(*step.node)) ? find_row_rule(*step.node) : nullptr;
-    if (has_rows && !rule) seen.refuse("may bring its rows together, for all that is known of this operator");
-    for (size_t i = 0; i < step.outputs.size(); ++i)
-      if (const int output = step.outputs[i]; output >= 0) {
-        Rows rows = rule ? rule(seen, i) : is_sized ? kSized : kUnpadded;
-        if (rows.axis >= 0 && !rows.outside) rows.outside = seen.outside();
-        if (rows.axis == kSized && is_fixed_list(output)) rows = kUnpadded;
-        set(output, std::move(rows));
-      }
+  void follow(int at) {
+    const Step& step = match_.step(at);
+    bool is_sized_one = false, has_rows = false;
+    for (int v : step.inputs)
+      if (v >= 0 && !rows_[size_t(v)].empty()) (is_sized(rows_[size_t(v)]) ? is_sized_one : has_rows) = true;
+    const RowRule rule = has_rows || (is_sized_one && makes_rows(*step.node)) ? find_row_rule(*step.node) : nullptr;
+    if (has_rows && !rule) seen(step, {}).refuse("may bring its rows together, for all that is known of this operator");
+    for (size_t i = 0; i < step.outputs.size(); ++i) {
+      const int output = step.outputs[i];
+      if (output < 0) continue;
+      Axes axes = rule ? made(step, rule, i) : is_sized_one ? Axes{kSized} : Axes();
+      if (is_sized(axes) && is_fixed_list(output)) axes.clear();
+      if (std::ranges::any_of(axes, &Rows::want_mask)) masked_[plan_.values[size_t(output)].type].push_back(at);
+      set(output, std::move(axes));
+    }
   }
+
+  // An axis of an input, by its place among that one's.
+  struct Pick {
+    size_t input, place;
+  };
+  using Picks = std::vector<Pick>;
+
+  PaddedStep seen(const Step& step, const Picks& picks) const {
+    std::vector<Rows> rows(step.inputs.size());
+    for (size_t i = 0; i < rows.size(); ++i)
+      if (const int v = step.inputs[i]; v >= 0 && is_sized(rows_[size_t(v)])) rows[i] = kSized;
+    for (const Pick& pick : picks) rows[pick.input] = rows_[size_t(step.inputs[pick.input])][pick.place];
+    return {match_, step, std::move(rows), dim_, fixed_};
+  }
+
+  // Axes that go together are padded together, and others could as well be of another dimension: so what the step makes
+  // of them is found for some at a time, the others being as they are.
+  Axes made(const Step& step, RowRule rule, size_t output) const {
+    Picks all;
+    bool has_several = false;
+    for (size_t i = 0; i < step.inputs.size(); ++i) {
+      if (step.inputs[i] < 0 || is_sized(rows_[size_t(step.inputs[i])])) continue;
+      const Axes& axes = rows_[size_t(step.inputs[i])];
+      for (size_t place = 0; place < axes.size(); ++place) all.push_back({i, place});
+      has_several |= axes.size() > 1;
+    }
+    Axes found = has_several ? Axes() : made_together(step, rule, output, all);
+    if (has_several) {
+      std::optional<Error> why;
+      if (all.size() > kMostPicks) seen(step, {}).refuse("has it along many axes");
+      if (!divide(step, rule, output, all, found, why)) throw *why;
+    }
+    if (!all.empty() && is_onnx(*step.node, "Expand")) add(seen(step, {}), rule, output, found);  // what it adds
+    return found;
+  }
+  // If it can't be, they may come apart, each with an axis of its own.
+  Axes made_together(const Step& step, RowRule rule, size_t output, const Picks& all) const {
+    Axes found;
+    try {
+      add(seen(step, all), rule, output, found);
+    } catch (const Error&) {
+      std::optional<Error> why;
+      if (all.size() < 2 || all.size() > kMostPicks || !divide(step, rule, output, all, found, why)) throw;
+    }
+    return found;
+  }
+  static void add(const PaddedStep& step, RowRule rule, size_t output, Axes& found) {
+    Rows rows = rule(step, output);
+    if (rows.axis == kUnpadded || is_sized(found)) return;
+    if (rows.axis == kSized) found.clear();
+    if (rows.axis >= 0 && !rows.outside) rows.outside = step.outside();
+    if (std::ranges::find(found, rows.axis, &Rows::axis) != found.end()) step.refuse("has it along one axis twice");
+    found.push_back(std::move(rows));
+  }
+
+  // Finds groups that the rule lets through, the first of which has the first of what is left; or why there are none.
+  bool divide(const Step& step, RowRule rule, size_t output, const Picks& left, Axes& found,
+              std::optional<Error>& why) const {
+    if (left.empty()) return true;
+    for (size_t others = size_t(1) << (left.size() - 1); others-- > 0;) {
+      Picks group{left[0]}, rest;
+      for (size_t i = 1; i < left.size(); ++i) (others >> (i - 1) & 1 ? group : rest).push_back(left[i]);
+      const auto is_twice = [&](const Pick& pick) { return std::ranges::count(group, pick.input, &Pick::input) > 1; };
+      if (std::ranges::any_of(group, is_twice)) continue;
+      Axes with = found;
+      try {
+        add(seen(step, group), rule, output, with);
+      } catch (const Error& error) {
+        why = error;
+        continue;
+      }
+      if (!divide(step, rule, output, rest, with, why)) continue;
+      found = std::move(with);
+      return true;
+    }
+    return false;
+  }
+
   // Of computed integers: all are dimensions that are not padded.
   bool is_fixed_list(int value) const {
     std::vector<int> steps;
@@ -83,14 +156,15 @@ class Walk {
   std::vector<int> axes_of(const std::vector<int>& values) const {
     std::vector<int> axes;
     for (int v : values) {
-      const Rows& rows = rows_[size_t(v)];
-      const std::string& name = plan_.values[size_t(v)].name;
-      if (rows.axis == kSized)
-        fail(Code::not_supported, "the output '", name, "' depends on how long '", name_, "' is");
-      if (rows.axis >= 0) check_is_whole(plan_.values[size_t(v)]);
-      if (rows.axis >= 0 && *rows.outside != Volume())
-        fail(Code::not_supported, "the output '", name, "' has '", name_, "' inside of an axis");
-      axes.push_back(rows.axis);
+      const Axes& rows = rows_[size_t(v)];
+      const auto refuse = [&](const auto&... why) {
+        fail(Code::not_supported, "the output '", plan_.values[size_t(v)].name, "' ", why...);
+      };
+      if (is_sized(rows)) refuse("depends on how long '", name_, "' is");
+      if (rows.size() > 1) refuse("has '", name_, "' along two axes");
+      if (!rows.empty()) check_is_whole(plan_.values[size_t(v)]);
+      if (!rows.empty() && *rows[0].outside != Volume()) refuse("has '", name_, "' inside of an axis");
+      axes.push_back(rows.empty() ? kUnpadded : rows[0].axis);
     }
     return axes;
   }
@@ -99,8 +173,9 @@ class Walk {
   const std::string name_;
   const int64_t dim_;
   Match match_;
-  std::vector<Rows> rows_;   // by value
-  std::set<int64_t> fixed_;  // symbols of dimensions that padding leaves alone
+  std::vector<Axes> rows_;                   // by value
+  std::map<Type, std::vector<int>> masked_;  // steps
+  std::set<int64_t> fixed_;                  // symbols of dimensions that padding leaves alone
 };
 
 }  // namespace
@@ -109,9 +184,16 @@ bool PaddedAxes::any() const {
   return std::ranges::any_of(inputs, [](int axis) { return axis >= 0; });
 }
 
+std::optional<int64_t> find_dim(const Plan& plan, const std::string& name) {
+  for (int input : plan.inputs)
+    for (const int64_t symbol : plan.values[size_t(input)].dims.value_or(Dims()))
+      if (plan.symbols->has_name(symbol) && plan.symbols->name(symbol) == name) return symbol;
+  return std::nullopt;
+}
+
 PaddedAxes padded_axes(Plan plan, const std::string& dim) {
-  const auto symbol = symbol_of(plan, dim);
-  if (!symbol) return {std::vector<int>(plan.inputs.size(), -1), std::vector<int>(plan.outputs.size(), -1)};
+  const auto symbol = find_dim(plan, dim);
+  if (!symbol) return {std::vector<int>(plan.inputs.size(), -1), std::vector<int>(plan.outputs.size(), -1), {}};
   return Walk(std::move(plan), dim, *symbol).run();
 }
 

@@ -1,6 +1,7 @@
 #include "fuse/row_rules.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <string_view>
 
@@ -30,12 +31,13 @@ RowRule find_row_rule(const NodeInfo& node) {
 }
 
 bool makes_rows(const NodeInfo& node) {
-  return is_onnx(node, "ConstantOfShape") || is_onnx(node, "Expand") || is_onnx(node, "Range");
+  constexpr std::array<const char*, 4> kMakers{"ConstantOfShape", "Expand", "Range", "Slice"};
+  return std::ranges::any_of(kMakers, [&](const char* op) { return is_onnx(node, op); });
 }
 
 const Rows& PaddedStep::rows(size_t input) const {
   static const Rows none;
-  return has(input) ? values_[size_t(step_.inputs[input])] : none;
+  return input < rows_.size() ? rows_[input] : none;
 }
 
 Volume PaddedStep::outside() const {
@@ -83,6 +85,12 @@ int PaddedStep::own_axis(const char* attribute, int64_t otherwise, int rank) con
 }
 
 bool PaddedStep::is_one(size_t input, int axis) const { return axis < 0 || dims(input)[size_t(axis)] == 1; }
+
+bool PaddedStep::holds_zero(size_t input) const {
+  const Tensor* const held = constant(input);
+  return held && held->data &&
+         std::ranges::all_of(std::span(held->as<const char>(), held->bytes()), [](char byte) { return byte == 0; });
+}
 
 void PaddedStep::others_unpadded(std::initializer_list<size_t> known) const {
   for (size_t i = 0; i < inputs(); ++i)

@@ -18,7 +18,7 @@ struct Volume {
   bool operator==(const Volume&) const = default;
 };
 
-// What a value has of the dimension.
+// What a value has of the dimension along one axis.
 struct Rows {
   int axis = kUnpadded;
   // What the axis has besides, farther out: row i of it is row i % length of the dimension. As the step's inputs have
@@ -26,6 +26,8 @@ struct Rows {
   std::optional<Volume> outside = {};
   bool count = false;             // each value is the number of its row
   bool begin_with_count = false;  // the first along the last axis is
+  bool end_in_zeros = false;      // what is behind the rows that were there is
+  bool want_mask = false;         // so it is, if the step leaves out of its sums what is behind them
 
   Rows(int axis = kUnpadded) : axis(axis) {}  // what most rules have to say
   Rows(int axis, Volume outside) : axis(axis), outside(std::move(outside)) {}
@@ -39,15 +41,14 @@ struct Rows {
 // A step, as its rule sees it.
 class PaddedStep {
  public:
-  // `dim` is the symbol of what is padded, and `fixed` are the symbols that padding leaves alone.
-  PaddedStep(const Match& match, const Step& step, const std::vector<Rows>& values, int64_t dim,
-             const std::set<int64_t>& fixed)
-      : match_(match), step_(step), values_(values), dim_(dim), fixed_(fixed) {}
+  // `rows` are its inputs', `dim` is the symbol of what is padded, and `fixed` are those that padding leaves alone.
+  PaddedStep(const Match& match, const Step& step, std::vector<Rows> rows, int64_t dim, const std::set<int64_t>& fixed)
+      : match_(match), step_(step), rows_(std::move(rows)), dim_(dim), fixed_(fixed) {}
 
   const NodeInfo& node() const { return *step_.node; }
   size_t inputs() const { return step_.inputs.size(); }
   bool has(size_t input) const { return input < inputs() && step_.inputs[input] >= 0; }
-  const Rows& rows(size_t input) const;
+  const Rows& rows(size_t input) const;  // unpadded if there is no such input
   int axis(size_t input) const { return rows(input).axis; }
   // What all inputs' axes have farther out.
   Volume outside() const;
@@ -68,6 +69,7 @@ class PaddedStep {
   bool is_padded_dim(int64_t symbol) const { return symbol == dim_; }
   bool is_fixed(int64_t dim) const { return dim >= 0 || fixed_.contains(dim); }
   bool is_one(size_t input, int axis) const;  // of the input's dimension; one that is not there counts as one
+  bool holds_zero(size_t input) const;        // a constant that is nothing else
 
   // Inputs but these have to be as they were.
   void others_unpadded(std::initializer_list<size_t> inputs) const;
@@ -76,12 +78,12 @@ class PaddedStep {
  private:
   const Match& match_;
   const Step& step_;
-  const std::vector<Rows>& values_;
+  const std::vector<Rows> rows_;
   int64_t dim_;
   const std::set<int64_t>& fixed_;
 };
 
-// What the output has. Error{not_supported} if rows may come together.
+// What the output has: unpadded if nothing is left of the rows. Error{not_supported} if rows may come together.
 using RowRule = Rows (*)(const PaddedStep& step, size_t output);
 // Null for an operator of which nothing is known.
 RowRule find_row_rule(const NodeInfo& node);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ops/registry.h"
+
 namespace encore::fuse {
 namespace {
 
@@ -12,10 +14,33 @@ Rows each(const PaddedStep& step, size_t) {
   return broadcast_axis(step, 0, step.inputs());
 }
 
+// The slope has no more than there is to begin with.
+Rows by_slope(const PaddedStep& step, size_t output) {
+  if (step.axis(0) < 0) step.refuse("has it in the slope alone");
+  return each(step, output);
+}
+
 // What is beside the first input goes for all of it.
 Rows first_alone(const PaddedStep& step, size_t) {
   step.others_unpadded({0});
   return step.axis(0);
+}
+
+// What is zero stays so.
+Rows copy(const PaddedStep& step, size_t output) {
+  Rows made = first_alone(step, output);
+  made.end_in_zeros = step.rows(0).end_in_zeros;
+  return made;
+}
+
+// Of zeros, whatever the condition.
+Rows where(const PaddedStep& step, size_t) {
+  Rows made = broadcast_axis(step, 0, 3);
+  const auto is_zero = [&](size_t input) {
+    return step.axis(input) == kUnpadded ? step.holds_zero(input) : step.rows(input).end_in_zeros;
+  };
+  made.end_in_zeros = is_zero(1) && is_zero(2);
+  return made;
 }
 
 Rows biased(const PaddedStep& step, size_t output) {
@@ -25,7 +50,7 @@ Rows biased(const PaddedStep& step, size_t output) {
 
 Rows dropout(const PaddedStep& step, size_t output) {
   if (step.has(2)) step.refuse("may be training");
-  return first_alone(step, output);
+  return copy(step, output);
 }
 
 Rows linear_quantization(const PaddedStep& step, size_t output) {
@@ -42,11 +67,19 @@ Rows axis_apart(const PaddedStep& step, size_t output, int axis) {
   return first_alone(step, output);
 }
 
-// Before version 13 of all that comes behind the axis.
+// Before version 13 of all that comes behind the axis. Along the last one, which is attention's, a mask can leave out
+// of the sums what is added.
 Rows softmax(const PaddedStep& step, size_t output) {
-  if (step.node().since_version() >= 13) return axis_apart(step, output, step.own_axis("axis", -1, step.rank(0)));
-  if (step.axis(0) >= step.own_axis("axis", 1, step.rank(0))) step.refuse("goes along it");
-  return first_alone(step, output);
+  const bool is_of_one = step.node().since_version() >= 13;
+  const int axis = step.own_axis("axis", is_of_one ? -1 : 1, step.rank(0));
+  Rows made = first_alone(step, output);
+  if (is_of_one ? made.axis != axis : made.axis < axis) return made;
+  const Type type = step.node().input_type(0);
+  const bool can_mask = is_onnx(step.node(), "Softmax") && (type == Type::f32 || ops::kHalves.has(type));
+  if (!can_mask || made.axis != axis || axis != step.rank(0) - 1 || step.outside() != Volume())
+    step.refuse("goes along it");
+  made.end_in_zeros = made.want_mask = true;
+  return made;
 }
 
 Rows last_axis(const PaddedStep& step, size_t output) {
@@ -64,7 +97,8 @@ Rows norm_of_sum(const PaddedStep& step, size_t) {
   for (size_t i = 2; i < step.inputs(); ++i)
     if (step.axis(i) != kUnpadded) step.refuse("has it in more than what is added up");
   const int axis = step.axis(0);
-  const bool is_common = step.axis(1) == kUnpadded && axis == 0 && step.is_one(1, step.rank(1) - step.rank(0));
+  const bool is_common =
+      step.axis(1) == kUnpadded && axis == 0 && step.rank(0) == 3 && step.is_one(1, step.rank(1) - step.rank(0));
   if (axis < 0 || (step.axis(1) != axis && !is_common)) step.refuse("has an input that need not be as long");
   if (axis >= step.rank(0) - 1) step.refuse("takes the statistics of it");
   return axis;
@@ -98,11 +132,14 @@ Rows arg_reduction(const PaddedStep& step, size_t) {
   return step.node().get_int("keepdims", 1) == 1 || along > step.axis(0) ? step.axis(0) : step.axis(0) - 1;
 }
 
+// Of what is before each row alone, unless it is in reverse.
 Rows cumulated(const PaddedStep& step, size_t output) {
   const auto along = step.numbers(1);
   if (!along || along->size() != 1) step.refuse("goes along an axis that is no constant");
-  const int64_t axis = (*along)[0];
-  return axis_apart(step, output, int(axis < 0 ? axis + step.rank(0) : axis));
+  const int64_t axis = (*along)[0] < 0 ? (*along)[0] + step.rank(0) : (*along)[0];
+  if (axis == step.axis(0) && step.node().get_int("reverse", 0) == 0 && step.outside() == Volume())
+    return first_alone(step, output);
+  return axis_apart(step, output, int(axis));
 }
 
 // ---- products
@@ -120,6 +157,8 @@ Rows matrix_product(const PaddedStep& step, int a, int b, size_t zero_points) {
     step.refuse("may sum along it");
   }
   const int rank = std::max(rank_a, rank_b);
+  // What is added is zero times something.
+  if (step.axis(one) == rank_a - 1 && step.axis(two) == rank_b - 2 && step.rows(one).end_in_zeros) return kUnpadded;
   const auto made = [&](size_t factor, int own_rank, int summed) {
     if (step.axis(factor) < 0) return kUnpadded;
     if (step.axis(factor) == summed) step.refuse("sums along it");
@@ -287,14 +326,16 @@ Rows resize(const PaddedStep& step, size_t output) {
 
 constexpr RowRules kRules[] = {
     {"",
-     "Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast Ceil Celu "
-     "Clip Cos Cosh Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN "
-     "LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or PRelu Pow Reciprocal Relu Round Selu Shrink "
-     "Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Sub Sum Swish Tan Tanh ThresholdedRelu Where Xor",
+     "Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Ceil Celu "
+     "Clip Cos Cosh Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish IsInf IsNaN "
+     "LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or Pow Reciprocal Relu Round Selu Shrink "
+     "Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Sub Sum Swish Tan Tanh ThresholdedRelu Xor",
      each},
+    {"", "PRelu", by_slope},
+    {"", "Where", where},
     {"com.microsoft", "Gelu QuickGelu", each},
     {"com.microsoft", "BiasGelu FastGelu", biased},
-    {"", "CastLike", first_alone},
+    {"", "Cast CastLike Identity", copy},
     {"", "Dropout", dropout},
     {"", "DequantizeLinear QuantizeLinear", linear_quantization},
     {"com.microsoft", "DequantizeLinear QuantizeLinear", linear_quantization},

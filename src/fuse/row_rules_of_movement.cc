@@ -1,6 +1,7 @@
 #include "fuse/row_rules.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace encore::fuse {
 namespace {
@@ -78,10 +79,14 @@ Rows flatten(const PaddedStep& step, size_t) {
 
 Rows transpose(const PaddedStep& step, size_t) {
   const auto order = step.node().find_ints("perm");
-  if (!order) return step.rank(0) - 1 - step.axis(0);
-  const auto found = std::ranges::find(*order, step.axis(0));
-  if (found == order->end()) step.refuse("has no such axis");
-  return int(found - order->begin());
+  Rows made = step.rank(0) - 1 - step.axis(0);
+  if (order) {
+    const auto found = std::ranges::find(*order, step.axis(0));
+    if (found == order->end()) step.refuse("has no such axis");
+    made.axis = int(found - order->begin());
+  }
+  made.end_in_zeros = step.rows(0).end_in_zeros;
+  return made;
 }
 
 std::vector<int64_t> counted_from_first(const PaddedStep& step, Dims axes, int rank) {
@@ -133,27 +138,43 @@ Rows split(const PaddedStep& step, size_t) {
   return step.axis(0);
 }
 
-// All of it, or along other axes.
-Rows slice(const PaddedStep& step, size_t) {
-  step.others_unpadded({0});
-  const bool has_inputs = step.node().since_version() >= 10;
-  const auto axes = step.axes_of("axes", 3);
-  const auto first = has_inputs ? step.numbers(1) : step.node().find_ints("starts");
-  const auto last = has_inputs ? step.numbers(2) : step.node().find_ints("ends");
-  const bool is_given = axes || !step.has(3);
-  if (!is_given || (!axes && !first)) step.refuse("slices along axes that are no constants");
-  const int64_t count = axes ? int64_t(axes->size()) : int64_t(first->size());
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t axis = axes ? (*axes)[size_t(i)] : i;
-    if (axis != step.axis(0) && axis + step.rank(0) != step.axis(0)) continue;
-    const auto holds = [&](const std::optional<Dims>& list, auto is) {
-      return list && size_t(i) < list->size() && is((*list)[size_t(i)]);
-    };
-    const bool is_all = holds(first, [](int64_t at) { return at == 0; }) &&
-                        holds(last, [](int64_t at) { return at >= INT32_MAX; }) &&
-                        (!step.has(4) || holds(step.numbers(4), [](int64_t by) { return by == 1; }));
-    if (!is_all) step.refuse("may leave out some of its rows");
+// As many of the first as the dimension is long.
+Rows slice_to_length(const PaddedStep& step, const Dims& axes, const Dims& first, const Dims& last, const Dims& by) {
+  Rows made = kUnpadded;
+  for (size_t i = 0; i < axes.size(); ++i) {
+    if (step.is_fixed(last[i])) continue;
+    if (!step.is_padded_dim(last[i]) || first[i] != 0 || by[i] != 1 || made.axis >= 0) return kSized;
+    made = int(axes[i]);
   }
+  return made.axis >= 0 ? made : Rows(kSized);
+}
+
+// All of it, its first row, or along other axes.
+Rows slice(const PaddedStep& step, size_t) {
+  if (step.axis(0) == kSized) return kSized;
+  const bool is_older = step.node().since_version() < 10;
+  auto first = is_older ? step.node().find_ints("starts") : step.numbers(1);
+  auto last = is_older ? step.node().find_ints("ends") : step.numbers(2);
+  auto axes = step.axes_of("axes", 3);
+  auto by = step.numbers(4);
+  if (first && !axes && !step.has(3)) std::iota(axes.emplace(first->size()).begin(), axes->end(), 0);
+  if (axes && !step.has(4)) by.emplace(axes->size(), 1);
+  const auto are_as_many = [&](const auto&... list) { return axes && ((list && list->size() == axes->size()) && ...); };
+  const bool is_known = are_as_many(first, last, by);
+  if (step.axis(0) == kUnpadded) {
+    const bool is_long_alone = step.axis(1) == kUnpadded && step.axis(3) == kUnpadded && step.axis(4) == kUnpadded;
+    if (!is_known || !is_long_alone) return kSized;
+    return slice_to_length(step, counted_from_first(step, *axes, step.rank(0)), *first, *last, *by);
+  }
+  step.others_unpadded({0});
+  if (!axes) step.refuse("slices along axes that are no constants");
+  const Dims from_first = counted_from_first(step, *axes, step.rank(0));
+  const auto own = std::ranges::find(from_first, step.axis(0));
+  if (own == from_first.end()) return step.axis(0);
+  const size_t i = size_t(own - from_first.begin());
+  if (!is_known || (*first)[i] != 0 || (*by)[i] != 1) step.refuse("may leave out some of its rows");
+  if ((*last)[i] == 1 && step.outside() == Volume()) return kUnpadded;
+  if ((*last)[i] < INT32_MAX) step.refuse("may leave out some of its rows");
   return step.axis(0);
 }
 
@@ -165,7 +186,12 @@ Rows gather(const PaddedStep& step, size_t) {
     if (step.axis(0) >= 0) step.refuse("has it in both inputs");
     return along + step.axis(1);
   }
-  if (step.axis(0) == along) step.refuse("picks rows of it");
+  if (step.axis(0) == along) {
+    const auto picked = step.numbers(1);
+    const bool is_first = picked && std::ranges::count(*picked, 0) == std::ssize(*picked);
+    if (!is_first || step.outside() != Volume()) step.refuse("picks rows of it");
+    return kUnpadded;
+  }
   return step.axis(0) < along ? step.axis(0) : step.axis(0) + step.rank(1) - 1;
 }
 
@@ -186,25 +212,26 @@ Rows gather_tuples(const PaddedStep& step, size_t) {
   return step.axis(1);
 }
 
+// Along the axis that it has, or of the same row for all of a new one.
 Rows expand(const PaddedStep& step, size_t) {
   if (step.axis(0) == kSized) return kSized;
   const auto asked = step.lengths(1);
   if (!asked || step.axis(1) >= 0) step.refuse("asks for a shape that is not known");
-  const int rank = std::max(int(asked->size()), step.rank(0));
-  const int own = step.axis(0) >= 0 ? step.axis(0) + rank - step.rank(0) : kUnpadded;
-  int made = own;
+  const int rank = std::max(int(asked->size()), step.rank(0)), before = rank - step.rank(0);
+  const int own = step.axis(0) >= 0 ? step.axis(0) + before : kUnpadded;
+  int added = kUnpadded;
   for (int i = 0; i < int(asked->size()); ++i) {
     const int64_t dim = (*asked)[size_t(i)];
     const int axis = i + rank - int(asked->size());
-    if (step.is_padded_dim(dim)) {
-      if ((made >= 0 && made != axis) || (own < 0 && !step.is_one(0, axis - (rank - step.rank(0)))))
-        step.refuse("may have it along two axes");
-      made = axis;
-    } else if (!step.is_fixed(dim) || (axis == own && dim != 1)) {
-      step.refuse("asks for a shape that is not known");
+    if (!step.is_padded_dim(dim)) {
+      if (!step.is_fixed(dim) || (axis == own && dim != 1)) step.refuse("asks for a shape that is not known");
+    } else if (axis != own && step.is_one(0, axis - before)) {
+      if (added >= 0) step.refuse("adds it along two axes");
+      added = axis;
     }
   }
-  return own >= 0 && step.rows(0).count ? Rows::numbered(made) : Rows(made);
+  if (own < 0) return added;
+  return step.rows(0).count ? Rows::numbered(own) : Rows(own);
 }
 
 Rows made_of_shape(const PaddedStep& step, size_t) {

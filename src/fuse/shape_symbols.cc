@@ -95,6 +95,7 @@ std::optional<Dims> ShapeSymbols::made_by(const Step& step) const {
   if (is_onnx(info, "Reshape")) return reshaped(step);
   if (is_onnx(info, "Gather")) return gathered(step);
   if (is_onnx(info, "Unsqueeze")) return unsqueezed(step);
+  if (is_onnx(info, "Slice")) return sliced(step);
   if (!is_onnx(info, "Transpose")) return std::nullopt;
   const auto& before = dims(step.inputs[0]);
   const auto order = info.find_ints("perm");
@@ -230,6 +231,20 @@ std::optional<Dims> ShapeSymbols::unsqueezed(const Step& step) const {
   }
   Dims made;
   for (size_t i = 0, next = 0; i < is_new.size(); ++i) made.push_back(is_new[i] ? 1 : (*from)[next++]);
+  return made;
+}
+
+// What it leaves alone.
+std::optional<Dims> ShapeSymbols::sliced(const Step& step) const {
+  const auto& from = dims(step.inputs[0]);
+  const auto axes = step.inputs.size() > 3 && step.inputs[3] >= 0 ? constants(step, 3) : step.node->find_ints("axes");
+  if (!from || !axes) return std::nullopt;
+  Dims made = *from;
+  for (int64_t axis : *axes) {
+    if (axis < 0) axis += int64_t(made.size());
+    if (axis < 0 || axis >= int64_t(made.size())) return std::nullopt;
+    made[size_t(axis)] = kUnknown;
+  }
   return made;
 }
 

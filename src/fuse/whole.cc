@@ -5,6 +5,7 @@
 
 #include "fuse/passes.h"
 #include "fuse/region_plan.h"
+#include "fuse/softmax_masks.h"
 
 namespace encore::fuse {
 namespace {
@@ -67,7 +68,7 @@ void join_region(Match& match, const Graph& graph, const std::vector<int>& nodes
 }  // namespace
 
 Plan plan_of_whole(Graph graph, std::vector<int> inputs, std::vector<int> outputs, const std::set<std::string>& on_host,
-                   const RegionSettings& settings, const Watch& watch) {
+                   const std::vector<Padding>& paddings, const RegionSettings& settings, const Watch& watch) {
   for (int value : outputs) graph.values[size_t(value)].is_output = true;
   for (Node& node : graph.nodes)
     node.takable = std::ranges::none_of(
@@ -78,6 +79,7 @@ Plan plan_of_whole(Graph graph, std::vector<int> inputs, std::vector<int> output
   const auto consumers = graph.consumers();
   for (const std::vector<int>& nodes : find_regions(graph, settings)) join_region(match, graph, nodes, consumers);
   if (match.finish() && watch) watch("regions", plan);
+  for (const Padding& padding : paddings) add_softmax_masks(plan, padding.axes, padding.dim);
   rewrite(plan, watch);
   return plan;
 }

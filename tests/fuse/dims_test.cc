@@ -28,6 +28,8 @@ TEST(Dims, AreFollowed) {
   EXPECT_EQ(dims_of_y("in x: f32[b, n]\nconst a: i64[1] = [1]\ny: f32 = Unsqueeze(x, a)\nout y"), "y: f32[b, 1, n]");
   EXPECT_EQ(dims_of_y("in x: f32[b, n]\nconst i: i64[2] = [0, 1]\ny: f32 = Gather(x, i) {axis = 1}\nout y"),
             "y: f32[b, 2]");
+  EXPECT_EQ(dims_of_y("in x: f32[b, n, 4]\nin f: i64[1]\nconst a: i64[1] = [1]\ny: f32 = Slice(x, f, f, a)\nout y"),
+            "y: f32[b, ?1, 4]");
 }
 
 TEST(Dims, ANameThatIsHandedOnSaysMore) {

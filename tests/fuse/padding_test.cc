@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "fuse/plan_text.h"
+#include "fuse/softmax_masks.h"
 
 namespace encore::fuse::tests {
 namespace {
@@ -40,7 +41,8 @@ TEST(Padding, ElementsStayWhereTheyAre) {
   EXPECT_EQ(axes_of_step("y: f32[7, b, 4, n] = Add(z, x)", "in z: f32[7, 1, 1, 1]\n"), "0 -1 > 1");
   EXPECT_EQ(axes_of_step("y: f32 = Add(x, z)", "in z: f32[m, 4, n]\n"),
             "Add node '' has an input 1 that need not be as long");
-  EXPECT_EQ(axes_of("in x: f32[b, 1]\nin z: f32[b]\ny: f32 = Add(x, z)\nout y\n"), "Add node '' has it along two axes");
+  EXPECT_EQ(axes_of("in x: f32[b, 1]\nin z: f32[b]\ny: f32 = Add(x, z)\nout y\n"),
+            "the output 'y' has 'b' along two axes");
   EXPECT_EQ(axes_of_step("y: f32 = Add@6(x, z)", "in z: f32[n]\n"),
             "Add node '' is of a version that broadcasts otherwise");
 }
@@ -69,7 +71,7 @@ TEST(Padding, ProductsSumAlongOtherAxes) {
   EXPECT_EQ(axes_of("in x: f32[4, b]\nin w: f32[b, 4]\ny: f32 = MatMul(x, w)\nout y\n"),
             "MatMul node '' sums along it");
   EXPECT_EQ(axes_of("in x: f32[b, 4]\nin w: f32[b, 4, 2]\ny: f32 = MatMul(x, w)\nout y\n"),
-            "MatMul node '' has it along two axes");
+            "the output 'y' has 'b' along two axes");
   EXPECT_EQ(axes_of("in x: f32[b, 4]\nconst w: f32[8, 4]\ny: f32 = Gemm(x, w) {transB = 1}\nout y\n"), "0 > 0");
   EXPECT_EQ(axes_of("in x: f32[b, 4]\nconst w: f32[8, 4]\ny: f32 = Gemm(x, w) {transA = 1}\nout y\n"),
             "Gemm node '' sums along it");
@@ -79,7 +81,7 @@ TEST(Padding, ProductsSumAlongOtherAxes) {
   };
   EXPECT_EQ(einsum("bi,bi->b"), "0 0 > 0");
   EXPECT_EQ(einsum("bi,bi->i"), "Einsum node '' sums along it");
-  EXPECT_EQ(einsum("bi,ci->bc"), "Einsum node '' has it along two axes");
+  EXPECT_EQ(einsum("bi,ci->bc"), "the output 'y' has 'b' along two axes");
 }
 
 TEST(Padding, RowsMayBeReshaped) {
@@ -113,6 +115,75 @@ TEST(Padding, RowsMayBeInsideOfAnAxis) {
   EXPECT_EQ(axes_of("in x: f32[7, b, 64]\nin z: f32[b, 64]\nconst s: i64[2] = [-1, 64]\nm: f32 = Reshape(x, s)\n"
                     "y: f32 = Add(m, z)\nout y\n"),
             "Add node '' has it in another order in one input than in another");
+}
+
+constexpr const char* kAttention = R"(in q: f32[b, n, 8]
+in mask: f32[b, 1, n]
+k: f32[b, 8, n] = Transpose(q) {perm = [0, 2, 1]}
+scores: f32[b, n, n] = MatMul(q, k)
+masked: f32[b, n, n] = Add(scores, mask)
+p: f32[b, n, n] = Softmax(masked) {axis = -1}
+nan: bool[b, n, n] = IsNaN(p)
+const zero: f32[] = 0.0
+shown: f32[b, n, n] = Where(nan, zero, p)
+y: f32[b, n, 8] = MatMul(shown, q)
+out y
+)";
+std::string with(const std::string& text, const std::string& part, const std::string& by) {
+  std::string other = text;
+  return other.replace(other.find(part), part.size(), by);
+}
+
+// Keys that padding adds are given no weight, so what is added to sums is zero.
+TEST(Padding, AttentionLeavesOutKeys) {
+  EXPECT_EQ(axes_of(kAttention, "n"), "1 2 > 1");
+  EXPECT_EQ(axes_of(kAttention, "b"), "0 0 > 0");
+  const PaddedAxes axes = padded_axes(plan_from(kAttention), "n");
+  EXPECT_EQ(axes.masked, (std::map<Type, std::vector<int>>{{Type::f32, {3}}}));
+  Plan plan = plan_from(kAttention);
+  add_softmax_masks(plan, axes, "n");
+  const std::string text = text_of(plan);
+  for (const char* line :
+       {"in \"padding of n\": f32[n]\n", "\"mask and padding\": f32[b, 1, n] = Add(mask, \"padding of n\")",
+        "masked: f32[b, n, n] = Add(scores, \"mask and padding\")"})
+    EXPECT_NE(text.find(line), text.npos) << text;
+}
+
+TEST(Padding, ScoresWithoutAMaskGetOne) {
+  const std::string text =
+      with(with(kAttention, "masked: f32[b, n, n] = Add(scores, mask)\n", ""), "Softmax(masked)", "Softmax(scores)");
+  Plan plan = plan_from(text);
+  add_softmax_masks(plan, padded_axes(plan, "n"), "n");
+  const std::string made = text_of(plan);
+  EXPECT_NE(made.find("\"scores and padding\": f32[b, n, n] = Add(scores, \"padding of n\")"), made.npos) << made;
+  EXPECT_NE(made.find("Softmax(\"scores and padding\")"), made.npos) << made;
+}
+
+TEST(Padding, AMaskMayBeExpanded) {
+  const std::string mask = R"(in mask: f32[b, 1, n]
+s: i64[3] = Shape(q)
+const last: i64[1] = [1]
+const first: i64[1] = [0]
+const one: i64[1] = [1]
+keys: i64[1] = Gather(s, last)
+batch: i64[1] = Gather(s, first)
+size: i64[3] = Concat(batch, keys, keys) {axis = 0}
+wide: f32[b, n, n] = Expand(mask, size)
+)";
+  std::string text = with(kAttention, "in mask: f32[b, 1, n]\n", mask);
+  EXPECT_EQ(axes_of(with(text, "Add(scores, mask)", "Add(scores, wide)"), "n"), "1 2 > 1");
+  EXPECT_EQ(axes_of(with(text, "out y", "out wide"), "n"), "the output 'wide' has 'n' along two axes");
+}
+
+TEST(Padding, NothingElseSumsAlongIt) {
+  const auto refused = [](const std::string& part, const std::string& by) {
+    return axes_of(with(kAttention, part, by), "n");
+  };
+  EXPECT_EQ(refused("MatMul(shown, q)", "MatMul(scores, q)"), "MatMul node '' sums along it");
+  EXPECT_EQ(refused("const zero: f32[] = 0.0", "const zero: f32[] = 1.0"), "MatMul node '' sums along it");
+  EXPECT_EQ(refused("Softmax(masked) {axis = -1}", "Softmax(masked) {axis = 1}"), "Softmax node '' goes along it");
+  EXPECT_EQ(refused("Softmax(masked)", "LogSoftmax(masked)"), "LogSoftmax node '' goes along it");
+  EXPECT_EQ(refused("out y", "out y\nout p"), "the output 'p' has 'n' along two axes");
 }
 
 // As exporters pick what each sequence of a batch may see.
@@ -180,7 +251,8 @@ TEST(Padding, RowsMoveWithTheirAxis) {
   EXPECT_EQ(axes_of_step("y: f32 = Concat(x, x) {axis = 0}"), "Concat node '' puts something behind its rows");
   EXPECT_EQ(axes_of_step("y: f32, z: f32 = Split(x, _) {axis = 1, num_outputs = 2}\nout z"), "0 > 0 0");
   EXPECT_EQ(axes_of("in i: i64[b, 5]\nconst t: f32[9, 3]\ny: f32 = Gather(t, i)\nout y\n"), "0 > 0");
-  EXPECT_EQ(axes_of_step("y: f32 = Gather(x, i) {axis = 0}", "const i: i64[1] = [0]\n"),
+  EXPECT_EQ(axes_of_step("y: f32 = Gather(x, i) {axis = 0}", "const i: i64[1] = [0]\n"), "0 > -1");
+  EXPECT_EQ(axes_of_step("y: f32 = Gather(x, i) {axis = 0}", "const i: i64[1] = [-1]\n"),
             "Gather node '' picks rows of it");
   EXPECT_EQ(axes_of_step("y: f32 = Gather(x, i) {axis = 1}", "const i: i64[] = 0\n"), "0 > 0");
   const std::string from = "const f: i64[1] = [0]\nconst l: i64[1] = [3]\n";

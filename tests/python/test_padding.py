@@ -175,3 +175,88 @@ def test_lengths_as_python_has_them(encore, model):
     session = onnxruntime_ep_encore.session(model.SerializeToString(), pad={"batch": [4, 2]}, use_tf32=False)
     agrees(session, make_session(model), ids(3))
     assert keys(session) == [1]
+
+
+class Encoder:
+    """Token embeddings and a layer of attention, as exporters write them, of any batch and sequence."""
+
+    def __init__(self, make_model, dtype=FLOAT, mask="added"):
+        self.nodes, self.constants, self.dtype = [], [], dtype
+        tokens = self.node("Gather", self.weights("tokens", (30, 16)), "ids")
+        length = self.node("Gather", self.node("Shape", "ids"), self.integers([1]))
+        positions = self.weights("positions", (1, 64, 16))
+        positions = self.node("Slice", positions, self.integers([0]), length, self.integers([1]))
+        x = self.node("Add", tokens, positions)
+        x = self.node("Add", x, self.attention(x, mask), output="hidden")
+        self.node("Gather", x, self.integers(0), output="first", axis=1)
+        ins = {"ids": (["batch", "sequence"], TensorProto.INT64), "mask": (["batch", "sequence"], TensorProto.INT64)}
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        outs = {"hidden": (["batch", "sequence", 16], kind), "first": (["batch", 16], kind)}
+        self.model = make_model(self.nodes, ins, outs, self.constants)
+
+    def attention(self, x, mask):
+        q, k, v = (self.heads(self.node("MatMul", x, self.weights(name, (16, 16)))) for name in "qkv")
+        k = self.node("Transpose", k, perm=[0, 1, 3, 2])
+        scores = self.node("Mul", self.node("MatMul", q, k), self.numbers(0.35))
+        if mask != "none":
+            seen = self.node("Unsqueeze", self.node("Cast", "mask", to=TensorProto.BOOL), self.integers([1, 2]))
+            least = self.numbers(-np.inf if mask == "empty rows" else np.finfo(self.dtype).min)
+            scores = self.node("Add", scores, self.node("Where", seen, self.numbers(0), least))
+        weights = self.node("Softmax", scores, axis=-1)
+        if mask == "empty rows":
+            weights = self.node("Where", self.node("IsNaN", weights), self.numbers(0), weights)
+        made = self.node("Transpose", self.node("MatMul", weights, v), perm=[0, 2, 1, 3])
+        return self.node("Reshape", made, self.integers([0, 0, 16]))
+
+    def heads(self, x):
+        return self.node("Transpose", self.node("Reshape", x, self.integers([0, 0, 2, 8])), perm=[0, 2, 1, 3])
+
+    def node(self, op, *inputs, output=None, **attributes):
+        made = output or f"v{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, inputs, [made], f"{op}_{len(self.nodes)}", **attributes))
+        return made
+
+    def keep(self, array):
+        self.constants.append(numpy_helper.from_array(array, f"c{len(self.constants)}"))
+        return self.constants[-1].name
+
+    def weights(self, name, shape):
+        return self.keep(np.random.default_rng(len(self.constants)).standard_normal(shape).astype(self.dtype) / 2)
+
+    def numbers(self, value):
+        return self.keep(np.array(value, self.dtype))
+
+    def integers(self, value):
+        return self.keep(np.array(value, np.int64))
+
+
+def sentences(batch, length, seed=0):
+    random = np.random.default_rng(seed)
+    mask = np.arange(length) < random.integers(1, length + 1, (batch, 1))
+    return {"ids": random.integers(0, 30, (batch, length)), "mask": mask.astype(np.int64)}
+
+
+@pytest.mark.parametrize("mask", ["added", "none", "empty rows"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_sequences_of_attention(encore, make_model, dtype, mask):
+    model = Encoder(make_model, dtype, mask).model
+    session = make_session(model, pad="batch:2,4;sequence:8,16,32", auto_graph=1)
+    plain = make_session(model)
+    for seed in range(2):
+        for batch, length in ((1, 3), (2, 8), (3, 5), (4, 16), (3, 31), (2, 33), (5, 7)):
+            feeds = sentences(batch, length, seed)
+            if mask == "empty rows":
+                feeds["mask"][0] = 0
+            for got, wanted in zip(session.run(None, feeds), plain.run(None, feeds), strict=True):
+                close = {"rtol": 1e-5, "atol": 1e-6} if dtype == np.float32 else {"rtol": 1e-2, "atol": 4e-3}
+                np.testing.assert_allclose(got, wanted, **close)
+    assert keys(session) == [6]
+
+
+def test_what_a_sequence_sums_up_otherwise_is_refused(encore, make_model):
+    encoder = Encoder(make_model)
+    encoder.node("ReduceMean", "hidden", encoder.integers([1]), output="mean", keepdims=0)
+    ins = {"ids": (["batch", "sequence"], TensorProto.INT64), "mask": (["batch", "sequence"], TensorProto.INT64)}
+    model = make_model(encoder.nodes, ins, {"mean": ["batch", 16]}, encoder.constants)
+    assert "reduces along it" in refusal(model, pad="sequence:8")
+    make_session(model, pad="batch:8")

@@ -44,6 +44,7 @@ struct FusedNode : OrtNodeComputeInfo {
   void load() {
     KernelPrepack loader(node.ep, kept, &node.ep.constants());
     program.prepare(loader);
+    for (fuse::Padding& padding : paddings) padding.prepare(loader);
     loader.finish();
   }
 };
@@ -70,7 +71,7 @@ void compile(Ep& ep, const OrtGraph* const* graphs, const OrtNode* const* fused,
     std::vector<fuse::Padding> paddings;
     if (ep.on_host()) paddings = paddings_of(graph, info, ep.options());
     const fuse::Watch watch = plan_files(ep.options().dump_regions, info.name());
-    fuse::Plan plan = ep.on_host() ? graph.plan_of_part(info, *ep.on_host(), ep.options().prefer_nhwc, watch)
+    fuse::Plan plan = ep.on_host() ? graph.plan_of_part(info, *ep.on_host(), ep.options().prefer_nhwc, paddings, watch)
                                    : graph.plan(info, ep.known_dims(), watch);
     auto made = std::make_unique<FusedNode>(ep, info, std::move(plan));
     const std::vector<const OrtNode*> nodes = nodes_of(graphs[i]);
