@@ -401,6 +401,14 @@ def test_what_became_of_a_region_is_written(tmp_path, regions):
     assert "t: f32[n, 8] = encore.Gate(x, up)" in after.read_text()
 
 
+def test_convolutions_in_a_region_are_written_with_the_names_of_dimensions(tmp_path):
+    text = """(float[n, 1, h, w] x) => (float[n, 1, h, w] y) <float[1, 1, 1, 1] k = {2.0}>
+                { a = Relu(x) b = Conv(a, k) c = Conv(b, k) y = Tanh(c) }"""
+    es.make_session(model(text), regions=1, use_tf32=1, dump_regions=tmp_path)
+    (file,) = tmp_path.glob("*/01_regions.txt")
+    assert "a: f32[n, h, w, 1] = Relu(" in file.read_text(), file.read_text()
+
+
 def test_a_pass_says_why_it_left_something(tmp_path):
     text = """(float[n, 8] x, float[n, m] z) => (float[n, 8] y) <float[8] gamma = {1, 1, 1, 1, 1, 1, 1, 1}>
                 { s = Add(x, z) y = LayerNormalization(s, gamma) }"""
