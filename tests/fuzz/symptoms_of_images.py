@@ -126,7 +126,7 @@ def has_flat_channels(finding):
     """Channels of which all values are nearly the same."""
     x = contents(finding).astype(np.float64)
     axes = tuple(range(2, x.ndim))
-    return np.ptp(x, axis=axes, keepdims=True) <= 1e-3 * np.abs(x).max(axis=axes, keepdims=True)
+    return np.ptp(x, axis=axes, keepdims=True) <= 3e-3 * np.abs(x).max(axis=axes, keepdims=True)
 
 
 def on_the_edge(finding):
