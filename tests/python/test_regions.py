@@ -280,6 +280,20 @@ def test_layouts_and_levels(make_model, prefer_nhwc, level):
         np.testing.assert_allclose(*(s.run(None, feeds)[0] for s in (session, single)), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("regions", [0, 1])
+def test_an_output_that_nobody_wants_is_none_in_another_layout(make_model, regions):
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["a", ""], "pool", kernel_shape=[2, 2]),
+        helper.make_node("Relu", ["a"], ["y"], "relu"),
+    ]
+    made = make_model(nodes, {"x": ["n", 2, 3, "w"]}, {"y": ["n", 2, 2, "v"]})
+    session = es.make_session(made, regions=regions, prefer_nhwc=1)
+    es.assert_all_on_encore(session, layout_asked=True)
+    x = some(2, 2, 3, 4)
+    wanted = np.maximum(np.lib.stride_tricks.sliding_window_view(x, (2, 2), (2, 3)).max((-1, -2)), 0)
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], wanted)
+
+
 # ---- who it was
 
 
