@@ -12,6 +12,7 @@ SHAPE = (4, 8)
 FLOAT = 1  # as onnxruntime numbers types
 DEVICE, PINNED = 0, 5  # and kinds of memory
 SHARED = "shared"  # device memory too, of the environment
+LOGGER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, *[ctypes.c_char_p] * 4)
 
 
 def start(folder):
@@ -26,10 +27,11 @@ def start(folder):
 class Application:
     """A session on Encore, with x and y of SHAPE in device memory, host memory for either, and a stream.
 
-    `model` is bytes. Encore's reports and encore_session.trace() take an application for a session.
+    `model` is bytes; log(message) is called for what it warns of. Encore's reports and
+    encore_session.trace() take an application for a session.
     """
 
-    def __init__(self, api, env, model, on_its_stream=False, **options):
+    def __init__(self, api, env, model, on_its_stream=False, log=None, **options):
         self.api, self._env = api, env
         found, count = ctypes.POINTER(ctypes.c_void_p)(), ctypes.c_size_t()
         api.call("GetEpDevices", env, ctypes.pointer(found), ctypes.pointer(count))
@@ -39,6 +41,9 @@ class Application:
         if on_its_stream:
             options["user_compute_stream"] = self.handle()
         session_options = api.make("CreateSessionOptions")
+        self._log = log and LOGGER(lambda *said: log(said[-1].decode()))
+        if log:
+            api.call("SetUserLoggingFunction", session_options, self._log, None)
         keys, values = c_api.strings(*options), c_api.strings(*map(str, options.values()))
         append = "SessionOptionsAppendExecutionProvider_V2"
         api.call(append, session_options, env, c_api.pointers(self._device), 1, keys, values, len(options))

@@ -116,7 +116,7 @@ void Match::leave(int s) {
 }
 
 void Match::note(int s, const char* why) {
-  plan_.notes.push_back(text(node(s).op_type(), " node '", node(s).name(), "' does not become ", what_, ": ", why));
+  plan_.notes.push_back(text(ops::label_of(node(s)), " does not become ", what_, ": ", why));
 }
 
 bool Match::finish() {

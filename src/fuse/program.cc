@@ -62,7 +62,7 @@ void Program::add(Step& step) {
     return;
   }
   action.name = device::kept(step.node->name());
-  action.label = text(step.node->op_type(), " node '", step.node->name(), "'");
+  action.label = ops::label_of(*step.node);
   for (int i = 0; i < step.node->output_count(); ++i) action.types.push_back(step.node->output_type(i));
   const ops::OpRow* const row = step.make || on_host ? nullptr : &row_of(*step.node);
   const auto mark = [](const std::vector<int>& slots, std::vector<bool>& marks) {

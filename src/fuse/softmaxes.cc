@@ -1,4 +1,4 @@
-#include <algorithm>
+#include <utility>
 
 #include "fuse/passes.h"
 #include "ops/norm/softmax.h"
@@ -9,20 +9,8 @@ namespace {
 
 constexpr ops::Types kServed = ops::kHalves | ops::Types{Type::f32};
 
-// Whether the mask has rows as long as the scores', and of the dimensions before lacks only neighbours.
 bool fits(const Value& mask, const Value& scores) {
-  if (!mask.dims || !scores.dims || mask.dims->empty() || mask.dims->size() > scores.dims->size()) return false;
-  const size_t lead = scores.dims->size() - mask.dims->size();
-  bool lacks = false, ends = false;
-  for (size_t i = 0; i < scores.dims->size(); ++i) {
-    const int64_t dim = (*scores.dims)[i], of_mask = i < lead ? 1 : (*mask.dims)[i - lead];
-    const bool there = of_mask == dim && dim != -1, last = i + 1 == scores.dims->size();
-    if (!there && (of_mask != 1 || last || ends)) return false;
-    if (dim == 1) continue;
-    ends |= lacks && there && !last;
-    lacks |= !there;
-  }
-  return true;
+  return mask.dims && scores.dims && ops::shares_rows(*mask.dims, *scores.dims, int(scores.dims->size()) - 1);
 }
 
 bool is_along_rows(const Match& match, int softmax) {

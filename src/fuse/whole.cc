@@ -21,6 +21,7 @@ Part part_of(const Graph& whole, const std::vector<int>& nodes, const std::vecto
   const std::set<int> inside(nodes.begin(), nodes.end());
   const auto is_inside = [&](int n) { return inside.contains(n); };
   Part part;
+  part.graph.symbols = whole.symbols;
   std::map<int, int> numbers;
   std::set<int> made;
   const auto number = [&](int value) {

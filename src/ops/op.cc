@@ -2,6 +2,8 @@
 
 namespace encore::ops {
 
+std::string label_of(std::string_view op_type, std::string_view name) { return text(op_type, " node '", name, "'"); }
+
 const Tensor& Context::input(int i) {
   const Tensor* tensor = find_input(i);
   require(tensor != nullptr, "input ", i, " is missing");

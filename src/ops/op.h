@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -74,6 +75,10 @@ class NodeInfo {
 
   Settings settings;
 };
+
+// As errors name a node: "Conv node 'conv1'".
+std::string label_of(std::string_view op_type, std::string_view name);
+inline std::string label_of(const NodeInfo& node) { return label_of(node.op_type(), node.name()); }
 
 // One run of one node.
 class Context {

@@ -66,6 +66,8 @@ ACCEPTED = [
         skips_by_a_policy,
     ),
     Accepted("QLinearSoftmax", DECLINED, "no such opset", says("opset is")),
+    Accepted("QLinearSoftmax", REFUSED, "of many zero points the CPU EP takes the first", says("one value of")),
+    Accepted("QLinearAveragePool", REFUSED, "an image of nothing", says("is empty, and auto_pad")),
     Accepted("QLinearSoftmax", SERVED, "the CPU EP refuses a scale below zero", says("must be positive")),
     Accepted("QLinearSoftmax", REFUSED, "the CPU EP has an axis of 32 bits", says("is outside")),
     Accepted(
@@ -145,7 +147,7 @@ ACCEPTED = [
         "MatMulNBits",
         SERVED,
         "scales, zero points and biases in any shape that has as many",
-        says("is expected to have shape"),
+        says("is expected to have shape", "does not match attribute-derived shape"),
     ),
     Accepted(
         "GroupQueryAttention",
@@ -184,6 +186,7 @@ ACCEPTED = [
         rounds_what_it_turns,
     ),
     Accepted("GroupQueryAttention", DECLINED, "a cap or scale that is none", says("they must be finite")),
+    Accepted("MultiHeadAttention", DECLINED, "a scale that is none", says("they must be numbers")),
     Accepted(
         "EmbedLayerNormalization",
         DECLINED,

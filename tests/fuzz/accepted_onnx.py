@@ -380,8 +380,8 @@ ACCEPTED = [
     Accepted(
         "LinearAttention CausalConvWithState",
         REFUSED,
-        "the function's body broadcasts a state, and keys",
-        says("past_state has another shape", "key has shape"),
+        "the function's body broadcasts a state, keys and beta",
+        says("past_state has another shape", "key has shape", "beta has another shape"),
     ),
     Accepted("Attention", REFUSED, "heads that do not divide", says("cannot be divided into")),
     Accepted("CenterCropPad", REFUSED, "a negative size", says("is negative")),
@@ -443,6 +443,7 @@ ACCEPTED = [
         "the CPU EP wants scales of the input's type",
         lambda f: f.node.inputs[0].type != f.node.inputs[1].type and says("IsPrimitiveDat")(f),
     ),
+    Accepted("Col2Im", SERVED, "an image's shape in any shape", says("'image_shape' input must be a 1-D")),
     Accepted("DeformConv", REFUSED, "an image of nothing", says("the window spans")),
     Accepted("LpPool", SERVED, "the CPU EP refuses to pool nothing", says("pool_attributes.h")),
     Accepted(
@@ -486,9 +487,10 @@ ACCEPTED = [
         "Conv ConvInteger QLinearConv FusedConv MaxPool AveragePool LpPool",
         DECLINED,
         "steps and pads that there are not",
-        says("strides ha", "dilations ha", "pads ha"),
+        says("strides h", "dilations h", "pads h"),
     ),
     Accepted("MaxPool", DECLINED, "a window that no image has", says("kernel_shape holds")),
+    Accepted("RoiAlign", DECLINED, "windows that there are not", says("output_width is", "output_height is")),
     Accepted("Attention", REFUSED, "more dimensions than the scores have", says("it can have four dimensions at most")),
     Accepted(
         "LinearAttention",

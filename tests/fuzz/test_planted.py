@@ -178,6 +178,12 @@ def crop():
     return made_case("Resize", numbers(1, 1, 4, 6), roi, None, np.array([1, 1, 4, 3]), **told)
 
 
+def crop_to_an_edge():
+    roi = np.array([0, 0, -0.2, 0.1, 1, 1, 1, 1], np.float32)
+    told = {"mode": "linear", "coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 9.0}
+    return made_case("Resize", numbers(1, 1, 9, 13), roi, None, np.array([1, 1, 20, 13]), **told)
+
+
 # How a difference comes about that is accepted, a place that is excused if there is one, and one that is not.
 PLANTED = {
     "Hardmax": (
@@ -200,6 +206,7 @@ PLANTED = {
     "QMoE": (experts, None, (1, 5)),
     "RNN": (recurrence_without_factors, None, (2, 0, 1, 3)),
     "Resize": (crop, None, (0, 0, 1, 1)),
+    "Resize, at an edge": (crop_to_an_edge, None, (0, 0, 19, 3)),
     "DeformConv": (taps_on_the_edge, (0, 1, 0, 0), (0, 1, 2, 2)),
     "Inverse": (
         lambda: made_case(

@@ -297,17 +297,23 @@ def _new_contents(case, contents):
 
 
 def _second(case, contents, values, first, outcome, phase):
-    """Another session, with what onnxruntime makes of the model at its level, run plainly or captured."""
+    """Another session, with what onnxruntime makes of the model at its level, run plainly or captured, asked or not."""
     level_changed = case.level != NO_LEVEL
     graphs = case.graphs and case.capturable() and outcome.nodes_on_encore == outcome.nodes
-    if not (graphs or level_changed or case.extra or case.hidden):
+    keeps_sizes = case.capturable() or not case.bound  # of bound outputs
+    unasked = not graphs and len(case.nodes) > 1 and keeps_sizes and case.draw.chance(0.5)
+    if not (graphs or unasked or level_changed or case.extra or case.hidden):
         return None
     if level_changed and any(map(case.is_constant, outcome.disputed)):
         return None  # onnxruntime has the CPU EP fold it
     outputs = (case.nodes[-1].makes() if case.hidden else case.made()) + case.extra
-    options = {"enable_cuda_graph": 1, "min_num_runs_before_cuda_graph_capture": 1} if graphs else {}
+    options = {"auto_graph": 1} if unasked else {}
+    if graphs:
+        options = {"enable_cuda_graph": 1, "min_num_runs_before_cuda_graph_capture": 1}
     ways = [("in another session", EAGER if graphs else None)]
-    ways += [("captured", None), ("replayed", None), ("replayed again", None)] if graphs else []
+    if graphs or unasked:
+        by = " unasked" if unasked else ""
+        ways += [(f"captured{by}", None), (f"replayed{by}", None), (f"replayed{by} again", None)]
     second = None
     when = "when another session is made"
     try:

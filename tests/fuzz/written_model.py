@@ -122,4 +122,6 @@ class _Writer:
         return name
 
     def _cast(self, source, target, kind):
-        self.nodes.append(helper.make_node("Cast", [source], [target], name=f"to_{target}", to=onnx_type(kind)))
+        as_it_is = {"saturate": 0} if kind.startswith("float8") else {}  # what is infinite stays so
+        to = onnx_type(kind)
+        self.nodes.append(helper.make_node("Cast", [source], [target], name=f"to_{target}", to=to, **as_it_is))

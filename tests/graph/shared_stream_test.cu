@@ -196,5 +196,25 @@ TEST(SharedStream, has_no_turn_left_over_after_runs_that_fail_or_nest) {
   std::thread([&] { const auto turn = shared.turn(); }).join();  // hangs if one was kept
 }
 
+TEST(SharedStream, keeps_its_turn_when_a_run_of_another_session_within_it_ends_twice) {
+  const device::Stream stream(0);
+  SharedStream of_outer(stream.ref()), of_inner(stream.ref());
+  SessionGraphs outer(0, {.enabled = true, .warm_ups = 0, .shared = &of_outer});
+  SessionGraphs inner(0, {.enabled = true, .warm_ups = 0, .shared = &of_inner});
+  Model within(inner);
+  outer.begin_run(kEagerId);
+  EXPECT_TRUE(within.run(kEagerId));  // as an application's allocator or logger may
+  EXPECT_TRUE(inner.end_run(true));   // which onnxruntime tells once more
+  std::atomic<bool> done{false};
+  std::thread other([&] {
+    const auto turn = of_outer.turn();
+    done = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(done);
+  EXPECT_TRUE(outer.end_run(true));
+  other.join();
+}
+
 }  // namespace
 }  // namespace encore::graph

@@ -281,7 +281,7 @@ def test_what_does_not_fit():
     fails("QGemm", [x, one, zero, full("uint8", 3, 4), one, zero], {}, words, domain=MICROSOFT)
     fails("QGemm", [x, two, zero, full("uint8", 4, 4), one, zero], {}, "a_scale has shape", domain=MICROSOFT)
     bias = np.zeros((2, 4), np.int32)
-    fails("QGemm", [x, one, zero, full("uint8", 4, 4), one, zero, bias], {}, "C has shape", domain=MICROSOFT)
+    fails("QGemm", [x, one, zero, full("uint8", 4, 4), one, zero, bias], {}, "C of shape", domain=MICROSOFT)
     concat = [one, zero, x, one, zero, full("uint8", 4, 4), one, zero]
     fails("QLinearConcat", concat, {"axis": 1}, "input 5 has shape", ranks=False, domain=MICROSOFT)
     fails("QLinearConcat", concat, {"axis": 2}, "axis", ranks=False, domain=MICROSOFT)

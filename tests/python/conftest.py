@@ -32,10 +32,11 @@ def make_model():
 
 @pytest.fixture(scope="session")
 def make_application(layer, tmp_path_factory):
-    """make_application(**options): one that runs `layer` through the C API."""
+    """make_application(**options): one that runs `layer`, or another model's bytes, through the C API."""
     api, env = c_application.start(tmp_path_factory.mktemp("application"))
-    model = layer[0].SerializeToString()
-    return lambda **options: c_application.Application(api, env, model, **{"use_tf32": 0, **options})
+    layer = layer[0].SerializeToString()
+    make = lambda model=layer, **options: c_application.Application(api, env, model, **{"use_tf32": 0, **options})
+    return make
 
 
 @pytest.fixture(scope="session")

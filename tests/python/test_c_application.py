@@ -1,10 +1,14 @@
 """What only the C API has: a stream for one run, notifications between streams, pinned memory, and statistics."""
 
+import threading
+
 import c_api
+import numpy as np
 import onnxruntime_ep_encore
 import pytest
 from c_application import DEVICE, PINNED, SHARED
 from encore_session import EAGER, ORT_VERSION, in_new_process, needs_graphs, trace
+from onnx import helper, numpy_helper
 from test_streams import ASYNC, HOST_WAITS, ON_VIRTUAL_GPU, close, some, streams, traced, waits
 
 pytestmark = pytest.mark.core
@@ -157,6 +161,43 @@ for waiting in t.WAITING:
 """,
         ENCORE_VIRTUAL_DELAY_US="500",
     )
+
+
+# ---- a run within a run
+
+
+def test_a_run_within_another_on_its_stream_leaves_it_its_turn(make_application, make_model):
+    """It is a logger's, and fails by a copy: so its end is told twice, by the copy and by onnxruntime."""
+    done, seen = threading.Event(), []
+
+    def nest():
+        with pytest.raises(c_api.Failed, match="device memory is exhausted"):
+            inner.execute()
+        other.start()
+        seen.append(done.wait(0.1))
+
+    def log(message):
+        if "Expected shape from model of {5,8}" in message and not seen:
+            nest()
+
+    def run_beside():
+        beside.execute()
+        done.set()
+
+    relu = make_model([helper.make_node("Relu", ["x"], ["y"])], {"x": ["n", 8]}, {"y": [5, 8]})  # which isn't true
+    outer = make_application(relu.SerializeToString(), on_its_stream=True, log=log)
+    beside = make_application(user_compute_stream=outer.handle())
+    size = 1 << 20
+    y = numpy_helper.from_array(np.zeros((size // 128, 4, 8), np.float32), "y")
+    model = make_model([helper.make_node("Add", ["x", "y"], ["z"])], {"x": [4, 8]}, {"y": y.dims, "z": y.dims}, [y])
+    limit = size + 8192
+    inner = make_application(model.SerializeToString(), user_compute_stream=outer.handle(), gpu_mem_limit=limit)
+    outer.y = inner.y = None  # which onnxruntime allocates
+    other = threading.Thread(target=run_beside)
+    outer.execute()
+    other.join(60)
+    assert seen == [False]
+    assert done.is_set()
 
 
 # ---- statistics of the allocator

@@ -280,6 +280,20 @@ def test_layouts_and_levels(make_model, prefer_nhwc, level):
         np.testing.assert_allclose(*(s.run(None, feeds)[0] for s in (session, single)), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("regions", [0, 1])
+def test_an_output_that_nobody_wants_is_none_in_another_layout(make_model, regions):
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["a", ""], "pool", kernel_shape=[2, 2]),
+        helper.make_node("Relu", ["a"], ["y"], "relu"),
+    ]
+    made = make_model(nodes, {"x": ["n", 2, 3, "w"]}, {"y": ["n", 2, 2, "v"]})
+    session = es.make_session(made, regions=regions, prefer_nhwc=1)
+    es.assert_all_on_encore(session, layout_asked=True)
+    x = some(2, 2, 3, 4)
+    wanted = np.maximum(np.lib.stride_tricks.sliding_window_view(x, (2, 2), (2, 3)).max((-1, -2)), 0)
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], wanted)
+
+
 # ---- who it was
 
 
@@ -399,6 +413,14 @@ def test_what_became_of_a_region_is_written(tmp_path, regions):
     assert (claimed.name, after.name) == ("00_as_claimed.txt", "01_gates.txt")
     assert "g: f32[n, 8] = Mul(x, s)" in claimed.read_text()
     assert "t: f32[n, 8] = encore.Gate(x, up)" in after.read_text()
+
+
+def test_convolutions_in_a_region_are_written_with_the_names_of_dimensions(tmp_path):
+    text = """(float[n, 1, h, w] x) => (float[n, 1, h, w] y) <float[1, 1, 1, 1] k = {2.0}>
+                { a = Relu(x) b = Conv(a, k) c = Conv(b, k) y = Tanh(c) }"""
+    es.make_session(model(text), regions=1, use_tf32=1, dump_regions=tmp_path)
+    (file,) = tmp_path.glob("*/01_regions.txt")
+    assert "a: f32[n, h, w, 1] = Relu(" in file.read_text(), file.read_text()
 
 
 def test_a_pass_says_why_it_left_something(tmp_path):

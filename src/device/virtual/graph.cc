@@ -158,9 +158,10 @@ void begin_capture(StreamRef ref, CaptureMode mode) {
     capture->check();
     capture->forbid("beginning a capture on a stream that captures");
   }
-  stream.capture = std::make_shared<Capture>(&stream, mode);
+  auto capture = std::make_shared<Capture>(&stream, mode);
+  Capture::started(capture);
+  stream.capture = std::move(capture);
   stream.lane = 0;
-  Capture::started(stream.capture);
 }
 
 namespace {

@@ -1,6 +1,4 @@
 // Gemm: alpha * a * b + beta * c, where c broadcasts to the result.
-#include <algorithm>
-
 #include "device/divide.h"
 #include "device/launch.h"
 #include "ops/dispatch.h"
@@ -35,35 +33,24 @@ class Gemm : public Op {
   void run(Context& context) const override {
     const Tensor &a = context.input(0), &b = context.input(1);
     const Tensor* c = context.find_input(2);
-    require(a.shape.rank() == 2 && b.shape.rank() == 2, "A and B must be matrices: ", a.shape.str(), " and ",
-            b.shape.str());
-    const int64_t m = a.shape[transpose_a_ ? 1 : 0], k = a.shape[transpose_a_ ? 0 : 1],
-                  n = b.shape[transpose_b_ ? 0 : 1];
-    require(k == b.shape[transpose_b_ ? 1 : 0], "inner dimensions differ: ", a.shape.str(), " and ", b.shape.str());
-    const Shape shape{m, n};
-    if (c)
-      require(broadcasts_to(c->shape, shape), "C of shape ", c->shape.str(), " cannot be broadcast to ", shape.str());
-    const Tensor out = context.output(0, shape);
+    device::Gemm gemm = product_of(a, b, transpose_a_, transpose_b_, c);
+    const Tensor out = context.output(0, Shape{gemm.m, gemm.n});
     if (out.count() == 0) return;
 
-    device::Gemm gemm;
     gemm.type = gemm.output = a.type;
-    gemm.m = m, gemm.n = n, gemm.k = k;
-    gemm.transpose_a = transpose_a_, gemm.transpose_b = transpose_b_;
-    gemm.lda = std::max<int64_t>(a.shape[1], 1), gemm.ldb = std::max<int64_t>(b.shape[1], 1), gemm.ldc = n;
     gemm.alpha = alpha_;
     gemm.tf32 = tf32_;
     const void* bias = nullptr;
     if (c && beta_ != 0) {
       const int64_t columns = c->shape.rank() > 0 ? c->shape.back() : 1, rows = c->shape.rank() > 1 ? c->shape[0] : 1;
-      if (beta_ == 1 && rows == 1 && columns == n) {
+      if (beta_ == 1 && rows == 1 && columns == gemm.n) {
         bias = c->data;
         gemm.has_bias = true;
       } else {
         dispatch(FloatList{}, out.type, [&]<class T>() {
           device::for_each_index(context.stream(), out.count(),
                                  SpreadAddend<T>{c->as<const T>(), out.as<T>(), rows == 1 ? 0 : columns,
-                                                 columns == 1 ? 0 : 1, device::Divider(n, out.count())});
+                                                 columns == 1 ? 0 : 1, device::Divider(gemm.n, out.count())});
         });
         gemm.beta = beta_;
       }

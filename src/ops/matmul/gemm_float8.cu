@@ -3,8 +3,8 @@
 //
 // The device's products of such floats are used where there are any for the problem. Elsewhere a and b become halves,
 // or what else holds both of them exactly. What is left to do is done in float at the end.
-#include <algorithm>
 #include <string>
+#include <utility>
 
 #include "device/divide.h"
 #include "device/float8_product.h"
@@ -12,6 +12,7 @@
 #include "ops/choice.h"
 #include "ops/dispatch.h"
 #include "ops/elementwise/gelu.h"
+#include "ops/matmul/product.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
@@ -101,19 +102,12 @@ class GemmFloat8 : public Op {
 
   void run(Context& context) const override {
     const Tensor &a = context.input(0), &b = context.input(1);
-    require(a.shape.rank() == 2 && b.shape.rank() == 2, "A and B must be matrices: ", a.shape.str(), " and ",
-            b.shape.str());
-    const int64_t m = a.shape[transpose_a_ ? 1 : 0], k = a.shape[transpose_a_ ? 0 : 1],
-                  n = b.shape[transpose_b_ ? 0 : 1];
-    require(k == b.shape[transpose_b_ ? 1 : 0], "inner dimensions differ: ", a.shape.str(), " and ", b.shape.str());
-    const Shape shape{m, n};
     const Tensor* c = context.find_input(2);
-    if (c)
-      require(broadcasts_to(c->shape, shape), "C of shape ", c->shape.str(), " cannot be broadcast to ", shape.str());
+    device::Gemm gemm = product_of(a, b, transpose_a_, transpose_b_, c);
     if (beta_ == 0) c = nullptr;
     const float *const scale_a = scale(context, 3, "scaleA"), *const scale_b = scale(context, 4, "scaleB"),
                        *const scale_y = scale(context, 5, "scaleY");
-    const Tensor y = context.output(0, shape);
+    const Tensor y = context.output(0, Shape{gemm.m, gemm.n});
     require(y.type == type_, "Y is ", device::name(y.type), ", and dtype says ", device::name(type_));
     if (y.count() == 0) return;
 
@@ -121,7 +115,7 @@ class GemmFloat8 : public Op {
     ScratchWorkspace workspace(context);
     if (!transpose_a_ && transpose_b_) {
       float* products = nullptr;
-      device::Float8Product product{a.type, b.type, Type::f32, m, n, k, alpha_};
+      device::Float8Product product{a.type, b.type, Type::f32, gemm.m, gemm.n, gemm.k, alpha_};
       device::Float8Operands at{a.data, b.data, nullptr, scale_a, scale_b};
       const bool direct = plain && !is_float8(type_);
       if (direct) product.output = type_, at.c = y.data;
@@ -133,11 +127,7 @@ class GemmFloat8 : public Op {
       }
     }
 
-    device::Gemm gemm;
     gemm.type = common_type(a.type, b.type);
-    gemm.m = m, gemm.n = n, gemm.k = k;
-    gemm.transpose_a = transpose_a_, gemm.transpose_b = transpose_b_;
-    gemm.lda = std::max<int64_t>(a.shape[1], 1), gemm.ldb = std::max<int64_t>(b.shape[1], 1), gemm.ldc = n;
     gemm.alpha = alpha_;
     gemm.tf32 = tf32_;
     const bool direct = plain && !scale_a && !scale_b && (type_ == gemm.type || type_ == Type::f32);

@@ -1,5 +1,6 @@
 #include "ops/matmul/product.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "ops/matmul/contract.h"
@@ -84,6 +85,22 @@ void batched_product(Context& context, device::Gemm gemm, const Matrices& a, con
                         static_cast<const char*>(b.data) + b_at * b.distance * bytes,
                         static_cast<char*>(out) + call * done * out_bytes, bias, workspace);
   }
+}
+
+device::Gemm product_of(const Tensor& a, const Tensor& b, bool transpose_a, bool transpose_b, const Tensor* c) {
+  require(a.shape.rank() == 2 && b.shape.rank() == 2, "A and B must be matrices: ", a.shape.str(), " and ",
+          b.shape.str());
+  device::Gemm gemm;
+  gemm.transpose_a = transpose_a, gemm.transpose_b = transpose_b;
+  gemm.m = a.shape[transpose_a ? 1 : 0], gemm.k = a.shape[transpose_a ? 0 : 1];
+  gemm.n = b.shape[transpose_b ? 0 : 1];
+  require(gemm.k == b.shape[transpose_b ? 1 : 0], "inner dimensions differ: ", a.shape.str(),
+          transpose_a ? " transposed" : "", " and ", b.shape.str(), transpose_b ? " transposed" : "");
+  gemm.lda = std::max<int64_t>(a.shape[1], 1), gemm.ldb = std::max<int64_t>(b.shape[1], 1), gemm.ldc = gemm.n;
+  const Shape shape{gemm.m, gemm.n};
+  require(!c || broadcasts_to(c->shape, shape), "C of shape ", c ? c->shape.str() : "", " cannot be broadcast to ",
+          shape.str());
+  return gemm;
 }
 
 }  // namespace encore::ops

@@ -19,4 +19,8 @@ inline constexpr Types kWholeNumbers{Type::i32, Type::i64, Type::u32, Type::u64}
 void batched_product(Context& context, device::Gemm gemm, const Matrices& a, const Matrices& b, void* out,
                      const Shape& batch, const void* bias = nullptr);
 
+// What Gemm and its kin multiply, but for types and factors: two matrices, each perhaps transposed, to whose product
+// `c`, if there is one, can be broadcast. Error{invalid_input} if they do not fit.
+device::Gemm product_of(const Tensor& a, const Tensor& b, bool transpose_a, bool transpose_b, const Tensor* c);
+
 }  // namespace encore::ops

@@ -28,13 +28,12 @@ struct RowSharing {
 };
 // Of what is added to x, whose rows are all dimensions from the axis on; none if it is not so.
 std::optional<RowSharing> sharing_of(const Shape& addend, const Shape& x, int axis) {
-  if (!broadcasts_to(addend, x)) return std::nullopt;
+  if (!shares_rows(addend.dims(), x.dims(), axis)) return std::nullopt;
   const int lead = x.rank() - addend.rank();
   RowSharing rows;
-  for (int i = 0; i < x.rank(); ++i) {
+  for (int i = 0; i < axis; ++i) {
     const bool there = i >= lead && addend[i - lead] == x[i];
-    if (i >= axis ? !there : !there && rows.inner > 1) return std::nullopt;
-    if (i < axis) (!there ? rows.middle : rows.middle > 1 ? rows.inner : rows.outer) *= x[i];
+    (!there ? rows.middle : rows.middle > 1 ? rows.inner : rows.outer) *= x[i];
   }
   return rows;
 }
@@ -284,6 +283,21 @@ void log_softmax(StreamRef stream, const Tensor& x, int axis, const Tensor& y) {
   if (inner != 1) return softmax_middle(stream, x, {outer, width, inner}, true, y);
   dispatch(FloatList{}, x.type,
            [&]<class T> { softmax_rows_of(stream, x.as<const T>(), y.as<T>(), outer, width, true); });
+}
+
+bool shares_rows(std::span<const int64_t> addend, std::span<const int64_t> x, int axis) {
+  if (addend.size() > x.size()) return false;
+  const size_t lead = x.size() - addend.size();
+  bool lacks = false, ends = false;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const int64_t of_addend = i < lead ? 1 : addend[i - lead];
+    const bool there = of_addend == x[i] && x[i] != -1, is_of_row = i >= size_t(axis);
+    if (!there && (of_addend != 1 || is_of_row || ends)) return false;
+    if (x[i] == 1) continue;
+    ends |= lacks && there && !is_of_row;
+    lacks |= !there;
+  }
+  return true;
 }
 
 std::unique_ptr<Op> make_masked_softmax(const NodeInfo& node) { return std::make_unique<MaskedSoftmax>(node); }

@@ -1,5 +1,9 @@
 // Softmax for ops which need it on the way.
 #pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+
 #include "ops/op.h"
 
 namespace encore::ops {
@@ -35,6 +39,9 @@ void log_softmax(StreamRef stream, const Tensor& x, int axis, const Tensor& y);
 
 // softmax(scores + mask) along the last axis, as attention has it: of the dimensions before, the mask lacks some that
 // are neighbours. Rows of which all is masked become zeros if the attribute says so, else NaN.
+// Whether a mask, or what else is added to x, is such, where rows of x are all dimensions from the axis on. One of -1
+// is unknown, and equals none.
+bool shares_rows(std::span<const int64_t> addend, std::span<const int64_t> x, int axis);
 inline constexpr const char* kZeros = "zeros";
 std::unique_ptr<Op> make_masked_softmax(const NodeInfo& node);
 

@@ -1,4 +1,5 @@
 // QGemm: a product of two matrices of 8-bit integers with a bias of 32 bits, as floats or scaled back to 8 bits.
+#include "ops/matmul/product.h"
 #include "ops/quantize/integer_product.h"
 #include "ops/registry.h"
 
@@ -31,12 +32,9 @@ class QGemm : public Op {
   void run(Context& context) const override {
     const Tensor& a = context.input(kA);
     const Tensor& b = constant_ ? constant_.like : context.input(kB);
-    require(a.shape.rank() == 2 && b.shape.rank() == 2, "A has shape ", a.shape.str(), " and B ", b.shape.str(),
-            "; matrices are wanted");
-    const int64_t rows = a.shape[transpose_a_ ? 1 : 0], depth = a.shape[transpose_a_ ? 0 : 1];
-    const int64_t columns = b.shape[transpose_b_ ? 0 : 1];
-    require(depth == b.shape[transpose_b_ ? 1 : 0], "inner dimensions differ: ", a.shape.str(),
-            transpose_a_ ? " transposed" : "", " and ", b.shape.str(), transpose_b_ ? " transposed" : "");
+    const Tensor* const bias = context.find_input(kC);
+    const device::Gemm gemm = product_of(a, b, transpose_a_, transpose_b_, bias);
+    const int64_t rows = gemm.m, depth = gemm.k, columns = gemm.n;
     const Tensor y = context.output(0, Shape{rows, columns});
 
     IntegerProduct product;
@@ -53,9 +51,7 @@ class QGemm : public Op {
     if (const Tensor* const zero = context.find_input(kYZero))
       require(zero->type == y.type, "y_zero_point is of type ", device::name(zero->type), ", Y of type ",
               device::name(y.type));
-    if (const Tensor* const bias = context.find_input(kC)) {
-      require(broadcasts_to(bias->shape, y.shape), "C has shape ", bias->shape.str(), ", which does not fit ",
-              y.shape.str());
+    if (bias) {
       const int rank = bias->shape.rank();
       finish.bias = bias->as<const int32_t>();
       finish.bias_column_step = rank >= 1 && bias->shape[rank - 1] != 1;

@@ -108,7 +108,7 @@ OrtStatus* create_kernel(void* state, const OrtKernelInfo* info, OrtKernelImpl**
       made->prepare();
       *kernel = made.release();
     } catch (const Error& error) {
-      throw Error(error.code(), text(node.op_type(), " node '", node.name(), "': ", error.what()));
+      throw Error(error.code(), text(ops::label_of(node), ": ", error.what()));
     }
   });
 }

@@ -15,8 +15,7 @@ struct NamedNode {
   const char* name;   // "conv1"
   std::string label;  // "Conv node 'conv1'"
 
-  NamedNode(Ep& ep, const ops::NodeInfo& info)
-      : ep(ep), name(device::kept(info.name())), label(text(info.op_type(), " node '", info.name(), "'")) {}
+  NamedNode(Ep& ep, const ops::NodeInfo& info) : ep(ep), name(device::kept(info.name())), label(ops::label_of(info)) {}
 };
 
 // Runs `body` as the node: its name is on every launch and in every error, and an error also ends a capture with the

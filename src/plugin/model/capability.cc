@@ -188,7 +188,7 @@ class Examination {
     info.settings = settings_;
     const ops::OpRow* const row = ops::find_row(info.domain(), info.op_type(), info.since_version());
     PlacementNode place;
-    place.name = text(info.op_type(), " node '", info.name(), "'");
+    place.name = ops::label_of(info);
     place.inputs = number(node, api_.Node_GetNumInputs, api_.Node_GetInputs, &info);
     place.outputs = number(node, api_.Node_GetNumOutputs, api_.Node_GetOutputs, nullptr);
     place.host_inputs = flags(place.inputs.size(), row ? row->host_inputs : std::vector<int>());

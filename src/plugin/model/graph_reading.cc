@@ -1,6 +1,7 @@
 #include "plugin/model/graph_reading.h"
 
 #include "device/error.h"
+#include "ops/op.h"
 #include "plugin/host/fence.h"
 
 namespace encore::plugin {
@@ -57,7 +58,7 @@ std::string label_of(const OrtNode* node) {
   const char *op = nullptr, *name = nullptr;
   check(ort().api->Node_GetOperatorType(node, &op));
   check(ort().api->Node_GetName(node, &name));
-  return text(op, " node '", name, "'");
+  return ops::label_of(op, name);
 }
 
 std::string place_of(const OrtGraph* graph) {

@@ -71,12 +71,14 @@ GraphNodeInfo::GraphNodeInfo(const OrtNode* node) : node_(node) {
   size_t count;
   const auto read = [&](std::vector<const OrtValueInfo*>& values, std::vector<Slot>& slots) {
     for (const OrtValueInfo* value : values) {
-      if (!value) {
+      const OrtTypeInfo* type = nullptr;
+      // Where onnxruntime has changed a node's layout, an output that nobody wants is a value without a type.
+      OrtStatus* const status = value ? api.GetValueInfoTypeInfo(value, &type) : nullptr;
+      if (status) api.ReleaseStatus(status);
+      if (!value || status) {
         slots.emplace_back();
         continue;
       }
-      const OrtTypeInfo* type = nullptr;
-      check(api.GetValueInfoTypeInfo(value, &type));
       slots.push_back(slot_of(type));
       check(api.GetValueInfoName(value, &text));
       slots.back().value = text;

@@ -45,10 +45,7 @@ std::string maker_of(const OrtValueInfo* output) {
     check(api.ValueInfo_IsConstantInitializer(output, &constant));
     return constant ? "as an initializer" : "";
   }
-  const char *name = nullptr, *op = nullptr;
-  check(api.Node_GetName(node, &name));
-  check(api.Node_GetOperatorType(node, &op));
-  return text("by ", op, " node '", name, "'");
+  return "by " + label_of(node);
 }
 
 bool fits(const Signature::Border& border, device::Type type, const std::vector<int64_t>& dims) {
