@@ -99,7 +99,7 @@ void PaddedStep::others_unpadded(std::initializer_list<size_t> known) const {
 }
 
 void PaddedStep::refuse(const std::string& why) const {
-  fail(Code::not_supported, node().op_type(), " node '", node().name(), "' ", why);
+  fail(Code::not_supported, ops::label_of(node()), " ", why);
 }
 
 int broadcast_axis(const PaddedStep& step, size_t first, size_t last) {
