@@ -92,10 +92,9 @@ class PaddedRun final : public ops::InnerContext {
     Shape cut = shape;
     for (const Grown& dim : dims_)
       if (const int axis = dim.axes->outputs[size_t(i)]; axis >= 0) {
-        // An axis that a Reshape has made may have some of its rows in one.
-        if (axis >= shape.rank() || ops::checked_product(shape[axis], dim.before) % dim.after != 0)
+        if (axis >= shape.rank() || shape[axis] % dim.after != 0)
           fail(Code::internal, "an output of ", shape.str(), " has no rows of a dimension of ", dim.after);
-        cut = cut.with(axis, shape[axis] * dim.before / dim.after);
+        cut = cut.with(axis, shape[axis] / dim.after * dim.before);
       }
     const Tensor outside = outer_.output(i, cut);
     if (cut == shape) return outside;

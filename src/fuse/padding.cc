@@ -33,7 +33,7 @@ class Walk {
     const Value& value = plan_.values[size_t(input)];
     Axes axes;
     for (size_t i = 0; value.dims && i < value.dims->size(); ++i)
-      if ((*value.dims)[i] == dim_) axes.emplace_back(int(i), Volume());
+      if ((*value.dims)[i] == dim_) axes.emplace_back(int(i), Beside());
     if (axes.size() > 1) fail(Code::not_supported, "'", value.name, "' has the dimension '", name_, "' twice");
     if (!axes.empty()) check_is_whole(value);
     return axes;
@@ -118,7 +118,7 @@ class Walk {
     Rows rows = rule(step, output);
     if (rows.axis == kUnpadded || is_sized(found)) return;
     if (rows.axis == kSized) found.clear();
-    if (rows.axis >= 0 && !rows.outside) rows.outside = step.outside();
+    if (rows.axis >= 0 && !rows.beside) rows.beside = step.beside();
     if (std::ranges::find(found, rows.axis, &Rows::axis) != found.end()) step.refuse("has it along one axis twice");
     found.push_back(std::move(rows));
   }
@@ -163,7 +163,7 @@ class Walk {
       if (is_sized(rows)) refuse("depends on how long '", name_, "' is");
       if (rows.size() > 1) refuse("has '", name_, "' along two axes");
       if (!rows.empty()) check_is_whole(plan_.values[size_t(v)]);
-      if (!rows.empty() && *rows[0].outside != Volume()) refuse("has '", name_, "' inside of an axis");
+      if (!rows.empty() && rows[0].beside->outside != Volume()) refuse("has '", name_, "' inside of an axis");
       axes.push_back(rows.empty() ? kUnpadded : rows[0].axis);
     }
     return axes;

@@ -40,14 +40,14 @@ const Rows& PaddedStep::rows(size_t input) const {
   return input < rows_.size() ? rows_[input] : none;
 }
 
-Volume PaddedStep::outside() const {
+Beside PaddedStep::beside() const {
   const Rows* first = nullptr;
   for (size_t i = 0; i < inputs(); ++i) {
     if (axis(i) < 0) continue;
-    if (first && *first->outside != *rows(i).outside) refuse("has it in another order in one input than in another");
+    if (first && *first->beside != *rows(i).beside) refuse("has it in another order in one input than in another");
     first = &rows(i);
   }
-  return first ? *first->outside : Volume();
+  return first ? *first->beside : Beside();
 }
 
 Dims PaddedStep::dims(size_t input) const {
@@ -98,9 +98,7 @@ void PaddedStep::others_unpadded(std::initializer_list<size_t> known) const {
       refuse(text("has an input ", i, " that depends on it, too"));
 }
 
-void PaddedStep::refuse(const std::string& why) const {
-  fail(Code::not_supported, ops::label_of(node()), " ", why);
-}
+void PaddedStep::refuse(const std::string& why) const { fail(Code::not_supported, ops::label_of(node()), " ", why); }
 
 int broadcast_axis(const PaddedStep& step, size_t first, size_t last) {
   int rank = 0, made = kUnpadded;

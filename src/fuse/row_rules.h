@@ -18,19 +18,23 @@ struct Volume {
   bool operator==(const Volume&) const = default;
 };
 
+// What an axis has besides the dimension: row (i * length + j) * inside + k of it is of the dimension's row j.
+struct Beside {
+  Volume outside = {}, inside = {};
+  bool operator==(const Beside&) const = default;
+};
+
 // What a value has of the dimension along one axis.
 struct Rows {
   int axis = kUnpadded;
-  // What the axis has besides, farther out: row i of it is row i % length of the dimension. As the step's inputs have
-  // it, if it is none.
-  std::optional<Volume> outside = {};
-  bool count = false;             // each value is the number of its row
-  bool begin_with_count = false;  // the first along the last axis is
-  bool end_in_zeros = false;      // what is behind the rows that were there is
-  bool want_mask = false;         // so it is, if the step leaves out of its sums what is behind them
+  std::optional<Beside> beside = {};  // none: as the step's inputs have it
+  bool count = false;                 // each value is the number of its row
+  bool begin_with_count = false;      // the first along the last axis is
+  bool end_in_zeros = false;          // what is behind the rows that were there is
+  bool want_mask = false;             // so it is, if the step leaves out of its sums what is behind them
 
   Rows(int axis = kUnpadded) : axis(axis) {}  // what most rules have to say
-  Rows(int axis, Volume outside) : axis(axis), outside(std::move(outside)) {}
+  Rows(int axis, Beside beside) : axis(axis), beside(std::move(beside)) {}
   static Rows numbered(int axis) {
     Rows made(axis);
     made.count = true;
@@ -50,8 +54,7 @@ class PaddedStep {
   bool has(size_t input) const { return input < inputs() && step_.inputs[input] >= 0; }
   const Rows& rows(size_t input) const;  // unpadded if there is no such input
   int axis(size_t input) const { return rows(input).axis; }
-  // What all inputs' axes have farther out.
-  Volume outside() const;
+  Beside beside() const;  // of all inputs' axes
   // Error{not_supported} for what is not known.
   Dims dims(size_t input) const;
   int rank(size_t input) const { return int(dims(input).size()); }

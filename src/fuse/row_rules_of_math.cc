@@ -76,7 +76,7 @@ Rows softmax(const PaddedStep& step, size_t output) {
   if (is_of_one ? made.axis != axis : made.axis < axis) return made;
   const Type type = step.node().input_type(0);
   const bool can_mask = is_onnx(step.node(), "Softmax") && (type == Type::f32 || ops::kHalves.has(type));
-  if (!can_mask || made.axis != axis || axis != step.rank(0) - 1 || step.outside() != Volume())
+  if (!can_mask || made.axis != axis || axis != step.rank(0) - 1 || step.beside() != Beside())
     step.refuse("goes along it");
   made.end_in_zeros = made.want_mask = true;
   return made;
@@ -137,7 +137,7 @@ Rows cumulated(const PaddedStep& step, size_t output) {
   const auto along = step.numbers(1);
   if (!along || along->size() != 1) step.refuse("goes along an axis that is no constant");
   const int64_t axis = (*along)[0] < 0 ? (*along)[0] + step.rank(0) : (*along)[0];
-  if (axis == step.axis(0) && step.node().get_int("reverse", 0) == 0 && step.outside() == Volume())
+  if (axis == step.axis(0) && step.node().get_int("reverse", 0) == 0 && step.beside().outside == Volume())
     return first_alone(step, output);
   return axis_apart(step, output, int(axis));
 }

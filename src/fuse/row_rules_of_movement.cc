@@ -35,24 +35,21 @@ std::optional<Volume> quotient(const Volume& a, const Volume& by) {
 }
 
 // An axis has the dimension, if what is farther out of the rows is before the axis or part of it, and what is farther
-// in is behind it, of lengths that do not depend on the dimension's.
+// in is part of it or behind it.
 Rows rows_of_reshaped(const PaddedStep& step, const Dims& made) {
   const Dims before = step.dims(0);
   const size_t own = size_t(step.axis(0));
-  const auto front = volume(before, 0, own), inside = volume(before, own + 1, before.size());
-  const auto outside = front ? product(*front, step.outside()) : std::nullopt;
+  const auto front = volume(before, 0, own), back = volume(before, own + 1, before.size());
+  const auto outside = front ? product(*front, step.beside().outside) : std::nullopt;
+  const auto inside = back ? product(*back, step.beside().inside) : std::nullopt;
   for (size_t k = 0; k < made.size() && outside; ++k) {
     const auto apart = volume(made, 0, k);
     const auto merged = apart ? quotient(*outside, *apart) : std::nullopt;
     if (!merged) continue;
-    const bool is_outermost = *merged == Volume();
-    if (is_outermost && step.is_padded_dim(made[k])) return {int(k), Volume()};
+    if (*merged == Volume() && step.is_padded_dim(made[k])) return {int(k), Beside()};
     const auto behind = volume(made, k + 1, made.size());
-    const bool is_last =
-        std::all_of(made.begin() + ptrdiff_t(k) + 1, made.end(), [&](int64_t dim) { return step.is_fixed(dim); });
-    // Rows are one after another, and so are parts of them; several in one would be others for another length.
-    if (!step.is_fixed(made[k]) && is_last && (is_outermost || (inside && behind && quotient(*inside, *behind))))
-      return {int(k), *merged};
+    const auto left = inside && behind ? quotient(*inside, *behind) : std::nullopt;
+    if (left && !step.is_fixed(made[k])) return {int(k), Beside{*merged, *left}};
   }
   step.refuse("may not leave its rows one after another");
 }
@@ -66,15 +63,16 @@ Rows reshape(const PaddedStep& step, size_t) {
 
 Rows flatten(const PaddedStep& step, size_t) {
   const Dims before = step.dims(0);
-  const int64_t given = step.node().get_int("axis", 1), rank = step.rank(0);
-  const int64_t at = given < 0 ? given + rank : given;
-  if (at < 0 || at > rank) step.refuse("has an axis that is none");
-  const int axis = step.axis(0);
-  if (step.outside() != Volume()) step.refuse("may not leave its rows one after another");
-  const auto is_first = [&](int64_t from) { return volume(before, size_t(from), size_t(axis)) == Volume(); };
-  if (axis < at && is_first(0)) return 0;
-  if (axis >= at && is_first(at)) return 1;
-  step.refuse("may not leave its rows one after another");
+  const int64_t given = step.node().get_int("axis", 1), at = given < 0 ? given + step.rank(0) : given;
+  if (at < 0 || at > step.rank(0)) step.refuse("has an axis that is none");
+  const size_t own = size_t(step.axis(0));
+  const bool is_first = own < size_t(at);
+  const auto outside = volume(before, is_first ? 0 : size_t(at), own);
+  const auto inside = volume(before, own + 1, is_first ? size_t(at) : before.size());
+  const auto all_outside = outside ? product(*outside, step.beside().outside) : std::nullopt;
+  const auto all_inside = inside ? product(*inside, step.beside().inside) : std::nullopt;
+  if (!all_outside || !all_inside) step.refuse("may not leave its rows one after another");
+  return {is_first ? 0 : 1, Beside{*all_outside, *all_inside}};
 }
 
 Rows transpose(const PaddedStep& step, size_t) {
@@ -173,7 +171,7 @@ Rows slice(const PaddedStep& step, size_t) {
   if (own == from_first.end()) return step.axis(0);
   const size_t i = size_t(own - from_first.begin());
   if (!is_known || (*first)[i] != 0 || (*by)[i] != 1) step.refuse("may leave out some of its rows");
-  if ((*last)[i] == 1 && step.outside() == Volume()) return kUnpadded;
+  if ((*last)[i] == 1 && step.beside().outside == Volume()) return kUnpadded;
   if ((*last)[i] < INT32_MAX) step.refuse("may leave out some of its rows");
   return step.axis(0);
 }
@@ -189,7 +187,7 @@ Rows gather(const PaddedStep& step, size_t) {
   if (step.axis(0) == along) {
     const auto picked = step.numbers(1);
     const bool is_first = picked && std::ranges::count(*picked, 0) == std::ssize(*picked);
-    if (!is_first || step.outside() != Volume()) step.refuse("picks rows of it");
+    if (!is_first || step.beside().outside != Volume()) step.refuse("picks rows of it");
     return kUnpadded;
   }
   return step.axis(0) < along ? step.axis(0) : step.axis(0) + step.rank(1) - 1;
@@ -291,7 +289,7 @@ Rows one_hot(const PaddedStep& step, size_t) {
 
 Rows triangle(const PaddedStep& step, size_t) {
   step.others_unpadded({0});
-  if (step.outside() != Volume()) step.refuse("has it inside of an axis");
+  if (step.beside().outside != Volume()) step.refuse("has it inside of an axis");
   return step.axis(0);
 }
 

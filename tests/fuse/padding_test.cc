@@ -93,6 +93,8 @@ TEST(Padding, RowsMayBeReshaped) {
   EXPECT_EQ(reshaped("b, n, 64", "-1, 64"), "0 > 0");
   EXPECT_EQ(reshaped("b, n, 64", "0, -1"), "0 > 0");
   EXPECT_EQ(reshaped("b, n, 64", "1, -1, 64"), "0 > 1");
+  EXPECT_EQ(reshaped("b, 64", "-1, 32"), "0 > 0");
+  EXPECT_EQ(reshaped("b, 64", "-1, 128"), "Reshape node '' may not leave its rows one after another");
   EXPECT_EQ(reshaped("3, b, 64", "0, 0, 4, 16"), "1 > 1");
   EXPECT_EQ(reshaped("n, b, 64", "0, -1, 16"), "1 > 1");
   EXPECT_EQ(reshaped("n, b, 64", "-1, 64"), "the output 'y' has 'b' inside of an axis");
@@ -216,6 +218,17 @@ out y
   EXPECT_EQ(with("Concat(of_rows, of_keys)", "Concat(of_keys, of_rows)"), refused);
   EXPECT_EQ(with("Range(zero, length, one)", "Range(one, length, one)"),
             "Concat node '' has an input 0 that need not be as long");
+}
+
+TEST(Padding, RowsMayBeFlattened) {
+  const auto flat = [](const std::string& from, int axis, const std::string& dim = "b") {
+    return axes_of("in x: f32[" + from + "]\ny: f32 = Flatten(x) {axis = " + std::to_string(axis) + "}\nout y\n", dim);
+  };
+  EXPECT_EQ(flat("b, 4, n", 1), "0 > 0");
+  EXPECT_EQ(flat("b, 4, n", 2), "0 > 0");
+  EXPECT_EQ(flat("b, 4, n", 0), "0 > 1");
+  EXPECT_EQ(flat("4, b, n", 1), "1 > 1");
+  EXPECT_EQ(flat("4, b, n", 2), "the output 'y' has 'b' inside of an axis");
 }
 
 TEST(Padding, ShapesMayBeComputed) {

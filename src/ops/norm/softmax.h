@@ -37,12 +37,12 @@ void softmax_middle(StreamRef stream, const Tensor& x, const AxisRows& rows, boo
 // Of floating-point values along one axis. y has the shape of x, and may be x.
 void log_softmax(StreamRef stream, const Tensor& x, int axis, const Tensor& y);
 
-// Whether what is added to x, whose rows are all dimensions from the axis on, has such rows, and of the dimensions before
-// lacks only neighbours. One of -1 is unknown, and equals none.
+// Whether what is added to x, whose rows are all dimensions from the axis on, has such rows, and of the dimensions
+// before lacks only neighbours. One of -1 is unknown, and equals none.
 bool shares_rows(std::span<const int64_t> addend, std::span<const int64_t> x, int axis);
 
-// softmax(scores + mask) along the last axis, as attention has it, whose mask shares rows so. Rows of which all is masked
-// become zeros if the attribute says so, else NaN.
+// softmax(scores + mask) along the last axis, as attention has it, whose mask shares rows so. Rows of which all is
+// masked become zeros if the attribute says so, else NaN.
 inline constexpr const char* kZeros = "zeros";
 std::unique_ptr<Op> make_masked_softmax(const NodeInfo& node);
 

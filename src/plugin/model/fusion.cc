@@ -78,8 +78,8 @@ void FusedGraph::add(const OrtNode* node, const ops::Settings& settings) {
     made.inputs.push_back(see(inputs[i], info.input_type(int(i)), info.input_dims(int(i))));
   const auto outputs = list(api.Node_GetNumOutputs, api.Node_GetOutputs);
   for (size_t i = 0; i < outputs.size(); ++i)
-    made.outputs.push_back(
-        info.has_output(int(i)) ? see(outputs[i], info.output_type(int(i)), info.output_dims(int(i))) : -1);
+    made.outputs.push_back(info.has_output(int(i)) ? see(outputs[i], info.output_type(int(i)), info.output_dims(int(i)))
+                                                   : -1);
   for (const OrtValueInfo* value : list(api.Node_GetNumImplicitInputs, api.Node_GetImplicitInputs))
     if (const int at = number(value); at >= 0) {
       graph_.values[size_t(at)].is_output = true;

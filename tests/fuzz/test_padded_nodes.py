@@ -1,6 +1,6 @@
 """Nodes of all operators with each of their dimensions padded: where Encore allows that, results are the same.
 
-    python tests/fuzz/test_padding.py FIRST COUNT
+    python tests/fuzz/test_padded_nodes.py FIRST COUNT
 
 tries the cases of these numbers.
 """
