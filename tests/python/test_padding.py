@@ -1,9 +1,12 @@
 """Dimensions padded to a few lengths (pad): the same answers, of few shapes; or a reason why not."""
 
+import functools
+
+import encore_session
 import numpy as np
 import onnxruntime_ep_encore
 import pytest
-from encore_session import Bound, in_threads, make_session, needs_graphs
+from encore_session import Bound, in_threads, needs_graphs
 from onnx import TensorProto, helper, numpy_helper
 
 pytestmark = pytest.mark.core
@@ -11,6 +14,7 @@ pytestmark = pytest.mark.core
 FLOAT = np.float32
 WIDTH = 8
 PAD = "batch:2,4,8"
+make_session = functools.partial(encore_session.make_session, regions=1)  # which pad
 
 
 def constant(name, shape, seed=0, dtype=FLOAT):
@@ -138,13 +142,19 @@ def test_inputs_that_disagree_are_the_models_error(encore, make_model):
         session.run(None, {"x": np.ones((2, 4), FLOAT), "z": np.ones((3, 4), FLOAT)})
 
 
-def refusal(model, **options):
-    with pytest.raises(Exception) as raised:
-        make_session(model, **options)
-    return str(raised.value)
+@pytest.fixture
+def refusal(capfd):
+    """refusal(model, **options): what is said, if only in the log, where onnxruntime goes on with the CPU."""
+
+    def say(model, **options):
+        with pytest.raises(Exception) as raised:
+            make_session(model, **options)
+        return str(raised.value) + capfd.readouterr().err
+
+    return say
 
 
-def test_a_node_that_brings_rows_together_is_named(encore, make_model):
+def test_a_node_that_brings_rows_together_is_named(encore, make_model, refusal):
     nodes = [helper.make_node("Relu", ["x"], ["r"], "relu"), helper.make_node("Softmax", ["r"], ["y"], "over", axis=0)]
     model = make_model(nodes, {"x": ["batch", 4]}, {"y": ["batch", 4]})
     said = refusal(model, pad="batch:4")
@@ -163,11 +173,11 @@ def test_a_node_that_brings_rows_together_is_named(encore, make_model):
         (":4", "it must be dimensions"),
     ],
 )
-def test_mistakes(encore, model, pad, says):
+def test_mistakes(encore, model, pad, says, refusal):
     assert says in refusal(model, pad=pad)
 
 
-def test_padding_is_for_regions(encore, model):
+def test_padding_is_for_regions(encore, model, refusal):
     assert "'pad' is for regions, which 'regions=0'" in refusal(model, pad=PAD, regions=0, auto_graph=0)
 
 
@@ -253,7 +263,7 @@ def test_sequences_of_attention(encore, make_model, dtype, mask):
     assert keys(session) == [6]
 
 
-def test_what_a_sequence_sums_up_otherwise_is_refused(encore, make_model):
+def test_what_a_sequence_sums_up_otherwise_is_refused(encore, make_model, refusal):
     encoder = Encoder(make_model)
     encoder.node("ReduceMean", "hidden", encoder.integers([1]), output="mean", keepdims=0)
     ins = {"ids": (["batch", "sequence"], TensorProto.INT64), "mask": (["batch", "sequence"], TensorProto.INT64)}
