@@ -1,12 +1,11 @@
 #include "fuse/padded_run.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <optional>
 
-#include "device/half.h"
 #include "device/memory.h"
+#include "fuse/padding_masks.h"
 #include "ops/inner_context.h"
 #include "ops/shape/strided.h"
 
@@ -38,12 +37,12 @@ int64_t padded_length(const Padding& padding, int64_t length) {
   return length == 0 || next == padding.lengths.end() ? length : *next;
 }
 
-void put_minus_infinity(Type type, char* at) {
-  constexpr float kValue = -std::numeric_limits<float>::infinity();
-  const auto put = [&](auto value) { std::memcpy(at, &value, sizeof value); };
-  if (type == Type::f32) return put(kValue);
-  if (type == Type::f16) return put(device::Half(kValue));
-  put(device::BFloat16(kValue));
+// What a mask has for rows that were there, and what it has for others.
+void put_mask(const PaddingMask& mask, bool is_there, char* to) {
+  if (mask.kind == PaddingMask::rows)
+    *to = is_there;
+  else
+    put_number(mask.type, is_there ? 0 : -std::numeric_limits<double>::infinity(), to);
 }
 
 // Copies `count` rows of an axis, each the next one `step` behind, or the same again if that is 0.
@@ -69,7 +68,8 @@ class PaddedRun final : public ops::InnerContext {
       const auto length = length_of(padding, outer);
       const int64_t padded = length ? padded_length(padding, *length) : 0;
       if (length && padded != *length) dims_.push_back({&padding.axes, *length, padded});
-      for (const Tensor& mask : padding.masks) masks_.push_back(mask_of(padding, mask, length, padded));
+      for (size_t i = 0; const auto& [mask, steps] : padding.axes.masked)
+        masks_.push_back(mask_of(padding, mask, padding.tables[i++], length, padded));
     }
     inputs_.resize(size_t(outer.input_count()));
     outputs_.resize(size_t(outer.output_count()));
@@ -115,18 +115,27 @@ class PaddedRun final : public ops::InnerContext {
     Tensor inside, outside;
   };
 
-  // Zeros where the dimension was; one is for any length.
-  Tensor mask_of(const Padding& padding, const Tensor& all, std::optional<int64_t> length, int64_t padded) {
+  // One row that was there is for any length.
+  Tensor mask_of(const Padding& padding, const PaddingMask& mask, const Tensor& table, std::optional<int64_t> length,
+                 int64_t padded) {
     const int64_t longest = padding.lengths.back();
-    Tensor mask = all;
-    mask.shape = Shape{length ? padded : 1};
-    if (length && *length > longest) {
-      mask.data = outer_.scratch(mask.bytes());
-      device::fill(stream(), mask.data, 0, mask.bytes());
-    } else if (length) {
-      mask.data = all.as<char>() + size_t(longest - *length) * device::size_bytes(all.type);
+    const auto from = [&](int64_t first) { return table.as<char>() + size_t(first) * device::size_bytes(table.type); };
+    Tensor made = table;
+    if (mask.kind == PaddingMask::growth) {
+      made.shape = Shape();
+      made.data = from(length && padded != *length ? *length : 0);
+      return made;
     }
-    return mask;
+    std::vector<int64_t> dims(size_t(1 + mask.behind), 1);
+    dims[0] = length ? padded : 1;
+    made.shape = Shape(dims);
+    if (length && *length > longest) {
+      made.data = outer_.scratch(made.bytes());
+      device::fill(stream(), made.data, mask.kind == PaddingMask::rows, made.bytes());
+    } else if (length) {
+      made.data = from(longest - *length);
+    }
+    return made;
   }
   Tensor longer(const Tensor& input, int axis, const Grown& dim) {
     Tensor made = input;
@@ -154,15 +163,21 @@ class PaddedRun final : public ops::InnerContext {
 }  // namespace
 
 void Padding::prepare(ops::Prepack& loader) {
-  const size_t count = size_t(lengths.back());
-  for (const auto& [type, steps] : axes.masked) {
-    const size_t bytes = device::size_bytes(type);
-    std::vector<char> values(2 * count * bytes);
-    for (size_t i = count; i < 2 * count; ++i) put_minus_infinity(type, values.data() + i * bytes);
-    Tensor mask{type, ops::Where::host, Shape{int64_t(2 * count)}, values.data()};
-    mask.data = loader.keep_constant(mask, false);
-    mask.where = ops::Where::device;
-    masks.push_back(mask);
+  for (const auto& [mask, steps] : axes.masked) {
+    const size_t bytes = device::size_bytes(mask.type), longest = size_t(lengths.back());
+    std::vector<char> values;
+    if (mask.kind == PaddingMask::growth) {
+      values.resize((longest + 1) * bytes);
+      for (size_t i = 0; i <= longest; ++i)
+        put_number(mask.type, i ? double(padded_length(*this, int64_t(i))) / double(i) : 1, values.data() + i * bytes);
+    } else {
+      values.resize(2 * longest * bytes);
+      for (size_t i = 0; i < 2 * longest; ++i) put_mask(mask, i < longest, values.data() + i * bytes);
+    }
+    Tensor table{mask.type, ops::Where::host, Shape{int64_t(values.size() / bytes)}, values.data()};
+    table.data = loader.keep_constant(table, false);
+    table.where = ops::Where::device;
+    tables.push_back(table);
   }
 }
 
@@ -170,7 +185,7 @@ void run_padded(const std::vector<Padding>& paddings, ops::Context& outer,
                 const std::function<void(ops::Context&)>& body) {
   const auto stays = [&](const Padding& padding) {
     const auto length = length_of(padding, outer);
-    return padding.masks.empty() && (!length || padded_length(padding, *length) == *length);
+    return padding.tables.empty() && (!length || padded_length(padding, *length) == *length);
   };
   if (std::ranges::all_of(paddings, stays)) return body(outer);
   PaddedRun run(outer, paddings);

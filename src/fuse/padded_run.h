@@ -14,8 +14,9 @@ struct Padding {
   std::string dim;
   std::vector<int64_t> lengths;
   PaddedAxes axes;
-  // By type of scores: zeros, as many as the longest length, and behind them as many of -infinity.
-  std::vector<Tensor> masks = {};
+  // By mask: what it has for as many rows as the longest length, and behind that for as many that are added; or the
+  // growth of each length.
+  std::vector<Tensor> tables = {};
 
   void prepare(ops::Prepack& loader);
 };

@@ -13,7 +13,6 @@ class Walk {
  public:
   Walk(Plan plan, std::string name, int64_t dim)
       : plan_(std::move(plan)), name_(std::move(name)), dim_(dim), match_(plan_, nullptr) {
-    for (int s = 0; s < match_.size(); ++s) infer_dims(match_, s);
     rows_.resize(plan_.values.size());
   }
 
@@ -21,13 +20,20 @@ class Walk {
     for (size_t v = 0; v < plan_.values.size(); ++v)
       if (plan_.values[v].is_constant) set(int(v), {});
     for (int input : plan_.inputs) set(input, rows_of(input));
-    for (int step = 0; step < match_.size(); ++step) follow(step);
+    for (int step = 0; step < match_.size(); ++step) {
+      infer_dims(match_, step);
+      follow(step);
+    }
     return {axes_of(plan_.inputs), axes_of(plan_.outputs), std::move(masked_)};
   }
 
  private:
   using Axes = std::vector<Rows>;  // of a value: each is for itself
   static bool is_sized(const Axes& axes) { return !axes.empty() && axes[0].axis == kSized; }
+  struct Made {
+    Axes axes;
+    std::vector<PaddingMask> masks;
+  };
 
   Axes rows_of(int input) const {
     const Value& value = plan_.values[size_t(input)];
@@ -42,8 +48,15 @@ class Walk {
     if (device::is_packed(value.type)) fail(Code::not_supported, "'", value.name, "' has several elements in a byte");
   }
 
-  // What is not padded of a value is as long as ever.
+  // What is not padded of a value is as long as ever, and what has all the rows and nothing else is as long as they
+  // are.
   void set(int value, Axes axes) {
+    if (auto dims = plan_.values[size_t(value)].dims) {
+      for (const Rows& rows : axes)
+        if (rows.axis >= 0 && size_t(rows.axis) < dims->size() && rows.beside == Beside())
+          (*dims)[size_t(rows.axis)] = dim_;
+      match_.set_dims(value, std::move(*dims));
+    }
     const auto& dims = plan_.values[size_t(value)].dims;
     for (int i = 0; dims && !is_sized(axes) && i < int(dims->size()); ++i)
       if (const int64_t dim = (*dims)[size_t(i)];
@@ -62,10 +75,10 @@ class Walk {
     for (size_t i = 0; i < step.outputs.size(); ++i) {
       const int output = step.outputs[i];
       if (output < 0) continue;
-      Axes axes = rule ? made(step, rule, i) : is_sized_one ? Axes{kSized} : Axes();
-      if (is_sized(axes) && is_fixed_list(output)) axes.clear();
-      if (std::ranges::any_of(axes, &Rows::want_mask)) masked_[plan_.values[size_t(output)].type].push_back(at);
-      set(output, std::move(axes));
+      Made made = rule ? made_by(step, rule, i) : Made{is_sized_one ? Axes{kSized} : Axes(), {}};
+      if (is_sized(made.axes) && is_fixed_list(output)) made.axes.clear();
+      for (const PaddingMask& mask : made.masks) masked_[mask].push_back(at);
+      set(output, std::move(made.axes));
     }
   }
 
@@ -85,7 +98,7 @@ class Walk {
 
   // Axes that go together are padded together, and others could as well be of another dimension: so what the step makes
   // of them is found for some at a time, the others being as they are.
-  Axes made(const Step& step, RowRule rule, size_t output) const {
+  Made made_by(const Step& step, RowRule rule, size_t output) const {
     Picks all;
     bool has_several = false;
     for (size_t i = 0; i < step.inputs.size(); ++i) {
@@ -94,7 +107,7 @@ class Walk {
       for (size_t place = 0; place < axes.size(); ++place) all.push_back({i, place});
       has_several |= axes.size() > 1;
     }
-    Axes found = has_several ? Axes() : made_together(step, rule, output, all);
+    Made found = has_several ? Made() : made_together(step, rule, output, all);
     if (has_several) {
       std::optional<Error> why;
       if (all.size() > kMostPicks) seen(step, {}).refuse("has it along many axes");
@@ -104,8 +117,8 @@ class Walk {
     return found;
   }
   // If it can't be, they may come apart, each with an axis of its own.
-  Axes made_together(const Step& step, RowRule rule, size_t output, const Picks& all) const {
-    Axes found;
+  Made made_together(const Step& step, RowRule rule, size_t output, const Picks& all) const {
+    Made found;
     try {
       add(seen(step, all), rule, output, found);
     } catch (const Error&) {
@@ -114,17 +127,19 @@ class Walk {
     }
     return found;
   }
-  static void add(const PaddedStep& step, RowRule rule, size_t output, Axes& found) {
+  static void add(const PaddedStep& step, RowRule rule, size_t output, Made& found) {
     Rows rows = rule(step, output);
-    if (rows.axis == kUnpadded || is_sized(found)) return;
-    if (rows.axis == kSized) found.clear();
+    found.masks.insert(found.masks.end(), rows.masks.begin(), rows.masks.end());
+    if (rows.axis == kUnpadded || is_sized(found.axes)) return;
+    if (rows.axis == kSized) found.axes.clear();
     if (rows.axis >= 0 && !rows.beside) rows.beside = step.beside();
-    if (std::ranges::find(found, rows.axis, &Rows::axis) != found.end()) step.refuse("has it along one axis twice");
-    found.push_back(std::move(rows));
+    if (std::ranges::find(found.axes, rows.axis, &Rows::axis) != found.axes.end())
+      step.refuse("has it along one axis twice");
+    found.axes.push_back(std::move(rows));
   }
 
   // Finds groups that the rule lets through, the first of which has the first of what is left; or why there are none.
-  bool divide(const Step& step, RowRule rule, size_t output, const Picks& left, Axes& found,
+  bool divide(const Step& step, RowRule rule, size_t output, const Picks& left, Made& found,
               std::optional<Error>& why) const {
     if (left.empty()) return true;
     for (size_t others = size_t(1) << (left.size() - 1); others-- > 0;) {
@@ -132,7 +147,7 @@ class Walk {
       for (size_t i = 1; i < left.size(); ++i) (others >> (i - 1) & 1 ? group : rest).push_back(left[i]);
       const auto is_twice = [&](const Pick& pick) { return std::ranges::count(group, pick.input, &Pick::input) > 1; };
       if (std::ranges::any_of(group, is_twice)) continue;
-      Axes with = found;
+      Made with = found;
       try {
         add(seen(step, group), rule, output, with);
       } catch (const Error& error) {
@@ -173,9 +188,9 @@ class Walk {
   const std::string name_;
   const int64_t dim_;
   Match match_;
-  std::vector<Axes> rows_;                   // by value
-  std::map<Type, std::vector<int>> masked_;  // steps
-  std::set<int64_t> fixed_;                  // symbols of dimensions that padding leaves alone
+  std::vector<Axes> rows_;  // by value
+  std::map<PaddingMask, std::vector<int>> masked_;
+  std::set<int64_t> fixed_;  // symbols of dimensions that padding leaves alone
 };
 
 }  // namespace

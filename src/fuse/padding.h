@@ -1,5 +1,5 @@
 // Which tensors become longer when a dimension is padded at its end, and whether the rows that were there stay as they
-// are: no operator may bring rows of that dimension together.
+// are: no operator may bring rows of that dimension together, but for those that a mask keeps from what is added.
 #pragma once
 #include <map>
 #include <optional>
@@ -10,10 +10,22 @@
 
 namespace encore::fuse {
 
+// Leaves what is added out of what a step sums up.
+struct PaddingMask {
+  enum Kind {
+    keys,   // [dim]: zeros, and -infinity for what is added; a summand of attention's scores
+    rows,   // bool [dim, 1, ...]: whether the row was there; else the step reads what changes no result
+    growth  // []: how much longer the dimension is; a mean is multiplied by it
+  };
+  Kind kind;
+  Type type;
+  int behind = 0;  // dimensions of one behind rows
+  auto operator<=>(const PaddingMask&) const = default;
+};
+
 struct PaddedAxes {
-  std::vector<int> inputs, outputs;  // by input and by output of a plan: the axis that is padded, or -1
-  // Steps that sum along it, the softmaxes of attention, by the type of their scores.
-  std::map<Type, std::vector<int>> masked;
+  std::vector<int> inputs, outputs;                // by input and by output of a plan: the axis that is padded, or -1
+  std::map<PaddingMask, std::vector<int>> masked;  // steps
   bool any() const;
 };
 

@@ -5,6 +5,8 @@
 #include <map>
 #include <string_view>
 
+#include "ops/registry.h"
+
 namespace encore::fuse {
 namespace {
 
@@ -82,6 +84,13 @@ int PaddedStep::own_axis(const char* attribute, int64_t otherwise, int rank) con
   const int64_t axis = node().get_int(attribute, otherwise);
   if (axis < -rank || axis >= rank) refuse(text("has ", attribute, " ", axis, " of ", rank, " dimensions"));
   return int(axis < 0 ? axis + rank : axis);
+}
+
+PaddingMask PaddedStep::rows_mask() const {
+  constexpr ops::Types kMaskable = ops::kFloats | ops::kIndices;
+  if (beside() != Beside() || step_.runs != Runs::on_device || !kMaskable.has(node().input_type(0)))
+    refuse("sums along it");
+  return {PaddingMask::rows, Type::boolean, rank(0) - 1 - axis(0)};
 }
 
 bool PaddedStep::is_one(size_t input, int axis) const { return axis < 0 || dims(input)[size_t(axis)] == 1; }

@@ -3,6 +3,7 @@
 #pragma once
 #include <set>
 
+#include "fuse/padding.h"
 #include "fuse/shape_symbols.h"
 
 namespace encore::fuse {
@@ -27,11 +28,11 @@ struct Beside {
 // What a value has of the dimension along one axis.
 struct Rows {
   int axis = kUnpadded;
-  std::optional<Beside> beside = {};  // none: as the step's inputs have it
-  bool count = false;                 // each value is the number of its row
-  bool begin_with_count = false;      // the first along the last axis is
-  bool end_in_zeros = false;          // what is behind the rows that were there is
-  bool want_mask = false;             // so it is, if the step leaves out of its sums what is behind them
+  std::optional<Beside> beside = {};    // none: as the step's inputs have it
+  bool count = false;                   // each value is the number of its row
+  bool begin_with_count = false;        // the first along the last axis is
+  bool end_in_zeros = false;            // what is behind the rows that were there is
+  std::vector<PaddingMask> masks = {};  // which the step has to have for that
 
   Rows(int axis = kUnpadded) : axis(axis) {}  // what most rules have to say
   Rows(int axis, Beside beside) : axis(axis), beside(std::move(beside)) {}
@@ -71,6 +72,8 @@ class PaddedStep {
 
   bool is_padded_dim(int64_t symbol) const { return symbol == dim_; }
   bool is_fixed(int64_t dim) const { return dim >= 0 || fixed_.contains(dim); }
+  // Of the first input's axis, which the step sums along.
+  PaddingMask rows_mask() const;
   bool is_one(size_t input, int axis) const;  // of the input's dimension; one that is not there counts as one
   bool holds_zero(size_t input) const;        // a constant that is nothing else
 

@@ -67,18 +67,20 @@ Rows axis_apart(const PaddedStep& step, size_t output, int axis) {
   return first_alone(step, output);
 }
 
-// Before version 13 of all that comes behind the axis. Along the last one, which is attention's, a mask can leave out
-// of the sums what is added.
+// Before version 13 of all that comes behind the axis. Along the last one a softmax is attention's, as a rule: its mask
+// is a summand, which attention has anyway.
 Rows softmax(const PaddedStep& step, size_t output) {
   const bool is_of_one = step.node().since_version() >= 13;
-  const int axis = step.own_axis("axis", is_of_one ? -1 : 1, step.rank(0));
+  const int rank = step.rank(0), axis = step.own_axis("axis", is_of_one ? -1 : 1, rank);
   Rows made = first_alone(step, output);
   if (is_of_one ? made.axis != axis : made.axis < axis) return made;
-  const Type type = step.node().input_type(0);
-  const bool can_mask = is_onnx(step.node(), "Softmax") && (type == Type::f32 || ops::kHalves.has(type));
-  if (!can_mask || made.axis != axis || axis != step.rank(0) - 1 || step.beside() != Beside())
+  if (is_onnx(step.node(), "Hardmax") || made.axis != axis || (!is_of_one && axis != rank - 1))
     step.refuse("goes along it");
-  made.end_in_zeros = made.want_mask = true;
+  const PaddingMask rows = step.rows_mask();
+  made.end_in_zeros = is_onnx(step.node(), "Softmax");
+  const Type type = step.node().input_type(0);
+  const bool is_of_keys = made.end_in_zeros && axis == rank - 1 && (type == Type::f32 || ops::kHalves.has(type));
+  made.masks = {is_of_keys ? PaddingMask{PaddingMask::keys, type} : rows};
   return made;
 }
 
@@ -111,6 +113,18 @@ Rows norm_over_axes(const PaddedStep& step, size_t output) {
   return first_alone(step, output);
 }
 
+// Nothing is left of the rows: those that are added are left out.
+Rows reduced_along(const PaddedStep& step) {
+  Rows made;
+  made.masks = {step.rows_mask()};
+  if (is_onnx(step.node(), "ReduceMean")) {
+    const Type type = step.node().input_type(0);
+    if (!ops::kFloats.has(type)) step.refuse("takes the mean of integers along it");
+    made.masks.push_back({PaddingMask::growth, type});
+  }
+  return made;
+}
+
 Rows reduction(const PaddedStep& step, size_t) {
   step.others_unpadded({0});
   const bool is_given = step.has(1) || step.node().find_ints("axes");
@@ -120,7 +134,7 @@ Rows reduction(const PaddedStep& step, size_t) {
   if (!has_axes && step.node().get_int("noop_with_empty_axes", 0) == 1) return step.axis(0);
   std::set<int64_t> reduced;
   for (int64_t axis : axes.value_or(Dims())) reduced.insert(axis < 0 ? axis + step.rank(0) : axis);
-  if (!has_axes || reduced.contains(step.axis(0))) step.refuse("reduces along it");
+  if (!has_axes || reduced.contains(step.axis(0))) return reduced_along(step);
   if (step.node().get_int("keepdims", 1) == 1) return step.axis(0);
   return step.axis(0) - int(std::distance(reduced.begin(), reduced.lower_bound(step.axis(0))));
 }
@@ -128,7 +142,10 @@ Rows reduction(const PaddedStep& step, size_t) {
 Rows arg_reduction(const PaddedStep& step, size_t) {
   step.others_unpadded({0});
   const int along = step.own_axis("axis", 0, step.rank(0));
-  if (step.axis(0) == along) step.refuse("goes along it");
+  if (step.axis(0) == along) {
+    if (step.node().get_int("select_last_index", 0) != 0) step.refuse("takes the last along it");
+    return reduced_along(step);
+  }
   return step.node().get_int("keepdims", 1) == 1 || along > step.axis(0) ? step.axis(0) : step.axis(0) - 1;
 }
 

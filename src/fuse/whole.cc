@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <map>
 
+#include "fuse/padding_masks.h"
 #include "fuse/passes.h"
 #include "fuse/region_plan.h"
-#include "fuse/softmax_masks.h"
 
 namespace encore::fuse {
 namespace {
@@ -80,7 +80,7 @@ Plan plan_of_whole(Graph graph, std::vector<int> inputs, std::vector<int> output
   const auto consumers = graph.consumers();
   for (const std::vector<int>& nodes : find_regions(graph, settings)) join_region(match, graph, nodes, consumers);
   if (match.finish() && watch) watch("regions", plan);
-  for (const Padding& padding : paddings) add_softmax_masks(plan, padding.axes, padding.dim);
+  for (const Padding& padding : paddings) add_padding_masks(plan, padding.axes, padding.dim);
   rewrite(plan, watch);
   return plan;
 }

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "fuse/padding_masks.h"
 #include "fuse/plan_text.h"
-#include "fuse/softmax_masks.h"
 
 namespace encore::fuse::tests {
 namespace {
@@ -49,12 +49,8 @@ TEST(Padding, ElementsStayWhereTheyAre) {
 
 TEST(Padding, OperatorsGoAlongOtherAxes) {
   EXPECT_EQ(axes_of_step("y: f32[b, 4, n] = Softmax@13(x) {axis = 1}"), "0 > 0");
-  EXPECT_EQ(axes_of_step("y: f32[b, 4, n] = Softmax@13(x) {axis = 0}"), "Softmax node '' goes along it");
   EXPECT_EQ(axes_of_step("y: f32[b, 4, n] = Softmax@11(x) {axis = 0}"), "Softmax node '' goes along it");
   EXPECT_EQ(axes_of_step("y: f32[b, n] = ReduceSum(x, a) {keepdims = 0}", "const a: i64[1] = [1]\n"), "0 > 0");
-  EXPECT_EQ(axes_of_step("y: f32[4, n] = ReduceSum(x, a) {keepdims = 0}", "const a: i64[1] = [-3]\n"),
-            "ReduceSum node '' reduces along it");
-  EXPECT_EQ(axes_of_step("y: f32 = ReduceSum(x)"), "ReduceSum node '' reduces along it");
   EXPECT_EQ(axes_of_step("y: f32 = LayerNormalization(x, w) {axis = -1}", "const w: f32[8]\n"), "0 > 0");
   EXPECT_EQ(axes_of_step("y: f32 = LayerNormalization(x, w) {axis = 0}", "const w: f32[8]\n"),
             "LayerNormalization node '' takes the statistics of it");
@@ -141,9 +137,9 @@ TEST(Padding, AttentionLeavesOutKeys) {
   EXPECT_EQ(axes_of(kAttention, "n"), "1 2 > 1");
   EXPECT_EQ(axes_of(kAttention, "b"), "0 0 > 0");
   const PaddedAxes axes = padded_axes(plan_from(kAttention), "n");
-  EXPECT_EQ(axes.masked, (std::map<Type, std::vector<int>>{{Type::f32, {3}}}));
+  EXPECT_EQ(axes.masked, (std::map<PaddingMask, std::vector<int>>{{{PaddingMask::keys, Type::f32}, {3}}}));
   Plan plan = plan_from(kAttention);
-  add_softmax_masks(plan, axes, "n");
+  add_padding_masks(plan, axes, "n");
   const std::string text = text_of(plan);
   for (const char* line :
        {"in \"padding of n\": f32[n]\n", "\"mask and padding\": f32[b, 1, n] = Add(mask, \"padding of n\")",
@@ -155,7 +151,7 @@ TEST(Padding, ScoresWithoutAMaskGetOne) {
   const std::string text =
       with(with(kAttention, "masked: f32[b, n, n] = Add(scores, mask)\n", ""), "Softmax(masked)", "Softmax(scores)");
   Plan plan = plan_from(text);
-  add_softmax_masks(plan, padded_axes(plan, "n"), "n");
+  add_padding_masks(plan, padded_axes(plan, "n"), "n");
   const std::string made = text_of(plan);
   EXPECT_NE(made.find("\"scores and padding\": f32[b, n, n] = Add(scores, \"padding of n\")"), made.npos) << made;
   EXPECT_NE(made.find("Softmax(\"scores and padding\")"), made.npos) << made;
@@ -183,9 +179,67 @@ TEST(Padding, NothingElseSumsAlongIt) {
   };
   EXPECT_EQ(refused("MatMul(shown, q)", "MatMul(scores, q)"), "MatMul node '' sums along it");
   EXPECT_EQ(refused("const zero: f32[] = 0.0", "const zero: f32[] = 1.0"), "MatMul node '' sums along it");
-  EXPECT_EQ(refused("Softmax(masked) {axis = -1}", "Softmax(masked) {axis = 1}"), "Softmax node '' goes along it");
-  EXPECT_EQ(refused("Softmax(masked)", "LogSoftmax(masked)"), "LogSoftmax node '' goes along it");
+  EXPECT_EQ(refused("Softmax(masked) {axis = -1}", "Softmax(masked) {axis = 1}"), "MatMul node '' sums along it");
+  EXPECT_EQ(refused("Softmax(masked)", "LogSoftmax(masked)"), "MatMul node '' sums along it");
   EXPECT_EQ(refused("out y", "out y\nout p"), "the output 'p' has 'n' along two axes");
+}
+
+// Of x [b, n, 4] and what y makes of it along n: what is inserted, a line each.
+std::string masked(const std::string& y, const std::string& type = "f32") {
+  Plan plan = plan_from("in x: " + type + "[b, n, 4]\nconst one: i64[1] = [1]\n" + y + "\nout y\n");
+  const std::string before = text_of(plan);
+  add_padding_masks(plan, padded_axes(plan, "n"), "n");
+  const std::string after = text_of(plan);
+  std::string made;
+  for (size_t at = 0, end; at < after.size(); at = end + 1) {
+    end = after.find('\n', at);
+    const std::string line = after.substr(at, end + 1 - at);
+    if (before.find(line) == before.npos) made += line;
+  }
+  return made;
+}
+
+// Rows that padding adds are left out of sums, means and extremes.
+TEST(Padding, ReductionsLeaveOutRows) {
+  EXPECT_EQ(masked("y: f32[b, 4] = ReduceSum(x, one) {keepdims = 0}"),
+            "in \"rows of n\": bool[n, 1]\n"
+            "const \"'s padding\": f32[] = 0.0\n"
+            "\"x without padding\": f32[b, n, 4] = Where(\"rows of n\", x, \"'s padding\")\n"
+            "y: f32[b, 4] = ReduceSum(\"x without padding\", one) {keepdims = 0}\n");
+  EXPECT_EQ(masked("y: f16[b, 1, 4] = ReduceMean(x, one)", "f16"),
+            "in \"rows of n\": bool[n, 1]\n"
+            "in \"growth of n\": f16[]\n"
+            "const \"'s padding\": f16[] = 0.0\n"
+            "\"x without padding\": f16[b, n, 4] = Where(\"rows of n\", x, \"'s padding\")\n"
+            "\"y with padding\": f16[b, 1, 4] = ReduceMean(\"x without padding\", one)\n"
+            "y: f16[b, 1, 4] = Mul(\"y with padding\", \"growth of n\")\n");
+  const auto has = [](const char* neutral, const std::string& y, const std::string& type) {
+    const std::string made = masked(y, type);
+    return made.find("s padding\": " + type + "[] = " + neutral + "\n") != made.npos;
+  };
+  EXPECT_TRUE(has("-inf", "y: f32 = Softmax(x) {axis = 1}", "f32"));
+  EXPECT_TRUE(has("-inf", "y: f16 = ReduceLogSumExp(x, one)", "f16"));
+  EXPECT_TRUE(has("-9223372036854775808", "y: i64[b, 1, 4] = ReduceMax(x, one)", "i64"));
+  EXPECT_TRUE(has("2147483647", "y: i32[b, 1, 4] = ReduceMin(x, one)", "i32"));
+  EXPECT_TRUE(has("inf", "y: i64 = ArgMin(x) {axis = 1}", "bf16"));
+  EXPECT_TRUE(has("1.0", "y: f64[b, 1, 4] = ReduceProd(x, one)", "f64"));
+  // Both at a time.
+  EXPECT_EQ(axes_of("in x: f32[b, n, 4]\ny: f32[] = ReduceMean(x) {keepdims = 0}\nout y\n"), "0 > -1");
+}
+
+TEST(Padding, NotEveryReductionCanLeaveOutRows) {
+  EXPECT_EQ(axes_of_step("y: f32 = Hardmax@13(x) {axis = 0}"), "Hardmax node '' goes along it");
+  EXPECT_EQ(axes_of_step("y: f32 = Softmax@11(x) {axis = 0}"), "Softmax node '' goes along it");
+  EXPECT_EQ(axes_of_step("y: i64 = ArgMax(x) {axis = 0, select_last_index = 1}"),
+            "ArgMax node '' takes the last along it");
+  const auto of = [](const std::string& type) {
+    return axes_of("in x: " + type + "[b, 4]\ny: " + type + " = ReduceMean(x)\nout y\n");
+  };
+  EXPECT_EQ(of("i64"), "ReduceMean node '' takes the mean of integers along it");
+  EXPECT_EQ(of("i8"), "ReduceMean node '' sums along it");
+  EXPECT_EQ(axes_of("in x: f32[7, b, 64]\nconst s: i64[2] = [-1, 64]\nm: f32 = Reshape(x, s)\n"
+                    "y: f32 = ReduceMean(m)\nout y\n"),
+            "ReduceMean node '' sums along it");
 }
 
 // As exporters pick what each sequence of a batch may see.

@@ -155,10 +155,10 @@ def refusal(capfd):
 
 
 def test_a_node_that_brings_rows_together_is_named(encore, make_model, refusal):
-    nodes = [helper.make_node("Relu", ["x"], ["r"], "relu"), helper.make_node("Softmax", ["r"], ["y"], "over", axis=0)]
+    nodes = [helper.make_node("Relu", ["x"], ["r"], "relu"), helper.make_node("Hardmax", ["r"], ["y"], "over", axis=0)]
     model = make_model(nodes, {"x": ["batch", 4]}, {"y": ["batch", 4]})
     said = refusal(model, pad="batch:4")
-    assert "'pad' can't pad 'batch'" in said and "Softmax node 'over' goes along it" in said, said
+    assert "'pad' can't pad 'batch'" in said and "Hardmax node 'over' goes along it" in said, said
 
 
 @pytest.mark.parametrize(
@@ -246,6 +246,32 @@ def sentences(batch, length, seed=0):
     return {"ids": random.integers(0, 30, (batch, length)), "mask": mask.astype(np.int64)}
 
 
+def masked_mean(encoder):
+    """As sentence-transformers are exported."""
+    shape = encoder.node("Shape", "hidden")
+    mask = encoder.node("Expand", encoder.node("Unsqueeze", "mask", encoder.integers([-1])), shape)
+    mask = encoder.node("Cast", mask, to=helper.np_dtype_to_tensor_dtype(np.dtype(encoder.dtype)))
+    total = encoder.node("ReduceSum", encoder.node("Mul", "hidden", mask), encoder.integers([1]), keepdims=0)
+    count = encoder.node("ReduceSum", mask, encoder.integers([1]), keepdims=0)
+    return encoder.node("Div", total, encoder.node("Clip", count, encoder.numbers(1e-4)))
+
+
+def pooled_by_attention(encoder):
+    scores = encoder.node("MatMul", "hidden", encoder.weights("scores", (16, 1)))
+    weighted = encoder.node("Mul", "hidden", encoder.node("Softmax", scores, axis=1))
+    return encoder.node("ReduceSum", weighted, encoder.integers([1]), keepdims=0)
+
+
+def reduced(op):
+    return lambda encoder: encoder.node(op, "hidden", encoder.integers([1]), keepdims=0)
+
+
+POOLS = {op: reduced(op) for op in ("ReduceMean", "ReduceMax", "ReduceMin", "ReduceL2", "ReduceLogSumExp")}
+POOLS["masked mean"] = masked_mean
+POOLS["attention"] = pooled_by_attention
+POOLS["arg max"] = lambda encoder: encoder.node("ArgMax", "hidden", axis=1, keepdims=0)
+
+
 @pytest.mark.parametrize("mask", ["added", "none", "empty rows"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_sequences_of_attention(encore, make_model, dtype, mask):
@@ -263,10 +289,28 @@ def test_sequences_of_attention(encore, make_model, dtype, mask):
     assert keys(session) == [6]
 
 
-def test_what_a_sequence_sums_up_otherwise_is_refused(encore, make_model, refusal):
-    encoder = Encoder(make_model)
-    encoder.node("ReduceMean", "hidden", encoder.integers([1]), output="mean", keepdims=0)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("pool", POOLS)
+def test_what_is_made_of_a_whole_sequence(encore, make_model, pool, dtype):
+    encoder = Encoder(make_model, dtype)
+    encoder.node("Identity", POOLS[pool](encoder), output="pooled")
     ins = {"ids": (["batch", "sequence"], TensorProto.INT64), "mask": (["batch", "sequence"], TensorProto.INT64)}
-    model = make_model(encoder.nodes, ins, {"mean": ["batch", 16]}, encoder.constants)
-    assert "reduces along it" in refusal(model, pad="sequence:8")
+    kind = TensorProto.INT64 if pool == "arg max" else helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    model = make_model(encoder.nodes, ins, {"pooled": (["batch", 16], kind)}, encoder.constants)
+    session, plain = make_session(model, pad="batch:2,4;sequence:8,16", auto_graph=1), make_session(model)
+    close = {"rtol": 1e-5, "atol": 1e-6} if dtype == np.float32 else {"rtol": 1e-2, "atol": 4e-3}
+    for seed in range(2):
+        for batch, length in ((1, 3), (2, 8), (3, 5), (4, 16), (3, 17), (2, 1)):
+            feeds = sentences(batch, length, seed)
+            (got,), (wanted,) = session.run(None, feeds), plain.run(None, feeds)
+            np.testing.assert_allclose(got, wanted, **close)
+    assert keys(session) == [4]
+
+
+def test_what_goes_along_a_sequence_otherwise_is_refused(encore, make_model, refusal):
+    encoder = Encoder(make_model)
+    encoder.node("Hardmax", "hidden", output="one", axis=1)
+    ins = {"ids": (["batch", "sequence"], TensorProto.INT64), "mask": (["batch", "sequence"], TensorProto.INT64)}
+    model = make_model(encoder.nodes, ins, {"one": ["batch", "sequence", 16]}, encoder.constants)
+    assert "goes along it" in refusal(model, pad="sequence:8")
     make_session(model, pad="batch:8")

@@ -1,0 +1,160 @@
+#include "fuse/padding_masks.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <set>
+
+#include "device/half.h"
+#include "fuse/shape_symbols.h"
+
+namespace encore::fuse {
+namespace {
+
+// What changes no result of the operator.
+template <class T>
+T neutral(const std::string& op) {
+  using Limits = std::numeric_limits<T>;
+  static const std::set<std::string> kOfLargest{"ArgMax", "LogSoftmax", "ReduceLogSumExp", "ReduceMax", "Softmax"};
+  if (op == "ReduceProd") return T(1);
+  if (op == "ArgMin" || op == "ReduceMin") return Limits::has_infinity ? Limits::infinity() : Limits::max();
+  if (kOfLargest.contains(op)) return Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
+  return T(0);
+}
+
+std::shared_ptr<OwnTensor> neutral_constant(Type type, const std::string& op) {
+  auto made = std::make_shared<OwnTensor>();
+  made->bytes.resize(device::size_bytes(type));
+  const auto put = [&](auto value) { std::memcpy(made->bytes.data(), &value, sizeof value); };
+  if (type == Type::i32)
+    put(neutral<int32_t>(op));
+  else if (type == Type::i64)
+    put(neutral<int64_t>(op));
+  else
+    put_number(type, neutral<double>(op), made->bytes.data());
+  made->view = {type, ops::Where::host, ops::Shape(), made->bytes.data()};
+  return made;
+}
+
+class Masking {
+ public:
+  Masking(Plan& plan, int mask, int64_t dim) : plan_(plan), mask_(mask), dim_(dim) {}
+
+  // Is added to the mask that is added to the scores, if there is one: that has fewer elements.
+  void mask_keys(size_t softmax) {
+    const int scores = plan_.steps[softmax].inputs[0];
+    const auto makes = [&](const Step& step) { return std::ranges::find(step.outputs, scores) != step.outputs.end(); };
+    size_t reader = softmax, input = 0;
+    if (const auto maker = std::ranges::find_if(plan_.steps, makes);
+        maker != plan_.steps.end() && maker->node && is_onnx(*maker->node, "Add"))
+      for (size_t i = 0; i < 2; ++i)
+        if (is_mask(maker->inputs[i], scores)) reader = size_t(maker - plan_.steps.begin()), input = i;
+    const int before = plan_.steps[reader].inputs[input];
+    const auto [sum, is_new] = sums_.try_emplace(before, -1);
+    if (is_new) {
+      sum->second = add_sum(before, plan_.steps[reader].node->name());
+      ++reader;
+    }
+    plan_.steps[reader].inputs[input] = sum->second;
+  }
+
+  void mask_rows(size_t at) {
+    const Step& step = plan_.steps[at];
+    const std::string name = step.node->name();
+    const int before = step.inputs[0];
+    const int kept = add_like(before, " without padding");
+    const auto constant = neutral_constant(plan_.values[size_t(before)].type, step.node->op_type());
+    plan_.constants.push_back(constant);
+    const int otherwise = plan_.add({.name = name + "'s padding",
+                                     .type = constant->view.type,
+                                     .dims = Dims(),
+                                     .is_constant = true,
+                                     .constant = &constant->view});
+    insert(at, {"", "Where", 16, {}}, name, {mask_, before, otherwise}, kept);
+    plan_.steps[at + 1].inputs[0] = kept;
+  }
+
+  void scale_mean(size_t at) {
+    const int mean = plan_.steps[at].outputs[0];
+    const int small = add_like(mean, " with padding");
+    plan_.steps[at].outputs[0] = small;
+    insert(at + 1, {"", "Mul", 14, {}}, plan_.steps[at].node->name(), {small, mask_}, mean);
+  }
+
+ private:
+  // Of the scores' keys, for several of their rows in common.
+  bool is_mask(int v, int scores) const {
+    const auto &dims = plan_.values[size_t(v)].dims, &all = plan_.values[size_t(scores)].dims;
+    if (!dims || !all || dims->empty() || dims->size() > all->size()) return false;
+    return dims->size() < all->size() || std::ranges::count(*dims, 1) > std::ranges::count(*all, 1);
+  }
+
+  int add_like(int v, const char* what) {
+    Value made = plan_.values[size_t(v)];
+    made.is_constant = made.is_output = false;
+    made.constant = nullptr;
+    made.name += what;
+    return plan_.add(std::move(made));
+  }
+  void insert(size_t at, Operator op, const std::string& name, std::vector<int> inputs, int output) {
+    Step step = plan_.step(std::move(op), name, std::move(inputs), {output});
+    plan_.steps.insert(plan_.steps.begin() + ptrdiff_t(at), std::move(step));
+  }
+
+  // In front of all that read the value.
+  int add_sum(int v, const std::string& name) {
+    const int sum = add_like(v, " and padding");
+    if (auto& dims = plan_.values[size_t(sum)].dims) dims->back() = dim_;
+    const auto reads = [&](const Step& step) { return std::ranges::find(step.inputs, v) != step.inputs.end(); };
+    const auto first = std::ranges::find_if(plan_.steps, reads);
+    insert(size_t(first - plan_.steps.begin()), {"", "Add", 14, {}}, name, {v, mask_}, sum);
+    return sum;
+  }
+
+  Plan& plan_;
+  const int mask_;
+  const int64_t dim_;
+  std::map<int, int> sums_;  // by what the mask was added to
+};
+
+Value value_of(const PaddingMask& mask, const std::string& dim, int64_t symbol) {
+  if (mask.kind == PaddingMask::growth) return {.name = "growth of " + dim, .type = mask.type, .dims = Dims()};
+  Dims dims(size_t(1 + mask.behind), 1);
+  dims[0] = symbol;
+  return {.name = (mask.kind == PaddingMask::keys ? "padding of " : "rows of ") + dim, .type = mask.type, .dims = dims};
+}
+
+}  // namespace
+
+void put_number(Type type, double value, char* to) {
+  const auto put = [&](auto number) { std::memcpy(to, &number, sizeof number); };
+  if (type == Type::f64) return put(value);
+  if (type == Type::f32) return put(float(value));
+  if (type == Type::f16) return put(device::Half(float(value)));
+  put(device::BFloat16(float(value)));
+}
+
+void add_padding_masks(Plan& plan, const PaddedAxes& axes, const std::string& dim) {
+  for (const auto& [mask, nodes] : axes.masked) {
+    const int64_t symbol = find_dim(plan, dim).value();
+    const int input = plan.add(value_of(mask, dim, symbol));
+    plan.inputs.push_back(input);
+    Masking masking(plan, input, symbol);
+    for (int node : nodes) {
+      const auto is_it = [&](const Step& step) { return step.origin == std::vector{node} && !step.parts; };
+      const auto found = std::ranges::find_if(plan.steps, is_it);
+      if (found == plan.steps.end())
+        fail(Code::not_supported, "what sums along '", dim, "' is among convolutions with their channels last");
+      const size_t at = size_t(found - plan.steps.begin());
+      if (mask.kind == PaddingMask::keys)
+        masking.mask_keys(at);
+      else if (mask.kind == PaddingMask::rows)
+        masking.mask_rows(at);
+      else
+        masking.scale_mean(at);
+    }
+  }
+}
+
+}  // namespace encore::fuse
