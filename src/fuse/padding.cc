@@ -11,8 +11,8 @@ constexpr size_t kMostPicks = 8;  // of axes that are divided into groups
 
 class Walk {
  public:
-  Walk(Plan plan, std::string name, int64_t dim)
-      : plan_(std::move(plan)), name_(std::move(name)), dim_(dim), match_(plan_, nullptr) {
+  Walk(Plan plan, std::string name, int64_t dim, int64_t longest)
+      : plan_(std::move(plan)), name_(std::move(name)), dim_(dim), longest_(longest), match_(plan_, nullptr) {
     rows_.resize(plan_.values.size());
   }
 
@@ -93,7 +93,7 @@ class Walk {
     for (size_t i = 0; i < rows.size(); ++i)
       if (const int v = step.inputs[i]; v >= 0 && is_sized(rows_[size_t(v)])) rows[i] = kSized;
     for (const Pick& pick : picks) rows[pick.input] = rows_[size_t(step.inputs[pick.input])][pick.place];
-    return {match_, step, std::move(rows), dim_, fixed_};
+    return {match_, step, std::move(rows), dim_, longest_, fixed_};
   }
 
   // Axes that go together are padded together, and others could as well be of another dimension: so what the step makes
@@ -186,7 +186,7 @@ class Walk {
 
   Plan plan_;
   const std::string name_;
-  const int64_t dim_;
+  const int64_t dim_, longest_;
   Match match_;
   std::vector<Axes> rows_;  // by value
   std::map<PaddingMask, std::vector<int>> masked_;
@@ -206,10 +206,10 @@ std::optional<int64_t> find_dim(const Plan& plan, const std::string& name) {
   return std::nullopt;
 }
 
-PaddedAxes padded_axes(Plan plan, const std::string& dim) {
+PaddedAxes padded_axes(Plan plan, const std::string& dim, int64_t longest) {
   const auto symbol = find_dim(plan, dim);
   if (!symbol) return {std::vector<int>(plan.inputs.size(), -1), std::vector<int>(plan.outputs.size(), -1), {}};
-  return Walk(std::move(plan), dim, *symbol).run();
+  return Walk(std::move(plan), dim, *symbol, longest).run();
 }
 
 }  // namespace encore::fuse

@@ -32,8 +32,8 @@ struct PaddedAxes {
 // The symbol of the dimension that has this name where the plan's inputs have it.
 std::optional<int64_t> find_dim(const Plan& plan, const std::string& name);
 
-// Of the dimension that has this name where the plan's inputs have it. Error{not_supported} names the node of which
-// nobody knows that it leaves rows apart.
-PaddedAxes padded_axes(Plan plan, const std::string& dim);
+// Of the dimension that has this name where the plan's inputs have it, and becomes at most so long.
+// Error{not_supported} names the node of which nobody knows that it leaves rows apart.
+PaddedAxes padded_axes(Plan plan, const std::string& dim, int64_t longest);
 
 }  // namespace encore::fuse

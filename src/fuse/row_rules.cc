@@ -101,6 +101,11 @@ bool PaddedStep::holds_zero(size_t input) const {
          std::ranges::all_of(std::span(held->as<const char>(), held->bytes()), [](char byte) { return byte == 0; });
 }
 
+void PaddedStep::check_is_long_enough(int axis) const {
+  if (const int64_t dim = dims(0)[size_t(axis)]; dim >= 0 && dim < longest_)
+    refuse(text("has a table of ", dim, ", and ", longest_, " is longer"));
+}
+
 void PaddedStep::others_unpadded(std::initializer_list<size_t> known) const {
   for (size_t i = 0; i < inputs(); ++i)
     if (std::ranges::find(known, i) == known.end() && axis(i) != kUnpadded)

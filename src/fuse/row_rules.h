@@ -46,9 +46,11 @@ struct Rows {
 // A step, as its rule sees it.
 class PaddedStep {
  public:
-  // `rows` are its inputs', `dim` is the symbol of what is padded, and `fixed` are those that padding leaves alone.
-  PaddedStep(const Match& match, const Step& step, std::vector<Rows> rows, int64_t dim, const std::set<int64_t>& fixed)
-      : match_(match), step_(step), rows_(std::move(rows)), dim_(dim), fixed_(fixed) {}
+  // `rows` are its inputs', `dim` is the symbol of what is padded, to `longest` at most, and `fixed` are those that
+  // padding leaves alone.
+  PaddedStep(const Match& match, const Step& step, std::vector<Rows> rows, int64_t dim, int64_t longest,
+             const std::set<int64_t>& fixed)
+      : match_(match), step_(step), rows_(std::move(rows)), dim_(dim), longest_(longest), fixed_(fixed) {}
 
   const NodeInfo& node() const { return *step_.node; }
   size_t inputs() const { return step_.inputs.size(); }
@@ -77,6 +79,8 @@ class PaddedStep {
   bool is_one(size_t input, int axis) const;  // of the input's dimension; one that is not there counts as one
   bool holds_zero(size_t input) const;        // a constant that is nothing else
 
+  // The first input has as many there as there are ever to be.
+  void check_is_long_enough(int axis) const;
   // Inputs but these have to be as they were.
   void others_unpadded(std::initializer_list<size_t> inputs) const;
   [[noreturn]] void refuse(const std::string& why) const;
@@ -85,7 +89,7 @@ class PaddedStep {
   const Match& match_;
   const Step& step_;
   const std::vector<Rows> rows_;
-  int64_t dim_;
+  const int64_t dim_, longest_;
   const std::set<int64_t>& fixed_;
 };
 

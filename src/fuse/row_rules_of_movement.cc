@@ -143,6 +143,7 @@ Rows slice_to_length(const PaddedStep& step, const Dims& axes, const Dims& first
     if (step.is_fixed(last[i])) continue;
     if (!step.is_padded_dim(last[i]) || first[i] != 0 || by[i] != 1 || made.axis >= 0) return kSized;
     made = int(axes[i]);
+    step.check_is_long_enough(made.axis);
   }
   return made.axis >= 0 ? made : Rows(kSized);
 }
@@ -182,6 +183,7 @@ Rows gather(const PaddedStep& step, size_t) {
   if (step.axis(0) == kSized || step.axis(1) == kSized) step.refuse("computes with its length");
   if (step.axis(1) >= 0) {
     if (step.axis(0) >= 0) step.refuse("has it in both inputs");
+    if (step.rows(1).count) step.check_is_long_enough(along);
     return along + step.axis(1);
   }
   if (step.axis(0) == along) {

@@ -11,9 +11,9 @@ namespace encore::fuse::tests {
 namespace {
 
 // "0 -1 > 0": the axes of inputs and outputs; or why there are none.
-std::string axes_of(const std::string& text, const std::string& dim = "b") {
+std::string axes_of(const std::string& text, const std::string& dim = "b", int64_t longest = 8) {
   try {
-    const PaddedAxes axes = padded_axes(plan_from(text), dim);
+    const PaddedAxes axes = padded_axes(plan_from(text), dim, longest);
     std::string said;
     for (int axis : axes.inputs) said += std::to_string(axis) + " ";
     said += ">";
@@ -136,7 +136,7 @@ std::string with(const std::string& text, const std::string& part, const std::st
 TEST(Padding, AttentionLeavesOutKeys) {
   EXPECT_EQ(axes_of(kAttention, "n"), "1 2 > 1");
   EXPECT_EQ(axes_of(kAttention, "b"), "0 0 > 0");
-  const PaddedAxes axes = padded_axes(plan_from(kAttention), "n");
+  const PaddedAxes axes = padded_axes(plan_from(kAttention), "n", 8);
   EXPECT_EQ(axes.masked, (std::map<PaddingMask, std::vector<int>>{{{PaddingMask::keys, Type::f32}, {3}}}));
   Plan plan = plan_from(kAttention);
   add_padding_masks(plan, axes, "n");
@@ -151,7 +151,7 @@ TEST(Padding, ScoresWithoutAMaskGetOne) {
   const std::string text =
       with(with(kAttention, "masked: f32[b, n, n] = Add(scores, mask)\n", ""), "Softmax(masked)", "Softmax(scores)");
   Plan plan = plan_from(text);
-  add_padding_masks(plan, padded_axes(plan, "n"), "n");
+  add_padding_masks(plan, padded_axes(plan, "n", 8), "n");
   const std::string made = text_of(plan);
   EXPECT_NE(made.find("\"scores and padding\": f32[b, n, n] = Add(scores, \"padding of n\")"), made.npos) << made;
   EXPECT_NE(made.find("Softmax(\"scores and padding\")"), made.npos) << made;
@@ -188,7 +188,7 @@ TEST(Padding, NothingElseSumsAlongIt) {
 std::string masked(const std::string& y, const std::string& type = "f32") {
   Plan plan = plan_from("in x: " + type + "[b, n, 4]\nconst one: i64[1] = [1]\n" + y + "\nout y\n");
   const std::string before = text_of(plan);
-  add_padding_masks(plan, padded_axes(plan, "n"), "n");
+  add_padding_masks(plan, padded_axes(plan, "n", 8), "n");
   const std::string after = text_of(plan);
   std::string made;
   for (size_t at = 0, end; at < after.size(); at = end + 1) {
@@ -272,6 +272,26 @@ out y
   EXPECT_EQ(with("Concat(of_rows, of_keys)", "Concat(of_keys, of_rows)"), refused);
   EXPECT_EQ(with("Range(zero, length, one)", "Range(one, length, one)"),
             "Concat node '' has an input 0 that need not be as long");
+}
+
+// Positions, whose table has as many as a run may have.
+TEST(Padding, TablesAreLongEnough) {
+  const auto positions = [](const std::string& made, int64_t longest) {
+    return axes_of(
+        "in x: f32[b, 8]\nconst table: f32[64, 8]\nconst zero: i64[] = 0\nconst one: i64[] = 1\n"
+        "const from: i64[1] = [0]\nsize: i64[2] = Shape(x)\n" +
+            made + "\ny: f32[b, 8] = Add(x, position)\nout y\n",
+        "b", longest);
+  };
+  const std::string gathered =
+      "length: i64 = Gather(size, zero)\nat: i64[b] = Range(zero, length, one)\n"
+      "position: f32[b, 8] = Gather(table, at)";
+  const std::string sliced =
+      "length: i64[1] = Gather(size, from)\nposition: f32[b, 8] = Slice(table, from, length, from)";
+  for (const std::string& made : {gathered, sliced}) {
+    EXPECT_EQ(positions(made, 64), "0 > 0");
+    EXPECT_NE(positions(made, 65).find("node '' has a table of 64, and 65 is longer"), std::string::npos);
+  }
 }
 
 TEST(Padding, RowsMayBeFlattened) {

@@ -307,6 +307,12 @@ def test_what_is_made_of_a_whole_sequence(encore, make_model, pool, dtype):
     assert keys(session) == [4]
 
 
+def test_tables_of_positions_are_long_enough(encore, make_model, refusal):
+    model = Encoder(make_model).model
+    make_session(model, pad="sequence:8,64")
+    assert "has a table of 64, and 65 is longer" in refusal(model, pad="sequence:8,65")
+
+
 def test_what_goes_along_a_sequence_otherwise_is_refused(encore, make_model, refusal):
     encoder = Encoder(make_model)
     encoder.node("Hardmax", "hidden", output="one", axis=1)

@@ -52,7 +52,7 @@ struct FusedNode : OrtNodeComputeInfo {
 std::vector<fuse::Padding> paddings_of(FusedGraph& graph, const GraphNodeInfo& fused, const Options& options) {
   std::vector<fuse::Padding> paddings;
   for (const auto& [dim, lengths] : options.pad) try {
-      if (fuse::PaddedAxes axes = graph.padded_axes(fused, dim); axes.any())
+      if (fuse::PaddedAxes axes = graph.padded_axes(fused, dim, lengths.back()); axes.any())
         paddings.push_back({dim, lengths, std::move(axes)});
     } catch (const Error& error) {
       fail(error.code(), "provider option 'pad' can't pad '", dim, "', as that may change results: ", error.what(),

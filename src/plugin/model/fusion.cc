@@ -130,9 +130,9 @@ fuse::Plan FusedGraph::plan_of_part(const GraphNodeInfo& fused, const std::set<s
                              {.are_channels_last = are_channels_last}, watch);
 }
 
-fuse::PaddedAxes FusedGraph::padded_axes(const GraphNodeInfo& fused, const std::string& dim) {
+fuse::PaddedAxes FusedGraph::padded_axes(const GraphNodeInfo& fused, const std::string& dim, int64_t longest) {
   Ends ends = ends_of(fused);
-  return fuse::padded_axes(fuse::plan_of(graph_, std::move(ends.inputs), std::move(ends.outputs)), dim);
+  return fuse::padded_axes(fuse::plan_of(graph_, std::move(ends.inputs), std::move(ends.outputs)), dim, longest);
 }
 
 std::vector<Group> find_groups(const OrtGraph* graph, const std::vector<const OrtNode*>& claimed,

@@ -34,7 +34,7 @@ class FusedGraph {
   fuse::Plan plan_of_part(const GraphNodeInfo& fused, const std::set<std::string>& on_host, bool are_channels_last,
                           const std::vector<fuse::Padding>& paddings, const fuse::Watch& watch);
   // Of the same part: its inputs and outputs that become longer when the dimension is padded.
-  fuse::PaddedAxes padded_axes(const GraphNodeInfo& fused, const std::string& dim);
+  fuse::PaddedAxes padded_axes(const GraphNodeInfo& fused, const std::string& dim, int64_t longest);
 
  private:
   struct Ends {
