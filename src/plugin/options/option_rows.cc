@@ -135,7 +135,7 @@ constexpr OptionRow kRows[] = {
     {"pad", false, "", "dimensions of the model's inputs with lengths, such as batch:1,2,4,8;sequence:64,128",
      "Pad these dimensions to the next of their lengths, and cut what comes out, so that few shapes are run, each of "
      "which has a graph with `auto_graph`. A session fails if padding might change a result: where not every node of "
-     "a region leaves rows of the dimension apart, but for attention, which is masked.",
+     "a region leaves rows of the dimension apart, but for attention and reductions, which are masked.",
      paddings},
 
     // ---- streams
