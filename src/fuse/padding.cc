@@ -1,6 +1,7 @@
 #include "fuse/padding.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "fuse/row_rules.h"
 
@@ -129,7 +130,8 @@ class Walk {
   }
   static void add(const PaddedStep& step, RowRule rule, size_t output, Made& found) {
     Rows rows = rule(step, output);
-    found.masks.insert(found.masks.end(), rows.masks.begin(), rows.masks.end());
+    const auto masks = std::exchange(rows.masks, {});
+    found.masks.insert(found.masks.end(), masks.begin(), masks.end());
     if (rows.axis == kUnpadded || is_sized(found.axes)) return;
     if (rows.axis == kSized) found.axes.clear();
     if (rows.axis >= 0 && !rows.beside) rows.beside = step.beside();

@@ -156,7 +156,10 @@ Rows slice(const PaddedStep& step, size_t) {
   auto last = is_older ? step.node().find_ints("ends") : step.numbers(2);
   auto axes = step.axes_of("axes", 3);
   auto by = step.numbers(4);
-  if (first && !axes && !step.has(3)) std::iota(axes.emplace(first->size()).begin(), axes->end(), 0);
+  if (first && !axes && !step.has(3)) {
+    axes.emplace(first->size());
+    std::iota(axes->begin(), axes->end(), 0);
+  }
   if (axes && !step.has(4)) by.emplace(axes->size(), 1);
   const auto are_as_many = [&](const auto&... list) { return axes && ((list && list->size() == axes->size()) && ...); };
   const bool is_known = are_as_many(first, last, by);

@@ -346,6 +346,7 @@ TEST(Padding, RowsMoveWithTheirAxis) {
   EXPECT_EQ(axes_of_step("y: f32 = Slice(x, f, l, a)", from + "const a: i64[1] = [1]\n"), "0 > 0");
   EXPECT_EQ(axes_of_step("y: f32 = Slice(x, f, l, a)", from + "const a: i64[1] = [0]\n"),
             "Slice node '' may leave out some of its rows");
+  EXPECT_EQ(axes_of_step("y: f32 = Slice(x, f, l)", from), "Slice node '' may leave out some of its rows");
 }
 
 TEST(Padding, SequencesOfABatch) {
