@@ -327,6 +327,11 @@ void RegionGraphs::launch(const Replay& replay, const Addresses& at, const Known
   copy_all(stream, out);
 }
 
+void RegionGraphs::note_padded() {
+  const std::lock_guard lock(mutex_);
+  ++counts_.padded;
+}
+
 RegionReport RegionGraphs::report() const {
   const std::lock_guard lock(mutex_);
   RegionReport report = counts_;

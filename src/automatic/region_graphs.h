@@ -27,6 +27,7 @@ class RegionGraphs {
 
   // One run. Whatever may go wrong with graphs, it runs.
   void run(ops::Context& outer);
+  void note_padded();  // a run is with a dimension made longer
   RegionReport report() const;
 
  private:

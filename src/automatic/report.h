@@ -13,6 +13,7 @@ struct RegionReport {
   size_t scratch_bytes = 0;                       // with those shapes that want most
   int64_t captures = 0, replays = 0, staged = 0;  // staged: tensors copied to where a graph has them, or from there
   int64_t first_runs = 0;                         // with shapes that were not known
+  int64_t padded = 0;                             // runs with a dimension made longer (pad)
   // Other runs that were not replayed: large tensors were at new places, there was no room for another graph, or none
   // can be captured.
   int64_t moved = 0, crowded = 0, refused = 0;

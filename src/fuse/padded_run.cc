@@ -181,13 +181,17 @@ void Padding::prepare(ops::Prepack& loader) {
   }
 }
 
+bool is_padded(const std::vector<Padding>& paddings, ops::Context& outer) {
+  return std::ranges::any_of(paddings, [&](const Padding& padding) {
+    const auto length = length_of(padding, outer);
+    return length && padded_length(padding, *length) != *length;
+  });
+}
+
 void run_padded(const std::vector<Padding>& paddings, ops::Context& outer,
                 const std::function<void(ops::Context&)>& body) {
-  const auto stays = [&](const Padding& padding) {
-    const auto length = length_of(padding, outer);
-    return padding.tables.empty() && (!length || padded_length(padding, *length) == *length);
-  };
-  if (std::ranges::all_of(paddings, stays)) return body(outer);
+  const auto has_masks = [](const Padding& padding) { return !padding.tables.empty(); };
+  if (!is_padded(paddings, outer) && std::ranges::none_of(paddings, has_masks)) return body(outer);
   PaddedRun run(outer, paddings);
   body(run);
   run.cut_outputs();

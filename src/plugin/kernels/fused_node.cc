@@ -33,9 +33,9 @@ struct FusedNode : OrtNodeComputeInfo {
       auto& fused = *static_cast<FusedNode*>(self);
       return run_as(fused.node, [&] {
         KernelRun run(fused.node, context);
-        fused.paddings.empty()
-            ? fused.run(run)
-            : fuse::run_padded(fused.paddings, run, [&](ops::Context& padded) { fused.run(padded); });
+        if (fused.paddings.empty()) return fused.run(run);
+        if (fused.graphs && fuse::is_padded(fused.paddings, run)) fused.graphs->note_padded();
+        fuse::run_padded(fused.paddings, run, [&](ops::Context& padded) { fused.run(padded); });
       });
     };
     ReleaseState = [](OrtNodeComputeInfo*, void*) noexcept {};

@@ -50,8 +50,9 @@ std::string as_json(const std::vector<automatic::RegionReport>& reports) {
     json += text(json.size() > 1 ? ",\n " : "", "{\"region\": ", quoted(r.name), ", \"nodes\": ", r.nodes,
                  ", \"keys\": ", r.keys, ", \"graphs\": ", r.graphs, ", \"scratch_bytes\": ", r.scratch_bytes,
                  ", \"captures\": ", r.captures, ", \"replays\": ", r.replays, ", \"staged\": ", r.staged,
-                 ", \"first_runs\": ", r.first_runs, ", \"eager\": ", r.eager(), ", \"moved\": ", r.moved,
-                 ", \"crowded\": ", r.crowded, ", \"refused\": ", r.refused, ", \"refusal\": ", quoted(r.refusal), "}");
+                 ", \"first_runs\": ", r.first_runs, ", \"padded\": ", r.padded, ", \"eager\": ", r.eager(),
+                 ", \"moved\": ", r.moved, ", \"crowded\": ", r.crowded, ", \"refused\": ", r.refused,
+                 ", \"refusal\": ", quoted(r.refusal), "}");
   return json + "]\n";
 }
 
