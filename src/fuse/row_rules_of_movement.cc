@@ -198,13 +198,26 @@ Rows gather(const PaddedStep& step, size_t) {
   return step.axis(0) < along ? step.axis(0) : step.axis(0) + step.rank(1) - 1;
 }
 
-Rows gather_each(const PaddedStep& step, size_t) {
+Rows each_of_its_row(const PaddedStep& step, size_t) {
   const int along = step.own_axis("axis", 0, step.rank(0));
   for (size_t i = 0; i < step.inputs(); ++i)
     if (step.axis(i) != step.axis(0) || step.axis(i) < 0)
       step.refuse(text("has an input ", i, " that need not be as long"));
   if (along == step.axis(0)) step.refuse("picks rows of it");
   return step.axis(0);
+}
+
+// As many as the indices: of their own row each, of a table, or of the first row alone.
+Rows gather_each(const PaddedStep& step, size_t output) {
+  const int along = step.own_axis("axis", 0, step.rank(0));
+  if (step.axis(0) == kUnpadded && step.axis(1) == along) {
+    if (step.rows(1).count) step.check_is_long_enough(along);
+    return along;
+  }
+  const int own = step.axis(0);
+  if (own >= 0 && own != along && step.axis(1) == kUnpadded && step.is_one(1, own) && step.beside().outside == Volume())
+    return kUnpadded;
+  return each_of_its_row(step, output);
 }
 
 // Of its own row each.
@@ -309,7 +322,7 @@ constexpr RowRules kRules[] = {
     {"", "Slice", slice},
     {"", "Gather", gather},
     {"", "GatherElements", gather_each},
-    {"", "ScatterElements", gather_each},
+    {"", "ScatterElements", each_of_its_row},
     {"", "GatherND", gather_tuples},
     {"", "Expand", expand},
     {"", "ConstantOfShape", made_of_shape},

@@ -255,12 +255,39 @@ std::optional<Dims> ShapeSymbols::contents(int value, std::vector<int>& steps, i
   return computed(match_.step(from), steps, depth + 1);
 }
 
+// Of numbers that are equal to others or not, as exporters put ones for -1 in the target of an Expand.
+std::optional<Dims> ShapeSymbols::chosen(const Step& where, std::vector<int>& steps, int depth) const {
+  const int from = match_.producer(where.inputs[0]);
+  if (from < 0 || depth == kDeepest || !is_onnx(*match_.step(from).node, "Equal")) return std::nullopt;
+  steps.push_back(from);
+  const Step& equal = match_.step(from);
+  const auto a = held(equal, 0, steps, depth + 1), b = held(equal, 1, steps, depth + 1);
+  const auto yes = held(where, 1, steps, depth), no = held(where, 2, steps, depth);
+  if (!a || !b || !yes || !no) return std::nullopt;
+  const size_t count = std::max({a->size(), b->size(), yes->size(), no->size()});
+  Dims made;
+  for (size_t i = 0; i < count; ++i) {
+    const auto at = [&](const Dims& list) { return list.size() == 1 ? list[0] : list.at(i); };
+    for (const Dims* list : {&*a, &*b, &*yes, &*no})
+      if (list->size() != 1 && list->size() != count) return std::nullopt;
+    const int64_t one = at(*a), two = at(*b);
+    // A dimension that has a name is no number below zero, and may be any other.
+    const auto is_number = [](int64_t symbol) { return symbol >= kUnknown; };
+    if (is_number(one) != is_number(two) && one != kUnknown && two != kUnknown) return std::nullopt;
+    if (!is_number(one) && !is_number(two) && one != two) return std::nullopt;
+    made.push_back(one == two ? at(*yes) : at(*no));
+  }
+  return made;
+}
+
+std::optional<Dims> ShapeSymbols::held(const Step& step, size_t input, std::vector<int>& steps, int depth) const {
+  if (const auto numbers = constants(step, input)) return as_symbols(*numbers);
+  return contents(step.inputs[input], steps, depth);
+}
+
 std::optional<Dims> ShapeSymbols::computed(const Step& step, std::vector<int>& steps, int depth) const {
   const NodeInfo& info = *step.node;
-  const auto of = [&](size_t input) -> std::optional<Dims> {
-    if (const auto numbers = constants(step, input)) return as_symbols(*numbers);
-    return contents(step.inputs[input], steps, depth);
-  };
+  const auto of = [&](size_t input) { return held(step, input, steps, depth); };
   if (is_onnx(info, "Shape")) {
     const auto& all = dims(step.inputs[0]);
     if (!all) return std::nullopt;
@@ -275,6 +302,11 @@ std::optional<Dims> ShapeSymbols::computed(const Step& step, std::vector<int>& s
     auto one = of(0);
     return one && one->size() == 1 ? one : std::nullopt;
   }
+  if (is_onnx(info, "Reshape")) {  // a list that stays one
+    const auto wanted = constants(step, 1);
+    return wanted && wanted->size() == 1 ? of(0) : std::nullopt;
+  }
+  if (is_onnx(info, "Where")) return chosen(step, steps, depth);
   if (is_onnx(info, "Mul")) {
     const auto a = of(0), b = of(1);
     if (!a || !b || a->size() != 1 || b->size() != 1) return std::nullopt;

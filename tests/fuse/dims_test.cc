@@ -32,6 +32,24 @@ TEST(Dims, AreFollowed) {
             "y: f32[b, ?1, 4]");
 }
 
+// As exporters write what stays as it is in the target of an Expand.
+TEST(Dims, ShapesMayBeChosen) {
+  const auto shape = [](const std::string& minus) {
+    return dims_of_y(
+        "in x: f32[b, n]\nin z: f32[b, 4, n]\nconst flat: i64[1] = [-1]\nconst i: i64[1] = [1]\n"
+        "const ones: i64[3] = [1, 1, 1]\nconst minus: i64[3] = [" +
+        minus +
+        "]\n"
+        "const open: i64[1] = [-1]\nzs: i64[3] = Shape(z)\nxs: i64[2] = Shape(x)\nn: i64[1] = Gather(xs, i)\n"
+        "four: i64[1] = Gather(zs, i)\nc: i64[3] = Concat(n, open, four) {axis = 0}\n"
+        "l: i64[3] = Reshape(c, flat)\ne: bool[3] = Equal(l, minus)\nw: i64[3] = Where(e, ones, l)\n"
+        "y: f32 = Reshape(x, w)\nout y");
+  };
+  EXPECT_EQ(shape("-1, -1, -1"), "y: f32[n, 1, 4]");
+  EXPECT_EQ(shape("-1, -1, 4"), "y: f32[n, 1, 1]");
+  EXPECT_EQ(shape("4, -1, -1"), "y: f32");
+}
+
 TEST(Dims, ANameThatIsHandedOnSaysMore) {
   EXPECT_EQ(dims_of_y("in x: f32[n]\ny: f32[unk__1] = Relu(x)\nout y"), "y: f32[n]");
   EXPECT_EQ(dims_of_y("in x: f32[?]\ny: f32[n] = Relu(x)\nout y"), "y: f32[n]");

@@ -294,6 +294,18 @@ TEST(Padding, TablesAreLongEnough) {
   }
 }
 
+TEST(Padding, IndicesPickOfATable) {
+  const auto axes = [](const std::string& table, const std::string& places, int axis) {
+    return axes_of("in t: f32[" + table + "]\nin i: i64[" + places +
+                   "]\ny: f32 = GatherElements(t, i) {axis = " + std::to_string(axis) + "}\nout y\n");
+  };
+  EXPECT_EQ(axes("1, 64", "1, b", 1), "-1 1 > 1");
+  EXPECT_EQ(axes("b, 64", "1, 7", 1), "0 -1 > -1");
+  EXPECT_EQ(axes("b, 64", "b, 7", 1), "0 0 > 0");
+  EXPECT_EQ(axes("64, 7", "b, 7", 1), "GatherElements node '' has an input 0 that need not be as long");
+  EXPECT_EQ(axes("b, 64", "1, 7", 0), "GatherElements node '' has an input 1 that need not be as long");
+}
+
 TEST(Padding, RowsMayBeFlattened) {
   const auto flat = [](const std::string& from, int axis, const std::string& dim = "b") {
     return axes_of("in x: f32[" + from + "]\ny: f32 = Flatten(x) {axis = " + std::to_string(axis) + "}\nout y\n", dim);
