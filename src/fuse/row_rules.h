@@ -72,6 +72,7 @@ class PaddedStep {
   // Counted from the first.
   int own_axis(const char* attribute, int64_t otherwise, int rank) const;
 
+  int64_t dim() const { return dim_; }  // the symbol of what is padded
   bool is_padded_dim(int64_t symbol) const { return symbol == dim_; }
   bool is_fixed(int64_t dim) const { return dim >= 0 || fixed_.contains(dim); }
   // Of the first input's axis, which the step sums along.

@@ -34,6 +34,27 @@ std::optional<Volume> quotient(const Volume& a, const Volume& by) {
   return left;
 }
 
+using Volumes = std::vector<std::optional<Volume>>;
+
+std::optional<Volume> product(std::span<const std::optional<Volume>> volumes) {
+  std::optional<Volume> all = Volume();
+  for (const auto& volume : volumes) all = all && volume ? product(*all, *volume) : std::nullopt;
+  return all;
+}
+
+// Of what a Reshape asks for, by dimension: the open one has what the others leave of the whole.
+Volumes volumes_of(const Dims& dims, const std::optional<Volume>& whole) {
+  Volumes made;
+  for (size_t i = 0; i < dims.size(); ++i) made.push_back(volume(dims, i, i + 1));
+  const auto open = std::ranges::find(dims, -1);
+  if (open == dims.end() || !whole) return made;
+  std::optional<Volume>& left = made[size_t(open - dims.begin())];
+  left = Volume();
+  const auto others = product(made);
+  left = others ? quotient(*whole, *others) : std::nullopt;
+  return made;
+}
+
 // An axis has the dimension, if what is farther out of the rows is before the axis or part of it, and what is farther
 // in is part of it or behind it.
 Rows rows_of_reshaped(const PaddedStep& step, const Dims& made) {
@@ -42,14 +63,19 @@ Rows rows_of_reshaped(const PaddedStep& step, const Dims& made) {
   const auto front = volume(before, 0, own), back = volume(before, own + 1, before.size());
   const auto outside = front ? product(*front, step.beside().outside) : std::nullopt;
   const auto inside = back ? product(*back, step.beside().inside) : std::nullopt;
+  const Volume rows{1, {step.dim()}};
+  const auto around = outside && inside ? product(*outside, *inside) : std::nullopt;
+  const auto whole = around ? product(*around, rows) : std::nullopt;
+  const Volumes volumes = volumes_of(made, whole);
   for (size_t k = 0; k < made.size() && outside; ++k) {
-    const auto apart = volume(made, 0, k);
+    const auto apart = product(std::span(volumes).first(k));
     const auto merged = apart ? quotient(*outside, *apart) : std::nullopt;
     if (!merged) continue;
-    if (*merged == Volume() && step.is_padded_dim(made[k])) return {int(k), Beside()};
-    const auto behind = volume(made, k + 1, made.size());
+    if (*merged == Volume() && (step.is_padded_dim(made[k]) || volumes[k] == rows)) return {int(k), Beside()};
+    const auto behind = product(std::span(volumes).subspan(k + 1));
     const auto left = inside && behind ? quotient(*inside, *behind) : std::nullopt;
-    if (left && !step.is_fixed(made[k])) return {int(k), Beside{*merged, *left}};
+    const bool is_other = step.is_fixed(made[k]) || (volumes[k] && !quotient(*volumes[k], rows));
+    if (left && !is_other) return {int(k), Beside{*merged, *left}};
   }
   step.refuse("may not leave its rows one after another");
 }

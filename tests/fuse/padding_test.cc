@@ -306,6 +306,23 @@ TEST(Padding, IndicesPickOfATable) {
   EXPECT_EQ(axes("b, 64", "1, 7", 0), "GatherElements node '' has an input 1 that need not be as long");
 }
 
+// As torch's exporter reshapes keys before it transposes them.
+TEST(Padding, WhatIsLeftOfAShapeIsKnown) {
+  const auto reshaped = [](const std::string& dim, const std::string& second) {
+    return axes_of(
+        "in x: f32[b, 4, n, 16]\nconst open: i64[1] = [-1]\nconst place: i64[1] = [2]\n"
+        "const last: i64[1] = [3]\nsize: i64[4] = Shape(x)\nn: i64[1] = Gather(size, place)\n"
+        "width: i64[1] = Gather(size, last)\nto: i64[3] = Concat(open, " +
+            second +
+            ") {axis = 0}\n"
+            "t: f32[?, ?, ?] = Reshape(x, to)\ny: f32 = Transpose(t) {perm = [0, 2, 1]}\nout y\n",
+        dim);
+  };
+  EXPECT_EQ(reshaped("n", "n, width"), "2 > 2");
+  EXPECT_EQ(reshaped("n", "width, n"), "Reshape node '' may not leave its rows one after another");
+  EXPECT_EQ(reshaped("b", "n, width"), "0 > 0");
+}
+
 TEST(Padding, RowsMayBeFlattened) {
   const auto flat = [](const std::string& from, int axis, const std::string& dim = "b") {
     return axes_of("in x: f32[" + from + "]\ny: f32 = Flatten(x) {axis = " + std::to_string(axis) + "}\nout y\n", dim);
