@@ -13,7 +13,7 @@ constexpr size_t kMostPicks = 8;  // of axes that are divided into groups
 class Walk {
  public:
   Walk(Plan plan, std::string name, int64_t dim, int64_t longest)
-      : plan_(std::move(plan)), name_(std::move(name)), dim_(dim), longest_(longest), match_(plan_, nullptr) {
+      : plan_(std::move(plan)), name_(std::move(name)), known_{dim, longest, {}, {}}, match_(plan_, nullptr) {
     rows_.resize(plan_.values.size());
   }
 
@@ -23,6 +23,7 @@ class Walk {
     for (int input : plan_.inputs) set(input, rows_of(input));
     for (int step = 0; step < match_.size(); ++step) {
       infer_dims(match_, step);
+      note_volumes(match_.step(step));
       follow(step);
     }
     return {axes_of(plan_.inputs), axes_of(plan_.outputs), std::move(masked_)};
@@ -40,7 +41,7 @@ class Walk {
     const Value& value = plan_.values[size_t(input)];
     Axes axes;
     for (size_t i = 0; value.dims && i < value.dims->size(); ++i)
-      if ((*value.dims)[i] == dim_) axes.emplace_back(int(i), Beside());
+      if ((*value.dims)[i] == known_.dim) axes.emplace_back(int(i), Beside());
     if (axes.size() > 1) fail(Code::not_supported, "'", value.name, "' has the dimension '", name_, "' twice");
     if (!axes.empty()) check_is_whole(value);
     return axes;
@@ -55,15 +56,28 @@ class Walk {
     if (auto dims = plan_.values[size_t(value)].dims) {
       for (const Rows& rows : axes)
         if (rows.axis >= 0 && size_t(rows.axis) < dims->size() && rows.beside == Beside())
-          (*dims)[size_t(rows.axis)] = dim_;
+          (*dims)[size_t(rows.axis)] = known_.dim;
       match_.set_dims(value, std::move(*dims));
     }
     const auto& dims = plan_.values[size_t(value)].dims;
     for (int i = 0; dims && !is_sized(axes) && i < int(dims->size()); ++i)
       if (const int64_t dim = (*dims)[size_t(i)];
-          dim < -1 && dim != dim_ && std::ranges::find(axes, i, &Rows::axis) == axes.end())
-        fixed_.insert(dim);
+          dim < -1 && dim != known_.dim && std::ranges::find(axes, i, &Rows::axis) == axes.end())
+        known_.fixed.insert(dim);
     rows_[size_t(value)] = std::move(axes);
+  }
+
+  // Of what a Reshape merges.
+  void note_volumes(const Step& step) {
+    if (!is_onnx(*step.node, "Reshape")) return;
+    const auto target = ShapeSymbols(match_).target(step);
+    const auto &before = plan_.values[size_t(step.inputs[0])].dims, &made = plan_.values[size_t(step.outputs[0])].dims;
+    if (!target || !before || !made || made->size() != target->size()) return;
+    const auto whole = volume_of(*before, 0, before->size(), known_.volumes);
+    const Volumes volumes = volumes_of(*target, whole, known_.volumes);
+    for (size_t i = 0; i < made->size(); ++i)
+      if (const int64_t dim = (*made)[i]; (*target)[i] == -1 && dim < -1 && volumes[i])
+        known_.volumes[dim] = *volumes[i];
   }
 
   void follow(int at) {
@@ -94,7 +108,7 @@ class Walk {
     for (size_t i = 0; i < rows.size(); ++i)
       if (const int v = step.inputs[i]; v >= 0 && is_sized(rows_[size_t(v)])) rows[i] = kSized;
     for (const Pick& pick : picks) rows[pick.input] = rows_[size_t(step.inputs[pick.input])][pick.place];
-    return {match_, step, std::move(rows), dim_, longest_, fixed_};
+    return {match_, step, std::move(rows), known_};
   }
 
   // Axes that go together are padded together, and others could as well be of another dimension: so what the step makes
@@ -167,7 +181,8 @@ class Walk {
   bool is_fixed_list(int value) const {
     std::vector<int> steps;
     const auto held = ShapeSymbols(match_).contents(value, steps);
-    return held && std::ranges::all_of(*held, [&](int64_t symbol) { return symbol >= 0 || fixed_.contains(symbol); });
+    return held &&
+           std::ranges::all_of(*held, [&](int64_t symbol) { return symbol >= 0 || known_.fixed.contains(symbol); });
   }
 
   std::vector<int> axes_of(const std::vector<int>& values) const {
@@ -188,11 +203,10 @@ class Walk {
 
   Plan plan_;
   const std::string name_;
-  const int64_t dim_, longest_;
   Match match_;
   std::vector<Axes> rows_;  // by value
   std::map<PaddingMask, std::vector<int>> masked_;
-  std::set<int64_t> fixed_;  // symbols of dimensions that padding leaves alone
+  PaddedStep::Known known_;
 };
 
 }  // namespace

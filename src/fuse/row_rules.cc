@@ -102,8 +102,8 @@ bool PaddedStep::holds_zero(size_t input) const {
 }
 
 void PaddedStep::check_is_long_enough(int axis) const {
-  if (const int64_t dim = dims(0)[size_t(axis)]; dim >= 0 && dim < longest_)
-    refuse(text("has a table of ", dim, ", and ", longest_, " is longer"));
+  if (const int64_t dim = dims(0)[size_t(axis)]; dim >= 0 && dim < known_.longest)
+    refuse(text("has a table of ", dim, ", and ", known_.longest, " is longer"));
 }
 
 void PaddedStep::others_unpadded(std::initializer_list<size_t> known) const {

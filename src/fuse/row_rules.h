@@ -4,20 +4,13 @@
 #include <set>
 
 #include "fuse/padding.h"
-#include "fuse/shape_symbols.h"
+#include "fuse/volume.h"
 
 namespace encore::fuse {
 
 // Of a value: the axis that becomes longer, or one of these.
 inline constexpr int kUnpadded = -1;
 inline constexpr int kSized = -2;  // it depends on how long the dimension is
-
-// A product of dimensions.
-struct Volume {
-  int64_t number = 1;
-  Dims symbols = {};  // in their order
-  bool operator==(const Volume&) const = default;
-};
 
 // What an axis has besides the dimension: row (i * length + j) * inside + k of it is of the dimension's row j.
 struct Beside {
@@ -46,11 +39,15 @@ struct Rows {
 // A step, as its rule sees it.
 class PaddedStep {
  public:
-  // `rows` are its inputs', `dim` is the symbol of what is padded, to `longest` at most, and `fixed` are those that
-  // padding leaves alone.
-  PaddedStep(const Match& match, const Step& step, std::vector<Rows> rows, int64_t dim, int64_t longest,
-             const std::set<int64_t>& fixed)
-      : match_(match), step_(step), rows_(std::move(rows)), dim_(dim), longest_(longest), fixed_(fixed) {}
+  // What is known of symbols.
+  struct Known {
+    int64_t dim, longest;     // of what is padded, and how long it becomes
+    std::set<int64_t> fixed;  // padding leaves them alone
+    KnownVolumes volumes;
+  };
+  // `rows` are its inputs'.
+  PaddedStep(const Match& match, const Step& step, std::vector<Rows> rows, const Known& known)
+      : match_(match), step_(step), rows_(std::move(rows)), known_(known) {}
 
   const NodeInfo& node() const { return *step_.node; }
   size_t inputs() const { return step_.inputs.size(); }
@@ -72,11 +69,15 @@ class PaddedStep {
   // Counted from the first.
   int own_axis(const char* attribute, int64_t otherwise, int rank) const;
 
-  int64_t dim() const { return dim_; }  // the symbol of what is padded
-  bool is_padded_dim(int64_t symbol) const { return symbol == dim_; }
-  bool is_fixed(int64_t dim) const { return dim >= 0 || fixed_.contains(dim); }
+  int64_t dim() const { return known_.dim; }  // the symbol of what is padded
+  bool is_padded_dim(int64_t symbol) const { return symbol == known_.dim; }
+  bool is_fixed(int64_t dim) const { return dim >= 0 || known_.fixed.contains(dim); }
   // Of the first input's axis, which the step sums along.
   PaddingMask rows_mask() const;
+  const KnownVolumes& volumes() const { return known_.volumes; }
+  std::optional<Volume> volume(const Dims& dims, size_t from, size_t to) const {
+    return volume_of(dims, from, to, known_.volumes);
+  }
   bool is_one(size_t input, int axis) const;  // of the input's dimension; one that is not there counts as one
   bool holds_zero(size_t input) const;        // a constant that is nothing else
 
@@ -90,8 +91,7 @@ class PaddedStep {
   const Match& match_;
   const Step& step_;
   const std::vector<Rows> rows_;
-  const int64_t dim_, longest_;
-  const std::set<int64_t>& fixed_;
+  const Known& known_;
 };
 
 // What the output has: unpadded if nothing is left of the rows. Error{not_supported} if rows may come together.

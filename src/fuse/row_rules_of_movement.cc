@@ -6,67 +6,18 @@
 namespace encore::fuse {
 namespace {
 
-// Of the dimensions [from, to); nothing if one is unknown.
-std::optional<Volume> volume(const Dims& dims, size_t from, size_t to) {
-  Volume all;
-  for (size_t i = from; i < to; ++i)
-    if (dims[i] == -1 || (dims[i] >= 0 && __builtin_mul_overflow(all.number, dims[i], &all.number)))
-      return std::nullopt;
-    else if (dims[i] < 0)
-      all.symbols.push_back(dims[i]);
-  std::ranges::sort(all.symbols);
-  return all;
-}
-
-std::optional<Volume> product(const Volume& a, const Volume& b) {
-  Volume all = a;
-  if (__builtin_mul_overflow(a.number, b.number, &all.number)) return std::nullopt;
-  all.symbols.insert(all.symbols.end(), b.symbols.begin(), b.symbols.end());
-  std::ranges::sort(all.symbols);
-  return all;
-}
-
-// Nothing if it may leave a rest.
-std::optional<Volume> quotient(const Volume& a, const Volume& by) {
-  if (by.number == 0 || a.number % by.number != 0 || !std::ranges::includes(a.symbols, by.symbols)) return std::nullopt;
-  Volume left{a.number / by.number};
-  std::ranges::set_difference(a.symbols, by.symbols, std::back_inserter(left.symbols));
-  return left;
-}
-
-using Volumes = std::vector<std::optional<Volume>>;
-
-std::optional<Volume> product(std::span<const std::optional<Volume>> volumes) {
-  std::optional<Volume> all = Volume();
-  for (const auto& volume : volumes) all = all && volume ? product(*all, *volume) : std::nullopt;
-  return all;
-}
-
-// Of what a Reshape asks for, by dimension: the open one has what the others leave of the whole.
-Volumes volumes_of(const Dims& dims, const std::optional<Volume>& whole) {
-  Volumes made;
-  for (size_t i = 0; i < dims.size(); ++i) made.push_back(volume(dims, i, i + 1));
-  const auto open = std::ranges::find(dims, -1);
-  if (open == dims.end() || !whole) return made;
-  std::optional<Volume>& left = made[size_t(open - dims.begin())];
-  left = Volume();
-  const auto others = product(made);
-  left = others ? quotient(*whole, *others) : std::nullopt;
-  return made;
-}
-
 // An axis has the dimension, if what is farther out of the rows is before the axis or part of it, and what is farther
 // in is part of it or behind it.
 Rows rows_of_reshaped(const PaddedStep& step, const Dims& made) {
   const Dims before = step.dims(0);
   const size_t own = size_t(step.axis(0));
-  const auto front = volume(before, 0, own), back = volume(before, own + 1, before.size());
+  const auto front = step.volume(before, 0, own), back = step.volume(before, own + 1, before.size());
   const auto outside = front ? product(*front, step.beside().outside) : std::nullopt;
   const auto inside = back ? product(*back, step.beside().inside) : std::nullopt;
   const Volume rows{1, {step.dim()}};
   const auto around = outside && inside ? product(*outside, *inside) : std::nullopt;
   const auto whole = around ? product(*around, rows) : std::nullopt;
-  const Volumes volumes = volumes_of(made, whole);
+  const Volumes volumes = volumes_of(made, whole, step.volumes());
   for (size_t k = 0; k < made.size() && outside; ++k) {
     const auto apart = product(std::span(volumes).first(k));
     const auto merged = apart ? quotient(*outside, *apart) : std::nullopt;
@@ -93,8 +44,8 @@ Rows flatten(const PaddedStep& step, size_t) {
   if (at < 0 || at > step.rank(0)) step.refuse("has an axis that is none");
   const size_t own = size_t(step.axis(0));
   const bool is_first = own < size_t(at);
-  const auto outside = volume(before, is_first ? 0 : size_t(at), own);
-  const auto inside = volume(before, own + 1, is_first ? size_t(at) : before.size());
+  const auto outside = step.volume(before, is_first ? 0 : size_t(at), own);
+  const auto inside = step.volume(before, own + 1, is_first ? size_t(at) : before.size());
   const auto all_outside = outside ? product(*outside, step.beside().outside) : std::nullopt;
   const auto all_inside = inside ? product(*inside, step.beside().inside) : std::nullopt;
   if (!all_outside || !all_inside) step.refuse("may not leave its rows one after another");

@@ -321,6 +321,13 @@ TEST(Padding, WhatIsLeftOfAShapeIsKnown) {
   EXPECT_EQ(reshaped("n", "n, width"), "2 > 2");
   EXPECT_EQ(reshaped("n", "width, n"), "Reshape node '' may not leave its rows one after another");
   EXPECT_EQ(reshaped("b", "n, width"), "0 > 0");
+  const std::string back =
+      "in x: f32[b, 4, n, 16]\nconst i: i64[2] = [0, 1]\nconst j: i64[2] = [2, 3]\nconst open: i64[1] = [-1]\n"
+      "size: i64[4] = Shape(x)\nouter: i64[2] = Gather(size, i)\ninner: i64[2] = Gather(size, j)\n"
+      "to: i64[3] = Concat(open, inner) {axis = 0}\nflat: f32[?, ?, ?] = Reshape(x, to)\n"
+      "all: i64[4] = Concat(outer, inner) {axis = 0}\ny: f32 = Reshape(flat, all)\nout y\n";
+  EXPECT_EQ(axes_of(back, "n"), "2 > 2");
+  EXPECT_EQ(axes_of(back, "b"), "0 > 0");
 }
 
 TEST(Padding, RowsMayBeFlattened) {
