@@ -23,7 +23,7 @@ struct Rows {
   int axis = kUnpadded;
   std::optional<Beside> beside = {};    // none: as the step's inputs have it
   bool count = false;                   // each value is the number of its row
-  bool begin_with_count = false;        // the first along the last axis is
+  int counting = -1;                    // where along the last axis each is
   bool end_in_zeros = false;            // what is behind the rows that were there is
   std::vector<PaddingMask> masks = {};  // which the step has to have for that
 

@@ -103,7 +103,9 @@ Rows concat(const PaddedStep& step, size_t) {
       step.refuse(text("has an input ", i, " that need not be as long"));
   if (along == step.axis(0)) step.refuse("puts something behind its rows");
   Rows made = step.axis(0);
-  made.begin_with_count = step.rows(0).count && along == step.rank(0) - 1 && step.is_one(0, along);
+  bool are_ones = along == step.rank(0) - 1;
+  for (size_t i = 0; i < step.inputs() && (are_ones &= step.is_one(i, along)); ++i)
+    if (step.rows(i).count) made.counting = int(i);
   return made;
 }
 
@@ -199,7 +201,7 @@ Rows gather_each(const PaddedStep& step, size_t output) {
 
 // Of its own row each.
 Rows gather_tuples(const PaddedStep& step, size_t) {
-  if (step.axis(0) != 0 || step.axis(1) < 0 || !step.rows(1).begin_with_count ||
+  if (step.axis(0) < 0 || step.axis(1) < 0 || step.rows(1).counting != step.axis(0) ||
       step.node().get_int("batch_dims", 0) != 0)
     step.refuse("may pick other rows of it");
   return step.axis(1);

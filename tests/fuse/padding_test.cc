@@ -272,6 +272,16 @@ out y
   EXPECT_EQ(with("Concat(of_rows, of_keys)", "Concat(of_keys, of_rows)"), refused);
   EXPECT_EQ(with("Range(zero, length, one)", "Range(one, length, one)"),
             "Concat node '' has an input 0 that need not be as long");
+  // Along the sequence.
+  const std::string keys =
+      "const second: i64[] = 1\nconst outer: i64[2] = [0, 2]\nkeys: i64 = Gather(both, second)\n"
+      "j: i64[n] = Range(zero, keys, one)\nk: i64[1, n, 1] = Unsqueeze(j, outer)\n";
+  std::string other = text;
+  other.replace(other.find("in k: i64[1, n, 1]\n"), 19, "").insert(other.find("grid: "), keys);
+  EXPECT_EQ(axes_of(other, "n"), "1 > 1");
+  EXPECT_EQ(axes_of(other, "b"), "0 > 0");
+  other.replace(other.find("Concat(of_rows, of_keys)"), 24, "Concat(of_keys, of_rows)");
+  EXPECT_EQ(axes_of(other, "n"), refused);
 }
 
 // Positions, whose table has as many as a run may have.
