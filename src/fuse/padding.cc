@@ -128,7 +128,8 @@ class Walk {
       if (all.size() > kMostPicks) seen(step, {}).refuse("has it along many axes");
       if (!divide(step, rule, output, all, found, why)) throw *why;
     }
-    if (!all.empty() && is_onnx(*step.node, "Expand")) add(seen(step, {}), rule, output, found);  // what it adds
+    if (!is_sized(found.axes))
+      for (int axis : added_axes(seen(step, {}))) found.axes.emplace_back(axis, Beside());
     return found;
   }
   // If it can't be, they may come apart, each with an axis of its own.

@@ -98,6 +98,8 @@ class PaddedStep {
 using RowRule = Rows (*)(const PaddedStep& step, size_t output);
 // Null for an operator of which nothing is known.
 RowRule find_row_rule(const NodeInfo& node);
+// Where the step repeats something as often as the dimension is long.
+std::vector<int> added_axes(const PaddedStep& step);
 // Whether it makes as many as a tensor of integers says.
 bool makes_rows(const NodeInfo& node);
 

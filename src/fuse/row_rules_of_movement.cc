@@ -207,38 +207,27 @@ Rows gather_tuples(const PaddedStep& step, size_t) {
   return step.axis(1);
 }
 
-// Along the axis that it has, or of the same row for all of a new one.
+// Along the axis that it has; what it adds is said by added_axes().
 Rows expand(const PaddedStep& step, size_t) {
   if (step.axis(0) == kSized) return kSized;
   const auto asked = step.lengths(1);
   if (!asked || step.axis(1) >= 0) step.refuse("asks for a shape that is not known");
   const int rank = std::max(int(asked->size()), step.rank(0)), before = rank - step.rank(0);
   const int own = step.axis(0) >= 0 ? step.axis(0) + before : kUnpadded;
-  int added = kUnpadded;
   for (int i = 0; i < int(asked->size()); ++i) {
     const int64_t dim = (*asked)[size_t(i)];
-    const int axis = i + rank - int(asked->size());
-    if (!step.is_padded_dim(dim)) {
-      if (!step.is_fixed(dim) || (axis == own && dim != 1)) step.refuse("asks for a shape that is not known");
-    } else if (axis != own && step.is_one(0, axis - before)) {
-      if (added >= 0) step.refuse("adds it along two axes");
-      added = axis;
-    }
+    const bool is_own = i + rank - int(asked->size()) == own;
+    if (!step.is_padded_dim(dim) && (!step.is_fixed(dim) || (is_own && dim != 1)))
+      step.refuse("asks for a shape that is not known");
   }
-  if (own < 0) return added;
+  if (own < 0) return kUnpadded;
   return step.rows(0).count ? Rows::numbered(own) : Rows(own);
 }
 
 Rows made_of_shape(const PaddedStep& step, size_t) {
   const auto asked = step.lengths(0);
-  int made = kUnpadded;
-  for (int i = 0; asked && i < int(asked->size()); ++i) {
-    const int64_t dim = (*asked)[size_t(i)];
-    if (step.is_fixed(dim)) continue;
-    if (!step.is_padded_dim(dim) || made >= 0) return kSized;
-    made = i;
-  }
-  return made >= 0 ? made : kSized;
+  const auto is_known = [&](int64_t dim) { return step.is_fixed(dim) || step.is_padded_dim(dim); };
+  return asked && std::ranges::all_of(*asked, is_known) ? kUnpadded : kSized;
 }
 
 // From zero, one by one, to its length.
@@ -315,6 +304,20 @@ constexpr RowRules kRules[] = {
 };
 
 }  // namespace
+
+std::vector<int> added_axes(const PaddedStep& step) {
+  const bool is_expand = is_onnx(step.node(), "Expand");
+  if (!is_expand && !is_onnx(step.node(), "ConstantOfShape")) return {};
+  const auto asked = step.lengths(is_expand ? 1 : 0);
+  const int count = asked ? int(asked->size()) : 0, own_rank = is_expand ? step.rank(0) : 0;
+  const int rank = std::max(count, own_rank);
+  std::vector<int> added;
+  for (int axis = rank - count; axis < rank; ++axis)
+    if (step.is_padded_dim((*asked)[size_t(axis - (rank - count))]) &&
+        (!is_expand || step.is_one(0, axis - (rank - own_rank))))
+      added.push_back(axis);
+  return added;
+}
 
 std::span<const RowRules> rules_of_movement() { return kRules; }
 

@@ -304,6 +304,20 @@ TEST(Padding, TablesAreLongEnough) {
   }
 }
 
+// As masks and biases of all pairs begin.
+TEST(Padding, SomethingMayBeRepeatedAlongBothAxes) {
+  const auto pairs = [](const std::string& made) {
+    return axes_of(
+        "in x: f32[n, 8]\nconst half: f32[] = 0.5\nconst i: i64[1] = [0]\nconst j: i64[1] = [1]\n"
+        "shape: i64[2] = Shape(x)\nn: i64[1] = Gather(shape, i)\n"
+        "both: i64[2] = Concat(n, n) {axis = 0}\npairs: f32[n, n] = " +
+            made + "\ns: f32[n, n] = Softmax@13(pairs) {axis = -1}\ny: f32[n, 8] = MatMul(s, x)\nout y\n",
+        "n");
+  };
+  EXPECT_EQ(pairs("Expand(half, both)"), "0 > 0");
+  EXPECT_EQ(pairs("ConstantOfShape(both)"), "0 > 0");
+}
+
 TEST(Padding, IndicesPickOfATable) {
   const auto axes = [](const std::string& table, const std::string& places, int axis) {
     return axes_of("in t: f32[" + table + "]\nin i: i64[" + places +
