@@ -101,6 +101,32 @@ bool PaddedStep::holds_zero(size_t input) const {
          std::ranges::all_of(std::span(held->as<const char>(), held->bytes()), [](char byte) { return byte == 0; });
 }
 
+bool PaddedStep::are_finds(int value) const {
+  static const std::set<std::string> kSameValues{"Cast",    "Expand",  "Flatten",   "Identity",
+                                                 "Reshape", "Squeeze", "Transpose", "Unsqueeze"};
+  for (int from = match_.producer(value); from >= 0; from = match_.producer(match_.step(from).inputs[0])) {
+    const NodeInfo& node = match_.node(from);
+    if (is_onnx(node, "ArgMax") || is_onnx(node, "ArgMin")) return true;
+    if (!node.domain().empty() || !kSameValues.contains(node.op_type())) return false;
+  }
+  return false;
+}
+
+bool PaddedStep::holds_finds(size_t input) const { return are_finds(step_.inputs[input]); }
+
+bool PaddedStep::holds_finds(size_t input, int place) const {
+  const int from = match_.producer(step_.inputs[input]);
+  if (place < 0 || from < 0 || !is_onnx(match_.node(from), "Concat")) return false;
+  const Step& concat = match_.step(from);
+  const int last = rank(input) - 1, along = int(concat.node->get_int("axis", 0));
+  if ((along != -1 && along != last) || size_t(place) >= concat.inputs.size()) return false;
+  const auto is_one = [&](int value) {
+    const auto& dims = match_.value(value).dims;
+    return dims && !dims->empty() && dims->back() == 1;
+  };
+  return std::ranges::all_of(concat.inputs, is_one) && are_finds(concat.inputs[size_t(place)]);
+}
+
 void PaddedStep::check_is_long_enough(int axis) const {
   if (const int64_t dim = dims(0)[size_t(axis)]; dim >= 0 && dim < known_.longest)
     refuse(text("has a table of ", dim, ", and ", known_.longest, " is longer"));

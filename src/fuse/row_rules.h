@@ -81,6 +81,10 @@ class PaddedStep {
   bool is_one(size_t input, int axis) const;  // of the input's dimension; one that is not there counts as one
   bool holds_zero(size_t input) const;        // a constant that is nothing else
 
+  // Whether an input, or what it has at a place along its last axis, is where an ArgMax has found something: no rows
+  // that are added, and none that are counted from the last.
+  bool holds_finds(size_t input) const;
+  bool holds_finds(size_t input, int place) const;
   // The first input has as many there as there are ever to be.
   void check_is_long_enough(int axis) const;
   // Inputs but these have to be as they were.
@@ -88,6 +92,8 @@ class PaddedStep {
   [[noreturn]] void refuse(const std::string& why) const;
 
  private:
+  bool are_finds(int value) const;
+
   const Match& match_;
   const Step& step_;
   const std::vector<Rows> rows_;

@@ -171,7 +171,7 @@ Rows gather(const PaddedStep& step, size_t) {
   if (step.axis(0) == along) {
     const auto picked = step.numbers(1);
     const bool is_first = picked && std::ranges::count(*picked, 0) == std::ssize(*picked);
-    if (!is_first || step.beside().outside != Volume()) step.refuse("picks rows of it");
+    if ((!is_first && !step.holds_finds(1)) || step.beside().outside != Volume()) step.refuse("picks rows of it");
     return kUnpadded;
   }
   return step.axis(0) < along ? step.axis(0) : step.axis(0) + step.rank(1) - 1;
@@ -201,6 +201,8 @@ Rows gather_each(const PaddedStep& step, size_t output) {
 
 // Of its own row each.
 Rows gather_tuples(const PaddedStep& step, size_t) {
+  if (step.axis(1) == kUnpadded && step.holds_finds(1, step.axis(0)) && step.node().get_int("batch_dims", 0) == 0)
+    return kUnpadded;
   if (step.axis(0) < 0 || step.axis(1) < 0 || step.rows(1).counting != step.axis(0) ||
       step.node().get_int("batch_dims", 0) != 0)
     step.refuse("may pick other rows of it");

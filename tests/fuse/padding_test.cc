@@ -318,6 +318,29 @@ TEST(Padding, SomethingMayBeRepeatedAlongBothAxes) {
   EXPECT_EQ(pairs("ConstantOfShape(both)"), "0 > 0");
 }
 
+// As CLIP's text model takes the state of its last token.
+TEST(Padding, OneRowMayBeLookedFor) {
+  const auto picked = [](const std::string& found) {
+    return axes_of(
+        "in x: f32[n, 8]\nin ids: i64[1, n]\nconst row: i64[1, 1] = [0]\nconst last: i64[1] = [1]\nconst first: i64[1] "
+        "= [0]\n"
+        "at: i64[1] = " +
+            found +
+            "\nto: i64[1, 1] = Unsqueeze(at, last)\n"
+            "tuples: i64[1, 2] = Concat(row, to) {axis = -1}\nz: f32[1, n, 8] = Unsqueeze(x, first)\n"
+            "y: f32[1, 8] = GatherND(z, tuples)\nout y\n",
+        "n");
+  };
+  EXPECT_EQ(picked("ArgMax(ids) {axis = -1, keepdims = 0}"), "0 1 > -1");
+  EXPECT_EQ(picked("ReduceMax(ids, last) {keepdims = 0}"), "GatherND node '' may pick other rows of it");
+  const auto gathered = [](const std::string& found) {
+    return axes_of("in x: f32[n, 8]\nat: i64[8] = " + found + "\ny: f32[8, 8] = Gather(x, at)\nout y\n", "n");
+  };
+  EXPECT_EQ(gathered("ArgMin(x) {axis = 0, keepdims = 0}"), "0 > -1");
+  EXPECT_EQ(gathered("ArgMin(x) {axis = 0, keepdims = 0, select_last_index = 1}"),
+            "ArgMin node '' takes the last along it");
+}
+
 TEST(Padding, IndicesPickOfATable) {
   const auto axes = [](const std::string& table, const std::string& places, int axis) {
     return axes_of("in t: f32[" + table + "]\nin i: i64[" + places +
