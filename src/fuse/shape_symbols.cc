@@ -32,6 +32,20 @@ std::optional<Dims> as_symbols(const Dims& numbers) {
   return made;
 }
 
+Dims broadcast_dims(Dims made, Dims other) {
+  if (made.size() < other.size()) std::swap(made, other);
+  for (size_t i = 1; i <= other.size(); ++i) {
+    int64_t &one = made[made.size() - i], two = other[other.size() - i];
+    if (one == two || two == 1) continue;
+    // Of two different ones one has to be 1, so that a number above is what both become.
+    if (one == 1 || two > 1)
+      one = two;
+    else if (one <= 1)
+      one = kUnknown;
+  }
+  return made;
+}
+
 size_t clamped(int64_t at, size_t size) {
   return size_t(std::clamp<int64_t>(at < 0 ? at + int64_t(size) : at, 0, int64_t(size)));
 }
@@ -94,6 +108,12 @@ std::optional<Dims> ShapeSymbols::made_by(const Step& step) const {
   if (is_onnx(info, "MatMul")) return product(step);
   if (is_onnx(info, "Reshape")) return reshaped(step);
   if (is_onnx(info, "Gather")) return gathered(step);
+  if (is_onnx(info, "GatherElements")) return dims(step.inputs[1]);
+  if (is_onnx(info, "Expand")) return expanded(step);
+  if (is_onnx(info, "ConstantOfShape")) {
+    std::vector<int> steps;
+    return held(step, 0, steps, 0);
+  }
   if (is_onnx(info, "Unsqueeze")) return unsqueezed(step);
   if (is_onnx(info, "Slice")) return sliced(step);
   if (!is_onnx(info, "Transpose")) return std::nullopt;
@@ -113,19 +133,17 @@ std::optional<Dims> ShapeSymbols::broadcast(const Step& step) const {
   for (size_t input = 0; input < step.inputs.size(); ++input) {
     const int value = step.inputs[input];
     if (value < 0 || (!dims(value) && !is_scalar(step, input))) return std::nullopt;
-    Dims other = dims(value).value_or(Dims());
-    if (made.size() < other.size()) std::swap(made, other);
-    for (size_t i = 1; i <= other.size(); ++i) {
-      int64_t &one = made[made.size() - i], two = other[other.size() - i];
-      if (one == two || two == 1) continue;
-      // Of two different ones one has to be 1, so that a number above is what both become.
-      if (one == 1 || two > 1)
-        one = two;
-      else if (one <= 1)
-        one = kUnknown;
-    }
+    made = broadcast_dims(std::move(made), dims(value).value_or(Dims()));
   }
   return made;
+}
+
+std::optional<Dims> ShapeSymbols::expanded(const Step& step) const {
+  std::vector<int> steps;
+  const auto wanted = held(step, 1, steps, 0);
+  const bool is_known = dims(step.inputs[0]) || is_scalar(step, 0);
+  if (!wanted || !is_known) return std::nullopt;
+  return broadcast_dims(dims(step.inputs[0]).value_or(Dims()), *wanted);
 }
 
 // A scalar's dimensions are told as unknown ones.

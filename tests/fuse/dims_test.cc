@@ -30,6 +30,15 @@ TEST(Dims, AreFollowed) {
             "y: f32[b, 2]");
   EXPECT_EQ(dims_of_y("in x: f32[b, n, 4]\nin f: i64[1]\nconst a: i64[1] = [1]\ny: f32 = Slice(x, f, f, a)\nout y"),
             "y: f32[b, ?1, 4]");
+  EXPECT_EQ(dims_of_y("in x: f32[b, n]\nin i: i64[1, n]\ny: f32 = GatherElements(x, i) {axis = 1}\nout y"),
+            "y: f32[1, n]");
+  const std::string shape =
+      "in x: f32[b, n]\nconst i: i64[2] = [1, 0]\nconst h: f32[] = 0.5\nin z: f32[1, b]\n"
+      "s: i64[2] = Shape(x)\nt: i64[2] = Gather(s, i)\n";
+  EXPECT_EQ(dims_of_y(shape + "y: f32 = Expand(z, t)\nout y"), "y: f32[n, b]");
+  EXPECT_EQ(dims_of_y(shape + "y: f32 = Expand(h, t)\nout y"), "y: f32[n, b]");
+  EXPECT_EQ(dims_of_y(shape + "y: f32 = ConstantOfShape(t)\nout y"), "y: f32[n, b]");
+  EXPECT_EQ(dims_of_y(shape + "y: f32 = Expand(x, t)\nout y"), "y: f32[?1, ?2]");
 }
 
 // As exporters write what stays as it is in the target of an Expand.
