@@ -147,10 +147,21 @@ Rows slice(const PaddedStep& step, size_t) {
     if (!is_known || !is_long_alone) return kSized;
     return slice_to_length(step, counted_from_first(step, *axes, step.rank(0)), *first, *last, *by);
   }
-  step.others_unpadded({0});
   if (!axes) step.refuse("slices along axes that are no constants");
   const Dims from_first = counted_from_first(step, *axes, step.rank(0));
   const auto own = std::ranges::find(from_first, step.axis(0));
+  // All that there are, or along axes that have nothing to do with it.
+  const auto keeps = [&](size_t i) {
+    const int64_t axis = from_first[i];
+    if (step.is_padded_dim((*last)[i]))
+      return (*first)[i] == 0 && (*by)[i] == 1 && step.is_padded_dim(step.dims(0)[size_t(axis)]);
+    return axis != step.axis(0) && step.is_fixed((*first)[i]) && step.is_fixed((*last)[i]) && step.is_fixed((*by)[i]);
+  };
+  size_t kept = 0;
+  while (is_known && kept < from_first.size() && keeps(kept)) ++kept;
+  if (is_known && kept == from_first.size())
+    return step.rows(0).count ? Rows::numbered(step.axis(0)) : Rows(step.axis(0));
+  step.others_unpadded({0});
   if (own == from_first.end()) return step.axis(0);
   const size_t i = size_t(own - from_first.begin());
   if (!is_known || (*first)[i] != 0 || (*by)[i] != 1) step.refuse("may leave out some of its rows");

@@ -116,6 +116,7 @@ std::optional<Dims> ShapeSymbols::made_by(const Step& step) const {
   }
   if (is_onnx(info, "Unsqueeze")) return unsqueezed(step);
   if (is_onnx(info, "Slice")) return sliced(step);
+  if (is_onnx(info, "Concat")) return concatenated(step);
   if (!is_onnx(info, "Transpose")) return std::nullopt;
   const auto& before = dims(step.inputs[0]);
   const auto order = info.find_ints("perm");
@@ -252,6 +253,21 @@ std::optional<Dims> ShapeSymbols::unsqueezed(const Step& step) const {
   return made;
 }
 
+// Of one input each dimension but its own is what all have.
+std::optional<Dims> ShapeSymbols::concatenated(const Step& step) const {
+  auto made = dims(step.inputs[0]);
+  const int64_t axis = step.node->get_int("axis", 0);
+  const size_t along = made ? size_t(axis < 0 ? axis + int64_t(made->size()) : axis) : 0;
+  if (!made || along >= made->size()) return std::nullopt;
+  for (size_t i = 1; i < step.inputs.size(); ++i) {
+    const auto& other = step.inputs[i] < 0 ? std::nullopt : dims(step.inputs[i]);
+    if (!other || other->size() != made->size()) return std::nullopt;
+    int64_t &sum = (*made)[along], part = (*other)[along];
+    if (sum < 0 || part < 0 || __builtin_add_overflow(sum, part, &sum)) sum = kUnknown;
+  }
+  return made;
+}
+
 // What it leaves alone.
 std::optional<Dims> ShapeSymbols::sliced(const Step& step) const {
   const auto& from = dims(step.inputs[0]);
@@ -334,6 +350,13 @@ std::optional<Dims> ShapeSymbols::computed(const Step& step, std::vector<int>& s
     int64_t made = 0;
     if (one < 1 || two < 1 || __builtin_mul_overflow(one, two, &made)) return std::nullopt;
     return std::vector{made};
+  }
+  if (is_onnx(info, "Add") || is_onnx(info, "Sub")) {
+    const auto a = of(0), b = of(1);
+    if (!a || !b || a->size() != 1 || b->size() != 1) return std::nullopt;
+    if (*b == Dims{0}) return a;
+    if (is_onnx(info, "Sub")) return *a == *b ? std::optional(Dims{0}) : std::nullopt;
+    return *a == Dims{0} ? b : std::nullopt;
   }
   if (is_onnx(info, "Concat") && info.get_int("axis", -1) == 0) {
     Dims made;

@@ -35,6 +35,7 @@ class ShapeSymbols {
   std::optional<Dims> reshaped(const Step& step) const;
   std::optional<Dims> gathered(const Step& step) const;
   std::optional<Dims> unsqueezed(const Step& step) const;
+  std::optional<Dims> concatenated(const Step& step) const;
   std::optional<Dims> sliced(const Step& step) const;
   std::optional<Dims> contents(int value, std::vector<int>& steps, int depth) const;
   std::optional<Dims> held(const Step& step, size_t input, std::vector<int>& steps, int depth) const;

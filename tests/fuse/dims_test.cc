@@ -30,6 +30,8 @@ TEST(Dims, AreFollowed) {
             "y: f32[b, 2]");
   EXPECT_EQ(dims_of_y("in x: f32[b, n, 4]\nin f: i64[1]\nconst a: i64[1] = [1]\ny: f32 = Slice(x, f, f, a)\nout y"),
             "y: f32[b, ?1, 4]");
+  EXPECT_EQ(dims_of_y("in x: f32[b, n]\nin z: f32[b, 3]\ny: f32 = Concat(z, x) {axis = 1}\nout y"), "y: f32[b, ?1]");
+  EXPECT_EQ(dims_of_y("in x: f32[b, 2]\nin z: f32[b, 3]\ny: f32 = Concat(z, x) {axis = -1}\nout y"), "y: f32[b, 5]");
   EXPECT_EQ(dims_of_y("in x: f32[b, n]\nin i: i64[1, n]\ny: f32 = GatherElements(x, i) {axis = 1}\nout y"),
             "y: f32[1, n]");
   const std::string shape =

@@ -304,6 +304,22 @@ TEST(Padding, TablesAreLongEnough) {
   }
 }
 
+TEST(Padding, AllMayBeSlicedOff) {
+  const auto sliced = [](const std::string& to) {
+    return axes_of(
+        "in x: f32[n, 8]\nconst from: i64[1] = [0]\nconst half: i64[1] = [4]\nconst last: i64[1] = [1]\n"
+        "size: i64[2] = Shape(x)\nn: i64[1] = Gather(size, from)\n"
+        "turned: f32[8, n] = Transpose(x) {perm = [1, 0]}\npairs: f32[n, n] = MatMul(x, turned)\n"
+        "some: f32[n, ?] = Slice(pairs, from, " +
+            to +
+            ", last)\n"
+            "sums: f32[n, 1] = ReduceSum(some, last)\ny: f32 = Relu(sums)\nout y\n",
+        "n");
+  };
+  EXPECT_EQ(sliced("n"), "0 > 0");
+  EXPECT_EQ(sliced("half"), "Slice node '' may leave out some of its rows");
+}
+
 // As masks and biases of all pairs begin.
 TEST(Padding, SomethingMayBeRepeatedAlongBothAxes) {
   const auto pairs = [](const std::string& made) {
