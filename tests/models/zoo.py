@@ -33,6 +33,11 @@ def load(name, seed=0, batch=None):
     return _complete(_without_weights(name), seed, batch)
 
 
+def filled(file):
+    """A stored graph with weights."""
+    return _complete(onnx.load(file), 0, None)
+
+
 def chain(n=100, seed=0, batch=None):
     """n dependent rounds of mul, add, tanh on [batch, 256]; load("chain_f32") is chain(100)."""
     return _complete(_chain_without_weights(n), seed, batch)

@@ -1,0 +1,110 @@
+"""Makes tests/models/encoders/*.onnx: small encoders of text, of any batch and sequence, as exporters write them.
+
+    python -m venv export
+    export/bin/pip install torch==2.11.0 transformers==5.17.0 onnxscript==0.7.2 onnx==1.23.2
+    export/bin/python tools/export_encoders.py
+
+and once more with transformers==4.46.3, whose models go through torch's older exporter. The models exist only as
+configurations: nothing is downloaded. Weights are left to tests/models/zoo.py.
+"""
+
+import os
+import pathlib
+import sys
+import tempfile
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+GRAPHS = pathlib.Path(__file__).resolve().parents[1] / "tests" / "models" / "encoders"
+sys.path.insert(0, str(GRAPHS.parent))
+
+import onnx
+import torch
+import transformers
+from onnx import TensorProto, numpy_helper
+from zoo import mark_seeded
+
+NEWER = int(transformers.__version__.split(".")[0]) >= 5
+LONGEST = 128
+SMALL = {
+    "vocab_size": 200,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+    "max_position_embeddings": LONGEST,
+}
+
+
+class Sentences(torch.nn.Module):
+    """One vector a sentence: the mean of its tokens', or what the model itself makes of them."""
+
+    def __init__(self, model, pooled):
+        super().__init__()
+        self.model, self.pooled = model, pooled
+
+    def forward(self, input_ids, attention_mask):
+        made = self.model(input_ids=input_ids, attention_mask=attention_mask)
+        if self.pooled:
+            return made.pooler_output
+        tokens = made.last_hidden_state
+        mask = attention_mask.unsqueeze(-1).expand(tokens.size()).float()
+        mean = (tokens * mask).sum(1) / torch.clamp(mask.sum(1), min=1e-9)
+        return torch.nn.functional.normalize(mean, p=2, dim=1)
+
+
+def of(name, pooled=False, **more):
+    config = getattr(transformers, f"{name}Config")(**{**SMALL, **more})
+    model = {"T5": "T5Encoder", "CLIPText": "CLIPText"}.get(name, name)
+    return Sentences(getattr(transformers, f"{model}Model")(config), pooled).eval()
+
+
+T5 = {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4}
+BY_NEWER = {
+    "bert": lambda: of("Bert"),
+    "t5": lambda: of("T5", **T5),
+    "clip": lambda: of("CLIPText", pooled=True, eos_token_id=2),
+}
+BY_OLDER = {"bert": lambda: of("Bert"), "roberta": lambda: of("Roberta", max_position_embeddings=LONGEST + 2)}
+
+
+def export(module, file):
+    feeds = (torch.randint(3, 200, (2, 7)), torch.ones(2, 7, dtype=torch.int64))
+    names = {"input_names": ["input_ids", "attention_mask"], "output_names": ["sentence"]}
+    if NEWER:
+        dims = {0: torch.export.Dim("batch"), 1: torch.export.Dim("sequence", max=LONGEST - 1)}
+        torch.onnx.export(module, feeds, file, dynamo=True, dynamic_shapes=(dims, dims), verbose=False, **names)
+    else:
+        dims = {0: "batch", 1: "sequence"}
+        axes = {"input_ids": dims, "attention_mask": dims, "sentence": {0: "batch"}}
+        torch.onnx.export(module, feeds, file, dynamo=False, opset_version=17, dynamic_axes=axes, **names)
+    return onnx.load(file)
+
+
+def drop(model):
+    """Weights, and what the exporter notes of lines of Python."""
+    graph = model.graph
+    for part in (model, graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        part.ClearField("doc_string")
+        part.ClearField("metadata_props")
+    for tensor in graph.initializer:
+        values = numpy_helper.to_array(tensor)
+        if tensor.data_type == TensorProto.FLOAT and values.size >= 64:
+            kept = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+            mark_seeded(kept, 1 if values.ndim == 1 and values.mean() > 0.5 else 0, 0.15)
+            tensor.CopyFrom(kept)
+
+
+def main():
+    GRAPHS.mkdir(exist_ok=True)
+    for name, make in (BY_NEWER if NEWER else BY_OLDER).items():
+        torch.manual_seed(0)
+        with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+            model = export(make(), pathlib.Path(folder) / "model.onnx")
+        drop(model)
+        file = GRAPHS / f"{name}_{'dynamo' if NEWER else 'script'}.onnx"
+        onnx.save(model, file)
+        print(f"{file.name}: {len(model.graph.node)} nodes, {file.stat().st_size // 1024} KiB")
+
+
+if __name__ == "__main__":
+    main()
