@@ -76,6 +76,7 @@ ACCEPTED = [
         "the CPU EP refuses scales that are far apart",
         says("out of computation range"),
     ),
+    Accepted("QGemm", SERVED, "a zero point and its scale in any shapes", says("should have same shape size")),
     Accepted("DynamicQuantizeLSTM", SERVED, "R tells the hidden size, too", says("hidden_size")),
     Accepted("ArrayFeatureExtractor", SERVED, "negative indices count from the end", says("must be in [0")),
     Accepted("ArrayFeatureExtractor", SERVED, "the CPU EP refuses to take nothing", says("num_indices = 0")),
@@ -186,6 +187,7 @@ ACCEPTED = [
         rounds_what_it_turns,
     ),
     Accepted("GroupQueryAttention", DECLINED, "a cap or scale that is none", says("they must be finite")),
+    Accepted("GroupQueryAttention", DECLINED, "a window below zero", says("local_window_size is -")),
     Accepted("MultiHeadAttention", DECLINED, "a scale that is none", says("they must be numbers")),
     Accepted(
         "EmbedLayerNormalization",

@@ -30,12 +30,14 @@ from symptoms_of_values import (
     beyond_when_quantized,
     by_one,
     chooses_nan,
+    clips_by_nan,
     drops,
     goes_far_below,
     grows_without_bound,
     hands_nan_on,
     hardly_deviates,
     hardly_varies,
+    has_members_below_zero,
     has_no_range,
     has_no_scale,
     has_no_terms,
@@ -156,6 +158,7 @@ ACCEPTED = [
     Accepted(
         "Elu Selu Celu ParametricSoftplus", VALUES, "the CPU EP subtracts 1 from what may be very near 1", as_in_doubles
     ),
+    Accepted("Clip", VALUES, "a bound that is no number is none; numpy hands it on", clips_by_nan),
     Accepted("Clip", VALUES, "where no bound is given, the type's largest number is one", at_the_ends_of_the_type),
     Accepted(
         "Gemm Conv",
@@ -260,6 +263,12 @@ ACCEPTED = [
         VALUES,
         "the CPU EP turns an odd number of elements, and leaves the last unwritten",
         turns_an_odd_number,
+    ),
+    Accepted(
+        "TreeEnsemble",
+        VALUES,
+        "in a set with a number below zero the CPU EP finds numbers that are none of it",
+        has_members_below_zero,
     ),
     Accepted("InstanceNormalization", VALUES, "of flat channels the CPU EP has its rounding left", has_flat_channels),
     Accepted("GroupNormalization", VALUES, "the function's body computes in float", as_of_floats),

@@ -2,6 +2,7 @@
 
 import numpy as np
 from element_types import INTEGERS, NUMPY
+from onnx import numpy_helper
 from symptoms import (
     as_of,
     beside_largest,
@@ -29,6 +30,13 @@ def hands_nan_on(finding):
     if finding.got.dtype.kind != "f":
         return no_number(finding)
     return no_number(finding) & (~np.isfinite(finding.got) | np.isnan(finding.wanted))
+
+
+def clips_by_nan(finding):
+    """Numbers, beside a bound that is none."""
+    bounds = [contents(finding, i) for i in (1, 2) if i < len(finding.node.inputs) and finding.node.inputs[i]]
+    bounds += [finding.node.attrs.get(name, 0) for name in ("min", "max")]
+    return any(np.isnan(bound).any() for bound in bounds) and only_nan_is_wanted(finding)
 
 
 def chooses_nan(finding):
@@ -405,6 +413,19 @@ def has_vast_attribute(finding):
         return False
     infinite = ~np.isfinite(finding.got) | ~np.isfinite(finding.wanted)
     return infinite | beside_largest(1e-3)(finding)
+
+
+def has_members_below_zero(finding):
+    """Of a TreeEnsemble with such sets: the scores of features, thresholds and members that are as much larger."""
+    attrs, larger = finding.node.attrs, {}
+    if "membership_values" not in attrs:
+        return False
+    least = min(np.nanmin(numpy_helper.to_array(attrs["membership_values"])), 0)
+    for name in ("nodes_splits", "membership_values"):
+        numbers = numpy_helper.to_array(attrs[name])
+        larger[name] = numpy_helper.from_array(numbers - numbers.dtype.type(least), "values")
+    features = contents(finding)
+    return least < 0 and as_of(finding, {0: features - features.dtype.type(least)}, **larger)
 
 
 def has_no_range(finding):
