@@ -475,6 +475,7 @@ ACCEPTED = [
         "without a kernel on the CPU the function's body broadcasts bounds",
         says("must be a scalar"),
     ),
+    Accepted("Clip", SHAPE, "the same, so that a scalar becomes a row", lambda f: f.node.inputs[0].array.ndim == 0),
     Accepted("LpPool", REFUSED, "a window that is larger than the image", says("the window spans")),
     Accepted("Bernoulli", SHAPE, "a hostile node has another type", says("type ")),
     Accepted("Range", SERVED, "the function's body takes no number in a shape", says("_inlfunc_Range")),
