@@ -12,42 +12,9 @@ from symptoms import (
     is_empty,
     is_near,
     keys,
-    no_number,
     of_nothing,
     says,
 )
-
-
-def orders_nan(finding):
-    return np.isnan(contents(finding)).any(axis=finding.node.attrs.get("axis", -1), keepdims=True)
-
-
-def hands_nan_on(finding):
-    """What something that is no finite number has a part in, and which is none or should be NaN; places may be any."""
-    if finding.node.op in ("ArgMax", "ArgMin"):
-        odd = ~np.isfinite(contents(finding))
-        return odd.any(axis=finding.node.attrs.get("axis", 0)).reshape(finding.got.shape)
-    if finding.got.dtype.kind != "f":
-        return no_number(finding)
-    return no_number(finding) & (~np.isfinite(finding.got) | np.isnan(finding.wanted))
-
-
-def clips_by_nan(finding):
-    """Numbers, beside a bound that is none."""
-    bounds = [contents(finding, i) for i in (1, 2) if i < len(finding.node.inputs) and finding.node.inputs[i]]
-    bounds += [finding.node.attrs.get(name, 0) for name in ("min", "max")]
-    return any(np.isnan(bound).any() for bound in bounds) and only_nan_is_wanted(finding)
-
-
-def chooses_nan(finding):
-    """Of Hardmax: ones and zeros of rows in which something is no number."""
-    x, axis = contents(finding), finding.node.attrs.get("axis", -1 if finding.case.opset >= 13 else 1)
-    axes = axis if finding.case.opset >= 13 else tuple(range(axis % x.ndim, x.ndim))
-    return np.isnan(x).any(axis=axes, keepdims=True) & np.isin(finding.got, (0, 1))
-
-
-def reduces_nan(finding):
-    return np.isnan(finding.got) & (finding.node.attrs.get("reduction") in ("max", "min"))
 
 
 def peaks_beside(finding):
@@ -246,10 +213,6 @@ def shrunk_in_float(finding):
     return nearly(finding) | (np.isinf(finding.wanted) & (np.abs(finding.got) > np.finfo(np.float32).max))
 
 
-def loses_nothing(finding):
-    return finding.node.inputs[1].array.size == 0 and np.isnan(finding.got) | np.isnan(finding.wanted)
-
-
 def power_overflows(finding):
     """Integers, of which the power is no number of the type, or beyond doubles."""
     if finding.got.dtype.kind != "i":
@@ -310,10 +273,6 @@ def multiplies_beyond_numbers(finding):
     return infinite & (finding.node.attrs.get("reduction") == "mul")
 
 
-def tanh_of_nan(finding):
-    return np.isnan(finding.got) & (finding.node.attrs.get("activation") == "Tanh")
-
-
 def hardly_varies(finding):
     """Rows that are all but constant: what is left of them is rounding, which a small epsilon enlarges."""
     node, x = finding.node, contents(finding).astype(np.float64)
@@ -356,11 +315,6 @@ def is_drawn(finding):
     if "Normal" in finding.node.op:
         return attrs.get("scale", 1.0) != 1e-30 or abs(attrs.get("mean", 0.0)) < 1
     return attrs.get("low", 0.0) != attrs.get("high", 1.0)
-
-
-def only_nan_is_wanted(finding):
-    """The CPU EP has NaN."""
-    return np.isnan(finding.wanted) & ~np.isnan(finding.got)
 
 
 def almost_singular(finding):
