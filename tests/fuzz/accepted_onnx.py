@@ -493,6 +493,10 @@ ACCEPTED = [
         says("strides h", "dilations h", "pads h"),
     ),
     Accepted("MaxPool", DECLINED, "a window that no image has", says("kernel_shape holds")),
+    Accepted(
+        "TreeEnsemble", DECLINED, "leaves that there are not, behind which the CPU EP reads", says("is not there")
+    ),
+    Accepted("FusedConv", DECLINED, "parameters of no activation", says("activation '' takes 0")),
     Accepted("ImageScaler", DECLINED, "an empty list of another type", says("attribute 'bias' has an unexpected type")),
     Accepted("RoiAlign", DECLINED, "windows that there are not", says("output_width is", "output_height is")),
     Accepted("Attention", REFUSED, "more dimensions than the scores have", says("it can have four dimensions at most")),
