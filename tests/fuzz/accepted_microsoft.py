@@ -195,6 +195,13 @@ ACCEPTED = [
         "segments without their embedding, which the CPU EP overlooks",
         says("segment_ids and segment_embedding must be given together"),
     ),
+    Accepted(
+        "MatMulNBits",
+        SERVED,
+        "the CPU EP has codes of 8 bits without zero points of other types",
+        says("has_unquantized_zero_point_"),
+    ),
+    Accepted("MoEGroupRouter", REFUSED, "the CPU EP takes a bias in any shape", says("expert_bias has shape")),
     Accepted("MatMulBnb4", SERVED, "blocks of any power of two", says("only block size 16, 32")),
     Accepted("FusedConv", SERVED, "no activation is none", says("GetFusedActivationAttr")),
     Accepted("FusedConv", SERVED, "no kernel_shape is the weights'", says("kernel_shape: {}")),

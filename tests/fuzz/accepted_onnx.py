@@ -496,6 +496,8 @@ ACCEPTED = [
     Accepted(
         "TreeEnsemble", DECLINED, "leaves that there are not, behind which the CPU EP reads", says("is not there")
     ),
+    Accepted("TreeEnsembleRegressor", DECLINED, "a leaf that weighs nothing", says("a leaf has no weight")),
+    Accepted("SVMRegressor", DECLINED, "fewer support vectors than none", says("support vectors")),
     Accepted("FusedConv", DECLINED, "parameters of no activation", says("activation '' takes 0")),
     Accepted("ImageScaler", DECLINED, "an empty list of another type", says("attribute 'bias' has an unexpected type")),
     Accepted("RoiAlign", DECLINED, "windows that there are not", says("output_width is", "output_height is")),
