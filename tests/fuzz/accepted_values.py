@@ -7,6 +7,7 @@ from accepted import VALUES, Accepted
 from symptoms import (
     as_by_onnx,
     as_of,
+    contents,
     has_nan,
     no_number,
     of_nothing,
@@ -159,6 +160,12 @@ ACCEPTED = [
     Accepted("PRelu", VALUES, "the CPU EP multiplies zero too, by a slope that is no number", no_slope_of_zero),
     Accepted(
         "Elu Selu Celu ParametricSoftplus", VALUES, "the CPU EP subtracts 1 from what may be very near 1", as_in_doubles
+    ),
+    Accepted(
+        "SwiGLU",
+        VALUES,
+        "of halves far below zero the gate is 0, which makes infinity NaN",
+        lambda f: f.got.dtype.itemsize == 2 and (contents(f) < -80) & np.isinf(contents(f, 1)),
     ),
     Accepted("Clip", VALUES, "a bound that is no number is none; numpy hands it on", clips_by_nan),
     Accepted("Clip", VALUES, "where no bound is given, the type's largest number is one", at_the_ends_of_the_type),
