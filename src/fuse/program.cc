@@ -84,7 +84,7 @@ void Program::add(Step& step) {
 
 // An action is offered its constant, as onnxruntime offers them to kernels. What it does not keep in a form of its own
 // is put on the device as it is.
-void Program::load(Action& action, size_t input, const Tensor& constant, ops::Prepack& loader) {
+void Program::load(Action& action, size_t input, const Tensor& constant, bool is_shared, ops::Prepack& loader) {
   const int value = action.inputs[input];
   Place& place = places_[size_t(value)];
   if (action.host_inputs[input]) {
@@ -102,23 +102,27 @@ void Program::load(Action& action, size_t input, const Tensor& constant, ops::Pr
         std::ranges::none_of(plan_.constants, [&](const auto& own) { return &own->view == &constant; });
     kept.data = loader.keep_constant(constant, is_models);
   }
-  int readers = 0;
-  for (const Action& other : actions_) readers += int(std::count(other.inputs.begin(), other.inputs.end(), value));
-  if (!action.op->prepack(int(input), *place.constant, loader) || readers > 1) return;
+  if (!action.op->prepack(int(input), *place.constant, loader) || is_shared) return;
   if (place.constant->data) loader.let_go(place.constant->data);
   place.constant.reset();
   action.inputs[input] = -1;
 }
 
 void Program::prepare(ops::Prepack& loader) {
+  std::vector<int> readings(places_.size());  // by value
+  for (const Action& action : actions_)
+    for (int value : action.inputs)
+      if (value >= 0) ++readings[size_t(value)];
   for (Action& action : actions_) {
     const device::Label label(action.name);
     if (!action.label.empty()) action.fault_number = loader.fault_number(action.label);
     action.op->prepare(loader);
-    for (size_t i = 0; i < action.inputs.size(); ++i)
-      if (action.inputs[i] >= 0)
-        if (const Tensor* const constant = plan_.values[size_t(action.inputs[i])].constant)
-          load(action, i, *constant, loader);
+    for (size_t i = 0; i < action.inputs.size(); ++i) {
+      const int value = action.inputs[i];
+      if (value < 0) continue;
+      if (const Tensor* const constant = plan_.values[size_t(value)].constant)
+        load(action, i, *constant, readings[size_t(value)] > 1, loader);
+    }
   }
   plan_ = {};
 }

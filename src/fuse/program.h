@@ -40,7 +40,7 @@ class Program final : public ops::Op {
   class ActionContext;
 
   void add(Step& step);
-  void load(Action& action, size_t input, const Tensor& constant, ops::Prepack& loader);
+  void load(Action& action, size_t input, const Tensor& constant, bool is_shared, ops::Prepack& loader);
 
   Plan plan_;  // until prepare()
   std::vector<Place> places_;

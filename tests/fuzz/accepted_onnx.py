@@ -475,8 +475,11 @@ ACCEPTED = [
         "without a kernel on the CPU the function's body broadcasts bounds",
         says("must be a scalar"),
     ),
+    Accepted("Clip", SHAPE, "the same, so that a scalar becomes a row", lambda f: f.node.inputs[0].array.ndim == 0),
     Accepted("LpPool", REFUSED, "a window that is larger than the image", says("the window spans")),
     Accepted("Bernoulli", SHAPE, "a hostile node has another type", says("type ")),
+    Accepted("Range", SERVED, "the function's body takes no number in a shape", says("_inlfunc_Range")),
+    Accepted("SVMRegressor SVMClassifier", SERVED, "no kernel_params are zeros", says("svmclassifier.h")),
     # ---- left to the CPU EP, which is less strict
     Accepted("ReverseSequence", DECLINED, "axes that there are not", says("one must be 0, the other 1")),
     Accepted("GlobalLpPool LpPool", DECLINED, "a power that is none", says("p is ")),
@@ -490,6 +493,13 @@ ACCEPTED = [
         says("strides h", "dilations h", "pads h"),
     ),
     Accepted("MaxPool", DECLINED, "a window that no image has", says("kernel_shape holds")),
+    Accepted(
+        "TreeEnsemble", DECLINED, "leaves that there are not, behind which the CPU EP reads", says("is not there")
+    ),
+    Accepted("TreeEnsembleRegressor", DECLINED, "a leaf that weighs nothing", says("a leaf has no weight")),
+    Accepted("SVMRegressor", DECLINED, "fewer support vectors than none", says("support vectors")),
+    Accepted("FusedConv", DECLINED, "parameters of no activation", says("activation '' takes 0")),
+    Accepted("ImageScaler", DECLINED, "an empty list of another type", says("attribute 'bias' has an unexpected type")),
     Accepted("RoiAlign", DECLINED, "windows that there are not", says("output_width is", "output_height is")),
     Accepted("Attention", REFUSED, "more dimensions than the scores have", says("it can have four dimensions at most")),
     Accepted(

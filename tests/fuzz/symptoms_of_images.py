@@ -123,10 +123,13 @@ def by_a_policy_from_the_end(finding):
 
 
 def has_flat_channels(finding):
-    """Channels of which all values are nearly the same."""
-    x = contents(finding).astype(np.float64)
+    """Channels of which all values are nearly the same, or vary so little that a difference of squares has few digits:
+    no further apart than that makes it."""
+    x, scale = contents(finding).astype(np.float64), np.abs(contents(finding, 1)).max(initial=0)
     axes = tuple(range(2, x.ndim))
-    return np.ptp(x, axis=axes, keepdims=True) <= 3e-3 * np.abs(x).max(axis=axes, keepdims=True)
+    most = np.abs(x).max(axis=axes, keepdims=True)
+    variance = x.var(axis=axes, keepdims=True) + finding.node.attrs.get("epsilon", 1e-5)
+    return (np.ptp(x, axis=axes, keepdims=True) <= 3e-3 * most) | (gap(finding) * variance <= 2e-7 * scale * most**2)
 
 
 def on_the_edge(finding):

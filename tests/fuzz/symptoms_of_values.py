@@ -2,6 +2,7 @@
 
 import numpy as np
 from element_types import INTEGERS, NUMPY
+from onnx import numpy_helper
 from symptoms import (
     as_of,
     beside_largest,
@@ -11,35 +12,9 @@ from symptoms import (
     is_empty,
     is_near,
     keys,
-    no_number,
     of_nothing,
     says,
 )
-
-
-def orders_nan(finding):
-    return np.isnan(contents(finding)).any(axis=finding.node.attrs.get("axis", -1), keepdims=True)
-
-
-def hands_nan_on(finding):
-    """What something that is no finite number has a part in, and which is none or should be NaN; places may be any."""
-    if finding.node.op in ("ArgMax", "ArgMin"):
-        odd = ~np.isfinite(contents(finding))
-        return odd.any(axis=finding.node.attrs.get("axis", 0)).reshape(finding.got.shape)
-    if finding.got.dtype.kind != "f":
-        return no_number(finding)
-    return no_number(finding) & (~np.isfinite(finding.got) | np.isnan(finding.wanted))
-
-
-def chooses_nan(finding):
-    """Of Hardmax: ones and zeros of rows in which something is no number."""
-    x, axis = contents(finding), finding.node.attrs.get("axis", -1 if finding.case.opset >= 13 else 1)
-    axes = axis if finding.case.opset >= 13 else tuple(range(axis % x.ndim, x.ndim))
-    return np.isnan(x).any(axis=axes, keepdims=True) & np.isin(finding.got, (0, 1))
-
-
-def reduces_nan(finding):
-    return np.isnan(finding.got) & (finding.node.attrs.get("reduction") in ("max", "min"))
 
 
 def peaks_beside(finding):
@@ -238,10 +213,6 @@ def shrunk_in_float(finding):
     return nearly(finding) | (np.isinf(finding.wanted) & (np.abs(finding.got) > np.finfo(np.float32).max))
 
 
-def loses_nothing(finding):
-    return finding.node.inputs[1].array.size == 0 and np.isnan(finding.got) | np.isnan(finding.wanted)
-
-
 def power_overflows(finding):
     """Integers, of which the power is no number of the type, or beyond doubles."""
     if finding.got.dtype.kind != "i":
@@ -302,10 +273,6 @@ def multiplies_beyond_numbers(finding):
     return infinite & (finding.node.attrs.get("reduction") == "mul")
 
 
-def tanh_of_nan(finding):
-    return np.isnan(finding.got) & (finding.node.attrs.get("activation") == "Tanh")
-
-
 def hardly_varies(finding):
     """Rows that are all but constant: what is left of them is rounding, which a small epsilon enlarges."""
     node, x = finding.node, contents(finding).astype(np.float64)
@@ -348,11 +315,6 @@ def is_drawn(finding):
     if "Normal" in finding.node.op:
         return attrs.get("scale", 1.0) != 1e-30 or abs(attrs.get("mean", 0.0)) < 1
     return attrs.get("low", 0.0) != attrs.get("high", 1.0)
-
-
-def only_nan_is_wanted(finding):
-    """The CPU EP has NaN."""
-    return np.isnan(finding.wanted) & ~np.isnan(finding.got)
 
 
 def almost_singular(finding):
@@ -405,6 +367,19 @@ def has_vast_attribute(finding):
         return False
     infinite = ~np.isfinite(finding.got) | ~np.isfinite(finding.wanted)
     return infinite | beside_largest(1e-3)(finding)
+
+
+def has_members_below_zero(finding):
+    """Of a TreeEnsemble with such sets: the scores of features, thresholds and members that are as much larger."""
+    attrs, larger = finding.node.attrs, {}
+    if "membership_values" not in attrs:
+        return False
+    least = min(np.nanmin(numpy_helper.to_array(attrs["membership_values"])), 0)
+    for name in ("nodes_splits", "membership_values"):
+        numbers = numpy_helper.to_array(attrs[name])
+        larger[name] = numpy_helper.from_array(numbers - numbers.dtype.type(least), "values")
+    features = contents(finding)
+    return least < 0 and as_of(finding, {0: features - features.dtype.type(least)}, **larger)
 
 
 def has_no_range(finding):

@@ -315,6 +315,8 @@ def test_gated_delta_net_refuses():
     ]:
         fails("GatedDeltaNet", [wrong if i == which else x for i, x in enumerate(given)], {}, words, outputs=2,
               ranks=False, domain="com.microsoft")  # fmt: skip
+    of_no_requests = [q, q, q, ends[:1], beta, beta, None]
+    fails("GatedDeltaNet", of_no_requests, {}, "5 tokens of 0 requests", outputs=2, domain="com.microsoft")
     outside, leaves_out = "is outside", "a value is not allowed: "
     for wrong, words in [
         ([0, 9, 5], outside),

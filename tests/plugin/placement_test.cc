@@ -252,6 +252,26 @@ TEST(Regions, OneNodeIsNone) {
   EXPECT_EQ(s.regions(), Regions{});
 }
 
+TEST(Regions, OfVeryManyTheSmallestAreNone) {
+  Sketch s;
+  s.input("v0");
+  const auto value = [](size_t i) { return "v" + std::to_string(i); };
+  size_t made = 0;
+  const auto add = [&](const char* name, bool claimable) {
+    s.node(name, {value(made)}, {value(made + 1)}, claimable, false);
+    ++made;
+  };
+  for (size_t i = 0; i < kMostRegions + 2; ++i) {
+    const bool is_small = i == 3 || i == 100;
+    for (const char* name : {"A", "B", "C"})
+      if (!is_small || *name != 'C') add(name, true);
+    add("Unknown", false);
+  }
+  const Regions regions = s.regions();
+  EXPECT_EQ(regions.size(), kMostRegions);
+  EXPECT_EQ(regions.front(), (std::set<std::string>{"A", "B", "C"}));
+}
+
 TEST(Regions, WhatOnlyALaterOneReadsGoesThere) {
   Sketch s;
   s.input("x").constant("scale").constant("zero");

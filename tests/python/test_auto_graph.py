@@ -371,3 +371,24 @@ def test_what_is_outside_is_told(encore, make_model):
     assert told["", "If node 'choice'"] == "control flow, which onnxruntime runs"
     assert "alone" in told["If node 'choice', body 'Abss'", "Abs node 'inner Abs'"], told
     assert len(told) == 4
+
+
+def test_of_very_many_regions_the_smallest_are_none(encore, make_model):
+    """Each of them costs onnxruntime a look at the whole model."""
+    nodes, x = [], "x"
+    for i in range(257):
+        nodes += [
+            helper.make_node("NonZero", [x], [f"places{i}"], f"places{i}"),
+            helper.make_node("Cast", [f"places{i}"], [f"cast{i}"], f"cast{i}", to=TensorProto.FLOAT),
+            helper.make_node("ReduceMax", [f"cast{i}"], [f"last{i}"], f"last{i}", keepdims=0),
+            helper.make_node("Add", [x, f"last{i}"], [f"sum{i}"], f"sum{i}"),
+        ]
+        x = f"sum{i}"
+    session = automatic(make_model(nodes[:-1], {"x": ["n"]}, {"last256": []}))
+    assert session.run(None, {"x": np.ones(3, FLOAT)})[0] == 2
+    told = {one["node"]: one["why"] for one in onnxruntime_ep_encore.outside_report(session)}
+    assert {node for node, why in told.items() if "larger" in why} == {
+        "Cast node 'cast256'",
+        "ReduceMax node 'last256'",
+    }
+    assert len(told) == 257 + 2

@@ -84,7 +84,6 @@ void DnnHandle::open() {
 
 void DnnHandle::use(StreamRef wanted) {
   if (stream == wanted) return;  // dear: cuDNN asks the driver much about a stream
-  static const auto set_stream = cuda::cudnn().find<decltype(cudnnSetStream)>("cudnnSetStream");
   const cudnnStatus_t status = set_stream(handle, static_cast<cudaStream_t>(wanted.native()));
   if (status != CUDNN_STATUS_SUCCESS) throw Error(Code::device_failed, status_text(status), "cudnnSetStream");
   stream = wanted;
@@ -98,6 +97,11 @@ BorrowedHandle::BorrowedHandle(int device) : device_(device) {
 
 BorrowedHandle::~BorrowedHandle() {
   if (handle_) idle_handles().put(device_, handle_);
+}
+
+cudnnStatus_t set_stream(cudnnHandle_t handle, cudaStream_t stream) {
+  static const auto set = cuda::cudnn().find<decltype(cudnnSetStream)>("cudnnSetStream");
+  return set(handle, stream);
 }
 
 void raise_execution_failure(const std::string& problem, const std::string& failure) {

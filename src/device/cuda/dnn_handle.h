@@ -48,6 +48,9 @@ class BorrowedHandle {
   cudnnHandle_t handle_ = nullptr;
 };
 
+// What the handle is given from now on is done there.
+cudnnStatus_t set_stream(cudnnHandle_t handle, cudaStream_t stream);
+
 // An Error for what the library has said, and for what CUDA has said meanwhile.
 [[noreturn]] void raise_execution_failure(const std::string& problem, const std::string& failure);
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <charconv>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
@@ -16,23 +15,16 @@
 #include <system_error>
 #include <thread>
 
-#include "device/cuda/dnn_frontend.h"
-#include "device/cuda/stopwatch.h"
+#include "device/cuda/dnn_bench.h"
+#include "device/cuda/dnn_candidates.h"
 #include "device/device.h"
 #include "device/error.h"
 #include "device/graph.h"
-#include "device/memory.h"
 
 namespace encore::device {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
-using NativePlan = std::shared_ptr<fe::ExecutionPlan>;
-
 constexpr double kNever = std::numeric_limits<double>::infinity();
-
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 // How far a search goes. ENCORE_CONV_SEARCH=threads=8,candidates=24,... sets it otherwise, for who measures searches;
 // with report=1 they are told on stderr.
@@ -66,229 +58,6 @@ struct Limits {
     limits.helpers = std::max(limits.helpers, 1);
     return limits;
   }
-};
-
-fe::DataType_t type_of(const Convolution& p) {
-  switch (p.type) {
-    case Type::f32: return fe::DataType_t::FLOAT;
-    case Type::f16: return fe::DataType_t::HALF;
-    case Type::bf16: return fe::DataType_t::BFLOAT16;
-    default: fail(Code::not_supported, describe(p), ": no such type in cuDNN");
-  }
-}
-
-std::vector<int64_t> packed(const std::vector<int64_t>& dims, bool channels_last) {
-  std::vector<int64_t> strides(dims.size());
-  int64_t step = 1;
-  const auto take = [&](size_t i) {
-    strides[i] = step;
-    step *= dims[i];
-  };
-  if (channels_last) take(1);
-  for (size_t i = dims.size(); i-- > 2;) take(i);
-  if (!channels_last) take(1);
-  take(0);
-  return strides;
-}
-
-size_t bytes_of(const std::vector<int64_t>& dims, Type type) {
-  size_t bytes = size_bytes(type);
-  for (const int64_t size : dims) bytes *= size_t(size);
-  return bytes;
-}
-
-std::vector<int64_t> ids_of(const Convolution& p, bool fused) {
-  std::vector<int64_t> ids{kConvolutionX, kConvolutionW};
-  if (fused && p.has_residual) ids.push_back(kResidual);
-  if (fused && p.has_bias) ids.push_back(kBias);
-  ids.push_back(kConvolutionY);
-  return ids;
-}
-
-// The candidates for a problem in the heuristics' order, built one by one.
-class Candidates : fe::graph::Graph {
- public:
-  // Throws std::exception with the frontend's words if no engine does it.
-  Candidates(cudnnHandle_t handle, const DnnHandle& dnn, const Convolution& p, bool fused, bool deterministic) {
-    const DnnSettings& settings = dnn.settings;
-    const fe::DataType_t type = type_of(p);
-    set_io_data_type(type)
-        .set_intermediate_data_type(fe::DataType_t::FLOAT)
-        .set_compute_data_type(fe::DataType_t::FLOAT);
-    set_sm_version(dnn.sm_version);  // else the frontend would ask a CUDA runtime of its own
-
-    // cuDNN wants at least two spatial dimensions.
-    const auto widened = [&](std::vector<int64_t> values, int64_t neutral) {
-      if (p.x.size() == 3) values.insert(values.end() - (settings.lines_are_rows ? 1 : 0), neutral);
-      return values;
-    };
-    const auto input = [&](ConvolutionId id, const char* name, const std::vector<int64_t>& dims) {
-      return tensor(fe::graph::Tensor_attributes()
-                        .set_name(name)
-                        .set_uid(id)
-                        .set_dim(dims)
-                        .set_stride(packed(dims, p.channels_last))
-                        .set_data_type(type));
-    };
-    const std::vector<int64_t> y_dims = widened(p.y, 1);
-    const auto shaped = [&](Tensor made) {
-      made->set_dim(y_dims).set_stride(packed(y_dims, p.channels_last));
-      return made;
-    };
-    const auto with_shape = [&](auto attributes) {
-      attributes.set_pre_padding(widened(p.pads_begin, 0))
-          .set_post_padding(widened(p.pads_end, 0))
-          .set_stride(widened(p.strides, 1))
-          .set_dilation(widened(p.dilations, 1));
-      return attributes;
-    };
-    const auto mode = [](fe::PointwiseMode_t what) { return fe::graph::Pointwise_attributes().set_mode(what); };
-
-    const Tensor x = input(kConvolutionX, "x", widened(p.x, 1)), w = input(kConvolutionW, "w", widened(p.w, 1));
-    Tensor last = shaped(p.transposed ? conv_dgrad(x, w, with_shape(fe::graph::Conv_dgrad_attributes()))
-                                      : conv_fprop(x, w, with_shape(fe::graph::Conv_fprop_attributes())));
-    if (fused) {  // in the order for which cuDNN has compiled engines
-      if (p.has_residual)
-        last = shaped(pointwise(last, input(kResidual, "residual", y_dims), mode(fe::PointwiseMode_t::ADD)));
-      if (p.has_bias) {
-        std::vector<int64_t> dims(y_dims.size(), 1);
-        dims[1] = y_dims[1];
-        last = shaped(pointwise(last, input(kBias, "bias", dims), mode(fe::PointwiseMode_t::ADD)));
-      }
-      if (p.relu) last = shaped(pointwise(last, mode(fe::PointwiseMode_t::RELU_FWD)));
-    }
-    last->set_name("y").set_uid(kConvolutionY).set_output(true).set_data_type(type);
-
-    check(validate());
-    check(build_operation_graph(handle));
-    std::vector<fe::HeurMode_t> modes{fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK};
-    if (settings.search == DnnSearch::standard) std::reverse(modes.begin(), modes.end());
-    check(create_execution_plans(modes));
-    std::vector<fe::NumericalNote_t> unwanted;
-    if (deterministic) unwanted.push_back(fe::NumericalNote_t::NONDETERMINISTIC);
-    if (p.type == device::Type::f32) {
-      unwanted.push_back(fe::NumericalNote_t::DOWN_CONVERT_INPUTS);
-      if (!p.tf32) unwanted.push_back(fe::NumericalNote_t::TENSOR_CORE);
-    }
-    deselect_numeric_notes(unwanted).deselect_workspace_greater_than(
-        int64_t(std::min<size_t>(settings.most_workspace_bytes, std::numeric_limits<int64_t>::max())));
-    check(check_support());
-  }
-
-  int64_t count() const { return get_execution_plan_count(); }
-  // Null if there is none. What the graph was made with need not live as long as the plan.
-  NativePlan build(int64_t candidate) {
-    if (build_plan_at_index(candidate).is_bad()) return nullptr;
-    return std::move(plans.get_execution_plans()[size_t(candidate)]);
-  }
-};
-
-// Timings are taken one after another in the whole process.
-std::mutex& quiet() {
-  static std::mutex mutex;
-  return mutex;
-}
-
-// Where a thread times plans: a handle, a stream and memory of its own.
-class Bench {
- public:
-  Bench(cudnnHandle_t handle, const DnnSettings& settings, int device)
-      : handle_(handle), settings_(settings), side_(device) {
-    if (fe::detail::set_stream(handle_, native()) != CUDNN_STATUS_SUCCESS)
-      fail(Code::device_failed, "cuDNN does not take a stream");
-  }
-  ~Bench() {
-    try {
-      side_.ref().synchronize();
-    } catch (const Error&) {  // whoever runs next is told
-    }
-    fe::detail::set_stream(handle_, nullptr);
-  }
-  Bench(const Bench&) = delete;
-
-  // Nothing if the plan does not run, or there is no memory for it.
-  std::optional<double> glance(const Convolution& problem, const ConvolutionPlan& plan) {
-    cuda::Stopwatch watch;
-    return timed(problem, plan, [&](const auto& run) {
-      const double first = watch.glance(native(), run);  // other threads' first runs may be in the way of one
-      return std::min(first, watch.glance(native(), run));
-    });
-  }
-  std::optional<double> measure(const Convolution& problem, const ConvolutionPlan& plan, double about) {
-    cuda::Stopwatch watch;
-    return timed(problem, plan, [&](const auto& run) { return watch.measure(native(), about, run); });
-  }
-  // Whether there is memory for the problem's tensors.
-  bool has_room(const Convolution& problem) {
-    return inputs_.holds(*this, input_bytes(problem)) && output_.holds(*this, bytes_of(problem.y, problem.type));
-  }
-  void let_go() {
-    side_.ref().synchronize();
-    inputs_ = output_ = workspace_ = {};
-  }
-
-  double load_s = 0, time_s = 0;  // spent in first runs, and in timing
-
- private:
-  struct Block {
-    std::shared_ptr<void> memory;
-    size_t bytes = 0;
-    bool holds(Bench& bench, size_t wanted) {
-      if (wanted <= bytes) return true;
-      bench.side_.ref().synchronize();
-      memory.reset(), bytes = 0;
-      try {
-        memory = bench.settings_.memory(wanted);
-      } catch (const Error& error) {
-        if (error.code() != Code::out_of_memory) throw;
-        return false;
-      }
-      bytes = wanted;
-      fill(bench.side_, memory.get(), 0x2c, bytes);  // small numbers in every type
-      return true;
-    }
-  };
-
-  static size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
-  static size_t input_bytes(const Convolution& p) {
-    return aligned(bytes_of(p.x, p.type)) + aligned(bytes_of(p.w, p.type)) + aligned(bytes_of(p.y, p.type)) +
-           aligned(bytes_of({p.y[1]}, p.type));
-  }
-  cudaStream_t native() const { return static_cast<cudaStream_t>(side_.ref().native()); }
-
-  template <class F>
-  std::optional<double> timed(const Convolution& p, const ConvolutionPlan& plan, F time) {
-    if (!has_room(p)) return std::nullopt;
-    std::vector<void*> addresses;
-    char* next = static_cast<char*>(inputs_.memory.get());
-    for (const int64_t id : plan.ids) {
-      addresses.push_back(id == kConvolutionY ? output_.memory.get() : next);
-      next += aligned(id == kConvolutionX   ? bytes_of(p.x, p.type)
-                      : id == kConvolutionW ? bytes_of(p.w, p.type)
-                      : id == kResidual     ? bytes_of(p.y, p.type)
-                                            : bytes_of({p.y[1]}, p.type));
-    }
-    constexpr size_t kMuch = size_t{64} << 20;  // not in every thread at a time
-    std::unique_lock alone(quiet(), std::defer_lock);
-    if (plan.workspace_bytes() > kMuch) alone.lock();
-    if (plan.workspace_bytes() && !workspace_.holds(*this, plan.workspace_bytes())) return std::nullopt;
-    const auto run = [&] { return !execute(handle_, plan, addresses, workspace_.memory.get()); };
-    const auto begin = Clock::now();
-    if (!run()) return std::nullopt;  // that loads the kernel, too
-    side_.ref().synchronize();
-    load_s += seconds_since(begin);
-    if (!alone) alone.lock();
-    const auto start = Clock::now();
-    const double us = time(run);
-    time_s += seconds_since(start);
-    if (workspace_.bytes > kMuch) workspace_ = {};
-    return us;
-  }
-
-  const cudnnHandle_t handle_;
-  const DnnSettings& settings_;
-  Stream side_;
-  Block inputs_, output_, workspace_;
 };
 
 // One way to do a problem, by which several threads may work.
@@ -380,7 +149,7 @@ class Search {
     }
     guarded(dnn_.handle);
     for (std::thread& other : others) other.join();
-    fe::detail::set_stream(dnn_.handle, nullptr);
+    set_stream(dnn_.handle, nullptr);
     dnn_.stream = {};
     if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
   }
@@ -621,14 +390,6 @@ class Search {
 };
 
 }  // namespace
-
-size_t ConvolutionPlan::workspace_bytes() const { return size_t(native->getWorkspaceSize()); }
-
-std::optional<std::string> execute(cudnnHandle_t handle, const ConvolutionPlan& plan, std::vector<void*>& addresses,
-                                   void* workspace) {
-  const fe::error_t result = fe::detail::execute(handle, plan.native.get(), addresses, plan.ids, workspace);
-  return result.is_good() ? std::nullopt : std::optional(result.err_msg);
-}
 
 bool tells_searches() { return Limits::current().report != 0; }
 

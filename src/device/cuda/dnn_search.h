@@ -7,26 +7,9 @@
 #include <vector>
 
 #include "device/cuda/dnn_handle.h"
-
-namespace cudnn_frontend {
-class ExecutionPlan_v8;
-}
+#include "device/cuda/dnn_plan.h"
 
 namespace encore::device {
-
-// Tensors by their id; addresses are handed over in this order.
-enum ConvolutionId : int64_t { kConvolutionX = 1, kConvolutionW, kResidual, kBias, kConvolutionY };
-
-struct ConvolutionPlan {
-  std::shared_ptr<cudnn_frontend::ExecutionPlan_v8> native;
-  std::vector<int64_t> ids;  // of what it reads and writes, in their order
-  TunedConvolution tuned;
-
-  size_t workspace_bytes() const;
-};
-// Says why it failed, if it did.
-std::optional<std::string> execute(cudnnHandle_t handle, const ConvolutionPlan& plan, std::vector<void*>& addresses,
-                                   void* workspace);
 
 struct ConvolutionSearch {
   const Convolution* problem;

@@ -206,8 +206,8 @@ struct Broadcast : BroadcastBase<Out, F, In...> {
   // What lies as the output does is asked for before the others' places are found.
   template <class T>
   DEVICE_FN Several<T> flat(int input, int64_t i) const {
-    if (!this->walk.is_flat(input)) return {};
-    Several<T> packs;
+    Several<T> packs{};
+    if (!this->walk.is_flat(input)) return packs;
     const T* const from = values<T>(input) + i * kPack;
     packs.set(0, device::load_unaligned<kPack>(from));
     UNROLL for (int u = 1; u < kAtOnce; ++u) {

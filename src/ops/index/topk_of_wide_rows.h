@@ -275,7 +275,7 @@ bool find_topk_of_wide_rows(StreamRef stream, const TopkOfEach<UnsignedOf<sizeof
   while (int64_t(Alone::kKeep * kPack) << log < reach) ++log;
   const int threads = 1 << log;
   if (threads > Alone::kMaxThreads || int64_t(task.columns) <= Alone::kLeast * kPack * threads) return false;
-  if (threads > 32 || task.rows < 8 * device::multiprocessors(stream.device())) {
+  if (threads > 32 || task.rows < 8 * uint32_t(device::multiprocessors(stream.device()))) {
     device::block_kernel<typename Alone::Shared>(stream, {int64_t(task.rows), threads}, Alone{row_piece<T>(task), log});
     return true;
   }

@@ -1,6 +1,8 @@
 #include "plugin/model/placement.h"
 
 #include <algorithm>
+#include <functional>
+#include <span>
 
 #include "fuse/convex.h"
 
@@ -222,7 +224,8 @@ std::vector<int> regions(const PlacementGraph& graph, const std::vector<bool>& o
   for (bool changed = true; changed;) {
     region_of.assign(graph.nodes.size(), -1);
     count = 0;
-    for (const std::vector<int>& set : fuse::convex_sets(makers, fits, fuse::When::late)) {
+    auto sets = fuse::convex_sets(makers, fits, fuse::When::late);
+    for (const std::vector<int>& set : sets) {
       for (int n : set) region_of[size_t(n)] = count;
       ++count;
     }
@@ -235,9 +238,12 @@ std::vector<int> regions(const PlacementGraph& graph, const std::vector<bool>& o
     for (int n : host_part(graph, region_of).lacking) leave(n);
     for (auto n = order.rbegin(); n != order.rend(); ++n)
       if (region_of[size_t(*n)] >= 0 && stays_on_host(*n)) leave(*n);
+    if (changed || sets.size() <= kMostRegions) continue;
+    std::ranges::stable_sort(sets, std::ranges::greater(), &std::vector<int>::size);
+    for (const std::vector<int>& set : std::span(sets).subspan(kMostRegions)) std::ranges::for_each(set, leave);
   }
   for (size_t n = 0; n < graph.nodes.size(); ++n)
-    if (region_of[n] < 0 && fits[n] && !on_cpu[n] && shares_constants(graph, links, int(n), region_of))
+    if (region_of[n] < 0 && graph.nodes[n].may_join && !on_cpu[n] && shares_constants(graph, links, int(n), region_of))
       region_of[n] = count++;
   return region_of;
 }

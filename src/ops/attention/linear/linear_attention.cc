@@ -184,8 +184,8 @@ class GatedDeltaNet : public Op {
             key_heads, " of keys; a multiple is wanted");
     const Shape state{batch, heads, columns, rows};
     require(!past || past->shape == state, "initial_state has another shape than ", state.str());
-    require(ends || batch == 0 ? ends || tokens == 0 : tokens % batch == 0 && (lead == 1 || query.shape[0] == batch),
-            tokens, " tokens of ", batch, " requests");
+    require(batch == 0 ? tokens == 0 : ends || (tokens % batch == 0 && (lead == 1 || query.shape[0] == batch)), tokens,
+            " tokens of ", batch, " requests");
     const auto leads = [&](std::initializer_list<int64_t> more) {
       std::vector<int64_t> dims(query.shape.dims().begin(), query.shape.dims().begin() + lead);
       dims.insert(dims.end(), more);

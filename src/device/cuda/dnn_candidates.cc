@@ -1,0 +1,131 @@
+#include "device/cuda/dnn_candidates.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "device/cuda/dnn_plan.h"
+#include "device/error.h"
+
+namespace encore::device {
+namespace {
+
+using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
+
+fe::DataType_t type_of(const Convolution& p) {
+  switch (p.type) {
+    case Type::f32: return fe::DataType_t::FLOAT;
+    case Type::f16: return fe::DataType_t::HALF;
+    case Type::bf16: return fe::DataType_t::BFLOAT16;
+    default: fail(Code::not_supported, describe(p), ": no such type in cuDNN");
+  }
+}
+
+std::vector<int64_t> packed(const std::vector<int64_t>& dims, bool channels_last) {
+  std::vector<int64_t> strides(dims.size());
+  int64_t step = 1;
+  const auto take = [&](size_t i) {
+    strides[i] = step;
+    step *= dims[i];
+  };
+  if (channels_last) take(1);
+  for (size_t i = dims.size(); i-- > 2;) take(i);
+  if (!channels_last) take(1);
+  take(0);
+  return strides;
+}
+
+}  // namespace
+
+size_t ConvolutionPlan::workspace_bytes() const { return size_t(native->getWorkspaceSize()); }
+
+std::optional<std::string> execute(cudnnHandle_t handle, const ConvolutionPlan& plan, std::vector<void*>& addresses,
+                                   void* workspace) {
+  const fe::error_t result = fe::detail::execute(handle, plan.native.get(), addresses, plan.ids, workspace);
+  return result.is_good() ? std::nullopt : std::optional(result.err_msg);
+}
+
+std::vector<int64_t> ids_of(const Convolution& p, bool fused) {
+  std::vector<int64_t> ids{kConvolutionX, kConvolutionW};
+  if (fused && p.has_residual) ids.push_back(kResidual);
+  if (fused && p.has_bias) ids.push_back(kBias);
+  ids.push_back(kConvolutionY);
+  return ids;
+}
+
+size_t bytes_of(const std::vector<int64_t>& dims, Type type) {
+  size_t bytes = size_bytes(type);
+  for (const int64_t size : dims) bytes *= size_t(size);
+  return bytes;
+}
+
+Candidates::Candidates(cudnnHandle_t handle, const DnnHandle& dnn, const Convolution& p, bool fused,
+                       bool deterministic) {
+  const DnnSettings& settings = dnn.settings;
+  const fe::DataType_t type = type_of(p);
+  set_io_data_type(type).set_intermediate_data_type(fe::DataType_t::FLOAT).set_compute_data_type(fe::DataType_t::FLOAT);
+  set_sm_version(dnn.sm_version);  // else the frontend would ask a CUDA runtime of its own
+
+  // cuDNN wants at least two spatial dimensions.
+  const auto widened = [&](std::vector<int64_t> values, int64_t neutral) {
+    if (p.x.size() == 3) values.insert(values.end() - (settings.lines_are_rows ? 1 : 0), neutral);
+    return values;
+  };
+  const auto input = [&](ConvolutionId id, const char* name, const std::vector<int64_t>& dims) {
+    return tensor(fe::graph::Tensor_attributes()
+                      .set_name(name)
+                      .set_uid(id)
+                      .set_dim(dims)
+                      .set_stride(packed(dims, p.channels_last))
+                      .set_data_type(type));
+  };
+  const std::vector<int64_t> y_dims = widened(p.y, 1);
+  const auto shaped = [&](Tensor made) {
+    made->set_dim(y_dims).set_stride(packed(y_dims, p.channels_last));
+    return made;
+  };
+  const auto with_shape = [&](auto attributes) {
+    attributes.set_pre_padding(widened(p.pads_begin, 0))
+        .set_post_padding(widened(p.pads_end, 0))
+        .set_stride(widened(p.strides, 1))
+        .set_dilation(widened(p.dilations, 1));
+    return attributes;
+  };
+  const auto mode = [](fe::PointwiseMode_t what) { return fe::graph::Pointwise_attributes().set_mode(what); };
+
+  const Tensor x = input(kConvolutionX, "x", widened(p.x, 1)), w = input(kConvolutionW, "w", widened(p.w, 1));
+  Tensor last = shaped(p.transposed ? conv_dgrad(x, w, with_shape(fe::graph::Conv_dgrad_attributes()))
+                                    : conv_fprop(x, w, with_shape(fe::graph::Conv_fprop_attributes())));
+  if (fused) {  // in the order for which cuDNN has compiled engines
+    if (p.has_residual)
+      last = shaped(pointwise(last, input(kResidual, "residual", y_dims), mode(fe::PointwiseMode_t::ADD)));
+    if (p.has_bias) {
+      std::vector<int64_t> dims(y_dims.size(), 1);
+      dims[1] = y_dims[1];
+      last = shaped(pointwise(last, input(kBias, "bias", dims), mode(fe::PointwiseMode_t::ADD)));
+    }
+    if (p.relu) last = shaped(pointwise(last, mode(fe::PointwiseMode_t::RELU_FWD)));
+  }
+  last->set_name("y").set_uid(kConvolutionY).set_output(true).set_data_type(type);
+
+  check(validate());
+  check(build_operation_graph(handle));
+  std::vector<fe::HeurMode_t> modes{fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK};
+  if (settings.search == DnnSearch::standard) std::reverse(modes.begin(), modes.end());
+  check(create_execution_plans(modes));
+  std::vector<fe::NumericalNote_t> unwanted;
+  if (deterministic) unwanted.push_back(fe::NumericalNote_t::NONDETERMINISTIC);
+  if (p.type == device::Type::f32) {
+    unwanted.push_back(fe::NumericalNote_t::DOWN_CONVERT_INPUTS);
+    if (!p.tf32) unwanted.push_back(fe::NumericalNote_t::TENSOR_CORE);
+  }
+  deselect_numeric_notes(unwanted).deselect_workspace_greater_than(
+      int64_t(std::min<size_t>(settings.most_workspace_bytes, std::numeric_limits<int64_t>::max())));
+  check(check_support());
+}
+
+NativePlan Candidates::build(int64_t candidate) {
+  if (build_plan_at_index(candidate).is_bad()) return nullptr;
+  return std::move(plans.get_execution_plans()[size_t(candidate)]);
+}
+
+}  // namespace encore::device

@@ -1,0 +1,37 @@
+// A plan of cuDNN's for a convolution, and for what follows it; dnn_candidates.cc has the rest of it.
+#pragma once
+#include <cudnn.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "device/dnn.h"
+
+namespace cudnn_frontend {
+class ExecutionPlan_v8;
+}
+
+namespace encore::device {
+
+// Tensors by their id; addresses are handed over in this order.
+enum ConvolutionId : int64_t { kConvolutionX = 1, kConvolutionW, kResidual, kBias, kConvolutionY };
+
+struct ConvolutionPlan {
+  std::shared_ptr<cudnn_frontend::ExecutionPlan_v8> native;
+  std::vector<int64_t> ids;  // of what it reads and writes, in their order
+  TunedConvolution tuned;
+
+  size_t workspace_bytes() const;
+};
+// Says why it failed, if it did.
+std::optional<std::string> execute(cudnnHandle_t handle, const ConvolutionPlan& plan, std::vector<void*>& addresses,
+                                   void* workspace);
+
+// Of the plan for the convolution with what follows it, or for it alone.
+std::vector<int64_t> ids_of(const Convolution& problem, bool fused);
+
+size_t bytes_of(const std::vector<int64_t>& dims, Type type);
+
+}  // namespace encore::device
