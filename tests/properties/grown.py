@@ -66,7 +66,6 @@ class Graph:
         self._data, self.opset = data, opset
         self.nodes, self.constants, self.values, self.inputs = [], [], [], []
         self.made = []  # calls of node(), which may be repeated
-        self.has_waits = False
         self._count = 0
         self.rng = np.random.default_rng(self.number(0, 99))
         sizes = st.sampled_from([2, 3, 1, 5, 4, 8, 17] + [0] * self.chance(6))
@@ -117,15 +116,14 @@ class Graph:
     def constant(self, array):
         """One that is there, if it is the same."""
         array = np.asarray(array)
-        for name, other in self.constants:
+        for value, other in self.constants:
             if other.dtype == array.dtype and np.array_equal(other, array) and not self.chance(3):
-                break
-        else:
-            name = self.name("c")
-            self.constants.append((name, array))
+                return value
         most = float(np.abs(array.astype(np.float64)).max()) if array.size else 0
         held = (array,) * SETTINGS if array.dtype == np.int64 else None
-        return Value(name, array.dtype.name, always(*array.shape), most, held=held)
+        value = Value(self.name("c"), array.dtype.name, always(*array.shape), most, held=held)
+        self.constants.append((value, array))
+        return value
 
     def ints(self, *numbers):
         return self.constant(np.array(numbers, np.int64))
@@ -194,12 +192,18 @@ class Graph:
         names = {value.name for value, _ in self.inputs}
         made = [value for value in self.values if value.name not in names]
         some = self(st.lists(st.sampled_from(range(len(made))), unique=True, max_size=4))
-        return [made[i] for i in some if i + 1 < len(made)] + made[-1:]
+        outputs = [made[i] for i in some if i + 1 < len(made)] + made[-1:]
+        if self.constants and self.chance(8):
+            outputs.append(self.pick(*self.constants)[0])
+        return outputs
 
     def model(self, outputs):
-        ends = [self.end(value, dims) for value, dims in self.inputs], [self.end(value) for value in outputs]
-        constants = [numpy_helper.from_array(array, name) for name, array in self.constants]
-        graph = helper.make_graph(self.nodes, "grown", *ends, constants)
+        inputs = [self.end(value, self.pick(dims, dims, [None] * len(dims))) for value, dims in self.inputs]
+        if self.constants and self.chance(8):  # one that a caller may change is no constant
+            value, array = self.pick(*self.constants)
+            inputs.append(self.end(value, array.shape))
+        constants = [numpy_helper.from_array(array, value.name) for value, array in self.constants]
+        graph = helper.make_graph(self.nodes, "grown", inputs, [self.end(value) for value in outputs], constants)
         opsets = [helper.make_opsetid("", self.opset), helper.make_opsetid("com.microsoft", 1)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 

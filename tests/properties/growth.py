@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 import numpy as np
+from hypothesis import strategies as st
 from properties.grown import FLOATS, NUMBERS, TYPES, Unfit, Value, always, broadcast
 from onnx import helper
 
@@ -329,8 +330,6 @@ def transpose(g):
 
 
 def permutations(rank):
-    from hypothesis import strategies as st
-
     return st.permutations(range(rank)).map(list)
 
 
@@ -683,14 +682,46 @@ def counted(g):
     found = Value(g.name(), "int64", x.dims, 0)  # not its dimensions, which nobody may ask for
     g.emit("NonZero", [x], [found], repeatable=False)
     g.values.remove(found)
-    shape = g.node("Shape", [found], "int64", always(1), max(x.counts), error=times_inf(x), start=1)
-    real = g.node("Cast", [shape], x.kind, always(1), min(64, shape.most), error=times_inf(x), to=TYPES[x.kind])
-    below = g.node("Add", [real, g.scalar(x.kind, 1)], x.kind, always(1), 65)
-    g.node("Div", [x, below], x.kind, broadcast(x.dims, always(1)), x.most, error=x.error + times_inf(x))
+    most = float(max(x.counts))
+    if most > 1000:
+        raise Unfit
+    error = math.inf if x.error else 0
+    shape = g.node("Shape", [found], "int64", always(1), most, error=error, held=(), start=1)
+    real = g.node("Cast", [shape], x.kind, always(1), most, error=error, held=(), exact=True, to=TYPES[x.kind])
+    below = g.node("Add", [real, g.scalar(x.kind, 1)], x.kind, always(1), most + 1, held=())
+    g.node("Div", [x, below], x.kind, broadcast(x.dims, always(1)), x.most, error=x.error + error)
 
 
-def times_inf(x):
-    return math.inf if x.error else 0
+@kind(1)
+def elsewhere(g):
+    """Sequences are onnxruntime's."""
+    x = g.any([*NUMBERS, "bool"])
+    y = g.any([x.kind])
+    name = g.name()
+    g.nodes.append(helper.make_node("SequenceConstruct", [x.name, y.name], [name], f"SequenceConstruct {name}"))
+    at = g.number(0, 1)
+    z = (x, y)[at]
+    value = Value(g.name(), x.kind, z.dims, z.most, z.error)
+    where = g.scalar("int64", at)
+    g.nodes.append(helper.make_node("SequenceAt", [name, where.name], [value.name], f"SequenceAt {value.name}"))
+    g.values.append(value)
+
+
+@kind(1)
+def sized_by_an_input(g):
+    """A caller says how large; Encore reads that on the host."""
+    axis = g.pick("n", "m")
+    sizes = g.symbols[axis]
+    to = g.input("int64", 1, held=tuple(np.array([size]) for size in sizes), most=max(sizes))
+    x = g.any(FLOATS, lambda x: x.rank == 0 or x.dims[-1] in (always(1)[0], sizes))
+    g.node("Expand", [x, to], x.kind, broadcast(x.dims, (sizes,)), x.most, error=x.error, exact=True)
+
+
+@kind(1)
+def dropout(g):
+    x = g.any(FLOATS)
+    made = [Value(g.name(), x.kind, x.dims, x.most, x.error), Value(g.name(), "bool", x.dims, 1)]
+    g.emit("Dropout", [x], made[: g.number(1, 2)])
 
 
 def chain(g, x):
