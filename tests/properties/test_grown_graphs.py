@@ -1,8 +1,6 @@
 """Whole graphs: regions give what single nodes do, automatic graphs what regions do, and all what the CPU EP does."""
 
-import contextlib
 import os
-import re
 import tempfile
 from pathlib import Path
 
@@ -11,20 +9,23 @@ import numpy as np
 import onnxruntime as ort
 import onnxruntime_ep_encore
 import pytest
-from properties.grown import FLOATS, SETTINGS, Graph
-from properties.growth import grow
 from hypothesis import assume, given
 from hypothesis import strategies as st
+
+from properties.grown import CONTENTS, FLOATS, SETTINGS, Graph
+from properties.growth import MORE, grow
 
 pytestmark = pytest.mark.newest
 
 # Passes after which sums have another order, or halves are rounded elsewhere; the others change no bit.
 THAT_ROUND = "attention softmaxes gates norms biases gelu tanh_gelu quick_gelu bias_gelu residuals products".split()
 # What the CPU EP computes as Encore does, where onnxruntime leaves arithmetic of shapes to it.
-EXACT_ON_CPU = set("Abs Add Cast Concat Div Equal Gather Greater GreaterOrEqual Identity Less LessOrEqual Max Min Mod Mul "
-                   "Neg Range Relu Reshape Shape Sign Slice Sqrt Squeeze Sub Unsqueeze Where".split())  # fmt: skip
+EXACT_ON_CPU = set(
+    "Abs Add Cast Concat Div Equal Gather Greater GreaterOrEqual Identity Less LessOrEqual Max Min Mod Mul Neg Range "
+    "Relu Reshape SequenceAt SequenceConstruct Shape Sign Slice Sqrt Squeeze Sub Unsqueeze Where".split()
+)
 LEVELS = ort.GraphOptimizationLevel
-CONTENTS = 2  # for each setting of the dimensions
+LAYOUTS = [{}, {"prefer_nhwc": 1}, {"use_tf32": 1}]  # on the virtual GPU TF32 changes what is made one, and no number
 WAYS = [
     {},
     {},
@@ -35,7 +36,8 @@ WAYS = [
     {"arena.use_cuda_mempool": 1},
     {"do_copy_in_default_stream": 0},
     {"use_ep_level_unified_stream": 1},
-    {"prefer_nhwc": 1},
+    *map(dict, LAYOUTS[1:]),
+    {"user_compute_stream": "given"},
 ]
 
 
@@ -43,17 +45,17 @@ def draw_graph(data):
     it = Graph(data, opset=data.draw(st.sampled_from([21, 18, 23])))
     kind = it.pick(*FLOATS)
     dims = st.sampled_from(["n", "m", 4, 8, 2, 1, 3])
-    it.input(kind, *it(st.lists(dims, min_size=1, max_size=4)))
+    it.input(kind, *it(st.lists(dims, min_size=1, max_size=4) | st.just(["n", 4, "m", 8])))
     if it.chance(2):
         it.input(it.pick(*FLOATS), *it(st.lists(dims, max_size=3)))
     if it.chance(3):
         it.input("int64", *it(st.lists(dims, max_size=2)), most=4)
     if it.chance(3):
         it.input("bool", *it(st.lists(dims, max_size=2)), most=1)
-    wanted = it(st.integers(3, 40))
+    wanted, more = it(st.integers(3, 40)), it(st.sampled_from([None, *MORE]))
     for _ in range(2 * wanted):
         if len(it.nodes) < wanted:
-            grow(it)
+            grow(it, more)
     assume(it.nodes)
     return it
 
@@ -132,10 +134,11 @@ def test_regions(data):
     it = draw_graph(data)
     level = data.draw(st.sampled_from([LEVELS.ORT_DISABLE_ALL] * 3 + [LEVELS.ORT_ENABLE_ALL]))
     tried = Tried(it, level)
-    session = tried.session(regions=0, fuse_nodes=0)
+    layout = data.draw(st.sampled_from(LAYOUTS))
+    session = tried.session(regions=0, fuse_nodes=0, **layout)
     single = tried.run(session)
     with tempfile.TemporaryDirectory() as folder:
-        joined = tried.run(tried.session(dump_regions=folder))
+        joined = tried.run(tried.session(regions=1, dump_regions=folder, **layout))
         to_the_bit = level == LEVELS.ORT_DISABLE_ALL and not rounds(folder)
     to_the_bit &= EXACT_ON_CPU.issuperset(es.nodes_on(session).get("CPUExecutionProvider", []))
     if to_the_bit:
@@ -161,29 +164,40 @@ class Steps:
         same(self.session.run(self.tried.names, self.tried.feeds(which)), self.wanted[which], self.tried.names)
 
     def bind(self, which):
+        """Where contents are alike, so are buffers."""
         forms = {name: (y.shape, y.dtype) for name, y in zip(self.tried.names, self.wanted[which])}
-        return es.Bound(self.session, self.tried.feeds(which), forms)
+        feeds = self.tried.feeds(which)
+        bound = es.Bound(self.session, feeds, forms)
+        places = {id(array): bound.inputs[name] for name, array in feeds.items()}
+        bound.inputs = {name: places[id(array)] for name, array in feeds.items()}
+        return bound
 
-    def stays(self, which):
-        bound = self.bound.setdefault(which[0], None) or self.bind(which)
-        self.bound[which[0]] = bound
+    def stays(self, which, **entries):
+        key = which[0], which[1] == CONTENTS - 1
+        if key not in self.bound:
+            self.bound[key] = self.bind(which)
+        bound = self.bound[key]
         for name, array in self.tried.feeds(which).items():
             bound.inputs[name].update_inplace(np.asarray(array, order="C"))
             # What nodes on the CPU read onnxruntime has copied to the host when it was bound.
             bound.binding.bind_ortvalue_input(name, bound.inputs[name])
-        made = bound.run()
-        same(made.values(), self.wanted[which], made)
+        self.session.run_with_iobinding(bound.binding, es.run_options(**entries))
+        bound.binding.synchronize_outputs()
+        same([value.numpy() for value in bound.outputs.values()], self.wanted[which], self.tried.names)
 
     def moves(self, which):
-        self.bound.pop(which[0], None)
+        self.bound.pop((which[0], which[1] == CONTENTS - 1), None)
         self.stays(which)
+
+    def unawaited(self, which):
+        self.stays(which, disable_synchronize_execution_providers=1)
 
     def held(self, which):
         with onnxruntime_ep_encore.captures_held_back(self.session):
             self.arrays(which)
 
 
-HOW = ["arrays", "stays", "moves"]
+HOW = ["arrays", "stays", "moves", "unawaited"]
 
 
 def steps(data, how):
@@ -196,11 +210,24 @@ def test_automatic_graphs(data):
     it = draw_graph(data)
     tried = Tried(it, data.draw(st.sampled_from([LEVELS.ORT_DISABLE_ALL, LEVELS.ORT_ENABLE_ALL])))
     options = data.draw(st.sampled_from(WAYS))
-    wanted = tried.run(tried.session(**({"prefer_nhwc": 1} if "prefer_nhwc" in options else {})))
-    session = tried.session(auto_graph=1, **options)
+    layout = {key: options[key] for key in options if key in ("prefer_nhwc", "use_tf32")}
+    stream = es.make_stream()
+    options = {key: stream.get_handle() if value == "given" else value for key, value in options.items()}
+    wanted = tried.run(tried.session(regions=1, auto_graph=0, **layout))
+    session = tried.session(regions=1, auto_graph=1, **options)
     how = data.draw(st.sampled_from([HOW, HOW, [*HOW, "held"]]))
     threads = [steps(data, how) for _ in range(data.draw(st.sampled_from([1, 3])))]
     if len(threads) == 1:
         Steps(tried, session, wanted).run(threads[0])
     elif wrong := es.in_threads(len(threads), lambda i: Steps(tried, session, wanted).run(threads[i])):
         raise wrong[0]
+    if "gpu_mem_limit" not in options and "held" not in how:
+        Steps(tried, session, wanted).run([("arrays", 0, 0)] * 4)
+        assert_replays(session)
+
+
+def assert_replays(session):
+    """Whatever ran four times alike has been replayed, or says why not."""
+    told = onnxruntime_ep_encore.region_report(session)
+    ran = [region for region in told if region["first_runs"]]
+    assert not ran or any(region["replays"] or region["refusal"] or region["crowded"] for region in ran), told
