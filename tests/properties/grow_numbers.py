@@ -207,7 +207,7 @@ def product(g):
     x = g.any(FLOATS, lambda x: x.has_rows() and x.rank > 1)
     depth, width = x.dims[-1][0], g.pick(4, 8, 3)
     w = g.weights(x.kind, depth, width, most=1 / math.sqrt(depth))
-    bias = g.weights(x.kind, width)
+    bias = g.weights(x.kind, *g.pick((width,), (1, width), (1,)))
     if x.rank == 2 and g.chance(3):
         most = depth * x.most * w.most + bias.most
         g.node("Gemm", [x, w, bias], x.kind, [*x.dims[:-1], always(width)[0]], most, depth * w.most)
@@ -257,8 +257,9 @@ def reduction(g):
 @kind(2)
 def softmax(g):
     x = g.any(FLOATS, lambda x: x.rank > 0)
-    axis = g.axis(x)
-    g.node(g.pick("Softmax", "Softmax", "LogSoftmax"), [x], x.kind, x.dims, 2 * x.most + 8, 2, axis=axis)
+    op = g.pick("Softmax", "Softmax", "LogSoftmax")
+    for _ in range(g.number(1, 2)):  # perhaps the same but for the axis
+        g.node(op, [x], x.kind, x.dims, 2 * x.most + 8, 2, axis=g.axis(x))
 
 
 @kind(2)
@@ -279,7 +280,8 @@ def running_sum(g):
     x = g.any(FLOATS, lambda x: x.rank > 0)
     axis = g.axis(x)
     count = max(x.dims[axis])
-    g.node("CumSum", [x, g.scalar("int64", axis)], x.kind, x.dims, count * x.most, count, reverse=g.number(0, 1))
+    for reverse in g.pick([0], [1], [0, 1]):
+        g.node("CumSum", [x, g.scalar("int64", axis)], x.kind, x.dims, count * x.most, count, reverse=reverse)
 
 
 @kind(1)

@@ -11,7 +11,7 @@ from properties.kinds import kind
 @kind(2)
 def gelu(g):
     x = g.any(FLOATS, lambda x: x.most <= 8)
-    scalar = lambda number: g.scalar(x.kind, number)
+    scalar = lambda number: g.scalar(x.kind, number if not g.chance(8) else 1.5 * number)
     node = lambda op, inputs, most, slope=1.0: g.node(op, inputs, x.kind, x.dims, most, slope)
     way = g.pick("erf", "tanh", "quick")
     if way == "quick":
@@ -31,15 +31,14 @@ def gelu(g):
 @kind(2)
 def residual(g):
     x = g.any(FLOATS, lambda x: x.has_rows())
-    y = g.any([x.kind], lambda y: y.dims == x.dims)
-    norm_of(g, pair_of(g, "Add", x, y))
+    norm_of(g, pair_of(g, "Add", x, g.any([x.kind], fits_into(x))))
 
 
 @kind(1)
 def gate(g):
     x = g.any(FLOATS)
-    y = g.any([x.kind], lambda y: y.dims == x.dims)
-    s = g.node("Sigmoid", [x], x.kind, x.dims)
+    y = g.any([x.kind], fits_into(x))
+    s = g.node("Sigmoid", [y if g.chance(4) else x], x.kind, x.dims)
     pair_of(g, "Mul", pair_of(g, "Mul", x, s), y)
 
 
@@ -58,22 +57,23 @@ def attention(g):
     elif way == "where":
         mask = g.any(["bool"], fits_into(scores))
         scores = g.node("Where", [mask, scores, g.scalar(q.kind, -50)], q.kind, scores.dims, max(50, scores.most))
-    weights = g.node("Softmax", [scores], q.kind, scores.dims, 1, 2, axis=-1)
+    weights = g.node("Softmax", [scores], q.kind, scores.dims, 1, 2, axis=g.pick(-1, -1, q.rank - 1, q.rank - 2))
     product_of(g, weights, v)
 
 
 @kind(1)
 def there_and_back(g):
-    """Casts and transpositions that cancel."""
+    """Casts and transpositions that cancel, or do not."""
     x = g.any(FLOATS)
     if g.chance(2) and x.rank > 1:
-        perm = g(permutations(x.rank))
-        y = moved(g, "Transpose", x, [x.dims[axis] for axis in perm], perm=perm)
-        moved(g, "Transpose", y, x.dims, perm=[perm.index(i) for i in range(x.rank)])
+        first = g(permutations(x.rank))
+        y = moved(g, "Transpose", x, [x.dims[axis] for axis in first], perm=first)
+        second = [first.index(i) for i in range(x.rank)] if g.chance(2) else g(permutations(x.rank))
+        moved(g, "Transpose", y, [y.dims[axis] for axis in second], perm=second)
         return
-    wide = "float64" if x.kind == "float32" else "float32"
-    y = g.node("Cast", [x], wide, x.dims, x.most, exact=True, to=TYPES[wide])
-    g.node("Cast", [y], x.kind, x.dims, x.most, exact=True, to=TYPES[x.kind])
+    through = g.pick("float64", "float32", "float16", "int64")
+    y = g.node("Cast", [x], through, x.dims, x.most, exact=through != "float16", to=TYPES[through])
+    g.node("Cast", [y], x.kind, x.dims, x.most, error=math.inf if through == "int64" else None, to=TYPES[x.kind])
 
 
 @kind(2)

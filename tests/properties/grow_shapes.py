@@ -112,7 +112,8 @@ def pad(g):
 @kind(1)
 def triangle(g):
     x = g.any(FLOATS, lambda x: x.rank > 1)
-    moved(g, "Trilu", x, x.dims, upper=g.number(0, 1))
+    for upper in g.pick([0], [1], [0, 1]):
+        moved(g, "Trilu", x, x.dims, upper=upper)
 
 
 @kind(2)

@@ -58,6 +58,12 @@ def broadcast(a, b):
     return tuple(made)
 
 
+def reads(node):
+    """The names of values that a node and its bodies read."""
+    bodies = [attribute.g.node for attribute in node.attribute if attribute.HasField("g")]
+    return set(node.input).union(*(reads(inner) for body in bodies for inner in body))
+
+
 def times(a, b):
     return 0 if not a or not b else a * b
 
@@ -191,21 +197,25 @@ class Graph:
     # ---- the whole
 
     def outputs(self):
-        """What nodes made last, and some of the others, which are read inside, too, or by nobody."""
+        """What nobody reads, mostly all of it, and some of what is read inside, too."""
         names = {value.name for value, _ in self.inputs}
         made = [value for value in self.values if value.name not in names]
+        read = set().union(*map(reads, self.nodes))
+        whole = not self.chance(4)  # or there are nodes for nothing
         some = self(st.lists(st.sampled_from(range(len(made))), unique=True, max_size=4))
-        outputs = [made[i] for i in some if i + 1 < len(made)] + made[-1:]
-        if self.constants and self.chance(8):
-            outputs.append(self.pick(*self.constants)[0])
-        return outputs
+        ends = [v for i, v in enumerate(made) if i in some or v is made[-1] or whole and v.name not in read]
+        return (
+            [*ends, self.constants[self.number(0, len(self.constants) - 1)][0]]
+            if self.constants and self.chance(8)
+            else ends
+        )
 
     def model(self, outputs):
         inputs = [self.end(value, self.pick(dims, dims, [None] * len(dims))) for value, dims in self.inputs]
         # One that a caller may change is no constant. Before 1.30 onnxruntime's optimizer crashes where it is a half.
         changeable = [constant for constant in self.constants if constant[0].kind != "float16"]
         if changeable and self.chance(8):
-            value, array = self.pick(*changeable)
+            value, array = changeable[self.number(0, len(changeable) - 1)]
             inputs.append(self.end(value, array.shape))
         constants = [numpy_helper.from_array(array, value.name) for value, array in self.constants]
         graph = helper.make_graph(self.nodes, "grown", inputs, [self.end(value) for value in outputs], constants)
