@@ -21,7 +21,9 @@ def gelu(g):
     if way == "erf":
         e = node("Erf", [node("Div", [x, scalar(math.sqrt(2))], x.most)], 1, 2)
     else:
-        cube = node("Mul", [node("Pow", [x, scalar(3)], x.most**3, 3 * x.most**2), scalar(0.044715)], x.most**3 / 20)
+        cube = node(
+            "Mul", [node("Pow", [x, g.scalar(x.kind, 3)], x.most**3, 3 * x.most**2), scalar(0.044715)], x.most**3 / 20
+        )
         if cube.kind == "float16" and cube.most > 60:
             raise Unfit
         e = node("Tanh", [node("Mul", [pair_of(g, "Add", x, cube), scalar(math.sqrt(2 / math.pi))], 64)], 1)
@@ -38,7 +40,8 @@ def residual(g):
 def gate(g):
     x = g.any(FLOATS)
     y = g.any([x.kind], fits_into(x))
-    s = g.node("Sigmoid", [y if g.chance(4) else x], x.kind, x.dims)
+    z = y if g.chance(4) else x
+    s = g.node("Sigmoid", [z], z.kind, z.dims)
     pair_of(g, "Mul", pair_of(g, "Mul", x, s), y)
 
 

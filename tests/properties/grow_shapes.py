@@ -250,9 +250,10 @@ def scaled_by_a_size(g):
     """By the root of a size, as exported attention is."""
     x = g.any(FLOATS, lambda x: x.rank > 0 and min(map(min, x.dims)) > 0)
     number = size(g, x, g.axis(x))
-    real = g.node("Cast", [number], x.kind, number.dims, number.most, error=0, exact=True, to=TYPES[x.kind])
+    # As it is, not made smaller: a divisor of at least one.
+    real = g.node("Cast", [number], x.kind, number.dims, number.most, error=0, held=(), exact=True, to=TYPES[x.kind])
     if g.chance(2):
-        real = g.node("Sqrt", [real], x.kind, real.dims, real.most)
+        real = g.node("Sqrt", [real], x.kind, real.dims, real.most, held=())
     g.node("Div", [x, real], x.kind, broadcast(x.dims, real.dims), x.most, error=x.error + times_errors(x, real))
 
 

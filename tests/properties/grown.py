@@ -73,6 +73,7 @@ class Graph:
         self._data, self.opset = data, opset
         self.nodes, self.constants, self.values, self.inputs = [], [], [], []
         self.made = []  # calls of node(), which may be repeated
+        self.may_loop = True
         self._count = 0
         self.rng = np.random.default_rng(self.number(0, 99))
         sizes = st.sampled_from([2, 3, 1, 5, 4, 8, 17] + [0] * self.chance(6))

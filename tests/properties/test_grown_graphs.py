@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime as ort
 import onnxruntime_ep_encore
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from properties.grown import CONTENTS, FLOATS, SETTINGS, Graph
@@ -132,6 +132,7 @@ def rounds(folder):
     return False
 
 
+@settings(max_examples=2 * settings().max_examples)
 @given(st.data())
 def test_regions(data):
     it = draw_graph(data)
@@ -209,6 +210,7 @@ def steps(data, how):
     return data.draw(st.lists(one, min_size=4, max_size=24))
 
 
+@settings(max_examples=2 * settings().max_examples)
 @given(st.data())
 def test_automatic_graphs(data):
     it = draw_graph(data)
