@@ -204,10 +204,10 @@ class Walk {
 
   Plan plan_;
   const std::string name_;
+  PaddedStep::Known known_;
   Match match_;
   std::vector<Axes> rows_;  // by value
   std::map<PaddingMask, std::vector<int>> masked_;
-  PaddedStep::Known known_;
 };
 
 }  // namespace

@@ -212,7 +212,8 @@ Rows gather_each(const PaddedStep& step, size_t output) {
 
 // Of its own row each.
 Rows gather_tuples(const PaddedStep& step, size_t) {
-  if (step.axis(1) == kUnpadded && step.holds_finds(1, step.axis(0)) && step.node().get_int("batch_dims", 0) == 0)
+  if (step.axis(1) == kUnpadded && step.holds_finds(1, step.axis(0)) && step.beside().outside == Volume() &&
+      step.node().get_int("batch_dims", 0) == 0)
     return kUnpadded;
   if (step.axis(0) < 0 || step.axis(1) < 0 || step.rows(1).counting != step.axis(0) ||
       step.node().get_int("batch_dims", 0) != 0)

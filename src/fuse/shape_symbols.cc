@@ -324,7 +324,7 @@ std::optional<Dims> ShapeSymbols::computed(const Step& step, std::vector<int>& s
   const auto of = [&](size_t input) { return held(step, input, steps, depth); };
   if (is_onnx(info, "Shape")) {
     const auto& all = dims(step.inputs[0]);
-    if (!all) return std::nullopt;
+    if (!all || std::ranges::find(*all, kUnknown) != all->end()) return std::nullopt;  // -1 is a number here
     const size_t first = clamped(info.get_int("start", 0), all->size());
     const size_t last = clamped(info.get_int("end", int64_t(all->size())), all->size());
     if (first >= last) return Dims();
