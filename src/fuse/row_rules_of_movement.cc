@@ -117,14 +117,14 @@ Rows split(const PaddedStep& step, size_t) {
 
 // As many of the first as the dimension is long.
 Rows slice_to_length(const PaddedStep& step, const Dims& axes, const Dims& first, const Dims& last, const Dims& by) {
-  Rows made = kUnpadded;
+  int made = kSized;
   for (size_t i = 0; i < axes.size(); ++i) {
     if (step.is_fixed(last[i])) continue;
-    if (!step.is_padded_dim(last[i]) || first[i] != 0 || by[i] != 1 || made.axis >= 0) return kSized;
+    if (!step.is_padded_dim(last[i]) || first[i] != 0 || by[i] != 1 || made >= 0) return kSized;
     made = int(axes[i]);
-    step.check_is_long_enough(made.axis);
+    step.check_is_long_enough(made);
   }
-  return made.axis >= 0 ? made : Rows(kSized);
+  return made;
 }
 
 // All of it, its first row, or along other axes.
