@@ -6,10 +6,11 @@ from pathlib import Path
 
 import encore_session as es
 import numpy as np
+import onnx.printer
 import onnxruntime as ort
 import onnxruntime_ep_encore
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given, note, settings
 from hypothesis import strategies as st
 
 from properties.grown import CONTENTS, FLOATS, SETTINGS, Graph
@@ -75,7 +76,9 @@ class Tried:
     def __init__(self, it, level):
         self.it, self.level = it, level
         self.ends = it.outputs()
-        self.model = it.model(self.ends).SerializeToString()
+        model = it.model(self.ends)
+        note(onnx.printer.to_text(model))
+        self.model = model.SerializeToString()
         if kept := os.environ.get("ENCORE_KEEP_MODEL"):  # of which a crash leaves the last
             Path(kept).write_bytes(self.model)
         self.names = [end.name for end in self.ends]
@@ -132,7 +135,10 @@ def rounds(folder):
     return False
 
 
-@settings(max_examples=2 * settings().max_examples)
+twice_as_many = settings(max_examples=2 * settings().max_examples)
+
+
+@twice_as_many
 @given(st.data())
 def test_regions(data):
     it = draw_graph(data)
@@ -210,7 +216,7 @@ def steps(data, how):
     return data.draw(st.lists(one, min_size=4, max_size=24))
 
 
-@settings(max_examples=2 * settings().max_examples)
+@twice_as_many
 @given(st.data())
 def test_automatic_graphs(data):
     it = draw_graph(data)
