@@ -40,6 +40,7 @@ from symptoms_of_values import (
     beyond_doubles,
     beyond_when_quantized,
     by_one,
+    cancels,
     drops,
     goes_far_below,
     grows_without_bound,
@@ -167,6 +168,7 @@ ACCEPTED = [
         "of halves far below zero the gate is 0, which makes infinity NaN",
         lambda f: f.got.dtype.itemsize == 2 and (contents(f) < -80) & np.isinf(contents(f, 1)),
     ),
+    Accepted("Gemm", VALUES, "what is left of terms that cancel out is rounding for the most part", cancels),
     Accepted("Clip", VALUES, "a bound that is no number is none; numpy hands it on", clips_by_nan),
     Accepted("Clip", VALUES, "where no bound is given, the type's largest number is one", at_the_ends_of_the_type),
     Accepted(
