@@ -12,8 +12,8 @@ Actions of a mix, each with its weight:
   host       the same under a graph's id, which has to be refused
   release    one of the thread's graphs is released
   open       a session is opened, captures, and is closed
-Sessions, which all threads share: graphs (as often as it is named), eager, automatic (with auto_graph), unified (one
-stream for all, captured), given (a stream of the application's, captured).
+Sessions, which all threads share: graphs (as often as it is named), eager, automatic (with auto_graph), padded (the same
+with few lengths), unified (one stream for all, captured), given (a stream of the application's, captured).
 
 It goes on beyond its seconds until each action has been tried. Exits with 1 after an error, or if host or device
 memory have grown.
@@ -39,8 +39,9 @@ from encore_session import EAGER, HAS_GRAPHS, Bound, is_gone, make_session, make
 from onnx import TensorProto, helper, numpy_helper
 
 MIX = "graph=8,fault=1,eager=2,plain=2,bad=1,host=1,release=1,open=1"
-SESSIONS = "graphs,graphs,eager,automatic,unified"
-UNCAPTURED = ("eager", "automatic")  # under an id
+KINDS = ("graphs", "eager", "automatic", "padded", "unified", "given")
+SESSIONS = "graphs,graphs,eager,automatic,padded,unified"
+UNCAPTURED = ("eager", "automatic", "padded")  # under an id
 WITHOUT_GRAPHS = {"eager", "plain", "bad", "open"}
 IDS = 6
 MOST_ERRORS = 20
@@ -96,8 +97,10 @@ class Sessions:
 
     def open(self, kind):
         options = {} if kind in UNCAPTURED or not HAS_GRAPHS else {"enable_cuda_graph": 1}
-        if kind == "automatic":
+        if kind in ("automatic", "padded"):
             options["auto_graph"] = 1
+        if kind == "padded":
+            options["pad"] = "n:8,64,200"  # of which some runs have more
         if kind == "unified":
             options["use_ep_level_unified_stream"] = 1
         if kind == "given":
@@ -219,7 +222,7 @@ class Worker:
             session.release_captured_graph(self.random.randrange(IDS))
 
     def open(self):
-        session = self.sessions.open(self.random.choice(["graphs", "eager", "automatic"]))
+        session = self.sessions.open(self.random.choice(["graphs", "eager", "automatic", "padded"]))
         bound = self.bind(session, 5)
         for _ in range(3):
             self.check(bound, 5, 1 if HAS_GRAPHS else EAGER)
@@ -309,8 +312,8 @@ def parse_mix(text):
 def parse_sessions(text):
     names = text.split(",")
     for name in names:
-        if name not in ("graphs", "eager", "automatic", "unified", "given"):
-            raise argparse.ArgumentTypeError(f"'{name}' is none of graphs, eager, automatic, unified and given")
+        if name not in KINDS:
+            raise argparse.ArgumentTypeError(f"'{name}' is none of {', '.join(KINDS)}")
     return names
 
 
