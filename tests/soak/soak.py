@@ -12,8 +12,8 @@ Actions of a mix, each with its weight:
   host       the same under a graph's id, which has to be refused
   release    one of the thread's graphs is released
   open       a session is opened, captures, and is closed
-Sessions, which all threads share: graphs (as often as it is named), eager, automatic (with auto_graph), padded (the same
-with few lengths), unified (one stream for all, captured), given (a stream of the application's, captured).
+Sessions, which all threads share: graphs (as often as it is named), eager, automatic (with auto_graph), padded (with
+few lengths, too), unified (one stream for all, captured), given (a stream of the application's, captured).
 
 It goes on beyond its seconds until each action has been tried. Exits with 1 after an error, or if host or device
 memory have grown.
