@@ -10,18 +10,14 @@ configurations: nothing is downloaded. Weights are left to tests/models/zoo.py.
 
 import os
 import pathlib
-import sys
 import tempfile
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 GRAPHS = pathlib.Path(__file__).resolve().parents[1] / "tests" / "models" / "encoders"
-sys.path.insert(0, str(GRAPHS.parent))
-
 import onnx
 import torch
 import transformers
-from onnx import TensorProto, numpy_helper
-from zoo import mark_seeded
+from stored_graphs import drop_traces, drop_weights
 
 NEWER = int(transformers.__version__.split(".")[0]) >= 5
 LONGEST = 128
@@ -80,18 +76,9 @@ def export(module, file):
     return onnx.load(file)
 
 
-def drop(model):
-    """Weights, and what the exporter notes of lines of Python."""
-    graph = model.graph
-    for part in (model, graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer):
-        part.ClearField("doc_string")
-        part.ClearField("metadata_props")
-    for tensor in graph.initializer:
-        values = numpy_helper.to_array(tensor)
-        if tensor.data_type == TensorProto.FLOAT and values.size >= 64:
-            kept = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-            mark_seeded(kept, 1 if values.ndim == 1 and values.mean() > 0.5 else 0, 0.15)
-            tensor.CopyFrom(kept)
+def spread(values):
+    """The scales of norms begin as ones, all else about zero."""
+    return (1 if values.ndim == 1 and values.mean() > 0.5 else 0), 0.15
 
 
 def main():
@@ -100,7 +87,8 @@ def main():
         torch.manual_seed(0)
         with tempfile.TemporaryDirectory() as folder, torch.no_grad():
             model = export(make(), pathlib.Path(folder) / "model.onnx")
-        drop(model)
+        drop_traces(model)
+        drop_weights(model, spread)
         file = GRAPHS / f"{name}_{'dynamo' if NEWER else 'script'}.onnx"
         onnx.save(model, file)
         print(f"{file.name}: {len(model.graph.node)} nodes, {file.stat().st_size // 1024} KiB")

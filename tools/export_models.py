@@ -17,13 +17,13 @@ import onnx
 import torch
 import torchvision
 import transformers
-from onnx import TensorProto, numpy_helper
+from onnx import numpy_helper
 
 GRAPHS = pathlib.Path(__file__).resolve().parents[1] / "tests" / "models"
 sys.path.insert(0, str(GRAPHS))
 import zoo
+from stored_graphs import drop_traces, drop_weights
 
-SMALLEST_SEEDED = 64  # elements
 EXAMPLE_BATCH = 2  # At 1 the exporter takes the batch for a constant.
 
 
@@ -95,23 +95,8 @@ def export(module, feeds, output, folder):
     return onnx.load(file)
 
 
-def drop_traces(model):
-    """The exporter notes on every node which line of Python it comes from."""
-    graph = model.graph
-    for part in (model, graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer):
-        part.ClearField("doc_string")
-        part.ClearField("metadata_props")
-
-
-def drop_weights(model):
-    for tensor in model.graph.initializer:
-        values = numpy_helper.to_array(tensor)
-        kept = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-        if tensor.data_type == TensorProto.FLOAT and values.size >= SMALLEST_SEEDED:
-            zoo.mark_seeded(kept, round(float(values.mean()), 2), float(values.std()))
-        else:
-            kept.raw_data = values.tobytes()
-        tensor.CopyFrom(kept)
+def spread(values):
+    return round(float(values.mean()), 2), float(values.std())
 
 
 def anonymous(model):
@@ -159,7 +144,7 @@ def main():
         stored = onnx.ModelProto()
         stored.CopyFrom(model)
         check_half(model, half)
-        drop_weights(stored)
+        drop_weights(stored, spread)
         file = GRAPHS / f"{name}.onnx"
         onnx.save(stored, file)
         print(f"{file.name}: {len(stored.graph.node)} nodes, {file.stat().st_size // 1024} KiB")
