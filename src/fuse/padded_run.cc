@@ -181,19 +181,17 @@ void Padding::prepare(ops::Prepack& loader) {
   }
 }
 
-bool is_padded(const std::vector<Padding>& paddings, ops::Context& outer) {
-  return std::ranges::any_of(paddings, [&](const Padding& padding) {
+void run_padded(const std::vector<Padding>& paddings, ops::Context& outer,
+                const std::function<void(ops::Context&, bool is_longer)>& body) {
+  const auto becomes_longer = [&](const Padding& padding) {
     const auto length = length_of(padding, outer);
     return length && padded_length(padding, *length) != *length;
-  });
-}
-
-void run_padded(const std::vector<Padding>& paddings, ops::Context& outer,
-                const std::function<void(ops::Context&)>& body) {
+  };
   const auto has_masks = [](const Padding& padding) { return !padding.tables.empty(); };
-  if (!is_padded(paddings, outer) && std::ranges::none_of(paddings, has_masks)) return body(outer);
+  const bool is_longer = std::ranges::any_of(paddings, becomes_longer);
+  if (!is_longer && std::ranges::none_of(paddings, has_masks)) return body(outer, false);
   PaddedRun run(outer, paddings);
-  body(run);
+  body(run, is_longer);
   run.cut_outputs();
 }
 

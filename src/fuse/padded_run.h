@@ -21,13 +21,11 @@ struct Padding {
   void prepare(ops::Prepack& loader);
 };
 
-// Whether a dimension is to become longer in this run.
-bool is_padded(const std::vector<Padding>& paddings, ops::Context& outer);
 // Runs `body`, for which each dimension has the next of its lengths. What is added are copies of the last row, so that
 // no operator meets values there that it does not meet anyway. A dimension stays as it is if it is empty, longer than
 // the longest, or not the same in all inputs, which is the body's to tell. The body has the paddings' masks as further
-// inputs.
+// inputs, and is told whether a dimension is longer.
 void run_padded(const std::vector<Padding>& paddings, ops::Context& outer,
-                const std::function<void(ops::Context&)>& body);
+                const std::function<void(ops::Context&, bool is_longer)>& body);
 
 }  // namespace encore::fuse

@@ -53,13 +53,10 @@ class Walk {
   // What is not padded of a value is as long as ever, and what has all the rows and nothing else is as long as they
   // are.
   void set(int value, Axes axes) {
-    if (auto dims = plan_.values[size_t(value)].dims) {
-      for (const Rows& rows : axes)
-        if (rows.axis >= 0 && size_t(rows.axis) < dims->size() && rows.beside == Beside())
-          (*dims)[size_t(rows.axis)] = known_.dim;
-      match_.set_dims(value, std::move(*dims));
-    }
-    const auto& dims = plan_.values[size_t(value)].dims;
+    auto& dims = plan_.values[size_t(value)].dims;
+    for (const Rows& rows : axes)
+      if (dims && rows.axis >= 0 && size_t(rows.axis) < dims->size() && rows.beside == Beside())
+        (*dims)[size_t(rows.axis)] = known_.dim;
     for (int i = 0; dims && !is_sized(axes) && i < int(dims->size()); ++i)
       if (const int64_t dim = (*dims)[size_t(i)];
           dim < -1 && dim != known_.dim && std::ranges::find(axes, i, &Rows::axis) == axes.end())
@@ -128,7 +125,7 @@ class Walk {
       if (all.size() > kMostPicks) seen(step, {}).refuse("has it along many axes");
       if (!divide(step, rule, output, all, found, why)) throw *why;
     }
-    if (!is_sized(found.axes))
+    if (!is_sized(found.axes) && makes_rows(*step.node))
       for (int axis : added_axes(seen(step, {}))) found.axes.emplace_back(axis, Beside());
     return found;
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <ranges>
 
 namespace encore::fuse {
 namespace {
@@ -72,6 +73,9 @@ std::vector<int64_t> counted_from_first(const PaddedStep& step, Dims axes, int r
   return axes;
 }
 
+// The first input's rows, which are numbered as they were.
+Rows moved_to(const PaddedStep& step, int axis) { return step.rows(0).count ? Rows::numbered(axis) : Rows(axis); }
+
 // Without axes it drops what has a length of one, whichever it is.
 Rows squeeze(const PaddedStep& step, size_t) {
   step.others_unpadded({0});
@@ -91,8 +95,7 @@ Rows unsqueeze(const PaddedStep& step, size_t) {
   Dims added = counted_from_first(step, *given, rank);
   int left = step.axis(0);
   for (int i = 0; i < rank; ++i)
-    if (std::ranges::find(added, i) == added.end() && left-- == 0)
-      return step.rows(0).count ? Rows::numbered(i) : Rows(i);
+    if (std::ranges::find(added, i) == added.end() && left-- == 0) return moved_to(step, i);
   step.refuse("adds an axis twice");
 }
 
@@ -149,7 +152,6 @@ Rows slice(const PaddedStep& step, size_t) {
   }
   if (!axes) step.refuse("slices along axes that are no constants");
   const Dims from_first = counted_from_first(step, *axes, step.rank(0));
-  const auto own = std::ranges::find(from_first, step.axis(0));
   // All that there are, or along axes that have nothing to do with it.
   const auto keeps = [&](size_t i) {
     const int64_t axis = from_first[i];
@@ -157,11 +159,10 @@ Rows slice(const PaddedStep& step, size_t) {
       return (*first)[i] == 0 && (*by)[i] == 1 && step.is_padded_dim(step.dims(0)[size_t(axis)]);
     return axis != step.axis(0) && step.is_fixed((*first)[i]) && step.is_fixed((*last)[i]) && step.is_fixed((*by)[i]);
   };
-  size_t kept = 0;
-  while (is_known && kept < from_first.size() && keeps(kept)) ++kept;
-  if (is_known && kept == from_first.size())
-    return step.rows(0).count ? Rows::numbered(step.axis(0)) : Rows(step.axis(0));
+  if (is_known && std::ranges::all_of(std::views::iota(size_t(0), from_first.size()), keeps))
+    return moved_to(step, step.axis(0));
   step.others_unpadded({0});
+  const auto own = std::ranges::find(from_first, step.axis(0));
   if (own == from_first.end()) return step.axis(0);
   const size_t i = size_t(own - from_first.begin());
   if (!is_known || (*first)[i] != 0 || (*by)[i] != 1) step.refuse("may leave out some of its rows");
@@ -212,13 +213,12 @@ Rows gather_each(const PaddedStep& step, size_t output) {
 
 // Of its own row each.
 Rows gather_tuples(const PaddedStep& step, size_t) {
-  if (step.axis(1) == kUnpadded && step.holds_finds(1, step.axis(0)) && step.beside().outside == Volume() &&
-      step.node().get_int("batch_dims", 0) == 0)
-    return kUnpadded;
-  if (step.axis(0) < 0 || step.axis(1) < 0 || step.rows(1).counting != step.axis(0) ||
-      step.node().get_int("batch_dims", 0) != 0)
-    step.refuse("may pick other rows of it");
-  return step.axis(1);
+  if (step.node().get_int("batch_dims", 0) == 0 && step.axis(0) >= 0) {
+    if (step.axis(1) == kUnpadded && step.holds_finds(1, step.axis(0)) && step.beside().outside == Volume())
+      return kUnpadded;
+    if (step.axis(1) >= 0 && step.rows(1).counting == step.axis(0)) return step.axis(1);
+  }
+  step.refuse("may pick other rows of it");
 }
 
 // Along the axis that it has; what it adds is said by added_axes().
@@ -235,7 +235,7 @@ Rows expand(const PaddedStep& step, size_t) {
       step.refuse("asks for a shape that is not known");
   }
   if (own < 0) return kUnpadded;
-  return step.rows(0).count ? Rows::numbered(own) : Rows(own);
+  return moved_to(step, own);
 }
 
 Rows made_of_shape(const PaddedStep& step, size_t) {

@@ -46,6 +46,11 @@ Dims broadcast_dims(Dims made, Dims other) {
   return made;
 }
 
+std::optional<size_t> counted_from_first(int64_t axis, size_t rank) {
+  if (axis < 0) axis += int64_t(rank);
+  return axis < 0 || axis >= int64_t(rank) ? std::nullopt : std::optional(size_t(axis));
+}
+
 size_t clamped(int64_t at, size_t size) {
   return size_t(std::clamp<int64_t>(at < 0 ? at + int64_t(size) : at, 0, int64_t(size)));
 }
@@ -110,10 +115,7 @@ std::optional<Dims> ShapeSymbols::made_by(const Step& step) const {
   if (is_onnx(info, "Gather")) return gathered(step);
   if (is_onnx(info, "GatherElements")) return dims(step.inputs[1]);
   if (is_onnx(info, "Expand")) return expanded(step);
-  if (is_onnx(info, "ConstantOfShape")) {
-    std::vector<int> steps;
-    return held(step, 0, steps, 0);
-  }
+  if (is_onnx(info, "ConstantOfShape")) return held(step, 0);
   if (is_onnx(info, "Unsqueeze")) return unsqueezed(step);
   if (is_onnx(info, "Slice")) return sliced(step);
   if (is_onnx(info, "Concat")) return concatenated(step);
@@ -140,8 +142,7 @@ std::optional<Dims> ShapeSymbols::broadcast(const Step& step) const {
 }
 
 std::optional<Dims> ShapeSymbols::expanded(const Step& step) const {
-  std::vector<int> steps;
-  const auto wanted = held(step, 1, steps, 0);
+  const auto wanted = held(step, 1);
   const bool is_known = dims(step.inputs[0]) || is_scalar(step, 0);
   if (!wanted || !is_known) return std::nullopt;
   return broadcast_dims(dims(step.inputs[0]).value_or(Dims()), *wanted);
@@ -211,12 +212,7 @@ std::optional<Dims> ShapeSymbols::target(const Step& reshape) const {
 std::optional<Dims> ShapeSymbols::target(const Step& reshape, std::vector<int>& steps) const {
   const NodeInfo& info = *reshape.node;
   if (info.since_version() < 5) return std::nullopt;
-  std::optional<Dims> wanted;
-  if (const auto numbers = constants(reshape, 1)) {
-    wanted = as_symbols(*numbers);
-  } else if (!match_.value(reshape.inputs[1]).is_constant) {
-    wanted = contents(reshape.inputs[1], steps);
-  }
+  std::optional<Dims> wanted = held(reshape, 1, steps, 0);
   const auto& before = dims(reshape.inputs[0]);
   for (size_t i = 0; wanted && i < wanted->size(); ++i)
     if ((*wanted)[i] == 0) {  // a dimension that stays
@@ -229,12 +225,11 @@ std::optional<Dims> ShapeSymbols::target(const Step& reshape, std::vector<int>& 
 std::optional<Dims> ShapeSymbols::gathered(const Step& step) const {
   const auto &from = dims(step.inputs[0]), &places = dims(step.inputs[1]);
   if (!from || from->empty() || (!places && !is_scalar(step, 1))) return std::nullopt;
-  int64_t axis = step.node->get_int("axis", 0);
-  if (axis < 0) axis += int64_t(from->size());
-  if (axis < 0 || axis >= int64_t(from->size())) return std::nullopt;
+  const auto axis = counted_from_first(step.node->get_int("axis", 0), from->size());
+  if (!axis) return std::nullopt;
   Dims made = *from;
-  made.erase(made.begin() + axis);
-  if (places) made.insert(made.begin() + axis, places->begin(), places->end());
+  made.erase(made.begin() + ptrdiff_t(*axis));
+  if (places) made.insert(made.begin() + ptrdiff_t(*axis), places->begin(), places->end());
   return made;
 }
 
@@ -256,13 +251,12 @@ std::optional<Dims> ShapeSymbols::unsqueezed(const Step& step) const {
 // Of one input each dimension but its own is what all have.
 std::optional<Dims> ShapeSymbols::concatenated(const Step& step) const {
   auto made = dims(step.inputs[0]);
-  const int64_t axis = step.node->get_int("axis", 0);
-  const size_t along = made ? size_t(axis < 0 ? axis + int64_t(made->size()) : axis) : 0;
-  if (!made || along >= made->size()) return std::nullopt;
+  const auto along = made ? counted_from_first(step.node->get_int("axis", 0), made->size()) : std::nullopt;
+  if (!along) return std::nullopt;
   for (size_t i = 1; i < step.inputs.size(); ++i) {
     const auto& other = step.inputs[i] < 0 ? std::nullopt : dims(step.inputs[i]);
     if (!other || other->size() != made->size()) return std::nullopt;
-    int64_t &sum = (*made)[along], part = (*other)[along];
+    int64_t &sum = (*made)[*along], part = (*other)[*along];
     if (sum < 0 || part < 0 || __builtin_add_overflow(sum, part, &sum)) sum = kUnknown;
   }
   return made;
@@ -275,9 +269,9 @@ std::optional<Dims> ShapeSymbols::sliced(const Step& step) const {
   if (!from || !axes) return std::nullopt;
   Dims made = *from;
   for (int64_t axis : *axes) {
-    if (axis < 0) axis += int64_t(made.size());
-    if (axis < 0 || axis >= int64_t(made.size())) return std::nullopt;
-    made[size_t(axis)] = kUnknown;
+    const auto own = counted_from_first(axis, made.size());
+    if (!own) return std::nullopt;
+    made[*own] = kUnknown;
   }
   return made;
 }

@@ -39,6 +39,10 @@ class ShapeSymbols {
   std::optional<Dims> sliced(const Step& step) const;
   std::optional<Dims> contents(int value, std::vector<int>& steps, int depth) const;
   std::optional<Dims> held(const Step& step, size_t input, std::vector<int>& steps, int depth) const;
+  std::optional<Dims> held(const Step& step, size_t input) const {
+    std::vector<int> steps;
+    return held(step, input, steps, 0);
+  }
   std::optional<Dims> chosen(const Step& where, std::vector<int>& steps, int depth) const;
   std::optional<Dims> computed(const Step& step, std::vector<int>& steps, int depth) const;
   bool is_along_the_first(const Step& step) const;

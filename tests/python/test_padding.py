@@ -187,11 +187,15 @@ def test_lengths_as_python_has_them(encore, model):
     assert keys(session) == [1]
 
 
+SENTENCES = {"ids": (["batch", "sequence"], TensorProto.INT64), "mask": (["batch", "sequence"], TensorProto.INT64)}
+
+
 class Encoder:
     """Token embeddings and a layer of attention, as exporters write them, of any batch and sequence."""
 
     def __init__(self, make_model, dtype=FLOAT, mask="added"):
         self.nodes, self.constants, self.dtype = [], [], dtype
+        self.kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         tokens = self.node("Gather", self.weights("tokens", (30, 16)), "ids")
         length = self.node("Gather", self.node("Shape", "ids"), self.integers([1]))
         positions = self.weights("positions", (1, 64, 16))
@@ -199,10 +203,8 @@ class Encoder:
         x = self.node("Add", tokens, positions)
         x = self.node("Add", x, self.attention(x, mask), output="hidden")
         self.node("Gather", x, self.integers(0), output="first", axis=1)
-        ins = {"ids": (["batch", "sequence"], TensorProto.INT64), "mask": (["batch", "sequence"], TensorProto.INT64)}
-        kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-        outs = {"hidden": (["batch", "sequence", 16], kind), "first": (["batch", 16], kind)}
-        self.model = make_model(self.nodes, ins, outs, self.constants)
+        outs = {"hidden": (["batch", "sequence", 16], self.kind), "first": (["batch", 16], self.kind)}
+        self.model = make_model(self.nodes, SENTENCES, outs, self.constants)
 
     def attention(self, x, mask):
         q, k, v = (self.heads(self.node("MatMul", x, self.weights(name, (16, 16)))) for name in "qkv")
@@ -250,7 +252,7 @@ def masked_mean(encoder):
     """As sentence-transformers are exported."""
     shape = encoder.node("Shape", "hidden")
     mask = encoder.node("Expand", encoder.node("Unsqueeze", "mask", encoder.integers([-1])), shape)
-    mask = encoder.node("Cast", mask, to=helper.np_dtype_to_tensor_dtype(np.dtype(encoder.dtype)))
+    mask = encoder.node("Cast", mask, to=encoder.kind)
     total = encoder.node("ReduceSum", encoder.node("Mul", "hidden", mask), encoder.integers([1]), keepdims=0)
     count = encoder.node("ReduceSum", mask, encoder.integers([1]), keepdims=0)
     return encoder.node("Div", total, encoder.node("Clip", count, encoder.numbers(1e-4)))
@@ -266,6 +268,7 @@ def reduced(op):
     return lambda encoder: encoder.node(op, "hidden", encoder.integers([1]), keepdims=0)
 
 
+CLOSE = {np.float32: {"rtol": 1e-5, "atol": 1e-6}, np.float16: {"rtol": 1e-2, "atol": 4e-3}}
 POOLS = {op: reduced(op) for op in ("ReduceMean", "ReduceMax", "ReduceMin", "ReduceL2", "ReduceLogSumExp")}
 POOLS["masked mean"] = masked_mean
 POOLS["attention"] = pooled_by_attention
@@ -284,8 +287,7 @@ def test_sequences_of_attention(encore, make_model, dtype, mask):
             if mask == "empty rows":
                 feeds["mask"][0] = 0
             for got, wanted in zip(session.run(None, feeds), plain.run(None, feeds), strict=True):
-                close = {"rtol": 1e-5, "atol": 1e-6} if dtype == np.float32 else {"rtol": 1e-2, "atol": 4e-3}
-                np.testing.assert_allclose(got, wanted, **close)
+                np.testing.assert_allclose(got, wanted, **CLOSE[dtype])
     assert keys(session) == [6]
 
 
@@ -294,16 +296,14 @@ def test_sequences_of_attention(encore, make_model, dtype, mask):
 def test_what_is_made_of_a_whole_sequence(encore, make_model, pool, dtype):
     encoder = Encoder(make_model, dtype)
     encoder.node("Identity", POOLS[pool](encoder), output="pooled")
-    ins = {"ids": (["batch", "sequence"], TensorProto.INT64), "mask": (["batch", "sequence"], TensorProto.INT64)}
-    kind = TensorProto.INT64 if pool == "arg max" else helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    model = make_model(encoder.nodes, ins, {"pooled": (["batch", 16], kind)}, encoder.constants)
+    kind = TensorProto.INT64 if pool == "arg max" else encoder.kind
+    model = make_model(encoder.nodes, SENTENCES, {"pooled": (["batch", 16], kind)}, encoder.constants)
     session, plain = make_session(model, pad="batch:2,4;sequence:8,16", auto_graph=1), make_session(model)
-    close = {"rtol": 1e-5, "atol": 1e-6} if dtype == np.float32 else {"rtol": 1e-2, "atol": 4e-3}
     for seed in range(2):
         for batch, length in ((1, 3), (2, 8), (3, 5), (4, 16), (3, 17), (2, 1)):
             feeds = sentences(batch, length, seed)
             (got,), (wanted,) = session.run(None, feeds), plain.run(None, feeds)
-            np.testing.assert_allclose(got, wanted, **close)
+            np.testing.assert_allclose(got, wanted, **CLOSE[dtype])
     assert keys(session) == [4]
 
 
@@ -316,7 +316,6 @@ def test_tables_of_positions_are_long_enough(encore, make_model, refusal):
 def test_what_goes_along_a_sequence_otherwise_is_refused(encore, make_model, refusal):
     encoder = Encoder(make_model)
     encoder.node("Hardmax", "hidden", output="one", axis=1)
-    ins = {"ids": (["batch", "sequence"], TensorProto.INT64), "mask": (["batch", "sequence"], TensorProto.INT64)}
-    model = make_model(encoder.nodes, ins, {"one": ["batch", "sequence", 16]}, encoder.constants)
+    model = make_model(encoder.nodes, SENTENCES, {"one": ["batch", "sequence", 16]}, encoder.constants)
     assert "goes along it" in refusal(model, pad="sequence:8")
     make_session(model, pad="batch:8")

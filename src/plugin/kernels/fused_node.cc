@@ -34,8 +34,10 @@ struct FusedNode : OrtNodeComputeInfo {
       return run_as(fused.node, [&] {
         KernelRun run(fused.node, context);
         if (fused.paddings.empty()) return fused.run(run);
-        if (fused.graphs && fuse::is_padded(fused.paddings, run)) fused.graphs->note_padded();
-        fuse::run_padded(fused.paddings, run, [&](ops::Context& padded) { fused.run(padded); });
+        fuse::run_padded(fused.paddings, run, [&](ops::Context& padded, bool is_longer) {
+          if (is_longer && fused.graphs) fused.graphs->note_padded();
+          fused.run(padded);
+        });
       });
     };
     ReleaseState = [](OrtNodeComputeInfo*, void*) noexcept {};
