@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include "device/launch.h"
 #include "device/unaligned_pack.h"
@@ -12,18 +13,19 @@ namespace {
 
 using device::Granule;
 
-constexpr int kMostCopies = 32;  // a launch, whose arguments they are
+constexpr int kFew = 4, kMany = 32;  // of a kernel, whose arguments they are: what fewer take is sooner set
 constexpr int kThreads = 256;
 constexpr int64_t kBlockBytes = kThreads * 4 * int64_t(sizeof(Granule));
 
+template <int kMost>
 struct CopyMany {
   struct Copy {
     const char* from;
     char* to;
     int64_t bytes, first_block;
   };
-  Copy copies[kMostCopies];
-  int count;
+  Copy copies[kMost];
+  int count = 0;
 
   DEVICE_FN void operator()(device::Block<device::NoShared>& b, const device::NoShared&) const {
     int c = count - 1;
@@ -44,23 +46,45 @@ struct CopyMany {
   }
 };
 
+template <int kMost, class Use>
+void gather(std::span<const BorderCopy> copies, const Use& use) {
+  CopyMany<kMost> kernel{};
+  int64_t blocks = 0;
+  for (const BorderCopy& copy : copies) {
+    kernel.copies[kernel.count++] = {static_cast<const char*>(copy.from), static_cast<char*>(copy.to),
+                                     int64_t(copy.bytes), blocks};
+    blocks += (int64_t(copy.bytes) + kBlockBytes - 1) / kBlockBytes;
+  }
+  use(device::Blocks{blocks, kThreads}, kernel);
+}
+
+// Says use(grid, kernel) for each of the kernels that do the copies.
+template <class Use>
+void for_each_kernel(std::span<const BorderCopy> copies, const Use& use) {
+  if (copies.empty()) return;
+  if (copies.size() <= kFew) return gather<kFew>(copies, use);
+  const size_t next = std::min(copies.size(), size_t(kMany));
+  gather<kMany>(copies.first(next), use);
+  for_each_kernel(copies.subspan(next), use);
+}
+
 }  // namespace
 
-void copy_all(device::StreamRef stream, std::span<const BorderCopy> copies) {
-  CopyMany many{};
-  int64_t blocks = 0;
-  const auto launch = [&] {
-    device::block_kernel<device::NoShared>(stream, {blocks, kThreads}, many);
-    many.count = 0, blocks = 0;
-  };
-  for (const BorderCopy& copy : copies) {
-    if (copy.bytes == 0) continue;
-    many.copies[many.count++] = {static_cast<const char*>(copy.from), static_cast<char*>(copy.to), int64_t(copy.bytes),
-                                 blocks};
-    blocks += (int64_t(copy.bytes) + kBlockBytes - 1) / kBlockBytes;
-    if (many.count == kMostCopies) launch();
-  }
-  if (many.count) launch();
+BorderCopies::BorderCopies(device::StreamRef stream, std::vector<BorderCopy> copies) : copies_(std::move(copies)) {
+  for_each_kernel(copies_, [&](const device::Blocks& grid, const auto& kernel) {
+    device::block_kernel<device::NoShared>(stream, grid, kernel);
+    nodes_.push_back(device::latest_kernel(stream));
+  });
+}
+
+void BorderCopies::set(const device::GraphExec& exec, std::vector<BorderCopy> copies) {
+  if (copies == copies_) return;
+  copies_.clear();  // should one of the kernels not be set, all are the next time
+  auto node = nodes_.begin();
+  for_each_kernel(copies, [&](const device::Blocks& grid, const auto& kernel) {
+    device::set_block_kernel<device::NoShared>(exec, *node++, grid, kernel);
+  });
+  copies_ = std::move(copies);
 }
 
 }  // namespace encore::automatic

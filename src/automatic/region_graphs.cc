@@ -5,7 +5,6 @@
 #include <mutex>
 #include <utility>
 
-#include "automatic/border_copies.h"
 #include "device/device.h"
 #include "device/error.h"
 #include "graph/capture_gate.h"
@@ -122,7 +121,7 @@ void RegionGraphs::run_with(ops::Context& outer, const Key& key, const Known& kn
     if (!may_capture) why = &RegionReport::refused;
     const auto want = [&](std::vector<bool> staged) {
       if (!may_capture) return;
-      wanted = std::make_shared<Replay>(Replay{outer.stream(), outer.fault().cell, at, std::move(staged)});
+      wanted = std::make_shared<Replay>(outer.stream(), outer.fault().cell, at, std::move(staged));
       wanted->copies = std::ranges::count(wanted->staged, true);
       has_room =
           std::ranges::any_of(shapes.replays, [&](const auto& other) { return is_replaced(*other, *wanted, known); });
@@ -151,7 +150,7 @@ void RegionGraphs::run_with(ops::Context& outer, const Key& key, const Known& kn
       if (known_error && known_error->code() == Code::internal) shapes.known.reset();  // it may go otherwise once tuned
     }
   }
-  replay ? launch(*replay, at, known, outer.stream()) : run_as_planned(outer, key, known, why);
+  replay ? launch(*replay, at, known) : run_as_planned(outer, key, known, why);
 }
 
 RegionGraphs::Shapes& RegionGraphs::find(const Key& key, uint64_t now) {
@@ -289,6 +288,7 @@ void RegionGraphs::capture(ops::Context& outer, const Known& known, Replay& repl
     offsets.push_back(bytes);
     if (replay.staged[i]) bytes += (known.bytes[i] + 255) / 256 * 256;
   }
+  const Addresses there = replay.at;  // for this run
   replay.workspace = store_.workspace(replay.stream, bytes);
   for (size_t i = 0; i < replay.at.size(); ++i)
     if (replay.staged[i]) replay.at[i] = replay.workspace->at() + offsets[i];
@@ -296,35 +296,40 @@ void RegionGraphs::capture(ops::Context& outer, const Known& known, Replay& repl
   GraphStore::CaptureStream stream(store_);
   CapturedRun run(outer, known, *replay.workspace, stream, replay.at);
   device::begin_capture(stream, device::CaptureMode::thread_local_);
-  device::Graph graph;
   try {
+    replay.in = BorderCopies(stream, copies(replay, there, known, true));
     program_.run(run);
+    replay.out = BorderCopies(stream, copies(replay, there, known, false));
     if (run.went_otherwise()) fail(Code::internal, "it does not go as the first run did");
-    graph = device::end_capture(stream);
+    replay.graph = device::end_capture(stream);
   } catch (const std::exception& error) {
     device::abandon_capture(stream);
     const std::lock_guard lock(mutex_);
     if (run.waits()) refusal_ = error.what();
     throw;
   }
-  replay.exec = graph.instantiate();
+  replay.exec = replay.graph.instantiate();
+  if (replay.copies == 0) replay.graph = {};
   replay.exec.upload(replay.stream);
 }
 
-void RegionGraphs::launch(const Replay& replay, const Addresses& at, const Known& known,
-                          device::StreamRef stream) const {
+std::vector<BorderCopy> RegionGraphs::copies(const Replay& replay, const Addresses& at, const Known& known, bool in) {
   const size_t inputs = known.bytes.size() - known.record.outputs.size();
-  std::vector<BorderCopy> in, out;
-  for (size_t i = 0; i < at.size(); ++i) {
-    if (!replay.staged[i]) continue;
-    if (i < inputs)
-      in.push_back({at[i], replay.at[i], known.bytes[i]});
-    else
-      out.push_back({replay.at[i], at[i], known.bytes[i]});
+  std::vector<BorderCopy> copies;
+  for (size_t i = in ? 0 : inputs; i < (in ? inputs : at.size()); ++i) {
+    if (!replay.staged[i] || known.bytes[i] == 0) continue;
+    void* const own = replay.at[i];
+    copies.push_back(in ? BorderCopy{at[i], own, known.bytes[i]} : BorderCopy{own, at[i], known.bytes[i]});
   }
-  copy_all(stream, in);
-  replay.exec.launch(stream);
-  copy_all(stream, out);
+  return copies;
+}
+
+void RegionGraphs::launch(Replay& replay, const Addresses& at, const Known& known) {
+  if (replay.copies == 0) return replay.exec.launch(replay.stream);
+  const std::lock_guard lock(replay.mutex);  // another thread may have the stream
+  replay.in.set(replay.exec, copies(replay, at, known, true));
+  replay.out.set(replay.exec, copies(replay, at, known, false));
+  replay.exec.launch(replay.stream);
 }
 
 void RegionGraphs::note_padded() {

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "automatic/border_copies.h"
 #include "automatic/graph_store.h"
 #include "automatic/memory_plan.h"
 #include "automatic/report.h"
@@ -56,8 +57,11 @@ class RegionGraphs {
     Addresses at;              // what it was captured with
     std::vector<bool> staged;  // whether that is memory of its own, to be copied to or from
     std::shared_ptr<Workspace> workspace = {};
+    device::Graph graph = {};
     device::GraphExec exec = {};
     int64_t copies = 0;  // of what is staged
+    std::mutex mutex = {};
+    BorderCopies in = {}, out = {};  // guarded by the mutex, from which place on they are launched, too
   };
   // Where the tensors of a run were.
   struct Sighting {
@@ -97,7 +101,9 @@ class RegionGraphs {
   void record(ops::Context& outer, const Key& key);
   void run_as_planned(ops::Context& outer, const Key& key, const Known& known, Count why);
   void capture(ops::Context& outer, const Known& known, Replay& replay);
-  void launch(const Replay& replay, const Addresses& at, const Known& known, device::StreamRef stream) const;
+  // What is copied in (and out) for a run whose tensors are there.
+  static std::vector<BorderCopy> copies(const Replay& replay, const Addresses& at, const Known& known, bool in);
+  static void launch(Replay& replay, const Addresses& at, const Known& known);
 
   // For the store, which lets go of what is dropped when it holds no lock.
   size_t kept() const;

@@ -1,6 +1,7 @@
 // Capture of a stream into a graph, and its replay.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,6 +17,11 @@ struct GraphNode {
   NodeKind kind;
   std::string name;   // the kernel's, demangled; empty for other kinds
   std::string label;  // of the Label in force when it was captured: the ONNX node's name
+};
+
+// A kernel that a capture recorded. Launches of an executable may give it another functor: set_block_kernel() of launch.h.
+struct KernelNode {
+  std::intptr_t id = 0;  // of the back end
 };
 
 class GraphExec;
@@ -49,16 +55,17 @@ class GraphExec {
   explicit operator bool() const { return state_ != nullptr; }
   void launch(StreamRef stream) const;  // forbidden into a capturing stream
   void upload(StreamRef stream) const;  // so that the first launch costs no more than later ones
-  // Takes over the parameters of a graph of the same topology. False, and unchanged, if the topology differs.
-  bool update(const Graph& graph);
   struct State;
   explicit GraphExec(std::unique_ptr<State> state);
+  State& state() const { return *state_; }
 
  private:
   std::unique_ptr<State> state_;
 };
 
 void begin_capture(StreamRef stream, CaptureMode mode);
+// What the stream's capture recorded last, which is a kernel. It is good for executables as long as their Graph lives.
+KernelNode latest_kernel(StreamRef stream);
 // Throws Error{capture_failed} if something invalidated the capture; the stream is then free of it.
 Graph end_capture(StreamRef stream);
 // Ends a capture and drops it, whatever its state.

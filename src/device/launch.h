@@ -1,6 +1,9 @@
 // Kernels are named functors, launched by
 //   for_each_index(stream, n, f)                          f(i) for every i in [0, n)
 //   block_kernel<Shared>(stream, {blocks, threads}, body) body(b, shared) for every block
+// What a graph has recorded of the latter runs with another body of the same type, and other blocks, after
+//   set_block_kernel<Shared>(exec, node, {blocks, threads}, body)
+// which concerns launches to come, and may not meet one in another thread.
 // A body opens phases, `b.threads([&](int t, Shared& s) { ... })`; the end of a phase is the barrier. Code between
 // phases is uniform and writes nothing: it sees only a const Shared&. Collectives: b.reduce, b.scan, b.reduce_groups.
 // What a launch only knows at run time, tiles sized by a problem, lies in the launch's dynamic shared memory: a phase,

@@ -212,34 +212,91 @@ TEST(Graph, MayBeEmpty) {
   stream.ref().synchronize();
 }
 
-TEST(Graph, UpdatesParameters) {
-  Stream stream(0);
-  DeviceArray<int> x(std::vector<int>(10, 1)), y(std::vector<int>(10, 1));
-  const auto program = [&](int* on, int value) {
-    return captured(stream, [&] {
-      for_each_index(stream, 10, MultiplyBy{on, value});
-      for_each_index(stream, 10, AddTo{on, value});
-    });
-  };
-  GraphExec exec = program(x.data(), 2).instantiate();
-  exec.launch(stream);
-  EXPECT_TRUE(exec.update(program(y.data(), 5)));
-  exec.launch(stream);
-  EXPECT_EQ(x.download(stream), std::vector<int>(10, 4));
-  EXPECT_EQ(y.download(stream), std::vector<int>(10, 10));
+// y = x + value, 64 elements a block.
+struct AddBlocks {
+  const int* x;
+  int* y;
+  int value;
+  DEVICE_FN void operator()(Block<NoShared>& b, const NoShared&) const {
+    b.threads([&](int t, NoShared&) { y[b.index() * 64 + t] = x[b.index() * 64 + t] + value; });
+  }
+};
 
-  Graph longer = captured(stream, [&] {
-    for (int i = 0; i < 3; ++i) for_each_index(stream, 10, AddTo{x.data(), 1});
-  });
-  EXPECT_FALSE(exec.update(longer));
-  Graph other_kind = captured(stream, [&] {
-    for_each_index(stream, 10, MultiplyBy{x.data(), 1});
-    fill(stream, x.data(), 0, 40);
-  });
-  EXPECT_FALSE(exec.update(other_kind));
-  exec.launch(stream);  // as it was
-  EXPECT_EQ(x.download(stream), std::vector<int>(10, 4));
-  EXPECT_EQ(y.download(stream), std::vector<int>(10, 55));
+struct Settable {
+  explicit Settable(StreamRef stream, const AddBlocks& body)
+      : graph(captured(stream,
+                       [&] {
+                         block_kernel<NoShared>(stream, {1, 64}, body);
+                         node = latest_kernel(stream);
+                         for_each_index(stream, 64, MultiplyBy{body.y, 2});
+                       })),
+        exec(graph.instantiate()) {}
+  KernelNode node;
+  Graph graph;
+  GraphExec exec;
+};
+
+TEST(Graph, KernelsGetOtherFunctors) {
+  Stream stream(0);
+  DeviceArray<int> x(std::vector<int>(256, 1)), other(std::vector<int>(256, 10)), y(std::vector<int>(256, 0));
+  const Settable graph(stream, {x.data(), y.data(), 3});
+  graph.exec.launch(stream);
+  EXPECT_EQ(y.download(stream)[0], 8);
+  for (int value = 0; value < 3; ++value) {
+    set_block_kernel<NoShared>(graph.exec, graph.node, {1, 64}, AddBlocks{other.data(), y.data(), value});
+    for (int i = 0; i < 2; ++i) graph.exec.launch(stream);
+    EXPECT_EQ(y.download(stream)[63], 2 * (10 + value));
+  }
+  set_block_kernel<NoShared>(graph.exec, graph.node, {4, 64}, AddBlocks{other.data(), y.data(), 5});
+  graph.exec.launch(stream);
+  std::vector<int> expected(256, 15);
+  std::fill_n(expected.begin(), 64, 30);
+  EXPECT_EQ(y.download(stream), expected);
+  // Another executable has what was captured.
+  graph.graph.instantiate().launch(stream);
+  EXPECT_EQ(y.download(stream)[0], 8);
+}
+
+TEST(Graph, LaunchesUnderWayKeepTheirFunctors) {
+  Gate gate;
+  Stream stream(0);
+  constexpr int kLaunches = 20;
+  DeviceArray<int> x(std::vector<int>(64, 1)), y(std::vector<int>(64 * kLaunches, 0));
+  const Settable graph(stream, {x.data(), y.data(), 0});
+  graph.exec.launch(stream);  // so that it is there before the gate is closed
+  stream.ref().synchronize();
+  gate.close(stream);
+  for (int i = 0; i < kLaunches; ++i) {
+    set_block_kernel<NoShared>(graph.exec, graph.node, {1, 64}, AddBlocks{x.data(), y.data() + 64 * i, i});
+    graph.exec.launch(stream);
+  }
+  gate.open();
+  const std::vector<int> got = y.download(stream);
+  for (int i = 1; i < kLaunches; ++i) EXPECT_EQ(got[size_t(64 * i)], i + 1);
+  EXPECT_EQ(got[0], 1 << kLaunches);  // doubled by all, after the first two had set it
+}
+
+TEST(Graph, OnlyWhatWasCapturedLastIsAKernel) {
+  Stream stream(0);
+  DeviceArray<int> x(4);
+  EXPECT_ERROR(latest_kernel(stream), Code::internal);
+  begin_capture(stream, CaptureMode::thread_local_);
+  EXPECT_ERROR(latest_kernel(stream), Code::internal);
+  for_each_index(stream, 4, AddTo{x.data(), 1});
+  latest_kernel(stream);
+  copy(stream, x.data(), x.data() + 2, 4);
+  EXPECT_ERROR(latest_kernel(stream), Code::internal);
+  abandon_capture(stream);
+}
+
+TEST(Graph, AKernelHasToHaveBlocks) {
+  Stream stream(0);
+  DeviceArray<int> x(std::vector<int>(64, 1)), y(std::vector<int>(64, 0));
+  const Settable graph(stream, {x.data(), y.data(), 3});
+  EXPECT_THROW(set_block_kernel<NoShared>(graph.exec, graph.node, {0, 64}, AddBlocks{x.data(), y.data(), 4}), Error);
+  EXPECT_THROW(set_block_kernel<NoShared>(graph.exec, graph.node, {1, 63}, AddBlocks{x.data(), y.data(), 4}), Error);
+  graph.exec.launch(stream);
+  EXPECT_EQ(y.download(stream)[0], 8);
 }
 
 TEST(Graph, AllocatesItsOwnMemory) {

@@ -127,6 +127,20 @@ void begin_capture(StreamRef stream, CaptureMode mode) {
   ++cuda::captures_under_way;
 }
 
+KernelNode latest_kernel(StreamRef stream) {
+  cudaStreamCaptureStatus status;
+  const cudaGraphNode_t* last = nullptr;
+  const cudaGraphEdgeData* edges;
+  size_t count = 0;
+  check(cudaStreamGetCaptureInfo(of(stream), &status, nullptr, nullptr, &last, &edges, &count),
+        "cudaStreamGetCaptureInfo");
+  cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
+  if (status == cudaStreamCaptureStatusActive && count == 1)
+    check(cudaGraphNodeGetType(*last, &type), "cudaGraphNodeGetType");
+  if (type != cudaGraphNodeTypeKernel) fail(Code::internal, "the stream has not captured a kernel last");
+  return {reinterpret_cast<std::intptr_t>(*last)};
+}
+
 Graph end_capture(StreamRef stream) {
   if (!is_capturing(stream)) throw Error(Code::capture_failed, "the stream does not capture", "cudaStreamEndCapture");
   cudaGraph_t graph = nullptr;

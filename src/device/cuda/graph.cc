@@ -151,15 +151,4 @@ void GraphExec::upload(StreamRef stream) const {
   check(cudaGraphUpload(state_->exec, of(stream)), "cudaGraphUpload");
 }
 
-bool GraphExec::update(const Graph& graph) {
-  cudaGraphExecUpdateResultInfo info = {};
-  const cudaError_t result = cudaGraphExecUpdate(state_->exec, graph.state().graph, &info);
-  if (result == cudaErrorGraphExecUpdateFailure) {
-    cudaGetLastError();
-    return false;
-  }
-  check(result, "cudaGraphExecUpdate");
-  return true;
-}
-
 }  // namespace encore::device

@@ -7,6 +7,7 @@
 #include "device/cuda/built_for.h"
 #include "device/cuda/capture.h"
 #include "device/cuda/check.h"
+#include "device/cuda/graph_state.h"
 #include "device/device.h"
 #include "device/graph.h"
 
@@ -72,8 +73,7 @@ cudaLaunchAttribute clusters_of(int blocks) {
   return attribute;
 }
 
-void launch(StreamRef stream, const void* entry, const Blocks& grid, int in_cluster, void** arguments,
-            KernelName kernel) {
+void check_grid(const Blocks& grid, KernelName kernel) {
   constexpr int64_t kMostBlocks = 0x7fffffff;
   if (grid.blocks > kMostBlocks) [[unlikely]]
     throw Error(Code::invalid_input, text("a launch cannot have ", grid.blocks, " blocks"), std::string(kernel));
@@ -81,6 +81,11 @@ void launch(StreamRef stream, const void* entry, const Blocks& grid, int in_clus
     throw Error(Code::invalid_input,
                 text("a block cannot have ", grid.threads, " threads: it takes a multiple of 32, at most 1024"),
                 std::string(kernel));
+}
+
+void launch(StreamRef stream, const void* entry, const Blocks& grid, int in_cluster, void** arguments,
+            KernelName kernel) {
+  check_grid(grid, kernel);
   cudaLaunchAttribute attributes[2] = {};
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(unsigned(grid.blocks));
@@ -104,6 +109,20 @@ void launch(StreamRef stream, const void* entry, const Blocks& grid, int in_clus
 
 void launch(StreamRef stream, const void* entry, Blocks grid, void** arguments, KernelName kernel) {
   launch(stream, entry, grid, 1, arguments, kernel);
+}
+void set_kernel(const GraphExec& exec, KernelNode node, const void* entry, const Blocks& grid, void** arguments,
+                KernelName kernel) {
+  check_grid(grid, kernel);
+  cudaKernelNodeParams params = {};
+  params.func = const_cast<void*>(entry);
+  params.gridDim = dim3(unsigned(grid.blocks));
+  params.blockDim = dim3(unsigned(grid.threads));
+  params.sharedMemBytes = unsigned(grid.dynamic_bytes);
+  params.kernelParams = arguments;
+  const cudaError_t result =
+      cudaGraphExecKernelNodeSetParams(exec.state().exec, reinterpret_cast<cudaGraphNode_t>(node.id), &params);
+  if (result != cudaSuccess) [[unlikely]]
+    raise(result, text("cudaGraphExecKernelNodeSetParams of ", std::string_view(kernel)));
 }
 void launch(StreamRef stream, const void* entry, const Clusters& grid, int64_t dynamic_bytes, void** arguments,
             KernelName kernel) {

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "device/cuda/check.h"
+#include "device/graph.h"
 #include "device/ranked.h"
 
 namespace encore::device {
@@ -180,6 +181,8 @@ __global__ void __launch_bounds__(256) index_entry(int64_t n, const __grid_const
 Blocks blocks_for(StreamRef stream, int64_t indices);
 // Launches, on the calling thread's current device; in a capture notes the Label. Errors name the kernel.
 void launch(StreamRef stream, const void* entry, Blocks grid, void** arguments, KernelName kernel);
+void set_kernel(const GraphExec& exec, KernelNode node, const void* entry, const Blocks& grid, void** arguments,
+                KernelName kernel);
 // Lets a kernel have all the shared memory that there is on the device, once for each of both: `allowed` has a bit for
 // each device. Error{invalid_input} if `dynamic_bytes` are more than that.
 void allow_dynamic(int device, const void* entry, int64_t dynamic_bytes, std::atomic<uint32_t>& allowed,
@@ -198,6 +201,14 @@ void block_kernel(StreamRef stream, Blocks grid, const Body& body) {
     cuda::allow_dynamic(stream.device(), entry, grid.dynamic_bytes, cuda::allowed_dynamic<Shared, Body>,
                         kernel_name<Body>());
   cuda::launch(stream, entry, grid, arguments, kernel_name<Body>());
+}
+
+template <class Shared, class Body>
+void set_block_kernel(const GraphExec& exec, KernelNode node, Blocks grid, const Body& body) {
+  static_assert(std::is_trivially_copyable_v<Body>);
+  void* arguments[] = {const_cast<Body*>(&body)};
+  cuda::set_kernel(exec, node, reinterpret_cast<const void*>(&cuda::block_entry<Shared, Body>), grid, arguments,
+                   kernel_name<Body>());
 }
 
 template <class F>

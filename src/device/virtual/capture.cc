@@ -45,12 +45,6 @@ void add_all(std::vector<int>& to, const std::vector<int>& nodes) {
 
 }  // namespace
 
-bool Program::same_topology(const Program& other) const {
-  return std::ranges::equal(nodes, other.nodes, [](const Node& a, const Node& b) {
-    return a.kind == b.kind && a.after == b.after && a.kind != NodeKind::allocate && a.kind != NodeKind::free;
-  });
-}
-
 void Capture::invalidate(std::string_view why) {
   std::lock_guard lock(mutex_);
   if (status_ != CaptureStatus::active) return;
@@ -86,6 +80,13 @@ std::vector<int> Capture::tail(int lane) {
   std::lock_guard lock(mutex_);
   check_held();
   return tails_[lane];
+}
+
+std::optional<int> Capture::latest_kernel(int lane) {
+  const std::vector<int> nodes = tail(lane);
+  std::lock_guard lock(mutex_);
+  if (nodes.size() != 1 || program_.nodes[size_t(nodes[0])].kind != NodeKind::kernel) return std::nullopt;
+  return nodes[0];
 }
 
 int Capture::fork(const std::vector<int>& after) {

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -28,8 +29,6 @@ struct Program {
   std::vector<Node> nodes;
   int lanes = 1;
   std::vector<std::shared_ptr<void>> memory;  // allocated by the graph, alive as long as it is
-
-  bool same_topology(const Program& other) const;
 };
 
 class Capture {
@@ -51,6 +50,7 @@ class Capture {
   // All of these check first.
   void add(int lane, NodeKind kind, std::string_view name, std::function<void()> run);
   std::vector<int> tail(int lane);
+  std::optional<int> latest_kernel(int lane);  // if nothing has come after it
   int fork(const std::vector<int>& after);  // returns the new lane
   void join(int lane, const std::vector<int>& after);
   void keep(std::shared_ptr<void> memory);

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <exception>
+#include <functional>
+#include <map>
+#include <optional>
 #include <queue>
 #include <thread>
 
@@ -19,23 +22,37 @@ struct Graph::State {
   std::shared_ptr<const Program> program;
 };
 
+namespace {
+using Changed = std::map<int, std::function<void()>>;  // what nodes do instead
+}
+
 struct GraphExec::State {
   std::shared_ptr<const Program> program;
+  std::shared_ptr<const Changed> changed;  // of launches to come; null while there is nothing
   std::shared_ptr<Marker> last;  // launch
   std::mutex mutex;
 };
 
 namespace {
 
-void run_node(const void* stream, const Program::Node& node) {
-  run_traced(stream, node.kind, node.name, node.label, node.run);
-}
+// A launch.
+struct Launched {
+  const void* stream;
+  const Program& program;
+  const Changed* changed;
+
+  void run(int n) const {
+    const Program::Node& node = program.nodes[size_t(n)];
+    const auto found = changed ? changed->find(n) : Changed::const_iterator();
+    run_traced(stream, node.kind, node.name, node.label, changed && found != changed->end() ? found->second : node.run);
+  }
+};
 
 // As captured, or as late as the dependencies allow.
-void run_in_turn(const void* stream, const Program& program, bool reversed) {
-  const auto& nodes = program.nodes;
+void run_in_turn(const Launched& launched, bool reversed) {
+  const auto& nodes = launched.program.nodes;
   if (!reversed) {
-    for (auto& node : nodes) run_node(stream, node);
+    for (int n = 0; n < int(nodes.size()); ++n) launched.run(n);
     return;
   }
   std::vector<int> missing(nodes.size());
@@ -49,23 +66,24 @@ void run_in_turn(const void* stream, const Program& program, bool reversed) {
   while (!ready.empty()) {
     const int n = ready.top();
     ready.pop();
-    run_node(stream, nodes[size_t(n)]);
+    launched.run(n);
     for (int later : next[size_t(n)])
       if (--missing[size_t(later)] == 0) ready.push(later);
   }
 }
 
 // Every captured stream's nodes on a thread of their own, so that TSan sees what the edges do not order.
-void run_in_lanes(const void* stream, const Program& program) {
-  const auto& nodes = program.nodes;
+void run_in_lanes(const Launched& launched) {
+  const auto& nodes = launched.program.nodes;
+  const size_t lane_count = size_t(launched.program.lanes);
   std::vector<Marker> done(nodes.size());
-  std::vector<std::exception_ptr> failures(size_t(program.lanes));
+  std::vector<std::exception_ptr> failures(lane_count);
   const auto run_lane = [&](int lane) {
     for (size_t n = 0; n < nodes.size(); ++n) {
       if (nodes[n].lane != lane) continue;
       for (int before : nodes[n].after) done[size_t(before)].wait();
       try {
-        if (!failures[size_t(lane)]) run_node(stream, nodes[n]);
+        if (!failures[size_t(lane)]) launched.run(int(n));
       } catch (...) {
         failures[size_t(lane)] = std::current_exception();
       }
@@ -74,16 +92,16 @@ void run_in_lanes(const void* stream, const Program& program) {
   };
   {
     std::vector<std::jthread> lanes;
-    for (int lane = 1; lane < program.lanes; ++lane) lanes.emplace_back(run_lane, lane);
+    for (int lane = 1; lane < int(lane_count); ++lane) lanes.emplace_back(run_lane, lane);
     run_lane(0);
   }
   for (auto& failure : failures)
     if (failure) std::rethrow_exception(failure);
 }
 
-void run_program(const void* stream, const Program& program) {
-  if (order() == Order::split && program.lanes > 1) return run_in_lanes(stream, program);
-  run_in_turn(stream, program, order() == Order::reversed);
+void run_launched(const Launched& launched) {
+  if (order() == Order::split && launched.program.lanes > 1) return run_in_lanes(launched);
+  run_in_turn(launched, order() == Order::reversed);
 }
 
 }  // namespace
@@ -124,13 +142,13 @@ void GraphExec::launch(StreamRef ref) const {
   std::unique_lock lock(stream.mutex);
   if (Capture* capture = stream.capturing()) capture->forbid("launching a graph into a stream that captures");
   auto done = std::make_shared<Marker>();
-  auto run = [&stream, program = state_->program, before = state_->last, done] {
+  auto run = [&stream, program = state_->program, changed = state_->changed, before = state_->last, done] {
     struct Ending {
       Marker& marker;
       ~Ending() { marker.set(); }
     } ending{*done};
     if (before) before->wait();
-    if (!stream.failed) run_program(&stream, *program);
+    if (!stream.failed) run_launched({&stream, *program, changed.get()});
   };
   stream.push(lock, {NodeKind::graph, "a graph", Label::current(), std::move(run)});
   state_->last = std::move(done);
@@ -143,12 +161,24 @@ void GraphExec::upload(StreamRef ref) const {
   if (Capture* capture = stream.capturing()) capture->forbid("uploading a graph to a stream that captures");
 }
 
-bool GraphExec::update(const Graph& graph) {
-  if (!state_ || !graph) fail(Code::internal, "there is no graph to update with");
-  std::lock_guard lock(state_->mutex);
-  if (!state_->program->same_topology(*graph.state().program)) return false;
-  state_->program = graph.state().program;
-  return true;
+void virtual_gpu::set_node(const GraphExec& exec, KernelNode node, std::function<void()> run) {
+  GraphExec::State& state = exec.state();
+  const auto& nodes = state.program->nodes;
+  if (node.id < 0 || size_t(node.id) >= nodes.size() || nodes[size_t(node.id)].kind != NodeKind::kernel)
+    fail(Code::internal, "the graph has no such kernel");
+  std::lock_guard lock(state.mutex);
+  auto changed = state.changed ? std::make_shared<Changed>(*state.changed) : std::make_shared<Changed>();
+  (*changed)[int(node.id)] = std::move(run);
+  state.changed = std::move(changed);
+}
+
+KernelNode latest_kernel(StreamRef ref) {
+  StreamState& stream = state_of(ref);
+  std::lock_guard lock(stream.mutex);
+  Capture* capture = stream.capturing();
+  const std::optional<int> node = capture ? capture->latest_kernel(stream.lane) : std::nullopt;
+  if (!node) fail(Code::internal, "the stream has not captured a kernel last");
+  return {*node};
 }
 
 void begin_capture(StreamRef ref, CaptureMode mode) {

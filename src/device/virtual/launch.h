@@ -82,19 +82,30 @@ class Block {
   std::byte* const dynamic_;
 };
 
+namespace virtual_gpu {
+template <class Shared, class Body>
+bool run_block(const void* body, int64_t index, const Blocks& grid, void* shared, std::byte* dynamic) {
+  static_assert(alignof(Shared) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);
+  auto& own = *static_cast<Shared*>(shared);
+  Block<Shared> block(index, grid.blocks, grid.threads, own, dynamic);
+  (*static_cast<const Body*>(body))(block, static_cast<const Shared&>(own));
+  return block.waited();
+}
+}  // namespace virtual_gpu
+
 template <class Shared, class Body>
 void block_kernel(StreamRef stream, Blocks grid, const Body& body) {
   if (grid.blocks <= 0) return;
   virtual_gpu::check_grid(grid, sizeof(Shared), max_threads<Body>());
-  static_assert(alignof(Shared) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);
-  virtual_gpu::enqueue_blocks(
-      stream, kernel_name<Body>(), grid, virtual_gpu::functor(body), sizeof(Shared), begins_early<Body>(),
-      [](const void* body, int64_t index, const Blocks& grid, void* shared, std::byte* dynamic) {
-        auto& own = *static_cast<Shared*>(shared);
-        Block<Shared> block(index, grid.blocks, grid.threads, own, dynamic);
-        (*static_cast<const Body*>(body))(block, static_cast<const Shared&>(own));
-        return block.waited();
-      });
+  virtual_gpu::enqueue_blocks(stream, kernel_name<Body>(), grid, virtual_gpu::functor(body), sizeof(Shared),
+                              begins_early<Body>(), virtual_gpu::run_block<Shared, Body>);
+}
+
+template <class Shared, class Body>
+void set_block_kernel(const GraphExec& exec, KernelNode node, Blocks grid, const Body& body) {
+  virtual_gpu::check_grid(grid, sizeof(Shared), max_threads<Body>());
+  virtual_gpu::set_blocks(exec, node, kernel_name<Body>(), grid, virtual_gpu::functor(body), sizeof(Shared),
+                          begins_early<Body>(), virtual_gpu::run_block<Shared, Body>);
 }
 
 template <class F>

@@ -138,15 +138,28 @@ void enqueue_loop(StreamRef stream, std::string_view kernel, int64_t n, Functor 
   enqueue(stream, kernel, [n, f = launched(functor), loop] { run_in_order(n, loop, f.get()); });
 }
 
-void enqueue_blocks(StreamRef stream, std::string_view kernel, const Blocks& grid, Functor body, size_t shared_bytes,
-                    bool begins_early, RunBlock run) {
-  enqueue(stream, kernel, [=, body = launched(body)] {
+namespace {
+std::function<void()> blocks_task(std::string_view kernel, const Blocks& grid, const Functor& body, size_t shared_bytes,
+                                  bool begins_early, RunBlock run) {
+  return [=, body = launched(body)] {
     for_each(grid.blocks, [&](int64_t index) {
       const auto shared = shared_memory(shared_bytes), dynamic = shared_memory(size_t(grid.dynamic_bytes));
       const bool waited = run(body.get(), index, grid, shared.get(), dynamic.get());
       if (begins_early && !waited) fail(Code::internal, kernel, " begins early, and has threads that do not wait");
     });
-  });
+  };
+}
+}  // namespace
+
+void enqueue_blocks(StreamRef stream, std::string_view kernel, const Blocks& grid, Functor body, size_t shared_bytes,
+                    bool begins_early, RunBlock run) {
+  enqueue(stream, kernel, blocks_task(kernel, grid, body, shared_bytes, begins_early, run));
+}
+
+void set_blocks(const GraphExec& exec, KernelNode node, std::string_view kernel, const Blocks& grid, Functor body,
+                size_t shared_bytes, bool begins_early, RunBlock run) {
+  require(grid.blocks > 0, "a kernel of a graph cannot have ", grid.blocks, " blocks");
+  set_node(exec, node, blocks_task(kernel, grid, body, shared_bytes, begins_early, run));
 }
 
 void check_grid(const Blocks& grid, size_t shared_bytes, int max_threads) {

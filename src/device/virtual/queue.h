@@ -6,6 +6,7 @@
 #include <string_view>
 #include <type_traits>
 
+#include "device/graph.h"
 #include "device/stream.h"
 
 namespace encore::device {
@@ -64,5 +65,9 @@ void enqueue_loop(StreamRef stream, std::string_view kernel, int64_t n, Functor 
 using RunBlock = bool (*)(const void* body, int64_t index, const Blocks& grid, void* shared, std::byte* dynamic);
 void enqueue_blocks(StreamRef stream, std::string_view kernel, const Blocks& grid, Functor body, size_t shared_bytes,
                     bool begins_early, RunBlock run);
+void set_blocks(const GraphExec& exec, KernelNode node, std::string_view kernel, const Blocks& grid, Functor body,
+                size_t shared_bytes, bool begins_early, RunBlock run);
+// What a node of a graph does in launches to come.
+void set_node(const GraphExec& exec, KernelNode node, std::function<void()> run);
 
 }  // namespace encore::device::virtual_gpu
