@@ -2,8 +2,12 @@
 """Times models that onnxruntime takes apart, by control flow or by sizes that depend on data: eagerly and with
 automatic graphs of their pieces, through run(None, feeds).
 
-    bench/pieces.py [--seconds 0.5] [--options enable_cudnn=1] [--json FILE]
+    bench/pieces.py [--models detector,voice] [--seconds 0.5] [--options enable_cudnn=1] [--json FILE]
 
+  detector   twelve convolutions of 64 channels, 320 × 320, and NonMaxSuppression
+  voice      a network for each of two sampling rates, in an If, as silero-vad has them
+  decoding   greedily, twenty tokens, by a Loop whose body is a model of two layers
+  exported   an encoder's layer with dynamic axes, by torch's older exporter
 Medians in microseconds:
   apart      node by node, but for groups that are one (regions=0)
   eager      by regions
@@ -30,16 +34,16 @@ PAST = (1, pieces.HEADS, pieces.CAPACITY, pieces.WIDTH // pieces.HEADS)
 VOICE = {"state": np.zeros((2, 1, 16), FLOAT), "rate": np.array(16000)}
 # Each model, and the feeds of runs that take turns.
 MODELS = {
-    "detector (NonMaxSuppression), 320 × 320": (
+    "detector": (
         lambda: pieces.detector(64, 12),
         [{"picture": some(1, 3, 320, 320, seed=seed), "threshold": FLOAT([0.5])} for seed in range(4)],
     ),
-    "voice activity (If)": (pieces.voice_activity, [{"x": some(1, 320, seed=seed), **VOICE} for seed in range(4)]),
-    "greedy decoding of 20 tokens (Loop)": (
+    "voice": (pieces.voice_activity, [{"x": some(1, 320, seed=seed), **VOICE} for seed in range(4)]),
+    "decoding": (
         lambda: pieces.decoder(pieces.shared),
         [{"k": np.array(20), "first": INT([[first]]), "past": np.zeros(PAST, FLOAT)} for first in (3, 7, 11)],
     ),
-    "an encoder's layer, dynamic axes": (
+    "exported": (
         pieces.exported,
         [{"x": some(8, 16, 32, seed=seed), "mask": np.ones((8, 16), INT)} for seed in range(4)],
     ),
@@ -66,12 +70,13 @@ def row(name, seconds, options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default=",".join(MODELS))
     models.add_arguments(parser)
     args = parser.parse_args()
     ort.set_default_logger_severity(3)
     options = models.provider_options(args)
     header = ["model", "apart", "eager", "automatic", "replayed %"]
-    models.print_table(header, (row(name, args.seconds, options) for name in MODELS), args.json)
+    models.print_table(header, (row(name, args.seconds, options) for name in args.models.split(",")), args.json)
 
 
 if __name__ == "__main__":

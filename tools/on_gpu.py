@@ -37,6 +37,9 @@ SOAKS = [
 FIGURES = [
     ["first_run.py"],
     ["automatic.py"],
+    ["changing.py"],
+    ["pieces.py"],
+    ["threads.py"],
     ["attention.py", "--peer", "torch"],
     ["cached_attention.py"],
     ["cached_attention.py", "--pages", "16"],
@@ -75,7 +78,7 @@ def stages(folder, jobs, files, seconds):
     yield "native", [[str(program), "--gtest_brief=1"] for program in native]
     yield "memcheck", [[*sanitizer, "--tool", "memcheck", str(folder / "device_tests"), KERNELS]]
     yield "racecheck", [[*sanitizer, "--tool", "racecheck", str(folder / "device_tests"), KERNELS]]
-    tests = ["tests/ops", "tests/python"]
+    tests = ["tests/ops", "tests/python", "tests/models", "tests/properties"]
     yield "python", [pytest(0, "-m", "alone", *tests), pytest(jobs, "-m", "not alone", *tests)]
     memcheck = [*sanitizer, "--tool", "memcheck", "--target-processes", "all"]
     yield "sanitized", [[*memcheck, *pytest(jobs, file, "-x")] for file in files]

@@ -212,16 +212,6 @@ TEST(Graph, MayBeEmpty) {
   stream.ref().synchronize();
 }
 
-// y = x + value, 64 elements a block.
-struct AddBlocks {
-  const int* x;
-  int* y;
-  int value;
-  DEVICE_FN void operator()(Block<NoShared>& b, const NoShared&) const {
-    b.threads([&](int t, NoShared&) { y[b.index() * 64 + t] = x[b.index() * 64 + t] + value; });
-  }
-};
-
 struct Settable {
   explicit Settable(StreamRef stream, const AddBlocks& body)
       : graph(captured(stream,

@@ -28,6 +28,15 @@ struct CopyTo {
   const int* from;
   DEVICE_FN void operator()(int64_t i) const { to[i] = from[i]; }
 };
+// y = x + value, 64 elements a block.
+struct AddBlocks {
+  const int* x;
+  int* y;
+  int value;
+  DEVICE_FN void operator()(Block<NoShared>& b, const NoShared&) const {
+    b.threads([&](int t, NoShared&) { y[b.index() * 64 + t] = x[b.index() * 64 + t] + value; });
+  }
+};
 struct Nothing {
   DEVICE_FN void operator()(int64_t) const {}
 };
