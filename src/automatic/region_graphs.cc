@@ -297,9 +297,9 @@ void RegionGraphs::capture(ops::Context& outer, const Known& known, Replay& repl
   CapturedRun run(outer, known, *replay.workspace, stream, replay.at);
   device::begin_capture(stream, device::CaptureMode::thread_local_);
   try {
-    replay.in = BorderCopies(stream, copies(replay, there, known, true));
+    replay.in = device::CapturedCopies(stream, copies(replay, there, known, true));
     program_.run(run);
-    replay.out = BorderCopies(stream, copies(replay, there, known, false));
+    replay.out = device::CapturedCopies(stream, copies(replay, there, known, false));
     if (run.went_otherwise()) fail(Code::internal, "it does not go as the first run did");
     replay.graph = device::end_capture(stream);
   } catch (const std::exception& error) {
@@ -313,13 +313,13 @@ void RegionGraphs::capture(ops::Context& outer, const Known& known, Replay& repl
   replay.exec.upload(replay.stream);
 }
 
-std::vector<BorderCopy> RegionGraphs::copies(const Replay& replay, const Addresses& at, const Known& known, bool in) {
+std::vector<device::Copy> RegionGraphs::copies(const Replay& replay, const Addresses& at, const Known& known, bool in) {
   const size_t inputs = known.bytes.size() - known.record.outputs.size();
-  std::vector<BorderCopy> copies;
+  std::vector<device::Copy> copies;
   for (size_t i = in ? 0 : inputs; i < (in ? inputs : at.size()); ++i) {
     if (!replay.staged[i] || known.bytes[i] == 0) continue;
     void* const own = replay.at[i];
-    copies.push_back(in ? BorderCopy{at[i], own, known.bytes[i]} : BorderCopy{own, at[i], known.bytes[i]});
+    copies.push_back(in ? device::Copy{at[i], own, known.bytes[i]} : device::Copy{own, at[i], known.bytes[i]});
   }
   return copies;
 }

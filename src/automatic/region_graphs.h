@@ -9,11 +9,11 @@
 #include <unordered_map>
 #include <vector>
 
-#include "automatic/border_copies.h"
 #include "automatic/graph_store.h"
 #include "automatic/memory_plan.h"
 #include "automatic/report.h"
 #include "automatic/runs.h"
+#include "device/copy_many.h"
 #include "device/graph.h"
 #include "ops/op.h"
 
@@ -61,7 +61,7 @@ class RegionGraphs {
     device::GraphExec exec = {};
     int64_t copies = 0;  // of what is staged
     std::mutex mutex = {};
-    BorderCopies in = {}, out = {};  // guarded by the mutex, from which place on they are launched, too
+    device::CapturedCopies in = {}, out = {};  // guarded by the mutex, from which place on they are launched, too
   };
   // Where the tensors of a run were.
   struct Sighting {
@@ -102,7 +102,7 @@ class RegionGraphs {
   void run_as_planned(ops::Context& outer, const Key& key, const Known& known, Count why);
   void capture(ops::Context& outer, const Known& known, Replay& replay);
   // What is copied in (and out) for a run whose tensors are there.
-  static std::vector<BorderCopy> copies(const Replay& replay, const Addresses& at, const Known& known, bool in);
+  static std::vector<device::Copy> copies(const Replay& replay, const Addresses& at, const Known& known, bool in);
   static void launch(Replay& replay, const Addresses& at, const Known& known);
 
   // For the store, which lets go of what is dropped when it holds no lock.

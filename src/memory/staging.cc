@@ -18,7 +18,7 @@ namespace encore::memory {
 namespace {
 constexpr size_t kSlots = 4, kSlotBytes = size_t(1) << 20;
 // While one piece is on the wire the host moves the next. Where there are many, larger ones cost less.
-constexpr size_t kPieceBytes = size_t(128) << 10, kPieces = kSlotBytes / kPieceBytes;
+constexpr size_t kPieceBytes = Staging::kSmall, kPieces = kSlotBytes / kPieceBytes;
 size_t piece_for(size_t bytes) { return bytes > kSlots * kSlotBytes ? kSlotBytes : kPieceBytes; }
 
 size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -184,6 +184,27 @@ void Staging::upload(device::StreamRef stream, void* to, const void* from, size_
   }
 }
 
+void Staging::upload(device::StreamRef stream, std::span<const device::Copy> copies) {
+  check_not_capturing(stream);
+  while (!copies.empty()) {
+    size_t count = 0, bytes = 0;
+    for (; count < copies.size() && bytes + aligned(copies[count].bytes) <= kSlotBytes; ++count)
+      bytes += aligned(copies[count].bytes);
+    Lease lease(*state_, stream, bytes);
+    std::vector<device::Copy> staged(copies.begin(), copies.begin() + long(count));
+    size_t at = lease.at;
+    for (device::Copy& copy : staged) {
+      char* const pinned = lease.slots[0]->pinned + at;
+      std::memcpy(pinned, copy.from, copy.bytes);
+      copy.from = pinned;
+      at += aligned(copy.bytes);
+    }
+    device::copy_many(stream, staged);
+    lease.note(stream, at);
+    copies = copies.subspan(count);
+  }
+}
+
 void Staging::download(device::StreamRef stream, void* to, const void* from, size_t bytes) {
   if (bytes == 0) return;
   check_not_capturing(stream);
@@ -241,6 +262,13 @@ struct Staging::Downloads::Batch {
     if (!arrived) note_failure(lease, stream);
   }
   State::Slot& slot() { return *lease.slots[0]; }
+  bool fits(size_t bytes) const { return bytes <= kSlotBytes - used; }
+  // Where a tensor is going to be until it is moved to `to`.
+  void* place(void* to, size_t bytes) {
+    parts.push_back({to, used, bytes});
+    used += aligned(bytes);
+    return slot().pinned + parts.back().at;
+  }
 };
 
 Staging::Downloads::Downloads() = default;
@@ -249,15 +277,30 @@ Staging::Downloads::~Downloads() = default;
 void Staging::Downloads::add(Staging& staging, device::StreamRef stream, void* to, const void* from, size_t bytes) {
   if (bytes == 0) return;
   check_not_capturing(stream);
-  const bool small = bytes <= kPieceBytes;
-  const bool fits =
-      small && batch_ && &batch_->staging == &staging && batch_->stream == stream && bytes <= kSlotBytes - batch_->used;
-  if (!fits) finish();
+  const bool small = bytes <= kSmall;
+  if (!small || !has_room(staging, stream, bytes)) finish();
   if (!small) return staging.download(stream, to, from, bytes);
   if (!batch_) batch_ = std::make_unique<Batch>(staging, stream);
-  batch_->parts.push_back({to, batch_->used, bytes});
-  device::copy(stream, batch_->slot().pinned + batch_->used, from, bytes);
-  batch_->used += aligned(bytes);
+  device::copy(stream, batch_->place(to, bytes), from, bytes);
+}
+
+void Staging::Downloads::add(Staging& staging, device::StreamRef stream, std::span<const device::Copy> copies) {
+  check_not_capturing(stream);
+  std::vector<device::Copy> staged;
+  const auto launch = [&] {
+    device::copy_many(stream, staged);
+    staged.clear();
+  };
+  for (const device::Copy& copy : copies) {
+    if (!has_room(staging, stream, copy.bytes)) launch(), finish();
+    if (!batch_) batch_ = std::make_unique<Batch>(staging, stream);
+    staged.push_back({copy.from, batch_->place(copy.to, copy.bytes), copy.bytes});
+  }
+  launch();
+}
+
+bool Staging::Downloads::has_room(const Staging& staging, device::StreamRef stream, size_t bytes) const {
+  return batch_ && &batch_->staging == &staging && batch_->stream == stream && batch_->fits(bytes);
 }
 
 void Staging::Downloads::finish() {

@@ -106,6 +106,42 @@ TEST(Staging, brings_several_small_ones_together) {
   downloads.finish();
 }
 
+TEST(Staging, brings_several_small_ones_by_one_kernel) {
+  EnlistedStream stream;
+  Staging staging(0);
+  constexpr size_t kBytes = size_t(8) << 20;
+  DeviceBuffer buffer(kBytes);
+  const auto at = [&](size_t byte) { return static_cast<char*>(buffer.get()) + byte; };
+  // Of all sizes and at all addresses, more than a slot holds.
+  for (const size_t count : {size_t(2), size_t(40), size_t(90)}) {
+    std::vector<std::vector<unsigned char>> sent, received;
+    std::vector<device::Copy> up, down;
+    size_t place = 0;
+    for (size_t i = 0; i < count; ++i) {
+      sent.push_back(noise(1 + i * 7919 % (Staging::kSmall / (i % 3 ? 100 : 2)), unsigned(i)));
+      received.emplace_back(sent[i].size());
+    }
+    sent[0] = noise(Staging::kSmall, 1), received[0].resize(Staging::kSmall);
+    for (size_t i = 0; i < count; ++i) {
+      up.push_back({sent[i].data(), at(place), sent[i].size()});
+      down.push_back({at(place), received[i].data(), sent[i].size()});
+      place += sent[i].size() + i % 5;
+    }
+    ASSERT_LE(place, kBytes);
+    const auto kept = sent;
+    staging.upload(stream, up);
+    for (auto& each : sent) std::ranges::fill(each, (unsigned char)(0));  // they have been read
+    Staging::Downloads downloads;
+    std::vector<unsigned char> alone(100);
+    downloads.add(staging, stream, alone.data(), at(0), alone.size());
+    downloads.add(staging, stream, down);
+    downloads.finish();
+    EXPECT_EQ(received, kept) << count;
+    EXPECT_TRUE(std::ranges::equal(alone, std::span(kept[0]).first(alone.size())));
+  }
+  staging.upload(stream, {});
+}
+
 TEST(Staging, forgets_downloads_that_nobody_finishes) {
   EnlistedStream stream;
   Staging staging(0);

@@ -40,6 +40,15 @@ void HostCopies::upload(device::StreamRef stream, void* to, const void* from, si
   });
 }
 
+void HostCopies::upload(device::StreamRef stream, std::span<const device::Copy> copies) {
+  run(stream, [&](device::StreamRef where) { staging_.upload(where, copies); });
+}
+
+void HostCopies::download(device::StreamRef stream, std::span<const device::Copy> copies,
+                          memory::Staging::Downloads& together) {
+  run(stream, [&](device::StreamRef where) { together.add(staging_, where, copies); });
+}
+
 void HostCopies::download(device::StreamRef stream, void* to, const void* from, size_t bytes) {
   memory::Staging::Downloads alone;
   download(stream, to, from, bytes, alone);

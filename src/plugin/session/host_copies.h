@@ -13,9 +13,13 @@ class HostCopies {
   // and is waited for, because a copy's memory may be freed, and given to others, right after.
   HostCopies(int device, bool apart);
   void upload(device::StreamRef stream, void* to, const void* from, size_t bytes);
+  // Of pageable memory, small ones at once.
+  void upload(device::StreamRef stream, std::span<const device::Copy> copies);
   void download(device::StreamRef stream, void* to, const void* from, size_t bytes);
   // Pageable memory may be read when `together` is finished.
   void download(device::StreamRef stream, void* to, const void* from, size_t bytes,
+                memory::Staging::Downloads& together);
+  void download(device::StreamRef stream, std::span<const device::Copy> copies,
                 memory::Staging::Downloads& together);
 
   size_t held_bytes() const { return staging_.held_bytes(); }  // pinned

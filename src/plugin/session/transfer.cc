@@ -26,6 +26,7 @@ using ops::Where;
 struct Place {
   Where where;
   int device;  // of device memory
+  bool operator==(const Place&) const = default;
 };
 
 Place place_of(const OrtValue* value) {
@@ -73,16 +74,51 @@ class Transfer : public OrtDataTransferImpl {
     }
   }
 
+  // A tensor that is to be somewhere else.
+  struct Move {
+    Move(const OrtValue* from, const OrtValue* to, SyncStream* stream)
+        : source(place_of(from)),
+          target(place_of(to)),
+          what(tensor_of(from, source.where)),
+          address(tensor_of(to, target.where).data),
+          bytes(what.bytes()),
+          stream(stream) {}
+    bool lacks_memory() const { return bytes && (is_missing(address) || is_missing(what.data)); }
+    // Between the device and pageable memory, so that one kernel may do several.
+    bool is_small() const {
+      const void* const host = target.where == Where::host ? address : what.data;
+      return source.where != target.where && bytes && bytes <= memory::Staging::kSmall && !lacks_memory() &&
+             device::place_of(host) != device::Place::pinned;
+    }
+    bool goes_with(const Move& other) const {
+      return source == other.source && target == other.target && stream == other.stream;
+    }
+
+    Place source, target;
+    Tensor what;
+    void* address;
+    size_t bytes;
+    SyncStream* stream;
+  };
+
   // `waits` gets the streams that have to be waited for, also if it throws.
   void enqueue_all(const OrtValue** from, OrtValue** to, OrtSyncStream** streams, size_t count,
                    std::vector<device::StreamRef>& waits) {
     std::pair<Ep*, device::StreamRef> waited_in;  // what lies in pageable memory has been waited for
     memory::Staging::Downloads fetches;
-    for (size_t i = 0; i < count; ++i) {
-      SyncStream* const stream = SyncStream::from(streams ? streams[i] : nullptr);
+    const auto stream_of = [&](size_t i) { return SyncStream::from(streams ? streams[i] : nullptr); };
+    for (size_t i = 0; i < count;) {
+      SyncStream* const stream = stream_of(i);
       try {
-        enqueue(from[i], to[i], stream, waits, waited_in, fetches);
-        if (i + 1 == count) fetches.finish();
+        std::vector<Move> moves{{from[i], to[i], stream}};
+        const bool may_be_several = ++i < count && moves[0].is_small();
+        for (; may_be_several && i < count; ++i) {
+          const Move next(from[i], to[i], stream_of(i));
+          if (!next.goes_with(moves[0]) || !next.is_small()) break;
+          moves.push_back(next);
+        }
+        enqueue(moves, waits, waited_in, fetches);
+        if (i == count) fetches.finish();
       } catch (const Error& error) {
         if (!stream) Ep::end_run_here(error.what(), error.code());
         throw;
@@ -91,15 +127,13 @@ class Transfer : public OrtDataTransferImpl {
     if (waited_in.first) waited_in.first->faults().check(waited_in.second);
   }
 
-  void enqueue(const OrtValue* from, OrtValue* to, SyncStream* stream, std::vector<device::StreamRef>& waits,
+  // One, or several that go together.
+  void enqueue(const std::vector<Move>& moves, std::vector<device::StreamRef>& waits,
                std::pair<Ep*, device::StreamRef>& waited_in, memory::Staging::Downloads& fetches) {
-    const Place source = place_of(from), target = place_of(to);
-    const Tensor what = tensor_of(from, source.where);
-    void* const address = tensor_of(to, target.where).data;
+    const auto& [source, target, what, address, bytes, stream] = moves[0];
     require(device::size_bits(what.type) > 0, "a tensor of ", device::name(what.type), " cannot be copied");
-    const size_t bytes = what.bytes();
     if (bytes == 0) return;
-    if (is_missing(address) || is_missing(what.data)) {
+    if (moves[0].lacks_memory()) {
       const std::string why = take_allocation_failure();
       fail(Code::out_of_memory, describe(stream ? stream->ep() : nullptr, what, target.where == Where::device),
            " has no memory to be copied ", is_missing(address) ? "to" : "from", why.empty() ? "" : ": ", why);
@@ -112,38 +146,42 @@ class Transfer : public OrtDataTransferImpl {
     const device::Current current(device);
     const auto turn = stream && stream->ep() ? stream->ep()->turn() : graph::SharedStream::Turn();
     if (!stream || stream->ref().device() != device) {
-      if (Ep* const ep = Ep::capturing_here()) capture_too(*ep, what, source, address, target);
+      if (Ep* const ep = Ep::capturing_here())
+        for (const Move& move : moves) capture_too(*ep, move);
       Copies& copies = registration_->copies(device);
       if (!host_has(kSyncApi)) wait_for_everything(copies.stream);
       copies.order.before_run(copies.stream);
       Ep::order_after_run(copies.stream);  // up to onnxruntime 1.30 a Loop's copies name no stream
       if (std::find(waits.begin(), waits.end(), copies.stream.ref()) == waits.end()) waits.push_back(copies.stream);
-      copy(copies.stream, copies.host, address, target, what.data, source, bytes, fetches);
+      copy(copies.stream, copies.host, moves, fetches);
       return;
     }
     if (Ep* const ep = stream->ep()) {
-      if (source.where != target.where && ep->capturing()) {
-        const Role role = target.where == Where::host ? Role::fetch
-                          : ep->nodes_have_run()      ? Role::made_on_host
-                                                      : Role::feed;
-        const std::string why = why_not_captured(*ep, what, role);
-        if (ep->graphs()->refuse(why)) fail(Code::capture_forbidden, why);
+      for (const Move& move : moves) {
+        if (source.where != target.where && ep->capturing()) {
+          const Role role = target.where == Where::host ? Role::fetch
+                            : ep->nodes_have_run()      ? Role::made_on_host
+                                                        : Role::feed;
+          const std::string why = why_not_captured(*ep, move.what, role);
+          if (ep->graphs()->refuse(why)) fail(Code::capture_forbidden, why);
+        }
+        ep->note_work(stream->ref());
+        note_use(move.what.data, move.address);
       }
-      ep->note_work(stream->ref());
-      note_use(what.data, address);
     }
-    copy(stream->ref(), stream->copies(), address, target, what.data, source, bytes, fetches);
+    copy(stream->ref(), stream->copies(), moves, fetches);
     if (target.where == Where::host && device::place_of(address) != device::Place::pinned)
       waited_in = {stream->ep(), stream->ref()};
   }
 
   // onnxruntime names no stream when it copies an initializer, or what nodes on the host have made, to an output. The
   // first is captured; and either is also copied at once, which is right too if a run has left its capture behind.
-  static void capture_too(Ep& ep, const Tensor& what, Place source, void* address, Place target) {
+  static void capture_too(Ep& ep, const Move& move) {
+    const auto& [source, target, what, address, bytes, stream] = move;
     const bool both = source.where == Where::device && target.where == Where::device;
     if (both && source.device == ep.device() && target.device == ep.device()) {
       note_use(what.data, address);
-      device::copy(ep.graphs()->stream(), address, what.data, what.bytes());
+      device::copy(ep.graphs()->stream(), address, what.data, bytes);
     } else {
       ep.graphs()->refuse(why_not_captured(ep, what, source.where == Where::host ? Role::made_on_host : Role::fetch));
     }
@@ -174,18 +212,23 @@ class Transfer : public OrtDataTransferImpl {
     for (const memory::Tail& tail : memory::tails(stream.device())) stream.wait(*tail);
   }
 
-  static void copy(device::StreamRef stream, HostCopies& copies, void* to, Place target, const void* from, Place source,
-                   size_t bytes, memory::Staging::Downloads& fetches) {
+  static void copy(device::StreamRef stream, HostCopies& copies, const std::vector<Move>& moves,
+                   memory::Staging::Downloads& fetches) {
+    const auto& [source, target, what, address, bytes, of] = moves[0];
     if (target.where == Where::device) fetches.finish();
-    if (source.where == Where::device && target.where == Where::device) {
+    if (moves.size() > 1) {
+      std::vector<device::Copy> together;
+      for (const Move& move : moves) together.push_back({move.what.data, move.address, move.bytes});
+      source.where == Where::host ? copies.upload(stream, together) : copies.download(stream, together, fetches);
+    } else if (source.where == Where::device && target.where == Where::device) {
       if (source.device == target.device)
-        device::copy(stream, to, from, bytes);
+        device::copy(stream, address, what.data, bytes);
       else
-        device::copy_peer(stream, to, target.device, from, source.device, bytes);
+        device::copy_peer(stream, address, target.device, what.data, source.device, bytes);
     } else if (source.where == Where::host) {
-      copies.upload(stream, to, from, bytes);
+      copies.upload(stream, address, what.data, bytes);
     } else {
-      copies.download(stream, to, from, bytes, fetches);
+      copies.download(stream, address, what.data, bytes, fetches);
     }
   }
 

@@ -1,23 +1,21 @@
-#include "automatic/border_copies.h"
+#include "device/copy_many.h"
 
 #include <gtest/gtest.h>
 
 #include <numeric>
 
-#include "../device/on_device.h"
+#include "on_device.h"
 
-namespace encore::automatic::tests {
+namespace encore::device::tests {
 namespace {
 
-using device::DeviceArray;
-
 // Some kernels take few tensors, others many, and there may be more than one takes.
-class BorderCopiesTest : public testing::TestWithParam<int> {};
+class CopyManyTest : public testing::TestWithParam<int> {};
 
-TEST_P(BorderCopiesTest, EachLaunchHasItsTensors) {
+TEST_P(CopyManyTest, EachLaunchHasItsTensors) {
   constexpr size_t kMost = 40000;  // bytes of a tensor, none of which is aligned after the first
   const size_t tensors = size_t(GetParam());
-  device::Stream stream(0);
+  Stream stream(0);
   std::vector<unsigned char> values(kMost + 4 * tensors);
   std::iota(values.begin(), values.end(), static_cast<unsigned char>(1));
   std::vector<DeviceArray<unsigned char>> from, to;
@@ -28,15 +26,15 @@ TEST_P(BorderCopiesTest, EachLaunchHasItsTensors) {
   // Of the tensor i bytes of its own, to another one's place.
   const auto bytes = [&](size_t i) { return i % 3 ? 1 + 3 * i : kMost - i; };
   const auto copies = [&](size_t shift) {
-    std::vector<BorderCopy> copies;
+    std::vector<Copy> copies;
     for (size_t i = 0; i < tensors; ++i)
       copies.push_back({from[(i + shift) % tensors].data() + i + shift, to[(i + shift) % tensors].data() + shift, bytes(i)});
     return copies;
   };
-  device::begin_capture(stream, device::CaptureMode::thread_local_);
-  BorderCopies captured(stream, copies(0));
-  const device::Graph graph = device::end_capture(stream);
-  const device::GraphExec exec = graph.instantiate();
+  begin_capture(stream, CaptureMode::thread_local_);
+  CapturedCopies captured(stream, copies(0));
+  const Graph graph = end_capture(stream);
+  const GraphExec exec = graph.instantiate();
   for (const size_t shift : {0, 1, 2, 2, 0}) {
     for (auto& tensor : to) tensor.upload(stream, std::vector<unsigned char>(tensor.size(), 0));
     captured.set(exec, copies(shift));
@@ -49,16 +47,16 @@ TEST_P(BorderCopiesTest, EachLaunchHasItsTensors) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Numbers, BorderCopiesTest, testing::Values(1, 4, 5, 32, 33, 36, 37, 70));
+INSTANTIATE_TEST_SUITE_P(Numbers, CopyManyTest, testing::Values(1, 4, 5, 32, 33, 36, 37, 70));
 
-TEST(BorderCopies, OfNothingAreNoKernels) {
-  device::Stream stream(0);
-  device::begin_capture(stream, device::CaptureMode::thread_local_);
-  BorderCopies none(stream, {});
-  const device::Graph graph = device::end_capture(stream);
+TEST(CopyMany, OfNothingAreNoKernels) {
+  Stream stream(0);
+  begin_capture(stream, CaptureMode::thread_local_);
+  CapturedCopies none(stream, {});
+  const Graph graph = end_capture(stream);
   EXPECT_EQ(graph.size(), 0u);
   none.set(graph.instantiate(), {});
 }
 
 }  // namespace
-}  // namespace encore::automatic::tests
+}  // namespace encore::device::tests
