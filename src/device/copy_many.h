@@ -14,7 +14,7 @@ struct Copy {
   size_t bytes;
   bool operator==(const Copy&) const = default;
 };
-// None may overlap another.
+// None may be empty, or overlap another.
 void copy_many(StreamRef stream, std::span<const Copy> copies);
 
 // The same as kernels of a graph, each launch of which may find the tensors elsewhere.
