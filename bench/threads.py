@@ -17,10 +17,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests"), str(ROOT / "tests" / "models"), str(ROOT / "bench")]
 
-import automatic  # noqa: E402
 import models  # noqa: E402
 import onnxruntime as ort  # noqa: E402
 from models import es  # noqa: E402  (which have named the provider)
+
+import automatic  # noqa: E402
 
 WAYS = {"replay": {"enable_cuda_graph": 1}, "automatic": {"auto_graph": 1}}
 WARM = 20
@@ -72,9 +73,7 @@ def main():
     counts = [int(count) for count in args.threads.split(",")]
     options = models.provider_options(args)
     header = ["model", *(f"{way}, {count}" for way in WAYS for count in counts)]
-    models.print_table(
-        header, (row(name, counts, args.seconds, options) for name in args.models.split(",")), args.json
-    )
+    models.print_table(header, (row(name, counts, args.seconds, options) for name in args.models.split(",")), args.json)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ void gather(std::span<const Copy> copies, const Use& use) {
   int64_t blocks = 0;
   for (const Copy& copy : copies) {
     kernel.parts[kernel.count++] = {static_cast<const char*>(copy.from), static_cast<char*>(copy.to),
-                                     int64_t(copy.bytes), blocks};
+                                    int64_t(copy.bytes), blocks};
     blocks += (int64_t(copy.bytes) + kBlockBytes - 1) / kBlockBytes;
   }
   use(Blocks{blocks, kThreads}, kernel);
@@ -69,7 +69,8 @@ void for_each_kernel(std::span<const Copy> copies, const Use& use) {
 }  // namespace
 
 void copy_many(StreamRef stream, std::span<const Copy> copies) {
-  for_each_kernel(copies, [&](const Blocks& grid, const auto& kernel) { block_kernel<NoShared>(stream, grid, kernel); });
+  for_each_kernel(copies,
+                  [&](const Blocks& grid, const auto& kernel) { block_kernel<NoShared>(stream, grid, kernel); });
 }
 
 CapturedCopies::CapturedCopies(StreamRef stream, std::vector<Copy> copies) : copies_(std::move(copies)) {
@@ -83,9 +84,8 @@ void CapturedCopies::set(const GraphExec& exec, std::vector<Copy> copies) {
   if (copies == copies_) return;
   copies_.clear();  // should one of the kernels not be set, all are the next time
   auto node = nodes_.begin();
-  for_each_kernel(copies, [&](const Blocks& grid, const auto& kernel) {
-    set_block_kernel<NoShared>(exec, *node++, grid, kernel);
-  });
+  for_each_kernel(
+      copies, [&](const Blocks& grid, const auto& kernel) { set_block_kernel<NoShared>(exec, *node++, grid, kernel); });
   copies_ = std::move(copies);
 }
 

@@ -19,7 +19,8 @@ struct GraphNode {
   std::string label;  // of the Label in force when it was captured: the ONNX node's name
 };
 
-// A kernel that a capture recorded. Launches of an executable may give it another functor: set_block_kernel() of launch.h.
+// A kernel that a capture recorded. Launches of an executable may give it another functor: set_block_kernel() of
+// launch.h.
 struct KernelNode {
   std::intptr_t id = 0;  // of the back end
 };

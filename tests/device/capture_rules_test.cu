@@ -49,9 +49,7 @@ struct World {
     if (of_pinned) free_pinned(of_pinned);
   }
   void kernel(StreamRef stream) { for_each_index(stream, 4, AddTo{x.data(), 1}); }
-  void set_kernel() {
-    set_block_kernel<NoShared>(exec, node, {1, 64}, AddBlocks{y.data(), x.data(), 1});
-  }
+  void set_kernel() { set_block_kernel<NoShared>(exec, node, {1, 64}, AddBlocks{y.data(), x.data(), 1}); }
   void fork() {
     event.record(capturing);
     other.ref().wait(event);

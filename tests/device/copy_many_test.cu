@@ -28,7 +28,8 @@ TEST_P(CopyManyTest, EachLaunchHasItsTensors) {
   const auto copies = [&](size_t shift) {
     std::vector<Copy> copies;
     for (size_t i = 0; i < tensors; ++i)
-      copies.push_back({from[(i + shift) % tensors].data() + i + shift, to[(i + shift) % tensors].data() + shift, bytes(i)});
+      copies.push_back(
+          {from[(i + shift) % tensors].data() + i + shift, to[(i + shift) % tensors].data() + shift, bytes(i)});
     return copies;
   };
   begin_capture(stream, CaptureMode::thread_local_);

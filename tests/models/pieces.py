@@ -20,7 +20,8 @@ def model(text, **weights):
 def detector(channels=8, layers=1):
     """Boxes and scores of a picture's places, of which NonMaxSuppression keeps some: how many depends on data."""
     blocks = "".join(
-        f"c{n} = Conv <pads = [1, 1, 1, 1]> (f{n}, w1) d{n} = Add(c{n}, f{n}) f{n + 1} = Relu(d{n}) " for n in range(layers)
+        f"c{n} = Conv <pads = [1, 1, 1, 1]> (f{n}, w1) d{n} = Add(c{n}, f{n}) f{n + 1} = Relu(d{n}) "
+        for n in range(layers)
     )
     heads = f"f = Conv (f{layers}, w2) s = Conv (f{layers}, w3)"
     return model(

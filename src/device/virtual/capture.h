@@ -51,7 +51,7 @@ class Capture {
   void add(int lane, NodeKind kind, std::string_view name, std::function<void()> run);
   std::vector<int> tail(int lane);
   std::optional<int> latest_kernel(int lane);  // if nothing has come after it
-  int fork(const std::vector<int>& after);  // returns the new lane
+  int fork(const std::vector<int>& after);     // returns the new lane
   void join(int lane, const std::vector<int>& after);
   void keep(std::shared_ptr<void> memory);
   bool keeps(const void* memory);

@@ -29,7 +29,7 @@ using Changed = std::map<int, std::function<void()>>;  // what nodes do instead
 struct GraphExec::State {
   std::shared_ptr<const Program> program;
   std::shared_ptr<const Changed> changed;  // of launches to come; null while there is nothing
-  std::shared_ptr<Marker> last;  // launch
+  std::shared_ptr<Marker> last;            // launch
   std::mutex mutex;
 };
 

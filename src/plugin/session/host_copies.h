@@ -19,8 +19,7 @@ class HostCopies {
   // Pageable memory may be read when `together` is finished.
   void download(device::StreamRef stream, void* to, const void* from, size_t bytes,
                 memory::Staging::Downloads& together);
-  void download(device::StreamRef stream, std::span<const device::Copy> copies,
-                memory::Staging::Downloads& together);
+  void download(device::StreamRef stream, std::span<const device::Copy> copies, memory::Staging::Downloads& together);
 
   size_t held_bytes() const { return staging_.held_bytes(); }  // pinned
 
