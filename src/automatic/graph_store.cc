@@ -99,7 +99,7 @@ void GraphStore::remove(RegionGraphs* region) {
   std::erase(regions_, region);
 }
 
-GraphStore::CaptureStream::CaptureStream(GraphStore& store) : store_(store) {
+GraphStore::LentStream::LentStream(GraphStore& store) : store_(store) {
   {
     const std::lock_guard lock(store_.mutex_);
     if (!store_.capture_streams_.empty()) {
@@ -107,10 +107,10 @@ GraphStore::CaptureStream::CaptureStream(GraphStore& store) : store_(store) {
       store_.capture_streams_.pop_back();
     }
   }
-  if (!stream_.ref()) stream_ = device::Stream(store_.device_);
+  if (!stream_) stream_ = device::CaptureStream(store_.device_);
 }
 
-GraphStore::CaptureStream::~CaptureStream() {
+GraphStore::LentStream::~LentStream() {
   const std::lock_guard lock(store_.mutex_);
   store_.capture_streams_.push_back(std::move(stream_));
 }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "automatic/report.h"
-#include "device/stream.h"
+#include "device/capture_stream.h"
 #include "memory/arena.h"
 
 namespace encore::automatic {
@@ -65,16 +65,16 @@ class GraphStore final : public memory::Hoard {
   std::vector<RegionReport> reports();
 
   // A stream to capture on, until the end of the scope.
-  class CaptureStream {
+  class LentStream {
    public:
-    explicit CaptureStream(GraphStore& store);
-    ~CaptureStream();
-    CaptureStream(const CaptureStream&) = delete;
+    explicit LentStream(GraphStore& store);
+    ~LentStream();
+    LentStream(const LentStream&) = delete;
     operator device::StreamRef() const { return stream_; }
 
    private:
     GraphStore& store_;
-    device::Stream stream_;
+    device::CaptureStream stream_;
   };
 
  private:
@@ -88,7 +88,7 @@ class GraphStore final : public memory::Hoard {
   std::atomic<uint64_t> runs_{0};
   std::mutex mutex_;                                        // guards the rest; a region's comes after it
   std::map<void*, std::shared_ptr<Workspace>> workspaces_;  // by stream: the latest
-  std::vector<device::Stream> capture_streams_;             // idle ones
+  std::vector<device::CaptureStream> capture_streams_;      // idle ones
   std::vector<RegionGraphs*> regions_;
   uint64_t next_graph_ = 0;  // not before that run
 };

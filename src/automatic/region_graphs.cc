@@ -293,7 +293,7 @@ void RegionGraphs::capture(ops::Context& outer, const Known& known, Replay& repl
   for (size_t i = 0; i < replay.at.size(); ++i)
     if (replay.staged[i]) replay.at[i] = replay.workspace->at() + offsets[i];
 
-  GraphStore::CaptureStream stream(store_);
+  GraphStore::LentStream stream(store_);
   CapturedRun run(outer, known, *replay.workspace, stream, replay.at);
   device::begin_capture(stream, device::CaptureMode::thread_local_);
   try {

@@ -9,6 +9,7 @@
 
 #include "device/cuda/check.h"
 #include "device/cuda/graph_fills.h"
+#include "device/cuda/green_context.h"
 #include "device/label.h"
 
 namespace encore::device {
@@ -149,6 +150,7 @@ Graph end_capture(StreamRef stream) {
     auto state = std::make_unique<Graph::State>(graph);
     state->notes = take_notes(stream);
     cuda::fill_by_kernels(*state);
+    if (cuda::is_green(of(stream))) cuda::leave_green_context(*state);
     return Graph(std::move(state));
   }
   cudaGetLastError();

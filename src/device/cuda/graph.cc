@@ -8,29 +8,22 @@
 #include <cstdlib>
 
 #include "device/cuda/check.h"
-#include "device/cuda/graph_state.h"
+#include "device/cuda/driver.h"
+#include "device/cuda/graph_edit.h"
 
 namespace encore::device {
 
 using cuda::check;
+using cuda::driver_function;
+using cuda::nodes_of;
 using cuda::report;
 
 namespace {
 
 cudaStream_t of(StreamRef stream) { return static_cast<cudaStream_t>(stream.native()); }
 
-std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph) {
-  size_t count = 0;
-  check(cudaGraphGetNodes(graph, nullptr, &count), "cudaGraphGetNodes");
-  std::vector<cudaGraphNode_t> nodes(count);
-  if (count) check(cudaGraphGetNodes(graph, nodes.data(), &count), "cudaGraphGetNodes");
-  return nodes;
-}
-
 NodeKind kind_of(cudaGraphNode_t node) {
-  cudaGraphNodeType type;
-  check(cudaGraphNodeGetType(node, &type), "cudaGraphNodeGetType");
-  switch (type) {
+  switch (cuda::type_of(node)) {
     case cudaGraphNodeTypeKernel: return NodeKind::kernel;
     case cudaGraphNodeTypeMemcpy: return NodeKind::copy;
     case cudaGraphNodeTypeMemset: return NodeKind::fill;
@@ -45,17 +38,6 @@ NodeKind kind_of(cudaGraphNode_t node) {
     case cudaGraphNodeTypeConditional: return NodeKind::graph;
     default: return NodeKind::empty;
   }
-}
-
-// The driver's function of that name, in the form that it had in `version`; null if it has none.
-template <class F>
-F driver_function(const char* name, unsigned version) {
-  void* address = nullptr;
-  cudaDriverEntryPointQueryResult found;
-  const cudaError_t result = cudaGetDriverEntryPointByVersion(name, &address, version, cudaEnableDefault, &found);
-  if (result == cudaSuccess && found == cudaDriverEntryPointSuccess) return reinterpret_cast<F>(address);
-  cudaGetLastError();
-  return nullptr;
 }
 
 // The name of any kernel, of libraries too: these launch functions that our runtime does not know, but the driver does.

@@ -1,12 +1,11 @@
 #include "device/cuda/graph_fills.h"
 
 #include <algorithm>
-#include <array>
-#include <climits>
 #include <cstdint>
 #include <vector>
 
 #include "device/cuda/check.h"
+#include "device/cuda/graph_edit.h"
 
 namespace encore::device::cuda {
 namespace {
@@ -24,19 +23,6 @@ __global__ void fill_bytes(unsigned char* to, uint32_t pattern, size_t head, siz
   };
   for (size_t i = first; i < head; i += step) byte(i);
   for (size_t i = head + packs * kWide + first; i < bytes; i += step) byte(i);
-}
-
-std::vector<cudaGraphNode_t> neighbours(cudaGraphNode_t node, bool before) {
-  const auto get = [&](cudaGraphNode_t* nodes, cudaGraphEdgeData* edges, size_t* count) {
-    before ? check(cudaGraphNodeGetDependencies(node, nodes, edges, count), "cudaGraphNodeGetDependencies")
-           : check(cudaGraphNodeGetDependentNodes(node, nodes, edges, count), "cudaGraphNodeGetDependentNodes");
-  };
-  size_t count = 0;
-  get(nullptr, nullptr, &count);
-  std::vector<cudaGraphNode_t> nodes(count);
-  std::vector<cudaGraphEdgeData> edges(count);  // a fill's are plain
-  if (count) get(nodes.data(), edges.data(), &count);
-  return nodes;
 }
 
 cudaGraphNode_t add_kernel(cudaGraph_t graph, const std::vector<cudaGraphNode_t>& after,
@@ -65,26 +51,12 @@ cudaGraphNode_t add_kernel(cudaGraph_t graph, const std::vector<cudaGraphNode_t>
 
 void fill_by_kernels(Graph::State& state) {
   const RelaxedCapture relaxed;  // the kernel may have to be loaded first
-  size_t count = 0;
-  check(cudaGraphGetNodes(state.graph, nullptr, &count), "cudaGraphGetNodes");
-  std::vector<cudaGraphNode_t> nodes(count);
-  if (count) check(cudaGraphGetNodes(state.graph, nodes.data(), &count), "cudaGraphGetNodes");
-  for (cudaGraphNode_t node : nodes) {
-    cudaGraphNodeType type;
-    check(cudaGraphNodeGetType(node, &type), "cudaGraphNodeGetType");
-    if (type != cudaGraphNodeTypeMemset) continue;
+  for (cudaGraphNode_t node : nodes_of(state.graph)) {
+    if (type_of(node) != cudaGraphNodeTypeMemset) continue;
     cudaMemsetParams params;
     check(cudaGraphMemsetNodeGetParams(node, &params), "cudaGraphMemsetNodeGetParams");
     if (params.height > 1 || params.width == 0) continue;
-    const cudaGraphNode_t made = add_kernel(state.graph, neighbours(node, true), params);
-    for (cudaGraphNode_t after : neighbours(node, false))
-      check(cudaGraphAddDependencies(state.graph, &made, &after, nullptr, 1), "cudaGraphAddDependencies");
-    const auto note = state.notes.find(node);
-    Note kept = note == state.notes.end() ? Note{"", {}, INT_MAX} : note->second;
-    if (note != state.notes.end()) state.notes.erase(note);
-    kept.fills = true;
-    state.notes[made] = kept;
-    check(cudaGraphDestroyNode(node), "cudaGraphDestroyNode");
+    replace(state, node, add_kernel(state.graph, dependencies_of(node), params), true);
   }
 }
 

@@ -175,7 +175,9 @@ void check_unsafe_call(std::string_view what) {
 }
 
 void check_device_wait(int device, std::string_view what) {
-  check_call(what, [device](const auto& capture) { return capture->origin->device == device; });
+  check_call(what, [device](const auto& capture) {
+    return capture->origin->device == device && !capture->origin->for_captures;
+  });
 }
 
 }  // namespace virtual_gpu

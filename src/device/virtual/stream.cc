@@ -6,6 +6,7 @@
 #include <thread>
 #include <unordered_map>
 
+#include "device/capture_stream.h"
 #include "device/default_stream.h"
 #include "device/device.h"
 #include "device/error.h"
@@ -144,20 +145,23 @@ void StreamState::work() {
 
 using namespace virtual_gpu;
 
-Stream::Stream(int device) {
+namespace {
+
+StreamRef make_stream(int device, bool for_captures) {
   check_device(device);
-  auto state = std::make_shared<StreamState>(device);
-  ref_ = StreamRef(state.get(), device);
+  auto state = std::make_shared<StreamState>(device, for_captures);
+  const StreamRef made(state.get(), device);
   std::lock_guard lock(owned().mutex);
   owned().streams.emplace(state.get(), std::move(state));
+  return made;
 }
 
-Stream::~Stream() {
-  if (!ref_ || is_forked()) return;
+void release(StreamRef stream) {
+  if (!stream || is_forked()) return;
   std::shared_ptr<StreamState> state;
   {
     std::lock_guard lock(owned().mutex);
-    auto node = owned().streams.extract(static_cast<StreamState*>(ref_.native()));
+    auto node = owned().streams.extract(static_cast<StreamState*>(stream.native()));
     state = std::move(node.mapped());
   }
   {
@@ -167,6 +171,15 @@ Stream::~Stream() {
   }
   state->wake.notify_one();
 }
+
+}  // namespace
+
+Stream::Stream(int device) : ref_(make_stream(device, false)) {}
+Stream::~Stream() { release(ref_); }
+
+CaptureStream::CaptureStream(int device) : ref_(make_stream(device, true)) {}
+CaptureStream::~CaptureStream() { release(ref_); }
+bool captures_survive_device_waits(int) { return true; }
 
 StreamRef external_stream(void* native, int device, bool to_capture) {
   check_device(device);

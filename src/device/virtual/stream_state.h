@@ -43,9 +43,10 @@ void run_traced(const void* stream, NodeKind kind, std::string_view name, const 
                 const std::function<void()>& run);
 
 struct StreamState : std::enable_shared_from_this<StreamState> {
-  explicit StreamState(int device) : device(device) {}
+  explicit StreamState(int device, bool for_captures = false) : device(device), for_captures(for_captures) {}
 
   const int device;
+  const bool for_captures;  // which survive a wait for the device
   std::mutex mutex;
   // Guarded by the mutex:
   std::condition_variable wake;

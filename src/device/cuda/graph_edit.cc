@@ -1,0 +1,55 @@
+#include "device/cuda/graph_edit.h"
+
+#include <climits>
+
+#include "device/cuda/check.h"
+
+namespace encore::device::cuda {
+
+namespace {
+
+// Nodes with edges, which copies and fills have plain ones of.
+template <class Get>
+std::vector<cudaGraphNode_t> listed(const Get& get, const char* call) {
+  size_t count = 0;
+  check(get(nullptr, nullptr, &count), call);
+  std::vector<cudaGraphNode_t> nodes(count);
+  std::vector<cudaGraphEdgeData> edges(count);
+  if (count) check(get(nodes.data(), edges.data(), &count), call);
+  return nodes;
+}
+
+}  // namespace
+
+std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph) {
+  size_t count = 0;
+  check(cudaGraphGetNodes(graph, nullptr, &count), "cudaGraphGetNodes");
+  std::vector<cudaGraphNode_t> nodes(count);
+  if (count) check(cudaGraphGetNodes(graph, nodes.data(), &count), "cudaGraphGetNodes");
+  return nodes;
+}
+
+cudaGraphNodeType type_of(cudaGraphNode_t node) {
+  cudaGraphNodeType type;
+  check(cudaGraphNodeGetType(node, &type), "cudaGraphNodeGetType");
+  return type;
+}
+
+std::vector<cudaGraphNode_t> dependencies_of(cudaGraphNode_t node) {
+  return listed([&](auto... to) { return cudaGraphNodeGetDependencies(node, to...); }, "cudaGraphNodeGetDependencies");
+}
+
+void replace(Graph::State& state, cudaGraphNode_t node, cudaGraphNode_t made, bool fills) {
+  const auto dependents =
+      listed([&](auto... to) { return cudaGraphNodeGetDependentNodes(node, to...); }, "cudaGraphNodeGetDependentNodes");
+  for (const cudaGraphNode_t& after : dependents)
+    check(cudaGraphAddDependencies(state.graph, &made, &after, nullptr, 1), "cudaGraphAddDependencies");
+  const auto note = state.notes.find(node);
+  Note kept = note == state.notes.end() ? Note{"", {}, INT_MAX} : note->second;
+  if (note != state.notes.end()) state.notes.erase(note);
+  kept.fills = fills;
+  state.notes[made] = kept;
+  check(cudaGraphDestroyNode(node), "cudaGraphDestroyNode");
+}
+
+}  // namespace encore::device::cuda
