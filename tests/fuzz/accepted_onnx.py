@@ -103,7 +103,6 @@ ACCEPTED = [
     Accepted("LSTM GRU RNN", SERVED, "the CPU EP computes no doubles", says("does not support double yet")),
     Accepted("LSTM GRU RNN", SERVED, "R says it too, which is enough", says('GetAttr("hidden_size"')),
     Accepted("LSTM GRU RNN", SERVED, "R says it too, if it is zero", says("Input W must have shape {1,0,")),
-    Accepted("Bernoulli", SERVED, "of bfloat16 there is no reference", says("No corresponding Numpy type")),
     Accepted("LSTM GRU RNN", SERVED, "numbers that the CPU EP narrows", says("narrowing_error")),
     Accepted("AffineGrid", SERVED, "the CPU EP refuses a grid of nothing", says("must be positive")),
     Accepted(
