@@ -17,8 +17,7 @@ namespace encore::automatic {
 class RegionGraphs;
 
 // Scratch of the graphs of one stream, which run one after the other. Each keeps what it was captured with. It is a
-// chunk of its own: where it goes back for a run, this finds all of that in one piece, and no blocks of its own beside
-// it.
+// chunk of its own, so that all of it goes back where a run needs memory.
 class Workspace {
  public:
   static constexpr const char* kHolder = "scratch of automatic graphs";  // in the memory report
