@@ -17,6 +17,7 @@ from symptoms import (
     says,
     without_axes,
 )
+from symptoms_of_attention import do_not_fit, has_other_lengths
 from symptoms_of_images import (
     by_a_policy_from_the_end,
     dilated,
@@ -189,14 +190,11 @@ ACCEPTED = [
     Accepted(
         "Attention",
         REFUSED,
-        "keys of nothing, or of more rows than values, which the CPU EP doesn't look at",
-        lambda f: (
-            says("don't fit together")(f)
-            and (
-                f.node.inputs[1].array.size == 0 or f.node.inputs[1].array.shape[-2] != f.node.inputs[2].array.shape[-2]
-            )
-        ),
+        "the CPU EP doesn't look whether queries, keys and values fit together",
+        do_not_fit,
     ),
+    Accepted("Attention", REFUSED, "the CPU EP overlooks lengths of batches that there are not", has_other_lengths),
+    Accepted("Attention", DECLINED, "a scale that is none", says("it must be above zero and finite")),
     Accepted(
         "TfIdfVectorizer",
         SERVED,
