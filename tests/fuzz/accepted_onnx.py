@@ -50,8 +50,12 @@ ACCEPTED = [
     Accepted(
         "MatMulInteger",
         SERVED,
-        "the CPU EP has one zero point for all rows",
-        lambda finding: len(finding.node.inputs) > 2 and finding.node.inputs[2] and contents(finding, 2).size > 1,
+        "the CPU EP has one zero point for all rows, of no more than one dimension",
+        lambda finding: (
+            len(finding.node.inputs) > 2
+            and finding.node.inputs[2]
+            and (contents(finding, 2).size > 1 or contents(finding, 2).ndim > 1)
+        ),
     ),
     Accepted(
         "QuantizeLinear DequantizeLinear",
@@ -185,13 +189,19 @@ ACCEPTED = [
         "MatMulInteger",
         SERVED,
         "zero points of nothing",
-        lambda f: says("matmul_integer.cc")(f) and f.node.inputs[1].array.size == 0,
+        lambda f: says("matmul_integer.cc")(f) and is_empty(f),
     ),
     Accepted(
         "Attention",
         REFUSED,
         "the CPU EP doesn't look whether queries, keys and values fit together",
         do_not_fit,
+    ),
+    Accepted(
+        "Attention",
+        REFUSED,
+        "nor whether they have one rank",
+        lambda f: says("must all have rank")(f) and len({contents(f, i).ndim for i in range(3)}) > 1,
     ),
     Accepted("Attention", REFUSED, "the CPU EP overlooks lengths of batches that there are not", has_other_lengths),
     Accepted("Attention", DECLINED, "a scale that is none", says("it must be above zero and finite")),
