@@ -16,16 +16,25 @@ constexpr uint64_t kAfterNeed = 256;  // likewise
 
 double Heat::at(uint64_t now) const { return value_ * std::exp2(-double(now - since_) / kHalfLife); }
 
-Workspace::Workspace(std::shared_ptr<memory::Arena> arena, device::StreamRef stream, size_t bytes)
+Workspace::Workspace(std::shared_ptr<memory::Arena> arena, size_t bytes)
     : arena_(std::move(arena)),
       at_([&] {
         const device::Label label(kHolder);
-        return arena_->allocate(bytes, stream);
+        return arena_->reserve(bytes);
       }()),
       bytes_(bytes) {}
 
 GraphStore::GraphStore(int device, std::shared_ptr<memory::Arena> arena, size_t most_graphs)
-    : device_(device), arena_(std::move(arena)), most_graphs_(most_graphs) {}
+    : device_(device), arena_(std::move(arena)), most_graphs_(most_graphs), limit_bytes_(arena_->stats().limit_bytes) {}
+
+bool GraphStore::has_room(size_t bytes, uint64_t now) {
+  if (now < next_ahead_) return false;
+  if (limit_bytes_ == SIZE_MAX) return true;  // what the device has is not asked each time
+  size_t used = arena_->stats().in_use_bytes;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [native, workspace] : workspaces_) used -= std::min(used, workspace->bytes());
+  return bytes <= limit_bytes_ - std::min(used, limit_bytes_);
+}
 
 // It grows by half at least, so that those which earlier graphs keep are no more than twice the last. Memory is taken
 // and given back without the lock, for it may be the application's, which has locks of its own.
@@ -39,7 +48,7 @@ std::shared_ptr<Workspace> GraphStore::workspace(device::StreamRef stream, size_
       wanted = std::max(bytes, held + held / 2);
     }
   }
-  const auto larger = std::make_shared<Workspace>(arena_, stream, wanted);
+  const auto larger = std::make_shared<Workspace>(arena_, wanted);
   auto latest = larger;
   const std::lock_guard lock(mutex_);
   workspaces_[stream.native()].swap(latest);
@@ -49,7 +58,7 @@ std::shared_ptr<Workspace> GraphStore::workspace(device::StreamRef stream, size_
 bool GraphStore::make_room(double heat, uint64_t now) {
   std::shared_ptr<void> gone;
   const std::lock_guard lock(mutex_);
-  if (now < next_graph_) return false;
+  if (now < next_ahead_) return false;
   size_t kept = 0;
   RegionGraphs* coldest = nullptr;
   double least = 0;
@@ -67,7 +76,7 @@ bool GraphStore::make_room(double heat, uint64_t now) {
 bool GraphStore::give_back() {
   std::vector<std::shared_ptr<void>> gone;
   const std::lock_guard lock(mutex_);
-  next_graph_ = runs_ + kAfterNeed;
+  next_ahead_ = runs_ + kAfterNeed;
   for (RegionGraphs* region : regions_) region->drop({}, gone);
   for (auto& [native, workspace] : workspaces_) gone.push_back(std::move(workspace));
   workspaces_.clear();

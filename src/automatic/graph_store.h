@@ -16,11 +16,12 @@ namespace encore::automatic {
 
 class RegionGraphs;
 
-// Scratch of the graphs of one stream, which run one after the other. Each keeps what it was captured with.
+// Scratch of the graphs of one stream, which run one after the other. Each keeps what it was captured with. It is a
+// chunk of its own, so that all of it goes back where a run needs memory.
 class Workspace {
  public:
   static constexpr const char* kHolder = "scratch of automatic graphs";  // in the memory report
-  Workspace(std::shared_ptr<memory::Arena> arena, device::StreamRef stream, size_t bytes);
+  Workspace(std::shared_ptr<memory::Arena> arena, size_t bytes);
   ~Workspace() { arena_->free(at_); }
   Workspace(const Workspace&) = delete;
   char* at() const { return static_cast<char*>(at_); }
@@ -53,11 +54,14 @@ class GraphStore final : public memory::Hoard {
   bool captures() const { return most_graphs_ > 0; }
   uint64_t now() { return runs_.fetch_add(1, std::memory_order_relaxed); }  // counts runs of regions
 
+  // Whether a run may take so much before it needs it. Not where that would be more than there is, though each step of
+  // the run finds what it needs, or where memory has run out of late.
+  bool has_room(size_t bytes, uint64_t now);
   // Error{out_of_memory} if there is none.
   std::shared_ptr<Workspace> workspace(device::StreamRef stream, size_t bytes);
   // Another graph is to be kept, used as `heat` says. Drops the one that is used least; false if that is used more.
   bool make_room(double heat, uint64_t now);
-  // Where memory has run out, all graphs are dropped, and for a while there are no new ones.
+  // Where memory has run out, all graphs are dropped, and for a while nothing is taken ahead, so there are no new ones.
   bool give_back() override;
   // The stream will be no more.
   void forget(device::StreamRef stream);
@@ -84,13 +88,13 @@ class GraphStore final : public memory::Hoard {
 
   const int device_;
   const std::shared_ptr<memory::Arena> arena_;
-  const size_t most_graphs_;
+  const size_t most_graphs_, limit_bytes_;
   std::atomic<uint64_t> runs_{0};
+  std::atomic<uint64_t> next_ahead_{0};                     // not before that run
   std::mutex mutex_;                                        // guards the rest; a region's comes after it
   std::map<void*, std::shared_ptr<Workspace>> workspaces_;  // by stream: the latest
   std::vector<device::CaptureStream> capture_streams_;      // idle ones
   std::vector<RegionGraphs*> regions_;
-  uint64_t next_graph_ = 0;  // not before that run
 };
 
 }  // namespace encore::automatic

@@ -82,6 +82,7 @@ void RegionGraphs::run(ops::Context& outer) {
   std::shared_ptr<const Known> known;
   Addresses at;
   double heat = 0;
+  bool has_room = false;  // for outputs and scratch ahead
   try {
     for (int i = 0; i < outer.input_count(); ++i) {
       const Tensor* const input = outer.find_input(i);
@@ -96,7 +97,8 @@ void RegionGraphs::run(ops::Context& outer) {
       shapes.heat.add(now);
       known = shapes.known;
     }
-    for (int i = 0; known && store_.captures() && i < outer.output_count(); ++i) {
+    has_room = known && store_.has_room(known->record.output_bytes + known->plan().bytes(), now);
+    for (int i = 0; has_room && store_.captures() && i < outer.output_count(); ++i) {
       const auto& shape = known->record.outputs[size_t(i)];
       at.push_back(shape ? outer.output(i, *shape).data : nullptr);
     }
@@ -104,6 +106,7 @@ void RegionGraphs::run(ops::Context& outer) {
     return program_.run(outer);  // the node inside that wants it fails, and has its name in the error
   }
   if (!known) return record(outer, key);
+  if (!has_room) return run_step_by_step(outer, &RegionReport::crowded);
   store_.captures() ? run_with(outer, key, *known, at, now, heat)
                     : run_as_planned(outer, key, *known, &RegionReport::refused);
 }
@@ -272,16 +275,28 @@ void RegionGraphs::record(ops::Context& outer, const Key& key) {
 }
 
 void RegionGraphs::run_as_planned(ops::Context& outer, const Key& key, const Known& known, Count why) {
-  PlannedRun run(outer, known.record, known.plan(), outer.scratch(known.plan().bytes()));
+  void* memory = nullptr;
+  try {
+    memory = outer.scratch(known.plan().bytes());
+  } catch (const Error& error) {  // in one piece
+    if (error.code() != Code::out_of_memory) throw;
+    return run_step_by_step(outer, why);
+  }
+  PlannedRun run(outer, known.record, known.plan(), memory);
   program_.run(run);
   const std::lock_guard lock(mutex_);
   ++(counts_.*why);
   if (run.went_otherwise()) find(key, 0).known.reset();  // recorded again
 }
 
+// Which takes what each step needs when that comes, and gives it back then.
+void RegionGraphs::run_step_by_step(ops::Context& outer, Count why) {
+  program_.run(outer);
+  const std::lock_guard lock(mutex_);
+  ++(counts_.*why);
+}
+
 void RegionGraphs::capture(ops::Context& outer, const Known& known, Replay& replay) {
-  const graph::capture_gate::Pass pass(std::try_to_lock);
-  if (!pass) fail(Code::capture_failed, "captures are held back (ep.cuda.captures=hold)");
   size_t bytes = known.plan().bytes();
   std::vector<size_t> offsets;
   for (size_t i = 0; i < replay.at.size(); ++i) {
@@ -293,6 +308,8 @@ void RegionGraphs::capture(ops::Context& outer, const Known& known, Replay& repl
   for (size_t i = 0; i < replay.at.size(); ++i)
     if (replay.staged[i]) replay.at[i] = replay.workspace->at() + offsets[i];
 
+  const graph::capture_gate::Pass pass(std::try_to_lock);
+  if (!pass) fail(Code::capture_failed, "captures are held back (ep.cuda.captures=hold)");
   GraphStore::LentStream stream(store_);
   CapturedRun run(outer, known, *replay.workspace, stream, replay.at);
   device::begin_capture(stream, device::CaptureMode::thread_local_);

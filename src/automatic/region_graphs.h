@@ -100,6 +100,7 @@ class RegionGraphs {
                 double heat);
   void record(ops::Context& outer, const Key& key);
   void run_as_planned(ops::Context& outer, const Key& key, const Known& known, Count why);
+  void run_step_by_step(ops::Context& outer, Count why);
   void capture(ops::Context& outer, const Known& known, Replay& replay);
   // What is copied in (and out) for a run whose tensors are there.
   static std::vector<device::Copy> copies(const Replay& replay, const Addresses& at, const Known& known, bool in);

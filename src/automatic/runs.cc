@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "memory/meter.h"
+
 namespace encore::automatic {
 
 int LiveBlocks::remove(const void* at) {
@@ -14,7 +16,10 @@ int LiveBlocks::remove(const void* at) {
 
 ops::Tensor RecordedRun::output(int i, const ops::Shape& shape) {
   record_.outputs[size_t(i)] = shape;
-  return outer_.output(i, shape);
+  const memory::Meter meter;
+  const ops::Tensor made = outer_.output(i, shape);
+  record_.output_bytes += meter.peak_bytes();
+  return made;
 }
 
 void* RecordedRun::scratch(size_t bytes) {

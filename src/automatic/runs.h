@@ -12,6 +12,7 @@ namespace encore::automatic {
 struct Record {
   std::vector<ScratchEvent> scratch;
   std::vector<std::optional<ops::Shape>> outputs;
+  size_t output_bytes = 0;  // of those for which there was no memory yet
 };
 
 // Like the run around it.

@@ -53,7 +53,7 @@ class AddThree final : public ops::Op {
 };
 
 // A run with an input and an output that the test gives.
-class OneRun final : public ops::Context {
+class OneRun : public ops::Context {
  public:
   OneRun(memory::Arena& arena, device::StreamRef stream, DeviceArray<float>& x, DeviceArray<float>& y)
       : arena_(arena),
@@ -72,6 +72,10 @@ class OneRun final : public ops::Context {
   void* scratch(size_t bytes) override {
     return bytes ? scratch_.emplace_back(arena_.allocate(bytes, stream_)) : nullptr;
   }
+  void give_back(void* block) override {
+    std::erase(scratch_, block);
+    arena_.free(block);
+  }
   device::Blas& blas() override { fail(Code::internal, "there are no products here"); }
   device::Dnn& dnn() override { fail(Code::internal, "there are no convolutions here"); }
   device::FaultRef fault() override { return {}; }
@@ -86,6 +90,47 @@ class OneRun final : public ops::Context {
   Tensor x_;
   float* y_;
   std::vector<void*> scratch_;
+};
+
+// Its output comes from the arena, too.
+class WholeRun final : public OneRun {
+ public:
+  WholeRun(memory::Arena& arena, device::StreamRef stream, DeviceArray<float>& x)
+      : OneRun(arena, stream, x, x), made_by_(arena) {}
+  ~WholeRun() override { made_by_.free(y_.data); }
+  Tensor output(int, const Shape& shape) override {
+    y_ = {Type::f32, ops::Where::device, shape, y_.data};
+    if (!y_.data) y_.data = made_by_.allocate(y_.bytes(), stream());
+    return y_;
+  }
+  std::vector<float> result() const {
+    std::vector<float> values(size_t(y_.count()));
+    device::copy(stream(), values.data(), y_.data, y_.bytes());
+    stream().synchronize();
+    return values;
+  }
+
+ private:
+  memory::Arena& made_by_;
+  Tensor y_;
+};
+
+// As many times x + 2 as it says, made where the scratch has been.
+class Repeat final : public ops::Op {
+ public:
+  static constexpr int64_t kTimes = 6;
+  void run(ops::Context& context) const override {
+    const Tensor& x = context.input(0);
+    const int64_t n = x.count();
+    auto* const large = static_cast<float*>(context.scratch(size_t(kTimes) * x.bytes()));
+    auto* const small = static_cast<float*>(context.scratch(x.bytes()));
+    device::for_each_index(context.stream(), n, AddOne{x.as<float>(), large});
+    device::for_each_index(context.stream(), n, AddOne{large, small});
+    context.give_back(large);
+    const Tensor y = context.output(0, Shape{kTimes * n});
+    for (int64_t i = 0; i < kTimes; ++i) device::copy(context.stream(), y.as<float>() + i * n, small, x.bytes());
+    context.give_back(small);
+  }
 };
 
 class RegionGraphsTest : public testing::Test {
@@ -248,26 +293,83 @@ TEST_F(RegionGraphsTest, MemoryIsFlat) {
   EXPECT_EQ(arena->stats().held_bytes, held);
 }
 
+// An arena with a limit, and graphs.
+struct Limited {
+  explicit Limited(memory::Settings settings) : arena(std::make_shared<memory::Arena>(0, settings, "the test")) {
+    arena->add(store);
+  }
+  std::shared_ptr<memory::Arena> arena;
+  std::shared_ptr<GraphStore> store = std::make_shared<GraphStore>(0, arena, 32);
+};
+constexpr size_t kMib = size_t(1) << 20;
+
 TEST_F(RegionGraphsTest, WhereMemoryRunsOutGraphsGiveItBack) {
-  const auto limited = std::make_shared<memory::Arena>(0, memory::Settings{.max_bytes = size_t(4) << 20}, "the test");
-  const auto small = std::make_shared<GraphStore>(0, limited, 32);
-  limited->add(small);
-  RegionGraphs graphs("another", 3, op, *small);
+  const Limited limited({.max_bytes = 4 * kMib});
+  RegionGraphs graphs("another", 3, op, *limited.store);
   DeviceArray<float> x(250000, 0), y(250000, 0);
   for (int i = 0; i < 3; ++i) {
-    OneRun run(*limited, stream, x, y);
+    OneRun run(*limited.arena, stream, x, y);
     graphs.run(run);
   }
   EXPECT_EQ(graphs.report().graphs, 1u);
-  void* const large = limited->allocate(size_t(4) << 20, stream);
+  void* const large = limited.arena->allocate(4 * kMib, stream);
   EXPECT_EQ(graphs.report().graphs, 0u);
-  limited->free(large);
+  limited.arena->free(large);
   for (int i = 0; i < 3; ++i) {
-    OneRun run(*limited, stream, x, y);
+    OneRun run(*limited.arena, stream, x, y);
     graphs.run(run);
   }
   EXPECT_EQ(graphs.report().graphs, 0u);  // not at once
   stream.ref().synchronize();
+}
+
+TEST_F(RegionGraphsTest, WhatGraphsGiveBackHasNoneOfARunsBlocksBesideIt) {
+  const Limited limited({.max_bytes = 8 * kMib, .grow_by_doubling = false});
+  limited.arena->free(limited.arena->allocate(2 * kMib, stream));
+  RegionGraphs graphs("another", 3, op, *limited.store);
+  DeviceArray<float> x(kMib / 8), y(kMib / 8);
+  for (int i = 0; i < 3; ++i) {
+    OneRun run(*limited.arena, stream, x, y);
+    graphs.run(run);
+  }
+  EXPECT_EQ(graphs.report().graphs, 1u);
+  std::vector<void*> blocks;
+  for (size_t mib : {2, 1, 5}) blocks.push_back(limited.arena->allocate(mib * kMib, stream));
+  EXPECT_EQ(graphs.report().graphs, 0u);
+  for (void* block : blocks) limited.arena->free(block);
+}
+
+TEST_F(RegionGraphsTest, ScratchThatIsNotToBeHadInOnePieceIsTakenInSeveral) {
+  for (const size_t most_graphs : {0, 32}) {
+    const Limited limited({.max_bytes = 8 * kMib, .first_chunk_bytes = 8 * kMib});
+    GraphStore store(0, limited.arena, most_graphs);
+    RegionGraphs graphs("another", 3, op, store);
+    std::vector<void*> blocks;
+    for (int i = 0; i < 8; ++i) blocks.push_back(limited.arena->allocate(kMib, stream));
+    for (int i : {0, 1, 2, 4, 5, 6, 7}) limited.arena->free(blocks[size_t(i)]);
+    DeviceArray<float> x(std::vector<float>(3 * kMib / 4, 1)), y(3 * kMib / 4);
+    for (int i = 0; i < 5; ++i) {
+      OneRun run(*limited.arena, stream, x, y);
+      graphs.run(run);
+    }
+    EXPECT_EQ(y.download(stream), std::vector<float>(y.size(), 4));
+    limited.arena->free(blocks[3]);
+  }
+}
+
+TEST_F(RegionGraphsTest, OutputsAreNotMadeAheadWhereScratchIsAllThereIs) {
+  for (const size_t limit : {7 * kMib, 14 * kMib}) {
+    const Limited limited({.max_bytes = limit, .grow_by_doubling = false});
+    const Repeat repeat;
+    RegionGraphs graphs("another", 3, repeat, *limited.store);
+    DeviceArray<float> x(std::vector<float>(kMib / 4, 1));
+    for (int i = 0; i < 6; ++i) {
+      WholeRun run(*limited.arena, stream, x);
+      graphs.run(run);
+      EXPECT_EQ(run.result(), std::vector<float>(6 * kMib / 4, 3)) << limit << " bytes, run " << i;
+    }
+    EXPECT_EQ(graphs.report().graphs, limit > 13 * kMib ? 1u : 0u) << graphs.report().refusal;
+  }
 }
 
 TEST_F(RegionGraphsTest, NothingIsLeftWhenTheStreamGoes) {

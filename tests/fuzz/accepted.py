@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 
 REFUSED, SERVED, DECLINED, VALUES, SHAPE = "refused", "served", "declined", "values", "shape"
+SIZED_BY_VALUES = "values that are near enough give another size to"
 
 
 @dataclasses.dataclass

@@ -17,6 +17,7 @@ from symptoms import (
     says,
     without_axes,
 )
+from symptoms_of_attention import do_not_fit, has_other_lengths
 from symptoms_of_images import (
     by_a_policy_from_the_end,
     dilated,
@@ -49,8 +50,12 @@ ACCEPTED = [
     Accepted(
         "MatMulInteger",
         SERVED,
-        "the CPU EP has one zero point for all rows",
-        lambda finding: len(finding.node.inputs) > 2 and finding.node.inputs[2] and contents(finding, 2).size > 1,
+        "the CPU EP has one zero point for all rows, of no more than one dimension",
+        lambda finding: (
+            len(finding.node.inputs) > 2
+            and finding.node.inputs[2]
+            and (contents(finding, 2).size > 1 or contents(finding, 2).ndim > 1)
+        ),
     ),
     Accepted(
         "QuantizeLinear DequantizeLinear",
@@ -103,7 +108,6 @@ ACCEPTED = [
     Accepted("LSTM GRU RNN", SERVED, "the CPU EP computes no doubles", says("does not support double yet")),
     Accepted("LSTM GRU RNN", SERVED, "R says it too, which is enough", says('GetAttr("hidden_size"')),
     Accepted("LSTM GRU RNN", SERVED, "R says it too, if it is zero", says("Input W must have shape {1,0,")),
-    Accepted("Bernoulli", SERVED, "of bfloat16 there is no reference", says("No corresponding Numpy type")),
     Accepted("LSTM GRU RNN", SERVED, "numbers that the CPU EP narrows", says("narrowing_error")),
     Accepted("AffineGrid", SERVED, "the CPU EP refuses a grid of nothing", says("must be positive")),
     Accepted(
@@ -185,19 +189,22 @@ ACCEPTED = [
         "MatMulInteger",
         SERVED,
         "zero points of nothing",
-        lambda f: says("matmul_integer.cc")(f) and f.node.inputs[1].array.size == 0,
+        lambda f: says("matmul_integer.cc")(f) and is_empty(f),
     ),
     Accepted(
         "Attention",
         REFUSED,
-        "keys of nothing, or of more rows than values, which the CPU EP doesn't look at",
-        lambda f: (
-            says("don't fit together")(f)
-            and (
-                f.node.inputs[1].array.size == 0 or f.node.inputs[1].array.shape[-2] != f.node.inputs[2].array.shape[-2]
-            )
-        ),
+        "the CPU EP doesn't look whether queries, keys and values fit together",
+        do_not_fit,
     ),
+    Accepted(
+        "Attention",
+        REFUSED,
+        "nor whether they have one rank",
+        lambda f: says("must all have rank")(f) and len({contents(f, i).ndim for i in range(3)}) > 1,
+    ),
+    Accepted("Attention", REFUSED, "the CPU EP overlooks lengths of batches that there are not", has_other_lengths),
+    Accepted("Attention", DECLINED, "a scale that is none", says("it must be above zero and finite")),
     Accepted(
         "TfIdfVectorizer",
         SERVED,

@@ -22,6 +22,7 @@ from symptoms_of_images import (
     smooths_as_floats,
 )
 from symptoms_of_nan import (
+    bounds_nan,
     chooses_nan,
     clips_by_nan,
     hands_nan_on,
@@ -29,7 +30,6 @@ from symptoms_of_nan import (
     only_nan_is_wanted,
     orders_nan,
     reduces_nan,
-    tanh_of_nan,
 )
 from symptoms_of_values import (
     adds_in_any_order,
@@ -286,7 +286,7 @@ ACCEPTED = [
     Accepted("ScatterND ScatterElements Scatter", VALUES, "which of two updates stays is open", writes_twice),
     Accepted("ScatterND ScatterElements", VALUES, "sums in another order", adds_in_any_order),
     Accepted("ScatterND ScatterElements", VALUES, "products in another order", multiplies_beyond_numbers),
-    Accepted("FusedConv", VALUES, "the CPU EP's Tanh of what is no number is a bound", tanh_of_nan),
+    Accepted("FusedConv", VALUES, "the CPU EP's Tanh or Clip of what is no number is a bound", bounds_nan),
     Accepted("FusedConv", VALUES, "a vast slope enlarges what was rounded", slopes_vastly),
     Accepted(
         "BatchNormalization",

@@ -123,7 +123,7 @@ def reached(reference, arrays, i, odd):
     room = min([float(np.finfo(arrays[name].dtype).max) / 8 for name in places], default=1)
     shrunk = min(1, room / most)
     random, results = np.random.default_rng(0), []
-    for low, high in [(-4, -3), (3, 4), *[(-4, 4)] * 4]:
+    for low, high in [(-4, -3), (3, 4), *[(-4, 4)] * 12]:
         others = dict(arrays)
         for name, where in places.items():
             drawn = random.uniform(low, high, where.shape) * (most * shrunk)

@@ -7,7 +7,7 @@ import accepted_microsoft
 import accepted_onnx
 import accepted_values
 import numpy as np
-from accepted import DECLINED, REFUSED, VALUES
+from accepted import DECLINED, REFUSED, SHAPE, SIZED_BY_VALUES, VALUES
 from compose import row_of
 from symptoms import says
 
@@ -37,6 +37,7 @@ OF_ANY = [
         "onnxruntime puts a value in one place, which two inputs want in two",
         says("puts a value in one place"),
     ),
+    (SHAPE, "a size depends on values, of which the last digits differ", says(SIZED_BY_VALUES)),
     (DECLINED, "a word that the attribute doesn't have", lambda f: re.search(" is '(nonsense|[A-Z_]*)'", f.text)),
     (DECLINED, "what computes with shapes stays on the CPU", says("shape arithmetic")),
     (DECLINED, "a type that docs/operators.md doesn't list, which a hostile node has", _is_of_no_type),

@@ -100,6 +100,8 @@ class Reference:
             narrow = any(wide(value.type) != value.type for value in self.node.reads())
             if self.wide and narrow and "Type 'tensor(float)' of input parameter" in str(error):
                 raise Unknown("the operator has no floats") from error
+            if "No corresponding Numpy type" in str(error):  # for what there is
+                raise Unknown(message(error)) from error
             raise Refused(message(error)) from error
 
     def _evaluate(self, given):

@@ -1,5 +1,7 @@
 """The same as symptoms.py, of attention and experts."""
 
+import re
+
 import numpy as np
 from symptoms import as_of, beside_largest, contents, is_near, made_of
 
@@ -105,3 +107,21 @@ def does_not_normalize(finding):
     chosen = np.sort(weights)[:, -finding.node.attrs.get("k", 1) :].sum(-1)
     wanted = finding.wanted.astype(np.float64)
     return is_near(finding, (wanted.reshape(len(chosen), -1) * chosen[:, None]).reshape(wanted.shape))
+
+
+def do_not_fit(finding):
+    """Of ONNX's Attention, queries, keys and values of several batches, heads, rows or sizes, as the error has them."""
+    told = re.search(r"Q \[(.*?)\], K \[(.*?)\] and V \[(.*?)\] don't fit together", finding.text)
+    if not told:
+        return False
+    q, k, v = ([int(size) for size in shape.split(",")] for shape in told.groups())
+    in_groups = k[1] > 0 and q[1] % k[1] == 0
+    return not (q[0] == k[0] and k[:3] == v[:3] and q[3] == k[3] and in_groups)
+
+
+def has_other_lengths(finding):
+    """Of ONNX's Attention, as many as there are no batches."""
+    lengths = contents(finding, 6) if has(finding, 6) else None
+    return (
+        lengths is not None and lengths.shape != contents(finding).shape[:1] and "nonpad_kv_seqlen has" in finding.text
+    )

@@ -41,8 +41,11 @@ def reduces_nan(finding):
     return np.isnan(finding.got) & (finding.node.attrs.get("reduction") in ("max", "min"))
 
 
-def tanh_of_nan(finding):
-    return np.isnan(finding.got) & (finding.node.attrs.get("activation") == "Tanh")
+def bounds_nan(finding):
+    """NaN, of which the activation makes one of its bounds."""
+    attrs = finding.node.attrs
+    bounds = {"Tanh": (-1, 1), "Clip": attrs.get("activation_params")}.get(attrs.get("activation")) or ()
+    return np.isnan(finding.got) & np.isin(finding.wanted, np.array(bounds, finding.wanted.dtype))
 
 
 def loses_nothing(finding):

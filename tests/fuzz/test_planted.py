@@ -7,7 +7,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 import trial
-from accepted import DECLINED, VALUES
+from accepted import DECLINED, SHAPE, VALUES
 from draw import Draw
 from encore_session import ORT_VERSION, only_if
 from proposals import MICROSOFT
@@ -103,9 +103,13 @@ def made_case(op, *inputs, domain="", opset=20, wanted=1, types=None, **attrs):
     of_type = lambda x: x if isinstance(x, tuple) else (x, TYPES.get(x.dtype.name, x.dtype.name))
     values = [x if x is None else sketch.new(*of_type(x)) for x in inputs]
     case = compose.case_of(sketch, sketch.node(*values, wanted=wanted, types=types, **attrs))
+    assert case.known and not case.refused, case.refused
+    return plain(case)
+
+
+def plain(case):
     case.bound = case.graphs = case.hidden = False
     case.level, case.extra = trial.NO_LEVEL, []
-    assert case.known and not case.refused, case.refused
     return case
 
 
@@ -184,6 +188,11 @@ def crop_to_an_edge():
     return made_case("Resize", numbers(1, 1, 9, 13), roi, None, np.array([1, 1, 20, 13]), **told)
 
 
+def clipped_nan():
+    told = {"activation": "Clip", "activation_params": [-1.0, 2.0], "domain": MICROSOFT}
+    return made_case("FusedConv", with_nan(numbers(1, 1, 8), (0, 0, 1)), numbers(1, 1, 2), **told)
+
+
 # How a difference comes about that is accepted, a place that is excused if there is one, and one that is not.
 PLANTED = {
     "Hardmax": (
@@ -196,6 +205,7 @@ PLANTED = {
         None,
         (0, 0, 5),
     ),
+    "FusedConv": (clipped_nan, None, (0, 0, 5)),
     "LayerNormalization": (rows_with_a_large_number, None, (1, 3)),
     "MaxRoiPool": (regions, None, (1, 0, 0, 0)),
     "LRN": (lambda: made_case("LRN", numbers(1, 6, 2, 2) * 3000, size=3), None, (0, 2, 1, 1)),
@@ -266,6 +276,31 @@ def test_a_second_output_is_looked_at_behind_one_that_is_excused(plant):
     assert trial.try_case(make()).accepted
     plant(spoil)
     assert trial.try_case(make()).finding
+
+
+# ---- sizes
+
+
+@needs_a_sturdy_reference
+def test_sizes_may_depend_on_last_digits(monkeypatch):
+    """The CPU EP's Selu of a number near zero is zero."""
+    sketch = Sketch(Draw(1), 20, alone=False)
+
+    def node(op, *inputs, **told):
+        sketch.domain, sketch.op = "", op
+        sketch.row = compose.row_of(("", op), 20)
+        return sketch.node(*inputs, **told)
+
+    case = compose.case_of(sketch, node("Selu", sketch.new(np.array([-1e-9, -1, -1]), "float")))
+    assert compose._take(case, sketch, node("NonZero", *sketch.nodes[-1].outputs, types=["int64"]))
+    (places,) = sketch.nodes[-1].outputs
+    assert places.array.shape == (1, 2)
+    assert compose._take(case, sketch, node("Sub", places, sketch.new(np.array([5, 6]), "int64")))
+    outcome = trial.try_case(plain(case))
+    assert outcome.finding is None and outcome.accepted == ["a size depends on values, of which the last digits differ"]
+    monkeypatch.setattr(trial, "reason_for", lambda finding: None)
+    finding = trial.try_case(case).finding
+    assert finding.kind == SHAPE and finding.node.op == "NonZero"
 
 
 # ---- what did not run on Encore

@@ -10,7 +10,7 @@ import tempfile
 import encore_session
 import numpy as np
 import onnxruntime as ort
-from accepted import DECLINED, REFUSED, SERVED
+from accepted import DECLINED, REFUSED, SERVED, SHAPE, SIZED_BY_VALUES
 from compare import Difference, differences, run_differs
 from compose import row_of
 from element_types import DRAWN, WITHOUT_ARRAYS, carrier
@@ -175,14 +175,26 @@ def _cpu_refuses(case, outputs, level):
 
 
 def _before(case, node, contents):
-    """What is wrong with the nodes before one that fails, of which that may come; an accepted one too."""
+    """What is wrong with the nodes before one that fails, of which that may come; an accepted one too, and sizes that
+    depend on values."""
     count = case.nodes.index(node)
     before = dataclasses.replace(case, nodes=case.nodes[:count], references=case.references[:count])
     try:
         arrays = {**contents, **_Session(before, before.made()).run(contents)} if count else {}
     except Exception as error:  # of a node that comes earlier, but ran later
         return _before(case, _culprit(before, error), contents)
-    return next((f for reference in before.references for f in _findings(case, reference, arrays, "eager")), None)
+    findings = (f for reference in before.references for f in _findings(case, reference, arrays, "eager"))
+    return next(findings, None) or _find_other_sizes(before, arrays)
+
+
+def _find_other_sizes(case, arrays):
+    """A node that makes as many as its values say, which are other ones in their last digits."""
+    for node in case.nodes:
+        for value in node.makes():
+            if arrays[value.name].shape != value.array.shape:
+                text = f"{SIZED_BY_VALUES} {value.name}, of {list(arrays[value.name].shape)}"
+                return Finding(case, node, SHAPE, "eager", text)
+    return None
 
 
 def _findings(case, reference, arrays, when):

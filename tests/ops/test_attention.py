@@ -51,7 +51,7 @@ def reference(opset, wanted, **attrs):
         key = np.arange(keys)
         seen &= key < ends[:, None, None, None]
         left, right = attrs.get("left_window_size", -1), attrs.get("right_window_size", -1)
-        if attrs.get("is_causal"):
+        if attrs.get("is_causal") == 1:
             seen &= key <= at
         if left >= 0:
             seen &= key >= at - left
@@ -245,6 +245,11 @@ def test_masks_with_windows(rows):
     for attrs in ({"is_causal": 1}, {"is_causal": 1, "softcap": 2.0}, {"scale": 0.3, "softcap": 5.0}):
         for mask in (masked(2, 1, rows, 150), floats(rows, 150)):
             check(attention((2, 4, rows, 24), (2, 2, 100, 24), mask=mask, past=50, **attrs))
+
+
+@pytest.mark.parametrize("causal", [-1, 2, 2**32 + 1])
+def test_only_one_is_causal(causal):
+    check(attention((2, 4, 9, 24), (2, 2, 9, 24), is_causal=causal))
 
 
 def test_a_scalar_dimension_of_a_mask_is_repeated_before_24():

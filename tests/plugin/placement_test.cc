@@ -79,6 +79,9 @@ class Sketch {
     std::ranges::sort(names);
     return names;
   }
+  int64_t in_small_regions() const {
+    return std::ranges::count(plugin::regions(graph(), shape_arithmetic(graph())), kInSmallRegion);
+  }
   std::vector<std::string> copies_between_regions() const {
     const PlacementGraph joined = with_parts(graph(), plugin::regions(graph(), shape_arithmetic(graph())));
     return crossings(joined, shape_arithmetic(joined));
@@ -270,6 +273,20 @@ TEST(Regions, OfVeryManyTheSmallestAreNone) {
   const Regions regions = s.regions();
   EXPECT_EQ(regions.size(), kMostRegions);
   EXPECT_EQ(regions.front(), (std::set<std::string>{"A", "B", "C"}));
+  EXPECT_EQ(s.in_small_regions(), 4);
+}
+
+TEST(Regions, AsManyAsThereMayBeLeaveNone) {
+  Sketch s;
+  s.input("v0");
+  for (size_t i = 0; i < kMostRegions; ++i) {
+    const std::string from = "v" + std::to_string(i), to = "v" + std::to_string(i + 1);
+    s.node("A", {from}, {"a" + from}, true, false).node("B", {"a" + from}, {"b" + from}, true, false);
+    s.node("Unknown", {"b" + from}, {to}, false, false);
+  }
+  s.node("C", {"v" + std::to_string(kMostRegions)}, {"y"}, true, false);
+  EXPECT_EQ(s.regions().size(), kMostRegions);
+  EXPECT_EQ(s.in_small_regions(), 0);
 }
 
 TEST(Regions, WhatOnlyALaterOneReadsGoesThere) {

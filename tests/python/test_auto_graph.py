@@ -182,8 +182,15 @@ def test_a_graph_whose_tensors_move_is_captured_again_in_its_own_place(encore, m
 
 
 def test_memory_is_flat(session):
+    """But for what graphs work in, which is as large as the largest asks for, and a few times that on the way."""
     random = np.random.default_rng(5)
-    held = lambda: onnxruntime_ep_encore.memory_report(session)["arena"]["held_bytes"]
+
+    def held():
+        told = onnxruntime_ep_encore.memory_report(session)
+        (graphs,) = [one["bytes"] for one in told["holders"] if one["name"] == "scratch of automatic graphs"]
+        assert graphs < 5 * report(session)["scratch_bytes"]
+        return told["arena"]["held_bytes"] - graphs
+
     for rows in (*range(1, 200), *range(1, 200)):
         session.run(None, {"x": some(rows)})
     before = held()
@@ -282,6 +289,38 @@ def test_where_memory_runs_out_graphs_make_room(encore, model, expected):
     equal(session.run(None, {"x": large})[0], expected(large))
     for _ in range(3):
         equal(session.run(None, {"x": x})[0], expected(x))
+
+
+def test_no_more_memory_is_needed_than_for_a_first_run(encore, make_model):
+    """What is wide comes first, and goes before the output is made, which is as wide."""
+    nodes = [
+        helper.make_node("Concat", ["x"] * 6, ["wide"], "widen", axis=1),
+        helper.make_node("Exp", ["wide"], ["e"], "exp"),
+        helper.make_node("ReduceMax", ["e"], ["narrow"], "narrow"),
+        helper.make_node("Add", ["x", "narrow"], ["sum"], "add"),
+        helper.make_node("Concat", ["sum"] * 6, ["y"], "widen_again", axis=1),
+    ]
+    model = make_model(nodes, {"x": ["n", WIDTH]}, {"y": ["n", 6 * WIDTH]})
+    x = some(1 << 10)  # 64 KiB
+    wanted = np.tile(x + np.exp(x).max(), 6)
+
+    def run(times, limit, auto_graph):
+        told = {"gpu_mem_limit": limit, "arena_extend_strategy": "kSameAsRequested"}
+        session = make_session(model, regions=1, auto_graph=auto_graph, **told)
+        for _ in range(times):
+            np.testing.assert_allclose(session.run(None, {"x": x})[0], wanted, rtol=1e-5)
+        return session
+
+    def suffices(limit):
+        try:
+            return run(1, limit, 0)
+        except Exception as error:
+            assert "device memory is exhausted" in str(error)
+
+    least = next(limit for limit in range(1 << 18, 1 << 22, 1 << 14) if suffices(limit))
+    for auto_graph in (0, 1):
+        run(6, least, auto_graph)
+    assert report(run(6, 4 * least, 1))["replays"] == 4
 
 
 @needs_graphs
@@ -392,3 +431,20 @@ def test_of_very_many_regions_the_smallest_are_none(encore, make_model):
         "ReduceMax node 'last256'",
     }
     assert len(told) == 257 + 2
+
+
+def test_as_many_regions_as_there_may_be(encore, make_model):
+    """A node alone is alone then, and not because of them."""
+    nodes, x = [], "x"
+    for i in range(256):
+        nodes += [
+            helper.make_node("NonZero", [x], [f"places{i}"], f"places{i}"),
+            helper.make_node("Cast", [f"places{i}"], [f"cast{i}"], f"cast{i}", to=TensorProto.FLOAT),
+            helper.make_node("ReduceMax", [f"cast{i}"], [f"last{i}"], f"last{i}", keepdims=0),
+        ]
+        x = f"last{i}"
+    nodes += [helper.make_node("NonZero", [x], ["places"]), helper.make_node("Cast", ["places"], ["y"], "alone", to=1)]
+    session = automatic(make_model(nodes, {"x": ["n"]}, {"y": ["r", "m"]}))
+    told = {one["node"]: one["why"] for one in onnxruntime_ep_encore.outside_report(session)}
+    assert told["Cast node 'alone'"] == "alone: nothing beside it can run with it"
+    assert len(told) == 257 + 1

@@ -4,6 +4,7 @@ import re
 
 import encore_session
 import numpy as np
+import onnx.parser
 import onnxruntime as ort
 import onnxruntime_ep_encore
 import pytest
@@ -377,6 +378,42 @@ def test_exhausted_memory_fails_the_run_and_the_session_goes_on(encore, make_mod
         assert "device memory is exhausted" in said
         assert "the limit is 33554432 bytes" in said
     assert session.run(None, {"x": np.zeros((2, 1), FLOAT)})[0].shape == (2, 64)
+
+
+def test_a_loop_without_memory_for_what_it_collects(encore):
+    session = make_session(
+        onnx.parser.parse_model("""
+            <ir_version: 10, opset_import: ["": 18]>
+            model (float[n] x, int64 count) => (float[n] last, float[c,n] all) {
+                [collect] last, all = Loop (count, , x)
+                    <body = body (int64 i, bool go_on, float[n] a) => (bool on, float[n] b, float[n] each) {
+                        on = Identity (go_on)
+                        b = Neg (a)
+                        each = Abs (b)
+                    }>
+            }"""),
+        gpu_mem_limit=16 << 20,
+    )
+    x = np.ones(1 << 18, FLOAT)
+    for _ in range(2):
+        with pytest.raises(Exception, match="Loop .*'collect' .* has no memory: .*device memory is exhausted"):
+            session.run(None, {"x": x, "count": np.array(9, np.int64)})
+        assert session.run(None, {"x": x, "count": np.array(3, np.int64)})[1].shape == (3, 1 << 18)
+
+
+def test_a_scan_without_memory_for_what_it_turns(encore):
+    session = make_session(
+        onnx.parser.parse_model("""
+            <ir_version: 10, opset_import: ["": 18]> model (float[n,m] x) => (float[m,n] y) {
+                [turn] y = Scan <num_scan_inputs = 1, scan_input_axes = [1],
+                          body = body (float[n] a) => (float[n] b) { b = Neg (a) }> (x)
+            }"""),
+        gpu_mem_limit=10 << 20,
+    )
+    for _ in range(2):
+        with pytest.raises(Exception, match="Scan .*'turn' .* has no memory: .*device memory is exhausted"):
+            session.run(None, {"x": np.ones((1 << 18, 6), FLOAT)})
+        assert session.run(None, {"x": np.ones((8, 6), FLOAT)})[0].shape == (6, 8)
 
 
 def test_a_feed_beyond_the_limit_is_named_with_the_reason(encore, relu):

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "device/cuda/capture.h"
+#include "device/cuda/clock.h"
 #include "device/cuda/dnn_search.h"
 #include "device/cuda/library.h"
 #include "device/cuda/stopwatch.h"
@@ -24,12 +25,6 @@ namespace encore::device {
 namespace {
 
 constexpr uintptr_t kAlignment = 16;  // what the frontend promises for every tensor
-
-using Clock = std::chrono::steady_clock;
-
-double ms_since(Clock::time_point begin) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
-}
 
 struct Hash {
   size_t operator()(const Convolution& p) const {
@@ -80,7 +75,8 @@ struct Dnn::State : DnnHandle {
     const bool was_tried = tried;
     const auto begin = Clock::now();
     if (opened()) {
-      if (!was_tried && tells_searches()) std::fprintf(stderr, "encore: cuDNN opened in %.0f ms\n", ms_since(begin));
+      if (!was_tried && tells_searches())
+        std::fprintf(stderr, "encore: cuDNN opened in %.0f ms\n", seconds_since(begin) * 1e3);
       return true;
     }
     if (!warned) warn_of_absence(settings, missing);
@@ -171,7 +167,7 @@ struct Dnn::State : DnnHandle {
       tuned.rival_won = rival_us < own_us;
       if (tells_searches())
         std::fprintf(stderr, "encore: a product takes %.2f us, cuDNN %.2f us, found in %.1f ms: %s\n", rival_us, own_us,
-                     ms_since(begin), describe(problem).c_str());
+                     seconds_since(begin) * 1e3, describe(problem).c_str());
     }
     keep(problem, plan);
     save(false);

@@ -2,20 +2,15 @@
 #pragma once
 #include <cuda_runtime.h>
 
-#include <chrono>
 #include <memory>
 #include <optional>
 
+#include "device/cuda/clock.h"
 #include "device/cuda/dnn_handle.h"
 #include "device/cuda/dnn_plan.h"
 #include "device/stream.h"
 
 namespace encore::device {
-
-using Clock = std::chrono::steady_clock;
-inline double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 // A thread's: a handle, a stream and memory of its own.
 class Bench {

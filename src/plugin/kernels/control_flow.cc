@@ -7,6 +7,7 @@
 #include "plugin/host/memory_kind.h"
 #include "plugin/kernels/run_as.h"
 #include "plugin/model/node_info.h"
+#include "plugin/session/allocator.h"
 #include "plugin/session/stream.h"
 
 namespace encore::plugin {
@@ -17,7 +18,9 @@ using ops::Where;
 
 Tensor device_tensor(const OrtValue* value, const char* what) {
   require(is_device_memory(ort().ep->Value_GetMemoryDevice(value)), what, " is not in device memory");
-  return tensor_of(value, Where::device);
+  const Tensor tensor = tensor_of(value, Where::device);
+  if (is_missing(tensor.data) && tensor.count() > 0) fail_without_memory(what);
+  return tensor;
 }
 
 // Each iteration of a Loop makes its own tensors; at the end they are joined to one output.
@@ -37,6 +40,7 @@ struct LoopSupport : OrtLoopKernelHelper {
  private:
   static void join(device::StreamRef stream, std::span<const OrtValue* const> values, void* output, size_t bytes) {
     if (values.empty()) return;
+    if (is_missing(output) && bytes > 0) fail_without_memory("an output that is collected over the iterations");
     const Tensor first = device_tensor(values[0], "an output of the body");
     std::vector<const void*> parts;
     for (size_t i = 0; i < values.size(); ++i) {

@@ -20,13 +20,6 @@ namespace {
 // asked for that an application may have bound.
 bool knows_addresses() { return device::backend() == std::string_view("virtual"); }
 
-// onnxruntime passes on the null of an allocator that has no memory left; so does what an application makes with one.
-[[noreturn]] void fail_without_memory(const char* what, int i, const std::string& name) {
-  const std::string why = take_allocation_failure();
-  fail(Code::out_of_memory, what, " ", i, " ('", name, "') has no memory",
-       why.empty() ? ": what was bound was made when there was none left" : ": ", why);
-}
-
 }  // namespace
 
 void NodeValue::check_address(const void* address, const char* what, int i) const {
@@ -68,7 +61,7 @@ Tensor Node::input(const OrtValue* value, int i) const {
     if (const char* const wrong = misplaced(ort().ep->Value_GetMemoryDevice(value), on_host))
       fail(Code::internal, "onnxruntime left input ", i, " ('", known.name, "') ", wrong,
            "; an Identity before it may help");
-    if (is_missing(tensor.data) && tensor.count() > 0) fail_without_memory("input", i, known.name);
+    if (is_missing(tensor.data) && tensor.count() > 0) fail_without_memory(text("input ", i, " ('", known.name, "')"));
     if (!on_host && known.may_be_bound && tensor.count() > 0) known.check_address(tensor.data, "input", i);
     return tensor;
   } catch (const OrtError& error) {
@@ -80,7 +73,7 @@ Tensor Node::output(const OrtValue* value, int i) const {
   const NodeValue& known = outputs[size_t(i)];
   const bool on_host = host_outputs[size_t(i)];
   const Tensor tensor = tensor_of(value, on_host ? Where::host : Where::device);
-  if (is_missing(tensor.data) && tensor.count() > 0) fail_without_memory("output", i, known.name);
+  if (is_missing(tensor.data) && tensor.count() > 0) fail_without_memory(text("output ", i, " ('", known.name, "')"));
   if (!on_host && known.may_be_bound && tensor.count() > 0) known.check_address(tensor.data, "output", i);
   return tensor;
 }

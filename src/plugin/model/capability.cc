@@ -123,7 +123,7 @@ class Examination {
   }
 
  private:
-  // By node the part that it belongs to, or -1; empty if there are none.
+  // By node the part that it belongs to, or one below zero; empty if there are none.
   std::vector<int> find_parts(Parts parts, const Claim& claim, const std::vector<bool>& on_cpu) {
     if (parts == Parts::none) return {};
     if (parts == Parts::whole &&
@@ -151,6 +151,7 @@ class Examination {
   void take(const std::vector<int>& part_of, Claim& claim) {
     const HostPart on_host = host_part(placement_, part_of);
     for (size_t n = 0; n < nodes_.size(); ++n) {
+      if (part_of[n] == kInSmallRegion) claim.in_small_regions.insert(nodes_[n]);
       if (part_of[n] < 0) continue;
       claim.parts.resize(std::max(claim.parts.size(), size_t(part_of[n]) + 1));
       claim.parts[size_t(part_of[n])].push_back(nodes_[n]);

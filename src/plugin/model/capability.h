@@ -25,6 +25,7 @@ struct Claim {
   std::vector<std::string> ill_formed;     // nodes that onnxruntime runs wrongly without a word, and what to change
   std::vector<std::string> crossings;      // copies between host and device that onnxruntime has to insert
   std::vector<std::vector<const OrtNode*>> parts;  // nodes to be claimed as one each
+  std::set<const OrtNode*> in_small_regions;       // nodes that would be parts if there were fewer
   std::set<std::string> on_host;                   // values that these make there, by name
   // Operators of which a node in nodes couldn't be claimed any more if its layout were changed.
   std::set<std::string> fixed_layout;

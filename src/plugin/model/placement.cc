@@ -220,6 +220,7 @@ std::vector<int> regions(const PlacementGraph& graph, const std::vector<bool>& o
     for (int value : node.outputs)
       if (value >= 0) only_on_host[size_t(value)] = true;
   }
+  std::vector<int> in_small_regions;
   int count = 0;
   for (bool changed = true; changed;) {
     region_of.assign(graph.nodes.size(), -1);
@@ -240,8 +241,12 @@ std::vector<int> regions(const PlacementGraph& graph, const std::vector<bool>& o
       if (region_of[size_t(*n)] >= 0 && stays_on_host(*n)) leave(*n);
     if (changed || sets.size() <= kMostRegions) continue;
     std::ranges::stable_sort(sets, std::ranges::greater(), &std::vector<int>::size);
-    for (const std::vector<int>& set : std::span(sets).subspan(kMostRegions)) std::ranges::for_each(set, leave);
+    for (const std::vector<int>& set : std::span(sets).subspan(kMostRegions)) {
+      std::ranges::for_each(set, leave);
+      in_small_regions.insert(in_small_regions.end(), set.begin(), set.end());
+    }
   }
+  for (int n : in_small_regions) region_of[size_t(n)] = kInSmallRegion;
   for (size_t n = 0; n < graph.nodes.size(); ++n)
     if (region_of[n] < 0 && graph.nodes[n].may_join && !on_cpu[n] && shares_constants(graph, links, int(n), region_of))
       region_of[n] = count++;

@@ -44,9 +44,11 @@ HostPart host_part(const PlacementGraph& graph, const std::vector<int>& part_of)
 
 // For each of them onnxruntime looks at the whole model, and before 1.32 at all the others, too.
 inline constexpr size_t kMostRegions = 256;
+inline constexpr int kInSmallRegion = -2;  // of a node whose region is none, as there are so many larger ones
 // The largest parts of the graph that can be one node each, which leaves on the device what it makes: by node a part's
-// number, or -1. What is `on_cpu` without them stays if it is read on the host outside. Besides these, nodes that read
-// large constants as others do are parts: parts have them on the device once, and onnxruntime would have them besides.
+// number, or one below zero. What is `on_cpu` without them stays if it is read on the host outside. Besides these,
+// nodes that read large constants as others do are parts: parts have them on the device once, and onnxruntime would
+// have them besides.
 std::vector<int> regions(const PlacementGraph& graph, const std::vector<bool>& on_cpu);
 // The graph once parts are one each, as others see them.
 PlacementGraph with_parts(PlacementGraph graph, const std::vector<int>& part_of);

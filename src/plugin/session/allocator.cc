@@ -307,4 +307,10 @@ bool is_missing(const void* address) { return !address || address == &kMissing; 
 
 std::string take_allocation_failure() { return std::exchange(allocation_failure, {}); }
 
+void fail_without_memory(const std::string& what) {
+  const std::string why = take_allocation_failure();
+  fail(Code::out_of_memory, what, " has no memory",
+       why.empty() ? ": what was bound was made when there was none left" : ": ", why);
+}
+
 }  // namespace encore::plugin

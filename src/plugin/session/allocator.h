@@ -72,5 +72,7 @@ bool is_missing(const void* address);
 // onnxruntime's allocators can only answer null. Why this thread's last allocation that failed did so, for the error
 // of whoever meets the null; taking it clears it.
 std::string take_allocation_failure();
+// "output 0 has no memory", and that reason, or that what was bound was made without.
+[[noreturn]] void fail_without_memory(const std::string& what);
 
 }  // namespace encore::plugin

@@ -11,7 +11,6 @@
 #include "plugin/model/capability.h"
 #include "plugin/model/fusion.h"
 #include "plugin/model/graph_reading.h"
-#include "plugin/model/placement.h"
 #include "plugin/options/library_settings.h"
 #include "plugin/session/allocator.h"
 #include "plugin/session/registration.h"
@@ -230,10 +229,10 @@ void Ep::note_outside(const OrtGraph* graph, const Claim& claim, const std::set<
   for (const std::string& node : claim.sized_by_data) note(node, kSizedByData);
   for (const auto* left : {&claim.declined, &claim.shape_arithmetic})
     for (const Claim::Declined& one : *left) note(one.node, one.why);
-  const char* const why_alone = claim.parts.size() < kMostRegions ? "alone: nothing beside it can run with it"
-                                                                  : "alone: there are many larger regions";
   for (const OrtNode* node : claim.nodes)
-    if (!fused.contains(node)) note(label_of(node), why_alone);
+    if (!fused.contains(node))
+      note(label_of(node), claim.in_small_regions.contains(node) ? "alone: there are many larger regions"
+                                                                 : "alone: nothing beside it can run with it");
 }
 
 void Ep::claim_together(OrtEpGraphSupportInfo* support, const std::vector<const OrtNode*>& nodes, const char* what) {

@@ -43,7 +43,7 @@ class Attention : public Op {
         kv_heads_(node.get_int("kv_num_heads", 0)),
         scale_(node.find_float("scale")),
         softcap_(node.get_float("softcap", 0)),
-        causal_(int32_t(node.get_int("is_causal", 0)) == 1),
+        causal_(node.get_int("is_causal", 0) == 1),
         left_(node.get_int("left_window_size", -1)),
         right_(node.get_int("right_window_size", -1)),
         stage_(read_choice<ScoresOutput::Stage>(node, "qk_matmul_output_mode", 0,
