@@ -1,6 +1,7 @@
 #include "fuse/padded_run.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <optional>
 
@@ -126,6 +127,11 @@ class PaddedRun final : public ops::InnerContext {
       made.data = from(length && padded != *length ? *length : 0);
       return made;
     }
+    if (mask.kind == PaddingMask::length) {
+      made.shape = Shape{2};
+      made.data = from(length && padded != *length ? 2 * *length : 0);
+      return made;
+    }
     std::vector<int64_t> dims(size_t(1 + mask.behind), 1);
     dims[0] = length ? padded : 1;
     made.shape = Shape(dims);
@@ -170,6 +176,12 @@ void Padding::prepare(ops::Prepack& loader) {
       values.resize((longest + 1) * bytes);
       for (size_t i = 0; i <= longest; ++i)
         put_number(mask.type, i ? double(padded_length(*this, int64_t(i))) / double(i) : 1, values.data() + i * bytes);
+    } else if (mask.kind == PaddingMask::length) {
+      values.resize((longest + 1) * 2 * bytes);
+      for (int64_t i = 0; i <= int64_t(longest); ++i) {
+        const int64_t rows[] = {i, i ? padded_length(*this, i) - i : 0};
+        std::memcpy(values.data() + size_t(i) * sizeof rows, rows, sizeof rows);
+      }
     } else {
       values.resize(2 * longest * bytes);
       for (size_t i = 0; i < 2 * longest; ++i) put_mask(mask, i < longest, values.data() + i * bytes);

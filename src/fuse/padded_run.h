@@ -15,7 +15,7 @@ struct Padding {
   std::vector<int64_t> lengths;
   PaddedAxes axes;
   // By mask: what it has for as many rows as the longest length, and behind that for as many that are added; or the
-  // growth of each length.
+  // growth of each length, or each length and what is added to it.
   std::vector<Tensor> tables = {};
 
   void prepare(ops::Prepack& loader);

@@ -13,8 +13,8 @@ constexpr size_t kMostPicks = 8;  // of axes that are divided into groups
 class Walk {
  public:
   Walk(Plan plan, std::string name, int64_t dim, int64_t longest)
-      : plan_(std::move(plan)), name_(std::move(name)), known_{dim, longest, {}, {}}, match_(plan_, nullptr) {
-    rows_.resize(plan_.values.size());
+      : plan_(std::move(plan)), name_(std::move(name)), known_{dim, longest, {}, {}, {}}, match_(plan_, nullptr) {
+    known_.rows.resize(plan_.values.size());
   }
 
   PaddedAxes run() {
@@ -26,7 +26,7 @@ class Walk {
       note_volumes(match_.step(step));
       follow(step);
     }
-    return {axes_of(plan_.inputs), axes_of(plan_.outputs), std::move(masked_)};
+    return {axes_of(plan_.inputs), axes_of(plan_.outputs), std::move(masked_), std::move(lookups_)};
   }
 
  private:
@@ -35,6 +35,7 @@ class Walk {
   struct Made {
     Axes axes;
     std::vector<PaddingMask> masks;
+    std::optional<Lookup> lookup;
   };
 
   Axes rows_of(int input) const {
@@ -61,7 +62,7 @@ class Walk {
       if (const int64_t dim = (*dims)[size_t(i)];
           dim < -1 && dim != known_.dim && std::ranges::find(axes, i, &Rows::axis) == axes.end())
         known_.fixed.insert(dim);
-    rows_[size_t(value)] = std::move(axes);
+    known_.rows[size_t(value)] = std::move(axes);
   }
 
   // Of what a Reshape merges.
@@ -81,15 +82,17 @@ class Walk {
     const Step& step = match_.step(at);
     bool is_sized_one = false, has_rows = false;
     for (int v : step.inputs)
-      if (v >= 0 && !rows_[size_t(v)].empty()) (is_sized(rows_[size_t(v)]) ? is_sized_one : has_rows) = true;
+      if (v >= 0 && !known_.rows[size_t(v)].empty())
+        (is_sized(known_.rows[size_t(v)]) ? is_sized_one : has_rows) = true;
     const RowRule rule = has_rows || (is_sized_one && makes_rows(*step.node)) ? find_row_rule(*step.node) : nullptr;
     if (has_rows && !rule) seen(step, {}).refuse("may bring its rows together, for all that is known of this operator");
     for (size_t i = 0; i < step.outputs.size(); ++i) {
       const int output = step.outputs[i];
       if (output < 0) continue;
-      Made made = rule ? made_by(step, rule, i) : Made{is_sized_one ? Axes{kSized} : Axes(), {}};
+      Made made = rule ? made_by(step, rule, i) : Made{is_sized_one ? Axes{kSized} : Axes(), {}, {}};
       if (is_sized(made.axes) && is_fixed_list(output)) made.axes.clear();
       for (const PaddingMask& mask : made.masks) masked_[mask].push_back(at);
+      if (made.lookup) lookups_[at] = *made.lookup;
       set(output, std::move(made.axes));
     }
   }
@@ -103,8 +106,8 @@ class Walk {
   PaddedStep seen(const Step& step, const Picks& picks) const {
     std::vector<Rows> rows(step.inputs.size());
     for (size_t i = 0; i < rows.size(); ++i)
-      if (const int v = step.inputs[i]; v >= 0 && is_sized(rows_[size_t(v)])) rows[i] = kSized;
-    for (const Pick& pick : picks) rows[pick.input] = rows_[size_t(step.inputs[pick.input])][pick.place];
+      if (const int v = step.inputs[i]; v >= 0 && is_sized(known_.rows[size_t(v)])) rows[i] = kSized;
+    for (const Pick& pick : picks) rows[pick.input] = known_.rows[size_t(step.inputs[pick.input])][pick.place];
     return {match_, step, std::move(rows), known_};
   }
 
@@ -114,8 +117,8 @@ class Walk {
     Picks all;
     bool has_several = false;
     for (size_t i = 0; i < step.inputs.size(); ++i) {
-      if (step.inputs[i] < 0 || is_sized(rows_[size_t(step.inputs[i])])) continue;
-      const Axes& axes = rows_[size_t(step.inputs[i])];
+      if (step.inputs[i] < 0 || is_sized(known_.rows[size_t(step.inputs[i])])) continue;
+      const Axes& axes = known_.rows[size_t(step.inputs[i])];
       for (size_t place = 0; place < axes.size(); ++place) all.push_back({i, place});
       has_several |= axes.size() > 1;
     }
@@ -144,6 +147,7 @@ class Walk {
     Rows rows = rule(step, output);
     const auto masks = std::exchange(rows.masks, {});
     found.masks.insert(found.masks.end(), masks.begin(), masks.end());
+    if (rows.lookup) found.lookup = rows.lookup;
     if (rows.axis == kUnpadded || is_sized(found.axes)) return;
     if (rows.axis == kSized) found.axes.clear();
     if (rows.axis >= 0 && !rows.beside) rows.beside = step.beside();
@@ -186,7 +190,7 @@ class Walk {
   std::vector<int> axes_of(const std::vector<int>& values) const {
     std::vector<int> axes;
     for (int v : values) {
-      const Axes& rows = rows_[size_t(v)];
+      const Axes& rows = known_.rows[size_t(v)];
       const auto refuse = [&](const auto&... why) {
         fail(Code::not_supported, "the output '", plan_.values[size_t(v)].name, "' ", why...);
       };
@@ -203,8 +207,8 @@ class Walk {
   const std::string name_;
   PaddedStep::Known known_;
   Match match_;
-  std::vector<Axes> rows_;  // by value
   std::map<PaddingMask, std::vector<int>> masked_;
+  std::map<int, Lookup> lookups_;
 };
 
 }  // namespace
@@ -222,7 +226,7 @@ std::optional<int64_t> find_dim(const Plan& plan, const std::string& name) {
 
 PaddedAxes padded_axes(Plan plan, const std::string& dim, int64_t longest) {
   const auto symbol = find_dim(plan, dim);
-  if (!symbol) return {std::vector<int>(plan.inputs.size(), -1), std::vector<int>(plan.outputs.size(), -1), {}};
+  if (!symbol) return {std::vector<int>(plan.inputs.size(), -1), std::vector<int>(plan.outputs.size(), -1), {}, {}};
   return Walk(std::move(plan), dim, *symbol, longest).run();
 }
 

@@ -13,19 +13,29 @@ namespace encore::fuse {
 // Leaves what is added out of what a step sums up.
 struct PaddingMask {
   enum Kind {
-    keys,   // [dim]: zeros, and -infinity for what is added; a summand of attention's scores
-    rows,   // bool [dim, 1, ...]: whether the row was there; else the step reads what changes no result
-    growth  // []: how much longer the dimension is; a mean is multiplied by it
+    keys,    // [dim]: zeros, and -infinity for what is added; a summand of attention's scores
+    rows,    // bool [dim, 1, ...]: whether the row was there; else the step reads what changes no result
+    growth,  // []: how much longer the dimension is; a mean is multiplied by it
+    length   // i64 [2]: how many rows there were, and how many are added, for indices along the axis
   };
   Kind kind;
-  Type type;
+  Type type = Type::i64;
   int behind = 0;  // dimensions of one behind rows
   auto operator<=>(const PaddingMask&) const = default;
+};
+
+// What a step's second input picks along an axis that is padded. It may count from the end.
+struct Lookup {
+  int axis;       // of the first input
+  int rows = -1;  // of the indices' axes, what has the dimension, too
+  int key = -1;   // of an Add that makes the indices: what picks along the axis, if the other summand skips all of it
+  bool operator==(const Lookup&) const = default;
 };
 
 struct PaddedAxes {
   std::vector<int> inputs, outputs;                // by input and by output of a plan: the axis that is padded, or -1
   std::map<PaddingMask, std::vector<int>> masked;  // steps
+  std::map<int, Lookup> lookups;                   // by step, those that `length` is for
   bool any() const;
 };
 

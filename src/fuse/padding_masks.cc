@@ -8,6 +8,7 @@
 
 #include "device/half.h"
 #include "fuse/shape_symbols.h"
+#include "ops/index/padded_indices.h"
 
 namespace encore::fuse {
 namespace {
@@ -37,6 +38,14 @@ std::shared_ptr<OwnTensor> neutral_constant(Type type, const std::string& op) {
   return made;
 }
 
+std::shared_ptr<OwnTensor> axes_constant(const Dims& axes) {
+  auto made = std::make_shared<OwnTensor>();
+  made->bytes.resize(axes.size() * sizeof(int64_t));
+  std::memcpy(made->bytes.data(), axes.data(), made->bytes.size());
+  made->view = {Type::i64, ops::Where::host, ops::Shape{int64_t(axes.size())}, made->bytes.data()};
+  return made;
+}
+
 class Masking {
  public:
   Masking(Plan& plan, int mask, int64_t dim) : plan_(plan), mask_(mask), dim_(dim) {}
@@ -44,12 +53,11 @@ class Masking {
   // Is added to the mask that is added to the scores, if there is one: that has fewer elements.
   void mask_keys(size_t softmax) {
     const int scores = plan_.steps[softmax].inputs[0];
-    const auto makes = [&](const Step& step) { return std::ranges::find(step.outputs, scores) != step.outputs.end(); };
     size_t reader = softmax, input = 0;
-    if (const auto maker = std::ranges::find_if(plan_.steps, makes);
-        maker != plan_.steps.end() && maker->node && is_onnx(*maker->node, "Add"))
+    if (const size_t maker = maker_of(scores);
+        maker < plan_.steps.size() && plan_.steps[maker].node && is_onnx(*plan_.steps[maker].node, "Add"))
       for (size_t i = 0; i < 2; ++i)
-        if (is_mask(maker->inputs[i], scores)) reader = size_t(maker - plan_.steps.begin()), input = i;
+        if (is_mask(plan_.steps[maker].inputs[i], scores)) reader = maker, input = i;
     const int before = plan_.steps[reader].inputs[input];
     const auto [sum, is_new] = sums_.try_emplace(before, -1);
     if (is_new) {
@@ -59,18 +67,41 @@ class Masking {
     plan_.steps[reader].inputs[input] = sum->second;
   }
 
+  // The mask of attention that is one step, if there is any.
+  void mask_attention(size_t at) {
+    const Step step = plan_.steps[at];
+    const NodeInfo& node = *step.node;
+    const bool is_onnxs = node.domain().empty();
+    const size_t place = is_onnxs ? 3 : 5;
+    std::vector<int> inputs = step.inputs;
+    inputs.resize(std::max(inputs.size(), place + 1), -1);
+    int mask = mask_;
+    if (!is_onnxs) {
+      mask = plan_.add({.name = plan_.values[size_t(mask_)].name + " for scores",
+                        .type = plan_.values[size_t(mask_)].type,
+                        .dims = Dims{1, 1, 1, dim_}});
+      insert(at++, {"", "Unsqueeze", 13, {}}, node.name(),
+             {mask_, add_constant(node.name() + "'s axes", axes_constant({0, 1, 2}))}, mask);
+    } else if (const int before = inputs[place]; before >= 0) {
+      mask = add_like(before, " and padding");
+      if (auto& dims = plan_.values[size_t(mask)].dims) dims->back() = dim_;
+      const bool is_boolean = plan_.values[size_t(before)].type == Type::boolean;
+      insert(at++, {"", is_boolean ? "And" : "Add", is_boolean ? 7 : 14, {}}, node.name(), {before, mask_}, mask);
+    }
+    inputs[place] = mask;
+    Step masked = plan_.step({node.domain(), node.op_type(), node.since_version(), node.attributes()}, node.name(),
+                             std::move(inputs), step.outputs);
+    masked.origin = step.origin;
+    plan_.steps[at] = std::move(masked);
+  }
+
   void mask_rows(size_t at) {
     const Step& step = plan_.steps[at];
     const std::string name = step.node->name();
     const int before = step.inputs[0];
     const int kept = add_like(before, " without padding");
-    const auto constant = neutral_constant(plan_.values[size_t(before)].type, step.node->op_type());
-    plan_.constants.push_back(constant);
-    const int otherwise = plan_.add({.name = name + "'s padding",
-                                     .type = constant->view.type,
-                                     .dims = Dims(),
-                                     .is_constant = true,
-                                     .constant = &constant->view});
+    const int otherwise =
+        add_constant(name + "'s padding", neutral_constant(plan_.values[size_t(before)].type, step.node->op_type()));
     insert(at, {"", "Where", 16, {}}, name, {mask_, before, otherwise}, kept);
     plan_.steps[at + 1].inputs[0] = kept;
   }
@@ -82,6 +113,28 @@ class Masking {
     insert(at + 1, {"", "Mul", 14, {}}, plan_.steps[at].node->name(), {small, mask_}, mean);
   }
 
+  // A part of what indices are a sum of is looked at before another dimension changes the whole.
+  void look_up(size_t at, const Lookup& lookup) {
+    if (plan_.steps[at].runs != Runs::on_device)
+      fail(Code::not_supported, ops::label_of(*plan_.steps[at].node),
+           " picks rows on the host; leave the dimension out of 'pad'");
+    const int64_t tuples = is_onnx(*plan_.steps[at].node, "GatherND");
+    const int data = plan_.steps[at].inputs[0];
+    size_t sum = maker_of(plan_.steps[at].inputs[1]);
+    for (; lookup.key >= 0 && plan_.steps[sum].make; sum = maker_of(plan_.steps[at].inputs[1])) at = sum;
+    const int indices = plan_.steps[at].inputs[1], made = add_like(indices, " with padding");
+    std::vector<int> reads{data, indices, mask_};
+    if (lookup.key >= 0) reads.push_back(plan_.steps[sum].inputs[size_t(lookup.key)]);
+    insert(at,
+           {kFusions,
+            "PaddedIndices",
+            1,
+            {{"axis", int64_t(lookup.axis)}, {"rows", int64_t(lookup.rows)}, {"tuples", tuples}}},
+           plan_.steps[at].node->name(), std::move(reads), made);
+    plan_.steps[at].make = ops::make_padded_indices;
+    plan_.steps[at + 1].inputs[1] = made;
+  }
+
  private:
   // Of the scores' keys, for several of their rows in common.
   bool is_mask(int v, int scores) const {
@@ -90,6 +143,15 @@ class Masking {
     return dims->size() < all->size() || std::ranges::count(*dims, 1) > std::ranges::count(*all, 1);
   }
 
+  int add_constant(std::string name, std::shared_ptr<OwnTensor> constant) {
+    plan_.constants.push_back(constant);
+    const auto dims = constant->view.shape.dims();
+    return plan_.add({.name = std::move(name),
+                      .type = constant->view.type,
+                      .dims = Dims(dims.begin(), dims.end()),
+                      .is_constant = true,
+                      .constant = &constant->view});
+  }
   int add_like(int v, const char* what) {
     Value made = plan_.values[size_t(v)];
     made.is_constant = made.is_output = false;
@@ -100,6 +162,11 @@ class Masking {
   void insert(size_t at, Operator op, const std::string& name, std::vector<int> inputs, int output) {
     Step step = plan_.step(std::move(op), name, std::move(inputs), {output});
     plan_.steps.insert(plan_.steps.begin() + ptrdiff_t(at), std::move(step));
+  }
+
+  size_t maker_of(int v) const {
+    const auto makes = [&](const Step& step) { return std::ranges::find(step.outputs, v) != step.outputs.end(); };
+    return size_t(std::ranges::find_if(plan_.steps, makes) - plan_.steps.begin());
   }
 
   // In front of all that read the value.
@@ -120,6 +187,7 @@ class Masking {
 
 Value value_of(const PaddingMask& mask, const std::string& dim, int64_t symbol) {
   if (mask.kind == PaddingMask::growth) return {.name = "growth of " + dim, .type = mask.type, .dims = Dims()};
+  if (mask.kind == PaddingMask::length) return {.name = "length of " + dim, .type = mask.type, .dims = Dims{2}};
   Dims dims(size_t(1 + mask.behind), 1);
   dims[0] = symbol;
   return {.name = (mask.kind == PaddingMask::keys ? "padding of " : "rows of ") + dim, .type = mask.type, .dims = dims};
@@ -145,12 +213,18 @@ void add_padding_masks(Plan& plan, const PaddedAxes& axes, const std::string& di
       const auto is_it = [&](const Step& step) { return step.origin == std::vector{node} && !step.parts; };
       const auto found = std::ranges::find_if(plan.steps, is_it);
       if (found == plan.steps.end())
-        fail(Code::not_supported, "what sums along '", dim, "' is among convolutions with their channels last");
+        fail(Code::not_supported, "what goes along '", dim,
+             "' is among convolutions with their channels last; leave it out of 'pad'");
       const size_t at = size_t(found - plan.steps.begin());
-      if (mask.kind == PaddingMask::keys)
+      const bool is_attention = plan.steps[at].node->op_type().ends_with("Attention");
+      if (is_attention)
+        masking.mask_attention(at);
+      else if (mask.kind == PaddingMask::keys)
         masking.mask_keys(at);
       else if (mask.kind == PaddingMask::rows)
         masking.mask_rows(at);
+      else if (mask.kind == PaddingMask::length)
+        masking.look_up(at, axes.lookups.at(node));
       else
         masking.scale_mean(at);
     }

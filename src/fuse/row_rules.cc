@@ -14,7 +14,7 @@ using Rules = std::map<std::pair<std::string_view, std::string_view>, RowRule>;
 
 Rules all_rules() {
   Rules all;
-  for (const auto& rules : {rules_of_math(), rules_of_movement(), rules_of_sequences()})
+  for (const auto& rules : {rules_of_math(), rules_of_movement(), rules_of_lookups(), rules_of_sequences()})
     for (const RowRules& some : rules)
       for (std::string_view left = some.ops; !left.empty();) {
         const size_t end = std::min(left.find(' '), left.size());
@@ -74,6 +74,16 @@ std::optional<Dims> PaddedStep::lengths(size_t input) const {
                                                                                                          : std::nullopt;
 }
 
+std::optional<int64_t> PaddedStep::from_end(size_t input) const {
+  constexpr std::array<const char*, 4> kSameNumber{"Cast", "Identity", "Reshape", "Unsqueeze"};
+  int from = has(input) ? match_.producer(step_.inputs[input]) : -1;
+  while (from >= 0 && std::ranges::any_of(kSameNumber, [&](const char* op) { return is_onnx(match_.node(from), op); }))
+    from = match_.producer(match_.step(from).inputs[0]);
+  if (from < 0 || !is_onnx(match_.node(from), "Neg")) return std::nullopt;
+  const auto held = ShapeSymbols(match_).held(match_.step(from), 0);
+  return held && held->size() == 1 ? std::optional((*held)[0]) : std::nullopt;
+}
+
 std::optional<Dims> PaddedStep::target() const { return ShapeSymbols(match_).target(step_); }
 
 std::optional<Dims> PaddedStep::axes_of(const char* attribute, size_t input) const {
@@ -91,6 +101,25 @@ PaddingMask PaddedStep::rows_mask() const {
   if (beside() != Beside() || step_.runs != Runs::on_device || !kMaskable.has(node().input_type(0)))
     refuse("sums along it");
   return {PaddingMask::rows, Type::boolean, rank(0) - 1 - axis(0)};
+}
+
+std::vector<IndexTerm> PaddedStep::index_terms(size_t input) const {
+  return fuse::index_terms(match_, step_.inputs[input], known_.volumes);
+}
+
+bool PaddedStep::is_sum_of_index() const {
+  if (!is_onnx(node(), "Add") || !ops::kIndices.has(node().output_type(0))) return false;
+  const auto terms = fuse::index_terms(match_, step_.outputs[0], known_.volumes);
+  return terms.size() > 1 &&
+         std::ranges::any_of(terms, [&](const IndexTerm& term) { return is_padded_dim(term.count); });
+}
+
+std::optional<int> PaddedStep::place_of_summand(size_t input, int value) const {
+  const int from = match_.producer(step_.inputs[input]);
+  if (from < 0 || !is_onnx(match_.node(from), "Add") || match_.value(value).dims != dims(input)) return std::nullopt;
+  const auto& summands = match_.step(from).inputs;
+  const auto found = std::ranges::find(summands, value);
+  return found == summands.end() ? std::nullopt : std::optional(int(found - summands.begin()));
 }
 
 bool PaddedStep::is_one(size_t input, int axis) const { return axis < 0 || dims(input)[size_t(axis)] == 1; }

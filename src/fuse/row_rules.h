@@ -1,10 +1,11 @@
 // What operators make of tensors that become longer along an axis, if each row of that axis is for itself: rows of the
 // output are as they were, and others are behind them.
 #pragma once
+#include <algorithm>
 #include <set>
 
+#include "fuse/flat_index.h"
 #include "fuse/padding.h"
-#include "fuse/volume.h"
 
 namespace encore::fuse {
 
@@ -26,6 +27,7 @@ struct Rows {
   int counting = -1;                    // where along the last axis each is
   bool end_in_zeros = false;            // what is behind the rows that were there is
   std::vector<PaddingMask> masks = {};  // which the step has to have for that
+  std::optional<Lookup> lookup = {};    // that one of these is for
 
   Rows(int axis = kUnpadded) : axis(axis) {}  // what most rules have to say
   Rows(int axis, Beside beside) : axis(axis), beside(std::move(beside)) {}
@@ -39,11 +41,12 @@ struct Rows {
 // A step, as its rule sees it.
 class PaddedStep {
  public:
-  // What is known of symbols.
+  // What is known so far.
   struct Known {
     int64_t dim, longest;     // of what is padded, and how long it becomes
     std::set<int64_t> fixed;  // padding leaves them alone
     KnownVolumes volumes;
+    std::vector<std::vector<Rows>> rows;  // by value: what it has of the dimension, each for itself
   };
   // `rows` are its inputs'.
   PaddedStep(const Match& match, const Step& step, std::vector<Rows> rows, const Known& known)
@@ -54,6 +57,9 @@ class PaddedStep {
   bool has(size_t input) const { return input < inputs() && step_.inputs[input] >= 0; }
   const Rows& rows(size_t input) const;  // unpadded if there is no such input
   int axis(size_t input) const { return rows(input).axis; }
+  bool is_sized() const {
+    return std::ranges::any_of(rows_, [](const Rows& rows) { return rows.axis == kSized; });
+  }
   Beside beside() const;  // of all inputs' axes
   // Error{not_supported} for what is not known.
   Dims dims(size_t input) const;
@@ -62,6 +68,8 @@ class PaddedStep {
   // What a small tensor of integers holds, constant or computed from dimensions; and the same if none is below zero.
   std::optional<Dims> numbers(size_t input) const;
   std::optional<Dims> lengths(size_t input) const;
+  // How far from the end what is one number below zero is.
+  std::optional<int64_t> from_end(size_t input) const;
   // What a Reshape asks for; -1 is what is left.
   std::optional<Dims> target() const;
   // Of an attribute, or of an input that is constant.
@@ -78,6 +86,14 @@ class PaddedStep {
   std::optional<Volume> volume(const Dims& dims, size_t from, size_t to) const {
     return volume_of(dims, from, to, known_.volumes);
   }
+  std::vector<IndexTerm> index_terms(size_t input) const;
+  bool is_sum_of_index() const;  // what it adds up is an index, as models compute it of positions
+  bool is_unpadded(int value) const { return known_.rows[size_t(value)].empty(); }
+  bool has_unpadded(size_t input) const {  // along no axis at all
+    return has(input) && axis(input) == kUnpadded && is_unpadded(step_.inputs[input]);
+  }
+  // Of an Add that makes an input: the place of this summand, if it has as many elements.
+  std::optional<int> place_of_summand(size_t input, int value) const;
   bool is_one(size_t input, int axis) const;  // of the input's dimension; one that is not there counts as one
   bool holds_zero(size_t input) const;        // a constant that is nothing else
 
@@ -117,7 +133,8 @@ struct RowRules {
   RowRule rule;
 };
 std::span<const RowRules> rules_of_math();       // elementwise, norms, products, images
-std::span<const RowRules> rules_of_movement();   // shapes, gathers, concatenations
+std::span<const RowRules> rules_of_movement();   // shapes, slices, concatenations
+std::span<const RowRules> rules_of_lookups();    // gathers, scatters
 std::span<const RowRules> rules_of_sequences();  // attention, recurrent layers
 
 // The axis of what is broadcast, of the inputs from `first` to before `last`.

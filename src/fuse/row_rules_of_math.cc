@@ -11,6 +11,7 @@ namespace {
 Rows each(const PaddedStep& step, size_t) {
   if (step.inputs() > 1 && step.node().domain().empty() && step.node().since_version() < 7)
     step.refuse("is of a version that broadcasts otherwise");
+  if (step.is_sized() && step.is_sum_of_index()) return kSized;
   return broadcast_axis(step, 0, step.inputs());
 }
 
@@ -291,6 +292,20 @@ Rows batch(const PaddedStep& step, size_t) {
   return 0;
 }
 
+// Along an axis where a kernel is of one element, each is for itself.
+Rows convolution(const PaddedStep& step, size_t output) {
+  const int axis = step.axis(0), of_kernel = axis - 2, spatial = step.rank(0) - 2;
+  if (of_kernel < 0) return batch(step, output);
+  const auto has = [&](const char* attribute, int place, int64_t number) {
+    const auto list = step.node().find_ints(attribute);
+    return !list || (size_t(place) < list->size() && (*list)[size_t(place)] == number);
+  };
+  if (step.dims(1)[size_t(axis)] != 1 || !has("strides", of_kernel, 1) || !has("pads", of_kernel, 0) ||
+      !has("pads", of_kernel + spatial, 0))
+    step.refuse("reads what is beside each row of it");
+  return first_alone(step, output);
+}
+
 Rows batch_norm(const PaddedStep& step, size_t output) {
   const int version = step.node().since_version();
   const bool trains = version >= 14  ? step.node().get_int("training_mode", 0) != 0
@@ -375,9 +390,10 @@ constexpr RowRules kRules[] = {
     {"", "Gemm", gemm},
     {"", "Einsum", einsum},
     {"",
-     "AveragePool Conv ConvInteger ConvTranspose DepthToSpace GlobalAveragePool GlobalLpPool GlobalMaxPool "
+     "AveragePool ConvInteger ConvTranspose DepthToSpace GlobalAveragePool GlobalLpPool GlobalMaxPool "
      "GroupNormalization InstanceNormalization LRN LpPool MaxPool QLinearConv SpaceToDepth",
      batch},
+    {"", "Conv", convolution},
     {"com.microsoft", "FusedConv GroupNorm NhwcConv", batch},
     {"", "BatchNormalization", batch_norm},
     {"", "GridSample", batch_of_places},

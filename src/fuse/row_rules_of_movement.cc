@@ -7,6 +7,9 @@
 namespace encore::fuse {
 namespace {
 
+// The first input's rows, which are numbered as they were.
+Rows moved_to(const PaddedStep& step, int axis) { return step.rows(0).count ? Rows::numbered(axis) : Rows(axis); }
+
 // An axis has the dimension, if what is farther out of the rows is before the axis or part of it, and what is farther
 // in is part of it or behind it.
 Rows rows_of_reshaped(const PaddedStep& step, const Dims& made) {
@@ -23,7 +26,8 @@ Rows rows_of_reshaped(const PaddedStep& step, const Dims& made) {
     const auto apart = product(std::span(volumes).first(k));
     const auto merged = apart ? quotient(*outside, *apart) : std::nullopt;
     if (!merged) continue;
-    if (*merged == Volume() && (step.is_padded_dim(made[k]) || volumes[k] == rows)) return {int(k), Beside()};
+    if (*merged == Volume() && (step.is_padded_dim(made[k]) || volumes[k] == rows))
+      return step.beside() == Beside() ? moved_to(step, int(k)) : Rows(int(k), Beside());
     const auto behind = product(std::span(volumes).subspan(k + 1));
     const auto left = inside && behind ? quotient(*inside, *behind) : std::nullopt;
     const bool is_other = step.is_fixed(made[k]) || (volumes[k] && !quotient(*volumes[k], rows));
@@ -72,9 +76,6 @@ std::vector<int64_t> counted_from_first(const PaddedStep& step, Dims axes, int r
   }
   return axes;
 }
-
-// The first input's rows, which are numbered as they were.
-Rows moved_to(const PaddedStep& step, int axis) { return step.rows(0).count ? Rows::numbered(axis) : Rows(axis); }
 
 // Without axes it drops what has a length of one, whichever it is.
 Rows squeeze(const PaddedStep& step, size_t) {
@@ -143,6 +144,11 @@ Rows slice(const PaddedStep& step, size_t) {
     std::iota(axes->begin(), axes->end(), 0);
   }
   if (axes && !step.has(4)) by.emplace(axes->size(), 1);
+  // As many from the end as there are: from the first.
+  if (!first && axes && axes->size() == 1)
+    if (const auto back = step.from_end(1);
+        back && *back == step.dims(0)[size_t(counted_from_first(step, *axes, step.rank(0))[0])])
+      first = Dims{0};
   const auto are_as_many = [&](const auto&... list) { return axes && ((list && list->size() == axes->size()) && ...); };
   const bool is_known = are_as_many(first, last, by);
   if (step.axis(0) == kUnpadded) {
@@ -155,6 +161,7 @@ Rows slice(const PaddedStep& step, size_t) {
   // All that there are, or along axes that have nothing to do with it.
   const auto keeps = [&](size_t i) {
     const int64_t axis = from_first[i];
+    if ((*first)[i] == 0 && (*by)[i] == 1 && (*last)[i] >= INT32_MAX) return true;
     if (step.is_padded_dim((*last)[i]))
       return (*first)[i] == 0 && (*by)[i] == 1 && step.is_padded_dim(step.dims(0)[size_t(axis)]);
     return axis != step.axis(0) && step.is_fixed((*first)[i]) && step.is_fixed((*last)[i]) && step.is_fixed((*by)[i]);
@@ -169,56 +176,6 @@ Rows slice(const PaddedStep& step, size_t) {
   if ((*last)[i] == 1 && step.beside().outside == Volume()) return kUnpadded;
   if ((*last)[i] < INT32_MAX) step.refuse("may leave out some of its rows");
   return step.axis(0);
-}
-
-// Rows of a table, or along another axis.
-Rows gather(const PaddedStep& step, size_t) {
-  const int along = step.own_axis("axis", 0, step.rank(0));
-  if (step.axis(0) == kSized || step.axis(1) == kSized) step.refuse("computes with its length");
-  if (step.axis(1) >= 0) {
-    if (step.axis(0) >= 0) step.refuse("has it in both inputs");
-    if (step.rows(1).count) step.check_is_long_enough(along);
-    return along + step.axis(1);
-  }
-  if (step.axis(0) == along) {
-    const auto picked = step.numbers(1);
-    const bool is_first = picked && std::ranges::count(*picked, 0) == std::ssize(*picked);
-    if ((!is_first && !step.holds_finds(1)) || step.beside().outside != Volume()) step.refuse("picks rows of it");
-    return kUnpadded;
-  }
-  return step.axis(0) < along ? step.axis(0) : step.axis(0) + step.rank(1) - 1;
-}
-
-Rows each_of_its_row(const PaddedStep& step, size_t) {
-  const int along = step.own_axis("axis", 0, step.rank(0));
-  for (size_t i = 0; i < step.inputs(); ++i)
-    if (step.axis(i) != step.axis(0) || step.axis(i) < 0)
-      step.refuse(text("has an input ", i, " that need not be as long"));
-  if (along == step.axis(0)) step.refuse("picks rows of it");
-  return step.axis(0);
-}
-
-// As many as the indices: of their own row each, of a table, or of the first row alone.
-Rows gather_each(const PaddedStep& step, size_t output) {
-  const int along = step.own_axis("axis", 0, step.rank(0));
-  if (step.axis(0) == kUnpadded && step.axis(1) == along) {
-    if (step.rows(1).count) step.check_is_long_enough(along);
-    return along;
-  }
-  const int own = step.axis(0);
-  if (own >= 0 && own != along && step.axis(1) == kUnpadded && step.is_one(1, own) && step.beside().outside == Volume())
-    return kUnpadded;
-  return each_of_its_row(step, output);
-}
-
-// Of its own row each.
-Rows gather_tuples(const PaddedStep& step, size_t) {
-  if (step.node().get_int("batch_dims", 0) == 0 && step.axis(0) >= 0) {
-    if (step.axis(1) == kUnpadded && step.holds_finds(1, step.axis(0)) && step.beside().outside == Volume())
-      return kUnpadded;
-    if (step.axis(1) >= 0 && step.rows(1).counting == step.axis(0)) return step.axis(1);
-  }
-  step.refuse("may pick other rows of it");
 }
 
 // Along the axis that it has; what it adds is said by added_axes().
@@ -302,10 +259,6 @@ constexpr RowRules kRules[] = {
     {"", "Concat", concat},
     {"", "Split", split},
     {"", "Slice", slice},
-    {"", "Gather", gather},
-    {"", "GatherElements", gather_each},
-    {"", "ScatterElements", each_of_its_row},
-    {"", "GatherND", gather_tuples},
     {"", "Expand", expand},
     {"", "ConstantOfShape", made_of_shape},
     {"", "Range", range},

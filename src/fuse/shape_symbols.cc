@@ -1,6 +1,7 @@
 #include "fuse/shape_symbols.h"
 
 #include <algorithm>
+#include <set>
 #include <string_view>
 
 #include "ops/host_vector.h"
@@ -13,14 +14,36 @@ constexpr int64_t kInt64 = 7;  // as Cast says it
 constexpr int64_t kUnknown = -1;
 
 // Operators whose first output has the dimensions of their first input.
-constexpr std::string_view kSameShape[] = {"Abs",       "Cast",     "Clip",    "Dropout",
-                                           "Elu",       "Erf",      "Exp",     "Gelu",
-                                           "HardSwish", "Identity", "IsNaN",   "LayerNormalization",
-                                           "LeakyRelu", "Neg",      "Not",     "RMSNormalization",
-                                           "Relu",      "Sigmoid",  "Softmax", "Softplus",
-                                           "Sqrt",      "Tanh"};
-constexpr std::string_view kBroadcasting[] = {"Add", "And", "Div", "Equal", "Max",  "Min",
-                                              "Mul", "Or",  "Pow", "Sub",   "Where"};
+constexpr std::string_view kSameShape[] = {"Abs",
+                                           "Cast",
+                                           "Clip",
+                                           "Cos",
+                                           "Dropout",
+                                           "Elu",
+                                           "Erf",
+                                           "Exp",
+                                           "Gelu",
+                                           "HardSwish",
+                                           "Identity",
+                                           "IsNaN",
+                                           "LayerNormalization",
+                                           "LeakyRelu",
+                                           "Log",
+                                           "Neg",
+                                           "Not",
+                                           "RMSNormalization",
+                                           "Relu",
+                                           "ScatterND",
+                                           "Sigmoid",
+                                           "Sin",
+                                           "Softmax",
+                                           "Softplus",
+                                           "Sqrt",
+                                           "Tanh",
+                                           "Trilu"};
+constexpr std::string_view kBroadcasting[] = {"Add",  "And",         "Div",  "Equal", "Greater", "GreaterOrEqual",
+                                              "Less", "LessOrEqual", "Max",  "Min",   "Mul",     "Or",
+                                              "Pow",  "Sub",         "Where"};
 
 // Nothing if a number is none of a shape's: it would stand for a name.
 std::optional<Dims> as_symbols(const Dims& numbers) {
@@ -86,8 +109,8 @@ void infer_dims(Match& match, int step) {
     if (value < 0) continue;
     std::optional<Dims> made = match.value(value).dims;
     const bool is_open = !made || std::ranges::any_of(*made, [](int64_t dim) { return dim < 0; });
-    // What is after a node's first output has other dimensions.
-    if (is_open && match.step(step).outputs[0] == value)
+    // What is after a node's first output has other dimensions, as a rule.
+    if (is_open && (match.step(step).outputs[0] == value || is_onnx(*match.step(step).node, "Split")))
       if (auto found = ShapeSymbols(match).made_by(match.step(step));
           found && (!made || made->size() == found->size())) {
         if (!made) made.emplace(found->size(), kUnknown);
@@ -111,6 +134,11 @@ std::optional<Dims> ShapeSymbols::made_by(const Step& step) const {
   // Version 7 is the first that broadcasts as today.
   if (is_one_of(kBroadcasting) && info.since_version() >= 7) return broadcast(step);
   if (is_onnx(info, "MatMul")) return product(step);
+  if (is_onnx(info, "Range")) return counted(step);
+  if (is_onnx(info, "Split")) return split(step);
+  if (is_onnx(info, "Flatten")) return flattened(step);
+  if (is_onnx(info, "Squeeze") || (info.domain().empty() && info.op_type().starts_with("Reduce"))) return reduced(step);
+  if (is_onnx(info, "ArgMax") || is_onnx(info, "ArgMin")) return reduced(step);
   if (is_onnx(info, "Reshape")) return reshaped(step);
   if (is_onnx(info, "Gather")) return gathered(step);
   if (is_onnx(info, "GatherElements")) return dims(step.inputs[1]);
@@ -262,16 +290,72 @@ std::optional<Dims> ShapeSymbols::concatenated(const Step& step) const {
   return made;
 }
 
-// What it leaves alone.
+// From zero, one by one.
+std::optional<Dims> ShapeSymbols::counted(const Step& step) const {
+  return held(step, 0) == Dims{0} && held(step, 2) == Dims{1} ? held(step, 1) : std::nullopt;
+}
+
+std::optional<Dims> ShapeSymbols::split(const Step& step) const {
+  auto made = dims(step.inputs[0]);
+  const auto along = made ? counted_from_first(step.node->get_int("axis", 0), made->size()) : std::nullopt;
+  if (!along) return std::nullopt;
+  (*made)[*along] = kUnknown;
+  return made;
+}
+
+std::optional<Dims> ShapeSymbols::flattened(const Step& step) const {
+  const auto& from = dims(step.inputs[0]);
+  const int64_t axis = step.node->get_int("axis", 1);
+  if (!from || axis < -int64_t(from->size()) || axis > int64_t(from->size())) return std::nullopt;
+  const auto middle = from->begin() + (axis < 0 ? axis + int64_t(from->size()) : axis);
+  const auto product = [](Dims some) {
+    std::erase(some, 1);
+    return some.empty() ? 1 : some.size() == 1 ? some[0] : kUnknown;
+  };
+  return Dims{product({from->begin(), middle}), product({middle, from->end()})};
+}
+
+std::optional<Dims> ShapeSymbols::reduced(const Step& step) const {
+  const auto& from = dims(step.inputs[0]);
+  const NodeInfo& info = *step.node;
+  const bool has_input = step.inputs.size() > 1 && step.inputs[1] >= 0, is_arg = info.op_type().starts_with("Arg");
+  const auto axes = is_arg      ? std::optional(Dims{info.get_int("axis", 0)})
+                    : has_input ? constants(step, 1)
+                                : info.find_ints("axes");
+  if (!from || !axes || axes->empty()) return std::nullopt;
+  std::set<size_t> along;
+  for (int64_t axis : *axes) {
+    const auto own = counted_from_first(axis, from->size());
+    if (!own) return std::nullopt;
+    along.insert(*own);
+  }
+  const bool keeps = !is_onnx(info, "Squeeze") && info.get_int("keepdims", 1) != 0;
+  Dims made;
+  for (size_t i = 0; i < from->size(); ++i)
+    if (!along.contains(i))
+      made.push_back((*from)[i]);
+    else if (keeps)
+      made.push_back(1);
+  return made;
+}
+
+// What it leaves alone, and what of numbers is left.
 std::optional<Dims> ShapeSymbols::sliced(const Step& step) const {
   const auto& from = dims(step.inputs[0]);
-  const auto axes = step.inputs.size() > 3 && step.inputs[3] >= 0 ? constants(step, 3) : step.node->find_ints("axes");
+  const auto has = [&](size_t input) { return step.inputs.size() > input && step.inputs[input] >= 0; };
+  const auto axes = has(3) ? constants(step, 3) : step.node->find_ints("axes");
   if (!from || !axes) return std::nullopt;
+  const auto first = has(1) ? held(step, 1) : std::nullopt, last = has(2) ? held(step, 2) : std::nullopt,
+             by = has(4) ? held(step, 4) : Dims(axes->size(), 1);
   Dims made = *from;
-  for (int64_t axis : *axes) {
-    const auto own = counted_from_first(axis, made.size());
+  for (size_t i = 0; i < axes->size(); ++i) {
+    const auto own = counted_from_first((*axes)[i], made.size());
     if (!own) return std::nullopt;
-    made[*own] = kUnknown;
+    const auto number = [&](const std::optional<Dims>& list) {
+      return list && list->size() == axes->size() ? (*list)[i] : kUnknown;
+    };
+    const int64_t dim = made[*own], begin = number(first), end = std::min(number(last), dim);
+    made[*own] = begin >= 0 && end >= begin && number(by) == 1 ? end - begin : kUnknown;
   }
   return made;
 }
@@ -345,12 +429,20 @@ std::optional<Dims> ShapeSymbols::computed(const Step& step, std::vector<int>& s
     if (one < 1 || two < 1 || __builtin_mul_overflow(one, two, &made)) return std::nullopt;
     return std::vector{made};
   }
+  if (is_onnx(info, "Div")) {
+    const auto a = of(0), b = of(1);
+    const bool are_numbers = a && b && a->size() == 1 && b->size() == 1 && (*a)[0] >= 0 && (*b)[0] > 0;
+    return are_numbers ? std::optional(Dims{(*a)[0] / (*b)[0]}) : std::nullopt;
+  }
   if (is_onnx(info, "Add") || is_onnx(info, "Sub")) {
     const auto a = of(0), b = of(1);
     if (!a || !b || a->size() != 1 || b->size() != 1) return std::nullopt;
     if (*b == Dims{0}) return a;
     if (is_onnx(info, "Sub")) return *a == *b ? std::optional(Dims{0}) : std::nullopt;
-    return *a == Dims{0} ? b : std::nullopt;
+    if (*a == Dims{0}) return b;
+    int64_t made = 0;
+    const bool are_numbers = (*a)[0] > 0 && (*b)[0] > 0 && !__builtin_add_overflow((*a)[0], (*b)[0], &made);
+    return are_numbers ? std::optional(Dims{made}) : std::nullopt;
   }
   if (is_onnx(info, "Concat") && info.get_int("axis", -1) == 0) {
     Dims made;

@@ -22,6 +22,11 @@ class ShapeSymbols {
   // The dimensions that a Reshape asks for: -1 is what is left. The steps that compute them go to `steps`.
   std::optional<Dims> target(const Step& reshape, std::vector<int>& steps) const;
   std::optional<Dims> target(const Step& reshape) const;
+  // What an input holds, constant or computed.
+  std::optional<Dims> held(const Step& step, size_t input) const {
+    std::vector<int> steps;
+    return held(step, input, steps, 0);
+  }
   // The same if all are numbers that the model holds; a scalar is one.
   std::optional<Dims> constants(const Step& step, size_t input) const;
   // What the step makes of its inputs' dimensions; unknown ones are -1.
@@ -36,13 +41,13 @@ class ShapeSymbols {
   std::optional<Dims> gathered(const Step& step) const;
   std::optional<Dims> unsqueezed(const Step& step) const;
   std::optional<Dims> concatenated(const Step& step) const;
+  std::optional<Dims> counted(const Step& step) const;
+  std::optional<Dims> split(const Step& step) const;
+  std::optional<Dims> flattened(const Step& step) const;
+  std::optional<Dims> reduced(const Step& step) const;
   std::optional<Dims> sliced(const Step& step) const;
   std::optional<Dims> contents(int value, std::vector<int>& steps, int depth) const;
   std::optional<Dims> held(const Step& step, size_t input, std::vector<int>& steps, int depth) const;
-  std::optional<Dims> held(const Step& step, size_t input) const {
-    std::vector<int> steps;
-    return held(step, input, steps, 0);
-  }
   std::optional<Dims> chosen(const Step& where, std::vector<int>& steps, int depth) const;
   std::optional<Dims> computed(const Step& step, std::vector<int>& steps, int depth) const;
   bool is_along_the_first(const Step& step) const;

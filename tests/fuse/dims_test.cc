@@ -34,6 +34,16 @@ TEST(Dims, AreFollowed) {
   EXPECT_EQ(dims_of_y("in x: f32[b, 2]\nin z: f32[b, 3]\ny: f32 = Concat(z, x) {axis = -1}\nout y"), "y: f32[b, 5]");
   EXPECT_EQ(dims_of_y("in x: f32[b, n]\nin i: i64[1, n]\ny: f32 = GatherElements(x, i) {axis = 1}\nout y"),
             "y: f32[1, n]");
+  EXPECT_EQ(dims_of_y("in x: f32[b, n]\nconst a: i64[1] = [1]\ny: f32 = ReduceSum(x, a)\nout y"), "y: f32[b, 1]");
+  EXPECT_EQ(dims_of_y("in x: f32[b, n]\ny: i64 = ArgMax(x) {axis = 0, keepdims = 0}\nout y"), "y: i64[n]");
+  EXPECT_EQ(dims_of_y("in x: f32[b, 1, n]\nconst a: i64[1] = [-2]\ny: f32 = Squeeze(x, a)\nout y"), "y: f32[b, n]");
+  EXPECT_EQ(dims_of_y("in x: f32[b, 1, n, 2]\ny: f32 = Flatten(x) {axis = 2}\nout y"), "y: f32[b, ?1]");
+  EXPECT_EQ(dims_of_y("in x: f32[b, 8]\nconst f: i64[1] = [3]\nconst l: i64[1] = [9]\nconst a: i64[1] = [1]\n"
+                      "y: f32 = Slice(x, f, l, a)\nout y"),
+            "y: f32[b, 5]");
+  EXPECT_EQ(dims_of_y("in x: f32[b, 8]\nconst z: i64[] = 0\nconst o: i64[] = 1\nconst f: i64[1] = [0]\ns: i64[2] = "
+                      "Shape(x)\nl: i64[1] = Gather(s, f)\ny: i64 = Range(z, l, o)\nout y"),
+            "y: i64[b]");
   const std::string shape =
       "in x: f32[b, n]\nconst i: i64[2] = [1, 0]\nconst h: f32[] = 0.5\nin z: f32[1, b]\n"
       "s: i64[2] = Shape(x)\nt: i64[2] = Gather(s, i)\n";

@@ -1,5 +1,6 @@
 """Dimensions padded to a few lengths (pad): the same answers, of few shapes; or a reason why not."""
 
+import contextlib
 import functools
 
 import encore_session
@@ -211,7 +212,7 @@ class Encoder:
         k = self.node("Transpose", k, perm=[0, 1, 3, 2])
         scores = self.node("Mul", self.node("MatMul", q, k), self.numbers(0.35))
         if mask != "none":
-            seen = self.node("Unsqueeze", self.node("Cast", "mask", to=TensorProto.BOOL), self.integers([1, 2]))
+            seen = self.seen(mask)
             least = self.numbers(-np.inf if mask == "empty rows" else np.finfo(self.dtype).min)
             scores = self.node("Add", scores, self.node("Where", seen, self.numbers(0), least))
         weights = self.node("Softmax", scores, axis=-1)
@@ -219,6 +220,33 @@ class Encoder:
             weights = self.node("Where", self.node("IsNaN", weights), self.numbers(0), weights)
         made = self.node("Transpose", self.node("MatMul", weights, v), perm=[0, 2, 1, 3])
         return self.node("Reshape", made, self.integers([0, 0, 16]))
+
+    def seen(self, mask):
+        seen = self.node("Cast", "mask", to=TensorProto.BOOL)
+        if mask == "flat":
+            return self.gathered(seen)
+        seen = self.node("Unsqueeze", seen, self.integers([1, 2]))
+        if mask != "causal":
+            return seen
+        positions = self.positions(1)
+        before = self.node("LessOrEqual", positions, self.node("Unsqueeze", positions, self.integers([1])))
+        return self.node("And", seen, before)
+
+    def gathered(self, mask):
+        """mask[row, key], as torch's older exporter has it of positions."""
+        row = self.node("Unsqueeze", self.positions(0), self.integers([1, 2, 3]))
+        key = self.node("Unsqueeze", self.positions(1), self.integers([0, 1, 2]))
+        at = self.node("Add", key, self.node("Mul", row, self.length(1)))
+        picked = self.node("Gather", self.node("Flatten", mask, axis=2), at)
+        flat = self.node("Reshape", picked, self.integers([-1]))
+        return self.node("Reshape", flat, self.node("Shape", at))
+
+    def length(self, axis):
+        return self.node("Gather", self.node("Shape", "ids"), self.integers([axis]))
+
+    def positions(self, axis):
+        length = self.node("Gather", self.node("Shape", "ids"), self.integers(axis))
+        return self.node("Range", self.integers(0), length, self.integers(1))
 
     def heads(self, x):
         return self.node("Transpose", self.node("Reshape", x, self.integers([0, 0, 2, 8])), perm=[0, 2, 1, 3])
@@ -264,6 +292,30 @@ def pooled_by_attention(encoder):
     return encoder.node("ReduceSum", weighted, encoder.integers([1]), keepdims=0)
 
 
+def last_place(encoder):
+    count = encoder.node("ReduceSum", "mask", encoder.integers([1]), keepdims=0)
+    return encoder.node("Sub", count, encoder.integers(1))
+
+
+def last_token(encoder):
+    """As sequence classifiers are exported, of masks with nothing in them, too: that is the last row."""
+    place = encoder.node("Unsqueeze", last_place(encoder), encoder.integers([-1]))
+    row = encoder.node("Unsqueeze", encoder.positions(0), encoder.integers([-1]))
+    return encoder.node("GatherND", "hidden", encoder.node("Concat", row, place, axis=-1))
+
+
+def last_token_of_merged_axes(encoder):
+    at = encoder.node("Add", last_place(encoder), encoder.node("Mul", encoder.positions(0), encoder.length(1)))
+    return encoder.node("Gather", encoder.node("Flatten", "hidden", axis=2), at)
+
+
+def last_token_of_elements(encoder):
+    place = encoder.node("Unsqueeze", last_place(encoder), encoder.integers([1, 2]))
+    size = encoder.node("Concat", encoder.length(0), encoder.integers([1, 16]), axis=0)
+    one = encoder.node("GatherElements", "hidden", encoder.node("Expand", place, size), axis=1)
+    return encoder.node("Squeeze", one, encoder.integers([1]))
+
+
 def reduced(op):
     return lambda encoder: encoder.node(op, "hidden", encoder.integers([1]), keepdims=0)
 
@@ -272,10 +324,14 @@ CLOSE = {np.float32: {"rtol": 1e-5, "atol": 1e-6}, np.float16: {"rtol": 1e-2, "a
 POOLS = {op: reduced(op) for op in ("ReduceMean", "ReduceMax", "ReduceMin", "ReduceL2", "ReduceLogSumExp")}
 POOLS["masked mean"] = masked_mean
 POOLS["attention"] = pooled_by_attention
+POOLS["last"] = lambda encoder: encoder.node("Gather", "hidden", encoder.integers(-1), axis=1)
+POOLS["last token"] = last_token
+POOLS["last token of merged axes"] = last_token_of_merged_axes
+POOLS["last token of elements"] = last_token_of_elements
 POOLS["arg max"] = lambda encoder: encoder.node("ArgMax", "hidden", axis=1, keepdims=0)
 
 
-@pytest.mark.parametrize("mask", ["added", "none", "empty rows"])
+@pytest.mark.parametrize("mask", ["added", "none", "empty rows", "flat", "causal"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_sequences_of_attention(encore, make_model, dtype, mask):
     model = Encoder(make_model, dtype, mask).model
@@ -302,8 +358,100 @@ def test_what_is_made_of_a_whole_sequence(encore, make_model, pool, dtype):
     for seed in range(2):
         for batch, length in ((1, 3), (2, 8), (3, 5), (4, 16), (3, 17), (2, 1)):
             feeds = sentences(batch, length, seed)
+            if pool.startswith("last"):
+                feeds["mask"][-1] = 0
             (got,), (wanted,) = session.run(None, feeds), plain.run(None, feeds)
             np.testing.assert_allclose(got, wanted, **CLOSE[dtype])
+    assert keys(session) == [4]
+
+
+def pooled(make_model, pool):
+    encoder = Encoder(make_model)
+    encoder.node("Identity", pool(encoder), output="pooled")
+    return make_model(encoder.nodes, SENTENCES, {"pooled": ["batch", 16]}, encoder.constants)
+
+
+# More than there is: what is added is no answer to that.
+@pytest.mark.parametrize("pool", [last_token, last_token_of_merged_axes, last_token_of_elements])
+def test_picking_beyond_the_end_stays_a_fault(encore, make_model, pool):
+    session = make_session(pooled(make_model, pool), pad="batch:4;sequence:8")
+    feeds = sentences(3, 5)
+    feeds["mask"][2] = [3, 1, 1, 1, 1]
+    with pytest.raises(Exception, match="Gather"):
+        session.run(None, feeds)
+    feeds["mask"][2] = -3
+    with pytest.raises(Exception, match="Gather") if pool != last_token_of_merged_axes else contextlib.nullcontext():
+        session.run(None, feeds)
+
+
+def counted_by_the_length(encoder):
+    """Not the same with another length."""
+    at = encoder.node("Sub", encoder.length(1), encoder.node("ReduceSum", "mask", encoder.integers([1]), keepdims=0))
+    return encoder.node("Gather", encoder.node("Flatten", "hidden", axis=2), at)
+
+
+def of_transposed_axes(encoder):
+    at = encoder.node("Add", last_place(encoder), encoder.node("Mul", encoder.positions(0), encoder.length(1)))
+    turned = encoder.node("Transpose", "hidden", perm=[1, 0, 2])
+    return encoder.node("Gather", encoder.node("Flatten", turned, axis=2), at)
+
+
+@pytest.mark.parametrize("pool", [counted_by_the_length, of_transposed_axes])
+def test_what_picks_by_the_length_is_refused(encore, make_model, refusal, pool):
+    assert "computes with its length" in refusal(pooled(make_model, pool), pad="sequence:8")
+
+
+ATTENTION = {
+    "onnx": ("Attention", "", {"q_num_heads": 2, "kv_num_heads": 2}),
+    "causal": ("Attention", "", {"q_num_heads": 2, "kv_num_heads": 2, "is_causal": 1}),
+    "heads": ("MultiHeadAttention", "com.microsoft", {"num_heads": 2}),
+    "causal heads": ("MultiHeadAttention", "com.microsoft", {"num_heads": 2, "unidirectional": 1}),
+    "projected": ("Attention", "com.microsoft", {"num_heads": 2}),
+}
+
+
+class Operator(Encoder):
+    """Attention in one node."""
+
+    def __init__(self, make_model, kind, dtype, mask):
+        self.kind_of_attention = kind
+        super().__init__(functools.partial(make_model, opset=23), dtype, mask)
+
+    def attention(self, x, mask):
+        op, domain, attributes = ATTENTION[self.kind_of_attention]
+        given = self.given(mask, domain)
+        if self.kind_of_attention == "projected":
+            inputs = [x, self.weights("w", (16, 48)), self.weights("b", (48,)), given]
+        else:
+            inputs = [self.node("MatMul", x, self.weights(name, (16, 16))) for name in "qkv"]
+            inputs += [given] if domain == "" else ["", given]
+        return self.node(op, *inputs, domain=domain, **attributes)
+
+    def given(self, mask, domain):
+        if mask == "none":
+            return ""
+        if domain == "":
+            seen = self.seen("added")
+            least = self.numbers(np.finfo(self.dtype).min)
+            return seen if mask == "of keys" else self.node("Where", seen, self.numbers(0), least)
+        given = "mask" if mask == "of keys" else self.node("ReduceSum", "mask", self.integers([1]), keepdims=0)
+        return self.node("Cast", given, to=TensorProto.INT32)
+
+
+@pytest.mark.parametrize("mask", ["none", "of keys", "other"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("kind", ATTENTION)
+def test_sequences_of_an_operator_of_attention(encore, make_model, kind, dtype, mask):
+    model = Operator(make_model, kind, dtype, mask).model
+    session = make_session(model, pad="batch:2,4;sequence:8,16", auto_graph=1)
+    plain = make_session(model)
+    for seed in range(2):
+        for batch, length in ((1, 3), (2, 8), (3, 5), (4, 16), (3, 17), (2, 1)):
+            feeds = sentences(batch, length, seed)
+            if seed:
+                feeds["mask"][0] = 0
+            for got, wanted in zip(session.run(None, feeds), plain.run(None, feeds), strict=True):
+                np.testing.assert_allclose(got, wanted, **CLOSE[dtype])
     assert keys(session) == [4]
 
 

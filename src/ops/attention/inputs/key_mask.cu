@@ -124,15 +124,15 @@ KeyMask read(const Attend& p, const Tensor& tensor) {
 void set_bias(AttentionMask& mask, const Attend& p, const Tensor& bias) {
   const Shape& shape = bias.shape;
   require(shape.rank() == 4 && (shape[0] == p.batch || shape[0] == 1) && (shape[1] == p.heads || shape[1] == 1) &&
-              shape[2] == p.queries && shape[3] == p.keys,
-          "attention_bias has shape ", shape.str(), "; [", p.batch, " or 1,", p.heads, " or 1,", p.queries, ",", p.keys,
-          "] is wanted");
+              (shape[2] == p.queries || shape[2] == 1) && shape[3] == p.keys,
+          "attention_bias has shape ", shape.str(), "; [", p.batch, " or 1,", p.heads, " or 1,", p.queries, " or 1,",
+          p.keys, "] is wanted");
   mask.data = bias.data;
   mask.keys = p.keys;
   mask.key = 1;
-  mask.query = p.keys;
-  mask.head = shape[1] == 1 ? 0 : p.queries * p.keys;
-  mask.batch = shape[0] == 1 ? 0 : shape[1] * p.queries * p.keys;
+  mask.query = shape[2] == 1 ? 0 : p.keys;
+  mask.head = shape[1] == 1 ? 0 : shape[2] * p.keys;
+  mask.batch = shape[0] == 1 ? 0 : shape[1] * shape[2] * p.keys;
 }
 
 template <class T>
