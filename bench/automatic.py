@@ -93,7 +93,7 @@ def automatic_arrays(model, feeds, options, seconds):
 
 
 def eager_us(model, feeds, options, seconds):
-    session = es.make_session(model, **options)
+    session = es.make_session(model, **{"auto_graph": 0, **options})
     return models.median_us(lambda: session.run(None, feeds), seconds)
 
 

@@ -53,7 +53,7 @@ MODELS = {
 def row(name, seconds, options):
     make, feeds = MODELS[name]
     model, out = make(), {"model": name}
-    for way, chosen in {"apart": {"regions": 0}, "eager": {}, "automatic": {"auto_graph": 1}}.items():
+    for way, chosen in {"apart": {"regions": 0}, "eager": {"auto_graph": 0}, "automatic": {"auto_graph": 1}}.items():
         session, at = es.make_session(model, **{"use_tf32": 1, **chosen, **options}), 0
 
         def run(session=session):

@@ -88,8 +88,8 @@ def _all():
     which = "fus or whole or convolution or graph or control or memory or roles or sessions"
     apart = lambda: _pytest("-k", which, folder="python", ENCORE_TEST_OPTIONS="regions=0")
     stages.append(Stage("Python, without regions", apart, ("build virtual",), 3))
-    automatic = lambda: _pytest("-m", "core", ENCORE_TEST_OPTIONS="auto_graph=1")
-    stages.append(Stage("Python core set, automatic graphs", automatic, ("build virtual",), 2))
+    eager = lambda: _pytest("-m", "core", ENCORE_TEST_OPTIONS="auto_graph=0")
+    stages.append(Stage("Python core set, without automatic graphs", eager, ("build virtual",), 2))
     # What operators compute does not depend on onnxruntime, so the oldest calls each of their kernels, and not with all
     # shapes; everything about sessions, memory and threads it runs whole.
     oldest = lambda: _pytest("--representative", ort=OLDEST_ORT)

@@ -77,6 +77,7 @@ RegionGraphs::RegionGraphs(std::string name, size_t nodes, const ops::Op& progra
 RegionGraphs::~RegionGraphs() { store_.remove(this); }
 
 void RegionGraphs::run(ops::Context& outer) {
+  if (outer.stream().capture_status() != device::CaptureStatus::none) return program_.run(outer);  // the application's
   const uint64_t now = store_.now();
   Key key;
   std::shared_ptr<const Known> known;

@@ -284,6 +284,21 @@ TEST_F(RegionGraphsTest, HeldCapturesAreDoneWithout) {
   EXPECT_EQ(graphs.report().captures, 1);
 }
 
+TEST_F(RegionGraphsTest, WhatTheApplicationCapturesHasEachRun) {
+  DeviceArray<float> x(std::vector<float>(100, 1)), y(100, 0);
+  for (int i = 0; i < 3; ++i) run(x, y);
+  device::begin_capture(stream, device::CaptureMode::relaxed);
+  {
+    OneRun run(*arena, stream, x, y);
+    graphs.run(run);
+  }
+  const device::GraphExec exec = device::end_capture(stream).instantiate();
+  x.upload(stream, std::vector<float>(100, 41));
+  exec.launch(stream);
+  EXPECT_EQ(y.download(stream), std::vector<float>(100, 44));
+  run(x, y);
+}
+
 TEST_F(RegionGraphsTest, MemoryIsFlat) {
   for (int64_t count = 1; count <= 30; ++count)
     for (int i = 0; i < 3; ++i) run(count * 1000);

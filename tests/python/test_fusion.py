@@ -329,7 +329,8 @@ def test_memory_is_used_again_inside(encore, make_model):
 
 def kernels_of(session, feeds):
     """Which run, on the virtual GPU."""
-    return [k["name"] for k in es.trace(session, lambda: session.run(None, feeds)) if k["what"] == "kernel"]
+    ran = [k["name"] for k in es.trace(session, lambda: session.run(None, feeds)) if k["what"] == "kernel"]
+    return [name for name in ran if "CopyMany" not in name]  # of what a graph has elsewhere
 
 
 # What a gate begins with, in the opset that has it, and of how many operators it is.

@@ -125,9 +125,14 @@ constexpr OptionRow kRows[] = {
        return true;
      }},
 
-    {"auto_graph", false, "0", kFlag,
-     "Replay what runs again with the same shapes, without anything that the application has to keep to.",
-     [](std::string_view value, Options& o) { return take(flag(value), o.auto_graph); }},
+    {"auto_graph", false, "safe", "0, 1 or safe",
+     "Replay what runs again with the same shapes, without anything that the application has to keep to. `safe` is 1 "
+     "where captures survive a wait for the whole device in another thread, as with the drivers of CUDA 13, and else "
+     "0.",
+     [](std::string_view value, Options& o) {
+       o.auto_graph_if_safe = value == "safe";
+       return o.auto_graph_if_safe ? (o.auto_graph = false, true) : take(flag(value), o.auto_graph);
+     }},
     {"auto_graph_limit", false, "128", "a number from 1 to 100000",
      "The most graphs that `auto_graph` keeps in a session: those that are used most.",
      [](std::string_view value, Options& o) { return take(number(value, 1, 100000), o.auto_graph_limit); }},

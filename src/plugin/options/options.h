@@ -22,7 +22,7 @@ struct Options {
   int min_num_runs_before_cuda_graph_capture = 2;
   graph::OnError graph_on_error = graph::OnError::fail;
 
-  bool auto_graph = false;
+  bool auto_graph = false, auto_graph_if_safe = true;
   int auto_graph_limit = 128;
   std::map<std::string, std::vector<int64_t>> pad;  // by dimension the lengths, in their order
 

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "device/capture_stream.h"
 #include "device/external_stream.h"
 #include "device/tuning_cache.h"
 #include "memory/streams.h"
@@ -103,8 +104,10 @@ Ep::Ep(std::shared_ptr<Registration> registration, Options options, Log log, std
                                   .shared = shared_.get(),
                                   .memory = arena_->source()});
   if (options_.has_regions() && !graphs_) {
-    store_ = std::make_shared<automatic::GraphStore>(device(), arena_,
-                                                     options_.auto_graph ? size_t(options_.auto_graph_limit) : 0);
+    const bool captures =
+        options_.auto_graph || (options_.auto_graph_if_safe && device::captures_survive_device_waits(device()));
+    store_ =
+        std::make_shared<automatic::GraphStore>(device(), arena_, captures ? size_t(options_.auto_graph_limit) : 0);
     arena_->add(store_);
   }
   // What is made now is no part of a capture that a run has left behind.
