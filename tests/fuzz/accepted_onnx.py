@@ -1,5 +1,5 @@
 """Where Encore and the CPU EP may differ in operators of ONNX, each with the reason: of one operator, and as narrow as
-can be. What differs in values is in accepted_values.py.
+can be. Attention's are in accepted_attention.py, and what differs in values in accepted_values.py.
 
 The CPU EP is that of onnxruntime 1.30 and newer; older ones have faults of their own, which are not listed.
 """
@@ -10,14 +10,11 @@ from symptoms import (
     has_nan,
     in_another_session,
     is_empty,
-    mask_is_short,
-    mask_is_wide,
     of_nothing,
     of_nothing_from_the_end,
     says,
     without_axes,
 )
-from symptoms_of_attention import do_not_fit, has_other_lengths
 from symptoms_of_images import (
     by_a_policy_from_the_end,
     dilated,
@@ -31,16 +28,6 @@ LOSSES = "SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss"
 
 ACCEPTED = [
     Accepted("Unique", SHAPE, "and of how many there are", has_nan),
-    Accepted(
-        "Attention QAttention",
-        SERVED,
-        "the CPU EP looks at lengths first; Encore takes those below zero for none, and those above for all",
-        says("mask_index value"),
-    ),
-    Accepted(
-        "Attention", SERVED, "the CPU EP has no masks of four dimensions", says("4D mask in attention cpu kernel")
-    ),
-    Accepted("Attention", SERVED, "Encore has biases where there is a past", says("both past and attention_bias")),
     Accepted(
         "Scan",
         SERVED,
@@ -165,46 +152,11 @@ ACCEPTED = [
         lambda f: says("Unexpected output data type")(f) and abs(f.node.attrs.get("dtype", 0)) >= 2**31,
     ),
     Accepted(
-        "Attention",
-        REFUSED,
-        "masks and pasts of nothing, which the CPU EP doesn't look at, and masks of more than there is",
-        lambda f: (
-            says("does not broadcast to", "don't fit K")(f)
-            and (any(value is not None and value.array.size == 0 for value in f.node.inputs[3:]) or mask_is_wide(f))
-        ),
-    ),
-    Accepted(
-        "Attention",
-        SERVED,
-        "values of nothing, which a Reshape of the function's body refuses",
-        lambda f: says("running Reshape node")(f) and is_empty(f),
-    ),
-    Accepted(
-        "Attention",
-        REFUSED,
-        "the CPU EP takes lengths below zero, and beyond all keys",
-        lambda f: says("is outside [")(f) and len(f.node.inputs) > 6,
-    ),
-    Accepted(
         "MatMulInteger",
         SERVED,
         "zero points of nothing",
         lambda f: says("matmul_integer.cc")(f) and is_empty(f),
     ),
-    Accepted(
-        "Attention",
-        REFUSED,
-        "the CPU EP doesn't look whether queries, keys and values fit together",
-        do_not_fit,
-    ),
-    Accepted(
-        "Attention",
-        REFUSED,
-        "nor whether they have one rank",
-        lambda f: says("must all have rank")(f) and len({contents(f, i).ndim for i in range(3)}) > 1,
-    ),
-    Accepted("Attention", REFUSED, "the CPU EP overlooks lengths of batches that there are not", has_other_lengths),
-    Accepted("Attention", DECLINED, "a scale that is none", says("it must be above zero and finite")),
     Accepted(
         "TfIdfVectorizer",
         SERVED,
@@ -328,20 +280,7 @@ ACCEPTED = [
     Accepted(
         "BatchNormalization", REFUSED, "parameters that are no vectors", says("B has shape", "scale has shape", "mean")
     ),
-    Accepted("LinearAttention CausalConvWithState", SERVED, "the CPU EP keeps one state alone", says("state_w")),
     Accepted("Gather GatherND", SERVED, "nothing is read by an index into nothing", of_nothing),
-    Accepted(
-        "Attention RotaryEmbedding",
-        SERVED,
-        "onnxruntime takes the function's body",
-        says("scale must be greater than 0", "rotary_embedding_dim_attr >= 0"),
-    ),
-    Accepted(
-        "Attention",
-        SERVED,
-        "the function's body pads no masks without dimensions",
-        lambda f: f.node.inputs[3].array.ndim == 0 and says("running Pad node")(f),
-    ),
     Accepted("Tile", SERVED, "the CPU EP makes no more than 4 GB", says("exceeds the supported maximum")),
     Accepted("Mod", SERVED, "nothing is divided", lambda f: is_empty(f) and says("modulo by zero")(f)),
     Accepted(
@@ -350,8 +289,6 @@ ACCEPTED = [
         "no hidden_size is what the weights say",
         lambda f: f.node.attrs.get("hidden_size") == 0 and says("must have shape {")(f),
     ),
-    Accepted("Attention", SERVED, "the CPU EP has masks of all queries and keys, and no smaller ones", mask_is_short),
-    Accepted("Attention", SERVED, "the CPU EP refuses sequences of nothing", says("attention_parameters.h")),
     Accepted(
         "RotaryEmbedding", SERVED, "caches shorter than a sequence", says("Updating cos_cache and sin_cache in Rotary")
     ),
@@ -363,18 +300,6 @@ ACCEPTED = [
         says("Invalid num_outputs value", "exceeds the remaining size of the selected axis"),
     ),
     Accepted(
-        "LinearAttention",
-        REFUSED,
-        "the present's type is the past's, of which a case knows nothing if it was changed",
-        says("Unexpected output data type"),
-    ),
-    Accepted(
-        "LinearAttention",
-        SERVED,
-        "no tokens or batches; the function's body has a Reshape and a Scan that refuse them",
-        says("reshape_helper.h", "Subgraph must have the shape"),
-    ),
-    Accepted(
         "CausalConvWithState", SERVED, "nothing to convolve; the Conv of the function's body refuses it", is_empty
     ),
     Accepted("MeanVarianceNormalization", REFUSED, "axes that there are not", says("is outside [")),
@@ -384,13 +309,6 @@ ACCEPTED = [
         "the function's body broadcasts its parameters, and divides nothing into groups",
         says("bias has shape", "scale has shape", "cannot be divided by num_groups"),
     ),
-    Accepted(
-        "LinearAttention CausalConvWithState",
-        REFUSED,
-        "the function's body broadcasts a state, keys and beta",
-        says("past_state has another shape", "key has shape", "beta has another shape"),
-    ),
-    Accepted("Attention", REFUSED, "heads that do not divide", says("cannot be divided into")),
     Accepted("CenterCropPad", REFUSED, "a negative size", says("is negative")),
     Accepted(
         "CenterCropPad", SERVED, "nothing, of which the function's body makes much on its way", says("running Pad node")
@@ -508,11 +426,4 @@ ACCEPTED = [
     Accepted("FusedConv", DECLINED, "parameters of no activation", says("activation '' takes 0")),
     Accepted("ImageScaler", DECLINED, "an empty list of another type", says("attribute 'bias' has an unexpected type")),
     Accepted("RoiAlign", DECLINED, "windows that there are not", says("output_width is", "output_height is")),
-    Accepted("Attention", REFUSED, "more dimensions than the scores have", says("it can have four dimensions at most")),
-    Accepted(
-        "LinearAttention",
-        SERVED,
-        "a decay that the rule has no use for is not looked at",
-        lambda f: "gated" not in f.node.attrs.get("update_rule", "gated") and says("decay last dim must be")(f),
-    ),
 ]

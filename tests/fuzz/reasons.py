@@ -3,6 +3,7 @@
 import dataclasses
 import re
 
+import accepted_attention
 import accepted_microsoft
 import accepted_onnx
 import accepted_values
@@ -11,7 +12,12 @@ from accepted import DECLINED, REFUSED, SHAPE, SIZED_BY_VALUES, VALUES
 from compose import row_of
 from symptoms import says
 
-ACCEPTED = [*accepted_values.ACCEPTED, *accepted_onnx.ACCEPTED, *accepted_microsoft.ACCEPTED]
+ACCEPTED = [
+    *accepted_values.ACCEPTED,
+    *accepted_onnx.ACCEPTED,
+    *accepted_attention.ACCEPTED,
+    *accepted_microsoft.ACCEPTED,
+]
 
 
 def _is_of_no_type(finding):

@@ -70,7 +70,8 @@ class _Session:
         self.case, self.outputs = case, outputs
         self.model, self.names = write(case.nodes, outputs, case.opset)
         self.bound = None
-        self.session = encore_session.make_session(self.model, quiet_options(level), **case.options, **options)
+        options = {"auto_graph": 0, **case.options, **options}
+        self.session = encore_session.make_session(self.model, quiet_options(level), **options)
 
         parts = self.session.get_provider_graph_assignment_info()
         placed = [(part.ep_name, node) for part in parts for node in part.get_nodes()]

@@ -97,8 +97,7 @@ class Sessions:
 
     def open(self, kind):
         options = {} if kind in UNCAPTURED or not HAS_GRAPHS else {"enable_cuda_graph": 1}
-        if kind in ("automatic", "padded"):
-            options["auto_graph"] = 1
+        options["auto_graph"] = int(kind in ("automatic", "padded"))
         if kind == "padded":
             options["pad"] = "n:8,64,200"  # of which some runs have more
         if kind == "unified":
