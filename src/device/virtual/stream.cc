@@ -195,12 +195,9 @@ StreamRef external_stream(void* native, int device, bool to_capture) {
   return {native, device};
 }
 
-void StreamRef::synchronize() const {
-  StreamState& stream = state_of(*this);
-  std::unique_lock lock(stream.mutex);
-  if (Capture* capture = stream.capturing()) capture->forbid("synchronizing a stream that captures");
-  check_unsafe_call("synchronizing a stream");
-  trace(native_, Traced::synchronize, {}, Label::current());
+namespace {
+void wait_for(StreamState& stream, std::unique_lock<std::mutex>& lock) {
+  trace(&stream, Traced::synchronize, {}, Label::current());
   if (stream.finished.load(std::memory_order_acquire) != stream.submitted) {
     auto marker = std::make_shared<Marker>();
     const auto all = stream.submitted + 1;
@@ -212,17 +209,33 @@ void StreamRef::synchronize() const {
   }
   if (stream.failed) throw Error(Code::device_failed, stream.failure, "StreamRef::synchronize");
 }
+}  // namespace
+
+void StreamRef::synchronize() const {
+  StreamState& stream = state_of(*this);
+  std::unique_lock lock(stream.mutex);
+  if (Capture* capture = stream.capturing()) capture->forbid("synchronizing a stream that captures");
+  check_unsafe_call("synchronizing a stream");
+  wait_for(stream, lock);
+}
 
 void virtual_gpu::synchronize_device(int device) {
   check_device(device);
   check_device_wait(device, "waiting for the whole device");
-  std::vector<StreamRef> streams;
+  std::vector<std::shared_ptr<StreamState>> streams;
   {
     std::lock_guard lock(owned().mutex);
     for (auto& [state, shared] : owned().streams)
-      if (state->device == device) streams.emplace_back(state, device);
+      if (state->device == device) streams.push_back(shared);
   }
-  for (StreamRef stream : streams) stream.synchronize();
+  for (const auto& stream : streams) {
+    std::unique_lock lock(stream->mutex);
+    Capture* const capture = stream->capturing();
+    if (capture && stream->for_captures) continue;
+    if (capture) capture->forbid("waiting for the whole device, of which a stream captures,");
+    check_unsafe_call("waiting for the whole device");
+    wait_for(*stream, lock);
+  }
 }
 
 bool StreamRef::done() const {
