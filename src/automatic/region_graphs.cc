@@ -71,7 +71,8 @@ size_t RegionGraphs::Hash::operator()(const Key& key) const {
 RegionGraphs::RegionGraphs(std::string name, size_t nodes, const ops::Op& program, GraphStore& store)
     : program_(program), store_(store) {
   counts_.name = std::move(name), counts_.nodes = nodes;
-  if (!store_.captures()) counts_.refusal = "graphs are captured with auto_graph=1, or safe where the driver allows for it";
+  if (!store_.captures())
+    counts_.refusal = "graphs are captured with auto_graph=1, or safe where the driver allows for it";
   store_.add(this);
 }
 RegionGraphs::~RegionGraphs() { store_.remove(this); }
