@@ -63,7 +63,7 @@ def row(name, seconds, options):
 
         out[way] = models.median_us(run, seconds, warm=50)
     report = onnxruntime_ep_encore.region_report(session)
-    ran = [sum(one[kind] for kind in ("replays", "captures", "eager", "first_runs", "moved")) for one in report]
+    ran = [sum(one[kind] for kind in ("replays", "captures", "eager", "first_runs")) for one in report]
     out["replayed %"] = 100 * sum(one["replays"] for one in report) / max(1, sum(ran))
     return out
 
