@@ -167,6 +167,11 @@ void PaddedStep::others_unpadded(std::initializer_list<size_t> known) const {
       refuse(text("has an input ", i, " that depends on it, too"));
 }
 
+void PaddedStep::all_along_one_axis() const {
+  for (size_t i = 0; i < inputs(); ++i)
+    if (axis(i) != axis(0) || axis(i) < 0) refuse(text("has an input ", i, " that need not be as long"));
+}
+
 void PaddedStep::refuse(const std::string& why) const { fail(Code::not_supported, ops::label_of(node()), " ", why); }
 
 int broadcast_axis(const PaddedStep& step, size_t first, size_t last) {

@@ -105,6 +105,7 @@ class PaddedStep {
   void check_is_long_enough(int axis) const;
   // Inputs but these have to be as they were.
   void others_unpadded(std::initializer_list<size_t> inputs) const;
+  void all_along_one_axis() const;
   [[noreturn]] void refuse(const std::string& why) const;
 
  private:

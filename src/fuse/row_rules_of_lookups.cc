@@ -93,9 +93,7 @@ Rows gather(const PaddedStep& step, size_t) {
 
 Rows each_of_its_row(const PaddedStep& step, size_t) {
   const int along = step.own_axis("axis", 0, step.rank(0));
-  for (size_t i = 0; i < step.inputs(); ++i)
-    if (step.axis(i) != step.axis(0) || step.axis(i) < 0)
-      step.refuse(text("has an input ", i, " that need not be as long"));
+  step.all_along_one_axis();
   if (along == step.axis(0)) step.refuse("picks rows of it");
   return step.axis(0);
 }

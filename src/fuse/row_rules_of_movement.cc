@@ -102,9 +102,7 @@ Rows unsqueeze(const PaddedStep& step, size_t) {
 
 Rows concat(const PaddedStep& step, size_t) {
   const int along = step.own_axis("axis", 1, step.rank(0));
-  for (size_t i = 0; i < step.inputs(); ++i)
-    if (step.axis(i) != step.axis(0) || step.axis(i) < 0)
-      step.refuse(text("has an input ", i, " that need not be as long"));
+  step.all_along_one_axis();
   if (along == step.axis(0)) step.refuse("puts something behind its rows");
   Rows made = step.axis(0);
   bool are_ones = along == step.rank(0) - 1;
