@@ -130,8 +130,8 @@ constexpr OptionRow kRows[] = {
      "where captures survive a wait for the whole device in another thread, as with the drivers of CUDA 13, and else "
      "0.",
      [](std::string_view value, Options& o) {
-       o.auto_graph_if_safe = value == "safe";
-       return o.auto_graph_if_safe ? (o.auto_graph = false, true) : take(flag(value), o.auto_graph);
+       o.auto_graph = flag(value);
+       return o.auto_graph || value == "safe";
      }},
     {"auto_graph_limit", false, "128", "a number from 1 to 100000",
      "The most graphs that `auto_graph` keeps in a session: those that are used most.",

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,7 +23,7 @@ struct Options {
   int min_num_runs_before_cuda_graph_capture = 2;
   graph::OnError graph_on_error = graph::OnError::fail;
 
-  bool auto_graph = false, auto_graph_if_safe = true;
+  std::optional<bool> auto_graph;  // none: where captures survive a wait for the whole device
   int auto_graph_limit = 128;
   std::map<std::string, std::vector<int64_t>> pad;  // by dimension the lengths, in their order
 
@@ -54,7 +55,7 @@ struct Options {
   bool prefer_nhwc = false;
   bool fuse_nodes = true;
   bool regions = true;
-  bool has_regions() const { return fuse_nodes && (regions || auto_graph); }
+  bool has_regions() const { return fuse_nodes && (regions || auto_graph.value_or(false)); }
   int sdpa_kernel = 0;
   bool strict_skip_layer_norm = false;
   bool tunable_op = false, tunable_op_tuning = false;

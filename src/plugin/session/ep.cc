@@ -104,8 +104,7 @@ Ep::Ep(std::shared_ptr<Registration> registration, Options options, Log log, std
                                   .shared = shared_.get(),
                                   .memory = arena_->source()});
   if (options_.has_regions() && !graphs_) {
-    const bool captures =
-        options_.auto_graph || (options_.auto_graph_if_safe && device::captures_survive_device_waits(device()));
+    const bool captures = options_.auto_graph ? *options_.auto_graph : device::captures_survive_device_waits(device());
     store_ =
         std::make_shared<automatic::GraphStore>(device(), arena_, captures ? size_t(options_.auto_graph_limit) : 0);
     arena_->add(store_);
