@@ -413,16 +413,20 @@ def test_what_is_outside_is_told(encore, make_model):
     assert len(told) == 4
 
 
+def sized_by_data(i, x):
+    """What is a region behind a NonZero, two nodes that make last{i} of x."""
+    return [
+        helper.make_node("NonZero", [x], [f"places{i}"], f"places{i}"),
+        helper.make_node("Cast", [f"places{i}"], [f"cast{i}"], f"cast{i}", to=TensorProto.FLOAT),
+        helper.make_node("ReduceMax", [f"cast{i}"], [f"last{i}"], f"last{i}", keepdims=0),
+    ]
+
+
 def test_of_very_many_regions_the_smallest_are_none(encore, make_model):
     """Each of them costs onnxruntime a look at the whole model."""
     nodes, x = [], "x"
     for i in range(257):
-        nodes += [
-            helper.make_node("NonZero", [x], [f"places{i}"], f"places{i}"),
-            helper.make_node("Cast", [f"places{i}"], [f"cast{i}"], f"cast{i}", to=TensorProto.FLOAT),
-            helper.make_node("ReduceMax", [f"cast{i}"], [f"last{i}"], f"last{i}", keepdims=0),
-            helper.make_node("Add", [x, f"last{i}"], [f"sum{i}"], f"sum{i}"),
-        ]
+        nodes += [*sized_by_data(i, x), helper.make_node("Add", [x, f"last{i}"], [f"sum{i}"], f"sum{i}")]
         x = f"sum{i}"
     session = automatic(make_model(nodes[:-1], {"x": ["n"]}, {"last256": []}))
     assert session.run(None, {"x": np.ones(3, FLOAT)})[0] == 2
@@ -438,11 +442,7 @@ def test_as_many_regions_as_there_may_be(encore, make_model):
     """A node alone is alone then, and not because of them."""
     nodes, x = [], "x"
     for i in range(256):
-        nodes += [
-            helper.make_node("NonZero", [x], [f"places{i}"], f"places{i}"),
-            helper.make_node("Cast", [f"places{i}"], [f"cast{i}"], f"cast{i}", to=TensorProto.FLOAT),
-            helper.make_node("ReduceMax", [f"cast{i}"], [f"last{i}"], f"last{i}", keepdims=0),
-        ]
+        nodes += sized_by_data(i, x)
         x = f"last{i}"
     nodes += [helper.make_node("NonZero", [x], ["places"]), helper.make_node("Cast", ["places"], ["y"], "alone", to=1)]
     session = automatic(make_model(nodes, {"x": ["n"]}, {"y": ["r", "m"]}))
