@@ -17,11 +17,11 @@ namespace encore::memory {
 
 namespace {
 constexpr size_t kSlots = 4, kSlotBytes = size_t(1) << 20;
-// While one piece is on the wire the host moves the next. Where there are many, larger ones cost less.
-constexpr size_t kPieceBytes = Staging::kSmall, kPieces = kSlotBytes / kPieceBytes;
-size_t piece_for(size_t bytes) { return bytes > kSlots * kSlotBytes ? kSlotBytes : kPieceBytes; }
-
 size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+// While one piece is on the wire the host moves the next: a few, since each costs a microsecond or two.
+constexpr size_t kSmallestPiece = Staging::kSmall, kPieces = kSlotBytes / kSmallestPiece;
+size_t piece_for(size_t bytes) { return std::clamp(aligned((bytes + 2) / 3), kSmallestPiece, kSlotBytes); }
 
 }  // namespace
 

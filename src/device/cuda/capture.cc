@@ -1,6 +1,6 @@
 #include "device/cuda/capture.h"
 
-#include <cudaTypedefs.h>
+#include <cuda.h>
 
 #include <algorithm>
 #include <memory>
@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "device/cuda/check.h"
+#include "device/cuda/driver.h"
+#include "device/cuda/graph_edit.h"
 #include "device/cuda/graph_fills.h"
 #include "device/cuda/green_context.h"
 #include "device/label.h"
@@ -52,20 +54,28 @@ bool is_capturing(StreamRef stream) {
   return cudaStreamIsCapturing(of(stream), &status) == cudaSuccess && status != cudaStreamCaptureStatusNone;
 }
 
+struct Progress {  // of a capture
+  bool is_active;
+  unsigned long long id;
+  std::vector<cudaGraphNode_t> last;  // nodes that what comes next will depend on
+};
+Progress progress_of(StreamRef stream) {
+  cudaStreamCaptureStatus status;
+  unsigned long long id = 0;
+  const cudaGraphNode_t* last = nullptr;
+  const cudaGraphEdgeData* edges;  // asked for because the call fails where there are some and nobody asks
+  size_t count = 0;
+  check(cudaStreamGetCaptureInfo(of(stream), &status, &id, nullptr, &last, &edges, &count), "cudaStreamGetCaptureInfo");
+  return {status == cudaStreamCaptureStatusActive, id, {last, last + count}};
+}
+
 }  // namespace
 
 namespace cuda {
 
 void note_new_nodes(StreamRef stream, std::string_view kernel) {
-  cudaStreamCaptureStatus status;
-  unsigned long long id;
-  const cudaGraphNode_t* last;
-  const cudaGraphEdgeData* edges;  // asked for because the call fails where there are some and nobody asks
-  size_t last_count = 0;
-  check(cudaStreamGetCaptureInfo(of(stream), &status, &id, nullptr, &last, &edges, &last_count),
-        "cudaStreamGetCaptureInfo");
-  if (status != cudaStreamCaptureStatusActive) return;
-  std::vector<cudaGraphNode_t> pending(last, last + last_count);
+  auto [is_active, id, pending] = progress_of(stream);
+  if (!is_active) return;
 
   std::lock_guard lock(under_way().mutex);
   auto& captures = under_way().captures;
@@ -79,14 +89,8 @@ void note_new_nodes(StreamRef stream, std::string_view kernel) {
     pending.pop_back();
     if (!notes.try_emplace(node, Note{Label::current(), {}, 0}).second) continue;
     fresh.push_back(node);
-    size_t count = 0;
-    check(cudaGraphNodeGetDependencies(node, nullptr, nullptr, &count), "cudaGraphNodeGetDependencies");
-    if (count == 0) continue;
-    std::vector<cudaGraphNode_t> before(count);
-    std::vector<cudaGraphEdgeData> before_edges(count);
-    check(cudaGraphNodeGetDependencies(node, before.data(), before_edges.data(), &count),
-          "cudaGraphNodeGetDependencies");
-    pending.insert(pending.end(), before.begin(), before.begin() + count);
+    const std::vector<cudaGraphNode_t> before = dependencies_of(node);
+    pending.insert(pending.end(), before.begin(), before.end());
   }
   if (fresh.empty()) return;
   if (!kernel.empty()) notes[fresh.front()].kernel = kernel;
@@ -118,28 +122,18 @@ void begin_capture(StreamRef stream, CaptureMode mode) {
                                        : mode == CaptureMode::thread_local_ ? cudaStreamCaptureModeThreadLocal
                                                                             : cudaStreamCaptureModeRelaxed;
   check(cudaStreamBeginCapture(of(stream), native), "cudaStreamBeginCapture");
-  cudaStreamCaptureStatus status;
-  unsigned long long id = 0;
-  check(cudaStreamGetCaptureInfo(of(stream), &status, &id, nullptr, nullptr, nullptr, nullptr),
-        "cudaStreamGetCaptureInfo");
   take_notes(stream);  // of a capture that somebody else ended
+  const unsigned long long id = progress_of(stream).id;
   std::lock_guard lock(under_way().mutex);
   under_way().captures.push_back({stream.native(), id, {}});
   ++cuda::captures_under_way;
 }
 
 KernelNode latest_kernel(StreamRef stream) {
-  cudaStreamCaptureStatus status;
-  const cudaGraphNode_t* last = nullptr;
-  const cudaGraphEdgeData* edges;
-  size_t count = 0;
-  check(cudaStreamGetCaptureInfo(of(stream), &status, nullptr, nullptr, &last, &edges, &count),
-        "cudaStreamGetCaptureInfo");
-  cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
-  if (status == cudaStreamCaptureStatusActive && count == 1)
-    check(cudaGraphNodeGetType(*last, &type), "cudaGraphNodeGetType");
-  if (type != cudaGraphNodeTypeKernel) fail(Code::internal, "the stream has not captured a kernel last");
-  return {reinterpret_cast<std::intptr_t>(*last)};
+  const Progress progress = progress_of(stream);
+  if (!progress.is_active || progress.last.size() != 1 || cuda::type_of(progress.last[0]) != cudaGraphNodeTypeKernel)
+    fail(Code::internal, "the stream has not captured a kernel last");
+  return {reinterpret_cast<std::intptr_t>(progress.last[0])};
 }
 
 Graph end_capture(StreamRef stream) {
@@ -184,14 +178,8 @@ void abandon_capture(StreamRef stream) noexcept {
 // The driver's, since the runtime's would start device 0 for a thread that has no device yet.
 namespace {
 CUresult exchange_mode(CUstreamCaptureMode* mode) {
-  static const auto exchange = [] {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult answer;
-    report(cudaGetDriverEntryPointByVersion("cuThreadExchangeStreamCaptureMode", &found, 12000, cudaEnableDefault,
-                                            &answer),
-           "cudaGetDriverEntryPointByVersion");
-    return reinterpret_cast<PFN_cuThreadExchangeStreamCaptureMode_v10010>(found);
-  }();
+  static const auto exchange = cuda::driver_function<decltype(&cuThreadExchangeStreamCaptureMode)>(
+      "cuThreadExchangeStreamCaptureMode", 12000);
   return exchange ? exchange(mode) : CUDA_ERROR_NOT_FOUND;
 }
 }  // namespace

@@ -169,8 +169,7 @@ class Search {
     const TunedConvolution& known = *search.known;
     NativePlan plan;
     try {
-      if (!known.plan.empty() && fe::detail::create_cudnn_execution_plan(plan, known.plan, handle).is_bad())
-        plan = nullptr;
+      if (!known.plan.empty()) plan = load_plan(handle, known.plan);
       if (!plan) {
         Candidates candidates(handle, dnn_, *search.problem, known.fused, known.deterministic);
         if (known.candidate < candidates.count()) plan = candidates.build(known.candidate);
@@ -390,6 +389,11 @@ class Search {
 };
 
 }  // namespace
+
+NativePlan load_plan(cudnnHandle_t handle, const std::string& serialized) {
+  NativePlan plan;
+  return fe::detail::create_cudnn_execution_plan(plan, serialized, handle).is_bad() ? nullptr : plan;
+}
 
 bool tells_searches() { return Limits::current().report != 0; }
 

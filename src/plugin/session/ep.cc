@@ -6,6 +6,7 @@
 
 #include "device/capture_stream.h"
 #include "device/external_stream.h"
+#include "device/open_ahead.h"
 #include "device/tuning_cache.h"
 #include "memory/streams.h"
 #include "plugin/host/fence.h"
@@ -111,6 +112,7 @@ Ep::Ep(std::shared_ptr<Registration> registration, Options options, Log log, std
   }
   // What is made now is no part of a capture that a run has left behind.
   graph::SessionGraphs::end_capture_here("a session was made in the thread that captures it");
+  if (!options_.tuning_cache.empty()) dnn();  // which is opened ahead if plans are kept
   fill_callbacks();
 }
 
@@ -176,6 +178,7 @@ void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
   check(ort().api->Graph_GetParentNode(graph, &parent));
   Claim claim = examine(graph, support, registration_->name(), settings(), parts());
   claim_nodes(graph, support, claim, parent);
+  if (!claim.nodes.empty() && !blas_opens_.valid()) blas_opens_ = device::open_blas_ahead(device());
   tell_placement(claim, parent);
   fixed_layout_ = std::move(claim.fixed_layout);
   if (!claim.ill_formed.empty()) ill_formed_ = claim.ill_formed.front();

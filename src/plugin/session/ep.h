@@ -2,6 +2,7 @@
 // session share.
 #pragma once
 #include <atomic>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -142,6 +143,7 @@ class Ep : public OrtEp {
   std::mutex opening_;
   std::unique_ptr<device::Blas> blas_;
   std::unique_ptr<device::Dnn> dnn_;
+  std::future<void> blas_opens_;
   std::atomic<device::Blas*> open_blas_{nullptr};
   std::atomic<device::Dnn*> open_dnn_{nullptr};
   mutable FaultCells faults_;
