@@ -197,7 +197,7 @@ def memory_report(session) -> dict:
 
 @contextlib.contextmanager
 def captures_held_back(session):
-    """While in it, no session of this process captures: what waits for a whole device breaks captures on ordinary streams.
+    """While in it, no session of this process captures: a wait for the whole device breaks those on ordinary streams.
 
     Waits for the end of captures under way. `session` is any that is on Encore.
     """

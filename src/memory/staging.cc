@@ -12,6 +12,7 @@
 #include "device/error.h"
 #include "device/graph.h"
 #include "device/memory.h"
+#include "memory/copy_past_caches.h"
 
 namespace encore::memory {
 
@@ -176,7 +177,7 @@ void Staging::upload(device::StreamRef stream, void* to, const void* from, size_
     char* const pinned = lease.slots[0]->pinned + lease.at;
     for (size_t at = 0; at < part; at += most) {
       const size_t piece = std::min(most, part - at);
-      std::memcpy(pinned + at, source + at, piece);
+      copy_past_caches(pinned + at, source + at, piece);
       device::copy(stream, target + at, pinned + at, piece);
     }
     lease.note(stream, std::min(aligned(lease.at + part), kSlotBytes));

@@ -40,8 +40,9 @@ TEST(Staging, brings_any_size_there_and_back) {
        {size_t(1), size_t(5000), size_t(128) << 10, (size_t(128) << 10) + 1, size_t(600000), (size_t(6) << 20) + 3}) {
     DeviceBuffer buffer(bytes);
     const auto sent = noise(bytes, unsigned(bytes));
-    auto source = sent;
-    staging.upload(stream, buffer.get(), source.data(), bytes);
+    std::vector<unsigned char> source(bytes + 1);  // from any address
+    std::ranges::copy(sent, source.begin() + 1);
+    staging.upload(stream, buffer.get(), source.data() + 1, bytes);
     std::ranges::fill(source, (unsigned char)(0));  // it has been read
     std::vector<unsigned char> received(bytes);
     staging.download(stream, received.data(), buffer.get(), bytes);

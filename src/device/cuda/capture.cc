@@ -178,8 +178,8 @@ void abandon_capture(StreamRef stream) noexcept {
 // The driver's, since the runtime's would start device 0 for a thread that has no device yet.
 namespace {
 CUresult exchange_mode(CUstreamCaptureMode* mode) {
-  static const auto exchange = cuda::driver_function<decltype(&cuThreadExchangeStreamCaptureMode)>(
-      "cuThreadExchangeStreamCaptureMode", 12000);
+  static const auto exchange =
+      cuda::driver_function<decltype(&cuThreadExchangeStreamCaptureMode)>("cuThreadExchangeStreamCaptureMode", 12000);
   return exchange ? exchange(mode) : CUDA_ERROR_NOT_FOUND;
 }
 }  // namespace

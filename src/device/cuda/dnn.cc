@@ -65,7 +65,7 @@ void check(const Convolution& p) {
 
 struct Dnn::State : DnnHandle {
   using Plans = std::unordered_map<Convolution, std::unique_ptr<ConvolutionPlan>, Hash>;
-  Plans plans;  // null: cuDNN has no engine
+  Plans plans;           // null: cuDNN has no engine
   std::mutex expecting;  // of the next two
   std::vector<Convolution> expected, of_any_batch;
   int batches = 0;  // that the latter have been prepared for
