@@ -132,7 +132,7 @@ def test_what_is_declined_is_logged_with_the_reason(cache, attrs, why, capfd):
     }
     with pytest.raises(Exception, match="PagedAttention"):
         model = model_of("PagedAttention", PAGED, {"num_heads": 4, "kv_num_heads": 2, **attrs}, forms, 3)
-        make_session(model, log_placement=1)
+        make_session(model)
     said = capfd.readouterr().err
     assert "'it' is not on Encore: " in said and why in said, said
 

@@ -202,7 +202,11 @@ class Examination {
       std::string why = why_not(row, info, node);
       place.claimable = why.empty();
       if (place.claimable && !fits_channels_last(info)) claim.fixed_layout.insert(info.op_type());
-      if (!why.empty()) claim.declined.push_back({place.name, std::move(why), node});
+      if (!why.empty())
+        claim.declined.push_back({.node = place.name,
+                                  .why = std::move(why),
+                                  .at = node,
+                                  .seldom_elsewhere = row && info.domain() == ops::kMicrosoft});
     }
     const std::vector<const OrtGraph*> bodies = subgraphs_of(node);
     if (!bodies.empty()) claim.control_flow.push_back(place.name);

@@ -14,7 +14,8 @@ struct Claim {
     std::string node;  // "Loop node 'decode'"
     std::string why;
     const OrtNode* at = nullptr;
-    bool only_shapes = false;  // it computes with what is on the host anyway
+    bool only_shapes = false;       // it computes with what is on the host anyway
+    bool seldom_elsewhere = false;  // perhaps no other provider has the operator, and onnxruntime does not say why
   };
   std::vector<const OrtNode*> nodes;       // to be claimed
   size_t node_count = 0;                   // of the graph

@@ -281,7 +281,8 @@ constexpr OptionRow kRows[] = {
        return true;
      }},
 
-    {"log_placement", false, "0", kFlag, "Log, as warnings, each node that is left to another provider, and why.",
+    {"log_placement", false, "0", kFlag,
+     "Log, as warnings, each node that is left to another provider, and why; those of com.microsoft are told anyway.",
      [](std::string_view value, Options& o) { return take(flag(value), o.log_placement); }},
     {"dump_regions", false, "", "the path of a folder",
      "Write there, in a folder for each node that is made of others, what it computes as text: as its nodes were, and "

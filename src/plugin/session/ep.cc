@@ -250,11 +250,11 @@ void Ep::claim_together(OrtEpGraphSupportInfo* support, const std::vector<const 
 }
 
 void Ep::tell_placement(const Claim& claim, bool is_subgraph) {
-  const auto tell = [&](const std::string& line) {
-    if (is_new(line)) options_.log_placement ? log_.warning(line) : log_.verbose(line);
+  const auto tell = [&](const std::string& line, bool aloud = false) {
+    if (is_new(line)) aloud || options_.log_placement ? log_.warning(line) : log_.verbose(line);
   };
   for (const auto* left : {&claim.declined, &claim.shape_arithmetic})
-    for (const Claim::Declined& one : *left) tell(one.node + " is not on Encore: " + one.why);
+    for (const Claim::Declined& one : *left) tell(one.node + " is not on Encore: " + one.why, one.seldom_elsewhere);
   tell(text("Encore takes ", claim.nodes.size(), " of ", claim.node_count, " nodes",
             is_subgraph ? " of a subgraph" : "", "; ", claim.shape_arithmetic.size(),
             " of the others are shape arithmetic"));
