@@ -1,11 +1,11 @@
-// Libraries that a session's first run will need, opened beside what the session does before.
+// Libraries that a session's first run will need, which takes a while the first time in a process. What goes wrong is
+// told when they are needed.
 #pragma once
-#include <future>
+#include "device/dnn.h"
 
 namespace encore::device {
 
-// Opens the library of matrix products, and has it choose an algorithm, in a thread that the result waits for: either
-// takes a while the first time. Once a process and device; what goes wrong the first product will tell.
-std::future<void> open_blas_ahead(int device);
+void open_blas(int device) noexcept;  // which chooses an algorithm
+void open_dnn(Dnn& dnn) noexcept;     // which loads engines, if plans are kept (DnnSettings::tuning)
 
 }  // namespace encore::device

@@ -57,7 +57,6 @@ SessionGraphs::Mine& SessionGraphs::mine() {
 SessionGraphs::SessionGraphs(int device, Settings settings) {
   if (!settings.memory) settings.memory = std::make_shared<memory::PoolSource>(device);
   state_ = std::make_shared<Shared>(device, std::move(settings));
-  mine();  // while a thread opens a library, glibc has others wait that register what ends with them
 }
 
 SessionGraphs::~SessionGraphs() {

@@ -10,7 +10,6 @@
 #include <deque>
 #include <mutex>
 #include <shared_mutex>
-#include <system_error>
 #include <unordered_map>
 
 #include "device/cuda/capture.h"
@@ -354,24 +353,15 @@ cublasStatus_t Blas::State::multiply(StreamRef stream, const Gemm& g, const Prep
                      &call.algorithm, workspace, call.workspace_bytes, static_cast<cudaStream_t>(stream.native()));
 }
 
-std::future<void> open_blas_ahead(int device) {
-  static std::array<std::once_flag, kMaxDevices> begun;
-  const auto choose_one = [device] {
-    try {
-      constexpr int64_t kSize = 256;
-      const Gemm gemm{Type::f16, Type::f16, kSize, kSize, kSize, false, false, kSize, kSize, kSize};
-      const Problem problem(gemm, {});
-      Prepared call = describe_call(problem, {});
-      candidates(cuda::lt_handle(device), problem, call, 1);
-    } catch (const std::exception&) {
-    }
-  };
-  std::future<void> opening;
+void open_blas(int device) noexcept {
   try {
-    std::call_once(begun[size_t(device)], [&] { opening = std::async(std::launch::async, choose_one); });
-  } catch (const std::system_error&) {  // then the first product does it
+    constexpr int64_t kSize = 256;
+    const Gemm gemm{Type::f16, Type::f16, kSize, kSize, kSize, false, false, kSize, kSize, kSize};
+    const Problem problem(gemm, {});
+    Prepared call = describe_call(problem, {});
+    candidates(cuda::lt_handle(device), problem, call, 1);
+  } catch (const std::exception&) {
   }
-  return opening;
 }
 
 Blas::Blas(int device, BlasSettings settings) : state_(std::make_unique<State>(settings)) {

@@ -7,10 +7,7 @@
 #include <cstdio>
 #include <limits>
 #include <mutex>
-#include <system_error>
-#include <thread>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "device/cuda/capture.h"
@@ -22,6 +19,7 @@
 #include "device/error.h"
 #include "device/graph.h"
 #include "device/memory.h"
+#include "device/open_ahead.h"
 #include "device/tuning_cache.h"
 
 namespace encore::device {
@@ -61,6 +59,26 @@ void check(const Convolution& p) {
   require(fits, describe(p), ": batch, channels and groups don't fit together");
 }
 
+// Where choices hold: the device and the library.
+std::string place_of(const DnnHandle& dnn) {
+  const auto version = cuda::cudnn().find<decltype(cudnnGetVersion)>("cudnnGetVersion");
+  return text(describe(dnn.device).name, ", sm ", dnn.sm_version, ", cuDNN ", version(), ": ");
+}
+
+// cuDNN does so for the first plan: one of those that are kept.
+void load_engines(const DnnHandle& dnn) {
+  if (!dnn.settings.tuning) return;
+  const std::string place = place_of(dnn);
+  for (const auto& [key, value] : dnn.settings.tuning->entries()) {
+    const auto tuned = key.starts_with(place) ? TunedConvolution::decode(value) : std::nullopt;
+    if (!tuned || tuned->plan.empty()) continue;
+    const Current current(dnn.device);
+    const RelaxedCapture relaxed;
+    load_plan(dnn.handle, tuned->plan);
+    return;
+  }
+}
+
 }  // namespace
 
 struct Dnn::State : DnnHandle {
@@ -70,63 +88,30 @@ struct Dnn::State : DnnHandle {
   std::vector<Convolution> expected, of_any_batch;
   int batches = 0;  // that the latter have been prepared for
   bool warned = false;
-  std::string place;  // where choices hold: the device and the library
+  std::string place;
   Clock::time_point saved = {};
-  std::once_flag begun;
-  std::thread opening;
 
-  ~State() {
-    if (opening.joinable()) opening.join();
-    save(true);
-  }
+  ~State() { save(true); }
 
   bool available() {
-    if (opened()) return true;
+    const bool was_tried = tried;
+    const auto begin = Clock::now();
+    if (opened()) {
+      if (!was_tried && tells_searches())
+        std::fprintf(stderr, "encore: cuDNN opened in %.0f ms\n", seconds_since(begin) * 1e3);
+      return true;
+    }
     if (!warned) warn_of_absence(settings, missing);
     warned = true;
     return false;
   }
 
-  // In a thread of its own, beside what else is done before the first run: it takes a tenth of a second, and as much
-  // again to load engines, which cuDNN does for the first plan.
-  void open_ahead() {
-    if (!settings.wanted) return;
-    std::call_once(begun, [this] {
-      try {
-        opening = std::thread([this] {
-          const std::lock_guard lock(mutex);
-          try {
-            if (opened()) load_engines();
-          } catch (const std::exception&) {  // whoever needs them is told
-          }
-        });
-      } catch (const std::system_error&) {  // then in the first run
-      }
-    });
-  }
-
-  // By making one of the plans that are kept.
-  void load_engines() {
-    if (!settings.tuning) return;
-    for (const auto& [key, value] : settings.tuning->entries()) {
-      const auto tuned = key.starts_with(name_of_place()) ? TunedConvolution::decode(value) : std::nullopt;
-      if (!tuned || tuned->plan.empty()) continue;
-      const Current current(device);
-      const RelaxedCapture relaxed;
-      load_plan(handle, tuned->plan);
-      return;
-    }
-  }
-
   // ---- what is known from earlier
 
-  static size_t library_version() { return cuda::cudnn().find<decltype(cudnnGetVersion)>("cudnnGetVersion")(); }
-
-  const std::string& name_of_place() {
-    if (place.empty()) place = text(describe(device).name, ", sm ", sm_version, ", cuDNN ", library_version(), ": ");
-    return place;
+  std::string key_of(const Convolution& problem) {
+    if (place.empty()) place = place_of(*this);
+    return place + tuning_key(problem, settings);
   }
-  std::string key_of(const Convolution& problem) { return name_of_place() + tuning_key(problem, settings); }
 
   std::optional<TunedConvolution> known(const Convolution& problem) {
     const std::string key = key_of(problem);
@@ -159,25 +144,22 @@ struct Dnn::State : DnnHandle {
 
   // ---- plans
 
-  std::vector<Convolution> take_expected(int64_t batch) {
-    const std::lock_guard lock(expecting);
-    constexpr int kMostBatches = 4;  // who has more may have a new one in every run
-    if (!of_any_batch.empty() && batches++ < kMostBatches)
-      for (Convolution other : of_any_batch) {
-        other.x[0] = other.y[0] = batch;
-        expected.push_back(std::move(other));
-      }
-    return std::exchange(expected, {});
-  }
-
   // With all that are expected.
   void search(const Convolution& problem) {
     const Current current(device);
     const RelaxedCapture relaxed;  // another stream of this thread may be capturing
     std::vector<Convolution> problems{problem};
-    for (Convolution& other : take_expected(problem.x[0]))
+    const std::lock_guard lock(expecting);
+    constexpr int kMostBatches = 4;  // who has more may have a new one in every run
+    if (!of_any_batch.empty() && batches++ < kMostBatches)
+      for (Convolution other : of_any_batch) {
+        other.x[0] = other.y[0] = problem.x[0];
+        expected.push_back(std::move(other));
+      }
+    for (Convolution& other : expected)
       if (!plans.contains(other) && std::ranges::find(problems, other) == problems.end())
         problems.push_back(std::move(other));
+    expected.clear();
     std::vector<ConvolutionSearch> searches;
     for (const Convolution& one : problems) searches.push_back({&one, known(one)});
     find_plans(*this, searches);
@@ -253,7 +235,6 @@ Dnn::Dnn(int device, DnnSettings settings) : state_(std::make_unique<State>()) {
     state_->settings.memory = [device](size_t bytes) {
       return std::shared_ptr<void>(allocate(device, bytes), [device](void* address) { free(device, address); });
     };
-  if (state_->settings.tuning && state_->settings.tuning->size() > 0) state_->open_ahead();
 }
 
 Dnn::~Dnn() = default;
@@ -279,9 +260,17 @@ void Dnn::expect(const Convolution& problem) {
   } catch (const Error&) {  // prepare() will say so
     return;
   }
-  state_->open_ahead();
   const std::lock_guard lock(state_->expecting);
   (any_batch ? state_->of_any_batch : state_->expected).push_back(problem);
+}
+
+void open_dnn(Dnn& dnn) noexcept {
+  DnnHandle& handle = dnn.handle();
+  const std::lock_guard lock(handle.mutex);
+  try {
+    if (handle.opened()) load_engines(handle);
+  } catch (const std::exception&) {
+  }
 }
 
 std::vector<TunedProduct> Dnn::tuned() const {

@@ -137,7 +137,7 @@ struct Blas::State {
   }
 };
 
-std::future<void> open_blas_ahead(int) { return {}; }  // there is nothing to open
+void open_blas(int) noexcept {}  // there is nothing to open
 
 Blas::Blas(int, BlasSettings settings) : state_(new State{.tune = settings.tune}) {}
 Blas::~Blas() = default;

@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "device/error.h"
+#include "device/open_ahead.h"
 #include "device/virtual/stream_state.h"
 
 namespace encore::device {
@@ -31,6 +32,7 @@ bool Dnn::available(std::string* why) {
   return false;
 }
 void Dnn::expect(const Convolution&) {}
+void open_dnn(Dnn&) noexcept {}
 std::vector<TunedProduct> Dnn::tuned() const { return {}; }
 std::optional<Dnn::Prepared> Dnn::prepare(StreamRef, const Convolution&, const Rival&) {
   fail(Code::library_missing, state_->why());

@@ -84,6 +84,7 @@ void compile(Ep& ep, const OrtGraph* const* graphs, const OrtNode* const* fused,
     made->load();
     infos[i] = made.release();
   }
+  if (!host_has(kSessionInitializationEndApi)) ep.wait_for_libraries();
 }
 
 }  // namespace

@@ -19,6 +19,7 @@ struct Claim {
   };
   std::vector<const OrtNode*> nodes;       // to be claimed
   size_t node_count = 0;                   // of the graph
+  bool has_products = false;               // of matrices, among the nodes
   std::vector<Declined> declined;          // no kernel, or not for this node
   std::vector<Declined> shape_arithmetic;  // could be claimed, but belongs on the CPU
   std::vector<std::string> control_flow;   // nodes that run subgraphs, wherever they are

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <system_error>
 #include <utility>
 
 #include "device/capture_stream.h"
@@ -112,8 +113,8 @@ Ep::Ep(std::shared_ptr<Registration> registration, Options options, Log log, std
   }
   // What is made now is no part of a capture that a run has left behind.
   graph::SessionGraphs::end_capture_here("a session was made in the thread that captures it");
-  if (!options_.tuning_cache.empty()) dnn();  // which is opened ahead if plans are kept
   fill_callbacks();
+  if (!options_.tuning_cache.empty() && device::TuningCache::of(options_.tuning_cache)->size() > 0) open_libraries();
 }
 
 Ep::~Ep() {
@@ -127,8 +128,24 @@ Ep& Ep::of(const OrtKernelInfo* kernel) {
   const OrtEp* ep = nullptr;
   check(ort().ep->KernelInfo_GetEp(kernel, &ep));
   Ep& found = from(ep);
+  if (!host_has(kSessionInitializationEndApi)) found.wait_for_libraries();
   found.check_model();
   return found;
+}
+
+void Ep::open_libraries() {
+  device::Dnn* const tuned = options_.tuning_cache.empty() ? nullptr : &dnn();
+  try {
+    libraries_ = std::async(std::launch::async, [tuned, device = device()] {
+      device::open_blas(device);
+      if (tuned) device::open_dnn(*tuned);
+    });
+  } catch (const std::system_error&) {  // then in the first run
+  }
+}
+
+void Ep::wait_for_libraries() {
+  if (libraries_.valid()) libraries_.wait();
 }
 
 void Ep::check_model() {
@@ -178,7 +195,8 @@ void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
   check(ort().api->Graph_GetParentNode(graph, &parent));
   Claim claim = examine(graph, support, registration_->name(), settings(), parts());
   claim_nodes(graph, support, claim, parent);
-  if (!claim.nodes.empty() && !blas_opens_.valid()) blas_opens_ = device::open_blas_ahead(device());
+  static std::atomic<bool> opened{false};  // in this process
+  if (claim.has_products && !libraries_.valid() && !opened.exchange(true)) open_libraries();
   tell_placement(claim, parent);
   fixed_layout_ = std::move(claim.fixed_layout);
   if (!claim.ill_formed.empty()) ill_formed_ = claim.ill_formed.front();

@@ -48,6 +48,8 @@ class Ep : public OrtEp {
   // Throws if the model cannot be run as the session should, as found while claiming nodes: onnxruntime ends a
   // session's creation for no earlier error.
   void check_model();
+  // Before the session is made: a process crashes if it ends while a thread opens a library.
+  void wait_for_libraries();
 
   int device() const { return options_.device_id; }
   const Options& options() const { return options_; }
@@ -108,6 +110,7 @@ class Ep : public OrtEp {
  private:
   void fill_callbacks();
   void find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support);
+  void open_libraries();
   Parts parts() const;
   void claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support, Claim& claim, bool is_body);
   void claim_together(OrtEpGraphSupportInfo* support, const std::vector<const OrtNode*>& nodes, const char* what);
@@ -143,9 +146,9 @@ class Ep : public OrtEp {
   std::mutex opening_;
   std::unique_ptr<device::Blas> blas_;
   std::unique_ptr<device::Dnn> dnn_;
-  std::future<void> blas_opens_;
   std::atomic<device::Blas*> open_blas_{nullptr};
   std::atomic<device::Dnn*> open_dnn_{nullptr};
+  std::future<void> libraries_;  // which are opened beside the session's creation
   mutable FaultCells faults_;
   std::mutex streams_mutex_;
   std::set<SyncStream*> streams_;

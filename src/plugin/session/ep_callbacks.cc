@@ -105,7 +105,10 @@ void Ep::fill_callbacks() {
     };
   if (host_has(kSessionInitializationEndApi))  // where nothing else is made, or only what is fused
     OnSessionInitializationEnd = [](OrtEp* self) noexcept -> OrtStatus* {
-      return guarded("OnSessionInitializationEnd", [&] { from(self).check_model(); });
+      return guarded("OnSessionInitializationEnd", [&] {
+        from(self).wait_for_libraries();
+        from(self).check_model();
+      });
     };
   if (!graphs_) return;
   IsGraphCaptureEnabled = [](const OrtEp* self) noexcept { return from(self).asks_for_captures(); };
