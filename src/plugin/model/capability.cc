@@ -208,8 +208,9 @@ class Examination {
                                   .at = node,
                                   .seldom_elsewhere = row && info.domain() == ops::kMicrosoft});
     }
-    for (const char* product : {"MatMul", "Gemm", "Attention"})
-      claim.has_products |= place.claimable && info.op_type().find(product) != std::string::npos;
+    const auto is = [&](const char* what) { return place.claimable && info.op_type().find(what) != std::string::npos; };
+    claim.has_products |= is("MatMul") || is("Gemm") || is("Attention");
+    claim.has_convolutions |= is("Conv");
     const std::vector<const OrtGraph*> bodies = subgraphs_of(node);
     if (!bodies.empty()) claim.control_flow.push_back(place.name);
     if (info.op_type() == "If" || info.op_type() == "Scan")

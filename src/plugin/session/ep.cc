@@ -114,7 +114,10 @@ Ep::Ep(std::shared_ptr<Registration> registration, Options options, Log log, std
   // What is made now is no part of a capture that a run has left behind.
   graph::SessionGraphs::end_capture_here("a session was made in the thread that captures it");
   fill_callbacks();
-  if (!options_.tuning_cache.empty() && device::TuningCache::of(options_.tuning_cache)->size() > 0) open_libraries();
+  if (!options_.tuning_cache.empty() && device::TuningCache::of(options_.tuning_cache)->size() > 0) {
+    open_beside([device = device()] { device::open_blas(device); });
+    open_beside([&dnn = dnn()] { device::open_dnn(dnn); });
+  }
 }
 
 Ep::~Ep() {
@@ -133,19 +136,15 @@ Ep& Ep::of(const OrtKernelInfo* kernel) {
   return found;
 }
 
-void Ep::open_libraries() {
-  device::Dnn* const tuned = options_.tuning_cache.empty() ? nullptr : &dnn();
+void Ep::open_beside(std::function<void()> open) {
   try {
-    libraries_ = std::async(std::launch::async, [tuned, device = device()] {
-      device::open_blas(device);
-      if (tuned) device::open_dnn(*tuned);
-    });
+    libraries_.push_back(std::async(std::launch::async, std::move(open)));
   } catch (const std::system_error&) {  // then in the first run
   }
 }
 
 void Ep::wait_for_libraries() {
-  if (libraries_.valid()) libraries_.wait();
+  for (const std::future<void>& library : libraries_) library.wait();
 }
 
 void Ep::check_model() {
@@ -196,7 +195,8 @@ void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
   Claim claim = examine(graph, support, registration_->name(), settings(), parts());
   claim_nodes(graph, support, claim, parent);
   static std::atomic<bool> opened{false};  // in this process
-  if (claim.has_products && !libraries_.valid() && !opened.exchange(true)) open_libraries();
+  if (claim.has_products && !claim.has_convolutions && libraries_.empty() && !opened.exchange(true))
+    open_beside([device = device()] { device::open_blas(device); });
   tell_placement(claim, parent);
   fixed_layout_ = std::move(claim.fixed_layout);
   if (!claim.ill_formed.empty()) ill_formed_ = claim.ill_formed.front();

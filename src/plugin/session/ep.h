@@ -2,6 +2,7 @@
 // session share.
 #pragma once
 #include <atomic>
+#include <functional>
 #include <future>
 #include <map>
 #include <memory>
@@ -110,7 +111,7 @@ class Ep : public OrtEp {
  private:
   void fill_callbacks();
   void find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support);
-  void open_libraries();
+  void open_beside(std::function<void()> open);
   Parts parts() const;
   void claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support, Claim& claim, bool is_body);
   void claim_together(OrtEpGraphSupportInfo* support, const std::vector<const OrtNode*>& nodes, const char* what);
@@ -148,7 +149,7 @@ class Ep : public OrtEp {
   std::unique_ptr<device::Dnn> dnn_;
   std::atomic<device::Blas*> open_blas_{nullptr};
   std::atomic<device::Dnn*> open_dnn_{nullptr};
-  std::future<void> libraries_;  // which are opened beside the session's creation
+  std::vector<std::future<void>> libraries_;  // that are opened beside the session's creation
   mutable FaultCells faults_;
   std::mutex streams_mutex_;
   std::set<SyncStream*> streams_;
