@@ -160,7 +160,7 @@ class RegionGraphsTest : public testing::Test {
   device::Stream stream{0};
   GraphStore store{0, arena, 32};
   AddThree op;
-  RegionGraphs graphs{"the region", 3, op, store};
+  RegionGraphs graphs{{"the region", 3, {}, {}}, op, store};
   int fed = 0;
 };
 
@@ -320,7 +320,7 @@ constexpr size_t kMib = size_t(1) << 20;
 
 TEST_F(RegionGraphsTest, WhereMemoryRunsOutGraphsGiveItBack) {
   const Limited limited({.max_bytes = 4 * kMib});
-  RegionGraphs graphs("another", 3, op, *limited.store);
+  RegionGraphs graphs({"another", 3, {}, {}}, op, *limited.store);
   DeviceArray<float> x(250000, 0), y(250000, 0);
   for (int i = 0; i < 3; ++i) {
     OneRun run(*limited.arena, stream, x, y);
@@ -341,7 +341,7 @@ TEST_F(RegionGraphsTest, WhereMemoryRunsOutGraphsGiveItBack) {
 TEST_F(RegionGraphsTest, WhatGraphsGiveBackHasNoneOfARunsBlocksBesideIt) {
   const Limited limited({.max_bytes = 8 * kMib, .grow_by_doubling = false});
   limited.arena->free(limited.arena->allocate(2 * kMib, stream));
-  RegionGraphs graphs("another", 3, op, *limited.store);
+  RegionGraphs graphs({"another", 3, {}, {}}, op, *limited.store);
   DeviceArray<float> x(kMib / 8), y(kMib / 8);
   for (int i = 0; i < 3; ++i) {
     OneRun run(*limited.arena, stream, x, y);
@@ -358,7 +358,7 @@ TEST_F(RegionGraphsTest, ScratchThatIsNotToBeHadInOnePieceIsTakenInSeveral) {
   for (const size_t most_graphs : {0, 32}) {
     const Limited limited({.max_bytes = 8 * kMib, .first_chunk_bytes = 8 * kMib});
     GraphStore store(0, limited.arena, most_graphs);
-    RegionGraphs graphs("another", 3, op, store);
+    RegionGraphs graphs({"another", 3, {}, {}}, op, store);
     std::vector<void*> blocks;
     for (int i = 0; i < 8; ++i) blocks.push_back(limited.arena->allocate(kMib, stream));
     for (int i : {0, 1, 2, 4, 5, 6, 7}) limited.arena->free(blocks[size_t(i)]);
@@ -376,7 +376,7 @@ TEST_F(RegionGraphsTest, OutputsAreNotMadeAheadWhereScratchIsAllThereIs) {
   for (const size_t limit : {7 * kMib, 14 * kMib}) {
     const Limited limited({.max_bytes = limit, .grow_by_doubling = false});
     const Repeat repeat;
-    RegionGraphs graphs("another", 3, repeat, *limited.store);
+    RegionGraphs graphs({"another", 3, {}, {}}, repeat, *limited.store);
     DeviceArray<float> x(std::vector<float>(kMib / 4, 1));
     for (int i = 0; i < 6; ++i) {
       WholeRun run(*limited.arena, stream, x);
