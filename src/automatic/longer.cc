@@ -10,8 +10,13 @@ namespace {
 using ops::InputAxis;
 using ops::Tensor;
 
-// Powers of two from here on: few, and what is added up in vain is no more than there is.
+// Powers of two: few, and what is added up in vain is no more than there is, but for what is next to nothing.
 constexpr int64_t kShortest = 256;
+constexpr size_t kLittleBytes = size_t(64) << 10;
+int64_t longer_length(int64_t length, size_t bytes) {
+  const auto next = int64_t(std::bit_ceil(uint64_t(length)));
+  return bytes / size_t(length) <= kLittleBytes / kShortest ? std::max(next, kShortest) : next;
+}
 
 // Of an input's axis; none if it isn't there.
 std::optional<int64_t> length_of(ops::Context& run, const InputAxis& at) {
@@ -53,15 +58,15 @@ void Growth::lengthen(ops::Context& run, std::vector<Longer>& longer) {
   if (length == 0 || is_prompt(run, length)) return;
   if (first_ == 0) first_ = length;
   if (!grows_ && !(grows_ = length != first_)) return;
-  const int64_t made = std::min(room_in(run), std::max(kShortest, int64_t(std::bit_ceil(uint64_t(length)))));
-  if (made < length) return;
-  const size_t before = longer.size();
+  size_t bytes = 0;
   for (const InputAxis& mask : dim_.masks) {
     const Tensor& input = *run.find_input(mask.input);
-    const bool is_small = input.count() > 0 && input.bytes() / size_t(length) <= kMostStagedBytes / size_t(made);
-    if (!is_small) return void(longer.erase(longer.begin() + ptrdiff_t(before), longer.end()));
-    longer.push_back(longer_input(input, mask, made));
+    if (input.count() == 0) return;
+    bytes += input.bytes();
   }
+  const int64_t made = std::min(room_in(run), longer_length(length, bytes));
+  if (made < length || bytes / size_t(length) > kMostStagedBytes / size_t(made)) return;
+  for (const InputAxis& mask : dim_.masks) longer.push_back(longer_input(*run.find_input(mask.input), mask, made));
   lengths_.insert(made);
 }
 

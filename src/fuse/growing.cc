@@ -159,10 +159,9 @@ class Search {
   }
   // It has to have blocks for all keys.
   bool has_layout(const Step& step) {
-    const Tensor* const begins = plan_.constant(step, kLayout);
-    const int64_t block = step.node->get_int("sparse_block_size", 0);
-    if (!begins || begins->shape.rank() != 2 || block <= 0 || block > INT32_MAX) return false;
-    grows_.room = std::min(grows_.room, (begins->shape[1] - 1) * block);
+    const int64_t begins = dim_of(step.inputs[kLayout], 1), block = step.node->get_int("sparse_block_size", 0);
+    if (begins < 1 || begins > INT32_MAX || block < 1 || block > INT32_MAX) return false;
+    grows_.room = std::min(grows_.room, (begins - 1) * block);
     return true;
   }
   // The past that layers with a cache in common begin with.
@@ -179,16 +178,19 @@ class Search {
     return past;
   }
 
+  // Below zero if it is not known.
+  int64_t dim_of(int value, size_t axis) const {
+    const Value& of = match_.value(value);
+    if (of.constant && size_t(of.constant->shape.rank()) > axis) return of.constant->shape[int(axis)];
+    return of.dims && of.dims->size() > axis ? (*of.dims)[axis] : -1;
+  }
   bool find_room(int value, size_t axis) {
-    const Tensor* const constant = match_.value(value).constant;
-    const auto& dims = match_.value(value).dims;
+    const int64_t room = dim_of(value, axis);
+    if (room >= 0) return grows_.room = std::min(grows_.room, room), true;
     const auto at = std::ranges::find(plan_.inputs, value);
-    int64_t room = dims && dims->size() > axis ? (*dims)[axis] : -1;
-    if (constant && size_t(constant->shape.rank()) > axis) room = constant->shape[int(axis)];
-    if (room < 0 && at != plan_.inputs.end())
-      return grows_.rooms.push_back({int(at - plan_.inputs.begin()), int(axis)}), true;
-    grows_.room = std::min(grows_.room, room);
-    return room >= 0;
+    if (at == plan_.inputs.end()) return false;
+    grows_.rooms.push_back({int(at - plan_.inputs.begin()), int(axis)});
+    return true;
   }
   // Queries are [batch, new, ...].
   bool find_news(int queries) {

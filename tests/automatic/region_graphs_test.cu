@@ -5,19 +5,14 @@
 
 #include <numeric>
 
-#include "../device/on_device.h"
 #include "device/error.h"
 #include "device/fault.h"
 #include "graph/capture_gate.h"
 #include "memory/streams.h"
+#include "one_run.h"
 
 namespace encore::automatic::tests {
 namespace {
-
-using device::DeviceArray;
-using ops::Shape;
-using ops::Tensor;
-using ops::Type;
 
 struct AddOne {
   const float* x;
@@ -50,46 +45,6 @@ class AddThree final : public ops::Op {
   static void add(ops::Context& context, const float* x, float* y) {
     device::for_each_index(context.stream(), context.input(0).count(), AddOne{x, y});
   }
-};
-
-// A run with an input and an output that the test gives.
-class OneRun : public ops::Context {
- public:
-  OneRun(memory::Arena& arena, device::StreamRef stream, DeviceArray<float>& x, DeviceArray<float>& y)
-      : arena_(arena),
-        stream_(stream),
-        x_{Type::f32, ops::Where::device, Shape{int64_t(x.size())}, x.data()},
-        y_(y.data()) {}
-  ~OneRun() override {
-    for (void* block : scratch_) arena_.free(block);
-  }
-  int input_count() const override { return 1; }
-  int output_count() const override { return 1; }
-  const Tensor* find_input(int i) override { return i == 0 ? &x_ : nullptr; }
-  Tensor output(int, const Shape& shape) override { return {Type::f32, ops::Where::device, shape, y_}; }
-  bool wants_output(int i) const override { return i == 0; }
-  device::StreamRef stream() const override { return stream_; }
-  void* scratch(size_t bytes) override {
-    return bytes ? scratch_.emplace_back(arena_.allocate(bytes, stream_)) : nullptr;
-  }
-  void give_back(void* block) override {
-    std::erase(scratch_, block);
-    arena_.free(block);
-  }
-  device::Blas& blas() override { fail(Code::internal, "there are no products here"); }
-  device::Dnn& dnn() override { fail(Code::internal, "there are no convolutions here"); }
-  device::FaultRef fault() override { return {}; }
-  void read_back(void* host, const void* from, size_t bytes) override {
-    device::copy(stream_, host, from, bytes);
-    stream_.synchronize();
-  }
-
- private:
-  memory::Arena& arena_;
-  device::StreamRef stream_;
-  Tensor x_;
-  float* y_;
-  std::vector<void*> scratch_;
 };
 
 // Its output comes from the arena, too.
