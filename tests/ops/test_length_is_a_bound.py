@@ -42,7 +42,6 @@ HOW = [
     {"smooth_softmax": 1},
     {"sinks": True, "local_window_size": 3},
     {"rotary": 16, "ids": True},
-    {"causal": 0},
 ]
 
 
@@ -54,6 +53,11 @@ HOW = [
 def test_grouped(last, rows, room, how, dtype):
     longest = max(last) + 6 if "rotary" in how and "ids" not in how else room
     changes_nothing(gqa(last, rows, room=room, dtype=dtype, **how), min(longest, room))
+
+
+@pytest.mark.newest
+def test_of_keys_behind():
+    changes_nothing(gqa((30,), 11, room=40, causal=0), 40)
 
 
 @pytest.mark.parametrize("heads, kv_heads, size", [(32, 8, 128), (8, 8, 64), (8, 1, 256)])
