@@ -250,3 +250,9 @@ def test_what_is_padded_on_request_is_padded(encore, make_model):
     model = of_mask(make_model, [("ReduceSum", ["mask", "one"], "y", {})], (["batch", 1], TensorProto.INT64))
     told = runs(model, np.int64, pad="total:8,16")
     assert told["grown"] == 0 and told["padded"] > 0 and told["keys"] == 2, told
+
+
+def test_beside_what_is_padded(encore, make_model):
+    model = of_mask(make_model, [("ReduceSum", ["mask", "one"], "y", {})], (["batch", 1], TensorProto.INT64))
+    told = runs(model, np.int64, pad="batch:4")
+    assert told["lengths"] == {"total": [256]} and told["padded"] == 9 and told["grown"] == 8, told
