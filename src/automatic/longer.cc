@@ -61,7 +61,8 @@ void Growth::lengthen(ops::Context& run, std::vector<Longer>& longer) {
   size_t bytes = 0;
   for (const InputAxis& mask : dim_.masks) {
     const Tensor& input = *run.find_input(mask.input);
-    if (input.count() == 0) return;
+    // Along another axis it may be longer already.
+    if (input.count() == 0 || std::ranges::find(longer, mask.input, &Longer::input) != longer.end()) return;
     bytes += input.bytes();
   }
   const int64_t made = std::min(room_in(run), longer_length(length, bytes));

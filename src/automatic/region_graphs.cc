@@ -130,6 +130,7 @@ void RegionGraphs::run(ops::Context& outer) {
 
 void RegionGraphs::lengthen(Run& run) {
   const std::lock_guard lock(mutex_);
+  if (!refusal_.empty()) return;
   for (Growth& growth : growths_) growth.lengthen(run.outer, run.longer);
   counts_.grown += !run.longer.empty();
 }

@@ -147,6 +147,20 @@ TEST_F(GrowingMasks, TheFirstLengthMayBeOneOfThose) {
   EXPECT_EQ(graphs.report().captures, 2);
 }
 
+// Of two dimensions of a mask one grows.
+TEST_F(GrowingMasks, AlongOneAxis) {
+  RegionGraphs graphs({"the region", 3, {"mask", "cache"}, {{"rows", {{0, 0}}}, {"total", {{0, 1}}}}}, op, store);
+  for (int64_t size : {5, 6, 7, 8, 9}) {
+    DeviceArray<int64_t> mask(std::vector<int64_t>(size_t(size * size), 1)), y(256, 0);
+    MaskRun run(*arena, stream, mask, y, size, 0);
+    graphs.run(run);
+    std::vector<int64_t> sums = y.download(stream);
+    sums.resize(size_t(size));
+    EXPECT_EQ(sums, std::vector<int64_t>(size_t(size), size));
+  }
+  EXPECT_EQ(graphs.report().lengths, (std::map<std::string, std::set<int64_t>>{{"rows", {256}}}));
+}
+
 // Prompts, all of which is new, are as long as they are.
 TEST_F(GrowingMasks, WhereAllIsNewTheyStay) {
   RegionGraphs graphs({"the region", 3, {"mask", "cache"}, {{"total", {{0, 1}}, 1000, {}, 7}}}, op, store);
