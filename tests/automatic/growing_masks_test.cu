@@ -10,6 +10,16 @@
 namespace encore::automatic::tests {
 namespace {
 
+struct SumOfRow {
+  const int64_t* mask;
+  int64_t *y, length;
+  DEVICE_FN void operator()(int64_t row) const {
+    int64_t sum = 0;
+    for (int64_t i = 0; i < length; ++i) sum += mask[row * length + i];
+    y[row] = sum;
+  }
+};
+
 // A mask of integers, summed up; and what there is room for.
 class SumOfMask final : public ops::Op {
  public:
@@ -18,28 +28,18 @@ class SumOfMask final : public ops::Op {
     const Tensor& mask = context.input(0);
     lengths.insert(mask.shape[1]);
     const Tensor y = context.output(0, Shape{mask.shape[0]});
-    device::for_each_index(context.stream(), mask.shape[0], Sum{mask.as<int64_t>(), y.as<int64_t>(), mask.shape[1]});
+    device::for_each_index(context.stream(), mask.shape[0],
+                           SumOfRow{mask.as<int64_t>(), y.as<int64_t>(), mask.shape[1]});
   }
   mutable int runs = 0;
   mutable std::set<int64_t> lengths;
-
- private:
-  struct Sum {
-    const int64_t* mask;
-    int64_t *y, length;
-    DEVICE_FN void operator()(int64_t row) const {
-      int64_t sum = 0;
-      for (int64_t i = 0; i < length; ++i) sum += mask[row * length + i];
-      y[row] = sum;
-    }
-  };
 };
 
 class MaskRun final : public OneRun {
  public:
   MaskRun(memory::Arena& arena, device::StreamRef stream, DeviceArray<int64_t>& mask, DeviceArray<int64_t>& y,
           int64_t rows, int64_t room)
-      : OneRun(arena, stream, none_, none_),
+      : OneRun(arena, stream),
         mask_{Type::i64, ops::Where::device, Shape{rows, int64_t(mask.size()) / rows}, mask.data()},
         cache_{Type::f32, ops::Where::device, Shape{rows, room, 0}, nullptr},
         y_(y.data()) {}
@@ -48,7 +48,6 @@ class MaskRun final : public OneRun {
   Tensor output(int, const Shape& shape) override { return {Type::i64, ops::Where::device, shape, y_}; }
 
  private:
-  static inline DeviceArray<float> none_{1, 0};
   Tensor mask_, cache_;
   int64_t* y_;
 };

@@ -45,6 +45,9 @@ class OneRun : public ops::Context {
     stream_.synchronize();
   }
 
+ protected:
+  OneRun(memory::Arena& arena, device::StreamRef stream) : arena_(arena), stream_(stream), y_(nullptr) {}
+
  private:
   memory::Arena& arena_;
   device::StreamRef stream_;
