@@ -6,6 +6,8 @@
 Wants the package onnxruntime-genai-cuda, with onnxruntime beside it and the libraries that it is linked with in
 LD_LIBRARY_PATH (cuBLAS, cuFFT, cuRAND, the CUDA runtime). Microseconds a token, the median, a process for each way:
   eager  no graphs
+  plain  no options: automatic graphs where the driver allows for them
+  long   auto_graph=1, and pad=off: each length of the mask is a set of shapes of its own
   auto   auto_graph=1
   graph  enable_cuda_graph=1, which genai knows, too: its mask is as long as the cache then
 """
@@ -27,6 +29,8 @@ import onnxruntime_ep_encore  # noqa: E402
 
 WAYS = {
     "eager": {"enable_cuda_graph": 0, "auto_graph": 0},
+    "plain": {"enable_cuda_graph": 0},
+    "long": {"enable_cuda_graph": 0, "auto_graph": 1, "pad": "off"},
     "auto": {"enable_cuda_graph": 0, "auto_graph": 1},
     "graph": {"enable_cuda_graph": 1},
 }

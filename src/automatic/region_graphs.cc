@@ -15,24 +15,38 @@ namespace {
 
 using ops::Tensor;
 
-constexpr size_t kMostStagedBytes = size_t(4) << 20;  // of a tensor: what is larger has a graph for each place
 constexpr size_t kMostKeys = 1024;
 constexpr size_t kMostSightings = 8;
 constexpr uint64_t kFirstPatience = 16;  // runs, until a capture is tried again; twice as many each time
 
+// Has a graph for each place.
 bool is_large(size_t bytes) { return bytes > kMostStagedBytes; }
 
+// Has the program's context for an eager run: says body(context).
+template <class Body>
+void run_eagerly(ops::Context& outer, const std::vector<Longer>& longer, const Body& body) {
+  if (longer.empty()) return body(outer);
+  LongerRun run(outer, longer);
+  body(run);
+}
+
 }  // namespace
+
+const Longer* RegionGraphs::Run::find_longer(size_t input) const {
+  const auto found = std::ranges::find(longer, int(input), &Longer::input);
+  return found == longer.end() ? nullptr : &*found;
+}
 
 // A run that is captured: it launches nothing, has its scratch in the workspace, and its border where the graph has it.
 class RegionGraphs::CapturedRun final : public PlannedRun {
  public:
-  CapturedRun(ops::Context& outer, const Known& known, const Workspace& workspace, device::StreamRef stream,
+  CapturedRun(const Run& run, const Known& known, const Workspace& workspace, device::StreamRef stream,
               const Addresses& at)
-      : PlannedRun(outer, known.record, known.plan(), workspace.at()), stream_(stream), at_(at) {}
+      : PlannedRun(run.outer, known.record, known.plan(), workspace.at()), run_(run), stream_(stream), at_(at) {}
 
   const Tensor* find_input(int i) override {
-    const Tensor* const input = PlannedRun::find_input(i);
+    const Longer* const longer = run_.find_longer(size_t(i));
+    const Tensor* const input = longer ? &longer->tensor : PlannedRun::find_input(i);
     if (!input) return nullptr;
     if (inputs_.empty()) inputs_.resize(size_t(input_count()));
     std::optional<Tensor>& moved = inputs_[size_t(i)];
@@ -56,6 +70,7 @@ class RegionGraphs::CapturedRun final : public PlannedRun {
  private:
   void* unplanned(size_t) override { fail(Code::internal, "its scratch is not that of the first run"); }
 
+  const Run& run_;
   const device::StreamRef stream_;
   const Addresses& at_;
   std::vector<std::optional<Tensor>> inputs_;
@@ -68,9 +83,10 @@ size_t RegionGraphs::Hash::operator()(const Key& key) const {
   return hash;
 }
 
-RegionGraphs::RegionGraphs(std::string name, size_t nodes, const ops::Op& program, GraphStore& store)
-    : program_(program), store_(store) {
-  counts_.name = std::move(name), counts_.nodes = nodes;
+RegionGraphs::RegionGraphs(Region region, const ops::Op& program, GraphStore& store)
+    : program_(program), store_(store), inputs_(std::move(region.inputs)) {
+  counts_.name = std::move(region.name), counts_.nodes = region.nodes;
+  for (ops::GrowingDim& dim : region.growing) growths_.emplace_back(std::move(dim));
   if (!store_.captures())
     counts_.refusal = "graphs are captured with auto_graph=1, or safe where the driver allows for it";
   store_.add(this);
@@ -79,83 +95,90 @@ RegionGraphs::~RegionGraphs() { store_.remove(this); }
 
 void RegionGraphs::run(ops::Context& outer) {
   if (outer.stream().capture_status() != device::CaptureStatus::none) return program_.run(outer);  // the application's
-  const uint64_t now = store_.now();
-  Key key;
+  Run run{outer, store_.now()};
   std::shared_ptr<const Known> known;
-  Addresses at;
-  double heat = 0;
   bool has_room = false;  // for outputs and scratch ahead
   try {
+    if (!growths_.empty() && store_.captures()) lengthen(run);
     for (int i = 0; i < outer.input_count(); ++i) {
       const Tensor* const input = outer.find_input(i);
-      key.push_back(input ? input->shape.rank() : -1);
-      if (input) key.insert(key.end(), input->shape.dims().begin(), input->shape.dims().end());
-      at.push_back(input ? input->data : nullptr);
+      const Longer* const longer = run.longer.empty() ? nullptr : run.find_longer(size_t(i));
+      const ops::Shape* const shape = longer ? &longer->tensor.shape : input ? &input->shape : nullptr;
+      run.key.push_back(shape ? shape->rank() : -1);
+      if (shape) run.key.insert(run.key.end(), shape->dims().begin(), shape->dims().end());
+      run.at.push_back(input ? input->data : nullptr);
     }
     {
       const std::lock_guard lock(mutex_);
-      Shapes& shapes = find(key, now);
-      heat = shapes.heat.at(now);
-      shapes.heat.add(now);
+      Shapes& shapes = find(run.key, run.now);
+      run.heat = shapes.heat.at(run.now);
+      shapes.heat.add(run.now);
       known = shapes.known;
     }
-    has_room = known && store_.has_room(known->record.output_bytes + known->plan().bytes(), now);
+    has_room = known && store_.has_room(known->record.output_bytes + known->plan().bytes(), run.now);
     for (int i = 0; has_room && store_.captures() && i < outer.output_count(); ++i) {
       const auto& shape = known->record.outputs[size_t(i)];
-      at.push_back(shape ? outer.output(i, *shape).data : nullptr);
+      run.at.push_back(shape ? outer.output(i, *shape).data : nullptr);
     }
   } catch (const Error&) {
     return program_.run(outer);  // the node inside that wants it fails, and has its name in the error
   }
-  if (!known) return record(outer, key);
-  if (!has_room) return run_step_by_step(outer, &RegionReport::crowded);
-  store_.captures() ? run_with(outer, key, *known, at, now, heat)
-                    : run_as_planned(outer, key, *known, &RegionReport::refused);
+  if (!known) return record(run);
+  if (!has_room) return run_step_by_step(run, &RegionReport::crowded);
+  store_.captures() ? run_with(run, *known) : run_as_planned(run, *known, &RegionReport::refused);
+}
+
+void RegionGraphs::lengthen(Run& run) {
+  const std::lock_guard lock(mutex_);
+  if (!refusal_.empty()) return;
+  for (Growth& growth : growths_) growth.lengthen(run.outer, run.longer);
+  counts_.grown += !run.longer.empty();
 }
 
 // By a graph, if there is one or can be.
-void RegionGraphs::run_with(ops::Context& outer, const Key& key, const Known& known, const Addresses& at, uint64_t now,
-                            double heat) {
+void RegionGraphs::run_with(const Run& run, const Known& known) {
   std::shared_ptr<Replay> replay, wanted;  // what is wanted is to be captured
   bool has_room = false;
   Count why = &RegionReport::moved;
   {
     const std::lock_guard lock(mutex_);
-    Shapes& shapes = find(key, now);
-    const bool may_capture = refusal_.empty() && now >= shapes.next_attempt;
+    Shapes& shapes = find(run.key, run.now);
+    const bool may_capture = refusal_.empty() && run.now >= shapes.next_attempt;
     if (!may_capture) why = &RegionReport::refused;
     const auto want = [&](std::vector<bool> staged) {
       if (!may_capture) return;
-      wanted = std::make_shared<Replay>(outer.stream(), outer.fault().cell, at, std::move(staged));
+      for (const Longer& longer : run.longer) staged[size_t(longer.input)] = true;
+      wanted = std::make_shared<Replay>(run.outer.stream(), run.outer.fault().cell, run.at, std::move(staged));
       wanted->copies = std::ranges::count(wanted->staged, true);
+      wanted->spare = wanted->copies - int64_t(run.longer.size());
       has_room =
           std::ranges::any_of(shapes.replays, [&](const auto& other) { return is_replaced(*other, *wanted, known); });
     };
-    if ((replay = find_replay(shapes, known, outer, at))) {
+    if ((replay = find_replay(shapes, known, run))) {
       ++counts_.replays, counts_.staged += replay->copies;
-      if (replay->copies && stays(shapes, outer.stream(), at)) want(std::vector<bool>(at.size()));
-    } else if (was_seen(shapes, outer.stream(), at, known)) {
+      if (replay->spare && stays(shapes, run)) want(std::vector<bool>(run.at.size()));
+    } else if (was_seen(shapes, run.outer.stream(), run.at, known)) {
       want(shapes.moves);
     }
   }
-  if (wanted && !has_room && !store_.make_room(heat, now)) wanted.reset(), why = &RegionReport::crowded;
+  if (wanted && !has_room && !store_.make_room(run.heat, run.now)) wanted.reset(), why = &RegionReport::crowded;
   if (wanted) {
     try {
-      capture(outer, known, *wanted);
-      keep(wanted, key, known, now);
+      capture(run, known, *wanted);
+      keep(wanted, run, known);
       replay = std::move(wanted);
     } catch (const std::exception& error) {
       why = &RegionReport::refused;
       const bool is_usable = device::clear_error(store_.device());
       const auto* const known_error = dynamic_cast<const Error*>(&error);
       const std::lock_guard lock(mutex_);
-      Shapes& shapes = find(key, now);
-      refuse(shapes, error.what(), now);
+      Shapes& shapes = find(run.key, run.now);
+      refuse(shapes, error.what(), run.now);
       if (!is_usable) refusal_ = error.what();
       if (known_error && known_error->code() == Code::internal) shapes.known.reset();  // it may go otherwise once tuned
     }
   }
-  replay ? launch(*replay, at, known) : run_as_planned(outer, key, known, why);
+  replay ? launch(*replay, run, known) : run_as_planned(run, known, why);
 }
 
 RegionGraphs::Shapes& RegionGraphs::find(const Key& key, uint64_t now) {
@@ -197,9 +220,11 @@ bool RegionGraphs::was_seen(Shapes& shapes, device::StreamRef stream, const Addr
 }
 
 // Whether tensors that a graph copies have been at the same places for so long that it may do without.
-bool RegionGraphs::stays(Shapes& shapes, device::StreamRef stream, const Addresses& at) {
-  if (shapes.latest.stream != stream || shapes.latest.at != at) {
-    shapes.latest = {stream, at};
+bool RegionGraphs::stays(Shapes& shapes, const Run& run) {
+  Addresses at = run.at;
+  for (const Longer& longer : run.longer) at[size_t(longer.input)] = nullptr;  // which are copied anyway
+  if (shapes.latest.stream != run.outer.stream() || shapes.latest.at != at) {
+    shapes.latest = {run.outer.stream(), std::move(at)};
     shapes.stayed = 0;
   }
   if (++shapes.stayed <= shapes.stay_wanted) return false;
@@ -210,16 +235,16 @@ bool RegionGraphs::stays(Shapes& shapes, device::StreamRef stream, const Address
 
 // Whether another graph makes this one useless. One without copies is for tensors that stay, beside it.
 bool RegionGraphs::is_replaced(const Replay& replay, const Replay& by, const Known& known) {
-  if (replay.stream != by.stream || replay.faults != by.faults || (replay.copies && !by.copies)) return false;
+  if (replay.stream != by.stream || replay.faults != by.faults || (replay.spare && !by.spare)) return false;
   for (size_t i = 0; i < known.bytes.size(); ++i)
     if (is_large(known.bytes[i]) && replay.at[i] != by.at[i]) return false;
   return true;
 }
 
-void RegionGraphs::keep(const std::shared_ptr<Replay>& replay, const Key& key, const Known& known, uint64_t now) {
+void RegionGraphs::keep(const std::shared_ptr<Replay>& replay, const Run& run, const Known& known) {
   std::vector<std::shared_ptr<Replay>> replaced;  // let go of after the lock
   const std::lock_guard lock(mutex_);
-  auto& replays = find(key, now).replays;
+  auto& replays = find(run.key, run.now).replays;
   const auto goes = [&](const auto& other) { return is_replaced(*other, *replay, known); };
   std::ranges::copy_if(replays, std::back_inserter(replaced), goes);
   std::erase_if(replays, goes);
@@ -229,12 +254,13 @@ void RegionGraphs::keep(const std::shared_ptr<Replay>& replay, const Key& key, c
 }
 
 // With the fewest copies.
-std::shared_ptr<RegionGraphs::Replay> RegionGraphs::find_replay(Shapes& shapes, const Known& known, ops::Context& outer,
-                                                                const Addresses& at) {
+std::shared_ptr<RegionGraphs::Replay> RegionGraphs::find_replay(Shapes& shapes, const Known& known, const Run& run) {
+  const Addresses& at = run.at;
   bool moved = false;
   std::shared_ptr<Replay> best;
   for (const auto& replay : shapes.replays) {
-    if (replay->stream != outer.stream() || replay->faults != outer.fault().cell) continue;
+    if (replay->stream != run.outer.stream() || replay->faults != run.outer.fault().cell) continue;
+    if (replay->copies - replay->spare != std::ssize(run.longer)) continue;  // it copies otherwise
     bool fits = true;
     for (size_t i = 0; i < at.size() && fits; ++i)
       fits = replay->staged[i] || replay->at[i] == at[i] || known.bytes[i] == 0;
@@ -254,58 +280,62 @@ void RegionGraphs::refuse(Shapes& shapes, const std::string& why, uint64_t now) 
   shapes.next_attempt = now + shapes.patience;
 }
 
-void RegionGraphs::record(ops::Context& outer, const Key& key) {
-  RecordedRun run(outer);
-  program_.run(run);
+void RegionGraphs::record(const Run& run) {
   auto known = std::make_shared<Known>();
-  known->record = run.take();
-  Addresses at;
-  const auto note = [&](const Tensor& tensor) {
-    known->bytes.push_back(tensor.data ? tensor.bytes() : 0);
-    at.push_back(tensor.data);
-  };
-  for (int i = 0; i < outer.input_count(); ++i) note(outer.find_input(i) ? *outer.find_input(i) : Tensor());
-  for (int i = 0; i < outer.output_count(); ++i) {
-    const auto& shape = known->record.outputs[size_t(i)];
-    note(shape ? outer.output(i, *shape) : Tensor());
-  }
+  Addresses at = run.at;
+  const auto note = [&](const Tensor& tensor) { known->bytes.push_back(tensor.data ? tensor.bytes() : 0); };
+  run_eagerly(run.outer, run.longer, [&](ops::Context& context) {
+    RecordedRun recorded(context);
+    program_.run(recorded);
+    known->record = recorded.take();
+    for (int i = 0; i < context.input_count(); ++i) note(context.find_input(i) ? *context.find_input(i) : Tensor());
+    for (int i = 0; i < context.output_count(); ++i) {
+      const auto& shape = known->record.outputs[size_t(i)];
+      const Tensor output = shape ? context.output(i, *shape) : Tensor();
+      note(output);
+      at.push_back(output.data);
+    }
+  });
   const std::lock_guard lock(mutex_);
   ++counts_.first_runs;
-  Shapes& shapes = find(key, 0);
+  Shapes& shapes = find(run.key, 0);
   shapes.known = std::move(known);
-  was_seen(shapes, outer.stream(), at, *shapes.known);
+  was_seen(shapes, run.outer.stream(), at, *shapes.known);
 }
 
-void RegionGraphs::run_as_planned(ops::Context& outer, const Key& key, const Known& known, Count why) {
+void RegionGraphs::run_as_planned(const Run& run, const Known& known, Count why) {
   void* memory = nullptr;
   try {
-    memory = outer.scratch(known.plan().bytes());
+    memory = run.outer.scratch(known.plan().bytes());
   } catch (const Error& error) {  // in one piece
     if (error.code() != Code::out_of_memory) throw;
-    return run_step_by_step(outer, why);
+    return run_step_by_step(run, why);
   }
-  PlannedRun run(outer, known.record, known.plan(), memory);
-  program_.run(run);
+  bool went_otherwise = false;
+  run_eagerly(run.outer, run.longer, [&](ops::Context& context) {
+    PlannedRun planned(context, known.record, known.plan(), memory);
+    program_.run(planned);
+    went_otherwise = planned.went_otherwise();
+  });
   const std::lock_guard lock(mutex_);
   ++(counts_.*why);
-  if (run.went_otherwise()) find(key, 0).known.reset();  // recorded again
+  if (went_otherwise) find(run.key, 0).known.reset();  // recorded again
 }
 
 // Which takes what each step needs when that comes, and gives it back then.
-void RegionGraphs::run_step_by_step(ops::Context& outer, Count why) {
-  program_.run(outer);
+void RegionGraphs::run_step_by_step(const Run& run, Count why) {
+  run_eagerly(run.outer, run.longer, [&](ops::Context& context) { program_.run(context); });
   const std::lock_guard lock(mutex_);
   ++(counts_.*why);
 }
 
-void RegionGraphs::capture(ops::Context& outer, const Known& known, Replay& replay) {
+void RegionGraphs::capture(const Run& run, const Known& known, Replay& replay) {
   size_t bytes = known.plan().bytes();
   std::vector<size_t> offsets;
   for (size_t i = 0; i < replay.at.size(); ++i) {
     offsets.push_back(bytes);
     if (replay.staged[i]) bytes += (known.bytes[i] + 255) / 256 * 256;
   }
-  const Addresses there = replay.at;  // for this run
   replay.workspace = store_.workspace(replay.stream, bytes);
   for (size_t i = 0; i < replay.at.size(); ++i)
     if (replay.staged[i]) replay.at[i] = replay.workspace->at() + offsets[i];
@@ -313,18 +343,18 @@ void RegionGraphs::capture(ops::Context& outer, const Known& known, Replay& repl
   const graph::capture_gate::Pass pass(std::try_to_lock);
   if (!pass) fail(Code::capture_failed, "captures are held back (ep.cuda.captures=hold)");
   GraphStore::LentStream stream(store_);
-  CapturedRun run(outer, known, *replay.workspace, stream, replay.at);
+  CapturedRun captured(run, known, *replay.workspace, stream, replay.at);
   device::begin_capture(stream, device::CaptureMode::thread_local_);
   try {
-    replay.in = device::CapturedCopies(stream, copies(replay, there, known, true));
-    program_.run(run);
-    replay.out = device::CapturedCopies(stream, copies(replay, there, known, false));
-    if (run.went_otherwise()) fail(Code::internal, "it does not go as the first run did");
+    replay.in = device::CapturedCopies(stream, copies(replay, run, known, true));
+    program_.run(captured);
+    replay.out = device::CapturedCopies(stream, copies(replay, run, known, false));
+    if (captured.went_otherwise()) fail(Code::internal, "it does not go as the first run did");
     replay.graph = device::end_capture(stream);
   } catch (const std::exception& error) {
     device::abandon_capture(stream);
     const std::lock_guard lock(mutex_);
-    if (run.waits()) refusal_ = error.what();
+    if (captured.waits()) refusal_ = error.what();
     throw;
   }
   replay.exec = replay.graph.instantiate();
@@ -332,22 +362,25 @@ void RegionGraphs::capture(ops::Context& outer, const Known& known, Replay& repl
   replay.exec.upload(replay.stream);
 }
 
-std::vector<device::Copy> RegionGraphs::copies(const Replay& replay, const Addresses& at, const Known& known, bool in) {
+std::vector<device::Copy> RegionGraphs::copies(const Replay& replay, const Run& run, const Known& known, bool in) {
   const size_t inputs = known.bytes.size() - known.record.outputs.size();
   std::vector<device::Copy> copies;
-  for (size_t i = in ? 0 : inputs; i < (in ? inputs : at.size()); ++i) {
+  for (size_t i = in ? 0 : inputs; i < (in ? inputs : run.at.size()); ++i) {
     if (!replay.staged[i] || known.bytes[i] == 0) continue;
-    void* const own = replay.at[i];
-    copies.push_back(in ? device::Copy{at[i], own, known.bytes[i]} : device::Copy{own, at[i], known.bytes[i]});
+    void *const own = replay.at[i], *const at = run.at[i];
+    const Longer* const longer = in ? run.find_longer(i) : nullptr;
+    copies.push_back(longer ? longer->copy(at, own)
+                     : in   ? device::Copy{at, own, known.bytes[i]}
+                            : device::Copy{own, at, known.bytes[i]});
   }
   return copies;
 }
 
-void RegionGraphs::launch(Replay& replay, const Addresses& at, const Known& known) {
+void RegionGraphs::launch(Replay& replay, const Run& run, const Known& known) {
   if (replay.copies == 0) return replay.exec.launch(replay.stream);
   const std::lock_guard lock(replay.mutex);  // another thread may have the stream
-  replay.in.set(replay.exec, copies(replay, at, known, true));
-  replay.out.set(replay.exec, copies(replay, at, known, false));
+  replay.in.set(replay.exec, copies(replay, run, known, true));
+  replay.out.set(replay.exec, copies(replay, run, known, false));
   replay.exec.launch(replay.stream);
 }
 
@@ -364,8 +397,26 @@ RegionReport RegionGraphs::report() const {
     report.graphs += shapes.replays.size();
     if (shapes.known) report.scratch_bytes = std::max(report.scratch_bytes, shapes.known->plan().bytes());
   }
+  for (const Growth& growth : growths_)
+    if (!growth.lengths().empty()) report.lengths[growth.name()] = growth.lengths();
+  report.changing = changing();
   if (!refusal_.empty()) report.refusal = refusal_;
   return report;
+}
+
+std::set<std::string> RegionGraphs::changing() const {
+  std::set<std::string> found;
+  for (const auto& [key, shapes] : shapes_) {
+    auto one = shapes_.begin()->first.begin(), other = key.begin();
+    for (const std::string& input : inputs_) {
+      const int64_t rank = *one++, other_rank = *other++;
+      if (rank != other_rank) found.insert(input);
+      for (int64_t axis = 0; rank == other_rank && axis < rank; ++axis)
+        if (one[axis] != other[axis]) found.insert(text(input, "[", axis, "]"));
+      one += std::max<int64_t>(rank, 0), other += std::max<int64_t>(other_rank, 0);
+    }
+  }
+  return found;
 }
 
 // ---- for the store

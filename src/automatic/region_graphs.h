@@ -5,11 +5,13 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "automatic/graph_store.h"
+#include "automatic/longer.h"
 #include "automatic/memory_plan.h"
 #include "automatic/report.h"
 #include "automatic/runs.h"
@@ -19,10 +21,18 @@
 
 namespace encore::automatic {
 
+// What `program` runs, which is to live longer.
+struct Region {
+  std::string name;
+  size_t nodes;
+  std::vector<std::string> inputs;
+  std::vector<ops::GrowingDim> growing;
+};
+
 class RegionGraphs {
  public:
-  // Of the region of so many nodes that `program` runs, which is to live longer, as is the store.
-  RegionGraphs(std::string name, size_t nodes, const ops::Op& program, GraphStore& store);
+  // The store is to live longer, too.
+  RegionGraphs(Region region, const ops::Op& program, GraphStore& store);
   ~RegionGraphs();
   RegionGraphs(const RegionGraphs&) = delete;
 
@@ -60,6 +70,7 @@ class RegionGraphs {
     device::Graph graph = {};
     device::GraphExec exec = {};
     int64_t copies = 0;  // of what is staged
+    int64_t spare = 0;   // of these, without those that are longer than they were
     std::mutex mutex = {};
     device::CapturedCopies in = {}, out = {};  // guarded by the mutex, from which place on they are launched, too
   };
@@ -84,27 +95,39 @@ class RegionGraphs {
   struct Hash {
     size_t operator()(const Key& key) const;
   };
+  // A run, as it is known and captured.
+  struct Run {
+    ops::Context& outer;
+    uint64_t now;
+    Key key = {};
+    Addresses at = {};
+    std::vector<Longer> longer = {};
+    double heat = 0;
+
+    const Longer* find_longer(size_t input) const;
+  };
   class CapturedRun;
   using Count = int64_t RegionReport::*;
 
   // With the mutex:
   Shapes& find(const Key& key, uint64_t now);
   bool was_seen(Shapes& shapes, device::StreamRef stream, const Addresses& at, const Known& known);
-  bool stays(Shapes& shapes, device::StreamRef stream, const Addresses& at);
-  std::shared_ptr<Replay> find_replay(Shapes& shapes, const Known& known, ops::Context& outer, const Addresses& at);
+  bool stays(Shapes& shapes, const Run& run);
+  std::set<std::string> changing() const;
+  std::shared_ptr<Replay> find_replay(Shapes& shapes, const Known& known, const Run& run);
   void refuse(Shapes& shapes, const std::string& why, uint64_t now);
 
   static bool is_replaced(const Replay& replay, const Replay& by, const Known& known);
-  void keep(const std::shared_ptr<Replay>& replay, const Key& key, const Known& known, uint64_t now);
-  void run_with(ops::Context& outer, const Key& key, const Known& known, const Addresses& at, uint64_t now,
-                double heat);
-  void record(ops::Context& outer, const Key& key);
-  void run_as_planned(ops::Context& outer, const Key& key, const Known& known, Count why);
-  void run_step_by_step(ops::Context& outer, Count why);
-  void capture(ops::Context& outer, const Known& known, Replay& replay);
-  // What is copied in (and out) for a run whose tensors are there.
-  static std::vector<device::Copy> copies(const Replay& replay, const Addresses& at, const Known& known, bool in);
-  static void launch(Replay& replay, const Addresses& at, const Known& known);
+  void lengthen(Run& run);
+  void keep(const std::shared_ptr<Replay>& replay, const Run& run, const Known& known);
+  void run_with(const Run& run, const Known& known);
+  void record(const Run& run);
+  void run_as_planned(const Run& run, const Known& known, Count why);
+  void run_step_by_step(const Run& run, Count why);
+  void capture(const Run& run, const Known& known, Replay& replay);
+  // What is copied in (and out) for a run.
+  static std::vector<device::Copy> copies(const Replay& replay, const Run& run, const Known& known, bool in);
+  static void launch(Replay& replay, const Run& run, const Known& known);
 
   // For the store, which lets go of what is dropped when it holds no lock.
   size_t kept() const;
@@ -114,7 +137,9 @@ class RegionGraphs {
 
   const ops::Op& program_;
   GraphStore& store_;
+  const std::vector<std::string> inputs_;
   mutable std::mutex mutex_;  // guards the rest
+  std::vector<Growth> growths_;
   std::unordered_map<Key, Shapes, Hash> shapes_;
   std::string refusal_;  // for good, and why
   RegionReport counts_;

@@ -2,6 +2,8 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <set>
 #include <string>
 
 namespace encore::automatic {
@@ -9,11 +11,14 @@ namespace encore::automatic {
 struct RegionReport {
   std::string name;  // "MatMul node 'a' to Add node 'b'"
   size_t nodes = 0;
-  size_t keys = 0, graphs = 0;                    // sets of shapes that are known; graphs that are kept
-  size_t scratch_bytes = 0;                       // with those shapes that want most
-  int64_t captures = 0, replays = 0, staged = 0;  // staged: tensors copied to where a graph has them, or from there
-  int64_t first_runs = 0;                         // with shapes that were not known
-  int64_t padded = 0;                             // runs with a dimension made longer (pad)
+  size_t keys = 0, graphs = 0;                       // sets of shapes that are known; graphs that are kept
+  size_t scratch_bytes = 0;                          // with those shapes that want most
+  int64_t captures = 0, replays = 0, staged = 0;     // staged: tensors copied to where a graph has them, or from there
+  int64_t first_runs = 0;                            // with shapes that were not known
+  int64_t padded = 0;                                // runs with a dimension made longer (pad)
+  int64_t grown = 0;                                 // runs with one made longer that grows
+  std::map<std::string, std::set<int64_t>> lengths;  // by these dimensions: what they have had instead of their own
+  std::set<std::string> changing;                    // "x[1]": dimensions of inputs that the sets of shapes differ in
   // Other runs that were not replayed: large tensors were at new places, there was no room for another graph, or none
   // can be captured.
   int64_t moved = 0, crowded = 0, refused = 0;

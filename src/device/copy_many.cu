@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include "device/launch.h"
@@ -15,55 +16,96 @@ constexpr int kFew = 4, kMany = 32;  // of a kernel, whose arguments they are: w
 constexpr int kThreads = 256;
 constexpr int64_t kBlockBytes = kThreads * 4 * int64_t(sizeof(Granule));
 
-template <int kMost>
+// Of whole tensors, or of some in rows among them.
+template <int kMost, bool kHasRows>
 struct CopyMany {
-  struct Part {
+  struct Whole {
     const char* from;
     char* to;
     int64_t bytes, first_block;
   };
+  struct Rows : Whole {
+    int64_t pitch, blocks_of_row;
+  };
+  using Part = std::conditional_t<kHasRows, Rows, Whole>;
   Part parts[kMost];
   int count = 0;
+
+  // Returns how many blocks it takes.
+  int64_t add(const Copy& copy, int64_t first_block) {
+    Part& part = parts[count++];
+    part.from = static_cast<const char*>(copy.from), part.to = static_cast<char*>(copy.to);
+    part.bytes = int64_t(copy.bytes), part.first_block = first_block;
+    const int64_t row = int64_t(copy.pitch ? copy.pitch : copy.bytes), blocks = (row + kBlockBytes - 1) / kBlockBytes;
+    if constexpr (kHasRows) part.pitch = row, part.blocks_of_row = blocks;
+    return int64_t(copy.rows) * blocks;
+  }
 
   DEVICE_FN void operator()(Block<NoShared>& b, const NoShared&) const {
     int c = count - 1;
     while (parts[c].first_block > b.index()) --c;
-    const char* const from = parts[c].from;
-    char* const to = parts[c].to;
-    const int64_t begin = (b.index() - parts[c].first_block) * kBlockBytes;
-    const int64_t rest = parts[c].bytes - begin;
-    const int64_t end = begin + (rest < kBlockBytes ? rest : kBlockBytes);
-    const bool is_aligned =
-        (reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to)) % sizeof(Granule) == 0;
-    const int64_t packs_end = is_aligned ? end - (end - begin) % int64_t(sizeof(Granule)) : begin;
+    int64_t row = 0, block = b.index() - parts[c].first_block, pitch = parts[c].bytes;
+    if constexpr (kHasRows) {
+      row = block / parts[c].blocks_of_row;
+      block -= row * parts[c].blocks_of_row;
+      pitch = parts[c].pitch;
+    }
+    const char* const from = parts[c].from + row * parts[c].bytes;
+    char* const to = parts[c].to + row * pitch;
+    const int64_t begin = block * kBlockBytes, end = begin + kBlockBytes, bytes = parts[c].bytes;
     b.threads([&](int t, NoShared&) {
-      for (int64_t i = begin + t * int64_t(sizeof(Granule)); i < packs_end; i += b.size() * int64_t(sizeof(Granule)))
-        *reinterpret_cast<Granule*>(to + i) = *reinterpret_cast<const Granule*>(from + i);
-      for (int64_t i = packs_end + t; i < end; i += b.size()) to[i] = from[i];
+      move(from, to, begin, end < bytes ? end : bytes, t, b.size());
+      if constexpr (kHasRows) move(nullptr, to, begin > bytes ? begin : bytes, end < pitch ? end : pitch, t, b.size());
     });
+  }
+
+ private:
+  // Zeros, from nowhere.
+  DEVICE_FN static void move(const char* from, char* to, int64_t begin, int64_t end, int t, int threads) {
+    if (begin >= end) return;
+    const auto bits =
+        reinterpret_cast<uintptr_t>(from ? from + begin : nullptr) | reinterpret_cast<uintptr_t>(to + begin);
+    if (bits % sizeof(Granule) == 0)
+      move<Granule>(from, to, begin, end, t, threads);
+    else if (kHasRows && bits % sizeof(uint64_t) == 0)
+      move<uint64_t>(from, to, begin, end, t, threads);
+    else
+      move<char>(from, to, begin, end, t, threads);
+  }
+  // In units, and what is left of these in bytes.
+  template <class Unit>
+  DEVICE_FN static void move(const char* from, char* to, int64_t begin, int64_t end, int t, int threads) {
+    constexpr int64_t kUnit = sizeof(Unit);
+    const int64_t units_end = end - (end - begin) % kUnit;
+    for (int64_t i = begin + t * kUnit; i < units_end; i += threads * kUnit)
+      *reinterpret_cast<Unit*>(to + i) = from ? *reinterpret_cast<const Unit*>(from + i) : Unit{};
+    for (int64_t i = units_end + t; i < end; i += threads) to[i] = from ? from[i] : char(0);
   }
 };
 
-template <int kMost, class Use>
+template <int kMost, bool kHasRows, class Use>
 void gather(std::span<const Copy> copies, const Use& use) {
-  CopyMany<kMost> kernel{};
+  CopyMany<kMost, kHasRows> kernel{};
   int64_t blocks = 0;
-  for (const Copy& copy : copies) {
-    kernel.parts[kernel.count++] = {static_cast<const char*>(copy.from), static_cast<char*>(copy.to),
-                                    int64_t(copy.bytes), blocks};
-    blocks += (int64_t(copy.bytes) + kBlockBytes - 1) / kBlockBytes;
-  }
+  for (const Copy& copy : copies) blocks += kernel.add(copy, blocks);
   use(Blocks{blocks, kThreads}, kernel);
 }
 
 // Says use(grid, kernel) for each of the kernels that do the copies.
-template <class Use>
+template <bool kHasRows, class Use>
 void for_each_kernel(std::span<const Copy> copies, const Use& use) {
   if (copies.empty()) return;
-  if (copies.size() <= kFew) return gather<kFew>(copies, use);
+  if (copies.size() <= kFew) return gather<kFew, kHasRows>(copies, use);
   const size_t next = std::min(copies.size(), size_t(kMany));
-  gather<kMany>(copies.first(next), use);
-  for_each_kernel(copies.subspan(next), use);
+  gather<kMany, kHasRows>(copies.first(next), use);
+  for_each_kernel<kHasRows>(copies.subspan(next), use);
+}
+template <class Use>
+void for_each_kernel(std::span<const Copy> copies, const Use& use) {
+  if (std::ranges::any_of(copies, [](const Copy& copy) { return copy.pitch > 0; }))
+    for_each_kernel<true>(copies, use);
+  else
+    for_each_kernel<false>(copies, use);
 }
 
 }  // namespace

@@ -12,6 +12,8 @@ struct Copy {
   const void* from;
   void* to;
   size_t bytes;
+  // Or so many rows of these bytes, each with zeros behind it where it goes, up to the pitch.
+  size_t pitch = 0, rows = 1;
   bool operator==(const Copy&) const = default;
 };
 // None may be empty, or overlap another.
@@ -22,7 +24,7 @@ class CapturedCopies {
  public:
   CapturedCopies() = default;
   CapturedCopies(StreamRef stream, std::vector<Copy> copies);  // the stream captures
-  // What the graph's launches from now on copy: as many, of the same sizes.
+  // What the graph's launches from now on copy: as many, each of which fills as much.
   void set(const GraphExec& exec, std::vector<Copy> copies);
 
  private:

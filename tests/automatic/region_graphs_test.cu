@@ -5,19 +5,14 @@
 
 #include <numeric>
 
-#include "../device/on_device.h"
 #include "device/error.h"
 #include "device/fault.h"
 #include "graph/capture_gate.h"
 #include "memory/streams.h"
+#include "one_run.h"
 
 namespace encore::automatic::tests {
 namespace {
-
-using device::DeviceArray;
-using ops::Shape;
-using ops::Tensor;
-using ops::Type;
 
 struct AddOne {
   const float* x;
@@ -50,46 +45,6 @@ class AddThree final : public ops::Op {
   static void add(ops::Context& context, const float* x, float* y) {
     device::for_each_index(context.stream(), context.input(0).count(), AddOne{x, y});
   }
-};
-
-// A run with an input and an output that the test gives.
-class OneRun : public ops::Context {
- public:
-  OneRun(memory::Arena& arena, device::StreamRef stream, DeviceArray<float>& x, DeviceArray<float>& y)
-      : arena_(arena),
-        stream_(stream),
-        x_{Type::f32, ops::Where::device, Shape{int64_t(x.size())}, x.data()},
-        y_(y.data()) {}
-  ~OneRun() override {
-    for (void* block : scratch_) arena_.free(block);
-  }
-  int input_count() const override { return 1; }
-  int output_count() const override { return 1; }
-  const Tensor* find_input(int i) override { return i == 0 ? &x_ : nullptr; }
-  Tensor output(int, const Shape& shape) override { return {Type::f32, ops::Where::device, shape, y_}; }
-  bool wants_output(int i) const override { return i == 0; }
-  device::StreamRef stream() const override { return stream_; }
-  void* scratch(size_t bytes) override {
-    return bytes ? scratch_.emplace_back(arena_.allocate(bytes, stream_)) : nullptr;
-  }
-  void give_back(void* block) override {
-    std::erase(scratch_, block);
-    arena_.free(block);
-  }
-  device::Blas& blas() override { fail(Code::internal, "there are no products here"); }
-  device::Dnn& dnn() override { fail(Code::internal, "there are no convolutions here"); }
-  device::FaultRef fault() override { return {}; }
-  void read_back(void* host, const void* from, size_t bytes) override {
-    device::copy(stream_, host, from, bytes);
-    stream_.synchronize();
-  }
-
- private:
-  memory::Arena& arena_;
-  device::StreamRef stream_;
-  Tensor x_;
-  float* y_;
-  std::vector<void*> scratch_;
 };
 
 // Its output comes from the arena, too.
@@ -160,7 +115,7 @@ class RegionGraphsTest : public testing::Test {
   device::Stream stream{0};
   GraphStore store{0, arena, 32};
   AddThree op;
-  RegionGraphs graphs{"the region", 3, op, store};
+  RegionGraphs graphs{{"the region", 3, {}, {}}, op, store};
   int fed = 0;
 };
 
@@ -320,7 +275,7 @@ constexpr size_t kMib = size_t(1) << 20;
 
 TEST_F(RegionGraphsTest, WhereMemoryRunsOutGraphsGiveItBack) {
   const Limited limited({.max_bytes = 4 * kMib});
-  RegionGraphs graphs("another", 3, op, *limited.store);
+  RegionGraphs graphs({"another", 3, {}, {}}, op, *limited.store);
   DeviceArray<float> x(250000, 0), y(250000, 0);
   for (int i = 0; i < 3; ++i) {
     OneRun run(*limited.arena, stream, x, y);
@@ -341,7 +296,7 @@ TEST_F(RegionGraphsTest, WhereMemoryRunsOutGraphsGiveItBack) {
 TEST_F(RegionGraphsTest, WhatGraphsGiveBackHasNoneOfARunsBlocksBesideIt) {
   const Limited limited({.max_bytes = 8 * kMib, .grow_by_doubling = false});
   limited.arena->free(limited.arena->allocate(2 * kMib, stream));
-  RegionGraphs graphs("another", 3, op, *limited.store);
+  RegionGraphs graphs({"another", 3, {}, {}}, op, *limited.store);
   DeviceArray<float> x(kMib / 8), y(kMib / 8);
   for (int i = 0; i < 3; ++i) {
     OneRun run(*limited.arena, stream, x, y);
@@ -358,7 +313,7 @@ TEST_F(RegionGraphsTest, ScratchThatIsNotToBeHadInOnePieceIsTakenInSeveral) {
   for (const size_t most_graphs : {0, 32}) {
     const Limited limited({.max_bytes = 8 * kMib, .first_chunk_bytes = 8 * kMib});
     GraphStore store(0, limited.arena, most_graphs);
-    RegionGraphs graphs("another", 3, op, store);
+    RegionGraphs graphs({"another", 3, {}, {}}, op, store);
     std::vector<void*> blocks;
     for (int i = 0; i < 8; ++i) blocks.push_back(limited.arena->allocate(kMib, stream));
     for (int i : {0, 1, 2, 4, 5, 6, 7}) limited.arena->free(blocks[size_t(i)]);
@@ -376,7 +331,7 @@ TEST_F(RegionGraphsTest, OutputsAreNotMadeAheadWhereScratchIsAllThereIs) {
   for (const size_t limit : {7 * kMib, 14 * kMib}) {
     const Limited limited({.max_bytes = limit, .grow_by_doubling = false});
     const Repeat repeat;
-    RegionGraphs graphs("another", 3, repeat, *limited.store);
+    RegionGraphs graphs({"another", 3, {}, {}}, repeat, *limited.store);
     DeviceArray<float> x(std::vector<float>(kMib / 4, 1));
     for (int i = 0; i < 6; ++i) {
       WholeRun run(*limited.arena, stream, x);

@@ -50,6 +50,37 @@ TEST_P(CopyManyTest, EachLaunchHasItsTensors) {
 
 INSTANTIATE_TEST_SUITE_P(Numbers, CopyManyTest, testing::Values(1, 4, 5, 32, 33, 36, 37, 70));
 
+// Rows of any length, with zeros behind each up to a pitch, which stays.
+TEST(CopyMany, RowsGrow) {
+  constexpr size_t kRows = 3;
+  Stream stream(0);
+  for (const size_t pitch : {size_t(64), size_t(2048), size_t(40008)}) {
+    std::vector<unsigned char> values(kRows * pitch + 1);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<unsigned char>(1 + i % 251);
+    DeviceArray<unsigned char> from(values), to(kRows * pitch), other(values), beside(pitch);
+    const auto copies = [&](size_t bytes, size_t shift) {
+      return std::vector<Copy>{{from.data() + shift, to.data(), bytes, pitch, kRows},
+                               {other.data(), beside.data(), pitch}};
+    };
+    begin_capture(stream, CaptureMode::thread_local_);
+    CapturedCopies captured(stream, copies(8, 0));
+    const Graph graph = end_capture(stream);
+    const GraphExec exec = graph.instantiate();
+    for (const size_t bytes : {size_t(8), size_t(16), size_t(33), pitch / 2 + 8, pitch - 8, pitch}) {
+      for (const size_t shift : {0, 1}) {
+        to.upload(stream, std::vector<unsigned char>(to.size(), 0xff));
+        captured.set(exec, copies(bytes, shift));
+        exec.launch(stream);
+        std::vector<unsigned char> expected(kRows * pitch, 0);
+        for (size_t row = 0; row < kRows; ++row)
+          std::copy_n(values.begin() + int64_t(row * bytes + shift), bytes, expected.begin() + int64_t(row * pitch));
+        ASSERT_EQ(to.download(stream), expected) << bytes << " of " << pitch << " bytes, moved by " << shift;
+        ASSERT_EQ(beside.download(stream), std::vector<unsigned char>(values.begin(), values.begin() + int64_t(pitch)));
+      }
+    }
+  }
+}
+
 TEST(CopyMany, OfNothingAreNoKernels) {
   Stream stream(0);
   begin_capture(stream, CaptureMode::thread_local_);

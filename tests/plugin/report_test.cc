@@ -19,24 +19,28 @@ TEST(Report, IsJson) {
 }
 
 TEST(Report, TellsOfRegions) {
-  EXPECT_EQ(
-      as_json(std::vector<automatic::RegionReport>{{.name = "a",
-                                                    .nodes = 8,
-                                                    .keys = 1,
-                                                    .graphs = 2,
-                                                    .scratch_bytes = 9,
-                                                    .captures = 3,
-                                                    .replays = 4,
-                                                    .staged = 5,
-                                                    .first_runs = 6,
-                                                    .padded = 12,
-                                                    .moved = 7,
-                                                    .crowded = 10,
-                                                    .refused = 11,
-                                                    .refusal = "why"}}),
-      "[{\"region\": \"a\", \"nodes\": 8, \"keys\": 1, \"graphs\": 2, \"scratch_bytes\": 9, \"captures\": 3, "
-      "\"replays\": 4, \"staged\": 5, \"first_runs\": 6, \"padded\": 12, \"eager\": 28, \"moved\": 7, \"crowded\": 10, "
-      "\"refused\": 11, \"refusal\": \"why\"}]\n");
+  EXPECT_EQ(as_json(std::vector<automatic::RegionReport>{{.name = "a",
+                                                          .nodes = 8,
+                                                          .keys = 1,
+                                                          .graphs = 2,
+                                                          .scratch_bytes = 9,
+                                                          .captures = 3,
+                                                          .replays = 4,
+                                                          .staged = 5,
+                                                          .first_runs = 6,
+                                                          .padded = 12,
+                                                          .grown = 13,
+                                                          .lengths = {{"total", {256, 512}}},
+                                                          .changing = {"mask[1]", "x[0]"},
+                                                          .moved = 7,
+                                                          .crowded = 10,
+                                                          .refused = 11,
+                                                          .refusal = "why"}}),
+            "[{\"region\": \"a\", \"nodes\": 8, \"keys\": 1, \"graphs\": 2, \"scratch_bytes\": 9, \"captures\": 3, "
+            "\"replays\": 4, \"staged\": 5, \"first_runs\": 6, \"padded\": 12, \"grown\": 13, \"lengths\": {\"total\": "
+            "[256, 512]}, "
+            "\"changing\": [\"mask[1]\", \"x[0]\"], \"eager\": 28, \"moved\": 7, \"crowded\": 10, "
+            "\"refused\": 11, \"refusal\": \"why\"}]\n");
 }
 
 TEST(Report, TellsOfWhatIsOutside) {

@@ -63,6 +63,16 @@ std::vector<fuse::Padding> paddings_of(FusedGraph& graph, const GraphNodeInfo& f
   return paddings;
 }
 
+// Those that the application pads are padded.
+automatic::Region region_of(FusedGraph& graph, const GraphNodeInfo& fused, const std::vector<const OrtNode*>& nodes,
+                            const Options& options) {
+  automatic::Region region{text(label_of(nodes.front()), " to ", label_of(nodes.back())), nodes.size(), {}, {}};
+  for (int i = 0; i < fused.input_count(); ++i) region.inputs.push_back(fused.input_value(i));
+  if (options.lengthens) region.growing = graph.growing_dims(fused);
+  std::erase_if(region.growing, [&](const ops::GrowingDim& dim) { return options.pad.contains(dim.name); });
+  return region;
+}
+
 void compile(Ep& ep, const OrtGraph* const* graphs, const OrtNode* const* fused, size_t count,
              OrtNodeComputeInfo** infos) {
   ep.constants().forget_addresses();
@@ -78,8 +88,7 @@ void compile(Ep& ep, const OrtGraph* const* graphs, const OrtNode* const* fused,
     auto made = std::make_unique<FusedNode>(ep, info, std::move(plan));
     const std::vector<const OrtNode*> nodes = nodes_of(graphs[i]);
     if (ep.store() && nodes.size() > 1)
-      made->graphs.emplace(text(label_of(nodes.front()), " to ", label_of(nodes.back())), nodes.size(), made->program,
-                           *ep.store());
+      made->graphs.emplace(region_of(graph, info, nodes, ep.options()), made->program, *ep.store());
     made->paddings = std::move(paddings);
     made->load();
     infos[i] = made.release();

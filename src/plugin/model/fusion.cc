@@ -135,6 +135,11 @@ fuse::PaddedAxes FusedGraph::padded_axes(const GraphNodeInfo& fused, const std::
   return fuse::padded_axes(fuse::plan_of(graph_, std::move(ends.inputs), std::move(ends.outputs)), dim, longest);
 }
 
+std::vector<ops::GrowingDim> FusedGraph::growing_dims(const GraphNodeInfo& fused) {
+  Ends ends = ends_of(fused);
+  return fuse::growing_dims(fuse::plan_of(graph_, std::move(ends.inputs), std::move(ends.outputs)));
+}
+
 std::vector<Group> find_groups(const OrtGraph* graph, const std::vector<const OrtNode*>& claimed,
                                const std::string& ep_name, const ops::Settings& settings, bool are_channels_last,
                                fuse::KnownDims& known) {

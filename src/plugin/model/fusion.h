@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fuse/groups.h"
+#include "fuse/growing.h"
 #include "fuse/padded_run.h"
 #include "plugin/model/node_info.h"
 
@@ -35,6 +36,8 @@ class FusedGraph {
                           const std::vector<fuse::Padding>& paddings, const fuse::Watch& watch);
   // Of the same part: its inputs and outputs that become longer when the dimension is padded.
   fuse::PaddedAxes padded_axes(const GraphNodeInfo& fused, const std::string& dim, int64_t longest);
+  // And those that may become longer by themselves.
+  std::vector<ops::GrowingDim> growing_dims(const GraphNodeInfo& fused);
 
  private:
   struct Ends {

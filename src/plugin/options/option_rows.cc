@@ -69,9 +69,11 @@ bool strategy(std::string_view text, Options& o) {
   return true;
 }
 
-// "batch:1,2,4;sequence:64,128"
+// "batch:1,2,4;sequence:64,128", or "off"
 bool paddings(std::string_view text, Options& o) {
   o.pad.clear();
+  o.lengthens = text != "off";
+  if (!o.lengthens) return true;
   for (const std::string_view one : parts_of(text, ';')) {
     const size_t colon = one.rfind(':');
     if (colon == one.npos || colon == 0) return false;
@@ -137,10 +139,11 @@ constexpr OptionRow kRows[] = {
      "The most graphs that `auto_graph` keeps in a session: those that are used most.",
      [](std::string_view value, Options& o) { return take(number(value, 1, 100000), o.auto_graph_limit); }},
 
-    {"pad", false, "", "dimensions of the model's inputs with lengths, such as batch:1,2,4,8;sequence:64,128",
+    {"pad", false, "", "dimensions of the model's inputs with lengths, such as batch:1,2,4,8;sequence:64,128, or off",
      "Pad these dimensions to the next of their lengths, and cut what comes out, so that few shapes are run, each of "
      "which has a graph with `auto_graph`. A session fails if padding might change a result: where not every node of "
-     "a region leaves rows of the dimension apart, but for attention and reductions, which are masked.",
+     "a region leaves rows of the dimension apart, but for attention and reductions, which are masked. Masks that grow "
+     "from run to run, and whose length no output tells, `auto_graph` pads by itself, unless this is `off`.",
      paddings},
 
     // ---- streams

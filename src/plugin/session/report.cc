@@ -32,6 +32,22 @@ void write(const char* what, const std::string& content, const std::string& path
   require(!file.fail(), what, " can't be written to '", path, "'");
 }
 
+std::string as_json(const std::set<std::string>& texts) {
+  std::string json;
+  for (const std::string& one : texts) json += text(json.empty() ? "" : ", ", quoted(one));
+  return text("[", json, "]");
+}
+
+std::string as_json(const std::map<std::string, std::set<int64_t>>& numbers) {
+  std::string json;
+  for (const auto& [name, some] : numbers) {
+    std::string list;
+    for (const int64_t number : some) list += text(list.empty() ? "" : ", ", number);
+    json += text(json.empty() ? "" : ", ", quoted(name), ": [", list, "]");
+  }
+  return text("{", json, "}");
+}
+
 }  // namespace
 
 std::string as_json(const std::vector<graph::Report>& reports) {
@@ -50,9 +66,10 @@ std::string as_json(const std::vector<automatic::RegionReport>& reports) {
     json += text(json.size() > 1 ? ",\n " : "", "{\"region\": ", quoted(r.name), ", \"nodes\": ", r.nodes,
                  ", \"keys\": ", r.keys, ", \"graphs\": ", r.graphs, ", \"scratch_bytes\": ", r.scratch_bytes,
                  ", \"captures\": ", r.captures, ", \"replays\": ", r.replays, ", \"staged\": ", r.staged,
-                 ", \"first_runs\": ", r.first_runs, ", \"padded\": ", r.padded, ", \"eager\": ", r.eager(),
-                 ", \"moved\": ", r.moved, ", \"crowded\": ", r.crowded, ", \"refused\": ", r.refused,
-                 ", \"refusal\": ", quoted(r.refusal), "}");
+                 ", \"first_runs\": ", r.first_runs, ", \"padded\": ", r.padded, ", \"grown\": ", r.grown,
+                 ", \"lengths\": ", as_json(r.lengths), ", \"changing\": ", as_json(r.changing),
+                 ", \"eager\": ", r.eager(), ", \"moved\": ", r.moved, ", \"crowded\": ", r.crowded,
+                 ", \"refused\": ", r.refused, ", \"refusal\": ", quoted(r.refusal), "}");
   return json + "]\n";
 }
 

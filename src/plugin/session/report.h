@@ -18,7 +18,8 @@ namespace encore::plugin {
 std::string as_json(const std::vector<graph::Report>& reports);
 
 // A JSON list of {"region", "nodes", "keys", "graphs", "scratch_bytes", "captures", "replays", "staged", "first_runs",
-// "padded", "eager", "moved", "crowded", "refused", "refusal"}.
+// "padded", "grown", "lengths": {dimension: [...]}, "changing": ["input[axis]", ...], "eager", "moved", "crowded",
+// "refused", "refusal"}.
 std::string as_json(const std::vector<automatic::RegionReport>& reports);
 
 // What is in no region, which nobody captures.

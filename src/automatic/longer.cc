@@ -1,0 +1,89 @@
+#include "automatic/longer.h"
+
+#include <algorithm>
+#include <bit>
+#include <optional>
+
+namespace encore::automatic {
+namespace {
+
+using ops::InputAxis;
+using ops::Tensor;
+
+// Powers of two: few, and what is added up in vain is no more than there is, but for what is next to nothing.
+constexpr int64_t kShortest = 256;
+constexpr size_t kLittleBytes = size_t(64) << 10;
+int64_t longer_length(int64_t length, size_t bytes) {
+  const auto next = int64_t(std::bit_ceil(uint64_t(length)));
+  return bytes / size_t(length) <= kLittleBytes / kShortest ? std::max(next, kShortest) : next;
+}
+
+// Of an input's axis; none if it isn't there.
+std::optional<int64_t> length_of(ops::Context& run, const InputAxis& at) {
+  const Tensor* const input = run.find_input(at.input);
+  return input && at.axis < input->shape.rank() ? std::optional(input->shape[at.axis]) : std::nullopt;
+}
+
+Longer longer_input(const Tensor& input, const InputAxis& at, int64_t length) {
+  Longer made{at.input, input, 0, 0, 1};
+  made.tensor.shape = input.shape.with(at.axis, length);
+  made.rows = size_t(input.shape.count(0, at.axis));
+  made.row_bytes = input.bytes() / made.rows;
+  made.pitch = made.tensor.bytes() / made.rows;
+  return made;
+}
+
+}  // namespace
+
+int64_t Growth::length_in(ops::Context& run) const {
+  const auto length = length_of(run, dim_.masks[0]);
+  const auto is_same = [&](const InputAxis& mask) { return length_of(run, mask) == length; };
+  return length && std::ranges::all_of(dim_.masks, is_same) ? *length : 0;
+}
+
+int64_t Growth::room_in(ops::Context& run) const {
+  int64_t room = dim_.room;
+  for (const InputAxis& at : dim_.rooms) room = std::min(room, length_of(run, at).value_or(0));
+  return room;
+}
+
+bool Growth::is_prompt(ops::Context& run, int64_t length) const {
+  return length <= dim_.fresh || std::ranges::any_of(dim_.news, [&](const InputAxis& at) {
+           return length <= length_of(run, at).value_or(length);
+         });
+}
+
+void Growth::lengthen(ops::Context& run, std::vector<Longer>& longer) {
+  const int64_t length = length_in(run);
+  if (length == 0 || is_prompt(run, length)) return;
+  if (first_ == 0) first_ = length;
+  if (!grows_ && !(grows_ = length != first_)) return;
+  size_t bytes = 0;
+  for (const InputAxis& mask : dim_.masks) {
+    const Tensor& input = *run.find_input(mask.input);
+    // Along another axis it may be longer already.
+    if (input.count() == 0 || std::ranges::find(longer, mask.input, &Longer::input) != longer.end()) return;
+    bytes += input.bytes();
+  }
+  const int64_t made = std::min(room_in(run), longer_length(length, bytes));
+  if (made < length || bytes / size_t(length) > kMostStagedBytes / size_t(made)) return;
+  for (const InputAxis& mask : dim_.masks) longer.push_back(longer_input(*run.find_input(mask.input), mask, made));
+  lengths_.insert(made);
+}
+
+LongerRun::LongerRun(ops::Context& outer, std::vector<Longer> longer) : SameRun(outer), longer_(std::move(longer)) {
+  std::vector<device::Copy> copies;
+  for (Longer& one : longer_) {
+    const void* const from = one.tensor.data;
+    one.tensor.data = outer.scratch(one.tensor.bytes());
+    copies.push_back(one.copy(from, one.tensor.data));
+  }
+  device::copy_many(stream(), copies);
+}
+
+const Tensor* LongerRun::find_input(int i) {
+  const auto found = std::ranges::find(longer_, i, &Longer::input);
+  return found == longer_.end() ? outer_.find_input(i) : &found->tensor;
+}
+
+}  // namespace encore::automatic
