@@ -49,5 +49,4 @@ message(STATUS "cudnn-frontend ${version}: ${cudnn_frontend_include}")
 target_include_directories(encore_rooms SYSTEM PRIVATE "${cudnn_frontend_include}")
 # It only makes plans, which takes cuDNN long, and is much to compile.
 set_source_files_properties(
-  src/device/cuda/dnn_attention.cc src/device/cuda/dnn_candidates.cc src/device/cuda/dnn_search.cc
-  PROPERTIES COMPILE_OPTIONS -O1)
+  src/device/cuda/dnn_attention.cc src/device/cuda/dnn_candidates.cc PROPERTIES COMPILE_OPTIONS -O1)

@@ -12,6 +12,7 @@
 
 #include "device/cuda/capture.h"
 #include "device/cuda/clock.h"
+#include "device/cuda/dnn_candidates.h"
 #include "device/cuda/dnn_search.h"
 #include "device/cuda/library.h"
 #include "device/cuda/stopwatch.h"
@@ -74,7 +75,7 @@ void load_engines(const DnnHandle& dnn) {
     if (!tuned || tuned->plan.empty()) continue;
     const Current current(dnn.device);
     const RelaxedCapture relaxed;
-    load_plan(dnn.handle, tuned->plan);
+    read_plan(dnn.handle, tuned->plan);
     return;
   }
 }

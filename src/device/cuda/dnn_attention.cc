@@ -14,19 +14,24 @@
 #include "device/graph.h"
 
 namespace encore::device {
-namespace {
 
-struct Plan {
+struct AttentionPlan {
   fe::graph::Graph graph;
   size_t workspace_bytes = 0;
 };
+// Null: cuDNN has no engine.
+struct AttentionPlans {
+  std::map<FusedAttention, std::unique_ptr<AttentionPlan>> of;
+};
+
+namespace {
 
 // Tensors by their id; addresses are handed over in this order.
 enum Id : int64_t { kQ = 1, kK, kV, kBias, kQueryLengths, kKeyLengths, kY };
 
 // Throws std::exception with the frontend's words if no engine does it.
-std::unique_ptr<Plan> build(const DnnHandle& dnn, const FusedAttention& p) {
-  auto plan = std::make_unique<Plan>();
+std::unique_ptr<AttentionPlan> build(const DnnHandle& dnn, const FusedAttention& p) {
+  auto plan = std::make_unique<AttentionPlan>();
   fe::graph::Graph& graph = plan->graph;
   const fe::DataType_t type = p.type == Type::f16 ? fe::DataType_t::HALF : fe::DataType_t::BFLOAT16;
   graph.set_io_data_type(type)
@@ -94,16 +99,7 @@ bool may_serve(const DnnSettings& settings, const FusedAttention& p) {
          std::max({p.left, p.right, p.queries, p.keys}) < kMost;
 }
 
-}  // namespace
-
-// Null: cuDNN has no engine.
-struct AttentionPlans {
-  std::map<FusedAttention, std::unique_ptr<Plan>> of;
-};
-
-namespace {
-
-Plan* find(DnnHandle& dnn, StreamRef stream, const FusedAttention& problem) {
+AttentionPlan* find(DnnHandle& dnn, StreamRef stream, const FusedAttention& problem) {
   if (!may_serve(dnn.settings, problem) || !dnn.opened()) return nullptr;
   if (!dnn.attention) dnn.attention = std::make_shared<AttentionPlans>();
   auto& plans = dnn.attention->of;
@@ -113,7 +109,7 @@ Plan* find(DnnHandle& dnn, StreamRef stream, const FusedAttention& problem) {
                  "cudnnBackendFinalize");
   const Current current(dnn.device);
   const RelaxedCapture relaxed;  // another stream of this thread may be capturing
-  std::unique_ptr<Plan> plan;
+  std::unique_ptr<AttentionPlan> plan;
   try {
     plan = build(dnn, problem);
   } catch (const Error&) {
@@ -129,7 +125,7 @@ Plan* find(DnnHandle& dnn, StreamRef stream, const FusedAttention& problem) {
 std::optional<size_t> prepare_attention(Dnn& dnn, StreamRef stream, const FusedAttention& problem) {
   DnnHandle& handle = dnn.handle();
   const std::lock_guard lock(handle.mutex);
-  const Plan* plan = find(handle, stream, problem);
+  const AttentionPlan* plan = find(handle, stream, problem);
   if (!plan) return std::nullopt;
   return plan->workspace_bytes;
 }
@@ -138,7 +134,7 @@ void run_attention(Dnn& dnn, StreamRef stream, const FusedAttention& problem, co
                    void* workspace) {
   DnnHandle& handle = dnn.handle();
   const std::lock_guard lock(handle.mutex);
-  Plan* const plan = find(handle, stream, problem);
+  AttentionPlan* const plan = find(handle, stream, problem);
   if (!plan) fail(Code::not_supported, describe(problem), ": cuDNN has no engine for it");
 
   void* list[kY];

@@ -58,10 +58,10 @@ std::optional<double> Bench::timed(const Convolution& p, const ConvolutionPlan& 
   char* next = static_cast<char*>(inputs_.memory.get());
   for (const int64_t id : plan.ids) {
     addresses.push_back(id == kConvolutionY ? output_.memory.get() : next);
-    next += aligned(id == kConvolutionX   ? bytes_of(p.x, p.type)
-                    : id == kConvolutionW ? bytes_of(p.w, p.type)
-                    : id == kResidual     ? bytes_of(p.y, p.type)
-                                          : bytes_of({p.y[1]}, p.type));
+    next += aligned(id == kConvolutionX          ? bytes_of(p.x, p.type)
+                    : id == kConvolutionW        ? bytes_of(p.w, p.type)
+                    : id == kConvolutionResidual ? bytes_of(p.y, p.type)
+                                                 : bytes_of({p.y[1]}, p.type));
   }
   constexpr size_t kMuch = size_t{64} << 20;  // not in every thread at a time
   std::unique_lock alone(quiet(), std::defer_lock);

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "device/cuda/dnn_plan.h"
+#include "device/cuda/dnn_frontend.h"
 #include "device/error.h"
 
 namespace encore::device {
@@ -36,6 +36,10 @@ std::vector<int64_t> packed(const std::vector<int64_t>& dims, bool channels_last
 
 }  // namespace
 
+struct Candidates::Graph : fe::graph::Graph {
+  using fe::graph::Graph::plans;
+};
+
 size_t ConvolutionPlan::workspace_bytes() const { return size_t(native->getWorkspaceSize()); }
 
 std::optional<std::string> execute(cudnnHandle_t handle, const ConvolutionPlan& plan, std::vector<void*>& addresses,
@@ -46,8 +50,8 @@ std::optional<std::string> execute(cudnnHandle_t handle, const ConvolutionPlan& 
 
 std::vector<int64_t> ids_of(const Convolution& p, bool fused) {
   std::vector<int64_t> ids{kConvolutionX, kConvolutionW};
-  if (fused && p.has_residual) ids.push_back(kResidual);
-  if (fused && p.has_bias) ids.push_back(kBias);
+  if (fused && p.has_residual) ids.push_back(kConvolutionResidual);
+  if (fused && p.has_bias) ids.push_back(kConvolutionBias);
   ids.push_back(kConvolutionY);
   return ids;
 }
@@ -58,12 +62,15 @@ size_t bytes_of(const std::vector<int64_t>& dims, Type type) {
   return bytes;
 }
 
-Candidates::Candidates(cudnnHandle_t handle, const DnnHandle& dnn, const Convolution& p, bool fused,
-                       bool deterministic) {
+Candidates::Candidates(cudnnHandle_t handle, const DnnHandle& dnn, const Convolution& p, bool fused, bool deterministic)
+    : graph_(std::make_unique<Graph>()) {
+  Graph& graph = *graph_;
   const DnnSettings& settings = dnn.settings;
   const fe::DataType_t type = type_of(p);
-  set_io_data_type(type).set_intermediate_data_type(fe::DataType_t::FLOAT).set_compute_data_type(fe::DataType_t::FLOAT);
-  set_sm_version(dnn.sm_version);  // else the frontend would ask a CUDA runtime of its own
+  graph.set_io_data_type(type)
+      .set_intermediate_data_type(fe::DataType_t::FLOAT)
+      .set_compute_data_type(fe::DataType_t::FLOAT);
+  graph.set_sm_version(dnn.sm_version);  // else the frontend would ask a CUDA runtime of its own
 
   // cuDNN wants at least two spatial dimensions.
   const auto widened = [&](std::vector<int64_t> values, int64_t neutral) {
@@ -71,12 +78,12 @@ Candidates::Candidates(cudnnHandle_t handle, const DnnHandle& dnn, const Convolu
     return values;
   };
   const auto input = [&](ConvolutionId id, const char* name, const std::vector<int64_t>& dims) {
-    return tensor(fe::graph::Tensor_attributes()
-                      .set_name(name)
-                      .set_uid(id)
-                      .set_dim(dims)
-                      .set_stride(packed(dims, p.channels_last))
-                      .set_data_type(type));
+    return graph.tensor(fe::graph::Tensor_attributes()
+                            .set_name(name)
+                            .set_uid(id)
+                            .set_dim(dims)
+                            .set_stride(packed(dims, p.channels_last))
+                            .set_data_type(type));
   };
   const std::vector<int64_t> y_dims = widened(p.y, 1);
   const auto shaped = [&](Tensor made) {
@@ -93,39 +100,53 @@ Candidates::Candidates(cudnnHandle_t handle, const DnnHandle& dnn, const Convolu
   const auto mode = [](fe::PointwiseMode_t what) { return fe::graph::Pointwise_attributes().set_mode(what); };
 
   const Tensor x = input(kConvolutionX, "x", widened(p.x, 1)), w = input(kConvolutionW, "w", widened(p.w, 1));
-  Tensor last = shaped(p.transposed ? conv_dgrad(x, w, with_shape(fe::graph::Conv_dgrad_attributes()))
-                                    : conv_fprop(x, w, with_shape(fe::graph::Conv_fprop_attributes())));
+  Tensor last = shaped(p.transposed ? graph.conv_dgrad(x, w, with_shape(fe::graph::Conv_dgrad_attributes()))
+                                    : graph.conv_fprop(x, w, with_shape(fe::graph::Conv_fprop_attributes())));
   if (fused) {  // in the order for which cuDNN has compiled engines
     if (p.has_residual)
-      last = shaped(pointwise(last, input(kResidual, "residual", y_dims), mode(fe::PointwiseMode_t::ADD)));
+      last = shaped(
+          graph.pointwise(last, input(kConvolutionResidual, "residual", y_dims), mode(fe::PointwiseMode_t::ADD)));
     if (p.has_bias) {
       std::vector<int64_t> dims(y_dims.size(), 1);
       dims[1] = y_dims[1];
-      last = shaped(pointwise(last, input(kBias, "bias", dims), mode(fe::PointwiseMode_t::ADD)));
+      last = shaped(graph.pointwise(last, input(kConvolutionBias, "bias", dims), mode(fe::PointwiseMode_t::ADD)));
     }
-    if (p.relu) last = shaped(pointwise(last, mode(fe::PointwiseMode_t::RELU_FWD)));
+    if (p.relu) last = shaped(graph.pointwise(last, mode(fe::PointwiseMode_t::RELU_FWD)));
   }
   last->set_name("y").set_uid(kConvolutionY).set_output(true).set_data_type(type);
 
-  check(validate());
-  check(build_operation_graph(handle));
+  check(graph.validate());
+  check(graph.build_operation_graph(handle));
   std::vector<fe::HeurMode_t> modes{fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK};
   if (settings.search == DnnSearch::standard) std::reverse(modes.begin(), modes.end());
-  check(create_execution_plans(modes));
+  check(graph.create_execution_plans(modes));
   std::vector<fe::NumericalNote_t> unwanted;
   if (deterministic) unwanted.push_back(fe::NumericalNote_t::NONDETERMINISTIC);
   if (p.type == device::Type::f32) {
     unwanted.push_back(fe::NumericalNote_t::DOWN_CONVERT_INPUTS);
     if (!p.tf32) unwanted.push_back(fe::NumericalNote_t::TENSOR_CORE);
   }
-  deselect_numeric_notes(unwanted).deselect_workspace_greater_than(
+  graph.deselect_numeric_notes(unwanted).deselect_workspace_greater_than(
       int64_t(std::min<size_t>(settings.most_workspace_bytes, std::numeric_limits<int64_t>::max())));
-  check(check_support());
+  check(graph.check_support());
 }
 
+Candidates::~Candidates() = default;
+
+int64_t Candidates::count() const { return graph_->get_execution_plan_count(); }
+
 NativePlan Candidates::build(int64_t candidate) {
-  if (build_plan_at_index(candidate).is_bad()) return nullptr;
-  return std::move(plans.get_execution_plans()[size_t(candidate)]);
+  if (graph_->build_plan_at_index(candidate).is_bad()) return nullptr;
+  return std::move(graph_->plans.get_execution_plans()[size_t(candidate)]);
+}
+
+std::string engine_of(const NativePlan& plan) { return plan->getTag(); }
+
+std::string written(const NativePlan& plan) { return plan->getJsonRepresentation(); }
+
+NativePlan read_plan(cudnnHandle_t handle, const std::string& text) {
+  NativePlan plan;
+  return fe::detail::create_cudnn_execution_plan(plan, text, handle).is_good() ? plan : nullptr;
 }
 
 }  // namespace encore::device

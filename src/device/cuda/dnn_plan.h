@@ -16,10 +16,18 @@ class ExecutionPlan_v8;
 namespace encore::device {
 
 // Tensors by their id; addresses are handed over in this order.
-enum ConvolutionId : int64_t { kConvolutionX = 1, kConvolutionW, kResidual, kBias, kConvolutionY };
+enum ConvolutionId : int64_t {
+  kConvolutionX = 1,
+  kConvolutionW,
+  kConvolutionResidual,
+  kConvolutionBias,
+  kConvolutionY
+};
+
+using NativePlan = std::shared_ptr<cudnn_frontend::ExecutionPlan_v8>;
 
 struct ConvolutionPlan {
-  std::shared_ptr<cudnn_frontend::ExecutionPlan_v8> native;
+  NativePlan native;
   std::vector<int64_t> ids;  // of what it reads and writes, in their order
   TunedConvolution tuned;
 

@@ -169,18 +169,20 @@ class Search {
     const TunedConvolution& known = *search.known;
     NativePlan plan;
     try {
-      if (!known.plan.empty()) plan = load_plan(handle, known.plan);
+      if (!known.plan.empty()) plan = read_plan(handle, known.plan);
       if (!plan) {
         Candidates candidates(handle, dnn_, *search.problem, known.fused, known.deterministic);
         if (known.candidate < candidates.count()) plan = candidates.build(known.candidate);
-        if (plan && plan->getTag() != known.engine) plan = nullptr;
+        if (plan && engine_of(plan) != known.engine) plan = nullptr;
       }
     } catch (const std::exception&) {  // then it is searched anew
       plan = nullptr;
     }
-    if (!plan || size_t(plan->getWorkspaceSize()) > dnn_.settings.most_workspace_bytes) return;
-    search.plan = std::make_unique<ConvolutionPlan>(
+    if (!plan) return;
+    auto found = std::make_unique<ConvolutionPlan>(
         ConvolutionPlan{std::move(plan), ids_of(*search.problem, known.fused), known});
+    if (found->workspace_bytes() > dnn_.settings.most_workspace_bytes) return;
+    search.plan = std::move(found);
     search.taken_over = true;
   }
 
@@ -292,7 +294,7 @@ class Search {
     if (!job.built.empty()) {
       compare(job, is_beaten(job) ? nullptr : bench);
       try {
-        job.serialized = job.built[0].plan->getJsonRepresentation();
+        job.serialized = written(job.built[0].plan);
       } catch (const std::exception&) {  // the candidate's number has to do
       }
     }
@@ -342,7 +344,7 @@ class Search {
       tuned.candidate = found.candidate;
       tuned.first_us = float(job.first_us);
       tuned.us = us == kNever ? 0 : float(us);
-      tuned.engine = found.plan->getTag();
+      tuned.engine = engine_of(found.plan);
       tuned.plan = std::move(job.serialized);
       search.plan = std::make_unique<ConvolutionPlan>(
           ConvolutionPlan{std::move(found.plan), ids_of(*search.problem, tuned.fused), std::move(tuned)});
@@ -389,11 +391,6 @@ class Search {
 };
 
 }  // namespace
-
-NativePlan load_plan(cudnnHandle_t handle, const std::string& serialized) {
-  NativePlan plan;
-  return fe::detail::create_cudnn_execution_plan(plan, serialized, handle).is_bad() ? nullptr : plan;
-}
 
 bool tells_searches() { return Limits::current().report != 0; }
 

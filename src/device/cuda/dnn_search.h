@@ -25,9 +25,6 @@ struct ConvolutionSearch {
 // open, and this thread has the handle.
 void find_plans(DnnHandle& dnn, std::vector<ConvolutionSearch>& searches);
 
-// From what TunedConvolution::plan has; null if cuDNN won't.
-std::shared_ptr<cudnn_frontend::ExecutionPlan_v8> load_plan(cudnnHandle_t handle, const std::string& serialized);
-
 // Whether ENCORE_CONV_SEARCH asks for what searches do on stderr.
 bool tells_searches();
 
