@@ -1,5 +1,6 @@
 #include "plugin/kernels/fused_node.h"
 
+#include <memory>
 #include <optional>
 
 #include "automatic/region_graphs.h"
@@ -12,17 +13,39 @@
 #include "plugin/model/plan_files.h"
 
 namespace encore::plugin {
+
+// What a fused node runs. That of a body is run by the region around it, if there is one.
+class Region final : public ops::Op {
+ public:
+  explicit Region(fuse::Plan plan) : program_(std::move(plan)) {}
+
+  void load(KernelPrepack& loader) { program_.prepare(loader); }
+  Kept& kept() { return kept_; }
+  void add_graphs(std::string name, size_t nodes, automatic::GraphStore& store) {
+    graphs_.emplace(std::move(name), nodes, program_, store);
+  }
+  automatic::RegionGraphs* graphs() { return graphs_ ? &*graphs_ : nullptr; }
+  void become_a_part() { graphs_.reset(); }  // nobody else runs it
+
+  void run(ops::Context& context) const override { program_.run(context); }
+
+ private:
+  fuse::Program program_;
+  Kept kept_;
+  std::optional<automatic::RegionGraphs> graphs_;
+};
+
 namespace {
 
 struct FusedNode : OrtNodeComputeInfo {
   Node node;
-  fuse::Program program;
-  Kept kept;
-  std::optional<automatic::RegionGraphs> graphs;
+  const std::shared_ptr<Region> region;
   std::vector<fuse::Padding> paddings;
 
   FusedNode(Ep& ep, const GraphNodeInfo& info, fuse::Plan plan)
-      : OrtNodeComputeInfo{}, node(ep, info, std::vector<bool>(size_t(info.input_count()))), program(std::move(plan)) {
+      : OrtNodeComputeInfo{},
+        node(ep, info, std::vector<bool>(size_t(info.input_count()))),
+        region(std::make_shared<Region>(std::move(plan))) {
     node.fault_number = ep.faults().number(node.label);
     ort_version_supported = ort().version;
     CreateState = [](OrtNodeComputeInfo*, OrtNodeComputeContext*, void** state) noexcept -> OrtStatus* {
@@ -35,17 +58,17 @@ struct FusedNode : OrtNodeComputeInfo {
         KernelRun run(fused.node, context);
         if (fused.paddings.empty()) return fused.run(run);
         fuse::run_padded(fused.paddings, run, [&](ops::Context& padded, bool is_longer) {
-          if (is_longer && fused.graphs) fused.graphs->note_padded();
+          if (is_longer && fused.region->graphs()) fused.region->graphs()->note_padded();
           fused.run(padded);
         });
       });
     };
     ReleaseState = [](OrtNodeComputeInfo*, void*) noexcept {};
   }
-  void run(ops::Context& context) { graphs ? graphs->run(context) : program.run(context); }
+  void run(ops::Context& context) { region->graphs() ? region->graphs()->run(context) : region->run(context); }
   void load() {
-    KernelPrepack loader(node.ep, kept, &node.ep.constants());
-    program.prepare(loader);
+    KernelPrepack loader(node.ep, region->kept(), &node.ep.constants());
+    region->load(loader);
     for (fuse::Padding& padding : paddings) padding.prepare(loader);
     loader.finish();
   }
@@ -67,9 +90,14 @@ void compile(Ep& ep, const OrtGraph* const* graphs, const OrtNode* const* fused,
              OrtNodeComputeInfo** infos) {
   ep.constants().forget_addresses();
   if (!host_has(kSessionInitializationEndApi)) ep.check_model();
+  const Compiled compiled{ep.GetName(&ep), [&](const std::string& node) -> std::shared_ptr<const ops::Op> {
+                            const std::shared_ptr<Region> region = ep.regions()[node].lock();
+                            if (region) region->become_a_part();
+                            return region;
+                          }};
   for (size_t i = 0; i < count; ++i) {
     const GraphNodeInfo info(fused[i]);
-    FusedGraph graph(graphs[i], ep.settings());
+    FusedGraph graph(graphs[i], ep.settings(), ep.on_host() ? &compiled : nullptr);
     std::vector<fuse::Padding> paddings;
     if (ep.on_host()) paddings = paddings_of(graph, info, ep.options());
     const fuse::Watch watch = plan_files(ep.options().dump_regions, info.name());
@@ -78,8 +106,9 @@ void compile(Ep& ep, const OrtGraph* const* graphs, const OrtNode* const* fused,
     auto made = std::make_unique<FusedNode>(ep, info, std::move(plan));
     const std::vector<const OrtNode*> nodes = nodes_of(graphs[i]);
     if (ep.store() && nodes.size() > 1)
-      made->graphs.emplace(text(label_of(nodes.front()), " to ", label_of(nodes.back())), nodes.size(), made->program,
-                           *ep.store());
+      made->region->add_graphs(text(label_of(nodes.front()), " to ", label_of(nodes.back())), nodes.size(),
+                               *ep.store());
+    ep.regions()[info.name()] = made->region;
     made->paddings = std::move(paddings);
     made->load();
     infos[i] = made.release();
