@@ -84,7 +84,7 @@ void RegionGraphs::run(ops::Context& outer) {
   std::shared_ptr<const Known> known;
   Addresses at;
   double heat = 0;
-  bool has_room = false;  // for outputs and scratch ahead
+  bool is_too_long = false, has_room = false;  // the latter for outputs and scratch ahead
   try {
     for (int i = 0; i < outer.input_count(); ++i) {
       const Tensor* const input = outer.find_input(i);
@@ -98,6 +98,7 @@ void RegionGraphs::run(ops::Context& outer) {
       heat = shapes.heat.at(now);
       shapes.heat.add(now);
       known = shapes.known;
+      is_too_long = shapes.is_too_long;
     }
     has_room = known && store_.has_room(known->record.output_bytes + known->plan().bytes(), now);
     for (int i = 0; has_room && store_.captures() && i < outer.output_count(); ++i) {
@@ -107,6 +108,7 @@ void RegionGraphs::run(ops::Context& outer) {
   } catch (const Error&) {
     return program_.run(outer);  // the node inside that wants it fails, and has its name in the error
   }
+  if (is_too_long) return run_step_by_step(outer, &RegionReport::refused);
   if (!known) return record(outer, key);
   if (!has_room) return run_step_by_step(outer, &RegionReport::crowded);
   store_.captures() ? run_with(outer, key, *known, at, now, heat)
@@ -272,6 +274,11 @@ void RegionGraphs::record(ops::Context& outer, const Key& key) {
   const std::lock_guard lock(mutex_);
   ++counts_.first_runs;
   Shapes& shapes = find(key, 0);
+  if (known->record.is_too_long) {
+    shapes.is_too_long = true;
+    counts_.refusal = text("it takes more than ", kMostScratchEvents, " blocks of scratch, as long loops do");
+    return;
+  }
   shapes.known = std::move(known);
   was_seen(shapes, outer.stream(), at, *shapes.known);
 }
@@ -354,6 +361,11 @@ void RegionGraphs::launch(Replay& replay, const Addresses& at, const Known& know
 void RegionGraphs::note_padded() {
   const std::lock_guard lock(mutex_);
   ++counts_.padded;
+}
+
+bool RegionGraphs::is_used() const {
+  const std::lock_guard lock(mutex_);
+  return !is_part_ || !shapes_.empty();
 }
 
 RegionReport RegionGraphs::report() const {

@@ -8,11 +8,15 @@
 
 namespace encore::automatic {
 
+// More than that is neither planned nor captured: loops that go on and on.
+inline constexpr size_t kMostScratchEvents = 8192;
+
 // What a run with certain shapes of its inputs does, and the next ones with the same shapes will do again.
 struct Record {
   std::vector<ScratchEvent> scratch;
   std::vector<std::optional<ops::Shape>> outputs;
   size_t output_bytes = 0;  // of those for which there was no memory yet
+  bool is_too_long = false;
 };
 
 // Like the run around it.
@@ -53,8 +57,11 @@ class RecordedRun final : public SameRun {
   ops::Tensor output(int i, const ops::Shape& shape) override;
   void* scratch(size_t bytes) override;
   void give_back(void* scratch) override;
+  bool is_planned() const override { return true; }
 
  private:
+  void note(const ScratchEvent& event);
+
   Record record_;
   LiveBlocks live_;
 };
@@ -69,6 +76,7 @@ class PlannedRun : public SameRun {
 
   void* scratch(size_t bytes) override;
   void give_back(void* scratch) override;
+  bool is_planned() const override { return true; }
 
  protected:
   const Record& record() const { return record_; }

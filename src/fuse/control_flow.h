@@ -19,10 +19,11 @@ size_t host_captures(const Step& step);
 // made by a step of its own, which may only hand on what comes in.
 struct BodyEnds {
   std::vector<int> inputs, host_inputs, outputs;
+  size_t host_outputs = 0;  // the first ones
 };
 Plan plan_of_body(const Graph& body, BodyEnds ends, size_t outer_inputs, const ops::Settings& settings);
 
-// What runs the step, whose bodies it takes; `types` are of its outputs.
-std::unique_ptr<ops::Op> make_control_flow(Step& step, std::vector<Type> types);
+// What runs the step, whose bodies it takes.
+std::unique_ptr<ops::Op> make_control_flow(Step& step);
 
 }  // namespace encore::fuse

@@ -95,7 +95,7 @@ void Program::add(Step& step) {
   }
   std::fill_n(action.host_inputs.rbegin(), host_captures(step), true);
   try {
-    action.op = has_bodies ? make_control_flow(step, action.types)
+    action.op = has_bodies ? make_control_flow(step)
                 : row      ? row->make(*step.node)
                 : on_host  ? ops::make_host_op(*step.node)
                            : step.make(*step.node);
@@ -168,6 +168,7 @@ class Program::Running {
   Tensor make(int value, Type type, const Shape& shape, Where where, int like) {
     const Place& place = program_.places_[size_t(value)];
     auto& slot = (where == Where::host ? on_host_ : on_device_)[size_t(value)];
+    if (slot && slot->shape == shape) return *slot;  // whoever asks again gets the same
     if (where == Where::host) {
       slot = {type, where, shape, nullptr};
       slot->data = like >= 0 ? on_host(like)->data : take_on_host(slot->bytes());

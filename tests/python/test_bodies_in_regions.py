@@ -39,10 +39,11 @@ def check_all(text, wanted, *feeds, **how):
 
 def choice(then, otherwise, before="u = Exp(x)", after="y = Abs(r)", inputs="float[n, m] x", condition="c"):
     """A model with an If by whether x has one row; branches make p."""
-    return f"""({inputs}) => (float[] y) <int64 zero = {{0}}, int64 one = {{1}}, int64[1] two = {{2}}, int64[1] at = {{0}},
-                                        int64[1] all = {{-1}}, float[1] w = {{1.5}}> {{
+    return f"""({inputs}) => (float[] y) <int64 zero = {{0}}, int64 one = {{1}}, int64[1] first = {{1}},
+            int64[1] two = {{2}}, int64[1] at = {{0}}, int64[1] all = {{-1}}, float[1] w = {{1.5}}> {{
         {before} s = Shape(x) k = Gather(s, zero) c = Equal(k, one)
-        r = If <then_branch = yes () => (float[] p) {{ {then} }}, else_branch = no () => (float[] p) {{ {otherwise} }}> ({condition})
+        r = If <then_branch = yes () => (float[] p) {{ {then} }},
+                else_branch = no () => (float[] p) {{ {otherwise} }}> ({condition})
         {after} }}"""
 
 
@@ -99,7 +100,8 @@ def test_a_condition_that_another_node_reads_on_the_host():
             "p = Neg(u)",
             "p = Sin(u)",
             after="""t = Exp(r) z = Unique(t)
-            y = If <then_branch = yes () => (float[] o) { o = Unique(z) }, else_branch = no () => (float[] o) { o = Sin(z) }> (c)""",
+            y = If <then_branch = yes () => (float[] o) { o = Unique(z) },
+                    else_branch = no () => (float[] o) { o = Sin(z) }> (c)""",
         ),
         [],
         *rows(1, 2),
@@ -157,9 +159,11 @@ def test_sizes_that_the_host_has():
     """Which branches read, compute with, and have on the device, too."""
     session = check_all(
         choice(
-            "a = Add(k, one) b = Unsqueeze(a, at) d = Slice(s, one1, two) f = Concat <axis = 0> (b, d) p = Expand(u, f)",
-            "h = Cast <to = 1> (k) i = Div(u, h) g = Reshape(i, all) d = Slice(s, one1, two) f = Concat <axis = 0> (all, d) p = Reshape(g, f)",
-        ).replace("int64[1] two", "int64[1] one1 = {1}, int64[1] two"),
+            """a = Add(k, one) b = Unsqueeze(a, at) d = Slice(s, first, two) f = Concat <axis = 0> (b, d)
+               p = Expand(u, f)""",
+            """h = Cast <to = 1> (k) i = Div(u, h) g = Reshape(i, all) d = Slice(s, first, two)
+               f = Concat <axis = 0> (all, d) p = Reshape(g, f)""",
+        ),
         [CHOICE, "Cast Div Reshape"],
         *rows(1, 2, 1, 5),
     )
@@ -174,8 +178,9 @@ def test_a_branch_of_nothing():
 
 def test_branches_in_branches():
     inner = """g = Shape(t) l = Gather(g, one) o = Equal(l, k)
-        p = If <then_branch = yes2 () => (float[] i) {{ j = Mul(t, u) i = Neg(j) }}, else_branch = no2 () => (float[] i) {{ i = Sin(t) }}> (o)"""
-    text = choice("t = Neg(u) " + inner.format(), "t = Cos(u) h = Tanh(t) p = Add(h, x)")
+        p = If <then_branch = yes2 () => (float[] i) { j = Mul(t, u) i = Neg(j) },
+                else_branch = no2 () => (float[] i) { i = Sin(t) }> (o)"""
+    text = choice("t = Neg(u) " + inner, "t = Cos(u) h = Tanh(t) p = Add(h, x)")
     feeds = [{"x": some(*shape)} for shape in ((1, 1), (1, 2), (2, 2), (3, 1))]
     session = check_all(text, [CHOICE, "Mul Neg", "Cos Tanh Add"], *feeds)
     assert_replayed(session)
@@ -194,6 +199,34 @@ def test_a_branch_in_a_body_that_onnxruntime_runs():
         ["Neg Shape Gather Equal If Mul", "Mul Tanh"],
         *({**feed, "k": np.array(k)} for feed in rows(1, 2) for k in (3, 0)),
     )
+    assert_replayed(session)
+
+
+def test_names_that_are_used_again():
+    """In both branches, and of what the region makes; which is another value in each."""
+    session = check_all(
+        choice("y = Neg(u) p = Tanh(y)", "y = Sin(u) p = Mul(y, w)"), [CHOICE, "Neg Tanh", "Sin Mul"], *rows(1, 2)
+    )
+    assert_replayed(session)
+
+
+@pytest.mark.parametrize("prefer_nhwc", [0, 1])
+def test_convolutions_in_branches(prefer_nhwc):
+    made = model(
+        """(float[n, 4, h, w] x) => (float[n, 4, h, w] y) <int64 zero = {0}, int64 one = {1}> {
+             t = Conv <pads = [1, 1, 1, 1]> (x, v) u = Relu(t) s = Shape(x) k = Gather(s, zero) c = Equal(k, one)
+             r = If <then_branch = yes () => (float[n, 4, h, w] p) {
+                         b = Conv <pads = [1, 1, 1, 1]> (u, v) e = Relu(b)
+                         f = Conv <pads = [1, 1, 1, 1]> (e, v) p = Add(f, u) },
+                     else_branch = no () => (float[n, 4, h, w] p) { p = Conv <pads = [1, 1, 1, 1]> (u, v) }> (c)
+             g = Conv <pads = [1, 1, 1, 1]> (r, v) y = Relu(g) }""",
+        v=some(4, 4, 3, 3).round(),
+    )
+    session = es.make_session(made, auto_graph=1, prefer_nhwc=prefer_nhwc)
+    for n in (1, 2) * 3:
+        feed = {"x": some(n, 4, 5, 6).round()}
+        np.testing.assert_allclose(session.run(None, feed)[0], on_cpu(made, feed)[0], rtol=1e-5, atol=1e-3)
+    assert outside(session, "If") == []
     assert_replayed(session)
 
 

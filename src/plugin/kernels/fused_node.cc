@@ -14,7 +14,8 @@
 
 namespace encore::plugin {
 
-// What a fused node runs. That of a body is run by the region around it, if there is one.
+// What a fused node runs. That of a body is run by the region around it, if that has the node with the body; by graphs
+// of its own if the other has none, as that would be too long.
 class Region final : public ops::Op {
  public:
   explicit Region(fuse::Plan plan) : program_(std::move(plan)) {}
@@ -25,14 +26,18 @@ class Region final : public ops::Op {
     graphs_.emplace(std::move(name), nodes, program_, store);
   }
   automatic::RegionGraphs* graphs() { return graphs_ ? &*graphs_ : nullptr; }
-  void become_a_part() { graphs_.reset(); }  // nobody else runs it
+  void become_a_part() {
+    if (graphs_) graphs_->become_a_part();
+  }
 
-  void run(ops::Context& context) const override { program_.run(context); }
+  void run(ops::Context& context) const override {
+    graphs_ && !context.is_planned() ? graphs_->run(context) : program_.run(context);
+  }
 
  private:
   fuse::Program program_;
   Kept kept_;
-  std::optional<automatic::RegionGraphs> graphs_;
+  mutable std::optional<automatic::RegionGraphs> graphs_;  // which guard themselves
 };
 
 namespace {
@@ -56,16 +61,15 @@ struct FusedNode : OrtNodeComputeInfo {
       auto& fused = *static_cast<FusedNode*>(self);
       return run_as(fused.node, [&] {
         KernelRun run(fused.node, context);
-        if (fused.paddings.empty()) return fused.run(run);
+        if (fused.paddings.empty()) return fused.region->run(run);
         fuse::run_padded(fused.paddings, run, [&](ops::Context& padded, bool is_longer) {
           if (is_longer && fused.region->graphs()) fused.region->graphs()->note_padded();
-          fused.run(padded);
+          fused.region->run(padded);
         });
       });
     };
     ReleaseState = [](OrtNodeComputeInfo*, void*) noexcept {};
   }
-  void run(ops::Context& context) { region->graphs() ? region->graphs()->run(context) : region->run(context); }
   void load() {
     KernelPrepack loader(node.ep, region->kept(), &node.ep.constants());
     region->load(loader);

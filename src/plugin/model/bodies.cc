@@ -1,5 +1,6 @@
 #include "plugin/model/bodies.h"
 
+#include <algorithm>
 #include <unordered_map>
 
 #include "ops/registry.h"
@@ -17,13 +18,24 @@ class Examination {
       : ep_name_(ep_name), settings_(settings), place_(text(" in the ", body.name, " of ", label_of(node))) {
     for (const std::string& input : inputs_of(body.graph)) values_[size_t(number(input))].is_inside = true;
     for (const OrtNode* inner : nodes_of(body.graph)) add(inner);
+    for (const OrtValueInfo* output : output_values_of(body.graph)) {
+      bool is_constant = false;
+      check(ort().api->ValueInfo_IsConstantInitializer(output, &is_constant));
+      if (is_constant) values_[size_t(number(names_of({output})[0]))].is_constant = true;
+    }
+    if (GraphNodeInfo(node).op_type() != "Loop") return;
+    // The number of the iteration and the condition are on the host, and the next condition is wanted there.
+    values_[0].is_on_host = values_[1].is_on_host = true;
+    const int condition = number(outputs_of(body.graph).at(0));
+    graph_.nodes.push_back({"the next condition", {condition}, {}, {true}, {}});
+    graph_.nodes.back().claimable = true;
   }
 
   BodyClaim run() {
     BodyClaim claim{why_not_, {}, {}};
     if (!claim.why_not.empty()) return claim;
     graph_.from_outside.resize(values_.size());
-    for (size_t v = 0; v < values_.size(); ++v) graph_.from_outside[v] = values_[v].is_inside;
+    for (size_t v = 0; v < values_.size(); ++v) graph_.from_outside[v] = values_[v].is_inside && !values_[v].is_on_host;
     const std::vector<int> whole(graph_.nodes.size());
     // At first what comes from outside is on the host wherever it is wanted there, and nothing else is computed there.
     PlacementGraph wanting = graph_;
@@ -56,6 +68,7 @@ class Examination {
   struct Value {
     std::string name;
     bool is_constant = false, is_inside = false;  // the latter: it is an input of the body, or made there
+    bool is_on_host = false;
     bool is_outer() const { return !is_constant && !is_inside; }
   };
 
@@ -114,6 +127,25 @@ class Examination {
   std::unordered_map<std::string, int> numbers_;
 };
 
+// Whatever the bodies have.
+std::string why_not_run(const OrtNode* node) {
+  const GraphNodeInfo info(node);
+  const bool is_loop = info.op_type() == "Loop";
+  for (const NamedBody& body : bodies_of(node))
+    if (outputs_of(body.graph).size() != size_t(info.output_count()) + is_loop)
+      return text(ops::label_of(info), " has other outputs than its ", body.name);
+  if (is_loop) {
+    const ops::Tensor* const count = info.constant_input(0);
+    const auto steps = int64_t(nodes_of(bodies_of(node)[0].graph).size());
+    if (count && count->count() == 1 && *count->as<const int64_t>() > kMostUnrolled / std::max<int64_t>(steps, 1))
+      return text(ops::label_of(info), " has too many iterations");
+  }
+  for (const char* axes : {"scan_input_axes", "scan_output_axes"})
+    for (int64_t axis : info.find_ints(axes).value_or(std::vector<int64_t>()))
+      if (axis != 0) return text(ops::label_of(info), " scans along another dimension than the first");
+  return {};
+}
+
 }  // namespace
 
 std::vector<NamedBody> bodies_of(const OrtNode* node) {
@@ -148,13 +180,16 @@ BodyClaim examine_body(const OrtNode* node, const NamedBody& body, const std::st
 
 BodyClaim examine_bodies(const OrtNode* node, const std::string& ep_name, const ops::Settings& settings) {
   BodyClaim all;
-  if (const GraphNodeInfo info(node); info.op_type() != "If")
-    all.why_not = text(ops::label_of(info), " has many iterations");
+  all.why_not = why_not_run(node);
   for (const NamedBody& body : bodies_of(node)) {
     BodyClaim claim = examine_body(node, body, ep_name, settings);
     if (all.why_not.empty()) all.why_not = std::move(claim.why_not);
     all.host_reads.merge(claim.host_reads);
   }
+  const std::vector<std::string> read = names_of(read_inside(node));
+  for (const std::string& value : all.host_reads)
+    if (std::ranges::find(read, value) == read.end() && all.why_not.empty())
+      all.why_not = text("onnxruntime does not tell that bodies of ", label_of(node), " read '", value, "'");
   return all;
 }
 

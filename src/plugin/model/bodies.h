@@ -18,6 +18,9 @@ std::vector<NamedBody> bodies_of(const OrtNode* node);
 // The values from outside that they read, without constants.
 std::vector<const OrtValueInfo*> read_inside(const OrtNode* node);
 
+// Of a loop whose count is constant: nodes of its body, each as often as it runs. More are left to onnxruntime.
+inline constexpr int64_t kMostUnrolled = 4096;
+
 // What can be told of bodies without the graph around, by names of values.
 struct BodyClaim {
   std::string why_not;                 // Encore can't run them as a part; empty: it can

@@ -119,7 +119,6 @@ class Examination {
       return {};
     for (size_t n = 0; n < nodes_.size(); ++n) see_as_a_part(n);
     placement_.is_alone = !is_body_ && claim.control_flow.empty();
-    placement_.is_inside = is_body_;
     placement_.hands_on_read_inside = ort().minor >= kReadInsideHost;
     if (parts == Parts::regions) {
       for (Claim::Declined& node : claim.control_flow) see_bodies(node);
@@ -268,6 +267,7 @@ class Examination {
         // A body's are where its node puts them.
         placement_.host_friendly.push_back(info && is_host_friendly(*info, int(i), constant, input && !is_body_));
         placement_.from_outside.push_back((input || outer) && !constant);
+        placement_.from_around.push_back(outer && !constant);
         placement_.wanted_on_host.push_back(name == wanted_on_host_);
         placement_.large_constants.push_back(constant && !(info && is_small(info->input_dims(int(i)))));
         placement_.on_host.push_back(std::find(on_host_.begin(), on_host_.end(), name) != on_host_.end());

@@ -142,8 +142,8 @@ fuse::Plan FusedGraph::plan_of_body(const OrtGraph* body, bool is_loop, const st
     node.takable = std::ranges::none_of(node.outputs, [&](int value) {
       return value >= 0 && made_on_host.contains(graph_.values[size_t(value)].name);
     });
-  return fuse::plan_of_body(graph_, {std::move(inputs), std::move(host_inputs), std::move(outputs)}, reads.size(),
-                            settings_);
+  return fuse::plan_of_body(graph_, {std::move(inputs), std::move(host_inputs), std::move(outputs), size_t(is_loop)},
+                            reads.size(), settings_);
 }
 
 int64_t FusedGraph::symbol(const std::string& name) {

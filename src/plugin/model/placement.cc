@@ -97,12 +97,13 @@ bool shares_constants(const PlacementGraph& graph, const Links& links, int n, co
   return shares && node.claimable && !std::ranges::count(node.host_outputs, true);
 }
 
-// What the graph computes on the host with numbers from outside, if whoever runs it has them there, and what this
-// needs.
-std::vector<bool> host_part_from_outside(const PlacementGraph& graph, const Links& links,
-                                         const std::vector<int>& order) {
+// What the graph computes on the host with numbers from graphs around, if these have them there, and what this needs.
+std::vector<bool> host_part_from_around(const PlacementGraph& graph, const Links& links,
+                                        const std::vector<int>& order) {
   PlacementGraph open = graph;
-  open.from_outside.assign(open.from_outside.size(), false);
+  const auto may_be_there = [&](size_t value) { return graph.from_around[value] || graph.on_host[value]; };
+  for (size_t value = 0; value < open.from_outside.size(); ++value)
+    if (may_be_there(value)) open.from_outside[value] = false;
   std::vector<int> whole;
   for (PlacementNode& node : open.nodes) {
     node.is_small = false;
@@ -110,12 +111,12 @@ std::vector<bool> host_part_from_outside(const PlacementGraph& graph, const Link
   }
   const HostPart part = host_part(open, whole);
   std::vector<bool> found(graph.nodes.size());
-  const auto comes_from_outside = [&](int value) {
+  const auto comes_from_there = [&](int value) {
     const int made = value < 0 ? -1 : links.producer[size_t(value)];
-    return value >= 0 && (made < 0 ? bool(graph.from_outside[size_t(value)]) : bool(found[size_t(made)]));
+    return value >= 0 && (made < 0 ? may_be_there(size_t(value)) : bool(found[size_t(made)]));
   };
   for (int n : order)
-    found[size_t(n)] = part.nodes[size_t(n)] && std::ranges::any_of(graph.nodes[size_t(n)].inputs, comes_from_outside);
+    found[size_t(n)] = part.nodes[size_t(n)] && std::ranges::any_of(graph.nodes[size_t(n)].inputs, comes_from_there);
   for (auto n = order.rbegin(); n != order.rend(); ++n)
     for (int value : found[size_t(*n)] ? graph.nodes[size_t(*n)].inputs : std::vector<int>())
       if (const int made = value < 0 ? -1 : links.producer[size_t(value)]; made >= 0) found[size_t(made)] = true;
@@ -245,10 +246,10 @@ std::vector<int> regions(const PlacementGraph& graph, const std::vector<bool>& o
   };
   std::vector<bool> fits;
   for (const PlacementNode& node : graph.nodes) fits.push_back(node.may_join);
-  if (graph.is_inside) {
-    const std::vector<bool> from_outside = host_part_from_outside(graph, links, order);
+  if (std::ranges::count(graph.from_around, true)) {
+    const std::vector<bool> from_around = host_part_from_around(graph, links, order);
     for (size_t n = 0; n < fits.size(); ++n)
-      if (from_outside[n]) fits[n] = false;
+      if (from_around[n]) fits[n] = false;
   }
   // What is computed on the host with what is only there stays, since a fused node reads all of it on the device.
   std::vector<bool> only_on_host = graph.on_host;  // by value

@@ -24,11 +24,11 @@ struct PlacementGraph {
   std::vector<PlacementNode> nodes;   // in any order
   std::vector<bool> host_friendly;    // by value: costs nothing to have on the host (small constants and inputs)
   std::vector<bool> from_outside;     // by value: inputs, and what comes from graphs around
+  std::vector<bool> from_around;      // by value: what comes from graphs around
   std::vector<bool> on_host;          // by value: in host memory before any node runs (a loop's iteration number)
   std::vector<bool> wanted_on_host;   // by value: whoever runs the graph reads it there (a loop's condition)
   std::vector<bool> large_constants;  // by value
   bool is_alone = true;               // the model has no graph but this one
-  bool is_inside = false;             // of a node, which another graph has
   // A node that is made of several has what is read inside of these; else only where one of them reads it, too.
   bool hands_on_read_inside = true;
 };
