@@ -281,7 +281,7 @@ def test_padding_leaves_it_outside():
 
 
 def test_it_is_written_down(tmp_path):
-    es.make_session(model(choice("q = Neg(u) p = Tanh(q)", "p = Mul(u, w)")), dump_regions=tmp_path)
+    es.make_session(model(choice("q = Neg(u) p = Tanh(q)", "p = Mul(u, w)")), regions=1, dump_regions=tmp_path)
     (text,) = (text for file in tmp_path.glob("*/00_as_claimed.txt") if "If(" in (text := file.read_text()))
     for words in (
         " = If(c, u) ",
@@ -318,7 +318,7 @@ def test_onnxruntime_captures_a_model_whose_branches_are_chosen():
         .replace("float[] y", "float[n, m] y")
         .replace("float[] p", "float[n, m] p")
     )
-    session = es.make_session(made, enable_cuda_graph=1)
+    session = es.make_session(made, regions=1, enable_cuda_graph=1)
     for n in (1, 2):
         bound = es.Bound(session, {"x": some(n, 4)}, {"y": ([n, 4], FLOAT)})
         for seed in range(5):
