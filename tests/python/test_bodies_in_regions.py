@@ -251,7 +251,7 @@ def test_a_fault_names_the_node_in_the_branch():
     made.graph.node[4].name = "choose"
     made.graph.node[4].attribute[0].g.node[0].name = "pick"
     for auto in (0, 1):
-        session = es.make_session(made, auto_graph=auto)
+        session = es.make_session(made, regions=1, auto_graph=auto)
         assert "If" in sum(regions(session), []) or not HANDS_ON
         for _ in range(3):
             with pytest.raises(Exception, match="Gather node 'pick'"):
