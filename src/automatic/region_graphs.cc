@@ -17,6 +17,7 @@ using ops::Tensor;
 
 constexpr size_t kMostStagedBytes = size_t(4) << 20;  // of a tensor: what is larger has a graph for each place
 constexpr size_t kMostKeys = 1024;
+constexpr size_t kMostEvents = 8192, kMostEventsOfNode = 32;  // of scratch, in what is planned and captured
 constexpr size_t kMostSightings = 8;
 constexpr uint64_t kFirstPatience = 16;  // runs, until a capture is tried again; twice as many each time
 
@@ -257,7 +258,9 @@ void RegionGraphs::refuse(Shapes& shapes, const std::string& why, uint64_t now) 
 }
 
 void RegionGraphs::record(ops::Context& outer, const Key& key) {
-  RecordedRun run(outer);
+  // Many times what the nodes take if each runs once.
+  const size_t most = kMostEvents + kMostEventsOfNode * counts_.nodes;
+  RecordedRun run(outer, most);
   program_.run(run);
   auto known = std::make_shared<Known>();
   known->record = run.take();
@@ -276,7 +279,7 @@ void RegionGraphs::record(ops::Context& outer, const Key& key) {
   Shapes& shapes = find(key, 0);
   if (known->record.is_too_long) {
     shapes.is_too_long = true;
-    counts_.refusal = text("it takes more than ", kMostScratchEvents, " blocks of scratch, as long loops do");
+    counts_.refusal = "it takes as many steps as long loops do";
     return;
   }
   shapes.known = std::move(known);

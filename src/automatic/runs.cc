@@ -23,7 +23,7 @@ ops::Tensor RecordedRun::output(int i, const ops::Shape& shape) {
 }
 
 void RecordedRun::note(const ScratchEvent& event) {
-  record_.is_too_long |= record_.scratch.size() == kMostScratchEvents;
+  record_.is_too_long |= record_.scratch.size() == most_;
   if (!record_.is_too_long) record_.scratch.push_back(event);
 }
 

@@ -8,9 +8,6 @@
 
 namespace encore::automatic {
 
-// More than that is neither planned nor captured: loops that go on and on.
-inline constexpr size_t kMostScratchEvents = 8192;
-
 // What a run with certain shapes of its inputs does, and the next ones with the same shapes will do again.
 struct Record {
   std::vector<ScratchEvent> scratch;
@@ -51,7 +48,10 @@ class LiveBlocks {
 
 class RecordedRun final : public SameRun {
  public:
-  explicit RecordedRun(ops::Context& outer) : SameRun(outer) { record_.outputs.resize(size_t(outer.output_count())); }
+  // Of more events than `most` the record is too long, and ends.
+  RecordedRun(ops::Context& outer, size_t most) : SameRun(outer), most_(most) {
+    record_.outputs.resize(size_t(outer.output_count()));
+  }
   Record take() { return std::move(record_); }
 
   ops::Tensor output(int i, const ops::Shape& shape) override;
@@ -62,6 +62,7 @@ class RecordedRun final : public SameRun {
  private:
   void note(const ScratchEvent& event);
 
+  const size_t most_;
   Record record_;
   LiveBlocks live_;
 };

@@ -138,7 +138,7 @@ class Iterations : public BodyRun {
     if (is_reversed) std::ranges::reverse(from);
     const Tensor to = BodyRun::output(int(values_.size() + i), Shape(dims));
     if (to.bytes()) ops::concatenate(stream(), from, to.bytes() / from.size(), to.data);
-    std::ranges::for_each(parts, [&](const Tensor& part) { let_go(part); });
+    for (auto part = parts.rbegin(); part != parts.rend(); ++part) let_go(*part);  // the latest are found first
   }
 
   std::vector<Tensor> values_;

@@ -52,15 +52,18 @@ Program::Program(Plan plan) : plan_(std::move(plan)), places_(plan_.values.size(
     places_[size_t(view.inner)] = places_[size_t(view.outer)];
     places_[size_t(view.inner)].is_view = true;
   }
+  const std::vector<int> host_inputs = plan_.host_inputs;
   for (Step& step : plan_.steps) add(step);
   std::vector<size_t> last(places_.size());
   for (size_t a = 0; a < actions_.size(); ++a)
     for (const auto* values : {&actions_[a].inputs, &actions_[a].outputs})
       for (int value : *values)
         if (value >= 0) last[size_t(value)] = a;
-  for (const Action& action : actions_)
-    for (int value : action.outputs)
-      if (value >= 0 && places_[size_t(value)].output < 0) actions_[last[size_t(value)]].last_read.push_back(value);
+  const auto forget_in_time = [&](int value) {
+    if (value >= 0 && places_[size_t(value)].output < 0) actions_[last[size_t(value)]].last_read.push_back(value);
+  };
+  for (const Action& action : actions_) std::ranges::for_each(action.outputs, forget_in_time);
+  if (!actions_.empty()) std::ranges::for_each(host_inputs, forget_in_time);  // which may be put on the device
 }
 
 void Program::add(Step& step) {
@@ -305,7 +308,7 @@ class Program::ActionContext final : public ops::InnerContext {
   bool wants_output(int i) const override { return i < output_count() && action_.outputs[size_t(i)] >= 0; }
   void* scratch(size_t bytes) override { return bytes ? scratch_.emplace_back(outer_.scratch(bytes)) : nullptr; }
   void give_back(void* block) override {
-    scratch_.erase(std::ranges::find(scratch_, block));
+    scratch_.erase(std::next(std::find(scratch_.rbegin(), scratch_.rend(), block)).base());
     outer_.give_back(block);
   }
 

@@ -94,11 +94,12 @@ void compile(Ep& ep, const OrtGraph* const* graphs, const OrtNode* const* fused,
              OrtNodeComputeInfo** infos) {
   ep.constants().forget_addresses();
   if (!host_has(kSessionInitializationEndApi)) ep.check_model();
-  const Compiled compiled{ep.GetName(&ep), [&](const std::string& node) -> std::shared_ptr<const ops::Op> {
-                            const std::shared_ptr<Region> region = ep.regions()[node].lock();
-                            if (region) region->become_a_part();
-                            return region;
-                          }};
+  const auto find = [&](const std::string& node) -> std::shared_ptr<const ops::Op> {
+    const std::shared_ptr<Region> region = ep.region_of(node).region.lock();
+    if (region) region->become_a_part();
+    return region;
+  };
+  const Compiled compiled{ep.GetName(&ep), find, [&](const std::string& node) { return ep.region_of(node).nodes; }};
   for (size_t i = 0; i < count; ++i) {
     const GraphNodeInfo info(fused[i]);
     FusedGraph graph(graphs[i], ep.settings(), ep.on_host() ? &compiled : nullptr);
@@ -112,7 +113,7 @@ void compile(Ep& ep, const OrtGraph* const* graphs, const OrtNode* const* fused,
     if (ep.store() && nodes.size() > 1)
       made->region->add_graphs(text(label_of(nodes.front()), " to ", label_of(nodes.back())), nodes.size(),
                                *ep.store());
-    ep.regions()[info.name()] = made->region;
+    ep.add_region(info.name(), {made->region, nodes.size()});
     made->paddings = std::move(paddings);
     made->load();
     infos[i] = made.release();

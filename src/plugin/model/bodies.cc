@@ -14,8 +14,8 @@ namespace {
 
 class Examination {
  public:
-  Examination(const OrtNode* node, const NamedBody& body, const std::string& ep_name, const ops::Settings& settings)
-      : ep_name_(ep_name), settings_(settings), place_(text(" in the ", body.name, " of ", label_of(node))) {
+  Examination(const OrtNode* node, const NamedBody& body, const Compiled& compiled, const ops::Settings& settings)
+      : compiled_(compiled), settings_(settings), place_(text(" in the ", body.name, " of ", label_of(node))) {
     for (const std::string& input : inputs_of(body.graph)) values_[size_t(number(input))].is_inside = true;
     for (const OrtNode* inner : nodes_of(body.graph)) add(inner);
     for (const OrtValueInfo* output : output_values_of(body.graph)) {
@@ -76,7 +76,7 @@ class Examination {
     GraphNodeInfo info(inner);
     info.settings = settings_;
     const ops::OpRow* const row = ops::find_row(info.domain(), info.op_type(), info.since_version());
-    const bool is_compiled = !row && ep_of(inner) == ep_name_;
+    const bool is_compiled = !row && ep_of(inner) == compiled_.ep;
     PlacementNode node;
     node.name = ops::label_of(info);
     for (int i = 0; i < info.input_count(); ++i) {
@@ -102,11 +102,11 @@ class Examination {
 
   std::string why_not(const ops::OpRow* row, const GraphNodeInfo& info, const OrtNode* inner, PlacementNode& node) {
     const std::string_view ep = ep_of(inner);
-    if (!row || (!ep.empty() && ep != ep_name_)) return text(node.name, place_, " is not Encore's");
+    if (!row || (!ep.empty() && ep != compiled_.ep)) return text(node.name, place_, " is not Encore's");
     if (const std::string why = ops::why_declined(*row, info); !why.empty()) return text(node.name, place_, ": ", why);
     if (row->reads_back) return text(node.name, place_, " has an output whose size depends on data");
     if (row->make) return {};
-    const BodyClaim claim = examine_bodies(inner, ep_name_, settings_);
+    const BodyClaim claim = examine_bodies(inner, compiled_, settings_);
     for (const std::string& name : names_of(read_inside(inner))) node.read_inside.push_back(number(name));
     for (const std::string& name : claim.host_reads) node.host_reads.push_back(number(name));
     return claim.why_not;
@@ -118,7 +118,7 @@ class Examination {
     return known->second;
   }
 
-  const std::string& ep_name_;
+  const Compiled& compiled_;
   const ops::Settings& settings_;
   const std::string place_;
   std::string why_not_;  // the first reason
@@ -127,8 +127,18 @@ class Examination {
   std::unordered_map<std::string, int> numbers_;
 };
 
+int64_t nodes_in(const OrtGraph* body, const Compiled& compiled) {
+  int64_t count = 0;
+  for (const OrtNode* node : nodes_of(body)) {
+    const GraphNodeInfo info(node);
+    count += std::max<int64_t>(1, int64_t(compiled.size(info.name())));
+    for (const NamedBody& inner : bodies_of(node)) count += nodes_in(inner.graph, compiled);
+  }
+  return count;
+}
+
 // Whatever the bodies have.
-std::string why_not_run(const OrtNode* node) {
+std::string why_not_run(const OrtNode* node, const Compiled& compiled) {
   const GraphNodeInfo info(node);
   const bool is_loop = info.op_type() == "Loop";
   for (const NamedBody& body : bodies_of(node))
@@ -136,7 +146,7 @@ std::string why_not_run(const OrtNode* node) {
       return text(ops::label_of(info), " has other outputs than its ", body.name);
   if (is_loop) {
     const ops::Tensor* const count = info.constant_input(0);
-    const auto steps = int64_t(nodes_of(bodies_of(node)[0].graph).size());
+    const int64_t steps = nodes_in(bodies_of(node)[0].graph, compiled);
     if (count && count->count() == 1 && *count->as<const int64_t>() > kMostUnrolled / std::max<int64_t>(steps, 1))
       return text(ops::label_of(info), " has too many iterations");
   }
@@ -173,16 +183,16 @@ std::vector<const OrtValueInfo*> read_inside(const OrtNode* node) {
   return values;
 }
 
-BodyClaim examine_body(const OrtNode* node, const NamedBody& body, const std::string& ep_name,
+BodyClaim examine_body(const OrtNode* node, const NamedBody& body, const Compiled& compiled,
                        const ops::Settings& settings) {
-  return Examination(node, body, ep_name, settings).run();
+  return Examination(node, body, compiled, settings).run();
 }
 
-BodyClaim examine_bodies(const OrtNode* node, const std::string& ep_name, const ops::Settings& settings) {
+BodyClaim examine_bodies(const OrtNode* node, const Compiled& compiled, const ops::Settings& settings) {
   BodyClaim all;
-  all.why_not = why_not_run(node);
+  all.why_not = why_not_run(node, compiled);
   for (const NamedBody& body : bodies_of(node)) {
-    BodyClaim claim = examine_body(node, body, ep_name, settings);
+    BodyClaim claim = examine_body(node, body, compiled, settings);
     if (all.why_not.empty()) all.why_not = std::move(claim.why_not);
     all.host_reads.merge(claim.host_reads);
   }

@@ -68,12 +68,8 @@ bool is_shape_like(const ops::NodeInfo& node) {
 class Examination {
  public:
   Examination(const OrtGraph* graph, OrtEpGraphSupportInfo* support, const std::string& ep_name,
-              const ops::Settings& settings, bool takes_bodies)
-      : support_(support),
-        ep_name_(ep_name),
-        settings_(settings),
-        takes_bodies_(takes_bodies),
-        nodes_(nodes_of(graph)) {
+              const ops::Settings& settings, const Compiled* compiled)
+      : support_(support), ep_name_(ep_name), settings_(settings), compiled_(compiled), nodes_(nodes_of(graph)) {
     const OrtNode* parent = nullptr;
     check(api_.Graph_GetParentNode(graph, &parent));
     is_body_ = parent;
@@ -148,8 +144,8 @@ class Examination {
   void see_bodies(Claim::Declined& node) {
     const size_t n = places_.at(node.at);
     PlacementNode& place = placement_.nodes[n];
-    if (!takes_bodies_ || !place.claimable || has_op_[n]) return;
-    BodyClaim bodies = examine_bodies(node.at, ep_name_, settings_);
+    if (!compiled_ || !place.claimable || has_op_[n]) return;
+    BodyClaim bodies = examine_bodies(node.at, *compiled_, settings_);
     place.may_join = bodies.why_not.empty();
     node.why = place.may_join ? "what it does is not known from shapes" : std::move(bodies.why_not);
     for (const std::string& value : bodies.host_reads) place.host_reads.push_back(numbers_.at(value));
@@ -287,7 +283,7 @@ class Examination {
   OrtEpGraphSupportInfo* support_;
   const std::string& ep_name_;
   const ops::Settings& settings_;
-  const bool takes_bodies_;
+  const Compiled* const compiled_;
   std::vector<const OrtNode*> nodes_;
   bool is_body_ = false;
   std::vector<std::string> on_host_;  // values by name
@@ -301,8 +297,8 @@ class Examination {
 }  // namespace
 
 Claim examine(const OrtGraph* graph, OrtEpGraphSupportInfo* support, const std::string& ep_name,
-              const ops::Settings& settings, Parts parts, bool takes_bodies) {
-  return Examination(graph, support, ep_name, settings, takes_bodies).run(parts);
+              const ops::Settings& settings, Parts parts, const Compiled* compiled) {
+  return Examination(graph, support, ep_name, settings, compiled).run(parts);
 }
 
 }  // namespace encore::plugin

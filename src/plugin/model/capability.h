@@ -9,6 +9,8 @@
 
 namespace encore::plugin {
 
+struct Compiled;
+
 struct Claim {
   struct Declined {
     std::string node;  // "Loop node 'decode'"
@@ -38,8 +40,8 @@ enum class Parts {
   regions,  // the largest ones that can be
 };
 
-// With `takes_bodies` nodes with bodies may belong to parts.
+// With `compiled` nodes with bodies may belong to parts.
 Claim examine(const OrtGraph* graph, OrtEpGraphSupportInfo* support, const std::string& ep_name,
-              const ops::Settings& settings, Parts parts, bool takes_bodies);
+              const ops::Settings& settings, Parts parts, const Compiled* compiled);
 
 }  // namespace encore::plugin

@@ -7,7 +7,6 @@
 #include "fuse/groups.h"
 #include "fuse/whole.h"
 #include "plugin/host/fence.h"
-#include "plugin/model/bodies.h"
 #include "plugin/model/graph_reading.h"
 
 namespace encore::plugin {
@@ -105,7 +104,7 @@ void FusedGraph::add_bodies(const OrtNode* node, fuse::Node& made) {
   std::vector<BodyClaim> claims;
   std::set<std::string> host_reads;
   for (const NamedBody& body : bodies) {
-    claims.push_back(examine_body(node, body, compiled_->ep, settings_));
+    claims.push_back(examine_body(node, body, *compiled_, settings_));
     host_reads.insert(claims.back().host_reads.begin(), claims.back().host_reads.end());
   }
   const std::vector<const OrtValueInfo*> reads = read_inside(node);

@@ -1,7 +1,6 @@
 // onnxruntime's graphs as fusion sees them.
 #pragma once
 #include <deque>
-#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -10,6 +9,7 @@
 
 #include "fuse/groups.h"
 #include "fuse/padded_run.h"
+#include "plugin/model/bodies.h"
 #include "plugin/model/node_info.h"
 
 namespace encore::plugin {
@@ -25,12 +25,6 @@ struct Group {
 std::vector<Group> find_groups(const OrtGraph* graph, const std::vector<const OrtNode*>& claimed,
                                const std::string& ep_name, const ops::Settings& settings, bool are_channels_last,
                                fuse::KnownDims& known);
-
-// What Encore, by the name of `ep`, has compiled before, by the names of nodes; null if there is none.
-struct Compiled {
-  std::string ep;
-  std::function<std::shared_ptr<const ops::Op>(const std::string& node)> find;
-};
 
 // The graph behind one fused node.
 class FusedGraph {

@@ -57,8 +57,15 @@ class Ep : public OrtEp {
   // The values that fused nodes make on the host, if these are regions or the whole model; else they are groups.
   const std::optional<std::set<std::string>>& on_host() const { return on_host_; }
   const fuse::KnownDims& known_dims() const { return known_dims_; }  // of groups
-  // What has been compiled, by the names of fused nodes.
-  std::map<std::string, std::weak_ptr<Region>>& regions() { return regions_; }
+  struct CompiledRegion {
+    std::weak_ptr<Region> region;
+    size_t nodes = 0;
+  };
+  void add_region(const std::string& node, CompiledRegion region) { regions_[node] = std::move(region); }
+  CompiledRegion region_of(const std::string& node) const {
+    const auto found = regions_.find(node);
+    return found == regions_.end() ? CompiledRegion() : found->second;
+  }
 
   memory::Arena& arena() { return *arena_; }
   HostCopies& copies() { return copies_; }
@@ -156,7 +163,7 @@ class Ep : public OrtEp {
   std::set<std::string> fixed_layout_;                       // operators of the graph that was looked at last
   std::optional<std::set<std::string>> on_host_;
   fuse::KnownDims known_dims_;
-  std::map<std::string, std::weak_ptr<Region>> regions_;
+  std::map<std::string, CompiledRegion> regions_;  // by the names of fused nodes
   bool cannot_capture_ = false;
   std::string why_eager_;                    // if every run is, though graphs were asked for
   std::string ill_formed_, uncapturable_;    // why the model cannot be run, or not with graphs
