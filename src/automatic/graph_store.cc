@@ -95,7 +95,8 @@ void GraphStore::forget(device::StreamRef stream) {
 std::vector<RegionReport> GraphStore::reports() {
   const std::lock_guard lock(mutex_);
   std::vector<RegionReport> reports;
-  for (const RegionGraphs* region : regions_) reports.push_back(region->report());
+  for (const RegionGraphs* region : regions_)
+    if (region->is_used()) reports.push_back(region->report());
   return reports;
 }
 

@@ -16,6 +16,7 @@ namespace {
 using ops::Tensor;
 
 constexpr size_t kMostKeys = 1024;
+constexpr size_t kMostEvents = 8192, kMostEventsOfNode = 32;  // of scratch, in what is planned and captured
 constexpr size_t kMostSightings = 8;
 constexpr uint64_t kFirstPatience = 16;  // runs, until a capture is tried again; twice as many each time
 
@@ -97,7 +98,7 @@ void RegionGraphs::run(ops::Context& outer) {
   if (outer.stream().capture_status() != device::CaptureStatus::none) return program_.run(outer);  // the application's
   Run run{outer, store_.now()};
   std::shared_ptr<const Known> known;
-  bool has_room = false;  // for outputs and scratch ahead
+  bool is_too_long = false, has_room = false;  // the latter for outputs and scratch ahead
   try {
     if (!growths_.empty() && store_.captures()) lengthen(run);
     for (int i = 0; i < outer.input_count(); ++i) {
@@ -114,6 +115,7 @@ void RegionGraphs::run(ops::Context& outer) {
       run.heat = shapes.heat.at(run.now);
       shapes.heat.add(run.now);
       known = shapes.known;
+      is_too_long = shapes.is_too_long;
     }
     has_room = known && store_.has_room(known->record.output_bytes + known->plan().bytes(), run.now);
     for (int i = 0; has_room && store_.captures() && i < outer.output_count(); ++i) {
@@ -123,6 +125,7 @@ void RegionGraphs::run(ops::Context& outer) {
   } catch (const Error&) {
     return program_.run(outer);  // the node inside that wants it fails, and has its name in the error
   }
+  if (is_too_long) return run_step_by_step(run, &RegionReport::refused);
   if (!known) return record(run);
   if (!has_room) return run_step_by_step(run, &RegionReport::crowded);
   store_.captures() ? run_with(run, *known) : run_as_planned(run, *known, &RegionReport::refused);
@@ -281,11 +284,13 @@ void RegionGraphs::refuse(Shapes& shapes, const std::string& why, uint64_t now) 
 }
 
 void RegionGraphs::record(const Run& run) {
+  // Many times what the nodes take if each runs once.
+  const size_t most = kMostEvents + kMostEventsOfNode * counts_.nodes;
   auto known = std::make_shared<Known>();
   Addresses at = run.at;
   const auto note = [&](const Tensor& tensor) { known->bytes.push_back(tensor.data ? tensor.bytes() : 0); };
   run_eagerly(run.outer, run.longer, [&](ops::Context& context) {
-    RecordedRun recorded(context);
+    RecordedRun recorded(context, most);
     program_.run(recorded);
     known->record = recorded.take();
     for (int i = 0; i < context.input_count(); ++i) note(context.find_input(i) ? *context.find_input(i) : Tensor());
@@ -299,6 +304,11 @@ void RegionGraphs::record(const Run& run) {
   const std::lock_guard lock(mutex_);
   ++counts_.first_runs;
   Shapes& shapes = find(run.key, 0);
+  if (known->record.is_too_long) {
+    shapes.is_too_long = true;
+    counts_.refusal = "it takes as many steps as long loops do";
+    return;
+  }
   shapes.known = std::move(known);
   was_seen(shapes, run.outer.stream(), at, *shapes.known);
 }
@@ -387,6 +397,11 @@ void RegionGraphs::launch(Replay& replay, const Run& run, const Known& known) {
 void RegionGraphs::note_padded() {
   const std::lock_guard lock(mutex_);
   ++counts_.padded;
+}
+
+bool RegionGraphs::is_used() const {
+  const std::lock_guard lock(mutex_);
+  return !is_part_ || !shapes_.empty();
 }
 
 RegionReport RegionGraphs::report() const {

@@ -39,6 +39,9 @@ class RegionGraphs {
   // One run. Whatever may go wrong with graphs, it runs.
   void run(ops::Context& outer);
   void note_padded();  // a run is with a dimension made longer
+  // The region is a part of another one, which runs its program; as a rule this is not asked to.
+  void become_a_part() { is_part_ = true; }
+  bool is_used() const;  // by itself, or it is no part
   RegionReport report() const;
 
  private:
@@ -80,7 +83,8 @@ class RegionGraphs {
     Addresses at;
   };
   struct Shapes {
-    std::shared_ptr<const Known> known;  // null: it has not run yet
+    std::shared_ptr<const Known> known;  // null: it has not run yet, or is too long to be known
+    bool is_too_long = false;
     Heat heat;
     std::vector<bool> moves;          // small tensors that are elsewhere from run to run
     std::vector<Sighting> sightings;  // the latest last
@@ -138,6 +142,7 @@ class RegionGraphs {
   const ops::Op& program_;
   GraphStore& store_;
   const std::vector<std::string> inputs_;
+  std::atomic<bool> is_part_{false};
   mutable std::mutex mutex_;  // guards the rest
   std::vector<Growth> growths_;
   std::unordered_map<Key, Shapes, Hash> shapes_;

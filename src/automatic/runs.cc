@@ -22,15 +22,20 @@ ops::Tensor RecordedRun::output(int i, const ops::Shape& shape) {
   return made;
 }
 
+void RecordedRun::note(const ScratchEvent& event) {
+  record_.is_too_long |= record_.scratch.size() == most_;
+  if (!record_.is_too_long) record_.scratch.push_back(event);
+}
+
 void* RecordedRun::scratch(size_t bytes) {
   if (bytes == 0) return nullptr;
-  record_.scratch.push_back({live_.count(), bytes});
+  note({live_.count(), bytes});
   return live_.add(outer_.scratch(bytes));
 }
 
 void RecordedRun::give_back(void* scratch) {
   if (!scratch) return;
-  record_.scratch.push_back({live_.remove(scratch), 0});
+  note({live_.remove(scratch), 0});
   outer_.give_back(scratch);
 }
 

@@ -13,6 +13,7 @@ struct Record {
   std::vector<ScratchEvent> scratch;
   std::vector<std::optional<ops::Shape>> outputs;
   size_t output_bytes = 0;  // of those for which there was no memory yet
+  bool is_too_long = false;
 };
 
 // Like the run around it.
@@ -47,14 +48,21 @@ class LiveBlocks {
 
 class RecordedRun final : public SameRun {
  public:
-  explicit RecordedRun(ops::Context& outer) : SameRun(outer) { record_.outputs.resize(size_t(outer.output_count())); }
+  // Of more events than `most` the record is too long, and ends.
+  RecordedRun(ops::Context& outer, size_t most) : SameRun(outer), most_(most) {
+    record_.outputs.resize(size_t(outer.output_count()));
+  }
   Record take() { return std::move(record_); }
 
   ops::Tensor output(int i, const ops::Shape& shape) override;
   void* scratch(size_t bytes) override;
   void give_back(void* scratch) override;
+  bool is_planned() const override { return true; }
 
  private:
+  void note(const ScratchEvent& event);
+
+  const size_t most_;
   Record record_;
   LiveBlocks live_;
 };
@@ -69,6 +77,7 @@ class PlannedRun : public SameRun {
 
   void* scratch(size_t bytes) override;
   void give_back(void* scratch) override;
+  bool is_planned() const override { return true; }
 
  protected:
   const Record& record() const { return record_; }

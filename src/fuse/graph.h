@@ -35,12 +35,24 @@ struct Value {
   bool is_output = false;            // of the graph, or read by a graph inside a node
 };
 
+struct Plan;
+
+// A graph inside of a node.
+struct Body {
+  std::string name;  // of the attribute that it is
+  std::shared_ptr<Plan> plan;
+};
+
 struct Node {
   const NodeInfo* info;
   std::vector<int> inputs, outputs;   // values; -1 where absent
   bool takable = true;                // Encore has a kernel for it
   bool is_free = true;                // no other provider has taken it
   std::vector<int> read_inside = {};  // values that graphs inside of it read
+  // Of a part of a plan: what it runs itself, reading what these want behind its own inputs, or what has been compiled
+  // before.
+  std::vector<Body> bodies = {};
+  std::shared_ptr<const ops::Op> compiled = {};
 };
 
 struct Graph {

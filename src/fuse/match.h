@@ -23,7 +23,7 @@ class Match {
 
   // Whether the step is there and an operator on the device.
   bool is_there(int s) const {
-    return s >= 0 && step(s).node && step(s).runs == Runs::on_device && !step(s).make && !step(s).parts;
+    return s >= 0 && step(s).node && step(s).runs == Runs::on_device && !step(s).make && step(s).is_operator();
   }
   bool is(int s, const char* op) const { return is_there(s) && is_onnx(node(s), op); }
   // The step that makes the value, whoever runs it, or -1.

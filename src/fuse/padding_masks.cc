@@ -210,7 +210,7 @@ void add_padding_masks(Plan& plan, const PaddedAxes& axes, const std::string& di
     plan.inputs.push_back(input);
     Masking masking(plan, input, symbol);
     for (int node : nodes) {
-      const auto is_it = [&](const Step& step) { return step.origin == std::vector{node} && !step.parts; };
+      const auto is_it = [&](const Step& step) { return step.origin == std::vector{node} && step.is_operator(); };
       const auto found = std::ranges::find_if(plan.steps, is_it);
       if (found == plan.steps.end())
         fail(Code::not_supported, "what goes along '", dim,

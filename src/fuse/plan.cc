@@ -41,13 +41,15 @@ Plan plan_of(const Graph& graph, std::vector<int> inputs, std::vector<int> outpu
   plan.inputs = std::move(inputs);
   plan.outputs = std::move(outputs);
   plan.symbols = graph.symbols;
-  if (graph.nodes.empty()) fail(Code::internal, "there is nothing to be fused");
-  plan.settings = graph.nodes.front().info->settings;
+  if (!graph.nodes.empty()) plan.settings = graph.nodes.front().info->settings;
   for (int value : plan.outputs) plan.values[size_t(value)].is_output = true;
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
     const Runs runs = node.takable ? Runs::on_device : node.is_free ? Runs::on_host : Runs::elsewhere;
-    plan.steps.push_back({borrowed(*node.info), node.inputs, node.outputs, runs, {int(n)}});
+    Step& step = plan.steps.emplace_back(Step{borrowed(*node.info), node.inputs, node.outputs, runs, {int(n)}});
+    if (node.compiled) step.node = plan.step({kFusions, "Region"}, node.info->name(), node.inputs, node.outputs).node;
+    step.compiled = node.compiled;
+    step.bodies = node.bodies;
   }
   return plan;
 }

@@ -10,8 +10,6 @@
 
 namespace encore::fuse {
 
-struct Plan;
-
 // Who runs a step: an operator on the device, one on the host, in whose memory all that it reads and makes is, or
 // nobody here.
 enum class Runs { on_device, on_host, elsewhere };
@@ -24,7 +22,13 @@ struct Step {
   const char* what = nullptr;    // these are, if a pass has joined them
   // What runs it, if no operator does that models may ask for; it reads no input on the host.
   std::function<std::unique_ptr<ops::Op>(const NodeInfo&)> make = {};
-  std::shared_ptr<Plan> parts = {};  // instead of an operator
+  // Instead of an operator: a plan, what has been compiled before, or the bodies of If, Loop or Scan
+  // (fuse/control_flow.h).
+  std::shared_ptr<Plan> parts = {};
+  std::shared_ptr<const ops::Op> compiled = {};
+  std::vector<Body> bodies = {};
+
+  bool is_operator() const { return !parts && !compiled && bodies.empty(); }
 };
 
 // Value `inner` is the memory of `outer`, an input or an output of the plan, with the channels spoken of as last.
@@ -44,6 +48,10 @@ struct Plan {
   std::vector<Value> values;
   std::vector<Step> steps;
   std::vector<int> inputs, outputs;  // values, as the caller counts them
+  // Of bodies: values that come in host memory, counted behind the inputs, and how many of these, the last ones, are
+  // from outside.
+  std::vector<int> host_inputs;
+  size_t outer_inputs = 0;
   std::vector<View> views;
   std::vector<std::shared_ptr<OwnTensor>> constants;               // behind values
   std::shared_ptr<Symbols> symbols = std::make_shared<Symbols>();  // of the values' dimensions, and of others

@@ -112,17 +112,17 @@ class Reading {
   Reading(Text& text, int depth) : text_(text), depth_(depth) {}
 
   Plan run() {
-    bool is_closed = false;
     while (auto line = text_.next()) {
-      if ((is_closed = depth_ > 0 && line->take("}"))) {
-        line->finish();
+      if (depth_ > 0 && line->take("}")) {
+        closing_ = std::move(line);
         break;
       }
       read(*line);
     }
-    if (depth_ > 0 && !is_closed) fail(Code::invalid_input, "the text ends before a '}'");
+    if (depth_ > 0 && !closing_) fail(Code::invalid_input, "the text ends before a '}'");
     return std::move(plan_);
   }
+  const Line& closing() const { return *closing_; }  // what is behind the brace, of parts and bodies
 
  private:
   void read(Line& line) {
@@ -139,10 +139,25 @@ class Reading {
   }
 
   void read_input(Line& line) {
+    if (line.take_word("host")) return read_host_input(line);
+    if (line.take_word("outer")) return read_outer_input(line);
     const bool is_constant = line.take_word("const");
     const int v = read_typed(line);
     plan_.values[size_t(v)].is_constant = is_constant;
-    plan_.inputs.push_back(v);
+    plan_.inputs.insert(plan_.inputs.end() - ptrdiff_t(plan_.outer_inputs), v);
+    line.finish();
+  }
+
+  void read_outer_input(Line& line) {
+    plan_.inputs.push_back(read_typed(line));
+    ++plan_.outer_inputs;
+    line.finish();
+  }
+
+  // Which may be there on the device, too.
+  void read_host_input(Line& line) {
+    const bool is_known = known_.contains(line.next());
+    plan_.host_inputs.push_back(is_known ? find(line, line.take_name("a value's name")) : read_typed(line));
     line.finish();
   }
 
@@ -221,19 +236,31 @@ class Reading {
       else
         line.list("}", [&] { read_attribute(line, op.attributes); });
     }
+    std::vector<Body> bodies;
+    while (!parts && !line.is_at_end() && !line.is("#")) {
+      std::string body = line.take_name("a body's name");
+      line.expect("{");
+      line.finish();
+      bodies.push_back({std::move(body), read_parts(line)});
+    }
     if (line.take("#")) name = line.take_name("a node's name");
     line.finish();
     Step step = plan_.step(std::move(op), std::move(name), std::move(inputs), std::move(outputs));
     step.runs = runs;
     step.origin = {int(plan_.steps.size())};
     step.parts = std::move(parts);
+    step.bodies = std::move(bodies);
     plan_.steps.push_back(std::move(step));
   }
 
-  std::shared_ptr<Plan> read_parts(const Line& line) {
+  // The line goes on behind their end.
+  std::shared_ptr<Plan> read_parts(Line& line) {
     constexpr int kDeepest = 8;
     if (depth_ == kDeepest) line.refuse("parts are in parts of parts");
-    return std::make_shared<Plan>(Reading(text_, depth_ + 1).run());
+    Reading inside(text_, depth_ + 1);
+    auto made = std::make_shared<Plan>(inside.run());
+    line = inside.closing();
+    return made;
   }
 
   void read_attribute(Line& line, ops::Attributes& attributes) {
@@ -310,6 +337,7 @@ class Reading {
 
   Text& text_;
   const int depth_;
+  std::optional<Line> closing_;
   Plan plan_;
   std::map<std::string, int> known_;  // values
   std::map<std::string, int64_t> symbols_;

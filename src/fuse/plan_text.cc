@@ -57,10 +57,13 @@ class Writing {
   Writing(const Plan& plan, std::string indent) : plan_(plan), indent_(std::move(indent)), names_(plan.values.size()) {}
 
   std::string run() {
-    for (int v : plan_.inputs) {
-      line(text(plan_.values[size_t(v)].is_constant ? "in const " : "in ", typed(v)));
+    for (size_t i = 0; i < plan_.inputs.size(); ++i) {
+      const int v = plan_.inputs[i];
+      const bool is_outer = i + plan_.outer_inputs >= plan_.inputs.size();
+      line(text(is_outer ? "in outer " : plan_.values[size_t(v)].is_constant ? "in const " : "in ", typed(v)));
       seen_.insert(v);
     }
+    for (int v : plan_.host_inputs) line(text("in host ", seen_.insert(v).second ? typed(v) : name(v)));
     for (const View& view : plan_.views) made_.insert(view.inner);
     for (const Step& step : plan_.steps)
       for (int v : step.outputs) made_.insert(v);
@@ -100,9 +103,16 @@ class Writing {
       line("}");
       return;
     }
-    if (const ops::Attributes attributes = step.node->attributes(); !attributes.empty())
+    ops::Attributes attributes = step.node->attributes();
+    for (const Body& body : step.bodies) attributes.erase(body.name);
+    if (!attributes.empty())
       made +=
           " {" + joined(attributes, [](const auto& one) { return word(one.first) + " = " + told(one.second); }) + "}";
+    for (const Body& body : step.bodies) {
+      line(text(made, " ", word(body.name), " {"));
+      all_ += Writing(*body.plan, indent_ + "  ").run();
+      made = "}";
+    }
     if (!step.node->name().empty()) made += "  # " + quoted(step.node->name());
     line(made);
   }

@@ -5,6 +5,7 @@
 
 #include "device/label.h"
 #include "device/memory.h"
+#include "fuse/control_flow.h"
 #include "ops/host_arithmetic.h"
 #include "ops/host_values.h"
 #include "ops/inner_context.h"
@@ -18,10 +19,11 @@ using ops::Where;
 
 namespace {
 
-const ops::OpRow& row_of(const NodeInfo& node) {
+const ops::OpRow& row_of(const NodeInfo& node, bool has_bodies) {
   const std::string& domain = node.op_type() == "FusedConv" ? ops::kMicrosoft : node.domain();
   const ops::OpRow* const row = ops::find_row(domain, node.op_type(), node.since_version());
-  if (!row || !row->make) fail(Code::internal, "there is no ", domain, " ", node.op_type(), " to be fused");
+  if (!row || !(row->make || has_bodies))
+    fail(Code::internal, "there is no ", domain, " ", node.op_type(), " to be fused");
   return *row;
 }
 
@@ -29,24 +31,39 @@ Shape with_channels(const Shape& shape, const std::array<int64_t, 4>& order) {
   return Shape(permuted({shape.dims().begin(), shape.dims().end()}, order));
 }
 
+// What somebody else has prepared, and keeps as well.
+class Prepared final : public ops::Op {
+ public:
+  explicit Prepared(std::shared_ptr<const ops::Op> op) : op_(std::move(op)) {}
+  void run(ops::Context& context) const override { op_->run(context); }
+
+ private:
+  const std::shared_ptr<const ops::Op> op_;
+};
+
 }  // namespace
 
 Program::Program(Plan plan) : plan_(std::move(plan)), places_(plan_.values.size()) {
   for (size_t i = 0; i < plan_.inputs.size(); ++i) places_[size_t(plan_.inputs[i])].input = int(i);
+  for (size_t i = 0; i < plan_.host_inputs.size(); ++i)
+    places_[size_t(plan_.host_inputs[i])].host_input = int(plan_.inputs.size() + i);
   for (size_t i = 0; i < plan_.outputs.size(); ++i) places_[size_t(plan_.outputs[i])].output = int(i);
   for (const View& view : plan_.views) {
     places_[size_t(view.inner)] = places_[size_t(view.outer)];
     places_[size_t(view.inner)].is_view = true;
   }
+  const std::vector<int> host_inputs = plan_.host_inputs;
   for (Step& step : plan_.steps) add(step);
   std::vector<size_t> last(places_.size());
   for (size_t a = 0; a < actions_.size(); ++a)
     for (const auto* values : {&actions_[a].inputs, &actions_[a].outputs})
       for (int value : *values)
         if (value >= 0) last[size_t(value)] = a;
-  for (const Action& action : actions_)
-    for (int value : action.outputs)
-      if (value >= 0 && places_[size_t(value)].output < 0) actions_[last[size_t(value)]].last_read.push_back(value);
+  const auto forget_in_time = [&](int value) {
+    if (value >= 0 && places_[size_t(value)].output < 0) actions_[last[size_t(value)]].last_read.push_back(value);
+  };
+  for (const Action& action : actions_) std::ranges::for_each(action.outputs, forget_in_time);
+  if (!actions_.empty()) std::ranges::for_each(host_inputs, forget_in_time);  // which may be put on the device
 }
 
 void Program::add(Step& step) {
@@ -56,15 +73,20 @@ void Program::add(Step& step) {
   const bool on_host = step.runs == Runs::on_host;
   action.host_inputs.resize(step.inputs.size(), on_host);
   action.host_outputs.resize(step.outputs.size(), on_host);
-  if (step.parts) {
-    for (int value : step.outputs) action.types.push_back(plan_.values[size_t(value)].type);
-    action.op = std::make_unique<Program>(std::move(*step.parts));
+  if (step.parts || step.compiled) {
+    for (int value : step.outputs)
+      action.types.push_back(value < 0 ? Type::undefined : plan_.values[size_t(value)].type);
+    if (step.compiled)
+      action.op = std::make_unique<Prepared>(step.compiled);
+    else
+      action.op = std::make_unique<Program>(std::move(*step.parts));
     return;
   }
   action.name = device::kept(step.node->name());
   action.label = ops::label_of(*step.node);
   for (int i = 0; i < step.node->output_count(); ++i) action.types.push_back(step.node->output_type(i));
-  const ops::OpRow* const row = step.make || on_host ? nullptr : &row_of(*step.node);
+  const bool has_bodies = !step.bodies.empty();
+  const ops::OpRow* const row = step.make || on_host ? nullptr : &row_of(*step.node, has_bodies);
   const auto mark = [](const std::vector<int>& slots, std::vector<bool>& marks) {
     for (int i : slots)
       if (size_t(i) < marks.size()) marks[size_t(i)] = true;
@@ -74,8 +96,12 @@ void Program::add(Step& step) {
     mark(row->host_outputs, action.host_outputs);
     action.alias = row->alias;
   }
+  std::fill_n(action.host_inputs.rbegin(), host_captures(step), true);
   try {
-    action.op = row ? row->make(*step.node) : on_host ? ops::make_host_op(*step.node) : step.make(*step.node);
+    action.op = has_bodies ? make_control_flow(step)
+                : row      ? row->make(*step.node)
+                : on_host  ? ops::make_host_op(*step.node)
+                           : step.make(*step.node);
   } catch (const Error& error) {
     throw Error(error.code(), text(action.label, ": ", error.what()));
   }
@@ -145,6 +171,7 @@ class Program::Running {
   Tensor make(int value, Type type, const Shape& shape, Where where, int like) {
     const Place& place = program_.places_[size_t(value)];
     auto& slot = (where == Where::host ? on_host_ : on_device_)[size_t(value)];
+    if (slot && slot->shape == shape) return *slot;  // whoever asks again gets the same
     if (where == Where::host) {
       slot = {type, where, shape, nullptr};
       slot->data = like >= 0 ? on_host(like)->data : take_on_host(slot->bytes());
@@ -165,6 +192,10 @@ class Program::Running {
       if (value < 0 || !action.host_outputs[i] || program_.places_[size_t(value)].output < 0) continue;
       const Tensor& made = *on_host_[size_t(value)];
       const Tensor to = outer_.output(program_.places_[size_t(value)].output, made.shape);
+      if (to.where == Where::host) {
+        if (made.bytes()) std::memcpy(to.data, made.data, made.bytes());
+        continue;
+      }
       void* const at = outer_.scratch(whole_words(made.bytes()));
       upload(made, at);
       ops::copy_bytes(outer_.stream(), at, to.data, int64_t(made.bytes()));
@@ -189,15 +220,20 @@ class Program::Running {
   const Tensor* on_host(int value) {
     const Place& place = program_.places_[size_t(value)];
     auto& slot = on_host_[size_t(value)];
-    if (!slot && !place.host_constant) fail(Code::internal, "a value is read on the host and is not there");
-    return slot ? &*slot : &*place.host_constant;
+    if (slot) return &*slot;
+    if (place.host_constant) return &*place.host_constant;
+    if (place.host_input < 0) fail(Code::internal, "a value is read on the host and is not there");
+    return outer_.find_input(place.host_input);
   }
   const Tensor* on_device(int value) {
     auto& slot = on_device_[size_t(value)];
     if (slot) return &*slot;
     const Place& place = program_.places_[size_t(value)];
     if (place.constant) return &*place.constant;
-    if (const auto& made = on_host_[size_t(value)]) {
+    const auto& made_on_host = on_host_[size_t(value)];
+    if (const Tensor* const made = made_on_host                               ? &*made_on_host
+                                   : place.input < 0 && place.host_input >= 0 ? on_host(value)
+                                                                              : nullptr) {
       slot.emplace(made->type, Where::device, made->shape, take(value, whole_words(made->bytes())));
       upload(*made, slot->data);
       return &*slot;
@@ -272,7 +308,7 @@ class Program::ActionContext final : public ops::InnerContext {
   bool wants_output(int i) const override { return i < output_count() && action_.outputs[size_t(i)] >= 0; }
   void* scratch(size_t bytes) override { return bytes ? scratch_.emplace_back(outer_.scratch(bytes)) : nullptr; }
   void give_back(void* block) override {
-    scratch_.erase(std::ranges::find(scratch_, block));
+    scratch_.erase(std::next(std::find(scratch_.rbegin(), scratch_.rend(), block)).base());
     outer_.give_back(block);
   }
 

@@ -32,8 +32,8 @@ class Program final : public ops::Op {
   };
   // Where a value is.
   struct Place {
-    int input = -1, output = -1;  // of the program
-    bool is_view = false;         // with the channels last, of an input or output that has them first
+    int input = -1, host_input = -1, output = -1;  // of the program
+    bool is_view = false;                          // with the channels last, of an input or output that has them first
     std::optional<Tensor> constant, host_constant;
   };
   class Running;

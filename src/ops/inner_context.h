@@ -14,6 +14,7 @@ class InnerContext : public Context {
   device::Dnn& dnn() override { return outer_.dnn(); }
   device::FaultRef fault() override { return outer_.fault(); }
   void read_back(void* host, const void* device, size_t bytes) override { outer_.read_back(host, device, bytes); }
+  bool is_planned() const override { return outer_.is_planned(); }
 
  protected:
   Context& outer_;

@@ -102,6 +102,8 @@ class Context {
   // Copies from the device into the host's memory and waits for it: for ops whose outputs' sizes depend on data, and
   // whose rows say so (OpRow::reads_back). Nothing that waits can be captured: Error{capture_forbidden}.
   virtual void read_back(void* host, const void* device, size_t bytes) = 0;
+  // Runs with these shapes are to take the same scratch, in the same order, as this one is recorded or captured.
+  virtual bool is_planned() const { return false; }
 
   const Tensor& input(int i);  // Error{invalid_input} if absent
 };

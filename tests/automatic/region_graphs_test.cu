@@ -25,6 +25,8 @@ class AddThree final : public ops::Op {
  public:
   void run(ops::Context& context) const override {
     ++runs;
+    planned_runs += context.is_planned();
+    for (int i = 0; i < more_blocks; ++i) context.give_back(context.scratch(256));
     const Tensor& x = context.input(0);
     const Tensor y = context.output(0, x.shape);
     auto* const first = static_cast<float*>(context.scratch(x.bytes() + more_scratch));
@@ -36,8 +38,9 @@ class AddThree final : public ops::Op {
     add(context, second, y.as<float>());
     context.give_back(second);
   }
-  mutable int runs = 0;
+  mutable int runs = 0, planned_runs = 0;
   mutable float read = 0;
+  int more_blocks = 0;
   size_t more_scratch = 0;
   bool reads_back = false;
 
@@ -127,6 +130,17 @@ TEST_F(RegionGraphsTest, WhatComesAgainIsCapturedAndThenReplayed) {
   EXPECT_EQ(graphs.report().captures, 1);
   EXPECT_EQ(graphs.report().replays, 3);
   EXPECT_EQ(graphs.report().graphs, 1u);
+}
+
+TEST_F(RegionGraphsTest, WhatTakesAsManyStepsAsLongLoopsDoIsLeftToGraphsInside) {
+  op.more_blocks = 8192;
+  DeviceArray<float> x(100, 0), y(100, 0);
+  for (int i = 0; i < 5; ++i) run(x, y);
+  EXPECT_EQ(op.runs, 5);
+  EXPECT_EQ(op.planned_runs, 1);  // the first, of which this is not known yet
+  EXPECT_EQ(graphs.report().captures, 0);
+  EXPECT_EQ(graphs.report().refused, 4);
+  EXPECT_NE(graphs.report().refusal, "");
 }
 
 TEST_F(RegionGraphsTest, EachShapeHasAGraph) {

@@ -18,6 +18,7 @@ const half: f32[] = 0.5
 const none: f32[0] = []
 view turned: f16[n, 1, ?1, ?] of x
 host s: i64[2] = Shape(x)
+host c: bool = Odd(s)
 elsewhere other: bool[?2, ?1] = "a b.Odd op"(y, s)
 product: f16[n, 64] = MatMul(x, w)  # "it's \"that\" node"
 a: f16[n, 32], _, b: f16 = Split(product, _, list) {axis = 1, num_outputs = 3}
@@ -32,6 +33,30 @@ region: f16[n, 64, 2, 2] = encore.Region(gelu) {
   view inner~2 of y: f16[n, 1, 1, 64]
   out y
 }
+chosen: f32 = If(c, product, half, s) then_branch {
+  in outer product: f32[n, 64]
+  in outer half
+  in host s: i64[2]
+  turned = Neg(product)
+  out turned
+} else_branch {
+  in outer product
+  in outer half: f32[]
+  in host half
+  host made = Neg(half)
+  a~2, b = Loop(_, made, product) body {
+    in v
+    in outer product
+    in host i: i64[]
+    in host c
+    host go = Identity(c)
+    w = Relu(v)
+    out go
+    out w
+    out v
+  }
+  out a~2
+}  # "which"
 out sum
 out region
 )";
@@ -88,6 +113,8 @@ TEST(PlanText, ARefusalSaysWhereAndWhy) {
   EXPECT_EQ(refusal("const c: string[1] = [1]"), "line 1: constants of this type cannot be written");
   EXPECT_EQ(refusal("in x\nin \"y"), "line 2: a quote does not end");
   EXPECT_EQ(refusal("in x\ny = Region(x) {\n  in z"), "the text ends before a '}'");
+  EXPECT_EQ(refusal("in c\ny = If(c) then_branch {\n  in outer z\n} else_branch"), "line 4: '{' is missing before ''");
+  EXPECT_EQ(refusal("in c\ny = If(c) then_branch {\n} {"), "line 3: a body's name is missing");
   EXPECT_EQ(refusal("out x y"), "line 1: no value has the name 'x'");
   EXPECT_EQ(refusal("in x y"), "line 1: 'y' is too much");
 }

@@ -17,6 +17,7 @@ class Sketch {
  public:
   Sketch& constant(const std::string& name) { return friendly_.insert(name), *this; }
   Sketch& input(const std::string& name) { return outside_.insert(name), *this; }
+  Sketch& from_around(const std::string& name) { return around_.insert(name), input(name); }
   Sketch& on_host(const std::string& name) { return on_host_.insert(name), *this; }
   Sketch& wanted_on_host(const std::string& name) { return wanted_on_host_.insert(name), *this; }
   Sketch& node(const std::string& name, const std::vector<std::string>& inputs, const std::vector<std::string>& outputs,
@@ -35,12 +36,14 @@ class Sketch {
     PlacementGraph graph = graph_;
     graph.host_friendly.resize(numbers_.size());
     graph.from_outside.resize(numbers_.size());
+    graph.from_around.resize(numbers_.size());
     graph.on_host.resize(numbers_.size());
     graph.wanted_on_host.resize(numbers_.size());
     graph.large_constants.resize(numbers_.size());
     for (const auto& [name, number] : numbers_) {
       graph.host_friendly[size_t(number)] = friendly_.contains(name);
       graph.from_outside[size_t(number)] = outside_.contains(name);
+      graph.from_around[size_t(number)] = around_.contains(name);
       graph.on_host[size_t(number)] = on_host_.contains(name);
       graph.large_constants[size_t(number)] = large_.contains(name);
       graph.wanted_on_host[size_t(number)] = wanted_on_host_.contains(name);
@@ -67,8 +70,15 @@ class Sketch {
     return names;
   }
   Sketch& inside(const std::string& value) {  // a graph inside of the last node reads it
-    return graph_.nodes.back().read_inside.push_back(numbers_.at(value)), *this;
+    return graph_.nodes.back().read_inside.push_back(number(value)), *this;
   }
+  // The last node is control flow that Encore may run; what graphs inside of it read there is among `host`.
+  Sketch& with_bodies(const std::vector<std::string>& read, const std::vector<std::string>& host = {}) {
+    for (const auto& value : read) inside(value);
+    for (const auto& value : host) graph_.nodes.back().host_reads.push_back(number(value));
+    return *this;
+  }
+  Sketch& hands_on(bool read_inside) { return graph_.hands_on_read_inside = read_inside, *this; }
   // The regions, and what each computes on the host.
   std::vector<std::set<std::string>> regions() const {
     const std::vector<int> of = plugin::regions(graph(), shape_arithmetic(graph()));
@@ -92,11 +102,12 @@ class Sketch {
   void add(const std::string& slot, std::vector<int>& values, std::vector<bool>& host) {
     host.push_back(slot.starts_with('#'));
     const std::string name = slot.starts_with('#') ? slot.substr(1) : slot;
-    values.push_back(name.empty() ? -1 : numbers_.try_emplace(name, int(numbers_.size())).first->second);
+    values.push_back(name.empty() ? -1 : number(name));
   }
+  int number(const std::string& value) { return numbers_.try_emplace(value, int(numbers_.size())).first->second; }
   PlacementGraph graph_;
   std::map<std::string, int> numbers_;
-  std::set<std::string> friendly_, outside_, on_host_, wanted_on_host_, large_;
+  std::set<std::string> friendly_, outside_, around_, on_host_, wanted_on_host_, large_;
 };
 
 TEST(Placement, TheShapeOfAReshapeIsComputedOnTheCpu) {
@@ -246,6 +257,61 @@ TEST(Regions, APathThroughAGraphInsideOfANodeIsOne) {
   s.node("If", {"condition"}, {"i"}, false, false).inside("b");
   s.node("C", {"b", "i"}, {"c"}, true, false).node("D", {"c"}, {"y"}, true, false);
   EXPECT_EQ(s.regions(), (Regions{{"A", "B"}, {"C", "D"}}));
+}
+
+// What an If by x's shape is made of.
+Sketch& shape_choice(Sketch& s) {
+  s.input("x").input("z").constant("one");
+  s.node("A", {"x"}, {"a"}, true, false).node("Shape", {"x"}, {"#s"}).node("Gather", {"s", "one"}, {"n"});
+  return s.node("Equal", {"n", "one"}, {"c"}).node("If", {"#c"}, {"i"}, true, false);
+}
+
+TEST(Regions, ABranchThatShapesChooseIsInside) {
+  Sketch s;
+  shape_choice(s).with_bodies({"a", "one"}).node("B", {"i"}, {"y"}, true, false);
+  EXPECT_EQ(s.regions(), (Regions{{"A", "B", "Equal on host", "Gather on host", "If", "Shape"}}));
+  EXPECT_THAT(s.copies_between_regions(), IsEmpty());
+}
+
+TEST(Regions, ABranchThatDataChooseIsOutside) {
+  Sketch s;
+  s.input("x").node("A", {"x"}, {"a"}, true, false).node("Max", {"a"}, {"c"}, true, false);
+  s.node("If", {"#c"}, {"i"}, true, false).with_bodies({"a"}).node("B", {"i"}, {"b"}, true, false);
+  s.node("C", {"b"}, {"y"}, true, false);
+  EXPECT_EQ(s.regions(), (Regions{{"A", "Max"}, {"B", "C"}}));
+}
+
+TEST(Regions, WhatIsReadInsideOnTheHostIsToBeThere) {
+  Sketch s;
+  shape_choice(s).with_bodies({"n", "a"}, {"n"}).node("B", {"i"}, {"y"}, true, false);
+  EXPECT_EQ(s.regions(), (Regions{{"A", "B", "Equal on host", "Gather on host", "If", "Shape"}}));
+  Sketch t;
+  shape_choice(t).with_bodies({"a"}, {"a"}).node("B", {"i"}, {"b"}, true, false).node("C", {"b"}, {"y"}, true, false);
+  EXPECT_EQ(t.regions(), (Regions{{"B", "C"}}));
+}
+
+TEST(Regions, WhatIsOnlyReadInsideMayBeLost) {
+  for (const bool hands_on : {true, false}) {
+    Sketch s;
+    shape_choice(s).with_bodies({"z"}).node("B", {"i"}, {"b"}, true, false).node("C", {"b"}, {"y"}, true, false);
+    s.hands_on(hands_on);
+    EXPECT_EQ(s.regions().size(), 1u);
+    EXPECT_EQ(s.regions()[0].contains("If"), hands_on);
+    s.node("D", {"z", "y"}, {"w"}, true, false);  // reads it, too
+    EXPECT_TRUE(s.regions()[0].contains("If"));
+  }
+}
+
+TEST(Regions, WhatABodyComputesOnTheHostOnceItIsThereStaysOutside) {
+  for (const bool is_around : {true, false}) {
+    Sketch s;
+    (is_around ? s.from_around("n") : s.input("n")).input("x").constant("one");
+    s.node("A", {"x"}, {"a"}, true, false).node("Shape", {"a"}, {"#s"}).node("Add", {"n", "one"}, {"k"});
+    s.node("Concat", {"s", "k"}, {"d"}).node("Expand", {"a", "#d"}, {"e"}, true, false);
+    s.node("B", {"e"}, {"b"}, true, false).node("C", {"b"}, {"y"}, true, false);
+    EXPECT_EQ(s.regions().back(), (std::set<std::string>{"B", "C"}));
+    EXPECT_EQ(s.regions().size(), is_around ? 1u : 2u);
+  }
 }
 
 TEST(Regions, OneNodeIsNone) {

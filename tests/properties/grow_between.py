@@ -76,6 +76,8 @@ def chain(g, x):
 
 
 def condition(g, x):
+    if x.rank and not g.chance(2):
+        return condition_of_sizes(g, x)
     found = [value for value in g.values if value.kind == "bool" and not value.rank]
     if found and not g.chance(3):
         return g.pick(*found)
@@ -85,9 +87,36 @@ def condition(g, x):
     return g.node("Greater", [total, g.scalar(x.kind, 0.5)], "bool", ())
 
 
-@kind(1)
+def condition_of_sizes(g, x):
+    """Which regions choose a branch by, on the host."""
+    axis = g.number(0, x.rank - 1)
+    shape = g.node("Shape", [x], "int64", always(x.rank), max(map(max, x.dims)), error=0)
+    size = g.node("Gather", [shape, g.scalar("int64", axis)], "int64", (), shape.most, error=0)
+    return g.node(g.pick("Equal", "Less"), [size, g.scalar("int64", g.pick(*x.dims[axis]))], "bool", (), error=0)
+
+
+@kind(2)
 def choice(g):
     choice_of(g, g.any(FLOATS))
+
+
+@kind(1)
+def scan(g):
+    """Along the first dimension, which has to have elements, and with a state that is one of them."""
+    x = g.any(FLOATS, lambda x: x.rank > 0 and min(x.dims[0]) > 0)
+    row = Value(g.name(), x.kind, x.dims[1:], x.most, x.error)
+    state = Value(g.name(), x.kind, x.dims[1:], 1, math.inf)
+    with g.body() as nodes:
+        g.values += [row, state]
+        made = g.node("Tanh", [pair_of(g, "Add", chain(g, row), state)], x.kind, row.dims)
+        kept = g.node("Neg", [made], x.kind, row.dims)
+    first = g.node("ReduceMean", [x, g.ints(0)], x.kind, row.dims, x.most, keepdims=0)
+    outputs = [Value(g.name(), x.kind, dims, 1, math.inf) for dims in (row.dims, x.dims)]
+    shape = [None] * row.rank  # onnxruntime wants the rank
+    ends = [[g.end(value, shape) for value in values] for values in ((state, row), (made, kept))]
+    body = helper.make_graph(nodes, g.name("body"), *ends)
+    backwards = {"scan_input_directions": [1]} if g.chance(2) else {}
+    g.emit("Scan", [first, x], outputs, attrs={"body": body, "num_scan_inputs": 1, **backwards}, repeatable=False)
 
 
 def choice_of(g, x):

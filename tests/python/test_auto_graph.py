@@ -408,7 +408,7 @@ def test_what_is_outside_is_told(encore, make_model):
     assert report(session)["region"] == "Neg node 'neg' to Exp node 'exp'"
     told = {(one["inside"], one["node"]): one["why"] for one in onnxruntime_ep_encore.outside_report(session)}
     assert told["", "NonZero node 'places'"] == "an output's size depends on data"
-    assert told["", "If node 'choice'"] == "control flow, which onnxruntime runs"
+    assert told["", "If node 'choice'"] == "control flow, which onnxruntime runs: what it does is not known from shapes"
     assert "alone" in told["If node 'choice', body 'Abss'", "Abs node 'inner Abs'"], told
     assert len(told) == 4
 

@@ -165,7 +165,7 @@ def test_bodies_in_bodies():
                          else_branch = no () => (float[n] r) { s = Sub(f, t) r = Sin(s) }> (go)
                  h = Scan <num_scan_inputs = 1, body = inner (float v) => (float w) { z = Cos(v) w = Neg(z) }> (g)
                  j = Sub(h, f) b = Tanh(j) }> (k, , u) }""",
-        ["Exp Abs", "Add Tanh", "Mul Neg", "Sub Sin", "Cos Neg", "Sub Tanh"],
+        ["Exp Abs", "Add Tanh", "Mul Neg", "Sub Sin", "Cos Neg", "Scan Sub Tanh"],
         *({"k": np.array(k), "go": go, "x": some(4)} for k in (3, 1) for go in (YES, NO)),
     )
     assert_replayed(session)

@@ -34,6 +34,9 @@ inline constexpr uint32_t kExecutionModeApi = ort_abi::since::OrtApi::GetSession
 // Not a slot but a habit: the first host that calls OrtEp::Sync after a replay. Under an older one the replay itself
 // has to wait.
 inline constexpr uint32_t kSyncAfterReplayHost = 28;
+// Likewise: the first host known to give a fused node what graphs inside of its nodes read from outside (1.26 does
+// not).
+inline constexpr int kReadInsideHost = 28;
 
 // What `base` offers. Throws std::runtime_error, saying what is wanted and what was found, if Encore can't run in it.
 Ort offered_by(const OrtApiBase* base);

@@ -1,5 +1,6 @@
 #include "plugin/kernels/fused_node.h"
 
+#include <memory>
 #include <optional>
 
 #include "automatic/region_graphs.h"
@@ -12,17 +13,44 @@
 #include "plugin/model/plan_files.h"
 
 namespace encore::plugin {
+
+// What a fused node runs. That of a body is run by the region around it, if that has the node with the body; by graphs
+// of its own if the other has none, as that would be too long.
+class Region final : public ops::Op {
+ public:
+  explicit Region(fuse::Plan plan) : program_(std::move(plan)) {}
+
+  void load(KernelPrepack& loader) { program_.prepare(loader); }
+  Kept& kept() { return kept_; }
+  void add_graphs(automatic::Region region, automatic::GraphStore& store) {
+    graphs_.emplace(std::move(region), program_, store);
+  }
+  automatic::RegionGraphs* graphs() { return graphs_ ? &*graphs_ : nullptr; }
+  void become_a_part() {
+    if (graphs_) graphs_->become_a_part();
+  }
+
+  void run(ops::Context& context) const override {
+    graphs_ && !context.is_planned() ? graphs_->run(context) : program_.run(context);
+  }
+
+ private:
+  fuse::Program program_;
+  Kept kept_;
+  mutable std::optional<automatic::RegionGraphs> graphs_;  // which guard themselves
+};
+
 namespace {
 
 struct FusedNode : OrtNodeComputeInfo {
   Node node;
-  fuse::Program program;
-  Kept kept;
-  std::optional<automatic::RegionGraphs> graphs;
+  const std::shared_ptr<Region> region;
   std::vector<fuse::Padding> paddings;
 
   FusedNode(Ep& ep, const GraphNodeInfo& info, fuse::Plan plan)
-      : OrtNodeComputeInfo{}, node(ep, info, std::vector<bool>(size_t(info.input_count()))), program(std::move(plan)) {
+      : OrtNodeComputeInfo{},
+        node(ep, info, std::vector<bool>(size_t(info.input_count()))),
+        region(std::make_shared<Region>(std::move(plan))) {
     node.fault_number = ep.faults().number(node.label);
     ort_version_supported = ort().version;
     CreateState = [](OrtNodeComputeInfo*, OrtNodeComputeContext*, void** state) noexcept -> OrtStatus* {
@@ -33,19 +61,18 @@ struct FusedNode : OrtNodeComputeInfo {
       auto& fused = *static_cast<FusedNode*>(self);
       return run_as(fused.node, [&] {
         KernelRun run(fused.node, context);
-        if (fused.paddings.empty()) return fused.run(run);
+        if (fused.paddings.empty()) return fused.region->run(run);
         fuse::run_padded(fused.paddings, run, [&](ops::Context& padded, bool is_longer) {
-          if (is_longer && fused.graphs) fused.graphs->note_padded();
-          fused.run(padded);
+          if (is_longer && fused.region->graphs()) fused.region->graphs()->note_padded();
+          fused.region->run(padded);
         });
       });
     };
     ReleaseState = [](OrtNodeComputeInfo*, void*) noexcept {};
   }
-  void run(ops::Context& context) { graphs ? graphs->run(context) : program.run(context); }
   void load() {
-    KernelPrepack loader(node.ep, kept, &node.ep.constants());
-    program.prepare(loader);
+    KernelPrepack loader(node.ep, region->kept(), &node.ep.constants());
+    region->load(loader);
     for (fuse::Padding& padding : paddings) padding.prepare(loader);
     loader.finish();
   }
@@ -77,9 +104,15 @@ void compile(Ep& ep, const OrtGraph* const* graphs, const OrtNode* const* fused,
              OrtNodeComputeInfo** infos) {
   ep.constants().forget_addresses();
   if (!host_has(kSessionInitializationEndApi)) ep.check_model();
+  const auto find = [&](const std::string& node) -> std::shared_ptr<const ops::Op> {
+    const std::shared_ptr<Region> region = ep.region_of(node).region.lock();
+    if (region) region->become_a_part();
+    return region;
+  };
+  const Compiled compiled{ep.GetName(&ep), find, [&](const std::string& node) { return ep.region_of(node).nodes; }};
   for (size_t i = 0; i < count; ++i) {
     const GraphNodeInfo info(fused[i]);
-    FusedGraph graph(graphs[i], ep.settings());
+    FusedGraph graph(graphs[i], ep.settings(), ep.on_host() ? &compiled : nullptr);
     std::vector<fuse::Padding> paddings;
     if (ep.on_host()) paddings = paddings_of(graph, info, ep.options());
     const fuse::Watch watch = plan_files(ep.options().dump_regions, info.name());
@@ -88,7 +121,8 @@ void compile(Ep& ep, const OrtGraph* const* graphs, const OrtNode* const* fused,
     auto made = std::make_unique<FusedNode>(ep, info, std::move(plan));
     const std::vector<const OrtNode*> nodes = nodes_of(graphs[i]);
     if (ep.store() && nodes.size() > 1)
-      made->graphs.emplace(region_of(graph, info, nodes, ep.options()), made->program, *ep.store());
+      made->region->add_graphs(region_of(graph, info, nodes, ep.options()), *ep.store());
+    ep.add_region(info.name(), {made->region, nodes.size()});
     made->paddings = std::move(paddings);
     made->load();
     infos[i] = made.release();

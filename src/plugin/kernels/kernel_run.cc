@@ -124,7 +124,7 @@ void* KernelRun::scratch(size_t bytes) {
 
 void KernelRun::give_back(void* block) {
   if (!block) return;
-  if (const auto more = std::ranges::find(more_scratch_, block); more != more_scratch_.end()) {
+  if (const auto more = std::find(more_scratch_.rbegin(), more_scratch_.rend(), block); more != more_scratch_.rend()) {
     *more = more_scratch_.back();
     more_scratch_.pop_back();
   } else {

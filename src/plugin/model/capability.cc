@@ -1,13 +1,13 @@
 #include "plugin/model/capability.h"
 
 #include <algorithm>
-#include <array>
 #include <string_view>
 #include <unordered_map>
 
-#include "ops/host_arithmetic.h"
 #include "ops/registry.h"
 #include "plugin/host/fence.h"
+#include "plugin/model/bodies.h"
+#include "plugin/model/few_numbers.h"
 #include "plugin/model/graph_reading.h"
 #include "plugin/model/node_info.h"
 #include "plugin/model/placement.h"
@@ -15,26 +15,8 @@
 namespace encore::plugin {
 namespace {
 
-// Larger tensors are data, whatever their type.
-constexpr int64_t kMostShapeElements = 256;
-
-bool is_small(const std::optional<std::vector<int64_t>>& dims) {
-  int64_t count = 1;
-  for (int64_t dim : dims.value_or(std::vector<int64_t>()))
-    if (dim > kMostShapeElements || (dim > 0 && (count *= dim) > kMostShapeElements)) return false;
-  return true;
-}
-
 // What shapes are computed with; anything onnxruntime's CPU provider has kernels for.
 constexpr ops::Types kShapeTypes{ops::Type::i64, ops::Type::i32, ops::Type::boolean, ops::Type::f32, ops::Type::f64};
-
-std::vector<const OrtGraph*> subgraphs_of(const OrtNode* node) {
-  size_t count = 0;
-  check(ort().api->Node_GetNumSubgraphs(node, &count));
-  std::vector<const OrtGraph*> graphs(count);
-  if (count) check(ort().api->Node_GetSubgraphs(node, graphs.data(), count, nullptr));
-  return graphs;
-}
 
 // Why a node can't be claimed that reads one value both on the host and on the device: onnxruntime puts a value in one
 // place. (What a body reads of the values outside is copied to where it is read.)
@@ -86,8 +68,8 @@ bool is_shape_like(const ops::NodeInfo& node) {
 class Examination {
  public:
   Examination(const OrtGraph* graph, OrtEpGraphSupportInfo* support, const std::string& ep_name,
-              const ops::Settings& settings)
-      : support_(support), ep_name_(ep_name), settings_(settings), nodes_(nodes_of(graph)) {
+              const ops::Settings& settings, const Compiled* compiled)
+      : support_(support), ep_name_(ep_name), settings_(settings), compiled_(compiled), nodes_(nodes_of(graph)) {
     const OrtNode* parent = nullptr;
     check(api_.Graph_GetParentNode(graph, &parent));
     is_body_ = parent;
@@ -124,7 +106,7 @@ class Examination {
 
  private:
   // By node the part that it belongs to, or one below zero; empty if there are none.
-  std::vector<int> find_parts(Parts parts, const Claim& claim, const std::vector<bool>& on_cpu) {
+  std::vector<int> find_parts(Parts parts, Claim& claim, const std::vector<bool>& on_cpu) {
     if (parts == Parts::none) return {};
     if (parts == Parts::whole &&
         (is_body_ || claim.crossings.empty() || !claim.control_flow.empty() ||
@@ -133,7 +115,17 @@ class Examination {
       return {};
     for (size_t n = 0; n < nodes_.size(); ++n) see_as_a_part(n);
     placement_.is_alone = !is_body_ && claim.control_flow.empty();
-    if (parts == Parts::regions) return regions(placement_, on_cpu);
+    placement_.hands_on_read_inside = ort().minor >= kReadInsideHost;
+    if (parts == Parts::regions) {
+      for (Claim::Declined& node : claim.control_flow) see_bodies(node);
+      std::map<size_t, int> lost;
+      std::vector<int> part_of = regions(placement_, on_cpu, &lost);
+      for (Claim::Declined& node : claim.control_flow)
+        if (const auto found = lost.find(places_.at(node.at)); found != lost.end())
+          node.why = text("its bodies read '", name_of(found->second), "', which onnxruntime before 1.",
+                          kReadInsideHost, " hands on to no node that is made of several");
+      return part_of;
+    }
     std::vector<int> whole(nodes_.size());
     return host_part(placement_, whole).lacking.empty() ? whole : std::vector<int>();
   }
@@ -148,6 +140,20 @@ class Examination {
     place.may_join = place.claimable ? has_op_[n] && !sized_by_data_[n] : place.is_host_op;
   }
 
+  // A node with bodies joins as one that has an op does.
+  void see_bodies(Claim::Declined& node) {
+    const size_t n = places_.at(node.at);
+    PlacementNode& place = placement_.nodes[n];
+    if (!compiled_ || !place.claimable || has_op_[n]) return;
+    BodyClaim bodies = examine_bodies(node.at, *compiled_, settings_);
+    place.may_join = bodies.why_not.empty();
+    node.why = place.may_join ? "what it does is not known from shapes" : std::move(bodies.why_not);
+    for (const std::string& value : bodies.host_reads) place.host_reads.push_back(numbers_.at(value));
+  }
+  std::string name_of(int value) const {
+    return std::ranges::find(numbers_, value, [](const auto& one) { return one.second; })->first;
+  }
+
   void take(const std::vector<int>& part_of, Claim& claim) {
     const HostPart on_host = host_part(placement_, part_of);
     for (size_t n = 0; n < nodes_.size(); ++n) {
@@ -160,27 +166,9 @@ class Examination {
       for (int i = 0; i < info.output_count(); ++i)
         if (info.has_output(i)) claim.on_host.insert(info.output_value(i));
     }
-    std::erase_if(claim.declined, [&](const Claim::Declined& left) { return part_of[places_.at(left.at)] >= 0; });
+    for (auto* left : {&claim.declined, &claim.control_flow})
+      std::erase_if(*left, [&](const Claim::Declined& one) { return part_of[places_.at(one.at)] >= 0; });
     placement_ = with_parts(std::move(placement_), part_of);
-  }
-
-  // A scalar's dimensions are told as unknown ones. What is computed from few numbers are few, but where these are
-  // sizes.
-  static bool makes_few(const GraphNodeInfo& info) {
-    constexpr std::array<std::string_view, 4> kSized{"ConstantOfShape", "Expand", "Range", "Tile"};
-    const bool is_sized = std::find(kSized.begin(), kSized.end(), info.op_type()) != kSized.end();
-    for (int i = 0; i < info.output_count(); ++i) {
-      const auto dims = info.output_dims(i);
-      if (dims ? !is_small(dims) || std::count(dims->begin(), dims->end(), -1) > 0 : is_sized) return false;
-    }
-    return true;
-  }
-  static bool is_host_op(const GraphNodeInfo& info) {
-    try {
-      return ops::make_host_op(info) != nullptr;
-    } catch (const Error&) {
-      return false;
-    }
   }
 
   void add(const OrtNode* node, Claim& claim) {
@@ -211,11 +199,11 @@ class Examination {
     const auto is = [&](const char* what) { return place.claimable && info.op_type().find(what) != std::string::npos; };
     claim.has_products |= is("MatMul") || is("Gemm") || is("Attention");
     claim.has_convolutions |= is("Conv");
-    const std::vector<const OrtGraph*> bodies = subgraphs_of(node);
-    if (!bodies.empty()) claim.control_flow.push_back(place.name);
+    const std::vector<NamedBody> bodies = bodies_of(node);
+    if (!bodies.empty()) claim.control_flow.push_back({place.name, "", node});
     if (info.op_type() == "If" || info.op_type() == "Scan")
-      for (const OrtGraph* body : bodies)
-        if (const std::string lost = lost_output(info.op_type(), body); !lost.empty())
+      for (const NamedBody& body : bodies)
+        if (const std::string lost = lost_output(info.op_type(), body.graph); !lost.empty())
           claim.ill_formed.push_back(text(place.name, " hands on '", lost, "', an output of its body that is ",
                                           "another output too, or an input, and onnxruntime loses such values; ",
                                           "put an Identity between"));
@@ -247,8 +235,8 @@ class Examination {
     if (why.empty()) why = read_in_two_places(*row, info);
     if (!why.empty()) return why;
     if (info.op_type() == "Loop" || info.op_type() == "Scan")
-      for (const OrtGraph* body : subgraphs_of(node))
-        if (runs_elsewhere(body, ep_name_))
+      for (const NamedBody& body : bodies_of(node))
+        if (runs_elsewhere(body.graph, ep_name_))
           return "no node of its body is on Encore, so each iteration would copy to the device and back";
     const OrtKernelDef* kernel = nullptr;
     check(ort().ep->EpGraphSupportInfo_LookUpKernel(support_, node, &kernel));
@@ -282,6 +270,7 @@ class Examination {
         // A body's are where its node puts them.
         placement_.host_friendly.push_back(info && is_host_friendly(*info, int(i), constant, input && !is_body_));
         placement_.from_outside.push_back((input || outer) && !constant);
+        placement_.from_around.push_back(outer && !constant);
         placement_.wanted_on_host.push_back(name == wanted_on_host_);
         placement_.large_constants.push_back(constant && !(info && is_small(info->input_dims(int(i)))));
         placement_.on_host.push_back(std::find(on_host_.begin(), on_host_.end(), name) != on_host_.end());
@@ -297,17 +286,11 @@ class Examination {
     return input && one_dimension && ops::kIndices.has(info.input_type(i));
   }
 
-  static std::vector<bool> flags(size_t count, const std::vector<int>& set) {
-    std::vector<bool> flags(count);
-    for (int i : set)
-      if (size_t(i) < count) flags[size_t(i)] = true;
-    return flags;
-  }
-
   const OrtApi& api_ = *ort().api;
   OrtEpGraphSupportInfo* support_;
   const std::string& ep_name_;
   const ops::Settings& settings_;
+  const Compiled* const compiled_;
   std::vector<const OrtNode*> nodes_;
   bool is_body_ = false;
   std::vector<std::string> on_host_;  // values by name
@@ -321,8 +304,8 @@ class Examination {
 }  // namespace
 
 Claim examine(const OrtGraph* graph, OrtEpGraphSupportInfo* support, const std::string& ep_name,
-              const ops::Settings& settings, Parts parts) {
-  return Examination(graph, support, ep_name, settings).run(parts);
+              const ops::Settings& settings, Parts parts, const Compiled* compiled) {
+  return Examination(graph, support, ep_name, settings, compiled).run(parts);
 }
 
 }  // namespace encore::plugin

@@ -9,6 +9,8 @@
 
 namespace encore::plugin {
 
+struct Compiled;
+
 struct Claim {
   struct Declined {
     std::string node;  // "Loop node 'decode'"
@@ -23,7 +25,7 @@ struct Claim {
   bool has_products = false, has_convolutions = false;
   std::vector<Declined> declined;          // no kernel, or not for this node
   std::vector<Declined> shape_arithmetic;  // could be claimed, but belongs on the CPU
-  std::vector<std::string> control_flow;   // nodes that run subgraphs, wherever they are
+  std::vector<Declined> control_flow;      // nodes whose bodies onnxruntime runs, wherever they are
   std::vector<std::string> sized_by_data;  // nodes to be claimed that wait, since an output's size depends on data
   std::vector<std::string> ill_formed;     // nodes that onnxruntime runs wrongly without a word, and what to change
   std::vector<std::string> crossings;      // copies between host and device that onnxruntime has to insert
@@ -41,7 +43,8 @@ enum class Parts {
   regions,  // the largest ones that can be
 };
 
+// With `compiled` nodes with bodies may belong to parts.
 Claim examine(const OrtGraph* graph, OrtEpGraphSupportInfo* support, const std::string& ep_name,
-              const ops::Settings& settings, Parts parts);
+              const ops::Settings& settings, Parts parts, const Compiled* compiled);
 
 }  // namespace encore::plugin

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "fuse/control_flow.h"
 #include "fuse/groups.h"
 #include "fuse/whole.h"
 #include "plugin/host/fence.h"
@@ -28,8 +29,9 @@ bool has_beginning(const std::vector<const OrtNode*>& nodes) {
 
 }  // namespace
 
-FusedGraph::FusedGraph(const OrtGraph* graph, const ops::Settings& settings) {
-  for (const OrtNode* node : nodes_of(graph)) add(node, settings);
+FusedGraph::FusedGraph(const OrtGraph* graph, const ops::Settings& settings, const Compiled* compiled)
+    : settings_(settings), compiled_(compiled) {
+  for (const OrtNode* node : nodes_of(graph)) add(node);
   sort();
 }
 
@@ -46,10 +48,29 @@ int FusedGraph::number(const OrtValueInfo* value) {
   return known->second;
 }
 
-void FusedGraph::add(const OrtNode* node, const ops::Settings& settings) {
+int FusedGraph::see(const OrtValueInfo* value, Type type, const std::optional<std::vector<int64_t>>& dims) {
+  const int at = number(value);
+  if (at < 0) return at;
+  fuse::Value& known = graph_.values[size_t(at)];
+  if (known.type != Type::undefined) return at;
+  known.type = type;
+  known.dims = dims;
+  if (!dims || std::ranges::all_of(*dims, [](int64_t dim) { return dim >= 0; })) return at;
+  const std::vector<std::string> names = dimension_names(value);
+  // onnxruntime tells of dimensions below zero where a Pad crops more than there is.
+  for (size_t d = 0; d < names.size(); ++d)
+    if ((*dims)[d] < 0) (*known.dims)[d] = names[d].empty() ? -1 : symbol(names[d]);
+  return at;
+}
+int FusedGraph::see(const OrtValueInfo* value) {
+  const ValueType known = type_of(value);
+  return see(value, known.type, known.dims);
+}
+
+void FusedGraph::add(const OrtNode* node) {
   const OrtApi& api = *ort().api;
   GraphNodeInfo& info = infos_.emplace_back(node);
-  info.settings = settings;
+  info.settings = settings_;
   fuse::Node& made = graph_.nodes.emplace_back();
   made.info = &info;
   const auto list = [&](auto count_of, auto get) {
@@ -59,20 +80,6 @@ void FusedGraph::add(const OrtNode* node, const ops::Settings& settings) {
     if (count) check(get(node, values.data(), count));
     return values;
   };
-  const auto see = [&](const OrtValueInfo* value, Type type, const std::optional<std::vector<int64_t>>& dims) {
-    const int at = number(value);
-    if (at < 0) return at;
-    fuse::Value& known = graph_.values[size_t(at)];
-    if (known.type != Type::undefined) return at;
-    known.type = type;
-    known.dims = dims;
-    if (!dims || std::ranges::all_of(*dims, [](int64_t dim) { return dim >= 0; })) return at;
-    const std::vector<std::string> names = dimension_names(value);
-    // onnxruntime tells of dimensions below zero where a Pad crops more than there is.
-    for (size_t d = 0; d < names.size(); ++d)
-      if ((*dims)[d] < 0) (*known.dims)[d] = names[d].empty() ? -1 : symbol(names[d]);
-    return at;
-  };
   const auto inputs = list(api.Node_GetNumInputs, api.Node_GetInputs);
   for (size_t i = 0; i < inputs.size(); ++i)
     made.inputs.push_back(see(inputs[i], info.input_type(int(i)), info.input_dims(int(i))));
@@ -80,11 +87,62 @@ void FusedGraph::add(const OrtNode* node, const ops::Settings& settings) {
   for (size_t i = 0; i < outputs.size(); ++i)
     made.outputs.push_back(info.has_output(int(i)) ? see(outputs[i], info.output_type(int(i)), info.output_dims(int(i)))
                                                    : -1);
+  if (compiled_) {
+    if (ep_of(node) == compiled_->ep) made.compiled = compiled_->find(info.name());
+    return add_bodies(node, made);
+  }
   for (const OrtValueInfo* value : list(api.Node_GetNumImplicitInputs, api.Node_GetImplicitInputs))
     if (const int at = number(value); at >= 0) {
       graph_.values[size_t(at)].is_output = true;
       made.read_inside.push_back(at);
     }
+}
+
+void FusedGraph::add_bodies(const OrtNode* node, fuse::Node& made) {
+  const std::vector<NamedBody> bodies = bodies_of(node);
+  if (bodies.empty()) return;
+  std::vector<BodyClaim> claims;
+  std::set<std::string> host_reads;
+  for (const NamedBody& body : bodies) {
+    claims.push_back(examine_body(node, body, *compiled_, settings_));
+    host_reads.insert(claims.back().host_reads.begin(), claims.back().host_reads.end());
+  }
+  const std::vector<const OrtValueInfo*> reads = read_inside(node);
+  for (const OrtValueInfo* value : reads) made.inputs.push_back(see(value));
+  for (const std::string& value : host_reads) made.inputs.push_back(numbers_.at(value));
+  for (size_t b = 0; b < bodies.size(); ++b) {
+    FusedGraph& inside = *bodies_.emplace_back(std::make_unique<FusedGraph>(bodies[b].graph, settings_, compiled_));
+    made.bodies.push_back({bodies[b].name, std::make_shared<fuse::Plan>(
+                                               inside.plan_of_body(bodies[b].graph, made.info->op_type() == "Loop",
+                                                                   reads, host_reads, claims[b].made_on_host))});
+  }
+}
+
+fuse::Plan FusedGraph::plan_of_body(const OrtGraph* body, bool is_loop, const std::vector<const OrtValueInfo*>& reads,
+                                    const std::set<std::string>& host_reads,
+                                    const std::set<std::string>& made_on_host) {
+  std::vector<int> inputs, host_inputs, outputs;
+  for (const OrtValueInfo* value : input_values_of(body)) inputs.push_back(see(value));
+  if (is_loop) {  // the iteration's number and the condition
+    host_inputs.assign(inputs.begin(), inputs.begin() + 2);
+    inputs.erase(inputs.begin(), inputs.begin() + 2);
+  }
+  for (const OrtValueInfo* value : reads) inputs.push_back(see(value));
+  for (const std::string& value : host_reads) host_inputs.push_back(numbers_.at(value));
+  for (const OrtValueInfo* value : output_values_of(body)) {
+    outputs.push_back(see(value));
+    fuse::Value& made = graph_.values[size_t(outputs.back())];
+    const OrtValue* constant = nullptr;
+    if (made.is_constant) check(ort().api->ValueInfo_GetInitializerValue(value, &constant));
+    if (constant) made.constant = &outgoing_.emplace_back(tensor_of(constant, ops::Where::host));
+  }
+  read_constants();
+  for (fuse::Node& node : graph_.nodes)
+    node.takable = std::ranges::none_of(node.outputs, [&](int value) {
+      return value >= 0 && made_on_host.contains(graph_.values[size_t(value)].name);
+    });
+  return fuse::plan_of_body(graph_, {std::move(inputs), std::move(host_inputs), std::move(outputs), size_t(is_loop)},
+                            reads.size(), settings_);
 }
 
 int64_t FusedGraph::symbol(const std::string& name) {
@@ -100,12 +158,16 @@ void FusedGraph::sort() {
   graph_.nodes = std::move(sorted);
 }
 
-FusedGraph::Ends FusedGraph::ends_of(const GraphNodeInfo& fused) {
+void FusedGraph::read_constants() {
   for (const fuse::Node& node : graph_.nodes)
     for (size_t i = 0; i < node.inputs.size(); ++i)
       if (node.inputs[i] >= 0)
         if (fuse::Value& value = graph_.values[size_t(node.inputs[i])]; value.is_constant && !value.constant)
           value.constant = node.info->constant_input(int(i));
+}
+
+FusedGraph::Ends FusedGraph::ends_of(const GraphNodeInfo& fused) {
+  read_constants();
   const auto find = [&](const std::string& name) {
     const auto found = numbers_.find(name);
     if (found == numbers_.end()) fail(Code::internal, "no node inside knows of '", name, "'");

@@ -1,6 +1,7 @@
 // onnxruntime's graphs as fusion sees them.
 #pragma once
 #include <deque>
+#include <memory>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -9,6 +10,7 @@
 #include "fuse/groups.h"
 #include "fuse/growing.h"
 #include "fuse/padded_run.h"
+#include "plugin/model/bodies.h"
 #include "plugin/model/node_info.h"
 
 namespace encore::plugin {
@@ -28,7 +30,8 @@ std::vector<Group> find_groups(const OrtGraph* graph, const std::vector<const Or
 // The graph behind one fused node.
 class FusedGraph {
  public:
-  FusedGraph(const OrtGraph* graph, const ops::Settings& settings);
+  // With `compiled` nodes with bodies are to run these themselves.
+  FusedGraph(const OrtGraph* graph, const ops::Settings& settings, const Compiled* compiled = nullptr);
   // What the node is to do, which is one group's; the plan refers to this.
   fuse::Plan plan(const GraphNodeInfo& fused, const fuse::KnownDims& known, const fuse::Watch& watch);
   // The same of a region, or of the whole model, which makes the values that are named on the host.
@@ -46,13 +49,23 @@ class FusedGraph {
   Ends ends_of(const GraphNodeInfo& fused);
   friend std::vector<Group> find_groups(const OrtGraph*, const std::vector<const OrtNode*>&, const std::string&,
                                         const ops::Settings&, bool, fuse::KnownDims&);
-  void add(const OrtNode* node, const ops::Settings& settings);
+  void add(const OrtNode* node);
+  void add_bodies(const OrtNode* node, fuse::Node& made);
+  fuse::Plan plan_of_body(const OrtGraph* body, bool is_loop, const std::vector<const OrtValueInfo*>& reads,
+                          const std::set<std::string>& host_reads, const std::set<std::string>& made_on_host);
+  int see(const OrtValueInfo* value, ops::Type type, const std::optional<std::vector<int64_t>>& dims);
+  int see(const OrtValueInfo* value);
   int number(const OrtValueInfo* value);
   int64_t symbol(const std::string& name);
   void sort();
+  void read_constants();
 
+  const ops::Settings settings_;
+  const Compiled* const compiled_;
   fuse::Graph graph_;
   std::deque<GraphNodeInfo> infos_;  // of the nodes
+  std::vector<std::unique_ptr<FusedGraph>> bodies_;
+  std::deque<ops::Tensor> outgoing_;  // constants that are outputs
   std::unordered_map<std::string, int> numbers_;
   std::unordered_map<std::string, int64_t> symbols_;  // by the dimension's name
 };

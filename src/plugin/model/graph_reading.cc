@@ -8,11 +8,17 @@ namespace encore::plugin {
 namespace {
 
 template <class Count, class Get>
-std::vector<std::string> names_of(const OrtGraph* graph, Count count_of, Get get) {
+std::vector<const OrtValueInfo*> values_of(const OrtGraph* graph, Count count_of, Get get) {
   size_t count = 0;
   check(count_of(graph, &count));
   std::vector<const OrtValueInfo*> values(count);
-  check(get(graph, values.data(), count));
+  if (count) check(get(graph, values.data(), count));
+  return values;
+}
+
+}  // namespace
+
+std::vector<std::string> names_of(const std::vector<const OrtValueInfo*>& values) {
   std::vector<std::string> names;
   for (const OrtValueInfo* value : values) {
     const char* name = nullptr;
@@ -22,8 +28,6 @@ std::vector<std::string> names_of(const OrtGraph* graph, Count count_of, Get get
   return names;
 }
 
-}  // namespace
-
 std::vector<const OrtNode*> nodes_of(const OrtGraph* graph) {
   size_t count = 0;
   check(ort().api->Graph_GetNumNodes(graph, &count));
@@ -32,13 +36,15 @@ std::vector<const OrtNode*> nodes_of(const OrtGraph* graph) {
   return nodes;
 }
 
-std::vector<std::string> inputs_of(const OrtGraph* graph) {
-  return names_of(graph, ort().api->Graph_GetNumInputs, ort().api->Graph_GetInputs);
+std::vector<const OrtValueInfo*> input_values_of(const OrtGraph* graph) {
+  return values_of(graph, ort().api->Graph_GetNumInputs, ort().api->Graph_GetInputs);
+}
+std::vector<const OrtValueInfo*> output_values_of(const OrtGraph* graph) {
+  return values_of(graph, ort().api->Graph_GetNumOutputs, ort().api->Graph_GetOutputs);
 }
 
-std::vector<std::string> outputs_of(const OrtGraph* graph) {
-  return names_of(graph, ort().api->Graph_GetNumOutputs, ort().api->Graph_GetOutputs);
-}
+std::vector<std::string> inputs_of(const OrtGraph* graph) { return names_of(input_values_of(graph)); }
+std::vector<std::string> outputs_of(const OrtGraph* graph) { return names_of(output_values_of(graph)); }
 
 std::vector<std::string> dimension_names(const OrtValueInfo* value) {
   const OrtApi& api = *ort().api;

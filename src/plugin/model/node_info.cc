@@ -34,26 +34,40 @@ Tensor tensor_of(const OrtValue* value, Where where) {
   return {type_of(type), where, ops::Shape(std::span(dims, rank)), const_cast<void*>(data)};
 }
 
-NodeInfoBase::Slot NodeInfoBase::slot_of(const OrtTypeInfo* type) {
-  Slot slot;
-  slot.present = true;
+namespace {
+
+ValueType read_type(const OrtTypeInfo* type) {
+  ValueType read;
   const OrtTensorTypeAndShapeInfo* tensor = nullptr;
-  if (!type) return slot;
+  if (!type) return read;
   ONNXType kind;
   check(ort().api->GetOnnxTypeFromTypeInfo(type, &kind));
-  if (kind != ONNX_TYPE_TENSOR) return slot;
+  if (kind != ONNX_TYPE_TENSOR) return read;
   check(ort().api->CastTypeInfoToTensorInfo(type, &tensor));
-  if (!tensor) return slot;
+  if (!tensor) return read;
   ONNXTensorElementDataType element;
   check(ort().api->GetTensorElementType(tensor, &element));
-  slot.type = type_of(element);
+  read.type = type_of(element);
   size_t rank;
   check(ort().api->GetDimensionsCount(tensor, &rank));
   std::vector<int64_t> dims(rank);
   check(ort().api->GetDimensions(tensor, dims.data(), rank));
   // An unknown rank reads like a scalar here, so no rank at all tells nothing.
-  if (rank > 0) slot.dims = std::move(dims);
-  return slot;
+  if (rank > 0) read.dims = std::move(dims);
+  return read;
+}
+
+}  // namespace
+
+ValueType type_of(const OrtValueInfo* value) {
+  const OrtTypeInfo* type = nullptr;
+  check(ort().api->GetValueInfoTypeInfo(value, &type));
+  return read_type(type);
+}
+
+NodeInfoBase::Slot NodeInfoBase::slot_of(const OrtTypeInfo* type) {
+  ValueType read = read_type(type);
+  return {.present = true, .value = {}, .type = read.type, .dims = std::move(read.dims)};
 }
 
 // ---- from the graph
@@ -94,11 +108,14 @@ GraphNodeInfo::GraphNodeInfo(const OrtNode* node) : node_(node) {
   read(outputs, outputs_);
 }
 
-const Tensor* GraphNodeInfo::constant_input(int i) const {
-  if (!has_input(i)) return nullptr;
+bool GraphNodeInfo::is_constant(int i) const {
   bool constant = false;
-  check(ort().api->ValueInfo_IsConstantInitializer(input_values_[size_t(i)], &constant));
-  if (!constant) return nullptr;
+  if (has_input(i)) check(ort().api->ValueInfo_IsConstantInitializer(input_values_[size_t(i)], &constant));
+  return constant;
+}
+
+const Tensor* GraphNodeInfo::constant_input(int i) const {
+  if (!is_constant(i)) return nullptr;
   const OrtValue* value = nullptr;
   check(ort().api->ValueInfo_GetInitializerValue(input_values_[size_t(i)], &value));
   if (!value) return nullptr;

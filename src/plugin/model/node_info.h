@@ -17,6 +17,12 @@ ops::Tensor tensor_of(const OrtValue* value, ops::Where where);
 // onnxruntime numbers the newest types otherwise than ONNX. Undefined: a type that Encore does not know.
 ops::Type type_of(ONNXTensorElementDataType type);
 
+struct ValueType {
+  ops::Type type = ops::Type::undefined;  // if it is no tensor
+  std::optional<std::vector<int64_t>> dims = {};
+};
+ValueType type_of(const OrtValueInfo* value);
+
 // What both sources share: names, slots and the tensors handed out.
 class NodeInfoBase : public ops::NodeInfo {
  public:
@@ -64,6 +70,7 @@ class GraphNodeInfo : public NodeInfoBase {
  public:
   explicit GraphNodeInfo(const OrtNode* node);
   const OrtNode* node() const { return node_; }
+  bool is_constant(int i) const;
 
   const ops::Tensor* constant_input(int i) const override;
   std::optional<int64_t> find_int(const char* attribute) const override;

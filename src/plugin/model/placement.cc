@@ -16,19 +16,19 @@ struct Use {
 struct Links {
   std::vector<int> producer;  // by value; -1: a constant or an input
   std::vector<std::vector<Use>> uses;
-  std::vector<bool> read_inside;  // of a node, by a graph there
+  std::vector<std::vector<int>> inside;  // nodes with graphs that read it
 };
 
 Links link(const PlacementGraph& graph) {
-  Links links{std::vector<int>(graph.host_friendly.size(), -1),
-              std::vector<std::vector<Use>>(graph.host_friendly.size()), std::vector<bool>(graph.host_friendly.size())};
+  Links links{std::vector<int>(graph.from_outside.size(), -1), std::vector<std::vector<Use>>(graph.from_outside.size()),
+              std::vector<std::vector<int>>(graph.from_outside.size())};
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const PlacementNode& node = graph.nodes[n];
     for (int value : node.outputs)
       if (value >= 0) links.producer[size_t(value)] = int(n);
     for (size_t i = 0; i < node.inputs.size(); ++i)
       if (node.inputs[i] >= 0) links.uses[size_t(node.inputs[i])].push_back({int(n), bool(node.host_inputs[i])});
-    for (int value : node.read_inside) links.read_inside[size_t(value)] = true;
+    for (int value : node.read_inside) links.inside[size_t(value)].push_back(int(n));
   }
   return links;
 }
@@ -97,7 +97,40 @@ bool shares_constants(const PlacementGraph& graph, const Links& links, int n, co
   return shares && node.claimable && !std::ranges::count(node.host_outputs, true);
 }
 
+// What the graph computes on the host with numbers from graphs around, if these have them there, and what this needs.
+std::vector<bool> host_part_from_around(const PlacementGraph& graph, const Links& links,
+                                        const std::vector<int>& order) {
+  PlacementGraph open = graph;
+  const auto may_be_there = [&](size_t value) { return graph.from_around[value] || graph.on_host[value]; };
+  for (size_t value = 0; value < open.from_outside.size(); ++value)
+    if (may_be_there(value)) open.from_outside[value] = false;
+  std::vector<int> whole;
+  for (PlacementNode& node : open.nodes) {
+    node.is_small = false;
+    whole.push_back(node.may_join ? 0 : -1);
+  }
+  const HostPart part = host_part(open, whole);
+  std::vector<bool> found(graph.nodes.size());
+  const auto comes_from_there = [&](int value) {
+    const int made = value < 0 ? -1 : links.producer[size_t(value)];
+    return value >= 0 && (made < 0 ? may_be_there(size_t(value)) : bool(found[size_t(made)]));
+  };
+  for (int n : order)
+    found[size_t(n)] = part.nodes[size_t(n)] && std::ranges::any_of(graph.nodes[size_t(n)].inputs, comes_from_there);
+  for (auto n = order.rbegin(); n != order.rend(); ++n)
+    for (int value : found[size_t(*n)] ? graph.nodes[size_t(*n)].inputs : std::vector<int>())
+      if (const int made = value < 0 ? -1 : links.producer[size_t(value)]; made >= 0) found[size_t(made)] = true;
+  return found;
+}
+
 }  // namespace
+
+std::vector<bool> flags(size_t count, const std::vector<int>& listed) {
+  std::vector<bool> flags(count);
+  for (int i : listed)
+    if (size_t(i) < count) flags[size_t(i)] = true;
+  return flags;
+}
 
 std::vector<bool> shape_arithmetic(const PlacementGraph& graph) {
   const Links links = link(graph);
@@ -166,6 +199,7 @@ HostPart host_part(const PlacementGraph& graph, const std::vector<int>& part_of)
     bool lacks = !node.claimable && !able[size_t(n)];
     for (size_t i = 0; node.claimable && i < node.inputs.size(); ++i)
       lacks |= node.host_inputs[i] && !has(n, node.inputs[i], able);
+    for (int value : node.host_reads) lacks |= !has(n, value, able);
     if (lacks) part.lacking.push_back(n);
   }
   if (!part.lacking.empty()) return part;
@@ -179,6 +213,7 @@ HostPart host_part(const PlacementGraph& graph, const std::vector<int>& part_of)
     if (!node.claimable) part.nodes[size_t(*n)] = true;
     for (size_t i = 0; i < node.inputs.size(); ++i)
       if (part.nodes[size_t(*n)] || node.host_inputs[i]) want(node.inputs[i]);
+    std::ranges::for_each(node.host_reads, want);
   }
   for (int n : order) {
     const PlacementNode& node = graph.nodes[size_t(n)];
@@ -188,13 +223,14 @@ HostPart host_part(const PlacementGraph& graph, const std::vector<int>& part_of)
   return part;
 }
 
-std::vector<int> regions(const PlacementGraph& graph, const std::vector<bool>& on_cpu) {
+std::vector<int> regions(const PlacementGraph& graph, const std::vector<bool>& on_cpu, std::map<size_t, int>* lost) {
   const Links links = link(graph);
   const fuse::Makers makers = makers_of(graph, links);
   const std::vector<int> order = fuse::running_order(makers);
   std::vector<int> region_of;
   const auto is_read_outside = [&](int n, int value) {
-    return links.read_inside[size_t(value)] || graph.wanted_on_host[size_t(value)] ||
+    const auto is_elsewhere = [&](int reader) { return region_of[size_t(reader)] != region_of[size_t(n)]; };
+    return graph.wanted_on_host[size_t(value)] || std::ranges::any_of(links.inside[size_t(value)], is_elsewhere) ||
            std::ranges::any_of(links.uses[size_t(value)], [&](const Use& use) {
              const int reader = region_of[size_t(use.node)];
              if (reader == region_of[size_t(n)]) return false;
@@ -210,6 +246,11 @@ std::vector<int> regions(const PlacementGraph& graph, const std::vector<bool>& o
   };
   std::vector<bool> fits;
   for (const PlacementNode& node : graph.nodes) fits.push_back(node.may_join);
+  if (std::ranges::count(graph.from_around, true)) {
+    const std::vector<bool> from_around = host_part_from_around(graph, links, order);
+    for (size_t n = 0; n < fits.size(); ++n)
+      if (from_around[n]) fits[n] = false;
+  }
   // What is computed on the host with what is only there stays, since a fused node reads all of it on the device.
   std::vector<bool> only_on_host = graph.on_host;  // by value
   for (int n : order) {
@@ -237,6 +278,12 @@ std::vector<int> regions(const PlacementGraph& graph, const std::vector<bool>& o
       changed = true;
     };
     for (int n : host_part(graph, region_of).lacking) leave(n);
+    for (int n : order) {
+      const int value = region_of[size_t(n)] < 0 ? -1 : lost_inside(graph, size_t(n), region_of);
+      if (value < 0) continue;
+      if (lost) lost->emplace(n, value);
+      leave(n);
+    }
     for (auto n = order.rbegin(); n != order.rend(); ++n)
       if (region_of[size_t(*n)] >= 0 && stays_on_host(*n)) leave(*n);
     if (changed || sets.size() <= kMostRegions) continue;
@@ -253,6 +300,21 @@ std::vector<int> regions(const PlacementGraph& graph, const std::vector<bool>& o
   return region_of;
 }
 
+int lost_inside(const PlacementGraph& graph, size_t node, const std::vector<int>& part_of) {
+  if (graph.hands_on_read_inside) return -1;
+  for (int value : graph.nodes[node].read_inside) {
+    const auto has = [&](const std::vector<int>& values) { return std::ranges::count(values, value) > 0; };
+    bool is_constant = !graph.from_outside[size_t(value)], is_there = false;
+    for (size_t n = 0; n < graph.nodes.size(); ++n) {
+      const bool is_made = has(graph.nodes[n].outputs);
+      is_constant &= !is_made;
+      is_there |= part_of[n] == part_of[node] && (is_made || has(graph.nodes[n].inputs));
+    }
+    if (!is_constant && !is_there) return value;
+  }
+  return -1;
+}
+
 PlacementGraph with_parts(PlacementGraph graph, const std::vector<int>& part_of) {
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     if (part_of[n] < 0) continue;
@@ -261,6 +323,7 @@ PlacementGraph with_parts(PlacementGraph graph, const std::vector<int>& part_of)
     node.shape_like = false;
     node.host_inputs.assign(node.inputs.size(), false);
     node.host_outputs.assign(node.outputs.size(), false);
+    node.host_reads.clear();
   }
   return graph;
 }

@@ -1,5 +1,6 @@
 // Which nodes are shape arithmetic and better left on the CPU. Knows neither onnxruntime nor devices.
 #pragma once
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@ struct PlacementNode {
   std::vector<int> inputs, outputs;             // numbers of values; -1 where absent
   std::vector<bool> host_inputs, host_outputs;  // slots that the kernel wants in host memory
   std::vector<int> read_inside = {};            // values that graphs inside of it read
+  std::vector<int> host_reads = {};             // those that these read on the host, if it is a part of a node
   bool claimable = false;                       // there is a kernel for it
   bool shape_like = false;                      // its tensors have the types and sizes of shape arithmetic
   bool may_join = false;                        // Encore can run it as a part of a node
@@ -22,11 +24,17 @@ struct PlacementGraph {
   std::vector<PlacementNode> nodes;   // in any order
   std::vector<bool> host_friendly;    // by value: costs nothing to have on the host (small constants and inputs)
   std::vector<bool> from_outside;     // by value: inputs, and what comes from graphs around
+  std::vector<bool> from_around;      // by value: what comes from graphs around
   std::vector<bool> on_host;          // by value: in host memory before any node runs (a loop's iteration number)
   std::vector<bool> wanted_on_host;   // by value: whoever runs the graph reads it there (a loop's condition)
   std::vector<bool> large_constants;  // by value
   bool is_alone = true;               // the model has no graph but this one
+  // A node that is made of several has what is read inside of these; else only where one of them reads it, too.
+  bool hands_on_read_inside = true;
 };
+
+// Of so many slots those that are listed.
+std::vector<bool> flags(size_t count, const std::vector<int>& listed);
 
 // The nodes that compute only with what is in host memory anyway (Shape's output, small constants), and whose results
 // are wanted there. A node whose result is wanted on the device moves there if that saves the copy: Range and
@@ -48,8 +56,11 @@ inline constexpr int kInSmallRegion = -2;  // of a node whose region is none, as
 // The largest parts of the graph that can be one node each, which leaves on the device what it makes: by node a part's
 // number, or one below zero. What is `on_cpu` without them stays if it is read on the host outside. Besides these,
 // nodes that read large constants as others do are parts: parts have them on the device once, and onnxruntime would
-// have them besides.
-std::vector<int> regions(const PlacementGraph& graph, const std::vector<bool>& on_cpu);
+// have them besides. `lost` gets nodes that are in none since a part would not have what is read inside of them.
+std::vector<int> regions(const PlacementGraph& graph, const std::vector<bool>& on_cpu,
+                         std::map<size_t, int>* lost = nullptr);
+// What is read inside of the node, and would not be handed on to its part; -1 if there is nothing.
+int lost_inside(const PlacementGraph& graph, size_t node, const std::vector<int>& part_of);
 // The graph once parts are one each, as others see them.
 PlacementGraph with_parts(PlacementGraph graph, const std::vector<int>& part_of);
 

@@ -249,7 +249,8 @@ constexpr OptionRow kRows[] = {
      [](std::string_view value, Options& o) { return take(flag(value), o.fuse_nodes); }},
     {"regions", false, "1", kFlag,
      "Make one node of all that Encore can run together, as far as nothing between is another provider's, control flow "
-     "or sized by data: the host has less to do for it. What `fuse_nodes` makes one is a part of it, and without that "
+     "by data "
+     "or sized by it: the host has less to do for it. What `fuse_nodes` makes one is a part of it, and without that "
      "there are no regions, nor with `optimized_model_filepath`.",
      [](std::string_view value, Options& o) { return take(flag(value), o.regions); }},
     {"prefer_nhwc", true, "0", kFlag,

@@ -11,6 +11,7 @@
 #include "device/tuning_cache.h"
 #include "memory/streams.h"
 #include "plugin/host/fence.h"
+#include "plugin/model/bodies.h"
 #include "plugin/model/capability.h"
 #include "plugin/model/fusion.h"
 #include "plugin/model/graph_reading.h"
@@ -38,9 +39,15 @@ std::vector<std::string> left_to_others(const Claim& claim) {
   return nodes;
 }
 
+std::vector<std::string> names_of(const std::vector<Claim::Declined>& nodes) {
+  std::vector<std::string> names;
+  for (const Claim::Declined& one : nodes) names.push_back(one.node);
+  return names;
+}
+
 std::vector<std::string> obstacles_to_capture(const Claim& claim) {
   std::vector<std::string> obstacles;
-  for (const std::string& node : claim.control_flow) obstacles.push_back(node + ": control flow");
+  for (const std::string& node : names_of(claim.control_flow)) obstacles.push_back(node + ": control flow");
   for (const std::string& node : claim.sized_by_data) obstacles.push_back(node + ": " + kSizedByData);
   for (std::string& node : left_to_others(claim)) obstacles.push_back(std::move(node));
   for (const std::string& crossing : claim.crossings)
@@ -56,7 +63,7 @@ std::string surely_uncapturable(const Claim& claim) {
     return text("because of ", joined(nodes, kMostListed), ": ", why);
   };
   if (!claim.control_flow.empty())
-    return because(claim.control_flow, "onnxruntime captures no model with control flow");
+    return because(names_of(claim.control_flow), "onnxruntime captures no model with control flow");
   if (!claim.sized_by_data.empty())
     return because(claim.sized_by_data,
                    "an output's size depends on data, for which the host has to wait, and a graph's sizes are fixed");
@@ -192,7 +199,9 @@ ops::Settings Ep::settings() const {
 void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
   const OrtNode* parent = nullptr;
   check(ort().api->Graph_GetParentNode(graph, &parent));
-  Claim claim = examine(graph, support, registration_->name(), settings(), parts());
+  const Compiled compiled{registration_->name(), {}, [&](const std::string& node) { return region_of(node).nodes; }};
+  Claim claim = examine(graph, support, registration_->name(), settings(), parts(),
+                        options_.pad.empty() ? &compiled : nullptr);  // which is not followed into bodies
   claim_nodes(graph, support, claim, parent);
   static std::atomic<bool> opened{false};  // in this process
   if (claim.has_products && !claim.has_convolutions && libraries_.empty() && !opened.exchange(true))
@@ -248,7 +257,9 @@ void Ep::note_outside(const OrtGraph* graph, const Claim& claim, const std::set<
   const auto note = [&](const std::string& node, const std::string& why) {
     if (noted.insert(node).second) outside.push_back({node, why});
   };
-  for (const std::string& node : claim.control_flow) note(node, "control flow, which onnxruntime runs");
+  for (const Claim::Declined& one : claim.control_flow)
+    note(one.node, text("control flow, which onnxruntime runs", one.why.empty() ? "" : ": ", one.why));
+  for (const OrtNode* node : fused) forget_bodies(node);
   for (const std::string& node : claim.sized_by_data) note(node, kSizedByData);
   for (const auto* left : {&claim.declined, &claim.shape_arithmetic})
     for (const Claim::Declined& one : *left) note(one.node, one.why);
@@ -256,6 +267,14 @@ void Ep::note_outside(const OrtGraph* graph, const Claim& claim, const std::set<
     if (!fused.contains(node))
       note(label_of(node), claim.in_small_regions.contains(node) ? "alone: there are many larger regions"
                                                                  : "alone: nothing beside it can run with it");
+}
+
+// What is inside of a node that belongs to a region belongs to it, too.
+void Ep::forget_bodies(const OrtNode* node) {
+  for (const NamedBody& body : bodies_of(node)) {
+    outside_.erase(place_of(body.graph));
+    for (const OrtNode* inner : nodes_of(body.graph)) forget_bodies(inner);
+  }
 }
 
 void Ep::claim_together(OrtEpGraphSupportInfo* support, const std::vector<const OrtNode*>& nodes, const char* what) {

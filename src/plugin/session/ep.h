@@ -32,6 +32,7 @@
 
 namespace encore::plugin {
 
+class Region;
 class Registration;
 struct Claim;
 enum class Parts;
@@ -60,6 +61,15 @@ class Ep : public OrtEp {
   // The values that fused nodes make on the host, if these are regions or the whole model; else they are groups.
   const std::optional<std::set<std::string>>& on_host() const { return on_host_; }
   const fuse::KnownDims& known_dims() const { return known_dims_; }  // of groups
+  struct CompiledRegion {
+    std::weak_ptr<Region> region;
+    size_t nodes = 0;
+  };
+  void add_region(const std::string& node, CompiledRegion region) { regions_[node] = std::move(region); }
+  CompiledRegion region_of(const std::string& node) const {
+    const auto found = regions_.find(node);
+    return found == regions_.end() ? CompiledRegion() : found->second;
+  }
 
   memory::Arena& arena() { return *arena_; }
   HostCopies& copies() { return copies_; }
@@ -114,6 +124,7 @@ class Ep : public OrtEp {
   void open_beside(std::function<void()> open);
   Parts parts() const;
   void claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support, Claim& claim, bool is_body);
+  void forget_bodies(const OrtNode* node);
   void claim_together(OrtEpGraphSupportInfo* support, const std::vector<const OrtNode*>& nodes, const char* what);
   void note_outside(const OrtGraph* graph, const Claim& claim, const std::set<const OrtNode*>& fused);
   void tell_placement(const Claim& claim, bool is_subgraph);
@@ -158,6 +169,7 @@ class Ep : public OrtEp {
   std::set<std::string> fixed_layout_;                       // operators of the graph that was looked at last
   std::optional<std::set<std::string>> on_host_;
   fuse::KnownDims known_dims_;
+  std::map<std::string, CompiledRegion> regions_;  // by the names of fused nodes
   bool cannot_capture_ = false;
   std::string why_eager_;                    // if every run is, though graphs were asked for
   std::string ill_formed_, uncapturable_;    // why the model cannot be run, or not with graphs

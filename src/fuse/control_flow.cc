@@ -1,0 +1,323 @@
+#include "fuse/control_flow.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "fuse/program.h"
+#include "ops/inner_context.h"
+#include "ops/registry.h"
+#include "ops/shape/movement.h"
+#include "ops/shape/strided.h"
+
+namespace encore::fuse {
+namespace {
+
+using ops::Shape;
+using ops::Where;
+
+// A body's run, whose inputs are the step's from `first` on.
+class BodyRun : public ops::InnerContext {
+ public:
+  BodyRun(ops::Context& outer, int first, const std::vector<Type>& types)
+      : InnerContext(outer), first_(first), types_(types) {}
+  int input_count() const override { return outer_.input_count() - first_; }
+  int output_count() const override { return int(types_.size()); }
+  const Tensor* find_input(int i) override { return outer_.find_input(i + first_); }
+  bool wants_output(int) const override { return true; }
+  // Whoever makes an output that nobody wants does not know of it.
+  Tensor output(int i, const Shape& shape) override {
+    const Tensor made = outer_.wants_output(i) ? outer_.output(i, shape) : Tensor();
+    return made.data ? made : in_scratch(i, shape);
+  }
+
+ protected:
+  Tensor in_scratch(int i, const Shape& shape) {
+    Tensor made{types_[size_t(i)], Where::device, shape, nullptr};
+    made.data = outer_.scratch(made.bytes());
+    return made;
+  }
+
+ private:
+  const int first_;
+  const std::vector<Type>& types_;  // of the step's outputs
+};
+
+std::vector<Type> types_of(const Plan& body, size_t from) {
+  std::vector<Type> types;
+  for (size_t i = from; i < body.outputs.size(); ++i) types.push_back(body.values[size_t(body.outputs[i])].type);
+  return types;
+}
+
+class If final : public ops::Op {
+ public:
+  explicit If(std::vector<Body>& branches) : types_(types_of(*branches.at(0).plan, 0)) {
+    for (Body& branch : branches)
+      (branch.name == kThen ? then_ : else_) = std::make_unique<Program>(std::move(*branch.plan));
+    if (!then_ || !else_) fail(Code::internal, "an If lacks a branch");
+  }
+  void prepare(ops::Prepack& loader) override {
+    then_->prepare(loader);
+    else_->prepare(loader);
+  }
+  void run(ops::Context& context) const override {
+    const Tensor& test = context.input(0);
+    require(test.count() == 1, "the condition has shape ", test.shape.str(), "; one element is wanted");
+    BodyRun branch(context, 1, types_);
+    (*test.as<const bool>() ? then_ : else_)->run(branch);
+  }
+
+ private:
+  static constexpr const char* kThen = "then_branch";
+  const std::vector<Type> types_;
+  std::unique_ptr<Program> then_, else_;
+};
+
+// Iterations of one body. Values go on from each to the next, the first ones that it makes, and others are collected.
+class Iterations : public BodyRun {
+ public:
+  Iterations(ops::Context& outer, int first, const std::vector<Type>& types, size_t carried)
+      : BodyRun(outer, first, types), made_(types.size()), parts_(types.size() - carried) {
+    for (size_t i = 0; i < carried; ++i) values_.push_back(outer.input(first + int(i)));
+  }
+
+  // The last one's values are made where they are wanted.
+  void run(const Program& body, bool is_last) {
+    is_last_ = is_last;
+    std::ranges::fill(made_, std::nullopt);
+    body.run(*this);
+    for (size_t i = 0; i < made_.size(); ++i) {
+      if (!made_[i]) fail(Code::internal, "a body has not made its output ", i);
+      if (i >= values_.size()) {
+        parts_[i - values_.size()].push_back(*made_[i]);
+      } else {
+        if (owns_values_) let_go(values_[i]);
+        values_[i] = *made_[i];
+      }
+    }
+    owns_values_ = !is_last;
+  }
+
+  // `unmade` are shapes of what is collected, if there was no iteration.
+  void finish(const std::vector<Shape>& unmade, const std::vector<bool>& is_reversed) {
+    for (size_t i = 0; i < values_.size(); ++i) {
+      if (is_last_) continue;
+      const Tensor to = BodyRun::output(int(i), values_[i].shape);
+      ops::copy_bytes(stream(), values_[i].data, to.data, int64_t(to.bytes()));
+      if (owns_values_) let_go(values_[i]);
+    }
+    for (size_t i = 0; i < parts_.size(); ++i) join(i, parts_[i], unmade[i], is_reversed[i]);
+  }
+
+  const Tensor* find_input(int i) override {
+    return size_t(i) < values_.size() ? &values_[size_t(i)] : BodyRun::find_input(i);
+  }
+  Tensor output(int i, const Shape& shape) override {
+    std::optional<Tensor>& made = made_[size_t(i)];
+    if (!made || made->shape != shape)
+      made = is_last_ && size_t(i) < values_.size() ? BodyRun::output(i, shape) : in_scratch(i, shape);
+    return *made;
+  }
+
+ private:
+  void let_go(const Tensor& value) {
+    if (value.data) give_back(value.data);
+  }
+  void join(size_t i, const std::vector<Tensor>& parts, const Shape& unmade, bool is_reversed) {
+    const Shape shape = parts.empty() ? unmade : parts[0].shape;
+    std::vector<int64_t> dims(shape.dims().begin(), shape.dims().end());
+    dims.insert(dims.begin(), int64_t(parts.size()));
+    std::vector<const void*> from;
+    for (const Tensor& part : parts) {
+      require(part.shape == shape, "an output that is collected over the iterations has shape ", shape.str(),
+              " in iteration 0 and ", part.shape.str(), " in iteration ", from.size(), "; it must keep its shape");
+      from.push_back(part.data);
+    }
+    if (is_reversed) std::ranges::reverse(from);
+    const Tensor to = BodyRun::output(int(values_.size() + i), Shape(dims));
+    if (to.bytes()) ops::concatenate(stream(), from, to.bytes() / from.size(), to.data);
+    for (auto part = parts.rbegin(); part != parts.rend(); ++part) let_go(*part);  // the latest are found first
+  }
+
+  std::vector<Tensor> values_;
+  std::vector<std::optional<Tensor>> made_;
+  std::vector<std::vector<Tensor>> parts_;
+  bool is_last_ = false, owns_values_ = false;
+};
+
+// What has one body that runs many times.
+class Repeated : public ops::Op {
+ public:
+  // The body's first outputs, as many as `own`, are none of the step's.
+  Repeated(Plan& plan, size_t own, size_t carried)
+      : types_(types_of(plan, own)), carried_(carried), on_device_(int(plan.inputs.size())) {
+    if (carried > types_.size()) fail(Code::internal, "more values go on than a body makes");
+    for (size_t i = own + carried; i < plan.outputs.size(); ++i) {
+      std::vector<int64_t> dims = plan.values[size_t(plan.outputs[i])].dims.value_or(std::vector<int64_t>());
+      for (int64_t& dim : dims) dim = std::max<int64_t>(dim, 0);
+      unmade_.emplace_back(dims);
+    }
+    body_ = std::make_unique<Program>(std::move(plan));
+  }
+  void prepare(ops::Prepack& loader) override { body_->prepare(loader); }
+
+ protected:
+  const std::vector<Type> types_;  // of the step's outputs
+  const size_t carried_;
+  const int on_device_;        // inputs of the body
+  std::vector<Shape> unmade_;  // as onnxruntime has what is collected of no iterations
+  std::unique_ptr<Program> body_;
+};
+
+class Loop final : public Repeated {
+ public:
+  explicit Loop(Plan& plan) : Repeated(plan, 1, plan.inputs.size() - plan.outer_inputs) {}
+  void run(ops::Context& context) const override {
+    const int64_t most = number(context, 0, "trip count", std::numeric_limits<int64_t>::max());
+    Run run(context, *this, number(context, 1, "condition", true));
+    for (int64_t i = 0; i < most && run.goes_on(); ++i) run.next(*body_, i, i + 1 == most);
+    run.finish(unmade_, std::vector<bool>(unmade_.size()));
+  }
+
+ private:
+  static constexpr int kOwn = 2;  // inputs: the count and the condition; or the iteration's number and the condition
+
+  class Run final : public Iterations {
+   public:
+    Run(ops::Context& outer, const Loop& loop, bool goes_on)
+        : Iterations(outer, kOwn, loop.types_, loop.carried_), on_device_(loop.on_device_), goes_on_(goes_on) {}
+    bool goes_on() const { return goes_on_; }
+    void next(const Program& body, int64_t i, bool is_last) {
+      number_ = i;
+      condition_ = goes_on_;
+      run(body, is_last);
+    }
+
+    int input_count() const override { return Iterations::input_count() + kOwn; }
+    int output_count() const override { return Iterations::output_count() + 1; }
+    const Tensor* find_input(int i) override {
+      if (i == on_device_) return &number_tensor_;
+      if (i == on_device_ + 1) return &condition_tensor_;
+      return Iterations::find_input(i < on_device_ ? i : i - kOwn);
+    }
+    Tensor output(int i, const Shape& shape) override {
+      if (i > 0) return Iterations::output(i - 1, shape);
+      require(shape.count() == 1, "the body's condition has shape ", shape.str(), "; one element is wanted");
+      return {Type::boolean, Where::host, shape, &goes_on_};
+    }
+
+   private:
+    const int on_device_;
+    int64_t number_ = 0;
+    bool condition_ = true, goes_on_;
+    const Tensor number_tensor_{Type::i64, Where::host, Shape(), &number_};
+    const Tensor condition_tensor_{Type::boolean, Where::host, Shape(), &condition_};
+  };
+
+  template <class T>
+  static T number(ops::Context& context, int i, const char* what, T otherwise) {
+    const Tensor* const given = context.find_input(i);
+    if (!given) return otherwise;
+    require(given->count() == 1, "the ", what, " has shape ", given->shape.str(), "; one element is wanted");
+    return *given->as<const T>();
+  }
+};
+
+// Along the first dimension.
+class Scan final : public Repeated {
+ public:
+  Scan(const NodeInfo& node, Plan& plan)
+      : Repeated(plan, 0, plan.inputs.size() - plan.outer_inputs - size_t(node.get_int("num_scan_inputs", 0))),
+        scanned_(size_t(node.get_int("num_scan_inputs", 0))),
+        is_backward_(flags(node, "scan_input_directions", scanned_)),
+        is_reversed_(flags(node, "scan_output_directions", unmade_.size())) {}
+  void run(ops::Context& context) const override {
+    Run run(context, *this);
+    for (int64_t i = 0; i < run.length(); ++i) run.next(i);
+    run.finish(unmade_, is_reversed_);
+  }
+
+ private:
+  static std::vector<bool> flags(const NodeInfo& node, const char* attribute, size_t count) {
+    std::vector<bool> flags(count);
+    const std::vector<int64_t> given = node.find_ints(attribute).value_or(std::vector<int64_t>());
+    for (size_t i = 0; i < std::min(count, given.size()); ++i) flags[i] = given[i] == 1;
+    return flags;
+  }
+
+  class Run final : public Iterations {
+   public:
+    Run(ops::Context& outer, const Scan& scan)
+        : Iterations(outer, 0, scan.types_, scan.carried_), scan_(scan), slices_(scan.scanned_) {
+      for (size_t i = 0; i < slices_.size(); ++i) {
+        const Tensor& whole = outer_.input(int(scan.carried_ + i));
+        require(whole.shape.rank() > 0, "what is scanned has no dimensions");
+        if (i == 0) length_ = whole.shape[0];
+        require(whole.shape[0] == length_, "what is scanned has ", length_, " and ", whole.shape[0], " elements");
+        slices_[i] = whole;
+        slices_[i].shape = Shape(whole.shape.dims().subspan(1));
+      }
+      require(length_ > 0, "there is nothing to be scanned");
+    }
+    int64_t length() const { return length_; }
+    void next(int64_t i) {
+      for (size_t s = 0; s < slices_.size(); ++s)
+        slices_[s].data = outer_.input(int(scan_.carried_ + s)).as<char>() +
+                          size_t(scan_.is_backward_[s] ? length_ - 1 - i : i) * slices_[s].bytes();
+      run(*scan_.body_, i + 1 == length_);
+    }
+    const Tensor* find_input(int i) override {
+      const size_t slice = size_t(i) - scan_.carried_;
+      return size_t(i) >= scan_.carried_ && slice < slices_.size() ? &slices_[slice] : Iterations::find_input(i);
+    }
+
+   private:
+    const Scan& scan_;
+    std::vector<Tensor> slices_;
+    int64_t length_ = 0;
+  };
+
+  const size_t scanned_;
+  const std::vector<bool> is_backward_, is_reversed_;
+};
+
+}  // namespace
+
+size_t host_captures(const Step& step) {
+  if (step.bodies.empty()) return 0;
+  const size_t all = step.bodies[0].plan->host_inputs.size(), own = step.node->op_type() == "Loop" ? 2 : 0;
+  return all - std::min(all, own);
+}
+
+Plan plan_of_body(const Graph& body, BodyEnds ends, size_t outer_inputs, const ops::Settings& settings) {
+  Plan plan = plan_of(body, std::move(ends.inputs), std::move(ends.outputs));
+  plan.host_inputs = std::move(ends.host_inputs);
+  plan.outer_inputs = outer_inputs;
+  plan.settings = settings;
+  std::set<int> made;
+  for (const Step& step : plan.steps) made.insert(step.outputs.begin(), step.outputs.end());
+  for (size_t i = 0; i < plan.outputs.size(); ++i) {
+    int& output = plan.outputs[i];
+    if (made.erase(output)) continue;
+    Value value = plan.values[size_t(output)];
+    value.is_constant = false;
+    value.constant = nullptr;
+    const int to = plan.add(std::move(value));
+    Step step = plan.step({ops::kOnnx, "Identity", 16}, plan.values[size_t(to)].name, {output}, {to});
+    step.runs = i < ends.host_outputs ? Runs::on_host : Runs::on_device;
+    plan.steps.push_back(std::move(step));
+    output = to;
+  }
+  return plan;
+}
+
+std::unique_ptr<ops::Op> make_control_flow(Step& step) {
+  const NodeInfo& node = *step.node;
+  if (node.op_type() == "Loop") return std::make_unique<Loop>(*step.bodies[0].plan);
+  if (node.op_type() == "Scan") return std::make_unique<Scan>(node, *step.bodies[0].plan);
+  return std::make_unique<If>(step.bodies);
+}
+
+}  // namespace encore::fuse

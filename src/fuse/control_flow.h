@@ -1,0 +1,29 @@
+// Steps with bodies: If, Loop and Scan where the host knows which branch is taken, or how often the body runs. What is
+// captured then has the branch that was chosen, and each iteration.
+//
+// Behind its own inputs a step has the values from outside that bodies read on the device, and behind those what they
+// read on the host; a body's inputs are the same ones. If's condition is none of them, nor are a Loop's count and
+// condition, for which its body has the iteration's number and the condition on the host, in front of the others there.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "fuse/plan.h"
+
+namespace encore::fuse {
+
+// How many of the step's inputs, the last ones, are in host memory since bodies read them there.
+size_t host_captures(const Step& step);
+
+// Of a graph inside of a node, whose last inputs, as many as `outer_inputs`, are values from outside. Each output is
+// made by a step of its own, which may only hand on what comes in.
+struct BodyEnds {
+  std::vector<int> inputs, host_inputs, outputs;
+  size_t host_outputs = 0;  // the first ones
+};
+Plan plan_of_body(const Graph& body, BodyEnds ends, size_t outer_inputs, const ops::Settings& settings);
+
+// What runs the step, whose bodies it takes.
+std::unique_ptr<ops::Op> make_control_flow(Step& step);
+
+}  // namespace encore::fuse

@@ -1,0 +1,269 @@
+// Plans with bodies, as they run.
+#include "fuse/control_flow.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+
+#include "../device/on_device.h"
+#include "device/error.h"
+#include "fuse/plan_text.h"
+#include "fuse/program.h"
+
+namespace encore::fuse::tests {
+namespace {
+
+using ops::Shape;
+using ops::Where;
+
+struct Array {
+  Shape shape;
+  std::vector<float> values;
+  bool operator==(const Array&) const = default;
+};
+std::ostream& operator<<(std::ostream& out, const Array& array) {
+  out << array.shape.str() << ":";
+  for (float value : array.values) out << " " << value;
+  return out;
+}
+
+class Memory {
+ public:
+  void* take(size_t bytes) {
+    if (bytes == 0) return nullptr;
+    auto block = std::make_unique<device::DeviceArray<char>>(bytes);
+    void* const at = block->data();
+    blocks_.emplace(at, std::move(block));
+    return at;
+  }
+  void give_back(void* at) { EXPECT_EQ(blocks_.erase(at), 1u); }
+  size_t count() const { return blocks_.size(); }
+
+ private:
+  std::map<void*, std::unique_ptr<device::DeviceArray<char>>> blocks_;
+};
+
+class Loading final : public ops::Prepack {
+ public:
+  Loading(Memory& memory, device::StreamRef stream) : memory_(memory), stream_(stream) {}
+  ops::StreamRef stream() override { return stream_; }
+  device::Dnn& dnn() override { fail(Code::internal, "there are no convolutions here"); }
+  void* keep(size_t bytes) override { return memory_.take(bytes); }
+  void* keep_constant(const Tensor& constant, bool) override {
+    void* const at = keep(constant.bytes());
+    if (at) device::copy(stream_, at, constant.data, constant.bytes());
+    return at;
+  }
+  void let_go(void* kept) override { memory_.give_back(kept); }
+  int fault_number(const std::string&) override { return 1; }
+
+ private:
+  Memory& memory_;
+  device::StreamRef stream_;
+};
+
+class Run final : public ops::Context {
+ public:
+  Run(const std::vector<Array>& inputs, size_t outputs, device::StreamRef stream) : stream_(stream) {
+    outputs_.resize(outputs);
+    for (const Array& input : inputs) {
+      Tensor& made = inputs_.emplace_back(Tensor{Type::f32, Where::device, input.shape, nullptr});
+      made.data = borders_.take(made.bytes());
+      if (made.data) device::copy(stream_, made.data, input.values.data(), made.bytes());
+    }
+  }
+  ~Run() override { stream_.synchronize(); }
+  std::vector<Array> results() const {
+    std::vector<Array> results;
+    for (const Tensor& output : outputs_) {
+      Array& result = results.emplace_back(Array{output.shape, std::vector<float>(size_t(output.count()))});
+      if (output.data) device::copy(stream_, result.values.data(), output.data, output.bytes());
+    }
+    stream_.synchronize();
+    return results;
+  }
+  size_t scratch_count() const { return scratch_.count(); }
+
+  int input_count() const override { return int(inputs_.size()); }
+  int output_count() const override { return int(outputs_.size()); }
+  const Tensor* find_input(int i) override { return size_t(i) < inputs_.size() ? &inputs_[size_t(i)] : nullptr; }
+  Tensor output(int i, const Shape& shape) override {
+    Tensor& made = outputs_[size_t(i)];
+    made = {Type::f32, Where::device, shape, nullptr};
+    made.data = borders_.take(made.bytes());
+    return made;
+  }
+  bool wants_output(int) const override { return true; }
+  device::StreamRef stream() const override { return stream_; }
+  void* scratch(size_t bytes) override { return scratch_.take(bytes); }
+  void give_back(void* block) override {
+    stream_.synchronize();
+    scratch_.give_back(block);
+  }
+  device::Blas& blas() override { fail(Code::internal, "there are no products here"); }
+  device::Dnn& dnn() override { fail(Code::internal, "there are no convolutions here"); }
+  device::FaultRef fault() override { return {}; }
+  void read_back(void*, const void*, size_t) override { fail(Code::internal, "nothing is read back here"); }
+
+ private:
+  const device::StreamRef stream_;
+  Memory borders_, scratch_;
+  std::vector<Tensor> inputs_, outputs_;
+};
+
+std::vector<Array> run(std::string_view text, const std::vector<Array>& inputs) {
+  device::Stream stream(0);
+  Memory kept;
+  Plan plan = plan_from(text);
+  const size_t outputs = plan.outputs.size();
+  Program program(std::move(plan));
+  Loading loading(kept, stream);
+  program.prepare(loading);
+  stream.ref().synchronize();
+  Run run(inputs, outputs, stream);
+  program.run(run);
+  EXPECT_EQ(run.scratch_count(), 0u);
+  return run.results();
+}
+
+Array row(std::vector<float> values) { return {Shape{int64_t(values.size())}, std::move(values)}; }
+
+constexpr const char* kIf = R"(
+in x: f32[n]
+in z: f32[m]
+const one: i64[1] = [1]
+s: i64[1] = Shape(x)
+host c: bool[1] = Equal(s, one)
+r: f32 = If(c, x, z, s) then_branch {
+  in outer x: f32[n]
+  in outer z: f32[m]
+  in host s: i64[1]
+  p: f32[n] = Neg(x)
+  out p
+} else_branch {
+  in outer x: f32[n]
+  in outer z: f32[m]
+  in host s: i64[1]
+  const half: f32[1] = [0.5]
+  q: f32[m] = Mul(z, half)
+  host d: i64[2] = Concat(s, s) {axis = 0}
+  e: f32[n, m] = Expand(q, d)
+  out e
+}
+y: f32 = Abs(r)
+out y
+)";
+
+TEST(ControlFlow, OneBranchRunsAndTheShapesSayWhich) {
+  EXPECT_EQ(run(kIf, {row({-3}), row({4, 6})}), std::vector{row({3})});
+  EXPECT_EQ(run(kIf, {row({1, 2}), row({4, -6})}), (std::vector{Array{Shape{2, 2}, {2, 3, 2, 3}}}));
+}
+
+// As many iterations as x has elements: a = a + i + x, and what is collected of it.
+constexpr const char* kLoop = R"(
+in x: f32[n]
+const zero: i64 = 0
+s: i64[1] = Shape(x)
+host k: i64 = Gather(s, zero)
+last: f32[n], all: f32[?, n], numbers: i64[?] = Loop(k, _, x, x) body {
+  in a: f32[n]
+  in outer x: f32[n]
+  in host i: i64
+  in host c: bool
+  host d: bool = Identity(c)
+  f: f32 = Cast(i) {to = 1}
+  e: f32[n] = Add(a, f)
+  b: f32[n] = Add(e, x)
+  g: f32[n] = Neg(b)
+  j: i64 = Identity(i)
+  out d
+  out b
+  out g
+  out j
+}
+h: f32[?] = Cast(numbers) {to = 1}
+out last
+out all
+out h
+)";
+
+TEST(ControlFlow, IterationsHandOnAndCollect) {
+  EXPECT_EQ(run(kLoop, {row({1, 2})}), (std::vector{row({4, 7}), Array{Shape{2, 2}, {-2, -4, -4, -7}}, row({0, 1})}));
+  EXPECT_EQ(run(kLoop, {row({5})}), (std::vector{row({10}), Array{Shape{1, 1}, {-10}}, row({0})}));
+  const Array nothing{Shape{0}, {}};
+  EXPECT_EQ(run(kLoop, {nothing}), (std::vector{nothing, Array{Shape{0, 0}, {}}, nothing}));
+}
+
+TEST(ControlFlow, AConditionEndsALoop) {
+  EXPECT_EQ(run(R"(
+in x: f32[n]
+const three: i64 = 3
+y: f32[n] = Loop(_, _, x, x) body {
+  in a: f32[n]
+  in outer x: f32[n]
+  in host i: i64
+  in host c: bool
+  const two: i64 = 2
+  host d: bool = Less(i, two)
+  b: f32[n] = Add(a, x)
+  out d
+  out b
+}
+out y
+)",
+                {row({1, 2})}),
+            std::vector{row({4, 8})});
+}
+
+TEST(ControlFlow, AScanGoesBothWays) {
+  EXPECT_EQ(run(R"(
+in s: f32[]
+in x: f32[n]
+last: f32[], sums: f32[n] = Scan(s, x) {num_scan_inputs = 1, scan_input_directions = [1], scan_output_directions = [1]} body {
+  in a: f32[]
+  in e: f32[]
+  b: f32[] = Add(a, e)
+  o: f32[] = Neg(b)
+  out b
+  out o
+}
+out last
+out sums
+)",
+                {{Shape(), {1}}, row({1, 2, 3})}),
+            (std::vector{Array{Shape(), {7}}, row({-7, -6, -4})}));
+}
+
+TEST(ControlFlow, WhatIsCollectedKeepsItsShape) {
+  try {
+    run(R"(
+in x: f32[n]
+const two: i64 = 2
+y: f32, all: f32 = Loop(two, _, x, x) body {
+  in a: f32
+  in outer x: f32[n]
+  in host i: i64
+  in host c: bool
+  host d: bool = Identity(c)
+  b: f32 = Concat(a, x) {axis = 0}
+  e: f32 = Neg(b)
+  out d
+  out b
+  out e
+}  # "grows"
+out y
+out all
+)",
+        {row({1})});
+    FAIL() << "it grows";
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()),
+              "Loop node 'grows': an output that is collected over the iterations has shape [2] in iteration 0 and [3] "
+              "in iteration 1; it must keep its shape");
+  }
+}
+
+}  // namespace
+}  // namespace encore::fuse::tests

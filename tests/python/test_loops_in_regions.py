@@ -1,0 +1,180 @@
+"""Loop and Scan inside of regions, where shapes and constants say how often a body runs: each iteration is replayed."""
+
+import encore_session as es
+import onnxruntime_ep_encore
+import pytest
+from test_bodies_in_regions import ONNXRUNTIME, check_all, outside, rows, some
+from test_control_flow_regions import assert_replayed, model, plain
+from test_regions import regions
+
+pytestmark = pytest.mark.core
+
+
+def loop(makes, body, carried="u", made="r", outputs="", count="k", begins="", values="float[] a", more=""):
+    """A model with a Loop of as many iterations as x has rows, or `count`; it carries a, and the body makes `makes`."""
+    return f"""(float[n, m] x) => (float[] y{outputs}) <int64 zero = {{0}}, int64 one = {{1}}, int64 two = {{2}},
+            int64[1] at = {{0}}, int64[1] first = {{1}}, float[1] w = {{1.5}}{more}> {{
+        u = Exp(x) s = Shape(x) k = Gather(s, zero)
+        {made} = Loop <body = step (int64 i, bool c, {values}) => (bool d, {makes}) {{ {body} }}>
+            ({count}, {begins}, {carried})
+        y = Abs(r) }}"""
+
+
+LOOP = "Exp Shape Gather Loop Abs"
+STEP = "float[] b", "d = Identity(c) e = Neg(a) b = Add(e, u)"
+
+
+def check_inside(text, wanted, *feeds):
+    session = check_all(text, wanted, *feeds, options=plain)
+    assert outside(session, "Loop") == []
+    assert_replayed(session)
+
+
+def test_iterations_are_counted_by_shapes():
+    session = check_all(loop(*STEP), [LOOP, "Neg Add"], *rows(1, 3, 0, 8))
+    (region,) = onnxruntime_ep_encore.region_report(session)  # the body has none beside it
+    assert (region["keys"], region["captures"], region["eager"]) == (4, 4, 0)
+    assert onnxruntime_ep_encore.outside_report(session) == []
+
+
+@pytest.mark.parametrize("count", [-1, 0, 1, 7])
+def test_a_constant_count(count):
+    """Negative ones are none."""
+    text = loop(*STEP, count="n", more=f", int64 n = {{{count}}}")
+    check_inside(text, ["Exp Loop Abs", "Neg Add", "Shape Gather"], *rows(2))
+
+
+@pytest.mark.parametrize("count", [2**40, 10_000])
+def test_long_loops_are_left(count):
+    text = loop("float[] b", "d = Less(i, two) e = Neg(a) b = Add(e, u)", count="n", more=f", int64 n = {{{count}}}")
+    session = check_all(text, ["Neg Add", "Shape Gather"], *rows(2), options=plain)
+    assert outside(session, "Loop") == [f"{ONNXRUNTIME}: Loop node '' has too many iterations"]
+
+
+def test_what_is_collected():
+    """With the number of the iteration, a number of the host's, and what the body hands on."""
+    text = loop(
+        "float[] b, float[] f, int64 j, float[] g, float[] h",
+        "d = Identity(c) e = Gather(u, i) b = Add(a, e) f = Mul(b, w) j = Add(i, k) g = Identity(a) h = Identity(w)",
+        made="r, all, n, before, ws",
+        outputs=", float[] all, int64[] n, float[] before, float[] ws",
+    )
+    check_inside(text, [LOOP, "Gather Add Mul"], *rows(3, 1, 6))
+
+
+def test_no_iterations_make_empty_outputs():
+    text = loop(
+        "float[n, m] b, float[m, 2] f",
+        "d = Identity(c) b = Neg(a) g = ReduceSum(b, at) h = Transpose(g) f = Concat <axis = 1> (h, h)",
+        made="r, all",
+        outputs=", float[] all",
+        values="float[n, m] a",
+    )
+    check_inside(text, [LOOP, "Neg ReduceSum Transpose Concat"], *rows(0, 2))
+
+
+def test_a_value_that_grows():
+    grows = "d = Identity(c) b = Concat <axis = 0> (a, x)"
+    text = loop("float[] b, float[] f", f"{grows} f = ReduceSum(b)", made="r, all", outputs=", float[] all")
+    check_inside(text, [LOOP, "Concat ReduceSum"], *rows(1, 4, 2))
+    text = loop("float[] b, float[] f", f"{grows} f = Neg(b)", made="r, all", outputs=", float[] all")
+    session = es.make_session(model(text), auto_graph=1)
+    assert "Loop" in sum(regions(session), [])
+    for _ in range(2):
+        with pytest.raises(Exception, match=r"Loop node ''.*must keep its shape"):
+            session.run(None, rows(3)[0])
+
+
+CONDITIONS = {
+    "the number": "d = Less(i, two)",
+    "the number, and the last one": "f = Less(i, two) d = And(f, c)",
+    "shapes": "t = Shape(b) l = Gather(t, zero) d = Less(l, most)",
+}
+
+
+@pytest.mark.parametrize("count", ["k", ""])
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_a_loop_that_ends_by_its_condition(condition, count):
+    body = f"b = Concat <axis = 0> (a, x) {CONDITIONS[condition]}"
+    wanted = [LOOP] if count else ["Exp Loop Abs", "Shape Gather"]
+    check_inside(loop("float[] b", body, count=count, more=", int64 most = {9}"), wanted, *rows(1, 3, 5))
+
+
+@pytest.mark.parametrize("go", [0, 1])
+def test_a_loop_that_begins_with_a_condition(go):
+    check_inside(loop(*STEP, begins="go", more=f", bool go = {{{go}}}"), [LOOP, "Neg Add"], *rows(1, 3))
+
+
+def test_a_condition_that_the_device_computes():
+    body = "b = Add(a, u) t = ReduceMax <keepdims = 0> (b) d = Less(t, limit)"
+    session = check_all(loop("float[] b", body, more=", float limit = {20.0}"), ["Add ReduceMax Less"], *rows(1, 5))
+    assert outside(session, "Loop") == [
+        f"{ONNXRUNTIME}: the next condition in the body of Loop node '' reads on the host what is not there"
+    ]
+
+
+def test_sizes_by_the_number_of_the_iteration():
+    body = """d = Identity(c) j = Add(i, one) f = Unsqueeze(j, at) g = Slice(x, at, f) h = ReduceSum(g)
+              l = Add(h, a) b = Expand(l, s)"""
+    check_inside(loop("float[] b", body), [LOOP, "ReduceSum Add"], *rows(1, 4))
+
+
+def test_a_count_that_is_data():
+    text = loop(*STEP, count="q").replace(
+        "k = Gather(s, zero)", "k = Gather(s, zero) v = ReduceMax <keepdims = 0> (x) q = Cast <to = 7> (v)"
+    )
+    session = check_all(text, ["Neg Add", "Shape Gather", "ReduceMax Cast"], *rows(1, 3), options=plain)
+    assert outside(session, "Loop") == [f"{ONNXRUNTIME}: what it does is not known from shapes"]
+
+
+def test_loops_in_loops_and_branches():
+    text = """(float[n, m] x) => (float[] y, float[] all) <int64 zero = {0}, int64 one = {1}, int64 two = {2}> {
+        u = Exp(x) s = Shape(x) k = Gather(s, zero) big = Less(one, k)
+        y, all = If <
+            then_branch = yes () => (float[] p, float[] q) {
+                v = Neg(u)
+                p, q = Loop <body = outer (int64 i, bool c, float[] a) => (bool d, float[] b, float[] e) {
+                    d = Identity(c) odd = Mod(i, two) even = Equal(odd, zero)
+                    f = If <then_branch = even () => (float[] g) { g = Add(a, u) },
+                            else_branch = odd () => (float[] g) { g = Sub(a, v) }> (even)
+                    b, e = Loop <body = inner (int64 j, bool c2, float[] h) => (bool d2, float[] l, float[] o) {
+                        d2 = Identity(c2) l = Mul(h, x) o = Sub(l, a) }> (two, , f) }> (k, , v) },
+            else_branch = no () => (float[] p, float[] q) { p = Identity(u) q = Sin(p) }> (big) }"""
+    session = check_all(text, ["Exp Shape Gather Less If", "Mul Sub", "Identity Sin"], *rows(1, 3, 2), options=plain)
+    assert_replayed(session)
+    assert onnxruntime_ep_encore.outside_report(session) == []
+
+
+def test_a_loop_too_long_for_a_graph():
+    """By its shapes, which are known once it runs: its body has graphs of its own then."""
+    session = check_all(loop(*STEP), [LOOP, "Neg Add"], *rows(3, 5000))
+    body, whole = sorted(onnxruntime_ep_encore.region_report(session), key=lambda region: region["nodes"])
+    assert (whole["keys"], whole["captures"]) == (2, 1) and "as long loops do" in whole["refusal"], whole
+    assert body["replays"] > 5000 and body["eager"] == 0, body
+
+
+def test_scans():
+    session = check_all(
+        """(float[m] x, float[n, m] z, float[n, 3] v) => (float[] y, float[] all, float[] back) {
+             u = Exp(x)
+             r, all, back = Scan <num_scan_inputs = 2, scan_input_directions = [0, 1], scan_output_directions = [0, 1],
+                 body = step (float[m] a, float[m] e, float[3] f) => (float[m] b, float[m] g, float[3] h) {
+                     t = Mul(a, e) b = Add(t, u) g = Neg(b) h = Tanh(f) }> (u, z, v)
+             y = Abs(r) }""",
+        ["Exp Scan Abs", "Mul Add Neg"],
+        *({"x": some(4), "z": some(n, 4), "v": some(n, 3, seed=1)} for n in (1, 5, 2)),
+    )
+    assert_replayed(session)
+    assert outside(session, "Scan") == []
+
+
+def test_scans_along_other_dimensions_are_left():
+    session = check_all(
+        """(float[m, n] x) => (float[] y) { u = Exp(x)
+             r = Scan <num_scan_inputs = 1, scan_input_axes = [1],
+                       body = step (float[m] e) => (float[m] g) { f = Neg(e) g = Tanh(f) }> (u)
+             y = Abs(r) }""",
+        ["Neg Tanh"],
+        {"x": some(2, 3)},
+    )
+    assert outside(session, "Scan") == [f"{ONNXRUNTIME}: Scan node '' scans along another dimension than the first"]
