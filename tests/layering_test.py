@@ -34,6 +34,7 @@ OTHERS = {
     "device/half.h": {"cuda_bf16.h", "cuda_fp16.h", "cuda_fp8.h"},  # where nvcc compiles it, for the intrinsics
     "device/virtual/": {"Eigen/", "sanitizer/", "sys/mman.h"},
     "": {"cxxabi.h", "dlfcn.h", "pthread.h", "unistd.h"},  # POSIX and the compiler
+    "memory/copy_past_caches.h": {"emmintrin.h"},
 }
 FOREIGN_WORD = re.compile(r"\b(Ort[A-Z]\w*|ORT|onnxruntime\w*|CUDA|cuda\w*|cublas\w*|cudnn\w*)\b")
 

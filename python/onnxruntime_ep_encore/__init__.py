@@ -174,11 +174,11 @@ def region_report(session) -> list[dict]:
 
     Each {"region", "nodes", "keys", "graphs", "scratch_bytes", "captures", "replays", "staged", "first_runs",
     "padded", "grown", "lengths", "changing", "eager", "moved", "crowded", "refused", "refusal"}: sets of shapes that
-    are known, graphs that are kept, memory that one works in, runs of each kind, and tensors that were copied to or from
-    where a graph has them. Padded are those of which `pad` has made a dimension longer, replayed or not; grown those of
-    which a mask that grows became longer by itself, to one of `lengths` by dimension. `changing` names what the sets of
-    shapes differ in. Eager are runs with large tensors at new places (moved), without room for another graph (crowded),
-    and where none could be captured (refused), of which `refusal` is the latest reason.
+    are known, graphs that are kept, memory that one works in, runs of each kind, and tensors that were copied to where
+    a graph has them, or from there. Padded are runs of which `pad` has made a dimension longer, replayed or not; grown
+    those of which a mask that grows became longer by itself, to one of `lengths` by dimension. `changing` names what
+    the sets of shapes differ in. Eager are runs with large tensors at new places (moved), without room for another
+    graph (crowded), and where none could be captured (refused), of which `refusal` is the latest reason.
     """
     return _report(session, "report_regions")
 
@@ -198,7 +198,7 @@ def memory_report(session) -> dict:
 
 @contextlib.contextmanager
 def captures_held_back(session):
-    """While in it, no session of this process captures: a wait for the whole device breaks those on ordinary streams.
+    """While in it, no session of this process captures: what waits for a whole device would break a capture.
 
     Waits for the end of captures under way. `session` is any that is on Encore.
     """

@@ -2,7 +2,6 @@
 #pragma once
 #include <memory>
 
-#include "device/capture_stream.h"
 #include "device/stream.h"
 
 namespace encore::graph {
@@ -36,7 +35,7 @@ class SharedStream {
   static std::shared_ptr<Turns> turns_of(device::StreamRef stream);
 
   const std::shared_ptr<void> keeper_;
-  const device::CaptureStream own_;
+  const device::Stream own_;
   const device::StreamRef ref_;
   const std::shared_ptr<Turns> turns_;  // of all sessions on the stream
 };

@@ -45,15 +45,15 @@ ThreadGraphs::Turn::~Turn() {
 
 ThreadGraphs::ThreadGraphs(std::shared_ptr<Policy> policy)
     : policy_(std::move(policy)),
-      own_(policy_->settings.shared ? device::CaptureStream() : device::CaptureStream(policy_->device)),
-      stream_(policy_->settings.shared ? policy_->settings.shared->ref() : device::StreamRef(own_)),
+      own_(policy_->settings.shared ? device::Stream() : device::Stream(policy_->device)),
+      stream_(policy_->settings.shared ? policy_->settings.shared->ref() : own_.ref()),
       order_(policy_->device, policy_->settings.default_stream) {
-  if (own_) memory::enlist(own_);
+  if (own_.ref()) memory::enlist(own_);
 }
 
 ThreadGraphs::~ThreadGraphs() {
   run_.reset();
-  if (own_) memory::delist(own_);  // waits for the stream
+  if (own_.ref()) memory::delist(own_);  // waits for the stream
 }
 
 const Entry* ThreadGraphs::find(int id) const {

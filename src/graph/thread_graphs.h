@@ -11,7 +11,6 @@
 #include <variant>
 #include <vector>
 
-#include "device/capture_stream.h"
 #include "device/graph.h"
 #include "device/stream.h"
 #include "graph/capture.h"
@@ -107,7 +106,7 @@ class ThreadGraphs {
   void warn_of_captures_in_vain(int id) const;
 
   const std::shared_ptr<Policy> policy_;
-  const device::CaptureStream own_;  // none if the session's threads share one
+  const device::Stream own_;  // none if the session's threads share one
   const device::StreamRef stream_;
   DefaultStreamOrder order_;
   const std::thread::id thread_ = std::this_thread::get_id();

@@ -7,9 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "../device/on_device.h"
 #include "graph/session_graphs.h"
-#include "graph/shared_stream.h"
 #include "model.h"
 
 namespace encore::graph {
@@ -48,30 +46,6 @@ TEST(Threads, leave_nothing_behind_when_they_end) {
     arena.shrink();
     ASSERT_EQ(arena.stats().held_bytes, 0u);
   }
-}
-
-// On streams of Encore's own: with one for each thread, and with one for all.
-TEST(Threads, capture_beside_waits_for_the_whole_device) {
-  std::atomic<bool> stop{false};
-  std::atomic<int> waits{0};
-  std::thread other([&] {
-    for (; !stop; ++waits) device::synchronize_device(0);
-  });
-  SharedStream shared(0);
-  for (SharedStream* const stream : {static_cast<SharedStream*>(nullptr), &shared}) {
-    SessionGraphs graphs(0, {.enabled = true, .warm_ups = 0, .shared = stream});
-    Model model(graphs);
-    for (int id = 0, before = waits; id < 200 || waits == before; ++id) {
-      model.set_input(float(id));
-      EXPECT_TRUE(model.run(id));
-      EXPECT_TRUE(graphs.is_captured_at_end(id));
-      graphs.replay(id);
-      ASSERT_EQ(model.output(), model.expected(float(id)));
-      graphs.release(id);
-    }
-  }
-  stop = true;
-  other.join();
 }
 
 TEST(Threads, may_outlive_the_session) {

@@ -196,9 +196,6 @@ class Examination {
                                   .at = node,
                                   .seldom_elsewhere = row && info.domain() == ops::kMicrosoft});
     }
-    const auto is = [&](const char* what) { return place.claimable && info.op_type().find(what) != std::string::npos; };
-    claim.has_products |= is("MatMul") || is("Gemm") || is("Attention");
-    claim.has_convolutions |= is("Conv");
     const std::vector<NamedBody> bodies = bodies_of(node);
     if (!bodies.empty()) claim.control_flow.push_back({place.name, "", node});
     if (info.op_type() == "If" || info.op_type() == "Scan")

@@ -19,10 +19,8 @@ struct Claim {
     bool only_shapes = false;       // it computes with what is on the host anyway
     bool seldom_elsewhere = false;  // perhaps no other provider has the operator, and onnxruntime does not say why
   };
-  std::vector<const OrtNode*> nodes;  // to be claimed
-  size_t node_count = 0;              // of the graph
-  // Among the nodes. The first run of convolutions opens cuBLASLt on its way to cuDNN.
-  bool has_products = false, has_convolutions = false;
+  std::vector<const OrtNode*> nodes;       // to be claimed
+  size_t node_count = 0;                   // of the graph
   std::vector<Declined> declined;          // no kernel, or not for this node
   std::vector<Declined> shape_arithmetic;  // could be claimed, but belongs on the CPU
   std::vector<Declined> control_flow;      // nodes whose bodies onnxruntime runs, wherever they are

@@ -203,9 +203,6 @@ void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
   Claim claim = examine(graph, support, registration_->name(), settings(), parts(),
                         options_.pad.empty() ? &compiled : nullptr);  // which is not followed into bodies
   claim_nodes(graph, support, claim, parent);
-  static std::atomic<bool> opened{false};  // in this process
-  if (claim.has_products && !claim.has_convolutions && libraries_.empty() && !opened.exchange(true))
-    open_beside([device = device()] { device::open_blas(device); });
   tell_placement(claim, parent);
   fixed_layout_ = std::move(claim.fixed_layout);
   if (!claim.ill_formed.empty()) ill_formed_ = claim.ill_formed.front();
