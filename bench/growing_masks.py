@@ -43,7 +43,7 @@ def generate(session, shapes, args, fixed):
             binding.bind_ortvalue_output(name.replace("past_key_values", "present"), cache)
         return binding, ids, logits
 
-    tokens = np.random.default_rng(0).integers(3, 32000, args.prompt + args.tokens)
+    tokens = np.random.default_rng(0).integers(0, logits_info.shape[-1], args.prompt + args.tokens)
     masks = []
     binding, ids, logits = bound(args.prompt)
     ids.update_inplace(tokens[None, : args.prompt].astype(np.int64))
