@@ -35,6 +35,11 @@ Longer longer_input(const Tensor& input, const InputAxis& at, int64_t length) {
 
 }  // namespace
 
+const Longer* find_longer(const std::vector<Longer>& longer, int input) {
+  const auto found = std::ranges::find(longer, input, &Longer::input);
+  return found == longer.end() ? nullptr : &*found;
+}
+
 int64_t Growth::length_in(ops::Context& run) const {
   const auto length = length_of(run, dim_.masks[0]);
   const auto is_same = [&](const InputAxis& mask) { return length_of(run, mask) == length; };
@@ -62,7 +67,7 @@ void Growth::lengthen(ops::Context& run, std::vector<Longer>& longer) {
   for (const InputAxis& mask : dim_.masks) {
     const Tensor& input = *run.find_input(mask.input);
     // Along another axis it may be longer already.
-    if (input.count() == 0 || std::ranges::find(longer, mask.input, &Longer::input) != longer.end()) return;
+    if (input.count() == 0 || find_longer(longer, mask.input)) return;
     bytes += input.bytes();
   }
   const int64_t made = std::min(room_in(run), longer_length(length, bytes));
@@ -82,8 +87,8 @@ LongerRun::LongerRun(ops::Context& outer, std::vector<Longer> longer) : SameRun(
 }
 
 const Tensor* LongerRun::find_input(int i) {
-  const auto found = std::ranges::find(longer_, i, &Longer::input);
-  return found == longer_.end() ? outer_.find_input(i) : &found->tensor;
+  const Longer* const longer = find_longer(longer_, i);
+  return longer ? &longer->tensor : outer_.find_input(i);
 }
 
 }  // namespace encore::automatic

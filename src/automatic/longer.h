@@ -20,6 +20,9 @@ struct Longer {
   device::Copy copy(const void* from, void* to) const { return {from, to, row_bytes, pitch, rows}; }
 };
 
+// Null if that input stays as it is.
+const Longer* find_longer(const std::vector<Longer>& longer, int input);
+
 // A dimension that grows, and what has become of it.
 class Growth {
  public:

@@ -33,10 +33,7 @@ void run_eagerly(ops::Context& outer, const std::vector<Longer>& longer, const B
 
 }  // namespace
 
-const Longer* RegionGraphs::Run::find_longer(size_t input) const {
-  const auto found = std::ranges::find(longer, int(input), &Longer::input);
-  return found == longer.end() ? nullptr : &*found;
-}
+const Longer* RegionGraphs::Run::find_longer(size_t input) const { return automatic::find_longer(longer, int(input)); }
 
 // A run that is captured: it launches nothing, has its scratch in the workspace, and its border where the graph has it.
 class RegionGraphs::CapturedRun final : public PlannedRun {

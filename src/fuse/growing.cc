@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "fuse/shape_symbols.h"
+#include "ops/registry.h"
 
 namespace encore::fuse {
 namespace {
@@ -36,7 +37,7 @@ constexpr size_t kLayout = 5;                 // SparseAttention's
 constexpr int kScores = 3;                    // an output
 
 const CacheAttention* find_cache_attention(const NodeInfo& node) {
-  if (node.domain() != "com.microsoft") return nullptr;
+  if (node.domain() != ops::kMicrosoft) return nullptr;
   const auto found = std::ranges::find(kCacheAttentions, std::string_view(node.op_type()), &CacheAttention::op);
   return found == std::end(kCacheAttentions) ? nullptr : found;
 }

@@ -18,11 +18,8 @@ class Examination {
       : compiled_(compiled), settings_(settings), place_(text(" in the ", body.name, " of ", label_of(node))) {
     for (const std::string& input : inputs_of(body.graph)) values_[size_t(number(input))].is_inside = true;
     for (const OrtNode* inner : nodes_of(body.graph)) add(inner);
-    for (const OrtValueInfo* output : output_values_of(body.graph)) {
-      bool is_constant = false;
-      check(ort().api->ValueInfo_IsConstantInitializer(output, &is_constant));
-      if (is_constant) values_[size_t(number(names_of({output})[0]))].is_constant = true;
-    }
+    for (const OrtValueInfo* output : output_values_of(body.graph))
+      if (is_constant(output)) values_[size_t(number(names_of({output})[0]))].is_constant = true;
     if (GraphNodeInfo(node).op_type() != "Loop") return;
     // The number of the iteration and the condition are on the host, and the next condition is wanted there.
     values_[0].is_on_host = values_[1].is_on_host = true;
@@ -175,11 +172,7 @@ std::vector<const OrtValueInfo*> read_inside(const OrtNode* node) {
   check(api.Node_GetNumImplicitInputs(node, &count));
   std::vector<const OrtValueInfo*> values(count);
   if (count) check(api.Node_GetImplicitInputs(node, values.data(), count));
-  std::erase_if(values, [&](const OrtValueInfo* value) {
-    bool is_constant = false;
-    check(api.ValueInfo_IsConstantInitializer(value, &is_constant));
-    return is_constant;
-  });
+  std::erase_if(values, is_constant);
   return values;
 }
 

@@ -258,8 +258,8 @@ class Examination {
       const auto [known, is_new] = numbers_.try_emplace(name, int(placement_.host_friendly.size()));
       numbers.push_back(known->second);
       if (is_new) {
-        bool constant = false, required = false, optional = false, outer = false;
-        check(api_.ValueInfo_IsConstantInitializer(values[i], &constant));
+        const bool constant = is_constant(values[i]);
+        bool required = false, optional = false, outer = false;
         check(api_.ValueInfo_IsRequiredGraphInput(values[i], &required));
         check(api_.ValueInfo_IsOptionalGraphInput(values[i], &optional));
         check(api_.ValueInfo_IsFromOuterScope(values[i], &outer));

@@ -43,7 +43,7 @@ int FusedGraph::number(const OrtValueInfo* value) {
   if (is_new) {
     fuse::Value& made = graph_.values.emplace_back();
     made.name = name;
-    check(ort().api->ValueInfo_IsConstantInitializer(value, &made.is_constant));
+    made.is_constant = is_constant(value);
   }
   return known->second;
 }

@@ -46,6 +46,12 @@ std::vector<const OrtValueInfo*> output_values_of(const OrtGraph* graph) {
 std::vector<std::string> inputs_of(const OrtGraph* graph) { return names_of(input_values_of(graph)); }
 std::vector<std::string> outputs_of(const OrtGraph* graph) { return names_of(output_values_of(graph)); }
 
+bool is_constant(const OrtValueInfo* value) {
+  bool constant = false;
+  check(ort().api->ValueInfo_IsConstantInitializer(value, &constant));
+  return constant;
+}
+
 std::vector<std::string> dimension_names(const OrtValueInfo* value) {
   const OrtApi& api = *ort().api;
   const OrtTypeInfo* type = nullptr;

@@ -40,11 +40,7 @@ std::string maker_of(const OrtValueInfo* output) {
   const OrtNode* node = nullptr;
   size_t slot = 0;
   check(api.ValueInfo_GetValueProducer(output, &node, &slot));
-  if (!node) {
-    bool constant = false;
-    check(api.ValueInfo_IsConstantInitializer(output, &constant));
-    return constant ? "as an initializer" : "";
-  }
+  if (!node) return is_constant(output) ? "as an initializer" : "";
   return "by " + label_of(node);
 }
 
