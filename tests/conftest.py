@@ -41,6 +41,7 @@ TOO_OLD_BEFORE = {
         r"::test_affine_grids\[.*float64": "computes in float",
         r"::test_deform(_far_away$|\[.*float64)": "has no DeformConv, and onnx's reference knows less",
         r"::test_what_does_not_fit$": "another message",
+        r"growing_masks.*\[llama-cache_int8": "attributes of GroupQueryAttention's",
     },
     (1, 27): {
         r"test_special_values\[Erf": "loses NaN",
@@ -48,6 +49,7 @@ TOO_OLD_BEFORE = {
         r"::test_powers_of_two|FLOAT8E8M0|::test_scales_that_are_powers_of_two": "float8e8m0",
         r"::test_gather\[32-uint8-2-True": "some of two bits",
         r"::test_agrees_with_the_cpu$": "another reading of Attention's masks",
+        r"growing_masks.*\[qwen": "attributes of GroupQueryAttention's",
     },
     (1, 28): {
         r"\[QMoE-|moe.*::test_misaligned$|::test_packed_weights|::test_quantized_shapes": "QMoE's newer inputs",
@@ -59,6 +61,7 @@ TOO_OLD_BEFORE = {
         r"::test_contrib_linear_attention(\[|_refuses_shapes)": "an attribute of LinearAttention's",
         r"::test_nothing_but_minus_infinity": "starts MaxPool from the lowest finite number",
         r"::test_their_defaults": "has others for recurrent activations",
+        r"growing_masks.*\[gptoss": "attributes of GroupQueryAttention's",
     },
     (1, 30): {
         r"::test_options_of_pages\[.*(weights|sinks|causal|places|offset)": "PagedAttention's newer inputs",
