@@ -62,7 +62,7 @@ def test_float16_agrees_with_float32(name):
     assert np.linalg.norm(rounded - exact) < 0.02 * np.linalg.norm(exact)
 
 
-@pytest.mark.parametrize("name", zoo.names())
+@pytest.mark.parametrize("name", [name for name in zoo.names() if not name.startswith(("bert", "vit"))])  # 86M weights
 def test_weights_follow_from_the_seed(name):
     model = zoo.load(name)
     assert model == zoo.load(name)

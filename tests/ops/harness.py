@@ -271,9 +271,11 @@ def compare(case, got, wanted, when):
                 np.testing.assert_array_equal(g, w, err_msg=f"{when}: output {i}")
             continue
         w = _round(w.astype(np.float32), case.dtype) if case.dtype in ("float16", "bfloat16") else w
+        if np.array_equal(g, w, equal_nan=True):  # as most are, and it is soon asked
+            continue
         g, w = g.astype(np.float64), w.astype(np.float64)
         rtol, atol = case.tolerance or tolerance(case.family, case.dtype)
-        if not np.allclose(g, w, rtol=rtol, atol=atol, equal_nan=True):  # the same question, asked cheaply first
+        if not np.allclose(g, w, rtol=rtol, atol=atol, equal_nan=True):  # which says less, but cheaply
             np.testing.assert_allclose(g, w, rtol=rtol, atol=atol, err_msg=f"{when}: output {i}")
 
 

@@ -16,7 +16,7 @@ FLOAT8 = {
     "float8e5m2fnuz": TensorProto.FLOAT8E5M2FNUZ,
 }
 PACKED = {"INT4": ml_dtypes.int4, "UINT4": ml_dtypes.uint4, "INT2": ml_dtypes.int2, "UINT2": ml_dtypes.uint2}
-LARGE = (1 << 20) + 3
+LARGE = (1 << 18) + 3
 
 
 def onnx_type(dtype):

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 from refusal import declined, fails
 
 SIGNED = [t for t in INTEGERS if t[0] == "i"]
-LARGE = (1 << 20) + 3  # does not divide into packs
+LARGE = (1 << 18) + 3  # does not divide into packs
 
 # op -> the least and greatest operand of its random contents
 FLOAT_OPS = {

@@ -8,7 +8,7 @@ from in_place import check_in_place
 from refusal import fails
 
 OPSET = 28
-LARGE = (1 << 20) + 3  # does not divide into packs
+LARGE = (1 << 18) + 3  # does not divide into packs
 known = only_if(NEWEST_OPSET >= OPSET)
 
 

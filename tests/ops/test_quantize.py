@@ -17,7 +17,7 @@ FLOAT8 = {
     "FLOAT8E5M2FNUZ": ml_dtypes.float8_e5m2fnuz,
 }
 PACKED = {"INT4": ml_dtypes.int4, "UINT4": ml_dtypes.uint4, "INT2": ml_dtypes.int2, "UINT2": ml_dtypes.uint2}
-LARGE = (1 << 20) + 3
+LARGE = (1 << 18) + 3
 
 
 def scales(*shape):

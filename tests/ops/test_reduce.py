@@ -137,9 +137,8 @@ def test_clusters_of_columns(shape, axis, dtype):
     x = floats(*shape)
     x[..., 5] = np.inf
     x[..., -1, 7] = np.nan
-    for misaligned in (False, True):
-        check(case("ReduceMean", x, (axis,), dtype, misaligned=misaligned, reference=mean))
-        check(case("ReduceMax", x[..., 8:], (axis,), dtype, misaligned=misaligned))
+    check(case("ReduceMean", x, (axis,), dtype, reference=mean))
+    check(case("ReduceMax", x[..., 8:], (axis,), dtype, misaligned=True))
 
 
 @pytest.mark.parametrize("op", ["ReduceLogSumExp", "ReduceSumSquare", "ReduceProd"])

@@ -167,7 +167,10 @@ def test_many_threads_in_one_session(encore):
     assert not in_threads(4, work)
 
 
-@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
+@pytest.mark.parametrize(
+    "arrangement",
+    [pytest.param(each, marks=[pytest.mark.newest] * ("copies" in each)) for each in ARRANGEMENTS],
+)
 def test_streams_keep_their_order(arrangement):
     """Each task of the virtual GPU sleeps for a random time first, so that work on a wrong stream comes too early."""
     code = f"""

@@ -241,7 +241,7 @@ def test_a_model_opened_and_closed_many_times(encore, heavy, make_model, options
             close(session.run(None, {"x": many}, encore_session.run_options(EAGER))[0], expected(many))
 
     use(40)
-    assert_all_comes_back(lambda: use(200), watch, 12 * MIB)
+    assert_all_comes_back(lambda: use(100), watch, 6 * MIB)
 
 
 def test_many_sessions_at_once(encore, chain, make_model):
@@ -261,5 +261,5 @@ def test_many_sessions_at_once(encore, chain, make_model):
         assert not in_threads(2, half)
 
     for _ in range(2):
-        use(50)
-    assert_all_comes_back(lambda: use(50), watch, 16 * MIB)
+        use(30)
+    assert_all_comes_back(lambda: use(30), watch, 10 * MIB)
