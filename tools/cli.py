@@ -14,7 +14,7 @@ def main():
     parser = argparse.ArgumentParser(
         prog="./encore",
         description="Encore: a CUDA execution provider for stock onnxruntime. "
-        "Each command first sets up what it needs (packages, virtual environment, build).",
+        "Each command but doctor first sets up what it needs (packages, virtual environment, build).",
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
@@ -86,7 +86,9 @@ def demo(arguments):
 
 
 def doctor(arguments):
-    return _become(env.ROOT / "tools" / "doctor.py", arguments.rest)
+    """In the virtual environment if there is one: who asks what is here wants nothing installed."""
+    python = env.PYTHON if env.PYTHON.exists() else sys.executable
+    os.execv(python, [str(python), str(env.ROOT / "tools" / "doctor.py"), *arguments.rest])
 
 
 def bench(arguments):

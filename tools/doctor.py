@@ -1,89 +1,20 @@
 """./encore doctor: what is here, what is missing, and the way out."""
 
 import argparse
-import ctypes
-import importlib.util
-import os
-import platform
 import subprocess
 import sys
-from pathlib import Path
 
 import environment as env
 
-OLDEST_ORT = (1, 24)
-NEWEST_CHECKED_ORT = tuple(int(part) for part in env.NEWEST_ORT.split(".")[:2])
-# The file, what it is for, its package, and the function that tells its version.
-LIBRARIES = [
-    ("libcublasLt.so.13", "matrix products", "nvidia-cublas", "cublasLtGetVersion"),
-    ("libcudnn.so.9", "convolutions", "nvidia-cudnn-cu13", "cudnnGetVersion"),
-    ("libnvrtc.so.13", "some of cuDNN's engines", "nvidia-cuda-nvrtc", None),
-]
+sys.path.insert(0, str(env.ROOT / "python"))
 
-
-def good(text):
-    print(f"  ok       {text}")
-
-
-def bad(text, way_out):
-    print(f"  missing  {text}\n           {way_out}")
+from onnxruntime_ep_encore.commands import environment as machine  # noqa: E402
 
 
 def main():
     argparse.ArgumentParser(prog="./encore doctor", description=__doc__.split(": ", 1)[1]).parse_args()
-    print("machine")
-    good(f"{platform.platform()}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}")
-    gpus = tell_driver()
-    tell_compiler()
-    if gpus:
-        print("libraries, opened when a model first needs them")
-        for library in LIBRARIES:
-            tell_library(*library)
-    return 0 if tell_onnxruntime() and tell_encore(gpus) else 1
-
-
-def tell_driver():
-    """Says what the driver offers; returns how many GPUs."""
-    print("GPU")
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError as error:
-        seen = sorted(path.name for path in Path("/dev").glob("nvidia[0-9]*"))
-        way_out = "install NVIDIA's driver from 580 on (in a container, start it with the GPU: --gpus all)"
-        bad(f"the driver: {error}", f"{way_out}.{' /dev has ' + ' '.join(seen) + '.' if seen else ''}")
-        print("           Without a GPU, the virtual GPU runs everything: slowly, but as strictly.")
-        return 0
-    result = driver.cuInit(0)
-    if result:
-        text = ctypes.c_char_p()
-        driver.cuGetErrorString(result, ctypes.byref(text))
-        words = (text.value or b"no words for it").decode()
-        bad(f"a working driver: cuInit says {result}, {words}", "does `nvidia-smi` work? Reload or update the driver.")
-        return 0
-    version, count = ctypes.c_int(), ctypes.c_int()
-    driver.cuDriverGetVersion(ctypes.byref(version))
-    driver.cuDeviceGetCount(ctypes.byref(count))
-    major, minor = version.value // 1000, version.value % 1000 // 10
-    if major < 13:
-        bad(f"a driver for CUDA 13: this one is for {major}.{minor}", "install NVIDIA's driver from 580 on.")
-        return 0
-    good(f"driver for CUDA {major}.{minor}")
-    for i in range(count.value):
-        good(f"device {i}: {gpu_words(driver, i)}")
-    if not count.value:
-        bad("a device", "CUDA_VISIBLE_DEVICES hides them all, or the driver has none: `nvidia-smi -L` lists them.")
-    return count.value
-
-
-def gpu_words(driver, index):
-    device, name = ctypes.c_int(), ctypes.create_string_buffer(256)
-    memory, major, minor = ctypes.c_size_t(), ctypes.c_int(), ctypes.c_int()
-    driver.cuDeviceGet(ctypes.byref(device), index)
-    driver.cuDeviceGetName(name, len(name), device)
-    driver.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
-    for attribute, value in ((75, major), (76, minor)):  # the two halves of the compute capability
-        driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
-    return f"{name.value.decode()}, compute capability {major.value}.{minor.value}, {memory.value / 2**30:.0f} GiB"
+    works = machine.tell(build="`./encore build` builds for the device that is here", compiler=tell_compiler)
+    return 0 if works else 1
 
 
 def tell_compiler():
@@ -93,108 +24,9 @@ def tell_compiler():
         release = next(
             (line.split("release ")[1].split(",")[0] for line in text.splitlines() if "release" in line), "?"
         )
-        good(f"nvcc {release}: {nvcc}")
+        machine.good(f"nvcc {release}: {nvcc}")
     else:
-        bad("nvcc, which building for a GPU needs", "install the CUDA toolkit 13, or name its nvcc in CUDACXX.")
-
-
-def tell_library(file, purpose, package, version_function):
-    """Looks where Encore looks, in the same order."""
-    folders = [Path(folder) for folder in os.environ.get("ENCORE_LIBRARY_PATH", "").split(":") if folder]
-    spec = importlib.util.find_spec("nvidia")
-    for site in (spec.submodule_search_locations or []) if spec else []:
-        folders += sorted(Path(site).glob("*/lib"))
-    places = [str(folder / file) for folder in folders if (folder / file).exists()]
-    for place in [*places, file, f"/usr/local/cuda/lib64/{file}"]:
-        try:
-            library = ctypes.CDLL(place)
-        except OSError:
-            continue
-        version = ""
-        if version_function:
-            function = getattr(library, version_function)
-            function.restype = ctypes.c_size_t
-            version = f", version {function()}"
-        good(f"{file}{version}: {place}")
-        return
-    bad(f"{file}, for {purpose}", f"`pip install {package}`, or name its folder in ENCORE_LIBRARY_PATH.")
-
-
-def tell_onnxruntime():
-    print("onnxruntime")
-    try:
-        import onnxruntime as ort
-    except ImportError as error:
-        bad(f"onnxruntime: {error}", "`pip install onnxruntime`")
-        return False
-    version = tuple(int(part) for part in ort.__version__.split(".")[:2])
-    if version < OLDEST_ORT:
-        bad(f"onnxruntime 1.24 or newer: this is {ort.__version__}", "`pip install -U onnxruntime`")
-        return False
-    notes = ""
-    if version < (1, 26):
-        notes = "; it can't capture graphs, 1.26 and newer can"
-    elif version > NEWEST_CHECKED_ORT:
-        notes = f"; newer than {env.NEWEST_ORT}, the newest that Encore was tried with"
-    good(f"onnxruntime {ort.__version__}: {Path(ort.__file__).parent}{notes}")
-    return True
-
-
-def tell_encore(gpus):
-    """Registers the library and runs a model of one node on each of its devices."""
-    import onnxruntime_ep_encore as encore
-
-    print("Encore")
-    try:
-        good(f"Encore {encore.__version__}: {encore.get_library_path()}")
-    except FileNotFoundError as error:
-        bad("the library", str(error).replace("\n", "\n           "))
-        return False
-    try:
-        name = encore.register()
-    except Exception as error:  # whatever onnxruntime says, a person should read it
-        bad("a library that onnxruntime takes", str(error))
-        return False
-    devices = encore.devices(name)
-    if not devices:
-        bad("a device that Encore works on", "build for another device: `./encore build virtual`")
-        return False
-    works = False
-    for device in devices:
-        facts = device.ep_metadata
-        words = f"{facts.get('cuda_device_name')} (device {facts.get('cuda_device_id')})"
-        try:
-            run_one_node(device)
-        except Exception as error:
-            bad(f"a run on {words}", str(error))
-            continue
-        works = True
-        good(f"a model of one node ran on {words}")
-    if devices[0].ep_metadata.get("cuda_device_name") == "Encore virtual GPU":
-        print("           This is the virtual GPU, which computes on the CPU.")
-        if gpus:
-            print("           A GPU is here: `./encore build cuda`, or `pip install .` with nvcc, builds for it.")
-    return works
-
-
-def run_one_node(device):
-    import numpy as np
-    import onnxruntime as ort
-    from onnx import TensorProto, helper
-
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "doctor", ends[:1], ends[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-    options = ort.SessionOptions()
-    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-    options.add_provider_for_devices([device], {})
-    session = ort.InferenceSession(model.SerializeToString(), options)
-    session.disable_fallback()
-    if device.ep_name not in session.get_providers():
-        raise RuntimeError("onnxruntime made the session without it; its words are above")
-    (y,) = session.run(None, {"x": np.float32([-1, 0, 1])})
-    if y.tolist() != [0, 0, 1]:
-        raise RuntimeError(f"Relu of -1, 0, 1 gave {y.tolist()}")
+        machine.bad("nvcc, which building for a GPU needs", "install the CUDA toolkit 13, or name its nvcc in CUDACXX.")
 
 
 if __name__ == "__main__":

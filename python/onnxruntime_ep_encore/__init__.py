@@ -28,6 +28,7 @@ __all__ = [
     "graph_report",
     "memory_report",
     "outside_report",
+    "placement_report",
     "region_report",
     "register",
     "session",
@@ -183,12 +184,18 @@ def region_report(session) -> list[dict]:
     return _report(session, "report_regions")
 
 
-def outside_report(session) -> list[dict]:
-    """What of a model is in no region (regions, auto_graph), and why: {"node", "why", "inside"}.
+def placement_report(session) -> list[dict]:
+    """Where each node of a model runs, and why: {"node", "inside", "on_encore", "part", "why"}.
 
-    `inside` is the body of control flow that the node is in, or empty.
+    `inside` is the body of control flow that the node is in, or empty. `part` is the region or group that it was made
+    one with, which region_report() calls so; None if there is none, or the node is not on Encore.
     """
-    return _report(session, "report_outside")
+    return _report(session, "report_placement")
+
+
+def outside_report(session) -> list[dict]:
+    """What of a model is in no region (regions, auto_graph), and why: as placement_report() has it."""
+    return [node for node in placement_report(session) if node["part"] is None]
 
 
 def memory_report(session) -> dict:

@@ -73,6 +73,10 @@ std::string label_of(const OrtNode* node) {
   return ops::label_of(op, name);
 }
 
+std::string span_of(const std::vector<const OrtNode*>& nodes) {
+  return text(label_of(nodes.front()), " to ", label_of(nodes.back()));
+}
+
 std::string place_of(const OrtGraph* graph) {
   const OrtNode* parent = nullptr;
   check(ort().api->Graph_GetParentNode(graph, &parent));

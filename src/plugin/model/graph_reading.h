@@ -18,7 +18,8 @@ std::vector<const OrtValueInfo*> output_values_of(const OrtGraph* graph);
 bool is_constant(const OrtValueInfo* value);
 // The names of a tensor's dimensions, empty where there is none; nothing if this is no tensor of known rank.
 std::vector<std::string> dimension_names(const OrtValueInfo* value);
-std::string label_of(const OrtNode* node);    // "Conv node 'conv1'"
+std::string label_of(const OrtNode* node);                      // "Conv node 'conv1'"
+std::string span_of(const std::vector<const OrtNode*>& nodes);  // "Conv node 'conv1' to Gemm node 'head'"
 std::string place_of(const OrtGraph* graph);  // "Loop node 'decode', body 'step'"; empty of the model itself
 // The provider that has the node so far; empty if none has.
 std::string_view ep_of(const OrtNode* node);

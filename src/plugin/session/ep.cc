@@ -225,52 +225,61 @@ Parts Ep::parts() const {
 void Ep::claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support, Claim& claim, bool is_body) {
   on_host_.reset();
   if (!is_body) known_dims_ = {};
-  std::set<const OrtNode*> fused;
-  const auto claim_as_one = [&](const std::vector<const OrtNode*>& nodes, const char* what) {
-    claim_together(support, nodes, what);
-    fused.insert(nodes.begin(), nodes.end());
-  };
+  std::vector<Group> groups;
   if (!claim.parts.empty() || options_.has_regions()) {
-    for (const auto& part : claim.parts)
-      claim_as_one(part, options_.has_regions() ? "a region" : "the model, which computes with shapes on the device");
+    const char* const what =
+        options_.has_regions() ? "a region" : "the model, which computes with shapes on the device";
+    for (const auto& part : claim.parts) groups.push_back({part, what});
     on_host_ = std::move(claim.on_host);
   } else if (options_.fuse_nodes && !is_body) {
-    for (const Group& group :
-         find_groups(graph, claim.nodes, registration_->name(), settings(), options_.prefer_nhwc, known_dims_))
-      claim_as_one(group.nodes, group.what);
+    groups = find_groups(graph, claim.nodes, registration_->name(), settings(), options_.prefer_nhwc, known_dims_);
+  }
+  std::set<const OrtNode*> fused;
+  for (const Group& group : groups) {
+    claim_together(support, group.nodes, group.what);
+    fused.insert(group.nodes.begin(), group.nodes.end());
   }
   for (const OrtNode* node : claim.nodes)
     if (!fused.contains(node)) check(ort().ep->EpGraphSupportInfo_AddSingleNode(support, node));
   for (const auto& left : claim.shape_arithmetic)
     if (fused.contains(left.at)) claim.nodes.push_back(left.at);
   std::erase_if(claim.shape_arithmetic, [&](const auto& left) { return fused.contains(left.at); });
-  if (options_.has_regions()) note_outside(graph, claim, fused);
+  note_placement(graph, claim, groups);
 }
 
-void Ep::note_outside(const OrtGraph* graph, const Claim& claim, const std::set<const OrtNode*>& fused) {
-  std::vector<OutsideNode>& outside = outside_[place_of(graph)];
-  outside.clear();
-  std::set<std::string> noted;
-  const auto note = [&](const std::string& node, const std::string& why) {
-    if (noted.insert(node).second) outside.push_back({node, why});
-  };
-  for (const Claim::Declined& one : claim.control_flow)
-    note(one.node, text("control flow, which onnxruntime runs", one.why.empty() ? "" : ": ", one.why));
-  for (const OrtNode* node : fused) forget_bodies(node);
-  for (const std::string& node : claim.sized_by_data) note(node, kSizedByData);
-  for (const auto* left : {&claim.declined, &claim.shape_arithmetic})
-    for (const Claim::Declined& one : *left) note(one.node, one.why);
+void Ep::note_placement(const OrtGraph* graph, const Claim& claim, const std::vector<Group>& groups) {
+  std::map<const OrtNode*, PlacedNode> placed;
   for (const OrtNode* node : claim.nodes)
-    if (!fused.contains(node))
-      note(label_of(node), claim.in_small_regions.contains(node) ? "alone: there are many larger regions"
-                                                                 : "alone: nothing beside it can run with it");
+    placed[node] = {label_of(node), true, "",
+                    !options_.has_regions()                 ? "alone: regions are off"
+                    : claim.in_small_regions.contains(node) ? "alone: there are many larger regions"
+                                                            : "alone: nothing beside it can run with it"};
+  for (const auto* left : {&claim.declined, &claim.shape_arithmetic})
+    for (const Claim::Declined& one : *left) placed[one.at] = {one.node, false, "", one.why};
+  for (const Claim::Declined& one : claim.control_flow) {
+    placed[one.at].node = one.node;
+    placed[one.at].why = text("control flow, which onnxruntime runs", one.why.empty() ? "" : ": ", one.why);
+  }
+  const std::set<std::string> waiting(claim.sized_by_data.begin(), claim.sized_by_data.end());
+  for (auto& [at, node] : placed)
+    if (waiting.contains(node.node)) node.why = kSizedByData;
+  for (const Group& group : groups)
+    for (const OrtNode* node : group.nodes) {
+      placed[node] = {label_of(node), true, span_of(group.nodes), group.what};
+      place_bodies(node, placed[node]);
+    }
+  std::vector<PlacedNode>& nodes = placement_[place_of(graph)];
+  nodes.clear();
+  for (const OrtNode* node : nodes_of(graph))
+    if (const auto found = placed.find(node); found != placed.end()) nodes.push_back(std::move(found->second));
 }
 
-// What is inside of a node that belongs to a region belongs to it, too.
-void Ep::forget_bodies(const OrtNode* node) {
+// What is inside of a node that belongs to a part belongs to it, too.
+void Ep::place_bodies(const OrtNode* node, const PlacedNode& with) {
   for (const NamedBody& body : bodies_of(node)) {
-    outside_.erase(place_of(body.graph));
-    for (const OrtNode* inner : nodes_of(body.graph)) forget_bodies(inner);
+    for (PlacedNode& inner : placement_[place_of(body.graph)])
+      inner = {inner.node, with.is_on_encore, with.part, with.why};
+    for (const OrtNode* inner : nodes_of(body.graph)) place_bodies(inner, with);
   }
 }
 

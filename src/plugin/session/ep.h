@@ -35,6 +35,7 @@ namespace encore::plugin {
 class Region;
 class Registration;
 struct Claim;
+struct Group;
 enum class Parts;
 class SyncStream;
 
@@ -124,9 +125,9 @@ class Ep : public OrtEp {
   void open_beside(std::function<void()> open);
   Parts parts() const;
   void claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support, Claim& claim, bool is_body);
-  void forget_bodies(const OrtNode* node);
+  void place_bodies(const OrtNode* node, const PlacedNode& with);
   void claim_together(OrtEpGraphSupportInfo* support, const std::vector<const OrtNode*>& nodes, const char* what);
-  void note_outside(const OrtGraph* graph, const Claim& claim, const std::set<const OrtNode*>& fused);
+  void note_placement(const OrtGraph* graph, const Claim& claim, const std::vector<Group>& groups);
   void tell_placement(const Claim& claim, bool is_subgraph);
   void decide_on_graphs(const Claim& claim);
   bool is_new(const std::string& line);  // nothing like it has been said of the model
@@ -164,9 +165,9 @@ class Ep : public OrtEp {
   mutable FaultCells faults_;
   std::mutex streams_mutex_;
   std::set<SyncStream*> streams_;
-  std::map<std::string, std::vector<OutsideNode>> outside_;  // what is in no region, by place_of() graphs
-  std::set<std::string> said_;                               // of claiming nodes
-  std::set<std::string> fixed_layout_;                       // operators of the graph that was looked at last
+  std::map<std::string, std::vector<PlacedNode>> placement_;  // by place_of() graphs
+  std::set<std::string> said_;                                // of claiming nodes
+  std::set<std::string> fixed_layout_;                        // operators of the graph that was looked at last
   std::optional<std::set<std::string>> on_host_;
   fuse::KnownDims known_dims_;
   std::map<std::string, CompiledRegion> regions_;  // by the names of fused nodes

@@ -18,7 +18,7 @@ void Ep::set_dynamic_option(const std::string& key, const std::string& value) {
   if (bare == "report_graphs") return write_report(as_json(graph_reports()), value);
   if (bare == "report_regions")
     return write_report(as_json(store_ ? store_->reports() : std::vector<automatic::RegionReport>()), value);
-  if (bare == "report_outside") return write_report(as_json(outside_), value);
+  if (bare == "report_placement") return write_report(as_json(placement_), value);
   if (bare == "report_memory")
     return write_report(as_json({.arena = arena_->stats(),
                                  .holders = arena_->holders(),
@@ -38,7 +38,7 @@ void Ep::set_dynamic_option(const std::string& key, const std::string& value) {
   }
   fail(Code::invalid_input, "unknown dynamic option '", key,
        "'; the known ones are 'ep.cuda.captures', 'ep.cuda.report_graphs', 'ep.cuda.report_memory', "
-       "'ep.cuda.report_outside', 'ep.cuda.report_regions', 'ep.cuda.report_tuning' and 'ep.cuda.trace'");
+       "'ep.cuda.report_placement', 'ep.cuda.report_regions', 'ep.cuda.report_tuning' and 'ep.cuda.trace'");
 }
 
 void Ep::fill_callbacks() {

@@ -73,12 +73,14 @@ std::string as_json(const std::vector<automatic::RegionReport>& reports) {
   return json + "]\n";
 }
 
-std::string as_json(const std::map<std::string, std::vector<OutsideNode>>& by_graph) {
+std::string as_json(const std::map<std::string, std::vector<PlacedNode>>& by_graph) {
   std::string json = "[";
   for (const auto& [graph, nodes] : by_graph)
-    for (const OutsideNode& node : nodes)
-      json += text(json.size() > 1 ? ",\n " : "", "{\"node\": ", quoted(node.node), ", \"why\": ", quoted(node.why),
-                   ", \"inside\": ", quoted(graph), "}");
+    for (const PlacedNode& node : nodes)
+      json +=
+          text(json.size() > 1 ? ",\n " : "", "{\"node\": ", quoted(node.node), ", \"inside\": ", quoted(graph),
+               ", \"on_encore\": ", node.is_on_encore ? "true" : "false",
+               ", \"part\": ", node.part.empty() ? "null" : quoted(node.part), ", \"why\": ", quoted(node.why), "}");
   return json + "]\n";
 }
 

@@ -22,12 +22,15 @@ std::string as_json(const std::vector<graph::Report>& reports);
 // "refused", "refusal"}.
 std::string as_json(const std::vector<automatic::RegionReport>& reports);
 
-// What is in no region, which nobody captures.
-struct OutsideNode {
-  std::string node, why;
+// Where a node is: on Encore or not, by itself or, if `part` names it, in a region or group.
+struct PlacedNode {
+  std::string node;
+  bool is_on_encore = false;
+  std::string part, why;
 };
-// By the node whose body it is in, "" for the model itself: a JSON list of {"node", "why", "inside"}.
-std::string as_json(const std::map<std::string, std::vector<OutsideNode>>& by_graph);
+// By the node whose body it is in, "" for the model itself: a JSON list of {"node", "inside", "on_encore", "part":
+// null if it is in none, "why"}.
+std::string as_json(const std::map<std::string, std::vector<PlacedNode>>& by_graph);
 
 struct MemoryReport {
   memory::Stats arena;

@@ -1,0 +1,71 @@
+"""The command `encore`: what a model becomes on this machine, and how fast it runs."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from .. import __version__
+from .mistake import Mistake
+
+_SHAPES = """
+A shape is of an input, as x=1x3x224x224, or the length of a dimension by its name, as batch=8, or several to try, as
+batch=1,8. What is not told is 1.
+Floats are random, integers and booleans 1; --input ids=ids.npy, or ids=7, gives an input other contents.
+"""
+
+
+def main(arguments=None):
+    args = _parser().parse_args(arguments)
+    try:
+        return args.run(args)
+    except Mistake as mistake:
+        print(f"encore: {mistake}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser():
+    parser = argparse.ArgumentParser(
+        prog="encore", description="Encore: a CUDA execution provider for stock onnxruntime, with CUDA graphs."
+    )
+    parser.add_argument("--version", action="version", version=f"encore {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def command(name, run, about, **model):
+        made = commands.add_parser(
+            name, help=about, description=about, epilog=_SHAPES, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        made.add_argument("model", type=Path, help="an ONNX file", **model)
+        made.add_argument("--shape", action="append", default=[], metavar="NAME=LENGTHS", help="may be repeated")
+        made.add_argument("--input", action="append", default=[], metavar="NAME=CONTENTS", help="may be repeated")
+        made.add_argument(
+            "--option", action="append", default=[], metavar="KEY=VALUE", help="of the provider, as use_tf32=0"
+        )
+        made.add_argument("--json", type=Path, metavar="FILE", help="write the same there, for programs")
+        made.set_defaults(run=run)
+        return made
+
+    command(
+        "check",
+        _check,
+        "What is here, and what a model becomes: where its nodes run and why, what is replayed, what memory it takes.",
+        nargs="?",
+    )
+    bench = command("bench", _bench, "Time a model on the CPU and on Encore: eager, replayed, and with bound tensors.")
+    bench.add_argument("--seconds", type=float, default=1.0, help="for each way of running it; default: 1")
+    bench.add_argument("--no-cpu", action="store_true", help="leave out the CPU, with which results are compared")
+    return parser
+
+
+# Imported when they are asked for, as they import onnxruntime.
+def _check(args):
+    from .check import check
+
+    return check(args)
+
+
+def _bench(args):
+    from .bench import bench
+
+    return bench(args)

@@ -1,0 +1,113 @@
+"""`encore bench`: how fast a model is, in each way of running it."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from . import environment
+from .environment import device_words
+from .inputs import each_shape, make_feeds, pairs
+from .results import distance
+from .sessions import device, mistakes_of, open_session, warn_of_virtual
+
+CPU = "CPUExecutionProvider"
+COLUMNS = {
+    "created": lambda row: _time_text(row["creation_ms"] * 1e3),
+    "first": lambda row: _time_text(row["first_ms"] * 1e3),
+    "median": lambda row: _time_text(row["median_us"]),
+    "p99": lambda row: _time_text(row["p99_us"]),
+    "host": lambda row: _time_text(row["host_us"]),
+    "memory": lambda row: "" if row["held_bytes"] is None else f"{row['held_bytes'] / 1e6:.1f} MB",
+}
+WAYS = """
+eager      run() with arrays, nothing captured
+automatic  run() with arrays, replayed from graphs that Encore makes by itself
+bound      the same with inputs and outputs that stay on the device
+graph      the same from a graph of onnxruntime's own protocol (enable_cuda_graph); host is what an asynchronous
+           replay costs the calling thread
+"""
+
+
+def bench(args):
+    import onnxruntime as ort
+
+    others = [name for name in ort.get_available_providers() if name not in (CPU, "AzureExecutionProvider")]
+    chosen = device()
+    print(f"{args.model} on {device_words(chosen)}")
+    warn_of_virtual(chosen)
+    options = pairs(args.option, "option")
+    ways = _ways(options, args.no_cpu, others)
+    session = open_session(args.model, args.option)
+    with mistakes_of(args.model):
+        runs = [make_feeds(session, shapes, args.input) for shapes in each_shape(args.shape)]
+    del session  # each way has the device to itself
+    told = []
+    for feeds, assumed in runs:
+        print(", ".join(f"{name} {'x'.join(map(str, array.shape))}" for name, array in feeds.items()), end="")
+        print("; " + ", ".join(assumed) if assumed else "")
+        told.append({"inputs": {name: list(array.shape) for name, array in feeds.items()}, "ways": {}})
+        _time_all(args, ways, feeds, told[-1]["ways"])
+    print(WAYS.rstrip())
+    if args.json:
+        args.json.write_text(json.dumps({"model": str(args.model), "device": device_words(chosen), "shapes": told}))
+    return 1 if any("error" in one["ways"]["automatic"] for one in told) else 0
+
+
+def _ways(options, no_cpu, others):
+    """By name, how measure.py is to run the model."""
+    way = lambda bound=False, graph=False, provider=None, **more: {  # noqa: E731
+        "bound": bound, "graph": graph, "provider": provider, "options": {**options, **more},
+    }  # fmt: skip
+    ways = {} if no_cpu else {"CPU": way(provider=CPU)}
+    for name in others:
+        ways[name.removesuffix("ExecutionProvider")] = way(provider=name)
+    ways["eager"] = way(auto_graph="0")
+    ways["automatic"] = way(auto_graph="1")
+    ways["bound"] = way(bound=True, auto_graph="1")
+    if environment.captures_graphs():
+        ways["graph"] = way(bound=True, graph=True, enable_cuda_graph="1")
+    return ways
+
+
+def _time_all(args, ways, feeds, told):
+    print(f"  {'':10}" + "".join(f"{name:>12}" for name in [*COLUMNS, "from CPU"]))
+    with tempfile.TemporaryDirectory() as folder:
+        np.savez(Path(folder) / "feeds.npz", **feeds)
+        wanted = None
+        for name, way in ways.items():
+            if sys.stderr.isatty():
+                print(f"  {name:10} …", end="\r", file=sys.stderr, flush=True)
+            told[name] = _time(args, {**way, "feeds": f"{folder}/feeds.npz", "outputs": f"{folder}/outputs.npz"})
+            if "error" in told[name]:
+                print(f"  {name:10} {told[name]['error']}")
+                continue
+            with np.load(f"{folder}/outputs.npz") as file:
+                got = list(file.values())
+            wanted = got if name == "CPU" else wanted
+            told[name]["distance_from_cpu"] = distance(got, wanted) if wanted else None
+            _print_row(name, told[name])
+
+
+def _time(args, spec):
+    spec |= {"model": str(args.model), "seconds": args.seconds}
+    command = [sys.executable, "-m", f"{__package__}.measure"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path[1:]])}
+    done = subprocess.run(command, input=json.dumps(spec), capture_output=True, text=True, env=environment)
+    if done.returncode:
+        return {"error": (done.stderr.strip().splitlines() or [f"its process ended with {done.returncode}"])[-1]}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _print_row(name, row):
+    far = row["distance_from_cpu"]
+    cells = [text(row) for text in COLUMNS.values()] + ["" if far is None or name == "CPU" else f"{far:.1e}"]
+    print(f"  {name:10}" + "".join(f"{cell:>12}" for cell in cells), flush=True)
+
+
+def _time_text(us):
+    return "" if us is None else f"{us:.1f} us" if us < 10_000 else f"{us / 1e3:.1f} ms"

@@ -1,0 +1,122 @@
+"""One way of running a model, timed in a process of its own: `encore bench` starts it, and reads what it prints."""
+
+import json
+import statistics
+import sys
+import time
+
+import numpy as np
+
+NVIDIA = 0x10DE  # onnxruntime tells vendors apart by their PCI ids
+EAGER = "-1"  # the graph id under which nothing is captured
+WARM_UPS, LEAST_RUNS, BURST = 5, 10, 20
+
+
+def main():
+    spec = json.loads(sys.stdin.read())
+    started = time.perf_counter()
+    with np.load(spec["feeds"]) as file:
+        feeds = dict(file)
+    session = _session(spec)
+    created = time.perf_counter()
+    run, results = (_bound if spec["bound"] else _plain)(session, feeds)
+    run()
+    first = time.perf_counter()
+    outputs = results()
+    times = _times(run, spec["seconds"])
+    told = {
+        "creation_ms": (created - started) * 1e3,
+        "first_ms": (first - created) * 1e3,
+        "median_us": statistics.median(times) * 1e6,
+        "p99_us": float(np.percentile(times, 99)) * 1e6,
+        "runs": len(times),
+        "host_us": _host_us(session, run) if spec["graph"] else None,
+        "held_bytes": None if spec["provider"] else _held_bytes(session),
+    }
+    np.savez(spec["outputs"], *outputs)
+    print(json.dumps(told))
+
+
+def _session(spec):
+    import onnxruntime as ort
+
+    if spec["provider"]:
+        options = ort.SessionOptions()
+        options.log_severity_level = 3
+        session = ort.InferenceSession(spec["model"], options, providers=[spec["provider"]])
+        if spec["provider"] not in session.get_providers():
+            raise RuntimeError(f"onnxruntime made the session without {spec['provider']}")
+        return session
+    import onnxruntime_ep_encore as encore
+
+    ort.set_default_logger_severity(3)
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    return encore.session(spec["model"], session_options=options, **spec["options"])
+
+
+def _plain(session, feeds):
+    kept = []
+
+    def run():
+        kept[:] = session.run(None, feeds)
+
+    return run, lambda: list(kept)
+
+
+def _bound(session, feeds):
+    """Inputs and outputs stay on the device; which shapes outputs have tells a run that is not counted as the first."""
+    import onnxruntime as ort
+
+    options = ort.RunOptions()
+    options.add_run_config_entry("gpu_graph_id", EAGER)
+    binding = session.io_binding()
+    for name, array in feeds.items():
+        binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array, "gpu", 0, NVIDIA))
+    outputs = []
+    for each, array in zip(session.get_outputs(), session.run(None, feeds, options)):
+        outputs.append(ort.OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype, "gpu", 0, NVIDIA))
+        binding.bind_ortvalue_output(each.name, outputs[-1])
+    run = lambda options=None: session.run_with_iobinding(binding, options)  # noqa: E731
+    run.wait = binding.synchronize_outputs
+    return run, lambda: [value.numpy() for value in outputs]
+
+
+def _times(run, seconds):
+    for _ in range(WARM_UPS):
+        run()
+    times, end = [], time.perf_counter() + seconds
+    while len(times) < LEAST_RUNS or time.perf_counter() < end:
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return times
+
+
+def _host_us(session, run):
+    """What a run costs the calling thread that does not wait for it: few at a time, so that the device keeps up."""
+    import onnxruntime as ort
+
+    options = ort.RunOptions()
+    options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+    times = []
+    for _ in range(LEAST_RUNS):
+        start = time.perf_counter()
+        for _ in range(BURST):
+            run(options)
+        times.append((time.perf_counter() - start) / BURST)
+        run.wait()
+    return statistics.median(times) * 1e6
+
+
+def _held_bytes(session):
+    import onnxruntime_ep_encore as encore
+
+    return encore.memory_report(session)["arena"]["held_bytes"]
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Exception as error:  # what the one who asked is to read
+        sys.exit(f"{type(error).__name__}: {error}")

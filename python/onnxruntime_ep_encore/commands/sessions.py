@@ -1,0 +1,55 @@
+"""A model's sessions, as a command makes them: whatever is wrong with the model or the options is a Mistake."""
+
+import contextlib
+
+from .. import devices, register, session
+from .environment import is_virtual
+from .inputs import pairs
+from .mistake import Mistake
+
+
+def device():
+    """The first device of Encore's."""
+    try:
+        offered = devices(register())
+    except Exception as error:
+        raise Mistake(error) from error
+    if not offered:
+        raise Mistake("Encore offers no device here; `encore check` without a model says what is missing")
+    return offered[0]
+
+
+def warn_of_virtual(chosen):
+    if is_virtual(chosen):
+        print("This is the virtual GPU, which computes on the CPU: its times say nothing about a GPU's.")
+
+
+@contextlib.contextmanager
+def mistakes_of(model):
+    """What onnxruntime and Encore raise in here is the model's, or the options'."""
+    try:
+        yield
+    except Mistake:
+        raise
+    except Exception as error:
+        raise Mistake(f"{model}: {error}") from error
+
+
+def open_session(model, given, **options):
+    """On Encore, with options given on the command line, and others."""
+    if not model.is_file():
+        raise Mistake(f"{model} is not a file")
+    with mistakes_of(model):
+        return session(model, **{**options, **pairs(given, "option")})
+
+
+def on_cpu(model):
+    """onnxruntime's own, which may lack an operator; then None."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except Exception:
+        return None
