@@ -43,10 +43,15 @@ TEST(Report, TellsOfRegions) {
             "\"refused\": 11, \"refusal\": \"why\"}]\n");
 }
 
-TEST(Report, TellsOfWhatIsOutside) {
-  EXPECT_EQ(as_json({{"", {{"NonZero node 'n'", "sized"}}}, {"If node 'i', body 'b'", {{"Abs node 'a'", "alone"}}}}),
-            "[{\"node\": \"NonZero node 'n'\", \"why\": \"sized\", \"inside\": \"\"},\n "
-            "{\"node\": \"Abs node 'a'\", \"why\": \"alone\", \"inside\": \"If node 'i', body 'b'\"}]\n");
+TEST(Report, TellsWhereNodesAre) {
+  const std::map<std::string, std::vector<PlacedNode>> placed{
+      {"", {{"NonZero node 'n'", false, "", "sized"}, {"Neg node 'm'", true, "Neg to Exp", "a region"}}},
+      {"If node 'i', body 'b'", {{"Abs node 'a'", true, "", "alone"}}}};
+  EXPECT_EQ(as_json(placed),
+            R"([{"node": "NonZero node 'n'", "inside": "", "on_encore": false, "part": null, "why": "sized"},
+ {"node": "Neg node 'm'", "inside": "", "on_encore": true, "part": "Neg to Exp", "why": "a region"},
+ {"node": "Abs node 'a'", "inside": "If node 'i', body 'b'", "on_encore": true, "part": null, "why": "alone"}]
+)");
 }
 
 TEST(Report, TracesAreLinesOfJson) {
