@@ -399,6 +399,7 @@ TEST(Arena, reuses_what_is_freed_for_all_when_other_streams_are_done_with_it) {
   gate.open();
   wait_for(tails(0));
   EXPECT_EQ(arena.allocate(1024, maker), block);
+  reader->synchronize();  // it may yet be about to say that it has come to its end
   arena.free(meanwhile, false);
   EXPECT_EQ(arena.allocate(1024, maker), meanwhile) << "no other stream is busy";
   arena.free(block);
