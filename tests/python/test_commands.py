@@ -131,6 +131,16 @@ def test_mistakes(file, command, arguments, words):
     assert words in line and "Traceback" not in done.stderr
 
 
+def test_what_was_assumed_is_told_where_a_run_fails(make_model, tmp_path):
+    nodes = [helper.make_node("AveragePool", ["x"], ["y"], "pool", kernel_shape=[2])]
+    onnx.save(make_model(nodes, {"x": [1, 1, "length"]}, {"y": [1, 1, "less"]}), tmp_path / "pool.onnx")
+    done = run("check", tmp_path / "pool.onnx")
+    assert done.returncode == 2
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("encore: ")]
+    assert "pool.onnx: AveragePool node 'pool': the window spans 2" in line
+    assert line.endswith("(dimension length is 1: --shape and --input tell others)")
+
+
 def test_contents_of_inputs(make_model, tmp_path):
     nodes = [helper.make_node("Gather", ["x", "i"], ["y"])]
     model = make_model(nodes, {"x": ["n", 2], "i": (["k"], TensorProto.INT64)}, {"y": ["k", 2]})

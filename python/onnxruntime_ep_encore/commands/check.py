@@ -34,8 +34,8 @@ def check(args):
     cpu = on_cpu(args.model)
     told["runs"] = []
     for shapes in each_shape(args.shape):
-        with mistakes_of(args.model):
-            feeds, assumed = make_feeds(session, shapes, args.input)
+        feeds, assumed = make_feeds(session, shapes, args.input)
+        with mistakes_of(args.model, assumed):
             told["runs"].append(_run(session, feeds, cpu))
         _print_run(told["runs"][-1], assumed)
     if args.json:

@@ -25,14 +25,16 @@ def warn_of_virtual(chosen):
 
 
 @contextlib.contextmanager
-def mistakes_of(model):
-    """What onnxruntime and Encore raise in here is the model's, or the options'."""
+def mistakes_of(model, assumed=()):
+    """What onnxruntime and Encore raise in here is the model's, or the options', or due to what was assumed."""
     try:
         yield
     except Mistake:
         raise
     except Exception as error:
-        raise Mistake(f"{model}: {error}") from error
+        said = str(error).rpartition("Status Message: ")[2]  # behind the names that onnxruntime gives fused nodes
+        hint = f" ({', '.join(assumed)}: --shape and --input tell others)" if assumed else ""
+        raise Mistake(f"{model}: {said}{hint}") from error
 
 
 def open_session(model, given, **options):
