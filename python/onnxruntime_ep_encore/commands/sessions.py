@@ -1,6 +1,7 @@
 """A model's sessions, as a command makes them: whatever is wrong with the model or the options is a Mistake."""
 
 import contextlib
+import re
 
 from .. import devices, register, session
 from .environment import is_virtual
@@ -32,9 +33,17 @@ def mistakes_of(model, assumed=()):
     except Mistake:
         raise
     except Exception as error:
-        said = str(error).rpartition("Status Message: ")[2]  # behind the names that onnxruntime gives fused nodes
+        said = re.sub(
+            r".*while running (\S+) node\. Name:('.*?') Status Message: (.*)", _node_and_words, str(error), flags=re.S
+        )
         hint = f" ({', '.join(assumed)}: --shape and --input tell others)" if assumed else ""
         raise Mistake(f"{model}: {said}{hint}") from error
+
+
+def _node_and_words(failed):
+    """Without the names that onnxruntime gives to fused nodes; Encore's words name the node inside."""
+    op, name, words = failed.groups()
+    return words if "ExecutionProvider" in op else f"{op} node {name}: {words}"
 
 
 def open_session(model, given, **options):
