@@ -212,11 +212,11 @@ class Examination {
     placement_.nodes.push_back(std::move(place));
   }
 
-  // onnxruntime's CPU provider looks at a constant divisor when it makes the kernel, from 1.30 on, wherever it is: on
-  // the device, if it is of a graph around where a node there reads it.
+  // From 1.30 on onnxruntime's CPU provider looks for a constant divisor that is zero when it makes the kernel, wherever
+  // the constant is: on the device, if it is of a graph around where a node there reads it.
   bool divides_by_a_constant_around(const GraphNodeInfo& info, const PlacementNode& place) const {
     const bool divides = info.op_type() == "Div" || info.op_type() == "Mod";
-    return divides && place.inputs.size() > 1 && place.inputs[1] >= 0 && constants_around_[size_t(place.inputs[1])];
+    return divides && ops::kIndices.has(info.input_type(1)) && constants_around_[size_t(place.inputs.at(1))];
   }
 
   static bool fits_channels_last(const GraphNodeInfo& info) {
