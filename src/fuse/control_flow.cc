@@ -173,7 +173,7 @@ class Repeated : public ops::Op {
 
 class Loop final : public Repeated {
  public:
-  explicit Loop(Plan& plan) : Repeated(plan, 1, plan.inputs.size() - plan.outer_inputs) {}
+  explicit Loop(Plan& plan) : Loop(plan, shape_of(plan, 0), shape_of(plan, 1)) {}
   void run(ops::Context& context) const override {
     const int64_t most = number(context, 0, "trip count", std::numeric_limits<int64_t>::max());
     Run run(context, *this, number(context, 1, "condition", true));
@@ -184,14 +184,27 @@ class Loop final : public Repeated {
  private:
   static constexpr int kOwn = 2;  // inputs: the count and the condition; or the iteration's number and the condition
 
+  Loop(Plan& plan, Shape number, Shape condition)
+      : Repeated(plan, 1, plan.inputs.size() - plan.outer_inputs), number_shape_(number), condition_shape_(condition) {}
+  // As the body says, a scalar or a vector of one.
+  static Shape shape_of(const Plan& plan, size_t host_input) {
+    const auto& dims = plan.values[size_t(plan.host_inputs.at(host_input))].dims;
+    return dims && dims->size() == 1 ? Shape({1}) : Shape();
+  }
+
   class Run final : public Iterations {
    public:
     Run(ops::Context& outer, const Loop& loop, bool goes_on)
-        : Iterations(outer, kOwn, loop.types_, loop.carried_), on_device_(loop.on_device_), goes_on_(goes_on) {}
+        : Iterations(outer, kOwn, loop.types_, loop.carried_),
+          on_device_(loop.on_device_),
+          goes_on_(goes_on),
+          next_condition_(loop.condition_shape_),
+          number_tensor_{Type::i64, Where::host, loop.number_shape_, &number_} {}
     bool goes_on() const { return goes_on_; }
     void next(const Program& body, int64_t i, bool is_last) {
       number_ = i;
       condition_ = goes_on_;
+      condition_tensor_.shape = next_condition_;
       run(body, is_last);
     }
 
@@ -205,6 +218,7 @@ class Loop final : public Repeated {
     Tensor output(int i, const Shape& shape) override {
       if (i > 0) return Iterations::output(i - 1, shape);
       require(shape.count() == 1, "the body's condition has shape ", shape.str(), "; one element is wanted");
+      next_condition_ = shape;
       return {Type::boolean, Where::host, shape, &goes_on_};
     }
 
@@ -212,8 +226,9 @@ class Loop final : public Repeated {
     const int on_device_;
     int64_t number_ = 0;
     bool condition_ = true, goes_on_;
-    const Tensor number_tensor_{Type::i64, Where::host, Shape(), &number_};
-    const Tensor condition_tensor_{Type::boolean, Where::host, Shape(), &condition_};
+    Shape next_condition_;
+    const Tensor number_tensor_;
+    Tensor condition_tensor_{Type::boolean, Where::host, Shape(), &condition_};
   };
 
   template <class T>
@@ -223,6 +238,8 @@ class Loop final : public Repeated {
     require(given->count() == 1, "the ", what, " has shape ", given->shape.str(), "; one element is wanted");
     return *given->as<const T>();
   }
+
+  const Shape number_shape_, condition_shape_;
 };
 
 // Along the first dimension.

@@ -4,6 +4,7 @@ can be. Attention's are in accepted_attention.py, and what differs in values in 
 The CPU EP is that of onnxruntime 1.30 and newer; older ones have faults of their own, which are not listed.
 """
 
+import numpy as np
 from accepted import DECLINED, REFUSED, SERVED, SHAPE, Accepted
 from symptoms import (
     contents,
@@ -111,9 +112,10 @@ ACCEPTED = [
     Accepted(
         "TopK",
         REFUSED,
-        "before opset 10 the CPU EP takes the low bits of k",
-        lambda f: f.case.opset < 10 and says("k is ")(f) and f.node.attrs.get("k", 0) >= 2**31,
+        "the CPU EP takes the low bits of k",
+        lambda f: says("k is ")(f) and np.max(f.node.attrs["k"] if f.case.opset < 10 else contents(f, 1)) >= 2**31,
     ),
+    Accepted("TopK", SERVED, "k in any shape", says("k tensor should be a 1D tensor of size 1")),
     Accepted("TopK", SERVED, "the CPU EP wants one at least, before opset 10", says("k_temp > 0")),
     Accepted("STFT", REFUSED, "the CPU EP takes windows of any rank", lambda f: f.node.inputs[2].array.ndim != 1),
     Accepted("DFT", REFUSED, "nothing has no transform", says("the transform's length is 0", "length is -")),
@@ -129,6 +131,12 @@ ACCEPTED = [
         REFUSED,
         "the CPU EP overlooks empty operands whose other dimensions don't fit",
         lambda finding: any(value.array.size == 0 for value in finding.node.inputs),
+    ),
+    Accepted(
+        "QLinearConcat",
+        DECLINED,
+        "nor does it look at the type of what is empty",
+        lambda f: any(value.array.size == 0 for value in f.node.inputs) and says("that of the output's zero point")(f),
     ),
     Accepted(POOLS, SERVED, "the same, which it then refuses", says("padding values must be non-negative")),
     Accepted(
@@ -420,6 +428,14 @@ ACCEPTED = [
     Accepted("MaxPool", DECLINED, "a window that no image has", says("kernel_shape holds")),
     Accepted(
         "TreeEnsemble", DECLINED, "leaves that there are not, behind which the CPU EP reads", says("is not there")
+    ),
+    Accepted(
+        "TreeEnsembleRegressor",
+        SERVED,
+        "base values for other targets, which older CPU EPs overlook",
+        lambda f: (
+            len(f.node.attrs["base_values"]) != f.node.attrs["n_targets"] and says("tree_ensemble_attribute.h")(f)
+        ),
     ),
     Accepted("TreeEnsembleRegressor", DECLINED, "a leaf that weighs nothing", says("a leaf has no weight")),
     Accepted("SVMRegressor", DECLINED, "fewer support vectors than none", says("support vectors")),

@@ -74,6 +74,7 @@ from symptoms_of_values import (
     rounded_on_the_way,
     shrunk_in_float,
     slopes_vastly,
+    squares_as_floats,
     turns_an_odd_number,
     writes_twice,
 )
@@ -274,6 +275,12 @@ ACCEPTED = [
         VALUES,
         "the CPU EP turns an odd number of elements, and leaves the last unwritten",
         turns_an_odd_number,
+    ),
+    Accepted(
+        "Normalizer",
+        VALUES,
+        "the CPU EP squares whole numbers as they are, and they have no room for it",
+        squares_as_floats,
     ),
     Accepted(
         "TreeEnsemble",

@@ -12,6 +12,7 @@ from symptoms import (
     is_empty,
     is_near,
     keys,
+    made_of,
     of_nothing,
     says,
 )
@@ -358,6 +359,12 @@ def adds_in_any_order(finding):
 def as_of_floats(finding):
     """Doubles as good as floats, beside the largest."""
     return finding.got.dtype == np.float64 and beside_largest(1e-5)(finding)
+
+
+def squares_as_floats(finding):
+    """Where the result is that of the same numbers as floats."""
+    made = made_of(finding, {0: contents(finding).astype(np.float32)}, kind="float")
+    return made is not None and is_near(finding, made[finding.output])
 
 
 def has_vast_attribute(finding):

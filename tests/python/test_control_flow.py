@@ -200,6 +200,42 @@ def test_the_host_waits_for_no_iteration_whose_condition_it_knows(encore, option
     assert waits[2] == waits[3] > 0, waits
 
 
+def test_a_body_on_another_stream_waits_for_what_the_run_is_fed(encore):
+    """The CPU has the Loop, one of whose values is read on the host and on the device; not so its body."""
+    model = parse(
+        """(bool c, float[n] x) => (float[n] y, float[k] all) <int64 last = {-1}, int64 k = {2}> {
+             y = Neg(x)
+             go, all = Loop <body = step (int64 i, bool d, bool e) => (bool d2, bool e2, float out) {
+                 d2 = Identity(d) e2 = Identity(e) out = Gather(x, last) }> (k, c, c) }"""
+    )
+    session = make_session(model)
+    assert "Loop" in nodes_on(session)["CPUExecutionProvider"] and "Gather" in nodes_on(session)[EP_NAME]
+    for number in range(20):
+        x = np.full(4_000_000, number, FLOAT)
+        assert session.run(["all"], {"c": YES, "x": x})[0].tolist() == [number] * 2
+
+
+@pytest.mark.parametrize("op", ["Div", "Mod"])
+@pytest.mark.parametrize("where", ["a branch", "a loop in a branch"])
+def test_a_divisor_that_a_graph_around_has_on_the_device(encore, op, where):
+    """Which onnxruntime's CPU provider reads, from 1.30 on, when it makes its kernel, and ends the process."""
+    half = f"n = Size(x) h = {op}(n, two) f = Cast <to = 1> (h) v = Mul(x, f)"
+    if where == "a loop in a branch":
+        half = f"""v = Loop <body = step (int64 i, bool d, float[n] a) => (bool d2, float[n] v) {{
+            d2 = Identity(d) {half} }}> (two, , x)"""
+    model = parse(
+        f"""(bool c, float[n] x, int64[n] k) => (float[n] y, int64[n] l) <int64 two = {{2}}> {{
+             l = Mul(k, two)
+             y = If <then_branch = t () => (float[n] v) {{ {half} }},
+                     else_branch = e () => (float[n] b) {{ b = Neg(x) }}> (c) }}"""
+    )
+    for regions in (0, 1):
+        session = make_session(model, regions=regions)
+        for c in (YES, NO):
+            feeds = {"c": c, "x": some(5), "k": some(5, dtype=INT)}
+            assert_same(session.run(None, feeds), on_cpu(model, feeds))
+
+
 # ---- what is declined or refused
 
 

@@ -105,6 +105,28 @@ def test_a_loop_that_begins_with_a_condition(go):
     check_inside(loop(*STEP, begins="go", more=f", bool go = {{{go}}}"), [LOOP, "Neg Add"], *rows(1, 3))
 
 
+VECTORS = {
+    "the number": ("int64[1] i, bool c", "d = Identity(c)", ""),
+    "the condition": ("int64 i, bool[1] c", "d = Identity(c)", "go"),
+    "the next condition": ("int64 i, bool[] c", "d = Reshape(c, first)", "go"),
+}
+
+
+@pytest.mark.parametrize("what", VECTORS)
+def test_vectors_of_one(what):
+    """The body says whether its number is one, and the caller, or the body before, whether the condition is."""
+    ends, condition, begins = VECTORS[what]
+    text = loop(
+        "float[] b, int64[] f, bool[] g",
+        f"{condition} e = Neg(a) b = Add(e, u) f = Identity(i) g = Not(c)",
+        made="r, all, not",
+        outputs=", int64[] all, bool[] not",
+        begins=begins,
+        more=", bool[1] go = {1}",
+    ).replace("int64 i, bool c", ends)
+    check_inside(text, [LOOP, "Neg Add"], *rows(3, 1, 4))
+
+
 def test_a_condition_that_the_device_computes():
     body = "b = Add(a, u) t = ReduceMax <keepdims = 0> (b) d = Less(t, limit)"
     session = check_all(loop("float[] b", body, more=", float limit = {20.0}"), ["Add ReduceMax Less"], *rows(1, 5))

@@ -204,12 +204,19 @@ class Examination {
           claim.ill_formed.push_back(text(place.name, " hands on '", lost, "', an output of its body that is ",
                                           "another output too, or an input, and onnxruntime loses such values; ",
                                           "put an Identity between"));
-    place.shape_like = bodies.empty() && is_shape_like(info);
+    place.shape_like = bodies.empty() && is_shape_like(info) && !divides_by_a_constant_around(info, place);
     sized_by_data_.push_back(row && row->reads_back);
     has_op_.push_back(row && row->make);
     for (int value : number(node, api_.Node_GetNumImplicitInputs, api_.Node_GetImplicitInputs, nullptr))
       if (value >= 0) place.read_inside.push_back(value);
     placement_.nodes.push_back(std::move(place));
+  }
+
+  // From 1.30 on onnxruntime's CPU provider looks for a constant divisor that is zero when it makes the kernel, wherever
+  // the constant is: on the device, if it is of a graph around where a node there reads it.
+  bool divides_by_a_constant_around(const GraphNodeInfo& info, const PlacementNode& place) const {
+    const bool divides = info.op_type() == "Div" || info.op_type() == "Mod";
+    return divides && ops::kIndices.has(info.input_type(1)) && constants_around_[size_t(place.inputs.at(1))];
   }
 
   static bool fits_channels_last(const GraphNodeInfo& info) {
@@ -268,6 +275,7 @@ class Examination {
         placement_.host_friendly.push_back(info && is_host_friendly(*info, int(i), constant, input && !is_body_));
         placement_.from_outside.push_back((input || outer) && !constant);
         placement_.from_around.push_back(outer && !constant);
+        constants_around_.push_back(outer && constant);
         placement_.wanted_on_host.push_back(name == wanted_on_host_);
         placement_.large_constants.push_back(constant && !(info && is_small(info->input_dims(int(i)))));
         placement_.on_host.push_back(std::find(on_host_.begin(), on_host_.end(), name) != on_host_.end());
@@ -294,6 +302,7 @@ class Examination {
   std::string wanted_on_host_;        // likewise
   std::unordered_map<const OrtNode*, size_t> places_;
   std::vector<bool> sized_by_data_, has_op_, is_fused_;  // nodes
+  std::vector<bool> constants_around_;                   // values
   PlacementGraph placement_;
   std::unordered_map<std::string, int> numbers_;
 };

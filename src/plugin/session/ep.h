@@ -89,8 +89,8 @@ class Ep : public OrtEp {
   graph::SharedStream::Turn turn() const;
   // Where the calling thread's work goes, given what a kernel gets from onnxruntime; the context may be null.
   device::StreamRef compute_stream(void* handle, const OrtKernelContext* context = nullptr);
-  // The calling thread's run, if it is in one, has work on the stream.
-  void note_work(device::StreamRef stream);
+  // The calling thread's run, if it is in one, copies on the stream: an upload is waited for by its other streams.
+  void note_copy(device::StreamRef stream, bool is_upload);
   // Whether the calling thread is in a run of a session whose memory is in the arena.
   static bool thread_runs_in(const memory::Arena& arena);
   // Where the calling thread's run works, if it is of a session whose memory is in the arena and its stream is known.

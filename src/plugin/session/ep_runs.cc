@@ -22,8 +22,10 @@ struct Run {
   struct Known {
     void* handle;
     device::StreamRef stream;
+    uint64_t uploaded = 0, waited_for = 0;  // its latest upload, and up to which it has waited for those of others
   };
   std::vector<Known> streams;  // where its kernels go
+  uint64_t uploads = 0;
 };
 
 // The calling thread's, one inside the other: a node of one session may run another session.
@@ -47,6 +49,17 @@ struct Runs {
   }
 };
 thread_local Runs runs;
+
+// A feed comes on the stream of one of the nodes that read it, and onnxruntime makes only nodes of the same graph wait:
+// not those of a body, which have a stream of their own where the CPU runs the Loop, say.
+device::StreamRef after_uploads(const Run& run, Run::Known& known) {
+  if (known.waited_for == run.uploads) return known.stream;
+  for (const Run::Known& other : run.streams)
+    if (other.uploaded > known.waited_for && other.stream != known.stream)
+      if (const memory::Tail tail = memory::tail(other.stream)) known.stream.wait(*tail);
+  known.waited_for = run.uploads;
+  return known.stream;
+}
 
 }  // namespace
 
@@ -106,8 +119,11 @@ void Ep::forget_open_runs() const {
   }
 }
 
-void Ep::note_work(device::StreamRef stream) {
-  if (!graphs_ && runs.of(this)) compute_stream(stream.native());
+void Ep::note_copy(device::StreamRef stream, bool is_upload) {
+  Run* const run = runs.of(this);
+  if (graphs_ || !run) return;
+  compute_stream(stream.native());
+  if (is_upload) std::ranges::find(run->streams, stream.native(), &Run::Known::handle)->uploaded = ++run->uploads;
 }
 
 void Ep::order_after_run(device::StreamRef later) {
@@ -171,10 +187,10 @@ device::StreamRef Ep::compute_stream(void* handle, const OrtKernelContext* conte
   }
   if (run->captured) graphs_->check_run();
   const auto seen = std::ranges::find(run->streams, handle, &Run::Known::handle);
-  if (seen != run->streams.end()) return seen->stream;
-  const device::StreamRef stream = run->streams.emplace_back(handle, begin_work(handle, context)).stream;
-  faults_.enter(stream);
-  return stream;
+  if (seen != run->streams.end()) return after_uploads(*run, *seen);
+  Run::Known& known = run->streams.emplace_back(handle, begin_work(handle, context));
+  faults_.enter(known.stream);
+  return after_uploads(*run, known);
 }
 
 // With graphs a run begins by itself on the stream of its thread.
@@ -227,6 +243,7 @@ void Ep::start_run(const OrtRunOptions* options) {
   run.failed = false;
   run.captured = capturing();
   run.streams.clear();
+  run.uploads = 0;
 }
 
 void Ep::end_run(bool synchronous) {

@@ -165,7 +165,7 @@ class Transfer : public OrtDataTransferImpl {
           const std::string why = why_not_captured(*ep, move.what, role);
           if (ep->graphs()->refuse(why)) fail(Code::capture_forbidden, why);
         }
-        ep->note_work(stream->ref());
+        ep->note_copy(stream->ref(), target.where == Where::device);
         note_use(move.what.data, move.address);
       }
     }
