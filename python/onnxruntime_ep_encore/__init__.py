@@ -14,6 +14,7 @@ import os
 import re
 import tempfile
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 
 from .bindings import session_class
@@ -118,8 +119,8 @@ def session(model, *, session_options=None, device_id: int = 0, ort=None, **opti
     """An onnxruntime.InferenceSession on Encore; raises wherever onnxruntime would quietly take the CPU instead.
 
     `model` is a path or bytes, as InferenceSession takes it. The other keywords are the provider's options, as Python
-    has them: enable_cuda_graph=True, gpu_mem_limit=1 << 30, pad={"batch": [1, 2, 4]}. Nodes that Encore has no kernel
-    for are on the CPU as in any session; log_placement=True tells which.
+    has them: enable_cuda_graph=True, gpu_mem_limit=1 << 30, pad={"batch": [1, 2, 4]}; None is an option's default.
+    Nodes that Encore has no kernel for are on the CPU as in any session; log_placement=True tells which.
     """
     for key in _OTHER_KEYWORDS.keys() & options.keys():
         raise TypeError(f"session() has no keyword '{key}': {_OTHER_KEYWORDS[key]}")
@@ -136,12 +137,13 @@ def session(model, *, session_options=None, device_id: int = 0, ort=None, **opti
     session_options = session_options or ort.SessionOptions()
     if session_options.has_providers():
         raise ValueError("the session options have a provider already, of another session perhaps: make new ones")
-    if session_options.optimized_model_filepath and "fuse_nodes" not in options:
-        options["fuse_nodes"] = False
-        warnings.warn("nothing is fused (fuse_nodes=False), because optimized_model_filepath is set", stacklevel=2)
-    session_options.add_provider_for_devices([offered[device_id]], {key: _text(options[key]) for key in options})
+    options = {key: _text(value) for key, value in options.items() if value is not None}
+    if session_options.optimized_model_filepath:
+        _leave_unfused(options)
+    _refuse_other_values(session_options, name, options)
+    session_options.add_provider_for_devices([offered[device_id]], options)
     try:
-        graphs = _text(options.get("enable_cuda_graph", 0)) == "1"
+        graphs = options.get("enable_cuda_graph", "0").lower() in ("1", "true")
         make = session_class(ort, graph_report) if graphs else ort.InferenceSession
         made = make(model, session_options, enable_fallback=0)
     except Exception as error:  # a RuntimeError up to 1.31, then onnxruntime's InvalidArgument
@@ -248,16 +250,42 @@ def _builds():
     return [root / "build" / preset / _FILE for preset in (["cuda"] if gpu_works() else []) + ["virtual"]]
 
 
+def _leave_unfused(options):
+    """As onnxruntime can't save a model with fused nodes: optimized_model_filepath."""
+    for key, harmless in ("fuse_nodes", ("0", "false")), ("pad", ("", "off")):
+        if options.get(key, harmless[0]).lower() not in harmless:
+            raise ValueError(
+                f"{key}={options[key]!r} fuses nodes, and onnxruntime can't save such a model: leave it out, or "
+                "optimized_model_filepath"
+            )
+    if "fuse_nodes" not in options:
+        options["fuse_nodes"] = "0"
+        warnings.warn("nothing is fused (fuse_nodes=False), because optimized_model_filepath is set", stacklevel=3)
+
+
+def _refuse_other_values(session_options, name, options):
+    """Where a config entry gives an option another value, which onnxruntime would replace without a word."""
+    for key, value in options.items():
+        for entry in (f"ep.cuda.{key}", f"ep.{name.lower()}.{key}"):
+            try:
+                before = session_options.get_session_config_entry(entry)
+            except RuntimeError:  # there is none
+                continue
+            if before != value:
+                raise ValueError(f"{key} is {value!r}, but the session options' entry '{entry}' is {before!r}: give one")
+
+
 def _as_keywords(refusal):
     """The refusal with options named as session() takes them."""
-    bare = re.sub(r"'ep\.\w+\.([\w.]+)'", r"'\1'", refusal)
+    bare = re.sub(r"'ep\.(?:cuda|\w+executionprovider)\.([\w.]+)'", r"'\1'", refusal)
     return re.sub(r"did you mean '(\w+\.[\w.]+)'", r"did you mean **{'\1': …}", bare)
 
 
 def _text(value):
-    """An option's value as the provider reads it; pad={"batch": [1, 2, 4]} is batch:1,2,4."""
+    """An option's value as the provider reads it; pad={"batch": [1, 2, 4]} is batch:1,2,4, and 4 stands for [4]."""
     if isinstance(value, dict):
-        return ";".join(f"{name}:{','.join(map(str, lengths))}" for name, lengths in value.items())
+        lists = {name: lengths if isinstance(lengths, Iterable) else [lengths] for name, lengths in value.items()}
+        return ";".join(f"{name}:{','.join(map(str, lengths))}" for name, lengths in lists.items())
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 

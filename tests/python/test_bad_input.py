@@ -1,5 +1,6 @@
 """What is wrong with an option, a model or its data is said clearly, and the session goes on or fails cleanly."""
 
+import ctypes
 import re
 
 import encore_session
@@ -95,6 +96,22 @@ def test_options_of_the_session_are_checked_too(encore, relu, capfd):
         assert f"unknown provider option '{prefix}use_tf32'; did you mean 'ep.cuda.use_tf32'?" in said
 
 
+@pytest.mark.parametrize("key", ["auto_graph", "arena.max_mem", "ep.CUDA.auto_graph", "EP.cuda.regions"])
+def test_an_option_under_a_key_that_nobody_reads_is_refused(encore, relu, capfd, key):
+    right = "ep.cuda." + re.sub("(?i)^ep.cuda.", "", key)
+    assert f"unknown provider option '{key}'; did you mean '{right}'?" in refusal(relu, capfd, {key: "0"})
+
+
+@pytest.mark.parametrize("wrong", ["gpu_external_alloc", "gpu_external_free", "gpu_external_empty_cache"])
+def test_an_address_without_a_function_is_refused(encore, relu, capfd, wrong):
+    function = ctypes.CFUNCTYPE(None)(lambda: None)
+    right = ctypes.cast(function, ctypes.c_void_p).value
+    addresses = dict.fromkeys(("gpu_external_alloc", "gpu_external_free", "gpu_external_empty_cache"), right)
+    for address in (16, X.ctypes.data):
+        said = refusal(relu, capfd, **{**addresses, wrong: address})
+        assert f"provider option '{wrong}': there is no function at {address:#x}; pass its address" in said
+
+
 def test_contradictions_are_refused(encore, relu, capfd):
     said = refusal(relu, capfd, {"gpu_mem_limit": "5000000"}, gpu_mem_limit=6000000)
     assert re.search(r"gpu_mem_limit' is '\d+', but '(ep.*)?gpu_mem_limit' is '\d+'; give one of them", said)
@@ -151,6 +168,12 @@ def test_an_unknown_dynamic_option_is_refused(encore, relu):
         session.set_ep_dynamic_options({"ep.cuda.reprot": "1"})
     with pytest.raises(Exception, match="can't be written to '/nowhere/graphs.json'"):
         session.set_ep_dynamic_options({"ep.cuda.report_graphs": "/nowhere/graphs.json"})
+    works(session)
+
+
+def test_a_hint_of_onnxruntimes_is_none_of_these(encore, relu):
+    session = make_session(relu)
+    session.set_ep_dynamic_options({"ep.dynamic.workload_type": "Efficient"})
     works(session)
 
 
@@ -232,6 +255,26 @@ def test_the_graph_report_says_why_every_run_is_eager(encore, make_model):
     assert (report["id"], report["state"], report["replays"]) == (EAGER, "refused", 0)
     why = "Imputer node 'where': Encore has no kernel" if encore_session.HAS_GRAPHS else "needs onnxruntime 1.26"
     assert why in report["refusal"] and "every run is eager" in report["refusal"]
+
+
+@pytest.mark.parametrize("regions", [0, 1])
+def test_a_node_without_a_name_is_told_by_what_it_makes(encore, make_model, capfd, regions):
+    nodes = [
+        helper.make_node("Reshape", ["x", "to"], ["r"]),
+        helper.make_node("Gather", ["r", "i"], ["picked"]),
+        helper.make_node("Imputer", ["picked"], ["y"], domain="ai.onnx.ml", imputed_value_floats=[5.0]),
+    ]
+    inputs = {"x": ["n", 3], "to": ([2], INT64), "i": (["k"], INT64)}
+    session = make_session(
+        make_model(nodes, inputs, {"y": None}, domains=("ai.onnx.ml",)), log_placement=1, regions=regions
+    )
+    assert "Imputer node that makes 'y' is not on Encore: Encore has no kernel" in capfd.readouterr().err
+    feeds = {"x": X, "to": np.int64([3, 2]), "i": np.int64([2])}
+    with pytest.raises(Exception, match="Reshape node that makes 'r': "):
+        session.run(None, {**feeds, "to": np.int64([4, 2])})
+    with pytest.raises(Exception, match=r"Gather node that makes 'picked': index 5 is outside \[-3, 3\)"):
+        session.run(None, {**feeds, "i": np.int64([5])})
+    np.testing.assert_array_equal(session.run(None, feeds)[0], [[-5, 6]])
 
 
 def test_a_type_without_kernel_is_named(encore, make_model, capfd):

@@ -29,7 +29,8 @@ OrtStatus* run_as(const NamedNode& node, Body body) noexcept {
       body();
     } catch (const Error& error) {
       node.ep.run_failed(text(node.label, ": ", error.what()), error.code());
-      throw;
+      if (*node.name) throw;  // onnxruntime says it
+      throw Error(error.code(), text(node.label, ": ", error.what()));
     } catch (const std::exception& error) {
       node.ep.run_failed(text(node.label, ": ", error.what()), Code::internal);
       throw;

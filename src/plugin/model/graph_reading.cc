@@ -3,6 +3,7 @@
 #include "device/error.h"
 #include "ops/op.h"
 #include "plugin/host/fence.h"
+#include "plugin/model/node_info.h"
 
 namespace encore::plugin {
 namespace {
@@ -67,10 +68,7 @@ std::vector<std::string> dimension_names(const OrtValueInfo* value) {
 }
 
 std::string label_of(const OrtNode* node) {
-  const char *op = nullptr, *name = nullptr;
-  check(ort().api->Node_GetOperatorType(node, &op));
-  check(ort().api->Node_GetName(node, &name));
-  return ops::label_of(op, name);
+  return ops::label_of(GraphNodeInfo(node));
 }
 
 std::string place_of(const OrtGraph* graph) {
@@ -80,6 +78,19 @@ std::string place_of(const OrtGraph* graph) {
   const char* name = nullptr;
   check(ort().api->Graph_GetName(graph, &name));
   return text(label_of(parent), ", body '", name, "'");
+}
+
+bool is_of_function(const OrtGraph* graph) {
+  const OrtApi& api = *ort().api;
+  for (;;) {
+    const OrtNode* parent = nullptr;
+    check(api.Graph_GetParentNode(graph, &parent));
+    if (!parent) return false;
+    const char* op = nullptr;
+    check(api.Node_GetOperatorType(parent, &op));
+    if (std::string_view(op) == "SequenceMap") return true;  // the only one with a body
+    check(api.Node_GetGraph(parent, &graph));
+  }
 }
 
 std::string_view ep_of(const OrtNode* node) {

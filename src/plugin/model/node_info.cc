@@ -22,6 +22,10 @@ Type type_of(ONNXTensorElementDataType type) {
   }
 }
 
+std::string NodeInfoBase::made() const {
+  const auto first = std::ranges::find_if(outputs_, &Slot::present);
+  return first == outputs_.end() ? std::string() : first->value;
+}
 bool NodeInfoBase::kernel_has_strings() const { return ort().version >= 25; }
 
 Tensor tensor_of(const OrtValue* value, Where where) {

@@ -29,6 +29,7 @@ class NodeInfoBase : public ops::NodeInfo {
   const std::string& name() const override { return name_; }
   const std::string& domain() const override { return domain_; }
   const std::string& op_type() const override { return op_type_; }
+  std::string made() const override;
   int since_version() const override { return since_version_; }
   int input_count() const override { return int(inputs_.size()); }
   int output_count() const override { return int(outputs_.size()); }
