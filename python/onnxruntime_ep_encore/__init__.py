@@ -272,7 +272,9 @@ def _refuse_other_values(session_options, name, options):
             except RuntimeError:  # there is none
                 continue
             if before != value:
-                raise ValueError(f"{key} is {value!r}, but the session options' entry '{entry}' is {before!r}: give one")
+                raise ValueError(
+                    f"{key} is {value!r}, but the session options' entry '{entry}' is {before!r}: give one"
+                )
 
 
 def _as_keywords(refusal):

@@ -28,7 +28,7 @@ void join_bias(Match& match, int product) {
       !is_row(match.value(bias).dims, match.value(factor).dims->back(), match.rank(y).value_or(1)))
     return;
   match.replace({product, sum}, match.plan().step({ops::kOnnx, "MatMul", rows.node->since_version()},
-                                                  names_of(*rows.node, match.node(sum)),
+                                                  rows.node->name() + " and " + match.node(sum).name(),
                                                   {rows.inputs[0], factor, bias}, match.step(sum).outputs));
 }
 

@@ -118,7 +118,7 @@ Step join_products(Match& match, int left, int right, std::vector<int> gated) {
   for (size_t i = 1; i < x.inputs.size(); ++i)
     inputs.push_back(x.inputs[i] < 0 ? -1 : join_constants(match, x.inputs[i], y.inputs[i], columns, by_columns));
   const NodeInfo& node = *x.node;
-  const std::string name = names_of(node, *y.node);
+  const std::string name = node.name() + " and " + y.node->name();
   ops::Attributes attributes = node.attributes();
   if (by_columns)
     gated = {match.add({.name = name, .type = match.value(x.outputs[0]).type})};

@@ -136,7 +136,7 @@ void join_bias_gelu(Match& match, int gelu) {
         dims->empty() || dims->back() != row->front())
       continue;
     return match.replace({sum, gelu}, match.plan().step({ops::kMicrosoft, is_fast ? "FastGelu" : "BiasGelu"},
-                                                        names_of(match.node(sum), info), {rows, bias},
+                                                        match.node(sum).name() + " and " + info.name(), {rows, bias},
                                                         match.step(gelu).outputs));
   }
 }

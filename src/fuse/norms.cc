@@ -51,7 +51,7 @@ void join_norm(Match& match, int product) {
   inputs.insert(inputs.end(), step.inputs.begin() + 1, step.inputs.end());
   if (norm.outputs.size() > kSum && norm.outputs[kSum] >= 0) outputs.push_back(norm.outputs[kSum]);
   Step both = match.plan().step({kFusions, norm.node->op_type() + " and " + step.node->op_type()},
-                                names_of(*norm.node, *step.node), std::move(inputs), std::move(outputs));
+                                norm.node->name() + " and " + step.node->name(), std::move(inputs), std::move(outputs));
   both.make = [of_norm = norm.node, of_product = step.node](const NodeInfo&) {
     return ops::make_normed_product(*of_norm, *of_product);
   };

@@ -31,15 +31,8 @@ Step Plan::step(Operator op, std::string name, std::vector<int> reads, std::vect
   auto node = std::make_shared<Variant>(op.name, settings, slots(reads), slots(makes));
   node->set_operator(op.domain, op.name, op.since_version);
   node->set_name(std::move(name));
-  if (const auto made = std::ranges::find_if(makes, [](int v) { return v >= 0; }); made != makes.end())
-    node->set_made(values[size_t(*made)].name);
   for (auto& [attribute, value] : op.attributes) node->set(attribute, std::move(value));
   return {std::move(node), std::move(reads), std::move(makes)};
-}
-
-std::string names_of(const NodeInfo& first, const NodeInfo& second) {
-  const char* const between = first.name().empty() || second.name().empty() ? "" : " and ";
-  return first.name() + between + second.name();
 }
 
 Plan plan_of(const Graph& graph, std::vector<int> inputs, std::vector<int> outputs) {

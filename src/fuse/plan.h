@@ -68,9 +68,6 @@ struct Plan {
   Step step(Operator op, std::string name, std::vector<int> inputs, std::vector<int> outputs) const;
 };
 
-// The name of a step that two have become: "product and sum".
-std::string names_of(const NodeInfo& first, const NodeInfo& second);
-
 // Is shown a plan as it was claimed, and as it is after a pass that has changed it or noted something. May be none.
 using Watch = std::function<void(const char* pass, const Plan& plan)>;
 inline constexpr const char* kAsClaimed = "as_claimed";

@@ -44,7 +44,7 @@ void join_residual(Match& match, int norm) {
   match.replace(
       {sum, norm},
       match.plan().step({ops::kMicrosoft, "SkipLayerNormalization", 1, {{"epsilon", info.get_float("epsilon", 1e-5f)}}},
-                        names_of(match.node(sum), info), std::move(inputs),
+                        match.node(sum).name() + " and " + info.name(), std::move(inputs),
                         {match.step(norm).outputs[0], -1, -1, is_read ? y : -1}));
 }
 

@@ -7,7 +7,6 @@ Variant::Variant(std::shared_ptr<const NodeInfo> like)
       name_(like_->name()),
       domain_(like_->domain()),
       op_type_(like_->op_type()),
-      made_(like_->made()),
       since_version_(like_->since_version()) {
   settings = like_->settings;
   for (int i = 0; i < like_->input_count(); ++i)

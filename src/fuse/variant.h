@@ -27,7 +27,6 @@ class Variant final : public NodeInfo {
   Variant(std::string op_type, const ops::Settings& settings, std::vector<Slot> inputs, std::vector<Slot> outputs);
 
   void set_name(std::string name) { name_ = std::move(name); }
-  void set_made(std::string value) { made_ = std::move(value); }
   void set_operator(std::string domain, std::string op_type, int since_version) {
     domain_ = std::move(domain), op_type_ = std::move(op_type), since_version_ = since_version;
   }
@@ -39,7 +38,6 @@ class Variant final : public NodeInfo {
   const std::string& domain() const override { return domain_; }
   const std::string& op_type() const override { return op_type_; }
   int since_version() const override { return since_version_; }
-  std::string made() const override { return made_; }
   int input_count() const override { return int(inputs_.size()); }
   int output_count() const override { return int(outputs_.size()); }
   bool has_input(int i) const override { return input(i).present; }
@@ -72,7 +70,7 @@ class Variant final : public NodeInfo {
   }
 
   const std::shared_ptr<const NodeInfo> like_;
-  std::string name_, domain_, op_type_, made_;
+  std::string name_, domain_, op_type_;
   int since_version_ = 0;
   std::vector<Slot> inputs_, outputs_;
   ops::Attributes attributes_;

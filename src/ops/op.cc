@@ -2,10 +2,7 @@
 
 namespace encore::ops {
 
-std::string label_of(std::string_view op_type, std::string_view name, std::string_view made) {
-  if (name.empty() && !made.empty()) return text(op_type, " node that makes '", made, "'");
-  return text(op_type, " node '", name, "'");
-}
+std::string label_of(std::string_view op_type, std::string_view name) { return text(op_type, " node '", name, "'"); }
 
 const Tensor& Context::input(int i) {
   const Tensor* tensor = find_input(i);

@@ -39,8 +39,7 @@ class NodeInfo {
   virtual const std::string& name() const = 0;
   virtual const std::string& domain() const = 0;  // "" for ai.onnx
   virtual const std::string& op_type() const = 0;
-  virtual std::string made() const { return {}; }  // the first value that it makes; empty if nobody knows its name
-  virtual int since_version() const = 0;           // of the schema which the node uses
+  virtual int since_version() const = 0;  // of the schema which the node uses
   virtual int input_count() const = 0;    // trailing absent inputs included
   virtual int output_count() const = 0;
   virtual bool has_input(int i) const = 0;
@@ -77,9 +76,9 @@ class NodeInfo {
   Settings settings;
 };
 
-// As errors name a node: "Conv node 'conv1'", or "Conv node that makes 'y'" if it has no name.
-std::string label_of(std::string_view op_type, std::string_view name, std::string_view made);
-inline std::string label_of(const NodeInfo& node) { return label_of(node.op_type(), node.name(), node.made()); }
+// As errors name a node: "Conv node 'conv1'".
+std::string label_of(std::string_view op_type, std::string_view name);
+inline std::string label_of(const NodeInfo& node) { return label_of(node.op_type(), node.name()); }
 
 // One run of one node.
 class Context {

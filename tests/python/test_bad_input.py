@@ -268,11 +268,11 @@ def test_a_node_without_a_name_is_told_by_what_it_makes(encore, make_model, capf
     session = make_session(
         make_model(nodes, inputs, {"y": None}, domains=("ai.onnx.ml",)), log_placement=1, regions=regions
     )
-    assert "Imputer node that makes 'y' is not on Encore: Encore has no kernel" in capfd.readouterr().err
+    assert "Imputer node '(unnamed, makes y)' is not on Encore: Encore has no kernel" in capfd.readouterr().err
     feeds = {"x": X, "to": np.int64([3, 2]), "i": np.int64([2])}
-    with pytest.raises(Exception, match="Reshape node that makes 'r': "):
+    with pytest.raises(Exception, match=r"Reshape node '\(unnamed, makes r\)': "):
         session.run(None, {**feeds, "to": np.int64([4, 2])})
-    with pytest.raises(Exception, match=r"Gather node that makes 'picked': index 5 is outside \[-3, 3\)"):
+    with pytest.raises(Exception, match=r"Gather node '\(unnamed, makes picked\)': index 5 is outside \[-3, 3\)"):
         session.run(None, {**feeds, "i": np.int64([5])})
     np.testing.assert_array_equal(session.run(None, feeds)[0], [[-5, 6]])
 
@@ -470,6 +470,18 @@ def test_a_feed_beyond_the_limit_is_named_with_the_reason(encore, relu):
         with pytest.raises(Exception, match=why):
             session.io_binding().bind_cpu_input("x", large)
         works(session)
+
+
+@only_if(hasattr(ort, "copy_tensors"))
+def test_a_copy_to_a_tensor_of_another_size_is_refused(encore):
+    """onnxruntime asks for it, and what lies behind would be written."""
+    small, large = encore_session.on_device(X), encore_session.on_device(np.full((4, 4), 7, FLOAT))
+    stream = encore_session.make_stream()
+    for value, target in ((large, small), (small, large), (ort.OrtValue.ortvalue_from_numpy(X), large)):
+        with pytest.raises(Exception, match=r"float\[.*\] cannot be copied to one of another size, float\["):
+            ort.copy_tensors([value], [target], stream)
+    np.testing.assert_array_equal(small.numpy(), X)
+    assert (large.numpy() == 7).all()
 
 
 def test_a_limit_below_the_weights_fails_the_session(encore, make_model, capfd):

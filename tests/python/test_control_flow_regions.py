@@ -393,7 +393,14 @@ def test_threads_in_one_session():
     assert only(session)["replays"] > 100
 
 
-@pytest.mark.parametrize("body", ["u = Neg(a) b = Exp(u)", "b = If <then_branch = yes () => (float[] p) { u = Neg(a) p = Exp(u) }, else_branch = no () => (float[] q) { v = Abs(a) q = Tanh(v) }> (go)"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "u = Neg(a) b = Exp(u)",
+        """b = If <then_branch = yes () => (float[] p) { u = Neg(a) p = Exp(u) },
+                   else_branch = no () => (float[] q) { v = Abs(a) q = Tanh(v) }> (go)""",
+    ],
+)
 def test_the_body_of_a_function_is_left_until_it_is_in_its_place(body):
     """onnxruntime makes a Loop of a SequenceMap that nobody takes, and copies the body then."""
     made = model(f"""(seq(float[n]) s, bool go) => (seq(float[n]) t) {{

@@ -204,7 +204,9 @@ def test_the_optimized_model_can_be_saved(encore, make_model, tmp_path):
     options = ort.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "no.onnx")
     for key, value, told in ("fuse_nodes", True, "'1'"), ("pad", {"n": 4}, "'n:4'"):
-        with pytest.raises(ValueError, match=f"{key}={told} fuses nodes, and onnxruntime can't save such a model: leave"):
+        with pytest.raises(
+            ValueError, match=f"{key}={told} fuses nodes, and onnxruntime can't save such a model: leave"
+        ):
             onnxruntime_ep_encore.session(model, session_options=options, **{key: value})
 
 

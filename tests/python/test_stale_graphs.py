@@ -177,7 +177,9 @@ def test_arrays_are_refused_rather_than_left_unread(watched):
         lambda options=None: watched.run(None, feeds, options),
         lambda options=None: watched.run_with_ort_values(["y"], run.inputs, options),
     ):
-        with pytest.raises(ValueError, match=r"graph 0 is captured, and a replay would read none.* use run_with_iobind"):
+        with pytest.raises(
+            ValueError, match=r"graph 0 is captured, and a replay would read none.* use run_with_iobind"
+        ):
             attempt()
         assert len(attempt(encore_session.run_options(encore_session.EAGER))) == 1
     np.testing.assert_array_equal(run.run({"x": some(1)})["y"], some(1) + W)

@@ -67,9 +67,7 @@ std::vector<std::string> dimension_names(const OrtValueInfo* value) {
   return {names.begin(), names.end()};
 }
 
-std::string label_of(const OrtNode* node) {
-  return ops::label_of(GraphNodeInfo(node));
-}
+std::string label_of(const OrtNode* node) { return ops::label_of(GraphNodeInfo(node)); }
 
 std::string place_of(const OrtGraph* graph) {
   const OrtNode* parent = nullptr;
