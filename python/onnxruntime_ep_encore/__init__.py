@@ -13,6 +13,7 @@ import json
 import os
 import re
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
@@ -38,6 +39,7 @@ _FILE = "libonnxruntime_providers_cuda_plugin.so"
 _HERE = Path(__file__).resolve().parent
 _NAME = "CUDAExecutionProvider"
 
+_registering = threading.Lock()
 _registered = {}  # by provider, the name under which register() registered it
 
 # What InferenceSession calls otherwise, or session() sees to itself.
@@ -91,28 +93,8 @@ def register(name: str | None = None, ort=None) -> str:
 
     Without a name, one under which it is registered already will do.
     """
-    ort = ort or _onnxruntime()
-    library = get_library_path()
-    present = [device.ep_name for device in ort.get_ep_devices() if _library_of(device) == library]
-    if not name and present:
-        return present[0]
-    name = name or get_ep_name()
-    provider = name if name.endswith("ExecutionProvider") else get_ep_name()
-    before = _registered.get(provider)
-    if provider not in present:
-        try:
-            ort.register_execution_provider_library(name, library)
-        except Exception as error:
-            # Of a library that offers no device nothing else tells that it is registered.
-            if before != name or "already registered" not in str(error):
-                raise
-        _registered[provider] = name
-    elif before not in (None, name):
-        raise ValueError(
-            f"Encore can't be registered as '{name}': it is registered as '{before}', and either name stands for "
-            f"{provider}. Use that, or call onnxruntime.unregister_execution_provider_library('{before}') first"
-        )
-    return provider
+    with _registering:
+        return _register(name, ort or _onnxruntime())
 
 
 def session(model, *, session_options=None, device_id: int = 0, ort=None, **options):
@@ -248,6 +230,30 @@ def _builds():
     if not (root / "CMakePresets.json").is_file():
         return []
     return [root / "build" / preset / _FILE for preset in (["cuda"] if gpu_works() else []) + ["virtual"]]
+
+
+def _register(name, ort):
+    library = get_library_path()
+    present = [device.ep_name for device in ort.get_ep_devices() if _library_of(device) == library]
+    if not name and present:
+        return present[0]
+    name = name or get_ep_name()
+    provider = name if name.endswith("ExecutionProvider") else get_ep_name()
+    before = _registered.get(provider)
+    if provider not in present:
+        try:
+            ort.register_execution_provider_library(name, library)
+        except Exception as error:
+            # Of a library that offers no device nothing else tells that it is registered.
+            if before != name or "already registered" not in str(error):
+                raise
+        _registered[provider] = name
+    elif before not in (None, name):
+        raise ValueError(
+            f"Encore can't be registered as '{name}': it is registered as '{before}', and either name stands for "
+            f"{provider}. Use that, or call onnxruntime.unregister_execution_provider_library('{before}') first"
+        )
+    return provider
 
 
 def _leave_unfused(options):
