@@ -53,10 +53,10 @@ TEST(Options, OfTheSessionAreNotJudged) {
 
 // Only what OrtCUDAProviderOptionsV2 knows is read without a prefix.
 TEST(Options, UnderKeysThatNobodyReadsAreRefused) {
-  for (const std::string key : {"log_placement", "ep.CUDA.log_placement", "EP.CudaPluginExecutionProvider.log_placement",
-                                "ep.encore.log_placement", "encore.log_placement"})
-    EXPECT_EQ(refusal({{key, "1"}}),
-              "unknown provider option '" + key + "'; did you mean 'ep.cuda.log_placement'?");
+  for (const std::string key :
+       {"log_placement", "ep.CUDA.log_placement", "EP.CudaPluginExecutionProvider.log_placement",
+        "ep.encore.log_placement", "encore.log_placement"})
+    EXPECT_EQ(refusal({{key, "1"}}), "unknown provider option '" + key + "'; did you mean 'ep.cuda.log_placement'?");
 }
 
 TEST(Options, UnknownOnesNameTheNearest) {

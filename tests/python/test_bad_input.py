@@ -372,6 +372,25 @@ def test_so_it_does_with_all_values_bound_on_the_device(encore, make_model):
     np.testing.assert_array_equal(run.run({"i": np.int64([4])})["y"], x[4:])
 
 
+@pytest.mark.parametrize("regions", [0, 1])
+@pytest.mark.parametrize("arrangement", encore_session.ARRANGEMENTS)
+def test_so_it_does_before_a_node_on_the_cpu(encore, make_model, arrangement, regions):
+    """Which waits for it; but onnxruntime goes on whatever comes of that wait."""
+    nodes = [
+        helper.make_node("Gather", ["x", "i"], ["a"], "lookup"),
+        helper.make_node("Neg", ["a"], ["b"], "minus"),
+        helper.make_node("Imputer", ["b"], ["y"], "where", domain="ai.onnx.ml", imputed_value_floats=[5.0]),
+    ]
+    model = make_model(nodes, {"x": [5, 2], "i": (["n"], INT64)}, {"y": ["n", 2]}, domains=("ai.onnx.ml",))
+    stream = encore_session.make_stream()
+    session = make_session(model, regions=regions, **encore_session.arranged(arrangement, stream))
+    x = np.arange(1, 11, dtype=FLOAT).reshape(5, 2)
+    for _ in range(3):
+        with pytest.raises(Exception, match=r"Gather node 'lookup': index 9 is outside \[-5, 5\)"):
+            session.run(None, {"x": x, "i": np.int64([9, 0])})
+        np.testing.assert_array_equal(session.run(None, {"x": x, "i": np.int64([4, 0])})[0], -x[[4, 0]])
+
+
 @pytest.mark.parametrize(
     "target, said",
     [

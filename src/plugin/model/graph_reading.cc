@@ -80,15 +80,11 @@ std::string place_of(const OrtGraph* graph) {
 
 bool is_of_function(const OrtGraph* graph) {
   const OrtApi& api = *ort().api;
-  for (;;) {
-    const OrtNode* parent = nullptr;
-    check(api.Graph_GetParentNode(graph, &parent));
-    if (!parent) return false;
-    const char* op = nullptr;
-    check(api.Node_GetOperatorType(parent, &op));
-    if (std::string_view(op) == "SequenceMap") return true;  // the only one with a body
-    check(api.Node_GetGraph(parent, &graph));
-  }
+  const OrtNode* parent = nullptr;
+  check(api.Graph_GetParentNode(graph, &parent));
+  const char* op = "";
+  if (parent) check(api.Node_GetOperatorType(parent, &op));
+  return std::string_view(op) == "SequenceMap";  // the only one with a body
 }
 
 std::string_view ep_of(const OrtNode* node) {
