@@ -13,7 +13,9 @@ import json
 import os
 import re
 import tempfile
+import threading
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 
 from .bindings import session_class
@@ -38,6 +40,7 @@ _FILE = "libonnxruntime_providers_cuda_plugin.so"
 _HERE = Path(__file__).resolve().parent
 _NAME = "CUDAExecutionProvider"
 
+_registering = threading.Lock()
 _registered = {}  # by provider, the name under which register() registered it
 
 # What InferenceSession calls otherwise, or session() sees to itself.
@@ -91,36 +94,16 @@ def register(name: str | None = None, ort=None) -> str:
 
     Without a name, one under which it is registered already will do.
     """
-    ort = ort or _onnxruntime()
-    library = get_library_path()
-    present = [device.ep_name for device in ort.get_ep_devices() if _library_of(device) == library]
-    if not name and present:
-        return present[0]
-    name = name or get_ep_name()
-    provider = name if name.endswith("ExecutionProvider") else get_ep_name()
-    before = _registered.get(provider)
-    if provider not in present:
-        try:
-            ort.register_execution_provider_library(name, library)
-        except Exception as error:
-            # Of a library that offers no device nothing else tells that it is registered.
-            if before != name or "already registered" not in str(error):
-                raise
-        _registered[provider] = name
-    elif before not in (None, name):
-        raise ValueError(
-            f"Encore can't be registered as '{name}': it is registered as '{before}', and either name stands for "
-            f"{provider}. Use that, or call onnxruntime.unregister_execution_provider_library('{before}') first"
-        )
-    return provider
+    with _registering:
+        return _register(name, ort or _onnxruntime())
 
 
 def session(model, *, session_options=None, device_id: int = 0, ort=None, **options):
     """An onnxruntime.InferenceSession on Encore; raises wherever onnxruntime would quietly take the CPU instead.
 
     `model` is a path or bytes, as InferenceSession takes it. The other keywords are the provider's options, as Python
-    has them: enable_cuda_graph=True, gpu_mem_limit=1 << 30, pad={"batch": [1, 2, 4]}. Nodes that Encore has no kernel
-    for are on the CPU as in any session; log_placement=True tells which.
+    has them: enable_cuda_graph=True, gpu_mem_limit=1 << 30, pad={"batch": [1, 2, 4]}; None is an option's default.
+    Nodes that Encore has no kernel for are on the CPU as in any session; log_placement=True tells which.
     """
     for key in _OTHER_KEYWORDS.keys() & options.keys():
         raise TypeError(f"session() has no keyword '{key}': {_OTHER_KEYWORDS[key]}")
@@ -137,12 +120,13 @@ def session(model, *, session_options=None, device_id: int = 0, ort=None, **opti
     session_options = session_options or ort.SessionOptions()
     if session_options.has_providers():
         raise ValueError("the session options have a provider already, of another session perhaps: make new ones")
-    if session_options.optimized_model_filepath and "fuse_nodes" not in options:
-        options["fuse_nodes"] = False
-        warnings.warn("nothing is fused (fuse_nodes=False), because optimized_model_filepath is set", stacklevel=2)
-    session_options.add_provider_for_devices([offered[device_id]], {key: _text(options[key]) for key in options})
+    options = {key: _text(value) for key, value in options.items() if value is not None}
+    if session_options.optimized_model_filepath:
+        _leave_unfused(options)
+    _refuse_other_values(session_options, name, options)
+    session_options.add_provider_for_devices([offered[device_id]], options)
     try:
-        graphs = _text(options.get("enable_cuda_graph", 0)) == "1"
+        graphs = options.get("enable_cuda_graph", "0").lower() in ("1", "true")
         make = session_class(ort, graph_report) if graphs else ort.InferenceSession
         made = make(model, session_options, enable_fallback=0)
     except Exception as error:  # a RuntimeError up to 1.31, then onnxruntime's InvalidArgument
@@ -255,16 +239,68 @@ def _builds():
     return [root / "build" / preset / _FILE for preset in (["cuda"] if gpu_works() else []) + ["virtual"]]
 
 
+def _register(name, ort):
+    library = get_library_path()
+    present = [device.ep_name for device in ort.get_ep_devices() if _library_of(device) == library]
+    if not name and present:
+        return present[0]
+    name = name or get_ep_name()
+    provider = name if name.endswith("ExecutionProvider") else get_ep_name()
+    before = _registered.get(provider)
+    if provider not in present:
+        try:
+            ort.register_execution_provider_library(name, library)
+        except Exception as error:
+            # Of a library that offers no device nothing else tells that it is registered.
+            if before != name or "already registered" not in str(error):
+                raise
+        _registered[provider] = name
+    elif before not in (None, name):
+        raise ValueError(
+            f"Encore can't be registered as '{name}': it is registered as '{before}', and either name stands for "
+            f"{provider}. Use that, or call onnxruntime.unregister_execution_provider_library('{before}') first"
+        )
+    return provider
+
+
+def _leave_unfused(options):
+    """As onnxruntime can't save a model with fused nodes: optimized_model_filepath."""
+    for key, harmless in ("fuse_nodes", ("0", "false")), ("pad", ("", "off")):
+        if options.get(key, harmless[0]).lower() not in harmless:
+            raise ValueError(
+                f"{key}={options[key]!r} fuses nodes, and onnxruntime can't save such a model: leave it out, or "
+                "optimized_model_filepath"
+            )
+    if "fuse_nodes" not in options:
+        options["fuse_nodes"] = "0"
+        warnings.warn("nothing is fused (fuse_nodes=False), because optimized_model_filepath is set", stacklevel=3)
+
+
+def _refuse_other_values(session_options, name, options):
+    """Where a config entry gives an option another value, which onnxruntime would replace without a word."""
+    for key, value in options.items():
+        for entry in (f"ep.cuda.{key}", f"ep.{name.lower()}.{key}"):
+            try:
+                before = session_options.get_session_config_entry(entry)
+            except RuntimeError:  # there is none
+                continue
+            if before != value:
+                raise ValueError(
+                    f"{key} is {value!r}, but the session options' entry '{entry}' is {before!r}: give one"
+                )
+
+
 def _as_keywords(refusal):
     """The refusal with options named as session() takes them."""
-    bare = re.sub(r"'ep\.\w+\.([\w.]+)'", r"'\1'", refusal)
+    bare = re.sub(r"'ep\.(?:cuda|\w+executionprovider)\.([\w.]+)'", r"'\1'", refusal)
     return re.sub(r"did you mean '(\w+\.[\w.]+)'", r"did you mean **{'\1': …}", bare)
 
 
 def _text(value):
-    """An option's value as the provider reads it; pad={"batch": [1, 2, 4]} is batch:1,2,4."""
+    """An option's value as the provider reads it; pad={"batch": [1, 2, 4]} is batch:1,2,4, and 4 stands for [4]."""
     if isinstance(value, dict):
-        return ";".join(f"{name}:{','.join(map(str, lengths))}" for name, lengths in value.items())
+        lists = {name: lengths if isinstance(lengths, Iterable) else [lengths] for name, lengths in value.items()}
+        return ";".join(f"{name}:{','.join(map(str, lengths))}" for name, lengths in lists.items())
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 

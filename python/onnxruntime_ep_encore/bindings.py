@@ -1,4 +1,5 @@
-"""Sessions that know which buffers are bound, and refuse others where a captured graph would use the old ones."""
+"""Sessions that know which buffers are bound, and refuse others, or none, where a captured graph would use the old
+ones."""
 
 import threading
 from functools import cache
@@ -60,6 +61,14 @@ def session_class(ort, graph_report):
         def io_binding(self):
             return Binding(self)
 
+        def run(self, output_names, input_feed, run_options=None):
+            self._check_unbound(run_options)
+            return super().run(output_names, input_feed, run_options)
+
+        def run_with_ort_values(self, output_names, input_dict_ort_values, run_options=None):
+            self._check_unbound(run_options)
+            return super().run_with_ort_values(output_names, input_dict_ort_values, run_options)
+
         def run_with_iobinding(self, iobinding, run_options=None):
             known = getattr(iobinding, "_known", None)
             if known is not None:
@@ -83,6 +92,15 @@ def session_class(ort, graph_report):
                     self._captured[thread, graph_id] = dict(binding._bound)
                     self._epoch += 1
             binding._known[thread, id(run_options)] = (self._epoch, run_options)
+
+        def _check_unbound(self, run_options):
+            graph_id = _graph_id(run_options)
+            if (threading.get_ident(), graph_id) in self._captured and self._is_ready(graph_id):
+                raise ValueError(
+                    f"graph {graph_id} is captured, and a replay would read none of these inputs and give no results: "
+                    "use run_with_iobinding, run without a graph (gpu_graph_id=-1), or release the graph first "
+                    f"(session.release_captured_graph({graph_id}))"
+                )
 
         def _is_ready(self, graph_id):
             return any(report["id"] == graph_id and report["state"] == "ready" for report in graph_report(self))

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "plugin/host/code.h"
 #include "plugin/kernels/fused_node.h"
 #include "plugin/kernels/kernel_registry.h"
 #include "plugin/options/options.h"
@@ -50,6 +51,18 @@ void settle_device(const std::string& ep_name, const OrtKeyValuePairs* const* me
               "', but the session was given device ", given,
               "; leave the option out, or pass the OrtEpDevice with that cuda_device_id");
   config.emplace("device_id", given);
+}
+
+// A wrong address would end the process in the first run.
+void check_functions(const memory::External& external) {
+  const auto check_one = [](const char* key, auto* function) {
+    const void* const address = reinterpret_cast<const void*>(function);
+    require(!function || is_code(address), "provider option '", key, "': there is no function at ", address,
+            "; pass its address (in Python ctypes.cast(callback, ctypes.c_void_p).value)");
+  };
+  check_one("gpu_external_alloc", external.allocate);
+  check_one("gpu_external_free", external.free);
+  check_one("gpu_external_empty_cache", external.empty_cache);
 }
 
 }  // namespace
@@ -122,6 +135,7 @@ OrtEp* Factory::create_ep(const OrtKeyValuePairs* const* metadata, size_t device
     auto config = config_of(session);
     settle_device(name_, metadata, device_count, config);
     options = parse_options(name_, config);
+    check_functions(options.external);
     if (host_has(kExecutionModeApi)) {
       ExecutionMode mode = ORT_SEQUENTIAL;
       check(ort().api->GetSessionExecutionMode(session, &mode));

@@ -49,8 +49,14 @@ TEST(Options, ALimitMayBeNone) {
 TEST(Options, OfTheSessionAreNotJudged) {
   EXPECT_EQ(refusal({{"session.disable_prepacking", "1"}, {"graph_on_eror", "x"}, {"ep.context_enable", "1"}}),
             "accepted");
-  // Only what OrtCUDAProviderOptionsV2 knows is read without a prefix.
-  EXPECT_EQ(parse_options(kName, {{"log_placement", "1"}}).log_placement, false);
+}
+
+// Only what OrtCUDAProviderOptionsV2 knows is read without a prefix.
+TEST(Options, UnderKeysThatNobodyReadsAreRefused) {
+  for (const std::string key :
+       {"log_placement", "ep.CUDA.log_placement", "EP.CudaPluginExecutionProvider.log_placement",
+        "ep.encore.log_placement", "encore.log_placement"})
+    EXPECT_EQ(refusal({{key, "1"}}), "unknown provider option '" + key + "'; did you mean 'ep.cuda.log_placement'?");
 }
 
 TEST(Options, UnknownOnesNameTheNearest) {

@@ -1,5 +1,6 @@
 """What is wrong with an option, a model or its data is said clearly, and the session goes on or fails cleanly."""
 
+import ctypes
 import re
 
 import encore_session
@@ -95,6 +96,22 @@ def test_options_of_the_session_are_checked_too(encore, relu, capfd):
         assert f"unknown provider option '{prefix}use_tf32'; did you mean 'ep.cuda.use_tf32'?" in said
 
 
+@pytest.mark.parametrize("key", ["auto_graph", "arena.max_mem", "ep.CUDA.auto_graph", "EP.cuda.regions"])
+def test_an_option_under_a_key_that_nobody_reads_is_refused(encore, relu, capfd, key):
+    right = "ep.cuda." + re.sub("(?i)^ep.cuda.", "", key)
+    assert f"unknown provider option '{key}'; did you mean '{right}'?" in refusal(relu, capfd, {key: "0"})
+
+
+@pytest.mark.parametrize("wrong", ["gpu_external_alloc", "gpu_external_free", "gpu_external_empty_cache"])
+def test_an_address_without_a_function_is_refused(encore, relu, capfd, wrong):
+    function = ctypes.CFUNCTYPE(None)(lambda: None)
+    right = ctypes.cast(function, ctypes.c_void_p).value
+    addresses = dict.fromkeys(("gpu_external_alloc", "gpu_external_free", "gpu_external_empty_cache"), right)
+    for address in (16, X.ctypes.data):
+        said = refusal(relu, capfd, **{**addresses, wrong: address})
+        assert f"provider option '{wrong}': there is no function at {address:#x}; pass its address" in said
+
+
 def test_contradictions_are_refused(encore, relu, capfd):
     said = refusal(relu, capfd, {"gpu_mem_limit": "5000000"}, gpu_mem_limit=6000000)
     assert re.search(r"gpu_mem_limit' is '\d+', but '(ep.*)?gpu_mem_limit' is '\d+'; give one of them", said)
@@ -151,6 +168,12 @@ def test_an_unknown_dynamic_option_is_refused(encore, relu):
         session.set_ep_dynamic_options({"ep.cuda.reprot": "1"})
     with pytest.raises(Exception, match="can't be written to '/nowhere/graphs.json'"):
         session.set_ep_dynamic_options({"ep.cuda.report_graphs": "/nowhere/graphs.json"})
+    works(session)
+
+
+def test_a_hint_of_onnxruntimes_is_none_of_these(encore, relu):
+    session = make_session(relu)
+    session.set_ep_dynamic_options({"ep.dynamic.workload_type": "Efficient"})
     works(session)
 
 
@@ -232,6 +255,26 @@ def test_the_graph_report_says_why_every_run_is_eager(encore, make_model):
     assert (report["id"], report["state"], report["replays"]) == (EAGER, "refused", 0)
     why = "Imputer node 'where': Encore has no kernel" if encore_session.HAS_GRAPHS else "needs onnxruntime 1.26"
     assert why in report["refusal"] and "every run is eager" in report["refusal"]
+
+
+@pytest.mark.parametrize("regions", [0, 1])
+def test_a_node_without_a_name_is_told_by_what_it_makes(encore, make_model, capfd, regions):
+    nodes = [
+        helper.make_node("Reshape", ["x", "to"], ["r"]),
+        helper.make_node("Gather", ["r", "i"], ["picked"]),
+        helper.make_node("Imputer", ["picked"], ["y"], domain="ai.onnx.ml", imputed_value_floats=[5.0]),
+    ]
+    inputs = {"x": ["n", 3], "to": ([2], INT64), "i": (["k"], INT64)}
+    session = make_session(
+        make_model(nodes, inputs, {"y": None}, domains=("ai.onnx.ml",)), log_placement=1, regions=regions
+    )
+    assert "Imputer node '(unnamed, makes y)' is not on Encore: Encore has no kernel" in capfd.readouterr().err
+    feeds = {"x": X, "to": np.int64([3, 2]), "i": np.int64([2])}
+    with pytest.raises(Exception, match=r"Reshape node '\(unnamed, makes r\)': "):
+        session.run(None, {**feeds, "to": np.int64([4, 2])})
+    with pytest.raises(Exception, match=r"Gather node '\(unnamed, makes picked\)': index 5 is outside \[-3, 3\)"):
+        session.run(None, {**feeds, "i": np.int64([5])})
+    np.testing.assert_array_equal(session.run(None, feeds)[0], [[-5, 6]])
 
 
 def test_a_type_without_kernel_is_named(encore, make_model, capfd):
@@ -327,6 +370,25 @@ def test_so_it_does_with_all_values_bound_on_the_device(encore, make_model):
     with pytest.raises(Exception, match=r"Gather node 'lookup': index 9 is outside \[-5, 5\)"):
         run.run()
     np.testing.assert_array_equal(run.run({"i": np.int64([4])})["y"], x[4:])
+
+
+@pytest.mark.parametrize("regions", [0, 1])
+@pytest.mark.parametrize("arrangement", encore_session.ARRANGEMENTS)
+def test_so_it_does_before_a_node_on_the_cpu(encore, make_model, arrangement, regions):
+    """Which waits for it; but onnxruntime goes on whatever comes of that wait."""
+    nodes = [
+        helper.make_node("Gather", ["x", "i"], ["a"], "lookup"),
+        helper.make_node("Neg", ["a"], ["b"], "minus"),
+        helper.make_node("Imputer", ["b"], ["y"], "where", domain="ai.onnx.ml", imputed_value_floats=[5.0]),
+    ]
+    model = make_model(nodes, {"x": [5, 2], "i": (["n"], INT64)}, {"y": ["n", 2]}, domains=("ai.onnx.ml",))
+    stream = encore_session.make_stream()
+    session = make_session(model, regions=regions, **encore_session.arranged(arrangement, stream))
+    x = np.arange(1, 11, dtype=FLOAT).reshape(5, 2)
+    for _ in range(3):
+        with pytest.raises(Exception, match=r"Gather node 'lookup': index 9 is outside \[-5, 5\)"):
+            session.run(None, {"x": x, "i": np.int64([9, 0])})
+        np.testing.assert_array_equal(session.run(None, {"x": x, "i": np.int64([4, 0])})[0], -x[[4, 0]])
 
 
 @pytest.mark.parametrize(
@@ -427,6 +489,18 @@ def test_a_feed_beyond_the_limit_is_named_with_the_reason(encore, relu):
         with pytest.raises(Exception, match=why):
             session.io_binding().bind_cpu_input("x", large)
         works(session)
+
+
+@only_if(hasattr(ort, "copy_tensors"))
+def test_a_copy_to_a_tensor_of_another_size_is_refused(encore):
+    """onnxruntime asks for it, and what lies behind would be written."""
+    small, large = encore_session.on_device(X), encore_session.on_device(np.full((4, 4), 7, FLOAT))
+    stream = encore_session.make_stream()
+    for value, target in ((large, small), (small, large), (ort.OrtValue.ortvalue_from_numpy(X), large)):
+        with pytest.raises(Exception, match=r"float\[.*\] cannot be copied to one of another size, float\["):
+            ort.copy_tensors([value], [target], stream)
+    np.testing.assert_array_equal(small.numpy(), X)
+    assert (large.numpy() == 7).all()
 
 
 def test_a_limit_below_the_weights_fails_the_session(encore, make_model, capfd):

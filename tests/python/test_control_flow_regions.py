@@ -391,3 +391,14 @@ def test_threads_in_one_session():
 
     assert not es.in_threads(6, work)
     assert only(session)["replays"] > 100
+
+
+def test_the_body_of_a_function_is_left_until_it_is_in_its_place():
+    """onnxruntime makes a Loop of a SequenceMap that nobody takes, and copies the body then."""
+    made = model("""(seq(float[n]) s) => (seq(float[n]) t) {
+        t = SequenceMap <body = each (float[n] a) => (float[n] b) { u = Neg(a) b = Exp(u) }> (s) }""")
+    session = es.make_session(made, regions=1)
+    feed = {"s": [some(2), some(3)]}
+    for got, wanted in zip(session.run(None, feed)[0], on_cpu(made, feed)[0], strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5)
+    assert ["Exp", "Neg"] in regions(session)

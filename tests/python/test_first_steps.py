@@ -77,6 +77,32 @@ def test_options_of_the_session_are_kept(encore, relu):
         onnxruntime_ep_encore.session(relu, session_options=options)
 
 
+def test_an_option_that_is_none_is_not_given(encore, relu, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    onnxruntime_ep_encore.session(
+        relu, tuning_cache=None, dump_regions=None, gpu_mem_limit=None, enable_cuda_graph=None, pad=None
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_option_has_one_value(encore, relu):
+    """onnxruntime takes the keyword's, and says nothing."""
+    for entry in ("ep.cuda.use_tf32", f"ep.{EP_NAME.lower()}.use_tf32"):
+        options = ort.SessionOptions()
+        options.add_session_config_entry(entry, "0")
+        with pytest.raises(ValueError, match=f"use_tf32 is '1', but the session options' entry '{entry}' is '0'"):
+            onnxruntime_ep_encore.session(relu, session_options=options, use_tf32=True)
+        onnxruntime_ep_encore.session(relu, session_options=options, use_tf32=False)
+
+
+def test_a_dimension_is_padded_to_one_length(encore, make_model):
+    nodes = [helper.make_node("Neg", ["x"], ["z"]), helper.make_node("Exp", ["z"], ["y"])]
+    model = make_model(nodes, {"x": ["n", 3]}, {"y": ["n", 3]})
+    session = onnxruntime_ep_encore.session(model.SerializeToString(), pad={"n": 4})
+    np.testing.assert_allclose(session.run(None, {"x": X})[0], np.exp(-X), rtol=1e-6)
+    assert [report["padded"] for report in onnxruntime_ep_encore.region_report(session)] == [1]
+
+
 def test_the_device_is_chosen_by_number(encore, relu):
     session = onnxruntime_ep_encore.session(relu, device_id=LAST_DEVICE)
     assert session.get_input_memory_infos()[0].device_id == LAST_DEVICE
@@ -151,6 +177,13 @@ def test_a_correction_is_a_keyword_that_there_is(encore, relu, key, said):
     assert str(caught.value) == f"Encore refused the session: unknown provider option '{key}'{said}"
 
 
+def test_the_prefix_that_was_wrong_is_told(encore, relu):
+    options = ort.SessionOptions()
+    options.add_session_config_entry("ep.encore.use_tf32", "0")
+    with pytest.raises(RuntimeError, match="unknown provider option 'ep.encore.use_tf32'; did you mean 'use_tf32'"):
+        onnxruntime_ep_encore.session(relu, session_options=options)
+
+
 def test_the_optimized_model_can_be_saved(encore, make_model, tmp_path):
     nodes = [
         helper.make_node("Add", ["x", "r"], ["sum"], "residual"),
@@ -170,8 +203,11 @@ def test_the_optimized_model_can_be_saved(encore, make_model, tmp_path):
     np.testing.assert_allclose(*(each.run(None, {"x": x, "r": x})[0] for each in (session, fused)), rtol=1e-5)
     options = ort.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "no.onnx")
-    with pytest.raises(Exception, match="compiled nodes"):
-        onnxruntime_ep_encore.session(model, session_options=options, fuse_nodes=True)
+    for key, value, told in ("fuse_nodes", True, "'1'"), ("pad", {"n": 4}, "'n:4'"):
+        with pytest.raises(
+            ValueError, match=f"{key}={told} fuses nodes, and onnxruntime can't save such a model: leave"
+        ):
+            onnxruntime_ep_encore.session(model, session_options=options, **{key: value})
 
 
 def test_a_session_for_a_context_model_fuses_nothing(encore, make_model, tmp_path, capfd):

@@ -48,7 +48,7 @@ def test_a_constant_count(count):
 def test_long_loops_are_left(count):
     text = loop("float[] b", "d = Less(i, two) e = Neg(a) b = Add(e, u)", count="n", more=f", int64 n = {{{count}}}")
     session = check_all(text, ["Neg Add", "Shape Gather"], *rows(2), options=plain)
-    assert outside(session, "Loop") == [f"{ONNXRUNTIME}: Loop node '' has too many iterations"]
+    assert outside(session, "Loop") == [f"{ONNXRUNTIME}: Loop node '(unnamed, makes r)' has too many iterations"]
 
 
 def test_what_is_collected():
@@ -81,7 +81,7 @@ def test_a_value_that_grows():
     session = es.make_session(model(text), auto_graph=1)
     assert "Loop" in sum(regions(session), [])
     for _ in range(2):
-        with pytest.raises(Exception, match=r"Loop node ''.*must keep its shape"):
+        with pytest.raises(Exception, match=r"Loop node '\(unnamed, makes r\)'.*must keep its shape"):
             session.run(None, rows(3)[0])
 
 
@@ -131,7 +131,8 @@ def test_a_condition_that_the_device_computes():
     body = "b = Add(a, u) t = ReduceMax <keepdims = 0> (b) d = Less(t, limit)"
     session = check_all(loop("float[] b", body, more=", float limit = {20.0}"), ["Add ReduceMax Less"], *rows(1, 5))
     assert outside(session, "Loop") == [
-        f"{ONNXRUNTIME}: the next condition in the body of Loop node '' reads on the host what is not there"
+        f"{ONNXRUNTIME}: the next condition in the body of Loop node '(unnamed, makes r)' reads on the host what is "
+        "not there"
     ]
 
 
@@ -199,4 +200,6 @@ def test_scans_along_other_dimensions_are_left():
         ["Neg Tanh"],
         {"x": some(2, 3)},
     )
-    assert outside(session, "Scan") == [f"{ONNXRUNTIME}: Scan node '' scans along another dimension than the first"]
+    assert outside(session, "Scan") == [
+        f"{ONNXRUNTIME}: Scan node '(unnamed, makes r)' scans along another dimension than the first"
+    ]

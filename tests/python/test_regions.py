@@ -347,7 +347,7 @@ def test_nodes_without_names():
         ["Relu Reshape"],
         {"x": some(4)},
     )
-    with pytest.raises((capi.Fail, capi.InvalidArgument), match="Reshape node '': cannot infer the -1"):
+    with pytest.raises((capi.Fail, capi.InvalidArgument), match=r"makes y\)': cannot infer the -1"):
         session.run(None, {"x": some(3)})
 
 

@@ -44,6 +44,29 @@ print(name, len(encore.devices(name)))"""
     return provider
 
 
+def test_threads_may_register_at_once():
+    done = in_new_process("""
+import threading, time
+import onnxruntime as ort, onnxruntime_ep_encore as encore
+
+class Slow:
+    def __getattr__(self, name):
+        return getattr(ort, name)
+
+    def register_execution_provider_library(self, *how):
+        time.sleep(0.2)
+        ort.register_execution_provider_library(*how)
+
+names = []
+threads = [threading.Thread(target=lambda: names.append(encore.register(ort=Slow()))) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert names == [encore.get_ep_name()] * 4, names""")
+    assert done.returncode == 0, done.stderr
+
+
 # ---- the library
 
 

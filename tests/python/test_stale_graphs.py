@@ -166,6 +166,26 @@ def test_an_output_of_another_binding_is_refused_rather_than_left_empty(watched)
 
 
 @needs_graphs
+def test_arrays_are_refused_rather_than_left_unread(watched):
+    run = Bound(watched, {"x": W}, {"y": (W.shape, FLOAT)})
+    feeds = {"x": W}
+    np.testing.assert_array_equal(watched.run(None, feeds, encore_session.run_options(encore_session.EAGER))[0], 2 * W)
+    with pytest.raises(Exception, match="is in host memory, but a replayed graph copies nothing"):
+        watched.run(None, feeds)
+    run.run()
+    for attempt in (
+        lambda options=None: watched.run(None, feeds, options),
+        lambda options=None: watched.run_with_ort_values(["y"], run.inputs, options),
+    ):
+        with pytest.raises(
+            ValueError, match=r"graph 0 is captured, and a replay would read none.* use run_with_iobind"
+        ):
+            attempt()
+        assert len(attempt(encore_session.run_options(encore_session.EAGER))) == 1
+    np.testing.assert_array_equal(run.run({"x": some(1)})["y"], some(1) + W)
+
+
+@needs_graphs
 def test_freed_buffers_are_no_reason_to_refuse(watched):
     for seed in range(REQUESTS):
         np.testing.assert_array_equal(fresh_values(watched, some(seed)), some(seed) + W)

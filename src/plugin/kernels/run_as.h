@@ -6,6 +6,7 @@
 #include "device/label.h"
 #include "ops/op.h"
 #include "plugin/host/fence.h"
+#include "plugin/model/node_info.h"
 #include "plugin/session/ep.h"
 
 namespace encore::plugin {
@@ -29,7 +30,8 @@ OrtStatus* run_as(const NamedNode& node, Body body) noexcept {
       body();
     } catch (const Error& error) {
       node.ep.run_failed(text(node.label, ": ", error.what()), error.code());
-      throw;
+      if (!is_unnamed(node.name)) throw;  // onnxruntime says it
+      throw Error(error.code(), text(node.label, ": ", error.what()));
     } catch (const std::exception& error) {
       node.ep.run_failed(text(node.label, ": ", error.what()), Code::internal);
       throw;

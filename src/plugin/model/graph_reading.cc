@@ -3,6 +3,7 @@
 #include "device/error.h"
 #include "ops/op.h"
 #include "plugin/host/fence.h"
+#include "plugin/model/node_info.h"
 
 namespace encore::plugin {
 namespace {
@@ -66,12 +67,7 @@ std::vector<std::string> dimension_names(const OrtValueInfo* value) {
   return {names.begin(), names.end()};
 }
 
-std::string label_of(const OrtNode* node) {
-  const char *op = nullptr, *name = nullptr;
-  check(ort().api->Node_GetOperatorType(node, &op));
-  check(ort().api->Node_GetName(node, &name));
-  return ops::label_of(op, name);
-}
+std::string label_of(const OrtNode* node) { return ops::label_of(GraphNodeInfo(node)); }
 
 std::string span_of(const std::vector<const OrtNode*>& nodes) {
   return text(label_of(nodes.front()), " to ", label_of(nodes.back()));
@@ -84,6 +80,15 @@ std::string place_of(const OrtGraph* graph) {
   const char* name = nullptr;
   check(ort().api->Graph_GetName(graph, &name));
   return text(label_of(parent), ", body '", name, "'");
+}
+
+bool is_of_function(const OrtGraph* graph) {
+  const OrtApi& api = *ort().api;
+  const OrtNode* parent = nullptr;
+  check(api.Graph_GetParentNode(graph, &parent));
+  const char* op = "";
+  if (parent) check(api.Node_GetOperatorType(parent, &op));
+  return std::string_view(op) == "SequenceMap";  // the only one with a body
 }
 
 std::string_view ep_of(const OrtNode* node) {

@@ -22,6 +22,18 @@ Type type_of(ONNXTensorElementDataType type) {
   }
 }
 
+namespace {
+
+constexpr std::string_view kUnnamed = "(unnamed, makes ";
+
+}  // namespace
+
+bool is_unnamed(std::string_view name) { return name.empty() || name.starts_with(kUnnamed); }
+
+void NodeInfoBase::name_if_unnamed() {
+  const auto first = std::ranges::find_if(outputs_, &Slot::present);
+  if (name_.empty() && first != outputs_.end()) name_ = text(kUnnamed, first->value, ")");
+}
 bool NodeInfoBase::kernel_has_strings() const { return ort().version >= 25; }
 
 Tensor tensor_of(const OrtValue* value, Where where) {
@@ -106,6 +118,7 @@ GraphNodeInfo::GraphNodeInfo(const OrtNode* node) : node_(node) {
   std::vector<const OrtValueInfo*> outputs(count);
   check(api.Node_GetOutputs(node, outputs.data(), count));
   read(outputs, outputs_);
+  name_if_unnamed();
 }
 
 bool GraphNodeInfo::is_constant(int i) const {
@@ -298,6 +311,7 @@ KernelNodeInfo::KernelNodeInfo(const OrtKernelInfo* info, int device) : info_(in
   };
   read(api.KernelInfo_GetInputCount, api.KernelInfo_GetInputName, api.KernelInfo_GetInputTypeInfo, inputs_);
   read(api.KernelInfo_GetOutputCount, api.KernelInfo_GetOutputName, api.KernelInfo_GetOutputTypeInfo, outputs_);
+  name_if_unnamed();
 }
 
 const OrtValue* KernelNodeInfo::find_constant(int i) const {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ops/op.h"
@@ -22,6 +23,9 @@ struct ValueType {
   std::optional<std::vector<int64_t>> dims = {};
 };
 ValueType type_of(const OrtValueInfo* value);
+
+// A node without a name goes by the first value that it makes: "(unnamed, makes y)".
+bool is_unnamed(std::string_view name);
 
 // What both sources share: names, slots and the tensors handed out.
 class NodeInfoBase : public ops::NodeInfo {
@@ -58,6 +62,7 @@ class NodeInfoBase : public ops::NodeInfo {
     std::optional<std::vector<int64_t>> dims;
   };
   static Slot slot_of(const OrtTypeInfo* type);
+  void name_if_unnamed();  // once the outputs are known
 
   std::string name_, domain_, op_type_;
   int since_version_ = 0;

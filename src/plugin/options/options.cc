@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "device/error.h"
 #include "plugin/host/lower.h"
@@ -66,6 +67,16 @@ void settle(Options& options, const Given& given) {
 // What Encore's own name suggests for a prefix, and isn't one.
 constexpr std::string_view kMistaken[] = {"ep.encore.", "encore."};
 
+// How long the prefix of a key is that can only have been meant for Encore, though Encore reads none that begin so.
+std::optional<size_t> mistaken(const std::string& key, const std::vector<std::string>& prefixes) {
+  for (const std::string_view prefix : kMistaken)
+    if (key.starts_with(prefix)) return prefix.size();
+  for (const std::string& prefix : prefixes)
+    if (lower(key).starts_with(prefix)) return prefix.size();
+  if (find_option(key)) return 0;  // without one
+  return std::nullopt;
+}
+
 size_t edits_between(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -123,10 +134,11 @@ Options parse_options(std::string_view ep_name, const std::map<std::string, std:
         std::find_if(prefixes.begin(), prefixes.end(), [&](const auto& p) { return key.starts_with(p); });
     const std::string bare = prefix == prefixes.end() ? key : key.substr(prefix->size());
     const OptionRow* const row = find_option(bare);
-    for (const std::string_view mistaken : kMistaken)
-      if (prefix == prefixes.end() && key.starts_with(mistaken))
-        fail(Code::invalid_input, unknown(key, prefixes.back(), key.substr(mistaken.size())));
-    if (prefix == prefixes.end() && !(row && row->bare)) continue;
+    if (prefix == prefixes.end() && !(row && row->bare)) {
+      if (const auto meant = mistaken(key, prefixes))
+        fail(Code::invalid_input, unknown(key, prefixes.back(), key.substr(*meant)));
+      continue;
+    }
     if (!row) fail(Code::invalid_input, unknown(key, *prefix, bare));
     require(row->parse(value, options), "provider option '", key, "' is '", value, "'; it must be ", row->allowed);
     const auto [before, first] = given.try_emplace(row->same_as ? row->same_as : bare, key, value);

@@ -84,8 +84,8 @@ std::span<const OptionRow> option_rows();
 std::vector<std::string> option_prefixes(std::string_view ep_name);
 
 // Reads a session's config entries. An unknown key under one of the prefixes, a bad value, one option given twice with
-// different values, or options that exclude each other are an Error{invalid_input}. Other keys without a prefix are not
-// Encore's to judge.
+// different values, or options that exclude each other are an Error{invalid_input}. So is an option without
+// its prefix that is not read so. Other keys are not Encore's to judge.
 Options parse_options(std::string_view ep_name, const std::map<std::string, std::string>& config);
 
 // The candidate with the fewest edits between, for "did you mean".

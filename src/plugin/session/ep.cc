@@ -199,6 +199,7 @@ ops::Settings Ep::settings() const {
 void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
   const OrtNode* parent = nullptr;
   check(ort().api->Graph_GetParentNode(graph, &parent));
+  if (is_of_function(graph)) return;
   const Compiled compiled{registration_->name(), {}, [&](const std::string& node) { return region_of(node).nodes; }};
   Claim claim = examine(graph, support, registration_->name(), settings(), parts(),
                         options_.pad.empty() ? &compiled : nullptr);  // which is not followed into bodies

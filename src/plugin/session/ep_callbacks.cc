@@ -14,6 +14,7 @@ void Ep::set_dynamic_option(const std::string& key, const std::string& value) {
   std::string bare = key;
   for (const std::string& prefix : option_prefixes(registration_->name()))
     if (key.starts_with(prefix)) bare = key.substr(prefix.size());
+  if (key.starts_with("ep.dynamic.")) return;  // onnxruntime's own, or another provider's: hints
   if (bare == "trace") return trace(value);
   if (bare == "report_graphs") return write_report(as_json(graph_reports()), value);
   if (bare == "report_regions")

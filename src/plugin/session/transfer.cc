@@ -80,9 +80,14 @@ class Transfer : public OrtDataTransferImpl {
         : source(place_of(from)),
           target(place_of(to)),
           what(tensor_of(from, source.where)),
-          address(tensor_of(to, target.where).data),
           bytes(what.bytes()),
-          stream(stream) {}
+          stream(stream) {
+      const Tensor into = tensor_of(to, target.where);
+      if (into.bytes() != bytes)
+        fail(Code::invalid_input, "a tensor ", device::name(what.type), what.shape.str(),
+             " cannot be copied to one of another size, ", device::name(into.type), into.shape.str());
+      address = into.data;
+    }
     bool lacks_memory() const { return bytes && (is_missing(address) || is_missing(what.data)); }
     // Between the device and pageable memory, so that one kernel may do several.
     bool is_small() const {
@@ -96,7 +101,7 @@ class Transfer : public OrtDataTransferImpl {
 
     Place source, target;
     Tensor what;
-    void* address;
+    void* address = nullptr;
     size_t bytes;
     SyncStream* stream;
   };
