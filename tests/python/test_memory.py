@@ -1,5 +1,6 @@
 """Device memory of sessions: the arena and its options, the environment's, and what host memory goes through."""
 
+import ctypes
 import gc
 import re
 
@@ -232,7 +233,8 @@ def test_sessions_share_the_environments_arena(encore, chain):
 @pytest.mark.parametrize("option", [{"gpu_mem_limit": 1 << 30}, {"use_arena": 0}, {"gpu_external": 1}])
 def test_the_environments_memory_has_its_own_rules(encore, chain, option, capfd):
     if "gpu_external" in option:
-        option = {"gpu_external_alloc": 4096, "gpu_external_free": 4096}
+        malloc = ctypes.cast(ctypes.CDLL(None).malloc, ctypes.c_void_p).value  # is not called
+        option = {"gpu_external_alloc": malloc, "gpu_external_free": malloc}
     with pytest.raises(encore_session.REFUSED, match=encore_session.REFUSAL):
         make_session(chain[0], config={"session.use_env_allocators": 1}, **option)
     assert "session.use_env_allocators=1 gives the session the environment's memory" in capfd.readouterr().err
