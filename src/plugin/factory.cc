@@ -135,7 +135,6 @@ OrtEp* Factory::create_ep(const OrtKeyValuePairs* const* metadata, size_t device
     auto config = config_of(session);
     settle_device(name_, metadata, device_count, config);
     options = parse_options(name_, config);
-    check_functions(options.external);
     if (host_has(kExecutionModeApi)) {
       ExecutionMode mode = ORT_SEQUENTIAL;
       check(ort().api->GetSessionExecutionMode(session, &mode));
@@ -161,6 +160,7 @@ OrtEp* Factory::create_ep(const OrtKeyValuePairs* const* metadata, size_t device
               kSharesAllocators, " out");
       arena = shared_arena(options.device_id);
     }
+    check_functions(options.external);
     Ep* const ep = new Ep(shared_from_this(), options, log, std::move(arena));
     compile_fused_nodes(*ep);
     return ep;
