@@ -185,9 +185,11 @@ Rows expand(const PaddedStep& step, size_t) {
   const int own = step.axis(0) >= 0 ? step.axis(0) + before : kUnpadded;
   for (int i = 0; i < int(asked->size()); ++i) {
     const int64_t dim = (*asked)[size_t(i)];
-    const bool is_own = i + rank - int(asked->size()) == own;
-    if (!step.is_padded_dim(dim) && (!step.is_fixed(dim) || (is_own && dim != 1)))
+    const int made = i + rank - int(asked->size()), from = made - before;
+    if (!step.is_padded_dim(dim) && (!step.is_fixed(dim) || (made == own && dim != 1)))
       step.refuse("asks for a shape that is not known");
+    if (step.is_padded_dim(dim) && !step.is_one(0, from) && !step.is_padded_dim(step.dims(0)[size_t(from)]))
+      step.refuse("has an input 0 that need not be as long");
   }
   if (own < 0) return kUnpadded;
   return moved_to(step, own);

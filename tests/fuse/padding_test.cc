@@ -27,6 +27,8 @@ TEST(Padding, ElementsStayWhereTheyAre) {
             "Add node '' has an input 1 that need not be as long");
   EXPECT_EQ(axes_of("in x: f32[b, 1]\nin z: f32[b]\ny: f32 = Add(x, z)\nout y\n"),
             "the output 'y' has 'b' along two axes");
+  EXPECT_EQ(axes_of_step("s: i64[3] = Shape(x)\ny: f32 = Expand(z, s)", "in z: f32[m, 4, 1]\n"),
+            "Expand node '' has an input 0 that need not be as long");
   EXPECT_EQ(axes_of_step("y: f32 = Add@6(x, z)", "in z: f32[n]\n"),
             "Add node '' is of a version that broadcasts otherwise");
 }

@@ -212,8 +212,8 @@ class Examination {
     placement_.nodes.push_back(std::move(place));
   }
 
-  // From 1.30 on onnxruntime's CPU provider looks for a constant divisor that is zero when it makes the kernel, wherever
-  // the constant is: on the device, if it is of a graph around where a node there reads it.
+  // From 1.30 on onnxruntime's CPU provider looks for a constant divisor that is zero when it makes the kernel,
+  // wherever the constant is: on the device, if it is of a graph around where a node there reads it.
   bool divides_by_a_constant_around(const GraphNodeInfo& info, const PlacementNode& place) const {
     const bool divides = info.op_type() == "Div" || info.op_type() == "Mod";
     return divides && ops::kIndices.has(info.input_type(1)) && constants_around_[size_t(place.inputs.at(1))];
