@@ -109,10 +109,12 @@ void compile(Ep& ep, const OrtGraph* const* graphs, const OrtNode* const* fused,
     if (region) region->become_a_part();
     return region;
   };
-  const Compiled compiled{ep.GetName(&ep), find, [&](const std::string& node) { return ep.region_of(node).nodes; }};
+  const Compiled compiled{ep.GetName(&ep), find, [&](const std::string& node) { return ep.region_of(node).nodes; },
+                          ep.why_not_by_data()};
   for (size_t i = 0; i < count; ++i) {
     const GraphNodeInfo info(fused[i]);
-    FusedGraph graph(graphs[i], ep.settings(), ep.on_host() ? &compiled : nullptr);
+    FusedGraph graph(graphs[i], ep.settings(), ep.on_host() ? &compiled : nullptr,
+                     ep.on_host().value_or(std::set<std::string>()));
     std::vector<fuse::Padding> paddings;
     if (ep.on_host()) paddings = paddings_of(graph, info, ep.options());
     const fuse::Watch watch = plan_files(ep.options().dump_regions, info.name());
