@@ -12,7 +12,7 @@ namespace encore::device {
 
 enum class CaptureMode { global, thread_local_, relaxed };  // as CUDA means them
 
-enum class NodeKind { kernel, copy, fill, allocate, free, host, event, graph, conditional, empty };
+enum class NodeKind { kernel, copy, fill, allocate, free, host, event, graph, empty };
 struct GraphNode {
   NodeKind kind;
   std::string name;   // the kernel's, demangled; empty for other kinds

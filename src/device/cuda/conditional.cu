@@ -1,5 +1,8 @@
 #include "device/conditional.h"
 
+#include <algorithm>
+#include <mutex>
+#include <utility>
 #include <vector>
 
 #include "device/capture_stream.h"
@@ -76,21 +79,42 @@ void set_from(End& end, cudaGraphConditionalHandle handle, const bool* condition
   end.last = {added};
 }
 
-// A stream for bodies beside the one that captures.
-class BodyStream {
+// A stream for bodies beside the one that captures. Idle ones are kept, since libraries remember what stream they have
+// worked on; and never destroyed, for that may be when the library's statics have gone.
+template <class Kind>
+class Lent {
  public:
-  explicit BodyStream(StreamRef around) {
-    const RelaxedCapture relaxed;
-    if (cuda::is_green(of(around)))
-      green_ = CaptureStream(around.device());
-    else
-      plain_ = Stream(around.device());
+  explicit Lent(int device) {
+    std::lock_guard lock(idle().mutex);
+    auto& streams = idle().streams;
+    const auto found =
+        std::ranges::find_if(streams, [&](const Kind& one) { return StreamRef(one).device() == device; });
+    if (found == streams.end()) {
+      const RelaxedCapture relaxed;
+      stream_ = Kind(device);
+    } else {
+      stream_ = std::move(*found);
+      streams.erase(found);
+    }
   }
-  operator StreamRef() const { return green_ ? StreamRef(green_) : plain_.ref(); }
+  ~Lent() {
+    abandon_capture(stream_);
+    std::lock_guard lock(idle().mutex);
+    idle().streams.push_back(std::move(stream_));
+  }
+  Lent(const Lent&) = delete;
+  operator StreamRef() const { return stream_; }
 
  private:
-  CaptureStream green_;
-  Stream plain_;
+  struct Idle {
+    std::mutex mutex;
+    std::vector<Kind> streams;
+  };
+  static Idle& idle() {
+    static auto& idle = *new Idle;
+    return idle;
+  }
+  Kind stream_;
 };
 
 class Opened {
@@ -153,11 +177,10 @@ void add_to_body(OpenBody& around, const bool* condition, cudaGraphConditionalNo
   }
 }
 
-void add_to_capture(StreamRef stream, const bool* condition, cudaGraphConditionalNodeType type,
+void add_to_capture(StreamRef stream, StreamRef inside, const bool* condition, cudaGraphConditionalNodeType type,
                     const std::vector<const Body*>& bodies) {
   End end = end_of(stream);
   const std::vector<cudaGraphNode_t> before = end.last;
-  const BodyStream inside(stream);
   try {
     add(end, inside, condition, type, bodies);
     if (end_of(stream).last != before)
@@ -166,7 +189,6 @@ void add_to_capture(StreamRef stream, const bool* condition, cudaGraphConditiona
                                               cudaStreamSetCaptureDependencies),
           "cudaStreamUpdateCaptureDependencies");
   } catch (...) {
-    abandon_capture(inside);
     cuda::invalidate(stream);
     throw;
   }
@@ -177,8 +199,10 @@ void add(StreamRef stream, const bool* condition, cudaGraphConditionalNodeType t
          const std::vector<const Body*>& bodies) {
   if (open_body && open_body->stream == stream)
     add_to_body(*open_body, condition, type, bodies);
+  else if (cuda::is_green(of(stream)))
+    add_to_capture(stream, Lent<CaptureStream>(stream.device()), condition, type, bodies);
   else
-    add_to_capture(stream, condition, type, bodies);
+    add_to_capture(stream, Lent<Stream>(stream.device()), condition, type, bodies);
 }
 
 }  // namespace

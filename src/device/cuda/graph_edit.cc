@@ -47,8 +47,8 @@ NodeKind kind_of(cudaGraphNode_t node) {
     case cudaGraphNodeTypeEventRecord:
     case cudaGraphNodeTypeExtSemaphoreSignal:
     case cudaGraphNodeTypeExtSemaphoreWait: return NodeKind::event;
-    case cudaGraphNodeTypeGraph: return NodeKind::graph;
-    case cudaGraphNodeTypeConditional: return NodeKind::conditional;
+    case cudaGraphNodeTypeGraph:
+    case cudaGraphNodeTypeConditional: return NodeKind::graph;
     default: return NodeKind::empty;
   }
 }

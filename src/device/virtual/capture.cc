@@ -75,7 +75,7 @@ void Capture::add(int lane, NodeKind kind, std::string_view name, std::function<
 
 void Capture::add(int lane, std::shared_ptr<const Conditional> decided) {
   std::lock_guard lock(mutex_);
-  add_held(lane, {NodeKind::conditional, {}, Label::current(), {}, {}, lane, std::move(decided)});
+  add_held(lane, {NodeKind::graph, {}, Label::current(), {}, {}, lane, std::move(decided)});
 }
 
 void Capture::add_held(int lane, Program::Node node) {

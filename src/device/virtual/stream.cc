@@ -41,7 +41,6 @@ Traced traced(NodeKind kind) {
     case NodeKind::free: return Traced::free;
     case NodeKind::event: return Traced::record;
     case NodeKind::empty: return Traced::wait;
-    case NodeKind::conditional:
     case NodeKind::graph: return Traced::graph;
     default: return Traced::kernel;
   }
