@@ -319,6 +319,7 @@ Record RegionGraphs::rehearse(const Run& run, const Record& one_way) {
   if (!pass) fail(Code::capture_failed, kHeldBack);
   GraphStore::LentStream stream(store_);
   Rehearsal rehearsal(run.outer, run.longer, run.at, stream, one_way, most_events());
+  const device::RelaxedCapture relaxed;  // scratch is allocated, and kernels that have never run are loaded
   captured_on(stream, rehearsal, [&] { program_.run(rehearsal); });
   Record record = rehearsal.take();
   record.of = Record::Of::all_ways;

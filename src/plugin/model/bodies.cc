@@ -152,28 +152,32 @@ int64_t nodes_in(const OrtGraph* body, const Compiled& compiled) {
   return count;
 }
 
-// As far as the model tells.
-bool have_same_shape(const OrtValueInfo* one, const OrtValueInfo* other) {
+// As far as the model tells, which may be nothing of some dimensions.
+bool have_same_shape(const OrtValueInfo* one, const OrtValueInfo* other, bool if_unknown) {
   const auto dims = type_of(one).dims, other_dims = type_of(other).dims;
-  if (!dims || !other_dims || dims->size() != other_dims->size()) return false;
+  if (!dims || !other_dims) return if_unknown;
+  if (dims->size() != other_dims->size()) return false;
   const std::vector<std::string> names = dimension_names(one), other_names = dimension_names(other);
-  for (size_t d = 0; d < dims->size(); ++d)
-    if ((*dims)[d] >= 0 ? (*dims)[d] != (*other_dims)[d] : names[d].empty() || names[d] != other_names[d]) return false;
+  for (size_t d = 0; d < dims->size(); ++d) {
+    const bool is_known = (*dims)[d] >= 0 || !names[d].empty(),
+               is_other = (*other_dims)[d] >= 0 || !other_names[d].empty();
+    if (is_known && is_other ? (*dims)[d] != (*other_dims)[d] || names[d] != other_names[d] : !if_unknown) return false;
+  }
   return true;
 }
 
-// All shapes are to be known before data on the device decides.
+// All shapes are to be known before data on the device decides; exporters tell few of a loop's values, which most often
+// keep theirs, and where one does not, no graph is captured.
 std::string why_not_by_data(const OrtNode* node, const Compiled& compiled) {
   const GraphNodeInfo info(node);
   const std::string label = label_of(info);
   const std::vector<NamedBody> bodies = bodies_of(node);
-  if (info.op_type() == "Scan") return text(label, " has a length that is not known");
   if (!compiled.why_not_by_data.empty()) return compiled.why_not_by_data;
   const auto made = output_values_of(bodies[0].graph);
   if (info.op_type() == "If") {
     const auto others = output_values_of(bodies.at(1).graph);
     for (size_t i = 0; i < made.size(); ++i)
-      if (!have_same_shape(made[i], others[i]))
+      if (!have_same_shape(made[i], others[i], false))
         return text("data decides between the branches of ", label, ", whose outputs ", i,
                     " may not have the same shape");
     return {};
@@ -182,7 +186,7 @@ std::string why_not_by_data(const OrtNode* node, const Compiled& compiled) {
   const size_t carried = begins.size() - 2;  // behind the iteration's number and the condition; or a condition
   if (made.size() - 1 > carried) return text("data decides how often ", label, " runs, which collects outputs");
   for (size_t i = 0; i < carried; ++i)
-    if (!have_same_shape(begins[i + 2], made[i + 1]))
+    if (!have_same_shape(begins[i + 2], made[i + 1], true))
       return text("data decides how often ", label, " runs, whose value '", names_of({begins[i + 2]})[0],
                   "' may change its shape");
   return {};
