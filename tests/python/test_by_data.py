@@ -343,7 +343,7 @@ def test_sizes_by_the_number_of_the_iteration():
     body = f"k = Unsqueeze(i, at) e = Slice(x, at, k) f = ReduceSum <keepdims = 0> (e) g = Add(a, f) {HALVE}".replace(
         "Mul(a, half)", "Mul(g, half)"
     )
-    assert "reads on the host what is not there" in left(loop(body), "Loop")
+    assert "reads on the host what is not there" in left(loop(body, count="most"), "Loop")
 
 
 @pytest.mark.parametrize("how", [{"auto_graph": 0, "regions": 1}, {"auto_graph": 1, "pad": "n:4"}])
@@ -420,9 +420,9 @@ def test_captures_that_are_held_back():
 def test_branches_share_their_memory():
     """One of them runs, so what a graph works in is that of the larger one."""
     side = 256
-    text = chosen("q = Neg(u) t = Tanh(q) v = Sin(t) p = Add(v, q)", "q = Cos(u) t = Tanh(q) v = Exp(t) p = Add(v, q)")
+    text = chosen("q = Neg(u) t = Abs(q) v = Sqrt(t) p = Add(v, q)", "q = Neg(u) t = Abs(q) v = Relu(t) p = Sub(v, q)")
     session = check(text, *both(side, side))
-    one = check(text.replace("v = Sin(t)", "v = Neg(t)"), *both(side, side))
+    one = check(text.replace("v = Sqrt(t)", "v = Neg(t)"), *both(side, side))
     scratch = region_of(session)["scratch_bytes"]
     assert scratch == region_of(one)["scratch_bytes"]
     assert scratch <= 6 * side * side * 4

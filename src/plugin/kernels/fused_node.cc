@@ -122,7 +122,7 @@ void compile(Ep& ep, const OrtGraph* const* graphs, const OrtNode* const* fused,
                                    : graph.plan(info, ep.known_dims(), watch);
     auto made = std::make_unique<FusedNode>(ep, info, std::move(plan));
     const std::vector<const OrtNode*> nodes = nodes_of(graphs[i]);
-    if (ep.store() && nodes.size() > 1)
+    if (ep.store() && (nodes.size() > 1 || !bodies_of(nodes[0]).empty()))
       made->region->add_graphs(region_of(graph, info, nodes, ep.options()), *ep.store());
     ep.add_region(info.name(), {made->region, nodes.size()});
     made->paddings = std::move(paddings);

@@ -284,7 +284,7 @@ std::string place_bodies(PlacementNode& place, const OrtNode* node, const Compil
   if (!why_not.empty() && is_loop) {  // the condition that its body makes may be what the host lacks
     known.decides = true;
     claim = examine_bodies(node, compiled, settings, known);
-    if (claim.why_not.empty()) why_not.clear();
+    if (claim.why_not.empty() || compiled.why_not_by_data.empty()) why_not = claim.why_not;
   }
   if (!why_not.empty()) return why_not;
   if (known.decides) place.outside = std::make_shared<const PlacementNode>(place);

@@ -322,9 +322,13 @@ std::vector<int> regions(const PlacementGraph& given, const std::vector<bool>& o
     }
   }
   for (int n : in_small_regions) region_of[size_t(n)] = kInSmallRegion;
-  for (size_t n = 0; n < graph.nodes.size(); ++n)
-    if (region_of[n] < 0 && graph.nodes[n].may_join && !on_cpu[n] && shares_constants(graph, links, int(n), region_of))
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const PlacementNode& node = graph.nodes[n];
+    const bool is_by_data = node.outside && node.host_reads.empty() && lost_inside(graph, n, region_of) < 0;
+    if (region_of[n] < 0 && node.may_join && !on_cpu[n] &&
+        (is_by_data || shares_constants(graph, links, int(n), region_of)))
       region_of[n] = count++;
+  }
   return region_of;
 }
 

@@ -68,8 +68,9 @@ inline constexpr size_t kMostRegions = 256;
 inline constexpr int kInSmallRegion = -2;  // of a node whose region is none, as there are so many larger ones
 // The largest parts of the graph that can be one node each, which leaves on the device what it makes: by node a part's
 // number, or one below zero. What is `on_cpu` without them stays if it is read on the host outside. Besides these,
-// nodes that read large constants as others do are parts: parts have them on the device once, and onnxruntime would
-// have them besides. `lost` gets nodes that are in none since a part would not have what is read inside of them.
+// nodes with bodies are parts if data decides about them, and nodes that read large constants as others do: parts have
+// them on the device once, and onnxruntime would have them besides. `lost` gets nodes that are in none since a part
+// would not have what is read inside of them.
 std::vector<int> regions(const PlacementGraph& given, const std::vector<bool>& on_cpu,
                          std::map<size_t, int>* lost = nullptr);
 // What is read inside of the node, and would not be handed on to its part; -1 if there is nothing.
