@@ -225,11 +225,14 @@ HostPart host_part(const PlacementGraph& graph, const std::vector<int>& part_of)
 }
 
 void let_data_decide(PlacementGraph& graph, const std::vector<bool>& on_cpu) {
+  if (std::ranges::none_of(graph.nodes, [](const PlacementNode& node) { return bool(node.do_without); })) return;
   const Links links = link(graph);
+  const std::vector<bool> from_outside = graph.from_outside;
+  for (size_t value = 0; value < from_outside.size(); ++value)
+    if (graph.from_around[value] || graph.on_host[value]) graph.from_outside[value] = false;
   const auto is_data = [&](int value) {
     const int made = links.producer[size_t(value)];
-    return made < 0 ? graph.from_outside[size_t(value)] && !graph.on_host[size_t(value)]
-                    : graph.nodes[size_t(made)].claimable && !on_cpu[size_t(made)];
+    return made < 0 || (graph.nodes[size_t(made)].claimable && !on_cpu[size_t(made)]);
   };
   std::vector<int> whole;
   for (const PlacementNode& node : graph.nodes) whole.push_back(node.may_join ? 0 : -1);
@@ -244,6 +247,7 @@ void let_data_decide(PlacementGraph& graph, const std::vector<bool>& on_cpu) {
       changed = true;
     }
   }
+  graph.from_outside = from_outside;
 }
 
 std::vector<int> regions(const PlacementGraph& given, const std::vector<bool>& on_cpu, std::map<size_t, int>* lost) {
@@ -324,10 +328,14 @@ std::vector<int> regions(const PlacementGraph& given, const std::vector<bool>& o
   for (int n : in_small_regions) region_of[size_t(n)] = kInSmallRegion;
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const PlacementNode& node = graph.nodes[n];
-    const bool is_by_data = node.outside && node.host_reads.empty() && lost_inside(graph, n, region_of) < 0;
-    if (region_of[n] < 0 && node.may_join && !on_cpu[n] &&
-        (is_by_data || shares_constants(graph, links, int(n), region_of)))
-      region_of[n] = count++;
+    const bool is_by_data = node.outside && node.host_reads.empty();
+    if (region_of[n] >= 0 || !node.may_join || on_cpu[n]) continue;
+    if (!is_by_data && !shares_constants(graph, links, int(n), region_of)) continue;
+    region_of[n] = count;
+    if (lost_inside(graph, n, region_of) < 0)
+      ++count;
+    else
+      region_of[n] = -1;
   }
   return region_of;
 }

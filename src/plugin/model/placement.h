@@ -60,7 +60,8 @@ struct HostPart {
 // By node the one that it is a part of, which tells the host nothing but what it computes there; -1 for none.
 HostPart host_part(const PlacementGraph& graph, const std::vector<int>& part_of);
 
-// Has control flow decided by data on the device where the host surely lacks what decides.
+// Has control flow decided by data on the device where the host surely lacks what decides: not where that comes from
+// graphs around, which may have it there.
 void let_data_decide(PlacementGraph& graph, const std::vector<bool>& on_cpu);
 
 // For each of them onnxruntime looks at the whole model, and before 1.32 at all the others, too.
@@ -69,7 +70,7 @@ inline constexpr int kInSmallRegion = -2;  // of a node whose region is none, as
 // The largest parts of the graph that can be one node each, which leaves on the device what it makes: by node a part's
 // number, or one below zero. What is `on_cpu` without them stays if it is read on the host outside. Besides these,
 // nodes with bodies are parts if data decides about them, and nodes that read large constants as others do: parts have
-// them on the device once, and onnxruntime would have them besides. `lost` gets nodes that are in none since a part
+// these on the device once, and onnxruntime would have them besides. `lost` gets nodes that are in none since a part
 // would not have what is read inside of them.
 std::vector<int> regions(const PlacementGraph& given, const std::vector<bool>& on_cpu,
                          std::map<size_t, int>* lost = nullptr);
