@@ -42,9 +42,10 @@ def region_of(session):
 
 
 def assert_captured(session, keys=1):
-    """Once for all that data decides, with each set of shapes."""
+    """Once for all that data decides, with each set of shapes; once more where tensors stay."""
     region = region_of(session)
-    assert (region["keys"], region["captures"], region["refused"]) == (keys, keys, 0), region
+    assert (region["keys"], region["refused"]) == (keys, 0), region
+    assert keys <= region["captures"] <= 2 * keys, region
     assert region["replays"] > 0
     return region
 

@@ -93,7 +93,9 @@ std::vector<fuse::Padding> paddings_of(FusedGraph& graph, const GraphNodeInfo& f
 // Those that the application pads are padded.
 automatic::Region region_of(FusedGraph& graph, const GraphNodeInfo& fused, const std::vector<const OrtNode*>& nodes,
                             const Options& options) {
-  automatic::Region region{text(label_of(nodes.front()), " to ", label_of(nodes.back())), nodes.size(), {}, {}};
+  std::string name = label_of(nodes.front());
+  if (nodes.size() > 1) name += " to " + label_of(nodes.back());
+  automatic::Region region{std::move(name), nodes.size(), {}, {}};
   for (int i = 0; i < fused.input_count(); ++i) region.inputs.push_back(fused.input_value(i));
   if (options.lengthens) region.growing = graph.growing_dims(fused);
   std::erase_if(region.growing, [&](const ops::GrowingDim& dim) { return options.pad.contains(dim.name); });
