@@ -8,6 +8,7 @@
 #include "automatic/captured_runs.h"
 #include "device/device.h"
 #include "device/error.h"
+#include "device/rehearsal.h"
 #include "graph/capture_gate.h"
 
 namespace encore::automatic {
@@ -319,7 +320,7 @@ Record RegionGraphs::rehearse(const Run& run, const Record& one_way) {
   if (!pass) fail(Code::capture_failed, kHeldBack);
   GraphStore::LentStream stream(store_);
   Rehearsal rehearsal(run.outer, run.longer, run.at, stream, one_way, most_events());
-  const device::RelaxedCapture relaxed;  // scratch is allocated, and kernels that have never run are loaded
+  const device::RehearsalScope scope;  // scratch is allocated, and kernels that have never run are loaded
   captured_on(stream, rehearsal, [&] { program_.run(rehearsal); });
   Record record = rehearsal.take();
   record.of = Record::Of::all_ways;
