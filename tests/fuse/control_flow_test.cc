@@ -352,9 +352,9 @@ out y
     program.replay({row({1}), row({2}), row({0})});
     FAIL() << "the shapes differ";
   } catch (const Error& error) {
-    EXPECT_EQ(
-        std::string(error.what()),
-        "If node 'choose': output 0 has shape [2] in one branch and [1] in the other, between which data decides");
+    EXPECT_EQ(std::string(error.what()),
+              "If node 'choose': Add node '': output 0 has shape [2] in one branch and [1] in the other, between which "
+              "data decides");
   }
 }
 

@@ -401,7 +401,7 @@ def test_what_is_outside_is_told(encore, make_model):
         helper.make_node("Neg", ["x"], ["negative"], "neg"),
         helper.make_node("Exp", ["negative"], ["made"], "exp"),
         helper.make_node("NonZero", ["made"], ["places"], "places"),
-        helper.make_node("If", ["flag"], ["y"], "choice", then_branch=body("Abs"), else_branch=body("NonZero")),
+        helper.make_node("If", ["flag"], ["y"], "choice", then_branch=body("Abs"), else_branch=body("Flatten")),
     ]
     inputs = {"x": ["n"], "flag": ([], TensorProto.BOOL)}
     session = automatic(make_model(nodes, inputs, {"y": ["n"], "places": ([1, "m"], TensorProto.INT64)}))
@@ -409,7 +409,10 @@ def test_what_is_outside_is_told(encore, make_model):
     assert report(session)["region"] == "Neg node 'neg' to Exp node 'exp'"
     told = {(one["inside"], one["node"]): one["why"] for one in onnxruntime_ep_encore.outside_report(session)}
     assert told["", "NonZero node 'places'"] == "an output's size depends on data"
-    assert told["", "If node 'choice'"] == "control flow, which onnxruntime runs: what it does is not known from shapes"
+    assert told["", "If node 'choice'"] == (
+        "control flow, which onnxruntime runs: data decides between the branches of If node 'choice', whose outputs 0 may "
+        "not have the same shape"
+    )
     assert "alone" in told["If node 'choice', body 'Abss'", "Abs node 'inner Abs'"], told
     assert len(told) == 4
 
