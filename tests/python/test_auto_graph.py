@@ -410,8 +410,8 @@ def test_what_is_outside_is_told(encore, make_model):
     told = {(one["inside"], one["node"]): one["why"] for one in onnxruntime_ep_encore.outside_report(session)}
     assert told["", "NonZero node 'places'"] == "an output's size depends on data"
     assert told["", "If node 'choice'"] == (
-        "control flow, which onnxruntime runs: data decides between the branches of If node 'choice', whose outputs 0 may "
-        "not have the same shape"
+        "control flow, which onnxruntime runs: data decides between the branches of If node 'choice', whose outputs 0 "
+        "may not have the same shape"
     )
     assert "alone" in told["If node 'choice', body 'Abss'", "Abs node 'inner Abs'"], told
     assert len(told) == 4

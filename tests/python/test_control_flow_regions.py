@@ -169,7 +169,7 @@ def test_bodies_in_bodies():
                  j = Sub(h, f) b = Tanh(j) }> (k, , u) }""",
         ["Exp Abs", *(inside := ["Add Tanh", "Mul Neg", "Sub Sin", "Cos Neg", "Scan Sub Tanh"])],
         *({"k": np.array(k), "go": go, "x": some(4)} for k in (3, 1) for go in (YES, NO)),
-        by_data=["Exp Abs Loop", *inside],
+        by_data=["Exp Abs Loop" if es.ORT_VERSION >= (1, 28) else "Exp Abs", *inside],  # which hands on what is read
     )
     assert_replayed(session)
 
