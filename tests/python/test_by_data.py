@@ -110,8 +110,8 @@ def test_one_branch_hands_on_what_is_there():
 
 
 def test_several_outputs_of_several_types():
-    text = """(float[n] x, int64[k] i) => (float[n] y, int64[k] j, bool[n] b, int64[k] h) <float zero = {0.0}> {
-        mean = ReduceMean <keepdims = 0> (x) c = Less(mean, zero) h = Abs(i)
+    text = """(float[n] x, int64[k] i) => (float[n] y, int64[k] j, bool[n] b) {
+        mean = ReduceMean <keepdims = 0> (x) k = Cast <to = 1> (i) m = ReduceMean <keepdims = 0> (k) c = Less(mean, m)
         y, j, b = If <
             then_branch = yes () => (float[n] p, int64[k] q, bool[n] r) { p = Neg(x) q = Identity(i) r = Less(x, p) },
             else_branch = no () => (float[n] p, int64[k] q, bool[n] r) { p = Abs(x) q = Neg(i) r = Less(p, x) }>
@@ -372,7 +372,12 @@ for feed in both(3, 4) * 3:
 
 def picks(**more):
     made = model(
-        chosen("p = Gather(u, i)", ELSE, inputs="float[n, m] x, int64[n] i", before="h = Abs(i)"),
+        chosen(
+            "p = Gather(u, i)",
+            ELSE,
+            inputs="float[n, m] x, int64[n] i",
+            before="f = Cast <to = 1> (i) g = ReduceMax <keepdims = 0> (f) h = Mul(g, zero) d = Less(mean, h)",
+        ).replace("> (c)", "> (d)")
     )
     node = next(node for node in made.graph.node if node.op_type == "If")
     node.name = "choose"
