@@ -5,8 +5,10 @@
 #include <mutex>
 #include <utility>
 
+#include "automatic/captured_runs.h"
 #include "device/device.h"
 #include "device/error.h"
+#include "device/rehearsal.h"
 #include "graph/capture_gate.h"
 
 namespace encore::automatic {
@@ -18,6 +20,7 @@ using ops::Tensor;
 constexpr size_t kMostKeys = 1024;
 constexpr size_t kMostEvents = 8192, kMostEventsOfNode = 32;  // of scratch, in what is planned and captured
 constexpr size_t kMostSightings = 8;
+constexpr const char* kHeldBack = "captures are held back (ep.cuda.captures=hold)";
 constexpr uint64_t kFirstPatience = 16;  // runs, until a capture is tried again; twice as many each time
 
 // Has a graph for each place.
@@ -34,46 +37,6 @@ void run_eagerly(ops::Context& outer, const std::vector<Longer>& longer, const B
 }  // namespace
 
 const Longer* RegionGraphs::Run::find_longer(size_t input) const { return automatic::find_longer(longer, int(input)); }
-
-// A run that is captured: it launches nothing, has its scratch in the workspace, and its border where the graph has it.
-class RegionGraphs::CapturedRun final : public PlannedRun {
- public:
-  CapturedRun(const Run& run, const Known& known, const Workspace& workspace, device::StreamRef stream,
-              const Addresses& at)
-      : PlannedRun(run.outer, known.record, known.plan(), workspace.at()), run_(run), stream_(stream), at_(at) {}
-
-  const Tensor* find_input(int i) override {
-    const Longer* const longer = run_.find_longer(size_t(i));
-    const Tensor* const input = longer ? &longer->tensor : PlannedRun::find_input(i);
-    if (!input) return nullptr;
-    if (inputs_.empty()) inputs_.resize(size_t(input_count()));
-    std::optional<Tensor>& moved = inputs_[size_t(i)];
-    if (!moved) moved.emplace(*input).data = at_[size_t(i)];
-    return &*moved;
-  }
-  Tensor output(int i, const ops::Shape& shape) override {
-    const auto& recorded = record().outputs[size_t(i)];
-    if (!recorded || *recorded != shape) fail(Code::internal, "an output's shape is not the one of the first run");
-    Tensor made = PlannedRun::output(i, shape);
-    made.data = at_[size_t(input_count() + i)];
-    return made;
-  }
-  device::StreamRef stream() const override { return stream_; }
-  bool waits() const { return waits_; }
-  void read_back(void*, const void*, size_t) override {
-    waits_ = true;
-    fail(Code::capture_forbidden, "the size of an output depends on data, for which the host has to wait");
-  }
-
- private:
-  void* unplanned(size_t) override { fail(Code::internal, "its scratch is not that of the first run"); }
-
-  const Run& run_;
-  const device::StreamRef stream_;
-  const Addresses& at_;
-  std::vector<std::optional<Tensor>> inputs_;
-  bool waits_ = false;
-};
 
 size_t RegionGraphs::Hash::operator()(const Key& key) const {
   size_t hash = 14695981039346656037u;
@@ -95,7 +58,7 @@ void RegionGraphs::run(ops::Context& outer) {
   if (outer.stream().capture_status() != device::CaptureStatus::none) return program_.run(outer);  // the application's
   Run run{outer, store_.now()};
   std::shared_ptr<const Known> known;
-  bool is_too_long = false, has_room = false;  // the latter for outputs and scratch ahead
+  bool goes_by_steps = false, has_room = false;  // the latter for outputs and scratch ahead
   try {
     if (!growths_.empty() && store_.captures()) lengthen(run);
     for (int i = 0; i < outer.input_count(); ++i) {
@@ -112,7 +75,11 @@ void RegionGraphs::run(ops::Context& outer) {
       run.heat = shapes.heat.at(run.now);
       shapes.heat.add(run.now);
       known = shapes.known;
-      is_too_long = shapes.is_too_long;
+      goes_by_steps = shapes.is_too_long;
+    }
+    if (known && known->record.of == Record::Of::one_way) {
+      known = rehearsed(run, *known);
+      goes_by_steps = !known;
     }
     has_room = known && store_.has_room(known->record.output_bytes + known->plan().bytes(), run.now);
     for (int i = 0; has_room && store_.captures() && i < outer.output_count(); ++i) {
@@ -122,7 +89,7 @@ void RegionGraphs::run(ops::Context& outer) {
   } catch (const Error&) {
     return program_.run(outer);  // the node inside that wants it fails, and has its name in the error
   }
-  if (is_too_long) return run_step_by_step(run, &RegionReport::refused);
+  if (goes_by_steps) return run_step_by_step(run, &RegionReport::refused);
   if (!known) return record(run);
   if (!has_room) return run_step_by_step(run, &RegionReport::crowded);
   store_.captures() ? run_with(run, *known) : run_as_planned(run, *known, &RegionReport::refused);
@@ -169,13 +136,7 @@ void RegionGraphs::run_with(const Run& run, const Known& known) {
       replay = std::move(wanted);
     } catch (const std::exception& error) {
       why = &RegionReport::refused;
-      const bool is_usable = device::clear_error(store_.device());
-      const auto* const known_error = dynamic_cast<const Error*>(&error);
-      const std::lock_guard lock(mutex_);
-      Shapes& shapes = find(run.key, run.now);
-      refuse(shapes, error.what(), run.now);
-      if (!is_usable) refusal_ = error.what();
-      if (known_error && known_error->code() == Code::internal) shapes.known.reset();  // it may go otherwise once tuned
+      refuse(run, error);
     }
   }
   replay ? launch(*replay, run, known) : run_as_planned(run, known, why);
@@ -274,20 +235,24 @@ std::shared_ptr<RegionGraphs::Replay> RegionGraphs::find_replay(Shapes& shapes, 
   return nullptr;
 }
 
-void RegionGraphs::refuse(Shapes& shapes, const std::string& why, uint64_t now) {
-  shapes.refusal = counts_.refusal = why;
+void RegionGraphs::refuse(const Run& run, const std::exception& error) {
+  const bool is_usable = device::clear_error(store_.device());
+  const auto* const known_error = dynamic_cast<const Error*>(&error);
+  const std::lock_guard lock(mutex_);
+  Shapes& shapes = find(run.key, run.now);
+  shapes.refusal = counts_.refusal = error.what();
   shapes.patience = std::max(kFirstPatience, shapes.patience * 2);
-  shapes.next_attempt = now + shapes.patience;
+  shapes.next_attempt = run.now + shapes.patience;
+  if (!is_usable) refusal_ = error.what();
+  if (known_error && known_error->code() == Code::internal) shapes.known.reset();  // it may go otherwise once tuned
 }
 
 void RegionGraphs::record(const Run& run) {
-  // Many times what the nodes take if each runs once.
-  const size_t most = kMostEvents + kMostEventsOfNode * counts_.nodes;
   auto known = std::make_shared<Known>();
   Addresses at = run.at;
   const auto note = [&](const Tensor& tensor) { known->bytes.push_back(tensor.data ? tensor.bytes() : 0); };
   run_eagerly(run.outer, run.longer, [&](ops::Context& context) {
-    RecordedRun recorded(context, most);
+    RecordedRun recorded(context, most_events());
     program_.run(recorded);
     known->record = recorded.take();
     for (int i = 0; i < context.input_count(); ++i) note(context.find_input(i) ? *context.find_input(i) : Tensor());
@@ -301,16 +266,70 @@ void RegionGraphs::record(const Run& run) {
   const std::lock_guard lock(mutex_);
   ++counts_.first_runs;
   Shapes& shapes = find(run.key, 0);
-  if (known->record.is_too_long) {
-    shapes.is_too_long = true;
-    counts_.refusal = "it takes as many steps as long loops do";
-    return;
-  }
+  if (known->record.is_too_long) return note_too_long(shapes);
   shapes.known = std::move(known);
   was_seen(shapes, run.outer.stream(), at, *shapes.known);
 }
 
+// Many times what the nodes take if each runs once.
+size_t RegionGraphs::most_events() const { return kMostEvents + kMostEventsOfNode * counts_.nodes; }
+
+void RegionGraphs::note_too_long(Shapes& shapes) {
+  shapes.is_too_long = true;
+  counts_.refusal = "it takes as many steps as long loops do";
+}
+
+// What `work` says to `run` on the stream.
+template <class Captured>
+device::Graph RegionGraphs::captured_on(device::StreamRef stream, const Captured& run,
+                                        const std::function<void()>& work) {
+  device::begin_capture(stream, device::CaptureMode::thread_local_);
+  try {
+    work();
+    return device::end_capture(stream);
+  } catch (const std::exception& error) {
+    device::abandon_capture(stream);
+    const std::lock_guard lock(mutex_);
+    if (run.waits()) refusal_ = error.what();
+    throw;
+  }
+}
+
+// What is known once all ways between which data decides have been captured, and that dropped. Null: not in this run.
+std::shared_ptr<const RegionGraphs::Known> RegionGraphs::rehearsed(const Run& run, const Known& one_way) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!store_.captures() || !refusal_.empty() || run.now < find(run.key, run.now).next_attempt) return nullptr;
+  }
+  auto known = std::make_shared<Known>();
+  known->bytes = one_way.bytes;
+  try {
+    known->record = rehearse(run, one_way.record);
+  } catch (const std::exception& error) {
+    refuse(run, error);
+    return nullptr;
+  }
+  const std::lock_guard lock(mutex_);
+  Shapes& shapes = find(run.key, run.now);
+  if (known->record.is_too_long) return note_too_long(shapes), nullptr;
+  return shapes.known = std::move(known);
+}
+
+Record RegionGraphs::rehearse(const Run& run, const Record& one_way) {
+  const graph::capture_gate::Pass pass(std::try_to_lock);
+  if (!pass) fail(Code::capture_failed, kHeldBack);
+  GraphStore::LentStream stream(store_);
+  Rehearsal rehearsal(run.outer, run.longer, run.at, stream, one_way, most_events());
+  const device::RehearsalScope scope;  // scratch is allocated, and kernels that have never run are loaded
+  captured_on(stream, rehearsal, [&] { program_.run(rehearsal); });
+  Record record = rehearsal.take();
+  record.of = Record::Of::all_ways;
+  record.outputs = one_way.outputs, record.types = one_way.types, record.output_bytes = one_way.output_bytes;
+  return record;
+}
+
 void RegionGraphs::run_as_planned(const Run& run, const Known& known, Count why) {
+  if (known.record.of != Record::Of::every_run) return run_step_by_step(run, why);
   void* memory = nullptr;
   try {
     memory = run.outer.scratch(known.plan().bytes());
@@ -348,22 +367,15 @@ void RegionGraphs::capture(const Run& run, const Known& known, Replay& replay) {
     if (replay.staged[i]) replay.at[i] = replay.workspace->at() + offsets[i];
 
   const graph::capture_gate::Pass pass(std::try_to_lock);
-  if (!pass) fail(Code::capture_failed, "captures are held back (ep.cuda.captures=hold)");
+  if (!pass) fail(Code::capture_failed, kHeldBack);
   GraphStore::LentStream stream(store_);
-  CapturedRun captured(run, known, *replay.workspace, stream, replay.at);
-  device::begin_capture(stream, device::CaptureMode::thread_local_);
-  try {
+  CapturedRun captured(run.outer, run.longer, replay.at, stream, known.record, known.plan(), replay.workspace->at());
+  replay.graph = captured_on(stream, captured, [&] {
     replay.in = device::CapturedCopies(stream, copies(replay, run, known, true));
     program_.run(captured);
     replay.out = device::CapturedCopies(stream, copies(replay, run, known, false));
     if (captured.went_otherwise()) fail(Code::internal, "it does not go as the first run did");
-    replay.graph = device::end_capture(stream);
-  } catch (const std::exception& error) {
-    device::abandon_capture(stream);
-    const std::lock_guard lock(mutex_);
-    if (captured.waits()) refusal_ = error.what();
-    throw;
-  }
+  });
   replay.exec = replay.graph.instantiate();
   if (replay.copies == 0) replay.graph = {};
   replay.exec.upload(replay.stream);

@@ -2,6 +2,8 @@
 // again, and replayed from then on.
 #pragma once
 #include <atomic>
+#include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -110,7 +112,6 @@ class RegionGraphs {
 
     const Longer* find_longer(size_t input) const;
   };
-  class CapturedRun;
   using Count = int64_t RegionReport::*;
 
   // With the mutex:
@@ -119,7 +120,7 @@ class RegionGraphs {
   bool stays(Shapes& shapes, const Run& run);
   std::set<std::string> changing() const;
   std::shared_ptr<Replay> find_replay(Shapes& shapes, const Known& known, const Run& run);
-  void refuse(Shapes& shapes, const std::string& why, uint64_t now);
+  void note_too_long(Shapes& shapes);
 
   static bool is_replaced(const Replay& replay, const Replay& by, const Known& known);
   void lengthen(Run& run);
@@ -128,7 +129,13 @@ class RegionGraphs {
   void record(const Run& run);
   void run_as_planned(const Run& run, const Known& known, Count why);
   void run_step_by_step(const Run& run, Count why);
+  size_t most_events() const;
+  std::shared_ptr<const Known> rehearsed(const Run& run, const Known& one_way);
+  Record rehearse(const Run& run, const Record& one_way);
   void capture(const Run& run, const Known& known, Replay& replay);
+  template <class Captured>
+  device::Graph captured_on(device::StreamRef stream, const Captured& run, const std::function<void()>& work);
+  void refuse(const Run& run, const std::exception& error);
   // What is copied in (and out) for a run.
   static std::vector<device::Copy> copies(const Replay& replay, const Run& run, const Known& known, bool in);
   static void launch(Replay& replay, const Run& run, const Known& known);

@@ -19,6 +19,7 @@ ops::Tensor RecordedRun::output(int i, const ops::Shape& shape) {
   const memory::Meter meter;
   const ops::Tensor made = outer_.output(i, shape);
   record_.output_bytes += meter.peak_bytes();
+  record_.types[size_t(i)] = made.type;
   return made;
 }
 
@@ -37,6 +38,11 @@ void RecordedRun::give_back(void* scratch) {
   if (!scratch) return;
   note({live_.remove(scratch), 0});
   outer_.give_back(scratch);
+}
+
+void RecordedRun::read_back(void* host, const void* device, size_t bytes) {
+  record_.of = Record::Of::one_way;
+  outer_.read_back(host, device, bytes);
 }
 
 bool PlannedRun::goes_on(const ScratchEvent& event) {

@@ -10,9 +10,15 @@ namespace encore::automatic {
 
 // What a run with certain shapes of its inputs does, and the next ones with the same shapes will do again.
 struct Record {
+  // With these shapes: each run goes so; data on the device decides, and one of the ways between which it does is so;
+  // or it has the scratch of all of these ways.
+  enum class Of { every_run, one_way, all_ways };
+
+  Of of = Of::every_run;
   std::vector<ScratchEvent> scratch;
   std::vector<std::optional<ops::Shape>> outputs;
-  size_t output_bytes = 0;  // of those for which there was no memory yet
+  std::vector<ops::Type> types;  // of outputs
+  size_t output_bytes = 0;       // of those for which there was no memory yet
   bool is_too_long = false;
 };
 
@@ -46,17 +52,19 @@ class LiveBlocks {
   int count_ = 0;
 };
 
-class RecordedRun final : public SameRun {
+class RecordedRun : public SameRun {
  public:
   // Of more events than `most` the record is too long, and ends.
   RecordedRun(ops::Context& outer, size_t most) : SameRun(outer), most_(most) {
     record_.outputs.resize(size_t(outer.output_count()));
+    record_.types.resize(size_t(outer.output_count()));
   }
   Record take() { return std::move(record_); }
 
   ops::Tensor output(int i, const ops::Shape& shape) override;
   void* scratch(size_t bytes) override;
   void give_back(void* scratch) override;
+  void read_back(void* host, const void* device, size_t bytes) override;
   bool is_planned() const override { return true; }
 
  private:

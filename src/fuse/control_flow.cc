@@ -6,7 +6,9 @@
 #include <set>
 #include <utility>
 
+#include "device/conditional.h"
 #include "fuse/program.h"
+#include "ops/control/iterations.h"
 #include "ops/inner_context.h"
 #include "ops/registry.h"
 #include "ops/shape/movement.h"
@@ -22,7 +24,11 @@ using ops::Where;
 class BodyRun : public ops::InnerContext {
  public:
   BodyRun(ops::Context& outer, int first, const std::vector<Type>& types)
-      : InnerContext(outer), first_(first), types_(types) {}
+      : BodyRun(outer, outer.stream(), first, types) {}
+  // The stream is one that captures the body.
+  BodyRun(ops::Context& outer, device::StreamRef stream, int first, const std::vector<Type>& types)
+      : InnerContext(outer), stream_(stream), first_(first), types_(types) {}
+  device::StreamRef stream() const override { return stream_; }
   int input_count() const override { return outer_.input_count() - first_; }
   int output_count() const override { return int(types_.size()); }
   const Tensor* find_input(int i) override { return outer_.find_input(i + first_); }
@@ -41,8 +47,41 @@ class BodyRun : public ops::InnerContext {
   }
 
  private:
+  const device::StreamRef stream_;
   const int first_;
   const std::vector<Type>& types_;  // of the step's outputs
+};
+
+bool captures(const ops::Context& context) { return context.stream().capture_status() != device::CaptureStatus::none; }
+
+bool read_back(ops::Context& context, const bool* condition) {
+  bool holds = false;
+  context.read_back(&holds, condition, sizeof holds);
+  return holds;
+}
+
+// What bodies read is there before any of them is captured, whichever runs.
+void have_inputs(ops::Context& context, int first) {
+  for (int i = first; i < context.input_count(); ++i) context.find_input(i);
+}
+
+// A branch that is captured, as the other one is, too: both make the same.
+class CapturedBranch final : public BodyRun {
+ public:
+  CapturedBranch(ops::Context& outer, device::StreamRef stream, const std::vector<Type>& types,
+                 std::vector<std::optional<Shape>>& shapes)
+      : BodyRun(outer, stream, 1, types), shapes_(shapes) {}
+  Tensor output(int i, const Shape& shape) override {
+    std::optional<Shape>& known = shapes_[size_t(i)];
+    if (known && *known != shape)
+      fail(Code::capture_forbidden, "output ", i, " has shape ", known->str(), " in one branch and ", shape.str(),
+           " in the other, between which data decides");
+    known = shape;
+    return BodyRun::output(i, shape);
+  }
+
+ private:
+  std::vector<std::optional<Shape>>& shapes_;
 };
 
 std::vector<Type> types_of(const Plan& body, size_t from) {
@@ -65,11 +104,26 @@ class If final : public ops::Op {
   void run(ops::Context& context) const override {
     const Tensor& test = context.input(0);
     require(test.count() == 1, "the condition has shape ", test.shape.str(), "; one element is wanted");
+    const bool* const condition = test.as<const bool>();
+    const bool is_on_device = test.where == Where::device;
+    if (is_on_device && captures(context)) return capture(context, condition);
     BodyRun branch(context, 1, types_);
-    (*test.as<const bool>() ? then_ : else_)->run(branch);
+    ((is_on_device ? read_back(context, condition) : *condition) ? then_ : else_)->run(branch);
   }
 
  private:
+  void capture(ops::Context& context, const bool* condition) const {
+    have_inputs(context, 1);
+    std::vector<std::optional<Shape>> shapes(types_.size());
+    const auto branch = [&](const Program& program) {
+      return [&](device::StreamRef stream) {
+        CapturedBranch run(context, stream, types_, shapes);
+        program.run(run);
+      };
+    };
+    device::capture_if(context.stream(), condition, branch(*then_), branch(*else_));
+  }
+
   static constexpr const char* kThen = "then_branch";
   const std::vector<Type> types_;
   std::unique_ptr<Program> then_, else_;
@@ -147,6 +201,10 @@ class Iterations : public BodyRun {
   bool is_last_ = false, owns_values_ = false;
 };
 
+void require_one(const Tensor& given, const char* what) {
+  require(given.count() == 1, "the ", what, " has shape ", given.shape.str(), "; one element is wanted");
+}
+
 // What has one body that runs many times.
 class Repeated : public ops::Op {
  public:
@@ -171,6 +229,7 @@ class Repeated : public ops::Op {
   std::unique_ptr<Program> body_;
 };
 
+// Has the iteration's number and the condition on the host.
 class Loop final : public Repeated {
  public:
   explicit Loop(Plan& plan) : Loop(plan, shape_of(plan, 0), shape_of(plan, 1)) {}
@@ -235,11 +294,118 @@ class Loop final : public Repeated {
   static T number(ops::Context& context, int i, const char* what, T otherwise) {
     const Tensor* const given = context.find_input(i);
     if (!given) return otherwise;
-    require(given->count() == 1, "the ", what, " has shape ", given->shape.str(), "; one element is wanted");
+    require_one(*given, what);
     return *given->as<const T>();
   }
 
   const Shape number_shape_, condition_shape_;
+};
+
+// Has these on the device.
+class LoopByData final : public Repeated {
+ public:
+  explicit LoopByData(Plan& plan) : Repeated(plan, 1, plan.inputs.size() - plan.outer_inputs - kOwn) {}
+  void run(ops::Context& context) const override {
+    ops::IterationLimits limits{.count_on_host = std::numeric_limits<int64_t>::max(), .condition_on_host = true};
+    limit(context, 0, "trip count", limits.count, limits.count_on_host);
+    limit(context, 1, "condition", limits.condition, limits.condition_on_host);
+    const ops::IterationCells cells{static_cast<int64_t*>(context.scratch(sizeof(int64_t))),
+                                    static_cast<bool*>(context.scratch(sizeof(bool))),
+                                    static_cast<bool*>(context.scratch(sizeof(bool)))};
+    ops::begin_iterations(context.stream(), cells, limits);
+    if (captures(context)) return capture(context, cells, limits);
+    Counted<Iterations> run(cells, context, kOwn, types_, carried_);
+    while (read_back(context, cells.goes_on)) {
+      run.run(*body_, false);
+      ops::end_iteration(context.stream(), cells, limits);
+    }
+    run.finish(unmade_, std::vector<bool>(unmade_.size()));
+  }
+
+ private:
+  static constexpr int kOwn = 2;  // as Loop's
+
+  // A body's run with the iteration's number and the condition.
+  template <class Run>
+  class Counted final : public Run {
+   public:
+    template <class... Args>
+    explicit Counted(const ops::IterationCells& cells, Args&&... args)
+        : Run(std::forward<Args>(args)...),
+          number_{Type::i64, Where::device, Shape(), cells.number},
+          condition_{Type::boolean, Where::device, Shape(), cells.goes_on},
+          next_(cells.next) {}
+    int input_count() const override { return Run::input_count() + kOwn; }
+    int output_count() const override { return Run::output_count() + 1; }
+    const Tensor* find_input(int i) override {
+      return i == 0 ? &number_ : i == 1 ? &condition_ : Run::find_input(i - kOwn);
+    }
+    Tensor output(int i, const Shape& shape) override {
+      if (i > 0) return Run::output(i - 1, shape);
+      require(shape.count() == 1, "the body's condition has shape ", shape.str(), "; one element is wanted");
+      return {Type::boolean, Where::device, shape, next_};
+    }
+
+   private:
+    const Tensor number_, condition_;
+    bool* const next_;
+  };
+
+  // A body that is captured once: values go on by copies to where each iteration has them.
+  class CapturedIteration : public BodyRun {
+   public:
+    CapturedIteration(ops::Context& outer, device::StreamRef stream, const std::vector<Type>& types,
+                      const std::vector<Tensor>& values)
+        : BodyRun(outer, stream, kOwn, types), values_(values), made_(values.size()) {}
+    const Tensor* find_input(int i) override {
+      return size_t(i) < values_.size() ? &values_[size_t(i)] : BodyRun::find_input(i);
+    }
+    Tensor output(int i, const Shape& shape) override {
+      if (size_t(i) >= values_.size()) fail(Code::capture_forbidden, "data decides how much a loop collects");
+      if (shape != values_[size_t(i)].shape)
+        fail(Code::capture_forbidden, "a value of a loop whose end data decides begins with shape ",
+             values_[size_t(i)].shape.str(), " and goes on with ", shape.str());
+      Tensor& made = made_[size_t(i)];
+      if (!made.data) made = in_scratch(i, shape);
+      return made;
+    }
+    void hand_on() {
+      for (size_t i = 0; i < values_.size(); ++i)
+        ops::copy_bytes(stream(), made_[i].data, values_[i].data, int64_t(made_[i].bytes()));
+    }
+
+   private:
+    const std::vector<Tensor>& values_;
+    std::vector<Tensor> made_;
+  };
+
+  void capture(ops::Context& context, const ops::IterationCells& cells, const ops::IterationLimits& limits) const {
+    have_inputs(context, kOwn);
+    BodyRun results(context, kOwn, types_);
+    std::vector<Tensor> values;
+    for (size_t i = 0; i < carried_; ++i) {
+      const Tensor& begins = context.input(kOwn + int(i));
+      values.push_back(results.output(int(i), begins.shape));
+      ops::copy_bytes(context.stream(), begins.data, values[i].data, int64_t(begins.bytes()));
+    }
+    device::capture_while(context.stream(), cells.goes_on, [&](device::StreamRef stream) {
+      Counted<CapturedIteration> iteration(cells, context, stream, types_, values);
+      body_->run(iteration);
+      iteration.hand_on();
+      ops::end_iteration(stream, cells, limits);
+    });
+  }
+
+  template <class T>
+  static void limit(ops::Context& context, int i, const char* what, const T*& on_device, T& on_host) {
+    const Tensor* const given = context.find_input(i);
+    if (!given) return;
+    require_one(*given, what);
+    if (given->where == Where::device)
+      on_device = given->as<const T>();
+    else
+      on_host = *given->as<const T>();
+  }
 };
 
 // Along the first dimension.
@@ -304,7 +470,8 @@ class Scan final : public Repeated {
 
 size_t host_captures(const Step& step) {
   if (step.bodies.empty()) return 0;
-  const size_t all = step.bodies[0].plan->host_inputs.size(), own = step.node->op_type() == "Loop" ? 2 : 0;
+  const Plan& body = *step.bodies[0].plan;
+  const size_t all = body.host_inputs.size(), own = step.node->op_type() == "Loop" && !body.by_data ? 2 : 0;
   return all - std::min(all, own);
 }
 
@@ -312,6 +479,7 @@ Plan plan_of_body(const Graph& body, BodyEnds ends, size_t outer_inputs, const o
   Plan plan = plan_of(body, std::move(ends.inputs), std::move(ends.outputs));
   plan.host_inputs = std::move(ends.host_inputs);
   plan.outer_inputs = outer_inputs;
+  plan.by_data = ends.by_data;
   plan.settings = settings;
   std::set<int> made;
   for (const Step& step : plan.steps) made.insert(step.outputs.begin(), step.outputs.end());
@@ -332,6 +500,7 @@ Plan plan_of_body(const Graph& body, BodyEnds ends, size_t outer_inputs, const o
 
 std::unique_ptr<ops::Op> make_control_flow(Step& step) {
   const NodeInfo& node = *step.node;
+  if (step.bodies[0].plan->by_data) return std::make_unique<LoopByData>(*step.bodies[0].plan);
   if (node.op_type() == "Loop") return std::make_unique<Loop>(*step.bodies[0].plan);
   if (node.op_type() == "Scan") return std::make_unique<Scan>(node, *step.bodies[0].plan);
   return std::make_unique<If>(step.bodies);

@@ -1,9 +1,13 @@
-// Steps with bodies: If, Loop and Scan where the host knows which branch is taken, or how often the body runs. What is
-// captured then has the branch that was chosen, and each iteration.
+// Steps with bodies: If, Loop and Scan. Where the host knows which branch is taken, or how often the body runs, what is
+// captured has the branch that was chosen, and each iteration. Where only data on the device says so, an eager run
+// reads that back, and what is captured has both branches, or the body once, as parts of a graph that the device
+// decides about (device/conditional.h).
 //
 // Behind its own inputs a step has the values from outside that bodies read on the device, and behind those what they
 // read on the host; a body's inputs are the same ones. If's condition is none of them, nor are a Loop's count and
-// condition, for which its body has the iteration's number and the condition on the host, in front of the others there.
+// condition, for which its body has the iteration's number and the condition on the host, in front of the others there;
+// or, if it is `by_data`, on the device, in front of its inputs. An If goes by data if its condition is not on the
+// host.
 #pragma once
 #include <memory>
 #include <vector>
@@ -20,6 +24,7 @@ size_t host_captures(const Step& step);
 struct BodyEnds {
   std::vector<int> inputs, host_inputs, outputs;
   size_t host_outputs = 0;  // the first ones
+  bool by_data = false;     // of a Loop
 };
 Plan plan_of_body(const Graph& body, BodyEnds ends, size_t outer_inputs, const ops::Settings& settings);
 

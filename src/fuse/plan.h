@@ -52,6 +52,7 @@ struct Plan {
   // from outside.
   std::vector<int> host_inputs;
   size_t outer_inputs = 0;
+  bool by_data = false;  // a Loop's, of which only the device knows how often it runs
   std::vector<View> views;
   std::vector<std::shared_ptr<OwnTensor>> constants;               // behind values
   std::shared_ptr<Symbols> symbols = std::make_shared<Symbols>();  // of the values' dimensions, and of others

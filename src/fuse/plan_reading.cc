@@ -130,12 +130,19 @@ class Reading {
       read_input(line);
     else if (line.take_word("const"))
       read_constant(line);
+    else if (line.take_word("by"))
+      read_by_data(line);
     else if (line.take_word("view"))
       read_view(line);
     else if (line.take_word("out"))
       read_output(line);
     else
       read_step(line);
+  }
+
+  void read_by_data(Line& line) {
+    plan_.by_data = line.take_word("data");
+    line.finish();
   }
 
   void read_input(Line& line) {

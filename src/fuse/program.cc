@@ -93,6 +93,9 @@ void Program::add(Step& step) {
   };
   if (row) {
     mark(row->host_inputs, action.host_inputs);
+    if (has_bodies)
+      for (size_t i = 0; i < action.host_inputs.size(); ++i)
+        action.host_inputs[i] = action.host_inputs[i] && is_on_host(step.inputs[i]);
     mark(row->host_outputs, action.host_outputs);
     action.alias = row->alias;
   }
@@ -106,6 +109,15 @@ void Program::add(Step& step) {
     throw Error(error.code(), text(action.label, ": ", error.what()));
   }
   if (!action.op) fail(Code::internal, "there is no ", action.label, " on the host");
+}
+
+// If it is made before the next action.
+bool Program::is_on_host(int value) const {
+  if (value < 0 || places_[size_t(value)].host_input >= 0 || plan_.values[size_t(value)].is_constant) return true;
+  for (const Action& action : actions_)
+    for (size_t i = 0; i < action.outputs.size(); ++i)
+      if (action.outputs[i] == value) return action.host_outputs[i];
+  return false;
 }
 
 // An action is offered its constant, as onnxruntime offers them to kernels. What it does not keep in a form of its own

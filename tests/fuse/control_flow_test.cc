@@ -9,6 +9,7 @@
 
 #include "../device/on_device.h"
 #include "device/error.h"
+#include "device/graph.h"
 #include "fuse/plan_text.h"
 #include "fuse/program.h"
 
@@ -99,13 +100,19 @@ class Run final : public ops::Context {
   device::StreamRef stream() const override { return stream_; }
   void* scratch(size_t bytes) override { return scratch_.take(bytes); }
   void give_back(void* block) override {
+    if (stream_.capture_status() != device::CaptureStatus::none) return;  // it is the graph's
     stream_.synchronize();
     scratch_.give_back(block);
   }
   device::Blas& blas() override { fail(Code::internal, "there are no products here"); }
   device::Dnn& dnn() override { fail(Code::internal, "there are no convolutions here"); }
   device::FaultRef fault() override { return {}; }
-  void read_back(void*, const void*, size_t) override { fail(Code::internal, "nothing is read back here"); }
+  void read_back(void* host, const void* from, size_t bytes) override {
+    ++times_read_back;
+    device::copy(stream_, host, from, bytes);
+    stream_.synchronize();
+  }
+  int times_read_back = 0;
 
  private:
   const device::StreamRef stream_;
@@ -113,20 +120,46 @@ class Run final : public ops::Context {
   std::vector<Tensor> inputs_, outputs_;
 };
 
-std::vector<Array> run(std::string_view text, const std::vector<Array>& inputs) {
-  device::Stream stream(0);
-  Memory kept;
-  Plan plan = plan_from(text);
-  const size_t outputs = plan.outputs.size();
-  Program program(std::move(plan));
-  Loading loading(kept, stream);
-  program.prepare(loading);
-  stream.ref().synchronize();
-  Run run(inputs, outputs, stream);
-  program.run(run);
-  EXPECT_EQ(run.scratch_count(), 0u);
-  return run.results();
-}
+class Prepared {
+ public:
+  explicit Prepared(std::string_view text) : Prepared(plan_from(text)) {}
+  // The host may have to ask the device as often.
+  std::vector<Array> run(const std::vector<Array>& inputs, int times_read_back = 0) const {
+    Run run(inputs, outputs_, stream_);
+    program_.run(run);
+    EXPECT_EQ(run.scratch_count(), 0u);
+    EXPECT_EQ(run.times_read_back, times_read_back);
+    return run.results();
+  }
+  // As a graph.
+  std::vector<Array> replay(const std::vector<Array>& inputs) const {
+    Run run(inputs, outputs_, stream_);
+    device::begin_capture(stream_, device::CaptureMode::relaxed);
+    try {
+      program_.run(run);
+    } catch (...) {
+      device::abandon_capture(stream_);
+      throw;
+    }
+    device::end_capture(stream_).instantiate().launch(stream_);
+    EXPECT_EQ(run.times_read_back, 0);
+    return run.results();
+  }
+
+ private:
+  explicit Prepared(Plan plan) : outputs_(plan.outputs.size()), program_(std::move(plan)) {
+    Loading loading(kept_, stream_);
+    program_.prepare(loading);
+    stream_.ref().synchronize();
+  }
+
+  const device::Stream stream_{0};
+  Memory kept_;
+  const size_t outputs_;
+  Program program_;
+};
+
+std::vector<Array> run(std::string_view text, const std::vector<Array>& inputs) { return Prepared(text).run(inputs); }
 
 Array row(std::vector<float> values) { return {Shape{int64_t(values.size())}, std::move(values)}; }
 
@@ -263,6 +296,116 @@ out all
               "Loop node 'grows': an output that is collected over the iterations has shape [2] in iteration 0 and [3] "
               "in iteration 1; it must keep its shape");
   }
+}
+
+// -x or 2x, by whether x is less than z.
+constexpr const char* kIfByData = R"(
+in x: f32[1]
+in z: f32[1]
+c: bool[1] = Less(x, z)
+s: i64[1] = Shape(x)
+y: f32[1] = If(c, x, s) then_branch {
+  in outer x: f32[1]
+  in host s: i64[1]
+  host k: f32[1] = Cast(s) {to = 1}
+  e: f32[1] = Neg(x)
+  p: f32[1] = Mul(e, k)
+  out p
+} else_branch {
+  in outer x: f32[1]
+  in host s: i64[1]
+  q: f32[1] = Add(x, x)
+  out q
+}
+out y
+)";
+
+TEST(ControlFlow, DataDecidesBetweenBranches) {
+  const Prepared program(kIfByData);
+  for (const auto& [x, y] : {std::pair(1.f, -1.f), std::pair(5.f, 10.f)}) {
+    EXPECT_EQ(program.run({row({x}), row({3})}, 1), std::vector{row({y})});
+    EXPECT_EQ(program.replay({row({x}), row({3})}), std::vector{row({y})});
+  }
+}
+
+TEST(ControlFlow, BranchesBetweenWhichDataDecidesMakeTheSameShape) {
+  const Prepared program(R"(
+in x: f32[n]
+in z: f32[n]
+in go: f32[1]
+c: bool[1] = Less(go, go)
+y: f32 = If(c, x, z) then_branch {
+  in outer x: f32[n]
+  in outer z: f32[n]
+  p: f32 = Concat(x, z) {axis = 0}
+  out p
+} else_branch {
+  in outer x: f32[n]
+  in outer z: f32[n]
+  q: f32[n] = Add(x, z)
+  out q
+}  # "choose"
+out y
+)");
+  EXPECT_EQ(program.run({row({1}), row({2}), row({0})}, 1), std::vector{row({3})});
+  try {
+    program.replay({row({1}), row({2}), row({0})});
+    FAIL() << "the shapes differ";
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()),
+              "If node 'choose': Add node '': output 0 has shape [2] in one branch and [1] in the other, between which "
+              "data decides");
+  }
+}
+
+// a + x as long as it is less than z, and i.
+constexpr const char* kLoopByData = R"(
+in x: f32[1]
+in z: f32[1]
+const most: i64 = 5
+const first: i64[1] = [0]
+begins: bool[1] = Less(x, z)
+y: f32[1], n: i64[1], was: f32[1] = Loop(most, begins, x, first, x, x, z) body {
+  by data
+  in i: i64
+  in c: bool
+  in a: f32[1]
+  in k: i64[1]
+  in before: f32[1]
+  in outer x: f32[1]
+  in outer z: f32[1]
+  const one: i64[1] = [1]
+  b: f32[1] = Add(a, x)
+  d: bool[1] = Less(b, z)
+  l: i64[1] = Add(i, one)
+  w: f32[1] = Identity(a)
+  out d
+  out b
+  out l
+  out w
+}
+m: f32[1] = Cast(n) {to = 1}
+out y
+out m
+out was
+)";
+
+TEST(ControlFlow, DataDecidesHowOftenABodyRuns) {
+  const Prepared program(kLoopByData);
+  struct Case {
+    float x, z, y, n, was;
+  };
+  for (const Case& one : {Case{2, 7, 8, 3, 6}, {1, 100, 6, 5, 5}, {3, 2, 3, 0, 3}, {2, 3, 4, 1, 2}}) {
+    const std::vector<Array> inputs{row({one.x}), row({one.z})}, wanted{row({one.y}), row({one.n}), row({one.was})};
+    EXPECT_EQ(program.run(inputs, int(one.n) + 1), wanted);
+    EXPECT_EQ(program.replay(inputs), wanted);
+  }
+}
+
+TEST(ControlFlow, APlanByDataIsReadAsItIsWritten) {
+  const std::string text = text_of(plan_from(kLoopByData));
+  EXPECT_NE(text.find("by data"), std::string::npos);
+  EXPECT_EQ(text_of(plan_from(text)), text);
 }
 
 }  // namespace

@@ -78,12 +78,24 @@ class Sketch {
     for (const auto& value : host) graph_.nodes.back().host_reads.push_back(number(value));
     return *this;
   }
+  // Data may decide what it does, and then it reads none of that on the host.
+  Sketch& or_by_data() {
+    graph_.nodes.back().do_without = [](PlacementNode& node, const std::vector<int>& lacking) {
+      const auto lacks = [&](int value) { return std::ranges::count(lacking, value) > 0; };
+      for (size_t i = 0; i < node.inputs.size(); ++i)
+        if (lacks(node.inputs[i])) node.host_inputs[i] = false;
+      std::erase_if(node.host_reads, lacks);
+      return true;
+    };
+    return *this;
+  }
   Sketch& hands_on(bool read_inside) { return graph_.hands_on_read_inside = read_inside, *this; }
   // The regions, and what each computes on the host.
   std::vector<std::set<std::string>> regions() const {
-    const std::vector<int> of = plugin::regions(graph(), shape_arithmetic(graph()));
+    const PlacementGraph graph = decided();
+    const std::vector<int> of = plugin::regions(graph, shape_arithmetic(graph));
     std::vector<std::set<std::string>> names(size_t(std::ranges::max(of) + 1));
-    const HostPart part = host_part(graph(), of);
+    const HostPart part = host_part(graph, of);
     for (size_t i = 0; i < of.size(); ++i)
       if (of[i] >= 0) names[size_t(of[i])].insert(graph_.nodes[i].name + (part.nodes[i] ? " on host" : ""));
     std::ranges::sort(names);
@@ -93,12 +105,18 @@ class Sketch {
     return std::ranges::count(plugin::regions(graph(), shape_arithmetic(graph())), kInSmallRegion);
   }
   std::vector<std::string> copies_between_regions() const {
-    const PlacementGraph joined = with_parts(graph(), plugin::regions(graph(), shape_arithmetic(graph())));
+    const PlacementGraph graph = decided();
+    const PlacementGraph joined = with_parts(graph, plugin::regions(graph, shape_arithmetic(graph)));
     return crossings(joined, shape_arithmetic(joined));
   }
   std::vector<std::string> copies() const { return crossings(graph(), shape_arithmetic(graph())); }
 
  private:
+  PlacementGraph decided() const {
+    PlacementGraph made = graph();
+    let_data_decide(made, shape_arithmetic(made));
+    return made;
+  }
   void add(const std::string& slot, std::vector<int>& values, std::vector<bool>& host) {
     host.push_back(slot.starts_with('#'));
     const std::string name = slot.starts_with('#') ? slot.substr(1) : slot;
@@ -279,6 +297,33 @@ TEST(Regions, ABranchThatDataChooseIsOutside) {
   s.node("If", {"#c"}, {"i"}, true, false).with_bodies({"a"}).node("B", {"i"}, {"b"}, true, false);
   s.node("C", {"b"}, {"y"}, true, false);
   EXPECT_EQ(s.regions(), (Regions{{"A", "Max"}, {"B", "C"}}));
+}
+
+TEST(Regions, ABranchThatDataMayChooseIsInside) {
+  for (const bool hands_on : {true, false}) {
+    Sketch s;
+    s.input("x").input("z").node("A", {"x"}, {"a"}, true, false).node("Max", {"a"}, {"c"}, true, false);
+    s.node("If", {"#c"}, {"i"}, true, false).or_by_data().with_bodies({"a", "z"}, {"z"});
+    s.node("B", {"i"}, {"b"}, true, false).node("C", {"b"}, {"y"}, true, false).hands_on(hands_on);
+    // What is left outside reads the condition on the host.
+    EXPECT_EQ(s.regions(), hands_on ? (Regions{{"A", "B", "C", "If", "Max"}}) : (Regions{{"A", "Max"}, {"B", "C"}}));
+    EXPECT_EQ(s.copies_between_regions(),
+              hands_on ? std::vector<std::string>() : std::vector<std::string>{"Max -> If"});
+  }
+}
+
+TEST(Regions, WhatShapesSayIsNotLeftToData) {
+  Sketch s;
+  shape_choice(s).or_by_data().with_bodies({"a", "n"}, {"n"}).node("B", {"i"}, {"y"}, true, false);
+  EXPECT_EQ(s.regions(), (Regions{{"A", "B", "Equal on host", "Gather on host", "If", "Shape"}}));
+}
+
+TEST(Regions, NorIsWhatTheHostHasOutside) {
+  Sketch s;
+  s.input("k").on_host("k").constant("one").input("x").node("Equal", {"k", "one"}, {"c"});
+  s.node("A", {"x"}, {"a"}, true, false).node("If", {"#c"}, {"i"}, true, false).or_by_data().with_bodies({"a"});
+  s.node("B", {"i"}, {"b"}, true, false).node("C", {"b"}, {"y"}, true, false);
+  EXPECT_EQ(s.regions(), (Regions{{"B", "C"}}));
 }
 
 TEST(Regions, WhatIsReadInsideOnTheHostIsToBeThere) {

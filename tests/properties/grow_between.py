@@ -147,6 +147,7 @@ def loop_of(g, x):
     count = g.pick(*counts) if counts and g.chance(2) else None
     number, go = Value(g.name(), "int64", (), 4), Value(g.name(), "bool", (), 1)
     state = Value(g.name(), x.kind, x.dims, max(1, x.most), math.inf)
+    flags = [value for value in g.values if value.kind == "bool" and not value.rank]
     with g.body() as nodes:
         g.values += [number, state]
         made = chain(g, state)
@@ -163,6 +164,8 @@ def loop_of(g, x):
         made = g.node("Tanh", [made], x.kind, x.dims)
         if g.chance(2):
             on = g.node("Identity", [go], "bool", ())
+        elif flags and g.chance(2):  # data, as a rule
+            on = g.node("And", [go, g.pick(*flags)], "bool", ())
         else:
             on = g.node("Less", [number, g.scalar("int64", 5)], "bool", ())
     ends = [g.end(value) for value in (on, made)]

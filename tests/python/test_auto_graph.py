@@ -358,7 +358,8 @@ def test_two_bodies_and_what_is_around_them(encore, make_model):
         x, c = np.random.default_rng(seed).standard_normal(4).astype(FLOAT), np.array([seed % 2 == 0])
         s = x * x - x
         equal(session.run(None, {"x": x, "c": c})[0], ((-s if c else np.abs(s)) + x * x) ** 2)
-    assert sum(told["replays"] for told in onnxruntime_ep_encore.region_report(session)) >= 6
+    (told,) = onnxruntime_ep_encore.region_report(session)  # the device decides which of them runs
+    assert told["nodes"] == 5 and told["replays"] == 4, told
 
 
 def test_profiles_and_logs_are_made(encore, model, expected, tmp_path):
@@ -393,14 +394,14 @@ def test_what_is_outside_is_told(encore, make_model):
     def body(op):
         nodes = [helper.make_node(op, ["made"], [f"{op} y"], f"inner {op}")]
         return helper.make_graph(
-            nodes, f"{op}s", [], [helper.make_tensor_value_info(f"{op} y", TensorProto.FLOAT, ["n"])]
+            nodes, f"{op}s", [], [helper.make_tensor_value_info(f"{op} y", TensorProto.FLOAT, None)]
         )
 
     nodes = [
         helper.make_node("Neg", ["x"], ["negative"], "neg"),
         helper.make_node("Exp", ["negative"], ["made"], "exp"),
         helper.make_node("NonZero", ["made"], ["places"], "places"),
-        helper.make_node("If", ["flag"], ["y"], "choice", then_branch=body("Abs"), else_branch=body("Neg")),
+        helper.make_node("If", ["flag"], ["y"], "choice", then_branch=body("Abs"), else_branch=body("Flatten")),
     ]
     inputs = {"x": ["n"], "flag": ([], TensorProto.BOOL)}
     session = automatic(make_model(nodes, inputs, {"y": ["n"], "places": ([1, "m"], TensorProto.INT64)}))
@@ -408,7 +409,10 @@ def test_what_is_outside_is_told(encore, make_model):
     assert report(session)["region"] == "Neg node 'neg' to Exp node 'exp'"
     told = {(one["inside"], one["node"]): one["why"] for one in onnxruntime_ep_encore.outside_report(session)}
     assert told["", "NonZero node 'places'"] == "an output's size depends on data"
-    assert told["", "If node 'choice'"] == "control flow, which onnxruntime runs: what it does is not known from shapes"
+    assert told["", "If node 'choice'"] == (
+        "control flow, which onnxruntime runs: data decides between the branches of If node 'choice', whose outputs 0 "
+        "may not have the same shape"
+    )
     assert "alone" in told["If node 'choice', body 'Abss'", "Abs node 'inner Abs'"], told
     assert len(told) == 4
 

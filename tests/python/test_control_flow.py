@@ -334,7 +334,7 @@ def test_values_that_onnxruntime_would_lose_are_refused(encore, capfd, what):
 
 
 @needs_graphs
-@pytest.mark.parametrize("op", sorted(CONTROL_FLOW))
+@pytest.mark.parametrize("op", ["Loop", "Scan"])  # the device may decide about the If
 @pytest.mark.parametrize("layout", [{}, {"prefer_nhwc": 1}], ids=str)  # onnxruntime asks twice then
 def test_graphs_are_refused_with_the_name_of_the_node(encore, capfd, op, layout):
     model = parse(ALL_THREE)

@@ -24,8 +24,8 @@ LOOP = "Exp Shape Gather Loop Abs"
 STEP = "float[] b", "d = Identity(c) e = Neg(a) b = Add(e, u)"
 
 
-def check_inside(text, wanted, *feeds):
-    session = check_all(text, wanted, *feeds, options=plain)
+def check_inside(text, wanted, *feeds, by_data=None):
+    session = check_all(text, wanted, *feeds, by_data=by_data, options=plain)
     assert outside(session, "Loop") == []
     assert_replayed(session)
 
@@ -45,9 +45,11 @@ def test_a_constant_count(count):
 
 
 @pytest.mark.parametrize("count", [2**40, 10_000])
-def test_long_loops_are_left(count):
+def test_long_loops_are_left_or_one_body(count):
+    """Which a graph runs again and again."""
     text = loop("float[] b", "d = Less(i, two) e = Neg(a) b = Add(e, u)", count="n", more=f", int64 n = {{{count}}}")
-    session = check_all(text, ["Neg Add", "Shape Gather"], *rows(2), options=plain)
+    check_inside(text, ["Neg Add", "Shape Gather"], *rows(2), by_data=["Exp Loop Abs", "Neg Add", "Shape Gather"])
+    session = es.make_session(model(text), plain(), regions=1, auto_graph=0)
     assert outside(session, "Loop") == [f"{ONNXRUNTIME}: Loop node '(unnamed, makes r)' has too many iterations"]
 
 
@@ -129,7 +131,9 @@ def test_vectors_of_one(what):
 
 def test_a_condition_that_the_device_computes():
     body = "b = Add(a, u) t = ReduceMax <keepdims = 0> (b) d = Less(t, limit)"
-    session = check_all(loop("float[] b", body, more=", float limit = {20.0}"), ["Add ReduceMax Less"], *rows(1, 5))
+    text = loop("float[] b", body, more=", float limit = {20.0}")
+    check_inside(text, ["Add ReduceMax Less"], *rows(1, 5), by_data=[LOOP, "Add ReduceMax Less"])
+    session = es.make_session(model(text), plain(), regions=1, auto_graph=0)
     assert outside(session, "Loop") == [
         f"{ONNXRUNTIME}: the next condition in the body of Loop node '(unnamed, makes r)' reads on the host what is "
         "not there"
@@ -146,7 +150,9 @@ def test_a_count_that_is_data():
     text = loop(*STEP, count="q").replace(
         "k = Gather(s, zero)", "k = Gather(s, zero) v = ReduceMax <keepdims = 0> (x) q = Cast <to = 7> (v)"
     )
-    session = check_all(text, ["Neg Add", "Shape Gather", "ReduceMax Cast"], *rows(1, 3), options=plain)
+    inside = ["Exp ReduceMax Cast Loop Abs", "Neg Add", "Shape Gather"]
+    check_inside(text, ["Neg Add", "Shape Gather", "ReduceMax Cast"], *rows(1, 3), by_data=inside)
+    session = es.make_session(model(text), plain(), regions=1, auto_graph=0)
     assert outside(session, "Loop") == [f"{ONNXRUNTIME}: what it does is not known from shapes"]
 
 

@@ -42,7 +42,7 @@ def test_a_detector(encore):
 
 def test_voice_activity(encore):
     made = voice_activity()
-    session, state, report = es.make_session(made, auto_graph=1), np.zeros((2, 1, 16), FLOAT), None
+    session, state = es.make_session(made, auto_graph=1), np.zeros((2, 1, 16), FLOAT)
     for run in range(16):
         rate = (16000, 8000)[run % 3 == 0]
         feed = {"x": some(1, rate // 50, seed=run), "state": state, "rate": np.array(rate)}
@@ -50,8 +50,8 @@ def test_voice_activity(encore):
         for a, b in zip(got, wanted, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
         state = got[1]
-    report = onnxruntime_ep_encore.region_report(session)
-    assert sorted(region["replays"] for region in report) == [4, 8], report
+    (region,) = onnxruntime_ep_encore.region_report(session)  # with both networks, between which the device decides
+    assert region["replays"] == 12, region
 
 
 @pytest.mark.parametrize("cache, room, pieces", [(shared, CAPACITY, 3), (grown, 0, 1)])

@@ -98,10 +98,15 @@ void note_new_nodes(StreamRef stream, std::string_view kernel) {
   for (cudaGraphNode_t node : fresh) notes[node].order = --order;  // the newest came first
 }
 
+void invalidate(StreamRef stream) noexcept {
+  if (!is_capturing(stream)) return;
+  cudaStreamQuery(of(stream));  // illegal
+  cudaGetLastError();
+}
+
 void forbid(StreamRef stream, const char* what, const char* call) {
   const bool was_valid = stream.capture_status() == CaptureStatus::active;
-  cudaStreamQuery(of(stream));  // illegal, hence it invalidates
-  cudaGetLastError();
+  invalidate(stream);
   const std::string node = *Label::current() ? text(" (node ", Label::current(), ")") : "";
   if (!was_valid)
     throw Error(Code::capture_failed, text("the stream's capture is invalid; end it before ", what, node), call);
@@ -131,7 +136,8 @@ void begin_capture(StreamRef stream, CaptureMode mode) {
 
 KernelNode latest_kernel(StreamRef stream) {
   const Progress progress = progress_of(stream);
-  if (!progress.is_active || progress.last.size() != 1 || cuda::type_of(progress.last[0]) != cudaGraphNodeTypeKernel)
+  if (!progress.is_active || cuda::bodies_open || progress.last.size() != 1 ||
+      cuda::type_of(progress.last[0]) != cudaGraphNodeTypeKernel)
     fail(Code::internal, "the stream has not captured a kernel last");
   return {reinterpret_cast<std::intptr_t>(progress.last[0])};
 }

@@ -19,6 +19,9 @@ struct Note {
 using Notes = std::unordered_map<cudaGraphNode_t, Note>;
 
 inline std::atomic<int> captures_under_way{0};  // begun by begin_capture()
+// Of conditional nodes, which this thread captures. Kernels inside wait for one another as a whole: whether these may
+// overlap there is not known.
+inline thread_local int bodies_open = 0;
 void note_new_nodes(StreamRef stream, std::string_view kernel);
 
 // If the stream captures: gives the nodes that were captured since the last call the current Label. Call it after
@@ -28,8 +31,9 @@ inline void note_capture(StreamRef stream, std::string_view kernel = {}) {
     note_new_nodes(stream, kernel);
 }
 
-// Invalidates the stream's capture, as CUDA does at an illegal call, and throws Error{capture_forbidden}; or
+// Invalidates the stream's capture, as CUDA does at an illegal call; and throws Error{capture_forbidden}, or
 // Error{capture_failed} if it was invalid before.
+void invalidate(StreamRef stream) noexcept;
 [[noreturn]] void forbid(StreamRef stream, const char* what, const char* call);
 
 // The stream is about to go.

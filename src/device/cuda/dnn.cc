@@ -21,6 +21,7 @@
 #include "device/graph.h"
 #include "device/memory.h"
 #include "device/open_ahead.h"
+#include "device/rehearsal.h"
 #include "device/tuning_cache.h"
 
 namespace encore::device {
@@ -214,7 +215,9 @@ struct Dnn::State : DnnHandle {
     const bool compares = rival && settings.measures();
     if (found != plans.end() && (!found->second || !compares || found->second->tuned.rival_timed))
       return found->second.get();
-    if (wanted.capture_status() != CaptureStatus::none)
+    const bool captures = wanted.capture_status() != CaptureStatus::none;
+    if (captures && found != plans.end()) return found->second.get();  // as found in a rehearsal
+    if (captures && !RehearsalScope::is_open())
       cuda::forbid(wanted, "cuDNN has no plan for this convolution yet; run once with these shapes before capturing",
                    "cudnnBackendFinalize");
     if (found == plans.end()) {
@@ -224,7 +227,7 @@ struct Dnn::State : DnnHandle {
       found = plans.find(problem);
     }
     ConvolutionPlan* const plan = found->second.get();
-    if (plan && compares && !plan->tuned.rival_timed) compare(wanted, problem, *plan, rival);
+    if (plan && compares && !captures && !plan->tuned.rival_timed) compare(wanted, problem, *plan, rival);
     return plan;
   }
 };

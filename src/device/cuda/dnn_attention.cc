@@ -12,6 +12,7 @@
 #include "device/device.h"
 #include "device/error.h"
 #include "device/graph.h"
+#include "device/rehearsal.h"
 
 namespace encore::device {
 
@@ -104,7 +105,7 @@ AttentionPlan* find(DnnHandle& dnn, StreamRef stream, const FusedAttention& prob
   if (!dnn.attention) dnn.attention = std::make_shared<AttentionPlans>();
   auto& plans = dnn.attention->of;
   if (const auto known = plans.find(problem); known != plans.end()) return known->second.get();
-  if (stream.capture_status() != CaptureStatus::none)
+  if (stream.capture_status() != CaptureStatus::none && !RehearsalScope::is_open())
     cuda::forbid(stream, "cuDNN has no plan for this attention yet; run once with these shapes before capturing",
                  "cudnnBackendFinalize");
   const Current current(dnn.device);

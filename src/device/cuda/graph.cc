@@ -15,30 +15,13 @@ namespace encore::device {
 
 using cuda::check;
 using cuda::driver_function;
+using cuda::kind_of;
 using cuda::nodes_of;
 using cuda::report;
 
 namespace {
 
 cudaStream_t of(StreamRef stream) { return static_cast<cudaStream_t>(stream.native()); }
-
-NodeKind kind_of(cudaGraphNode_t node) {
-  switch (cuda::type_of(node)) {
-    case cudaGraphNodeTypeKernel: return NodeKind::kernel;
-    case cudaGraphNodeTypeMemcpy: return NodeKind::copy;
-    case cudaGraphNodeTypeMemset: return NodeKind::fill;
-    case cudaGraphNodeTypeMemAlloc: return NodeKind::allocate;
-    case cudaGraphNodeTypeMemFree: return NodeKind::free;
-    case cudaGraphNodeTypeHost: return NodeKind::host;
-    case cudaGraphNodeTypeWaitEvent:
-    case cudaGraphNodeTypeEventRecord:
-    case cudaGraphNodeTypeExtSemaphoreSignal:
-    case cudaGraphNodeTypeExtSemaphoreWait: return NodeKind::event;
-    case cudaGraphNodeTypeGraph:
-    case cudaGraphNodeTypeConditional: return NodeKind::graph;
-    default: return NodeKind::empty;
-  }
-}
 
 // The name of any kernel, of libraries too: these launch functions that our runtime does not know, but the driver does.
 std::string name_of_kernel(cudaGraphNode_t node) {

@@ -35,6 +35,24 @@ cudaGraphNodeType type_of(cudaGraphNode_t node) {
   return type;
 }
 
+NodeKind kind_of(cudaGraphNode_t node) {
+  switch (type_of(node)) {
+    case cudaGraphNodeTypeKernel: return NodeKind::kernel;
+    case cudaGraphNodeTypeMemcpy: return NodeKind::copy;
+    case cudaGraphNodeTypeMemset: return NodeKind::fill;
+    case cudaGraphNodeTypeMemAlloc: return NodeKind::allocate;
+    case cudaGraphNodeTypeMemFree: return NodeKind::free;
+    case cudaGraphNodeTypeHost: return NodeKind::host;
+    case cudaGraphNodeTypeWaitEvent:
+    case cudaGraphNodeTypeEventRecord:
+    case cudaGraphNodeTypeExtSemaphoreSignal:
+    case cudaGraphNodeTypeExtSemaphoreWait: return NodeKind::event;
+    case cudaGraphNodeTypeGraph:
+    case cudaGraphNodeTypeConditional: return NodeKind::graph;
+    default: return NodeKind::empty;
+  }
+}
+
 std::vector<cudaGraphNode_t> dependencies_of(cudaGraphNode_t node) {
   return listed([&](auto... to) { return cudaGraphNodeGetDependencies(node, to...); }, "cudaGraphNodeGetDependencies");
 }

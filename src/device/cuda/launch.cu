@@ -93,7 +93,8 @@ void launch(StreamRef stream, const void* entry, const Blocks& grid, int in_clus
   config.dynamicSmemBytes = size_t(grid.dynamic_bytes);
   config.stream = static_cast<cudaStream_t>(stream.native());
   config.attrs = attributes;
-  if (!grid.late && waits_by_itself(stream.device())) {
+  const bool captures = captures_under_way.load(std::memory_order_relaxed) != 0;
+  if (!grid.late && waits_by_itself(stream.device()) && !(captures && bodies_open)) {
     cudaLaunchAttribute& may_start_early = attributes[config.numAttrs++];
     may_start_early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     may_start_early.val.programmaticStreamSerializationAllowed = 1;
@@ -102,7 +103,7 @@ void launch(StreamRef stream, const void* entry, const Blocks& grid, int in_clus
   const cudaError_t result = cudaLaunchKernelExC(&config, entry, arguments);
   if (result != cudaSuccess) [[unlikely]]
     raise(result, text("cudaLaunchKernelExC of ", std::string_view(kernel)));
-  if (captures_under_way.load(std::memory_order_relaxed) != 0) [[unlikely]]
+  if (captures) [[unlikely]]
     note_new_nodes(stream, kernel);
 }
 }  // namespace

@@ -70,10 +70,19 @@ void Capture::check_held() const {
 
 void Capture::add(int lane, NodeKind kind, std::string_view name, std::function<void()> run) {
   std::lock_guard lock(mutex_);
+  add_held(lane, {kind, name, Label::current(), std::move(run), {}, lane});
+}
+
+void Capture::add(int lane, std::shared_ptr<const Conditional> decided) {
+  std::lock_guard lock(mutex_);
+  add_held(lane, {NodeKind::graph, {}, Label::current(), {}, {}, lane, std::move(decided)});
+}
+
+void Capture::add_held(int lane, Program::Node node) {
   check_held();
-  const int node = int(program_.nodes.size());
-  program_.nodes.push_back({kind, name, Label::current(), std::move(run), std::move(tails_[lane]), lane});
-  tails_[lane] = {node};
+  node.after = std::move(tails_[lane]);
+  tails_[lane] = {int(program_.nodes.size())};
+  program_.nodes.push_back(std::move(node));
 }
 
 std::vector<int> Capture::tail(int lane) {
@@ -85,7 +94,7 @@ std::vector<int> Capture::tail(int lane) {
 std::optional<int> Capture::latest_kernel(int lane) {
   const std::vector<int> nodes = tail(lane);
   std::lock_guard lock(mutex_);
-  if (nodes.size() != 1 || program_.nodes[size_t(nodes[0])].kind != NodeKind::kernel) return std::nullopt;
+  if (is_body || nodes.size() != 1 || program_.nodes[size_t(nodes[0])].kind != NodeKind::kernel) return std::nullopt;
   return nodes[0];
 }
 
@@ -126,8 +135,20 @@ std::shared_ptr<const Program> Capture::end() {
   if (was == CaptureStatus::invalidated) fail(Code::capture_failed, "the capture was invalidated by ", why_);
   if (was == CaptureStatus::none) fail(Code::capture_failed, "the capture was ended by another thread");
 
-  // Every node must come before the end of the origin.
-  auto& nodes = program_.nodes;
+  check_joined_held();
+  program_.lanes = int(tails_.size());
+  return std::make_shared<const Program>(std::move(program_));
+}
+
+void Capture::check_joined() {
+  std::lock_guard lock(mutex_);
+  check_held();
+  check_joined_held();
+}
+
+// Every node must come before the end of the origin.
+void Capture::check_joined_held() const {
+  const auto& nodes = program_.nodes;
   std::vector<bool> joined(nodes.size());
   for (int last : tails_[0]) joined[size_t(last)] = true;
   for (size_t n = nodes.size(); n-- > 0;) {
@@ -138,8 +159,6 @@ std::shared_ptr<const Program> Capture::end() {
            " runs on a forked stream for whose work the first stream does not wait");
     for (int before : nodes[n].after) joined[size_t(before)] = true;
   }
-  program_.lanes = int(tails_.size());
-  return std::make_shared<const Program>(std::move(program_));
 }
 
 void Capture::abandon() {

@@ -16,6 +16,8 @@ namespace encore::device::virtual_gpu {
 
 struct StreamState;
 
+struct Conditional;
+
 // What a graph runs. Shared by graphs, executables and launches under way; never changed once captured.
 struct Program {
   struct Node {
@@ -23,21 +25,29 @@ struct Program {
     std::string_view name;
     std::string label;
     std::function<void()> run;
-    std::vector<int> after;  // earlier nodes, ascending
-    int lane;                // which stream of the capture it came from
+    std::vector<int> after;                           // earlier nodes, ascending
+    int lane;                                         // which stream of the capture it came from
+    std::shared_ptr<const Conditional> decided = {};  // what it runs instead
   };
   std::vector<Node> nodes;
   int lanes = 1;
   std::vector<std::shared_ptr<void>> memory;  // allocated by the graph, alive as long as it is
 };
 
+struct Conditional {
+  const bool* condition;
+  bool repeats;
+  std::vector<std::shared_ptr<const Program>> bodies;  // the second one runs if the condition does not hold
+};
+
 class Capture {
  public:
-  Capture(const StreamState* origin, CaptureMode mode)
-      : origin(origin), mode(mode), owner(std::this_thread::get_id()), tails_(1) {}
+  Capture(const StreamState* origin, CaptureMode mode, bool is_body = false)
+      : origin(origin), mode(mode), is_body(is_body), owner(std::this_thread::get_id()), tails_(1) {}
 
   const StreamState* const origin;
   const CaptureMode mode;
+  const bool is_body;  // of a conditional node
   const std::thread::id owner;
 
   CaptureStatus status() const { return status_.load(); }
@@ -49,6 +59,8 @@ class Capture {
 
   // All of these check first.
   void add(int lane, NodeKind kind, std::string_view name, std::function<void()> run);
+  void add(int lane, std::shared_ptr<const Conditional> decided);
+  void check_joined();  // Error{capture_failed} if there is work that the first lane has not waited for
   std::vector<int> tail(int lane);
   std::optional<int> latest_kernel(int lane);  // if nothing has come after it
   int fork(const std::vector<int>& after);     // returns the new lane
@@ -64,6 +76,8 @@ class Capture {
 
  private:
   void check_held() const;
+  void check_joined_held() const;
+  void add_held(int lane, Program::Node node);
 
   std::atomic<CaptureStatus> status_{CaptureStatus::active};  // none: it has ended
   std::mutex mutex_;

@@ -2,6 +2,7 @@
 //   ENCORE_VIRTUAL_DEVICES       how many devices there are, 0 to 16 (default 1)
 //   ENCORE_VIRTUAL_MEMORY_BYTES  capacity of each device (default 4 GiB)
 //   ENCORE_VIRTUAL_CAPABILITY    the devices' compute capability, as 900 for 9.0, for which there are kernels (default)
+//   ENCORE_VIRTUAL_CONDITIONALS  whether graphs have conditional nodes, 0 or 1 (default)
 //   ENCORE_VIRTUAL_DELAY_US      every task sleeps a random time up to this before it runs (default 0)
 #pragma once
 #include <cstddef>
@@ -18,6 +19,7 @@ void set_delay_us(int64_t most);
 void synchronize_device(int device);
 
 size_t memory_bytes();
+bool has_conditionals();
 // Sleeps as the delay asks; called before every task.
 void delay();
 

@@ -24,6 +24,7 @@ namespace {
 constexpr const char* kDevices = "ENCORE_VIRTUAL_DEVICES";
 constexpr const char* kMemoryBytes = "ENCORE_VIRTUAL_MEMORY_BYTES";
 constexpr const char* kCapability = "ENCORE_VIRTUAL_CAPABILITY";
+constexpr const char* kConditionals = "ENCORE_VIRTUAL_CONDITIONALS";
 constexpr const char* kDelayUs = "ENCORE_VIRTUAL_DELAY_US";
 
 // The variable's value; `otherwise` if it is not set, -1 if it is no number.
@@ -41,6 +42,7 @@ struct Settings {
   std::atomic<int64_t> memory_bytes{from_environment(kMemoryBytes, int64_t(4) << 30)};
   std::atomic<int64_t> delay_us{from_environment(kDelayUs, 0)};
   const int capability = int(from_environment(kCapability, 900));
+  const bool has_conditionals = from_environment(kConditionals, 1) != 0;
 };
 Settings& settings() {
   static auto& settings = *new Settings;
@@ -61,6 +63,7 @@ size_t memory_bytes() {
   return size_t(bytes);
 }
 
+bool has_conditionals() { return settings().has_conditionals; }
 bool has_clusters() { return settings().capability >= 900; }
 
 void delay() {

@@ -10,6 +10,7 @@
 
 #include "device/error.h"
 #include "device/label.h"
+#include "device/virtual/address_space.h"
 #include "device/virtual/capture.h"
 #include "device/virtual/queue.h"
 #include "device/virtual/stream_state.h"
@@ -35,6 +36,9 @@ struct GraphExec::State {
 
 namespace {
 
+struct Launched;
+void run_launched(const Launched& launched);
+
 // A launch.
 struct Launched {
   const void* stream;
@@ -44,7 +48,21 @@ struct Launched {
   void run(int n) const {
     const Program::Node& node = program.nodes[size_t(n)];
     const auto found = changed ? changed->find(n) : Changed::const_iterator();
-    run_traced(stream, node.kind, node.name, node.label, changed && found != changed->end() ? found->second : node.run);
+    if (node.decided)
+      run_traced(stream, node.kind, node.name, node.label, [&] { decide(*node.decided); });
+    else
+      run_traced(stream, node.kind, node.name, node.label,
+                 changed && found != changed->end() ? found->second : node.run);
+  }
+
+ private:
+  void decide(const Conditional& decided) const {
+    const auto holds = [at = static_cast<const bool*>(followed(decided.condition))] { return *at; };
+    const auto turn = [&](size_t body) {
+      if (body < decided.bodies.size()) run_launched({stream, *decided.bodies[body], nullptr});
+    };
+    if (!decided.repeats) return turn(holds() ? 0 : 1);
+    while (holds()) turn(0);
   }
 };
 

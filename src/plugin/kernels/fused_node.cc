@@ -109,10 +109,12 @@ void compile(Ep& ep, const OrtGraph* const* graphs, const OrtNode* const* fused,
     if (region) region->become_a_part();
     return region;
   };
-  const Compiled compiled{ep.GetName(&ep), find, [&](const std::string& node) { return ep.region_of(node).nodes; }};
+  const Compiled compiled{ep.GetName(&ep), find, [&](const std::string& node) { return ep.region_of(node).nodes; },
+                          ep.why_not_by_data()};
   for (size_t i = 0; i < count; ++i) {
     const GraphNodeInfo info(fused[i]);
-    FusedGraph graph(graphs[i], ep.settings(), ep.on_host() ? &compiled : nullptr);
+    FusedGraph graph(graphs[i], ep.settings(), ep.on_host() ? &compiled : nullptr,
+                     ep.on_host().value_or(std::set<std::string>()));
     std::vector<fuse::Padding> paddings;
     if (ep.on_host()) paddings = paddings_of(graph, info, ep.options());
     const fuse::Watch watch = plan_files(ep.options().dump_regions, info.name());
@@ -120,7 +122,7 @@ void compile(Ep& ep, const OrtGraph* const* graphs, const OrtNode* const* fused,
                                    : graph.plan(info, ep.known_dims(), watch);
     auto made = std::make_unique<FusedNode>(ep, info, std::move(plan));
     const std::vector<const OrtNode*> nodes = nodes_of(graphs[i]);
-    if (ep.store() && nodes.size() > 1)
+    if (ep.store() && (nodes.size() > 1 || !bodies_of(nodes[0]).empty()))
       made->region->add_graphs(region_of(graph, info, nodes, ep.options()), *ep.store());
     ep.add_region(info.name(), {made->region, nodes.size()});
     made->paddings = std::move(paddings);

@@ -14,13 +14,17 @@ namespace {
 
 class Examination {
  public:
-  Examination(const OrtNode* node, const NamedBody& body, const Compiled& compiled, const ops::Settings& settings)
-      : compiled_(compiled), settings_(settings), place_(text(" in the ", body.name, " of ", label_of(node))) {
+  Examination(const OrtNode* node, const NamedBody& body, const Compiled& compiled, const ops::Settings& settings,
+              const ByData& by_data)
+      : compiled_(compiled),
+        settings_(settings),
+        by_data_(by_data),
+        place_(text(" in the ", body.name, " of ", label_of(node))) {
     for (const std::string& input : inputs_of(body.graph)) values_[size_t(number(input))].is_inside = true;
     for (const OrtNode* inner : nodes_of(body.graph)) add(inner);
     for (const OrtValueInfo* output : output_values_of(body.graph))
       if (is_constant(output)) values_[size_t(number(names_of({output})[0]))].is_constant = true;
-    if (GraphNodeInfo(node).op_type() != "Loop") return;
+    if (GraphNodeInfo(node).op_type() != "Loop" || by_data.decides) return;
     // The number of the iteration and the condition are on the host, and the next condition is wanted there.
     values_[0].is_on_host = values_[1].is_on_host = true;
     const int condition = number(outputs_of(body.graph).at(0));
@@ -32,15 +36,27 @@ class Examination {
     BodyClaim claim{why_not_, {}, {}};
     if (!claim.why_not.empty()) return claim;
     graph_.from_outside.resize(values_.size());
-    for (size_t v = 0; v < values_.size(); ++v) graph_.from_outside[v] = values_[v].is_inside && !values_[v].is_on_host;
+    for (size_t v = 0; v < values_.size(); ++v)
+      graph_.from_outside[v] =
+          values_[v].is_outer() ? by_data_.not_on_host.contains(values_[v].name) : values_[v].is_lacking();
     const std::vector<int> whole(graph_.nodes.size());
     // At first what comes from outside is on the host wherever it is wanted there, and nothing else is computed there.
     PlacementGraph wanting = graph_;
     for (PlacementNode& node : wanting.nodes) node.is_small = false;
-    const HostPart wanted = host_part(wanting, whole);
+    HostPart wanted;
+    for (bool changed = true; changed;) {
+      changed = false;
+      wanted = host_part(wanting, whole);
+      for (const auto& [n, values] : wanted.lacking) {
+        PlacementNode& node = wanting.nodes[size_t(n)];
+        if (!node.do_without || !node.do_without(node, values)) continue;
+        graph_.nodes[size_t(n)] = node;
+        changed = true;
+      }
+    }
     if (!wanted.lacking.empty()) {
       claim.why_not =
-          text(graph_.nodes[size_t(wanted.lacking[0])].name, place_, " reads on the host what is not there");
+          text(graph_.nodes[size_t(wanted.lacking[0].node)].name, place_, " reads on the host what is not there");
       return claim;
     }
     const auto wants = [&](int value) {
@@ -67,6 +83,7 @@ class Examination {
     bool is_constant = false, is_inside = false;  // the latter: it is an input of the body, or made there
     bool is_on_host = false;
     bool is_outer() const { return !is_constant && !is_inside; }
+    bool is_lacking() const { return is_inside && !is_on_host; }
   };
 
   void add(const OrtNode* inner) {
@@ -103,10 +120,10 @@ class Examination {
     if (const std::string why = ops::why_declined(*row, info); !why.empty()) return text(node.name, place_, ": ", why);
     if (row->reads_back) return text(node.name, place_, " has an output whose size depends on data");
     if (row->make) return {};
-    const BodyClaim claim = examine_bodies(inner, compiled_, settings_);
     for (const std::string& name : names_of(read_inside(inner))) node.read_inside.push_back(number(name));
-    for (const std::string& name : claim.host_reads) node.host_reads.push_back(number(name));
-    return claim.why_not;
+    return place_bodies(
+        node, inner, compiled_, settings_, [this](const std::string& name) { return number(name); },
+        [this](int value) { return values_[size_t(value)].name; });
   }
 
   int number(const std::string& name) {
@@ -117,6 +134,7 @@ class Examination {
 
   const Compiled& compiled_;
   const ops::Settings& settings_;
+  const ByData& by_data_;
   const std::string place_;
   std::string why_not_;  // the first reason
   PlacementGraph graph_;
@@ -134,14 +152,54 @@ int64_t nodes_in(const OrtGraph* body, const Compiled& compiled) {
   return count;
 }
 
+// As far as the model tells, which may be nothing of some dimensions.
+bool have_same_shape(const OrtValueInfo* one, const OrtValueInfo* other, bool if_unknown) {
+  const auto dims = type_of(one).dims, other_dims = type_of(other).dims;
+  if (!dims || !other_dims) return if_unknown;
+  if (dims->size() != other_dims->size()) return false;
+  const std::vector<std::string> names = dimension_names(one), other_names = dimension_names(other);
+  for (size_t d = 0; d < dims->size(); ++d) {
+    const bool is_known = (*dims)[d] >= 0 || !names[d].empty(),
+               is_other = (*other_dims)[d] >= 0 || !other_names[d].empty();
+    if (is_known && is_other ? (*dims)[d] != (*other_dims)[d] || names[d] != other_names[d] : !if_unknown) return false;
+  }
+  return true;
+}
+
+// All shapes are to be known before data on the device decides; exporters tell few of a loop's values, which most often
+// keep theirs, and where one does not, no graph is captured.
+std::string why_not_by_data(const OrtNode* node, const Compiled& compiled) {
+  const GraphNodeInfo info(node);
+  const std::string label = label_of(info);
+  const std::vector<NamedBody> bodies = bodies_of(node);
+  if (!compiled.why_not_by_data.empty()) return compiled.why_not_by_data;
+  const auto made = output_values_of(bodies[0].graph);
+  if (info.op_type() == "If") {
+    const auto others = output_values_of(bodies.at(1).graph);
+    for (size_t i = 0; i < made.size(); ++i)
+      if (!have_same_shape(made[i], others[i], false))
+        return text("data decides between the branches of ", label, ", whose outputs ", i,
+                    " may not have the same shape");
+    return {};
+  }
+  const auto begins = input_values_of(bodies[0].graph);
+  const size_t carried = begins.size() - 2;  // behind the iteration's number and the condition; or a condition
+  if (made.size() - 1 > carried) return text("data decides how often ", label, " runs, which collects outputs");
+  for (size_t i = 0; i < carried; ++i)
+    if (!have_same_shape(begins[i + 2], made[i + 1], true))
+      return text("data decides how often ", label, " runs, whose value '", names_of({begins[i + 2]})[0],
+                  "' may change its shape");
+  return {};
+}
+
 // Whatever the bodies have.
-std::string why_not_run(const OrtNode* node, const Compiled& compiled) {
+std::string why_not_run(const OrtNode* node, const Compiled& compiled, bool by_data) {
   const GraphNodeInfo info(node);
   const bool is_loop = info.op_type() == "Loop";
   for (const NamedBody& body : bodies_of(node))
     if (outputs_of(body.graph).size() != size_t(info.output_count()) + is_loop)
       return text(ops::label_of(info), " has other outputs than its ", body.name);
-  if (is_loop) {
+  if (is_loop && !by_data) {
     const ops::Tensor* const count = info.constant_input(0);
     const int64_t steps = nodes_in(bodies_of(node)[0].graph, compiled);
     if (count && count->count() == 1 && *count->as<const int64_t>() > kMostUnrolled / std::max<int64_t>(steps, 1))
@@ -177,15 +235,17 @@ std::vector<const OrtValueInfo*> read_inside(const OrtNode* node) {
 }
 
 BodyClaim examine_body(const OrtNode* node, const NamedBody& body, const Compiled& compiled,
-                       const ops::Settings& settings) {
-  return Examination(node, body, compiled, settings).run();
+                       const ops::Settings& settings, const ByData& by_data) {
+  return Examination(node, body, compiled, settings, by_data).run();
 }
 
-BodyClaim examine_bodies(const OrtNode* node, const Compiled& compiled, const ops::Settings& settings) {
+BodyClaim examine_bodies(const OrtNode* node, const Compiled& compiled, const ops::Settings& settings,
+                         const ByData& by_data) {
   BodyClaim all;
-  all.why_not = why_not_run(node, compiled);
+  all.why_not = why_not_run(node, compiled, by_data.decides);
+  if (all.why_not.empty() && by_data.decides) all.why_not = why_not_by_data(node, compiled);
   for (const NamedBody& body : bodies_of(node)) {
-    BodyClaim claim = examine_body(node, body, compiled, settings);
+    BodyClaim claim = examine_body(node, body, compiled, settings, by_data);
     if (all.why_not.empty()) all.why_not = std::move(claim.why_not);
     all.host_reads.merge(claim.host_reads);
   }
@@ -194,6 +254,60 @@ BodyClaim examine_bodies(const OrtNode* node, const Compiled& compiled, const op
     if (std::ranges::find(read, value) == read.end() && all.why_not.empty())
       all.why_not = text("onnxruntime does not tell that bodies of ", label_of(node), " read '", value, "'");
   return all;
+}
+
+ByData by_data(const OrtNode* node, const Compiled& compiled, const ops::Settings& settings,
+               const std::function<bool(const std::string&)>& is_on_host) {
+  ByData found;
+  for (const std::string& name : names_of(read_inside(node)))
+    if (!is_on_host(name)) found.not_on_host.insert(name);
+  const GraphNodeInfo info(node);
+  const bool is_loop = info.op_type() == "Loop";
+  for (int i = 0; i < (is_loop ? 2 : info.op_type() == "If"); ++i)
+    found.decides |= info.has_input(i) && !info.is_constant(i) && !is_on_host(info.input_value(i));
+  found.decides |= is_loop && !examine_bodies(node, compiled, settings, found).why_not.empty();
+  return found;
+}
+
+std::string place_bodies(PlacementNode& place, const OrtNode* node, const Compiled& compiled,
+                         const ops::Settings& settings, const std::function<int(const std::string&)>& number,
+                         const std::function<std::string(int)>& name_of) {
+  const auto take = [=](PlacementNode& to, const BodyClaim& claim, bool decides) {
+    if (decides) to.host_inputs.assign(to.inputs.size(), false);
+    to.host_reads.clear();
+    for (const std::string& name : claim.host_reads) to.host_reads.push_back(number(name));
+  };
+  const bool is_loop = GraphNodeInfo(node).op_type() == "Loop";
+  ByData known;
+  BodyClaim claim = examine_bodies(node, compiled, settings);
+  std::string why_not = claim.why_not;
+  if (!why_not.empty() && is_loop) {  // the condition that its body makes may be what the host lacks
+    known.decides = true;
+    claim = examine_bodies(node, compiled, settings, known);
+    if (claim.why_not.empty() || compiled.why_not_by_data.empty()) why_not = claim.why_not;
+  }
+  if (!why_not.empty()) return why_not;
+  if (known.decides) place.outside = std::make_shared<const PlacementNode>(place);
+  take(place, claim, known.decides);
+  place.do_without = [=, &compiled, &settings](PlacementNode& to, const std::vector<int>& lacking) mutable {
+    ByData wanted = known;
+    for (int value : lacking) {
+      wanted.not_on_host.insert(name_of(value));
+      for (size_t i = 0; i < to.inputs.size(); ++i) wanted.decides |= to.host_inputs[i] && to.inputs[i] == value;
+    }
+    const bool is_new = wanted.decides != known.decides || wanted.not_on_host != known.not_on_host;
+    BodyClaim less = is_new ? examine_bodies(node, compiled, settings, wanted) : BodyClaim();
+    if (is_new && !less.why_not.empty() && is_loop && !wanted.decides) {
+      wanted.decides = true;
+      less = examine_bodies(node, compiled, settings, wanted);
+    }
+    to.why_outside = less.why_not;
+    if (!is_new || !less.why_not.empty()) return false;
+    known = wanted;
+    take(to, less, known.decides);
+    return true;
+  };
+  return {};
 }
 
 }  // namespace encore::plugin

@@ -17,6 +17,7 @@ struct Compiled {
   std::string ep;
   std::function<std::shared_ptr<const ops::Op>(const std::string& node)> find;  // null if there is none
   std::function<size_t(const std::string& node)> size;                          // of so many nodes
+  std::string why_not_by_data = {};  // data on the device can't decide what bodies do; empty: it can
 };
 
 struct NamedBody {
@@ -30,6 +31,14 @@ std::vector<const OrtValueInfo*> read_inside(const OrtNode* node);
 // Of a loop whose count is constant: nodes of its body, each as often as it runs. More are left to onnxruntime.
 inline constexpr int64_t kMostUnrolled = 4096;
 
+struct PlacementNode;
+
+// What the host lacks, so that data on the device decides.
+struct ByData {
+  std::set<std::string> not_on_host = {};  // values from outside
+  bool decides = false;                    // which branch, or how often the body runs
+};
+
 // What can be told of bodies without the graph around, by names of values.
 struct BodyClaim {
   std::string why_not;                 // Encore can't run them as a part; empty: it can
@@ -37,7 +46,17 @@ struct BodyClaim {
   std::set<std::string> made_on_host;  // inside; of one body
 };
 BodyClaim examine_body(const OrtNode* node, const NamedBody& body, const Compiled& compiled,
-                       const ops::Settings& settings);
-BodyClaim examine_bodies(const OrtNode* node, const Compiled& compiled, const ops::Settings& settings);
+                       const ops::Settings& settings, const ByData& by_data);
+BodyClaim examine_bodies(const OrtNode* node, const Compiled& compiled, const ops::Settings& settings,
+                         const ByData& by_data = {});
+// Whether data decides about a node whose bodies are a part, if the host has of outer values those of which it says so.
+ByData by_data(const OrtNode* node, const Compiled& compiled, const ops::Settings& settings,
+               const std::function<bool(const std::string&)>& is_on_host);
+
+// Says of a node with bodies that it may join a part, or returns why not. `numbers` are those of the values, by name.
+// All of these are to live as long as the placement is decided about.
+std::string place_bodies(PlacementNode& place, const OrtNode* node, const Compiled& compiled,
+                         const ops::Settings& settings, const std::function<int(const std::string&)>& number,
+                         const std::function<std::string(int)>& name_of);
 
 }  // namespace encore::plugin

@@ -118,12 +118,15 @@ class Examination {
     placement_.hands_on_read_inside = ort().minor >= kReadInsideHost;
     if (parts == Parts::regions) {
       for (Claim::Declined& node : claim.control_flow) see_bodies(node);
+      let_data_decide(placement_, on_cpu);
       std::map<size_t, int> lost;
       std::vector<int> part_of = regions(placement_, on_cpu, &lost);
-      for (Claim::Declined& node : claim.control_flow)
+      for (Claim::Declined& node : claim.control_flow) {
+        if (const std::string& why = placement_.nodes[places_.at(node.at)].why_outside; !why.empty()) node.why = why;
         if (const auto found = lost.find(places_.at(node.at)); found != lost.end())
           node.why = text("its bodies read '", name_of(found->second), "', which onnxruntime before 1.",
                           kReadInsideHost, " hands on to no node that is made of several");
+      }
       return part_of;
     }
     std::vector<int> whole(nodes_.size());
@@ -145,10 +148,11 @@ class Examination {
     const size_t n = places_.at(node.at);
     PlacementNode& place = placement_.nodes[n];
     if (!compiled_ || !place.claimable || has_op_[n]) return;
-    BodyClaim bodies = examine_bodies(node.at, *compiled_, settings_);
-    place.may_join = bodies.why_not.empty();
-    node.why = place.may_join ? "what it does is not known from shapes" : std::move(bodies.why_not);
-    for (const std::string& value : bodies.host_reads) place.host_reads.push_back(numbers_.at(value));
+    node.why = place_bodies(
+        place, node.at, *compiled_, settings_, [this](const std::string& name) { return numbers_.at(name); },
+        [this](int value) { return name_of(value); });
+    place.may_join = node.why.empty();
+    if (place.may_join) node.why = "what it does is not known from shapes";
   }
   std::string name_of(int value) const {
     return std::ranges::find(numbers_, value, [](const auto& one) { return one.second; })->first;

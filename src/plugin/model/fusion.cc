@@ -6,6 +6,7 @@
 #include "fuse/control_flow.h"
 #include "fuse/groups.h"
 #include "fuse/whole.h"
+#include "ops/registry.h"
 #include "plugin/host/fence.h"
 #include "plugin/model/graph_reading.h"
 
@@ -29,8 +30,15 @@ bool has_beginning(const std::vector<const OrtNode*>& nodes) {
 
 }  // namespace
 
-FusedGraph::FusedGraph(const OrtGraph* graph, const ops::Settings& settings, const Compiled* compiled)
-    : settings_(settings), compiled_(compiled) {
+FusedGraph::FusedGraph(const OrtGraph* graph, const ops::Settings& settings, const Compiled* compiled,
+                       std::set<std::string> on_host)
+    : settings_(settings), compiled_(compiled), on_host_(std::move(on_host)) {
+  for (const OrtNode* node : compiled ? nodes_of(graph) : std::vector<const OrtNode*>()) {
+    const GraphNodeInfo info(node);
+    const ops::OpRow* const row = ops::find_row(info.domain(), info.op_type(), info.since_version());
+    for (int i : row ? row->host_outputs : std::vector<int>())
+      if (info.has_output(i)) on_host_.insert(info.output_value(i));
+  }
   for (const OrtNode* node : nodes_of(graph)) add(node);
   sort();
 }
@@ -101,29 +109,38 @@ void FusedGraph::add(const OrtNode* node) {
 void FusedGraph::add_bodies(const OrtNode* node, fuse::Node& made) {
   const std::vector<NamedBody> bodies = bodies_of(node);
   if (bodies.empty()) return;
+  const ByData by_data =
+      plugin::by_data(node, *compiled_, settings_, [&](const std::string& name) { return on_host_.contains(name); });
   std::vector<BodyClaim> claims;
   std::set<std::string> host_reads;
   for (const NamedBody& body : bodies) {
-    claims.push_back(examine_body(node, body, *compiled_, settings_));
+    claims.push_back(examine_body(node, body, *compiled_, settings_, by_data));
     host_reads.insert(claims.back().host_reads.begin(), claims.back().host_reads.end());
   }
   const std::vector<const OrtValueInfo*> reads = read_inside(node);
   for (const OrtValueInfo* value : reads) made.inputs.push_back(see(value));
   for (const std::string& value : host_reads) made.inputs.push_back(numbers_.at(value));
   for (size_t b = 0; b < bodies.size(); ++b) {
-    FusedGraph& inside = *bodies_.emplace_back(std::make_unique<FusedGraph>(bodies[b].graph, settings_, compiled_));
+    const bool is_loop = made.info->op_type() == "Loop";
+    std::set<std::string> on_host = claims[b].made_on_host;
+    on_host.insert(host_reads.begin(), host_reads.end());
+    if (const auto inputs = inputs_of(bodies[b].graph); is_loop && !by_data.decides)
+      on_host.insert(inputs.begin(), inputs.begin() + 2);
+    FusedGraph& inside =
+        *bodies_.emplace_back(std::make_unique<FusedGraph>(bodies[b].graph, settings_, compiled_, std::move(on_host)));
     made.bodies.push_back({bodies[b].name, std::make_shared<fuse::Plan>(
-                                               inside.plan_of_body(bodies[b].graph, made.info->op_type() == "Loop",
+                                               inside.plan_of_body(bodies[b].graph, is_loop, is_loop && by_data.decides,
                                                                    reads, host_reads, claims[b].made_on_host))});
   }
 }
 
-fuse::Plan FusedGraph::plan_of_body(const OrtGraph* body, bool is_loop, const std::vector<const OrtValueInfo*>& reads,
+fuse::Plan FusedGraph::plan_of_body(const OrtGraph* body, bool is_loop, bool by_data,
+                                    const std::vector<const OrtValueInfo*>& reads,
                                     const std::set<std::string>& host_reads,
                                     const std::set<std::string>& made_on_host) {
   std::vector<int> inputs, host_inputs, outputs;
   for (const OrtValueInfo* value : input_values_of(body)) inputs.push_back(see(value));
-  if (is_loop) {  // the iteration's number and the condition
+  if (is_loop && !by_data) {  // the iteration's number and the condition
     host_inputs.assign(inputs.begin(), inputs.begin() + 2);
     inputs.erase(inputs.begin(), inputs.begin() + 2);
   }
@@ -141,8 +158,9 @@ fuse::Plan FusedGraph::plan_of_body(const OrtGraph* body, bool is_loop, const st
     node.takable = std::ranges::none_of(node.outputs, [&](int value) {
       return value >= 0 && made_on_host.contains(graph_.values[size_t(value)].name);
     });
-  return fuse::plan_of_body(graph_, {std::move(inputs), std::move(host_inputs), std::move(outputs), size_t(is_loop)},
-                            reads.size(), settings_);
+  return fuse::plan_of_body(
+      graph_, {std::move(inputs), std::move(host_inputs), std::move(outputs), size_t(is_loop && !by_data), by_data},
+      reads.size(), settings_);
 }
 
 int64_t FusedGraph::symbol(const std::string& name) {

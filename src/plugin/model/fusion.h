@@ -30,8 +30,9 @@ std::vector<Group> find_groups(const OrtGraph* graph, const std::vector<const Or
 // The graph behind one fused node.
 class FusedGraph {
  public:
-  // With `compiled` nodes with bodies are to run these themselves.
-  FusedGraph(const OrtGraph* graph, const ops::Settings& settings, const Compiled* compiled = nullptr);
+  // With `compiled` nodes with bodies are to run these themselves, having those values on the host.
+  FusedGraph(const OrtGraph* graph, const ops::Settings& settings, const Compiled* compiled = nullptr,
+             std::set<std::string> on_host = {});
   // What the node is to do, which is one group's; the plan refers to this.
   fuse::Plan plan(const GraphNodeInfo& fused, const fuse::KnownDims& known, const fuse::Watch& watch);
   // The same of a region, or of the whole model, which makes the values that are named on the host.
@@ -51,8 +52,9 @@ class FusedGraph {
                                         const ops::Settings&, bool, fuse::KnownDims&);
   void add(const OrtNode* node);
   void add_bodies(const OrtNode* node, fuse::Node& made);
-  fuse::Plan plan_of_body(const OrtGraph* body, bool is_loop, const std::vector<const OrtValueInfo*>& reads,
-                          const std::set<std::string>& host_reads, const std::set<std::string>& made_on_host);
+  fuse::Plan plan_of_body(const OrtGraph* body, bool is_loop, bool by_data,
+                          const std::vector<const OrtValueInfo*>& reads, const std::set<std::string>& host_reads,
+                          const std::set<std::string>& made_on_host);
   int see(const OrtValueInfo* value, ops::Type type, const std::optional<std::vector<int64_t>>& dims);
   int see(const OrtValueInfo* value);
   int number(const OrtValueInfo* value);
@@ -62,6 +64,7 @@ class FusedGraph {
 
   const ops::Settings settings_;
   const Compiled* const compiled_;
+  std::set<std::string> on_host_;  // values by name
   fuse::Graph graph_;
   std::deque<GraphNodeInfo> infos_;  // of the nodes
   std::vector<std::unique_ptr<FusedGraph>> bodies_;

@@ -70,7 +70,8 @@ std::vector<std::string> dimension_names(const OrtValueInfo* value) {
 std::string label_of(const OrtNode* node) { return ops::label_of(GraphNodeInfo(node)); }
 
 std::string span_of(const std::vector<const OrtNode*>& nodes) {
-  return text(label_of(nodes.front()), " to ", label_of(nodes.back()));
+  const std::string first = label_of(nodes.front());
+  return nodes.size() == 1 ? first : text(first, " to ", label_of(nodes.back()));
 }
 
 std::string place_of(const OrtGraph* graph) {

@@ -196,11 +196,12 @@ HostPart host_part(const PlacementGraph& graph, const std::vector<int>& part_of)
     const PlacementNode& node = graph.nodes[size_t(n)];
     if (part_of[size_t(n)] < 0) continue;
     able[size_t(n)] = node.is_host_op && has_all(n, able);
-    bool lacks = !node.claimable && !able[size_t(n)];
+    std::vector<int> lacking;
     for (size_t i = 0; node.claimable && i < node.inputs.size(); ++i)
-      lacks |= node.host_inputs[i] && !has(n, node.inputs[i], able);
-    for (int value : node.host_reads) lacks |= !has(n, value, able);
-    if (lacks) part.lacking.push_back(n);
+      if (node.host_inputs[i] && !has(n, node.inputs[i], able)) lacking.push_back(node.inputs[i]);
+    for (int value : node.host_reads)
+      if (!has(n, value, able)) lacking.push_back(value);
+    if (!lacking.empty() || (!node.claimable && !able[size_t(n)])) part.lacking.push_back({n, std::move(lacking)});
   }
   if (!part.lacking.empty()) return part;
   const auto want = [&](int value) {
@@ -223,8 +224,35 @@ HostPart host_part(const PlacementGraph& graph, const std::vector<int>& part_of)
   return part;
 }
 
-std::vector<int> regions(const PlacementGraph& graph, const std::vector<bool>& on_cpu, std::map<size_t, int>* lost) {
+void let_data_decide(PlacementGraph& graph, const std::vector<bool>& on_cpu) {
+  if (std::ranges::none_of(graph.nodes, [](const PlacementNode& node) { return bool(node.do_without); })) return;
   const Links links = link(graph);
+  const std::vector<bool> from_outside = graph.from_outside;
+  for (size_t value = 0; value < from_outside.size(); ++value)
+    if (graph.from_around[value] || graph.on_host[value]) graph.from_outside[value] = false;
+  const auto is_data = [&](int value) {
+    const int made = links.producer[size_t(value)];
+    return made < 0 || (graph.nodes[size_t(made)].claimable && !on_cpu[size_t(made)]);
+  };
+  std::vector<int> whole;
+  for (const PlacementNode& node : graph.nodes) whole.push_back(node.may_join ? 0 : -1);
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (const auto& [n, values] : host_part(graph, whole).lacking) {
+      PlacementNode& node = graph.nodes[size_t(n)];
+      if (!node.do_without || values.empty() || !std::ranges::all_of(values, is_data)) continue;
+      auto before = node.outside ? node.outside : std::make_shared<const PlacementNode>(node);
+      if (!node.do_without(node, values)) continue;
+      node.outside = std::move(before);
+      changed = true;
+    }
+  }
+  graph.from_outside = from_outside;
+}
+
+std::vector<int> regions(const PlacementGraph& given, const std::vector<bool>& on_cpu, std::map<size_t, int>* lost) {
+  PlacementGraph graph = given;
+  Links links = link(graph);
   const fuse::Makers makers = makers_of(graph, links);
   const std::vector<int> order = fuse::running_order(makers);
   std::vector<int> region_of;
@@ -276,8 +304,12 @@ std::vector<int> regions(const PlacementGraph& graph, const std::vector<bool>& o
       region_of[size_t(n)] = -1;
       fits[size_t(n)] = false;
       changed = true;
+      if (const auto outside = graph.nodes[size_t(n)].outside) {
+        graph.nodes[size_t(n)] = *outside;
+        links = link(graph);
+      }
     };
-    for (int n : host_part(graph, region_of).lacking) leave(n);
+    for (const HostPart::Lacking& lacking : host_part(graph, region_of).lacking) leave(lacking.node);
     for (int n : order) {
       const int value = region_of[size_t(n)] < 0 ? -1 : lost_inside(graph, size_t(n), region_of);
       if (value < 0) continue;
@@ -294,9 +326,17 @@ std::vector<int> regions(const PlacementGraph& graph, const std::vector<bool>& o
     }
   }
   for (int n : in_small_regions) region_of[size_t(n)] = kInSmallRegion;
-  for (size_t n = 0; n < graph.nodes.size(); ++n)
-    if (region_of[n] < 0 && graph.nodes[n].may_join && !on_cpu[n] && shares_constants(graph, links, int(n), region_of))
-      region_of[n] = count++;
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const PlacementNode& node = graph.nodes[n];
+    const bool is_by_data = node.outside && node.host_reads.empty();
+    if (region_of[n] >= 0 || !node.may_join || on_cpu[n]) continue;
+    if (!is_by_data && !shares_constants(graph, links, int(n), region_of)) continue;
+    region_of[n] = count;
+    if (lost_inside(graph, n, region_of) < 0)
+      ++count;
+    else
+      region_of[n] = -1;
+  }
   return region_of;
 }
 
@@ -317,8 +357,11 @@ int lost_inside(const PlacementGraph& graph, size_t node, const std::vector<int>
 
 PlacementGraph with_parts(PlacementGraph graph, const std::vector<int>& part_of) {
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
-    if (part_of[n] < 0) continue;
     PlacementNode& node = graph.nodes[n];
+    if (part_of[n] < 0) {
+      if (const auto outside = node.outside) node = *outside;
+      continue;
+    }
     node.claimable = true;
     node.shape_like = false;
     node.host_inputs.assign(node.inputs.size(), false);

@@ -1,6 +1,8 @@
 // Which nodes are shape arithmetic and better left on the CPU. Knows neither onnxruntime nor devices.
 #pragma once
+#include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,6 +20,10 @@ struct PlacementNode {
   bool may_join = false;                        // Encore can run it as a part of a node
   bool is_host_op = false;                      // Encore can compute it on the host, as a part of a node
   bool is_small = false;                        // what it makes is known to be a few numbers
+  // Has it read on the host less than these, as data on the device decides what its graphs do. False: it can't.
+  std::function<bool(PlacementNode&, const std::vector<int>& lacking)> do_without = {};
+  std::shared_ptr<const PlacementNode> outside = {};  // as it is in no part, if it does without something
+  std::string why_outside = {};                       // it can't
 };
 
 struct PlacementGraph {
@@ -44,20 +50,29 @@ std::vector<bool> shape_arithmetic(const PlacementGraph& graph);
 // What nodes that are one compute on the host, passing to kernels what these want of it: since the results are wanted
 // there, the device lacks them, or a few numbers are sooner passed than computed with.
 struct HostPart {
+  struct Lacking {
+    int node;
+    std::vector<int> values;  // none if the node itself can't run
+  };
   std::vector<bool> nodes;
-  std::vector<int> lacking;  // nodes that read on the host what can't be had there; then the others are not told
+  std::vector<Lacking> lacking;  // what nodes read on the host and can't be had there; then the others are not told
 };
 // By node the one that it is a part of, which tells the host nothing but what it computes there; -1 for none.
 HostPart host_part(const PlacementGraph& graph, const std::vector<int>& part_of);
+
+// Has control flow decided by data on the device where the host surely lacks what decides: not where that comes from
+// graphs around, which may have it there.
+void let_data_decide(PlacementGraph& graph, const std::vector<bool>& on_cpu);
 
 // For each of them onnxruntime looks at the whole model, and before 1.32 at all the others, too.
 inline constexpr size_t kMostRegions = 256;
 inline constexpr int kInSmallRegion = -2;  // of a node whose region is none, as there are so many larger ones
 // The largest parts of the graph that can be one node each, which leaves on the device what it makes: by node a part's
 // number, or one below zero. What is `on_cpu` without them stays if it is read on the host outside. Besides these,
-// nodes that read large constants as others do are parts: parts have them on the device once, and onnxruntime would
-// have them besides. `lost` gets nodes that are in none since a part would not have what is read inside of them.
-std::vector<int> regions(const PlacementGraph& graph, const std::vector<bool>& on_cpu,
+// nodes with bodies are parts if data decides about them, and nodes that read large constants as others do: parts have
+// these on the device once, and onnxruntime would have them besides. `lost` gets nodes that are in none since a part
+// would not have what is read inside of them.
+std::vector<int> regions(const PlacementGraph& given, const std::vector<bool>& on_cpu,
                          std::map<size_t, int>* lost = nullptr);
 // What is read inside of the node, and would not be handed on to its part; -1 if there is nothing.
 int lost_inside(const PlacementGraph& graph, size_t node, const std::vector<int>& part_of);

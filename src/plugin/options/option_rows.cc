@@ -248,9 +248,10 @@ constexpr OptionRow kRows[] = {
      "save such a model: `encore.session` leaves this off for `optimized_model_filepath`, as does `ep.context_enable`.",
      [](std::string_view value, Options& o) { return take(flag(value), o.fuse_nodes); }},
     {"regions", false, "1", kFlag,
-     "Make one node of all that Encore can run together, as far as nothing between is another provider's, control flow "
-     "by data "
-     "or sized by it: the host has less to do for it. What `fuse_nodes` makes one is a part of it, and without that "
+     "Make one node of all that Encore can run together, as far as nothing between is another provider's, sized by "
+     "data "
+     "or, without graphs, control flow by data: the host has less to do for it. What `fuse_nodes` makes one is a part "
+     "of it, and without that "
      "there are no regions, nor with `optimized_model_filepath`.",
      [](std::string_view value, Options& o) { return take(flag(value), o.regions); }},
     {"prefer_nhwc", true, "0", kFlag,

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "device/capture_stream.h"
+#include "device/conditional.h"
 #include "device/external_stream.h"
 #include "device/open_ahead.h"
 #include "device/tuning_cache.h"
@@ -200,7 +201,8 @@ void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
   const OrtNode* parent = nullptr;
   check(ort().api->Graph_GetParentNode(graph, &parent));
   if (is_of_function(graph)) return;
-  const Compiled compiled{registration_->name(), {}, [&](const std::string& node) { return region_of(node).nodes; }};
+  const Compiled compiled{
+      registration_->name(), {}, [&](const std::string& node) { return region_of(node).nodes; }, why_not_by_data()};
   Claim claim = examine(graph, support, registration_->name(), settings(), parts(),
                         options_.pad.empty() ? &compiled : nullptr);  // which is not followed into bodies
   claim_nodes(graph, support, claim, parent);
@@ -220,6 +222,14 @@ void Ep::find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
 Parts Ep::parts() const {
   if (!options_.fuse_nodes) return Parts::none;
   return options_.has_regions() ? Parts::regions : graphs_ ? Parts::whole : Parts::none;
+}
+
+// Graphs are what lets the device decide; an eager run would have the host wait for it.
+std::string Ep::why_not_by_data() const {
+  const char* const unknown = "what it does is not known from shapes";
+  if (!graphs_ && !(store_ && store_->captures())) return unknown;
+  const std::string why = device::why_no_conditionals(device());
+  return why.empty() ? why : text(unknown, ", and ", why);
 }
 
 // Bodies have regions, but no groups of their own.

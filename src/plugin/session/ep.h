@@ -61,6 +61,7 @@ class Ep : public OrtEp {
   const Signature& signature() const { return signature_; }
   // The values that fused nodes make on the host, if these are regions or the whole model; else they are groups.
   const std::optional<std::set<std::string>>& on_host() const { return on_host_; }
+  std::string why_not_by_data() const;                               // as Compiled has it
   const fuse::KnownDims& known_dims() const { return known_dims_; }  // of groups
   struct CompiledRegion {
     std::weak_ptr<Region> region;
