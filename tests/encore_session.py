@@ -58,7 +58,9 @@ def registered():
 
 
 def on_virtual_gpu():
-    return onnxruntime_ep_encore.devices(registered())[0].ep_metadata["cuda_device_name"] == "Encore virtual GPU"
+    return (
+        onnxruntime_ep_encore.devices(registered())[0].ep_metadata["cuda_device_name"].startswith("Encore virtual GPU")
+    )
 
 
 def in_new_process(code, **variables):

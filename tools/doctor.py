@@ -170,7 +170,7 @@ def tell_encore(gpus):
             continue
         works = True
         good(f"a model of one node ran on {words}")
-    if devices[0].ep_metadata.get("cuda_device_name") == "Encore virtual GPU":
+    if devices[0].ep_metadata.get("cuda_device_name", "").startswith("Encore virtual GPU"):
         print("           This is the virtual GPU, which computes on the CPU.")
         if gpus:
             print("           A GPU is here: `./encore build cuda`, or `pip install .` with nvcc, builds for it.")
