@@ -32,6 +32,8 @@ RUNTIMES = {"virtual-asan": ("libasan.so", "libstdc++.so"), "virtual-tsan": ("li
 THREADED = [f"tests/python/test_{name}.py" for name in ("threads", "streams", "devices", "sessions", "c_application")]
 # Its threads are onnxruntime's, which hand work over by atomics that TSan doesn't see.
 SPREAD = "tests/python/test_threads.py::test_a_fault_fails_a_run_that_onnxruntime_spreads_over_threads"
+# Operators that have another way where a GPU has no clusters, or blocks less shared memory, than an H100.
+OTHER_WAYS = [f"ops/test_{name}.py" for name in ("softmax", "reduce", "group_query_attention", "block_weights")]
 # How a test runner's last line looks.
 CLOSING = re.compile(r"^(=* ?\d+ (passed|failed|error).* in [\d.]+s.*|\d+% tests passed.*)$")
 
@@ -86,8 +88,13 @@ def _all():
         stages.append(Stage(f"Python core set, onnxruntime {version}", core, ("build virtual",)))
     # Nodes by themselves, and groups; tests of fusion count these only so.
     which = "fus or whole or convolution or graph or control or memory or roles or sessions"
-    apart = lambda: _pytest("-k", which, folder="python", ENCORE_TEST_OPTIONS="regions=0")
+    apart = lambda: _pytest("-k", which, where=["python"], ENCORE_TEST_OPTIONS="regions=0")
     stages.append(Stage("Python, without regions", apart, ("build virtual",), 3))
+    for architecture in ("80", "120"):
+        other = lambda architecture=architecture: _pytest(
+            "--representative", where=OTHER_WAYS, ENCORE_VIRTUAL_ARCH=architecture
+        )
+        stages.append(Stage(f"operators, as on sm_{architecture}", other, ("build virtual",), 1.5))
     eager = lambda: _pytest("-m", "core", ENCORE_TEST_OPTIONS="auto_graph=0")
     stages.append(Stage("Python core set, without automatic graphs", eager, ("build virtual",), 2))
     # What operators compute does not depend on onnxruntime, so the oldest calls each of their kernels, and not with all
@@ -134,8 +141,9 @@ def _ctest(preset):
     return closings
 
 
-def _pytest(*options, ort=env.NEWEST_ORT, preset="virtual", folder="", **variables):
-    command = [env.PYTHON, "-m", "pytest", "-q", "-n", env.JOBS, *options, env.ROOT / "tests" / folder]
+def _pytest(*options, ort=env.NEWEST_ORT, preset="virtual", where=("",), **variables):
+    paths = [env.ROOT / "tests" / each for each in where]
+    command = [env.PYTHON, "-m", "pytest", "-q", "-n", env.JOBS, *options, *paths]
     return _stream(command, _on(preset, ort, **variables))
 
 
