@@ -33,7 +33,9 @@ THREADED = [f"tests/python/test_{name}.py" for name in ("threads", "streams", "d
 # Its threads are onnxruntime's, which hand work over by atomics that TSan doesn't see.
 SPREAD = "tests/python/test_threads.py::test_a_fault_fails_a_run_that_onnxruntime_spreads_over_threads"
 # Operators that have another way where a GPU has no clusters, or blocks less shared memory, than an H100.
-OTHER_WAYS = [f"ops/test_{name}.py" for name in ("softmax", "reduce", "group_query_attention", "block_weights")]
+OTHER_WAYS = [
+    f"ops/test_{name}.py" for name in ("attention", "softmax", "reduce", "group_query_attention", "block_weights")
+]
 # How a test runner's last line looks.
 CLOSING = re.compile(r"^(=* ?\d+ (passed|failed|error).* in [\d.]+s.*|\d+% tests passed.*)$")
 
