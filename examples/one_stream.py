@@ -94,7 +94,7 @@ def main():
     w = rng.standard_normal((WIDTH, WIDTH)).astype(np.float32)
     inputs = [rng.standard_normal((ROWS, WIDTH)).astype(np.float32) for _ in range(runs)]
     device = encore.devices(encore.register())[0]
-    virtual = device.ep_metadata["cuda_device_name"] == "Encore virtual GPU"
+    virtual = device.ep_metadata["cuda_device_name"].startswith("Encore virtual GPU")
     way = with_torch if has_torch_with_cuda() and not virtual else with_onnxruntime_alone
     outputs = way(make_model(w), device, inputs)
     for x, y in zip(inputs, outputs):

@@ -58,7 +58,16 @@ def registered():
 
 
 def on_virtual_gpu():
-    return onnxruntime_ep_encore.devices(registered())[0].ep_metadata["cuda_device_name"] == "Encore virtual GPU"
+    return _facts()["cuda_device_name"].startswith("Encore virtual GPU")
+
+
+def has_clusters():
+    """Whether blocks may work together, as from Hopper on."""
+    return int(_facts()["cuda_compute_capability"].split(".")[0]) >= 9
+
+
+def _facts():
+    return onnxruntime_ep_encore.devices(registered())[0].ep_metadata
 
 
 def in_new_process(code, **variables):

@@ -17,7 +17,7 @@ from onnxruntime_ep_encore import gpu_works, why_no_gpu
 
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
-PRESETS = ("virtual", "virtual-asan", "virtual-tsan", "cuda")
+PRESETS = ("virtual", "virtual-asan", "virtual-tsan", "cuda", "cuda-all")
 LIBRARY = "libonnxruntime_providers_cuda_plugin.so"
 OLDEST_CMAKE = (3, 25)
 NEWEST_ORT = next(
@@ -177,11 +177,14 @@ def build(preset, *targets):
     """Configures and builds a preset; returns the seconds that it took."""
     if preset not in PRESETS:
         raise Failed(f"no preset is named '{preset}'; there are: {', '.join(PRESETS)}")
-    if preset == "cuda" and not nvcc():
-        raise Failed(f"the preset cuda needs nvcc, from CUDA 13. Looked at: {NVCC_PLACES}.")
+    if preset.startswith("cuda") and not nvcc():
+        raise Failed(f"the preset {preset} needs nvcc, from CUDA 12.8 on. Looked at: {NVCC_PLACES}.")
     setup()
     start = time.monotonic()
-    run("cmake", "--preset", preset, f"-DPython3_EXECUTABLE={PYTHON}", cwd=ROOT, env=variables())
+    options = [f"-DPython3_EXECUTABLE={PYTHON}"]
+    if preset == "cuda" and gpu_works():
+        options.append("-DCMAKE_CUDA_ARCHITECTURES=")  # of the GPUs that are here
+    run("cmake", "--preset", preset, *options, cwd=ROOT, env=variables())
     wanted = ["--target", *targets] if targets else []
     run("cmake", "--build", "--preset", preset, "-j", JOBS, *wanted, cwd=ROOT, env=variables())
     return time.monotonic() - start

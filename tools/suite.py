@@ -38,6 +38,10 @@ CORE = ("python", "models")  # where tests are marked so; the others need not be
 THREADED = [f"tests/python/test_{name}.py" for name in ("threads", "streams", "devices", "sessions", "c_application")]
 # Its threads are onnxruntime's, which hand work over by atomics that TSan doesn't see.
 SPREAD = "tests/python/test_threads.py::test_a_fault_fails_a_run_that_onnxruntime_spreads_over_threads"
+# Operators that have another way where a GPU has no clusters, or blocks less shared memory, than an H100.
+OTHER_WAYS = [
+    f"ops/test_{name}.py" for name in ("attention", "softmax", "reduce", "group_query_attention", "block_weights")
+]
 # How a test runner's last line looks.
 CLOSING = re.compile(r"^(=* ?\d+ (passed|failed|error).* in [\d.]+s.*|\d+% tests passed.*)$")
 
@@ -88,13 +92,18 @@ def _all():
             on_gpu = lambda: _pytest(preset="cuda")
             stages += [_native("cuda"), Stage("Python, on the GPU", on_gpu, ("build cuda",))]
     for version in CORE_ORTS:
-        core = lambda version=version: _pytest("-m", "core and not newest", ort=version, folders=CORE)
+        core = lambda version=version: _pytest("-m", "core and not newest", ort=version, where=CORE)
         stages.append(Stage(f"Python core set, onnxruntime {version}", core, ("build virtual",)))
     # Nodes by themselves, and groups; tests of fusion count these only so.
     which = "fus or whole or convolution or graph or control or memory or roles or sessions"
-    apart = lambda: _pytest("-k", which, folders=("python",), ENCORE_TEST_OPTIONS="regions=0")
+    apart = lambda: _pytest("-k", which, where=["python"], ENCORE_TEST_OPTIONS="regions=0")
     stages.append(Stage("Python, without regions", apart, ("build virtual",), 3))
-    eager = lambda: _pytest("-m", "core", folders=CORE, ENCORE_TEST_OPTIONS="auto_graph=0")
+    for architecture in ("80", "120"):
+        other = lambda architecture=architecture: _pytest(
+            "--representative", where=OTHER_WAYS, ENCORE_VIRTUAL_ARCH=architecture
+        )
+        stages.append(Stage(f"operators, as on sm_{architecture}", other, ("build virtual",), 1.5))
+    eager = lambda: _pytest("-m", "core", where=CORE, ENCORE_TEST_OPTIONS="auto_graph=0")
     stages.append(Stage("Python core set, without automatic graphs", eager, ("build virtual",), 2))
     # What operators compute does not depend on onnxruntime, so the oldest calls each of their kernels, and not with all
     # shapes; everything about sessions, memory and threads it runs whole.
@@ -140,8 +149,9 @@ def _ctest(preset):
     return closings
 
 
-def _pytest(*options, ort=env.NEWEST_ORT, preset="virtual", folders=("",), **variables):
-    command = [env.PYTHON, "-m", "pytest", "-q", "-n", WORKERS, *options, *(env.ROOT / "tests" / f for f in folders)]
+def _pytest(*options, ort=env.NEWEST_ORT, preset="virtual", where=("",), **variables):
+    paths = [env.ROOT / "tests" / each for each in where]
+    command = [env.PYTHON, "-m", "pytest", "-q", "-n", WORKERS, *options, *paths]
     return _stream(command, _on(preset, ort, **variables))
 
 

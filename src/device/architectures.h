@@ -6,7 +6,7 @@
 namespace encore::device {
 
 struct Architectures {
-  std::vector<int> machine;  // machine code, which serves later minor versions too
+  std::vector<int> machine;  // machine code, which serves later minor versions too, but for Jetson's 8.7
   std::vector<int> ptx;      // which the driver compiles for all that is later
 
   // What the code was compiled for that such a GPU runs; 0: there is none.

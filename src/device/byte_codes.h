@@ -28,19 +28,24 @@ DEVICE_FN uint32_t pair_of_integers(uint32_t word) {
   }
 }
 
-// Floats with a mantissa of three bits.
-template <class T, int kI>
-DEVICE_FN uint32_t pair_of_floats(uint32_t word) {
-  const uint32_t codes = word >> 16 * kI;
+// Floats with a mantissa of three bits, of which GPUs from 8.9 on have an instruction that makes float16.
+template <int kI>
+DEVICE_FN uint32_t halves_of_floats(uint32_t word) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
   uint32_t halves;
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(uint16_t(codes)));
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(uint16_t(word >> 16 * kI)));
+  return halves;
+#else  // Moved up to where float16 has exponent and mantissa they are 1/256 of their value. A NaN has all bits set.
+  const uint32_t codes = bytes_apart<kI>(word, 0), magnitudes = codes & 0x7f007fu;
+  const uint32_t nans = ((magnitudes + 0x10001u) & 0x800080u) * 0xff;
+  return multiply_add_pairs<Half>(magnitudes << 7, 0x5c005c00u, 0) | nans | (codes & 0x800080u) << 8;
+#endif
+}
+template <class T, int kI>
+DEVICE_FN uint32_t pair_of_floats(uint32_t word) {
+  const uint32_t halves = halves_of_floats<kI>(word);
   if constexpr (std::is_same_v<T, Half>) return halves;
   return as_pair<T>(float(std::bit_cast<Half>(uint16_t(halves))), float(std::bit_cast<Half>(uint16_t(halves >> 16))));
-#else
-  const auto value = [&](int i) { return float(std::bit_cast<Float8E4M3>(uint8_t(codes >> 8 * i))); };
-  return as_pair<T>(value(0), value(1));
-#endif
 }
 
 // The eight values of two words.

@@ -4,8 +4,8 @@
 // calls body(b, shared) for every block and, once this is done for all of a cluster, body.join(b, shared, cluster).
 // Between the two Shared keeps what it holds, of which from then on nobody may write what another block reads;
 // registers keep nothing. A body with `kDynamicBytes` has so much dynamic shared memory, which no other block sees.
-// One with `kSpreads` asks for a third of a multiprocessor's instead: blocks of a launch that begins early gather on
-// the few multiprocessors which are free first, and crowd there while the others are idle. So no more than two do.
+// One with `kSpreads` asks for a third of a multiprocessor's instead, where launches begin early: their blocks gather
+// on the few multiprocessors which are free first, and crowd there while the others are idle. So no more than two do.
 #pragma once
 #include "device/launch.h"
 
@@ -16,8 +16,7 @@ struct Clusters {
   int blocks;        // in each: a power of two, at most most_in_cluster()
   int threads;       // of a block, as in Blocks
 };
-inline constexpr int kMostInCluster = 16;
-inline constexpr int kMostWithRoom = 8;  // of larger ones a GPU has few, and none while other kernels are there
+inline constexpr int kMostInCluster = 8;  // larger ones not all GPUs have; others have few, none beside other kernels
 
 template <class Body>
 constexpr int64_t dynamic_bytes() {

@@ -1,6 +1,7 @@
 // Devices. The virtual build answers with its virtual GPUs, the cuda build with the machine's.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 namespace encore::device {
@@ -19,8 +20,13 @@ const char* backend();
 // Number of usable devices; zero, with the reason in `why`, when there is none or no driver. Never throws.
 int count(std::string* why = nullptr);
 Description describe(int device);
-// How many blocks run at once, one on each. Costs next to nothing: the device is asked once.
+// What a device has costs next to nothing to ask: the driver is asked once.
+// How many blocks run at once, one on each.
 int multiprocessors(int device);
+// The most shared memory that a block can have: Shared, what collectives need and dynamic memory together.
+int64_t shared_bytes(int device);
+// Of the cache that all multiprocessors share.
+int64_t cache_bytes(int device);
 // Why this build has no kernels for the device; empty if it has.
 std::string unfit(int device);
 

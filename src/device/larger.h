@@ -61,36 +61,53 @@ requires kIsHalf<T> DEVICE_FN Pack<T, 2> smaller_number(const Pack<T, 2>& a, con
 #endif
 }
 
+// Whether two pairs are compared by one instruction: of bfloat16 there is one since 9.0.
+template <class T>
+inline constexpr bool kComparesPairs =
+#ifdef __CUDA_ARCH__
+    std::is_same_v<T, Half> || __CUDA_ARCH__ >= 900;
+#else
+    false;
+#endif
+
+// All bits of each half for which `holds` is true of both numbers.
+template <class T, class Holds>
+DEVICE_FN uint32_t bits_where(const Pack<T, 2>& a, const Pack<T, 2>& b, Holds holds) {
+  uint32_t bits = 0;
+  UNROLL for (int i = 0; i < 2; ++i) bits |= holds(float(a.at[i]), float(b.at[i])) ? uint32_t(0xffff) << (16 * i) : 0;
+  return bits;
+}
+
 // All bits of each half which is not smaller, and of each where one of both is a NaN.
 template <class T>
 DEVICE_FN uint32_t not_smaller(const Pack<T, 2>& a, const Pack<T, 2>& b) {
-  uint32_t bits = 0;
-#ifdef __CUDA_ARCH__
-  const uint32_t one = std::bit_cast<uint32_t>(a), other = std::bit_cast<uint32_t>(b);
-  if constexpr (std::is_same_v<T, Half>)
-    asm("set.geu.u32.f16x2 %0, %1, %2;" : "=r"(bits) : "r"(one), "r"(other));
-  else
-    asm("set.geu.u32.bf16x2 %0, %1, %2;" : "=r"(bits) : "r"(one), "r"(other));
-#else
-  for (int i = 0; i < 2; ++i) bits |= float(a.at[i]) < float(b.at[i]) ? 0 : uint32_t(0xffff) << (16 * i);
-#endif
-  return bits;
+  if constexpr (kComparesPairs<T>) {
+    uint32_t bits = 0;
+    const uint32_t one = std::bit_cast<uint32_t>(a), other = std::bit_cast<uint32_t>(b);
+    if constexpr (std::is_same_v<T, Half>)
+      asm("set.geu.u32.f16x2 %0, %1, %2;" : "=r"(bits) : "r"(one), "r"(other));
+    else
+      asm("set.geu.u32.bf16x2 %0, %1, %2;" : "=r"(bits) : "r"(one), "r"(other));
+    return bits;
+  } else {
+    return bits_where(a, b, [](float x, float y) { return !(x < y); });
+  }
 }
 
 // All bits of each half which is not smaller; none where there is a NaN.
 template <class T>
 DEVICE_FN uint32_t at_least(const Pack<T, 2>& a, const Pack<T, 2>& b) {
-  uint32_t bits = 0;
-#ifdef __CUDA_ARCH__
-  const uint32_t one = std::bit_cast<uint32_t>(a), other = std::bit_cast<uint32_t>(b);
-  if constexpr (std::is_same_v<T, Half>)
-    asm("set.ge.u32.f16x2 %0, %1, %2;" : "=r"(bits) : "r"(one), "r"(other));
-  else
-    asm("set.ge.u32.bf16x2 %0, %1, %2;" : "=r"(bits) : "r"(one), "r"(other));
-#else
-  for (int i = 0; i < 2; ++i) bits |= float(a.at[i]) >= float(b.at[i]) ? uint32_t(0xffff) << (16 * i) : 0;
-#endif
-  return bits;
+  if constexpr (kComparesPairs<T>) {
+    uint32_t bits = 0;
+    const uint32_t one = std::bit_cast<uint32_t>(a), other = std::bit_cast<uint32_t>(b);
+    if constexpr (std::is_same_v<T, Half>)
+      asm("set.ge.u32.f16x2 %0, %1, %2;" : "=r"(bits) : "r"(one), "r"(other));
+    else
+      asm("set.ge.u32.bf16x2 %0, %1, %2;" : "=r"(bits) : "r"(one), "r"(other));
+    return bits;
+  } else {
+    return bits_where(a, b, [](float x, float y) { return x >= y; });
+  }
 }
 
 // A signed integer that compares as the number does: zeros are equal, and a positive NaN is above all.

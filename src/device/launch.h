@@ -60,10 +60,7 @@ constexpr bool begins_early() {
     return false;
 }
 
-// The most shared memory that a block can have on a GPU of NVIDIA's Hopper architecture: Shared, what collectives need
-// and dynamic memory together. Older GPUs may have less.
-inline constexpr int64_t kMostSharedBytes = 227 * 1024;
-// What collectives need.
+// What collectives need of shared memory.
 inline constexpr int64_t kLaneBytes = 16, kLanesBytes = 32 * kLaneBytes;
 
 // The functor's type name, as listings of graphs show it: what F is in a function's name, found when it is asked for.

@@ -46,12 +46,19 @@ struct SumsOfClusters {
   }
 };
 
-int most() { return most_in_cluster<SumsOfClusters::Shared, SumsOfClusters>(0); }
+// Of this and any functor here; 1 where there are no clusters.
+template <class Body = SumsOfClusters>
+int most() {
+  return most_in_cluster<SumsOfClusters::Shared, Body>(0);
+}
+
+TEST(Cluster, HopperAndLaterHaveThem) {
+  EXPECT_EQ(most(), describe(0).compute_capability_major >= 9 ? kMostInCluster : 1);
+}
 
 TEST(Cluster, BlocksSeeWhatTheOthersShare) {
   Stream stream(0);
   for (const int threads : {32, 256}) {
-    ASSERT_GE(most(), 8);
     for (int blocks = 1; blocks <= most(); blocks *= 2) {
       for (const int64_t clusters : {1, 3, 200}) {
         const auto all = size_t(clusters * blocks);
@@ -80,16 +87,17 @@ TEST(Cluster, AreCaptured) {
   Stream stream(0);
   DeviceArray<int64_t> from(std::vector<int64_t>(8 * 64, 3)), totals(8), before(8);
   begin_capture(stream, CaptureMode::thread_local_);
-  ASSERT_GE((most_in_cluster<SumsOfClusters::Shared, CapturedSums>(0)), 4);
-  cluster_kernel<SumsOfClusters::Shared>(stream, {2, 4, 64}, CapturedSums{{from.data(), totals.data(), before.data()}});
+  const int blocks = most<CapturedSums>();
+  cluster_kernel<SumsOfClusters::Shared>(stream, {8 / blocks, blocks, 64},
+                                         CapturedSums{{from.data(), totals.data(), before.data()}});
   const Graph graph = end_capture(stream);
   graph.instantiate().launch(stream);
-  EXPECT_EQ(totals.download(stream), std::vector<int64_t>(8, 4 * 64 * 3));
+  EXPECT_EQ(totals.download(stream), std::vector<int64_t>(8, blocks * 64 * 3));
 }
 
 // The same by way of dynamic shared memory, more than is always there.
 struct SumsByDynamic : SumsOfClusters {
-  static constexpr int64_t kDynamicBytes = 100 * 1024;
+  static constexpr int64_t kDynamicBytes = 90 * 1024;
   DEVICE_FN void operator()(Block<Shared>& b, const Shared& s) const {
     b.threads([&](int t, Shared& s) {
       b.wait();
@@ -106,10 +114,11 @@ struct SumsByDynamic : SumsOfClusters {
 TEST(Cluster, BlocksHaveDynamicMemoryOfTheirOwn) {
   Stream stream(0);
   DeviceArray<int64_t> from(std::vector<int64_t>(8 * 64, 3)), totals(8), before(8);
-  ASSERT_GE((most_in_cluster<SumsOfClusters::Shared, SumsByDynamic>(0)), 4);
-  cluster_kernel<SumsOfClusters::Shared>(stream, {2, 4, 64},
+  const int blocks = std::min(4, most<SumsByDynamic>());
+  ASSERT_EQ(blocks, std::min(4, most()));
+  cluster_kernel<SumsOfClusters::Shared>(stream, {8 / blocks, blocks, 64},
                                          SumsByDynamic{{from.data(), totals.data(), before.data()}});
-  EXPECT_EQ(totals.download(stream), std::vector<int64_t>(8, 4 * 64 * 3));
+  EXPECT_EQ(totals.download(stream), std::vector<int64_t>(8, blocks * 64 * 3));
 }
 
 struct SpreadSums : SumsOfClusters {
@@ -120,7 +129,7 @@ TEST(Cluster, BlocksThatSpreadAllRun) {
   Stream stream(0);
   constexpr size_t kBlocks = 2000;  // many times what finds room at once
   DeviceArray<int64_t> from(std::vector<int64_t>(kBlocks * 64, 3)), totals(kBlocks), before(kBlocks);
-  for (const int in_cluster : {1, std::min(4, (most_in_cluster<SumsOfClusters::Shared, SpreadSums>(0)))}) {
+  for (const int in_cluster : {1, std::min(4, most<SpreadSums>())}) {
     cluster_kernel<SumsOfClusters::Shared>(stream, {int64_t(kBlocks) / in_cluster, in_cluster, 64},
                                            SpreadSums{{from.data(), totals.data(), before.data()}});
     EXPECT_EQ(totals.download(stream), std::vector<int64_t>(kBlocks, in_cluster * 64 * 3)) << in_cluster;
@@ -128,15 +137,15 @@ TEST(Cluster, BlocksThatSpreadAllRun) {
 }
 
 struct TooMuch : SumsOfClusters {
-  static constexpr int64_t kDynamicBytes = 226 * 1024;
+  static constexpr int64_t kDynamicBytes = 226 * 1024;  // and Shared
 };
 
 TEST(Cluster, ImpossibleOnesAreRefused) {
   Stream stream(0);
-  for (const int blocks : {3, 32, 0, -1})
+  for (const int blocks : {3, 2 * most(), 32, 0, -1})  // twice one: a cluster where there are none
     EXPECT_THROW(cluster_kernel<SumsOfClusters::Shared>(stream, {1, blocks, 64}, SumsOfClusters{}), Error) << blocks;
   EXPECT_THROW(cluster_kernel<SumsOfClusters::Shared>(stream, {int64_t(1) << 31, 2, 64}, SumsOfClusters{}), Error);
-  EXPECT_EQ((most_in_cluster<SumsOfClusters::Shared, TooMuch>(0)), 0);
+  EXPECT_EQ(most<TooMuch>(), 0);
   EXPECT_THROW(cluster_kernel<SumsOfClusters::Shared>(stream, {1, 2, 64}, TooMuch{}), Error);
   cluster_kernel<SumsOfClusters::Shared>(stream, {0, 2, 64}, SumsOfClusters{});
   clear_error(0);

@@ -291,6 +291,13 @@ TEST(Block, PhasesEndInABarrier) {
   }
 }
 
+TEST(Block, SharedMemoryIsWhatTheArchitectureHas) {
+  const Description device = describe(0);
+  const int major = device.compute_capability_major, minor = device.compute_capability_minor;
+  const int64_t kib = major == 8 ? (minor == 0 || minor == 7 ? 163 : 99) : major == 12 ? 99 : 227;
+  EXPECT_EQ(shared_bytes(0), kib * 1024) << device.name;
+}
+
 TEST(Block, DynamicSharedMemory) {
   Stream stream(0);
   constexpr int kBlocks = 20, kThreads = 256;
@@ -298,7 +305,7 @@ TEST(Block, DynamicSharedMemory) {
   std::vector<int> expected = x;
   for (int block = 0; block < kBlocks; ++block)
     std::reverse(expected.begin() + block * kThreads, expected.begin() + (block + 1) * kThreads);
-  for (int64_t kib : {1, 40, 64, 160, 226}) {  // more than 48 need the kernel's permission
+  for (int64_t kib : {int64_t(1), int64_t(40), int64_t(64), shared_bytes(0) / 1024 - 1}) {  // above 48: if allowed
     DeviceArray<int> from(x), to(x.size());
     const int64_t bytes = kib * 1024;
     block_kernel<ReverseDynamic::Shared>(
@@ -317,8 +324,8 @@ TEST(Block, DynamicSharedMemoryIsAllowedFirstInACapture) {
   const std::vector<int> x = numbers(kThreads);
   DeviceArray<int> from(x), to(x.size());
   begin_capture(stream, CaptureMode::thread_local_);
-  block_kernel<ReverseDynamic::Shared>(stream, {1, kThreads, 200 * 1024},
-                                       ReverseCaptured{{from.data(), to.data(), 128 * 1024}});
+  block_kernel<ReverseDynamic::Shared>(stream, {1, kThreads, 90 * 1024},
+                                       ReverseCaptured{{from.data(), to.data(), 64 * 1024}});
   const Graph graph = end_capture(stream);
   graph.instantiate().launch(stream);
   EXPECT_EQ(to.download(stream), std::vector<int>(x.rbegin(), x.rend()));
@@ -326,7 +333,7 @@ TEST(Block, DynamicSharedMemoryIsAllowedFirstInACapture) {
 
 TEST(Block, MoreDynamicSharedMemoryThanThereIsIsRefused) {
   Stream stream(0);
-  for (const int64_t bytes : {int64_t(227 * 1024), int64_t(1) << 20, int64_t(1) << 40, int64_t(-1)})
+  for (const int64_t bytes : {shared_bytes(0), int64_t(1) << 20, int64_t(1) << 40, int64_t(-1)})
     EXPECT_THROW(block_kernel<ReverseDynamic::Shared>(stream, {1, 32, bytes}, ReverseDynamic{}), Error) << bytes;
   clear_error(0);
   stream.ref().synchronize();

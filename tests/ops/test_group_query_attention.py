@@ -4,7 +4,7 @@ what is written here."""
 import encore_session
 import numpy as np
 import pytest
-from encore_session import EAGER, on_virtual_gpu, only_if
+from encore_session import EAGER, has_clusters, on_virtual_gpu, only_if
 from group_query import MICROSOFT, TYPES, Decoder, close, gqa, tables
 from harness import Case, check, floats, seeded
 from refusal import declined, fails
@@ -181,10 +181,13 @@ def test_a_prompt_and_what_follows(dtype):
             close(decoder, decoder.step([last], graph))
 
 
+SEVERAL = ["AddPackedRows", "AttendGroupedDecode", "Combine"]  # launches
+# A cluster looks at the keys of a head; without one it is a block, for which many are too many.
+OF_MANY = ["DecodeStep"] if has_clusters() else SEVERAL
+
+
 @only_if(on_virtual_gpu())
-@pytest.mark.parametrize(
-    "rows, launches", [(1, ["DecodeStep"]), (4, ["AddPackedRows", "AttendGroupedDecode", "Combine"])]
-)
+@pytest.mark.parametrize("rows, launches", [(1, OF_MANY), (4, SEVERAL)])
 def test_decoding_takes_few_launches(rows, launches):
     decoder = Decoder(1, 8, 2, 64, 4096, "float16", graph=False, rows=rows)
     decoder.step([700])
@@ -222,7 +225,8 @@ def test_a_new_row_takes_one_launch(case):
     if on_virtual_gpu():
         kernels = encore_session.trace(decoder.session, lambda: decoder.step([lasts[0]] * batch, EAGER))
         names = [k["name"] for k in kernels if k["what"] == "kernel"]
-        assert len(names) == 1 and "DecodeStep" in names[0], names
+        launches = OF_MANY if room > 2048 or kv_heads > 40 else ["DecodeStep"]  # nor may heads be more than fit
+        assert len(names) == len(launches) and all(n in name for n, name in zip(launches, names)), names
 
 
 # ---- Rotary embeddings

@@ -233,5 +233,23 @@ def test_the_virtual_gpu_says_once_what_it_is():
 @encore_session.only_if(encore_session.on_virtual_gpu())  # which has whatever capability it is told
 def test_a_gpu_newer_than_the_kernels_is_not_offered():
     code = "import onnxruntime_ep_encore as e; assert not e.devices(e.register())"
-    said = in_new_process(code, ENCORE_VIRTUAL_CAPABILITY="1000").stderr
-    assert "Encore does not offer device 0: " in said and "has 10.0; take a newer release" in said
+    said = in_new_process(code, ENCORE_VIRTUAL_ARCH="200").stderr
+    assert "Encore does not offer device 0: " in said and "has 20.0; take a newer release" in said
+
+
+@encore_session.only_if(encore_session.on_virtual_gpu())
+@pytest.mark.parametrize("architecture, facts", [("80", "8.0 A100"), ("120", "12.0 RTX 5090"), ("", "9.0 H100")])
+def test_the_virtual_gpu_is_of_the_architecture_that_it_is_told(architecture, facts):
+    code = """
+import onnxruntime_ep_encore as e
+facts = e.devices(e.register())[0].ep_metadata
+print(facts["cuda_compute_capability"], facts["cuda_device_name"])"""
+    capability, product = facts.split(maxsplit=1)
+    said = in_new_process(code, ENCORE_VIRTUAL_ARCH=architecture).stdout.strip()
+    assert said == f"{capability} Encore virtual GPU ({product})"
+
+
+@encore_session.only_if(encore_session.on_virtual_gpu())
+def test_an_architecture_that_is_no_number_is_named():
+    code = "import onnxruntime_ep_encore as e; assert not e.devices(e.register())"
+    assert "ENCORE_VIRTUAL_ARCH must be a number such as 80" in in_new_process(code, ENCORE_VIRTUAL_ARCH="a100").stderr

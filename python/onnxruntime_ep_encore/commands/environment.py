@@ -181,7 +181,7 @@ def device_words(device):
 
 
 def is_virtual(device):
-    return device.ep_metadata.get("cuda_device_name") == "Encore virtual GPU"
+    return device.ep_metadata.get("cuda_device_name", "").startswith("Encore virtual GPU")
 
 
 def run_one_node(device):

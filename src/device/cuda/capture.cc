@@ -9,6 +9,7 @@
 
 #include "device/cuda/check.h"
 #include "device/cuda/driver.h"
+#include "device/cuda/edges.h"
 #include "device/cuda/graph_edit.h"
 #include "device/cuda/graph_fills.h"
 #include "device/cuda/green_context.h"
@@ -65,7 +66,7 @@ Progress progress_of(StreamRef stream) {
   const cudaGraphNode_t* last = nullptr;
   const cudaGraphEdgeData* edges;  // asked for because the call fails where there are some and nobody asks
   size_t count = 0;
-  check(cudaStreamGetCaptureInfo(of(stream), &status, &id, nullptr, &last, &edges, &count), "cudaStreamGetCaptureInfo");
+  check(cuda::get_capture_info(of(stream), &status, &id, nullptr, &last, &edges, &count), "cudaStreamGetCaptureInfo");
   return {status == cudaStreamCaptureStatusActive, id, {last, last + count}};
 }
 

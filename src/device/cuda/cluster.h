@@ -90,12 +90,12 @@ void launch(StreamRef stream, const void* entry, const Clusters& grid, int64_t d
             KernelName kernel);
 template <class Shared, class Body>
 inline MostInCluster known_most_in_cluster;
-// What a block may have if its kernel is told so.
-int64_t most_shared_bytes(int device);
+// What a block that spreads asks for.
+int64_t bytes_to_spread(int device);
 template <class Shared, class Body>
 int64_t dynamic_bytes_on(int device, const void* entry) {
   static_assert(!spreads<Body>() || dynamic_bytes<Body>() == 0);
-  const int64_t bytes = spreads<Body>() ? most_shared_bytes(device) / 3 : dynamic_bytes<Body>();
+  const int64_t bytes = spreads<Body>() ? bytes_to_spread(device) : dynamic_bytes<Body>();
   if constexpr (spreads<Body>() || dynamic_bytes<Body>() > 0)
     allow_dynamic(device, entry, bytes, allowed_dynamic<Shared, Body>, kernel_name<Body>());
   return bytes;
@@ -107,7 +107,7 @@ int64_t dynamic_bytes_on(int device, const void* entry) {
 template <class Shared, class Body>
 int most_in_cluster(int device) {
   constexpr int64_t kBytes = sizeof(Shared) + kLanesBytes + dynamic_bytes<Body>();
-  if (dynamic_bytes<Body>() > 0 && kBytes > cuda::most_shared_bytes(device)) return 0;
+  if (dynamic_bytes<Body>() > 0 && kBytes > shared_bytes(device)) return 0;
   const void* const entry = reinterpret_cast<const void*>(&cuda::cluster_entry<Shared, Body>);
   const int64_t dynamic = cuda::dynamic_bytes_on<Shared, Body>(device, entry);
   return cuda::most_in_cluster(device, entry, {1, max_threads<Body>(), dynamic},

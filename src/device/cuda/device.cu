@@ -69,6 +69,16 @@ int attribute(cudaDeviceAttr which, int device) {
   return value;
 }
 
+// The same, of what is not zero; the driver is asked once.
+template <cudaDeviceAttr which>
+int known(int device) {
+  static std::array<std::atomic<int>, kMaxDevices> answers;
+  if (device < 0 || device >= kMaxDevices) fail(Code::no_device, "there is no device ", device);
+  int value = answers[device].load(std::memory_order_relaxed);
+  if (value == 0) answers[device].store(value = attribute(which, device));
+  return value;
+}
+
 // The driver's functions for the contexts of a thread. The runtime has none that puts back what was there before:
 // cudaSetDevice() starts the device that it goes back to, and drops an application's own context.
 struct Contexts {
@@ -146,13 +156,9 @@ Description describe(int device) {
           .pci_bus_id = bus};
 }
 
-int multiprocessors(int device) {
-  static std::array<std::atomic<int>, kMaxDevices> known;
-  if (device < 0 || device >= kMaxDevices) fail(Code::no_device, "there is no device ", device);
-  int count = known[device].load(std::memory_order_relaxed);
-  if (count == 0) known[device].store(count = attribute(cudaDevAttrMultiProcessorCount, device));
-  return count;
-}
+int multiprocessors(int device) { return known<cudaDevAttrMultiProcessorCount>(device); }
+int64_t shared_bytes(int device) { return known<cudaDevAttrMaxSharedMemoryPerBlockOptin>(device); }
+int64_t cache_bytes(int device) { return known<cudaDevAttrL2CacheSize>(device); }
 
 Current::Current(int device) : previous_(-1) {
   const CUcontext wanted = primary_context(device);

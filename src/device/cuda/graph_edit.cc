@@ -3,6 +3,7 @@
 #include <climits>
 
 #include "device/cuda/check.h"
+#include "device/cuda/edges.h"
 
 namespace encore::device::cuda {
 
@@ -54,14 +55,14 @@ NodeKind kind_of(cudaGraphNode_t node) {
 }
 
 std::vector<cudaGraphNode_t> dependencies_of(cudaGraphNode_t node) {
-  return listed([&](auto... to) { return cudaGraphNodeGetDependencies(node, to...); }, "cudaGraphNodeGetDependencies");
+  return listed([&](auto... to) { return get_dependencies(node, to...); }, "cudaGraphNodeGetDependencies");
 }
 
 void replace(Graph::State& state, cudaGraphNode_t node, cudaGraphNode_t made, bool fills) {
   const auto dependents =
-      listed([&](auto... to) { return cudaGraphNodeGetDependentNodes(node, to...); }, "cudaGraphNodeGetDependentNodes");
+      listed([&](auto... to) { return get_dependents(node, to...); }, "cudaGraphNodeGetDependentNodes");
   for (const cudaGraphNode_t& after : dependents)
-    check(cudaGraphAddDependencies(state.graph, &made, &after, nullptr, 1), "cudaGraphAddDependencies");
+    check(add_dependencies(state.graph, &made, &after, nullptr, 1), "cudaGraphAddDependencies");
   const auto note = state.notes.find(node);
   Note kept = note == state.notes.end() ? Note{"", {}, INT_MAX} : note->second;
   if (note != state.notes.end()) state.notes.erase(note);

@@ -19,19 +19,10 @@ Blocks blocks_for(StreamRef stream, int64_t indices) {
   return {std::min((indices + kThreads - 1) / kThreads, most), kThreads};
 }
 
-int64_t most_shared_bytes(int device) {
-  static std::array<std::atomic<int>, kMaxDevices> known;
-  if (const int bytes = known[size_t(device)].load(std::memory_order_relaxed)) return bytes;
-  int bytes = 0;
-  check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "cudaDeviceGetAttribute");
-  known[size_t(device)].store(bytes, std::memory_order_relaxed);
-  return bytes;
-}
-
 void allow_dynamic(int device, const void* entry, int64_t dynamic_bytes, std::atomic<uint32_t>& allowed,
                    KernelName kernel) {
   constexpr int64_t kAlwaysThere = 48 * 1024;
-  const int64_t most = most_shared_bytes(device);
+  const int64_t most = shared_bytes(device);
   const auto refuse = [&](int64_t free) {
     throw Error(Code::invalid_input,
                 text("a block cannot have ", dynamic_bytes, " bytes of dynamic shared memory: device ", device, " has ",
@@ -55,7 +46,8 @@ void allow_dynamic(int device, const void* entry, int64_t dynamic_bytes, std::at
 }
 
 namespace {
-// Whether the device runs code that waits for earlier work by itself, which code for 9.0 and later can.
+// Whether the device runs code that waits for earlier work by itself, which code for 9.0 and later can, as it can have
+// clusters.
 bool waits_by_itself(int device) {
   enum : int8_t { unknown, no, yes };
   static std::array<std::atomic<int8_t>, kMaxDevices> known;
@@ -136,13 +128,16 @@ void launch(StreamRef stream, const void* entry, const Clusters& grid, int64_t d
   launch(stream, entry, {clusters * grid.blocks, grid.threads, dynamic_bytes}, grid.blocks, arguments, kernel);
 }
 
+int64_t bytes_to_spread(int device) { return waits_by_itself(device) ? shared_bytes(device) / 3 : 0; }
+
 int most_in_cluster(int device, const void* entry, const Blocks& block, MostInCluster& known) {
   std::atomic<int8_t>& answer = known[size_t(device)];
   if (const int most = answer.load(std::memory_order_relaxed)) return most;
-  int most = waits_by_itself(device) ? kMostInCluster : 1;
+  int has_clusters = 0;
+  check(cudaDeviceGetAttribute(&has_clusters, cudaDevAttrClusterLaunch, device), "cudaDeviceGetAttribute");
+  int most = has_clusters && waits_by_itself(device) ? kMostInCluster : 1;
   if (most > 1) {
     const RelaxedCapture relaxed;  // the kernel may have to be loaded first
-    check(cudaFuncSetAttribute(entry, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "cudaFuncSetAttribute");
     for (int together = 0; most > 1; most /= 2) {
       cudaLaunchAttribute attribute = clusters_of(most);
       cudaLaunchConfig_t config = {};

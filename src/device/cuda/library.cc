@@ -1,5 +1,6 @@
 #include "device/cuda/library.h"
 
+#include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -15,6 +16,15 @@ namespace encore::device::cuda {
 namespace {
 
 namespace fs = std::filesystem;
+
+// Libraries go by the major version of the CUDA that this was built with, as the runtime that is linked in does.
+#if CUDART_VERSION >= 13000
+#define ENCORE_OF_CUDA(name) name "13"
+constexpr const char* kCublasPackage = "nvidia-cublas";
+#else
+#define ENCORE_OF_CUDA(name) name "12"
+constexpr const char* kCublasPackage = "nvidia-cublas-cu12";
+#endif
 
 constexpr const char* kPathVariable = "ENCORE_LIBRARY_PATH";
 
@@ -99,15 +109,17 @@ void* Library::address(const char* symbol) const {
 }
 
 const Library& cublaslt() {
-  static const Library library({"libcublasLt.so.13", "cuBLASLt 13", "nvidia-cublas"});
+  static const Library library({ENCORE_OF_CUDA("libcublasLt.so."), ENCORE_OF_CUDA("cuBLASLt "), kCublasPackage});
   return library;
 }
 
 const Library& cudnn() {
   static const Library library = [] {
     // cuDNN opens these by name when an engine needs them; one that is missing is cuDNN's to report.
-    for (const char* companion : {"libcublasLt.so.13", "libcublas.so.13", "libnvrtc.so.13"}) open(companion);
-    return Library({"libcudnn.so.9", "cuDNN 9", "nvidia-cudnn-cu13"});
+    for (const char* companion :
+         {ENCORE_OF_CUDA("libcublasLt.so."), ENCORE_OF_CUDA("libcublas.so."), ENCORE_OF_CUDA("libnvrtc.so.")})
+      open(companion);
+    return Library({"libcudnn.so.9", "cuDNN 9", ENCORE_OF_CUDA("nvidia-cudnn-cu")});
   }();
   return library;
 }

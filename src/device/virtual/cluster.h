@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "device/cluster.h"
+#include "device/device.h"
 #include "device/error.h"
 #include "device/virtual/address_space.h"
 
@@ -24,16 +25,16 @@ class Cluster {
 };
 
 namespace virtual_gpu {
-bool has_clusters();
+int most_in_cluster();  // blocks of any kernel
 void check_clusters(const Clusters& grid, size_t shared_bytes, int64_t dynamic_bytes, int max_threads);
 }  // namespace virtual_gpu
 
 // How many blocks, with as many threads as they may have, a cluster can have: a power of two, 1 where there are no
 // clusters; 0 where a block finds no shared memory.
 template <class Shared, class Body>
-int most_in_cluster(int /*device*/) {
-  if (int64_t(sizeof(Shared)) + kLanesBytes + dynamic_bytes<Body>() > kMostSharedBytes) return 0;
-  return virtual_gpu::has_clusters() ? kMostInCluster : 1;
+int most_in_cluster(int device) {
+  if (int64_t(sizeof(Shared)) + kLanesBytes + dynamic_bytes<Body>() > shared_bytes(device)) return 0;
+  return virtual_gpu::most_in_cluster();
 }
 
 template <class Shared, class Body>

@@ -1,7 +1,8 @@
 // Knobs of the virtual GPU, for tests. The environment sets the same at start:
 //   ENCORE_VIRTUAL_DEVICES       how many devices there are, 0 to 16 (default 1)
 //   ENCORE_VIRTUAL_MEMORY_BYTES  capacity of each device (default 4 GiB)
-//   ENCORE_VIRTUAL_CAPABILITY    the devices' compute capability, as 900 for 9.0, for which there are kernels (default)
+//   ENCORE_VIRTUAL_ARCH          which GPU they play, by its compute capability: 80 (A100), 86, 89, 90 (default), 100,
+//                                120: multiprocessors, shared memory, clusters (docs/gpus.md)
 //   ENCORE_VIRTUAL_CONDITIONALS  whether graphs have conditional nodes, 0 or 1 (default)
 //   ENCORE_VIRTUAL_DELAY_US      every task sleeps a random time up to this before it runs (default 0)
 #pragma once

@@ -1,5 +1,6 @@
 #include "device/device.h"
 
+#include <algorithm>
 #include <atomic>
 #include <charconv>
 #include <chrono>
@@ -12,6 +13,7 @@
 #include "device/cluster.h"
 #include "device/error.h"
 #include "device/forked.h"
+#include "device/virtual/architecture.h"
 #include "device/virtual/control.h"
 #include "device/virtual/forked.h"
 #include "device/virtual/stream_state.h"
@@ -23,7 +25,7 @@ namespace {
 
 constexpr const char* kDevices = "ENCORE_VIRTUAL_DEVICES";
 constexpr const char* kMemoryBytes = "ENCORE_VIRTUAL_MEMORY_BYTES";
-constexpr const char* kCapability = "ENCORE_VIRTUAL_CAPABILITY";
+constexpr const char* kArchitecture = "ENCORE_VIRTUAL_ARCH";
 constexpr const char* kConditionals = "ENCORE_VIRTUAL_CONDITIONALS";
 constexpr const char* kDelayUs = "ENCORE_VIRTUAL_DELAY_US";
 
@@ -41,7 +43,7 @@ struct Settings {
   std::atomic<int64_t> devices{from_environment(kDevices, 1)};
   std::atomic<int64_t> memory_bytes{from_environment(kMemoryBytes, int64_t(4) << 30)};
   std::atomic<int64_t> delay_us{from_environment(kDelayUs, 0)};
-  const int capability = int(from_environment(kCapability, 900));
+  const int capability = int(std::min<int64_t>(from_environment(kArchitecture, 90), 1000)) * 10;
   const bool has_conditionals = from_environment(kConditionals, 1) != 0;
 };
 Settings& settings() {
@@ -49,9 +51,44 @@ Settings& settings() {
   return settings;
 }
 
+constexpr int64_t kKiB = 1024, kMiB = 1024 * kKiB;
+constexpr Architecture kKnown[] = {
+    {800, "A100", 108, 163 * kKiB, 40 * kMiB, false},    {860, "RTX 3090", 82, 99 * kKiB, 6 * kMiB, false},
+    {890, "RTX 4090", 128, 99 * kKiB, 72 * kMiB, false}, {900, "H100", 132, 227 * kKiB, 50 * kMiB, true},
+    {1000, "B200", 148, 227 * kKiB, 126 * kMiB, true},   {1200, "RTX 5090", 170, 99 * kKiB, 96 * kMiB, true},
+};
+
+Architectures all_known() {
+  Architectures all;
+  for (const Architecture& each : kKnown) all.machine.push_back(each.capability);
+  return all;
+}
+
+// Null if there is none.
+const Architecture* played() {
+  static const Architecture* const found = [] {
+    const int used = all_known().used_on(settings().capability);
+    const auto* const at = std::ranges::find(kKnown, used, &Architecture::capability);
+    return at == std::end(kKnown) ? nullptr : at;
+  }();
+  return found;
+}
+
+std::string why_none() {
+  const int capability = settings().capability;
+  return capability < 0 ? text(kArchitecture, " must be a number such as 80")
+                        : all_known().why_not(capability, "this one");
+}
+
 thread_local int current = 0;
 
 }  // namespace
+
+const Architecture& architecture() {
+  require(played(), why_none());
+  return *played();
+}
+int most_in_cluster() { return architecture().has_clusters ? kMostInCluster : 1; }
 
 void set_device_count(int count) { settings().devices = count; }
 void set_memory_bytes(size_t bytes) { settings().memory_bytes = int64_t(bytes); }
@@ -64,7 +101,6 @@ size_t memory_bytes() {
 }
 
 bool has_conditionals() { return settings().has_conditionals; }
-bool has_clusters() { return settings().capability >= 900; }
 
 void delay() {
   const int64_t most = settings().delay_us.load(std::memory_order_relaxed);
@@ -104,19 +140,23 @@ int count(std::string* why) {
 
 Description describe(int device) {
   virtual_gpu::check_device(device);
-  return {.name = "Encore virtual GPU",
-          .compute_capability_major = virtual_gpu::settings().capability / 100,
-          .compute_capability_minor = virtual_gpu::settings().capability % 100 / 10,
+  const int capability = virtual_gpu::settings().capability;
+  const virtual_gpu::Architecture* const played = virtual_gpu::played();
+  return {.name = text("Encore virtual GPU", played ? text(" (", played->product, ")") : ""),
+          .compute_capability_major = capability / 100,
+          .compute_capability_minor = capability % 100 / 10,
           .total_bytes = virtual_gpu::memory_bytes(),
           .pci_bus_id = text("virtual:", device)};
 }
 
 std::string unfit(int device) {
   virtual_gpu::check_device(device);
-  return Architectures{.machine = {900}}.why_not(virtual_gpu::settings().capability, "this one");
+  return virtual_gpu::why_none();
 }
 
-int multiprocessors(int) { return 132; }  // as a large one has, so that work is spread as there
+int multiprocessors(int) { return virtual_gpu::architecture().multiprocessors; }
+int64_t shared_bytes(int) { return virtual_gpu::architecture().shared_bytes; }
+int64_t cache_bytes(int) { return virtual_gpu::architecture().cache_bytes; }
 
 Current::Current(int device) : previous_(virtual_gpu::current) {
   virtual_gpu::check_device(device);

@@ -13,6 +13,7 @@
 #include "device/error.h"
 #include "device/launch.h"
 #include "device/virtual/address_space.h"
+#include "device/virtual/architecture.h"
 #include "device/virtual/stream_state.h"
 
 namespace encore::device::virtual_gpu {
@@ -162,13 +163,13 @@ void set_blocks(const GraphExec& exec, KernelNode node, std::string_view kernel,
   set_node(exec, node, blocks_task(kernel, grid, body, shared_bytes, begins_early, run));
 }
 
-void check_grid(const Blocks& grid, size_t shared_bytes, int max_threads) {
+void check_grid(const Blocks& grid, size_t of_shared, int max_threads) {
   require(grid.threads >= 32 && grid.threads <= 1024 && grid.threads % 32 == 0, "a block cannot have ", grid.threads,
           " threads: it takes a multiple of 32, at most 1024");
   require(grid.threads <= max_threads, "a block of this kernel cannot have ", grid.threads,
           " threads: it has registers for ", max_threads);
   require(grid.blocks <= 0x7fffffff, "a launch cannot have ", grid.blocks, " blocks");
-  const int64_t free = kMostSharedBytes - kLanesBytes - int64_t(shared_bytes);
+  const int64_t free = architecture().shared_bytes - kLanesBytes - int64_t(of_shared);
   require(grid.dynamic_bytes >= 0 && grid.dynamic_bytes <= free, "a block cannot have ", grid.dynamic_bytes,
           " bytes of dynamic shared memory: the virtual GPU has ", free, " of them for this kernel");
 }
@@ -176,10 +177,9 @@ void check_grid(const Blocks& grid, size_t shared_bytes, int max_threads) {
 void fail_misaligned() { fail(Code::internal, "a pack is at an address that is not aligned to it"); }
 
 void check_clusters(const Clusters& grid, size_t shared_bytes, int64_t dynamic_bytes, int max_threads) {
-  require(grid.blocks >= 1 && grid.blocks <= kMostInCluster && (grid.blocks & (grid.blocks - 1)) == 0 &&
-              (grid.blocks == 1 || has_clusters()),
-          "a cluster cannot have ", grid.blocks, " blocks: it takes a power of two, at most ", kMostInCluster,
-          ", of a GPU that has clusters");
+  const int most = most_in_cluster();
+  require(grid.blocks >= 1 && grid.blocks <= most && (grid.blocks & (grid.blocks - 1)) == 0, "a cluster cannot have ",
+          grid.blocks, " blocks: it takes a power of two, at most ", most, " on this GPU");
   check_grid({std::min<int64_t>(grid.clusters, int64_t(1) << 40) * grid.blocks, grid.threads, dynamic_bytes},
              shared_bytes, max_threads);
 }

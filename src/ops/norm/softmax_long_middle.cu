@@ -152,7 +152,7 @@ struct SoftmaxOfParts {
   // A column's, of so many parts, all of which are asked for before one is waited for.
   template <class PartOf>
   DEVICE_FN static Sum all_of(int count, PartOf part_of) {
-    constexpr int kMost = std::max(device::kMostWithRoom, kThreads / 32);
+    constexpr int kMost = std::max(device::kMostInCluster, kThreads / 32);
     Sum parts[kMost], all = {kLowest<float>, 0};
     UNROLL for (int i = 0; i < kMost; ++i) parts[i] = part_of(i < count ? i : 0);
     UNROLL for (int i = 0; i < kMost; ++i) all.top = LargerNumber()(all.top, parts[i].top);
@@ -173,12 +173,12 @@ bool launch(StreamRef stream, const T* x, T* y, const AxisRows& shape, bool log)
   // Shorter axes a block keeps in registers: as they are, or halves of not too few columns.
   const bool few = packs < 2 * multiprocessors;
   if (shape.width <= (sizeof(T) == 4 || few ? 1024 : 2048)) return false;
-  if (shape.width > device::kMostWithRoom * Kernel::kMostRows) return false;
+  if (shape.width > device::kMostInCluster * Kernel::kMostRows) return false;
   int log2 = 0;
   const auto part_of = [&] { return int((shape.width + (int64_t(1) << log2) - 1) >> log2); };
   while (part_of() > Kernel::kMostRows) ++log2;
   // More of them, with less each, where columns are few.
-  while ((2 << log2) <= device::kMostWithRoom && clusters << log2 < 2 * multiprocessors) ++log2;
+  while ((2 << log2) <= device::kMostInCluster && clusters << log2 < 2 * multiprocessors) ++log2;
   if (1 << log2 > device::most_in_cluster<Shared, Kernel>(stream.device())) return false;
   const int threads = (part_of() + Kernel::kEach - 1) / Kernel::kEach * kLanes;
   device::cluster_kernel<Shared>(stream, {clusters, 1 << log2, (threads + 31) / 32 * 32},

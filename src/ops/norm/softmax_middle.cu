@@ -456,9 +456,10 @@ void launch_of(StreamRef stream, const T* x, T* y, const AxisRows& shape, bool l
   if constexpr (device::kIsHalf<T> && kPack == device::pack_size<T>())
     if (!keeps && launch_long(stream, x, y, shape, log)) return;
   if (!keeps) {
-    constexpr int64_t kCached = 20 << 20;  // of what is read again, surely
+    // Of what is read again, surely.
+    const int64_t cached = std::min<int64_t>(device::cache_bytes(stream.device()) / 5 * 2, 20 << 20);
     lanes = std::max(4, least);
-    while (lanes > least && multiprocessors * lanes * axis * int64_t(kPack * sizeof(T)) > kCached) lanes /= 2;
+    while (lanes > least && multiprocessors * lanes * axis * int64_t(kPack * sizeof(T)) > cached) lanes /= 2;
     rows = kMost / lanes;
   }
   while (lanes > least && rows < axis && (packs < lanes || packs < multiprocessors * lanes)) lanes /= 2, rows *= 2;

@@ -293,7 +293,7 @@ std::optional<GemvSpread> spread_of(int device, int64_t count, const BlockCodes&
   for (;; s.of_block = ceil(s.of_block, 2)) {
     s.warps = std::clamp<int64_t>((std::max(s.of_block * units, least_warps) + 3) / 4 * 4, 4, kMostWarps);
     s.bytes = count * ((s.of_block + s.warps) * kPitch * 4 + pitch * 2);
-    if (s.bytes + kOthers <= device::kMostSharedBytes) break;
+    if (s.bytes + kOthers <= device::shared_bytes(device)) break;
     if (s.of_block == 1) return {};
   }
   s.of_warp = ceil(s.of_block * units, s.warps);

@@ -27,7 +27,7 @@ struct ReduceColumns {
   static constexpr int kThreads = sizeof(Acc) * kPack <= 32 ? 512 : 256;  // the most of a block
   static constexpr int kMaxThreads = 1024;  // what registers are to leave room for: several blocks
   static constexpr int kAtOnce = 8;         // accumulators that are merged
-  static_assert(device::kMostWithRoom <= kAtOnce);
+  static_assert(device::kMostInCluster <= kAtOnce);
   static constexpr bool kBeginsEarly = true;  // it has to find out first where its rows are
   // Packs lie an accumulator apart from one another, for neighbouring threads to write to banks of their own.
   static constexpr int kApart = kPack > 1;
@@ -188,11 +188,10 @@ Results<F> reduce_columns(Context& context, const ReducePlan& plan, const typena
   const int64_t run = plan.run, axis = plan.reduced.count;
   const bool affine = plan.kept.rank <= 1 && plan.reduced.rank <= 1;
   const bool shifted = affine && !(run % kPack == 0 && device::is_pack_aligned<kPack>(x));
-  const ColumnSpread spread =
-      spread_columns({plan.kept.count, (run + kPack - 1) / kPack, axis,
-                      shifted ? int(std::min<int64_t>(kPack / std::gcd<int64_t>(run, kPack), axis)) : 1, shifted,
-                      device::multiprocessors(device), Kernel::kThreads,
-                      std::min(device::kMostWithRoom, device::most_in_cluster<Shared, Kernel>(device)), splits});
+  const ColumnSpread spread = spread_columns(
+      {plan.kept.count, (run + kPack - 1) / kPack, axis,
+       shifted ? int(std::min<int64_t>(kPack / std::gcd<int64_t>(run, kPack), axis)) : 1, shifted,
+       device::multiprocessors(device), Kernel::kThreads, device::most_in_cluster<Shared, Kernel>(device), splits});
   const int in_cluster = spread.in_cluster, width = (spread.of_group - shifted) * kPack;
   // Parts are whole clusters'.
   const int64_t part = results.cut(context, 1, spread.splits, axis, 1, in_cluster);

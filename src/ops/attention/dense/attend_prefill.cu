@@ -1,5 +1,6 @@
 // Prefill by tiles of 64 rows of queries and 64 keys: a block has its queries in shared memory, where keys and values
 // take turns. Head sizes of any length go by in chunks.
+#include "device/device.h"
 #include "device/launch.h"
 #include "ops/attention/dense/tile_softmax.h"
 #include "ops/dispatch.h"
@@ -232,28 +233,42 @@ struct AttendPrefill {
   }
 };
 
+// With chunks of at most so many values.
 template <class C, class T>
-TileLayout layout_of(int64_t head_size, int values) {
+TileLayout layout_of(int64_t head_size, int values, int64_t most_depth, bool resident) {
   constexpr int kPack = device::pack_size<T>();
-  constexpr int64_t kMostDepth = sizeof(C) == 8 ? 64 : 128, kMostResident = 70 * 1024;
   TileLayout layout;
-  layout.depth = int(std::min((head_size + kPack - 1) / kPack * kPack, kMostDepth));
+  layout.depth = int(std::min((head_size + kPack - 1) / kPack * kPack, most_depth));
   layout.depth = (layout.depth + kTileEach - 1) / kTileEach * kTileEach;
   layout.chunks = int((head_size + layout.depth - 1) / layout.depth);
   layout.row = layout.depth + kTileEach;  // so that neighbouring rows begin in other banks
   const int64_t chunk = int64_t(kTile) * layout.row * int64_t(sizeof(C));
-  layout.resident = layout.chunks * chunk <= kMostResident;
-  layout.keys = layout.resident ? layout.chunks * chunk : chunk;
+  layout.resident = resident;
+  layout.keys = resident ? layout.chunks * chunk : chunk;
   layout.powers = layout.keys + std::max(chunk, int64_t(kTile) * values * int64_t(sizeof(C)));
   layout.bytes = layout.powers + int64_t(kTile) * kPowerRow * int64_t(sizeof(C));
   return layout;
+}
+
+// The queries stay if they are few and find room. Chunks for which there is none are halved.
+template <class C, class T>
+TileLayout layout_of(int64_t head_size, int values, int64_t most_bytes) {
+  constexpr int64_t kMostResident = 70 * 1024, kLeastDepth = 16;
+  for (int64_t depth = sizeof(C) == 8 ? 64 : 128;; depth /= 2) {
+    const TileLayout stay = layout_of<C, T>(head_size, values, depth, true);
+    if (stay.keys <= kMostResident && stay.bytes <= most_bytes) return stay;
+    const TileLayout come = layout_of<C, T>(head_size, values, depth, false);
+    if (come.bytes <= most_bytes || depth <= kLeastDepth) return come;
+  }
 }
 
 template <class T, int kFours>
 void run(Context& context, const Attend& p) {
   using Kernel = AttendPrefill<T, kFours>;
   using C = typename Kernel::C;
-  const TileLayout layout = layout_of<C, T>(p.head_size, Kernel::kValues);
+  const int64_t most_bytes = device::shared_bytes(context.stream().device()) - device::kLanesBytes;
+  const TileLayout layout =
+      layout_of<C, T>(p.head_size, Kernel::kValues, most_bytes - int64_t(sizeof(typename Kernel::Shared)));
   const FoldedRows fold(p);
   const int tiles = (fold.rows + kTile - 1) / kTile;
   const int parts = int(std::max<int64_t>(1, (p.value_size + Kernel::kValues - 1) / Kernel::kValues));

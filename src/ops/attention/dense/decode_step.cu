@@ -125,7 +125,7 @@ struct DecodeStep {
 
  private:
   static constexpr int kPack = 4, kPacks = 4;
-  static_assert(32 / kPacks == device::kMostWithRoom);
+  static_assert(32 / kPacks == device::kMostInCluster);
   struct Part {
     float sums[kPack], top, total, sink, base;
   };
@@ -244,7 +244,7 @@ int blocks_for(Context& context, const Attend& p) {
   constexpr int64_t kFewestKeys = 2 * Kernel::kKeys, kMostKeys = 2048;
   const int device = context.stream().device();
   const int64_t room = device::multiprocessors(device) / (p.head_size <= 64 ? 1 : 2), heads = p.batch * p.kv_heads;
-  const int most = std::min(device::kMostWithRoom, device::most_in_cluster<typename Kernel::Shared, Kernel>(device));
+  const int most = device::most_in_cluster<typename Kernel::Shared, Kernel>(device);
   int blocks = 1;
   while (blocks < most && 2 * blocks * heads <= room && p.keys >= 2 * blocks * kFewestKeys) blocks *= 2;
   return most > 0 && heads <= room && p.keys <= blocks * kMostKeys ? blocks : 0;

@@ -1,0 +1,16 @@
+# For which GPUs: those of CMAKE_CUDA_ARCHITECTURES, else those that are here. Where none are: 9.0, with PTX for newer ones.
+if(NOT CMAKE_CUDA_ARCHITECTURES)
+  execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader OUTPUT_VARIABLE here ERROR_QUIET)
+  string(REGEX MATCHALL "[0-9]+\\.[0-9]" here "${here}")
+  list(TRANSFORM here REPLACE "([0-9]+)\\.([0-9])" "\\1\\2-real")
+  list(REMOVE_DUPLICATES here)
+  if(NOT here)
+    set(here 90)
+  endif()
+  set(CMAKE_CUDA_ARCHITECTURES ${here})
+  message(STATUS "CUDA architectures: ${CMAKE_CUDA_ARCHITECTURES}")
+endif()
+if(CMAKE_CUDA_ARCHITECTURES MATCHES "[0-9][af]")
+  message(FATAL_ERROR "CMAKE_CUDA_ARCHITECTURES is ${CMAKE_CUDA_ARCHITECTURES}. What has an a or f runs on one GPU, or \
+one family, and Encore uses nothing of what it adds: take the number alone.")
+endif()
