@@ -8,6 +8,7 @@
 #include "device/capture_stream.h"
 #include "device/cuda/capture.h"
 #include "device/cuda/check.h"
+#include "device/cuda/edges.h"
 #include "device/cuda/graph_edit.h"
 #include "device/cuda/green_context.h"
 
@@ -58,7 +59,7 @@ End end_of(StreamRef stream) {
   const cudaGraphNode_t* last = nullptr;
   const cudaGraphEdgeData* edges;
   size_t count = 0;
-  check(cudaStreamGetCaptureInfo(of(stream), &status, nullptr, &graph, &last, &edges, &count),
+  check(cuda::get_capture_info(of(stream), &status, nullptr, &graph, &last, &edges, &count),
         "cudaStreamGetCaptureInfo");
   if (status == cudaStreamCaptureStatusNone)
     fail(Code::internal, "a condition decides what a graph does, and the stream captures none");
@@ -154,7 +155,7 @@ void add(End& end, StreamRef stream, const bool* condition, cudaGraphConditional
   params.conditional.type = type;
   params.conditional.size = unsigned(bodies.size());
   cudaGraphNode_t added = nullptr;
-  check(cudaGraphAddNode(&added, end.graph, end.last.data(), nullptr, end.last.size(), &params), "cudaGraphAddNode");
+  check(cuda::add_node(&added, end.graph, end.last.data(), nullptr, end.last.size(), &params), "cudaGraphAddNode");
   for (size_t b = 0; b < bodies.size(); ++b) {
     End inside;
     capture_into(params.conditional.phGraph_out[b], stream, *bodies[b], inside);
@@ -185,7 +186,7 @@ void add_to_capture(StreamRef stream, StreamRef inside, const bool* condition, c
     add(end, inside, condition, type, bodies);
     if (end_of(stream).last != before)
       fail(Code::capture_forbidden, "capturing on a stream while a part behind its work is captured is forbidden");
-    check(cudaStreamUpdateCaptureDependencies(of(stream), end.last.data(), nullptr, end.last.size(),
+    check(cuda::update_capture_dependencies(of(stream), end.last.data(), nullptr, end.last.size(),
                                               cudaStreamSetCaptureDependencies),
           "cudaStreamUpdateCaptureDependencies");
   } catch (...) {
@@ -215,6 +216,8 @@ std::string why_no_conditionals(int) {
   return text("the driver is CUDA ", version / 1000, ".", version % 1000 / 10,
               "'s, and graphs have conditional nodes with both branches from 12.8 on");
 }
+
+bool conditionals_were_tried() { return false; }  // it compiles; no GPU has run it yet
 
 void capture_if(StreamRef stream, const bool* condition, const Body& then, const Body& otherwise) {
   std::vector<const Body*> bodies{&then};

@@ -138,6 +138,14 @@ constexpr OptionRow kRows[] = {
     {"auto_graph_limit", false, "128", "a number from 1 to 100000",
      "The most graphs that `auto_graph` keeps in a session: those that are used most.",
      [](std::string_view value, Options& o) { return take(number(value, 1, 100000), o.auto_graph_limit); }},
+    {"conditional_nodes", false, "safe", "0, 1 or safe",
+     "Let data on the device decide inside of graphs about If and Loop, where their shapes do not depend on it. `safe` "
+     "is 1 where that has been tried, which is the virtual GPU alone so far, and else 0: these nodes are "
+     "onnxruntime's.",
+     [](std::string_view value, Options& o) {
+       o.conditional_nodes = flag(value);
+       return o.conditional_nodes || value == "safe";
+     }},
 
     {"pad", false, "", "dimensions of the model's inputs with lengths, such as batch:1,2,4,8;sequence:64,128, or off",
      "Pad these dimensions to the next of their lengths, and cut what comes out, so that few shapes are run, each of "
