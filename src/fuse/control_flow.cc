@@ -229,10 +229,17 @@ class Repeated : public ops::Op {
   std::unique_ptr<Program> body_;
 };
 
+// Of an iteration's number or condition, as the body says: a scalar or a vector of one.
+Shape shape_of_one(const Plan& body, int value) {
+  const auto& dims = body.values[size_t(value)].dims;
+  return dims && dims->size() == 1 ? Shape({1}) : Shape();
+}
+
 // Has the iteration's number and the condition on the host.
 class Loop final : public Repeated {
  public:
-  explicit Loop(Plan& plan) : Loop(plan, shape_of(plan, 0), shape_of(plan, 1)) {}
+  explicit Loop(Plan& plan)
+      : Loop(plan, shape_of_one(plan, plan.host_inputs.at(0)), shape_of_one(plan, plan.host_inputs.at(1))) {}
   void run(ops::Context& context) const override {
     const int64_t most = number(context, 0, "trip count", std::numeric_limits<int64_t>::max());
     Run run(context, *this, number(context, 1, "condition", true));
@@ -245,11 +252,6 @@ class Loop final : public Repeated {
 
   Loop(Plan& plan, Shape number, Shape condition)
       : Repeated(plan, 1, plan.inputs.size() - plan.outer_inputs), number_shape_(number), condition_shape_(condition) {}
-  // As the body says, a scalar or a vector of one.
-  static Shape shape_of(const Plan& plan, size_t host_input) {
-    const auto& dims = plan.values[size_t(plan.host_inputs.at(host_input))].dims;
-    return dims && dims->size() == 1 ? Shape({1}) : Shape();
-  }
 
   class Run final : public Iterations {
    public:
@@ -304,7 +306,8 @@ class Loop final : public Repeated {
 // Has these on the device.
 class LoopByData final : public Repeated {
  public:
-  explicit LoopByData(Plan& plan) : Repeated(plan, 1, plan.inputs.size() - plan.outer_inputs - kOwn) {}
+  explicit LoopByData(Plan& plan)
+      : LoopByData(plan, shape_of_one(plan, plan.inputs.at(0)), shape_of_one(plan, plan.inputs.at(1))) {}
   void run(ops::Context& context) const override {
     ops::IterationLimits limits{.count_on_host = std::numeric_limits<int64_t>::max(), .condition_on_host = true};
     limit(context, 0, "trip count", limits.count, limits.count_on_host);
@@ -314,8 +317,9 @@ class LoopByData final : public Repeated {
                                     static_cast<bool*>(context.scratch(sizeof(bool)))};
     ops::begin_iterations(context.stream(), cells, limits);
     if (captures(context)) return capture(context, cells, limits);
-    Counted<Iterations> run(cells, context, kOwn, types_, carried_);
+    Counted<Iterations> run(*this, cells, context, kOwn, types_, carried_);
     while (read_back(context, cells.goes_on)) {
+      run.begin();
       run.run(*body_, false);
       ops::end_iteration(context.stream(), cells, limits);
     }
@@ -325,16 +329,23 @@ class LoopByData final : public Repeated {
  private:
   static constexpr int kOwn = 2;  // as Loop's
 
+  LoopByData(Plan& plan, Shape number, Shape condition)
+      : Repeated(plan, 1, plan.inputs.size() - plan.outer_inputs - kOwn),
+        number_shape_(number),
+        condition_shape_(condition) {}
+
   // A body's run with the iteration's number and the condition.
   template <class Run>
   class Counted final : public Run {
    public:
     template <class... Args>
-    explicit Counted(const ops::IterationCells& cells, Args&&... args)
+    explicit Counted(const LoopByData& loop, const ops::IterationCells& cells, Args&&... args)
         : Run(std::forward<Args>(args)...),
-          number_{Type::i64, Where::device, Shape(), cells.number},
-          condition_{Type::boolean, Where::device, Shape(), cells.goes_on},
-          next_(cells.next) {}
+          number_{Type::i64, Where::device, loop.number_shape_, cells.number},
+          condition_{Type::boolean, Where::device, loop.condition_shape_, cells.goes_on},
+          next_{Type::boolean, Where::device, loop.condition_shape_, cells.next} {}
+    void begin() { condition_.shape = next_.shape; }
+    bool keeps_shape() const { return condition_.shape == next_.shape; }
     int input_count() const override { return Run::input_count() + kOwn; }
     int output_count() const override { return Run::output_count() + 1; }
     const Tensor* find_input(int i) override {
@@ -343,12 +354,13 @@ class LoopByData final : public Repeated {
     Tensor output(int i, const Shape& shape) override {
       if (i > 0) return Run::output(i - 1, shape);
       require(shape.count() == 1, "the body's condition has shape ", shape.str(), "; one element is wanted");
-      return {Type::boolean, Where::device, shape, next_};
+      next_.shape = shape;
+      return next_;
     }
 
    private:
-    const Tensor number_, condition_;
-    bool* const next_;
+    const Tensor number_;
+    Tensor condition_, next_;
   };
 
   // A body that is captured once: values go on by copies to where each iteration has them.
@@ -389,8 +401,9 @@ class LoopByData final : public Repeated {
       ops::copy_bytes(context.stream(), begins.data, values[i].data, int64_t(begins.bytes()));
     }
     device::capture_while(context.stream(), cells.goes_on, [&](device::StreamRef stream) {
-      Counted<CapturedIteration> iteration(cells, context, stream, types_, values);
+      Counted<CapturedIteration> iteration(*this, cells, context, stream, types_, values);
       body_->run(iteration);
+      if (!iteration.keeps_shape()) fail(Code::capture_forbidden, "the condition of a loop changes its shape");
       iteration.hand_on();
       ops::end_iteration(stream, cells, limits);
     });
@@ -406,6 +419,8 @@ class LoopByData final : public Repeated {
     else
       on_host = *given->as<const T>();
   }
+
+  const Shape number_shape_, condition_shape_;
 };
 
 // Along the first dimension.

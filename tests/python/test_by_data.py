@@ -243,6 +243,19 @@ def test_the_condition_as_a_value():
     assert_captured(check(loop(body), *({"x": some(3, 4, seed=seed)} for seed in range(3))))
 
 
+def test_vectors_of_one():
+    """The body says so of its number and of the condition; and makes another condition than it is given."""
+    body = "j = Cast <to = 1> (i) k = Mul(j, half) b = Sub(a, k) t = ReduceMax <keepdims = 0> (b) e = Less(zero, t)"
+    text = loop(body + " f = Unsqueeze(e, at) d = And(f, c)", makes="float[n, m] b", values="float[n, m] a")
+    feeds = [{"x": some(3, 4, seed=seed)} for seed in range(4)]
+    assert_captured(
+        check(text.replace("int64 i, bool c", "int64[1] i, bool[1] c").replace("(bool d,", "(bool[1] d,"), *feeds)
+    )
+    session = check(text.replace("(bool d,", "(bool[] d,"), *feeds)
+    refusals = [region["refusal"] for region in onnxruntime_ep_encore.region_report(session)]
+    assert any("the condition of a loop changes its shape" in refusal for refusal in refusals)
+
+
 def test_values_that_change_places():
     body = "e = Mul(f, half) b = Identity(g) h = Identity(a) t = ReduceMax <keepdims = 0> (e) d = Less(eps, t)"
     text = loop(
@@ -323,13 +336,13 @@ def test_branches_that_make_other_shapes():
     text = chosen("p = Concat <axis = 0> (u, u)", "p = Neg(u)", shape="[]")
     assert (
         left(text, "If")
-        == "data decides between the branches of If node '', whose outputs 0 may not have the same shape"
+        == "data decides between the branches of If node '(unnamed, makes r)', whose outputs 0 may not have the same shape"
     )
 
 
 def test_outputs_that_are_collected():
     text = loop(HALVE + " e = Neg(b)", makes="float[n, m] b, float[n, m] e", made="r, all")
-    assert left(text, "Loop") == "data decides how often Loop node '' runs, which collects outputs"
+    assert left(text, "Loop") == "data decides how often Loop node '(unnamed, makes r)' runs, which collects outputs"
 
 
 def test_values_that_grow():

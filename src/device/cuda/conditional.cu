@@ -187,7 +187,7 @@ void add_to_capture(StreamRef stream, StreamRef inside, const bool* condition, c
     if (end_of(stream).last != before)
       fail(Code::capture_forbidden, "capturing on a stream while a part behind its work is captured is forbidden");
     check(cuda::update_capture_dependencies(of(stream), end.last.data(), nullptr, end.last.size(),
-                                              cudaStreamSetCaptureDependencies),
+                                            cudaStreamSetCaptureDependencies),
           "cudaStreamUpdateCaptureDependencies");
   } catch (...) {
     cuda::invalidate(stream);
