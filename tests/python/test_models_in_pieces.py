@@ -6,6 +6,7 @@ import numpy as np
 import onnxruntime_ep_encore
 import pytest
 from pieces import CAPACITY, FLOAT, HEADS, INT, WIDTH, decoder, detector, exported, grown, shared, some, voice_activity
+from test_bodies_in_regions import HANDS_ON
 from test_control_flow import on_cpu
 from test_regions import regions
 
@@ -50,8 +51,9 @@ def test_voice_activity(encore):
         for a, b in zip(got, wanted, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
         state = got[1]
-    (region,) = onnxruntime_ep_encore.region_report(session)  # with both networks, between which the device decides
-    assert region["replays"] == 12, region
+    report = onnxruntime_ep_encore.region_report(session)
+    # One has both networks, between which the device decides; before onnxruntime 1.28 it lacks what only these read.
+    assert sorted(region["replays"] for region in report) == ([12] if HANDS_ON else [4, 8]), report
 
 
 @pytest.mark.parametrize("cache, room, pieces", [(shared, CAPACITY, 3), (grown, 0, 1)])
