@@ -42,7 +42,8 @@ def run(*command, **options):
     """Runs a command; what it prints is shown, and a failure ends the whole."""
     result = subprocess.run([str(part) for part in command], **options)
     if result.returncode:
-        raise Failed(f"failed with {result.returncode}: {' '.join(map(str, command))}")
+        text = " ".join(map(str, command))
+        raise Failed(f"failed with {result.returncode}: {text if len(text) < 500 else text[:500] + ' …'}")
     return result
 
 

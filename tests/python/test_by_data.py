@@ -334,10 +334,8 @@ def left(text, op, **options):
 
 def test_branches_that_make_other_shapes():
     text = chosen("p = Concat <axis = 0> (u, u)", "p = Neg(u)", shape="[]")
-    assert (
-        left(text, "If")
-        == "data decides between the branches of If node '(unnamed, makes r)', whose outputs 0 may not have the same shape"
-    )
+    branches = "the branches of If node '(unnamed, makes r)'"
+    assert left(text, "If") == f"data decides between {branches}, whose outputs 0 may not have the same shape"
 
 
 def test_outputs_that_are_collected():
