@@ -345,10 +345,11 @@ class LoopByData final : public Repeated {
           condition_{Type::boolean, Where::device, loop.condition_shape_, cells.goes_on},
           next_{Type::boolean, Where::device, loop.condition_shape_, cells.next} {}
     void begin() { condition_.shape = next_.shape; }
-    bool keeps_shape() const { return condition_.shape == next_.shape; }
+    bool reads_another_shape() const { return reads_condition_ && condition_.shape != next_.shape; }
     int input_count() const override { return Run::input_count() + kOwn; }
     int output_count() const override { return Run::output_count() + 1; }
     const Tensor* find_input(int i) override {
+      reads_condition_ |= i == 1;
       return i == 0 ? &number_ : i == 1 ? &condition_ : Run::find_input(i - kOwn);
     }
     Tensor output(int i, const Shape& shape) override {
@@ -361,6 +362,7 @@ class LoopByData final : public Repeated {
    private:
     const Tensor number_;
     Tensor condition_, next_;
+    bool reads_condition_ = false;
   };
 
   // A body that is captured once: values go on by copies to where each iteration has them.
@@ -403,7 +405,7 @@ class LoopByData final : public Repeated {
     device::capture_while(context.stream(), cells.goes_on, [&](device::StreamRef stream) {
       Counted<CapturedIteration> iteration(*this, cells, context, stream, types_, values);
       body_->run(iteration);
-      if (!iteration.keeps_shape()) fail(Code::capture_forbidden, "the condition of a loop changes its shape");
+      if (iteration.reads_another_shape()) fail(Code::capture_forbidden, "the condition of a loop changes its shape");
       iteration.hand_on();
       ops::end_iteration(stream, cells, limits);
     });
