@@ -198,7 +198,7 @@ def test_bodies_read_what_is_inside():
              d = Add(y, b) z = Abs(d) }"""
     feeds = [{"c": np.array(c), "x": some(5)} for c in (True, False)]
     check(text, ["Relu Neg Exp", "Add Abs"], *feeds, auto_graph=0)
-    check(text, ["Relu Neg Exp If Add Abs"], *feeds)  # the device decides
+    check(text, ["Relu Neg Exp If Add Abs"], *feeds, auto_graph=1)  # the device decides
 
 
 def test_what_a_body_reads_on_the_host_stays_there():
@@ -208,7 +208,7 @@ def test_what_a_body_reads_on_the_host_stays_there():
                      else_branch = e () => (float[k] w) { v = Expand(x, d) w = Reshape(v, all) }> (c)
              n = Neg(y) z = Abs(n) }"""
     feed = {"c": np.array(True), "x": some(3, 2)}
-    check(text, ["Shape Mul Relu Exp If Neg Abs"], feed)
+    check(text, ["Shape Mul Relu Exp If Neg Abs"], feed, auto_graph=1)
     session = check(text, ["Relu Exp", "Neg Abs"], feed, auto_graph=0)
     assert "Mul" in es.nodes_on(session)["CPUExecutionProvider"]
 
