@@ -52,6 +52,10 @@ class BodyRun : public ops::InnerContext {
   const std::vector<Type>& types_;  // of the step's outputs
 };
 
+void require_one(const Shape& shape, const char* what) {
+  require(shape.count() == 1, "the ", what, " has shape ", shape.str(), "; one element is wanted");
+}
+
 bool captures(const ops::Context& context) { return context.stream().capture_status() != device::CaptureStatus::none; }
 
 bool read_back(ops::Context& context, const bool* condition) {
@@ -103,7 +107,7 @@ class If final : public ops::Op {
   }
   void run(ops::Context& context) const override {
     const Tensor& test = context.input(0);
-    require(test.count() == 1, "the condition has shape ", test.shape.str(), "; one element is wanted");
+    require_one(test.shape, "condition");
     const bool* const condition = test.as<const bool>();
     const bool is_on_device = test.where == Where::device;
     if (is_on_device && captures(context)) return capture(context, condition);
@@ -201,10 +205,6 @@ class Iterations : public BodyRun {
   bool is_last_ = false, owns_values_ = false;
 };
 
-void require_one(const Tensor& given, const char* what) {
-  require(given.count() == 1, "the ", what, " has shape ", given.shape.str(), "; one element is wanted");
-}
-
 // What has one body that runs many times.
 class Repeated : public ops::Op {
  public:
@@ -278,7 +278,7 @@ class Loop final : public Repeated {
     }
     Tensor output(int i, const Shape& shape) override {
       if (i > 0) return Iterations::output(i - 1, shape);
-      require(shape.count() == 1, "the body's condition has shape ", shape.str(), "; one element is wanted");
+      require_one(shape, "body's condition");
       next_condition_ = shape;
       return {Type::boolean, Where::host, shape, &goes_on_};
     }
@@ -296,7 +296,7 @@ class Loop final : public Repeated {
   static T number(ops::Context& context, int i, const char* what, T otherwise) {
     const Tensor* const given = context.find_input(i);
     if (!given) return otherwise;
-    require_one(*given, what);
+    require_one(given->shape, what);
     return *given->as<const T>();
   }
 
@@ -354,7 +354,7 @@ class LoopByData final : public Repeated {
     }
     Tensor output(int i, const Shape& shape) override {
       if (i > 0) return Run::output(i - 1, shape);
-      require(shape.count() == 1, "the body's condition has shape ", shape.str(), "; one element is wanted");
+      require_one(shape, "body's condition");
       next_.shape = shape;
       return next_;
     }
@@ -415,7 +415,7 @@ class LoopByData final : public Repeated {
   static void limit(ops::Context& context, int i, const char* what, const T*& on_device, T& on_host) {
     const Tensor* const given = context.find_input(i);
     if (!given) return;
-    require_one(*given, what);
+    require_one(given->shape, what);
     if (given->where == Where::device)
       on_device = given->as<const T>();
     else

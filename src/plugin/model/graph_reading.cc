@@ -67,7 +67,12 @@ std::vector<std::string> dimension_names(const OrtValueInfo* value) {
   return {names.begin(), names.end()};
 }
 
-std::string label_of(const OrtNode* node) { return ops::label_of(GraphNodeInfo(node)); }
+std::string label_of(const OrtNode* node) {
+  const char *op = nullptr, *name = nullptr;
+  check(ort().api->Node_GetOperatorType(node, &op));
+  check(ort().api->Node_GetName(node, &name));
+  return is_unnamed(name) ? ops::label_of(GraphNodeInfo(node)) : ops::label_of(op, name);  // the former reads far more
+}
 
 std::string span_of(const std::vector<const OrtNode*>& nodes) {
   const std::string first = label_of(nodes.front());

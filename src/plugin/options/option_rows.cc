@@ -42,6 +42,11 @@ std::optional<bool> flag(std::string_view text) {
   if (value == "0" || value == "false") return false;
   return std::nullopt;
 }
+// None is "safe".
+bool flag_or_safe(std::string_view text, std::optional<bool>& into) {
+  into = flag(text);
+  return into || text == "safe";
+}
 
 bool bytes(std::string_view text, size_t& into) { return take(number<size_t>(text, 0, SIZE_MAX), into); }
 
@@ -131,10 +136,7 @@ constexpr OptionRow kRows[] = {
      "Replay what runs again with the same shapes, without anything that the application has to keep to. `safe` is 1 "
      "where captures survive a wait for the whole device in another thread, as with the drivers of CUDA 13, and else "
      "0.",
-     [](std::string_view value, Options& o) {
-       o.auto_graph = flag(value);
-       return o.auto_graph || value == "safe";
-     }},
+     [](std::string_view value, Options& o) { return flag_or_safe(value, o.auto_graph); }},
     {"auto_graph_limit", false, "128", "a number from 1 to 100000",
      "The most graphs that `auto_graph` keeps in a session: those that are used most.",
      [](std::string_view value, Options& o) { return take(number(value, 1, 100000), o.auto_graph_limit); }},
@@ -142,10 +144,7 @@ constexpr OptionRow kRows[] = {
      "Let data on the device decide inside of graphs about If and Loop, where their shapes do not depend on it. `safe` "
      "is 1 where that has been tried, which is the virtual GPU alone so far, and else 0: these nodes are "
      "onnxruntime's.",
-     [](std::string_view value, Options& o) {
-       o.conditional_nodes = flag(value);
-       return o.conditional_nodes || value == "safe";
-     }},
+     [](std::string_view value, Options& o) { return flag_or_safe(value, o.conditional_nodes); }},
 
     {"pad", false, "", "dimensions of the model's inputs with lengths, such as batch:1,2,4,8;sequence:64,128, or off",
      "Pad these dimensions to the next of their lengths, and cut what comes out, so that few shapes are run, each of "

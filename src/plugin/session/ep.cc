@@ -276,11 +276,15 @@ void Ep::note_placement(const OrtGraph* graph, const Claim& claim, const std::ve
   const std::set<std::string> waiting(claim.sized_by_data.begin(), claim.sized_by_data.end());
   for (auto& [at, node] : placed)
     if (waiting.contains(node.node)) node.why = kSizedByData;
-  for (const Group& group : groups)
+  for (const Group& group : groups) {
+    const PlacedNode with{"", true, span_of(group.nodes), group.what};
     for (const OrtNode* node : group.nodes) {
-      placed[node] = {label_of(node), true, span_of(group.nodes), group.what};
-      place_bodies(node, placed[node]);
+      const std::string known = placed[node].node;
+      placed[node] = with;
+      placed[node].node = known.empty() ? label_of(node) : known;
+      place_bodies(node, with);
     }
+  }
   std::vector<PlacedNode>& nodes = placement_[place_of(graph)];
   nodes.clear();
   for (const OrtNode* node : nodes_of(graph))
