@@ -21,12 +21,16 @@ ROOT = Path(__file__).resolve().parents[2]
 IS_NEWEST = es.ORT_VERSION >= (1, 32)  # the one of which the page tells
 PAGE = ROOT / "docs" / "onnx-node-tests.md"
 
+# What random generators make, which may be ONNX's result by chance.
+RANDOM = {
+    r"^test_training_dropout(?!.*zero_ratio)": "the numbers of another random generator",
+    r"^test_bernoulli": "random",
+}
 # What gives another result than ONNX's, each with the reason.
 DIFFERENT = {
-    r"^test_training_dropout(?!.*zero_ratio)": "the numbers of another random generator",
+    **RANDOM,
     r"^test_resize_downsample_scales_(linear|cubic)_align_corners": "onnxruntime's CPU EP gives Encore's result too",
     r"^test_maxunpool_export_with_output_shape$": "onnxruntime's CPU EP gives Encore's result too",
-    r"^test_bernoulli": "random",
 }
 # Not Encore's to pass, each with the reason.
 EXCLUDED = {
@@ -179,11 +183,14 @@ def why_not_alone(case, capfd):
     try:
         check(session, case)
     except AssertionError:
-        different = next((why for pattern, why in DIFFERENT.items() if re.search(pattern, case.name)), None)
-        if not different:
-            raise
-        return different
-    return ""
+        if different := reason_in(DIFFERENT, case):
+            return different
+        raise
+    return reason_in(RANDOM, case)
+
+
+def reason_in(reasons, case):
+    return next((why for pattern, why in reasons.items() if re.search(pattern, case.name)), "")
 
 
 def said_shortly(op, why):
