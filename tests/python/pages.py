@@ -6,6 +6,7 @@ what a renderer does not show:
 
     <!-- not run: REASON -->            one of NOT_RUN, below
     <!-- from onnxruntime 1.30 -->      older ones lack what it shows
+    <!-- file: worker.py -->            it is kept in the page's folder under this name, and not run by itself
 
 What blocks need and a page does not say comes from page_setups/PAGE.py, which runs first in the namespace.
 
@@ -32,7 +33,7 @@ NOT_RUN = {
     "is a pattern": "it stands for what the reader has",
 }
 _BLOCK = re.compile(r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^(?P=indent)```$", re.M | re.S)
-_COMMENT = re.compile(r"<!-- (?:not run: (?P<reason>[^>]+?)|from onnxruntime (?P<since>[\d.]+)) -->\n\Z")
+_COMMENT = re.compile(r"<!-- (?:not run: (?P<reason>[^>]+?)|from onnxruntime (?P<since>[\d.]+)|file: (?P<file>\S+)) -->\n\Z")
 
 
 @dataclass
@@ -43,6 +44,7 @@ class Block:
     code: str
     reason: str = ""  # that it is not run
     since: tuple = (0,)  # the onnxruntime that has what it shows
+    file: str = ""
     printed: str | None = None
 
     @property
@@ -68,9 +70,10 @@ def blocks_of(file):
             blocks[-1].printed = code
         else:
             comment = _COMMENT.search(text[: found.start()])
-            since = tuple(int(part) for part in (comment and comment["since"] or "0").split("."))
-            reason = comment and comment["reason"] or ""
-            blocks.append(Block(str(file.relative_to(ROOT)), line, language, code, reason, since))
+            told = (comment.groupdict() if comment else {}).get
+            since = tuple(int(part) for part in (told("since") or "0").split("."))
+            page = str(file.relative_to(ROOT))
+            blocks.append(Block(page, line, language, code, told("reason") or "", since, told("file") or ""))
         end = found.end()
     return blocks
 

@@ -6,19 +6,26 @@ import json
 import subprocess
 import sys
 import traceback
+from pathlib import Path
 
 
 def main():
+    sys.path.insert(0, str(Path.cwd()))
     told = json.load(sys.stdin)
     namespace = {"__name__": "__main__"}
     if told["setup"]:
         exec(compile(told["setup"], "the setup", "exec"), namespace)
     for block in told["blocks"]:
-        run = _run_python if block["language"] == "python" else _run_shell
+        run = _write if block["file"] else _run_python if block["language"] == "python" else _run_shell
         printed, failure = run(block, namespace)
         print(json.dumps({"place": block["place"], "printed": printed, "failure": failure}), flush=True)
         if failure and not block["may_fail"]:
             break
+
+
+def _write(block, _):
+    Path(block["file"]).write_text(block["code"])
+    return "", ""
 
 
 def _run_python(block, namespace):

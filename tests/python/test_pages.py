@@ -59,6 +59,7 @@ def test_blocks_run_as_printed(page, tmp_path, variables):
                 "place": block.place,
                 "language": block.language,
                 "code": block.code,
+                "file": block.file,
                 "may_fail": block.printed is not None,
             }
             for block in blocks
