@@ -27,7 +27,6 @@ NOT_RUN = {
     "builds": "stages of their own build and test",
     "wants a GPU": "there is none in CI",
     "wants onnxruntime's headers": "no wheel has them",
-    "wants torch": "it is no requirement of the tests",
     "wants a server": "a cluster, a container's registry, or a program that serves",
     "is for another program": "a file that Encore does not read",
     "is a pattern": "it stands for what the reader has",
