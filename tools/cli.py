@@ -44,7 +44,13 @@ def main():
     pages = command("docs", write_docs, "write the pages of docs/ that are printed from tables in the code")
     pages.add_argument("--check", action="store_true", help="change nothing; fail if something would change")
     made = command("site", site, "build the documentation as a site, build/site; a broken link fails")
-    made.add_argument("--serve", nargs="?", const="127.0.0.1:8000", metavar="ADDRESS", help="serve it as well, and build it anew when a page changes; default: %(const)s")
+    made.add_argument(
+        "--serve",
+        nargs="?",
+        const="127.0.0.1:8000",
+        metavar="ADDRESS",
+        help="serve it as well, and build it anew when a page changes; default: %(const)s",
+    )
     if BENCHMARK.exists():
         command("bench", bench, "time whole models, eagerly and replayed", add_help=False)
     layout = command("format", format_sources, "lay out C++, CUDA and Python sources")

@@ -77,7 +77,12 @@ def _quick():
 
 
 def _all():
-    stages = [Stage("format", _format), Stage("site", site_of_docs.build), _build("virtual"), Stage("generated files", _generated, ("build virtual",))]
+    stages = [
+        Stage("format", _format),
+        Stage("site", site_of_docs.build),
+        _build("virtual"),
+        Stage("generated files", _generated, ("build virtual",)),
+    ]
     stages += [_native("virtual"), Stage("demo", _demo, ("build virtual",))]
     for preset in SANITIZERS:
         python = lambda preset=preset: _sanitized_python(preset)

@@ -32,7 +32,9 @@ NOT_RUN = {
     "is a pattern": "it stands for what the reader has",
 }
 _BLOCK = re.compile(r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^(?P=indent)```$", re.M | re.S)
-_COMMENT = re.compile(r"<!-- (?:not run: (?P<reason>[^>]+?)|from onnxruntime (?P<since>[\d.]+)|file: (?P<file>\S+)) -->\n\Z")
+_COMMENT = re.compile(
+    r"<!-- (?:not run: (?P<reason>[^>]+?)|from onnxruntime (?P<since>[\d.]+)|file: (?P<file>\S+)) -->\n\Z"
+)
 
 
 @dataclass

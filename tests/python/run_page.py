@@ -40,7 +40,9 @@ def _run_python(block, namespace):
 
 
 def _run_shell(block, _):
-    done = subprocess.run(["bash", "-euo", "pipefail", "-c", block["code"]], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", block["code"]], capture_output=True, text=True, check=False
+    )
     if not done.returncode:
         return done.stdout, ""
     return done.stdout + done.stderr, f"it ended with {done.returncode}\n{done.stdout}{done.stderr}"

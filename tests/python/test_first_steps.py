@@ -1,6 +1,5 @@
 """What one meets first: encore.session(), which never goes to the CPU unseen. The pages' examples: test_pages.py."""
 
-
 import encore_session
 import numpy as np
 import onnx

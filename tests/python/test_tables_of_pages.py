@@ -34,8 +34,8 @@ def keys_in(text):
 
 def own_options():
     """{key: whether it is read without a prefix, too}"""
-    told = [row[0] for row in rows("docs/options.md", 4)]
-    return {keys_in(cell)[0]: cell.endswith("*") for cell in told if keys_in(cell)}
+    sections = re.split(r"^### `([\w.]+)`$", (DOCS / "options.md").read_text(), flags=re.M)[1:]
+    return {key: "*Also as a bare key.*" in told for key, told in zip(sections[::2], sections[1::2])}
 
 
 # ---- messages

@@ -9,6 +9,7 @@ import numpy as np
 import onnxruntime as ort
 import onnxruntime_ep_encore as encore
 
+
 def _call(name, *arguments):
     library = ctypes.CDLL(encore.get_library_path())
     library.encore_virtual_default_stream.restype = ctypes.c_void_p
