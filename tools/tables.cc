@@ -13,13 +13,16 @@
 namespace {
 
 void operators() {
-  std::cout
-      << "# Operators\n\nMade from the table in the code by `./encore docs`. Versions are those of the operators' "
-         "schemas. A node of another version or\n"
-         "type stays with another execution provider, and `log_placement=1` says why. `com.ms.internal.nhwc` is the "
-         "domain of\nai.onnx's operators where onnxruntime has put the channels last (`prefer_nhwc=1`). *In host "
-         "memory* are inputs and outputs\nthat the host reads or makes.\n\n"
-         "| domain | operator | versions | types | in host memory |\n|---|---|---|---|---|\n";
+  std::cout << R"(# Operators
+
+Made from the table in the code by `./encore docs`. Versions are those of the operators' schemas. A node of another
+version or type stays with another execution provider, and `log_placement=1` says why. `com.ms.internal.nhwc` is the
+domain of ai.onnx's operators where onnxruntime has put the channels last (`prefer_nhwc=1`). *In host memory* are inputs
+and outputs that the host reads or makes.
+
+| domain | operator | versions | types | in host memory |
+|---|---|---|---|---|
+)";
   auto rows = encore::ops::rows();
   std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) {
     const int order = std::strcmp(a.domain, b.domain);
@@ -63,13 +66,15 @@ const std::map<std::string_view, const char*> kTopics = {
 };
 
 void options() {
-  std::cout
-      << "# Options\n\nMade from the table in the code by `./encore docs`.\n\n"
-         "In Python each option is a keyword of `encore.session`; one with a dot in its name is given as "
-         "`**{\"arena.max_mem\": 1 << 30}`.\n"
-         "Elsewhere they are text: provider options of `add_provider_for_devices` and `AppendExecutionProvider_V2`, "
-         "or entries of\nthe session's configuration, under the key `ep.cuda.KEY`, or `ep.NAME.KEY` with the "
-         "provider's name in lower case. Where it\nsays so, the bare key is read there, too.\n";
+  std::cout << R"(# Options
+
+Made from the table in the code by `./encore docs`.
+
+In Python each option is a keyword of `encore.session`; one with a dot in its name is given as
+`**{"arena.max_mem": 1 << 30}`. Elsewhere options are text: provider options of `add_provider_for_devices` and
+`AppendExecutionProvider_V2`, or entries of the session's configuration under the key `ep.cuda.KEY`, or `ep.NAME.KEY`
+with the provider's name in lower case. Some are read there as bare keys, too, which is said below.
+)";
   for (const auto& row : encore::plugin::option_rows()) {
     if (const auto topic = kTopics.find(row.key); topic != kTopics.end()) std::cout << "\n## " << topic->second << "\n";
     std::cout << "\n### `" << row.key << "`\n\n"
