@@ -18,6 +18,16 @@ CUDA_OPTIONS = """
     tunable_op_tuning_enable tunable_op_max_tuning_duration_ms
 """.split()
 LITERAL = r'"(?:[^"\\\n]|\\.)*"'
+# Whose messages the page has, those that are sentences; a new one has to be told there, too.
+TOLD = """
+    src/plugin/options/options.cc src/plugin/options/run_options.cc src/plugin/factory.cc src/plugin/session/ep_runs.cc
+    src/graph/thread_graphs.cc src/graph/session_graphs.cc src/graph/shared_stream.cc src/graph/capture_gate.cc
+    src/memory/source.cc src/device/forked.h src/device/cuda/device.cu src/device/cuda/stream.cc
+    python/onnxruntime_ep_encore/__init__.py python/onnxruntime_ep_encore/bindings.py
+""".split()
+SENTENCE = 38  # characters
+# Parts of messages that are told.
+IGNORED = {"it has no device; CUDA_VISIBLE_DEVICES may hide them", "no onnxruntime, though a folder has its name"}
 
 
 def rows(page, columns):
@@ -41,20 +51,18 @@ def own_options():
 # ---- messages
 
 
+def strings_of(file):
+    """What strings of a source hold: neighbours joined, and taken apart at what Python puts in between."""
+    source = re.sub(r'""".*?"""', "", file.read_text(), flags=re.S) if file.suffix == ".py" else file.read_text()
+    for found in re.findall(rf"f?{LITERAL}(?:\s*f?{LITERAL})*", source):
+        joined = "".join(one[1:-1] for one in re.findall(LITERAL, found)).replace('\\"', '"').replace("\\n", "\n")
+        yield from re.split(r"\{[^{}]*\}", joined) if file.suffix == ".py" else [joined]
+
+
 def texts():
-    """What strings of the code hold: neighbours joined, and what is put in between left out."""
-    files = [*(ROOT / "src").rglob("*.cc"), *(ROOT / "src").rglob("*.h"), *(ROOT / "src").rglob("*.cu")]
-    sources = [file.read_text() for file in files] + [(ROOT / "CMakeLists.txt").read_text()]
-    python = [file.read_text() for file in (ROOT / "python").rglob("*.py")]
-    parts = []
-    for source in sources:
-        for found in re.findall(rf"{LITERAL}(?:\s*{LITERAL})*", source):
-            parts.append("".join(one[1:-1] for one in re.findall(LITERAL, found)))
-    for source in python:
-        for found in re.findall(rf"f?{LITERAL}(?:\s*f?{LITERAL})*", source):
-            joined = "".join(one[1:-1] for one in re.findall(LITERAL, found))
-            parts += re.split(r"\{[^{}]*\}", joined)
-    return "\n".join(parts).replace('\\"', '"').replace("\\n", "\n")
+    files = [file for ending in ("*.cc", "*.h", "*.cu") for file in (ROOT / "src").rglob(ending)]
+    files += [*(ROOT / "python").rglob("*.py"), ROOT / "CMakeLists.txt"]
+    return "\n".join(text for file in files for text in strings_of(file))
 
 
 def messages():
@@ -80,6 +88,17 @@ def _is_there(piece, code, most=3):
     heads = ["".join(words[:count]) for count in range(len(words) - 1, 0, -1)]
     longest = next((head for head in heads if head in code), "")
     return bool(longest) and most > 1 and _is_there(piece[len(longest) :].strip(" .;:,'"), code, most - 1)
+
+
+@pytest.mark.parametrize("file", TOLD)
+def test_each_message_is_told(file):
+    """Of what a user of the provider meets first; errors of operators name the node, and stand for themselves."""
+    page = " ".join((DOCS / "troubleshooting.md").read_text().split())
+    pieces = [text.strip(" .;:,'\"(") for text in strings_of(ROOT / file)]
+    is_sentence = lambda piece: len(piece) > SENTENCE and " " in piece and "\\" not in piece  # which patterns have
+    missing = [piece for piece in pieces if is_sentence(piece) and piece not in IGNORED and piece not in page]
+    missing = [piece for piece in missing if not piece.startswith("encore: ")]  # notes on stderr
+    assert not missing, "docs/troubleshooting.md lacks\n" + "\n".join(missing)
 
 
 def test_no_message_is_told_twice():
