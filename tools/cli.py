@@ -41,7 +41,7 @@ def main():
     command(
         "doctor", doctor, "say what is here and what is missing: device, driver, libraries, onnxruntime", add_help=False
     )
-    pages = command("docs", write_docs, "write the pages of docs/ that are printed from tables in the code")
+    pages = command("docs", write_docs, "write what of docs/ is printed from tables in the code")
     pages.add_argument("--check", action="store_true", help="change nothing; fail if something would change")
     made = command("site", site, "build the documentation as a site, build/site; a broken link fails")
     made.add_argument(
