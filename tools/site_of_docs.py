@@ -10,23 +10,24 @@ import environment as env
 
 SITE = env.ROOT / "build" / "site"
 REQUIREMENTS = env.ROOT / "requirements-site.txt"
+MKDOCS = ("-m", "mkdocs")
 
 
 def build():
     """Builds it; a link that leads nowhere fails, and so does a page that nothing leads to."""
-    _mkdocs("build", "--strict")
+    env.run(env.PYTHON, *MKDOCS, "build", "--strict", cwd=env.ROOT, env=_variables())
     _check_that_nothing_is_fetched()
 
 
 def serve(address):
     """Serves it, and builds it anew when a page changes."""
-    _mkdocs("serve", "--dev-addr", address)
+    os.chdir(env.ROOT)
+    os.execve(env.PYTHON, [str(env.PYTHON), *MKDOCS, "serve", "--dev-addr", address], _variables())
 
 
-def _mkdocs(*arguments):
+def _variables():
     folders = [str(_packages()), os.environ.get("PYTHONPATH", "")]
-    variables = env.variables(PYTHONPATH=os.pathsep.join(folders), NO_MKDOCS_2_WARNING="1")
-    env.run(env.PYTHON, "-m", "mkdocs", *arguments, cwd=env.ROOT, env=variables)
+    return env.variables(PYTHONPATH=os.pathsep.join(folders), NO_MKDOCS_2_WARNING="1")
 
 
 def _packages():
