@@ -10,7 +10,7 @@ from pathlib import Path
 import onnxruntime_ep_encore
 import pages
 import pytest
-from encore_session import HAS_GRAPHS, ORT_VERSION, ROOT, only_if
+from encore_session import HAS_GRAPHS, ORT_VERSION, ROOT, on_virtual_gpu, only_if
 
 # What is not run, by reason: a block that joins these should have to.
 NOT_RUN = {
@@ -49,7 +49,7 @@ def variables(tmp_path):
     return os.environ | own
 
 
-@only_if(HAS_GRAPHS)  # of which nearly every page tells
+@only_if(HAS_GRAPHS and on_virtual_gpu())  # nearly every page tells of graphs; some have the virtual GPU's own
 @pytest.mark.parametrize("page", list(each_page()))
 def test_blocks_run_as_printed(page, tmp_path, variables):
     blocks = [
