@@ -9,6 +9,7 @@
 #include "device/conditional.h"
 #include "fuse/program.h"
 #include "ops/control/iterations.h"
+#include "ops/control/scan.h"
 #include "ops/inner_context.h"
 #include "ops/registry.h"
 #include "ops/shape/movement.h"
@@ -431,8 +432,8 @@ class Scan final : public Repeated {
   Scan(const NodeInfo& node, Plan& plan)
       : Repeated(plan, 0, plan.inputs.size() - plan.outer_inputs - size_t(node.get_int("num_scan_inputs", 0))),
         scanned_(size_t(node.get_int("num_scan_inputs", 0))),
-        is_backward_(flags(node, "scan_input_directions", scanned_)),
-        is_reversed_(flags(node, "scan_output_directions", unmade_.size())) {}
+        is_backward_(ops::scanned_backward(node, "scan_input_directions", scanned_)),
+        is_reversed_(ops::scanned_backward(node, "scan_output_directions", unmade_.size())) {}
   void run(ops::Context& context) const override {
     Run run(context, *this);
     for (int64_t i = 0; i < run.length(); ++i) run.next(i);
@@ -440,13 +441,6 @@ class Scan final : public Repeated {
   }
 
  private:
-  static std::vector<bool> flags(const NodeInfo& node, const char* attribute, size_t count) {
-    std::vector<bool> flags(count);
-    const std::vector<int64_t> given = node.find_ints(attribute).value_or(std::vector<int64_t>());
-    for (size_t i = 0; i < std::min(count, given.size()); ++i) flags[i] = given[i] == 1;
-    return flags;
-  }
-
   class Run final : public Iterations {
    public:
     Run(ops::Context& outer, const Scan& scan)
