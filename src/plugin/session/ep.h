@@ -144,6 +144,8 @@ class Ep : public OrtEp {
   void set_dynamic_option(const std::string& key, const std::string& value);
   device::StreamRef find_stream(void* handle, const OrtKernelContext* context);
   device::StreamRef begin_work(void* handle, const OrtKernelContext* context);
+  // In a thread that has not begun the run, and knows none of its other streams.
+  void wait_for_uploads(device::StreamRef stream);
   bool captures() const { return graphs_ && graphs_->enabled() && !cannot_capture_; }
 
   const std::shared_ptr<void> life_ = std::make_shared<char>();  // by which threads know whether the session lives
@@ -165,7 +167,11 @@ class Ep : public OrtEp {
   std::vector<std::future<void>> libraries_;  // that are opened beside the session's creation
   mutable FaultCells faults_;
   std::mutex streams_mutex_;
-  std::set<SyncStream*> streams_;
+  struct Uploads {
+    uint64_t latest = 0, waited_for = 0;  // of the stream, and up to which it has waited for those of others
+  };
+  std::map<SyncStream*, Uploads> streams_;
+  uint64_t uploads_ = 0;
   std::map<std::string, std::vector<PlacedNode>> placement_;  // by place_of() graphs
   std::set<std::string> said_;                                // of claiming nodes
   std::set<std::string> fixed_layout_;                        // operators of the graph that was looked at last

@@ -74,7 +74,7 @@ device::StreamRef Ep::stream_of_run(const memory::Arena& arena) {
   if (ep.graphs_) return ep.graphs_->stream();
   if (ep.shared_) return ep.shared_->ref();
   const std::lock_guard lock(ep.streams_mutex_);
-  return ep.streams_.size() == 1 ? (*ep.streams_.begin())->ref() : device::StreamRef();
+  return ep.streams_.size() == 1 ? ep.streams_.begin()->first->ref() : device::StreamRef();
 }
 
 bool Ep::nodes_have_run() const {
@@ -120,8 +120,14 @@ void Ep::forget_open_runs() const {
 }
 
 void Ep::note_copy(device::StreamRef stream, bool is_upload) {
+  if (graphs_) return;
+  if (is_upload && !shared_) {
+    const std::lock_guard lock(streams_mutex_);
+    for (auto& [mine, uploads] : streams_)
+      if (mine->ref() == stream) uploads.latest = ++uploads_;
+  }
   Run* const run = runs.of(this);
-  if (graphs_ || !run) return;
+  if (!run) return;
   compute_stream(stream.native());
   if (is_upload) std::ranges::find(run->streams, stream.native(), &Run::Known::handle)->uploaded = ++run->uploads;
 }
@@ -166,7 +172,7 @@ void Ep::leave_run_here() {
 
 void Ep::enlist(SyncStream* stream) {
   const std::lock_guard lock(streams_mutex_);
-  streams_.insert(stream);
+  streams_.try_emplace(stream);
 }
 void Ep::delist(SyncStream* stream) {
   if (store_ && !shared_) store_->forget(stream->ref());
@@ -183,7 +189,9 @@ device::StreamRef Ep::compute_stream(void* handle, const OrtKernelContext* conte
   Run* const run = runs.of(this);
   if (!run) {
     has_stray_work_ = true;
-    return begin_work(handle, context);
+    const device::StreamRef stream = begin_work(handle, context);
+    wait_for_uploads(stream);
+    return stream;
   }
   if (run->captured) graphs_->check_run();
   const auto seen = std::ranges::find(run->streams, handle, &Run::Known::handle);
@@ -191,6 +199,17 @@ device::StreamRef Ep::compute_stream(void* handle, const OrtKernelContext* conte
   Run::Known& known = run->streams.emplace_back(handle, begin_work(handle, context));
   faults_.enter(known.stream);
   return after_uploads(*run, known);
+}
+
+void Ep::wait_for_uploads(device::StreamRef stream) {
+  const std::lock_guard lock(streams_mutex_);
+  if (!uploads_) return;
+  const auto mine = std::ranges::find(streams_, stream, [](const auto& each) { return each.first->ref(); });
+  if (mine == streams_.end() || mine->second.waited_for == uploads_) return;
+  for (const auto& [other, uploads] : streams_)
+    if (uploads.latest > mine->second.waited_for && other->ref() != stream)
+      if (const memory::Tail tail = memory::tail(other->ref())) stream.wait(*tail);
+  mine->second.waited_for = uploads_;
 }
 
 // With graphs a run begins by itself on the stream of its thread.
@@ -212,7 +231,7 @@ device::StreamRef Ep::find_stream(void* handle, const OrtKernelContext* context)
   } else {
     if (const auto found = SyncStream::of_application(handle)) given = *found;
     const std::lock_guard lock(streams_mutex_);
-    own = std::ranges::any_of(streams_, [&](const SyncStream* stream) { return stream->handle() == handle; });
+    own = std::ranges::any_of(streams_, [&](const auto& mine) { return mine.first->handle() == handle; });
   }
   if (shared_ && handle == shared_->ref().native()) own = true;
   if (own) return graphs_ ? graphs_->stream() : device::StreamRef(handle, device());
@@ -297,7 +316,7 @@ void Ep::synchronize() {
   std::vector<std::pair<device::StreamRef, memory::Tail>> streams;
   {
     const std::lock_guard lock(streams_mutex_);
-    for (SyncStream* stream : streams_) streams.emplace_back(stream->ref(), memory::tail(stream->ref()));
+    for (const auto& [stream, uploads] : streams_) streams.emplace_back(stream->ref(), memory::tail(stream->ref()));
   }
   for (const auto& [stream, tail] : streams)
     if (tail) tail->synchronize();
