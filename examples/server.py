@@ -32,12 +32,13 @@ class Batcher:
     def __init__(self, model, wait):
         self.session = encore.session(model, auto_graph=True, pad={"batch": SIZES})
         self.wait = wait
+        self.batches = self.rows = 0  # that were run
         self.waiting = queue.SimpleQueue()
-        self.batches = self.rows = 0
-        for size in SIZES:
-            for _ in range(2):  # the first run of a size is eager, and the second captures
-                self.session.run(None, {"x": np.zeros((size, FEATURES), np.float32)})
         threading.Thread(target=self._run, daemon=True).start()
+        for rows in range(1, SIZES[-1] + 1):  # so that all graphs are there, of the thread that runs the model
+            for _ in range(3):
+                self.submit(np.zeros((rows, FEATURES), np.float32)).result()
+        self.batches = self.rows = 0
 
     def submit(self, x):
         if x.ndim != 2 or x.shape[1] != FEATURES or not 1 <= len(x) <= SIZES[-1]:
