@@ -143,8 +143,8 @@ struct Value : Base<OrtValue, &OrtApi::ReleaseValue> {
   template <class T>
   static Value CreateTensor(const OrtMemoryInfo* memory, T* data, size_t count, const int64_t* shape, size_t rank) {
     Value made;
-    ThrowOnError(GetApi().CreateTensorWithDataAsOrtValue(memory, data, count * sizeof(T), shape, rank, type_of<T>(),
-                                                         &made.p_));
+    ThrowOnError(
+        GetApi().CreateTensorWithDataAsOrtValue(memory, data, count * sizeof(T), shape, rank, type_of<T>(), &made.p_));
     return made;
   }
 
