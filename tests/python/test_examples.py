@@ -30,6 +30,11 @@ LIBRARY = Path(onnxruntime_ep_encore.get_library_path())
 BY_HAND = {"ray_serve.py"}
 
 
+def with_package(name):
+    """Also without it on the virtual GPU, where there is nothing to excuse its absence."""
+    return only_if(es.on_virtual_gpu() or importlib.util.find_spec(name) is not None)
+
+
 def variables(**more):
     """What a user sets: where Encore is, and not how many devices the tests have."""
     mine = ("ENCORE_VIRTUAL_DEVICES", "ENCORE_TEST_OPTIONS")
@@ -137,6 +142,7 @@ def post(url, body):
 # ---- models
 
 
+@with_package("rapidocr")
 @pytest.mark.newest
 def test_text_in_pictures(folder):
     *times, first, second, third = run("vision.py", folder=folder).splitlines()
@@ -144,6 +150,7 @@ def test_text_in_pictures(folder):
     assert (first, second, third) == ("Captured once,", "replayed often.", "A longer line has a shape of its own")
 
 
+@with_package("silero_vad")
 @needs_graphs
 @pytest.mark.core
 def test_speech_in_sound(folder):
