@@ -8,6 +8,7 @@ python examples/ray_serve.py --try 200          # asks 200 times itself, says wh
 
 On a cluster the same program serves from all its machines. `--gpus` is what a replica takes: 1 is a whole one, which
 Ray picks by CUDA_VISIBLE_DEVICES, 0.5 shares one, and 0 is for the virtual GPU. Requests are batched in each replica.
+On a busy machine Ray may take longer to start than it waits: RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S=60.
 """
 
 import argparse
