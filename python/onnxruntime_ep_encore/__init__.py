@@ -24,6 +24,7 @@ __version__ = "0.1.0"
 __all__ = [
     "captures_held_back",
     "devices",
+    "get_cmake_dir",
     "get_ep_name",
     "get_ep_names",
     "get_library_path",
@@ -73,6 +74,17 @@ def get_library_path() -> str:
     way_out = "run `./encore build`" if len(places) > 1 else "reinstall onnxruntime-ep-encore"
     looked = "".join(f"\n  {place}" for place in places)
     raise FileNotFoundError(f"{_FILE} is missing: {way_out}, or name it in ENCORE_LIBRARY. Looked at:{looked}")
+
+
+def get_cmake_dir() -> str:
+    """The folder that CMake's find_package(encore) reads, beside the library: cmake -Dencore_DIR=..."""
+    library = Path(get_library_path())
+    folder = library.parent / "cmake"
+    if not (folder / "encore-config.cmake").is_file():
+        raise FileNotFoundError(
+            f"{folder} has no encore-config.cmake, which a build or an installed package has beside {library.name}"
+        )
+    return str(folder)
 
 
 def get_ep_name() -> str:
@@ -162,8 +174,9 @@ def region_report(session) -> list[dict]:
     are known, graphs that are kept, memory that one works in, runs of each kind, and tensors that were copied to where
     a graph has them, or from there. Padded are runs of which `pad` has made a dimension longer, replayed or not; grown
     those of which a mask that grows became longer by itself, to one of `lengths` by dimension. `changing` names what
-    the sets of shapes differ in. Eager are runs with large tensors at new places (moved), without room for another
-    graph (crowded), and where none could be captured (refused), of which `refusal` is the latest reason.
+    the sets of shapes differ in. Eager are runs with large tensors at new places or on a stream that is new to these
+    shapes, as each thread has from onnxruntime 1.26 on (moved), without room for another graph (crowded), and where
+    none could be captured (refused), of which `refusal` is the latest reason.
     """
     return _report(session, "report_regions")
 

@@ -14,6 +14,8 @@
 namespace encore::plugin {
 namespace {
 
+constexpr size_t kMostIdleStreams = 16;  // that a session keeps, with graphs and memory
+
 struct Run {
   Ep* ep = nullptr;
   std::weak_ptr<void> life;  // of the session, which another thread may end, if this one was never told the run's end
@@ -175,9 +177,39 @@ void Ep::enlist(SyncStream* stream) {
   streams_.try_emplace(stream);
 }
 void Ep::delist(SyncStream* stream) {
-  if (store_ && !shared_) store_->forget(stream->ref());
   const std::lock_guard lock(streams_mutex_);
   streams_.erase(stream);
+}
+
+std::shared_ptr<device::Stream> Ep::lend_stream() {
+  {
+    const std::lock_guard lock(streams_mutex_);
+    if (!idle_streams_.empty()) {
+      auto stream = std::move(idle_streams_.back());
+      idle_streams_.pop_back();
+      return stream;
+    }
+  }
+  auto stream = std::make_shared<device::Stream>(device());
+  memory::enlist(*stream);
+  return stream;
+}
+
+void Ep::take_back(std::shared_ptr<device::Stream> stream) noexcept {
+  try {
+    const memory::Tail tail = memory::tail(*stream);
+    if (tail && memory::wait_for({tail})) {
+      const std::lock_guard lock(streams_mutex_);
+      if (idle_streams_.size() < kMostIdleStreams) return idle_streams_.push_back(std::move(stream));
+    }
+  } catch (const std::exception&) {  // then it is of no use
+  }
+  let_go(*stream);
+}
+
+void Ep::let_go(device::StreamRef stream) noexcept {
+  if (store_) store_->forget(stream);
+  memory::delist(stream);
 }
 
 graph::SharedStream::Turn Ep::turn() const {
