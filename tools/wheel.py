@@ -25,8 +25,8 @@ def main():
         "--architectures",
         default="all",
         metavar="WHICH",
-        help="of the GPUs that it is for: all (default), here (those that `./encore build cuda` takes), or as CMake has "
-        'them, such as "80-real;120"',
+        help="the GPUs that it is for: all (default), here (those of `./encore build cuda`), or as CMake has them, "
+        'such as "80-real;120"',
     )
     parser.add_argument("--output", type=Path, default=env.ROOT / "dist", help="the folder for it; default: dist")
     arguments = parser.parse_args()

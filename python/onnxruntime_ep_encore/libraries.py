@@ -85,7 +85,7 @@ def why_no_gpu() -> str:
 
 
 def cuda_folders() -> list[str]:
-    """Where cuBLASLt, cuDNN and NVRTC are looked for first: folders of $ENCORE_LIBRARY_PATH, else where pip puts them."""
+    """Where cuBLASLt, cuDNN and NVRTC are looked for first: in $ENCORE_LIBRARY_PATH, else where pip puts them."""
     named = [folder for folder in os.environ.get(_FOLDERS, "").split(":") if folder]
     return named or [str(folder) for place in sys.path for folder in sorted(Path(place).glob("nvidia/*/lib"))]
 

@@ -89,8 +89,8 @@ def _register(name, device, ort):
 
 def _second(library, first):
     return ValueError(
-        f"a process has the library of one device: it has registered {first}, and can't have {library} beside it. Start "
-        "another process, or call onnxruntime.unregister_execution_provider_library first"
+        f"a process has the library of one device: it has registered {first}, and can't have {library} beside it. "
+        "Start another process, or call onnxruntime.unregister_execution_provider_library first"
     )
 
 
