@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import io
+import json
 import os
 import platform
 import shutil
@@ -49,19 +50,9 @@ def build(architectures):
 
 def pack(libraries, output):
     """The wheel of these libraries, by device; the same bytes for the same files and commit."""
-    settings = {
-        "wheel.cmake": "false",
-        "wheel.platlib": "true",
-        "wheel.reproducible": "true",
-        "wheel.tags": f"py3-none-linux_{platform.machine()}",
-    }
-    for device, library in libraries.items():
-        settings[f"wheel.force-include.{library}"] = f"{PACKAGE}/{device}/{env.LIBRARY}"
-    os.environ.setdefault("SOURCE_DATE_EPOCH", _date_of_commit())
-    with tempfile.TemporaryDirectory() as scratch, contextlib.chdir(env.ROOT):
-        with contextlib.redirect_stdout(io.StringIO()):
-            made = Path(scratch) / build_wheel(scratch, settings)
-        made = _tag(made)
+    with tempfile.TemporaryDirectory() as scratch:
+        untagged = _make(libraries, f"linux_{platform.machine()}", scratch)
+        made = _make(libraries, _oldest_platform(untagged), scratch)
         size = made.stat().st_size
         if size > LARGEST_BYTES:
             raise env.Failed(
@@ -72,15 +63,32 @@ def pack(libraries, output):
         return Path(shutil.move(made, output / made.name))
 
 
-def _tag(wheel):
-    """Names it after the oldest glibc that it runs with, or fails if it needs what the system may not have."""
-    output = wheel.parent / "tagged"
-    command = [sys.executable, "-m", "auditwheel", "repair", "--patcher", "none", "--wheel-dir", output, wheel]
+def _make(libraries, platform_tag, folder):
+    """As pip would make it of the checkout, with these libraries instead of one that it builds."""
+    settings = {
+        "wheel.cmake": "false",
+        "wheel.platlib": "true",
+        "wheel.reproducible": "true",
+        "wheel.tags": f"py3-none-{platform_tag}",
+    }
+    for device, library in libraries.items():
+        settings[f"wheel.force-include.{library}"] = f"{PACKAGE}/{device}/{env.LIBRARY}"
+    os.environ.setdefault("SOURCE_DATE_EPOCH", _date_of_commit())
+    with contextlib.chdir(env.ROOT), contextlib.redirect_stdout(io.StringIO()):
+        return Path(folder) / build_wheel(folder, settings)
+
+
+def _oldest_platform(wheel):
+    """The platform tag with the oldest glibc that its libraries run with; they may need what each such system has."""
+    command = [sys.executable, "-m", "auditwheel", "show", "--json", wheel]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
-    tagged = list(output.glob("*.whl"))
-    if done.returncode or not tagged:
-        raise env.Failed(f"auditwheel refuses the wheel:\n{done.stdout}{done.stderr}")
-    return tagged[0]
+    told = json.loads(done.stdout or "{}")
+    if done.returncode or "overall_tag" not in told:
+        raise env.Failed(f"auditwheel can't read the wheel: {told.get('error') or done.stderr}")
+    if told["external_libs"] or not told["overall_tag"].startswith("manylinux"):
+        needed = ", ".join(told["external_libs"]) or f"more than any manylinux has: {told['overall_tag']}"
+        raise env.Failed(f"the wheel would not work everywhere, for its libraries need {needed}")
+    return told["overall_tag"]
 
 
 def _date_of_commit():
