@@ -135,6 +135,8 @@ def test_the_command(folder, command):
     model = run(folder, *command, "check", "model.onnx", "--shape", "n=3")
     assert model.returncode == 0, model.stderr
     assert "0 elsewhere" in model.stdout and "agreement   with the CPU" in model.stdout
+    timed = run(folder, *command, "bench", "model.onnx", "--shape", "n=3", "--seconds", "0.01", "--no-cpu")
+    assert timed.returncode == 0 and re.search(r"^  automatic +\d", timed.stdout, re.M), timed.stdout + timed.stderr
 
 
 def test_it_is_no_gpu_for_who_asks_for_one(folder):
@@ -143,3 +145,4 @@ def test_it_is_no_gpu_for_who_asks_for_one(folder):
     assert done.returncode == 1 and "RuntimeError: Encore offers no device here" in done.stderr, done.stderr
     done = run(folder, "encore", "check", ENCORE_DEVICE="cuda")
     assert done.returncode == 1 and "missing  a device that Encore works on" in done.stdout
+    assert "ENCORE_DEVICE=virtual computes on the CPU" in done.stdout

@@ -30,8 +30,8 @@ def bad(text, way_out):
     print(f"  missing  {text}\n           {way_out}")
 
 
-def tell(build="reinstall onnxruntime-ep-encore", compiler=None):
-    """Prints all of it; whether a model runs. `build` is the way to another library, `compiler` tells of nvcc."""
+def tell(build="ENCORE_DEVICE=virtual computes on the CPU", compiler=None):
+    """Prints all of it; whether a model runs. `build` is the way out without a device, `compiler` tells of nvcc."""
     print("machine")
     good(f"{platform.platform()}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}")
     gpus = tell_driver()
