@@ -19,15 +19,19 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from .bindings import session_class
+from .graphed import Graphed, Started, graphed
 
 __version__ = "0.1.0"
 __all__ = [
+    "Graphed",
+    "Started",
     "captures_held_back",
     "devices",
     "get_ep_name",
     "get_ep_names",
     "get_library_path",
     "graph_report",
+    "graphed",
     "memory_report",
     "outside_report",
     "placement_report",
@@ -302,6 +306,11 @@ def _text(value):
         lists = {name: lengths if isinstance(lengths, Iterable) else [lengths] for name, lengths in value.items()}
         return ";".join(f"{name}:{','.join(map(str, lengths))}" for name, lengths in lists.items())
     return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def is_encore(device) -> bool:
+    """Whether a device of onnxruntime's is one of Encore's."""
+    return _library_of(device) == get_library_path()
 
 
 def _library_of(device):
