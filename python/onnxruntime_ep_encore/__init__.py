@@ -7,6 +7,8 @@ session = encore.session("model.onnx", enable_cuda_graph=True)
 That is an onnxruntime.InferenceSession; register() and devices() are what it is made of.
 """
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import json
@@ -17,14 +19,18 @@ import threading
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .bindings import session_class
-from .graphed import Graphed, Started, graphed
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .callables import Graphed
+    from .options import Options
 
 __version__ = "0.1.0"
 __all__ = [
-    "Graphed",
-    "Started",
     "captures_held_back",
     "devices",
     "get_ep_name",
@@ -45,7 +51,7 @@ _HERE = Path(__file__).resolve().parent
 _NAME = "CUDAExecutionProvider"
 
 _registering = threading.Lock()
-_registered = {}  # by provider, the name under which register() registered it
+_registered: dict[str, str] = {}  # by provider, the name under which register() registered it
 
 # What InferenceSession calls otherwise, or session() sees to itself.
 _OTHER_KEYWORDS = {
@@ -102,7 +108,7 @@ def register(name: str | None = None, ort=None) -> str:
         return _register(name, ort or _onnxruntime())
 
 
-def session(model, *, session_options=None, device_id: int = 0, ort=None, **options):
+def session(model, *, session_options=None, device_id: int = 0, ort=None, **options: Unpack[Options]):
     """An onnxruntime.InferenceSession on Encore; raises wherever onnxruntime would quietly take the CPU instead.
 
     `model` is a path or bytes, as InferenceSession takes it. The other keywords are the provider's options, as Python
@@ -124,13 +130,13 @@ def session(model, *, session_options=None, device_id: int = 0, ort=None, **opti
     session_options = session_options or ort.SessionOptions()
     if session_options.has_providers():
         raise ValueError("the session options have a provider already, of another session perhaps: make new ones")
-    options = {key: _text(value) for key, value in options.items() if value is not None}
+    texts = {key: _text(value) for key, value in options.items() if value is not None}
     if session_options.optimized_model_filepath:
-        _leave_unfused(options)
-    _refuse_other_values(session_options, name, options)
-    session_options.add_provider_for_devices([offered[device_id]], options)
+        _leave_unfused(texts)
+    _refuse_other_values(session_options, name, texts)
+    session_options.add_provider_for_devices([offered[device_id]], texts)
     try:
-        graphs = options.get("enable_cuda_graph", "0").lower() in ("1", "true")
+        graphs = texts.get("enable_cuda_graph", "0").lower() in ("1", "true")
         make = session_class(ort, graph_report) if graphs else ort.InferenceSession
         made = make(model, session_options, enable_fallback=0)
     except Exception as error:  # a RuntimeError up to 1.31, then onnxruntime's InvalidArgument
@@ -142,6 +148,31 @@ def session(model, *, session_options=None, device_id: int = 0, ort=None, **opti
     if name not in made.get_providers():
         raise RuntimeError(f"onnxruntime made the session without {name}, on {', '.join(made.get_providers())}")
     return made
+
+
+def graphed(
+    session_or_model, *, session_options=None, device_id: int = 0, ort=None, **options: Unpack[Options]
+) -> Graphed:
+    """A model as a function of its inputs, in their order or by name, of which `auto_graph` replays what it can.
+
+    run = graphed("model.onnx", pad={"batch": [1, 2, 4, 8]})
+    y = run(x)              # arrays of numpy's, tensors of torch's, OrtValues, whatever has __dlpack__
+    started = run.start(x)  # without a wait; started.result() waits
+
+    The first argument is a session on Encore, or a model with the keywords that session() takes.
+    """
+    from .callables import NO_PROTOCOL, Graphed  # which need numpy
+
+    ort = ort or _onnxruntime()
+    if hasattr(session_or_model, "get_providers"):
+        more = {"session_options": session_options} if session_options else {}
+        for key in [*more, *(["device_id"] if device_id else []), *options]:
+            raise TypeError(f"graphed() was given a session, which is made already: '{key}' is for who makes it")
+        return Graphed(session_or_model, ort)
+    if options.get("enable_cuda_graph"):
+        raise TypeError(f"graphed() has no keyword 'enable_cuda_graph': {NO_PROTOCOL}")
+    made = session(session_or_model, session_options=session_options, device_id=device_id, ort=ort, **options)
+    return Graphed(made, ort, options.get("pad"))
 
 
 def devices(name: str | None = None, ort=None) -> list:

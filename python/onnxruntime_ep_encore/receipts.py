@@ -1,4 +1,6 @@
-"""Runs that nobody waits for: whether they are over, and what their kernels have reported (src/plugin/session/receipt.h)."""
+"""Of runs that nobody waits for: whether they are over, and what went wrong (src/plugin/session/receipt.h)."""
+
+from __future__ import annotations
 
 import ctypes
 from collections import deque
@@ -11,7 +13,7 @@ class Receipts:
     def __init__(self, library, ort):
         self._library = _functions_of(library)
         self._ort = ort
-        self._free = deque()
+        self._free: deque[Receipt] = deque()
 
     def take(self):
         try:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Callable, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,7 +33,7 @@ class Kind(NamedTuple):
 class Input:
     """An input of a model: its name, type and shape, in which a name stands for any length, and None too."""
 
-    def __init__(self, arg):
+    def __init__(self, arg) -> None:
         self.name: str = arg.name
         self.type: str = arg.type
         self.shape: list[int | str | None] = arg.shape
@@ -107,13 +108,15 @@ def refuse_what_is_no_tensor(session):
     for what, args in ("input", session.get_inputs()), ("output", session.get_outputs()):
         for arg in args:
             if not arg.type.startswith("tensor("):
-                raise TypeError(f"{what} '{arg.name}' is {arg.type}, and a callable has tensors alone: use session.run()")
+                raise TypeError(
+                    f"{what} '{arg.name}' is {arg.type}, and graphed() has tensors alone: use session.run()"
+                )
 
 
 class Values:
     """Of one session, which is on this device."""
 
-    def __init__(self, ort, device_id):
+    def __init__(self, ort, device_id: int) -> None:
         capi = ort.capi.onnxruntime_pybind11_state
         self._ort = ort
         self._capi = capi
@@ -226,7 +229,7 @@ class Values:
         for spec, feed in zip(specs, feeds):
             if isinstance(feed, np.ndarray):
                 if spec.type == STRING:
-                    raise TypeError(f"input '{spec.name}' is of strings, which go with arrays alone: give all as arrays")
+                    raise TypeError(f"input '{spec.name}' has strings, which go with arrays alone: give all as arrays")
                 wrapped = self._ort.OrtValue.ortvalue_from_numpy(np.asarray(feed, order="C"))
                 kept.append(wrapped)
                 feed = wrapped._ortvalue

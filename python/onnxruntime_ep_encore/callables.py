@@ -6,58 +6,28 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .receipts import Receipts
 from .values import STRING, Input, Outputs, Values, refuse_what_is_no_tensor
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from .options import Options
-
-_NO_PROTOCOL = (
+NO_PROTOCOL = (
     "its graphs replay with the buffers that they were captured with, and here each call brings its own; auto_graph "
     "replays those"
 )
 _WARM_UPS = 3  # a run is eager, one captures, and one replays; where data decides, one rehearses
 
 
-def graphed(
-    session_or_model, *, session_options=None, device_id: int = 0, ort=None, **options: Unpack[Options]
-) -> Graphed:
-    """A model as a function of its inputs, by position or by name; its graphs are those of `auto_graph`.
-
-    run = graphed("model.onnx", pad={"batch": [1, 2, 4, 8]})
-    y = run(x)                          # numpy arrays, torch's tensors, OrtValues, whatever has __dlpack__
-    y = run.start(x).result()           # without a wait in between
-
-    The first argument is a session on Encore, or a model with the keywords that session() takes.
-    """
-    from . import _onnxruntime, session
-
-    ort = ort or _onnxruntime()
-    if hasattr(session_or_model, "get_providers"):
-        more = {"session_options": session_options, "device_id": device_id} if session_options or device_id else {}
-        for name in [*more, *options]:
-            raise TypeError(f"graphed() was given a session, which is made already: leave '{name}' to who makes it")
-        return Graphed(session_or_model, ort=ort)
-    if options.get("enable_cuda_graph"):
-        raise TypeError(f"graphed() has no keyword 'enable_cuda_graph': {_NO_PROTOCOL}")
-    made = session(session_or_model, session_options=session_options, device_id=device_id, ort=ort, **options)
-    return Graphed(made, ort=ort, pad=options.get("pad"))
-
-
 class Graphed:
-    """A model as a function; graphed() makes it. Any threads may call it at once.
+    """A model as a function; encore.graphed() makes it. Any threads may call it at once.
 
     What comes out is of the kind that came in, and on the device if any input is there: then the first one on the
     device says which kind, else the first one. One output comes alone, several as a tuple that has their names, too.
     """
 
-    def __init__(self, session, *, ort, pad=None):
+    def __init__(self, session, ort, pad=None) -> None:
         refuse_what_is_no_tensor(session)
         device_id, library = _whereabouts(session, ort)
         self.session = session
@@ -204,7 +174,7 @@ class Graphed:
 class Started:
     """A run that Graphed.start() has begun. If nobody asks for it, it goes on to its end all the same."""
 
-    def __init__(self, run: Graphed, feeds, kind):
+    def __init__(self, run: Graphed, feeds, kind) -> None:
         self._graphed = run
         self._kind = kind
         self._lock = threading.Lock()
@@ -297,7 +267,7 @@ def _whereabouts(session, ort):
         raise ValueError(f"the session is not on Encore; its providers are {', '.join(providers)}")
     asked = {key: _entry(session, found[0].ep_name, key) for key in ("device_id", "enable_cuda_graph")}
     if asked["enable_cuda_graph"] in ("1", "true"):
-        raise ValueError(f"the session has enable_cuda_graph: {_NO_PROTOCOL}")
+        raise ValueError(f"the session has enable_cuda_graph: {NO_PROTOCOL}")
     return int(asked["device_id"] or 0), found[0].ep_metadata["library_path"]
 
 
