@@ -38,11 +38,11 @@ class Graphed:
         self._make_outputs = Outputs.named(self._output_names)
         self._pad = pad if isinstance(pad, Mapping) else {}
         self._values = values = Values(ort, device_id)
-        # Where outputs are made: on the device, but for strings; by runs of arrays, but for what no array holds.
+        # Where outputs go: all to the device but strings; to pinned memory but what no array holds.
         types = [Input(arg) for arg in session.get_outputs()]
         self._all_on_host = [values.on_host] * len(types)
         self._on_device = [values.on_host if each.type == STRING else values.on_device for each in types]
-        self._for_arrays = [values.on_device if each.dtype else values.on_host for each in types]
+        self._for_arrays = [values.pinned if each.dtype else values.on_host for each in types]
         self._wait = ort.RunOptions()
         self._receipts = Receipts(library, ort)
         self._abandoned: deque = deque()  # runs that nobody asks for any more, with what they read
@@ -73,6 +73,8 @@ class Graphed:
 
         Dimensions that are not named have the lengths of `pad`. Inputs are zeros.
         """
+        if shapes is not None and dimensions:
+            raise TypeError("warm_up() takes shapes, or lengths of dimensions, and not both")
         if shapes is None:
             wanted = [self._by_dimensions(lengths) for lengths in self._combinations(dimensions)]
         else:
@@ -141,7 +143,7 @@ class Graphed:
             return [given[each.name] if each.name in given else each.shape_with({}) for each in self._inputs]
         if len(self._inputs) == 1 and all(isinstance(length, int) for length in given):
             return [given]
-        if len(given) != len(self._inputs):
+        if len(given) != len(self._inputs) or any(isinstance(each, int) for each in given):
             raise TypeError(f"{given!r} is no shape for each input: the model has {self._listed()}")
         return given
 
@@ -212,7 +214,7 @@ class Started:
 
     def __del__(self):
         if getattr(self, "_receipt", None):
-            self._graphed._abandoned.append((self._receipt, self._kept))
+            self._graphed._abandoned.append((self._receipt, self._kept, self._found))
 
     def _at_once(self, feeds):
         """Strings: onnxruntime takes them only as arrays, and waits."""
@@ -251,8 +253,11 @@ class Started:
         """What came out, as it was the first time."""
         if self._found is not None:
             run, kind = self._graphed, self._kind
-            leave = run._values.bring if kind.is_host else run._values.leave
-            self._outputs = run._as_outputs([leave(each, kind, self._receipt) for each in self._found])
+            if kind.is_host:
+                made = [run._values.leave_pinned(each, kind) for each in self._found]
+            else:
+                made = [run._values.leave(each, kind, self._receipt) for each in self._found]
+            self._outputs = run._as_outputs(made)
             self._found = None
         return self._outputs
 

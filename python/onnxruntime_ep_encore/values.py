@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 NVIDIA = 0x10DE
+_HOST_ACCESSIBLE = 5  # as OrtDevice numbers memory
 _CPU, _CUDA, _CUDA_HOST = 1, 2, 3  # as DLPack numbers devices
 _DTYPES = {
     "tensor(float)": "float32",
@@ -125,6 +126,8 @@ class Values:
         self.vector = capi.OrtValueVector
         self.on_host = ort.OrtDevice.make("cpu", 0)._get_c_device()
         self.on_device = ort.OrtDevice.make("gpu", device_id, NVIDIA)._get_c_device()
+        # Where a run brings values without anybody's wait.
+        self.pinned = capi.OrtDevice(capi.OrtDevice.gpu(), _HOST_ACCESSIBLE, NVIDIA, device_id)
         wrap = ort.OrtValue
         self.arrays = Kind(True, lambda array: array, lambda value: value.numpy())
         self._ortvalues = [Kind(is_host, wrap.ortvalue_from_numpy, wrap) for is_host in (False, True)]
@@ -188,11 +191,12 @@ class Values:
         self._foreign[type(value), is_host] = kind
         return kind
 
-    def bring(self, value, kind, _receipt=None):
-        """What a run that is over has made, to host memory; what no array holds is there already."""
+    def leave_pinned(self, value, kind):
+        """What a run that is over has brought to pinned memory, which is lent; what no array holds is elsewhere."""
         if value.device_name() == "Cpu":
             return self.leave(value, kind)
-        return kind.from_array(value.numpy())
+        array = value.numpy()
+        return kind.from_array(array if array.flags.owndata else array.copy())
 
     def leave_array(self, array, kind):
         return array if array.dtype.kind in "OSU" else kind.from_array(array)
