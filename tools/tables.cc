@@ -101,7 +101,8 @@ void python_options() {
                "docs`.\n\nNone is an option's default.\n\"\"\"\n\n"
                "from __future__ import annotations\n\nimport os\nfrom collections.abc import Iterable, Mapping\n"
                "from typing import Literal, TypedDict\n\n"
-               "# Those whose keys are no names in Python: session(model, **{\"arena.max_mem\": 1 << 30}).\n"
+               "# Those whose keys are no names in Python: `few: Options = {\"arena.max_mem\": 1 << 30}`, "
+               "session(model, **few).\n"
                "_Dotted = TypedDict(\n    \"_Dotted\",\n    {\n";
   for (const auto& row : encore::plugin::option_rows())
     if (std::strchr(row.key, '.'))

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Literal, TypedDict
 
-# Those whose keys are no names in Python: session(model, **{"arena.max_mem": 1 << 30}).
+# Those whose keys are no names in Python: `few: Options = {"arena.max_mem": 1 << 30}`, session(model, **few).
 _Dotted = TypedDict(
     "_Dotted",
     {
