@@ -128,7 +128,7 @@ class Graphed:
             if name not in known:
                 raise TypeError(f"no input has a dimension '{name}'; there are {', '.join(known) or 'none'}")
         given = {**self._pad, **dimensions}
-        lengths = {name: [given[name]] if isinstance(given[name], int) else given[name] for name in given}
+        lengths = {name: each if isinstance(each, Iterable) else [each] for name, each in given.items()}
         names = [name for name in known if name in lengths]
         return [dict(zip(names, each)) for each in itertools.product(*(lengths[name] for name in names))]
 
@@ -141,9 +141,9 @@ class Graphed:
             for name in given.keys() - self._by_name.keys():
                 raise TypeError(f"there is no input '{name}': the model has {self._listed()}")
             return [given[each.name] if each.name in given else each.shape_with({}) for each in self._inputs]
-        if len(self._inputs) == 1 and all(isinstance(length, int) for length in given):
+        if len(self._inputs) == 1 and not any(isinstance(length, Iterable) for length in given):
             return [given]
-        if len(given) != len(self._inputs) or any(isinstance(each, int) for each in given):
+        if len(given) != len(self._inputs) or not all(isinstance(each, Iterable) for each in given):
             raise TypeError(f"{given!r} is no shape for each input: the model has {self._listed()}")
         return given
 
@@ -165,12 +165,15 @@ class Graphed:
         return made[0] if len(made) == 1 else self._make_outputs(made)
 
     def _sweep(self):
-        """Takes back the receipts of abandoned runs that are over."""
-        try:
-            while self._abandoned[0][0].done():
-                self._receipts.give_back(self._abandoned.popleft()[0])
-        except IndexError:  # there are no more, as another thread may have found
-            pass
+        """Lets go of abandoned runs that are over."""
+        while True:
+            try:
+                run = self._abandoned.popleft()
+            except IndexError:
+                return
+            if not run[0].done():
+                return self._abandoned.appendleft(run)
+            self._receipts.give_back(run[0])
 
 
 class Started:
@@ -191,7 +194,7 @@ class Started:
     def done(self) -> bool:
         """Whether result() would not wait."""
         receipt = self._receipt
-        return receipt is None or receipt.done()
+        return receipt is None or receipt.done() or self._receipt is None  # another run's meanwhile
 
     def result(self):
         """Waits for the run; what came out, or raises what went wrong. Other threads go on meanwhile."""

@@ -3,8 +3,10 @@
 import ctypes
 import gc
 import pickle
+import sys
 import threading
 import time
+import types
 import weakref
 
 import encore_session
@@ -539,6 +541,54 @@ def test_outputs_are_taken_over_on_any_stream(encore, negation, monkeypatch):
         ort.copy_tensors([y.value], [seen], stream)
         application.call("synchronize", stream=stream.get_handle())
         equal(seen.numpy(), -some(64, seed))
+
+
+@pytest.fixture
+def torch_stream(monkeypatch):
+    """A torch that knows no more than encore.graphed asks it; its current stream is this one, and not the default."""
+    stream = make_stream()
+
+    class TorchTensor(Tensor):
+        dtype = None
+
+        def contiguous(self):
+            return self
+
+    def take_over(exporter):
+        monkeypatch.setattr(Consumer, "stream", stream.get_handle())
+        return TorchTensor(from_dlpack(exporter).value)
+
+    current = types.SimpleNamespace(cuda_stream=stream.get_handle())
+    cuda = types.SimpleNamespace(current_stream=lambda device: current)
+    TorchTensor.__module__ = "torch"
+    monkeypatch.setitem(
+        sys.modules, "torch", types.SimpleNamespace(Tensor=TorchTensor, cuda=cuda, from_dlpack=take_over)
+    )
+    return stream
+
+
+@on_virtual
+def test_torchs_current_stream_goes_on_after_the_run(encore, negation, torch_stream):
+    import torch
+
+    application, run = VirtualApplication(), function(negation)
+    handle = torch_stream.get_handle()
+    x = encore_session.empty_on_device((64, 256))
+    seen = encore_session.empty_on_device((64, 256))
+    fill = lambda byte: application.library.encore_virtual_fill(
+        ctypes.c_void_p(handle), ctypes.c_void_p(x.data_ptr()), byte, ctypes.c_size_t(4 * 64 * 256)
+    )
+    for byte in (0x3E, 0x3F, 0x40, 0x41):
+        fill(byte)
+        application.call("synchronize", stream=handle)  # as the tensor's own __dlpack__ would see to
+        application.be_busy()
+        started = run.start(torch.Tensor(x))
+        fill(0)
+        assert type(started.outputs) is torch.Tensor
+        ort.copy_tensors([started.outputs.value], [seen], torch_stream)
+        application.call("synchronize", stream=handle)
+        equal(seen.numpy(), np.full((64, 256), -np.frombuffer(bytes([byte] * 4), FLOAT)[0]))
+        started.result()
 
 
 @on_virtual
