@@ -308,6 +308,7 @@ def test_results_stay_what_they_are(encore, negation):
     for seed in range(30):
         x = some(3, seed)
         kept += [(x, run(x)), (x, run(encore_session.on_device(x))), (x, run(on_device(x))), (x, run.start(x).result())]
+        assert kept[-1][1].flags.owndata  # pinned memory is lent
         gc.collect()
     for x, y in kept:
         equal(as_array(y), -x)
