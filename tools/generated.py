@@ -1,4 +1,4 @@
-"""Pages of the documentation that are printed from tables in the code, and from what tests find."""
+"""Files that are printed from tables in the code, and from what tests find: pages of the documentation, options.py."""
 
 import difflib
 import subprocess
@@ -6,7 +6,11 @@ import subprocess
 import environment as env
 
 NODE_TESTS = env.ROOT / "docs" / "onnx-node-tests.md"  # which the tests themselves check
-PAGES = {page: env.ROOT / "docs" / f"{page}.md" for page in ("operators", "options")}  # as `tables` calls them
+PAGES = {  # as `tables` calls them
+    "operators": env.ROOT / "docs" / "operators.md",
+    "options": env.ROOT / "docs" / "options.md",
+    "options.py": env.ROOT / "python" / "onnxruntime_ep_encore" / "options.py",
+}
 
 
 def write(check=False):

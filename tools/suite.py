@@ -18,7 +18,11 @@ WHOLE_MINUTES = 50
 BUILD_MINUTES = {"virtual": 7, "virtual-asan": 7, "virtual-tsan": 4, "cuda": 12}
 OLDEST_ORT, *CORE_ORTS = env.OLDER_ORTS
 LARGEST_CUDA_BYTES = 22_000_000
-EXPORTS = ["CreateEpFactories", "ReleaseEpFactory"]
+EXPORTS = [
+    "CreateEpFactories",
+    "ReleaseEpFactory",
+    *(f"encore_receipt_{name}" for name in ("done", "free", "new", "order", "wait")),
+]
 SANITIZERS = {
     "virtual-asan": {"UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1"},
     # Without what computes at length on one stream, which says nothing about threads.

@@ -7,6 +7,8 @@ session = encore.session("model.onnx", enable_cuda_graph=True)
 That is an onnxruntime.InferenceSession; register() and devices() are what it is made of.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import re
@@ -14,10 +16,17 @@ import tempfile
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .bindings import session_class
 from .libraries import get_cmake_dir, get_library_path, why_no_gpu
 from .registration import devices, get_ep_name, get_ep_names, import_onnxruntime, register
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .callables import Graphed
+    from .options import Options
 
 __version__ = "0.1.0"
 __all__ = [
@@ -28,6 +37,7 @@ __all__ = [
     "get_ep_names",
     "get_library_path",
     "graph_report",
+    "graphed",
     "memory_report",
     "outside_report",
     "placement_report",
@@ -48,7 +58,15 @@ _OTHER_KEYWORDS = {
 }
 
 
-def session(model, *, session_options=None, device: str | None = None, device_id: int = 0, ort=None, **options):
+def session(
+    model,
+    *,
+    session_options=None,
+    device: str | None = None,
+    device_id: int = 0,
+    ort=None,
+    **options: Unpack[Options],
+):
     """An onnxruntime.InferenceSession on Encore; raises wherever onnxruntime would quietly take the CPU instead.
 
     `model` is a path or bytes, as InferenceSession takes it. The other keywords are the provider's options, as Python
@@ -71,13 +89,13 @@ def session(model, *, session_options=None, device: str | None = None, device_id
     session_options = session_options or ort.SessionOptions()
     if session_options.has_providers():
         raise ValueError("the session options have a provider already, of another session perhaps: make new ones")
-    options = {key: _text(value) for key, value in options.items() if value is not None}
+    texts = {key: _text(value) for key, value in options.items() if value is not None}
     if session_options.optimized_model_filepath:
-        _leave_unfused(options)
-    _refuse_other_values(session_options, name, options)
-    session_options.add_provider_for_devices([offered[device_id]], options)
+        _leave_unfused(texts)
+    _refuse_other_values(session_options, name, texts)
+    session_options.add_provider_for_devices([offered[device_id]], texts)
     try:
-        graphs = options.get("enable_cuda_graph", "0").lower() in ("1", "true")
+        graphs = texts.get("enable_cuda_graph", "0").lower() in ("1", "true")
         make = session_class(ort, graph_report) if graphs else ort.InferenceSession
         made = make(model, session_options, enable_fallback=0)
     except Exception as error:  # a RuntimeError up to 1.31, then onnxruntime's InvalidArgument
@@ -89,6 +107,39 @@ def session(model, *, session_options=None, device: str | None = None, device_id
     if name not in made.get_providers():
         raise RuntimeError(f"onnxruntime made the session without {name}, on {', '.join(made.get_providers())}")
     return made
+
+
+def graphed(
+    session_or_model,
+    *,
+    session_options=None,
+    device: str | None = None,
+    device_id: int = 0,
+    ort=None,
+    **options: Unpack[Options],
+) -> Graphed:
+    """A model as a function of its inputs, in their order or by name, of which `auto_graph` replays what it can.
+
+    run = graphed("model.onnx", pad={"batch": [1, 2, 4, 8]})
+    y = run(x)              # arrays of numpy's, tensors of torch's, OrtValues, whatever has __dlpack__
+    started = run.start(x)  # without a wait; started.result() waits
+
+    The first argument is a session on Encore, or a model with the keywords that session() takes.
+    """
+    from .callables import NO_PROTOCOL, Graphed  # which need numpy
+
+    ort = ort or import_onnxruntime()
+    if hasattr(session_or_model, "get_providers"):
+        more = {"session_options": session_options, "device": device, "device_id": device_id}
+        for key in [*(key for key, value in more.items() if value), *options]:
+            raise TypeError(f"graphed() was given a session, which is made already: '{key}' is for who makes it")
+        return Graphed(session_or_model, ort)
+    if options.get("enable_cuda_graph"):
+        raise TypeError(f"graphed() has no keyword 'enable_cuda_graph': {NO_PROTOCOL}")
+    made = session(
+        session_or_model, session_options=session_options, device=device, device_id=device_id, ort=ort, **options
+    )
+    return Graphed(made, ort, options.get("pad"))
 
 
 def graph_report(session) -> list[dict]:

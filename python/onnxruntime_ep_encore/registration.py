@@ -7,7 +7,7 @@ from .libraries import candidates, get_library_path, tell_cuda_folders
 _NAME = "CUDAExecutionProvider"
 
 _registering = threading.Lock()
-_registered = {}  # by provider, the name under which register() registered it, and the library
+_registered: dict[str, tuple[str, str]] = {}  # by provider, the name under which register() registered it, and the library
 
 
 def get_ep_name() -> str:
@@ -40,6 +40,11 @@ def devices(name: str | None = None, ort=None) -> list:
     return [device for device in ort.get_ep_devices() if device.ep_name == (name or get_ep_name())]
 
 
+def is_encore(device) -> bool:
+    """Whether a device of onnxruntime's is one of Encore's."""
+    return _library_of(device) in _libraries()
+
+
 def import_onnxruntime():
     needed = "Encore needs onnxruntime 1.24 or newer"
     try:
@@ -57,8 +62,7 @@ def import_onnxruntime():
 
 def _register(name, device, ort):
     before = [library for _, library in _registered.values()]  # of which some may be unregistered again
-    ours = {*candidates(), *before}
-    present = {each.ep_name: _library_of(each) for each in ort.get_ep_devices() if _library_of(each) in ours}
+    present = {each.ep_name: _library_of(each) for each in ort.get_ep_devices() if is_encore(each)}
     there = [*present.values()]
     library = get_library_path(device) if device or not (there or before) else (there or before)[0]
     if there and library != there[0]:
@@ -85,6 +89,10 @@ def _register(name, device, ort):
             f"{provider}. Use that, or call onnxruntime.unregister_execution_provider_library('{known[0]}') first"
         )
     return provider
+
+
+def _libraries():
+    return {*candidates(), *(library for _, library in _registered.values())}
 
 
 def _second(library, first):

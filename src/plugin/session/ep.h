@@ -138,7 +138,7 @@ class Ep : public OrtEp {
   bool is_new(const std::string& line);  // nothing like it has been said of the model
   std::vector<graph::Report> graph_reports() const;
   void start_run(const OrtRunOptions* options);
-  void end_run(bool synchronous);
+  void end_run(const OrtRunOptions* options, bool synchronous);
   void leave_run_here();
   void forget_runs();
   void forget_open_runs() const;

@@ -9,6 +9,7 @@
 #include "plugin/host/fence.h"
 #include "plugin/options/run_options.h"
 #include "plugin/session/ep.h"
+#include "plugin/session/receipt.h"
 #include "plugin/session/stream.h"
 
 namespace encore::plugin {
@@ -297,7 +298,7 @@ void Ep::start_run(const OrtRunOptions* options) {
   run.uploads = 0;
 }
 
-void Ep::end_run(bool synchronous) {
+void Ep::end_run(const OrtRunOptions* options, bool synchronous) {
   // Runs within this one whose end nobody told.
   while (runs.any_of(this) && !runs.of(this)) runs.innermost()->ep->leave_run_here();
   Run* const run = runs.of(this);
@@ -309,13 +310,21 @@ void Ep::end_run(bool synchronous) {
     return;
   }
   const auto is_the_threads = [&](device::StreamRef stream) { return graphs_ && stream == graphs_->stream(); };
+  Receipt* const receipt = synchronous ? nullptr : receipt_of(options);
+  // Of a run that is spread over threads this one doesn't know the streams, and a replay tells nothing of its end.
+  const bool knows_streams = run && !graphs_ && !has_stray_work_;
+  if (receipt && !knows_streams) synchronous = true;
   for (const auto& known : used)
-    if (!is_the_threads(known.stream)) order_.after_run(known.stream);
+    if (!is_the_threads(known.stream)) order_.after_run(known.stream, receipt);
+  if (receipt && knows_streams) {
+    std::vector<device::StreamRef> streams;
+    for (const auto& known : used) streams.push_back(known.stream);
+    receipt->write(streams, faults_);
+  }
   if (!graphs_ && run && shared_) shared_->end_run();  // a failed copy may have ended it before
   // The streams' Flush, which follows, waits too; but nobody hears what it finds.
   if (!synchronous) return;
-  // Of a run that is spread over threads this one doesn't know the streams.
-  if (graphs_ || has_stray_work_ || !run) synchronize();
+  if (!knows_streams) synchronize();
   for (const auto& known : used)
     if (!is_the_threads(known.stream)) wait_for(known.stream);
   for (const auto& known : used) faults_.check(known.stream);
