@@ -51,6 +51,7 @@ def main():
         metavar="ADDRESS",
         help="serve it as well, and build it anew when a page changes; default: %(const)s",
     )
+    command("wheel", wheel, "make the wheel with the libraries of both devices", add_help=False)
     if BENCHMARK.exists():
         command("bench", bench, "time whole models, eagerly and replayed", add_help=False)
     layout = command("format", format_sources, "lay out C++, CUDA and Python sources")
@@ -63,7 +64,7 @@ def main():
     )
 
     arguments, rest = parser.parse_known_args()
-    if rest and arguments.function not in (bench, demo, doctor):
+    if rest and arguments.function not in (bench, demo, doctor, wheel):
         parser.error(f"unknown: {' '.join(rest)}")
     arguments.rest = rest
     try:
@@ -101,6 +102,10 @@ def doctor(arguments):
 
 def bench(arguments):
     return _become(BENCHMARK, arguments.rest, ENCORE_LIBRARY=env.library_for())
+
+
+def wheel(arguments):
+    return _become(env.ROOT / "tools" / "wheel.py", arguments.rest)
 
 
 def write_docs(arguments):

@@ -1,4 +1,4 @@
-"""What of the documentation is printed from tables in the code, from what tests find, and from other pages."""
+"""What is printed from tables in the code, from what tests find, and from other pages: documentation, options.py."""
 
 import difflib
 import subprocess
@@ -7,7 +7,11 @@ import benchmark_figure
 import environment as env
 
 NODE_TESTS = env.ROOT / "docs" / "onnx-node-tests.md"  # which the tests themselves check
-PAGES = {page: env.ROOT / "docs" / f"{page}.md" for page in ("operators", "options")}  # as `tables` calls them
+PAGES = {  # as `tables` calls them
+    "operators": env.ROOT / "docs" / "operators.md",
+    "options": env.ROOT / "docs" / "options.md",
+    "options.py": env.ROOT / "python" / "onnxruntime_ep_encore" / "options.py",
+}
 
 
 def write(check=False):

@@ -6,18 +6,23 @@ from pathlib import Path
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+PAGES = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "examples/README.md": "examples.md",
+}
 
 
 def on_files(files, config):
     for source, page in PAGES.items():
-        files.append(File.generated(config, page, content=_with_links((ROOT / source).read_text())))
+        files.append(File.generated(config, page, content=(ROOT / source).read_text()))
     return files
 
 
-def _with_links(text):
-    """Links as they are from docs/, where the page is now."""
-    text = re.sub(r"\]\(docs/", "](", text)
-    for source, page in PAGES.items():
-        text = text.replace(f"]({source})", f"]({page})")
-    return text
+def on_page_markdown(markdown, page, config, files):
+    """Links as they are in docs/, where all pages are now."""
+    markdown = re.sub(r"\]\((?:\.\./)?docs/", "](", markdown)
+    for source, name in PAGES.items():
+        markdown = re.sub(rf"\]\((?:\.\./)?{re.escape(source)}", f"]({name}", markdown)
+    return markdown

@@ -1,10 +1,14 @@
-// Writes docs/operators.md or docs/options.md from the tables in the code: `tables operators`, `tables options`.
+// Writes docs/operators.md, docs/options.md or the package's options.py from the tables in the code: `tables
+// operators`, `tables options`, `tables options.py`.
 #include <algorithm>
 #include <cstring>
 #include <iostream>
 #include <map>
+#include <regex>
 #include <set>
+#include <sstream>
 #include <string_view>
+#include <utility>
 
 #include "operators.h"
 #include "ops/registry.h"
@@ -85,6 +89,56 @@ with the provider's name in lower case. Some are read there as bare keys, too, w
   }
 }
 
+// Of what completes "it must be ...": an option's type in Python.
+std::string python_type(const std::string& allowed) {
+  if (allowed == "0 or 1") return "bool";
+  if (allowed == "0, 1 or safe") return "bool | Literal[\"safe\"]";
+  if (allowed.ends_with("or unlimited")) return "int | Literal[\"unlimited\"]";
+  if (allowed.starts_with("the path of ")) return "str | os.PathLike[str]";
+  if (allowed.starts_with("dimensions ")) return "Mapping[str, int | Iterable[int]] | str";
+  for (const char* const number : {"a number ", "the number ", "an address"})
+    if (allowed.starts_with(number)) return "int";
+  std::string words;
+  std::istringstream list(std::regex_replace(allowed, std::regex(",| or | \\(.\\)"), " "));
+  for (std::string word; list >> word;) words += (words.empty() ? "\"" : ", \"") + word + "\"";
+  return "Literal[" + words + "]";
+}
+
+void wrapped(const std::string& text, size_t width) {
+  std::istringstream words(text);
+  size_t column = 4;
+  for (std::string word; words >> word; column += word.size()) {
+    if (column + 1 + word.size() > width)
+      std::cout << "\n    ", column = 4;
+    else if (column > 4)
+      std::cout << " ", ++column;
+    std::cout << word;
+  }
+}
+
+void python_options() {
+  std::cout << "\"\"\"The provider's options as session() takes them; made from the table in the code by `./encore "
+               "docs`.\n\nNone is an option's default.\n\"\"\"\n\n"
+               "from __future__ import annotations\n\nimport os\nfrom collections.abc import Iterable, Mapping\n"
+               "from typing import Literal, TypedDict\n\n"
+               "# Those whose keys are no names in Python: `few: Options = {\"arena.max_mem\": 1 << 30}`, "
+               "session(model, **few).\n"
+               "_Dotted = TypedDict(\n    \"_Dotted\",\n    {\n";
+  for (const auto& row : encore::plugin::option_rows())
+    if (std::strchr(row.key, '.'))
+      std::cout << "        \"" << row.key << "\": " << python_type(row.allowed) << " | None,\n";
+  std::cout << "    },\n    total=False,\n)\n\n\nclass Options(_Dotted, total=False):\n";
+  bool first = true;
+  for (const auto& row : encore::plugin::option_rows()) {
+    if (std::strchr(row.key, '.') || std::string_view(row.key) == "device_id") continue;  // which session() has itself
+    std::cout << (std::exchange(first, false) ? "    " : "\n    ") << row.key << ": " << python_type(row.allowed)
+              << " | None\n    ";
+    wrapped("\"\"\"" + std::string(row.doc) + " Default: " + (*row.otherwise ? row.otherwise : "none") + ".\"\"\"",
+            118);
+    std::cout << "\n";
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -93,6 +147,8 @@ int main(int argc, char** argv) {
     operators();
   else if (what == "options")
     options();
+  else if (what == "options.py")
+    python_options();
   else
-    return std::cerr << "tables operators|options\n", 2;
+    return std::cerr << "tables operators|options|options.py\n", 2;
 }

@@ -33,4 +33,7 @@ struct FaultRef {
   }
 };
 
+// Moves what was reported, in the stream's order: whoever reports next finds an empty cell.
+void take_fault(StreamRef stream, FaultCell* from, FaultCell* to);
+
 }  // namespace encore::device

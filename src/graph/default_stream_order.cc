@@ -8,8 +8,8 @@ void DefaultStreamOrder::before_run(device::StreamRef stream) {
   if (settings_.run_waits) order(stream, device::default_stream(device_));
 }
 
-void DefaultStreamOrder::after_run(device::StreamRef stream) {
-  if (settings_.it_waits) order(device::default_stream(device_), stream);
+void DefaultStreamOrder::after_run(device::StreamRef stream, bool it_waits) {
+  if (settings_.it_waits || it_waits) order(device::default_stream(device_), stream);
 }
 
 void DefaultStreamOrder::order(device::StreamRef later, device::StreamRef earlier) {

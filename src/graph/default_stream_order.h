@@ -17,7 +17,8 @@ class DefaultStreamOrder {
   DefaultStreamOrder(int device, Settings settings) : device_(device), settings_(settings) {}
 
   void before_run(device::StreamRef stream);  // in which the run is about to begin
-  void after_run(device::StreamRef stream);   // in which all of it is enqueued
+  // In which all of it is enqueued. `it_waits` as the settings have it, or because this run's caller does not wait.
+  void after_run(device::StreamRef stream, bool it_waits = false);
 
  private:
   void order(device::StreamRef later, device::StreamRef earlier);

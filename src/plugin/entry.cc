@@ -1,9 +1,12 @@
-// The library's two exports.
+// The library's exports: two that onnxruntime looks up, and those for who starts a run and asks for it later.
 #include <dlfcn.h>
+
+#include <cstdio>
 
 #include "plugin/factory.h"
 #include "plugin/host/api_version.h"
 #include "plugin/host/fence.h"
+#include "plugin/session/receipt.h"
 
 #define ENCORE_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -15,6 +18,20 @@ void stay_loaded() {
   Dl_info here{};
   if (dladdr(reinterpret_cast<void*>(&stay_loaded), &here) && here.dli_fname)
     dlopen(here.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
+}
+
+encore::plugin::Receipt& receipt_at(void* address) { return *static_cast<encore::plugin::Receipt*>(address); }
+
+// 0, or 1 with the reason.
+template <class Call>
+int fenced(char* why, size_t most, const Call& call) noexcept {
+  try {
+    call();
+    return 0;
+  } catch (const std::exception& error) {
+    std::snprintf(why, most, "%s", error.what());
+    return 1;
+  }
 }
 
 }  // namespace
@@ -40,4 +57,22 @@ ENCORE_EXPORT OrtStatus* CreateEpFactories(const char* registration_name, const 
 ENCORE_EXPORT OrtStatus* ReleaseEpFactory(OrtEpFactory* factory) noexcept {
   encore::plugin::Factory::let_go(factory);
   return nullptr;
+}
+
+ENCORE_EXPORT void* encore_receipt_new() noexcept { return new encore::plugin::Receipt; }
+
+ENCORE_EXPORT void encore_receipt_free(void* receipt) noexcept { delete &receipt_at(receipt); }
+
+ENCORE_EXPORT int encore_receipt_done(void* receipt) noexcept {
+  bool done = true;  // one that can't be asked has failed, as waiting for it tells
+  fenced(nullptr, 0, [&] { done = receipt_at(receipt).done(); });
+  return done;
+}
+
+ENCORE_EXPORT int encore_receipt_wait(void* receipt, char* why, size_t most) noexcept {
+  return fenced(why, most, [&] { receipt_at(receipt).wait(); });
+}
+
+ENCORE_EXPORT int encore_receipt_order(void* receipt, void* stream, char* why, size_t most) noexcept {
+  return fenced(why, most, [&] { receipt_at(receipt).order(stream); });
 }

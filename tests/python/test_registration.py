@@ -91,7 +91,7 @@ def test_a_package_without_its_library_says_where_it_looked(tmp_path):
     shutil.copytree(Path(onnxruntime_ep_encore.__file__).parent, package, ignore=shutil.ignore_patterns("*.so"))
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import onnxruntime_ep_encore as e; e.get_library_path()"
     done = in_new_process(code, ENCORE_LIBRARY="")
-    assert re.search(f"is missing: reinstall.*\n  {re.escape(str(package))}/libonnx", done.stderr), done.stderr
+    assert re.search(f"is missing: reinstall.*\n  {re.escape(str(package))}/cuda/libonnx", done.stderr), done.stderr
 
 
 def test_a_file_that_is_no_library_is_refused(tmp_path):
@@ -102,12 +102,13 @@ def test_a_file_that_is_no_library_is_refused(tmp_path):
     assert "broken.so" in done.stderr
 
 
-def test_exports_are_the_two_that_onnxruntime_looks_up():
+def test_exports_are_what_onnxruntime_looks_up_and_receipts():
     command = ["nm", "-D", "--defined-only", onnxruntime_ep_encore.get_library_path()]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     names = {line.split()[-1] for line in lines}
     of_applications = {name for name in names if name.startswith("encore_virtual_")}
-    assert names - of_applications == {"CreateEpFactories", "ReleaseEpFactory"}
+    of_receipts = {f"encore_receipt_{name}" for name in ("done", "free", "new", "order", "wait")}
+    assert names - of_applications == {"CreateEpFactories", "ReleaseEpFactory", *of_receipts}
     assert bool(of_applications) == encore_session.on_virtual_gpu()
 
 

@@ -24,10 +24,16 @@ TOLD = """
     src/graph/thread_graphs.cc src/graph/session_graphs.cc src/graph/shared_stream.cc src/graph/capture_gate.cc
     src/memory/source.cc src/device/forked.h src/device/cuda/device.cu src/device/cuda/stream.cc
     python/onnxruntime_ep_encore/__init__.py python/onnxruntime_ep_encore/bindings.py
+    python/onnxruntime_ep_encore/libraries.py python/onnxruntime_ep_encore/registration.py
+    python/onnxruntime_ep_encore/callables.py python/onnxruntime_ep_encore/values.py
 """.split()
 SENTENCE = 38  # characters
 # Parts of messages that are told.
-IGNORED = {"it has no device; CUDA_VISIBLE_DEVICES may hide them", "no onnxruntime, though a folder has its name"}
+IGNORED = {
+    "for name, value in self._asdict().items())})",
+    "it has no device; CUDA_VISIBLE_DEVICES may hide them",
+    "no onnxruntime, though a folder has its name",
+}
 
 
 def rows(page, columns):
@@ -125,7 +131,11 @@ def test_options_in_pages_exist():
     """Where a page says `key=value`, key is an option of the provider, or one of these of runs, sessions and others."""
     known = own_options().keys() | {"gpu_graph_id", "disable_synchronize_execution_providers"}
     known |= {"session.use_env_allocators", "session.use_device_allocator_for_initializers", "dtype", "x"}
-    known |= {"use_paged_attention", "kv_cache_rotation"}  # of onnxruntime-genai's model builder
+    known |= {
+        "device",
+        "use_paged_attention",
+        "kv_cache_rotation",
+    }  # of session(), of onnxruntime-genai's model builder
     wrong = []
     for file in [ROOT / "README.md", *DOCS.glob("*.md")]:
         for key in re.findall(r"`([a-z_.0-9]+)=[^`]*`", file.read_text()):

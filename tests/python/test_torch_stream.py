@@ -4,6 +4,7 @@ import importlib.util
 
 import encore_session
 import numpy as np
+import onnxruntime_ep_encore
 import pytest
 from encore_session import make_session, only_if
 from onnx import helper, numpy_helper
@@ -94,3 +95,30 @@ def test_nobody_waits_for_a_busy_device(encore, make_model, graphs):
         assert not stream.query()
     stream.synchronize()
     assert (y - expected(x)).abs().max() < 1e-3
+
+
+@with_torch
+@pytest.mark.parametrize("side", [False, True])
+def test_graphed_keeps_to_torchs_current_stream(encore, make_model, side):
+    import torch
+
+    model, expected, shape = layer_of("MatMul", make_model)
+    run = onnxruntime_ep_encore.graphed(make_session(model))
+    stream = torch.cuda.Stream() if side else torch.cuda.default_stream()
+    with torch.cuda.stream(stream), torch.no_grad():
+        x = torch.zeros(shape, device="cuda")
+        wrong = torch.zeros((), dtype=torch.int64, device="cuda")
+        for seed in range(RUNS):
+            x.fill_(seed / RUNS).add_(torch.randn_like(x))
+            wanted = expected(x)
+            started = run.start(x)
+            x.fill_(float("nan"))
+            wrong += (started.outputs - wanted).abs().max() > 1e-3
+            if seed % 10 == 0:
+                assert started.result().is_cuda and run(torch.ones(shape, device="cuda")).shape == torch.Size(shape)
+        assert run(torch.zeros(shape)).device.type == "cpu"
+        with pytest.raises(TypeError, match="input 'x' can't be taken: .*gradient"):
+            with torch.enable_grad():
+                run(torch.zeros(shape, device="cuda", requires_grad=True))
+    stream.synchronize()
+    assert wrong.item() == 0

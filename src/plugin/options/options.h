@@ -1,4 +1,4 @@
-// Provider options: one table, which also makes docs/options.md.
+// Provider options: one table, which also makes docs/options.md, and options.py of the package.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,7 @@
 #include "plugin/options/run_options.h"
 
 #include <charconv>
+#include <cstdint>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -13,6 +14,7 @@ namespace encore::plugin {
 namespace {
 
 constexpr const char* kGraphId = "gpu_graph_id";
+constexpr const char* kReceipt = "ep.cuda.receipt";
 
 const char* entry_of(const OrtRunOptions* options, const char* key) {
   return ort().api->GetRunConfigEntry(options, key);
@@ -56,6 +58,17 @@ int graph_id_of(const OrtRunOptions* options) {
   require(error == std::errc() && stopped == end && id >= graph::kEagerId, "run option '", kGraphId, "' is '", entry,
           "'; it must be a number from 0, or -1 to run eagerly");
   return id;
+}
+
+Receipt* receipt_of(const OrtRunOptions* options) {
+  const char* const entry = options ? entry_of(options, kReceipt) : nullptr;
+  if (!entry) return nullptr;
+  uintptr_t address = 0;
+  const char* const end = entry + std::strlen(entry);
+  const auto [stopped, error] = std::from_chars(entry, end, address);
+  require(error == std::errc() && stopped == end, "run option '", kReceipt, "' is '", entry,
+          "'; it must be what encore_receipt_new() gave, as a decimal number");
+  return reinterpret_cast<Receipt*>(address);
 }
 
 }  // namespace encore::plugin

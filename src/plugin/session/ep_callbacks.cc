@@ -60,8 +60,8 @@ void Ep::fill_callbacks() {
   OnRunStart = [](OrtEp* self, const OrtRunOptions* options) noexcept -> OrtStatus* {
     return guarded_on(from(self).device(), "OnRunStart", [&] { from(self).start_run(options); });
   };
-  OnRunEnd = [](OrtEp* self, const OrtRunOptions*, bool synchronous) noexcept -> OrtStatus* {
-    return guarded_on(from(self).device(), "OnRunEnd", [&] { from(self).end_run(synchronous); });
+  OnRunEnd = [](OrtEp* self, const OrtRunOptions* options, bool synchronous) noexcept -> OrtStatus* {
+    return guarded_on(from(self).device(), "OnRunEnd", [&] { from(self).end_run(options, synchronous); });
   };
   CreateAllocator = [](OrtEp* self, const OrtMemoryInfo* info, OrtAllocator** allocator) noexcept -> OrtStatus* {
     return guarded("CreateAllocator", [&] {

@@ -85,9 +85,23 @@ void FaultCells::check_unless_in_run(device::StreamRef stream) {
   if (const OfStream& of = of_stream(stream); of.runs == 0) check(of);
 }
 
+bool FaultCells::take(device::StreamRef stream, FaultCell* into) {
+  const std::lock_guard lock(mutex_);
+  FaultCell* const cell = of_stream(stream).cell;
+  if (cell) device::take_fault(stream, cell, into);
+  return cell;
+}
+
+void FaultCells::raise(FaultCell& reported) {
+  const std::lock_guard lock(mutex_);
+  raise_locked(reported);
+}
+
 void FaultCells::check(const OfStream& of) {
-  if (!of.cell) return;
-  FaultCell& reported = *of.cell;
+  if (of.cell) raise_locked(*of.cell);
+}
+
+void FaultCells::raise_locked(FaultCell& reported) {
   const std::atomic_ref<int> node(reported.node);
   const int number = node.load(std::memory_order_acquire);
   if (number == 0) return;

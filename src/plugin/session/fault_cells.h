@@ -29,6 +29,11 @@ class FaultCells {
   void check(device::StreamRef stream);
   void check_unless_in_run(device::StreamRef stream);  // where it is that run's
 
+  // Takes what the stream's kernels will have reported so far, in its order; false if there are none that could.
+  bool take(device::StreamRef stream, device::FaultCell* into);
+  // Throws what is in the cell, and clears it.
+  void raise(device::FaultCell& reported);
+
  private:
   const int device_;
   const bool by_thread_;
@@ -41,6 +46,7 @@ class FaultCells {
   // With the mutex:
   OfStream& of_stream(device::StreamRef stream);
   void check(const OfStream& of);
+  void raise_locked(device::FaultCell& reported);
 
   std::map<std::pair<void*, std::thread::id>, OfStream> streams_;
   std::vector<device::FaultCell*> pages_;  // pinned, of kCellsAPage each

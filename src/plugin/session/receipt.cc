@@ -1,0 +1,59 @@
+#include "plugin/session/receipt.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+
+#include "device/device.h"
+#include "device/error.h"
+#include "device/graph.h"
+#include "device/memory.h"
+
+namespace encore::plugin {
+
+Receipt::~Receipt() {
+  try {
+    const device::RelaxedCapture relaxed;
+    for (const Part& part : used()) part.event.synchronize();
+    for (const Part& part : parts_) {
+      const device::Current current(part.stream.device());
+      device::free_pinned(part.reported);
+    }
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "encore: a run could not be waited for: %s\n", error.what());
+  }
+}
+
+void Receipt::write(std::span<const device::StreamRef> streams, FaultCells& faults) {
+  const device::RelaxedCapture relaxed;
+  used_ = 0;
+  faults_ = &faults;
+  for (const device::StreamRef stream : streams) {
+    if (used_ == parts_.size()) {
+      auto* const reported = static_cast<device::FaultCell*>(device::allocate_pinned(sizeof(device::FaultCell)));
+      parts_.push_back({stream, device::Event(stream.device()), new (reported) device::FaultCell});
+    }
+    Part& part = parts_[used_++];
+    part.stream = stream;
+    part.may_report = faults.take(stream, part.reported);
+    part.event.record(stream);
+  }
+}
+
+bool Receipt::done() const {
+  const device::RelaxedCapture relaxed;
+  return std::ranges::all_of(used(), [](const Part& part) { return part.event.done(); });
+}
+
+void Receipt::wait() {
+  const device::RelaxedCapture relaxed;
+  for (const Part& part : used()) part.event.synchronize();
+  for (Part& part : used())
+    if (part.may_report) faults_->raise(*part.reported);
+}
+
+void Receipt::order(void* stream) const {
+  for (const Part& part : used()) device::StreamRef(stream, part.stream.device()).wait(part.event);
+}
+
+}  // namespace encore::plugin
