@@ -105,7 +105,8 @@ def test_what_is_inside():
     assert {name.split("/")[0] for name in names} == {"onnxruntime_ep_encore", about.split("/")[0]}
     assert not [name for name in names if "__pycache__" in name]
     assert "Name: onnxruntime-ep-encore\n" in words and "Provides-Extra: cuda\n" in words
-    assert any(name.endswith("/licenses/LICENSE") for name in names)
+    licences = {name.rpartition("/")[2] for name in names if "/licenses/" in name}
+    assert licences == {"LICENSE", "THIRD_PARTY.txt"}
     assert WHEEL.stat().st_size < LARGEST_BYTES
 
 
