@@ -46,7 +46,8 @@ if(NOT version VERSION_GREATER_EQUAL ENCORE_CUDNN_FRONTEND_VERSION)
   message(FATAL_ERROR "${cudnn_frontend_include} holds cudnn-frontend '${version}'; ${ENCORE_CUDNN_FRONTEND_VERSION} is wanted")
 endif()
 message(STATUS "cudnn-frontend ${version}: ${cudnn_frontend_include}")
-target_include_directories(encore_rooms SYSTEM PRIVATE "${cudnn_frontend_include}")
+# No kernel needs them, and ccache takes "-isystem=", as nvcc has it, for another compilation in another checkout.
+target_include_directories(encore_rooms SYSTEM PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${cudnn_frontend_include}>")
 # It only makes plans, which takes cuDNN long, and is much to compile.
 set_source_files_properties(
   src/device/cuda/dnn_attention.cc src/device/cuda/dnn_candidates.cc PROPERTIES COMPILE_OPTIONS -O1)

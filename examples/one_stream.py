@@ -29,18 +29,17 @@ def make_model(w):
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
 
 
-def make_session(model, device, stream_address):
-    options = ort.SessionOptions()
-    provider = {"user_compute_stream": str(stream_address), "enable_cuda_graph": "1", "use_tf32": "0"}
-    options.add_provider_for_devices([device], provider)
-    return ort.InferenceSession(model.SerializeToString(), options)
+def make_session(model, stream_address):
+    return encore.session(
+        model.SerializeToString(), user_compute_stream=stream_address, enable_cuda_graph=True, use_tf32=False
+    )
 
 
-def with_torch(model, device, inputs):
+def with_torch(model, inputs):
     import torch
 
     stream = torch.cuda.Stream()
-    session = make_session(model, device, stream.cuda_stream)
+    session = make_session(model, stream.cuda_stream)
     with torch.cuda.stream(stream):
         x, y = (torch.zeros(ROWS, WIDTH, device="cuda") for _ in "xy")
         sources = [torch.from_numpy(each).pin_memory() for each in inputs]
@@ -57,9 +56,9 @@ def with_torch(model, device, inputs):
     return outputs.numpy()
 
 
-def with_onnxruntime_alone(model, device, inputs):
-    stream = device.create_sync_stream()
-    session = make_session(model, device, stream.get_handle())
+def with_onnxruntime_alone(model, inputs):
+    stream = encore.devices()[0].create_sync_stream()
+    session = make_session(model, stream.get_handle())
     on_device = lambda array: ort.OrtValue.ortvalue_from_numpy(array, "gpu", 0, 0x10DE)
     x, y = (on_device(np.zeros((ROWS, WIDTH), np.float32)) for _ in "xy")
     sources = [on_device(each) for each in inputs]
@@ -96,7 +95,7 @@ def main():
     device = encore.devices(encore.register())[0]
     virtual = device.ep_metadata["cuda_device_name"].startswith("Encore virtual GPU")
     way = with_torch if has_torch_with_cuda() and not virtual else with_onnxruntime_alone
-    outputs = way(make_model(w), device, inputs)
+    outputs = way(make_model(w), inputs)
     for x, y in zip(inputs, outputs):
         np.testing.assert_allclose(y, np.maximum(x @ w, 0), rtol=1e-3, atol=1e-3)
     print(f"{runs} runs on {device.ep_metadata['cuda_device_name']}, {way.__name__.replace('_', ' ')}: all right")

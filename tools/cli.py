@@ -43,6 +43,7 @@ def main():
     )
     pages = command("docs", write_docs, "write the pages of docs/ that are printed from tables in the code")
     pages.add_argument("--check", action="store_true", help="change nothing; fail if something would change")
+    command("wheel", wheel, "make the wheel with the libraries of both devices", add_help=False)
     if BENCHMARK.exists():
         command("bench", bench, "time whole models, eagerly and replayed", add_help=False)
     layout = command("format", format_sources, "lay out C++, CUDA and Python sources")
@@ -55,7 +56,7 @@ def main():
     )
 
     arguments, rest = parser.parse_known_args()
-    if rest and arguments.function not in (bench, demo, doctor):
+    if rest and arguments.function not in (bench, demo, doctor, wheel):
         parser.error(f"unknown: {' '.join(rest)}")
     arguments.rest = rest
     try:
@@ -93,6 +94,10 @@ def doctor(arguments):
 
 def bench(arguments):
     return _become(BENCHMARK, arguments.rest, ENCORE_LIBRARY=env.library_for())
+
+
+def wheel(arguments):
+    return _become(env.ROOT / "tools" / "wheel.py", arguments.rest)
 
 
 def write_docs(arguments):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "python"))
-from onnxruntime_ep_encore import gpu_works, why_no_gpu
+from onnxruntime_ep_encore.libraries import gpu_works, why_no_gpu
 
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
@@ -170,24 +170,33 @@ def ort_folder(version):
 # ---- building
 
 
-def library(preset):
-    return ROOT / "build" / preset / LIBRARY
+def library(preset, architectures=None):
+    return folder(preset, architectures) / LIBRARY
 
 
-def build(preset, *targets):
-    """Configures and builds a preset; returns the seconds that it took."""
+def folder(preset, architectures=None):
+    """Where a preset is built, or a preset of CUDA's for others than its own architectures."""
+    return ROOT / "build" / "-".join([preset, *(architectures or "").replace(";", " ").split()])
+
+
+def build(preset, *targets, architectures=None):
+    """Configures and builds a preset; returns the seconds that it took.
+
+    The preset cuda is for the GPUs that are here, if there are any and no architectures are given.
+    """
     if preset not in PRESETS:
         raise Failed(f"no preset is named '{preset}'; there are: {', '.join(PRESETS)}")
     if preset.startswith("cuda") and not nvcc():
         raise Failed(f"the preset {preset} needs nvcc, from CUDA 12.8 on. Looked at: {NVCC_PLACES}.")
     setup()
     start = time.monotonic()
+    place = folder(preset, architectures)
     options = [f"-DPython3_EXECUTABLE={PYTHON}"]
-    if preset == "cuda" and gpu_works():
-        options.append("-DCMAKE_CUDA_ARCHITECTURES=")  # of the GPUs that are here
-    run("cmake", "--preset", preset, *options, cwd=ROOT, env=variables())
+    if architectures or (preset == "cuda" and gpu_works()):
+        options.append(f"-DCMAKE_CUDA_ARCHITECTURES={architectures or ''}")
+    run("cmake", "--preset", preset, "-B", place, *options, cwd=ROOT, env=variables())
     wanted = ["--target", *targets] if targets else []
-    run("cmake", "--build", "--preset", preset, "-j", JOBS, *wanted, cwd=ROOT, env=variables())
+    run("cmake", "--build", place, "-j", JOBS, *wanted, cwd=ROOT, env=variables())
     return time.monotonic() - start
 
 

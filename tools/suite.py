@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,6 +91,7 @@ def _all():
     stages += [Stage("soak", _soak, ("build virtual",)), Stage("fuzz", _fuzz, on_asan)]
     if IN_CI or env.nvcc():
         stages += [_build("cuda"), Stage("library", _check_library, ("build cuda",))]
+        stages.append(Stage("wheel", _wheel, ("build virtual", "build cuda"), 1.5))
         if env.gpu_works():
             on_gpu = lambda: _pytest(preset="cuda")
             stages += [_native("cuda"), Stage("Python, on the GPU", on_gpu, ("build cuda",))]
@@ -212,6 +214,18 @@ def _check_library():
         raise env.Failed(f"the library has {size} bytes; fewer than {LARGEST_CUDA_BYTES} are allowed")
     if not env.gpu_works():
         _check_missing_gpu(library)
+
+
+def _wheel():
+    """Of what was built before, installed where there is nothing else of Encore's, beside the oldest and the newest."""
+    with tempfile.TemporaryDirectory() as folder:
+        wheel = env.ROOT / "tools" / "wheel.py"
+        env.run(env.PYTHON, wheel, "--architectures", "here", "--output", folder, env=env.variables())
+        (made,) = Path(folder).glob("*.whl")
+        command = [env.PYTHON, "-m", "pytest", "-q", env.ROOT / "tests" / "python" / "installed_wheel.py"]
+        return _stream(
+            command, env.variables(ENCORE_WHEEL=str(made), ENCORE_WHEEL_ORTS=f"{OLDEST_ORT} {env.NEWEST_ORT}")
+        )
 
 
 def _check_missing_gpu(library):

@@ -10,18 +10,17 @@ That is an onnxruntime.InferenceSession; register() and devices() are what it is
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
-import os
 import re
 import tempfile
-import threading
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .bindings import session_class
+from .libraries import get_cmake_dir, get_library_path, why_no_gpu
+from .registration import devices, get_ep_name, get_ep_names, import_onnxruntime, register
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -33,6 +32,7 @@ __version__ = "0.1.0"
 __all__ = [
     "captures_held_back",
     "devices",
+    "get_cmake_dir",
     "get_ep_name",
     "get_ep_names",
     "get_library_path",
@@ -46,13 +46,6 @@ __all__ = [
     "session",
 ]
 
-_FILE = "libonnxruntime_providers_cuda_plugin.so"
-_HERE = Path(__file__).resolve().parent
-_NAME = "CUDAExecutionProvider"
-
-_registering = threading.Lock()
-_registered: dict[str, str] = {}  # by provider, the name under which register() registered it
-
 # What InferenceSession calls otherwise, or session() sees to itself.
 _OTHER_KEYWORDS = {
     "sess_options": "session_options takes them here",
@@ -65,61 +58,27 @@ _OTHER_KEYWORDS = {
 }
 
 
-def get_library_path() -> str:
-    """The library to register with onnxruntime.
-
-    $ENCORE_LIBRARY if set, else the one in this package. In a source checkout, the build of the preset cuda if a GPU
-    works here, else of the preset virtual.
-    """
-    named = os.environ.get("ENCORE_LIBRARY")
-    if named:
-        if not Path(named).is_file():
-            raise FileNotFoundError(f"ENCORE_LIBRARY names {named}, which is not a file; correct or unset it")
-        return str(Path(named).resolve())
-    places = [_HERE / _FILE, *_builds()]
-    for place in places:
-        if place.is_file():
-            return str(place)
-    way_out = "run `./encore build`" if len(places) > 1 else "reinstall onnxruntime-ep-encore"
-    looked = "".join(f"\n  {place}" for place in places)
-    raise FileNotFoundError(f"{_FILE} is missing: {way_out}, or name it in ENCORE_LIBRARY. Looked at:{looked}")
-
-
-def get_ep_name() -> str:
-    """The execution provider's name if the library is registered under this name, or any without the ending below.
-
-    A registration name that ends in "ExecutionProvider" is the provider's name itself. onnxruntime applies its CUDA
-    graph fusions to this name alone.
-    """
-    return _NAME
-
-
-def get_ep_names() -> list[str]:
-    """The names of all execution providers in the library: one."""
-    return [get_ep_name()]
-
-
-def register(name: str | None = None, ort=None) -> str:
-    """Registers the library with onnxruntime, once in a process; returns the execution provider's name.
-
-    Without a name, one under which it is registered already will do.
-    """
-    with _registering:
-        return _register(name, ort or _onnxruntime())
-
-
-def session(model, *, session_options=None, device_id: int = 0, ort=None, **options: Unpack[Options]):
+def session(
+    model,
+    *,
+    session_options=None,
+    device: str | None = None,
+    device_id: int = 0,
+    ort=None,
+    **options: Unpack[Options],
+):
     """An onnxruntime.InferenceSession on Encore; raises wherever onnxruntime would quietly take the CPU instead.
 
     `model` is a path or bytes, as InferenceSession takes it. The other keywords are the provider's options, as Python
     has them: enable_cuda_graph=True, gpu_mem_limit=1 << 30, pad={"batch": [1, 2, 4]}; None is an option's default.
-    Nodes that Encore has no kernel for are on the CPU as in any session; log_placement=True tells which.
+    Nodes that Encore has no kernel for are on the CPU as in any session; log_placement=True tells which. `device` is
+    "cuda" or "virtual", as get_library_path() takes it, the same for all sessions of a process.
     """
     for key in _OTHER_KEYWORDS.keys() & options.keys():
         raise TypeError(f"session() has no keyword '{key}': {_OTHER_KEYWORDS[key]}")
-    ort = ort or _onnxruntime()
-    name = register(ort=ort)
-    offered = {int(device.ep_metadata["cuda_device_id"]): device for device in devices(name, ort)}
+    ort = ort or import_onnxruntime()
+    name = register(ort=ort, device=device)
+    offered = {int(each.ep_metadata["cuda_device_id"]): each for each in devices(name, ort)}
     if not offered:
         raise RuntimeError(
             "Encore offers no device here; the log said why when it was registered. "
@@ -151,7 +110,13 @@ def session(model, *, session_options=None, device_id: int = 0, ort=None, **opti
 
 
 def graphed(
-    session_or_model, *, session_options=None, device_id: int = 0, ort=None, **options: Unpack[Options]
+    session_or_model,
+    *,
+    session_options=None,
+    device: str | None = None,
+    device_id: int = 0,
+    ort=None,
+    **options: Unpack[Options],
 ) -> Graphed:
     """A model as a function of its inputs, in their order or by name, of which `auto_graph` replays what it can.
 
@@ -163,22 +128,18 @@ def graphed(
     """
     from .callables import NO_PROTOCOL, Graphed  # which need numpy
 
-    ort = ort or _onnxruntime()
+    ort = ort or import_onnxruntime()
     if hasattr(session_or_model, "get_providers"):
-        more = {"session_options": session_options} if session_options else {}
-        for key in [*more, *(["device_id"] if device_id else []), *options]:
+        more = {"session_options": session_options, "device": device, "device_id": device_id}
+        for key in [*(key for key, value in more.items() if value), *options]:
             raise TypeError(f"graphed() was given a session, which is made already: '{key}' is for who makes it")
         return Graphed(session_or_model, ort)
     if options.get("enable_cuda_graph"):
         raise TypeError(f"graphed() has no keyword 'enable_cuda_graph': {NO_PROTOCOL}")
-    made = session(session_or_model, session_options=session_options, device_id=device_id, ort=ort, **options)
+    made = session(
+        session_or_model, session_options=session_options, device=device, device_id=device_id, ort=ort, **options
+    )
     return Graphed(made, ort, options.get("pad"))
-
-
-def devices(name: str | None = None, ort=None) -> list:
-    """onnxruntime's devices of the execution provider; add_provider_for_devices takes one of them."""
-    ort = ort or _onnxruntime()
-    return [device for device in ort.get_ep_devices() if device.ep_name == (name or get_ep_name())]
 
 
 def graph_report(session) -> list[dict]:
@@ -197,8 +158,9 @@ def region_report(session) -> list[dict]:
     are known, graphs that are kept, memory that one works in, runs of each kind, and tensors that were copied to where
     a graph has them, or from there. Padded are runs of which `pad` has made a dimension longer, replayed or not; grown
     those of which a mask that grows became longer by itself, to one of `lengths` by dimension. `changing` names what
-    the sets of shapes differ in. Eager are runs with large tensors at new places (moved), without room for another
-    graph (crowded), and where none could be captured (refused), of which `refusal` is the latest reason.
+    the sets of shapes differ in. Eager are runs with large tensors at new places or on a stream that is new to these
+    shapes, as each thread has from onnxruntime 1.26 on (moved), without room for another graph (crowded), and where
+    none could be captured (refused), of which `refusal` is the latest reason.
     """
     return _report(session, "report_regions")
 
@@ -245,59 +207,6 @@ def _report(session, option):
         return json.loads(file.read_text())
 
 
-def gpu_works() -> bool:
-    """Whether the NVIDIA driver offers a device to this process."""
-    return not why_no_gpu()
-
-
-def why_no_gpu() -> str:
-    """Why the NVIDIA driver offers this process no device; empty if it does."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError as error:
-        return str(error)
-    result = driver.cuInit(0)
-    if result:
-        words = ctypes.c_char_p()
-        driver.cuGetErrorString(result, ctypes.byref(words))
-        return f"cuInit says {result}, {(words.value or b'no words for it').decode()}"
-    count = ctypes.c_int()
-    driver.cuDeviceGetCount(ctypes.byref(count))
-    return "" if count.value > 0 else "it has no device; CUDA_VISIBLE_DEVICES may hide them"
-
-
-def _builds():
-    """Where a source checkout keeps the builds that would do here, the best first."""
-    root = _HERE.parents[1]
-    if not (root / "CMakePresets.json").is_file():
-        return []
-    return [root / "build" / preset / _FILE for preset in (["cuda"] if gpu_works() else []) + ["virtual"]]
-
-
-def _register(name, ort):
-    library = get_library_path()
-    present = [device.ep_name for device in ort.get_ep_devices() if _library_of(device) == library]
-    if not name and present:
-        return present[0]
-    name = name or get_ep_name()
-    provider = name if name.endswith("ExecutionProvider") else get_ep_name()
-    before = _registered.get(provider)
-    if provider not in present:
-        try:
-            ort.register_execution_provider_library(name, library)
-        except Exception as error:
-            # Of a library that offers no device nothing else tells that it is registered.
-            if before != name or "already registered" not in str(error):
-                raise
-        _registered[provider] = name
-    elif before not in (None, name):
-        raise ValueError(
-            f"Encore can't be registered as '{name}': it is registered as '{before}', and either name stands for "
-            f"{provider}. Use that, or call onnxruntime.unregister_execution_provider_library('{before}') first"
-        )
-    return provider
-
-
 def _leave_unfused(options):
     """As onnxruntime can't save a model with fused nodes: optimized_model_filepath."""
     for key, harmless in ("fuse_nodes", ("0", "false")), ("pad", ("", "off")):
@@ -337,27 +246,3 @@ def _text(value):
         lists = {name: lengths if isinstance(lengths, Iterable) else [lengths] for name, lengths in value.items()}
         return ";".join(f"{name}:{','.join(map(str, lengths))}" for name, lengths in lists.items())
     return str(int(value)) if isinstance(value, bool) else str(value)
-
-
-def is_encore(device) -> bool:
-    """Whether a device of onnxruntime's is one of Encore's."""
-    return _library_of(device) == get_library_path()
-
-
-def _library_of(device):
-    return device.ep_metadata.get("library_path")
-
-
-def _onnxruntime():
-    needed = "Encore needs onnxruntime 1.24 or newer"
-    try:
-        import onnxruntime
-    except ModuleNotFoundError as error:
-        if error.name != "onnxruntime":
-            raise
-        raise ModuleNotFoundError(f"{needed}: `pip install onnxruntime`", name=error.name) from error
-    # Before 1.23 it has no devices of plugins; what else is too old, the library itself refuses.
-    if not hasattr(onnxruntime, "get_ep_devices"):
-        version = getattr(onnxruntime, "__version__", "no onnxruntime, though a folder has its name")
-        raise ImportError(f"{needed}; this is {version}: `pip install -U onnxruntime`", name="onnxruntime")
-    return onnxruntime

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .receipts import Receipts
+from .registration import is_encore
 from .values import STRING, Input, Outputs, Values, refuse_what_is_no_tensor
 
 NO_PROTOCOL = (
@@ -267,8 +268,6 @@ class Started:
 
 def _whereabouts(session, ort):
     """The device that the session is on, and the library; raises if that is not Encore."""
-    from . import is_encore
-
     providers = session.get_providers()
     found = [device for device in ort.get_ep_devices() if device.ep_name in providers and is_encore(device)]
     if not found:

@@ -10,7 +10,9 @@
 namespace encore::memory {
 namespace {
 
-std::string mebibytes(size_t bytes) { return text(bytes, " bytes (", bytes >> 20, " MiB)"); }
+std::string in_words(size_t bytes) {
+  return bytes < 1 << 20 ? text(bytes, " bytes") : text(bytes, " bytes (", bytes >> 20, " MiB)");
+}
 
 }  // namespace
 
@@ -47,10 +49,10 @@ void Arena::State::exhausted(Lock& lock, size_t bytes, const std::string& why) c
                     all[i].blocks, all[i].blocks == 1 ? " block" : " blocks");
   lock.unlock();
   const device::MemoryInfo info = device::memory_info(device);
-  fail(Code::out_of_memory, owner, ": device memory is exhausted: ", mebibytes(bytes), " wanted, ", mebibytes(held),
-       " held, of which ", mebibytes(in_use), " in use and ", mebibytes(account->graph_bytes),
-       " kept for captured graphs; the limit is ", limit == SIZE_MAX ? "none" : mebibytes(limit), "; device ", device,
-       " has ", mebibytes(info.free_bytes), " of ", mebibytes(info.total_bytes), " free", largest,
+  fail(Code::out_of_memory, owner, ": device memory is exhausted: ", in_words(bytes), " wanted, ", in_words(held),
+       " held, of which ", in_words(in_use), " in use and ", in_words(account->graph_bytes),
+       " kept for captured graphs; the limit is ", limit == SIZE_MAX ? "none" : in_words(limit), "; device ", device,
+       " has ", in_words(info.free_bytes), " of ", in_words(info.total_bytes), " free", largest,
        why.empty() ? "" : "; ", why,
        why.empty() && limit != SIZE_MAX ? "; raise the limit or use smaller batches"
                                         : "; use smaller batches or free memory of the device");

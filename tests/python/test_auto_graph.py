@@ -149,6 +149,14 @@ def test_threads_with_shapes_of_their_own_and_in_common(session, expected):
     assert report(session)["replays"] > 100
 
 
+def test_threads_that_come_and_go_replay_what_those_before_captured(session, expected):
+    """As a server has them that begins a thread for each request: onnxruntime has a stream for each."""
+    wanted = [expected(some(4, seed)) for seed in range(12)]
+    for seed, y in enumerate(wanted):
+        assert not in_threads(1, lambda _, seed=seed, y=y: equal(session.run(None, {"x": some(4, seed)})[0], y))
+    assert report(session)["replays"] >= 8
+
+
 def test_runs_that_nobody_waits_for(session, expected):
     runs = [Bound(session, {"x": some(4, seed)}, {"y": ((4, WIDTH), FLOAT)}) for seed in range(6)]
     options = encore_session.run_options(disable_synchronize_execution_providers=1)

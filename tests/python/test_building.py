@@ -69,3 +69,5 @@ def test_a_build_without_nvcc_says_that_it_is_the_virtual_gpu(tmp_path):
     cmake("--build", tmp_path, "--target", "src/plugin/devices.cc.o")
     (built,) = tmp_path.rglob("devices.cc.o")
     assert NOTE.encode() in built.read_bytes()
+    # Where the package looks for it.
+    assert "/onnxruntime_ep_encore/virtual" in (tmp_path / "cmake_install.cmake").read_text()

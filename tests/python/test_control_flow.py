@@ -200,15 +200,19 @@ def test_the_host_waits_for_no_iteration_whose_condition_it_knows(encore, option
     assert waits[2] == waits[3] > 0, waits
 
 
-def test_a_body_on_another_stream_waits_for_what_the_run_is_fed(encore):
+@pytest.mark.parametrize("mode", ort.ExecutionMode.__members__)
+def test_a_body_on_another_stream_waits_for_what_the_run_is_fed(encore, mode):
     """The CPU has the Loop, one of whose values is read on the host and on the device; not so its body."""
+    options = ort.SessionOptions()
+    options.execution_mode = ort.ExecutionMode.__members__[mode]
+    options.inter_op_num_threads = 3
     model = parse(
         """(bool c, float[n] x) => (float[n] y, float[k] all) <int64 last = {-1}, int64 k = {2}> {
              y = Neg(x)
              go, all = Loop <body = step (int64 i, bool d, bool e) => (bool d2, bool e2, float out) {
                  d2 = Identity(d) e2 = Identity(e) out = Gather(x, last) }> (k, c, c) }"""
     )
-    session = make_session(model)
+    session = make_session(model, options)
     assert "Loop" in nodes_on(session)["CPUExecutionProvider"] and "Gather" in nodes_on(session)[EP_NAME]
     for number in range(20):
         x = np.full(4_000_000, number, FLOAT)

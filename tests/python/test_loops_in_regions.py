@@ -197,6 +197,24 @@ def test_scans():
     assert outside(session, "Scan") == []
 
 
+@pytest.mark.parametrize("options", [dict(regions=1), dict(regions=0)])
+@pytest.mark.parametrize(
+    "directions, why",
+    [
+        ("scan_input_directions = [2]", "scan_input_directions has 2; 0 or 1 is wanted"),
+        ("scan_output_directions = [-1]", "scan_output_directions has -1; 0 or 1 is wanted"),
+        ("scan_output_directions = [0, 1]", "scan_output_directions has 2 values for 1"),
+    ],
+)
+def test_directions_that_are_none(directions, why, options):
+    text = f"""(float[m, n] x) => (float[] y) {{ u = Exp(x)
+        r = Scan <num_scan_inputs = 1, {directions},
+                  body = step (float[n] e) => (float[n] g) {{ f = Neg(e) g = Tanh(f) }}> (u)
+        y = Abs(r) }}"""
+    with pytest.raises(es.capi.InvalidArgument, match=rf"Scan node '\(unnamed, makes r\)'.*{why}"):
+        es.make_session(model(text), **options)
+
+
 def test_scans_along_other_dimensions_are_left():
     session = check_all(
         """(float[m, n] x) => (float[] y) { u = Exp(x)

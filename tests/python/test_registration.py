@@ -91,7 +91,7 @@ def test_a_package_without_its_library_says_where_it_looked(tmp_path):
     shutil.copytree(Path(onnxruntime_ep_encore.__file__).parent, package, ignore=shutil.ignore_patterns("*.so"))
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import onnxruntime_ep_encore as e; e.get_library_path()"
     done = in_new_process(code, ENCORE_LIBRARY="")
-    assert re.search(f"is missing: reinstall.*\n  {re.escape(str(package))}/libonnx", done.stderr), done.stderr
+    assert re.search(f"is missing: reinstall.*\n  {re.escape(str(package))}/cuda/libonnx", done.stderr), done.stderr
 
 
 def test_a_file_that_is_no_library_is_refused(tmp_path):

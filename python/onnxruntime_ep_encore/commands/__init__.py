@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from .. import __version__
+from .. import __version__, get_cmake_dir
 from .mistake import Mistake
 
 _SHAPES = """
@@ -25,11 +25,23 @@ def main(arguments=None):
         return 130
 
 
+class _CmakeDir(argparse.Action):
+    def __call__(self, parser, *_):
+        try:
+            print(get_cmake_dir())
+        except FileNotFoundError as error:
+            parser.error(str(error))
+        parser.exit()
+
+
 def _parser():
     parser = argparse.ArgumentParser(
         prog="encore", description="Encore: a CUDA execution provider for stock onnxruntime, with CUDA graphs."
     )
     parser.add_argument("--version", action="version", version=f"encore {__version__}")
+    parser.add_argument(
+        "--cmake-dir", action=_CmakeDir, nargs=0, help="print the folder that find_package(encore) reads, for C++"
+    )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     def command(name, run, about, **model):

@@ -1,12 +1,12 @@
 """What Encore needs of a machine: a driver, a GPU that the library has code for, libraries, onnxruntime."""
 
 import ctypes
-import importlib.util
 import os
 import platform
 from pathlib import Path
 
 from .. import __version__, devices, get_library_path, register
+from ..libraries import choose, cuda_folders
 
 OLDEST_ORT, NEWEST_ORT = (1, 24), (1, 32)  # between which Encore was tried
 # The file, what it is for, its package, and the function that tells its version.
@@ -30,8 +30,8 @@ def bad(text, way_out):
     print(f"  missing  {text}\n           {way_out}")
 
 
-def tell(build="reinstall onnxruntime-ep-encore", compiler=None):
-    """Prints all of it; whether a model runs. `build` is the way to another library, `compiler` tells of nvcc."""
+def tell(build="ENCORE_DEVICE=virtual computes on the CPU", compiler=None):
+    """Prints all of it; whether a model runs. `build` is the way out without a device, `compiler` tells of nvcc."""
     print("machine")
     good(f"{platform.platform()}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}")
     gpus = tell_driver()
@@ -41,7 +41,7 @@ def tell(build="reinstall onnxruntime-ep-encore", compiler=None):
         print("libraries, opened when a model first needs them")
         for library in LIBRARIES:
             tell_library(*library)
-    return tell_onnxruntime() and tell_encore(gpus, build)
+    return tell_onnxruntime() and tell_encore(build)
 
 
 def tell_driver():
@@ -90,11 +90,7 @@ def gpu_words(driver, index):
 
 def tell_library(file, purpose, package, version_function):
     """Looks where Encore looks, in the same order."""
-    folders = [Path(folder) for folder in os.environ.get("ENCORE_LIBRARY_PATH", "").split(":") if folder]
-    spec = importlib.util.find_spec("nvidia")
-    for site in (spec.submodule_search_locations or []) if spec else []:
-        folders += sorted(Path(site).glob("*/lib"))
-    places = [str(folder / file) for folder in folders if (folder / file).exists()]
+    places = [str(place) for folder in cuda_folders() if (place := Path(folder) / file).exists()]
     for place in [*places, file, f"/usr/local/cuda/lib64/{file}"]:
         try:
             library = ctypes.CDLL(place)
@@ -141,12 +137,12 @@ def captures_graphs():
     return ort_version() >= (1, 26)
 
 
-def tell_encore(gpus, build):
+def tell_encore(build):
     """Registers the library and runs a model of one node on each of its devices."""
     print("Encore")
     try:
         good(f"Encore {__version__}: {get_library_path()}")
-    except FileNotFoundError as error:
+    except (FileNotFoundError, ValueError) as error:
         bad("the library", str(error).replace("\n", "\n           "))
         return False
     try:
@@ -169,9 +165,7 @@ def tell_encore(gpus, build):
         works = True
         good(f"a model of one node ran on {words}")
     if is_virtual(offered[0]):
-        print("           This is the virtual GPU, which computes on the CPU.")
-        if gpus:
-            print(f"           A GPU is here: {build}.")
+        print(f"           This is the virtual GPU, which computes on the CPU: {choose().why}.")
     return works
 
 

@@ -40,15 +40,16 @@ std::vector<fs::path> folders_of_user() {
   return folders;
 }
 
-// site-packages/nvidia/*/lib, where site-packages/onnxruntime_ep_encore/ holds this very library.
+// site-packages/nvidia/*/lib, where site-packages/onnxruntime_ep_encore/cuda/ holds this very library.
 std::vector<fs::path> folders_of_packages() {
   std::vector<fs::path> folders;
   Dl_info own{};
   if (!dladdr(reinterpret_cast<const void*>(&folders_of_packages), &own) || !own.dli_fname) return folders;
   std::error_code ignored;  // a folder that can't be read holds nothing for us
   const fs::path file = fs::absolute(own.dli_fname, ignored);
-  for (fs::directory_iterator entry(file.parent_path().parent_path() / "nvidia", ignored), end;
-       !ignored && entry != end; entry.increment(ignored))
+  const fs::path packages = file.parent_path().parent_path().parent_path();
+  for (fs::directory_iterator entry(packages / "nvidia", ignored), end; !ignored && entry != end;
+       entry.increment(ignored))
     folders.push_back(entry->path() / "lib");
   std::sort(folders.begin(), folders.end());  // the same choice everywhere
   return folders;

@@ -1,5 +1,6 @@
 // If, Loop and Scan. Whoever calls runs their bodies, so no op stands behind these rows: they say which nodes can be
 // run so, since their values are moved and never computed with.
+#include "ops/control/scan.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
@@ -8,6 +9,14 @@ namespace {
 constexpr TypeRule kOutputs{.output = true, .index = 0, .types = kFixedSize, .and_following = true};
 
 }  // namespace
+
+std::vector<bool> scanned_backward(const NodeInfo& node, const char* attribute, size_t count) {
+  const auto given = node.find_ints(attribute);
+  if (!given) return std::vector<bool>(count);
+  require(given->size() == count, attribute, " has ", given->size(), " values for ", count);
+  for (int64_t value : *given) require(value == 0 || value == 1, attribute, " has ", value, "; 0 or 1 is wanted");
+  return {given->begin(), given->end()};
+}
 
 std::vector<OpRow> control_flow_rows() {
   return {

@@ -1,7 +1,10 @@
 #include "ops/random/runs.h"
 
+#include <sys/random.h>
+
 #include <bit>
-#include <random>
+#include <cerrno>
+#include <system_error>
 
 #include "device/launch.h"
 #include "device/memory.h"
@@ -15,9 +18,11 @@ struct BeginRun {
   DEVICE_FN void operator()(int64_t) const { *mine = device::atomic_add(count, uint64_t(1)); }
 };
 
+// std::random_device has functions of the newest glibc do this, which older distributions lack.
 uint64_t any_seed() {
-  std::random_device random;
-  return uint64_t(random()) << 32 | random();
+  uint64_t seed = 0;
+  if (getentropy(&seed, sizeof(seed))) throw std::system_error(errno, std::generic_category(), "no random seed");
+  return seed;
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "ops/control/scan.h"
 #include "ops/registry.h"
 #include "ops/shape/movement.h"
 #include "plugin/host/memory_kind.h"
@@ -75,6 +76,15 @@ struct ScanSupport : OrtScanKernelHelper {
   }
 };
 
+// onnxruntime refuses them, too, and does not say of which node.
+void check_directions(const KernelNodeInfo& node) {
+  const int64_t scanned = node.get_int("num_scan_inputs", 0), carried = node.input_count() - scanned;
+  require(scanned >= 0 && carried >= 0 && carried <= node.output_count(), "num_scan_inputs is ", scanned, " of ",
+          node.input_count(), " inputs and ", node.output_count(), " outputs");
+  ops::scanned_backward(node, "scan_input_directions", size_t(scanned));
+  ops::scanned_backward(node, "scan_output_directions", size_t(node.output_count() - carried));
+}
+
 }  // namespace
 
 OrtStatus* create_control_flow_kernel(void*, const OrtKernelInfo* info, OrtKernelImpl** kernel) noexcept {
@@ -88,6 +98,7 @@ OrtStatus* create_control_flow_kernel(void*, const OrtKernelInfo* info, OrtKerne
       check(api.CreateLoopKernel(info, support.get(), kernel));
       support.release();
     } else if (node.op_type() == "Scan") {
+      create_as(node, [&] { check_directions(node); });
       auto support = std::make_unique<ScanSupport>(ep, node);
       check(api.CreateScanKernel(info, support.get(), kernel));
       support.release();

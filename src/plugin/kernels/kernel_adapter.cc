@@ -103,13 +103,11 @@ OrtStatus* create_kernel(void* state, const OrtKernelInfo* info, OrtKernelImpl**
     Ep& ep = Ep::of(info);
     KernelNodeInfo node(info, ep.device());
     node.settings = ep.settings();
-    try {
+    create_as(node, [&] {
       auto made = std::make_unique<Kernel>(ep, row, node);
       made->prepare();
       *kernel = made.release();
-    } catch (const Error& error) {
-      throw Error(error.code(), text(ops::label_of(node), ": ", error.what()));
-    }
+    });
   });
 }
 

@@ -39,4 +39,14 @@ OrtStatus* run_as(const NamedNode& node, Body body) noexcept {
   });
 }
 
+// Makes a kernel; an error names its node.
+template <class Body>
+void create_as(const ops::NodeInfo& node, Body body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    throw Error(error.code(), text(ops::label_of(node), ": ", error.what()));
+  }
+}
+
 }  // namespace encore::plugin

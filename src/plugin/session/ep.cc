@@ -133,6 +133,7 @@ Ep::~Ep() {
   graphs_.reset();  // these wait for launches that may report faults
   shared_.reset();
   if (ran_elsewhere_) memory::wait_for(memory::tails(device()));
+  for (const auto& stream : idle_streams_) let_go(*stream);
 }
 
 Ep& Ep::of(const OrtKernelInfo* kernel) {

@@ -119,6 +119,10 @@ class Ep : public OrtEp {
   // The session's live streams, for synchronize().
   void enlist(SyncStream* stream);
   void delist(SyncStream* stream);
+  // A stream for a SyncStream. onnxruntime keeps one for each thread, from 1.26 on, and lets go of it when the thread
+  // has ended; the next thread gets it with the graphs that were captured on it.
+  std::shared_ptr<device::Stream> lend_stream();
+  void take_back(std::shared_ptr<device::Stream> stream) noexcept;
 
  private:
   void fill_callbacks();
@@ -143,7 +147,10 @@ class Ep : public OrtEp {
   void replay(int id);
   void set_dynamic_option(const std::string& key, const std::string& value);
   device::StreamRef find_stream(void* handle, const OrtKernelContext* context);
+  void let_go(device::StreamRef stream) noexcept;
   device::StreamRef begin_work(void* handle, const OrtKernelContext* context);
+  // In a thread that has not begun the run, and knows none of its other streams.
+  void wait_for_uploads(device::StreamRef stream);
   bool captures() const { return graphs_ && graphs_->enabled() && !cannot_capture_; }
 
   const std::shared_ptr<void> life_ = std::make_shared<char>();  // by which threads know whether the session lives
@@ -165,7 +172,12 @@ class Ep : public OrtEp {
   std::vector<std::future<void>> libraries_;  // that are opened beside the session's creation
   mutable FaultCells faults_;
   std::mutex streams_mutex_;
-  std::set<SyncStream*> streams_;
+  struct Uploads {
+    uint64_t latest = 0, waited_for = 0;  // of the stream, and up to which it has waited for those of others
+  };
+  std::map<SyncStream*, Uploads> streams_;
+  uint64_t uploads_ = 0;
+  std::vector<std::shared_ptr<device::Stream>> idle_streams_;
   std::map<std::string, std::vector<PlacedNode>> placement_;  // by place_of() graphs
   std::set<std::string> said_;                                // of claiming nodes
   std::set<std::string> fixed_layout_;                        // operators of the graph that was looked at last

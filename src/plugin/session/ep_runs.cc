@@ -15,6 +15,8 @@
 namespace encore::plugin {
 namespace {
 
+constexpr size_t kMostIdleStreams = 16;  // that a session keeps, with graphs and memory
+
 struct Run {
   Ep* ep = nullptr;
   std::weak_ptr<void> life;  // of the session, which another thread may end, if this one was never told the run's end
@@ -75,7 +77,7 @@ device::StreamRef Ep::stream_of_run(const memory::Arena& arena) {
   if (ep.graphs_) return ep.graphs_->stream();
   if (ep.shared_) return ep.shared_->ref();
   const std::lock_guard lock(ep.streams_mutex_);
-  return ep.streams_.size() == 1 ? (*ep.streams_.begin())->ref() : device::StreamRef();
+  return ep.streams_.size() == 1 ? ep.streams_.begin()->first->ref() : device::StreamRef();
 }
 
 bool Ep::nodes_have_run() const {
@@ -121,8 +123,14 @@ void Ep::forget_open_runs() const {
 }
 
 void Ep::note_copy(device::StreamRef stream, bool is_upload) {
+  if (graphs_) return;
+  if (is_upload && !shared_) {
+    const std::lock_guard lock(streams_mutex_);
+    for (auto& [mine, uploads] : streams_)
+      if (mine->ref() == stream) uploads.latest = ++uploads_;
+  }
   Run* const run = runs.of(this);
-  if (graphs_ || !run) return;
+  if (!run) return;
   compute_stream(stream.native());
   if (is_upload) std::ranges::find(run->streams, stream.native(), &Run::Known::handle)->uploaded = ++run->uploads;
 }
@@ -167,12 +175,42 @@ void Ep::leave_run_here() {
 
 void Ep::enlist(SyncStream* stream) {
   const std::lock_guard lock(streams_mutex_);
-  streams_.insert(stream);
+  streams_.try_emplace(stream);
 }
 void Ep::delist(SyncStream* stream) {
-  if (store_ && !shared_) store_->forget(stream->ref());
   const std::lock_guard lock(streams_mutex_);
   streams_.erase(stream);
+}
+
+std::shared_ptr<device::Stream> Ep::lend_stream() {
+  {
+    const std::lock_guard lock(streams_mutex_);
+    if (!idle_streams_.empty()) {
+      auto stream = std::move(idle_streams_.back());
+      idle_streams_.pop_back();
+      return stream;
+    }
+  }
+  auto stream = std::make_shared<device::Stream>(device());
+  memory::enlist(*stream);
+  return stream;
+}
+
+void Ep::take_back(std::shared_ptr<device::Stream> stream) noexcept {
+  try {
+    const memory::Tail tail = memory::tail(*stream);
+    if (tail && memory::wait_for({tail})) {
+      const std::lock_guard lock(streams_mutex_);
+      if (idle_streams_.size() < kMostIdleStreams) return idle_streams_.push_back(std::move(stream));
+    }
+  } catch (const std::exception&) {  // then it is of no use
+  }
+  let_go(*stream);
+}
+
+void Ep::let_go(device::StreamRef stream) noexcept {
+  if (store_) store_->forget(stream);
+  memory::delist(stream);
 }
 
 graph::SharedStream::Turn Ep::turn() const {
@@ -184,7 +222,9 @@ device::StreamRef Ep::compute_stream(void* handle, const OrtKernelContext* conte
   Run* const run = runs.of(this);
   if (!run) {
     has_stray_work_ = true;
-    return begin_work(handle, context);
+    const device::StreamRef stream = begin_work(handle, context);
+    wait_for_uploads(stream);
+    return stream;
   }
   if (run->captured) graphs_->check_run();
   const auto seen = std::ranges::find(run->streams, handle, &Run::Known::handle);
@@ -192,6 +232,17 @@ device::StreamRef Ep::compute_stream(void* handle, const OrtKernelContext* conte
   Run::Known& known = run->streams.emplace_back(handle, begin_work(handle, context));
   faults_.enter(known.stream);
   return after_uploads(*run, known);
+}
+
+void Ep::wait_for_uploads(device::StreamRef stream) {
+  const std::lock_guard lock(streams_mutex_);
+  if (!uploads_) return;
+  const auto mine = std::ranges::find(streams_, stream, [](const auto& each) { return each.first->ref(); });
+  if (mine == streams_.end() || mine->second.waited_for == uploads_) return;
+  for (const auto& [other, uploads] : streams_)
+    if (uploads.latest > mine->second.waited_for && other->ref() != stream)
+      if (const memory::Tail tail = memory::tail(other->ref())) stream.wait(*tail);
+  mine->second.waited_for = uploads_;
 }
 
 // With graphs a run begins by itself on the stream of its thread.
@@ -213,7 +264,7 @@ device::StreamRef Ep::find_stream(void* handle, const OrtKernelContext* context)
   } else {
     if (const auto found = SyncStream::of_application(handle)) given = *found;
     const std::lock_guard lock(streams_mutex_);
-    own = std::ranges::any_of(streams_, [&](const SyncStream* stream) { return stream->handle() == handle; });
+    own = std::ranges::any_of(streams_, [&](const auto& mine) { return mine.first->handle() == handle; });
   }
   if (shared_ && handle == shared_->ref().native()) own = true;
   if (own) return graphs_ ? graphs_->stream() : device::StreamRef(handle, device());
@@ -306,7 +357,7 @@ void Ep::synchronize() {
   std::vector<std::pair<device::StreamRef, memory::Tail>> streams;
   {
     const std::lock_guard lock(streams_mutex_);
-    for (SyncStream* stream : streams_) streams.emplace_back(stream->ref(), memory::tail(stream->ref()));
+    for (const auto& [stream, uploads] : streams_) streams.emplace_back(stream->ref(), memory::tail(stream->ref()));
   }
   for (const auto& [stream, tail] : streams)
     if (tail) tail->synchronize();

@@ -81,9 +81,8 @@ SyncStream::SyncStream(Ep& ep) : OrtSyncStreamImpl{}, ep_(&ep) {
   } else if (ep.graphs()) {
     handle_ = ep.graphs()->stream();
   } else {
-    own_ = std::make_shared<device::Stream>(ep.device());
+    own_ = ep.lend_stream();
     handle_ = *own_;
-    memory::enlist(handle_);
   }
   fill_callbacks();
   ep.enlist(this);
@@ -103,11 +102,14 @@ SyncStream::SyncStream(std::shared_ptr<Registration> registration, int device)
 SyncStream::~SyncStream() {
   if (ep_) {
     ep_->delist(this);
-  } else {
+    if (own_) ep_->take_back(std::move(own_));
+    return;
+  }
+  {
     const std::lock_guard lock(given().mutex);
     given().streams.erase(handle_.native());
   }
-  if (own_) memory::delist(handle_);  // waits for the stream
+  memory::delist(handle_);  // waits for the stream
 }
 
 SyncStream* SyncStream::from(const OrtSyncStream* stream) {

@@ -1,0 +1,51 @@
+// What has one body that runs many times.
+#pragma once
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "fuse/body_run.h"
+#include "fuse/program.h"
+
+namespace encore::fuse {
+
+// Values go on from each iteration to the next, the first ones that the body makes, and others are collected.
+class Iterations : public BodyRun {
+ public:
+  Iterations(ops::Context& outer, int first, const std::vector<Type>& types, size_t carried);
+
+  // The last one's values are made where they are wanted.
+  void run(const Program& body, bool is_last);
+  // `unmade` are shapes of what is collected, if there was no iteration.
+  void finish(const std::vector<Shape>& unmade, const std::vector<bool>& is_reversed);
+
+  const Tensor* find_input(int i) override {
+    return size_t(i) < values_.size() ? &values_[size_t(i)] : BodyRun::find_input(i);
+  }
+  Tensor output(int i, const Shape& shape) override;
+
+ private:
+  void let_go(const Tensor& value);
+  void join(size_t i, const std::vector<Tensor>& parts, const Shape& unmade, bool is_reversed);
+
+  std::vector<Tensor> values_;
+  std::vector<std::optional<Tensor>> made_;
+  std::vector<std::vector<Tensor>> parts_;
+  bool is_last_ = false, owns_values_ = false;
+};
+
+class Repeated : public ops::Op {
+ public:
+  // The body's first outputs, as many as `own`, are none of the step's.
+  Repeated(Plan& plan, size_t own, size_t carried);
+  void prepare(ops::Prepack& loader) override { body_->prepare(loader); }
+
+ protected:
+  const std::vector<Type> types_;  // of the step's outputs
+  const size_t carried_;
+  const int on_device_;        // inputs of the body
+  std::vector<Shape> unmade_;  // as onnxruntime has what is collected of no iterations
+  std::unique_ptr<Program> body_;
+};
+
+}  // namespace encore::fuse

@@ -1,0 +1,214 @@
+#include <limits>
+
+#include "device/conditional.h"
+#include "fuse/iterations.h"
+#include "ops/control/iterations.h"
+#include "ops/shape/strided.h"
+
+namespace encore::fuse {
+namespace {
+
+// Of an iteration's number or condition, as the body says: a scalar or a vector of one.
+Shape shape_of_one(const Plan& body, int value) {
+  const auto& dims = body.values[size_t(value)].dims;
+  return dims && dims->size() == 1 ? Shape({1}) : Shape();
+}
+
+// Has the iteration's number and the condition on the host.
+class Loop final : public Repeated {
+ public:
+  explicit Loop(Plan& plan)
+      : Loop(plan, shape_of_one(plan, plan.host_inputs.at(0)), shape_of_one(plan, plan.host_inputs.at(1))) {}
+  void run(ops::Context& context) const override {
+    const int64_t most = number(context, 0, "trip count", std::numeric_limits<int64_t>::max());
+    Run run(context, *this, number(context, 1, "condition", true));
+    for (int64_t i = 0; i < most && run.goes_on(); ++i) run.next(*body_, i, i + 1 == most);
+    run.finish(unmade_, std::vector<bool>(unmade_.size()));
+  }
+
+ private:
+  static constexpr int kOwn = 2;  // inputs: the count and the condition; or the iteration's number and the condition
+
+  Loop(Plan& plan, Shape number, Shape condition)
+      : Repeated(plan, 1, plan.inputs.size() - plan.outer_inputs), number_shape_(number), condition_shape_(condition) {}
+
+  class Run final : public Iterations {
+   public:
+    Run(ops::Context& outer, const Loop& loop, bool goes_on)
+        : Iterations(outer, kOwn, loop.types_, loop.carried_),
+          on_device_(loop.on_device_),
+          goes_on_(goes_on),
+          next_condition_(loop.condition_shape_),
+          number_tensor_{Type::i64, Where::host, loop.number_shape_, &number_} {}
+    bool goes_on() const { return goes_on_; }
+    void next(const Program& body, int64_t i, bool is_last) {
+      number_ = i;
+      condition_ = goes_on_;
+      condition_tensor_.shape = next_condition_;
+      run(body, is_last);
+    }
+
+    int input_count() const override { return Iterations::input_count() + kOwn; }
+    int output_count() const override { return Iterations::output_count() + 1; }
+    const Tensor* find_input(int i) override {
+      if (i == on_device_) return &number_tensor_;
+      if (i == on_device_ + 1) return &condition_tensor_;
+      return Iterations::find_input(i < on_device_ ? i : i - kOwn);
+    }
+    Tensor output(int i, const Shape& shape) override {
+      if (i > 0) return Iterations::output(i - 1, shape);
+      require_one(shape, "body's condition");
+      next_condition_ = shape;
+      return {Type::boolean, Where::host, shape, &goes_on_};
+    }
+
+   private:
+    const int on_device_;
+    int64_t number_ = 0;
+    bool condition_ = true, goes_on_;
+    Shape next_condition_;
+    const Tensor number_tensor_;
+    Tensor condition_tensor_{Type::boolean, Where::host, Shape(), &condition_};
+  };
+
+  template <class T>
+  static T number(ops::Context& context, int i, const char* what, T otherwise) {
+    const Tensor* const given = context.find_input(i);
+    if (!given) return otherwise;
+    require_one(given->shape, what);
+    return *given->as<const T>();
+  }
+
+  const Shape number_shape_, condition_shape_;
+};
+
+// Has these on the device.
+class LoopByData final : public Repeated {
+ public:
+  explicit LoopByData(Plan& plan)
+      : LoopByData(plan, shape_of_one(plan, plan.inputs.at(0)), shape_of_one(plan, plan.inputs.at(1))) {}
+  void run(ops::Context& context) const override {
+    ops::IterationLimits limits{.count_on_host = std::numeric_limits<int64_t>::max(), .condition_on_host = true};
+    limit(context, 0, "trip count", limits.count, limits.count_on_host);
+    limit(context, 1, "condition", limits.condition, limits.condition_on_host);
+    const ops::IterationCells cells{static_cast<int64_t*>(context.scratch(sizeof(int64_t))),
+                                    static_cast<bool*>(context.scratch(sizeof(bool))),
+                                    static_cast<bool*>(context.scratch(sizeof(bool)))};
+    ops::begin_iterations(context.stream(), cells, limits);
+    if (captures(context)) return capture(context, cells, limits);
+    Counted<Iterations> run(*this, cells, context, kOwn, types_, carried_);
+    while (read_back(context, cells.goes_on)) {
+      run.begin();
+      run.run(*body_, false);
+      ops::end_iteration(context.stream(), cells, limits);
+    }
+    run.finish(unmade_, std::vector<bool>(unmade_.size()));
+  }
+
+ private:
+  static constexpr int kOwn = 2;  // as Loop's
+
+  LoopByData(Plan& plan, Shape number, Shape condition)
+      : Repeated(plan, 1, plan.inputs.size() - plan.outer_inputs - kOwn),
+        number_shape_(number),
+        condition_shape_(condition) {}
+
+  // A body's run with the iteration's number and the condition.
+  template <class Run>
+  class Counted final : public Run {
+   public:
+    template <class... Args>
+    explicit Counted(const LoopByData& loop, const ops::IterationCells& cells, Args&&... args)
+        : Run(std::forward<Args>(args)...),
+          number_{Type::i64, Where::device, loop.number_shape_, cells.number},
+          condition_{Type::boolean, Where::device, loop.condition_shape_, cells.goes_on},
+          next_{Type::boolean, Where::device, loop.condition_shape_, cells.next} {}
+    void begin() { condition_.shape = next_.shape; }
+    bool reads_another_shape() const { return reads_condition_ && condition_.shape != next_.shape; }
+    int input_count() const override { return Run::input_count() + kOwn; }
+    int output_count() const override { return Run::output_count() + 1; }
+    const Tensor* find_input(int i) override {
+      reads_condition_ |= i == 1;
+      return i == 0 ? &number_ : i == 1 ? &condition_ : Run::find_input(i - kOwn);
+    }
+    Tensor output(int i, const Shape& shape) override {
+      if (i > 0) return Run::output(i - 1, shape);
+      require_one(shape, "body's condition");
+      next_.shape = shape;
+      return next_;
+    }
+
+   private:
+    const Tensor number_;
+    Tensor condition_, next_;
+    bool reads_condition_ = false;
+  };
+
+  // A body that is captured once: values go on by copies to where each iteration has them.
+  class CapturedIteration : public BodyRun {
+   public:
+    CapturedIteration(ops::Context& outer, device::StreamRef stream, const std::vector<Type>& types,
+                      const std::vector<Tensor>& values)
+        : BodyRun(outer, stream, kOwn, types), values_(values), made_(values.size()) {}
+    const Tensor* find_input(int i) override {
+      return size_t(i) < values_.size() ? &values_[size_t(i)] : BodyRun::find_input(i);
+    }
+    Tensor output(int i, const Shape& shape) override {
+      if (size_t(i) >= values_.size()) fail(Code::capture_forbidden, "data decides how much a loop collects");
+      if (shape != values_[size_t(i)].shape)
+        fail(Code::capture_forbidden, "a value of a loop whose end data decides begins with shape ",
+             values_[size_t(i)].shape.str(), " and goes on with ", shape.str());
+      Tensor& made = made_[size_t(i)];
+      if (!made.data) made = in_scratch(i, shape);
+      return made;
+    }
+    void hand_on() {
+      for (size_t i = 0; i < values_.size(); ++i)
+        ops::copy_bytes(stream(), made_[i].data, values_[i].data, int64_t(made_[i].bytes()));
+    }
+
+   private:
+    const std::vector<Tensor>& values_;
+    std::vector<Tensor> made_;
+  };
+
+  void capture(ops::Context& context, const ops::IterationCells& cells, const ops::IterationLimits& limits) const {
+    have_inputs(context, kOwn);
+    BodyRun results(context, kOwn, types_);
+    std::vector<Tensor> values;
+    for (size_t i = 0; i < carried_; ++i) {
+      const Tensor& begins = context.input(kOwn + int(i));
+      values.push_back(results.output(int(i), begins.shape));
+      ops::copy_bytes(context.stream(), begins.data, values[i].data, int64_t(begins.bytes()));
+    }
+    device::capture_while(context.stream(), cells.goes_on, [&](device::StreamRef stream) {
+      Counted<CapturedIteration> iteration(*this, cells, context, stream, types_, values);
+      body_->run(iteration);
+      if (iteration.reads_another_shape()) fail(Code::capture_forbidden, "the condition of a loop changes its shape");
+      iteration.hand_on();
+      ops::end_iteration(stream, cells, limits);
+    });
+  }
+
+  template <class T>
+  static void limit(ops::Context& context, int i, const char* what, const T*& on_device, T& on_host) {
+    const Tensor* const given = context.find_input(i);
+    if (!given) return;
+    require_one(given->shape, what);
+    if (given->where == Where::device)
+      on_device = given->as<const T>();
+    else
+      on_host = *given->as<const T>();
+  }
+
+  const Shape number_shape_, condition_shape_;
+};
+
+}  // namespace
+
+std::unique_ptr<ops::Op> make_loop(Plan& body) {
+  if (body.by_data) return std::make_unique<LoopByData>(body);
+  return std::make_unique<Loop>(body);
+}
+
+}  // namespace encore::fuse
