@@ -7,7 +7,7 @@ from .libraries import candidates, get_library_path, tell_cuda_folders
 _NAME = "CUDAExecutionProvider"
 
 _registering = threading.Lock()
-_registered: dict[str, tuple[str, str]] = {}  # by provider, the name under which register() registered it, and the library
+_registered: dict[str, tuple[str, str]] = {}  # by provider, the name that register() gave, and the library
 
 
 def get_ep_name() -> str:
