@@ -11,6 +11,7 @@ from pathlib import Path
 
 import environment as env
 import generated
+import site_of_docs
 
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
 # On two cores, with an empty ccache. More is said aloud, and fails nothing.
@@ -81,7 +82,12 @@ def _quick():
 
 
 def _all():
-    stages = [Stage("format", _format), _build("virtual"), Stage("generated files", _generated, ("build virtual",))]
+    stages = [
+        Stage("format", _format),
+        Stage("site", site_of_docs.build),
+        _build("virtual"),
+        Stage("generated files", _generated, ("build virtual",)),
+    ]
     stages += [_native("virtual"), Stage("demo", _demo, ("build virtual",))]
     for preset in SANITIZERS:
         python = lambda preset=preset: _sanitized_python(preset)
