@@ -228,7 +228,7 @@ def _wheel():
         wheel = env.ROOT / "tools" / "wheel.py"
         env.run(env.PYTHON, wheel, "--architectures", "here", "--output", folder, env=env.variables())
         (made,) = Path(folder).glob("*.whl")
-        command = [env.PYTHON, "-m", "pytest", "-q", env.ROOT / "tests" / "python" / "installed_wheel.py"]
+        command = [env.PYTHON, "-m", "pytest", "-q", env.ROOT / "tests" / "package" / "installed.py"]
         return _stream(
             command, env.variables(ENCORE_WHEEL=str(made), ENCORE_WHEEL_ORTS=f"{OLDEST_ORT} {env.NEWEST_ORT}")
         )

@@ -17,7 +17,6 @@ _DTYPES = {
     **{f"tensor({kind})": kind for kind in ("float16", "bool", "int8", "int16", "int32", "int64")},
     **{f"tensor({kind})": kind for kind in ("uint8", "uint16", "uint32", "uint64")},
 }
-_TYPES = {np.dtype(dtype): kind for kind, dtype in _DTYPES.items()}
 STRING = "tensor(string)"
 _AFTER_RUNS = (None, -1, 0, 1)  # DLPack's names of the default stream, which goes on after runs that nobody waits for
 

@@ -302,6 +302,23 @@ def test_strings_that_come_out_are_arrays(encore, make_model):
         assert list(run(x)) == list(run.start(x).result()) == ["1", "2"]
 
 
+@of_each_kind
+@ways
+def test_sizes_by_data_and_nodes_on_the_cpu(encore, make_model, make, call):
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["places"], "places"),
+        helper.make_node("Shape", ["places"], ["counts"], "counts"),
+        helper.make_node("Neg", ["x"], ["y"], "negate"),
+    ]
+    ends = {"places": ([1, "m"], TensorProto.INT64), "counts": ([2], TensorProto.INT64), "y": ["n"]}
+    run = function(make_model(nodes, {"x": ["n"]}, ends))
+    for x in (FLOAT([1, 0, 2]), FLOAT([0, 0]), FLOAT([5])):
+        made = call(run, make(x))
+        equal(as_array(made.places)[0], np.flatnonzero(x))
+        equal(as_array(made.counts), [1, np.count_nonzero(x)])
+        equal(as_array(made.y), -x)
+
+
 def test_results_stay_what_they_are(encore, negation):
     run = function(negation)
     kept = []
