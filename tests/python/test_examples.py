@@ -206,7 +206,8 @@ def package_folder(where, tmp_path):
         command = [sys.executable, "-m", "onnxruntime_ep_encore", "--cmake-dir"]
         return subprocess.run(command, env=variables(), capture_output=True, text=True, check=True).stdout.strip()
     cmake("--install", LIBRARY.parent, "--prefix", tmp_path / "installed")
-    return tmp_path / "installed" / "onnxruntime_ep_encore" / "cmake"
+    (config,) = (tmp_path / "installed").rglob("encore-config.cmake")  # in the device's folder
+    return config.parent
 
 
 @needs_graphs
