@@ -41,8 +41,16 @@ def main():
     command(
         "doctor", doctor, "say what is here and what is missing: device, driver, libraries, onnxruntime", add_help=False
     )
-    pages = command("docs", write_docs, "write the pages of docs/ that are printed from tables in the code")
+    pages = command("docs", write_docs, "write what of docs/ is printed from tables in the code")
     pages.add_argument("--check", action="store_true", help="change nothing; fail if something would change")
+    made = command("site", site, "build the documentation as a site, build/site; a broken link fails")
+    made.add_argument(
+        "--serve",
+        nargs="?",
+        const="127.0.0.1:8000",
+        metavar="ADDRESS",
+        help="serve it as well, and build it anew when a page changes; default: %(const)s",
+    )
     command("wheel", wheel, "make the wheel with the libraries of both devices", add_help=False)
     if BENCHMARK.exists():
         command("bench", bench, "time whole models, eagerly and replayed", add_help=False)
@@ -106,6 +114,15 @@ def write_docs(arguments):
     generated.write(arguments.check)
 
 
+def site(arguments):
+    import site_of_docs
+
+    if arguments.serve:
+        return site_of_docs.serve(arguments.serve)
+    site_of_docs.build()
+    env.say(f"built the site: {site_of_docs.SITE}")
+
+
 def run_tests(arguments):
     import suite
 
@@ -118,7 +135,7 @@ def format_sources(arguments):
 
 def remove(arguments):
     builds = (env.ROOT / "build").glob("*")
-    downloads = {env.ROOT / "build" / "ort"}
+    downloads = {env.ROOT / "build" / "ort", *(env.ROOT / "build").glob("site-packages-*")}
     for folder in [env.ROOT / "build", env.VENV] if arguments.all else set(builds) - downloads:
         shutil.rmtree(folder, ignore_errors=True)
 

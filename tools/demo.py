@@ -26,6 +26,7 @@ def main():
     arguments = parser.parse_args()
 
     os.environ["ENCORE_LIBRARY"] = env.library_for(arguments.device)
+    os.environ.pop("ENCORE_DEVICE", None)  # heeded by then
     device = encore.devices(encore.register())[0]
     facts = device.ep_metadata
     print(f"onnxruntime {ort.__version__}, Encore {encore.__version__}: {encore.get_library_path()}")

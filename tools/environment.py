@@ -63,6 +63,8 @@ def variables(ort=NEWEST_ORT, **more):
         env["CUDACXX"] = nvcc()
     # What one checkout has compiled serves the others on the machine, wherever they are.
     env |= {"CCACHE_BASEDIR": str(ROOT), "CCACHE_NOHASHDIR": "1"}
+    if "ENCORE_LIBRARY" in more:  # which may be of the other device
+        env.pop("ENCORE_DEVICE", None)
     return {**env, **more}
 
 
@@ -208,12 +210,13 @@ def why_virtual():
 
 
 def library_for(device=None):
-    """Builds the library for `cuda` or `virtual`, by default for what works here; returns its path.
+    """Builds the library for `cuda` or `virtual`, by default $ENCORE_DEVICE or what works here; returns its path.
 
     $ENCORE_LIBRARY is taken as it is. Where there is no nvcc, an earlier build for cuda is.
     """
     if os.environ.get("ENCORE_LIBRARY"):
         return os.environ["ENCORE_LIBRARY"]
+    device = device or os.environ.get("ENCORE_DEVICE") or None
     works = gpu_works()
     if device == "cuda" and not works:
         raise Failed("no GPU works here; `./encore doctor` says why")

@@ -1,8 +1,9 @@
-"""Files that are printed from tables in the code, and from what tests find: pages of the documentation, options.py."""
+"""What is printed from tables in the code, from what tests find, and from other pages: documentation, options.py."""
 
 import difflib
 import subprocess
 
+import benchmark_figure
 import environment as env
 
 NODE_TESTS = env.ROOT / "docs" / "onnx-node-tests.md"  # which the tests themselves check
@@ -17,9 +18,9 @@ def write(check=False):
     """Writes the pages anew, or fails if that would change one."""
     env.build("virtual", "tables")
     stale = []
-    for page, file in PAGES.items():
-        command = [env.ROOT / "build" / "virtual" / "tables", page]
-        wanted = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    made = {file: _of_tables(page) for page, file in PAGES.items()}
+    made[benchmark_figure.FIGURE] = benchmark_figure.drawn()
+    for file, wanted in made.items():
         written = file.read_text() if file.exists() else ""
         if written == wanted:
             continue
@@ -36,6 +37,11 @@ def write(check=False):
         _write_node_tests()
     if stale:
         raise env.Failed(f"{' and '.join(stale)} would change; `./encore docs` writes them")
+
+
+def _of_tables(page):
+    command = [env.ROOT / "build" / "virtual" / "tables", page]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def _write_node_tests():

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import environment as env
 import generated
+import site_of_docs
 
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
 # On two cores, with an empty ccache. More is said aloud, and fails nothing.
@@ -81,7 +82,12 @@ def _quick():
 
 
 def _all():
-    stages = [Stage("format", _format), _build("virtual"), Stage("generated files", _generated, ("build virtual",))]
+    stages = [
+        Stage("format", _format),
+        Stage("site", site_of_docs.build),
+        _build("virtual"),
+        Stage("generated files", _generated, ("build virtual",)),
+    ]
     stages += [_native("virtual"), Stage("demo", _demo, ("build virtual",))]
     for preset in SANITIZERS:
         python = lambda preset=preset: _sanitized_python(preset)
@@ -222,7 +228,7 @@ def _wheel():
         wheel = env.ROOT / "tools" / "wheel.py"
         env.run(env.PYTHON, wheel, "--architectures", "here", "--output", folder, env=env.variables())
         (made,) = Path(folder).glob("*.whl")
-        command = [env.PYTHON, "-m", "pytest", "-q", env.ROOT / "tests" / "python" / "installed_wheel.py"]
+        command = [env.PYTHON, "-m", "pytest", "-q", env.ROOT / "tests" / "package" / "installed.py"]
         return _stream(
             command, env.variables(ENCORE_WHEEL=str(made), ENCORE_WHEEL_ORTS=f"{OLDEST_ORT} {env.NEWEST_ORT}")
         )

@@ -7,6 +7,7 @@
 #include <regex>
 #include <set>
 #include <sstream>
+#include <string_view>
 #include <utility>
 
 #include "operators.h"
@@ -16,12 +17,16 @@
 namespace {
 
 void operators() {
-  std::cout << "# Operators\n\nMade from the table in the code by `./encore docs`; the opset versions are those of the "
-               "operators' schemas.\n"
-               "A node outside these versions and types stays with another execution provider; "
-               "`ep.cuda.log_placement=1` says why. `com.ms.internal.nhwc` is what ai.onnx's operators become where\n"
-               "onnxruntime changes the layout (`ep.cuda.prefer_nhwc=1`).\n\n"
-               "| domain | operator | versions | types | in host memory |\n|---|---|---|---|---|\n";
+  std::cout << R"(# Operators
+
+Made from the table in the code by `./encore docs`. Versions are those of the operators' schemas. A node of another
+version or type stays with another execution provider, and `log_placement=1` says why. `com.ms.internal.nhwc` is the
+domain of ai.onnx's operators where onnxruntime has put the channels last (`prefer_nhwc=1`). *In host memory* are inputs
+and outputs that the host reads or makes.
+
+| domain | operator | versions | types | in host memory |
+|---|---|---|---|---|
+)";
   auto rows = encore::ops::rows();
   std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) {
     const int order = std::strcmp(a.domain, b.domain);
@@ -58,15 +63,30 @@ void operators() {
   }
 }
 
+// Above the option that is the first of its kind.
+const std::map<std::string_view, const char*> kTopics = {
+    {"device_id", "The device"}, {"enable_cuda_graph", "Graphs"}, {"has_user_compute_stream", "Streams"},
+    {"gpu_mem_limit", "Memory"}, {"use_tf32", "Computing"},       {"log_placement", "Looking inside"},
+};
+
 void options() {
-  std::cout << "# Options\n\nMade from the table in the code by `./encore docs`. Give them with "
-               "`add_provider_for_devices`, as provider options, or "
-               "as session config entries\n`ep.cuda.KEY` or `ep.<name of the provider in lower case>.KEY`; those "
-               "marked with * also as bare keys.\n\n"
-               "| key | default | allowed | |\n|---|---|---|---|\n";
-  for (const auto& row : encore::plugin::option_rows())
-    std::cout << "| `" << row.key << "`" << (row.bare ? "*" : "") << " | " << row.otherwise << " | " << row.allowed
-              << " | " << row.doc << " |\n";
+  std::cout << R"(# Options
+
+Made from the table in the code by `./encore docs`.
+
+In Python each option is a keyword of `encore.session`; one with a dot in its name is given as
+`**{"arena.max_mem": 1 << 30}`. Elsewhere options are text: provider options of `add_provider_for_devices` and
+`AppendExecutionProvider_V2`, or entries of the session's configuration under the key `ep.cuda.KEY`, or `ep.NAME.KEY`
+with the provider's name in lower case. Some are read there as bare keys, too, which is said below.
+)";
+  for (const auto& row : encore::plugin::option_rows()) {
+    if (const auto topic = kTopics.find(row.key); topic != kTopics.end()) std::cout << "\n## " << topic->second << "\n";
+    std::cout << "\n### `" << row.key << "`\n\n"
+              << row.doc << "\n\n*Allowed:* " << row.allowed << ". *Default:* "
+              << (*row.otherwise ? row.otherwise : "none") << ".";
+    if (row.bare) std::cout << " *Also as a bare key.*";
+    std::cout << "\n";
+  }
 }
 
 // Of what completes "it must be ...": an option's type in Python.

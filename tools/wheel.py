@@ -32,27 +32,34 @@ def main():
     parser.add_argument("--output", type=Path, default=env.ROOT / "dist", help="the folder for it; default: dist")
     arguments = parser.parse_args()
     try:
-        wheel = pack(build(arguments.architectures), arguments.output.resolve())
+        with tempfile.TemporaryDirectory() as installed:
+            install(arguments.architectures, installed)
+            wheel = pack(Path(installed), arguments.output.resolve())
     except env.Failed as failure:
         print(f"encore: {failure}", file=sys.stderr)
         return 1
     env.say(f"{wheel}: {wheel.stat().st_size / 1e6:.1f} MB")
 
 
-def build(architectures):
-    """The libraries by device. The virtual GPU's is the one that CI tries, as -O2 makes products no faster."""
+def install(architectures, folder):
+    """Builds both libraries, and installs there what the package has of them.
+
+    The virtual GPU's is the one that CI tries: -O2 makes no product faster.
+    """
     preset = {"all": "cuda-all", "here": "cuda"}.get(architectures)
     given = None if preset else architectures
-    env.build("virtual", TARGET)
-    env.build(preset or "cuda", TARGET, architectures=given)
-    return {"cuda": env.library(preset or "cuda", given), "virtual": env.library("virtual")}
+    for each, of_what in (("virtual", None), (preset or "cuda", given)):
+        env.build(each, TARGET, architectures=of_what)
+        env.run(
+            "cmake", "--install", env.folder(each, of_what), "--strip", "--prefix", folder, stdout=subprocess.DEVNULL
+        )
 
 
-def pack(libraries, output):
-    """The wheel of these libraries, by device; the same bytes for the same files and commit."""
+def pack(installed, output):
+    """The wheel of the package with what is installed there; the same bytes for the same files and commit."""
     with tempfile.TemporaryDirectory() as scratch:
-        untagged = _make(libraries, f"linux_{platform.machine()}", scratch)
-        made = _make(libraries, _oldest_platform(untagged), scratch)
+        untagged = _make(installed, f"linux_{platform.machine()}", scratch)
+        made = _make(installed, _oldest_platform(untagged), scratch)
         size = made.stat().st_size
         if size > LARGEST_BYTES:
             raise env.Failed(
@@ -63,18 +70,15 @@ def pack(libraries, output):
         return Path(shutil.move(made, output / made.name))
 
 
-def _make(libraries, platform_tag, folder):
-    """As pip would make it of the checkout, with these libraries instead of one that it builds."""
+def _make(installed, platform_tag, folder):
+    """As pip would make it of the checkout, with what is installed there instead of what it builds."""
     settings = {
         "wheel.cmake": "false",
         "wheel.platlib": "true",
         "wheel.reproducible": "true",
         "wheel.tags": f"py3-none-{platform_tag}",
+        f"wheel.force-include.{installed / PACKAGE}": PACKAGE,
     }
-    for device, library in libraries.items():
-        settings[f"wheel.force-include.{library}"] = f"{PACKAGE}/{device}/{env.LIBRARY}"
-        for file in library.parent.glob("cmake/encore-config*.cmake"):  # what find_package(encore) reads
-            settings[f"wheel.force-include.{file}"] = f"{PACKAGE}/{device}/cmake/{file.name}"
     os.environ.setdefault("SOURCE_DATE_EPOCH", _date_of_commit())
     with contextlib.chdir(env.ROOT), contextlib.redirect_stdout(io.StringIO()):
         return Path(folder) / build_wheel(folder, settings)

@@ -54,7 +54,7 @@ def choose(device: str | None = None) -> Choice:
     if os.environ.get("ENCORE_LIBRARY"):
         return _named(os.environ["ENCORE_LIBRARY"], device, asked_by)
     wanted = [device] if device else DEVICES
-    found = {each: str(place) for each in wanted for place in reversed(_places(each)) if place.is_file()}
+    found = {each: path for each in wanted if (path := _find(each))}
     if not found:
         raise _missing(wanted)
     if device:
@@ -128,6 +128,10 @@ def _in_checkout():
 def _places(device):
     """Where a device's library may be, the best place first."""
     return [_HERE / device / _FILE] + [_CHECKOUT / "build" / device / _FILE] * _in_checkout()
+
+
+def _find(device):
+    return next((str(place) for place in _places(device) if place.is_file()), None)
 
 
 def _way_out(devices):

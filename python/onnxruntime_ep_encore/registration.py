@@ -42,7 +42,7 @@ def devices(name: str | None = None, ort=None) -> list:
 
 def is_encore(device) -> bool:
     """Whether a device of onnxruntime's is one of Encore's."""
-    return _library_of(device) in _libraries()
+    return _library_of(device) in [*candidates(), *_libraries()]
 
 
 def import_onnxruntime():
@@ -61,38 +61,39 @@ def import_onnxruntime():
 
 
 def _register(name, device, ort):
-    before = [library for _, library in _registered.values()]  # of which some may be unregistered again
     present = {each.ep_name: _library_of(each) for each in ort.get_ep_devices() if is_encore(each)}
     there = [*present.values()]
-    library = get_library_path(device) if device or not (there or before) else (there or before)[0]
+    known = there or _libraries()
+    library = known[0] if known and not device else get_library_path(device)
     if there and library != there[0]:
         raise _second(library, there[0])
     if not name and present:
         return next(iter(present))
     name = name or get_ep_name()
     provider = name if name.endswith("ExecutionProvider") else get_ep_name()
-    known = _registered.get(provider)
+    before = _registered.get(provider)
     if provider not in present:
         tell_cuda_folders()
         try:
             ort.register_execution_provider_library(name, library)
         except Exception as error:
             # Of a library that offers no device nothing else tells that it is registered.
-            if not known or known[0] != name or "already registered" not in str(error):
+            if not before or before[0] != name or "already registered" not in str(error):
                 raise
-            if known[1] != library:
-                raise _second(library, known[1]) from error
+            if before[1] != library:
+                raise _second(library, before[1]) from error
         _registered[provider] = name, library
-    elif known and known[0] != name:
+    elif before and before[0] != name:
         raise ValueError(
-            f"Encore can't be registered as '{name}': it is registered as '{known[0]}', and either name stands for "
-            f"{provider}. Use that, or call onnxruntime.unregister_execution_provider_library('{known[0]}') first"
+            f"Encore can't be registered as '{name}': it is registered as '{before[0]}', and either name stands for "
+            f"{provider}. Use that, or call onnxruntime.unregister_execution_provider_library('{before[0]}') first"
         )
     return provider
 
 
 def _libraries():
-    return {*candidates(), *(library for _, library in _registered.values())}
+    """Libraries that register() has registered, of which some may be unregistered again."""
+    return [library for _, library in _registered.values()]
 
 
 def _second(library, first):

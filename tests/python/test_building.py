@@ -71,3 +71,14 @@ def test_a_build_without_nvcc_says_that_it_is_the_virtual_gpu(tmp_path):
     assert NOTE.encode() in built.read_bytes()
     # Where the package looks for it.
     assert "/onnxruntime_ep_encore/virtual" in (tmp_path / "cmake_install.cmake").read_text()
+
+
+def test_the_scripts_heed_the_variable_that_names_a_device(monkeypatch):
+    monkeypatch.delenv("ENCORE_LIBRARY", raising=False)
+    monkeypatch.setattr(environment, "gpu_works", lambda: True)
+    monkeypatch.setattr(environment, "build", lambda *_: None)
+    monkeypatch.setenv("ENCORE_DEVICE", "virtual")
+    assert environment.library_for() == str(environment.library("virtual"))
+    assert environment.library_for("cuda") == str(environment.library("cuda"))
+    # The library that a program is started with may be of the other device.
+    assert "ENCORE_DEVICE" not in environment.variables(ENCORE_LIBRARY=str(environment.library("cuda")))

@@ -1,7 +1,4 @@
-"""What one meets first: the README's examples, and encore.session(), which never goes to the CPU unseen."""
-
-import os
-import re
+"""What one meets first: encore.session(), which never goes to the CPU unseen. The pages' examples: test_pages.py."""
 
 import encore_session
 import numpy as np
@@ -9,7 +6,7 @@ import onnx
 import onnxruntime as ort
 import onnxruntime_ep_encore
 import pytest
-from encore_session import EP_NAME, HAS_GRAPHS, ROOT, in_new_process
+from encore_session import EP_NAME, in_new_process
 from onnx import helper, numpy_helper
 
 pytestmark = pytest.mark.core
@@ -22,23 +19,6 @@ LAST_DEVICE = len(onnxruntime_ep_encore.devices(encore_session.registered())) - 
 def relu(make_model):
     nodes = [helper.make_node("Relu", ["x"], ["y"], "relu")]
     return make_model(nodes, {"x": [1, 3]}, {"y": [1, 3]}).SerializeToString()
-
-
-# ---- the README
-
-
-def test_the_readmes_examples_run_as_printed(relu, tmp_path):
-    (tmp_path / "model.onnx").write_bytes(relu)
-    plain, graph = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-    folder = f"import os; os.chdir({str(tmp_path)!r})\n"
-    library = os.path.abspath(onnxruntime_ep_encore.get_library_path())
-    check = "\nassert y.tolist() == [[0, 2, 0]] and session.get_providers()[0] == 'CUDAExecutionProvider'"
-    in_new_process(folder + plain + check, ENCORE_LIBRARY=library)
-    if not HAS_GRAPHS:
-        return
-    check = "\n(one,) = encore.graph_report(session)\nassert (one['state'], one['replays']) == ('ready', 1), one"
-    done = in_new_process(folder + graph + check, ENCORE_LIBRARY=library)
-    assert done.stdout.strip() == "[[4. 0. 6.]]"
 
 
 # ---- a session

@@ -15,21 +15,9 @@ pytestmark = pytest.mark.core
 on_virtual = only_if(on_virtual_gpu())  # in whose library a process without GPUs finds a device
 
 FILE = "libonnxruntime_providers_cuda_plugin.so"
-# What it takes of NVIDIA's driver to be asked for GPUs.
-DRIVER = """
-#include <stdio.h>
-int cuInit(unsigned flags) { fputs("asked\\n", stdout); return 0; }
-int cuDeviceGetCount(int* count) { *count = 1; return 0; }
-"""
-
-
-@pytest.fixture(scope="session")
-def driver(tmp_path_factory):
-    """A folder with a driver that has a GPU, and says so when it is asked."""
-    folder = tmp_path_factory.mktemp("driver")
-    (folder / "driver.c").write_text(DRIVER)
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", folder / "libcuda.so.1", folder / "driver.c"], check=True)
-    return folder
+# Before the code of a test: a driver with a GPU, and one that must not be asked.
+GPU = "encore.libraries.why_no_gpu = lambda: ''\n"
+ASLEEP = "encore.libraries.why_no_gpu = None\n"
 
 
 @pytest.fixture(params=["wheel", "checkout"])
@@ -51,13 +39,11 @@ def package(request, tmp_path):
     return make
 
 
-def run(path, code, driver=None, **variables):
+def run(path, code, **variables):
     """The words of a Python process which has this package and nothing else of Encore's."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("ENCORE_") or "VIRTUAL" in key}
     paths = [path, Path(onnxruntime.__file__).parents[1]]
     env = {**kept, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(map(str, paths)), **variables}
-    if driver:
-        env["LD_LIBRARY_PATH"] = str(driver)
     command = [sys.executable, "-c", f"import onnxruntime_ep_encore as encore\n{code}"]
     return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
 
@@ -86,12 +72,12 @@ def test_the_line_comes_whatever_onnxruntime_logs(package):
     assert done.returncode == 0 and done.stderr.startswith("Encore computes on the CPU"), done.stderr
 
 
-def test_with_a_gpu_it_is_cuda(package, driver):
-    assert taken(run(package("cuda", "virtual")[0], PRINT, driver)) == ("cuda", "")
+def test_with_a_gpu_it_is_cuda(package):
+    assert taken(run(package("cuda", "virtual")[0], GPU + PRINT)) == ("cuda", "")
 
 
-def test_a_gpu_without_its_library_is_told(package, driver):
-    device, said = taken(run(package("virtual")[0], PRINT, driver))
+def test_a_gpu_without_its_library_is_told(package):
+    device, said = taken(run(package("virtual")[0], GPU + PRINT))
     assert device == "virtual"
     assert "a GPU is here, but no library for it: re" in said or "no library for it: run `./encore build cuda`" in said
 
@@ -102,11 +88,11 @@ def test_what_there_is_alone_is_taken(package):
 
 
 @pytest.mark.parametrize("device", ["cuda", "virtual"])
-def test_who_says_which_has_it_without_a_line_and_the_driver_is_left_alone(package, driver, device):
+def test_who_says_which_has_it_without_a_line_and_the_driver_is_left_alone(package, device):
     path, libraries = package("cuda", "virtual")
     other = {"cuda": "virtual", "virtual": "cuda"}[device]
-    by_argument = run(path, f"print(encore.get_library_path({device!r}))", driver, ENCORE_DEVICE=other)
-    by_variable = run(path, PRINT, driver, ENCORE_DEVICE=device)
+    by_argument = run(path, f"{ASLEEP}print(encore.get_library_path({device!r}))", ENCORE_DEVICE=other)
+    by_variable = run(path, ASLEEP + PRINT, ENCORE_DEVICE=device)
     for done in (by_argument, by_variable):
         assert (done.stdout, done.stderr) == (f"{libraries / device / FILE}\n", "")
 

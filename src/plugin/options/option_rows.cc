@@ -133,47 +133,48 @@ constexpr OptionRow kRows[] = {
      }},
 
     {"auto_graph", false, "safe", "0, 1 or safe",
-     "Replay what runs again with the same shapes, without anything that the application has to keep to. `safe` is 1 "
-     "where captures survive a wait for the whole device in another thread, as with the drivers of CUDA 13, and else "
-     "0.",
+     "Capture what runs again with the same shapes, and replay it; the application has nothing to keep to. `safe` is 1 "
+     "where captures survive a wait for the whole device in another thread, as with drivers of CUDA 13. Elsewhere it "
+     "is 0.",
      [](std::string_view value, Options& o) { return flag_or_safe(value, o.auto_graph); }},
     {"auto_graph_limit", false, "128", "a number from 1 to 100000",
      "The most graphs that `auto_graph` keeps in a session: those that are used most.",
      [](std::string_view value, Options& o) { return take(number(value, 1, 100000), o.auto_graph_limit); }},
     {"conditional_nodes", false, "safe", "0, 1 or safe",
-     "Let data on the device decide inside of graphs about If and Loop, where their shapes do not depend on it. `safe` "
-     "is 1 where that has been tried, which is the virtual GPU alone so far, and else 0: these nodes are "
-     "onnxruntime's.",
+     "Let graphs hold an If or a Loop about which data on the device decides, if no shape depends on it. `safe` is 1 "
+     "where that has been tried, which is the virtual GPU alone so far. Elsewhere it is 0, and onnxruntime runs these "
+     "nodes.",
      [](std::string_view value, Options& o) { return flag_or_safe(value, o.conditional_nodes); }},
 
     {"pad", false, "", "dimensions of the model's inputs with lengths, such as batch:1,2,4,8;sequence:64,128, or off",
-     "Pad these dimensions to the next of their lengths, and cut what comes out, so that few shapes are run, each of "
-     "which has a graph with `auto_graph`. A session fails if padding might change a result: where not every node of "
-     "a region leaves rows of the dimension apart, but for attention and reductions, which are masked. Masks that grow "
-     "from run to run, and whose length no output tells, `auto_graph` pads by itself, unless this is `off`.",
+     "Pad these dimensions to the next of their lengths, and cut what comes out. So few shapes are run, and with "
+     "`auto_graph` each has a graph. A session fails if padding might change a result: every node of a region has to "
+     "leave the rows of the dimension apart; attention and reductions are masked. Masks that grow from run to run, and "
+     "whose length no output tells, `auto_graph` pads by itself, unless this is `off`.",
      paddings},
 
     // ---- streams
     {"has_user_compute_stream", true, "0", kFlag,
-     "Run on `user_compute_stream`. Need not be given: an address implies it.",
+     "Run on `user_compute_stream`. It need not be given, since an address implies it.",
      [](std::string_view value, Options& o) { return take(flag(value), o.has_user_compute_stream); }},
     {"user_compute_stream", true, "0", kAddress,
-     "A cudaStream_t of the application's, on which the session runs, captures and replays. It stays the "
-     "application's.",
+     "The address of a cudaStream_t of the application's. The session runs, captures and replays on it, and never "
+     "destroys it.",
      [](std::string_view value, Options& o) { return pointer(value, o.user_compute_stream); }},
     {"do_copy_in_default_stream", true, "1", kFlag,
-     "Copy between host and device on the stream that computes. If not, on a stream of its own, with events between.",
+     "Copy between host and device on the stream that computes. With 0 copies have a stream of their own, and events "
+     "keep both in order.",
      [](std::string_view value, Options& o) { return take(flag(value), o.do_copy_in_default_stream); }},
     {"use_ep_level_unified_stream", true, "0", kFlag,
      "One stream for all of the session's runs and copies; its runs then come one after another.",
      [](std::string_view value, Options& o) { return take(flag(value), o.use_ep_level_unified_stream); }},
     {"run_after_default_stream", false, "1", kFlag,
      "Each run, a replay too, comes on the device after what the application has enqueued on its default stream, as "
-     "torch does: inputs that torch makes need no synchronisation. If not, the application sees to that.",
+     "torch does. So inputs that torch makes need no synchronisation. With 0 the application sees to that.",
      [](std::string_view value, Options& o) { return take(flag(value), o.default_stream.run_waits); }},
     {"default_stream_after_run", false, "0", kFlag,
-     "The application's default stream goes on, on the device, after each run: outputs that torch reads there need no "
-     "synchronisation when runs are asynchronous.",
+     "What the application enqueues on its default stream after a run comes after that run on the device. So outputs "
+     "of asynchronous runs that torch reads there need no synchronisation.",
      [](std::string_view value, Options& o) { return take(flag(value), o.default_stream.it_waits); }},
 
     // ---- memory
@@ -181,22 +182,22 @@ constexpr OptionRow kRows[] = {
      memory_limit},
     {"arena.max_mem", false, kNoLimit, kLimit, "The same as `gpu_mem_limit`.", memory_limit, "gpu_mem_limit"},
     {"arena_extend_strategy", true, "kNextPowerOfTwo", "kNextPowerOfTwo (0) or kSameAsRequested (1)",
-     "Grow the arena by doubling, or by what is asked for.", strategy},
+     "Let the arena grow by doubling, or by what is asked for.", strategy},
     {"arena.extend_strategy", false, "kNextPowerOfTwo", "kNextPowerOfTwo (0) or kSameAsRequested (1)",
      "The same as `arena_extend_strategy`.", strategy, "arena_extend_strategy"},
     {"arena.initial_chunk_size_bytes", false, "1048576", kBytesOrDefault,
      "The arena's first piece of device memory, if it grows by doubling.",
      [](std::string_view value, Options& o) { return bytes_or_default(value, o.initial_chunk_bytes); }},
     {"arena.initial_growth_chunk_size_bytes", false, "0", kBytesOrDefault,
-     "The least by which it grows after a shrink, if it grows by doubling; 0: as at first.",
+     "The least by which the arena grows after a shrink, if it grows by doubling. 0: as at first.",
      [](std::string_view value, Options& o) { return bytes_or_default(value, o.initial_growth_bytes); }},
     {"arena.max_power_of_two_extend_bytes", false, "1073741824", kBytesOrDefault,
-     "The most by which it grows at once, unless one tensor needs more.",
+     "The most by which the arena grows at once, unless one tensor needs more.",
      [](std::string_view value, Options& o) { return bytes_or_default(value, o.largest_growth_bytes); }},
     {"arena.max_dead_bytes_per_chunk", false, "0", kBytesOrDefault,
-     "A free block is handed out whole if no more than this would be left over; 0: blocks are always cut to size.",
+     "A free block is handed out whole if no more than this would be left over. 0: blocks are always cut to size.",
      [](std::string_view value, Options& o) { return bytes_or_default(value, o.dead_bytes_per_chunk); }},
-    {"use_arena", false, "1", kFlag, "Keep freed device memory for later; if not, the driver gets it back each time.",
+    {"use_arena", false, "1", kFlag, "Keep freed device memory for later. With 0 the driver gets it back each time.",
      [](std::string_view value, Options& o) { return take(flag(value), o.use_arena); }},
     {"arena.use_cuda_mempool", false, "0", kFlag,
      "Leave the reuse of device memory to a stream-ordered pool of CUDA's (cudaMallocAsync) instead of the arena.",
@@ -218,19 +219,17 @@ constexpr OptionRow kRows[] = {
     {"use_tf32", true, "1", kFlag, "Let float matrix products and convolutions use TF32 tensor cores.",
      [](std::string_view value, Options& o) { return take(flag(value), o.use_tf32); }},
     {"deterministic", false, "0", kFlag,
-     "The same bits in every session: nothing is chosen by timing, and libraries' algorithms that vary are left out. "
-     "onnxruntime tells providers nothing of its own `use_deterministic_compute`.",
+     "Compute the same bits in every session: nothing is chosen by timing, and algorithms of libraries that vary are "
+     "left out. onnxruntime's own `use_deterministic_compute` does not reach providers.",
      [](std::string_view value, Options& o) { return take(flag(value), o.deterministic); }},
     {"enable_cudnn", false, "1", kFlag,
-     "Use cuDNN for convolutions and attention; if not, or if there is none, convolutions are lowered to matrix "
-     "products, "
-     "and the log says so.",
+     "Use cuDNN for convolutions and attention. With 0, or if there is none, convolutions become matrix products, and "
+     "the log says so.",
      [](std::string_view value, Options& o) { return take(flag(value), o.enable_cudnn); }},
     {"cudnn_conv_algo_search", true, "EXHAUSTIVE", "EXHAUSTIVE, HEURISTIC or DEFAULT",
-     "How cuDNN's engine for a new convolution is chosen: EXHAUSTIVE times the candidates in the first run, of which "
-     "`tuning_cache` keeps what it found, HEURISTIC trusts cuDNN's heuristics (as do sessions with `deterministic`), "
-     "DEFAULT takes the first engine that does "
-     "without.",
+     "How cuDNN's engine for a new convolution is chosen. EXHAUSTIVE times the candidates in the first run; "
+     "`tuning_cache` keeps what it found. HEURISTIC trusts cuDNN's heuristics, as do sessions with `deterministic`. "
+     "DEFAULT takes the first engine that works.",
      [](std::string_view value, Options& o) {
        if (value != "EXHAUSTIVE" && value != "HEURISTIC" && value != "DEFAULT") return false;
        o.conv_search = value == "EXHAUSTIVE"  ? ConvSearch::exhaustive
@@ -239,40 +238,41 @@ constexpr OptionRow kRows[] = {
        return true;
      }},
     {"cudnn_conv_use_max_workspace", true, "1", kFlag,
-     "Let convolutions use up to 1 GiB of scratch memory (256 MiB without cuDNN) if that is faster; if not, 32 MiB.",
+     "Let convolutions use up to 1 GiB of scratch memory (256 MiB without cuDNN) if that is faster. With 0 they have "
+     "32 MiB.",
      [](std::string_view value, Options& o) { return take(flag(value), o.conv_max_workspace); }},
     {"cudnn_conv1d_pad_to_nc1d", true, "0", kFlag,
      "Give one-dimensional convolutions to cuDNN as [N, C, 1, D] instead of [N, C, D, 1].",
      [](std::string_view value, Options& o) { return take(flag(value), o.conv1d_pad_to_nc1d); }},
     {"fuse_conv_bias", true, "0", kFlag,
-     "Add a convolution's bias inside cuDNN's own kernel wherever it can; if not, only where timing found that faster.",
+     "Add a convolution's bias inside cuDNN's own kernel wherever it can. With 0 that is done only where timing found "
+     "it faster.",
      [](std::string_view value, Options& o) { return take(flag(value), o.fuse_conv_bias); }},
     {"fuse_nodes", false, "1", kFlag,
-     "Make one node of convolutions and what stands between them, with the channels last inside, of attention in "
-     "halves that is spelled out, of a softmax and its mask, of a product and its bias, of a Gelu, of a residual sum "
-     "and its norm, of x * sigmoid(x) * y, and of a norm and the product by quantized weights that alone reads it; "
-     "and, with `enable_cuda_graph`, of a whole model that computes with its shapes on the device. onnxruntime can't "
-     "save such a model: `encore.session` leaves this off for `optimized_model_filepath`, as does `ep.context_enable`.",
+     "Make one node of several that belong together: convolutions and what stands between them, with the channels last "
+     "inside; attention in halves that is spelled out; a softmax and its mask; a product and its bias; a Gelu; a "
+     "residual sum and its norm; x * sigmoid(x) * y; a norm and the product by quantized weights that alone reads it. "
+     "With `enable_cuda_graph` also a whole model that computes with its shapes on the device. onnxruntime can't save "
+     "such a model: `encore.session` leaves this off for `optimized_model_filepath`, as does `ep.context_enable`.",
      [](std::string_view value, Options& o) { return take(flag(value), o.fuse_nodes); }},
     {"regions", false, "1", kFlag,
-     "Make one node of all that Encore can run together, as far as nothing between is another provider's, sized by "
-     "data "
-     "or, without graphs, control flow by data: the host has less to do for it. What `fuse_nodes` makes one is a part "
-     "of it, and without that "
-     "there are no regions, nor with `optimized_model_filepath`.",
+     "Make one node of all that Encore can run together; the host has less to do for it. Such a region ends at nodes "
+     "of "
+     "other providers, at sizes that depend on data and, without graphs, at control flow about which data decides. "
+     "There are no regions without `fuse_nodes`, nor with `optimized_model_filepath`.",
      [](std::string_view value, Options& o) { return take(flag(value), o.regions); }},
     {"prefer_nhwc", true, "0", kFlag,
-     "Ask onnxruntime to put the channels last in convolutions, pools and batch normalisation: it suits tensor cores.",
+     "Ask onnxruntime to put the channels last in convolutions, pools and batch normalisation, which suits tensor "
+     "cores.",
      [](std::string_view value, Options& o) { return take(flag(value), o.prefer_nhwc); }},
     {"prefer_nhwc_layout", false, "0", kFlag, "The same as `prefer_nhwc`.",
      [](std::string_view value, Options& o) { return take(flag(value), o.prefer_nhwc); }, "prefer_nhwc"},
     {"sdpa_kernel", true, "0", "a number from 0 to 1023, the sum of the kernels' bits",
-     "Which kernels attention may use, by the bits of onnxruntime's CUDA provider: with 8 cuDNN's, where it serves; "
-     "with "
-     "any others Encore's own, which are always there. 0 is all of them.",
+     "Which kernels attention may use, by the bits of onnxruntime's CUDA provider. The bit 8 allows cuDNN's, where it "
+     "serves; any others stand for Encore's own, which are always there. 0 is all of them.",
      [](std::string_view value, Options& o) { return take(number(value, 0, 1023), o.sdpa_kernel); }},
     {"enable_skip_layer_norm_strict_mode", true, "0", kFlag,
-     "Compute SkipLayerNormalization of float in double; halves are computed in float in any case.",
+     "Compute SkipLayerNormalization of float in double. Halves are computed in float in any case.",
      [](std::string_view value, Options& o) { return take(flag(value), o.strict_skip_layer_norm); }},
     {"tunable_op_enable", true, "0", kFlag, "Allow tuning, and use what it finds.",
      [](std::string_view value, Options& o) { return take(flag(value), o.tunable_op); }},
@@ -281,23 +281,22 @@ constexpr OptionRow kRows[] = {
      "fastest.",
      [](std::string_view value, Options& o) { return take(flag(value), o.tunable_op_tuning); }},
     {"tunable_op_max_tuning_duration_ms", true, "0", "a number of milliseconds",
-     "The most time spent on tuning one matrix product; 0: no limit.",
+     "The most time spent on tuning one matrix product. 0: no limit.",
      [](std::string_view value, Options& o) { return take(number(value, 0, INT32_MAX), o.tunable_op_max_ms); }},
     {"tuning_cache", false, "", "the path of a file",
-     "Keep in this file what was chosen for convolutions, and cuDNN's compiled plans: the next process's first run "
-     "need "
-     "not search. It may serve several models, devices, versions of cuDNN and processes at a time. What is damaged is "
-     "not used, and the log says so.",
+     "Keep in this file what was chosen for convolutions, and cuDNN's compiled plans, so that the next process's first "
+     "run need not search. One file may serve several models, devices, versions of cuDNN and processes at a time. What "
+     "is damaged is not used, and the log says so.",
      [](std::string_view value, Options& o) {
        o.tuning_cache = value;
        return true;
      }},
 
     {"log_placement", false, "0", kFlag,
-     "Log, as warnings, each node that is left to another provider, and why; those of com.microsoft are told anyway.",
+     "Log as warnings each node that is left to another provider, and why. Those of com.microsoft are logged anyway.",
      [](std::string_view value, Options& o) { return take(flag(value), o.log_placement); }},
     {"dump_regions", false, "", "the path of a folder",
-     "Write there, in a folder for each node that is made of others, what it computes as text: as its nodes were, and "
+     "Write into this folder, for each node that is made of others, what it computes as text: as its nodes were, and "
      "after each pass that rewrote them. A session fails if that cannot be written.",
      [](std::string_view value, Options& o) {
        o.dump_regions = value;

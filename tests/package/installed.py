@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 WHEEL = Path(os.environ["ENCORE_WHEEL"])
 LARGEST_BYTES = 80_000_000
@@ -59,13 +60,22 @@ def environment(request, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def folder(environment, layer):
-    """With a model, inputs and what it makes of them."""
-    model, reference = layer
-    x = np.random.default_rng(1).standard_normal((3, 8)).astype(np.float32)
+def folder(environment):
+    """With a model, y = relu(x @ w) + x, inputs and what it makes of them."""
+    random = np.random.default_rng(0)
+    x, w = (random.standard_normal(shape).astype(np.float32) for shape in ((3, 8), (8, 8)))
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Relu", ["a"], ["r"]),
+        helper.make_node("Add", ["r", "x"], ["y"]),
+    ]
+    ends = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 8])] for name in "xy"]
+    graph = helper.make_graph(nodes, "test", *ends, [numpy_helper.from_array(w, "w")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
     onnx.save(model, environment / "model.onnx")
-    for name, array in {"x": x, "y": reference(x), "y_of_minus_x": reference(-x)}.items():
-        np.save(environment / f"{name}.npy", array)
+    np.save(environment / "x.npy", x)
+    for name, value in {"y": x, "y_of_minus_x": -x}.items():
+        np.save(environment / f"{name}.npy", np.maximum(value @ w, 0) + value)
     return environment
 
 
@@ -96,7 +106,8 @@ def test_what_is_inside():
     assert {name.split("/")[0] for name in names} == {"onnxruntime_ep_encore", about.split("/")[0]}
     assert not [name for name in names if "__pycache__" in name]
     assert "Name: onnxruntime-ep-encore\n" in words and "Provides-Extra: cuda\n" in words
-    assert any(name.endswith("/licenses/LICENSE") for name in names)
+    licences = {name.rpartition("/")[2] for name in names if "/licenses/" in name}
+    assert licences == {"LICENSE", "THIRD_PARTY.txt"}
     assert WHEEL.stat().st_size < LARGEST_BYTES
 
 
