@@ -59,6 +59,6 @@ def test_checkers_look_into_the_package():
 def test_every_option_has_a_type():
     from onnxruntime_ep_encore.options import Options
 
-    rows = re.findall(r"^\| `([\w.]+)`", (ROOT / "docs" / "options.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^### `([\w.]+)`", (ROOT / "docs" / "options.md").read_text(), re.MULTILINE)
     assert set(rows) - {"device_id"} == set(Options.__annotations__) == Options.__optional_keys__
     assert onnxruntime_ep_encore.session.__annotations__["options"] == "Unpack[Options]"
