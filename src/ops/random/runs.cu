@@ -1,6 +1,6 @@
 #include "ops/random/runs.h"
 
-#include <sys/random.h>
+#include <unistd.h>
 
 #include <bit>
 #include <cerrno>
