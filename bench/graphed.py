@@ -63,8 +63,8 @@ def ways():
         "run(tensor)": lambda: run(tensor),
         "session.run(array)": lambda: session.run(None, {"x": array}),
         "run(array)": lambda: run(array),
-        "run.start(OrtValue).result()": lambda: run.start(x).result(),
-        "run.start(array).result()": lambda: run.start(array).result(),
+        "run.submit(OrtValue).result()": lambda: run.submit(x).result(),
+        "run.submit(array).result()": lambda: run.submit(array).result(),
     }
 
 

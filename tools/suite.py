@@ -22,7 +22,7 @@ LARGEST_CUDA_BYTES = 22_000_000
 EXPORTS = [
     "CreateEpFactories",
     "ReleaseEpFactory",
-    *(f"encore_receipt_{name}" for name in ("done", "free", "new", "order", "wait")),
+    *(f"encore_completion_{name}" for name in ("done", "free", "new", "order", "wait")),
 ]
 SANITIZERS = {
     "virtual-asan": {"UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1"},

@@ -122,7 +122,7 @@ def graphed(
 
     run = graphed("model.onnx", pad={"batch": [1, 2, 4, 8]})
     y = run(x)              # arrays of numpy's, tensors of torch's, OrtValues, whatever has __dlpack__
-    started = run.start(x)  # without a wait; started.result() waits
+    future = run.submit(x)  # without a wait; future.result() waits
 
     The first argument is a session on Encore, or a model with the keywords that session() takes.
     """

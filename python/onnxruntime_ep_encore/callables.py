@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .receipts import Receipts
+from .completions import Completions
 from .registration import is_encore
 from .values import STRING, Input, Outputs, Values, refuse_what_is_no_tensor
 
@@ -45,7 +45,7 @@ class Graphed:
         self._on_device = [values.on_host if each.type == STRING else values.on_device for each in types]
         self._for_arrays = [values.pinned if each.dtype else values.on_host for each in types]
         self._wait = ort.RunOptions()
-        self._receipts = Receipts(library, ort)
+        self._completions = Completions(library, ort)
         self._abandoned: deque = deque()  # runs that nobody asks for any more, with what they read
 
     def __call__(self, /, *inputs, **named):
@@ -56,14 +56,14 @@ class Graphed:
         found, _kept = self._run(feeds, self._all_on_host if kind.is_host else self._on_device, self._wait)
         return self._as_outputs([self._values.leave(each, kind) for each in found])
 
-    def start(self, /, *inputs, **named) -> Started:
+    def submit(self, /, *inputs, **named) -> Future:
         """Runs the model without waiting for the device; result() waits, and raises what went wrong.
 
         The caller may change the inputs at once: arrays in pageable memory have been read, and what it enqueues on
         its default stream, or on torch's current one, comes after the run.
         """
         self._sweep()
-        return Started(self, *self._taken(inputs, named))
+        return Future(self, *self._taken(inputs, named))
 
     def warm_up(self, shapes: Iterable | None = None, /, **dimensions: int | Iterable[int]) -> Graphed:
         """Runs each shape a few times, so that its graph is captured; returns the callable.
@@ -174,11 +174,11 @@ class Graphed:
                 return
             if not run[0].done():
                 return self._abandoned.appendleft(run)
-            self._receipts.give_back(run[0])
+            self._completions.give_back(run[0])
 
 
-class Started:
-    """A run that Graphed.start() has begun. If nobody asks for it, it goes on to its end all the same."""
+class Future:
+    """A run that Graphed.submit() has begun. If nobody asks for it, it goes on to its end all the same."""
 
     def __init__(self, run: Graphed, feeds, kind) -> None:
         self._graphed = run
@@ -186,7 +186,7 @@ class Started:
         self._lock = threading.Lock()
         self._outputs: Any = None
         self._error: Exception | None = None
-        self._found = self._kept = self._receipt = None
+        self._found = self._kept = self._completion = None
         if any(isinstance(feed, np.ndarray) and feed.dtype.kind in "OSU" for feed in feeds):
             self._at_once(feeds)
         else:
@@ -194,8 +194,8 @@ class Started:
 
     def done(self) -> bool:
         """Whether result() would not wait."""
-        receipt = self._receipt
-        return receipt is None or receipt.done() or self._receipt is None  # another run's meanwhile
+        completion = self._completion
+        return completion is None or completion.done() or self._completion is None  # another run's meanwhile
 
     def result(self):
         """Waits for the run; what came out, or raises what went wrong. Other threads go on meanwhile."""
@@ -217,8 +217,8 @@ class Started:
             return self._made()
 
     def __del__(self):
-        if getattr(self, "_receipt", None):
-            self._graphed._abandoned.append((self._receipt, self._kept, self._found))
+        if getattr(self, "_completion", None):
+            self._graphed._abandoned.append((self._completion, self._kept, self._found))
 
     def _at_once(self, feeds):
         """Strings: onnxruntime takes them only as arrays, and waits."""
@@ -230,28 +230,28 @@ class Started:
 
     def _begin(self, feeds):
         run, kind = self._graphed, self._kind
-        receipt = run._receipts.take()
+        completion = run._completions.take()
         devices = run._for_arrays if kind.is_host else run._on_device
         try:
-            self._found, self._kept = run._run(feeds, devices, receipt.run_options)
+            self._found, self._kept = run._run(feeds, devices, completion.run_options)
             if kind.is_torch and not kind.is_host:
-                run._values.order_torch(receipt)
+                run._values.order_torch(completion)
         except Exception as error:
             self._error = error
-        self._receipt = receipt
+        self._completion = completion
 
     def _finish(self):
-        receipt = self._receipt
-        if not receipt:
+        completion = self._completion
+        if not completion:
             return
         try:
-            receipt.wait()
+            completion.wait()
         except RuntimeError as error:
             self._error = self._error or error
         if self._kind.is_host and not self._error:
             self._made()
-        self._receipt = self._kept = None
-        self._graphed._receipts.give_back(receipt)
+        self._completion = self._kept = None
+        self._graphed._completions.give_back(completion)
 
     def _made(self):
         """What came out, as it was the first time."""
@@ -260,7 +260,7 @@ class Started:
             if kind.is_host:
                 made = [run._values.leave_pinned(each, kind) for each in self._found]
             else:
-                made = [run._values.leave(each, kind, self._receipt) for each in self._found]
+                made = [run._values.leave(each, kind, self._completion) for each in self._found]
             self._outputs = run._as_outputs(made)
             self._found = None
         return self._outputs

@@ -200,13 +200,13 @@ class Values:
     def leave_array(self, array, kind):
         return array if array.dtype.kind in "OSU" else kind.from_array(array)
 
-    def leave(self, value, kind, receipt=None):
-        """What a run has made, in memory of this kind; with a receipt it may not be over."""
+    def leave(self, value, kind, completion=None):
+        """What a run has made, in memory of this kind; with a completion it may not be over."""
         if kind is self.arrays or kind in self._ortvalues:
             return kind.from_ortvalue(value)
         if value.data_type() == STRING:
             return value.numpy()
-        made = kind.from_ortvalue(_InOrder(value, receipt) if receipt else value)
+        made = kind.from_ortvalue(_InOrder(value, completion) if completion else value)
         if kind.is_torch and not self._tells_bool and value.data_type() == "tensor(bool)":
             made = made.view(sys.modules["torch"].bool)
         return made
@@ -220,11 +220,11 @@ class Values:
         more = () if self._tells_bool else (spec.type == "tensor(bool)",)
         return self._capi.OrtValue.from_dlpack(capsule, *more)
 
-    def order_torch(self, receipt):
+    def order_torch(self, completion):
         """Torch's current stream goes on after the run."""
         stream = sys.modules["torch"].cuda.current_stream(self._device_id).cuda_stream
         if stream not in _AFTER_RUNS:
-            receipt.order(stream)
+            completion.order(stream)
 
     def as_vector(self, specs, feeds):
         """For onnxruntime, and what has to live as long."""
@@ -243,16 +243,16 @@ class Values:
 class _InOrder:
     """A value that a run will have made: who takes it over names a stream, which then goes on after the run."""
 
-    def __init__(self, value, receipt):
+    def __init__(self, value, completion):
         self._value = value
-        self._receipt = receipt
+        self._completion = completion
 
     def __dlpack_device__(self):
         return self._value.__dlpack_device__()
 
     def __dlpack__(self, *, stream=None, **_):
         if stream not in _AFTER_RUNS:
-            self._receipt.order(stream)
+            self._completion.order(stream)
         return self._value.__dlpack__(stream=stream)
 
 

@@ -6,7 +6,7 @@
 #include "plugin/factory.h"
 #include "plugin/host/api_version.h"
 #include "plugin/host/fence.h"
-#include "plugin/session/receipt.h"
+#include "plugin/session/completion.h"
 
 #define ENCORE_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -20,7 +20,7 @@ void stay_loaded() {
     dlopen(here.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
 }
 
-encore::plugin::Receipt& receipt_at(void* address) { return *static_cast<encore::plugin::Receipt*>(address); }
+encore::plugin::Completion& completion_at(void* address) { return *static_cast<encore::plugin::Completion*>(address); }
 
 // 0, or 1 with the reason.
 template <class Call>
@@ -59,20 +59,20 @@ ENCORE_EXPORT OrtStatus* ReleaseEpFactory(OrtEpFactory* factory) noexcept {
   return nullptr;
 }
 
-ENCORE_EXPORT void* encore_receipt_new() noexcept { return new encore::plugin::Receipt; }
+ENCORE_EXPORT void* encore_completion_new() noexcept { return new encore::plugin::Completion; }
 
-ENCORE_EXPORT void encore_receipt_free(void* receipt) noexcept { delete &receipt_at(receipt); }
+ENCORE_EXPORT void encore_completion_free(void* completion) noexcept { delete &completion_at(completion); }
 
-ENCORE_EXPORT int encore_receipt_done(void* receipt) noexcept {
+ENCORE_EXPORT int encore_completion_done(void* completion) noexcept {
   bool done = true;  // one that can't be asked has failed, as waiting for it tells
-  fenced(nullptr, 0, [&] { done = receipt_at(receipt).done(); });
+  fenced(nullptr, 0, [&] { done = completion_at(completion).done(); });
   return done;
 }
 
-ENCORE_EXPORT int encore_receipt_wait(void* receipt, char* why, size_t most) noexcept {
-  return fenced(why, most, [&] { receipt_at(receipt).wait(); });
+ENCORE_EXPORT int encore_completion_wait(void* completion, char* why, size_t most) noexcept {
+  return fenced(why, most, [&] { completion_at(completion).wait(); });
 }
 
-ENCORE_EXPORT int encore_receipt_order(void* receipt, void* stream, char* why, size_t most) noexcept {
-  return fenced(why, most, [&] { receipt_at(receipt).order(stream); });
+ENCORE_EXPORT int encore_completion_order(void* completion, void* stream, char* why, size_t most) noexcept {
+  return fenced(why, most, [&] { completion_at(completion).order(stream); });
 }

@@ -120,7 +120,7 @@ equal = np.testing.assert_array_equal
 
 def test_inputs_by_place_and_by_name(encore, pair):
     run = function(pair)
-    for made in (run(X, Y), run(X, y=Y), run(y=Y, x=X), run(**{"x": X, "y": Y}), run.start(X, y=Y).result()):
+    for made in (run(X, Y), run(X, y=Y), run(y=Y, x=X), run(**{"x": X, "y": Y}), run.submit(X, y=Y).result()):
         total, difference = made
         equal(total, X + Y + Y)
         equal(difference, X - Y)
@@ -148,7 +148,7 @@ def test_a_model_without_inputs(encore, make_model):
     node = helper.make_node("Neg", ["c"], ["y"], "negate")
     run = function(make_model([node], {}, {"y": [2]}, [numpy_helper.from_array(np.ones(2, FLOAT), "c")]))
     equal(run(), [-1, -1])
-    equal(run.start().result(), [-1, -1])
+    equal(run.submit().result(), [-1, -1])
     equal(run.warm_up()(), [-1, -1])
     with pytest.raises(TypeError, match="1 inputs were given, and the model has no inputs"):
         run(X)
@@ -176,7 +176,7 @@ def test_from_a_model(encore, negation):
 # ---- what goes in comes out
 
 
-WAYS = {"called": lambda run, *x: run(*x), "started": lambda run, *x: run.start(*x).result()}
+WAYS = {"called": lambda run, *x: run(*x), "submitted": lambda run, *x: run.submit(*x).result()}
 ways = pytest.mark.parametrize("call", WAYS.values(), ids=WAYS)
 KINDS = {"array": lambda x: x, "dlpack": on_device, "dlpack_host": on_host, "OrtValue": encore_session.on_device}
 of_each_kind = pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
@@ -257,7 +257,7 @@ def test_bools(encore, make_model, make, call):
 def test_types_that_numpy_lacks(encore, make_model):
     run = function(identity(make_model, TensorProto.BFLOAT16))
     x = ort.OrtValue.ortvalue_from_shape_and_type([3], TensorProto.BFLOAT16, "gpu", 0, encore_session.NVIDIA)
-    for y in (run(x), run.start(x).result()):
+    for y in (run(x), run.submit(x).result()):
         assert y.data_type() == "tensor(bfloat16)" and y.shape() == [3]
     assert run(Tensor(x)).value.data_type() == "tensor(bfloat16)"
     with pytest.raises(TypeError, match="'x' can't be taken: no array has its type: the model wants 'x': tensor.bfl"):
@@ -271,14 +271,14 @@ def test_arrays_of_any_layout(encore, negation):
     read_only.flags.writeable = False
     for x in (base[::2], np.asfortranarray(base), base[:, ::-1], base[:0], read_only, base.T.copy().T):
         equal(run(x), -x)
-        equal(run.start(x).result(), -x)
+        equal(run.submit(x).result(), -x)
         equal(run(encore_session.on_device(np.ascontiguousarray(x))).numpy(), -x)
 
 
 def test_scalars(encore, make_model):
     run = function(make_model([helper.make_node("Neg", ["x"], ["y"], "negate")], {"x": []}, {"y": []}))
     for x in (FLOAT(3), np.array(3, FLOAT)):
-        assert run(x) == -3 and run.start(x).result() == -3 and np.shape(run(x)) == ()
+        assert run(x) == -3 and run.submit(x).result() == -3 and np.shape(run(x)) == ()
 
 
 def test_strings_go_with_arrays(encore, make_model):
@@ -286,7 +286,7 @@ def test_strings_go_with_arrays(encore, make_model):
     ends = {"s": (["n"], TensorProto.STRING), "x": ["n"]}, {"t": (["n"], TensorProto.STRING), "y": ["n"]}
     run = function(make_model(nodes, *ends))
     s = np.array(["a", "b"], object)
-    for made in (run(s, X[0]), run.start(s, X[0]).result(), run(s, on_host(X[0]))):
+    for made in (run(s, X[0]), run.submit(s, X[0]).result(), run(s, on_host(X[0]))):
         assert list(made.t) == ["a", "b"]
         equal(as_array(made.y), -X[0])
     with pytest.raises(TypeError, match="input 's' has strings, which go with arrays alone"):
@@ -299,7 +299,7 @@ def test_strings_that_come_out_are_arrays(encore, make_model):
     node = helper.make_node("Cast", ["x"], ["y"], "print", to=TensorProto.STRING)
     run = function(make_model([node], {"x": (["n"], TensorProto.INT64)}, {"y": (["n"], TensorProto.STRING)}))
     for x in (np.int64([1, 2]), on_host(np.int64([1, 2])), on_device(np.int64([1, 2]))):
-        assert list(run(x)) == list(run.start(x).result()) == ["1", "2"]
+        assert list(run(x)) == list(run.submit(x).result()) == ["1", "2"]
 
 
 @of_each_kind
@@ -324,7 +324,12 @@ def test_results_stay_what_they_are(encore, negation):
     kept = []
     for seed in range(30):
         x = some(3, seed)
-        kept += [(x, run(x)), (x, run(encore_session.on_device(x))), (x, run(on_device(x))), (x, run.start(x).result())]
+        kept += [
+            (x, run(x)),
+            (x, run(encore_session.on_device(x))),
+            (x, run(on_device(x))),
+            (x, run.submit(x).result()),
+        ]
         assert kept[-1][1].flags.owndata  # pinned memory is lent
         gc.collect()
     for x, y in kept:
@@ -361,8 +366,8 @@ def test_results_stay_what_they_are(encore, negation):
         (lambda run: run(X, on_device(Y[:, :3])), ValueError, r"'y' can't be taken: the shape is \[3, 3\]"),
         (lambda run: run(X, on_device(np.int64([1]))), TypeError, r"'y' can't be taken: the type is tensor\(int64\)"),
         (lambda run: run(X, encore_session.on_device(np.int64([1]))), TypeError, r"the type is tensor\(int64\)"),
-        (lambda run: run.start(X), TypeError, "an input is missing: 'y'"),
-        (lambda run: run.start(X, Y[0]), ValueError, "'y' can't be taken: the shape is"),
+        (lambda run: run.submit(X), TypeError, "an input is missing: 'y'"),
+        (lambda run: run.submit(X, Y[0]), ValueError, "'y' can't be taken: the shape is"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_the_run(encore, pair, call, error, words):
@@ -471,11 +476,11 @@ def test_stock_goes_on_beside_it(encore, negation):
     bound = encore_session.Bound(session, {"x": some(3)}, {"y": ((3, 256), FLOAT)})
     for seed in range(5):
         x = some(3, seed)
-        started = run.start(x)
+        future = run.submit(x)
         equal(session.run(None, {"x": x})[0], -x)
         equal(bound.run({"x": x})["y"], -x)
         equal(run(x), -x)
-        equal(started.result(), -x)
+        equal(future.result(), -x)
     assert run.session is session
 
 
@@ -485,9 +490,9 @@ def test_wherever_work_and_copies_are(encore, negation, arrangement):
     run = function(negation, **arranged(arrangement, stream))
     for seed in range(5):
         x = some(3, seed)
-        started = [run.start(x), run.start(on_device(x)), run.start(encore_session.on_device(x))]
+        futures = [run.submit(x), run.submit(on_device(x)), run.submit(encore_session.on_device(x))]
         equal(run(x), -x)
-        for each in started:
+        for each in futures:
             equal(as_array(each.result()), -x)
 
 
@@ -497,8 +502,8 @@ def test_a_session_whose_nodes_run_in_several_threads(encore, pair):
     run = graphed(make_session(pair, options))
     for seed in range(20):
         x = some(3, seed, 4)
-        equal(run.start(x, Y).result().total, x + Y + Y)
-        equal(run.start(encore_session.on_device(x), Y).result().total.numpy(), x + Y + Y)
+        equal(run.submit(x, Y).result().total, x + Y + Y)
+        equal(run.submit(encore_session.on_device(x), Y).result().total.numpy(), x + Y + Y)
 
 
 # ---- without a wait
@@ -517,15 +522,15 @@ def test_start_waits_for_nothing(encore, negation, make):
     run, busy = function(negation), Busy()
     for seed in range(4):  # recorded, captured, replayed
         x = make(some(3, seed))
-        run.start(x).result()
+        run.submit(x).result()
         busy.keep()
         began = time.monotonic()
-        started = run.start(x)
-        assert time.monotonic() - began < BUSY_S / 2 and not started.done()
-        y = started.result()
-        assert started.done() and time.monotonic() - began > BUSY_S * 0.9
+        future = run.submit(x)
+        assert time.monotonic() - began < BUSY_S / 2 and not future.done()
+        y = future.result()
+        assert future.done() and time.monotonic() - began > BUSY_S * 0.9
         equal(as_array(y), -some(3, seed))
-        assert started.result() is y
+        assert future.result() is y
 
 
 @on_virtual
@@ -538,13 +543,13 @@ def test_runs_come_after_the_default_stream_and_it_after_them(encore, negation):
         application.be_busy()
         application.fill(x, byte)
         tensor = Tensor(x)
-        started = run.start(tensor)
+        future = run.submit(tensor)
         assert tensor.streams == [1]  # DLPack's name of the default stream, for the owner to order its own before
         application.fill(x, 0)
-        application.copy(seen, started.outputs.value)
+        application.copy(seen, future.outputs.value)
         application.wait()
         equal(seen.numpy(), np.full(shape, -np.frombuffer(bytes([byte] * 4), FLOAT)[0]))
-        assert started.outputs is started.result()
+        assert future.outputs is future.result()
 
 
 @on_virtual
@@ -555,7 +560,7 @@ def test_outputs_are_taken_over_on_any_stream(encore, negation, monkeypatch):
     for seed in range(4):
         x = on_device(some(64, seed))
         application.be_busy()
-        y = run.start(x).outputs
+        y = run.submit(x).outputs
         ort.copy_tensors([y.value], [seen], stream)
         application.call("synchronize", stream=stream.get_handle())
         equal(seen.numpy(), -some(64, seed))
@@ -600,13 +605,13 @@ def test_torchs_current_stream_goes_on_after_the_run(encore, negation, torch_str
         fill(byte)
         application.call("synchronize", stream=handle)  # as the tensor's own __dlpack__ would see to
         application.be_busy()
-        started = run.start(torch.Tensor(x))
+        future = run.submit(torch.Tensor(x))
         fill(0)
-        assert type(started.outputs) is torch.Tensor
-        ort.copy_tensors([started.outputs.value], [seen], torch_stream)
+        assert type(future.outputs) is torch.Tensor
+        ort.copy_tensors([future.outputs.value], [seen], torch_stream)
         application.call("synchronize", stream=handle)
         equal(seen.numpy(), np.full((64, 256), -np.frombuffer(bytes([byte] * 4), FLOAT)[0]))
-        started.result()
+        future.result()
 
 
 @on_virtual
@@ -615,11 +620,11 @@ def test_inputs_may_change_at_once(encore, negation):
     for seed in range(4):
         x, y = some(64, seed), encore_session.on_device(some(64, seed))
         busy.keep(0.03)
-        started = [run.start(x), run.start(y)]
+        futures = [run.submit(x), run.submit(y)]
         x[:] = 0
         y.update_inplace(np.zeros((64, 256), FLOAT))
-        equal(started[0].result(), -some(64, seed))
-        equal(started[1].result().numpy(), -some(64, seed))
+        equal(futures[0].result(), -some(64, seed))
+        equal(futures[1].result().numpy(), -some(64, seed))
 
 
 @on_virtual
@@ -630,19 +635,19 @@ def test_inputs_live_as_long_as_the_run(encore, pair, asked_for):
     x, y = on_device(X), Y.copy()
     address, array = x.value.data_ptr(), weakref.ref(y)
     busy.keep()
-    started = run.start(x, y)
+    future = run.submit(x, y)
     del x, y
     if not asked_for:
-        del started
+        del future
     gc.collect()
     assert array() is not None
     others = [encore_session.on_device(np.zeros((3, 4), FLOAT)) for _ in range(8)]
     assert address not in [each.data_ptr() for each in others], "its memory is somebody else's"
     if asked_for:
-        equal(started.result().total.numpy(), X + Y + Y)
+        equal(future.result().total.numpy(), X + Y + Y)
     else:
         equal(run(X, Y).total, X + Y + Y)
-        run.start(X, Y).result()
+        run.submit(X, Y).result()
     assert array() is None
     assert address in [encore_session.on_device(np.zeros((3, 4), FLOAT)).data_ptr() for _ in range(8)]
 
@@ -653,21 +658,21 @@ def test_runs_that_nobody_asks_for(encore, negation):
     inputs = [on_device(some(4, seed)) for seed in range(50)]
     busy.keep()
     for x in inputs:
-        run.start(x)
+        run.submit(x)
     assert len(run._abandoned) == 50
     equal(run(some(4)), -some(4))
-    run.start(some(4)).result()
+    run.submit(some(4)).result()
     assert not run._abandoned
     for _ in range(100):
-        run.start(some(4)).result()
-    assert len(run._receipts._free) <= 51
+        run.submit(some(4)).result()
+    assert len(run._completions._free) <= 51
 
 
 def test_several_at_a_time(encore, negation):
     run = function(negation)
-    started = [run.start(some(1 + seed % 3, seed)) for seed in range(40)]
+    futures = [run.submit(some(1 + seed % 3, seed)) for seed in range(40)]
     for seed in reversed(range(40)):
-        equal(started[seed].result(), -some(1 + seed % 3, seed))
+        equal(futures[seed].result(), -some(1 + seed % 3, seed))
 
 
 @on_virtual
@@ -675,9 +680,9 @@ def test_a_wait_is_for_one_run_and_leaves_other_threads_alone(encore, negation):
     run, busy = function(negation), Busy()
     run(some(3)), run(some(3))
     busy.keep()
-    first = run.start(some(3))
+    first = run.submit(some(3))
     busy.keep(5 * BUSY_S)
-    second = run.start(some(3, 1))
+    second = run.submit(some(3, 1))
     count = 0
     waiter = threading.Thread(target=first.result)
     waiter.start()
@@ -700,8 +705,8 @@ def test_errors_name_the_node_at_the_end(encore, lookup, make):
     run = function(lookup)
     x = make(ROWS)
     for turn in range(6):
-        bad = run.start(x, np.int64([1, 100 + turn]))
-        good = run.start(x, np.int64([turn % 5, 0]))
+        bad = run.submit(x, np.int64([1, 100 + turn]))
+        good = run.submit(x, np.int64([turn % 5, 0]))
         with pytest.raises(Exception, match=rf"Gather node 'lookup': index {100 + turn} is outside \[-5, 5\)"):
             run(x, np.int64([100 + turn]))
         equal(as_array(good.result()), ROWS[[turn % 5, 0]])
@@ -715,9 +720,9 @@ def test_an_error_is_of_its_own_run_alone(encore, lookup):
     run = function(lookup)
     kinds = [np.int64([0, 1]), np.int64([7]), np.int64([3]), np.int64([-9, 9]), np.int64([4, 4, 4])]
     for _ in range(5):
-        started = [run.start(ROWS, each) for each in kinds]
+        futures = [run.submit(ROWS, each) for each in kinds]
         equal(run(ROWS, np.int64([2])), ROWS[[2]])
-        for each, indices in zip(started, kinds):
+        for each, indices in zip(futures, kinds):
             if np.all(np.abs(indices) < 5):
                 equal(each.result(), ROWS[indices])
             else:
@@ -728,10 +733,10 @@ def test_an_error_is_of_its_own_run_alone(encore, lookup):
 def test_an_error_that_nobody_asks_for_is_nobody_elses(encore, lookup):
     run = function(lookup)
     for _ in range(10):
-        run.start(ROWS, np.int64([77]))
+        run.submit(ROWS, np.int64([77]))
         equal(run(ROWS, np.int64([2])), ROWS[[2]])
         equal(run.session.run(None, {"x": ROWS, "i": np.int64([1])})[0], ROWS[[1]])
-        equal(run.start(ROWS, np.int64([3])).result(), ROWS[[3]])
+        equal(run.submit(ROWS, np.int64([3])).result(), ROWS[[3]])
 
 
 def test_what_fails_before_the_device_is_told_by_result(encore, make_model):
@@ -739,7 +744,7 @@ def test_what_fails_before_the_device_is_told_by_result(encore, make_model):
     nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"], "reshape")]
     run = function(make_model(nodes, {"x": ["n", 3]}, {"y": [4, 3]}, [four]))
     table = np.arange(12, dtype=FLOAT).reshape(4, 3)
-    bad, good = run.start(table[:3]), run.start(table)
+    bad, good = run.submit(table[:3]), run.submit(table)
     with pytest.raises(Exception, match="reshape"):
         bad.result()
     assert bad.done()
@@ -748,11 +753,11 @@ def test_what_fails_before_the_device_is_told_by_result(encore, make_model):
     equal(good.result(), table)
 
 
-def test_a_receipt_that_is_none_is_refused(encore, negation):
+def test_a_completion_that_is_none_is_refused(encore, negation):
     session = make_session(negation)
-    entries = {"disable_synchronize_execution_providers": 1, "ep.cuda.receipt": "soon"}
+    entries = {"disable_synchronize_execution_providers": 1, "ep.cuda.completion": "soon"}
     bound = encore_session.Bound(session, {"x": some(2)}, {"y": ((2, 256), FLOAT)})
-    with pytest.raises(Exception, match="'ep.cuda.receipt' is 'soon'; it must be what encore_receipt_new"):
+    with pytest.raises(Exception, match="'ep.cuda.completion' is 'soon'; it must be what encore_completion_new"):
         bound.run(**entries)
 
 
@@ -773,9 +778,9 @@ def test_eight_threads(encore, negation):
             elif way == 1:
                 y = run(encore_session.on_device(x)).numpy()
             elif way == 2:
-                y = run.start(x).result()
+                y = run.submit(x).result()
             else:
-                y = run.start(on_device(x)).result().numpy()
+                y = run.submit(on_device(x)).result().numpy()
             equal(y, -x)
 
     assert not in_threads(8, work)
@@ -793,20 +798,20 @@ def test_errors_in_other_threads(encore, lookup):
                     Exception, match=f"Gather node 'lookup': index {10 * thread + turn % 5 + 10} is outs"
                 ):
                     indices = np.int64([10 * thread + turn % 5 + 10])
-                    run.start(ROWS, indices).result() if turn % 2 else run(ROWS, indices)
+                    run.submit(ROWS, indices).result() if turn % 2 else run(ROWS, indices)
             else:
                 indices = np.int64([turn % 5, thread % 5])
-                equal(run.start(ROWS, indices).result() if turn % 2 else run(ROWS, indices), ROWS[indices])
+                equal(run.submit(ROWS, indices).result() if turn % 2 else run(ROWS, indices), ROWS[indices])
 
     assert not in_threads(8, work)
 
 
 def test_who_starts_and_who_asks_are_different_threads(encore, negation):
     run = function(negation)
-    started = {}
-    assert not in_threads(4, lambda thread: started.update({thread: run.start(some(3, thread))}))
-    assert not in_threads(4, lambda thread: equal(started[3 - thread].result(), -some(3, 3 - thread)))
-    one = run.start(some(3))
+    futures = {}
+    assert not in_threads(4, lambda thread: futures.update({thread: run.submit(some(3, thread))}))
+    assert not in_threads(4, lambda thread: equal(futures[3 - thread].result(), -some(3, 3 - thread)))
+    one = run.submit(some(3))
     assert not in_threads(4, lambda _: equal(one.result(), -some(3)))
 
 
@@ -850,7 +855,7 @@ def test_warm_up_with_the_lengths_of_pad(encore, negation):
     assert keys(run) == 2 and before >= 2
     for rows in (1, 2, 3, 4):
         equal(run(some(rows)), -some(rows))
-        equal(run.start(on_device(some(rows))).result().numpy(), -some(rows))
+        equal(run.submit(on_device(some(rows))).result().numpy(), -some(rows))
     assert keys(run) == 2
 
 

@@ -102,13 +102,13 @@ def test_a_file_that_is_no_library_is_refused(tmp_path):
     assert "broken.so" in done.stderr
 
 
-def test_exports_are_what_onnxruntime_looks_up_and_receipts():
+def test_exports_are_what_onnxruntime_looks_up_and_completions():
     command = ["nm", "-D", "--defined-only", onnxruntime_ep_encore.get_library_path()]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     names = {line.split()[-1] for line in lines}
     of_applications = {name for name in names if name.startswith("encore_virtual_")}
-    of_receipts = {f"encore_receipt_{name}" for name in ("done", "free", "new", "order", "wait")}
-    assert names - of_applications == {"CreateEpFactories", "ReleaseEpFactory", *of_receipts}
+    of_completions = {f"encore_completion_{name}" for name in ("done", "free", "new", "order", "wait")}
+    assert names - of_applications == {"CreateEpFactories", "ReleaseEpFactory", *of_completions}
     assert bool(of_applications) == encore_session.on_virtual_gpu()
 
 

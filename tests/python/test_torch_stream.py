@@ -111,11 +111,11 @@ def test_graphed_keeps_to_torchs_current_stream(encore, make_model, side):
         for seed in range(RUNS):
             x.fill_(seed / RUNS).add_(torch.randn_like(x))
             wanted = expected(x)
-            started = run.start(x)
+            future = run.submit(x)
             x.fill_(float("nan"))
-            wrong += (started.outputs - wanted).abs().max() > 1e-3
+            wrong += (future.outputs - wanted).abs().max() > 1e-3
             if seed % 10 == 0:
-                assert started.result().is_cuda and run(torch.ones(shape, device="cuda")).shape == torch.Size(shape)
+                assert future.result().is_cuda and run(torch.ones(shape, device="cuda")).shape == torch.Size(shape)
         assert run(torch.zeros(shape)).device.type == "cpu"
         with pytest.raises(TypeError, match="input 'x' can't be taken: .*gradient"):
             with torch.enable_grad():

@@ -20,7 +20,7 @@ LINES = {
     'few: Options = {"arena.max_mem": 1 << 30}; encore.session("m", **few)': None,
     'none: Options = {"arena.max_memory": 1 << 30}': 'Extra key "arena.max_memory" for TypedDict "Options"',
     'encore.graphed("m", pad="batch:1,2")(1, x=2)': None,
-    'encore.graphed("m", use_tf32=False).warm_up(batch=[1, 2]).start(1).result()': None,
+    'encore.graphed("m", use_tf32=False).warm_up(batch=[1, 2]).submit(1).result()': None,
     'encore.session("m", enable_cuda_grph=True)': 'Unexpected keyword argument "enable_cuda_grph"',
     'encore.graphed("m", pat={"batch": 1})': 'Unexpected keyword argument "pat"',
     'encore.session("m", gpu_mem_limit="lots")': 'Argument "gpu_mem_limit" to "session" has incompatible type',

@@ -14,7 +14,7 @@ namespace encore::plugin {
 namespace {
 
 constexpr const char* kGraphId = "gpu_graph_id";
-constexpr const char* kReceipt = "ep.cuda.receipt";
+constexpr const char* kCompletion = "ep.cuda.completion";
 
 const char* entry_of(const OrtRunOptions* options, const char* key) {
   return ort().api->GetRunConfigEntry(options, key);
@@ -60,15 +60,15 @@ int graph_id_of(const OrtRunOptions* options) {
   return id;
 }
 
-Receipt* receipt_of(const OrtRunOptions* options) {
-  const char* const entry = options ? entry_of(options, kReceipt) : nullptr;
+Completion* completion_of(const OrtRunOptions* options) {
+  const char* const entry = options ? entry_of(options, kCompletion) : nullptr;
   if (!entry) return nullptr;
   uintptr_t address = 0;
   const char* const end = entry + std::strlen(entry);
   const auto [stopped, error] = std::from_chars(entry, end, address);
-  require(error == std::errc() && stopped == end, "run option '", kReceipt, "' is '", entry,
-          "'; it must be what encore_receipt_new() gave, as a decimal number");
-  return reinterpret_cast<Receipt*>(address);
+  require(error == std::errc() && stopped == end, "run option '", kCompletion, "' is '", entry,
+          "'; it must be what encore_completion_new() gave, as a decimal number");
+  return reinterpret_cast<Completion*>(address);
 }
 
 }  // namespace encore::plugin

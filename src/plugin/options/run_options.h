@@ -4,13 +4,13 @@
 
 namespace encore::plugin {
 
-class Receipt;
+class Completion;
 
 // The graph that the run belongs to: 0 if nothing is said, graph::kEagerId for none. A bad value, or a key that was
 // probably meant for this one, is an Error{invalid_input}. The options may be null.
 int graph_id_of(const OrtRunOptions* options);
 
 // Where the caller wants to know of a run that it does not wait for; null if nowhere.
-Receipt* receipt_of(const OrtRunOptions* options);
+Completion* completion_of(const OrtRunOptions* options);
 
 }  // namespace encore::plugin

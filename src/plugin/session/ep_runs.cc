@@ -8,8 +8,8 @@
 #include "memory/streams.h"
 #include "plugin/host/fence.h"
 #include "plugin/options/run_options.h"
+#include "plugin/session/completion.h"
 #include "plugin/session/ep.h"
-#include "plugin/session/receipt.h"
 #include "plugin/session/stream.h"
 
 namespace encore::plugin {
@@ -310,16 +310,16 @@ void Ep::end_run(const OrtRunOptions* options, bool synchronous) {
     return;
   }
   const auto is_the_threads = [&](device::StreamRef stream) { return graphs_ && stream == graphs_->stream(); };
-  Receipt* const receipt = synchronous ? nullptr : receipt_of(options);
+  Completion* const completion = synchronous ? nullptr : completion_of(options);
   // Of a run that is spread over threads this one doesn't know the streams, and a replay tells nothing of its end.
   const bool knows_streams = run && !graphs_ && !has_stray_work_;
-  if (receipt && !knows_streams) synchronous = true;
+  if (completion && !knows_streams) synchronous = true;
   for (const auto& known : used)
-    if (!is_the_threads(known.stream)) order_.after_run(known.stream, receipt);
-  if (receipt && knows_streams) {
+    if (!is_the_threads(known.stream)) order_.after_run(known.stream, completion);
+  if (completion && knows_streams) {
     std::vector<device::StreamRef> streams;
     for (const auto& known : used) streams.push_back(known.stream);
-    receipt->write(streams, faults_);
+    completion->write(streams, faults_);
   }
   if (!graphs_ && run && shared_) shared_->end_run();  // a failed copy may have ended it before
   // The streams' Flush, which follows, waits too; but nobody hears what it finds.

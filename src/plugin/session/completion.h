@@ -1,13 +1,13 @@
 // What a run leaves that its caller does not wait for: when it is over, and what its kernels have reported. The caller
-// makes it, names it in the run option ep.cuda.receipt, and asks it afterwards, by the library's functions for that:
+// makes it, names it in the run option ep.cuda.completion, and asks it afterwards, by the library's functions for that:
 //
-//   void* encore_receipt_new()
-//   int encore_receipt_done(void* receipt)                           whether the run is over, as one that never began
-//   int encore_receipt_wait(void* receipt, char* why, size_t most)   waits; 1, and why, if the run has failed
-//   int encore_receipt_order(void* receipt, void* stream, char* why, size_t most)   makes a cudaStream_t wait
-//   void encore_receipt_free(void* receipt)                          waits, too
+//   void* encore_completion_new()
+//   int encore_completion_done(void*)                          whether the run is over; 1 if none began
+//   int encore_completion_wait(void*, char* why, size_t most)  waits; 1, and why, if the run has failed
+//   int encore_completion_order(void*, void* stream, char* why, size_t most)  makes a cudaStream_t wait
+//   void encore_completion_free(void*)                         waits, too
 //
-// The application's default stream waits for such a run by itself. A receipt serves one run after another, and the
+// The application's default stream waits for such a run by itself. A completion serves one run after another, and the
 // session has to live until it is waited for.
 #pragma once
 #include <span>
@@ -18,11 +18,11 @@
 
 namespace encore::plugin {
 
-class Receipt {
+class Completion {
  public:
-  Receipt() = default;
-  ~Receipt();
-  Receipt(const Receipt&) = delete;
+  Completion() = default;
+  ~Completion();
+  Completion(const Completion&) = delete;
 
   // Of a run that is enqueued on these streams.
   void write(std::span<const device::StreamRef> streams, FaultCells& faults);

@@ -1,4 +1,4 @@
-"""Of runs that nobody waits for: whether they are over, and what went wrong (src/plugin/session/receipt.h)."""
+"""Of runs that nobody waits for: whether they are over, and what went wrong (src/plugin/session/completion.h)."""
 
 from __future__ import annotations
 
@@ -7,47 +7,47 @@ from collections import deque
 from functools import cache
 
 
-class Receipts:
-    """Receipts of a library, each with run options that name it, used again and again."""
+class Completions:
+    """Completions of a library, each with run options that name it, used again and again."""
 
     def __init__(self, library, ort):
         self._library = _functions_of(library)
         self._ort = ort
-        self._free: deque[Receipt] = deque()
+        self._free: deque[Completion] = deque()
 
     def take(self):
         try:
             return self._free.popleft()
         except IndexError:
-            return Receipt(self._library, self._ort)
+            return Completion(self._library, self._ort)
 
-    def give_back(self, receipt):
-        self._free.append(receipt)
+    def give_back(self, completion):
+        self._free.append(completion)
 
 
-class Receipt:
+class Completion:
     """Of one run at a time, which has these run options."""
 
     def __init__(self, library, ort):
         self._library = library
-        self._address = library.encore_receipt_new()
+        self._address = library.encore_completion_new()
         self.run_options = ort.RunOptions()
         self.run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
-        self.run_options.add_run_config_entry("ep.cuda.receipt", str(self._address))
+        self.run_options.add_run_config_entry("ep.cuda.completion", str(self._address))
 
     def __del__(self):
-        self._library.encore_receipt_free(self._address)
+        self._library.encore_completion_free(self._address)
 
     def done(self) -> bool:
-        return bool(self._library.encore_receipt_done(self._address))
+        return bool(self._library.encore_completion_done(self._address))
 
     def wait(self):
         """Waits for the run, while other threads go on; raises what went wrong."""
-        self._call(self._library.encore_receipt_wait)
+        self._call(self._library.encore_completion_wait)
 
     def order(self, stream: int):
         """Makes a stream go on after the run."""
-        self._call(self._library.encore_receipt_order, ctypes.c_void_p(stream))
+        self._call(self._library.encore_completion_order, ctypes.c_void_p(stream))
 
     def _call(self, function, *arguments):
         why = ctypes.create_string_buffer(4096)
@@ -67,6 +67,6 @@ def _functions_of(library):
         "order": (ctypes.c_int, [address, address, text, size]),
     }
     for name, (result, arguments) in forms.items():
-        function = getattr(functions, f"encore_receipt_{name}")
+        function = getattr(functions, f"encore_completion_{name}")
         function.restype, function.argtypes = result, arguments
     return functions

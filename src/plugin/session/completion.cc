@@ -1,4 +1,4 @@
-#include "plugin/session/receipt.h"
+#include "plugin/session/completion.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -11,7 +11,7 @@
 
 namespace encore::plugin {
 
-Receipt::~Receipt() {
+Completion::~Completion() {
   try {
     const device::RelaxedCapture relaxed;
     for (const Part& part : used()) part.event.synchronize();
@@ -24,7 +24,7 @@ Receipt::~Receipt() {
   }
 }
 
-void Receipt::write(std::span<const device::StreamRef> streams, FaultCells& faults) {
+void Completion::write(std::span<const device::StreamRef> streams, FaultCells& faults) {
   const device::RelaxedCapture relaxed;
   used_ = 0;
   faults_ = &faults;
@@ -40,19 +40,19 @@ void Receipt::write(std::span<const device::StreamRef> streams, FaultCells& faul
   }
 }
 
-bool Receipt::done() const {
+bool Completion::done() const {
   const device::RelaxedCapture relaxed;
   return std::ranges::all_of(used(), [](const Part& part) { return part.event.done(); });
 }
 
-void Receipt::wait() {
+void Completion::wait() {
   const device::RelaxedCapture relaxed;
   for (const Part& part : used()) part.event.synchronize();
   for (Part& part : used())
     if (part.may_report) faults_->raise(*part.reported);
 }
 
-void Receipt::order(void* stream) const {
+void Completion::order(void* stream) const {
   for (const Part& part : used()) device::StreamRef(stream, part.stream.device()).wait(part.event);
 }
 

@@ -1,4 +1,4 @@
-#include "plugin/session/receipt.h"
+#include "plugin/session/completion.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,12 +17,12 @@ struct ReportAlways {
   DEVICE_FN void operator()(int64_t) const { fault.report(device::FaultKind::bad_value, value, 0); }
 };
 
-TEST(Receipt, IsOfItsRunAlone) {
+TEST(Completion, IsOfItsRunAlone) {
   FaultCells faults(0, false);
   const int bad = faults.number("bad");
   const device::Stream stream(0);
   const device::StreamRef streams[] = {stream};
-  Receipt first, second, third;
+  Completion first, second, third;
   device::for_each_index(stream, 4, ReportAlways{{faults.of(stream), bad}, 1});
   first.write(streams, faults);
   second.write(streams, faults);
@@ -37,33 +37,33 @@ TEST(Receipt, IsOfItsRunAlone) {
   first.wait();
 }
 
-TEST(Receipt, OfSeveralStreams) {
+TEST(Completion, OfSeveralStreams) {
   FaultCells faults(0, false);
   const int bad = faults.number("bad");
   const device::Stream one(0), other(0);
   const device::StreamRef streams[] = {one, other};
-  Receipt receipt;
+  Completion completion;
   device::for_each_index(other, 1, ReportAlways{{faults.of(other), bad}, 1});
-  receipt.write(streams, faults);
-  message_of([&] { receipt.wait(); }, Code::invalid_input);
+  completion.write(streams, faults);
+  message_of([&] { completion.wait(); }, Code::invalid_input);
 }
 
-TEST(Receipt, KnowsWhenTheRunIsOver) {
+TEST(Completion, KnowsWhenTheRunIsOver) {
   FaultCells faults(0, false);
   const device::Stream stream(0), other(0);
   const device::StreamRef streams[] = {stream};
-  Receipt receipt;
-  EXPECT_TRUE(receipt.done());
-  receipt.wait();
+  Completion completion;
+  EXPECT_TRUE(completion.done());
+  completion.wait();
   Gate gate;
   gate.hold(stream);
-  receipt.write(streams, faults);
-  EXPECT_FALSE(receipt.done());
-  receipt.order(other.ref().native());
+  completion.write(streams, faults);
+  EXPECT_FALSE(completion.done());
+  completion.order(other.ref().native());
   EXPECT_FALSE(other.ref().done());
   gate.open();
-  receipt.wait();
-  EXPECT_TRUE(receipt.done());
+  completion.wait();
+  EXPECT_TRUE(completion.done());
   other.ref().synchronize();
 }
 
