@@ -13,6 +13,7 @@
 #include "ops/registry.h"
 #include "ops/shape/movement.h"
 #include "ops/shape/strided.h"
+#include "profile/timeline.h"
 
 namespace encore::fuse {
 namespace {
@@ -121,6 +122,7 @@ class If final : public ops::Op {
     std::vector<std::optional<Shape>> shapes(types_.size());
     const auto branch = [&](const Program& program) {
       return [&](device::StreamRef stream) {
+        const profile::Timeline::Scope untimed(nullptr);  // no event is recorded in what a condition decides about
         CapturedBranch run(context, stream, types_, shapes);
         program.run(run);
       };
@@ -403,6 +405,7 @@ class LoopByData final : public Repeated {
       ops::copy_bytes(context.stream(), begins.data, values[i].data, int64_t(begins.bytes()));
     }
     device::capture_while(context.stream(), cells.goes_on, [&](device::StreamRef stream) {
+      const profile::Timeline::Scope untimed(nullptr);
       Counted<CapturedIteration> iteration(*this, cells, context, stream, types_, values);
       body_->run(iteration);
       if (iteration.reads_another_shape()) fail(Code::capture_forbidden, "the condition of a loop changes its shape");

@@ -1,5 +1,6 @@
 #include "plugin/session/report.h"
 
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
@@ -114,6 +115,20 @@ std::string as_json(const std::vector<device::TunedProduct>& tuned) {
     json +=
         text(json.size() > 1 ? ",\n " : "", "{\"problem\": ", quoted(one.problem), ", \"candidates\": ", one.candidates,
              ", \"chosen\": ", one.chosen, ", \"first_us\": ", one.first_us, ", \"chosen_us\": ", one.chosen_us, "}");
+  return json + "]\n";
+}
+
+std::string as_json(const std::vector<profile::Span>& spans) {
+  std::string json = "[";
+  std::map<const void*, size_t> streams;
+  for (const profile::Span& span : spans) {
+    const size_t stream = streams.emplace(span.stream, streams.size()).first->second;
+    const std::chrono::duration<double, std::micro> begin = span.begin - spans[0].begin;
+    json +=
+        text(json.size() > 1 ? ",\n " : "", "{\"name\": ", quoted(span.name), ", \"op\": ", quoted(span.op),
+             ", \"replay\": ", span.is_replay ? "true" : "false", ", \"depth\": ", span.depth, ", \"stream\": ", stream,
+             ", \"begin_us\": ", begin.count(), ", \"us\": ", span.us, ", \"own_us\": ", span.own_us, "}");
+  }
   return json + "]\n";
 }
 
