@@ -56,7 +56,7 @@ class Recorder : public std::enable_shared_from_this<Recorder> {
   };
   // A moment that the host and the device both know.
   struct Anchor {
-    device::EventRef event;
+    device::Event event;
     Clock::time_point time;
   };
 
@@ -68,15 +68,18 @@ class Recorder : public std::enable_shared_from_this<Recorder> {
   void collect_all(Wait wait);
   bool is_over(const Pending& pending, Wait wait);
   void read(const Timeline& timeline);
+  void set_anchor();
+  Clock::time_point time_of(device::EventRef event);  // which has happened
   void tell(const std::vector<Span>& spans);
   void stop(Profile& profile);
 
   const int device_;
   std::atomic<bool> on_{false};
   std::mutex collecting_;
-  std::mutex anchoring_;  // guards the next two
+  std::mutex anchoring_;  // guards the next three
   device::Stream stream_;
-  device::Event anchor_;
+  Anchor anchor_;
+  device::Event next_anchor_;
   std::mutex mutex_;  // guards the rest
   const Warn warn_;
   std::function<void()> switched_;

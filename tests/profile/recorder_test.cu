@@ -14,8 +14,8 @@
 namespace encore::profile::tests {
 namespace {
 
-using device::AddTo;
 using device::for_each_index;
+using device::tests::AddTo;
 
 const Node kOuter{"loop", "Loop"}, kFirst{"conv", "Conv"}, kSecond{"relu", "Relu"}, kHidden{nullptr, nullptr};
 
@@ -129,9 +129,10 @@ TEST_F(RecorderTest, NothingIsToldWithoutAProfile) {
   EXPECT_EQ(switches, 2);
   const auto first = recorder->start();
   run_once();
+  stream.ref().synchronize();
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
   const auto second = recorder->start();
   EXPECT_EQ(switches, 3);
-  stream.ref().synchronize();
   EXPECT_EQ(first->take().size(), 3u);
   EXPECT_EQ(second->take().size(), 0u);  // it ran before
   run_once();

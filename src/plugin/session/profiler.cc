@@ -1,24 +1,18 @@
 #include "plugin/session/profiler.h"
 
-#include <charconv>
 #include <chrono>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "plugin/host/fence.h"
+#include "plugin/session/report.h"
 
 namespace encore::plugin {
 namespace {
 
 // Of what there is none, but rows of a picture of a profile, beside the host's processes and threads.
 constexpr int32_t kDeviceProcess = -1;
-
-std::string number(double value) {
-  char digits[32];
-  const auto end = std::to_chars(digits, digits + sizeof digits, value, std::chars_format::fixed, 2).ptr;
-  return {digits, end};
-}
 
 }  // namespace
 
@@ -50,7 +44,7 @@ void Profiler::end(OrtProfilingEventsContainer* events) {
                                       std::chrono::duration<double, std::micro>(span.us));
     const int64_t begin_us = std::chrono::floor<microseconds>(span.begin - begin_).count(),
                   end_us = std::chrono::floor<microseconds>(end - begin_).count();
-    const std::string us = number(span.us), own_us = number(span.own_us);
+    const std::string us = to_the_nanosecond(span.us), own_us = to_the_nanosecond(span.own_us);
     const char* const keys[] = {"op_name", "provider", "how", "gpu_us", "gpu_own_us"};
     const char* const values[] = {span.op, "Encore", span.is_replay ? "replay" : "eager", us.c_str(), own_us.c_str()};
     OrtProfilingEvent* event = nullptr;

@@ -50,6 +50,7 @@ std::string as_json(const std::vector<device::TunedProduct>& tuned);
 // In the order in which they began: [{"name", "op", "replay", "depth", "stream": counted from 0, "begin_us": since the
 // first began, "us", "own_us": without the nodes inside}].
 std::string as_json(const std::vector<profile::Span>& spans);
+std::string to_the_nanosecond(double us);  // "12.345"
 
 void write_report(const std::string& json, const std::string& path);
 
