@@ -92,6 +92,15 @@ device::Event Recorder::take_event() {
   return device::Event(device_, device::Timing::on);
 }
 
+void Recorder::wait_for(device::EventRef event) noexcept {
+  try {
+    const device::Current current(device_);
+    const device::RelaxedCapture relaxed;
+    event.synchronize();
+  } catch (const std::exception&) {  // nothing runs any more
+  }
+}
+
 void Recorder::give_back(std::vector<device::Event>& events) noexcept {
   const std::lock_guard lock(mutex_);
   if (profiles_.empty() || idle_.size() > kMostIdleEvents) return;
@@ -113,8 +122,9 @@ void Recorder::note_lost() noexcept {
 void Recorder::note_launch(Timeline& timeline) {
   if (!timeline.launched_.ref().native()) timeline.launched_ = device::Event(device_);
   timeline.launched_.record(timeline.stream_);
-  ++timeline.launches_;
   const std::lock_guard lock(mutex_);
+  if (profiles_.empty()) return;
+  ++timeline.launches_;
   pending_.push_back({timeline.shared_from_this(), timeline.launches_});
 }
 
@@ -124,6 +134,7 @@ void Recorder::read_launch(Timeline& timeline) {
   try {
     const device::RelaxedCapture relaxed;
     timeline.launched_.synchronize();
+    renew_anchor();
     read(timeline);
   } catch (const std::exception&) {
     note_lost();
@@ -149,24 +160,26 @@ void Recorder::collect_all(Wait wait) {
   if (all.empty()) return;
   const device::Current current(device_);
   std::deque<Pending> later;
+  std::vector<std::shared_ptr<Timeline>> over;  // of runs
   for (Pending& one : all) {
     Timeline& timeline = *one.timeline;
     const bool is_graph = timeline.of_ == Timeline::Of::graph;
     std::unique_lock of_graph(timeline.mutex_, std::defer_lock);
     if (is_graph) of_graph.lock();
     if (is_graph && timeline.read_ >= one.launch) continue;
-    if (!is_over(one, wait)) {
+    if (!is_over(one, wait))
       later.push_back(std::move(one));
-    } else if (is_graph) {
+    else if (is_graph)
       read_launch(timeline);
-    } else {
-      try {
-        read(timeline);
-      } catch (const std::exception&) {
-        note_lost();
-      }
-    }
+    else
+      over.push_back(one.timeline);
   }
+  if (!over.empty()) renew_anchor();
+  for (const auto& timeline : over) try {
+      read(*timeline);
+    } catch (const std::exception&) {
+      note_lost();
+    }
   const std::lock_guard lock(mutex_);
   for (const Pending& one : later)
     if (!one.launch) pending_marks_ += one.timeline->marks_.size();
@@ -211,12 +224,16 @@ void Recorder::set_anchor() {
 
 // From event to event it is the device that tells the time, so that what it did is told in its order. An anchor is as
 // late as can be, so that no interval is so long that its parts get lost.
-Clock::time_point Recorder::time_of(device::EventRef event) {
+void Recorder::renew_anchor() {
+  const device::RelaxedCapture relaxed;
   const std::lock_guard lock(anchoring_);
   next_anchor_.record(stream_);
   next_anchor_.synchronize();
   anchor_.time += as_duration(between(anchor_.event, next_anchor_));
   std::swap(anchor_.event, next_anchor_);
+}
+Clock::time_point Recorder::time_of(device::EventRef event) {
+  const std::lock_guard lock(anchoring_);
   return anchor_.time - as_duration(between(event, anchor_.event));
 }
 

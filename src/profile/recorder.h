@@ -61,6 +61,7 @@ class Recorder : public std::enable_shared_from_this<Recorder> {
   };
 
   device::Event take_event();
+  void wait_for(device::EventRef event) noexcept;
   void give_back(std::vector<device::Event>& events) noexcept;
   void note_lost() noexcept;
   void note_launch(Timeline& timeline);
@@ -69,7 +70,8 @@ class Recorder : public std::enable_shared_from_this<Recorder> {
   bool is_over(const Pending& pending, Wait wait);
   void read(const Timeline& timeline);
   void set_anchor();
-  Clock::time_point time_of(device::EventRef event);  // which has happened
+  void renew_anchor();
+  Clock::time_point time_of(device::EventRef event);  // which has happened before the anchor
   void tell(const std::vector<Span>& spans);
   void stop(Profile& profile);
 

@@ -10,7 +10,11 @@ namespace encore::profile {
 Timeline::Timeline(std::shared_ptr<Recorder> recorder, device::StreamRef stream, Of of)
     : recorder_(std::move(recorder)), stream_(stream), of_(of) {}
 
-Timeline::~Timeline() { recorder_->give_back(marks_); }
+// A graph's events are to be there as long as a launch is under way.
+Timeline::~Timeline() {
+  if (launched_.ref().native()) recorder_->wait_for(launched_);
+  recorder_->give_back(marks_);
+}
 
 int Timeline::mark() noexcept {
   if (is_finished_ || has_lost_) return -1;
@@ -61,7 +65,7 @@ void Timeline::launch(const device::GraphExec& exec, device::StreamRef stream) {
   recorder_->read_launch(*this);
   exec.launch(stream);
   stream_ = stream;
-  if (recorder_->is_on()) recorder_->note_launch(*this);
+  recorder_->note_launch(*this);
 }
 
 }  // namespace encore::profile

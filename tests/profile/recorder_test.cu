@@ -109,6 +109,23 @@ TEST_F(RecorderTest, TellsOfEachLaunchOfAGraph) {
   EXPECT_EQ(x.download(stream)[0], 12);
 }
 
+TEST_F(RecorderTest, AGraphMayGoWhileItRuns) {
+  auto profile = recorder->start();
+  for (int i = 0; i < 50; ++i) {
+    const auto timeline = recorder->timeline(stream, Timeline::Of::graph);
+    device::begin_capture(stream, device::CaptureMode::thread_local_);
+    run(*timeline, stream);
+    timeline->finish();
+    const device::GraphExec exec = device::end_capture(stream).instantiate();
+    timeline->launch(exec, stream);
+    if (i % 2) profile = recorder->start();  // which forgets what has not been read
+    profile.reset();
+    timeline->launch(exec, stream);  // as it may until it is forgotten
+    profile = recorder->start();
+  }
+  EXPECT_EQ(x.download(stream)[0], 400);  // and nothing has failed there
+}
+
 TEST_F(RecorderTest, WhatIsHiddenIsNotTheNodesAround) {
   const auto profile = recorder->start();
   const auto timeline = recorder->timeline(stream, Timeline::Of::run);

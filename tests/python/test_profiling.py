@@ -392,6 +392,18 @@ def test_onnxruntimes_profile_of_replays(encore, chain, tmp_path):
 
 
 @needs_profilers
+def test_a_profile_of_one_run(encore, make_application, tmp_path):
+    """Which applications in C can ask for."""
+    application = make_application(regions=0)
+    application.execute()
+    application.execute(profile=tmp_path / "one")
+    application.execute()
+    (file,) = tmp_path.glob("one*.json")
+    told = [event for event in json.loads(file.read_text()) if event["args"].get("provider") == "Encore"]
+    assert [event["name"] for event in told] == ["mm", "relu", "add"]
+
+
+@needs_profilers
 def test_a_profile_that_the_session_ends(encore, chain, tmp_path):
     """onnxruntime writes it as the session goes."""
     settings = ort.SessionOptions()

@@ -16,7 +16,7 @@ from .results import distance
 from .sessions import device, open_session, warn_of_virtual
 
 CPU = "CPUExecutionProvider"
-COSTLIEST = 10  # nodes that are told
+COSTLIEST, LONGEST_NAME = 10, 60  # of the nodes that are told
 COLUMNS = {
     "created": lambda row: _time_text(row["creation_ms"] * 1e3),
     "first": lambda row: _time_text(row["first_ms"] * 1e3),
@@ -127,14 +127,20 @@ def _print_profile(name, nodes, median_us):
     print(
         f"  {name}: a run takes {_time_text(median_us)}; with events between its nodes these take {_time_text(total)}"
     )
-    width = max(len(node["name"]) for node in nodes[:COSTLIEST])
-    ops = max(len(node["op"]) for node in nodes[:COSTLIEST])
+    rows = [("node", "operator", "time", "share", "calls")]
     for node in nodes[:COSTLIEST]:
-        calls = f"{node['calls']:.4g}".rjust(6)
         share = f"{node['us'] / total:.1%}" if total else ""
-        print(f"    {node['name']:{width}}  {node['op']:{ops}} {_time_text(node['us']):>12} {share:>6} {calls}x")
+        rows.append((_end_of(node["name"]), node["op"], _time_text(node["us"]), share, f"{node['calls']:.4g}"))
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    for row in rows:
+        cells = [cell.ljust(width) if i < 2 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))]
+        print("    " + "  ".join(cells))
     if len(nodes) > COSTLIEST:
         print(f"    and {len(nodes) - COSTLIEST} others")
+
+
+def _end_of(name):
+    return name if len(name) <= LONGEST_NAME else "…" + name[1 - LONGEST_NAME :]
 
 
 def _time_text(us):
