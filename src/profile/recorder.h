@@ -2,7 +2,6 @@
 // through with them: at the end of a run, before a graph's next launch, and at a profile's end.
 #pragma once
 #include <atomic>
-#include <chrono>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -14,8 +13,6 @@
 #include "profile/timeline.h"
 
 namespace encore::profile {
-
-using Clock = std::chrono::steady_clock;
 
 // A node in one run, or a step inside of it.
 struct Span {
@@ -72,7 +69,7 @@ class Recorder : public std::enable_shared_from_this<Recorder> {
   void set_anchor();
   void renew_anchor();
   Clock::time_point time_of(device::EventRef event);  // which has happened before the anchor
-  void tell(const std::vector<Span>& spans);
+  void tell(const std::vector<Span>& spans, Clock::time_point begun);
   void stop(Profile& profile);
 
   const int device_;

@@ -63,6 +63,7 @@ void Timeline::finish() noexcept {
 void Timeline::launch(const device::GraphExec& exec, device::StreamRef stream) {
   const std::lock_guard lock(mutex_);
   recorder_->read_launch(*this);
+  begun_ = Clock::now();
   exec.launch(stream);
   stream_ = stream;
   recorder_->note_launch(*this);

@@ -1,6 +1,7 @@
 // Where in a stream the work of one node ends and that of the next one begins: events with timing, recorded between the
 // nodes as their work is enqueued, or by each launch of the graph that it is captured in.
 #pragma once
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -10,6 +11,8 @@
 #include "device/stream.h"
 
 namespace encore::profile {
+
+using Clock = std::chrono::steady_clock;
 
 class Recorder;
 
@@ -56,6 +59,7 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   const std::shared_ptr<Recorder> recorder_;
   device::StreamRef stream_;
   const Of of_;
+  Clock::time_point begun_ = Clock::now();  // on the host; of a graph its latest launch
   std::vector<device::Event> marks_;
   std::vector<Lap> laps_;
   std::vector<int> open_;  // laps, the innermost last; -1 for what is lost
