@@ -25,8 +25,6 @@ double between(device::EventRef from, device::EventRef to) {
 
 }  // namespace
 
-Recorder::~Recorder() = default;
-
 std::unique_ptr<Recorder::Profile> Recorder::start() {
   auto profile = std::make_unique<Profile>(shared_from_this());
   std::function<void()> switched;
@@ -250,11 +248,11 @@ void Recorder::read(const Timeline& timeline) {
   for (size_t i = 0; i < spans.size(); ++i) {
     const Timeline::Lap& lap = timeline.laps_[i];
     Span& span = spans[i];
-    const double begin = lap.begin < 0 ? 0 : at[size_t(lap.begin)];
+    const double begin = at[size_t(lap.begin)];
     span = {lap.node.name, lap.node.op, timeline.of_ == Timeline::Of::graph, 0, timeline.stream_.native()};
     span.begin = first + as_duration(begin);
     span.us = span.own_us = lap.end < 0 ? 0 : at[size_t(lap.end)] - begin;
-    if (lap.end < 0) span.name = nullptr;
+    if (lap.end < 0) span.name = nullptr;  // that was lost
     if (lap.outer < 0) continue;
     spans[size_t(lap.outer)].own_us -= span.us;
     span.depth = spans[size_t(lap.outer)].depth + 1;

@@ -28,7 +28,6 @@ class Recorder : public std::enable_shared_from_this<Recorder> {
  public:
   using Warn = std::function<void(const std::string&)>;
   Recorder(int device, Warn warn) : device_(device), warn_(std::move(warn)) {}
-  ~Recorder();
   Recorder(const Recorder&) = delete;
 
   bool is_on() const { return on_.load(std::memory_order_relaxed); }  // whether there is a profile

@@ -177,6 +177,23 @@ def test_wherever_work_is(encore, chain, arrangement):
     assert len({span["stream"] for span in spans}) == 1
 
 
+def test_what_became_one_operator(encore, make_model):
+    """Convolutions take what follows along, and have their channels last."""
+    random, half = np.random.default_rng(0), np.float16
+    nodes, constants, x = [], [], "x"
+    for i in range(4):
+        constants.append(numpy_helper.from_array((random.standard_normal((16, 16, 3, 3)) / 12).astype(half), f"w{i}"))
+        nodes.append(helper.make_node("Conv", [x, f"w{i}"], [f"c{i}"], f"conv{i}", pads=[1, 1, 1, 1]))
+        x = f"r{i}" if i < 3 else "y"
+        nodes.append(helper.make_node("Relu", [f"c{i}"], [x], f"relu{i}"))
+    form = ([2, 16, 8, 8], TensorProto.FLOAT16)
+    session = make_session(make_model(nodes, {"x": form}, {"y": form}, constants))
+    spans = profiled(session, 6, lambda: session.run(None, {"x": np.ones(form[0], half)}))
+    names = ["x's layout", "conv0", "conv1", "conv2", "conv3", "y's layout"]
+    expect_runs(spans, names, 6)
+    assert {span["op"] for span in of_nodes(spans, names)} == {"Transpose", "FusedConv"}
+
+
 # ---- control flow
 
 
