@@ -184,8 +184,8 @@ void ThreadGraphs::finish(Capture& capture, bool succeeded) {
   }
   try {
     const device::Graph graph = capture.end();
-    captured->timeline = capture.timeline();
     if (succeeded) {
+      captured->timeline = capture.timeline();
       captured->pool->complete();
       launch(*captured, graph);
     }
