@@ -31,19 +31,23 @@ struct RecorderTest : testing::Test {
     recorder->when_switched([this] { ++switches; });
   }
   ~RecorderTest() override { stream.ref().synchronize(); }
-  void work(device::StreamRef on) const { for_each_index(on, 1000, AddTo{x.data(), 1}); }
-  void run(Timeline& timeline, device::StreamRef on) const {
+  void work(device::StreamRef on) const { work(on, x); }
+  static void work(device::StreamRef on, const device::DeviceArray<int>& x) {
+    for_each_index(on, 1000, AddTo{x.data(), 1});
+  }
+  void run(Timeline& timeline, device::StreamRef on) const { run(timeline, on, x); }
+  static void run(Timeline& timeline, device::StreamRef on, const device::DeviceArray<int>& x) {
     const Timeline::Scope scope(&timeline);
     timeline.begin(kOuter);
-    work(on);
+    work(on, x);
     {
       Steps steps;
       steps.next(kFirst);
-      work(on);
+      work(on, x);
       steps.next(kSecond);
-      work(on);
+      work(on, x);
     }
-    work(on);
+    work(on, x);
     timeline.end();
   }
   void run_once() const {
@@ -162,14 +166,16 @@ TEST_F(RecorderTest, ThreadsAtOnce) {
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i)
     threads.emplace_back([this] {
+      const device::DeviceArray<int> its(std::vector<int>(1000, 0));
+      const device::Stream own(0);
       for (int n = 0; n < 50; ++n) {
-        const device::Stream own(0);
         const auto timeline = recorder->timeline(own, Timeline::Of::run);
-        run(*timeline, own);
+        run(*timeline, own, its);
         timeline->finish();
         recorder->add(timeline);
         recorder->collect(Recorder::Wait::no);
       }
+      own.ref().synchronize();
     });
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(profile->take().size(), 600u);
