@@ -61,11 +61,16 @@ class Application:
         self.copy(self.y, self.host_value, self.stream)
         return self.host.copy()
 
-    def execute(self, stream=None, **entries):
-        """Runs from x to y, on the stream if one is given (RunOptionsSetSyncStream)."""
+    def execute(self, stream=None, profile=None, **entries):
+        """Runs from x to y, on the stream if one is given (RunOptionsSetSyncStream).
+
+        With a profile of the run alone (RunOptionsEnableProfiling), if the beginning of its file's name is given.
+        """
         api, run_options = self.api, self.api.make("CreateRunOptions")
         for key, value in entries.items():
             api.call("AddRunConfigEntry", run_options, key.encode(), str(value).encode())
+        if profile:
+            api.call("RunOptionsEnableProfiling", run_options, str(profile).encode())
         if stream:
             api.get("RunOptionsSetSyncStream", run_options, stream, result=None)
         ins, outs = c_api.pointers(self.x), c_api.pointers(self.y)

@@ -8,12 +8,13 @@ import pytest
 SRC = Path(__file__).resolve().parents[1] / "src"
 BELOW = {
     "device": set(),
+    "profile": {"device"},
     "memory": {"device"},
-    "graph": {"device", "memory"},
+    "graph": {"device", "memory", "profile"},
     "ops": {"device"},
-    "fuse": {"device", "ops"},
-    "automatic": {"device", "graph", "memory", "ops"},
-    "plugin": {"automatic", "device", "fuse", "graph", "memory", "ops"},
+    "fuse": {"device", "ops", "profile"},
+    "automatic": {"device", "graph", "memory", "ops", "profile"},
+    "plugin": {"automatic", "device", "fuse", "graph", "memory", "ops", "profile"},
 }
 # Chambers of rooms, from the lowest on: each may include those below, and none beside it. What lies in none is on top.
 CHAMBERS = {

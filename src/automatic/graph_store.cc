@@ -24,8 +24,13 @@ Workspace::Workspace(std::shared_ptr<memory::Arena> arena, size_t bytes)
       }()),
       bytes_(bytes) {}
 
-GraphStore::GraphStore(int device, std::shared_ptr<memory::Arena> arena, size_t most_graphs)
-    : device_(device), arena_(std::move(arena)), most_graphs_(most_graphs), limit_bytes_(arena_->stats().limit_bytes) {}
+GraphStore::GraphStore(int device, std::shared_ptr<memory::Arena> arena, size_t most_graphs,
+                       std::shared_ptr<profile::Recorder> recorder)
+    : device_(device),
+      arena_(std::move(arena)),
+      most_graphs_(most_graphs),
+      limit_bytes_(arena_->stats().limit_bytes),
+      recorder_(std::move(recorder)) {}
 
 bool GraphStore::has_room(size_t bytes, uint64_t now) {
   if (now < next_ahead_) return false;
@@ -90,6 +95,12 @@ void GraphStore::forget(device::StreamRef stream) {
   for (auto& [native, workspace] : workspaces_)
     if (native == stream.native()) gone.push_back(std::move(workspace));
   workspaces_.erase(stream.native());
+}
+
+void GraphStore::forget_graphs() {
+  std::vector<std::shared_ptr<void>> gone;
+  const std::lock_guard lock(mutex_);
+  for (RegionGraphs* region : regions_) region->drop({}, gone);
 }
 
 std::vector<RegionReport> GraphStore::reports() {

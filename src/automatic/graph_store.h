@@ -11,6 +11,7 @@
 #include "automatic/report.h"
 #include "device/capture_stream.h"
 #include "memory/arena.h"
+#include "profile/recorder.h"
 
 namespace encore::automatic {
 
@@ -47,7 +48,8 @@ class Heat {
 class GraphStore final : public memory::Hoard {
  public:
   // At most so many graphs are kept, those that are used most. With none, runs are planned all the same.
-  GraphStore(int device, std::shared_ptr<memory::Arena> arena, size_t most_graphs);
+  GraphStore(int device, std::shared_ptr<memory::Arena> arena, size_t most_graphs,
+             std::shared_ptr<profile::Recorder> recorder = {});
   GraphStore(const GraphStore&) = delete;
 
   int device() const { return device_; }
@@ -65,6 +67,10 @@ class GraphStore final : public memory::Hoard {
   bool give_back() override;
   // The stream will be no more.
   void forget(device::StreamRef stream);
+  // What is captured is captured again.
+  void forget_graphs();
+  bool is_profiled() const { return recorder_ && recorder_->is_on(); }
+  profile::Recorder& recorder() { return *recorder_; }
 
   std::vector<RegionReport> reports();
 
@@ -89,6 +95,7 @@ class GraphStore final : public memory::Hoard {
   const int device_;
   const std::shared_ptr<memory::Arena> arena_;
   const size_t most_graphs_, limit_bytes_;
+  const std::shared_ptr<profile::Recorder> recorder_;  // null: nobody profiles
   std::atomic<uint64_t> runs_{0};
   std::atomic<uint64_t> next_ahead_{0};                     // not before that run
   std::mutex mutex_;                                        // guards the rest; a region's comes after it

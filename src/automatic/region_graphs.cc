@@ -8,6 +8,7 @@
 #include "automatic/captured_runs.h"
 #include "device/device.h"
 #include "device/error.h"
+#include "device/label.h"
 #include "device/rehearsal.h"
 #include "graph/capture_gate.h"
 
@@ -209,7 +210,7 @@ void RegionGraphs::keep(const std::shared_ptr<Replay>& replay, const Run& run, c
   const auto goes = [&](const auto& other) { return is_replaced(*other, *replay, known); };
   std::ranges::copy_if(replays, std::back_inserter(replaced), goes);
   std::erase_if(replays, goes);
-  replays.push_back(replay);
+  if (store_.is_profiled() == bool(replay->timeline)) replays.push_back(replay);  // still, since the capture began
   ++counts_.captures;
   counts_.staged += replay->copies;
 }
@@ -320,6 +321,7 @@ Record RegionGraphs::rehearse(const Run& run, const Record& one_way) {
   if (!pass) fail(Code::capture_failed, kHeldBack);
   GraphStore::LentStream stream(store_);
   Rehearsal rehearsal(run.outer, run.longer, run.at, stream, one_way, most_events());
+  const profile::Timeline::Scope untimed(nullptr);
   const device::RehearsalScope scope;  // scratch is allocated, and kernels that have never run are loaded
   captured_on(stream, rehearsal, [&] { program_.run(rehearsal); });
   Record record = rehearsal.take();
@@ -370,14 +372,23 @@ void RegionGraphs::capture(const Run& run, const Known& known, Replay& replay) {
   if (!pass) fail(Code::capture_failed, kHeldBack);
   GraphStore::LentStream stream(store_);
   CapturedRun captured(run.outer, run.longer, replay.at, stream, known.record, known.plan(), replay.workspace->at());
+  const profile::Node copying{device::Label::current(), "copies of what moves"};
   replay.graph = captured_on(stream, captured, [&] {
+    if (store_.is_profiled()) replay.timeline = store_.recorder().timeline(stream, profile::Timeline::Of::graph);
+    const profile::Timeline::Scope timed(replay.timeline.get());
+    profile::Steps steps;
+    if (replay.copies) steps.next(copying);
     replay.in = device::CapturedCopies(stream, copies(replay, run, known, true));
+    steps.end();
     program_.run(captured);
+    if (replay.copies) steps.next(copying);
     replay.out = device::CapturedCopies(stream, copies(replay, run, known, false));
+    steps.end();
     if (captured.went_otherwise()) fail(Code::internal, "it does not go as the first run did");
   });
   replay.exec = replay.graph.instantiate();
   if (replay.copies == 0) replay.graph = {};
+  replay.is_bare = replay.copies == 0 && !replay.timeline;
   replay.exec.upload(replay.stream);
 }
 
@@ -396,11 +407,16 @@ std::vector<device::Copy> RegionGraphs::copies(const Replay& replay, const Run& 
 }
 
 void RegionGraphs::launch(Replay& replay, const Run& run, const Known& known) {
-  if (replay.copies == 0) return replay.exec.launch(replay.stream);
+  if (replay.is_bare) return replay.exec.launch(replay.stream);
   const std::lock_guard lock(replay.mutex);  // another thread may have the stream
-  replay.in.set(replay.exec, copies(replay, run, known, true));
-  replay.out.set(replay.exec, copies(replay, run, known, false));
-  replay.exec.launch(replay.stream);
+  if (replay.copies) {
+    replay.in.set(replay.exec, copies(replay, run, known, true));
+    replay.out.set(replay.exec, copies(replay, run, known, false));
+  }
+  if (!replay.timeline) return replay.exec.launch(replay.stream);
+  profile::Steps steps;
+  steps.next({nullptr, nullptr});  // the graph's nodes are on a timeline of their own
+  replay.timeline->launch(replay.exec, replay.stream);
 }
 
 void RegionGraphs::note_padded() {

@@ -72,10 +72,12 @@ class RegionGraphs {
     Addresses at;              // what it was captured with
     std::vector<bool> staged;  // whether that is memory of its own, to be copied to or from
     std::shared_ptr<Workspace> workspace = {};
+    std::shared_ptr<profile::Timeline> timeline = {};  // null if it was captured while nobody profiled
     device::Graph graph = {};
     device::GraphExec exec = {};
-    int64_t copies = 0;  // of what is staged
-    int64_t spare = 0;   // of these, without those that are longer than they were
+    bool is_bare = false;  // it is launched, and nothing else is to be done
+    int64_t copies = 0;    // of what is staged
+    int64_t spare = 0;     // of these, without those that are longer than they were
     std::mutex mutex = {};
     device::CapturedCopies in = {}, out = {};  // guarded by the mutex, from which place on they are launched, too
   };

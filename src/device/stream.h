@@ -1,5 +1,6 @@
 // Streams and events. StreamRef borrows (ours or a caller's), Stream owns.
 #pragma once
+#include <optional>
 #include <utility>
 
 namespace encore::device {
@@ -52,6 +53,9 @@ class EventRef {
   explicit EventRef(void* native) : native_(native) {}
   void* native() const { return native_; }
   void record(StreamRef stream) const;
+  // Only while the stream captures, and not in a part that a condition decides about: each launch of the graph records
+  // the event, which has to live as long. Until then it is as if nothing had been recorded.
+  void record_at_launch(StreamRef stream) const;
   void synchronize() const;  // forbidden for an event which was recorded in a capture
   bool done() const;         // an event never recorded is done
 
@@ -59,10 +63,12 @@ class EventRef {
   void* native_ = nullptr;
 };
 
+enum class Timing { off, on };
+
 class Event {
  public:
   Event() = default;
-  explicit Event(int device);  // without timing
+  explicit Event(int device, Timing timing = Timing::off);
   ~Event();
   Event(Event&& other) noexcept : ref_(std::exchange(other.ref_, {})) {}
   Event& operator=(Event&& other) noexcept {
@@ -78,5 +84,9 @@ class Event {
  private:
   EventRef ref_;
 };
+
+// From one event to the other, both with timing and recorded, or that is an Error{invalid_input}; none as long as one
+// of them has yet to happen. As fine as half a microsecond.
+std::optional<double> elapsed_us(EventRef from, EventRef to);
 
 }  // namespace encore::device

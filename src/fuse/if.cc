@@ -4,6 +4,7 @@
 #include "device/conditional.h"
 #include "fuse/body_run.h"
 #include "fuse/program.h"
+#include "profile/timeline.h"
 
 namespace encore::fuse {
 namespace {
@@ -54,6 +55,7 @@ class If final : public ops::Op {
     std::vector<std::optional<Shape>> shapes(types_.size());
     const auto branch = [&](const Program& program) {
       return [&](device::StreamRef stream) {
+        const profile::Timeline::Scope untimed(nullptr);  // no event is recorded in what a condition decides about
         CapturedBranch run(context, stream, types_, shapes);
         program.run(run);
       };

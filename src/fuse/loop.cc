@@ -4,6 +4,7 @@
 #include "fuse/iterations.h"
 #include "ops/control/iterations.h"
 #include "ops/shape/strided.h"
+#include "profile/timeline.h"
 
 namespace encore::fuse {
 namespace {
@@ -182,6 +183,7 @@ class LoopByData final : public Repeated {
       ops::copy_bytes(context.stream(), begins.data, values[i].data, int64_t(begins.bytes()));
     }
     device::capture_while(context.stream(), cells.goes_on, [&](device::StreamRef stream) {
+      const profile::Timeline::Scope untimed(nullptr);  // as in branches
       Counted<CapturedIteration> iteration(*this, cells, context, stream, types_, values);
       body_->run(iteration);
       if (iteration.reads_another_shape()) fail(Code::capture_forbidden, "the condition of a loop changes its shape");

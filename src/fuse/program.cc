@@ -11,6 +11,7 @@
 #include "ops/inner_context.h"
 #include "ops/registry.h"
 #include "ops/shape/strided.h"
+#include "profile/timeline.h"
 
 namespace encore::fuse {
 
@@ -83,6 +84,8 @@ void Program::add(Step& step) {
     return;
   }
   action.name = device::kept(step.node->name());
+  action.op_type = device::kept(step.node->op_type());
+  action.is_timed = !on_host;
   action.label = ops::label_of(*step.node);
   for (int i = 0; i < step.node->output_count(); ++i) action.types.push_back(step.node->output_type(i));
   const bool has_bodies = !step.bodies.empty();
@@ -332,8 +335,10 @@ class Program::ActionContext final : public ops::InnerContext {
 
 void Program::run(ops::Context& context) const {
   Running running(*this, context);
+  profile::Steps steps;
   for (const Action& action : actions_) {
     const device::Label label(action.name);
+    action.is_timed ? steps.next({action.name, action.op_type}) : steps.end();
     try {
       ActionContext within(running, action);
       action.op->run(within);

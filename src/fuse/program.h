@@ -21,8 +21,9 @@ class Program final : public ops::Op {
  private:
   struct Action {
     std::unique_ptr<ops::Op> op;
-    const char* name = "";  // of its node
-    std::string label;      // "Conv node 'conv1'"; empty if its parts have theirs
+    const char *name = "", *op_type = "";  // of its node
+    bool is_timed = false;                 // in profiles; not what is on the host, or has parts of its own
+    std::string label;                     // "Conv node 'conv1'"; empty if its parts have theirs
     std::vector<int> inputs, outputs;
     std::vector<bool> host_inputs, host_outputs;
     std::vector<std::pair<int, int>> alias;  // (input, output) that may be the same memory

@@ -33,6 +33,7 @@ Capture::~Capture() {
 bool Capture::is_valid() const { return stream_.capture_status() == device::CaptureStatus::active; }
 
 device::Graph Capture::end() {
+  if (timeline_) timeline_->finish();
   try {
     device::Graph graph = device::end_capture(stream_);
     leave();

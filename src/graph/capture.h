@@ -11,6 +11,7 @@
 #include "memory/graph_pool.h"
 #include "memory/pool_scope.h"
 #include "memory/retention.h"
+#include "profile/timeline.h"
 
 namespace encore::graph {
 
@@ -24,6 +25,9 @@ class Capture {
   Capture(const Capture&) = delete;
 
   bool is_valid() const;
+  // What is captured from now on is timed in each launch.
+  void time(std::shared_ptr<profile::Timeline> timeline) { timeline_ = std::move(timeline); }
+  const std::shared_ptr<profile::Timeline>& timeline() const { return timeline_; }
   device::Graph end();  // Error, and the capture is over, if something has invalidated it
 
   // Whether one is, or may be, under way in the calling thread. Another thread may have dropped it, with the session.
@@ -37,6 +41,7 @@ class Capture {
   const std::thread::id thread_ = std::this_thread::get_id();
   std::optional<capture_gate::Pass> pass_{std::in_place};
   std::unique_ptr<memory::PoolScope> scope_;  // null once it is over
+  std::shared_ptr<profile::Timeline> timeline_;
 };
 
 }  // namespace encore::graph

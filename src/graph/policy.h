@@ -18,6 +18,7 @@ class Policy {
   const int device;
   const Settings settings;
 
+  bool is_profiled() const { return settings.recorder && settings.recorder->is_on(); }
   bool captures() const { return captures_.load(std::memory_order_relaxed); }
   bool captures(int id) const;
   bool stop(int id, Holds holds);  // true if it did capture until now

@@ -174,6 +174,17 @@ void SessionGraphs::release(int id) {
   for (auto& [graphs, owned] : state_->threads) gone.push_back(graphs->release(id));
 }
 
+void SessionGraphs::forget_captures() {
+  std::vector<OwnedEntry> gone;  // after the lock
+  std::lock_guard lock(state_->mutex);
+  for (auto& [graphs, owned] : state_->threads) graphs->forget_captures(gone);
+}
+
+std::shared_ptr<profile::Timeline> SessionGraphs::timeline() const {
+  const ThreadGraphs* mine = find();
+  return mine ? mine->timeline() : nullptr;
+}
+
 std::vector<Report> SessionGraphs::reports() const {
   const ThreadGraphs* mine = find();
   return mine ? mine->reports() : std::vector<Report>();

@@ -61,6 +61,10 @@ class SessionGraphs {
   // In every thread, once its last launch has run; elsewhere not before that thread is through with what it was told.
   // A no-op if there is none, or none yet. Runs with the id may be captured again.
   void release(int id);
+  // In every thread: what is captured is captured again.
+  void forget_captures();
+  // Of what the calling thread captures; null if it is not timed.
+  std::shared_ptr<profile::Timeline> timeline() const;
   std::vector<Report> reports() const;  // of the calling thread
   std::vector<device::GraphNode> nodes(int id) const;
 

@@ -6,6 +6,7 @@
 
 #include "graph/default_stream_order.h"
 #include "memory/source.h"
+#include "profile/recorder.h"
 
 namespace encore::graph {
 
@@ -21,7 +22,8 @@ struct Settings {
   std::function<void(const std::string&)> warn = [](const std::string&) {};
   DefaultStreamOrder::Settings default_stream = {};
   SharedStream* shared = nullptr;  // where all threads work, if not on streams of their own; outlives the session
-  std::shared_ptr<memory::Source> memory = {};  // where graphs get theirs; null: from a pool of their own
+  std::shared_ptr<memory::Source> memory = {};       // where graphs get theirs; null: from a pool of their own
+  std::shared_ptr<profile::Recorder> recorder = {};  // null: nobody profiles
 };
 
 }  // namespace encore::graph

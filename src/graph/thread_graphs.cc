@@ -36,6 +36,12 @@ bool Entry::is_stale() const {
   return state == State::ready && ((retention && retention->is_given_back()) || (pool && pool->is_given_back()));
 }
 
+void Entry::launch(device::StreamRef stream) const {
+  if (timeline) [[unlikely]]
+    return timeline->launch(exec, stream);
+  exec.launch(stream);
+}
+
 ThreadGraphs::Turn::Turn(SharedStream* shared) : shared(shared) {
   if (shared) shared->begin_run();
 }
@@ -117,7 +123,11 @@ void ThreadGraphs::begin_capture(Run& run, size_t peak_bytes) {
       if (e.code() != Code::out_of_memory) throw;
       pool = std::make_shared<memory::GraphPool>(policy_->settings.memory, 0, grew);  // bit by bit
     }
-    run.phase.emplace<Capture>(stream_, pool, retention);
+    Capture& capture = run.phase.emplace<Capture>(stream_, pool, retention);
+    if (policy_->is_profiled()) {
+      capture.time(policy_->settings.recorder->timeline(stream_, profile::Timeline::Of::graph));
+      capture.timeline()->begin({device::kept(text("graph ", run.id)), "Graph"});
+    }
   } catch (const Error& e) {
     const Lost lost{e.what()};
     lose(run, lost);
@@ -175,6 +185,7 @@ void ThreadGraphs::finish(Capture& capture, bool succeeded) {
   try {
     const device::Graph graph = capture.end();
     if (succeeded) {
+      captured->timeline = capture.timeline();
       captured->pool->complete();
       launch(*captured, graph);
     }
@@ -185,6 +196,10 @@ void ThreadGraphs::finish(Capture& capture, bool succeeded) {
   const std::lock_guard lock(mutex_);
   before = std::exchange(entries_[id], std::move(captured));
   if (!succeeded) return;
+  if (policy_->is_profiled() != bool(entries_[id]->timeline)) {  // since the capture began
+    captured = forget_capture(id);
+    return;
+  }
   entries_[id]->state = State::ready;
   promised_ = id;
 }
@@ -192,7 +207,7 @@ void ThreadGraphs::finish(Capture& capture, bool succeeded) {
 void ThreadGraphs::launch(Entry& entry, const device::Graph& graph) const {
   entry.exec = graph.instantiate();
   entry.exec.upload(stream_);
-  entry.exec.launch(stream_);
+  entry.launch(stream_);
   entry.nodes = graph.nodes();
 }
 
@@ -215,6 +230,7 @@ bool ThreadGraphs::refuse(const std::string& why, Holds holds) {
   if (policy_->settings.on_error == OnError::eager && capture->is_valid()) {
     try {
       Entry once;
+      once.timeline = capture->timeline();
       launch(once, capture->end());
       lose(*run_, {why, holds});
       run_->phase.emplace<Eager>();
@@ -347,7 +363,7 @@ void ThreadGraphs::replay(int id) {
          " cannot be replayed: this thread has not captured it, or it was released; ",
          "every thread captures its own graphs by running the session with this gpu_graph_id");
   order_.before_run(stream_);
-  entry->exec.launch(stream_);
+  entry->launch(stream_);
   order_.after_run(stream_);
   ++entry->replays;
 }
@@ -365,6 +381,23 @@ OwnedEntry ThreadGraphs::release(int id) {
   OwnedEntry gone = std::move(found->second);
   entries_.erase(found);
   return gone;
+}
+
+// What the thread has been told is captured it replays once more.
+void ThreadGraphs::forget_captures(std::vector<OwnedEntry>& gone) {
+  const std::lock_guard lock(mutex_);
+  for (auto& [id, entry] : entries_) {
+    if (entry->state != State::ready) continue;
+    if (promised_ == id)
+      entry->state = State::releasing;
+    else
+      gone.push_back(forget_capture(id));
+  }
+}
+
+std::shared_ptr<profile::Timeline> ThreadGraphs::timeline() const {
+  const auto* const capture = run_ ? std::get_if<Capture>(&run_->phase) : nullptr;
+  return capture ? capture->timeline() : nullptr;
 }
 
 std::vector<Report> ThreadGraphs::reports() const {

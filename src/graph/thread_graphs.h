@@ -33,12 +33,14 @@ struct Entry {
   std::string refusal;
   std::shared_ptr<memory::GraphPool> pool;
   std::shared_ptr<memory::Retention> retention;
+  std::shared_ptr<profile::Timeline> timeline;  // null if it was captured while nobody profiled
   device::GraphExec exec;
   std::vector<device::GraphNode> nodes;
 
   Entry() = default;
   ~Entry();
   bool is_stale() const;
+  void launch(device::StreamRef stream) const;
 };
 using OwnedEntry = std::unique_ptr<Entry>;
 
@@ -67,7 +69,9 @@ class ThreadGraphs {
   bool end_question(int id);
   void replay(int id);
   bool is_captured(int id) const;
-  OwnedEntry release(int id);  // in any thread
+  OwnedEntry release(int id);                           // in any thread
+  void forget_captures(std::vector<OwnedEntry>& gone);  // likewise; they are captured again
+  std::shared_ptr<profile::Timeline> timeline() const;  // of what is captured; null if it is not timed
   std::vector<Report> reports() const;
   std::vector<device::GraphNode> nodes(int id) const;
 

@@ -40,5 +40,24 @@ TEST(CaptureStream, SurvivesWaitsForTheWholeDevice) {
   stream.ref().synchronize();
 }
 
+TEST(CaptureStream, RecordsEventsAtLaunches) {
+  const Current current(0);
+  const CaptureStream capturing(0);
+  const Stream stream(0);
+  DeviceArray<int> x(std::vector<int>(1000, 0));
+  const Event begin(0, Timing::on), end(0, Timing::on);
+  begin_capture(capturing, CaptureMode::thread_local_);
+  begin.ref().record_at_launch(capturing);
+  for_each_index(capturing, 1000, AddTo{x.data(), 1});
+  copy(capturing, x.data() + 500, x.data(), 500 * sizeof(int));
+  end.ref().record_at_launch(capturing);
+  const GraphExec exec = end_capture(capturing).instantiate();
+  for (int launch = 0; launch < 2; ++launch) {
+    exec.launch(stream);
+    stream.ref().synchronize();
+    EXPECT_GT(elapsed_us(begin, end).value(), 0);
+  }
+}
+
 }  // namespace
 }  // namespace encore::device::tests

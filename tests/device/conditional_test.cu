@@ -263,6 +263,8 @@ TEST_P(Conditionals, WhatABodyMayNotDo) {
     body.wait(outside.ref());
   });
   expect_forbidden("capture on the stream around", Code::capture_forbidden, [&](StreamRef) { adds(1)(capturing()); });
+  expect_forbidden("record an event at launches", Code::capture_forbidden,
+                   [&](StreamRef body) { outside.ref().record_at_launch(body); });
   expect_forbidden("set a kernel", Code::internal, [](StreamRef body) { latest_kernel(body); });
   expect_forbidden("fail", Code::not_supported, [](StreamRef) { fail(Code::not_supported, "it is not to be had"); });
   expect_forbidden("fail in a body of the body", Code::not_supported, [&](StreamRef body) {

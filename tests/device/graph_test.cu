@@ -100,6 +100,43 @@ TEST(Graph, ListsItsNodes) {
   EXPECT_EQ(nodes[3].label, "Fill_9");
 }
 
+TEST(Graph, RecordsEventsAtLaunches) {
+  Stream stream(0);
+  DeviceArray<int> x(std::vector<int>(1000, 0));
+  Event begin(0, Timing::on), between(0, Timing::on), end(0, Timing::on), before(0, Timing::on), after(0, Timing::on);
+  Graph graph = captured(stream, [&] {
+    begin.ref().record_at_launch(stream);
+    for_each_index(stream, 1000, AddTo{x.data(), 1});
+    between.ref().record_at_launch(stream);
+    fill(stream, x.data(), 0, 4);
+    for_each_index(stream, 1000, AddTo{x.data(), 1});
+    end.ref().record_at_launch(stream);
+  });
+  EXPECT_EQ(std::ranges::count(graph.nodes(), NodeKind::event, &GraphNode::kind), 3);
+  EXPECT_EQ(graph.nodes().at(0).kind, NodeKind::event);
+  EXPECT_EQ(graph.nodes().at(2).kind, NodeKind::event);
+  EXPECT_ERROR(elapsed_us(begin, end), Code::invalid_input);  // a capture records nothing
+  const GraphExec exec = graph.instantiate();
+  EXPECT_TRUE(begin.done());
+  double last = 0;
+  for (int launch = 1; launch <= 3; ++launch) {
+    before.record(stream);
+    exec.launch(stream);
+    after.record(stream);
+    after.synchronize();
+    const double first_part = elapsed_us(begin, between).value(), second_part = elapsed_us(between, end).value();
+    EXPECT_GT(first_part, 0);
+    EXPECT_GT(second_part, 0);
+    EXPECT_NEAR(elapsed_us(begin, end).value(), first_part + second_part, 2);
+    EXPECT_GE(elapsed_us(before, begin).value(), 0);
+    EXPECT_GE(elapsed_us(end, after).value(), 0);
+    if (launch > 1) EXPECT_GT(elapsed_us(before, end).value(), 0);
+    last = elapsed_us(begin, end).value();
+  }
+  EXPECT_GT(last, 0);
+  EXPECT_EQ(x.download(stream)[1], 6);
+}
+
 TEST(Graph, KeepsCopiesOfLabels) {
   Stream stream(0);
   DeviceArray<int> x(4);

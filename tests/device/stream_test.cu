@@ -1,6 +1,7 @@
 // Order on a stream and between streams.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <thread>
 #include <utility>
 
@@ -210,6 +211,41 @@ TEST(ExternalStream, OfAnotherDeviceIsRefused) {
   if (count() < 2) GTEST_SKIP() << "this takes two devices";
   const Stream other(1);
   EXPECT_ERROR(external_stream(other.ref().native(), 0, false), Code::invalid_input);
+}
+
+TEST(Event, TellsTheTimeBetween) {
+  Stream stream(0), other(0);
+  Gate gate;
+  Event first(0, Timing::on), second(0, Timing::on), third(0, Timing::on);
+  first.record(stream);
+  gate.close(stream);
+  second.record(stream);
+  third.record(other);
+  EXPECT_EQ(elapsed_us(first, second), std::nullopt);
+  EXPECT_EQ(elapsed_us(second, first), std::nullopt);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  gate.open();
+  stream.ref().synchronize();
+  other.ref().synchronize();
+  const double time = elapsed_us(first, second).value();
+  EXPECT_GT(time, 19'000);
+  EXPECT_LT(time, 2'000'000);
+  EXPECT_LT(elapsed_us(first, third).value(), time);  // of any stream of the device
+  first.record(stream);
+  first.synchronize();
+  EXPECT_GT(elapsed_us(second, first).value(), 0);
+}
+
+TEST(Event, WithoutTimingTellsNone) {
+  Stream stream(0);
+  Event plain(0), timed(0, Timing::on), never(0, Timing::on);
+  plain.record(stream);
+  timed.record(stream);
+  stream.ref().synchronize();
+  EXPECT_ERROR(elapsed_us(plain, timed), Code::invalid_input);
+  EXPECT_ERROR(elapsed_us(timed, plain), Code::invalid_input);
+  EXPECT_ERROR(elapsed_us(timed, never), Code::invalid_input);
+  EXPECT_EQ(elapsed_us(timed, timed), 0.0);
 }
 
 TEST(Event, SynchronizeWaits) {

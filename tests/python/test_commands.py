@@ -95,6 +95,24 @@ def test_bench_runs_each_way(file, tmp_path):
     assert ways["automatic"]["held_bytes"] > 0 and ways["CPU"]["held_bytes"] is None
 
 
+def test_bench_tells_the_costliest_nodes(file, tmp_path):
+    told = tmp_path / "told.json"
+    done = run("bench", file, "--shape", "n=3", "--seconds", "0.01", "--no-cpu", "--profile", "--json", told)
+    assert done.returncode == 0, done.stderr
+    ways = json.loads(told.read_text())["shapes"][0]["ways"]
+    for way in ("eager", "automatic"):
+        nodes = {node["name"]: node for node in ways[way]["profile"]}
+        assert nodes["mm"]["op"] == "MatMul" and nodes["mm"]["us"] > 0
+        for name in ("mm", "relu", "add"):
+            assert nodes[name]["calls"] == pytest.approx(1)
+            assert nodes[name]["replayed"] == pytest.approx(float(way == "automatic"))
+    assert ways["bound"]["profile"] is None
+    lines = done.stdout.splitlines()
+    for name in ("eager", "automatic"):
+        at = next(i for i, line in enumerate(lines) if line.startswith(f"  {name}: a run takes"))
+        assert any(line.split()[:2] == ["mm", "MatMul"] and line.split()[-1] == "1" for line in lines[at : at + 12])
+
+
 @needs_graphs
 def test_bench_tells_why_there_is_no_graph(in_parts, tmp_path):
     done = run("bench", in_parts, "--shape", "n=3", "--seconds", "0.01", "--no-cpu", "--json", tmp_path / "told.json")

@@ -66,6 +66,7 @@ def _parser():
     )
     bench = command("bench", _bench, "Time a model on the CPU and on Encore: eager, replayed, and with bound tensors.")
     bench.add_argument("--seconds", type=float, default=1.0, help="for each way of running it; default: 1")
+    bench.add_argument("--profile", action="store_true", help="tell the nodes that take longest, eager and replayed")
     bench.add_argument("--no-cpu", action="store_true", help="leave out the CPU, with which results are compared")
     return parser
 

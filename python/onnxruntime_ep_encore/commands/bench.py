@@ -16,6 +16,7 @@ from .results import distance
 from .sessions import device, open_session, warn_of_virtual
 
 CPU = "CPUExecutionProvider"
+COSTLIEST, LONGEST_NAME = 10, 60  # of the nodes that are told
 COLUMNS = {
     "created": lambda row: _time_text(row["creation_ms"] * 1e3),
     "first": lambda row: _time_text(row["first_ms"] * 1e3),
@@ -41,7 +42,7 @@ def bench(args):
     print(f"{args.model} on {device_words(chosen)}")
     warn_of_virtual(chosen)
     options = pairs(args.option, "option")
-    ways = _ways(options, args.no_cpu, others)
+    ways = _ways(options, args.no_cpu, others, args.profile)
     session = open_session(args.model, args.option)
     runs = [make_feeds(session, shapes, args.input) for shapes in each_shape(args.shape)]
     del session  # each way has the device to itself
@@ -57,10 +58,10 @@ def bench(args):
     return 1 if any("error" in one["ways"]["automatic"] for one in told) else 0
 
 
-def _ways(options, no_cpu, others):
+def _ways(options, no_cpu, others, profile):
     """By name, how measure.py is to run the model."""
     way = lambda bound=False, graph=False, provider=None, **more: {  # noqa: E731
-        "bound": bound, "graph": graph, "provider": provider, "options": {**options, **more},
+        "bound": bound, "graph": graph, "provider": provider, "options": {**options, **more}, "profile": False,
     }  # fmt: skip
     ways = {} if no_cpu else {"CPU": way(provider=CPU)}
     for name in others:
@@ -70,6 +71,8 @@ def _ways(options, no_cpu, others):
     ways["bound"] = way(bound=True, auto_graph="1")
     if environment.captures_graphs():
         ways["graph"] = way(bound=True, graph=True, enable_cuda_graph="1")
+    for name in {"eager", "automatic", "graph"} & ways.keys() if profile else ():
+        ways[name]["profile"] = True
     return ways
 
 
@@ -90,6 +93,8 @@ def _time_all(args, ways, feeds, told):
             wanted = got if name == "CPU" else wanted
             told[name]["distance_from_cpu"] = distance(got, wanted) if wanted else None
             _print_row(name, told[name])
+    if args.profile:
+        _print_profiles(told)
 
 
 def _time(args, spec):
@@ -106,6 +111,36 @@ def _print_row(name, row):
     far = row["distance_from_cpu"]
     cells = [text(row) for text in COLUMNS.values()] + ["" if far is None or name == "CPU" else f"{far:.1e}"]
     print(f"  {name:10}" + "".join(f"{cell:>12}" for cell in cells), flush=True)
+
+
+def _print_profiles(told):
+    """Of eager runs, and of those that are replayed, in whichever way that is."""
+    replayed = lambda way: any(node["replayed"] for node in way.get("profile") or ())  # noqa: E731
+    shown = ["eager", *[name for name in ("automatic", "graph") if name in told and replayed(told[name])][:1]]
+    for name in shown:
+        if nodes := told[name].get("profile"):
+            _print_profile(name, nodes, told[name]["median_us"])
+
+
+def _print_profile(name, nodes, median_us):
+    total = sum(node["us"] for node in nodes)
+    print(
+        f"  {name}: a run takes {_time_text(median_us)}; with events between its nodes these take {_time_text(total)}"
+    )
+    rows = [("node", "operator", "time", "share", "calls")]
+    for node in nodes[:COSTLIEST]:
+        share = f"{node['us'] / total:.1%}" if total else ""
+        rows.append((_end_of(node["name"]), node["op"], _time_text(node["us"]), share, f"{node['calls']:.4g}"))
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    for row in rows:
+        cells = [cell.ljust(width) if i < 2 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))]
+        print("    " + "  ".join(cells))
+    if len(nodes) > COSTLIEST:
+        print(f"    and {len(nodes) - COSTLIEST} others")
+
+
+def _end_of(name):
+    return name if len(name) <= LONGEST_NAME else "…" + name[1 - LONGEST_NAME :]
 
 
 def _time_text(us):

@@ -9,7 +9,7 @@ import numpy as np
 
 NVIDIA = 0x10DE  # onnxruntime tells vendors apart by their PCI ids
 EAGER = "-1"  # the graph id under which nothing is captured
-WARM_UPS, LEAST_RUNS, BURST = 5, 10, 20
+WARM_UPS, LEAST_RUNS, BURST, PROFILED_RUNS = 5, 10, 20, 20
 
 
 def main():
@@ -32,6 +32,7 @@ def main():
         "runs": len(times),
         "host_us": _host_us(session, run) if spec["graph"] else None,
         "held_bytes": None if spec["provider"] else _held_bytes(session),
+        "profile": _profile(session, run) if spec["profile"] else None,
     }
     np.savez(spec["outputs"], *outputs)
     print(json.dumps(told))
@@ -107,6 +108,30 @@ def _host_us(session, run):
         times.append((time.perf_counter() - start) / BURST)
         run.wait()
     return statistics.median(times) * 1e6
+
+
+def _profile(session, run):
+    """What nodes take in a run, the costliest first."""
+    import onnxruntime_ep_encore as encore
+
+    session.set_ep_dynamic_options({"ep.cuda.profile": "start"})  # and graphs are captured for it
+    for _ in range(WARM_UPS):
+        run()
+    with encore.profiled(session) as spans:
+        for _ in range(PROFILED_RUNS):
+            run()
+    calls = {}
+    for span in spans:
+        calls.setdefault((span["name"], span["op"]), []).append(span)
+    nodes = [{"name": name, "op": op, **_per_run(of_node)} for (name, op), of_node in calls.items()]
+    return sorted(nodes, key=lambda node: -node["us"])
+
+
+def _per_run(spans):
+    """By the median of the calls, among which are some that something held up."""
+    calls = len(spans) / PROFILED_RUNS
+    replayed = sum(span["replay"] for span in spans) / PROFILED_RUNS
+    return {"us": statistics.median(span["own_us"] for span in spans) * calls, "calls": calls, "replayed": replayed}
 
 
 def _held_bytes(session):

@@ -115,6 +115,26 @@ void forbid(StreamRef stream, const char* what, const char* call) {
               text(what, node, " is forbidden while the stream captures; the capture is now invalid"), call);
 }
 
+End end_of(StreamRef stream) {
+  cudaStreamCaptureStatus status;
+  End end;
+  const cudaGraphNode_t* last = nullptr;
+  const cudaGraphEdgeData* edges;
+  size_t count = 0;
+  check(get_capture_info(of(stream), &status, nullptr, &end.graph, &last, &edges, &count), "cudaStreamGetCaptureInfo");
+  if (status == cudaStreamCaptureStatusNone) return {};
+  if (status == cudaStreamCaptureStatusInvalidated)
+    throw Error(Code::capture_failed, "the stream's capture is invalid; end it first", "cudaStreamGetCaptureInfo");
+  end.last.assign(last, last + count);
+  return end;
+}
+
+void go_on_after(StreamRef stream, const std::vector<cudaGraphNode_t>& last) {
+  std::vector<cudaGraphNode_t> nodes = last;  // which CUDA 12 takes as if it changed them
+  check(update_capture_dependencies(of(stream), nodes.data(), nullptr, nodes.size(), cudaStreamSetCaptureDependencies),
+        "cudaStreamUpdateCaptureDependencies");
+}
+
 void forget_capture(StreamRef stream) noexcept {
   if (captures_under_way != 0) take_notes(stream);
 }
@@ -133,6 +153,20 @@ void begin_capture(StreamRef stream, CaptureMode mode) {
   std::lock_guard lock(under_way().mutex);
   under_way().captures.push_back({stream.native(), id, {}});
   ++cuda::captures_under_way;
+}
+
+// By a node that is added to the graph rather than by a record in the capture: streams to capture on may be of another
+// context than the event is, and graphs are of none.
+void EventRef::record_at_launch(StreamRef stream) const {
+  cuda::note_capture(stream);  // what came before is no part of this
+  const cuda::End end = cuda::end_of(stream);
+  require(end.graph, "an event is to be recorded at launches of a graph, and the stream captures none");
+  cudaGraphNode_t added = nullptr;
+  check(cudaGraphAddEventRecordNode(&added, end.graph, end.last.data(), end.last.size(),
+                                    static_cast<cudaEvent_t>(native_)),
+        "cudaGraphAddEventRecordNode");
+  cuda::go_on_after(stream, {added});
+  cuda::note_capture(stream);
 }
 
 KernelNode latest_kernel(StreamRef stream) {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "device/stream.h"
 
@@ -35,6 +36,16 @@ inline void note_capture(StreamRef stream, std::string_view kernel = {}) {
 // Error{capture_failed} if it was invalid before.
 void invalidate(StreamRef stream) noexcept;
 [[noreturn]] void forbid(StreamRef stream, const char* what, const char* call);
+
+// Where nodes are added to a graph, and what the next one comes after.
+struct End {
+  cudaGraph_t graph = nullptr;
+  std::vector<cudaGraphNode_t> last = {};
+};
+// Of what the stream captures; there is no graph if it captures nothing. Throws Error{capture_failed} if it is invalid.
+End end_of(StreamRef stream);
+// What the stream captures next comes after these.
+void go_on_after(StreamRef stream, const std::vector<cudaGraphNode_t>& last);
 
 // The stream is about to go.
 void forget_capture(StreamRef stream) noexcept;

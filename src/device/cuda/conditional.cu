@@ -15,6 +15,7 @@
 namespace encore::device {
 
 using cuda::check;
+using cuda::End;
 
 namespace {
 
@@ -23,12 +24,6 @@ cudaStream_t of(StreamRef stream) { return static_cast<cudaStream_t>(stream.nati
 __global__ void set_condition(cudaGraphConditionalHandle handle, const unsigned char* condition) {
   cudaGraphSetConditional(handle, *condition != 0);
 }
-
-// Where nodes are added, and what the next one comes after.
-struct End {
-  cudaGraph_t graph;
-  std::vector<cudaGraphNode_t> last;
-};
 
 // A body is put together from parts: what it captures up to a body of its own, that, what comes then. Each is captured
 // as any graph is, for all of a body's kernels are to be of one context, which a capture of a green one leaves at its
@@ -54,18 +49,9 @@ void end_part(OpenBody& body) {
 }
 
 End end_of(StreamRef stream) {
-  cudaStreamCaptureStatus status;
-  cudaGraph_t graph = nullptr;
-  const cudaGraphNode_t* last = nullptr;
-  const cudaGraphEdgeData* edges;
-  size_t count = 0;
-  check(cuda::get_capture_info(of(stream), &status, nullptr, &graph, &last, &edges, &count),
-        "cudaStreamGetCaptureInfo");
-  if (status == cudaStreamCaptureStatusNone)
-    fail(Code::internal, "a condition decides what a graph does, and the stream captures none");
-  if (status == cudaStreamCaptureStatusInvalidated)
-    throw Error(Code::capture_failed, "the stream's capture is invalid; end it first", "cudaStreamGetCaptureInfo");
-  return {graph, {last, last + count}};
+  End end = cuda::end_of(stream);
+  if (!end.graph) fail(Code::internal, "a condition decides what a graph does, and the stream captures none");
+  return end;
 }
 
 void set_from(End& end, cudaGraphConditionalHandle handle, const bool* condition) {
@@ -186,9 +172,7 @@ void add_to_capture(StreamRef stream, StreamRef inside, const bool* condition, c
     add(end, inside, condition, type, bodies);
     if (end_of(stream).last != before)
       fail(Code::capture_forbidden, "capturing on a stream while a part behind its work is captured is forbidden");
-    check(cuda::update_capture_dependencies(of(stream), end.last.data(), nullptr, end.last.size(),
-                                            cudaStreamSetCaptureDependencies),
-          "cudaStreamUpdateCaptureDependencies");
+    cuda::go_on_after(stream, end.last);
   } catch (...) {
     cuda::invalidate(stream);
     throw;

@@ -109,14 +109,26 @@ void EventRef::record(StreamRef stream) const {
 void EventRef::synchronize() const { check(cudaEventSynchronize(of(*this)), "cudaEventSynchronize"); }
 bool EventRef::done() const { return is_done(cudaEventQuery(of(*this)), "cudaEventQuery"); }
 
-Event::Event(int device) {
+Event::Event(int device, Timing timing) {
   Current current(device);
   cudaEvent_t event;
-  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  check(cudaEventCreateWithFlags(&event, timing == Timing::on ? cudaEventDefault : cudaEventDisableTiming),
+        "cudaEventCreateWithFlags");
   ref_ = EventRef(event);
 }
 Event::~Event() {
   if (ref_.native()) report(cudaEventDestroy(of(ref_)), "cudaEventDestroy");
+}
+
+std::optional<double> elapsed_us(EventRef from, EventRef to) {
+  float milliseconds = 0;
+  const cudaError_t result = cudaEventElapsedTime(&milliseconds, of(from), of(to));
+  if (result == cudaErrorInvalidResourceHandle) {
+    cudaGetLastError();
+    fail(Code::invalid_input, "time elapses between events of a device that have timing and have been recorded");
+  }
+  if (!is_done(result, "cudaEventElapsedTime")) return std::nullopt;
+  return double(milliseconds) * 1e3;
 }
 
 }  // namespace encore::device

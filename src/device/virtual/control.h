@@ -8,6 +8,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 namespace encore::device::virtual_gpu {
 
@@ -18,6 +19,10 @@ void set_delay_us(int64_t most);
 // What an application does that waits for the whole device (cudaDeviceSynchronize). While anybody captures there it
 // fails and ends the captures, whoever calls and whatever their modes.
 void synchronize_device(int device);
+
+// Is told the name of each range that begins, and null as it ends. Not while there are any.
+using Listener = std::function<void(const char* name)>;
+void listen_to_ranges(Listener listener);
 
 size_t memory_bytes();
 bool has_conditionals();

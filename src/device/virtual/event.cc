@@ -1,5 +1,7 @@
 // Events. Recording makes a new marker and enqueues it; waiting makes the other stream's worker wait for the marker
-// that was the newest at the time of the call. In a capture an event is a set of nodes instead.
+// that was the newest at the time of the call. In a capture an event is a set of nodes instead, or one that makes a
+// marker at each launch.
+#include <chrono>
 #include <mutex>
 
 #include "device/error.h"
@@ -15,22 +17,35 @@ namespace encore::device {
 namespace virtual_gpu {
 namespace {
 
+struct Happening : Marker {
+  void set() {
+    when = std::chrono::steady_clock::now();
+    Marker::set();
+  }
+  std::chrono::steady_clock::time_point when;  // once it is set
+};
+
 struct Recorded {
-  std::shared_ptr<Marker> marker;    // null if never recorded, or recorded in a capture
-  const void* stream = nullptr;      // where the marker is
-  std::shared_ptr<Capture> capture;  // in which it was recorded
-  std::vector<int> nodes;            // after which it happens there
+  std::shared_ptr<Happening> marker;  // null if never recorded, or recorded in a capture
+  const void* stream = nullptr;       // where the marker is
+  std::shared_ptr<Capture> capture;   // in which it was recorded
+  std::vector<int> nodes;             // after which it happens there
 };
 
 struct EventState {
+  EventState(int device, Timing timing) : device(device), timing(timing) {}
+  const int device;
+  const Timing timing;
   std::mutex mutex;
   Recorded recorded;
 };
+// What an event's handle points to; graphs that record the event see whether it has gone.
+using Held = std::shared_ptr<EventState>;
 
 EventState& event_state(EventRef event) {
   check_not_forked();
   if (!event.native()) fail(Code::internal, "no event was given");
-  return *static_cast<EventState*>(event.native());
+  return **static_cast<Held*>(event.native());
 }
 
 Recorded recorded(EventRef event) {
@@ -69,11 +84,11 @@ void check_host_call(const Recorded& event, std::string_view what) {
 
 using namespace virtual_gpu;
 
-Event::Event(int device) {
+Event::Event(int device, Timing timing) {
   check_device(device);
-  ref_ = EventRef(new EventState);
+  ref_ = EventRef(new Held(std::make_shared<EventState>(device, timing)));
 }
-Event::~Event() { delete static_cast<EventState*>(ref_.native()); }
+Event::~Event() { delete static_cast<Held*>(ref_.native()); }
 
 void EventRef::record(StreamRef ref) const {
   EventState& event = event_state(*this);
@@ -85,13 +100,42 @@ void EventRef::record(StreamRef ref) const {
       recorded.nodes = capture->tail(stream.lane);
       recorded.capture = stream.capture;
     } else {
-      recorded.marker = std::make_shared<Marker>();
+      recorded.marker = std::make_shared<Happening>();
       recorded.stream = &stream;
       stream.push(lock, {NodeKind::event, {}, Label::current(), [marker = recorded.marker] { marker->set(); }});
     }
   }
   std::lock_guard lock(event.mutex);
   event.recorded = std::move(recorded);
+}
+
+void EventRef::record_at_launch(StreamRef ref) const {
+  event_state(*this);
+  StreamState& stream = state_of(ref);
+  std::lock_guard lock(stream.mutex);
+  Capture* const capture = stream.capturing();
+  require(capture, "an event is to be recorded at launches of a graph, and the stream captures none");
+  capture->add(stream.lane, NodeKind::event, {}, [event = std::weak_ptr(*static_cast<const Held*>(native_))] {
+    const Held state = event.lock();
+    if (!state) fail(Code::internal, "the graph records an event that has gone");
+    Recorded recorded;
+    recorded.marker = std::make_shared<Happening>();
+    recorded.marker->set();
+    std::lock_guard lock(state->mutex);
+    state->recorded = std::move(recorded);
+  });
+}
+
+std::optional<double> elapsed_us(EventRef from, EventRef to) {
+  const Recorded ends[] = {recorded(from), recorded(to)};
+  for (const Recorded& end : ends) check_host_call(end, "asking for the time between events");
+  const auto has_time = [](EventRef event, const Recorded& recorded) {
+    return event_state(event).timing == Timing::on && recorded.marker;
+  };
+  require(has_time(from, ends[0]) && has_time(to, ends[1]) && event_state(from).device == event_state(to).device,
+          "time elapses between events of a device that have timing and have been recorded");
+  if (!ends[0].marker->is_set() || !ends[1].marker->is_set()) return std::nullopt;
+  return std::chrono::duration<double, std::micro>(ends[1].marker->when - ends[0].marker->when).count();
 }
 
 void EventRef::synchronize() const {

@@ -6,7 +6,7 @@
 #include "ops/registry.h"
 #include "ops/shape/movement.h"
 #include "plugin/host/memory_kind.h"
-#include "plugin/kernels/run_as.h"
+#include "plugin/kernels/profiled_node.h"
 #include "plugin/model/node_info.h"
 #include "plugin/session/allocator.h"
 #include "plugin/session/stream.h"
@@ -34,7 +34,11 @@ struct LoopSupport : OrtLoopKernelHelper {
     ConcatOutput = [](OrtLoopKernelHelper* self, void* stream, const OrtValue* const* values, size_t count,
                       void* output, size_t bytes) noexcept -> OrtStatus* {
       const NamedNode& node = static_cast<LoopSupport*>(self)->node;
-      return run_as(node, [&] { join(node.ep.compute_stream(stream), {values, count}, output, bytes); });
+      return run_as(node, [&] {
+        const device::StreamRef work = node.ep.compute_stream(stream);
+        const ProfiledNode profiled(node, work);
+        join(work, {values, count}, output, bytes);
+      });
     };
   }
 
@@ -66,9 +70,11 @@ struct ScanSupport : OrtScanKernelHelper {
     Release = [](OrtScanKernelHelper* self) noexcept { delete static_cast<ScanSupport*>(self); };
     Transpose = [](OrtScanKernelHelper* self, const size_t* permutation, size_t rank, const OrtValue* input,
                    OrtSyncStream* stream, OrtValue* output) noexcept -> OrtStatus* {
-      return run_as(static_cast<ScanSupport*>(self)->node, [&] {
+      const NamedNode& node = static_cast<ScanSupport*>(self)->node;
+      return run_as(node, [&] {
         const device::StreamRef work = SyncStream::work_of(stream);
         if (!work) fail(Code::internal, "Scan gave no stream for its transpose");
+        const ProfiledNode profiled(node, work);
         const std::vector<int> from(permutation, permutation + rank);
         ops::transpose(work, device_tensor(input, "what Scan turns"), from, device_tensor(output, "Scan's result"));
       });

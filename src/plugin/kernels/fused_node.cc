@@ -51,6 +51,7 @@ struct FusedNode : OrtNodeComputeInfo {
       : OrtNodeComputeInfo{},
         node(ep, info, std::vector<bool>(size_t(info.input_count()))),
         region(std::make_shared<Region>(std::move(plan))) {
+    node.op = "Region";  // in profiles
     node.fault_number = ep.faults().number(node.label);
     ort_version_supported = ort().version;
     CreateState = [](OrtNodeComputeInfo*, OrtNodeComputeContext*, void** state) noexcept -> OrtStatus* {

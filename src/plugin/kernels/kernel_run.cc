@@ -83,6 +83,7 @@ KernelRun::KernelRun(const Node& node, OrtKernelContext* context) : node_(node),
   check(ort().api->KernelContext_GetGPUComputeStream(context, &handle));
   stream_ = node.ep.compute_stream(handle, context);
   if (node.input_count > int(few_.size())) many_.resize(size_t(node.input_count));
+  profiled_.begin(node, stream_);
 }
 
 KernelRun::~KernelRun() {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ops/op.h"
+#include "plugin/kernels/profiled_node.h"
 #include "plugin/kernels/run_as.h"
 #include "plugin/model/node_info.h"
 #include "plugin/session/constants.h"
@@ -66,6 +67,7 @@ class KernelRun final : public ops::Context {
   std::vector<std::optional<ops::Tensor>> many_;
   std::array<void*, 4> scratch_{};
   std::vector<void*> more_scratch_;
+  ProfiledNode profiled_;
 };
 
 // What ops keep, on the device, as long as the kernel lives; constants perhaps with others.

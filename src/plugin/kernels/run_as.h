@@ -14,9 +14,11 @@ namespace encore::plugin {
 struct NamedNode {
   Ep& ep;
   const char* name;   // "conv1"
+  const char* op;     // "Conv"
   std::string label;  // "Conv node 'conv1'"
 
-  NamedNode(Ep& ep, const ops::NodeInfo& info) : ep(ep), name(device::kept(info.name())), label(ops::label_of(info)) {}
+  NamedNode(Ep& ep, const ops::NodeInfo& info)
+      : ep(ep), name(device::kept(info.name())), op(device::kept(info.op_type())), label(ops::label_of(info)) {}
 };
 
 // Runs `body` as the node: its name is on every launch and in every error, and an error also ends a capture with the

@@ -97,6 +97,8 @@ Ep::Ep(std::shared_ptr<Registration> registration, Options options, Log log, std
       log_(log),
       arena_(arena ? std::move(arena)
                    : std::make_shared<memory::Arena>(options.device_id, memory_settings(options), "the session")),
+      recorder_(std::make_shared<profile::Recorder>(options.device_id,
+                                                    [log](const std::string& message) { log.warning(message); })),
       copies_(options.device_id, !options.do_copy_in_default_stream),
       order_(options.device_id, options.default_stream),
       faults_(options.device_id, options.has_user_compute_stream || options.use_ep_level_unified_stream),
@@ -112,13 +114,18 @@ Ep::Ep(std::shared_ptr<Registration> registration, Options options, Log log, std
                                   .warn = [this](const std::string& message) { log_.warning(message); },
                                   .default_stream = options_.default_stream,
                                   .shared = shared_.get(),
-                                  .memory = arena_->source()});
+                                  .memory = arena_->source(),
+                                  .recorder = recorder_});
   if (options_.has_regions() && !graphs_) {
     const bool captures = options_.auto_graph ? *options_.auto_graph : device::captures_survive_device_waits(device());
-    store_ =
-        std::make_shared<automatic::GraphStore>(device(), arena_, captures ? size_t(options_.auto_graph_limit) : 0);
+    store_ = std::make_shared<automatic::GraphStore>(device(), arena_, captures ? size_t(options_.auto_graph_limit) : 0,
+                                                     recorder_);
     arena_->add(store_);
   }
+  recorder_->when_switched([this] {
+    if (graphs_) graphs_->forget_captures();
+    if (store_) store_->forget_graphs();
+  });
   // What is made now is no part of a capture that a run has left behind.
   graph::SessionGraphs::end_capture_here("a session was made in the thread that captures it");
   fill_callbacks();
@@ -130,6 +137,8 @@ Ep::Ep(std::shared_ptr<Registration> registration, Options options, Log log, std
 
 Ep::~Ep() {
   forget_runs();
+  recorder_->when_switched({});  // profiles may end later
+  profile_.reset();
   graphs_.reset();  // these wait for launches that may report faults
   shared_.reset();
   if (ran_elsewhere_) memory::wait_for(memory::tails(device()));

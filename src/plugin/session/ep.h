@@ -29,6 +29,7 @@
 #include "plugin/session/fault_cells.h"
 #include "plugin/session/host_copies.h"
 #include "plugin/session/report.h"
+#include "profile/recorder.h"
 
 namespace encore::plugin {
 
@@ -74,6 +75,7 @@ class Ep : public OrtEp {
   }
 
   memory::Arena& arena() { return *arena_; }
+  profile::Recorder& recorder() { return *recorder_; }
   HostCopies& copies() { return copies_; }
   Constants& constants() { return constants_; }
   device::Blas& blas();  // opened on first use, as is dnn()
@@ -146,6 +148,7 @@ class Ep : public OrtEp {
   bool is_captured(int id) const;
   void replay(int id);
   void set_dynamic_option(const std::string& key, const std::string& value);
+  void profile(const std::string& value);
   device::StreamRef find_stream(void* handle, const OrtKernelContext* context);
   void let_go(device::StreamRef stream) noexcept;
   device::StreamRef begin_work(void* handle, const OrtKernelContext* context);
@@ -161,6 +164,9 @@ class Ep : public OrtEp {
   Log log_;
   Signature signature_;
   std::shared_ptr<memory::Arena> arena_;
+  std::shared_ptr<profile::Recorder> recorder_;
+  std::mutex profile_mutex_;
+  std::unique_ptr<profile::Recorder::Profile> profile_;  // asked for by ep.cuda.profile
   HostCopies copies_;
   Constants constants_;
   graph::DefaultStreamOrder order_;

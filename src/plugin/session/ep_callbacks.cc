@@ -4,6 +4,7 @@
 #include "graph/capture_gate.h"
 #include "plugin/host/fence.h"
 #include "plugin/session/ep.h"
+#include "plugin/session/profiler.h"
 #include "plugin/session/registration.h"
 #include "plugin/session/report.h"
 #include "plugin/session/stream.h"
@@ -16,6 +17,7 @@ void Ep::set_dynamic_option(const std::string& key, const std::string& value) {
     if (key.starts_with(prefix)) bare = key.substr(prefix.size());
   if (key.starts_with("ep.dynamic.")) return;  // onnxruntime's own, or another provider's: hints
   if (bare == "trace") return trace(value);
+  if (bare == "profile") return profile(value);
   if (bare == "report_graphs") return write_report(as_json(graph_reports()), value);
   if (bare == "report_regions")
     return write_report(as_json(store_ ? store_->reports() : std::vector<automatic::RegionReport>()), value);
@@ -38,8 +40,22 @@ void Ep::set_dynamic_option(const std::string& key, const std::string& value) {
     fail(Code::invalid_input, "dynamic option '", key, "' is '", value, "'; it must be 'hold' or 'let go'");
   }
   fail(Code::invalid_input, "unknown dynamic option '", key,
-       "'; the known ones are 'ep.cuda.captures', 'ep.cuda.report_graphs', 'ep.cuda.report_memory', "
-       "'ep.cuda.report_placement', 'ep.cuda.report_regions', 'ep.cuda.report_tuning' and 'ep.cuda.trace'");
+       "'; the known ones are 'ep.cuda.captures', 'ep.cuda.profile', 'ep.cuda.report_graphs', "
+       "'ep.cuda.report_memory', 'ep.cuda.report_placement', 'ep.cuda.report_regions', 'ep.cuda.report_tuning' and "
+       "'ep.cuda.trace'");
+}
+
+// Begins a profile, anew if there is one, or writes what it has.
+void Ep::profile(const std::string& value) {
+  const std::lock_guard lock(profile_mutex_);
+  if (value == "start") {
+    auto next = recorder_->start();  // before the other ends, so that graphs stay
+    profile_ = std::move(next);
+    return;
+  }
+  require(profile_ != nullptr, "dynamic option 'ep.cuda.profile' names a file, and no profile was begun ('start')");
+  const auto ended = std::move(profile_);
+  write_report(as_json(ended->take()), value);
 }
 
 void Ep::fill_callbacks() {
@@ -61,7 +77,11 @@ void Ep::fill_callbacks() {
     return guarded_on(from(self).device(), "OnRunStart", [&] { from(self).start_run(options); });
   };
   OnRunEnd = [](OrtEp* self, const OrtRunOptions* options, bool synchronous) noexcept -> OrtStatus* {
-    return guarded_on(from(self).device(), "OnRunEnd", [&] { from(self).end_run(options, synchronous); });
+    return guarded_on(from(self).device(), "OnRunEnd", [&] {
+      Ep& ep = from(self);
+      ep.end_run(options, synchronous);
+      if (ep.recorder_->is_on()) ep.recorder_->collect(profile::Recorder::Wait::no);
+    });
   };
   CreateAllocator = [](OrtEp* self, const OrtMemoryInfo* info, OrtAllocator** allocator) noexcept -> OrtStatus* {
     return guarded("CreateAllocator", [&] {
@@ -93,6 +113,10 @@ void Ep::fill_callbacks() {
       });
     };
   }
+  if (host_has(kProfilerApi))
+    CreateProfiler = [](OrtEp* self, OrtEpProfilerImpl** profiler) noexcept -> OrtStatus* {
+      return guarded("CreateProfiler", [&] { *profiler = new Profiler(from(self).recorder_); });
+    };
   if (host_has(kSyncApi))
     Sync = [](OrtEp* self) noexcept -> OrtStatus* {
       return guarded_on(from(self).device(), "Sync", [&] { from(self).synchronize_as_asked(); });

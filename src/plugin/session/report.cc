@@ -1,5 +1,7 @@
 #include "plugin/session/report.h"
 
+#include <charconv>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
@@ -114,6 +116,26 @@ std::string as_json(const std::vector<device::TunedProduct>& tuned) {
     json +=
         text(json.size() > 1 ? ",\n " : "", "{\"problem\": ", quoted(one.problem), ", \"candidates\": ", one.candidates,
              ", \"chosen\": ", one.chosen, ", \"first_us\": ", one.first_us, ", \"chosen_us\": ", one.chosen_us, "}");
+  return json + "]\n";
+}
+
+std::string to_the_nanosecond(double us) {
+  char digits[32];
+  const auto end = std::to_chars(digits, digits + sizeof digits, us, std::chars_format::fixed, 3).ptr;
+  return {digits, end};
+}
+
+std::string as_json(const std::vector<profile::Span>& spans) {
+  std::string json = "[";
+  std::map<const void*, size_t> streams;
+  for (const profile::Span& span : spans) {
+    const size_t stream = streams.emplace(span.stream, streams.size()).first->second;
+    const std::chrono::duration<double, std::micro> begin = span.begin - spans[0].begin;
+    json += text(json.size() > 1 ? ",\n " : "", "{\"name\": ", quoted(span.name), ", \"op\": ", quoted(span.op),
+                 ", \"replay\": ", span.is_replay ? "true" : "false", ", \"depth\": ", span.depth,
+                 ", \"stream\": ", stream, ", \"begin_us\": ", to_the_nanosecond(begin.count()),
+                 ", \"us\": ", to_the_nanosecond(span.us), ", \"own_us\": ", to_the_nanosecond(span.own_us), "}");
+  }
   return json + "]\n";
 }
 

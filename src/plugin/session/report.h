@@ -11,6 +11,7 @@
 #include "graph/session_graphs.h"
 #include "memory/arena.h"
 #include "plugin/session/allocator.h"
+#include "profile/recorder.h"
 
 namespace encore::plugin {
 
@@ -45,6 +46,11 @@ std::string as_json(const MemoryReport& report);
 
 // [{"problem", "candidates", "chosen", "first_us", "chosen_us"}]
 std::string as_json(const std::vector<device::TunedProduct>& tuned);
+
+// In the order in which they began: [{"name", "op", "replay", "depth", "stream": counted from 0, "begin_us": since the
+// first began, "us", "own_us": without the nodes inside}].
+std::string as_json(const std::vector<profile::Span>& spans);
+std::string to_the_nanosecond(double us);  // "12.345"
 
 void write_report(const std::string& json, const std::string& path);
 
