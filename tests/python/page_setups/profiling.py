@@ -1,0 +1,3 @@
+import page_models
+
+page_models.write()
