@@ -121,7 +121,7 @@ class Values:
         self._ort = ort
         self._capi = capi
         self._device_id = device_id
-        self._tells_bool = tuple(int(part) for part in ort.__version__.split(".")[:2]) >= (1, 30)  # in DLPack
+        self._tells_bool = tuple(int(part) for part in ort.__version__.split(".")[:2]) >= (1, 32)  # in DLPack
         self.vector = capi.OrtValueVector
         self.on_host = ort.OrtDevice.make("cpu", 0)._get_c_device()
         self.on_device = ort.OrtDevice.make("gpu", device_id, NVIDIA)._get_c_device()

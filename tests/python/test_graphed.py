@@ -14,7 +14,16 @@ import numpy as np
 import onnxruntime as ort
 import onnxruntime_ep_encore
 import pytest
-from encore_session import ARRANGEMENTS, arranged, in_threads, make_session, make_stream, needs_graphs, only_if
+from encore_session import (
+    ARRANGEMENTS,
+    arranged,
+    in_threads,
+    make_session,
+    make_stream,
+    needs_graphs,
+    needs_late_free,
+    only_if,
+)
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state as capi
 from onnxruntime_ep_encore import graphed
@@ -408,6 +417,7 @@ def test_memory_of_no_device_that_is_known(encore, negation):
         function(negation)(Elsewhere(encore_session.on_device(some(2))))
 
 
+@needs_late_free
 def test_values_of_another_session_of_the_device(encore, negation):
     first, second = function(negation), function(negation)
     y = first(encore_session.on_device(some(2)))
