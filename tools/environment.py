@@ -158,13 +158,18 @@ def ort_folder(version):
         raise Failed(f"onnxruntime {version} isn't one of {', '.join((*OLDER_ORTS, NEWEST_ORT))}")
     # Wheels differ from Python to Python.
     folder = ROOT / "build" / "ort" / f"{version}-py{sysconfig.get_python_version()}"
+    # What it depends on comes from the virtual environment.
+    return packages_in(folder, f"onnxruntime {version}", f"onnxruntime=={version}", "--no-deps")
+
+
+def packages_in(folder, words, what, *options):
+    """The folder, with what pip installs there when it is first asked for."""
     with _one_at_a_time():
         if not folder.exists():
-            say(f"installing onnxruntime {version} into {folder}")
+            say(f"installing {words} into {folder}")
             partial = folder.with_name(f"{folder.name}.partial")
             shutil.rmtree(partial, ignore_errors=True)
-            # What it depends on comes from the virtual environment.
-            pip(f"onnxruntime=={version}", "--no-deps", "--target", partial)
+            pip(what, *options, "--target", partial)
             partial.replace(folder)
     return folder
 

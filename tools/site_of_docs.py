@@ -3,7 +3,6 @@
 import hashlib
 import os
 import re
-import shutil
 import sysconfig
 
 import environment as env
@@ -35,13 +34,7 @@ def _packages():
     env.setup()
     key = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()[:12]
     folder = env.ROOT / "build" / f"site-packages-py{sysconfig.get_python_version()}-{key}"
-    if not folder.exists():
-        env.say(f"installing what {REQUIREMENTS.name} lists into {folder}")
-        partial = folder.with_name(f"{folder.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        env.pip(REQUIREMENTS, "--target", partial)
-        partial.replace(folder)
-    return folder
+    return env.packages_in(folder, f"what {REQUIREMENTS.name} lists", REQUIREMENTS)
 
 
 def _check_that_nothing_is_fetched():

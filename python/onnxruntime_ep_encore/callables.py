@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .completions import Completions
-from .registration import is_encore
+from .registration import encores
 from .values import STRING, Input, Outputs, Values, refuse_what_is_no_tensor
 
 NO_PROTOCOL = (
@@ -269,7 +269,7 @@ class Future:
 def _whereabouts(session, ort):
     """The device that the session is on, and the library; raises if that is not Encore."""
     providers = session.get_providers()
-    found = [device for device in ort.get_ep_devices() if device.ep_name in providers and is_encore(device)]
+    found = [device for device in encores(ort) if device.ep_name in providers]
     if not found:
         raise ValueError(f"the session is not on Encore; its providers are {', '.join(providers)}")
     asked = {key: _entry(session, found[0].ep_name, key) for key in ("device_id", "enable_cuda_graph")}

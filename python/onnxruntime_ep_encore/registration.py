@@ -40,9 +40,10 @@ def devices(name: str | None = None, ort=None) -> list:
     return [device for device in ort.get_ep_devices() if device.ep_name == (name or get_ep_name())]
 
 
-def is_encore(device) -> bool:
-    """Whether a device of onnxruntime's is one of Encore's."""
-    return _library_of(device) in [*candidates(), *_libraries()]
+def encores(ort) -> list:
+    """onnxruntime's devices that are Encore's, under whatever provider's name."""
+    ours = {*candidates(), *_libraries()}
+    return [device for device in ort.get_ep_devices() if _library_of(device) in ours]
 
 
 def import_onnxruntime():
@@ -61,7 +62,7 @@ def import_onnxruntime():
 
 
 def _register(name, device, ort):
-    present = {each.ep_name: _library_of(each) for each in ort.get_ep_devices() if is_encore(each)}
+    present = {each.ep_name: _library_of(each) for each in encores(ort)}
     there = [*present.values()]
     known = there or _libraries()
     library = known[0] if known and not device else get_library_path(device)

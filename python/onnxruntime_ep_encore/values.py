@@ -11,11 +11,11 @@ import numpy as np
 NVIDIA = 0x10DE
 _HOST_ACCESSIBLE = 5  # as OrtDevice numbers memory
 _CPU, _CUDA, _CUDA_HOST = 1, 2, 3  # as DLPack numbers devices
-_DTYPES = {
-    "tensor(float)": "float32",
-    "tensor(double)": "float64",
-    **{f"tensor({kind})": kind for kind in ("float16", "bool", "int8", "int16", "int32", "int64")},
-    **{f"tensor({kind})": kind for kind in ("uint8", "uint16", "uint32", "uint64")},
+DTYPES: dict[str, np.dtype[Any]] = {  # of arrays, by the model's types
+    "tensor(float)": np.dtype("float32"),
+    "tensor(double)": np.dtype("float64"),
+    **{f"tensor({kind})": np.dtype(kind) for kind in ("float16", "bool", "int8", "int16", "int32", "int64")},
+    **{f"tensor({kind})": np.dtype(kind) for kind in ("uint8", "uint16", "uint32", "uint64")},
 }
 STRING = "tensor(string)"
 _AFTER_RUNS = (None, -1, 0, 1)  # DLPack's names of the default stream, which goes on after runs that nobody waits for
@@ -37,7 +37,7 @@ class Input:
         self.name: str = arg.name
         self.type: str = arg.type
         self.shape: list[int | str | None] = arg.shape
-        self.dtype = np.dtype(_DTYPES[arg.type]) if arg.type in _DTYPES else None
+        self.dtype = DTYPES.get(arg.type)
         self._fixed = [(at, length) for at, length in enumerate(self.shape) if isinstance(length, int)]
 
     def __str__(self):
@@ -63,7 +63,7 @@ class Input:
     def zeros(self, shape) -> np.ndarray:
         if self.dtype is None and self.type != STRING:
             raise TypeError(f"no array has the type of {self}: call it with such values instead")
-        return np.zeros(shape, object if self.type == STRING else self.dtype)
+        return np.zeros(shape, object if self.dtype is None else self.dtype)
 
     def shape_with(self, lengths) -> list[int]:
         """Its shape, with lengths by the dimensions' names."""

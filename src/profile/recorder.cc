@@ -13,10 +13,6 @@ namespace encore::profile {
 
 namespace {
 
-Clock::duration as_duration(double us) {
-  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::micro>(us));
-}
-
 double between(device::EventRef from, device::EventRef to) {
   const auto time = device::elapsed_us(from, to);
   if (!time) fail(Code::internal, "an event of a profile has not happened");
@@ -228,12 +224,12 @@ void Recorder::renew_anchor() {
   const std::lock_guard lock(anchoring_);
   next_anchor_.record(stream_);
   next_anchor_.synchronize();
-  anchor_.time += as_duration(between(anchor_.event, next_anchor_));
+  anchor_.time += Span::as_duration(between(anchor_.event, next_anchor_));
   std::swap(anchor_.event, next_anchor_);
 }
 Clock::time_point Recorder::time_of(device::EventRef event) {
   const std::lock_guard lock(anchoring_);
-  return anchor_.time - as_duration(between(event, anchor_.event));
+  return anchor_.time - Span::as_duration(between(event, anchor_.event));
 }
 
 // All of it is over.
@@ -250,7 +246,7 @@ void Recorder::read(const Timeline& timeline) {
     Span& span = spans[i];
     const double begin = at[size_t(lap.begin)];
     span = {lap.node.name, lap.node.op, timeline.of_ == Timeline::Of::graph, 0, timeline.stream_.native()};
-    span.begin = first + as_duration(begin);
+    span.begin = first + Span::as_duration(begin);
     span.us = span.own_us = lap.end < 0 ? 0 : at[size_t(lap.end)] - begin;
     if (lap.end < 0) span.name = nullptr;  // that was lost
     if (lap.outer < 0) continue;

@@ -22,6 +22,11 @@ struct Span {
   const void* stream;  // StreamRef::native()
   Clock::time_point begin;
   double us, own_us;  // the latter without the nodes inside
+
+  Clock::time_point end() const { return begin + as_duration(us); }
+  static Clock::duration as_duration(double us) {
+    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::micro>(us));
+  }
 };
 
 class Recorder : public std::enable_shared_from_this<Recorder> {

@@ -8,7 +8,8 @@ what a renderer does not show:
     <!-- from onnxruntime 1.30 -->      older ones lack what it shows
     <!-- file: worker.py -->            it is kept in the page's folder under this name, and not run by itself
 
-What blocks need and a page does not say comes from page_setups/PAGE.py, which runs first in the namespace.
+Pages of HAVE_MODEL begin with the small model, which the others make themselves if they need it. What else blocks need
+and a page does not say comes from page_setups/PAGE.py, which runs first in the namespace.
 
 `python tests/python/pages.py` lists what is not run.
 """
@@ -21,6 +22,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SETUPS = Path(__file__).parent / "page_setups"
+HAVE_MODEL = (
+    *("cuda-provider", "functions", "graphs", "profiling", "serving", "shapes", "streams-and-memory", "torch"),
+    *("troubleshooting", "where-time-goes"),
+)
 RUN = ("python", "sh")
 NOT_RUN = {
     "installs": "it would change the machine, or needs the network",
@@ -77,6 +82,14 @@ def blocks_of(file):
             blocks.append(Block(page, line, language, code, told("reason") or "", since, told("file") or ""))
         end = found.end()
     return blocks
+
+
+def setup_of(page):
+    """The code that runs before its blocks."""
+    name = Path(page).stem
+    own = SETUPS / f"{name}.py"
+    model = "import page_models\npage_models.write()\n" if name in HAVE_MODEL else ""
+    return model + (own.read_text() if own.exists() else "")
 
 
 def matches(printed, wanted):

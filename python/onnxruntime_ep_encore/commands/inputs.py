@@ -5,15 +5,8 @@ import re
 
 import numpy as np
 
+from ..values import DTYPES
 from .mistake import Mistake
-
-NUMPY = {
-    "tensor(float)": np.float32,
-    "tensor(float16)": np.float16,
-    "tensor(double)": np.float64,
-    "tensor(bool)": np.bool_,
-    **{f"tensor({sign}int{bits})": np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)},
-}
 
 
 def pairs(given, what):
@@ -42,7 +35,7 @@ def make_feeds(session, shapes, contents):
     _know(contents, [each.name for each in inputs], "input", "input")
     feeds, assumed = {}, set()
     for each in inputs:
-        if each.type not in NUMPY:
+        if each.type not in DTYPES:
             raise Mistake(f"input {each.name} is a {each.type}, of which encore makes no contents")
         told = contents.get(each.name, "")
         feeds[each.name] = _from_file(each, told) if told.endswith(".npy") else _filled(each, told, shapes, assumed)
@@ -64,9 +57,9 @@ def _from_file(given, file):
         array = np.load(file)
     except (OSError, ValueError) as error:
         raise Mistake(f"--input {given.name}: {error}") from error
-    wanted = NUMPY[given.type]
+    wanted = DTYPES[given.type]
     if array.dtype != wanted:
-        raise Mistake(f"--input {given.name}: {file} holds {array.dtype}, and the model wants {np.dtype(wanted)}")
+        raise Mistake(f"--input {given.name}: {file} holds {array.dtype}, and the model wants {wanted}")
     if not _fits(array.shape, given.shape):
         raise Mistake(f"--input {given.name}: {file} is {list(array.shape)}, and the model wants {given.shape}")
     return array
@@ -74,7 +67,7 @@ def _from_file(given, file):
 
 def _filled(given, told, shapes, assumed):
     shape = _shape(given, shapes, assumed)
-    dtype = np.dtype(NUMPY[given.type])
+    dtype = DTYPES[given.type]
     if told:
         try:
             return np.full(shape, float(told) if dtype.kind == "f" else int(told), dtype)

@@ -54,12 +54,17 @@ struct Runs {
 thread_local Runs runs;
 
 // A feed comes on the stream of one of the nodes that read it, and onnxruntime makes only nodes of the same graph wait:
-// not those of a body, which have a stream of their own where the CPU runs the Loop, say.
+// not those of a body, which have a stream of their own where the CPU runs the Loop, say. So what a stream does next
+// comes behind the latest upload of each other one, if it has not waited for that.
+void wait_for_upload(device::StreamRef stream, uint64_t waited_for, device::StreamRef other, uint64_t latest) {
+  if (latest <= waited_for || other == stream) return;
+  if (const memory::Tail tail = memory::tail(other)) stream.wait(*tail);
+}
+
 device::StreamRef after_uploads(const Run& run, Run::Known& known) {
   if (known.waited_for == run.uploads) return known.stream;
   for (const Run::Known& other : run.streams)
-    if (other.uploaded > known.waited_for && other.stream != known.stream)
-      if (const memory::Tail tail = memory::tail(other.stream)) known.stream.wait(*tail);
+    wait_for_upload(known.stream, known.waited_for, other.stream, other.uploaded);
   known.waited_for = run.uploads;
   return known.stream;
 }
@@ -240,8 +245,7 @@ void Ep::wait_for_uploads(device::StreamRef stream) {
   const auto mine = std::ranges::find(streams_, stream, [](const auto& each) { return each.first->ref(); });
   if (mine == streams_.end() || mine->second.waited_for == uploads_) return;
   for (const auto& [other, uploads] : streams_)
-    if (uploads.latest > mine->second.waited_for && other->ref() != stream)
-      if (const memory::Tail tail = memory::tail(other->ref())) stream.wait(*tail);
+    wait_for_upload(stream, mine->second.waited_for, other->ref(), uploads.latest);
   mine->second.waited_for = uploads_;
 }
 

@@ -40,10 +40,8 @@ void Profiler::end(OrtProfilingEventsContainer* events) {
   std::map<const void*, int32_t> streams;
   for (const profile::Span& span : profile->take()) {
     const int32_t stream = streams.emplace(span.stream, int32_t(streams.size())).first->second;
-    const auto end = span.begin + std::chrono::duration_cast<profile::Clock::duration>(
-                                      std::chrono::duration<double, std::micro>(span.us));
     const int64_t begin_us = std::chrono::floor<microseconds>(span.begin - begin_).count(),
-                  end_us = std::chrono::floor<microseconds>(end - begin_).count();
+                  end_us = std::chrono::floor<microseconds>(span.end() - begin_).count();
     const std::string us = to_the_nanosecond(span.us), own_us = to_the_nanosecond(span.own_us);
     const char* const keys[] = {"op_name", "provider", "how", "gpu_us", "gpu_own_us"};
     const char* const values[] = {span.op, "Encore", span.is_replay ? "replay" : "eager", us.c_str(), own_us.c_str()};

@@ -1,3 +1,0 @@
-import page_models
-
-page_models.write()
