@@ -80,3 +80,23 @@ def heavy(make_model, request):
     nodes = [node, helper.make_node("Neg", ["a"], ["y"], "minus")]
     model = make_model(nodes, {"x": ["n", 512, 1]}, {"y": ["n", 512, 1]}, [numpy_helper.from_array(weights, "w")])
     return model, lambda x: -(w @ x)
+
+
+@pytest.fixture(scope="module")
+def pair(make_model):
+    """total = x + 2 y, and difference = x - y."""
+    nodes = [
+        helper.make_node("Add", ["x", "y"], ["t"], "add"),
+        helper.make_node("Add", ["t", "y"], ["total"], "add_again"),
+        helper.make_node("Sub", ["x", "y"], ["the.difference"], "subtract"),
+    ]
+    shape = ["n", 4]
+    return make_model(nodes, {"x": shape, "y": shape}, {"total": shape, "the.difference": shape})
+
+
+@pytest.fixture(scope="module")
+def negation(make_model):
+    """y = -x, by way of nodes enough for a run to take a moment."""
+    names = ["x", *(f"t{i}" for i in range(8)), "y"]
+    nodes = [helper.make_node("Neg", [a], [b], f"neg{i}") for i, (a, b) in enumerate(zip(names, names[1:]))]
+    return make_model(nodes, {"x": ["n", 256]}, {"y": ["n", 256]})
