@@ -113,8 +113,8 @@ def encore_figures(name, batch, seconds, options):
     return out
 
 
-def torch_replay_us(call, seconds):
-    """What torch's own CUDA graph of the call takes to replay, the wait included."""
+def torch_replay(call):
+    """A replay of torch's own CUDA graph of the call, the wait included."""
     import torch
 
     with torch.inference_mode():
@@ -131,11 +131,15 @@ def torch_replay_us(call, seconds):
         graph.replay()
         torch.cuda.synchronize()
 
-    return median_us(run, seconds)
+    return run
 
 
-def torch_figure(name, batch, seconds):
-    """A CUDA graph of the same architecture in eager torch; None where torch has none of it."""
+def torch_replay_us(call, seconds):
+    return median_us(torch_replay(call), seconds)
+
+
+def torch_module(name, batch):
+    """The same architecture in torch, on the CPU, and its inputs; None where torch has none of it."""
     import torch
 
     dtype = torch.float16 if name.endswith("f16") else torch.float32
@@ -145,16 +149,44 @@ def torch_figure(name, batch, seconds):
         import transformers
 
         module = transformers.BertModel(transformers.BertConfig())
-        inputs = (torch.randint(0, 1000, (batch, 128)).cuda(), torch.ones(batch, 128, dtype=torch.int64).cuda())
+        inputs = (torch.randint(0, 1000, (batch, 128)), torch.ones(batch, 128, dtype=torch.int64))
     elif name.startswith(("resnet50", "mobilenet_v3", "vit_b16")):
         import torchvision
 
         builders = {"resnet50": "resnet50", "mobilenet_v3": "mobilenet_v3_large", "vit_b16": "vit_b_16"}
         module = getattr(torchvision.models, builders[name.rsplit("_", 1)[0]])(weights=None)
-        inputs = (torch.randn(batch, 3, 224, 224, dtype=dtype).cuda(),)
+        inputs = (torch.randn(batch, 3, 224, 224, dtype=dtype),)
+    elif name in ("chain_f32", "small_20"):
+        module, inputs = torch_chain(100 if name == "chain_f32" else 7), (torch.randn(8, 256, dtype=dtype),)
     else:
         return None
-    module = module.to(dtype).cuda().eval()
+    return module.to(dtype).eval(), inputs
+
+
+def torch_chain(rounds):
+    """What zoo.chain does."""
+    import torch
+
+    class Chain(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scales = torch.nn.Parameter(torch.rand(rounds, 256))
+
+        def forward(self, x):
+            last = x
+            for scale in self.scales:
+                last = torch.tanh(last * scale + x)
+            return last
+
+    return Chain()
+
+
+def torch_figure(name, batch, seconds):
+    """A CUDA graph of the same architecture in eager torch; None where torch has none of it."""
+    built = torch_module(name, batch)
+    if built is None:
+        return None
+    module, inputs = built[0].cuda(), [x.cuda() for x in built[1]]
     return torch_replay_us(lambda: module(*inputs), seconds)
 
 

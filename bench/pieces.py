@@ -11,6 +11,7 @@ automatic graphs of their pieces, through run(None, feeds).
 Medians in microseconds:
   apart      node by node, but for groups that are one (regions=0)
   eager      by regions
+  pieces     auto_graph=1, conditional_nodes=0: what data decides onnxruntime runs
   automatic  auto_graph=1
 and of the latter's runs of pieces the share that was replayed.
 """
@@ -50,10 +51,18 @@ MODELS = {
 }
 
 
+WAYS = {
+    "apart": {"regions": 0},
+    "eager": {"auto_graph": 0},
+    "pieces": {"auto_graph": 1, "conditional_nodes": 0},
+    "automatic": {"auto_graph": 1},
+}
+
+
 def row(name, seconds, options):
     make, feeds = MODELS[name]
     model, out = make(), {"model": name}
-    for way, chosen in {"apart": {"regions": 0}, "eager": {"auto_graph": 0}, "automatic": {"auto_graph": 1}}.items():
+    for way, chosen in WAYS.items():
         session, at = es.make_session(model, **{"use_tf32": 1, **chosen, **options}), 0
 
         def run(session=session):
@@ -75,7 +84,7 @@ def main():
     args = parser.parse_args()
     ort.set_default_logger_severity(3)
     options = models.provider_options(args)
-    header = ["model", "apart", "eager", "automatic", "replayed %"]
+    header = ["model", *WAYS, "replayed %"]
     models.print_table(header, (row(name, args.seconds, options) for name in args.models.split(",")), args.json)
 
 

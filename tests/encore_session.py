@@ -133,8 +133,7 @@ def make_session(model, session_options=None, config=None, device=0, **options):
     keep float's precision unless use_tf32=1 asks otherwise.
     """
     no_regions = {"auto_graph": 0} if options.get("regions") == 0 else {}  # which it would bring along
-    # By default graphs have conditional nodes where these were tried; tests try them everywhere.
-    options = OPTIONS_OF_ALL | no_regions | {"use_tf32": 0, "conditional_nodes": 1} | options
+    options = OPTIONS_OF_ALL | no_regions | {"use_tf32": 0} | options
     session_options = session_options or ort.SessionOptions()
     session_options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     for key, value in (config or {}).items():

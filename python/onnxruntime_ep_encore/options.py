@@ -46,10 +46,9 @@ class Options(_Dotted, total=False):
     auto_graph_limit: int | None
     """The most graphs that `auto_graph` keeps in a session: those that are used most. Default: 128."""
 
-    conditional_nodes: bool | Literal["safe"] | None
-    """Let graphs hold an If or a Loop about which data on the device decides, if no shape depends on it. `safe` is 1
-    where that has been tried, which is the virtual GPU alone so far. Elsewhere it is 0, and onnxruntime runs these
-    nodes. Default: safe."""
+    conditional_nodes: bool | None
+    """Let graphs hold an If or a Loop about which data on the device decides, if no shape depends on it and the
+    driver is CUDA 12.8's or newer. Elsewhere onnxruntime runs these nodes. Default: 1."""
 
     pad: Mapping[str, int | Iterable[int]] | str | None
     """Pad these dimensions to the next of their lengths, and cut what comes out. So few shapes are run, and with

@@ -9,8 +9,6 @@ namespace encore::device {
 
 // Why graphs of the device have no such parts; empty if they may.
 std::string why_no_conditionals(int device);
-// Whether devices of the kind have been seen to run them as they should.
-bool conditionals_were_tried();
 
 // Captures a part on the stream that it is given.
 using Body = std::function<void(StreamRef)>;

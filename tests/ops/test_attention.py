@@ -409,7 +409,16 @@ def test_what_does_not_fit_fails(inputs, attrs, words):
 
 
 @pytest.mark.parametrize(
-    "attrs", [{"scale": -1.0}, {"scale": 0.0}, {"qk_matmul_output_mode": 4}, {"softmax_precision": 7}], ids=str
+    "attrs",
+    [
+        {"scale": -1.0},
+        {"scale": 0.0},
+        {"softcap": -1.0},
+        {"softcap": float("nan")},
+        {"qk_matmul_output_mode": 4},
+        {"softmax_precision": 7},
+    ],
+    ids=str,
 )
 def test_hostile_attributes_are_declined(attrs):
     x = floats(1, 2, 3, 8)

@@ -201,8 +201,6 @@ std::string why_no_conditionals(int) {
               "'s, and graphs have conditional nodes with both branches from 12.8 on");
 }
 
-bool conditionals_were_tried() { return false; }  // it compiles; no GPU has run it yet
-
 void capture_if(StreamRef stream, const bool* condition, const Body& then, const Body& otherwise) {
   std::vector<const Body*> bodies{&then};
   if (otherwise) bodies.push_back(&otherwise);

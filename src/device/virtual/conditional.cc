@@ -68,8 +68,6 @@ std::string why_no_conditionals(int) {
   return has_conditionals() ? "" : "the virtual GPU was told to have no conditional nodes";
 }
 
-bool conditionals_were_tried() { return true; }
-
 void capture_if(StreamRef stream, const bool* condition, const Body& then, const Body& otherwise) {
   add(stream, condition, false, {&then, &otherwise});
 }

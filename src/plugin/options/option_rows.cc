@@ -140,11 +140,10 @@ constexpr OptionRow kRows[] = {
     {"auto_graph_limit", false, "128", "a number from 1 to 100000",
      "The most graphs that `auto_graph` keeps in a session: those that are used most.",
      [](std::string_view value, Options& o) { return take(number(value, 1, 100000), o.auto_graph_limit); }},
-    {"conditional_nodes", false, "safe", "0, 1 or safe",
-     "Let graphs hold an If or a Loop about which data on the device decides, if no shape depends on it. `safe` is 1 "
-     "where that has been tried, which is the virtual GPU alone so far. Elsewhere it is 0, and onnxruntime runs these "
-     "nodes.",
-     [](std::string_view value, Options& o) { return flag_or_safe(value, o.conditional_nodes); }},
+    {"conditional_nodes", false, "1", kFlag,
+     "Let graphs hold an If or a Loop about which data on the device decides, if no shape depends on it and the driver "
+     "is CUDA 12.8's or newer. Elsewhere onnxruntime runs these nodes.",
+     [](std::string_view value, Options& o) { return take(flag(value), o.conditional_nodes); }},
 
     {"pad", false, "", "dimensions of the model's inputs with lengths, such as batch:1,2,4,8;sequence:64,128, or off",
      "Pad these dimensions to the next of their lengths, and cut what comes out. So few shapes are run, and with "

@@ -238,8 +238,7 @@ Parts Ep::parts() const {
 std::string Ep::why_not_by_data() const {
   const char* const unknown = "what it does is not known from shapes";
   if (!graphs_ && !(store_ && store_->captures())) return unknown;
-  if (!options_.conditional_nodes.value_or(device::conditionals_were_tried()))
-    return text(unknown, ", and graphs have conditional nodes only with conditional_nodes=1");
+  if (!options_.conditional_nodes) return text(unknown, ", and conditional_nodes is 0");
   const std::string why = device::why_no_conditionals(device());
   return why.empty() ? why : text(unknown, ", and ", why);
 }
