@@ -9,7 +9,7 @@ FOLDER is where onnxruntime-gpu was unpacked. Peers are
   onnxruntime-gpu  its own CUDA provider, enable_cuda_graph for replays
   graph            torch's eager modules in a torch.cuda.CUDAGraph
   compile          torch.compile(mode="reduce-overhead")
-Each round runs each peer in a process of its own; figures are medians of the rounds.
+Each round runs each peer in a process of its own; figures are medians of the rounds but the first, which reads files.
   result   ms: making the session, or moving the module to the device, and the first result after that
   capture  ms: until the first replay is done, the result included
   replay   µs: bound to device memory, the wait included
@@ -129,8 +129,8 @@ def of_torch(name, batch, seconds, compiled):
             replay = models.torch_replay(lambda: call(*bound))
             replay()
         out["capture"] = now()
-        out["replay"] = models.median_us(replay, seconds)
-        out["numpy"] = models.median_us(of_arrays, seconds, warm=20)
+        out["replay"] = models.median_us(replay, seconds, warm=50)
+        out["numpy"] = models.median_us(of_arrays, seconds, warm=50)
     return out
 
 
@@ -183,11 +183,13 @@ def rows(args, folder):
             model = file
         np.savez(folder / "feeds.npz", **feeds)
         rounds = {peer: [] for peer in args.peers.split(",")}
-        for number in range(args.rounds):
+        for number in range(1 + args.rounds):
             for peer, taken in rounds.items():
-                if peer == "compile" and number > 0:  # it takes a minute, and its replays hardly differ
+                if peer == "compile" and number != 1:  # it takes half a minute, and its replays hardly differ
                     continue
-                taken.append(asked(peer, name, model, folder / "feeds.npz", args))
+                figures = asked(peer, name, model, folder / "feeds.npz", args)
+                if number > 0:
+                    taken.append(figures)
         for peer, taken in rounds.items():
             if taken and taken[0]:
                 yield {"model": name, "peer": peer} | {f: statistics.median(one[f] for one in taken) for f in FIGURES}
