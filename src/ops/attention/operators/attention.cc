@@ -55,7 +55,7 @@ class Attention : public Op {
             "; neither may be negative");
     require(!scale_ || (*scale_ > 0 && std::isfinite(*scale_)), "scale is ", scale_.value_or(0),
             "; it must be above zero and finite");
-    if (!(softcap_ >= 0 && std::isfinite(softcap_)))  // onnx caps nothing then, and onnxruntime's CPU provider does
+    if (!(softcap_ >= 0 && std::isfinite(softcap_)))  // of which onnx caps nothing, and other providers do
       fail(Code::not_supported, "softcap is ", softcap_, "; it must be finite and not negative");
     require(left_ >= -1 && right_ >= -1, "left_window_size is ", left_, " and right_window_size is ", right_,
             "; they must be at least -1");
