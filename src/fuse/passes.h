@@ -62,6 +62,9 @@ void join_product(Match& match, int product);
 
 // ---- what makes no difference to results, to the bit
 
+// Elementwise steps of one shape are one kernel (ops/elementwise/program.h), as many as fit in one.
+void join_elementwise(Match& match, int first);
+
 // A Cast to a wider type and back.
 void drop_casts(Match& match, int second);
 // Two transpositions are one, or none.

@@ -1,0 +1,116 @@
+// Elementwise steps with outputs of one shape are one: what is between them is never in memory.
+#include "ops/elementwise/program.h"
+
+#include <algorithm>
+#include <map>
+
+#include "fuse/convex.h"
+#include "fuse/passes.h"
+
+namespace encore::fuse {
+namespace {
+
+using ops::Expression;
+using Operand = Expression::Operand;
+
+// What the step computes, if all that it makes lies in a space of known symbols.
+std::optional<ops::ScalarCall> call_of(const Match& match, int s) {
+  if (!match.is_there(s) || match.step(s).outputs.size() != 1 || match.step(s).outputs[0] < 0) return std::nullopt;
+  const auto& dims = match.value(match.step(s).outputs[0]).dims;
+  if (!dims || std::ranges::count(*dims, -1) > 0) return std::nullopt;
+  for (const int v : match.step(s).inputs)
+    if (v < 0) return std::nullopt;
+  return ops::scalar_call(match.node(s));
+}
+
+// Steps as one: what they read, what they make that others read, and the expression.
+class Joined {
+ public:
+  explicit Joined(const Match& match) : match_(match) {}
+
+  // False, and nothing has changed, if it would be too much for a kernel.
+  bool add(int s, const ops::ScalarCall& call) {
+    Joined more = *this;
+    more.enter(s, call);
+    more.find_outputs();
+    if (!ops::fits_in_a_program(more.parts_.expression, int(more.parts_.inputs.size()))) return false;
+    std::swap(parts_, more.parts_);
+    return true;
+  }
+  const std::vector<int>& steps() const { return parts_.steps; }
+
+  Step step() const {
+    std::string name = match_.node(parts_.steps.front()).name();
+    if (parts_.steps.size() > 1) name += " to " + match_.node(parts_.steps.back()).name();
+    Step made = match_.plan().step({kFusions, "Elementwise", 1, {{ops::kExpression, ops::text_of(parts_.expression)}}},
+                                   std::move(name), parts_.inputs, parts_.outputs);
+    made.make = ops::make_elementwise_program;
+    return made;
+  }
+
+ private:
+  void enter(int s, const ops::ScalarCall& call) {
+    const Step& step = match_.step(s);
+    Expression::Value value{call, match_.value(step.outputs[0]).type, {}};
+    for (size_t i = 0; i < step.inputs.size(); ++i) value.operands.push_back(operand(step, i));
+    parts_.values[step.outputs[0]] = int(parts_.expression.values.size());
+    parts_.expression.values.push_back(std::move(value));
+    parts_.steps.push_back(s);
+  }
+  Operand operand(const Step& step, size_t input) {
+    const int v = step.inputs[input];
+    if (const auto made = parts_.values.find(v); made != parts_.values.end())
+      return {Operand::Kind::value, made->second};
+    if (const auto number = match_.number(step, input, *match_.rank(step.outputs[0])))
+      return {Operand::Kind::number, 0, float(*number)};
+    const auto known = std::ranges::find(parts_.inputs, v);
+    const int index = int(known - parts_.inputs.begin());
+    if (known == parts_.inputs.end()) parts_.inputs.push_back(v);
+    return {Operand::Kind::input, index};
+  }
+  void find_outputs() {
+    parts_.outputs.clear(), parts_.expression.outputs.clear();
+    for (const int s : parts_.steps) {
+      const int v = match_.step(s).outputs[0];
+      const bool is_read = match_.value(v).is_output || std::ranges::any_of(match_.readers(v), [&](int reader) {
+                             return std::ranges::find(parts_.steps, reader) == parts_.steps.end();
+                           });
+      if (!is_read) continue;
+      parts_.outputs.push_back(v);
+      parts_.expression.outputs.push_back(parts_.values.at(v));
+    }
+  }
+
+  struct Parts {
+    std::vector<int> steps, inputs, outputs;  // the latter two are values
+    std::map<int, int> values;                // of the plan and of the expression
+    Expression expression;
+  };
+  const Match& match_;
+  Parts parts_;
+};
+
+}  // namespace
+
+void join_elementwise(Match& match, int first) {
+  if (!call_of(match, first)) return;
+  const std::vector<int64_t> space = *match.value(match.step(first).outputs[0]).dims;
+  std::vector<std::optional<ops::ScalarCall>> calls(static_cast<size_t>(match.size()));
+  std::vector<bool> fits(calls.size());
+  Makers makers(calls.size());
+  for (int s = 0; s < match.size(); ++s) {
+    for (const int v : match.step(s).inputs)
+      if (const int made = match.producer(v); made >= 0) makers[size_t(s)].push_back(made);
+    calls[size_t(s)] = call_of(match, s);
+    fits[size_t(s)] = calls[size_t(s)] && *match.value(match.step(s).outputs[0]).dims == space;
+  }
+  for (const std::vector<int>& set : convex_sets(makers, fits, When::early)) {
+    std::vector<Joined> parts(1, Joined(match));
+    for (const int s : set)
+      if (!parts.back().add(s, *calls[size_t(s)])) parts.emplace_back(match).add(s, *calls[size_t(s)]);
+    for (const Joined& part : parts)
+      if (part.steps().size() > 1) match.replace(part.steps(), part.step());
+  }
+}
+
+}  // namespace encore::fuse
