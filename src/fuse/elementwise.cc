@@ -93,7 +93,7 @@ class Joined {
 }  // namespace
 
 void join_elementwise(Match& match, int first) {
-  if (!call_of(match, first)) return;
+  if (!match.plan().settings.fuses_elementwise || !call_of(match, first)) return;
   const std::vector<int64_t> space = *match.value(match.step(first).outputs[0]).dims;
   std::vector<std::optional<ops::ScalarCall>> calls(static_cast<size_t>(match.size()));
   std::vector<bool> fits(calls.size());
