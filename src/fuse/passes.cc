@@ -11,6 +11,7 @@ constexpr Pass kPasses[] = {
     {"transposes", nullptr, join_transposes, false},
     {"identities", nullptr, drop_identity, false},
     {"same", nullptr, share_result, false},
+    {"spelled_norms", "a norm", join_spelled_norm, false},
     {"attention", "an attention", join_attention},
     {"softmaxes", "a masked softmax", join_softmax},
     {"gates", "a gate", join_gate},
