@@ -49,6 +49,12 @@ class Joined {
   }
 
  private:
+  struct Read {
+    int value;
+    std::map<int, int64_t> rolls;  // by axis
+    bool operator==(const Read&) const = default;
+  };
+
   void enter(int s, const ops::ScalarCall& call) {
     const Step& step = match_.step(s);
     Expression::Value value{call, match_.value(step.outputs[0]).type, {}};
@@ -63,10 +69,29 @@ class Joined {
       return {Operand::Kind::value, made->second};
     if (const auto number = match_.number(step, input, *match_.rank(step.outputs[0])))
       return {Operand::Kind::number, 0, float(*number)};
-    const auto known = std::ranges::find(parts_.inputs, v);
-    const int index = int(known - parts_.inputs.begin());
-    if (known == parts_.inputs.end()) parts_.inputs.push_back(v);
+    const Read read = read_of(v);
+    const auto known = std::ranges::find(parts_.reads, read);
+    const int index = int(known - parts_.reads.begin());
+    if (known == parts_.reads.end()) {
+      parts_.reads.push_back(read);
+      parts_.inputs.push_back(read.value);
+      for (const auto& [axis, shift] : read.rolls) parts_.expression.rolls.push_back({index, axis, shift});
+    }
     return {Operand::Kind::input, index};
+  }
+  // What is rolled before is read from elsewhere on instead.
+  Read read_of(int v) const {
+    Read read{v, {}};
+    for (int s = match_.producer(v); s >= 0 && is_roll(s); s = match_.producer(read.value)) {
+      const NodeInfo& roll = match_.node(s);
+      if (!read.rolls.emplace(int(roll.get_int("axis", 0)), roll.get_int("shift", 0)).second) break;
+      read.value = match_.step(s).inputs[0];
+    }
+    return read;
+  }
+  bool is_roll(int s) const {
+    return match_.step(s).node && match_.step(s).make && match_.node(s).op_type() == "Roll" &&
+           match_.node(s).domain() == kFusions;
   }
   void find_outputs() {
     parts_.outputs.clear(), parts_.expression.outputs.clear();
@@ -83,6 +108,7 @@ class Joined {
 
   struct Parts {
     std::vector<int> steps, inputs, outputs;  // the latter two are values
+    std::vector<Read> reads;                  // what the inputs are
     std::map<int, int> values;                // of the plan and of the expression
     Expression expression;
   };

@@ -23,6 +23,7 @@ constexpr Pass kPasses[] = {
     {"bias_gelu", "a Gelu and its bias", join_bias_gelu, false},
     {"residuals", "a sum and its norm", join_residual},
     {"products", "a product", join_product, false},
+    {"rolls", "a roll", join_roll, false},
     {"elementwise", "elementwise", join_elementwise, false},
     {"unread", nullptr, drop_unread, false},
 };

@@ -65,6 +65,9 @@ void join_product(Match& match, int product);
 
 // ---- what makes no difference to results, to the bit
 
+// What is cut in two along an axis and put together the other way round is read from elsewhere on, with signs if a part
+// is negated, as rotary embeddings have it.
+void join_roll(Match& match, int concat);
 // Elementwise steps of one shape are one kernel (ops/elementwise/program.h), as many as fit in one.
 void join_elementwise(Match& match, int first);
 

@@ -93,6 +93,7 @@ class Reader {
   explicit Reader(std::string_view text) : rest_(text) {}
 
   Expression run() {
+    while (takes("roll x")) read_roll();
     while (!takes("out ")) read_value();
     do made_.outputs.push_back(value());
     while (takes(", "));
@@ -128,6 +129,16 @@ class Reader {
     const int index = number<int>();
     check(index >= 0 && index < int(made_.values.size()));
     return index;
+  }
+
+  void read_roll() {
+    Expression::Roll roll{number<int>()};
+    check(roll.input >= 0 && takes(" along "));
+    roll.axis = number<int>();
+    check(roll.axis < 0 && takes(" by "));
+    roll.shift = number<int64_t>();
+    check(roll.shift >= 0 && takes("; "));
+    made_.rolls.push_back(roll);
   }
 
   void read_value() {
@@ -196,6 +207,8 @@ std::optional<ScalarCall> scalar_call(const NodeInfo& node) {
 
 std::string text_of(const Expression& expression) {
   std::string text;
+  for (const Expression::Roll& roll : expression.rolls)
+    text += encore::text("roll x", roll.input, " along ", roll.axis, " by ", roll.shift, "; ");
   for (size_t v = 0; v < expression.values.size(); ++v) {
     const Expression::Value& value = expression.values[v];
     const Row& row = row_of(value.call.function);

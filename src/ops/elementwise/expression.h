@@ -85,12 +85,19 @@ struct Expression {
     std::vector<Operand> operands;
     bool operator==(const Value&) const = default;
   };
+  // An input that is read from `shift` on along an axis, counted from its end and so negative, and then from 0.
+  struct Roll {
+    int input, axis;
+    int64_t shift;
+    bool operator==(const Roll&) const = default;
+  };
+  std::vector<Roll> rolls;
   std::vector<Value> values;  // each before those that read it
   std::vector<int> outputs;   // values
   bool operator==(const Expression&) const = default;
 };
 
-// "v0: float16 = mul(x0, 0.5); v1: float16 = leaky_relu[0.01](v0); out v1"
+// "roll x1 along -1 by 32; v0: float16 = mul(x0, 0.5); v1: float16 = leaky_relu[0.01](v0); out v1"
 std::string text_of(const Expression& expression);
 // Error{invalid_input} says what cannot be read.
 Expression expression_from(std::string_view text);

@@ -19,36 +19,44 @@ constexpr int kMostDims = 5;
 struct Space {
   int64_t count;
   std::vector<int64_t> sizes;
-  std::vector<std::vector<int64_t>> strides;  // by dimension, then by input
+  std::vector<std::vector<int64_t>> strides, shifts;  // by dimension, then by input
 
-  Space(const Shape& output, const std::vector<Shape>& inputs) : count(output.count()) {
+  Space(const Shape& output, const std::vector<Shape>& inputs, const std::vector<Expression::Roll>& rolls)
+      : count(output.count()) {
     std::vector<int64_t> steps(inputs.size(), 1);
     for (int axis = output.rank() - 1; axis >= 0; --axis) {
       const int64_t size = output[axis];
       if (size == 1) continue;
-      std::vector<int64_t> own(inputs.size());
+      std::vector<int64_t> own(inputs.size()), shift(inputs.size());
+      for (const Expression::Roll& roll : rolls)
+        if (output.rank() + roll.axis == axis) shift[size_t(roll.input)] = roll.shift;
       for (size_t k = 0; k < inputs.size(); ++k) {
         const int at = axis - (output.rank() - inputs[k].rank());
         if (at < 0 || inputs[k][at] == 1) continue;
         own[k] = steps[k];
         steps[k] *= size;
       }
-      bool joins = !sizes.empty();
+      const auto rolls_none = [](const std::vector<int64_t>& by) { return std::ranges::count(by, 0) == std::ssize(by); };
+      bool joins = !sizes.empty() && rolls_none(shift) && rolls_none(shifts.back());
       for (size_t k = 0; joins && k < own.size(); ++k) joins = own[k] == strides.back()[k] * sizes.back();
       if (joins) {
         sizes.back() *= size;
       } else {
         sizes.push_back(size);
         strides.push_back(std::move(own));
+        shifts.push_back(std::move(shift));
       }
     }
     if (sizes.empty()) {
       sizes.push_back(1);
       strides.emplace_back(inputs.size());
+      shifts.emplace_back(inputs.size());
     }
   }
   bool packs(int pack) const {
     if (sizes[0] % pack != 0) return false;
+    for (const int64_t shift : shifts[0])
+      if (shift % pack != 0) return false;
     for (size_t d = 1; d < strides.size(); ++d)
       for (const int64_t stride : strides[d])
         if (stride % pack != 0) return false;
@@ -61,7 +69,7 @@ template <int kPack>
 struct ElementwiseProgram {
   struct Input {
     const void* data;
-    int64_t strides[kMostDims];
+    int64_t strides[kMostDims], shifts[kMostDims];
   };
 
   device::Divider sizes[kMostDims];
@@ -69,6 +77,7 @@ struct ElementwiseProgram {
   void* outputs[kMostProgramOutputs];
   Instruction instructions[kMostInstructions];
   int rank, length;
+  unsigned rolled;  // a bit for each input
   Type types[kMostProgramInputs];  // of the inputs
 
   DEVICE_FN void operator()(int64_t pack) const {
@@ -111,7 +120,15 @@ struct ElementwiseProgram {
   DEVICE_FN Values load(int input, const int64_t (&at)[kMostDims]) const {
     const Input& from = inputs[input];
     int64_t place = 0;
-    UNROLL for (int d = 0; d < kMostDims; ++d) if (d < rank) place += at[d] * from.strides[d];
+    UNROLL for (int d = 0; d < kMostDims; ++d) {
+      if (d >= rank) continue;
+      int64_t index = at[d];
+      if (rolled >> input & 1) {
+        index += from.shifts[d];
+        if (index >= sizes[d].divisor()) index -= sizes[d].divisor();
+      }
+      place += index * from.strides[d];
+    }
     const bool repeats = from.strides[0] == 0;
     switch (types[input]) {
       case Type::f16: return load_as<Half>(from.data, place, repeats);
@@ -258,12 +275,14 @@ constexpr int kPacked = 4;
 
 class ElementwiseOp : public Op {
  public:
-  explicit ElementwiseOp(const NodeInfo& node) : expression_(expression_from(node.get_string(kExpression, ""))) {
+  ElementwiseOp(const NodeInfo& node, Expression expression) : expression_(std::move(expression)) {
     require(fits_in_a_program(expression_, node.input_count()), "the expression does not fit in a program");
     for (const Expression::Value& value : expression_.values)
       for (const Expression::Operand& operand : value.operands)
         require(operand.kind != Expression::Operand::Kind::input || operand.index < node.input_count(),
                 "the expression reads input ", operand.index, " of ", node.input_count());
+    for (const Expression::Roll& roll : expression_.rolls)
+      require(roll.input < node.input_count(), "the expression rolls input ", roll.input, " of ", node.input_count());
     std::vector<int> all(expression_.outputs.size());
     std::iota(all.begin(), all.end(), 0);
     all_ = *instructions_for(expression_, all);
@@ -313,7 +332,15 @@ class ElementwiseOp : public Op {
     std::vector<Shape> inputs(reads.size());
     for (size_t k = 0; k < inputs.size(); ++k)
       if (reads[k]) inputs[k] = context.input(int(k)).shape;
-    const Space space(shape, inputs);
+    std::vector<Expression::Roll> rolls;
+    for (const Expression::Roll& roll : expression_.rolls) {
+      if (!reads[size_t(roll.input)]) continue;
+      const Shape& input = inputs[size_t(roll.input)];
+      require(-roll.axis <= input.rank() && roll.shift < input[input.rank() + roll.axis], "input ", roll.input, " ",
+              input.str(), " cannot be rolled along axis ", roll.axis, " by ", roll.shift);
+      if (input[input.rank() + roll.axis] > 1) rolls.push_back(roll);
+    }
+    const Space space(shape, inputs, rolls);
     require(int(space.sizes.size()) <= kMostDims, "inputs are broadcast along more than ", kMostDims, " dimensions");
     const auto launch = [&]<int kPack>() {
       ElementwiseProgram<kPack> program{};
@@ -323,8 +350,12 @@ class ElementwiseOp : public Op {
         if (!reads[k]) continue;
         const Tensor& input = context.input(int(k));
         program.inputs[k].data = input.data, program.types[k] = input.type;
-        for (size_t d = 0; d < space.sizes.size(); ++d) program.inputs[k].strides[d] = space.strides[d][k];
+        for (size_t d = 0; d < space.sizes.size(); ++d) {
+          program.inputs[k].strides[d] = space.strides[d][k];
+          program.inputs[k].shifts[d] = space.shifts[d][k];
+        }
       }
+      for (const Expression::Roll& roll : rolls) program.rolled |= 1u << roll.input;
       for (size_t i = 0; i < outputs.size(); ++i) program.outputs[i] = outputs[i].data;
       std::ranges::copy(instructions, program.instructions);
       device::for_each_index(context.stream(), space.count / kPack, program);
@@ -357,6 +388,14 @@ bool fits_in_a_program(const Expression& expression, int inputs) {
   return instructions_for(expression, all).has_value();
 }
 
-std::unique_ptr<Op> make_elementwise_program(const NodeInfo& node) { return make<ElementwiseOp>(node); }
+std::unique_ptr<Op> make_elementwise_program(const NodeInfo& node) {
+  return std::make_unique<ElementwiseOp>(node, expression_from(node.get_string(kExpression, "")));
+}
+
+std::unique_ptr<Op> make_roll(const NodeInfo& node) {
+  Expression rolled{{{0, int(node.get_int("axis", -1)), node.get_int("shift", 0)}}, {}, {0}};
+  rolled.values.push_back({{ScalarFunction::cast}, node.output_type(0), {{Expression::Operand::Kind::input}}});
+  return std::make_unique<ElementwiseOp>(node, std::move(rolled));
+}
 
 }  // namespace encore::ops
