@@ -3,40 +3,25 @@
 import re
 
 import environment as env
+from onnxruntime_ep_encore.commands import bars
 
 PAGE = env.ROOT / "docs" / "benchmarks.md"
 FIGURE = env.ROOT / "docs" / "benchmarks.svg"
 MODELS = ("resnet50_f16", "mobilenet_v3_f16", "vit_b16_f16", "bert_base_f16")
-SERIES = {"Encore": "#009485", "onnxruntime-gpu 1.31.1": "#9e9e9e", "torch 2.11": "#c9b27c"}
-WIDTH, LEFT, RIGHT, BAR, GAP, TOP = 720, 140, 50, 14, 18, 44
-TEXT = 'font-family="sans-serif" font-size="12" fill="#808080"'
+PROGRAMS = {"Encore": bars.OURS, "onnxruntime-gpu 1.31.1": bars.OTHERS, "torch 2.11": "#c9b27c"}
 
 
 def drawn():
     columns = _column(11, "replay"), _column(11, "onnxruntime-gpu, replay"), _column(7, "torch, CUDA graph")
-    figures = {model: [column[model] for column in columns] for model in MODELS}
-    scale = (WIDTH - LEFT - RIGHT) / max(max(row) for row in figures.values())
-    height = TOP + len(MODELS) * (len(SERIES) * BAR + GAP)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
-        'aria-label="Microseconds of a replayed run on an H200, by model and program">'
-    ]
-    x = LEFT
-    for name, colour in SERIES.items():
-        parts.append(f'<rect x="{x}" y="10" width="12" height="12" fill="{colour}"/>')
-        parts.append(f'<text x="{x + 18}" y="21" {TEXT}>{name}</text>')
-        x += 44 + 7 * len(name)
-    parts.append(f'<text x="{x}" y="21" {TEXT}>µs a run, less is better</text>')
-    y = TOP
-    for model, row in figures.items():
-        middle = y + len(SERIES) * BAR / 2 + 4
-        parts.append(f'<text x="{LEFT - 10}" y="{middle:g}" text-anchor="end" {TEXT}>{model}</text>')
-        for value, colour in zip(row, SERIES.values()):
-            parts.append(f'<rect x="{LEFT}" y="{y}" width="{value * scale:.1f}" height="{BAR - 2}" fill="{colour}"/>')
-            parts.append(f'<text x="{LEFT + value * scale + 6:.1f}" y="{y + 10}" {TEXT}>{value:g}</text>')
-            y += BAR
-        y += GAP
-    return "\n".join([*parts, "</svg>", ""])
+    groups = {
+        model: [
+            bars.Bar(program, f"{column[model]:g}", column[model], colour=colour)
+            for column, (program, colour) in zip(columns, PROGRAMS.items())
+        ]
+        for model in MODELS
+    }
+    longest = max(bar.value for group in groups.values() for bar in group)
+    return bars.svg(bars.drawn("Replayed runs of models on an H200", "µs a run, less is better", groups, longest))
 
 
 def _column(columns, name):
