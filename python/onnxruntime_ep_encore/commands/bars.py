@@ -33,8 +33,8 @@ def drawn(title, note, groups, end):
     every = [bar for bars in groups.values() for bar in bars]
     left = 2 * EDGE + LETTER * max(len(bar.name) for bar in every)
     room = WIDTH - left - 2 * EDGE - LETTER * max((len(bar.words) for bar in every if bar.value is not None), default=0)
-    if any(bar.value is not None and bar.value > end for bar in every):
-        note += "; bars with a gap are longer than drawn"
+    if any(bar.value is not None and max(bar.value, bar.reach) > end for bar in every):
+        note += "; what has a gap or no end is longer"
     bold = (WIDTH - 2 * EDGE) // BOLD_LETTER
     texts = [(EDGE, 20, "start", "bold", _cut(title, bold)), (EDGE, 37, "start", "normal", note)]
     height = TOP + sum(HEADING + ROW * len(bars) + BETWEEN for bars in groups.values())
