@@ -1,9 +1,13 @@
 """The command `encore`, as the wheel brings it: what it says of a model, and of mistakes."""
 
+import ctypes
+import io
 import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import numpy as np
 import onnx
@@ -11,7 +15,8 @@ import onnxruntime_ep_encore
 import pytest
 from encore_session import HAS_GRAPHS, ROOT, make_session, needs_graphs
 from onnx import TensorProto, helper
-from onnxruntime_ep_encore.commands import environment, inputs, results
+from onnxruntime_ep_encore.commands import bars, bench, environment, gpu_memory, inputs, measure, progress, results
+from PIL import Image
 
 pytestmark = pytest.mark.newest
 
@@ -93,6 +98,7 @@ def test_bench_runs_each_way(file, tmp_path):
     assert ways["bound"]["host_us"] is None
     assert ways["graph"]["host_us"] > 0 if HAS_GRAPHS else "graph" not in ways
     assert ways["automatic"]["held_bytes"] > 0 and ways["CPU"]["held_bytes"] is None
+    assert "\nmemory " in done.stdout and "\r" not in done.stderr
 
 
 def test_bench_tells_the_costliest_nodes(file, tmp_path):
@@ -122,7 +128,193 @@ def test_bench_tells_why_there_is_no_graph(in_parts, tmp_path):
     assert told["ways"]["automatic"]["distance_from_cpu"] is None
 
 
+# ---- bench's picture
+
+
+def row(median_us, p99_us):
+    return {"median_us": median_us, "p99_us": p99_us}
+
+
+def drawn(*ways):
+    """The bench's picture of these ways, a shape each."""
+    told = [{"inputs": {"x": [i, 8], "less<more": []}, "ways": one} for i, one in enumerate(ways)]
+    return bench._picture("model & more", told)
+
+
+def words(picture):
+    return [text[-1] for text in picture.texts]
+
+
+def test_a_picture_has_the_tables_words(file, tmp_path):
+    files = tmp_path / "times.svg", tmp_path / "told.json"
+    options = ["--shape", "n=1,3", "--seconds", "0.01", "--no-cpu"]
+    done = run("bench", file, *options, "--picture", files[0], "--json", files[1])
+    assert done.returncode == 0, done.stderr
+    told = json.loads(files[1].read_text())
+    texts = [element.text for element in ElementTree.parse(files[0]).iter() if element.tag.endswith("text")]
+    assert texts[0] == f"layer.onnx on {told['device']}"
+    assert [text for text in texts if text.startswith("x ")] == ["x 1x8", "x 3x8"]
+    lines = [line.split() for line in done.stdout.splitlines()]
+    for one in told["shapes"]:
+        for name in one["ways"]:
+            at = next(i for i, text in enumerate(texts) if text == name)
+            median, p99 = texts[at + 1].split(", p99 ")
+            assert any(line[:1] == [name] and {*median.split(), *p99.split()} <= {*line} for line in lines)
+            del texts[at : at + 2]
+
+
+def test_bars_are_as_long_as_what_they_tell():
+    picture = drawn({"CPU": row(300, 330), "eager": row(200, 400), "automatic": row(100, 100)})
+    lengths = [rect[2] for rect in picture.rects]
+    assert lengths == pytest.approx([3 * lengths[2], 2 * lengths[2], lengths[2]])
+    left = picture.rects[0][0]
+    ends = [line[2] - left for line in picture.lines if line[1] == line[3]]
+    assert ends == pytest.approx([3.3 * lengths[2], 4 * lengths[2]]) and len(picture.lines) == 4
+    assert [rect[-1] for rect in picture.rects] == [bars.OTHERS, bars.OURS, bars.OURS]
+    assert not any("gap" in text for text in words(picture))
+
+
+def test_what_leaves_the_others_no_room_is_cut():
+    picture = drawn({"CPU": row(90_000, 99_000), "eager": row(200, 9000)}, {"eager": row(100, 100)})
+    cut, rest, *others = picture.rects
+    assert rest[0] == cut[0] + cut[2] + bars.CUT
+    assert [rect[2] for rect in others] == pytest.approx([(rest[0] + rest[2] - cut[0]) / 2**i for i in (1, 2)])
+    ((x, y, end_x, end_y),) = picture.lines  # without an end, and none at the bar that is cut
+    assert (x, end_x, y) == pytest.approx((others[0][0] + others[0][2], rest[0] + rest[2], end_y))
+    assert "90.0 ms, p99 99.0 ms" in words(picture) and any("gap" in text for text in words(picture))
+
+
+def test_a_way_that_failed_has_its_words():
+    picture = drawn({"automatic": row(1, 2), "graph": {"error": "RuntimeError: " + "too long " * 40}})
+    assert len(picture.rects) == 1
+    (told,) = [text for text in words(picture) if text.startswith("RuntimeError: too long")]
+    assert told.endswith("…") and len(told) < 100
+    assert not drawn({"automatic": {"error": "all failed"}}).rects
+
+
+@pytest.mark.parametrize("suffix", bars.SUFFIXES)
+def test_pictures_are_written(tmp_path, suffix):
+    """Bars, a whisker and words within the picture, on nothing: a page of any colour shows through."""
+    picture = drawn({"CPU": row(2e6, 3e6), "automatic": row(100, 150)}, {"automatic": row(200, 300)})
+    file = tmp_path / f"$x$ times{suffix}"
+    bars.write(picture, file)
+    if suffix == ".svg":
+        root = ElementTree.parse(file).getroot()
+        assert root.get("aria-label") == "model & more"
+        assert [int(length) for length in root.get("viewBox").split()] == [0, 0, bars.WIDTH, picture.height]
+        kinds = [element.tag.rpartition("}")[2] for element in root]
+        found = {kind: kinds.count(kind) for kind in kinds}
+        assert found == {"rect": len(picture.rects), "path": len(picture.lines), "text": len(picture.texts)}
+        return
+    with Image.open(file) as image:
+        pixels = np.array(image.convert("RGBA")).astype(int)
+    assert pixels.shape == (2 * picture.height, 2 * bars.WIDTH, 4)
+    edge = np.concatenate([pixels[:4].reshape(-1, 4), pixels[-4:].reshape(-1, 4), pixels[:, -4:].reshape(-1, 4)])
+    assert (edge[:, 3] == 0).all()
+    for x, y, width, height, colour in picture.rects:
+        seen = pixels[round(2 * y + height), round(2 * x + width)]
+        assert seen.tolist() == [*bytes.fromhex(colour[1:]), 255]
+    for x, y, _, _ in picture.lines[::2]:
+        assert pixels[round(2 * y) - 2 : round(2 * y) + 2, round(2 * x) + 4, 3].max() > 0
+    for x, y, anchor, _, _ in picture.texts:
+        beside = slice(round(2 * x), round(2 * x) + 12) if anchor == "start" else slice(round(2 * x) - 12, round(2 * x))
+        assert pixels[round(2 * y) - 20 : round(2 * y), beside, 3].max() > 0
+
+
+# ---- bench's memory
+
+
+def measured(file, tmp_path, used_bytes):
+    np.savez(tmp_path / "feeds.npz", x=np.ones([3, 8], np.float32))
+    spec = {"model": str(file), "feeds": str(tmp_path / "feeds.npz"), "outputs": str(tmp_path / "outputs.npz")}
+    spec |= {"provider": "CPUExecutionProvider", "bound": False, "graph": False, "profile": False, "seconds": 0}
+    return measure.measure(spec, used_bytes)["held_bytes"]
+
+
+def test_other_providers_memory_is_what_the_gpu_has_more_in_use(file, tmp_path, monkeypatch):
+    assert measured(file, tmp_path, iter([100, 350]).__next__) is None  # the CPU's is nobody's matter
+    monkeypatch.setattr(measure, "ON_CUDA", ("CPUExecutionProvider",))
+    assert measured(file, tmp_path, iter([100, 350]).__next__) == 250
+    assert measured(file, tmp_path, lambda: None) is None  # there is no driver
+
+
+def test_what_the_driver_says_of_memory():
+    calls = []
+
+    def driver(failing=None):
+        def call(name, *values):
+            def called(*arguments):
+                calls.append(name)
+                for argument, value in zip(arguments, values):
+                    argument._obj.value = value
+                return int(name == failing)
+
+            return called
+
+        named = {"cuInit": (), "cuDeviceGet": (0,), "cuDevicePrimaryCtxRetain": (7,), "cuCtxPushCurrent_v2": ()}
+        named |= {"cuMemGetInfo_v2": (300, 1000), "cuCtxPopCurrent_v2": (7,)}
+        return SimpleNamespace(**{name: call(name, *values) for name, values in named.items()})
+
+    assert gpu_memory.used_bytes(driver()) == 700
+    assert calls[-3:] == ["cuCtxPushCurrent_v2", "cuMemGetInfo_v2", "cuCtxPopCurrent_v2"]
+    for failing in list(calls):
+        assert gpu_memory.used_bytes(driver(failing)) is None
+
+
+def test_without_a_driver_nothing_is_said_of_memory(monkeypatch):
+    def none(name):
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(ctypes, "CDLL", none)
+    assert gpu_memory.used_bytes() is None
+
+
+# ---- bench's progress
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_terminal_shows_how_far_it_is(monkeypatch, is_terminal):
+    shown = io.StringIO()
+    shown.isatty = lambda: is_terminal
+    monkeypatch.setattr(sys, "stderr", shown)
+    steps = progress.Progress(4)
+    for name in ("CPU", "eager"):
+        with steps.step(name):
+            pass
+    states = [
+        f"  [{'.' * 24}] 0 of 4 done, now CPU",
+        f"  [{'#' * 6}{'.' * 18}] 1 of 4 done, now eager",
+    ]
+    cleared = "\x1b[K"
+    wanted = "".join(f"{state}\r{cleared}\r" for state in states)
+    assert shown.getvalue() == (wanted if is_terminal else "")
+
+
 # ---- mistakes
+
+
+@pytest.mark.parametrize(
+    "option, file_name, words",
+    [
+        ("--picture", "times.pdf", "times.pdf: a picture is one of .svg, .png"),
+        ("--picture", "times", "times: a picture is one of .svg, .png"),
+        ("--picture", "none/times.svg", "none/times.svg: there is no folder "),
+        ("--picture", "folder.svg", "folder.svg is a folder"),
+        ("--picture", "times.png", "times.png: there is none here; `pip install matplotlib`, or write "),
+        ("--json", "none/told.json", "none/told.json: there is no folder "),
+    ],
+)
+def test_files_that_cannot_be_written_are_told_before_anything_is_timed(
+    file, tmp_path, monkeypatch, option, file_name, words
+):
+    (tmp_path / "folder.svg").mkdir()
+    (tmp_path / "packages").mkdir()
+    (tmp_path / "packages" / "matplotlib.py").write_text("raise ImportError('there is none here')")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "packages"), os.environ.get("PYTHONPATH", "")]))
+    done = run("bench", file, option, tmp_path / file_name)
+    assert done.returncode == 2 and not done.stdout
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("encore: ") and words in line
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from .. import __version__, get_cmake_dir
+from . import bars
 from .mistake import Mistake
 
 _SHAPES = """
@@ -15,8 +16,8 @@ Floats are random, integers and booleans 1; --input ids=ids.npy, or ids=7, gives
 
 
 def main(arguments=None):
-    args = _parser().parse_args(arguments)
     try:
+        args = _parser().parse_args(arguments)
         return args.run(args)
     except Mistake as mistake:
         print(f"encore: {mistake}", file=sys.stderr)
@@ -32,6 +33,22 @@ class _CmakeDir(argparse.Action):
         except FileNotFoundError as error:
             parser.error(str(error))
         parser.exit()
+
+
+def _file(text):
+    """One that is written in the end, when it is late to learn that it cannot be."""
+    file = Path(text)
+    if not file.parent.is_dir():
+        raise Mistake(f"{file}: there is no folder {file.parent}")
+    if file.is_dir():
+        raise Mistake(f"{file} is a folder")
+    return file
+
+
+def _picture(text):
+    file = _file(text)
+    bars.check(file)
+    return file
 
 
 def _parser():
@@ -54,7 +71,7 @@ def _parser():
         made.add_argument(
             "--option", action="append", default=[], metavar="KEY=VALUE", help="of the provider, as use_tf32=0"
         )
-        made.add_argument("--json", type=Path, metavar="FILE", help="write the same there, for programs")
+        made.add_argument("--json", type=_file, metavar="FILE", help="write the same there, for programs")
         made.set_defaults(run=run)
         return made
 
@@ -67,6 +84,12 @@ def _parser():
     bench = command("bench", _bench, "Time a model on the CPU and on Encore: eager, replayed, and with bound tensors.")
     bench.add_argument("--seconds", type=float, default=1.0, help="for each way of running it; default: 1")
     bench.add_argument("--profile", action="store_true", help="tell the nodes that take longest, eager and replayed")
+    bench.add_argument(
+        "--picture",
+        type=_picture,
+        metavar="FILE",
+        help="draw the times there: an .svg, or a .png if matplotlib is here",
+    )
     bench.add_argument("--no-cpu", action="store_true", help="leave out the CPU, with which results are compared")
     return parser
 

@@ -9,14 +9,17 @@ from pathlib import Path
 
 import numpy as np
 
-from . import environment
+from . import bars, environment
 from .environment import device_words
 from .inputs import each_shape, make_feeds, pairs
+from .progress import Progress
 from .results import distance
 from .sessions import device, open_session, warn_of_virtual
 
 CPU = "CPUExecutionProvider"
+OURS = ("eager", "automatic", "bound", "graph")
 COSTLIEST, LONGEST_NAME = 10, 60  # of the nodes that are told
+ROOM = 2  # how much longer a picture is than the longest bar that is not the CPU's
 COLUMNS = {
     "created": lambda row: _time_text(row["creation_ms"] * 1e3),
     "first": lambda row: _time_text(row["first_ms"] * 1e3),
@@ -31,6 +34,8 @@ automatic  run() with arrays, replayed from graphs that Encore makes by itself
 bound      the same with inputs and outputs that stay on the device
 graph      the same from a graph of onnxruntime's own protocol (enable_cuda_graph); host is what an asynchronous
            replay costs the calling thread
+memory     of Encore's ways what their arena holds, graphs' memory included; of other providers for CUDA how much more
+           of the GPU is in use after the runs than before the session, by libraries and other programs, too
 """
 
 
@@ -47,12 +52,15 @@ def bench(args):
     runs = [make_feeds(session, shapes, args.input) for shapes in each_shape(args.shape)]
     del session  # each way has the device to itself
     told = []
+    progress = Progress(len(runs) * len(ways))
     for feeds, assumed in runs:
-        print(", ".join(f"{name} {'x'.join(map(str, array.shape))}" for name, array in feeds.items()), end="")
-        print("; " + ", ".join(assumed) if assumed else "")
         told.append({"inputs": {name: list(array.shape) for name, array in feeds.items()}, "ways": {}})
-        _time_all(args, ways, feeds, told[-1]["ways"])
+        print(_shape_words(told[-1]), end="")
+        print("; " + ", ".join(assumed) if assumed else "")
+        _time_all(args, ways, feeds, told[-1]["ways"], progress)
     print(WAYS.rstrip())
+    if args.picture:
+        bars.write(_picture(f"{args.model.name} on {device_words(chosen)}", told), args.picture)
     if args.json:
         args.json.write_text(json.dumps({"model": str(args.model), "device": device_words(chosen), "shapes": told}))
     return 1 if any("error" in one["ways"]["automatic"] for one in told) else 0
@@ -76,15 +84,18 @@ def _ways(options, no_cpu, others, profile):
     return ways
 
 
-def _time_all(args, ways, feeds, told):
+def _shape_words(one):
+    return ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in one["inputs"].items())
+
+
+def _time_all(args, ways, feeds, told, progress):
     print(f"  {'':10}" + "".join(f"{name:>12}" for name in [*COLUMNS, "from CPU"]))
     with tempfile.TemporaryDirectory() as folder:
         np.savez(Path(folder) / "feeds.npz", **feeds)
         wanted = None
         for name, way in ways.items():
-            if sys.stderr.isatty():
-                print(f"  {name:10} …", end="\r", file=sys.stderr, flush=True)
-            told[name] = _time(args, {**way, "feeds": f"{folder}/feeds.npz", "outputs": f"{folder}/outputs.npz"})
+            with progress.step(name):
+                told[name] = _time(args, {**way, "feeds": f"{folder}/feeds.npz", "outputs": f"{folder}/outputs.npz"})
             if "error" in told[name]:
                 print(f"  {name:10} {told[name]['error']}")
                 continue
@@ -111,6 +122,22 @@ def _print_row(name, row):
     far = row["distance_from_cpu"]
     cells = [text(row) for text in COLUMNS.values()] + ["" if far is None or name == "CPU" else f"{far:.1e}"]
     print(f"  {name:10}" + "".join(f"{cell:>12}" for cell in cells), flush=True)
+
+
+def _picture(title, told):
+    """The CPU's bars are cut where they would leave the others no room, and so are whiskers."""
+    groups = {_shape_words(one): [_bar(*way) for way in one["ways"].items()] for one in told}
+    timed = [bar for group in groups.values() for bar in group if bar.value is not None]
+    longest = max((bar.value for bar in timed if bar.name != "CPU"), default=float("inf"))
+    end = min(max((bar.reach for bar in timed), default=1), ROOM * longest)
+    return bars.drawn(title, "median of a run, the whisker is p99; less is better", groups, end)
+
+
+def _bar(name, row):
+    if "error" in row:
+        return bars.Bar(name, row["error"])
+    words = f"{_time_text(row['median_us'])}, p99 {_time_text(row['p99_us'])}"
+    return bars.Bar(name, words, row["median_us"], row["p99_us"], bars.OURS if name in OURS else bars.OTHERS)
 
 
 def _print_profiles(told):
