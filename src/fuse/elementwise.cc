@@ -5,7 +5,7 @@
 #include <map>
 
 #include "fuse/convex.h"
-#include "fuse/passes.h"
+#include "fuse/rolls.h"
 
 namespace encore::fuse {
 namespace {
@@ -49,12 +49,6 @@ class Joined {
   }
 
  private:
-  struct Read {
-    int value;
-    std::map<int, int64_t> rolls;  // by axis
-    bool operator==(const Read&) const = default;
-  };
-
   void enter(int s, const ops::ScalarCall& call) {
     const Step& step = match_.step(s);
     Expression::Value value{call, match_.value(step.outputs[0]).type, {}};
@@ -69,29 +63,20 @@ class Joined {
       return {Operand::Kind::value, made->second};
     if (const auto number = match_.number(step, input, *match_.rank(step.outputs[0])))
       return {Operand::Kind::number, 0, float(*number)};
-    const Read read = read_of(v);
+    const Rolled read = read_of(v);
     const auto known = std::ranges::find(parts_.reads, read);
     const int index = int(known - parts_.reads.begin());
     if (known == parts_.reads.end()) {
       parts_.reads.push_back(read);
-      parts_.inputs.push_back(read.value);
-      for (const auto& [axis, shift] : read.rolls) parts_.expression.rolls.push_back({index, axis, shift});
+      parts_.inputs.push_back(read.from);
+      for (const auto& [axis, shift] : read.shifts) parts_.expression.rolls.push_back({index, axis, shift});
     }
     return {Operand::Kind::input, index};
   }
-  // What is rolled before is read from elsewhere on instead.
-  Read read_of(int v) const {
-    Read read{v, {}};
-    for (int s = match_.producer(v); s >= 0 && is_roll(s); s = match_.producer(read.value)) {
-      const NodeInfo& roll = match_.node(s);
-      if (!read.rolls.emplace(int(roll.get_int("axis", 0)), roll.get_int("shift", 0)).second) break;
-      read.value = match_.step(s).inputs[0];
-    }
-    return read;
-  }
-  bool is_roll(int s) const {
-    return match_.step(s).node && match_.step(s).make && match_.node(s).op_type() == "Roll" &&
-           match_.node(s).domain() == kFusions;
+  // What a roll makes is read from elsewhere on instead.
+  Rolled read_of(int v) const {
+    const int made = match_.producer(v);
+    return made >= 0 && is_roll(match_.step(made)) ? rolled_by(match_.step(made)) : Rolled{v, {}};
   }
   void find_outputs() {
     parts_.outputs.clear(), parts_.expression.outputs.clear();
@@ -108,7 +93,7 @@ class Joined {
 
   struct Parts {
     std::vector<int> steps, inputs, outputs;  // the latter two are values
-    std::vector<Read> reads;                  // what the inputs are
+    std::vector<Rolled> reads;                // what the inputs are
     std::map<int, int> values;                // of the plan and of the expression
     Expression expression;
   };
@@ -130,7 +115,7 @@ void join_elementwise(Match& match, int first) {
     calls[size_t(s)] = call_of(match, s);
     fits[size_t(s)] = calls[size_t(s)] && *match.value(match.step(s).outputs[0]).dims == space;
   }
-  for (const std::vector<int>& set : convex_sets(makers, fits, When::early)) {
+  for (const std::vector<int>& set : convex_sets(makers, fits, When::late)) {
     std::vector<Joined> parts(1, Joined(match));
     for (const int s : set)
       if (!parts.back().add(s, *calls[size_t(s)])) parts.emplace_back(match).add(s, *calls[size_t(s)]);

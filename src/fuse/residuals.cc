@@ -43,11 +43,10 @@ void join_residual(Match& match, int norm) {
   const NodeInfo& info = match.node(norm);
   const char* const name =
       is_onnx(info, "LayerNormalization") ? "SkipLayerNormalization" : "SkipSimplifiedLayerNormalization";
-  match.replace(
-      {sum, norm},
-      match.plan().step({ops::kMicrosoft, name, 1, {{"epsilon", info.get_float("epsilon", 1e-5f)}}},
-                        match.node(sum).name() + " and " + info.name(), std::move(inputs),
-                        {match.step(norm).outputs[0], -1, -1, is_read ? y : -1}));
+  match.replace({sum, norm},
+                match.plan().step({ops::kMicrosoft, name, 1, {{"epsilon", info.get_float("epsilon", 1e-5f)}}},
+                                  match.node(sum).name() + " and " + info.name(), std::move(inputs),
+                                  {match.step(norm).outputs[0], -1, -1, is_read ? y : -1}));
 }
 
 }  // namespace encore::fuse

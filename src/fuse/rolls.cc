@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "device/half.h"
-#include "fuse/passes.h"
+#include "fuse/rolls.h"
 #include "fuse/shape_symbols.h"
 #include "ops/elementwise/program.h"
 #include "ops/registry.h"
@@ -76,7 +76,9 @@ int add_signs(Match& match, const Value& x, int axis, int64_t begin, int64_t end
   made->bytes.resize(made->view.bytes());
   for (int64_t i = 0; i < size; ++i) {
     const float sign = i >= begin && i < end ? -1.f : 1.f;
-    const auto put = [&](auto value) { std::memcpy(made->bytes.data() + size_t(i) * sizeof value, &value, sizeof value); };
+    const auto put = [&](auto value) {
+      std::memcpy(made->bytes.data() + size_t(i) * sizeof value, &value, sizeof value);
+    };
     if (x.type == Type::f32)
       put(sign);
     else if (x.type == Type::f16)
@@ -89,12 +91,33 @@ int add_signs(Match& match, const Value& x, int axis, int64_t begin, int64_t end
   return match.add({x.name + "'s signs", x.type, std::move(dims), true, &made->view});
 }
 
+Step step_of(const Match& match, const Rolled& rolled, const std::string& name, int made) {
+  std::vector<int64_t> axes, shifts;
+  for (const auto& [axis, shift] : rolled.shifts) axes.push_back(axis), shifts.push_back(shift);
+  Step step =
+      match.plan().step({kFusions, "Roll", 1, {{"axes", axes}, {"shifts", shifts}}}, name, {rolled.from}, {made});
+  step.make = ops::make_roll;
+  return step;
+}
+
 }  // namespace
+
+bool is_roll(const Step& step) {
+  return step.node && step.make && step.node->op_type() == "Roll" && step.node->domain() == kFusions;
+}
+
+Rolled rolled_by(const Step& roll) {
+  Rolled made{roll.inputs[0], {}};
+  const auto axes = *roll.node->find_ints("axes"), shifts = *roll.node->find_ints("shifts");
+  for (size_t i = 0; i < axes.size(); ++i) made.shifts.emplace(int(axes[i]), shifts[i]);
+  return made;
+}
 
 // No path leaves the steps and comes back, for nobody else reads what is negative.
 void join_roll(Match& match, int concat) {
   if (!match.is(concat, "Concat") || match.step(concat).inputs.size() != 2) return;
-  const auto first = part_of(match, match.step(concat).inputs[0]), second = part_of(match, match.step(concat).inputs[1]);
+  const auto first = part_of(match, match.step(concat).inputs[0]),
+             second = part_of(match, match.step(concat).inputs[1]);
   if (!first || !second || first->x != second->x || first->axis != second->axis) return;
   const Value& x = match.value(first->x);
   const int64_t axis = match.node(concat).get_int("axis", 0), shift = first->begin;
@@ -105,17 +128,23 @@ void join_roll(Match& match, int concat) {
   if (first->negative >= 0 && second->negative >= 0) return;
   const std::string& name = match.node(concat).name();
   const std::vector<int> outputs = match.step(concat).outputs, parts = match.step(concat).inputs;
-  const auto rolled = [&](int made) {
-    Step step = match.plan().step({kFusions, "Roll", 1, {{"axis", int64_t(first->axis - rank)}, {"shift", shift}}}, name,
-                                  {first->x}, {made});
-    step.make = ops::make_roll;
-    return step;
-  };
   std::vector<int> unread;
   for (const int v : parts) unread.push_back(match.maker(v));
   const int negative = std::max(first->negative, second->negative);
   if (negative < 0) {
-    match.replace({concat}, rolled(outputs[0]));
+    std::vector<int> steps{concat};
+    Rolled rolled{first->x, {{int(first->axis - rank), shift}}};
+    // What is rolled along another axis before, for nobody else.
+    if (const int before = match.producer(rolled.from);
+        before >= 0 && is_roll(match.step(before)) && !x.is_output &&
+        std::ranges::all_of(match.readers(rolled.from), [&](int s) { return std::ranges::count(unread, s) > 0; })) {
+      Rolled both = rolled_by(match.step(before));
+      if (both.shifts.emplace(*rolled.shifts.begin()).second) {
+        rolled = std::move(both);
+        steps.push_back(before);
+      }
+    }
+    match.replace(std::move(steps), step_of(match, rolled, name, outputs[0]));
   } else {
     unread.push_back(match.maker(match.step(negative).inputs[0]));
     const int64_t border = first->size - shift;  // between the parts as they are now
@@ -126,7 +155,7 @@ void join_roll(Match& match, int concat) {
     turned.is_output = false;
     const int between = match.add(std::move(turned));
     std::vector<Step> made;
-    made.push_back(rolled(between));
+    made.push_back(step_of(match, {first->x, {{int(first->axis - rank), shift}}}, name, between));
     made.push_back(match.plan().step({ops::kOnnx, "Mul", 14}, name, {between, signs}, outputs));
     match.replace({negative, concat}, std::move(made));
   }

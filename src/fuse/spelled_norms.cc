@@ -26,10 +26,11 @@ int root_of(const Match& match, int v) {
   const std::vector<int>& inputs = match.step(made).inputs;
   if (match.is(made, "Mul") && inputs[0] == inputs[1]) return inputs[0];
   return match.is(made, "Pow") && match.number(match.step(made), 1, match.rank(inputs[0]).value_or(0)) == 2 ? inputs[0]
-                                                                                                          : -1;
+                                                                                                            : -1;
 }
 
-// The steps from a mean square and a small number on that multiply x by one through their root; none if they are others.
+// The steps from a mean square and a small number on that multiply x by one through their root; none if they are
+// others.
 std::vector<int> normalized_by(const Match& match, int sum, int x) {
   const int root = match.only_reader(match.step(sum).outputs[0], "Sqrt");
   if (root < 0) return {};
@@ -44,9 +45,8 @@ std::vector<int> normalized_by(const Match& match, int sum, int x) {
   }
   const int inverse = match.only_reader(deviation, "Reciprocal");
   const int product = inverse < 0 ? -1 : match.only_reader(match.step(inverse).outputs[0], "Mul");
-  return product >= 0 && match.other(product, match.step(inverse).outputs[0]) == x
-             ? std::vector{root, inverse, product}
-             : std::vector<int>();
+  return product >= 0 && match.other(product, match.step(inverse).outputs[0]) == x ? std::vector{root, inverse, product}
+                                                                                   : std::vector<int>();
 }
 
 }  // namespace
@@ -59,8 +59,8 @@ void join_spelled_norm(Match& match, int mean) {
   if (x < 0 || !match.value(x).dims) return;
   const int square_mean = match.step(mean).outputs[0], sum = match.only_reader(square_mean, "Add");
   if (sum < 0) return;
-  const auto epsilon = match.number(match.step(sum), match.step(sum).inputs[0] == square_mean,
-                                    match.rank(square_mean).value_or(0));
+  const auto epsilon =
+      match.number(match.step(sum), match.step(sum).inputs[0] == square_mean, match.rank(square_mean).value_or(0));
   std::vector<int> steps = normalized_by(match, sum, x);
   if (!epsilon || steps.empty()) return;
   int y = match.step(steps.back()).outputs[0];

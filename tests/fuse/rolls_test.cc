@@ -16,7 +16,7 @@ out y
 
 TEST(Rolls, TwoPartsTheOtherWayRound) {
   EXPECT_EQ(after("rolls", kHalves), R"(in x: f32[n, 8]
-y: f32[n, 8] = encore.Roll(x) {axis = -1, shift = 3}  # "turned"
+y: f32[n, 8] = encore.Roll(x) {axes = [-1], shifts = [3]}  # "turned"
 out y
 )");
 }
@@ -25,8 +25,8 @@ TEST(Rolls, APartIsNegated) {
   const std::string made = after("rolls", replaced(replaced(kHalves, "b: f32", "c: f32[n, 5] = Neg(a)\nb: f32"),
                                                    "Concat@13(a, b)", "Concat@13(c, b)"));
   EXPECT_EQ(made, R"(in x: f32[n, 8]
-const "x's signs": f32[8] = [-1, -1, -1, -1, -1, 1, 1, 1]
-"y before its signs": f32[n, 8] = encore.Roll(x) {axis = -1, shift = 3}  # "turned"
+const "x's signs": f32[8] = [-1.0, -1.0, -1.0, -1.0, -1.0, 1.0, 1.0, 1.0]
+"y before its signs": f32[n, 8] = encore.Roll(x) {axes = [-1], shifts = [3]}  # "turned"
 y: f32[n, 8] = Mul("y before its signs", "x's signs")  # "turned"
 out y
 )");
@@ -39,7 +39,21 @@ a: f16[n, 4, 4], b: f16[n, 2, 4] = Split@13(x, sizes) {axis = 1}
 y: f16[n, 6, 4] = Concat@13(b, a) {axis = 1}
 out y
 )");
-  EXPECT_NE(made.find("y: f16[n, 6, 4] = encore.Roll(x) {axis = -2, shift = 4}"), std::string::npos) << made;
+  EXPECT_NE(made.find("y: f16[n, 6, 4] = encore.Roll(x) {axes = [-2], shifts = [4]}"), std::string::npos) << made;
+}
+
+TEST(Rolls, AlongTwoAxes) {
+  const std::string made = after("rolls", R"(in x: f16[n, 6, 4]
+a: f16[n, 4, 4], b: f16[n, 2, 4] = Split@13(x, _) {axis = 1}
+t: f16[n, 6, 4] = Concat@13(b, a) {axis = 1}
+c: f16[n, 6, 1], d: f16[n, 6, 3] = Split@13(t, _) {axis = 2}
+y: f16[n, 6, 4] = Concat@13(d, c) {axis = 2}
+out y
+)");
+  EXPECT_EQ(made, R"(in x: f16[n, 6, 4]
+y: f16[n, 6, 4] = encore.Roll(x) {axes = [-2, -1], shifts = [4, 1]}
+out y
+)");
 }
 
 TEST(Rolls, StaysOtherwise) {
@@ -49,7 +63,7 @@ TEST(Rolls, StaysOtherwise) {
   stays("Slice@13(x, zero, three, last)", "Slice@13(x, zero, three, zero)");
   stays("const zero: i64[1] = 0", "const zero: i64[1] = 1");
   stays("axis = -1", "axis = 0");
-  stays("b: f32[n, 3] = Slice@13(x,", "b: f32[n, 3] = Slice@13(z,");
+  stays("b: f32[n, 3] = Slice@13(x,", "z: f32[n, 8] = Relu(x)\nb: f32[n, 3] = Slice@13(z,");
   stays("in x: f32[n, 8]", "in x: i32[n, 8]");
   stays("in x: f32[n, 8]", "in x: f32[n, w]");
 }

@@ -34,8 +34,7 @@ TEST(SpelledNorms, InOtherWords) {
   EXPECT_TRUE(is_made(replaced(kNorm, "Mul(x, i)", "Mul(i, x)")));
   EXPECT_TRUE(is_made(replaced(kNorm, "Mul(z, gamma)", "Mul(gamma, z)")));
   EXPECT_TRUE(is_made(replaced(replaced(kNorm, "Reciprocal(r)", "Div(one, r)"), "in x", "const one: f32[] = 1\nin x")));
-  EXPECT_TRUE(is_made(
-      replaced(replaced(kNorm, "i: f32[n, s, 1] = Reciprocal(r)\n", ""), "Mul(x, i)", "Div(x, r)")));
+  EXPECT_TRUE(is_made(replaced(replaced(kNorm, "i: f32[n, s, 1] = Reciprocal(r)\n", ""), "Mul(x, i)", "Div(x, r)")));
 }
 
 TEST(SpelledNorms, OfHalvesInFloat) {

@@ -11,7 +11,7 @@ FLOATS = {
     TensorProto.FLOAT16: np.float16,
 }
 UNARY = ["Abs", "Neg", "Sign", "Exp", "Sqrt", "Reciprocal", "Erf", "Ceil", "Floor", "Round", "Relu", "LeakyRelu"]
-UNARY += ["Elu", "Selu", "Sigmoid", "HardSigmoid", "HardSwish", "Softplus", "Softsign", "Tanh", "Celu", "Mish", "Gelu"]
+UNARY += ["Elu", "Selu", "Sigmoid", "HardSigmoid", "HardSwish", "Softplus", "Softsign", "Tanh", "Mish", "Gelu"]
 BINARY = ["Add", "Sub", "Mul", "Div", "Min", "Max", "Pow"]
 COMPARED = ["Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"]
 LOGIC = ["And", "Or", "Xor"]
@@ -36,11 +36,13 @@ def graphs(draw):
         shape = space if i == 0 else draw(st.sampled_from(shapes))
         inputs[f"x{i}"] = (draw(st.sampled_from(list(FLOATS))), shape)
     types = {name: form[0] for name, form in inputs.items()}
-    # Only what has the whole shape may go out.
-    whole, nodes, constants = {"x0"}, [], []
+    # Only what has the whole shape may go out. Parts of it are not read but by what puts them together.
+    whole, cut, nodes, constants = {"x0"}, set(), [], []
 
-    def one_of(kind):
-        found = [name for name, of in types.items() if of == kind]
+    def one_of(kind, among=None):
+        found = [
+            name for name, of in types.items() if of == kind and name not in cut and (among is None or name in among)
+        ]
         return draw(st.sampled_from(found)) if found else None
 
     def add(op, reads, kind, **attributes):
@@ -50,10 +52,27 @@ def graphs(draw):
         if any(read in whole for read in reads):
             whole.add(name)
 
+    def roll(x, axis, shift, negative):
+        """Two parts the other way round, of which one may be negated."""
+        places = [numpy_helper.from_array(np.array([at]), f"at{len(constants)}_{at}") for at in (0, shift, space[axis])]
+        axes = numpy_helper.from_array(np.array([axis - len(space)]), f"axes{len(constants)}")
+        constants.extend([*places, axes])
+        begin, border, end = (place.name for place in places)
+        parts = []
+        for first, last in ((border, end), (begin, border)):
+            add("Slice", [x, first, last, axes.name], types[x])
+            parts.append(nodes[-1].output[0])
+        if negative < 2:
+            add("Neg", [parts[negative]], types[x])
+            parts[negative] = nodes[-1].output[0]
+        cut.update(node.output[0] for node in nodes[-3 if negative < 2 else -2 :])
+        add("Concat", parts, types[x], axis=axis)
+        whole.add(nodes[-1].output[0])
+
     for _ in range(draw(st.integers(2, 24))):
         kind = draw(st.sampled_from(list(FLOATS)))
         a, b, c = one_of(kind), one_of(kind), one_of(TensorProto.BOOL)
-        way = draw(st.integers(0, 8))
+        way = draw(st.integers(0, 9))
         if a is None:
             add("Cast", [one_of(next(t for t in types.values()))], kind, to=kind)
         elif way <= 1:
@@ -65,6 +84,11 @@ def graphs(draw):
             constants.append(numpy_helper.from_array(np.array(number, FLOATS[kind]), f"c{len(constants)}"))
             reads = [a, constants[-1].name]
             add(draw(st.sampled_from(BINARY)), reads[:: draw(st.sampled_from([1, -1]))], kind)
+        elif way == 9:
+            x, axes = one_of(kind, whole), [axis for axis, size in enumerate(space) if size > 1]
+            if x and axes:
+                axis = draw(st.sampled_from(axes))
+                roll(x, axis, draw(st.integers(1, space[axis] - 1)), draw(st.integers(0, 3)))
         elif way == 6:
             to = draw(st.sampled_from([*FLOATS, TensorProto.BOOL]))
             add("Cast", [a], to, to=to)
@@ -74,7 +98,7 @@ def graphs(draw):
             add("Where", [c, a, b], kind)
         else:
             add(draw(st.sampled_from(LOGIC)), [c, one_of(TensorProto.BOOL)], TensorProto.BOOL)
-    made = [node.output[0] for node in nodes if node.output[0] in whole]
+    made = [node.output[0] for node in nodes if node.output[0] in whole - cut]
     outputs = draw(st.lists(st.sampled_from(made), min_size=1, max_size=3, unique=True)) if made else []
     return nodes, inputs, {name: (types[name], space) for name in outputs}, constants
 

@@ -36,7 +36,9 @@ struct Space {
         own[k] = steps[k];
         steps[k] *= size;
       }
-      const auto rolls_none = [](const std::vector<int64_t>& by) { return std::ranges::count(by, 0) == std::ssize(by); };
+      const auto rolls_none = [](const std::vector<int64_t>& by) {
+        return std::ranges::count(by, 0) == std::ssize(by);
+      };
       bool joins = !sizes.empty() && rolls_none(shift) && rolls_none(shifts.back());
       for (size_t k = 0; joins && k < own.size(); ++k) joins = own[k] == strides.back()[k] * sizes.back();
       if (joins) {
@@ -77,7 +79,7 @@ struct ElementwiseProgram {
   void* outputs[kMostProgramOutputs];
   Instruction instructions[kMostInstructions];
   int rank, length;
-  unsigned rolled;  // a bit for each input
+  unsigned rolled;                 // a bit for each input
   Type types[kMostProgramInputs];  // of the inputs
 
   DEVICE_FN void operator()(int64_t pack) const {
@@ -393,7 +395,11 @@ std::unique_ptr<Op> make_elementwise_program(const NodeInfo& node) {
 }
 
 std::unique_ptr<Op> make_roll(const NodeInfo& node) {
-  Expression rolled{{{0, int(node.get_int("axis", -1)), node.get_int("shift", 0)}}, {}, {0}};
+  const auto axes = node.find_ints("axes").value_or(std::vector<int64_t>()),
+             shifts = node.find_ints("shifts").value_or(std::vector<int64_t>());
+  require(axes.size() == shifts.size(), "there are ", axes.size(), " axes and ", shifts.size(), " shifts");
+  Expression rolled{{}, {}, {0}};
+  for (size_t i = 0; i < axes.size(); ++i) rolled.rolls.push_back({0, int(axes[i]), shifts[i]});
   rolled.values.push_back({{ScalarFunction::cast}, node.output_type(0), {{Expression::Operand::Kind::input}}});
   return std::make_unique<ElementwiseOp>(node, std::move(rolled));
 }

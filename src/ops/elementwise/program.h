@@ -12,7 +12,7 @@ inline constexpr const char* kExpression = "expression";
 // Whether a kernel can do all of it: few enough inputs, outputs and instructions.
 bool fits_in_a_program(const Expression& expression, int inputs);
 std::unique_ptr<Op> make_elementwise_program(const NodeInfo& node);
-// The input from the attribute `shift` on along `axis`, counted from the end, and then from 0.
+// The input from each of `shifts` on along that of `axes`, counted from the end, and then from 0.
 std::unique_ptr<Op> make_roll(const NodeInfo& node);
 
 }  // namespace encore::ops
