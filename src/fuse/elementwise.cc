@@ -82,10 +82,11 @@ class Joined {
     parts_.outputs.clear(), parts_.expression.outputs.clear();
     for (const int s : parts_.steps) {
       const int v = match_.step(s).outputs[0];
-      const bool is_read = match_.value(v).is_output || std::ranges::any_of(match_.readers(v), [&](int reader) {
-                             return std::ranges::find(parts_.steps, reader) == parts_.steps.end();
-                           });
-      if (!is_read) continue;
+      const std::vector<int>& readers = match_.readers(v);
+      const bool is_inside = !match_.value(v).is_output && !readers.empty() && std::ranges::all_of(readers, [&](int s) {
+        return std::ranges::find(parts_.steps, s) != parts_.steps.end();
+      });
+      if (is_inside) continue;
       parts_.outputs.push_back(v);
       parts_.expression.outputs.push_back(parts_.values.at(v));
     }
@@ -101,27 +102,38 @@ class Joined {
   Parts parts_;
 };
 
-}  // namespace
+using Calls = std::map<int, ops::ScalarCall>;  // by step
 
-void join_elementwise(Match& match, int first) {
-  if (!match.plan().settings.fuses_elementwise || !call_of(match, first)) return;
-  const std::vector<int64_t> space = *match.value(match.step(first).outputs[0]).dims;
-  std::vector<std::optional<ops::ScalarCall>> calls(static_cast<size_t>(match.size()));
-  std::vector<bool> fits(calls.size());
-  Makers makers(calls.size());
+// Of steps whose outputs have one shape.
+void join(Match& match, const Calls& calls) {
+  std::vector<bool> fits(static_cast<size_t>(match.size()));
+  Makers makers(fits.size());
   for (int s = 0; s < match.size(); ++s) {
+    fits[size_t(s)] = calls.contains(s);
     for (const int v : match.step(s).inputs)
       if (const int made = match.producer(v); made >= 0) makers[size_t(s)].push_back(made);
-    calls[size_t(s)] = call_of(match, s);
-    fits[size_t(s)] = calls[size_t(s)] && *match.value(match.step(s).outputs[0]).dims == space;
   }
   for (const std::vector<int>& set : convex_sets(makers, fits, When::late)) {
     std::vector<Joined> parts(1, Joined(match));
     for (const int s : set)
-      if (!parts.back().add(s, *calls[size_t(s)])) parts.emplace_back(match).add(s, *calls[size_t(s)]);
+      if (!parts.back().add(s, calls.at(s))) parts.emplace_back(match).add(s, calls.at(s));
     for (const Joined& part : parts)
       if (part.steps().size() > 1) match.replace(part.steps(), part.step());
   }
+}
+
+}  // namespace
+
+// All at once, at the first step that there is.
+void join_elementwise(Match& match, int first) {
+  if (!match.plan().settings.fuses_elementwise) return;
+  for (int s = 0; s < first; ++s)
+    if (match.step(s).node) return;
+  std::map<std::vector<int64_t>, Calls> by_space;
+  for (int s = 0; s < match.size(); ++s)
+    if (const auto call = call_of(match, s)) by_space[*match.value(match.step(s).outputs[0]).dims].emplace(s, *call);
+  for (const auto& [space, calls] : by_space)
+    if (calls.size() > 1) join(match, calls);
 }
 
 }  // namespace encore::fuse

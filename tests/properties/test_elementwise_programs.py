@@ -29,7 +29,7 @@ SPACES = [
 
 @st.composite
 def graphs(draw):
-    """Nodes, inputs by shape and type, outputs, and constants; every value is a float of one of the types, or a bool."""
+    """Nodes, inputs by type and shape, outputs, and constants; all values are floats or bools."""
     space, shapes = draw(st.sampled_from(SPACES))
     inputs = {}
     for i in range(draw(st.integers(1, 5))):
@@ -80,7 +80,7 @@ def graphs(draw):
         elif way <= 4:
             add(draw(st.sampled_from(BINARY)), [a, b], kind)
         elif way == 5:
-            number = draw(st.sampled_from([0.5, -2.0, 3.0, 1e-3]))
+            number = draw(st.sampled_from([0.5, -2.0, 3.0, 1e-3, -np.inf]))
             constants.append(numpy_helper.from_array(np.array(number, FLOATS[kind]), f"c{len(constants)}"))
             reads = [a, constants[-1].name]
             add(draw(st.sampled_from(BINARY)), reads[:: draw(st.sampled_from([1, -1]))], kind)
