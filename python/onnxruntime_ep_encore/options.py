@@ -133,6 +133,10 @@ class Options(_Dotted, total=False):
     such a model: `encore.session` leaves this off for `optimized_model_filepath`, as does `ep.context_enable`.
     Default: 1."""
 
+    fuse_elementwise: bool | None
+    """Make one kernel of elementwise nodes in a region whose outputs have one shape. Profiles tell such nodes as one;
+    with 0 they tell each. Default: 1."""
+
     regions: bool | None
     """Make one node of all that Encore can run together; the host has less to do for it. Such a region ends at nodes
     of other providers, at sizes that depend on data and, without graphs, at control flow about which data decides.

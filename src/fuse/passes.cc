@@ -11,6 +11,7 @@ constexpr Pass kPasses[] = {
     {"transposes", nullptr, join_transposes, false},
     {"identities", nullptr, drop_identity, false},
     {"same", nullptr, share_result, false},
+    {"spelled_norms", "a norm", join_spelled_norm, false},
     {"attention", "an attention", join_attention},
     {"softmaxes", "a masked softmax", join_softmax},
     {"gates", "a gate", join_gate},
@@ -22,6 +23,8 @@ constexpr Pass kPasses[] = {
     {"bias_gelu", "a Gelu and its bias", join_bias_gelu, false},
     {"residuals", "a sum and its norm", join_residual},
     {"products", "a product", join_product, false},
+    {"rolls", "a roll", join_roll, false},
+    {"elementwise", "elementwise", join_elementwise, false},
     {"unread", nullptr, drop_unread, false},
 };
 

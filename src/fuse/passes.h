@@ -46,7 +46,10 @@ void join_bias(Match& match, int product);
 void join_softmax(Match& match, int softmax);
 // Gelu as exporters spell it out, x * (1 + erf(x / sqrt(2))) / 2 in five nodes.
 void join_gelu(Match& match, int erf);
-// Residual sums and the layer norms that read them: one step each, which gives the sum too.
+// x / sqrt(mean(x^2) + epsilon) times a constant row: the norm of language models, in six to nine nodes. In halves what
+// is between is in float.
+void join_spelled_norm(Match& match, int mean);
+// Residual sums and the norms that read them: one step each, which gives the sum too.
 void join_residual(Match& match, int norm);
 
 // ---- what onnxruntime does for its own providers, after it has asked what a region takes
@@ -61,6 +64,12 @@ void join_bias_gelu(Match& match, int gelu);
 void join_product(Match& match, int product);
 
 // ---- what makes no difference to results, to the bit
+
+// What is cut in two along an axis and put together the other way round is read from elsewhere on, with signs if a part
+// is negated, as rotary embeddings have it.
+void join_roll(Match& match, int concat);
+// Elementwise steps of one shape are one kernel (ops/elementwise/program.h), as many as fit in one.
+void join_elementwise(Match& match, int first);
 
 // A Cast to a wider type and back.
 void drop_casts(Match& match, int second);

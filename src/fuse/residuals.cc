@@ -10,7 +10,7 @@ constexpr ops::Types kServed = ops::kHalves | ops::Types{Type::f32};
 
 // Of rows in two or three dimensions, along the last one, by constants of the same type.
 bool is_norm(const Match& match, int step) {
-  if (!match.is(step, "LayerNormalization")) return false;
+  if (!match.is(step, "LayerNormalization") && !match.is(step, "RMSNormalization")) return false;
   const NodeInfo& info = match.node(step);
   const auto &inputs = match.step(step).inputs, &outputs = match.step(step).outputs;
   const Value& x = match.value(inputs[0]);
@@ -41,11 +41,12 @@ void join_residual(Match& match, int norm) {
   inputs.erase(inputs.begin());
   inputs.insert(inputs.begin(), terms.begin(), terms.end());
   const NodeInfo& info = match.node(norm);
-  match.replace(
-      {sum, norm},
-      match.plan().step({ops::kMicrosoft, "SkipLayerNormalization", 1, {{"epsilon", info.get_float("epsilon", 1e-5f)}}},
-                        match.node(sum).name() + " and " + info.name(), std::move(inputs),
-                        {match.step(norm).outputs[0], -1, -1, is_read ? y : -1}));
+  const char* const name =
+      is_onnx(info, "LayerNormalization") ? "SkipLayerNormalization" : "SkipSimplifiedLayerNormalization";
+  match.replace({sum, norm},
+                match.plan().step({ops::kMicrosoft, name, 1, {{"epsilon", info.get_float("epsilon", 1e-5f)}}},
+                                  match.node(sum).name() + " and " + info.name(), std::move(inputs),
+                                  {match.step(norm).outputs[0], -1, -1, is_read ? y : -1}));
 }
 
 }  // namespace encore::fuse

@@ -21,10 +21,11 @@ namespace encore::ops {
 
 using device::StreamRef;
 
-// What a session asks of its operators.
+// What a session asks of its operators, and of those who make others of them.
 struct Settings {
   bool use_tf32 = true;                 // float products and convolutions may
   bool strict_skip_layer_norm = false;  // SkipLayerNormalization's statistics in twice the precision
+  bool fuses_elementwise = true;
 };
 
 // A node's attribute; the first one stands for what is none of the others, such as a graph.

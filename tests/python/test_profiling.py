@@ -4,6 +4,7 @@ import json
 import time
 from collections import Counter
 
+import encore_session
 import numpy as np
 import onnxruntime as ort
 import onnxruntime_ep_encore
@@ -15,7 +16,6 @@ from encore_session import (
     Bound,
     arranged,
     in_threads,
-    make_session,
     make_stream,
     needs_graphs,
     only_if,
@@ -29,6 +29,10 @@ WIDTH = 64
 NAMES = ["product", "negative", "absolute", "minus", "sum"]  # of the chain
 needs_profilers = only_if(ORT_VERSION >= (1, 25))  # it asks plugins for theirs
 needs_regions = only_if(HAS_REGIONS)
+
+
+def make_session(*args, **options):
+    return encore_session.make_session(*args, **{"fuse_elementwise": 0, **options})
 
 
 def some(rows=3):

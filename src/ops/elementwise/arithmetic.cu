@@ -2,34 +2,11 @@
 #include <type_traits>
 
 #include "ops/elementwise/binary.h"
+#include "ops/elementwise/scalar_functions.h"
 
 namespace encore::ops {
 namespace {
 
-struct Add {
-  static constexpr bool kByRuns = true;
-  template <class T>
-  DEVICE_FN T operator()(T a, T b) const {
-    return T(a + b);
-  }
-};
-struct Sub {
-  static constexpr bool kByRuns = true;
-  template <class T>
-  DEVICE_FN T operator()(T a, T b) const {
-    return T(a - b);
-  }
-};
-struct Mul {
-  static constexpr bool kByRuns = true;
-  template <class T>
-  DEVICE_FN T operator()(T a, T b) const {
-    if constexpr (std::is_integral_v<T> && sizeof(T) < 4)
-      return T(uint32_t(a) * uint32_t(b));  // uint16 would be promoted to int, and overflow
-    else
-      return a * b;
-  }
-};
 struct Slope {
   template <class T>
   DEVICE_FN T operator()(T x, T slope) const {
@@ -74,9 +51,9 @@ class PRelu : public Op {
 
 std::vector<OpRow> arithmetic_rows() {
   return {
-      binary_row<Add, WordList>("Add", 1, kNumbers),
-      binary_row<Sub, WordList>("Sub", 1, kNumbers),
-      binary_row<Mul, WordList>("Mul", 1, kNumbers),
+      binary_row<scalar::Add, WordList>("Add", 1, kNumbers),
+      binary_row<scalar::Sub, WordList>("Sub", 1, kNumbers),
+      binary_row<scalar::Mul, WordList>("Mul", 1, kNumbers),
       {.name = "PRelu",
        .since = 1,
        .types = {in(0, kFloats | Types{Type::i32, Type::i64, Type::u32, Type::u64})},

@@ -3,33 +3,12 @@
 
 #include "ops/choice.h"
 #include "ops/elementwise/binary.h"
+#include "ops/elementwise/scalar_functions.h"
 
 namespace encore::ops {
 namespace {
 
 using device::FaultKind;
-
-struct Quotient {
-  static constexpr bool kByRuns = true;
-  static constexpr FaultKind kFault = FaultKind::divide_by_zero;
-  FaultRef fault;
-
-  template <class T>
-  DEVICE_FN bool is_bad(T, T divisor) const {
-    return std::is_integral_v<T> && divisor == T(0);
-  }
-  template <class T>
-  DEVICE_FN T operator()(T a, T b) const {
-    if constexpr (std::is_integral_v<T>) {
-      if (b == T(0)) return 0;
-      if constexpr (std::is_signed_v<T>) {
-        if (b == T(-1))
-          return T(std::make_unsigned_t<T>(0) - std::make_unsigned_t<T>(a));  // the least integer is its own
-      }
-    }
-    return T(a / b);
-  }
-};
 
 struct Remainder {
   static constexpr FaultKind kFault = FaultKind::divide_by_zero;
@@ -71,7 +50,7 @@ struct Remainder {
 
 std::vector<OpRow> division_rows() {
   return {
-      binary_row<Quotient, NumberList>("Div", 1, kNumbers),
+      binary_row<scalar::Quotient, NumberList>("Div", 1, kNumbers),
       binary_row<Remainder, NumberList>("Mod", 10, kNumbers),
   };
 }

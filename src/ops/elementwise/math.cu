@@ -4,105 +4,19 @@
 #include <type_traits>
 
 #include "ops/elementwise/rough.h"
+#include "ops/elementwise/scalar_functions.h"
 #include "ops/elementwise/unary.h"
 
 namespace encore::ops {
 namespace {
 
-// -x, where the negative of the least integer is itself.
-template <class T>
-DEVICE_FN T negative(T x) {
-  if constexpr (std::is_integral_v<T>)
-    return T(std::make_unsigned_t<T>(0) - std::make_unsigned_t<T>(x));
-  else
-    return -x;
-}
-struct Abs {
-  template <class T>
-  DEVICE_FN T operator()(T x) const {
-    if constexpr (std::is_floating_point_v<T>)
-      return std::fabs(x);
-    else if constexpr (std::is_signed_v<T>)
-      return x < T(0) ? negative(x) : x;
-    else
-      return x;
-  }
-};
-struct Neg {
-  template <class T>
-  DEVICE_FN T operator()(T x) const {
-    return negative(x);
-  }
-};
-struct Sign {
-  template <class T>
-  DEVICE_FN T operator()(T x) const {
-    if constexpr (std::is_signed_v<T>)
-      return x > T(0) ? T(1) : x < T(0) ? T(-1) : x;  // 0 and NaN are their own
-    else
-      return x > T(0);
-  }
-};
-struct Exp {
-  template <class T>
-  DEVICE_FN T operator()(T x) const {
-    return std::exp(x);
-  }
-};
-struct Log {
-  template <class T>
-  DEVICE_FN T operator()(T x) const {
-    return std::log(x);
-  }
-};
-struct Sqrt {
-  template <class T>
-  DEVICE_FN T operator()(T x) const {
-    return std::sqrt(x);
-  }
-};
-struct Reciprocal {
-  template <class T>
-  DEVICE_FN T operator()(T x) const {
-    return T(1) / x;
-  }
-};
-struct Erf {
-  template <class T>
-  DEVICE_FN T operator()(T x) const {
-    return std::erf(x);
-  }
-  DEVICE_FN float rough(float x) const { return rough_erf(x); }
-};
-struct Ceil {
-  template <class T>
-  DEVICE_FN T operator()(T x) const {
-    return std::ceil(x);
-  }
-};
-struct Floor {
-  template <class T>
-  DEVICE_FN T operator()(T x) const {
-    return std::floor(x);
-  }
-};
-struct Round {  // halves go to the even neighbour
-  template <class T>
-  DEVICE_FN T operator()(T x) const {
-    return std::rint(x);
-  }
-};
-
-struct Inverted {
-  DEVICE_FN uint8_t operator()(uint8_t x) const { return x == 0; }
-};
 class Not : public Op {
  public:
   explicit Not(const NodeInfo&) {}
   void run(Context& context) const override {
     const Tensor& x = context.input(0);
     const Tensor y = context.output(0, x.shape);
-    device::transform(context.stream(), x.count(), y.as<uint8_t>(), Inverted{}, x.as<const uint8_t>());
+    device::transform(context.stream(), x.count(), y.as<uint8_t>(), scalar::Inverted{}, x.as<const uint8_t>());
   }
 };
 
@@ -181,17 +95,17 @@ using SignedNumberList = TypeList<float, Half, BFloat16, double, int8_t, int16_t
 
 std::vector<OpRow> math_rows() {
   return {
-      unary_row<Abs, NumberList>("Abs", 1, kNumbers),
-      unary_row<Neg, SignedNumberList>("Neg", 1, kFloats | kSigned),
-      unary_row<Sign, NumberList>("Sign", 9, kNumbers),
-      unary_row<Exp, FloatList>("Exp", 1, kFloats),
-      unary_row<Log, FloatList>("Log", 1, kFloats),
-      unary_row<Sqrt, FloatList>("Sqrt", 1, kFloats),
-      unary_row<Reciprocal, FloatList>("Reciprocal", 1, kFloats),
-      unary_row<Erf, FloatList>("Erf", 9, kFloats),
-      unary_row<Ceil, FloatList>("Ceil", 1, kFloats),
-      unary_row<Floor, FloatList>("Floor", 1, kFloats),
-      unary_row<Round, FloatList>("Round", 11, kFloats),
+      unary_row<scalar::Abs, NumberList>("Abs", 1, kNumbers),
+      unary_row<scalar::Neg, SignedNumberList>("Neg", 1, kFloats | kSigned),
+      unary_row<scalar::Sign, NumberList>("Sign", 9, kNumbers),
+      unary_row<scalar::Exp, FloatList>("Exp", 1, kFloats),
+      unary_row<scalar::Log, FloatList>("Log", 1, kFloats),
+      unary_row<scalar::Sqrt, FloatList>("Sqrt", 1, kFloats),
+      unary_row<scalar::Reciprocal, FloatList>("Reciprocal", 1, kFloats),
+      unary_row<scalar::Erf, FloatList>("Erf", 9, kFloats),
+      unary_row<scalar::Ceil, FloatList>("Ceil", 1, kFloats),
+      unary_row<scalar::Floor, FloatList>("Floor", 1, kFloats),
+      unary_row<scalar::Round, FloatList>("Round", 11, kFloats),
       {.name = "Not", .since = 1, .types = {in(0, kBool)}, .make = make<Not>, .may_reuse = {{0, 0}}},
       {.name = "IsNaN", .since = 9, .types = {in(0, kFloats | kFloat8)}, .make = make<IsNan>},
       {.name = "IsInf", .since = 10, .types = {in(0, kFloats | kFloat8)}, .make = make<IsInf>},

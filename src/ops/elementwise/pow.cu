@@ -3,42 +3,10 @@
 
 #include "ops/elementwise/binary.h"
 #include "ops/elementwise/convert.h"
+#include "ops/elementwise/scalar_functions.h"
 
 namespace encore::ops {
 namespace {
-
-// By squaring; it wraps around. Negative exponents give 1 / x^-y towards zero, and 0 for the infinity of x = 0.
-template <class T>
-DEVICE_FN T integer_power(T x, int64_t exponent) {
-  if (exponent < 0) return x == T(1) ? T(1) : x == T(-1) ? T(exponent % 2 ? -1 : 1) : T(0);
-  using Bits = std::make_unsigned_t<T>;
-  Bits power = 1, square = Bits(x);
-  for (; exponent > 0; exponent >>= 1) {
-    if (exponent & 1) power *= square;
-    square *= square;
-  }
-  return T(power);
-}
-
-struct Power {
-  template <class T, class Exponent>
-  DEVICE_FN T operator()(T x, Exponent y) const {
-    if constexpr (std::is_same_v<Exponent, int64_t>) {
-      return integer_power(x, y);
-    } else if constexpr (std::is_integral_v<T>) {
-      // A device's pow may end just below a whole number, which would lose one.
-      if (y == std::floor(y) && std::abs(y) < 0x1p53) return integer_power(x, int64_t(y));
-      return truncated<T>(std::pow(double(x), y));
-    } else if constexpr (std::is_same_v<Exponent, T>) {
-      if (y == T(2)) return x * x;
-      return std::pow(x, y);
-    } else {
-      // Of a whole number that T cannot hold it matters whether it is odd.
-      const T near = T(y);
-      return near == y ? (*this)(x, near) : T(std::pow(double(x), y));
-    }
-  }
-};
 
 class Pow : public Op {
  public:
@@ -58,7 +26,7 @@ class Pow : public Op {
     }
     dispatch(TypeList<float, Half, BFloat16, double, int32_t, int64_t>{}, x.type, [&]<class T> {
       auto launch = [&]<class Exponent>(Exponent) {
-        transform_broadcast<T, T, Exponent>(context.stream(), shape, y.data, Power{},
+        transform_broadcast<T, T, Exponent>(context.stream(), shape, y.data, scalar::Power{},
                                             {{x.shape, x.data}, {exponent_shape, exponents}});
       };
       if constexpr (std::is_integral_v<T>) {

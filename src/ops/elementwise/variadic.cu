@@ -1,25 +1,10 @@
 // Min, Max, Sum and Mean of any number of tensors: up to four a launch.
 #include "ops/elementwise/binary.h"
+#include "ops/elementwise/scalar_functions.h"
 
 namespace encore::ops {
 namespace {
 
-// The greatest or the least; NaN if any is.
-struct Extreme {
-  template <class T>
-  using Partial = T;
-  bool least;
-  static Extreme of(const NodeInfo& node) { return {node.op_type() == "Min"}; }
-  static Extreme at_end(Extreme f, int) { return f; }
-  template <class T>
-  DEVICE_FN T combine(T a, T b) const {
-    return (least ? a < b : b < a) || a != a ? a : b;
-  }
-  template <class T>
-  DEVICE_FN T finish(T all) const {
-    return all;
-  }
-};
 struct Total {
   template <class T>
   using Partial = Compute<T>;  // halves are rounded once, at the end
@@ -105,8 +90,8 @@ OpRow variadic_row(const char* name, Types types) {
 
 std::vector<OpRow> variadic_rows() {
   return {
-      variadic_row<Extreme, NumberList>("Max", kNumbers),
-      variadic_row<Extreme, NumberList>("Min", kNumbers),
+      variadic_row<scalar::Extreme, NumberList>("Max", kNumbers),
+      variadic_row<scalar::Extreme, NumberList>("Min", kNumbers),
       variadic_row<Total, FloatList>("Sum", kFloats),
       variadic_row<Total, FloatList>("Mean", kFloats),
   };

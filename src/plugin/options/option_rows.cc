@@ -254,6 +254,10 @@ constexpr OptionRow kRows[] = {
      "With `enable_cuda_graph` also a whole model that computes with its shapes on the device. onnxruntime can't save "
      "such a model: `encore.session` leaves this off for `optimized_model_filepath`, as does `ep.context_enable`.",
      [](std::string_view value, Options& o) { return take(flag(value), o.fuse_nodes); }},
+    {"fuse_elementwise", false, "1", kFlag,
+     "Make one kernel of elementwise nodes in a region whose outputs have one shape. Profiles tell such nodes as one; "
+     "with 0 they tell each.",
+     [](std::string_view value, Options& o) { return take(flag(value), o.fuse_elementwise); }},
     {"regions", false, "1", kFlag,
      "Make one node of all that Encore can run together; the host has less to do for it. Such a region ends at nodes "
      "of "

@@ -56,6 +56,7 @@ struct Options {
   bool fuse_conv_bias = false;
   bool prefer_nhwc = false;
   bool fuse_nodes = true;
+  bool fuse_elementwise = true;
   bool regions = true;
   bool has_regions() const { return fuse_nodes && (regions || auto_graph.value_or(false)); }
   int sdpa_kernel = 0;

@@ -202,7 +202,9 @@ device::Dnn& Ep::dnn() {
 }
 
 ops::Settings Ep::settings() const {
-  return {.use_tf32 = options_.use_tf32, .strict_skip_layer_norm = options_.strict_skip_layer_norm};
+  return {.use_tf32 = options_.use_tf32,
+          .strict_skip_layer_norm = options_.strict_skip_layer_norm,
+          .fuses_elementwise = options_.fuse_elementwise};
 }
 
 // onnxruntime asks for subgraphs first, and for each graph again if it changes the layout. What counts is the last

@@ -1,0 +1,139 @@
+// Elementwise steps with outputs of one shape are one: what is between them is never in memory.
+#include "ops/elementwise/program.h"
+
+#include <algorithm>
+#include <map>
+
+#include "fuse/convex.h"
+#include "fuse/rolls.h"
+
+namespace encore::fuse {
+namespace {
+
+using ops::Expression;
+using Operand = Expression::Operand;
+
+// What the step computes, if all that it makes lies in a space of known symbols.
+std::optional<ops::ScalarCall> call_of(const Match& match, int s) {
+  if (!match.is_there(s) || match.step(s).outputs.size() != 1 || match.step(s).outputs[0] < 0) return std::nullopt;
+  const auto& dims = match.value(match.step(s).outputs[0]).dims;
+  if (!dims || std::ranges::count(*dims, -1) > 0) return std::nullopt;
+  for (const int v : match.step(s).inputs)
+    if (v < 0) return std::nullopt;
+  return ops::scalar_call(match.node(s));
+}
+
+// Steps as one: what they read, what they make that others read, and the expression.
+class Joined {
+ public:
+  explicit Joined(const Match& match) : match_(match) {}
+
+  // False, and nothing has changed, if it would be too much for a kernel.
+  bool add(int s, const ops::ScalarCall& call) {
+    Joined more = *this;
+    more.enter(s, call);
+    more.find_outputs();
+    if (!ops::fits_in_a_program(more.parts_.expression, int(more.parts_.inputs.size()))) return false;
+    std::swap(parts_, more.parts_);
+    return true;
+  }
+  const std::vector<int>& steps() const { return parts_.steps; }
+
+  Step step() const {
+    std::string name = match_.node(parts_.steps.front()).name();
+    if (parts_.steps.size() > 1) name += " to " + match_.node(parts_.steps.back()).name();
+    Step made = match_.plan().step({kFusions, "Elementwise", 1, {{ops::kExpression, ops::text_of(parts_.expression)}}},
+                                   std::move(name), parts_.inputs, parts_.outputs);
+    made.make = ops::make_elementwise_program;
+    return made;
+  }
+
+ private:
+  void enter(int s, const ops::ScalarCall& call) {
+    const Step& step = match_.step(s);
+    Expression::Value value{call, match_.value(step.outputs[0]).type, {}};
+    for (size_t i = 0; i < step.inputs.size(); ++i) value.operands.push_back(operand(step, i));
+    parts_.values[step.outputs[0]] = int(parts_.expression.values.size());
+    parts_.expression.values.push_back(std::move(value));
+    parts_.steps.push_back(s);
+  }
+  Operand operand(const Step& step, size_t input) {
+    const int v = step.inputs[input];
+    if (const auto made = parts_.values.find(v); made != parts_.values.end())
+      return {Operand::Kind::value, made->second};
+    if (const auto number = match_.number(step, input, *match_.rank(step.outputs[0])))
+      return {Operand::Kind::number, 0, float(*number)};
+    const Rolled read = read_of(v);
+    const auto known = std::ranges::find(parts_.reads, read);
+    const int index = int(known - parts_.reads.begin());
+    if (known == parts_.reads.end()) {
+      parts_.reads.push_back(read);
+      parts_.inputs.push_back(read.from);
+      for (const auto& [axis, shift] : read.shifts) parts_.expression.rolls.push_back({index, axis, shift});
+    }
+    return {Operand::Kind::input, index};
+  }
+  // What a roll makes is read from elsewhere on instead.
+  Rolled read_of(int v) const {
+    const int made = match_.producer(v);
+    return made >= 0 && is_roll(match_.step(made)) ? rolled_by(match_.step(made)) : Rolled{v, {}};
+  }
+  void find_outputs() {
+    parts_.outputs.clear(), parts_.expression.outputs.clear();
+    for (const int s : parts_.steps) {
+      const int v = match_.step(s).outputs[0];
+      const std::vector<int>& readers = match_.readers(v);
+      const bool is_inside = !match_.value(v).is_output && !readers.empty() && std::ranges::all_of(readers, [&](int s) {
+        return std::ranges::find(parts_.steps, s) != parts_.steps.end();
+      });
+      if (is_inside) continue;
+      parts_.outputs.push_back(v);
+      parts_.expression.outputs.push_back(parts_.values.at(v));
+    }
+  }
+
+  struct Parts {
+    std::vector<int> steps, inputs, outputs;  // the latter two are values
+    std::vector<Rolled> reads;                // what the inputs are
+    std::map<int, int> values;                // of the plan and of the expression
+    Expression expression;
+  };
+  const Match& match_;
+  Parts parts_;
+};
+
+using Calls = std::map<int, ops::ScalarCall>;  // by step
+
+// Of steps whose outputs have one shape.
+void join(Match& match, const Calls& calls) {
+  std::vector<bool> fits(static_cast<size_t>(match.size()));
+  Makers makers(fits.size());
+  for (int s = 0; s < match.size(); ++s) {
+    fits[size_t(s)] = calls.contains(s);
+    for (const int v : match.step(s).inputs)
+      if (const int made = match.producer(v); made >= 0) makers[size_t(s)].push_back(made);
+  }
+  for (const std::vector<int>& set : convex_sets(makers, fits, When::late)) {
+    std::vector<Joined> parts(1, Joined(match));
+    for (const int s : set)
+      if (!parts.back().add(s, calls.at(s))) parts.emplace_back(match).add(s, calls.at(s));
+    for (const Joined& part : parts)
+      if (part.steps().size() > 1) match.replace(part.steps(), part.step());
+  }
+}
+
+}  // namespace
+
+// All at once, at the first step that there is.
+void join_elementwise(Match& match, int first) {
+  if (!match.plan().settings.fuses_elementwise) return;
+  for (int s = 0; s < first; ++s)
+    if (match.step(s).node) return;
+  std::map<std::vector<int64_t>, Calls> by_space;
+  for (int s = 0; s < match.size(); ++s)
+    if (const auto call = call_of(match, s)) by_space[*match.value(match.step(s).outputs[0]).dims].emplace(s, *call);
+  for (const auto& [space, calls] : by_space)
+    if (calls.size() > 1) join(match, calls);
+}
+
+}  // namespace encore::fuse

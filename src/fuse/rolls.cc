@@ -1,0 +1,166 @@
+// What is cut in two along an axis and put together the other way round.
+#include <algorithm>
+#include <cstring>
+
+#include "device/half.h"
+#include "fuse/rolls.h"
+#include "fuse/shape_symbols.h"
+#include "ops/elementwise/program.h"
+#include "ops/registry.h"
+
+namespace encore::fuse {
+namespace {
+
+constexpr ops::Types kServed = ops::kHalves | ops::Types{Type::f32};
+
+// x from `begin` to `end` along an axis of `size`, perhaps its negative.
+struct Part {
+  int x, axis;
+  int64_t begin, end, size;
+  int negative = -1;  // the step that makes it so
+};
+
+std::optional<Part> slice_of(const Match& match, const Step& step) {
+  const ShapeSymbols symbols(match);
+  const auto rank = match.rank(step.inputs[0]);
+  const auto begin = symbols.constants(step, 1), end = symbols.constants(step, 2), axes = symbols.constants(step, 3);
+  const bool has_steps = step.inputs.size() > 4 && step.inputs[4] >= 0;
+  const auto by = has_steps ? symbols.constants(step, 4) : Dims{1};
+  if (!rank || !begin || !end || !axes || !by || begin->size() != 1 || axes->size() != 1 || by != Dims{1})
+    return std::nullopt;
+  const int64_t axis = axes->front() < 0 ? axes->front() + int64_t(*rank) : axes->front();
+  if (axis < 0 || axis >= int64_t(*rank)) return std::nullopt;
+  const int64_t size = (*match.value(step.inputs[0]).dims)[size_t(axis)];
+  const auto place = [&](int64_t at) { return std::clamp(at < 0 ? at + size : at, int64_t(0), size); };
+  if (size < 1) return std::nullopt;
+  return Part{step.inputs[0], int(axis), place(begin->front()), place(end->front()), size};
+}
+
+std::optional<Part> split_of(const Match& match, const Step& step, int v) {
+  const auto& dims = match.value(step.inputs[0]).dims;
+  if (!dims) return std::nullopt;
+  const int64_t given = match.node(match.producer(v)).get_int("axis", 0);
+  const int64_t axis = given < 0 ? given + std::ssize(*dims) : given;
+  if (axis < 0 || axis >= std::ssize(*dims)) return std::nullopt;
+  int64_t begin = 0;
+  for (const int made : step.outputs) {
+    const auto& of = made < 0 ? std::nullopt : match.value(made).dims;
+    if (!of || (*of)[size_t(axis)] < 0) return std::nullopt;
+    const int64_t end = begin + (*of)[size_t(axis)];
+    if (made == v) return Part{step.inputs[0], int(axis), begin, end, (*dims)[size_t(axis)]};
+    begin = end;
+  }
+  return std::nullopt;
+}
+
+std::optional<Part> part_of(const Match& match, int v) {
+  if (const int negative = match.maker(v, "Neg"); negative >= 0 && match.only_reader(v) >= 0) {
+    auto part = part_of(match, match.step(negative).inputs[0]);
+    if (!part || part->negative >= 0) return std::nullopt;
+    part->negative = negative;
+    return part;
+  }
+  const int made = match.maker(v);
+  if (match.is(made, "Slice") && match.node(made).since_version() >= 10) return slice_of(match, match.step(made));
+  if (match.is(made, "Split")) return split_of(match, match.step(made), v);
+  return std::nullopt;
+}
+
+// One for each index of the axis, to be multiplied by: -1 from `begin` to `end`.
+int add_signs(Match& match, const Value& x, int axis, int64_t begin, int64_t end) {
+  const int64_t size = (*x.dims)[size_t(axis)];
+  auto made = std::make_shared<OwnTensor>();
+  Dims dims(x.dims->size() - size_t(axis), 1);
+  dims[0] = size;
+  made->view = {x.type, ops::Where::host, ops::Shape(dims), nullptr};
+  made->bytes.resize(made->view.bytes());
+  for (int64_t i = 0; i < size; ++i) {
+    const float sign = i >= begin && i < end ? -1.f : 1.f;
+    const auto put = [&](auto value) {
+      std::memcpy(made->bytes.data() + size_t(i) * sizeof value, &value, sizeof value);
+    };
+    if (x.type == Type::f32)
+      put(sign);
+    else if (x.type == Type::f16)
+      put(device::Half(sign));
+    else
+      put(device::BFloat16(sign));
+  }
+  made->view.data = made->bytes.data();
+  match.keep(made);
+  return match.add({x.name + "'s signs", x.type, std::move(dims), true, &made->view});
+}
+
+Step step_of(const Match& match, const Rolled& rolled, const std::string& name, int made) {
+  std::vector<int64_t> axes, shifts;
+  for (const auto& [axis, shift] : rolled.shifts) axes.push_back(axis), shifts.push_back(shift);
+  Step step =
+      match.plan().step({kFusions, "Roll", 1, {{"axes", axes}, {"shifts", shifts}}}, name, {rolled.from}, {made});
+  step.make = ops::make_roll;
+  return step;
+}
+
+}  // namespace
+
+bool is_roll(const Step& step) {
+  return step.node && step.make && step.node->op_type() == "Roll" && step.node->domain() == kFusions;
+}
+
+Rolled rolled_by(const Step& roll) {
+  Rolled made{roll.inputs[0], {}};
+  const auto axes = *roll.node->find_ints("axes"), shifts = *roll.node->find_ints("shifts");
+  for (size_t i = 0; i < axes.size(); ++i) made.shifts.emplace(int(axes[i]), shifts[i]);
+  return made;
+}
+
+// No path leaves the steps and comes back, for nobody else reads what is negative.
+void join_roll(Match& match, int concat) {
+  if (!match.is(concat, "Concat") || match.step(concat).inputs.size() != 2) return;
+  const auto first = part_of(match, match.step(concat).inputs[0]),
+             second = part_of(match, match.step(concat).inputs[1]);
+  if (!first || !second || first->x != second->x || first->axis != second->axis) return;
+  const Value& x = match.value(first->x);
+  const int64_t axis = match.node(concat).get_int("axis", 0), shift = first->begin;
+  const int rank = int(x.dims->size());
+  if ((axis < 0 ? axis + rank : axis) != first->axis || first->end != first->size || second->begin != 0 ||
+      second->end != shift || shift == 0 || shift == first->size || !kServed.has(x.type))
+    return;
+  if (first->negative >= 0 && second->negative >= 0) return;
+  const std::string& name = match.node(concat).name();
+  const std::vector<int> outputs = match.step(concat).outputs, parts = match.step(concat).inputs;
+  std::vector<int> unread;
+  for (const int v : parts) unread.push_back(match.maker(v));
+  const int negative = std::max(first->negative, second->negative);
+  if (negative < 0) {
+    std::vector<int> steps{concat};
+    Rolled rolled{first->x, {{int(first->axis - rank), shift}}};
+    // What is rolled along another axis before, for nobody else.
+    if (const int before = match.producer(rolled.from);
+        before >= 0 && is_roll(match.step(before)) && !x.is_output &&
+        std::ranges::all_of(match.readers(rolled.from), [&](int s) { return std::ranges::count(unread, s) > 0; })) {
+      Rolled both = rolled_by(match.step(before));
+      if (both.shifts.emplace(*rolled.shifts.begin()).second) {
+        rolled = std::move(both);
+        steps.push_back(before);
+      }
+    }
+    match.replace(std::move(steps), step_of(match, rolled, name, outputs[0]));
+  } else {
+    unread.push_back(match.maker(match.step(negative).inputs[0]));
+    const int64_t border = first->size - shift;  // between the parts as they are now
+    const bool is_first = first->negative >= 0;
+    const int signs = add_signs(match, x, first->axis, is_first ? 0 : border, is_first ? border : first->size);
+    Value turned = match.value(outputs[0]);
+    turned.name += " before its signs";
+    turned.is_output = false;
+    const int between = match.add(std::move(turned));
+    std::vector<Step> made;
+    made.push_back(step_of(match, {first->x, {{int(first->axis - rank), shift}}}, name, between));
+    made.push_back(match.plan().step({ops::kOnnx, "Mul", 14}, name, {between, signs}, outputs));
+    match.replace({negative, concat}, std::move(made));
+  }
+  for (const int step : unread)
+    if (match.is_there(step)) drop_unread(match, step);
+}
+
+}  // namespace encore::fuse

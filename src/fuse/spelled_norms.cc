@@ -1,0 +1,91 @@
+// Norms by the root of the mean square, as exporters of language models spell them out.
+#include "fuse/passes.h"
+#include "fuse/shape_symbols.h"
+#include "ops/registry.h"
+
+namespace encore::fuse {
+namespace {
+
+constexpr ops::Types kServed = ops::kHalves | ops::Types{Type::f32};
+
+// Of the last dimension, which stays as 1.
+bool is_along_rows(const Match& match, int mean) {
+  const NodeInfo& info = match.node(mean);
+  const auto rank = match.rank(match.step(mean).inputs[0]);
+  if (!rank || *rank == 0 || info.get_int("keepdims", 1) != 1) return false;
+  const auto axes = info.since_version() < 18 ? info.find_ints("axes")
+                    : info.input_count() > 1  ? ShapeSymbols(match).constants(match.step(mean), 1)
+                                              : std::nullopt;
+  return axes && axes->size() == 1 && (axes->front() == -1 || axes->front() == int64_t(*rank) - 1);
+}
+
+// What is squared to make the value; -1 if it is something else.
+int root_of(const Match& match, int v) {
+  const int made = match.maker(v);
+  if (made < 0 || match.only_reader(v) < 0) return -1;
+  const std::vector<int>& inputs = match.step(made).inputs;
+  if (match.is(made, "Mul") && inputs[0] == inputs[1]) return inputs[0];
+  return match.is(made, "Pow") && match.number(match.step(made), 1, match.rank(inputs[0]).value_or(0)) == 2 ? inputs[0]
+                                                                                                            : -1;
+}
+
+// The steps from a mean square and a small number on that multiply x by one through their root; none if they are
+// others.
+std::vector<int> normalized_by(const Match& match, int sum, int x) {
+  const int root = match.only_reader(match.step(sum).outputs[0], "Sqrt");
+  if (root < 0) return {};
+  const int deviation = match.step(root).outputs[0];
+  if (const int quotient = match.only_reader(deviation, "Div"); quotient >= 0) {
+    const Step& step = match.step(quotient);
+    if (step.inputs[0] == x && step.inputs[1] == deviation) return {root, quotient};
+    if (step.inputs[1] != deviation || match.number(step, 0, match.rank(deviation).value_or(0)) != 1) return {};
+    const int product = match.only_reader(step.outputs[0], "Mul");
+    return product >= 0 && match.other(product, step.outputs[0]) == x ? std::vector{root, quotient, product}
+                                                                      : std::vector<int>();
+  }
+  const int inverse = match.only_reader(deviation, "Reciprocal");
+  const int product = inverse < 0 ? -1 : match.only_reader(match.step(inverse).outputs[0], "Mul");
+  return product >= 0 && match.other(product, match.step(inverse).outputs[0]) == x ? std::vector{root, inverse, product}
+                                                                                   : std::vector<int>();
+}
+
+}  // namespace
+
+// No path leaves them and comes back, for the only other input is a constant.
+void join_spelled_norm(Match& match, int mean) {
+  if (!match.is(mean, "ReduceMean") || !is_along_rows(match, mean)) return;
+  const int squares = match.step(mean).inputs[0];
+  int x = root_of(match, squares);
+  if (x < 0 || !match.value(x).dims) return;
+  const int square_mean = match.step(mean).outputs[0], sum = match.only_reader(square_mean, "Add");
+  if (sum < 0) return;
+  const auto epsilon =
+      match.number(match.step(sum), match.step(sum).inputs[0] == square_mean, match.rank(square_mean).value_or(0));
+  std::vector<int> steps = normalized_by(match, sum, x);
+  if (!epsilon || steps.empty()) return;
+  int y = match.step(steps.back()).outputs[0];
+  // Halves are made floats before, and halves again behind.
+  const int widened = match.maker(x, "Cast");
+  if (const int narrowed = match.only_reader(y, "Cast");
+      narrowed >= 0 && widened >= 0 && ops::kHalves.has(match.value(match.step(widened).inputs[0]).type) &&
+      match.value(match.step(widened).inputs[0]).type == match.value(match.step(narrowed).outputs[0]).type) {
+    steps.push_back(narrowed);
+    y = match.step(narrowed).outputs[0];
+    x = match.step(widened).inputs[0];
+  }
+  const int product = match.only_reader(y, "Mul");
+  if (product < 0) return;
+  const int gamma = match.other(product, y);
+  const Value &row = match.value(gamma), &rows = match.value(x);
+  if (!rows.dims) return;
+  if (!row.is_constant || row.type != rows.type || !kServed.has(rows.type) ||
+      row.dims != std::vector{rows.dims->back()})
+    return match.note(mean, "what the norm is multiplied by is no constant row of its type");
+  steps.insert(steps.end(), {match.maker(squares), mean, sum, product});
+  match.replace(std::move(steps),
+                match.plan().step({ops::kOnnx, "RMSNormalization", 23, {{"epsilon", float(*epsilon)}}},
+                                  match.node(product).name(), {x, gamma}, match.step(product).outputs));
+  if (widened >= 0) drop_unread(match, widened);
+}
+
+}  // namespace encore::fuse

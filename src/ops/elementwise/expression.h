@@ -1,0 +1,105 @@
+// Several elementwise operators as one: values, each a scalar function of inputs, numbers and values before it.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ops/op.h"
+
+namespace encore::ops {
+
+// The functions of ops/elementwise/scalar_functions.h that expressions call. Floats of a half type are computed in
+// float; bools are 0 and 1.
+enum class ScalarFunction : uint8_t {
+  // of two
+  add,
+  sub,
+  mul,
+  quotient,
+  least,
+  greatest,
+  power,
+  same,
+  below,
+  below_or_same,
+  above,
+  above_or_same,
+  both,
+  either,
+  one_only,
+  // of three
+  select,
+  // of one
+  cast,
+  abs,
+  neg,
+  sign,
+  exp,
+  log,
+  sqrt,
+  reciprocal,
+  erf,
+  ceil,
+  floor,
+  round,
+  inverted,
+  relu,
+  leaky_relu,
+  elu,
+  selu,
+  sigmoid,
+  hard_sigmoid,
+  hard_swish,
+  softplus,
+  softsign,
+  tanh,
+  celu,
+  mish,
+  swish,
+  gelu,
+  tanh_gelu,
+};
+int operands_of(ScalarFunction function);
+
+// A function with its operator's attributes, of which none has more than two.
+struct ScalarCall {
+  ScalarFunction function;
+  float p = 0, q = 0;
+  bool operator==(const ScalarCall&) const = default;
+};
+// What the operator computes, if it is one of these functions and no more; its inputs are the operands, in their order.
+std::optional<ScalarCall> scalar_call(const NodeInfo& node);
+
+struct Expression {
+  struct Operand {
+    enum class Kind : uint8_t { input, value, number } kind;
+    int index = 0;
+    float number = 0;
+    bool operator==(const Operand&) const = default;
+  };
+  struct Value {
+    ScalarCall call;
+    Type type;  // f32, f16, bf16 or boolean: what it is rounded to
+    std::vector<Operand> operands;
+    bool operator==(const Value&) const = default;
+  };
+  // An input that is read from `shift` on along an axis, counted from its end and so negative, and then from 0.
+  struct Roll {
+    int input, axis;
+    int64_t shift;
+    bool operator==(const Roll&) const = default;
+  };
+  std::vector<Roll> rolls;
+  std::vector<Value> values;  // each before those that read it
+  std::vector<int> outputs;   // values
+  bool operator==(const Expression&) const = default;
+};
+
+// "roll x1 along -1 by 32; v0: float16 = mul(x0, 0.5); v1: float16 = leaky_relu[0.01](v0); out v1"
+std::string text_of(const Expression& expression);
+// Error{invalid_input} says what cannot be read.
+Expression expression_from(std::string_view text);
+
+}  // namespace encore::ops

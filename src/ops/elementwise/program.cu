@@ -1,0 +1,407 @@
+#include "ops/elementwise/program.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "device/divide.h"
+#include "device/transform.h"
+#include "ops/dispatch.h"
+#include "ops/elementwise/instructions.h"
+#include "ops/elementwise/scalar_functions.h"
+#include "ops/registry.h"
+
+namespace encore::ops {
+namespace {
+
+constexpr int kMostDims = 5;
+
+// How inputs lie under outputs. Dimensions that all inputs walk alike are one; innermost first.
+struct Space {
+  int64_t count;
+  std::vector<int64_t> sizes;
+  std::vector<std::vector<int64_t>> strides, shifts;  // by dimension, then by input
+
+  Space(const Shape& output, const std::vector<Shape>& inputs, const std::vector<Expression::Roll>& rolls)
+      : count(output.count()) {
+    std::vector<int64_t> steps(inputs.size(), 1);
+    for (int axis = output.rank() - 1; axis >= 0; --axis) {
+      const int64_t size = output[axis];
+      if (size == 1) continue;
+      std::vector<int64_t> own(inputs.size()), shift(inputs.size());
+      for (const Expression::Roll& roll : rolls)
+        if (output.rank() + roll.axis == axis) shift[size_t(roll.input)] = roll.shift;
+      for (size_t k = 0; k < inputs.size(); ++k) {
+        const int at = axis - (output.rank() - inputs[k].rank());
+        if (at < 0 || inputs[k][at] == 1) continue;
+        own[k] = steps[k];
+        steps[k] *= size;
+      }
+      const auto rolls_none = [](const std::vector<int64_t>& by) {
+        return std::ranges::count(by, 0) == std::ssize(by);
+      };
+      bool joins = !sizes.empty() && rolls_none(shift) && rolls_none(shifts.back());
+      for (size_t k = 0; joins && k < own.size(); ++k) joins = own[k] == strides.back()[k] * sizes.back();
+      if (joins) {
+        sizes.back() *= size;
+      } else {
+        sizes.push_back(size);
+        strides.push_back(std::move(own));
+        shifts.push_back(std::move(shift));
+      }
+    }
+    if (sizes.empty()) {
+      sizes.push_back(1);
+      strides.emplace_back(inputs.size());
+      shifts.emplace_back(inputs.size());
+    }
+  }
+  bool packs(int pack) const {
+    if (sizes[0] % pack != 0) return false;
+    for (const int64_t shift : shifts[0])
+      if (shift % pack != 0) return false;
+    for (size_t d = 1; d < strides.size(); ++d)
+      for (const int64_t stride : strides[d])
+        if (stride % pack != 0) return false;
+    return true;
+  }
+};
+
+// A thread makes kPack neighbours of each output, whose operands are neighbours, too, or one value.
+template <int kPack>
+struct ElementwiseProgram {
+  struct Input {
+    const void* data;
+    int64_t strides[kMostDims], shifts[kMostDims];
+  };
+
+  device::Divider sizes[kMostDims];
+  Input inputs[kMostProgramInputs];
+  void* outputs[kMostProgramOutputs];
+  Instruction instructions[kMostInstructions];
+  int rank, length;
+  unsigned rolled;                 // a bit for each input
+  Type types[kMostProgramInputs];  // of the inputs
+
+  DEVICE_FN void operator()(int64_t pack) const {
+    const int64_t first = pack * kPack;
+    int64_t at[kMostDims] = {}, rest = first;
+    UNROLL for (int d = 0; d < kMostDims; ++d) {
+      if (d + 1 < rank)
+        rest = sizes[d](rest, at[d]);
+      else if (d + 1 == rank)
+        at[d] = rest;
+    }
+    Values accumulator{}, slots[kMostSlots] = {};
+    NO_UNROLL for (int i = 0; i < length; ++i) {
+      const Instruction& instruction = instructions[i];
+      switch (instruction.kind) {
+        case Instruction::Kind::load: accumulator = operand(instruction.a, instruction.p, at, slots); break;
+        case Instruction::Kind::save:
+          UNROLL for (int s = 0; s < kMostSlots; ++s) if (s == instruction.a.index) slots[s] = accumulator;
+          break;
+        case Instruction::Kind::store: store(instruction, first, accumulator); break;
+        default: call(instruction, at, slots, accumulator);
+      }
+    }
+  }
+
+ private:
+  using Values = device::Pack<float, kPack>;
+
+  DEVICE_FN Values operand(Instruction::Operand operand, float number, const int64_t (&at)[kMostDims],
+                           const Values (&slots)[kMostSlots]) const {
+    Values values;
+    if (operand.from == Instruction::From::input) return load(operand.index, at);
+    UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = number;
+    if (operand.from == Instruction::From::slot) {
+      UNROLL for (int s = 0; s < kMostSlots; ++s) if (s == operand.index) values = slots[s];
+    }
+    return values;
+  }
+
+  DEVICE_FN Values load(int input, const int64_t (&at)[kMostDims]) const {
+    const Input& from = inputs[input];
+    int64_t place = 0;
+    UNROLL for (int d = 0; d < kMostDims; ++d) {
+      if (d >= rank) continue;
+      int64_t index = at[d];
+      if (rolled >> input & 1) {
+        index += from.shifts[d];
+        if (index >= sizes[d].divisor()) index -= sizes[d].divisor();
+      }
+      place += index * from.strides[d];
+    }
+    const bool repeats = from.strides[0] == 0;
+    switch (types[input]) {
+      case Type::f16: return load_as<Half>(from.data, place, repeats);
+      case Type::bf16: return load_as<BFloat16>(from.data, place, repeats);
+      case Type::boolean: return load_as<uint8_t>(from.data, place, repeats);
+      default: return load_as<float>(from.data, place, repeats);
+    }
+  }
+  template <class T>
+  DEVICE_FN Values load_as(const void* data, int64_t place, bool repeats) const {
+    const T* const from = static_cast<const T*>(data) + place;
+    Values values;
+    if (repeats) {
+      const float value = float(*from);
+      UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = value;
+    } else {
+      const auto pack = device::load_pack<kPack>(from, true);
+      UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = float(pack.at[k]);
+    }
+    return values;
+  }
+
+  DEVICE_FN void store(const Instruction& instruction, int64_t first, const Values& values) const {
+    void* const to = outputs[instruction.a.index];
+    switch (instruction.type) {
+      case Type::f16: return store_as<Half>(to, first, values);
+      case Type::bf16: return store_as<BFloat16>(to, first, values);
+      case Type::boolean: return store_as<uint8_t>(to, first, values);
+      default: return store_as<float>(to, first, values);
+    }
+  }
+  template <class T>
+  DEVICE_FN static void store_as(void* to, int64_t first, const Values& values) {
+    device::Pack<T, kPack> pack;
+    UNROLL for (int k = 0; k < kPack; ++k) pack.at[k] = T(values.at[k]);
+    device::store_pack(static_cast<T*>(to) + first, pack, true);
+  }
+
+  DEVICE_FN void call(const Instruction& instruction, const int64_t (&at)[kMostDims], const Values (&slots)[kMostSlots],
+                      Values& accumulator) const {
+    using enum ScalarFunction;
+    const bool is_half = instruction.type == Type::f16 || instruction.type == Type::bf16;
+    const auto each = [&](auto f) {
+      UNROLL for (int k = 0; k < kPack; ++k) {
+        if constexpr (requires { f.rough(0.f); })
+          accumulator.at[k] = is_half ? f.rough(accumulator.at[k]) : float(f(accumulator.at[k]));
+        else
+          accumulator.at[k] = float(f(accumulator.at[k]));
+      }
+    };
+    const auto with_p = [&](auto f) {
+      f.alpha = instruction.p;
+      each(f);
+    };
+    const auto second = [&] { return operand(instruction.a, instruction.p, at, slots); };
+    const auto both_of = [&](auto f) {
+      const Values other = second();
+      const bool is_swapped = instruction.kind == Instruction::Kind::swapped_call;
+      UNROLL for (int k = 0; k < kPack; ++k) {
+        const float a = is_swapped ? other.at[k] : accumulator.at[k], b = is_swapped ? accumulator.at[k] : other.at[k];
+        accumulator.at[k] = float(f(a, b));
+      }
+    };
+    const auto ordered = [&](bool descending, bool or_equal) {
+      scalar::Ordered f;
+      f.descending = descending, f.or_equal = or_equal;
+      both_of(f);
+    };
+    switch (instruction.function) {
+      case add: both_of(scalar::Add{}); break;
+      case sub: both_of(scalar::Sub{}); break;
+      case mul: both_of(scalar::Mul{}); break;
+      case quotient: both_of([](float a, float b) { return a / b; }); break;
+      case least: both_of([](float a, float b) { return scalar::Extreme{true}.combine(a, b); }); break;
+      case greatest: both_of([](float a, float b) { return scalar::Extreme{false}.combine(a, b); }); break;
+      case power: both_of(scalar::Power{}); break;
+      case same: both_of(scalar::Same{}); break;
+      case below: ordered(false, false); break;
+      case below_or_same: ordered(false, true); break;
+      case above: ordered(true, false); break;
+      case above_or_same: ordered(true, true); break;
+      case both: both_of([](float a, float b) { return a != 0 && b != 0; }); break;
+      case either: both_of([](float a, float b) { return a != 0 || b != 0; }); break;
+      case one_only: both_of([](float a, float b) { return (a != 0) != (b != 0); }); break;
+      case select: {
+        const Values yes = second(), no = operand(instruction.b, instruction.q, at, slots);
+        UNROLL for (int k = 0; k < kPack; ++k) accumulator.at[k] = accumulator.at[k] != 0 ? yes.at[k] : no.at[k];
+        break;
+      }
+      case cast:
+        if (instruction.type == Type::boolean) each([](float x) { return x != 0; });
+        break;
+      case abs: each(scalar::Abs{}); break;
+      case neg: each(scalar::Neg{}); break;
+      case sign: each(scalar::Sign{}); break;
+      case exp: each(scalar::Exp{}); break;
+      case log: each(scalar::Log{}); break;
+      case sqrt: each(scalar::Sqrt{}); break;
+      case reciprocal: each(scalar::Reciprocal{}); break;
+      case erf: each(scalar::Erf{}); break;
+      case ceil: each(scalar::Ceil{}); break;
+      case floor: each(scalar::Floor{}); break;
+      case round: each(scalar::Round{}); break;
+      case inverted: each([](float x) { return x == 0; }); break;
+      case relu: each(scalar::Relu{}); break;
+      case leaky_relu: with_p(scalar::LeakyRelu()); break;
+      case elu: with_p(scalar::Elu()); break;
+      case celu: with_p(scalar::Celu()); break;
+      case swish: with_p(scalar::Swish()); break;
+      case selu: {
+        scalar::Selu f;
+        f.alpha = instruction.p, f.gamma = instruction.q;
+        each(f);
+        break;
+      }
+      case hard_sigmoid: {
+        scalar::HardSigmoid f;
+        f.alpha = instruction.p, f.beta = instruction.q;
+        each(f);
+        break;
+      }
+      case sigmoid: each(scalar::Sigmoid{}); break;
+      case hard_swish: each(scalar::HardSwish{}); break;
+      case softplus: each(scalar::Softplus{}); break;
+      case softsign: each(scalar::Softsign{}); break;
+      case tanh: each(scalar::Tanh{}); break;
+      case mish: each(scalar::Mish{}); break;
+      case gelu: each(GeluByErf{}); break;
+      case tanh_gelu: each(GeluByTanh{}); break;
+    }
+    round_to(instruction.type, accumulator);
+  }
+
+  DEVICE_FN static void round_to(Type type, Values& values) {
+    if (type == Type::f16) {
+      UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = float(Half(values.at[k]));
+    } else if (type == Type::bf16) {
+      UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = float(BFloat16(values.at[k]));
+    }
+  }
+};
+
+constexpr int kPacked = 4;
+
+class ElementwiseOp : public Op {
+ public:
+  ElementwiseOp(const NodeInfo& node, Expression expression) : expression_(std::move(expression)) {
+    require(fits_in_a_program(expression_, node.input_count()), "the expression does not fit in a program");
+    for (const Expression::Value& value : expression_.values)
+      for (const Expression::Operand& operand : value.operands)
+        require(operand.kind != Expression::Operand::Kind::input || operand.index < node.input_count(),
+                "the expression reads input ", operand.index, " of ", node.input_count());
+    for (const Expression::Roll& roll : expression_.rolls)
+      require(roll.input < node.input_count(), "the expression rolls input ", roll.input, " of ", node.input_count());
+    std::vector<int> all(expression_.outputs.size());
+    std::iota(all.begin(), all.end(), 0);
+    all_ = *instructions_for(expression_, all);
+  }
+
+  void run(Context& context) const override {
+    const std::vector<Shape> shapes = shapes_of_values(context);
+    std::vector<Tensor> outputs;
+    for (size_t i = 0; i < expression_.outputs.size(); ++i)
+      outputs.push_back(context.output(int(i), shapes[size_t(expression_.outputs[i])]));
+    // All outputs have one shape, unless a model's symbols promise more than its tensors keep.
+    std::vector<bool> done(outputs.size());
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (done[i]) continue;
+      std::vector<int> alike;
+      for (size_t other = i; other < outputs.size(); ++other)
+        if (outputs[other].shape == outputs[i].shape) {
+          alike.push_back(int(other));
+          done[other] = true;
+        }
+      launch(context, alike.size() == outputs.size() ? all_ : *instructions_for(expression_, alike), outputs,
+             outputs[i].shape);
+    }
+  }
+
+ private:
+  std::vector<Shape> shapes_of_values(Context& context) const {
+    std::vector<Shape> shapes;
+    for (const Expression::Value& value : expression_.values) {
+      Shape shape;
+      for (const Expression::Operand& operand : value.operands)
+        if (operand.kind == Expression::Operand::Kind::input)
+          shape = broadcast(shape, context.input(operand.index).shape);
+        else if (operand.kind == Expression::Operand::Kind::value)
+          shape = broadcast(shape, shapes[size_t(operand.index)]);
+      shapes.push_back(std::move(shape));
+    }
+    return shapes;
+  }
+
+  void launch(Context& context, const std::vector<Instruction>& instructions, const std::vector<Tensor>& outputs,
+              const Shape& shape) const {
+    std::vector<bool> reads(size_t(context.input_count()));
+    for (const Instruction& one : instructions)
+      for (const Instruction::Operand& operand : {one.a, one.b})
+        if (operand.from == Instruction::From::input) reads[operand.index] = true;
+    std::vector<Shape> inputs(reads.size());
+    for (size_t k = 0; k < inputs.size(); ++k)
+      if (reads[k]) inputs[k] = context.input(int(k)).shape;
+    std::vector<Expression::Roll> rolls;
+    for (const Expression::Roll& roll : expression_.rolls) {
+      if (!reads[size_t(roll.input)]) continue;
+      const Shape& input = inputs[size_t(roll.input)];
+      require(-roll.axis <= input.rank() && roll.shift < input[input.rank() + roll.axis], "input ", roll.input, " ",
+              input.str(), " cannot be rolled along axis ", roll.axis, " by ", roll.shift);
+      if (input[input.rank() + roll.axis] > 1) rolls.push_back(roll);
+    }
+    const Space space(shape, inputs, rolls);
+    require(int(space.sizes.size()) <= kMostDims, "inputs are broadcast along more than ", kMostDims, " dimensions");
+    const auto launch = [&]<int kPack>() {
+      ElementwiseProgram<kPack> program{};
+      program.rank = int(space.sizes.size()), program.length = int(instructions.size());
+      for (size_t d = 0; d < space.sizes.size(); ++d) program.sizes[d] = device::Divider(space.sizes[d], space.count);
+      for (size_t k = 0; k < inputs.size(); ++k) {
+        if (!reads[k]) continue;
+        const Tensor& input = context.input(int(k));
+        program.inputs[k].data = input.data, program.types[k] = input.type;
+        for (size_t d = 0; d < space.sizes.size(); ++d) {
+          program.inputs[k].strides[d] = space.strides[d][k];
+          program.inputs[k].shifts[d] = space.shifts[d][k];
+        }
+      }
+      for (const Expression::Roll& roll : rolls) program.rolled |= 1u << roll.input;
+      for (size_t i = 0; i < outputs.size(); ++i) program.outputs[i] = outputs[i].data;
+      std::ranges::copy(instructions, program.instructions);
+      device::for_each_index(context.stream(), space.count / kPack, program);
+    };
+    if (space.packs(kPacked) && are_aligned(context, reads, outputs))
+      launch.template operator()<kPacked>();
+    else
+      launch.template operator()<1>();
+  }
+
+  static bool are_aligned(Context& context, const std::vector<bool>& reads, const std::vector<Tensor>& outputs) {
+    const auto is_aligned = [](const Tensor& tensor) {
+      return reinterpret_cast<uintptr_t>(tensor.data) % (kPacked * device::size_bytes(tensor.type)) == 0;
+    };
+    for (size_t k = 0; k < reads.size(); ++k)
+      if (reads[k] && !is_aligned(context.input(int(k)))) return false;
+    return std::ranges::all_of(outputs, is_aligned);
+  }
+
+  Expression expression_;
+  std::vector<Instruction> all_;
+};
+
+}  // namespace
+
+bool fits_in_a_program(const Expression& expression, int inputs) {
+  if (inputs > kMostProgramInputs || int(expression.outputs.size()) > kMostProgramOutputs) return false;
+  std::vector<int> all(expression.outputs.size());
+  std::iota(all.begin(), all.end(), 0);
+  return instructions_for(expression, all).has_value();
+}
+
+std::unique_ptr<Op> make_elementwise_program(const NodeInfo& node) {
+  return std::make_unique<ElementwiseOp>(node, expression_from(node.get_string(kExpression, "")));
+}
+
+std::unique_ptr<Op> make_roll(const NodeInfo& node) {
+  const auto axes = node.find_ints("axes").value_or(std::vector<int64_t>()),
+             shifts = node.find_ints("shifts").value_or(std::vector<int64_t>());
+  require(axes.size() == shifts.size(), "there are ", axes.size(), " axes and ", shifts.size(), " shifts");
+  Expression rolled{{}, {}, {0}};
+  for (size_t i = 0; i < axes.size(); ++i) rolled.rolls.push_back({0, int(axes[i]), shifts[i]});
+  rolled.values.push_back({{ScalarFunction::cast}, node.output_type(0), {{Expression::Operand::Kind::input}}});
+  return std::make_unique<ElementwiseOp>(node, std::move(rolled));
+}
+
+}  // namespace encore::ops

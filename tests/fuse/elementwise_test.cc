@@ -1,0 +1,103 @@
+#include "rewritten.h"
+
+namespace encore::fuse::tests {
+namespace {
+
+constexpr const char* kChain = R"(in x: f32[n, 8]
+in row: f32[8]
+const half: f32[] = 0.5
+a: f32[n, 8] = Mul(x, row)  # "first"
+b: f32[n, 8] = Add(a, half)
+y: f32[n, 8] = LeakyRelu(b)  # "last"
+out y
+)";
+
+TEST(Elementwise, AChainIsOne) {
+  EXPECT_EQ(after("elementwise", kChain), R"(in x: f32[n, 8]
+in row: f32[8]
+y: f32[n, 8] = encore.Elementwise(x, row) {expression = "v0: float = mul(x0, x1); v1: float = add(v0, 0.5); v2: float = leaky_relu[0.01](v1); out v2"}  # "first to last"
+out y
+)");
+}
+
+TEST(Elementwise, WhatOthersReadIsMadeToo) {
+  const std::string text = replaced(kChain, "out y", "m: f32[n, 4] = MatMul(b, w)\nout a\nout y\nout m");
+  const std::string made = after("elementwise", replaced(text, "in row", "in w: f32[8, 4]\nin row"));
+  EXPECT_NE(made.find("a: f32[n, 8], b: f32[n, 8], y: f32[n, 8] = encore.Elementwise(x, row)"), std::string::npos)
+      << made;
+  EXPECT_NE(made.find("out v0, v1, v2\""), std::string::npos) << made;
+}
+
+TEST(Elementwise, OtherShapesAreOthers) {
+  // The row is made once and not for each of the rows.
+  const std::string made = after("elementwise", R"(in x: f32[n, 8]
+in row: f32[8]
+r: f32[8] = Sqrt(row)
+s: f32[8] = Neg(r)
+a: f32[n, 8] = Mul(x, s)
+y: f32[n, 8] = Tanh(a)
+out y
+)");
+  EXPECT_NE(made.find("s: f32[8] = encore.Elementwise(row)"), std::string::npos) << made;
+  EXPECT_NE(made.find("y: f32[n, 8] = encore.Elementwise(x, s)"), std::string::npos) << made;
+}
+
+TEST(Elementwise, NoPathLeavesAndComesBack) {
+  const std::string made = after("elementwise", R"(in x: f32[8, 8]
+a: f32[8, 8] = Exp(x)
+b: f32[8, 8] = Neg(a)
+m: f32[8, 8] = MatMul(b, b)
+y: f32[8, 8] = Add(a, m)
+out y
+)");
+  EXPECT_NE(made.find("a: f32[8, 8], b: f32[8, 8] = encore.Elementwise(x)"), std::string::npos) << made;
+  EXPECT_NE(made.find("y: f32[8, 8] = Add(a, m)"), std::string::npos) << made;
+}
+
+TEST(Elementwise, TypesAreSaid) {
+  const std::string made = after("elementwise", R"(in x: f16[n]
+in least: f32[n]
+w: f32[n] = Cast(x) {to = 1}
+c: bool[n] = Less(w, least)
+z: f32[n] = Where(c, least, w)
+y: f16[n] = Cast(z) {to = 10}
+out y
+)");
+  EXPECT_NE(made.find("v0: float = cast(x0); v1: bool = less(v0, x1); v2: float = where(v1, x1, v0); "
+                      "v3: float16 = cast(v2); out v3"),
+            std::string::npos)
+      << made;
+}
+
+TEST(Elementwise, StaysOtherwise) {
+  const char* const kTwo = R"(in x: f32[n, 8]
+in y: f32[n, 8]
+a: f32[n, 8] = Mul(x, y)
+b: f32[n, 8] = Relu(a)
+out b
+)";
+  EXPECT_NE(after("elementwise", kTwo).find("encore.Elementwise"), std::string::npos);
+  const auto stays = [&](const char* part, const char* by) { expect_stays("elementwise", kTwo, part, by); };
+  stays("Mul(x, y)", "Mul@6(x, y)");
+  stays("Relu(a)", "Softmax(a)");
+  stays("Relu(a)", "com.microsoft.Relu(a)");
+  stays("a: f32[n, 8]", "a: f32[?, 8]");
+}
+
+// As many as there may be in a kernel, and then others.
+TEST(Elementwise, LongChainsAreSeveral) {
+  std::string text = "in x: f32[n]\n", last = "x";
+  for (int i = 0; i < 300; ++i) {
+    const std::string next = "v" + std::to_string(i);
+    text += next + ": f32[n] = Neg(" + last + ")\n";
+    last = next;
+  }
+  const std::string made = after("elementwise", text + "out " + last + "\n");
+  size_t kernels = 0;
+  for (size_t at = made.find("encore."); at != std::string::npos; at = made.find("encore.", at + 1)) ++kernels;
+  EXPECT_EQ(kernels, 3) << made;
+  EXPECT_EQ(made.find(" = Neg("), std::string::npos) << made;
+}
+
+}  // namespace
+}  // namespace encore::fuse::tests

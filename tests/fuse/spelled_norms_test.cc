@@ -1,0 +1,90 @@
+#include "rewritten.h"
+
+namespace encore::fuse::tests {
+namespace {
+
+constexpr const char* kNorm = R"(in x: f32[n, s, 8]
+const gamma: f32[8]
+const two: f32[] = 2
+const small: f32[] = 0.001
+const last: i64[1] = -1
+q: f32[n, s, 8] = Pow(x, two)
+m: f32[n, s, 1] = ReduceMean(q, last)
+e: f32[n, s, 1] = Add(m, small)
+r: f32[n, s, 1] = Sqrt(e)
+i: f32[n, s, 1] = Reciprocal(r)
+z: f32[n, s, 8] = Mul(x, i)
+y: f32[n, s, 8] = Mul(z, gamma)  # "norm"
+out y
+)";
+constexpr const char* kMade = R"(y: f32[n, s, 8] = RMSNormalization(x, gamma) {epsilon = 0.001}  # "norm")";
+
+bool is_made(const std::string& text) { return after("spelled_norms", text).find(kMade) != std::string::npos; }
+
+TEST(SpelledNorms, AreOne) {
+  EXPECT_EQ(after("spelled_norms", kNorm), std::string(R"(in x: f32[n, s, 8]
+const gamma: f32[8]
+)") + kMade + "\nout y\n");
+}
+
+TEST(SpelledNorms, InOtherWords) {
+  EXPECT_TRUE(is_made(replaced(kNorm, "Pow(x, two)", "Mul(x, x)")));
+  EXPECT_TRUE(is_made(replaced(kNorm, "ReduceMean(q, last)", "ReduceMean@13(q) {axes = [2]}")));
+  EXPECT_TRUE(is_made(replaced(kNorm, "Add(m, small)", "Add(small, m)")));
+  EXPECT_TRUE(is_made(replaced(kNorm, "Mul(x, i)", "Mul(i, x)")));
+  EXPECT_TRUE(is_made(replaced(kNorm, "Mul(z, gamma)", "Mul(gamma, z)")));
+  EXPECT_TRUE(is_made(replaced(replaced(kNorm, "Reciprocal(r)", "Div(one, r)"), "in x", "const one: f32[] = 1\nin x")));
+  EXPECT_TRUE(is_made(replaced(replaced(kNorm, "i: f32[n, s, 1] = Reciprocal(r)\n", ""), "Mul(x, i)", "Div(x, r)")));
+}
+
+TEST(SpelledNorms, OfHalvesInFloat) {
+  EXPECT_EQ(after("spelled_norms", R"(in h: f16[n, 8]
+const gamma: f16[8]
+const two: f32[] = 2
+const small: f32[] = 0.001
+const last: i64[1] = -1
+x: f32[n, 8] = Cast(h) {to = 1}
+q: f32[n, 8] = Pow(x, two)
+m: f32[n, 1] = ReduceMean(q, last)
+e: f32[n, 1] = Add(m, small)
+r: f32[n, 1] = Sqrt(e)
+z: f32[n, 8] = Div(x, r)
+b: f16[n, 8] = Cast(z) {to = 10}
+y: f16[n, 8] = Mul(gamma, b)  # "norm"
+out y
+)"),
+            R"(in h: f16[n, 8]
+const gamma: f16[8]
+y: f16[n, 8] = RMSNormalization(h, gamma) {epsilon = 0.001}  # "norm"
+out y
+)");
+}
+
+TEST(SpelledNorms, StaysOtherwise) {
+  const auto stays = [](const char* part, const char* by) { expect_stays("spelled_norms", kNorm, part, by); };
+  stays("two: f32[] = 2", "two: f32[] = 3");
+  stays("const small: f32[] = 0.001", "in small: f32[]");
+  stays("last: i64[1] = -1", "last: i64[1] = 1");
+  stays("ReduceMean(q, last)", "ReduceSum(q, last)");
+  stays("Mul(x, i)", "Mul(q, i)");
+  stays("out y", "out y\nout r");
+  stays("out y", "out y\nout z");
+  stays("ReduceMean(q, last)", "ReduceMean(q, last) {keepdims = 0}");
+}
+
+TEST(SpelledNorms, WhatMultipliesIsAConstantRow) {
+  for (const char* gamma : {"in gamma: f32[8]", "const gamma: f32[1]", "const gamma: f32[4, 8]"})
+    EXPECT_FALSE(is_made(replaced(kNorm, "const gamma: f32[8]", gamma))) << gamma;
+}
+
+TEST(SpelledNorms, TakeAResidualAlong) {
+  Plan plan = plan_from(replaced(replaced(kNorm, "in x: f32[n, s, 8]", "in a: f32[n, s, 8]\nin b: f32[n, s, 8]"),
+                                 "q: f32", "x: f32[n, s, 8] = Add(a, b)\nq: f32"));
+  rewrite(plan, {});
+  EXPECT_NE(text_of(plan).find("com.microsoft.SkipSimplifiedLayerNormalization(a, b, gamma) {epsilon = 0.001}"),
+            std::string::npos)
+      << text_of(plan);
+}
+
+}  // namespace
+}  // namespace encore::fuse::tests

@@ -1,0 +1,82 @@
+"""Elementwise nodes as one kernel."""
+
+import encore_session as es
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+
+def chain(make_model, form):
+    constants = [numpy_helper.from_array(np.linspace(0.5, 2, 8, dtype=np.float32), "row")]
+    nodes = [
+        helper.make_node("Mul", ["x", "row"], ["a"], "first"),
+        helper.make_node("Sigmoid", ["a"], ["b"], "second"),
+        helper.make_node("Sub", ["b", "y"], ["z"], "third"),
+    ]
+    return make_model(nodes, {"x": form, "y": form}, {"z": ["m", 8]}, constants)
+
+
+def test_it_is_one_kernel(make_model, tmp_path):
+    model = chain(make_model, ["n", 8])
+    es.make_session(model, regions=1, dump_regions=tmp_path)
+    (last,) = [sorted(folder.glob("*.txt"))[-1] for folder in tmp_path.iterdir() if folder.is_dir()]
+    assert last.read_text().count("encore.Elementwise(") == 1
+    es.make_session(model, regions=1, fuse_elementwise=0, dump_regions=tmp_path / "apart")
+    (last,) = [sorted(folder.glob("*.txt"))[-1] for folder in (tmp_path / "apart").iterdir() if folder.is_dir()]
+    assert "encore.Elementwise(" not in last.read_text()
+
+
+@pytest.mark.parametrize("auto_graph", [0, 1])
+def test_dimensions_that_are_not_what_they_are_called(make_model, auto_graph):
+    """onnxruntime lets a tensor of one row pass where the model says n rows."""
+    nodes = [
+        helper.make_node("Neg", ["y"], ["w"], "of_y"),
+        helper.make_node("Add", ["x", "w"], ["z"], "of_both"),
+    ]
+    model = make_model(nodes, {"x": ["n", 8], "y": ["n", 8]}, {"z": ["n", 8], "w": ["n", 8]})
+    session = es.make_session(model, regions=1, auto_graph=auto_graph)
+    for rows in (1, 4, 1, 1):
+        fed = {"x": np.full((4, 8), 3, np.float32), "y": np.arange(rows * 8, dtype=np.float32).reshape(rows, 8)}
+        z, w = session.run(None, fed)
+        np.testing.assert_array_equal(w, -fed["y"])
+        np.testing.assert_array_equal(z, fed["x"] - fed["y"])
+
+
+def test_what_does_not_fit_names_the_nodes(make_model):
+    session = es.make_session(chain(make_model, [None, None]), regions=1)
+    with pytest.raises(Exception, match="first"):
+        session.run(None, {"x": np.zeros((2, 5), np.float32), "y": np.zeros((2, 8), np.float32)})
+    fed = {"x": np.ones((2, 8), np.float32), "y": np.zeros((2, 8), np.float32)}
+    assert session.run(None, fed)[0].shape == (2, 8)
+
+
+def rotary(make_model, kind, heads, size):
+    """x * cos + turned(x) * sin, where halves change places and one is negated."""
+    places = {"zero": 0, "half": size // 2, "end": 1 << 40, "last": 3}
+    constants = [numpy_helper.from_array(np.array([at]), name) for name, at in places.items()]
+    nodes = [
+        helper.make_node("Slice", ["x", "half", "end", "last"], ["a"], "right"),
+        helper.make_node("Neg", ["a"], ["c"], "negative"),
+        helper.make_node("Slice", ["x", "zero", "half", "last"], ["b"], "left"),
+        helper.make_node("Concat", ["c", "b"], ["t"], "turned", axis=-1),
+        helper.make_node("Mul", ["x", "cos"], ["l"], "by_cosine"),
+        helper.make_node("Mul", ["t", "sin"], ["r"], "by_sine"),
+        helper.make_node("Add", ["l", "r"], ["y"], "sum"),
+    ]
+    whole, row = (["n", heads, "s", size], kind), ([1, 1, "s", size], kind)
+    return make_model(nodes, {"x": whole, "cos": row, "sin": row}, {"y": whole}, constants)
+
+
+@pytest.mark.parametrize("kind, size", [("float32", 64), ("float16", 64), ("float16", 6), ("float32", 2)])
+def test_rotary_embeddings_are_one_kernel(make_model, tmp_path, kind, size):
+    model = rotary(make_model, helper.np_dtype_to_tensor_dtype(np.dtype(kind)), 3, size)
+    joined = es.make_session(model, regions=1, auto_graph=1, dump_regions=tmp_path)
+    apart = es.make_session(model, regions=0, auto_graph=0)
+    (last,) = [sorted(folder.glob("*.txt"))[-1] for folder in tmp_path.iterdir() if folder.is_dir()]
+    steps = [line for line in last.read_text().splitlines() if " = " in line and not line.startswith("const ")]
+    assert len(steps) == 1 and "roll x" in steps[0], steps
+    for seed in range(4):
+        random = np.random.default_rng(seed)
+        shapes = {"x": (2, 3, 5, size), "cos": (1, 1, 5, size), "sin": (1, 1, 5, size)}
+        fed = {name: random.standard_normal(shape).astype(kind) for name, shape in shapes.items()}
+        np.testing.assert_array_equal(joined.run(None, fed)[0], apart.run(None, fed)[0])
