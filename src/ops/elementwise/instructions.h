@@ -7,7 +7,7 @@
 
 namespace encore::ops {
 
-struct Instruction {
+struct alignas(16) Instruction {
   // What it does to the accumulator, besides calling a function of it: of two operands the accumulator is the first
   // one, or the second of a swapped one, and of three the condition.
   enum class Kind : uint8_t { call, swapped_call, load, save, store } kind;
