@@ -190,7 +190,7 @@ struct ElementwiseProgram {
 
   DEVICE_FN void store(const Instruction& instruction, int64_t first, const Values& values) const {
     void* const to = outputs[instruction.a.index];
-    switch (instruction.type) {
+    switch (Type(instruction.type)) {
       case Type::f16: return store_as<Half>(to, first, values);
       case Type::bf16: return store_as<BFloat16>(to, first, values);
       case Type::boolean: return store_as<uint8_t>(to, first, values);
@@ -207,7 +207,8 @@ struct ElementwiseProgram {
   DEVICE_FN void call(const Instruction& instruction, int64_t first, const int64_t (&at)[kMostDims],
                       const Values& asked, const Values (&slots)[kMostSlots], Values& accumulator) const {
     using enum ScalarFunction;
-    const bool is_half = instruction.type == Type::f16 || instruction.type == Type::bf16;
+    const Type type = Type(instruction.type);
+    const bool is_half = type == Type::f16 || type == Type::bf16;
     const auto each = [&](auto f) {
       UNROLL for (int k = 0; k < kPack; ++k) {
         if constexpr (requires { f.rough(0.f); })
@@ -258,7 +259,7 @@ struct ElementwiseProgram {
         break;
       }
       case cast:
-        if (instruction.type == Type::boolean) each([](float x) { return x != 0; });
+        if (type == Type::boolean) each([](float x) { return x != 0; });
         break;
       case abs: each(scalar::Abs{}); break;
       case neg: each(scalar::Neg{}); break;
@@ -298,7 +299,7 @@ struct ElementwiseProgram {
       case gelu: each(GeluByErf{}); break;
       case tanh_gelu: each(GeluByTanh{}); break;
     }
-    round_to(instruction.type, accumulator);
+    round_to(type, accumulator);
   }
 
   DEVICE_FN static void round_to(Type type, Values& values) {
