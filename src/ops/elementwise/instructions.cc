@@ -108,7 +108,7 @@ class Compiler {
     if (has_failed_) return;
     Instruction call{.kind = through == 1 ? Kind::swapped_call : Kind::call,
                      .function = value.call.function,
-                     .type = value.type,
+                     .type = uint8_t(value.type),
                      .p = value.call.p,
                      .q = value.call.q};
     if (operands.size() > 1) call.a = read(operands[through == 1 ? 0 : 1], call.p);
@@ -117,7 +117,7 @@ class Compiler {
     accumulated_ = v;
     for (const int output : outputs_)
       if (expression_.outputs[size_t(output)] == v) {
-        emit({.kind = Kind::store, .type = value.type, .a = {From::nowhere, uint8_t(output)}});
+        emit({.kind = Kind::store, .type = uint8_t(value.type), .a = {From::nowhere, uint8_t(output)}});
         stored_.push_back(v);
       }
     if (uses_[size_t(v)] > readers) save(v);

@@ -7,12 +7,12 @@
 
 namespace encore::ops {
 
-struct Instruction {
+struct alignas(16) Instruction {
   // What it does to the accumulator, besides calling a function of it: of two operands the accumulator is the first
   // one, or the second of a swapped one, and of three the condition.
   enum class Kind : uint8_t { call, swapped_call, load, save, store } kind;
   ScalarFunction function{};
-  Type type{};  // what the result is rounded to
+  uint8_t type = 0;  // a Type: what the result is rounded to
   // Where else operands are: an input, a slot in which something was saved, or p and q.
   enum class From : uint8_t { nowhere, input, slot, number };
   struct Operand {
@@ -21,6 +21,7 @@ struct Instruction {
   } a = {}, b = {};  // of save a slot, of store an output
   float p = 0, q = 0;
 };
+static_assert(sizeof(Instruction) == 16);  // which a kernel reads at once
 
 inline constexpr int kMostSlots = 4, kMostInstructions = 144, kMostProgramInputs = 24, kMostProgramOutputs = 8;
 

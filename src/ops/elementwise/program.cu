@@ -1,6 +1,7 @@
 #include "ops/elementwise/program.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 #include "device/divide.h"
@@ -9,6 +10,7 @@
 #include "ops/elementwise/instructions.h"
 #include "ops/elementwise/scalar_functions.h"
 #include "ops/registry.h"
+#include "ops/shape/strided.h"
 
 namespace encore::ops {
 namespace {
@@ -55,6 +57,18 @@ struct Space {
       shifts.emplace_back(inputs.size());
     }
   }
+  bool is_rolled(size_t input) const {
+    return std::ranges::any_of(shifts, [&](const auto& by) { return by[input] != 0; });
+  }
+  bool is_flat(size_t input) const {
+    int64_t before = 1;
+    for (size_t d = 0; d < sizes.size(); before *= sizes[d++])
+      if (strides[d][input] != before) return false;
+    return !is_rolled(input);
+  }
+  bool is_single(size_t input) const {
+    return std::ranges::all_of(strides, [&](const auto& by) { return by[input] == 0; });
+  }
   bool packs(int pack) const {
     if (sizes[0] % pack != 0) return false;
     for (const int64_t shift : shifts[0])
@@ -69,8 +83,12 @@ struct Space {
 // A thread makes kPack neighbours of each output, whose operands are neighbours, too, or one value.
 template <int kPack>
 struct ElementwiseProgram {
+  // How an input lies: as the outputs do, one value for all, or otherwise.
+  enum class Way : uint8_t { flat, single, strided, rolled };
   struct Input {
     const void* data;
+    Type type;
+    Way way;
     int64_t strides[kMostDims], shifts[kMostDims];
   };
 
@@ -79,8 +97,6 @@ struct ElementwiseProgram {
   void* outputs[kMostProgramOutputs];
   Instruction instructions[kMostInstructions];
   int rank, length;
-  unsigned rolled;                 // a bit for each input
-  Type types[kMostProgramInputs];  // of the inputs
 
   DEVICE_FN void operator()(int64_t pack) const {
     const int64_t first = pack * kPack;
@@ -91,16 +107,23 @@ struct ElementwiseProgram {
       else if (d + 1 == rank)
         at[d] = rest;
     }
+    // Operands are asked for an instruction before they are wanted, since memory is far.
     Values accumulator{}, slots[kMostSlots] = {};
+    Instruction next = instructions[0];
+    Values ahead = ask(next, first, at);
     NO_UNROLL for (int i = 0; i < length; ++i) {
-      const Instruction& instruction = instructions[i];
+      const Instruction instruction = next;
+      const Values asked = ahead;
+      next = instructions[i + 1 < length ? i + 1 : i];
+      ahead = ask(next, first, at);
       switch (instruction.kind) {
-        case Instruction::Kind::load: accumulator = operand(instruction.a, instruction.p, at, slots); break;
+        case Instruction::Kind::load: accumulator = operand(instruction.a, instruction.p, asked, slots); break;
         case Instruction::Kind::save:
-          UNROLL for (int s = 0; s < kMostSlots; ++s) if (s == instruction.a.index) slots[s] = accumulator;
+          UNROLL for (int s = 0; s < kMostSlots; ++s) slots[s] =
+              chosen(s == instruction.a.index, accumulator, slots[s]);
           break;
         case Instruction::Kind::store: store(instruction, first, accumulator); break;
-        default: call(instruction, at, slots, accumulator);
+        default: call(instruction, first, at, asked, slots, accumulator);
       }
     }
   }
@@ -108,31 +131,43 @@ struct ElementwiseProgram {
  private:
   using Values = device::Pack<float, kPack>;
 
-  DEVICE_FN Values operand(Instruction::Operand operand, float number, const int64_t (&at)[kMostDims],
-                           const Values (&slots)[kMostSlots]) const {
+  DEVICE_FN static Values chosen(bool is_first, const Values& a, const Values& b) {
     Values values;
-    if (operand.from == Instruction::From::input) return load(operand.index, at);
+    UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = is_first ? a.at[k] : b.at[k];
+    return values;
+  }
+
+  DEVICE_FN Values ask(const Instruction& instruction, int64_t first, const int64_t (&at)[kMostDims]) const {
+    return instruction.a.from == Instruction::From::input ? load(instruction.a.index, first, at) : Values{};
+  }
+
+  DEVICE_FN static Values operand(Instruction::Operand operand, float number, const Values& asked,
+                                  const Values (&slots)[kMostSlots]) {
+    Values values;
     UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = number;
+    if (operand.from == Instruction::From::input) values = asked;
     if (operand.from == Instruction::From::slot) {
-      UNROLL for (int s = 0; s < kMostSlots; ++s) if (s == operand.index) values = slots[s];
+      UNROLL for (int s = 0; s < kMostSlots; ++s) values = chosen(s == operand.index, slots[s], values);
     }
     return values;
   }
 
-  DEVICE_FN Values load(int input, const int64_t (&at)[kMostDims]) const {
+  DEVICE_FN Values load(int input, int64_t first, const int64_t (&at)[kMostDims]) const {
     const Input& from = inputs[input];
-    int64_t place = 0;
-    UNROLL for (int d = 0; d < kMostDims; ++d) {
-      if (d >= rank) continue;
-      int64_t index = at[d];
-      if (rolled >> input & 1) {
-        index += from.shifts[d];
-        if (index >= sizes[d].divisor()) index -= sizes[d].divisor();
+    int64_t place = from.way == Way::flat ? first : 0;
+    if (from.way >= Way::strided) {
+      UNROLL for (int d = 0; d < kMostDims; ++d) {
+        if (d >= rank) continue;
+        int64_t index = at[d];
+        if (from.way == Way::rolled) {
+          index += from.shifts[d];
+          if (index >= sizes[d].divisor()) index -= sizes[d].divisor();
+        }
+        place += index * from.strides[d];
       }
-      place += index * from.strides[d];
     }
     const bool repeats = from.strides[0] == 0;
-    switch (types[input]) {
+    switch (from.type) {
       case Type::f16: return load_as<Half>(from.data, place, repeats);
       case Type::bf16: return load_as<BFloat16>(from.data, place, repeats);
       case Type::boolean: return load_as<uint8_t>(from.data, place, repeats);
@@ -155,7 +190,7 @@ struct ElementwiseProgram {
 
   DEVICE_FN void store(const Instruction& instruction, int64_t first, const Values& values) const {
     void* const to = outputs[instruction.a.index];
-    switch (instruction.type) {
+    switch (Type(instruction.type)) {
       case Type::f16: return store_as<Half>(to, first, values);
       case Type::bf16: return store_as<BFloat16>(to, first, values);
       case Type::boolean: return store_as<uint8_t>(to, first, values);
@@ -169,10 +204,11 @@ struct ElementwiseProgram {
     device::store_pack(static_cast<T*>(to) + first, pack, true);
   }
 
-  DEVICE_FN void call(const Instruction& instruction, const int64_t (&at)[kMostDims], const Values (&slots)[kMostSlots],
-                      Values& accumulator) const {
+  DEVICE_FN void call(const Instruction& instruction, int64_t first, const int64_t (&at)[kMostDims],
+                      const Values& asked, const Values (&slots)[kMostSlots], Values& accumulator) const {
     using enum ScalarFunction;
-    const bool is_half = instruction.type == Type::f16 || instruction.type == Type::bf16;
+    const Type type = Type(instruction.type);
+    const bool is_half = type == Type::f16 || type == Type::bf16;
     const auto each = [&](auto f) {
       UNROLL for (int k = 0; k < kPack; ++k) {
         if constexpr (requires { f.rough(0.f); })
@@ -185,7 +221,7 @@ struct ElementwiseProgram {
       f.alpha = instruction.p;
       each(f);
     };
-    const auto second = [&] { return operand(instruction.a, instruction.p, at, slots); };
+    const auto second = [&] { return operand(instruction.a, instruction.p, asked, slots); };
     const auto both_of = [&](auto f) {
       const Values other = second();
       const bool is_swapped = instruction.kind == Instruction::Kind::swapped_call;
@@ -216,12 +252,14 @@ struct ElementwiseProgram {
       case either: both_of([](float a, float b) { return a != 0 || b != 0; }); break;
       case one_only: both_of([](float a, float b) { return (a != 0) != (b != 0); }); break;
       case select: {
-        const Values yes = second(), no = operand(instruction.b, instruction.q, at, slots);
+        const bool is_input = instruction.b.from == Instruction::From::input;
+        const Values third = is_input ? load(instruction.b.index, first, at) : Values{};
+        const Values yes = second(), no = operand(instruction.b, instruction.q, third, slots);
         UNROLL for (int k = 0; k < kPack; ++k) accumulator.at[k] = accumulator.at[k] != 0 ? yes.at[k] : no.at[k];
         break;
       }
       case cast:
-        if (instruction.type == Type::boolean) each([](float x) { return x != 0; });
+        if (type == Type::boolean) each([](float x) { return x != 0; });
         break;
       case abs: each(scalar::Abs{}); break;
       case neg: each(scalar::Neg{}); break;
@@ -261,7 +299,7 @@ struct ElementwiseProgram {
       case gelu: each(GeluByErf{}); break;
       case tanh_gelu: each(GeluByTanh{}); break;
     }
-    round_to(instruction.type, accumulator);
+    round_to(type, accumulator);
   }
 
   DEVICE_FN static void round_to(Type type, Values& values) {
@@ -305,8 +343,7 @@ class ElementwiseOp : public Op {
           alike.push_back(int(other));
           done[other] = true;
         }
-      launch(context, alike.size() == outputs.size() ? all_ : *instructions_for(expression_, alike), outputs,
-             outputs[i].shape);
+      launch(context, alike.size() == outputs.size() ? all_ : *instructions_for(expression_, alike), outputs, alike);
     }
   }
 
@@ -325,8 +362,9 @@ class ElementwiseOp : public Op {
     return shapes;
   }
 
-  void launch(Context& context, const std::vector<Instruction>& instructions, const std::vector<Tensor>& outputs,
-              const Shape& shape) const {
+  void launch(Context& context, const std::vector<Instruction>& instructions, std::vector<Tensor> outputs,
+              const std::vector<int>& made) const {
+    const Shape shape = outputs[size_t(made[0])].shape;
     std::vector<bool> reads(size_t(context.input_count()));
     for (const Instruction& one : instructions)
       for (const Instruction::Operand& operand : {one.a, one.b})
@@ -343,6 +381,19 @@ class ElementwiseOp : public Op {
       if (input[input.rank() + roll.axis] > 1) rolls.push_back(roll);
     }
     const Space space(shape, inputs, rolls);
+    // An application may have bound one buffer as an input and an output, of which all is read before any is written.
+    const std::vector<Tensor> wanted = outputs;
+    for (const int i : made) {
+      Tensor& output = outputs[size_t(i)];
+      const auto is_in_the_way = [&](size_t k) {
+        if (!reads[k] || !overlap(context.input(int(k)), output)) return false;
+        const Tensor& input = context.input(int(k));
+        return made.size() > 1 || !space.is_flat(k) || input.data != output.data ||
+               device::size_bytes(input.type) != device::size_bytes(output.type);
+      };
+      for (size_t k = 0; k < reads.size(); ++k)
+        if (output.data == wanted[size_t(i)].data && is_in_the_way(k)) output.data = context.scratch(output.bytes());
+    }
     require(int(space.sizes.size()) <= kMostDims, "inputs are broadcast along more than ", kMostDims, " dimensions");
     const auto launch = [&]<int kPack>() {
       ElementwiseProgram<kPack> program{};
@@ -351,13 +402,16 @@ class ElementwiseOp : public Op {
       for (size_t k = 0; k < inputs.size(); ++k) {
         if (!reads[k]) continue;
         const Tensor& input = context.input(int(k));
-        program.inputs[k].data = input.data, program.types[k] = input.type;
-        for (size_t d = 0; d < space.sizes.size(); ++d) {
-          program.inputs[k].strides[d] = space.strides[d][k];
-          program.inputs[k].shifts[d] = space.shifts[d][k];
-        }
+        auto& made = program.inputs[k];
+        made.data = input.data, made.type = input.type;
+        for (size_t d = 0; d < space.sizes.size(); ++d)
+          made.strides[d] = space.strides[d][k], made.shifts[d] = space.shifts[d][k];
+        using Way = typename ElementwiseProgram<kPack>::Way;
+        made.way = space.is_rolled(k)   ? Way::rolled
+                   : space.is_flat(k)   ? Way::flat
+                   : space.is_single(k) ? Way::single
+                                        : Way::strided;
       }
-      for (const Expression::Roll& roll : rolls) program.rolled |= 1u << roll.input;
       for (size_t i = 0; i < outputs.size(); ++i) program.outputs[i] = outputs[i].data;
       std::ranges::copy(instructions, program.instructions);
       device::for_each_index(context.stream(), space.count / kPack, program);
@@ -366,6 +420,13 @@ class ElementwiseOp : public Op {
       launch.template operator()<kPacked>();
     else
       launch.template operator()<1>();
+    for (const int i : made)
+      copy_bytes(context.stream(), outputs[size_t(i)].data, wanted[size_t(i)].data, int64_t(wanted[size_t(i)].bytes()));
+  }
+
+  static bool overlap(const Tensor& a, const Tensor& b) {
+    const auto *first = static_cast<const char*>(a.data), *second = static_cast<const char*>(b.data);
+    return std::less<>()(first, second + b.bytes()) && std::less<>()(second, first + a.bytes());
   }
 
   static bool are_aligned(Context& context, const std::vector<bool>& reads, const std::vector<Tensor>& outputs) {
