@@ -91,7 +91,8 @@ def test_softmax_of_a_long_axis(shape, dtype):
     "shape, dtype",
     [
         ((267, 1025, 8), "float32"),
-        *[((267, 2049, 8), dtype) for dtype in ("float16", "bfloat16")],
+        ((267, 2049, 8), "float16"),
+        ((267, 4096, 8), "bfloat16"),
         *[
             (shape, dtype)
             for shape in [(1, 1025, 16), (3, 1091, 8), (2, 4096, 40), (1, 4097, 24)]
