@@ -190,24 +190,21 @@ UNLIKE_NOISE = {
 }
 
 
-@pytest.mark.parametrize("dtype, largest", [("float16", 1), ("float32", 0)])
+ROWS_UNLIKE_NOISE = [
+    *[((9, 100), 7), ((9, 128), 8), ((5, 1024), 16), *[((5, 1024), k) for k in (17, 50, 56, 57, 64)], ((4, 261), 50)],
+    *[((5, 1024), k) for k in (140, 200, 500, 512)],
+    *[((3, 1003), 400), ((2, 1801), 40), ((1, 20000), 300), ((1, 70001), 20), ((9, 2100), 5)],
+    *[((5, 1501), 8), ((5, 2048), 16), ((3, 3001), 8), ((3, 8192), 8), ((2, 8190), 16), ((2, 30001), 3)],
+    ((1059, 703), 5),
+]
+
+
 @pytest.mark.parametrize(
-    "shape, k",
+    "dtype, largest, shape, k",
     [
-        *[
-            ((9, 100), 7),
-            ((9, 128), 8),
-            ((5, 1024), 16),
-            *[((5, 1024), k) for k in (17, 50, 56, 57, 64)],
-            ((4, 261), 50),
-            *[((5, 1024), k) for k in (140, 200, 500, 512)],
-            ((3, 1003), 400),
-            ((2, 1801), 40),
-            ((1, 20000), 300),
-        ],
-        *[((1, 70001), 20), ((9, 2100), 5)],
-        *[((5, 1501), 8), ((5, 2048), 16), ((3, 3001), 8), ((3, 8192), 8), ((2, 8190), 16), ((2, 30001), 3)],
-        *[((1059, 779), 8), ((1059, 391), 5)],  # one of halves, one of floats by warps of a block, and the other way round
+        *[("float16", 1, *each) for each in ROWS_UNLIKE_NOISE],
+        *[("float32", 0, *each) for each in ROWS_UNLIKE_NOISE],
+        ("float16", 1, (1059, 1501), 8),  # of floats a block has each such row, as of few
     ],
 )
 @pytest.mark.parametrize("kind", UNLIKE_NOISE)
