@@ -93,7 +93,7 @@ def test_one_value_a_run(op, dtype, a, b):
         check(Case(op, [of(dtype, *x), of(dtype, *y, low=0.5)], dtype=dtype))
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
 def test_one_value_a_long_run(dtype):
     a, b = (2, (1 << 20) + 9), (2, 1)
     check(Case("Sub", [of(dtype, *a), of(dtype, *b)], dtype=dtype))
