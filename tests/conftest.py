@@ -1,5 +1,6 @@
 """Rules of all Python tests: in CI a test that skips has failed, since it would be green with nothing run."""
 
+import gc
 import os
 import re
 from pathlib import Path
@@ -101,6 +102,17 @@ def pytest_addoption(parser):
         help="of each test in tests/ops only as many cases as it takes to have each value of each parameter, which for "
         "an operator case is its operator, opset and type; and under an older onnxruntime nothing marked with `newest`",
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """What is collected stays, and so tests that collect garbage need not look through all of it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config, items):

@@ -1,5 +1,5 @@
 """Runs one operator under stock onnxruntime: on the CPU EP for reference, then on Encore eagerly, captured, and
-replayed twice with new contents.
+replayed with new contents.
 
     @pytest.mark.parametrize("case", [Case("Relu", [floats(3, 5)], dtype=t) for t in FLOATS], ids=str)
     def test_relu(case): check(case)
@@ -279,13 +279,20 @@ def compare(case, got, wanted, when):
             np.testing.assert_allclose(g, w, rtol=rtol, atol=atol, err_msg=f"{when}: output {i}")
 
 
-def _fresh(case, feeds, when):
+def _fresh(case, feeds, turn):
     """The same values elsewhere: still in range for indices, still with the NaNs. Or what the case has for it."""
     if case.replays:
-        inputs = case.replays[len(when) % len(case.replays)]
-        return {n: inputs[int(n[1:])].astype(v.dtype) for n, v in feeds.items()}
-    rng = seeded(str(case), when)
-    return {n: rng.permutation(v.reshape(-1)).reshape(v.shape) for n, v in feeds.items()}
+        return {n: case.replays[turn][int(n[1:])].astype(v.dtype) for n, v in feeds.items()}
+    rng = seeded(str(case), "replayed")
+    return {n: _permuted(rng, v.reshape(-1)).reshape(v.shape) for n, v in feeds.items()}
+
+
+def _permuted(rng, values, run=31):
+    """Of many, short runs change places, which takes a tenth of the time."""
+    if values.size < 1 << 14:
+        return rng.permutation(values)
+    rest = values.size % run
+    return np.concatenate([values[:rest], rng.permutation(values[rest:].reshape(-1, run)).reshape(-1)])
 
 
 def _bind_misaligned(binding, name, array, keep):
@@ -336,9 +343,10 @@ def check(case):
     if not graphs:
         return
     ones = {name: np.ones(w.shape, _NUMPY[types[name]]) for name, w in zip(model.outputs, wanted)}
-    for when in ("captured", "replayed", "replayed again"):
-        if when != "captured" and not case.misaligned:
-            feeds = _fresh(case, model.feeds, when)
+    # What a launch leaves behind that another would trip over, the first replay meets.
+    for replay in range(1 + max(1, len(case.replays))):
+        if replay and not case.misaligned:
+            feeds = _fresh(case, model.feeds, replay - 1)
             for name, value in feeds.items():
                 keep[name].update_inplace(value)
             wanted = reference(feeds)
@@ -346,7 +354,7 @@ def check(case):
             if ones[name].size:
                 value.update_inplace(ones[name])
         sess.run_with_iobinding(binding)
-        compare(case, results(), wanted, when)
+        compare(case, results(), wanted, f"replay {replay}" if replay else "captured")
 
 
 _NUMPY = {

@@ -269,16 +269,17 @@ def test_misaligned(case):
 
 @pytest.mark.parametrize("last", [False, True])
 def test_columns_in_parts(last):
-    """The columns of one image take more than 256 MiB, so it is convolved in parts."""
+    """The columns of one image take more than the 32 MiB that there are, so it is convolved in parts."""
     check(
         Case(
             "Conv",
-            [floats(1, 3, 900, 800, low=-1, high=1), floats(2, 3, 7, 7, low=-0.1, high=0.1), floats(2)],
+            [floats(1, 3, 300, 260, low=-1, high=1), floats(2, 3, 7, 7, low=-0.1, high=0.1), floats(2)],
             {"pads": [3, 3, 3, 3]},
             family="matmul",
             capture=False,
             channels_last=last,
             name="in_parts",
+            options={"cudnn_conv_use_max_workspace": 0},
         )
     )
 

@@ -36,7 +36,7 @@ def test_channels_last(shape, dtype):
     check(replace(batch_norm(*shape), dtype=dtype, channels_last=True))
 
 
-@pytest.mark.parametrize("shape", [(97, 960, 7, 7), (2111, 17, 11, 11), (2600, 560, 3)], ids=str)
+@pytest.mark.parametrize("shape", [(47, 960, 7, 7), (1061, 17, 11, 11), (1300, 560, 3)], ids=str)
 def test_many_packs(shape):
     """So many that a thread makes several, of the same channels."""
     check(replace(batch_norm(*shape), dtype="float16"))

@@ -70,7 +70,7 @@ def test_many_short_rows(width, dtype):
     """Some are whole packs and the rest values alone; where rows begin between pairs of halves, and where not."""
     x = integers(dtype, MANY, width) if dtype == "int32" else floats(MANY, width)
     for misaligned in (False, True):
-        for op in ("ReduceSum", "ReduceMax", "ReduceMin"):
+        for op in ("ReduceSum", "ReduceMin" if misaligned else "ReduceMax"):
             check(case(op, x, (1,), None if dtype == "int32" else dtype, misaligned=misaligned))
 
 
@@ -112,7 +112,7 @@ def test_split_outputs(shape, axis, dtype):
 @pytest.mark.parametrize("width", [1, 2, 3, 5, 8, 9])
 def test_few_outputs_of_many_splits(width):
     """Lanes that merge splits are as many as outputs, up to eight."""
-    x = integers("int32", 700001, width)
+    x = integers("int32", 300001, width)
     check(case("ReduceSum", x, (0,)))
     check(case("ReduceSum", np.ascontiguousarray(x.T), (1,)))
     check(case("ReduceMin", x.astype(np.float32), (0,)))
@@ -121,13 +121,14 @@ def test_few_outputs_of_many_splits(width):
 # Columns whose rows the blocks of a cluster share out, aligned and not: few of them, which lie in the cache; many, for
 # one launch and for two; whole rows side by side and parts of them, one run and several.
 CLUSTERS = [
-    ((20000, 64), 0), ((3000, 512), 0), ((5003, 515), 0), ((2, 9001, 130), 1), ((9001, 1024), 0), ((3003, 1501), 0),
+    ((20000, 64), 0), ((3000, 512), 0), ((5003, 515), 0), ((2, 9001, 130), 1), ((3003, 1501), 0),
     ((70, 49, 960), 1), ((36, 784, 120), 1), ((30, 70, 1501), 1), ((40000, 5, 24), 1), ((60000, 5, 11), 1),
 ]  # fmt: skip
+CLUSTERS = [(dtype, shape, axis) for shape, axis in CLUSTERS for dtype in FLOATS]
+CLUSTERS += [("float32", (9001, 1024), 0), ("float64", (9001, 512), 0)]  # for two launches
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("shape,axis", CLUSTERS, ids=str)
+@pytest.mark.parametrize("dtype,shape,axis", CLUSTERS, ids=str)
 def test_clusters_of_columns(shape, axis, dtype):
     kind = np.float64 if dtype == "float64" else np.float32
 

@@ -10,8 +10,6 @@ import pytest
 from encore_session import Bound, in_threads, needs_graphs
 from onnx import TensorProto, helper, numpy_helper
 
-pytestmark = pytest.mark.core
-
 FLOAT = np.float32
 WIDTH = 8
 PAD = "batch:2,4,8"

@@ -11,7 +11,6 @@ import onnxruntime_ep_encore
 import pytest
 from encore_session import on_virtual_gpu, only_if
 
-pytestmark = pytest.mark.core
 on_virtual = only_if(on_virtual_gpu())  # in whose library a process without GPUs finds a device
 
 FILE = "libonnxruntime_providers_cuda_plugin.so"
