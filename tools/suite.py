@@ -35,7 +35,8 @@ SANITIZERS = {
 # What onnxruntime and Python do is seen only where it calls the sanitizer's functions, such as locks and allocation.
 SUPPRESSED = env.ROOT / "tests" / "tsan.supp"
 SANITIZED_PYTHON = {
-    "virtual-asan": {"ASAN_OPTIONS": "detect_leaks=0", **SANITIZERS["virtual-asan"]},
+    # To remember less of each allocation saves a tenth of the time.
+    "virtual-asan": {"ASAN_OPTIONS": "detect_leaks=0:malloc_context_size=3", **SANITIZERS["virtual-asan"]},
     "virtual-tsan": {"TSAN_OPTIONS": f"exitcode=66:second_deadlock_stack=1:suppressions={SUPPRESSED}"},
 }
 RUNTIMES = {"virtual-asan": ("libasan.so", "libstdc++.so"), "virtual-tsan": ("libtsan.so",)}
