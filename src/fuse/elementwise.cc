@@ -17,7 +17,7 @@ using Operand = Expression::Operand;
 std::optional<ops::ScalarCall> call_of(const Match& match, int s) {
   if (!match.is_there(s) || match.step(s).outputs.size() != 1 || match.step(s).outputs[0] < 0) return std::nullopt;
   const auto& dims = match.value(match.step(s).outputs[0]).dims;
-  if (!dims || std::ranges::count(*dims, -1) > 0) return std::nullopt;
+  if (!dims || std::ssize(*dims) > ops::kMostProgramDims || std::ranges::count(*dims, -1) > 0) return std::nullopt;
   for (const int v : match.step(s).inputs)
     if (v < 0) return std::nullopt;
   return ops::scalar_call(match.node(s));

@@ -82,6 +82,8 @@ out b
   stays("Relu(a)", "Softmax(a)");
   stays("Relu(a)", "com.microsoft.Relu(a)");
   stays("a: f32[n, 8]", "a: f32[?, 8]");
+  expect_stays("elementwise", replaced(kTwo, "a: f32[n, 8]", "a: f32[n, 1, 1, 2, 2, 8]"), "b: f32[n, 8]",
+               "b: f32[n, 1, 1, 2, 2, 8]");
 }
 
 // As many as there may be in a kernel, and then others.

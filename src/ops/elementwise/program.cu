@@ -15,7 +15,7 @@
 namespace encore::ops {
 namespace {
 
-constexpr int kMostDims = 5;
+constexpr int kMostDims = kMostProgramDims;
 
 // How inputs lie under outputs. Dimensions that all inputs walk alike are one; innermost first.
 struct Space {
@@ -402,15 +402,15 @@ class ElementwiseOp : public Op {
       for (size_t k = 0; k < inputs.size(); ++k) {
         if (!reads[k]) continue;
         const Tensor& input = context.input(int(k));
-        auto& made = program.inputs[k];
-        made.data = input.data, made.type = input.type;
+        auto& place = program.inputs[k];
+        place.data = input.data, place.type = input.type;
         for (size_t d = 0; d < space.sizes.size(); ++d)
-          made.strides[d] = space.strides[d][k], made.shifts[d] = space.shifts[d][k];
+          place.strides[d] = space.strides[d][k], place.shifts[d] = space.shifts[d][k];
         using Way = typename ElementwiseProgram<kPack>::Way;
-        made.way = space.is_rolled(k)   ? Way::rolled
-                   : space.is_flat(k)   ? Way::flat
-                   : space.is_single(k) ? Way::single
-                                        : Way::strided;
+        place.way = space.is_rolled(k)   ? Way::rolled
+                    : space.is_flat(k)   ? Way::flat
+                    : space.is_single(k) ? Way::single
+                                         : Way::strided;
       }
       for (size_t i = 0; i < outputs.size(); ++i) program.outputs[i] = outputs[i].data;
       std::ranges::copy(instructions, program.instructions);
