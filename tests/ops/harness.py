@@ -284,13 +284,13 @@ def _fresh(case, feeds, turn):
     if case.replays:
         inputs = case.replays[turn % len(case.replays)]
         return {n: inputs[int(n[1:])].astype(v.dtype) for n, v in feeds.items()}
-    rng = seeded(str(case), turn)
+    rng = seeded(str(case), "replayed" + " again" * turn)
     return {n: _permuted(rng, v.reshape(-1)).reshape(v.shape) for n, v in feeds.items()}
 
 
 def _permuted(rng, values, run=31):
     """Of many, short runs change places, which takes a tenth of the time."""
-    if values.size < 1 << 14:
+    if values.size < 1 << 16:
         return rng.permutation(values)
     rest = values.size % run
     return np.concatenate([values[:rest], rng.permutation(values[rest:].reshape(-1, run)).reshape(-1)])

@@ -195,7 +195,7 @@ def test_two_sessions_on_one_given_stream(encore, layer):
 @pytest.mark.parametrize("unified", [False, True])
 def test_the_unified_stream_has_all_runs_and_copies(encore, layer, unified):
     model, expected = layer
-    session = make_session(model, use_ep_level_unified_stream=int(unified))
+    session = make_session(model, use_ep_level_unified_stream=int(unified), fuse_elementwise=0)
     together = threading.Barrier(3)
 
     def work(i):
