@@ -61,8 +61,8 @@ class Joined {
     const int v = step.inputs[input];
     if (const auto made = parts_.values.find(v); made != parts_.values.end())
       return {Operand::Kind::value, made->second};
-    if (const auto number = match_.number(step, input, *match_.rank(step.outputs[0])))
-      return {Operand::Kind::number, 0, float(*number)};
+    if (const auto most = rank_of_others(step, input))
+      if (const auto number = match_.number(step, input, *most)) return {Operand::Kind::number, 0, float(*number)};
     const Rolled read = read_of(v);
     const auto known = std::ranges::find(parts_.reads, read);
     const int index = int(known - parts_.reads.begin());
@@ -72,6 +72,14 @@ class Joined {
       for (const auto& [axis, shift] : read.shifts) parts_.expression.rolls.push_back({index, axis, shift});
     }
     return {Operand::Kind::input, index};
+  }
+  // A number has no dimensions, which others have to make up for.
+  std::optional<size_t> rank_of_others(const Step& step, size_t input) const {
+    std::optional<size_t> most;
+    for (size_t i = 0; i < step.inputs.size(); ++i)
+      if (i != input && !match_.value(step.inputs[i]).is_constant)
+        if (const auto rank = match_.rank(step.inputs[i])) most = std::max(most.value_or(0), *rank);
+    return most;
   }
   // What a roll makes is read from elsewhere on instead.
   Rolled read_of(int v) const {

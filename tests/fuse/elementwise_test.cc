@@ -54,6 +54,22 @@ out y
   EXPECT_NE(made.find("y: f32[8, 8] = Add(a, m)"), std::string::npos) << made;
 }
 
+// A constant of one element may be what gives a result its dimensions.
+TEST(Elementwise, NumbersHaveNoDimensions) {
+  const std::string made = after("elementwise", R"(in x: f32[]
+const one: f32[1] = 1
+const two: f32[] = 2
+a: f32[1] = Add(x, one)
+b: f32[1] = Mul(a, two)
+c: f32[1] = Neg(one)
+y: f32[1] = Sub(b, c)
+out y
+)");
+  EXPECT_NE(made.find("v0: float = add(x0, x1); v1: float = mul(v0, 2); v2: float = neg(x1); v3: float = sub(v1, v2)"),
+            std::string::npos)
+      << made;
+}
+
 TEST(Elementwise, TypesAreSaid) {
   const std::string made = after("elementwise", R"(in x: f16[n]
 in least: f32[n]

@@ -80,8 +80,8 @@ def graphs(draw):
         elif way <= 4:
             add(draw(st.sampled_from(BINARY)), [a, b], kind)
         elif way == 5:
-            number = draw(st.sampled_from([0.5, -2.0, 3.0, 1e-3, -np.inf]))
-            constants.append(numpy_helper.from_array(np.array(number, FLOATS[kind]), f"c{len(constants)}"))
+            number = np.full([1] * draw(st.integers(0, len(space))), draw(st.sampled_from([0.5, -2.0, 3.0, -np.inf])))
+            constants.append(numpy_helper.from_array(number.astype(FLOATS[kind]), f"c{len(constants)}"))
             reads = [a, constants[-1].name]
             add(draw(st.sampled_from(BINARY)), reads[:: draw(st.sampled_from([1, -1]))], kind)
         elif way == 9:
