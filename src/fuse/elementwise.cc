@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <map>
 
-#include "fuse/convex.h"
 #include "fuse/rolls.h"
 
 namespace encore::fuse {
@@ -115,13 +114,8 @@ using Calls = std::map<int, ops::ScalarCall>;  // by step
 // Of steps whose outputs have one shape.
 void join(Match& match, const Calls& calls) {
   std::vector<bool> fits(static_cast<size_t>(match.size()));
-  Makers makers(fits.size());
-  for (int s = 0; s < match.size(); ++s) {
-    fits[size_t(s)] = calls.contains(s);
-    for (const int v : match.step(s).inputs)
-      if (const int made = match.producer(v); made >= 0) makers[size_t(s)].push_back(made);
-  }
-  for (const std::vector<int>& set : convex_sets(makers, fits, When::late)) {
+  for (const auto& [s, call] : calls) fits[size_t(s)] = true;
+  for (const std::vector<int>& set : convex_sets(match.makers(), fits, When::late)) {
     std::vector<Joined> parts(1, Joined(match));
     for (const int s : set)
       if (!parts.back().add(s, calls.at(s))) parts.emplace_back(match).add(s, calls.at(s));
@@ -132,11 +126,8 @@ void join(Match& match, const Calls& calls) {
 
 }  // namespace
 
-// All at once, at the first step that there is.
-void join_elementwise(Match& match, int first) {
+void join_elementwise(Match& match) {
   if (!match.plan().settings.fuses_elementwise) return;
-  for (int s = 0; s < first; ++s)
-    if (match.step(s).node) return;
   std::map<std::vector<int64_t>, Calls> by_space;
   for (int s = 0; s < match.size(); ++s)
     if (const auto call = call_of(match, s)) by_space[*match.value(match.step(s).outputs[0]).dims].emplace(s, *call);

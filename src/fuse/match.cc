@@ -119,14 +119,18 @@ void Match::note(int s, const char* why) {
   plan_.notes.push_back(text(ops::label_of(node(s)), " does not become ", what_, ": ", why));
 }
 
-bool Match::finish() {
-  if (!has_changed_) return false;
+Makers Match::makers() const {
   Makers makers(plan_.steps.size());
   for (size_t s = 0; s < makers.size(); ++s)
     for (int v : plan_.steps[s].inputs)
       if (producer(v) >= 0) makers[s].push_back(producer(v));
+  return makers;
+}
+
+bool Match::finish() {
+  if (!has_changed_) return false;
   std::vector<Step> sorted;
-  for (int s : running_order(makers))
+  for (int s : running_order(makers()))
     if (Step& next = plan_.steps[size_t(s)]; next.node) sorted.push_back(std::move(next));
   plan_.steps = std::move(sorted);
   return true;

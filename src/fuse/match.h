@@ -37,6 +37,7 @@ class Match {
   // The input of a step of two that is not this one.
   int other(int s, int v) const { return step(s).inputs[step(s).inputs[0] == v ? 1 : 0]; }
   std::optional<size_t> rank(int v) const;
+  Makers makers() const;
 
   // The single number that an input is, if it is a constant one; with no more dimensions than `most`.
   std::optional<double> number(const Step& step, size_t input, size_t most) const;

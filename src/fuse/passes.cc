@@ -24,7 +24,7 @@ constexpr Pass kPasses[] = {
     {"residuals", "a sum and its norm", join_residual},
     {"products", "a product", join_product, false},
     {"rolls", "a roll", join_roll, false},
-    {"elementwise", "elementwise", join_elementwise, false},
+    {"elementwise", "elementwise", nullptr, false, join_elementwise},
     {"unread", nullptr, drop_unread, false},
 };
 
@@ -34,7 +34,8 @@ std::span<const Pass> passes() { return kPasses; }
 
 bool run(const Pass& pass, Plan& plan) {
   Match match(plan, pass.what);
-  for (int s = 0; s < match.size(); ++s)
+  if (pass.whole) pass.whole(match);
+  for (int s = 0; pass.at && s < match.size(); ++s)
     if (match.step(s).node) pass.at(match, s);
   return match.finish();
 }

@@ -11,6 +11,7 @@ struct Pass {
   const char* what;                    // the steps are that it joins; null if it joins none
   void (*at)(Match& match, int step);  // rewrites what has this step, if it is what the pass looks for
   bool is_for_groups = true;           // else for regions alone
+  void (*whole)(Match& match) = {};    // instead, if what it looks for is seen in all steps together
 };
 
 std::span<const Pass> passes();  // in their order
@@ -69,7 +70,7 @@ void join_product(Match& match, int product);
 // is negated, as rotary embeddings have it.
 void join_roll(Match& match, int concat);
 // Elementwise steps of one shape are one kernel (ops/elementwise/program.h), as many as fit in one.
-void join_elementwise(Match& match, int first);
+void join_elementwise(Match& match);
 
 // A Cast to a wider type and back.
 void drop_casts(Match& match, int second);

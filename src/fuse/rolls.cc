@@ -1,10 +1,9 @@
 // What is cut in two along an axis and put together the other way round.
 #include <algorithm>
-#include <cstring>
 
-#include "device/half.h"
 #include "fuse/rolls.h"
 #include "fuse/shape_symbols.h"
+#include "fuse/text_numbers.h"
 #include "ops/elementwise/program.h"
 #include "ops/registry.h"
 
@@ -28,26 +27,23 @@ std::optional<Part> slice_of(const Match& match, const Step& step) {
   const auto by = has_steps ? symbols.constants(step, 4) : Dims{1};
   if (!rank || !begin || !end || !axes || !by || begin->size() != 1 || axes->size() != 1 || by != Dims{1})
     return std::nullopt;
-  const int64_t axis = axes->front() < 0 ? axes->front() + int64_t(*rank) : axes->front();
-  if (axis < 0 || axis >= int64_t(*rank)) return std::nullopt;
-  const int64_t size = (*match.value(step.inputs[0]).dims)[size_t(axis)];
-  const auto place = [&](int64_t at) { return std::clamp(at < 0 ? at + size : at, int64_t(0), size); };
+  const auto axis = counted_from_first(axes->front(), *rank);
+  const int64_t size = axis ? (*match.value(step.inputs[0]).dims)[*axis] : 0;
   if (size < 1) return std::nullopt;
-  return Part{step.inputs[0], int(axis), place(begin->front()), place(end->front()), size};
+  const auto place = [&](int64_t at) { return int64_t(clamped(at, size_t(size))); };
+  return Part{step.inputs[0], int(*axis), place(begin->front()), place(end->front()), size};
 }
 
 std::optional<Part> split_of(const Match& match, const Step& step, int v) {
   const auto& dims = match.value(step.inputs[0]).dims;
-  if (!dims) return std::nullopt;
-  const int64_t given = match.node(match.producer(v)).get_int("axis", 0);
-  const int64_t axis = given < 0 ? given + std::ssize(*dims) : given;
-  if (axis < 0 || axis >= std::ssize(*dims)) return std::nullopt;
+  const auto axis = dims ? counted_from_first(step.node->get_int("axis", 0), dims->size()) : std::nullopt;
+  if (!axis) return std::nullopt;
   int64_t begin = 0;
   for (const int made : step.outputs) {
     const auto& of = made < 0 ? std::nullopt : match.value(made).dims;
-    if (!of || (*of)[size_t(axis)] < 0) return std::nullopt;
-    const int64_t end = begin + (*of)[size_t(axis)];
-    if (made == v) return Part{step.inputs[0], int(axis), begin, end, (*dims)[size_t(axis)]};
+    if (!of || (*of)[*axis] < 0) return std::nullopt;
+    const int64_t end = begin + (*of)[*axis];
+    if (made == v) return Part{step.inputs[0], int(*axis), begin, end, (*dims)[*axis]};
     begin = end;
   }
   return std::nullopt;
@@ -76,15 +72,8 @@ int add_signs(Match& match, const Value& x, int axis, int64_t begin, int64_t end
   made->bytes.resize(made->view.bytes());
   for (int64_t i = 0; i < size; ++i) {
     const float sign = i >= begin && i < end ? -1.f : 1.f;
-    const auto put = [&](auto value) {
-      std::memcpy(made->bytes.data() + size_t(i) * sizeof value, &value, sizeof value);
-    };
-    if (x.type == Type::f32)
-      put(sign);
-    else if (x.type == Type::f16)
-      put(device::Half(sign));
-    else
-      put(device::BFloat16(sign));
+    visit_element(x.type, made->bytes.data() + size_t(i) * device::size_bytes(x.type),
+                  [&](auto* at) { *at = std::remove_pointer_t<decltype(at)>(sign); });
   }
   made->view.data = made->bytes.data();
   match.keep(made);
@@ -120,10 +109,11 @@ void join_roll(Match& match, int concat) {
              second = part_of(match, match.step(concat).inputs[1]);
   if (!first || !second || first->x != second->x || first->axis != second->axis) return;
   const Value& x = match.value(first->x);
-  const int64_t axis = match.node(concat).get_int("axis", 0), shift = first->begin;
+  const int64_t shift = first->begin;
   const int rank = int(x.dims->size());
-  if ((axis < 0 ? axis + rank : axis) != first->axis || first->end != first->size || second->begin != 0 ||
-      second->end != shift || shift == 0 || shift == first->size || !kServed.has(x.type))
+  if (counted_from_first(match.node(concat).get_int("axis", 0), x.dims->size()) != size_t(first->axis) ||
+      first->end != first->size || second->begin != 0 || second->end != shift || shift == 0 || shift == first->size ||
+      !kServed.has(x.type))
     return;
   if (first->negative >= 0 && second->negative >= 0) return;
   const std::string& name = match.node(concat).name();

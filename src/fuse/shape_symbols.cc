@@ -69,6 +69,8 @@ Dims broadcast_dims(Dims made, Dims other) {
   return made;
 }
 
+}  // namespace
+
 std::optional<size_t> counted_from_first(int64_t axis, size_t rank) {
   if (axis < 0) axis += int64_t(rank);
   return axis < 0 || axis >= int64_t(rank) ? std::nullopt : std::optional(size_t(axis));
@@ -77,8 +79,6 @@ std::optional<size_t> counted_from_first(int64_t axis, size_t rank) {
 size_t clamped(int64_t at, size_t size) {
   return size_t(std::clamp<int64_t>(at < 0 ? at + int64_t(size) : at, 0, int64_t(size)));
 }
-
-}  // namespace
 
 std::optional<Dims> ShapeSymbols::constants(const Step& step, size_t input) const {
   const Tensor* const constant = match_.plan().constant(step, input);

@@ -9,6 +9,11 @@ namespace encore::fuse {
 
 using Dims = std::vector<int64_t>;
 
+// The axis from 0 on; none if it is out of range.
+std::optional<size_t> counted_from_first(int64_t axis, size_t rank);
+// Where a Slice begins or ends.
+size_t clamped(int64_t at, size_t size);
+
 // Follows dimensions through the step: all that it reads and makes are numbers or symbols then, where ranks are known.
 void infer_dims(Match& match, int step);
 

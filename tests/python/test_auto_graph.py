@@ -261,7 +261,7 @@ def test_captures_are_not_awaited(session, expected):
     assert told["captures"] == 0 and "held back" in told["refusal"], told
     for seed in range(40):
         equal(session.run(None, {"x": some(3, seed)})[0], expected(some(3, seed)))
-    assert report(session)["captures"] >= 1  # another one without copies, where tensors happen to stay
+    assert report(session)["captures"] in (1, 2)  # another one without copies, where tensors happen to stay
 
 
 def test_captures_beside_others_that_hold_them_back(session, expected):

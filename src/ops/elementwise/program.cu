@@ -239,7 +239,7 @@ struct ElementwiseProgram {
       case add: both_of(scalar::Add{}); break;
       case sub: both_of(scalar::Sub{}); break;
       case mul: both_of(scalar::Mul{}); break;
-      case quotient: both_of([](float a, float b) { return a / b; }); break;
+      case quotient: both_of(scalar::Quotient{}); break;
       case least: both_of([](float a, float b) { return scalar::Extreme{true}.combine(a, b); }); break;
       case greatest: both_of([](float a, float b) { return scalar::Extreme{false}.combine(a, b); }); break;
       case power: both_of(scalar::Power{}); break;
@@ -248,9 +248,9 @@ struct ElementwiseProgram {
       case below_or_same: ordered(false, true); break;
       case above: ordered(true, false); break;
       case above_or_same: ordered(true, true); break;
-      case both: both_of([](float a, float b) { return a != 0 && b != 0; }); break;
-      case either: both_of([](float a, float b) { return a != 0 || b != 0; }); break;
-      case one_only: both_of([](float a, float b) { return (a != 0) != (b != 0); }); break;
+      case both: both_of(scalar::Both{}); break;
+      case either: both_of(scalar::Either{}); break;
+      case one_only: both_of(scalar::OneOnly{}); break;
       case select: {
         const bool is_input = instruction.b.from == Instruction::From::input;
         const Values third = is_input ? load(instruction.b.index, first, at) : Values{};
@@ -272,7 +272,7 @@ struct ElementwiseProgram {
       case ceil: each(scalar::Ceil{}); break;
       case floor: each(scalar::Floor{}); break;
       case round: each(scalar::Round{}); break;
-      case inverted: each([](float x) { return x == 0; }); break;
+      case inverted: each(scalar::Inverted{}); break;
       case relu: each(scalar::Relu{}); break;
       case leaky_relu: with_p(scalar::LeakyRelu()); break;
       case elu: with_p(scalar::Elu()); break;
@@ -313,19 +313,26 @@ struct ElementwiseProgram {
 
 constexpr int kPacked = 4;
 
+// What makes all outputs; none if that is too much for a kernel.
+std::optional<std::vector<Instruction>> whole_program(const Expression& expression, int inputs) {
+  if (inputs > kMostProgramInputs || int(expression.outputs.size()) > kMostProgramOutputs) return std::nullopt;
+  std::vector<int> all(expression.outputs.size());
+  std::iota(all.begin(), all.end(), 0);
+  return instructions_for(expression, all);
+}
+
 class ElementwiseOp : public Op {
  public:
   ElementwiseOp(const NodeInfo& node, Expression expression) : expression_(std::move(expression)) {
-    require(fits_in_a_program(expression_, node.input_count()), "the expression does not fit in a program");
+    auto all = whole_program(expression_, node.input_count());
+    require(all.has_value(), "the expression does not fit in a program");
+    all_ = std::move(*all);
     for (const Expression::Value& value : expression_.values)
       for (const Expression::Operand& operand : value.operands)
         require(operand.kind != Expression::Operand::Kind::input || operand.index < node.input_count(),
                 "the expression reads input ", operand.index, " of ", node.input_count());
     for (const Expression::Roll& roll : expression_.rolls)
       require(roll.input < node.input_count(), "the expression rolls input ", roll.input, " of ", node.input_count());
-    std::vector<int> all(expression_.outputs.size());
-    std::iota(all.begin(), all.end(), 0);
-    all_ = *instructions_for(expression_, all);
   }
 
   void run(Context& context) const override {
@@ -445,10 +452,7 @@ class ElementwiseOp : public Op {
 }  // namespace
 
 bool fits_in_a_program(const Expression& expression, int inputs) {
-  if (inputs > kMostProgramInputs || int(expression.outputs.size()) > kMostProgramOutputs) return false;
-  std::vector<int> all(expression.outputs.size());
-  std::iota(all.begin(), all.end(), 0);
-  return instructions_for(expression, all).has_value();
+  return whole_program(expression, inputs).has_value();
 }
 
 std::unique_ptr<Op> make_elementwise_program(const NodeInfo& node) {
