@@ -211,7 +211,7 @@ def test_decoding_takes_few_launches(rows, launches):
         {"heads": 4, "kv_heads": 2, "size": 128, "room": 9000, "lasts": [3000, 4112, 8191, 8999]},
         {"heads": 16, "kv_heads": 8, "size": 128, "room": 9000, "lasts": [8999], "local_window_size": 5000},
         {"heads": 4, "kv_heads": 2, "size": 48, "room": 15000, "lasts": [2000, 14999]},
-        {"heads": 41, "kv_heads": 41, "size": 112, "room": 700, "lasts": [140, 699]},
+        {"heads": 66, "kv_heads": 66, "size": 112, "room": 700, "lasts": [140, 699]},
     ],
     ids=lambda case: "_".join(map(str, case.values())),
 )
