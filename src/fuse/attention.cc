@@ -3,6 +3,7 @@
 #include <cmath>
 #include <set>
 
+#include "fuse/links.h"
 #include "fuse/passes.h"
 #include "fuse/shape_symbols.h"
 #include "ops/attention/operators/viewed_attention.h"
@@ -16,15 +17,6 @@ using ops::ViewStep;
 constexpr int64_t kFloat = 1;  // as Cast says it
 constexpr int64_t kLargestHead = 256;
 
-// What makes a value of another by moving or scaling its elements.
-struct Link {
-  std::vector<int> steps;
-  std::vector<int> shapes;  // steps that compute what it is given
-  int from = -1;
-  std::optional<ViewStep> view;
-  double factor = 1;
-};
-
 struct Attention {
   std::vector<int> steps, inputs;  // the latter are values, as is y
   int y = -1;
@@ -33,7 +25,7 @@ struct Attention {
 
 class Search {
  public:
-  explicit Search(const Match& match) : match_(match), symbols_(match) {}
+  explicit Search(const Match& match) : match_(match), symbols_(match), links_(match) {}
 
   std::optional<Attention> around(int softmax) {
     if (!match_.is(softmax, "Softmax")) return std::nullopt;
@@ -51,92 +43,14 @@ class Search {
         (match_.value(core->mask).type != type || match_.rank(core->mask).value_or(*axes + 1) > *axes))
       return std::nullopt;
     if (!has_good_size(q) || !has_good_size(core->v)) return leave("there are no fast kernels for heads of this size");
-    return joined(*core, {q, k, core->v}, {chain_to(q, true), chain_to(k, true), chain_to(core->v, false)}, *axes);
+    return joined(
+        *core, {q, k, core->v},
+        {links_.above(q, Links::Factors::taken), links_.above(k, Links::Factors::taken), links_.above(core->v)}, *axes);
   }
 
   const char* why() const { return why_; }  // it is left, where that is worth a word
 
  private:
-  // ---- what is before the products
-
-  std::optional<Link> link_to(int v) const {
-    const int made = match_.maker(v);
-    if (made < 0 || match_.step(made).inputs.empty()) return std::nullopt;
-    const Step& from = match_.step(made);
-    const NodeInfo& info = *from.node;
-    if (const auto by = match_.scaled(made)) return Link{{made}, {}, by->from, {}, by->factor};
-    Link link{{made}, {}, from.inputs[0], {}, 1};
-    if (is_onnx(info, "Transpose")) {
-      auto order = info.find_ints("perm");
-      if (!order) return std::nullopt;
-      link.view = {ViewStep::transpose, std::move(*order)};
-    } else if (is_onnx(info, "Reshape")) {
-      if (auto swapped = swap_to(v)) return swapped;
-      auto dims = symbols_.constants(from, 1);
-      if (!dims) dims = kept(symbols_.target(from, link.shapes), symbols_.dims(link.from));
-      if (!dims || (info.get_int("allowzero", 0) != 0 && std::count(dims->begin(), dims->end(), 0)))
-        return std::nullopt;
-      link.view = {ViewStep::reshape, std::move(*dims)};
-    } else if (is_onnx(info, "Squeeze") || is_onnx(info, "Unsqueeze")) {
-      auto axes = from.inputs.size() > 1 ? symbols_.constants(from, 1) : info.find_ints("axes");
-      if (!axes) return std::nullopt;
-      link.view = {is_onnx(info, "Squeeze") ? ViewStep::squeeze : ViewStep::unsqueeze, std::move(*axes)};
-    } else if (is_onnx(info, "Gather")) {
-      const auto index = symbols_.constants(from, 1);
-      if (!index || info.constant_input(1)->shape.rank() != 0) return std::nullopt;
-      link.view = {ViewStep::select, {info.get_int("axis", 0), (*index)[0]}};
-    } else {
-      return std::nullopt;
-    }
-    return link;
-  }
-
-  // A Reshape's numbers, where it asks for dimensions that are there before: zero says that one stays, -1 is one that
-  // is left.
-  static std::optional<std::vector<int64_t>> kept(const std::optional<Dims>& wanted,
-                                                  const std::optional<Dims>& before) {
-    if (!wanted || !before) return std::nullopt;
-    std::vector<int64_t> numbers;
-    for (size_t i = 0; i < wanted->size(); ++i) {
-      const int64_t dim = (*wanted)[i];
-      numbers.push_back(dim > 0 ? dim : i < before->size() && dim == (*before)[i] ? 0 : -1);
-    }
-    return std::count(numbers.begin(), numbers.end(), -1) > 1 ? std::nullopt : std::optional(std::move(numbers));
-  }
-
-  // torch's exporter turns keys so: a Reshape to three dimensions, a transposition of the last two, and one back to
-  // four.
-  std::optional<Link> swap_to(int v) const {
-    const int back = match_.maker(v, "Reshape"),
-              turn = back < 0 ? -1 : match_.maker(match_.step(back).inputs[0], "Transpose");
-    const int flat = turn < 0 ? -1 : match_.maker(match_.step(turn).inputs[0], "Reshape");
-    if (flat < 0 || match_.node(turn).find_ints("perm") != std::vector<int64_t>{0, 2, 1}) return std::nullopt;
-    Link link{{flat, turn, back}, {}, match_.step(flat).inputs[0], ViewStep{ViewStep::transpose, {0, 1, 3, 2}}, 1};
-    const auto& from = symbols_.dims(link.from);
-    const auto to_flat = symbols_.target(match_.step(flat), link.shapes),
-               to_back = symbols_.target(match_.step(back), link.shapes);
-    if (!from || !to_flat || !to_back || from->size() != 4 || to_flat->size() != 3 || to_back->size() != 4)
-      return std::nullopt;
-    constexpr int64_t rest = -1;
-    const auto &f = *from, &one = *to_flat, &two = *to_back;
-    const bool swaps = one[1] == f[2] && one[2] == f[3] && (two[0] == f[0] || two[0] == rest) && two[1] == f[1] &&
-                       two[2] == f[3] && two[3] == f[2];
-    return swaps ? std::optional(std::move(link)) : std::nullopt;
-  }
-
-  // Links upwards from a value, the nearest first.
-  std::vector<Link> chain_to(int v, bool with_factors) const {
-    constexpr size_t kLongest = 16;
-    std::vector<Link> chain;
-    while (chain.size() < kLongest) {
-      auto link = link_to(v);
-      if (!link || link->from < 0 || (link->factor != 1 && !with_factors)) break;
-      v = link->from;
-      chain.push_back(std::move(*link));
-    }
-    return chain;
-  }
-
   // ---- what is around a softmax
 
   struct Core {
@@ -211,7 +125,8 @@ class Search {
     for (int reader : match_.readers(core.product_y)) {
       if (match_.value(core.product_y).is_output || !match_.is(reader, "Reshape")) continue;
       Link link{{reader}, {}, core.product_y, {}, 1};
-      const auto numbers = kept(symbols_.target(match_.step(reader), link.shapes), symbols_.dims(core.product_y));
+      const auto numbers =
+          Links::kept(symbols_.target(match_.step(reader), link.shapes), symbols_.dims(core.product_y));
       const auto axes = match_.rank(core.product_y);
       if (!numbers || numbers->size() != axes) continue;
       bool is_same = true;
@@ -359,19 +274,9 @@ class Search {
 
   const Match& match_;
   const ShapeSymbols symbols_;
+  const Links links_;
   const char* why_ = nullptr;
 };
-
-// "reshape 0,0,12,64; transpose 0,2,1,3"
-std::string text_of(const std::vector<ViewStep>& view) {
-  constexpr const char* kNames[] = {"transpose", "reshape", "squeeze", "unsqueeze", "select"};
-  std::string all;
-  for (const ViewStep& step : view) {
-    all += text(all.empty() ? "" : "; ", kNames[step.kind]);
-    for (size_t i = 0; i < step.numbers.size(); ++i) all += text(i ? "," : " ", step.numbers[i]);
-  }
-  return all;
-}
 
 }  // namespace
 
@@ -386,9 +291,9 @@ void join_attention(Match& match, int softmax) {
                                  "Attention",
                                  1,
                                  {{"scale", float(how.scale)},
-                                  {"q", text_of(how.q)},
-                                  {"k", text_of(how.k)},
-                                  {"v", text_of(how.v)},
+                                  {"q", ops::text_of(how.q)},
+                                  {"k", ops::text_of(how.k)},
+                                  {"v", ops::text_of(how.v)},
                                   {"y", how.y_order}}},
                                 match.value(found->y).name, found->inputs, {found->y});
   made.make = [how](const NodeInfo&) { return ops::make_viewed_attention(how); };

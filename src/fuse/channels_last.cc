@@ -70,14 +70,14 @@ std::optional<std::vector<int64_t>> turned_axes(const std::vector<int64_t>& axes
 
 class ToChannelsLast {
  public:
-  ToChannelsLast(const Graph& graph, const Node& node) : graph_(graph), node_(node), info_(*node.info) {}
+  ToChannelsLast(const std::vector<Value>& values, std::shared_ptr<const NodeInfo> node, const std::vector<int>& inputs)
+      : values_(values), node_(std::move(node)), inputs_(inputs), info_(*node_) {}
 
   std::optional<ChannelsLast> run() {
-    if (!node_.takable || !info_.domain().empty() || info_.input_count() == 0 || !is_dynamic_picture(0)) {
-      // The first operand of some may be a constant.
-      if (!node_.takable || !info_.domain().empty() || !kOfMany.contains(info_.op_type())) return std::nullopt;
-    }
-    made_.node = std::make_shared<Variant>(borrowed(info_));
+    if (!info_.domain().empty()) return std::nullopt;
+    if (info_.input_count() == 0 || !is_dynamic_picture(0))  // the first operand of some may be a constant
+      if (!kOfMany.contains(info_.op_type())) return std::nullopt;
+    made_.node = std::make_shared<Variant>(node_);
     made_.inputs.resize(size_t(info_.input_count()));
     made_.constants.resize(size_t(info_.input_count()));
     if (!by_kind(info_.op_type())) return std::nullopt;
@@ -96,12 +96,11 @@ class ToChannelsLast {
  private:
   bool is_dynamic_picture(int input) const {
     if (!info_.has_input(input)) return false;
-    const Value& value = graph_.values[size_t(node_.inputs[size_t(input)])];
+    const Value& value = values_[size_t(inputs_[size_t(input)])];
     return !value.is_constant && is_picture(value);
   }
   bool is_constant(int input) const {
-    return info_.has_input(input) && graph_.values[size_t(node_.inputs[size_t(input)])].is_constant &&
-           info_.constant_input(input);
+    return info_.has_input(input) && values_[size_t(inputs_[size_t(input)])].is_constant && info_.constant_input(input);
   }
   bool only_first_output() const {
     for (int i = 1; i < info_.output_count(); ++i)
@@ -110,7 +109,7 @@ class ToChannelsLast {
   }
   bool others_are_constant(int from) const {
     for (int i = from; i < info_.input_count(); ++i)
-      if (info_.has_input(i) && !graph_.values[size_t(node_.inputs[size_t(i)])].is_constant) return false;
+      if (info_.has_input(i) && !values_[size_t(inputs_[size_t(i)])].is_constant) return false;
     return true;
   }
 
@@ -215,8 +214,9 @@ class ToChannelsLast {
     return made_.inputs[0] = true;
   }
 
-  const Graph& graph_;
-  const Node& node_;
+  const std::vector<Value>& values_;
+  const std::shared_ptr<const NodeInfo> node_;
+  const std::vector<int>& inputs_;
   const NodeInfo& info_;
   ChannelsLast made_;
 };
@@ -244,8 +244,9 @@ bool goes_between(const std::string& op) {
          op == "Resize";
 }
 
-std::optional<ChannelsLast> with_channels_last(const Graph& graph, const Node& node) {
-  return ToChannelsLast(graph, node).run();
+std::optional<ChannelsLast> with_channels_last(const std::vector<Value>& values, std::shared_ptr<const NodeInfo> node,
+                                               const std::vector<int>& inputs) {
+  return ToChannelsLast(values, std::move(node), inputs).run();
 }
 
 }  // namespace encore::fuse

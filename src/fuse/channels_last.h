@@ -26,8 +26,9 @@ struct ChannelsLast {
   std::vector<bool> inputs;                           // which are read with channels last; outputs all are written so
   std::vector<std::shared_ptr<OwnTensor>> constants;  // by input, where there is another one now
 };
-// Nothing if the node would not be the same. Whether its value is a picture at all is for the caller to see.
-std::optional<ChannelsLast> with_channels_last(const Graph& graph, const Node& node);
+// Nothing if the node would not be the same.
+std::optional<ChannelsLast> with_channels_last(const std::vector<Value>& values, std::shared_ptr<const NodeInfo> node,
+                                               const std::vector<int>& inputs);
 // Whether it is an operator for which with_channels_last() has an answer, and which stands where pictures are.
 bool goes_between(const std::string& op_type);
 // Whether a turned value is worth a thought: of a type and rank that convolutions have.

@@ -88,6 +88,17 @@ void Match::replace(std::vector<int> steps, std::vector<Step> made) {
   }
 }
 
+void Match::insert(Step made) {
+  plan_.steps.push_back(std::move(made));
+  enter(size() - 1);
+  has_changed_ = true;
+}
+
+void Match::see_as(int inner, int outer) {
+  plan_.views.push_back({inner, outer});
+  if (value(outer).is_output) plan_.values[size_t(inner)].is_output = true;  // it is seen outside
+}
+
 void Match::substitute(int v, int by) {
   for (int s : readers_[size_t(v)]) std::ranges::replace(plan_.steps[size_t(s)].inputs, v, by);
   std::vector<int>& readers = readers_[size_t(by)];

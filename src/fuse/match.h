@@ -55,6 +55,10 @@ class Match {
   // Puts `made` in the place of these steps, none more than there were.
   void replace(std::vector<int> steps, std::vector<Step> made);
   void replace(std::vector<int> steps, Step made);
+  // One more.
+  void insert(Step made);
+  // `inner` is the memory of an input or output of the plan.
+  void see_as(int inner, int outer);
   // Who reads `v` reads `by`.
   void substitute(int v, int by);
   void remove(int s);

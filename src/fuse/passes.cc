@@ -7,6 +7,8 @@ namespace {
 
 constexpr Pass kPasses[] = {
     {"dims", nullptr, infer_dims},
+    {"channels_last", nullptr, nullptr, false, turn_pictures},
+    {"convolutions", nullptr, join_convolution, false},
     {"casts", nullptr, drop_casts, false},
     {"transposes", nullptr, join_transposes, false},
     {"identities", nullptr, drop_identity, false},
@@ -24,6 +26,7 @@ constexpr Pass kPasses[] = {
     {"residuals", "a sum and its norm", join_residual},
     {"products", "a product", join_product, false},
     {"rolls", "a roll", join_roll, false},
+    {"movements", nullptr, join_movements, false},
     {"elementwise", "elementwise", nullptr, false, join_elementwise},
     {"unread", nullptr, drop_unread, false},
 };

@@ -72,6 +72,11 @@ void join_roll(Match& match, int concat);
 // Elementwise steps of one shape are one kernel (ops/elementwise/program.h), as many as fit in one.
 void join_elementwise(Match& match);
 
+// Pictures have their channels last where convolutions gain by it, or fewer are turned then than before.
+void turn_pictures(Match& match);
+// Transpositions, Reshapes and their kin, one behind the other, are one copy, or none.
+void join_movements(Match& match, int last);
+
 // A Cast to a wider type and back.
 void drop_casts(Match& match, int second);
 // Two transpositions are one, or none.

@@ -307,13 +307,16 @@ class Program::ActionContext final : public ops::InnerContext {
     return running_.find(action_.inputs[size_t(i)], action_.host_inputs[size_t(i)] ? Where::host : Where::device);
   }
   Tensor output(int i, const Shape& shape) override {
+    int in_place = -1;
+    for (const auto& [from, to] : action_.alias)
+      if (to == i && find_input(from)) in_place = from;
+    return output_in_place(i, shape, in_place);
+  }
+  Tensor output_in_place(int i, const Shape& shape, int input) override {
     const int value = action_.outputs[size_t(i)];
     const Where where = action_.host_outputs[size_t(i)] ? Where::host : Where::device;
     if (value < 0) return {Type::undefined, where, shape, nullptr};
-    int like = -1;
-    for (const auto& [from, to] : action_.alias)
-      if (to == i && find_input(from)) like = action_.inputs[size_t(from)];
-    return running_.make(value, action_.types[size_t(i)], shape, where, like);
+    return running_.make(value, action_.types[size_t(i)], shape, where, input < 0 ? -1 : action_.inputs[size_t(input)]);
   }
   device::FaultRef fault() override {
     device::FaultRef fault = outer_.fault();

@@ -11,17 +11,18 @@ namespace encore::fuse {
 
 bool is_convolution(const NodeInfo& info) { return info.op_type() == "Conv" || info.op_type() == "ConvTranspose"; }
 
+Convolution convolution_kind(const NodeInfo& info) {
+  if (!is_convolution(info)) return Convolution::none;
+  if (info.get_int("group", 1) != 1) return Convolution::grouped;
+  return info.input_type(0) != Type::f32 || info.settings.use_tf32 ? Convolution::dense
+                                                                   : Convolution::without_tensor_cores;
+}
+
 namespace {
 
 bool has_convolution(const Node& node) { return is_convolution(*node.info); }
 
-// Those for which the layout matters: tensor cores want channels last, and groups of a channel each have kernels of
-// Encore's own for either.
-bool is_dense_convolution(const Node& node) {
-  const NodeInfo& info = *node.info;
-  return is_convolution(info) && info.get_int("group", 1) == 1 &&
-         (info.input_type(0) != Type::f32 || info.settings.use_tf32);
-}
+bool is_dense_convolution(const Node& node) { return convolution_kind(*node.info) == Convolution::dense; }
 
 class Search {
  public:
@@ -39,9 +40,9 @@ class Search {
 
  private:
   bool fits(const Node& node) const {
-    if (!settings_.are_channels_last) return with_channels_last(graph_, node).has_value();
     const NodeInfo& info = *node.info;
     if (!node.takable) return false;
+    if (!settings_.are_channels_last) return with_channels_last(graph_.values, borrowed(info), node.inputs).has_value();
     for (int value : node.outputs)
       if (value >= 0 && !is_picture(graph_.values[size_t(value)])) return false;
     for (size_t i = 0; i < node.inputs.size(); ++i)

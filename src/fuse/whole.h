@@ -8,13 +8,12 @@
 
 #include "fuse/padded_run.h"
 #include "fuse/plan.h"
-#include "fuse/regions.h"
 
 namespace encore::fuse {
 
-// One plan of all nodes; regions of convolutions are parts of it. What makes a value of `on_host` computes on the host.
+// One plan of all nodes. What makes a value of `on_host` computes on the host.
 // It has further inputs behind its own: those that `paddings` need.
 Plan plan_of_whole(Graph graph, std::vector<int> inputs, std::vector<int> outputs, const std::set<std::string>& on_host,
-                   const std::vector<Padding>& paddings, const RegionSettings& settings, const Watch& watch);
+                   const std::vector<Padding>& paddings, const Watch& watch);
 
 }  // namespace encore::fuse

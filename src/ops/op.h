@@ -91,6 +91,8 @@ class Context {
   virtual const Tensor* find_input(int i) = 0;
   // Makes output `i`; an output that nobody wants has a null `data` if optional (see wants_output).
   virtual Tensor output(int i, const Shape& shape) = 0;
+  // The same; it may be the memory of an input that has as many elements. What it holds then is as it was.
+  virtual Tensor output_in_place(int i, const Shape& shape, int /*input*/) { return output(i, shape); }
   virtual bool wants_output(int i) const = 0;  // a node may not even have a slot for it
   virtual StreamRef stream() const = 0;
   // Device memory for this run's launches; aligned to 256 bytes. Null for zero bytes.

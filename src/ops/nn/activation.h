@@ -14,7 +14,7 @@ struct Activation {
   static Activation of(const NodeInfo& node);
 
   // Whether simple() does it, in a few instructions.
-  bool is_simple() const { return kind != Kind::sigmoid && kind != Kind::silu && kind != Kind::tanh; }
+  bool is_simple() const { return kind != Kind::tanh; }
 
   template <class T>
   DEVICE_FN T simple(T x) const {
@@ -27,17 +27,14 @@ struct Activation {
       }
       case Kind::hard_sigmoid: return hard_sigmoid(x, T(alpha), T(beta));
       case Kind::hard_swish: return hard_swish(x);
+      case Kind::sigmoid: return sigmoid(x);
+      case Kind::silu: return silu(x);
       default: return x;
     }
   }
   template <class T>
   DEVICE_FN T operator()(T x) const {
-    switch (kind) {
-      case Kind::sigmoid: return sigmoid(x);
-      case Kind::silu: return silu(x);
-      case Kind::tanh: return std::tanh(x);
-      default: return simple(x);
-    }
+    return kind == Kind::tanh ? std::tanh(x) : simple(x);
   }
 };
 

@@ -55,6 +55,18 @@ std::optional<std::vector<int64_t>> StridedView::strides() const {
   return strides;
 }
 
+bool StridedView::is_dense() const {
+  if (offset_ != 0) return false;
+  int64_t extent = 1;
+  for (auto axis = axes_.rbegin(); axis != axes_.rend(); ++axis)
+    for (auto steps = axis->rbegin(); steps != axis->rend(); ++steps) {
+      if (steps->count == 1) continue;
+      if (steps->count > 1 && steps->stride != extent) return false;
+      extent *= steps->count;
+    }
+  return true;
+}
+
 void StridedView::transpose(const std::vector<int64_t>& order) {
   require(order.size() == axes_.size(), shape().str(), " cannot be transposed by ", order.size(), " axes");
   marked(order, axes_.size());

@@ -203,11 +203,9 @@ fuse::Plan FusedGraph::plan(const GraphNodeInfo& fused, const fuse::KnownDims& k
 }
 
 fuse::Plan FusedGraph::plan_of_part(const GraphNodeInfo& fused, const std::set<std::string>& on_host,
-                                    bool are_channels_last, const std::vector<fuse::Padding>& paddings,
-                                    const fuse::Watch& watch) {
+                                    const std::vector<fuse::Padding>& paddings, const fuse::Watch& watch) {
   Ends ends = ends_of(fused);
-  return fuse::plan_of_whole(graph_, std::move(ends.inputs), std::move(ends.outputs), on_host, paddings,
-                             {.are_channels_last = are_channels_last}, watch);
+  return fuse::plan_of_whole(graph_, std::move(ends.inputs), std::move(ends.outputs), on_host, paddings, watch);
 }
 
 fuse::PaddedAxes FusedGraph::padded_axes(const GraphNodeInfo& fused, const std::string& dim, int64_t longest) {

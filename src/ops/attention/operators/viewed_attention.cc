@@ -4,19 +4,12 @@
 #include <initializer_list>
 
 #include "ops/attention/dense/attend.h"
-#include "ops/shape/strided.h"
 #include "ops/shape/strided_view.h"
 
 namespace encore::ops {
 namespace {
 
 constexpr int kRank = 4;  // batch, head, row, size
-
-struct ViewedTensor {
-  const void* data;
-  StridedView view;
-  const void* start(size_t bytes) const { return static_cast<const char*>(data) + size_t(view.offset()) * bytes; }
-};
 
 // [batch, head, row, size], of which the last are neighbours.
 struct Rows {
@@ -25,39 +18,9 @@ struct Rows {
   std::vector<int64_t> strides;
 };
 
-// False if elements would have to be moved.
-bool take(const ViewStep& step, StridedView& view) {
-  const auto& numbers = step.numbers;
-  switch (step.kind) {
-    case ViewStep::transpose: view.transpose(numbers); return true;
-    case ViewStep::squeeze: view.squeeze(numbers); return true;
-    case ViewStep::unsqueeze: view.unsqueeze(numbers); return true;
-    case ViewStep::select: view.select(numbers[0], numbers[1]); return true;
-    case ViewStep::reshape: return view.reshape(reshaped(view.shape(), numbers, false));
-  }
-  return false;
-}
-
-// The same elements, which there are, one behind the other.
-void make_dense(Context& context, size_t bytes, ViewedTensor& seen) {
-  const Shape shape = seen.view.shape();
-  StridedCopy copy;
-  int64_t left = shape.count();
-  for (const StridedView::Axis& axis : seen.view.axes())
-    for (const auto& steps : axis) copy.add(steps.count, steps.stride, left /= steps.count);
-  void* const made = context.scratch(size_t(shape.count()) * bytes);
-  copy.run(context.stream(), seen.start(bytes), made, bytes);
-  seen = {made, StridedView(shape)};
-}
-
 Rows rows_of(Context& context, const Tensor& tensor, const std::vector<ViewStep>& steps, const char* what) {
   const size_t bytes = device::size_bytes(tensor.type);
-  ViewedTensor seen{tensor.data, StridedView(tensor.shape)};
-  for (const ViewStep& step : steps)
-    if (!take(step, seen.view)) {  // not of what is empty
-      make_dense(context, bytes, seen);
-      if (!take(step, seen.view)) fail(Code::internal, what, " cannot be seen as heads");
-    }
+  ViewedTensor seen = viewed(context, tensor, steps);
   if (seen.view.axes().size() == kRank - 1) seen.view.unsqueeze({0});
   require(seen.view.axes().size() == kRank, what, " have shape ", seen.view.shape().str(), "; it must have ", kRank,
           " dimensions");

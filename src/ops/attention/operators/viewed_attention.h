@@ -5,15 +5,9 @@
 #include <vector>
 
 #include "ops/op.h"
+#include "ops/shape/viewed.h"
 
 namespace encore::ops {
-
-// A step from a tensor towards its heads.
-struct ViewStep {
-  enum Kind { transpose, reshape, squeeze, unsqueeze, select };
-  Kind kind;
-  std::vector<int64_t> numbers;  // the order, the dimensions, the axes, or an axis and the index
-};
 
 // The inputs are q, k, v and, if there is one, a mask that is added to the scores.
 struct ViewedAttention {

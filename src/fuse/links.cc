@@ -1,0 +1,149 @@
+#include "fuse/links.h"
+
+#include <algorithm>
+#include <array>
+
+#include "device/error.h"
+
+namespace encore::fuse {
+
+using ops::StridedView;
+using ops::ViewStep;
+
+namespace {
+
+constexpr size_t kLongest = 16;
+
+// Stands for dimensions of which the model tells no number: no two are the same, and none is a product of others.
+ops::Shape example_of(const Dims& dims) {
+  constexpr std::array kPrimes{211, 223, 227, 229, 233, 239, 241, 251, 257, 263, 269, 271, 277, 281, 283, 293};
+  std::vector<int64_t> made;
+  for (const int64_t dim : dims) made.push_back(dim >= 0 ? dim : kPrimes[size_t(-1 - dim) % kPrimes.size()]);
+  return ops::Shape(made);
+}
+
+}  // namespace
+
+std::optional<Link> Links::to(int v) const {
+  const int made = match_.maker(v);
+  if (made < 0 || match_.step(made).inputs.empty()) return std::nullopt;
+  const Step& from = match_.step(made);
+  const NodeInfo& info = *from.node;
+  if (const auto by = match_.scaled(made)) return Link{{made}, {}, by->from, {}, by->factor};
+  Link link{{made}, {}, from.inputs[0], {}, 1};
+  if (is_onnx(info, "Transpose")) {
+    auto order = info.find_ints("perm");
+    if (!order) return std::nullopt;
+    link.view = {ViewStep::transpose, std::move(*order)};
+  } else if (is_onnx(info, "Reshape")) {
+    if (auto swapped = swap_to(v)) return swapped;
+    auto dims = symbols_.constants(from, 1);
+    if (!dims) dims = kept(symbols_.target(from, link.shapes), symbols_.dims(link.from));
+    if (!dims || (info.get_int("allowzero", 0) != 0 && std::count(dims->begin(), dims->end(), 0))) return std::nullopt;
+    link.view = {ViewStep::reshape, std::move(*dims)};
+  } else if (is_onnx(info, "Squeeze") || is_onnx(info, "Unsqueeze")) {
+    auto axes = from.inputs.size() > 1 ? symbols_.constants(from, 1) : info.find_ints("axes");
+    if (!axes) return std::nullopt;
+    link.view = {is_onnx(info, "Squeeze") ? ViewStep::squeeze : ViewStep::unsqueeze, std::move(*axes)};
+  } else if (is_onnx(info, "Gather")) {
+    const auto index = symbols_.constants(from, 1);
+    if (!index || info.constant_input(1)->shape.rank() != 0) return std::nullopt;
+    link.view = {ViewStep::select, {info.get_int("axis", 0), (*index)[0]}};
+  } else {
+    return std::nullopt;
+  }
+  return link;
+}
+
+std::vector<Link> Links::above(int v, Factors factors) const {
+  std::vector<Link> chain;
+  while (chain.size() < kLongest) {
+    auto link = to(v);
+    if (!link || link->from < 0 || (link->factor != 1 && factors == Factors::left)) break;
+    v = link->from;
+    chain.push_back(std::move(*link));
+  }
+  return chain;
+}
+
+std::optional<std::vector<int64_t>> Links::kept(const std::optional<Dims>& wanted, const std::optional<Dims>& before) {
+  if (!wanted || !before) return std::nullopt;
+  std::vector<int64_t> numbers;
+  for (size_t i = 0; i < wanted->size(); ++i) {
+    const int64_t dim = (*wanted)[i];
+    numbers.push_back(dim > 0 ? dim : i < before->size() && dim == (*before)[i] ? 0 : -1);
+  }
+  return std::count(numbers.begin(), numbers.end(), -1) > 1 ? std::nullopt : std::optional(std::move(numbers));
+}
+
+// torch's exporter turns keys so: a Reshape to three dimensions, a transposition of the last two, and one back to four.
+std::optional<Link> Links::swap_to(int v) const {
+  const int back = match_.maker(v, "Reshape"),
+            turn = back < 0 ? -1 : match_.maker(match_.step(back).inputs[0], "Transpose");
+  const int flat = turn < 0 ? -1 : match_.maker(match_.step(turn).inputs[0], "Reshape");
+  if (flat < 0 || match_.node(turn).find_ints("perm") != std::vector<int64_t>{0, 2, 1}) return std::nullopt;
+  Link link{{flat, turn, back}, {}, match_.step(flat).inputs[0], ViewStep{ViewStep::transpose, {0, 1, 3, 2}}, 1};
+  const auto& from = symbols_.dims(link.from);
+  const auto to_flat = symbols_.target(match_.step(flat), link.shapes),
+             to_back = symbols_.target(match_.step(back), link.shapes);
+  if (!from || !to_flat || !to_back || from->size() != 4 || to_flat->size() != 3 || to_back->size() != 4)
+    return std::nullopt;
+  constexpr int64_t rest = -1;
+  const auto &f = *from, &one = *to_flat, &two = *to_back;
+  const bool swaps = one[1] == f[2] && one[2] == f[3] && (two[0] == f[0] || two[0] == rest) && two[1] == f[1] &&
+                     two[2] == f[3] && two[3] == f[2];
+  return swaps ? std::optional(std::move(link)) : std::nullopt;
+}
+
+std::optional<int> copies(const Dims& dims, const std::vector<ViewStep>& steps) try {
+  StridedView view(example_of(dims));
+  int count = 0;
+  for (const ViewStep& step : steps)
+    if (!take(step, view)) {
+      ++count;
+      view = StridedView(view.shape());
+      take(step, view);
+    }
+  return view.is_dense() ? count : count + 1;
+} catch (const Error&) {  // which a run will see
+  return std::nullopt;
+}
+
+ViewChain::ViewChain(const Match& match, int v, std::optional<ViewStep> last, bool is_kept)
+    : v_(v), last_(std::move(last)), chain_(Links(match).above(v)) {
+  int before = 0;
+  std::optional<int> most;
+  for (size_t links = 0; links <= chain_.size(); ++links) {
+    const auto& dims = match.value(links ? chain_[links - 1].from : v).dims;
+    if (!dims) break;
+    if (links > 0) {
+      const auto own = copies(*dims, {*chain_[links - 1].view});
+      is_kept = is_kept || (links > 1 && !is_only_read_below(match, links - 1));
+      if (!own) break;
+      if (!is_kept) before += *own;
+    }
+    const auto made = copies(*dims, steps(links));
+    if (!made) break;
+    const int saved = before - *made;
+    if (!most || saved > *most || (saved == *most && !is_kept)) most = saved, links_ = links;
+  }
+  saved_ = most.value_or(last_ ? -1 : 0);
+}
+
+std::vector<ViewStep> ViewChain::steps() const { return steps(links_); }
+std::vector<ViewStep> ViewChain::steps(size_t links) const {
+  std::vector<ViewStep> steps;
+  for (size_t i = links; i-- > 0;) steps.push_back(*chain_[i].view);
+  if (last_) steps.push_back(*last_);
+  return steps;
+}
+
+// What that many links make.
+bool ViewChain::is_only_read_below(const Match& match, size_t links) const {
+  const Link& below = chain_[links - 1];
+  return !match.value(below.from).is_output && std::ranges::all_of(match.readers(below.from), [&](int s) {
+    return std::ranges::find(below.steps, s) != below.steps.end();
+  });
+}
+
+}  // namespace encore::fuse

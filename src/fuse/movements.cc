@@ -1,0 +1,26 @@
+// What only moves elements, step by step: one copy, or none.
+#include <algorithm>
+
+#include "fuse/links.h"
+#include "fuse/passes.h"
+
+namespace encore::fuse {
+
+// Others may read what is between, which stays then.
+void join_movements(Match& match, int last) {
+  if (!match.is_there(last) || match.step(last).outputs.size() != 1) return;
+  const int y = match.step(last).outputs[0];
+  if (y < 0 || device::size_bits(match.value(y).type) % 8 != 0) return;
+  const ViewChain chain(match, y);
+  if (chain.saved() <= 0) return;
+  const auto steps = chain.steps();
+  Step made = match.plan().step({kFusions, "View", 1, {{"steps", ops::text_of(steps)}}}, match.node(last).name(),
+                                {chain.from()}, {y});
+  made.make = [steps](const NodeInfo&) { return ops::make_viewed(steps); };
+  const std::vector<int> inputs = match.step(last).inputs;
+  match.replace({last}, std::move(made));
+  for (const int v : inputs)
+    if (const int above = match.producer(v); above >= 0) drop_unread(match, above);
+}
+
+}  // namespace encore::fuse

@@ -1,0 +1,81 @@
+#include "ops/shape/viewed.h"
+
+#include "ops/shape/strided.h"
+
+namespace encore::ops {
+namespace {
+
+// To what is dense.
+void copy_to(device::StreamRef stream, const ViewedTensor& seen, size_t bytes, void* to) {
+  StridedCopy copy;
+  int64_t left = seen.view.shape().count();
+  for (const StridedView::Axis& axis : seen.view.axes())
+    for (const auto& steps : axis) copy.add(steps.count, steps.stride, left /= steps.count);
+  copy.run(stream, seen.start(bytes), to, bytes);
+}
+
+class Viewed : public Op {
+ public:
+  explicit Viewed(std::vector<ViewStep> steps) : steps_(std::move(steps)) {}
+
+  void run(Context& context) const override {
+    const Tensor& x = context.input(0);
+    const size_t bytes = device::size_bytes(x.type);
+    const ViewedTensor seen = viewed(context, x, steps_);
+    const Shape shape = seen.view.shape();
+    if (seen.data == x.data && seen.view.is_dense()) {
+      const Tensor y = context.output_in_place(0, shape, 0);
+      return copy_bytes(context.stream(), x.data, y.data, int64_t(y.bytes()));
+    }
+    const Tensor y = context.output(0, shape);
+    if (y.count() > 0) copy_to(context.stream(), seen, bytes, y.data);
+  }
+
+ private:
+  const std::vector<ViewStep> steps_;
+};
+
+}  // namespace
+
+std::string text_of(const std::vector<ViewStep>& steps) {
+  constexpr const char* kNames[] = {"transpose", "reshape", "squeeze", "unsqueeze", "select"};
+  std::string all;
+  for (const ViewStep& step : steps) {
+    all += text(all.empty() ? "" : "; ", kNames[step.kind]);
+    for (size_t i = 0; i < step.numbers.size(); ++i) all += text(i ? "," : " ", step.numbers[i]);
+  }
+  return all;
+}
+
+bool take(const ViewStep& step, StridedView& view) {
+  const auto& numbers = step.numbers;
+  switch (step.kind) {
+    case ViewStep::transpose: view.transpose(numbers); return true;
+    case ViewStep::squeeze: view.squeeze(numbers); return true;
+    case ViewStep::unsqueeze: view.unsqueeze(numbers); return true;
+    case ViewStep::select: view.select(numbers[0], numbers[1]); return true;
+    case ViewStep::reshape: return view.reshape(reshaped(view.shape(), numbers, false));
+  }
+  return false;
+}
+
+void make_dense(Context& context, size_t bytes, ViewedTensor& seen) {
+  const Shape shape = seen.view.shape();
+  void* const made = context.scratch(size_t(shape.count()) * bytes);
+  copy_to(context.stream(), seen, bytes, made);
+  seen = {made, StridedView(shape)};
+}
+
+ViewedTensor viewed(Context& context, const Tensor& tensor, const std::vector<ViewStep>& steps) {
+  ViewedTensor seen{tensor.data, StridedView(tensor.shape)};
+  for (const ViewStep& step : steps)
+    if (!take(step, seen.view)) {  // not of what is empty
+      make_dense(context, device::size_bytes(tensor.type), seen);
+      take(step, seen.view);
+    }
+  return seen;
+}
+
+std::unique_ptr<Op> make_viewed(std::vector<ViewStep> steps) { return std::make_unique<Viewed>(std::move(steps)); }
+
+}  // namespace encore::ops

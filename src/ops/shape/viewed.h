@@ -1,0 +1,38 @@
+// Tensors as Reshape, Transpose and their kin would make them, one after the other: moved only where no view is that.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ops/op.h"
+#include "ops/shape/strided_view.h"
+
+namespace encore::ops {
+
+struct ViewStep {
+  enum Kind { transpose, reshape, squeeze, unsqueeze, select };
+  Kind kind;
+  std::vector<int64_t> numbers;  // the order, the dimensions, the axes, or an axis and the index
+};
+
+// "reshape 0,0,12,64; transpose 0,2,1,3"
+std::string text_of(const std::vector<ViewStep>& steps);
+
+// False, and unchanged, if elements would have to be moved.
+bool take(const ViewStep& step, StridedView& view);
+
+struct ViewedTensor {
+  const void* data;
+  StridedView view;
+  const void* start(size_t bytes) const { return static_cast<const char*>(data) + size_t(view.offset()) * bytes; }
+};
+
+// What has to be moved on the way is in scratch.
+ViewedTensor viewed(Context& context, const Tensor& tensor, const std::vector<ViewStep>& steps);
+// The same elements, which there are, one behind the other.
+void make_dense(Context& context, size_t bytes, ViewedTensor& seen);
+
+// A tensor as these steps make it: one copy, or the tensor itself where they leave all elements in their places.
+std::unique_ptr<Op> make_viewed(std::vector<ViewStep> steps);
+
+}  // namespace encore::ops

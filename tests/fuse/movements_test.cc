@@ -1,0 +1,55 @@
+#include "rewritten.h"
+
+namespace encore::fuse::tests {
+namespace {
+
+// What a convolution with its channels last has made, as patches for a transformer.
+constexpr const char* kPatches = R"(in x: f16[n, 6, 4, 8]
+const sizes: i64[3] = [0, 8, 24]
+a: f16[n, 8, 6, 4] = Transpose(x) {perm = [0, 3, 1, 2]}
+b: f16[n, 8, 24] = Reshape(a, sizes)
+y: f16[n, 24, 8] = Transpose(b) {perm = [0, 2, 1]}  # "patches"
+out y
+)";
+
+TEST(Movements, LeaveAllWhereItIs) {
+  EXPECT_EQ(after("movements", kPatches), R"(in x: f16[n, 6, 4, 8]
+y: f16[n, 24, 8] = encore.View(x) {steps = "transpose 0,3,1,2; reshape 0,8,24; transpose 0,2,1"}  # "patches"
+out y
+)");
+}
+
+// The windows of Swin, whose channels are then made first.
+TEST(Movements, AreOneCopy) {
+  EXPECT_EQ(after("movements", R"(in x: f16[n, 14, 14, 32]
+const windows: i64[6] = [0, 2, 7, 2, 7, 32]
+const rows: i64[3] = [-1, 49, 32]
+a: f16[n, 2, 7, 2, 7, 32] = Reshape(x, windows)
+b: f16[n, 2, 2, 7, 7, 32] = Transpose(a) {perm = [0, 1, 3, 2, 4, 5]}
+c: f16[m, 49, 32] = Reshape(b, rows)
+y: f16[m, 32, 49] = Transpose(c) {perm = [0, 2, 1]}
+out y
+)"),
+            R"(in x: f16[n, 14, 14, 32]
+y: f16[m, 32, 49] = encore.View(x) {steps = "reshape 0,2,7,2,7,32; transpose 0,1,3,2,4,5; reshape -1,49,32; transpose 0,2,1"}
+out y
+)");
+}
+
+TEST(Movements, OthersReadWhatIsBetween) {
+  const std::string made = after("movements", std::string(kPatches) + "out a\n");
+  EXPECT_NE(made.find("a: f16[n, 8, 6, 4] = Transpose(x)"), made.npos) << made;
+  EXPECT_NE(made.find("y: f16[n, 24, 8] = encore.View(x)"), made.npos) << made;
+}
+
+TEST(Movements, StayWhereNothingIsSaved) {
+  const auto stays = [](const char* part, const char* by) { expect_stays("movements", kPatches, part, by); };
+  stays("perm = [0, 2, 1]", "perm = [0, 1, 2]");
+  stays("perm = [0, 3, 1, 2]", "perm = [0, 1, 2, 3]");
+  stays("y: f16[n, 24, 8] = Transpose(b)", "r: f16[n, 8, 24] = Relu(b)\ny: f16[n, 24, 8] = Transpose(r)");
+  stays("const sizes: i64[3] = [0, 8, 24]", "in sizes: i64[3]");
+  stays("in x: f16[n, 6, 4, 8]", "in x: f16");
+}
+
+}  // namespace
+}  // namespace encore::fuse::tests
