@@ -286,17 +286,9 @@ void join_attention(Match& match, int softmax) {
   const auto found = search.around(softmax);
   if (search.why()) match.note(softmax, search.why());
   if (!found) return;
-  const ops::ViewedAttention& how = found->how;
-  Step made = match.plan().step({kFusions,
-                                 "Attention",
-                                 1,
-                                 {{"scale", float(how.scale)},
-                                  {"q", ops::text_of(how.q)},
-                                  {"k", ops::text_of(how.k)},
-                                  {"v", ops::text_of(how.v)},
-                                  {"y", how.y_order}}},
-                                match.value(found->y).name, found->inputs, {found->y});
-  made.make = [how](const NodeInfo&) { return ops::make_viewed_attention(how); };
+  Step made = match.plan().step({kFusions, "Attention", 1, ops::attributes_of(found->how)}, match.value(found->y).name,
+                                found->inputs, {found->y});
+  made.make = ops::make_viewed_attention;
   match.replace(found->steps, std::move(made));
 }
 

@@ -13,10 +13,9 @@ void join_movements(Match& match, int last) {
   if (y < 0 || device::size_bits(match.value(y).type) % 8 != 0) return;
   const ViewChain chain(match, y);
   if (chain.saved() <= 0) return;
-  const auto steps = chain.steps();
-  Step made = match.plan().step({kFusions, "View", 1, {{"steps", ops::text_of(steps)}}}, match.node(last).name(),
-                                {chain.from()}, {y});
-  made.make = [steps](const NodeInfo&) { return ops::make_viewed(steps); };
+  Step made = match.plan().step({kFusions, "View", 1, {{"steps", ops::text_of(chain.steps())}}},
+                                match.node(last).name(), {chain.from()}, {y});
+  made.make = ops::make_viewed;
   const std::vector<int> inputs = match.step(last).inputs;
   match.replace({last}, std::move(made));
   for (const int v : inputs)

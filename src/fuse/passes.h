@@ -41,7 +41,7 @@ void join_gate(Match& match, int first);
 // The norms of language models, whose rows are multiplied by quantized weights: norm and product become one step, which
 // norms few rows on the way. The product may be a gate's.
 void join_norm(Match& match, int product);
-// Products by constants to whose rows a constant one is added: one step, which adds it on the way.
+// Products by constants, quantized or not, to whose rows a constant one is added: one step, which adds it on the way.
 void join_bias(Match& match, int product);
 // A softmax of scores to which a mask is added; with what puts zeros where all is masked.
 void join_softmax(Match& match, int softmax);
@@ -61,6 +61,9 @@ void join_tanh_gelu(Match& match, int tanh);
 void join_quick_gelu(Match& match, int sigmoid);
 // A Gelu and the constant row that is added before.
 void join_bias_gelu(Match& match, int gelu);
+// The products that make queries, keys and values of the same rows are one, of whose columns attention reads each where
+// it is. GroupQueryAttention takes them packed.
+void join_projections(Match& match, int attention);
 // Products whose factors are transposed, or scaled, and those that are scaled themselves.
 void join_product(Match& match, int product);
 

@@ -103,6 +103,18 @@ void StridedView::select(int64_t axis, int64_t index) {
   axes_.erase(axes_.begin() + ptrdiff_t(at));
 }
 
+bool StridedView::slice(int64_t axis, int64_t begin, int64_t count) {
+  const auto at = size_t(checked_axis(axis, int(axes_.size())));
+  const int64_t all = count_of(axes_[at]);
+  require(begin >= 0 && count >= 0 && begin <= all - count, count, " from ", begin, " on are more than the ", all,
+          " of axis ", axis);
+  if (count == all) return true;
+  if (axes_[at].size() > 1) return false;
+  offset_ += count ? begin * axes_[at].front().stride : 0;
+  axes_[at].front().count = count;
+  return true;
+}
+
 // All steps in a row are handed out to the new dimensions; some are cut in two.
 bool StridedView::reshape(const Shape& to) {
   require(to.count() == shape().count(), shape().str(), " cannot be reshaped to ", to.str());

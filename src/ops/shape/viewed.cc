@@ -1,9 +1,16 @@
 #include "ops/shape/viewed.h"
 
+#include <algorithm>
+#include <sstream>
+#include <string_view>
+
 #include "ops/shape/strided.h"
 
 namespace encore::ops {
 namespace {
+
+// As ViewStep::Kind has them.
+constexpr std::string_view kNames[] = {"transpose", "reshape", "squeeze", "unsqueeze", "select", "slice"};
 
 // To what is dense.
 void copy_to(device::StreamRef stream, const ViewedTensor& seen, size_t bytes, void* to) {
@@ -16,7 +23,7 @@ void copy_to(device::StreamRef stream, const ViewedTensor& seen, size_t bytes, v
 
 class Viewed : public Op {
  public:
-  explicit Viewed(std::vector<ViewStep> steps) : steps_(std::move(steps)) {}
+  explicit Viewed(const NodeInfo& node) : steps_(view_steps(node.get_string("steps", ""))) {}
 
   void run(Context& context) const override {
     const Tensor& x = context.input(0);
@@ -38,13 +45,27 @@ class Viewed : public Op {
 }  // namespace
 
 std::string text_of(const std::vector<ViewStep>& steps) {
-  constexpr const char* kNames[] = {"transpose", "reshape", "squeeze", "unsqueeze", "select"};
   std::string all;
   for (const ViewStep& step : steps) {
     all += text(all.empty() ? "" : "; ", kNames[step.kind]);
     for (size_t i = 0; i < step.numbers.size(); ++i) all += text(i ? "," : " ", step.numbers[i]);
   }
   return all;
+}
+
+std::vector<ViewStep> view_steps(const std::string& text) {
+  std::vector<ViewStep> steps;
+  std::istringstream all(text);
+  for (std::string one; std::getline(all >> std::ws, one, ';');) {
+    std::istringstream words(one);
+    std::string name, number;
+    words >> name >> std::ws;
+    const auto known = std::ranges::find(kNames, name);
+    require(known != std::end(kNames), "'", one, "' is no step of a view");
+    ViewStep& step = steps.emplace_back(ViewStep{ViewStep::Kind(known - std::begin(kNames)), {}});
+    while (std::getline(words, number, ',')) step.numbers.push_back(std::stoll(number));
+  }
+  return steps;
 }
 
 bool take(const ViewStep& step, StridedView& view) {
@@ -54,6 +75,7 @@ bool take(const ViewStep& step, StridedView& view) {
     case ViewStep::squeeze: view.squeeze(numbers); return true;
     case ViewStep::unsqueeze: view.unsqueeze(numbers); return true;
     case ViewStep::select: view.select(numbers[0], numbers[1]); return true;
+    case ViewStep::slice: return view.slice(numbers[0], numbers[1], numbers[2]);
     case ViewStep::reshape: return view.reshape(reshaped(view.shape(), numbers, false));
   }
   return false;
@@ -76,6 +98,6 @@ ViewedTensor viewed(Context& context, const Tensor& tensor, const std::vector<Vi
   return seen;
 }
 
-std::unique_ptr<Op> make_viewed(std::vector<ViewStep> steps) { return std::make_unique<Viewed>(std::move(steps)); }
+std::unique_ptr<Op> make_viewed(const NodeInfo& node) { return std::make_unique<Viewed>(node); }
 
 }  // namespace encore::ops

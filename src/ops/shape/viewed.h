@@ -10,13 +10,15 @@
 namespace encore::ops {
 
 struct ViewStep {
-  enum Kind { transpose, reshape, squeeze, unsqueeze, select };
+  enum Kind { transpose, reshape, squeeze, unsqueeze, select, slice };
   Kind kind;
-  std::vector<int64_t> numbers;  // the order, the dimensions, the axes, or an axis and the index
+  // The order, the dimensions, the axes, an axis and the index, or an axis, where it begins and how many there are.
+  std::vector<int64_t> numbers;
 };
 
 // "reshape 0,0,12,64; transpose 0,2,1,3"
 std::string text_of(const std::vector<ViewStep>& steps);
+std::vector<ViewStep> view_steps(const std::string& text);
 
 // False, and unchanged, if elements would have to be moved.
 bool take(const ViewStep& step, StridedView& view);
@@ -33,6 +35,7 @@ ViewedTensor viewed(Context& context, const Tensor& tensor, const std::vector<Vi
 void make_dense(Context& context, size_t bytes, ViewedTensor& seen);
 
 // A tensor as these steps make it: one copy, or the tensor itself where they leave all elements in their places.
-std::unique_ptr<Op> make_viewed(std::vector<ViewStep> steps);
+// They are the attribute "steps".
+std::unique_ptr<Op> make_viewed(const NodeInfo& node);
 
 }  // namespace encore::ops

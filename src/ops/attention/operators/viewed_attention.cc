@@ -46,7 +46,7 @@ int64_t joint(std::initializer_list<int64_t> dims, const char* what) {
 
 class Viewed : public Op {
  public:
-  explicit Viewed(ViewedAttention how) : how_(std::move(how)) {}
+  explicit Viewed(const NodeInfo& node) : how_(viewed_attention(node)) {}
 
   void run(Context& context) const override {
     const Type type = context.input(0).type;
@@ -123,6 +123,19 @@ class Viewed : public Op {
 
 }  // namespace
 
-std::unique_ptr<Op> make_viewed_attention(ViewedAttention how) { return std::make_unique<Viewed>(std::move(how)); }
+Attributes attributes_of(const ViewedAttention& how) {
+  return {{"scale", float(how.scale)},
+          {"q", text_of(how.q)},
+          {"k", text_of(how.k)},
+          {"v", text_of(how.v)},
+          {"y", how.y_order}};
+}
+
+ViewedAttention viewed_attention(const NodeInfo& node) {
+  const auto steps = [&](const char* of) { return view_steps(node.get_string(of, "")); };
+  return {steps("q"), steps("k"), steps("v"), node.find_ints("y").value(), node.get_float("scale", 1)};
+}
+
+std::unique_ptr<Op> make_viewed_attention(const NodeInfo& node) { return std::make_unique<Viewed>(node); }
 
 }  // namespace encore::ops

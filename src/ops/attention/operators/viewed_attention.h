@@ -17,6 +17,8 @@ struct ViewedAttention {
   double scale = 1;
 };
 
-std::unique_ptr<Op> make_viewed_attention(ViewedAttention how);
+Attributes attributes_of(const ViewedAttention& how);
+ViewedAttention viewed_attention(const NodeInfo& node);
+std::unique_ptr<Op> make_viewed_attention(const NodeInfo& node);
 
 }  // namespace encore::ops

@@ -1,0 +1,126 @@
+#include "fuse/joined_products.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+#include "fuse/passes.h"
+#include "ops/quantize/matmul_nbits.h"
+#include "ops/registry.h"
+
+namespace encore::fuse {
+namespace {
+
+constexpr size_t kIndices = 4;  // an input of MatMulNBits, by which depths belong to blocks
+
+bool is_plain_product(const Step& step) { return is_onnx(*step.node, "MatMul"); }
+
+// What each column has of a constant.
+std::optional<std::vector<int64_t>> dims_of_column(const Match& match, int constant, bool by_columns, int64_t columns) {
+  auto dims = match.value(constant).dims;
+  if (!dims || dims->empty()) return std::nullopt;
+  int64_t& joined = by_columns ? dims->back() : dims->front();
+  if (joined % columns != 0) return std::nullopt;
+  joined /= columns;
+  return dims;
+}
+
+// Of the constants so many bytes each in turns; dimension `axis` is as long as in all of them.
+std::shared_ptr<OwnTensor> in_turns(const std::vector<const Tensor*>& parts, const std::vector<size_t>& bytes,
+                                    size_t axis) {
+  auto made = std::make_shared<OwnTensor>();
+  const auto first = parts.front()->shape.dims();
+  std::vector<int64_t> dims(first.begin(), first.end());
+  dims[axis] = 0;
+  for (const Tensor* part : parts) dims[axis] += part->shape[int(axis)];
+  made->view = {parts.front()->type, ops::Where::host, ops::Shape(dims), nullptr};
+  made->bytes.resize(made->view.bytes());
+  char* to = made->bytes.data();
+  for (size_t turn = 0; to < made->bytes.data() + made->bytes.size(); ++turn)
+    for (size_t i = 0; i < parts.size(); ++i)
+      to = std::copy_n(static_cast<const char*>(parts[i]->data) + turn * bytes[i], bytes[i], to);
+  made->view.data = made->bytes.data();
+  return made;
+}
+
+// The constants as one; its data is there when the model's is. Columns lie in rows, or each by itself.
+int join_constants(Match& match, const std::vector<int>& parts, const std::vector<int64_t>& columns, int64_t turn,
+                   bool in_rows) {
+  Value made = match.value(parts.front());
+  const size_t axis = in_rows ? made.dims->size() - 1 : 0;
+  made.dims.value()[axis] = 0;
+  std::vector<const Tensor*> data;
+  std::vector<size_t> bytes;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const Value& part = match.value(parts[i]);
+    made.dims.value()[axis] += (*part.dims)[axis];
+    if (!part.constant || part.constant->bytes() == 0) continue;
+    data.push_back(part.constant);
+    const size_t of_column =
+        in_rows ? device::size_bytes(part.constant->type) : part.constant->bytes() / size_t(columns[i]);
+    bytes.push_back(of_column * size_t(turn ? turn : columns[i]));
+  }
+  made.constant = nullptr;
+  if (data.size() == parts.size()) {
+    const auto all = in_turns(data, bytes, axis);
+    match.keep(all);
+    made.constant = &all->view;
+  }
+  return match.add(std::move(made));
+}
+
+}  // namespace
+
+int64_t columns_of(const Match& match, const Step& product) {
+  if (is_quantized_product(*product.node))
+    return product.node->find_int(ops::kGated) ? 0 : product.node->get_int("N", 0);
+  const auto rank = is_plain_product(product) ? match.rank(product.inputs[1]) : std::nullopt;
+  return rank == 2u ? std::max<int64_t>(match.value(product.inputs[1]).dims->back(), 0) : 0;
+}
+
+bool can_join(const Match& match, const Step& product, const Step& other) {
+  const int64_t columns = columns_of(match, product), of_other = columns_of(match, other);
+  const bool is_plain = is_plain_product(product);
+  if (columns == 0 || of_other == 0 || is_plain != is_plain_product(other) || product.inputs[0] != other.inputs[0] ||
+      product.inputs.size() != other.inputs.size())
+    return false;
+  if (!is_plain)
+    for (const char* attribute : {"K", "bits", "block_size"})
+      if (product.node->find_int(attribute) != other.node->find_int(attribute)) return false;
+  for (size_t i = 1; i < product.inputs.size(); ++i) {
+    const int a = product.inputs[i], b = other.inputs[i];
+    if (a < 0 && b < 0) continue;
+    if (a < 0 || b < 0 || i == kIndices || match.value(a).type != match.value(b).type) return false;
+    for (const int v : {a, b})
+      if (!match.value(v).is_constant || match.readers(v).size() != 1) return false;
+    const auto dims = dims_of_column(match, a, is_plain, columns);
+    if (!dims || dims != dims_of_column(match, b, is_plain, of_other)) return false;
+  }
+  return true;
+}
+
+Step join_products(Match& match, const std::vector<int>& products, int64_t turn, int output,
+                   const ops::Attributes& more) {
+  std::vector<int64_t> columns;
+  std::string name;
+  for (const int s : products) {
+    columns.push_back(columns_of(match, match.step(s)));
+    name += (name.empty() ? "" : " and ") + match.node(s).name();
+  }
+  const int first = products.front();
+  const bool is_plain = is_plain_product(match.step(first));
+  std::vector<int> inputs{match.step(first).inputs[0]};
+  for (size_t i = 1; i < match.step(first).inputs.size(); ++i) {
+    std::vector<int> parts;
+    for (const int s : products) parts.push_back(match.step(s).inputs[i]);
+    inputs.push_back(parts.front() < 0 ? -1 : join_constants(match, parts, columns, turn, is_plain));
+  }
+  const NodeInfo& node = match.node(first);
+  ops::Attributes attributes = node.attributes();
+  attributes.insert(more.begin(), more.end());
+  if (!is_plain) attributes["N"] = std::accumulate(columns.begin(), columns.end(), int64_t(0));
+  return match.plan().step({node.domain(), node.op_type(), node.since_version(), std::move(attributes)},
+                           std::move(name), std::move(inputs), {output});
+}
+
+}  // namespace encore::fuse

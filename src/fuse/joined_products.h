@@ -1,0 +1,19 @@
+// Products of the same rows by constants, as one which has the columns of all.
+#pragma once
+#include <vector>
+
+#include "fuse/match.h"
+
+namespace encore::fuse {
+
+// Of a product by constants how many columns it has, or zero: not known, or no such product.
+int64_t columns_of(const Match& match, const Step& product);
+// Whether these can be one: nobody else reads their constants.
+bool can_join(const Match& match, const Step& product, const Step& other);
+
+// One step for such products. Their columns come in turns of so many each, or, with 0, all of one before the next ones.
+// It has these attributes besides.
+Step join_products(Match& match, const std::vector<int>& products, int64_t turn, int output,
+                   const ops::Attributes& more = {});
+
+}  // namespace encore::fuse
