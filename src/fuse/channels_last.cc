@@ -83,7 +83,10 @@ class ToChannelsLast {
     if (!by_kind(info_.op_type())) return std::nullopt;
     for (int i = 0; i < info_.input_count(); ++i) {
       Variant::Slot& slot = made_.node->inputs()[size_t(i)];
-      if (made_.inputs[size_t(i)]) slot.dims = permuted(*slot.dims, kToChannelsLast);
+      if (made_.inputs[size_t(i)]) {
+        slot.dims = permuted(*values_[size_t(inputs_[size_t(i)])].dims, kToChannelsLast);
+        for (int64_t& dim : *slot.dims) dim = std::max<int64_t>(dim, -1);
+      }
       if (const auto& constant = made_.constants[size_t(i)]) {
         slot.constant = &constant->view;
         const auto dims = constant->view.shape.dims();
@@ -121,6 +124,9 @@ class ToChannelsLast {
     if (kReductions.contains(op)) return reduction();
     if (op == "Resize" || op == "Upsample") return resize();
     if (op == "Pad") return pad();
+    if (op == "Split") return split();
+    if (op == "Slice") return slice();
+    if (op == "Softmax" || op == "LogSoftmax") return info_.since_version() >= 13 && along_an_axis(-1);
     return false;
   }
 
@@ -155,12 +161,26 @@ class ToChannelsLast {
   }
 
   bool concat() {
-    const auto axis = turned_axis(info_.get_int("axis", 1));
-    if (!axis) return false;
-    for (int i = 0; i < info_.input_count(); ++i)
+    for (int i = 1; i < info_.input_count(); ++i)
       if (!(made_.inputs[size_t(i)] = is_dynamic_picture(i))) return false;
-    made_.node->set("axis", *axis);
-    return true;
+    return along_an_axis(1);
+  }
+  bool along_an_axis(int64_t otherwise) {
+    const auto axis = turned_axis(info_.get_int("axis", otherwise));
+    if (axis) made_.node->set("axis", *axis);
+    return (made_.inputs[0] = axis.has_value());
+  }
+
+  // Sizes are the same along whichever axis.
+  bool split() { return others_are_constant(1) && along_an_axis(0); }
+
+  bool slice() {
+    if (info_.since_version() < 10 || !is_constant(1) || !is_constant(2) || !is_constant(3)) return false;
+    if (info_.has_input(4) && !is_constant(4)) return false;
+    const auto axes = turned_axes(ops::host_ints(*info_.constant_input(3), "axes"));
+    if (!axes) return false;
+    made_.constants[3] = own_ints(*axes);
+    return made_.inputs[0] = true;
   }
 
   bool reduction() {

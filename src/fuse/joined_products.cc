@@ -91,8 +91,8 @@ bool can_join(const Match& match, const Step& product, const Step& other) {
     const int a = product.inputs[i], b = other.inputs[i];
     if (a < 0 && b < 0) continue;
     if (a < 0 || b < 0 || i == kIndices || match.value(a).type != match.value(b).type) return false;
-    for (const int v : {a, b})
-      if (!match.value(v).is_constant || match.readers(v).size() != 1) return false;
+    for (const int v : {a, b})  // of the weights others would need another copy
+      if (!match.value(v).is_constant || (i == 1 && match.readers(v).size() != 1)) return false;
     const auto dims = dims_of_column(match, a, is_plain, columns);
     if (!dims || dims != dims_of_column(match, b, is_plain, of_other)) return false;
   }

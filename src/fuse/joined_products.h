@@ -8,7 +8,7 @@ namespace encore::fuse {
 
 // Of a product by constants how many columns it has, or zero: not known, or no such product.
 int64_t columns_of(const Match& match, const Step& product);
-// Whether these can be one: nobody else reads their constants.
+// Whether these can be one: nobody else reads their weights.
 bool can_join(const Match& match, const Step& product, const Step& other);
 
 // One step for such products. Their columns come in turns of so many each, or, with 0, all of one before the next ones.

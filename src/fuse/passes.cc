@@ -11,6 +11,7 @@ constexpr Pass kPasses[] = {
     {"convolutions", nullptr, join_convolution, false},
     {"casts", nullptr, drop_casts, false},
     {"transposes", nullptr, join_transposes, false},
+    {"shapes", nullptr, read_shape_before_turn, false},
     {"identities", nullptr, drop_identity, false},
     {"same", nullptr, share_result, false},
     {"spelled_norms", "a norm", join_spelled_norm, false},

@@ -84,6 +84,8 @@ void join_movements(Match& match, int last);
 void drop_casts(Match& match, int second);
 // Two transpositions are one, or none.
 void join_transposes(Match& match, int second);
+// What is turned for its shape alone is not.
+void read_shape_before_turn(Match& match, int shape);
 // Who reads what Identity makes can read what it is made of.
 void drop_identity(Match& match, int identity);
 // What is computed twice from the same values.

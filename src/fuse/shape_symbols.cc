@@ -4,6 +4,7 @@
 #include <set>
 #include <string_view>
 
+#include "fuse/window_dims.h"
 #include "ops/host_vector.h"
 
 namespace encore::fuse {
@@ -15,7 +16,9 @@ constexpr int64_t kUnknown = -1;
 
 // Operators whose first output has the dimensions of their first input.
 constexpr std::string_view kSameShape[] = {"Abs",
+                                           "BatchNormalization",
                                            "Cast",
+                                           "Celu",
                                            "Clip",
                                            "Cos",
                                            "Dropout",
@@ -23,23 +26,33 @@ constexpr std::string_view kSameShape[] = {"Abs",
                                            "Erf",
                                            "Exp",
                                            "Gelu",
+                                           "GroupNormalization",
+                                           "HardSigmoid",
                                            "HardSwish",
                                            "Identity",
+                                           "InstanceNormalization",
                                            "IsNaN",
+                                           "LRN",
                                            "LayerNormalization",
                                            "LeakyRelu",
                                            "Log",
+                                           "LogSoftmax",
+                                           "Mish",
                                            "Neg",
                                            "Not",
                                            "RMSNormalization",
                                            "Relu",
                                            "ScatterND",
+                                           "Selu",
                                            "Sigmoid",
                                            "Sin",
                                            "Softmax",
                                            "Softplus",
+                                           "Softsign",
                                            "Sqrt",
+                                           "Swish",
                                            "Tanh",
+                                           "ThresholdedRelu",
                                            "Trilu"};
 constexpr std::string_view kBroadcasting[] = {"Add",  "And",         "Div",  "Equal", "Greater", "GreaterOrEqual",
                                               "Less", "LessOrEqual", "Max",  "Min",   "Mul",     "Or",
@@ -147,8 +160,12 @@ std::optional<Dims> ShapeSymbols::made_by(const Step& step) const {
   if (is_onnx(info, "Unsqueeze")) return unsqueezed(step);
   if (is_onnx(info, "Slice")) return sliced(step);
   if (is_onnx(info, "Concat")) return concatenated(step);
-  if (!is_onnx(info, "Transpose")) return std::nullopt;
   const auto& before = dims(step.inputs[0]);
+  if (!is_onnx(info, "Transpose"))
+    return before && info.domain().empty()
+               ? window_dims(info, *before,
+                             step.inputs.size() > 1 && step.inputs[1] >= 0 ? dims(step.inputs[1]) : std::nullopt)
+               : std::nullopt;
   const auto order = info.find_ints("perm");
   if (!before || !order || order->size() != before->size()) return std::nullopt;
   Dims made;

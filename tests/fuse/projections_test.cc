@@ -76,7 +76,7 @@ TEST(Projections, StayApartOtherwise) {
   stays("out y", "out y\nout v");
   stays("const wv: f16[2, 8]", "in wv: f16[2, 8]");
   stays("MatMul(x, wv, bv)", "MatMul(x, wv)");
-  stays("MatMul(x, wv, bv)", "MatMul(x, wv, bk)");
+  stays("MatMul(x, wv, bv)", "MatMul(x, wk, bv)");
 }
 
 constexpr const char* kDecoder = R"(in x: f16[b, n, 64]
