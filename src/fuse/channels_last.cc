@@ -125,6 +125,7 @@ class ToChannelsLast {
     if (op == "Resize" || op == "Upsample") return resize();
     if (op == "Pad") return pad();
     if (op == "Split") return split();
+    if (op == "GroupNormalization") return group_norm();
     if (op == "Slice") return slice();
     if (op == "Softmax" || op == "LogSoftmax") return info_.since_version() >= 13 && along_an_axis(-1);
     return false;
@@ -194,6 +195,15 @@ class ToChannelsLast {
     const auto axes = turned_axes(ops::host_ints(*info_.constant_input(1), "axes"));
     if (!axes || axes->empty()) return false;
     made_.constants[1] = own_ints(*axes);
+    return made_.inputs[0] = true;
+  }
+
+  // There is another operator for channels last.
+  bool group_norm() {
+    if (info_.since_version() < 21 || !is_constant(1) || !is_constant(2)) return false;
+    made_.node->set_operator(ops::kMicrosoft, "GroupNorm", 1);
+    made_.node->set("groups", info_.get_int("num_groups", 1));
+    made_.node->set("epsilon", info_.get_float("epsilon", 1e-5f));
     return made_.inputs[0] = true;
   }
 

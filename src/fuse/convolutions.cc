@@ -50,7 +50,8 @@ int summand(const Match& match, int sum, int v) {
   return std::count(one.dims->begin(), one.dims->end(), -1) ? -1 : other;
 }
 
-// x * Sigmoid(x), which alone read the value: both steps, the product last.
+}  // namespace
+
 std::vector<int> silu_of(const Match& match, int v) {
   const std::vector<int>& readers = match.readers(v);
   if (match.value(v).is_output || readers.size() != 2) return {};
@@ -62,8 +63,6 @@ std::vector<int> silu_of(const Match& match, int v) {
   }
   return {};
 }
-
-}  // namespace
 
 // No path leaves them and comes back: what is between has no other reader, and the residual is made before the sum.
 void join_convolution(Match& match, int conv) {

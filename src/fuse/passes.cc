@@ -7,8 +7,10 @@ namespace {
 
 constexpr Pass kPasses[] = {
     {"dims", nullptr, infer_dims},
+    {"group_norms", "a norm of groups", join_group_norm, false},
     {"channels_last", nullptr, nullptr, false, turn_pictures},
     {"convolutions", nullptr, join_convolution, false},
+    {"group_norms_and_silu", "a norm of groups", join_silu, false},
     {"casts", nullptr, drop_casts, false},
     {"transposes", nullptr, join_transposes, false},
     {"shapes", nullptr, read_shape_before_turn, false},

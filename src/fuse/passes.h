@@ -26,6 +26,8 @@ void join_convolution(Match& match, int conv);
 inline constexpr Pass kConvolutions{"convolutions", nullptr, join_convolution};
 
 bool is_quantized_product(const NodeInfo& info);
+// x * Sigmoid(x), which alone read the value: both steps, the product last; or none.
+std::vector<int> silu_of(const Match& match, int v);
 
 // ---- the passes. None joins steps which a path leaves and comes back to.
 
@@ -50,6 +52,11 @@ void join_gelu(Match& match, int erf);
 // x / sqrt(mean(x^2) + epsilon) times a constant row: the norm of language models, in six to nine nodes. In halves what
 // is between is in float.
 void join_spelled_norm(Match& match, int mean);
+// A norm of groups of channels as Reshape, InstanceNormalization, Reshape, and what each channel is multiplied by and
+// added to. What is between is in float.
+void join_group_norm(Match& match, int norm);
+// One with its channels last, and x * sigmoid(x) behind.
+void join_silu(Match& match, int norm);
 // Residual sums and the norms that read them: one step each, which gives the sum too.
 void join_residual(Match& match, int norm);
 
