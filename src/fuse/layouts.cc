@@ -113,6 +113,7 @@ class Search {
   std::optional<int> change_below(int v, int reader) const {
     int end = -1;
     for (int s = reader, from = v; s >= 0 && match_.is_there(s); s = match_.only_reader(from)) {
+      if (match_.step(s).outputs.size() != 1) break;
       const auto link = links_.to(match_.step(s).outputs[0]);
       if (!link || link->factor != 1 || match_.step(s).inputs[0] != from) break;
       from = end = match_.step(s).outputs[0];

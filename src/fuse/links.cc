@@ -22,7 +22,45 @@ ops::Shape example_of(const Dims& dims) {
   return ops::Shape(made);
 }
 
+std::optional<Part> slice_of(const Match& match, const Step& step) {
+  const ShapeSymbols symbols(match);
+  const auto rank = match.rank(step.inputs[0]);
+  const auto begin = symbols.constants(step, 1), end = symbols.constants(step, 2), axes = symbols.constants(step, 3);
+  const bool has_steps = step.inputs.size() > 4 && step.inputs[4] >= 0;
+  const auto by = has_steps ? symbols.constants(step, 4) : Dims{1};
+  if (!rank || !begin || !end || !axes || !by || begin->size() != 1 || axes->size() != 1 || by != Dims{1})
+    return std::nullopt;
+  const auto axis = counted_from_first(axes->front(), *rank);
+  const int64_t size = axis ? (*match.value(step.inputs[0]).dims)[*axis] : 0;
+  if (size < 1) return std::nullopt;
+  const auto place = [&](int64_t at) { return int64_t(clamped(at, size_t(size))); };
+  const int64_t first = place(begin->front());
+  return Part{step.inputs[0], int(*axis), first, std::max(first, place(end->front())), size};
+}
+
+std::optional<Part> split_of(const Match& match, const Step& step, int v) {
+  const auto& dims = match.value(step.inputs[0]).dims;
+  const auto axis = dims ? counted_from_first(step.node->get_int("axis", 0), dims->size()) : std::nullopt;
+  if (!axis) return std::nullopt;
+  int64_t begin = 0;
+  for (const int made : step.outputs) {
+    const auto& of = made < 0 ? std::nullopt : match.value(made).dims;
+    if (!of || (*of)[*axis] < 0) return std::nullopt;
+    const int64_t end = begin + (*of)[*axis];
+    if (made == v) return Part{step.inputs[0], int(*axis), begin, end, (*dims)[*axis]};
+    begin = end;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
+
+std::optional<Part> part_of(const Match& match, int v) {
+  const int made = match.maker(v);
+  if (match.is(made, "Slice") && match.node(made).since_version() >= 10) return slice_of(match, match.step(made));
+  if (match.is(made, "Split")) return split_of(match, match.step(made), v);
+  return std::nullopt;
+}
 
 std::optional<Link> Links::to(int v) const {
   const int made = match_.maker(v);
@@ -49,6 +87,8 @@ std::optional<Link> Links::to(int v) const {
     const auto index = symbols_.constants(from, 1);
     if (!index || info.constant_input(1)->shape.rank() != 0) return std::nullopt;
     link.view = {ViewStep::select, {info.get_int("axis", 0), (*index)[0]}};
+  } else if (const auto part = part_of(match_, v)) {
+    link.view = {ViewStep::slice, {part->axis, part->begin, part->end - part->begin}};
   } else {
     return std::nullopt;
   }
@@ -118,7 +158,7 @@ ViewChain::ViewChain(const Match& match, int v, std::optional<ViewStep> last, bo
     if (!dims) break;
     if (links > 0) {
       const auto own = copies(*dims, {*chain_[links - 1].view});
-      is_kept = is_kept || (links > 1 && !is_only_read_below(match, links - 1));
+      is_kept = is_kept || has_others(match, chain_[links - 1]) || (links > 1 && !is_only_read_below(match, links - 1));
       if (!own) break;
       if (!is_kept) before += *own;
     }
@@ -128,6 +168,11 @@ ViewChain::ViewChain(const Match& match, int v, std::optional<ViewStep> last, bo
     if (!most || saved > *most || (saved == *most && !is_kept)) most = saved, links_ = links;
   }
   saved_ = most.value_or(last_ ? -1 : 0);
+}
+
+// As a Split does.
+bool ViewChain::has_others(const Match& match, const Link& link) {
+  return match.step(link.steps.back()).outputs.size() > 1;
 }
 
 std::vector<ViewStep> ViewChain::steps() const { return steps(links_); }

@@ -9,6 +9,14 @@
 
 namespace encore::fuse {
 
+// x from `begin` to `end` along an axis of `size`.
+struct Part {
+  int x, axis;
+  int64_t begin, end, size;
+};
+// What Slice or Split makes, if it is that.
+std::optional<Part> part_of(const Match& match, int v);
+
 // What makes a value of another.
 struct Link {
   std::vector<int> steps;
@@ -56,6 +64,7 @@ class ViewChain {
 
  private:
   std::vector<ops::ViewStep> steps(size_t links) const;
+  static bool has_others(const Match& match, const Link& link);
   bool is_only_read_below(const Match& match, size_t link) const;
 
   const int v_;

@@ -7,6 +7,7 @@ namespace {
 
 constexpr Pass kPasses[] = {
     {"dims", nullptr, infer_dims},
+    {"known_numbers", nullptr, nullptr, false, know_numbers},
     {"group_norms", "a norm of groups", join_group_norm, false},
     {"channels_last", nullptr, nullptr, false, turn_pictures},
     {"convolutions", nullptr, join_convolution, false},

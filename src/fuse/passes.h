@@ -87,6 +87,8 @@ void turn_pictures(Match& match);
 // Transpositions, Reshapes and their kin, one behind the other, are one copy, or none.
 void join_movements(Match& match, int last);
 
+// Single numbers that are computed from dimensions which the model tells are constants.
+void know_numbers(Match& match);
 // A Cast to a wider type and back.
 void drop_casts(Match& match, int second);
 // Two transpositions are one, or none.

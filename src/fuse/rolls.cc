@@ -1,6 +1,7 @@
 // What is cut in two along an axis and put together the other way round.
 #include <algorithm>
 
+#include "fuse/links.h"
 #include "fuse/rolls.h"
 #include "fuse/shape_symbols.h"
 #include "fuse/text_numbers.h"
@@ -12,54 +13,16 @@ namespace {
 
 constexpr ops::Types kServed = ops::kHalves | ops::Types{Type::f32};
 
-// x from `begin` to `end` along an axis of `size`, perhaps its negative.
-struct Part {
-  int x, axis;
-  int64_t begin, end, size;
+// Perhaps its negative.
+struct SignedPart : Part {
   int negative = -1;  // the step that makes it so
 };
 
-std::optional<Part> slice_of(const Match& match, const Step& step) {
-  const ShapeSymbols symbols(match);
-  const auto rank = match.rank(step.inputs[0]);
-  const auto begin = symbols.constants(step, 1), end = symbols.constants(step, 2), axes = symbols.constants(step, 3);
-  const bool has_steps = step.inputs.size() > 4 && step.inputs[4] >= 0;
-  const auto by = has_steps ? symbols.constants(step, 4) : Dims{1};
-  if (!rank || !begin || !end || !axes || !by || begin->size() != 1 || axes->size() != 1 || by != Dims{1})
-    return std::nullopt;
-  const auto axis = counted_from_first(axes->front(), *rank);
-  const int64_t size = axis ? (*match.value(step.inputs[0]).dims)[*axis] : 0;
-  if (size < 1) return std::nullopt;
-  const auto place = [&](int64_t at) { return int64_t(clamped(at, size_t(size))); };
-  return Part{step.inputs[0], int(*axis), place(begin->front()), place(end->front()), size};
-}
-
-std::optional<Part> split_of(const Match& match, const Step& step, int v) {
-  const auto& dims = match.value(step.inputs[0]).dims;
-  const auto axis = dims ? counted_from_first(step.node->get_int("axis", 0), dims->size()) : std::nullopt;
-  if (!axis) return std::nullopt;
-  int64_t begin = 0;
-  for (const int made : step.outputs) {
-    const auto& of = made < 0 ? std::nullopt : match.value(made).dims;
-    if (!of || (*of)[*axis] < 0) return std::nullopt;
-    const int64_t end = begin + (*of)[*axis];
-    if (made == v) return Part{step.inputs[0], int(*axis), begin, end, (*dims)[*axis]};
-    begin = end;
-  }
-  return std::nullopt;
-}
-
-std::optional<Part> part_of(const Match& match, int v) {
-  if (const int negative = match.maker(v, "Neg"); negative >= 0 && match.only_reader(v) >= 0) {
-    auto part = part_of(match, match.step(negative).inputs[0]);
-    if (!part || part->negative >= 0) return std::nullopt;
-    part->negative = negative;
-    return part;
-  }
-  const int made = match.maker(v);
-  if (match.is(made, "Slice") && match.node(made).since_version() >= 10) return slice_of(match, match.step(made));
-  if (match.is(made, "Split")) return split_of(match, match.step(made), v);
-  return std::nullopt;
+std::optional<SignedPart> signed_part_of(const Match& match, int v) {
+  const int negative = match.maker(v, "Neg");
+  const bool is_negative = negative >= 0 && match.only_reader(v) >= 0;
+  const auto part = part_of(match, is_negative ? match.step(negative).inputs[0] : v);
+  return part ? std::optional(SignedPart{*part, is_negative ? negative : -1}) : std::nullopt;
 }
 
 // One for each index of the axis, to be multiplied by: -1 from `begin` to `end`.
@@ -105,8 +68,8 @@ Rolled rolled_by(const Step& roll) {
 // No path leaves the steps and comes back, for nobody else reads what is negative.
 void join_roll(Match& match, int concat) {
   if (!match.is(concat, "Concat") || match.step(concat).inputs.size() != 2) return;
-  const auto first = part_of(match, match.step(concat).inputs[0]),
-             second = part_of(match, match.step(concat).inputs[1]);
+  const auto first = signed_part_of(match, match.step(concat).inputs[0]),
+             second = signed_part_of(match, match.step(concat).inputs[1]);
   if (!first || !second || first->x != second->x || first->axis != second->axis) return;
   const Value& x = match.value(first->x);
   const int64_t shift = first->begin;

@@ -1,0 +1,36 @@
+#include "rewritten.h"
+
+namespace encore::fuse::tests {
+namespace {
+
+// The scale of attention, as torch's exporter computes it where the batch is any.
+constexpr const char* kScale = R"(in x: f16[n, 4, 16]
+const last: i64[1] = [-1]
+const end: i64[1] = [9223372036854775807]
+const first: i64[1] = [0]
+const one: f16[1] = [1.0]
+shape: i64[3] = Shape(x)
+size: i64[1] = Slice(shape, last, end, first)
+float: f16[1] = Cast(size) {to = 10}
+root: f16[1] = Sqrt(float)
+scale: f16[1] = Div(one, root)
+half: f16[1] = Sqrt(scale)
+y: f16[n, 4, 16] = Mul(x, half)
+out y
+)";
+
+TEST(KnownNumbers, OfDimensionsThatTheModelTells) {
+  const std::string made = after("known_numbers", kScale);
+  EXPECT_NE(made.find("const half: f16[1] = [0.5]"), made.npos) << made;
+  EXPECT_EQ(made.find("Sqrt"), made.npos) << made;
+  EXPECT_EQ(made.find("Shape"), made.npos) << made;
+}
+
+TEST(KnownNumbers, NotOfOthers) {
+  const auto stays = [](const char* part, const char* by) { expect_stays("known_numbers", kScale, part, by); };
+  stays("in x: f16[n, 4, 16]\n", "in x: f16[n, 4, m]\n");
+  stays("const last: i64[1] = [-1]", "const last: i64[1] = [-2]");
+}
+
+}  // namespace
+}  // namespace encore::fuse::tests
