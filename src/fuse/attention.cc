@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 #include <set>
 
 #include "fuse/links.h"
@@ -21,6 +22,8 @@ struct Attention {
   std::vector<int> steps, inputs;  // the latter are values, as is y
   int y = -1;
   ops::ViewedAttention how;
+  int windows = -1;                   // a mask that the one among the inputs is added to
+  std::optional<ViewStep> to_y = {};  // what is made is reshaped so
 };
 
 class Search {
@@ -31,7 +34,7 @@ class Search {
     if (!match_.is(softmax, "Softmax")) return std::nullopt;
     const Step& at = match_.step(softmax);
     const auto axes = match_.rank(at.inputs[0]);
-    if (!axes || (*axes != 3 && *axes != 4) || !is_along_the_last(*at.node, *axes)) return std::nullopt;
+    if (!axes || *axes < 3 || *axes > 5 || !is_along_the_last(*at.node, *axes)) return std::nullopt;
     Type type = Type::undefined;
     auto core = before(softmax, type);
     if (!core || !complete(at.outputs[0], type, *core)) return std::nullopt;
@@ -42,6 +45,7 @@ class Search {
     if (core->mask >= 0 &&
         (match_.value(core->mask).type != type || match_.rank(core->mask).value_or(*axes + 1) > *axes))
       return std::nullopt;
+    if (*axes == 5 && !are_windows(q, k, core->v, core->product_y)) return std::nullopt;
     if (!has_good_size(q) || !has_good_size(core->v)) return leave("there are no fast kernels for heads of this size");
     return joined(
         *core, {q, k, core->v},
@@ -57,9 +61,9 @@ class Search {
     std::vector<int> steps;
     int product = -1;  // of queries and keys
     double scale = 1;
-    int mask = -1, v = -1;
-    int product_y = -1;  // with values
-    Link same;           // a Reshape of that to the shape it has, and what it computes it with; or none
+    int mask = -1, windows = -1, v = -1;  // masks: of all, and of windows
+    int product_y = -1;                   // with values
+    Link same;  // a Reshape of that to the shape it has, and what it computes it with; or none
   };
 
   // The product of which a value is a multiple; steps go to the core.
@@ -87,6 +91,7 @@ class Search {
       core.steps.push_back(cast);
       scores = match_.step(cast).inputs[0];
     }
+    scores = before_windows(scores, core);
     type = match_.value(scores).type;
     Core plain = core;
     if (product_behind(scores, plain)) return plain;
@@ -99,6 +104,30 @@ class Search {
       if (product_behind(match_.step(sum).inputs[i], masked)) return masked;
     }
     return std::nullopt;
+  }
+
+  // Swin sees its batch as images and windows while it adds the windows' mask. What that is added to, or the scores.
+  int before_windows(int scores, Core& core) const {
+    const int back = match_.maker(scores, "Reshape"),
+              sum = back < 0 ? -1 : match_.maker(match_.step(back).inputs[0], "Add");
+    if (sum < 0 || match_.only_reader(scores) < 0 || match_.only_reader(match_.step(back).inputs[0]) != back)
+      return scores;
+    for (size_t i = 0; i < 2; ++i) {
+      const int seen = match_.step(sum).inputs[i], mask = match_.step(sum).inputs[1 - i];
+      const int apart = match_.maker(seen, "Reshape");
+      if (apart < 0 || match_.only_reader(seen) != sum) continue;
+      const int before = match_.step(apart).inputs[0];
+      const auto &dims = symbols_.dims(scores), &of_seen = symbols_.dims(seen), &of_mask = symbols_.dims(mask);
+      if (!dims || dims->size() != 4 || symbols_.dims(before) != dims || !of_seen || of_seen->size() != 5 || !of_mask ||
+          of_mask->size() != 5 || (*of_mask)[0] != 1 || (*of_mask)[1] != (*of_seen)[1] || (*of_mask)[1] < 1 ||
+          match_.value(mask).type != match_.value(scores).type ||
+          !std::equal(dims->begin() + 1, dims->end(), of_seen->begin() + 2))
+        continue;
+      core.windows = mask;
+      core.steps.insert(core.steps.end(), {back, sum, apart});
+      return before;
+    }
+    return scores;
   }
 
   // From the probabilities to the product with values and its transposition.
@@ -157,6 +186,16 @@ class Search {
     return axis == -1 || axis == int64_t(rank) - 1;
   }
 
+  // Of [image, window, head, row, size], the last three of which are known, with the same first two.
+  bool are_windows(int q, int k, int v, int y) const {
+    const Dims& like = *symbols_.dims(q);
+    return std::ranges::all_of(std::array{q, k, v, y}, [&](int value) {
+      const Dims& dims = *symbols_.dims(value);
+      return dims[0] == like[0] && dims[1] == like[1] && dims[1] > 0 &&
+             std::all_of(dims.begin() + 2, dims.end(), [](int64_t dim) { return dim > 0; });
+    });
+  }
+
   // Heads for which there are fast kernels.
   bool has_good_size(int v) const {
     const int64_t size = symbols_.dims(v)->back();
@@ -184,7 +223,7 @@ class Search {
       std::set<int> outside;
       for (size_t c = 0; c < 3; ++c)
         outside.insert(match_.maker(chains[c].empty() ? starts[c] : chains[c].back().from));
-      outside.insert(match_.maker(core.mask));
+      outside.insert({match_.maker(core.mask), match_.maker(core.windows)});
       const auto stays = [&](const Link& link) {
         return has_shapes(link) && std::ranges::all_of(link.steps, [&](int n) {
                  return is_read_only_by(steps, n) && !outside.contains(n);
@@ -222,16 +261,41 @@ class Search {
     }
     made.inputs.push_back(core.mask);
     // The second factor of their product is [.., size, row].
-    std::vector<int64_t> swap{0, 1, 2, 3};
-    swap.resize(rank);
+    std::vector<int64_t> swap(rank);
+    std::iota(swap.begin(), swap.end(), 0);
+    made.how.y_order = swap;
     std::swap(swap[rank - 1], swap[rank - 2]);
     made.how.k.push_back({ViewStep::transpose, swap});
     if (!(made.how.scale > 0) || !std::isfinite(made.how.scale)) return std::nullopt;
-    for (size_t i = 0; i < rank; ++i) made.how.y_order.push_back(int64_t(i));
     const int y = same.steps.empty() ? core.product_y : match_.step(same.steps[0]).outputs[0];
     made.y = take_turn(y, made.how.y_order, steps);
+    if (rank == 5) join_batches(core, made);
+    // Where windows have a mask of their own, all have the other one.
+    if (made.windows = core.windows; core.windows >= 0 && core.mask < 0) std::swap(made.windows, made.inputs.back());
+    if (made.windows >= 0 && !is_of_one_batch(core.mask)) return std::nullopt;
     made.steps.assign(steps.begin(), steps.end());
     return made;
+  }
+  bool is_of_one_batch(int mask) const {
+    const auto& dims = symbols_.dims(mask);
+    return dims && (dims->size() < 4 || dims->front() == 1);
+  }
+  // Images and windows are a batch together.
+  void join_batches(const Core& core, Attention& made) const {
+    const auto with_joint = [&](int value, bool is_swapped) {
+      const Dims& dims = *symbols_.dims(value);
+      return ViewStep{ViewStep::reshape, {-1, dims[2], dims[is_swapped ? 4 : 3], dims[is_swapped ? 3 : 4]}};
+    };
+    const std::vector<int>& factors = match_.step(core.product).inputs;
+    made.how.q.push_back(with_joint(factors[0], false));
+    made.how.k.push_back(with_joint(factors[1], true));
+    made.how.v.push_back(with_joint(core.v, false));
+    std::vector<int64_t> order{0};
+    for (size_t i = 2; i < 5; ++i) order.push_back(made.how.y_order[i] - 1);
+    made.how.y_order = std::move(order);
+    Dims to = *symbols_.dims(made.y);
+    to[0] = -1;
+    made.to_y = ViewStep{ViewStep::reshape, std::move(to)};
   }
   // Of what computes shapes, what nobody else reads.
   void take_along(std::set<int> shapes, std::set<int>& steps) const {
@@ -254,6 +318,7 @@ class Search {
     const int turn = match_.only_reader(y, "Transpose");
     const auto asked = turn < 0 ? std::nullopt : match_.node(turn).find_ints("perm");
     if (!asked || asked->size() != order.size() || asked->back() != order.back()) return y;
+    if (order.size() == 5 && ((*asked)[0] != 0 || (*asked)[1] != 1)) return y;  // which are one
     steps.insert(turn);
     order = *asked;
     return match_.step(turn).outputs[0];
@@ -286,9 +351,30 @@ void join_attention(Match& match, int softmax) {
   const auto found = search.around(softmax);
   if (search.why()) match.note(softmax, search.why());
   if (!found) return;
-  Step made = match.plan().step({kFusions, "Attention", 1, ops::attributes_of(found->how)}, match.value(found->y).name,
-                                found->inputs, {found->y});
-  made.make = ops::make_viewed_attention;
+  std::vector<int> inputs = found->inputs;
+  std::vector<Step> made;
+  const std::string name = match.value(found->y).name;
+  if (found->windows >= 0) {
+    Value both = match.value(found->windows);
+    both.name += " and " + match.value(inputs.back()).name;
+    both.is_constant = false, both.constant = nullptr, both.dims = std::nullopt;
+    const int sum = match.add(std::move(both));
+    made.push_back(match.plan().step({ops::kOnnx, "Add", 14}, name, {found->windows, inputs.back()}, {sum}));
+    inputs.back() = sum;
+  }
+  int y = found->y;
+  if (found->to_y) {
+    Value joint = match.value(y);
+    joint.name += " of all windows", joint.is_output = false, joint.dims = std::nullopt;
+    y = match.add(std::move(joint));
+  }
+  made.push_back(match.plan().step({kFusions, "Attention", 1, ops::attributes_of(found->how)}, name, inputs, {y}));
+  made.back().make = ops::make_viewed_attention;
+  if (found->to_y) {
+    made.push_back(
+        match.plan().step({kFusions, "View", 1, {{"steps", ops::text_of({*found->to_y})}}}, name, {y}, {found->y}));
+    made.back().make = ops::make_viewed;
+  }
   match.replace(found->steps, std::move(made));
 }
 

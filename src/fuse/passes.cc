@@ -8,6 +8,7 @@ namespace {
 constexpr Pass kPasses[] = {
     {"dims", nullptr, infer_dims},
     {"known_numbers", nullptr, nullptr, false, know_numbers},
+    {"einsums", nullptr, make_product_of_einsum, false},
     {"group_norms", "a norm of groups", join_group_norm, false},
     {"channels_last", nullptr, nullptr, false, turn_pictures},
     {"convolutions", nullptr, join_convolution, false},

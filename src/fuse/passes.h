@@ -87,6 +87,8 @@ void turn_pictures(Match& match);
 // Transpositions, Reshapes and their kin, one behind the other, are one copy, or none.
 void join_movements(Match& match, int last);
 
+// Einsum is MatMul where its equation says no more.
+void make_product_of_einsum(Match& match, int einsum);
 // Single numbers that are computed from dimensions which the model tells are constants.
 void know_numbers(Match& match);
 // A Cast to a wider type and back.
@@ -95,7 +97,7 @@ void drop_casts(Match& match, int second);
 void join_transposes(Match& match, int second);
 // What is turned for its shape alone is not.
 void read_shape_before_turn(Match& match, int shape);
-// Who reads what Identity makes can read what it is made of.
+// Who reads what Identity makes, or a Pad by nothing, can read what it is made of.
 void drop_identity(Match& match, int identity);
 // What is computed twice from the same values.
 void share_result(Match& match, int second);

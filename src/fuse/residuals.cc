@@ -8,13 +8,13 @@ namespace {
 
 constexpr ops::Types kServed = ops::kHalves | ops::Types{Type::f32};
 
-// Of rows in two or three dimensions, along the last one, by constants of the same type.
+// Of rows, along the last dimension, by constants of the same type.
 bool is_norm(const Match& match, int step) {
   if (!match.is(step, "LayerNormalization") && !match.is(step, "RMSNormalization")) return false;
   const NodeInfo& info = match.node(step);
   const auto &inputs = match.step(step).inputs, &outputs = match.step(step).outputs;
   const Value& x = match.value(inputs[0]);
-  if (!kServed.has(x.type) || !x.dims || x.dims->size() < 2 || x.dims->size() > 3 || x.dims->back() < 1) return false;
+  if (!kServed.has(x.type) || !x.dims || x.dims->size() < 2 || x.dims->back() < 1) return false;
   const int64_t axis = info.get_int("axis", -1);
   if (axis != -1 && axis != int64_t(x.dims->size()) - 1) return false;
   const auto is_row = [&](int v) {

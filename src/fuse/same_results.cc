@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "fuse/passes.h"
+#include "fuse/shape_symbols.h"
 #include "ops/registry.h"
 
 namespace encore::fuse {
@@ -46,6 +47,13 @@ bool have_same_attributes(const NodeInfo& a, const NodeInfo& b) {
          });
 }
 
+bool pads_nothing(const Match& match, int s) {
+  if (!match.is(s, "Pad")) return false;
+  const auto pads = match.node(s).since_version() < 11 ? match.node(s).find_ints("pads")
+                                                       : ShapeSymbols(match).constants(match.step(s), 1);
+  return pads && std::ranges::all_of(*pads, [](int64_t count) { return count == 0; });
+}
+
 bool is_unread(const Match& match, int s) {
   return std::ranges::all_of(match.step(s).outputs,
                              [&](int v) { return v < 0 || (match.readers(v).empty() && !match.value(v).is_output); });
@@ -79,7 +87,7 @@ void join_transposes(Match& match, int second) {
 }
 
 void drop_identity(Match& match, int identity) {
-  if (!match.is(identity, "Identity")) return;
+  if (!match.is(identity, "Identity") && !pads_nothing(match, identity)) return;
   const int x = match.step(identity).inputs[0], y = match.step(identity).outputs[0];
   if (match.value(y).is_output) return;
   match.substitute(y, x);

@@ -14,12 +14,15 @@ class SkipLayerNorm : public Op {
   void run(Context& context) const override {
     const Tensor &x = context.input(0), &skip = context.input(1), &gamma = context.input(2);
     const int rank = x.shape.rank();
-    require(rank == 2 || rank == 3, "input ", x.shape.str(), " must have two or three dimensions");
+    // Fusion makes sums of any rank part of their norms.
+    const bool is_same = skip.shape == x.shape;
+    require(rank == 2 || rank == 3 || (rank > 3 && is_same), "input ", x.shape.str(),
+            " must have two or three dimensions");
     const int64_t width = x.shape.back(), rows = x.shape.count(0, rank - 1);
     // The skip has the shape of the input, or lacks its batch, or has a batch of one.
     const int skip_rank = skip.shape.rank();
-    bool fits = skip_rank == 2 || skip_rank == 3;
-    for (int i = 1; fits && i <= skip_rank; ++i) {
+    bool fits = is_same || skip_rank == 2 || skip_rank == 3;
+    for (int i = 1; !is_same && fits && i <= skip_rank; ++i) {
       const int64_t dim = skip.shape[skip_rank - i];
       fits = i <= rank ? dim == x.shape[rank - i] || (i == 3 && dim == 1) : dim == 1;
     }

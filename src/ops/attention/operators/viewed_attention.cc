@@ -4,6 +4,7 @@
 #include <initializer_list>
 
 #include "ops/attention/dense/attend.h"
+#include "ops/shape/movement.h"
 #include "ops/shape/strided_view.h"
 
 namespace encore::ops {
@@ -53,14 +54,16 @@ class Viewed : public Op {
     const Rows q = rows_of(context, context.input(0), how_.q, "queries"),
                k = rows_of(context, context.input(1), how_.k, "keys"),
                v = rows_of(context, context.input(2), how_.v, "values");
-    const Tensor* const mask = context.find_input(3);
+    const Tensor* const given = context.find_input(3);
+    const int64_t batch = joint({q.shape[0], k.shape[0], v.shape[0]}, "batches");
+    const std::optional<Tensor> mask = given ? std::optional(of_batch(context, *given, batch)) : std::nullopt;
     const Shape of_mask = mask ? with_all_dims(*mask) : Shape{1, 1, 1, 1};
     require(q.shape[3] == k.shape[3], "queries ", q.shape.str(), " and keys ", k.shape.str(),
             " have heads of different sizes");
 
     Attend problem;
     problem.type = type;
-    problem.batch = joint({q.shape[0], k.shape[0], of_mask[0], v.shape[0]}, "batches");
+    problem.batch = joint({batch, of_mask[0]}, "batches");
     problem.heads = problem.kv_heads = joint({q.shape[1], k.shape[1], of_mask[1], v.shape[1]}, "heads");
     problem.queries = joint({q.shape[2], of_mask[2]}, "queries");
     problem.keys = joint({k.shape[2], of_mask[3]}, "keys");
@@ -93,6 +96,22 @@ class Viewed : public Op {
   }
 
  private:
+  // A mask [image, window, head, row, key] is that of a batch: one for all of it, or each window's again for all
+  // images.
+  static Tensor of_batch(Context& context, Tensor mask, int64_t batch) {
+    if (mask.shape.rank() != kRank + 1) return mask;
+    const auto dims = mask.shape.dims();
+    const int64_t windows = dims[1], there = checked_product(dims[0], windows);
+    if (there != 1 && there != batch && there != 0) {
+      require(dims[0] == 1 && batch % windows == 0, "the mask ", mask.shape.str(), " does not fit a batch of ", batch);
+      const Shape all{batch / windows, windows, dims[2], dims[3], dims[4]};
+      void* const repeated = context.scratch(size_t(all.count()) * device::size_bytes(mask.type));
+      expand(context.stream(), mask, all, repeated);
+      mask.data = repeated;
+    }
+    mask.shape = Shape{there == 1 ? 1 : batch, dims[2], dims[3], dims[4]};
+    return mask;
+  }
   // With ones for what it lacks.
   static Shape with_all_dims(const Tensor& mask) {
     require(mask.shape.rank() <= kRank, "the mask has shape ", mask.shape.str(), "; it can have ", kRank,
