@@ -115,13 +115,10 @@ class Search {
     for (size_t i = 0; i < 2; ++i) {
       const int seen = match_.step(sum).inputs[i], mask = match_.step(sum).inputs[1 - i];
       const int apart = match_.maker(seen, "Reshape");
-      if (apart < 0 || match_.only_reader(seen) != sum) continue;
+      if (apart < 0 || match_.only_reader(seen) != sum || !(has_shape(apart) && has_shape(back))) continue;
       const int before = match_.step(apart).inputs[0];
-      const auto &dims = symbols_.dims(scores), &of_seen = symbols_.dims(seen), &of_mask = symbols_.dims(mask);
-      if (!dims || dims->size() != 4 || symbols_.dims(before) != dims || !of_seen || of_seen->size() != 5 || !of_mask ||
-          of_mask->size() != 5 || (*of_mask)[0] != 1 || (*of_mask)[1] != (*of_seen)[1] || (*of_mask)[1] < 1 ||
-          match_.value(mask).type != match_.value(scores).type ||
-          !std::equal(dims->begin() + 1, dims->end(), of_seen->begin() + 2))
+      if (match_.value(mask).type != match_.value(scores).type ||
+          !is_of_windows(symbols_.dims(before), symbols_.dims(seen), symbols_.dims(mask), symbols_.dims(scores)))
         continue;
       core.windows = mask;
       core.steps.insert(core.steps.end(), {back, sum, apart});
@@ -129,6 +126,23 @@ class Search {
     }
     return scores;
   }
+
+  // Of [batch, head, row, key] as [image, window, head, row, key], and back. As many elements as before have the same
+  // batch.
+  static bool is_of_windows(const std::optional<Dims>& before, const std::optional<Dims>& seen,
+                            const std::optional<Dims>& mask, const std::optional<Dims>& after) {
+    if (!before || !seen || !mask || !after || before->size() != 4 || seen->size() != 5 || mask->size() != 5 ||
+        after->size() != 4)
+      return false;
+    for (size_t i = 1; i < 4; ++i) {
+      const int64_t dim = (*before)[i], of_mask = (*mask)[i + 1];
+      if (dim < 1 || (*seen)[i + 1] != dim || (*after)[i] != dim || (of_mask != dim && of_mask != 1)) return false;
+    }
+    return (*mask)[0] == 1 && (*mask)[1] > 0 && (*mask)[1] == (*seen)[1];
+  }
+
+  // What a group lacks of shapes it would have to wait for.
+  bool has_shape(int reshape) const { return !match_.plan().is_group || symbols_.constants(match_.step(reshape), 1); }
 
   // From the probabilities to the product with values and its transposition.
   bool complete(int probabilities, Type type, Core& core) const {

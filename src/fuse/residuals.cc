@@ -43,10 +43,11 @@ void join_residual(Match& match, int norm) {
   const NodeInfo& info = match.node(norm);
   const char* const name =
       is_onnx(info, "LayerNormalization") ? "SkipLayerNormalization" : "SkipSimplifiedLayerNormalization";
-  match.replace({sum, norm},
-                match.plan().step({ops::kMicrosoft, name, 1, {{"epsilon", info.get_float("epsilon", 1e-5f)}}},
-                                  match.node(sum).name() + " and " + info.name(), std::move(inputs),
-                                  {match.step(norm).outputs[0], -1, -1, is_read ? y : -1}));
+  ops::Attributes attributes{{"epsilon", info.get_float("epsilon", 1e-5f)}};
+  if (a.dims->size() > 3) attributes["any_rank"] = int64_t(1);
+  match.replace({sum, norm}, match.plan().step({ops::kMicrosoft, name, 1, std::move(attributes)},
+                                               match.node(sum).name() + " and " + info.name(), std::move(inputs),
+                                               {match.step(norm).outputs[0], -1, -1, is_read ? y : -1}));
 }
 
 }  // namespace encore::fuse

@@ -85,5 +85,62 @@ TEST(Attention, StaysOtherwise) {
   stays("vh: f16[b, 4, m, 16]", "vh: f16[b, 4, m, 12]");
 }
 
+// The batch of Swin's shifted windows is images and windows while their mask is added.
+constexpr const char* kWindows = R"(in q: f16[b, 3, 49, 16]
+in k: f16[b, 3, 16, 49]
+in v: f16[b, 3, 49, 16]
+const bias: f16[1, 3, 49, 49]
+const mask: f16[1, 4, 1, 49, 49]
+const apart: i64[5] = [-1, 4, 3, 49, 49]
+const joint: i64[4] = [-1, 3, 49, 49]
+product: f16[b, 3, 49, 49] = MatMul(q, k)
+biased: f16[b, 3, 49, 49] = Add(product, bias)
+windows: f16[n, 4, 3, 49, 49] = Reshape(biased, apart)
+masked: f16[n, 4, 3, 49, 49] = Add(windows, mask)
+scores: f16[c, 3, 49, 49] = Reshape(masked, joint)
+p: f16[c, 3, 49, 49] = Softmax(scores) {axis = -1}
+y: f16[c, 3, 49, 16] = MatMul(p, v)
+out y
+)";
+
+TEST(Attention, MasksOfWindows) {
+  const std::string made = after("attention", kWindows);
+  EXPECT_NE(made.find("\"mask and bias\": f16 = Add(mask, bias)"), made.npos) << made;
+  EXPECT_NE(made.find("y: f16[c, 3, 49, 16] = encore.Attention(q, k, v, \"mask and bias\")"), made.npos) << made;
+  const std::string alone =
+      after("attention", replaced(replaced(kWindows, "biased: f16[b, 3, 49, 49] = Add(product, bias)\n", ""),
+                                  "Reshape(biased, apart)", "Reshape(product, apart)"));
+  EXPECT_NE(alone.find("encore.Attention(q, k, v, mask)"), alone.npos) << alone;
+  const auto stays = [](const char* part, const char* by) {
+    const std::string other = after("attention", replaced(kWindows, part, by));
+    EXPECT_NE(other.find("= Softmax(scores)"), other.npos) << other;
+  };
+  stays("const mask: f16[1, 4, 1, 49, 49]", "in mask: f16[n, 4, 1, 49, 49]");
+  stays("const bias: f16[1, 3, 49, 49]", "in bias: f16[b, 3, 49, 49]");
+  stays("out y", "out y\nout masked");
+  stays("out y", "out y\nout windows");
+}
+
+TEST(Attention, OfFiveDimensionsWhoseFirstTwoAreTheBatch) {
+  constexpr const char* kGrid = R"(in q: f16[n, 4, 3, 49, 16]
+in k: f16[n, 4, 3, 16, 49]
+in v: f16[n, 4, 3, 49, 16]
+s: f16[n, 4, 3, 49, 49] = MatMul(q, k)
+p: f16[n, 4, 3, 49, 49] = Softmax(s) {axis = -1}
+h: f16[n, 4, 3, 49, 16] = MatMul(p, v)
+y: f16[n, 4, 49, 3, 16] = Transpose(h) {perm = [0, 1, 3, 2, 4]}
+out y
+)";
+  const std::string made = after("attention", kGrid);
+  EXPECT_NE(made.find("\"y of all windows\": f16 = encore.Attention(q, k, v, _)"), made.npos) << made;
+  EXPECT_NE(made.find("q = \"reshape -1,3,49,16\""), made.npos) << made;
+  EXPECT_NE(made.find("k = \"transpose 0,1,2,4,3; reshape -1,3,49,16\""), made.npos) << made;
+  EXPECT_NE(made.find("y = [0, 2, 1, 3]"), made.npos) << made;
+  EXPECT_NE(made.find("y: f16[n, 4, 49, 3, 16] = encore.View(\"y of all windows\") {steps = \"reshape -1,4,49,3,16\"}"),
+            made.npos)
+      << made;
+  expect_stays("attention", kGrid, "in q: f16[n, 4, 3,", "in q: f16[m, 4, 3,");
+}
+
 }  // namespace
 }  // namespace encore::fuse::tests

@@ -158,7 +158,7 @@ def test_the_older_exporter_with_graphs(encore, make_model, capfd, how):
         kernels = [line["name"] for line in lines if line["what"] == "kernel"]
         moves = [name for name in kernels if re.search("Strided|Transpose", name)]
         assert not any("Softmax" in name for name in kernels)
-        assert len(moves) == {"q": 1, "attended": 3}.get(how.get("shows"), 0), kernels
+        assert len(moves) == {"q": 1, "attended": 1}.get(how.get("shows"), 0), kernels
 
 
 @pytest.mark.parametrize("batch", [1, 3])

@@ -9,18 +9,18 @@ template <bool kCentred>
 class SkipLayerNorm : public Op {
  public:
   explicit SkipLayerNorm(const NodeInfo& node)
-      : epsilon_(node.get_float("epsilon", 1e-12f)), strict_(node.settings.strict_skip_layer_norm) {}
+      : epsilon_(node.get_float("epsilon", 1e-12f)),
+        strict_(node.settings.strict_skip_layer_norm),
+        any_rank_(node.get_int("any_rank", 0) != 0) {}
 
   void run(Context& context) const override {
     const Tensor &x = context.input(0), &skip = context.input(1), &gamma = context.input(2);
     const int rank = x.shape.rank();
-    // Fusion makes sums of any rank part of their norms.
-    const bool is_same = skip.shape == x.shape;
-    require(rank == 2 || rank == 3 || (rank > 3 && is_same), "input ", x.shape.str(),
-            " must have two or three dimensions");
+    require(rank == 2 || rank == 3 || any_rank_, "input ", x.shape.str(), " must have two or three dimensions");
     const int64_t width = x.shape.back(), rows = x.shape.count(0, rank - 1);
     // The skip has the shape of the input, or lacks its batch, or has a batch of one.
     const int skip_rank = skip.shape.rank();
+    const bool is_same = any_rank_ && skip.shape == x.shape;
     bool fits = is_same || skip_rank == 2 || skip_rank == 3;
     for (int i = 1; !is_same && fits && i <= skip_rank; ++i) {
       const int64_t dim = skip.shape[skip_rank - i];
@@ -57,6 +57,7 @@ class SkipLayerNorm : public Op {
  private:
   float epsilon_;
   bool strict_;
+  bool any_rank_;  // of an attribute that fusion sets and no model may
 };
 
 }  // namespace
