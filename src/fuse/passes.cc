@@ -12,6 +12,7 @@ constexpr Pass kPasses[] = {
     {"group_norms", "a norm of groups", join_group_norm, false},
     {"channels_last", nullptr, nullptr, false, turn_pictures},
     {"convolutions", nullptr, join_convolution, false},
+    {"folded_batch_norms", nullptr, fold_batch_norm, false},
     {"group_norms_and_silu", "a norm of groups", join_silu, false},
     {"casts", nullptr, drop_casts, false},
     {"transposes", nullptr, join_transposes, false},
@@ -33,6 +34,7 @@ constexpr Pass kPasses[] = {
     {"products", "a product", join_product, false},
     {"rolls", "a roll", join_roll, false},
     {"movements", nullptr, join_movements, false},
+    {"batch_norms", nullptr, open_batch_norm, false},
     {"elementwise", "elementwise", nullptr, false, join_elementwise},
     {"unread", nullptr, drop_unread, false},
 };

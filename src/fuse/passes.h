@@ -79,6 +79,10 @@ void join_product(Match& match, int product);
 // What is cut in two along an axis and put together the other way round is read from elsewhere on, with signs if a part
 // is negated, as rotary embeddings have it.
 void join_roll(Match& match, int concat);
+// A batch normalisation of a product's rows is one with the product.
+void fold_batch_norm(Match& match, int norm);
+// A batch normalisation by constants that only an elementwise step reads is a product and a sum, which go with it.
+void open_batch_norm(Match& match, int norm);
 // Elementwise steps of one shape are one kernel (ops/elementwise/program.h), as many as fit in one.
 void join_elementwise(Match& match);
 

@@ -1,0 +1,157 @@
+// Batch normalisation by constants, on whose way into an elementwise kernel it is a product and a sum.
+#include <algorithm>
+#include <cmath>
+
+#include "fuse/passes.h"
+#include "fuse/text_numbers.h"
+#include "ops/elementwise/program.h"
+#include "ops/registry.h"
+
+namespace encore::fuse {
+namespace {
+
+constexpr ops::Types kServed = ops::kHalves | ops::Types{Type::f32};
+
+std::vector<double> numbers_of(const Match& match, const Step& step, size_t input) {
+  const Tensor* const constant = match.plan().constant(step, input);
+  std::vector<double> numbers;
+  if (!constant || !kServed.has(constant->type)) return numbers;
+  for (int64_t i = 0; i < constant->count(); ++i)
+    visit_element(constant->type, static_cast<char*>(constant->data) + size_t(i) * device::size_bytes(constant->type),
+                  [&](auto* at) { numbers.push_back(double(float(*at))); });
+  return numbers;
+}
+
+// What the norm multiplies each channel by, and what it adds then; empty if it is not known.
+struct Rows {
+  std::vector<double> factors, summands;
+};
+Rows rows_of(const Match& match, const Step& step, int64_t channels) {
+  std::vector<double> of[4];
+  for (size_t i = 0; i < 4; ++i) {
+    of[i] = numbers_of(match, step, i + 1);
+    if (std::ssize(of[i]) != channels) return {};
+  }
+  const auto& [scale, shift, mean, variance] = of;
+  const double epsilon = step.node->get_float("epsilon", 1e-5f);
+  Rows rows;
+  for (size_t c = 0; c < scale.size(); ++c) {
+    rows.factors.push_back(scale[c] / std::sqrt(variance[c] + epsilon));
+    rows.summands.push_back(shift[c] - mean[c] * rows.factors.back());
+  }
+  return rows;
+}
+
+// A constant of these numbers.
+int add_constant(Match& match, std::string name, Type type, const std::vector<double>& numbers,
+                 const std::vector<int64_t>& dims) {
+  auto made = std::make_shared<OwnTensor>();
+  made->view = {type, ops::Where::host, ops::Shape(dims), nullptr};
+  made->bytes.resize(made->view.bytes());
+  char* to = made->bytes.data();
+  for (const double number : numbers) {
+    visit_element(type, to, [&](auto* at) { *at = std::remove_pointer_t<decltype(at)>(float(number)); });
+    to += device::size_bytes(type);
+  }
+  made->view.data = made->bytes.data();
+  match.keep(made);
+  return match.add({std::move(name), type, dims, true, &made->view});
+}
+
+int add_between(Match& match, const Value& like, const char* name, Type type) {
+  Value made = like;
+  made.name += name, made.type = type, made.is_output = false;
+  return match.add(std::move(made));
+}
+
+bool is_norm_of_constants(const Match& match, int s) {
+  if (!match.is_there(s) || match.node(s).op_type() != "BatchNormalization" || match.step(s).inputs.size() != 5 ||
+      match.node(s).get_int("training_mode", 0) != 0)
+    return false;
+  const std::string& domain = match.node(s).domain();
+  const auto& outputs = match.step(s).outputs;
+  return (domain.empty() || domain == ops::kChannelsLast) &&
+         std::all_of(outputs.begin() + 1, outputs.end(), [](int v) { return v < 0; });
+}
+
+// The product by a constant that alone makes the value, or rows of it; or -1.
+int product_behind(const Match& match, int v) {
+  if (const int rows = match.maker(v, "Reshape"); rows >= 0) {
+    const int before = match.step(rows).inputs[0];
+    const auto &from = match.value(before).dims, &to = match.value(v).dims;
+    if (!from || !to || from->empty() || from->back() != to->back() || match.only_reader(before) != rows) return -1;
+    v = before;
+  }
+  const int product = match.maker(v, "MatMul");
+  if (product < 0 || match.only_reader(v) < 0) return -1;
+  const std::vector<int>& inputs = match.step(product).inputs;
+  const Value& weights = match.value(inputs[1]);
+  return inputs.size() == 2 && weights.constant && match.rank(inputs[1]) == 2u && match.readers(inputs[1]).size() == 1
+             ? product
+             : -1;
+}
+
+}  // namespace
+
+// Of rows, whose columns are its channels. What the weights are then is rounded to their type once more.
+void fold_batch_norm(Match& match, int norm) {
+  if (!is_norm_of_constants(match, norm) || !match.node(norm).domain().empty()) return;
+  const Step& step = match.step(norm);
+  const int x = step.inputs[0], y = step.outputs[0];
+  if (match.rank(x) != 2u || match.only_reader(x) != norm || match.value(y).is_output) return;
+  const int product = product_behind(match, x);
+  if (product < 0) return;
+  const int factor = match.step(product).inputs[1];
+  const Value weights = match.value(factor);
+  const int64_t columns = weights.dims->back();
+  const Rows rows = rows_of(match, step, columns);
+  if (rows.factors.empty() || !kServed.has(weights.type) || match.value(x).type != weights.type) return;
+  std::vector<double> scaled = numbers_of(match, match.step(product), 1);
+  for (size_t i = 0; i < scaled.size(); ++i) scaled[i] *= rows.factors[i % size_t(columns)];
+  const std::string name = match.node(product).name() + " and " + match.node(norm).name();
+  const int scaled_weights = add_constant(match, weights.name, weights.type, scaled, *weights.dims),
+            bias = add_constant(match, name + "'s summands", weights.type, rows.summands, {columns});
+  match.substitute(y, x);
+  match.remove(norm);
+  match.replace({product},
+                match.plan().step({ops::kOnnx, "MatMul", match.node(product).since_version()}, name,
+                                  {match.step(product).inputs[0], scaled_weights, bias}, match.step(product).outputs));
+}
+
+// In floats, as the norm is.
+void open_batch_norm(Match& match, int norm) {
+  if (!match.plan().settings.fuses_elementwise || !is_norm_of_constants(match, norm)) return;
+  const Step& step = match.step(norm);
+  const int y = step.outputs[0], reader = match.only_reader(y);
+  const Value x = match.value(step.inputs[0]);
+  if (reader < 0 || !ops::scalar_call(match.node(reader)) || match.step(reader).inputs.size() != 1 || !x.dims ||
+      match.value(y).dims != x.dims || x.dims->size() < 2 || std::ssize(*x.dims) > ops::kMostProgramDims ||
+      std::ranges::count(*x.dims, -1) || !kServed.has(x.type) || match.value(y).type != x.type)
+    return;
+  const bool is_last = match.node(norm).domain() == ops::kChannelsLast;
+  const int64_t channels = is_last ? x.dims->back() : (*x.dims)[1];
+  const Rows rows = rows_of(match, step, channels);
+  if (rows.factors.empty()) return;
+  std::vector<int64_t> dims(is_last ? 1 : x.dims->size() - 1, 1);
+  dims.front() = channels;
+  const std::string name = match.node(norm).name();
+  const int factor = add_constant(match, name + "'s factors", Type::f32, rows.factors, dims),
+            summand = add_constant(match, name + "'s summands", Type::f32, rows.summands, dims);
+  const bool is_half = x.type != Type::f32;
+  const int wide = is_half ? add_between(match, x, " in floats", Type::f32) : match.step(norm).inputs[0];
+  const int product = add_between(match, x, " times its factors", Type::f32);
+  const int sum = is_half ? add_between(match, x, " and its summands", Type::f32) : y;
+  const auto cast_to = [](Type type) {
+    return Operator{ops::kOnnx, "Cast", 13, {{"to", int64_t(type == Type::f32 ? 1 : type == Type::f16 ? 10 : 16)}}};
+  };
+  const int from = match.step(norm).inputs[0];
+  if (is_half) {
+    match.insert(match.plan().step(cast_to(Type::f32), name, {from}, {wide}));
+    match.insert(match.plan().step({ops::kOnnx, "Add", 14}, name, {product, summand}, {sum}));
+  }
+  match.insert(match.plan().step({ops::kOnnx, "Mul", 14}, name, {wide, factor}, {product}));
+  match.replace({norm}, is_half ? match.plan().step(cast_to(x.type), name, {sum}, {y})
+                                : match.plan().step({ops::kOnnx, "Add", 14}, name, {product, summand}, {y}));
+}
+
+}  // namespace encore::fuse

@@ -1,0 +1,83 @@
+#include "rewritten.h"
+
+namespace encore::fuse::tests {
+namespace {
+
+constexpr const char* kNorm = R"(in x: f16[n, 2, 3, 3]
+const scale: f16[2] = [1.0, 2.0]
+const shift: f16[2] = [0.5, 0.25]
+const mean: f16[2] = [1.0, 2.0]
+const variance: f16[2] = [3.0, 15.0]
+z: f16[n, 2, 3, 3] = BatchNormalization(x, scale, shift, mean, variance) {epsilon = 1.0}  # "norm"
+y: f16[n, 2, 3, 3] = Relu(z)
+out y
+)";
+
+std::string opened(const std::string& text) {
+  Plan plan = plan_from(text);
+  plan.settings.fuses_elementwise = true;
+  run(*std::ranges::find(passes(), std::string_view("batch_norms"), &Pass::name), plan);
+  return text_of(plan);
+}
+
+TEST(BatchNorms, AreElementwiseInFloats) {
+  const std::string made = opened(kNorm);
+  EXPECT_NE(made.find("\"norm's factors\": f32[2, 1, 1] = [0.5, 0.5]"), made.npos) << made;
+  EXPECT_NE(made.find("\"norm's summands\": f32[2, 1, 1] = [0.0, -0.75]"), made.npos) << made;
+  EXPECT_NE(made.find("\"x times its factors\": f32[n, 2, 3, 3] = Mul(\"x in floats\", \"norm's factors\")"), made.npos)
+      << made;
+  EXPECT_NE(made.find("z: f16[n, 2, 3, 3] = Cast(\"x and its summands\") {to = 10}"), made.npos) << made;
+}
+
+TEST(BatchNorms, WithChannelsLast) {
+  const std::string last =
+      replaced(replaced(replaced(replaced(kNorm, "in x: f16[n, 2, 3, 3]", "in x: f32[n, 3, 3, 2]"),
+                                 "z: f16[n, 2, 3, 3] = Batch", "z: f32[n, 3, 3, 2] = com.ms.internal.nhwc.Batch"),
+                        "y: f16[n, 2, 3, 3]", "y: f32[n, 3, 3, 2]"),
+               "(x, scale", "@15(x, scale");
+  const std::string made = opened(last);
+  EXPECT_NE(made.find("\"norm's factors\": f32[2] = [0.5, 0.5]"), made.npos) << made;
+  EXPECT_NE(made.find("z: f32[n, 3, 3, 2] = Add(\"x times its factors\", \"norm's summands\")"), made.npos) << made;
+}
+
+TEST(BatchNorms, OfRowsAreFoldedIntoTheirProduct) {
+  constexpr const char* kRows = R"(in x: f32[n, 4, 2]
+const w: f32[2, 2] = [1.0, 2.0, 3.0, 4.0]
+const rows: i64[2] = [-1, 2]
+const scale: f32[2] = [1.0, 2.0]
+const shift: f32[2] = [0.5, 0.25]
+const mean: f32[2] = [1.0, 2.0]
+const variance: f32[2] = [3.0, 15.0]
+p: f32[n, 4, 2] = MatMul(x, w)  # "product"
+r: f32[m, 2] = Reshape(p, rows)
+z: f32[m, 2] = BatchNormalization(r, scale, shift, mean, variance) {epsilon = 1.0}  # "norm"
+y: f32[m, 2] = Relu(z)
+out y
+)";
+  EXPECT_EQ(after("folded_batch_norms", kRows), R"(in x: f32[n, 4, 2]
+const w: f32[2, 2] = [0.5, 1.0, 1.5, 2.0]
+const "product and norm's summands": f32[2] = [0.0, -0.75]
+const rows: i64[2] = [-1, 2]
+p: f32[n, 4, 2] = MatMul(x, w, "product and norm's summands")  # "product and norm"
+r: f32[m, 2] = Reshape(p, rows)
+y: f32[m, 2] = Relu(r)
+out y
+)");
+  expect_stays("folded_batch_norms", kRows, "out y", "out y\nout p");
+  expect_stays("folded_batch_norms", kRows, "const w: f32[2, 2] = [1.0, 2.0, 3.0, 4.0]", "in w: f32[2, 2]");
+}
+
+TEST(BatchNorms, StayOtherwise) {
+  const auto stays = [](const char* part, const char* by) {
+    const std::string other = replaced(kNorm, part, by);
+    EXPECT_EQ(opened(other), text_of(plan_from(other)));
+  };
+  stays("Relu(z)", "Softmax(z)");
+  stays("out y", "out y\nout z");
+  stays("const mean: f16[2] = [1.0, 2.0]", "in mean: f16[2]");
+  stays("{epsilon = 1.0}", "{epsilon = 1.0, training_mode = 1}");
+  stays("in x: f16[n, 2, 3, 3]", "in x: f16");
+}
+
+}  // namespace
+}  // namespace encore::fuse::tests
