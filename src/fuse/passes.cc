@@ -14,6 +14,7 @@ constexpr Pass kPasses[] = {
     {"convolutions", nullptr, join_convolution, false},
     {"folded_batch_norms", nullptr, fold_batch_norm, false},
     {"group_norms_and_silu", "a norm of groups", join_silu, false},
+    {"row_orders", nullptr, turn_rows_elsewhere, false},
     {"casts", nullptr, drop_casts, false},
     {"transposes", nullptr, join_transposes, false},
     {"shapes", nullptr, read_shape_before_turn, false},

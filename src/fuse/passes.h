@@ -97,6 +97,8 @@ void make_product_of_einsum(Match& match, int einsum);
 void know_numbers(Match& match);
 // A Cast to a wider type and back.
 void drop_casts(Match& match, int second);
+// Rows that are turned before a product are turned behind it, or the other way round, where they are moved anyway.
+void turn_rows_elsewhere(Match& match, int step);
 // Two transpositions are one, or none.
 void join_transposes(Match& match, int second);
 // What is turned for its shape alone is not.

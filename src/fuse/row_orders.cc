@@ -1,0 +1,147 @@
+// Rows in another order on their way through a product: it does not matter to the product in which they come, so they
+// are turned where others turn them anyway. torch's attention has sequences first inside, and batches outside.
+#include <algorithm>
+#include <numeric>
+
+#include "fuse/joined_products.h"
+#include "fuse/links.h"
+#include "fuse/passes.h"
+#include "ops/registry.h"
+
+namespace encore::fuse {
+namespace {
+
+// A transposition that leaves rows as they are.
+std::optional<std::vector<int64_t>> order_of_rows(const Match& match, int turn) {
+  auto order = match.is(turn, "Transpose") ? match.node(turn).find_ints("perm") : std::nullopt;
+  if (!order || order->size() < 3 || order->back() != std::ssize(*order) - 1 || std::ranges::is_sorted(*order))
+    return std::nullopt;
+  return order;
+}
+
+bool is_row(const Match& match, int v) {
+  const auto& dims = match.value(v).dims;
+  return match.value(v).is_constant && dims && !dims->empty() &&
+         std::all_of(dims->begin(), dims->end() - 1, [](int64_t dim) { return dim == 1; });
+}
+
+int reshape_of_numbers(const Match& match, int v) {
+  const int made = match.maker(v, "Reshape");
+  return made >= 0 && match.only_reader(v) >= 0 ? made : -1;
+}
+
+// The step again, of other values.
+Step again(const Match& match, int s, int from, int to) {
+  const Step& step = match.step(s);
+  const NodeInfo& node = *step.node;
+  std::vector<int> inputs = step.inputs;
+  inputs[match.value(inputs[0]).is_constant ? 1 : 0] = from;
+  return match.plan().step({node.domain(), node.op_type(), node.since_version(), node.attributes()}, node.name(),
+                           std::move(inputs), {to});
+}
+
+int add_value(Match& match, int like, const char* name, std::optional<Dims> dims) {
+  Value made = match.value(like);
+  made.name += name, made.is_output = false, made.dims = std::move(dims);
+  return match.add(std::move(made));
+}
+
+Step turn(const Match& match, const std::vector<int64_t>& order, const std::string& name, int from, int to) {
+  return match.plan().step({ops::kOnnx, "Transpose", 13, {{"perm", order}}}, name, {from}, {to});
+}
+
+Dims turned(const Dims& dims, const std::vector<int64_t>& order) {
+  Dims made;
+  for (const int64_t axis : order) made.push_back(dims[size_t(axis)]);
+  return made;
+}
+
+// Whether all readers only move elements.
+bool is_moved_on(const Match& match, int v) {
+  const Links links(match);
+  return !match.value(v).is_output && !match.readers(v).empty() && std::ranges::all_of(match.readers(v), [&](int s) {
+    if (!match.is_there(s) || match.step(s).inputs[0] != v) return false;
+    const auto link = links.to(match.step(s).outputs[0]);
+    return link && link->view && link->from == v;
+  });
+}
+
+// Before a product whose rows are moved anyway.
+bool turn_behind(Match& match, int first, const std::vector<int64_t>& order) {
+  const int x = match.step(first).inputs[0], product = match.only_reader(match.step(first).outputs[0], "MatMul");
+  if (product < 0 || columns_of(match, match.step(product)) == 0 || match.step(product).inputs.size() != 2 ||
+      match.step(product).inputs[0] != match.step(first).outputs[0] || !match.value(x).dims)
+    return false;
+  int last = product;
+  const int sum = match.only_reader(match.step(product).outputs[0], "Add");
+  if (sum >= 0 && is_row(match, match.other(sum, match.step(product).outputs[0]))) last = sum;
+  const int y = match.step(last).outputs[0];
+  if (!is_moved_on(match, y)) return false;
+  Dims dims = *match.value(x).dims;
+  dims.back() = columns_of(match, match.step(product));
+  std::vector<int> steps{first, product};
+  std::vector<Step> made;
+  const int rows = add_value(match, match.step(product).outputs[0], " before it is turned", dims);
+  made.push_back(again(match, product, x, rows));
+  int before = rows;
+  if (last == sum) {
+    before = add_value(match, y, " before it is turned", dims);
+    made.push_back(again(match, sum, rows, before));
+    steps.push_back(sum);
+  }
+  made.push_back(turn(match, order, match.node(first).name(), before, y));
+  match.replace(std::move(steps), std::move(made));
+  return true;
+}
+
+// Behind a product of rows in two dimensions, [a * b, ..], that were [a, b, ..] and are so again.
+void turn_before(Match& match, int last, const std::vector<int64_t>& order) {
+  if (order != std::vector<int64_t>{1, 0, 2}) return;
+  const int back = reshape_of_numbers(match, match.step(last).inputs[0]);
+  if (back < 0) return;
+  const int product = match.maker(match.step(back).inputs[0], "Gemm");
+  if (product < 0 || match.only_reader(match.step(back).inputs[0]) != back ||
+      match.node(product).get_int("transA", 0) != 0 || !match.value(match.step(product).inputs[1]).is_constant)
+    return;
+  const auto& factors = match.step(product).inputs;
+  if (factors.size() > 2 && factors[2] >= 0 && !is_row(match, factors[2])) return;
+  const int flat = reshape_of_numbers(match, factors[0]);
+  if (flat < 0) return;
+  const int z = match.step(flat).inputs[0], y = match.step(last).outputs[0];
+  const auto &of_z = match.value(z).dims, &of_rows = match.value(factors[0]).dims,
+             &of_back = match.value(match.step(last).inputs[0]).dims;
+  if (!of_z || !of_rows || !of_back || of_z->size() < 3 || of_rows->size() != 2 || of_back->size() != 3 ||
+      (*of_z)[0] != (*of_back)[0] || (*of_z)[1] != (*of_back)[1] || of_rows->back() < 1 || of_back->back() < 1 ||
+      ((*of_z)[0] < 0 && (*of_z)[1] < 0) || (*of_z)[0] == -1 || (*of_z)[1] == -1)
+    return;
+  std::vector<int64_t> of_all(of_z->size());
+  std::iota(of_all.begin(), of_all.end(), 0);
+  std::swap(of_all[0], of_all[1]);
+  const std::string name = match.node(last).name();
+  const Dims to{std::max<int64_t>((*of_back)[1], -1), std::max<int64_t>((*of_back)[0], -1), of_back->back()};
+  const int turned_z = add_value(match, z, " with its rows turned", turned(*of_z, of_all)),
+            rows = add_value(match, factors[0], " with its rows turned", *of_rows),
+            made_rows = add_value(match, match.step(product).outputs[0], " with its rows turned",
+                                  match.value(match.step(product).outputs[0]).dims);
+  const auto view = [&](int from, int made, const Dims& dims) {
+    Step step = match.plan().step({kFusions, "View", 1, {{"steps", ops::text_of({{ops::ViewStep::reshape, dims}})}}},
+                                  name, {from}, {made});
+    step.make = ops::make_viewed;
+    return step;
+  };
+  std::vector<Step> made;
+  made.push_back(turn(match, of_all, name, z, turned_z));
+  made.push_back(view(turned_z, rows, {-1, of_rows->back()}));
+  made.push_back(again(match, product, rows, made_rows));
+  made.push_back(view(made_rows, y, to));
+  match.replace({flat, product, back, last}, std::move(made));
+}
+
+}  // namespace
+
+void turn_rows_elsewhere(Match& match, int step) {
+  if (const auto order = order_of_rows(match, step))
+    if (!turn_behind(match, step, *order)) turn_before(match, step, *order);
+}
+
+}  // namespace encore::fuse
