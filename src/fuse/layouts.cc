@@ -115,7 +115,7 @@ class Search {
     for (int s = reader, from = v; s >= 0 && match_.is_there(s); s = match_.only_reader(from)) {
       if (match_.step(s).outputs.size() != 1) break;
       const auto link = links_.to(match_.step(s).outputs[0]);
-      if (!link || link->factor != 1 || match_.step(s).inputs[0] != from) break;
+      if (!link || !link->view || match_.step(s).inputs[0] != from) break;
       from = end = match_.step(s).outputs[0];
     }
     std::vector<ViewStep> steps;

@@ -99,7 +99,7 @@ std::vector<Link> Links::above(int v, Factors factors) const {
   std::vector<Link> chain;
   while (chain.size() < kLongest) {
     auto link = to(v);
-    if (!link || link->from < 0 || (link->factor != 1 && factors == Factors::left)) break;
+    if (!link || link->from < 0 || (!link->view && factors == Factors::left)) break;
     v = link->from;
     chain.push_back(std::move(*link));
   }

@@ -48,6 +48,8 @@ TEST(Movements, StayWhereNothingIsSaved) {
   stays("perm = [0, 3, 1, 2]", "perm = [0, 1, 2, 3]");
   stays("y: f16[n, 24, 8] = Transpose(b)", "r: f16[n, 8, 24] = Relu(b)\ny: f16[n, 24, 8] = Transpose(r)");
   stays("const sizes: i64[3] = [0, 8, 24]", "in sizes: i64[3]");
+  stays("b: f16[n, 8, 24] = Reshape(a, sizes)",
+        "const one: f16[] = 1.0\nd: f16[n, 8, 6, 4] = Div(a, one)\nb: f16[n, 8, 24] = Reshape(d, sizes)");
   stays("in x: f16[n, 6, 4, 8]", "in x: f16");
 }
 
