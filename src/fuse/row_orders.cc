@@ -94,6 +94,19 @@ bool turn_behind(Match& match, int first, const std::vector<int64_t>& order) {
   return true;
 }
 
+// [a * b, ..] of [a, b, ..], whose other dimensions are known.
+bool are_rows_of(const Dims& dims, const Dims& rows) {
+  if (dims.size() < 3 || rows.size() != 2) return false;
+  int64_t width = 1;
+  for (size_t i = 2; i < dims.size(); ++i) {
+    if (dims[i] < 1) return false;
+    width *= dims[i];
+  }
+  return width == rows[1];
+}
+// As both have as many rows, one dimension tells the other.
+bool have_same_batch(const Dims& a, const Dims& b) { return (a[0] > 0 && a[0] == b[0]) || (a[1] > 0 && a[1] == b[1]); }
+
 // Behind a product of rows in two dimensions, [a * b, ..], that were [a, b, ..] and are so again.
 void turn_before(Match& match, int last, const std::vector<int64_t>& order) {
   if (order != std::vector<int64_t>{1, 0, 2}) return;
@@ -109,16 +122,17 @@ void turn_before(Match& match, int last, const std::vector<int64_t>& order) {
   if (flat < 0) return;
   const int z = match.step(flat).inputs[0], y = match.step(last).outputs[0];
   const auto &of_z = match.value(z).dims, &of_rows = match.value(factors[0]).dims,
+             &of_made = match.value(match.step(product).outputs[0]).dims,
              &of_back = match.value(match.step(last).inputs[0]).dims;
-  if (!of_z || !of_rows || !of_back || of_z->size() < 3 || of_rows->size() != 2 || of_back->size() != 3 ||
-      (*of_z)[0] != (*of_back)[0] || (*of_z)[1] != (*of_back)[1] || of_rows->back() < 1 || of_back->back() < 1 ||
-      ((*of_z)[0] < 0 && (*of_z)[1] < 0) || (*of_z)[0] == -1 || (*of_z)[1] == -1)
+  if (!of_z || !of_rows || !of_made || !of_back || !are_rows_of(*of_z, *of_rows) || !are_rows_of(*of_back, *of_made) ||
+      !have_same_batch(*of_z, *of_back))
     return;
   std::vector<int64_t> of_all(of_z->size());
   std::iota(of_all.begin(), of_all.end(), 0);
   std::swap(of_all[0], of_all[1]);
   const std::string name = match.node(last).name();
-  const Dims to{std::max<int64_t>((*of_back)[1], -1), std::max<int64_t>((*of_back)[0], -1), of_back->back()};
+  const bool is_first_known = (*of_back)[0] > 0;
+  const Dims to{is_first_known ? -1 : (*of_back)[1], is_first_known ? (*of_back)[0] : -1, of_back->back()};
   const int turned_z = add_value(match, z, " with its rows turned", turned(*of_z, of_all)),
             rows = add_value(match, factors[0], " with its rows turned", *of_rows),
             made_rows = add_value(match, match.step(product).outputs[0], " with its rows turned",

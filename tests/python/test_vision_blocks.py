@@ -1,0 +1,199 @@
+"""Blocks of vision models, as exporters write them: what becomes of their steps, and that results stay."""
+
+import encore_session as es
+import numpy as np
+import pytest
+from test_fused_attention import TOLERANCE, Network, numbers, rounded
+from test_fusion import on_cpu
+
+CHANNELS, PLACES = 16, 6
+PICTURE = ["n", CHANNELS, PLACES, PLACES]
+
+
+def plan_of(model, folder):
+    """The largest region's, as it is in the end."""
+    es.make_session(model, regions=1, use_tf32=1, dump_regions=folder)
+    texts = [sorted(one.glob("*.txt"))[-1].read_text() for one in folder.iterdir() if one.is_dir()]
+    return max(texts, key=len)
+
+
+def agrees(build, make_model, dtype="float16", shape=(PICTURE[1:]), batches=(1, 3)):
+    """With graphs that nobody asks for, and without."""
+    model, wide = build(Network(dtype)).model(make_model), build(Network("float32")).model(make_model)
+    for auto_graph in (0, 1):
+        session = es.make_session(model, regions=1, use_tf32=1, auto_graph=auto_graph)
+        es.assert_all_on_encore(session)
+        for batch in batches * 3:
+            feeds = {"x": numbers((batch, *shape), batch)}
+            for got, wanted in zip(session.run(None, feeds), on_cpu(wide, rounded(feeds, dtype)), strict=True):
+                np.testing.assert_allclose(got, wanted, rtol=0, atol=4 * TOLERANCE[dtype] * np.abs(wanted).max())
+    return model
+
+
+def conv(net, x, group=1, size=3, activation=None):
+    weights = numbers((CHANNELS, CHANNELS // group, size, size), len(net.nodes), -0.3, 0.3)
+    bias = net.constant(numbers((CHANNELS,), len(net.nodes)))
+    y = net.node("Conv", [x, net.constant(weights), bias], group=group, pads=[size // 2] * 4)
+    if activation == "Silu":
+        return net.node("Mul", [y, net.node("Sigmoid", [y])])
+    return net.node(activation, [y]) if activation else y
+
+
+def convnext(net):
+    """A depthwise convolution, and a norm and products with the channels last."""
+    x = conv(net, net.input("x", PICTURE), size=1)
+    for _ in range(2):
+        y = net.node("Transpose", [conv(net, x, CHANNELS)], perm=[0, 2, 3, 1])
+        y = net.node("LayerNormalization", [y, *(net.constant(numbers((CHANNELS,), i)) for i in range(2))])
+        y = net.node("MatMul", [y, net.constant(numbers((CHANNELS, CHANNELS), 9, -0.3, 0.3))])
+        y = net.node("Transpose", [net.node("Relu", [y])], perm=[0, 3, 1, 2])
+        x = net.node("Add", [x, net.node("Mul", [y, net.constant(numbers((CHANNELS, 1, 1), 4))])])
+    net.output(x, PICTURE)
+    return net
+
+
+def test_channels_stay_last_through_norms(encore, make_model, tmp_path):
+    plan = plan_of(agrees(convnext, make_model), tmp_path)
+    assert plan.count(" Transpose(") == 2, plan
+    assert plan.count("encore.Elementwise(") == 2, plan
+
+
+def segformer(net):
+    """A picture of tokens, and tokens again."""
+    tokens = PLACES * PLACES
+    x = net.input("x", ["n", tokens, CHANNELS])
+    y = net.node("Reshape", [net.node("Transpose", [x], perm=[0, 2, 1]), net.ints(0, CHANNELS, PLACES, PLACES)])
+    y = net.node("Reshape", [conv(net, y, CHANNELS), net.ints(0, CHANNELS, tokens)])
+    net.output(net.node("Transpose", [y], perm=[0, 2, 1]), ["n", tokens, CHANNELS])
+    return net
+
+
+def test_tokens_are_pictures_where_they_are(encore, make_model, tmp_path):
+    plan = plan_of(agrees(segformer, make_model, shape=(PLACES * PLACES, CHANNELS)), tmp_path)
+    assert plan.count("encore.View(") == 2 and " Transpose(" not in plan, plan
+    if es.on_virtual_gpu():
+        session = es.make_session(segformer(Network()).model(make_model), regions=1, auto_graph=0)
+        feeds = {"x": numbers((2, PLACES * PLACES, CHANNELS))}
+        ran = [k["name"] for k in es.trace(session, lambda: session.run(None, feeds)) if k["what"] == "kernel"]
+        assert not any("Strided" in name or "Transpose" in name for name in ran), ran
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("scaled", [True, False])
+def test_norms_of_groups(encore, make_model, tmp_path, dtype, scaled):
+    def build(net):
+        x = conv(net, net.input("x", PICTURE))
+        y = net.node("Reshape", [x, net.ints(0, 4, -1)])
+        y = net.node("InstanceNormalization", [y, net.constant(np.ones(4)), net.constant(np.zeros(4))], epsilon=1e-3)
+        y = net.node("Reshape", [y, net.ints(0, *PICTURE[1:])])
+        if scaled:
+            y = net.node("Mul", [y, net.constant(numbers((CHANNELS, 1, 1), 1))])
+            y = net.node("Add", [y, net.constant(numbers((CHANNELS, 1, 1), 2))])
+        y = net.node("Mul", [y, net.node("Sigmoid", [y])])
+        net.output(conv(net, y), PICTURE)
+        return net
+
+    tolerance = TOLERANCE["float32"]
+    TOLERANCE["float32"] = 1e-3  # convolutions are in TF32 on a GPU
+    try:
+        plan = plan_of(agrees(build, make_model, dtype), tmp_path)
+    finally:
+        TOLERANCE["float32"] = tolerance
+    assert plan.count("com.microsoft.GroupNorm(") == 1 and "activation = 1" in plan and "Sigmoid" not in plan, plan
+
+
+@pytest.mark.parametrize("activation", ["Sigmoid", "Silu", "HardSwish", "Tanh"])
+@pytest.mark.parametrize("size", [3, 4])
+def test_activations_of_depthwise_convolutions(encore, make_model, activation, size):
+    def build(net):
+        x = net.input("x", PICTURE)
+        for _ in range(2):
+            weights = net.constant(numbers((CHANNELS, 1, size, size), size, -0.5, 0.5))
+            y = net.node("Conv", [x, weights], group=CHANNELS, pads=[1, 1, size - 2, size - 2])
+            x = net.node("Mul", [y, net.node("Sigmoid", [y])]) if activation == "Silu" else net.node(activation, [y])
+        net.output(x, PICTURE)
+        return net
+
+    model = agrees(build, make_model)
+    if es.on_virtual_gpu():
+        session = es.make_session(model, regions=1, auto_graph=0)
+        feeds = {"x": numbers((1, *PICTURE[1:]))}
+        ran = [k["name"] for k in es.trace(session, lambda: session.run(None, feeds)) if k["what"] == "kernel"]
+        assert any("Finish" in name for name in ran) == (activation == "Tanh"), ran
+
+
+def test_batch_norms_before_convolutions(encore, make_model, tmp_path):
+    """DenseNet's: a norm and what it is activated by are one kernel."""
+
+    def build(net):
+        x = net.input("x", PICTURE)
+        rows = [numbers((CHANNELS,), i, 0.5, 1.5) for i in range(4)]
+        y = net.node("BatchNormalization", [x, *(net.constant(row) for row in rows)], epsilon=1e-3)
+        net.output(conv(net, net.node("Relu", [y])), PICTURE)
+        return net
+
+    plan = plan_of(agrees(build, make_model), tmp_path)
+    assert "BatchNormalization" not in plan and plan.count("encore.Elementwise(") == 1, plan
+
+
+def test_batch_norms_behind_products(encore, make_model, tmp_path):
+    """LeViT's are a part of their weights."""
+
+    def build(net):
+        x = net.input("x", ["n", PLACES, CHANNELS])
+        y = net.node("MatMul", [x, net.constant(numbers((CHANNELS, CHANNELS), 9, -0.3, 0.3))])
+        rows = [numbers((CHANNELS,), i, 0.5, 1.5) for i in range(4)]
+        y = net.node("Reshape", [y, net.ints(-1, CHANNELS)])
+        y = net.node("BatchNormalization", [y, *(net.constant(row) for row in rows)], epsilon=1e-3)
+        net.output(net.node("HardSwish", [net.node("Reshape", [y, net.ints(-1, PLACES, CHANNELS)])]), x_shape)
+        return net
+
+    x_shape = ["n", PLACES, CHANNELS]
+    plan = plan_of(agrees(build, make_model, shape=(PLACES, CHANNELS)), tmp_path)
+    assert "BatchNormalization" not in plan and plan.count("MatMul(") == 1, plan
+
+
+def multi_head_attention(net):
+    """torch's, inside of which sequences come first; of any batch, by which its exporter computes the scale."""
+    heads, size = 2, 8
+    x = net.input("x", ["n", PLACES, CHANNELS])
+    y = net.node("Transpose", [x], perm=[1, 0, 2])
+    y = net.node("MatMul", [y, net.constant(numbers((CHANNELS, 3 * CHANNELS), 1, -0.3, 0.3))])
+    y = net.node("Add", [y, net.constant(numbers((3 * CHANNELS,), 2))])
+    y = net.node("Reshape", [y, net.ints(PLACES, -1, 3, CHANNELS)])
+    y = net.node("Transpose", [y], perm=[2, 0, 1, 3])
+    q, k, v = (net.node("Gather", [y, net.constant(np.array(i), np.int64)], axis=0) for i in range(3))
+    split = lambda one, order: net.node(
+        "Transpose", [net.node("Reshape", [one, net.ints(PLACES, -1, heads, size)])], perm=order
+    )
+    q, k, v = split(q, [1, 2, 0, 3]), split(k, [1, 2, 3, 0]), split(v, [1, 2, 0, 3])
+    shape = net.node("Shape", [q])
+    width = net.node("Slice", [shape, net.ints(-1), net.ints(2**62), net.ints(0)])
+    root = net.node("Sqrt", [net.node("Cast", [width], to=net.kind)])
+    scale = net.node("Sqrt", [net.node("Div", [net.constant([1.0]), root])])
+    scores = net.node("MatMul", [net.node("Mul", [q, scale]), net.node("Mul", [k, scale])])
+    y = net.node("MatMul", [net.node("Softmax", [scores], axis=-1), v])
+    y = net.node("Reshape", [net.node("Transpose", [y], perm=[2, 0, 1, 3]), net.ints(-1, CHANNELS)])
+    weights, bias = net.constant(numbers((CHANNELS, CHANNELS), 3, -0.3, 0.3)), net.constant(numbers((CHANNELS,), 4))
+    y = net.node("Reshape", [net.node("Gemm", [y, weights, bias], transB=1), net.ints(PLACES, -1, CHANNELS)])
+    net.output(net.node("Transpose", [y], perm=[1, 0, 2]), ["n", PLACES, CHANNELS])
+    return net
+
+
+def test_sequences_that_come_first_are_not_turned(encore, make_model, tmp_path):
+    plan = plan_of(agrees(multi_head_attention, make_model, shape=(PLACES, CHANNELS)), tmp_path)
+    assert plan.count("encore.Attention(") == 1 and "Softmax" not in plan and " Transpose(" not in plan, plan
+    if es.on_virtual_gpu():
+        session = es.make_session(multi_head_attention(Network()).model(make_model), regions=1, auto_graph=0)
+        feeds = {"x": numbers((3, PLACES, CHANNELS))}
+        ran = [k["name"] for k in es.trace(session, lambda: session.run(None, feeds)) if k["what"] == "kernel"]
+        assert not any("Strided" in name or "Transpose" in name for name in ran), ran
+
+
+def test_pads_by_nothing_are_none(encore, make_model, tmp_path):
+    def build(net):
+        y = net.node("Pad", [net.input("x", PICTURE), net.ints(*[0] * 8)])
+        net.output(conv(net, y), PICTURE)
+        return net
+
+    assert "Pad(" not in plan_of(agrees(build, make_model), tmp_path)
