@@ -4,7 +4,7 @@ import math
 
 from properties.grow_numbers import fits_into, norm_of, pair_of, product_of
 from properties.grow_shapes import moved, permutations
-from properties.grown import FLOATS, TYPES, Unfit
+from properties.grown import FLOATS, TYPES, Unfit, always
 from properties.kinds import kind
 
 
@@ -82,3 +82,27 @@ def there_and_back(g):
 @kind(2)
 def twice(g):
     g.again()
+
+
+@kind(1)
+def projections(g):
+    """Queries, keys and values of the same rows, with heads; or one of them of other rows."""
+    x = g.any(FLOATS, lambda x: x.rank == 3 and x.has_rows() and min(map(min, x.dims)) > 0)
+    heads, size = g.pick(1, 2), 8
+    made = []
+    for _ in range(3):
+        rows = x if not g.chance(6) else g.any([x.kind], lambda y: y.dims == x.dims)
+        w = g.weights(x.kind, x.dims[-1][0], heads * size, most=1 / math.sqrt(x.dims[-1][0]))
+        y = product_of(g, rows, w)
+        if g.chance(2):
+            y = pair_of(g, "Add", y, g.weights(x.kind, heads * size))
+        made.append(moved(g, "Reshape", y, [*x.dims[:2], *always(heads, size)], g.ints(0, 0, heads, size)))
+    outer = [x.dims[0], always(heads)[0]]
+    turned = lambda y, rows, perm: moved(g, "Transpose", y, outer + rows, perm=perm)
+    q = turned(made[0], [x.dims[1], always(size)[0]], [0, 2, 1, 3])
+    k = turned(made[1], [always(size)[0], x.dims[1]], [0, 2, 3, 1])
+    v = turned(made[2], [x.dims[1], always(size)[0]], [0, 2, 1, 3])
+    scores = pair_of(g, "Mul", product_of(g, q, k), g.scalar(x.kind, 0.25))
+    weights = g.node("Softmax", [scores], x.kind, scores.dims, 1, 2, axis=-1)
+    y = product_of(g, weights, v)
+    moved(g, "Transpose", y, [x.dims[0], x.dims[1], outer[1], always(size)[0]], perm=[0, 2, 1, 3])

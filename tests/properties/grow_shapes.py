@@ -53,13 +53,13 @@ def cut(g):
     axis = g.axis(x)
     start, step = g.pick((0, 1), (1, 1), (-1, -1), (0, 2))
     if step < 0:
-        dims, stop = x.dims, g.ints(-1000)
+        dims, stop = x.dims, g.ints(-100000)
     elif g.chance(2):
         half = arithmetic(g, "Div", size(g, x, axis), 2)
         stop = half if half.rank else unsqueezed(g, half)
         dims = after_cut(x, axis, start, [int(array.reshape(-1)[0]) for array in stop.held], step)
     else:
-        stop = g.ints(g.pick(1000, 2))
+        stop = g.ints(g.pick(100000, 2))
         dims = after_cut(x, axis, start, [int(stop.held[0][0])] * 3, step)
     moved(g, "Slice", x, dims, g.ints(start), stop, g.ints(axis), g.ints(step))
 

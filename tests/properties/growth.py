@@ -12,9 +12,10 @@ MORE = [
 ]
 
 
-def grow(graph, more):
+def grow(graph, more, always=False):
+    """By one of `more` half of the time, or always."""
     try:
-        name = graph.pick(*more) if more and graph.chance(2) else graph.pick(*NAMES)
+        name = graph.pick(*more) if more and (always or graph.chance(2)) else graph.pick(*NAMES)
         KINDS[name][0](graph)
     except Unfit:
         pass  # what was made on the way is read by others, or by nobody
