@@ -88,7 +88,7 @@ std::optional<Link> Links::to(int v) const {
     if (!index || info.constant_input(1)->shape.rank() != 0) return std::nullopt;
     link.view = {ViewStep::select, {info.get_int("axis", 0), (*index)[0]}};
   } else if (const auto part = part_of(match_, v)) {
-    link.view = {ViewStep::slice, {part->axis, part->begin, part->end - part->begin}};
+    link.view = {ViewStep::slice, {part->axis, part->begin, part->end - part->begin, part->size}};
   } else {
     return std::nullopt;
   }

@@ -74,11 +74,12 @@ void join_viewed(Match& match, int attention) {
   const std::vector<int> outputs = step.outputs;
   const std::string name = step.node->name();
   const int joined = add_joined(match, products);
+  const int64_t all = match.value(joined).dims->back();
   int64_t begin = 0;
   for (size_t n = 0; n < inputs.size(); ++n) {
     const int64_t columns = columns_of(match, match.step(products[n]));
     auto& view = *views[inputs[n]];
-    view.insert(view.begin(), {ops::ViewStep::slice, {-1, begin, columns}});
+    view.insert(view.begin(), {ops::ViewStep::slice, {-1, begin, columns, all}});
     read[inputs[n]] = joined;
     begin += columns;
   }

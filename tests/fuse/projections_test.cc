@@ -39,8 +39,8 @@ TEST(Projections, OneProductForAll) {
   EXPECT_NE(made.find("\"q with its kin\": f16[b, n, 24] = MatMul(x, wq, bq)  # \"queries and keys and values\""),
             made.npos)
       << made;
-  EXPECT_NE(made.find("k = \"slice -1,8,8; reshape 0,0,1,8; "), made.npos) << made;
-  EXPECT_NE(made.find("v = \"slice -1,16,8; reshape 0,0,1,8; "), made.npos) << made;
+  EXPECT_NE(made.find("k = \"slice -1,8,8,24; reshape 0,0,1,8; "), made.npos) << made;
+  EXPECT_NE(made.find("v = \"slice -1,16,8,24; reshape 0,0,1,8; "), made.npos) << made;
 }
 
 TEST(Projections, ConstantsLieBesideEachOther) {

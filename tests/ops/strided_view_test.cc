@@ -1,5 +1,5 @@
 // Views against the elements that they speak of.
-#include "ops/shape/strided_view.h"
+#include "ops/shape/viewed.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -48,13 +48,24 @@ struct Moved {
     elements = std::move(made);
   }
   void select(int axis, int64_t index) {
+    slice(axis, index, 1);
+    Numbers dims(shape.dims().begin(), shape.dims().end());
+    dims.erase(dims.begin() + axis);
+    shape = Shape(dims);
+  }
+  void slice(int axis, int64_t begin, int64_t count) {
     const int64_t inner = shape.count(axis + 1, shape.rank()), dim = shape[axis];
     Numbers made, dims(shape.dims().begin(), shape.dims().end());
     for (size_t i = 0; i < elements.size(); ++i)
-      if (int64_t(i) / inner % dim == index) made.push_back(elements[i]);
-    dims.erase(dims.begin() + axis);
+      if (const int64_t at = int64_t(i) / inner % dim; at >= begin && at < begin + count) made.push_back(elements[i]);
+    dims[size_t(axis)] = count;
     shape = Shape(dims);
     elements = std::move(made);
+  }
+  bool is_dense() const {
+    for (size_t i = 0; i < elements.size(); ++i)
+      if (elements[i] != int64_t(i)) return false;
+    return true;
   }
 };
 
@@ -63,6 +74,7 @@ Shape any_shape(std::mt19937& random, int64_t count) {
   Numbers dims(1 + random() % 5, 1);
   for (const int64_t prime : {2, 3, 5})
     for (; count % prime == 0; count /= prime) dims[random() % dims.size()] *= prime;
+  dims[random() % dims.size()] *= count;
   return Shape(dims);
 }
 
@@ -75,7 +87,7 @@ TEST(StridedView, IsWhereTheElementsAre) {
     Moved moved(shape);
     for (int step = 0; step < 6; ++step) {
       const int rank = moved.shape.rank();
-      if (const auto what = random() % 4; what == 0) {
+      if (const auto what = random() % 5; what == 0) {
         const Shape to = any_shape(random, moved.shape.count());
         if (!view.reshape(to)) break;  // and it is as it was
         moved.shape = to;
@@ -84,6 +96,12 @@ TEST(StridedView, IsWhereTheElementsAre) {
         const int64_t dim = moved.shape[axis], index = int64_t(random() % size_t(dim));
         view.select(axis - rank * int(random() % 2), index - dim * int(random() % 2));
         moved.select(axis, index);
+      } else if (what == 2) {
+        const int axis = int(random() % size_t(rank));
+        const int64_t dim = moved.shape[axis], begin = int64_t(random() % size_t(dim)),
+                      count = 1 + int64_t(random() % size_t(dim - begin));
+        if (!view.slice(axis - rank * int(random() % 2), begin, count, dim)) break;
+        moved.slice(axis, begin, count);
       } else {
         Numbers order(static_cast<size_t>(rank));
         std::iota(order.begin(), order.end(), 0);
@@ -95,6 +113,7 @@ TEST(StridedView, IsWhereTheElementsAre) {
     }
     ASSERT_EQ(view.shape(), moved.shape);
     ASSERT_EQ(places(view), moved.elements);
+    ASSERT_EQ(view.is_dense(), moved.is_dense());
     if (const auto strides = view.strides()) {
       Numbers at{view.offset()};
       for (int d = 0; d < view.shape().rank(); ++d) {
@@ -107,6 +126,24 @@ TEST(StridedView, IsWhereTheElementsAre) {
     }
   }
   EXPECT_GT(views, 5000);
+}
+
+TEST(StridedView, ASliceIsOfTheSizeThatIsSpokenOf) {
+  StridedView view(Shape{2, 9});
+  EXPECT_THROW(view.slice(1, 0, 3, 8), Error);
+  EXPECT_THROW(view.slice(1, 7, 3, 9), Error);
+  EXPECT_THROW(view.slice(1, -1, 3, 9), Error);
+  EXPECT_THROW(view.slice(2, 0, 3, 9), Error);
+  ASSERT_TRUE(view.slice(-1, 7, 2, 9));
+  EXPECT_EQ(view.shape(), (Shape{2, 2}));
+  EXPECT_EQ(view.offset(), 7);
+}
+
+TEST(StridedView, StepsAreTextAndBack) {
+  const std::string text = "reshape 0,-1,3; transpose 2,0,1; slice -1,0,2,6; select 0,-1; squeeze 0; unsqueeze 1,2";
+  EXPECT_EQ(text_of(view_steps(text)), text);
+  EXPECT_EQ(text_of(view_steps("")), "");
+  EXPECT_THROW(view_steps("turn 0,1"), Error);
 }
 
 TEST(StridedView, OfPackedHeads) {

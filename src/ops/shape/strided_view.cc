@@ -103,12 +103,12 @@ void StridedView::select(int64_t axis, int64_t index) {
   axes_.erase(axes_.begin() + ptrdiff_t(at));
 }
 
-bool StridedView::slice(int64_t axis, int64_t begin, int64_t count) {
+bool StridedView::slice(int64_t axis, int64_t begin, int64_t count, int64_t size) {
   const auto at = size_t(checked_axis(axis, int(axes_.size())));
-  const int64_t all = count_of(axes_[at]);
-  require(begin >= 0 && count >= 0 && begin <= all - count, count, " from ", begin, " on are more than the ", all,
+  require(count_of(axes_[at]) == size, "axis ", axis, " of ", shape().str(), " is not ", size, ", as the model says");
+  require(begin >= 0 && count >= 0 && begin <= size - count, count, " from ", begin, " on are more than the ", size,
           " of axis ", axis);
-  if (count == all) return true;
+  if (count == size) return true;
   if (axes_[at].size() > 1) return false;
   offset_ += count ? begin * axes_[at].front().stride : 0;
   axes_[at].front().count = count;

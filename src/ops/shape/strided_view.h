@@ -33,7 +33,7 @@ class StridedView {
   void unsqueeze(const std::vector<int64_t>& axes);
   void select(int64_t axis, int64_t index);  // one of an axis, which is gone then
   // False, and unchanged, if no view is that.
-  bool slice(int64_t axis, int64_t begin, int64_t count);
+  bool slice(int64_t axis, int64_t begin, int64_t count, int64_t size);
   bool reshape(const Shape& to);
 
  private:

@@ -75,7 +75,7 @@ bool take(const ViewStep& step, StridedView& view) {
     case ViewStep::squeeze: view.squeeze(numbers); return true;
     case ViewStep::unsqueeze: view.unsqueeze(numbers); return true;
     case ViewStep::select: view.select(numbers[0], numbers[1]); return true;
-    case ViewStep::slice: return view.slice(numbers[0], numbers[1], numbers[2]);
+    case ViewStep::slice: return view.slice(numbers[0], numbers[1], numbers[2], numbers[3]);
     case ViewStep::reshape: return view.reshape(reshaped(view.shape(), numbers, false));
   }
   return false;

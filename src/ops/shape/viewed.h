@@ -12,7 +12,8 @@ namespace encore::ops {
 struct ViewStep {
   enum Kind { transpose, reshape, squeeze, unsqueeze, select, slice };
   Kind kind;
-  // The order, the dimensions, the axes, an axis and the index, or an axis, where it begins and how many there are.
+  // The order, the dimensions, the axes, an axis and the index, or an axis, where it begins, how many there are, and
+  // how many it has.
   std::vector<int64_t> numbers;
 };
 
