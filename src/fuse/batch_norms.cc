@@ -61,6 +61,7 @@ int add_constant(Match& match, std::string name, Type type, const std::vector<do
 int add_between(Match& match, const Value& like, const char* name, Type type) {
   Value made = like;
   made.name += name, made.type = type, made.is_output = false;
+  made.is_constant = false, made.constant = nullptr;
   return match.add(std::move(made));
 }
 

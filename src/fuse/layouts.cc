@@ -141,15 +141,15 @@ class Search {
   std::vector<int> set_of_;
 };
 
-bool is_turned_already(const Match& match) {
-  return std::ranges::any_of(match.plan().steps,
-                             [](const Step& step) { return step.node && step.node->domain() == ops::kChannelsLast; });
+bool has(const Match& match, auto is) {
+  return std::ranges::any_of(match.plan().steps, [&](const Step& step) { return step.node && is(*step.node); });
 }
 
 }  // namespace
 
 void turn_pictures(Match& match) {
-  if (!is_turned_already(match)) turn(match, Search(match).run());
+  const auto is_turned_already = [](const NodeInfo& node) { return node.domain() == ops::kChannelsLast; };
+  if (has(match, is_convolution) && !has(match, is_turned_already)) turn(match, Search(match).run());
 }
 
 }  // namespace encore::fuse

@@ -43,6 +43,7 @@ Step again(const Match& match, int s, int from, int to) {
 int add_value(Match& match, int like, const char* name, std::optional<Dims> dims) {
   Value made = match.value(like);
   made.name += name, made.is_output = false, made.dims = std::move(dims);
+  made.is_constant = false, made.constant = nullptr;
   return match.add(std::move(made));
 }
 
