@@ -235,7 +235,7 @@ def test_no_node_waits_for_itself(encore, make_model, capfd):
     """A path leaves the convolutions and comes back: what is before and what is behind cannot be one."""
     net = Network("float16")
     net.conv("x", "c1", (4, 4))
-    net.add("Softmax", ["c1"], "outside", axis=2)
+    net.add("Hardmax", ["c1"], "outside", axis=2)
     net.conv("c1", "c2", (4, 4))
     net.add("Add", ["c2", "outside"], "s")
     net.conv("s", "c3", (4, 4))
