@@ -122,9 +122,10 @@ void turn_before(Match& match, int last, const std::vector<int64_t>& order) {
   const int flat = reshape_of_numbers(match, factors[0]);
   if (flat < 0) return;
   const int z = match.step(flat).inputs[0], y = match.step(last).outputs[0];
-  const auto &of_z = match.value(z).dims, &of_rows = match.value(factors[0]).dims,
-             &of_made = match.value(match.step(product).outputs[0]).dims,
-             &of_back = match.value(match.step(last).inputs[0]).dims;
+  // Copies, as there will be more values.
+  const auto of_z = match.value(z).dims, of_rows = match.value(factors[0]).dims,
+             of_made = match.value(match.step(product).outputs[0]).dims,
+             of_back = match.value(match.step(last).inputs[0]).dims;
   if (!of_z || !of_rows || !of_made || !of_back || !are_rows_of(*of_z, *of_rows) || !are_rows_of(*of_back, *of_made) ||
       !have_same_batch(*of_z, *of_back))
     return;
@@ -136,8 +137,7 @@ void turn_before(Match& match, int last, const std::vector<int64_t>& order) {
   const Dims to{is_first_known ? -1 : (*of_back)[1], is_first_known ? (*of_back)[0] : -1, of_back->back()};
   const int turned_z = add_value(match, z, " with its rows turned", turned(*of_z, of_all)),
             rows = add_value(match, factors[0], " with its rows turned", *of_rows),
-            made_rows = add_value(match, match.step(product).outputs[0], " with its rows turned",
-                                  match.value(match.step(product).outputs[0]).dims);
+            made_rows = add_value(match, match.step(product).outputs[0], " with its rows turned", of_made);
   const auto view = [&](int from, int made, const Dims& dims) {
     Step step = match.plan().step({kFusions, "View", 1, {{"steps", ops::text_of({{ops::ViewStep::reshape, dims}})}}},
                                   name, {from}, {made});
