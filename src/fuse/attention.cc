@@ -369,19 +369,12 @@ void join_attention(Match& match, int softmax) {
   std::vector<Step> made;
   const std::string name = match.value(found->y).name;
   if (found->windows >= 0) {
-    Value both = match.value(found->windows);
-    both.name += " and " + match.value(inputs.back()).name;
-    both.is_constant = false, both.constant = nullptr, both.dims = std::nullopt;
-    const int sum = match.add(std::move(both));
+    const int sum = match.add_like(found->windows, " and " + match.value(inputs.back()).name, std::nullopt);
     made.push_back(match.plan().step({ops::kOnnx, "Add", 14}, name, {found->windows, inputs.back()}, {sum}));
     inputs.back() = sum;
   }
   int y = found->y;
-  if (found->to_y) {
-    Value joint = match.value(y);
-    joint.name += " of all windows", joint.is_output = false, joint.dims = std::nullopt;
-    y = match.add(std::move(joint));
-  }
+  if (found->to_y) y = match.add_like(y, " of all windows", std::nullopt);
   made.push_back(match.plan().step({kFusions, "Attention", 1, ops::attributes_of(found->how)}, name, inputs, {y}));
   made.back().make = ops::make_viewed_attention;
   if (found->to_y) {

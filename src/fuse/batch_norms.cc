@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "fuse/passes.h"
-#include "fuse/text_numbers.h"
 #include "ops/elementwise/program.h"
 #include "ops/registry.h"
 
@@ -12,16 +11,6 @@ namespace {
 
 constexpr ops::Types kServed = ops::kHalves | ops::Types{Type::f32};
 
-std::vector<double> numbers_of(const Match& match, const Step& step, size_t input) {
-  const Tensor* const constant = match.plan().constant(step, input);
-  std::vector<double> numbers;
-  if (!constant || !kServed.has(constant->type)) return numbers;
-  for (int64_t i = 0; i < constant->count(); ++i)
-    visit_element(constant->type, static_cast<char*>(constant->data) + size_t(i) * device::size_bytes(constant->type),
-                  [&](auto* at) { numbers.push_back(double(float(*at))); });
-  return numbers;
-}
-
 // What the norm multiplies each channel by, and what it adds then; empty if it is not known.
 struct Rows {
   std::vector<double> factors, summands;
@@ -29,7 +18,7 @@ struct Rows {
 Rows rows_of(const Match& match, const Step& step, int64_t channels) {
   std::vector<double> of[4];
   for (size_t i = 0; i < 4; ++i) {
-    of[i] = numbers_of(match, step, i + 1);
+    if (const Tensor* const constant = match.plan().constant(step, i + 1)) of[i] = numbers_of(*constant);
     if (std::ssize(of[i]) != channels) return {};
   }
   const auto& [scale, shift, mean, variance] = of;
@@ -42,27 +31,14 @@ Rows rows_of(const Match& match, const Step& step, int64_t channels) {
   return rows;
 }
 
-// A constant of these numbers.
 int add_constant(Match& match, std::string name, Type type, const std::vector<double>& numbers,
                  const std::vector<int64_t>& dims) {
-  auto made = std::make_shared<OwnTensor>();
-  made->view = {type, ops::Where::host, ops::Shape(dims), nullptr};
-  made->bytes.resize(made->view.bytes());
-  char* to = made->bytes.data();
-  for (const double number : numbers) {
-    visit_element(type, to, [&](auto* at) { *at = std::remove_pointer_t<decltype(at)>(float(number)); });
-    to += device::size_bytes(type);
-  }
-  made->view.data = made->bytes.data();
-  match.keep(made);
-  return match.add({std::move(name), type, dims, true, &made->view});
+  return match.add_constant(std::move(name), own_numbers(type, ops::Shape(dims), numbers));
 }
 
-int add_between(Match& match, const Value& like, const char* name, Type type) {
-  Value made = like;
-  made.name += name, made.type = type, made.is_output = false;
-  made.is_constant = false, made.constant = nullptr;
-  return match.add(std::move(made));
+int add_floats(Match& match, int like, const char* what) {
+  const Value& of = match.value(like);
+  return match.add({of.name + what, Type::f32, of.dims});
 }
 
 bool is_norm_of_constants(const Match& match, int s) {
@@ -107,7 +83,7 @@ void fold_batch_norm(Match& match, int norm) {
   const int64_t columns = weights.dims->back();
   const Rows rows = rows_of(match, step, columns);
   if (rows.factors.empty() || !kServed.has(weights.type) || match.value(x).type != weights.type) return;
-  std::vector<double> scaled = numbers_of(match, match.step(product), 1);
+  std::vector<double> scaled = numbers_of(*weights.constant);
   for (size_t i = 0; i < scaled.size(); ++i) scaled[i] *= rows.factors[i % size_t(columns)];
   const std::string name = match.node(product).name() + " and " + match.node(norm).name();
   const int scaled_weights = add_constant(match, weights.name, weights.type, scaled, *weights.dims),
@@ -139,13 +115,13 @@ void open_batch_norm(Match& match, int norm) {
   const int factor = add_constant(match, name + "'s factors", Type::f32, rows.factors, dims),
             summand = add_constant(match, name + "'s summands", Type::f32, rows.summands, dims);
   const bool is_half = x.type != Type::f32;
-  const int wide = is_half ? add_between(match, x, " in floats", Type::f32) : match.step(norm).inputs[0];
-  const int product = add_between(match, x, " times its factors", Type::f32);
-  const int sum = is_half ? add_between(match, x, " and its summands", Type::f32) : y;
+  const int from = match.step(norm).inputs[0];
+  const int wide = is_half ? add_floats(match, from, " in floats") : from;
+  const int product = add_floats(match, from, " times its factors");
+  const int sum = is_half ? add_floats(match, from, " and its summands") : y;
   const auto cast_to = [](Type type) {
     return Operator{ops::kOnnx, "Cast", 13, {{"to", int64_t(type == Type::f32 ? 1 : type == Type::f16 ? 10 : 16)}}};
   };
-  const int from = match.step(norm).inputs[0];
   if (is_half) {
     match.insert(match.plan().step(cast_to(Type::f32), name, {from}, {wide}));
     match.insert(match.plan().step({ops::kOnnx, "Add", 14}, name, {product, summand}, {sum}));

@@ -20,19 +20,6 @@ const Names kOfOne{"Relu", "LeakyRelu",  "Clip",     "HardSigmoid", "HardSwish",
 const Names kOfMany{"Add", "Sub", "Mul", "Div", "Min", "Max", "Sum", "Mean", "Pow", "PRelu"};
 const Names kReductions{"ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"};
 
-std::shared_ptr<OwnTensor> own(Type type, ops::Shape shape, const void* data) {
-  auto made = std::make_shared<OwnTensor>();
-  made->view = {type, ops::Where::host, shape, nullptr};
-  made->bytes.resize(made->view.bytes());
-  if (!made->bytes.empty()) std::memcpy(made->bytes.data(), data, made->bytes.size());
-  made->view.data = made->bytes.data();
-  return made;
-}
-
-std::shared_ptr<OwnTensor> own_ints(const std::vector<int64_t>& list) {
-  return own(Type::i64, ops::Shape{int64_t(list.size())}, list.data());
-}
-
 // An operand that is broadcast over pictures, null if it can't be: a single number stays as it is.
 std::shared_ptr<OwnTensor> turned_operand(const Tensor& constant) {
   const size_t size = device::size_bytes(constant.type);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "fuse/graph.h"
+#include "fuse/own_tensor.h"
 
 namespace encore::fuse {
 
@@ -14,12 +15,6 @@ inline constexpr int kPictureRank = 4;
 inline constexpr std::array<int64_t, 4> kToChannelsLast{0, 2, 3, 1}, kToChannelsFirst{0, 3, 1, 2};
 
 std::vector<int64_t> permuted(const std::vector<int64_t>& dims, const std::array<int64_t, 4>& order);
-
-// A constant of fusion's own making.
-struct OwnTensor {
-  std::vector<char> bytes;
-  Tensor view;
-};
 
 struct ChannelsLast {
   std::shared_ptr<Variant> node;

@@ -41,10 +41,9 @@ void make_product_of_einsum(Match& match, int einsum) {
     std::vector<int64_t> order(a.size());
     std::iota(order.begin(), order.end(), 0);
     std::swap(order[batch], order[batch + 1]);
-    Value turned = match.value(second);
-    turned.name += " turned", turned.is_output = false, turned.is_constant = false, turned.constant = nullptr;
-    if (turned.dims && turned.dims->size() == a.size()) std::swap((*turned.dims)[batch], (*turned.dims)[batch + 1]);
-    const int to = match.add(std::move(turned));
+    auto dims = match.value(second).dims;
+    if (dims && dims->size() == a.size()) std::swap((*dims)[batch], (*dims)[batch + 1]);
+    const int to = match.add_like(second, " turned", std::move(dims));
     match.insert(match.plan().step({ops::kOnnx, "Transpose", 13, {{"perm", order}}}, name, {second}, {to}));
     second = to;
   }

@@ -1,10 +1,8 @@
 // Norms of groups of channels, as exporters spell them out.
 #include <algorithm>
-#include <cstring>
 
 #include "fuse/passes.h"
 #include "fuse/shape_symbols.h"
-#include "fuse/text_numbers.h"
 #include "ops/registry.h"
 
 namespace encore::fuse {
@@ -12,29 +10,10 @@ namespace {
 
 constexpr ops::Types kServed{Type::f16, Type::bf16, Type::f32};
 
-bool is_all(const Match& match, const Step& step, size_t input, float number) {
+bool is_all(const Match& match, const Step& step, size_t input, double number) {
   const Tensor* const constant = match.plan().constant(step, input);
-  bool is = constant && kServed.has(constant->type);
-  for (int64_t i = 0; is && i < constant->count(); ++i)
-    visit_element(constant->type, static_cast<char*>(constant->data) + size_t(i) * device::size_bytes(constant->type),
-                  [&](auto* at) { is = float(*at) == number; });
-  return is;
-}
-
-int add_row(Match& match, std::string name, Type type, int64_t channels, const void* data) {
-  auto made = std::make_shared<OwnTensor>();
-  made->view = {type, ops::Where::host, ops::Shape{channels}, nullptr};
-  made->bytes.resize(made->view.bytes());
-  std::memcpy(made->bytes.data(), data, made->bytes.size());
-  made->view.data = made->bytes.data();
-  match.keep(made);
-  return match.add({std::move(name), type, Dims{channels}, true, &made->view});
-}
-int add_row(Match& match, std::string name, Type type, int64_t channels, float number) {
-  std::vector<char> bytes(size_t(channels) * device::size_bytes(type));
-  for (size_t at = 0; at < bytes.size(); at += device::size_bytes(type))
-    visit_element(type, bytes.data() + at, [&](auto* to) { *to = std::remove_pointer_t<decltype(to)>(number); });
-  return add_row(match, std::move(name), type, channels, bytes.data());
+  return constant && kServed.has(constant->type) &&
+         std::ranges::all_of(numbers_of(*constant), [&](double one) { return one == number; });
 }
 
 // What alone reads the value and multiplies or adds a constant, one for each channel of so many dimensions; or -1.
@@ -83,10 +62,16 @@ void join_group_norm(Match& match, int norm) {
     steps.push_back(shifted);
   }
   const float epsilon = match.node(norm).get_float("epsilon", 1e-5f);
-  gamma = gamma < 0 ? add_row(match, name + "'s ones", type, channels, 1.f)
-                    : add_row(match, match.value(gamma).name, type, channels, match.value(gamma).constant->data);
-  beta = beta < 0 ? add_row(match, name + "'s zeros", type, channels, 0.f)
-                  : add_row(match, match.value(beta).name, type, channels, match.value(beta).constant->data);
+  // What it is of the same numbers, whatever the dimensions; or so often the one number.
+  const auto row_of = [&](int row, const char* what, double otherwise) {
+    const ops::Shape shape{channels};
+    if (row < 0)
+      return match.add_constant(name + what,
+                                own_numbers(type, shape, std::vector<double>(size_t(channels), otherwise)));
+    return match.add_constant(match.value(row).name, own(type, shape, match.value(row).constant->data));
+  };
+  gamma = row_of(gamma, "'s ones", 1);
+  beta = row_of(beta, "'s zeros", 0);
   match.replace(
       std::move(steps),
       match.plan().step({ops::kOnnx, "GroupNormalization", 21, {{"num_groups", groups}, {"epsilon", epsilon}}}, name,

@@ -5,7 +5,7 @@
 
 #include "fuse/passes.h"
 #include "fuse/shape_symbols.h"
-#include "fuse/text_numbers.h"
+#include "ops/registry.h"
 
 namespace encore::fuse {
 namespace {
@@ -68,16 +68,6 @@ class Numbers {
   std::map<int, float> known_;  // by value
 };
 
-int add_number(Match& match, const Value& like, float number) {
-  auto made = std::make_shared<OwnTensor>();
-  made->view = {like.type, ops::Where::host, ops::Shape(*like.dims), nullptr};
-  made->bytes.resize(made->view.bytes());
-  visit_element(like.type, made->bytes.data(), [&](auto* at) { *at = std::remove_pointer_t<decltype(at)>(number); });
-  made->view.data = made->bytes.data();
-  match.keep(made);
-  return match.add({like.name, like.type, like.dims, true, &made->view});
-}
-
 }  // namespace
 
 // They are constants where others than such steps read them.
@@ -90,7 +80,9 @@ void know_numbers(Match& match) {
     const int v = match.step(s).outputs[0];
     const auto is_known = [&](int reader) { return made.contains(reader); };
     if (match.value(v).is_output || std::ranges::all_of(match.readers(v), is_known)) continue;
-    match.substitute(v, add_number(match, Value(match.value(v)), number));
+    const Value& value = match.value(v);
+    const int constant = match.add_constant(value.name, own_numbers(value.type, ops::Shape(*value.dims), {number}));
+    match.substitute(v, constant);
   }
   for (auto at = made.rbegin(); at != made.rend(); ++at) drop_unread(match, at->first);
 }

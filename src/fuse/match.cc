@@ -59,10 +59,20 @@ std::optional<Match::Scaled> Match::scaled(int s) const {
   return std::nullopt;
 }
 
-int Match::add(Value value) {
+int Match::add(Value value) { return enter_value(plan_.add(std::move(value))); }
+int Match::add_constant(std::string name, std::shared_ptr<OwnTensor> constant) {
+  return enter_value(plan_.add_constant(std::move(name), std::move(constant)));
+}
+int Match::add_like(int v, const std::string& what) { return enter_value(plan_.add_like(v, what)); }
+int Match::add_like(int v, const std::string& what, std::optional<std::vector<int64_t>> dims) {
+  const int made = add_like(v, what);
+  plan_.values[size_t(made)].dims = std::move(dims);
+  return made;
+}
+int Match::enter_value(int v) {
   producers_.push_back(-1);
   readers_.emplace_back();
-  return plan_.add(std::move(value));
+  return v;
 }
 
 void Match::replace(std::vector<int> steps, Step made) {

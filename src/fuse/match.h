@@ -49,6 +49,10 @@ class Match {
   std::optional<Scaled> scaled(int s) const;
 
   int add(Value value);
+  int add_constant(std::string name, std::shared_ptr<OwnTensor> constant);
+  // One of the same type, and of the same dimensions or these, which a step is to make.
+  int add_like(int v, const std::string& what);
+  int add_like(int v, const std::string& what, std::optional<std::vector<int64_t>> dims);
   void set_dims(int v, std::vector<int64_t> dims) { plan_.values[size_t(v)].dims = std::move(dims); }
   int64_t add_symbol() { return plan_.symbols->add(""); }
   void keep(std::shared_ptr<OwnTensor> constant) { plan_.constants.push_back(std::move(constant)); }
@@ -68,6 +72,7 @@ class Match {
   bool finish();
 
  private:
+  int enter_value(int v);
   void enter(int s);
   void leave(int s);
 

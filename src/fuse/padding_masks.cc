@@ -38,14 +38,6 @@ std::shared_ptr<OwnTensor> neutral_constant(Type type, const std::string& op) {
   return made;
 }
 
-std::shared_ptr<OwnTensor> axes_constant(const Dims& axes) {
-  auto made = std::make_shared<OwnTensor>();
-  made->bytes.resize(axes.size() * sizeof(int64_t));
-  std::memcpy(made->bytes.data(), axes.data(), made->bytes.size());
-  made->view = {Type::i64, ops::Where::host, ops::Shape{int64_t(axes.size())}, made->bytes.data()};
-  return made;
-}
-
 class Masking {
  public:
   Masking(Plan& plan, int mask, int64_t dim) : plan_(plan), mask_(mask), dim_(dim) {}
@@ -81,9 +73,9 @@ class Masking {
                         .type = plan_.values[size_t(mask_)].type,
                         .dims = Dims{1, 1, 1, dim_}});
       insert(at++, {"", "Unsqueeze", 13, {}}, node.name(),
-             {mask_, add_constant(node.name() + "'s axes", axes_constant({0, 1, 2}))}, mask);
+             {mask_, plan_.add_constant(node.name() + "'s axes", own_ints({0, 1, 2}))}, mask);
     } else if (const int before = inputs[place]; before >= 0) {
-      mask = add_like(before, " and padding");
+      mask = plan_.add_like(before, " and padding");
       if (auto& dims = plan_.values[size_t(mask)].dims) dims->back() = dim_;
       const bool is_boolean = plan_.values[size_t(before)].type == Type::boolean;
       insert(at++, {"", is_boolean ? "And" : "Add", is_boolean ? 7 : 14, {}}, node.name(), {before, mask_}, mask);
@@ -99,16 +91,16 @@ class Masking {
     const Step& step = plan_.steps[at];
     const std::string name = step.node->name();
     const int before = step.inputs[0];
-    const int kept = add_like(before, " without padding");
-    const int otherwise =
-        add_constant(name + "'s padding", neutral_constant(plan_.values[size_t(before)].type, step.node->op_type()));
+    const int kept = plan_.add_like(before, " without padding");
+    const int otherwise = plan_.add_constant(name + "'s padding",
+                                             neutral_constant(plan_.values[size_t(before)].type, step.node->op_type()));
     insert(at, {"", "Where", 16, {}}, name, {mask_, before, otherwise}, kept);
     plan_.steps[at + 1].inputs[0] = kept;
   }
 
   void scale_mean(size_t at) {
     const int mean = plan_.steps[at].outputs[0];
-    const int small = add_like(mean, " with padding");
+    const int small = plan_.add_like(mean, " with padding");
     plan_.steps[at].outputs[0] = small;
     insert(at + 1, {"", "Mul", 14, {}}, plan_.steps[at].node->name(), {small, mask_}, mean);
   }
@@ -122,7 +114,7 @@ class Masking {
     const int data = plan_.steps[at].inputs[0];
     size_t sum = maker_of(plan_.steps[at].inputs[1]);
     for (; lookup.key >= 0 && plan_.steps[sum].make; sum = maker_of(plan_.steps[at].inputs[1])) at = sum;
-    const int indices = plan_.steps[at].inputs[1], made = add_like(indices, " with padding");
+    const int indices = plan_.steps[at].inputs[1], made = plan_.add_like(indices, " with padding");
     std::vector<int> reads{data, indices, mask_};
     if (lookup.key >= 0) reads.push_back(plan_.steps[sum].inputs[size_t(lookup.key)]);
     insert(at,
@@ -143,22 +135,6 @@ class Masking {
     return dims->size() < all->size() || std::ranges::count(*dims, 1) > std::ranges::count(*all, 1);
   }
 
-  int add_constant(std::string name, std::shared_ptr<OwnTensor> constant) {
-    plan_.constants.push_back(constant);
-    const auto dims = constant->view.shape.dims();
-    return plan_.add({.name = std::move(name),
-                      .type = constant->view.type,
-                      .dims = Dims(dims.begin(), dims.end()),
-                      .is_constant = true,
-                      .constant = &constant->view});
-  }
-  int add_like(int v, const char* what) {
-    Value made = plan_.values[size_t(v)];
-    made.is_constant = made.is_output = false;
-    made.constant = nullptr;
-    made.name += what;
-    return plan_.add(std::move(made));
-  }
   void insert(size_t at, Operator op, const std::string& name, std::vector<int> inputs, int output) {
     Step step = plan_.step(std::move(op), name, std::move(inputs), {output});
     plan_.steps.insert(plan_.steps.begin() + ptrdiff_t(at), std::move(step));
@@ -171,7 +147,7 @@ class Masking {
 
   // In front of all that read the value.
   int add_sum(int v, const std::string& name) {
-    const int sum = add_like(v, " and padding");
+    const int sum = plan_.add_like(v, " and padding");
     if (auto& dims = plan_.values[size_t(sum)].dims) dims->back() = dim_;
     const auto reads = [&](const Step& step) { return std::ranges::find(step.inputs, v) != step.inputs.end(); };
     const auto first = std::ranges::find_if(plan_.steps, reads);

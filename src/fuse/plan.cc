@@ -9,6 +9,22 @@ int Plan::add(Value value) {
   return int(values.size()) - 1;
 }
 
+int Plan::add_constant(std::string name, std::shared_ptr<OwnTensor> constant) {
+  const auto dims = constant->view.shape.dims();
+  Value made{std::move(name), constant->view.type, std::vector<int64_t>(dims.begin(), dims.end()), true,
+             &constant->view};
+  constants.push_back(std::move(constant));
+  return add(std::move(made));
+}
+
+int Plan::add_like(int v, const std::string& what) {
+  Value made = values[size_t(v)];
+  made.is_constant = made.is_output = false;
+  made.constant = nullptr;
+  made.name += what;
+  return add(std::move(made));
+}
+
 const Tensor* Plan::constant(const Step& step, size_t input) const {
   const int v = input < step.inputs.size() ? step.inputs[input] : -1;
   if (v < 0 || !values[size_t(v)].is_constant) return nullptr;

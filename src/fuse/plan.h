@@ -63,6 +63,9 @@ struct Plan {
   std::vector<std::string> notes;  // what passes have nearly joined, and why not
 
   int add(Value value);
+  int add_constant(std::string name, std::shared_ptr<OwnTensor> constant);
+  // One of the same type and dimensions, which a step is to make.
+  int add_like(int v, const std::string& what);
   // What a constant input holds, if anybody knows.
   const Tensor* constant(const Step& step, size_t input) const;
   // A step of whose node is said what the plan knows of the values.

@@ -28,19 +28,11 @@ std::optional<SignedPart> signed_part_of(const Match& match, int v) {
 // One for each index of the axis, to be multiplied by: -1 from `begin` to `end`.
 int add_signs(Match& match, const Value& x, int axis, int64_t begin, int64_t end) {
   const int64_t size = (*x.dims)[size_t(axis)];
-  auto made = std::make_shared<OwnTensor>();
   Dims dims(x.dims->size() - size_t(axis), 1);
   dims[0] = size;
-  made->view = {x.type, ops::Where::host, ops::Shape(dims), nullptr};
-  made->bytes.resize(made->view.bytes());
-  for (int64_t i = 0; i < size; ++i) {
-    const float sign = i >= begin && i < end ? -1.f : 1.f;
-    visit_element(x.type, made->bytes.data() + size_t(i) * device::size_bytes(x.type),
-                  [&](auto* at) { *at = std::remove_pointer_t<decltype(at)>(sign); });
-  }
-  made->view.data = made->bytes.data();
-  match.keep(made);
-  return match.add({x.name + "'s signs", x.type, std::move(dims), true, &made->view});
+  std::vector<double> signs(size_t(size), 1);
+  std::fill(signs.begin() + begin, signs.begin() + end, -1);
+  return match.add_constant(x.name + "'s signs", own_numbers(x.type, ops::Shape(dims), signs));
 }
 
 Step step_of(const Match& match, const Rolled& rolled, const std::string& name, int made) {

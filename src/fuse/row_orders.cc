@@ -40,13 +40,6 @@ Step again(const Match& match, int s, int from, int to) {
                            std::move(inputs), {to});
 }
 
-int add_value(Match& match, int like, const char* name, std::optional<Dims> dims) {
-  Value made = match.value(like);
-  made.name += name, made.is_output = false, made.dims = std::move(dims);
-  made.is_constant = false, made.constant = nullptr;
-  return match.add(std::move(made));
-}
-
 Step turn(const Match& match, const std::vector<int64_t>& order, const std::string& name, int from, int to) {
   return match.plan().step({ops::kOnnx, "Transpose", 13, {{"perm", order}}}, name, {from}, {to});
 }
@@ -82,11 +75,11 @@ bool turn_behind(Match& match, int first, const std::vector<int64_t>& order) {
   dims.back() = columns_of(match, match.step(product));
   std::vector<int> steps{first, product};
   std::vector<Step> made;
-  const int rows = add_value(match, match.step(product).outputs[0], " before it is turned", dims);
+  const int rows = match.add_like(match.step(product).outputs[0], " before it is turned", dims);
   made.push_back(again(match, product, x, rows));
   int before = rows;
   if (last == sum) {
-    before = add_value(match, y, " before it is turned", dims);
+    before = match.add_like(y, " before it is turned", dims);
     made.push_back(again(match, sum, rows, before));
     steps.push_back(sum);
   }
@@ -135,9 +128,9 @@ void turn_before(Match& match, int last, const std::vector<int64_t>& order) {
   const std::string name = match.node(last).name();
   const bool is_first_known = (*of_back)[0] > 0;
   const Dims to{is_first_known ? -1 : (*of_back)[1], is_first_known ? (*of_back)[0] : -1, of_back->back()};
-  const int turned_z = add_value(match, z, " with its rows turned", turned(*of_z, of_all)),
-            rows = add_value(match, factors[0], " with its rows turned", *of_rows),
-            made_rows = add_value(match, match.step(product).outputs[0], " with its rows turned", of_made);
+  const int turned_z = match.add_like(z, " with its rows turned", turned(*of_z, of_all)),
+            rows = match.add_like(factors[0], " with its rows turned", *of_rows),
+            made_rows = match.add_like(match.step(product).outputs[0], " with its rows turned", of_made);
   const auto view = [&](int from, int made, const Dims& dims) {
     Step step = match.plan().step({kFusions, "View", 1, {{"steps", ops::text_of({{ops::ViewStep::reshape, dims}})}}},
                                   name, {from}, {made});

@@ -1,26 +1,11 @@
 // The shape of what is turned tells where it is turned from.
 #include <algorithm>
-#include <cstring>
 
 #include "fuse/passes.h"
 #include "fuse/shape_symbols.h"
 #include "ops/registry.h"
 
 namespace encore::fuse {
-namespace {
-
-int add_indices(Match& match, const std::vector<int64_t>& order, const std::string& name) {
-  auto made = std::make_shared<OwnTensor>();
-  made->view = {Type::i64, ops::Where::host, ops::Shape{int64_t(order.size())}, nullptr};
-  made->bytes.resize(made->view.bytes());
-  std::memcpy(made->bytes.data(), order.data(), made->bytes.size());
-  made->view.data = made->bytes.data();
-  match.keep(made);
-  return match.add({name, Type::i64, Dims{int64_t(order.size())}, true, &made->view});
-}
-
-}  // namespace
-
 // On the host, where shapes are.
 void read_shape_before_turn(Match& match, int shape) {
   if (!match.is(shape, "Shape") || match.node(shape).get_int("start", 0) != 0 || match.node(shape).find_int("end"))
@@ -31,7 +16,7 @@ void read_shape_before_turn(Match& match, int shape) {
     return;
   const std::string name = match.node(shape).name();
   const int x = match.step(turn).inputs[0], made = match.step(shape).outputs[0];
-  const int indices = add_indices(match, *order, name + "'s order");
+  const int indices = match.add_constant(name + "'s order", own_ints(*order));
   const int of_x = match.add({name + " before it is turned", Type::i64, Dims{std::ssize(*order)}});
   Step in_order = match.plan().step({ops::kOnnx, "Gather", 13}, name, {of_x, indices}, {made});
   in_order.runs = Runs::on_host;

@@ -1,0 +1,23 @@
+// Constants of fusion's own making.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "ops/tensor.h"
+
+namespace encore::fuse {
+
+struct OwnTensor {
+  std::vector<char> bytes;
+  ops::Tensor view;
+};
+
+std::shared_ptr<OwnTensor> own(ops::Type type, const ops::Shape& shape, const void* data);
+std::shared_ptr<OwnTensor> own_ints(const std::vector<int64_t>& list);
+// Each rounded to a float, and then to the type.
+std::shared_ptr<OwnTensor> own_numbers(ops::Type type, const ops::Shape& shape, const std::vector<double>& numbers);
+
+// What a constant of halves or floats holds; nothing of others.
+std::vector<double> numbers_of(const ops::Tensor& constant);
+
+}  // namespace encore::fuse
