@@ -377,11 +377,7 @@ void join_attention(Match& match, int softmax) {
   if (found->to_y) y = match.add_like(y, " of all windows", std::nullopt);
   made.push_back(match.plan().step({kFusions, "Attention", 1, ops::attributes_of(found->how)}, name, inputs, {y}));
   made.back().make = ops::make_viewed_attention;
-  if (found->to_y) {
-    made.push_back(
-        match.plan().step({kFusions, "View", 1, {{"steps", ops::text_of({*found->to_y})}}}, name, {y}, {found->y}));
-    made.back().make = ops::make_viewed;
-  }
+  if (found->to_y) made.push_back(view(match, {*found->to_y}, name, y, found->y));
   match.replace(found->steps, std::move(made));
 }
 

@@ -9,12 +9,6 @@ namespace {
 
 constexpr ops::Types kServed = ops::kHalves | ops::Types{Type::f32};
 
-// One row of so many columns, with no more dimensions than the product has.
-bool is_row(const std::optional<std::vector<int64_t>>& dims, int64_t columns, size_t rank) {
-  return dims && !dims->empty() && dims->size() <= rank && dims->back() == columns &&
-         std::all_of(dims->begin(), dims->end() - 1, [](int64_t dim) { return dim == 1; });
-}
-
 }  // namespace
 
 // No path leaves both and comes back, for the sum's other term is a constant.
@@ -30,9 +24,8 @@ void join_bias(Match& match, int product) {
   const int y = rows.outputs[0], sum = match.only_reader(y, "Add");
   if (columns == 0 || sum < 0 || match.node(sum).since_version() < 7) return;  // the first that broadcasts as today
   const int bias = match.other(sum, y);
-  if (!match.value(rows.inputs[1]).is_constant || !match.value(bias).is_constant ||
-      match.value(bias).type != match.value(y).type ||
-      !is_row(match.value(bias).dims, columns, match.rank(y).value_or(1)))
+  if (!match.value(rows.inputs[1]).is_constant || match.value(bias).type != match.value(y).type ||
+      !is_constant_row(match, bias, columns, match.rank(y).value_or(1)))
     return;
   std::vector<int> inputs = rows.inputs;
   inputs.resize(bias_input, -1);

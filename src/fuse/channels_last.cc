@@ -240,7 +240,7 @@ class ToChannelsLast {
 
 }  // namespace
 
-std::vector<int64_t> permuted(const std::vector<int64_t>& dims, const std::array<int64_t, 4>& order) {
+std::vector<int64_t> permuted(const std::vector<int64_t>& dims, std::span<const int64_t> order) {
   std::vector<int64_t> out;
   for (int64_t from : order) out.push_back(dims[size_t(from)]);
   return out;

@@ -3,6 +3,7 @@
 #include <array>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "fuse/graph.h"
@@ -14,7 +15,7 @@ inline constexpr int kPictureRank = 4;
 // Where dimension i of the one layout is in the other.
 inline constexpr std::array<int64_t, 4> kToChannelsLast{0, 2, 3, 1}, kToChannelsFirst{0, 3, 1, 2};
 
-std::vector<int64_t> permuted(const std::vector<int64_t>& dims, const std::array<int64_t, 4>& order);
+std::vector<int64_t> permuted(const std::vector<int64_t>& dims, std::span<const int64_t> order);
 
 struct ChannelsLast {
   std::shared_ptr<Variant> node;

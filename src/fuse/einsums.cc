@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "fuse/links.h"
 #include "fuse/passes.h"
 #include "ops/matmul/equation.h"
 #include "ops/registry.h"
@@ -42,9 +43,9 @@ void make_product_of_einsum(Match& match, int einsum) {
     std::iota(order.begin(), order.end(), 0);
     std::swap(order[batch], order[batch + 1]);
     auto dims = match.value(second).dims;
-    if (dims && dims->size() == a.size()) std::swap((*dims)[batch], (*dims)[batch + 1]);
+    if (dims && dims->size() == a.size()) dims = permuted(*dims, order);
     const int to = match.add_like(second, " turned", std::move(dims));
-    match.insert(match.plan().step({ops::kOnnx, "Transpose", 13, {{"perm", order}}}, name, {second}, {to}));
+    match.insert(transposition(match, order, name, second, to));
     second = to;
   }
   match.replace({einsum}, match.plan().step({ops::kOnnx, "MatMul", 13}, name, {first, second}, {y_value}));

@@ -78,6 +78,12 @@ int64_t columns_of(const Match& match, const Step& product) {
   return rank == 2u ? std::max<int64_t>(match.value(product.inputs[1]).dims->back(), 0) : 0;
 }
 
+bool is_constant_row(const Match& match, int v, int64_t columns, size_t rank) {
+  const auto& dims = match.value(v).dims;
+  return match.value(v).is_constant && dims && !dims->empty() && dims->size() <= rank && dims->back() == columns &&
+         std::all_of(dims->begin(), dims->end() - 1, [](int64_t dim) { return dim == 1; });
+}
+
 bool can_join(const Match& match, const Step& product, const Step& other) {
   const int64_t columns = columns_of(match, product), of_other = columns_of(match, other);
   const bool is_plain = is_plain_product(product);

@@ -8,6 +8,8 @@ namespace encore::fuse {
 
 // Of a product by constants how many columns it has, or zero: not known, or no such product.
 int64_t columns_of(const Match& match, const Step& product);
+// A constant that is added to each row of so many columns, with no more dimensions than these have.
+bool is_constant_row(const Match& match, int v, int64_t columns, size_t rank);
 // Whether these can be one: nobody else reads their weights.
 bool can_join(const Match& match, const Step& product, const Step& other);
 

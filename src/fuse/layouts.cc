@@ -144,12 +144,25 @@ class Search {
 bool has(const Match& match, auto is) {
   return std::ranges::any_of(match.plan().steps, [&](const Step& step) { return step.node && is(*step.node); });
 }
+bool is_turned_already(const Match& match) {
+  return has(match, [](const NodeInfo& node) { return node.domain() == ops::kChannelsLast; });
+}
 
 }  // namespace
 
 void turn_pictures(Match& match) {
-  const auto is_turned_already = [](const NodeInfo& node) { return node.domain() == ops::kChannelsLast; };
-  if (has(match, is_convolution) && !has(match, is_turned_already)) turn(match, Search(match).run());
+  if (has(match, is_convolution) && !is_turned_already(match)) turn(match, Search(match).run());
+}
+
+void turn_all_pictures(Match& match) {
+  if (is_turned_already(match)) return;
+  Turned turned;
+  for (int s = 0; s < match.size(); ++s) {
+    auto made = with_channels_last(match.plan().values, match.step(s).node, match.step(s).inputs);
+    if (!made) fail(Code::internal, ops::label_of(match.node(s)), " cannot be turned");
+    turned.emplace(s, std::move(*made));
+  }
+  turn(match, std::move(turned));
 }
 
 }  // namespace encore::fuse

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "device/error.h"
+#include "ops/registry.h"
 
 namespace encore::fuse {
 
@@ -133,6 +134,16 @@ std::optional<Link> Links::swap_to(int v) const {
   const bool swaps = one[1] == f[2] && one[2] == f[3] && (two[0] == f[0] || two[0] == rest) && two[1] == f[1] &&
                      two[2] == f[3] && two[3] == f[2];
   return swaps ? std::optional(std::move(link)) : std::nullopt;
+}
+
+Step transposition(const Match& match, const std::vector<int64_t>& order, std::string name, int from, int to) {
+  return match.plan().step({ops::kOnnx, "Transpose", 13, {{"perm", order}}}, std::move(name), {from}, {to});
+}
+
+Step view(const Match& match, const std::vector<ViewStep>& steps, std::string name, int from, int to) {
+  Step made = match.plan().step({kFusions, "View", 1, {{"steps", ops::text_of(steps)}}}, std::move(name), {from}, {to});
+  made.make = ops::make_viewed;
+  return made;
 }
 
 std::optional<int> copies(const Dims& dims, const std::vector<ViewStep>& steps) try {

@@ -46,6 +46,10 @@ class Links {
   const ShapeSymbols symbols_;
 };
 
+// Steps that only move elements.
+Step transposition(const Match& match, const std::vector<int64_t>& order, std::string name, int from, int to);
+Step view(const Match& match, const std::vector<ops::ViewStep>& steps, std::string name, int from, int to);
+
 // How often elements are copied by steps that are one, told by an example of the dimensions; none if that can't be
 // told.
 std::optional<int> copies(const Dims& dims, const std::vector<ops::ViewStep>& steps);

@@ -13,11 +13,8 @@ void join_movements(Match& match, int last) {
   if (y < 0 || device::size_bits(match.value(y).type) % 8 != 0) return;
   const ViewChain chain(match, y);
   if (chain.saved() <= 0) return;
-  Step made = match.plan().step({kFusions, "View", 1, {{"steps", ops::text_of(chain.steps())}}},
-                                match.node(last).name(), {chain.from()}, {y});
-  made.make = ops::make_viewed;
   const std::vector<int> inputs = match.step(last).inputs;
-  match.replace({last}, std::move(made));
+  match.replace({last}, view(match, chain.steps(), match.node(last).name(), chain.from(), y));
   for (const int v : inputs)
     if (const int above = match.producer(v); above >= 0) drop_unread(match, above);
 }

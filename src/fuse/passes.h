@@ -88,6 +88,8 @@ void join_elementwise(Match& match);
 
 // Pictures have their channels last where convolutions gain by it, or fewer are turned then than before.
 void turn_pictures(Match& match);
+// All have, unless some had before: of a region that was made so that they may.
+void turn_all_pictures(Match& match);
 // Transpositions, Reshapes and their kin, one behind the other, are one copy, or none.
 void join_movements(Match& match, int last);
 

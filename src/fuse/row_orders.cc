@@ -19,12 +19,6 @@ std::optional<std::vector<int64_t>> order_of_rows(const Match& match, int turn) 
   return order;
 }
 
-bool is_row(const Match& match, int v) {
-  const auto& dims = match.value(v).dims;
-  return match.value(v).is_constant && dims && !dims->empty() &&
-         std::all_of(dims->begin(), dims->end() - 1, [](int64_t dim) { return dim == 1; });
-}
-
 int reshape_of_numbers(const Match& match, int v) {
   const int made = match.maker(v, "Reshape");
   return made >= 0 && match.only_reader(v) >= 0 ? made : -1;
@@ -38,16 +32,6 @@ Step again(const Match& match, int s, int from, int to) {
   inputs[match.value(inputs[0]).is_constant ? 1 : 0] = from;
   return match.plan().step({node.domain(), node.op_type(), node.since_version(), node.attributes()}, node.name(),
                            std::move(inputs), {to});
-}
-
-Step turn(const Match& match, const std::vector<int64_t>& order, const std::string& name, int from, int to) {
-  return match.plan().step({ops::kOnnx, "Transpose", 13, {{"perm", order}}}, name, {from}, {to});
-}
-
-Dims turned(const Dims& dims, const std::vector<int64_t>& order) {
-  Dims made;
-  for (const int64_t axis : order) made.push_back(dims[size_t(axis)]);
-  return made;
 }
 
 // Whether all readers only move elements.
@@ -66,24 +50,23 @@ bool turn_behind(Match& match, int first, const std::vector<int64_t>& order) {
   if (product < 0 || columns_of(match, match.step(product)) == 0 || match.step(product).inputs.size() != 2 ||
       match.step(product).inputs[0] != match.step(first).outputs[0] || !match.value(x).dims)
     return false;
-  int last = product;
-  const int sum = match.only_reader(match.step(product).outputs[0], "Add");
-  if (sum >= 0 && is_row(match, match.other(sum, match.step(product).outputs[0]))) last = sum;
-  const int y = match.step(last).outputs[0];
-  if (!is_moved_on(match, y)) return false;
+  const int p = match.step(product).outputs[0], sum = match.only_reader(p, "Add");
   Dims dims = *match.value(x).dims;
   dims.back() = columns_of(match, match.step(product));
+  const bool is_biased = sum >= 0 && is_constant_row(match, match.other(sum, p), dims.back(), dims.size());
+  const int y = is_biased ? match.step(sum).outputs[0] : p;
+  if (!is_moved_on(match, y)) return false;
   std::vector<int> steps{first, product};
   std::vector<Step> made;
-  const int rows = match.add_like(match.step(product).outputs[0], " before it is turned", dims);
+  const int rows = match.add_like(p, " before it is turned", dims);
   made.push_back(again(match, product, x, rows));
   int before = rows;
-  if (last == sum) {
+  if (is_biased) {
     before = match.add_like(y, " before it is turned", dims);
     made.push_back(again(match, sum, rows, before));
     steps.push_back(sum);
   }
-  made.push_back(turn(match, order, match.node(first).name(), before, y));
+  made.push_back(transposition(match, order, match.node(first).name(), before, y));
   match.replace(std::move(steps), std::move(made));
   return true;
 }
@@ -111,7 +94,10 @@ void turn_before(Match& match, int last, const std::vector<int64_t>& order) {
       match.node(product).get_int("transA", 0) != 0 || !match.value(match.step(product).inputs[1]).is_constant)
     return;
   const auto& factors = match.step(product).inputs;
-  if (factors.size() > 2 && factors[2] >= 0 && !is_row(match, factors[2])) return;
+  if (const auto& dims = match.value(match.step(product).outputs[0]).dims;
+      factors.size() > 2 && factors[2] >= 0 &&
+      !(dims && is_constant_row(match, factors[2], dims->back(), dims->size())))
+    return;
   const int flat = reshape_of_numbers(match, factors[0]);
   if (flat < 0) return;
   const int z = match.step(flat).inputs[0], y = match.step(last).outputs[0];
@@ -128,20 +114,14 @@ void turn_before(Match& match, int last, const std::vector<int64_t>& order) {
   const std::string name = match.node(last).name();
   const bool is_first_known = (*of_back)[0] > 0;
   const Dims to{is_first_known ? -1 : (*of_back)[1], is_first_known ? (*of_back)[0] : -1, of_back->back()};
-  const int turned_z = match.add_like(z, " with its rows turned", turned(*of_z, of_all)),
-            rows = match.add_like(factors[0], " with its rows turned", *of_rows),
-            made_rows = match.add_like(match.step(product).outputs[0], " with its rows turned", of_made);
-  const auto view = [&](int from, int made, const Dims& dims) {
-    Step step = match.plan().step({kFusions, "View", 1, {{"steps", ops::text_of({{ops::ViewStep::reshape, dims}})}}},
-                                  name, {from}, {made});
-    step.make = ops::make_viewed;
-    return step;
-  };
+  const int turned_z = match.add_like(z, " with its rows turned", permuted(*of_z, of_all)),
+            rows = match.add_like(factors[0], " with its rows turned"),
+            made_rows = match.add_like(match.step(product).outputs[0], " with its rows turned");
   std::vector<Step> made;
-  made.push_back(turn(match, of_all, name, z, turned_z));
-  made.push_back(view(turned_z, rows, {-1, of_rows->back()}));
+  made.push_back(transposition(match, of_all, name, z, turned_z));
+  made.push_back(view(match, {{ops::ViewStep::reshape, {-1, of_rows->back()}}}, name, turned_z, rows));
   made.push_back(again(match, product, rows, made_rows));
-  made.push_back(view(made_rows, y, to));
+  made.push_back(view(match, {{ops::ViewStep::reshape, to}}, name, made_rows, y));
   match.replace({flat, product, back, last}, std::move(made));
 }
 

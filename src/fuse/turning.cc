@@ -2,6 +2,7 @@
 #include <set>
 
 #include "fuse/layouts.h"
+#include "fuse/links.h"
 #include "ops/registry.h"
 
 namespace encore::fuse {
@@ -48,12 +49,7 @@ class Turning {
     Step turned{std::move(made.node), {}, {}};
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (const auto& constant = made.constants[i]) {
-        Value value = match_.value(inputs[i]);
-        const auto dims = constant->view.shape.dims();
-        value.dims.emplace(dims.begin(), dims.end());
-        value.constant = &constant->view;
-        match_.keep(constant);
-        turned.inputs.push_back(match_.add(std::move(value)));
+        turned.inputs.push_back(match_.add_constant(match_.value(inputs[i]).name, constant));
       } else {
         turned.inputs.push_back(made.inputs[i] ? inner(inputs[i]) : inputs[i]);
       }
@@ -79,9 +75,7 @@ class Turning {
   }
 
   void transpose(int from, int to, const std::array<int64_t, 4>& order) {
-    match_.insert(
-        match_.plan().step({ops::kOnnx, "Transpose", 13, {{"perm", std::vector<int64_t>(order.begin(), order.end())}}},
-                           match_.value(from).name + "'s layout", {from}, {to}));
+    match_.insert(transposition(match_, {order.begin(), order.end()}, match_.value(from).name + "'s layout", from, to));
   }
 
   Match& match_;

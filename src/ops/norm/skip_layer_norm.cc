@@ -20,9 +20,8 @@ class SkipLayerNorm : public Op {
     const int64_t width = x.shape.back(), rows = x.shape.count(0, rank - 1);
     // The skip has the shape of the input, or lacks its batch, or has a batch of one.
     const int skip_rank = skip.shape.rank();
-    const bool is_same = any_rank_ && skip.shape == x.shape;
-    bool fits = is_same || skip_rank == 2 || skip_rank == 3;
-    for (int i = 1; !is_same && fits && i <= skip_rank; ++i) {
+    bool fits = any_rank_ ? skip.shape == x.shape : skip_rank == 2 || skip_rank == 3;
+    for (int i = 1; !any_rank_ && fits && i <= skip_rank; ++i) {
       const int64_t dim = skip.shape[skip_rank - i];
       fits = i <= rank ? dim == x.shape[rank - i] || (i == 3 && dim == 1) : dim == 1;
     }
