@@ -29,6 +29,7 @@ out y
   stays("y: f16[7, n, 3, 4] = Reshape(s, heads)", "y: f16[7, n, 12] = Relu(s)");
   stays("perm = [1, 0, 2]", "perm = [1, 2, 0]");
   stays("out y", "out y\nout t");
+  stays("const b: f16[12]", "const b: f16[1, 1, 1, 12]");
 }
 
 constexpr const char* kBehind = R"(in z: f16[7, n, 3, 4]
