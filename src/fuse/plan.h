@@ -22,13 +22,11 @@ struct Step {
   const char* what = nullptr;    // these are, if a pass has joined them
   // What runs it, if no operator does that models may ask for; it reads no input on the host.
   std::function<std::unique_ptr<ops::Op>(const NodeInfo&)> make = {};
-  // Instead of an operator: a plan, what has been compiled before, or the bodies of If, Loop or Scan
-  // (fuse/control_flow.h).
-  std::shared_ptr<Plan> parts = {};
+  // Instead of an operator: what has been compiled before, or the bodies of If, Loop or Scan (fuse/control_flow.h).
   std::shared_ptr<const ops::Op> compiled = {};
   std::vector<Body> bodies = {};
 
-  bool is_operator() const { return !parts && !compiled && bodies.empty(); }
+  bool is_operator() const { return !compiled && bodies.empty(); }
 };
 
 // Value `inner` is the memory of `outer`, an input or an output of the plan, with the channels spoken of as last.

@@ -122,7 +122,7 @@ class Reading {
     if (depth_ > 0 && !closing_) fail(Code::invalid_input, "the text ends before a '}'");
     return std::move(plan_);
   }
-  const Line& closing() const { return *closing_; }  // what is behind the brace, of parts and bodies
+  const Line& closing() const { return *closing_; }  // what is behind the brace, of bodies
 
  private:
   void read(Line& line) {
@@ -235,35 +235,28 @@ class Reading {
     if (line.take("@")) op.since_version = read_number<int>(line, line.take_name("a version"));
     line.expect("(");
     line.list(")", [&] { inputs.push_back(line.take_word("_") ? -1 : find(line, line.take_name("a value's name"))); });
-    std::shared_ptr<Plan> parts;
     std::string name;
-    if (line.take("{")) {
-      if (line.is_at_end())
-        parts = read_parts(line);
-      else
-        line.list("}", [&] { read_attribute(line, op.attributes); });
-    }
+    if (line.take("{")) line.list("}", [&] { read_attribute(line, op.attributes); });
     std::vector<Body> bodies;
-    while (!parts && !line.is_at_end() && !line.is("#")) {
+    while (!line.is_at_end() && !line.is("#")) {
       std::string body = line.take_name("a body's name");
       line.expect("{");
       line.finish();
-      bodies.push_back({std::move(body), read_parts(line)});
+      bodies.push_back({std::move(body), read_body(line)});
     }
     if (line.take("#")) name = line.take_name("a node's name");
     line.finish();
     Step step = plan_.step(std::move(op), std::move(name), std::move(inputs), std::move(outputs));
     step.runs = runs;
     step.origin = {int(plan_.steps.size())};
-    step.parts = std::move(parts);
     step.bodies = std::move(bodies);
     plan_.steps.push_back(std::move(step));
   }
 
   // The line goes on behind their end.
-  std::shared_ptr<Plan> read_parts(Line& line) {
+  std::shared_ptr<Plan> read_body(Line& line) {
     constexpr int kDeepest = 8;
-    if (depth_ == kDeepest) line.refuse("parts are in parts of parts");
+    if (depth_ == kDeepest) line.refuse("bodies are in bodies of bodies");
     Reading inside(text_, depth_ + 1);
     auto made = std::make_shared<Plan>(inside.run());
     line = inside.closing();

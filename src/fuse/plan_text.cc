@@ -98,12 +98,6 @@ class Writing {
     std::string made = step.runs == Runs::on_host ? "host " : step.runs == Runs::elsewhere ? "elsewhere " : "";
     made += joined(step.outputs, [&](int v) { return v < 0 ? "_" : typed(v); }) + " = " + called(*step.node) + "(" +
             joined(step.inputs, [&](int v) { return v < 0 ? "_" : name(v); }) + ")";
-    if (step.parts) {
-      line(made + " {");
-      all_ += Writing(*step.parts, indent_ + "  ").run();
-      line("}");
-      return;
-    }
     ops::Attributes attributes = step.node->attributes();
     for (const Body& body : step.bodies) attributes.erase(body.name);
     if (!attributes.empty())

@@ -74,13 +74,10 @@ void Program::add(Step& step) {
   const bool on_host = step.runs == Runs::on_host;
   action.host_inputs.resize(step.inputs.size(), on_host);
   action.host_outputs.resize(step.outputs.size(), on_host);
-  if (step.parts || step.compiled) {
+  if (step.compiled) {
     for (int value : step.outputs)
       action.types.push_back(value < 0 ? Type::undefined : plan_.values[size_t(value)].type);
-    if (step.compiled)
-      action.op = std::make_unique<Prepared>(step.compiled);
-    else
-      action.op = std::make_unique<Program>(std::move(*step.parts));
+    action.op = std::make_unique<Prepared>(step.compiled);
     return;
   }
   action.name = device::kept(step.node->name());

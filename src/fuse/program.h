@@ -22,8 +22,8 @@ class Program final : public ops::Op {
   struct Action {
     std::unique_ptr<ops::Op> op;
     const char *name = "", *op_type = "";  // of its node
-    bool is_timed = false;                 // in profiles; not what is on the host, or has parts of its own
-    std::string label;                     // "Conv node 'conv1'"; empty if its parts have theirs
+    bool is_timed = false;                 // in profiles; not what is on the host, or was compiled before
+    std::string label;                     // "Conv node 'conv1'"; empty of what was compiled before
     std::vector<int> inputs, outputs;
     std::vector<bool> host_inputs, host_outputs;
     std::vector<std::pair<int, int>> alias;  // (input, output) that may be the same memory

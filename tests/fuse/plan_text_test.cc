@@ -26,7 +26,7 @@ soft = Softmax@11(a)
 gelu: f16[n, 64] = com.microsoft.FastGelu(product)
 made = ConstantOfShape(s) {value = ...}
 sum = Odd(half, none, scale, turned, b) {f = 1.0, list = [], many = [0.5, 1e-06], one = -2, text = "\"\\\n"}
-region: f16[n, 64, 2, 2] = encore.Region(gelu) {
+region: f16[n, 64, 2, 2] = encore.Odd(gelu) inside {
   in x: f16[n, 1, 1, 64]
   view inner: f16[n, 64, 1, 1] of x
   inner~2 = Relu(inner)
@@ -112,7 +112,7 @@ TEST(PlanText, ARefusalSaysWhereAndWhy) {
   EXPECT_EQ(refusal("const c: u8[2] = [1]"), "line 1: these are not as many numbers as its dimensions say");
   EXPECT_EQ(refusal("const c: string[1] = [1]"), "line 1: constants of this type cannot be written");
   EXPECT_EQ(refusal("in x\nin \"y"), "line 2: a quote does not end");
-  EXPECT_EQ(refusal("in x\ny = Region(x) {\n  in z"), "the text ends before a '}'");
+  EXPECT_EQ(refusal("in x\ny = Odd(x) inside {\n  in z"), "the text ends before a '}'");
   EXPECT_EQ(refusal("in c\ny = If(c) then_branch {\n  in outer z\n} else_branch"), "line 4: '{' is missing before ''");
   EXPECT_EQ(refusal("in c\ny = If(c) then_branch {\n} {"), "line 3: a body's name is missing");
   EXPECT_EQ(refusal("out x y"), "line 1: no value has the name 'x'");
