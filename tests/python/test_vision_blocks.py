@@ -136,16 +136,35 @@ def test_batch_norms_before_convolutions(encore, make_model, tmp_path):
     assert "BatchNormalization" not in plan and plan.count("encore.Elementwise(") == 1, plan
 
 
-def test_batch_norms_behind_products(encore, make_model, tmp_path):
+def test_batch_norms_ahead_of_convolutions(encore, make_model, tmp_path):
+    """MaxViT's are a part of the next one's weights."""
+
+    def build(net):
+        x = net.input("x", PICTURE)
+        rows = [numbers((CHANNELS,), i, 0.5, 1.5) for i in range(4)]
+        y = net.node("BatchNormalization", [x, *(net.constant(row) for row in rows)], epsilon=1e-3)
+        y = conv(net, y, size=1, activation="Relu")
+        net.output(conv(net, net.node("Add", [x, y])), PICTURE)
+        return net
+
+    plan = plan_of(agrees(build, make_model), tmp_path)
+    assert "BatchNormalization" not in plan and "Elementwise" not in plan, plan
+
+
+@pytest.mark.parametrize("exported", ["numbers", "shapes"])
+def test_batch_norms_behind_products(encore, make_model, tmp_path, exported):
     """LeViT's are a part of their weights."""
 
     def build(net):
         x = net.input("x", ["n", PLACES, CHANNELS])
         y = net.node("MatMul", [x, net.constant(numbers((CHANNELS, CHANNELS), 9, -0.3, 0.3))])
         rows = [numbers((CHANNELS,), i, 0.5, 1.5) for i in range(4)]
-        y = net.node("Reshape", [y, net.ints(-1, CHANNELS)])
-        y = net.node("BatchNormalization", [y, *(net.constant(row) for row in rows)], epsilon=1e-3)
-        net.output(net.node("HardSwish", [net.node("Reshape", [y, net.ints(-1, PLACES, CHANNELS)])]), x_shape)
+        if exported == "numbers":
+            shape, flat = net.ints(-1, PLACES, CHANNELS), net.node("Reshape", [y, net.ints(-1, CHANNELS)])
+        else:
+            shape, flat = net.node("Shape", [y]), net.node("Flatten", [y], axis=2)
+        y = net.node("BatchNormalization", [flat, *(net.constant(row) for row in rows)], epsilon=1e-3)
+        net.output(net.node("HardSwish", [net.node("Reshape", [y, shape])]), x_shape)
         return net
 
     x_shape = ["n", PLACES, CHANNELS]
