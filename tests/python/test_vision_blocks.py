@@ -172,6 +172,27 @@ def test_batch_norms_behind_products(encore, make_model, tmp_path, exported):
     assert "BatchNormalization" not in plan and plan.count("MatMul(") == 1, plan
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("width", [16, 15, 6])
+def test_gates_beside_what_they_gate(encore, make_model, tmp_path, width, dtype):
+    """FocalNet's: of one product, and read where they are."""
+    whole = 2 * width + 3
+
+    def build(net):
+        x = net.input("x", ["n", PLACES, whole])
+        part = lambda of, begin, end: net.node("Slice", [of, net.ints(begin), net.ints(end), net.ints(2)])
+        a, b, c = part(x, 0, width), part(x, width, 2 * width), part(x, 2 * width, whole)
+        gate = lambda i: part(c, i, i + 1)
+        y = net.node("Mul", [net.node("Tanh", [b]), gate(0)])
+        y = net.node("Add", [y, net.node("Mul", [a, gate(2)])])
+        mean = net.node("ReduceMean", [y, net.ints(2)], keepdims=1)
+        net.output(net.node("Mul", [y, net.node("Add", [mean, gate(1)])]), ["n", PLACES, width])
+        return net
+
+    plan = plan_of(agrees(build, make_model, dtype, (PLACES, whole)), tmp_path)
+    assert "Slice(" not in plan and plan.count("part x") > 3, plan
+
+
 def multi_head_attention(net):
     """torch's, inside of which sequences come first; of any batch, by which its exporter computes the scale."""
     heads, size = 2, 8

@@ -17,15 +17,36 @@ namespace {
 
 constexpr int kMostDims = kMostProgramDims;
 
+// The part of an input that is read.
+struct Source {
+  Shape shape;
+  std::vector<int64_t> strides;  // of its dimensions
+  int64_t first = 0;             // where it begins, in elements
+
+  Source() = default;
+  Source(const Shape& whole, int input, const std::vector<Expression::Part>& parts) : strides(size_t(whole.rank())) {
+    std::vector<int64_t> dims(whole.dims().begin(), whole.dims().end());
+    for (int64_t axis = whole.rank() - 1, step = 1; axis >= 0; step *= whole[int(axis--)]) strides[size_t(axis)] = step;
+    for (const Expression::Part& part : parts) {
+      if (part.input != input) continue;
+      const int axis = whole.rank() + part.axis;
+      require(axis >= 0 && part.end <= whole[axis], "input ", input, " ", whole.str(), " has no part from ", part.begin,
+              " to ", part.end, " along axis ", part.axis);
+      dims[size_t(axis)] = part.end - part.begin;
+      first += part.begin * strides[size_t(axis)];
+    }
+    shape = Shape(dims);
+  }
+};
+
 // How inputs lie under outputs. Dimensions that all inputs walk alike are one; innermost first.
 struct Space {
   int64_t count;
   std::vector<int64_t> sizes;
   std::vector<std::vector<int64_t>> strides, shifts;  // by dimension, then by input
 
-  Space(const Shape& output, const std::vector<Shape>& inputs, const std::vector<Expression::Roll>& rolls)
+  Space(const Shape& output, const std::vector<Source>& inputs, const std::vector<Expression::Roll>& rolls)
       : count(output.count()) {
-    std::vector<int64_t> steps(inputs.size(), 1);
     for (int axis = output.rank() - 1; axis >= 0; --axis) {
       const int64_t size = output[axis];
       if (size == 1) continue;
@@ -33,10 +54,8 @@ struct Space {
       for (const Expression::Roll& roll : rolls)
         if (output.rank() + roll.axis == axis) shift[size_t(roll.input)] = roll.shift;
       for (size_t k = 0; k < inputs.size(); ++k) {
-        const int at = axis - (output.rank() - inputs[k].rank());
-        if (at < 0 || inputs[k][at] == 1) continue;
-        own[k] = steps[k];
-        steps[k] *= size;
+        const int at = axis - (output.rank() - inputs[k].shape.rank());
+        if (at >= 0 && inputs[k].shape[at] != 1) own[k] = inputs[k].strides[size_t(at)];
       }
       const auto rolls_none = [](const std::vector<int64_t>& by) {
         return std::ranges::count(by, 0) == std::ssize(by);
@@ -69,14 +88,13 @@ struct Space {
   bool is_single(size_t input) const {
     return std::ranges::all_of(strides, [&](const auto& by) { return by[input] == 0; });
   }
+  // Whether packs of outputs have operands that are neighbours, or one value.
   bool packs(int pack) const {
-    if (sizes[0] % pack != 0) return false;
-    for (const int64_t shift : shifts[0])
-      if (shift % pack != 0) return false;
-    for (size_t d = 1; d < strides.size(); ++d)
-      for (const int64_t stride : strides[d])
-        if (stride % pack != 0) return false;
-    return true;
+    return sizes[0] % pack == 0 && std::ranges::all_of(shifts[0], [&](int64_t by) { return by % pack == 0; }) &&
+           std::ranges::all_of(strides[0], [](int64_t stride) { return stride == 0 || stride == 1; });
+  }
+  bool are_rows_aligned(size_t input, int pack) const {
+    return std::all_of(strides.begin() + 1, strides.end(), [&](const auto& by) { return by[input] % pack == 0; });
   }
 };
 
@@ -89,6 +107,7 @@ struct ElementwiseProgram {
     const void* data;
     Type type;
     Way way;
+    bool is_aligned;  // each pack
     int64_t strides[kMostDims], shifts[kMostDims];
   };
 
@@ -168,21 +187,21 @@ struct ElementwiseProgram {
     }
     const bool repeats = from.strides[0] == 0;
     switch (from.type) {
-      case Type::f16: return load_as<Half>(from.data, place, repeats);
-      case Type::bf16: return load_as<BFloat16>(from.data, place, repeats);
-      case Type::boolean: return load_as<uint8_t>(from.data, place, repeats);
-      default: return load_as<float>(from.data, place, repeats);
+      case Type::f16: return load_as<Half>(from, place, repeats);
+      case Type::bf16: return load_as<BFloat16>(from, place, repeats);
+      case Type::boolean: return load_as<uint8_t>(from, place, repeats);
+      default: return load_as<float>(from, place, repeats);
     }
   }
   template <class T>
-  DEVICE_FN Values load_as(const void* data, int64_t place, bool repeats) const {
-    const T* const from = static_cast<const T*>(data) + place;
+  DEVICE_FN static Values load_as(const Input& input, int64_t place, bool repeats) {
+    const T* const from = static_cast<const T*>(input.data) + place;
     Values values;
     if (repeats) {
       const float value = float(*from);
       UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = value;
     } else {
-      const auto pack = device::load_pack<kPack>(from, true);
+      const auto pack = input.is_aligned ? device::load_aligned<kPack>(from) : device::load_unaligned<kPack>(from);
       UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = float(pack.at[k]);
     }
     return values;
@@ -331,12 +350,17 @@ class ElementwiseOp : public Op {
       for (const Expression::Operand& operand : value.operands)
         require(operand.kind != Expression::Operand::Kind::input || operand.index < node.input_count(),
                 "the expression reads input ", operand.index, " of ", node.input_count());
+    for (const Expression::Part& part : expression_.parts)
+      require(part.input < node.input_count(), "the expression reads a part of input ", part.input, " of ",
+              node.input_count());
     for (const Expression::Roll& roll : expression_.rolls)
       require(roll.input < node.input_count(), "the expression rolls input ", roll.input, " of ", node.input_count());
   }
 
   void run(Context& context) const override {
-    const std::vector<Shape> shapes = shapes_of_values(context);
+    std::vector<Source> sources;
+    for (int k = 0; k < context.input_count(); ++k) sources.emplace_back(context.input(k).shape, k, expression_.parts);
+    const std::vector<Shape> shapes = shapes_of_values(sources);
     std::vector<Tensor> outputs;
     for (size_t i = 0; i < expression_.outputs.size(); ++i)
       outputs.push_back(context.output(int(i), shapes[size_t(expression_.outputs[i])]));
@@ -350,18 +374,19 @@ class ElementwiseOp : public Op {
           alike.push_back(int(other));
           done[other] = true;
         }
-      launch(context, alike.size() == outputs.size() ? all_ : *instructions_for(expression_, alike), outputs, alike);
+      launch(context, alike.size() == outputs.size() ? all_ : *instructions_for(expression_, alike), sources, outputs,
+             alike);
     }
   }
 
  private:
-  std::vector<Shape> shapes_of_values(Context& context) const {
+  std::vector<Shape> shapes_of_values(const std::vector<Source>& sources) const {
     std::vector<Shape> shapes;
     for (const Expression::Value& value : expression_.values) {
       Shape shape;
       for (const Expression::Operand& operand : value.operands)
         if (operand.kind == Expression::Operand::Kind::input)
-          shape = broadcast(shape, context.input(operand.index).shape);
+          shape = broadcast(shape, sources[size_t(operand.index)].shape);
         else if (operand.kind == Expression::Operand::Kind::value)
           shape = broadcast(shape, shapes[size_t(operand.index)]);
       shapes.push_back(std::move(shape));
@@ -369,20 +394,20 @@ class ElementwiseOp : public Op {
     return shapes;
   }
 
-  void launch(Context& context, const std::vector<Instruction>& instructions, std::vector<Tensor> outputs,
-              const std::vector<int>& made) const {
+  void launch(Context& context, const std::vector<Instruction>& instructions, const std::vector<Source>& sources,
+              std::vector<Tensor> outputs, const std::vector<int>& made) const {
     const Shape shape = outputs[size_t(made[0])].shape;
     std::vector<bool> reads(size_t(context.input_count()));
     for (const Instruction& one : instructions)
       for (const Instruction::Operand& operand : {one.a, one.b})
         if (operand.from == Instruction::From::input) reads[operand.index] = true;
-    std::vector<Shape> inputs(reads.size());
+    std::vector<Source> inputs(reads.size());
     for (size_t k = 0; k < inputs.size(); ++k)
-      if (reads[k]) inputs[k] = context.input(int(k)).shape;
+      if (reads[k]) inputs[k] = sources[k];
     std::vector<Expression::Roll> rolls;
     for (const Expression::Roll& roll : expression_.rolls) {
       if (!reads[size_t(roll.input)]) continue;
-      const Shape& input = inputs[size_t(roll.input)];
+      const Shape& input = inputs[size_t(roll.input)].shape;
       require(-roll.axis <= input.rank() && roll.shift < input[input.rank() + roll.axis], "input ", roll.input, " ",
               input.str(), " cannot be rolled along axis ", roll.axis, " by ", roll.shift);
       if (input[input.rank() + roll.axis] > 1) rolls.push_back(roll);
@@ -395,7 +420,7 @@ class ElementwiseOp : public Op {
       const auto is_in_the_way = [&](size_t k) {
         if (!reads[k] || !overlap(context.input(int(k)), output)) return false;
         const Tensor& input = context.input(int(k));
-        return made.size() > 1 || !space.is_flat(k) || input.data != output.data ||
+        return made.size() > 1 || !space.is_flat(k) || inputs[k].first != 0 || input.data != output.data ||
                device::size_bytes(input.type) != device::size_bytes(output.type);
       };
       for (size_t k = 0; k < reads.size(); ++k)
@@ -410,7 +435,11 @@ class ElementwiseOp : public Op {
         if (!reads[k]) continue;
         const Tensor& input = context.input(int(k));
         auto& place = program.inputs[k];
-        place.data = input.data, place.type = input.type;
+        const auto bytes = device::size_bytes(input.type);
+        place.data = static_cast<const char*>(input.data) + inputs[k].first * int64_t(bytes);
+        place.type = input.type;
+        place.is_aligned =
+            space.are_rows_aligned(k, kPack) && reinterpret_cast<uintptr_t>(place.data) % (kPack * bytes) == 0;
         for (size_t d = 0; d < space.sizes.size(); ++d)
           place.strides[d] = space.strides[d][k], place.shifts[d] = space.shifts[d][k];
         using Way = typename ElementwiseProgram<kPack>::Way;
@@ -423,7 +452,7 @@ class ElementwiseOp : public Op {
       std::ranges::copy(instructions, program.instructions);
       device::for_each_index(context.stream(), space.count / kPack, program);
     };
-    if (space.packs(kPacked) && are_aligned(context, reads, outputs))
+    if (space.packs(kPacked) && are_aligned(outputs))
       launch.template operator()<kPacked>();
     else
       launch.template operator()<1>();
@@ -436,13 +465,10 @@ class ElementwiseOp : public Op {
     return std::less<>()(first, second + b.bytes()) && std::less<>()(second, first + a.bytes());
   }
 
-  static bool are_aligned(Context& context, const std::vector<bool>& reads, const std::vector<Tensor>& outputs) {
-    const auto is_aligned = [](const Tensor& tensor) {
+  static bool are_aligned(const std::vector<Tensor>& outputs) {
+    return std::ranges::all_of(outputs, [](const Tensor& tensor) {
       return reinterpret_cast<uintptr_t>(tensor.data) % (kPacked * device::size_bytes(tensor.type)) == 0;
-    };
-    for (size_t k = 0; k < reads.size(); ++k)
-      if (reads[k] && !is_aligned(context.input(int(k)))) return false;
-    return std::ranges::all_of(outputs, is_aligned);
+    });
   }
 
   Expression expression_;
@@ -463,7 +489,7 @@ std::unique_ptr<Op> make_roll(const NodeInfo& node) {
   const auto axes = node.find_ints("axes").value_or(std::vector<int64_t>()),
              shifts = node.find_ints("shifts").value_or(std::vector<int64_t>());
   require(axes.size() == shifts.size(), "there are ", axes.size(), " axes and ", shifts.size(), " shifts");
-  Expression rolled{{}, {}, {0}};
+  Expression rolled{{}, {}, {}, {0}};
   for (size_t i = 0; i < axes.size(); ++i) rolled.rolls.push_back({0, int(axes[i]), shifts[i]});
   rolled.values.push_back({{ScalarFunction::cast}, node.output_type(0), {{Expression::Operand::Kind::input}}});
   return std::make_unique<ElementwiseOp>(node, std::move(rolled));
