@@ -8,7 +8,6 @@
 
 namespace encore::fuse {
 
-using ops::StridedView;
 using ops::ViewStep;
 
 namespace {
@@ -147,15 +146,7 @@ Step view(const Match& match, const std::vector<ViewStep>& steps, std::string na
 }
 
 std::optional<int> copies(const Dims& dims, const std::vector<ViewStep>& steps) try {
-  StridedView view(example_of(dims));
-  int count = 0;
-  for (const ViewStep& step : steps)
-    if (!take(step, view)) {
-      ++count;
-      view = StridedView(view.shape());
-      take(step, view);
-    }
-  return view.is_dense() ? count : count + 1;
+  return ops::copies(ops::StridedView(example_of(dims)), steps);
 } catch (const Error&) {  // which a run will see
   return std::nullopt;
 }

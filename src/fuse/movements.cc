@@ -6,8 +6,10 @@
 
 namespace encore::fuse {
 
+namespace {
+
 // Others may read what is between, which stays then.
-void join_movements(Match& match, int last) {
+void join_above(Match& match, int last) {
   if (!match.is_there(last) || match.step(last).outputs.size() != 1) return;
   const int y = match.step(last).outputs[0];
   if (y < 0 || device::size_bits(match.value(y).type) % 8 != 0) return;
@@ -17,6 +19,14 @@ void join_movements(Match& match, int last) {
   match.replace({last}, view(match, chain.steps(), match.node(last).name(), chain.from(), y));
   for (const int v : inputs)
     if (const int above = match.producer(v); above >= 0) drop_unread(match, above);
+}
+
+}  // namespace
+
+// The last one of a chain first, which sees all of it.
+void join_movements(Match& match) {
+  for (int s = match.size() - 1; s >= 0; --s)
+    if (match.step(s).node) join_above(match, s);
 }
 
 }  // namespace encore::fuse

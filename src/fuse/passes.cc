@@ -35,7 +35,7 @@ constexpr Pass kPasses[] = {
     {"residuals", "a sum and its norm", join_residual},
     {"products", "a product", join_product, false},
     {"rolls", "a roll", join_roll, false},
-    {"movements", nullptr, join_movements, false},
+    {"movements", nullptr, nullptr, false, join_movements},
     {"batch_norms", nullptr, open_batch_norm, false},
     {"elementwise", "elementwise", nullptr, false, join_elementwise},
     {"unread", nullptr, drop_unread, false},

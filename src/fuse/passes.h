@@ -93,7 +93,7 @@ void turn_pictures(Match& match);
 // All have, unless some had before: of a region that was made so that they may.
 void turn_all_pictures(Match& match);
 // Transpositions, Reshapes and their kin, one behind the other, are one copy, or none.
-void join_movements(Match& match, int last);
+void join_movements(Match& match);
 
 // Einsum is MatMul where its equation says no more.
 void make_product_of_einsum(Match& match, int einsum);

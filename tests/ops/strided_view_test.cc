@@ -78,9 +78,23 @@ Shape any_shape(std::mt19937& random, int64_t count) {
   return Shape(dims);
 }
 
+// To as many places as there are elements, where a reshape is a view.
+void expect_can_be_moved(const StridedView& view, const Shape& to) {
+  Numbers all(size_t(view.shape().count()));
+  std::iota(all.begin(), all.end(), 0);
+  EXPECT_EQ(places(view.in_order()), all);
+  StridedView moved = view.as_they_lie(to);
+  EXPECT_EQ(moved.shape(), view.shape());
+  Numbers made = places(moved);
+  ASSERT_TRUE(moved.reshape(to));
+  EXPECT_EQ(places(moved), made);
+  std::ranges::sort(made);
+  EXPECT_EQ(made, all);
+}
+
 TEST(StridedView, IsWhereTheElementsAre) {
   std::mt19937 random(1);
-  int views = 0;
+  int views = 0, moves = 0;
   for (int round = 0; round < 2000; ++round) {
     const Shape shape = any_shape(random, 360);
     StridedView view(shape);
@@ -89,7 +103,11 @@ TEST(StridedView, IsWhereTheElementsAre) {
       const int rank = moved.shape.rank();
       if (const auto what = random() % 5; what == 0) {
         const Shape to = any_shape(random, moved.shape.count());
-        if (!view.reshape(to)) break;  // and it is as it was
+        if (!view.reshape(to)) {  // and it is as it was
+          expect_can_be_moved(view, to);
+          ++moves;
+          break;
+        }
         moved.shape = to;
       } else if (what == 1 && rank > 1) {
         const int axis = int(random() % size_t(rank));
@@ -126,6 +144,20 @@ TEST(StridedView, IsWhereTheElementsAre) {
     }
   }
   EXPECT_GT(views, 5000);
+  EXPECT_GT(moves, 200);
+}
+
+// Windows that become a grid, with their channels where they were: innermost.
+TEST(StridedView, WhatIsMovedStaysBesideItsNeighbours) {
+  StridedView view(Shape{8, 8, 7, 7, 64});
+  view.transpose({4, 0, 2, 1, 3});
+  const Shape grid{64, 7, 8, 7, 8};
+  ASSERT_FALSE(view.reshape(grid));
+  StridedView moved = view.as_they_lie(grid);
+  ASSERT_TRUE(moved.reshape(grid));
+  EXPECT_THAT(*moved.strides(), ElementsAre(1, 64 * 8 * 56, 64 * 56, 64 * 8, 64));
+  const std::vector<ViewStep> steps = view_steps("transpose 4,0,2,1,3; reshape 64,56,56; transpose 1,2,0");
+  EXPECT_EQ(copies(StridedView(Shape{8, 8, 7, 7, 64}), steps), 1);
 }
 
 TEST(StridedView, ASliceIsOfTheSizeThatIsSpokenOf) {

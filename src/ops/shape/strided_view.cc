@@ -1,6 +1,7 @@
 #include "ops/shape/strided_view.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "device/error.h"
 
@@ -11,6 +12,18 @@ int64_t count_of(const StridedView::Axis& axis) {
   int64_t count = 1;
   for (const auto& steps : axis) count *= steps.count;
   return count;
+}
+
+// Steps that go on where the ones inside of them end are one.
+StridedView::Axis joined(const std::vector<StridedView::Axis>& axes) {
+  StridedView::Axis made;
+  for (const StridedView::Axis& axis : axes)
+    for (const auto& steps : axis)
+      if (!made.empty() && made.back().stride == steps.count * steps.stride)
+        made.back() = {made.back().count * steps.count, steps.stride};
+      else if (steps.count != 1)
+        made.push_back(steps);
+  return made;
 }
 
 std::vector<bool> marked(const std::vector<int64_t>& axes, size_t rank) {
@@ -109,9 +122,11 @@ bool StridedView::slice(int64_t axis, int64_t begin, int64_t count, int64_t size
   require(begin >= 0 && count >= 0 && begin <= size - count, count, " from ", begin, " on are more than the ", size,
           " of axis ", axis);
   if (count == size) return true;
-  if (axes_[at].size() > 1) return false;
-  offset_ += count ? begin * axes_[at].front().stride : 0;
-  axes_[at].front().count = count;
+  const StridedView::Axis steps = joined({axes_[at]});
+  if (steps.size() > 1) return false;
+  const int64_t stride = steps.empty() ? 0 : steps.front().stride;
+  offset_ += count ? begin * stride : 0;
+  axes_[at] = {{count, stride}};
   return true;
 }
 
@@ -122,13 +137,7 @@ bool StridedView::reshape(const Shape& to) {
     axes_ = StridedView(to).axes_;
     return true;
   }
-  Axis left;  // steps that go on where the ones inside of them end are one
-  for (const Axis& axis : axes_)
-    for (const Steps& steps : axis)
-      if (!left.empty() && left.back().stride == steps.count * steps.stride)
-        left.back() = {left.back().count * steps.count, steps.stride};
-      else if (steps.count > 1)
-        left.push_back(steps);
+  Axis left = joined(axes_);
   auto next = left.begin();
   std::vector<Axis> made;
   for (int64_t wanted : to.dims()) {
@@ -148,6 +157,58 @@ bool StridedView::reshape(const Shape& to) {
   }
   axes_ = std::move(made);
   return true;
+}
+
+StridedView StridedView::moved(const Runs& runs) const {
+  StridedView made = *this;
+  made.offset_ = 0;
+  std::vector<Steps*> all;
+  for (Axis& axis : made.axes_)
+    for (Steps& steps : axis) all.push_back(&steps);
+  int64_t extent = 1;
+  for (auto run = runs.rbegin(); run != runs.rend(); ++run)
+    for (auto at = run->rbegin(); at != run->rend(); ++at) {
+      all[*at]->stride = extent;
+      extent *= all[*at]->count;
+    }
+  return made;
+}
+
+StridedView StridedView::in_order() const {
+  Runs runs(1);
+  for (const Axis& axis : axes_)
+    for (size_t i = 0; i < axis.size(); ++i) runs[0].push_back(runs[0].size());
+  return moved(runs);
+}
+
+// Steps become one run where reshape() would fail.
+StridedView StridedView::as_they_lie(const Shape& to) const {
+  if (to.count() == 0) return in_order();
+  Axis all;
+  for (const Axis& axis : axes_) all.insert(all.end(), axis.begin(), axis.end());
+  Runs runs;
+  size_t next = 0;
+  int64_t left = 1;  // of the last run's elements
+  const auto add = [&](bool to_last) {
+    if (!to_last) runs.emplace_back();
+    runs.back().push_back(next);
+    left *= all[next++].count;
+  };
+  for (int64_t wanted : to.dims())
+    while (wanted > 1) {
+      if (left == 1)
+        add(false);
+      else if (wanted % left == 0)
+        wanted /= left, left = 1;
+      else if (left % wanted == 0)
+        left /= wanted, wanted = 1;
+      else
+        add(true);
+    }
+  while (next < all.size()) add(false);
+  const auto nearest = [&](const std::vector<size_t>& run) { return all[run.back()].stride; };
+  std::ranges::stable_sort(runs, std::greater<>(), nearest);
+  return moved(runs);
 }
 
 Shape reshaped(const Shape& in, std::vector<int64_t> dims, bool allow_zero) {

@@ -36,7 +36,16 @@ class StridedView {
   bool slice(int64_t axis, int64_t begin, int64_t count, int64_t size);
   bool reshape(const Shape& to);
 
+  // Where the same elements are, step by step, when they have been moved: in their order,
+  StridedView in_order() const;
+  // or as they lie, but that a reshape to this is a view.
+  StridedView as_they_lie(const Shape& to) const;
+
  private:
+  // Steps of all axes, counted through, that stay together; each of these runs behind those before it.
+  using Runs = std::vector<std::vector<size_t>>;
+  StridedView moved(const Runs& runs) const;
+
   std::vector<Axis> axes_;
   int64_t offset_ = 0;
 };

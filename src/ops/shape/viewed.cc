@@ -1,6 +1,7 @@
 #include "ops/shape/viewed.h"
 
 #include <algorithm>
+#include <functional>
 #include <sstream>
 #include <string_view>
 
@@ -12,13 +13,39 @@ namespace {
 // As ViewStep::Kind has them.
 constexpr std::string_view kNames[] = {"transpose", "reshape", "squeeze", "unsqueeze", "select", "slice"};
 
-// To what is dense.
-void copy_to(device::StreamRef stream, const ViewedTensor& seen, size_t bytes, void* to) {
+// To where the same steps have other strides.
+void copy_to(device::StreamRef stream, const ViewedTensor& seen, size_t bytes, void* to, const StridedView& place) {
+  struct Move {
+    int64_t count, from, to;
+  };
+  std::vector<Move> moves;
+  for (size_t i = 0; i < place.axes().size(); ++i)
+    for (size_t j = 0; j < place.axes()[i].size(); ++j) {
+      const auto &from = seen.view.axes()[i][j], &into = place.axes()[i][j];
+      moves.push_back({from.count, from.stride, into.stride});
+    }
+  std::ranges::stable_sort(moves, std::greater<>(), &Move::to);
   StridedCopy copy;
-  int64_t left = seen.view.shape().count();
-  for (const StridedView::Axis& axis : seen.view.axes())
-    for (const auto& steps : axis) copy.add(steps.count, steps.stride, left /= steps.count);
+  for (const Move& move : moves) copy.add(move.count, move.from, move.to);
   copy.run(stream, seen.start(bytes), to, bytes);
+}
+
+// Where elements go so that the first of the steps can be taken, and how often they are moved later.
+struct Place {
+  StridedView view;
+  int copies;
+};
+Place place_for(const StridedView& view, std::span<const ViewStep> steps) {
+  Place place{view.in_order(), copies(view.in_order(), steps)};
+  if (steps.front().kind != ViewStep::reshape) return place;
+  const StridedView as_they_lie = view.as_they_lie(reshaped(view.shape(), steps.front().numbers, false));
+  if (const int later = copies(as_they_lie, steps); later <= place.copies) place = {as_they_lie, later};
+  return place;
+}
+
+Shape shape_after(StridedView view, std::span<const ViewStep> steps) {
+  for (const ViewStep& step : steps) take(step, view);
+  return view.shape();
 }
 
 class Viewed : public Op {
@@ -28,14 +55,26 @@ class Viewed : public Op {
   void run(Context& context) const override {
     const Tensor& x = context.input(0);
     const size_t bytes = device::size_bytes(x.type);
-    const ViewedTensor seen = viewed(context, x, steps_);
+    ViewedTensor seen{x.data, StridedView(x.shape)};
+    const std::span<const ViewStep> steps = steps_;
+    for (size_t i = 0; i < steps.size(); ++i) {
+      if (take(steps[i], seen.view)) continue;
+      const Place place = place_for(seen.view, steps.subspan(i));
+      const bool is_last = place.copies == 0;
+      void* const made = is_last ? context.output(0, shape_after(place.view, steps.subspan(i))).data
+                                 : context.scratch(size_t(seen.view.shape().count()) * bytes);
+      copy_to(context.stream(), seen, bytes, made, place.view);
+      if (is_last) return;
+      seen = {made, place.view};
+      take(steps[i], seen.view);
+    }
     const Shape shape = seen.view.shape();
     if (seen.data == x.data && seen.view.is_dense()) {
       const Tensor y = context.output_in_place(0, shape, 0);
       return copy_bytes(context.stream(), x.data, y.data, int64_t(y.bytes()));
     }
     const Tensor y = context.output(0, shape);
-    if (y.count() > 0) copy_to(context.stream(), seen, bytes, y.data);
+    if (y.count() > 0) copy_to(context.stream(), seen, bytes, y.data, seen.view.in_order());
   }
 
  private:
@@ -81,10 +120,16 @@ bool take(const ViewStep& step, StridedView& view) {
   return false;
 }
 
+int copies(StridedView view, std::span<const ViewStep> steps) {
+  for (size_t i = 0; i < steps.size(); ++i)
+    if (!take(steps[i], view)) return 1 + place_for(view, steps.subspan(i)).copies;
+  return view.is_dense() ? 0 : 1;
+}
+
 void make_dense(Context& context, size_t bytes, ViewedTensor& seen) {
   const Shape shape = seen.view.shape();
   void* const made = context.scratch(size_t(shape.count()) * bytes);
-  copy_to(context.stream(), seen, bytes, made);
+  copy_to(context.stream(), seen, bytes, made, seen.view.in_order());
   seen = {made, StridedView(shape)};
 }
 

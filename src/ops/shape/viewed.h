@@ -1,6 +1,7 @@
 // Tensors as Reshape, Transpose and their kin would make them, one after the other: moved only where no view is that.
 #pragma once
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,8 @@ std::vector<ViewStep> view_steps(const std::string& text);
 
 // False, and unchanged, if elements would have to be moved.
 bool take(const ViewStep& step, StridedView& view);
+// How often elements are moved until they are one behind the other as the steps make them.
+int copies(StridedView view, std::span<const ViewStep> steps);
 
 struct ViewedTensor {
   const void* data;
