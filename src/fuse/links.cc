@@ -42,9 +42,11 @@ std::optional<Part> split_of(const Match& match, const Step& step, int v) {
   const auto& dims = match.value(step.inputs[0]).dims;
   const auto axis = dims ? counted_from_first(step.node->get_int("axis", 0), dims->size()) : std::nullopt;
   if (!axis) return std::nullopt;
+  const ShapeSymbols symbols(match);
   int64_t begin = 0;
-  for (const int made : step.outputs) {
-    const auto& of = made < 0 ? std::nullopt : match.value(made).dims;
+  for (size_t i = 0; i < step.outputs.size(); ++i) {
+    const int made = step.outputs[i];
+    const auto of = made < 0 ? symbols.made_by(step, i) : match.value(made).dims;
     if (!of || (*of)[*axis] < 0) return std::nullopt;
     const int64_t end = begin + (*of)[*axis];
     if (made == v) return Part{step.inputs[0], int(*axis), begin, end, (*dims)[*axis]};

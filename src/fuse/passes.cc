@@ -14,6 +14,7 @@ constexpr Pass kPasses[] = {
     {"batch_norms_ahead", nullptr, fold_batch_norm_ahead, false},
     {"convolutions", nullptr, join_convolution, false},
     {"folded_batch_norms", nullptr, fold_batch_norm, false},
+    {"aligned_parts", nullptr, align_parts, false},
     {"group_norms_and_silu", "a norm of groups", join_silu, false},
     {"row_orders", nullptr, turn_rows_elsewhere, false},
     {"casts", nullptr, drop_casts, false},

@@ -92,6 +92,8 @@ void join_elementwise(Match& match);
 void turn_pictures(Match& match);
 // All have, unless some had before: of a region that was made so that they may.
 void turn_all_pictures(Match& match);
+// The channels of a picture that are cut apart begin where packs do.
+void align_parts(Match& match, int split);
 // Transpositions, Reshapes and their kin, one behind the other, are one copy, or none.
 void join_movements(Match& match);
 

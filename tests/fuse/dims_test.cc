@@ -34,6 +34,7 @@ TEST(Dims, AreFollowed) {
   EXPECT_EQ(dims_of_y("in x: f32[b, 2]\nin z: f32[b, 3]\ny: f32 = Concat(z, x) {axis = -1}\nout y"), "y: f32[b, 5]");
   EXPECT_EQ(dims_of_y("in x: f32[b, n]\nin i: i64[1, n]\ny: f32 = GatherElements(x, i) {axis = 1}\nout y"),
             "y: f32[1, n]");
+  EXPECT_EQ(dims_of_y("in x: f32[b, n]\nconst a: i64[] = 1\ny: f32 = CumSum(x, a)\nout y"), "y: f32[b, n]");
   EXPECT_EQ(dims_of_y("in x: f32[b, n]\nconst a: i64[1] = [1]\ny: f32 = ReduceSum(x, a)\nout y"), "y: f32[b, 1]");
   EXPECT_EQ(dims_of_y("in x: f32[b, n]\ny: i64 = ArgMax(x) {axis = 0, keepdims = 0}\nout y"), "y: i64[n]");
   EXPECT_EQ(dims_of_y("in x: f32[b, 1, n]\nconst a: i64[1] = [-2]\ny: f32 = Squeeze(x, a)\nout y"), "y: f32[b, n]");

@@ -3,6 +3,7 @@
 import encore_session as es
 import numpy as np
 import pytest
+from onnx import helper
 from test_fused_attention import TOLERANCE, Network, numbers, rounded
 from test_fusion import on_cpu
 
@@ -170,6 +171,26 @@ def test_batch_norms_behind_products(encore, make_model, tmp_path, exported):
     x_shape = ["n", PLACES, CHANNELS]
     plan = plan_of(agrees(build, make_model, shape=(PLACES, CHANNELS)), tmp_path)
     assert "BatchNormalization" not in plan and plan.count("MatMul(") == 1, plan
+
+
+def test_parts_of_channels_are_aligned(encore, make_model, tmp_path):
+    """FocalNet's product, whose gates are three channels more."""
+
+    def build(net):
+        x = conv(net, net.input("x", PICTURE))
+        weights = net.constant(numbers((2 * CHANNELS + 3, CHANNELS, 1, 1), 5, -0.3, 0.3))
+        cut = net.node("Conv", [x, weights, net.constant(numbers((2 * CHANNELS + 3,), 6))])
+        parts = ["queries", "values", "gates"]
+        sizes = net.ints(CHANNELS, CHANNELS, 3)
+        net.nodes.append(helper.make_node("Split", [cut, sizes], parts, "cut", axis=1))
+        gate = net.node("Slice", ["gates", net.ints(2), net.ints(3), net.ints(1)])
+        y = net.node("Mul", [conv(net, "values", CHANNELS), gate])
+        net.output(conv(net, net.node("Mul", ["queries", y])), PICTURE)
+        return net
+
+    plan = plan_of(agrees(build, make_model), tmp_path)
+    assert f"{2 * CHANNELS + 8}] = com.ms.internal.nhwc.Conv" in plan and "_, values: " in plan, plan
+    assert "part x1 along -1 from 34 to 35" in plan, plan
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
