@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "device/device.h"
+#include "device/divide.h"
 #include "device/divide_small.h"
 #include "device/prefetch.h"
 #include "device/transform.h"
@@ -14,6 +15,7 @@ namespace {
 
 using device::Block;
 using device::Compute;
+using device::Divider;
 using device::Pack;
 using device::PerThread;
 using device::SmallDivider;
@@ -65,6 +67,7 @@ struct DepthwiseTile {
   Window w;
   Activation activation;
   int channels;
+  bool constant_weights;
   Tiling tiling;
   SmallDivider by_columns, by_rows;  // of what is read, and of outputs
 
@@ -72,13 +75,16 @@ struct DepthwiseTile {
     const Place place(*this, b.index());
     PerThread<Pair, kMaxThreads> base;
     b.threads([&](int t, Shared& s) {
-      if (t < kTaps) device::prefetch(weights + int64_t(t) * channels + place.channel);
+      if (constant_weights)
+        load_taps(s, place, t, b.size());
+      else if (t < kTaps)
+        device::prefetch(weights + int64_t(t) * channels + place.channel);
       b.wait();
       const int channel = t % kLanes * 2;
       base[t] = {};
       if (bias && channel < place.channels) base[t] = device::load_pack<2>(bias + place.channel + channel, true);
       load_values(b.template dynamic<T>(s), place, t, b.size());
-      load_taps(s, place, t, b.size());
+      if (!constant_weights) load_taps(s, place, t, b.size());
     });
     b.threads([&](int t, Shared& s) { convolve(b.template dynamic<T>(s), s, place, base[t], t); });
   }
@@ -102,8 +108,7 @@ struct DepthwiseTile {
         if (inside && has_channels && first + k * at_once < positions)
           values[k] = device::load_pack<kUnit>(from + (int64_t(top + row) * w.in[2] + left + column) * channels, true);
       }
-      UNROLL for (int k = 0; k < kAtOnce; ++k)
-        if (first + k * at_once < positions)
+      UNROLL for (int k = 0; k < kAtOnce; ++k) if (first + k * at_once < positions)
           device::store_pack(tile + to[k] * kChannels + unit * kUnit, values[k], true);
     }
   }
@@ -157,6 +162,61 @@ struct DepthwiseTile {
   }
 };
 
+// A thread has a pack of channels of kRun outputs side by side, for pictures that have enough of them: then nothing is
+// gained by shared memory. The weights are [taps, channels].
+template <class T, int kKernel, int kStride>
+struct DepthwiseRuns {
+  static constexpr int kRun = 4, kPack = device::pack_size<T>();
+  static constexpr int kReach = (kRun - 1) * kStride + kKernel;
+  using C = Compute<T>;
+  using Values = Pack<T, kPack>;
+  const T *x, *weights, *bias;
+  T* y;
+  Window w;
+  Activation activation;
+  Divider by_packs, by_runs, by_rows;
+  DEVICE_FN void operator()(int64_t i) const {
+    int64_t pack, run, row;
+    const int64_t image = by_rows(by_runs(by_packs(i, pack), run), row), channel = pack * kPack;
+    const int64_t channels = by_packs.divisor() * kPack;
+    C sums[kRun][kPack];
+    UNROLL for (int k = 0; k < kPack; ++k) {
+      const C base = bias ? C(bias[channel + k]) : C(0);
+      UNROLL for (int o = 0; o < kRun; ++o) sums[o][k] = base;
+    }
+    const int first = int(run) * kRun, left = first * kStride - w.before[2], top = int(row) * kStride - w.before[1];
+    const T* corner = x + ((image * w.in[1] + top) * w.in[2] + left) * channels + channel;
+    NO_UNROLL for (int a = 0; a < kKernel; ++a) {
+      const bool inside = unsigned(top + a) < unsigned(w.in[1]);
+      Values values[kReach];
+      UNROLL for (int j = 0; j < kReach; ++j) {
+        values[j] = {};
+        if (inside && unsigned(left + j) < unsigned(w.in[2]))
+          values[j] = device::load_pack<kPack>(corner + (int64_t(a) * w.in[2] + j) * channels, true);
+      }
+      Values taps[kKernel];
+      UNROLL for (int b = 0; b < kKernel; ++b) taps[b] =
+          device::load_pack<kPack>(weights + (a * kKernel + b) * channels + channel, true);
+      UNROLL for (int j = 0; j < kReach; ++j) {  // value by value: all of them as C would take too many registers
+        C value[kPack];
+        UNROLL for (int k = 0; k < kPack; ++k) value[k] = C(values[j].at[k]);
+        UNROLL for (int o = 0; o < kRun; ++o) {
+          const int b = j - o * kStride;
+          if (b < 0 || b >= kKernel) continue;
+          UNROLL for (int k = 0; k < kPack; ++k) sums[o][k] += value[k] * C(taps[b].at[k]);
+        }
+      }
+    }
+    T* to = y + ((image * w.out[1] + row) * w.out[2] + first) * channels + channel;
+    UNROLL for (int o = 0; o < kRun; ++o) {
+      if (first + o >= w.out[2]) break;
+      Values values;
+      UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = T(activation.simple(sums[o][k]));
+      device::store_pack(to + o * channels, values, true);
+    }
+  }
+};
+
 // Tiles of many lines read least of their rim; they are as large as leaves half of the multiprocessors busy.
 template <class Kernel>
 Tiling tiling_of(const ConvProblem& p, int kernel, int run, int multiprocessors) {
@@ -189,15 +249,25 @@ void launch(Context& context, const ConvProblem& p, const ConvData& data, const 
   device::block_kernel<typename Kernel::Shared>(
       context.stream(), {tiling.blocks(p.images), threads, bytes},
       Kernel{static_cast<const T*>(data.x), static_cast<const T*>(data.w), static_cast<const T*>(data.bias),
-             static_cast<T*>(data.y), p.window, activation, int(p.out_channels), tiling,
+             static_cast<T*>(data.y), p.window, activation, int(p.out_channels), data.constant_w, tiling,
              SmallDivider(tiling.columns_in), SmallDivider(tiling.rows)});
 }
 
 template <class T, int kKernel, int kStride>
 void launch(Context& context, const ConvProblem& p, const ConvData& data, const Activation& activation) {
+  using Runs = DepthwiseRuns<T, kKernel, kStride>;
+  constexpr int64_t kBusy = 512;  // threads for each multiprocessor
+  const Window& w = p.window;
+  const int64_t packs = p.out_channels / Runs::kPack, runs = (w.out[2] + Runs::kRun - 1) / Runs::kRun;
+  const int64_t n = p.images * w.out[1] * runs * packs;
+  if (n >= kBusy * device::multiprocessors(context.stream().device()))
+    return device::for_each_index(
+        context.stream(), n,
+        Runs{static_cast<const T*>(data.x), static_cast<const T*>(data.w), static_cast<const T*>(data.bias),
+             static_cast<T*>(data.y), w, activation, Divider(packs, n), Divider(runs, n), Divider(w.out[1], n)});
   constexpr int kWide = 16;
-  p.window.out[2] > kWide ? launch<T, kKernel, kStride, 4>(context, p, data, activation)
-                          : launch<T, kKernel, kStride, 2>(context, p, data, activation);
+  w.out[2] > kWide ? launch<T, kKernel, kStride, 4>(context, p, data, activation)
+                   : launch<T, kKernel, kStride, 2>(context, p, data, activation);
 }
 
 template <class T>
