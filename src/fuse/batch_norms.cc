@@ -51,21 +51,39 @@ bool is_norm_of_constants(const Match& match, int s) {
          std::all_of(outputs.begin() + 1, outputs.end(), [](int v) { return v < 0; });
 }
 
-// The product by a constant that alone makes the value, or rows of it; or -1.
-int product_behind(const Match& match, int v) {
-  if (const int rows = match.maker(v, "Reshape"); rows >= 0) {
+// Whether nobody else reads what the value holds; its shape may be read.
+bool is_read_by_alone(const Match& match, int v, int s) {
+  const auto reads_no_more = [&](int reader) { return reader == s || match.is(reader, "Shape"); };
+  return !match.value(v).is_output && std::ranges::count(match.readers(v), s) == 1 &&
+         std::ranges::all_of(match.readers(v), reads_no_more);
+}
+
+// The product by a constant that makes the value for this step alone, or what has the same rows; or -1.
+int product_behind(const Match& match, int v, int s) {
+  int rows = match.maker(v, "Reshape");
+  if (rows < 0) rows = match.maker(v, "Flatten");
+  if (rows >= 0) {
     const int before = match.step(rows).inputs[0];
     const auto &from = match.value(before).dims, &to = match.value(v).dims;
-    if (!from || !to || from->empty() || from->back() != to->back() || match.only_reader(before) != rows) return -1;
-    v = before;
+    if (!from || !to || from->empty() || from->back() != to->back() || !is_read_by_alone(match, v, s)) return -1;
+    v = before, s = rows;
   }
   const int product = match.maker(v, "MatMul");
-  if (product < 0 || match.only_reader(v) < 0) return -1;
+  if (product < 0 || !is_read_by_alone(match, v, s)) return -1;
   const std::vector<int>& inputs = match.step(product).inputs;
   const Value& weights = match.value(inputs[1]);
   return inputs.size() == 2 && weights.constant && match.rank(inputs[1]) == 2u && match.readers(inputs[1]).size() == 1
              ? product
              : -1;
+}
+
+// A convolution of the same layout, whose windows lie in their pictures.
+bool is_convolution_within(const Match& match, int s, const std::string& domain) {
+  const NodeInfo& node = match.node(s);
+  const auto pads = node.find_ints("pads");
+  const std::string fill = node.get_string("auto_pad", "NOTSET");
+  return node.op_type() == "Conv" && node.domain() == domain && (fill == "NOTSET" || fill == "VALID") &&
+         (!pads || std::ranges::count(*pads, 0) == std::ssize(*pads));
 }
 
 }  // namespace
@@ -75,8 +93,8 @@ void fold_batch_norm(Match& match, int norm) {
   if (!is_norm_of_constants(match, norm) || !match.node(norm).domain().empty()) return;
   const Step& step = match.step(norm);
   const int x = step.inputs[0], y = step.outputs[0];
-  if (match.rank(x) != 2u || match.only_reader(x) != norm || match.value(y).is_output) return;
-  const int product = product_behind(match, x);
+  if (match.rank(x) != 2u || match.value(y).is_output) return;
+  const int product = product_behind(match, x, norm);
   if (product < 0) return;
   const int factor = match.step(product).inputs[1];
   const Value weights = match.value(factor);
@@ -93,6 +111,44 @@ void fold_batch_norm(Match& match, int norm) {
   match.replace({product},
                 match.plan().step({ops::kOnnx, "MatMul", match.node(product).since_version()}, name,
                                   {match.step(product).inputs[0], scaled_weights, bias}, match.step(product).outputs));
+}
+
+// Zeros around a picture would not be normed.
+void fold_batch_norm_ahead(Match& match, int norm) {
+  if (!is_norm_of_constants(match, norm)) return;
+  const Step& step = match.step(norm);
+  const int x = step.inputs[0], y = step.outputs[0], conv = match.only_reader(y);
+  if (conv < 0 || !is_convolution_within(match, conv, match.node(norm).domain()) || match.step(conv).inputs[0] != y)
+    return;
+  std::vector<int> inputs = match.step(conv).inputs;
+  inputs.resize(std::max<size_t>(inputs.size(), 3), -1);
+  const Value weights = match.value(inputs[1]);
+  const Tensor* const given = inputs[2] < 0 ? nullptr : match.value(inputs[2]).constant;
+  if (!weights.constant || !weights.dims || weights.dims->size() < 3 || match.readers(inputs[1]).size() != 1 ||
+      (inputs[2] >= 0 && !given) || !kServed.has(weights.type) || match.value(x).type != weights.type ||
+      match.value(y).type != weights.type)
+    return;
+  const auto groups = size_t(match.node(conv).get_int("group", 1)), made = size_t((*weights.dims)[0]),
+             channels = size_t((*weights.dims)[1]);
+  if (groups < 1 || made == 0 || made % groups != 0 || (given && size_t(given->count()) != made)) return;
+  const Rows rows = rows_of(match, step, int64_t(channels * groups));
+  if (rows.factors.empty()) return;
+  std::vector<double> scaled = numbers_of(*weights.constant);
+  std::vector<double> biases = given ? numbers_of(*given) : std::vector<double>(made);
+  const size_t taps = scaled.size() / (made * channels);
+  for (size_t i = 0; i < scaled.size(); ++i) {
+    const size_t to = i / taps / channels, from = to / (made / groups) * channels + i / taps % channels;
+    biases[to] += scaled[i] * rows.summands[from];
+    scaled[i] *= rows.factors[from];
+  }
+  const std::string name = match.node(norm).name() + " and " + match.node(conv).name();
+  inputs[0] = x;
+  inputs[1] = add_constant(match, weights.name, weights.type, scaled, *weights.dims);
+  inputs[2] = add_constant(match, name + "'s biases", weights.type, biases, {int64_t(made)});
+  const NodeInfo& node = match.node(conv);
+  match.replace({norm, conv},
+                match.plan().step({node.domain(), node.op_type(), node.since_version(), node.attributes()}, name,
+                                  std::move(inputs), match.step(conv).outputs));
 }
 
 // In floats, as the norm is.

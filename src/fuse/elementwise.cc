@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
+#include "fuse/links.h"
 #include "fuse/rolls.h"
 
 namespace encore::fuse {
@@ -22,6 +24,38 @@ std::optional<ops::ScalarCall> call_of(const Match& match, int s) {
   return ops::scalar_call(match.node(s));
 }
 
+// Whether only steps that may be part of programs read the value, or parts of it: then it need not be there.
+bool is_read_in_place(const Match& match, int v) {
+  const std::vector<int>& readers = match.readers(v);
+  return !match.value(v).is_output && std::ranges::all_of(readers, [&](int s) {
+    if (call_of(match, s)) return true;
+    if (!match.is(s, "Slice") || match.step(s).inputs[0] != v) return false;
+    const int made = match.step(s).outputs[0];
+    return part_of(match, made).has_value() && is_read_in_place(match, made);
+  });
+}
+
+// What a program reads: a value, or a part of one, or what it is as a roll.
+struct Read {
+  Rolled rolled;
+  std::map<int, std::pair<int64_t, int64_t>> parts;  // by axis, counted from the end
+  bool operator==(const Read&) const = default;
+
+  Read(const Match& match, int v) : rolled{v, {}} {
+    if (const int made = match.producer(v); made >= 0 && is_roll(match.step(made))) {
+      rolled = rolled_by(match.step(made));
+      return;
+    }
+    for (;;) {
+      const auto part = part_of(match, rolled.from);
+      if (!part || !is_read_in_place(match, rolled.from)) break;
+      const auto [own, is_first] = parts.try_emplace(part->axis - int(*match.rank(part->x)), part->begin, part->end);
+      if (!is_first) own->second.first += part->begin, own->second.second += part->begin;
+      rolled.from = part->x;
+    }
+  }
+};
+
 // Steps as one: what they read, what they make that others read, and the expression.
 class Joined {
  public:
@@ -37,6 +71,7 @@ class Joined {
     return true;
   }
   const std::vector<int>& steps() const { return parts_.steps; }
+  bool pays() const { return parts_.steps.size() > 1 || !parts_.expression.parts.empty(); }
 
   Step step() const {
     std::string name = match_.node(parts_.steps.front()).name();
@@ -62,13 +97,15 @@ class Joined {
       return {Operand::Kind::value, made->second};
     if (const auto most = rank_of_others(step, input))
       if (const auto number = match_.number(step, input, *most)) return {Operand::Kind::number, 0, float(*number)};
-    const Rolled read = read_of(v);
+    const Read read(match_, v);
     const auto known = std::ranges::find(parts_.reads, read);
     const int index = int(known - parts_.reads.begin());
     if (known == parts_.reads.end()) {
       parts_.reads.push_back(read);
-      parts_.inputs.push_back(read.from);
-      for (const auto& [axis, shift] : read.shifts) parts_.expression.rolls.push_back({index, axis, shift});
+      parts_.inputs.push_back(read.rolled.from);
+      for (const auto& [axis, shift] : read.rolled.shifts) parts_.expression.rolls.push_back({index, axis, shift});
+      for (const auto& [axis, part] : read.parts)
+        parts_.expression.parts.push_back({index, axis, part.first, part.second});
     }
     return {Operand::Kind::input, index};
   }
@@ -79,11 +116,6 @@ class Joined {
       if (i != input && !match_.value(step.inputs[i]).is_constant)
         if (const auto rank = match_.rank(step.inputs[i])) most = std::max(most.value_or(0), *rank);
     return most;
-  }
-  // What a roll makes is read from elsewhere on instead.
-  Rolled read_of(int v) const {
-    const int made = match_.producer(v);
-    return made >= 0 && is_roll(match_.step(made)) ? rolled_by(match_.step(made)) : Rolled{v, {}};
   }
   void find_outputs() {
     parts_.outputs.clear(), parts_.expression.outputs.clear();
@@ -101,7 +133,7 @@ class Joined {
 
   struct Parts {
     std::vector<int> steps, inputs, outputs;  // the latter two are values
-    std::vector<Rolled> reads;                // what the inputs are
+    std::vector<Read> reads;                  // what the inputs are
     std::map<int, int> values;                // of the plan and of the expression
     Expression expression;
   };
@@ -111,16 +143,22 @@ class Joined {
 
 using Calls = std::map<int, ops::ScalarCall>;  // by step
 
-// Of steps whose outputs have one shape.
+// Of steps whose outputs have one shape. Those that read parts are programs alone, too.
 void join(Match& match, const Calls& calls) {
   std::vector<bool> fits(static_cast<size_t>(match.size()));
   for (const auto& [s, call] : calls) fits[size_t(s)] = true;
-  for (const std::vector<int>& set : convex_sets(match.makers(), fits, When::late)) {
+  std::vector<std::vector<int>> sets;
+  if (calls.size() > 1) sets = convex_sets(match.makers(), fits, When::late);
+  for (const auto& set : sets)
+    for (const int s : set) fits[size_t(s)] = false;
+  for (const auto& [s, call] : calls)
+    if (fits[size_t(s)]) sets.push_back({s});
+  for (const std::vector<int>& set : sets) {
     std::vector<Joined> parts(1, Joined(match));
     for (const int s : set)
       if (!parts.back().add(s, calls.at(s))) parts.emplace_back(match).add(s, calls.at(s));
     for (const Joined& part : parts)
-      if (part.steps().size() > 1) match.replace(part.steps(), part.step());
+      if (part.pays()) match.replace(part.steps(), part.step());
   }
 }
 
@@ -131,8 +169,7 @@ void join_elementwise(Match& match) {
   std::map<std::vector<int64_t>, Calls> by_space;
   for (int s = 0; s < match.size(); ++s)
     if (const auto call = call_of(match, s)) by_space[*match.value(match.step(s).outputs[0]).dims].emplace(s, *call);
-  for (const auto& [space, calls] : by_space)
-    if (calls.size() > 1) join(match, calls);
+  for (const auto& [space, calls] : by_space) join(match, calls);
 }
 
 }  // namespace encore::fuse

@@ -11,6 +11,7 @@ constexpr Pass kPasses[] = {
     {"einsums", nullptr, make_product_of_einsum, false},
     {"group_norms", "a norm of groups", join_group_norm, false},
     {"channels_last", nullptr, nullptr, false, turn_pictures},
+    {"batch_norms_ahead", nullptr, fold_batch_norm_ahead, false},
     {"convolutions", nullptr, join_convolution, false},
     {"folded_batch_norms", nullptr, fold_batch_norm, false},
     {"group_norms_and_silu", "a norm of groups", join_silu, false},

@@ -81,6 +81,8 @@ void join_product(Match& match, int product);
 void join_roll(Match& match, int concat);
 // A batch normalisation of a product's rows is one with the product.
 void fold_batch_norm(Match& match, int norm);
+// One that only a convolution reads is one with the convolution.
+void fold_batch_norm_ahead(Match& match, int norm);
 // A batch normalisation by constants that only an elementwise step reads is a product and a sum, which go with it.
 void open_batch_norm(Match& match, int norm);
 // Elementwise steps of one shape are one kernel (ops/elementwise/program.h), as many as fit in one.

@@ -59,6 +59,18 @@ bool is_unread(const Match& match, int s) {
                              [&](int v) { return v < 0 || (match.readers(v).empty() && !match.value(v).is_output); });
 }
 
+// A Split's parts.
+void leave_out_unread(Match& match, int s) {
+  if (!match.is(s, "Split")) return;
+  std::vector<int> outputs = match.step(s).outputs;
+  for (int& v : outputs)
+    if (v >= 0 && match.readers(v).empty() && !match.value(v).is_output) v = -1;
+  const NodeInfo& node = match.node(s);
+  if (outputs != match.step(s).outputs)
+    match.replace({s}, match.plan().step({node.domain(), node.op_type(), node.since_version(), node.attributes()},
+                                         node.name(), match.step(s).inputs, outputs));
+}
+
 }  // namespace
 
 void drop_casts(Match& match, int second) {
@@ -123,7 +135,11 @@ void drop_unread(Match& match, int step) {
   while (!open.empty()) {
     const int s = open.back();
     open.pop_back();
-    if (!match.step(s).node || !is_unread(match, s)) continue;
+    if (!match.step(s).node) continue;
+    if (!is_unread(match, s)) {
+      leave_out_unread(match, s);
+      continue;
+    }
     const std::vector<int> inputs = match.step(s).inputs;
     match.remove(s);
     for (int v : inputs)

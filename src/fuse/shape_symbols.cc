@@ -118,13 +118,14 @@ void infer_dims(Match& match, int step) {
   };
   for (int value : match.step(step).inputs)
     if (value >= 0) finish(value, match.value(value).dims);
-  for (int value : match.step(step).outputs) {
+  for (size_t output = 0; output < match.step(step).outputs.size(); ++output) {
+    const int value = match.step(step).outputs[output];
     if (value < 0) continue;
     std::optional<Dims> made = match.value(value).dims;
     const bool is_open = !made || std::ranges::any_of(*made, [](int64_t dim) { return dim < 0; });
     // What is after a node's first output has other dimensions, as a rule.
-    if (is_open && (match.step(step).outputs[0] == value || is_onnx(*match.step(step).node, "Split")))
-      if (auto found = ShapeSymbols(match).made_by(match.step(step));
+    if (is_open && (output == 0 || is_onnx(*match.step(step).node, "Split")))
+      if (auto found = ShapeSymbols(match).made_by(match.step(step), output);
           found && (!made || made->size() == found->size())) {
         if (!made) made.emplace(found->size(), kUnknown);
         // A name that is handed on says more than one of the value's own, of which tools invent many.
@@ -137,7 +138,7 @@ void infer_dims(Match& match, int step) {
   }
 }
 
-std::optional<Dims> ShapeSymbols::made_by(const Step& step) const {
+std::optional<Dims> ShapeSymbols::made_by(const Step& step, size_t output) const {
   const NodeInfo& info = *step.node;
   const auto is_one_of = [&](const auto& names) {
     return info.domain().empty() && std::ranges::find(names, std::string_view(info.op_type())) != std::end(names);
@@ -148,7 +149,7 @@ std::optional<Dims> ShapeSymbols::made_by(const Step& step) const {
   if (is_one_of(kBroadcasting) && info.since_version() >= 7) return broadcast(step);
   if (is_onnx(info, "MatMul")) return product(step);
   if (is_onnx(info, "Range")) return counted(step);
-  if (is_onnx(info, "Split")) return split(step);
+  if (is_onnx(info, "Split")) return split(step, output);
   if (is_onnx(info, "Flatten")) return flattened(step);
   if (is_onnx(info, "Squeeze") || (info.domain().empty() && info.op_type().starts_with("Reduce"))) return reduced(step);
   if (is_onnx(info, "ArgMax") || is_onnx(info, "ArgMin")) return reduced(step);
@@ -312,11 +313,21 @@ std::optional<Dims> ShapeSymbols::counted(const Step& step) const {
   return held(step, 0) == Dims{0} && held(step, 2) == Dims{1} ? held(step, 1) : std::nullopt;
 }
 
-std::optional<Dims> ShapeSymbols::split(const Step& step) const {
+// Equal parts are told by their number, unless the last one is smaller.
+std::optional<Dims> ShapeSymbols::split(const Step& step, size_t output) const {
   auto made = dims(step.inputs[0]);
   const auto along = made ? counted_from_first(step.node->get_int("axis", 0), made->size()) : std::nullopt;
   if (!along) return std::nullopt;
-  (*made)[*along] = kUnknown;
+  int64_t& dim = (*made)[*along];
+  const auto count = int64_t(step.outputs.size());
+  const bool has_input = step.inputs.size() > 1 && step.inputs[1] >= 0;
+  const auto sizes = has_input ? constants(step, 1) : step.node->find_ints("split");
+  if (sizes && sizes->size() == step.outputs.size() && (*sizes)[output] >= 0)
+    dim = (*sizes)[output];
+  else if (!has_input && !sizes && dim >= 0 && dim % count == 0)
+    dim /= count;
+  else
+    dim = kUnknown;
   return made;
 }
 

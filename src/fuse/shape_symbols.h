@@ -34,8 +34,8 @@ class ShapeSymbols {
   }
   // The same if all are numbers that the model holds; a scalar is one.
   std::optional<Dims> constants(const Step& step, size_t input) const;
-  // What the step makes of its inputs' dimensions; unknown ones are -1.
-  std::optional<Dims> made_by(const Step& step) const;
+  // The dimensions of what the step makes, told by its inputs'; unknown ones are -1.
+  std::optional<Dims> made_by(const Step& step, size_t output) const;
 
  private:
   std::optional<Dims> broadcast(const Step& step) const;
@@ -47,7 +47,7 @@ class ShapeSymbols {
   std::optional<Dims> unsqueezed(const Step& step) const;
   std::optional<Dims> concatenated(const Step& step) const;
   std::optional<Dims> counted(const Step& step) const;
-  std::optional<Dims> split(const Step& step) const;
+  std::optional<Dims> split(const Step& step, size_t output) const;
   std::optional<Dims> flattened(const Step& step) const;
   std::optional<Dims> reduced(const Step& step) const;
   std::optional<Dims> sliced(const Step& step) const;

@@ -67,6 +67,59 @@ out y
   expect_stays("folded_batch_norms", kRows, "const w: f32[2, 2] = [1.0, 2.0, 3.0, 4.0]", "in w: f32[2, 2]");
 }
 
+TEST(BatchNorms, OfFlattenedRowsWhoseShapeIsRead) {
+  constexpr const char* kRows = R"(in x: f32[n, 4, 2]
+const w: f32[2, 2] = [1.0, 2.0, 3.0, 4.0]
+const scale: f32[2] = [1.0, 2.0]
+const shift: f32[2] = [0.5, 0.25]
+const mean: f32[2] = [1.0, 2.0]
+const variance: f32[2] = [3.0, 15.0]
+p: f32[n, 4, 2] = MatMul(x, w)  # "product"
+s: i64[3] = Shape(p)
+r: f32[m, 2] = Flatten(p) {axis = 2}
+z: f32[m, 2] = BatchNormalization(r, scale, shift, mean, variance) {epsilon = 1.0}  # "norm"
+y: f32[n, 4, 2] = Reshape(z, s)
+out y
+)";
+  EXPECT_EQ(after("folded_batch_norms", kRows), R"(in x: f32[n, 4, 2]
+const w: f32[2, 2] = [0.5, 1.0, 1.5, 2.0]
+const "product and norm's summands": f32[2] = [0.0, -0.75]
+p: f32[n, 4, 2] = MatMul(x, w, "product and norm's summands")  # "product and norm"
+s: i64[3] = Shape(p)
+r: f32[m, 2] = Flatten(p) {axis = 2}
+y: f32[n, 4, 2] = Reshape(r, s)
+out y
+)");
+  expect_stays("folded_batch_norms", kRows, "s: i64[3] = Shape(p)", "q: f32[n, 4, 2] = Relu(p)\ns: i64[3] = Shape(p)");
+  expect_stays("folded_batch_norms", kRows, "out y", "out y\nout r");
+  expect_stays("folded_batch_norms", kRows, "r: f32[m, 2] = Flatten(p) {axis = 2}", "r: f32[n, 8] = Flatten(p)");
+}
+
+TEST(BatchNorms, AreFoldedIntoTheNextConvolution) {
+  constexpr const char* kAhead = R"(in x: f32[n, 2, 3, 3]
+const w: f32[2, 1, 1, 2] = [1.0, 2.0, 3.0, 4.0]
+const b: f32[2] = [1.0, 2.0]
+const scale: f32[2] = [1.0, 2.0]
+const shift: f32[2] = [0.5, 0.25]
+const mean: f32[2] = [0.5, 2.0]
+const variance: f32[2] = [3.0, 15.0]
+z: f32[n, 2, 3, 3] = BatchNormalization(x, scale, shift, mean, variance) {epsilon = 1.0}  # "norm"
+y: f32[n, 2, 3, 2] = Conv(z, w, b) {group = 2, kernel_shape = [1, 2]}  # "conv"
+out y
+)";
+  EXPECT_EQ(after("batch_norms_ahead", kAhead), R"(in x: f32[n, 2, 3, 3]
+const w: f32[2, 1, 1, 2] = [0.5, 1.0, 1.5, 2.0]
+const "norm and conv's biases": f32[2] = [1.75, -3.25]
+y: f32[n, 2, 3, 2] = Conv(x, w, "norm and conv's biases") {group = 2, kernel_shape = [1, 2]}  # "norm and conv"
+out y
+)");
+  expect_stays("batch_norms_ahead", kAhead, "kernel_shape = [1, 2]", "kernel_shape = [1, 2], pads = [0, 0, 0, 1]");
+  expect_stays("batch_norms_ahead", kAhead, "kernel_shape = [1, 2]", "auto_pad = \"SAME_UPPER\"");
+  expect_stays("batch_norms_ahead", kAhead, "out y", "out y\nout z");
+  expect_stays("batch_norms_ahead", kAhead, "const b: f32[2] = [1.0, 2.0]", "in b: f32[2]");
+  expect_stays("batch_norms_ahead", kAhead, "Conv(z", "com.ms.internal.nhwc.Conv@11(z");
+}
+
 TEST(BatchNorms, StayOtherwise) {
   const auto stays = [](const char* part, const char* by) {
     const std::string other = replaced(kNorm, part, by);

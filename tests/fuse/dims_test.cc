@@ -53,6 +53,17 @@ TEST(Dims, AreFollowed) {
   EXPECT_EQ(dims_of_y(shape + "y: f32 = Expand(x, t)\nout y"), "y: f32[?1, ?2]");
 }
 
+TEST(Dims, PartsHaveTheirSizes) {
+  const auto parts = [](const std::string& x, const std::string& split) {
+    return after("dims", "in x: f32[" + x + "]\nconst s: i64[2] = [2, 3]\na: f32, b: f32 = Split(" + split + "\nout b");
+  };
+  const auto has = [](const std::string& made, const char* part) { return made.find(part) != made.npos; };
+  EXPECT_PRED2(has, parts("n, m", "x, s) {axis = 1}"), "a: f32[n, 2], b: f32[n, 3] =");
+  EXPECT_PRED2(has, parts("n, m", "x) {axis = -1, split = [4, 1]}"), "a: f32[n, 4], b: f32[n, 1] =");
+  EXPECT_PRED2(has, parts("n, 6", "x) {axis = 1}"), "a: f32[n, 3], b: f32[n, 3] =");
+  EXPECT_PRED2(has, parts("n, 5", "x) {axis = 1, num_outputs = 2}"), "a: f32[n, ?1], b: f32[n, ?2] =");
+}
+
 // As exporters write what stays as it is in the target of an Expand.
 TEST(Dims, ShapesMayBeChosen) {
   const auto shape = [](const std::string& minus) {

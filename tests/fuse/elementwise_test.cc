@@ -54,6 +54,43 @@ out y
   EXPECT_NE(made.find("y: f32[8, 8] = Add(a, m)"), std::string::npos) << made;
 }
 
+// A part of a part is one, and what else nobody reads is not made.
+TEST(Elementwise, PartsAreReadWhereTheyAre) {
+  constexpr const char* kGated = R"(in x: f32[n, 19]
+in z: f32[n, 8]
+in w: f32[8, 8]
+const sizes: i64[3] = [8, 8, 3]
+const one: i64[1] = [1]
+const two: i64[1] = [2]
+a: f32[n, 8], b: f32[n, 8], c: f32[n, 3] = Split@13(x, sizes) {axis = 1}
+g: f32[n, 1] = Slice@13(c, one, two, one)
+m: f32[n, 8] = MatMul(b, w)
+y: f32[n, 8] = Mul(z, g)
+v: f32[n, 8] = Tanh(a)
+out y
+out v
+out m
+)";
+  Plan plan = plan_from(kGated);
+  rewrite(plan, {});
+  const std::string made = text_of(plan);
+  const auto has = [&](const char* part) { EXPECT_NE(made.find(part), made.npos) << made; };
+  has("_, b: f32[n, 8], _ = Split(x, sizes)");
+  has("(z, x) {expression = \"part x1 along -1 from 17 to 18; v0: float = mul(x0, x1); out v0\"}");
+  has("(x) {expression = \"part x0 along -1 from 0 to 8; v0: float = tanh(x0); out v0\"}");
+  EXPECT_EQ(made.find("Slice"), made.npos) << made;
+}
+
+TEST(Elementwise, PartsThatOthersReadAreMade) {
+  const std::string made = after("elementwise", R"(in x: f32[n, 8]
+a: f32[n, 4], b: f32[n, 4] = Split@13(x) {axis = 1}
+y: f32[n, 4] = Tanh(a)
+out y
+out a
+)");
+  EXPECT_NE(made.find("Tanh(a)"), made.npos) << made;
+}
+
 // A constant of one element may be what gives a result its dimensions.
 TEST(Elementwise, NumbersHaveNoDimensions) {
   const std::string made = after("elementwise", R"(in x: f32[]

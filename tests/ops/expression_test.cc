@@ -16,6 +16,7 @@ TEST(Expression, IsReadAsItIsWritten) {
            "v0: float = add(x0, x1); out v0",
            "v0: float16 = mul(x0, 0.5); v1: bool = less(v0, -inf); v2: float16 = where(v1, x3, v0); out v2, v0",
            "roll x0 along -1 by 32; roll x0 along -2 by 1; v0: bfloat16 = leaky_relu[0.01](x0); out v0",
+           "part x1 along -1 from 3 to 3; roll x0 along -2 by 1; v0: float = add(x0, x1); out v0",
            "v0: float = hard_sigmoid[0.2, 0.5](x0); v1: float16 = cast(v0); out v1",
        })
     EXPECT_EQ(text_of(expression_from(text)), text);
@@ -37,6 +38,8 @@ TEST(Expression, SaysWhatCannotBeRead) {
            "v0: float = abs(x99999999999); out v0",
            "v0: float = abs(x0); out v0 and more",
            "roll x0 along 1 by 2; v0: float = abs(x0); out v0",
+           "part x0 along 1 from 0 to 2; v0: float = abs(x0); out v0",
+           "part x0 along -1 from 2 to 1; v0: float = abs(x0); out v0",
            "roll x0 along -1 by -2; v0: float = abs(x0); out v0",
        }) {
     try {

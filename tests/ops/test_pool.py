@@ -89,6 +89,15 @@ def test_channels_last(it, dtype):
     check(replace(it, dtype=dtype, channels_last=True))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+@pytest.mark.parametrize("channels", [16, 20])
+@pytest.mark.parametrize("it", MAXIMA[:10] + MEANS[:20], ids=str)
+def test_channels_last_in_packs(it, channels, dtype):
+    """Of 16 channels, and of 20, which are no packs of halves."""
+    shape = it.inputs[0].shape
+    check(replace(it, inputs=[floats(2, channels, *shape[2:])], dtype=dtype, channels_last=True))
+
+
 @pytest.mark.parametrize("it", [MAXIMA[0], MEANS[0], GLOBALS[0]], ids=str)
 def test_bfloat16_stays_as_it_is(it):
     """onnxruntime has no schema for it with channels last."""
@@ -112,6 +121,8 @@ def test_channels_last_versions(op, opset):
 def test_max_of_bytes(window, dtype):
     shape, attrs = window
     check(Case("MaxPool", [integers(dtype, *shape)], attrs, dtype=dtype, family="exact"))
+    wide = integers(dtype, 2, 32, *shape[2:])
+    check(Case("MaxPool", [wide], attrs, dtype=dtype, family="exact", opset=22, channels_last=True))
 
 
 @pytest.mark.parametrize("order", [0, 1])

@@ -136,21 +136,61 @@ def test_batch_norms_before_convolutions(encore, make_model, tmp_path):
     assert "BatchNormalization" not in plan and plan.count("encore.Elementwise(") == 1, plan
 
 
-def test_batch_norms_behind_products(encore, make_model, tmp_path):
+def test_batch_norms_ahead_of_convolutions(encore, make_model, tmp_path):
+    """MaxViT's are a part of the next one's weights."""
+
+    def build(net):
+        x = net.input("x", PICTURE)
+        rows = [numbers((CHANNELS,), i, 0.5, 1.5) for i in range(4)]
+        y = net.node("BatchNormalization", [x, *(net.constant(row) for row in rows)], epsilon=1e-3)
+        y = conv(net, y, size=1, activation="Relu")
+        net.output(conv(net, net.node("Add", [x, y])), PICTURE)
+        return net
+
+    plan = plan_of(agrees(build, make_model), tmp_path)
+    assert "BatchNormalization" not in plan and "Elementwise" not in plan, plan
+
+
+@pytest.mark.parametrize("exported", ["numbers", "shapes"])
+def test_batch_norms_behind_products(encore, make_model, tmp_path, exported):
     """LeViT's are a part of their weights."""
 
     def build(net):
         x = net.input("x", ["n", PLACES, CHANNELS])
         y = net.node("MatMul", [x, net.constant(numbers((CHANNELS, CHANNELS), 9, -0.3, 0.3))])
         rows = [numbers((CHANNELS,), i, 0.5, 1.5) for i in range(4)]
-        y = net.node("Reshape", [y, net.ints(-1, CHANNELS)])
-        y = net.node("BatchNormalization", [y, *(net.constant(row) for row in rows)], epsilon=1e-3)
-        net.output(net.node("HardSwish", [net.node("Reshape", [y, net.ints(-1, PLACES, CHANNELS)])]), x_shape)
+        if exported == "numbers":
+            shape, flat = net.ints(-1, PLACES, CHANNELS), net.node("Reshape", [y, net.ints(-1, CHANNELS)])
+        else:
+            shape, flat = net.node("Shape", [y]), net.node("Flatten", [y], axis=2)
+        y = net.node("BatchNormalization", [flat, *(net.constant(row) for row in rows)], epsilon=1e-3)
+        net.output(net.node("HardSwish", [net.node("Reshape", [y, shape])]), x_shape)
         return net
 
     x_shape = ["n", PLACES, CHANNELS]
     plan = plan_of(agrees(build, make_model, shape=(PLACES, CHANNELS)), tmp_path)
     assert "BatchNormalization" not in plan and plan.count("MatMul(") == 1, plan
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("width", [16, 15, 6])
+def test_gates_beside_what_they_gate(encore, make_model, tmp_path, width, dtype):
+    """FocalNet's: of one product, and read where they are."""
+    whole = 2 * width + 3
+
+    def build(net):
+        x = net.input("x", ["n", PLACES, whole])
+        part = lambda of, begin, end: net.node("Slice", [of, net.ints(begin), net.ints(end), net.ints(2)])
+        a, b, c = part(x, 0, width), part(x, width, 2 * width), part(x, 2 * width, whole)
+        gate = lambda i: part(c, i, i + 1)
+        y = net.node("Mul", [net.node("Tanh", [b]), gate(0)])
+        y = net.node("Add", [y, net.node("Mul", [a, gate(2)])])
+        mean = net.node("ReduceMean", [y, net.ints(2)], keepdims=1)
+        net.output(net.node("Mul", [y, net.node("Add", [mean, gate(1)])]), ["n", PLACES, width])
+        return net
+
+    plan = plan_of(agrees(build, make_model, dtype, (PLACES, whole)), tmp_path)
+    assert "Slice(" not in plan and plan.count("part x") > 3, plan
 
 
 def multi_head_attention(net):

@@ -93,6 +93,7 @@ class Reader {
   explicit Reader(std::string_view text) : rest_(text) {}
 
   Expression run() {
+    while (takes("part x")) read_part();
     while (takes("roll x")) read_roll();
     while (!takes("out ")) read_value();
     do made_.outputs.push_back(value());
@@ -129,6 +130,18 @@ class Reader {
     const int index = number<int>();
     check(index >= 0 && index < int(made_.values.size()));
     return index;
+  }
+
+  void read_part() {
+    Expression::Part part{number<int>()};
+    check(part.input >= 0 && takes(" along "));
+    part.axis = number<int>();
+    check(part.axis < 0 && takes(" from "));
+    part.begin = number<int64_t>();
+    check(part.begin >= 0 && takes(" to "));
+    part.end = number<int64_t>();
+    check(part.end >= part.begin && takes("; "));
+    made_.parts.push_back(part);
   }
 
   void read_roll() {
@@ -207,6 +220,8 @@ std::optional<ScalarCall> scalar_call(const NodeInfo& node) {
 
 std::string text_of(const Expression& expression) {
   std::string text;
+  for (const Expression::Part& part : expression.parts)
+    text += encore::text("part x", part.input, " along ", part.axis, " from ", part.begin, " to ", part.end, "; ");
   for (const Expression::Roll& roll : expression.rolls)
     text += encore::text("roll x", roll.input, " along ", roll.axis, " by ", roll.shift, "; ");
   for (size_t v = 0; v < expression.values.size(); ++v) {

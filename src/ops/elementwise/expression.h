@@ -91,13 +91,21 @@ struct Expression {
     int64_t shift;
     bool operator==(const Roll&) const = default;
   };
+  // An input of which only what lies from `begin` to `end` along an axis, counted likewise, is there.
+  struct Part {
+    int input, axis;
+    int64_t begin, end;
+    bool operator==(const Part&) const = default;
+  };
+  std::vector<Part> parts;
   std::vector<Roll> rolls;
   std::vector<Value> values;  // each before those that read it
   std::vector<int> outputs;   // values
   bool operator==(const Expression&) const = default;
 };
 
-// "roll x1 along -1 by 32; v0: float16 = mul(x0, 0.5); v1: float16 = leaky_relu[0.01](v0); out v1"
+// "part x0 along -1 from 0 to 64; roll x1 along -1 by 32; v0: float16 = mul(x0, 0.5); v1: float16 =
+// leaky_relu[0.01](v0); out v1"
 std::string text_of(const Expression& expression);
 // Error{invalid_input} says what cannot be read.
 Expression expression_from(std::string_view text);

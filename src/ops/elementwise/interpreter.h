@@ -34,7 +34,8 @@ struct ElementwiseProgram {
     const void* data;
     Type type;
     uint8_t walk;
-    bool repeats;  // one value for all of a pack
+    bool repeats;     // one value for all of a pack
+    bool is_aligned;  // each pack
   };
 
   device::Divider sizes[kMostProgramDims];
@@ -142,7 +143,7 @@ struct ElementwiseProgram {
     if (input.repeats) {
       raw.words[0] = *from;
     } else {
-      const auto pack = device::load_pack<kPack>(from, true);
+      const auto pack = input.is_aligned ? device::load_aligned<kPack>(from) : device::load_unaligned<kPack>(from);
       memcpy(&raw, &pack, sizeof pack);
     }
     return raw;

@@ -31,12 +31,17 @@ class ElementwiseOp : public Op {
       for (const Expression::Operand& operand : value.operands)
         require(operand.kind != Expression::Operand::Kind::input || operand.index < node.input_count(),
                 "the expression reads input ", operand.index, " of ", node.input_count());
+    for (const Expression::Part& part : expression_.parts)
+      require(part.input < node.input_count(), "the expression reads a part of input ", part.input, " of ",
+              node.input_count());
     for (const Expression::Roll& roll : expression_.rolls)
       require(roll.input < node.input_count(), "the expression rolls input ", roll.input, " of ", node.input_count());
   }
 
   void run(Context& context) const override {
-    const std::vector<Shape> shapes = shapes_of_values(context);
+    std::vector<Source> sources;
+    for (int k = 0; k < context.input_count(); ++k) sources.emplace_back(context.input(k).shape, k, expression_.parts);
+    const std::vector<Shape> shapes = shapes_of_values(sources);
     std::vector<Tensor> outputs;
     for (size_t i = 0; i < expression_.outputs.size(); ++i)
       outputs.push_back(context.output(int(i), shapes[size_t(expression_.outputs[i])]));
@@ -50,18 +55,19 @@ class ElementwiseOp : public Op {
           alike.push_back(int(other));
           done[other] = true;
         }
-      launch(context, alike.size() == outputs.size() ? all_ : *instructions_for(expression_, alike), outputs, alike);
+      launch(context, alike.size() == outputs.size() ? all_ : *instructions_for(expression_, alike), sources, outputs,
+             alike);
     }
   }
 
  private:
-  std::vector<Shape> shapes_of_values(Context& context) const {
+  std::vector<Shape> shapes_of_values(const std::vector<Source>& sources) const {
     std::vector<Shape> shapes;
     for (const Expression::Value& value : expression_.values) {
       Shape shape;
       for (const Expression::Operand& operand : value.operands)
         if (operand.kind == Expression::Operand::Kind::input)
-          shape = broadcast(shape, context.input(operand.index).shape);
+          shape = broadcast(shape, sources[size_t(operand.index)].shape);
         else if (operand.kind == Expression::Operand::Kind::value)
           shape = broadcast(shape, shapes[size_t(operand.index)]);
       shapes.push_back(std::move(shape));
@@ -69,20 +75,20 @@ class ElementwiseOp : public Op {
     return shapes;
   }
 
-  void launch(Context& context, const std::vector<Instruction>& instructions, std::vector<Tensor> outputs,
-              const std::vector<int>& made) const {
+  void launch(Context& context, const std::vector<Instruction>& instructions, const std::vector<Source>& sources,
+              std::vector<Tensor> outputs, const std::vector<int>& made) const {
     const Shape shape = outputs[size_t(made[0])].shape;
     std::vector<bool> reads(size_t(context.input_count()));
     for (const Instruction& one : instructions)
       for (const Instruction::Operand& operand : {one.a, one.b})
         if (operand.from == Instruction::From::input) reads[operand.index] = true;
-    std::vector<Shape> inputs(reads.size());
+    std::vector<Source> inputs(reads.size());
     for (size_t k = 0; k < inputs.size(); ++k)
-      if (reads[k]) inputs[k] = context.input(int(k)).shape;
+      if (reads[k]) inputs[k] = sources[k];
     std::vector<Expression::Roll> rolls;
     for (const Expression::Roll& roll : expression_.rolls) {
       if (!reads[size_t(roll.input)]) continue;
-      const Shape& input = inputs[size_t(roll.input)];
+      const Shape& input = inputs[size_t(roll.input)].shape;
       require(-roll.axis <= input.rank() && roll.shift < input[input.rank() + roll.axis], "input ", roll.input, " ",
               input.str(), " cannot be rolled along axis ", roll.axis, " by ", roll.shift);
       if (input[input.rank() + roll.axis] > 1) rolls.push_back(roll);
@@ -95,7 +101,7 @@ class ElementwiseOp : public Op {
       const auto is_in_the_way = [&](size_t k) {
         if (!reads[k] || !overlap(context.input(int(k)), output)) return false;
         const Tensor& input = context.input(int(k));
-        return made.size() > 1 || !space.is_flat(k) || input.data != output.data ||
+        return made.size() > 1 || !space.is_flat(k) || inputs[k].first != 0 || input.data != output.data ||
                device::size_bytes(input.type) != device::size_bytes(output.type);
       };
       for (size_t k = 0; k < reads.size(); ++k)
@@ -103,8 +109,8 @@ class ElementwiseOp : public Op {
     }
     require(int(space.sizes.size()) <= kMostProgramDims, "inputs are broadcast along more than ", kMostProgramDims,
             " dimensions");
-    const auto launch = [&]<int kPack>() { interpret<kPack>(context, space, instructions, reads, outputs); };
-    if (space.packs(kPacked) && are_aligned(context, reads, outputs))
+    const auto launch = [&]<int kPack>() { interpret<kPack>(context, space, instructions, inputs, reads, outputs); };
+    if (space.packs(kPacked) && are_aligned(outputs))
       launch.template operator()<kPacked>();
     else
       launch.template operator()<1>();
@@ -114,7 +120,8 @@ class ElementwiseOp : public Op {
 
   template <int kPack>
   static void interpret(Context& context, const IndexSpace& space, std::vector<Instruction> instructions,
-                        const std::vector<bool>& reads, const std::vector<Tensor>& outputs) {
+                        const std::vector<Source>& sources, const std::vector<bool>& reads,
+                        const std::vector<Tensor>& outputs) {
     using Program = ElementwiseProgram<kPack>;
     Program program{};
     program.rank = int(space.sizes.size()), program.length = int(instructions.size());
@@ -137,7 +144,11 @@ class ElementwiseOp : public Op {
       const Tensor& tensor = context.input(int(k));
       auto& input = program.inputs[i];
       place[k] = int(i);
-      input.data = tensor.data, input.type = tensor.type, input.repeats = space.strides[0][k] == 0;
+      const auto bytes = device::size_bytes(tensor.type);
+      input.data = static_cast<const char*>(tensor.data) + sources[k].first * int64_t(bytes);
+      input.type = tensor.type, input.repeats = space.strides[0][k] == 0;
+      input.is_aligned =
+          space.are_rows_aligned(k, kPack) && reinterpret_cast<uintptr_t>(input.data) % (kPack * bytes) == 0;
       if (space.is_flat(k) || space.is_single(k)) {
         input.walk = space.is_flat(k) ? Program::kFlat : Program::kSingle;
         continue;
@@ -170,13 +181,10 @@ class ElementwiseOp : public Op {
     return std::less<>()(first, second + b.bytes()) && std::less<>()(second, first + a.bytes());
   }
 
-  static bool are_aligned(Context& context, const std::vector<bool>& reads, const std::vector<Tensor>& outputs) {
-    const auto is_aligned = [](const Tensor& tensor) {
+  static bool are_aligned(const std::vector<Tensor>& outputs) {
+    return std::ranges::all_of(outputs, [](const Tensor& tensor) {
       return reinterpret_cast<uintptr_t>(tensor.data) % (kPacked * device::size_bytes(tensor.type)) == 0;
-    };
-    for (size_t k = 0; k < reads.size(); ++k)
-      if (reads[k] && !is_aligned(context.input(int(k)))) return false;
-    return std::ranges::all_of(outputs, is_aligned);
+    });
   }
 
   Expression expression_;
@@ -197,7 +205,7 @@ std::unique_ptr<Op> make_roll(const NodeInfo& node) {
   const auto axes = node.find_ints("axes").value_or(std::vector<int64_t>()),
              shifts = node.find_ints("shifts").value_or(std::vector<int64_t>());
   require(axes.size() == shifts.size(), "there are ", axes.size(), " axes and ", shifts.size(), " shifts");
-  Expression rolled{{}, {}, {0}};
+  Expression rolled{{}, {}, {}, {0}};
   for (size_t i = 0; i < axes.size(); ++i) rolled.rolls.push_back({0, int(axes[i]), shifts[i]});
   rolled.values.push_back({{ScalarFunction::cast}, node.output_type(0), {{Expression::Operand::Kind::input}}});
   return std::make_unique<ElementwiseOp>(node, std::move(rolled));

@@ -2,7 +2,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "device/launch.h"
+#include "device/transform.h"
 #include "ops/dispatch.h"
 #include "ops/nn/window.h"
 #include "ops/quantize/linear_bytes.h"
@@ -13,6 +13,7 @@ namespace encore::ops {
 namespace {
 
 using device::Compute;
+using device::Pack;
 
 // The taps of a window along one dimension that lie in [-before, in + after).
 struct Taps {
@@ -35,36 +36,48 @@ struct Place {
   int at[kSpatial];
 };
 
-// What is pooled: every element of the result has a window.
-template <class T>
+// What is pooled: every element of the result has a window, or each kPack neighbours, which are channels then.
+template <class T, int kPack = 1>
 struct Pooled {
+  static constexpr int kAhead = 4;  // taps that are asked for before the first is needed
   const T* x;
   Window w;
-  Elements elements;
+  Elements elements;  // of packs, as are the planes
   Planes planes;
 
   Pooled(const Tensor& x, const Window& w, Layout layout, int64_t channels, int64_t results)
-      : x(x.as<const T>()), w(w), elements(layout, channels, w.out, results), planes(layout, channels, w.in_count()) {}
+      : x(x.as<const T>()),
+        w(w),
+        elements(layout, channels / kPack, w.out, results / kPack),
+        planes(layout, channels / kPack, w.in_count()) {}
 
   DEVICE_FN Place place(int64_t i) const {
     Place p;
     p.image = elements(i, p.channel, p.at);
     return p;
   }
-  // Calls f(row's offset in the plane, column, value) for every value under the window.
+  // Calls f(row's offset in the plane, column, values) for every place under the window.
   template <class F>
   DEVICE_FN void for_each_tap(const Place& p, F f) const {
-    const T* const plane = x + planes(p.image, p.channel);
+    const T* const plane = x + planes(p.image, p.channel) * kPack;
     const Taps a(w, 0, p.at[0], 0, 0), b(w, 1, p.at[1], 0, 0), c(w, 2, p.at[2], 0, 0);
     const int left = p.at[2] * w.stride[2] - w.before[2];
     for (int i = a.first; i < a.last; ++i) {
       const int64_t z = p.at[0] * w.stride[0] - w.before[0] + i * w.dilation[0];
       for (int j = b.first; j < b.last; ++j) {
         const int64_t row = (z * w.in[1] + p.at[1] * w.stride[1] - w.before[1] + j * w.dilation[1]) * w.in[2];
-        const T* values = plane + row * planes.step;
-        for (int k = c.first; k < c.last; ++k) {
-          const int column = left + k * w.dilation[2];
-          f(row, column, values[column * planes.step]);
+        const T* const values = plane + row * planes.step * kPack;
+        for (int first = c.first; first < c.last; first += kAhead) {
+          Pack<T, kPack> taps[kAhead];
+          const auto each = [&](auto of) {
+            UNROLL for (int k = 0; k < kAhead; ++k) {
+              if (first + k < c.last) of(taps[k], left + (first + k) * w.dilation[2]);
+            }
+          };
+          each([&](Pack<T, kPack>& tap, int column) {
+            tap = device::load_aligned<kPack>(values + column * planes.step * kPack);
+          });
+          each([&](const Pack<T, kPack>& tap, int column) { f(row, column, tap); });
         }
       }
     }
@@ -80,8 +93,29 @@ DEVICE_FN C lowest() {
 }
 
 // NaN wins, as in a reduction.
-template <class T, bool kIndices>
+template <class T, int kPack>
 struct MaxWindow {
+  Pooled<T, kPack> pooled;
+  T* y;
+  DEVICE_FN void operator()(int64_t i) const {
+    using C = Compute<T>;
+    C best[kPack];
+    UNROLL for (int j = 0; j < kPack; ++j) best[j] = lowest<C>();
+    pooled.for_each_tap(pooled.place(i), [&](int64_t, int, const Pack<T, kPack>& values) {
+      UNROLL for (int j = 0; j < kPack; ++j) {
+        const C v = C(values.at[j]);
+        if (v > best[j] || v != v) best[j] = v;
+      }
+    });
+    Pack<T, kPack> made;
+    UNROLL for (int j = 0; j < kPack; ++j) made.at[j] = T(best[j]);
+    device::store_aligned(y + i * kPack, made);
+  }
+};
+
+// The first of the greatest, or of what is NaN, and where it is.
+template <class T>
+struct PlaceOfMax {
   Pooled<T> pooled;
   T* y;
   int64_t* indices;
@@ -91,20 +125,18 @@ struct MaxWindow {
     const Place p = pooled.place(i);
     C best = lowest<C>();
     int64_t where = -1;
-    pooled.for_each_tap(p, [&](int64_t row, int column, T value) {
-      const C v = C(value);
-      const bool wins = v > best || (v != v && best == best) || (kIndices && where < 0);
-      if (!wins) return;
+    pooled.for_each_tap(p, [&](int64_t row, int column, Pack<T, 1> value) {
+      const C v = C(value.at[0]);
+      if (!(v > best || (v != v && best == best) || where < 0)) return;
       best = v;
-      if constexpr (kIndices) where = row + column;
+      where = row + column;
     });
     y[i] = T(best);
-    if constexpr (kIndices) {  // channels first in any layout, since this output keeps its layout
-      const Window& w = pooled.w;
-      const int64_t plane = p.image * pooled.elements.channels.divisor() + p.channel;
-      const int64_t position = (int64_t(p.at[0]) * w.out[1] + p.at[1]) * w.out[2] + p.at[2];
-      indices[plane * w.out_count() + position] = plane * w.in_count() + (by_columns ? transposed(where) : where);
-    }
+    // Channels first in any layout, since this output keeps its layout.
+    const Window& w = pooled.w;
+    const int64_t plane = p.image * pooled.elements.channels.divisor() + p.channel;
+    const int64_t position = (int64_t(p.at[0]) * w.out[1] + p.at[1]) * w.out[2] + p.at[2];
+    indices[plane * w.out_count() + position] = plane * w.in_count() + (by_columns ? transposed(where) : where);
   }
 
  private:
@@ -115,20 +147,25 @@ struct MaxWindow {
   }
 };
 
-template <class T>
+template <class T, int kPack>
 struct MeanWindow {
-  Pooled<T> pooled;
+  Pooled<T, kPack> pooled;
   T* y;
   bool count_padding;
   DEVICE_FN void operator()(int64_t i) const {
+    using C = Compute<T>;
     const Place p = pooled.place(i);
-    Compute<T> sum = 0;
-    pooled.for_each_tap(p, [&](int64_t, int, T value) { sum += Compute<T>(value); });
+    C sums[kPack] = {};
+    pooled.for_each_tap(p, [&](int64_t, int, const Pack<T, kPack>& values) {
+      UNROLL for (int j = 0; j < kPack; ++j) sums[j] += C(values.at[j]);
+    });
     const Window& w = pooled.w;
     int64_t count = 1;
     UNROLL for (int d = 0; d < kSpatial; ++d) count *=
         count_padding ? Taps(w, d, p.at[d], w.before[d], w.after[d]).count() : Taps(w, d, p.at[d], 0, 0).count();
-    y[i] = T(count ? sum / Compute<T>(count) : Compute<T>(0));
+    Pack<T, kPack> means;
+    UNROLL for (int j = 0; j < kPack; ++j) means.at[j] = T(count ? sums[j] / C(count) : C(0));
+    device::store_aligned(y + i * kPack, means);
   }
 };
 
@@ -141,7 +178,7 @@ struct MeanOfByteWindow {
   DEVICE_FN void operator()(int64_t i) const {
     const Place p = pooled.place(i);
     float sum = 0;
-    pooled.for_each_tap(p, [&](int64_t, int, uint8_t bits) { sum += from.value(bits); });
+    pooled.for_each_tap(p, [&](int64_t, int, Pack<uint8_t, 1> bits) { sum += from.value(bits.at[0]); });
     const Window& w = pooled.w;
     int64_t count = count_padding ? w.taps() : 1;
     UNROLL for (int d = 0; d < kSpatial; ++d) {
@@ -159,7 +196,8 @@ struct LengthOfWindow {
   Norm<Compute<T>> norm;
   DEVICE_FN void operator()(int64_t i) const {
     Compute<T> sum = 0;
-    pooled.for_each_tap(pooled.place(i), [&](int64_t, int, T value) { sum += norm.term(Compute<T>(value)); });
+    pooled.for_each_tap(pooled.place(i),
+                        [&](int64_t, int, Pack<T, 1> value) { sum += norm.term(Compute<T>(value.at[0])); });
     y[i] = T(norm.length(sum));
   }
 };
@@ -176,6 +214,17 @@ class PoolBase : public Op {
     require(w.in_count() > 0, "the input ", x.str(), " has nothing to pool");
     return w;
   }
+  // Calls launch<kPack>(): channels that are neighbours are pooled together.
+  template <class T, class F>
+  void launch_by_packs(int64_t channels, const Tensor& x, const Tensor& y, F launch) const {
+    constexpr int kWide = device::pack_size<T>();
+    if (layout_ == Layout::channels_last && channels % kWide == 0 && device::is_pack_aligned<kWide>(x.as<const T>()) &&
+        device::is_pack_aligned<kWide>(y.as<const T>()))
+      launch.template operator()<kWide>();
+    else
+      launch.template operator()<1>();
+  }
+
   WindowAttributes attributes_;
   Layout layout_;
 };
@@ -192,15 +241,14 @@ class MaxPool : public PoolBase {
     const bool indexed = context.wants_output(1);
     int64_t* indices = indexed ? context.output(1, shape).as<int64_t>() : nullptr;
     dispatch(TypeList<float, Half, BFloat16, double, int8_t, uint8_t>{}, x.type, [&]<class T>() {
-      const auto launch = [&](auto with_indices) {
-        device::for_each_index(context.stream(), y.count(),
-                               MaxWindow<T, decltype(with_indices)::value>{
-                                   {x, w, layout_, from[1], y.count()}, y.as<T>(), indices, by_columns_});
-      };
       if (indexed)
-        launch(std::true_type{});
-      else
-        launch(std::false_type{});
+        return device::for_each_index(
+            context.stream(), y.count(),
+            PlaceOfMax<T>{{x, w, layout_, from[1], y.count()}, y.as<T>(), indices, by_columns_});
+      launch_by_packs<T>(from[1], x, y, [&]<int kPack>() {
+        device::for_each_index(context.stream(), y.count() / kPack,
+                               MaxWindow<T, kPack>{{x, w, layout_, from[1], y.count()}, y.as<T>()});
+      });
     });
   }
 
@@ -218,8 +266,10 @@ class AveragePool : public PoolBase {
     const Window w = window(from);
     const Tensor y = context.output(0, stored(with_spatial(from, from[1], w.out), layout_));
     dispatch(FloatList{}, x.type, [&]<class T>() {
-      device::for_each_index(context.stream(), y.count(),
-                             MeanWindow<T>{{x, w, layout_, from[1], y.count()}, y.as<T>(), count_padding_});
+      launch_by_packs<T>(from[1], x, y, [&]<int kPack>() {
+        device::for_each_index(context.stream(), y.count() / kPack,
+                               MeanWindow<T, kPack>{{x, w, layout_, from[1], y.count()}, y.as<T>(), count_padding_});
+      });
     });
   }
 

@@ -25,6 +25,7 @@ struct Cut {
   int64_t channels, pixels;
   int groups, group;  // how many, and channels in one
   int parts = 1, whole_groups = 1, chunk, chunks;
+  int unit;  // channels whose sums a thread joins: those of a pack, if they are of one group, else each is alone
   int packs, at_once, threads;
   int64_t slab_pixels;
   int slabs;
@@ -127,31 +128,46 @@ struct TakeGroupSums {
             }
           });
         }
-        UNROLL for (int j = 0; j < kPack; ++j) sums[row * piece.width + first + j] = {values[j], squares[j]};
+        if (cut.unit == kPack) {
+          Sums own = {0, 0};
+          UNROLL for (int j = 0; j < kPack; ++j) own = AddSums()(own, {values[j], squares[j]});
+          sums[(row * piece.width + first) / kPack] = own;
+        } else {
+          UNROLL for (int j = 0; j < kPack; ++j) sums[row * piece.width + first + j] = {values[j], squares[j]};
+        }
       });
     });
-    const int teams = b.size() / 32, width = cut.parts > 1 ? piece.width : cut.group;
+    // Warps join a group's sums, more than one if there are more than groups.
+    const int warps = b.size() / 32, of_group = warps > piece.groups ? warps / piece.groups : 1;
+    const int teams = warps / of_group, width = cut.parts > 1 ? piece.width : cut.group;
     for (int base = 0; base < piece.groups; base += teams) {
       PerThread<Sums, kMaxThreads> all;
       b.template reduce_groups<32>(
           all,
           [&](int t) {
             Sums own = {0, 0};
-            const int group = base + t / 32;
-            if (group >= piece.groups) return own;
-            const Sums* sums = b.template dynamic<Sums>(s) + group * width;
-            for (int i = t % 32; i < cut.at_once * width; i += 32) {
-              const int row = i / width;
-              own = AddSums()(own, sums[row * piece.width + i - row * width]);
+            const int team = t / 32 / of_group, group = base + team;
+            if (team >= teams || group >= piece.groups) return own;
+            const int units = width / cut.unit, row_units = piece.width / cut.unit;
+            const Sums* sums = b.template dynamic<Sums>(s) + group * units;
+            for (int i = t - team * of_group * 32; i < cut.at_once * units; i += of_group * 32) {
+              const int row = i / units;
+              own = AddSums()(own, sums[row * row_units + i - row * units]);
             }
             return own;
           },
           AddSums());
-      b.threads([&](int t, Shared&) {
-        const int group = base + t / 32;
-        if (t % 32 != 0 || group >= piece.groups) return;
-        const float count = float(piece.pixels) * float(width), mean = all[t].values / count;
-        const float squares = all[t].squares - all[t].values * mean;
+      if (of_group > 1)
+        b.threads([&](int t, Shared& s) {
+          if (t % 32 == 0) b.template dynamic<Sums>(s)[t / 32] = all[t];
+        });
+      b.threads([&](int t, Shared& s) {
+        const int team = t / 32 / of_group, group = base + team;
+        if (t != team * of_group * 32 || team >= teams || group >= piece.groups) return;
+        Sums own = all[t];
+        for (int k = 1; k < of_group; ++k) own = AddSums()(own, b.template dynamic<Sums>(s)[t / 32 + k]);
+        const float count = float(piece.pixels) * float(width), mean = own.values / count;
+        const float squares = own.squares - own.values * mean;
         out[(piece.image * cut.groups + piece.first_group + group) * cut.pieces() + piece.slab * cut.parts +
             piece.part] = {sample(piece, group * width) + mean, squares < 0 ? 0.f : squares};
       });
@@ -190,7 +206,6 @@ template <class T, int kPack>
 struct NormalizeByGroup {
   static constexpr int kMaxThreads = kThreads;
   static constexpr int kAhead = 4;
-  static constexpr int kLanes = 8;  // join a group's pieces
   using Shared = Staged;
   using Block = device::Block<Shared>;
 
@@ -204,39 +219,10 @@ struct NormalizeByGroup {
 
   DEVICE_FN void operator()(Block& b, const Shared&) const {
     const Piece piece(cut, b.index());
-    const int teams = b.size() / kLanes;
-    for (int base = 0; base < piece.groups; base += teams) {
-      const float count = float(cut.pixels) * float(cut.group);
-      PerThread<float, kMaxThreads> total, squares;
-      const auto each = [&](int t, auto f) {
-        const int group = base + t / kLanes;
-        float all = 0;
-        if (group >= piece.groups) return all;
-        const Spreading* own = in + (piece.image * cut.groups + piece.first_group + group) * cut.pieces();
-        for (int i = t % kLanes; i < cut.pieces(); i += kLanes) {
-          const int slab = cut.parts == 1 ? i : i / cut.parts;
-          const float size = float(Piece::pixels_of(cut, slab)) * float(Piece::width_of(cut, i - slab * cut.parts));
-          all += f(own[i], size);
-        }
-        return all;
-      };
-      b.template reduce_groups<kLanes>(
-          total, [&](int t) { return each(t, [](Spreading own, float size) { return own.mean * size; }); }, Plus());
-      b.template reduce_groups<kLanes>(
-          squares,
-          [&](int t) {
-            const float mean = total[t] / count;
-            return each(t, [&](Spreading own, float size) {
-              return own.squares + size * (own.mean - mean) * (own.mean - mean);
-            });
-          },
-          Plus());
-      b.threads([&](int t, Shared& s) {
-        const int group = base + t / kLanes;
-        if (t % kLanes == 0 && group < piece.groups)
-          b.template dynamic<Sums>(s)[group] = {total[t] / count, 1.f / std::sqrt(squares[t] / count + epsilon)};
-      });
-    }
+    if (piece.groups * 32 <= b.size())
+      join_pieces<32>(b, piece);
+    else
+      join_pieces<8>(b, piece);
     b.threads([&](int t, Shared& s) {
       const Sums* of_groups = b.template dynamic<Sums>(s);  // mean, and what is one over the deviation
       piece.own<kPack>(cut, t, [&](int first, int row) {
@@ -276,6 +262,44 @@ struct NormalizeByGroup {
   }
 
  private:
+  // So many threads join a group's pieces.
+  template <int kLanes>
+  DEVICE_FN void join_pieces(Block& b, const Piece& piece) const {
+    const int teams = b.size() / kLanes;
+    for (int base = 0; base < piece.groups; base += teams) {
+      const float count = float(cut.pixels) * float(cut.group);
+      PerThread<float, kMaxThreads> total, squares;
+      const auto each = [&](int t, auto f) {
+        const int group = base + t / kLanes;
+        float all = 0;
+        if (group >= piece.groups) return all;
+        const Spreading* own = in + (piece.image * cut.groups + piece.first_group + group) * cut.pieces();
+        for (int i = t % kLanes; i < cut.pieces(); i += kLanes) {
+          const int slab = cut.parts == 1 ? i : i / cut.parts;
+          const float size = float(Piece::pixels_of(cut, slab)) * float(Piece::width_of(cut, i - slab * cut.parts));
+          all += f(own[i], size);
+        }
+        return all;
+      };
+      b.template reduce_groups<kLanes>(
+          total, [&](int t) { return each(t, [](Spreading own, float size) { return own.mean * size; }); }, Plus());
+      b.template reduce_groups<kLanes>(
+          squares,
+          [&](int t) {
+            const float mean = total[t] / count;
+            return each(t, [&](Spreading own, float size) {
+              return own.squares + size * (own.mean - mean) * (own.mean - mean);
+            });
+          },
+          Plus());
+      b.threads([&](int t, Shared& s) {
+        const int group = base + t / kLanes;
+        if (t % kLanes == 0 && group < piece.groups)
+          b.template dynamic<Sums>(s)[group] = {total[t] / count, 1.f / std::sqrt(squares[t] / count + epsilon)};
+      });
+    }
+  }
+
   DEVICE_FN static float with_silu(float v) {
     if constexpr (kIsHalf<T>)
       return rough_silu(v);
@@ -303,6 +327,7 @@ Cut cut_images(int64_t images, int64_t pixels, int64_t channels, int64_t groups,
     cut.chunk = int(most);
     cut.chunks = int(groups * cut.parts);
   }
+  cut.unit = cut.parts > 1 || group % pack == 0 ? pack : 1;
   cut.packs = (cut.chunk + pack - 1) / pack;
   cut.at_once = int(std::min<int64_t>(std::max(1, kThreads / cut.packs), pixels));
   cut.threads = (cut.packs * cut.at_once + 31) / 32 * 32;
@@ -362,7 +387,7 @@ class GroupNorm : public Op {
         auto* pieces = static_cast<Spreading*>(
             context.scratch(size_t(images) * size_t(groups_) * size_t(cut.slabs * cut.parts) * sizeof(Spreading)));
         device::Blocks grid{images * cut.chunks * cut.slabs, cut.threads};
-        grid.dynamic_bytes = int64_t(cut.at_once) * cut.chunk * int64_t(sizeof(Sums));
+        grid.dynamic_bytes = int64_t(cut.at_once) * (cut.chunk / cut.unit) * int64_t(sizeof(Sums));
         device::block_kernel<Staged>(
             context.stream(), grid,
             TakeGroupSums<T, kPack, kSkips>{cut, x.as<const T>(), skip ? skip->as<const T>() : nullptr,
