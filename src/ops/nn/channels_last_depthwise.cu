@@ -156,7 +156,7 @@ struct DepthwiseTile {
     UNROLL for (int o = 0; o < kRun; ++o) {
       if (column + o >= w.out[2]) break;
       Pair pair;
-      UNROLL for (int k = 0; k < 2; ++k) pair.at[k] = T(activation.simple(sums[o][k]));
+      UNROLL for (int k = 0; k < 2; ++k) pair.at[k] = T(activation.template simple<T>(sums[o][k]));
       device::store_pack(to + int64_t(o) * channels, pair, true);
     }
   }
@@ -211,7 +211,7 @@ struct DepthwiseRuns {
     UNROLL for (int o = 0; o < kRun; ++o) {
       if (first + o >= w.out[2]) break;
       Values values;
-      UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = T(activation.simple(sums[o][k]));
+      UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = T(activation.template simple<T>(sums[o][k]));
       device::store_pack(to + o * channels, values, true);
     }
   }

@@ -51,7 +51,7 @@ struct DepthwiseSquare {
     UNROLL for (int o = 0; o < kDown; ++o) {
       if (row + o >= w.out[1]) break;
       device::Pack<T, kAcross> out;
-      UNROLL for (int p = 0; p < kAcross; ++p) out.at[p] = T(activation.simple(sums[o][p]));
+      UNROLL for (int p = 0; p < kAcross; ++p) out.at[p] = T(activation.template simple<T>(sums[o][p]));
       device::store_pack(to + int64_t(o) * w.out[2], out, wide_out, count);
     }
   }
@@ -125,7 +125,7 @@ struct Depthwise {
         }
       }
     }
-    y[i] = T(activation.simple(sum));
+    y[i] = T(activation.template simple<T>(sum));
   }
 };
 

@@ -54,7 +54,7 @@ struct Finish {
       UNROLL for (int i = 0; i < kPack; ++i) x[i] += Compute<T>(more.at[i]);
     }
     Pack<T, kPack> out;
-    UNROLL for (int i = 0; i < kPack; ++i) out.at[i] = T(activation(x[i]));
+    UNROLL for (int i = 0; i < kPack; ++i) out.at[i] = T(activation.template whole<T>(x[i]));
     device::store_pack(y + first, out, aligned, count);
   }
 };
