@@ -54,8 +54,8 @@ void join_norm(Match& match, int product);
 // Products by constants, quantized or not, to whose rows a constant one is added: one step, which adds it on the way.
 void join_bias(Match& match, int product);
 // Pictures with their channels last, each channel multiplied by a gate that two products and their activations make of
-// all channels' means: convolutions of one position, or products of rows. It becomes one step, squeeze and excite, if the
-// weights are few.
+// all channels' means: convolutions of one position, or products of rows. It becomes one step, squeeze and excite, if
+// the weights are few.
 void join_squeeze_excite(Match& match, int mean);
 // A softmax of scores to which a mask is added; with what puts zeros where all is masked.
 void join_softmax(Match& match, int softmax);

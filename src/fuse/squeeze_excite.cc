@@ -101,9 +101,8 @@ std::optional<Product> product(const Match& match, int s, int rows, int64_t dept
     made.activation = node.get_string("activation", "");
     made.params = node.find_floats("activation_params").value_or(std::vector<float>());
   } else if (dims->size() == 2 && of_rows->back() == depth &&
-             (match.is(s, "MatMul") ||
-              (match.is(s, "Gemm") && node.get_float("alpha", 1) == 1 && node.get_float("beta", 1) == 1 &&
-               node.get_int("transA", 0) == 0))) {
+             (match.is(s, "MatMul") || (match.is(s, "Gemm") && node.get_float("alpha", 1) == 1 &&
+                                        node.get_float("beta", 1) == 1 && node.get_int("transA", 0) == 0))) {
     made.has_rows = node.get_int("transB", 0) != 0;
   } else {
     return std::nullopt;
@@ -138,7 +137,8 @@ std::optional<Product> go_through_product(const Match& match, Way& way, int64_t 
 int weights_of(Match& match, const Product& product, bool in_rows) {
   if (product.has_rows == in_rows) return product.weights;
   const Value weights = match.value(product.weights);
-  const size_t size = device::size_bytes(weights.type), rows = size_t(product.has_rows ? product.columns : product.depth),
+  const size_t size = device::size_bytes(weights.type),
+               rows = size_t(product.has_rows ? product.columns : product.depth),
                columns = weights.constant->bytes() / size / rows;
   const auto turned = own(weights.type, ops::Shape{int64_t(columns), int64_t(rows)}, weights.constant->data);
   const auto* const from = static_cast<const char*>(weights.constant->data);

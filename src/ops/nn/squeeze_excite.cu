@@ -1,6 +1,6 @@
-// Two launches. Blocks of the first sum up the channels of their part of a picture, and multiply the sums by the weights
-// of these channels. Those of the second add up what the first have made of a picture: each makes the gates of its own
-// channels and multiplies its part. What is between is in float.
+// Two launches. Blocks of the first sum up the channels of their part of a picture, and multiply the sums by the
+// weights of these channels. Those of the second add up what the first have made of a picture: each makes the gates of
+// its own channels and multiplies its part. What is between is in float.
 #include "ops/nn/squeeze_excite.h"
 
 #include <algorithm>
@@ -113,12 +113,9 @@ struct Squeeze {
         float sums[kPack] = {};
         for (int at = row; at < part.positions; at += kAhead * cut.rows) {
           typename Own::Values values[kAhead];
-          part.ahead(at, [&](int k, int to) {
-            values[k] = device::load_pack<kPack>(x + part.offset(to, first), true);
-          });
-          part.ahead(at, [&](int k, int) {
-            UNROLL for (int j = 0; j < kPack; ++j) sums[j] += float(values[k].at[j]);
-          });
+          part.ahead(at,
+                     [&](int k, int to) { values[k] = device::load_pack<kPack>(x + part.offset(to, first), true); });
+          part.ahead(at, [&](int k, int) { UNROLL for (int j = 0; j < kPack; ++j) sums[j] += float(values[k].at[j]); });
         }
         UNROLL for (int j = 0; j < kPack; ++j) s.sums[part.place(row, first) + j] = sums[j];
       });
@@ -220,9 +217,8 @@ struct Excite {
 
  private:
   DEVICE_FN void read(const Own& part, int at, int first, Values& values) const {
-    part.ahead(at, [&](int k, int from) {
-      values.at[k] = device::load_pack<kPack>(x + part.offset(from, first), true);
-    });
+    part.ahead(at,
+               [&](int k, int from) { values.at[k] = device::load_pack<kPack>(x + part.offset(from, first), true); });
   }
   // A lane's share of what the squeeze makes.
   DEVICE_FN float add_parts(int64_t image, int row, int lane) const {
@@ -251,8 +247,11 @@ Cut cut_pictures(int64_t images, int64_t positions, int64_t channels, int64_t sq
   const int64_t slab = ceil(positions, slabs);
   require(others <= ((int64_t(1) << 31) - 1) / ceil(positions, slab), images, " pictures of ", channels,
           " channels are too many");
-  return {positions,  channels,    int(squeezed), int(packs * pack),       int(packs), int(kThreads / packs),
-          int(chunks), int(ceil(positions, slab)), slab};
+  return {positions,     channels,
+          int(squeezed), int(packs * pack),
+          int(packs),    int(kThreads / packs),
+          int(chunks),   int(ceil(positions, slab)),
+          slab};
 }
 
 class SqueezeExcite : public Op {
@@ -287,15 +286,8 @@ class SqueezeExcite : public Op {
         const int64_t blocks = images * cut.parts();
         auto* const parts = static_cast<float*>(context.scratch(size_t(blocks * squeezed) * sizeof(float)));
         const Squeeze<T, kPack> first{cut, data(&x), data(&squeeze), parts};
-        const Excite<T, kPack> second{cut,
-                                      data(&x),
-                                      data(&excite),
-                                      data(squeeze_bias),
-                                      data(bias),
-                                      parts,
-                                      y.as<T>(),
-                                      squeeze_activation_,
-                                      activation_};
+        const Excite<T, kPack> second{cut,   data(&x),  data(&excite),       data(squeeze_bias), data(bias),
+                                      parts, y.as<T>(), squeeze_activation_, activation_};
         device::block_kernel<typename Squeeze<T, kPack>::Shared>(context.stream(), {blocks, kThreads}, first);
         device::block_kernel<typename Excite<T, kPack>::Shared>(context.stream(), {blocks, kThreads}, second);
       };

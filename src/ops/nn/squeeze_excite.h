@@ -1,5 +1,5 @@
-// Squeeze and excite: x times a gate of each channel, which two small products make of the channels' means. Fusion makes
-// it of the steps that models say it in.
+// Squeeze and excite: x times a gate of each channel, which two small products make of the channels' means. Fusion
+// makes it of the steps that models say it in.
 #pragma once
 #include <memory>
 
@@ -9,8 +9,8 @@ namespace encore::ops {
 
 // Most numbers to which channels are squeezed.
 inline constexpr int kMostSqueezed = 1024;
-// Inputs: pictures [n, .., channels], weights [squeezed, channels] and a bias of the squeeze, the same of the excitation.
-// There may be no biases. Activations are as FusedConv has them: `squeeze_activation` and `activation`.
+// Inputs: pictures [n, .., channels], weights [squeezed, channels] and a bias of the squeeze, the same of the
+// excitation. There may be no biases. Activations are as FusedConv has them: `squeeze_activation` and `activation`.
 std::unique_ptr<Op> make_squeeze_excite(const NodeInfo& node);
 
 }  // namespace encore::ops
