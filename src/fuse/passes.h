@@ -55,7 +55,7 @@ void join_norm(Match& match, int product);
 void join_bias(Match& match, int product);
 // Pictures with their channels last, each channel multiplied by a gate that two products and their activations make of
 // all channels' means: convolutions of one position, or products of rows. It becomes one step, squeeze and excite, if
-// the weights are few.
+// the weights are few, with a batch normalisation by constants and an activation behind.
 void join_squeeze_excite(Match& match, int mean);
 // A softmax of scores to which a mask is added; with what puts zeros where all is masked.
 void join_softmax(Match& match, int softmax);

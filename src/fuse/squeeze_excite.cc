@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "fuse/batch_norms.h"
 #include "fuse/joined_products.h"
 #include "fuse/passes.h"
 #include "fuse/shape_symbols.h"
@@ -61,13 +62,30 @@ struct Way {
   }
 };
 
-// A product of rows by a constant matrix, and what follows it.
+// An activation as FusedConv names it, or none.
+struct Activated {
+  std::string activation = {};
+  std::vector<float> params = {};
+
+  // By one that is next on the way.
+  void go(const Match& match, Way& way) {
+    const auto end = ending_of(match, way.value);
+    if (!end) return;
+    for (const int step : end->steps) way.go(match, step);
+    *this = {end->activation, end->params};
+  }
+  void describe(ops::Attributes& attributes, const std::string& attribute) const {
+    attributes[attribute] = activation;
+    attributes[attribute + "_params"] = params;
+  }
+};
+
+// A product of rows by a constant matrix.
 struct Product {
   int weights, bias = -1;
   int64_t depth, columns;
   bool has_rows;  // of the matrix for columns
-  std::string activation = {};
-  std::vector<float> params = {};
+  Activated end = {};
 };
 
 // A convolution of one position by one tap.
@@ -98,8 +116,8 @@ std::optional<Product> product(const Match& match, int s, int rows, int64_t dept
   Product made{step.inputs[1]};
   if (is_product_of_channels(match, step)) {
     made.has_rows = true;
-    made.activation = node.get_string("activation", "");
-    made.params = node.find_floats("activation_params").value_or(std::vector<float>());
+    made.end = {node.get_string("activation", ""),
+                node.find_floats("activation_params").value_or(std::vector<float>())};
   } else if (dims->size() == 2 && of_rows->back() == depth &&
              (match.is(s, "MatMul") || (match.is(s, "Gemm") && node.get_float("alpha", 1) == 1 &&
                                         node.get_float("beta", 1) == 1 && node.get_int("transA", 0) == 0))) {
@@ -125,11 +143,7 @@ std::optional<Product> go_through_product(const Match& match, Way& way, int64_t 
   auto made = product(match, s, way.value, depth);
   if (!made) return std::nullopt;
   way.go(match, s);
-  if (const auto end = made->activation.empty() ? ending_of(match, way.value) : std::nullopt) {
-    for (const int step : end->steps) way.go(match, step);
-    made->activation = end->activation;
-    made->params = end->params;
-  }
+  if (made->end.activation.empty()) made->end.go(match, way);
   return made;
 }
 
@@ -146,6 +160,15 @@ int weights_of(Match& match, const Product& product, bool in_rows) {
     for (size_t column = 0; column < columns; ++column)
       std::copy_n(from + (row * columns + column) * size, size, turned->bytes.data() + (column * rows + row) * size);
   return match.add_constant(weights.name + " turned", turned);
+}
+
+// The next step if it is a batch normalisation by constants.
+NormRows go_through_norm(const Match& match, Way& way, int64_t channels) {
+  const int s = match.only_reader(way.value);
+  if (!is_norm_of_constants(match, s) || match.node(s).domain() != ops::kChannelsLast) return {};
+  NormRows rows = rows_of_norm(match, match.step(s), channels);
+  if (!rows.factors.empty()) way.go(match, s);
+  return rows;
 }
 
 }  // namespace
@@ -171,16 +194,21 @@ void join_squeeze_excite(Match& match, int mean) {
       !are_ones(std::span(*gate).subspan(1, gate->size() - 2)))
     return;
   way.go(match, scaled);
-  const int to_squeeze = weights_of(match, *squeeze, true), to_excite = weights_of(match, *excite, false);
-  Step made = match.plan().step({kFusions,
-                                 "SqueezeExcite",
-                                 1,
-                                 {{"squeeze_activation", squeeze->activation},
-                                  {"squeeze_activation_params", squeeze->params},
-                                  {"activation", excite->activation},
-                                  {"activation_params", excite->params}}},
-                                match.node(mean).name() + " to " + match.node(scaled).name(),
-                                {x, to_squeeze, squeeze->bias, to_excite, excite->bias}, {way.value});
+  const NormRows norm = go_through_norm(match, way, channels);
+  Activated end;
+  end.go(match, way);
+  ops::Attributes attributes;
+  squeeze->end.describe(attributes, "squeeze_activation");
+  excite->end.describe(attributes, "gate_activation");
+  end.describe(attributes, "activation");
+  const std::string name = match.node(mean).name() + " to " + match.node(way.steps.back()).name();
+  std::vector<int> inputs{x, weights_of(match, *squeeze, true), squeeze->bias, weights_of(match, *excite, false),
+                          excite->bias};
+  if (!norm.factors.empty())
+    for (const auto& [what, numbers] : {std::pair{"'s factors", &norm.factors}, {"'s summands", &norm.summands}})
+      inputs.push_back(match.add_constant(name + what, own_numbers(Type::f32, ops::Shape{channels}, *numbers)));
+  Step made =
+      match.plan().step({kFusions, "SqueezeExcite", 1, std::move(attributes)}, name, std::move(inputs), {way.value});
   made.make = ops::make_squeeze_excite;
   match.replace(std::move(way.steps), std::move(made));
 }

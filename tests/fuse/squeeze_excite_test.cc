@@ -43,7 +43,7 @@ const w: f16[2, 3, 1, 1] = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
 const b: f16[2] = [0.5, 0.25]
 const "v turned": f16[2, 3] = [1.0, 3.0, 5.0, 2.0, 4.0, 6.0]
 const c: f16[3] = [0.5, 0.25, 0.125]
-y: f16[n, 6, 6, 3] = encore.SqueezeExcite(x, w, b, "v turned", c) {activation = "HardSigmoid", activation_params = [0.25, 0.5], squeeze_activation = "Silu", squeeze_activation_params = []}  # "mean to gated"
+y: f16[n, 6, 6, 3] = encore.SqueezeExcite(x, w, b, "v turned", c) {activation = "", activation_params = [], gate_activation = "HardSigmoid", gate_activation_params = [0.25, 0.5], squeeze_activation = "Silu", squeeze_activation_params = []}  # "mean to gated"
 out y
 )");
 }
@@ -53,7 +53,7 @@ TEST(SqueezeExcite, OfRows) {
 const "w turned": f16[2, 3] = [1.0, 3.0, 5.0, 2.0, 4.0, 6.0]
 const b: f16[2] = [0.5, 0.25]
 const "v turned": f16[2, 3] = [1.0, 3.0, 5.0, 2.0, 4.0, 6.0]
-y: f16[n, 6, 6, 3] = encore.SqueezeExcite(x, "w turned", b, "v turned", _) {activation = "Sigmoid", activation_params = [], squeeze_activation = "Relu", squeeze_activation_params = []}  # "mean to gated"
+y: f16[n, 6, 6, 3] = encore.SqueezeExcite(x, "w turned", b, "v turned", _) {activation = "", activation_params = [], gate_activation = "Sigmoid", gate_activation_params = [], squeeze_activation = "Relu", squeeze_activation_params = []}  # "mean to gated"
 out y
 )");
 }
@@ -63,7 +63,30 @@ TEST(SqueezeExcite, OfConvolutionsAndActivationsApart) {
       replaced(kConvolutions, "FusedConv(s, v, c) {activation = \"HardSigmoid\", activation_params = [0.25, 0.5]}\n",
                "Conv(s, v)\ng2: f16[n, 1, 1, 3] = Tanh(g)\n");
   const std::string made = after(kPass, replaced(apart, "Mul(g, x)", "Mul(x, g2)"));
-  EXPECT_NE(made.find("SqueezeExcite(x, w, b, \"v turned\", _) {activation = \"Tanh\""), made.npos) << made;
+  EXPECT_NE(made.find("SqueezeExcite(x, w, b, \"v turned\", _) {activation = \"\", activation_params = [], "
+                      "gate_activation = \"Tanh\""),
+            made.npos)
+      << made;
+}
+
+// timm's, in blocks whose norms come first.
+TEST(SqueezeExcite, TakesNormAndActivationAlong) {
+  const std::string norm = R"(const one: f16[3] = [1.0, 1.0, 2.0]
+const two: f16[3] = [0.0, 1.0, 1.0]
+const mean: f16[3] = [0.0, 1.0, 0.5]
+const variance: f16[3] = [0.75, 3.75, 0.75]
+z: f16[n, 6, 6, 3] = com.ms.internal.nhwc.BatchNormalization(y, one, two, mean, variance) {epsilon = 0.25}  # "norm"
+a: f16[n, 6, 6, 3] = Sigmoid(z)
+o: f16[n, 6, 6, 3] = Mul(z, a)  # "silu"
+out o
+)";
+  const std::string made = after(kPass, replaced(kConvolutions, "out y\n", norm));
+  EXPECT_NE(made.find("\"mean to silu's factors\": f32[3] = [1.0, 0.5, 2.0]"), made.npos) << made;
+  EXPECT_NE(made.find("\"mean to silu's summands\": f32[3] = [0.0, 0.5, 0.0]"), made.npos) << made;
+  EXPECT_NE(made.find("\"mean to silu's summands\") {activation = \"Silu\""), made.npos) << made;
+  const std::string kept = after(kPass, replaced(kConvolutions, "out y\n", norm + "out y\n"));
+  EXPECT_NE(kept.find("\ny: f16[n, 6, 6, 3] = encore.SqueezeExcite("), kept.npos) << kept;
+  EXPECT_NE(kept.find("BatchNormalization(y"), kept.npos) << kept;
 }
 
 TEST(SqueezeExcite, StaysOtherwise) {

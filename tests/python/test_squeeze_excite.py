@@ -56,7 +56,18 @@ def without_biases(net, x, channels, squeezed):
     return by_convolutions(net, x, channels, squeezed, "LeakyRelu", "Tanh", has_bias=False)
 
 
-FORMS = [by_convolutions, by_means, by_layers, hard, without_biases]
+def before_norm(net, x, channels, squeezed):
+    """timm's, in blocks whose norms come first."""
+    rows = [net.constant(numbers((channels,), i, 0.5, 1.5)) for i in range(4)]
+    y = net.node("BatchNormalization", [by_means(net, x, channels, squeezed, "Relu"), *rows], epsilon=1e-3)
+    return activated(net, y, "Silu")
+
+
+def before_activation(net, x, channels, squeezed):
+    return net.node("Relu", [by_convolutions(net, x, channels, squeezed)])
+
+
+FORMS = [by_convolutions, by_means, by_layers, hard, without_biases, before_norm, before_activation]
 
 
 def network(form, channels=16, squeezed=4, places=PLACES, width=None):
@@ -110,7 +121,8 @@ def agrees(network, make_model, dtype, batches=(1, 3)):
 def test_forms(encore, make_model, tmp_path, form, dtype):
     plan = plan_of(agrees(network(form), make_model, dtype), tmp_path)
     assert plan.count(STEP) == 1, plan
-    assert not any(op in plan for op in ("GlobalAveragePool(", "ReduceMean(", "Gemm(", " Mul(", "Sigmoid(")), plan
+    others = ("GlobalAveragePool(", "ReduceMean(", "Gemm(", " Mul(", "Sigmoid(", "BatchNormalization(", "Elementwise(")
+    assert not any(op in plan for op in others), plan
 
 
 @pytest.mark.parametrize("keeps", [True, False])

@@ -152,24 +152,31 @@ struct Excite {
   static constexpr int kTeam = 16, kBatch = 8;  // threads that add up parts, and how many at once
   using Own = Part<T, kPack>;
   struct Shared {
-    float sums[Own::kSums], squeezed[kMostSqueezed], gates[kMostWidth];
+    float sums[Own::kSums], squeezed[kMostSqueezed], factors[kMostWidth], summands[kMostWidth];
   };
   struct Values {
     typename Own::Values at[kAhead];
   };
+  // Of a channel.
+  struct Constants {
+    float bias = 0, factor = 1, summand = 0;
+  };
 
   Cut cut;
   const T *x, *weights;
-  const T *squeeze_bias, *bias;  // null where there is none
-  const float* in;               // Squeeze's
+  const T *squeeze_bias, *gate_bias;  // null where there is none, as the next two
+  const float *factors, *summands;
+  const float* in;  // Squeeze's
   T* y;
-  Activation squeeze_activation, activation;
+  Activation squeeze_activation, gate_activation, activation;
 
   DEVICE_FN void operator()(Block<Shared>& b, const Shared& s) const {
     const Own part(cut, b.index());
     PerThread<typename Own::Values, kThreads> early;
+    PerThread<Constants, kThreads> constants;
     PerThread<Values, kThreads> values;
     b.threads([&](int t, Shared&) {
+      constants[t] = constants_of(part, t);
       part.own(t, [&](int row, int first) {
         if (row < cut.squeezed) early[t] = part.weights(weights, row, first);
       });
@@ -198,8 +205,9 @@ struct Excite {
     part.add_rows(b, s.sums, cut.rows < cut.squeezed ? cut.rows : cut.squeezed, sums);
     b.threads([&](int t, Shared& s) {
       const int channel = t / kLanes;
-      if (t % kLanes == 0 && channel < part.width)
-        s.gates[channel] = activation(sums[t] + (bias ? float(bias[part.channel + channel]) : 0.f));
+      if (t % kLanes != 0 || channel >= part.width) return;
+      s.factors[channel] = gate_activation(sums[t] + constants[t].bias) * constants[t].factor;
+      s.summands[channel] = constants[t].summand;
     });
     b.threads([&](int t, Shared& s) {
       part.own(t, [&](int row, int first) {
@@ -207,7 +215,12 @@ struct Excite {
           if (at != row) read(part, at, first, values[t]);
           part.ahead(at, [&](int k, int to) {
             auto& own = values[t].at[k];
-            UNROLL for (int j = 0; j < kPack; ++j) own.at[j] = T(float(own.at[j]) * s.gates[first + j]);
+            float made[kPack];
+            UNROLL for (int j = 0; j < kPack; ++j) made[j] =
+                float(own.at[j]) * s.factors[first + j] + s.summands[first + j];
+            if (activation.kind != Activation::Kind::none)
+              UNROLL for (int j = 0; j < kPack; ++j) made[j] = activation(made[j]);
+            UNROLL for (int j = 0; j < kPack; ++j) own.at[j] = T(made[j]);
             device::store_pack(y + part.offset(to, first), own, true);
           });
         }
@@ -216,6 +229,16 @@ struct Excite {
   }
 
  private:
+  // Of the channel that the thread makes a gate of.
+  DEVICE_FN Constants constants_of(const Own& part, int t) const {
+    Constants made;
+    if (t % kLanes != 0 || t / kLanes >= part.width) return made;
+    const int64_t channel = part.channel + t / kLanes;
+    if (gate_bias) made.bias = float(gate_bias[channel]);
+    if (factors) made.factor = factors[channel];
+    if (summands) made.summand = summands[channel];
+    return made;
+  }
   DEVICE_FN void read(const Own& part, int at, int first, Values& values) const {
     part.ahead(at,
                [&](int k, int from) { values.at[k] = device::load_pack<kPack>(x + part.offset(from, first), true); });
@@ -257,7 +280,9 @@ Cut cut_pictures(int64_t images, int64_t positions, int64_t channels, int64_t sq
 class SqueezeExcite : public Op {
  public:
   explicit SqueezeExcite(const NodeInfo& node)
-      : squeeze_activation_(Activation::of(node, "squeeze_activation")), activation_(Activation::of(node)) {}
+      : squeeze_activation_(Activation::of(node, "squeeze_activation")),
+        gate_activation_(Activation::of(node, "gate_activation")),
+        activation_(Activation::of(node)) {}
 
   void run(Context& context) const override {
     const Tensor &x = context.input(0), &squeeze = context.input(1), &excite = context.input(3);
@@ -267,27 +292,38 @@ class SqueezeExcite : public Op {
     const int64_t images = x.shape[0], channels = x.shape[last], positions = x.shape.count(1, last),
                   squeezed = squeeze.shape[0];
     require(squeezed <= kMostSqueezed, "channels are squeezed to ", squeezed, "; ", kMostSqueezed, " are most");
-    const auto check = [&](const Tensor* given, int64_t count) {
-      require(!given || (given->count() == count && given->type == x.type), "X ", x.shape.str(), " does not fit ",
-              device::name(given ? given->type : x.type), " ", given ? given->shape.str() : "");
+    const auto check = [&](const Tensor* given, int64_t count, Type type) {
+      require(!given || (given->count() == count && given->type == type), "X ", x.shape.str(), " does not fit ",
+              device::name(given ? given->type : type), " ", given ? given->shape.str() : "");
+      return given ? given->data : nullptr;
     };
-    const Tensor *const squeeze_bias = context.find_input(2), *const bias = context.find_input(4);
-    check(&squeeze, checked_product(squeezed, channels));
-    check(squeeze_bias, squeezed);
-    check(&excite, checked_product(squeezed, channels));
-    check(bias, channels);
+    check(&squeeze, checked_product(squeezed, channels), x.type);
+    check(&excite, checked_product(squeezed, channels), x.type);
+    const void *const squeeze_bias = check(context.find_input(2), squeezed, x.type),
+                      *const gate_bias = check(context.find_input(4), channels, x.type),
+                      *const factors = check(context.find_input(5), channels, Type::f32),
+                      *const summands = check(context.find_input(6), channels, Type::f32);
     const Tensor y = context.output(0, x.shape);
     if (x.count() == 0) return;
     dispatch(TypeList<float, Half, BFloat16>{}, x.type, [&]<class T> {
       const auto launch = [&]<int kPack> {
         const Cut cut = cut_pictures(images, positions, channels, squeezed, kPack, sizeof(T),
                                      device::multiprocessors(context.stream().device()));
-        const auto data = [](const Tensor* of) { return of ? of->as<const T>() : nullptr; };
         const int64_t blocks = images * cut.parts();
         auto* const parts = static_cast<float*>(context.scratch(size_t(blocks * squeezed) * sizeof(float)));
-        const Squeeze<T, kPack> first{cut, data(&x), data(&squeeze), parts};
-        const Excite<T, kPack> second{cut,   data(&x),  data(&excite),       data(squeeze_bias), data(bias),
-                                      parts, y.as<T>(), squeeze_activation_, activation_};
+        const Squeeze<T, kPack> first{cut, x.as<const T>(), squeeze.as<const T>(), parts};
+        const Excite<T, kPack> second{cut,
+                                      x.as<const T>(),
+                                      excite.as<const T>(),
+                                      static_cast<const T*>(squeeze_bias),
+                                      static_cast<const T*>(gate_bias),
+                                      static_cast<const float*>(factors),
+                                      static_cast<const float*>(summands),
+                                      parts,
+                                      y.as<T>(),
+                                      squeeze_activation_,
+                                      gate_activation_,
+                                      activation_};
         device::block_kernel<typename Squeeze<T, kPack>::Shared>(context.stream(), {blocks, kThreads}, first);
         device::block_kernel<typename Excite<T, kPack>::Shared>(context.stream(), {blocks, kThreads}, second);
       };
@@ -300,7 +336,7 @@ class SqueezeExcite : public Op {
   }
 
  private:
-  Activation squeeze_activation_, activation_;
+  Activation squeeze_activation_, gate_activation_, activation_;
 };
 
 }  // namespace
