@@ -125,21 +125,26 @@ struct Squeeze {
     b.threads([&](int t, Shared& s) {
       if (t % kLanes == 0 && t / kLanes < part.width) s.means[t / kLanes] = sums[t] / float(cut.positions);
     });
-    for (int base = 0; base < cut.squeezed; base += cut.rows) {
+    // As many rows of weights at once as there is room for the sums of their packs.
+    const int apart = cut.packs | 1, most = Own::kSums / apart;
+    for (int base = 0; base < cut.squeezed; base += most) {
+      const int end = cut.squeezed - base < most ? cut.squeezed : base + most;
       b.threads([&](int t, Shared& s) {
         part.own(t, [&](int row, int first) {
-          if (base + row >= cut.squeezed) return;
-          const auto own = base == 0 ? early[t] : part.weights(weights, base + row, first);
-          float sum = 0;
-          UNROLL for (int j = 0; j < kPack; ++j) sum += float(own.at[j]) * s.means[first + j];
-          s.sums[t] = sum;
+          for (int r = base + row; r < end; r += cut.rows) {
+            const auto own = r == row ? early[t] : part.weights(weights, r, first);
+            float sum = 0;
+            UNROLL for (int j = 0; j < kPack; ++j) sum += float(own.at[j]) * s.means[first + j];
+            s.sums[(r - base) * apart + first / kPack] = sum;
+          }
         });
       });
       b.threads([&](int t, Shared& s) {
-        if (t >= cut.rows || base + t >= cut.squeezed) return;
-        float sum = 0;
-        for (int i = 0; i * kPack < part.width; ++i) sum += s.sums[t * cut.packs + i];
-        out[(part.image * cut.squeezed + base + t) * cut.parts() + part.index] = sum;
+        for (int r = base + t; r < end; r += kThreads) {
+          float sum = 0;
+          for (int i = 0; i * kPack < part.width; ++i) sum += s.sums[(r - base) * apart + i];
+          out[(part.image * cut.squeezed + r) * cut.parts() + part.index] = sum;
+        }
       });
     }
   }
