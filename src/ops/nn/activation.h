@@ -11,8 +11,8 @@ struct Activation {
   Kind kind = Kind::none;
   float alpha = 0, beta = 0;
 
-  // As com.microsoft's FusedConv names it, with its activation_params; "HardSwish" and "Silu" besides.
-  static Activation of(const NodeInfo& node);
+  // As com.microsoft's FusedConv names it in `attribute`, with its activation_params; "HardSwish" and "Silu" besides.
+  static Activation of(const NodeInfo& node, const std::string& attribute = "activation");
 
   // Whether simple() does it, in a few instructions.
   bool is_simple() const { return kind != Kind::tanh; }
