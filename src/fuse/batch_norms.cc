@@ -1,4 +1,5 @@
-// Batch normalisation by constants, on whose way into an elementwise kernel it is a product and a sum.
+#include "fuse/batch_norms.h"
+
 #include <algorithm>
 #include <cmath>
 
@@ -11,26 +12,6 @@ namespace {
 
 constexpr ops::Types kServed = ops::kHalves | ops::Types{Type::f32};
 
-// What the norm multiplies each channel by, and what it adds then; empty if it is not known.
-struct Rows {
-  std::vector<double> factors, summands;
-};
-Rows rows_of(const Match& match, const Step& step, int64_t channels) {
-  std::vector<double> of[4];
-  for (size_t i = 0; i < 4; ++i) {
-    if (const Tensor* const constant = match.plan().constant(step, i + 1)) of[i] = numbers_of(*constant);
-    if (std::ssize(of[i]) != channels) return {};
-  }
-  const auto& [scale, shift, mean, variance] = of;
-  const double epsilon = step.node->get_float("epsilon", 1e-5f);
-  Rows rows;
-  for (size_t c = 0; c < scale.size(); ++c) {
-    rows.factors.push_back(scale[c] / std::sqrt(variance[c] + epsilon));
-    rows.summands.push_back(shift[c] - mean[c] * rows.factors.back());
-  }
-  return rows;
-}
-
 int add_constant(Match& match, std::string name, Type type, const std::vector<double>& numbers,
                  const std::vector<int64_t>& dims) {
   return match.add_constant(std::move(name), own_numbers(type, ops::Shape(dims), numbers));
@@ -39,16 +20,6 @@ int add_constant(Match& match, std::string name, Type type, const std::vector<do
 int add_floats(Match& match, int like, const char* what) {
   const Value& of = match.value(like);
   return match.add({of.name + what, Type::f32, of.dims});
-}
-
-bool is_norm_of_constants(const Match& match, int s) {
-  if (!match.is_there(s) || match.node(s).op_type() != "BatchNormalization" || match.step(s).inputs.size() != 5 ||
-      match.node(s).get_int("training_mode", 0) != 0)
-    return false;
-  const std::string& domain = match.node(s).domain();
-  const auto& outputs = match.step(s).outputs;
-  return (domain.empty() || domain == ops::kChannelsLast) &&
-         std::all_of(outputs.begin() + 1, outputs.end(), [](int v) { return v < 0; });
 }
 
 // Whether nobody else reads what the value holds; its shape may be read.
@@ -88,6 +59,32 @@ bool is_convolution_within(const Match& match, int s, const std::string& domain)
 
 }  // namespace
 
+bool is_norm_of_constants(const Match& match, int s) {
+  if (!match.is_there(s) || match.node(s).op_type() != "BatchNormalization" || match.step(s).inputs.size() != 5 ||
+      match.node(s).get_int("training_mode", 0) != 0)
+    return false;
+  const std::string& domain = match.node(s).domain();
+  const auto& outputs = match.step(s).outputs;
+  return (domain.empty() || domain == ops::kChannelsLast) &&
+         std::all_of(outputs.begin() + 1, outputs.end(), [](int v) { return v < 0; });
+}
+
+NormRows rows_of_norm(const Match& match, const Step& step, int64_t channels) {
+  std::vector<double> of[4];
+  for (size_t i = 0; i < 4; ++i) {
+    if (const Tensor* const constant = match.plan().constant(step, i + 1)) of[i] = numbers_of(*constant);
+    if (std::ssize(of[i]) != channels) return {};
+  }
+  const auto& [scale, shift, mean, variance] = of;
+  const double epsilon = step.node->get_float("epsilon", 1e-5f);
+  NormRows rows;
+  for (size_t c = 0; c < scale.size(); ++c) {
+    rows.factors.push_back(scale[c] / std::sqrt(variance[c] + epsilon));
+    rows.summands.push_back(shift[c] - mean[c] * rows.factors.back());
+  }
+  return rows;
+}
+
 // Of rows, whose columns are its channels. What the weights are then is rounded to their type once more.
 void fold_batch_norm(Match& match, int norm) {
   if (!is_norm_of_constants(match, norm) || !match.node(norm).domain().empty()) return;
@@ -99,7 +96,7 @@ void fold_batch_norm(Match& match, int norm) {
   const int factor = match.step(product).inputs[1];
   const Value weights = match.value(factor);
   const int64_t columns = weights.dims->back();
-  const Rows rows = rows_of(match, step, columns);
+  const NormRows rows = rows_of_norm(match, step, columns);
   if (rows.factors.empty() || !kServed.has(weights.type) || match.value(x).type != weights.type) return;
   std::vector<double> scaled = numbers_of(*weights.constant);
   for (size_t i = 0; i < scaled.size(); ++i) scaled[i] *= rows.factors[i % size_t(columns)];
@@ -131,7 +128,7 @@ void fold_batch_norm_ahead(Match& match, int norm) {
   const auto groups = size_t(match.node(conv).get_int("group", 1)), made = size_t((*weights.dims)[0]),
              channels = size_t((*weights.dims)[1]);
   if (groups < 1 || made == 0 || made % groups != 0 || (given && size_t(given->count()) != made)) return;
-  const Rows rows = rows_of(match, step, int64_t(channels * groups));
+  const NormRows rows = rows_of_norm(match, step, int64_t(channels * groups));
   if (rows.factors.empty()) return;
   std::vector<double> scaled = numbers_of(*weights.constant);
   std::vector<double> biases = given ? numbers_of(*given) : std::vector<double>(made);
@@ -163,7 +160,7 @@ void open_batch_norm(Match& match, int norm) {
     return;
   const bool is_last = match.node(norm).domain() == ops::kChannelsLast;
   const int64_t channels = is_last ? x.dims->back() : (*x.dims)[1];
-  const Rows rows = rows_of(match, step, channels);
+  const NormRows rows = rows_of_norm(match, step, channels);
   if (rows.factors.empty()) return;
   std::vector<int64_t> dims(is_last ? 1 : x.dims->size() - 1, 1);
   dims.front() = channels;

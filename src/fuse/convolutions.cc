@@ -9,14 +9,9 @@ namespace {
 
 using Floats = std::vector<float>;
 
-// What FusedConv is to do at the end.
-struct Ending {
-  std::string activation;
-  Floats params;
-};
-
 // Clip's limits; none of them has to be there.
-std::optional<Ending> clip(const Match& match, const Step& step) {
+std::optional<Ending> clip(const Match& match, int s) {
+  const Step& step = match.step(s);
   constexpr float kNone = std::numeric_limits<float>::max();
   Floats limits{step.node->get_float("min", -kNone), step.node->get_float("max", kNone)};
   for (size_t i = 1; i < step.inputs.size() && i <= 2; ++i) {
@@ -26,18 +21,7 @@ std::optional<Ending> clip(const Match& match, const Step& step) {
     limits[i - 1] = float(*limit);
   }
   if (!(limits[0] <= limits[1])) return std::nullopt;
-  return Ending{"Clip", limits};
-}
-
-std::optional<Ending> ending(const Match& match, int s) {
-  const NodeInfo& node = match.node(s);
-  const std::string& op = node.op_type();
-  if (!node.domain().empty()) return std::nullopt;
-  if (op == "Relu" || op == "Sigmoid" || op == "Tanh" || op == "HardSwish") return Ending{op, {}};
-  if (op == "LeakyRelu") return Ending{op, {node.get_float("alpha", 0.01f)}};
-  if (op == "HardSigmoid") return Ending{op, {node.get_float("alpha", 0.2f), node.get_float("beta", 0.5f)}};
-  if (op == "Clip") return clip(match, match.step(s));
-  return std::nullopt;
+  return Ending{{s}, "Clip", limits};
 }
 
 // The value that the step adds to this one, which must surely have the same shape; -1 if it does nothing like it.
@@ -64,6 +48,19 @@ std::vector<int> silu_of(const Match& match, int v) {
   return {};
 }
 
+std::optional<Ending> ending_of(const Match& match, int v) {
+  if (std::vector<int> silu = silu_of(match, v); !silu.empty()) return Ending{std::move(silu), "Silu", {}};
+  const int s = match.only_reader(v);
+  if (s < 0 || !match.node(s).domain().empty()) return std::nullopt;
+  const NodeInfo& node = match.node(s);
+  const std::string& op = node.op_type();
+  if (op == "Relu" || op == "Sigmoid" || op == "Tanh" || op == "HardSwish") return Ending{{s}, op, {}};
+  if (op == "LeakyRelu") return Ending{{s}, op, {node.get_float("alpha", 0.01f)}};
+  if (op == "HardSigmoid") return Ending{{s}, op, {node.get_float("alpha", 0.2f), node.get_float("beta", 0.5f)}};
+  if (op == "Clip") return clip(match, s);
+  return std::nullopt;
+}
+
 // No path leaves them and comes back: what is between has no other reader, and the residual is made before the sum.
 void join_convolution(Match& match, int conv) {
   if (!match.is_there(conv)) return;
@@ -78,12 +75,8 @@ void join_convolution(Match& match, int conv) {
     steps.push_back(sum);
     value = match.step(sum).outputs[0];
   }
-  std::optional<Ending> end;
-  if (const int next = match.only_reader(value); next >= 0 && (end = ending(match, next))) steps.push_back(next);
-  if (const std::vector<int> silu = silu_of(match, value); !silu.empty()) {
-    end = Ending{"Silu", {}};
-    steps.insert(steps.end(), silu.begin(), silu.end());
-  }
+  const std::optional<Ending> end = ending_of(match, value);
+  if (end) steps.insert(steps.end(), end->steps.begin(), end->steps.end());
   if (steps.size() == 1) return;
   auto node = std::make_shared<Variant>(step.node);
   node->set_operator(domain, "FusedConv", 1);

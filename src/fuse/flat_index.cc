@@ -73,7 +73,7 @@ class Terms {
   }
   int axis_of_unsqueezed(const Step& step, int axis) const {
     const auto& made = match_.value(step.outputs[0]).dims;
-    const auto axes = step.inputs.size() > 1 ? ShapeSymbols(match_).constants(step, 1) : step.node->find_ints("axes");
+    const auto axes = ShapeSymbols(match_).axes(step);
     if (!made || !axes) return 0;
     const int rank = int(made->size());
     for (int behind = 1; behind <= rank; ++behind) {

@@ -120,8 +120,7 @@ class Search {
     if (!is_onnx(*step.node, "ReduceSum")) return std::nullopt;
     // In integers more zeros change nothing.
     const Type type = step.node->input_type(0);
-    const bool has_axes = step.inputs.size() > 1 && step.inputs[1] >= 0;
-    const auto along = has_axes ? ShapeSymbols(match_).constants(step, 1) : step.node->find_ints("axes");
+    const auto along = ShapeSymbols(match_).axes(step);
     const auto rank = int64_t(match_.value(step.inputs[0]).dims->size());
     const bool sums = along && std::ranges::any_of(*along, [&](int64_t a) { return a == axis || a + rank == axis; });
     return sums && (type == Type::i32 || type == Type::i64) ? std::optional(kNone) : std::nullopt;

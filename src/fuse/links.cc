@@ -82,7 +82,7 @@ std::optional<Link> Links::to(int v) const {
     if (!dims || (info.get_int("allowzero", 0) != 0 && std::count(dims->begin(), dims->end(), 0))) return std::nullopt;
     link.view = {ViewStep::reshape, std::move(*dims)};
   } else if (is_onnx(info, "Squeeze") || is_onnx(info, "Unsqueeze")) {
-    auto axes = from.inputs.size() > 1 ? symbols_.constants(from, 1) : info.find_ints("axes");
+    auto axes = symbols_.axes(from);
     if (!axes) return std::nullopt;
     link.view = {is_onnx(info, "Squeeze") ? ViewStep::squeeze : ViewStep::unsqueeze, std::move(*axes)};
   } else if (is_onnx(info, "Gather")) {

@@ -27,6 +27,7 @@ constexpr Pass kPasses[] = {
     {"softmaxes", "a masked softmax", join_softmax},
     {"gates", "a gate", join_gate},
     {"biases", "a product and its bias", join_bias},
+    {"squeeze_excite", "squeeze and excite", join_squeeze_excite, false},
     {"projections", "a product", join_projections, false},
     {"norms", "a norm and a product", join_norm},
     {"gelu", "a Gelu", join_gelu},

@@ -28,6 +28,14 @@ inline constexpr Pass kConvolutions{"convolutions", nullptr, join_convolution};
 bool is_quantized_product(const NodeInfo& info);
 // x * Sigmoid(x), which alone read the value: both steps, the product last; or none.
 std::vector<int> silu_of(const Match& match, int v);
+// An activation that a kernel does at its end, as FusedConv names it; its last step makes the result.
+struct Ending {
+  std::vector<int> steps;
+  std::string activation;
+  std::vector<float> params;
+};
+// The one that alone reads the value, if that is known.
+std::optional<Ending> ending_of(const Match& match, int v);
 
 // ---- the passes. None joins steps which a path leaves and comes back to.
 
@@ -45,6 +53,10 @@ void join_gate(Match& match, int first);
 void join_norm(Match& match, int product);
 // Products by constants, quantized or not, to whose rows a constant one is added: one step, which adds it on the way.
 void join_bias(Match& match, int product);
+// Pictures with their channels last, each channel multiplied by a gate that two products and their activations make of
+// all channels' means: convolutions of one position, or products of rows. It becomes one step, squeeze and excite, if
+// the weights are few, with a batch normalisation by constants and an activation behind.
+void join_squeeze_excite(Match& match, int mean);
 // A softmax of scores to which a mask is added; with what puts zeros where all is masked.
 void join_softmax(Match& match, int softmax);
 // Gelu as exporters spell it out, x * (1 + erf(x / sqrt(2))) / 2 in five nodes.

@@ -34,6 +34,10 @@ class ShapeSymbols {
   }
   // The same if all are numbers that the model holds; a scalar is one.
   std::optional<Dims> constants(const Step& step, size_t input) const;
+  // What the step is told by an input, or in older versions by an attribute; none where the model has neither.
+  std::optional<Dims> axes(const Step& step) const {
+    return step.inputs.size() > 1 && step.inputs[1] >= 0 ? constants(step, 1) : step.node->find_ints("axes");
+  }
   // The dimensions of what the step makes, told by its inputs'; unknown ones are -1.
   std::optional<Dims> made_by(const Step& step, size_t output) const;
 

@@ -13,9 +13,7 @@ bool is_along_rows(const Match& match, int mean) {
   const NodeInfo& info = match.node(mean);
   const auto rank = match.rank(match.step(mean).inputs[0]);
   if (!rank || *rank == 0 || info.get_int("keepdims", 1) != 1) return false;
-  const auto axes = info.since_version() < 18 ? info.find_ints("axes")
-                    : info.input_count() > 1  ? ShapeSymbols(match).constants(match.step(mean), 1)
-                                              : std::nullopt;
+  const auto axes = ShapeSymbols(match).axes(match.step(mean));
   return axes && axes->size() == 1 && (axes->front() == -1 || axes->front() == int64_t(*rank) - 1);
 }
 

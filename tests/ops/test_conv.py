@@ -115,7 +115,9 @@ LAST = (
         conv((2, 4, 9, 8), (8, 1, 3, 3), bias=True, group=4, pads=[1, 1, 1, 1], name="two_each"),
         conv((2, 16, 9, 9), (16, 1, 3, 3), bias=True, group=16, dilations=[2, 2], name="dilated"),
         conv((2, 24, 12, 13), (24, 1, 5, 5), bias=True, group=24, pads=[2, 2, 2, 2], name="many"),
-        # Large enough to be done in wide packs.
+        conv((2, 40, 29, 37), (40, 1, 7, 7), bias=True, group=40, pads=[3, 3, 3, 3], name="slices"),
+        conv((1, 72, 15, 14), (72, 1, 3, 3), bias=True, group=72, strides=[2, 2], pads=[1, 1, 1, 1], name="slices"),
+        # Of many tiles.
         conv((2, 32, 130, 261), (32, 1, 3, 3), bias=True, group=32, pads=[1, 1, 1, 1], name="large"),
         conv((2, 32, 261, 521), (32, 1, 5, 5), group=32, strides=[2, 2], pads=[2, 2, 2, 2], name="large"),
         conv((2, 32, 9, 7), (48, 8, 3, 3), bias=True, group=4, pads=[1, 1, 1, 1], name="wide_groups"),

@@ -4,331 +4,12 @@
 #include <functional>
 #include <numeric>
 
-#include "device/divide.h"
-#include "device/transform.h"
-#include "ops/dispatch.h"
-#include "ops/elementwise/instructions.h"
-#include "ops/elementwise/scalar_functions.h"
-#include "ops/registry.h"
+#include "ops/elementwise/index_space.h"
+#include "ops/elementwise/interpreter.h"
 #include "ops/shape/strided.h"
 
 namespace encore::ops {
 namespace {
-
-constexpr int kMostDims = kMostProgramDims;
-
-// The part of an input that is read.
-struct Source {
-  Shape shape;
-  std::vector<int64_t> strides;  // of its dimensions
-  int64_t first = 0;             // where it begins, in elements
-
-  Source() = default;
-  Source(const Shape& whole, int input, const std::vector<Expression::Part>& parts) : strides(size_t(whole.rank())) {
-    std::vector<int64_t> dims(whole.dims().begin(), whole.dims().end());
-    for (int64_t axis = whole.rank() - 1, step = 1; axis >= 0; step *= whole[int(axis--)]) strides[size_t(axis)] = step;
-    for (const Expression::Part& part : parts) {
-      if (part.input != input) continue;
-      const int axis = whole.rank() + part.axis;
-      require(axis >= 0 && part.end <= whole[axis], "input ", input, " ", whole.str(), " has no part from ", part.begin,
-              " to ", part.end, " along axis ", part.axis);
-      dims[size_t(axis)] = part.end - part.begin;
-      first += part.begin * strides[size_t(axis)];
-    }
-    shape = Shape(dims);
-  }
-};
-
-// How inputs lie under outputs. Dimensions that all inputs walk alike are one; innermost first.
-struct Space {
-  int64_t count;
-  std::vector<int64_t> sizes;
-  std::vector<std::vector<int64_t>> strides, shifts;  // by dimension, then by input
-
-  Space(const Shape& output, const std::vector<Source>& inputs, const std::vector<Expression::Roll>& rolls)
-      : count(output.count()) {
-    for (int axis = output.rank() - 1; axis >= 0; --axis) {
-      const int64_t size = output[axis];
-      if (size == 1) continue;
-      std::vector<int64_t> own(inputs.size()), shift(inputs.size());
-      for (const Expression::Roll& roll : rolls)
-        if (output.rank() + roll.axis == axis) shift[size_t(roll.input)] = roll.shift;
-      for (size_t k = 0; k < inputs.size(); ++k) {
-        const int at = axis - (output.rank() - inputs[k].shape.rank());
-        if (at >= 0 && inputs[k].shape[at] != 1) own[k] = inputs[k].strides[size_t(at)];
-      }
-      const auto rolls_none = [](const std::vector<int64_t>& by) {
-        return std::ranges::count(by, 0) == std::ssize(by);
-      };
-      bool joins = !sizes.empty() && rolls_none(shift) && rolls_none(shifts.back());
-      for (size_t k = 0; joins && k < own.size(); ++k) joins = own[k] == strides.back()[k] * sizes.back();
-      if (joins) {
-        sizes.back() *= size;
-      } else {
-        sizes.push_back(size);
-        strides.push_back(std::move(own));
-        shifts.push_back(std::move(shift));
-      }
-    }
-    if (sizes.empty()) {
-      sizes.push_back(1);
-      strides.emplace_back(inputs.size());
-      shifts.emplace_back(inputs.size());
-    }
-  }
-  bool is_rolled(size_t input) const {
-    return std::ranges::any_of(shifts, [&](const auto& by) { return by[input] != 0; });
-  }
-  bool is_flat(size_t input) const {
-    int64_t before = 1;
-    for (size_t d = 0; d < sizes.size(); before *= sizes[d++])
-      if (strides[d][input] != before) return false;
-    return !is_rolled(input);
-  }
-  bool is_single(size_t input) const {
-    return std::ranges::all_of(strides, [&](const auto& by) { return by[input] == 0; });
-  }
-  // Whether packs of outputs have operands that are neighbours, or one value.
-  bool packs(int pack) const {
-    return sizes[0] % pack == 0 && std::ranges::all_of(shifts[0], [&](int64_t by) { return by % pack == 0; }) &&
-           std::ranges::all_of(strides[0], [](int64_t stride) { return stride == 0 || stride == 1; });
-  }
-  bool are_rows_aligned(size_t input, int pack) const {
-    return std::all_of(strides.begin() + 1, strides.end(), [&](const auto& by) { return by[input] % pack == 0; });
-  }
-};
-
-// A thread makes kPack neighbours of each output, whose operands are neighbours, too, or one value.
-template <int kPack>
-struct ElementwiseProgram {
-  // How an input lies: as the outputs do, one value for all, or otherwise.
-  enum class Way : uint8_t { flat, single, strided, rolled };
-  struct Input {
-    const void* data;
-    Type type;
-    Way way;
-    bool is_aligned;  // each pack
-    int64_t strides[kMostDims], shifts[kMostDims];
-  };
-
-  device::Divider sizes[kMostDims];
-  Input inputs[kMostProgramInputs];
-  void* outputs[kMostProgramOutputs];
-  Instruction instructions[kMostInstructions];
-  int rank, length;
-
-  DEVICE_FN void operator()(int64_t pack) const {
-    const int64_t first = pack * kPack;
-    int64_t at[kMostDims] = {}, rest = first;
-    UNROLL for (int d = 0; d < kMostDims; ++d) {
-      if (d + 1 < rank)
-        rest = sizes[d](rest, at[d]);
-      else if (d + 1 == rank)
-        at[d] = rest;
-    }
-    // Operands are asked for an instruction before they are wanted, since memory is far.
-    Values accumulator{}, slots[kMostSlots] = {};
-    Instruction next = instructions[0];
-    Values ahead = ask(next, first, at);
-    NO_UNROLL for (int i = 0; i < length; ++i) {
-      const Instruction instruction = next;
-      const Values asked = ahead;
-      next = instructions[i + 1 < length ? i + 1 : i];
-      ahead = ask(next, first, at);
-      switch (instruction.kind) {
-        case Instruction::Kind::load: accumulator = operand(instruction.a, instruction.p, asked, slots); break;
-        case Instruction::Kind::save:
-          UNROLL for (int s = 0; s < kMostSlots; ++s) slots[s] =
-              chosen(s == instruction.a.index, accumulator, slots[s]);
-          break;
-        case Instruction::Kind::store: store(instruction, first, accumulator); break;
-        default: call(instruction, first, at, asked, slots, accumulator);
-      }
-    }
-  }
-
- private:
-  using Values = device::Pack<float, kPack>;
-
-  DEVICE_FN static Values chosen(bool is_first, const Values& a, const Values& b) {
-    Values values;
-    UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = is_first ? a.at[k] : b.at[k];
-    return values;
-  }
-
-  DEVICE_FN Values ask(const Instruction& instruction, int64_t first, const int64_t (&at)[kMostDims]) const {
-    return instruction.a.from == Instruction::From::input ? load(instruction.a.index, first, at) : Values{};
-  }
-
-  DEVICE_FN static Values operand(Instruction::Operand operand, float number, const Values& asked,
-                                  const Values (&slots)[kMostSlots]) {
-    Values values;
-    UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = number;
-    if (operand.from == Instruction::From::input) values = asked;
-    if (operand.from == Instruction::From::slot) {
-      UNROLL for (int s = 0; s < kMostSlots; ++s) values = chosen(s == operand.index, slots[s], values);
-    }
-    return values;
-  }
-
-  DEVICE_FN Values load(int input, int64_t first, const int64_t (&at)[kMostDims]) const {
-    const Input& from = inputs[input];
-    int64_t place = from.way == Way::flat ? first : 0;
-    if (from.way >= Way::strided) {
-      UNROLL for (int d = 0; d < kMostDims; ++d) {
-        if (d >= rank) continue;
-        int64_t index = at[d];
-        if (from.way == Way::rolled) {
-          index += from.shifts[d];
-          if (index >= sizes[d].divisor()) index -= sizes[d].divisor();
-        }
-        place += index * from.strides[d];
-      }
-    }
-    const bool repeats = from.strides[0] == 0;
-    switch (from.type) {
-      case Type::f16: return load_as<Half>(from, place, repeats);
-      case Type::bf16: return load_as<BFloat16>(from, place, repeats);
-      case Type::boolean: return load_as<uint8_t>(from, place, repeats);
-      default: return load_as<float>(from, place, repeats);
-    }
-  }
-  template <class T>
-  DEVICE_FN static Values load_as(const Input& input, int64_t place, bool repeats) {
-    const T* const from = static_cast<const T*>(input.data) + place;
-    Values values;
-    if (repeats) {
-      const float value = float(*from);
-      UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = value;
-    } else {
-      const auto pack = input.is_aligned ? device::load_aligned<kPack>(from) : device::load_unaligned<kPack>(from);
-      UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = float(pack.at[k]);
-    }
-    return values;
-  }
-
-  DEVICE_FN void store(const Instruction& instruction, int64_t first, const Values& values) const {
-    void* const to = outputs[instruction.a.index];
-    switch (Type(instruction.type)) {
-      case Type::f16: return store_as<Half>(to, first, values);
-      case Type::bf16: return store_as<BFloat16>(to, first, values);
-      case Type::boolean: return store_as<uint8_t>(to, first, values);
-      default: return store_as<float>(to, first, values);
-    }
-  }
-  template <class T>
-  DEVICE_FN static void store_as(void* to, int64_t first, const Values& values) {
-    device::Pack<T, kPack> pack;
-    UNROLL for (int k = 0; k < kPack; ++k) pack.at[k] = T(values.at[k]);
-    device::store_pack(static_cast<T*>(to) + first, pack, true);
-  }
-
-  DEVICE_FN void call(const Instruction& instruction, int64_t first, const int64_t (&at)[kMostDims],
-                      const Values& asked, const Values (&slots)[kMostSlots], Values& accumulator) const {
-    using enum ScalarFunction;
-    const Type type = Type(instruction.type);
-    const bool is_half = type == Type::f16 || type == Type::bf16;
-    const auto each = [&](auto f) {
-      UNROLL for (int k = 0; k < kPack; ++k) {
-        if constexpr (requires { f.rough(0.f); })
-          accumulator.at[k] = is_half ? f.rough(accumulator.at[k]) : float(f(accumulator.at[k]));
-        else
-          accumulator.at[k] = float(f(accumulator.at[k]));
-      }
-    };
-    const auto with_p = [&](auto f) {
-      f.alpha = instruction.p;
-      each(f);
-    };
-    const auto second = [&] { return operand(instruction.a, instruction.p, asked, slots); };
-    const auto both_of = [&](auto f) {
-      const Values other = second();
-      const bool is_swapped = instruction.kind == Instruction::Kind::swapped_call;
-      UNROLL for (int k = 0; k < kPack; ++k) {
-        const float a = is_swapped ? other.at[k] : accumulator.at[k], b = is_swapped ? accumulator.at[k] : other.at[k];
-        accumulator.at[k] = float(f(a, b));
-      }
-    };
-    const auto ordered = [&](bool descending, bool or_equal) {
-      scalar::Ordered f;
-      f.descending = descending, f.or_equal = or_equal;
-      both_of(f);
-    };
-    switch (instruction.function) {
-      case add: both_of(scalar::Add{}); break;
-      case sub: both_of(scalar::Sub{}); break;
-      case mul: both_of(scalar::Mul{}); break;
-      case quotient: both_of(scalar::Quotient{}); break;
-      case least: both_of([](float a, float b) { return scalar::Extreme{true}.combine(a, b); }); break;
-      case greatest: both_of([](float a, float b) { return scalar::Extreme{false}.combine(a, b); }); break;
-      case power: both_of(scalar::Power{}); break;
-      case same: both_of(scalar::Same{}); break;
-      case below: ordered(false, false); break;
-      case below_or_same: ordered(false, true); break;
-      case above: ordered(true, false); break;
-      case above_or_same: ordered(true, true); break;
-      case both: both_of(scalar::Both{}); break;
-      case either: both_of(scalar::Either{}); break;
-      case one_only: both_of(scalar::OneOnly{}); break;
-      case select: {
-        const bool is_input = instruction.b.from == Instruction::From::input;
-        const Values third = is_input ? load(instruction.b.index, first, at) : Values{};
-        const Values yes = second(), no = operand(instruction.b, instruction.q, third, slots);
-        UNROLL for (int k = 0; k < kPack; ++k) accumulator.at[k] = accumulator.at[k] != 0 ? yes.at[k] : no.at[k];
-        break;
-      }
-      case cast:
-        if (type == Type::boolean) each([](float x) { return x != 0; });
-        break;
-      case abs: each(scalar::Abs{}); break;
-      case neg: each(scalar::Neg{}); break;
-      case sign: each(scalar::Sign{}); break;
-      case exp: each(scalar::Exp{}); break;
-      case log: each(scalar::Log{}); break;
-      case sqrt: each(scalar::Sqrt{}); break;
-      case reciprocal: each(scalar::Reciprocal{}); break;
-      case erf: each(scalar::Erf{}); break;
-      case ceil: each(scalar::Ceil{}); break;
-      case floor: each(scalar::Floor{}); break;
-      case round: each(scalar::Round{}); break;
-      case inverted: each(scalar::Inverted{}); break;
-      case relu: each(scalar::Relu{}); break;
-      case leaky_relu: with_p(scalar::LeakyRelu()); break;
-      case elu: with_p(scalar::Elu()); break;
-      case celu: with_p(scalar::Celu()); break;
-      case swish: with_p(scalar::Swish()); break;
-      case selu: {
-        scalar::Selu f;
-        f.alpha = instruction.p, f.gamma = instruction.q;
-        each(f);
-        break;
-      }
-      case hard_sigmoid: {
-        scalar::HardSigmoid f;
-        f.alpha = instruction.p, f.beta = instruction.q;
-        each(f);
-        break;
-      }
-      case sigmoid: each(scalar::Sigmoid{}); break;
-      case hard_swish: each(scalar::HardSwish{}); break;
-      case softplus: each(scalar::Softplus{}); break;
-      case softsign: each(scalar::Softsign{}); break;
-      case tanh: each(scalar::Tanh{}); break;
-      case mish: each(scalar::Mish{}); break;
-      case gelu: each(GeluByErf{}); break;
-      case tanh_gelu: each(GeluByTanh{}); break;
-    }
-    round_to(type, accumulator);
-  }
-
-  DEVICE_FN static void round_to(Type type, Values& values) {
-    if (type == Type::f16) {
-      UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = float(Half(values.at[k]));
-    } else if (type == Type::bf16) {
-      UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = float(BFloat16(values.at[k]));
-    }
-  }
-};
 
 constexpr int kPacked = 4;
 
@@ -412,7 +93,7 @@ class ElementwiseOp : public Op {
               input.str(), " cannot be rolled along axis ", roll.axis, " by ", roll.shift);
       if (input[input.rank() + roll.axis] > 1) rolls.push_back(roll);
     }
-    const Space space(shape, inputs, rolls);
+    const IndexSpace space(shape, inputs, rolls);
     // An application may have bound one buffer as an input and an output, of which all is read before any is written.
     const std::vector<Tensor> wanted = outputs;
     for (const int i : made) {
@@ -426,38 +107,73 @@ class ElementwiseOp : public Op {
       for (size_t k = 0; k < reads.size(); ++k)
         if (output.data == wanted[size_t(i)].data && is_in_the_way(k)) output.data = context.scratch(output.bytes());
     }
-    require(int(space.sizes.size()) <= kMostDims, "inputs are broadcast along more than ", kMostDims, " dimensions");
-    const auto launch = [&]<int kPack>() {
-      ElementwiseProgram<kPack> program{};
-      program.rank = int(space.sizes.size()), program.length = int(instructions.size());
-      for (size_t d = 0; d < space.sizes.size(); ++d) program.sizes[d] = device::Divider(space.sizes[d], space.count);
-      for (size_t k = 0; k < inputs.size(); ++k) {
-        if (!reads[k]) continue;
-        const Tensor& input = context.input(int(k));
-        auto& place = program.inputs[k];
-        const auto bytes = device::size_bytes(input.type);
-        place.data = static_cast<const char*>(input.data) + inputs[k].first * int64_t(bytes);
-        place.type = input.type;
-        place.is_aligned =
-            space.are_rows_aligned(k, kPack) && reinterpret_cast<uintptr_t>(place.data) % (kPack * bytes) == 0;
-        for (size_t d = 0; d < space.sizes.size(); ++d)
-          place.strides[d] = space.strides[d][k], place.shifts[d] = space.shifts[d][k];
-        using Way = typename ElementwiseProgram<kPack>::Way;
-        place.way = space.is_rolled(k)   ? Way::rolled
-                    : space.is_flat(k)   ? Way::flat
-                    : space.is_single(k) ? Way::single
-                                         : Way::strided;
-      }
-      for (size_t i = 0; i < outputs.size(); ++i) program.outputs[i] = outputs[i].data;
-      std::ranges::copy(instructions, program.instructions);
-      device::for_each_index(context.stream(), space.count / kPack, program);
-    };
+    require(int(space.sizes.size()) <= kMostProgramDims, "inputs are broadcast along more than ", kMostProgramDims,
+            " dimensions");
+    const auto launch = [&]<int kPack>() { interpret<kPack>(context, space, instructions, inputs, reads, outputs); };
     if (space.packs(kPacked) && are_aligned(outputs))
       launch.template operator()<kPacked>();
     else
       launch.template operator()<1>();
     for (const int i : made)
       copy_bytes(context.stream(), outputs[size_t(i)].data, wanted[size_t(i)].data, int64_t(wanted[size_t(i)].bytes()));
+  }
+
+  template <int kPack>
+  static void interpret(Context& context, const IndexSpace& space, std::vector<Instruction> instructions,
+                        const std::vector<Source>& sources, const std::vector<bool>& reads,
+                        const std::vector<Tensor>& outputs) {
+    using Program = ElementwiseProgram<kPack>;
+    Program program{};
+    program.rank = int(space.sizes.size()), program.length = int(instructions.size());
+    program.packs = space.count / kPack;
+    for (size_t d = 0; d < space.sizes.size(); ++d) program.sizes[d] = device::Divider(space.sizes[d], space.count);
+    // Inputs that walk alike come one after the other.
+    std::vector<int> order, place(reads.size());
+    for (size_t k = 0; k < reads.size(); ++k)
+      if (reads[k]) order.push_back(int(k));
+    const auto walk_of = [&](int k) {
+      std::vector<std::pair<int64_t, int64_t>> walk;
+      for (size_t d = 0; d < space.sizes.size(); ++d)
+        walk.emplace_back(space.strides[d][size_t(k)], space.shifts[d][size_t(k)]);
+      return walk;
+    };
+    std::ranges::stable_sort(order, {}, walk_of);
+    int walks = 0;
+    for (size_t i = 0; i < order.size(); ++i) {
+      const auto k = size_t(order[i]);
+      const Tensor& tensor = context.input(int(k));
+      auto& input = program.inputs[i];
+      place[k] = int(i);
+      const auto bytes = device::size_bytes(tensor.type);
+      input.data = static_cast<const char*>(tensor.data) + sources[k].first * int64_t(bytes);
+      input.type = tensor.type, input.repeats = space.strides[0][k] == 0;
+      input.is_aligned =
+          space.are_rows_aligned(k, kPack) && reinterpret_cast<uintptr_t>(input.data) % (kPack * bytes) == 0;
+      if (space.is_flat(k) || space.is_single(k)) {
+        input.walk = space.is_flat(k) ? Program::kFlat : Program::kSingle;
+        continue;
+      }
+      if (i == 0 || walk_of(order[i]) != walk_of(order[i - 1])) {
+        auto& walk = program.walks[walks++];
+        for (size_t d = 0; d < space.sizes.size(); ++d)
+          walk.strides[d] = space.strides[d][k], walk.shifts[d] = space.shifts[d][k];
+        walk.is_rolled = space.is_rolled(k);
+      }
+      input.walk = uint8_t(Program::kWalks + walks - 1);
+    }
+    program.read = int(order.size());
+    for (Instruction& one : instructions)
+      for (Instruction::Operand* operand : {&one.a, &one.b}) {
+        if (operand->from == Instruction::From::input) operand->index = uint8_t(place[operand->index]);
+        if (operand->from == Instruction::From::slot)
+          *operand = {Instruction::From::input, uint8_t(program.read + operand->index)};
+      }
+    std::ranges::copy(instructions, program.instructions);
+    for (size_t i = 0; i < outputs.size(); ++i) program.outputs[i] = outputs[i].data;
+    device::block_kernel<typename Program::Shared>(context.stream(),
+                                                   {(program.packs + Program::kThreads - 1) / Program::kThreads,
+                                                    Program::kThreads, Program::file_bytes(program.read + kMostSlots)},
+                                                   program);
   }
 
   static bool overlap(const Tensor& a, const Tensor& b) {

@@ -85,6 +85,7 @@ class ConvBase : public Op {
   virtual int64_t arranged_groups() const { return groups_; }
   // The weights, arranged once or now; their shape speaks of channels first.
   Tensor weights(Context& context) const { return arranged_.data ? arranged_ : channels_first(context.input(1)); }
+  bool are_arranged() const { return arranged_.data; }  // once and for all
   void arrange(Context& context, Tensor& w) const {
     if (arranged_.data || !wants_arranging(w.shape)) return;
     const Tensor given = w;
@@ -249,7 +250,7 @@ class Conv : public ConvBase {
     const Epilogue rest{nullptr, residual_of(context, y), activation_};
     if (y.count() == 0) return;
     arrange(context, w);
-    const ConvData data{x.data, w.data, bias, y.data};
+    const ConvData data{x.data, w.data, bias, y.data, are_arranged()};
     const bool depthwise = is_depthwise(problem);  // cuDNN is slow at these
     if (!depthwise && suits_dnn(context, problem, false, x, w, data, rest) &&
         run_dnn(context, problem, false, x.shape, w.shape, shape, data, rest))

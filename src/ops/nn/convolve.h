@@ -20,6 +20,7 @@ struct ConvProblem {
 struct ConvData {
   const void *x, *w, *bias;  // w as arrange_weights() makes it; no bias: null
   void* y;
+  bool constant_w = false;  // nothing in a stream ever writes it: it may be read before earlier work is done
 };
 
 // Channels last wants the taps of all channels side by side: [output, channel, taps] become [output, taps, channel],

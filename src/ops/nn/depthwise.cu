@@ -2,7 +2,7 @@
 #include "device/device.h"
 #include "device/transform.h"
 #include "ops/dispatch.h"
-#include "ops/nn/convolve.h"
+#include "ops/nn/channels_last_depthwise.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
@@ -51,7 +51,7 @@ struct DepthwiseSquare {
     UNROLL for (int o = 0; o < kDown; ++o) {
       if (row + o >= w.out[1]) break;
       device::Pack<T, kAcross> out;
-      UNROLL for (int p = 0; p < kAcross; ++p) out.at[p] = T(activation.simple(sums[o][p]));
+      UNROLL for (int p = 0; p < kAcross; ++p) out.at[p] = T(activation.template simple<T>(sums[o][p]));
       device::store_pack(to + int64_t(o) * w.out[2], out, wide_out, count);
     }
   }
@@ -93,67 +93,6 @@ struct DepthwiseSquare {
   }
 };
 
-// The same, channels last: a thread has a pack of channels of kRun outputs side by side. The weights are [taps,
-// channels]. Wide packs and long runs read least; narrow ones have more threads and loads under way at once, which is
-// what small pictures lack.
-template <class T, int kKernel, int kStride, bool kWide>
-struct DepthwiseSquareLast {
-  static constexpr int kRun = kWide ? 4 : 1, kPack = kWide ? device::pack_size<T>() : 2;
-  static constexpr int kReach = (kRun - 1) * kStride + kKernel;
-  using C = Compute<T>;
-  using Values = device::Pack<T, kPack>;
-  const T *x, *weights, *bias;
-  T* y;
-  Window w;
-  Activation activation;
-  Divider by_packs, by_runs, by_rows;
-  DEVICE_FN void operator()(int64_t i) const {
-    int64_t pack, run, row;
-    const int64_t image = by_rows(by_runs(by_packs(i, pack), run), row), channel = pack * kPack;
-    const int64_t channels = by_packs.divisor() * kPack;
-    C sums[kRun][kPack];
-    UNROLL for (int k = 0; k < kPack; ++k) {
-      const C base = bias ? C(bias[channel + k]) : C(0);
-      UNROLL for (int o = 0; o < kRun; ++o) sums[o][k] = base;
-    }
-    const int first = int(run) * kRun, left = first * kStride - w.before[2], top = int(row) * kStride - w.before[1];
-    const T* corner = x + ((image * w.in[1] + top) * w.in[2] + left) * channels + channel;
-    const auto add_line = [&](int a) {
-      const bool inside = unsigned(top + a) < unsigned(w.in[1]);
-      Values values[kReach];
-      UNROLL for (int j = 0; j < kReach; ++j) {
-        UNROLL for (int k = 0; k < kPack; ++k) values[j].at[k] = T(0.f);
-        if (inside && unsigned(left + j) < unsigned(w.in[2]))
-          values[j] = device::load_pack<kPack>(corner + (int64_t(a) * w.in[2] + j) * channels, true);
-      }
-      Values taps[kKernel];
-      UNROLL for (int b = 0; b < kKernel; ++b) taps[b] =
-          device::load_pack<kPack>(weights + (a * kKernel + b) * channels + channel, true);
-      UNROLL for (int j = 0; j < kReach; ++j) {  // value by value: all of them as C would take too many registers
-        C value[kPack];
-        UNROLL for (int k = 0; k < kPack; ++k) value[k] = C(values[j].at[k]);
-        UNROLL for (int o = 0; o < kRun; ++o) {
-          const int b = j - o * kStride;
-          if (b < 0 || b >= kKernel) continue;
-          UNROLL for (int k = 0; k < kPack; ++k) sums[o][k] += value[k] * C(taps[b].at[k]);
-        }
-      }
-    };
-    if constexpr (kWide) {
-      NO_UNROLL for (int a = 0; a < kKernel; ++a) add_line(a);
-    } else {
-      UNROLL for (int a = 0; a < kKernel; ++a) add_line(a);
-    }
-    T* to = y + ((image * w.out[1] + row) * w.out[2] + first) * channels + channel;
-    UNROLL for (int o = 0; o < kRun; ++o) {
-      if (first + o >= w.out[2]) break;
-      Values values;
-      UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = T(activation.simple(sums[o][k]));
-      device::store_pack(to + o * channels, values, true);
-    }
-  }
-};
-
 // Any window and layout; one output a thread.
 template <class T>
 struct Depthwise {
@@ -186,34 +125,14 @@ struct Depthwise {
         }
       }
     }
-    y[i] = T(activation.simple(sum));
+    y[i] = T(activation.template simple<T>(sum));
   }
 };
 
 constexpr int64_t kBusy = 512;  // threads for each multiprocessor
 
 template <class T, int kKernel, int kStride>
-void launch_square_last(Context& context, const ConvProblem& p, const ConvData& data, const Activation& activation) {
-  const Window& w = p.window;
-  const auto launch = [&]<bool kWide>(int64_t least_threads) {
-    using Kernel = DepthwiseSquareLast<T, kKernel, kStride, kWide>;
-    const int64_t packs = p.out_channels / Kernel::kPack, runs = (w.out[2] + Kernel::kRun - 1) / Kernel::kRun;
-    const int64_t n = p.images * w.out[1] * runs * packs;
-    if (n < least_threads) return false;
-    device::for_each_index(
-        context.stream(), n,
-        Kernel{static_cast<const T*>(data.x), static_cast<const T*>(data.w), static_cast<const T*>(data.bias),
-               static_cast<T*>(data.y), w, activation, Divider(packs, n), Divider(runs, n), Divider(w.out[1], n)});
-    return true;
-  };
-  if (!launch.template operator()<true>(kBusy * device::multiprocessors(context.stream().device())))
-    launch.template operator()<false>(0);
-}
-
-template <class T, int kKernel, int kStride>
 void launch_square(Context& context, const ConvProblem& p, const ConvData& data, const Activation& activation) {
-  if constexpr (kChannelsLastFloats.has(device::kTypeOf<T>))
-    if (p.layout == Layout::channels_last) return launch_square_last<T, kKernel, kStride>(context, p, data, activation);
   const Window& w = p.window;
   const auto launch = [&]<int kDown>(int64_t least_threads) {
     using Kernel = DepthwiseSquare<T, kKernel, kStride, kDown>;
@@ -236,26 +155,14 @@ void launch_square(Context& context, const ConvProblem& p, const ConvData& data,
     launch.template operator()<1>(0);
 }
 
-// Whether DepthwiseSquare does it, or the one for channels last.
-bool is_square(const ConvProblem& p, const ConvData& data) {
-  const Window& w = p.window;
-  if (p.layout == Layout::channels_last) {
-    if (p.in_channels != p.out_channels || p.in_channels * int64_t(device::size_bytes(p.type)) % 16 != 0) return false;
-    for (const void* address : {data.x, data.w, static_cast<const void*>(data.y)})
-      if (reinterpret_cast<uintptr_t>(address) % 16 != 0) return false;
-  }
-  return p.type != Type::f64 && w.in[0] == 1 && w.kernel[0] == 1 && w.out[0] == 1 && w.kernel[1] == w.kernel[2] &&
-         (w.kernel[2] == 3 || w.kernel[2] == 5 || w.kernel[2] == 7) && w.stride[1] == w.stride[2] && w.stride[2] <= 2 &&
-         w.dilation[1] == 1 && w.dilation[2] == 1;
-}
-
 }  // namespace
 
 bool is_depthwise(const ConvProblem& p) { return p.groups == p.in_channels && p.groups > 1; }
 
 void convolve_depthwise(Context& context, const ConvProblem& p, const ConvData& data, const Activation& activation) {
+  if (convolve_depthwise_channels_last(context, p, data, activation)) return;
   const Window& w = p.window;
-  if (!is_square(p, data)) {
+  if (p.layout == Layout::channels_last || p.type == Type::f64 || !has_square_taps(w)) {
     const int64_t n = p.images * p.out_channels * w.out_count();
     dispatch(FloatList{}, p.type, [&]<class T>() {
       device::for_each_index(

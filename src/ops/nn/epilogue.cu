@@ -54,19 +54,19 @@ struct Finish {
       UNROLL for (int i = 0; i < kPack; ++i) x[i] += Compute<T>(more.at[i]);
     }
     Pack<T, kPack> out;
-    UNROLL for (int i = 0; i < kPack; ++i) out.at[i] = T(activation(x[i]));
+    UNROLL for (int i = 0; i < kPack; ++i) out.at[i] = T(activation.template whole<T>(x[i]));
     device::store_pack(y + first, out, aligned, count);
   }
 };
 
 }  // namespace
 
-Activation Activation::of(const NodeInfo& node) {
+Activation Activation::of(const NodeInfo& node, const std::string& attribute) {
   struct Known {
     Kind kind;
     size_t params;
   };
-  const Known known = read_choice<Known>(node, "activation", "",
+  const Known known = read_choice<Known>(node, attribute.c_str(), "",
                                          {{"", {Kind::none, 0}},
                                           {"Relu", {Kind::relu, 0}},
                                           {"LeakyRelu", {Kind::leaky_relu, 1}},
@@ -76,9 +76,10 @@ Activation Activation::of(const NodeInfo& node) {
                                           {"Silu", {Kind::silu, 0}},
                                           {"Sigmoid", {Kind::sigmoid, 0}},
                                           {"Tanh", {Kind::tanh, 0}}});
-  const std::vector<float> params = node.find_floats("activation_params").value_or(std::vector<float>());
-  require(params.size() == known.params, "activation_params has ", params.size(), " values; activation '",
-          node.get_string("activation", ""), "' takes ", known.params);
+  const std::string name = attribute + "_params";
+  const std::vector<float> params = node.find_floats(name.c_str()).value_or(std::vector<float>());
+  require(params.size() == known.params, name, " has ", params.size(), " values; activation '",
+          node.get_string(attribute.c_str(), ""), "' takes ", known.params);
   return {known.kind, params.empty() ? 0 : params[0], params.size() < 2 ? 0 : params[1]};
 }
 
