@@ -4,6 +4,7 @@
 #include <numeric>
 #include <set>
 
+#include "fuse/bounds.h"
 #include "fuse/links.h"
 #include "fuse/passes.h"
 #include "fuse/shape_symbols.h"
@@ -62,6 +63,7 @@ class Search {
     int product = -1;  // of queries and keys
     double scale = 1;
     int mask = -1, windows = -1, v = -1;  // masks: of all, and of windows
+    double least = 0;                     // that these add
     int product_y = -1;                   // with values
     Link same;  // a Reshape of that to the shape it has, and what it computes it with; or none
   };
@@ -101,6 +103,7 @@ class Search {
     for (size_t i = 0; i < 2; ++i) {
       Core masked = core;
       masked.mask = match_.step(sum).inputs[1 - i];
+      masked.least += least_of(sum, 1 - i);
       if (product_behind(match_.step(sum).inputs[i], masked)) return masked;
     }
     return std::nullopt;
@@ -121,10 +124,17 @@ class Search {
           !is_of_windows(symbols_.dims(before), symbols_.dims(seen), symbols_.dims(mask), symbols_.dims(scores)))
         continue;
       core.windows = mask;
+      core.least += least_of(sum, 1 - i);
       core.steps.insert(core.steps.end(), {back, sum, apart});
       return before;
     }
     return scores;
+  }
+
+  // What a mask adds at least, as far as it is known.
+  double least_of(int sum, size_t input) const {
+    const auto bounds = bounds_of(match_, match_.step(sum), input);
+    return bounds ? bounds->least : ops::kAnyNumber;
   }
 
   // Of [batch, head, row, key] as [image, window, head, row, key], and back. As many elements as before have the same
@@ -274,6 +284,7 @@ class Search {
       }
     }
     made.inputs.push_back(core.mask);
+    if (core.mask >= 0 || core.windows >= 0) made.how.least = core.least;
     // The second factor of their product is [.., size, row].
     std::vector<int64_t> swap(rank);
     std::iota(swap.begin(), swap.end(), 0);

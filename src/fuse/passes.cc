@@ -26,6 +26,7 @@ constexpr Pass kPasses[] = {
     {"gates", "a gate", join_gate},
     {"biases", "a product and its bias", join_bias},
     {"projections", "a product", join_projections, false},
+    {"shared_masks", nullptr, nullptr, false, share_masks},
     {"norms", "a norm and a product", join_norm},
     {"gelu", "a Gelu", join_gelu},
     {"tanh_gelu", "a Gelu", join_tanh_gelu, false},

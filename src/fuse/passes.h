@@ -71,6 +71,8 @@ void join_bias_gelu(Match& match, int gelu);
 // The products that make queries, keys and values of the same rows are one, of whose columns attention reads each where
 // it is. GroupQueryAttention takes them packed.
 void join_projections(Match& match, int attention);
+// Of attention by the same mask the first step makes what libraries read of it, and the others read that.
+void share_masks(Match& match);
 // Products whose factors are transposed, or scaled, and those that are scaled themselves.
 void join_product(Match& match, int product);
 

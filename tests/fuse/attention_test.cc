@@ -35,6 +35,32 @@ out y
 )");
 }
 
+// What is added is known to be finite where the steps that make it tell.
+TEST(Attention, KnowsTheLeastThatAMaskAdds) {
+  const auto least = [](const std::string& mask) {
+    const std::string made = after("attention", replaced(kSpelled, "in mask: f16[b, 1, 1, m]\n", mask));
+    EXPECT_NE(made.find("encore.Attention(q, k, v, mask)"), made.npos) << made;
+    const size_t at = made.find("least = ");
+    return at == made.npos ? "" : made.substr(at + 8, made.find(',', at) - at - 8);
+  };
+  EXPECT_EQ(least("const mask: f16[2, 1] = [-3, 4]\n"), "-3.0");
+  EXPECT_EQ(least("const mask: f16[2, 1] = [0, -inf]\n"), "");
+  EXPECT_EQ(least("const mask: f16[2, 1] = [0, nan]\n"), "");
+  EXPECT_EQ(least("const mask: f16[1, 1, 1, m]\n"), "");
+  const std::string numbers = "in seen: bool[b, 1, 1, m]\nconst zero: f16[] = 0.0\nconst one: f16[] = 1.0\n";
+  EXPECT_EQ(least(numbers + "const low: f16[] = -65504.0\nmask: f16[b, 1, 1, m] = Where(seen, zero, low)\n"),
+            "-65504.0");
+  EXPECT_EQ(least(numbers + "const low: f16[] = -inf\nmask: f16[b, 1, 1, m] = Where(seen, zero, low)\n"), "");
+  const std::string cast =
+      "number: f16[b, 1, 1, m] = Cast(seen) {to = 10}\nunseen: f16[b, 1, 1, m] = Sub(one, number)\n";
+  const auto times = [&](const char* factor) {
+    return "const low: f16[] = " + std::string(factor) + "\n" + cast + "mask: f16[b, 1, 1, m] = Mul(unseen, low)\n";
+  };
+  EXPECT_EQ(least(numbers + times("-10000.0")), "-10000.0");
+  EXPECT_EQ(least(replaced(numbers, "bool", "i64") + times("-10000.0")), "");
+  EXPECT_EQ(least(replaced(numbers, "one: f16[] = 1.0", "one: f16[] = 8.0") + times("-10000.0")), "");  // beyond f16
+}
+
 TEST(Attention, WhatOthersReadStaysOutside) {
   const std::string made = after("attention", replaced(kSpelled, "out y", "out y\nout v4"));
   EXPECT_NE(made.find("encore.Attention(q, k, v4, mask)"), made.npos) << made;
@@ -111,6 +137,10 @@ TEST(Attention, MasksOfWindows) {
       after("attention", replaced(replaced(kWindows, "biased: f16[b, 3, 49, 49] = Add(product, bias)\n", ""),
                                   "Reshape(biased, apart)", "Reshape(product, apart)"));
   EXPECT_NE(alone.find("encore.Attention(q, k, v, mask)"), alone.npos) << alone;
+  const std::string known =
+      replaced(replaced(kWindows, "mask: f16[1, 4, 1, 49, 49]", "mask: f16[1, 4, 1, 1, 1] = [0, -2, -9, 1]"),
+               "bias: f16[1, 3, 49, 49]", "bias: f16[1, 3, 1, 1] = [-1, 4, 8]");
+  EXPECT_NE(after("attention", known).find("least = -10.0"), known.npos) << after("attention", known);
   const auto stays = [](const char* part, const char* by) {
     const std::string other = after("attention", replaced(kWindows, part, by));
     EXPECT_NE(other.find("= Softmax(scores)"), other.npos) << other;

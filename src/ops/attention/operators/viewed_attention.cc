@@ -3,7 +3,6 @@
 #include <array>
 #include <initializer_list>
 
-#include "ops/attention/dense/attend.h"
 #include "ops/shape/movement.h"
 #include "ops/shape/strided_view.h"
 
@@ -85,9 +84,16 @@ class Viewed : public Op {
     if (mask && problem.keys > 0) {
       const std::vector<int64_t> strides = strides_of(of_mask);
       const auto stride = [&](int i) { return of_mask[i] == 1 ? 0 : strides[size_t(i)]; };
-      problem.mask = {mask->data, false, stride(0), stride(1), stride(2), stride(3), problem.keys};
+      problem.mask = {mask->data, false, stride(0), stride(1), stride(2), stride(3), problem.keys, how_.least};
     }
     const Tensor y = output(context, problem);
+    if (context.wants_output(1)) {
+      problem.bias.shape = y.count() == 0 || repeats ? Shape{0} : bias_shape(context, problem);
+      problem.bias.data = context.output(1, problem.bias.shape).data;
+      problem.bias.blind = context.output(2, blind_shape(problem.bias.shape)).as<bool>();
+    } else if (const Tensor* const bias = context.find_input(4); bias && bias->count() > 0) {
+      problem.bias = {bias->shape, bias->data, context.input(5).as<bool>(), true};
+    }
     if (y.count() == 0) return;
     if (repeats)  // what is there once is there for all, which libraries need not know of
       attend_prefill(context, problem);
@@ -143,16 +149,23 @@ class Viewed : public Op {
 }  // namespace
 
 Attributes attributes_of(const ViewedAttention& how) {
-  return {{"scale", float(how.scale)},
-          {"q", text_of(how.q)},
-          {"k", text_of(how.k)},
-          {"v", text_of(how.v)},
-          {"y", how.y_order}};
+  Attributes attributes{{"scale", float(how.scale)},
+                        {"q", text_of(how.q)},
+                        {"k", text_of(how.k)},
+                        {"v", text_of(how.v)},
+                        {"y", how.y_order}};
+  if (how.least > kAnyNumber) attributes["least"] = float(how.least);
+  return attributes;
 }
 
 ViewedAttention viewed_attention(const NodeInfo& node) {
   const auto steps = [&](const char* of) { return view_steps(node.get_string(of, "")); };
-  return {steps("q"), steps("k"), steps("v"), node.find_ints("y").value(), node.get_float("scale", 1)};
+  return {steps("q"),
+          steps("k"),
+          steps("v"),
+          node.find_ints("y").value(),
+          node.get_float("scale", 1),
+          node.get_float("least", float(kAnyNumber))};
 }
 
 std::unique_ptr<Op> make_viewed_attention(const NodeInfo& node) { return std::make_unique<Viewed>(node); }

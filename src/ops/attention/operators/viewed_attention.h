@@ -4,17 +4,20 @@
 #include <memory>
 #include <vector>
 
+#include "ops/attention/dense/attend.h"
 #include "ops/op.h"
 #include "ops/shape/viewed.h"
 
 namespace encore::ops {
 
-// The inputs are q, k, v and, if there is one, a mask that is added to the scores.
+// The inputs are q, k, v and, if there is one, a mask that is added to the scores. A step may also make what libraries
+// read of the mask, a bias and which rows see nothing, as further outputs: steps by the same mask have these as inputs.
 struct ViewedAttention {
   // To [batch, head, row, size], of keys as of the others; or without the batch.
   std::vector<ViewStep> q, k, v;
   std::vector<int64_t> y_order;  // in which the result's dimensions are written
   double scale = 1;
+  double least = kAnyNumber;  // that the mask adds
 };
 
 Attributes attributes_of(const ViewedAttention& how);
