@@ -39,7 +39,9 @@ class Search {
     Type type = Type::undefined;
     auto core = before(softmax, type);
     if (!core || !complete(at.outputs[0], type, *core)) return std::nullopt;
-    if (!ops::kHalves.has(type)) return leave("it is not in halves");
+    const bool is_float = type == Type::f32;
+    if (is_float ? match_.plan().is_group : !ops::kHalves.has(type)) return leave("it is not in halves");
+    if (is_float && core->zeros && !core->is_masked()) return std::nullopt;
     const int q = match_.step(core->product).inputs[0], k = match_.step(core->product).inputs[1];
     for (int v : {q, k, core->v, core->product_y})
       if (match_.rank(v) != *axes || match_.value(v).type != type) return std::nullopt;
@@ -64,8 +66,10 @@ class Search {
     double scale = 1;
     int mask = -1, windows = -1, v = -1;  // masks: of all, and of windows
     double least = 0;                     // that these add
+    bool zeros = false;                   // in the place of NaN
     int product_y = -1;                   // with values
     Link same;  // a Reshape of that to the shape it has, and what it computes it with; or none
+    bool is_masked() const { return mask >= 0 || windows >= 0; }
   };
 
   // The product of which a value is a multiple; steps go to the core.
@@ -199,6 +203,7 @@ class Search {
           where.inputs[0] != test.outputs[0] || where.inputs[2] != p)
         continue;
       if (match_.number(where, 1, 1) != 0) return -1;
+      core.zeros = true;
       core.steps.insert(core.steps.end(), {asks, fills});
       return where.outputs[0];
     }
@@ -284,7 +289,9 @@ class Search {
       }
     }
     made.inputs.push_back(core.mask);
-    if (core.mask >= 0 || core.windows >= 0) made.how.least = core.least;
+    const bool is_float = match_.value(core.v).type == Type::f32;
+    if (core.is_masked() && !is_float) made.how.least = core.least;
+    made.how.zeros = is_float && core.zeros;
     // The second factor of their product is [.., size, row].
     std::vector<int64_t> swap(rank);
     std::iota(swap.begin(), swap.end(), 0);

@@ -34,7 +34,8 @@ std::vector<int> silu_of(const Match& match, int v);
 // Attention as exporters spell it out: a product of queries and keys, a scale, a mask, a softmax, perhaps zeros for
 // rows that see nothing, and a product with values. It becomes one step, which makes no matrix of scores, with what
 // only moves or scales queries, keys and values on their way there, and the transposition behind it. In halves, which
-// have tensor cores for it. Rows of which all is masked become zeros. What shapes are asked for is known and not read.
+// have tensor cores for it, rows of which all is masked become zeros. In regions floats are taken, too: their scores
+// are made as before. What shapes are asked for is known and not read.
 void join_attention(Match& match, int softmax);
 // The gates of language models, x * sigmoid(x) * y: Sigmoid, Mul and Mul, or Swish and Mul, become one step, which
 // reads x and y once; SwiGLU is one. If these are products of the same rows by constants, and nobody else reads them,

@@ -3,6 +3,7 @@
 
 #include "fuse/passes.h"
 #include "fuse/viewed_attention.h"
+#include "ops/registry.h"
 
 namespace encore::fuse {
 namespace {
@@ -23,8 +24,9 @@ void set_values(Match& match, int attention, std::vector<int> inputs, std::vecto
 void share_masks(Match& match) {
   std::map<int, std::vector<int>> by_mask;
   for (int s = 0; s < match.size(); ++s)
-    if (is_viewed_attention(match.step(s)) && match.step(s).inputs[kMask] >= 0)
-      by_mask[match.step(s).inputs[kMask]].push_back(s);
+    if (is_viewed_attention(match.step(s)))
+      if (const int mask = match.step(s).inputs[kMask]; mask >= 0 && ops::kHalves.has(match.value(mask).type))
+        by_mask[mask].push_back(s);
   for (const auto& [mask, steps] : by_mask) {
     if (steps.size() < 2) continue;
     const int bias = match.add_like(mask, " as a bias", std::nullopt);

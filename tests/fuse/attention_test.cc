@@ -61,6 +61,33 @@ TEST(Attention, KnowsTheLeastThatAMaskAdds) {
   EXPECT_EQ(least(replaced(numbers, "one: f16[] = 1.0", "one: f16[] = 8.0") + times("-10000.0")), "");  // beyond f16
 }
 
+std::string in_floats(std::string text) {
+  for (size_t at = 0; (at = text.find("f16", at)) != text.npos;) text.replace(at, 3, "f32");
+  return text;
+}
+
+TEST(Attention, OfFloatsInRegions) {
+  const std::string text = in_floats(kSpelled);
+  EXPECT_EQ(after("attention", text), in_floats(after("attention", kSpelled)));
+  Plan group = plan_from(text);
+  group.is_group = true;
+  rewrite(group, {});
+  EXPECT_EQ(text_of(group).find("encore.Attention"), std::string::npos) << text_of(group);
+}
+
+// Zeros in the place of NaN are the softmax's, if it adds a mask.
+TEST(Attention, OfFloatsWithZerosForNaN) {
+  const std::string text =
+      replaced(replaced(in_floats(kSpelled), "MatMul(p, vh)", "MatMul(filled, vh)"), "\nh: f32[b, 4, n, 16]",
+               "\nnan: bool[b, 4, n, m] = IsNaN(p)\n"
+               "filled: f32[b, 4, n, m] = Where(nan, zero, p)\nh: f32[b, 4, n, 16]");
+  const std::string with_zero = replaced(text, "const eight", "const zero: f32[] = 0.0\nconst eight");
+  EXPECT_NE(after("attention", with_zero).find("zeros = 1}"), std::string::npos) << after("attention", with_zero);
+  const std::string plain = replaced(replaced(with_zero, "masked: f32[b, 4, n, m] = Add(scaled, mask)\n", ""),
+                                     "Softmax(masked)", "Softmax(scaled)");
+  EXPECT_EQ(after("attention", plain), text_of(plan_from(plain)));
+}
+
 TEST(Attention, WhatOthersReadStaysOutside) {
   const std::string made = after("attention", replaced(kSpelled, "out y", "out y\nout v4"));
   EXPECT_NE(made.find("encore.Attention(q, k, v4, mask)"), made.npos) << made;

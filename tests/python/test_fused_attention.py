@@ -276,7 +276,7 @@ def test_what_stays_as_it_is(encore, make_model, capfd, how):
     check(make_model, capfd, build, feeds, fused="by" in how, moves="by" in how)
 
 
-def test_floats_stay_as_they_are(encore, make_model, capfd):
+def test_floats_stay_as_they_are_outside_of_regions(encore, make_model, capfd):
     model = plain("float32").model(make_model)
     assert made_one(capfd, lambda options: es.make_session(model, options))[1] == []
 
