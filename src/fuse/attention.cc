@@ -66,6 +66,7 @@ class Search {
     double scale = 1;
     int mask = -1, windows = -1, v = -1;  // masks: of all, and of windows
     double least = 0;                     // that these add
+    bool sees = false;                    // each row of them leaves a key
     bool zeros = false;                   // in the place of NaN
     int product_y = -1;                   // with values
     Link same;  // a Reshape of that to the shape it has, and what it computes it with; or none
@@ -108,6 +109,8 @@ class Search {
       Core masked = core;
       masked.mask = match_.step(sum).inputs[1 - i];
       masked.least += least_of(sum, 1 - i);
+      const Tensor* const constant = match_.plan().constant(match_.step(sum), 1 - i);
+      masked.sees = core.windows < 0 && constant && each_row_sees(*constant);
       if (product_behind(match_.step(sum).inputs[i], masked)) return masked;
     }
     return std::nullopt;
@@ -291,6 +294,7 @@ class Search {
     made.inputs.push_back(core.mask);
     const bool is_float = match_.value(core.v).type == Type::f32;
     if (core.is_masked() && !is_float) made.how.least = core.least;
+    made.how.sees = core.sees && !is_float && core.least == ops::kAnyNumber;
     made.how.zeros = is_float && core.zeros;
     // The second factor of their product is [.., size, row].
     std::vector<int64_t> swap(rank);

@@ -13,6 +13,7 @@ namespace {
 using ops::Type;
 
 constexpr int kMostSteps = 12;  // one behind the other
+constexpr int64_t kMostNumbers = int64_t(1) << 20;
 
 std::optional<Bounds> united(const std::optional<Bounds>& a, const std::optional<Bounds>& b) {
   if (!a || !b) return std::nullopt;
@@ -21,6 +22,7 @@ std::optional<Bounds> united(const std::optional<Bounds>& a, const std::optional
 
 std::optional<Bounds> of_numbers(const Tensor& constant) {
   std::optional<Bounds> all;
+  if (constant.count() > kMostNumbers) return all;
   for (const double number : numbers_of(constant)) {
     if (!std::isfinite(number)) return std::nullopt;
     all = all ? united(all, Bounds{number, number}) : Bounds{number, number};
@@ -90,6 +92,16 @@ std::optional<Bounds> bounds_of(const Match& match, const Step& step, size_t inp
 
 std::optional<Bounds> bounds_of(const Match& match, const Step& step, size_t input) {
   return bounds_of(match, step, input, kMostSteps);
+}
+
+bool each_row_sees(const Tensor& mask) {
+  if (mask.count() == 0 || mask.count() > kMostNumbers) return false;
+  const std::vector<double> numbers = numbers_of(mask);
+  const size_t width = mask.shape.rank() == 0 ? 1 : size_t(mask.shape[mask.shape.rank() - 1]);
+  const auto is_seen = [](double number) { return number != -std::numeric_limits<double>::infinity(); };
+  for (auto row = numbers.begin(); row != numbers.end(); row += ptrdiff_t(width))
+    if (std::none_of(row, row + ptrdiff_t(width), is_seen)) return false;
+  return !numbers.empty();
 }
 
 }  // namespace encore::fuse

@@ -8,6 +8,7 @@ namespace {
 constexpr Pass kPasses[] = {
     {"dims", nullptr, infer_dims},
     {"known_numbers", nullptr, nullptr, false, know_numbers},
+    {"constants", nullptr, fold_constants, false},
     {"einsums", nullptr, make_product_of_einsum, false},
     {"group_norms", "a norm of groups", join_group_norm, false},
     {"channels_last", nullptr, nullptr, false, turn_pictures},
@@ -22,6 +23,7 @@ constexpr Pass kPasses[] = {
     {"same", nullptr, share_result, false},
     {"spelled_norms", "a norm", join_spelled_norm, false},
     {"attention", "an attention", join_attention},
+    {"constant_masks", nullptr, fold_constants, false},
     {"softmaxes", "a masked softmax", join_softmax},
     {"gates", "a gate", join_gate},
     {"biases", "a product and its bias", join_bias},

@@ -100,6 +100,8 @@ void join_movements(Match& match, int last);
 void make_product_of_einsum(Match& match, int einsum);
 // Single numbers that are computed from dimensions which the model tells are constants.
 void know_numbers(Match& match);
+// What is computed in halves from constants alone is one, if it is not too large.
+void fold_constants(Match& match, int step);
 // A Cast to a wider type and back.
 void drop_casts(Match& match, int second);
 // Rows that are turned before a product are turned behind it, or the other way round, where they are moved anyway.

@@ -46,6 +46,12 @@ TEST(Attention, KnowsTheLeastThatAMaskAdds) {
   EXPECT_EQ(least("const mask: f16[2, 1] = [-3, 4]\n"), "-3.0");
   EXPECT_EQ(least("const mask: f16[2, 1] = [0, -inf]\n"), "");
   EXPECT_EQ(least("const mask: f16[2, 1] = [0, nan]\n"), "");
+  const auto sees = [](const std::string& mask) {
+    return after("attention", replaced(kSpelled, "in mask: f16[b, 1, 1, m]\n", mask)).find("sees = 1") != mask.npos;
+  };
+  EXPECT_TRUE(sees("const mask: f16[2, 2] = [0, -inf, 0, 0]\n"));
+  EXPECT_FALSE(sees("const mask: f16[2, 2] = [0, 0, -inf, -inf]\n"));
+  EXPECT_FALSE(sees("const mask: f16[2, 1] = [0, -inf]\n"));
   EXPECT_EQ(least("const mask: f16[1, 1, 1, m]\n"), "");
   const std::string numbers = "in seen: bool[b, 1, 1, m]\nconst zero: f16[] = 0.0\nconst one: f16[] = 1.0\n";
   EXPECT_EQ(least(numbers + "const low: f16[] = -65504.0\nmask: f16[b, 1, 1, m] = Where(seen, zero, low)\n"),

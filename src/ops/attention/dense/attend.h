@@ -40,6 +40,7 @@ struct AttentionMask {
   int64_t batch = 0, head = 0, query = 0, key = 0;
   int64_t keys = 0;
   double least = kAnyNumber;  // that is added
+  bool sees = false;          // each row of it leaves a key
 };
 
 // A mask as the library reads it: each row of [batch, head, query, key], where batch and head may be 1, and which rows

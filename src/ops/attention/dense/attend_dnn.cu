@@ -248,7 +248,7 @@ bool run(Context& context, const Attend& p) {
   } else if (masked) {
     const MaskBias bias = make_bias(context, p, *fused, view);
     addresses.bias = bias.data;
-    if (p.mask.least == kAnyNumber) blind = bias.blind;
+    if (p.mask.least == kAnyNumber && !p.mask.sees) blind = bias.blind;
   }
   if (fused->has_lengths) {
     auto* const of_queries = static_cast<int32_t*>(context.scratch(size_t(p.batch) * sizeof(int32_t)));

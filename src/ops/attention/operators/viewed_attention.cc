@@ -86,7 +86,8 @@ class Viewed : public Op {
     if (mask && problem.keys > 0) {
       const std::vector<int64_t> strides = strides_of(of_mask);
       const auto stride = [&](int i) { return of_mask[i] == 1 ? 0 : strides[size_t(i)]; };
-      problem.mask = {mask->data, false, stride(0), stride(1), stride(2), stride(3), problem.keys, how_.least};
+      problem.mask = {mask->data, false,        stride(0),  stride(1), stride(2),
+                      stride(3),  problem.keys, how_.least, how_.sees};
     }
     const Tensor y = output(context, problem);
     if (context.wants_output(1)) {
@@ -179,6 +180,7 @@ Attributes attributes_of(const ViewedAttention& how) {
                         {"v", text_of(how.v)},
                         {"y", how.y_order}};
   if (how.least > kAnyNumber) attributes["least"] = float(how.least);
+  if (how.sees) attributes["sees"] = int64_t(1);
   if (how.zeros) attributes["zeros"] = int64_t(1);
   return attributes;
 }
@@ -191,6 +193,7 @@ ViewedAttention viewed_attention(const NodeInfo& node) {
           node.find_ints("y").value(),
           node.get_float("scale", 1),
           node.get_float("least", float(kAnyNumber)),
+          node.get_int("sees", 0) != 0,
           node.get_int("zeros", 0) != 0};
 }
 

@@ -18,6 +18,7 @@ struct ViewedAttention {
   std::vector<int64_t> y_order;  // in which the result's dimensions are written
   double scale = 1;
   double least = kAnyNumber;  // that the mask adds
+  bool sees = false;          // the mask leaves a key in each row; told if it is infinite
   bool zeros = false;         // are rows of floats of which all is masked, else NaN; those of halves always are
 };
 
