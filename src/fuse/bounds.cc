@@ -12,7 +12,7 @@ namespace {
 
 using ops::Type;
 
-constexpr int kMostSteps = 12;  // one behind the other
+constexpr int kMostSteps = 8;  // one behind the other
 constexpr int64_t kMostNumbers = int64_t(1) << 20;
 
 std::optional<Bounds> united(const std::optional<Bounds>& a, const std::optional<Bounds>& b) {
