@@ -4,6 +4,7 @@
 #include <numeric>
 #include <set>
 
+#include "fuse/bounds.h"
 #include "fuse/links.h"
 #include "fuse/passes.h"
 #include "fuse/shape_symbols.h"
@@ -38,7 +39,9 @@ class Search {
     Type type = Type::undefined;
     auto core = before(softmax, type);
     if (!core || !complete(at.outputs[0], type, *core)) return std::nullopt;
-    if (!ops::kHalves.has(type)) return leave("it is not in halves");
+    const bool is_float = type == Type::f32;
+    if (is_float ? match_.plan().is_group : !ops::kHalves.has(type)) return leave("it is not in halves");
+    if (is_float && core->zeros && !core->is_masked()) return std::nullopt;
     const int q = match_.step(core->product).inputs[0], k = match_.step(core->product).inputs[1];
     for (int v : {q, k, core->v, core->product_y})
       if (match_.rank(v) != *axes || match_.value(v).type != type) return std::nullopt;
@@ -62,8 +65,12 @@ class Search {
     int product = -1;  // of queries and keys
     double scale = 1;
     int mask = -1, windows = -1, v = -1;  // masks: of all, and of windows
+    double least = 0;                     // that these add
+    bool sees = false;                    // each row of them leaves a key
+    bool zeros = false;                   // in the place of NaN
     int product_y = -1;                   // with values
     Link same;  // a Reshape of that to the shape it has, and what it computes it with; or none
+    bool is_masked() const { return mask >= 0 || windows >= 0; }
   };
 
   // The product of which a value is a multiple; steps go to the core.
@@ -101,6 +108,9 @@ class Search {
     for (size_t i = 0; i < 2; ++i) {
       Core masked = core;
       masked.mask = match_.step(sum).inputs[1 - i];
+      masked.least += least_of(sum, 1 - i);
+      const Tensor* const constant = match_.plan().constant(match_.step(sum), 1 - i);
+      masked.sees = core.windows < 0 && constant && each_row_sees(*constant);
       if (product_behind(match_.step(sum).inputs[i], masked)) return masked;
     }
     return std::nullopt;
@@ -121,10 +131,17 @@ class Search {
           !is_of_windows(symbols_.dims(before), symbols_.dims(seen), symbols_.dims(mask), symbols_.dims(scores)))
         continue;
       core.windows = mask;
+      core.least += least_of(sum, 1 - i);
       core.steps.insert(core.steps.end(), {back, sum, apart});
       return before;
     }
     return scores;
+  }
+
+  // What a mask adds at least, as far as it is known.
+  double least_of(int sum, size_t input) const {
+    const auto bounds = bounds_of(match_, match_.step(sum), input);
+    return bounds ? bounds->least : ops::kAnyNumber;
   }
 
   // Of [batch, head, row, key] as [image, window, head, row, key], and back. As many elements as before have the same
@@ -189,6 +206,7 @@ class Search {
           where.inputs[0] != test.outputs[0] || where.inputs[2] != p)
         continue;
       if (match_.number(where, 1, 1) != 0) return -1;
+      core.zeros = true;
       core.steps.insert(core.steps.end(), {asks, fills});
       return where.outputs[0];
     }
@@ -274,6 +292,10 @@ class Search {
       }
     }
     made.inputs.push_back(core.mask);
+    const bool is_float = match_.value(core.v).type == Type::f32;
+    if (core.is_masked() && !is_float) made.how.least = core.least;
+    made.how.sees = core.sees && !is_float && core.least == ops::kAnyNumber;
+    made.how.zeros = is_float && core.zeros;
     // The second factor of their product is [.., size, row].
     std::vector<int64_t> swap(rank);
     std::iota(swap.begin(), swap.end(), 0);

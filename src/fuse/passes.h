@@ -42,7 +42,8 @@ std::optional<Ending> ending_of(const Match& match, int v);
 // Attention as exporters spell it out: a product of queries and keys, a scale, a mask, a softmax, perhaps zeros for
 // rows that see nothing, and a product with values. It becomes one step, which makes no matrix of scores, with what
 // only moves or scales queries, keys and values on their way there, and the transposition behind it. In halves, which
-// have tensor cores for it. Rows of which all is masked become zeros. What shapes are asked for is known and not read.
+// have tensor cores for it, rows of which all is masked become zeros. In regions floats are taken, too: their scores
+// are made as before. What shapes are asked for is known and not read.
 void join_attention(Match& match, int softmax);
 // The gates of language models, x * sigmoid(x) * y: Sigmoid, Mul and Mul, or Swish and Mul, become one step, which
 // reads x and y once; SwiGLU is one. If these are products of the same rows by constants, and nobody else reads them,
@@ -83,6 +84,8 @@ void join_bias_gelu(Match& match, int gelu);
 // The products that make queries, keys and values of the same rows are one, of whose columns attention reads each where
 // it is. GroupQueryAttention takes them packed.
 void join_projections(Match& match, int attention);
+// Of attention by the same mask the first step makes what libraries read of it, and the others read that.
+void share_masks(Match& match);
 // Products whose factors are transposed, or scaled, and those that are scaled themselves.
 void join_product(Match& match, int product);
 
@@ -113,6 +116,8 @@ void join_movements(Match& match);
 void make_product_of_einsum(Match& match, int einsum);
 // Single numbers that are computed from dimensions which the model tells are constants.
 void know_numbers(Match& match);
+// What is computed in halves from constants alone is one, if it is not too large.
+void fold_constants(Match& match, int step);
 // A Cast to a wider type and back.
 void drop_casts(Match& match, int second);
 // Rows that are turned before a product are turned behind it, or the other way round, where they are moved anyway.

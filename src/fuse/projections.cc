@@ -3,6 +3,7 @@
 
 #include "fuse/joined_products.h"
 #include "fuse/passes.h"
+#include "fuse/viewed_attention.h"
 #include "ops/attention/operators/viewed_attention.h"
 #include "ops/registry.h"
 
@@ -11,10 +12,6 @@ namespace {
 
 constexpr size_t kInputs = 3;
 constexpr int64_t kPack = 8;  // a multiple of it begins at a multiple of 16 bytes
-
-bool is_viewed(const Step& step) {
-  return step.node && step.make && step.node->op_type() == "Attention" && step.node->domain() == kFusions;
-}
 
 // The product that makes the input, for nobody else; or -1.
 int product_of(const Match& match, int attention, size_t input) {
@@ -106,7 +103,7 @@ void join_packed(Match& match, int attention) {
 
 // No path leaves them and comes back, for the products have no other reader.
 void join_projections(Match& match, int attention) {
-  if (is_viewed(match.step(attention)))
+  if (is_viewed_attention(match.step(attention)))
     join_viewed(match, attention);
   else if (match.is_there(attention) && match.node(attention).op_type() == "GroupQueryAttention" &&
            match.node(attention).domain() == ops::kMicrosoft && match.step(attention).inputs.size() > 2 &&

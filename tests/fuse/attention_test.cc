@@ -35,6 +35,65 @@ out y
 )");
 }
 
+// What is added is known to be finite where the steps that make it tell.
+TEST(Attention, KnowsTheLeastThatAMaskAdds) {
+  const auto least = [](const std::string& mask) {
+    const std::string made = after("attention", replaced(kSpelled, "in mask: f16[b, 1, 1, m]\n", mask));
+    EXPECT_NE(made.find("encore.Attention(q, k, v, mask)"), made.npos) << made;
+    const size_t at = made.find("least = ");
+    return at == made.npos ? "" : made.substr(at + 8, made.find(',', at) - at - 8);
+  };
+  EXPECT_EQ(least("const mask: f16[2, 1] = [-3, 4]\n"), "-3.0");
+  EXPECT_EQ(least("const mask: f16[2, 1] = [0, -inf]\n"), "");
+  EXPECT_EQ(least("const mask: f16[2, 1] = [0, nan]\n"), "");
+  const auto sees = [](const std::string& mask) {
+    return after("attention", replaced(kSpelled, "in mask: f16[b, 1, 1, m]\n", mask)).find("sees = 1") != mask.npos;
+  };
+  EXPECT_TRUE(sees("const mask: f16[2, 2] = [0, -inf, 0, 0]\n"));
+  EXPECT_FALSE(sees("const mask: f16[2, 2] = [0, 0, -inf, -inf]\n"));
+  EXPECT_FALSE(sees("const mask: f16[2, 1] = [0, -inf]\n"));
+  EXPECT_EQ(least("const mask: f16[1, 1, 1, m]\n"), "");
+  const std::string numbers = "in seen: bool[b, 1, 1, m]\nconst zero: f16[] = 0.0\nconst one: f16[] = 1.0\n";
+  EXPECT_EQ(least(numbers + "const low: f16[] = -65504.0\nmask: f16[b, 1, 1, m] = Where(seen, zero, low)\n"),
+            "-65504.0");
+  EXPECT_EQ(least(numbers + "const low: f16[] = -inf\nmask: f16[b, 1, 1, m] = Where(seen, zero, low)\n"), "");
+  const std::string cast =
+      "number: f16[b, 1, 1, m] = Cast(seen) {to = 10}\nunseen: f16[b, 1, 1, m] = Sub(one, number)\n";
+  const auto times = [&](const char* factor) {
+    return "const low: f16[] = " + std::string(factor) + "\n" + cast + "mask: f16[b, 1, 1, m] = Mul(unseen, low)\n";
+  };
+  EXPECT_EQ(least(numbers + times("-10000.0")), "-10000.0");
+  EXPECT_EQ(least(replaced(numbers, "bool", "i64") + times("-10000.0")), "");
+  EXPECT_EQ(least(replaced(numbers, "one: f16[] = 1.0", "one: f16[] = 8.0") + times("-10000.0")), "");  // beyond f16
+}
+
+std::string in_floats(std::string text) {
+  for (size_t at = 0; (at = text.find("f16", at)) != text.npos;) text.replace(at, 3, "f32");
+  return text;
+}
+
+TEST(Attention, OfFloatsInRegions) {
+  const std::string text = in_floats(kSpelled);
+  EXPECT_EQ(after("attention", text), in_floats(after("attention", kSpelled)));
+  Plan group = plan_from(text);
+  group.is_group = true;
+  rewrite(group, {});
+  EXPECT_EQ(text_of(group).find("encore.Attention"), std::string::npos) << text_of(group);
+}
+
+// Zeros in the place of NaN are the softmax's, if it adds a mask.
+TEST(Attention, OfFloatsWithZerosForNaN) {
+  const std::string text =
+      replaced(replaced(in_floats(kSpelled), "MatMul(p, vh)", "MatMul(filled, vh)"), "\nh: f32[b, 4, n, 16]",
+               "\nnan: bool[b, 4, n, m] = IsNaN(p)\n"
+               "filled: f32[b, 4, n, m] = Where(nan, zero, p)\nh: f32[b, 4, n, 16]");
+  const std::string with_zero = replaced(text, "const eight", "const zero: f32[] = 0.0\nconst eight");
+  EXPECT_NE(after("attention", with_zero).find("zeros = 1}"), std::string::npos) << after("attention", with_zero);
+  const std::string plain = replaced(replaced(with_zero, "masked: f32[b, 4, n, m] = Add(scaled, mask)\n", ""),
+                                     "Softmax(masked)", "Softmax(scaled)");
+  EXPECT_EQ(after("attention", plain), text_of(plan_from(plain)));
+}
+
 TEST(Attention, WhatOthersReadStaysOutside) {
   const std::string made = after("attention", replaced(kSpelled, "out y", "out y\nout v4"));
   EXPECT_NE(made.find("encore.Attention(q, k, v4, mask)"), made.npos) << made;
@@ -111,6 +170,10 @@ TEST(Attention, MasksOfWindows) {
       after("attention", replaced(replaced(kWindows, "biased: f16[b, 3, 49, 49] = Add(product, bias)\n", ""),
                                   "Reshape(biased, apart)", "Reshape(product, apart)"));
   EXPECT_NE(alone.find("encore.Attention(q, k, v, mask)"), alone.npos) << alone;
+  const std::string known =
+      replaced(replaced(kWindows, "mask: f16[1, 4, 1, 49, 49]", "mask: f16[1, 4, 1, 1, 1] = [0, -2, -9, 1]"),
+               "bias: f16[1, 3, 49, 49]", "bias: f16[1, 3, 1, 1] = [-1, 4, 8]");
+  EXPECT_NE(after("attention", known).find("least = -10.0"), known.npos) << after("attention", known);
   const auto stays = [](const char* part, const char* by) {
     const std::string other = after("attention", replaced(kWindows, part, by));
     EXPECT_NE(other.find("= Softmax(scores)"), other.npos) << other;

@@ -60,6 +60,7 @@ struct Problem {
   enum { none, boolean, added } mask = none;
   int64_t mask_batch = 1, mask_heads = 1;
   double softcap = 0;
+  bool finite = false;  // the mask, and this is known
 
   std::string text() const {
     return encore::text("queries=", queries, " keys=", keys, " size=", size, " window=", before, "/", after,
@@ -79,8 +80,8 @@ class Case {
         mask_(random_values<T>(p_.mask_batch * p_.mask_heads * p_.queries * p_.keys, 4)),
         sinks_(random_values<T>(p_.heads, 5)) {
     // A row without keys, and one whose first keys are masked.
-    for (int64_t j = 0; j < p_.keys && p_.queries > 1; ++j) mask_[size_t(p_.keys + j)] = T(kNothing);
-    for (int64_t j = 0; j < p_.keys - 2; ++j) mask_[size_t(j)] = T(kNothing);
+    for (int64_t j = 0; j < p_.keys && p_.queries > 1 && !p_.finite; ++j) mask_[size_t(p_.keys + j)] = T(kNothing);
+    for (int64_t j = 0; j < p_.keys - 2 && !p_.finite; ++j) mask_[size_t(j)] = T(kNothing);
     for (const T value : mask_) seen_.push_back(float(value) > -1);
     // A context each: what one leaves of its memory the next must not find.
     agree("group",
@@ -88,6 +89,15 @@ class Case {
     agree("few", [](Context& c, const Attend& a) { return suits_decode(a) && (attend_decode(c, a), true); });
     agree("tiles", [](Context& c, const Attend& a) { return attend_prefill(c, a), true; });
     agree("dnn", [](Context& c, const Attend& a) { return attend_dnn(c, a); });
+    agree("dnn by a shared mask", [](Context& c, Attend a) {
+      a.bias.shape = bias_shape(c, a);
+      if (a.bias.shape.count() == 0) return false;
+      a.bias.data = c.scratch(size_t(a.bias.shape.count()) * sizeof(T));
+      a.bias.blind = static_cast<bool*>(c.scratch(size_t(blind_shape(a.bias.shape).count())));
+      attend(c, a);
+      a.bias.is_made = true;
+      return attend(c, a), true;
+    });
     agree("any", [](Context& c, const Attend& a) { return attend(c, a), true; });
   }
 
@@ -126,6 +136,7 @@ class Case {
       a.mask.key = 1, a.mask.query = p_.keys, a.mask.keys = p_.keys;
       a.mask.head = p_.mask_heads > 1 ? p_.queries * p_.keys : 0;
       a.mask.batch = p_.mask_batch > 1 ? p_.mask_heads * p_.queries * p_.keys : 0;
+      if (p_.finite) a.mask.least = -2;
     }
     if (!way(context, a)) return;
     expect_equal(name, y.download(context.stream()));
@@ -235,6 +246,16 @@ TEST(Attend, Masks) {
           problem.offset = 0, problem.lengths = {30, 99};
           check_in_turn(problem);
         }
+}
+
+TEST(Attend, MasksThatAreKnownToBeFinite) {
+  for (const int64_t mask_batch : {1, 2})
+    for (const int64_t mask_heads : {1, 4}) {
+      Problem problem{.mask = Problem::added, .mask_batch = mask_batch, .mask_heads = mask_heads, .finite = true};
+      check(problem);
+      problem.after = 0;
+      check(problem);
+    }
 }
 
 TEST(Attend, Softcaps) {

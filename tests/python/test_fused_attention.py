@@ -276,7 +276,7 @@ def test_what_stays_as_it_is(encore, make_model, capfd, how):
     check(make_model, capfd, build, feeds, fused="by" in how, moves="by" in how)
 
 
-def test_floats_stay_as_they_are(encore, make_model, capfd):
+def test_floats_stay_as_they_are_outside_of_regions(encore, make_model, capfd):
     model = plain("float32").model(make_model)
     assert made_one(capfd, lambda options: es.make_session(model, options))[1] == []
 
@@ -333,6 +333,33 @@ def test_constants_among_what_it_reads(encore, make_model, capfd, what):
 
     feeds = feeds_of(queries=7)
     check(make_model, capfd, build, {name: feeds[name] for name in feeds if name != what})
+
+
+def layers(dtype):
+    """Two by the same mask."""
+    net = Network(dtype)
+    x, mask = net.input("x", ["b", "n", WIDTH]), net.input("mask", ["b", 1, "n", "n"])
+    for _ in range(2):
+        q, k, v = (heads_of(net, x, order) for order in ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)))
+        p = net.node("Softmax", [net.node("Add", [net.node("MatMul", [q, k]), mask])], axis=-1)
+        p = net.node("Where", [net.node("IsNaN", [p]), net.constant(0), p])
+        turned = net.node("Transpose", [net.node("MatMul", [p, v])], perm=(0, 2, 1, 3))
+        x = net.node("Reshape", [turned, net.ints(0, 0, WIDTH)])
+    net.output(x, ["b", "n", WIDTH])
+    return net
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_layers_share_a_mask(encore, make_model, tmp_path, dtype):
+    """One that may leave a row nothing to see, as sizes change, eager and by graphs."""
+    model, wide = (layers(one).model(make_model) for one in (dtype, "float32"))
+    session = es.make_session(model, regions=1, auto_graph=1, dump_regions=tmp_path)
+    (last,) = [sorted(folder.glob("*.txt"))[-1] for folder in tmp_path.iterdir() if folder.is_dir()]
+    assert last.read_text().count('"mask.cast as a bias"') == 2
+    for batch, rows, seed in ((2, 40, 1), (2, 40, 2), (2, 40, 3), (1, 40, 4), (2, 40, 5), (1, 3, 6), (0, 3, 7)):
+        mask = np.where(numbers((batch, 1, rows, rows), seed) > 0.4, -np.inf, 0).astype(np.float32)
+        mask[:, :, 1] = -np.inf
+        agrees(session, wide, {"x": numbers((batch, rows, WIDTH), seed), "mask": mask}, dtype)
 
 
 @es.needs_graphs

@@ -259,15 +259,10 @@ class MaskedSoftmax : public Op {
 
   void run(Context& context) const override {
     const Tensor &x = context.input(0), &mask = context.input(1);
-    const int axis = x.shape.rank() - 1;
-    const auto sharing = sharing_of(mask.shape, x.shape, axis);
-    require(sharing.has_value(), "mask ", mask.shape.str(), " does not fit scores ", x.shape.str());
+    require(shares_rows(mask.shape.dims(), x.shape.dims(), x.shape.rank() - 1), "mask ", mask.shape.str(),
+            " does not fit scores ", x.shape.str());
     const Tensor y = context.output(0, x.shape);
-    if (x.count() == 0) return;
-    dispatch(FloatList{}, x.type, [&]<class T> {
-      softmax_rows_of<T, true>(context.stream(), x.as<const T>(), y.as<T>(), x.shape.count(0, axis), x.shape[axis],
-                               false, Addend<T>(mask, *sharing, zeros_));
-    });
+    if (x.count() > 0) masked_softmax(context.stream(), x, &mask, zeros_, y);
   }
 
  private:
@@ -283,6 +278,17 @@ void log_softmax(StreamRef stream, const Tensor& x, int axis, const Tensor& y) {
   if (inner != 1) return softmax_middle(stream, x, {outer, width, inner}, true, y);
   dispatch(FloatList{}, x.type,
            [&]<class T> { softmax_rows_of(stream, x.as<const T>(), y.as<T>(), outer, width, true); });
+}
+
+void masked_softmax(StreamRef stream, const Tensor& scores, const Tensor* mask, bool zeros, const Tensor& y) {
+  const int axis = scores.shape.rank() - 1;
+  const int64_t rows = scores.shape.count(0, axis), width = scores.shape[axis];
+  dispatch(FloatList{}, scores.type, [&]<class T> {
+    const T* const x = scores.as<const T>();
+    if (!mask) return softmax_rows_of(stream, x, y.as<T>(), rows, width, false);
+    const Addend<T> addend(*mask, *sharing_of(mask->shape, scores.shape, axis), zeros);
+    softmax_rows_of<T, true>(stream, x, y.as<T>(), rows, width, false, addend);
+  });
 }
 
 bool shares_rows(std::span<const int64_t> addend, std::span<const int64_t> x, int axis) {

@@ -41,8 +41,10 @@ void log_softmax(StreamRef stream, const Tensor& x, int axis, const Tensor& y);
 // before lacks only neighbours. One of -1 is unknown, and equals none.
 bool shares_rows(std::span<const int64_t> addend, std::span<const int64_t> x, int axis);
 
-// softmax(scores + mask) along the last axis, as attention has it, whose mask shares rows so. Rows of which all is
-// masked become zeros if the attribute says so, else NaN.
+// softmax(scores + mask) along the last axis, as attention has it, whose mask shares rows so; it may be null. y may be
+// the scores, of which there are some. Rows of which all is masked become `zeros`, else NaN.
+void masked_softmax(StreamRef stream, const Tensor& scores, const Tensor* mask, bool zeros, const Tensor& y);
+// The same as a node with the attribute kZeros.
 inline constexpr const char* kZeros = "zeros";
 std::unique_ptr<Op> make_masked_softmax(const NodeInfo& node);
 

@@ -4,6 +4,13 @@
 
 namespace encore::ops {
 
+Shape bias_shape(Context& context, const Attend& problem) {
+  if (problem.k_codes || suits_grouped_decode(problem) || suits_decode(problem)) return Shape{0};
+  return dnn_bias_shape(context, problem);
+}
+
+Shape blind_shape(const Shape& bias) { return bias.count() == 0 ? Shape{0} : Shape{bias[0], bias[1], bias[2]}; }
+
 void attend(Context& context, const Attend& problem) {
   require(problem.queries < kSizeCap && problem.keys < kSizeCap && problem.heads < kSizeCap &&
               problem.queries * (problem.heads / problem.kv_heads) < kSizeCap,

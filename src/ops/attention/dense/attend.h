@@ -3,6 +3,7 @@
 // none makes the matrix of scores unless it is asked for.
 #pragma once
 #include <cstdint>
+#include <limits>
 
 #include "ops/attention/kv_cache/cache_quantization.h"
 #include "ops/op.h"
@@ -29,12 +30,26 @@ struct VisibleKeys {
   bool has_lengths() const { return lengths || last_keys; }
 };
 
+// The least that a mask adds of which nothing is known.
+inline constexpr double kAnyNumber = -std::numeric_limits<double>::infinity();
+
 // Broadcast to [batch, head, query, key] by strides in elements; keys from `keys` on are unseen.
 struct AttentionMask {
   const void* data = nullptr;
   bool boolean = false;  // true: seen; else added to the score, in the type of q
   int64_t batch = 0, head = 0, query = 0, key = 0;
   int64_t keys = 0;
+  double least = kAnyNumber;  // that is added
+  bool sees = false;          // each row of it leaves a key
+};
+
+// A mask as the library reads it: each row of [batch, head, query, key], where batch and head may be 1, and which rows
+// see no key.
+struct MaskBias {
+  Shape shape;
+  void* data = nullptr;
+  bool* blind = nullptr;
+  bool is_made = false;
 };
 
 // Scores as an output [batch, head, query, key].
@@ -58,6 +73,7 @@ struct Attend {
   double softcap = 0;  // softcap * tanh(score / softcap), before the mask; zero: none
   VisibleKeys visible;
   AttentionMask mask;
+  MaskBias bias;  // where others by the same mask find it, if it has the shape that is wanted here
   // Attention sinks, one of each head, on the device and in the type of q: a score that takes its part of the softmax
   // and has no key. Null: there are none.
   const void* sinks = nullptr;
@@ -66,6 +82,9 @@ struct Attend {
 
 // A query that sees no key gets zeros. Lengths out of range are reported, and cut to what there is.
 void attend(Context& context, const Attend& problem);
+// Of the bias that attend() makes for the library, or without elements: it makes none.
+Shape bias_shape(Context& context, const Attend& problem);
+Shape blind_shape(const Shape& bias);
 
 // The ways. Decode: up to 32 rows or 8 queries of halves, on tensor cores, with keys split over blocks (split-K). More
 // than these fit, for which the library is better:
@@ -81,6 +100,7 @@ bool suits_decode(const Attend& problem);
 void attend_decode(Context& context, const Attend& problem);
 // By a library; false if it does not serve.
 bool attend_dnn(Context& context, const Attend& problem);
+Shape dnn_bias_shape(Context& context, const Attend& problem);
 // Prefill, and all else: tiles of queries and keys with a running softmax, as flash attention has it.
 void attend_prefill(Context& context, const Attend& problem);
 

@@ -2,6 +2,7 @@
 // with no query that sees no key, nor with infinite masks: what is unseen is a low number, and rows that see nothing
 // are set to zero afterwards. Nor with NaN or infinity after the last key of a cache, which it multiplies by zero.
 #include <algorithm>
+#include <optional>
 
 #include "device/dnn_attention.h"
 #include "device/launch.h"
@@ -155,13 +156,19 @@ bool suits(const Attend& p) {
   return true;
 }
 
-template <class T>
-bool run(Context& context, const Attend& p) {
+// What else a query sees of a mask's keys is in the bias.
+bool is_limited(const Attend& p) {
+  const VisibleKeys& visible = p.visible;
+  return p.mask.data && (visible.has_lengths() || visible.before >= 0 || visible.after >= 0);
+}
+
+// What is asked of the library; nothing if it lacks such windows, or the bias is too large.
+std::optional<FusedAttention> fused_of(const Attend& p) {
   const VisibleKeys& visible = p.visible;
   const bool windowed = visible.before >= 0 || visible.after >= 0, masked = p.mask.data != nullptr;
   const bool top_left = !visible.from_end && visible.offset == 0;
   const bool bottom_right = visible.from_end || visible.offset == p.keys - p.queries;
-  if (windowed && !masked && !top_left && !bottom_right) return false;
+  if (windowed && !masked && !top_left && !bottom_right) return std::nullopt;
 
   FusedAttention fused{.type = p.type,
                        .batch = p.batch,
@@ -184,30 +191,66 @@ bool run(Context& context, const Attend& p) {
     fused.bottom_right = !top_left;
   }
   fused.has_lengths = visible.has_lengths() && !masked;
-  const bool is_limited = masked && (visible.has_lengths() || windowed);
   if (masked) {
-    fused.bias_batch = p.mask.batch != 0 || (is_limited && visible.has_lengths()) ? p.batch : 1;
+    fused.bias_batch = p.mask.batch != 0 || (is_limited(p) && visible.has_lengths()) ? p.batch : 1;
     fused.bias_heads = p.mask.head != 0 ? p.heads : 1;
   }
-  const int64_t bias_rows = fused.bias_batch * fused.bias_heads * p.queries;
   constexpr int64_t kMostBias = int64_t(1) << 29;
-  if (bias_rows > kMostBias / p.keys) return false;
+  if (fused.bias_batch * fused.bias_heads * p.queries > kMostBias / p.keys) return std::nullopt;
+  return fused;
+}
 
-  const auto workspace_bytes = device::prepare_attention(context.dnn(), context.stream(), fused);
+Shape bias_shape_of(const FusedAttention& fused) {
+  return {fused.bias_batch, fused.bias_heads, fused.queries, fused.keys};
+}
+
+// Whether the mask is a bias as the library reads it.
+template <class T>
+bool is_bias(const Attend& p, const FusedAttention& fused) {
+  const AttentionMask& mask = p.mask;
+  const auto lies = [](int64_t stride, int64_t count, int64_t wanted) { return count == 1 || stride == wanted; };
+  const int64_t head = p.queries * p.keys;
+  return !mask.boolean && !is_limited(p) && mask.least >= kForUnseen<T> && mask.keys >= p.keys &&
+         lies(mask.key, p.keys, 1) && lies(mask.query, p.queries, p.keys) && lies(mask.head, fused.bias_heads, head) &&
+         lies(mask.batch, fused.bias_batch, fused.bias_heads * head) &&
+         device::is_pack_aligned<device::pack_size<T>()>(static_cast<const T*>(mask.data));
+}
+
+template <class T>
+MaskBias make_bias(Context& context, const Attend& p, const FusedAttention& fused, const VisibleKeysView<T>& view) {
+  MaskBias bias = p.bias;
+  if (const Shape shape = bias_shape_of(fused); bias.shape != shape) {
+    bias = {shape, context.scratch(size_t(shape.count()) * sizeof(T)), nullptr};
+    bias.blind = static_cast<bool*>(context.scratch(size_t(blind_shape(shape).count())));
+  }
+  if (bias.is_made) return bias;
+  const int64_t rows = blind_shape(bias.shape).count();
+  device::block_kernel<NoShared>(context.stream(), {rows, p.keys > 2048 ? 256 : 64},
+                                 MakeBias<T>{view, static_cast<T*>(bias.data), bias.blind, Divider(p.queries, rows),
+                                             Divider(fused.bias_heads, rows), is_limited(p)});
+  return bias;
+}
+
+template <class T>
+bool run(Context& context, const Attend& p) {
+  const auto fused = fused_of(p);
+  if (!fused) return false;
+  const auto workspace_bytes = device::prepare_attention(context.dnn(), context.stream(), *fused);
   if (!workspace_bytes) return false;
 
+  const VisibleKeys& visible = p.visible;
+  const bool masked = p.mask.data != nullptr;
   const VisibleKeysView<T> view(p, context.fault());
   device::AttentionAddresses addresses{.q = p.q.data, .k = p.k.data, .v = p.v.data, .y = const_cast<void*>(p.y.data)};
-  bool* blind = nullptr;
-  if (masked) {
-    T* const bias = static_cast<T*>(context.scratch(size_t(bias_rows * p.keys) * sizeof(T)));
-    blind = static_cast<bool*>(context.scratch(size_t(bias_rows)));
-    device::block_kernel<NoShared>(context.stream(), {bias_rows, p.keys > 2048 ? 256 : 64},
-                                   MakeBias<T>{view, bias, blind, Divider(p.queries, bias_rows),
-                                               Divider(fused.bias_heads, bias_rows), is_limited});
-    addresses.bias = bias;
+  const bool* blind = nullptr;
+  if (masked && is_bias<T>(p, *fused)) {
+    addresses.bias = p.mask.data;
+  } else if (masked) {
+    const MaskBias bias = make_bias(context, p, *fused, view);
+    addresses.bias = bias.data;
+    if (p.mask.least == kAnyNumber && !p.mask.sees) blind = bias.blind;
   }
-  if (fused.has_lengths) {
+  if (fused->has_lengths) {
     auto* const of_queries = static_cast<int32_t*>(context.scratch(size_t(p.batch) * sizeof(int32_t)));
     auto* const of_keys = static_cast<int32_t*>(context.scratch(size_t(p.batch) * sizeof(int32_t)));
     device::for_each_index(context.stream(), p.batch,
@@ -216,12 +259,12 @@ bool run(Context& context, const Attend& p) {
     addresses.key_lengths = of_keys;
   }
   if (p.is_cache && visible.has_lengths()) clear_behind(context, p, view);
-  device::run_attention(context.dnn(), context.stream(), fused, addresses, context.scratch(*workspace_bytes));
-  if (masked || may_be_blind(visible, p.queries, p.keys)) {
+  device::run_attention(context.dnn(), context.stream(), *fused, addresses, context.scratch(*workspace_bytes));
+  if (blind || may_be_blind(visible, p.queries, p.keys)) {
     const int64_t rows = p.batch * p.heads * p.queries;
     device::for_each_index(context.stream(), rows,
-                           ClearBlindRows<T>{view, blind, fused.bias_batch > 1 ? fused.bias_heads * p.queries : 0,
-                                             fused.bias_heads > 1 ? p.queries : 0, p.y, Divider(p.queries, rows),
+                           ClearBlindRows<T>{view, blind, fused->bias_batch > 1 ? fused->bias_heads * p.queries : 0,
+                                             fused->bias_heads > 1 ? p.queries : 0, p.y, Divider(p.queries, rows),
                                              Divider(p.heads, rows), int(p.value_size)});
   }
   return true;
@@ -234,6 +277,15 @@ bool attend_dnn(Context& context, const Attend& problem) {
   bool served = false;
   dispatch(TypeList<Half, BFloat16>{}, problem.type, [&]<class T> { served = run<T>(context, problem); });
   return served;
+}
+
+Shape dnn_bias_shape(Context& context, const Attend& problem) {
+  if (!problem.mask.data || !suits(problem)) return Shape{0};
+  const auto fused = fused_of(problem);
+  if (!fused || !device::prepare_attention(context.dnn(), context.stream(), *fused)) return Shape{0};
+  bool is_there = false;
+  dispatch(TypeList<Half, BFloat16>{}, problem.type, [&]<class T> { is_there = is_bias<T>(problem, *fused); });
+  return is_there ? Shape{0} : bias_shape_of(*fused);
 }
 
 }  // namespace encore::ops

@@ -3,7 +3,7 @@
 #include <array>
 #include <initializer_list>
 
-#include "ops/attention/dense/attend.h"
+#include "ops/attention/dense/attend_products.h"
 #include "ops/shape/movement.h"
 #include "ops/shape/strided_view.h"
 
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kRank = 4;  // batch, head, row, size
 
-// [batch, head, row, size], of which the last are neighbours.
+// [batch, head, row, size], of which the last are neighbours; of floats it may be the rows.
 struct Rows {
   const void* data;
   Shape shape;
@@ -27,7 +27,8 @@ Rows rows_of(Context& context, const Tensor& tensor, const std::vector<ViewStep>
           " dimensions");
   if (const Shape shape = seen.view.shape(); shape.count() == 0) return {nullptr, shape, strides_of(shape)};
   auto strides = seen.view.strides();
-  if (!strides || strides->back() != 1) {
+  const bool is_turned = tensor.type == Type::f32 && strides && (*strides)[kRank - 2] == 1;
+  if (!strides || (strides->back() != 1 && !is_turned)) {
     make_dense(context, bytes, seen);
     strides = seen.view.strides();
   }
@@ -47,7 +48,7 @@ int64_t joint(std::initializer_list<int64_t> dims, const char* what) {
 
 class Viewed : public Op {
  public:
-  explicit Viewed(const NodeInfo& node) : how_(viewed_attention(node)) {}
+  explicit Viewed(const NodeInfo& node) : how_(viewed_attention(node)), tf32_(node.settings.use_tf32) {}
 
   void run(Context& context) const override {
     const Type type = context.input(0).type;
@@ -85,10 +86,19 @@ class Viewed : public Op {
     if (mask && problem.keys > 0) {
       const std::vector<int64_t> strides = strides_of(of_mask);
       const auto stride = [&](int i) { return of_mask[i] == 1 ? 0 : strides[size_t(i)]; };
-      problem.mask = {mask->data, false, stride(0), stride(1), stride(2), stride(3), problem.keys};
+      problem.mask = {mask->data, false,        stride(0),  stride(1), stride(2),
+                      stride(3),  problem.keys, how_.least, how_.sees};
     }
     const Tensor y = output(context, problem);
+    if (context.wants_output(1)) {
+      problem.bias.shape = y.count() == 0 || repeats ? Shape{0} : bias_shape(context, problem);
+      problem.bias.data = context.output(1, problem.bias.shape).data;
+      problem.bias.blind = context.output(2, blind_shape(problem.bias.shape)).as<bool>();
+    } else if (const Tensor* const bias = context.find_input(4); bias && bias->count() > 0) {
+      problem.bias = {bias->shape, bias->data, context.input(5).as<bool>(), true};
+    }
     if (y.count() == 0) return;
+    if (type == Type::f32) return attend_by_products(context, products_of(problem, {q, k, v}, mask));
     if (repeats)  // what is there once is there for all, which libraries need not know of
       attend_prefill(context, problem);
     else
@@ -111,6 +121,26 @@ class Viewed : public Op {
     }
     mask.shape = Shape{there == 1 ? 1 : batch, dims[2], dims[3], dims[4]};
     return mask;
+  }
+  ProductAttention products_of(const Attend& p, const std::array<Rows, 3>& rows,
+                               const std::optional<Tensor>& mask) const {
+    const auto matrices = [](const HeadRows& all, int64_t column) {
+      return HeadMatrices{all.data, all.batch, all.head, all.row, column};
+    };
+    return {p.batch,
+            p.heads,
+            p.queries,
+            p.keys,
+            p.head_size,
+            p.value_size,
+            matrices(p.q, rows[0].strides[3]),
+            matrices(p.k, rows[1].strides[3]),
+            matrices(p.v, rows[2].strides[3]),
+            matrices(p.y, 1),
+            p.scale,
+            mask,
+            how_.zeros,
+            tf32_};
   }
   // With ones for what it lacks.
   static Shape with_all_dims(const Tensor& mask) {
@@ -138,21 +168,33 @@ class Viewed : public Op {
   }
 
   ViewedAttention how_;
+  bool tf32_;
 };
 
 }  // namespace
 
 Attributes attributes_of(const ViewedAttention& how) {
-  return {{"scale", float(how.scale)},
-          {"q", text_of(how.q)},
-          {"k", text_of(how.k)},
-          {"v", text_of(how.v)},
-          {"y", how.y_order}};
+  Attributes attributes{{"scale", float(how.scale)},
+                        {"q", text_of(how.q)},
+                        {"k", text_of(how.k)},
+                        {"v", text_of(how.v)},
+                        {"y", how.y_order}};
+  if (how.least > kAnyNumber) attributes["least"] = float(how.least);
+  if (how.sees) attributes["sees"] = int64_t(1);
+  if (how.zeros) attributes["zeros"] = int64_t(1);
+  return attributes;
 }
 
 ViewedAttention viewed_attention(const NodeInfo& node) {
   const auto steps = [&](const char* of) { return view_steps(node.get_string(of, "")); };
-  return {steps("q"), steps("k"), steps("v"), node.find_ints("y").value(), node.get_float("scale", 1)};
+  return {steps("q"),
+          steps("k"),
+          steps("v"),
+          node.find_ints("y").value(),
+          node.get_float("scale", 1),
+          node.get_float("least", float(kAnyNumber)),
+          node.get_int("sees", 0) != 0,
+          node.get_int("zeros", 0) != 0};
 }
 
 std::unique_ptr<Op> make_viewed_attention(const NodeInfo& node) { return std::make_unique<Viewed>(node); }

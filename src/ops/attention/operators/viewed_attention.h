@@ -4,17 +4,22 @@
 #include <memory>
 #include <vector>
 
+#include "ops/attention/dense/attend.h"
 #include "ops/op.h"
 #include "ops/shape/viewed.h"
 
 namespace encore::ops {
 
-// The inputs are q, k, v and, if there is one, a mask that is added to the scores.
+// The inputs are q, k, v and, if there is one, a mask that is added to the scores. A step may also make what libraries
+// read of the mask, a bias and which rows see nothing, as further outputs: steps by the same mask have these as inputs.
 struct ViewedAttention {
   // To [batch, head, row, size], of keys as of the others; or without the batch.
   std::vector<ViewStep> q, k, v;
   std::vector<int64_t> y_order;  // in which the result's dimensions are written
   double scale = 1;
+  double least = kAnyNumber;  // that the mask adds
+  bool sees = false;          // the mask leaves a key in each row; told if it is infinite
+  bool zeros = false;         // are rows of floats of which all is masked, else NaN; those of halves always are
 };
 
 Attributes attributes_of(const ViewedAttention& how);
