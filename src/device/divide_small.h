@@ -8,6 +8,7 @@ namespace encore::device {
 
 class SmallDivider {
  public:
+  SmallDivider() = default;
   explicit SmallDivider(int divisor) : divisor_(divisor) {
     while ((int64_t(1) << shift_) < divisor) ++shift_;
     const uint64_t more = (uint64_t(1) << shift_) - uint64_t(divisor);
@@ -22,7 +23,7 @@ class SmallDivider {
   BOTH_FN int divisor() const { return divisor_; }
 
  private:
-  int divisor_;
+  int divisor_ = 1;
   uint32_t multiplier_ = 1;
   int shift_ = 0;
 };

@@ -1,7 +1,9 @@
 // Carries out the instructions of an elementwise program. All threads take the same way.
 #pragma once
+#include "device/copy_async.h"
 #include "device/device.h"
 #include "device/divide.h"
+#include "device/divide_small.h"
 #include "device/transform.h"
 #include "ops/dispatch.h"
 #include "ops/elementwise/instructions.h"
@@ -12,33 +14,34 @@ namespace encore::ops {
 
 // A thread makes kPack neighbours of each output. It has a file in shared memory, packs of floats: the operands, which
 // it asks for before all else, since memory is far, and what is saved. Instructions find there what they want by
-// number.
+// number. What all programs run through is short: code comes from far, too, the first time.
 template <int kPack>
 struct ElementwiseProgram {
   static constexpr int kThreads = 128, kMaxThreads = kThreads;
+  // Packs are for what 31 bits count.
+  using Index = std::conditional_t<kPack == 1, int64_t, int>;
+  using Divider = std::conditional_t<kPack == 1, device::Divider, device::SmallDivider>;
   using Values = device::Pack<float, kPack>;
   struct Shared {
     int nothing;  // the file is as large as a program wants it
   };
   // From one output to the next in each dimension, and where along it an input is begun.
   struct Walk {
-    int64_t strides[kMostProgramDims], shifts[kMostProgramDims];
+    Index strides[kMostProgramDims], shifts[kMostProgramDims];
     bool is_rolled;
   };
-  enum : uint8_t {
-    kFlat,
-    kSingle,
-    kWalks
-  };  // as the outputs lie, one value for all, or otherwise: a walk from kWalks on
-  struct Input {
+  // How an input lies: as the outputs do, one value for all, or otherwise: by a walk, whose number this is less kWalks.
+  enum Way : uint8_t { kFlat, kSingle, kWalks };
+  struct alignas(16) Input {
     const void* data;
     Type type;
-    uint8_t walk;
-    bool repeats;     // one value for all of a pack
-    bool is_aligned;  // each pack
+    uint8_t way;
+    uint8_t log_bytes;  // of a value
+    bool repeats;       // one value for all of a pack
+    bool is_whole;      // each pack is aligned, and can be copied at once
   };
 
-  device::Divider sizes[kMostProgramDims];
+  Divider sizes[kMostProgramDims];
   Walk walks[kMostProgramInputs];
   Input inputs[kMostProgramInputs];
   void* outputs[kMostProgramOutputs];
@@ -52,17 +55,13 @@ struct ElementwiseProgram {
   DEVICE_FN void operator()(device::Block<Shared>& b, const Shared&) const {
     b.threads([&](int t, Shared& s) {
       const int64_t pack = b.index() * kThreads + t;
-      if (pack < packs) interpret(pack * kPack, b.template dynamic<Values>(s) + t);
+      if (pack < packs) interpret(Index(pack * kPack), b.template dynamic<Values>(s) + t);
     });
   }
 
  private:
-  // As in memory, of any type.
-  struct alignas(4 * kPack) Raw {
-    uint32_t words[kPack];
-  };
-
-  DEVICE_FN void interpret(int64_t first, Values* file) const {
+  DEVICE_FN void interpret(Index first, Values* file) const {
+    using Kind = Instruction::Kind;
     load_inputs(first, file);
     Values accumulator{};
     Instruction next = instructions[0];
@@ -70,11 +69,18 @@ struct ElementwiseProgram {
       const Instruction instruction = next;
       next = instructions[i + 1 < length ? i + 1 : i];
       const Values second = operand(instruction.a, instruction.p, file);
-      switch (instruction.kind) {
-        case Instruction::Kind::load: accumulator = second; break;
-        case Instruction::Kind::save: file[instruction.a.index * kThreads] = accumulator; break;
-        case Instruction::Kind::store: store(instruction, first, accumulator); break;
-        default: call(instruction, second, file, accumulator);
+      if (instruction.kind <= Kind::swapped_call) {
+        if (instruction.function <= ScalarFunction::mul)
+          accumulator = arithmetic(instruction, accumulator, second);
+        else
+          accumulator = call(instruction, accumulator, second, operand(instruction.b, instruction.q, file));
+        round_to(Type(instruction.type), accumulator);
+      } else if (instruction.kind == Kind::load) {
+        accumulator = second;
+      } else if (instruction.kind == Kind::save) {
+        file[instruction.a.index * kThreads] = accumulator;
+      } else {
+        store(instruction, first, accumulator);
       }
     }
   }
@@ -86,86 +92,88 @@ struct ElementwiseProgram {
     return values;
   }
 
-  // Several are asked for before the first is wanted.
-  DEVICE_FN void load_inputs(int64_t first, Values* file) const {
-    constexpr int kAtOnce = 4;
-    int64_t at[kMostProgramDims] = {}, rest = first, place = first;
+  // A sum, a difference or a product, without branches.
+  DEVICE_FN static Values arithmetic(const Instruction& instruction, const Values& accumulator, const Values& second) {
+    const bool is_swapped = instruction.kind == Instruction::Kind::swapped_call;
+    Values made;
+    UNROLL for (int k = 0; k < kPack; ++k) {
+      const float a = is_swapped ? second.at[k] : accumulator.at[k], b = is_swapped ? accumulator.at[k] : second.at[k];
+      const float sum = a + (instruction.function == ScalarFunction::sub ? -b : b);
+      made.at[k] = instruction.function == ScalarFunction::mul ? a * b : sum;
+    }
+    return made;
+  }
+
+  // All are asked for before the first is wanted. They come as they are in memory.
+  DEVICE_FN void load_inputs(Index first, Values* file) const {
+    Index at[kMostProgramDims] = {}, rest = first, place = first;
     UNROLL for (int d = 0; d < kMostProgramDims; ++d) {
       if (d + 1 < rank)
         rest = sizes[d](rest, at[d]);
       else if (d + 1 == rank)
         at[d] = rest;
     }
-    int walk = kFlat;
-    NO_UNROLL for (int base = 0; base < read; base += kAtOnce) {
-      Raw raw[kAtOnce];
-      UNROLL for (int i = 0; i < kAtOnce; ++i) {
-        if (base + i >= read) break;
-        const Input& input = inputs[base + i];
-        if (input.walk != walk) {  // neighbours among the inputs walk alike
-          walk = input.walk;
-          place = place_of(walk, first, at);
-        }
-        raw[i] = load(input, place);
+    int way = kFlat;
+    NO_UNROLL for (int i = 0; i < read; ++i) {
+      const Input input = inputs[i];
+      if (input.way != way) {  // neighbours among the inputs lie alike
+        way = input.way;
+        place = place_of(way, first, at);
       }
-      UNROLL for (int i = 0; i < kAtOnce; ++i) if (base + i < read) file[(base + i) * kThreads] =
-          values_of(inputs[base + i], raw[i]);
+      load(input, static_cast<const char*>(input.data) + (int64_t(place) << input.log_bytes), file + i * kThreads);
     }
+    device::wait_for_copies();
+    NO_UNROLL for (int i = 0; i < read; ++i) widen(inputs[i], file + i * kThreads);
   }
-  DEVICE_FN int64_t place_of(int walk, int64_t first, const int64_t (&at)[kMostProgramDims]) const {
-    if (walk < kWalks) return walk == kFlat ? first : 0;
-    const Walk& by = walks[walk - kWalks];
-    int64_t place = 0;
+  DEVICE_FN Index place_of(int way, Index first, const Index (&at)[kMostProgramDims]) const {
+    if (way < kWalks) return way == kFlat ? first : 0;
+    const Walk& by = walks[way - kWalks];
+    Index place = 0;
     UNROLL for (int d = 0; d < kMostProgramDims; ++d) {
-      if (d >= rank) continue;
-      int64_t index = at[d];
+      if (d >= rank) break;
+      Index index = at[d];
       if (by.is_rolled) {
         index += by.shifts[d];
-        if (index >= sizes[d].divisor()) index -= sizes[d].divisor();
+        if (index >= Index(sizes[d].divisor())) index -= Index(sizes[d].divisor());
       }
       place += index * by.strides[d];
     }
     return place;
   }
 
-  DEVICE_FN static Raw load(const Input& input, int64_t place) {
-    switch (input.type) {
-      case Type::f16:
-      case Type::bf16: return load_as<uint16_t>(input, place);
-      case Type::boolean: return load_as<uint8_t>(input, place);
-      default: return load_as<uint32_t>(input, place);
+  DEVICE_FN static void load(const Input& input, const char* from, Values* to) {
+    if (!input.is_whole) {
+      if (input.log_bytes == 1) return load_each<uint16_t>(input, from, to);
+      return input.log_bytes == 0 ? load_each<uint8_t>(input, from, to) : load_each<uint32_t>(input, from, to);
     }
+    if constexpr (kPack == 4) {
+      if (input.log_bytes == 1) return device::copy_async<8>(to, from);
+      if (input.log_bytes == 0) return device::copy_async<4>(to, from);
+    }
+    device::copy_async<4 * kPack>(to, from);
   }
   template <class Bits>
-  DEVICE_FN static Raw load_as(const Input& input, int64_t place) {
-    const Bits* const from = static_cast<const Bits*>(input.data) + place;
-    Raw raw{};
-    if (input.repeats) {
-      raw.words[0] = *from;
-    } else {
-      const auto pack = input.is_aligned ? device::load_aligned<kPack>(from) : device::load_unaligned<kPack>(from);
-      memcpy(&raw, &pack, sizeof pack);
-    }
-    return raw;
+  DEVICE_FN static void load_each(const Input& input, const char* from, Values* to) {
+    Bits bits[kPack];
+    UNROLL for (int k = 0; k < kPack; ++k) bits[k] = reinterpret_cast<const Bits*>(from)[input.repeats ? 0 : k];
+    memcpy(to, bits, sizeof bits);
   }
-  DEVICE_FN static Values values_of(const Input& input, const Raw& raw) {
+  DEVICE_FN static void widen(const Input& input, Values* values) {
     switch (input.type) {
-      case Type::f16: return values_as<Half>(input, raw);
-      case Type::bf16: return values_as<BFloat16>(input, raw);
-      case Type::boolean: return values_as<uint8_t>(input, raw);
-      default: return values_as<float>(input, raw);
+      case Type::f16: return widen_as<Half>(values);
+      case Type::bf16: return widen_as<BFloat16>(values);
+      case Type::boolean: return widen_as<uint8_t>(values);
+      default: return;
     }
   }
   template <class T>
-  DEVICE_FN static Values values_as(const Input& input, const Raw& raw) {
+  DEVICE_FN static void widen_as(Values* values) {
     device::Pack<T, kPack> pack;
-    memcpy(&pack, &raw, sizeof pack);
-    Values values;
-    UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = float(pack.at[input.repeats ? 0 : k]);
-    return values;
+    memcpy(&pack, values, sizeof pack);
+    UNROLL for (int k = 0; k < kPack; ++k) values->at[k] = float(pack.at[k]);
   }
 
-  DEVICE_FN void store(const Instruction& instruction, int64_t first, const Values& values) const {
+  DEVICE_FN void store(const Instruction& instruction, Index first, const Values& values) const {
     void* const to = outputs[instruction.a.index];
     switch (Type(instruction.type)) {
       case Type::f16: return store_as<Half>(to, first, values);
@@ -175,14 +183,14 @@ struct ElementwiseProgram {
     }
   }
   template <class T>
-  DEVICE_FN static void store_as(void* to, int64_t first, const Values& values) {
+  DEVICE_FN static void store_as(void* to, Index first, const Values& values) {
     device::Pack<T, kPack> pack;
     UNROLL for (int k = 0; k < kPack; ++k) pack.at[k] = T(values.at[k]);
     device::store_pack(static_cast<T*>(to) + first, pack, true);
   }
 
-  DEVICE_FN static void call(const Instruction& instruction, const Values& second, const Values* file,
-                             Values& accumulator) {
+  // All functions but those that are almost everywhere, apart from the loop: what it runs should be near.
+  CALLED_FN static Values call(Instruction instruction, Values accumulator, Values second, Values third) {
     using enum ScalarFunction;
     const Type type = Type(instruction.type);
     const bool is_half = type == Type::f16 || type == Type::bf16;
@@ -213,9 +221,9 @@ struct ElementwiseProgram {
       both_of(f);
     };
     switch (instruction.function) {
-      case add: both_of(scalar::Add{}); break;
-      case sub: both_of(scalar::Sub{}); break;
-      case mul: both_of(scalar::Mul{}); break;
+      case add:
+      case sub:
+      case mul: break;  // interpret() has done it
       case quotient: both_of(scalar::Quotient{}); break;
       case least: both_of([](float a, float b) { return scalar::Extreme{true}.combine(a, b); }); break;
       case greatest: both_of([](float a, float b) { return scalar::Extreme{false}.combine(a, b); }); break;
@@ -229,8 +237,7 @@ struct ElementwiseProgram {
       case either: both_of(scalar::Either{}); break;
       case one_only: both_of(scalar::OneOnly{}); break;
       case select: {
-        const Values other = operand(instruction.b, instruction.q, file);
-        UNROLL for (int k = 0; k < kPack; ++k) accumulator.at[k] = accumulator.at[k] != 0 ? second.at[k] : other.at[k];
+        UNROLL for (int k = 0; k < kPack; ++k) accumulator.at[k] = accumulator.at[k] != 0 ? second.at[k] : third.at[k];
         break;
       }
       case cast:
@@ -274,7 +281,7 @@ struct ElementwiseProgram {
       case gelu: each(GeluByErf{}); break;
       case tanh_gelu: each(GeluByTanh{}); break;
     }
-    round_to(type, accumulator);
+    return accumulator;
   }
 
   DEVICE_FN static void round_to(Type type, Values& values) {

@@ -1,6 +1,7 @@
 #include "ops/elementwise/program.h"
 
 #include <algorithm>
+#include <bit>
 #include <functional>
 #include <numeric>
 
@@ -78,6 +79,7 @@ class ElementwiseOp : public Op {
   void launch(Context& context, const std::vector<Instruction>& instructions, const std::vector<Source>& sources,
               std::vector<Tensor> outputs, const std::vector<int>& made) const {
     const Shape shape = outputs[size_t(made[0])].shape;
+    if (shape.count() == 0) return;
     std::vector<bool> reads(size_t(context.input_count()));
     for (const Instruction& one : instructions)
       for (const Instruction::Operand& operand : {one.a, one.b})
@@ -110,7 +112,7 @@ class ElementwiseOp : public Op {
     require(int(space.sizes.size()) <= kMostProgramDims, "inputs are broadcast along more than ", kMostProgramDims,
             " dimensions");
     const auto launch = [&]<int kPack>() { interpret<kPack>(context, space, instructions, inputs, reads, outputs); };
-    if (space.packs(kPacked) && are_aligned(outputs))
+    if (space.packs(kPacked) && are_aligned(outputs) && are_small(context, reads, space.count))
       launch.template operator()<kPacked>();
     else
       launch.template operator()<1>();
@@ -126,7 +128,13 @@ class ElementwiseOp : public Op {
     Program program{};
     program.rank = int(space.sizes.size()), program.length = int(instructions.size());
     program.packs = space.count / kPack;
-    for (size_t d = 0; d < space.sizes.size(); ++d) program.sizes[d] = device::Divider(space.sizes[d], space.count);
+    using Index = typename Program::Index;
+    for (size_t d = 0; d < space.sizes.size(); ++d) {
+      if constexpr (kPack == 1)
+        program.sizes[d] = device::Divider(space.sizes[d], space.count);
+      else
+        program.sizes[d] = device::SmallDivider(int(space.sizes[d]));
+    }
     // Inputs that walk alike come one after the other.
     std::vector<int> order, place(reads.size());
     for (size_t k = 0; k < reads.size(); ++k)
@@ -146,20 +154,21 @@ class ElementwiseOp : public Op {
       place[k] = int(i);
       const auto bytes = device::size_bytes(tensor.type);
       input.data = static_cast<const char*>(tensor.data) + sources[k].first * int64_t(bytes);
-      input.type = tensor.type, input.repeats = space.strides[0][k] == 0;
-      input.is_aligned =
-          space.are_rows_aligned(k, kPack) && reinterpret_cast<uintptr_t>(input.data) % (kPack * bytes) == 0;
+      input.type = tensor.type, input.log_bytes = uint8_t(std::countr_zero(bytes));
+      input.repeats = space.strides[0][k] == 0;
+      input.is_whole = !input.repeats && kPack * bytes >= 4 && space.are_rows_aligned(k, kPack) &&
+                       reinterpret_cast<uintptr_t>(input.data) % (kPack * bytes) == 0;
       if (space.is_flat(k) || space.is_single(k)) {
-        input.walk = space.is_flat(k) ? Program::kFlat : Program::kSingle;
+        input.way = space.is_flat(k) ? Program::kFlat : Program::kSingle;
         continue;
       }
       if (i == 0 || walk_of(order[i]) != walk_of(order[i - 1])) {
         auto& walk = program.walks[walks++];
         for (size_t d = 0; d < space.sizes.size(); ++d)
-          walk.strides[d] = space.strides[d][k], walk.shifts[d] = space.shifts[d][k];
+          walk.strides[d] = Index(space.strides[d][k]), walk.shifts[d] = Index(space.shifts[d][k]);
         walk.is_rolled = space.is_rolled(k);
       }
-      input.walk = uint8_t(Program::kWalks + walks - 1);
+      input.way = uint8_t(Program::kWalks + walks - 1);
     }
     program.read = int(order.size());
     for (Instruction& one : instructions)
@@ -181,6 +190,12 @@ class ElementwiseOp : public Op {
     return std::less<>()(first, second + b.bytes()) && std::less<>()(second, first + a.bytes());
   }
 
+  // Whether 31 bits count the elements of each.
+  static bool are_small(Context& context, const std::vector<bool>& reads, int64_t count) {
+    for (size_t k = 0; k < reads.size(); ++k)
+      if (reads[k]) count = std::max(count, context.input(int(k)).count());
+    return count <= INT32_MAX;
+  }
   static bool are_aligned(const std::vector<Tensor>& outputs) {
     return std::ranges::all_of(outputs, [](const Tensor& tensor) {
       return reinterpret_cast<uintptr_t>(tensor.data) % (kPacked * device::size_bytes(tensor.type)) == 0;
