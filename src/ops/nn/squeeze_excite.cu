@@ -263,15 +263,18 @@ struct Excite {
   }
 };
 
-// Chunks are a line of the cache wide, and slabs as many as give each multiprocessor a block.
+// Chunks are a line of the cache wide, and slabs as many as give each multiprocessor a block and all its threads a
+// position.
 Cut cut_pictures(int64_t images, int64_t positions, int64_t channels, int64_t squeezed, int pack, int size,
                  int64_t multiprocessors) {
   constexpr int64_t kLine = 128;
   const auto ceil = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   const int64_t all = ceil(channels, pack), packs = ceil(all, ceil(all, kLine / (size * pack)));
   const int64_t chunks = ceil(all, packs), others = checked_product(images, chunks);
+  // Every part that a slab makes is read by all blocks of the picture.
+  const int64_t most_slabs = ceil(positions, kThreads / packs);
   const int64_t slabs =
-      std::max(std::clamp<int64_t>(multiprocessors / others, 1, positions), ceil(positions, int64_t(1) << 30));
+      std::max(std::clamp<int64_t>(multiprocessors / others, 1, most_slabs), ceil(positions, int64_t(1) << 30));
   const int64_t slab = ceil(positions, slabs);
   require(others <= ((int64_t(1) << 31) - 1) / ceil(positions, slab), images, " pictures of ", channels,
           " channels are too many");
