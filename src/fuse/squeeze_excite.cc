@@ -22,10 +22,12 @@ bool are_ones(std::span<const int64_t> dims) {
 bool is_mean_of_channels(const Match& match, int s) {
   if (!match.is_there(s)) return false;
   const Step& step = match.step(s);
+  const bool is_pool = step.node->op_type() == "GlobalAveragePool";
+  if (!is_pool && !match.is(s, "ReduceMean")) return false;
   const auto rank = match.rank(step.inputs[0]);
   if (!rank || *rank < 3) return false;
-  if (step.node->op_type() == "GlobalAveragePool") return step.node->domain() == ops::kChannelsLast;
-  const auto axes = match.is(s, "ReduceMean") ? ShapeSymbols(match).axes(step) : std::nullopt;
+  if (is_pool) return step.node->domain() == ops::kChannelsLast;
+  const auto axes = ShapeSymbols(match).axes(step);
   if (!axes || axes->size() != *rank - 2) return false;
   std::vector<bool> reduced(*rank);
   for (const int64_t axis : *axes)
