@@ -287,8 +287,9 @@ Prepared Blas::State::tune(StreamRef stream, const Problem& problem, const Point
   size_t most_bytes = 0;
   for (int i = 0; i < found.count; ++i) most_bytes = std::max(most_bytes, found.at[size_t(i)].workspaceSize);
   most_bytes = (most_bytes + 255) / 256 * 256;
-  const size_t result_bytes =
-      at.addend != at.c || g.beta == 0 ? 0 : size_t((g.batch - 1) * g.stride_c + (g.m - 1) * g.ldc + g.n) * size_bytes(g.output);
+  const size_t result_bytes = at.addend != at.c || g.beta == 0
+                                  ? 0
+                                  : size_t((g.batch - 1) * g.stride_c + (g.m - 1) * g.ldc + g.n) * size_bytes(g.output);
   auto* scratch = static_cast<char*>(workspace.at_least(std::max<size_t>(most_bytes + result_bytes, 1)));
   void* result = result_bytes ? scratch + most_bytes : at.c;
 
@@ -350,8 +351,8 @@ cublasStatus_t Blas::State::multiply(StreamRef stream, const Gemm& g, const Prep
   if (at.bias) set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, at.bias);
   auto a = call.a, b = call.b, c = call.c;  // not const, for the library asks for it so
   const Scale alpha(g.type, g.alpha), beta(g.type, g.beta);
-  return lt().matmul(handle, &operation, alpha.address(), at.b, &b, at.a, &a, beta.address(), at.addend, &c, result,
-                     &c, &call.algorithm, workspace, call.workspace_bytes, static_cast<cudaStream_t>(stream.native()));
+  return lt().matmul(handle, &operation, alpha.address(), at.b, &b, at.a, &a, beta.address(), at.addend, &c, result, &c,
+                     &call.algorithm, workspace, call.workspace_bytes, static_cast<cudaStream_t>(stream.native()));
 }
 
 void open_blas(int device) noexcept {

@@ -161,7 +161,8 @@ void Blas::gemm(StreamRef stream, const Gemm& g, const void* a, const void* b, v
     switch (g.type) {
       case Type::f64: return run<double, double>(g, a, b, addend, c, bias);
       case Type::f16:
-        return g.output == Type::f32 ? run<Half, float>(g, a, b, addend, c, bias) : run<Half, Half>(g, a, b, addend, c, bias);
+        return g.output == Type::f32 ? run<Half, float>(g, a, b, addend, c, bias)
+                                     : run<Half, Half>(g, a, b, addend, c, bias);
       case Type::bf16:
         return g.output == Type::f32 ? run<BFloat16, float>(g, a, b, addend, c, bias)
                                      : run<BFloat16, BFloat16>(g, a, b, addend, c, bias);
