@@ -80,11 +80,11 @@ std::vector<double> numbers_of(const ops::Tensor& constant) {
 std::shared_ptr<OwnTensor> scaled_columns(const ops::Tensor& constant, const std::vector<double>& factors) {
   if (!kServed.has(constant.type)) return nullptr;
   auto made = own(constant.type, constant.shape);
-  bool is_exact = false;
+  bool is_kept = false;
   visit_element(constant.type, constant.data, [&]<class T>(const T* from) {
-    is_exact = scale_columns(from, reinterpret_cast<T*>(made->bytes.data()), size_t(constant.count()), factors);
+    is_kept = scale_columns(from, reinterpret_cast<T*>(made->bytes.data()), size_t(constant.count()), factors);
   });
-  return is_exact ? made : nullptr;
+  return is_kept ? made : nullptr;
 }
 
 }  // namespace encore::fuse
