@@ -13,8 +13,9 @@ namespace encore::device {
 
 enum class Epilogue { none, relu, gelu_tanh };
 
-// c = epilogue(alpha * op(a) * op(b) + beta * c + bias), all row-major. a is m×k (k×m if transpose_a), b is k×n (n×k if
-// transpose_b), c is m×n; lda, ldb, ldc are the distances between stored rows. `bias` has n values of c's type.
+// c = epilogue(alpha * op(a) * op(b) + beta * addend + bias), all row-major. a is m×k (k×m if transpose_a), b is k×n
+// (n×k if transpose_b), c is m×n; lda, ldb, ldc are the distances between stored rows. `bias` has n values of c's type.
+// The addend is c itself, or another matrix that lies as c does.
 // Types: f32, f64, f16, bf16 for all three; f16, bf16 into f32; i8 × i8 (or u8 on the virtual GPU) into i32.
 struct Gemm {
   Type type = Type::f32;    // of a and b
@@ -67,9 +68,9 @@ class Blas {
   Blas(const Blas&) = delete;
 
   // The workspace is asked for no more than the problem needs. Tuning, which happens in the first call that is not
-  // captured, uses more of it, and waits for the stream.
+  // captured, uses more of it, and waits for the stream. Without `addend` it is c; another one lies nowhere in c.
   void gemm(StreamRef stream, const Gemm& gemm, const void* a, const void* b, void* c, const void* bias,
-            Workspace& workspace);
+            Workspace& workspace, const void* addend = nullptr);
   std::vector<TunedProduct> tuned() const;
 
  private:

@@ -98,10 +98,10 @@ void fold_batch_norm(Match& match, int norm) {
   const int64_t columns = weights.dims->back();
   const NormRows rows = rows_of_norm(match, step, columns);
   if (rows.factors.empty() || !kServed.has(weights.type) || match.value(x).type != weights.type) return;
-  std::vector<double> scaled = numbers_of(*weights.constant);
-  for (size_t i = 0; i < scaled.size(); ++i) scaled[i] *= rows.factors[i % size_t(columns)];
+  auto scaled = scaled_columns(*weights.constant, rows.factors);
+  if (!scaled) return;
   const std::string name = match.node(product).name() + " and " + match.node(norm).name();
-  const int scaled_weights = add_constant(match, weights.name, weights.type, scaled, *weights.dims),
+  const int scaled_weights = match.add_constant(weights.name, std::move(scaled)),
             bias = add_constant(match, name + "'s summands", weights.type, rows.summands, {columns});
   match.substitute(y, x);
   match.remove(norm);

@@ -24,8 +24,9 @@ std::optional<Ending> clip(const Match& match, int s) {
   return Ending{{s}, "Clip", limits};
 }
 
-// The value that the step adds to this one, which must surely have the same shape; -1 if it does nothing like it.
-int summand(const Match& match, int sum, int v) {
+}  // namespace
+
+int residual_of(const Match& match, int sum, int v) {
   const int other = sum < 0 ? -1 : match.other(sum, v);
   if (other < 0 || other == v) return -1;
   const Value &one = match.value(v), &two = match.value(other), &made = match.value(match.step(sum).outputs[0]);
@@ -33,8 +34,6 @@ int summand(const Match& match, int sum, int v) {
   if (made.dims && made.dims != one.dims) return -1;
   return std::count(one.dims->begin(), one.dims->end(), -1) ? -1 : other;
 }
-
-}  // namespace
 
 std::vector<int> silu_of(const Match& match, int v) {
   const std::vector<int>& readers = match.readers(v);
@@ -71,7 +70,7 @@ void join_convolution(Match& match, int conv) {
   inputs.resize(4, -1);
   int value = step.outputs[0];
   const int sum = match.only_reader(value, "Add");
-  if (inputs[3] = summand(match, sum, value); inputs[3] >= 0) {
+  if (inputs[3] = residual_of(match, sum, value); inputs[3] >= 0) {
     steps.push_back(sum);
     value = match.step(sum).outputs[0];
   }

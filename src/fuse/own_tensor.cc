@@ -1,6 +1,7 @@
 #include "fuse/own_tensor.h"
 
 #include <cstring>
+#include <limits>
 
 #include "fuse/text_numbers.h"
 
@@ -18,6 +19,35 @@ std::shared_ptr<OwnTensor> own(Type type, const ops::Shape& shape) {
   return made;
 }
 
+constexpr ops::Types kServed = ops::kHalves | ops::Types{Type::f32};
+
+// The relative error of one rounding, at most.
+template <class T>
+constexpr float kUnit = std::numeric_limits<T>::epsilon() / 2;
+template <>
+constexpr float kUnit<device::Half> = 0x1p-11f;
+template <>
+constexpr float kUnit<device::BFloat16> = 0x1p-8f;
+
+// Whether what is lost in each column is within that, root mean square of either.
+template <class T>
+bool scale_columns(const T* from, T* to, size_t count, const std::vector<double>& factors) {
+  std::vector<double> held(factors.size()), lost(factors.size());
+  for (size_t row = 0; row < count; row += factors.size()) {
+    for (size_t column = 0; column < factors.size(); ++column) {
+      const double scaled = float(from[row + column]) * factors[column];
+      const T kept(static_cast<float>(scaled));
+      const double error = scaled - float(kept);
+      to[row + column] = kept;
+      held[column] += scaled * scaled;
+      lost[column] += error * error;
+    }
+  }
+  for (size_t column = 0; column < factors.size(); ++column)
+    if (!(lost[column] <= kUnit<T> * kUnit<T> * held[column])) return false;
+  return true;
+}
+
 }  // namespace
 
 std::shared_ptr<OwnTensor> own(Type type, const ops::Shape& shape, const void* data) {
@@ -32,19 +62,29 @@ std::shared_ptr<OwnTensor> own_ints(const std::vector<int64_t>& list) {
 
 std::shared_ptr<OwnTensor> own_numbers(Type type, const ops::Shape& shape, const std::vector<double>& numbers) {
   auto made = own(type, shape);
-  for (size_t i = 0; i < numbers.size(); ++i)
-    visit_element(type, made->bytes.data() + i * device::size_bytes(type),
-                  [&](auto* at) { *at = std::remove_pointer_t<decltype(at)>(float(numbers[i])); });
+  visit_element(type, made->bytes.data(), [&](auto* at) {
+    for (const double number : numbers) *at++ = std::remove_pointer_t<decltype(at)>(float(number));
+  });
   return made;
 }
 
 std::vector<double> numbers_of(const ops::Tensor& constant) {
-  constexpr ops::Types kFloats = ops::kHalves | ops::Types{Type::f32};
-  std::vector<double> numbers;
-  const auto* at = static_cast<char*>(constant.data);
-  for (int64_t i = 0; kFloats.has(constant.type) && i < constant.count(); ++i, at += device::size_bytes(constant.type))
-    visit_element(constant.type, const_cast<char*>(at), [&](auto* element) { numbers.push_back(float(*element)); });
+  if (!kServed.has(constant.type)) return {};
+  std::vector<double> numbers(size_t(constant.count()));
+  visit_element(constant.type, constant.data, [&](const auto* at) {
+    for (double& number : numbers) number = float(*at++);
+  });
   return numbers;
+}
+
+std::shared_ptr<OwnTensor> scaled_columns(const ops::Tensor& constant, const std::vector<double>& factors) {
+  if (!kServed.has(constant.type)) return nullptr;
+  auto made = own(constant.type, constant.shape);
+  bool is_kept = false;
+  visit_element(constant.type, constant.data, [&]<class T>(const T* from) {
+    is_kept = scale_columns(from, reinterpret_cast<T*>(made->bytes.data()), size_t(constant.count()), factors);
+  });
+  return is_kept ? made : nullptr;
 }
 
 }  // namespace encore::fuse

@@ -26,6 +26,10 @@ void join_convolution(Match& match, int conv);
 inline constexpr Pass kConvolutions{"convolutions", nullptr, join_convolution};
 
 bool is_quantized_product(const NodeInfo& info);
+// The value that the step adds to this one, which must surely have the same shape; -1 if it does nothing like it.
+int residual_of(const Match& match, int sum, int v);
+// Whether the step leaves elements in their order.
+bool only_shapes(const Match& match, int s);
 // x * Sigmoid(x), which alone read the value: both steps, the product last; or none.
 std::vector<int> silu_of(const Match& match, int v);
 // An activation that a kernel does at its end, as FusedConv names it; its last step makes the result.
@@ -86,8 +90,13 @@ void join_bias_gelu(Match& match, int gelu);
 void join_projections(Match& match, int attention);
 // Of attention by the same mask the first step makes what libraries read of it, and the others read that.
 void share_masks(Match& match);
+// The columns of a product, each multiplied by a constant: the product has that in its weights and its bias, if their
+// type holds it as well.
+void fold_layer_scale(Match& match, int product);
 // Products whose factors are transposed, or scaled, and those that are scaled themselves.
 void join_product(Match& match, int product);
+// Products by constants and the residual sums that alone read them.
+void join_product_sum(Match& match, int product);
 
 // ---- what makes no difference to results, to the bit
 

@@ -35,19 +35,6 @@ bool is_mean_of_channels(const Match& match, int s) {
   return !reduced.front() && !reduced.back() && std::ranges::count(reduced, true) == std::ssize(reduced) - 2;
 }
 
-// Whether the step leaves elements in their order.
-bool only_shapes(const Match& match, int s) {
-  for (const char* op : {"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
-    if (match.is(s, op)) return true;
-  const auto order = match.is(s, "Transpose") ? match.node(s).find_ints("perm") : std::nullopt;
-  if (!order) return false;
-  const auto& dims = match.value(match.step(s).inputs[0]).dims;
-  if (!dims || dims->size() != order->size()) return false;
-  std::vector<int64_t> moved;
-  std::ranges::copy_if(*order, std::back_inserter(moved), [&](int64_t axis) { return (*dims)[size_t(axis)] != 1; });
-  return std::ranges::is_sorted(moved);
-}
-
 // Rows of numbers on their way: the steps so far, which nobody else reads, and what the last one makes.
 struct Way {
   std::vector<int> steps;
@@ -174,6 +161,18 @@ NormRows go_through_norm(const Match& match, Way& way, int64_t channels) {
 }
 
 }  // namespace
+
+bool only_shapes(const Match& match, int s) {
+  for (const char* op : {"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+    if (match.is(s, op)) return true;
+  const auto order = match.is(s, "Transpose") ? match.node(s).find_ints("perm") : std::nullopt;
+  if (!order) return false;
+  const auto& dims = match.value(match.step(s).inputs[0]).dims;
+  if (!dims || dims->size() != order->size()) return false;
+  std::vector<int64_t> moved;
+  std::ranges::copy_if(*order, std::back_inserter(moved), [&](int64_t axis) { return (*dims)[size_t(axis)] != 1; });
+  return std::ranges::is_sorted(moved);
+}
 
 // No path leaves them and comes back, for nobody else reads what is between.
 void join_squeeze_excite(Match& match, int mean) {

@@ -49,9 +49,22 @@ class BlasTest : public ::testing::Test {
     const Case<T> problem(gemm);
     problem.expect_equal(run(problem, offset));
   }
+  // What is added lies beside the result, so many values after an aligned address.
+  template <class T>
+  void check_beside(Gemm gemm, int offset = 0) {
+    const Case<T> problem(gemm);
+    const DeviceArray<T> a(problem.a), b(problem.b), addend(shifted(problem.c, offset)), bias(problem.bias),
+        c(problem.unwritten());
+    for (Blas* each : {&blas, &tuning}) {
+      each->gemm(stream, problem.gemm, a.data(), b.data(), c.data(), problem.gemm.has_bias ? bias.data() : nullptr,
+                 workspace, addend.data() + offset);
+      problem.expect_equal(c.download(stream));
+    }
+    EXPECT_EQ(std::memcmp(addend.download(stream).data() + offset, problem.c.data(), problem.c.size() * sizeof(T)), 0);
+  }
 
   Stream stream{0};
-  Blas blas{0};
+  Blas blas{0}, tuning{0, {.tune = true}};
   Scratch workspace;
 };
 
@@ -92,6 +105,27 @@ TYPED_TEST(FloatBlasTest, AlphaAndBeta) {
   for (const float beta : {0.0f, 1.0f, -0.5f})
     this->template check<TypeParam>({.m = 17, .n = 8, .k = 40, .alpha = 0.25f, .beta = beta});
   this->template check<TypeParam>({.m = 4, .n = 8, .k = 8, .alpha = 0, .beta = 2});
+}
+
+TYPED_TEST(FloatBlasTest, TheAddendLiesBesideTheResult) {
+  for (const bool has_bias : {false, true})
+    for (const int64_t more : {0, 3})
+      for (const int offset : {0, 1})
+        this->template check_beside<TypeParam>({.m = 24,
+                                                .n = 16,
+                                                .k = 40,
+                                                .ldc = 16 + more,
+                                                .batch = 3,
+                                                .stride_a = 24 * 40,
+                                                .stride_b = 0,
+                                                .stride_c = 24 * (16 + more) + more,
+                                                .beta = -0.5f,
+                                                .epilogue = more ? Epilogue::relu : Epilogue::none,
+                                                .has_bias = has_bias},
+                                               offset);
+  this->template check_beside<TypeParam>({.m = 2, .n = 520, .k = 2048, .beta = 1, .has_bias = true});
+  this->template check_beside<TypeParam>({.m = 5, .n = 12, .k = 0, .beta = 2});
+  this->template check_beside<TypeParam>({.m = 5, .n = 12, .k = 8});  // and is not read without beta
 }
 
 TYPED_TEST(FloatBlasTest, EpiloguesAndBias) {
@@ -254,7 +288,6 @@ TEST_F(BlasTest, ReplaysWithNewContents) {
 }
 
 TEST_F(BlasTest, TuningTimesSeveralAlgorithmsAndChangesNoResult) {
-  Blas tuning(0, {.tune = true});
   const Case<Half> plain({.m = 256, .n = 256, .k = 256}), added({.m = 64, .n = 48, .k = 96, .beta = 2}),
       few({.m = 2, .n = 256, .k = 96, .beta = 2});
   const auto product = [&](const Case<Half>& problem) {
@@ -288,7 +321,6 @@ TEST_F(BlasTest, TuningEndsWhenItsTimeIsUp) {
 }
 
 TEST_F(BlasTest, NothingIsTunedInACapture) {
-  Blas tuning(0, {.tune = true});
   const Case<float> problem({.m = 32, .n = 32, .k = 32});
   DeviceArray<float> a(problem.a), b(problem.b), c(problem.c);
   workspace.at_least(size_t{64} << 20);

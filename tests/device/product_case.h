@@ -118,9 +118,22 @@ struct Case {
     sum *= gemm.alpha;
     magnitude *= std::abs(gemm.alpha);
     const auto add = [&](double more) { sum += more, magnitude += std::abs(more); };
-    if (gemm.beta != 0) add(gemm.beta * number(c[size_t(i * gemm.stride_c + row * gemm.ldc + column)]));
+    if (gemm.beta != 0) add(gemm.beta * number(c[place(i, row, column)]));
     if (gemm.has_bias) add(number(bias[size_t(column)]));
     return after(gemm.epilogue, sum);
+  }
+
+  size_t place(int64_t i, int64_t row, int64_t column) const {
+    return size_t(i * gemm.stride_c + row * gemm.ldc + column);
+  }
+  // Where the result goes if c is the addend beside it.
+  std::vector<Out> unwritten() const {
+    std::vector<Out> values = c;
+    for (int64_t i = 0; i < gemm.batch; ++i)
+      for (int64_t row = 0; row < gemm.m; ++row)
+        for (int64_t column = 0; column < gemm.n; ++column)
+          values[place(i, row, column)] = Out(std::numeric_limits<float>::quiet_NaN());
+    return values;
   }
 
   void expect_equal(const std::vector<Out>& got) const {
@@ -130,7 +143,7 @@ struct Case {
     for (int64_t i = 0; i < gemm.batch; ++i)
       for (int64_t row = 0; row < gemm.m; ++row)
         for (int64_t column = 0; column < gemm.n; ++column) {
-          const size_t at = size_t(i * gemm.stride_c + row * gemm.ldc + column);
+          const size_t at = place(i, row, column);
           written[at] = true;
           double magnitude = 0;
           const double want = exact(i, row, column, magnitude);

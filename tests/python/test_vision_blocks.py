@@ -18,11 +18,11 @@ def plan_of(model, folder):
     return max(texts, key=len)
 
 
-def agrees(build, make_model, dtype="float16", shape=(PICTURE[1:]), batches=(1, 3)):
+def agrees(build, make_model, dtype="float16", shape=(PICTURE[1:]), batches=(1, 3), use_tf32=1):
     """With graphs that nobody asks for, and without."""
     model, wide = build(Network(dtype)).model(make_model), build(Network("float32")).model(make_model)
     for auto_graph in (0, 1):
-        session = es.make_session(model, regions=1, use_tf32=1, auto_graph=auto_graph)
+        session = es.make_session(model, regions=1, use_tf32=use_tf32, auto_graph=auto_graph)
         es.assert_all_on_encore(session)
         for batch in batches * 3:
             feeds = {"x": numbers((batch, *shape), batch)}

@@ -76,21 +76,22 @@ class Scale {
 };
 
 struct Pointers {
-  const void *a, *b, *bias;
+  const void *a, *b, *bias, *addend;
   void* c;
 };
 
 // A problem, with what algorithms may take for granted of its addresses.
 struct Problem {
   Gemm gemm;
-  uint32_t align_a, align_b, align_c, align_bias;
+  uint32_t align_a, align_b, align_c, align_bias, align_addend;
 
   Problem(const Gemm& g, const Pointers& at)
       : gemm(g),
         align_a(alignment(at.a)),
         align_b(alignment(at.b)),
         align_c(alignment(at.c)),
-        align_bias(alignment(at.bias)) {}
+        align_bias(alignment(at.bias)),
+        align_addend(alignment(at.addend)) {}
   bool operator==(const Problem&) const = default;
   bool packed() const { return align_a >= 16 && align_b >= 16; }
 
@@ -106,8 +107,8 @@ struct Hash {
                            uint64_t(g.transpose_a) << 24 | uint64_t(g.transpose_b) << 25 | uint64_t(g.has_bias) << 26 |
                            uint64_t(g.tf32) << 27;
     const uint64_t scales = uint64_t(std::bit_cast<uint32_t>(g.alpha)) << 32 | std::bit_cast<uint32_t>(g.beta);
-    const uint64_t aligned =
-        uint64_t(p.align_a) | uint64_t(p.align_b) << 16 | uint64_t(p.align_c) << 32 | uint64_t(p.align_bias) << 48;
+    const uint64_t aligned = uint64_t(p.align_a) | uint64_t(p.align_b) << 12 | uint64_t(p.align_c) << 24 |
+                             uint64_t(p.align_bias) << 36 | uint64_t(p.align_addend) << 48;
     uint64_t hash = 0;
     for (const uint64_t part : {uint64_t(g.m), uint64_t(g.n), uint64_t(g.k), uint64_t(g.lda), uint64_t(g.ldb),
                                 uint64_t(g.ldc), uint64_t(g.batch), uint64_t(g.stride_a), uint64_t(g.stride_b),
@@ -186,7 +187,7 @@ Candidates candidates(cublasLtHandle_t handle, const Problem& problem, Prepared&
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{cuda::kMostWorkspaceBytes});
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, problem.align_b);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, problem.align_a);
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, problem.align_c);
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, problem.align_addend);
   // Partial sums are added in float, never in the narrower type of the result.
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
   // There is no preference for the bias, which the epilogue may read as wide as it writes the result.
@@ -286,8 +287,9 @@ Prepared Blas::State::tune(StreamRef stream, const Problem& problem, const Point
   size_t most_bytes = 0;
   for (int i = 0; i < found.count; ++i) most_bytes = std::max(most_bytes, found.at[size_t(i)].workspaceSize);
   most_bytes = (most_bytes + 255) / 256 * 256;
-  const size_t result_bytes =
-      g.beta == 0 ? 0 : size_t((g.batch - 1) * g.stride_c + (g.m - 1) * g.ldc + g.n) * size_bytes(g.output);
+  const size_t result_bytes = at.addend != at.c || g.beta == 0
+                                  ? 0
+                                  : size_t((g.batch - 1) * g.stride_c + (g.m - 1) * g.ldc + g.n) * size_bytes(g.output);
   auto* scratch = static_cast<char*>(workspace.at_least(std::max<size_t>(most_bytes + result_bytes, 1)));
   void* result = result_bytes ? scratch + most_bytes : at.c;
 
@@ -342,14 +344,14 @@ Prepared Blas::State::tune(StreamRef stream, const Problem& problem, const Point
 cublasStatus_t Blas::State::multiply(StreamRef stream, const Gemm& g, const Prepared& call, const Pointers& at,
                                      void* result, void* workspace) const {
   if (call.own.width) {
-    gemv(stream, g, at.a, at.b, at.c, result, at.bias, call.own);
+    gemv(stream, g, at.a, at.b, at.addend, result, at.bias, call.own);
     return CUBLAS_STATUS_SUCCESS;
   }
   cublasLtMatmulDescOpaque_t operation = call.operation;  // other threads may be using the shared one with their bias
   if (at.bias) set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, at.bias);
   auto a = call.a, b = call.b, c = call.c;  // not const, for the library asks for it so
   const Scale alpha(g.type, g.alpha), beta(g.type, g.beta);
-  return lt().matmul(handle, &operation, alpha.address(), at.b, &b, at.a, &a, beta.address(), at.c, &c, result, &c,
+  return lt().matmul(handle, &operation, alpha.address(), at.b, &b, at.a, &a, beta.address(), at.addend, &c, result, &c,
                      &call.algorithm, workspace, call.workspace_bytes, static_cast<cudaStream_t>(stream.native()));
 }
 
@@ -376,7 +378,7 @@ std::vector<TunedProduct> Blas::tuned() const {
 }
 
 void Blas::gemm(StreamRef stream, const Gemm& g, const void* a, const void* b, void* c, const void* bias,
-                Workspace& workspace) {
+                Workspace& workspace, const void* addend) {
   device::check(g);
   if (g.m == 0 || g.n == 0 || g.batch == 0) return;
   if (g.has_bias != (bias != nullptr))
@@ -390,10 +392,10 @@ void Blas::gemm(StreamRef stream, const Gemm& g, const void* a, const void* b, v
     flat.stride_a = flat.stride_b = 0;
     const size_t bytes = size_t(std::max(g.m, g.n)) * 16 * size_bytes(g.type);
     ZerosFirst rest(stream, workspace, bytes);
-    return gemm(stream, flat, rest.zeros(), rest.zeros(), c, bias, rest);
+    return gemm(stream, flat, rest.zeros(), rest.zeros(), c, bias, rest, addend);
   }
 
-  const Pointers at{a, b, bias, c};
+  const Pointers at{a, b, bias, addend && g.beta != 0 ? addend : c, c};
   const Prepared& call = state_->prepare(stream, Problem(g, at), at, workspace);
   void* scratch = call.workspace_bytes ? workspace.at_least(call.workspace_bytes) : nullptr;
   const cublasStatus_t status = state_->multiply(stream, g, call, at, c, scratch);

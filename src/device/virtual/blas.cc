@@ -88,7 +88,7 @@ N apply(Epilogue epilogue, N value) {
 
 // Rounds to Out once, after everything else.
 template <class N, class Out>
-void finish(const Gemm& g, const Matrix<N>& product, Out* c, const Out* bias) {
+void finish(const Gemm& g, const Matrix<N>& product, const Out* addend, Out* c, const Out* bias) {
   const auto factor = [](float value) {
     if constexpr (std::is_integral_v<N>)
       return static_cast<N>(int64_t(value));
@@ -98,17 +98,17 @@ void finish(const Gemm& g, const Matrix<N>& product, Out* c, const Out* bias) {
   const N alpha = factor(g.alpha), beta = factor(g.beta);
   for (int64_t row = 0; row < g.m; ++row) {
     for (int64_t column = 0; column < g.n; ++column) {
-      Out& out = c[row * g.ldc + column];
+      const int64_t at = row * g.ldc + column;
       N value = g.k == 0 ? N(0) : alpha * product(row, column);
-      if (beta != 0) value += beta * static_cast<N>(out);  // c may hold anything, NaN too, when beta is zero
+      if (beta != 0) value += beta * static_cast<N>(addend[at]);  // it may hold anything, NaN too, when beta is zero
       if (bias) value += static_cast<N>(bias[column]);
-      out = Out(apply(g.epilogue, value));
+      c[at] = Out(apply(g.epilogue, value));
     }
   }
 }
 
 template <class In, class Out>
-void run(const Gemm& g, const void* a, const void* b, void* c, const void* bias) {
+void run(const Gemm& g, const void* a, const void* b, const void* addend, void* c, const void* bias) {
   Operand<In> left(g.transpose_a ? g.k : g.m, g.transpose_a ? g.m : g.k, g.lda);
   Operand<In> right(g.transpose_b ? g.n : g.k, g.transpose_b ? g.k : g.n, g.ldb);
   Matrix<Number<In>> product(g.m, g.n);
@@ -116,7 +116,8 @@ void run(const Gemm& g, const void* a, const void* b, void* c, const void* bias)
     if (g.k > 0)
       multiply<Number<In>>(g, left(static_cast<const In*>(a) + i * g.stride_a),
                            right(static_cast<const In*>(b) + i * g.stride_b), product);
-    finish(g, product, static_cast<Out*>(c) + i * g.stride_c, static_cast<const Out*>(bias));
+    finish(g, product, static_cast<const Out*>(addend) + i * g.stride_c, static_cast<Out*>(c) + i * g.stride_c,
+           static_cast<const Out*>(bias));
   }
 }
 
@@ -147,24 +148,27 @@ std::vector<TunedProduct> Blas::tuned() const {
   return state_->tuned;
 }
 
-void Blas::gemm(StreamRef stream, const Gemm& g, const void* a, const void* b, void* c, const void* bias, Workspace&) {
+void Blas::gemm(StreamRef stream, const Gemm& g, const void* a, const void* b, void* c, const void* bias, Workspace&,
+                const void* addend) {
   check(g);
   if (g.m == 0 || g.n == 0 || g.batch == 0) return;
   if (!g.has_bias) bias = nullptr;
   if (state_->tune && stream.capture_status() == CaptureStatus::none) state_->note(g);
   a = virtual_gpu::followed(a), b = virtual_gpu::followed(b), c = virtual_gpu::followed(c);
   bias = virtual_gpu::followed(bias);
-  virtual_gpu::enqueue(stream, "gemm", [g, a, b, c, bias] {
+  addend = addend ? virtual_gpu::followed(addend) : c;
+  virtual_gpu::enqueue(stream, "gemm", [g, a, b, addend, c, bias] {
     switch (g.type) {
-      case Type::f64: return run<double, double>(g, a, b, c, bias);
+      case Type::f64: return run<double, double>(g, a, b, addend, c, bias);
       case Type::f16:
-        return g.output == Type::f32 ? run<Half, float>(g, a, b, c, bias) : run<Half, Half>(g, a, b, c, bias);
+        return g.output == Type::f32 ? run<Half, float>(g, a, b, addend, c, bias)
+                                     : run<Half, Half>(g, a, b, addend, c, bias);
       case Type::bf16:
-        return g.output == Type::f32 ? run<BFloat16, float>(g, a, b, c, bias)
-                                     : run<BFloat16, BFloat16>(g, a, b, c, bias);
-      case Type::i8: return run<int8_t, int32_t>(g, a, b, c, bias);
-      case Type::u8: return run<uint8_t, int32_t>(g, a, b, c, bias);
-      default: return g.tf32 ? run<Tf32, float>(g, a, b, c, bias) : run<float, float>(g, a, b, c, bias);
+        return g.output == Type::f32 ? run<BFloat16, float>(g, a, b, addend, c, bias)
+                                     : run<BFloat16, BFloat16>(g, a, b, addend, c, bias);
+      case Type::i8: return run<int8_t, int32_t>(g, a, b, addend, c, bias);
+      case Type::u8: return run<uint8_t, int32_t>(g, a, b, addend, c, bias);
+      default: return g.tf32 ? run<Tf32, float>(g, a, b, addend, c, bias) : run<float, float>(g, a, b, addend, c, bias);
     }
   });
 }

@@ -1,5 +1,5 @@
 // MatMul, com.microsoft's FusedMatMul, and TransposeMatMul, which it was called before. Fusion gives a bias as the
-// third input.
+// third input, and a residual as the fourth, whose elements are added in their order.
 #include <algorithm>
 
 #include "ops/matmul/product.h"
@@ -66,14 +66,18 @@ class MatMul : public Op {
     const Tensor* const bias = context.find_input(2);
     require(!bias || bias->count() == gemm.n, "the bias has shape ", bias ? bias->shape.str() : "", "; ", gemm.n,
             " values are wanted");
+    const Tensor* const residual = context.find_input(3);
     const Tensor out = context.output(0, Shape(dims));
+    require(!residual || (residual->type == out.type && residual->count() == out.count()), "the residual has shape ",
+            residual ? residual->shape.str() : "", "; the product has ", out.shape.str());
     if (out.count() == 0) return;
     gemm.type = gemm.output = a.type;
     gemm.lda = std::max<int64_t>(left.leading, 1), gemm.ldb = std::max<int64_t>(right.leading, 1), gemm.ldc = gemm.n;
     gemm.alpha = alpha_;
     gemm.tf32 = tf32_;
     gemm.constant_b = constant_b_;
-    batched_product(context, gemm, left.matrices, right.matrices, out.data, batch, bias ? bias->data : nullptr);
+    batched_product(context, gemm, left.matrices, right.matrices, out.data, batch, bias ? bias->data : nullptr,
+                    residual ? residual->data : nullptr);
   }
 
  private:

@@ -49,7 +49,7 @@ void integer_product(Context& context, const device::Gemm& gemm, const Matrices&
 }  // namespace
 
 void batched_product(Context& context, device::Gemm gemm, const Matrices& a, const Matrices& b, void* out,
-                     const Shape& batch, const void* bias) {
+                     const Shape& batch, const void* bias, const void* addend) {
   std::vector<Axis> axes = batch_axes(a.batch, b.batch, batch);
   if (gemm.type == gemm.output && kWholeNumbers.has(gemm.type)) return integer_product(context, gemm, a, b, out, axes);
   const int64_t c_matrix = gemm.m * gemm.n;
@@ -64,6 +64,7 @@ void batched_product(Context& context, device::Gemm gemm, const Matrices& a, con
     inner = {1, 0, 0};
   }
   gemm.has_bias = bias != nullptr;
+  if (addend) gemm.beta = 1;
   gemm.batch = inner.size;
   gemm.stride_a = inner.a_stride * a.distance;
   gemm.stride_b = inner.b_stride * b.distance;
@@ -83,7 +84,8 @@ void batched_product(Context& context, device::Gemm gemm, const Matrices& a, con
     }
     context.blas().gemm(context.stream(), gemm, static_cast<const char*>(a.data) + a_at * a.distance * bytes,
                         static_cast<const char*>(b.data) + b_at * b.distance * bytes,
-                        static_cast<char*>(out) + call * done * out_bytes, bias, workspace);
+                        static_cast<char*>(out) + call * done * out_bytes, bias, workspace,
+                        addend ? static_cast<const char*>(addend) + call * done * out_bytes : nullptr);
   }
 }
 

@@ -15,9 +15,10 @@ struct Matrices {
 inline constexpr Types kWholeNumbers{Type::i32, Type::i64, Type::u32, Type::u64};
 
 // `gemm` describes one product; the batches of a and b broadcast to `batch`. Of kFloats or
-// kWholeNumbers, which wrap around. A row of `bias` is added to all rows, of kFloats.
+// kWholeNumbers, which wrap around. To kFloats a row of `bias` is added, the same to all, and an `addend` that lies as
+// the result does.
 void batched_product(Context& context, device::Gemm gemm, const Matrices& a, const Matrices& b, void* out,
-                     const Shape& batch, const void* bias = nullptr);
+                     const Shape& batch, const void* bias = nullptr, const void* addend = nullptr);
 
 // What Gemm and its kin multiply, but for types and factors: two matrices, each perhaps transposed, to whose product
 // `c`, if there is one, can be broadcast. Error{invalid_input} if they do not fit.
