@@ -1,4 +1,5 @@
 // What a convolution makes of channels that are cut apart then: zeros between the parts let each begin where packs do.
+#include <cstring>
 #include <numeric>
 
 #include "fuse/passes.h"
@@ -28,18 +29,18 @@ int convolution_behind(const Match& match, int v, int s) {
 // The constant's rows in parts, with zeros behind each.
 int with_zeros(Match& match, int v, const Dims& parts, const Dims& widths) {
   const Value value = match.value(v);
-  const std::vector<double> numbers = numbers_of(*value.constant);
-  const auto row = int64_t(numbers.size()) / std::accumulate(parts.begin(), parts.end(), int64_t(0));
-  std::vector<double> made;
-  auto from = numbers.begin();
-  for (size_t i = 0; i < parts.size(); ++i) {
-    made.insert(made.end(), from, from + parts[i] * row);
-    made.resize(made.size() + size_t((widths[i] - parts[i]) * row));
-    from += parts[i] * row;
-  }
   Dims dims = *value.dims;
   dims[0] = std::accumulate(widths.begin(), widths.end(), int64_t(0));
-  return match.add_constant(value.name, own_numbers(value.type, ops::Shape(dims), made));
+  auto made = own_numbers(value.type, ops::Shape(dims), {});
+  const size_t row = made->bytes.size() / size_t(dims[0]);
+  const auto* from = static_cast<const char*>(value.constant->data);
+  char* to = made->bytes.data();
+  for (size_t i = 0; i < parts.size(); ++i) {
+    std::memcpy(to, from, size_t(parts[i]) * row);
+    from += size_t(parts[i]) * row;
+    to += size_t(widths[i]) * row;
+  }
+  return match.add_constant(value.name, std::move(made));
 }
 
 }  // namespace
