@@ -306,9 +306,10 @@ def test_norms_that_stay(encore, make_model, capfd):
     nets = [Network("float16", 64).product("y").output("y", 24) for _ in range(5)]
     nets[0].output("rows", 64)
     nets[1].product("z").output("z", 24)
-    nets[2].node("Neg", ["gamma"], ["minus"])
+    nets[2].node("Cast", ["gammas"], ["computed"], to=TensorProto.FLOAT16)
     nets[2].nodes.insert(0, nets[2].nodes.pop())
-    nets[2].norm.input[2] = "minus"
+    nets[2].norm.input[2] = "computed"
+    nets[2].inputs["gammas"] = [64]
     nets[3].constants = [c for c in nets[3].constants if c.name != "y.scales"]
     nets[3].node("Cast", ["scales"], ["y.scales"], to=TensorProto.FLOAT16)
     nets[3].nodes.insert(0, nets[3].nodes.pop())
@@ -319,6 +320,8 @@ def test_norms_that_stay(encore, make_model, capfd):
         feeds = net.feeds(3)
         if "scales" in net.inputs:
             feeds["scales"] = np.full((24, 2), 0.125, np.float32)
+        if "gammas" in net.inputs:
+            feeds["gammas"] = np.linspace(0.5, 1.5, 64, dtype=np.float32)
         check(net.model(make_model), feeds, "float16", capfd, [], False)
 
 
