@@ -116,6 +116,7 @@ LAST = (
         conv((2, 16, 9, 9), (16, 1, 3, 3), bias=True, group=16, dilations=[2, 2], name="dilated"),
         conv((2, 24, 12, 13), (24, 1, 5, 5), bias=True, group=24, pads=[2, 2, 2, 2], name="many"),
         conv((2, 40, 29, 37), (40, 1, 7, 7), bias=True, group=40, pads=[3, 3, 3, 3], name="slices"),
+        conv((1, 8, 65, 130), (8, 1, 7, 7), group=8, strides=[2, 2], pads=[3, 3, 3, 3], name="wide_tiles"),
         conv((1, 72, 15, 14), (72, 1, 3, 3), bias=True, group=72, strides=[2, 2], pads=[1, 1, 1, 1], name="slices"),
         # Of many tiles.
         conv((2, 32, 130, 261), (32, 1, 3, 3), bias=True, group=32, pads=[1, 1, 1, 1], name="large"),

@@ -71,6 +71,10 @@ struct DepthwiseTile {
   Tiling tiling;
   SmallDivider by_columns, by_rows;  // of what is read, and of outputs
 
+  static int64_t bytes_of(const Tiling& tiling) {
+    return int64_t(tiling.rows_in) * tiling.pitch * kChannels * int64_t(sizeof(T));
+  }
+
   DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
     const Place place(*this, b.index());
     PerThread<Pair, kMaxThreads> base;
@@ -217,37 +221,54 @@ struct DepthwiseRuns {
   }
 };
 
-// Tiles of many lines read least of their rim; they are as large as leaves half of the multiprocessors busy.
+// Tiles of many lines read least of their rim; they are as large as leaves half of the multiprocessors busy, and every
+// device has the memory for.
 template <class Kernel>
 Tiling tiling_of(const ConvProblem& p, int kernel, int run, int multiprocessors) {
   const Window& w = p.window;
   constexpr int kMostRuns = 8;
+  constexpr int64_t kMostBytes = int64_t(48) << 10;
   const auto parts = [](int whole, int part) { return (whole + part - 1) / part; };
   Tiling tiling = {.run = run};
   const int runs = parts(w.out[2], run);
   tiling.column_tiles = parts(runs, kMostRuns);
   tiling.runs = parts(runs, tiling.column_tiles);
   tiling.slices = parts(int(p.out_channels), Kernel::kChannels);
-  for (tiling.rows = 8; tiling.rows >= 1; tiling.rows /= 2) {
-    tiling.row_tiles = parts(w.out[1], tiling.rows);
-    const bool fits = tiling.rows * tiling.runs * Kernel::kLanes <= Kernel::kMaxThreads;
-    if (tiling.rows == 1 || (fits && 2 * tiling.blocks(p.images) >= multiprocessors)) break;
-  }
-  tiling.rows_in = (tiling.rows - 1) * w.stride[1] + kernel;
   tiling.columns_in = (tiling.runs * run - 1) * w.stride[2] + kernel;
   tiling.pitch = tiling.columns_in | 1;
+  for (tiling.rows = 8; tiling.rows >= 1; tiling.rows /= 2) {
+    tiling.row_tiles = parts(w.out[1], tiling.rows);
+    tiling.rows_in = (tiling.rows - 1) * w.stride[1] + kernel;
+    const bool fits =
+        tiling.rows * tiling.runs * Kernel::kLanes <= Kernel::kMaxThreads && Kernel::bytes_of(tiling) <= kMostBytes;
+    if (tiling.rows == 1 || (fits && 2 * tiling.blocks(p.images) >= multiprocessors)) break;
+  }
   return tiling;
 }
 
+template <class T, int kKernel, int kStride>
+void launch_runs(Context& context, const ConvProblem& p, const ConvData& data, const Activation& activation) {
+  using Kernel = DepthwiseRuns<T, kKernel, kStride>;
+  const Window& w = p.window;
+  const int64_t packs = p.out_channels / Kernel::kPack, runs = (w.out[2] + Kernel::kRun - 1) / Kernel::kRun;
+  const int64_t n = p.images * w.out[1] * runs * packs;
+  device::for_each_index(
+      context.stream(), n,
+      Kernel{static_cast<const T*>(data.x), static_cast<const T*>(data.w), static_cast<const T*>(data.bias),
+             static_cast<T*>(data.y), w, activation, Divider(packs, n), Divider(runs, n), Divider(w.out[1], n)});
+}
+
 template <class T, int kKernel, int kStride, int kRun>
-void launch(Context& context, const ConvProblem& p, const ConvData& data, const Activation& activation) {
+void launch_tiles(Context& context, const ConvProblem& p, const ConvData& data, const Activation& activation) {
   using Kernel = DepthwiseTile<T, kKernel, kStride, kRun>;
   const int multiprocessors = device::multiprocessors(context.stream().device());
   const Tiling tiling = tiling_of<Kernel>(p, kKernel, kRun, multiprocessors);
+  // Tiles are for those that are there at once: a block does little while it waits for its memory.
+  if (tiling.blocks(p.images) > 2 * multiprocessors)
+    return launch_runs<T, kKernel, kStride>(context, p, data, activation);
   const int items = tiling.rows * tiling.runs * Kernel::kLanes, threads = std::max((items + 31) / 32 * 32, 64);
-  const int64_t bytes = int64_t(tiling.rows_in) * tiling.pitch * Kernel::kChannels * int64_t(sizeof(T));
   device::block_kernel<typename Kernel::Shared>(
-      context.stream(), {tiling.blocks(p.images), threads, bytes},
+      context.stream(), {tiling.blocks(p.images), threads, Kernel::bytes_of(tiling)},
       Kernel{static_cast<const T*>(data.x), static_cast<const T*>(data.w), static_cast<const T*>(data.bias),
              static_cast<T*>(data.y), p.window, activation, int(p.out_channels), data.constant_w, tiling,
              SmallDivider(tiling.columns_in), SmallDivider(tiling.rows)});
@@ -255,19 +276,9 @@ void launch(Context& context, const ConvProblem& p, const ConvData& data, const 
 
 template <class T, int kKernel, int kStride>
 void launch(Context& context, const ConvProblem& p, const ConvData& data, const Activation& activation) {
-  using Runs = DepthwiseRuns<T, kKernel, kStride>;
-  constexpr int64_t kBusy = 512;  // threads for each multiprocessor
-  const Window& w = p.window;
-  const int64_t packs = p.out_channels / Runs::kPack, runs = (w.out[2] + Runs::kRun - 1) / Runs::kRun;
-  const int64_t n = p.images * w.out[1] * runs * packs;
-  if (n >= kBusy * device::multiprocessors(context.stream().device()))
-    return device::for_each_index(
-        context.stream(), n,
-        Runs{static_cast<const T*>(data.x), static_cast<const T*>(data.w), static_cast<const T*>(data.bias),
-             static_cast<T*>(data.y), w, activation, Divider(packs, n), Divider(runs, n), Divider(w.out[1], n)});
   constexpr int kWide = 16;
-  w.out[2] > kWide ? launch<T, kKernel, kStride, 4>(context, p, data, activation)
-                   : launch<T, kKernel, kStride, 2>(context, p, data, activation);
+  p.window.out[2] > kWide ? launch_tiles<T, kKernel, kStride, 4>(context, p, data, activation)
+                          : launch_tiles<T, kKernel, kStride, 2>(context, p, data, activation);
 }
 
 template <class T>
