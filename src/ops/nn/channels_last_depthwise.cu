@@ -281,22 +281,6 @@ void launch(Context& context, const ConvProblem& p, const ConvData& data, const 
                           : launch_tiles<T, kKernel, kStride, 2>(context, p, data, activation);
 }
 
-template <class T>
-void launch(Context& context, const ConvProblem& p, const ConvData& data, const Activation& activation) {
-  const bool half_as_large = p.window.stride[2] == 2;
-  switch (p.window.kernel[2]) {
-    case 3:
-      return half_as_large ? launch<T, 3, 2>(context, p, data, activation)
-                           : launch<T, 3, 1>(context, p, data, activation);
-    case 5:
-      return half_as_large ? launch<T, 5, 2>(context, p, data, activation)
-                           : launch<T, 5, 1>(context, p, data, activation);
-    default:
-      return half_as_large ? launch<T, 7, 2>(context, p, data, activation)
-                           : launch<T, 7, 1>(context, p, data, activation);
-  }
-}
-
 }  // namespace
 
 bool has_square_taps(const Window& w) {
@@ -312,7 +296,10 @@ bool convolve_depthwise_channels_last(Context& context, const ConvProblem& p, co
   if (p.type == Type::f64 || p.out_channels * int64_t(device::size_bytes(p.type)) % 16 != 0) return false;
   for (const void* address : {data.x, data.w, static_cast<const void*>(data.y)})
     if (reinterpret_cast<uintptr_t>(address) % 16 != 0) return false;
-  dispatch(TypeList<float, Half, BFloat16>{}, p.type, [&]<class T>() { launch<T>(context, p, data, activation); });
+  dispatch(TypeList<float, Half, BFloat16>{}, p.type, [&]<class T>() {
+    with_square_taps(p.window,
+                     [&]<int kKernel, int kStride> { launch<T, kKernel, kStride>(context, p, data, activation); });
+  });
   return true;
 }
 

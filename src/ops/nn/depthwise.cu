@@ -175,18 +175,8 @@ void convolve_depthwise(Context& context, const ConvProblem& p, const ConvData& 
     return;
   }
   dispatch(TypeList<float, Half, BFloat16>{}, p.type, [&]<class T>() {
-    const bool half_as_large = w.stride[2] == 2;
-    switch (w.kernel[2]) {
-      case 3:
-        return half_as_large ? launch_square<T, 3, 2>(context, p, data, activation)
-                             : launch_square<T, 3, 1>(context, p, data, activation);
-      case 5:
-        return half_as_large ? launch_square<T, 5, 2>(context, p, data, activation)
-                             : launch_square<T, 5, 1>(context, p, data, activation);
-      default:
-        return half_as_large ? launch_square<T, 7, 2>(context, p, data, activation)
-                             : launch_square<T, 7, 1>(context, p, data, activation);
-    }
+    with_square_taps(
+        w, [&]<int kKernel, int kStride> { launch_square<T, kKernel, kStride>(context, p, data, activation); });
   });
 }
 
