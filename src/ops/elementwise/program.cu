@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <compare>
 #include <functional>
 #include <numeric>
 
@@ -111,11 +112,10 @@ class ElementwiseOp : public Op {
     }
     require(int(space.sizes.size()) <= kMostProgramDims, "inputs are broadcast along more than ", kMostProgramDims,
             " dimensions");
-    const auto launch = [&]<int kPack>() { interpret<kPack>(context, space, instructions, inputs, reads, outputs); };
     if (space.packs(kPacked) && are_aligned(outputs) && are_small(context, reads, space.count))
-      launch.template operator()<kPacked>();
+      interpret<kPacked>(context, space, instructions, inputs, reads, outputs);
     else
-      launch.template operator()<1>();
+      interpret<1>(context, space, instructions, inputs, reads, outputs);
     for (const int i : made)
       copy_bytes(context.stream(), outputs[size_t(i)].data, wanted[size_t(i)].data, int64_t(wanted[size_t(i)].bytes()));
   }
@@ -136,22 +136,24 @@ class ElementwiseOp : public Op {
         program.sizes[d] = device::SmallDivider(int(space.sizes[d]));
     }
     // Inputs that walk alike come one after the other.
-    std::vector<int> order, place(reads.size());
-    for (size_t k = 0; k < reads.size(); ++k)
-      if (reads[k]) order.push_back(int(k));
-    const auto walk_of = [&](int k) {
-      std::vector<std::pair<int64_t, int64_t>> walk;
-      for (size_t d = 0; d < space.sizes.size(); ++d)
-        walk.emplace_back(space.strides[d][size_t(k)], space.shifts[d][size_t(k)]);
-      return walk;
+    const auto compare = [&](size_t a, size_t b) {
+      for (size_t d = 0; d < space.sizes.size(); ++d) {
+        const auto of = [&](size_t k) { return std::pair(space.strides[d][k], space.shifts[d][k]); };
+        if (const auto order = of(a) <=> of(b); order != 0) return order;
+      }
+      return std::strong_ordering::equal;
     };
-    std::ranges::stable_sort(order, {}, walk_of);
+    std::vector<size_t> order;
+    for (size_t k = 0; k < reads.size(); ++k)
+      if (reads[k]) order.push_back(k);
+    std::ranges::stable_sort(order, [&](size_t a, size_t b) { return compare(a, b) < 0; });
+    std::vector<uint8_t> place(reads.size());
     int walks = 0;
     for (size_t i = 0; i < order.size(); ++i) {
-      const auto k = size_t(order[i]);
+      const size_t k = order[i];
       const Tensor& tensor = context.input(int(k));
       auto& input = program.inputs[i];
-      place[k] = int(i);
+      place[k] = uint8_t(i);
       const auto bytes = device::size_bytes(tensor.type);
       input.data = static_cast<const char*>(tensor.data) + sources[k].first * int64_t(bytes);
       input.type = tensor.type, input.log_bytes = uint8_t(std::countr_zero(bytes));
@@ -162,7 +164,7 @@ class ElementwiseOp : public Op {
         input.way = space.is_flat(k) ? Program::kFlat : Program::kSingle;
         continue;
       }
-      if (i == 0 || walk_of(order[i]) != walk_of(order[i - 1])) {
+      if (i == 0 || compare(k, order[i - 1]) != 0) {
         auto& walk = program.walks[walks++];
         for (size_t d = 0; d < space.sizes.size(); ++d)
           walk.strides[d] = Index(space.strides[d][k]), walk.shifts[d] = Index(space.shifts[d][k]);
@@ -173,7 +175,7 @@ class ElementwiseOp : public Op {
     program.read = int(order.size());
     for (Instruction& one : instructions)
       for (Instruction::Operand* operand : {&one.a, &one.b}) {
-        if (operand->from == Instruction::From::input) operand->index = uint8_t(place[operand->index]);
+        if (operand->from == Instruction::From::input) operand->index = place[operand->index];
         if (operand->from == Instruction::From::slot)
           *operand = {Instruction::From::input, uint8_t(program.read + operand->index)};
       }
