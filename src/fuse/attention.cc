@@ -108,10 +108,11 @@ class Search {
     for (size_t i = 0; i < 2; ++i) {
       Core masked = core;
       masked.mask = match_.step(sum).inputs[1 - i];
+      if (!product_behind(match_.step(sum).inputs[i], masked)) continue;
       masked.least += least_of(sum, 1 - i);
       const Tensor* const constant = match_.plan().constant(match_.step(sum), 1 - i);
       masked.sees = core.windows < 0 && constant && each_row_sees(*constant);
-      if (product_behind(match_.step(sum).inputs[i], masked)) return masked;
+      return masked;
     }
     return std::nullopt;
   }
