@@ -59,7 +59,7 @@ struct Extreme {
   template <class T>
   using Partial = T;
   bool least;
-  static Extreme of(const auto& node) { return {node.op_type() == "Min"}; }
+  static Extreme of(const auto& node) { return Extreme{node.op_type() == "Min"}; }
   static Extreme at_end(Extreme f, int) { return f; }
   template <class T>
   DEVICE_FN T combine(T a, T b) const {
