@@ -49,20 +49,19 @@ extern "C" __global__ void __launch_bounds__(128) entry(const __grid_constant__ 
 // NVRTC, as far as it is used here.
 struct Nvrtc {
   using Program = struct Opaque*;
+  using Create = int(Program*, const char*, const char*, int, const char* const*, const char* const*);
+  using Compile = int(Program, int, const char* const*);
+  using Size = int(Program, size_t*);
+  using Fill = int(Program, char*);
+
   const cuda::Library& library = cuda::nvrtc();
-  template <class... Arguments>
-  auto find(const char* name) const {
-    return library.find<int(Arguments...)>(name);
-  }
-  int (*const create)(Program*, const char*, const char*, int, const char* const*, const char* const*) =
-      find<Program*, const char*, const char*, int, const char* const*, const char* const*>("nvrtcCreateProgram");
-  int (*const destroy)(Program*) = find<Program*>("nvrtcDestroyProgram");
-  int (*const compile)(Program, int,
-                       const char* const*) = find<Program, int, const char* const*>("nvrtcCompileProgram");
-  int (*const log_size)(Program, size_t*) = find<Program, size_t*>("nvrtcGetProgramLogSize");
-  int (*const log)(Program, char*) = find<Program, char*>("nvrtcGetProgramLog");
-  int (*const binary_size)(Program, size_t*) = find<Program, size_t*>("nvrtcGetCUBINSize");
-  int (*const binary)(Program, char*) = find<Program, char*>("nvrtcGetCUBIN");
+  Create* const create = library.find<Create>("nvrtcCreateProgram");
+  int (*const destroy)(Program*) = library.find<int(Program*)>("nvrtcDestroyProgram");
+  Compile* const compile = library.find<Compile>("nvrtcCompileProgram");
+  Size* const log_size = library.find<Size>("nvrtcGetProgramLogSize");
+  Fill* const log = library.find<Fill>("nvrtcGetProgramLog");
+  Size* const binary_size = library.find<Size>("nvrtcGetCUBINSize");
+  Fill* const binary = library.find<Fill>("nvrtcGetCUBIN");
   const char* (*const words)(int) = library.find<const char*(int)>("nvrtcGetErrorString");
 
   void check(int result, const char* call) const {
@@ -76,8 +75,7 @@ const Nvrtc& nvrtc() {
 }
 
 // Of a call that tells a size, and one that fills as much.
-template <class Size, class Fill>
-std::string bytes_of(const Nvrtc& library, Nvrtc::Program program, Size size, Fill fill) {
+std::string bytes_of(const Nvrtc& library, Nvrtc::Program program, Nvrtc::Size* size, Nvrtc::Fill* fill) {
   size_t count = 0;
   library.check(size(program, &count), "NVRTC's size of a result");
   std::string bytes(count, '\0');
