@@ -227,6 +227,9 @@ def _check_library():
         raise env.Failed(f"the library has {size} bytes; fewer than {LARGEST_CUDA_BYTES} are allowed")
     if not env.gpu_works():
         _check_missing_gpu(library)
+    return _stream(
+        [env.PYTHON, "-m", "pytest", "-q", env.ROOT / "tests" / "package" / "compiled_programs.py"], env.variables()
+    )
 
 
 def _wheel():

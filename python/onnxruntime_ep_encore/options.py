@@ -137,6 +137,12 @@ class Options(_Dotted, total=False):
     """Make one kernel of elementwise nodes in a region whose outputs have one shape. Profiles tell such nodes as one;
     with 0 they tell each. Default: 1."""
 
+    compile_elementwise: Literal["0", "1", "now"] | None
+    """Compile the kernels that `fuse_elementwise` makes by NVRTC, where graphs are captured. That takes about a tenth
+    of a second for each that is new, in a thread beside. Meanwhile graphs have a kernel that interprets what it is to
+    do, with results equal to the bit; what is compiled takes its place. With `now` a capture waits, with 0 all is
+    interpreted, as where there is no NVRTC. `tuning_cache` keeps what was compiled. Default: 1."""
+
     regions: bool | None
     """Make one node of all that Encore can run together; the host has less to do for it. Such a region ends at nodes
     of other providers, at sizes that depend on data and, without graphs, at control flow about which data decides.

@@ -39,11 +39,11 @@ class Graph {
   std::vector<GraphNode> nodes() const;
   GraphExec instantiate() const;
   struct State;  // of the back end
-  explicit Graph(std::unique_ptr<State> state);
+  explicit Graph(std::shared_ptr<State> state);
   const State& state() const { return *state_; }
 
  private:
-  std::unique_ptr<State> state_;
+  std::shared_ptr<State> state_;  // which an executable may need
 };
 
 // A graph ready to launch. Launches of one GraphExec never overlap: each waits for the one before, on the device.

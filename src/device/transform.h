@@ -6,14 +6,9 @@
 #include <utility>
 
 #include "device/launch.h"
+#include "device/pack.h"
 
 namespace encore::device {
-
-// kCount neighbouring values, moved at once; kCount is a power of two.
-template <class T, int kCount>
-struct alignas(sizeof(T) * kCount) Pack {
-  T at[kCount];
-};
 
 // Whether packs of kCount values may be moved at this address.
 template <int kCount, class T>

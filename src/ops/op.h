@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "device/blas.h"
+#include "device/compiler.h"
 #include "device/dnn.h"
 #include "device/error.h"
 #include "device/fault.h"
@@ -26,6 +27,7 @@ struct Settings {
   bool use_tf32 = true;                 // float products and convolutions may
   bool strict_skip_layer_norm = false;  // SkipLayerNormalization's statistics in twice the precision
   bool fuses_elementwise = true;
+  std::shared_ptr<device::Compiler> compiler = {};  // for elementwise programs; null: they are interpreted
 };
 
 // A node's attribute; the first one stands for what is none of the others, such as a graph.

@@ -13,7 +13,7 @@ OLDEST_ORT, NEWEST_ORT = (1, 24), (1, 32)  # between which Encore was tried
 LIBRARIES = [
     ("libcublasLt.so.13", "matrix products", "nvidia-cublas", "cublasLtGetVersion"),
     ("libcudnn.so.9", "convolutions", "nvidia-cudnn-cu13", "cudnnGetVersion"),
-    ("libnvrtc.so.13", "some of cuDNN's engines", "nvidia-cuda-nvrtc", None),
+    ("libnvrtc.so.13", "elementwise kernels of graphs, some of cuDNN's engines", "nvidia-cuda-nvrtc", None),
 ]
 # y = Relu(x) of three floats, as onnx writes it.
 RELU = bytes.fromhex(

@@ -27,7 +27,8 @@ cudaStream_t of(StreamRef stream) { return static_cast<cudaStream_t>(stream.nati
 struct Capture {
   void* stream;  // where it began
   unsigned long long id;
-  cuda::Notes notes;
+  cuda::Notes notes = {};
+  std::vector<Exchange> exchanges = {};
 };
 // Captures begun here and not yet ended: few, so a list will do.
 struct UnderWay {
@@ -39,15 +40,15 @@ UnderWay& under_way() {
   return under_way;
 }
 
-cuda::Notes take_notes(StreamRef stream) {
+Capture take_notes(StreamRef stream) {
   std::lock_guard lock(under_way().mutex);
   auto& captures = under_way().captures;
   const auto found = std::ranges::find(captures, stream.native(), &Capture::stream);
   if (found == captures.end()) return {};
-  cuda::Notes notes = std::move(found->notes);
+  Capture taken = std::move(*found);
   captures.erase(found);
   --cuda::captures_under_way;
-  return notes;
+  return taken;
 }
 
 bool is_capturing(StreamRef stream) {
@@ -135,6 +136,14 @@ void go_on_after(StreamRef stream, const std::vector<cudaGraphNode_t>& last) {
         "cudaStreamUpdateCaptureDependencies");
 }
 
+void note_exchange(StreamRef stream, Exchange exchange) {
+  const unsigned long long id = progress_of(stream).id;
+  std::lock_guard lock(under_way().mutex);
+  auto& captures = under_way().captures;
+  const auto capture = std::ranges::find(captures, id, &Capture::id);
+  if (capture != captures.end()) capture->exchanges.push_back(std::move(exchange));  // else begun by somebody else
+}
+
 void forget_capture(StreamRef stream) noexcept {
   if (captures_under_way != 0) take_notes(stream);
 }
@@ -151,7 +160,7 @@ void begin_capture(StreamRef stream, CaptureMode mode) {
   take_notes(stream);  // of a capture that somebody else ended
   const unsigned long long id = progress_of(stream).id;
   std::lock_guard lock(under_way().mutex);
-  under_way().captures.push_back({stream.native(), id, {}});
+  under_way().captures.push_back({stream.native(), id});
   ++cuda::captures_under_way;
 }
 
@@ -182,8 +191,10 @@ Graph end_capture(StreamRef stream) {
   cudaGraph_t graph = nullptr;
   const cudaError_t result = cudaStreamEndCapture(of(stream), &graph);
   if (result == cudaSuccess && graph) {
-    auto state = std::make_unique<Graph::State>(graph);
-    state->notes = take_notes(stream);
+    auto state = std::make_shared<Graph::State>(graph);
+    Capture taken = take_notes(stream);
+    state->notes = std::move(taken.notes);
+    state->exchanges = std::move(taken.exchanges);
     cuda::fill_by_kernels(*state);
     if (cuda::is_green(of(stream))) cuda::leave_green_context(*state);
     return Graph(std::move(state));

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "device/exchange.h"
 #include "device/stream.h"
 
 namespace encore::device::cuda {
@@ -46,6 +47,9 @@ struct End {
 End end_of(StreamRef stream);
 // What the stream captures next comes after these.
 void go_on_after(StreamRef stream, const std::vector<cudaGraphNode_t>& last);
+
+// Of a node that the stream captures.
+void note_exchange(StreamRef stream, Exchange exchange);
 
 // The stream is about to go.
 void forget_capture(StreamRef stream) noexcept;

@@ -48,7 +48,7 @@ std::string name_of_kernel(cudaGraphNode_t node) {
 
 Graph::State::~State() { report(cudaGraphDestroy(graph), "cudaGraphDestroy"); }
 
-Graph::Graph(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Graph::Graph(std::shared_ptr<State> state) : state_(std::move(state)) {}
 Graph::Graph() = default;
 Graph::~Graph() = default;
 Graph::Graph(Graph&&) noexcept = default;
@@ -89,7 +89,9 @@ GraphExec Graph::instantiate() const {
   const cudaError_t result =
       cudaGraphInstantiateWithFlags(&exec, state_->graph, allocates ? cudaGraphInstantiateFlagAutoFreeOnLaunch : 0);
   check(result, "cudaGraphInstantiateWithFlags");
-  return GraphExec(std::make_unique<GraphExec::State>(exec));
+  auto state = std::make_unique<GraphExec::State>(exec);
+  if (!state_->exchanges.empty()) state->exchanges.await(state_->exchanges, state_);
+  return GraphExec(std::move(state));
 }
 
 // A launch under way still runs to its end. Without the scope this would invalidate a capture of the same thread.
@@ -108,7 +110,10 @@ void GraphExec::launch(StreamRef stream) const {
   // CUDA would record a child graph.
   if (stream.capture_status() != CaptureStatus::none) [[unlikely]]
     cuda::forbid(stream, "launching a graph", "cudaGraphLaunch");
-  check(cudaGraphLaunch(state_->exec, of(stream)), "cudaGraphLaunch");
+  const auto launch = [&] { check(cudaGraphLaunch(state_->exec, of(stream)), "cudaGraphLaunch"); };
+  if (state_->exchanges.are_awaited()) [[unlikely]]
+    return state_->exchanges.launch(*this, launch);
+  launch();
 }
 
 void GraphExec::upload(StreamRef stream) const {

@@ -1,5 +1,8 @@
 #pragma once
+#include <vector>
+
 #include "device/cuda/capture.h"
+#include "device/exchange.h"
 #include "device/graph.h"
 
 namespace encore::device {
@@ -11,6 +14,7 @@ struct Graph::State {
 
   cudaGraph_t graph;
   cuda::Notes notes;
+  std::vector<Exchange> exchanges;
 };
 
 struct GraphExec::State {
@@ -19,6 +23,7 @@ struct GraphExec::State {
   State(const State&) = delete;
 
   cudaGraphExec_t exec;
+  Exchanges exchanges;
 };
 
 }  // namespace encore::device

@@ -20,10 +20,10 @@ namespace fs = std::filesystem;
 // Libraries go by the major version of the CUDA that this was built with, as the runtime that is linked in does.
 #if CUDART_VERSION >= 13000
 #define ENCORE_OF_CUDA(name) name "13"
-constexpr const char* kCublasPackage = "nvidia-cublas";
+constexpr const char *kCublasPackage = "nvidia-cublas", *kNvrtcPackage = "nvidia-cuda-nvrtc";
 #else
 #define ENCORE_OF_CUDA(name) name "12"
-constexpr const char* kCublasPackage = "nvidia-cublas-cu12";
+constexpr const char *kCublasPackage = "nvidia-cublas-cu12", *kNvrtcPackage = "nvidia-cuda-nvrtc-cu12";
 #endif
 
 constexpr const char* kPathVariable = "ENCORE_LIBRARY_PATH";
@@ -111,6 +111,11 @@ void* Library::address(const char* symbol) const {
 
 const Library& cublaslt() {
   static const Library library({ENCORE_OF_CUDA("libcublasLt.so."), ENCORE_OF_CUDA("cuBLASLt "), kCublasPackage});
+  return library;
+}
+
+const Library& nvrtc() {
+  static const Library library({ENCORE_OF_CUDA("libnvrtc.so."), ENCORE_OF_CUDA("NVRTC "), kNvrtcPackage});
   return library;
 }
 

@@ -34,5 +34,6 @@ class Library {
 // A failed attempt is made again at the next call.
 const Library& cublaslt();
 const Library& cudnn();
+const Library& nvrtc();
 
 }  // namespace encore::device::cuda

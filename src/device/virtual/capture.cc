@@ -117,6 +117,12 @@ void Capture::keep(std::shared_ptr<void> memory) {
   program_.memory.push_back(std::move(memory));
 }
 
+void Capture::exchange(Exchange exchange) {
+  std::lock_guard lock(mutex_);
+  check_held();
+  program_.exchanges.push_back(std::move(exchange));
+}
+
 bool Capture::keeps(const void* memory) {
   std::lock_guard lock(mutex_);
   return std::ranges::any_of(program_.memory, [&](auto& each) { return each.get() == memory; });

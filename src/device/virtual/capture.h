@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "device/exchange.h"
 #include "device/graph.h"
 
 namespace encore::device::virtual_gpu {
@@ -32,6 +33,7 @@ struct Program {
   std::vector<Node> nodes;
   int lanes = 1;
   std::vector<std::shared_ptr<void>> memory;  // allocated by the graph, alive as long as it is
+  std::vector<Exchange> exchanges;
 };
 
 struct Conditional {
@@ -66,6 +68,7 @@ class Capture {
   int fork(const std::vector<int>& after);     // returns the new lane
   void join(int lane, const std::vector<int>& after);
   void keep(std::shared_ptr<void> memory);
+  void exchange(Exchange exchange);
   bool keeps(const void* memory);
 
   // From now on the capture forbids unsafe calls, as its mode says, until it ends.

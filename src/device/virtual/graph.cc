@@ -32,6 +32,9 @@ struct GraphExec::State {
   std::shared_ptr<const Changed> changed;  // of launches to come; null while there is nothing
   std::shared_ptr<Marker> last;            // launch
   std::mutex mutex;
+  Exchanges exchanges;
+
+  void launch(StreamRef ref);
 };
 
 namespace {
@@ -124,7 +127,7 @@ void run_launched(const Launched& launched) {
 
 }  // namespace
 
-Graph::Graph(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Graph::Graph(std::shared_ptr<State> state) : state_(std::move(state)) {}
 Graph::Graph() = default;
 Graph::~Graph() = default;
 Graph::Graph(Graph&& other) noexcept = default;
@@ -144,6 +147,7 @@ GraphExec Graph::instantiate() const {
   check_unsafe_call("instantiating a graph");
   auto state = std::make_unique<GraphExec::State>();
   state->program = state_->program;
+  if (!state->program->exchanges.empty()) state->exchanges.await(state->program->exchanges, state->program);
   return GraphExec(std::move(state));
 }
 
@@ -153,14 +157,13 @@ GraphExec::~GraphExec() = default;
 GraphExec::GraphExec(GraphExec&& other) noexcept = default;
 GraphExec& GraphExec::operator=(GraphExec&& other) noexcept = default;
 
-void GraphExec::launch(StreamRef ref) const {
-  if (!state_) fail(Code::internal, "there is no graph to launch");
+void GraphExec::State::launch(StreamRef ref) {
   StreamState& stream = state_of(ref);
-  std::lock_guard turn(state_->mutex);  // launches are enqueued in the order in which they wait for each other
+  std::lock_guard turn(mutex);  // launches are enqueued in the order in which they wait for each other
   std::unique_lock lock(stream.mutex);
   if (Capture* capture = stream.capturing()) capture->forbid("launching a graph into a stream that captures");
   auto done = std::make_shared<Marker>();
-  auto run = [&stream, program = state_->program, changed = state_->changed, before = state_->last, done] {
+  auto run = [&stream, program = program, changed = changed, before = last, done] {
     struct Ending {
       Marker& marker;
       ~Ending() { marker.set(); }
@@ -169,7 +172,13 @@ void GraphExec::launch(StreamRef ref) const {
     if (!stream.failed) run_launched({&stream, *program, changed.get()});
   };
   stream.push(lock, {NodeKind::graph, "a graph", Label::current(), std::move(run)});
-  state_->last = std::move(done);
+  last = std::move(done);
+}
+
+void GraphExec::launch(StreamRef stream) const {
+  if (!state_) fail(Code::internal, "there is no graph to launch");
+  if (state_->exchanges.are_awaited()) return state_->exchanges.launch(*this, [&] { state_->launch(stream); });
+  state_->launch(stream);
 }
 
 void GraphExec::upload(StreamRef ref) const {
@@ -229,7 +238,7 @@ std::shared_ptr<Capture> ending(StreamState& stream) {
 }  // namespace
 
 Graph end_capture(StreamRef stream) {
-  auto state = std::make_unique<Graph::State>();
+  auto state = std::make_shared<Graph::State>();
   state->program = ending(state_of(stream))->end();
   return Graph(std::move(state));
 }

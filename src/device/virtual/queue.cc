@@ -135,8 +135,11 @@ void enqueue(StreamRef stream, std::string_view kernel, std::function<void()> ta
   submit(stream, NodeKind::kernel, kernel, std::move(task));
 }
 
+std::function<void()> loop_task(int64_t n, const Functor& functor, Loop loop) {
+  return [n, f = launched(functor), loop] { run_in_order(n, loop, f.get()); };
+}
 void enqueue_loop(StreamRef stream, std::string_view kernel, int64_t n, Functor functor, Loop loop) {
-  enqueue(stream, kernel, [n, f = launched(functor), loop] { run_in_order(n, loop, f.get()); });
+  enqueue(stream, kernel, loop_task(n, functor, loop));
 }
 
 namespace {

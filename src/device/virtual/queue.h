@@ -60,6 +60,7 @@ Functor functor(const F& f) {
 }
 
 void enqueue_loop(StreamRef stream, std::string_view kernel, int64_t n, Functor functor, Loop loop);
+std::function<void()> loop_task(int64_t n, const Functor& functor, Loop loop);
 
 // Runs one block of the kernel whose functor is `body`; returns whether each of its threads has waited.
 using RunBlock = bool (*)(const void* body, int64_t index, const Blocks& grid, void* shared, std::byte* dynamic);

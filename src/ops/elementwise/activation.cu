@@ -3,7 +3,6 @@
 #include <type_traits>
 
 #include "ops/choice.h"
-#include "ops/elementwise/convert.h"
 #include "ops/elementwise/curves.h"
 #include "ops/elementwise/gelu.h"
 #include "ops/elementwise/scalar_functions.h"
@@ -20,6 +19,26 @@ OpRow first_row(const char* name) {
   return row;
 }
 
+struct Gelu {
+  bool by_tanh;
+  Gelu() = default;
+  explicit Gelu(const NodeInfo& node) {
+    by_tanh = read_choice<bool>(node, "approximate", "none", {{"none", false}, {"tanh", true}});
+  }
+  template <class T>
+  DEVICE_FN T operator()(T x) const {
+    return by_tanh ? GeluByTanh()(x) : GeluByErf()(x);
+  }
+  DEVICE_FN float rough(float x) const { return by_tanh ? GeluByTanh().rough(x) : GeluByErf().rough(x); }
+};
+
+struct Celu : scalar::Celu {
+  Celu() = default;
+  explicit Celu(const NodeInfo& node) : scalar::Celu(node) {
+    if (alpha == 0) fail(Code::not_supported, "attribute alpha is 0, by which x would be divided");
+  }
+};
+
 using ReluList = TypeList<float, Half, BFloat16, double, int8_t, int16_t, int32_t, int64_t>;
 
 }  // namespace
@@ -35,9 +54,9 @@ std::vector<OpRow> activation_rows() {
       unary_row<scalar::HardSwish, FloatList>("HardSwish", 14, kFloats),
       unary_row<scalar::Softplus, FloatList>("Softplus", 1, kFloats),
       unary_row<scalar::Tanh, FloatList>("Tanh", 1, kFloats),
-      unary_row<scalar::Gelu, FloatList>("Gelu", 20, kFloats),
+      unary_row<Gelu, FloatList>("Gelu", 20, kFloats),
       unary_row<scalar::Softsign, FloatList>("Softsign", 1, kFloats),
-      unary_row<scalar::Celu, FloatList>("Celu", 12, kFloats),
+      unary_row<Celu, FloatList>("Celu", 12, kFloats),
       unary_row<scalar::Mish, FloatList>("Mish", 18, kFloats),
       unary_row<scalar::Swish, FloatList>("Swish", 24, kFloats),
       unary_row<scalar::ThresholdedRelu, FloatList>("ThresholdedRelu", 1, kFloats),

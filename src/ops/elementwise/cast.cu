@@ -6,6 +6,7 @@
 #include "ops/dispatch.h"
 #include "ops/elementwise/any_type.h"
 #include "ops/elementwise/convert.h"
+#include "ops/elementwise/truncate.h"
 #include "ops/registry.h"
 #include "ops/shape/strided.h"
 

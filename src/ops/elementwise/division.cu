@@ -10,6 +10,15 @@ namespace {
 
 using device::FaultKind;
 
+struct Division : scalar::Quotient {
+  static constexpr FaultKind kFault = FaultKind::divide_by_zero;
+  FaultRef fault;
+
+  template <class T>
+  DEVICE_FN bool is_bad(T, T divisor) const {
+    return std::is_integral_v<T> && divisor == T(0);
+  }
+};
 struct Remainder {
   static constexpr FaultKind kFault = FaultKind::divide_by_zero;
   FaultRef fault;
@@ -50,7 +59,7 @@ struct Remainder {
 
 std::vector<OpRow> division_rows() {
   return {
-      binary_row<scalar::Quotient, NumberList>("Div", 1, kNumbers),
+      binary_row<Division, NumberList>("Div", 1, kNumbers),
       binary_row<Remainder, NumberList>("Mod", 10, kNumbers),
   };
 }

@@ -198,6 +198,7 @@ class Reader {
 }  // namespace
 
 int operands_of(ScalarFunction function) { return row_of(function).operands; }
+const char* name(ScalarFunction function) { return row_of(function).name; }
 
 std::optional<ScalarCall> scalar_call(const NodeInfo& node) {
   for (int i = 0; i < node.input_count(); ++i)

@@ -6,62 +6,13 @@
 #include <string_view>
 #include <vector>
 
+#include "ops/elementwise/scalar_function.h"
 #include "ops/op.h"
 
 namespace encore::ops {
 
-// The functions of ops/elementwise/scalar_functions.h that expressions call. Floats of a half type are computed in
-// float; bools are 0 and 1.
-enum class ScalarFunction : uint8_t {
-  // of two
-  add,
-  sub,
-  mul,
-  quotient,
-  least,
-  greatest,
-  power,
-  same,
-  below,
-  below_or_same,
-  above,
-  above_or_same,
-  both,
-  either,
-  one_only,
-  // of three
-  select,
-  // of one
-  cast,
-  abs,
-  neg,
-  sign,
-  exp,
-  log,
-  sqrt,
-  reciprocal,
-  erf,
-  ceil,
-  floor,
-  round,
-  inverted,
-  relu,
-  leaky_relu,
-  elu,
-  selu,
-  sigmoid,
-  hard_sigmoid,
-  hard_swish,
-  softplus,
-  softsign,
-  tanh,
-  celu,
-  mish,
-  swish,
-  gelu,
-  tanh_gelu,
-};
 int operands_of(ScalarFunction function);
+const char* name(ScalarFunction function);  // in an expression's text
 
 // A function with its operator's attributes, of which none has more than two.
 struct ScalarCall {

@@ -23,7 +23,7 @@ struct alignas(16) Instruction {
 };
 static_assert(sizeof(Instruction) == 16);  // which a kernel reads at once
 
-inline constexpr int kMostSlots = 4, kMostInstructions = 144, kMostProgramInputs = 24, kMostProgramOutputs = 8;
+inline constexpr int kMostSlots = 4, kMostInstructions = 144;
 
 // What makes the outputs of these numbers, each stored as soon as it is there. None if that takes more instructions or
 // slots than there may be.

@@ -8,7 +8,7 @@
 #include "ops/dispatch.h"
 #include "ops/elementwise/instructions.h"
 #include "ops/elementwise/program.h"
-#include "ops/elementwise/scalar_functions.h"
+#include "ops/elementwise/scalar_calls.h"
 
 namespace encore::ops {
 
@@ -191,97 +191,11 @@ struct ElementwiseProgram {
 
   // All functions but those that are almost everywhere, apart from the loop: what it runs should be near.
   CALLED_FN static Values call(Instruction instruction, Values accumulator, Values second, Values third) {
-    using enum ScalarFunction;
     const Type type = Type(instruction.type);
-    const bool is_half = type == Type::f16 || type == Type::bf16;
-    const auto each = [&](auto f) {
-      if constexpr (requires { f.rough(0.f); }) {
-        if (is_half) {
-          UNROLL for (int k = 0; k < kPack; ++k) accumulator.at[k] = f.rough(accumulator.at[k]);
-          return;
-        }
-      }
-      UNROLL for (int k = 0; k < kPack; ++k) accumulator.at[k] = float(f(accumulator.at[k]));
-    };
-    const auto with_p = [&](auto f) {
-      f.alpha = instruction.p;
-      each(f);
-    };
-    const auto both_of = [&](auto f) {
-      const bool is_swapped = instruction.kind == Instruction::Kind::swapped_call;
-      UNROLL for (int k = 0; k < kPack; ++k) {
-        const float a = is_swapped ? second.at[k] : accumulator.at[k],
-                    b = is_swapped ? accumulator.at[k] : second.at[k];
-        accumulator.at[k] = float(f(a, b));
-      }
-    };
-    const auto ordered = [&](bool descending, bool or_equal) {
-      scalar::Ordered f;
-      f.descending = descending, f.or_equal = or_equal;
-      both_of(f);
-    };
-    switch (instruction.function) {
-      case add:
-      case sub:
-      case mul: break;  // interpret() has done it
-      case quotient: both_of(scalar::Quotient{}); break;
-      case least: both_of([](float a, float b) { return scalar::Extreme{true}.combine(a, b); }); break;
-      case greatest: both_of([](float a, float b) { return scalar::Extreme{false}.combine(a, b); }); break;
-      case power: both_of(scalar::Power{}); break;
-      case same: both_of(scalar::Same{}); break;
-      case below: ordered(false, false); break;
-      case below_or_same: ordered(false, true); break;
-      case above: ordered(true, false); break;
-      case above_or_same: ordered(true, true); break;
-      case both: both_of(scalar::Both{}); break;
-      case either: both_of(scalar::Either{}); break;
-      case one_only: both_of(scalar::OneOnly{}); break;
-      case select: {
-        UNROLL for (int k = 0; k < kPack; ++k) accumulator.at[k] = accumulator.at[k] != 0 ? second.at[k] : third.at[k];
-        break;
-      }
-      case cast:
-        if (type == Type::boolean) each([](float x) { return x != 0; });
-        break;
-      case abs: each(scalar::Abs{}); break;
-      case neg: each(scalar::Neg{}); break;
-      case sign: each(scalar::Sign{}); break;
-      case exp: each(scalar::Exp{}); break;
-      case log: each(scalar::Log{}); break;
-      case sqrt: each(scalar::Sqrt{}); break;
-      case reciprocal: each(scalar::Reciprocal{}); break;
-      case erf: each(scalar::Erf{}); break;
-      case ceil: each(scalar::Ceil{}); break;
-      case floor: each(scalar::Floor{}); break;
-      case round: each(scalar::Round{}); break;
-      case inverted: each(scalar::Inverted{}); break;
-      case relu: each(scalar::Relu{}); break;
-      case leaky_relu: with_p(scalar::LeakyRelu()); break;
-      case elu: with_p(scalar::Elu()); break;
-      case celu: with_p(scalar::Celu()); break;
-      case swish: with_p(scalar::Swish()); break;
-      case selu: {
-        scalar::Selu f;
-        f.alpha = instruction.p, f.gamma = instruction.q;
-        each(f);
-        break;
-      }
-      case hard_sigmoid: {
-        scalar::HardSigmoid f;
-        f.alpha = instruction.p, f.beta = instruction.q;
-        each(f);
-        break;
-      }
-      case sigmoid: each(scalar::Sigmoid{}); break;
-      case hard_swish: each(scalar::HardSwish{}); break;
-      case softplus: each(scalar::Softplus{}); break;
-      case softsign: each(scalar::Softsign{}); break;
-      case tanh: each(scalar::Tanh{}); break;
-      case mish: each(scalar::Mish{}); break;
-      case gelu: each(GeluByErf{}); break;
-      case tanh_gelu: each(GeluByTanh{}); break;
-    }
-    return accumulator;
+    const bool is_swapped = instruction.kind == Instruction::Kind::swapped_call;
+    const NamedCall call{instruction.function, type == Type::f16 || type == Type::bf16, type == Type::boolean,
+                         instruction.p, instruction.q};
+    return call(is_swapped ? second : accumulator, is_swapped ? accumulator : second, third);
   }
 
   DEVICE_FN static void round_to(Type type, Values& values) {

@@ -2,18 +2,22 @@
 
 #include <algorithm>
 #include <bit>
-#include <compare>
 #include <functional>
 #include <numeric>
 
+#include "device/compiler.h"
 #include "ops/elementwise/index_space.h"
 #include "ops/elementwise/interpreter.h"
+#include "ops/elementwise/program_layout.h"
+#include "ops/elementwise/program_source.h"
 #include "ops/shape/strided.h"
 
 namespace encore::ops {
 namespace {
 
 constexpr int kPacked = 4;
+
+using Way = ProgramLayout::Way;
 
 // What makes all outputs; none if that is too much for a kernel.
 std::optional<std::vector<Instruction>> whole_program(const Expression& expression, int inputs) {
@@ -25,7 +29,8 @@ std::optional<std::vector<Instruction>> whole_program(const Expression& expressi
 
 class ElementwiseOp : public Op {
  public:
-  ElementwiseOp(const NodeInfo& node, Expression expression) : expression_(std::move(expression)) {
+  ElementwiseOp(const NodeInfo& node, Expression expression)
+      : expression_(std::move(expression)), compiler_(node.settings.compiler) {
     auto all = whole_program(expression_, node.input_count());
     require(all.has_value(), "the expression does not fit in a program");
     all_ = std::move(*all);
@@ -112,67 +117,77 @@ class ElementwiseOp : public Op {
     }
     require(int(space.sizes.size()) <= kMostProgramDims, "inputs are broadcast along more than ", kMostProgramDims,
             " dimensions");
-    if (space.packs(kPacked) && are_aligned(outputs) && are_small(context, reads, space.count))
-      interpret<kPacked>(context, space, instructions, inputs, reads, outputs);
-    else
-      interpret<1>(context, space, instructions, inputs, reads, outputs);
+    const bool is_packed = space.packs(kPacked) && are_aligned(outputs),
+               is_small = are_small(context, reads, space.count);
+    std::vector<const Tensor*> tensors(reads.size());
+    for (size_t k = 0; k < reads.size(); ++k)
+      if (reads[k]) tensors[k] = &context.input(int(k));
+    const ProgramLayout layout(is_packed && is_small ? kPacked : 1, space, tensors, inputs);
+    const auto captured = is_small ? compiled(context.stream(), layout, outputs, made) : std::nullopt;
+    if (captured && captured->kernel->is_ready()) {
+      device::launch(context.stream(), *captured);
+    } else {
+      layout.pack > 1 ? interpret<kPacked>(context.stream(), layout, instructions, outputs)
+                      : interpret<1>(context.stream(), layout, instructions, outputs);
+      if (captured) device::exchange_latest(context.stream(), *captured);
+    }
     for (const int i : made)
       copy_bytes(context.stream(), outputs[size_t(i)].data, wanted[size_t(i)].data, int64_t(wanted[size_t(i)].bytes()));
   }
 
+  // The compiled kernel that is captured for it, if there is one; it may not be ready yet.
+  std::optional<device::CompiledLaunch> compiled(StreamRef stream, const ProgramLayout& layout,
+                                                 const std::vector<Tensor>& outputs,
+                                                 const std::vector<int>& made) const {
+    if (!compiler_ || stream.capture_status() == device::CaptureStatus::none) return std::nullopt;
+    auto kernel = compiler_->find(source_of(expression_, made, layout));
+    if (!kernel) return std::nullopt;
+    ProgramArguments arguments{};
+    const auto to_int = [](int64_t value) { return int(value); };
+    for (size_t i = 0; i < layout.inputs.size(); ++i) arguments.inputs[i] = layout.inputs[i].data;
+    for (size_t i = 0; i < outputs.size(); ++i) arguments.outputs[i] = outputs[i].data;
+    for (size_t d = 0; d < layout.sizes.size(); ++d) arguments.sizes[d] = device::SmallDivider(int(layout.sizes[d]));
+    for (size_t w = 0; w < layout.walks.size(); ++w) {
+      std::ranges::transform(layout.walks[w].strides, arguments.walks[w].strides, to_int);
+      std::ranges::transform(layout.walks[w].shifts, arguments.walks[w].shifts, to_int);
+    }
+    return device::CompiledLaunch(std::move(kernel), layout.packs, arguments);
+  }
+
   template <int kPack>
-  static void interpret(Context& context, const IndexSpace& space, std::vector<Instruction> instructions,
-                        const std::vector<Source>& sources, const std::vector<bool>& reads,
+  static void interpret(StreamRef stream, const ProgramLayout& layout, std::vector<Instruction> instructions,
                         const std::vector<Tensor>& outputs) {
     using Program = ElementwiseProgram<kPack>;
-    Program program{};
-    program.rank = int(space.sizes.size()), program.length = int(instructions.size());
-    program.packs = space.count / kPack;
     using Index = typename Program::Index;
-    for (size_t d = 0; d < space.sizes.size(); ++d) {
+    Program program{};
+    program.rank = int(layout.sizes.size()), program.length = int(instructions.size());
+    program.packs = layout.packs;
+    program.read = int(layout.inputs.size());
+    for (size_t d = 0; d < layout.sizes.size(); ++d) {
       if constexpr (kPack == 1)
-        program.sizes[d] = device::Divider(space.sizes[d], space.count);
+        program.sizes[d] = device::Divider(layout.sizes[d], layout.packs);
       else
-        program.sizes[d] = device::SmallDivider(int(space.sizes[d]));
+        program.sizes[d] = device::SmallDivider(int(layout.sizes[d]));
     }
-    // Inputs that walk alike come one after the other.
-    const auto compare = [&](size_t a, size_t b) {
-      for (size_t d = 0; d < space.sizes.size(); ++d) {
-        const auto of = [&](size_t k) { return std::pair(space.strides[d][k], space.shifts[d][k]); };
-        if (const auto order = of(a) <=> of(b); order != 0) return order;
-      }
-      return std::strong_ordering::equal;
-    };
-    std::vector<size_t> order;
-    for (size_t k = 0; k < reads.size(); ++k)
-      if (reads[k]) order.push_back(k);
-    std::ranges::stable_sort(order, [&](size_t a, size_t b) { return compare(a, b) < 0; });
-    std::vector<uint8_t> place(reads.size());
-    int walks = 0;
-    for (size_t i = 0; i < order.size(); ++i) {
-      const size_t k = order[i];
-      const Tensor& tensor = context.input(int(k));
-      auto& input = program.inputs[i];
-      place[k] = uint8_t(i);
-      const auto bytes = device::size_bytes(tensor.type);
-      input.data = static_cast<const char*>(tensor.data) + sources[k].first * int64_t(bytes);
-      input.type = tensor.type, input.log_bytes = uint8_t(std::countr_zero(bytes));
-      input.repeats = space.strides[0][k] == 0;
-      input.is_whole = !input.repeats && kPack * bytes >= 4 && space.are_rows_aligned(k, kPack) &&
-                       reinterpret_cast<uintptr_t>(input.data) % (kPack * bytes) == 0;
-      if (space.is_flat(k) || space.is_single(k)) {
-        input.way = space.is_flat(k) ? Program::kFlat : Program::kSingle;
-        continue;
-      }
-      if (i == 0 || compare(k, order[i - 1]) != 0) {
-        auto& walk = program.walks[walks++];
-        for (size_t d = 0; d < space.sizes.size(); ++d)
-          walk.strides[d] = Index(space.strides[d][k]), walk.shifts[d] = Index(space.shifts[d][k]);
-        walk.is_rolled = space.is_rolled(k);
-      }
-      input.way = uint8_t(Program::kWalks + walks - 1);
+    for (size_t w = 0; w < layout.walks.size(); ++w) {
+      const auto to_index = [](int64_t value) { return Index(value); };
+      std::ranges::transform(layout.walks[w].strides, program.walks[w].strides, to_index);
+      std::ranges::transform(layout.walks[w].shifts, program.walks[w].shifts, to_index);
+      program.walks[w].is_rolled = layout.walks[w].is_rolled;
     }
-    program.read = int(order.size());
+    uint8_t place[kMostProgramInputs] = {};  // of the node's inputs among those that are read
+    for (size_t i = 0; i < layout.inputs.size(); ++i) {
+      const ProgramLayout::Input& input = layout.inputs[i];
+      place[input.index] = uint8_t(i);
+      program.inputs[i] = {.data = input.data,
+                           .type = input.type,
+                           .way = uint8_t(input.way == Way::flat     ? Program::kFlat
+                                          : input.way == Way::single ? Program::kSingle
+                                                                     : Program::kWalks + input.walk),
+                           .log_bytes = uint8_t(std::countr_zero(device::size_bytes(input.type))),
+                           .repeats = input.repeats,
+                           .is_whole = input.is_whole};
+    }
     for (Instruction& one : instructions)
       for (Instruction::Operand* operand : {&one.a, &one.b}) {
         if (operand->from == Instruction::From::input) operand->index = place[operand->index];
@@ -181,7 +196,7 @@ class ElementwiseOp : public Op {
       }
     std::ranges::copy(instructions, program.instructions);
     for (size_t i = 0; i < outputs.size(); ++i) program.outputs[i] = outputs[i].data;
-    device::block_kernel<typename Program::Shared>(context.stream(),
+    device::block_kernel<typename Program::Shared>(stream,
                                                    {(program.packs + Program::kThreads - 1) / Program::kThreads,
                                                     Program::kThreads, Program::file_bytes(program.read + kMostSlots)},
                                                    program);
@@ -205,6 +220,7 @@ class ElementwiseOp : public Op {
   }
 
   Expression expression_;
+  const std::shared_ptr<device::Compiler> compiler_;
   std::vector<Instruction> all_;
 };
 

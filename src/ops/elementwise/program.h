@@ -3,14 +3,13 @@
 #include <memory>
 
 #include "ops/elementwise/expression.h"
+#include "ops/elementwise/program_arguments.h"
 
 namespace encore::ops {
 
 // The node's attribute with the expression's text; its inputs are the node's, its outputs too.
 inline constexpr const char* kExpression = "expression";
 
-// The most dimensions of what it makes.
-inline constexpr int kMostProgramDims = 5;
 // Whether a kernel can do all of it: few enough inputs, outputs and instructions.
 bool fits_in_a_program(const Expression& expression, int inputs);
 std::unique_ptr<Op> make_elementwise_program(const NodeInfo& node);

@@ -1,17 +1,14 @@
 // The scalar functions of operators, in the type to compute in. Rows are made of them, and elementwise programs.
-// An f.rough(float), if there is one, has as many digits as half types keep.
+// An f.rough(float), if there is one, has as many digits as half types keep. Compiled at run time, too, so nothing here
+// knows more of a node than that it has attributes.
 #pragma once
 #include <cmath>
-#include <limits>
 #include <type_traits>
 
-#include "device/fault.h"
-#include "ops/choice.h"
-#include "ops/elementwise/convert.h"
 #include "ops/elementwise/curves.h"
 #include "ops/elementwise/gelu.h"
 #include "ops/elementwise/rough.h"
-#include "ops/op.h"
+#include "ops/elementwise/truncate.h"
 
 namespace encore::ops::scalar {
 
@@ -41,16 +38,9 @@ struct Mul {
       return a * b;
   }
 };
-// An integer divided by zero is a fault, and gives 0.
+// An integer divided by zero gives 0.
 struct Quotient {
   static constexpr bool kByRuns = true;
-  static constexpr device::FaultKind kFault = device::FaultKind::divide_by_zero;
-  device::FaultRef fault;
-
-  template <class T>
-  DEVICE_FN bool is_bad(T, T divisor) const {
-    return std::is_integral_v<T> && divisor == T(0);
-  }
   template <class T>
   DEVICE_FN T operator()(T a, T b) const {
     if constexpr (std::is_integral_v<T>) {
@@ -69,7 +59,7 @@ struct Extreme {
   template <class T>
   using Partial = T;
   bool least;
-  static Extreme of(const NodeInfo& node) { return {node.op_type() == "Min"}; }
+  static Extreme of(const auto& node) { return Extreme{node.op_type() == "Min"}; }
   static Extreme at_end(Extreme f, int) { return f; }
   template <class T>
   DEVICE_FN T combine(T a, T b) const {
@@ -214,7 +204,7 @@ struct Same {
 struct Ordered {
   bool descending, or_equal;
   Ordered() = default;
-  explicit Ordered(const NodeInfo& node)
+  explicit Ordered(const auto& node)
       : descending(node.op_type().starts_with("Greater")), or_equal(node.op_type().ends_with("OrEqual")) {}
   template <class T>
   DEVICE_FN bool operator()(T a, T b) const {
@@ -243,7 +233,7 @@ struct Relu {
 struct LeakyRelu {
   float alpha;
   LeakyRelu() = default;
-  explicit LeakyRelu(const NodeInfo& node) : alpha(node.get_float("alpha", 0.01f)) {}
+  explicit LeakyRelu(const auto& node) : alpha(node.get_float("alpha", 0.01f)) {}
   template <class T>
   DEVICE_FN T operator()(T x) const {
     return leaky_relu(x, T(alpha));
@@ -252,7 +242,7 @@ struct LeakyRelu {
 struct Elu {
   float alpha;
   Elu() = default;
-  explicit Elu(const NodeInfo& node) : alpha(node.get_float("alpha", 1.f)) {}
+  explicit Elu(const auto& node) : alpha(node.get_float("alpha", 1.f)) {}
   template <class T>
   DEVICE_FN T operator()(T x) const {
     return elu(x, T(alpha));
@@ -261,7 +251,7 @@ struct Elu {
 struct Selu {
   float alpha, gamma;
   Selu() = default;
-  explicit Selu(const NodeInfo& node)
+  explicit Selu(const auto& node)
       : alpha(node.get_float("alpha", 1.67326319217681884765625f)),
         gamma(node.get_float("gamma", 1.05070102214813232421875f)) {}
   template <class T>
@@ -279,8 +269,7 @@ struct Sigmoid {
 struct HardSigmoid {
   float alpha, beta;
   HardSigmoid() = default;
-  explicit HardSigmoid(const NodeInfo& node)
-      : alpha(node.get_float("alpha", 0.2f)), beta(node.get_float("beta", 0.5f)) {}
+  explicit HardSigmoid(const auto& node) : alpha(node.get_float("alpha", 0.2f)), beta(node.get_float("beta", 0.5f)) {}
   template <class T>
   DEVICE_FN T operator()(T x) const {
     return hard_sigmoid(x, T(alpha), T(beta));
@@ -302,7 +291,7 @@ struct Softplus {
 struct ParametricSoftplus {
   float alpha, beta;
   ParametricSoftplus() = default;
-  explicit ParametricSoftplus(const NodeInfo& node)
+  explicit ParametricSoftplus(const auto& node)
       : alpha(node.get_float("alpha", 1.f)), beta(node.get_float("beta", 1.f)) {}
   template <class T>
   DEVICE_FN T operator()(T x) const {
@@ -318,9 +307,7 @@ struct Softsign {
 struct Celu {
   float alpha;
   Celu() = default;
-  explicit Celu(const NodeInfo& node) : alpha(node.get_float("alpha", 1.f)) {
-    if (alpha == 0) fail(Code::not_supported, "attribute alpha is 0, by which x would be divided");
-  }
+  explicit Celu(const auto& node) : alpha(node.get_float("alpha", 1.f)) {}
   template <class T>
   DEVICE_FN T operator()(T x) const {
     return x > T(0) ? x : T(alpha) * std::expm1(x / T(alpha));
@@ -343,7 +330,7 @@ struct Mish {
 struct Swish {
   float alpha;
   Swish() = default;
-  explicit Swish(const NodeInfo& node) : alpha(node.get_float("alpha", 1.f)) {}
+  explicit Swish(const auto& node) : alpha(node.get_float("alpha", 1.f)) {}
   template <class T>
   DEVICE_FN T operator()(T x) const {
     return silu(x, T(alpha));
@@ -353,7 +340,7 @@ struct Swish {
 struct ThresholdedRelu {
   float alpha;
   ThresholdedRelu() = default;
-  explicit ThresholdedRelu(const NodeInfo& node) : alpha(node.get_float("alpha", 1.f)) {}
+  explicit ThresholdedRelu(const auto& node) : alpha(node.get_float("alpha", 1.f)) {}
   template <class T>
   DEVICE_FN T operator()(T x) const {
     return x > T(alpha) ? x : T(0);
@@ -363,7 +350,7 @@ struct ThresholdedRelu {
 struct Shrink {
   float lambd, bias;
   Shrink() = default;
-  explicit Shrink(const NodeInfo& node) : lambd(node.get_float("lambd", 0.5f)), bias(node.get_float("bias", 0.f)) {}
+  explicit Shrink(const auto& node) : lambd(node.get_float("lambd", 0.5f)), bias(node.get_float("bias", 0.f)) {}
   template <class T>
   DEVICE_FN T operator()(T x) const {
     if constexpr (std::is_integral_v<T>)
@@ -383,7 +370,7 @@ struct Tanh {
 struct ScaledTanh {
   float alpha, beta;
   ScaledTanh() = default;
-  explicit ScaledTanh(const NodeInfo& node) : alpha(node.get_float("alpha", 1.f)), beta(node.get_float("beta", 1.f)) {}
+  explicit ScaledTanh(const auto& node) : alpha(node.get_float("alpha", 1.f)), beta(node.get_float("beta", 1.f)) {}
   template <class T>
   DEVICE_FN T operator()(T x) const {
     return T(alpha) * std::tanh(T(beta) * x);
@@ -392,23 +379,11 @@ struct ScaledTanh {
 struct Affine {
   float alpha, beta;
   Affine() = default;
-  explicit Affine(const NodeInfo& node) : alpha(node.get_float("alpha", 1.f)), beta(node.get_float("beta", 0.f)) {}
+  explicit Affine(const auto& node) : alpha(node.get_float("alpha", 1.f)), beta(node.get_float("beta", 0.f)) {}
   template <class T>
   DEVICE_FN T operator()(T x) const {
     return T(alpha) * x + T(beta);
   }
-};
-struct Gelu {
-  bool by_tanh;
-  Gelu() = default;
-  explicit Gelu(const NodeInfo& node) {
-    by_tanh = read_choice<bool>(node, "approximate", "none", {{"none", false}, {"tanh", true}});
-  }
-  template <class T>
-  DEVICE_FN T operator()(T x) const {
-    return by_tanh ? GeluByTanh()(x) : GeluByErf()(x);
-  }
-  DEVICE_FN float rough(float x) const { return by_tanh ? GeluByTanh().rough(x) : GeluByErf().rough(x); }
 };
 
 }  // namespace encore::ops::scalar

@@ -6,7 +6,7 @@
 #include "device/divide.h"
 #include "device/transform.h"
 #include "ops/dispatch.h"
-#include "ops/elementwise/convert.h"
+#include "ops/elementwise/truncate.h"
 #include "ops/nn/resize_place.h"
 
 namespace encore::ops {

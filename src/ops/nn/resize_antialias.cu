@@ -7,7 +7,7 @@
 #include "device/launch.h"
 #include "device/rounded.h"
 #include "ops/dispatch.h"
-#include "ops/elementwise/convert.h"
+#include "ops/elementwise/truncate.h"
 #include "ops/nn/resize_place.h"
 #include "ops/shape/strided.h"
 

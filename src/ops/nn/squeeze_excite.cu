@@ -23,7 +23,7 @@ constexpr int kThreads = 512;
 constexpr int kLanes = 8;  // that add up a channel
 constexpr int kMostWidth = kThreads / kLanes;
 constexpr int kApart = 4;  // more than rows need, for lanes to read from banks of their own
-constexpr int kAhead = 4;  // positions that a thread asks for before it needs the first
+constexpr int kAhead = 4;  // positions, and rows of weights, that a thread asks for before it needs the first
 
 // How pictures are cut. A block has a slab of a picture's positions, and of these a chunk of channels. A thread has one
 // pack of channels in every `rows`-th position, and the same in every `rows`-th row of weights.
@@ -66,6 +66,26 @@ struct Part {
   DEVICE_FN Values weights(const T* from, int row, int first) const {
     return device::load_pack<kPack>(from + row * cut.channels + channel + first, true);
   }
+  // The first rows that a thread will want.
+  struct Rows {
+    Values at[kAhead];
+  };
+  DEVICE_FN void early_weights(const T* from, int row, int first, Rows& rows) const {
+    UNROLL for (int k = 0; k < kAhead; ++k) {
+      if (row + k * cut.rows < cut.squeezed) rows.at[k] = weights(from, row + k * cut.rows, first);
+    }
+  }
+  // Calls f(r, weights) for each of the thread's rows from `begin` to `end`. Those that were asked for early are there.
+  template <class F>
+  DEVICE_FN void each_row(const T* from, const Rows& rows, int row, int first, int begin, int end, F f) const {
+    UNROLL for (int k = 0; k < kAhead; ++k) {
+      const int r = row + k * cut.rows;
+      if (r >= begin && r < end) f(r, rows.at[k]);
+    }
+    for (int r = row + kAhead * cut.rows; r < end; r += cut.rows) {
+      if (r >= begin) f(r, weights(from, r, first));
+    }
+  }
   // Calls f(k, position) for those of kAhead that are there.
   template <class F>
   DEVICE_FN void ahead(int at, F f) const {
@@ -103,11 +123,9 @@ struct Squeeze {
 
   DEVICE_FN void operator()(Block<Shared>& b, const Shared& s) const {
     const Own part(cut, b.index());
-    PerThread<typename Own::Values, kThreads> early;
+    PerThread<typename Own::Rows, kThreads> early;
     b.threads([&](int t, Shared& s) {
-      part.own(t, [&](int row, int first) {
-        if (row < cut.squeezed) early[t] = part.weights(weights, row, first);
-      });
+      part.own(t, [&](int row, int first) { part.early_weights(weights, row, first, early[t]); });
       b.wait();
       part.own(t, [&](int row, int first) {
         float sums[kPack] = {};
@@ -131,12 +149,11 @@ struct Squeeze {
       const int end = cut.squeezed - base < most ? cut.squeezed : base + most;
       b.threads([&](int t, Shared& s) {
         part.own(t, [&](int row, int first) {
-          for (int r = base + row; r < end; r += cut.rows) {
-            const auto own = r == row ? early[t] : part.weights(weights, r, first);
+          part.each_row(weights, early[t], row, first, base, end, [&](int r, const auto& own) {
             float sum = 0;
             UNROLL for (int j = 0; j < kPack; ++j) sum += float(own.at[j]) * s.means[first + j];
             s.sums[(r - base) * apart + first / kPack] = sum;
-          }
+          });
         });
       });
       b.threads([&](int t, Shared& s) {
@@ -154,13 +171,20 @@ template <class T, int kPack>
 struct Excite {
   static constexpr bool kBeginsEarly = true;
   static constexpr int kMaxThreads = kThreads;
-  static constexpr int kTeam = 16, kBatch = 8;  // threads that add up parts, and how many at once
+  static constexpr int kTeam = 16, kBatch = 8;  // threads that add up parts of a row, and rows that they have at once
   using Own = Part<T, kPack>;
   struct Shared {
     float sums[Own::kSums], squeezed[kMostSqueezed], factors[kMostWidth], summands[kMostWidth];
   };
   struct Values {
     typename Own::Values at[kAhead];
+  };
+  struct Batch {
+    float at[kBatch];
+    DEVICE_FN friend Batch operator+(Batch a, const Batch& b) {
+      UNROLL for (int k = 0; k < kBatch; ++k) a.at[k] += b.at[k];
+      return a;
+    }
   };
   // Of a channel.
   struct Constants {
@@ -177,33 +201,35 @@ struct Excite {
 
   DEVICE_FN void operator()(Block<Shared>& b, const Shared& s) const {
     const Own part(cut, b.index());
-    PerThread<typename Own::Values, kThreads> early;
+    PerThread<typename Own::Rows, kThreads> early;
     PerThread<Constants, kThreads> constants;
     PerThread<Values, kThreads> values;
     b.threads([&](int t, Shared&) {
       constants[t] = constants_of(part, t);
-      part.own(t, [&](int row, int first) {
-        if (row < cut.squeezed) early[t] = part.weights(weights, row, first);
-      });
+      part.own(t, [&](int row, int first) { part.early_weights(weights, row, first, early[t]); });
       b.wait();
       part.own(t, [&](int row, int first) { read(part, row, first, values[t]); });
     });
-    PerThread<float, kThreads> sums;
-    for (int base = 0; base < cut.squeezed; base += kThreads / kTeam) {
+    PerThread<Batch, kThreads> batches;
+    constexpr int kTeams = kThreads / kTeam;
+    for (int base = 0; base < cut.squeezed; base += kTeams * kBatch) {
       b.template reduce_groups<kTeam>(
-          sums, [&](int t) { return add_parts(part.image, base + t / kTeam, t % kTeam); }, Plus());
+          batches, [&](int t) { return add_parts(part.image, base + t / kTeam, t % kTeam); }, Plus());
       b.threads([&](int t, Shared& s) {
-        const int row = base + t / kTeam;
-        if (t % kTeam == 0 && row < cut.squeezed) s.squeezed[row] = squeeze_activation.template whole<T>(sums[t]);
+        if (t % kTeam != 0) return;
+        UNROLL for (int k = 0; k < kBatch; ++k) {
+          const int row = base + t / kTeam + k * kTeams;
+          if (row < cut.squeezed) s.squeezed[row] = squeeze_activation.template whole<T>(batches[t].at[k]);
+        }
       });
     }
+    PerThread<float, kThreads> sums;
     b.threads([&](int t, Shared& s) {
       part.own(t, [&](int row, int first) {
         float sums[kPack] = {};
-        for (int r = row; r < cut.squeezed; r += cut.rows) {
-          const auto own = r == row ? early[t] : part.weights(weights, r, first);
+        part.each_row(weights, early[t], row, first, 0, cut.squeezed, [&](int r, const auto& own) {
           UNROLL for (int j = 0; j < kPack; ++j) sums[j] += float(own.at[j]) * s.squeezed[r];
-        }
+        });
         UNROLL for (int j = 0; j < kPack; ++j) s.sums[part.place(row, first) + j] = sums[j];
       });
     });
@@ -248,18 +274,27 @@ struct Excite {
     part.ahead(at,
                [&](int k, int from) { values.at[k] = device::load_pack<kPack>(x + part.offset(from, first), true); });
   }
-  // A lane's share of what the squeeze makes.
-  DEVICE_FN float add_parts(int64_t image, int row, int lane) const {
-    if (row >= cut.squeezed) return 0;
+  // A lane's share of what the squeeze makes, in each of a team's rows.
+  DEVICE_FN Batch add_parts(int64_t image, int first, int lane) const {
+    constexpr int kTeams = kThreads / kTeam;
     const int parts = cut.parts();
-    const float* const from = in + (image * cut.squeezed + row) * parts;
-    float sum = squeeze_bias && lane == 0 ? float(squeeze_bias[row]) : 0.f;
-    for (int i = lane; i < parts; i += kBatch * kTeam) {
-      float batch[kBatch];
-      UNROLL for (int k = 0; k < kBatch; ++k) batch[k] = i + k * kTeam < parts ? from[i + k * kTeam] : 0.f;
-      UNROLL for (int k = 0; k < kBatch; ++k) sum += batch[k];
+    const float* const from = in + image * cut.squeezed * parts;
+    Batch sums;
+    UNROLL for (int k = 0; k < kBatch; ++k) {
+      const int row = first + k * kTeams;
+      sums.at[k] = squeeze_bias && lane == 0 && row < cut.squeezed ? float(squeeze_bias[row]) : 0.f;
     }
-    return sum;
+    for (int i = lane; i < parts; i += kAhead * kTeam) {
+      float batch[kAhead][kBatch];  // all are asked for before the first is added
+      UNROLL for (int m = 0; m < kAhead; ++m) {
+        UNROLL for (int k = 0; k < kBatch; ++k) {
+          const int row = first + k * kTeams, at = i + m * kTeam;
+          batch[m][k] = row < cut.squeezed && at < parts ? from[int64_t(row) * parts + at] : 0.f;
+        }
+      }
+      UNROLL for (int m = 0; m < kAhead; ++m) { UNROLL for (int k = 0; k < kBatch; ++k) sums.at[k] += batch[m][k]; }
+    }
+    return sums;
   }
 };
 

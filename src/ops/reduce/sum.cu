@@ -3,7 +3,7 @@
 #include <type_traits>
 
 #include "ops/dispatch.h"
-#include "ops/elementwise/convert.h"
+#include "ops/elementwise/truncate.h"
 #include "ops/reduce/reduce.h"
 #include "ops/reduce/reductions.h"
 

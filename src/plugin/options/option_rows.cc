@@ -48,6 +48,13 @@ bool flag_or_safe(std::string_view text, std::optional<bool>& into) {
   return into || text == "safe";
 }
 
+bool compile_when(std::string_view text, device::CompilerSettings::When& into) {
+  using enum device::CompilerSettings::When;
+  const std::optional<bool> wanted = flag(text);
+  into = text == "now" ? at_once : wanted.value_or(true) ? in_background : never;
+  return wanted || text == "now";
+}
+
 bool bytes(std::string_view text, size_t& into) { return take(number<size_t>(text, 0, SIZE_MAX), into); }
 
 // onnxruntime writes -1 for a default of the arena's.
@@ -258,6 +265,13 @@ constexpr OptionRow kRows[] = {
      "Make one kernel of elementwise nodes in a region whose outputs have one shape. Profiles tell such nodes as one; "
      "with 0 they tell each.",
      [](std::string_view value, Options& o) { return take(flag(value), o.fuse_elementwise); }},
+    {"compile_elementwise", false, "1", "0, 1 or now",
+     "Compile the kernels that `fuse_elementwise` makes by NVRTC, where graphs are captured. That takes about a tenth "
+     "of "
+     "a second for each that is new, in a thread beside. Meanwhile graphs have a kernel that interprets what it is to "
+     "do, with results equal to the bit; what is compiled takes its place. With `now` a capture waits, with 0 all is "
+     "interpreted, as where there is no NVRTC. `tuning_cache` keeps what was compiled.",
+     [](std::string_view value, Options& o) { return compile_when(value, o.compile_elementwise); }},
     {"regions", false, "1", kFlag,
      "Make one node of all that Encore can run together; the host has less to do for it. Such a region ends at nodes "
      "of "

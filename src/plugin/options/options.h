@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "device/compiler.h"
 #include "graph/session_graphs.h"
 #include "memory/source.h"
 
@@ -57,6 +58,7 @@ struct Options {
   bool prefer_nhwc = false;
   bool fuse_nodes = true;
   bool fuse_elementwise = true;
+  device::CompilerSettings::When compile_elementwise = device::CompilerSettings::When::in_background;
   bool regions = true;
   bool has_regions() const { return fuse_nodes && (regions || auto_graph.value_or(false)); }
   int sdpa_kernel = 0;

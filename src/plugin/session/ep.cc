@@ -122,6 +122,11 @@ Ep::Ep(std::shared_ptr<Registration> registration, Options options, Log log, std
                                                      recorder_);
     arena_->add(store_);
   }
+  if (graphs_ || (store_ && store_->captures()))
+    compiler_ = std::make_shared<device::Compiler>(
+        device(), device::CompilerSettings{.when = options_.compile_elementwise,
+                                           .kept = tuning_cache(),
+                                           .warn = [log](const std::string& message) { log.warning(message); }});
   recorder_->when_switched([this] {
     if (graphs_) graphs_->forget_captures();
     if (store_) store_->forget_graphs();
@@ -190,21 +195,27 @@ device::Dnn& Ep::dnn() {
       return std::shared_ptr<void>(arena->reserve(bytes), [arena](void* address) { arena->free(address); });
     };
     settings.warn = [log = log_](const std::string& message) { log.warning(message); };
-    if (!options_.tuning_cache.empty()) {
-      settings.tuning = device::TuningCache::of(options_.tuning_cache);
-      if (const std::string complaint = settings.tuning->complaint(); !complaint.empty())
-        log_.warning(text("provider option 'tuning_cache' helps nothing yet: ", complaint));
-    }
+    settings.tuning = tuning_cache();
     dnn_ = std::make_unique<device::Dnn>(device(), std::move(settings));
   }
   open_dnn_.store(dnn_.get(), std::memory_order_release);
   return *dnn_;
 }
 
+std::shared_ptr<device::TuningCache> Ep::tuning_cache() {
+  if (options_.tuning_cache.empty()) return nullptr;
+  auto cache = device::TuningCache::of(options_.tuning_cache);
+  const std::string complaint = cache->complaint();
+  if (!complaint.empty() && !std::exchange(has_told_complaint_, true))
+    log_.warning(text("provider option 'tuning_cache' helps nothing yet: ", complaint));
+  return cache;
+}
+
 ops::Settings Ep::settings() const {
   return {.use_tf32 = options_.use_tf32,
           .strict_skip_layer_norm = options_.strict_skip_layer_norm,
-          .fuses_elementwise = options_.fuse_elementwise};
+          .fuses_elementwise = options_.fuse_elementwise,
+          .compiler = compiler_};
 }
 
 // onnxruntime asks for subgraphs first, and for each graph again if it changes the layout. What counts is the last

@@ -130,6 +130,7 @@ class Ep : public OrtEp {
   void fill_callbacks();
   void find_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support);
   void open_beside(std::function<void()> open);
+  std::shared_ptr<device::TuningCache> tuning_cache();  // null: none is wanted
   Parts parts() const;
   void claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support, Claim& claim, bool is_body);
   void place_bodies(const OrtNode* node, const PlacedNode& with);
@@ -170,7 +171,9 @@ class Ep : public OrtEp {
   HostCopies copies_;
   Constants constants_;
   graph::DefaultStreamOrder order_;
+  std::shared_ptr<device::Compiler> compiler_;  // null if nothing is captured
   std::mutex opening_;
+  bool has_told_complaint_ = false;  // of the tuning cache
   std::unique_ptr<device::Blas> blas_;
   std::unique_ptr<device::Dnn> dnn_;
   std::atomic<device::Blas*> open_blas_{nullptr};

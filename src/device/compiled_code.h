@@ -1,0 +1,26 @@
+// What a back end has for compiler.h.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "device/compiler.h"
+
+namespace encore::device {
+
+// A header of Encore's that sources may include.
+struct RunTimeHeader {
+  const char* name;
+  const char* text;
+};
+std::span<const RunTimeHeader> run_time_headers();
+uint64_t hash_of_run_time_headers();
+
+// For what the binaries are; empty if nothing is compiled here. Costs nothing.
+std::string compiled_for(int device);
+// Error{library_missing} if there is no compiler, which takes a while to find out the first time.
+std::string compile(int device, const std::string& source);
+std::shared_ptr<const CompiledKernel::Code> load(int device, const std::string& binary);
+
+}  // namespace encore::device

@@ -1,0 +1,192 @@
+#include "device/compiler.h"
+
+#include <unistd.h>
+
+#include <condition_variable>
+#include <cstdlib>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "device/compiled_code.h"
+#include "device/error.h"
+#include "device/tuning_cache.h"
+
+namespace encore::device {
+
+void CompiledKernel::settle(std::shared_ptr<const Code> code) {
+  code_ = std::move(code);
+  state_.store(code_ ? State::ready : State::failed, std::memory_order_release);
+  state_.notify_all();
+}
+
+struct Compiler::State {
+  State(int device, CompilerSettings settings)
+      : device(device),
+        when(settings.when),
+        place(when == CompilerSettings::When::never ? "" : compiled_for(device)),
+        kept_(std::move(settings.kept)),
+        warn_(std::move(settings.warn)) {}
+
+  const int device;
+  const CompilerSettings::When when;
+  const std::string place;  // empty: nothing is compiled
+
+  ~State() {
+    try {
+      if (kept_) kept_->save();
+    } catch (const std::exception&) {  // no memory for it
+    }
+  }
+
+  // What the process has compiled is in the session's file then, too.
+  std::optional<std::string> find_kept(const std::string& source) const {
+    const std::string key = key_of(source);
+    auto found = kept_ ? kept_->find(key) : std::nullopt;
+    if (!found && (found = TuningCache::of("")->find(key)) && kept_) kept_->put(key, *found);
+    return found;
+  }
+  void keep(const std::string& source, const std::string& binary) const {
+    TuningCache::of("")->put(key_of(source), binary);
+    if (kept_) kept_->put(key_of(source), binary);
+  }
+  void warn(const std::string& message) {
+    const std::lock_guard lock(mutex_);
+    if (warn_) warn_(message);
+  }
+  // The session ends, perhaps before what it has asked for is compiled.
+  void be_silent() {
+    const std::lock_guard lock(mutex_);
+    warn_ = nullptr;
+  }
+
+ private:
+  std::string key_of(const std::string& source) const {
+    return text("compiled for ", place, " with ", hash_of_run_time_headers(), ": ", source);
+  }
+
+  const std::shared_ptr<TuningCache> kept_;
+  std::mutex mutex_;
+  std::function<void(const std::string&)> warn_;  // guarded by it
+};
+
+namespace {
+
+// The process's kernels, and the thread that compiles them.
+class Workshop {
+ public:
+  struct Job {
+    std::shared_ptr<CompiledKernel> kernel;
+    std::function<std::shared_ptr<const CompiledKernel::Code>()> make;
+  };
+
+  static Workshop& get() {
+    static auto& workshop = *new Workshop;  // destructors of other statics may still use it
+    return workshop;
+  }
+
+  // Null: there are too many.
+  std::pair<std::shared_ptr<CompiledKernel>, bool> find(int device, const std::string& source) {
+    const std::lock_guard lock(mutex_);
+    const auto found = kernels_.find({device, source});
+    if (found != kernels_.end()) return {found->second, false};
+    if (kernels_.size() == kMostKernels) return {nullptr, false};
+    return {kernels_.emplace(std::pair(device, source), std::make_shared<CompiledKernel>()).first->second, true};
+  }
+
+  void ask(Job job) {
+    const std::lock_guard lock(mutex_);
+    if (is_over_) return job.kernel->settle(nullptr);
+    jobs_.push_back(std::move(job));
+    if (!thread_.joinable()) {
+      std::atexit([] { get().end(); });
+      thread_ = std::thread([this] { work(); });
+    }
+    wanted_.notify_one();
+  }
+
+ private:
+  static constexpr size_t kMostKernels = 2048;
+
+  void work() {
+    std::unique_lock lock(mutex_);
+    for (bool is_first = true;; is_first = false) {
+      wanted_.wait(lock, [&] { return is_over_ || !jobs_.empty(); });
+      if (is_over_) break;
+      const Job job = std::move(jobs_.front());
+      jobs_.pop_front();
+      lock.unlock();
+      job.kernel->settle(job.make());
+      if (is_first) std::atexit([] { get().end(); });  // before what the compiler does as the process ends
+      lock.lock();
+    }
+    for (const Job& job : std::exchange(jobs_, {})) job.kernel->settle(nullptr);
+  }
+  void end() {
+    if (process_ != getpid()) return;  // the thread is in the one that this was forked from
+    {
+      const std::lock_guard lock(mutex_);
+      is_over_ = true;
+    }
+    wanted_.notify_one();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  const pid_t process_ = getpid();
+  std::mutex mutex_;  // guards the rest
+  std::condition_variable wanted_;
+  std::map<std::pair<int, std::string>, std::shared_ptr<CompiledKernel>> kernels_;
+  std::deque<Job> jobs_;
+  std::thread thread_;
+  bool is_over_ = false;
+};
+
+std::shared_ptr<const CompiledKernel::Code> loaded(int device, const std::string& binary) {
+  try {
+    return load(device, binary);
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
+
+}  // namespace
+
+Compiler::Compiler(int device, CompilerSettings settings)
+    : state_(std::make_shared<State>(device, std::move(settings))) {}
+Compiler::~Compiler() { state_->be_silent(); }
+
+std::shared_ptr<const CompiledKernel> Compiler::find(const std::string& source) {
+  if (state_->place.empty()) return nullptr;
+  const auto [kernel, is_new] = Workshop::get().find(state_->device, source);
+  const std::optional<std::string> kept = state_->find_kept(source);
+  if (is_new) {
+    const RelaxedCapture relaxed;  // this thread may be capturing
+    if (auto code = kept ? loaded(state_->device, *kept) : nullptr) {
+      kernel->settle(std::move(code));
+      return kernel;
+    }
+    Workshop::get().ask({kernel, [state = state_, source]() -> std::shared_ptr<const CompiledKernel::Code> {
+                           const RelaxedCapture relaxed_too;  // or the captures of others would be invalid
+                           try {
+                             const std::string binary = compile(state->device, source);
+                             auto code = load(state->device, binary);
+                             state->keep(source, binary);
+                             return code;
+                           } catch (const Error& error) {
+                             if (error.code() != Code::library_missing) state->warn(error.what());
+                           } catch (const std::exception&) {
+                           }
+                           return nullptr;
+                         }});
+  }
+  if (kernel && state_->when == CompilerSettings::When::at_once) {
+    // The other thread may have to load what it has compiled.
+    const RelaxedCapture relaxed;
+    kernel->wait();
+  }
+  return kernel && kernel->state() != CompiledKernel::State::failed ? kernel : nullptr;
+}
+
+}  // namespace encore::device

@@ -1,0 +1,50 @@
+#include "ops/elementwise/program_layout.h"
+
+#include <algorithm>
+#include <compare>
+#include <utility>
+
+namespace encore::ops {
+
+ProgramLayout::ProgramLayout(int pack, const IndexSpace& space, const std::vector<const Tensor*>& tensors,
+                             const std::vector<Source>& sources)
+    : pack(pack), packs(space.count / pack), sizes(space.sizes) {
+  const auto compare = [&](size_t a, size_t b) {
+    for (size_t d = 0; d < sizes.size(); ++d) {
+      const auto of = [&](size_t k) { return std::pair(space.strides[d][k], space.shifts[d][k]); };
+      if (const auto order = of(a) <=> of(b); order != 0) return order;
+    }
+    return std::strong_ordering::equal;
+  };
+  std::vector<size_t> order;
+  for (size_t k = 0; k < tensors.size(); ++k)
+    if (tensors[k]) order.push_back(k);
+  std::ranges::stable_sort(order, [&](size_t a, size_t b) { return compare(a, b) < 0; });
+  for (size_t i = 0; i < order.size(); ++i) {
+    const size_t k = order[i];
+    const auto bytes = int64_t(device::size_bytes(tensors[k]->type));
+    Input& input = inputs.emplace_back();
+    input.index = int(k);
+    input.data = static_cast<const char*>(tensors[k]->data) + sources[k].first * bytes;
+    input.type = tensors[k]->type;
+    input.repeats = space.strides[0][k] == 0;
+    input.is_whole = !input.repeats && pack * bytes >= 4 && space.are_rows_aligned(k, pack) &&
+                     reinterpret_cast<uintptr_t>(input.data) % uintptr_t(pack * bytes) == 0;
+    if (space.is_flat(k) || space.is_single(k)) {
+      input.way = space.is_flat(k) ? Way::flat : Way::single;
+      continue;
+    }
+    if (i == 0 || compare(k, order[i - 1]) != 0) {
+      Walk& walk = walks.emplace_back();
+      for (size_t d = 0; d < sizes.size(); ++d) {
+        walk.strides.push_back(space.strides[d][k]);
+        walk.shifts.push_back(space.shifts[d][k]);
+      }
+      walk.is_rolled = space.is_rolled(k);
+    }
+    input.way = Way::walk;
+    input.walk = int(walks.size()) - 1;
+  }
+}
+
+}  // namespace encore::ops
