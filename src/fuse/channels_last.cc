@@ -1,6 +1,7 @@
 #include "fuse/channels_last.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <set>
 #include <string_view>
@@ -21,15 +22,14 @@ const Names kOfMany{"Add", "Sub", "Mul", "Div", "Min", "Max", "Sum", "Mean", "Po
 const Names kReductions{"ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"};
 
 // An operand that is broadcast over pictures, null if it can't be: a single number stays as it is.
-std::shared_ptr<OwnTensor> turned_operand(const Tensor& constant) {
-  const size_t size = device::size_bytes(constant.type);
-  const int rank = constant.shape.rank();
-  if (rank > kPictureRank || device::size_bits(constant.type) % 8 != 0) return nullptr;
+std::shared_ptr<OwnTensor> turned_operand(const Tensor& constant, size_t rank) {
+  const size_t size = device::size_bytes(constant.type), own_rank = size_t(constant.shape.rank());
+  if (own_rank > rank || device::size_bits(constant.type) % 8 != 0) return nullptr;
   if (constant.count() == 1) return own(constant.type, constant.shape, constant.data);
-  std::vector<int64_t> dims(size_t(kPictureRank - rank), 1);
+  std::vector<int64_t> dims(rank - own_rank, 1);
   for (int64_t dim : constant.shape.dims()) dims.push_back(dim);
-  auto made = own(constant.type, ops::Shape(permuted(dims, kToChannelsLast)), constant.data);
-  const int64_t channels = dims[1], places = dims[2] * dims[3];
+  auto made = own(constant.type, ops::Shape(permuted(dims, to_channels_last(rank))), constant.data);
+  const int64_t channels = dims[1], places = ops::Shape(dims).count(2, int(rank));
   const auto* from = static_cast<const char*>(constant.data);
   for (int64_t n = 0; n < dims[0]; ++n)
     for (int64_t c = 0; c < channels; ++c)
@@ -39,16 +39,16 @@ std::shared_ptr<OwnTensor> turned_operand(const Tensor& constant) {
 }
 
 // Axis `axis` of pictures, as attributes give it; nothing if there is no such one.
-std::optional<int64_t> turned_axis(int64_t axis) {
-  if (axis < -kPictureRank || axis >= kPictureRank) return std::nullopt;
-  if (axis < 0) axis += kPictureRank;
-  return kToChannelsFirst[size_t(axis)];
+std::optional<int64_t> turned_axis(int64_t axis, size_t rank) {
+  if (axis < -int64_t(rank) || axis >= int64_t(rank)) return std::nullopt;
+  if (axis < 0) axis += int64_t(rank);
+  return to_channels_first(rank)[size_t(axis)];
 }
 
-std::optional<std::vector<int64_t>> turned_axes(const std::vector<int64_t>& axes) {
+std::optional<std::vector<int64_t>> turned_axes(const std::vector<int64_t>& axes, size_t rank) {
   std::vector<int64_t> list;
   for (int64_t axis : axes) {
-    const auto one = turned_axis(axis);
+    const auto one = turned_axis(axis, rank);
     if (!one) return std::nullopt;
     list.push_back(*one);
   }
@@ -62,8 +62,9 @@ class ToChannelsLast {
 
   std::optional<ChannelsLast> run() {
     if (!info_.domain().empty()) return std::nullopt;
-    if (info_.input_count() == 0 || !is_dynamic_picture(0))  // the first operand of some may be a constant
-      if (!kOfMany.contains(info_.op_type())) return std::nullopt;
+    made_.rank = find_rank();
+    if (made_.rank == 0) return std::nullopt;
+    if (!is_dynamic_picture(0) && !kOfMany.contains(info_.op_type())) return std::nullopt;
     made_.node = std::make_shared<Variant>(node_);
     made_.inputs.resize(size_t(info_.input_count()));
     made_.constants.resize(size_t(info_.input_count()));
@@ -71,7 +72,7 @@ class ToChannelsLast {
     for (int i = 0; i < info_.input_count(); ++i) {
       Variant::Slot& slot = made_.node->inputs()[size_t(i)];
       if (made_.inputs[size_t(i)]) {
-        slot.dims = permuted(*values_[size_t(inputs_[size_t(i)])].dims, kToChannelsLast);
+        slot.dims = permuted(*values_[size_t(inputs_[size_t(i)])].dims, to_channels_last(made_.rank));
         for (int64_t& dim : *slot.dims) dim = std::max<int64_t>(dim, -1);
       }
       if (const auto& constant = made_.constants[size_t(i)]) {
@@ -84,10 +85,19 @@ class ToChannelsLast {
   }
 
  private:
+  // That of the first picture; zero if there is none.
+  size_t find_rank() const {
+    for (int i = 0; i < info_.input_count(); ++i) {
+      if (!info_.has_input(i)) continue;
+      const Value& value = values_[size_t(inputs_[size_t(i)])];
+      if (!value.is_constant && is_picture(value)) return value.dims->size();
+    }
+    return 0;
+  }
   bool is_dynamic_picture(int input) const {
     if (!info_.has_input(input)) return false;
     const Value& value = values_[size_t(inputs_[size_t(input)])];
-    return !value.is_constant && is_picture(value);
+    return !value.is_constant && is_picture(value) && value.dims->size() == made_.rank;
   }
   bool is_constant(int input) const {
     return info_.has_input(input) && values_[size_t(inputs_[size_t(input)])].is_constant && info_.constant_input(input);
@@ -143,7 +153,8 @@ class ToChannelsLast {
         any = made_.inputs[size_t(i)] = true;
         continue;
       }
-      if (!is_constant(i) || !(made_.constants[size_t(i)] = turned_operand(*info_.constant_input(i)))) return false;
+      if (!is_constant(i) || !(made_.constants[size_t(i)] = turned_operand(*info_.constant_input(i), made_.rank)))
+        return false;
     }
     return any;
   }
@@ -154,7 +165,7 @@ class ToChannelsLast {
     return along_an_axis(1);
   }
   bool along_an_axis(int64_t otherwise) {
-    const auto axis = turned_axis(info_.get_int("axis", otherwise));
+    const auto axis = turned_axis(info_.get_int("axis", otherwise), made_.rank);
     if (axis) made_.node->set("axis", *axis);
     return (made_.inputs[0] = axis.has_value());
   }
@@ -165,7 +176,7 @@ class ToChannelsLast {
   bool slice() {
     if (info_.since_version() < 10 || !is_constant(1) || !is_constant(2) || !is_constant(3)) return false;
     if (info_.has_input(4) && !is_constant(4)) return false;
-    const auto axes = turned_axes(ops::host_ints(*info_.constant_input(3), "axes"));
+    const auto axes = turned_axes(ops::host_ints(*info_.constant_input(3), "axes"), made_.rank);
     if (!axes) return false;
     made_.constants[3] = own_ints(*axes);
     return made_.inputs[0] = true;
@@ -174,27 +185,27 @@ class ToChannelsLast {
   bool reduction() {
     if (info_.get_int("keepdims", 1) != 1) return false;
     if (const auto given = info_.find_ints("axes")) {
-      const auto axes = turned_axes(*given);
+      const auto axes = turned_axes(*given, made_.rank);
       if (axes) made_.node->set("axes", *axes);
       return (made_.inputs[0] = axes.has_value());
     }
     if (!is_constant(1)) return false;
-    const auto axes = turned_axes(ops::host_ints(*info_.constant_input(1), "axes"));
+    const auto axes = turned_axes(ops::host_ints(*info_.constant_input(1), "axes"), made_.rank);
     if (!axes || axes->empty()) return false;
     made_.constants[1] = own_ints(*axes);
     return made_.inputs[0] = true;
   }
 
-  // There is another operator for channels last.
+  // There is another operator for channels last, which takes no lines.
   bool group_norm() {
-    if (info_.since_version() < 21 || !is_constant(1) || !is_constant(2)) return false;
+    if (made_.rank != 4 || info_.since_version() < 21 || !is_constant(1) || !is_constant(2)) return false;
     made_.node->set_operator(ops::kMicrosoft, "GroupNorm", 1);
     made_.node->set("groups", info_.get_int("num_groups", 1));
     made_.node->set("epsilon", info_.get_float("epsilon", 1e-5f));
     return made_.inputs[0] = true;
   }
 
-  // Scales or sizes for all four dimensions.
+  // Scales or sizes for all dimensions.
   bool resize() {
     if (info_.find_ints("axes") || info_.get_string("coordinate_transformation_mode", "") == "tf_crop_and_resize")
       return false;
@@ -203,17 +214,17 @@ class ToChannelsLast {
       if (!is_constant(i)) return false;
       const Tensor& list = *info_.constant_input(i);
       if (list.count() == 0) continue;  // roi, or scales where there are sizes
-      if (list.count() != kPictureRank || list.shape.rank() != 1) return false;
+      if (list.count() != int64_t(made_.rank) || list.shape.rank() != 1) return false;
       made_.constants[size_t(i)] = own(list.type, list.shape, list.data);
       const size_t size = device::size_bytes(list.type);
-      for (size_t d = 0; d < kPictureRank; ++d)
+      for (size_t d = 0; d < made_.rank; ++d)
         std::memcpy(made_.constants[size_t(i)]->bytes.data() + d * size,
-                    static_cast<const char*>(list.data) + size_t(kToChannelsLast[d]) * size, size);
+                    static_cast<const char*>(list.data) + size_t(to_channels_last(made_.rank)[d]) * size, size);
     }
     if (const auto scales = info_.find_floats("scales")) {
-      if (scales->size() != kPictureRank) return false;
+      if (scales->size() != made_.rank) return false;
       std::vector<float> list;
-      for (int64_t d : kToChannelsLast) list.push_back((*scales)[size_t(d)]);
+      for (int64_t d : to_channels_last(made_.rank)) list.push_back((*scales)[size_t(d)]);
       made_.node->set("scales", list);
     }
     return made_.inputs[0] = true;
@@ -223,10 +234,10 @@ class ToChannelsLast {
     if (!is_constant(1) || info_.has_input(3)) return false;
     if (info_.has_input(2) && !is_constant(2)) return false;
     const std::vector<int64_t> pads = ops::host_ints(*info_.constant_input(1), "pads");
-    if (pads.size() != 2 * kPictureRank) return false;
+    if (pads.size() != 2 * made_.rank) return false;
     std::vector<int64_t> list;
     for (size_t side = 0; side < 2; ++side)
-      for (int64_t d : kToChannelsLast) list.push_back(pads[side * kPictureRank + size_t(d)]);
+      for (int64_t d : to_channels_last(made_.rank)) list.push_back(pads[side * made_.rank + size_t(d)]);
     made_.constants[1] = own_ints(list);
     return made_.inputs[0] = true;
   }
@@ -240,6 +251,17 @@ class ToChannelsLast {
 
 }  // namespace
 
+std::span<const int64_t> to_channels_last(size_t rank) {
+  static constexpr std::array<int64_t, 3> kLine{0, 2, 1};
+  static constexpr std::array<int64_t, 4> kPicture{0, 2, 3, 1};
+  return rank == kLine.size() ? std::span<const int64_t>(kLine) : kPicture;
+}
+std::span<const int64_t> to_channels_first(size_t rank) {
+  static constexpr std::array<int64_t, 3> kLine{0, 2, 1};
+  static constexpr std::array<int64_t, 4> kPicture{0, 3, 1, 2};
+  return rank == kLine.size() ? std::span<const int64_t>(kLine) : kPicture;
+}
+
 std::vector<int64_t> permuted(const std::vector<int64_t>& dims, std::span<const int64_t> order) {
   std::vector<int64_t> out;
   for (int64_t from : order) out.push_back(dims[size_t(from)]);
@@ -248,12 +270,13 @@ std::vector<int64_t> permuted(const std::vector<int64_t>& dims, std::span<const 
 
 bool is_picture(const Value& value) {
   constexpr ops::Types kPictures{Type::f16, Type::f32};  // for which kernels for channels last are compiled
-  return kPictures.has(value.type) && value.dims && value.dims->size() == kPictureRank;
+  return kPictures.has(value.type) && value.dims && is_picture_rank(value.dims->size());
 }
 
 bool is_single(const Value& value) {
   const auto& dims = value.dims;
-  return dims && dims->size() == kPictureRank && ((*dims)[1] == 1 || ((*dims)[2] == 1 && (*dims)[3] == 1));
+  if (!dims || !is_picture_rank(dims->size())) return false;
+  return (*dims)[1] == 1 || std::all_of(dims->begin() + 2, dims->end(), [](int64_t dim) { return dim == 1; });
 }
 
 bool goes_between(const std::string& op) {

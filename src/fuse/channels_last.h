@@ -1,6 +1,6 @@
-// What becomes of a node whose pictures have their channels last: [N, C, H, W] is [N, H, W, C] then.
+// What becomes of a node whose pictures have their channels last: [N, C, H, W] is [N, H, W, C] then. What is said of
+// pictures goes for lines, too: [N, C, L] is [N, L, C].
 #pragma once
-#include <array>
 #include <memory>
 #include <optional>
 #include <span>
@@ -11,14 +11,16 @@
 
 namespace encore::fuse {
 
-inline constexpr int kPictureRank = 4;
-// Where dimension i of the one layout is in the other.
-inline constexpr std::array<int64_t, 4> kToChannelsLast{0, 2, 3, 1}, kToChannelsFirst{0, 3, 1, 2};
+inline constexpr bool is_picture_rank(size_t rank) { return rank == 3 || rank == 4; }
+// Where dimension i of the one layout is in the other, for pictures of this rank.
+std::span<const int64_t> to_channels_last(size_t rank);
+std::span<const int64_t> to_channels_first(size_t rank);
 
 std::vector<int64_t> permuted(const std::vector<int64_t>& dims, std::span<const int64_t> order);
 
 struct ChannelsLast {
   std::shared_ptr<Variant> node;
+  size_t rank = 0;                                    // of all its pictures
   std::vector<bool> inputs;                           // which are read with channels last; outputs all are written so
   std::vector<std::shared_ptr<OwnTensor>> constants;  // by input, where there is another one now
 };

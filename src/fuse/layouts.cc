@@ -14,7 +14,7 @@ namespace {
 
 using ops::ViewStep;
 
-ViewStep turn_to(const std::array<int64_t, 4>& order) { return {ViewStep::transpose, {order.begin(), order.end()}}; }
+ViewStep turn_to(std::span<const int64_t> order) { return {ViewStep::transpose, {order.begin(), order.end()}}; }
 
 // Those that may have their channels last, in sets that are joined by pictures.
 class Search {
@@ -77,20 +77,20 @@ class Search {
   // Those that are made, less those that go.
   int copies_at_ends(const std::vector<int>& steps) const {
     const auto is_inside = [&](int s) { return std::ranges::binary_search(steps, s); };
-    std::set<int> read;
+    std::map<int, size_t> read;  // and what rank they have
     int copies = 0;
     for (const int s : steps) {
       const auto& turned = turned_.at(s);
       for (size_t i = 0; i < turned.inputs.size(); ++i)
         if (turned.inputs[i] && !is_inside(match_.producer(match_.step(s).inputs[i])))
-          read.insert(match_.step(s).inputs[i]);
+          read.emplace(match_.step(s).inputs[i], turned.rank);
       for (const int v : match_.step(s).outputs)
         if (v >= 0) copies += copies_of_leaving(v, is_inside);
     }
-    for (const int v : read) {
+    for (const auto& [v, rank] : read) {
       const bool is_kept = match_.value(v).is_output ||
-                           !std::ranges::all_of(match_.readers(v), [&](int s) { return reads_turned(s, v); });
-      copies -= ViewChain(match_, v, turn_to(kToChannelsLast), is_kept).saved();
+                           !std::ranges::all_of(match_.readers(v), [&, v = v](int s) { return reads_turned(s, v); });
+      copies -= ViewChain(match_, v, turn_to(to_channels_last(rank)), is_kept).saved();
     }
     return copies;
   }
@@ -128,8 +128,8 @@ class Search {
       before += *own;
       steps.insert(steps.begin(), *link.view);
       if (link.from != v) continue;
-      steps.insert(steps.begin(), turn_to(kToChannelsFirst));
-      const auto after = copies(permuted(*dims, kToChannelsLast), steps);
+      steps.insert(steps.begin(), turn_to(to_channels_first(dims->size())));
+      const auto after = copies(permuted(*dims, to_channels_last(dims->size())), steps);
       return after ? std::optional(*after - before) : std::nullopt;
     }
     return std::nullopt;

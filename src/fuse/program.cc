@@ -28,7 +28,7 @@ const ops::OpRow& row_of(const NodeInfo& node, bool has_bodies) {
   return *row;
 }
 
-Shape with_channels(const Shape& shape, const std::array<int64_t, 4>& order) {
+Shape with_channels(const Shape& shape, std::span<const int64_t> order) {
   return Shape(permuted({shape.dims().begin(), shape.dims().end()}, order));
 }
 
@@ -188,7 +188,8 @@ class Program::Running {
       slot = {type, where, shape, nullptr};
       slot->data = like >= 0 ? on_host(like)->data : take_on_host(slot->bytes());
     } else if (place.output >= 0) {
-      slot = outer_.output(place.output, place.is_view ? with_channels(shape, kToChannelsFirst) : shape);
+      slot = outer_.output(place.output,
+                           place.is_view ? with_channels(shape, to_channels_first(size_t(shape.rank()))) : shape);
       slot->shape = shape;
     } else {
       slot = {type, where, shape, nullptr};
@@ -254,7 +255,7 @@ class Program::Running {
     const Tensor* const input = outer_.find_input(place.input);
     if (!input) return nullptr;
     slot = *input;
-    if (place.is_view) slot->shape = with_channels(input->shape, kToChannelsLast);
+    if (place.is_view) slot->shape = with_channels(input->shape, to_channels_last(size_t(input->shape.rank())));
     return &*slot;
   }
 

@@ -80,6 +80,33 @@ out y
   EXPECT_EQ(count(after("movements", made), "encore.View("), 2u) << after("movements", made);
 }
 
+// As wav2vec 2.0 begins.
+constexpr const char* kLines = R"(in x: f16[n, 8, 60]
+const w: f16[8, 8, 3]
+const b: f16[8, 1] = [1, 2, 3, 4, 5, 6, 7, 8]
+a: f16[n, 8, 29] = Conv(x, w) {strides = [2]}
+c: f16[n, 8, 29] = Add(a, b)
+d: f16[n, 8, 14] = Conv(c, w) {strides = [2]}
+e: f16[n, 8, 14] = Gelu(d)
+y: f16[n, 14, 8] = Transpose(e) {perm = [0, 2, 1]}
+out y
+)";
+
+TEST(Layouts, LinesHaveTheirChannelsLastToo) {
+  const std::string made = turned(kLines);
+  EXPECT_EQ(count(made, "Transpose("), 1u) << made;  // at the beginning
+  EXPECT_EQ(count(made, "com.ms.internal.nhwc.Conv@"), 2u) << made;
+  EXPECT_NE(made.find("f16[1, 1, 8] = [1.0, 2.0"), made.npos) << made;
+  EXPECT_NE(made.find("f16[n, 29, 8] = Add("), made.npos) << made;
+}
+
+TEST(Layouts, LinesAndPicturesAreNotTurnedTogether) {
+  const std::string sum = replaced(kLines, "Gelu(d)", "Gelu(d)\nf: f16[n, n, 8, 14] = Add(d, z)");
+  const std::string made = turned("in z: f16[n, 1, 8, 14]\n" + sum + "out f\n");
+  EXPECT_EQ(count(made, "com.ms.internal.nhwc.Conv@"), 2u) << made;
+  EXPECT_NE(made.find("f: f16[n, n, 8, 14] = Add(d~2, z)"), made.npos) << made;
+}
+
 TEST(Layouts, WhatHasBothInOnePlaceIsSeenAnotherWay) {
   const std::string made = turned(R"(in x: f16[n, 8, 1, 1]
 const w: f16[8, 8, 1, 1]

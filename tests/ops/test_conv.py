@@ -55,6 +55,20 @@ CONVOLUTIONS = [
     conv((3, 8, 1, 1), (6, 8, 1, 1), bias=True, name="single"),
     conv((3, 8, 1, 1), (6, 4, 1, 1), bias=True, group=2, name="single"),
 ]
+# Groups of several channels, whose products are one call.
+GROUPED = [
+    conv((1, 48, 19), (48, 12, k), bias=True, group=4, pads=[k // 2] * 2, name=f"taps_{k}") for k in (1, 2, 3, 8, 128)
+] + [
+    conv((3, 32, 37), (64, 8, 16), bias=True, group=4, pads=[7, 9], name="lines"),
+    conv((2, 32, 41), (48, 8, 8), group=4, strides=[3], pads=[2, 5], name="lines"),
+    conv((2, 32, 41), (32, 16, 9), bias=True, group=2, dilations=[4], pads=[16, 16], name="lines"),
+    conv((2, 24, 40), (24, 8, 8), bias=True, group=3, strides=[8], name="apart"),
+    conv((2, 27, 11, 13), (15, 9, 3, 3), bias=True, group=3, pads=[1, 1, 1, 1], name="odd"),
+    conv((2, 32, 12, 10), (64, 16, 3, 3), group=2, strides=[2, 2], pads=[1, 1, 1, 1], name="wide"),
+    conv((1, 16, 20, 24), (16, 8, 2, 8), bias=True, group=2, dilations=[3, 1], pads=[1, 4, 2, 3], name="rows_of_taps"),
+    conv((1, 16, 5, 6, 7), (16, 8, 3, 2, 3), bias=True, group=2, pads=[1, 0, 1, 1, 0, 1], name="volume"),
+    conv((0, 16, 9), (16, 8, 3), bias=True, group=2, name="none"),
+]
 DEPTHWISE = [
     conv((2, 8, k + 6, k + 9), (8, 1, k, k), bias=True, group=8, strides=[s, s], pads=[k // 2] * 4)
     for k in (3, 5, 7)
@@ -103,13 +117,14 @@ TRANSPOSED = [
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("case", CONVOLUTIONS + DEPTHWISE + DEPTHWISE_LARGE + TRANSPOSED, ids=str)
+@pytest.mark.parametrize("case", CONVOLUTIONS + GROUPED + DEPTHWISE + DEPTHWISE_LARGE + TRANSPOSED, ids=str)
 def test_convolutions(case, dtype):
     check(replace(case, dtype=dtype, opset=22))
 
 
 LAST = (
     CONVOLUTIONS
+    + GROUPED
     + DEPTHWISE
     + [
         conv((2, 4, 9, 8), (8, 1, 3, 3), bias=True, group=4, pads=[1, 1, 1, 1], name="two_each"),
@@ -131,6 +146,14 @@ LAST = (
 @pytest.mark.parametrize("case", LAST + TRANSPOSED, ids=str)
 def test_channels_last(case, dtype):
     check(replace(case, dtype=dtype, opset=22, channels_last=True))
+
+
+@pytest.mark.parametrize("case", [GROUPED[4], GROUPED[6], GROUPED[9]], ids=str)
+def test_groups_elsewhere(case):
+    for dtype in ("float32", "float16"):
+        check(replace(case, dtype=dtype, misaligned=True))
+        check(replace(case, dtype=dtype, misaligned=True, channels_last=True))
+    check(replace(case, dtype="float64"))
 
 
 def with_constant_weights(case):
@@ -270,14 +293,15 @@ def test_misaligned(case):
     check(replace(case, misaligned=True))
 
 
+@pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("last", [False, True])
-def test_columns_in_parts(last):
+def test_columns_in_parts(last, groups):
     """The columns of one image take more than the 32 MiB that there are, so it is convolved in parts."""
     check(
         Case(
             "Conv",
-            [floats(1, 3, 300, 260, low=-1, high=1), floats(2, 3, 7, 7, low=-0.1, high=0.1), floats(2)],
-            {"pads": [3, 3, 3, 3]},
+            [floats(1, 4, 300, 260, low=-1, high=1), floats(2, 4 // groups, 7, 7, low=-0.1, high=0.1), floats(2)],
+            {"pads": [3, 3, 3, 3], "group": groups},
             family="matmul",
             capture=False,
             channels_last=last,

@@ -139,14 +139,6 @@ class ConvBase : public Op {
     }
   }
 
-  // Where a product needs at most a copy of x it may be the fastest way.
-  static bool suits_product(const ConvProblem& problem) { return problem.groups == 1 && problem.window.is_disjoint(); }
-  // Large windows that share nothing, as those that cut a picture to patches, cuDNN does badly.
-  static bool is_product(const device::DnnSettings& settings, bool suits, int64_t taps) {
-    constexpr int64_t kLarge = 16;
-    return !settings.measures() && suits && taps >= kLarge;
-  }
-
   // cuDNN has no double precision worth its while, and wants aligned addresses.
   bool suits_dnn(Context& context, const ConvProblem& problem, bool transposed, const Tensor& x, const Tensor& w,
                  const ConvData& data, const Epilogue& rest) const {
@@ -154,8 +146,7 @@ class ConvBase : public Op {
     for (const void* address : {data.x, data.w, data.bias, rest.residual, static_cast<const void*>(data.y)})
       if (reinterpret_cast<uintptr_t>(address) % 16 != 0) return false;
     device::Dnn& dnn = context.dnn();
-    if (is_product(dnn.settings(), !transposed && suits_product(problem), problem.window.taps())) return false;
-    return dnn.available();
+    return (transposed || !is_product(problem, dnn.settings())) && dnn.available();
   }
 
   // With an activation that cuDNN is not asked for, another kernel passes over y anyway.

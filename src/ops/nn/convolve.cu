@@ -5,6 +5,7 @@
 
 #include "device/launch.h"
 #include "device/memory.h"
+#include "device/unaligned_pack.h"
 #include "ops/dispatch.h"
 #include "ops/elementwise/channel_map.h"
 #include "ops/shape/strided.h"
@@ -27,6 +28,13 @@ struct SetBias {
   DEVICE_FN T of(int64_t channel) const { return bias[channel]; }
   DEVICE_FN T apply(T of) const { return of; }
 };
+void fill_with_bias(StreamRef stream, Type type, const void* bias, void* y, int64_t batch, int64_t channels,
+                    int64_t width) {
+  dispatch(FloatList{}, type, [&]<class T>() {
+    map_channels(stream, static_cast<const T*>(nullptr), static_cast<T*>(y), batch, channels, width,
+                 SetBias<T>{static_cast<const T*>(bias)});
+  });
+}
 
 // columns[image, channel, tap, position - first] = x at that tap of the window at that position.
 template <class T>
@@ -130,6 +138,63 @@ struct Im2Row {
   }
 };
 
+// rows[group, position, channel, tap] = the same, of x with its channels first.
+template <class T>
+struct Im2RowOfPlanes {
+  static constexpr int kPack = device::pack_size<T>();
+  const T* x;
+  T* rows;
+  int64_t n;
+  Window w;
+  int64_t first, groups;
+  Divider by_channels, by_rows;
+  Positions taps, positions;
+
+  DEVICE_FN void operator()(int64_t i) const {
+    const int64_t begin = i * kPack;
+    const int count = n - begin < kPack ? int(n - begin) : kPack;
+    int tap[kSpatial];
+    int64_t window = taps(begin, tap);  // in one plane
+    Line line = find_line(window, tap);
+    device::Pack<T, kPack> pack;
+    if (tap[2] + count <= w.kernel[2] && w.dilation[2] == 1 && line.column >= 0 && line.column + count <= line.size) {
+      pack = device::load_unaligned_pack(line.at + line.column, count);
+    } else {
+      UNROLL for (int j = 0; j < kPack; ++j) {
+        pack.at[j] = unsigned(line.column) < unsigned(line.size) ? line.at[line.column] : T{};
+        line.column += w.dilation[2];
+        if (++tap[2] < w.kernel[2] || j + 1 >= count) continue;
+        tap[2] = 0;
+        if (++tap[1] == w.kernel[1]) {
+          tap[1] = 0;
+          if (++tap[0] == w.kernel[0]) {
+            tap[0] = 0;
+            ++window;
+          }
+        }
+        line = find_line(window, tap);
+      }
+    }
+    device::store_pack(rows + begin, pack, true, count);
+  }
+
+ private:
+  struct Line {
+    const T* at;
+    int size, column;  // none of it, if it lies in padding
+  };
+  DEVICE_FN Line find_line(int64_t window, const int (&tap)[kSpatial]) const {
+    int64_t channel, row;
+    int at[kSpatial];
+    const int64_t group = by_rows(by_channels(window, channel), row), image = positions(first + row, at);
+    const int64_t plane = (image * groups + group) * by_channels.divisor() + channel;
+    int where[kSpatial];
+    UNROLL for (int d = 0; d < kSpatial; ++d) where[d] = at[d] * w.stride[d] - w.before[d] + tap[d] * w.dilation[d];
+    const bool inside = unsigned(where[0]) < unsigned(w.in[0]) && unsigned(where[1]) < unsigned(w.in[1]);
+    return {x + ((plane * w.in[0] + where[0]) * w.in[1] + where[1]) * w.in[2], inside ? w.in[2] : 0, where[2]};
+  }
+};
+
 // The same for windows that share nothing, which is a copy: all images' positions one after the other, and of each
 // [channel, tap] or, channels last, [tap, channel].
 void copy_windows(StreamRef stream, const ConvProblem& p, int64_t images, const void* x, void* to) {
@@ -204,9 +269,7 @@ void convolve_as(Context& context, const ConvProblem& p, const ConvData& data, c
   ScratchWorkspace workspace(context);
 
   T* y = static_cast<T*>(data.y);
-  if (data.bias)
-    map_channels(context.stream(), static_cast<const T*>(nullptr), y, p.images, p.out_channels, positions,
-                 SetBias<T>{static_cast<const T*>(data.bias)});
+  if (data.bias) fill_with_bias(context.stream(), p.type, data.bias, y, p.images, p.out_channels, positions);
   GroupedProduct product{};
   product.groups = p.groups;
   product.group_a = group_channels * group_depth;
@@ -238,8 +301,35 @@ void convolve_as(Context& context, const ConvProblem& p, const ConvData& data, c
   }
 }
 
-// Positions are rows, so the bias goes with the product.
-void convolve_channels_last(Context& context, const ConvProblem& p, const ConvData& data) {
+// Rows of the windows at the positions of all images from `first` on: of all groups at once.
+void im2row(StreamRef stream, const ConvProblem& p, const void* x, int64_t first, int64_t count, void* rows) {
+  const Window& w = p.window;
+  const auto size = int64_t(device::size_bytes(p.type));
+  const int64_t channels = p.in_channels / p.groups, positions = p.images * w.out_count();
+  if (p.layout == Layout::channels_first)
+    return dispatch_size(size_t(size), [&]<class T>() {
+      const int64_t n = p.in_channels * count * w.taps();
+      using Kernel = Im2RowOfPlanes<T>;
+      device::for_each_index(
+          stream, (n + Kernel::kPack - 1) / Kernel::kPack,
+          Kernel{static_cast<const T*>(x), static_cast<T*>(rows), n, w, first, p.groups, Divider(channels, n),
+                 Divider(count, n), Positions(w.kernel, n), Positions(w.out, positions)});
+    });
+  // As wide as a group's channels and their address allow.
+  int64_t bytes = 16;
+  while (channels * size % bytes != 0 || reinterpret_cast<uintptr_t>(x) % size_t(bytes) != 0) bytes /= 2;
+  dispatch_size(size_t(bytes), [&]<class Moved>() {
+    const int64_t wide = channels * size / bytes, n = p.groups * count * w.taps() * wide;
+    device::for_each_index(
+        stream, n,
+        Im2Row<Moved>{static_cast<const Moved*>(x), static_cast<Moved*>(rows), w, first, count, wide * p.groups,
+                      Divider(wide, n), Divider(count, n), Positions(w.kernel, n), Positions(w.out, positions)});
+  });
+}
+
+// Positions are rows, so the bias of a single group goes with the product; the groups' products are one call. What
+// comes of channels first is turned at the end.
+void convolve_rows(Context& context, const ConvProblem& p, const ConvData& data, bool turns) {
   const Window& w = p.window;
   const auto size = int64_t(device::size_bytes(p.type));
   const int64_t channels = p.in_channels / p.groups, out_channels = p.out_channels / p.groups;
@@ -249,41 +339,41 @@ void convolve_channels_last(Context& context, const ConvProblem& p, const ConvDa
   const int64_t part =
       direct ? positions
              : std::clamp<int64_t>(most_column_bytes(context) / std::max<int64_t>(row_bytes, 1), 1, positions);
-  char* rows = direct ? nullptr : static_cast<char*>(context.scratch(size_t(checked_product(part, row_bytes))));
+  void* const rows = direct ? nullptr : context.scratch(size_t(checked_product(part, row_bytes)));
+  void* const y = turns ? context.scratch(size_t(positions * p.out_channels * size)) : data.y;
   ScratchWorkspace workspace(context);
+  const bool bias_first = data.bias && p.groups > 1;
+  if (bias_first) fill_with_bias(context.stream(), p.type, data.bias, y, positions, p.out_channels, 1);
 
   device::Gemm gemm;
   gemm.type = gemm.output = p.type;
-  gemm.n = out_channels;
+  gemm.n = gemm.stride_c = out_channels;
   gemm.k = gemm.ldb = depth;
   gemm.transpose_b = true;
   gemm.lda = direct ? p.in_channels : depth;
   gemm.ldc = p.out_channels;
-  gemm.has_bias = data.bias != nullptr;
+  gemm.batch = p.groups;
+  gemm.stride_b = out_channels * depth;
+  gemm.beta = bias_first ? 1 : 0;
+  gemm.has_bias = data.bias && !bias_first;
   gemm.tf32 = p.tf32;
-  const auto at = [&](const void* from, int64_t elements) { return static_cast<const char*>(from) + elements * size; };
   for (int64_t first = 0; first < positions; first += part) {
     gemm.m = std::min(part, positions - first);
-    if (p.groups == 1 && part == positions && !direct && w.is_disjoint()) {
+    gemm.stride_a = direct ? channels : gemm.m * depth;
+    if (p.groups == 1 && part == positions && !direct && w.is_disjoint())
       copy_windows(context.stream(), p, p.images, data.x, rows);
-    } else if (!direct) {
-      // As wide as a group's channels and their address allow.
-      int64_t bytes = 16;
-      while (channels * size % bytes != 0 || reinterpret_cast<uintptr_t>(data.x) % size_t(bytes) != 0) bytes /= 2;
-      dispatch_size(size_t(bytes), [&]<class Moved>() {
-        const int64_t wide = channels * size / bytes, n = p.groups * gemm.m * w.taps() * wide;
-        device::for_each_index(context.stream(), n,
-                               Im2Row<Moved>{static_cast<const Moved*>(data.x), reinterpret_cast<Moved*>(rows), w,
-                                             first, gemm.m, wide * p.groups, Divider(wide, n), Divider(gemm.m, n),
-                                             Positions(w.kernel, n), Positions(w.out, positions)});
-      });
-    }
-    for (int64_t g = 0; g < p.groups; ++g)
-      context.blas().gemm(context.stream(), gemm, direct ? at(data.x, g * channels) : at(rows, g * gemm.m * depth),
-                          at(data.w, g * out_channels * depth),
-                          const_cast<char*>(at(data.y, first * p.out_channels + g * out_channels)),
-                          data.bias ? at(data.bias, g * out_channels) : nullptr, workspace);
+    else if (!direct)
+      im2row(context.stream(), p, data.x, first, gemm.m, rows);
+    context.blas().gemm(context.stream(), gemm, direct ? data.x : rows, data.w,
+                        static_cast<char*>(y) + first * p.out_channels * size, gemm.has_bias ? data.bias : nullptr,
+                        workspace);
   }
+  if (!turns) return;
+  StridedCopy turn;
+  turn.add(p.images, w.out_count() * p.out_channels, w.out_count() * p.out_channels);
+  turn.add(p.out_channels, 1, w.out_count());
+  turn.add(w.out_count(), p.out_channels, 1);
+  turn.run(context.stream(), y, data.y, size_t(size));
 }
 
 }  // namespace
@@ -332,11 +422,24 @@ void arrange_weights(StreamRef stream, const Tensor& w, int64_t groups, void* in
   copy.run(stream, w.data, into, device::size_bytes(w.type));
 }
 
+bool suits_product(const ConvProblem& p) {
+  constexpr int64_t kWide = 8;  // channels of a group
+  if (p.groups == 1) return p.window.is_disjoint();
+  return std::min(p.in_channels, p.out_channels) / p.groups >= kWide;
+}
+
+// Large windows that share nothing, as those that cut a picture to patches, cuDNN does badly, and large ones of groups.
+bool is_product(const ConvProblem& problem, const device::DnnSettings& settings) {
+  constexpr int64_t kLarge = 16;
+  return !settings.measures() && suits_product(problem) && problem.window.taps() >= kLarge;
+}
+
 void convolve(Context& context, const ConvProblem& problem, const ConvData& data) {
   // Of single positions both layouts are the same.
   const Window& w = problem.window;
   const bool single = problem.groups == 1 && w.is_pointwise() && w.out_count() == 1;
-  if (problem.layout == Layout::channels_last || single) return convolve_channels_last(context, problem, data);
+  const bool turns = problem.layout == Layout::channels_first && problem.groups > 1 && !w.is_pointwise();
+  if (problem.layout == Layout::channels_last || single || turns) return convolve_rows(context, problem, data, turns);
   FillColumns fill;
   if (!w.is_pointwise())
     fill = [&](const ColumnRange& range, void* columns) { im2col(context.stream(), problem, data.x, range, columns); };
@@ -367,10 +470,11 @@ void convolve_transposed(Context& context, const ConvProblem& p, const ConvData&
       gemm.m = images * positions;
       gemm.n = gemm.ldb = gemm.ldc = group_height;
       gemm.lda = p.in_channels;
-      for (int64_t g = 0; g < p.groups; ++g)
-        context.blas().gemm(context.stream(), gemm, x + g * group_in * size,
-                            static_cast<const char*>(data.w) + g * group_in * group_height * size,
-                            columns + g * gemm.m * group_height * size, nullptr, workspace);
+      gemm.batch = p.groups;
+      gemm.stride_a = group_in;
+      gemm.stride_b = group_in * group_height;
+      gemm.stride_c = gemm.m * group_height;
+      context.blas().gemm(context.stream(), gemm, x, data.w, columns, nullptr, workspace);
     } else {
       gemm.m = gemm.lda = group_height;
       gemm.transpose_a = true;
@@ -388,10 +492,8 @@ void set_bias(Context& context, const ConvProblem& p, const Tensor& y, const voi
   if (!bias) return device::fill(context.stream(), y.data, 0, y.bytes());
   const bool last = p.layout == Layout::channels_last;
   const int64_t rows = y.count() / p.out_channels;  // of channels
-  dispatch(FloatList{}, p.type, [&]<class T>() {
-    map_channels(context.stream(), static_cast<const T*>(nullptr), y.as<T>(), last ? rows : p.images, p.out_channels,
-                 last ? 1 : rows / p.images, SetBias<T>{static_cast<const T*>(bias)});
-  });
+  fill_with_bias(context.stream(), p.type, bias, y.data, last ? rows : p.images, p.out_channels,
+                 last ? 1 : rows / p.images);
 }
 
 }  // namespace encore::ops

@@ -2,6 +2,7 @@
 #pragma once
 #include <functional>
 
+#include "device/dnn.h"
 #include "ops/nn/activation.h"
 #include "ops/nn/window.h"
 #include "ops/op.h"
@@ -28,6 +29,12 @@ struct ConvData {
 // are always arranged as those of one group.
 bool wants_arranging(const Shape& w, int64_t groups);
 void arrange_weights(StreamRef stream, const Tensor& w, int64_t groups, void* into);
+
+// Whether convolve() may be faster than cuDNN: where a product needs at most a copy of x, and where cuDNN would do one
+// group after the other.
+bool suits_product(const ConvProblem& problem);
+// Whether it is taken to be where nothing is timed.
+bool is_product(const ConvProblem& problem, const device::DnnSettings& settings);
 
 void convolve(Context& context, const ConvProblem& problem, const ConvData& data);
 void convolve_transposed(Context& context, const ConvProblem& problem, const ConvData& data);
