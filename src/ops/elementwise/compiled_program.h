@@ -72,25 +72,32 @@ DEVICE_FN int rolled(int index, int shift, int size) {
   return index >= size ? index - size : index;
 }
 
-// A float that its neighbours in the program see as it is: products and sums would be rounded once otherwise.
-DEVICE_FN float rounded(float x) {
+// Sums and products whose roundings compilers leave alone: they would join one to the next.
+template <ScalarFunction kFunction>
+DEVICE_FN float arithmetic(float a, float b) {
 #ifdef __CUDA_ARCH__
-  asm("" : "+f"(x));
+  if constexpr (kFunction == ScalarFunction::add) return __fadd_rn(a, b);
+  if constexpr (kFunction == ScalarFunction::sub) return __fsub_rn(a, b);
+  return __fmul_rn(a, b);
+#else
+  return kFunction == ScalarFunction::add ? a + b : kFunction == ScalarFunction::sub ? a - b : a * b;
 #endif
-  return x;
 }
 
+// A function of up to three operands, rounded to T.
 template <ScalarFunction kFunction, class T, int kPack>
 DEVICE_FN Values<kPack> call(uint32_t p, uint32_t q, const Values<kPack>& a, const Values<kPack>& b,
                              const Values<kPack>& c) {
   constexpr bool kIsHalf = sizeof(T) == 2, kIsBoolean = sizeof(T) == 1;
-  Values<kPack> made =
-      ops::NamedCall{kFunction, kIsHalf, kIsBoolean, std::bit_cast<float>(p), std::bit_cast<float>(q)}(a, b, c);
-  UNROLL for (int k = 0; k < kPack; ++k) {
-    if constexpr (kIsHalf)
-      made.at[k] = float(T(made.at[k]));
-    else
-      made.at[k] = rounded(made.at[k]);
+  Values<kPack> made;
+  if constexpr (kFunction <= ScalarFunction::mul) {
+    UNROLL for (int k = 0; k < kPack; ++k) made.at[k] = arithmetic<kFunction>(a.at[k], b.at[k]);
+  } else {
+    const ops::NamedCall call{kFunction, kIsHalf, kIsBoolean, std::bit_cast<float>(p), std::bit_cast<float>(q)};
+    made = call(a, b, c);
+  }
+  if constexpr (kIsHalf) {
+    UNROLL for (int k = 0; k < kPack; ++k) made.at[k] = float(T(made.at[k]));
   }
   return made;
 }

@@ -171,7 +171,8 @@ template <class T, int kPack>
 struct Excite {
   static constexpr bool kBeginsEarly = true;
   static constexpr int kMaxThreads = kThreads;
-  static constexpr int kTeam = 16, kBatch = 8;  // threads that add up parts of a row, and rows that they have at once
+  static constexpr int kTeam = 16, kTeams = kThreads / kTeam;  // of threads that add up the parts of a row
+  static constexpr int kAtOnce = 8;                            // that a thread asks for before it needs the first
   using Own = Part<T, kPack>;
   struct Shared {
     float sums[Own::kSums], squeezed[kMostSqueezed], factors[kMostWidth], summands[kMostWidth];
@@ -179,10 +180,11 @@ struct Excite {
   struct Values {
     typename Own::Values at[kAhead];
   };
-  struct Batch {
-    float at[kBatch];
-    DEVICE_FN friend Batch operator+(Batch a, const Batch& b) {
-      UNROLL for (int k = 0; k < kBatch; ++k) a.at[k] += b.at[k];
+  template <int kRows>
+  struct Sums {
+    float at[kRows];
+    DEVICE_FN friend Sums operator+(Sums a, const Sums& b) {
+      UNROLL for (int k = 0; k < kRows; ++k) a.at[k] += b.at[k];
       return a;
     }
   };
@@ -210,19 +212,7 @@ struct Excite {
       b.wait();
       part.own(t, [&](int row, int first) { read(part, row, first, values[t]); });
     });
-    PerThread<Batch, kThreads> batches;
-    constexpr int kTeams = kThreads / kTeam;
-    for (int base = 0; base < cut.squeezed; base += kTeams * kBatch) {
-      b.template reduce_groups<kTeam>(
-          batches, [&](int t) { return add_parts(part.image, base + t / kTeam, t % kTeam); }, Plus());
-      b.threads([&](int t, Shared& s) {
-        if (t % kTeam != 0) return;
-        UNROLL for (int k = 0; k < kBatch; ++k) {
-          const int row = base + t / kTeam + k * kTeams;
-          if (row < cut.squeezed) s.squeezed[row] = squeeze_activation.template whole<T>(batches[t].at[k]);
-        }
-      });
-    }
+    add_squeezed(b, part);
     PerThread<float, kThreads> sums;
     b.threads([&](int t, Shared& s) {
       part.own(t, [&](int row, int first) {
@@ -274,25 +264,48 @@ struct Excite {
     part.ahead(at,
                [&](int k, int from) { values.at[k] = device::load_pack<kPack>(x + part.offset(from, first), true); });
   }
-  // A lane's share of what the squeeze makes, in each of a team's rows.
-  DEVICE_FN Batch add_parts(int64_t image, int first, int lane) const {
-    constexpr int kTeams = kThreads / kTeam;
+  // What the squeeze makes, of all parts. A team has a row or, where there are more than teams, several at once.
+  DEVICE_FN void add_squeezed(auto& b, const Own& part) const {
+    if (cut.squeezed <= kTeams)
+      add_rows<1, kAtOnce>(b, part);
+    else
+      add_rows<kAtOnce, 1>(b, part);
+  }
+  template <int kRows, int kParts>
+  DEVICE_FN void add_rows(auto& b, const Own& part) const {
+    PerThread<Sums<kRows>, kThreads> sums;
+    for (int base = 0; base < cut.squeezed; base += kTeams * kRows) {
+      b.template reduce_groups<kTeam>(
+          sums, [&](int t) { return add_parts<kRows, kParts>(part.image, base + t / kTeam, t % kTeam); }, Plus());
+      b.threads([&](int t, Shared& s) {
+        if (t % kTeam != 0) return;
+        UNROLL for (int k = 0; k < kRows; ++k) {
+          const int row = base + t / kTeam + k * kTeams;
+          if (row < cut.squeezed) s.squeezed[row] = squeeze_activation.template whole<T>(sums[t].at[k]);
+        }
+      });
+    }
+  }
+  // A lane's share, of so many rows and of each so many parts at once.
+  template <int kRows, int kParts>
+  DEVICE_FN Sums<kRows> add_parts(int64_t image, int first, int lane) const {
     const int parts = cut.parts();
     const float* const from = in + image * cut.squeezed * parts;
-    Batch sums;
-    UNROLL for (int k = 0; k < kBatch; ++k) {
+    Sums<kRows> sums;
+    UNROLL for (int k = 0; k < kRows; ++k) {
       const int row = first + k * kTeams;
       sums.at[k] = squeeze_bias && lane == 0 && row < cut.squeezed ? float(squeeze_bias[row]) : 0.f;
     }
-    for (int i = lane; i < parts; i += kAhead * kTeam) {
-      float batch[kAhead][kBatch];  // all are asked for before the first is added
-      UNROLL for (int m = 0; m < kAhead; ++m) {
-        UNROLL for (int k = 0; k < kBatch; ++k) {
-          const int row = first + k * kTeams, at = i + m * kTeam;
-          batch[m][k] = row < cut.squeezed && at < parts ? from[int64_t(row) * parts + at] : 0.f;
+    for (int i = lane; i < parts; i += kParts * kTeam) {
+      float batch[kRows][kParts];
+      UNROLL for (int k = 0; k < kRows; ++k) {
+        const int row = first + k * kTeams;
+        UNROLL for (int m = 0; m < kParts; ++m) {
+          const bool is_there = row < cut.squeezed && i + m * kTeam < parts;
+          batch[k][m] = is_there ? from[int64_t(row) * parts + i + m * kTeam] : 0.f;
         }
       }
-      UNROLL for (int m = 0; m < kAhead; ++m) { UNROLL for (int k = 0; k < kBatch; ++k) sums.at[k] += batch[m][k]; }
+      UNROLL for (int k = 0; k < kRows; ++k) { UNROLL for (int m = 0; m < kParts; ++m) sums.at[k] += batch[k][m]; }
     }
     return sums;
   }
