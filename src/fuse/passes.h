@@ -123,7 +123,7 @@ void join_movements(Match& match);
 
 // Einsum is MatMul where its equation says no more.
 void make_product_of_einsum(Match& match, int einsum);
-// Single numbers that are computed from dimensions which the model tells are constants.
+// Single numbers that are computed from constants, or from dimensions which the model tells, are constants.
 void know_numbers(Match& match);
 // What is computed in halves from constants alone is one, if it is not too large.
 void fold_constants(Match& match, int step);
@@ -135,7 +135,7 @@ void turn_rows_elsewhere(Match& match, int step);
 void join_transposes(Match& match, int second);
 // What is turned for its shape alone is not.
 void read_shape_before_turn(Match& match, int shape);
-// Who reads what Identity makes, or a Pad by nothing, can read what it is made of.
+// Who reads what Identity makes, a Pad by nothing, or a Slice of all, can read what it is made of.
 void drop_identity(Match& match, int identity);
 // What is computed twice from the same values.
 void share_result(Match& match, int second);
