@@ -30,6 +30,8 @@ bool is_quantized_product(const NodeInfo& info);
 int residual_of(const Match& match, int sum, int v);
 // Whether the step leaves elements in their order.
 bool only_shapes(const Match& match, int s);
+// Whether only steps that may be part of programs read the value, or parts of it: then it need not be there.
+bool is_read_in_place(const Match& match, int v);
 // x * Sigmoid(x), which alone read the value: both steps, the product last; or none.
 std::vector<int> silu_of(const Match& match, int v);
 // An activation that a kernel does at its end, as FusedConv names it; its last step makes the result.
@@ -103,6 +105,8 @@ void join_product_sum(Match& match, int product);
 // What is cut in two along an axis and put together the other way round is read from elsewhere on, with signs if a part
 // is negated, as rotary embeddings have it.
 void join_roll(Match& match, int concat);
+// Every other row and column, from each first one on, side by side in the channels: they are one copy.
+void join_patches(Match& match, int concat);
 // A batch normalisation of a product's rows is one with the product.
 void fold_batch_norm(Match& match, int norm);
 // One that only a convolution reads is one with the convolution.
@@ -118,7 +122,7 @@ void turn_pictures(Match& match);
 void turn_all_pictures(Match& match);
 // The channels of a picture that are cut apart begin where packs do.
 void align_parts(Match& match, int split);
-// Transpositions, Reshapes and their kin, one behind the other, are one copy, or none.
+// Transpositions, Reshapes, rolls and their kin, one behind the other, are one copy, or none.
 void join_movements(Match& match);
 
 // Einsum is MatMul where its equation says no more.
