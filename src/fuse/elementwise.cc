@@ -24,7 +24,8 @@ std::optional<ops::ScalarCall> call_of(const Match& match, int s) {
   return ops::scalar_call(match.node(s));
 }
 
-// Whether only steps that may be part of programs read the value, or parts of it: then it need not be there.
+}  // namespace
+
 bool is_read_in_place(const Match& match, int v) {
   const std::vector<int>& readers = match.readers(v);
   return !match.value(v).is_output && std::ranges::all_of(readers, [&](int s) {
@@ -34,6 +35,8 @@ bool is_read_in_place(const Match& match, int v) {
     return part_of(match, made).has_value() && is_read_in_place(match, made);
   });
 }
+
+namespace {
 
 // What a program reads: a value, or a part of one, or what it is as a roll.
 struct Read {

@@ -1,4 +1,5 @@
-// Numbers that models compute from their shapes, such as attention's scale, where these are known.
+// Numbers that models compute from their shapes, such as attention's scale, where these are known, or from constants of
+// which onnxruntime's CPU cannot.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -51,10 +52,10 @@ class Numbers {
     if (is("Sqrt")) return std::sqrt(*a);
     if (is("Reciprocal")) return 1 / *a;
     const auto b = step.inputs.size() == 2 ? operand(step, 1) : std::nullopt;
-    if (!b || (match_.value(step.inputs[0]).is_constant && match_.value(step.inputs[1]).is_constant))
-      return std::nullopt;
+    if (!b) return std::nullopt;
     if (is("Mul")) return *a * *b;
     if (is("Div")) return *a / *b;
+    if (is("Pow")) return std::pow(*a, *b);
     return std::nullopt;
   }
   std::optional<float> operand(const Step& step, size_t input) const {

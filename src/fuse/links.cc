@@ -4,7 +4,9 @@
 #include <array>
 
 #include "device/error.h"
+#include "fuse/rolls.h"
 #include "ops/registry.h"
+#include "ops/shape/rolled_copy.h"
 
 namespace encore::fuse {
 
@@ -15,10 +17,12 @@ namespace {
 constexpr size_t kLongest = 16;
 
 // Stands for dimensions of which the model tells no number: no two are the same, and none is a product of others.
-ops::Shape example_of(const Dims& dims) {
+// The outermost one is `times` as much, for those that are cut apart.
+ops::Shape example_of(const Dims& dims, int64_t times) {
   constexpr std::array kPrimes{211, 223, 227, 229, 233, 239, 241, 251, 257, 263, 269, 271, 277, 281, 283, 293};
   std::vector<int64_t> made;
-  for (const int64_t dim : dims) made.push_back(dim >= 0 ? dim : kPrimes[size_t(-1 - dim) % kPrimes.size()]);
+  for (const int64_t dim : dims)
+    made.push_back(dim >= 0 ? dim : kPrimes[size_t(-1 - dim) % kPrimes.size()] * (dim == dims.front() ? times : 1));
   return ops::Shape(made);
 }
 
@@ -65,6 +69,7 @@ std::optional<Part> part_of(const Match& match, int v) {
 }
 
 std::optional<Link> Links::to(int v) const {
+  if (const int roll = match_.producer(v); roll >= 0 && is_roll(match_.step(roll))) return roll_to(v);
   const int made = match_.maker(v);
   if (made < 0 || match_.step(made).inputs.empty()) return std::nullopt;
   const Step& from = match_.step(made);
@@ -137,6 +142,14 @@ std::optional<Link> Links::swap_to(int v) const {
   return swaps ? std::optional(std::move(link)) : std::nullopt;
 }
 
+std::optional<Link> Links::roll_to(int v) const {
+  const Rolled rolled = rolled_by(match_.step(match_.producer(v)));
+  if (rolled.shifts.size() > ops::kMostRolledAxes) return std::nullopt;
+  std::vector<int64_t> numbers;
+  for (const auto& [axis, shift] : rolled.shifts) numbers.push_back(axis), numbers.push_back(shift);
+  return Link{{match_.producer(v)}, {}, rolled.from, ViewStep{ViewStep::roll, std::move(numbers)}, 1};
+}
+
 Step transposition(const Match& match, const std::vector<int64_t>& order, std::string name, int from, int to) {
   return match.plan().step({ops::kOnnx, "Transpose", 13, {{"perm", order}}}, std::move(name), {from}, {to});
 }
@@ -147,9 +160,12 @@ Step view(const Match& match, const std::vector<ViewStep>& steps, std::string na
   return made;
 }
 
-std::optional<int> copies(const Dims& dims, const std::vector<ViewStep>& steps) try {
-  return ops::copies(ops::StridedView(example_of(dims)), steps);
-} catch (const Error&) {  // which a run will see
+std::optional<int> copies(const Dims& dims, const std::vector<ViewStep>& steps) {
+  constexpr int64_t kOfManyParts = 5040;
+  for (const int64_t times : {int64_t(1), kOfManyParts}) try {
+      return ops::copies(ops::StridedView(example_of(dims, times)), steps);
+    } catch (const Error&) {  // which a run will see, if it is none of the example's
+    }
   return std::nullopt;
 }
 

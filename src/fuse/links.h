@@ -41,6 +41,7 @@ class Links {
 
  private:
   std::optional<Link> swap_to(int v) const;
+  std::optional<Link> roll_to(int v) const;
 
   const Match& match_;
   const ShapeSymbols symbols_;

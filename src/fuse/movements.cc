@@ -3,6 +3,7 @@
 
 #include "fuse/links.h"
 #include "fuse/passes.h"
+#include "fuse/rolls.h"
 
 namespace encore::fuse {
 
@@ -10,8 +11,10 @@ namespace {
 
 // Others may read what is between, which stays then.
 void join_above(Match& match, int last) {
-  if (!match.is_there(last) || match.step(last).outputs.size() != 1) return;
+  const bool rolls = is_roll(match.step(last));
+  if (!(match.is_there(last) || rolls) || match.step(last).outputs.size() != 1) return;
   const int y = match.step(last).outputs[0];
+  if (rolls && is_read_in_place(match, y)) return;
   if (y < 0 || device::size_bits(match.value(y).type) % 8 != 0) return;
   const ViewChain chain(match, y);
   if (chain.saved() <= 0) return;

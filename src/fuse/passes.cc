@@ -42,6 +42,7 @@ constexpr Pass kPasses[] = {
     {"products", "a product", join_product, false},
     {"product_sums", "a product and its sum", join_product_sum, false},
     {"rolls", "a roll", join_roll, false},
+    {"patches", "patches", join_patches, false},
     {"movements", nullptr, nullptr, false, join_movements},
     {"batch_norms", nullptr, open_batch_norm, false},
     {"elementwise", "elementwise", nullptr, false, join_elementwise},

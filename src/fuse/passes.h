@@ -30,6 +30,8 @@ bool is_quantized_product(const NodeInfo& info);
 int residual_of(const Match& match, int sum, int v);
 // Whether the step leaves elements in their order.
 bool only_shapes(const Match& match, int s);
+// Whether only steps that may be part of programs read the value, or parts of it: then it need not be there.
+bool is_read_in_place(const Match& match, int v);
 // x * Sigmoid(x), which alone read the value: both steps, the product last; or none.
 std::vector<int> silu_of(const Match& match, int v);
 // An activation that a kernel does at its end, as FusedConv names it; its last step makes the result.
@@ -103,6 +105,8 @@ void join_product_sum(Match& match, int product);
 // What is cut in two along an axis and put together the other way round is read from elsewhere on, with signs if a part
 // is negated, as rotary embeddings have it.
 void join_roll(Match& match, int concat);
+// Every other row and column, from each first one on, side by side in the channels: they are one copy.
+void join_patches(Match& match, int concat);
 // A batch normalisation of a product's rows is one with the product.
 void fold_batch_norm(Match& match, int norm);
 // One that only a convolution reads is one with the convolution.
@@ -118,12 +122,12 @@ void turn_pictures(Match& match);
 void turn_all_pictures(Match& match);
 // The channels of a picture that are cut apart begin where packs do.
 void align_parts(Match& match, int split);
-// Transpositions, Reshapes and their kin, one behind the other, are one copy, or none.
+// Transpositions, Reshapes, rolls and their kin, one behind the other, are one copy, or none.
 void join_movements(Match& match);
 
 // Einsum is MatMul where its equation says no more.
 void make_product_of_einsum(Match& match, int einsum);
-// Single numbers that are computed from dimensions which the model tells are constants.
+// Single numbers that are computed from constants, or from dimensions which the model tells, are constants.
 void know_numbers(Match& match);
 // What is computed in halves from constants alone is one, if it is not too large.
 void fold_constants(Match& match, int step);
@@ -135,7 +139,7 @@ void turn_rows_elsewhere(Match& match, int step);
 void join_transposes(Match& match, int second);
 // What is turned for its shape alone is not.
 void read_shape_before_turn(Match& match, int shape);
-// Who reads what Identity makes, or a Pad by nothing, can read what it is made of.
+// Who reads what Identity makes, a Pad by nothing, or a Slice of all, can read what it is made of.
 void drop_identity(Match& match, int identity);
 // What is computed twice from the same values.
 void share_result(Match& match, int second);

@@ -1,6 +1,7 @@
 // Residual sums of products: what is added goes to the product, which reads it as it writes its rows.
 #include <algorithm>
 
+#include "fuse/joined_products.h"
 #include "fuse/passes.h"
 #include "ops/elementwise/program.h"
 #include "ops/registry.h"
@@ -11,13 +12,32 @@ namespace {
 constexpr ops::Types kServed = ops::kHalves | ops::Types{Type::f32};
 constexpr size_t kBias = 2;
 
+// One that is MatMul, with a bias or without.
+bool is_plain_gemm(const Match& match, int s) {
+  const std::vector<int>& inputs = match.step(s).inputs;
+  const NodeInfo& node = match.node(s);
+  if (!match.is(s, "Gemm") || node.since_version() < 7 || match.rank(inputs[1]) != 2u ||
+      node.get_float("alpha", 1) != 1 || node.get_int("transA", 0) != 0 || node.get_int("transB", 0) != 0)
+    return false;
+  return inputs.size() <= kBias || inputs[kBias] < 0 ||
+         (node.get_float("beta", 1) == 1 &&
+          is_constant_row(match, inputs[kBias], match.value(inputs[1]).dims->back(), 2));
+}
+
 // By a constant, with nothing added but a bias.
 bool is_plain_product(const Match& match, int s) {
   if (!match.is_there(s)) return false;
   const NodeInfo& node = match.node(s);
   const std::vector<int>& inputs = match.step(s).inputs;
-  return (is_onnx(node, "MatMul") || (node.op_type() == "FusedMatMul" && node.domain() == ops::kMicrosoft)) &&
+  return (is_onnx(node, "MatMul") || is_plain_gemm(match, s) ||
+          (node.op_type() == "FusedMatMul" && node.domain() == ops::kMicrosoft)) &&
          match.value(inputs[1]).is_constant && inputs.size() <= kBias + 1 && kServed.has(match.value(inputs[0]).type);
+}
+
+// The same one that takes another input along.
+Operator with_residual(const NodeInfo& product) {
+  if (is_onnx(product, "Gemm")) return {ops::kOnnx, "MatMul", 13};
+  return {product.domain(), product.op_type(), product.since_version(), product.attributes()};
 }
 
 // The step that alone reads what the value holds, or -1. Those that read its shape go to `shapes`.
@@ -68,9 +88,8 @@ void join_product_sum(Match& match, int product) {
   inputs.push_back(residual);
   const NodeInfo& node = *step.node;
   std::vector<Step> made;
-  made.push_back(match.plan().step({node.domain(), node.op_type(), node.since_version(), node.attributes()},
-                                   node.name() + " and " + match.node(sum).name(), std::move(inputs),
-                                   views.empty() ? match.step(sum).outputs : step.outputs));
+  made.push_back(match.plan().step(with_residual(node), node.name() + " and " + match.node(sum).name(),
+                                   std::move(inputs), views.empty() ? match.step(sum).outputs : step.outputs));
   std::vector<int> steps{product, sum};
   if (!views.empty()) {
     steps.push_back(views.back());

@@ -1,5 +1,6 @@
 // Passes that make no difference to results.
 #include <algorithm>
+#include <limits>
 
 #include "fuse/passes.h"
 #include "fuse/shape_symbols.h"
@@ -54,6 +55,27 @@ bool pads_nothing(const Match& match, int s) {
   return pads && std::ranges::all_of(*pads, [](int64_t count) { return count == 0; });
 }
 
+// From the first element of an axis to beyond the last.
+bool cuts_nothing(const Match& match, int s) {
+  if (!match.is(s, "Slice") || match.node(s).since_version() < 10) return false;
+  const ShapeSymbols symbols(match);
+  const Step& step = match.step(s);
+  const auto& dims = match.value(step.inputs[0]).dims;
+  const auto has = [&](size_t input) { return step.inputs.size() > input && step.inputs[input] >= 0; };
+  const auto begin = symbols.constants(step, 1), end = symbols.held(step, 2), axes = symbols.constants(step, 3),
+             by = has(4) ? symbols.constants(step, 4) : Dims(axes ? axes->size() : 0, 1);
+  if (!dims || !begin || !end || !axes || !by || begin->size() != axes->size() || end->size() != axes->size() ||
+      by->size() != axes->size())
+    return false;
+  for (size_t i = 0; i < axes->size(); ++i) {
+    const auto axis = counted_from_first((*axes)[i], dims->size());
+    if (!axis || (*begin)[i] != 0 || (*by)[i] != 1) return false;
+    const int64_t dim = (*dims)[*axis];
+    if ((*end)[i] != std::numeric_limits<int64_t>::max() && (dim < 0 || (*end)[i] < dim)) return false;
+  }
+  return true;
+}
+
 bool is_unread(const Match& match, int s) {
   return std::ranges::all_of(match.step(s).outputs,
                              [&](int v) { return v < 0 || (match.readers(v).empty() && !match.value(v).is_output); });
@@ -99,7 +121,7 @@ void join_transposes(Match& match, int second) {
 }
 
 void drop_identity(Match& match, int identity) {
-  if (!match.is(identity, "Identity") && !pads_nothing(match, identity)) return;
+  if (!match.is(identity, "Identity") && !pads_nothing(match, identity) && !cuts_nothing(match, identity)) return;
   const int x = match.step(identity).inputs[0], y = match.step(identity).outputs[0];
   if (match.value(y).is_output) return;
   match.substitute(y, x);

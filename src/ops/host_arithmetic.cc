@@ -118,6 +118,8 @@ constexpr Function kFunctions[] = {
     {"Floor", 1, nullptr, [](double a, double) { return std::floor(a); }},
     {"Ceil", 1, nullptr, [](double a, double) { return std::ceil(a); }},
     {"Sqrt", 1, nullptr, [](double a, double) { return std::sqrt(a); }},
+    {"Reciprocal", 1, nullptr, [](double a, double) { return 1 / a; }},
+    {"Pow", 2, nullptr, [](double a, double b) { return std::pow(a, b); }},
 };
 
 class Elementwise : public Op {

@@ -26,6 +26,19 @@ TEST(KnownNumbers, OfDimensionsThatTheModelTells) {
   EXPECT_EQ(made.find("Shape"), made.npos) << made;
 }
 
+// torch's `size ** -0.5`.
+TEST(KnownNumbers, OfConstantsToAPower) {
+  const std::string made = after("known_numbers", R"(in x: f16[n, 4]
+const size: f16[] = 16.0
+const exponent: f16[] = -0.5
+scale: f16[] = Pow(size, exponent)
+y: f16[n, 4] = Mul(x, scale)
+out y
+)");
+  EXPECT_NE(made.find("const scale: f16[] = 0.25"), made.npos) << made;
+  EXPECT_EQ(made.find("Pow"), made.npos) << made;
+}
+
 TEST(KnownNumbers, NotOfOthers) {
   const auto stays = [](const char* part, const char* by) { expect_stays("known_numbers", kScale, part, by); };
   stays("in x: f16[n, 4, 16]\n", "in x: f16[n, 4, m]\n");

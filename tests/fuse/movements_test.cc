@@ -36,6 +36,43 @@ out y
 )");
 }
 
+// Swin's way back.
+constexpr const char* kShifted = R"(in x: f16[m, 49, 32]
+in z: f16[n, 14, 14, 32]
+const windows: i64[6] = [-1, 2, 2, 7, 7, 32]
+const picture: i64[4] = [-1, 14, 14, 32]
+const sizes: i64[2] = [3, 11]
+a: f16[n, 2, 2, 7, 7, 32] = Reshape(x, windows)
+b: f16[n, 2, 7, 2, 7, 32] = Transpose(a) {perm = [0, 1, 3, 2, 4, 5]}
+c: f16[n, 14, 14, 32] = Reshape(b, picture)
+above: f16[n, 3, 14, 32], below: f16[n, 11, 14, 32] = Split@13(c, sizes) {axis = 1}
+d: f16[n, 14, 14, 32] = Concat@13(below, above) {axis = 1}
+y: f16[n, 14, 14, 32] = Softmax(d)
+out y
+)";
+
+std::string with_rolls(const std::string& text) {
+  Plan plan = plan_from(text);
+  for (const Pass& pass : passes())
+    if (const std::string_view name = pass.name; name == "rolls" || name == "movements") run(pass, plan);
+  return text_of(plan);
+}
+
+TEST(Movements, RollsAreAmongThem) {
+  EXPECT_EQ(with_rolls(kShifted), R"(in x: f16[m, 49, 32]
+in z: f16[n, 14, 14, 32]
+d: f16[n, 14, 14, 32] = encore.View(x) {steps = "reshape -1,2,2,7,7,32; transpose 0,1,3,2,4,5; reshape -1,14,14,32; roll -3,3"}
+y: f16[n, 14, 14, 32] = Softmax(d)
+out y
+)");
+}
+
+// Who reads a roll in place.
+TEST(Movements, ButNotThoseOfPrograms) {
+  const std::string made = with_rolls(replaced(kShifted, "Softmax(d)", "Add(d, z)"));
+  EXPECT_NE(made.find("d: f16[n, 14, 14, 32] = encore.Roll(c)"), made.npos) << made;
+}
+
 TEST(Movements, OthersReadWhatIsBetween) {
   const std::string made = after("movements", std::string(kPatches) + "out a\n");
   EXPECT_NE(made.find("a: f16[n, 8, 6, 4] = Transpose(x)"), made.npos) << made;

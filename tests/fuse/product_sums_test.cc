@@ -29,6 +29,24 @@ TEST(ProductSums, WithoutABiasAndScaled) {
       << made;
 }
 
+// onnxruntime makes it of rows of any rank.
+TEST(ProductSums, OfAGemm) {
+  const std::string gemm =
+      replaced(replaced(replaced(replaced(kProduct, "in x: f16[n, s, 4]", "in x: f16[n, 4]"), "in r: f16[n, s, 8]",
+                                 "in r: f16[n, 8]"),
+                        "p: f16[n, s, 8] = MatMul(x, w, b)", "p: f16[n, 8] = Gemm(x, w, b) {alpha = 1.0, beta = 1.0}"),
+               "y: f16[n, s, 8]", "y: f16[n, 8]");
+  const std::string made = after("product_sums", gemm);
+  EXPECT_NE(made.find("y: f16[n, 8] = MatMul(x, w, b, r)  # \"product and sum\""), made.npos) << made;
+  const auto stays = [&](const char* part, const char* by) { expect_stays("product_sums", gemm, part, by); };
+  stays("alpha = 1.0", "alpha = 2.0");
+  stays("beta = 1.0", "beta = 2.0");
+  stays("beta = 1.0", "transA = 1");
+  stays("beta = 1.0", "transB = 1");
+  stays("const b: f16[8]", "const b: f16[7, 8]");
+  stays("Gemm(", "Gemm@6(");
+}
+
 TEST(ProductSums, OfTwoProductsOneAddsTheOther) {
   const std::string made = after("product_sums", replaced(kProduct, "in r: f16[n, s, 8]",
                                                           "in q: f16[n, s, 8]\nconst v: f16[8, 8]\n"
@@ -87,7 +105,6 @@ TEST(ProductSums, StayOtherwise) {
   stays("Add(r, p)", "Add(p, p)");
   stays("Add(r, p)", "Sub(r, p)");
   stays("MatMul(x, w, b)", "MatMul(x, w, b, r)");
-  stays("MatMul(x, w, b)", "Gemm(x, w, b)");
   stays("p: f16", "elsewhere p: f16");
   stays("y: f16", "elsewhere y: f16");
 }

@@ -55,6 +55,33 @@ TEST(Identities, StayWhereTheyAreOutputs) {
   expect_stays("identities", "in x\ni = Identity(x)\ny = Add(i, x)\nout y\n", "out y", "out y\nout i");
 }
 
+// What models cut padding off with, though there is none.
+constexpr const char* kWhole = R"(in x: f16[n, 6, 4]
+const begins: i64[2] = [0, 0]
+const ends: i64[2] = [9223372036854775807, 6]
+const axes: i64[2] = [0, 1]
+a: f16[n, 6, 4] = Slice@13(x, begins, ends, axes)
+y: f16[n, 6, 4] = Relu(a)
+out y
+)";
+
+TEST(Identities, AreSlicesOfAll) {
+  const std::string made = after("identities", kWhole);
+  EXPECT_NE(made.find("Relu(x)"), made.npos) << made;
+  EXPECT_EQ(made.find("Slice"), made.npos) << made;
+}
+TEST(Identities, AreNoSlicesOfAPart) {
+  const auto stays = [](const char* part, const char* by) { expect_stays("identities", kWhole, part, by); };
+  stays("begins: i64[2] = [0, 0]", "begins: i64[2] = [1, 0]");
+  stays("9223372036854775807, 6]", "9223372036854775807, 5]");
+  stays("9223372036854775807, 6]", "4, 6]");
+  stays("9223372036854775807, 6]", "9223372036854775807, -1]");
+  stays("ends: i64[2] = [9223372036854775807, 6]", "ends: i64[1] = [9223372036854775807]");
+  stays("const axes: i64[2] = [0, 1]", "in axes: i64[2]");
+  stays("ends, axes)", "ends, axes, axes)");
+  stays("out y", "out y\nout a");
+}
+
 constexpr const char* kTwice = "in x\nin z\na = Add(x, z)\nb = Add(x, z)\ny = Mul(a, b)\nout y\n";
 
 TEST(Same, IsComputedOnce) { EXPECT_EQ(after("same", kTwice), "in x\nin z\na = Add(x, z)\ny = Mul(a, a)\nout y\n"); }

@@ -160,6 +160,21 @@ TEST(StridedView, WhatIsMovedStaysBesideItsNeighbours) {
   EXPECT_EQ(copies(StridedView(Shape{8, 8, 7, 7, 64}), steps), 1);
 }
 
+// Windows of a picture that is shifted.
+TEST(StridedView, ARollIsACopyWithWhatIsAround) {
+  const auto count = [](const char* steps, const Shape& shape) {
+    return copies(StridedView(shape), view_steps(steps));
+  };
+  const Shape picture{2, 12, 12, 8}, cut{2, 3, 3, 4, 4, 8};
+  EXPECT_EQ(count("roll -3,3,-2,3", picture), 1);
+  EXPECT_EQ(count("roll -3,3; reshape 2,3,4,3,4,8; transpose 0,1,3,2,4,5; reshape 18,16,8", picture), 1);
+  EXPECT_EQ(count("transpose 0,1,3,2,4,5; reshape 2,12,12,8; roll -3,9,-2,9", cut), 1);
+  EXPECT_EQ(count("roll -3,3; roll -2,3", picture), 2);
+  EXPECT_EQ(count("roll -3,3; transpose 0,3,1,2", picture), 2);
+  EXPECT_EQ(count("transpose 0,3,1,2; roll -1,3", picture), 2);
+  EXPECT_EQ(count("roll -3,3; transpose 0,2,1,3; reshape 2,9,16,8", picture), 2);
+}
+
 TEST(StridedView, ASliceIsOfTheSizeThatIsSpokenOf) {
   StridedView view(Shape{2, 9});
   EXPECT_THROW(view.slice(1, 0, 3, 8), Error);
@@ -172,7 +187,9 @@ TEST(StridedView, ASliceIsOfTheSizeThatIsSpokenOf) {
 }
 
 TEST(StridedView, StepsAreTextAndBack) {
-  const std::string text = "reshape 0,-1,3; transpose 2,0,1; slice -1,0,2,6; select 0,-1; squeeze 0; unsqueeze 1,2";
+  const std::string text =
+      "reshape 0,-1,3; transpose 2,0,1; slice -1,0,2,6; select 0,-1; squeeze 0; unsqueeze 1,2; "
+      "roll -2,3,-1,1";
   EXPECT_EQ(text_of(view_steps(text)), text);
   EXPECT_EQ(text_of(view_steps("")), "");
   EXPECT_THROW(view_steps("turn 0,1"), Error);

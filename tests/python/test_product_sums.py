@@ -46,6 +46,19 @@ def test_residual_sums(encore, make_model, tmp_path, dtype, biased):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_residual_sums_of_gemm(encore, make_model, tmp_path, dtype):
+    def build(net):
+        x = net.input("x", ["n", WIDTH])
+        weights, bias = net.constant(numbers((WIDTH, WIDTH), 1, -0.3, 0.3)), net.constant(numbers((WIDTH,), 2))
+        y = net.node("Gemm", [net.node("Relu", [x]), weights, bias])
+        net.output(net.node("Add", [y, x]), ["n", WIDTH])
+        return net
+
+    plan = plan_of(agrees(build, make_model, dtype, shape=(WIDTH,), use_tf32=0), tmp_path)
+    assert plan.count("MatMul(") == 1 and "Gemm(" not in plan and " Add(" not in plan, plan
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("scale", [1, 1e-3])
 def test_layer_scales(encore, make_model, tmp_path, dtype, scale):
     gamma = scale * numbers((WIDTH,), 4, 0.1, 1)

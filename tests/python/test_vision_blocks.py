@@ -258,3 +258,64 @@ def test_pads_by_nothing_are_none(encore, make_model, tmp_path):
         return net
 
     assert "Pad(" not in plan_of(agrees(build, make_model), tmp_path)
+
+
+SIDE, WINDOW, SHIFT = 12, 4, 3
+COUNT = SIDE // WINDOW
+
+
+def rolled(net, x, shift):
+    """As torch.roll is exported, along rows and then columns."""
+    for axis in (1, 2):
+        ends = net.ints(-shift), net.ints(np.iinfo(np.int64).max), net.ints(0), net.ints(axis), net.ints(1)
+        last = net.node("Slice", [x, ends[0], ends[1], ends[3], ends[4]])
+        x = net.node("Concat", [last, net.node("Slice", [x, ends[2], ends[0], ends[3], ends[4]])], axis=axis)
+    return x
+
+
+def windows(net, channels):
+    """Swin's: shifted pictures are cut into windows, and put together again; then four neighbours are one."""
+    x = net.input("x", ["n", SIDE, SIDE, channels])
+    y = net.node("Reshape", [rolled(net, x, -SHIFT), net.ints(-1, COUNT, WINDOW, COUNT, WINDOW, channels)])
+    y = net.node("Reshape", [net.node("Transpose", [y], perm=[0, 1, 3, 2, 4, 5]), net.ints(-1, WINDOW**2, channels)])
+    y = net.node("MatMul", [y, net.constant(numbers((channels, channels), 1, -0.3, 0.3))])
+    y = net.node("Softmax", [y], axis=-2)
+    y = net.node("Reshape", [y, net.ints(-1, COUNT, COUNT, WINDOW, WINDOW, channels)])
+    y = net.node("Reshape", [net.node("Transpose", [y], perm=[0, 1, 3, 2, 4, 5]), net.ints(-1, SIDE, SIDE, channels)])
+    y = rolled(net, y, SHIFT)
+    for axis in (1, 2):
+        y = net.node("Slice", [y, net.ints(0), net.ints(SIDE), net.ints(axis), net.ints(1)])
+    y = net.node("Softmax", [y], axis=-2)
+    parts = []
+    for column in (0, 1):
+        for row in (0, 1):
+            begins, ends = net.ints(row, column), net.ints(SIDE, SIDE)
+            parts.append(net.node("Slice", [y, begins, ends, net.ints(1, 2), net.ints(2, 2)]))
+    net.output(net.node("Concat", parts, axis=-1), ["n", SIDE // 2, SIDE // 2, 4 * channels])
+    return net
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("channels", [16, 12, 3])
+def test_windows_are_moved_at_once(encore, make_model, tmp_path, dtype, channels):
+    def build(net):
+        return windows(net, channels)
+
+    model = agrees(build, make_model, dtype, shape=(SIDE, SIDE, channels), use_tf32=0)
+    plan = plan_of(model, tmp_path)
+    assert plan.count("encore.View(") == 3, plan
+    for step in (" Transpose(", " Slice(", " Concat(", "encore.Roll("):
+        assert step not in plan, plan
+
+
+def test_a_picture_is_turned_and_rolled(encore, make_model, tmp_path):
+    """Neighbours do not stay neighbours, so that it is turned by itself."""
+
+    def build(net):
+        tokens = net.node("Transpose", [net.input("x", ["n", CHANNELS, SIDE * SIDE])], perm=[0, 2, 1])
+        x = net.node("Reshape", [tokens, net.ints(-1, SIDE, SIDE, CHANNELS)])
+        net.output(net.node("Softmax", [rolled(net, x, SHIFT)], axis=-1), ["n", SIDE, SIDE, CHANNELS])
+        return net
+
+    plan = plan_of(agrees(build, make_model, shape=(CHANNELS, SIDE * SIDE)), tmp_path)
+    assert plan.count("encore.Roll(") == plan.count(" Transpose(") == 1, plan

@@ -68,6 +68,8 @@ std::optional<std::vector<int64_t>> StridedView::strides() const {
   return strides;
 }
 
+StridedView::Axis StridedView::in_a_row() const { return joined(axes_); }
+
 bool StridedView::is_dense() const {
   if (offset_ != 0) return false;
   int64_t extent = 1;
@@ -137,7 +139,7 @@ bool StridedView::reshape(const Shape& to) {
     axes_ = StridedView(to).axes_;
     return true;
   }
-  Axis left = joined(axes_);
+  Axis left = in_a_row();
   auto next = left.begin();
   std::vector<Axis> made;
   for (int64_t wanted : to.dims()) {

@@ -24,6 +24,8 @@ class StridedView {
   int64_t offset() const { return offset_; }
   // Of each axis, or nothing if one lies apart. Axes of one element have their neighbours' extent.
   std::optional<std::vector<int64_t>> strides() const;
+  // Of all axes together; steps that go on where the ones inside of them end are one.
+  Axis in_a_row() const;
   // Whether all elements are there, from the first on, in their order.
   bool is_dense() const;
 

@@ -2,16 +2,18 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <sstream>
 #include <string_view>
 
+#include "ops/shape/rolled_copy.h"
 #include "ops/shape/strided.h"
 
 namespace encore::ops {
 namespace {
 
 // As ViewStep::Kind has them.
-constexpr std::string_view kNames[] = {"transpose", "reshape", "squeeze", "unsqueeze", "select", "slice"};
+constexpr std::string_view kNames[] = {"transpose", "reshape", "squeeze", "unsqueeze", "select", "slice", "roll"};
 
 // To where the same steps have other strides.
 void copy_to(device::StreamRef stream, const ViewedTensor& seen, size_t bytes, void* to, const StridedView& place) {
@@ -48,6 +50,18 @@ Shape shape_after(StridedView view, std::span<const ViewStep> steps) {
   return view.shape();
 }
 
+std::vector<Roll> rolls_of(const ViewStep& step) {
+  std::vector<Roll> rolls;
+  for (size_t i = 0; i + 1 < step.numbers.size(); i += 2) rolls.push_back({step.numbers[i], step.numbers[i + 1]});
+  return rolls;
+}
+
+// What is still to be rolled.
+struct Rolled {
+  ViewedTensor from;
+  std::vector<Roll> rolls;
+};
+
 class Viewed : public Op {
  public:
   explicit Viewed(const NodeInfo& node) : steps_(view_steps(node.get_string("steps", ""))) {}
@@ -56,9 +70,26 @@ class Viewed : public Op {
     const Tensor& x = context.input(0);
     const size_t bytes = device::size_bytes(x.type);
     ViewedTensor seen{x.data, StridedView(x.shape)};
+    std::optional<Rolled> rolled;  // `seen` is a view of that then
+    const auto copy_to_scratch = [&] {
+      const Shape shape = rolled->from.view.shape();
+      void* const made = context.scratch(size_t(shape.count()) * bytes);
+      copy_rolled(context.stream(), rolled->from.start(bytes), rolled->from.view, rolled->rolls, StridedView(shape),
+                  made, bytes);
+      seen.data = made;
+      rolled.reset();
+    };
     const std::span<const ViewStep> steps = steps_;
     for (size_t i = 0; i < steps.size(); ++i) {
+      if (steps[i].kind == ViewStep::roll) {
+        if (rolled) copy_to_scratch();
+        if (!suits_rolled_copy(seen.view)) make_dense(context, bytes, seen);
+        rolled = {seen, rolls_of(steps[i])};
+        seen.view = StridedView(seen.view.shape());
+        continue;
+      }
       if (take(steps[i], seen.view)) continue;
+      if (rolled) copy_to_scratch();
       const Place place = place_for(seen.view, steps.subspan(i));
       const bool is_last = place.copies == 0;
       void* const made = is_last ? context.output(0, shape_after(place.view, steps.subspan(i))).data
@@ -69,6 +100,12 @@ class Viewed : public Op {
       take(steps[i], seen.view);
     }
     const Shape shape = seen.view.shape();
+    if (rolled && suits_rolled_copy(seen.view)) {
+      const Tensor y = context.output(0, shape);
+      return copy_rolled(context.stream(), rolled->from.start(bytes), rolled->from.view, rolled->rolls, seen.view,
+                         y.data, bytes);
+    }
+    if (rolled) copy_to_scratch();
     if (seen.data == x.data && seen.view.is_dense()) {
       const Tensor y = context.output_in_place(0, shape, 0);
       return copy_bytes(context.stream(), x.data, y.data, int64_t(y.bytes()));
@@ -116,14 +153,23 @@ bool take(const ViewStep& step, StridedView& view) {
     case ViewStep::select: view.select(numbers[0], numbers[1]); return true;
     case ViewStep::slice: return view.slice(numbers[0], numbers[1], numbers[2], numbers[3]);
     case ViewStep::reshape: return view.reshape(reshaped(view.shape(), numbers, false));
+    case ViewStep::roll: return false;
   }
   return false;
 }
 
 int copies(StridedView view, std::span<const ViewStep> steps) {
+  int made = 0;
+  bool is_rolled = false;
   for (size_t i = 0; i < steps.size(); ++i)
-    if (!take(steps[i], view)) return 1 + place_for(view, steps.subspan(i)).copies;
-  return view.is_dense() ? 0 : 1;
+    if (steps[i].kind == ViewStep::roll) {
+      made += is_rolled + !suits_rolled_copy(view);
+      is_rolled = true;
+      view = StridedView(view.shape());
+    } else if (!take(steps[i], view)) {
+      return made + is_rolled + 1 + place_for(view, steps.subspan(i)).copies;
+    }
+  return made + (is_rolled ? 1 + !suits_rolled_copy(view) : !view.is_dense());
 }
 
 void make_dense(Context& context, size_t bytes, ViewedTensor& seen) {

@@ -11,10 +11,10 @@
 namespace encore::ops {
 
 struct ViewStep {
-  enum Kind { transpose, reshape, squeeze, unsqueeze, select, slice };
+  enum Kind { transpose, reshape, squeeze, unsqueeze, select, slice, roll };
   Kind kind;
-  // The order, the dimensions, the axes, an axis and the index, or an axis, where it begins, how many there are, and
-  // how many it has.
+  // The order, the dimensions, the axes, an axis and the index, an axis, where it begins, how many there are, and how
+  // many it has, or one axis after the other, counted from the end, each with from where on it is read.
   std::vector<int64_t> numbers;
 };
 
@@ -22,7 +22,7 @@ struct ViewStep {
 std::string text_of(const std::vector<ViewStep>& steps);
 std::vector<ViewStep> view_steps(const std::string& text);
 
-// False, and unchanged, if elements would have to be moved.
+// False, and unchanged, if elements would have to be moved, as those of a roll.
 bool take(const ViewStep& step, StridedView& view);
 // How often elements are moved until they are one behind the other as the steps make them.
 int copies(StridedView view, std::span<const ViewStep> steps);
@@ -33,7 +33,7 @@ struct ViewedTensor {
   const void* start(size_t bytes) const { return static_cast<const char*>(data) + size_t(view.offset()) * bytes; }
 };
 
-// What has to be moved on the way is in scratch.
+// What has to be moved on the way is in scratch. There is no roll among the steps.
 ViewedTensor viewed(Context& context, const Tensor& tensor, const std::vector<ViewStep>& steps);
 // The same elements, which there are, one behind the other.
 void make_dense(Context& context, size_t bytes, ViewedTensor& seen);
