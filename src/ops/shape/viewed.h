@@ -11,10 +11,10 @@
 namespace encore::ops {
 
 struct ViewStep {
-  enum Kind { transpose, reshape, squeeze, unsqueeze, select, slice };
+  enum Kind { transpose, reshape, squeeze, unsqueeze, select, slice, repeat };
   Kind kind;
-  // The order, the dimensions, the axes, an axis and the index, or an axis, where it begins, how many there are, and
-  // how many it has.
+  // The order, the dimensions, the axes, an axis and the index, an axis, where it begins, how many there are, and how
+  // many it has, or an axis of one and how often that is there.
   std::vector<int64_t> numbers;
 };
 
