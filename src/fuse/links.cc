@@ -78,8 +78,9 @@ std::optional<Link> Links::to(int v) const {
   } else if (is_onnx(info, "Reshape")) {
     if (auto swapped = swap_to(v)) return swapped;
     auto dims = symbols_.constants(from, 1);
+    if (dims && info.get_int("allowzero", 0) != 0 && std::ranges::count(*dims, 0)) return std::nullopt;
     if (!dims) dims = kept(symbols_.target(from, link.shapes), symbols_.dims(link.from));
-    if (!dims || (info.get_int("allowzero", 0) != 0 && std::count(dims->begin(), dims->end(), 0))) return std::nullopt;
+    if (!dims) return std::nullopt;
     link.view = {ViewStep::reshape, std::move(*dims)};
   } else if (is_onnx(info, "Squeeze") || is_onnx(info, "Unsqueeze")) {
     auto axes = symbols_.axes(from);
