@@ -72,8 +72,9 @@ void join_gelu(Match& match, int erf);
 // is between is in float.
 void join_spelled_norm(Match& match, int mean);
 // Rotary embeddings, x * cos + turned(x) * sin, where the second half of x, negated, is put before the first one. It
-// becomes one step, with what only moves heads on their way there and a norm of each. In halves what is between may be in
-// float. The step writes heads where x had them before they were turned, so that it is attention which takes that along.
+// becomes one step, with what only moves heads on their way there and a norm of each. In halves what is between may be
+// in float. The step writes heads where x had them before they were turned, so that it is attention which takes that
+// along.
 void join_rotation(Match& match, int sum);
 // A norm of groups of channels as Reshape, InstanceNormalization, Reshape, and what each channel is multiplied by and
 // added to. What is between is in float.

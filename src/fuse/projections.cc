@@ -31,8 +31,8 @@ Readers readers_of(const Match& match, int attention) {
   Readers readers;
   for (size_t i = 0; i < kInputs; ++i) {
     const int v = match.step(attention).inputs[i], made = match.producer(v);
-    const bool is_rotated = made >= 0 && is_viewed_rotation(match.step(made)) && match.readers(v).size() == 1 &&
-                            !match.value(v).is_output;
+    const bool is_rotated =
+        made >= 0 && is_viewed_rotation(match.step(made)) && match.readers(v).size() == 1 && !match.value(v).is_output;
     readers[i] = is_rotated ? Reader{made, 0, "x"} : Reader{attention, i, kViews[i]};
   }
   return readers;

@@ -141,8 +141,8 @@ struct Heads {
   // Whether each begins with a pack, if halves do.
   template <int kPack>
   bool has_packs() const {
-    return data.has_packs<kPack>() && std::all_of(strides.begin(), strides.end() - 1,
-                                                  [](int64_t stride) { return stride % kPack == 0; });
+    return data.has_packs<kPack>() &&
+           std::all_of(strides.begin(), strides.end() - 1, [](int64_t stride) { return stride % kPack == 0; });
   }
 };
 
