@@ -1,6 +1,6 @@
 // Rotary embeddings as models spell them out.
 #include <algorithm>
-#include <numeric>
+#include <array>
 #include <set>
 
 #include "fuse/links.h"
@@ -16,6 +16,7 @@ using ops::ViewStep;
 
 constexpr ops::Types kServed = ops::kHalves | ops::Types{Type::f32};
 constexpr size_t kRank = 4;
+constexpr std::array<int64_t, kRank> kAxes{0, 1, 2, 3};
 
 struct Rotated {
   std::vector<int> steps;  // from the negation of a half on
@@ -78,7 +79,8 @@ struct Origin {
 
 bool keeps_heads(const std::vector<ViewStep>& steps) {
   return std::ranges::all_of(steps, [](const ViewStep& step) {
-    return step.kind == ViewStep::transpose && step.numbers.back() == std::ssize(step.numbers) - 1;
+    return step.kind == ViewStep::transpose && std::ranges::is_permutation(step.numbers, kAxes) &&
+           step.numbers.back() == kAxes.back();
   });
 }
 
@@ -103,7 +105,6 @@ Origin origin_of(const Match& match, const Rotated& rotated) {
   }
 }
 
-// What is turned there and back.
 std::vector<int64_t> inverse(const std::vector<int64_t>& order) {
   std::vector<int64_t> made(order.size());
   for (size_t i = 0; i < order.size(); ++i) made[size_t(order[i])] = int64_t(i);
@@ -128,8 +129,7 @@ void join_rotation(Match& match, int sum) {
       return;
   Origin origin = origin_of(match, *rotated);
   auto& how = origin.how;
-  how.y_order.resize(kRank);
-  std::iota(how.y_order.begin(), how.y_order.end(), 0);
+  how.y_order.assign(kAxes.begin(), kAxes.end());
   const bool turns = !how.x.empty() && keeps_heads({how.x.back()});
   if (turns) how.y_order = inverse(how.x.back().numbers);
   const std::string name = match.node(sum).name();

@@ -1,5 +1,6 @@
 #include "ops/attention/rotary/viewed_rotation.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -185,7 +186,8 @@ class Rotation : public Op {
       constexpr int kPack = device::pack_size<T>();
       const AnyFloats factors = gamma ? AnyFloats{gamma->data, gamma->type} : AnyFloats{};
       const bool aligned = size / 2 % kPack == 0 && x.has_packs<kPack>() && cos.has_packs<kPack>() &&
-                           sin.has_packs<kPack>() && factors.has_packs<kPack>();
+                           sin.has_packs<kPack>() && factors.has_packs<kPack>() &&
+                           device::is_pack_aligned<kPack>(y.as<T>());
       const auto launch = [&]<int kOwn, int kLanes, int kKeep> {
         constexpr int kThreads = 128;
         const int64_t heads = y.count() / size, teams = kThreads / kLanes;
