@@ -67,7 +67,6 @@ out y
     EXPECT_NE(made.find(inputs), made.npos) << made;
   };
   reads("out y", "out y\nout ke", "encore.Attention(q, ke, v, _)");
-  reads("[0, 4, -1, 16]", "[0, 2, -1, 32]", "encore.Attention(q, kr, vr, _)");
   reads("[1, 1, 2, 1, 1]", "[1, 1, 2, 2, 1]", "encore.Attention(q, ke, ve, _)");
 }
 

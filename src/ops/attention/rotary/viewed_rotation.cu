@@ -8,7 +8,9 @@
 #include "device/prefetch.h"
 #include "ops/dispatch.h"
 #include "ops/elementwise/any_floats.h"
+#include "ops/overlap.h"
 #include "ops/reduce/team.h"
+#include "ops/shape/strided.h"
 
 namespace encore::ops {
 namespace {
@@ -180,8 +182,11 @@ class Rotation : public Op {
             gamma ? gamma->shape.str() : "");
     std::vector<int64_t> dims;
     for (const int64_t axis : order_) dims.push_back(shape[int(axis)]);
-    const Tensor y = context.output(0, Shape(dims));
+    const Tensor wanted = context.output(0, Shape(dims));
+    Tensor y = wanted;
     if (y.count() == 0) return;
+    for (int i = 0; i < 3; ++i)
+      if (y.data == wanted.data && overlap(context.input(i), wanted)) y.data = context.scratch(y.bytes());
     dispatch(TypeList<float, Half, BFloat16>{}, y.type, [&]<class T> {
       constexpr int kPack = device::pack_size<T>();
       const AnyFloats factors = gamma ? AnyFloats{gamma->data, gamma->type} : AnyFloats{};
@@ -205,6 +210,7 @@ class Rotation : public Op {
       else
         launch.template operator()<kPack, 32, 1>();
     });
+    copy_bytes(context.stream(), y.data, wanted.data, int64_t(y.bytes()));
   }
 
  private:
