@@ -1,6 +1,7 @@
 // What is computed from constants alone is one. onnxruntime does that where its CPU has kernels, which are few for
 // halves.
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 
 #include "fuse/passes.h"
@@ -16,6 +17,14 @@ constexpr int64_t kMostElements = int64_t(1) << 20;
 constexpr std::string_view kFolded[] = {"Add",     "Sub",       "Mul",       "Div",     "Neg",    "Abs",    "Min",
                                         "Max",     "Equal",     "Less",      "Greater", "Where",  "Cast",   "Reshape",
                                         "Squeeze", "Unsqueeze", "Transpose", "Slice",   "Gather", "Concat", "Expand"};
+
+// Functions of one value, which the host computes here alone.
+struct Curve {
+  std::string_view name;
+  double (*of)(double);
+};
+constexpr Curve kCurves[] = {{"Cos", [](double x) { return std::cos(x); }},
+                             {"Sin", [](double x) { return std::sin(x); }}};
 
 // A run in host memory, of one output.
 class HostRun final : public ops::Context {
@@ -57,8 +66,18 @@ void widen(Slots& slots) {
     if (ops::kHalves.has(slot.type)) slot.type = Type::f32;
 }
 
+const Curve* curve_of(const NodeInfo& info) {
+  const auto found = std::ranges::find(kCurves, std::string_view(info.op_type()), &Curve::name);
+  return info.domain().empty() && found != std::end(kCurves) ? found : nullptr;
+}
+
 // What the operator makes in floats, rounded; nothing if it has no way on the host.
 std::shared_ptr<OwnTensor> computed(const Step& step, const std::vector<const Tensor*>& inputs, Type type) {
+  if (const Curve* const curve = curve_of(*step.node)) {
+    std::vector<double> numbers = numbers_of(*inputs[0]);
+    std::ranges::transform(numbers, numbers.begin(), curve->of);
+    return own_numbers(type, inputs[0]->shape, numbers);
+  }
   Variant node(step.node);
   widen(node.inputs());
   widen(node.outputs());
@@ -79,7 +98,8 @@ std::shared_ptr<OwnTensor> computed(const Step& step, const std::vector<const Te
 
 void fold_constants(Match& match, int s) {
   const Step& step = match.step(s);
-  if (!match.is_there(s) || std::ranges::find(kFolded, step.node->op_type()) == std::end(kFolded)) return;
+  if (!match.is_there(s)) return;
+  if (!curve_of(*step.node) && std::ranges::find(kFolded, step.node->op_type()) == std::end(kFolded)) return;
   const Value& y = match.value(step.outputs[0]);
   Variant node(step.node);
   if (y.is_output || !(has_halves(node.inputs()) || has_halves(node.outputs()))) return;

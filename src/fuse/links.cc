@@ -83,8 +83,9 @@ std::optional<Link> Links::to(int v) const {
   } else if (is_onnx(info, "Reshape")) {
     if (auto swapped = swap_to(v)) return swapped;
     auto dims = symbols_.constants(from, 1);
+    if (dims && info.get_int("allowzero", 0) != 0 && std::ranges::count(*dims, 0)) return std::nullopt;
     if (!dims) dims = kept(symbols_.target(from, link.shapes), symbols_.dims(link.from));
-    if (!dims || (info.get_int("allowzero", 0) != 0 && std::count(dims->begin(), dims->end(), 0))) return std::nullopt;
+    if (!dims) return std::nullopt;
     link.view = {ViewStep::reshape, std::move(*dims)};
   } else if (is_onnx(info, "Squeeze") || is_onnx(info, "Unsqueeze")) {
     auto axes = symbols_.axes(from);
@@ -94,12 +95,30 @@ std::optional<Link> Links::to(int v) const {
     const auto index = symbols_.constants(from, 1);
     if (!index || info.constant_input(1)->shape.rank() != 0) return std::nullopt;
     link.view = {ViewStep::select, {info.get_int("axis", 0), (*index)[0]}};
+  } else if (is_onnx(info, "Expand") || (is_onnx(info, "Tile") && info.since_version() >= 6)) {
+    link.view = repetition(from, link.shapes);
+    if (!link.view) return std::nullopt;
   } else if (const auto part = part_of(match_, v)) {
     link.view = {ViewStep::slice, {part->axis, part->begin, part->end - part->begin, part->size}};
   } else {
     return std::nullopt;
   }
   return link;
+}
+
+// Of what is there once along an axis, as keys and values are for several heads of queries. The steps that compute how
+// often go to `shapes`.
+std::optional<ViewStep> Links::repetition(const Step& step, std::vector<int>& shapes) const {
+  const auto &from = symbols_.dims(step.inputs[0]), wanted = symbols_.held(step, 1, shapes);
+  if (!from || !wanted || from->size() != wanted->size()) return std::nullopt;
+  std::optional<ViewStep> made;
+  for (size_t i = 0; i < from->size(); ++i) {
+    const int64_t dim = (*wanted)[i], own = (*from)[i];
+    if (dim == 1 || (dim == own && dim != -1 && is_onnx(*step.node, "Expand"))) continue;
+    if (own != 1 || dim < 1 || made) return std::nullopt;
+    made = {ViewStep::repeat, {int64_t(i), dim}};
+  }
+  return made;
 }
 
 std::vector<Link> Links::above(int v, Factors factors) const {

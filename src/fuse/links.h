@@ -42,6 +42,7 @@ class Links {
  private:
   std::optional<Link> swap_to(int v) const;
   std::optional<Link> roll_to(int v) const;
+  std::optional<ops::ViewStep> repetition(const Step& step, std::vector<int>& shapes) const;
 
   const Match& match_;
   const ShapeSymbols symbols_;

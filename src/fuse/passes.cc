@@ -24,6 +24,7 @@ constexpr Pass kPasses[] = {
     {"identities", nullptr, drop_identity, false},
     {"same", nullptr, share_result, false},
     {"spelled_norms", "a norm", join_spelled_norm, false},
+    {"rotations", "a rotation", join_rotation, false},
     {"attention", "an attention", join_attention},
     {"constant_masks", nullptr, fold_constants, false},
     {"softmaxes", "a masked softmax", join_softmax},

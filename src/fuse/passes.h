@@ -28,6 +28,8 @@ inline constexpr Pass kConvolutions{"convolutions", nullptr, join_convolution};
 bool is_quantized_product(const NodeInfo& info);
 // The value that the step adds to this one, which must surely have the same shape; -1 if it does nothing like it.
 int residual_of(const Match& match, int sum, int v);
+// Whether it is a norm of rows, along the last dimension, by constants of the same type.
+bool is_norm_of_rows(const Match& match, int step);
 // Whether the step leaves elements in their order.
 bool only_shapes(const Match& match, int s);
 // Whether only steps that may be part of programs read the value, or parts of it: then it need not be there.
@@ -71,6 +73,11 @@ void join_gelu(Match& match, int erf);
 // x / sqrt(mean(x^2) + epsilon) times a constant row: the norm of language models, in six to nine nodes. In halves what
 // is between is in float.
 void join_spelled_norm(Match& match, int mean);
+// Rotary embeddings, x * cos + turned(x) * sin, where the second half of x, negated, is put before the first one. It
+// becomes one step, with what only moves heads on their way there and a norm of each. In halves what is between may be
+// in float. The step writes heads where x had them before they were turned, so that it is attention which takes that
+// along.
+void join_rotation(Match& match, int sum);
 // A norm of groups of channels as Reshape, InstanceNormalization, Reshape, and what each channel is multiplied by and
 // added to. What is between is in float.
 void join_group_norm(Match& match, int norm);

@@ -1,11 +1,14 @@
 // Queries, keys and values as one product of the rows that they are made of.
 #include <algorithm>
+#include <array>
+#include <map>
 
 #include "fuse/joined_products.h"
 #include "fuse/passes.h"
 #include "fuse/viewed_attention.h"
-#include "ops/attention/operators/viewed_attention.h"
+#include "fuse/viewed_rotation.h"
 #include "ops/registry.h"
+#include "ops/shape/viewed.h"
 
 namespace encore::fuse {
 namespace {
@@ -13,22 +16,44 @@ namespace {
 constexpr size_t kInputs = 3;
 constexpr int64_t kPack = 8;  // a multiple of it begins at a multiple of 16 bytes
 
-// The product that makes the input, for nobody else; or -1.
-int product_of(const Match& match, int attention, size_t input) {
-  const int v = match.step(attention).inputs[input], made = match.maker(v);
+constexpr const char* kViews[kInputs] = {"q", "k", "v"};  // attributes of attention that say how it reads them
+
+// The step that reads what a product makes, as one of its attributes says.
+struct Reader {
+  int step;
+  size_t input;
+  const char* view;
+};
+using Readers = std::array<Reader, kInputs>;  // of queries, keys and values
+
+// Attention itself, or a rotation which that alone reads.
+Readers readers_of(const Match& match, int attention) {
+  Readers readers;
+  for (size_t i = 0; i < kInputs; ++i) {
+    const int v = match.step(attention).inputs[i], made = match.producer(v);
+    const bool is_rotated =
+        made >= 0 && is_viewed_rotation(match.step(made)) && match.readers(v).size() == 1 && !match.value(v).is_output;
+    readers[i] = is_rotated ? Reader{made, 0, "x"} : Reader{attention, i, kViews[i]};
+  }
+  return readers;
+}
+
+// The product of which it reads all, and nobody else; or -1.
+int product_of(const Match& match, const Reader& reader) {
+  const int v = match.step(reader.step).inputs[reader.input], made = match.maker(v);
   if (made < 0 || match.readers(v).size() != 1 || match.value(v).is_output) return -1;
   const int64_t columns = columns_of(match, match.step(made));
   return columns > 0 && columns % kPack == 0 && match.rank(v) ? made : -1;
 }
 
 // Inputs that one product can make, the largest number of them.
-std::vector<size_t> alike(const Match& match, int attention) {
+std::vector<size_t> alike(const Match& match, const Readers& readers) {
   std::vector<size_t> most;
   for (size_t first = 0; first + 1 < kInputs; ++first) {
-    const int product = product_of(match, attention, first);
+    const int product = product_of(match, readers[first]);
     std::vector<size_t> inputs{first};
     for (size_t i = first + 1; product >= 0 && i < kInputs; ++i)
-      if (const int other = product_of(match, attention, i);
+      if (const int other = product_of(match, readers[i]);
           other >= 0 && can_join(match, match.step(product), match.step(other)))
         inputs.push_back(i);
     if (inputs.size() > std::max<size_t>(most.size(), 1)) most = std::move(inputs);
@@ -36,9 +61,9 @@ std::vector<size_t> alike(const Match& match, int attention) {
   return most;
 }
 
-std::vector<int> products_of(const Match& match, int attention, const std::vector<size_t>& inputs) {
+std::vector<int> products_of(const Match& match, const Readers& readers, const std::vector<size_t>& inputs) {
   std::vector<int> products;
-  for (const size_t i : inputs) products.push_back(product_of(match, attention, i));
+  for (const size_t i : inputs) products.push_back(product_of(match, readers[i]));
   return products;
 }
 
@@ -51,52 +76,59 @@ int add_joined(Match& match, const std::vector<int>& products) {
   return match.add(std::move(made));
 }
 
-void join(Match& match, int attention, std::vector<int> products, int joined, Step reader) {
-  reader.make = match.step(attention).make;
-  std::vector<Step> made;
-  made.push_back(join_products(match, products, 0, joined));
-  made.push_back(std::move(reader));
-  products.push_back(attention);
-  match.replace(std::move(products), std::move(made));
+// The step with other attributes and inputs.
+Step changed(const Match& match, int s, ops::Attributes attributes, std::vector<int> inputs) {
+  const NodeInfo& node = match.node(s);
+  Step made = match.plan().step({node.domain(), node.op_type(), node.since_version(), std::move(attributes)},
+                                node.name(), std::move(inputs), match.step(s).outputs);
+  made.make = match.step(s).make;
+  return made;
 }
 
 void join_viewed(Match& match, int attention) {
-  const std::vector<size_t> inputs = alike(match, attention);
+  const Readers readers = readers_of(match, attention);
+  const std::vector<size_t> inputs = alike(match, readers);
   if (inputs.empty()) return;
-  const std::vector<int> products = products_of(match, attention, inputs);
-  const Step& step = match.step(attention);
-  ops::ViewedAttention how = ops::viewed_attention(*step.node);
-  std::vector<ops::ViewStep>* const views[kInputs] = {&how.q, &how.k, &how.v};
-  std::vector<int> read = step.inputs;
-  const std::vector<int> outputs = step.outputs;
-  const std::string name = step.node->name();
+  const std::vector<int> products = products_of(match, readers, inputs);
   const int joined = add_joined(match, products);
   const int64_t all = match.value(joined).dims->back();
+  std::map<int, std::pair<ops::Attributes, std::vector<int>>> changes;  // by step
   int64_t begin = 0;
   for (size_t n = 0; n < inputs.size(); ++n) {
+    const auto& [step, input, view] = readers[inputs[n]];
     const int64_t columns = columns_of(match, match.step(products[n]));
-    auto& view = *views[inputs[n]];
-    view.insert(view.begin(), {ops::ViewStep::slice, {-1, begin, columns, all}});
-    read[inputs[n]] = joined;
+    auto& [attributes, read] =
+        changes.try_emplace(step, match.node(step).attributes(), match.step(step).inputs).first->second;
+    std::vector<ops::ViewStep> steps = ops::view_steps(match.node(step).get_string(view, ""));
+    steps.insert(steps.begin(), {ops::ViewStep::slice, {-1, begin, columns, all}});
+    attributes[view] = ops::text_of(steps);
+    read[input] = joined;
     begin += columns;
   }
-  join(match, attention, products, joined,
-       match.plan().step({kFusions, "Attention", 1, ops::attributes_of(how)}, name, std::move(read), outputs));
+  std::vector<int> replaced = products;
+  std::vector<Step> made;
+  made.push_back(join_products(match, products, 0, joined));
+  for (auto& [step, change] : changes) {
+    made.push_back(changed(match, step, std::move(change.first), std::move(change.second)));
+    replaced.push_back(step);
+  }
+  match.replace(std::move(replaced), std::move(made));
 }
 
 // GroupQueryAttention takes them packed.
 void join_packed(Match& match, int attention) {
-  const std::vector<size_t> inputs = alike(match, attention);
+  const Readers readers{Reader{attention, 0, ""}, Reader{attention, 1, ""}, Reader{attention, 2, ""}};
+  const std::vector<size_t> inputs = alike(match, readers);
   if (inputs.size() != kInputs) return;
-  const std::vector<int> products = products_of(match, attention, inputs);
-  const Step& step = match.step(attention);
-  const NodeInfo& node = *step.node;
-  std::vector<int> read = step.inputs;
-  const int joined = add_joined(match, products);
+  std::vector<int> replaced = products_of(match, readers, inputs);
+  std::vector<int> read = match.step(attention).inputs;
+  const int joined = add_joined(match, replaced);
   read[0] = joined, read[1] = read[2] = -1;
-  Step reader = match.plan().step({node.domain(), node.op_type(), node.since_version(), node.attributes()}, node.name(),
-                                  std::move(read), match.step(attention).outputs);
-  join(match, attention, products, joined, std::move(reader));
+  std::vector<Step> made;
+  made.push_back(join_products(match, replaced, 0, joined));
+  made.push_back(changed(match, attention, match.node(attention).attributes(), std::move(read)));
+  replaced.push_back(attention);
+  match.replace(std::move(replaced), std::move(made));
 }
 
 }  // namespace

@@ -8,8 +8,9 @@ namespace {
 
 constexpr ops::Types kServed = ops::kHalves | ops::Types{Type::f32};
 
-// Of rows, along the last dimension, by constants of the same type.
-bool is_norm(const Match& match, int step) {
+}  // namespace
+
+bool is_norm_of_rows(const Match& match, int step) {
   if (!match.is(step, "LayerNormalization") && !match.is(step, "RMSNormalization")) return false;
   const NodeInfo& info = match.node(step);
   const auto &inputs = match.step(step).inputs, &outputs = match.step(step).outputs;
@@ -25,11 +26,9 @@ bool is_norm(const Match& match, int step) {
          std::all_of(inputs.begin() + 1, inputs.end(), [&](int v) { return v < 0 || is_row(v); });
 }
 
-}  // namespace
-
 // No path leaves both and comes back, for the norm's other inputs are constants.
 void join_residual(Match& match, int norm) {
-  if (!is_norm(match, norm)) return;
+  if (!is_norm_of_rows(match, norm)) return;
   std::vector<int> inputs = match.step(norm).inputs;
   const int y = inputs[0], sum = match.maker(y, "Add");
   if (sum < 0) return;

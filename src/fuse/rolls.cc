@@ -46,6 +46,22 @@ Step step_of(const Match& match, const Rolled& rolled, const std::string& name, 
 
 }  // namespace
 
+std::optional<TurnedHalves> halves_turned_by(const Match& match, int concat) {
+  if (!match.is(concat, "Concat") || match.step(concat).inputs.size() != 2) return std::nullopt;
+  const std::vector<int>& parts = match.step(concat).inputs;
+  const auto first = signed_part_of(match, parts[0]), second = signed_part_of(match, parts[1]);
+  if (!first || !second || first->x != second->x || first->axis != second->axis) return std::nullopt;
+  const auto rank = match.rank(first->x);
+  const int64_t half = first->begin;
+  if (!rank || first->axis != int(*rank) - 1 ||
+      counted_from_first(match.node(concat).get_int("axis", 0), *rank) != size_t(first->axis) ||
+      first->size != 2 * half || first->end != first->size || second->begin != 0 || second->end != half ||
+      first->negative < 0 || second->negative >= 0)
+    return std::nullopt;
+  return TurnedHalves{
+      first->x, {match.maker(match.step(first->negative).inputs[0]), match.maker(parts[1])}, first->negative};
+}
+
 bool is_roll(const Step& step) {
   return step.node && step.make && step.node->op_type() == "Roll" && step.node->domain() == kFusions;
 }

@@ -30,6 +30,9 @@ class ShapeSymbols {
   // What an input holds, constant or computed.
   std::optional<Dims> held(const Step& step, size_t input) const {
     std::vector<int> steps;
+    return held(step, input, steps);
+  }
+  std::optional<Dims> held(const Step& step, size_t input, std::vector<int>& steps) const {
     return held(step, input, steps, 0);
   }
   // The same if all are numbers that the model holds; a scalar is one.

@@ -35,6 +35,61 @@ out y
 )");
 }
 
+// Each head of keys and values is there for two of queries.
+constexpr const char* kGroups = R"(in q: f16[b, 4, n, 16]
+in k: f16[b, 2, m, 16]
+in v: f16[b, 2, m, 16]
+const two: i64[1] = [2]
+const apart: i64[5] = [1, 1, 2, 1, 1]
+const joint: i64[4] = [0, 4, -1, 16]
+k5: f16[b, 2, 1, m, 16] = Unsqueeze(k, two)
+ke: f16[b, 2, 2, m, 16] = Expand(k5, apart)
+kr: f16[b, 4, m, 16] = Reshape(ke, joint)
+kt: f16[b, 4, 16, m] = Transpose(kr) {perm = [0, 1, 3, 2]}
+v5: f16[b, 2, 1, m, 16] = Unsqueeze(v, two)
+ve: f16[b, 2, 2, m, 16] = Tile(v5, apart)
+vr: f16[b, 4, m, 16] = Reshape(ve, joint)
+product: f16[b, 4, n, m] = MatMul(q, kt)
+p: f16[b, 4, n, m] = Softmax(product) {axis = -1}
+y: f16[b, 4, n, 16] = MatMul(p, vr)
+out y
+)";
+
+TEST(Attention, OfGroups) {
+  EXPECT_EQ(after("attention", kGroups), R"(in q: f16[b, 4, n, 16]
+in k: f16[b, 2, m, 16]
+in v: f16[b, 2, m, 16]
+y: f16[b, 4, n, 16] = encore.Attention(q, k, v, _) {k = "unsqueeze 2; repeat 2,2; reshape 0,4,-1,16; transpose 0,1,3,2; transpose 0,1,3,2", q = "", scale = 1.0, v = "unsqueeze 2; repeat 2,2; reshape 0,4,-1,16", y = [0, 1, 2, 3]}  # "y"
+out y
+)");
+  const auto reads = [](const char* part, const char* by, const char* inputs) {
+    const std::string made = after("attention", replaced(kGroups, part, by));
+    EXPECT_NE(made.find(inputs), made.npos) << made;
+  };
+  reads("out y", "out y\nout ke", "encore.Attention(q, ke, v, _)");
+  reads("[1, 1, 2, 1, 1]", "[1, 1, 2, 2, 1]", "encore.Attention(q, ke, ve, _)");
+}
+
+// As torch asks for it: the shape is made of the tensor's own, and a zero would be one.
+TEST(Attention, OfGroupsWithComputedShapes) {
+  std::string text = replaced(kGroups, "const apart: i64[5] = [1, 1, 2, 1, 1]\n",
+                              "const first: i64[1] = [0]\nconst third: i64[1] = [3]\nconst size: i64[1] = [16]\n"
+                              "const four: i64[1] = [4]\nconst fifth: i64[1] = [4]\n"
+                              "s: i64[4] = Shape(k)\nbatch: i64[1] = Slice@13(s, first, one, first)\n"
+                              "rows: i64[1] = Slice@13(s, two, third, first)\n"
+                              "apart: i64[5] = Concat(batch, two, two, rows, size) {axis = 0}\n");
+  text = replaced(text, "const two", "const one: i64[1] = [1]\nconst two");
+  text = replaced(text, "const joint: i64[4] = [0, 4, -1, 16]",
+                  "joint: i64[4] = Concat(batch, four, rows, size) {axis = 0}");
+  text = replaced(text, "Tile(v5", "Expand(v5");
+  for (int i = 0; i < 2; ++i) text = replaced(text, ", joint)\n", ", joint) {allowzero = 1}\n");
+  const std::string made = after("attention", text);
+  EXPECT_NE(made.find("encore.Attention(q, k, v, _) {k = \"unsqueeze 2; repeat 2,2; reshape 0,4,-1,16; "), made.npos)
+      << made;
+  EXPECT_NE(made.find("v = \"unsqueeze 2; repeat 2,2; reshape 0,4,-1,16\""), made.npos) << made;
+  EXPECT_EQ(made.find("Shape("), made.npos) << made;
+}
+
 // What is added is known to be finite where the steps that make it tell.
 TEST(Attention, KnowsTheLeastThatAMaskAdds) {
   const auto least = [](const std::string& mask) {

@@ -38,6 +38,20 @@ out y
   EXPECT_NE(made.find("const twice: f16[2] = [2048.0, 9.296875]"), made.npos) << made;
 }
 
+// Angles of rotary embeddings.
+TEST(Constants, CosinesAndSines) {
+  const std::string made = after("constants", R"(in x: f16[2]
+const angles: f16[2] = [0, 0.5]
+cos: f16[2] = Cos(angles)
+sin: f16[2] = Sin(angles)
+c: f16[2] = Mul(x, cos)
+y: f16[2] = Add(c, sin)
+out y
+)");
+  EXPECT_NE(made.find("const cos: f16[2] = [1.0, 0.8774414]"), made.npos) << made;
+  EXPECT_NE(made.find("const sin: f16[2] = [0.0, 0.4794922]"), made.npos) << made;
+}
+
 TEST(Constants, StayOtherwise) {
   const auto stays = [](const char* part, const char* by) {
     const std::string made = after("constants", replaced(kMask, part, by));

@@ -43,6 +43,37 @@ TEST(Projections, OneProductForAll) {
   EXPECT_NE(made.find("v = \"slice -1,16,8,24; reshape 0,0,1,8; "), made.npos) << made;
 }
 
+// Queries that are rotated on their way are read by the rotation.
+TEST(Projections, ThroughARotation) {
+  std::string text = replaced(kEncoder, "const heads", R"(in cos: f16[n, 8]
+in sin: f16[n, 8]
+const zero: i64[1] = [0]
+const half: i64[1] = [4]
+const size: i64[1] = [8]
+const last: i64[1] = [3]
+const heads)");
+  text = replaced(text, "scores: f16[b, 1, n, n] = MatMul(qh, kh)", R"(plain: f16[b, 1, n, 8] = Mul(qh, cos)
+low: f16[b, 1, n, 4] = Slice@13(qh, zero, half, last)
+high: f16[b, 1, n, 4] = Slice@13(qh, half, size, last)
+negative: f16[b, 1, n, 4] = Neg(high)
+turned: f16[b, 1, n, 8] = Concat(negative, low) {axis = -1}
+by_sin: f16[b, 1, n, 8] = Mul(turned, sin)
+rotated: f16[b, 1, n, 8] = Add(plain, by_sin)
+scores: f16[b, 1, n, n] = MatMul(rotated, kh))");
+  Plan plan = plan_from(text);
+  for (const char* name : {"rotations", "attention", "projections"})
+    run(*std::ranges::find(passes(), std::string_view(name), &Pass::name), plan);
+  const std::string made = text_of(plan);
+  EXPECT_NE(made.find("encore.Rotation(\"q with its kin\", cos, sin) {x = \"slice -1,0,8,24; reshape 0,0,1,8; "),
+            made.npos)
+      << made;
+  EXPECT_NE(
+      made.find("encore.Attention(\"rotated before it is turned\", \"q with its kin\", \"q with its kin\", _) {k = "
+                "\"slice -1,8,8,24; "),
+      made.npos)
+      << made;
+}
+
 TEST(Projections, ConstantsLieBesideEachOther) {
   const std::string text =
       replaced(kEncoder, "const wv: f16[2, 8]",

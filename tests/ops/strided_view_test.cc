@@ -62,6 +62,17 @@ struct Moved {
     shape = Shape(dims);
     elements = std::move(made);
   }
+  // A new axis, `count` times all that is inside of it.
+  void repeat(int axis, int64_t count) {
+    const size_t inner = size_t(shape.count(axis, shape.rank()));
+    Numbers made, dims(shape.dims().begin(), shape.dims().end());
+    for (size_t first = 0; first < elements.size(); first += inner)
+      for (int64_t i = 0; i < count; ++i)
+        made.insert(made.end(), elements.begin() + ptrdiff_t(first), elements.begin() + ptrdiff_t(first + inner));
+    dims.insert(dims.begin() + axis, count);
+    shape = Shape(dims);
+    elements = std::move(made);
+  }
   bool is_dense() const {
     for (size_t i = 0; i < elements.size(); ++i)
       if (elements[i] != int64_t(i)) return false;
@@ -101,7 +112,7 @@ TEST(StridedView, IsWhereTheElementsAre) {
     Moved moved(shape);
     for (int step = 0; step < 6; ++step) {
       const int rank = moved.shape.rank();
-      if (const auto what = random() % 5; what == 0) {
+      if (const auto what = random() % 6; what == 0) {
         const Shape to = any_shape(random, moved.shape.count());
         if (!view.reshape(to)) {  // and it is as it was
           expect_can_be_moved(view, to);
@@ -120,6 +131,12 @@ TEST(StridedView, IsWhereTheElementsAre) {
                       count = 1 + int64_t(random() % size_t(dim - begin));
         if (!view.slice(axis - rank * int(random() % 2), begin, count, dim)) break;
         moved.slice(axis, begin, count);
+      } else if (what == 3 && rank < 5) {
+        const int axis = int(random() % size_t(rank + 1));
+        const int64_t count = 1 + int64_t(random() % 3);
+        view.unsqueeze({axis});
+        view.repeat(axis, count);
+        moved.repeat(axis, count);
       } else {
         Numbers order(static_cast<size_t>(rank));
         std::iota(order.begin(), order.end(), 0);
@@ -188,7 +205,7 @@ TEST(StridedView, ASliceIsOfTheSizeThatIsSpokenOf) {
 
 TEST(StridedView, StepsAreTextAndBack) {
   const std::string text =
-      "reshape 0,-1,3; transpose 2,0,1; slice -1,0,2,6; select 0,-1; squeeze 0; unsqueeze 1,2; "
+      "reshape 0,-1,3; transpose 2,0,1; slice -1,0,2,6; select 0,-1; squeeze 0; unsqueeze 1,2; repeat 1,4; "
       "roll -2,3,-1,1";
   EXPECT_EQ(text_of(view_steps(text)), text);
   EXPECT_EQ(text_of(view_steps("")), "");
@@ -203,6 +220,30 @@ TEST(StridedView, OfPackedHeads) {
   EXPECT_EQ(view.shape(), (Shape{2, 2, 9, 8}));
   EXPECT_EQ(view.offset(), 32);
   EXPECT_THAT(*view.strides(), ElementsAre(9 * 48, 8, 48, 1));
+}
+
+// Heads of keys for groups of queries' heads.
+TEST(StridedView, OfRepeatedHeads) {
+  StridedView view(Shape{2, 9, 3, 8});
+  view.transpose({0, 2, 1, 3});
+  view.unsqueeze({2});
+  view.repeat(2, 4);
+  ASSERT_TRUE(view.reshape({2, 12, 9, 8}));
+  EXPECT_FALSE(view.strides());
+  EXPECT_EQ(view.drop_repeats(0), 1);
+  EXPECT_EQ(view.drop_repeats(1), 4);
+  EXPECT_EQ(view.shape(), (Shape{2, 3, 9, 8}));
+  EXPECT_THAT(*view.strides(), ElementsAre(9 * 24, 8, 24, 1));
+  EXPECT_ANY_THROW(view.repeat(1, 2));
+}
+
+TEST(StridedView, OneHeadForAll) {
+  StridedView view(Shape{2, 1, 9, 8});
+  view.repeat(1, 4);
+  EXPECT_THAT(*view.strides(), ElementsAre(72, 0, 8, 1));
+  EXPECT_FALSE(view.is_dense());
+  EXPECT_EQ(view.drop_repeats(-3), 4);
+  EXPECT_TRUE(view.is_dense());
 }
 
 TEST(StridedView, WhatLiesApartCanBeTakenApart) {

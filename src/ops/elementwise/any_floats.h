@@ -21,6 +21,9 @@ struct AnyFloats {
     if (type == Type::bf16) return read<BFloat16, kCount>(first);
     return read<float, kCount>(first);
   }
+  DEVICE_FN const void* address(int64_t i) const {
+    return static_cast<const char*>(data) + i * (type == Type::f32 ? 4 : 2);
+  }
   // Whether all packs are, if their first values' indices are multiples of kCount.
   template <int kCount>
   bool has_packs() const {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <functional>
 #include <numeric>
 
 #include "device/compiler.h"
@@ -10,6 +9,7 @@
 #include "ops/elementwise/interpreter.h"
 #include "ops/elementwise/program_layout.h"
 #include "ops/elementwise/program_source.h"
+#include "ops/overlap.h"
 #include "ops/shape/strided.h"
 
 namespace encore::ops {
@@ -200,11 +200,6 @@ class ElementwiseOp : public Op {
                                                    {(program.packs + Program::kThreads - 1) / Program::kThreads,
                                                     Program::kThreads, Program::file_bytes(program.read + kMostSlots)},
                                                    program);
-  }
-
-  static bool overlap(const Tensor& a, const Tensor& b) {
-    const auto *first = static_cast<const char*>(a.data), *second = static_cast<const char*>(b.data);
-    return std::less<>()(first, second + b.bytes()) && std::less<>()(second, first + a.bytes());
   }
 
   // Whether 31 bits count the elements of each.

@@ -53,13 +53,13 @@ std::optional<std::vector<int64_t>> StridedView::strides() const {
   std::vector<int64_t> strides(axes_.size());
   int64_t extent = 1;
   for (size_t i = axes_.size(); i-- > 0;) {
-    int64_t next = 0;  // the stride at which an axis goes on
+    std::optional<int64_t> next;  // the stride at which an axis goes on
     strides[i] = extent;
     for (auto steps = axes_[i].rbegin(); steps != axes_[i].rend(); ++steps) {
       if (steps->count == 1) continue;
-      if (next == 0)
+      if (!next)
         strides[i] = steps->stride;
-      else if (steps->stride != next)
+      else if (steps->stride != *next)
         return std::nullopt;
       next = steps->stride * steps->count;
     }
@@ -116,6 +116,22 @@ void StridedView::select(int64_t axis, int64_t index) {
     rest /= steps->count;
   }
   axes_.erase(axes_.begin() + ptrdiff_t(at));
+}
+
+void StridedView::repeat(int64_t axis, int64_t count) {
+  const auto at = size_t(checked_axis(axis, int(axes_.size())));
+  require(count_of(axes_[at]) == 1, "axis ", axis, " of ", shape().str(), " is not 1 and cannot be repeated");
+  axes_[at] = {{count, 0}};
+}
+
+int64_t StridedView::drop_repeats(int64_t axis) {
+  Axis& of = axes_[size_t(checked_axis(axis, int(axes_.size())))];
+  int64_t count = 1;
+  while (!of.empty() && (of.back().count == 1 || of.back().stride == 0)) {
+    count *= of.back().count;
+    of.pop_back();
+  }
+  return count;
 }
 
 bool StridedView::slice(int64_t axis, int64_t begin, int64_t count, int64_t size) {

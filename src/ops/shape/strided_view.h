@@ -34,6 +34,9 @@ class StridedView {
   void squeeze(const std::vector<int64_t>& axes);
   void unsqueeze(const std::vector<int64_t>& axes);
   void select(int64_t axis, int64_t index);  // one of an axis, which is gone then
+  void repeat(int64_t axis, int64_t count);  // one of an axis, which is there so often then
+  // How often each of an axis is there, with its repetitions beside it: once from now on.
+  int64_t drop_repeats(int64_t axis);
   // False, and unchanged, if no view is that.
   bool slice(int64_t axis, int64_t begin, int64_t count, int64_t size);
   bool reshape(const Shape& to);

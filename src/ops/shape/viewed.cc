@@ -13,7 +13,8 @@ namespace encore::ops {
 namespace {
 
 // As ViewStep::Kind has them.
-constexpr std::string_view kNames[] = {"transpose", "reshape", "squeeze", "unsqueeze", "select", "slice", "roll"};
+constexpr std::string_view kNames[] = {"transpose", "reshape", "squeeze", "unsqueeze",
+                                       "select",    "slice",   "repeat",  "roll"};
 
 // To where the same steps have other strides.
 void copy_to(device::StreamRef stream, const ViewedTensor& seen, size_t bytes, void* to, const StridedView& place) {
@@ -151,6 +152,7 @@ bool take(const ViewStep& step, StridedView& view) {
     case ViewStep::squeeze: view.squeeze(numbers); return true;
     case ViewStep::unsqueeze: view.unsqueeze(numbers); return true;
     case ViewStep::select: view.select(numbers[0], numbers[1]); return true;
+    case ViewStep::repeat: view.repeat(numbers[0], numbers[1]); return true;
     case ViewStep::slice: return view.slice(numbers[0], numbers[1], numbers[2], numbers[3]);
     case ViewStep::reshape: return view.reshape(reshaped(view.shape(), numbers, false));
     case ViewStep::roll: return false;

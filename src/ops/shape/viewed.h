@@ -11,10 +11,11 @@
 namespace encore::ops {
 
 struct ViewStep {
-  enum Kind { transpose, reshape, squeeze, unsqueeze, select, slice, roll };
+  enum Kind { transpose, reshape, squeeze, unsqueeze, select, slice, repeat, roll };
   Kind kind;
   // The order, the dimensions, the axes, an axis and the index, an axis, where it begins, how many there are, and how
-  // many it has, or one axis after the other, counted from the end, each with from where on it is read.
+  // many it has, an axis of one and how often that is there, or one axis after the other, counted from the end, each
+  // with from where on it is read.
   std::vector<int64_t> numbers;
 };
 

@@ -12,6 +12,23 @@ namespace {
 
 constexpr int kRank = 4;  // batch, head, row, size
 
+ViewedTensor heads_of(Context& context, const Tensor& tensor, const std::vector<ViewStep>& steps, const char* what) {
+  ViewedTensor seen = viewed(context, tensor, steps);
+  if (seen.view.axes().size() == kRank - 1) seen.view.unsqueeze({0});
+  require(seen.view.axes().size() == kRank, what, " have shape ", seen.view.shape().str(), "; it must have ", kRank,
+          " dimensions");
+  return seen;
+}
+
+// How many heads of queries have each head of keys and values, which are repeated for them: not from now on.
+int64_t share_heads(ViewedTensor& k, ViewedTensor& v) {
+  ViewedTensor once_k = k, once_v = v;
+  const int64_t group = once_k.view.drop_repeats(1);
+  if (once_v.view.drop_repeats(1) != group) return 1;
+  k = once_k, v = once_v;
+  return group;
+}
+
 // [batch, head, row, size], of which the last are neighbours; of floats it may be the rows.
 struct Rows {
   const void* data;
@@ -19,15 +36,11 @@ struct Rows {
   std::vector<int64_t> strides;
 };
 
-Rows rows_of(Context& context, const Tensor& tensor, const std::vector<ViewStep>& steps, const char* what) {
-  const size_t bytes = device::size_bytes(tensor.type);
-  ViewedTensor seen = viewed(context, tensor, steps);
-  if (seen.view.axes().size() == kRank - 1) seen.view.unsqueeze({0});
-  require(seen.view.axes().size() == kRank, what, " have shape ", seen.view.shape().str(), "; it must have ", kRank,
-          " dimensions");
+Rows rows_of(Context& context, Type type, ViewedTensor seen) {
+  const size_t bytes = device::size_bytes(type);
   if (const Shape shape = seen.view.shape(); shape.count() == 0) return {nullptr, shape, strides_of(shape)};
   auto strides = seen.view.strides();
-  const bool is_turned = tensor.type == Type::f32 && strides && (*strides)[kRank - 2] == 1;
+  const bool is_turned = type == Type::f32 && strides && (*strides)[kRank - 2] == 1;
   if (!strides || (strides->back() != 1 && !is_turned)) {
     make_dense(context, bytes, seen);
     strides = seen.view.strides();
@@ -52,9 +65,11 @@ class Viewed : public Op {
 
   void run(Context& context) const override {
     const Type type = context.input(0).type;
-    const Rows q = rows_of(context, context.input(0), how_.q, "queries"),
-               k = rows_of(context, context.input(1), how_.k, "keys"),
-               v = rows_of(context, context.input(2), how_.v, "values");
+    ViewedTensor all_k = heads_of(context, context.input(1), how_.k, "keys"),
+                 all_v = heads_of(context, context.input(2), how_.v, "values");
+    const int64_t group = type == Type::f32 ? 1 : share_heads(all_k, all_v);
+    const Rows q = rows_of(context, type, heads_of(context, context.input(0), how_.q, "queries")),
+               k = rows_of(context, type, all_k), v = rows_of(context, type, all_v);
     const Tensor* const given = context.find_input(3);
     const int64_t batch = joint({q.shape[0], k.shape[0], v.shape[0]}, "batches");
     const std::optional<Tensor> mask = given ? std::optional(of_batch(context, *given, batch)) : std::nullopt;
@@ -65,15 +80,17 @@ class Viewed : public Op {
     Attend problem;
     problem.type = type;
     problem.batch = joint({batch, of_mask[0]}, "batches");
-    problem.heads = problem.kv_heads = joint({q.shape[1], k.shape[1], of_mask[1], v.shape[1]}, "heads");
+    const int64_t of_keys = joint({k.shape[1] * group, v.shape[1] * group}, "heads");
+    problem.heads = joint({q.shape[1], of_keys, of_mask[1]}, "heads");
+    problem.kv_heads = type == Type::f32 ? problem.heads : of_keys / group;
     problem.queries = joint({q.shape[2], of_mask[2]}, "queries");
     problem.keys = joint({k.shape[2], of_mask[3]}, "keys");
     require(v.shape[2] == problem.keys, "there are ", problem.keys, " keys and ", v.shape[2], " values");
     problem.head_size = q.shape[3], problem.value_size = v.shape[3];
     problem.scale = how_.scale;
     bool repeats = false;
-    const auto rows = [&](const Rows& from, int64_t count) {
-      const std::array wanted{problem.batch, problem.heads, count};
+    const auto rows = [&](const Rows& from, int64_t heads, int64_t count) {
+      const std::array wanted{problem.batch, heads, count};
       std::array<int64_t, 3> strides{};
       for (int i = 0; i < 3; ++i) {
         const bool repeated = from.shape[i] != wanted[size_t(i)];
@@ -82,7 +99,8 @@ class Viewed : public Op {
       }
       return HeadRows{from.data, strides[0], strides[1], strides[2]};
     };
-    problem.q = rows(q, problem.queries), problem.k = rows(k, problem.keys), problem.v = rows(v, problem.keys);
+    problem.q = rows(q, problem.heads, problem.queries);
+    problem.k = rows(k, problem.kv_heads, problem.keys), problem.v = rows(v, problem.kv_heads, problem.keys);
     if (mask && problem.keys > 0) {
       const std::vector<int64_t> strides = strides_of(of_mask);
       const auto stride = [&](int i) { return of_mask[i] == 1 ? 0 : strides[size_t(i)]; };

@@ -1,0 +1,112 @@
+#include "rewritten.h"
+
+namespace encore::fuse::tests {
+namespace {
+
+// As torch's exporters write it.
+constexpr const char* kSpelled = R"(in x: f16[b, n, 64]
+in cos: f16[1, 1, n, 16]
+in sin: f16[1, 1, n, 16]
+const heads: i64[4] = [0, 0, 4, 16]
+const zero: i64[1] = [0]
+const half: i64[1] = [8]
+const end: i64[1] = [9223372036854775807]
+const last: i64[1] = [3]
+const gamma: f16[16]
+rows: f16[b, n, 4, 16] = Reshape(x, heads)
+normed: f16[b, n, 4, 16] = RMSNormalization(rows, gamma) {epsilon = 0.5}
+h: f16[b, 4, n, 16] = Transpose(normed) {perm = [0, 2, 1, 3]}
+plain: f16[b, 4, n, 16] = Mul(h, cos)
+low: f16[b, 4, n, 8] = Slice@13(h, zero, half, last)
+high: f16[b, 4, n, 8] = Slice@13(h, half, end, last)
+negative: f16[b, 4, n, 8] = Neg(high)
+turned: f16[b, 4, n, 16] = Concat(negative, low) {axis = -1}
+by_sin: f16[b, 4, n, 16] = Mul(turned, sin)
+y: f16[b, 4, n, 16] = Add(plain, by_sin)  # "rotated"
+out y
+)";
+
+constexpr const char* kOutline = R"(in x: f16[b, n, 64]
+in cos: f16[1, 1, n, 16]
+in sin: f16[1, 1, n, 16]
+const gamma: f16[16]
+"y before it is turned": f16[b, n, 4, 16] = encore.Rotation(x, cos, sin, gamma) {epsilon = 0.5, x = "reshape 0,0,4,16; transpose 0,2,1,3", y = [0, 2, 1, 3]}  # "rotated"
+y: f16[b, 4, n, 16] = Transpose("y before it is turned") {perm = [0, 2, 1, 3]}  # "rotated"
+out y
+)";
+
+TEST(Rotations, HeadsAreWrittenAsTheyWere) {
+  EXPECT_EQ(after("rotations", kSpelled), kOutline);
+  EXPECT_EQ(after("rotations", replaced(replaced(kSpelled, "Mul(h, cos)", "Mul(cos, h)"), "Add(plain, by_sin)",
+                                        "Add(by_sin, plain)")),
+            kOutline);
+  std::string split = replaced(kSpelled, "low: f16[b, 4, n, 8] = Slice@13(h, zero, half, last)\n",
+                               "low: f16[b, 4, n, 8], high: f16[b, 4, n, 8] = Split@13(h, _) {axis = -1}\n");
+  split = replaced(split, "high: f16[b, 4, n, 8] = Slice@13(h, half, end, last)\n", "");
+  EXPECT_EQ(after("rotations", split), kOutline);
+}
+
+TEST(Rotations, OfHeadsThatAreNotTurned) {
+  std::string text = replaced(kSpelled, "rows: f16[b, n, 4, 16] = Reshape(x, heads)\n", "");
+  text = replaced(text, "normed: f16[b, n, 4, 16] = RMSNormalization(rows, gamma) {epsilon = 0.5}\n", "");
+  text = replaced(text, "h: f16[b, 4, n, 16] = Transpose(normed) {perm = [0, 2, 1, 3]}\n", "");
+  const std::string made = after("rotations", replaced(text, "in x: f16[b, n, 64]\n", "in h: f16[b, 4, n, 16]\n"));
+  EXPECT_EQ(made, R"(in h: f16[b, 4, n, 16]
+in cos: f16[1, 1, n, 16]
+in sin: f16[1, 1, n, 16]
+y: f16[b, 4, n, 16] = encore.Rotation(h, cos, sin) {x = "", y = [0, 1, 2, 3]}  # "rotated"
+out y
+)");
+}
+
+TEST(Rotations, HalvesInFloats) {
+  std::string text = replaced(kSpelled, "plain: f16[b, 4, n, 16] = Mul(h, cos)",
+                              "w: f32[b, 4, n, 16] = Cast(h) {to = 1}\nplain: f32[b, 4, n, 16] = Mul(w, cos)");
+  for (const char* table : {"cos", "sin"})
+    text = replaced(text, std::string(table) + ": f16", std::string(table) + ": f32");
+  text = replaced(replaced(text, "Slice@13(h, zero", "Slice@13(w, zero"), "Slice@13(h, half", "Slice@13(w, half");
+  for (const char* part : {"low", "high", "negative", "turned", "by_sin"})
+    text = replaced(text, std::string("\n") + part + ": f16", std::string("\n") + part + ": f32");
+  text =
+      replaced(text, "y: f16[b, 4, n, 16] = Add(plain, by_sin)  # \"rotated\"",
+               "sum: f32[b, 4, n, 16] = Add(plain, by_sin)  # \"rotated\"\ny: f16[b, 4, n, 16] = Cast(sum) {to = 10}");
+  std::string outline = kOutline;
+  for (const char* table : {"cos", "sin"})
+    outline = replaced(outline, std::string(table) + ": f16", std::string(table) + ": f32");
+  EXPECT_EQ(after("rotations", text), outline);
+}
+
+// The norm stays if others read it; where heads lie is told all the same.
+TEST(Rotations, ANormThatOthersRead) {
+  const std::string made = after("rotations", replaced(kSpelled, "out y", "out y\nout normed"));
+  EXPECT_NE(made.find("encore.Rotation(normed, cos, sin) {x = \"transpose 0,2,1,3\", y = [0, 2, 1, 3]}"), made.npos)
+      << made;
+}
+
+TEST(Rotations, ANormOfMoreThanAHead) {
+  std::string text = replaced(kSpelled, "rows: f16[b, n, 4, 16] = Reshape(x, heads)",
+                              "all: f16[b, n, 64] = RMSNormalization(x, wide) {epsilon = 0.5}\n"
+                              "normed: f16[b, n, 4, 16] = Reshape(all, heads)");
+  text = replaced(text, "normed: f16[b, n, 4, 16] = RMSNormalization(rows, gamma) {epsilon = 0.5}\n", "");
+  const std::string made = after("rotations", replaced(text, "const gamma: f16[16]", "const wide: f16[64]"));
+  EXPECT_NE(made.find("encore.Rotation(all, cos, sin) {x = \"reshape 0,0,4,16; "), made.npos) << made;
+}
+
+TEST(Rotations, StayOtherwise) {
+  const auto stays = [](const char* part, const char* by) { expect_stays("rotations", kSpelled, part, by); };
+  stays("Concat(negative, low)", "Concat(low, negative)");
+  stays("Concat(negative, low)", "Concat(high, low)");
+  stays("{axis = -1}", "{axis = 2}");
+  stays("half: i64[1] = [8]", "half: i64[1] = [6]");
+  stays("Mul(h, cos)", "Mul(normed, cos)");
+  stays("Mul(h, cos)", "Mul(h, h)");
+  stays("Add(plain", "Sub(plain");
+  stays("out y", "out y\nout plain");
+  stays("out y", "out y\nout turned");
+  stays("plain: f16", "elsewhere plain: f16");
+  stays("in cos: f16[1, 1, n, 16]", "in cos: f16[1, 1, n, 1]");
+  stays("in sin: f16[1, 1, n, 16]", "in sin: f16");
+}
+
+}  // namespace
+}  // namespace encore::fuse::tests
