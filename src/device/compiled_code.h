@@ -19,7 +19,8 @@ uint64_t hash_of_run_time_headers();
 
 // For what the binaries are; empty if nothing is compiled here. Costs nothing.
 std::string compiled_for(int device);
-// Error{library_missing} if there is no compiler, which takes a while to find out the first time.
+// Takes a while the first time. Error{library_missing} if there is none.
+void open_compiler();
 std::string compile(int device, const std::string& source);
 std::shared_ptr<const CompiledKernel::Code> load(int device, const std::string& binary);
 

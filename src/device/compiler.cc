@@ -111,15 +111,19 @@ class Workshop {
   static constexpr size_t kMostKernels = 2048;
 
   void work() {
+    try {
+      open_compiler();
+    } catch (const std::exception&) {  // each job fails by itself
+    }
+    std::atexit([] { get().end(); });  // again, and so before what a library that is open now does as the process ends
     std::unique_lock lock(mutex_);
-    for (bool is_first = true;; is_first = false) {
+    while (true) {
       wanted_.wait(lock, [&] { return is_over_ || !jobs_.empty(); });
       if (is_over_) break;
       const Job job = std::move(jobs_.front());
       jobs_.pop_front();
       lock.unlock();
       job.kernel->settle(job.make());
-      if (is_first) std::atexit([] { get().end(); });  // before what the compiler does as the process ends
       lock.lock();
     }
     for (const Job& job : std::exchange(jobs_, {})) job.kernel->settle(nullptr);

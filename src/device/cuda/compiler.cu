@@ -92,6 +92,8 @@ struct CompiledProgram {};  // in listings
 
 std::string compiled_for(int device) { return text("sm_", cuda::capability(device) / 10); }
 
+void open_compiler() { nvrtc(); }
+
 std::string compile(int device, const std::string& source) {
   const Nvrtc& library = nvrtc();
   std::vector<const char*> names, texts;

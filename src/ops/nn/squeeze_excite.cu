@@ -23,7 +23,9 @@ constexpr int kThreads = 512;
 constexpr int kLanes = 8;  // that add up a channel
 constexpr int kMostWidth = kThreads / kLanes;
 constexpr int kApart = 4;  // more than rows need, for lanes to read from banks of their own
-constexpr int kAhead = 4;  // positions, and rows of weights, that a thread asks for before it needs the first
+constexpr int kAhead = 4;  // positions that a thread asks for before it needs the first
+// Rows of weights likewise, where there are many. All else is short then, for code comes from far, too.
+constexpr int kEarlyOfMany = 4, kFewRows = 32;
 
 // How pictures are cut. A block has a slab of a picture's positions, and of these a chunk of channels. A thread has one
 // pack of channels in every `rows`-th position, and the same in every `rows`-th row of weights.
@@ -37,7 +39,7 @@ struct Cut {
   BOTH_FN int parts() const { return chunks * slabs; }
 };
 
-template <class T, int kPack>
+template <class T, int kPack, int kEarly>
 struct Part {
   using Values = Pack<T, kPack>;
   static constexpr int kSums = kThreads * (kPack + kApart);
@@ -68,22 +70,26 @@ struct Part {
   }
   // The first rows that a thread will want.
   struct Rows {
-    Values at[kAhead];
+    Values at[kEarly];
   };
   DEVICE_FN void early_weights(const T* from, int row, int first, Rows& rows) const {
-    UNROLL for (int k = 0; k < kAhead; ++k) {
+    UNROLL for (int k = 0; k < kEarly; ++k) {
       if (row + k * cut.rows < cut.squeezed) rows.at[k] = weights(from, row + k * cut.rows, first);
     }
   }
   // Calls f(r, weights) for each of the thread's rows from `begin` to `end`. Those that were asked for early are there.
   template <class F>
   DEVICE_FN void each_row(const T* from, const Rows& rows, int row, int first, int begin, int end, F f) const {
-    UNROLL for (int k = 0; k < kAhead; ++k) {
-      const int r = row + k * cut.rows;
-      if (r >= begin && r < end) f(r, rows.at[k]);
-    }
-    for (int r = row + kAhead * cut.rows; r < end; r += cut.rows) {
-      if (r >= begin) f(r, weights(from, r, first));
+    if constexpr (kEarly == 1) {
+      for (int r = begin + row; r < end; r += cut.rows) f(r, r == row ? rows.at[0] : weights(from, r, first));
+    } else {
+      UNROLL for (int k = 0; k < kEarly; ++k) {
+        const int r = row + k * cut.rows;
+        if (r >= begin && r < end) f(r, rows.at[k]);
+      }
+      for (int r = row + kEarly * cut.rows; r < end; r += cut.rows) {
+        if (r >= begin) f(r, weights(from, r, first));
+      }
     }
   }
   // Calls f(k, position) for those of kAhead that are there.
@@ -108,11 +114,11 @@ struct Part {
   }
 };
 
-template <class T, int kPack>
+template <class T, int kPack, int kEarly>
 struct Squeeze {
   static constexpr bool kBeginsEarly = true;
   static constexpr int kMaxThreads = kThreads;
-  using Own = Part<T, kPack>;
+  using Own = Part<T, kPack, kEarly>;
   struct Shared {
     float sums[Own::kSums], means[kMostWidth];
   };
@@ -167,13 +173,13 @@ struct Squeeze {
   }
 };
 
-template <class T, int kPack>
+template <class T, int kPack, int kEarly>
 struct Excite {
   static constexpr bool kBeginsEarly = true;
   static constexpr int kMaxThreads = kThreads;
   static constexpr int kTeam = 16, kTeams = kThreads / kTeam;  // of threads that add up the parts of a row
   static constexpr int kAtOnce = 8;                            // that a thread asks for before it needs the first
-  using Own = Part<T, kPack>;
+  using Own = Part<T, kPack, kEarly>;
   struct Shared {
     float sums[Own::kSums], squeezed[kMostSqueezed], factors[kMostWidth], summands[kMostWidth];
   };
@@ -266,7 +272,7 @@ struct Excite {
   }
   // What the squeeze makes, of all parts. A team has a row or, where there are more than teams, several at once.
   DEVICE_FN void add_squeezed(auto& b, const Own& part) const {
-    if (cut.squeezed <= kTeams)
+    if constexpr (kEarly == 1)
       add_rows<1, kAtOnce>(b, part);
     else
       add_rows<kAtOnce, 1>(b, part);
@@ -362,32 +368,37 @@ class SqueezeExcite : public Op {
     const Tensor y = context.output(0, x.shape);
     if (x.count() == 0) return;
     dispatch(TypeList<float, Half, BFloat16>{}, x.type, [&]<class T> {
-      const auto launch = [&]<int kPack> {
+      const auto launch = [&]<int kPack, int kEarly> {
         const Cut cut = cut_pictures(images, positions, channels, squeezed, kPack, sizeof(T),
                                      device::multiprocessors(context.stream().device()));
         const int64_t blocks = images * cut.parts();
         auto* const parts = static_cast<float*>(context.scratch(size_t(blocks * squeezed) * sizeof(float)));
-        const Squeeze<T, kPack> first{cut, x.as<const T>(), squeeze.as<const T>(), parts};
-        const Excite<T, kPack> second{cut,
-                                      x.as<const T>(),
-                                      excite.as<const T>(),
-                                      static_cast<const T*>(squeeze_bias),
-                                      static_cast<const T*>(gate_bias),
-                                      static_cast<const float*>(factors),
-                                      static_cast<const float*>(summands),
-                                      parts,
-                                      y.as<T>(),
-                                      squeeze_activation_,
-                                      gate_activation_,
-                                      activation_};
-        device::block_kernel<typename Squeeze<T, kPack>::Shared>(context.stream(), {blocks, kThreads}, first);
-        device::block_kernel<typename Excite<T, kPack>::Shared>(context.stream(), {blocks, kThreads}, second);
+        const Squeeze<T, kPack, kEarly> first{cut, x.as<const T>(), squeeze.as<const T>(), parts};
+        const Excite<T, kPack, kEarly> second{cut,
+                                              x.as<const T>(),
+                                              excite.as<const T>(),
+                                              static_cast<const T*>(squeeze_bias),
+                                              static_cast<const T*>(gate_bias),
+                                              static_cast<const float*>(factors),
+                                              static_cast<const float*>(summands),
+                                              parts,
+                                              y.as<T>(),
+                                              squeeze_activation_,
+                                              gate_activation_,
+                                              activation_};
+        device::block_kernel<typename Squeeze<T, kPack, kEarly>::Shared>(context.stream(), {blocks, kThreads}, first);
+        device::block_kernel<typename Excite<T, kPack, kEarly>::Shared>(context.stream(), {blocks, kThreads}, second);
       };
       constexpr int kWide = device::pack_size<T>();
       bool in_packs = channels % kWide == 0;
       for (const Tensor* each : {&x, &squeeze, &excite, &y})
         in_packs &= device::is_pack_aligned<kWide>(each->as<const T>());
-      in_packs ? launch.template operator()<kWide>() : launch.template operator()<1>();
+      if (!in_packs)
+        launch.template operator()<1, 1>();
+      else if (squeezed <= kFewRows)
+        launch.template operator()<kWide, 1>();
+      else
+        launch.template operator()<kWide, kEarlyOfMany>();
     });
   }
 
