@@ -19,8 +19,9 @@ uint64_t hash_of_run_time_headers();
 
 // For what the binaries are; empty if nothing is compiled here. Costs nothing.
 std::string compiled_for(int device);
-// Takes a while the first time. Error{library_missing} if there is none.
-void open_compiler();
+// Has the compiler compile something, so that all it will do as the process ends is settled. Error{library_missing} if
+// there is none.
+void open_compiler(int device);
 std::string compile(int device, const std::string& source);
 std::shared_ptr<const CompiledKernel::Code> load(int device, const std::string& binary);
 

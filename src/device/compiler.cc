@@ -96,11 +96,17 @@ class Workshop {
     return {kernels_.emplace(std::pair(device, source), std::make_shared<CompiledKernel>()).first->second, true};
   }
 
-  void ask(Job job) {
+  void ask(int device, Job job) {
     const std::lock_guard lock(mutex_);
     if (is_over_) return job.kernel->settle(nullptr);
     jobs_.push_back(std::move(job));
     if (!thread_.joinable()) {
+      // Not in the other thread: NVRTC crashes if the process ends meanwhile. Later on the end waits for that thread,
+      // before NVRTC's own.
+      try {
+        open_compiler(device);
+      } catch (const std::exception&) {  // each job fails by itself
+      }
       std::atexit([] { get().end(); });
       thread_ = std::thread([this] { work(); });
     }
@@ -111,11 +117,6 @@ class Workshop {
   static constexpr size_t kMostKernels = 2048;
 
   void work() {
-    try {
-      open_compiler();
-    } catch (const std::exception&) {  // each job fails by itself
-    }
-    std::atexit([] { get().end(); });  // again, and so before what a library that is open now does as the process ends
     std::unique_lock lock(mutex_);
     while (true) {
       wanted_.wait(lock, [&] { return is_over_ || !jobs_.empty(); });
@@ -171,7 +172,8 @@ std::shared_ptr<const CompiledKernel> Compiler::find(const std::string& source) 
       kernel->settle(std::move(code));
       return kernel;
     }
-    Workshop::get().ask({kernel, [state = state_, source]() -> std::shared_ptr<const CompiledKernel::Code> {
+    Workshop::get().ask(state_->device,
+                        {kernel, [state = state_, source]() -> std::shared_ptr<const CompiledKernel::Code> {
                            const RelaxedCapture relaxed_too;  // or the captures of others would be invalid
                            try {
                              const std::string binary = compile(state->device, source);

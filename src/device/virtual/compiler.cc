@@ -79,7 +79,7 @@ std::function<void()> task_of(const CompiledKernel& kernel, int64_t count, std::
 
 std::string compiled_for(int) { return compiler() ? "the virtual GPU" : ""; }
 
-void open_compiler() {}
+void open_compiler(int) {}
 
 std::string compile(int, const std::string& source) {
   const TemporaryFolder folder;
