@@ -173,9 +173,10 @@ class Options(_Dotted, total=False):
     """The most time spent on tuning one matrix product. 0: no limit. Default: 0."""
 
     tuning_cache: str | os.PathLike[str] | None
-    """Keep in this file what was chosen for convolutions, and cuDNN's compiled plans, so that the next process's
-    first run need not search. One file may serve several models, devices, versions of cuDNN and processes at a time.
-    What is damaged is not used, and the log says so. Default: none."""
+    """Keep in this file what was chosen for convolutions, cuDNN's compiled plans and elementwise kernels, so that the
+    next process's first run need neither search nor compile. One file may serve several models, devices, versions of
+    cuDNN and processes at a time. What is damaged is not used, and the log says so. Who may write the file may have
+    the GPU run anything. Default: none."""
 
     log_placement: bool | None
     """Log as warnings each node that is left to another provider, and why. Those of com.microsoft are logged anyway.

@@ -118,7 +118,9 @@ TEST_F(CompilerTest, IsKeptForLaterProcesses) {
   Compiler(0, {.when = When::at_once, .kept = cache}).find(source("9"));
   EXPECT_EQ(cache->size(), 1u);
   EXPECT_TRUE(std::filesystem::exists(path)) << "written when the session ends";
-  const auto other = std::make_shared<TuningCache>(path + " of another session");
+  const std::string elsewhere = path + " of another session";
+  std::filesystem::remove(elsewhere);
+  const auto other = std::make_shared<TuningCache>(elsewhere);
   Compiler(0, {.when = When::at_once, .kept = other}).find(source("9"));
   EXPECT_EQ(other->size(), 1u) << "what the process has is in each session's file";
 }

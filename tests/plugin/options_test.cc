@@ -83,6 +83,7 @@ TEST(Options, BadValuesAreNamedWithWhatIsAllowed) {
                                                        {"arena.max_dead_bytes_per_chunk", "-2"},
                                                        {"tunable_op_max_tuning_duration_ms", "-1"},
                                                        {"enable_cuda_graph", "on"},
+                                                       {"compile_elementwise", "later"},
                                                        {"graph_on_error", "Fail"},
                                                        {"gpu_mem_limit", "0"},
                                                        {"gpu_mem_limit", "1GB"},
@@ -118,6 +119,12 @@ TEST(Options, FlagsAreNumbersOrWords) {
     EXPECT_TRUE(parse_options(kName, {{"prefer_nhwc", value}}).prefer_nhwc) << value;
   for (const char* value : {"0", "false", "False"})
     EXPECT_FALSE(parse_options(kName, {{"use_tf32", value}}).use_tf32) << value;
+}
+
+TEST(Options, ProgramsAreCompiledBesideAtOnceOrNever) {
+  using enum device::CompilerSettings::When;
+  for (const auto& [value, when] : {std::pair("0", never), std::pair("1", in_background), std::pair("now", at_once)})
+    EXPECT_EQ(parse_options(kName, {{"ep.cuda.compile_elementwise", value}}).compile_elementwise, when);
 }
 
 TEST(LibrarySettings, FollowTheOptions) {

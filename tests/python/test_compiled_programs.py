@@ -97,8 +97,3 @@ for _ in range(3):
         es.in_new_process(code)
         sizes.append(file.stat().st_size)
     assert sizes[0] == sizes[1] > 1000
-
-
-def test_what_is_wrong_with_the_option_is_said(make_model):
-    with pytest.raises(Exception, match="compile_elementwise.*0, 1 or now"):
-        es.make_session(program(make_model, FLOAT, [8], [8], 1), compile_elementwise="later")

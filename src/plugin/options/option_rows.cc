@@ -301,9 +301,11 @@ constexpr OptionRow kRows[] = {
      "The most time spent on tuning one matrix product. 0: no limit.",
      [](std::string_view value, Options& o) { return take(number(value, 0, INT32_MAX), o.tunable_op_max_ms); }},
     {"tuning_cache", false, "", "the path of a file",
-     "Keep in this file what was chosen for convolutions, and cuDNN's compiled plans, so that the next process's first "
-     "run need not search. One file may serve several models, devices, versions of cuDNN and processes at a time. What "
-     "is damaged is not used, and the log says so.",
+     "Keep in this file what was chosen for convolutions, cuDNN's compiled plans and elementwise kernels, so that the "
+     "next process's first run need neither search nor compile. One file may serve several models, devices, versions "
+     "of "
+     "cuDNN and processes at a time. What is damaged is not used, and the log says so. Who may write the file may have "
+     "the GPU run anything.",
      [](std::string_view value, Options& o) {
        o.tuning_cache = value;
        return true;
