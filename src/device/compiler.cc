@@ -121,10 +121,12 @@ class Workshop {
     while (true) {
       wanted_.wait(lock, [&] { return is_over_ || !jobs_.empty(); });
       if (is_over_) break;
-      const Job job = std::move(jobs_.front());
+      Job job = std::move(jobs_.front());
       jobs_.pop_front();
       lock.unlock();
-      job.kernel->settle(job.make());
+      auto code = job.make();
+      job.make = nullptr;  // with what it keeps of its session
+      job.kernel->settle(std::move(code));
       lock.lock();
     }
     for (const Job& job : std::exchange(jobs_, {})) job.kernel->settle(nullptr);
