@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -100,21 +101,31 @@ class Workshop {
     const std::lock_guard lock(mutex_);
     if (is_over_) return job.kernel->settle(nullptr);
     jobs_.push_back(std::move(job));
-    if (!thread_.joinable()) {
-      // Not in the other thread: NVRTC crashes if the process ends meanwhile. Later on the end waits for that thread,
-      // before NVRTC's own.
-      try {
-        open_compiler(device);
-      } catch (const std::exception&) {  // each job fails by itself
-      }
-      std::atexit([] { get().end(); });
-      thread_ = std::thread([this] { work(); });
-    }
+    if (!thread_.joinable()) start(device);
     wanted_.notify_one();
   }
 
  private:
   static constexpr size_t kMostKernels = 2048;
+
+  void start(int device) {
+    // Not in the other thread: NVRTC crashes if the process ends meanwhile. Later on the end waits for that thread,
+    // before NVRTC's own.
+    try {
+      open_compiler(device);
+    } catch (const std::exception&) {  // each job fails by itself
+    }
+    try {
+      std::atexit([] { get().end(); });
+      thread_ = std::thread([this] { work(); });
+    } catch (const std::system_error&) {  // the process may have no more threads
+      give_up();
+    }
+  }
+  void give_up() {
+    is_over_ = true;
+    for (const Job& job : std::exchange(jobs_, {})) job.kernel->settle(nullptr);
+  }
 
   void work() {
     std::unique_lock lock(mutex_);
@@ -129,7 +140,7 @@ class Workshop {
       job.kernel->settle(std::move(code));
       lock.lock();
     }
-    for (const Job& job : std::exchange(jobs_, {})) job.kernel->settle(nullptr);
+    give_up();
   }
   void end() {
     if (process_ != getpid()) return;  // the thread is in the one that this was forked from
