@@ -28,31 +28,18 @@ struct Compiler::State {
       : device(device),
         when(settings.when),
         place(when == CompilerSettings::When::never ? "" : compiled_for(device)),
-        kept_(std::move(settings.kept)),
+        kept(std::move(settings.kept), {}),
         warn_(std::move(settings.warn)) {}
 
   const int device;
   const CompilerSettings::When when;
   const std::string place;  // empty: nothing is compiled
+  SessionTuning kept;
 
-  ~State() {
-    try {
-      if (kept_) kept_->save();
-    } catch (const std::exception&) {  // no memory for it
-    }
+  std::string key_of(const std::string& source) const {
+    return text("compiled for ", place, " with ", hash_of_run_time_headers(), ": ", source);
   }
 
-  // What the process has compiled is in the session's file then, too.
-  std::optional<std::string> find_kept(const std::string& source) const {
-    const std::string key = key_of(source);
-    auto found = kept_ ? kept_->find(key) : std::nullopt;
-    if (!found && (found = TuningCache::of("")->find(key)) && kept_) kept_->put(key, *found);
-    return found;
-  }
-  void keep(const std::string& source, const std::string& binary) const {
-    TuningCache::of("")->put(key_of(source), binary);
-    if (kept_) kept_->put(key_of(source), binary);
-  }
   void warn(const std::string& message) {
     const std::lock_guard lock(mutex_);
     if (warn_) warn_(message);
@@ -64,11 +51,6 @@ struct Compiler::State {
   }
 
  private:
-  std::string key_of(const std::string& source) const {
-    return text("compiled for ", place, " with ", hash_of_run_time_headers(), ": ", source);
-  }
-
-  const std::shared_ptr<TuningCache> kept_;
   std::mutex mutex_;
   std::function<void(const std::string&)> warn_;  // guarded by it
 };
@@ -161,11 +143,12 @@ class Workshop {
   bool is_over_ = false;
 };
 
-std::shared_ptr<const CompiledKernel::Code> loaded(int device, const std::string& binary) {
+// None if what was kept is no use.
+std::optional<std::shared_ptr<const CompiledKernel::Code>> loaded(int device, const std::string& binary) {
   try {
     return load(device, binary);
   } catch (const std::exception&) {
-    return nullptr;
+    return std::nullopt;
   }
 }
 
@@ -178,20 +161,20 @@ Compiler::~Compiler() { state_->be_silent(); }
 std::shared_ptr<const CompiledKernel> Compiler::find(const std::string& source) {
   if (state_->place.empty()) return nullptr;
   const auto [kernel, is_new] = Workshop::get().find(state_->device, source);
-  const std::optional<std::string> kept = state_->find_kept(source);
+  const std::string key = state_->key_of(source);
   if (is_new) {
     const RelaxedCapture relaxed;  // this thread may be capturing
-    if (auto code = kept ? loaded(state_->device, *kept) : nullptr) {
-      kernel->settle(std::move(code));
+    if (auto code = state_->kept.find(key, [&](const std::string& kept) { return loaded(state_->device, kept); })) {
+      kernel->settle(std::move(*code));
       return kernel;
     }
     Workshop::get().ask(state_->device,
-                        {kernel, [state = state_, source]() -> std::shared_ptr<const CompiledKernel::Code> {
+                        {kernel, [state = state_, source, key]() -> std::shared_ptr<const CompiledKernel::Code> {
                            const RelaxedCapture relaxed_too;  // or the captures of others would be invalid
                            try {
                              const std::string binary = compile(state->device, source);
                              auto code = load(state->device, binary);
-                             state->keep(source, binary);
+                             state->kept.keep(key, binary);
                              return code;
                            } catch (const Error& error) {
                              if (error.code() != Code::library_missing) state->warn(error.what());
@@ -199,6 +182,8 @@ std::shared_ptr<const CompiledKernel> Compiler::find(const std::string& source) 
                            }
                            return nullptr;
                          }});
+  } else {
+    state_->kept.share(key);
   }
   if (kernel && state_->when == CompilerSettings::When::at_once) {
     // The other thread may have to load what it has compiled.

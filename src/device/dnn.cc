@@ -1,24 +1,9 @@
 #include "device/dnn.h"
 
-#include <charconv>
-#include <system_error>
-
 #include "device/error.h"
+#include "device/tuning_cache.h"
 
 namespace encore::device {
-namespace {
-
-// Takes the next number, which a space ends, off the text.
-template <class T>
-bool take(std::string_view& text, T& number) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const auto length = size_t(end - text.data());
-  if (error != std::errc() || length == text.size() || *end != ' ') return false;
-  text.remove_prefix(length + 1);
-  return true;
-}
-
-}  // namespace
 
 std::string describe(const Convolution& problem) {
   const auto list = [](const std::vector<int64_t>& values) {
@@ -49,12 +34,13 @@ std::optional<TunedConvolution> TunedConvolution::decode(std::string_view text) 
   TunedConvolution tuned;
   const auto flag = [&](bool& value) {
     int number = 0;
-    const bool is = take(text, number) && (number == 0 || number == 1);
+    const bool is = take_number(text, number) && (number == 0 || number == 1);
     value = number != 0;
     return is;
   };
   if (!flag(tuned.fused) || !flag(tuned.deterministic) || !flag(tuned.rival_timed) || !flag(tuned.rival_won) ||
-      !take(text, tuned.timed) || !take(text, tuned.candidate) || !take(text, tuned.first_us) || !take(text, tuned.us))
+      !take_number(text, tuned.timed) || !take_number(text, tuned.candidate) || !take_number(text, tuned.first_us) ||
+      !take_number(text, tuned.us))
     return std::nullopt;
   const size_t end = text.find('\n');
   if (end == std::string_view::npos || tuned.candidate < 0) return std::nullopt;

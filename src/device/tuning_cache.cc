@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <string_view>
@@ -157,6 +158,39 @@ TuningCache::Reading TuningCache::read(const std::string& path, Entries& into) {
     read.emplace(key, value);
   }
   into.merge(read);
+  return {};
+}
+
+SessionTuning::SessionTuning(std::shared_ptr<TuningCache> file, std::function<void(const std::string&)> warn)
+    : file_(std::move(file)), warn_(std::move(warn)) {}
+
+SessionTuning::~SessionTuning() { write(); }
+
+void SessionTuning::keep(const std::string& key, const std::string& value) {
+  process_->put(key, value);
+  if (file_) file_->put(key, value);
+}
+
+void SessionTuning::share(const std::string& key) {
+  if (!file_ || file_->find(key)) return;
+  if (const auto value = process_->find(key)) file_->put(key, *value);
+}
+
+void SessionTuning::save() {
+  constexpr std::chrono::seconds kSeldom(1);
+  {
+    const std::lock_guard lock(mutex_);
+    if (Clock::now() - saved_ < kSeldom) return;
+    saved_ = Clock::now();
+  }
+  if (const std::string failure = write(); !failure.empty() && warn_) warn_(failure);
+}
+
+std::string SessionTuning::write() noexcept {
+  try {
+    if (file_) return file_->save();
+  } catch (const std::exception&) {  // no memory for it
+  }
   return {};
 }
 

@@ -1,10 +1,16 @@
 // What timing has found, by problem: for later sessions of the process and, in a file, for later processes.
 #pragma once
+#include <charconv>
+#include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
 
 namespace encore::device {
 
@@ -44,5 +50,49 @@ class TuningCache {
   std::string complaint_;
   bool dirty_ = false;
 };
+
+// A session's way to what was found: what the process has and, if there is one, what the session's file has. Safe to
+// use from many threads.
+class SessionTuning {
+ public:
+  // `warn` is told if the file could not be written; it may be empty.
+  SessionTuning(std::shared_ptr<TuningCache> file, std::function<void(const std::string&)> warn);
+  ~SessionTuning();  // saves
+  SessionTuning(const SessionTuning&) = delete;
+
+  // Decodes to an optional, which is empty if what is kept is no use.
+  template <class Decode>
+  auto find(const std::string& key, Decode decode) const -> decltype(decode(std::string())) {
+    for (TuningCache* cache : {file_.get(), process_.get()})
+      if (const auto value = cache ? cache->find(key) : std::nullopt)
+        if (auto decoded = decode(*value)) {
+          if (file_ && cache != file_.get()) file_->put(key, *value);
+          return decoded;
+        }
+    return std::nullopt;
+  }
+  void keep(const std::string& key, const std::string& value);
+  void share(const std::string& key);  // what the process has of it is in the file then, too
+  void save();                         // seldom, as all of the file is written
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::string write() noexcept;  // says why it could not
+
+  const std::shared_ptr<TuningCache> process_ = TuningCache::of(""), file_;
+  const std::function<void(const std::string&)> warn_;
+  std::mutex mutex_;
+  Clock::time_point saved_ = {};
+};
+
+// Takes the next number, which a space ends, off the text.
+template <class T>
+bool take_number(std::string_view& text, T& number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const auto length = size_t(end - text.data());
+  if (error != std::errc() || length == text.size() || *end != ' ') return false;
+  text.remove_prefix(length + 1);
+  return true;
+}
 
 }  // namespace encore::device

@@ -27,7 +27,8 @@
 namespace encore::device {
 namespace {
 
-constexpr uintptr_t kAlignment = 16;  // what the frontend promises for every tensor
+constexpr uintptr_t kAlignment = 16;               // what the frontend promises for every tensor
+constexpr std::string_view kVersion = ", cuDNN ";  // before the number, in what is kept of convolutions alone
 
 struct Hash {
   size_t operator()(const Convolution& p) const {
@@ -64,12 +65,18 @@ void check(const Convolution& p) {
 // Where choices hold: the device and the library.
 std::string place_of(const DnnHandle& dnn) {
   const auto version = cuda::cudnn().find<decltype(cudnnGetVersion)>("cudnnGetVersion");
-  return text(describe(dnn.device).name, ", sm ", dnn.sm_version, ", cuDNN ", version(), ": ");
+  return text(describe(dnn.device).name, ", sm ", dnn.sm_version, kVersion, version(), ": ");
+}
+
+// Elementwise kernels are in the same file.
+bool keeps_convolutions(const DnnSettings& settings) {
+  if (!settings.tuning) return false;
+  return std::ranges::any_of(settings.tuning->entries(),
+                             [](const auto& entry) { return entry.first.find(kVersion) != std::string::npos; });
 }
 
 // cuDNN does so for the first plan: one of those that are kept.
 void load_engines(const DnnHandle& dnn) {
-  if (!dnn.settings.tuning) return;
   const std::string place = place_of(dnn);
   for (const auto& [key, value] : dnn.settings.tuning->entries()) {
     const auto tuned = key.starts_with(place) ? TunedConvolution::decode(value) : std::nullopt;
@@ -91,9 +98,7 @@ struct Dnn::State : DnnHandle {
   int batches = 0;  // that the latter have been prepared for
   bool warned = false;
   std::string place;
-  Clock::time_point saved = {};
-
-  ~State() { save(true); }
+  std::optional<SessionTuning> kept;
 
   bool available() {
     const bool was_tried = tried;
@@ -116,32 +121,7 @@ struct Dnn::State : DnnHandle {
   }
 
   std::optional<TunedConvolution> known(const Convolution& problem) {
-    const std::string key = key_of(problem);
-    for (TuningCache* cache : {settings.tuning.get(), TuningCache::of("").get()})
-      if (const auto value = cache ? cache->find(key) : std::nullopt)
-        if (auto tuned = TunedConvolution::decode(*value)) {
-          if (settings.tuning && cache != settings.tuning.get()) settings.tuning->put(key, *value);
-          return tuned;
-        }
-    return std::nullopt;
-  }
-
-  void keep(const Convolution& problem, const ConvolutionPlan& plan) {
-    const std::string key = key_of(problem), value = plan.tuned.encode();
-    TuningCache::of("")->put(key, value);
-    if (settings.tuning) settings.tuning->put(key, value);
-  }
-
-  // Seldom, as all of the file is written.
-  void save(bool last) noexcept {
-    constexpr std::chrono::seconds kSeldom(1);
-    if (!settings.tuning || (!last && Clock::now() - saved < kSeldom)) return;
-    try {
-      const std::string failure = settings.tuning->save();
-      if (!failure.empty() && settings.warn && !last) settings.warn(failure);
-    } catch (const std::exception&) {  // no memory for it
-    }
-    saved = Clock::now();
+    return kept->find(key_of(problem), [](const std::string& value) { return TunedConvolution::decode(value); });
   }
 
   // ---- plans
@@ -170,10 +150,10 @@ struct Dnn::State : DnnHandle {
       if (!found.plan && settings.warn)
         settings.warn(text(describe(*found.problem), " runs as a matrix product, which is slower, for cuDNN has no ",
                            settings.deterministic ? "deterministic " : "", "engine for it:", found.reasons));
-      if (found.plan && !found.taken_over) keep(*found.problem, *found.plan);
+      if (found.plan && !found.taken_over) kept->keep(key_of(*found.problem), found.plan->tuned.encode());
       plans.emplace(*found.problem, std::move(found.plan));
     }
-    save(false);
+    kept->save();
   }
 
   // Whether the rival is faster, which is found out once.
@@ -192,8 +172,8 @@ struct Dnn::State : DnnHandle {
         std::fprintf(stderr, "encore: a product takes %.2f us, cuDNN %.2f us, found in %.1f ms: %s\n", rival_us, own_us,
                      seconds_since(begin) * 1e3, describe(problem).c_str());
     }
-    keep(problem, plan);
-    save(false);
+    kept->keep(key_of(problem), plan.tuned.encode());
+    kept->save();
   }
 
   // Infinite if there is no memory or no algorithm for it.
@@ -235,6 +215,7 @@ struct Dnn::State : DnnHandle {
 Dnn::Dnn(int device, DnnSettings settings) : state_(std::make_unique<State>()) {
   state_->device = device;
   state_->settings = std::move(settings);
+  state_->kept.emplace(state_->settings.tuning, state_->settings.warn);
   if (!state_->settings.memory)
     state_->settings.memory = [device](size_t bytes) {
       return std::shared_ptr<void>(allocate(device, bytes), [device](void* address) { free(device, address); });
@@ -272,7 +253,7 @@ void open_dnn(Dnn& dnn) noexcept {
   DnnHandle& handle = dnn.handle();
   const std::lock_guard lock(handle.mutex);
   try {
-    if (handle.opened()) load_engines(handle);
+    if (keeps_convolutions(handle.settings) && handle.opened()) load_engines(handle);
   } catch (const std::exception&) {
   }
 }
