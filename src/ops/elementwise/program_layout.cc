@@ -20,6 +20,7 @@ ProgramLayout::ProgramLayout(int pack, const IndexSpace& space, const std::vecto
   for (size_t k = 0; k < tensors.size(); ++k)
     if (tensors[k]) order.push_back(k);
   std::ranges::stable_sort(order, [&](size_t a, size_t b) { return compare(a, b) < 0; });
+  inputs.reserve(order.size());
   for (size_t i = 0; i < order.size(); ++i) {
     const size_t k = order[i];
     const auto bytes = int64_t(device::size_bytes(tensors[k]->type));
@@ -37,8 +38,8 @@ ProgramLayout::ProgramLayout(int pack, const IndexSpace& space, const std::vecto
     if (i == 0 || compare(k, order[i - 1]) != 0) {
       Walk& walk = walks.emplace_back();
       for (size_t d = 0; d < sizes.size(); ++d) {
-        walk.strides.push_back(space.strides[d][k]);
-        walk.shifts.push_back(space.shifts[d][k]);
+        walk.strides[d] = space.strides[d][k];
+        walk.shifts[d] = space.shifts[d][k];
       }
       walk.is_rolled = space.is_rolled(k);
     }
