@@ -3,6 +3,7 @@
 #pragma once
 #include <bit>
 #include <cstdint>
+#include <type_traits>
 
 #include "device/half.h"
 #include "ops/elementwise/program_arguments.h"
@@ -18,15 +19,7 @@ using Values = device::Pack<float, kPack>;
 
 // How elements lie in memory.
 template <class T>
-struct Stored {
-  using Element = T;
-};
-template <>
-struct Stored<bool> {
-  using Element = uint8_t;
-};
-template <class T>
-using Element = typename Stored<T>::Element;
+using Element = std::conditional_t<std::is_same_v<T, bool>, uint8_t, T>;
 
 // Neighbours, at an address that suits a pack of them.
 template <class T, int kPack>
