@@ -155,6 +155,7 @@ def test_switched_off_the_application_waits(encore, model, graphs):
 
 
 @with_application
+@pytest.mark.alone  # beside others launches may take longer than the stream is busy
 @pytest.mark.parametrize("graphs", GRAPHS)
 @pytest.mark.parametrize("waits", [0, 1])
 def test_the_default_stream_goes_on_after_a_run(encore, model, graphs, waits):
