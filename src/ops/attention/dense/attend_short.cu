@@ -1,0 +1,352 @@
+// Attention of short sequences on tensor cores. A block has 16 queries of a head, and its warps share out the keys, so
+// that all keys and values are on their way at once, straight into the registers of the lanes that need them. Each warp
+// keeps up a softmax of its own; they are joined at the end.
+//
+// Which value of a head is which place along the depth of a tile is free, as long as both factors agree, and so is
+// which column of a result is which value. With g = lane / 4 and p = lane % 4, a lane has
+//   queries  g, g + 8                            values 32 c + 8 p to + 7
+//   keys     8 n + g                             values 32 c + 8 p to + 7
+//   scores   of queries g, g + 8                 and keys 8 n + 2 p, 8 n + 2 p + 1
+//   values   of keys 2 p, 2 p + 1, 2 p + 8, 2 p + 9 in 16    values g kPart to + kPart - 1 in each span
+//   sums     of queries g, g + 8                 values 2 p kPart to + 2 kPart - 1 in each span
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "device/tile_parts.h"
+#include "device/words.h"
+#include "ops/attention/dense/attend_view.h"
+#include "ops/attention/dense/group_softmax.h"
+#include "ops/attention/dense/split_k.h"
+#include "ops/dispatch.h"
+
+namespace encore::ops {
+namespace {
+
+using device::Block;
+using device::LeftTile;
+using device::PerThread;
+using device::RightTile;
+using device::SumTile;
+using device::Warp;
+
+// Heads of up to kHead values.
+template <class T, int kHead>
+struct AttendShort {
+  static constexpr int kMaxThreads = 256;
+  static constexpr int kRows = 16;
+  static constexpr int kKeys = kHead > 64 ? 16 : 32;  // that a warp has at a time
+  static constexpr int kTiles = kKeys / 8, kSteps = kKeys / 16, kChunks = kHead / 32;
+  static constexpr int kPart = kHead > 32 ? 8 : 4, kSpans = kHead / (8 * kPart);
+  static constexpr int kSumsRow = kHead + 4;  // of a row's sums in shared memory
+  using Eight = device::WordsOf<T, 8>;
+  using Part = device::WordsOf<T, kPart>;
+
+  struct Shared {
+    float top[kMaxThreads / 32][kRows], total[kMaxThreads / 32][kRows];
+  };
+  // What a lane has of its queries, and of the keys and values that its warp looks at.
+  struct Queries {
+    Eight at[2][kChunks];
+    KeyRange range[2];
+    int64_t mask[2];
+  };
+  struct Keys {
+    Eight at[kTiles][kChunks];
+  };
+  struct Values {
+    Part at[kSteps][4][kSpans];
+  };
+  struct Scores {
+    SumTile at[kTiles];
+  };
+  struct OfRows {
+    float at[2];
+  };
+  struct State {
+    SumTile sums[kSpans][kPart];
+    float top[2], total[2];
+  };
+
+  VisibleKeysView<T> visible;
+  SinkView<T> sinks;
+  HeadView<const T> q, k, v;
+  HeadView<T> y;
+  device::Divider by_tiles, by_heads, by_group;
+  int head_size, value_size;
+  float scale, softcap;
+
+  // Where a block is.
+  struct Place {
+    int64_t batch, head, kv_head;
+    int first, rows;  // queries
+  };
+  DEVICE_FN Place place_of(int64_t block) const {
+    int64_t tile, head, in_group;
+    const int64_t batch = by_heads(by_tiles(block, tile), head);
+    const int first = int(tile) * kRows, left = visible.queries - first;
+    return {batch, head, by_group(head, in_group), first, left < kRows ? left : kRows};
+  }
+
+  DEVICE_FN void operator()(Block<Shared>& b, const Shared&) const {
+    const Place place = place_of(b.index());
+    const int length = visible.length(place.batch), warps = b.size() / 32;
+    // Rows are in order of queries: later ones see no earlier keys.
+    const int begin = visible.range(length, place.first).first;
+    const int end = visible.range(length, place.first + place.rows - 1).end;
+    device::for_each_warp(b, [&](const Warp& warp, Shared& s) {
+      PerThread<Queries, 32> queries;
+      PerThread<State, 32> state;
+      warp.apart([&](int lane) {
+        load(queries[lane], place, length, lane);
+        clear(state[lane]);
+      });
+      NO_UNROLL for (int key = begin + warp.index() * kKeys; key < end; key += warps * kKeys)
+          look_at(warp, queries, state, place, key, end);
+      show(warp, state, s, b.template dynamic<float>(s) + warp.index() * kRows * kSumsRow);
+    });
+    b.threads([&](int t, Shared& s) {
+      constexpr int kPacks = kHead / 8;
+      for (int i = t; i < kRows * kPacks; i += b.size()) {
+        const int row = i / kPacks, column = i % kPacks * 8;
+        if (row < place.rows && column < value_size) finish(s, b.template dynamic<float>(s), warps, place, row, column);
+      }
+    });
+  }
+
+ private:
+  DEVICE_FN void load(Queries& to, const Place& place, int length, int lane) const {
+    UNROLL for (int e = 0; e < 2; ++e) {
+      const int row = lane / 4 + 8 * e, query = place.first + (row < place.rows ? row : 0);
+      const T* const from = q.at(place.batch, place.head, query);
+      UNROLL for (int c = 0; c < kChunks; ++c) {
+        const int column = 32 * c + 8 * (lane % 4);
+        to.at[e][c] = column < head_size ? device::load_words<8>(from + column) : Eight{};
+      }
+      to.range[e] = visible.range(length, query);
+      to.mask[e] = visible.mask_row(place.batch, place.head, query);
+    }
+  }
+  DEVICE_FN static void clear(State& state) {
+    UNROLL for (int n = 0; n < kSpans; ++n) { UNROLL for (int j = 0; j < kPart; ++j) state.sums[n][j] = SumTile{}; }
+    UNROLL for (int e = 0; e < 2; ++e) {
+      state.top[e] = kUnseen<float>;
+      state.total[e] = 0;
+    }
+  }
+
+  // A warp takes up the keys from `key` on. Zeros stand for those from `end` on.
+  DEVICE_FN void look_at(const Warp& warp, PerThread<Queries, 32>& queries, PerThread<State, 32>& state,
+                         const Place& place, int key, int end) const {
+    PerThread<Keys, 32> keys;
+    PerThread<Values, 32> values;
+    PerThread<Scores, 32> scores, added;
+    PerThread<OfRows, 32> tops;
+    warp.apart([&](int lane) {
+      load(keys[lane], place, key, end, lane);
+      load(values[lane], place, key, end, lane);
+      scores[lane] = Scores{};
+      if (visible.mask) load_mask(added[lane], queries[lane], key, end, lane);
+    });
+    UNROLL for (int n = 0; n < kTiles; ++n) {
+      UNROLL for (int c = 0; c < kChunks; ++c) {
+        UNROLL for (int half = 0; half < 2; ++half)
+            warp.template multiply<T>([&](int lane) -> SumTile& { return scores[lane].at[n]; },
+                                      [&](int lane) {
+                                        const Queries& of = queries[lane];
+                                        return device::left_of(of.at[0][c], of.at[1][c], half);
+                                      },
+                                      [&](int lane) { return device::right_of(keys[lane].at[n][c], half); });
+      }
+    }
+    warp.apart([&](int lane) { judge(scores[lane], tops[lane], added[lane], queries[lane], key, end, lane); });
+    over_quads(warp, tops, [](float a, float c) { return larger_score(a, c); });
+    PerThread<LeftTile[kSteps], 32> powers;
+    warp.apart([&](int lane) { raise(state[lane], scores[lane], tops[lane], powers[lane]); });
+    UNROLL for (int step = 0; step < kSteps; ++step) {
+      UNROLL for (int n = 0; n < kSpans; ++n) {
+        UNROLL for (int j = 0; j < kPart; ++j) warp.template multiply<T>(
+            [&](int lane) -> SumTile& { return state[lane].sums[n][j]; }, [&](int lane) { return powers[lane][step]; },
+            [&](int lane) { return column_of(values[lane].at[step], n, j); });
+      }
+    }
+  }
+  DEVICE_FN void load(Keys& to, const Place& place, int key, int end, int lane) const {
+    UNROLL for (int n = 0; n < kTiles; ++n) {
+      const int one = key + 8 * n + lane / 4;
+      const T* const from = k.at(place.batch, place.kv_head, one);
+      UNROLL for (int c = 0; c < kChunks; ++c) {
+        const int column = 32 * c + 8 * (lane % 4);
+        to.at[n][c] = one < end && column < head_size ? device::load_words<8>(from + column) : Eight{};
+      }
+    }
+  }
+  DEVICE_FN void load(Values& to, const Place& place, int key, int end, int lane) const {
+    UNROLL for (int step = 0; step < kSteps; ++step) {
+      UNROLL for (int i = 0; i < 4; ++i) {
+        const int one = key + 16 * step + device::depth_of(lane, i);
+        const T* const from = v.at(place.batch, place.kv_head, one);
+        UNROLL for (int n = 0; n < kSpans; ++n) {
+          const int column = 8 * kPart * n + kPart * (lane / 4);
+          to.at[step][i][n] = one < end && column < value_size ? device::load_words<kPart>(from + column) : Part{};
+        }
+      }
+    }
+  }
+  // What the mask adds, on its way beside the keys.
+  DEVICE_FN void load_mask(Scores& to, const Queries& of, int key, int end, int lane) const {
+    UNROLL for (int n = 0; n < kTiles; ++n) {
+      UNROLL for (int i = 0; i < 4; ++i) {
+        const int one = key + 8 * n + device::sum_column(lane, i);
+        to.at[n].at[i] = one < end && one < visible.mask_keys ? visible.added(of.mask[i / 2], one) : kUnseen<float>;
+      }
+    }
+  }
+  // From products to masked scores, of which a lane's largest go to `tops`.
+  DEVICE_FN void judge(Scores& scores, OfRows& tops, const Scores& added, const Queries& of, int key, int end,
+                       int lane) const {
+    UNROLL for (int e = 0; e < 2; ++e) tops.at[e] = kUnseen<float>;
+    UNROLL for (int n = 0; n < kTiles; ++n) {
+      UNROLL for (int i = 0; i < 4; ++i) {
+        const int e = i / 2, one = key + 8 * n + device::sum_column(lane, i);
+        float score = capped(scores.at[n].at[i] * scale, softcap);
+        if (visible.mask) score = added.at[n].at[i] == kUnseen<float> ? kUnseen<float> : score + added.at[n].at[i];
+        if (one >= end || one < of.range[e].first || one >= of.range[e].end) score = kUnseen<float>;
+        scores.at[n].at[i] = score;
+        tops.at[e] = larger_score(tops.at[e], score);
+      }
+    }
+  }
+  // `tops` are those of the new scores, whose powers become the left factor of a product with the values.
+  DEVICE_FN static void raise(State& state, const Scores& scores, const OfRows& tops, LeftTile (&powers)[kSteps]) {
+    float base[2], shrink[2];
+    UNROLL for (int e = 0; e < 2; ++e) {
+      const float now = larger_score(state.top[e], tops.at[e]);
+      shrink[e] = exponential(state.top[e] - base_of(now));
+      base[e] = base_of(now) - kLift<T>;
+      state.top[e] = now;
+      state.total[e] *= shrink[e];
+    }
+    UNROLL for (int n = 0; n < kSpans; ++n) {
+      UNROLL for (int j = 0; j < kPart; ++j) {
+        UNROLL for (int i = 0; i < 4; ++i) state.sums[n][j].at[i] *= shrink[i / 2];
+      }
+    }
+    UNROLL for (int n = 0; n < kTiles; ++n) {
+      UNROLL for (int e = 0; e < 2; ++e) {
+        const uint32_t pair = device::as_pair<T>(exponential(scores.at[n].at[2 * e] - base[e]),
+                                                 exponential(scores.at[n].at[2 * e + 1] - base[e]));
+        powers[n / 2].at[n % 2 * 2 + e] = pair;
+        // The total is that of the powers as they are multiplied: what rounding does to both cancels out.
+        UNROLL for (int i = 0; i < 2; ++i) state.total[e] += float(std::bit_cast<T>(uint16_t(pair >> 16 * i)));
+      }
+    }
+  }
+  // Value j of a lane's part of the rows of 16 keys.
+  DEVICE_FN static RightTile column_of(const Part (&rows)[4][kSpans], int n, int j) {
+    uint32_t words[4];
+    UNROLL for (int i = 0; i < 4; ++i) words[i] = rows[i][n].at[j / 2];
+    return j % 2 == 0 ? RightTile{{device::low_halves(words[0], words[1]), device::low_halves(words[2], words[3])}}
+                      : RightTile{{device::high_halves(words[0], words[1]), device::high_halves(words[2], words[3])}};
+  }
+  // Lanes that have the same rows.
+  template <class Op>
+  DEVICE_FN static void over_quads(const Warp& warp, PerThread<OfRows, 32>& rows, Op op) {
+    UNROLL for (int mask = 1; mask < 4; mask *= 2) {
+      PerThread<OfRows, 32> others;
+      warp.lanes([&](int lane) { others[lane] = rows[lane]; });
+      warp.template exchange<2>(mask, [&](int lane) { return others[lane].at; });
+      warp.apart([&](int lane) {
+        UNROLL for (int e = 0; e < 2; ++e) rows[lane].at[e] = op(rows[lane].at[e], others[lane].at[e]);
+      });
+    }
+  }
+
+  DEVICE_FN static void show(const Warp& warp, PerThread<State, 32>& state, Shared& s, float* sums) {
+    PerThread<OfRows, 32> totals;
+    warp.apart([&](int lane) { UNROLL for (int e = 0; e < 2; ++e) totals[lane].at[e] = state[lane].total[e]; });
+    over_quads(warp, totals, [](float a, float c) { return a + c; });
+    warp.apart([&](int lane) {
+      UNROLL for (int e = 0; e < 2; ++e) {
+        const int row = lane / 4 + 8 * e;
+        if (lane % 4 == 0) {
+          s.top[warp.index()][row] = state[lane].top[e] - kLift<T>;
+          s.total[warp.index()][row] = totals[lane].at[e];
+        }
+        UNROLL for (int n = 0; n < kSpans; ++n) {
+          UNROLL for (int i = 0; i < 2 * kPart; i += 4) {
+            device::Pack<float, 4> pack;
+            UNROLL for (int c = 0; c < 4; ++c) pack.at[c] =
+                state[lane].sums[n][(i + c) % kPart].at[2 * e + (i + c) / kPart];
+            const int column = 8 * kPart * n + 2 * kPart * (lane % 4) + i;
+            *reinterpret_cast<device::Pack<float, 4>*>(sums + row * kSumsRow + column) = pack;
+          }
+        }
+      }
+    });
+  }
+  DEVICE_FN void finish(const Shared& s, const float* sums, int warps, const Place& place, int row, int column) const {
+    const float sink = sinks.at(place.head);
+    float top = sink;
+    NO_UNROLL for (int w = 0; w < warps; ++w) top = larger_score(top, s.top[w][row]);
+    const float base = base_of(top);
+    float total = exponential(sink - base);
+    device::Pack<float, 8> joined{};
+    NO_UNROLL for (int w = 0; w < warps; ++w) {
+      const float shrink = exponential(s.top[w][row] - base);
+      const float* const own = sums + (w * kRows + row) * kSumsRow + column;
+      UNROLL for (int i = 0; i < 8; ++i) joined.at[i] += own[i] * shrink;
+      total += s.total[w][row] * shrink;
+    }
+    device::Pack<T, 8> values;
+    UNROLL for (int i = 0; i < 8; ++i) values.at[i] = T(normalised(joined.at[i], total));
+    device::store_whole(y.at(place.batch, place.head, place.first + row) + column, values);
+  }
+};
+
+template <class T, int kHead>
+void run(Context& context, const Attend& p) {
+  using Kernel = AttendShort<T, kHead>;
+  const int64_t tiles = (p.queries + Kernel::kRows - 1) / Kernel::kRows, heads = p.batch * p.heads;
+  const int64_t blocks = checked_product(heads, tiles);
+  const int64_t warps = std::clamp<int64_t>((p.keys + Kernel::kKeys - 1) / Kernel::kKeys, 1, Kernel::kMaxThreads / 32);
+  const device::Blocks grid{.blocks = blocks,
+                            .threads = int(32 * warps),
+                            .dynamic_bytes = warps * Kernel::kRows * Kernel::kSumsRow * int64_t(sizeof(float))};
+  device::block_kernel<typename Kernel::Shared>(
+      context.stream(), grid,
+      Kernel{VisibleKeysView<T>(p, context.fault()), SinkView<T>(p), p.q, p.k, p.v, p.y, device::Divider(tiles, blocks),
+             device::Divider(p.heads, heads), device::Divider(p.heads / p.kv_heads, p.heads), int(p.head_size),
+             int(p.value_size), float(p.scale), float(p.softcap)});
+}
+
+}  // namespace
+
+bool suits_short(const Attend& p) {
+  // Every block reads all keys: where these are many, others read them less often.
+  constexpr int64_t kMostSize = 128, kMostKeys = 512, kMostRead = int64_t(1) << 23;
+  if ((p.type != Type::f16 && p.type != Type::bf16) || p.scores.data || p.keys == 0 || p.keys > kMostKeys ||
+      p.value_size == 0 || std::max(p.head_size, p.value_size) > kMostSize)
+    return false;
+  if (p.queries > kMostRead || p.batch * p.heads > kMostRead / p.queries) return false;
+  const int64_t blocks = p.batch * p.heads * ((p.queries + 15) / 16);
+  if (blocks > kMostRead / (p.keys * (p.head_size + p.value_size))) return false;
+  for (const auto& [rows, size] :
+       {std::pair{p.q, p.head_size}, {p.k, p.head_size}, {p.v, p.value_size}, {p.y, p.value_size}})
+    if (!packs_fit<8, Half>(rows, size)) return false;
+  return true;
+}
+
+void attend_short(Context& context, const Attend& problem) {
+  const int64_t size = std::max(problem.head_size, problem.value_size);
+  dispatch(TypeList<Half, BFloat16>{}, problem.type, [&]<class T> {
+    if (size <= 32)
+      run<T, 32>(context, problem);
+    else if (size <= 64)
+      run<T, 64>(context, problem);
+    else
+      run<T, 128>(context, problem);
+  });
+}
+
+}  // namespace encore::ops
