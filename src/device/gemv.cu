@@ -58,6 +58,8 @@ struct Gemv {
   static constexpr int kPlane = 4 * kThreads + 16;  // of one quad each, in other banks than the next
   static constexpr int kSquares = kNormed ? kThreads : 1, kSquareSums = kNormed ? 32 : 1;
   static_assert(!kNormed || (kRows == 1 && !kTransposed && kAligned));
+  static constexpr int kQuad = 4;
+  using Quad = Pack<float, kQuad>;
   using Square = Pack<T, kSide>;
   using Loaded = std::conditional_t<kAligned, Granule, UnalignedPack<T>>;
   struct Shared {
@@ -140,8 +142,8 @@ struct Gemv {
   DEVICE_FN float scale_of(const Shared& s) const {
     if constexpr (!kNormed) return 1;
     float squares = 0;
-    UNROLL for (int i = 0; i < kSquareSums; i += 4) {
-      const auto some = *reinterpret_cast<const Pack<float, 4>*>(s.square_sums + i);
+    UNROLL for (int i = 0; i < kSquareSums; i += kQuad) {
+      const Quad some = *reinterpret_cast<const Quad*>(s.square_sums + i);
       squares += (some.at[0] + some.at[1]) + (some.at[2] + some.at[3]);
     }
     return fast_inverse_root(squares / float(p.depth) + p.more.epsilon);
@@ -178,15 +180,18 @@ struct Gemv {
     float squares = 0;
     for (int k = t * kSide; k < p.depth; k += block.size() * kSide) {
       const Square x = at(p.a, k), skip = p.more.skip ? at(p.more.skip, k) : Square{}, gamma = at(p.more.gamma, k);
-      Pack<float, kSide> made;
       Square sum;
-      UNROLL for (int i = 0; i < kSide; ++i) {
-        const float value = float(x.at[i]) + float(skip.at[i]);
-        squares = fmaf(value, value, squares);
-        made.at[i] = value * float(gamma.at[i]);
-        sum.at[i] = T(value);
+      float* const made = row_in(block, s) + k;
+      UNROLL for (int i = 0; i < kSide; i += kQuad) {
+        Quad some;
+        UNROLL for (int j = 0; j < kQuad; ++j) {
+          const float value = float(x.at[i + j]) + float(skip.at[i + j]);
+          squares = fmaf(value, value, squares);
+          some.at[j] = value * float(gamma.at[i + j]);
+          sum.at[i + j] = T(value);
+        }
+        *reinterpret_cast<Quad*>(made + i) = some;
       }
-      *reinterpret_cast<Pack<float, kSide>*>(row_in(block, s) + k) = made;
       if (to) store_pack(to + k, sum, is_pack_aligned<kSide>(to));
     }
     s.squares[t] = squares;
@@ -206,8 +211,10 @@ struct Gemv {
       const int next = k + step, next_left = left - step;
       float a[kRows][kSide];
       if constexpr (kNormed) {
-        const auto row = *reinterpret_cast<const Pack<float, kSide>*>(row_in(block, s) + k);
-        UNROLL for (int i = 0; i < kSide; ++i) a[0][i] = row.at[i];
+        UNROLL for (int i = 0; i < kSide; i += kQuad) {
+          const Quad some = *reinterpret_cast<const Quad*>(row_in(block, s) + k + i);
+          UNROLL for (int j = 0; j < kQuad; ++j) a[0][i + j] = some.at[j];
+        }
       } else {
         UNROLL for (int r = 0; r < kRows; ++r) {
           const Square row = values_of(rows[r], left);
