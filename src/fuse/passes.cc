@@ -23,6 +23,7 @@ constexpr Pass kPasses[] = {
     {"shapes", nullptr, read_shape_before_turn, false},
     {"identities", nullptr, drop_identity, false},
     {"same", nullptr, share_result, false},
+    {"last_keys", "a count of keys", join_last_keys, false},
     {"spelled_norms", "a norm", join_spelled_norm, false},
     {"rotations", "a rotation", join_rotation, false},
     {"attention", "an attention", join_attention},

@@ -111,6 +111,8 @@ void join_product_sum(Match& match, int product);
 
 // ---- what makes no difference to results, to the bit
 
+// Where each sequence's last key is, as language models count it: a mask's sums less one, as int32.
+void join_last_keys(Match& match, int cast);
 // What is cut in two along an axis and put together the other way round is read from elsewhere on, with signs if a part
 // is negated, as rotary embeddings have it.
 void join_roll(Match& match, int concat);

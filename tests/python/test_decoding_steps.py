@@ -8,7 +8,7 @@ import language_zoo
 import numpy as np
 import onnxruntime_ep_encore
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper, numpy_helper
 from test_fused_norms import NORMS, SKIP, TYPES, Network, agree
 from test_fusion import kernels_of, made_one, on_cpu
 from test_language_models import CAPACITY, Steps, clear
@@ -138,6 +138,31 @@ def test_it_is_captured_and_replayed(encore, make_model, dtype, rows, how):
     assert report["replays"] > 1
 
 
+# ---- where the last keys are
+
+
+@pytest.mark.parametrize("less", [1, -7, 1 << 40])
+@pytest.mark.parametrize("opset,axis", [(11, 1), (18, -1)])
+def test_last_keys_are_counted_in_a_mask(encore, make_model, opset, axis, less):
+    axes = numpy_helper.from_array(np.array([axis]), "axes")
+    by = numpy_helper.from_array(np.array([less]), "less")
+    given = {"axes": [axis]} if opset < 13 else {}
+    nodes = [
+        helper.make_node("ReduceSum", ["mask", "axes"][: 1 if given else 2], ["count"], keepdims=0, **given),
+        helper.make_node("Sub", ["count", "less"], ["place"]),
+        helper.make_node("Cast", ["place"], ["last"], to=TensorProto.INT32),
+    ]
+    ends = {"mask": (["n", "keys"], TensorProto.INT64)}, {"last": (["n"], TensorProto.INT32)}
+    model = make_model(nodes, *ends, [by] if given else [axes, by], opset=opset)
+    session = es.make_session(model)
+    for shape in ((1, 1), (3, 5), (2, 2048), (1, 5000), (4, 0), (0, 4)):
+        mask = np.random.default_rng(0).integers(-(1 << 62), 1 << 62, shape)
+        wanted = (mask.sum(1) - less).astype(np.int32)
+        assert (session.run(None, {"mask": mask})[0] == wanted).all()
+        if es.on_virtual_gpu() and mask.size:
+            assert len(kernels_of(session, {"mask": mask})) == 1
+
+
 # ---- a whole model
 
 
@@ -217,4 +242,4 @@ def test_a_language_model(encore):
         kernels = [name for name in kernels if "CopyMany" not in name]
         assert sum(map(is_normed_on_the_way, kernels)) == 2 * LAYERS + 1  # and the head's
         assert sum("DecodeStep" in name for name in kernels) == LAYERS
-        assert len(kernels) == 5 * LAYERS + 5, kernels  # the head, the embedding, and what makes lengths of the mask
+        assert len(kernels) == 5 * LAYERS + 3, kernels  # the head, the embedding, and what counts the mask
