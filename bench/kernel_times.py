@@ -53,6 +53,15 @@ def kernels_of(replay):
     return {name: (count / REPLAYS, us / REPLAYS) for name, (count, us) in totals.items()}, span / REPLAYS
 
 
+def print_kernels(title, kernels, span, most):
+    """What kernels_of() has found."""
+    busy, launches = sum(us for _, us in kernels.values()), sum(count for count, _ in kernels.values())
+    print(f"\n{title}: {launches:.0f} kernels, busy {busy:.0f} µs of {span:.0f} a replay\n")
+    print("| launches | µs each | µs | kernel |\n|---|---|---|---|")
+    for kernel, (count, us) in sorted(kernels.items(), key=lambda item: -item[1][1])[:most]:
+        print(f"| {count:.0f} | {us / count:.2f} | {us:.1f} | `{kernel[:120]}` |", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", help="names that bench/models.py knows, or files")
@@ -67,12 +76,8 @@ def main():
         session = es.make_session(model, **options)
         binding, keep = models.bind(session, feeds or feeds_of(session))
         replays = es.run_options(0)
-        kernels, span = kernels_of(lambda s=session, b=binding, r=replays: s.run_with_iobinding(b, r))
-        busy, launches = sum(us for _, us in kernels.values()), sum(count for count, _ in kernels.values())
-        print(f"\n{name}, batch {args.batch}: {launches:.0f} kernels, busy {busy:.0f} µs of {span:.0f} a replay\n")
-        print("| launches | µs each | µs | kernel |\n|---|---|---|---|")
-        for kernel, (count, us) in sorted(kernels.items(), key=lambda item: -item[1][1])[: args.most]:
-            print(f"| {count:.0f} | {us / count:.2f} | {us:.1f} | `{kernel[:120]}` |", flush=True)
+        replay = lambda s=session, b=binding, r=replays: s.run_with_iobinding(b, r)
+        print_kernels(f"{name}, batch {args.batch}", *kernels_of(replay), args.most)
         del keep
 
 

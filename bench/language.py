@@ -1,7 +1,7 @@
 """Times one step of a language model's decoding on Encore, eagerly and replayed, beside torch where it is installed.
 
     python bench/language.py [--models llama_1b_f16,llama_1b_int4] [--batch 1] [--past 1024] [--capacity 2048]
-                             [--seconds 1] [--peer torch] [--json FILE] [--options tunable_op_enable=1]
+                             [--seconds 1] [--peer torch] [--json FILE] [--options tunable_op_enable=1] [--kernels 20]
 
 The model is the one that onnxruntime-genai's builder makes: 32,000 tokens, 2,048 features, 8,192 in between, 16 layers,
 32 heads of 64 that share 8 of keys and values. A step reads one token of each sequence and the caches in which `past`
@@ -12,6 +12,7 @@ Figures are medians in microseconds, the wait for a run's end included:
   host     what an asynchronous replay costs the calling thread
   torch    a replayed CUDA graph of the same step in plain torch, in float16
   GB/s     what a replay reads at least, weights and the caches' taken positions, in the time it takes
+With --kernels so many names of kernels are listed by the time that they take in a replay, as kernel_times.py does.
 """
 
 import argparse
@@ -28,6 +29,7 @@ sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests"), str(ROOT / "tests" / 
 os.environ.setdefault("ENCORE_EP_NAME", "CUDAExecutionProvider")
 
 import encore_session as es  # noqa: E402
+import kernel_times  # noqa: E402
 import language_zoo  # noqa: E402
 import models  # noqa: E402
 import numpy as np  # noqa: E402
@@ -93,6 +95,8 @@ def figures(name, kind, args, options):
         binding.synchronize_outputs()
     row["host_us"] = statistics.median(times) * 1e6
     row["GB/s"] = (read_bytes(graph, args.batch) + taken) / row["replay_us"] / 1e3
+    if args.kernels:
+        row["kernels"] = kernel_times.kernels_of(lambda: session.run_with_iobinding(binding, replayed))
     return row
 
 
@@ -162,19 +166,25 @@ def main():
     parser.add_argument("--models", default="llama_1b_f16,llama_1b_int4")
     parser.add_argument("--past", type=int, default=1024)
     parser.add_argument("--capacity", type=int, default=2048)
+    parser.add_argument("--kernels", type=int, default=0, help="names to list; wants torch")
     models.add_arguments(parser)
     args = parser.parse_args()
     options = models.provider_options(args)
     ort.set_default_logger_severity(3)
+
+    done = []
 
     def rows():
         for model in args.models.split(","):
             name, kind = model.rsplit("_", 1)
             row = figures(name, kind, args, options)
             row["torch_us"] = torch_figure(language_zoo.graph(name, "f16"), args) if args.peer else None
+            done.append(row)
             yield row
 
     models.print_table([*COLUMNS, "torch_us"], rows(), args.json)
+    for row in done if args.kernels else ():
+        kernel_times.print_kernels(row["model"], *row["kernels"], args.kernels)
 
 
 if __name__ == "__main__":

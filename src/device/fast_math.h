@@ -32,6 +32,9 @@ DEVICE_FN float fast_reciprocal(float x) {
 #endif
 }
 
+// 1 / (1 + e^-x)
+DEVICE_FN float fast_sigmoid(float x) { return fast_reciprocal(1.f + fast_exp2(-x * 1.4426950408889634f)); }
+
 // 1 / sqrt(x)
 DEVICE_FN float fast_inverse_root(float x) {
 #ifdef __CUDA_ARCH__

@@ -2,6 +2,7 @@
 #pragma once
 #include <cmath>
 
+#include "device/fast_math.h"
 #include "device/gemv.h"
 #include "device/launch.h"
 
@@ -16,6 +17,7 @@ struct GemvProduct {
   float alpha, beta;
   Epilogue epilogue;
   bool constant_b;
+  GemvMore more;
 
   // What a result needs besides the sum.
   struct Late {
@@ -36,6 +38,12 @@ struct GemvProduct {
     if (epilogue == Epilogue::gelu_tanh)
       value *= 0.5f * (1 + tanhf(0.7978845608f * (value + 0.044715f * value * value * value)));
     c[row * ldc + column] = T(value);
+  }
+  // Gated: whether the column is one of x. That of y is kGateColumns behind it.
+  DEVICE_FN static bool is_of_x(int column) { return column / kGateColumns % 2 == 0; }
+  DEVICE_FN void store_gated(int row, int column, float x, float y) const {
+    x *= alpha, y *= alpha;
+    c[row * ldc + column / (2 * kGateColumns) * kGateColumns + column % kGateColumns] = T(x * fast_sigmoid(x) * y);
   }
   // The first of `count` neighbouring columns from `column` on: the last ones that there are if they would not fit in.
   DEVICE_FN int fitting(int column, int count) const { return column < columns - count ? column : columns - count; }

@@ -74,16 +74,23 @@ struct GemvTiles {
         const int row = output / kWidth, at = output % kWidth, own = first + at / kColumns * kColumns;
         const int column = p.fitting(own, kColumns) + at % kColumns;
         if (column < own) continue;  // another lane's
+        if (p.more.gated) {
+          if (p.is_of_x(column)) p.store_gated(row, column, sum_of(s, row, at), sum_of(s, row, at + kGateColumns));
+          continue;
+        }
         const auto late = p.late(row, column);
-        float sum = 0;
-        UNROLL for (int w = 0; w < kWarps; ++w) sum += s.sums[w][row][place(at / kColumns, at % kColumns)];
-        p.store(row, column, sum, late);
+        p.store(row, column, sum_of(s, row, at), late);
       }
     });
   }
 
  private:
   DEVICE_FN static int place(int lane, int column) { return column * 8 + lane; }
+  DEVICE_FN static float sum_of(const Shared& s, int row, int at) {
+    float sum = 0;
+    UNROLL for (int w = 0; w < kWarps; ++w) sum += s.sums[w][row][place(at / kColumns, at % kColumns)];
+    return sum;
+  }
   DEVICE_FN void load(Step& to, int row, int column, int k) const {
     to = Step{};
     if (k >= p.depth) return;

@@ -3,10 +3,12 @@
 #include "fuse/joined_products.h"
 #include "fuse/passes.h"
 #include "ops/elementwise/gate.h"
-#include "ops/quantize/matmul_nbits.h"
+#include "ops/matmul/normed_product.h"
 
 namespace encore::fuse {
 namespace {
+
+constexpr const char* kGatedProduct = "GatedMatMul";
 
 // x * sigmoid(x), and that times y, where they are operators.
 bool is_unscaled(const Match& match, int step, const char* op) {
@@ -55,16 +57,19 @@ bool are_alike(const Match& match, int x, size_t readings_of_x, int y) {
   return columns % ops::kGateColumns == 0 && columns == columns_of(match, b) && can_join(match, a, b);
 }
 
-// The product of both steps: of columns that alternate, a value of its own, or gated as a quantized one.
+// The product of both steps, of columns that alternate, and the gate.
 Step join_both(Match& match, int left, int right, int gated) {
-  if (is_quantized_product(match.node(left)))
-    return join_products(match, {left, right}, ops::kGateColumns, gated, {{ops::kGated, int64_t(1)}});
-  const int both = match.add({.name = match.node(left).name() + " and " + match.node(right).name(),
-                              .type = match.value(match.step(left).outputs[0]).type});
-  return join_products(match, {left, right}, ops::kGateColumns, both);
+  Step both = join_products(match, {left, right}, ops::kGateColumns, gated, {{ops::kGated, int64_t(1)}});
+  if (is_quantized_product(*both.node)) return both;
+  both = match.plan().step({kFusions, kGatedProduct, 1, both.node->attributes()}, both.node->name(), both.inputs,
+                           both.outputs);
+  both.make = ops::make_gated_matmul;
+  return both;
 }
 
 }  // namespace
+
+bool is_gated_product(const NodeInfo& info) { return info.domain() == kFusions && info.op_type() == kGatedProduct; }
 
 // No path leaves them and comes back, for what is between has no other reader.
 void join_gate(Match& match, int first) {
@@ -77,10 +82,6 @@ void join_gate(Match& match, int first) {
   if (are_alike(match, x, match.is(first, "Sigmoid") ? 2 : 1, y)) {
     const int left = match.maker(x), right = match.maker(y);
     made.push_back(join_both(match, left, right, outputs[0]));
-    if (made[0].outputs != outputs) {
-      made.push_back(match.plan().step({kFusions, "Gate"}, name, made[0].outputs, outputs));
-      made.back().make = ops::make_gate_of_both;
-    }
     steps.insert(steps.end(), {left, right});
   } else if (steps.size() > 1) {
     made.push_back(match.plan().step({kFusions, "Gate"}, name, {x, y}, outputs));

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "fuse/passes.h"
-#include "ops/quantize/matmul_nbits.h"
+#include "ops/elementwise/gate.h"
 #include "ops/registry.h"
 
 namespace encore::fuse {

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "fuse/passes.h"
-#include "ops/quantize/matmul_nbits.h"
+#include "ops/matmul/normed_product.h"
 #include "ops/registry.h"
 
 namespace encore::fuse {
@@ -30,6 +30,23 @@ bool suits(const Match& match, const Step& norm, int64_t width) {
          row.dims == std::vector{width};
 }
 
+// A product by one matrix, whose other inputs are constants, too.
+bool is_product(const Match& match, int s) {
+  const Step& step = match.step(s);
+  const bool is_gated = is_gated_product(*step.node);
+  if (!is_gated && !match.is_there(s)) return false;
+  const bool is_plain = is_gated || (is_onnx(*step.node, "MatMul") && match.rank(step.inputs[1]) == 2u);
+  return (is_plain || is_quantized_product(*step.node)) &&
+         std::all_of(step.inputs.begin() + 1, step.inputs.end(),
+                     [&](int v) { return v < 0 || match.value(v).is_constant; });
+}
+
+// How many values of a row it sums over.
+int64_t depth_of(const Match& match, const Step& product) {
+  return is_quantized_product(*product.node) ? product.node->get_int("K", 0)
+                                             : match.value(product.inputs[1]).dims->front();
+}
+
 }  // namespace
 
 bool is_quantized_product(const NodeInfo& info) {
@@ -38,15 +55,14 @@ bool is_quantized_product(const NodeInfo& info) {
 
 // No path leaves both and comes back, for the product has no other input that is computed.
 void join_norm(Match& match, int product) {
-  if (!match.is_there(product) || !is_quantized_product(match.node(product))) return;
+  if (!is_product(match, product)) return;
   const Step& step = match.step(product);
   const int rows = step.inputs[0], found = match.maker(rows);
-  if (found < 0 || match.only_reader(rows) != product || match.step(found).outputs[0] != rows) return;
-  const Step& norm = match.step(found);
-  if (!is_norm(*norm.node) || !suits(match, norm, step.node->get_int("K", 0)) ||
-      !std::all_of(step.inputs.begin() + 1, step.inputs.end(),
-                   [&](int v) { return v < 0 || match.value(v).is_constant; }))
+  if (found < 0 || match.readers(rows).size() != 1 || match.value(rows).is_output ||
+      match.step(found).outputs[0] != rows)
     return;
+  const Step& norm = match.step(found);
+  if (!is_norm(*norm.node) || !suits(match, norm, depth_of(match, step))) return;
   std::vector<int> inputs = norm.inputs, outputs{step.outputs[0]};
   inputs.insert(inputs.end(), step.inputs.begin() + 1, step.inputs.end());
   if (norm.outputs.size() > kSum && norm.outputs[kSum] >= 0) outputs.push_back(norm.outputs[kSum]);

@@ -26,6 +26,8 @@ void join_convolution(Match& match, int conv);
 inline constexpr Pass kConvolutions{"convolutions", nullptr, join_convolution};
 
 bool is_quantized_product(const NodeInfo& info);
+// MatMul by both constants of a gate, whose columns alternate, and the gate.
+bool is_gated_product(const NodeInfo& info);
 // The value that the step adds to this one, which must surely have the same shape; -1 if it does nothing like it.
 int residual_of(const Match& match, int sum, int v);
 // Whether it is a norm of rows, along the last dimension, by constants of the same type.
@@ -55,10 +57,10 @@ std::optional<Ending> ending_of(const Match& match, int v);
 void join_attention(Match& match, int softmax);
 // The gates of language models, x * sigmoid(x) * y: Sigmoid, Mul and Mul, or Swish and Mul, become one step, which
 // reads x and y once; SwiGLU is one. If these are products of the same rows by constants, and nobody else reads them,
-// they come along: as one product by both constants, whose columns alternate.
+// they come along: as one product by both constants, whose columns alternate, and which gates what it makes.
 void join_gate(Match& match, int first);
-// The norms of language models, whose rows are multiplied by quantized weights: norm and product become one step, which
-// norms few rows on the way. The product may be a gate's.
+// The norms of language models, whose rows are multiplied by constants, quantized or not: norm and product become one
+// step, which norms few rows on the way. The product may be a gate's.
 void join_norm(Match& match, int product);
 // Products by constants, quantized or not, to whose rows a constant one is added: one step, which adds it on the way.
 void join_bias(Match& match, int product);
@@ -109,6 +111,8 @@ void join_product_sum(Match& match, int product);
 
 // ---- what makes no difference to results, to the bit
 
+// Where each sequence's last key is, as language models count it: a mask's sums less one, as int32.
+void join_last_keys(Match& match, int cast);
 // What is cut in two along an axis and put together the other way round is read from elsewhere on, with signs if a part
 // is negated, as rotary embeddings have it.
 void join_roll(Match& match, int concat);

@@ -147,6 +147,125 @@ TYPED_TEST(FewRowsTest, ReplaysTheSameBits) {
   EXPECT_EQ(std::memcmp(got.data(), eager.data(), got.size() * sizeof got[0]), 0);
 }
 
+// Rows normed on their way, and columns of x and of y gated.
+template <class T>
+class NormedRowsTest : public ::testing::Test {
+ protected:
+  struct How {
+    bool is_normed = false, skips = false, is_gated = false;
+    int sum_offset = 0;
+  };
+
+  void check(Gemm gemm, How how) {
+    gemm.constant_b = true;
+    const Case<T> problem(gemm);
+    const std::vector<T> skip = random_values<T>(size_t(gemm.k), 11), gamma = random_values<T>(size_t(gemm.k), 12);
+    DeviceArray<T> a(problem.a), b(problem.b), bias(problem.bias), skips(skip), gammas(gamma);
+    const size_t columns = size_t(how.is_gated ? gemm.n / 2 : gemm.n);
+    std::vector<T> values = problem.a;
+    if (how.skips)
+      for (size_t i = 0; i < values.size(); ++i) values[i] = T(float(values[i]) + float(skip[i]));
+    GemvMore more{.epsilon = 0.25f, .gated = how.is_gated};
+    if (how.is_normed) more.gamma = gammas.data();
+    if (how.skips) more.skip = skips.data();
+    int ways = 0;
+    for (const GemvWay& way : gemv_ways(problem.gemm, true, kMultiprocessors)) {
+      if (how.is_normed && way.tiles) continue;
+      SCOPED_TRACE(text(describe(problem.gemm), way.tiles ? " tiles " : " threads ", way.width));
+      DeviceArray<T> c(size_t(gemm.m) * columns), sum(size_t(gemm.k + how.sum_offset));
+      if (how.skips) more.sum = sum.data() + how.sum_offset;
+      gemv(stream, problem.gemm, a.data(), b.data(), nullptr, c.data(), gemm.has_bias ? bias.data() : nullptr, way,
+           more);
+      const std::vector<T> got = c.download(stream), kept = sum.download(stream);
+      for (size_t i = 0; i < got.size(); ++i)
+        expect_near(float(got[i]), expected(problem, how, skip, gamma, i / columns, i % columns));
+      for (size_t i = 0; how.skips && i < values.size(); ++i)
+        EXPECT_EQ(float(kept[i + size_t(how.sum_offset)]), float(values[i])) << i;
+      ++ways;
+    }
+    EXPECT_GT(ways, 0);
+  }
+
+ private:
+  static void expect_near(float got, double want) { EXPECT_NEAR(got, want, 1e-4 + 2 * kUnit<T> * std::abs(want)); }
+  static double expected(const Case<T>& problem, const How& how, const std::vector<T>& skip,
+                         const std::vector<T>& gamma, size_t row, size_t column) {
+    const size_t depth = size_t(problem.gemm.k), width = size_t(problem.gemm.n);
+    const auto product = [&](size_t of) {
+      double sum = 0, squares = 0;
+      for (size_t k = 0; k < depth; ++k) {
+        double value = number(problem.a[row * depth + k]);
+        if (how.skips) value += number(skip[k]);
+        squares += value * value;
+        sum += value * (how.is_normed ? number(gamma[k]) : 1) * number(problem.b[k * width + of]);
+      }
+      if (how.is_normed) sum /= std::sqrt(squares / double(depth) + 0.25);
+      return sum + (problem.gemm.has_bias ? number(problem.bias[of]) : 0);
+    };
+    if (!how.is_gated) return product(column);
+    const size_t of_x = column / kGateColumns * 2 * kGateColumns + column % kGateColumns;
+    const double x = product(of_x);
+    return x / (1 + std::exp(-x)) * product(of_x + kGateColumns);
+  }
+
+  Stream stream{0};
+};
+using Halves = ::testing::Types<Half, BFloat16>;
+TYPED_TEST_SUITE(NormedRowsTest, Halves);
+
+TYPED_TEST(NormedRowsTest, SizesAndSkips) {
+  constexpr int64_t kSizes[][2] = {{16, 8}, {64, 256}, {200, 520}, {1032, 40}, {40, 12288}};
+  for (const auto& [n, k] : kSizes)
+    for (const bool skips : {false, true})
+      for (const bool has_bias : {false, true})
+        this->check({.m = 1, .n = n, .k = k, .has_bias = has_bias}, {.is_normed = true, .skips = skips});
+}
+
+TYPED_TEST(NormedRowsTest, TheSumGoesAnywhere) {
+  this->check({.m = 1, .n = 64, .k = 256}, {.is_normed = true, .skips = true, .sum_offset = 1});
+}
+
+TYPED_TEST(NormedRowsTest, Gates) {
+  constexpr int64_t kSizes[][2] = {{16, 8}, {48, 96}, {512, 264}};
+  for (const auto& [n, k] : kSizes) {
+    for (const bool skips : {false, true})
+      this->check({.m = 1, .n = n, .k = k}, {.is_normed = true, .skips = skips, .is_gated = true});
+    for (const int64_t m : {1, 2, 3, 8}) this->check({.m = m, .n = n, .k = k}, {.is_gated = true});
+  }
+}
+
+TEST(FewRows, DoMoreOnlyWhereTheyCan) {
+  const Gemm good{.type = Type::f16,
+                  .output = Type::f16,
+                  .m = 1,
+                  .n = 2048,
+                  .k = 2048,
+                  .lda = 2048,
+                  .ldb = 2048,
+                  .ldc = 2048,
+                  .constant_b = true};
+  const int gamma = 0;
+  const auto does = [&](const GemvMore& more, auto change, bool aligned = true) {
+    Gemm gemm = good;
+    change(gemm);
+    return gemv_way(gemm, aligned, kMultiprocessors, more) != GemvWay{};
+  };
+  const GemvMore normed{.gamma = &gamma}, gated{.gated = true};
+  for (const GemvMore& more : {normed, gated}) {
+    EXPECT_TRUE(does(more, [](Gemm&) {}));
+    EXPECT_FALSE(does(more, [](Gemm& g) { g.transpose_b = true; }));
+    EXPECT_FALSE(does(more, [](Gemm& g) { g.type = g.output = Type::f32; }));
+  }
+  EXPECT_FALSE(does(
+      normed, [](Gemm&) {}, false));
+  EXPECT_FALSE(does(normed, [](Gemm& g) { g.m = 2; }));
+  EXPECT_FALSE(does(normed, [](Gemm& g) { g.k = g.lda = 12296; }));
+  EXPECT_TRUE(does(gated, [](Gemm& g) { g.m = 8; }));
+  EXPECT_FALSE(does(gated, [](Gemm& g) { g.n = g.ldb = g.ldc = 2056; }));
+  EXPECT_FALSE(does(gated, [](Gemm& g) { g.has_bias = true; }));
+  EXPECT_ERROR(gemv({}, good, nullptr, nullptr, nullptr, nullptr, nullptr, {.width = 1}, gated), Code::internal);
+}
+
 TEST(FewRows, LeavesOtherProductsAlone) {
   const Gemm good{
       .type = Type::f16, .output = Type::f16, .m = 1, .n = 2048, .k = 2048, .lda = 2048, .ldb = 2048, .ldc = 2048};

@@ -55,8 +55,7 @@ out y
 TEST(Gates, ProductsOfTheSameRowsComeAlong) {
   EXPECT_EQ(after("gates", kProducts), R"(in rows: f16[n, 4]
 const wx: f16[4, 16]
-"left and right": f16 = MatMul(rows, wx)  # "left and right"
-y: f16[n, 8] = encore.Gate("left and right")  # "gate"
+y: f16[n, 8] = encore.GatedMatMul(rows, wx) {gated = 1}  # "left and right"
 out y
 )");
 }
@@ -66,9 +65,8 @@ TEST(Gates, ColumnsAlternate) {
   text = replaced(text, "wy: f16[4, 8]", "wy: f16[1, 8] = [11, 12, 13, 14, 15, 16, 17, 18]");
   Plan plan = plan_from(replaced(text, "rows: f16[n, 4]", "rows: f16[n, 1]"));
   rewrite(plan, {});
-  ASSERT_EQ(plan.steps.size(), 2u);
+  ASSERT_EQ(plan.steps.size(), 1u);
   EXPECT_EQ(plan.steps[0].origin, (std::vector<int>{0, 1, 2, 3, 4}));
-  EXPECT_EQ(plan.steps[1].origin, plan.steps[0].origin);
   const Tensor* const both = plan.steps[0].node->constant_input(1);
   ASSERT_TRUE(both);
   EXPECT_EQ(both->shape, ops::Shape({1, 16}));

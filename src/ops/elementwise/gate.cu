@@ -81,17 +81,6 @@ class SwiGLU : public Gate {
   }
 };
 
-class BothGate : public Op {
- public:
-  explicit BothGate(const NodeInfo&) {}
-  void run(Context& context) const override {
-    const Tensor& both = context.input(0);
-    const int last = both.shape.rank() - 1;
-    const Tensor out = context.output(0, both.shape.with(last, both.shape[last] / 2));
-    gate_of_both(context.stream(), both.type, both.data, out.data, out.count());
-  }
-};
-
 }  // namespace
 
 std::vector<OpRow> gate_rows() {
@@ -108,7 +97,6 @@ void gate_of_both(StreamRef stream, Type type, const void* both, void* out, int6
   });
 }
 
-std::unique_ptr<Op> make_gate_of_both(const NodeInfo& node) { return make<BothGate>(node); }
 std::unique_ptr<Op> make_gate(const NodeInfo& node) { return make<Gate>(node); }
 
 }  // namespace encore::ops

@@ -14,7 +14,7 @@ inline constexpr bool kIsHalf = sizeof(T) == 2 && !std::is_same_v<Compute<T>, T>
 
 DEVICE_FN float rough_exp(float x) { return device::fast_exp2(x * 1.4426950408889634f); }
 
-DEVICE_FN float rough_sigmoid(float x) { return device::fast_reciprocal(1.f + rough_exp(-x)); }
+DEVICE_FN float rough_sigmoid(float x) { return device::fast_sigmoid(x); }
 
 DEVICE_FN float rough_silu(float x, float alpha = 1.f) { return x * rough_sigmoid(alpha * x); }
 

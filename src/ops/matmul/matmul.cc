@@ -1,7 +1,12 @@
 // MatMul, com.microsoft's FusedMatMul, and TransposeMatMul, which it was called before. Fusion gives a bias as the
-// third input, and a residual as the fourth, whose elements are added in their order.
+// third input, and a residual as the fourth, whose elements are added in their order; or it gates what MatMul makes.
 #include <algorithm>
+#include <optional>
 
+#include "device/device.h"
+#include "device/gemv.h"
+#include "ops/elementwise/gate.h"
+#include "ops/matmul/normed_product.h"
 #include "ops/matmul/product.h"
 #include "ops/registry.h"
 
@@ -31,7 +36,13 @@ Layout layout_of(const Tensor& tensor, bool vector_is_row, bool rows_first) {
   return {rows, columns, columns, {tensor.data, Shape(shape.dims().first(size_t(rank - 2))), rows * columns}};
 }
 
-class MatMul : public Op {
+// As one kernel makes the product of few rows by a matrix.
+struct FewRows {
+  device::Gemm gemm;
+  device::GemvWay way;
+};
+
+class MatMul : public NormableProduct {
  public:
   explicit MatMul(const NodeInfo& node)
       : alpha_(node.get_float("alpha", 1)),
@@ -39,7 +50,8 @@ class MatMul : public Op {
         transpose_b_(node.get_int("transB", 0) != 0),
         a_rows_first_(node.get_int("transBatchA", 0) != 0),
         b_rows_first_(node.get_int("transBatchB", 0) != 0),
-        tf32_(node.settings.use_tf32) {}
+        tf32_(node.settings.use_tf32),
+        gated_(node.get_int(kGated, 0) != 0) {}
 
   bool prepack(int input, const Tensor&, Prepack&) override {
     if (input == 1) constant_b_ = true;
@@ -62,7 +74,7 @@ class MatMul : public Op {
     const Shape batch = broadcast(left.matrices.batch, right.matrices.batch);
     std::vector<int64_t> dims(batch.dims().begin(), batch.dims().end());
     if (!row) dims.push_back(gemm.m);
-    if (!column) dims.push_back(gemm.n);
+    if (!column) dims.push_back(gated_ ? gemm.n / 2 : gemm.n);
     const Tensor* const bias = context.find_input(2);
     require(!bias || bias->count() == gemm.n, "the bias has shape ", bias ? bias->shape.str() : "", "; ", gemm.n,
             " values are wanted");
@@ -76,16 +88,72 @@ class MatMul : public Op {
     gemm.alpha = alpha_;
     gemm.tf32 = tf32_;
     gemm.constant_b = constant_b_;
+    if (gated_) return gate(context, gemm, left.matrices, right.matrices, out, batch);
     batched_product(context, gemm, left.matrices, right.matrices, out.data, batch, bias ? bias->data : nullptr,
                     residual ? residual->data : nullptr);
   }
 
+  bool run_normed(Context& context, RowNorm norm, const Tensor& x) const override {
+    const Tensor& b = context.input(1);
+    const Tensor* const bias = context.find_input(2);
+    device::GemvMore more{.gamma = norm.gamma.data, .skip = norm.skip, .epsilon = float(norm.epsilon), .gated = gated_};
+    const auto few = few_rows(context, x, b, bias, more);
+    if (!few) return false;
+    const int64_t columns = gated_ ? few->gemm.n / 2 : few->gemm.n;
+    const Tensor out = context.output(0, x.shape.with(x.shape.rank() - 1, columns));
+    if (context.wants_output(1)) more.sum = context.output(1, x.shape).data;
+    device::gemv(context.stream(), few->gemm, x.data, b.data, nullptr, out.data, bias ? bias->data : nullptr, few->way,
+                 more);
+    return true;
+  }
+
  private:
+  // Of a constant matrix, by which all rows are multiplied.
+  void gate(Context& context, const device::Gemm& gemm, const Matrices& left, const Matrices& right, const Tensor& out,
+            const Shape& batch) const {
+    const Tensor &a = context.input(0), &b = context.input(1);
+    const device::GemvMore more{.gated = true};
+    if (const auto few = few_rows(context, a, b, nullptr, more))
+      return device::gemv(context.stream(), few->gemm, a.data, b.data, nullptr, out.data, nullptr, few->way, more);
+    void* const both = context.scratch(2 * out.bytes());
+    batched_product(context, gemm, left, right, both, batch);
+    gate_of_both(context.stream(), out.type, both, out.data, out.count());
+  }
+
+  // None if that is not how the product is made, or not with what there is more.
+  std::optional<FewRows> few_rows(Context& context, const Tensor& a, const Tensor& b, const Tensor* bias,
+                                  const device::GemvMore& more) const {
+    if (b.shape.rank() != 2 || a.shape.back() != b.shape[0] || a.type != b.type || a.shape.count() == 0 ||
+        (bias && bias->count() != b.shape[1]))
+      return {};
+    const int64_t depth = b.shape[0], columns = b.shape[1];
+    const device::Gemm gemm{.type = a.type,
+                            .output = a.type,
+                            .m = a.shape.count() / depth,
+                            .n = columns,
+                            .k = depth,
+                            .lda = depth,
+                            .ldb = columns,
+                            .ldc = columns,
+                            .alpha = alpha_,
+                            .has_bias = bias != nullptr,
+                            .constant_b = constant_b_};
+    bool aligned = true;
+    for (const void* read : std::initializer_list<const void*>{a.data, b.data, more.gamma, more.skip})
+      aligned &= reinterpret_cast<uintptr_t>(read) % 16 == 0;
+    const auto way = device::gemv_way(gemm, aligned, device::multiprocessors(context.stream().device()), more);
+    if (way == device::GemvWay{}) return {};
+    return FewRows{gemm, way};
+  }
+
   float alpha_;
-  bool transpose_a_, transpose_b_, a_rows_first_, b_rows_first_, tf32_, constant_b_ = false;
+  bool transpose_a_, transpose_b_, a_rows_first_, b_rows_first_, tf32_, gated_, constant_b_ = false;
 };
 
 }  // namespace
+
+std::unique_ptr<NormableProduct> make_matmul(const NodeInfo& node) { return std::make_unique<MatMul>(node); }
+std::unique_ptr<Op> make_gated_matmul(const NodeInfo& node) { return make_matmul(node); }
 
 std::vector<OpRow> matmul_rows() {
   const Types fused{Type::f32, Type::f16, Type::bf16, Type::f64};

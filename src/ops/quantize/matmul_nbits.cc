@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "ops/choice.h"
+#include "ops/elementwise/gate.h"
 #include "ops/registry.h"
 
 namespace encore::ops {
@@ -104,7 +105,7 @@ void MatMulNBits::run(Context& context) const {
 
 bool MatMulNBits::run_normed(Context& context, RowNorm norm, const Tensor& x) const {
   const BlockCodes weights = weights_of(context);
-  if (!fits_normed(context.stream().device(), norm.rows, weights, woven_)) return false;
+  if (norm.width != weights.depth || !fits_normed(context.stream().device(), norm.rows, weights, woven_)) return false;
   const Tensor y = context.output(0, x.shape.with(x.shape.rank() - 1, columns()));
   const BlockProduct product{
       .type = x.type, .y = y.data, .bias = bias_of(context), .count = norm.rows, .gated = gated_};

@@ -56,12 +56,12 @@ struct VisibleKeysView {
         fault(fault) {}
 
   DEVICE_FN int length(int64_t batch) const {
-    if (!lengths && !last_keys) return keys;
-    const int64_t given = lengths ? lengths[batch] : int64_t(last_keys[batch]) + more_keys;
-    if (given >= 0 && given <= keys) return int(given);
-    fault.report(device::FaultKind::index_out_of_range, given, keys);
-    return given < 0 ? 0 : keys;
+    const int64_t given = given_length(batch);
+    if (given < 0 || given > keys) fault.report(device::FaultKind::index_out_of_range, given, keys);
+    return within_keys(given);
   }
+  // The same before earlier work is done, which may change it.
+  DEVICE_FN int likely_length(int64_t batch) const { return within_keys(given_length(batch)); }
   // Where the query is, if the batch has that length.
   DEVICE_FN int position(int length, int query) const { return (from_end ? length - queries : offset) + query; }
   DEVICE_FN KeyRange range(int length, int query) const {
@@ -89,6 +89,11 @@ struct VisibleKeysView {
   }
 
  private:
+  DEVICE_FN int64_t given_length(int64_t batch) const {
+    if (!lengths && !last_keys) return keys;
+    return lengths ? lengths[batch] : int64_t(last_keys[batch]) + more_keys;
+  }
+  DEVICE_FN int within_keys(int64_t length) const { return length < 0 ? 0 : length < keys ? int(length) : keys; }
   // No further than any key can be from any query.
   static int bound(int64_t asked, const Attend& p) {
     if (asked < 0) return -1;

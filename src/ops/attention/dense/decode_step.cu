@@ -3,6 +3,7 @@
 #include "device/cluster.h"
 #include "device/device.h"
 #include "device/divide_small.h"
+#include "device/prefetch.h"
 #include "ops/attention/dense/dense_rows.h"
 #include "ops/attention/kv_cache/add_rows.h"
 #include "ops/dispatch.h"
@@ -69,6 +70,7 @@ struct DecodeStep {
         take_new(s, tile, rank == 0, t - kOldThreads);
         return;
       }
+      prefetch_keys(tile, rank, t);
       b.wait();
       Tile known = tile;
       known.length = source.visible.length(tile.batch);
@@ -147,6 +149,20 @@ struct DecodeStep {
     share.first = share.all.first + rank * own * kKeys;
     share.end = share.old - share.first > own * kKeys ? share.first + own * kKeys : share.old;
     return share;
+  }
+
+  // Those that the first tiles look at, and their values, have been in the cache since steps before this one. They are
+  // brought nearer before it is known how many there are: as many as there are by now, or one less.
+  DEVICE_FN void prefetch_keys(Tile tile, int rank, int t) const {
+    constexpr int kLine = 64;  // values
+    tile.length = group.source.visible.likely_length(tile.batch);
+    const Share share = share_of(tile, rank);
+    const int key = share.first + t;
+    if (key >= share.end) return;
+    for (int column = 0; column < group.head_size; column += kLine) {
+      device::prefetch(group.source.k.at(tile.batch, tile.kv_head, key) + column);
+      device::prefetch(group.source.v.at(tile.batch, tile.kv_head, key) + column);
+    }
   }
 
   // All rows are of one query.

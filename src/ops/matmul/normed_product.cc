@@ -1,4 +1,6 @@
-// A norm and a MatMulNBits of its rows: of a few rows one kernel, which norms them on the way, else two.
+// A norm and a product of its rows: of a few rows one kernel, which norms them on the way, else two.
+#include "ops/matmul/normed_product.h"
+
 #include "ops/inner_context.h"
 #include "ops/quantize/matmul_nbits.h"
 #include "ops/registry.h"
@@ -46,17 +48,21 @@ class ProductPart final : public InnerContext {
   const Tensor* a_;
 };
 
+std::unique_ptr<NormableProduct> make_product(const NodeInfo& node) {
+  return node.op_type() == "MatMulNBits" ? std::make_unique<MatMulNBits>(node) : make_matmul(node);
+}
+
 class NormedProduct final : public Op {
  public:
   NormedProduct(const NodeInfo& norm, const NodeInfo& product)
       : norm_(find_row(norm.domain(), norm.op_type(), norm.since_version())->make(norm)),
-        product_(product),
+        product_(make_product(product)),
         norm_inputs_(norm.input_count()),
         skips_(norm.domain() == kMicrosoft),
         epsilon_(norm.get_float("epsilon", skips_ ? 1e-12f : 1e-5f)) {}
 
   bool prepack(int input, const Tensor& constant, Prepack& prepack) override {
-    return input >= norm_inputs_ && product_.prepack(input - norm_inputs_ + 1, constant, prepack);
+    return input >= norm_inputs_ && product_->prepack(input - norm_inputs_ + 1, constant, prepack);
   }
 
   void run(Context& context) const override {
@@ -64,7 +70,7 @@ class NormedProduct final : public Op {
     NormPart norm(context, norm_inputs_);
     norm_->run(norm);
     ProductPart product(context, norm_inputs_, &norm.normed());
-    product_.run(product);
+    product_->run(product);
   }
 
  private:
@@ -73,23 +79,23 @@ class NormedProduct final : public Op {
     const Tensor* const skip = skips_ ? &context.input(1) : nullptr;
     const bool has_bias = skips_ && norm_inputs_ > 3 && context.find_input(3);
     const int rank = x.shape.rank();
-    if (rank < 2 || rank > 3 || has_bias || gamma.type != x.type || gamma.shape != Shape{product_.depth()} ||
-        x.shape.back() != product_.depth() || (skip && skip->shape != x.shape))
+    if (rank < 2 || rank > 3 || has_bias || gamma.type != x.type || gamma.shape != Shape{x.shape.back()} ||
+        (skip && skip->shape != x.shape))
       return false;
     for (const Tensor* read : {&x, skip, &gamma})
       if (read && reinterpret_cast<uintptr_t>(read->data) % 16 != 0) return false;
     const RowNorm norm{.rows = x.shape.count(0, rank - 1),
-                       .width = product_.depth(),
+                       .width = x.shape.back(),
                        .x = x.data,
                        .skip = skip ? skip->data : nullptr,
                        .gamma = {gamma.data},
                        .epsilon = epsilon_};
     ProductPart product(context, norm_inputs_);
-    return product_.run_normed(product, norm, x);
+    return product_->run_normed(product, norm, x);
   }
 
   std::unique_ptr<Op> norm_;
-  MatMulNBits product_;
+  std::unique_ptr<NormableProduct> product_;
   int norm_inputs_;
   bool skips_;
   float epsilon_;
