@@ -1,5 +1,6 @@
 // MatMul, com.microsoft's FusedMatMul, and TransposeMatMul, which it was called before. Fusion gives a bias as the
-// third input, and a residual as the fourth, whose elements are added in their order.
+// third input, and a residual as the fourth, whose elements are added in their order; and an activation, named as
+// FusedConv does.
 #include <algorithm>
 
 #include "ops/matmul/product.h"
@@ -39,7 +40,8 @@ class MatMul : public Op {
         transpose_b_(node.get_int("transB", 0) != 0),
         a_rows_first_(node.get_int("transBatchA", 0) != 0),
         b_rows_first_(node.get_int("transBatchB", 0) != 0),
-        tf32_(node.settings.use_tf32) {}
+        tf32_(node.settings.use_tf32),
+        activation_(Activation::of(node)) {}
 
   bool prepack(int input, const Tensor&, Prepack&) override {
     if (input == 1) constant_b_ = true;
@@ -77,12 +79,13 @@ class MatMul : public Op {
     gemm.tf32 = tf32_;
     gemm.constant_b = constant_b_;
     batched_product(context, gemm, left.matrices, right.matrices, out.data, batch, bias ? bias->data : nullptr,
-                    residual ? residual->data : nullptr);
+                    residual ? residual->data : nullptr, activation_);
   }
 
  private:
   float alpha_;
   bool transpose_a_, transpose_b_, a_rows_first_, b_rows_first_, tf32_, constant_b_ = false;
+  Activation activation_;
 };
 
 }  // namespace
