@@ -53,7 +53,7 @@ void product(Context& context, device::Gemm gemm, const ProductData& data, const
   gemm.has_bias = data.bias != nullptr;
   const TileGemmWay way = tile_gemm_way(gemm, data, device::multiprocessors(context.stream().device()));
   if (way.rows > 0) return tile_gemm(context.stream(), gemm, data, activation, way);
-  const bool is_relu = activation.kind == Activation::Kind::relu;
+  const bool is_relu = activation.kind == Activation::Kind::relu && gemm.type != Type::f64;
   if (is_relu) gemm.epilogue = device::Epilogue::relu;
   ScratchWorkspace workspace(context);
   context.blas().gemm(context.stream(), gemm, data.a, data.b, data.c, data.bias, workspace, data.addend);

@@ -44,23 +44,22 @@ struct TileProduct {
   bool constant_b;
   int row_tiles, parts_log2;
 
-  using Quad = Pack<T, kQuad>;
-  DEVICE_FN void store(int row, int column, const float (&sums)[kQuad], const T* bias_there) const {
+  // The activation is a curve of what c's type keeps.
+  template <class Curve>
+  DEVICE_FN void store(int row, int column, const float (&sums)[kQuad], const T* bias_there, Curve curve) const {
     const int64_t at = row * ldc + column;
     float values[kQuad];
     UNROLL for (int i = 0; i < kQuad; ++i) values[i] = alpha * sums[i];
     if (beta != 0) {
-      const Quad more = device::load_aligned<kQuad>(addend + at);
+      const auto more = device::load_aligned<kQuad>(addend + at);
       UNROLL for (int i = 0; i < kQuad; ++i) values[i] += beta * float(more.at[i]);
     }
     if (bias) {
-      const Quad more = device::load_aligned<kQuad>(bias_there);
+      const auto more = device::load_aligned<kQuad>(bias_there);
       UNROLL for (int i = 0; i < kQuad; ++i) values[i] += float(more.at[i]);
     }
-    Quad out;
-    UNROLL for (int i = 0; i < kQuad; ++i) out.at[i] = T(values[i]);
-    if (activation.kind != Activation::Kind::none)
-      UNROLL for (int i = 0; i < kQuad; ++i) out.at[i] = T(activation.template whole<T>(float(out.at[i])));
+    Pack<T, kQuad> out;
+    UNROLL for (int i = 0; i < kQuad; ++i) out.at[i] = T(curve(float(T(values[i]))));
     device::store_aligned(c + at, out);
   }
 };
@@ -79,13 +78,22 @@ struct TileGemm {
   static constexpr int kPitch = kColumns + 4;     // floats; so that lanes write to banks of their own
   struct Shared {
     alignas(16) T bias[kColumns];
-    alignas(16) float sums[kHasParts ? kRows : 1][kPitch];
+    alignas(16) float sums[kHasParts ? kRows : 1][kPitch];  // else where the stages were
   };
   struct Sums {
     SumTile at[2][kRowTiles];
   };
   struct Place {
     int row, column, first, end;  // of the tile; of the part along the depth
+  };
+  // The granules that a thread brings to a stage: of rows that lie apart. Those beyond the last row, or where a row has
+  // no values left, are zeros.
+  struct Source {
+    const T* at;
+    int rows, values;
+  };
+  struct Sources {
+    Source a, b;
   };
 
   TileProduct<T> p;
@@ -94,79 +102,81 @@ struct TileGemm {
     const Place place = place_of(block);
     const int steps = place.end > place.first ? (place.end - place.first + kStep - 1) / kStep : 0;
     PerThread<Sums, kThreads> sums;
+    PerThread<Sources, kThreads> sources;
     block.threads([&](int t, Shared& s) {
-      sums[t] = Sums{};
       Granule* const stages = block.template dynamic<Granule>(s);
+      sums[t] = Sums{};
+      Sources from = sources_of(place, t);
       if (p.constant_b) {
         UNROLL for (int i = 0; i < kStages - 1; ++i)
-          if (i < steps) load_b(stages, place, i, t);
+          if (i < steps) load_b(stages + i * kGranules, from.b, t);
         prefetch_rest(place, t);
       }
       block.wait();
       UNROLL for (int i = 0; i < kStages - 1; ++i) {
-        if (i < steps && !p.constant_b) load_b(stages, place, i, t);
-        if (i < steps) load_a(stages, place, i, t);
+        if (i < steps && !p.constant_b) load_b(stages + i * kGranules, from.b, t);
+        if (i < steps) load_a(stages + i * kGranules, from.a, t);
         device::end_group_of_copies();
       }
       if (p.bias && t < kColumns && place.column + t < p.columns) s.bias[t] = p.bias[place.column + t];
+      sources[t] = from;
       device::wait_for_copies_before<kStages - 2>();
     });
+    int now = 0, next = kStages - 1;  // stages
     NO_UNROLL for (int step = 0; step < steps; ++step) {
       device::for_each_warp(block, [&](const Warp& warp, Shared& s) {
         Granule* const stages = block.template dynamic<Granule>(s);
         warp.apart([&](int lane) {
-          const int t = 32 * warp.index() + lane, next = step + kStages - 1;
-          if (next < steps) load_b(stages, place, next, t);
-          if (next < steps) load_a(stages, place, next, t);
+          const int t = 32 * warp.index() + lane;
+          if (step + kStages - 1 < steps) {
+            load_b(stages + next * kGranules, sources[t].b, t);
+            load_a(stages + next * kGranules, sources[t].a, t);
+          }
           device::end_group_of_copies();
         });
-        multiply(warp, stages + step % kStages * kGranules, sums);
+        multiply(warp, stages + now * kGranules, sums);
         warp.apart([&](int) { device::wait_for_copies_before<kStages - 2>(); });
       });
+      next = now, now = now + 1 < kStages ? now + 1 : 0;
     }
-    const bool alone = p.parts_log2 == 0;
     block.threads([&](int t, Shared& s) {
       const int lane = t % 32, warp = t / 32;
+      float* const to = sums_in(block, s) + warp % kColumnWarps * kWarpColumns + lane / 4 * kQuad;
       const int row0 = warp / kColumnWarps * kRowTiles * 8 + lane % 4 * 2;
-      const int column = warp % kColumnWarps * kWarpColumns + lane / 4 * kQuad;
       UNROLL for (int j = 0; j < kRowTiles; ++j) {
         UNROLL for (int i = 0; i < 2; ++i) {
-          const int row = row0 + j * 8 + i;
-          const auto& tiles = sums[t].at;
-          const float quad[kQuad] = {tiles[0][j].at[i], tiles[0][j].at[i + 2], tiles[1][j].at[i],
-                                     tiles[1][j].at[i + 2]};
-          if (alone)
-            store(s, place, row, column, quad);
-          else if constexpr (kHasParts)
-            *reinterpret_cast<Pack<float, kQuad>*>(&s.sums[row][column]) = {quad[0], quad[1], quad[2], quad[3]};
+          const SumTile &left = sums[t].at[0][j], &right = sums[t].at[1][j];
+          *reinterpret_cast<Pack<float, kQuad>*>(to + (row0 + j * 8 + i) * kPitch) = {left.at[i], left.at[i + 2],
+                                                                                   right.at[i], right.at[i + 2]};
         }
       }
     });
   }
 
   // Each block finishes its part of the rows.
-  DEVICE_FN void join(Block<Shared>& block, const Shared& own, const Cluster<Shared>& cluster) const {
-    if constexpr (kHasParts) {
-      if (p.parts_log2 == 0) return;
-      const Place place = place_of(block);
-      const int parts = 1 << p.parts_log2, rows = kRows >> p.parts_log2, row0 = cluster.rank() * rows;
-      block.threads([&](int t, Shared&) {
+  DEVICE_FN void join(Block<Shared>& block, const Shared&, const Cluster<Shared>& cluster) const {
+    const Place place = place_of(block);
+    const int parts = 1 << p.parts_log2, rows = kRows >> p.parts_log2;
+    const int first = (int(block.index()) & (parts - 1)) * rows;
+    block.threads([&](int t, Shared& s) {
+      p.activation.template choose<T>([&](auto curve) {
         NO_UNROLL for (int at = t; at < rows * (kColumns / kQuad); at += kThreads) {
-          const int row = row0 + at / (kColumns / kQuad), column = at % (kColumns / kQuad) * kQuad;
+          const int row = first + at / (kColumns / kQuad), column = at % (kColumns / kQuad) * kQuad;
+          if (place.row + row >= p.rows || place.column + column >= p.columns) continue;
           float sums[kQuad] = {};
-          NO_UNROLL for (int rank = 0; rank < parts; ++rank) {
-            const auto& more =
-                *reinterpret_cast<const Pack<float, kQuad>*>(&cluster.shared(rank).sums[row][column]);
+          NO_UNROLL for (int part = 0; part < parts; ++part) {
+            const float* const from = kHasParts ? &cluster.shared(part).sums[0][0] : sums_in(block, s);
+            const auto more = *reinterpret_cast<const Pack<float, kQuad>*>(from + row * kPitch + column);
             UNROLL for (int i = 0; i < kQuad; ++i) sums[i] += more.at[i];
           }
-          store(own, place, row, column, sums);
+          p.store(place.row + row, place.column + column, sums, s.bias + column, curve);
         }
       });
-    }
+    });
   }
 
  private:
-  // Tiles that share columns of b are neighbours.
+  // Tiles that have the same columns of b are neighbours.
   DEVICE_FN Place place_of(const Block<Shared>& block) const {
     const int tile = int(block.index() >> p.parts_log2), part = int(block.index()) & ((1 << p.parts_log2) - 1);
     const int steps = (p.depth + kStep - 1) / kStep, own = (steps + (1 << p.parts_log2) - 1) >> p.parts_log2;
@@ -174,9 +184,11 @@ struct TileGemm {
     return {tile % p.row_tiles * kRows, tile / p.row_tiles * kColumns, first,
             left < own * kStep ? p.depth : first + own * kStep};
   }
-  DEVICE_FN void store(const Shared& s, const Place& place, int row, int column, const float (&sums)[kQuad]) const {
-    if (place.row + row < p.rows && place.column + column < p.columns)
-      p.store(place.row + row, place.column + column, sums, s.bias + column);
+  DEVICE_FN static float* sums_in(const Block<Shared>& block, Shared& s) {
+    if constexpr (kHasParts)
+      return &s.sums[0][0];
+    else
+      return block.template dynamic<float>(s);
   }
 
   // Where granules lie in a stage: of row and chunk along the depth, of which a lane has row lane / 4 and chunk lane % 4;
@@ -184,31 +196,37 @@ struct TileGemm {
   DEVICE_FN static int at_a(int row, int chunk) { return row * kChunks + (chunk ^ (row & 1) * 4); }
   DEVICE_FN static int at_b(int row, int granule) {
     if constexpr (kTransposed)
-      return kGranulesOfA + row * kChunks + (granule ^ (row / kQuad & 1) * 4);
+      return kGranulesOfA + row * kChunks + (granule ^ (row >> 2 & 1) * 4);
     else
-      return kGranulesOfA + ((row * kAcross + granule) ^ (row / 8 & 3) * 2);
+      return kGranulesOfA + (row * kAcross & ~7) + (((row * kAcross & 7) + granule) ^ (row >> 3 & 3) * 2);
   }
-  DEVICE_FN void load_a(Granule* stages, const Place& place, int step, int t) const {
-    const int k = place.first + step * kStep + t % kChunks * 8;
-    Granule* const stage = stages + step % kStages * kGranules;
-    UNROLL for (int i = 0; i < kGranulesOfA / kThreads; ++i) {
-      const int row = t / kChunks + i * (kThreads / kChunks);
-      const bool is_there = k < place.end && place.row + row < p.rows;
-      device::copy_async_or_zeros(stage + at_a(row, t % kChunks), is_there ? p.a + (place.row + row) * p.lda + k : p.a,
-                                  is_there);
-    }
+
+  static constexpr int kInRowOfB = kTransposed ? kChunks : kAcross;  // granules of a stage
+  static constexpr int kRowsAtOnceOfA = kThreads / kChunks, kRowsAtOnceOfB = kThreads / kInRowOfB;
+  DEVICE_FN Sources sources_of(const Place& place, int t) const {
+    const int row = t / kChunks, k = place.first + t % kChunks * 8;
+    const Source a{p.a + (place.row + row) * p.lda + k, p.rows - place.row - row, place.end - k};
+    const int row_of_b = (kTransposed ? place.column : place.first) + t / kInRowOfB;
+    const int value_of_b = (kTransposed ? place.first : place.column) + t % kInRowOfB * 8;
+    return {a,
+            {p.b + row_of_b * p.ldb + value_of_b, (kTransposed ? p.columns : place.end) - row_of_b,
+             (kTransposed ? place.end : p.columns) - value_of_b}};
   }
-  DEVICE_FN void load_b(Granule* stages, const Place& place, int step, int t) const {
-    constexpr int kInRow = kTransposed ? kChunks : kAcross;
-    const int k0 = place.first + step * kStep, granule = t % kInRow;
-    Granule* const stage = stages + step % kStages * kGranules;
-    UNROLL for (int i = 0; i < kGranulesOfB / kThreads; ++i) {
-      const int row = t / kInRow + i * (kThreads / kInRow);
-      const int k = k0 + (kTransposed ? granule * 8 : row), column = place.column + (kTransposed ? row : granule * 8);
-      const bool is_there = k < place.end && column < p.columns;
-      const int64_t at = kTransposed ? column * p.ldb + k : k * p.ldb + column;
-      device::copy_async_or_zeros(stage + at_b(row, granule), is_there ? p.b + at : p.b, is_there);
-    }
+  // Both go on to the next stage.
+  DEVICE_FN void load_a(Granule* stage, Source& from, int t) const {
+    UNROLL for (int i = 0; i < kGranulesOfA / kThreads; ++i) device::copy_async_or_zeros(
+        stage + at_a(t / kChunks + i * kRowsAtOnceOfA, t % kChunks), from.at + i * kRowsAtOnceOfA * p.lda,
+        from.values > 0 && from.rows > i * kRowsAtOnceOfA);
+    from.at += kStep, from.values -= kStep;
+  }
+  DEVICE_FN void load_b(Granule* stage, Source& from, int t) const {
+    UNROLL for (int i = 0; i < kGranulesOfB / kThreads; ++i) device::copy_async_or_zeros(
+        stage + at_b(t / kInRowOfB + i * kRowsAtOnceOfB, t % kInRowOfB), from.at + i * kRowsAtOnceOfB * p.ldb,
+        from.values > 0 && from.rows > i * kRowsAtOnceOfB);
+    if constexpr (kTransposed)
+      from.at += kStep, from.values -= kStep;
+    else
+      from.at += kStep * p.ldb, from.rows -= kStep;
   }
   // What of b the stages have no room for.
   DEVICE_FN void prefetch_rest(const Place& place, int t) const {

@@ -34,52 +34,62 @@ struct Activation {
   // Of what becomes a T: with as many digits as that keeps.
   template <class T>
   DEVICE_FN Compute<T> simple(Compute<T> x) const {
+    choose<T, false>([&](auto curve) { x = curve(x); });
+    return x;
+  }
+  template <class T>
+  DEVICE_FN Compute<T> whole(Compute<T> x) const {
+    choose<T>([&](auto curve) { x = curve(x); });
+    return x;
+  }
+  // Calls f with the curve, which it may ask again and again; kWhole: not just for simple ones.
+  template <class T, bool kWhole = true, class F>
+  DEVICE_FN void choose(F f) const {
     using C = Compute<T>;
+    const C a = C(alpha), b = C(beta);
     switch (kind) {
-      case Kind::relu: return relu(x);
-      case Kind::leaky_relu: return leaky_relu(x, C(alpha));
-      case Kind::clip: {  // the upper limit counts where it is below the lower one
-        const C raised = x < C(alpha) ? C(alpha) : x;
-        return raised > C(beta) ? C(beta) : raised;
-      }
-      case Kind::hard_sigmoid: return hard_sigmoid(x, C(alpha), C(beta));
-      case Kind::hard_swish: return hard_swish(x);
-      case Kind::sigmoid:
+      case Kind::relu: return f([](C x) { return relu(x); });
+      case Kind::leaky_relu: return f([a](C x) { return leaky_relu(x, a); });
+      case Kind::clip:  // the upper limit counts where it is below the lower one
+        return f([a, b](C x) {
+          const C raised = x < a ? a : x;
+          return raised > b ? b : raised;
+        });
+      case Kind::hard_sigmoid: return f([a, b](C x) { return hard_sigmoid(x, a, b); });
+      case Kind::hard_swish: return f([](C x) { return hard_swish(x); });
+      case Kind::sigmoid: return f([](C x) {
         if constexpr (kIsHalf<T>)
           return rough_sigmoid(x);
         else
           return sigmoid(x);
+      });
       case Kind::silu:
+      case Kind::quick_gelu: return f([slope = kind == Kind::silu ? C(1) : a](C x) {
         if constexpr (kIsHalf<T>)
-          return rough_silu(x);
+          return rough_silu(x, slope);
         else
-          return silu(x);
-      case Kind::quick_gelu:
-        if constexpr (kIsHalf<T>)
-          return rough_silu(x, alpha);
-        else
-          return silu(x, C(alpha));
-      default: return x;
-    }
-  }
-  template <class T>
-  DEVICE_FN Compute<T> whole(Compute<T> x) const {
-    switch (kind) {
-      case Kind::tanh: return std::tanh(x);
-      case Kind::gelu: return curve<T>(GeluByErf(), x);
-      case Kind::fast_gelu: return curve<T>(GeluByTanh(), x);
-      default: return simple<T>(x);
+          return silu(x, slope);
+      });
+      default:
+        if constexpr (kWhole) {
+          if (kind == Kind::tanh) return f([](C x) { return std::tanh(x); });
+          if (kind == Kind::gelu) return f(Rough<T, GeluByErf>());
+          if (kind == Kind::fast_gelu) return f(Rough<T, GeluByTanh>());
+        }
+        return f([](C x) { return x; });
     }
   }
 
  private:
   template <class T, class F>
-  DEVICE_FN static Compute<T> curve(F f, Compute<T> x) {
-    if constexpr (kIsHalf<T>)
-      return f.rough(x);
-    else
-      return f(x);
-  }
+  struct Rough {
+    DEVICE_FN Compute<T> operator()(Compute<T> x) const {
+      if constexpr (kIsHalf<T>)
+        return F().rough(x);
+      else
+        return F()(x);
+    }
+  };
 };
 
 // y[i] = activation(y[i]), of floats.
