@@ -231,8 +231,9 @@ int main(int count, char** arguments) {
               device::multiprocessors(0), "product", "library", "tuned");
   const device::Gemm any{.type = Type::f16, .output = Type::f16, .m = 8, .n = 8, .k = 8, .lda = 8, .ldb = 8, .ldc = 8};
   for (const ops::TileGemmWay& way : ops::tile_gemm_ways(any, {}))
-    std::printf(" %7s", (std::to_string(way.rows) + "x" + std::to_string(way.columns) + "/" +
-                         std::to_string(way.parts)).c_str());
+    std::printf(
+        " %7s",
+        (std::to_string(way.rows) + "x" + std::to_string(way.columns) + "/" + std::to_string(way.parts)).c_str());
   std::printf(" |\n");
   for (const Problem& problem : kProblems)
     if (name_of(problem).find(only) != std::string::npos) run(bench, problem, blas, tuned, scratch);

@@ -15,7 +15,8 @@ bool is_product(const Match& match, int s) {
   const NodeInfo& node = match.node(s);
   const bool is_fused = node.op_type() == "FusedMatMul" && node.domain() == ops::kMicrosoft;
   return (is_fused || is_onnx(node, "MatMul") || is_onnx(node, "Gemm")) && node.get_string("activation", "").empty() &&
-         match.value(match.step(s).inputs[1]).is_constant && ops::kHalves.has(match.value(match.step(s).inputs[0]).type);
+         match.value(match.step(s).inputs[1]).is_constant &&
+         ops::kHalves.has(match.value(match.step(s).inputs[0]).type);
 }
 
 std::optional<Ending> gelu_of(const Match& match, int v) {
@@ -27,8 +28,7 @@ std::optional<Ending> gelu_of(const Match& match, int v) {
     return Ending{{s}, node.get_string("approximate", "none") == "tanh" ? "FastGelu" : "Gelu", {}};
   if (is_microsoft && (node.op_type() == "Gelu" || node.op_type() == "BiasGelu")) return Ending{{s}, "Gelu", {}};
   if (is_microsoft && node.op_type() == "FastGelu") return Ending{{s}, "FastGelu", {}};
-  if (is_microsoft && node.op_type() == "QuickGelu")
-    return Ending{{s}, "QuickGelu", {node.get_float("alpha", 1.702f)}};
+  if (is_microsoft && node.op_type() == "QuickGelu") return Ending{{s}, "QuickGelu", {node.get_float("alpha", 1.702f)}};
   return std::nullopt;
 }
 
@@ -51,9 +51,8 @@ void join_product_activation(Match& match, int product) {
   const Step& last = match.step(end->steps.back());
   if (is_for_elementwise(match, last.outputs[0])) return;
   std::vector<int> inputs = step.inputs;
-  const int bias = end->steps.size() == 1 && last.node->domain() == ops::kMicrosoft && last.inputs.size() > 1
-                       ? last.inputs[1]
-                       : -1;
+  const int bias =
+      end->steps.size() == 1 && last.node->domain() == ops::kMicrosoft && last.inputs.size() > 1 ? last.inputs[1] : -1;
   if (bias >= 0) {
     const bool is_taken = inputs.size() > kBias || match.is(product, "Gemm");
     if (last.inputs[0] != v || is_taken || !match.value(bias).is_constant ||

@@ -36,16 +36,16 @@ TEST(ProductActivations, OfEachKind) {
 }
 
 TEST(ProductActivations, OfSiluInTwoSteps) {
-  const std::string made = after("product_activations",
-                                 replaced(kProduct, "y: f16[n, s, 8] = Gelu(p)  # \"gelu\"",
-                                          "g: f16[n, s, 8] = Sigmoid(p)\ny: f16[n, s, 8] = Mul(g, p)"));
+  const std::string made =
+      after("product_activations", replaced(kProduct, "y: f16[n, s, 8] = Gelu(p)  # \"gelu\"",
+                                            "g: f16[n, s, 8] = Sigmoid(p)\ny: f16[n, s, 8] = Mul(g, p)"));
   EXPECT_NE(made.find("y: f16[n, s, 8] = MatMul(x, w, b) {activation = \"Silu\", activation_params = []}"), made.npos)
       << made;
 }
 
 TEST(ProductActivations, OfOtherProducts) {
-  const std::string fused = after("product_activations", replaced(kProduct, "MatMul(x, w, b)",
-                                                                  "com.microsoft.FusedMatMul(x, w) {alpha = 0.5}"));
+  const std::string fused = after(
+      "product_activations", replaced(kProduct, "MatMul(x, w, b)", "com.microsoft.FusedMatMul(x, w) {alpha = 0.5}"));
   EXPECT_NE(fused.find("com.microsoft.FusedMatMul(x, w) {activation = \"Gelu\", activation_params = [], alpha = 0.5}"),
             fused.npos)
       << fused;

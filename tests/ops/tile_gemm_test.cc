@@ -94,13 +94,8 @@ TYPED_TEST(TileGemmTest, WeightsMayBeReadAhead) {
 
 TYPED_TEST(TileGemmTest, RowsLieApart) {
   for (const bool transposed : {false, true})
-    this->check({.m = 35,
-                 .n = 48,
-                 .k = 80,
-                 .transpose_b = transposed,
-                 .lda = 88,
-                 .ldb = transposed ? 96 : 56,
-                 .ldc = 64});
+    this->check(
+        {.m = 35, .n = 48, .k = 80, .transpose_b = transposed, .lda = 88, .ldb = transposed ? 96 : 56, .ldc = 64});
 }
 
 TYPED_TEST(TileGemmTest, ScalesAndBias) {
@@ -118,10 +113,17 @@ TYPED_TEST(TileGemmTest, ScalesAndBias) {
 
 TYPED_TEST(TileGemmTest, EndsWithAnActivation) {
   using T = TypeParam;
-  const Activation kAll[] = {{Kind::relu},          {Kind::leaky_relu, 0.1f},         {Kind::clip, -1.f, 2.f},
-                             {Kind::hard_swish},    {Kind::hard_sigmoid, 0.25f, 0.5f}, {Kind::sigmoid},
-                             {Kind::silu},          {Kind::quick_gelu, 1.702f},       {Kind::tanh},
-                             {Kind::gelu},          {Kind::fast_gelu}};
+  const Activation kAll[] = {{Kind::relu},
+                             {Kind::leaky_relu, 0.1f},
+                             {Kind::clip, -1.f, 2.f},
+                             {Kind::hard_swish},
+                             {Kind::hard_sigmoid, 0.25f, 0.5f},
+                             {Kind::sigmoid},
+                             {Kind::silu},
+                             {Kind::quick_gelu, 1.702f},
+                             {Kind::tanh},
+                             {Kind::gelu},
+                             {Kind::fast_gelu}};
   const device::Case<T> problem(Gemm{.m = 40, .n = 72, .k = 136, .beta = 1, .has_bias = true});
   for (const TileGemmWay& way : this->ways(problem)) {
     const std::vector<T> sums = this->run(problem, way);
@@ -223,9 +225,7 @@ TEST(TileGemm, LeavesOtherProductsAlone) {
 }
 
 TEST(TileGemm, FewTilesShareOutTheDepth) {
-  const auto way = [](int64_t m, int64_t n, int64_t k) {
-    return tile_gemm_way(halves(m, n, k), {}, kMultiprocessors);
-  };
+  const auto way = [](int64_t m, int64_t n, int64_t k) { return tile_gemm_way(halves(m, n, k), {}, kMultiprocessors); };
   EXPECT_EQ(way(128, 768, 3072), (TileGemmWay{64, 64, 4}));
   EXPECT_EQ(way(128, 3072, 768), (TileGemmWay{64, 64, 1}));
   EXPECT_EQ(way(16, 768, 768).rows, 32);

@@ -68,6 +68,34 @@ def test_weights_that_several_fused_nodes_read_are_kept_once(encore, make_model,
     assert kept[0] == kept[1] < kept[2] / (layers - 1)
 
 
+def ended(dtype, op, transposed=False, **attrs):
+    net = Network(dtype)
+    x = net.input("x", ["n", WIDTH] if transposed else ["n", "m", WIDTH])
+    bias = net.constant(numbers((WIDE,), 4))
+    if transposed:
+        y = net.node("Gemm", [x, net.constant(numbers((WIDE, WIDTH), 3)), bias], transB=1)
+    else:
+        y = net.node("Add", [net.node("MatMul", [x, net.constant(numbers((WIDTH, WIDE), 3))]), bias])
+    if op == "Silu":
+        y = net.node("Mul", [y, net.node("Sigmoid", [y])])
+    else:
+        y = net.node(op, [y], **attrs)
+    net.output(y, ["n", WIDE] if transposed else ["n", "m", WIDE])
+    return net
+
+
+@pytest.mark.parametrize("op", ["Relu", "Gelu", "HardSwish", "Silu", "Sigmoid", "Tanh"])
+@pytest.mark.parametrize("shape", [(2, 5), (1, 1), (3, 70)], ids=str)
+@pytest.mark.parametrize("dtype", [dtype for dtype in TOLERANCE if dtype != "float32"])
+def test_a_product_ends_with_its_activation(encore, make_model, capfd, dtype, shape, op):
+    check(make_model, capfd, lambda dtype: ended(dtype, op), {"x": numbers((*shape, WIDTH))}, dtype)
+
+
+@pytest.mark.parametrize("op", ["Relu", "Gelu"])
+def test_a_gemm_ends_with_its_activation(encore, make_model, capfd, op):
+    check(make_model, capfd, lambda dtype: ended(dtype, op, transposed=True), {"x": numbers((50, WIDTH))}, "float16")
+
+
 @pytest.mark.parametrize(
     "how",
     [

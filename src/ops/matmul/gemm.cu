@@ -1,4 +1,5 @@
-// Gemm: alpha * a * b + beta * c, where c broadcasts to the result. Fusion gives an activation, named as FusedConv does.
+// Gemm: alpha * a * b + beta * c, where c broadcasts to the result. Fusion gives an activation, named as FusedConv
+// does.
 #include "device/divide.h"
 #include "device/launch.h"
 #include "ops/dispatch.h"

@@ -15,8 +15,8 @@ struct Matrices {
 
 inline constexpr Types kWholeNumbers{Type::i32, Type::i64, Type::u32, Type::u64};
 
-// c = activation(alpha * a * b + beta * addend + bias), by tiles or by the library. With an activation, rows of c lie one
-// after the other.
+// c = activation(alpha * a * b + beta * addend + bias), by tiles or by the library. With an activation, rows of c lie
+// one after the other.
 void product(Context& context, device::Gemm gemm, const ProductData& data, const Activation& activation = {});
 
 // `gemm` describes one product; the batches of a and b broadcast to `batch`. Of kFloats or

@@ -1,7 +1,7 @@
 // A block has a tile of c and takes steps of 64 along the depth, several of which are on their way to shared memory. As
-// for GEMV, what meets in an instruction's tile along the depth is free, as long as both factors agree: of each 32 a lane
-// has eight neighbours, 16 bytes of a row, as its parts of two products. A lane's four neighbouring columns are rows g
-// and g + 8 of two tiles, so that it can write them at once.
+// for GEMV, what meets in an instruction's tile along the depth is free, as long as both factors agree: of each 32 a
+// lane has eight neighbours, 16 bytes of a row, as its parts of two products. A lane's four neighbouring columns are
+// rows g and g + 8 of two tiles, so that it can write them at once.
 //
 // In shared memory granules of 16 bytes lie where the lanes that read at the same time meet all banks.
 #include "ops/matmul/tile_gemm.h"
@@ -108,8 +108,7 @@ struct TileGemm {
       sums[t] = Sums{};
       Sources from = sources_of(place, t);
       if (p.constant_b) {
-        UNROLL for (int i = 0; i < kStages - 1; ++i)
-          if (i < steps) load_b(stages + i * kGranules, from.b, t);
+        UNROLL for (int i = 0; i < kStages - 1; ++i) if (i < steps) load_b(stages + i * kGranules, from.b, t);
         prefetch_rest(place, t);
       }
       block.wait();
@@ -147,7 +146,7 @@ struct TileGemm {
         UNROLL for (int i = 0; i < 2; ++i) {
           const SumTile &left = sums[t].at[0][j], &right = sums[t].at[1][j];
           *reinterpret_cast<Pack<float, kQuad>*>(to + (row0 + j * 8 + i) * kPitch) = {left.at[i], left.at[i + 2],
-                                                                                   right.at[i], right.at[i + 2]};
+                                                                                      right.at[i], right.at[i + 2]};
         }
       }
     });
@@ -191,8 +190,8 @@ struct TileGemm {
       return block.template dynamic<float>(s);
   }
 
-  // Where granules lie in a stage: of row and chunk along the depth, of which a lane has row lane / 4 and chunk lane % 4;
-  // of b, the first of its four columns or, as it lies, the first of its eight rows.
+  // Where granules lie in a stage: of row and chunk along the depth, of which a lane has row lane / 4 and chunk lane %
+  // 4; of b, the first of its four columns or, as it lies, the first of its eight rows.
   DEVICE_FN static int at_a(int row, int chunk) { return row * kChunks + (chunk ^ (row & 1) * 4); }
   DEVICE_FN static int at_b(int row, int granule) {
     if constexpr (kTransposed)
@@ -269,18 +268,18 @@ struct TileGemm {
         } else {
           const int column = column0 + g * kQuad;
           UNROLL for (int i = 0; i < 8; ++i) {
-            const auto& two = reinterpret_cast<const Pack<uint32_t, 2>*>(
-                stage + at_b(chunk * 8 + i, column / 8))[column / kQuad % 2];
+            const auto& two =
+                reinterpret_cast<const Pack<uint32_t, 2>*>(stage + at_b(chunk * 8 + i, column / 8))[column / kQuad % 2];
             left[lane].at[i / 2].at[i % 2 * 2] = two.at[0], left[lane].at[i / 2].at[i % 2 * 2 + 1] = two.at[1];
           }
         }
       });
       UNROLL for (int half = 0; half < 2; ++half) {
         UNROLL for (int pair = 0; pair < 2; ++pair) {
-          UNROLL for (int j = 0; j < kRowTiles; ++j) warp.template multiply<T>(
-              [&](int lane) -> SumTile& { return sums[thread + lane].at[pair][j]; },
-              [&](int lane) { return left_of(left[lane], pair, half); },
-              [&](int lane) { return device::right_of(right[lane].at[j], half); });
+          UNROLL for (int j = 0; j < kRowTiles; ++j)
+              warp.template multiply<T>([&](int lane) -> SumTile& { return sums[thread + lane].at[pair][j]; },
+                                        [&](int lane) { return left_of(left[lane], pair, half); },
+                                        [&](int lane) { return device::right_of(right[lane].at[j], half); });
         }
       }
     }
@@ -289,8 +288,8 @@ struct TileGemm {
 
 template <class Kernel, class T>
 void launch(StreamRef stream, TileProduct<T> p, int parts) {
-  parts = std::min(parts, Kernel::kHasParts ? device::most_in_cluster<typename Kernel::Shared, Kernel>(stream.device())
-                                            : 1);
+  parts = std::min(parts,
+                   Kernel::kHasParts ? device::most_in_cluster<typename Kernel::Shared, Kernel>(stream.device()) : 1);
   p.row_tiles = (p.rows + Kernel::kRows - 1) / Kernel::kRows;
   p.parts_log2 = std::countr_zero(unsigned(parts));
   const int64_t column_tiles = (p.columns + Kernel::kColumns - 1) / Kernel::kColumns;
@@ -342,8 +341,8 @@ void tile_gemm(StreamRef stream, const device::Gemm& g, const ProductData& data,
       known = g.transpose_b ? launch<T, true>(stream, p, way) : launch<T, false>(stream, p, way);
     });
   if (!known)
-    fail(Code::internal, describe(g), ": not a product by tiles of ", way.rows, " x ", way.columns,
-                 ", the depth in ", way.parts);
+    fail(Code::internal, describe(g), ": not a product by tiles of ", way.rows, " x ", way.columns, ", the depth in ",
+         way.parts);
 }
 
 }  // namespace encore::ops

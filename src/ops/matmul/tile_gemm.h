@@ -1,5 +1,6 @@
-// Products of some rows of halves on tensor cores, which take less time than it takes a library's kernel to begin: these
-// read constant weights before earlier work is done, share out the depth within a cluster and end with an activation.
+// Products of some rows of halves on tensor cores, which take less time than it takes a library's kernel to begin:
+// these read constant weights before earlier work is done, share out the depth within a cluster and end with an
+// activation.
 #pragma once
 #include <vector>
 
@@ -27,8 +28,8 @@ std::vector<TileGemmWay> tile_gemm_ways(const device::Gemm& gemm, const ProductD
 // The one to take, if it surely pays.
 TileGemmWay tile_gemm_way(const device::Gemm& gemm, const ProductData& data, int multiprocessors);
 
-// c = activation(alpha * a * b + beta * addend + bias), the same bits every time. Before there is an activation, the sum
-// is rounded to c's type, as it is where another kernel reads it. Where there are no clusters, there is one part.
+// c = activation(alpha * a * b + beta * addend + bias), the same bits every time. Before there is an activation, the
+// sum is rounded to c's type, as it is where another kernel reads it. Where there are no clusters, there is one part.
 void tile_gemm(StreamRef stream, const device::Gemm& gemm, const ProductData& data, const Activation& activation,
                TileGemmWay way);
 

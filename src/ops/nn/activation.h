@@ -57,19 +57,21 @@ struct Activation {
         });
       case Kind::hard_sigmoid: return f([a, b](C x) { return hard_sigmoid(x, a, b); });
       case Kind::hard_swish: return f([](C x) { return hard_swish(x); });
-      case Kind::sigmoid: return f([](C x) {
-        if constexpr (kIsHalf<T>)
-          return rough_sigmoid(x);
-        else
-          return sigmoid(x);
-      });
+      case Kind::sigmoid:
+        return f([](C x) {
+          if constexpr (kIsHalf<T>)
+            return rough_sigmoid(x);
+          else
+            return sigmoid(x);
+        });
       case Kind::silu:
-      case Kind::quick_gelu: return f([slope = kind == Kind::silu ? C(1) : a](C x) {
-        if constexpr (kIsHalf<T>)
-          return rough_silu(x, slope);
-        else
-          return silu(x, slope);
-      });
+      case Kind::quick_gelu:
+        return f([slope = kind == Kind::silu ? C(1) : a](C x) {
+          if constexpr (kIsHalf<T>)
+            return rough_silu(x, slope);
+          else
+            return silu(x, slope);
+        });
       default:
         if constexpr (kWhole) {
           if (kind == Kind::tanh) return f([](C x) { return std::tanh(x); });
