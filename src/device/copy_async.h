@@ -19,10 +19,36 @@ DEVICE_FN void copy_async(void* to, const void* from) {
 #endif
 }
 
+// 16 bytes, or zeros if they are not there; for what others read, too: it stays out of the multiprocessor's own cache.
+DEVICE_FN void copy_async_or_zeros(void* to, const void* from, bool is_there) {
+#ifdef __CUDA_ARCH__
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(unsigned(__cvta_generic_to_shared(to))), "l"(from),
+               "r"(is_there ? 16 : 0)
+               : "memory");
+#else
+  const auto word = is_there ? load_aligned<4>(static_cast<const uint32_t*>(from)) : Pack<uint32_t, 4>{};
+  std::memcpy(to, &word, sizeof word);
+#endif
+}
+
 // What the thread has asked for is there. Others see it behind a barrier.
 DEVICE_FN void wait_for_copies() {
 #ifdef __CUDA_ARCH__
   asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+// What the thread has asked for since it last said so is a group.
+DEVICE_FN void end_group_of_copies() {
+#ifdef __CUDA_ARCH__
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+// The same of all groups but the latest kMany.
+template <int kMany>
+DEVICE_FN void wait_for_copies_before() {
+#ifdef __CUDA_ARCH__
+  asm volatile("cp.async.wait_group %0;" ::"n"(kMany) : "memory");
 #endif
 }
 

@@ -43,6 +43,7 @@ constexpr Pass kPasses[] = {
     {"layer_scales", "a product and its scale", fold_layer_scale, false},
     {"products", "a product", join_product, false},
     {"product_sums", "a product and its sum", join_product_sum, false},
+    {"product_activations", "a product and its activation", join_product_activation, false},
     {"rolls", "a roll", join_roll, false},
     {"patches", "patches", join_patches, false},
     {"movements", nullptr, nullptr, false, join_movements},

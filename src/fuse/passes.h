@@ -108,6 +108,8 @@ void fold_layer_scale(Match& match, int product);
 void join_product(Match& match, int product);
 // Products by constants and the residual sums that alone read them.
 void join_product_sum(Match& match, int product);
+// Products by constants, of halves, and the activations that alone read them, unless these go with elementwise steps.
+void join_product_activation(Match& match, int product);
 
 // ---- what makes no difference to results, to the bit
 

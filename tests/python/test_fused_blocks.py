@@ -68,6 +68,36 @@ def test_weights_that_several_fused_nodes_read_are_kept_once(encore, make_model,
     assert kept[0] == kept[1] < kept[2] / (layers - 1)
 
 
+def ended(dtype, op, transposed=False):
+    net = Network(dtype)
+    x = net.input("x", ["n", WIDTH] if transposed else ["n", "m", WIDTH])
+    bias = net.constant(numbers((WIDE,), 4))
+    if transposed:
+        y = net.node("Gemm", [x, net.constant(numbers((WIDE, WIDTH), 3)), bias], transB=1)
+    else:
+        y = net.node("Add", [net.node("MatMul", [x, net.constant(numbers((WIDTH, WIDE), 3))]), bias])
+    if op == "Silu":
+        y = net.node("Mul", [y, net.node("Sigmoid", [y])])
+    else:
+        y = add_gelu(net, y, ("x first", True)) if op == "Gelu" else net.node(op, [y])
+    y = net.node("MatMul", [y, net.constant(numbers((WIDE, WIDTH), 5) / 8)])
+    net.output(y, ["n", WIDTH] if transposed else ["n", "m", WIDTH])
+    return net
+
+
+@pytest.mark.parametrize("op", ["Relu", "Gelu", "Silu", "Sigmoid", "Tanh"])
+@pytest.mark.parametrize("shape", [(2, 5), (1, 1), (3, 70)], ids=str)
+@pytest.mark.parametrize("dtype", [dtype for dtype in TOLERANCE if dtype != "float32"])
+def test_a_product_ends_with_its_activation(encore, make_model, capfd, dtype, shape, op):
+    check(make_model, capfd, lambda dtype: ended(dtype, op), {"x": numbers((*shape, WIDTH))}, dtype, kernels=2)
+
+
+@pytest.mark.parametrize("op", ["Gelu", "HardSwish"])
+def test_a_gemm_ends_with_its_activation(encore, make_model, capfd, op):
+    build = lambda dtype: ended(dtype, op, transposed=True)  # noqa: E731
+    check(make_model, capfd, build, {"x": numbers((50, WIDTH))}, "float16", kernels=2)
+
+
 @pytest.mark.parametrize(
     "how",
     [

@@ -1,4 +1,5 @@
-// Gemm: alpha * a * b + beta * c, where c broadcasts to the result.
+// Gemm: alpha * a * b + beta * c, where c broadcasts to the result. Fusion gives an activation, named as FusedConv
+// does.
 #include "device/divide.h"
 #include "device/launch.h"
 #include "ops/dispatch.h"
@@ -29,7 +30,14 @@ class Gemm : public Op {
         beta_(node.get_float("beta", 1)),
         transpose_a_(node.get_int("transA", 0) != 0),
         transpose_b_(node.get_int("transB", 0) != 0),
-        tf32_(node.settings.use_tf32) {}
+        tf32_(node.settings.use_tf32),
+        activation_(Activation::of(node)) {}
+
+  bool prepack(int input, const Tensor&, Prepack&) override {
+    if (input == 1) constant_b_ = true;
+    return false;
+  }
+
   void run(Context& context) const override {
     const Tensor &a = context.input(0), &b = context.input(1);
     const Tensor* c = context.find_input(2);
@@ -40,12 +48,12 @@ class Gemm : public Op {
     gemm.type = gemm.output = a.type;
     gemm.alpha = alpha_;
     gemm.tf32 = tf32_;
+    gemm.constant_b = constant_b_;
     const void* bias = nullptr;
     if (c && beta_ != 0) {
       const int64_t columns = c->shape.rank() > 0 ? c->shape.back() : 1, rows = c->shape.rank() > 1 ? c->shape[0] : 1;
       if (beta_ == 1 && rows == 1 && columns == gemm.n) {
         bias = c->data;
-        gemm.has_bias = true;
       } else {
         dispatch(FloatList{}, out.type, [&]<class T>() {
           device::for_each_index(context.stream(), out.count(),
@@ -55,13 +63,13 @@ class Gemm : public Op {
         gemm.beta = beta_;
       }
     }
-    ScratchWorkspace workspace(context);
-    context.blas().gemm(context.stream(), gemm, a.data, b.data, out.data, bias, workspace);
+    product(context, gemm, {a.data, b.data, bias, out.data}, activation_);
   }
 
  private:
   float alpha_, beta_;
-  bool transpose_a_, transpose_b_, tf32_;
+  bool transpose_a_, transpose_b_, tf32_, constant_b_ = false;
+  Activation activation_;
 };
 
 }  // namespace

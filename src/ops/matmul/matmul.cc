@@ -1,5 +1,6 @@
 // MatMul, com.microsoft's FusedMatMul, and TransposeMatMul, which it was called before. Fusion gives a bias as the
-// third input, and a residual as the fourth, whose elements are added in their order; or it gates what MatMul makes.
+// third input, and a residual as the fourth, whose elements are added in their order, and an activation, named as
+// FusedConv does; or it gates what MatMul makes.
 #include <algorithm>
 #include <optional>
 
@@ -51,7 +52,8 @@ class MatMul : public NormableProduct {
         a_rows_first_(node.get_int("transBatchA", 0) != 0),
         b_rows_first_(node.get_int("transBatchB", 0) != 0),
         tf32_(node.settings.use_tf32),
-        gated_(node.get_int(kGated, 0) != 0) {}
+        gated_(node.get_int(kGated, 0) != 0),
+        activation_(Activation::of(node)) {}
 
   bool prepack(int input, const Tensor&, Prepack&) override {
     if (input == 1) constant_b_ = true;
@@ -90,10 +92,11 @@ class MatMul : public NormableProduct {
     gemm.constant_b = constant_b_;
     if (gated_) return gate(context, gemm, left.matrices, right.matrices, out, batch);
     batched_product(context, gemm, left.matrices, right.matrices, out.data, batch, bias ? bias->data : nullptr,
-                    residual ? residual->data : nullptr);
+                    residual ? residual->data : nullptr, activation_);
   }
 
   bool run_normed(Context& context, RowNorm norm, const Tensor& x) const override {
+    if (activation_.kind != Activation::Kind::none) return false;
     const Tensor& b = context.input(1);
     const Tensor* const bias = context.find_input(2);
     device::GemvMore more{.gamma = norm.gamma.data, .skip = norm.skip, .epsilon = float(norm.epsilon), .gated = gated_};
@@ -148,6 +151,7 @@ class MatMul : public NormableProduct {
 
   float alpha_;
   bool transpose_a_, transpose_b_, a_rows_first_, b_rows_first_, tf32_, gated_, constant_b_ = false;
+  Activation activation_;
 };
 
 }  // namespace

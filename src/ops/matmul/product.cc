@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "device/device.h"
 #include "ops/matmul/contract.h"
 
 namespace encore::ops {
@@ -48,8 +49,19 @@ void integer_product(Context& context, const device::Gemm& gemm, const Matrices&
 
 }  // namespace
 
+void product(Context& context, device::Gemm gemm, const ProductData& data, const Activation& activation) {
+  gemm.has_bias = data.bias != nullptr;
+  const TileGemmWay way = tile_gemm_way(gemm, data, device::multiprocessors(context.stream().device()));
+  if (way.rows > 0) return tile_gemm(context.stream(), gemm, data, activation, way);
+  const bool is_relu = activation.kind == Activation::Kind::relu && gemm.type != Type::f64;
+  if (is_relu) gemm.epilogue = device::Epilogue::relu;
+  ScratchWorkspace workspace(context);
+  context.blas().gemm(context.stream(), gemm, data.a, data.b, data.c, data.bias, workspace, data.addend);
+  if (!is_relu) activate(context.stream(), gemm.output, gemm.batch * gemm.m * gemm.n, activation, data.c);
+}
+
 void batched_product(Context& context, device::Gemm gemm, const Matrices& a, const Matrices& b, void* out,
-                     const Shape& batch, const void* bias, const void* addend) {
+                     const Shape& batch, const void* bias, const void* addend, const Activation& activation) {
   std::vector<Axis> axes = batch_axes(a.batch, b.batch, batch);
   if (gemm.type == gemm.output && kWholeNumbers.has(gemm.type)) return integer_product(context, gemm, a, b, out, axes);
   const int64_t c_matrix = gemm.m * gemm.n;
@@ -63,7 +75,6 @@ void batched_product(Context& context, device::Gemm gemm, const Matrices& a, con
     gemm.m *= inner.size;
     inner = {1, 0, 0};
   }
-  gemm.has_bias = bias != nullptr;
   if (addend) gemm.beta = 1;
   gemm.batch = inner.size;
   gemm.stride_a = inner.a_stride * a.distance;
@@ -71,7 +82,6 @@ void batched_product(Context& context, device::Gemm gemm, const Matrices& a, con
   gemm.stride_c = c_matrix;
   const int64_t done = gemm.m * gemm.n * gemm.batch;  // elements of one call
 
-  ScratchWorkspace workspace(context);
   const auto bytes = int64_t(device::size_bytes(gemm.type)), out_bytes = int64_t(device::size_bytes(gemm.output));
   int64_t calls = 1;
   for (const Axis& axis : axes) calls *= axis.size;
@@ -82,10 +92,12 @@ void batched_product(Context& context, device::Gemm gemm, const Matrices& a, con
       b_at += rest % axes[i].size * axes[i].b_stride;
       rest /= axes[i].size;
     }
-    context.blas().gemm(context.stream(), gemm, static_cast<const char*>(a.data) + a_at * a.distance * bytes,
-                        static_cast<const char*>(b.data) + b_at * b.distance * bytes,
-                        static_cast<char*>(out) + call * done * out_bytes, bias, workspace,
-                        addend ? static_cast<const char*>(addend) + call * done * out_bytes : nullptr);
+    product(context, gemm,
+            {static_cast<const char*>(a.data) + a_at * a.distance * bytes,
+             static_cast<const char*>(b.data) + b_at * b.distance * bytes, bias,
+             static_cast<char*>(out) + call * done * out_bytes,
+             addend ? static_cast<const char*>(addend) + call * done * out_bytes : nullptr},
+            activation);
   }
 }
 

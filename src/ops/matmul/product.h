@@ -1,5 +1,6 @@
 // Batched products with broadcast batches, in as few library calls as the strides allow.
 #pragma once
+#include "ops/matmul/tile_gemm.h"
 #include "ops/op.h"
 #include "ops/registry.h"
 
@@ -14,11 +15,16 @@ struct Matrices {
 
 inline constexpr Types kWholeNumbers{Type::i32, Type::i64, Type::u32, Type::u64};
 
+// c = activation(alpha * a * b + beta * addend + bias), by tiles or by the library. With an activation, rows of c lie
+// one after the other.
+void product(Context& context, device::Gemm gemm, const ProductData& data, const Activation& activation = {});
+
 // `gemm` describes one product; the batches of a and b broadcast to `batch`. Of kFloats or
 // kWholeNumbers, which wrap around. To kFloats a row of `bias` is added, the same to all, and an `addend` that lies as
-// the result does.
+// the result does; all goes through the activation.
 void batched_product(Context& context, device::Gemm gemm, const Matrices& a, const Matrices& b, void* out,
-                     const Shape& batch, const void* bias = nullptr, const void* addend = nullptr);
+                     const Shape& batch, const void* bias = nullptr, const void* addend = nullptr,
+                     const Activation& activation = {});
 
 // What Gemm and its kin multiply, but for types and factors: two matrices, each perhaps transposed, to whose product
 // `c`, if there is one, can be broadcast. Error{invalid_input} if they do not fit.

@@ -39,6 +39,14 @@ class Again final : public InnerContext {
   size_t next_ = 0;
 };
 
+// All of it without cuDNN. `width`: the positions of an image.
+void convolve_whole(Context& context, const ConvProblem& problem, const ConvData& data, const Epilogue& rest,
+                    int64_t width) {
+  if (convolve_pointwise(context, problem, data, rest.residual, rest.activation)) return;
+  convolve(context, problem, data);
+  finish(context.stream(), problem, width, rest, data.y);
+}
+
 // The rival of cuDNN's engines, which is run many times to be timed.
 struct Product {
   Again context;
@@ -48,8 +56,7 @@ struct Product {
   int64_t width;
   void operator()() {
     context.begin();
-    convolve(context, problem, data);
-    finish(context.stream(), problem, width, rest, data.y);
+    convolve_whole(context, problem, data, rest, width);
   }
 };
 
@@ -71,7 +78,9 @@ class ConvBase : public Op {
     expected_.reset();
   }
   bool prepack(int input, const Tensor& constant, Prepack& prepack) override {
-    if (input != 1 || constant.shape.rank() < 3 || constant.count() == 0) return false;
+    if (input != 1) return false;
+    has_constant_weights_ = true;
+    if (constant.shape.rank() < 3 || constant.count() == 0) return false;
     const Tensor given = channels_first(constant);
     if (!wants_arranging(given.shape)) return false;
     arranged_ = given;
@@ -85,7 +94,10 @@ class ConvBase : public Op {
   virtual int64_t arranged_groups() const { return groups_; }
   // The weights, arranged once or now; their shape speaks of channels first.
   Tensor weights(Context& context) const { return arranged_.data ? arranged_ : channels_first(context.input(1)); }
-  bool are_arranged() const { return arranged_.data; }  // once and for all
+  // As they are multiplied: arranged once and for all, or not at all.
+  bool are_constant(const Tensor& given) const {
+    return arranged_.data || (has_constant_weights_ && !wants_arranging(given.shape));
+  }
   void arrange(Context& context, Tensor& w) const {
     if (arranged_.data || !wants_arranging(w.shape)) return;
     const Tensor given = w;
@@ -218,6 +230,7 @@ class ConvBase : public Op {
   }
 
   std::optional<device::Convolution> expected_;
+  bool has_constant_weights_ = false;
   Tensor arranged_;  // the weights, if they are constant; with the shape of those given
 };
 
@@ -241,7 +254,7 @@ class Conv : public ConvBase {
     const Epilogue rest{nullptr, residual_of(context, y), activation_};
     if (y.count() == 0) return;
     arrange(context, w);
-    const ConvData data{x.data, w.data, bias, y.data, are_arranged()};
+    const ConvData data{x.data, w.data, bias, y.data, are_constant(w)};
     const bool depthwise = is_depthwise(problem);  // cuDNN is slow at these
     if (!depthwise && suits_dnn(context, problem, false, x, w, data, rest) &&
         run_dnn(context, problem, false, x.shape, w.shape, shape, data, rest))
@@ -253,7 +266,7 @@ class Conv : public ConvBase {
     else if (depthwise)
       convolve_depthwise(context, problem, data);
     else
-      convolve(context, problem, data);
+      return convolve_whole(context, problem, data, rest, shape.count(2, shape.rank()));
     finish(context.stream(), problem, shape.count(2, shape.rank()), rest, y.data);
   }
 

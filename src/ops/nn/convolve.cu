@@ -8,6 +8,7 @@
 #include "device/unaligned_pack.h"
 #include "ops/dispatch.h"
 #include "ops/elementwise/channel_map.h"
+#include "ops/matmul/product.h"
 #include "ops/shape/strided.h"
 
 namespace encore::ops {
@@ -445,6 +446,23 @@ void convolve(Context& context, const ConvProblem& problem, const ConvData& data
     fill = [&](const ColumnRange& range, void* columns) { im2col(context.stream(), problem, data.x, range, columns); };
   const bool disjoint = problem.groups == 1 && w.kernel[2] > 1 && w.is_disjoint();
   dispatch(FloatList{}, problem.type, [&]<class T>() { convolve_as<T>(context, problem, data, fill, disjoint); });
+}
+
+bool convolve_pointwise(Context& context, const ConvProblem& p, const ConvData& data, const void* residual,
+                        const Activation& activation) {
+  const int64_t positions = p.window.out_count();
+  if (p.groups != 1 || !p.window.is_pointwise() || (p.layout == Layout::channels_first && positions != 1)) return false;
+  device::Gemm gemm;
+  gemm.type = gemm.output = p.type;
+  gemm.m = p.images * positions;
+  gemm.n = gemm.ldc = p.out_channels;
+  gemm.k = gemm.lda = gemm.ldb = p.in_channels;
+  gemm.transpose_b = true;
+  gemm.beta = residual ? 1 : 0;
+  gemm.tf32 = p.tf32;
+  gemm.constant_b = data.constant_w;
+  product(context, gemm, {data.x, data.w, data.bias, data.y, residual}, activation);
+  return true;
 }
 
 void convolve_transposed(Context& context, const ConvProblem& p, const ConvData& data) {

@@ -37,6 +37,10 @@ bool suits_product(const ConvProblem& problem);
 bool is_product(const ConvProblem& problem, const device::DnnSettings& settings);
 
 void convolve(Context& context, const ConvProblem& problem, const ConvData& data);
+// As convolve(), with a residual, which may be null, and an activation; of one group and single positions whose
+// channels lie side by side, which are a product as they are. False if it is none.
+bool convolve_pointwise(Context& context, const ConvProblem& problem, const ConvData& data, const void* residual,
+                        const Activation& activation);
 void convolve_transposed(Context& context, const ConvProblem& problem, const ConvData& data);
 
 // Channels first, with columns [image, channel, tap, position - first] that the caller fills, for some images and

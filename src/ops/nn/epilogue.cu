@@ -59,6 +59,12 @@ struct Finish {
   }
 };
 
+template <class T>
+struct Activate {
+  Activation activation;
+  DEVICE_FN Compute<T> operator()(T x) const { return activation.template whole<T>(Compute<T>(x)); }
+};
+
 }  // namespace
 
 Activation Activation::of(const NodeInfo& node, const std::string& attribute) {
@@ -74,6 +80,9 @@ Activation Activation::of(const NodeInfo& node, const std::string& attribute) {
                                           {"HardSigmoid", {Kind::hard_sigmoid, 2}},
                                           {"HardSwish", {Kind::hard_swish, 0}},
                                           {"Silu", {Kind::silu, 0}},
+                                          {"QuickGelu", {Kind::quick_gelu, 1}},
+                                          {"Gelu", {Kind::gelu, 0}},
+                                          {"FastGelu", {Kind::fast_gelu, 0}},
                                           {"Sigmoid", {Kind::sigmoid, 0}},
                                           {"Tanh", {Kind::tanh, 0}}});
   const std::string name = attribute + "_params";
@@ -81,6 +90,13 @@ Activation Activation::of(const NodeInfo& node, const std::string& attribute) {
   require(params.size() == known.params, name, " has ", params.size(), " values; activation '",
           node.get_string(attribute.c_str(), ""), "' takes ", known.params);
   return {known.kind, params.empty() ? 0 : params[0], params.size() < 2 ? 0 : params[1]};
+}
+
+void activate(StreamRef stream, Type type, int64_t n, const Activation& activation, void* y) {
+  if (activation.kind == Activation::Kind::none) return;
+  dispatch(FloatList{}, type, [&]<class T>() {
+    device::transform(stream, n, static_cast<T*>(y), Activate<T>{activation}, static_cast<const T*>(y));
+  });
 }
 
 void finish(StreamRef stream, const ConvProblem& p, int64_t width, const Epilogue& epilogue, void* y) {

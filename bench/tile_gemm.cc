@@ -1,0 +1,240 @@
+// Times products of small models, as a captured graph replays them one behind the other, each with weights of its own:
+// by the library, as it is and tuned, with a kernel for the activation, and by tiles in each of their ways.
+//
+//     ./encore build cuda --target tile_gemm_bench && build/cuda/tile_gemm_bench [a part of the names] [seconds]
+//
+// A star is at the way that tile_gemm_way() takes. Ways whose results are not the library's are told of.
+#include "ops/matmul/tile_gemm.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "device/device.h"
+#include "device/graph.h"
+#include "device/half.h"
+#include "device/memory.h"
+
+namespace {
+
+using namespace encore;
+using device::Type;
+using ops::Activation;
+using Kind = Activation::Kind;
+
+struct Problem {
+  const char* model;
+  int64_t rows, depth, columns;
+  Kind activation = Kind::none;
+  bool transposed = false, adds = false;  // a residual
+};
+constexpr Problem kProblems[] = {
+    {"bert_base", 128, 768, 768},
+    {"bert_base", 128, 768, 768, Kind::none, false, true},
+    {"bert_base", 128, 768, 2304},
+    {"bert_base", 128, 768, 3072, Kind::gelu},
+    {"bert_base", 128, 3072, 768, Kind::none, false, true},
+    {"bert_base", 16, 768, 3072, Kind::gelu},
+    {"bert_base", 16, 3072, 768, Kind::none, false, true},
+    {"bert_base", 512, 768, 3072, Kind::gelu},
+    {"bert_base", 512, 3072, 768, Kind::none, false, true},
+    {"vit", 197, 768, 768, Kind::none, true, true},
+    {"vit", 197, 768, 2304},
+    {"vit", 197, 768, 3072, Kind::gelu},
+    {"vit", 197, 3072, 768, Kind::none, false, true},
+    {"vit", 1, 768, 1000, Kind::none, true},
+    {"convnext_tiny", 3136, 96, 384, Kind::gelu},
+    {"convnext_tiny", 3136, 384, 96, Kind::none, false, true},
+    {"convnext_tiny", 784, 192, 768, Kind::gelu},
+    {"convnext_tiny", 784, 768, 192, Kind::none, false, true},
+    {"convnext_tiny", 196, 384, 1536, Kind::gelu},
+    {"convnext_tiny", 196, 1536, 384, Kind::none, false, true},
+    {"convnext_tiny", 49, 768, 3072, Kind::gelu},
+    {"convnext_tiny", 49, 3072, 768, Kind::none, false, true},
+    {"swin_t", 784, 192, 576},
+    {"swin_t", 196, 384, 1152},
+    {"swin_t", 196, 384, 384},
+    {"swin_t", 49, 768, 2304},
+    {"mobilenet_v3", 3136, 64, 24, Kind::none, true},
+    {"mobilenet_v3", 784, 72, 40, Kind::none, true},
+    {"mobilenet_v3", 784, 40, 120, Kind::relu, true},
+    {"mobilenet_v3", 784, 40, 240, Kind::hard_swish, true},
+    {"mobilenet_v3", 196, 240, 80, Kind::none, true, true},
+    {"mobilenet_v3", 196, 80, 480, Kind::hard_swish, true},
+    {"mobilenet_v3", 196, 112, 672, Kind::hard_swish, true},
+    {"mobilenet_v3", 49, 672, 160, Kind::none, true, true},
+    {"mobilenet_v3", 49, 160, 960, Kind::hard_swish, true},
+    {"efficientnet_b0", 196, 672, 112, Kind::none, true, true},
+    {"efficientnet_b0", 49, 192, 1152, Kind::silu, true},
+    {"efficientnet_b0", 49, 1152, 320, Kind::none, true},
+    {"whisper_tiny", 1500, 384, 384},
+    {"whisper_tiny", 1500, 384, 1536, Kind::gelu},
+    {"whisper_tiny", 1500, 1536, 384, Kind::none, false, true},
+    {"whisper_tiny", 4, 384, 1536, Kind::gelu},
+};
+constexpr int kProducts = 40;  // of a graph
+
+const char* name_of(Kind kind) {
+  switch (kind) {
+    case Kind::relu: return " relu";
+    case Kind::hard_swish: return " hard_swish";
+    case Kind::silu: return " silu";
+    case Kind::gelu: return " gelu";
+    default: return "";
+  }
+}
+std::string name_of(const Problem& p) {
+  return std::string(p.model) + " " + std::to_string(p.rows) + " x " + std::to_string(p.depth) + " x " +
+         std::to_string(p.columns) + (p.transposed ? " transposed" : "") + name_of(p.activation) +
+         (p.adds ? " residual" : "");
+}
+
+class Memory {
+ public:
+  explicit Memory(int64_t values) : bytes_(size_t(values) * 2), at_(device::allocate(0, bytes_)) {}
+  ~Memory() { device::free(0, at_); }
+  Memory(const Memory&) = delete;
+  void* at() const { return at_; }
+  void set(device::StreamRef stream, const std::vector<device::Half>& values) const {
+    device::copy(stream, at_, values.data(), bytes_);
+    stream.synchronize();
+  }
+  std::vector<device::Half> values(device::StreamRef stream) const {
+    std::vector<device::Half> got(bytes_ / 2);
+    device::copy(stream, got.data(), at_, bytes_);
+    stream.synchronize();
+    return got;
+  }
+
+ private:
+  size_t bytes_;
+  void* at_;
+};
+
+std::vector<device::Half> random_values(int64_t count, float scale) {
+  static std::mt19937 engine(1);
+  std::vector<device::Half> values(static_cast<size_t>(count));
+  for (device::Half& value : values) value = device::Half((float(engine() >> 8) / float(1 << 23) - 1) * scale);
+  return values;
+}
+
+class Scratch final : public device::Workspace {
+ public:
+  void* at_least(size_t bytes) override {
+    if (bytes > kBytes) std::abort();
+    return memory_.at();
+  }
+
+ private:
+  static constexpr size_t kBytes = size_t(256) << 20;
+  Memory memory_{kBytes / 2};
+};
+
+struct Bench {
+  device::Stream stream{0};
+  device::Event start{0, device::Timing::on}, stop{0, device::Timing::on};
+  double seconds;
+
+  // Microseconds of one of the products that enqueue(i) enqueues.
+  template <class F>
+  double us(F enqueue) {
+    enqueue(0);  // what is found out once, is found out here
+    stream.ref().synchronize();
+    begin_capture(stream, device::CaptureMode::thread_local_);
+    for (int i = 0; i < kProducts; ++i) enqueue(i);
+    const auto exec = end_capture(stream).instantiate();
+    double best = 1e9, spent = 0;
+    for (int round = 0; round < 4 || (spent < seconds * 1e6 && round < 1000); ++round) {
+      constexpr int kReplays = 4;
+      start.record(stream);
+      for (int i = 0; i < kReplays; ++i) exec.launch(stream);
+      stop.record(stream);
+      stop.synchronize();
+      const double us = *device::elapsed_us(start, stop);
+      spent += us;
+      best = std::min(best, us / (kReplays * kProducts));
+    }
+    return best;
+  }
+};
+
+double difference(const std::vector<device::Half>& a, const std::vector<device::Half>& b) {
+  double most = 0, largest = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double apart = std::abs(double(float(a[i])) - double(float(b[i])));
+    most = apart <= most ? most : apart;  // NaN counts
+    largest = std::max(largest, std::abs(double(float(b[i]))));
+  }
+  return most / largest;
+}
+
+void run(Bench& bench, const Problem& p, device::Blas& blas, device::Blas& tuned, Scratch& scratch) {
+  device::Gemm gemm{.type = Type::f16, .output = Type::f16, .m = p.rows, .n = p.columns, .k = p.depth};
+  gemm.transpose_b = p.transposed;
+  gemm.lda = p.depth, gemm.ldb = p.transposed ? p.depth : p.columns, gemm.ldc = p.columns;
+  gemm.beta = p.adds ? 1 : 0;
+  gemm.has_bias = gemm.constant_b = true;
+  const Activation activation{p.activation};
+
+  const Memory a(p.rows * p.depth), bias(p.columns), addend(p.rows * p.columns), c(p.rows * p.columns);
+  a.set(bench.stream, random_values(p.rows * p.depth, 1));
+  bias.set(bench.stream, random_values(p.columns, 1));
+  addend.set(bench.stream, random_values(p.rows * p.columns, 1));
+  const auto weights = random_values(p.depth * p.columns, 3 / std::sqrt(float(p.depth)));
+  std::vector<std::unique_ptr<Memory>> b;
+  for (int i = 0; i < kProducts; ++i) {
+    b.push_back(std::make_unique<Memory>(p.depth * p.columns));
+    b.back()->set(bench.stream, weights);
+  }
+  const auto data = [&](int i) {
+    return ops::ProductData{a.at(), b[size_t(i)]->at(), bias.at(), c.at(), p.adds ? addend.at() : nullptr};
+  };
+  const auto by = [&](device::Blas& library) {
+    return bench.us([&](int i) {
+      const ops::ProductData of = data(i);
+      library.gemm(bench.stream, gemm, of.a, of.b, of.c, of.bias, scratch, of.addend);
+      ops::activate(bench.stream, gemm.output, p.rows * p.columns, activation, of.c);
+    });
+  };
+  std::printf("%-52s %8.2f", name_of(p).c_str(), by(blas));
+  std::printf(" %8.2f |", by(tuned));
+  const auto wanted = c.values(bench.stream);
+  const ops::TileGemmWay taken = ops::tile_gemm_way(gemm, data(0), device::multiprocessors(0));
+  double best = 1e9;
+  std::string wrong;
+  for (const ops::TileGemmWay& way : ops::tile_gemm_ways(gemm, data(0))) {
+    const double us = bench.us([&](int i) { tile_gemm(bench.stream, gemm, data(i), activation, way); });
+    best = std::min(best, us);
+    std::printf(" %6.2f%c", us, way == taken ? '*' : ' ');
+    const double apart = difference(c.values(bench.stream), wanted);
+    if (!(apart < 4e-3))
+      wrong += " " + std::to_string(way.rows) + "x" + std::to_string(way.columns) + "/" + std::to_string(way.parts) +
+               " is " + std::to_string(apart) + " off";
+  }
+  std::printf(" | best %.2f%s\n", best, wrong.c_str());
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  const std::string only = count > 1 ? arguments[1] : "";
+  Bench bench{.seconds = count > 2 ? std::atof(arguments[2]) : 0.01};
+  device::Blas blas(0), tuned(0, {.tune = true});
+  Scratch scratch;
+  std::printf("%s, %d multiprocessors; microseconds\n%-52s %8s %8s |", device::describe(0).name.c_str(),
+              device::multiprocessors(0), "product", "library", "tuned");
+  const device::Gemm any{.type = Type::f16, .output = Type::f16, .m = 8, .n = 8, .k = 8, .lda = 8, .ldb = 8, .ldc = 8};
+  for (const ops::TileGemmWay& way : ops::tile_gemm_ways(any, {}))
+    std::printf(
+        " %7s",
+        (std::to_string(way.rows) + "x" + std::to_string(way.columns) + "/" + std::to_string(way.parts)).c_str());
+  std::printf(" |\n");
+  for (const Problem& problem : kProblems)
+    if (name_of(problem).find(only) != std::string::npos) run(bench, problem, blas, tuned, scratch);
+}

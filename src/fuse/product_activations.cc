@@ -1,0 +1,74 @@
+// Activations of products: a product by tiles does them at its end (ops/matmul/tile_gemm.h), another one behind it.
+#include <optional>
+
+#include "fuse/passes.h"
+#include "ops/elementwise/program.h"
+#include "ops/registry.h"
+
+namespace encore::fuse {
+namespace {
+
+constexpr size_t kBias = 2;
+
+bool is_product(const Match& match, int s) {
+  if (!match.is_there(s)) return false;
+  const NodeInfo& node = match.node(s);
+  const bool is_fused = node.op_type() == "FusedMatMul" && node.domain() == ops::kMicrosoft;
+  return (is_fused || is_onnx(node, "MatMul") || is_onnx(node, "Gemm")) && node.get_string("activation", "").empty() &&
+         match.value(match.step(s).inputs[1]).is_constant &&
+         ops::kHalves.has(match.value(match.step(s).inputs[0]).type);
+}
+
+std::optional<Ending> gelu_of(const Match& match, int v) {
+  const int s = match.only_reader(v);
+  if (s < 0) return std::nullopt;
+  const NodeInfo& node = match.node(s);
+  const bool is_microsoft = node.domain() == ops::kMicrosoft;
+  if (is_onnx(node, "Gelu"))
+    return Ending{{s}, node.get_string("approximate", "none") == "tanh" ? "FastGelu" : "Gelu", {}};
+  if (is_microsoft && (node.op_type() == "Gelu" || node.op_type() == "BiasGelu")) return Ending{{s}, "Gelu", {}};
+  if (is_microsoft && node.op_type() == "FastGelu") return Ending{{s}, "FastGelu", {}};
+  if (is_microsoft && node.op_type() == "QuickGelu") return Ending{{s}, "QuickGelu", {node.get_float("alpha", 1.702f)}};
+  return std::nullopt;
+}
+
+// An elementwise step that alone reads the value takes what makes it along itself.
+bool is_for_elementwise(const Match& match, int v) {
+  const int reader = match.only_reader(v);
+  return match.plan().settings.fuses_elementwise && reader >= 0 && ops::scalar_call(match.node(reader));
+}
+
+}  // namespace
+
+// No path leaves them and comes back: what is between has no other reader, and a Gelu's bias is a constant.
+void join_product_activation(Match& match, int product) {
+  if (!is_product(match, product)) return;
+  const Step& step = match.step(product);
+  const int v = step.outputs[0];
+  std::optional<Ending> end = ending_of(match, v);
+  if (!end) end = gelu_of(match, v);
+  if (!end) return;
+  const Step& last = match.step(end->steps.back());
+  if (is_for_elementwise(match, last.outputs[0])) return;
+  std::vector<int> inputs = step.inputs;
+  const int bias =
+      end->steps.size() == 1 && last.node->domain() == ops::kMicrosoft && last.inputs.size() > 1 ? last.inputs[1] : -1;
+  if (bias >= 0) {
+    const bool is_taken = inputs.size() > kBias || match.is(product, "Gemm");
+    if (last.inputs[0] != v || is_taken || !match.value(bias).is_constant ||
+        match.value(bias).type != match.value(v).type)
+      return;
+    inputs.push_back(bias);
+  }
+  const NodeInfo& node = *step.node;
+  ops::Attributes attributes = node.attributes();
+  attributes["activation"] = end->activation;
+  attributes["activation_params"] = end->params;
+  std::vector<int> steps = end->steps;
+  steps.insert(steps.begin(), product);
+  match.replace(std::move(steps),
+                match.plan().step({node.domain(), node.op_type(), node.since_version(), std::move(attributes)},
+                                  node.name() + " and " + last.node->name(), std::move(inputs), last.outputs));
+}
+
+}  // namespace encore::fuse
