@@ -46,6 +46,12 @@ std::string place_text(const ProgramLayout& layout, size_t walk) {
   return place;
 }
 
+std::string found(const ProgramLayout& layout, const ProgramLayout::Input& input, const std::string& place) {
+  const ProgramLayout::Join& join = layout.joins[size_t(input.join)];
+  return text("at.joined.find(", input.join, ", ", join.begin, ", ", join.end, ", ", place, ", ",
+              std::countr_zero(device::size_bytes(input.type)), ')');
+}
+
 std::string loads_text(const ProgramLayout& layout) {
   std::string lines;
   for (size_t i = 0; i < layout.inputs.size(); ++i) {
@@ -55,7 +61,9 @@ std::string loads_text(const ProgramLayout& layout) {
                   input.repeats    ? "one"
                   : input.is_whole ? "pack"
                                    : "each",
-                  '<', type_name(input.type), ", kPack>(at.inputs[", i, "], ", place, ");\n");
+                  '<', type_name(input.type), ", kPack>(");
+    lines +=
+        input.join < 0 ? text("at.inputs[", i, "], ", place, ");\n") : text(found(layout, input, place), ", 0);\n");
   }
   return lines;
 }
@@ -82,6 +90,9 @@ std::string source_of(const Expression& expression, const std::vector<int>& outp
   std::string source = text(
       "#include \"ops/elementwise/compiled_program.h\"\n\n"
       "namespace encore::compiled {\n\n"
+      "using Arguments = ops::",
+      layout.joins.empty() ? "" : "Joining",
+      "ProgramArguments;\n"
       "DEVICE_FN void body(const Arguments& at, int64_t index) {\n"
       "  constexpr int kPack = ",
       layout.pack, ";\n  const int first = int(index) * kPack;\n");
