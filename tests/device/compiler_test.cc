@@ -25,7 +25,8 @@ std::string source(const std::string& factor) {
 #include "device/annotate.h"
 namespace encore::compiled {
 struct Arguments { const float* x; float* y; };
-DEVICE_FN void body(const Arguments& at, int64_t i) { at.y[i] = at.x[i] * )" +
+template <class Wait>
+DEVICE_FN void body(const Arguments& at, int64_t i, Wait wait) { wait(); at.y[i] = at.x[i] * )" +
          factor + "; }\n}\n";
 }
 struct Arguments {

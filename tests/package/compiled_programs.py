@@ -27,7 +27,7 @@ def source(type_name):
     return f"""#include "ops/elementwise/compiled_program.h"
 namespace encore::compiled {{
 using Arguments = ops::JoiningProgramArguments;
-DEVICE_FN void body(const Arguments& at, int64_t index) {{
+DEVICE_FN void body(const Arguments& at, int64_t index, auto wait) {{
   constexpr int kPack = 4;
   int i;
   const int rest = at.sizes[0](int(index), i);
@@ -37,7 +37,7 @@ DEVICE_FN void body(const Arguments& at, int64_t index) {{
 }}
 }}
 extern "C" __global__ void entry(const __grid_constant__ encore::compiled::Arguments arguments, long long) {{
-  encore::compiled::body(arguments, threadIdx.x);
+  encore::compiled::body(arguments, threadIdx.x, [] {{}});
 }}
 """
 

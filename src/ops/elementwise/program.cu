@@ -48,6 +48,7 @@ class ElementwiseOp : public Op {
  public:
   ElementwiseOp(const NodeInfo& node, Expression expression)
       : expression_(std::move(expression)), compiler_(node.settings.compiler) {
+    for (int k = 0; k < node.input_count(); ++k) constant_.push_back(node.constant_input(k));
     joined_in_.resize(size_t(node.input_count()), -1);
     for (const Expression::Join& join : expression_.joins) {
       require(join.last < node.input_count(), "the expression joins input ", join.last, " of ", node.input_count());
@@ -204,7 +205,7 @@ class ElementwiseOp : public Op {
                                                  const std::vector<Tensor>& outputs,
                                                  const std::vector<int>& made) const {
     if (!compiler_ || stream.capture_status() == device::CaptureStatus::none) return std::nullopt;
-    auto kernel = compiler_->find(source_of(expression_, made, layout));
+    auto kernel = compiler_->find(source_of(expression_, made, layout, constant_));
     if (!kernel) return std::nullopt;
     JoiningProgramArguments arguments{};
     const auto to_int = [](int64_t value) { return int(value); };
@@ -297,6 +298,7 @@ class ElementwiseOp : public Op {
   Expression expression_;
   const std::shared_ptr<device::Compiler> compiler_;
   std::vector<Instruction> all_;
+  std::vector<bool> constant_;  // by input: a model's own, which no kernel writes
   std::vector<int> joined_in_;  // by input: the first of those that it is read with, or -1
 };
 
