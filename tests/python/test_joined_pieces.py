@@ -84,6 +84,14 @@ def test_with_what_is_broadcast(make_model, kind, row):
         check(joined(make_model, shapes, 2, kind, row=row), [drawn(shapes, kind, seed) for seed in range(3)], **options)
 
 
+@pytest.mark.parametrize("widths", [[64, 448], [68, 444]])
+def test_many_elements(make_model, widths):
+    """Wider packs, unless they lie in two pieces."""
+    shapes = [[1200, width] for width in widths]
+    model = joined(make_model, shapes, 1, TensorProto.FLOAT16, row=[512])
+    check(model, [drawn(shapes, TensorProto.FLOAT16, seed) for seed in range(3)], **OPTIONS[2])
+
+
 def test_one_kernel_is_all(make_model, tmp_path):
     es.make_session(joined(make_model, [[2, 8], [2, 16]], 1, TensorProto.FLOAT), regions=1, dump_regions=tmp_path)
     plan = last_plan(tmp_path)

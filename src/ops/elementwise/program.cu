@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "device/compiler.h"
+#include "device/device.h"
 #include "ops/elementwise/index_space.h"
 #include "ops/elementwise/interpreter.h"
 #include "ops/elementwise/program_layout.h"
@@ -16,7 +17,7 @@
 namespace encore::ops {
 namespace {
 
-constexpr int kPacked = 4;
+constexpr int kPacked = 4, kWide = 8;
 
 using Way = ProgramLayout::Way;
 
@@ -160,13 +161,18 @@ class ElementwiseOp : public Op {
     require(int(space.sizes.size()) <= kMostProgramDims, "inputs are broadcast along more than ", kMostProgramDims,
             " dimensions");
     const bool is_small = are_small(inputs, reads, space.count), has_packs = space.packs(kPacked) && is_small;
-    auto joins = joins_in(context, inputs, reads, space, has_packs ? kPacked : 1);
+    const auto joins = joins_in(context, inputs, reads, space, has_packs ? kPacked : 1);
     std::vector<const Tensor*> tensors(reads.size());
     for (size_t k = 0; k < reads.size(); ++k)
       if (reads[k]) tensors[k] = &inputs.tensors[k];
-    const ProgramLayout layout(has_packs && are_aligned(outputs) ? kPacked : 1, space, tensors, sources,
-                               std::move(joins));
-    const auto captured = is_small ? compiled(context.stream(), layout, outputs, made) : std::nullopt;
+    const ProgramLayout layout(has_packs && are_aligned(outputs, kPacked) ? kPacked : 1, space, tensors, sources,
+                               joins);
+    std::optional<device::CompiledLaunch> captured;
+    if (is_small && compiler_ && context.stream().capture_status() != device::CaptureStatus::none) {
+      const bool may_be_wide = layout.pack == kPacked && space.packs(kWide) && are_aligned(outputs, kWide);
+      const ProgramLayout wide(may_be_wide ? kWide : layout.pack, space, tensors, sources, joins);
+      captured = compiled(gains_by(wide, layout, outputs, context.stream()) ? wide : layout, outputs, made);
+    }
     if (captured && captured->kernel->is_ready()) {
       device::launch(context.stream(), *captured);
     } else {
@@ -200,11 +206,24 @@ class ElementwiseOp : public Op {
     return joins;
   }
 
+  // Whether wider packs, of 16 bytes of halves, leave enough threads, and registers for all inputs. The interpreter's
+  // would take twice the shared memory.
+  static bool gains_by(const ProgramLayout& wide, const ProgramLayout& layout, const std::vector<Tensor>& outputs,
+                       StreamRef stream) {
+    constexpr size_t kMostInputs = 8;
+    const auto is_half = [](const auto& one) { return device::size_bytes(one.type) == 2; };
+    return (std::ranges::any_of(outputs, is_half) || std::ranges::any_of(wide.inputs, is_half)) &&
+           wide.inputs.size() <= kMostInputs && wide.packs >= 512 * int64_t(device::multiprocessors(stream.device())) &&
+           std::ranges::equal(wide.inputs, layout.inputs, {}, &ProgramLayout::Input::is_whole,
+                              &ProgramLayout::Input::is_whole) &&
+           std::ranges::all_of(wide.inputs, [&](const ProgramLayout::Input& input) {
+             return input.join < 0 || input.repeats || wide.joins[size_t(input.join)].holds_packs(wide.pack);
+           });
+  }
+
   // The compiled kernel that is captured for it, if there is one; it may not be ready yet.
-  std::optional<device::CompiledLaunch> compiled(StreamRef stream, const ProgramLayout& layout,
-                                                 const std::vector<Tensor>& outputs,
+  std::optional<device::CompiledLaunch> compiled(const ProgramLayout& layout, const std::vector<Tensor>& outputs,
                                                  const std::vector<int>& made) const {
-    if (!compiler_ || stream.capture_status() == device::CaptureStatus::none) return std::nullopt;
     auto kernel = compiler_->find(source_of(expression_, made, layout, constant_));
     if (!kernel) return std::nullopt;
     JoiningProgramArguments arguments{};
@@ -289,9 +308,9 @@ class ElementwiseOp : public Op {
       if (reads[k]) count = std::max(count, inputs.tensors[k].count());
     return count <= INT32_MAX;
   }
-  static bool are_aligned(const std::vector<Tensor>& outputs) {
-    return std::ranges::all_of(outputs, [](const Tensor& tensor) {
-      return reinterpret_cast<uintptr_t>(tensor.data) % (kPacked * device::size_bytes(tensor.type)) == 0;
+  static bool are_aligned(const std::vector<Tensor>& outputs, int pack) {
+    return std::ranges::all_of(outputs, [&](const Tensor& tensor) {
+      return reinterpret_cast<uintptr_t>(tensor.data) % (size_t(pack) * device::size_bytes(tensor.type)) == 0;
     });
   }
 
