@@ -1,5 +1,6 @@
 // How the inputs of an elementwise program lie for packs of its outputs, whether it is interpreted or compiled.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <vector>
