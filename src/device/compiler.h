@@ -51,8 +51,9 @@ class Compiler {
   Compiler(const Compiler&) = delete;
 
   // The source includes what it needs of Encore's headers (cmake/run_time_headers.cmake lists those that are there),
-  // and defines in encore::compiled `Arguments`, which are trivially copyable, and DEVICE_FN void body(const
-  // Arguments&, int64_t index). Null: there will be none.
+  // and defines in encore::compiled `Arguments`, which are trivially copyable, and
+  //   template <class Wait> DEVICE_FN void body(const Arguments&, int64_t index, Wait wait)
+  // which says wait() before all but what a body with kBeginsEarly may do (device/launch.h). Null: there will be none.
   std::shared_ptr<const CompiledKernel> find(const std::string& source);
 
  private:

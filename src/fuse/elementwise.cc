@@ -7,6 +7,7 @@
 
 #include "fuse/links.h"
 #include "fuse/rolls.h"
+#include "fuse/shape_symbols.h"
 
 namespace encore::fuse {
 namespace {
@@ -38,9 +39,24 @@ bool is_read_in_place(const Match& match, int v) {
 
 namespace {
 
-// What a program reads: a value, or a part of one, or what it is as a roll.
+// The Concat that makes a value for programs alone, which may read its pieces; or -1.
+int concat_in_place(const Match& match, int v) {
+  const int concat = match.maker(v, "Concat");
+  const auto rank = match.rank(v);
+  if (concat < 0 || !rank || match.value(v).is_output || match.step(concat).inputs.size() > ops::kMostProgramPieces ||
+      !counted_from_first(match.node(concat).get_int("axis", 1), *rank))
+    return -1;
+  const auto is_one_of_type = [&](int piece) { return piece >= 0 && match.value(piece).type == match.value(v).type; };
+  return std::ranges::all_of(match.step(concat).inputs, is_one_of_type) &&
+                 std::ranges::all_of(match.readers(v), [&](int s) { return call_of(match, s).has_value(); })
+             ? concat
+             : -1;
+}
+
+// What a program reads: a value, or a part of one, or what it is as a roll or as pieces side by side.
 struct Read {
   Rolled rolled;
+  int concat = -1;
   std::map<int, std::pair<int64_t, int64_t>> parts;  // by axis, counted from the end
   bool operator==(const Read&) const = default;
 
@@ -49,6 +65,7 @@ struct Read {
       rolled = rolled_by(match.step(made));
       return;
     }
+    concat = concat_in_place(match, v);
     for (;;) {
       const auto part = part_of(match, rolled.from);
       if (!part || !is_read_in_place(match, rolled.from)) break;
@@ -74,7 +91,9 @@ class Joined {
     return true;
   }
   const std::vector<int>& steps() const { return parts_.steps; }
-  bool pays() const { return parts_.steps.size() > 1 || !parts_.expression.parts.empty(); }
+  bool pays() const {
+    return parts_.steps.size() > 1 || !parts_.expression.parts.empty() || !parts_.expression.joins.empty();
+  }
 
   Step step() const {
     std::string name = match_.node(parts_.steps.front()).name();
@@ -102,13 +121,22 @@ class Joined {
       if (const auto number = match_.number(step, input, *most)) return {Operand::Kind::number, 0, float(*number)};
     const Read read(match_, v);
     const auto known = std::ranges::find(parts_.reads, read);
-    const int index = int(known - parts_.reads.begin());
-    if (known == parts_.reads.end()) {
-      parts_.reads.push_back(read);
+    if (known != parts_.reads.end())
+      return {Operand::Kind::input, parts_.first_inputs[size_t(known - parts_.reads.begin())]};
+    const int index = int(parts_.inputs.size());
+    parts_.reads.push_back(read);
+    parts_.first_inputs.push_back(index);
+    if (read.concat < 0) {
       parts_.inputs.push_back(read.rolled.from);
       for (const auto& [axis, shift] : read.rolled.shifts) parts_.expression.rolls.push_back({index, axis, shift});
       for (const auto& [axis, part] : read.parts)
         parts_.expression.parts.push_back({index, axis, part.first, part.second});
+    } else {
+      const std::vector<int>& pieces = match_.step(read.concat).inputs;
+      const auto rank = *match_.rank(v);
+      const auto axis = *counted_from_first(match_.node(read.concat).get_int("axis", 1), rank);
+      parts_.inputs.insert(parts_.inputs.end(), pieces.begin(), pieces.end());
+      parts_.expression.joins.push_back({index, int(parts_.inputs.size()) - 1, int(axis) - int(rank)});
     }
     return {Operand::Kind::input, index};
   }
@@ -137,6 +165,7 @@ class Joined {
   struct Parts {
     std::vector<int> steps, inputs, outputs;  // the latter two are values
     std::vector<Read> reads;                  // what the inputs are
+    std::vector<int> first_inputs;            // by read: its place among the inputs
     std::map<int, int> values;                // of the plan and of the expression
     Expression expression;
   };

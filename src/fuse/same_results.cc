@@ -55,6 +55,8 @@ bool pads_nothing(const Match& match, int s) {
   return pads && std::ranges::all_of(*pads, [](int64_t count) { return count == 0; });
 }
 
+bool joins_nothing(const Match& match, int s) { return match.is(s, "Concat") && match.step(s).inputs.size() == 1; }
+
 // From the first element of an axis to beyond the last.
 bool cuts_nothing(const Match& match, int s) {
   if (!match.is(s, "Slice") || match.node(s).since_version() < 10) return false;
@@ -121,7 +123,9 @@ void join_transposes(Match& match, int second) {
 }
 
 void drop_identity(Match& match, int identity) {
-  if (!match.is(identity, "Identity") && !pads_nothing(match, identity) && !cuts_nothing(match, identity)) return;
+  if (!match.is(identity, "Identity") && !pads_nothing(match, identity) && !cuts_nothing(match, identity) &&
+      !joins_nothing(match, identity))
+    return;
   const int x = match.step(identity).inputs[0], y = match.step(identity).outputs[0];
   if (match.value(y).is_output) return;
   match.substitute(y, x);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "device/device.h"
 #include "device/error.h"
 #include "device/exchange.h"
 #include "device/memory.h"
@@ -25,7 +26,8 @@ std::string source(const std::string& factor) {
 #include "device/annotate.h"
 namespace encore::compiled {
 struct Arguments { const float* x; float* y; };
-DEVICE_FN void body(const Arguments& at, int64_t i) { at.y[i] = at.x[i] * )" +
+template <class Wait>
+DEVICE_FN void body(const Arguments& at, int64_t i, Wait wait) { wait(); at.y[i] = at.x[i] * )" +
          factor + "; }\n}\n";
 }
 struct Arguments {
@@ -110,6 +112,18 @@ TEST_F(CompilerTest, WhatDoesNotCompileLeavesGraphsAsTheyAre) {
 TEST_F(CompilerTest, NothingIsCompiledIfNobodyWantsIt) {
   EXPECT_EQ(Compiler(0, {.when = When::never}).find(source("8")), nullptr);
 }
+
+#ifdef ENCORE_VIRTUAL
+TEST_F(CompilerTest, EveryThreadWaits) {
+  std::string text = source("10");
+  text.erase(text.find("wait();"), 7);
+  const auto kernel = Compiler(0, {.when = When::at_once}).find(text);
+  ASSERT_TRUE(kernel && kernel->is_ready());
+  launch(stream, {kernel, kCount, arguments()});
+  EXPECT_ERROR(stream.ref().synchronize(), Code::device_failed);
+  clear_error(0);
+}
+#endif
 
 TEST_F(CompilerTest, IsKeptForLaterProcesses) {
   const std::string path = std::filesystem::path(::testing::TempDir()) / "compiled";

@@ -91,6 +91,59 @@ out a
   EXPECT_NE(made.find("Tanh(a)"), made.npos) << made;
 }
 
+constexpr const char* kJoined = R"(in x: f16[n, 8]
+in y: f16[n, 16]
+in row: f16[24]
+a: f16[n, 24] = Concat@13(x, y) {axis = 1}  # "joined"
+b: f16[n, 24] = Mul(a, row)
+z: f16[n, 24] = Relu(b)
+out z
+)";
+
+std::string with_unread_dropped(const std::string& text) {
+  Plan plan = plan_from(text);
+  for (const Pass& pass : passes())
+    if (const std::string_view name = pass.name; name == "elementwise" || name == "unread") run(pass, plan);
+  return text_of(plan);
+}
+
+TEST(Elementwise, PiecesAreReadWhereTheyAre) {
+  EXPECT_EQ(with_unread_dropped(kJoined), R"(in x: f16[n, 8]
+in y: f16[n, 16]
+in row: f16[24]
+z: f16[n, 24] = encore.Elementwise(x, y, row) {expression = "join x0 to x1 along -1; v0: float16 = mul(x0, x2); v1: float16 = relu(v0); out v1"}  # " to "
+out z
+)");
+}
+
+// Each program reads them, one of a single step too; an axis may be counted from the end.
+TEST(Elementwise, PiecesAreReadByAll) {
+  std::string text = replaced(kJoined, "out z", "m: f16[n, 24] = MatMul(z, w)\nu: f16[n, 24] = Sub(m, a)\nout u");
+  text = replaced(replaced(text, "in row", "in w: f16[24, 24]\nin row"), "axis = 1", "axis = -1");
+  const std::string made = with_unread_dropped(text);
+  EXPECT_NE(made.find("z: f16[n, 24] = encore.Elementwise(x, y, row) {expression = \"join x0 to x1 along -1; "),
+            made.npos)
+      << made;
+  EXPECT_NE(made.find("(m, x, y) {expression = \"join x1 to x2 along -1; v0: float16 = sub(x0, x1); out v0\"}"),
+            made.npos)
+      << made;
+  EXPECT_EQ(made.find("Concat"), made.npos) << made;
+}
+
+TEST(Elementwise, PiecesThatOthersReadTogetherAreJoined) {
+  const auto is_joined = [](const std::string& text) {
+    const std::string made = with_unread_dropped(text);
+    EXPECT_NE(made.find("= Concat(x, y"), made.npos) << made;
+    EXPECT_NE(made.find("= encore.Elementwise(a, row)"), made.npos) << made;
+  };
+  is_joined(std::string(kJoined) + "out a\n");
+  is_joined(replaced(kJoined, "out z", "s: f16[n, 24] = Softmax(a)\nout s\nout z"));
+  is_joined(replaced(kJoined, "(b)", "(b)\nm: f16[n, 24] = MatMul(row, a)\nout m"));
+  std::string pieces = "(x, y";
+  for (int i = 0; i < 64; ++i) pieces += ", y";
+  is_joined(replaced(kJoined, "(x, y", pieces));
+}
+
 // A constant of one element may be what gives a result its dimensions.
 TEST(Elementwise, NumbersHaveNoDimensions) {
   const std::string made = after("elementwise", R"(in x: f32[]

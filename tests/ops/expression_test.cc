@@ -17,6 +17,7 @@ TEST(Expression, IsReadAsItIsWritten) {
            "v0: float16 = mul(x0, 0.5); v1: bool = less(v0, -inf); v2: float16 = where(v1, x3, v0); out v2, v0",
            "roll x0 along -1 by 32; roll x0 along -2 by 1; v0: bfloat16 = leaky_relu[0.01](x0); out v0",
            "part x1 along -1 from 3 to 3; roll x0 along -2 by 1; v0: float = add(x0, x1); out v0",
+           "join x0 to x2 along -1; join x3 to x3 along -2; v0: float = add(x0, x3); out v0",
            "v0: float = hard_sigmoid[0.2, 0.5](x0); v1: float16 = cast(v0); out v1",
        })
     EXPECT_EQ(text_of(expression_from(text)), text);
@@ -37,6 +38,8 @@ TEST(Expression, SaysWhatCannotBeRead) {
            "v0: float = abs(x0); out v1",
            "v0: float = abs(x99999999999); out v0",
            "v0: float = abs(x0); out v0 and more",
+           "join x0 to x1 along 1; v0: float = abs(x0); out v0",
+           "join x1 to x0 along -1; v0: float = abs(x0); out v0",
            "roll x0 along 1 by 2; v0: float = abs(x0); out v0",
            "part x0 along 1 from 0 to 2; v0: float = abs(x0); out v0",
            "part x0 along -1 from 2 to 1; v0: float = abs(x0); out v0",
@@ -90,6 +93,15 @@ TEST(Instructions, AreNotMoreThanFit) {
   add(kMostInstructions - 2);
   EXPECT_FALSE(fits_in_a_program(expression_from(text + "out v" + std::to_string(kMostInstructions - 2)), 1));
   EXPECT_FALSE(fits_in_a_program(expression_from(fits), kMostProgramInputs + 1));
+}
+
+TEST(Instructions, ReadAsManyPiecesAsFit) {
+  const auto fits = [](int pieces) {
+    const std::string join = "join x1 to x" + std::to_string(pieces) + " along -1; ";
+    return fits_in_a_program(expression_from(join + "v0: float = add(x0, x1); out v0"), pieces + 1);
+  };
+  EXPECT_TRUE(fits(kMostProgramPieces));
+  EXPECT_FALSE(fits(kMostProgramPieces + 1));
 }
 
 // Five values that are there at once, and four slots.

@@ -26,17 +26,18 @@ def source(type_name):
     calls = "".join(f"  v = call<ScalarFunction::{name}, {type_name}>(1u, 2u, v, x, v);\n" for name in functions())
     return f"""#include "ops/elementwise/compiled_program.h"
 namespace encore::compiled {{
-DEVICE_FN void body(const Arguments& at, int64_t index) {{
+using Arguments = ops::JoiningProgramArguments;
+DEVICE_FN void body(const Arguments& at, int64_t index, auto wait) {{
   constexpr int kPack = 4;
   int i;
   const int rest = at.sizes[0](int(index), i);
   const Values<kPack> x = pack<{type_name}, kPack>(at.inputs[0], rolled(i, rest, 3));
-  Values<kPack> v = each<bool, kPack>(at.inputs[1], index);
+  Values<kPack> v = each<bool, kPack>(at.joined.find(0, 0, 16, int(index), 0), 0);
 {calls}  store<{type_name}>(at.outputs[0], index * kPack, v);
 }}
 }}
 extern "C" __global__ void entry(const __grid_constant__ encore::compiled::Arguments arguments, long long) {{
-  encore::compiled::body(arguments, threadIdx.x);
+  encore::compiled::body(arguments, threadIdx.x, [] {{}});
 }}
 """
 

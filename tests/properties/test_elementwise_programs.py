@@ -53,7 +53,7 @@ def graphs(draw):
             whole.add(name)
 
     def roll(x, axis, shift, negative):
-        """Two parts the other way round, of which one may be negated."""
+        """Two parts, mostly the other way round, of which one may be negated."""
         places = [numpy_helper.from_array(np.array([at]), f"at{len(constants)}_{at}") for at in (0, shift, space[axis])]
         axes = numpy_helper.from_array(np.array([axis - len(space)]), f"axes{len(constants)}")
         constants.extend([*places, axes])
@@ -66,6 +66,8 @@ def graphs(draw):
             add("Neg", [parts[negative]], types[x])
             parts[negative] = nodes[-1].output[0]
         cut.update(node.output[0] for node in nodes[-3 if negative < 2 else -2 :])
+        if draw(st.integers(0, 2)) == 0:
+            parts.reverse()
         add("Concat", parts, types[x], axis=axis)
         whole.add(nodes[-1].output[0])
 

@@ -61,6 +61,17 @@ def test_bits(make_model, kind, shape, row):
         np.testing.assert_array_equal(compiled.run(None, feeds)[0], interpreted.run(None, feeds)[0])
 
 
+@pytest.mark.parametrize("kind", [HALF, FLOAT])
+def test_bits_of_many(make_model, kind):
+    """So many that a thread makes 16 bytes of halves."""
+    model = program(make_model, kind, [1200, 512], [512], 0.125)
+    compiled = es.make_session(model, auto_graph=1, compile_elementwise="now")
+    interpreted = es.make_session(model, auto_graph=1, compile_elementwise=0)
+    for seed in range(3):
+        feeds = fed(kind, [1200, 512], seed)
+        np.testing.assert_array_equal(compiled.run(None, feeds)[0], interpreted.run(None, feeds)[0])
+
+
 @pytest.mark.parametrize("options", [{"auto_graph": 1}, {"enable_cuda_graph": 1}], ids=str)
 def test_graphs_take_over_what_is_compiled_meanwhile(make_model, options):
     """Nothing tells but time and a profile; results are the same before and after."""

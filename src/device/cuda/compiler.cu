@@ -33,16 +33,20 @@ using cuda::check;
 
 constexpr int kThreads = 128;
 
-// What body() of a source is called by.
+// What body() of a source is called by. Those who have no index need not wait: others of their kernel do.
 constexpr const char* kEntry = R"(
 extern "C" __global__ void __launch_bounds__(128) entry(const __grid_constant__ encore::compiled::Arguments arguments,
                                                         long long count) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-  asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
   const long long index = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (index < count) encore::compiled::body(arguments, index);
+  if (index < count)
+    encore::compiled::body(arguments, index, [] {
+#if __CUDA_ARCH__ >= 900
+      asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+    });
 }
 )";
 
@@ -115,7 +119,8 @@ std::string compile(int device, const std::string& source) {
 }
 
 void open_compiler(int device) {
-  compile(device, "namespace encore::compiled { struct Arguments {}; __device__ void body(Arguments, long long) {} }");
+  compile(device,
+          "namespace encore::compiled { struct Arguments {}; __device__ void body(Arguments, long long, auto) {} }");
 }
 
 std::shared_ptr<const CompiledKernel::Code> load(int device, const std::string& binary) {

@@ -34,9 +34,13 @@ namespace fs = std::filesystem;
 
 // What body() of a source is called by.
 constexpr const char* kEntry = R"(
+#include <stdexcept>
 extern "C" void entry(const void* arguments, int64_t first, int64_t end, int64_t step) {
-  for (int64_t i = first; i != end; i += step)
-    encore::compiled::body(*static_cast<const encore::compiled::Arguments*>(arguments), i);
+  for (int64_t i = first; i != end; i += step) {
+    bool has_waited = false;
+    encore::compiled::body(*static_cast<const encore::compiled::Arguments*>(arguments), i, [&] { has_waited = true; });
+    if (!has_waited) throw std::logic_error("a compiled kernel has threads that do not wait");
+  }
 }
 )";
 

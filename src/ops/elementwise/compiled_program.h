@@ -13,7 +13,6 @@ namespace encore::compiled {
 
 using device::BFloat16, device::Half;
 using ops::ScalarFunction;
-using Arguments = ops::ProgramArguments;
 template <int kPack>
 using Values = device::Pack<float, kPack>;
 

@@ -93,6 +93,7 @@ class Reader {
   explicit Reader(std::string_view text) : rest_(text) {}
 
   Expression run() {
+    while (takes("join x")) read_join();
     while (takes("part x")) read_part();
     while (takes("roll x")) read_roll();
     while (!takes("out ")) read_value();
@@ -130,6 +131,16 @@ class Reader {
     const int index = number<int>();
     check(index >= 0 && index < int(made_.values.size()));
     return index;
+  }
+
+  void read_join() {
+    Expression::Join join{number<int>()};
+    check(join.input >= 0 && takes(" to x"));
+    join.last = number<int>();
+    check(join.last >= join.input && takes(" along "));
+    join.axis = number<int>();
+    check(join.axis < 0 && takes("; "));
+    made_.joins.push_back(join);
   }
 
   void read_part() {
@@ -221,6 +232,8 @@ std::optional<ScalarCall> scalar_call(const NodeInfo& node) {
 
 std::string text_of(const Expression& expression) {
   std::string text;
+  for (const Expression::Join& join : expression.joins)
+    text += encore::text("join x", join.input, " to x", join.last, " along ", join.axis, "; ");
   for (const Expression::Part& part : expression.parts)
     text += encore::text("part x", part.input, " along ", part.axis, " from ", part.begin, " to ", part.end, "; ");
   for (const Expression::Roll& roll : expression.rolls)

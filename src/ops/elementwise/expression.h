@@ -36,7 +36,13 @@ struct Expression {
     std::vector<Operand> operands;
     bool operator==(const Value&) const = default;
   };
-  // An input that is read from `shift` on along an axis, counted from its end and so negative, and then from 0.
+  // Inputs from one to another that are read as one, side by side along an axis, counted from its end and so negative.
+  // Operands name the first.
+  struct Join {
+    int input, last, axis;
+    bool operator==(const Join&) const = default;
+  };
+  // An input that is read from `shift` on along an axis, counted likewise, and then from 0.
   struct Roll {
     int input, axis;
     int64_t shift;
@@ -48,6 +54,7 @@ struct Expression {
     int64_t begin, end;
     bool operator==(const Part&) const = default;
   };
+  std::vector<Join> joins;
   std::vector<Part> parts;
   std::vector<Roll> rolls;
   std::vector<Value> values;  // each before those that read it
@@ -55,8 +62,8 @@ struct Expression {
   bool operator==(const Expression&) const = default;
 };
 
-// "part x0 along -1 from 0 to 64; roll x1 along -1 by 32; v0: float16 = mul(x0, 0.5); v1: float16 =
-// leaky_relu[0.01](v0); out v1"
+// "join x1 to x3 along -1; part x0 along -1 from 0 to 64; roll x1 along -1 by 32; v0: float16 = mul(x0, 0.5); v1:
+// float16 = leaky_relu[0.01](v0); out v1"
 std::string text_of(const Expression& expression);
 // Error{invalid_input} says what cannot be read.
 Expression expression_from(std::string_view text);

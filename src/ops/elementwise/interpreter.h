@@ -15,7 +15,8 @@ namespace encore::ops {
 // A thread makes kPack neighbours of each output. It has a file in shared memory, packs of floats: the operands, which
 // it asks for before all else, since memory is far, and what is saved. Instructions find there what they want by
 // number. What all programs run through is short: code comes from far, too, the first time.
-template <int kPack>
+// What reads no concatenation is one without kJoins, for kernels' arguments take time, too.
+template <int kPack, bool kJoins>
 struct ElementwiseProgram {
   static constexpr int kThreads = 128, kMaxThreads = kThreads;
   // Packs are for what 31 bits count.
@@ -34,16 +35,23 @@ struct ElementwiseProgram {
   enum Way : uint8_t { kFlat, kSingle, kWalks };
   struct alignas(16) Input {
     const void* data;
-    Type type;
+    uint8_t type;  // a Type
     uint8_t way;
+    uint8_t join;       // of a concatenation
     uint8_t log_bytes;  // of a value
     bool repeats;       // one value for all of a pack
     bool is_whole;      // each pack is aligned, and can be copied at once
   };
 
+  struct Joins : JoinedPieces<Index, Divider> {
+    int begin[kMostProgramJoins], end[kMostProgramJoins];
+  };
+  struct NoJoins {};
+
   Divider sizes[kMostProgramDims];
   Walk walks[kMostProgramInputs];
   Input inputs[kMostProgramInputs];
+  [[no_unique_address]] std::conditional_t<kJoins, Joins, NoJoins> joins;
   void* outputs[kMostProgramOutputs];
   // Their operands are in the file, From::input, or among their numbers. What is saved has a number there, too.
   Instruction instructions[kMostInstructions];
@@ -120,10 +128,17 @@ struct ElementwiseProgram {
         way = input.way;
         place = place_of(way, first, at);
       }
-      load(input, static_cast<const char*>(input.data) + (int64_t(place) << input.log_bytes), file + i * kThreads);
+      load(input, address(input, place), file + i * kThreads);
     }
     device::wait_for_copies();
     NO_UNROLL for (int i = 0; i < read; ++i) widen(inputs[i], file + i * kThreads);
+  }
+  DEVICE_FN const char* address(const Input& input, Index place) const {
+    if constexpr (kJoins) {
+      const int j = input.join;
+      if (!input.data) return joins.find(j, joins.begin[j], joins.end[j], place, input.log_bytes);
+    }
+    return static_cast<const char*>(input.data) + (int64_t(place) << input.log_bytes);
   }
   DEVICE_FN Index place_of(int way, Index first, const Index (&at)[kMostProgramDims]) const {
     if (way < kWalks) return way == kFlat ? first : 0;
@@ -159,7 +174,7 @@ struct ElementwiseProgram {
     memcpy(to, bits, sizeof bits);
   }
   DEVICE_FN static void widen(const Input& input, Values* values) {
-    switch (input.type) {
+    switch (Type(input.type)) {
       case Type::f16: return widen_as<Half>(values);
       case Type::bf16: return widen_as<BFloat16>(values);
       case Type::boolean: return widen_as<uint8_t>(values);

@@ -31,8 +31,8 @@ std::string operand_text(const Operand& operand) {
   }
 }
 
-// Where an input's pack begins, from the indices of the output's.
-std::string place_text(const ProgramLayout& layout, size_t walk) {
+// Where a walk is at the indices of the output's pack.
+std::string walk_text(const ProgramLayout& layout, size_t walk) {
   const ProgramLayout::Walk& by = layout.walks[walk];
   std::string place;
   for (size_t d = 0; d < layout.sizes.size(); ++d) {
@@ -46,18 +46,32 @@ std::string place_text(const ProgramLayout& layout, size_t walk) {
   return place;
 }
 
-std::string loads_text(const ProgramLayout& layout) {
-  std::string lines;
+std::string place_text(const ProgramLayout::Input& input) {
+  return input.way == Way::flat ? "first" : input.way == Way::single ? "0" : text('w', input.walk);
+}
+
+std::string load_text(const ProgramLayout& layout, size_t i) {
+  const ProgramLayout::Input& input = layout.inputs[i];
+  const char* const how = input.repeats ? "one" : input.is_whole ? "pack" : "each";
+  const std::string from =
+      input.join < 0 ? text("at.inputs[", i, "], ", place_text(input)) : text('p', input.index, ", 0");
+  return text("  const Values<kPack> x", input.index, " = ", how, '<', type_name(input.type), ", kPack>(", from,
+              ");\n");
+}
+
+// All addresses first, and what nobody writes; then the rest.
+std::string loads_text(const ProgramLayout& layout, const std::vector<bool>& constant) {
+  std::string early, late = "  wait();\n";
   for (size_t i = 0; i < layout.inputs.size(); ++i) {
     const ProgramLayout::Input& input = layout.inputs[i];
-    const std::string place = input.way == Way::flat ? "first" : input.way == Way::single ? "0" : text('w', input.walk);
-    lines += text("  const Values<kPack> x", input.index, " = ",
-                  input.repeats    ? "one"
-                  : input.is_whole ? "pack"
-                                   : "each",
-                  '<', type_name(input.type), ", kPack>(at.inputs[", i, "], ", place, ");\n");
+    if (input.join >= 0) {
+      const ProgramLayout::Join& join = layout.joins[size_t(input.join)];
+      early += text("  const char* const p", input.index, " = at.joined.find(", input.join, ", ", join.begin, ", ",
+                    join.end, ", ", place_text(input), ", ", std::countr_zero(device::size_bytes(input.type)), ");\n");
+    }
+    (input.join < 0 && constant[size_t(input.index)] ? early : late) += load_text(layout, i);
   }
-  return lines;
+  return early + late;
 }
 
 std::string call_text(const Expression::Value& value) {
@@ -78,11 +92,15 @@ std::vector<bool> wanted_values(const Expression& expression, const std::vector<
 
 }  // namespace
 
-std::string source_of(const Expression& expression, const std::vector<int>& outputs, const ProgramLayout& layout) {
+std::string source_of(const Expression& expression, const std::vector<int>& outputs, const ProgramLayout& layout,
+                      const std::vector<bool>& constant) {
   std::string source = text(
       "#include \"ops/elementwise/compiled_program.h\"\n\n"
       "namespace encore::compiled {\n\n"
-      "DEVICE_FN void body(const Arguments& at, int64_t index) {\n"
+      "using Arguments = ops::",
+      layout.joins.empty() ? "" : "Joining",
+      "ProgramArguments;\n"
+      "template <class Wait>\nDEVICE_FN void body(const Arguments& at, int64_t index, Wait wait) {\n"
       "  constexpr int kPack = ",
       layout.pack, ";\n  const int first = int(index) * kPack;\n");
   if (!layout.walks.empty()) {
@@ -91,9 +109,9 @@ std::string source_of(const Expression& expression, const std::vector<int>& outp
       source += text("  int i", d, ";\n  rest = at.sizes[", d, "](rest, i", d, ");\n");
     source += text("  const int i", layout.sizes.size() - 1, " = rest;\n");
     for (size_t walk = 0; walk < layout.walks.size(); ++walk)
-      source += text("  const int w", walk, " = ", place_text(layout, walk), ";\n");
+      source += text("  const int w", walk, " = ", walk_text(layout, walk), ";\n");
   }
-  source += loads_text(layout);
+  source += loads_text(layout, constant);
   const std::vector<bool> wanted = wanted_values(expression, outputs);
   for (size_t v = 0; v < wanted.size(); ++v)
     if (wanted[v])

@@ -135,26 +135,10 @@ class Concat : public Op {
  public:
   explicit Concat(const NodeInfo& node) : axis_(node.get_int("axis", 1)) {}  // opset 1 had a default
   void run(Context& context) const override {
-    const Tensor& first = context.input(0);
-    const int axis = checked_axis(axis_, first.shape.rank());
-    int64_t total = 0;
-    for (int i = 0; i < context.input_count(); ++i) {
-      const Shape& shape = context.input(i).shape;
-      require(shape.rank() == first.shape.rank() && shape.with(axis, 0) == first.shape.with(axis, 0), "input ", i,
-              " of shape ", shape.str(), " cannot be joined to ", first.shape.str(), " along axis ", axis);
-      require(!__builtin_add_overflow(total, shape[axis], &total), "the joined dimension overflows");
-    }
-    const Tensor out = context.output(0, first.shape.with(axis, total));
-    const int64_t inner = out.shape.count(axis + 1, out.shape.rank());
-    std::vector<Part> parts;
-    int64_t column = 0;
-    for (int i = 0; i < context.input_count(); ++i) {
-      const Tensor& in = context.input(i);
-      parts.push_back({in.data, column, in.shape[axis] * inner});
-      column += parts.back().width;
-    }
-    move_parts<false>(context.stream(), out.data, out.shape.count(0, axis), std::move(parts),
-                      device::size_bytes(out.type), first.where);
+    const int axis = checked_axis(axis_, context.input(0).shape.rank());
+    std::vector<Tensor> parts;
+    for (int i = 0; i < context.input_count(); ++i) parts.push_back(context.input(i));
+    concatenate(context.stream(), parts, axis, context.output(0, joined_shape(parts, axis)));
   }
 
  private:
@@ -209,6 +193,30 @@ class Split : public Op {
 };
 
 }  // namespace
+
+Shape joined_shape(std::span<const Tensor> parts, int axis) {
+  const Shape& first = parts.front().shape;
+  int64_t total = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const Shape& shape = parts[i].shape;
+    require(shape.rank() == first.rank() && shape.with(axis, 0) == first.with(axis, 0), "input ", i, " of shape ",
+            shape.str(), " cannot be joined to ", first.str(), " along axis ", axis);
+    require(!__builtin_add_overflow(total, shape[axis], &total), "the joined dimension overflows");
+  }
+  return first.with(axis, total);
+}
+
+void concatenate(StreamRef stream, std::span<const Tensor> parts, int axis, const Tensor& joined) {
+  const int64_t inner = joined.shape.count(axis + 1, joined.shape.rank());
+  std::vector<Part> columns;
+  int64_t column = 0;
+  for (const Tensor& part : parts) {
+    columns.push_back({part.data, column, part.shape[axis] * inner});
+    column += columns.back().width;
+  }
+  move_parts<false>(stream, joined.data, joined.shape.count(0, axis), std::move(columns),
+                    device::size_bytes(joined.type), parts.front().where);
+}
 
 void concatenate(StreamRef stream, std::span<const void* const> parts, size_t part_bytes, void* out) {
   const auto width = int64_t(part_bytes);

@@ -13,6 +13,9 @@ void transpose(device::StreamRef stream, const Tensor& in, std::span<const int> 
 // The elements of `in`, which broadcasts to `shape`, repeated accordingly.
 void expand(device::StreamRef stream, const Tensor& in, const Shape& shape, void* out);
 
+// What tensors are side by side along an axis. Error{invalid_input} says which does not fit.
+Shape joined_shape(std::span<const Tensor> parts, int axis);
+void concatenate(device::StreamRef stream, std::span<const Tensor> parts, int axis, const Tensor& joined);
 // The parts, all of `part_bytes` bytes, one after the other.
 void concatenate(device::StreamRef stream, std::span<const void* const> parts, size_t part_bytes, void* out);
 
