@@ -16,7 +16,7 @@ constexpr TileShape kShapes[] = {{32, 64}, {64, 32}, {64, 64}, {128, 64}};
 constexpr int kMostParts = 8, kStep = 64;  // of the depth, that a block takes at once
 
 // What a library's kernels take as long for as to begin. Where there is more to do, they do it faster.
-constexpr int64_t kMostRows = 800;
+constexpr int64_t kFewestRows = 9, kMostRows = 800;  // fewer are GEMV
 constexpr double kMostTilesOfEach = 3;   // of 64 x 64, for each multiprocessor
 constexpr double kMostWorkOfEach = 6e6;  // products, for each multiprocessor
 
@@ -53,7 +53,8 @@ std::vector<TileGemmWay> tile_gemm_ways(const Gemm& g, const ProductData& data) 
 
 TileGemmWay tile_gemm_way(const Gemm& g, const ProductData& data, int multiprocessors) {
   const double each = multiprocessors;
-  if (!fits(g, data) || g.m > kMostRows || double(tiles_of(g, {64, 64})) > kMostTilesOfEach * each ||
+  if (!fits(g, data) || g.m < kFewestRows || g.m > kMostRows ||
+      double(tiles_of(g, {64, 64})) > kMostTilesOfEach * each ||
       double(g.m) * double(g.n) * double(g.k) > kMostWorkOfEach * each)
     return {};
   const double enough = kEnoughBlocksOfEach * each;
