@@ -146,7 +146,8 @@ void turn_rows_elsewhere(Match& match, int step);
 void join_transposes(Match& match, int second);
 // What is turned for its shape alone is not.
 void read_shape_before_turn(Match& match, int shape);
-// Who reads what Identity makes, a Pad by nothing, or a Slice of all, can read what it is made of.
+// Who reads what Identity makes, a Pad by nothing, a Slice of all, or a Resize to the same size, can read what it is
+// made of.
 void drop_identity(Match& match, int identity);
 // What is computed twice from the same values.
 void share_result(Match& match, int second);
