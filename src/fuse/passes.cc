@@ -37,6 +37,7 @@ constexpr Pass kPasses[] = {
     {"gelu", "a Gelu", join_gelu},
     {"tanh_gelu", "a Gelu", join_tanh_gelu, false},
     {"quick_gelu", "a Gelu", join_quick_gelu, false},
+    {"depthwise", "a depthwise convolution", end_depthwise, false},
     {"bias_gelu", "a Gelu and its bias", join_bias_gelu, false},
     {"residuals", "a sum and its norm", join_residual},
     {"layer_scales", "a product and its scale", fold_layer_scale, false},

@@ -99,6 +99,8 @@ void join_bias_gelu(Match& match, int gelu);
 void join_projections(Match& match, int attention);
 // Of attention by the same mask the first step makes what libraries read of it, and the others read that.
 void share_masks(Match& match);
+// Depthwise convolutions and the activation behind, Gelus among them, also where steps between only move elements.
+void end_depthwise(Match& match, int conv);
 // The columns of a product, each multiplied by a constant: the product has that in its weights and its bias, if their
 // type holds it as well.
 void fold_layer_scale(Match& match, int product);

@@ -103,7 +103,23 @@ def test_norms_of_groups(encore, make_model, tmp_path, dtype, scaled):
     assert plan.count("com.microsoft.GroupNorm(") == 1 and "activation = 1" in plan and "Sigmoid" not in plan, plan
 
 
-@pytest.mark.parametrize("activation", ["Sigmoid", "Silu", "HardSwish", "Tanh"])
+def spelled(net, activation, x):
+    number = lambda value: net.constant(np.array(value))
+    if activation == "Silu":
+        return net.node("Mul", [x, net.node("Sigmoid", [x])])
+    if activation == "QuickGelu":
+        return net.node("Mul", [x, net.node("Sigmoid", [net.node("Mul", [x, number(1.702)])])])
+    if activation == "Gelu":
+        curve = net.node("Erf", [net.node("Div", [x, number(2**0.5)])])
+    elif activation == "TanhGelu":
+        cubic = net.node("Mul", [net.node("Pow", [x, number(3.0)]), number(0.044715)])
+        curve = net.node("Tanh", [net.node("Mul", [net.node("Add", [x, cubic]), number((2 / np.pi) ** 0.5)])])
+    else:
+        return net.node(activation, [x])
+    return net.node("Mul", [net.node("Mul", [x, net.node("Add", [curve, number(1.0)])]), number(0.5)])
+
+
+@pytest.mark.parametrize("activation", ["Sigmoid", "Silu", "HardSwish", "Tanh", "Gelu", "TanhGelu", "QuickGelu"])
 @pytest.mark.parametrize("size", [3, 4])
 def test_activations_of_depthwise_convolutions(encore, make_model, activation, size):
     def build(net):
@@ -111,7 +127,7 @@ def test_activations_of_depthwise_convolutions(encore, make_model, activation, s
         for _ in range(2):
             weights = net.constant(numbers((CHANNELS, 1, size, size), size, -0.5, 0.5))
             y = net.node("Conv", [x, weights], group=CHANNELS, pads=[1, 1, size - 2, size - 2])
-            x = net.node("Mul", [y, net.node("Sigmoid", [y])]) if activation == "Silu" else net.node(activation, [y])
+            x = spelled(net, activation, y)
         net.output(x, PICTURE)
         return net
 
@@ -120,7 +136,27 @@ def test_activations_of_depthwise_convolutions(encore, make_model, activation, s
         session = es.make_session(model, regions=1, auto_graph=0)
         feeds = {"x": numbers((1, *PICTURE[1:]))}
         ran = [k["name"] for k in es.trace(session, lambda: session.run(None, feeds)) if k["what"] == "kernel"]
-        assert any("Finish" in name for name in ran) == (activation == "Tanh"), ran
+        assert sum("Depthwise" in name for name in ran) == 2 and not any("Finish" in name for name in ran), ran
+
+
+@pytest.mark.parametrize("activation", ["Relu", "Silu", "Gelu", "TanhGelu"])
+def test_activations_of_tokens(encore, make_model, tmp_path, activation):
+    """Where a depthwise convolution has made them, as SegFormer's layers do."""
+    tokens = PLACES * PLACES
+
+    def build(net):
+        x = net.input("x", ["n", tokens, CHANNELS])
+        for i in range(2):
+            y = net.node("MatMul", [x, net.constant(numbers((CHANNELS, CHANNELS), i, -0.3, 0.3))])
+            y = net.node("Reshape", [net.node("Transpose", [y], perm=[0, 2, 1]), net.ints(0, CHANNELS, PLACES, PLACES)])
+            y = net.node("Reshape", [conv(net, y, CHANNELS), net.ints(0, CHANNELS, tokens)])
+            y = spelled(net, activation, net.node("Transpose", [y], perm=[0, 2, 1]))
+            x = net.node("MatMul", [y, net.constant(numbers((CHANNELS, CHANNELS), i + 2, -0.3, 0.3))])
+        net.output(x, ["n", tokens, CHANNELS])
+        return net
+
+    plan = plan_of(agrees(build, make_model, shape=(tokens, CHANNELS)), tmp_path)
+    assert plan.count("FusedConv(") == 2 and "Gelu(" not in plan, plan
 
 
 def test_batch_norms_before_convolutions(encore, make_model, tmp_path):

@@ -74,6 +74,9 @@ Activation Activation::of(const NodeInfo& node, const std::string& attribute) {
                                           {"HardSigmoid", {Kind::hard_sigmoid, 2}},
                                           {"HardSwish", {Kind::hard_swish, 0}},
                                           {"Silu", {Kind::silu, 0}},
+                                          {"QuickGelu", {Kind::quick_gelu, 1}},
+                                          {"Gelu", {Kind::gelu, 0}},
+                                          {"TanhGelu", {Kind::tanh_gelu, 0}},
                                           {"Sigmoid", {Kind::sigmoid, 0}},
                                           {"Tanh", {Kind::tanh, 0}}});
   const std::string name = attribute + "_params";
