@@ -26,6 +26,7 @@ constexpr Pass kPasses[] = {
     {"spelled_norms", "a norm", join_spelled_norm, false},
     {"rotations", "a rotation", join_rotation, false},
     {"attention", "an attention", join_attention},
+    {"padded_heads", "an attention", pad_heads, false},
     {"constant_masks", nullptr, fold_constants, false},
     {"softmaxes", "a masked softmax", join_softmax},
     {"gates", "a gate", join_gate},

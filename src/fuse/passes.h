@@ -53,6 +53,8 @@ std::optional<Ending> ending_of(const Match& match, int v);
 // have tensor cores for it, rows of which all is masked become zeros. In regions floats are taken, too: their scores
 // are made as before. What shapes are asked for is known and not read.
 void join_attention(Match& match, int softmax);
+// Heads of attention are made larger, by columns of zeros in what makes them, up to a size that kernels are fast at.
+void pad_heads(Match& match, int attention);
 // The gates of language models, x * sigmoid(x) * y: Sigmoid, Mul and Mul, or Swish and Mul, become one step, which
 // reads x and y once; SwiGLU is one. If these are products of the same rows by constants, and nobody else reads them,
 // they come along: as one product by both constants, whose columns alternate.
