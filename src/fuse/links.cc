@@ -23,8 +23,8 @@ ops::Shape example_of(const Symbols& symbols, const Dims& dims, int64_t times) {
   std::vector<int64_t> made;
   for (const int64_t dim : dims) {
     const auto [symbol, count] = symbols.parts(dim);
-    made.push_back(dim >= 0 ? dim
-                            : kPrimes[size_t(-1 - symbol) % kPrimes.size()] * count * (dim == dims.front() ? times : 1));
+    made.push_back(
+        dim >= 0 ? dim : kPrimes[size_t(-1 - symbol) % kPrimes.size()] * count * (dim == dims.front() ? times : 1));
   }
   return ops::Shape(made);
 }

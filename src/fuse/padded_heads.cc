@@ -149,8 +149,8 @@ std::optional<PaddedHeads> padded_heads(const Match& match, const std::vector<in
         !std::ranges::all_of(match.readers(from->y), [&](int s) { return inside.contains(s); }))
       return std::nullopt;
     const int64_t columns = columns_of(match, match.step(from->product));
-    auto steps = columns % size == 0 ? with_larger_heads(*views[i], *match.rank(from->y), columns, size, padded)
-                                     : std::nullopt;
+    auto steps =
+        columns % size == 0 ? with_larger_heads(*views[i], *match.rank(from->y), columns, size, padded) : std::nullopt;
     if (!steps) return std::nullopt;
     *views[i] = std::move(*steps);
     made.from.push_back(*from);

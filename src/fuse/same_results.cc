@@ -85,7 +85,8 @@ bool resizes_nothing(const Match& match, int s) {
   const bool is_first = info.op_type() == "Upsample" || info.since_version() == 10;
   if (info.get_string("coordinate_transformation_mode", "") == "tf_crop_and_resize") return false;
   const auto& dims = match.value(step.inputs[0]).dims;
-  if (const auto sizes = is_first ? std::nullopt : ShapeSymbols(match).held(step, 3); sizes && !sizes->empty()) {
+  const bool has_sizes = !is_first && info.has_input(3);
+  if (const auto sizes = has_sizes ? ShapeSymbols(match).held(step, 3) : std::nullopt; sizes && !sizes->empty()) {
     const auto axes = info.find_ints("axes");
     if (!dims || sizes->size() != (axes ? axes->size() : dims->size())) return false;
     for (size_t i = 0; i < sizes->size(); ++i) {

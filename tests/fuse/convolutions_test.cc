@@ -97,7 +97,9 @@ TEST(DepthwiseConvolutions, HaveOneOfThese) {
   ends("com.microsoft.FastGelu(t)", "\"TanhGelu\", activation_params = []");
   ends("com.microsoft.QuickGelu(t) {alpha = 2.0}", "\"QuickGelu\", activation_params = [2.0]");
   ends("Relu(t)", "\"Relu\"");
-  const std::string direct = after("depthwise", replaced(kTokens, "t: f16[n, 36, 16] = Reshape(c, flat)\ny: f16[n, 36, 16] = Gelu(t)", "y = Gelu(c)"));
+  const std::string direct =
+      after("depthwise",
+            replaced(kTokens, "t: f16[n, 36, 16] = Reshape(c, flat)\ny: f16[n, 36, 16] = Gelu(t)", "y = Gelu(c)"));
   EXPECT_NE(direct.find("y = com.ms.internal.nhwc.FusedConv("), direct.npos) << direct;
 }
 TEST(DepthwiseConvolutions, StayAsTheyAreOtherwise) {

@@ -57,7 +57,8 @@ rows: i64[3] = Concat(all, tokens, left) {axis = 0}
 y: f16 = Reshape(e, rows)
 out y
 )");
-  for (const char* name : {"dims", "movements"}) run(*std::ranges::find(passes(), std::string_view(name), &Pass::name), plan);
+  for (const char* name : {"dims", "movements"})
+    run(*std::ranges::find(passes(), std::string_view(name), &Pass::name), plan);
   const std::string made = text_of(plan);
   EXPECT_NE(made.find("e: f16[n, 4, 12, 16] = encore.View(x) {steps = \"transpose 0,3,1,2; reshape -1,2,3,2; transpose "
                       "0,2,1,3; reshape -1,16,12,4; transpose 0,3,2,1\"}"),

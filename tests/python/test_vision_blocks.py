@@ -296,6 +296,44 @@ def test_pads_by_nothing_are_none(encore, make_model, tmp_path):
     assert "Pad(" not in plan_of(agrees(build, make_model), tmp_path)
 
 
+def mobilevit(net, size):
+    """Patches of two pixels by two, whose attention is between pixels of the same place, in heads of any size."""
+    heads, tokens = 2, PLACES * PLACES // 4
+    width = heads * size
+
+    def weights(rows, columns):
+        return net.constant(numbers((rows, columns), len(net.nodes), -0.3, 0.3))
+
+    x = conv(net, net.input("x", PICTURE))
+    n = net.node("Gather", [net.node("Shape", [x]), net.ints(0)])
+    joint = lambda *parts: net.node("Concat", [p if isinstance(p, str) else net.ints(p) for p in parts], axis=0)
+    y = net.node("Reshape", [x, net.ints(-1, 2, PLACES // 2, 2)])
+    y = net.node("Reshape", [net.node("Transpose", [y], perm=[0, 2, 1, 3]), joint(n, CHANNELS, tokens, 4)])
+    y = net.node("Transpose", [y], perm=[0, 3, 2, 1])
+    y = net.node("Reshape", [y, joint(net.node("Mul", [n, net.ints(4)]), tokens, -1)])
+    bias = net.constant(numbers((3 * width,), 1))
+    qkv = net.node("Add", [bias, net.node("MatMul", [y, weights(CHANNELS, 3 * width)])])
+    qkv = net.node("Transpose", [net.node("Reshape", [qkv, net.ints(0, 0, 3, heads, size)])], perm=[2, 0, 3, 1, 4])
+    q, k, v = (net.node("Gather", [qkv, net.constant(i, np.int64)]) for i in range(3))
+    scores = net.node("MatMul", [q, net.node("Transpose", [k], perm=[0, 1, 3, 2])])
+    p = net.node("Softmax", [net.node("Mul", [scores, net.constant(0.4)])], axis=-1)
+    z = net.node("Transpose", [net.node("MatMul", [p, v])], perm=[0, 2, 1, 3])
+    z = net.node("MatMul", [net.node("Reshape", [z, net.ints(0, 0, width)]), weights(width, CHANNELS)])
+    z = net.node("Reshape", [net.node("Add", [y, z]), joint(n, 4, tokens, -1)])
+    z = net.node("Reshape", [net.node("Transpose", [z], perm=[0, 3, 2, 1]), net.ints(-1, PLACES // 2, 2, 2)])
+    z = net.node("Reshape", [net.node("Transpose", [z], perm=[0, 2, 1, 3]), joint(n, CHANNELS, PLACES, PLACES)])
+    net.output(conv(net, z), PICTURE)
+    return net
+
+
+@pytest.mark.parametrize("size", [8, 12, 20])
+def test_patches_and_heads_of_any_size(encore, make_model, tmp_path, size):
+    plan = plan_of(agrees(lambda net: mobilevit(net, size), make_model), tmp_path)
+    assert plan.count("encore.Attention(") == 1 and "Softmax" not in plan, plan
+    assert ("with larger heads" in plan) == (size % 8 != 0), plan
+    assert plan.count(" Transpose(") == 2 and plan.count("transpose 0,3,2,1") == 2, plan
+
+
 SIDE, WINDOW, SHIFT = 12, 4, 3
 COUNT = SIDE // WINDOW
 

@@ -25,7 +25,8 @@ struct Activation {
   Kind kind = Kind::none;
   float alpha = 0, beta = 0;
 
-  // As com.microsoft's FusedConv names it in `attribute`, with its activation_params; "HardSwish", "Silu" and Gelus besides.
+  // As com.microsoft's FusedConv names it in `attribute`, with its activation_params; "HardSwish", "Silu" and Gelus
+  // besides.
   static Activation of(const NodeInfo& node, const std::string& attribute = "activation");
 
   // Whether simple() does it, in a few instructions.

@@ -179,8 +179,8 @@ void interpolate_planes(StreamRef stream, const Interpolation<T, kTaps, kResized
   const int64_t n = (planes + each - 1) / each * rows * across;
   const bool aligned =
       width % Kernel::kAcross == 0 && device::is_pack_aligned<Kernel::kAcross>(static_cast<const T*>(y.data));
-  Kernel kernel{x.as<const T>(),  y.as<T>(),        how,   {}, Divider(across, n),
-                Divider(rows, n), width,            planes, each, aligned};
+  Kernel kernel{x.as<const T>(),  y.as<T>(), how,    {},   Divider(across, n),
+                Divider(rows, n), width,     planes, each, aligned};
   std::copy(kept, kept + kResized, kernel.kept);
   device::for_each_index(stream, n, kernel);
 }
@@ -198,11 +198,8 @@ void interpolate_packs(StreamRef stream, const Interpolation<T, kTaps, kResized>
 template <class T, int kTaps, int kResized>
 void interpolate(StreamRef stream, const ResizeRule& rule, std::span<const ResizeDim> dims, const Tensor& x,
                  const Tensor& y) {
-  Interpolation<T, kTaps, kResized> how{nearest_element<T>(rule.extrapolation),
-                                        rule.coordinates,
-                                        rule.cubic_coefficient,
-                                        rule.exclude_outside,
-                                        {}};
+  Interpolation<T, kTaps, kResized> how{
+      nearest_element<T>(rule.extrapolation), rule.coordinates, rule.cubic_coefficient, rule.exclude_outside, {}};
   ResizeDim kept[kResized + 1];
   for (ResizeDim& dim : kept) dim = {Divider(1, y.count()), 0, false, {}};
   int seen = 0;
