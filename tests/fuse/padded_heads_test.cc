@@ -4,10 +4,10 @@ namespace encore::fuse::tests {
 namespace {
 
 // Two heads of twelve, of one product.
-constexpr const char* kHeads = R"(in x: f16[n, 5, 16]
-const w: f16[16, 72]
-const bias: f16[72]
-const out: f16[24, 16]
+constexpr const char* kHeads = R"(in x: f16[n, 5, 1]
+const w: f16[1, 72] = [COLUMNS]
+const bias: f16[72] = [COLUMNS]
+const out: f16[24, 1] = [ROWS]
 const apart: i64[5] = [0, 5, 3, 2, 12]
 const ones: i64[3] = [1, 1, 1]
 const two: i64[1] = [2]
@@ -27,12 +27,20 @@ p: f16[n, 2, 5, 5] = Softmax(scores) {axis = -1}
 h: f16[n, 2, 5, 12] = MatMul(p, v)
 t: f16[n, 5, 2, 12] = Transpose(h) {perm = [0, 2, 1, 3]}  # "heads"
 flat: f16[n, 5, 24] = Reshape(t, rows)  # "flat"
-y: f16[n, 5, 16] = MatMul(flat, out)  # "out"
+y: f16[n, 5, 1] = MatMul(flat, out)  # "out"
 out y
 )";
 
+// The constants' numbers are 1, 2 and so on.
+std::string with_numbers(std::string text, const char* part, int count) {
+  std::string numbers = "1";
+  for (int i = 2; i <= count; ++i) numbers += ", " + std::to_string(i);
+  for (size_t at; (at = text.find(part)) != text.npos;) text.replace(at, std::string(part).size(), numbers);
+  return text;
+}
+
 std::string padded(const std::string& text) {
-  Plan plan = plan_from(text);
+  Plan plan = plan_from(with_numbers(with_numbers(text, "COLUMNS", 72), "ROWS", 24));
   for (const char* name : {"attention", "padded_heads"})
     run(*std::ranges::find(passes(), std::string_view(name), &Pass::name), plan);
   return text_of(plan);
@@ -47,7 +55,7 @@ TEST(PaddedHeads, AreMadeByColumnsOfZeros) {
       "heads\", \"qkv with larger heads\", _)");
   has("q = \"reshape 0,5,3,2,16; slice 2,0,1,3; squeeze 2; transpose 0,2,1,3\"");
   has("\"flat with larger heads\": f16[n, 5, 32] = encore.View(\"t with larger heads\") {steps = \"reshape 0,5,32\"}");
-  has("y: f16[n, 5, 16] = MatMul(\"flat with larger heads\", \"out with larger heads\")");
+  has("y: f16[n, 5, 1] = MatMul(\"flat with larger heads\", \"out with larger heads\")");
   EXPECT_EQ(made.find("(x, w)"), made.npos) << made;
 }
 
@@ -70,9 +78,9 @@ TEST(PaddedHeads, OnlyWhereAllIsKnown) {
     const std::string made = padded(replaced(kHeads, part, by));
     EXPECT_EQ(made.find("encore.Attention"), made.npos) << made;
   };
-  stays("const w:", "in w:");
-  stays("const out:", "in out:");
-  stays("const bias: f16[72]", "in bias: f16[72]");
+  stays("const w: f16[1, 72] = [COLUMNS]", "in w: f16[1, 72]");
+  stays("const out: f16[24, 1] = [ROWS]", "in out: f16[24, 1]");
+  stays("const bias: f16[72] = [COLUMNS]", "in bias: f16[72]");
   stays("out y", "out y\nout qkv");
   stays("out y", "out y\nout t");
   stays("out y", "out y\nout flat");

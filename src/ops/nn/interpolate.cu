@@ -1,5 +1,6 @@
 // Linear and cubic resizing. What a place of the result is made of is reckoned once for a pack of channels, if these
 // are last, or else for neighbours in several planes.
+#include <algorithm>
 #include <cmath>
 
 #include "device/transform.h"
