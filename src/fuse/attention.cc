@@ -6,6 +6,7 @@
 
 #include "fuse/bounds.h"
 #include "fuse/links.h"
+#include "fuse/padded_heads.h"
 #include "fuse/passes.h"
 #include "fuse/shape_symbols.h"
 #include "ops/attention/operators/viewed_attention.h"
@@ -49,10 +50,11 @@ class Search {
         (match_.value(core->mask).type != type || match_.rank(core->mask).value_or(*axes + 1) > *axes))
       return std::nullopt;
     if (*axes == 5 && !are_windows(q, k, core->v, core->product_y)) return std::nullopt;
-    if (!has_good_size(q) || !has_good_size(core->v)) return leave("there are no fast kernels for heads of this size");
-    return joined(
+    auto made = joined(
         *core, {q, k, core->v},
         {links_.above(q, Links::Factors::taken), links_.above(k, Links::Factors::taken), links_.above(core->v)}, *axes);
+    if ((has_good_size(q) && has_good_size(core->v)) || (made && becomes_good(*made))) return made;
+    return leave("there are no fast kernels for heads of this size");
   }
 
   const char* why() const { return why_; }  // it is left, where that is worth a word
@@ -233,6 +235,11 @@ class Search {
   bool has_good_size(int v) const {
     const int64_t size = symbols_.dims(v)->back();
     return size > 0 && size <= kLargestHead && size % 8 == 0;
+  }
+
+  // Another pass makes heads larger.
+  bool becomes_good(const Attention& made) const {
+    return !made.to_y && padded_heads(match_, made.inputs, made.how, made.y, {made.steps.begin(), made.steps.end()});
   }
 
   using Chains = std::array<std::vector<Link>, 3>;  // to queries, keys and values

@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "fuse/passes.h"
+#include "fuse/regions.h"
 #include "ops/registry.h"
 
 namespace encore::fuse {
@@ -22,6 +23,31 @@ std::optional<Ending> clip(const Match& match, int s) {
   }
   if (!(limits[0] <= limits[1])) return std::nullopt;
   return Ending{{s}, "Clip", limits};
+}
+
+bool is_depthwise(const Match& match, int conv) {
+  const Step& step = match.step(conv);
+  const std::string& domain = step.node->domain();
+  if (step.node->op_type() != "Conv" || !(domain.empty() || domain == ops::kChannelsLast)) return false;
+  const auto& weights = match.value(step.inputs[1]).dims;
+  return convolution_kind(*step.node) == Convolution::grouped && weights && weights->size() > 2 && (*weights)[1] == 1;
+}
+
+bool only_moves(const Match& match, int s, int v) {
+  constexpr const char* kMoving[] = {"Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"};
+  return s >= 0 && match.step(s).inputs[0] == v &&
+         std::ranges::any_of(kMoving, [&](const char* op) { return match.is(s, op); });
+}
+
+// The convolution with what follows it, its inputs among them.
+std::shared_ptr<Variant> with_ending(const Match& match, int conv, int residual, const std::optional<Ending>& end) {
+  auto node = std::make_shared<Variant>(match.step(conv).node);
+  node->set_operator(node->domain(), "FusedConv", 1);
+  node->inputs().resize(4);
+  if (residual >= 0) node->inputs()[3] = {true, match.value(residual).type};
+  node->set("activation", end ? end->activation : "");
+  node->set("activation_params", end ? end->params : Floats());
+  return node;
 }
 
 }  // namespace
@@ -60,6 +86,18 @@ std::optional<Ending> ending_of(const Match& match, int v) {
   return std::nullopt;
 }
 
+std::optional<Ending> gelu_of(const Match& match, int v) {
+  const int s = match.only_reader(v);
+  if (s < 0 || match.step(s).inputs.size() != 1) return std::nullopt;
+  const NodeInfo& node = match.node(s);
+  const bool is_contrib = node.domain() == ops::kMicrosoft;
+  if (is_onnx(node, "Gelu") || (is_contrib && node.op_type() == "Gelu"))
+    return Ending{{s}, node.get_string("approximate", "none") == "tanh" ? "FastGelu" : "Gelu", {}};
+  if (is_contrib && node.op_type() == "FastGelu") return Ending{{s}, "FastGelu", {}};
+  if (is_contrib && node.op_type() == "QuickGelu") return Ending{{s}, "QuickGelu", {node.get_float("alpha", 1.702f)}};
+  return std::nullopt;
+}
+
 // No path leaves them and comes back: what is between has no other reader, and the residual is made before the sum.
 void join_convolution(Match& match, int conv) {
   if (!match.is_there(conv)) return;
@@ -77,14 +115,36 @@ void join_convolution(Match& match, int conv) {
   const std::optional<Ending> end = ending_of(match, value);
   if (end) steps.insert(steps.end(), end->steps.begin(), end->steps.end());
   if (steps.size() == 1) return;
-  auto node = std::make_shared<Variant>(step.node);
-  node->set_operator(domain, "FusedConv", 1);
-  node->inputs().resize(4);
-  if (inputs[3] >= 0) node->inputs()[3] = {true, match.value(inputs[3]).type};
-  node->set("activation", end ? end->activation : "");
-  node->set("activation_params", end ? end->params : Floats());
+  auto node = with_ending(match, conv, inputs[3], end);
   Step made{std::move(node), std::move(inputs), match.step(steps.back()).outputs};
   match.replace(std::move(steps), std::move(made));
+}
+
+// In halves, for which its kernels have all activations; where these have numbers, it is before what only moves them.
+void end_depthwise(Match& match, int conv) {
+  if (!match.is_there(conv) || !is_depthwise(match, conv)) return;
+  const Step step = match.step(conv);
+  int value = step.outputs[0], last = -1;
+  if (!ops::kHalves.has(match.value(value).type)) return;
+  for (int s = match.only_reader(value); only_moves(match, s, value); s = match.only_reader(value))
+    value = match.step(last = s).outputs[0];
+  std::optional<Ending> end = gelu_of(match, value);
+  if (!end) end = ending_of(match, value);
+  if (!end) return;
+  std::vector<int> inputs = step.inputs;
+  inputs.resize(4, -1);
+  const std::vector<int> made = match.step(end->steps.back()).outputs;
+  auto node = with_ending(match, conv, -1, end);
+  std::vector<int> steps = std::move(end->steps);
+  if (last < 0) {
+    steps.push_back(conv);
+    return match.replace(std::move(steps), Step{std::move(node), std::move(inputs), made});
+  }
+  Step move = match.step(last);
+  move.outputs = made;
+  steps.push_back(last);
+  match.replace(std::move(steps), std::move(move));
+  match.replace({conv}, Step{std::move(node), std::move(inputs), step.outputs});
 }
 
 }  // namespace encore::fuse

@@ -2,6 +2,15 @@
 
 namespace encore::fuse {
 
+int64_t Symbols::times(int64_t symbol, int64_t count) {
+  Multiple all = parts(symbol);
+  if (count == 1) return symbol;
+  if (__builtin_mul_overflow(all.count, count, &all.count)) return add("");
+  const auto [known, is_new] = multiples_.try_emplace(all, 0);
+  if (is_new) parts_.emplace(known->second = add(""), all);
+  return known->second;
+}
+
 std::vector<int> Graph::producers() const {
   std::vector<int> of(values.size(), -1);
   for (size_t n = 0; n < nodes.size(); ++n)

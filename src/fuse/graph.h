@@ -1,5 +1,7 @@
 // A graph as fusion sees it: nodes and the values between them, by number.
 #pragma once
+#include <compare>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,8 +23,22 @@ class Symbols {
   const std::string& name(int64_t symbol) const { return names_[size_t(-2 - symbol)]; }
   bool has_name(int64_t dim) const { return dim < -1 && !name(dim).empty(); }
 
+  struct Multiple {
+    int64_t symbol, count;
+    auto operator<=>(const Multiple&) const = default;
+  };
+  // `count` times as much as a symbol, which is the same one whoever asks.
+  int64_t times(int64_t symbol, int64_t count);
+  // What a symbol is a multiple of: itself, if not of another one.
+  Multiple parts(int64_t symbol) const {
+    const auto found = parts_.find(symbol);
+    return found == parts_.end() ? Multiple{symbol, 1} : found->second;
+  }
+
  private:
   std::vector<std::string> names_;
+  std::map<Multiple, int64_t> multiples_;
+  std::map<int64_t, Multiple> parts_;  // of those
 };
 
 struct Value {

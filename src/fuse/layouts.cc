@@ -118,18 +118,19 @@ class Search {
       if (!link || !link->view || match_.step(s).inputs[0] != from) break;
       from = end = match_.step(s).outputs[0];
     }
+    const Symbols& symbols = *match_.plan().symbols;
     std::vector<ViewStep> steps;
     int before = 0;
     if (end < 0) return std::nullopt;
     for (const Link& link : links_.above(end)) {
       const auto& dims = match_.value(link.from).dims;
-      const auto own = dims ? copies(*dims, {*link.view}) : std::nullopt;
+      const auto own = dims ? copies(symbols, *dims, {*link.view}) : std::nullopt;
       if (!own) return std::nullopt;
       before += *own;
       steps.insert(steps.begin(), *link.view);
       if (link.from != v) continue;
       steps.insert(steps.begin(), turn_to(to_channels_first(dims->size())));
-      const auto after = copies(permuted(*dims, to_channels_last(dims->size())), steps);
+      const auto after = copies(symbols, permuted(*dims, to_channels_last(dims->size())), steps);
       return after ? std::optional(*after - before) : std::nullopt;
     }
     return std::nullopt;

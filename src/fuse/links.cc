@@ -16,13 +16,16 @@ namespace {
 
 constexpr size_t kLongest = 16;
 
-// Stands for dimensions of which the model tells no number: no two are the same, and none is a product of others.
-// The outermost one is `times` as much, for those that are cut apart.
-ops::Shape example_of(const Dims& dims, int64_t times) {
+// Stands for dimensions of which the model tells no number: no two are the same, and none is a product of others,
+// unless it is known as a multiple. The outermost one is `times` as much, for those that are cut apart.
+ops::Shape example_of(const Symbols& symbols, const Dims& dims, int64_t times) {
   constexpr std::array kPrimes{211, 223, 227, 229, 233, 239, 241, 251, 257, 263, 269, 271, 277, 281, 283, 293};
   std::vector<int64_t> made;
-  for (const int64_t dim : dims)
-    made.push_back(dim >= 0 ? dim : kPrimes[size_t(-1 - dim) % kPrimes.size()] * (dim == dims.front() ? times : 1));
+  for (const int64_t dim : dims) {
+    const auto [symbol, count] = symbols.parts(dim);
+    made.push_back(
+        dim >= 0 ? dim : kPrimes[size_t(-1 - symbol) % kPrimes.size()] * count * (dim == dims.front() ? times : 1));
+  }
   return ops::Shape(made);
 }
 
@@ -179,10 +182,10 @@ Step view(const Match& match, const std::vector<ViewStep>& steps, std::string na
   return made;
 }
 
-std::optional<int> copies(const Dims& dims, const std::vector<ViewStep>& steps) {
+std::optional<int> copies(const Symbols& symbols, const Dims& dims, const std::vector<ViewStep>& steps) {
   constexpr int64_t kOfManyParts = 5040;
   for (const int64_t times : {int64_t(1), kOfManyParts}) try {
-      return ops::copies(ops::StridedView(example_of(dims, times)), steps);
+      return ops::copies(ops::StridedView(example_of(symbols, dims, times)), steps);
     } catch (const Error&) {  // which a run will see, if it is none of the example's
     }
   return std::nullopt;
@@ -190,18 +193,19 @@ std::optional<int> copies(const Dims& dims, const std::vector<ViewStep>& steps) 
 
 ViewChain::ViewChain(const Match& match, int v, std::optional<ViewStep> last, bool is_kept)
     : v_(v), last_(std::move(last)), chain_(Links(match).above(v)) {
+  const Symbols& symbols = *match.plan().symbols;
   int before = 0;
   std::optional<int> most;
   for (size_t links = 0; links <= chain_.size(); ++links) {
     const auto& dims = match.value(links ? chain_[links - 1].from : v).dims;
     if (!dims) break;
     if (links > 0) {
-      const auto own = copies(*dims, {*chain_[links - 1].view});
+      const auto own = copies(symbols, *dims, {*chain_[links - 1].view});
       is_kept = is_kept || has_others(match, chain_[links - 1]) || (links > 1 && !is_only_read_below(match, links - 1));
       if (!own) break;
       if (!is_kept) before += *own;
     }
-    const auto made = copies(*dims, steps(links));
+    const auto made = copies(symbols, *dims, steps(links));
     if (!made) break;
     const int saved = before - *made;
     if (!most || saved > *most || (saved == *most && !is_kept)) most = saved, links_ = links;

@@ -54,7 +54,7 @@ Step view(const Match& match, const std::vector<ops::ViewStep>& steps, std::stri
 
 // How often elements are copied by steps that are one, told by an example of the dimensions; none if that can't be
 // told.
-std::optional<int> copies(const Dims& dims, const std::vector<ops::ViewStep>& steps);
+std::optional<int> copies(const Symbols& symbols, const Dims& dims, const std::vector<ops::ViewStep>& steps);
 
 // How a value is best made of what lies above it, if `last` is done to it besides.
 class ViewChain {

@@ -46,6 +46,8 @@ struct Ending {
 };
 // The one that alone reads the value, if that is known.
 std::optional<Ending> ending_of(const Match& match, int v);
+// A Gelu of any kind, without a bias.
+std::optional<Ending> gelu_of(const Match& match, int v);
 
 // ---- the passes. None joins steps which a path leaves and comes back to.
 
@@ -55,6 +57,8 @@ std::optional<Ending> ending_of(const Match& match, int v);
 // have tensor cores for it, rows of which all is masked become zeros. In regions floats are taken, too: their scores
 // are made as before. What shapes are asked for is known and not read.
 void join_attention(Match& match, int softmax);
+// Heads of attention are made larger, by columns of zeros in what makes them, up to a size that kernels are fast at.
+void pad_heads(Match& match, int attention);
 // The gates of language models, x * sigmoid(x) * y: Sigmoid, Mul and Mul, or Swish and Mul, become one step, which
 // reads x and y once; SwiGLU is one. If these are products of the same rows by constants, and nobody else reads them,
 // they come along: as one product by both constants, whose columns alternate, and which gates what it makes.
@@ -101,6 +105,8 @@ void join_bias_gelu(Match& match, int gelu);
 void join_projections(Match& match, int attention);
 // Of attention by the same mask the first step makes what libraries read of it, and the others read that.
 void share_masks(Match& match);
+// Depthwise convolutions and the activation behind, Gelus among them, also where steps between only move elements.
+void end_depthwise(Match& match, int conv);
 // The columns of a product, each multiplied by a constant: the product has that in its weights and its bias, if their
 // type holds it as well.
 void fold_layer_scale(Match& match, int product);
@@ -152,7 +158,8 @@ void turn_rows_elsewhere(Match& match, int step);
 void join_transposes(Match& match, int second);
 // What is turned for its shape alone is not.
 void read_shape_before_turn(Match& match, int shape);
-// Who reads what Identity makes, a Pad by nothing, or a Slice of all, can read what it is made of.
+// Who reads what Identity makes, a Pad by nothing, a Slice of all, or a Resize to the same size, can read what it is
+// made of.
 void drop_identity(Match& match, int identity);
 // What is computed twice from the same values.
 void share_result(Match& match, int second);

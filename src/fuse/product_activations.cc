@@ -19,16 +19,12 @@ bool is_product(const Match& match, int s) {
          ops::kHalves.has(match.value(match.step(s).inputs[0]).type);
 }
 
-std::optional<Ending> gelu_of(const Match& match, int v) {
+std::optional<Ending> biased_gelu_of(const Match& match, int v) {
   const int s = match.only_reader(v);
-  if (s < 0) return std::nullopt;
-  const NodeInfo& node = match.node(s);
-  const bool is_microsoft = node.domain() == ops::kMicrosoft;
-  if (is_onnx(node, "Gelu"))
-    return Ending{{s}, node.get_string("approximate", "none") == "tanh" ? "FastGelu" : "Gelu", {}};
-  if (is_microsoft && (node.op_type() == "Gelu" || node.op_type() == "BiasGelu")) return Ending{{s}, "Gelu", {}};
-  if (is_microsoft && node.op_type() == "FastGelu") return Ending{{s}, "FastGelu", {}};
-  if (is_microsoft && node.op_type() == "QuickGelu") return Ending{{s}, "QuickGelu", {node.get_float("alpha", 1.702f)}};
+  if (s < 0 || match.node(s).domain() != ops::kMicrosoft || match.step(s).inputs.size() != 2) return std::nullopt;
+  const std::string& op = match.node(s).op_type();
+  if (op == "BiasGelu") return Ending{{s}, "Gelu", {}};
+  if (op == "FastGelu") return Ending{{s}, "FastGelu", {}};
   return std::nullopt;
 }
 
@@ -47,12 +43,13 @@ void join_product_activation(Match& match, int product) {
   const int v = step.outputs[0];
   std::optional<Ending> end = ending_of(match, v);
   if (!end) end = gelu_of(match, v);
+  const bool has_bias = !end;
+  if (!end) end = biased_gelu_of(match, v);
   if (!end) return;
   const Step& last = match.step(end->steps.back());
   if (is_for_elementwise(match, last.outputs[0])) return;
   std::vector<int> inputs = step.inputs;
-  const int bias =
-      end->steps.size() == 1 && last.node->domain() == ops::kMicrosoft && last.inputs.size() > 1 ? last.inputs[1] : -1;
+  const int bias = has_bias ? last.inputs[1] : -1;
   if (bias >= 0) {
     const bool is_taken = inputs.size() > kBias || match.is(product, "Gemm");
     if (last.inputs[0] != v || is_taken || !match.value(bias).is_constant ||

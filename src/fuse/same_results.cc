@@ -1,6 +1,7 @@
 // Passes that make no difference to results.
 #include <algorithm>
 #include <limits>
+#include <span>
 
 #include "fuse/passes.h"
 #include "fuse/shape_symbols.h"
@@ -78,6 +79,31 @@ bool cuts_nothing(const Match& match, int s) {
   return true;
 }
 
+// Every dimension is as large afterwards.
+bool resizes_nothing(const Match& match, int s) {
+  if (!match.is(s, "Resize") && !match.is(s, "Upsample")) return false;
+  const Step& step = match.step(s);
+  const NodeInfo& info = *step.node;
+  const bool is_first = info.op_type() == "Upsample" || info.since_version() == 10;
+  if (info.get_string("coordinate_transformation_mode", "") == "tf_crop_and_resize") return false;
+  const auto& dims = match.value(step.inputs[0]).dims;
+  const bool has_sizes = !is_first && info.has_input(3);
+  if (const auto sizes = has_sizes ? ShapeSymbols(match).held(step, 3) : std::nullopt; sizes && !sizes->empty()) {
+    const auto axes = info.find_ints("axes");
+    if (!dims || sizes->size() != (axes ? axes->size() : dims->size())) return false;
+    for (size_t i = 0; i < sizes->size(); ++i) {
+      const auto axis = axes ? counted_from_first((*axes)[i], dims->size()) : std::optional(i);
+      if (!axis || (*sizes)[i] == -1 || (*sizes)[i] != (*dims)[*axis]) return false;
+    }
+    return true;
+  }
+  const int input = is_first ? 1 : 2;
+  const Tensor* const scales = info.has_input(input) ? info.constant_input(input) : nullptr;
+  return scales && scales->type == Type::f32 && scales->count() > 0 &&
+         std::ranges::all_of(std::span(scales->as<const float>(), size_t(scales->count())),
+                             [](float scale) { return scale == 1; });
+}
+
 bool is_unread(const Match& match, int s) {
   return std::ranges::all_of(match.step(s).outputs,
                              [&](int v) { return v < 0 || (match.readers(v).empty() && !match.value(v).is_output); });
@@ -124,7 +150,7 @@ void join_transposes(Match& match, int second) {
 
 void drop_identity(Match& match, int identity) {
   if (!match.is(identity, "Identity") && !pads_nothing(match, identity) && !cuts_nothing(match, identity) &&
-      !joins_nothing(match, identity))
+      !joins_nothing(match, identity) && !resizes_nothing(match, identity))
     return;
   const int x = match.step(identity).inputs[0], y = match.step(identity).outputs[0];
   if (match.value(y).is_output) return;

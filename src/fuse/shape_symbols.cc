@@ -227,28 +227,32 @@ std::optional<Dims> ShapeSymbols::reshaped(const Step& step) const {
   // What is left for one dimension, if all others are known in numbers, or are there before.
   const auto open = std::ranges::find(*made, kUnknown);
   if (open == made->end()) return made;
+  Symbols& symbols = *match_.plan().symbols;
   int64_t all = 1, others = 1;
   Dims unmatched;
-  const auto is_number = [](int64_t symbol) { return symbol > 0; };
-  for (int64_t symbol : *before)
-    if (!is_number(symbol))
-      unmatched.push_back(symbol);
-    else if (__builtin_mul_overflow(all, symbol, &all))
-      return made;
-  for (int64_t symbol : *made) {
-    if (symbol == kUnknown) continue;
-    if (is_number(symbol)) {
-      if (__builtin_mul_overflow(others, symbol, &others)) return made;
-    } else if (const auto same = std::ranges::find(unmatched, symbol); same != unmatched.end()) {
-      unmatched.erase(same);
-    } else {
-      return made;
-    }
+  // A dimension as a number times another one, which is a symbol, or none.
+  const auto apart = [&](int64_t dim) {
+    return dim > 0 ? Symbols::Multiple{1, dim} : dim < kUnknown ? symbols.parts(dim) : Symbols::Multiple{dim, 1};
+  };
+  for (int64_t dim : *before) {
+    const auto [symbol, count] = apart(dim);
+    if (symbol <= 0) unmatched.push_back(symbol);
+    if (__builtin_mul_overflow(all, count, &all)) return made;
   }
-  if (all % others == 0 && unmatched.empty())
-    *open = {all / others};
-  else if (all == others && unmatched.size() == 1)
-    *open = unmatched[0];
+  for (int64_t dim : *made) {
+    if (dim == kUnknown) continue;
+    const auto [symbol, count] = apart(dim);
+    if (__builtin_mul_overflow(others, count, &others)) return made;
+    if (symbol > 0) continue;
+    const auto same = std::ranges::find(unmatched, symbol);
+    if (same == unmatched.end()) return made;
+    unmatched.erase(same);
+  }
+  if (all % others != 0) return made;
+  if (unmatched.empty())
+    *open = all / others;
+  else if (unmatched.size() == 1 && (unmatched[0] < kUnknown || all == others))
+    *open = symbols.times(unmatched[0], all / others);
   return made;
 }
 
@@ -455,6 +459,8 @@ std::optional<Dims> ShapeSymbols::computed(const Step& step, std::vector<int>& s
     if (one == 1) return b;
     if (two == 1) return a;
     int64_t made = 0;
+    if (one < kUnknown && two > 1) return Dims{match_.plan().symbols->times(one, two)};
+    if (two < kUnknown && one > 1) return Dims{match_.plan().symbols->times(two, one)};
     if (one < 1 || two < 1 || __builtin_mul_overflow(one, two, &made)) return std::nullopt;
     return std::vector{made};
   }

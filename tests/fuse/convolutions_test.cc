@@ -68,5 +68,51 @@ TEST(Convolutions, OtherReadersWantWhatIsBetween) {
   EXPECT_NE(gated.find("g = Sigmoid(s)"), gated.npos) << gated;
 }
 
+constexpr const char* kTokens = R"(in x: f16[n, 6, 6, 16]
+const w: f16[16, 1, 3, 3]
+const bias: f16[16]
+const flat: i64[3] = [0, 36, 16]
+c: f16[n, 6, 6, 16] = com.ms.internal.nhwc.Conv@11(x, w, bias) {group = 16, kernel_shape = [3, 3]}  # "conv"
+t: f16[n, 36, 16] = Reshape(c, flat)
+y: f16[n, 36, 16] = Gelu(t)
+out y
+)";
+
+TEST(DepthwiseConvolutions, TakeActivationsAlongPastWhatMoves) {
+  EXPECT_EQ(after("depthwise", kTokens), R"(in x: f16[n, 6, 6, 16]
+const w: f16[16, 1, 3, 3]
+const bias: f16[16]
+const flat: i64[3] = [0, 36, 16]
+c: f16[n, 6, 6, 16] = com.ms.internal.nhwc.FusedConv(x, w, bias, _) {activation = "Gelu", activation_params = [], group = 16, kernel_shape = [3, 3]}  # "conv"
+y: f16[n, 36, 16] = Reshape(c, flat)
+out y
+)");
+}
+TEST(DepthwiseConvolutions, HaveOneOfThese) {
+  const auto ends = [](const char* by, const char* wanted) {
+    const std::string made = after("depthwise", replaced(kTokens, "Gelu(t)", by));
+    EXPECT_NE(made.find(wanted), made.npos) << made;
+  };
+  ends("Gelu@20(t) {approximate = \"tanh\"}", "\"FastGelu\", activation_params = []");
+  ends("com.microsoft.FastGelu(t)", "\"FastGelu\", activation_params = []");
+  ends("com.microsoft.QuickGelu(t) {alpha = 2.0}", "\"QuickGelu\", activation_params = [2.0]");
+  ends("Relu(t)", "\"Relu\"");
+  const std::string direct =
+      after("depthwise",
+            replaced(kTokens, "t: f16[n, 36, 16] = Reshape(c, flat)\ny: f16[n, 36, 16] = Gelu(t)", "y = Gelu(c)"));
+  EXPECT_NE(direct.find("y = com.ms.internal.nhwc.FusedConv("), direct.npos) << direct;
+}
+TEST(DepthwiseConvolutions, StayAsTheyAreOtherwise) {
+  const auto stays = [](const char* part, const char* by) { expect_stays("depthwise", kTokens, part, by); };
+  stays("Gelu(t)", "Exp(t)");
+  stays("Gelu(t)", "com.microsoft.FastGelu(t, bias)");
+  stays("out y", "out y\nout c");
+  stays("out y", "out y\nout t");
+  stays("group = 16", "group = 1");
+  stays("w: f16[16, 1, 3, 3]", "w: f16[16, 2, 3, 3]");
+  stays("c: f16[n, 6", "c: f32[n, 6");
+  stays("Reshape(c, flat)", "Concat(c, flat)");
+}
+
 }  // namespace
 }  // namespace encore::fuse::tests

@@ -54,6 +54,22 @@ TEST(Dims, AreFollowed) {
   EXPECT_EQ(dims_of_y(shape + "y: f32 = Expand(x, t)\nout y"), "y: f32[?1, ?2]");
 }
 
+// Of a batch that is cut in patches, and put together again.
+TEST(Dims, MayBeMultiples) {
+  const std::string patches =
+      "in x: f32[n, 4, 9, 8]\nconst four: i64[1] = [4]\nconst first: i64[1] = [0]\nconst left: i64[1] = [-1]\n"
+      "const rows: i64[1] = [9]\ns: i64[4] = Shape(x)\nn: i64[1] = Gather(s, first)\nall: i64[1] = Mul(n, four)\n"
+      "to: i64[3] = Concat(all, rows, left) {axis = 0}\np: f32[?, ?, ?] = Reshape(x, to)\n";
+  EXPECT_EQ(dims_of_y(patches + "y: f32[?, ?, ?] = Relu(p)\nout y"), "y: f32[?1, 9, 8]");
+  EXPECT_EQ(dims_of_y(patches + "back: i64[4] = Concat(n, four, rows, left) {axis = 0}\n" +
+                      "y: f32[?, ?, ?, ?] = Reshape(p, back)\nout y"),
+            "y: f32[n, 4, 9, 8]");
+  EXPECT_EQ(dims_of_y("in x: f32[n, 6, 8]\nconst a: i64[2] = [-1, 8]\nconst b: i64[3] = [-1, 2, 8]\n"
+                      "p: f32[?, ?] = Reshape(x, a)\nq: f32[?, ?, ?] = Reshape(x, b)\nr: f32[?, ?] = Reshape(q, a)\n"
+                      "y: f32[?, ?] = Add(p, r)\nout y"),
+            "y: f32[?1, 8]");
+}
+
 TEST(Dims, PartsHaveTheirSizes) {
   const auto parts = [](const std::string& x, const std::string& split) {
     return after("dims", "in x: f32[" + x + "]\nconst s: i64[2] = [2, 3]\na: f32, b: f32 = Split(" + split + "\nout b");

@@ -36,6 +36,37 @@ out y
 )");
 }
 
+// The patches of MobileViT, whose pixels are batches.
+TEST(Movements, PatchesAreOneCopy) {
+  Plan plan = plan_from(R"(in x: f16[n, 8, 6, 16]
+const four: i64[1] = [4]
+const tokens: i64[1] = [12]
+const left: i64[1] = [-1]
+const first: i64[1] = [0]
+const cut: i64[4] = [-1, 2, 3, 2]
+const patches: i64[4] = [-1, 16, 12, 4]
+a: f16[n, 16, 8, 6] = Transpose(x) {perm = [0, 3, 1, 2]}
+b: f16 = Reshape(a, cut)
+c: f16 = Transpose(b) {perm = [0, 2, 1, 3]}
+d: f16 = Reshape(c, patches)
+e: f16 = Transpose(d) {perm = [0, 3, 2, 1]}
+s: i64[4] = Shape(x)
+n: i64[1] = Gather(s, first)
+all: i64[1] = Mul(n, four)
+rows: i64[3] = Concat(all, tokens, left) {axis = 0}
+y: f16 = Reshape(e, rows)
+out y
+)");
+  for (const char* name : {"dims", "movements"})
+    run(*std::ranges::find(passes(), std::string_view(name), &Pass::name), plan);
+  const std::string made = text_of(plan);
+  EXPECT_NE(made.find("e: f16[n, 4, 12, 16] = encore.View(x) {steps = \"transpose 0,3,1,2; reshape -1,2,3,2; transpose "
+                      "0,2,1,3; reshape -1,16,12,4; transpose 0,3,2,1\"}"),
+            made.npos)
+      << made;
+  EXPECT_NE(made.find("y: f16[?1, 12, 16] = Reshape(e, rows)"), made.npos) << made;
+}
+
 // Swin's way back.
 constexpr const char* kShifted = R"(in x: f16[m, 49, 32]
 in z: f16[n, 14, 14, 32]

@@ -82,6 +82,35 @@ TEST(Identities, AreNoSlicesOfAPart) {
   stays("out y", "out y\nout a");
 }
 
+constexpr const char* kSameSize = R"(in x: f16[n, 6, 4]
+const sizes: i64[2] = [4, 6]
+const ones: f32[3] = [1.0, 1.0, 1.0]
+a: f16[n, 6, 4] = Resize@19(x, _, _, sizes) {axes = [2, 1], mode = "linear"}
+y: f16[n, 6, 4] = Relu(a)
+out y
+)";
+
+TEST(Identities, AreResizesToTheSameSize) {
+  const auto goes = [](const char* part, const char* by) {
+    const std::string made = after("identities", replaced(kSameSize, part, by));
+    EXPECT_NE(made.find("Relu(x)"), made.npos) << made;
+  };
+  goes("x, _, _, sizes", "x, _, _, sizes");
+  goes("x, _, _, sizes) {axes = [2, 1], ", "x, _, ones) {");
+  goes("Resize@19(x, _, _, sizes) {axes = [2, 1], ", "Upsample@9(x, ones) {");
+}
+TEST(Identities, AreNoResizesToOtherSizes) {
+  const auto stays = [](const char* part, const char* by) { expect_stays("identities", kSameSize, part, by); };
+  stays("[2, 1]", "[1, 2]");
+  stays("[2, 1]", "[2, 0]");
+  stays("axes = [2, 1], ", "");
+  stays("\"linear\"", "\"linear\", coordinate_transformation_mode = \"tf_crop_and_resize\"");
+  stays("const sizes: i64[2] = [4, 6]", "in sizes: i64[2]");
+  expect_stays("identities", replaced(kSameSize, "x, _, _, sizes) {axes = [2, 1], ", "x, _, ones) {"), "[1.0, 1.0",
+               "[1.0, 1.01");
+  stays("out y", "out y\nout a");
+}
+
 constexpr const char* kTwice = "in x\nin z\na = Add(x, z)\nb = Add(x, z)\ny = Mul(a, b)\nout y\n";
 
 TEST(Same, IsComputedOnce) { EXPECT_EQ(after("same", kTwice), "in x\nin z\na = Add(x, z)\ny = Mul(a, a)\nout y\n"); }

@@ -102,9 +102,36 @@ CROPPED = [
     resize((2, 5, 7), scales=(1, 2, 1.5), coordinate_transformation_mode="tf_crop_and_resize"),  # of the whole
 ]
 
+# Packs of channels, and channels that fill none; planes that share their places, in pairs of columns and not.
+LAYOUTS = [
+    resize(shape, scales, mode=mode, **attrs)
+    for mode in ("nearest", "linear", "cubic")
+    for shape, scales, attrs in [
+        ((2, 5, 7, 16), (1, 2, 3, 1), {}),
+        ((2, 5, 7, 12), (1, 1.6, 2.2, 1), {"coordinate_transformation_mode": "align_corners"}),
+        ((3, 67, 40, 41), (1, 1, 2, 1.5), {}),
+        ((5, 83, 9, 11), (1, 1, 1.7, 1.4), {"coordinate_transformation_mode": "pytorch_half_pixel"}),
+        ((301, 33), (1, 2.5), {}),
+    ]
+] + [
+    resize((2, 9, 24), (1, 1.7, 1), mode="linear", coordinate_transformation_mode="asymmetric"),
+    resize((9, 3, 32), (3, 1, 1), mode="linear"),
+    resize((2, 5, 7, 12), (1, 0.6, 0.7, 1), mode="linear"),
+    resize((9, 3, 32), (3, 1, 1)),
+    resize((4, 6, 5, 8), (2, 1, 1.5, 1)),
+    resize((4, 6, 5, 8), (2, 1, 1, 1.5)),
+    resize(
+        (2, 5, 7, 16),
+        sizes=(2, 4, 6, 16),
+        roi=(0, 0.1, -0.2, 0, 1, 0.8, 1.3, 1),
+        extrapolation_value=9.0,
+        coordinate_transformation_mode="tf_crop_and_resize",
+    ),
+]
+
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("it", SHAPES + CROPPED, ids=str)
+@pytest.mark.parametrize("it", SHAPES + CROPPED + LAYOUTS, ids=str)
 def test_shapes(it, dtype):
     check(replace(it, dtype=dtype))
 
@@ -139,8 +166,9 @@ def _nearest(x, _, scales):
 
 @pytest.mark.parametrize("dtype", ["bool", "int16", "int64", "uint16", "uint32", "uint64"])
 def test_the_nearest_of_any_type(dtype):
-    x = floats(2, 3, 5, 7) > 0 if dtype == "bool" else integers(dtype, 2, 3, 5, 7)
-    check(replace(resize(x, (1, 1, 2, 3)), dtype=dtype, reference=_nearest))
+    x = floats(2, 3, 5, 8) > 0 if dtype == "bool" else integers(dtype, 2, 3, 5, 8)
+    for scales in [(1, 1, 2, 3), (1, 2, 3, 1)]:
+        check(replace(resize(x, scales), dtype=dtype, reference=_nearest))
 
 
 # ---- antialiasing
@@ -242,7 +270,7 @@ def test_first_versions(scales, mode, op, opset):
     check(Case(op, x, attrs, opset=opset, family="reduce" if mode == "linear" else "exact"))
 
 
-@pytest.mark.parametrize("it", [SHAPES[0], SHAPES[2], SHAPES[4]], ids=str)
+@pytest.mark.parametrize("it", [SHAPES[0], SHAPES[2], SHAPES[4], *LAYOUTS], ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_misaligned(it, dtype):
     check(replace(it, dtype=dtype, misaligned=True))

@@ -103,7 +103,23 @@ def test_norms_of_groups(encore, make_model, tmp_path, dtype, scaled):
     assert plan.count("com.microsoft.GroupNorm(") == 1 and "activation = 1" in plan and "Sigmoid" not in plan, plan
 
 
-@pytest.mark.parametrize("activation", ["Sigmoid", "Silu", "HardSwish", "Tanh"])
+def spelled(net, activation, x):
+    number = lambda value: net.constant(np.array(value))
+    if activation == "Silu":
+        return net.node("Mul", [x, net.node("Sigmoid", [x])])
+    if activation == "QuickGelu":
+        return net.node("Mul", [x, net.node("Sigmoid", [net.node("Mul", [x, number(1.702)])])])
+    if activation == "Gelu":
+        curve = net.node("Erf", [net.node("Div", [x, number(2**0.5)])])
+    elif activation == "FastGelu":
+        cubic = net.node("Mul", [net.node("Pow", [x, number(3.0)]), number(0.044715)])
+        curve = net.node("Tanh", [net.node("Mul", [net.node("Add", [x, cubic]), number((2 / np.pi) ** 0.5)])])
+    else:
+        return net.node(activation, [x])
+    return net.node("Mul", [net.node("Mul", [x, net.node("Add", [curve, number(1.0)])]), number(0.5)])
+
+
+@pytest.mark.parametrize("activation", ["Sigmoid", "Silu", "HardSwish", "Tanh", "Gelu", "FastGelu", "QuickGelu"])
 @pytest.mark.parametrize("size", [3, 4])
 def test_activations_of_depthwise_convolutions(encore, make_model, activation, size):
     def build(net):
@@ -111,7 +127,7 @@ def test_activations_of_depthwise_convolutions(encore, make_model, activation, s
         for _ in range(2):
             weights = net.constant(numbers((CHANNELS, 1, size, size), size, -0.5, 0.5))
             y = net.node("Conv", [x, weights], group=CHANNELS, pads=[1, 1, size - 2, size - 2])
-            x = net.node("Mul", [y, net.node("Sigmoid", [y])]) if activation == "Silu" else net.node(activation, [y])
+            x = spelled(net, activation, y)
         net.output(x, PICTURE)
         return net
 
@@ -120,7 +136,27 @@ def test_activations_of_depthwise_convolutions(encore, make_model, activation, s
         session = es.make_session(model, regions=1, auto_graph=0)
         feeds = {"x": numbers((1, *PICTURE[1:]))}
         ran = [k["name"] for k in es.trace(session, lambda: session.run(None, feeds)) if k["what"] == "kernel"]
-        assert any("Finish" in name for name in ran) == (activation == "Tanh"), ran
+        assert sum("Depthwise" in name for name in ran) == 2 and not any("Finish" in name for name in ran), ran
+
+
+@pytest.mark.parametrize("activation", ["Relu", "Silu", "Gelu", "FastGelu"])
+def test_activations_of_tokens(encore, make_model, tmp_path, activation):
+    """Where a depthwise convolution has made them, as SegFormer's layers do."""
+    tokens = PLACES * PLACES
+
+    def build(net):
+        x = net.input("x", ["n", tokens, CHANNELS])
+        for i in range(2):
+            y = net.node("MatMul", [x, net.constant(numbers((CHANNELS, CHANNELS), i, -0.3, 0.3))])
+            y = net.node("Reshape", [net.node("Transpose", [y], perm=[0, 2, 1]), net.ints(0, CHANNELS, PLACES, PLACES)])
+            y = net.node("Reshape", [conv(net, y, CHANNELS), net.ints(0, CHANNELS, tokens)])
+            y = spelled(net, activation, net.node("Transpose", [y], perm=[0, 2, 1]))
+            x = net.node("MatMul", [y, net.constant(numbers((CHANNELS, CHANNELS), i + 2, -0.3, 0.3))])
+        net.output(x, ["n", tokens, CHANNELS])
+        return net
+
+    plan = plan_of(agrees(build, make_model, shape=(tokens, CHANNELS)), tmp_path)
+    assert plan.count("FusedConv(") == 2 and "Gelu(" not in plan, plan
 
 
 def test_batch_norms_before_convolutions(encore, make_model, tmp_path):
@@ -258,6 +294,44 @@ def test_pads_by_nothing_are_none(encore, make_model, tmp_path):
         return net
 
     assert "Pad(" not in plan_of(agrees(build, make_model), tmp_path)
+
+
+def mobilevit(net, size):
+    """Patches of two pixels by two, whose attention is between pixels of the same place, in heads of any size."""
+    heads, tokens = 2, PLACES * PLACES // 4
+    width = heads * size
+
+    def weights(rows, columns):
+        return net.constant(numbers((rows, columns), len(net.nodes), -0.3, 0.3))
+
+    x = conv(net, net.input("x", PICTURE))
+    n = net.node("Gather", [net.node("Shape", [x]), net.ints(0)])
+    joint = lambda *parts: net.node("Concat", [p if isinstance(p, str) else net.ints(p) for p in parts], axis=0)
+    y = net.node("Reshape", [x, net.ints(-1, 2, PLACES // 2, 2)])
+    y = net.node("Reshape", [net.node("Transpose", [y], perm=[0, 2, 1, 3]), joint(n, CHANNELS, tokens, 4)])
+    y = net.node("Transpose", [y], perm=[0, 3, 2, 1])
+    y = net.node("Reshape", [y, joint(net.node("Mul", [n, net.ints(4)]), tokens, -1)])
+    bias = net.constant(numbers((3 * width,), 1))
+    qkv = net.node("Add", [bias, net.node("MatMul", [y, weights(CHANNELS, 3 * width)])])
+    qkv = net.node("Transpose", [net.node("Reshape", [qkv, net.ints(0, 0, 3, heads, size)])], perm=[2, 0, 3, 1, 4])
+    q, k, v = (net.node("Gather", [qkv, net.constant(i, np.int64)]) for i in range(3))
+    scores = net.node("MatMul", [q, net.node("Transpose", [k], perm=[0, 1, 3, 2])])
+    p = net.node("Softmax", [net.node("Mul", [scores, net.constant(0.4)])], axis=-1)
+    z = net.node("Transpose", [net.node("MatMul", [p, v])], perm=[0, 2, 1, 3])
+    z = net.node("MatMul", [net.node("Reshape", [z, net.ints(0, 0, width)]), weights(width, CHANNELS)])
+    z = net.node("Reshape", [net.node("Add", [y, z]), joint(n, 4, tokens, -1)])
+    z = net.node("Reshape", [net.node("Transpose", [z], perm=[0, 3, 2, 1]), net.ints(-1, PLACES // 2, 2, 2)])
+    z = net.node("Reshape", [net.node("Transpose", [z], perm=[0, 2, 1, 3]), joint(n, CHANNELS, PLACES, PLACES)])
+    net.output(conv(net, z), PICTURE)
+    return net
+
+
+@pytest.mark.parametrize("size", [8, 12, 20])
+def test_patches_and_heads_of_any_size(encore, make_model, tmp_path, size):
+    plan = plan_of(agrees(lambda net: mobilevit(net, size), make_model), tmp_path)
+    assert plan.count("encore.Attention(") == 1 and "Softmax" not in plan, plan
+    assert ("with larger heads" in plan) == (size % 8 != 0), plan
+    assert plan.count(" Transpose(") == 2 and plan.count("transpose 0,3,2,1") == 2, plan
 
 
 SIDE, WINDOW, SHIFT = 12, 4, 3

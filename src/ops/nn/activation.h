@@ -2,6 +2,7 @@
 #pragma once
 #include "ops/elementwise/curves.h"
 #include "ops/elementwise/gelu.h"
+#include "ops/elementwise/rough.h"
 #include "ops/op.h"
 
 namespace encore::ops {
@@ -17,9 +18,9 @@ struct Activation {
     sigmoid,
     silu,
     quick_gelu,
-    tanh,
     gelu,
-    fast_gelu
+    fast_gelu,
+    tanh
   };
   Kind kind = Kind::none;
   float alpha = 0, beta = 0;
@@ -29,9 +30,16 @@ struct Activation {
   static Activation of(const NodeInfo& node, const std::string& attribute = "activation");
 
   // Whether simple() does it, in a few instructions.
-  bool is_simple() const { return kind < Kind::tanh; }
+  bool is_simple(Type type) const {
+    const bool is_half = type == Type::f16 || type == Type::bf16;
+    return is_half || !(kind == Kind::gelu || kind == Kind::fast_gelu || kind == Kind::tanh);
+  }
 
-  // Of what becomes a T: with as many digits as that keeps.
+  // Of what becomes Ts: with as many digits as these keep.
+  template <class T, int kCount>
+  DEVICE_FN void simple(Compute<T> (&x)[kCount]) const {
+    choose<T, false>([&](auto curve) { UNROLL for (int i = 0; i < kCount; ++i) x[i] = curve(x[i]); });
+  }
   template <class T>
   DEVICE_FN Compute<T> simple(Compute<T> x) const {
     choose<T, false>([&](auto curve) { x = curve(x); });
@@ -57,41 +65,37 @@ struct Activation {
         });
       case Kind::hard_sigmoid: return f([a, b](C x) { return hard_sigmoid(x, a, b); });
       case Kind::hard_swish: return f([](C x) { return hard_swish(x); });
-      case Kind::sigmoid:
-        return f([](C x) {
-          if constexpr (kIsHalf<T>)
-            return rough_sigmoid(x);
-          else
-            return sigmoid(x);
-        });
-      case Kind::silu:
-      case Kind::quick_gelu:
-        return f([slope = kind == Kind::silu ? C(1) : a](C x) {
-          if constexpr (kIsHalf<T>)
-            return rough_silu(x, slope);
-          else
-            return silu(x, slope);
-        });
-      default:
-        if constexpr (kWhole) {
-          if (kind == Kind::tanh) return f([](C x) { return std::tanh(x); });
-          if (kind == Kind::gelu) return f(Rough<T, GeluByErf>());
-          if (kind == Kind::fast_gelu) return f(Rough<T, GeluByTanh>());
+      default: break;
+    }
+    const C slope = kind == Kind::silu ? C(1) : a;
+    if constexpr (kIsHalf<T>) {
+      switch (kind) {
+        case Kind::sigmoid: return f([](C x) { return rough_sigmoid(x); });
+        case Kind::silu:
+        case Kind::quick_gelu: return f([slope](C x) { return rough_silu(x, slope); });
+        case Kind::gelu: return f([](C x) { return GeluByErf().rough(x); });
+        case Kind::fast_gelu: return f([](C x) { return GeluByTanh().rough(x); });
+        case Kind::tanh: return f([](C x) { return rough_tanh(x); });
+        default: break;
+      }
+    } else {
+      switch (kind) {
+        case Kind::sigmoid: return f([](C x) { return sigmoid(x); });
+        case Kind::silu:
+        case Kind::quick_gelu: return f([slope](C x) { return silu(x, slope); });
+        default: break;
+      }
+      if constexpr (kWhole) {
+        switch (kind) {
+          case Kind::gelu: return f(GeluByErf());
+          case Kind::fast_gelu: return f(GeluByTanh());
+          case Kind::tanh: return f([](C x) { return std::tanh(x); });
+          default: break;
         }
-        return f([](C x) { return x; });
+      }
     }
+    f([](C x) { return x; });
   }
-
- private:
-  template <class T, class F>
-  struct Rough {
-    DEVICE_FN Compute<T> operator()(Compute<T> x) const {
-      if constexpr (kIsHalf<T>)
-        return F().rough(x);
-      else
-        return F()(x);
-    }
-  };
 };
 
 // y[i] = activation(y[i]), of floats.

@@ -159,8 +159,9 @@ struct DepthwiseTile {
     T* const to = y + at * channels + place.channel + channel;
     UNROLL for (int o = 0; o < kRun; ++o) {
       if (column + o >= w.out[2]) break;
+      activation.template simple<T>(sums[o]);
       Pair pair;
-      UNROLL for (int k = 0; k < 2; ++k) pair.at[k] = T(activation.template simple<T>(sums[o][k]));
+      UNROLL for (int k = 0; k < 2; ++k) pair.at[k] = T(sums[o][k]);
       device::store_pack(to + int64_t(o) * channels, pair, true);
     }
   }
@@ -214,8 +215,9 @@ struct DepthwiseRuns {
     T* to = y + ((image * w.out[1] + row) * w.out[2] + first) * channels + channel;
     UNROLL for (int o = 0; o < kRun; ++o) {
       if (first + o >= w.out[2]) break;
+      activation.template simple<T>(sums[o]);
       Values values;
-      UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = T(activation.template simple<T>(sums[o][k]));
+      UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = T(sums[o][k]);
       device::store_pack(to + o * channels, values, true);
     }
   }

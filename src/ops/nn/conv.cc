@@ -261,7 +261,7 @@ class Conv : public ConvBase {
       return;
     if (x.count() == 0)
       set_bias(context, problem, y, bias);
-    else if (depthwise && !rest.residual && rest.activation.is_simple())
+    else if (depthwise && !rest.residual && rest.activation.is_simple(problem.type))
       return convolve_depthwise(context, problem, data, rest.activation);
     else if (depthwise)
       convolve_depthwise(context, problem, data);

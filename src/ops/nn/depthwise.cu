@@ -50,8 +50,9 @@ struct DepthwiseSquare {
     const int count = w.out[2] - column < kAcross ? w.out[2] - column : kAcross;
     UNROLL for (int o = 0; o < kDown; ++o) {
       if (row + o >= w.out[1]) break;
+      activation.template simple<T>(sums[o]);
       device::Pack<T, kAcross> out;
-      UNROLL for (int p = 0; p < kAcross; ++p) out.at[p] = T(activation.template simple<T>(sums[o][p]));
+      UNROLL for (int p = 0; p < kAcross; ++p) out.at[p] = T(sums[o][p]);
       device::store_pack(to + int64_t(o) * w.out[2], out, wide_out, count);
     }
   }

@@ -1,29 +1,16 @@
-#include "ops/nn/resize.h"
-
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
-#include "device/divide.h"
+#include "device/memory.h"
 #include "device/transform.h"
 #include "ops/dispatch.h"
-#include "ops/elementwise/truncate.h"
-#include "ops/nn/resize_place.h"
+#include "ops/nn/resize_dims.h"
 
 namespace encore::ops {
 namespace {
 
-using device::Compute;
 using device::Divider;
-
-DEVICE_FN int clamped(int at, int size) { return at < 0 ? 0 : at < size ? at : size - 1; }
-
-// As an int that neighbours can be counted from. NaN, from a region of NaN or infinity, is 0, as on the CPU.
-template <class C>
-DEVICE_FN int whole(C position) {
-  constexpr int kMost = 0x7ffffff0;
-  if (position < C(kMost)) return position > C(-kMost) ? int(position) : -kMost;
-  return position >= C(kMost) ? kMost : 0;
-}
 
 DEVICE_FN int nearest_to(Nearest nearest, const ResizeAxis& axis, float position) {
   switch (nearest) {
@@ -35,46 +22,47 @@ DEVICE_FN int nearest_to(Nearest nearest, const ResizeAxis& axis, float position
   }
 }
 
-// Dimensions that stay as they are, neighbours joined, and those that don't.
-struct Dim {
-  Divider out;
-  int64_t stride;  // in the input
-  bool resized;
-  ResizeAxis axis;
-};
-
+// Elements are bytes that stay together, and aligned if there are more of them than in one of the tensor's.
 template <class T>
 struct ResizeNearest {
   static constexpr int kPack = device::pack_size<T>();
-  int64_t n;
+  int64_t n, planes, plane_stride;  // elements of y in each plane
+  int planes_each;
   const T* x;
   T* y;
   T extrapolation;
   CoordinateMode coordinates;
   Nearest nearest;
   bool aligned;
+  Divider by_packs;
   int rank;
-  Dim dims[kMostResizeDims];
+  ResizeDim dims[kMostResizeDims];
 
-  DEVICE_FN void operator()(int64_t pack) const {
-    const Dim& inner = dims[rank - 1];
-    const int64_t first = pack * kPack;
+  DEVICE_FN void operator()(int64_t i) const {
+    const ResizeDim& inner = dims[rank - 1];
+    int64_t pack, at;
+    int64_t plane = by_packs(i, pack) * planes_each;
+    const int64_t end = plane + planes_each < planes ? plane + planes_each : planes, first = pack * kPack;
     const int count = n - first < kPack ? int(n - first) : kPack;
-    int64_t at, row = inner.out(first, at);
+    int64_t row = inner.out(first, at);
+    const T* from[kPack];  // null where it is outside
     bool row_outside;
-    const T* from = locate(row, row_outside);
-    device::Pack<T, kPack> values;
-    UNROLL for (int i = 0; i < kPack; ++i) {
+    const T* line = locate(row, row_outside);
+    UNROLL for (int k = 0; k < kPack; ++k) {
       if (at == inner.out.divisor()) {
         at = 0;
-        from = i < count ? locate(++row, row_outside) : from;
+        line = k < count ? locate(++row, row_outside) : line;
       }
       bool outside = row_outside;
       const int64_t offset = source(inner, at, outside);
-      values.at[i] = outside ? extrapolation : from[offset];
+      from[k] = outside ? nullptr : line + offset;
       ++at;
     }
-    device::store_pack(y + first, values, aligned, count);
+    NO_UNROLL for (; plane < end; ++plane) {
+      device::Pack<T, kPack> values;
+      UNROLL for (int k = 0; k < kPack; ++k) values.at[k] = from[k] ? from[k][plane * plane_stride] : extrapolation;
+      device::store_pack(y + plane * n + first, values, aligned, count);
+    }
   }
 
  private:
@@ -89,7 +77,7 @@ struct ResizeNearest {
     }
     return from;
   }
-  DEVICE_FN int64_t source(const Dim& dim, int64_t at, bool& outside) const {
+  DEVICE_FN int64_t source(const ResizeDim& dim, int64_t at, bool& outside) const {
     if (!dim.resized) return at * dim.stride;
     const float position = original<float>(coordinates, dim.axis, at);
     outside |= is_outside(coordinates, dim.axis, position);
@@ -97,96 +85,13 @@ struct ResizeNearest {
   }
 };
 
-// Linear (kTaps 2) or cubic (4) in kResized dimensions, each between two that stay as they are.
-template <class T, int kTaps, int kResized>
-struct Interpolate {
-  using C = Compute<std::conditional_t<std::is_integral_v<T>, float, T>>;
-  const T* x;
-  T* y;
-  T extrapolation;
-  CoordinateMode coordinates;
-  float a;
-  bool exclude_outside;
-  Dim resized[kResized], kept[kResized + 1];
-
-  DEVICE_FN void operator()(int64_t i) const {
-    int64_t offsets[kResized][kTaps], at;
-    C weights[kResized][kTaps];
-    bool outside = false;
-    int64_t rest = kept[kResized].out(i, at);
-    const T* from = x + at * kept[kResized].stride;
-    UNROLL for (int d = kResized - 1; d >= 0; --d) {
-      rest = resized[d].out(rest, at);
-      const ResizeAxis& axis = resized[d].axis;
-      const C position = original<C>(coordinates, axis, at);
-      outside |= is_outside(coordinates, axis, position);
-      if constexpr (kTaps == 2)
-        linear(axis, position, offsets[d], weights[d]);
-      else
-        cubic(axis, position, offsets[d], weights[d]);
-      UNROLL for (int t = 0; t < kTaps; ++t) offsets[d][t] *= resized[d].stride;
-      rest = kept[d].out(rest, at);
-      from += at * kept[d].stride;
-    }
-    y[i] = outside ? extrapolation : as_element(sum<0>(from, offsets, weights));
-  }
-
- private:
-  // An integer near the end of its type may be a float beyond it.
-  DEVICE_FN static T as_element(C value) {
-    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>)
-      return truncated<T>(value);
-    else
-      return T(value);
-  }
-  DEVICE_FN void linear(const ResizeAxis& axis, C position, int64_t (&offsets)[kTaps], C (&weights)[kTaps]) const {
-    const C last = C(axis.in - 1);
-    position = position > C(0) ? (position < last ? position : last) : C(0);
-    const int low = int(position);
-    offsets[0] = low;
-    offsets[1] = low + 1 < axis.in ? low + 1 : low;
-    weights[1] = position - C(low);
-    weights[0] = C(1) - weights[1];
-  }
-  DEVICE_FN void cubic(const ResizeAxis& axis, C position, int64_t (&offsets)[kTaps], C (&weights)[kTaps]) const {
-    const C floor = std::floor(position), r = position - floor, k = C(a);
-    weights[0] = ((k * (r + C(1)) - C(5) * k) * (r + C(1)) + C(8) * k) * (r + C(1)) - C(4) * k;
-    weights[1] = ((k + C(2)) * r - (k + C(3))) * r * r + C(1);
-    const C s = C(1) - r;
-    weights[2] = ((k + C(2)) * s - (k + C(3))) * s * s + C(1);
-    weights[3] = ((k * (s + C(1)) - C(5) * k) * (s + C(1)) + C(8) * k) * (s + C(1)) - C(4) * k;
-    C all = 0;
-    UNROLL for (int t = 0; t < kTaps; ++t) {
-      if (r != r) weights[t] = 0;  // nowhere, which the CPU counts for nothing
-      const int at = whole(floor) - 1 + t;
-      offsets[t] = clamped(at, axis.in);
-      if (exclude_outside && at != int(offsets[t])) weights[t] = 0;
-      all += weights[t];
-    }
-    if (exclude_outside) {
-      UNROLL for (int t = 0; t < kTaps; ++t) weights[t] /= all;
-    }
-  }
-  template <int kDim>
-  DEVICE_FN static C sum(const T* from, const int64_t (&offsets)[kResized][kTaps],
-                         const C (&weights)[kResized][kTaps]) {
-    if constexpr (kDim == kResized) {
-      return C(*from);
-    } else {
-      C all = 0;
-      UNROLL for (int t = 0; t < kTaps; ++t) all +=
-          weights[kDim][t] * sum<kDim + 1>(from + offsets[kDim][t], offsets, weights);
-      return all;
-    }
-  }
-};
-
 using AllTypes = TypeList<float, Half, BFloat16, double, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t,
                           uint64_t, bool, device::Float8E4M3, device::Float8E5M2>;
 
-std::vector<Dim> dims_of(const ResizeRule& rule, const std::vector<ResizeAxis>& axes, const Tensor& x, int64_t n) {
+std::vector<ResizeDim> dims_of(const ResizeRule& rule, const std::vector<ResizeAxis>& axes, const Tensor& x,
+                               int64_t n) {
   const auto strides = strides_of(x.shape);
-  std::vector<Dim> dims;
+  std::vector<ResizeDim> dims;
   for (size_t i = 0; i < axes.size(); ++i) {
     const ResizeAxis& axis = axes[i];
     const bool resized =
@@ -202,44 +107,49 @@ std::vector<Dim> dims_of(const ResizeRule& rule, const std::vector<ResizeAxis>& 
   return dims;
 }
 
+// How many bytes may be moved as one: an element's, or more if the innermost dimension stays as it is.
+size_t bytes_together(std::span<const ResizeDim> dims, const Tensor& x, const Tensor& y) {
+  const size_t size = device::size_bytes(x.type);
+  if (dims.back().resized) return size;
+  size_t together = 16;
+  const auto splits = [&](const Tensor& tensor) { return reinterpret_cast<uintptr_t>(tensor.data) % together != 0; };
+  while (together > size && (size_t(dims.back().out.divisor()) * size % together != 0 || splits(x) || splits(y)))
+    together /= 2;
+  return together;
+}
+
 template <class T>
-void resize_nearest(StreamRef stream, const ResizeRule& rule, const std::vector<Dim>& dims, const void* x, void* y,
-                    int64_t n, T extrapolation) {
+void resize_nearest(StreamRef stream, const ResizeRule& rule, std::vector<ResizeDim> dims, const Tensor& x,
+                    const Tensor& y, T extrapolation) {
+  constexpr int kPack = device::pack_size<T>();
+  const auto together = int64_t(sizeof(T) / device::size_bytes(x.type));
+  int64_t n = y.count() / together, planes = 1, plane_stride = 0;
+  for (ResizeDim& dim : dims) dim.stride /= together;
+  if (together > 1) dims.back() = {Divider(dims.back().out.divisor() / together, n), 1, false, {}};
+  if (dims.size() > 1 && !dims[0].resized && n / dims[0].out.divisor() % kPack == 0) {
+    planes = dims[0].out.divisor();
+    plane_stride = dims[0].stride;
+    n /= planes;
+    dims.erase(dims.begin());
+  }
+  const int64_t packs = (n + kPack - 1) / kPack;
+  const int each = planes_of_a_thread(stream, packs, planes);
+  const int64_t threads = (planes + each - 1) / each * packs;
   ResizeNearest<T> kernel{n,
-                          static_cast<const T*>(x),
-                          static_cast<T*>(y),
+                          planes,
+                          plane_stride,
+                          each,
+                          static_cast<const T*>(x.data),
+                          static_cast<T*>(y.data),
                           extrapolation,
                           rule.coordinates,
                           rule.nearest,
-                          false,
+                          device::is_pack_aligned<kPack>(static_cast<const T*>(y.data)),
+                          Divider(packs, threads),
                           int(dims.size()),
                           {}};
-  kernel.aligned = device::is_pack_aligned<kernel.kPack>(kernel.y);
   std::copy(dims.begin(), dims.end(), kernel.dims);
-  device::for_each_index(stream, (n + kernel.kPack - 1) / kernel.kPack, kernel);
-}
-
-template <class T, int kTaps, int kResized>
-void interpolate(StreamRef stream, const ResizeRule& rule, const std::vector<Dim>& dims, const Tensor& x,
-                 const Tensor& y) {
-  const Dim single{Divider(1, y.count()), 0, false, {}};
-  Interpolate<T, kTaps, kResized> kernel{x.as<const T>(),
-                                         y.as<T>(),
-                                         nearest_element<T>(rule.extrapolation),
-                                         rule.coordinates,
-                                         rule.cubic_coefficient,
-                                         rule.exclude_outside,
-                                         {},
-                                         {}};
-  for (Dim& dim : kernel.kept) dim = single;
-  int seen = 0;
-  for (const Dim& dim : dims) {
-    if (dim.resized)
-      kernel.resized[seen++] = dim;
-    else
-      kernel.kept[seen] = dim;
-  }
-  device::for_each_index(stream, y.count(), kernel);
+  device::for_each_index(stream, threads, kernel);
 }
 
 }  // namespace
@@ -247,46 +157,22 @@ void interpolate(StreamRef stream, const ResizeRule& rule, const std::vector<Dim
 void resize(StreamRef stream, const ResizeRule& rule, const std::vector<ResizeAxis>& axes, const Tensor& x,
             const Tensor& y) {
   if (y.count() == 0) return;
-  std::vector<Dim> dims = dims_of(rule, axes, x, y.count());
+  const std::vector<ResizeDim> dims = dims_of(rule, axes, x, y.count());
   if (dims.size() > size_t(kMostResizeDims))
     fail(Code::not_supported, "resizing across ", dims.size(), " dimensions; up to ", kMostResizeDims,
          " are supported");
-  int resized = 0;
-  for (const Dim& dim : dims) resized += dim.resized;
-  if (rule.mode == ResizeMode::nearest || resized == 0) {
-    if (dims.empty()) dims.push_back({Divider(1, 1), 0, false, {}});  // a scalar
-    dispatch(AllTypes{}, x.type, [&]<class T>() {
-      const T value = nearest_element<T>(rule.extrapolation);
-      dispatch_size(sizeof(T), [&]<class Moved>() {
-        if constexpr (sizeof(Moved) == sizeof(T)) {
-          Moved bits;
-          std::memcpy(&bits, &value, sizeof bits);
-          resize_nearest(stream, rule, dims, x.data, y.data, y.count(), bits);
-        }
-      });
+  if (std::ranges::none_of(dims, &ResizeDim::resized)) return device::copy(stream, y.data, x.data, y.bytes());
+  if (rule.mode != ResizeMode::nearest) return interpolate(stream, rule, dims, x, y);
+  dispatch(AllTypes{}, x.type, [&]<class T>() {
+    const T value = nearest_element<T>(rule.extrapolation);
+    dispatch_size(bytes_together(dims, x, y), [&]<class Moved>() {
+      if constexpr (sizeof(Moved) >= sizeof(T)) {
+        Moved bits;
+        for (size_t i = 0; i < sizeof bits; i += sizeof value)
+          std::memcpy(reinterpret_cast<char*>(&bits) + i, &value, sizeof value);
+        resize_nearest(stream, rule, dims, x, y, bits);
+      }
     });
-    return;
-  }
-  if (rule.mode == ResizeMode::cubic) {
-    if (resized > 2)
-      fail(Code::not_supported, "cubic interpolation along ", resized, " dimensions; up to 2 are supported");
-    dispatch(FloatList{}, x.type, [&]<class T>() {
-      if (resized == 1)
-        interpolate<T, 4, 1>(stream, rule, dims, x, y);
-      else
-        interpolate<T, 4, 2>(stream, rule, dims, x, y);
-    });
-    return;
-  }
-  if (resized > 3)
-    fail(Code::not_supported, "linear interpolation along ", resized, " dimensions; up to 3 are supported");
-  dispatch(TypeList<float, Half, BFloat16, double, int8_t, uint8_t, int32_t>{}, x.type, [&]<class T>() {
-    if (resized == 1)
-      interpolate<T, 2, 1>(stream, rule, dims, x, y);
-    else if (resized == 2)
-      interpolate<T, 2, 2>(stream, rule, dims, x, y);
-    else
-      interpolate<T, 2, 3>(stream, rule, dims, x, y);
   });
 }
 
