@@ -204,7 +204,7 @@ void run(Bench& bench, const Problem& p, device::Blas& blas, device::Blas& tuned
   std::printf("%-52s %8.2f", name_of(p).c_str(), by(blas));
   std::printf(" %8.2f |", by(tuned));
   const auto wanted = c.values(bench.stream);
-  const ops::TileGemmWay taken = ops::tile_gemm_way(gemm, data(0), device::multiprocessors(0));
+  const ops::TileGemmWay taken = ops::tile_gemm_way(gemm, data(0), activation, device::multiprocessors(0));
   double best = 1e9;
   std::string wrong;
   for (const ops::TileGemmWay& way : ops::tile_gemm_ways(gemm, data(0))) {
@@ -212,9 +212,7 @@ void run(Bench& bench, const Problem& p, device::Blas& blas, device::Blas& tuned
     best = std::min(best, us);
     std::printf(" %6.2f%c", us, way == taken ? '*' : ' ');
     const double apart = difference(c.values(bench.stream), wanted);
-    if (!(apart < 4e-3))
-      wrong += " " + std::to_string(way.rows) + "x" + std::to_string(way.columns) + "/" + std::to_string(way.parts) +
-               " is " + std::to_string(apart) + " off";
+    if (!(apart < 4e-3)) wrong += " in " + std::to_string(way.parts) + " is " + std::to_string(apart) + " off";
   }
   std::printf(" | best %.2f%s\n", best, wrong.c_str());
   std::fflush(stdout);
@@ -230,10 +228,7 @@ int main(int count, char** arguments) {
   std::printf("%s, %d multiprocessors; microseconds\n%-52s %8s %8s |", device::describe(0).name.c_str(),
               device::multiprocessors(0), "product", "library", "tuned");
   const device::Gemm any{.type = Type::f16, .output = Type::f16, .m = 8, .n = 8, .k = 8, .lda = 8, .ldb = 8, .ldc = 8};
-  for (const ops::TileGemmWay& way : ops::tile_gemm_ways(any, {}))
-    std::printf(
-        " %7s",
-        (std::to_string(way.rows) + "x" + std::to_string(way.columns) + "/" + std::to_string(way.parts)).c_str());
+  for (const ops::TileGemmWay& way : ops::tile_gemm_ways(any, {})) std::printf("  in %d  ", way.parts);
   std::printf(" |\n");
   for (const Problem& problem : kProblems)
     if (name_of(problem).find(only) != std::string::npos) run(bench, problem, blas, tuned, scratch);

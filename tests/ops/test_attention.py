@@ -184,6 +184,22 @@ def test_few_queries(case):
 
 
 @pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("size, values", [(8, 8), (24, 32), (64, 64), (40, 64), (80, 80), (128, 96)])
+def test_short_sequences(size, values, dtype):
+    """Whose keys a block has on their way at once, or in a few turns."""
+
+    def short(heads, kv_heads, rows, keys, **more):
+        q, k, v = (2, heads, rows, size), (2, kv_heads, keys, size), (2, kv_heads, keys, values)
+        check(attention(q, k, v, dtype=dtype, **more))
+
+    short(3, 3, 16, 49)
+    short(4, 2, 33, 129, is_causal=1, softcap=3.0)
+    short(2, 1, 70, 300, mask=masked(2, 1, 70, 300), name="masked")
+    short(2, 2, 12, 512, mask=floats(2, 12, 500), name="added")
+    short(2, 2, 40, 40, lengths=[40, 11], is_causal=1)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("heads, queries", [(7, 1), (8, 1), (12, 1), (5, 3), (32, 1), (40, 1), (12, 8)])
 @pytest.mark.parametrize("size, values", [(64, 64), (80, 80), (96, 24), (128, 128), (72, 256)])
 def test_heads_that_share_keys(size, values, heads, queries, dtype):

@@ -63,12 +63,12 @@ class TileGemmTest : public ::testing::Test {
     const Operands on_device(problem);
     return tile_gemm_ways(problem.gemm, on_device.data(problem));
   }
-  static std::string text_of(const TileGemmWay& way) { return text(way.rows, " x ", way.columns, " in ", way.parts); }
+  static std::string text_of(const TileGemmWay& way) { return text("in ", way.parts); }
   // In each way that there is.
   void check(Gemm gemm) {
     const Case problem(gemm);
     const auto all = ways(problem);
-    EXPECT_EQ(all.size(), 13u);
+    EXPECT_EQ(all.size(), 4u);
     for (const TileGemmWay& way : all) {
       SCOPED_TRACE(text_of(way));
       problem.expect_equal(run(problem, way));
@@ -205,7 +205,7 @@ TEST(TileGemm, LeavesOtherProductsAlone) {
     return tile_gemm_ways(gemm, data).size();
   };
   const auto address = [](uintptr_t at) { return reinterpret_cast<void*>(at); };
-  EXPECT_EQ(ways([](Gemm&, ProductData&) {}), 13u);
+  EXPECT_EQ(ways([](Gemm&, ProductData&) {}), 4u);
   EXPECT_EQ(ways([](Gemm& g, ProductData&) { g.n = g.ldb = g.ldc = 772; }), 0u);
   EXPECT_EQ(ways([](Gemm& g, ProductData&) { g.k = 764; }), 0u);
   EXPECT_EQ(ways([](Gemm& g, ProductData&) { g.k = 0; }), 0u);
@@ -220,18 +220,24 @@ TEST(TileGemm, LeavesOtherProductsAlone) {
   EXPECT_EQ(ways([&](Gemm&, ProductData& d) { d.c = address(2); }), 0u);
   EXPECT_EQ(ways([&](Gemm&, ProductData& d) { d.bias = address(4); }), 0u);
   EXPECT_EQ(ways([&](Gemm&, ProductData& d) { d.addend = address(8); }), 0u);
-  EXPECT_ERROR(tile_gemm({}, halves(128, 768, 768), {}, {}, {64, 64, 3}), Code::internal);
-  EXPECT_ERROR(tile_gemm({}, halves(128, 768, 768), {}, {}, {128, 64, 2}), Code::internal);
+  EXPECT_ERROR(tile_gemm({}, halves(128, 768, 768), {}, {}, {3}), Code::internal);
+  EXPECT_ERROR(tile_gemm({}, halves(128, 768, 768), {}, {}, {16}), Code::internal);
 }
 
-TEST(TileGemm, FewTilesShareOutTheDepth) {
-  const auto way = [](int64_t m, int64_t n, int64_t k) { return tile_gemm_way(halves(m, n, k), {}, kMultiprocessors); };
-  EXPECT_EQ(way(128, 768, 3072), (TileGemmWay{64, 64, 4}));
-  EXPECT_EQ(way(128, 3072, 768), (TileGemmWay{64, 64, 1}));
-  EXPECT_EQ(way(16, 768, 768).rows, 32);
-  EXPECT_EQ(way(196, 24, 96), (TileGemmWay{64, 32, 1})) << "too little depth";
-  EXPECT_EQ(way(2048, 3072, 768), TileGemmWay{}) << "much to do";
-  EXPECT_EQ(way(128, 128256, 2048), TileGemmWay{}) << "much to do";
+TEST(TileGemm, WhatIsSoonDoneOrEndsWithAnActivationTakesTiles) {
+  const auto parts = [](Kind kind, int64_t m, int64_t n, int64_t k) {
+    return tile_gemm_way(halves(m, n, k), {}, {kind}, kMultiprocessors).parts;
+  };
+  EXPECT_EQ(parts(Kind::gelu, 784, 768, 192), 1);
+  EXPECT_EQ(parts(Kind::gelu, 196, 1536, 384), 2);
+  EXPECT_EQ(parts(Kind::hard_swish, 49, 960, 160), 1);
+  EXPECT_EQ(parts(Kind::gelu, 16, 3072, 768), 4);
+  EXPECT_EQ(parts(Kind::none, 16, 768, 3072), 8);
+  EXPECT_EQ(parts(Kind::gelu, 128, 3072, 768), 0) << "too deep for so many tiles";
+  EXPECT_EQ(parts(Kind::gelu, 3136, 384, 96), 0) << "too many tiles";
+  EXPECT_EQ(parts(Kind::none, 196, 384, 384), 0) << "no activation";
+  EXPECT_EQ(parts(Kind::relu, 784, 120, 40), 0) << "the library does it";
+  EXPECT_EQ(parts(Kind::gelu, 4, 1536, 384), 0) << "GEMV";
 }
 
 }  // namespace

@@ -8,25 +8,16 @@ namespace {
 
 using device::Gemm;
 
-struct TileShape {
-  int rows, columns;
-};
-// Smaller ones first, as far as rows go.
-constexpr TileShape kShapes[] = {{32, 64}, {64, 32}, {64, 64}, {128, 64}};
-constexpr int kMostParts = 8, kStep = 64;  // of the depth, that a block takes at once
+constexpr int kRows = 32, kColumns = 64, kStep = 64;  // of a tile, and of the depth that a block takes at once
+constexpr int kMostParts = 8;
 
-// What a library's kernels take as long for as to begin. Where there is more to do, they do it faster.
-constexpr int64_t kFewestRows = 9, kMostRows = 800;  // fewer are GEMV
-constexpr double kMostTilesOfEach = 3;   // of 64 x 64, for each multiprocessor
-constexpr double kMostWorkOfEach = 6e6;  // products, for each multiprocessor
+// A step takes half a microsecond. With few of them tiles are done before the library's kernel and the one behind it;
+// without an activation there is none, and only the library's split along the depth is slower.
+constexpr int64_t kFewestRows = 9, kFewRows = 16;  // fewer are GEMV
+constexpr int64_t kGoodSteps = 3, kMostSteps = 6;  // of a part
+constexpr double kMostBlocksOfEach = 2.6;          // for each multiprocessor, which has room for as many
 
-// So many blocks for each multiprocessor are enough: more of them would have smaller tiles, or shorter parts.
-constexpr double kEnoughBlocksOfEach = 0.7;
-constexpr int kLeastSteps = 2;  // of a part
-
-int64_t tiles_of(const Gemm& g, const TileShape& shape) {
-  return ((g.m + shape.rows - 1) / shape.rows) * ((g.n + shape.columns - 1) / shape.columns);
-}
+int64_t tiles_of(const Gemm& g) { return ((g.m + kRows - 1) / kRows) * ((g.n + kColumns - 1) / kColumns); }
 
 bool fits(const Gemm& g, const ProductData& data) {
   const bool is_half = g.type == Type::f16 || g.type == Type::bf16;
@@ -43,29 +34,21 @@ bool fits(const Gemm& g, const ProductData& data) {
 }  // namespace
 
 std::vector<TileGemmWay> tile_gemm_ways(const Gemm& g, const ProductData& data) {
-  if (!fits(g, data)) return {};
   std::vector<TileGemmWay> ways;
-  for (const TileShape& shape : kShapes)
-    for (int parts = 1; parts <= kMostParts && (shape.rows <= 64 || parts == 1); parts *= 2)
-      ways.push_back({shape.rows, shape.columns, parts});
+  if (fits(g, data))
+    for (int parts = 1; parts <= kMostParts; parts *= 2) ways.push_back({parts});
   return ways;
 }
 
-TileGemmWay tile_gemm_way(const Gemm& g, const ProductData& data, int multiprocessors) {
-  const double each = multiprocessors;
-  if (!fits(g, data) || g.m < kFewestRows || g.m > kMostRows ||
-      double(tiles_of(g, {64, 64})) > kMostTilesOfEach * each ||
-      double(g.m) * double(g.n) * double(g.k) > kMostWorkOfEach * each)
-    return {};
-  const double enough = kEnoughBlocksOfEach * each;
-  TileShape shape = g.m <= 32 ? TileShape{32, 64} : g.n <= 32 ? TileShape{64, 32} : TileShape{64, 64};
-  if (double(tiles_of(g, {128, 64})) >= enough && g.m > 64) shape = {128, 64};
+TileGemmWay tile_gemm_way(const Gemm& g, const ProductData& data, const Activation& activation, int multiprocessors) {
+  using Kind = Activation::Kind;
+  const bool is_apart = activation.kind != Kind::none && activation.kind != Kind::relu;
+  if (!fits(g, data) || g.m < kFewestRows || !(is_apart || g.m <= kFewRows)) return {};
+  const double most_blocks = kMostBlocksOfEach * multiprocessors;
+  const int64_t steps = (g.k + kStep - 1) / kStep, tiles = tiles_of(g);
   int parts = 1;
-  const int64_t steps = (g.k + kStep - 1) / kStep;
-  if (shape.rows <= 64)
-    while (parts < kMostParts && double(tiles_of(g, shape) * parts) < enough && steps >= 2 * parts * kLeastSteps)
-      parts *= 2;
-  return {shape.rows, shape.columns, parts};
+  while (parts < kMostParts && steps > parts * kGoodSteps && double(tiles * parts * 2) <= most_blocks) parts *= 2;
+  return double(tiles * parts) <= most_blocks && steps <= parts * kMostSteps ? TileGemmWay{parts} : TileGemmWay{};
 }
 
 }  // namespace encore::ops

@@ -65,8 +65,9 @@ struct TileProduct {
 };
 
 // kTransposed: rows of b are columns of the product. A warp has kRowTiles tiles of eight rows and 32 columns.
-template <class T, bool kTransposed, int kRowWarps, int kColumnWarps, int kRowTiles, int kStages>
+template <class T, bool kTransposed>
 struct TileGemm {
+  static constexpr int kRowWarps = 2, kColumnWarps = 2, kRowTiles = 2, kStages = 5;
   static constexpr int kThreads = 32 * kRowWarps * kColumnWarps, kMaxThreads = kThreads;
   static constexpr int kRows = 8 * kRowTiles * kRowWarps, kColumns = kWarpColumns * kColumnWarps;
   static constexpr int kAcross = kColumns / 8;  // granules of a row of b
@@ -74,11 +75,10 @@ struct TileGemm {
   static constexpr int kGranules = kGranulesOfA + kGranulesOfB;  // of a stage
   static constexpr int64_t kDynamicBytes = int64_t(kStages) * kGranules * int64_t(sizeof(Granule));
   static constexpr bool kBeginsEarly = true;
-  static constexpr bool kHasParts = kRows <= 64;  // whose sums find room
-  static constexpr int kPitch = kColumns + 4;     // floats; so that lanes write to banks of their own
+  static constexpr int kPitch = kColumns + 4;  // floats; so that lanes write to banks of their own
   struct Shared {
     alignas(16) T bias[kColumns];
-    alignas(16) float sums[kHasParts ? kRows : 1][kPitch];  // else where the stages were
+    alignas(16) float sums[kRows][kPitch];
   };
   struct Sums {
     SumTile at[2][kRowTiles];
@@ -140,7 +140,7 @@ struct TileGemm {
     }
     block.threads([&](int t, Shared& s) {
       const int lane = t % 32, warp = t / 32;
-      float* const to = sums_in(block, s) + warp % kColumnWarps * kWarpColumns + lane / 4 * kQuad;
+      float* const to = &s.sums[0][0] + warp % kColumnWarps * kWarpColumns + lane / 4 * kQuad;
       const int row0 = warp / kColumnWarps * kRowTiles * 8 + lane % 4 * 2;
       UNROLL for (int j = 0; j < kRowTiles; ++j) {
         UNROLL for (int i = 0; i < 2; ++i) {
@@ -164,7 +164,7 @@ struct TileGemm {
           if (place.row + row >= p.rows || place.column + column >= p.columns) continue;
           float sums[kQuad] = {};
           NO_UNROLL for (int part = 0; part < parts; ++part) {
-            const float* const from = kHasParts ? &cluster.shared(part).sums[0][0] : sums_in(block, s);
+            const float* const from = &cluster.shared(part).sums[0][0];
             const auto more = *reinterpret_cast<const Pack<float, kQuad>*>(from + row * kPitch + column);
             UNROLL for (int i = 0; i < kQuad; ++i) sums[i] += more.at[i];
           }
@@ -182,12 +182,6 @@ struct TileGemm {
     const int first = part * own * kStep, left = p.depth - first;
     return {tile % p.row_tiles * kRows, tile / p.row_tiles * kColumns, first,
             left < own * kStep ? p.depth : first + own * kStep};
-  }
-  DEVICE_FN static float* sums_in(const Block<Shared>& block, Shared& s) {
-    if constexpr (kHasParts)
-      return &s.sums[0][0];
-    else
-      return block.template dynamic<float>(s);
   }
 
   // Where granules lie in a stage: of row and chunk along the depth, of which a lane has row lane / 4 and chunk lane %
@@ -286,31 +280,15 @@ struct TileGemm {
   }
 };
 
-template <class Kernel, class T>
+template <class T, bool kTransposed>
 void launch(StreamRef stream, TileProduct<T> p, int parts) {
-  parts = std::min(parts,
-                   Kernel::kHasParts ? device::most_in_cluster<typename Kernel::Shared, Kernel>(stream.device()) : 1);
+  using Kernel = TileGemm<T, kTransposed>;
+  parts = std::min(parts, device::most_in_cluster<typename Kernel::Shared, Kernel>(stream.device()));
   p.row_tiles = (p.rows + Kernel::kRows - 1) / Kernel::kRows;
   p.parts_log2 = std::countr_zero(unsigned(parts));
   const int64_t column_tiles = (p.columns + Kernel::kColumns - 1) / Kernel::kColumns;
   device::cluster_kernel<typename Kernel::Shared>(stream, {p.row_tiles * column_tiles, parts, Kernel::kThreads},
                                                   Kernel{p});
-}
-
-template <class T, bool kTransposed>
-bool launch(StreamRef stream, const TileProduct<T>& p, TileGemmWay way) {
-  const auto is = [&](int rows, int columns) { return way.rows == rows && way.columns == columns; };
-  if (is(32, 64))
-    launch<TileGemm<T, kTransposed, 2, 2, 2, 5>>(stream, p, way.parts);
-  else if (is(64, 32))
-    launch<TileGemm<T, kTransposed, 4, 1, 2, 5>>(stream, p, way.parts);
-  else if (is(64, 64))
-    launch<TileGemm<T, kTransposed, 2, 2, 4, 4>>(stream, p, way.parts);
-  else if (is(128, 64))
-    launch<TileGemm<T, kTransposed, 4, 2, 4, 4>>(stream, p, way.parts);
-  else
-    return false;
-  return true;
 }
 
 }  // namespace
@@ -319,30 +297,27 @@ void tile_gemm(StreamRef stream, const device::Gemm& g, const ProductData& data,
                TileGemmWay way) {
   check(g);
   const std::vector<TileGemmWay> ways = tile_gemm_ways(g, data);
-  bool known = std::ranges::find(ways, way) != ways.end();
-  if (known)
-    dispatch(TypeList<Half, BFloat16>{}, g.type, [&]<class T>() {
-      const auto* const c = static_cast<const T*>(data.c);
-      const TileProduct<T> p{static_cast<const T*>(data.a),
-                             static_cast<const T*>(data.b),
-                             data.addend ? static_cast<const T*>(data.addend) : c,
-                             static_cast<const T*>(data.bias),
-                             static_cast<T*>(data.c),
-                             g.lda,
-                             g.ldb,
-                             g.ldc,
-                             int(g.m),
-                             int(g.n),
-                             int(g.k),
-                             g.alpha,
-                             g.beta,
-                             activation,
-                             g.constant_b};
-      known = g.transpose_b ? launch<T, true>(stream, p, way) : launch<T, false>(stream, p, way);
-    });
-  if (!known)
-    fail(Code::internal, describe(g), ": not a product by tiles of ", way.rows, " x ", way.columns, ", the depth in ",
-         way.parts);
+  if (std::ranges::find(ways, way) == ways.end())
+    fail(Code::internal, describe(g), ": not a product by tiles, the depth in ", way.parts);
+  dispatch(TypeList<Half, BFloat16>{}, g.type, [&]<class T>() {
+    const auto* const c = static_cast<const T*>(data.c);
+    const TileProduct<T> p{static_cast<const T*>(data.a),
+                           static_cast<const T*>(data.b),
+                           data.addend ? static_cast<const T*>(data.addend) : c,
+                           static_cast<const T*>(data.bias),
+                           static_cast<T*>(data.c),
+                           g.lda,
+                           g.ldb,
+                           g.ldc,
+                           int(g.m),
+                           int(g.n),
+                           int(g.k),
+                           g.alpha,
+                           g.beta,
+                           activation,
+                           g.constant_b};
+    g.transpose_b ? launch<T, true>(stream, p, way.parts) : launch<T, false>(stream, p, way.parts);
+  });
 }
 
 }  // namespace encore::ops

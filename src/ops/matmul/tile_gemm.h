@@ -1,6 +1,6 @@
-// Products of some rows of halves on tensor cores, which take less time than it takes a library's kernel to begin:
-// these read constant weights before earlier work is done, share out the depth within a cluster and end with an
-// activation.
+// Products of some rows of halves on tensor cores, which take less time than a library's kernel and the activation
+// behind it: these read constant weights before earlier work is done, share out the depth within a cluster and end with
+// the activation.
 #pragma once
 #include <vector>
 
@@ -15,10 +15,9 @@ struct ProductData {
   const void* addend = nullptr;  // what beta multiplies, lies as c does; null for c itself
 };
 
-// One of the ways to make such a product: the tile of a block, and how many of them share the depth. Without rows it is
-// none at all.
+// How many blocks share the depth of a tile; zero where the product is not made here.
 struct TileGemmWay {
-  int rows = 0, columns = 0, parts = 1;
+  int parts = 0;
   bool operator==(const TileGemmWay&) const = default;
 };
 
@@ -26,7 +25,8 @@ struct TileGemmWay {
 // eight, addresses of 16 bytes.
 std::vector<TileGemmWay> tile_gemm_ways(const device::Gemm& gemm, const ProductData& data);
 // The one to take, if it surely pays.
-TileGemmWay tile_gemm_way(const device::Gemm& gemm, const ProductData& data, int multiprocessors);
+TileGemmWay tile_gemm_way(const device::Gemm& gemm, const ProductData& data, const Activation& activation,
+                          int multiprocessors);
 
 // c = activation(alpha * a * b + beta * addend + bias), the same bits every time. Before there is an activation, the
 // sum is rounded to c's type, as it is where another kernel reads it. Where there are no clusters, there is one part.

@@ -99,7 +99,7 @@ Attend dequantized_cache(Context& context, const Attend& problem);
 bool suits_decode(const Attend& problem);
 void attend_decode(Context& context, const Attend& problem);
 // Of halves and so few keys that a block holds all of a head's at once:
-bool suits_short(const Attend& problem);
+bool suits_short(const Context& context, const Attend& problem);
 void attend_short(Context& context, const Attend& problem);
 // By a library; false if it does not serve.
 bool attend_dnn(Context& context, const Attend& problem);

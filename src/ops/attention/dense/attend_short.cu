@@ -13,6 +13,7 @@
 #include <bit>
 #include <utility>
 
+#include "device/device.h"
 #include "device/tile_parts.h"
 #include "device/words.h"
 #include "ops/attention/dense/attend_view.h"
@@ -30,10 +31,12 @@ using device::RightTile;
 using device::SumTile;
 using device::Warp;
 
+constexpr int kMostWarps = 8;  // of a block
+
 // Heads of up to kHead values.
 template <class T, int kHead>
 struct AttendShort {
-  static constexpr int kMaxThreads = 256;
+  static constexpr int kMaxThreads = 32 * kMostWarps;
   static constexpr int kRows = 16;
   static constexpr int kKeys = kHead > 64 ? 16 : 32;  // that a warp has at a time
   static constexpr int kTiles = kKeys / 8, kSteps = kKeys / 16, kChunks = kHead / 32;
@@ -43,7 +46,7 @@ struct AttendShort {
   using Part = device::WordsOf<T, kPart>;
 
   struct Shared {
-    float top[kMaxThreads / 32][kRows], total[kMaxThreads / 32][kRows];
+    float top[kMostWarps][kRows], total[kMostWarps][kRows];
   };
   // What a lane has of its queries, and of the keys and values that its warp looks at.
   struct Queries {
@@ -304,12 +307,18 @@ struct AttendShort {
   }
 };
 
+// Of a block: one for as many keys as it has at a time, if they are not too many.
+int64_t warps_for(int64_t keys, int64_t size) {
+  const int64_t at_once = size > 64 ? 16 : 32;
+  return std::min<int64_t>((keys + at_once - 1) / at_once, kMostWarps);
+}
+
 template <class T, int kHead>
 void run(Context& context, const Attend& p) {
   using Kernel = AttendShort<T, kHead>;
   const int64_t tiles = (p.queries + Kernel::kRows - 1) / Kernel::kRows, heads = p.batch * p.heads;
   const int64_t blocks = checked_product(heads, tiles);
-  const int64_t warps = std::clamp<int64_t>((p.keys + Kernel::kKeys - 1) / Kernel::kKeys, 1, Kernel::kMaxThreads / 32);
+  const int64_t warps = warps_for(p.keys, kHead);
   const device::Blocks grid{.blocks = blocks,
                             .threads = int(32 * warps),
                             .dynamic_bytes = warps * Kernel::kRows * Kernel::kSumsRow * int64_t(sizeof(float))};
@@ -322,18 +331,18 @@ void run(Context& context, const Attend& p) {
 
 }  // namespace
 
-bool suits_short(const Attend& p) {
-  // Every block reads all keys: where these are many, others read them less often.
-  constexpr int64_t kMostSize = 128, kMostKeys = 512, kMostRead = int64_t(1) << 23;
+bool suits_short(const Context& context, const Attend& p) {
+  // All blocks have to be there at once: a library's kernel waits less often for rows that are read again.
+  constexpr int64_t kMostSize = 128, kMostKeys = 512, kMostQueries = int64_t(1) << 24;
+  const int64_t size = std::max(p.head_size, p.value_size);
   if ((p.type != Type::f16 && p.type != Type::bf16) || p.scores.data || p.keys == 0 || p.keys > kMostKeys ||
-      p.value_size == 0 || std::max(p.head_size, p.value_size) > kMostSize)
+      p.value_size == 0 || size > kMostSize || p.batch * p.heads > kMostQueries / p.queries)
     return false;
-  if (p.queries > kMostRead || p.batch * p.heads > kMostRead / p.queries) return false;
-  const int64_t blocks = p.batch * p.heads * ((p.queries + 15) / 16);
-  if (blocks > kMostRead / (p.keys * (p.head_size + p.value_size))) return false;
-  for (const auto& [rows, size] :
+  const int64_t room = (size <= 32 ? 16 : 8) * int64_t(device::multiprocessors(context.stream().device()));  // warps
+  if (p.batch * p.heads * ((p.queries + 15) / 16) * warps_for(p.keys, size) > room) return false;
+  for (const auto& [rows, count] :
        {std::pair{p.q, p.head_size}, {p.k, p.head_size}, {p.v, p.value_size}, {p.y, p.value_size}})
-    if (!packs_fit<8, Half>(rows, size)) return false;
+    if (!packs_fit<8, Half>(rows, count)) return false;
   return true;
 }
 
