@@ -89,7 +89,9 @@ def ended(dtype, op, transposed=False):
 @pytest.mark.parametrize("shape", [(2, 5), (1, 1), (3, 70)], ids=str)
 @pytest.mark.parametrize("dtype", [dtype for dtype in TOLERANCE if dtype != "float32"])
 def test_a_product_ends_with_its_activation(encore, make_model, capfd, dtype, shape, op):
-    check(make_model, capfd, lambda dtype: ended(dtype, op), {"x": numbers((*shape, WIDTH))}, dtype, kernels=2)
+    """But for a single row's, which is no product by tiles: Relu alone is in the library."""
+    kernels = 3 if np.prod(shape) == 1 and op != "Relu" else 2
+    check(make_model, capfd, lambda dtype: ended(dtype, op), {"x": numbers((*shape, WIDTH))}, dtype, kernels=kernels)
 
 
 @pytest.mark.parametrize("op", ["Gelu", "HardSwish"])
