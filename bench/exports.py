@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""Exports models of families that tests/models has not, in halves and with random weights, by torch's exporters.
+
+    bench/exports.py FOLDER [--models swin,segformer]
+
+bench/peers.py and bench/kernel_times.py take the files. Wants torch, torchvision, timm, transformers and onnxscript.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.remove(str(Path(__file__).resolve().parent))  # transformers would take kernels.py for a package of that name
+
+import torch  # noqa: E402
+
+PICTURE = (1, 3, 224, 224)
+
+
+def of_torchvision(name, shape=PICTURE):
+    import torchvision
+
+    return getattr(torchvision.models, name)(weights=None), torch.randn(shape)
+
+
+def of_timm(name, shape=PICTURE):
+    import timm
+
+    return timm.create_model(name, pretrained=False), torch.randn(shape)
+
+
+def whisper():
+    import transformers
+    from transformers.models.whisper.modeling_whisper import WhisperEncoder
+
+    tiny = transformers.WhisperConfig(d_model=384, encoder_layers=4, encoder_attention_heads=6, encoder_ffn_dim=1536)
+    return WhisperEncoder(tiny), torch.randn(1, 80, 3000)
+
+
+def wav2vec2():
+    import transformers
+
+    return transformers.Wav2Vec2Model(transformers.Wav2Vec2Config()), torch.randn(1, 4 * 16000)
+
+
+def segformer():
+    import transformers
+
+    return transformers.SegformerForSemanticSegmentation(transformers.SegformerConfig()), torch.randn(1, 3, 512, 512)
+
+
+def qwen3():
+    """The prefill of a small language model."""
+    import transformers
+
+    config = transformers.Qwen3Config(
+        hidden_size=1024,
+        intermediate_size=3072,
+        num_hidden_layers=12,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        head_dim=128,
+        vocab_size=32000,
+        use_cache=False,
+    )
+    return transformers.Qwen3ForCausalLM(config), torch.randint(0, config.vocab_size, (1, 256))
+
+
+# The exporter by tracing makes other graphs than the one by torch.export; each has its users.
+TRACED = {
+    "convnext": lambda: of_torchvision("convnext_tiny"),
+    "densenet": lambda: of_torchvision("densenet121"),
+    "efficientnet": lambda: of_torchvision("efficientnet_b0"),
+    "maxvit": lambda: of_torchvision("maxvit_t"),
+    "mobilevit": lambda: of_timm("mobilevit_s", (1, 3, 256, 256)),
+    "swin": lambda: of_torchvision("swin_t"),
+}
+EXPORTED = {"qwen3": qwen3, "segformer": segformer, "wav2vec2": wav2vec2, "whisper": whisper}
+
+
+class FirstOutput(torch.nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, x):
+        y = self.module(x)
+        return y if isinstance(y, torch.Tensor) else y[0]
+
+
+def export(name, file):
+    torch.manual_seed(0)
+    module, x = (TRACED | EXPORTED)[name]()
+    x = x.half() if x.is_floating_point() else x
+    names = {"input_names": ["x"], "output_names": ["y"], "opset_version": 18}
+    torch.onnx.export(FirstOutput(module).half().eval(), (x,), str(file), dynamo=name in EXPORTED, **names)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--models", default=",".join(TRACED | EXPORTED))
+    args = parser.parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    for name in args.models.split(","):
+        export(name, args.folder / f"{name}.onnx")
+        print(args.folder / f"{name}.onnx", flush=True)
+
+
+if __name__ == "__main__":
+    main()
