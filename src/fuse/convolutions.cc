@@ -33,12 +33,6 @@ bool is_depthwise(const Match& match, int conv) {
   return convolution_kind(*step.node) == Convolution::grouped && weights && weights->size() > 2 && (*weights)[1] == 1;
 }
 
-bool only_moves(const Match& match, int s, int v) {
-  constexpr const char* kMoving[] = {"Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"};
-  return s >= 0 && match.step(s).inputs[0] == v &&
-         std::ranges::any_of(kMoving, [&](const char* op) { return match.is(s, op); });
-}
-
 // The convolution with what follows it, its inputs among them.
 std::shared_ptr<Variant> with_ending(const Match& match, int conv, int residual, const std::optional<Ending>& end) {
   auto node = std::make_shared<Variant>(match.step(conv).node);
@@ -51,6 +45,12 @@ std::shared_ptr<Variant> with_ending(const Match& match, int conv, int residual,
 }
 
 }  // namespace
+
+bool only_moves(const Match& match, int s, int v) {
+  constexpr const char* kMoving[] = {"Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"};
+  return s >= 0 && match.step(s).inputs[0] == v &&
+         std::ranges::any_of(kMoving, [&](const char* op) { return match.is(s, op); });
+}
 
 int residual_of(const Match& match, int sum, int v) {
   const int other = sum < 0 ? -1 : match.other(sum, v);

@@ -48,6 +48,8 @@ struct Ending {
 std::optional<Ending> ending_of(const Match& match, int v);
 // A Gelu of any kind, without a bias.
 std::optional<Ending> gelu_of(const Match& match, int v);
+// Whether the step moves the elements of the value, and no more.
+bool only_moves(const Match& match, int s, int v);
 
 // ---- the passes. None joins steps which a path leaves and comes back to.
 

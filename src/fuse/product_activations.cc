@@ -34,23 +34,31 @@ bool is_for_elementwise(const Match& match, int v) {
   return match.plan().settings.fuses_elementwise && reader >= 0 && ops::scalar_call(match.node(reader));
 }
 
+std::optional<Ending> any_ending_of(const Match& match, int v) {
+  const auto end = ending_of(match, v);
+  return end ? end : gelu_of(match, v);
+}
+
 }  // namespace
 
-// No path leaves them and comes back: what is between has no other reader, and a Gelu's bias is a constant.
+// No path leaves them and comes back: what is between has no other reader, and a Gelu's bias is a constant. What moves
+// the elements in between moves them afterwards.
 void join_product_activation(Match& match, int product) {
   if (!is_product(match, product)) return;
-  const Step& step = match.step(product);
+  const Step step = match.step(product);
   const int v = step.outputs[0];
-  std::optional<Ending> end = ending_of(match, v);
-  if (!end) end = gelu_of(match, v);
-  const bool has_bias = !end;
-  if (!end) end = biased_gelu_of(match, v);
+  int moved = v, move = -1;
+  std::optional<Ending> end = any_ending_of(match, v);
+  const bool has_bias = !end && (end = biased_gelu_of(match, v));
+  for (int s = match.only_reader(v); !end && only_moves(match, s, moved); s = match.only_reader(moved)) {
+    moved = match.step(move = s).outputs[0];
+    end = any_ending_of(match, moved);
+  }
   if (!end) return;
   const Step& last = match.step(end->steps.back());
   if (is_for_elementwise(match, last.outputs[0])) return;
   std::vector<int> inputs = step.inputs;
-  const int bias = has_bias ? last.inputs[1] : -1;
-  if (bias >= 0) {
+  if (const int bias = has_bias ? last.inputs[1] : -1; bias >= 0) {
     const bool is_taken = inputs.size() > kBias || match.is(product, "Gemm");
     if (last.inputs[0] != v || is_taken || !match.value(bias).is_constant ||
         match.value(bias).type != match.value(v).type)
@@ -61,11 +69,19 @@ void join_product_activation(Match& match, int product) {
   ops::Attributes attributes = node.attributes();
   attributes["activation"] = end->activation;
   attributes["activation_params"] = end->params;
-  std::vector<int> steps = end->steps;
-  steps.insert(steps.begin(), product);
-  match.replace(std::move(steps),
-                match.plan().step({node.domain(), node.op_type(), node.since_version(), std::move(attributes)},
-                                  node.name() + " and " + last.node->name(), std::move(inputs), last.outputs));
+  Step made = match.plan().step({node.domain(), node.op_type(), node.since_version(), std::move(attributes)},
+                                node.name() + " and " + last.node->name(), std::move(inputs),
+                                move < 0 ? last.outputs : step.outputs);
+  std::vector<int> steps = std::move(end->steps);
+  if (move >= 0) {
+    Step moves = match.step(move);
+    moves.outputs = last.outputs;
+    steps.push_back(move);
+    match.replace(std::move(steps), std::move(moves));
+    steps.clear();
+  }
+  steps.push_back(product);
+  match.replace(std::move(steps), std::move(made));
 }
 
 }  // namespace encore::fuse

@@ -57,6 +57,22 @@ TEST(ProductActivations, OfOtherProducts) {
   EXPECT_NE(gemm.find("Gemm(x, w, b) {activation = \"Gelu\", activation_params = [], alpha = 0.5}"), gemm.npos) << gemm;
 }
 
+// As onnxruntime leaves it, which makes Gemm of a product and its bias.
+TEST(ProductActivations, WhatIsReshapedInBetweenIsReshapedAfterwards) {
+  const std::string reshaped =
+      replaced(replaced(kProduct, "const b", "const shape: i64[2]\nconst b"), "y: f16[n, s, 8] = Gelu(p)",
+               "r: f16[m, 8] = Reshape(p, shape)  # \"rows\"\n"
+               "y: f16[m, 8] = Gelu(r)");
+  EXPECT_EQ(after("product_activations", reshaped), R"(in x: f16[n, s, 4]
+const w: f16[4, 8]
+const b: f16[8]
+const shape: i64[2]
+p: f16[n, s, 8] = MatMul(x, w, b) {activation = "Gelu", activation_params = []}  # "product and gelu"
+y: f16[m, 8] = Reshape(p, shape)  # "rows"
+out y
+)");
+}
+
 TEST(ProductActivations, ItsBiasIsTheProducts) {
   const std::string plain = replaced(kProduct, "MatMul(x, w, b)", "MatMul(x, w)");
   const std::string made = after("product_activations", replaced(plain, kGelu, "com.microsoft.BiasGelu(p, b)"));
