@@ -11,7 +11,7 @@ has no torch. Peers are
   graph            torch's eager modules in a torch.cuda.CUDAGraph
   compile          torch.compile(mode="reduce-overhead")
 Each round runs each peer in a process of its own; figures are medians of the rounds but the first, which reads files,
-unless it is the only one (--rounds 0). Encore's replays wait until what it compiles beside them is there.
+unless it is the only one (--rounds 0). Replays wait until nothing is compiled beside them.
   result   ms: making the session, or moving the module to the device, and the first result after that
   capture  ms: until the first replay is done, the result included
   replay   µs: bound to device memory, the wait included
@@ -34,7 +34,6 @@ sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests"), str(ROOT / "tests" / 
 import models  # noqa: E402
 
 FIGURES = ["result", "capture", "replay", "numpy"]
-COMPILED = 2.0  # seconds until Encore has compiled what it replays
 
 
 class Clock:
@@ -47,7 +46,16 @@ class Clock:
         return (time.perf_counter() - self.start) * 1e3
 
 
-def of_sessions(make_session, on_device, empty_on_device, model, feeds, seconds, figures, settled=0.0):
+def settle():
+    """Until the process is idle: what Encore compiles beside a replay is there then."""
+    busy = True
+    while busy:
+        before = time.process_time()
+        time.sleep(0.3)
+        busy = time.process_time() - before > 0.1
+
+
+def of_sessions(make_session, on_device, empty_on_device, model, feeds, seconds, figures):
     """The figures of an onnxruntime's provider."""
     import onnxruntime as ort
 
@@ -68,7 +76,7 @@ def of_sessions(make_session, on_device, empty_on_device, model, feeds, seconds,
     for _ in range(2):  # the first of which captures
         session.run_with_iobinding(binding, told)
     out["capture"] = now()
-    time.sleep(settled)
+    settle()
     out["replay"] = models.median_us(lambda: session.run_with_iobinding(binding, told), seconds)
     if "numpy" in figures:
         plain = make_session(model)
@@ -81,7 +89,7 @@ def of_encore(name, model, feeds, seconds, figures):
 
     es.registered()
     make_session = lambda model, **options: es.make_session(model, use_tf32=1, **options)
-    return of_sessions(make_session, es.on_device, es.empty_on_device, model, feeds, seconds, figures, COMPILED)
+    return of_sessions(make_session, es.on_device, es.empty_on_device, model, feeds, seconds, figures)
 
 
 def of_onnxruntime_gpu(name, model, feeds, seconds, figures):
