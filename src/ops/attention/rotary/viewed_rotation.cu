@@ -104,7 +104,8 @@ struct RotateViewed {
   }
   // The sum of the thread's squares.
   DEVICE_FN float load(Held& held, const Side<T>& side, int64_t head, int t) const {
-    const int64_t in_x = place(side, head, side.of_x), in_cos = place(side, head, side.of_cos), in_sin = place(side, head, side.of_sin);
+    const int64_t in_x = place(side, head, side.of_x), in_cos = place(side, head, side.of_cos),
+                  in_sin = place(side, head, side.of_sin);
     each(t, [&](int k, int first) {
       held.x[k] = both(side.x, in_x + first);
       held.cos[k] = both(cos, in_cos + first);
