@@ -46,9 +46,7 @@ def feeds_of(size=16, batches=(2, 2), rows=ROWS, first_column=0, table=None):
 
 
 def check_pair(make_model, tmp_path, dtype, *all_feeds, wide=False, **how):
-    session, plan = check(
-        make_model, tmp_path, lambda kind: pair(kind, wide=wide, **how), dtype, *all_feeds, wide=wide
-    )
+    session, plan = check(make_model, tmp_path, lambda kind: pair(kind, wide=wide, **how), dtype, *all_feeds, wide=wide)
     assert plan.count("encore.Rotation(") == 1, plan
     return session
 
