@@ -35,6 +35,12 @@ struct Side {
   Divider by_inner, by_middle;
   int64_t heads;
   float epsilon;
+
+  DEVICE_FN int64_t place(int64_t head, const Strides& strides) const {
+    int64_t inner, middle;
+    const int64_t outer = by_middle(by_inner(head, inner), middle);
+    return outer * strides[0] + middle * strides[1] + inner * strides[2];
+  }
 };
 
 // A team of kLanes has a head; each of its threads has kKeep packs of the first half, and with them those that they are
@@ -87,25 +93,20 @@ struct RotateViewed {
       if (pack < packs) f(k, pack * kPack);
     }
   }
-  DEVICE_FN static int64_t place(const Side<T>& side, int64_t head, const Strides& strides) {
-    int64_t inner, middle;
-    const int64_t outer = side.by_middle(side.by_inner(head, inner), middle);
-    return outer * strides[0] + middle * strides[1] + inner * strides[2];
-  }
   DEVICE_FN Both both(const AnyFloats& from, int64_t first) const {
     return {from.pack<kPack>(first), from.pack<kPack>(first + half)};
   }
   DEVICE_FN void prefetch(const Side<T>& side, int64_t head, int t) const {
     each(t, [&](int, int first) {
-      device::prefetch(cos.address(place(side, head, side.of_cos) + first));
-      device::prefetch(sin.address(place(side, head, side.of_sin) + first));
+      device::prefetch(cos.address(side.place(head, side.of_cos) + first));
+      device::prefetch(sin.address(side.place(head, side.of_sin) + first));
       if (side.gamma.data) device::prefetch(side.gamma.address(first));
     });
   }
   // The sum of the thread's squares.
   DEVICE_FN float load(Held& held, const Side<T>& side, int64_t head, int t) const {
-    const int64_t in_x = place(side, head, side.of_x), in_cos = place(side, head, side.of_cos),
-                  in_sin = place(side, head, side.of_sin);
+    const int64_t in_x = side.place(head, side.of_x), in_cos = side.place(head, side.of_cos),
+                  in_sin = side.place(head, side.of_sin);
     each(t, [&](int k, int first) {
       held.x[k] = both(side.x, in_x + first);
       held.cos[k] = both(cos, in_cos + first);
